@@ -1,0 +1,49 @@
+# The library and its tools. Sources are found by folder: a new file needs no entry here.
+file(GLOB_RECURSE DS_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c ${PROJECT_SOURCE_DIR}/models/*.c)
+list(FILTER DS_SOURCES EXCLUDE REGEX "src/accel/cpu/(simd|avx2|avx512|amx)/")
+
+add_library(ds_objects OBJECT ${DS_SOURCES})
+target_link_libraries(ds_objects PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH
+  Threads::Threads m)
+
+# Kernels by instruction set. Files in simd/ are templates, compiled once for each set.
+set(DS_ISA_OBJECTS)
+function(ds_isa name)
+  file(GLOB own CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/${name}/*.c)
+  if(NOT name STREQUAL "amx")
+    file(GLOB shared CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/simd/*.c)
+  endif()
+  if(own OR shared)
+    add_library(ds_${name} OBJECT ${own} ${shared})
+    target_link_libraries(ds_${name} PUBLIC ds_flags)
+    target_compile_options(ds_${name} PRIVATE ${ARGN})
+    target_compile_definitions(ds_${name} PRIVATE DSI_ISA=${name} DSI_ISA_${name}=1)
+    set(DS_ISA_OBJECTS ${DS_ISA_OBJECTS} $<TARGET_OBJECTS:ds_${name}> PARENT_SCOPE)
+    target_compile_definitions(ds_objects PRIVATE DSI_HAVE_${name}=1)
+  endif()
+endfunction()
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+  ds_isa(avx2 -mavx2 -mfma -mf16c)
+  set(DS_AVX512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512)
+  ds_isa(avx512 ${DS_AVX512})
+  ds_isa(amx ${DS_AVX512} -mavx512bf16 -mamx-tile -mamx-bf16)
+endif()
+
+add_library(deepspeed_static STATIC $<TARGET_OBJECTS:ds_objects> ${DS_ISA_OBJECTS})
+set_target_properties(deepspeed_static PROPERTIES OUTPUT_NAME deepspeed)
+target_link_libraries(deepspeed_static PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH
+  Threads::Threads m)
+add_library(deepspeed SHARED $<TARGET_OBJECTS:ds_objects> ${DS_ISA_OBJECTS})
+set_target_properties(deepspeed PROPERTIES SOVERSION 0 VERSION ${PROJECT_VERSION})
+target_link_libraries(deepspeed PRIVATE ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH
+  Threads::Threads m)
+
+# A tool is tools/NAME.c, linked with tools/common/*.c and the static library.
+file(GLOB DS_TOOLS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/*.c)
+file(GLOB DS_TOOL_COMMON CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/common/*.c)
+foreach(source ${DS_TOOLS})
+  get_filename_component(name ${source} NAME_WE)
+  add_executable(${name} ${source} ${DS_TOOL_COMMON})
+  target_link_libraries(${name} PRIVATE deepspeed_static)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tools)
+endforeach()

@@ -1,0 +1,150 @@
+/* The context: creation, error record, log sink. See include/deepspeed/context.h. */
+#include "base/context.h"
+
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t usable_cores(void)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) != 0) {
+        return 1;
+    }
+    const int n = CPU_COUNT(&set);
+    return n > 0 ? (uint32_t)n : 1;
+}
+
+ds_ctx_params ds_ctx_params_default(void)
+{
+    return (ds_ctx_params){.level = DS_LOG_JOB, .world_size = 1};
+}
+
+ds_status ds_ctx_create(const ds_ctx_params *params, ds_ctx **ctx_out)
+{
+    ds_ctx *ctx = calloc(1, sizeof *ctx);
+    if (ctx == NULL) {
+        return DS_ERR_NOMEM;
+    }
+    ctx->params = params != NULL ? *params : ds_ctx_params_default();
+    if (ctx->params.n_threads == 0) {
+        ctx->params.n_threads = usable_cores();
+    }
+    if (ctx->params.world_size == 0) {
+        ctx->params.world_size = 1;
+    }
+    (void)pthread_mutex_init(&ctx->lock, NULL);
+    const ds_status status = dsi_pool_create(ctx->params.n_threads, &ctx->pool);
+    if (status < 0) {
+        ds_ctx_destroy(&ctx);
+        return status;
+    }
+    *ctx_out = ctx;
+    return DS_OK;
+}
+
+void ds_ctx_destroy(ds_ctx **ctx_inout)
+{
+    ds_ctx *ctx = ctx_inout != NULL ? *ctx_inout : NULL;
+    if (ctx == NULL) {
+        return;
+    }
+    dsi_pool_destroy(&ctx->pool);
+    (void)pthread_mutex_destroy(&ctx->lock);
+    free(ctx);
+    *ctx_inout = NULL;
+}
+
+dsi_pool *dsi_ctx_pool(ds_ctx *ctx)
+{
+    return ctx != NULL ? ctx->pool : NULL;
+}
+
+uint32_t ds_ctx_n_threads(const ds_ctx *ctx)
+{
+    return ctx != NULL ? ctx->params.n_threads : 1;
+}
+
+const char *ds_ctx_error(const ds_ctx *ctx)
+{
+    return ctx != NULL ? ctx->message : "";
+}
+
+const char *ds_ctx_error_place(const ds_ctx *ctx)
+{
+    return ctx != NULL ? ctx->place : "";
+}
+
+static const char *path_in_project(const char *file)
+{
+    const char *found = strstr(file, "src/");
+    return found != NULL ? found : file;
+}
+
+ds_status ds_fail_at(ds_ctx *ctx, const char *file, int line, ds_status status, const char *format,
+                     ...)
+{
+    if (ctx == NULL) {
+        return status;
+    }
+    char message[DSI_ERROR_BYTES]; /* formatted aside: an argument may be the old message */
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    (void)pthread_mutex_lock(&ctx->lock);
+    memcpy(ctx->message, message, sizeof message);
+    (void)snprintf(ctx->place, sizeof ctx->place, "%s:%d", path_in_project(file), line);
+    (void)pthread_mutex_unlock(&ctx->lock);
+    return status;
+}
+
+void ds_log(ds_ctx *ctx, ds_log_level level, const char *format, ...)
+{
+    if (ctx != NULL && level > ctx->params.level) {
+        return;
+    }
+    char line[DSI_ERROR_BYTES];
+    int n = 0;
+    if (ctx != NULL && ctx->params.world_size > 1) {
+        n = snprintf(line, sizeof line, "[rank %u] ", ctx->params.rank);
+    }
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(line + n, sizeof line - (size_t)n, format, args);
+    va_end(args);
+    if (ctx == NULL || ctx->params.log == NULL) {
+        (void)fprintf(stderr, "%s\n", line);
+        return;
+    }
+    (void)pthread_mutex_lock(&ctx->lock);
+    ctx->params.log(ctx->params.log_user, level, line);
+    (void)pthread_mutex_unlock(&ctx->lock);
+}
+
+const char *ds_status_text(ds_status status)
+{
+    switch (status) {
+#define X(name, value, text)                                                                       \
+    case DS_##name:                                                                                \
+        return text;
+        DS_STATUS_LIST(X)
+#undef X
+    }
+    return "unknown status";
+}
+
+const char *ds_status_name(ds_status status)
+{
+    switch (status) {
+#define X(name, value, text)                                                                       \
+    case DS_##name:                                                                                \
+        return #name;
+        DS_STATUS_LIST(X)
+#undef X
+    }
+    return "?";
+}

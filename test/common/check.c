@@ -1,0 +1,28 @@
+#include "common/check.h"
+
+#include <math.h>
+#include <string.h>
+
+void check_fails(ds_ctx *ctx, ds_status got, ds_status want, const char *text, const char *call)
+{
+    if (got != want) {
+        fail_msg("%s: got %s, want %s (%s)", call, ds_status_name(got), ds_status_name(want),
+                 ds_ctx_error(ctx));
+    }
+    if (strstr(ds_ctx_error(ctx), text) == NULL) {
+        fail_msg("%s: message lacks \"%s\": %s", call, text, ds_ctx_error(ctx));
+    }
+}
+
+double check_relative_difference(const float *got, const float *want, size_t n)
+{
+    double difference = 0.0;
+    double reference = 0.0;
+    for (size_t i = 0; i < n; ++i) {
+        const double d = fabs((double)got[i] - (double)want[i]);
+        difference = d > difference || isnan(d) ? d : difference;
+        const double r = fabs((double)want[i]);
+        reference = r > reference ? r : reference;
+    }
+    return reference > 0.0 ? difference / reference : difference;
+}

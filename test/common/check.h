@@ -1,0 +1,30 @@
+/* Small helpers that tests share; cmocka does the rest. */
+#ifndef DS_TEST_CHECK_H
+#define DS_TEST_CHECK_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <deepspeed/context.h>
+
+/* Fails the test with the context's message when `call` is an error. */
+#define CHECK_OK(ctx, call)                                                                        \
+    do {                                                                                           \
+        const ds_status check_status_ = (call);                                                    \
+        if (check_status_ < 0) {                                                                   \
+            fail_msg("%s: %s: %s", #call, ds_status_name(check_status_), ds_ctx_error(ctx));       \
+        }                                                                                          \
+    } while (0)
+
+/* Fails unless `call` returns `status` and the message contains `text`. */
+#define CHECK_FAILS(ctx, call, status, text) check_fails((ctx), (call), (status), (text), #call)
+
+void check_fails(ds_ctx *ctx, ds_status got, ds_status want, const char *text, const char *call);
+
+/* Largest difference over largest reference magnitude. */
+double check_relative_difference(const float *got, const float *want, size_t n);
+
+#endif
