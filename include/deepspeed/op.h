@@ -1,0 +1,128 @@
+/* Operators and kernels: the extension point for custom computations.
+ *
+ * An operator is one const struct with everything that is known of it apart from how it is
+ * computed; a kernel computes one operator for some element types on one instruction set. Every
+ * operator has a plain C reference kernel; faster ones are preferred when they support the case.
+ */
+#ifndef DEEPSPEED_OP_H
+#define DEEPSPEED_OP_H
+
+#include <deepspeed/graph.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DS_MAX_IN     16
+#define DS_MAX_OUT    8
+#define DS_OP_VERSION 1u
+
+/* Attributes are a plain struct of int64_t and double fields, described by a table so that graphs
+ * print, parse and hash. */
+typedef enum ds_attr_type { DS_ATTR_INT, DS_ATTR_REAL } ds_attr_type;
+
+typedef struct ds_attr {
+    const char *name;
+    ds_attr_type type;
+    size_t offset;
+} ds_attr;
+
+/* One use of the shape rule. */
+typedef struct ds_infer {
+    ds_ctx *ctx; /* for ds_fail */
+    const ds_op *op;
+    const void *attrs; /* op->attrs_bytes bytes */
+    uint32_t n_in;
+    const ds_meta *in; /* dtype NONE where absent */
+    uint32_t n_out;    /* in: op->n_out */
+    ds_meta *out;      /* out: dtype NONE where absent */
+} ds_infer;
+
+/* One use of the gradient rule: emit nodes on `graph`, fill d_in. */
+typedef struct ds_grad {
+    ds_graph *graph;
+    const ds_op *op;
+    const void *attrs;
+    uint32_t n_in;
+    const ds_value *in; /* the node's inputs */
+    const bool *needs;  /* input i wants a gradient */
+    uint32_t n_out;
+    const ds_value *out;   /* the node's outputs */
+    const ds_value *d_out; /* their gradients, DS_NONE where none flows */
+    ds_value *d_in;        /* out: gradients, DS_NONE where none. Parameter gradients are f32 */
+} ds_grad;
+
+typedef struct ds_cost {
+    double flops;
+    double bytes; /* read and written once */
+} ds_cost;
+
+enum {
+    DS_OP_VIEW = 1,   /* output 0 is input 0's storage under another shape */
+    DS_OP_RANDOM = 2, /* reads the random state input */
+    DS_OP_INPLACE = 4 /* output 0 may overwrite input 0 when that dies here: same dtype and shape,
+                         element i of the output needs element i of input 0 only */
+};
+
+struct ds_op {
+    uint32_t version; /* DS_OP_VERSION */
+    const char *name; /* unique, [a-z0-9_] */
+    const char *doc;  /* inputs, outputs, attributes: one paragraph */
+    uint32_t n_in_min, n_in_max;
+    uint32_t n_out; /* most outputs */
+    uint32_t flags;
+    size_t attrs_bytes;
+    const ds_attr *attrs; /* n_attrs rows */
+    uint32_t n_attrs;
+    const int8_t
+        *writes; /* NULL, or n_out entries: the input whose cell output i writes, -1 none */
+    ds_status (*infer)(ds_infer *call);
+    ds_status (*grad)(ds_grad *call);                      /* NULL: no gradient flows through */
+    void (*cost)(const ds_infer *call, ds_cost *cost_out); /* NULL: bytes of all operands */
+    const struct ds_kernel *const
+        *kernels; /* of a custom op: NULL-terminated; NULL for built-ins */
+};
+
+/* Instruction sets, each including those before it. */
+typedef enum ds_isa { DS_ISA_REF, DS_ISA_AVX2, DS_ISA_AVX512, DS_ISA_AMX, DS_ISA_COUNT } ds_isa;
+DS_API const char *ds_isa_name(ds_isa isa);
+
+/* What a kernel is chosen for. */
+typedef struct ds_kernel_sig {
+    const ds_op *op;
+    const void *attrs;
+    uint32_t n_in, n_out;
+    const ds_meta *in; /* dtype NONE where absent */
+    const ds_meta *out;
+    uint32_t n_threads; /* the plan's; the split of work may depend on it */
+} ds_kernel_sig;
+
+/* One execution. Inputs and outputs are contiguous; a written cell is both input and output at the
+ * same address. */
+typedef struct ds_kernel_call {
+    ds_ctx *ctx; /* for ds_fail, and for the thread pool */
+    const ds_kernel_sig *sig;
+    const ds_tensor *in;
+    const ds_tensor *out;
+    void *work; /* work_bytes(sig) bytes aligned to 64, contents undefined; NULL when 0 */
+} ds_kernel_call;
+
+typedef struct ds_kernel {
+    uint32_t version; /* DS_OP_VERSION */
+    const char *name; /* "ref", "avx512", "amx_packed": unique within the op */
+    const char *op;   /* operator's name */
+    ds_isa isa;       /* lowest instruction set that it needs */
+    bool (*supports)(const ds_kernel_sig *sig);     /* NULL: every signature that infer accepts */
+    size_t (*work_bytes)(const ds_kernel_sig *sig); /* NULL: 0. Must not depend on data */
+    ds_status (*run)(const ds_kernel_call *call);   /* no allocation, no clock, no global state */
+} ds_kernel;
+
+/* Runs fn(arg, task, thread) for each task in [0,n_tasks) on the context's threads. For kernels:
+ * what a task computes may depend on its index only. */
+DS_API void ds_parallel(ds_ctx *ctx, void (*fn)(void *arg, uint32_t task, uint32_t thread),
+                        void *arg, uint32_t n_tasks);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,278 @@
+/* The built-in operators: their names, operands and attributes. The contract between models, the
+ * gradient rules and the kernels of every accelerator; src/op/<file>.c holds the rules.
+ *
+ * Notation: N = rows (product of leading dims), (..,C) = any leading dims. "act" = the activation
+ * dtype (f32, bf16 or f16). [x] = optional operand. Numbers: i32 indices, f32 statistics.
+ * Attribute structs hold int64_t and double only.
+ */
+#ifndef DSI_OP_OPS_H
+#define DSI_OP_OPS_H
+
+#include <deepspeed/op.h>
+
+/* Every built-in operator, for lookup by name. NULL when unknown. */
+const ds_op *dsi_op_find(const char *name);
+/* All of them, NULL-terminated. */
+const ds_op *const *dsi_op_all(void);
+
+/* ---- linear.c ------------------------------------------------------------------------------ */
+enum { DSI_ACT_NONE = 0, DSI_ACT_GELU_TANH = 1, DSI_ACT_SILU = 2, DSI_ACT_GELU_ERF = 3 };
+
+typedef struct dsi_linear_attrs {
+    int64_t transposed; /* 0: w is (out,in), y = x·wᵀ. 1: w is (in,out), y = x·w (GPT-2's Conv1D) */
+    int64_t activation; /* DSI_ACT_NONE or DSI_ACT_GELU_TANH */
+    int64_t save_pre;   /* 1: output 1 is the pre-activation, in y's dtype */
+    int64_t out_dtype;  /* ds_dtype of y; 0: that of x */
+} dsi_linear_attrs;
+/* linear: x (..,K), w, [bias (O)], [residual (..,O) in y's dtype] → y (..,O), [pre (..,O)].
+ * Sum in fp32, + bias, round to pre when saved and go on from the rounded value, activation,
+ * + residual, one rounding to y. */
+extern const ds_op dsi_op_linear;
+
+typedef struct dsi_linear_dw_attrs {
+    int64_t transposed; /* layout of dw, as above */
+    int64_t with_bias;  /* 1: output 1 is the column sum of dy */
+    int64_t out_dtype;  /* of dw and dbias; 0: f32 */
+} dsi_linear_dw_attrs;
+/* linear_dw: x (..,K), dy (..,O), [dw_in, dbias_in (out_dtype f32)] → dw (O,K) or (K,O), [dbias
+ * (O)]: xᵀ·dy summed over rows in fp32; dw_in is added in fp32 when present. */
+extern const ds_op dsi_op_linear_dw;
+
+/* ---- embedding.c --------------------------------------------------------------------------- */
+/* embedding: table (V,C), ids i32 (..), [position table (P,C)], [positions i32 (..)] → (..,C) in
+ * the table's dtype; the sum of both rows in fp32, rounded once. An id out of range is an error of
+ * the kernel (ERR_ARG naming the id). */
+extern const ds_op dsi_op_embedding;
+typedef struct dsi_embedding_dw_attrs {
+    int64_t n_rows; /* V */
+} dsi_embedding_dw_attrs;
+/* embedding_dw: ids i32 (..), dy (..,C), [dtable_in f32 (V,C)] → dtable f32 (V,C): dtable_in (or 0)
+ * plus rows added in token order. */
+extern const ds_op dsi_op_embedding_dw;
+
+/* ---- norm.c -------------------------------------------------------------------------------- */
+typedef struct dsi_norm_attrs {
+    double eps;
+} dsi_norm_attrs;
+/* layer_norm: x (..,C), w (C), [b (C)] → y, mean f32 (..), rstd f32 (..) */
+extern const ds_op dsi_op_layer_norm;
+/* layer_norm_backward: dy, x, w, mean, rstd, [dres (..,C)] → dx (act; + dres in fp32 before
+ * rounding), dw f32 (C), [db f32 (C): when attr has_bias] */
+typedef struct dsi_norm_backward_attrs {
+    int64_t has_bias;
+} dsi_norm_backward_attrs;
+extern const ds_op dsi_op_layer_norm_backward;
+/* rms_norm: x (..,C), w (C) → y, rstd f32 (..). y = x·rstd·w, one rounding. */
+extern const ds_op dsi_op_rms_norm;
+/* rms_norm_backward: dy, x, w, rstd, [dres] → dx, dw f32 (C) */
+extern const ds_op dsi_op_rms_norm_backward;
+
+/* ---- activation.c -------------------------------------------------------------------------- */
+typedef struct dsi_act_attrs {
+    int64_t kind; /* DSI_ACT_* */
+} dsi_act_attrs;
+/* activation: x → y. activation_backward: dy, x → dx */
+extern const ds_op dsi_op_activation;
+extern const ds_op dsi_op_activation_backward;
+/* glu: gate (..,F), up (..,F) → act(gate)·up: SwiGLU with SILU, GeGLU with GELU_TANH/ERF.
+ * glu_backward: dy, gate, up → dgate, dup */
+extern const ds_op dsi_op_glu;
+extern const ds_op dsi_op_glu_backward;
+
+/* ---- rope.c -------------------------------------------------------------------------------- */
+enum {
+    DSI_ROPE_NONE = 0,
+    DSI_ROPE_LINEAR = 1,
+    DSI_ROPE_DYNAMIC = 2,
+    DSI_ROPE_YARN = 3,
+    DSI_ROPE_LLAMA3 = 4
+};
+typedef struct dsi_rope_table_attrs {
+    int64_t head_dim; /* D, even */
+    double theta;     /* base */
+    int64_t scaling;  /* DSI_ROPE_* */
+    double factor;
+    double low_freq_factor, high_freq_factor; /* llama3 */
+    int64_t original_max_positions;           /* llama3, yarn, dynamic: max_position_embeddings */
+    int64_t seq_length;                       /* dynamic: the length the base is scaled for */
+    double beta_fast, beta_slow, attention_factor; /* yarn; attention_factor < 0: computed */
+    double mscale, mscale_all_dim;                 /* yarn, 0: absent */
+    int64_t truncate;                              /* yarn: floor and ceil the range (default 1) */
+} dsi_rope_table_attrs;
+/* rope_table: positions i32 (B,T) → f32 (B,T,D): cos of D/2 frequencies, then sin, both multiplied
+ * by the attention factor. */
+extern const ds_op dsi_op_rope_table;
+typedef struct dsi_rope_attrs {
+    int64_t head_dim;
+    int64_t inverse; /* 1: the transposed rotation, for gradients */
+} dsi_rope_attrs;
+/* rope: x (B,T,H·D), table (B,T,D) → x rotated, halves convention of Hugging Face (x[i], x[i+D/2]).
+ */
+extern const ds_op dsi_op_rope;
+
+/* ---- attention.c --------------------------------------------------------------------------- */
+typedef struct dsi_attention_attrs {
+    int64_t n_heads, n_kv_heads, head_dim; /* n_heads a multiple of n_kv_heads */
+    int64_t
+        packed; /* 1: in[0] is (B,T,(H+2·KV)·D) holding q, k, v side by side; in[1], in[2] absent */
+    int64_t causal; /* 1 */
+    int64_t window; /* 0: none; W: key j visible from i when i-j < W */
+    double scale;   /* of q·k */
+    double dropout; /* on probabilities; needs rng */
+    int64_t site;   /* of the random numbers */
+} dsi_attention_attrs;
+/* attention: q (B,Tq,H·D) | packed, k (B,Tk,KV·D), v (B,Tk,KV·D), [first i32 (B,Tq): lowest visible
+ * key of each query: document mask], [offset i32 (B): query i stands at position offset[b]+i among
+ * the keys: generation with a KV cell; absent: 0], [rng i64 (4)] → y (B,Tq,H·D), lse f32 (B,H,Tq).
+ * Key j is visible from query position p when j ≤ p, p-j < window, j ≥ first. Never Tq×Tk in
+ * memory.
+ */
+extern const ds_op dsi_op_attention;
+/* attention_backward: dy, q | packed, k, v, y, lse, [first], [rng] → dq | dpacked, dk, dv; same
+ * attrs. No offset: training only. */
+extern const ds_op dsi_op_attention_backward;
+
+/* ---- cross_entropy.c ----------------------------------------------------------------------- */
+typedef struct dsi_ce_attrs {
+    int64_t ignore_index; /* -100 */
+    int64_t transposed;   /* layout of w as in linear; 0: (V,C) */
+} dsi_ce_attrs;
+/* linear_cross_entropy: x (..,C), w (V,C), targets i32 (..) → loss f32 () mean over counted rows (0
+ * when none), lse f32 (..), count f32 () of rows with target ≠ ignore_index. Logits are rounded to
+ * act dtype? No: they stay fp32, a block of rows and columns at a time, never whole. */
+extern const ds_op dsi_op_linear_cross_entropy;
+/* linear_cross_entropy_backward: dloss f32 (), x, w, targets, lse, count, [dw_in f32] → dx act, dw
+ * f32 in w's layout (+ dw_in). The logit gradients are rounded to act dtype before the two
+ * products. */
+extern const ds_op dsi_op_linear_cross_entropy_backward;
+/* cross_entropy: logits (..,V), targets i32 (..) → loss (), lse (..), count ().
+ * cross_entropy_backward: dloss, logits, targets, lse, count → dlogits */
+extern const ds_op dsi_op_cross_entropy;
+extern const ds_op dsi_op_cross_entropy_backward;
+
+/* ---- softmax.c ------------------------------------------------------------------------------ */
+/* softmax: x (..,C) → y over the last dim. softmax_backward: dy, y → dx */
+extern const ds_op dsi_op_softmax;
+extern const ds_op dsi_op_softmax_backward;
+
+/* ---- dropout.c ------------------------------------------------------------------------------ */
+typedef struct dsi_dropout_attrs {
+    double p;
+    int64_t site;
+} dsi_dropout_attrs;
+/* rng i64 (4): {seed, step, first global sample of this micro-batch, 0}. Element e of a tensor
+ * with B samples of S elements: counter element = (rng[2]·S + e), site, step; kept when
+ * dsi_rng_unit(word) >= p, then scaled by 1/(1-p). dropout: x, rng → y; its gradient is dropout of
+ * dy.
+ */
+extern const ds_op dsi_op_dropout;
+
+/* ---- elementwise.c -------------------------------------------------------------------------- */
+/* add, sub, mul, div: a, b → c in a's dtype, computed in fp32. b has a's shape, or is (C) = a's
+ * last dim, or () scalar f32. */
+extern const ds_op dsi_op_add, dsi_op_sub, dsi_op_mul, dsi_op_div;
+typedef struct dsi_scale_attrs {
+    double factor;
+} dsi_scale_attrs;
+/* scale: x → factor·x. neg, exp, log, sqrt, tanh, sigmoid, relu, square: x → y */
+extern const ds_op dsi_op_scale, dsi_op_neg, dsi_op_exp, dsi_op_log, dsi_op_sqrt, dsi_op_tanh,
+    dsi_op_sigmoid, dsi_op_relu, dsi_op_square;
+/* relu_backward: dy, y → dx */
+extern const ds_op dsi_op_relu_backward;
+
+/* ---- reduce.c ------------------------------------------------------------------------------- */
+/* sum_all, mean_all: x → f32 (). sum_last: (..,C) → f32 (..). sum_rows: (..,C) → f32 (C).
+ * fill: like x, a scalar s f32 () → tensor of x's shape and dtype (gradient of the reductions);
+ * expand_last: x f32 (..), like (..,C) → (..,C) in like's dtype. */
+extern const ds_op dsi_op_sum_all, dsi_op_mean_all, dsi_op_sum_last, dsi_op_sum_rows, dsi_op_fill,
+    dsi_op_expand_last;
+
+/* ---- shape.c -------------------------------------------------------------------------------- */
+typedef struct dsi_cast_attrs {
+    int64_t dtype;
+} dsi_cast_attrs;
+extern const ds_op dsi_op_cast; /* x → x in dtype, round to nearest even */
+typedef struct dsi_reshape_attrs {
+    int64_t n_dims;
+    int64_t dims[DS_MAX_DIMS];
+} dsi_reshape_attrs;
+extern const ds_op dsi_op_reshape; /* view */
+typedef struct dsi_permute_attrs {
+    int64_t n_dims;
+    int64_t order[DS_MAX_DIMS]; /* out dim i is in dim order[i] */
+} dsi_permute_attrs;
+extern const ds_op dsi_op_permute;
+typedef struct dsi_slice_attrs {
+    int64_t dim, start, length;
+} dsi_slice_attrs;
+extern const ds_op dsi_op_slice; /* x → x[.., start:start+length, ..] on dim */
+typedef struct dsi_pad_attrs {
+    int64_t dim, before, after;
+} dsi_pad_attrs;
+extern const ds_op dsi_op_pad; /* zeros around x on dim: gradient of slice */
+typedef struct dsi_concat_attrs {
+    int64_t dim;
+} dsi_concat_attrs;
+extern const ds_op dsi_op_concat; /* 2..16 inputs → one, on dim */
+/* take_rows: x (B,T,C), index i32 (B) → (B,C): row index[b] of sample b. No gradient. */
+extern const ds_op dsi_op_take_rows;
+
+/* ---- cell.c: nodes that write cells ---------------------------------------------------------- */
+/* store: cell, x of the same shape → cell's next version = x cast to the cell's dtype */
+extern const ds_op dsi_op_store;
+/* accumulate: cell f32/bf16/f16, x → cell + x in fp32, rounded to the cell's dtype; the rounding of
+ * x to the communication dtype happened before (cast) */
+extern const ds_op dsi_op_accumulate;
+/* kv_write: cell (B,Tmax,C), x (B,T,C), offset i32 (B) → rows offset[b].. of the cell = x */
+extern const ds_op dsi_op_kv_write;
+
+/* ---- gradnorm.c (phase norm) ----------------------------------------------------------------- */
+/* abs_max: x → f32 (): largest magnitude; NaN when any element is NaN, Inf when any is infinite. */
+extern const ds_op dsi_op_abs_max;
+/* max_of: 1..16 f32 () → f32 (): NaN-propagating maximum. Chained for more. */
+extern const ds_op dsi_op_max_of;
+/* sum_squares: x, top f32 () (largest magnitude of all tensors) → f64 (2): partial sums of x² on
+ * two fixed grids set by top: exact, so any split and order gives the same bits (Demmel and Nguyen,
+ * "Fast reproducible floating-point summation", ARITH 2013). */
+extern const ds_op dsi_op_sum_squares;
+/* sum_parts: 1..16 f64 (2) → f64 (2): exact on the same grids. */
+extern const ds_op dsi_op_sum_parts;
+typedef struct dsi_clip_attrs {
+    double max_norm; /* 0: no clipping */
+} dsi_clip_attrs;
+/* clip_factor: parts f64 (2), top f32 (), inverse_scale f32 () → norm f32 () =
+ * sqrt(sum)·inverse_scale, factor f32 () = inverse_scale·min(1, max_norm/(norm+1e-6)). When top is
+ * not finite: norm = top, factor = 0. */
+extern const ds_op dsi_op_clip_factor;
+
+/* ---- optimizer.c (phase update) ---------------------------------------------------------------
+ */
+/* hyper f32 (8), one cell a parameter group, written by the host before each step: */
+enum {
+    DSI_HYPER_LR,
+    DSI_HYPER_BETA1, /* momentum for SGD */
+    DSI_HYPER_BETA2,
+    DSI_HYPER_WEIGHT_DECAY,
+    DSI_HYPER_BIAS1, /* 1-beta1^step, or 1 without bias correction */
+    DSI_HYPER_BIAS2, /* sqrt(1-beta2^step), or 1 */
+    DSI_HYPER_FIRST, /* 1 on the very first step (SGD's buffer) */
+    DSI_HYPER_SPARE,
+    DSI_HYPER_COUNT
+};
+typedef struct dsi_optim_attrs {
+    double eps;
+    int64_t adamw;               /* 1: decoupled decay; 0: L2 added to the gradient */
+    double dampening;            /* SGD */
+    int64_t nesterov;            /* SGD */
+    double max_coeff, min_coeff; /* LAMB */
+} dsi_optim_attrs;
+/* Operands of each: param (act; written), grad (any float), hyper, factor f32 () (multiplies the
+ * gradient: clip and inverse loss scale), [master f32 (written); absent when param is f32], states
+ * f32 or bf16 (written) → the same written ones in the order param, [master], states. One stated
+ * sequence of fp32 operations with explicit fma, identical on every instruction set;
+ * docs/internals/optim.md. adam:    states exp_avg, exp_avg_sq      sgd: state momentum [absent
+ * when momentum is 0] lion:    state exp_avg                   adagrad: state exp_avg_sq lamb:
+ * states exp_avg, exp_avg_sq; per-tensor norms by exact sums. */
+extern const ds_op dsi_op_adam, dsi_op_sgd, dsi_op_lion, dsi_op_adagrad, dsi_op_lamb;
+
+#endif
