@@ -1,0 +1,51 @@
+/* Chooses the implementation of a matrix product. See gemm.h. */
+#include "accel/cpu/gemm.h"
+#include "accel/cpu/cpu_features.h"
+#include "accel/cpu/gemm_impl.h"
+
+/* Best first. */
+static const dsi_gemm_impl *const impls[] = {
+    &dsi_gemm_ref,
+};
+
+enum { N_IMPLS = sizeof impls / sizeof impls[0] };
+
+dsi_gemm_params dsi_gemm_params_default(void)
+{
+    return (dsi_gemm_params){.alpha = 1.0f, .isa = DS_ISA_AMX, .n_threads = 1};
+}
+
+const dsi_gemm_impl *dsi_gemm_choose(const dsi_gemm_params *p)
+{
+    const ds_isa isa = dsi_cpu_isa_capped(p->isa);
+    for (int i = 0; i < N_IMPLS; ++i) {
+        if (impls[i]->isa <= isa && impls[i]->supports(p)) {
+            return impls[i];
+        }
+    }
+    return &dsi_gemm_ref;
+}
+
+size_t dsi_gemm_work_bytes(const dsi_gemm_params *params)
+{
+    const dsi_gemm_impl *impl = dsi_gemm_choose(params);
+    return impl->work_bytes != NULL ? impl->work_bytes(params) : 0;
+}
+
+void dsi_gemm(dsi_pool *pool, const dsi_gemm_params *params, void *work)
+{
+    if (params->m > 0 && params->n > 0) {
+        dsi_gemm_choose(params)->run(pool, params, work);
+    }
+}
+
+size_t dsi_gemm_pack_bytes(const dsi_gemm_params *params)
+{
+    const dsi_gemm_impl *impl = dsi_gemm_choose(params);
+    return impl->pack_bytes != NULL ? impl->pack_bytes(params) : 0;
+}
+
+void dsi_gemm_pack(dsi_pool *pool, const dsi_gemm_params *params, void *packed)
+{
+    dsi_gemm_choose(params)->pack(pool, params, packed);
+}
