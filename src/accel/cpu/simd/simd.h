@@ -1,0 +1,112 @@
+/* One small vector abstraction for kernels: a vector of fp32, 16 wide on AVX-512 and 8 wide on
+ * AVX2.
+ *
+ * Files of this folder are compiled once for each instruction set with DSI_ISA (avx2, avx512) and
+ * DSI_ISA_<name> defined; DSI_NAME(x) makes the symbols distinct. Everything is static inline.
+ *
+ * Invariants:
+ *  1. + - * / sqrt and fma are the IEEE operations: a kernel made of them alone gives the same bits
+ *     on every width. Nothing here reassociates except vf_sum and vf_hmax, whose order is fixed.
+ *  2. The _n forms touch exactly n elements, n in [0,VF_WIDTH]; the other lanes load as zero.
+ *  3. Conversions to bf16 and fp16 give the bits of base/half.h.
+ */
+#ifndef DSI_ACCEL_CPU_SIMD_H
+#define DSI_ACCEL_CPU_SIMD_H
+
+#include <deepspeed/tensor.h>
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define DSI_NAME_2(x, isa) x##_##isa
+#define DSI_NAME_1(x, isa) DSI_NAME_2(x, isa)
+#define DSI_NAME(x)        DSI_NAME_1(x, DSI_ISA)
+
+/* Force-inlined: a dtype passed as a constant makes the function a specialised one. */
+#define DSI_INLINE static inline __attribute__((always_inline, unused))
+
+#if defined(DSI_ISA_avx512)
+#include "accel/cpu/simd/simd_avx512.h"
+#define DSI_SIMD_ISA DS_ISA_AVX512
+#elif defined(DSI_ISA_avx2)
+#include "accel/cpu/simd/simd_avx2.h"
+#define DSI_SIMD_ISA DS_ISA_AVX2
+#else
+#error "compile with DSI_ISA_avx2 or DSI_ISA_avx512"
+#endif
+
+/* Elements i.. of an array of f32, bf16 or f16 as fp32. */
+DSI_INLINE vf vf_get(const void *base, ds_dtype type, size_t i)
+{
+    switch (type) {
+    case DS_DTYPE_BF16:
+        return vf_load_bf16((const uint16_t *)base + i);
+    case DS_DTYPE_F16:
+        return vf_load_f16((const uint16_t *)base + i);
+    default:
+        return vf_load((const float *)base + i);
+    }
+}
+
+DSI_INLINE vf vf_get_n(const void *base, ds_dtype type, size_t i, size_t n)
+{
+    switch (type) {
+    case DS_DTYPE_BF16:
+        return vf_load_bf16_n((const uint16_t *)base + i, n);
+    case DS_DTYPE_F16:
+        return vf_load_f16_n((const uint16_t *)base + i, n);
+    default:
+        return vf_load_n((const float *)base + i, n);
+    }
+}
+
+/* Rounds to nearest even and stores at elements i... */
+DSI_INLINE void vf_put(void *base, ds_dtype type, size_t i, vf v)
+{
+    switch (type) {
+    case DS_DTYPE_BF16:
+        vf_store_bf16((uint16_t *)base + i, v);
+        break;
+    case DS_DTYPE_F16:
+        vf_store_f16((uint16_t *)base + i, v);
+        break;
+    default:
+        vf_store((float *)base + i, v);
+    }
+}
+
+DSI_INLINE void vf_put_n(void *base, ds_dtype type, size_t i, vf v, size_t n)
+{
+    switch (type) {
+    case DS_DTYPE_BF16:
+        vf_store_bf16_n((uint16_t *)base + i, v, n);
+        break;
+    case DS_DTYPE_F16:
+        vf_store_f16_n((uint16_t *)base + i, v, n);
+        break;
+    default:
+        vf_store_n((float *)base + i, v, n);
+    }
+}
+
+/* v rounded to the type's grid, still fp32. */
+DSI_INLINE vf vf_rounded(vf v, ds_dtype type)
+{
+    switch (type) {
+    case DS_DTYPE_BF16:
+        return vf_round_bf16(v);
+    case DS_DTYPE_F16:
+        return vf_round_f16(v);
+    default:
+        return v;
+    }
+}
+
+/* c - a·b with one rounding. */
+DSI_INLINE vf vf_fnma(vf a, vf b, vf c)
+{
+    return vf_fma(vf_neg(a), b, c);
+}
+
+#endif
