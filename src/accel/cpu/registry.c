@@ -5,7 +5,20 @@
 
 typedef const ds_kernel *const *family;
 
+#ifdef DSI_HAVE_avx512
+extern const ds_kernel *const dsi_simd_family_avx512[];
+#endif
+#ifdef DSI_HAVE_avx2
+extern const ds_kernel *const dsi_simd_family_avx2[];
+#endif
+
 static const family families[] = {
+#ifdef DSI_HAVE_avx512
+    dsi_simd_family_avx512,
+#endif
+#ifdef DSI_HAVE_avx2
+    dsi_simd_family_avx2,
+#endif
     NULL, /* keeps the list non-empty */
 };
 
