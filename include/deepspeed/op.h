@@ -60,8 +60,8 @@ typedef struct ds_cost {
 enum {
     DS_OP_VIEW = 1,   /* output 0 is input 0's storage under another shape */
     DS_OP_RANDOM = 2, /* reads the random state input */
-    DS_OP_INPLACE = 4 /* output 0 may overwrite input 0 when that dies here: same dtype and shape,
-                         element i of the output needs element i of input 0 only */
+    DS_OP_INPLACE = 4 /* output 0 may overwrite input `inplace_in` when that dies here: same dtype
+                         and shape, and its element i matters for element i of the output only */
 };
 
 struct ds_op {
@@ -71,6 +71,7 @@ struct ds_op {
     uint32_t n_in_min, n_in_max;
     uint32_t n_out; /* most outputs */
     uint32_t flags;
+    uint32_t inplace_in; /* of DS_OP_INPLACE; default 0 */
     size_t attrs_bytes;
     const ds_attr *attrs; /* n_attrs rows */
     uint32_t n_attrs;

@@ -1,0 +1,55 @@
+/* Models: architectures known by their Hugging Face config.json, and custom ones.
+ *
+ * A model is a function that traces single-device code, with its hyperparameters. Language models
+ * use these inputs, all i32 (B,T) unless stated:
+ *   TRAIN, EVAL: input_ids, positions, first (lowest visible position: document mask), targets
+ *                (-100 is not counted) → outputs "loss", "count"
+ *   GENERATE:    input_ids, positions, kv_offset (B), last (B: row whose logits are wanted)
+ *                → output "logits" f32 (B,V)
+ */
+#ifndef DEEPSPEED_MODEL_H
+#define DEEPSPEED_MODEL_H
+
+#include <deepspeed/nn.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds_model ds_model;
+
+/* Traces a model for ds_nn_trace(nn). Errors go to the tracer. */
+typedef void (*ds_model_fn)(ds_nn *nn, const void *config);
+
+typedef struct ds_model_info {
+    const char *architecture; /* "gpt2", "llama", "mistral", "qwen2", "qwen3", or a custom name */
+    int64_t vocab_size;       /* 0: not a language model */
+    int64_t max_positions;    /* 0: no limit */
+    int64_t hidden_size;      /* 0: unknown; used to resolve "auto" in configurations */
+    bool tied_embeddings;     /* the output projection is the token embedding */
+    ds_dtype dtype;           /* of the stored weights (torch_dtype), NONE when not said */
+    const char *base_prefix;  /* "transformer." or "model.": absent in files of the bare model */
+} ds_model_info;
+
+/* Reads a config.json. Errors: ERR_NOT_FOUND, ERR_FORMAT, ERR_UNSUPPORTED naming the architecture
+ * or the key and value that is not supported. */
+DS_API ds_status ds_model_from_config(ds_ctx *ctx, const char *path, ds_model **model_out);
+
+/* A model written by the caller. info is copied, its strings borrowed; config is handed to trace.
+ */
+DS_API ds_status ds_model_custom(ds_ctx *ctx, const ds_model_info *info, ds_model_fn trace,
+                                 const void *config, ds_model **model_out);
+DS_API void ds_model_destroy(ds_model **model);
+DS_API const ds_model_info *ds_model_get_info(const ds_model *model);
+/* The text of config.json, NULL for a custom model. */
+DS_API const char *ds_model_config_text(const ds_model *model);
+/* Traces into a tracer; the first error of the trace. */
+DS_API ds_status ds_model_trace(const ds_model *model, ds_nn *nn);
+/* Whether a stored tensor of that name is no parameter but a buffer that may be ignored, such as
+ * "h.0.attn.bias" or "rotary_emb.inv_freq". */
+DS_API bool ds_model_ignores(const ds_model *model, const char *tensor_name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,170 @@
+/* Writing models: single-device code that is traced into a graph.
+ *
+ * A function that builds part of a model takes values and returns a value; nothing is computed. An
+ * error is sticky: the first is recorded, every later call returns DS_NONE, and ds_nn_status()
+ * tells at the end. So model code reads like the formula, without error handling on each line.
+ *
+ * Shapes: B batch, T positions, C model width, H query heads, KV key-value heads, D head width.
+ * Parameters are cells named by the scope path: ds_nn_push(nn, "h.0"); ds_nn_linear(nn, "c_attn",
+ * …) makes "h.0.c_attn.weight". One thread at a time.
+ */
+#ifndef DEEPSPEED_NN_H
+#define DEEPSPEED_NN_H
+
+#include <deepspeed/graph.h>
+#include <deepspeed/op.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds_nn ds_nn;
+
+/* What a trace is for. */
+typedef enum ds_trace_mode {
+    DS_TRACE_TRAIN,   /* loss, dropout active */
+    DS_TRACE_EVAL,    /* loss, no dropout */
+    DS_TRACE_GENERATE /* logits of one position a sequence, reading and writing KV cells */
+} ds_trace_mode;
+
+typedef struct ds_trace {
+    ds_trace_mode mode;
+    ds_dtype dtype;     /* of parameters and activations */
+    int64_t batch;      /* B */
+    int64_t seq_length; /* T of this trace */
+    int64_t kv_length;  /* GENERATE: positions that the KV cells hold */
+    uint64_t seed;      /* not used by the trace itself */
+} ds_trace;
+
+/* A tracer over a graph, borrowed for its life. trace is copied. */
+DS_API ds_status ds_nn_create(ds_graph *graph, const ds_trace *trace, ds_nn **nn_out);
+DS_API void ds_nn_destroy(ds_nn **nn);
+/* DS_OK, or the first error. */
+DS_API ds_status ds_nn_status(const ds_nn *nn);
+/* Records an error found by model code, e.g. a width that is not a multiple of the heads. */
+DS_API void ds_nn_fail(ds_nn *nn, ds_status status, const char *format, ...) DS_PRINTF(3, 4);
+DS_API const ds_trace *ds_nn_trace(const ds_nn *nn);
+DS_API ds_graph *ds_nn_graph(const ds_nn *nn);
+
+/* Enters and leaves a scope; `format` as printf, e.g. "layers.%d". */
+DS_API void ds_nn_push(ds_nn *nn, const char *format, ...) DS_PRINTF(2, 3);
+DS_API void ds_nn_pop(ds_nn *nn);
+
+/* The parameter scope.name in the trace's dtype; made at first use, shared afterwards (tied
+ * weights). Errors: ERR_SHAPE when it exists with another shape. */
+DS_API ds_value ds_nn_param(ds_nn *nn, const char *name, ds_shape shape, ds_init init,
+                            bool no_decay);
+/* The same by its whole path, whatever the scope. */
+DS_API ds_value ds_nn_param_at(ds_nn *nn, const char *path, ds_shape shape, ds_init init,
+                               bool no_decay);
+/* A named input that the host writes before each run, e.g. i32 (B,T). */
+DS_API ds_value ds_nn_input(ds_nn *nn, const char *name, ds_dtype dtype, ds_shape shape);
+/* Declares an output. The model's loss, a f32 scalar, is named "loss"; the number of counted
+ * targets behind it "count". */
+DS_API void ds_nn_output(ds_nn *nn, const char *name, ds_value value);
+
+DS_API ds_meta ds_nn_meta(const ds_nn *nn, ds_value value);
+/* Any operator, also a custom one; returns its output 0. attrs NULL when it has none. */
+DS_API ds_value ds_nn_apply(ds_nn *nn, const ds_op *op, const void *attrs, const ds_value *in,
+                            uint32_t n_in);
+
+/* ---- layers ------------------------------------------------------------------------------- */
+
+typedef struct ds_linear_params {
+    int64_t n_out;
+    bool bias;          /* default false: adds scope.name.bias (n_out), zeros */
+    bool transposed;    /* default false: weight is (out,in); true: (in,out), GPT-2's Conv1D */
+    double init_std;    /* default 0: 0.02 */
+    ds_dtype out_dtype; /* default 0: that of x */
+} ds_linear_params;
+/* x (..,K) → (..,n_out) by scope.name.weight. */
+DS_API ds_value ds_nn_linear(ds_nn *nn, const char *name, ds_value x,
+                             const ds_linear_params *params);
+/* x · weightᵀ with a given weight value (out,in): output projections with tied embeddings. */
+DS_API ds_value ds_nn_matmul(ds_nn *nn, ds_value x, ds_value weight, bool transposed,
+                             ds_dtype out_dtype);
+/* ids i32 (..) → rows of scope.name.weight (n_rows,width). */
+DS_API ds_value ds_nn_embedding(ds_nn *nn, const char *name, ds_value ids, int64_t n_rows,
+                                int64_t width, double init_std);
+/* Token plus position embedding, one rounding: tables as given values. */
+DS_API ds_value ds_nn_embedding_sum(ds_nn *nn, ds_value table, ds_value ids, ds_value pos_table,
+                                    ds_value positions);
+DS_API ds_value ds_nn_layer_norm(ds_nn *nn, const char *name, ds_value x, double eps, bool bias);
+DS_API ds_value ds_nn_rms_norm(ds_nn *nn, const char *name, ds_value x, double eps);
+
+typedef enum ds_activation {
+    DS_ACT_NONE = 0,
+    DS_ACT_GELU_TANH = 1,
+    DS_ACT_SILU = 2,
+    DS_ACT_GELU_ERF = 3
+} ds_activation;
+DS_API ds_value ds_nn_activation(ds_nn *nn, ds_value x, ds_activation kind);
+/* act(gate)·up: SwiGLU with SILU, GeGLU with GELU. */
+DS_API ds_value ds_nn_glu(ds_nn *nn, ds_value gate, ds_value up, ds_activation kind);
+DS_API ds_value ds_nn_softmax(ds_nn *nn, ds_value x);
+
+typedef enum ds_rope_scaling {
+    DS_ROPE_NONE = 0,
+    DS_ROPE_LINEAR = 1,
+    DS_ROPE_DYNAMIC = 2,
+    DS_ROPE_YARN = 3,
+    DS_ROPE_LLAMA3 = 4
+} ds_rope_scaling;
+/* Hugging Face's rope_scaling, resolved: names as there. */
+typedef struct ds_rope_params {
+    int64_t head_dim;
+    double theta; /* base */
+    ds_rope_scaling scaling;
+    double factor;
+    double low_freq_factor, high_freq_factor; /* llama3 */
+    int64_t original_max_positions;           /* llama3, yarn, dynamic */
+    int64_t seq_length;                       /* dynamic: length that the base is scaled for */
+    double beta_fast, beta_slow;              /* yarn */
+    double attention_factor;                  /* yarn; negative: computed */
+    double mscale, mscale_all_dim;            /* yarn; 0: absent */
+    bool truncate;                            /* yarn */
+} ds_rope_params;
+/* positions i32 (B,T) → cosines and sines f32 (B,T,D), once for all layers. */
+DS_API ds_value ds_nn_rope_table(ds_nn *nn, ds_value positions, const ds_rope_params *params);
+/* x (B,T,H·D) rotated by the table. */
+DS_API ds_value ds_nn_rope(ds_nn *nn, ds_value x, ds_value table, int64_t head_dim);
+
+typedef struct ds_attention_params {
+    int64_t n_heads, n_kv_heads, head_dim;
+    int64_t window; /* default 0: none */
+    double scale;   /* default 0: 1/sqrt(D) */
+    double dropout; /* default 0; only in TRAIN */
+} ds_attention_params;
+/* Causal attention. q (B,T,H·D) with k, v (B,T,KV·D); or k = v = DS_NONE and q packed
+ * (B,T,(H+2·KV)·D). first i32 (B,T): lowest visible position of each query (document mask), or
+ * DS_NONE. In GENERATE, k and v are written to the KV cells of the scope and read from there. */
+DS_API ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value first,
+                                const ds_attention_params *params);
+
+/* Mean cross entropy of x·weightᵀ against targets i32 (..), -100 ignored; declares "loss" and
+ * "count". The logits are never whole in memory. */
+DS_API ds_value ds_nn_linear_cross_entropy(ds_nn *nn, ds_value x, ds_value weight,
+                                           ds_value targets);
+/* The same from logits (..,V) that exist. */
+DS_API ds_value ds_nn_cross_entropy(ds_nn *nn, ds_value logits, ds_value targets);
+/* Identity unless in TRAIN with p > 0. */
+DS_API ds_value ds_nn_dropout(ds_nn *nn, ds_value x, double p);
+
+/* ---- arithmetic: b has a's shape, or (last dim of a), or is a f32 scalar ----------------------
+ */
+DS_API ds_value ds_nn_add(ds_nn *nn, ds_value a, ds_value b);
+DS_API ds_value ds_nn_sub(ds_nn *nn, ds_value a, ds_value b);
+DS_API ds_value ds_nn_mul(ds_nn *nn, ds_value a, ds_value b);
+DS_API ds_value ds_nn_div(ds_nn *nn, ds_value a, ds_value b);
+DS_API ds_value ds_nn_scale(ds_nn *nn, ds_value x, double factor);
+DS_API ds_value ds_nn_cast(ds_nn *nn, ds_value x, ds_dtype dtype);
+DS_API ds_value ds_nn_reshape(ds_nn *nn, ds_value x, ds_shape shape);
+DS_API ds_value ds_nn_mean_all(ds_nn *nn, ds_value x); /* f32 scalar */
+DS_API ds_value ds_nn_sum_all(ds_nn *nn, ds_value x);  /* f32 scalar */
+/* x (B,T,C), index i32 (B) → (B,C). No gradient. */
+DS_API ds_value ds_nn_take_rows(ds_nn *nn, ds_value x, ds_value index);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

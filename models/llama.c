@@ -1,0 +1,114 @@
+/* The Llama family: Llama 2 and 3 (Touvron et al. 2023; Dubey et al. 2024), Mistral (Jiang et al.
+ * 2023), Qwen2/2.5 and Qwen3 (Yang et al. 2024, 2025), with Hugging Face's names and keys. */
+#include "model.h"
+
+#include "llama.h"
+
+static ds_value project(ds_nn *nn, const ds_llama_config *c, const char *name, ds_value x,
+                        int64_t n_out, bool bias)
+{
+    return ds_nn_linear(
+        nn, name, x,
+        &(ds_linear_params){.n_out = n_out, .bias = bias, .init_std = c->initializer_range});
+}
+
+/* RMS norm over each head's width (Qwen3). */
+static ds_value head_norm(ds_nn *nn, const ds_llama_config *c, const char *name, ds_value x)
+{
+    const ds_shape flat = ds_nn_meta(nn, x).shape; /* (B,T,H·D) */
+    const ds_shape heads =
+        ds_shape_4d(flat.dims[0], flat.dims[1], flat.dims[2] / c->head_dim, c->head_dim);
+    const ds_value y = ds_nn_rms_norm(nn, name, ds_nn_reshape(nn, x, heads), c->rms_norm_eps);
+    return ds_nn_reshape(nn, y, flat);
+}
+
+static ds_value attention(ds_nn *nn, const ds_llama_config *c, int64_t layer, ds_value x,
+                          ds_value first, ds_value table)
+{
+    ds_nn_push(nn, "self_attn");
+    ds_value q = project(nn, c, "q_proj", x, c->n_heads * c->head_dim, c->qkv_bias);
+    ds_value k = project(nn, c, "k_proj", x, c->n_kv_heads * c->head_dim, c->qkv_bias);
+    const ds_value v = project(nn, c, "v_proj", x, c->n_kv_heads * c->head_dim, c->qkv_bias);
+    if (c->qk_norm && ds_nn_status(nn) >= 0) {
+        q = head_norm(nn, c, "q_norm", q);
+        k = head_norm(nn, c, "k_norm", k);
+    }
+    q = ds_nn_rope(nn, q, table, c->head_dim);
+    k = ds_nn_rope(nn, k, table, c->head_dim);
+    const ds_value y = ds_nn_attention(nn, q, k, v, first,
+                                       &(ds_attention_params){.n_heads = c->n_heads,
+                                                              .n_kv_heads = c->n_kv_heads,
+                                                              .head_dim = c->head_dim,
+                                                              .window = ds_llama_window(c, layer),
+                                                              .dropout = c->attention_dropout});
+    const ds_value out = project(nn, c, "o_proj", y, c->hidden_size, c->o_bias);
+    ds_nn_pop(nn);
+    return out;
+}
+
+static ds_value mlp(ds_nn *nn, const ds_llama_config *c, ds_value x)
+{
+    ds_nn_push(nn, "mlp");
+    const ds_value gate = project(nn, c, "gate_proj", x, c->intermediate_size, c->mlp_bias);
+    const ds_value up = project(nn, c, "up_proj", x, c->intermediate_size, c->mlp_bias);
+    const ds_value out = project(nn, c, "down_proj", ds_nn_glu(nn, gate, up, c->activation),
+                                 c->hidden_size, c->mlp_bias);
+    ds_nn_pop(nn);
+    return out;
+}
+
+static void head(ds_nn *nn, const ds_llama_config *c, ds_value x, ds_value embedding)
+{
+    const ds_trace *t = ds_nn_trace(nn);
+    const ds_value weight =
+        c->tied ? embedding
+                : ds_nn_param_at(nn, "lm_head.weight", ds_shape_2d(c->vocab_size, c->hidden_size),
+                                 (ds_init){DS_INIT_NORMAL, c->initializer_range}, false);
+    if (t->mode == DS_TRACE_GENERATE) {
+        const ds_value last = ds_nn_input(nn, "last", DS_DTYPE_I32, ds_shape_1d(t->batch));
+        ds_nn_output(nn, "logits",
+                     ds_nn_matmul(nn, ds_nn_take_rows(nn, x, last), weight, false, DS_DTYPE_F32));
+        return;
+    }
+    const ds_value targets =
+        ds_nn_input(nn, "targets", DS_DTYPE_I32, ds_shape_2d(t->batch, t->seq_length));
+    (void)ds_nn_linear_cross_entropy(nn, x, weight, targets);
+}
+
+static void llama_trace(ds_nn *nn, const void *opaque)
+{
+    const ds_llama_config *c = opaque;
+    const ds_trace *t = ds_nn_trace(nn);
+    const ds_shape bt = ds_shape_2d(t->batch, t->seq_length);
+    const ds_init init = {DS_INIT_NORMAL, c->initializer_range};
+    const ds_value ids = ds_nn_input(nn, "input_ids", DS_DTYPE_I32, bt);
+    const ds_value positions = ds_nn_input(nn, "positions", DS_DTYPE_I32, bt);
+    const ds_value first =
+        t->mode == DS_TRACE_GENERATE ? DS_NONE : ds_nn_input(nn, "first", DS_DTYPE_I32, bt);
+    ds_rope_params rope = c->rope;
+    rope.seq_length = t->mode == DS_TRACE_GENERATE ? t->kv_length : t->seq_length;
+    const ds_value table = ds_nn_rope_table(nn, positions, &rope); /* (B,T,D) */
+    ds_nn_push(nn, "model");
+    const ds_value embedding = ds_nn_param(nn, "embed_tokens.weight",
+                                           ds_shape_2d(c->vocab_size, c->hidden_size), init, false);
+    ds_value x = ds_nn_embedding_sum(nn, embedding, ids, DS_NONE, DS_NONE); /* (B,T,C) */
+    for (int64_t layer = 0; layer < c->n_layers; ++layer) {
+        ds_nn_push(nn, "layers.%lld", (long long)layer);
+        const ds_value a = ds_nn_rms_norm(nn, "input_layernorm", x, c->rms_norm_eps);
+        x = ds_nn_add(nn, x, attention(nn, c, layer, a, first, table));
+        const ds_value m = ds_nn_rms_norm(nn, "post_attention_layernorm", x, c->rms_norm_eps);
+        x = ds_nn_add(nn, x, mlp(nn, c, m));
+        ds_nn_pop(nn);
+    }
+    x = ds_nn_rms_norm(nn, "norm", x, c->rms_norm_eps);
+    ds_nn_pop(nn);
+    head(nn, c, x, embedding);
+}
+
+const ds_family ds_family_llama = {
+    .model_types = "llama mistral qwen2 qwen3",
+    .ignored = "rotary_emb.inv_freq",
+    .config_bytes = sizeof(ds_llama_config),
+    .read = ds_llama_read,
+    .trace = llama_trace,
+};

@@ -1,0 +1,215 @@
+/* Finds a model's family by config.json and holds its hyperparameters. */
+#include "model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct ds_model {
+    ds_ctx *ctx;
+    const ds_family *family; /* NULL for a custom model */
+    ds_model_info info;
+    ds_model_fn trace;
+    const void *config; /* own_config, or the caller's */
+    void *own_config;
+    char *text;
+    char *architecture;
+};
+
+static const ds_family *const families[] = {&ds_family_gpt2, &ds_family_llama};
+
+static const json_t *lookup(const json_t *json, const char *key)
+{
+    const json_t *value = json_object_get(json, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+ds_status ds_model_int(ds_ctx *ctx, const json_t *json, const char *key, int64_t fallback,
+                       int64_t min, int64_t *value_out)
+{
+    const json_t *value = lookup(json, key);
+    *value_out = value == NULL ? fallback : (int64_t)json_integer_value(value);
+    if (value != NULL && !json_is_integer(value)) {
+        return ds_fail(ctx, DS_ERR_FORMAT, "config.json: \"%s\" must be an integer", key);
+    }
+    if (*value_out < min || *value_out > INT32_MAX) {
+        return ds_fail(ctx, DS_ERR_FORMAT,
+                       value == NULL ? "config.json: \"%s\" is missing"
+                                     : "config.json: \"%s\" is out of range",
+                       key);
+    }
+    return DS_OK;
+}
+
+ds_status ds_model_real(ds_ctx *ctx, const json_t *json, const char *key, double fallback,
+                        double *value_out)
+{
+    const json_t *value = lookup(json, key);
+    if (value != NULL && !json_is_number(value)) {
+        return ds_fail(ctx, DS_ERR_FORMAT, "config.json: \"%s\" must be a number", key);
+    }
+    *value_out = value == NULL ? fallback : json_number_value(value);
+    return DS_OK;
+}
+
+ds_status ds_model_bool(ds_ctx *ctx, const json_t *json, const char *key, bool fallback,
+                        bool *value_out)
+{
+    const json_t *value = lookup(json, key);
+    if (value != NULL && !json_is_boolean(value)) {
+        return ds_fail(ctx, DS_ERR_FORMAT, "config.json: \"%s\" must be true or false", key);
+    }
+    *value_out = value == NULL ? fallback : json_is_true(value);
+    return DS_OK;
+}
+
+ds_status ds_model_text(ds_ctx *ctx, const json_t *json, const char *key, const char *fallback,
+                        const char **value_out)
+{
+    const json_t *value = lookup(json, key);
+    if (value != NULL && !json_is_string(value)) {
+        return ds_fail(ctx, DS_ERR_FORMAT, "config.json: \"%s\" must be a string", key);
+    }
+    *value_out = value == NULL ? fallback : json_string_value(value);
+    return DS_OK;
+}
+
+/* Whether `word` is in a space-separated list. */
+static bool in_list(const char *list, const char *word, size_t n)
+{
+    for (const char *at = strstr(list, word); at != NULL; at = strstr(at + 1, word)) {
+        const bool starts = at == list || at[-1] == ' ';
+        if (starts && (at[n] == '\0' || at[n] == ' ')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static ds_status find_family(ds_model *model, const json_t *json)
+{
+    const char *type = NULL;
+    DS_TRY(ds_model_text(model->ctx, json, "model_type", NULL, &type));
+    if (type == NULL) {
+        return ds_fail(model->ctx, DS_ERR_FORMAT, "config.json: \"model_type\" is missing");
+    }
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; ++i) {
+        if (in_list(families[i]->model_types, type, strlen(type))) {
+            model->family = families[i];
+        }
+    }
+    if (model->family == NULL) {
+        return ds_fail(model->ctx, DS_ERR_UNSUPPORTED,
+                       "config.json: model_type \"%s\" is not known; known are: %s %s", type,
+                       families[0]->model_types, families[1]->model_types);
+    }
+    model->architecture = strdup(type);
+    model->info.architecture = model->architecture;
+    return model->architecture != NULL ? DS_OK : DS_ERR_NOMEM;
+}
+
+static ds_status read_config(ds_model *model, const json_t *json)
+{
+    const char *dtype = NULL;
+    if (!json_is_object(json)) {
+        return ds_fail(model->ctx, DS_ERR_FORMAT, "config.json must hold an object");
+    }
+    DS_TRY(find_family(model, json));
+    DS_TRY(ds_model_text(model->ctx, json, "torch_dtype", NULL, &dtype));
+    if (dtype == NULL) {
+        DS_TRY(ds_model_text(model->ctx, json, "dtype", NULL, &dtype));
+    }
+    model->info.dtype = dtype != NULL ? ds_dtype_from_name(dtype) : DS_DTYPE_NONE;
+    model->own_config = calloc(1, model->family->config_bytes);
+    if (model->own_config == NULL) {
+        return ds_fail(model->ctx, DS_ERR_NOMEM, "no memory for a model");
+    }
+    model->config = model->own_config;
+    model->trace = model->family->trace;
+    return model->family->read(model->ctx, json, model->own_config, &model->info);
+}
+
+ds_status ds_model_from_config(ds_ctx *ctx, const char *path, ds_model **model_out)
+{
+    json_error_t error;
+    json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    if (json == NULL) {
+        return ds_fail(ctx, error.line < 0 ? DS_ERR_NOT_FOUND : DS_ERR_FORMAT, "%s:%d: %s", path,
+                       error.line, error.text);
+    }
+    ds_status status = DS_ERR_NOMEM;
+    ds_model *model = calloc(1, sizeof *model);
+    if (model == NULL) {
+        goto done;
+    }
+    model->ctx = ctx;
+    model->text = json_dumps(json, JSON_INDENT(2));
+    if (model->text == NULL) {
+        goto done;
+    }
+    status = read_config(model, json);
+done:
+    json_decref(json);
+    if (status < 0) {
+        ds_model_destroy(&model);
+        return status;
+    }
+    *model_out = model;
+    return DS_OK;
+}
+
+ds_status ds_model_custom(ds_ctx *ctx, const ds_model_info *info, ds_model_fn trace,
+                          const void *config, ds_model **model_out)
+{
+    ds_model *model = calloc(1, sizeof *model);
+    if (model == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a model");
+    }
+    *model = (ds_model){.ctx = ctx, .info = *info, .trace = trace, .config = config};
+    if (model->info.base_prefix == NULL) {
+        model->info.base_prefix = "";
+    }
+    *model_out = model;
+    return DS_OK;
+}
+
+void ds_model_destroy(ds_model **model)
+{
+    if (model != NULL && *model != NULL) {
+        free((*model)->own_config);
+        free((*model)->text);
+        free((*model)->architecture);
+        free(*model);
+        *model = NULL;
+    }
+}
+
+const ds_model_info *ds_model_get_info(const ds_model *model)
+{
+    return &model->info;
+}
+
+const char *ds_model_config_text(const ds_model *model)
+{
+    return model->text;
+}
+
+ds_status ds_model_trace(const ds_model *model, ds_nn *nn)
+{
+    model->trace(nn, model->config);
+    return ds_nn_status(nn);
+}
+
+bool ds_model_ignores(const ds_model *model, const char *tensor_name)
+{
+    const size_t n = strlen(tensor_name);
+    const char *list = model->family != NULL ? model->family->ignored : "";
+    while (*list != '\0') {
+        const size_t length = strcspn(list, " ");
+        if (length <= n && strncmp(tensor_name + n - length, list, length) == 0) {
+            return true;
+        }
+        list += length;
+        list += strspn(list, " ");
+    }
+    return false;
+}

@@ -1,0 +1,184 @@
+/* The tracer: scopes, parameters, inputs, outputs, errors. Layers are in nn_layers.c.
+ *
+ * Invariant: after an error `status` is negative and every function returns DS_NONE untouched.
+ */
+#include "nn/nn.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+ds_status ds_nn_create(ds_graph *graph, const ds_trace *trace, ds_nn **nn_out)
+{
+    ds_nn *nn = calloc(1, sizeof *nn);
+    if (nn == NULL) {
+        return ds_fail(ds_graph_ctx(graph), DS_ERR_NOMEM, "no memory for a tracer");
+    }
+    nn->graph = graph;
+    nn->trace = *trace;
+    nn->rng = DS_NONE;
+    *nn_out = nn;
+    return DS_OK;
+}
+
+void ds_nn_destroy(ds_nn **nn)
+{
+    if (nn != NULL) {
+        free(*nn);
+        *nn = NULL;
+    }
+}
+
+ds_status ds_nn_status(const ds_nn *nn)
+{
+    return nn->status;
+}
+
+const ds_trace *ds_nn_trace(const ds_nn *nn)
+{
+    return &nn->trace;
+}
+
+ds_graph *ds_nn_graph(const ds_nn *nn)
+{
+    return nn->graph;
+}
+
+void ds_nn_fail(ds_nn *nn, ds_status status, const char *format, ...)
+{
+    char message[512];
+    if (nn->status < 0) {
+        return;
+    }
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    nn->status = ds_fail(ds_graph_ctx(nn->graph), status, "%s: %s", nn->scope, message);
+}
+
+bool dsi_nn_ok(ds_nn *nn, ds_status status)
+{
+    if (nn->status >= 0 && status < 0) {
+        nn->status = status;
+    }
+    return nn->status >= 0;
+}
+
+void ds_nn_push(ds_nn *nn, const char *format, ...)
+{
+    if (nn->depth == DSI_NN_MAX_DEPTH) {
+        ds_nn_fail(nn, DS_ERR_LIMIT, "more than %d scopes inside each other", DSI_NN_MAX_DEPTH);
+        return;
+    }
+    char part[256];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(part, sizeof part, format, args);
+    va_end(args);
+    const size_t at = strlen(nn->scope);
+    nn->scope_length[nn->depth++] = at;
+    (void)snprintf(nn->scope + at, sizeof nn->scope - at, "%s%s", at > 0 ? "." : "", part);
+    if (nn->status >= 0) {
+        (void)dsi_nn_ok(nn, ds_graph_set_scope(nn->graph, nn->scope));
+    }
+}
+
+void ds_nn_pop(ds_nn *nn)
+{
+    if (nn->depth == 0) {
+        ds_nn_fail(nn, DS_ERR_STATE, "scope popped without push");
+        return;
+    }
+    nn->scope[nn->scope_length[--nn->depth]] = '\0';
+    if (nn->status >= 0) {
+        (void)dsi_nn_ok(nn, ds_graph_set_scope(nn->graph, nn->scope));
+    }
+}
+
+/* The cell (kind, path), made when absent; its value. */
+ds_value dsi_nn_cell(ds_nn *nn, const ds_cell_info *info)
+{
+    ds_cells *cells = ds_graph_cells(nn->graph);
+    ds_cell cell = ds_cells_find(cells, info->kind, info->name);
+    ds_value value = DS_NONE;
+    if (nn->status < 0) {
+        return DS_NONE;
+    }
+    if (cell != DS_NONE) {
+        const ds_meta old = ds_cells_get(cells, cell)->meta;
+        if (old.dtype != info->meta.dtype || !ds_shape_equal(old.shape, info->meta.shape)) {
+            char a[160];
+            char b[160];
+            nn->status = ds_fail(
+                ds_graph_ctx(nn->graph), DS_ERR_SHAPE, "%s is used as %s, but it is %s", info->name,
+                ds_meta_text(info->meta, a, sizeof a), ds_meta_text(old, b, sizeof b));
+            return DS_NONE;
+        }
+    } else if (!dsi_nn_ok(nn, ds_cells_add(cells, info, &cell))) {
+        return DS_NONE;
+    }
+    return dsi_nn_ok(nn, ds_graph_read(nn->graph, cell, &value)) ? value : DS_NONE;
+}
+
+ds_value ds_nn_param_at(ds_nn *nn, const char *path, ds_shape shape, ds_init init, bool no_decay)
+{
+    const ds_cell_info info = {.name = path,
+                               .kind = DS_CELL_PARAM,
+                               .meta = {nn->trace.dtype, shape},
+                               .init = init,
+                               .of = DS_NONE,
+                               .no_decay = no_decay};
+    return dsi_nn_cell(nn, &info);
+}
+
+void dsi_nn_path(const ds_nn *nn, const char *name, char *path, size_t n)
+{
+    (void)snprintf(path, n, "%s%s%s", nn->scope, nn->scope[0] != '\0' ? "." : "", name);
+}
+
+ds_value ds_nn_param(ds_nn *nn, const char *name, ds_shape shape, ds_init init, bool no_decay)
+{
+    char path[DSI_NN_PATH_BYTES];
+    dsi_nn_path(nn, name, path, sizeof path);
+    return ds_nn_param_at(nn, path, shape, init, no_decay);
+}
+
+ds_value ds_nn_input(ds_nn *nn, const char *name, ds_dtype dtype, ds_shape shape)
+{
+    const ds_cell_info info = {
+        .name = name, .kind = DS_CELL_INPUT, .meta = {dtype, shape}, .of = DS_NONE};
+    return dsi_nn_cell(nn, &info);
+}
+
+void ds_nn_output(ds_nn *nn, const char *name, ds_value value)
+{
+    if (nn->status >= 0 && value != DS_NONE) {
+        (void)dsi_nn_ok(nn, ds_graph_output(nn->graph, name, value));
+    }
+}
+
+ds_meta ds_nn_meta(const ds_nn *nn, ds_value value)
+{
+    return value == DS_NONE ? (ds_meta){0} : ds_graph_meta(nn->graph, value);
+}
+
+void dsi_nn_apply_all(ds_nn *nn, const ds_op *op, const void *attrs, const ds_value *in,
+                      uint32_t n_in, ds_value *out)
+{
+    for (uint32_t i = 0; i < DS_MAX_OUT; ++i) {
+        out[i] = DS_NONE;
+    }
+    if (nn->status >= 0) {
+        (void)dsi_nn_ok(nn, ds_graph_apply(nn->graph, op, attrs, in, n_in, out));
+    }
+}
+
+ds_value ds_nn_apply(ds_nn *nn, const ds_op *op, const void *attrs, const ds_value *in,
+                     uint32_t n_in)
+{
+    ds_value out[DS_MAX_OUT];
+    dsi_nn_apply_all(nn, op, attrs, in, n_in, out);
+    return nn->status >= 0 ? out[0] : DS_NONE;
+}

@@ -1,0 +1,26 @@
+/* Inside of the tracer, shared by nn.c and nn_layers.c. */
+#ifndef DSI_NN_NN_H
+#define DSI_NN_NN_H
+
+#include <deepspeed/nn.h>
+
+enum { DSI_NN_MAX_DEPTH = 16, DSI_NN_PATH_BYTES = 1024 };
+
+struct ds_nn {
+    ds_graph *graph;
+    ds_trace trace;
+    ds_status status;
+    char scope[DSI_NN_PATH_BYTES];
+    size_t scope_length[DSI_NN_MAX_DEPTH]; /* of the outer scopes */
+    uint32_t depth;
+    uint32_t n_sites; /* random sites given out */
+    ds_value rng;     /* the random state input, DS_NONE before its first use */
+};
+
+bool dsi_nn_ok(ds_nn *nn, ds_status status);
+ds_value dsi_nn_cell(ds_nn *nn, const ds_cell_info *info);
+void dsi_nn_path(const ds_nn *nn, const char *name, char *path, size_t n);
+void dsi_nn_apply_all(ds_nn *nn, const ds_op *op, const void *attrs, const ds_value *in,
+                      uint32_t n_in, ds_value *out);
+
+#endif

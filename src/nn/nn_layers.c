@@ -1,0 +1,292 @@
+/* The layers of nn.h: each a few operators with their parameters. */
+#include "nn/nn.h"
+#include "op/ops.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const ds_init zeros = {.kind = DS_INIT_ZEROS};
+static const ds_init ones = {.kind = DS_INIT_ONES};
+
+static ds_init normal(double std)
+{
+    return (ds_init){.kind = DS_INIT_NORMAL, .std = std > 0.0 ? std : 0.02};
+}
+
+static ds_value apply2(ds_nn *nn, const ds_op *op, const void *attrs, ds_value a, ds_value b)
+{
+    const ds_value in[2] = {a, b};
+    return ds_nn_apply(nn, op, attrs, in, 2);
+}
+
+ds_value ds_nn_linear(ds_nn *nn, const char *name, ds_value x, const ds_linear_params *params)
+{
+    const int64_t n_in = ds_shape_last(ds_nn_meta(nn, x).shape);
+    const ds_shape shape =
+        params->transposed ? ds_shape_2d(n_in, params->n_out) : ds_shape_2d(params->n_out, n_in);
+    ds_nn_push(nn, "%s", name);
+    const ds_value weight = ds_nn_param(nn, "weight", shape, normal(params->init_std), false);
+    const ds_value bias =
+        params->bias ? ds_nn_param(nn, "bias", ds_shape_1d(params->n_out), zeros, true) : DS_NONE;
+    const dsi_linear_attrs attrs = {.transposed = params->transposed,
+                                    .out_dtype = params->out_dtype};
+    const ds_value in[3] = {x, weight, bias};
+    const ds_value y = ds_nn_apply(nn, &dsi_op_linear, &attrs, in, params->bias ? 3 : 2);
+    ds_nn_pop(nn);
+    return y;
+}
+
+ds_value ds_nn_matmul(ds_nn *nn, ds_value x, ds_value weight, bool transposed, ds_dtype out_dtype)
+{
+    const dsi_linear_attrs attrs = {.transposed = transposed, .out_dtype = out_dtype};
+    return apply2(nn, &dsi_op_linear, &attrs, x, weight);
+}
+
+ds_value ds_nn_embedding(ds_nn *nn, const char *name, ds_value ids, int64_t n_rows, int64_t width,
+                         double init_std)
+{
+    ds_nn_push(nn, "%s", name);
+    const ds_value table =
+        ds_nn_param(nn, "weight", ds_shape_2d(n_rows, width), normal(init_std), false);
+    const ds_value x = apply2(nn, &dsi_op_embedding, NULL, table, ids);
+    ds_nn_pop(nn);
+    return x;
+}
+
+ds_value ds_nn_embedding_sum(ds_nn *nn, ds_value table, ds_value ids, ds_value pos_table,
+                             ds_value positions)
+{
+    const ds_value in[4] = {table, ids, pos_table, positions};
+    return ds_nn_apply(nn, &dsi_op_embedding, NULL, in, 4);
+}
+
+ds_value ds_nn_layer_norm(ds_nn *nn, const char *name, ds_value x, double eps, bool bias)
+{
+    const ds_shape shape = ds_shape_1d(ds_shape_last(ds_nn_meta(nn, x).shape));
+    ds_nn_push(nn, "%s", name);
+    const ds_value weight = ds_nn_param(nn, "weight", shape, ones, true);
+    const ds_value b = bias ? ds_nn_param(nn, "bias", shape, zeros, true) : DS_NONE;
+    const dsi_norm_attrs attrs = {.eps = eps};
+    const ds_value in[3] = {x, weight, b};
+    const ds_value y = ds_nn_apply(nn, &dsi_op_layer_norm, &attrs, in, bias ? 3 : 2);
+    ds_nn_pop(nn);
+    return y;
+}
+
+ds_value ds_nn_rms_norm(ds_nn *nn, const char *name, ds_value x, double eps)
+{
+    const ds_shape shape = ds_shape_1d(ds_shape_last(ds_nn_meta(nn, x).shape));
+    ds_nn_push(nn, "%s", name);
+    const ds_value weight = ds_nn_param(nn, "weight", shape, ones, true);
+    const dsi_norm_attrs attrs = {.eps = eps};
+    const ds_value y = apply2(nn, &dsi_op_rms_norm, &attrs, x, weight);
+    ds_nn_pop(nn);
+    return y;
+}
+
+ds_value ds_nn_activation(ds_nn *nn, ds_value x, ds_activation kind)
+{
+    const dsi_act_attrs attrs = {.kind = kind};
+    return kind == DS_ACT_NONE ? x : ds_nn_apply(nn, &dsi_op_activation, &attrs, &x, 1);
+}
+
+ds_value ds_nn_glu(ds_nn *nn, ds_value gate, ds_value up, ds_activation kind)
+{
+    const dsi_act_attrs attrs = {.kind = kind};
+    return apply2(nn, &dsi_op_glu, &attrs, gate, up);
+}
+
+ds_value ds_nn_softmax(ds_nn *nn, ds_value x)
+{
+    return ds_nn_apply(nn, &dsi_op_softmax, NULL, &x, 1);
+}
+
+ds_value ds_nn_rope_table(ds_nn *nn, ds_value positions, const ds_rope_params *params)
+{
+    const dsi_rope_table_attrs attrs = {.head_dim = params->head_dim,
+                                        .theta = params->theta,
+                                        .scaling = params->scaling,
+                                        .factor = params->factor,
+                                        .low_freq_factor = params->low_freq_factor,
+                                        .high_freq_factor = params->high_freq_factor,
+                                        .original_max_positions = params->original_max_positions,
+                                        .seq_length = params->seq_length,
+                                        .beta_fast = params->beta_fast,
+                                        .beta_slow = params->beta_slow,
+                                        .attention_factor = params->attention_factor,
+                                        .mscale = params->mscale,
+                                        .mscale_all_dim = params->mscale_all_dim,
+                                        .truncate = params->truncate};
+    return ds_nn_apply(nn, &dsi_op_rope_table, &attrs, &positions, 1);
+}
+
+ds_value ds_nn_rope(ds_nn *nn, ds_value x, ds_value table, int64_t head_dim)
+{
+    const dsi_rope_attrs attrs = {.head_dim = head_dim};
+    return apply2(nn, &dsi_op_rope, &attrs, x, table);
+}
+
+/* The random state {seed, step, first sample, 0}, written by the engine before each micro-batch. */
+static ds_value random_state(ds_nn *nn)
+{
+    if (nn->rng == DS_NONE) {
+        nn->rng = ds_nn_input(nn, "rng", DS_DTYPE_I64, ds_shape_1d(4));
+    }
+    return nn->rng;
+}
+
+ds_value ds_nn_dropout(ds_nn *nn, ds_value x, double p)
+{
+    if (nn->trace.mode != DS_TRACE_TRAIN || p <= 0.0) {
+        return x;
+    }
+    const dsi_dropout_attrs attrs = {.p = p, .site = ++nn->n_sites};
+    return apply2(nn, &dsi_op_dropout, &attrs, x, random_state(nn));
+}
+
+/* Writes k or v behind what the scope's KV cell holds; the cell's new version. */
+static ds_value write_kv(ds_nn *nn, const char *name, ds_value x, ds_value offset)
+{
+    char path[DSI_NN_PATH_BYTES];
+    dsi_nn_path(nn, name, path, sizeof path);
+    const ds_meta meta = ds_nn_meta(nn, x);
+    const ds_cell_info info = {
+        .name = path,
+        .kind = DS_CELL_KV,
+        .meta = {meta.dtype,
+                 ds_shape_3d(nn->trace.batch, nn->trace.kv_length, ds_shape_last(meta.shape))},
+        .of = DS_NONE};
+    const ds_value in[3] = {dsi_nn_cell(nn, &info), x, offset};
+    return ds_nn_apply(nn, &dsi_op_kv_write, NULL, in, 3);
+}
+
+static ds_value slice_last(ds_nn *nn, ds_value x, int64_t start, int64_t length)
+{
+    const dsi_slice_attrs attrs = {
+        .dim = (int64_t)ds_nn_meta(nn, x).shape.n_dims - 1, .start = start, .length = length};
+    return ds_nn_apply(nn, &dsi_op_slice, &attrs, &x, 1);
+}
+
+static ds_value attention_with_cache(ds_nn *nn, ds_value q, ds_value k, ds_value v,
+                                     const dsi_attention_attrs *attrs)
+{
+    const int64_t q_width = attrs->n_heads * attrs->head_dim;
+    const int64_t kv_width = attrs->n_kv_heads * attrs->head_dim;
+    const ds_value offset =
+        ds_nn_input(nn, "kv_offset", DS_DTYPE_I32, ds_shape_1d(nn->trace.batch));
+    if (k == DS_NONE) {
+        k = slice_last(nn, q, q_width, kv_width);
+        v = slice_last(nn, q, q_width + kv_width, kv_width);
+        q = slice_last(nn, q, 0, q_width);
+    }
+    const ds_value in[5] = {q, write_kv(nn, "k", k, offset), write_kv(nn, "v", v, offset), DS_NONE,
+                            offset};
+    dsi_attention_attrs separate = *attrs;
+    separate.packed = 0;
+    return ds_nn_apply(nn, &dsi_op_attention, &separate, in, 5);
+}
+
+ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value first,
+                         const ds_attention_params *params)
+{
+    const bool dropout = nn->trace.mode == DS_TRACE_TRAIN && params->dropout > 0.0;
+    const dsi_attention_attrs attrs = {
+        .n_heads = params->n_heads,
+        .n_kv_heads = params->n_kv_heads,
+        .head_dim = params->head_dim,
+        .packed = k == DS_NONE,
+        .causal = 1,
+        .window = params->window,
+        .scale = params->scale > 0.0 ? params->scale : 1.0 / sqrt((double)params->head_dim),
+        .dropout = dropout ? params->dropout : 0.0,
+        .site = dropout ? ++nn->n_sites : 0};
+    if (nn->trace.mode == DS_TRACE_GENERATE) {
+        return attention_with_cache(nn, q, k, v, &attrs);
+    }
+    const ds_value in[6] = {q, k, v, first, DS_NONE, dropout ? random_state(nn) : DS_NONE};
+    return ds_nn_apply(nn, &dsi_op_attention, &attrs, in, dropout ? 6 : 4);
+}
+
+static ds_value declare_loss(ds_nn *nn, const ds_value *out)
+{
+    if (ds_nn_status(nn) < 0) {
+        return DS_NONE;
+    }
+    ds_nn_output(nn, "loss", out[0]);
+    ds_nn_output(nn, "count", out[2]);
+    return out[0];
+}
+
+ds_value ds_nn_linear_cross_entropy(ds_nn *nn, ds_value x, ds_value weight, ds_value targets)
+{
+    const dsi_ce_attrs attrs = {.ignore_index = -100};
+    const ds_value in[3] = {x, weight, targets};
+    ds_value out[DS_MAX_OUT];
+    dsi_nn_apply_all(nn, &dsi_op_linear_cross_entropy, &attrs, in, 3, out);
+    return declare_loss(nn, out);
+}
+
+ds_value ds_nn_cross_entropy(ds_nn *nn, ds_value logits, ds_value targets)
+{
+    const dsi_ce_attrs attrs = {.ignore_index = -100};
+    const ds_value in[2] = {logits, targets};
+    ds_value out[DS_MAX_OUT];
+    dsi_nn_apply_all(nn, &dsi_op_cross_entropy, &attrs, in, 2, out);
+    return declare_loss(nn, out);
+}
+
+ds_value ds_nn_add(ds_nn *nn, ds_value a, ds_value b)
+{
+    return apply2(nn, &dsi_op_add, NULL, a, b);
+}
+
+ds_value ds_nn_sub(ds_nn *nn, ds_value a, ds_value b)
+{
+    return apply2(nn, &dsi_op_sub, NULL, a, b);
+}
+
+ds_value ds_nn_mul(ds_nn *nn, ds_value a, ds_value b)
+{
+    return apply2(nn, &dsi_op_mul, NULL, a, b);
+}
+
+ds_value ds_nn_div(ds_nn *nn, ds_value a, ds_value b)
+{
+    return apply2(nn, &dsi_op_div, NULL, a, b);
+}
+
+ds_value ds_nn_scale(ds_nn *nn, ds_value x, double factor)
+{
+    const dsi_scale_attrs attrs = {.factor = factor};
+    return ds_nn_apply(nn, &dsi_op_scale, &attrs, &x, 1);
+}
+
+ds_value ds_nn_cast(ds_nn *nn, ds_value x, ds_dtype dtype)
+{
+    const dsi_cast_attrs attrs = {.dtype = dtype};
+    return ds_nn_meta(nn, x).dtype == dtype ? x : ds_nn_apply(nn, &dsi_op_cast, &attrs, &x, 1);
+}
+
+ds_value ds_nn_reshape(ds_nn *nn, ds_value x, ds_shape shape)
+{
+    dsi_reshape_attrs attrs = {.n_dims = shape.n_dims};
+    for (uint32_t i = 0; i < shape.n_dims; ++i) {
+        attrs.dims[i] = shape.dims[i];
+    }
+    return ds_nn_apply(nn, &dsi_op_reshape, &attrs, &x, 1);
+}
+
+ds_value ds_nn_mean_all(ds_nn *nn, ds_value x)
+{
+    return ds_nn_apply(nn, &dsi_op_mean_all, NULL, &x, 1);
+}
+
+ds_value ds_nn_sum_all(ds_nn *nn, ds_value x)
+{
+    return ds_nn_apply(nn, &dsi_op_sum_all, NULL, &x, 1);
+}
+
+ds_value ds_nn_take_rows(ds_nn *nn, ds_value x, ds_value index)
+{
+    return apply2(nn, &dsi_op_take_rows, NULL, x, index);
+}

@@ -1,0 +1,395 @@
+/* The fusion pass: one walk that finds patterns, one that rebuilds the graph. See fuse.h.
+ *
+ * A decision is stored at the node where the fused node is emitted (`emit`); nodes that it swallows
+ * are marked `gone`. A node takes part in one pattern at most.
+ */
+#include "pass/fuse.h"
+
+#include "op/ops.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum pattern {
+    PLAIN,
+    LINEAR_ACTIVATION, /* at the linear; other = activation */
+    LINEAR_RESIDUAL,   /* at the add; other = linear */
+    NORM_RESIDUAL,     /* at the add; other = norm backward */
+    NARROW,            /* at the product; its casts are gone */
+    ACCUMULATE         /* at the later product; other = add */
+} pattern;
+
+typedef struct fuser {
+    const ds_graph *graph;
+    ds_graph *fused;
+    uint32_t *uses;   /* per value: reads, named outputs included */
+    ds_node *user;    /* per value: its last reader */
+    pattern *pattern; /* per node */
+    ds_node *other;   /* per node */
+    bool *gone;       /* per node: swallowed */
+    ds_value *map;    /* per value: its value in the fused graph */
+    const char *scope;
+} fuser;
+
+static const dsi_node_info *node_at(const fuser *f, ds_node n)
+{
+    return &f->graph->nodes[n];
+}
+
+static ds_value in_of(const fuser *f, ds_node n, uint32_t i)
+{
+    return i < node_at(f, n)->n_in ? dsi_node_in(f->graph, node_at(f, n))[i] : DS_NONE;
+}
+
+static ds_value out_of(const fuser *f, ds_node n, uint32_t i)
+{
+    return i < node_at(f, n)->n_out ? dsi_node_out(f->graph, node_at(f, n))[i] : DS_NONE;
+}
+
+static ds_meta meta_of(const fuser *f, ds_value v)
+{
+    return v == DS_NONE ? (ds_meta){0} : f->graph->values[v].meta;
+}
+
+static ds_node producer_of(const fuser *f, ds_value v)
+{
+    return v == DS_NONE ? DS_NONE : f->graph->values[v].producer;
+}
+
+static bool is_free(const fuser *f, ds_node n)
+{
+    return n != DS_NONE && f->pattern[n] == PLAIN && !f->gone[n];
+}
+
+static bool same_meta(ds_meta a, ds_meta b)
+{
+    return a.dtype == b.dtype && ds_shape_equal(a.shape, b.shape);
+}
+
+static void count_uses(fuser *f)
+{
+    for (ds_node n = 0; n < f->graph->n_nodes; ++n) {
+        for (uint32_t i = 0; i < node_at(f, n)->n_in; ++i) {
+            const ds_value v = in_of(f, n, i);
+            if (v != DS_NONE) {
+                f->uses[v] += 1;
+                f->user[v] = n;
+            }
+        }
+    }
+    for (uint32_t i = 0; i < f->graph->n_outputs; ++i) {
+        f->uses[f->graph->outputs[i].value] += 1;
+    }
+}
+
+static void find_linear_activation(fuser *f, ds_node n)
+{
+    const dsi_act_attrs *act = node_at(f, n)->attrs;
+    const ds_node linear = producer_of(f, in_of(f, n, 0));
+    if (act->kind != DSI_ACT_GELU_TANH || !is_free(f, linear) ||
+        node_at(f, linear)->op != &dsi_op_linear || in_of(f, n, 0) != out_of(f, linear, 0) ||
+        node_at(f, linear)->phase != node_at(f, n)->phase) {
+        return;
+    }
+    const dsi_linear_attrs *attrs = node_at(f, linear)->attrs;
+    if (attrs->activation == DSI_ACT_NONE && in_of(f, linear, 3) == DS_NONE) {
+        f->pattern[linear] = LINEAR_ACTIVATION;
+        f->other[linear] = n;
+        f->gone[n] = true;
+    }
+}
+
+static bool try_linear_residual(fuser *f, ds_node add, ds_value sum, ds_value residual)
+{
+    const ds_node linear = producer_of(f, sum);
+    if (!is_free(f, linear) || node_at(f, linear)->op != &dsi_op_linear || f->uses[sum] != 1 ||
+        node_at(f, linear)->phase != node_at(f, add)->phase || residual == sum ||
+        !same_meta(meta_of(f, sum), meta_of(f, residual)) || in_of(f, linear, 3) != DS_NONE ||
+        ((const dsi_linear_attrs *)node_at(f, linear)->attrs)->activation != DSI_ACT_NONE) {
+        return false;
+    }
+    f->pattern[add] = LINEAR_RESIDUAL;
+    f->other[add] = linear;
+    f->gone[linear] = true;
+    return true;
+}
+
+static bool try_norm_residual(fuser *f, ds_node add, ds_value dx, ds_value dres)
+{
+    const ds_node norm = producer_of(f, dx);
+    if (!is_free(f, norm) || f->uses[dx] != 1 || dx != out_of(f, norm, 0) ||
+        (node_at(f, norm)->op != &dsi_op_layer_norm_backward &&
+         node_at(f, norm)->op != &dsi_op_rms_norm_backward) ||
+        !same_meta(meta_of(f, dx), meta_of(f, dres)) ||
+        in_of(f, norm, node_at(f, norm)->op->n_in_max - 1) != DS_NONE) {
+        return false;
+    }
+    for (uint32_t i = 1; i < node_at(f, norm)->n_out; ++i) { /* dw, db must not be needed earlier */
+        const ds_value v = out_of(f, norm, i);
+        if (v != DS_NONE && (f->uses[v] > 1 || (f->uses[v] == 1 && f->user[v] < add))) {
+            return false;
+        }
+    }
+    f->pattern[add] = NORM_RESIDUAL;
+    f->other[add] = norm;
+    f->gone[norm] = true;
+    return true;
+}
+
+/* The operand of a weight-gradient product that it may add to, or DS_NONE. */
+static uint32_t accumulating_input(const fuser *f, ds_node n, ds_value dw)
+{
+    const dsi_node_info *node = node_at(f, n);
+    if (node->op == &dsi_op_embedding_dw && dw == out_of(f, n, 0)) {
+        return 2;
+    }
+    if (node->op == &dsi_op_linear_cross_entropy_backward && dw == out_of(f, n, 1)) {
+        return 6;
+    }
+    if (node->op == &dsi_op_linear_dw && dw == out_of(f, n, 0) &&
+        ((const dsi_linear_dw_attrs *)node->attrs)->with_bias == 0) {
+        return 2;
+    }
+    return DS_NONE;
+}
+
+static bool try_accumulate(fuser *f, ds_node add, ds_value a, ds_value b)
+{
+    const ds_node pa = producer_of(f, a);
+    const ds_node pb = producer_of(f, b);
+    if (pa == DS_NONE || pb == DS_NONE || f->uses[a] != 1 || f->uses[b] != 1 ||
+        meta_of(f, a).dtype != DS_DTYPE_F32) {
+        return false;
+    }
+    const ds_value later = pa > pb ? a : b;
+    const ds_node product = pa > pb ? pa : pb;
+    const uint32_t input = accumulating_input(f, product, later);
+    if (!is_free(f, product) || input == DS_NONE || in_of(f, product, input) != DS_NONE ||
+        node_at(f, product)->phase != node_at(f, add)->phase) {
+        return false;
+    }
+    f->pattern[product] = ACCUMULATE;
+    f->other[product] = add;
+    f->gone[add] = true;
+    return true;
+}
+
+static void find_add(fuser *f, ds_node n)
+{
+    const ds_value a = in_of(f, n, 0);
+    const ds_value b = in_of(f, n, 1);
+    if (!same_meta(meta_of(f, a), meta_of(f, b)) || a == b) {
+        return;
+    }
+    if (try_linear_residual(f, n, b, a) || try_linear_residual(f, n, a, b) ||
+        try_norm_residual(f, n, b, a) || try_norm_residual(f, n, a, b)) {
+        return;
+    }
+    (void)try_accumulate(f, n, a, b);
+}
+
+/* All f32 outputs of a product are cast to one narrow dtype, and only that. */
+static void find_narrow(fuser *f, ds_node n)
+{
+    ds_dtype dtype = DS_DTYPE_NONE;
+    for (uint32_t i = 0; i < node_at(f, n)->n_out; ++i) {
+        const ds_value v = out_of(f, n, i);
+        if (v == DS_NONE) {
+            continue;
+        }
+        const ds_node cast = f->uses[v] == 1 ? f->user[v] : DS_NONE;
+        if (!is_free(f, cast) || node_at(f, cast)->op != &dsi_op_cast ||
+            (dtype != DS_DTYPE_NONE && meta_of(f, out_of(f, cast, 0)).dtype != dtype)) {
+            return;
+        }
+        dtype = meta_of(f, out_of(f, cast, 0)).dtype;
+    }
+    if (dtype != DS_DTYPE_BF16 && dtype != DS_DTYPE_F16) {
+        return;
+    }
+    for (uint32_t i = 0; i < node_at(f, n)->n_out; ++i) {
+        if (out_of(f, n, i) != DS_NONE) {
+            f->gone[f->user[out_of(f, n, i)]] = true;
+        }
+    }
+    f->pattern[n] = NARROW;
+}
+
+static void find_patterns(fuser *f)
+{
+    for (ds_node n = 0; n < f->graph->n_nodes; ++n) {
+        if (!is_free(f, n)) {
+            continue;
+        }
+        if (node_at(f, n)->op == &dsi_op_activation) {
+            find_linear_activation(f, n);
+        } else if (node_at(f, n)->op == &dsi_op_add) {
+            find_add(f, n);
+        } else if (node_at(f, n)->op == &dsi_op_linear_dw && node_at(f, n)->n_in == 2) {
+            find_narrow(f, n);
+        }
+    }
+}
+
+/* Emits one node: op and attrs, inputs of node n through the map. */
+static ds_status emit(fuser *f, ds_node n, const void *attrs, uint32_t extra_at, ds_value extra,
+                      ds_value *out)
+{
+    const dsi_node_info *node = node_at(f, n);
+    ds_value in[DS_MAX_IN];
+    uint32_t n_in = node->n_in;
+    for (uint32_t i = 0; i < DS_MAX_IN; ++i) {
+        const ds_value v = in_of(f, n, i);
+        in[i] = v == DS_NONE ? DS_NONE : f->map[v];
+    }
+    if (extra_at != DS_NONE) {
+        in[extra_at] = extra;
+        n_in = extra_at >= n_in ? extra_at + 1 : n_in;
+    }
+    return ds_graph_apply(f->fused, node->op, attrs, in, n_in, out);
+}
+
+static void map_outputs(fuser *f, ds_node n, const ds_value *out)
+{
+    for (uint32_t i = 0; i < node_at(f, n)->n_out; ++i) {
+        const ds_value v = out_of(f, n, i);
+        if (v != DS_NONE) {
+            f->map[v] = out[i];
+        }
+    }
+}
+
+static ds_status emit_linear_activation(fuser *f, ds_node n)
+{
+    ds_value out[DS_MAX_OUT];
+    dsi_linear_attrs attrs = *(const dsi_linear_attrs *)node_at(f, n)->attrs;
+    attrs.activation = DSI_ACT_GELU_TANH;
+    attrs.save_pre = f->uses[out_of(f, n, 0)] > 1;
+    DS_TRY(emit(f, n, &attrs, DS_NONE, DS_NONE, out));
+    f->map[out_of(f, n, 0)] = out[1];
+    f->map[out_of(f, f->other[n], 0)] = out[0];
+    return DS_OK;
+}
+
+static ds_status emit_residual(fuser *f, ds_node add, uint32_t extra_at)
+{
+    ds_value out[DS_MAX_OUT];
+    const ds_node inner = f->other[add];
+    const ds_value sum = out_of(f, inner, 0);
+    const ds_value residual = in_of(f, add, 0) == sum ? in_of(f, add, 1) : in_of(f, add, 0);
+    DS_TRY(emit(f, inner, node_at(f, inner)->attrs, extra_at, f->map[residual], out));
+    map_outputs(f, inner, out);
+    f->map[out_of(f, add, 0)] = out[0];
+    return DS_OK;
+}
+
+static ds_status emit_narrow(fuser *f, ds_node n)
+{
+    ds_value out[DS_MAX_OUT];
+    dsi_linear_dw_attrs attrs = *(const dsi_linear_dw_attrs *)node_at(f, n)->attrs;
+    const ds_node cast = f->user[out_of(f, n, 0)];
+    attrs.out_dtype = meta_of(f, out_of(f, cast, 0)).dtype;
+    DS_TRY(emit(f, n, &attrs, DS_NONE, DS_NONE, out));
+    for (uint32_t i = 0; i < node_at(f, n)->n_out; ++i) {
+        if (out_of(f, n, i) != DS_NONE) {
+            f->map[out_of(f, f->user[out_of(f, n, i)], 0)] = out[i];
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status emit_accumulate(fuser *f, ds_node n)
+{
+    ds_value out[DS_MAX_OUT];
+    const ds_node add = f->other[n];
+    const ds_value a = in_of(f, add, 0);
+    const ds_value b = in_of(f, add, 1);
+    const bool own_is_a = producer_of(f, a) == n;
+    const uint32_t input = accumulating_input(f, n, own_is_a ? a : b);
+    DS_TRY(emit(f, n, node_at(f, n)->attrs, input, f->map[own_is_a ? b : a], out));
+    map_outputs(f, n, out);
+    f->map[out_of(f, add, 0)] = f->map[own_is_a ? a : b];
+    return DS_OK;
+}
+
+static ds_status rebuild_node(fuser *f, ds_node n)
+{
+    const dsi_node_info *node = node_at(f, n);
+    ds_value out[DS_MAX_OUT];
+    ds_graph_set_phase(f->fused, node->phase);
+    if (node->scope != f->scope) {
+        DS_TRY(ds_graph_set_scope(f->fused, node->scope));
+        f->scope = node->scope;
+    }
+    switch (f->pattern[n]) {
+    case LINEAR_ACTIVATION:
+        return emit_linear_activation(f, n);
+    case LINEAR_RESIDUAL:
+        return emit_residual(f, n, 3);
+    case NORM_RESIDUAL:
+        return emit_residual(f, n, node_at(f, f->other[n])->op->n_in_max - 1);
+    case NARROW:
+        return emit_narrow(f, n);
+    case ACCUMULATE:
+        return emit_accumulate(f, n);
+    case PLAIN:
+        break;
+    }
+    DS_TRY(emit(f, n, node->attrs, DS_NONE, DS_NONE, out));
+    map_outputs(f, n, out);
+    return DS_OK;
+}
+
+/* Version 0 of every cell the graph reads maps to version 0 in the fused graph. */
+static ds_status rebuild(fuser *f)
+{
+    const ds_graph *g = f->graph;
+    for (ds_value v = 0; v < g->n_values; ++v) {
+        if (g->values[v].producer == DS_NONE) {
+            DS_TRY(ds_graph_read(f->fused, g->values[v].cell, &f->map[v]));
+        }
+    }
+    for (ds_node n = 0; n < g->n_nodes; ++n) {
+        if (!f->gone[n]) {
+            DS_TRY(rebuild_node(f, n));
+        }
+    }
+    for (uint32_t i = 0; i < g->n_outputs; ++i) {
+        DS_TRY(ds_graph_output(f->fused, g->outputs[i].name, f->map[g->outputs[i].value]));
+    }
+    return DS_OK;
+}
+
+ds_status dsi_fuse(const ds_graph *graph, ds_graph **fused_out)
+{
+    fuser f = {.graph = graph};
+    f.uses = calloc(graph->n_values + 1, sizeof *f.uses);
+    f.user = calloc(graph->n_values + 1, sizeof *f.user);
+    f.map = calloc(graph->n_values + 1, sizeof *f.map);
+    f.pattern = calloc(graph->n_nodes + 1, sizeof *f.pattern);
+    f.other = calloc(graph->n_nodes + 1, sizeof *f.other);
+    f.gone = calloc(graph->n_nodes + 1, sizeof *f.gone);
+    ds_status status = DS_OK;
+    if (f.uses == NULL || f.user == NULL || f.map == NULL || f.pattern == NULL || f.other == NULL ||
+        f.gone == NULL) {
+        status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to fuse the graph");
+        goto done;
+    }
+    DS_TRY_GOTO(status, ds_graph_create(graph->ctx, graph->cells, &f.fused), done);
+    count_uses(&f);
+    find_patterns(&f);
+    status = rebuild(&f);
+    if (status < 0) {
+        ds_graph_destroy(&f.fused);
+    } else {
+        *fused_out = f.fused;
+    }
+done:
+    free(f.uses);
+    free(f.user);
+    free(f.map);
+    free(f.pattern);
+    free(f.other);
+    free(f.gone);
+    return status;
+}

@@ -1,0 +1,107 @@
+/* The plan: a straight-line schedule with every byte of memory known before anything runs.
+ *
+ * A step is one kernel on operands whose places are fixed: an offset in the arena, or a cell. One
+ * plan holds all phases of one micro-batch; a phase is a range of its steps, and the phases share
+ * one map of the arena. The values that live from the forward into the backward range are the slot.
+ *
+ * Invariants (checked by plan_check.c from the plan alone, sharing no code with the passes):
+ *  1. steps are sorted by phase and phase_begin bounds them;
+ *  2. every operand lies inside the arena, or covers a cell from its start;
+ *  3. a step reads only bytes that an earlier step of the plan wrote as the same value, or a cell;
+ *  4. no step writes bytes of a value that a later step reads (views and stated in-place writes
+ * apart);
+ *  5. scratch memory overlaps no live value;
+ *  6. outputs are whole at the end of their phase.
+ */
+#ifndef DSI_PLAN_PLAN_H
+#define DSI_PLAN_PLAN_H
+
+#include "base/arena.h"
+#include "ir/graph.h"
+
+typedef enum dsi_space { DSI_SPACE_NONE, DSI_SPACE_ARENA, DSI_SPACE_CELL } dsi_space;
+
+/* Where an operand lies. */
+typedef struct dsi_ref {
+    ds_meta meta;
+    dsi_space space;
+    ds_cell cell;
+    size_t offset;  /* in the arena; 0 for a cell */
+    ds_value value; /* of the graph that the plan was made from; names the contents */
+} dsi_ref;
+
+typedef struct dsi_step {
+    const ds_op *op;
+    const ds_kernel *kernel;
+    const void *attrs;
+    const char *scope;
+    ds_phase phase;
+    uint32_t n_in, n_out;
+    uint32_t in_at, out_at; /* in plan->refs; the metas for the kernel's signature in plan->metas */
+    size_t work_offset, work_bytes; /* scratch in the arena */
+    double flops, bytes;
+} dsi_step;
+
+typedef struct dsi_plan_output {
+    const char *name;
+    dsi_ref ref;
+    ds_phase phase; /* that makes it */
+} dsi_plan_output;
+
+typedef struct dsi_plan {
+    ds_ctx *ctx;
+    ds_cells *cells;  /* borrowed */
+    dsi_arena *arena; /* owns all below */
+    uint32_t n_threads;
+    ds_isa isa;
+    dsi_step *steps;
+    uint32_t n_steps;
+    dsi_ref *refs;
+    ds_meta *metas; /* refs[i].meta again, contiguous for the kernels */
+    uint32_t n_refs;
+    uint32_t phase_begin[DS_PHASE_COUNT + 1];
+    dsi_plan_output *outputs;
+    uint32_t n_outputs;
+    size_t arena_bytes;
+} dsi_plan;
+
+/* Bytes of the arena that somebody else keeps while this plan runs. */
+typedef struct dsi_range {
+    size_t offset, bytes;
+} dsi_range;
+
+typedef struct dsi_plan_env {
+    uint32_t n_threads;
+    ds_isa isa; /* highest instruction set to use */
+    /* Kernel chooser of the accelerator: dsi_cpu_kernel_choose, dsi_null_kernel_choose. */
+    const ds_kernel *(*choose)(const ds_kernel_sig *sig, ds_isa cap);
+    bool no_reuse; /* every value gets bytes of its own (comparison in tests) */
+    bool no_fuse;  /* run the graph as traced */
+    const dsi_range *reserved;
+    uint32_t n_reserved;
+} dsi_plan_env;
+
+/* Lowers a graph: fuse, order, choose kernels, place memory, check. Pure. The plan keeps no pointer
+ * into the graph. Errors: ERR_UNSUPPORTED (no kernel: names op and dtypes), ERR_GRAPH, ERR_NOMEM.
+ */
+ds_status dsi_plan_build(const ds_graph *graph, const dsi_plan_env *env, dsi_plan **plan_out);
+void dsi_plan_destroy(dsi_plan **plan);
+
+/* NULL when absent. */
+const dsi_plan_output *dsi_plan_find_output(const dsi_plan *plan, const char *name);
+
+/* The ranges of the arena that live across the end of `phase` (the slot for FORWARD). Fills up to
+ * `room` ranges; *n_out is how many there are. */
+void dsi_plan_live_after(const dsi_plan *plan, ds_phase phase, dsi_range *ranges, uint32_t room,
+                         uint32_t *n_out);
+
+/* Re-derives the invariants above. ERR_GRAPH names step and invariant. */
+ds_status dsi_plan_check(const dsi_plan *plan);
+
+/* One line a step, as EXPLAIN prints a query; plus totals. The caller frees with free(). */
+ds_status dsi_plan_print(const dsi_plan *plan, char **text_out);
+
+/* 64-bit hash of the printed steps: equal plans, equal digests, on any machine. */
+ds_status dsi_plan_digest(const dsi_plan *plan, uint64_t *digest_out);
+
+#endif

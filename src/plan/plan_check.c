@@ -1,0 +1,277 @@
+/* The independent checker: follows the contents of the arena through the plan, step by step.
+ *
+ * It keeps the list of byte ranges that hold something, each with the values that it holds (several
+ * for views and in-place outputs). It knows nothing of how the plan was made.
+ */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct held {
+    size_t offset, bytes;
+    ds_value value;
+} held;
+
+typedef struct checker {
+    const dsi_plan *plan;
+    uint32_t *last_read; /* per value: last step that reads it; 0 when none */
+    bool *is_output;     /* per value */
+    ds_phase *made_in;   /* per value: phase of its producer */
+    uint32_t *epoch_of;  /* per value of a cell: writes of the cell before it */
+    uint32_t *epoch;     /* per cell: writes so far */
+    held *held;
+    uint32_t n_held, room;
+} checker;
+
+static ds_status broken(const checker *c, uint32_t s, int invariant, const char *what)
+{
+    const dsi_step *step = &c->plan->steps[s];
+    return ds_fail(c->plan->ctx, DS_ERR_GRAPH, "plan invariant %d broken at step %u (%s, %s): %s",
+                   invariant, s, step->op->name, step->scope, what);
+}
+
+static bool overlap(size_t a, size_t a_bytes, size_t b, size_t b_bytes)
+{
+    return a < b + b_bytes && b < a + a_bytes;
+}
+
+/* Whether the contents of `h` still matter after step s. */
+static bool needed_after(const checker *c, const held *h, uint32_t s)
+{
+    if (c->last_read[h->value] > s) {
+        return true;
+    }
+    return c->is_output[h->value] && c->plan->steps[s].phase <= c->made_in[h->value];
+}
+
+static ds_status check_place(const checker *c, uint32_t s, const dsi_ref *ref)
+{
+    const size_t bytes = ds_meta_bytes(ref->meta);
+    if (ref->space == DSI_SPACE_ARENA &&
+        (ref->offset > c->plan->arena_bytes || bytes > c->plan->arena_bytes - ref->offset)) {
+        return broken(c, s, 2, "operand outside of the arena");
+    }
+    if (ref->space == DSI_SPACE_CELL) {
+        if (ref->cell >= ds_cells_count(c->plan->cells)) {
+            return broken(c, s, 2, "unknown cell");
+        }
+        const ds_cell_info *cell = ds_cells_get(c->plan->cells, ref->cell);
+        if (ref->offset != 0 || bytes > ds_meta_bytes(cell->meta)) {
+            return broken(c, s, 2, "operand larger than its cell");
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status check_read(const checker *c, uint32_t s, const dsi_ref *ref)
+{
+    DS_TRY(check_place(c, s, ref));
+    if (ref->space == DSI_SPACE_CELL && c->epoch_of[ref->value] != c->epoch[ref->cell]) {
+        return broken(c, s, 3, "reads a version of a cell that was overwritten");
+    }
+    if (ref->space != DSI_SPACE_ARENA || ds_meta_bytes(ref->meta) == 0) {
+        return DS_OK;
+    }
+    for (uint32_t i = 0; i < c->n_held; ++i) {
+        const held *h = &c->held[i];
+        if (h->value == ref->value && h->offset == ref->offset &&
+            h->bytes == ds_meta_bytes(ref->meta)) {
+            return DS_OK;
+        }
+    }
+    return broken(c, s, 3, "reads bytes that do not hold its input");
+}
+
+/* Input of step s that output i may lie on: a view, or the stated in-place operand. */
+static bool allowed_overlap(const checker *c, const dsi_step *step, uint32_t i, const held *h)
+{
+    const bool view = (step->op->flags & DS_OP_VIEW) != 0;
+    const bool inplace = (step->op->flags & DS_OP_INPLACE) != 0;
+    const uint32_t at = view ? 0 : step->op->inplace_in;
+    if (i != 0 || (!view && !inplace) || at >= step->n_in) {
+        return false;
+    }
+    const dsi_ref *in = &c->plan->refs[step->in_at + at];
+    const dsi_ref *out = &c->plan->refs[step->out_at];
+    return in->space == DSI_SPACE_ARENA && in->offset == out->offset && h->offset == in->offset &&
+           (view || h->value == in->value);
+}
+
+static ds_status check_write(checker *c, uint32_t s, uint32_t i)
+{
+    const dsi_step *step = &c->plan->steps[s];
+    const dsi_ref *ref = &c->plan->refs[step->out_at + i];
+    const size_t bytes = ds_meta_bytes(ref->meta);
+    const bool view = (step->op->flags & DS_OP_VIEW) != 0;
+    DS_TRY(check_place(c, s, ref));
+    if (ref->space == DSI_SPACE_CELL) {
+        c->epoch[ref->cell] += view ? 0 : 1;
+        c->epoch_of[ref->value] = c->epoch[ref->cell];
+        return DS_OK;
+    }
+    if (ref->space != DSI_SPACE_ARENA || bytes == 0) {
+        return DS_OK;
+    }
+    uint32_t kept = 0;
+    for (uint32_t h = 0; h < c->n_held; ++h) {
+        const held *old = &c->held[h];
+        const bool hit = overlap(old->offset, old->bytes, ref->offset, bytes);
+        if (hit && !view) {
+            const bool read_now = c->last_read[old->value] == s;
+            if (needed_after(c, old, s)) {
+                return broken(c, s, 4, "overwrites a value that is read later");
+            }
+            if (read_now && !allowed_overlap(c, step, i, old)) {
+                return broken(c, s, 4, "overwrites its own input");
+            }
+            continue; /* dead: forget it */
+        }
+        c->held[kept++] = *old;
+    }
+    c->n_held = kept;
+    if (c->n_held == c->room) {
+        return broken(c, s, 1, "too many live values to check");
+    }
+    c->held[c->n_held++] = (held){ref->offset, bytes, ref->value};
+    return DS_OK;
+}
+
+static ds_status check_work(const checker *c, uint32_t s)
+{
+    const dsi_step *step = &c->plan->steps[s];
+    if (step->work_bytes == 0) {
+        return DS_OK;
+    }
+    if (step->work_offset > c->plan->arena_bytes ||
+        step->work_bytes > c->plan->arena_bytes - step->work_offset) {
+        return broken(c, s, 2, "scratch outside of the arena");
+    }
+    for (uint32_t i = 0; i < c->n_held; ++i) {
+        const held *h = &c->held[i];
+        if (overlap(h->offset, h->bytes, step->work_offset, step->work_bytes) &&
+            (needed_after(c, h, s) || c->last_read[h->value] == s)) {
+            return broken(c, s, 5, "scratch overlaps a live value");
+        }
+    }
+    for (uint32_t i = 0; i < step->n_out; ++i) {
+        const dsi_ref *ref = &c->plan->refs[step->out_at + i];
+        if (ref->space == DSI_SPACE_ARENA &&
+            overlap(ref->offset, ds_meta_bytes(ref->meta), step->work_offset, step->work_bytes)) {
+            return broken(c, s, 5, "scratch overlaps an output");
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status check_phases(const checker *c)
+{
+    const dsi_plan *plan = c->plan;
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        const ds_phase phase = plan->steps[s].phase;
+        if (s < plan->phase_begin[phase] || s >= plan->phase_begin[phase + 1]) {
+            return broken(c, s, 1, "step outside of its phase's range");
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status check_outputs(const checker *c, ds_phase phase, uint32_t s)
+{
+    for (uint32_t i = 0; i < c->plan->n_outputs; ++i) {
+        const dsi_plan_output *output = &c->plan->outputs[i];
+        bool found = output->phase != phase || output->ref.space != DSI_SPACE_ARENA ||
+                     ds_meta_bytes(output->ref.meta) == 0;
+        for (uint32_t h = 0; h < c->n_held && !found; ++h) {
+            found =
+                c->held[h].value == output->ref.value && c->held[h].offset == output->ref.offset;
+        }
+        if (!found) {
+            return broken(c, s, 6, "a named output is lost before its phase ends");
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status follow(checker *c)
+{
+    const dsi_plan *plan = c->plan;
+    DS_TRY(check_phases(c));
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        for (uint32_t i = 0; i < step->n_in; ++i) {
+            DS_TRY(check_read(c, s, &plan->refs[step->in_at + i]));
+        }
+        DS_TRY(check_work(c, s));
+        for (uint32_t i = 0; i < step->n_out; ++i) {
+            DS_TRY(check_write(c, s, i));
+        }
+        if (s + 1 == plan->n_steps || plan->steps[s + 1].phase != step->phase) {
+            DS_TRY(check_outputs(c, step->phase, s));
+        }
+    }
+    return DS_OK;
+}
+
+static uint32_t count_values(const dsi_plan *plan)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < plan->n_refs; ++i) {
+        const dsi_ref *ref = &plan->refs[i];
+        n = ref->space != DSI_SPACE_NONE && ref->value >= n ? ref->value + 1 : n;
+    }
+    for (uint32_t i = 0; i < plan->n_outputs; ++i) {
+        n = plan->outputs[i].ref.value >= n ? plan->outputs[i].ref.value + 1 : n;
+    }
+    return n;
+}
+
+static void gather_facts(checker *c)
+{
+    const dsi_plan *plan = c->plan;
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        for (uint32_t i = 0; i < step->n_in; ++i) {
+            const dsi_ref *ref = &plan->refs[step->in_at + i];
+            if (ref->space != DSI_SPACE_NONE) {
+                c->last_read[ref->value] = s;
+            }
+        }
+        for (uint32_t i = 0; i < step->n_out; ++i) {
+            const dsi_ref *ref = &plan->refs[step->out_at + i];
+            if (ref->space != DSI_SPACE_NONE) {
+                c->made_in[ref->value] = step->phase;
+            }
+        }
+    }
+    for (uint32_t i = 0; i < plan->n_outputs; ++i) {
+        c->is_output[plan->outputs[i].ref.value] = true;
+    }
+}
+
+ds_status dsi_plan_check(const dsi_plan *plan)
+{
+    const uint32_t n_values = count_values(plan);
+    checker c = {.plan = plan, .room = plan->n_refs + 1};
+    c.last_read = calloc(n_values + 1, sizeof *c.last_read);
+    c.is_output = calloc(n_values + 1, sizeof *c.is_output);
+    c.made_in = calloc(n_values + 1, sizeof *c.made_in);
+    c.epoch_of = calloc(n_values + 1, sizeof *c.epoch_of);
+    c.epoch = calloc(ds_cells_count(plan->cells) + 1, sizeof *c.epoch);
+    c.held = calloc(c.room, sizeof *c.held);
+    ds_status status = DS_OK;
+    if (c.last_read == NULL || c.is_output == NULL || c.made_in == NULL || c.epoch_of == NULL ||
+        c.epoch == NULL || c.held == NULL) {
+        status = ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory to check the plan");
+    } else {
+        gather_facts(&c);
+        status = follow(&c);
+    }
+    free(c.last_read);
+    free(c.is_output);
+    free(c.made_in);
+    free(c.epoch_of);
+    free(c.epoch);
+    free(c.held);
+    return status;
+}
