@@ -79,7 +79,12 @@ void ds_nn_push(ds_nn *nn, const char *format, ...)
     va_end(args);
     const size_t at = strlen(nn->scope);
     nn->scope_length[nn->depth++] = at;
-    (void)snprintf(nn->scope + at, sizeof nn->scope - at, "%s%s", at > 0 ? "." : "", part);
+    const int length =
+        snprintf(nn->scope + at, sizeof nn->scope - at, "%s%s", at > 0 ? "." : "", part);
+    if (length < 0 || (size_t)length >= sizeof nn->scope - at) {
+        ds_nn_fail(nn, DS_ERR_LIMIT, "a scope's path is longer than %zu bytes",
+                   sizeof nn->scope - 1);
+    }
     if (nn->status >= 0) {
         (void)dsi_nn_ok(nn, ds_graph_set_scope(nn->graph, nn->scope));
     }
@@ -133,9 +138,13 @@ ds_value ds_nn_param_at(ds_nn *nn, const char *path, ds_shape shape, ds_init ini
     return dsi_nn_cell(nn, &info);
 }
 
-void dsi_nn_path(const ds_nn *nn, const char *name, char *path, size_t n)
+void dsi_nn_path(ds_nn *nn, const char *name, char *path, size_t n)
 {
-    (void)snprintf(path, n, "%s%s%s", nn->scope, nn->scope[0] != '\0' ? "." : "", name);
+    const int length =
+        snprintf(path, n, "%s%s%s", nn->scope, nn->scope[0] != '\0' ? "." : "", name);
+    if (length < 0 || (size_t)length >= n) {
+        ds_nn_fail(nn, DS_ERR_LIMIT, "a parameter's path is longer than %zu bytes", n - 1);
+    }
 }
 
 ds_value ds_nn_param(ds_nn *nn, const char *name, ds_shape shape, ds_init init, bool no_decay)

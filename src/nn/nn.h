@@ -19,7 +19,7 @@ struct ds_nn {
 
 bool dsi_nn_ok(ds_nn *nn, ds_status status);
 ds_value dsi_nn_cell(ds_nn *nn, const ds_cell_info *info);
-void dsi_nn_path(const ds_nn *nn, const char *name, char *path, size_t n);
+void dsi_nn_path(ds_nn *nn, const char *name, char *path, size_t n);
 void dsi_nn_apply_all(ds_nn *nn, const ds_op *op, const void *attrs, const ds_value *in,
                       uint32_t n_in, ds_value *out);
 
