@@ -3,7 +3,8 @@
  *
  * Notation: N = rows (product of leading dims), (..,C) = any leading dims. "act" = the activation
  * dtype (f32, bf16 or f16). [x] = optional operand. Numbers: i32 indices, f32 statistics.
- * Attribute structs hold int64_t and double only.
+ * Attribute structs hold int64_t and double only. Shape rules also accept f64 activations, with f64
+ * statistics and parameter gradients: no model uses them, finite differences do.
  */
 #ifndef DSI_OP_OPS_H
 #define DSI_OP_OPS_H
@@ -20,7 +21,7 @@ enum { DSI_ACT_NONE = 0, DSI_ACT_GELU_TANH = 1, DSI_ACT_SILU = 2, DSI_ACT_GELU_E
 
 typedef struct dsi_linear_attrs {
     int64_t transposed; /* 0: w is (out,in), y = x·wᵀ. 1: w is (in,out), y = x·w (GPT-2's Conv1D) */
-    int64_t activation; /* DSI_ACT_NONE or DSI_ACT_GELU_TANH */
+    int64_t activation; /* DSI_ACT_*; faster kernels may know NONE and GELU_TANH only */
     int64_t save_pre;   /* 1: output 1 is the pre-activation, in y's dtype */
     int64_t out_dtype;  /* ds_dtype of y; 0: that of x */
 } dsi_linear_attrs;
@@ -138,8 +139,9 @@ typedef struct dsi_ce_attrs {
     int64_t transposed;   /* layout of w as in linear; 0: (V,C) */
 } dsi_ce_attrs;
 /* linear_cross_entropy: x (..,C), w (V,C), targets i32 (..) → loss f32 () mean over counted rows (0
- * when none), lse f32 (..), count f32 () of rows with target ≠ ignore_index. Logits are rounded to
- * act dtype? No: they stay fp32, a block of rows and columns at a time, never whole. */
+ * when none), lse f32 (..), count f32 () of rows with target ≠ ignore_index. Logits stay fp32, a
+ * block of rows and columns at a time, never whole. A target out of range that is not ignore_index
+ * is an error of the kernel (ERR_ARG naming it); likewise in the next three. */
 extern const ds_op dsi_op_linear_cross_entropy;
 /* linear_cross_entropy_backward: dloss f32 (), x, w, targets, lse, count, [dw_in f32] → dx act, dw
  * f32 in w's layout (+ dw_in). The logit gradients are rounded to act dtype before the two
@@ -183,9 +185,10 @@ extern const ds_op dsi_op_relu_backward;
 /* ---- reduce.c ------------------------------------------------------------------------------- */
 /* sum_all, mean_all: x → f32 (). sum_last: (..,C) → f32 (..). sum_rows: (..,C) → f32 (C).
  * fill: like x, a scalar s f32 () → tensor of x's shape and dtype (gradient of the reductions);
- * expand_last: x f32 (..), like (..,C) → (..,C) in like's dtype. */
+ * expand_last: x f32 (..), like (..,C) → (..,C) in like's dtype; expand_rows: x f32 (C), like
+ * (..,C) → (..,C) in like's dtype. */
 extern const ds_op dsi_op_sum_all, dsi_op_mean_all, dsi_op_sum_last, dsi_op_sum_rows, dsi_op_fill,
-    dsi_op_expand_last;
+    dsi_op_expand_last, dsi_op_expand_rows;
 
 /* ---- shape.c -------------------------------------------------------------------------------- */
 typedef struct dsi_cast_attrs {
@@ -231,11 +234,19 @@ extern const ds_op dsi_op_kv_write;
 extern const ds_op dsi_op_abs_max;
 /* max_of: 1..16 f32 () → f32 (): NaN-propagating maximum. Chained for more. */
 extern const ds_op dsi_op_max_of;
-/* sum_squares: x, top f32 () (largest magnitude of all tensors) → f64 (2): partial sums of x² on
- * two fixed grids set by top: exact, so any split and order gives the same bits (Demmel and Nguyen,
- * "Fast reproducible floating-point summation", ARITH 2013). */
+/* sum_squares: x, top f32 () (largest magnitude of all tensors) → f64 (2): the sum of x² as an
+ * exact pair. Let top < 2^(m+1), E = 2m+2, coarse grid g1 = 2^(E-15), fine grid g2 = g1·2^-36. Each
+ * square (exact in double) is rounded to nearest even on g2; S, the sum of the rounded squares, is
+ * exact; the pair is (S - r, r) with r in [0,g1) and S - r a multiple of g1, which is unique. So
+ * any split and any order give the same bits. (After Demmel and Nguyen, "Fast reproducible
+ * floating-point summation", ARITH 2013.) Holds for up to 2^38 elements; rounding errs by at most
+ * 2^-50·top² an element. A kernel splits a square t into h = (t + 1.5·2^52·g1) - 1.5·2^52·g1 and l
+ * = t - h, rounds l the same way on g2, sums h and l apart, and moves floor(l/g1)·g1 from the low
+ * to the high sum at least every 2^16 additions. Denormal x count as 0. Both are 0 when top is 0 or
+ * not finite. */
 extern const ds_op dsi_op_sum_squares;
-/* sum_parts: 1..16 f64 (2) → f64 (2): exact on the same grids. */
+/* sum_parts: 1..16 f64 (2) → f64 (2): both members added, exact for up to 2^17 parts in all. The
+ * number itself, high + low rounded once, is independent of how parts were split. */
 extern const ds_op dsi_op_sum_parts;
 typedef struct dsi_clip_attrs {
     double max_norm; /* 0: no clipping */

@@ -1,0 +1,213 @@
+/* attention and attention_backward: rules. */
+#include "op/op_util.h"
+
+typedef struct dims {
+    int64_t b, tq, tk;
+} dims;
+
+static ds_status check_attrs(const ds_infer *call)
+{
+    const dsi_attention_attrs *a = call->attrs;
+    if (a->n_heads < 1 || a->n_kv_heads < 1 || a->n_heads % a->n_kv_heads != 0 || a->head_dim < 1) {
+        return dsi_op_bad_attr(call,
+                               "n_heads %lld, n_kv_heads %lld, head_dim %lld, expected "
+                               "positive numbers and n_heads a multiple of n_kv_heads",
+                               (long long)a->n_heads, (long long)a->n_kv_heads,
+                               (long long)a->head_dim);
+    }
+    if (a->window < 0) {
+        return dsi_op_bad_attr(call, "window is %lld, expected 0 (none) or more",
+                               (long long)a->window);
+    }
+    if (!(a->dropout >= 0.0 && a->dropout < 1.0)) {
+        return dsi_op_bad_attr(call, "dropout is %g, expected in [0,1)", a->dropout);
+    }
+    return DS_OK;
+}
+
+/* Checks q (or packed), k and v at inputs at, at+1, at+2. */
+static ds_status check_qkv(const ds_infer *call, uint32_t at, dims *d)
+{
+    const dsi_attention_attrs *a = call->attrs;
+    const int64_t kv = a->n_kv_heads * a->head_dim;
+    const int64_t width = a->n_heads * a->head_dim + (a->packed != 0 ? 2 * kv : 0);
+    const ds_meta q = dsi_op_in(call, at);
+    const char *name = a->packed != 0 ? "packed" : "q";
+    if (!dsi_dtype_is_float(q.dtype) || q.shape.n_dims != 3 || q.shape.dims[2] != width) {
+        return dsi_op_bad(call, at, name, "a float tensor (B,T,%lld)", (long long)width);
+    }
+    *d = (dims){q.shape.dims[0], q.shape.dims[1], q.shape.dims[1]};
+    if (a->packed != 0) {
+        for (uint32_t i = 1; i <= 2; ++i) {
+            if (dsi_op_has(call, at + i)) {
+                return dsi_op_bad(call, at + i, i == 1 ? "k" : "v", "none, since packed is 1");
+            }
+        }
+        return DS_OK;
+    }
+    const ds_meta k = dsi_op_in(call, at + 1);
+    if (k.dtype != q.dtype || k.shape.n_dims != 3 || k.shape.dims[0] != d->b ||
+        k.shape.dims[2] != kv) {
+        return dsi_op_bad(call, at + 1, "k", "%s[%lld,Tk,%lld]", ds_dtype_name(q.dtype),
+                          (long long)d->b, (long long)kv);
+    }
+    d->tk = k.shape.dims[1];
+    return dsi_op_need(call, at + 2, "v", q.dtype, k.shape);
+}
+
+static ds_status check_rng(const ds_infer *call, uint32_t i)
+{
+    const dsi_attention_attrs *a = call->attrs;
+    if (a->dropout > 0.0 || dsi_op_has(call, i)) {
+        return dsi_op_need(call, i, "rng", DS_DTYPE_I64, ds_shape_1d(4));
+    }
+    return DS_OK;
+}
+
+static ds_shape lse_shape(const ds_infer *call, const dims *d)
+{
+    const dsi_attention_attrs *a = call->attrs;
+    return ds_shape_3d(d->b, a->n_heads, d->tq);
+}
+
+static ds_status attention_infer(ds_infer *call)
+{
+    const dsi_attention_attrs *a = call->attrs;
+    dims d;
+    DS_TRY(check_attrs(call));
+    DS_TRY(check_qkv(call, 0, &d));
+    DS_TRY(dsi_op_may(call, 3, "first", DS_DTYPE_I32, ds_shape_2d(d.b, d.tq)));
+    DS_TRY(dsi_op_may(call, 4, "offset", DS_DTYPE_I32, ds_shape_1d(d.b)));
+    DS_TRY(check_rng(call, 5));
+    const ds_dtype act = call->in[0].dtype;
+    call->out[0] = dsi_meta_of(act, ds_shape_3d(d.b, d.tq, a->n_heads * a->head_dim));
+    call->out[1] = dsi_meta_of(dsi_stat_dtype(act), lse_shape(call, &d));
+    return DS_OK;
+}
+
+/* Visible (query, key) pairs of one head, ignoring document masks and offsets. */
+static double visible_pairs(const dsi_attention_attrs *a, int64_t tq, int64_t tk)
+{
+    const double q = (double)tq;
+    const double k = (double)tk;
+    if (a->causal == 0 || tq != tk) {
+        return q * k;
+    }
+    if (a->window > 0 && a->window < tq) {
+        const double w = (double)a->window;
+        return w * (w + 1.0) / 2.0 + (q - w) * w;
+    }
+    return q * (q + 1.0) / 2.0;
+}
+
+static void cost_of(const ds_infer *call, uint32_t at, double products, ds_cost *cost_out)
+{
+    const dsi_attention_attrs *a = call->attrs;
+    const ds_meta q = call->in[at];
+    const int64_t tk = a->packed != 0 ? q.shape.dims[1] : call->in[at + 1].shape.dims[1];
+    const double pairs = visible_pairs(a, q.shape.dims[1], tk);
+    const double heads = (double)q.shape.dims[0] * (double)a->n_heads;
+    cost_out->flops = 2.0 * products * heads * pairs * (double)a->head_dim;
+    cost_out->bytes = dsi_op_bytes(call);
+}
+
+static void attention_cost(const ds_infer *call, ds_cost *cost_out)
+{
+    cost_of(call, 0, 2.0, cost_out);
+}
+
+static void attention_backward_cost(const ds_infer *call, ds_cost *cost_out)
+{
+    cost_of(call, 1, 5.0, cost_out);
+}
+
+static ds_value input(const ds_grad *call, uint32_t i)
+{
+    return i < call->n_in ? call->in[i] : DS_NONE;
+}
+
+static ds_status attention_grad(ds_grad *call)
+{
+    dsi_grad_clear(call);
+    DS_TRY(dsi_grad_refuse(call, 1, "lse"));
+    if (call->d_out[0] == DS_NONE) {
+        return DS_OK;
+    }
+    if (input(call, 4) != DS_NONE) {
+        return ds_fail(ds_graph_ctx(call->graph), DS_ERR_UNSUPPORTED,
+                       "attention: no gradient with an offset (input 4), which is for generation");
+    }
+    const ds_value in[8] = {call->d_out[0], input(call, 0), input(call, 1), input(call, 2),
+                            call->out[0],   call->out[1],   input(call, 3), input(call, 5)};
+    ds_value outs[DS_MAX_OUT];
+    DS_TRY(dsi_emit(call, &dsi_op_attention_backward, call->attrs, in, 8, outs));
+    for (uint32_t i = 0; i < 3; ++i) {
+        if (outs[i] != DS_NONE) {
+            DS_TRY(dsi_grad_give(call, i, outs[i]));
+        }
+    }
+    return DS_OK;
+}
+
+static const ds_attr attention_attrs[] = {
+    DSI_ATTR_INT(dsi_attention_attrs, n_heads),  DSI_ATTR_INT(dsi_attention_attrs, n_kv_heads),
+    DSI_ATTR_INT(dsi_attention_attrs, head_dim), DSI_ATTR_INT(dsi_attention_attrs, packed),
+    DSI_ATTR_INT(dsi_attention_attrs, causal),   DSI_ATTR_INT(dsi_attention_attrs, window),
+    DSI_ATTR_REAL(dsi_attention_attrs, scale),   DSI_ATTR_REAL(dsi_attention_attrs, dropout),
+    DSI_ATTR_INT(dsi_attention_attrs, site),
+};
+
+const ds_op dsi_op_attention = {
+    .version = DS_OP_VERSION,
+    .name = "attention",
+    .doc =
+        "q (B,Tq,H·D) or packed q,k,v (B,T,(H+2·KV)·D), [k, v (B,Tk,KV·D)], [first i32 (B,Tq)], "
+        "[offset i32 (B)], [rng i64 (4)] → y (B,Tq,H·D), lse f32 (B,H,Tq): softmax(scale·q·kᵀ)·v "
+        "over the keys that causality, window and first leave visible; a query that sees none "
+        "gives 0.",
+    .n_in_min = 1,
+    .n_in_max = 6,
+    .n_out = 2,
+    .flags = DS_OP_RANDOM,
+    .attrs_bytes = sizeof(dsi_attention_attrs),
+    .attrs = attention_attrs,
+    .n_attrs = DSI_N(attention_attrs),
+    .infer = attention_infer,
+    .grad = attention_grad,
+    .cost = attention_cost,
+};
+
+static ds_status attention_backward_infer(ds_infer *call)
+{
+    const dsi_attention_attrs *a = call->attrs;
+    dims d;
+    DS_TRY(check_attrs(call));
+    DS_TRY(check_qkv(call, 1, &d));
+    const ds_dtype act = call->in[1].dtype;
+    const ds_shape y = ds_shape_3d(d.b, d.tq, a->n_heads * a->head_dim);
+    DS_TRY(dsi_op_need(call, 0, "dy", act, y));
+    DS_TRY(dsi_op_need(call, 4, "y", act, y));
+    DS_TRY(dsi_op_need(call, 5, "lse", dsi_stat_dtype(act), lse_shape(call, &d)));
+    DS_TRY(dsi_op_may(call, 6, "first", DS_DTYPE_I32, ds_shape_2d(d.b, d.tq)));
+    DS_TRY(check_rng(call, 7));
+    for (uint32_t i = 0; i < (a->packed != 0 ? 1U : 3U); ++i) {
+        call->out[i] = call->in[1 + i];
+    }
+    return DS_OK;
+}
+
+const ds_op dsi_op_attention_backward = {
+    .version = DS_OP_VERSION,
+    .name = "attention_backward",
+    .doc = "dy, q or packed, [k], [v], y, lse, [first], [rng] → dq or dpacked, [dk], [dv]: the "
+           "gradient of attention; attributes as there.",
+    .n_in_min = 6,
+    .n_in_max = 8,
+    .n_out = 3,
+    .flags = DS_OP_RANDOM,
+    .attrs_bytes = sizeof(dsi_attention_attrs),
+    .attrs = attention_attrs,
+    .n_attrs = DSI_N(attention_attrs),
+    .infer = attention_backward_infer,
+    .cost = attention_backward_cost,
+};

@@ -1,0 +1,202 @@
+/* cross_entropy, fused with the output projection or not, and their backward operators: rules. */
+#include "op/op_util.h"
+
+/* loss, lse, count over rows of shape `rows`. */
+static void loss_outputs(ds_infer *call, ds_dtype act, ds_shape rows)
+{
+    const ds_dtype stat = dsi_stat_dtype(act);
+    const ds_shape scalar = {0};
+    call->out[0] = dsi_meta_of(stat, scalar);
+    call->out[1] = dsi_meta_of(stat, rows);
+    call->out[2] = dsi_meta_of(stat, scalar);
+}
+
+/* x (..,C) at input i and w at i+1; rows of x. */
+static ds_status check_projection(const ds_infer *call, uint32_t i)
+{
+    const dsi_ce_attrs *a = call->attrs;
+    DS_TRY(dsi_op_need_float(call, i, "x", 1));
+    const ds_meta x = call->in[i];
+    const ds_meta w = dsi_op_in(call, i + 1);
+    const int64_t c = ds_shape_last(x.shape);
+    if (w.dtype != x.dtype || w.shape.n_dims != 2 ||
+        w.shape.dims[a->transposed != 0 ? 0 : 1] != c) {
+        return dsi_op_bad(call, i + 1, "w", a->transposed != 0 ? "%s[%lld,V]" : "%s[V,%lld]",
+                          ds_dtype_name(x.dtype), (long long)c);
+    }
+    return dsi_op_need(call, i + 2, "targets", DS_DTYPE_I32, dsi_shape_lead(x.shape));
+}
+
+static ds_status linear_cross_entropy_infer(ds_infer *call)
+{
+    DS_TRY(check_projection(call, 0));
+    loss_outputs(call, call->in[0].dtype, dsi_shape_lead(call->in[0].shape));
+    return DS_OK;
+}
+
+static void cost_of(const ds_infer *call, uint32_t x, double products, ds_cost *cost_out)
+{
+    const double rows = (double)ds_shape_rows(call->in[x].shape);
+    cost_out->flops = 2.0 * products * rows * dsi_op_count(call->in[x + 1]);
+    cost_out->bytes = dsi_op_bytes(call);
+}
+
+static void linear_cross_entropy_cost(const ds_infer *call, ds_cost *cost_out)
+{
+    cost_of(call, 0, 1.0, cost_out);
+}
+
+static void linear_cross_entropy_backward_cost(const ds_infer *call, ds_cost *cost_out)
+{
+    cost_of(call, 1, 3.0, cost_out); /* the logits again, dx, dw */
+}
+
+static ds_status refuse_statistics(ds_grad *call)
+{
+    DS_TRY(dsi_grad_refuse(call, 1, "lse"));
+    return dsi_grad_refuse(call, 2, "count");
+}
+
+static ds_status linear_cross_entropy_grad(ds_grad *call)
+{
+    dsi_grad_clear(call);
+    DS_TRY(refuse_statistics(call));
+    if (call->d_out[0] == DS_NONE) {
+        return DS_OK;
+    }
+    const ds_value in[6] = {call->d_out[0], call->in[0],  call->in[1],
+                            call->in[2],    call->out[1], call->out[2]};
+    ds_value outs[DS_MAX_OUT];
+    DS_TRY(dsi_emit(call, &dsi_op_linear_cross_entropy_backward, call->attrs, in, 6, outs));
+    DS_TRY(dsi_grad_give(call, 0, outs[0]));
+    return dsi_grad_give(call, 1, outs[1]);
+}
+
+static const ds_attr ce_attrs[] = {
+    DSI_ATTR_INT(dsi_ce_attrs, ignore_index),
+    DSI_ATTR_INT(dsi_ce_attrs, transposed),
+};
+
+const ds_op dsi_op_linear_cross_entropy = {
+    .version = DS_OP_VERSION,
+    .name = "linear_cross_entropy",
+    .doc = "x (..,C), w (V,C) or, transposed, (C,V), targets i32 (..) → loss f32 () mean over rows "
+           "whose target is not ignore_index (0 when there are none), lse f32 (..), count f32 (). "
+           "Logits stay fp32 and are never whole in memory.",
+    .n_in_min = 3,
+    .n_in_max = 3,
+    .n_out = 3,
+    .attrs_bytes = sizeof(dsi_ce_attrs),
+    .attrs = ce_attrs,
+    .n_attrs = DSI_N(ce_attrs),
+    .infer = linear_cross_entropy_infer,
+    .grad = linear_cross_entropy_grad,
+    .cost = linear_cross_entropy_cost,
+};
+
+/* dloss at 0; lse and count at lse, lse+1. */
+static ds_status check_saved(const ds_infer *call, ds_dtype act, uint32_t lse, ds_shape rows)
+{
+    const ds_dtype stat = dsi_stat_dtype(act);
+    const ds_shape scalar = {0};
+    DS_TRY(dsi_op_need(call, 0, "dloss", stat, scalar));
+    DS_TRY(dsi_op_need(call, lse, "lse", stat, rows));
+    return dsi_op_need(call, lse + 1, "count", stat, scalar);
+}
+
+static ds_status linear_cross_entropy_backward_infer(ds_infer *call)
+{
+    DS_TRY(check_projection(call, 1));
+    const ds_meta x = call->in[1];
+    DS_TRY(check_saved(call, x.dtype, 4, dsi_shape_lead(x.shape)));
+    call->out[0] = x;
+    call->out[1] = dsi_meta_of(dsi_stat_dtype(x.dtype), call->in[2].shape);
+    return dsi_op_may(call, 6, "dw_in", call->out[1].dtype, call->out[1].shape);
+}
+
+const ds_op dsi_op_linear_cross_entropy_backward = {
+    .version = DS_OP_VERSION,
+    .name = "linear_cross_entropy_backward",
+    .doc = "dloss f32 (), x, w, targets, lse, count, [dw_in f32] → dx (..,C), dw f32 in w's layout "
+           "(dw_in is added to the finished sums). The gradient of the logits is rounded to x's "
+           "dtype before the two products.",
+    .n_in_min = 6,
+    .n_in_max = 7,
+    .n_out = 2,
+    .attrs_bytes = sizeof(dsi_ce_attrs),
+    .attrs = ce_attrs,
+    .n_attrs = DSI_N(ce_attrs),
+    .infer = linear_cross_entropy_backward_infer,
+    .cost = linear_cross_entropy_backward_cost,
+};
+
+static ds_status cross_entropy_infer(ds_infer *call)
+{
+    DS_TRY(dsi_op_need_float(call, 0, "logits", 1));
+    const ds_shape rows = dsi_shape_lead(call->in[0].shape);
+    DS_TRY(dsi_op_need(call, 1, "targets", DS_DTYPE_I32, rows));
+    loss_outputs(call, call->in[0].dtype, rows);
+    return DS_OK;
+}
+
+static void cross_entropy_cost(const ds_infer *call, ds_cost *cost_out)
+{
+    cost_out->flops = 12.0 * dsi_op_count(dsi_op_in(call, call->op->n_in_min > 2 ? 1 : 0));
+    cost_out->bytes = dsi_op_bytes(call);
+}
+
+static ds_status cross_entropy_grad(ds_grad *call)
+{
+    dsi_grad_clear(call);
+    DS_TRY(refuse_statistics(call));
+    if (call->d_out[0] == DS_NONE) {
+        return DS_OK;
+    }
+    const ds_value in[5] = {call->d_out[0], call->in[0], call->in[1], call->out[1], call->out[2]};
+    ds_value outs[DS_MAX_OUT];
+    DS_TRY(dsi_emit(call, &dsi_op_cross_entropy_backward, call->attrs, in, 5, outs));
+    return dsi_grad_give(call, 0, outs[0]);
+}
+
+const ds_op dsi_op_cross_entropy = {
+    .version = DS_OP_VERSION,
+    .name = "cross_entropy",
+    .doc = "logits (..,V), targets i32 (..) → loss f32 () mean over rows whose target is not "
+           "ignore_index (0 when there are none), lse f32 (..), count f32 ().",
+    .n_in_min = 2,
+    .n_in_max = 2,
+    .n_out = 3,
+    .attrs_bytes = sizeof(dsi_ce_attrs),
+    .attrs = ce_attrs,
+    .n_attrs = DSI_N(ce_attrs),
+    .infer = cross_entropy_infer,
+    .grad = cross_entropy_grad,
+    .cost = cross_entropy_cost,
+};
+
+static ds_status cross_entropy_backward_infer(ds_infer *call)
+{
+    DS_TRY(dsi_op_need_float(call, 1, "logits", 1));
+    const ds_meta logits = call->in[1];
+    const ds_shape rows = dsi_shape_lead(logits.shape);
+    DS_TRY(dsi_op_need(call, 2, "targets", DS_DTYPE_I32, rows));
+    DS_TRY(check_saved(call, logits.dtype, 3, rows));
+    call->out[0] = logits;
+    return DS_OK;
+}
+
+const ds_op dsi_op_cross_entropy_backward = {
+    .version = DS_OP_VERSION,
+    .name = "cross_entropy_backward",
+    .doc =
+        "dloss f32 (), logits, targets, lse, count → dlogits = (softmax - target)·dloss/count; 0 "
+        "in ignored rows.",
+    .n_in_min = 5,
+    .n_in_max = 5,
+    .n_out = 1,
+    .attrs_bytes = sizeof(dsi_ce_attrs),
+    .attrs = ce_attrs,
+    .n_attrs = DSI_N(ce_attrs),
+    .infer = cross_entropy_backward_infer,
+    .cost = cross_entropy_cost,
+};

@@ -1,0 +1,94 @@
+/* adam, sgd, lion, adagrad, lamb: rules. docs/internals/optim.md states the arithmetic. */
+#include "op/op_util.h"
+
+enum { IN_PARAM, IN_GRAD, IN_HYPER, IN_FACTOR, IN_MASTER, IN_STATE };
+
+/* need..most moments follow the master weights. */
+static ds_status optimizer_infer(ds_infer *call, uint32_t need, uint32_t most)
+{
+    static const char *const names[] = {"state 0", "state 1"};
+    const ds_shape scalar = {0};
+    DS_TRY(dsi_op_need_float(call, IN_PARAM, "param", 0));
+    const ds_meta param = call->in[IN_PARAM];
+    if (param.dtype == DS_DTYPE_F64) {
+        return dsi_op_bad(call, IN_PARAM, "param", "f32, bf16 or f16");
+    }
+    DS_TRY(dsi_op_need_float(call, IN_GRAD, "grad", 0));
+    DS_TRY(dsi_op_need(call, IN_GRAD, "grad", call->in[IN_GRAD].dtype, param.shape));
+    DS_TRY(dsi_op_need(call, IN_HYPER, "hyper", DS_DTYPE_F32, ds_shape_1d(DSI_HYPER_COUNT)));
+    DS_TRY(dsi_op_need(call, IN_FACTOR, "factor", DS_DTYPE_F32, scalar));
+    DS_TRY(dsi_op_may(call, IN_MASTER, "master", DS_DTYPE_F32, param.shape));
+    if (param.dtype == DS_DTYPE_F32 && dsi_op_has(call, IN_MASTER)) {
+        return dsi_op_bad(call, IN_MASTER, "master", "none, since param is f32");
+    }
+    call->out[0] = param;
+    call->out[1] = dsi_op_in(call, IN_MASTER);
+    for (uint32_t i = 0; i < most; ++i) {
+        const ds_meta state = dsi_op_in(call, IN_STATE + i);
+        if (i < need || dsi_op_has(call, IN_STATE + i)) {
+            const ds_dtype dtype = state.dtype == DS_DTYPE_BF16 ? DS_DTYPE_BF16 : DS_DTYPE_F32;
+            DS_TRY(dsi_op_need(call, IN_STATE + i, names[i], dtype, param.shape));
+        }
+        call->out[2 + i] = state;
+    }
+    return DS_OK;
+}
+
+static ds_status two_states_infer(ds_infer *call)
+{
+    return optimizer_infer(call, 2, 2);
+}
+
+static ds_status one_state_infer(ds_infer *call)
+{
+    return optimizer_infer(call, 1, 1);
+}
+
+static ds_status sgd_infer(ds_infer *call)
+{
+    return optimizer_infer(call, 0, 1);
+}
+
+static void optimizer_cost(const ds_infer *call, ds_cost *cost_out)
+{
+    cost_out->flops = 16.0 * dsi_op_count(call->out[0]);
+    cost_out->bytes = dsi_op_bytes(call);
+}
+
+static const ds_attr optim_attrs[] = {
+    DSI_ATTR_REAL(dsi_optim_attrs, eps),       DSI_ATTR_INT(dsi_optim_attrs, adamw),
+    DSI_ATTR_REAL(dsi_optim_attrs, dampening), DSI_ATTR_INT(dsi_optim_attrs, nesterov),
+    DSI_ATTR_REAL(dsi_optim_attrs, max_coeff), DSI_ATTR_REAL(dsi_optim_attrs, min_coeff),
+};
+static const int8_t optim_writes[] = {IN_PARAM, IN_MASTER, IN_STATE, IN_STATE + 1};
+
+#define OPTIM_OP(op_name, text, least, n_states, infer_fn)                                         \
+    {                                                                                              \
+        .version = DS_OP_VERSION, .name = (op_name),                                               \
+        .doc = "param, grad, hyper f32 (8), factor f32 (), [master f32], " text,                   \
+        .n_in_min = (least), .n_in_max = IN_STATE + (n_states), .n_out = 2 + (n_states),           \
+        .attrs_bytes = sizeof(dsi_optim_attrs), .attrs = optim_attrs,                              \
+        .n_attrs = DSI_N(optim_attrs), .writes = optim_writes, .infer = (infer_fn),                \
+        .cost = optimizer_cost,                                                                    \
+    }
+
+const ds_op dsi_op_adam = OPTIM_OP("adam",
+                                   "exp_avg, exp_avg_sq → the same, updated: Adam (adamw 0, decay "
+                                   "added to the gradient) or AdamW (adamw 1).",
+                                   7, 2, two_states_infer);
+const ds_op dsi_op_sgd =
+    OPTIM_OP("sgd",
+             "[momentum buffer] → the same, updated: SGD with momentum beta1, dampening, "
+             "Nesterov.",
+             4, 1, sgd_infer);
+const ds_op dsi_op_lion =
+    OPTIM_OP("lion", "exp_avg → the same, updated: Lion, the sign of a zero update being 0.", 6, 1,
+             one_state_infer);
+const ds_op dsi_op_adagrad =
+    OPTIM_OP("adagrad", "exp_avg_sq → the same, updated: Adagrad, decay added to the gradient.", 6,
+             1, one_state_infer);
+const ds_op dsi_op_lamb =
+    OPTIM_OP("lamb",
+             "exp_avg, exp_avg_sq → the same, updated: LAMB, its trust ratio from exact "
+             "norms and clamped to [min_coeff, max_coeff].",
+             7, 2, two_states_infer);

@@ -1,0 +1,142 @@
+/* rope_table and rope: rules. */
+#include "op/op_util.h"
+
+static ds_status check_scaling(const ds_infer *call, const dsi_rope_table_attrs *a)
+{
+    if (a->scaling < DSI_ROPE_NONE || a->scaling > DSI_ROPE_LLAMA3) {
+        return dsi_op_bad_attr(call, "scaling is %lld, expected 0 to %d", (long long)a->scaling,
+                               DSI_ROPE_LLAMA3);
+    }
+    if (a->scaling != DSI_ROPE_NONE && !(a->factor > 0.0)) {
+        return dsi_op_bad_attr(call, "factor is %g, expected above 0", a->factor);
+    }
+    if (a->scaling >= DSI_ROPE_DYNAMIC && a->original_max_positions < 1) {
+        return dsi_op_bad_attr(call, "original_max_positions is %lld, expected at least 1",
+                               (long long)a->original_max_positions);
+    }
+    if (a->scaling == DSI_ROPE_DYNAMIC && a->head_dim < 4) {
+        return dsi_op_bad_attr(call, "head_dim is %lld; dynamic scaling needs at least 4",
+                               (long long)a->head_dim);
+    }
+    if (a->scaling == DSI_ROPE_LLAMA3 &&
+        (!(a->low_freq_factor > 0.0) || !(a->high_freq_factor > a->low_freq_factor))) {
+        return dsi_op_bad_attr(call,
+                               "low_freq_factor %g and high_freq_factor %g, expected 0 < low "
+                               "< high",
+                               a->low_freq_factor, a->high_freq_factor);
+    }
+    if (a->scaling == DSI_ROPE_YARN && (!(a->beta_fast > 0.0) || !(a->beta_slow > 0.0))) {
+        return dsi_op_bad_attr(call, "beta_fast %g and beta_slow %g, expected above 0",
+                               a->beta_fast, a->beta_slow);
+    }
+    return DS_OK;
+}
+
+static ds_status rope_table_infer(ds_infer *call)
+{
+    const dsi_rope_table_attrs *a = call->attrs;
+    const ds_meta positions = dsi_op_in(call, 0);
+    if (positions.dtype != DS_DTYPE_I32 || positions.shape.n_dims != 2) {
+        return dsi_op_bad(call, 0, "positions", "i32 (B,T)");
+    }
+    if (a->head_dim < 2 || a->head_dim % 2 != 0) {
+        return dsi_op_bad_attr(call, "head_dim is %lld, expected an even number",
+                               (long long)a->head_dim);
+    }
+    if (!(a->theta > 1.0)) {
+        return dsi_op_bad_attr(call, "theta is %g, expected above 1", a->theta);
+    }
+    DS_TRY(check_scaling(call, a));
+    ds_shape shape = positions.shape;
+    shape.dims[shape.n_dims++] = a->head_dim;
+    call->out[0] = dsi_meta_of(DS_DTYPE_F32, shape);
+    return DS_OK;
+}
+
+static const ds_attr rope_table_attrs[] = {
+    DSI_ATTR_INT(dsi_rope_table_attrs, head_dim),
+    DSI_ATTR_REAL(dsi_rope_table_attrs, theta),
+    DSI_ATTR_INT(dsi_rope_table_attrs, scaling),
+    DSI_ATTR_REAL(dsi_rope_table_attrs, factor),
+    DSI_ATTR_REAL(dsi_rope_table_attrs, low_freq_factor),
+    DSI_ATTR_REAL(dsi_rope_table_attrs, high_freq_factor),
+    DSI_ATTR_INT(dsi_rope_table_attrs, original_max_positions),
+    DSI_ATTR_INT(dsi_rope_table_attrs, seq_length),
+    DSI_ATTR_REAL(dsi_rope_table_attrs, beta_fast),
+    DSI_ATTR_REAL(dsi_rope_table_attrs, beta_slow),
+    DSI_ATTR_REAL(dsi_rope_table_attrs, attention_factor),
+    DSI_ATTR_REAL(dsi_rope_table_attrs, mscale),
+    DSI_ATTR_REAL(dsi_rope_table_attrs, mscale_all_dim),
+    DSI_ATTR_INT(dsi_rope_table_attrs, truncate),
+};
+
+const ds_op dsi_op_rope_table = {
+    .version = DS_OP_VERSION,
+    .name = "rope_table",
+    .doc =
+        "positions i32 (B,T) → f32 (B,T,D): cosines of D/2 rotary frequencies, then sines, times "
+        "the attention factor; scaling 0 none, 1 linear, 2 dynamic NTK, 3 YaRN, 4 Llama 3.",
+    .n_in_min = 1,
+    .n_in_max = 1,
+    .n_out = 1,
+    .attrs_bytes = sizeof(dsi_rope_table_attrs),
+    .attrs = rope_table_attrs,
+    .n_attrs = DSI_N(rope_table_attrs),
+    .infer = rope_table_infer,
+};
+
+static ds_status rope_infer(ds_infer *call)
+{
+    const dsi_rope_attrs *a = call->attrs;
+    const ds_meta x = dsi_op_in(call, 0);
+    if (a->head_dim < 2 || a->head_dim % 2 != 0) {
+        return dsi_op_bad_attr(call, "head_dim is %lld, expected an even number",
+                               (long long)a->head_dim);
+    }
+    if (!dsi_dtype_is_float(x.dtype) || x.shape.n_dims != 3 || x.shape.dims[2] % a->head_dim != 0) {
+        return dsi_op_bad(call, 0, "x", "a float tensor (B,T,H·%lld)", (long long)a->head_dim);
+    }
+    DS_TRY(dsi_op_need(call, 1, "table", DS_DTYPE_F32, dsi_shape_with_last(x.shape, a->head_dim)));
+    call->out[0] = x;
+    return DS_OK;
+}
+
+static void rope_cost(const ds_infer *call, ds_cost *cost_out)
+{
+    cost_out->flops = 3.0 * dsi_op_count(call->out[0]);
+    cost_out->bytes = dsi_op_bytes(call);
+}
+
+static ds_status rope_grad(ds_grad *call)
+{
+    dsi_grad_clear(call);
+    if (call->d_out[0] == DS_NONE) {
+        return DS_OK;
+    }
+    dsi_rope_attrs attrs = *(const dsi_rope_attrs *)call->attrs;
+    attrs.inverse = attrs.inverse == 0;
+    ds_value d;
+    DS_TRY(dsi_emit2(call, &dsi_op_rope, &attrs, call->d_out[0], call->in[1], &d));
+    return dsi_grad_give(call, 0, d);
+}
+
+static const ds_attr rope_attrs[] = {
+    DSI_ATTR_INT(dsi_rope_attrs, head_dim),
+    DSI_ATTR_INT(dsi_rope_attrs, inverse),
+};
+
+const ds_op dsi_op_rope = {
+    .version = DS_OP_VERSION,
+    .name = "rope",
+    .doc = "x (B,T,H·D), table f32 (B,T,D) → each head rotated: (a,b) = (x[i], x[i+D/2]) become "
+           "(a·cos-b·sin, b·cos+a·sin); inverse turns the sign of sin.",
+    .n_in_min = 2,
+    .n_in_max = 2,
+    .n_out = 1,
+    .attrs_bytes = sizeof(dsi_rope_attrs),
+    .attrs = rope_attrs,
+    .n_attrs = DSI_N(rope_attrs),
+    .infer = rope_infer,
+    .grad = rope_grad,
+    .cost = rope_cost,
+};
