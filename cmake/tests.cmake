@@ -4,7 +4,7 @@ file(GLOB_RECURSE DS_TESTS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/test_*.c
 file(GLOB_RECURSE DS_REF CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/ref/*.c)
 file(GLOB DS_TEST_COMMON CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/common/*.c)
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
-add_library(ds_test_common STATIC ${DS_REF} ${DS_TEST_COMMON})
+add_library(ds_test_common STATIC ${DS_REF} ${DS_TEST_COMMON} ${DS_TOOL_COMMON})
 set_target_properties(ds_test_common PROPERTIES LINKER_LANGUAGE C)
 target_link_libraries(ds_test_common PUBLIC deepspeed_static PkgConfig::CMOCKA)
 target_include_directories(ds_test_common PUBLIC ${PROJECT_SOURCE_DIR}/test ${PROJECT_SOURCE_DIR})

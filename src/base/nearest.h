@@ -1,0 +1,23 @@
+/* The known word nearest to a misspelt one: for "did you mean" in errors about keys and flags. */
+#ifndef DSI_BASE_NEAREST_H
+#define DSI_BASE_NEAREST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Edits (insert, delete, replace, swap of neighbours; letter case is free) from a to b. Words
+ * longer than 64 bytes are compared by their first 64. */
+size_t dsi_edit_distance(const char *a, const char *b);
+
+/* Collects the best of the candidates offered so far. Start with {word}. */
+typedef struct dsi_nearest {
+    const char *word; /* what the user wrote */
+    const char *best; /* NULL: nothing near enough; else one of the offered, borrowed */
+    size_t distance;
+} dsi_nearest;
+
+/* Takes the candidate when it is nearer than the best and near enough to be worth naming: at most a
+ * third of its letters differ, or one word contains the other. */
+void dsi_nearest_offer(dsi_nearest *nearest, const char *candidate);
+
+#endif

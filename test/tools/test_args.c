@@ -1,0 +1,155 @@
+/* tools/common/args: every way to write a flag, and what a wrong one is told. */
+#include "common/check.h"
+#include "tools/common/args.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct flags {
+    bool verbose, verbose_given;
+    int64_t steps;
+    double lr;
+    const char *config;
+    const char *kind;
+    dsi_arg_list data;
+} flags;
+
+#define MAX_ROWS 8
+
+static ds_status parse(ds_ctx *ctx, flags *f, dsi_args *args, const char **words)
+{
+    const dsi_arg rows[] = {
+        {.type = DSI_ARG_HEADING, .doc = "Training:"},
+        {.name = "verbose",
+         .type = DSI_ARG_SWITCH,
+         .out = &f->verbose,
+         .def = "false",
+         .given_out = &f->verbose_given,
+         .doc = "Talk."},
+        {.name = "steps",
+         .type = DSI_ARG_INT,
+         .out = &f->steps,
+         .def = "100",
+         .min = 1,
+         .max = 1000,
+         .doc = "Steps."},
+        {.name = "learning_rate",
+         .type = DSI_ARG_REAL,
+         .out = &f->lr,
+         .def = "1e-3",
+         .doc = "Rate."},
+        {.name = "deepspeed_config", .type = DSI_ARG_TEXT, .out = &f->config, .doc = "File."},
+        {.name = "kind",
+         .type = DSI_ARG_TEXT,
+         .out = &f->kind,
+         .def = "adam",
+         .choices = "adam|adamw",
+         .doc = "Kind."},
+        {.name = "data", .type = DSI_ARG_LIST, .out = &f->data, .doc = "Files."},
+    };
+    const dsi_args_spec spec = {.usage = "x", .rows = rows, .n_rows = sizeof rows / sizeof rows[0]};
+    int argc = 0;
+    while (words[argc] != NULL) {
+        ++argc;
+    }
+    *f = (flags){0};
+    return dsi_args_parse(ctx, &spec, argc, (char **)words, args);
+}
+
+static void reads_every_spelling(void **state)
+{
+    flags f;
+    dsi_args args;
+    const char *words[] = {
+        "x",         "first",  "--steps", "7", "--learning_rate=-2e-4", "--data", "a",       "b",
+        "--verbose", "second", "--data",  "c", "--kind=adamw",          "--",     "--steps", NULL};
+    CHECK_OK(*state, parse(*state, &f, &args, words));
+    assert_int_equal(f.steps, 7);
+    assert_true(f.lr == -2e-4);
+    assert_true(f.verbose && f.verbose_given);
+    assert_string_equal(f.kind, "adamw");
+    assert_null(f.config);
+    assert_int_equal(f.data.n, 3);
+    assert_string_equal(f.data.items[2], "c");
+    assert_int_equal(args.words.n, 3);
+    assert_string_equal(args.words.items[1], "second");
+    assert_string_equal(args.words.items[2], "--steps");
+    dsi_args_free(&args);
+    dsi_arg_list_free(&f.data);
+}
+
+static void switches_take_a_value(void **state)
+{
+    flags f;
+    dsi_args args;
+    const char *off[] = {"x", "--verbose=false", "word", NULL};
+    CHECK_OK(*state, parse(*state, &f, &args, off));
+    assert_true(!f.verbose && f.verbose_given && args.words.n == 1);
+    dsi_args_free(&args);
+    const char *on[] = {"x", "--verbose", "True", NULL};
+    CHECK_OK(*state, parse(*state, &f, &args, on));
+    assert_true(f.verbose && args.words.n == 0 && f.steps == 100 && f.lr == 1e-3);
+    dsi_args_free(&args);
+}
+
+static void refuses(void **state)
+{
+    const struct {
+        const char *words[4];
+        const char *text;
+    } cases[] = {
+        {{"x", "--step", "3"}, "did you mean --steps?"},
+        {{"x", "--learning-rate", "3"}, "did you mean --learning_rate?"},
+        {{"x", "--zzzzzzz"}, "--help lists all"},
+        {{"x", "--steps"}, "--steps needs a value"},
+        {{"x", "--steps", "--verbose"}, "--steps needs a value"},
+        {{"x", "--steps", "1.5"}, "expected a whole number, found '1.5'"},
+        {{"x", "--steps", "0"}, "expected at least 1, found 0"},
+        {{"x", "--steps", "1001"}, "expected at most 1000"},
+        {{"x", "--steps", "99999999999999999999"}, "expected a whole number"},
+        {{"x", "--learning_rate", "nan"}, "expected a number"},
+        {{"x", "--kind", "ada"}, "expected one of adam|adamw, found 'ada'"},
+        {{"x", "--verbose=maybe"}, "expected true or false"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        flags f;
+        dsi_args args;
+        const char *words[MAX_ROWS] = {0};
+        memcpy(words, cases[i].words, sizeof cases[i].words);
+        CHECK_FAILS(*state, parse(*state, &f, &args, words), DS_ERR_ARG, cases[i].text);
+    }
+}
+
+static void help_wins(void **state)
+{
+    flags f;
+    dsi_args args;
+    const char *words[] = {"x", "--nonsense", "-h", NULL};
+    CHECK_OK(*state, parse(*state, &f, &args, words));
+    assert_true(args.help);
+    dsi_args_free(&args);
+}
+
+static int set_up(void **state)
+{
+    ds_ctx_params params = ds_ctx_params_default();
+    params.n_threads = 1;
+    return ds_ctx_create(&params, (ds_ctx **)state);
+}
+
+static int tear_down(void **state)
+{
+    ds_ctx_destroy((ds_ctx **)state);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_every_spelling),
+        cmocka_unit_test(switches_take_a_value),
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(help_wins),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,316 @@
+/* Table-driven command-line flags. See args.h. */
+#include "args.h"
+
+#include "base/nearest.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static ds_status list_add(dsi_arg_list *list, const char *item)
+{
+    if (list->n == list->capacity) {
+        const size_t capacity = list->capacity != 0 ? 2 * list->capacity : 8;
+        const char **items = realloc(list->items, capacity * sizeof *items);
+        if (items == NULL) {
+            return DS_ERR_NOMEM;
+        }
+        list->items = items;
+        list->capacity = capacity;
+    }
+    list->items[list->n++] = item;
+    return DS_OK;
+}
+
+void dsi_arg_list_free(dsi_arg_list *list)
+{
+    free(list->items);
+    *list = (dsi_arg_list){0};
+}
+
+void dsi_args_free(dsi_args *args)
+{
+    dsi_arg_list_free(&args->words);
+}
+
+static bool is_one_of(const char *text, const char *choices)
+{
+    const size_t n = strlen(text);
+    for (const char *p = choices; p != NULL; p = strchr(p, '|')) {
+        p += *p == '|';
+        if (strncmp(p, text, n) == 0 && (p[n] == '|' || p[n] == '\0')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool read_switch(const char *text, bool *value_out)
+{
+    if (strcasecmp(text, "true") == 0 || strcmp(text, "1") == 0) {
+        *value_out = true;
+        return true;
+    }
+    if (strcasecmp(text, "false") == 0 || strcmp(text, "0") == 0) {
+        *value_out = false;
+        return true;
+    }
+    return false;
+}
+
+static ds_status check_bounds(ds_ctx *ctx, const dsi_arg *row, double value, const char *text)
+{
+    if (row->min == 0 && row->max == 0) {
+        return DS_OK;
+    }
+    if (value < row->min) {
+        return ds_fail(ctx, DS_ERR_ARG, "--%s: expected at least %g, found %s", row->name, row->min,
+                       text);
+    }
+    if (row->max != 0 && value > row->max) {
+        return ds_fail(ctx, DS_ERR_ARG, "--%s: expected at most %g, found %s", row->name, row->max,
+                       text);
+    }
+    return DS_OK;
+}
+
+static ds_status store_number(ds_ctx *ctx, const dsi_arg *row, const char *text)
+{
+    char *end = NULL;
+    errno = 0;
+    if (row->type == DSI_ARG_INT) {
+        const long long value = strtoll(text, &end, 10);
+        if (end == text || *end != '\0' || errno != 0) {
+            return ds_fail(ctx, DS_ERR_ARG, "--%s: expected a whole number, found '%s'", row->name,
+                           text);
+        }
+        DS_TRY(check_bounds(ctx, row, (double)value, text));
+        *(int64_t *)row->out = value;
+        return DS_OK;
+    }
+    const double value = strtod(text, &end);
+    if (end == text || *end != '\0' || value != value) {
+        return ds_fail(ctx, DS_ERR_ARG, "--%s: expected a number, found '%s'", row->name, text);
+    }
+    DS_TRY(check_bounds(ctx, row, value, text));
+    *(double *)row->out = value;
+    return DS_OK;
+}
+
+static ds_status store(ds_ctx *ctx, const dsi_arg *row, const char *text)
+{
+    switch (row->type) {
+    case DSI_ARG_SWITCH:
+        if (!read_switch(text, row->out)) {
+            return ds_fail(ctx, DS_ERR_ARG, "--%s: expected true or false, found '%s'", row->name,
+                           text);
+        }
+        return DS_OK;
+    case DSI_ARG_INT:
+    case DSI_ARG_REAL:
+        return store_number(ctx, row, text);
+    case DSI_ARG_TEXT:
+        if (row->choices != NULL && !is_one_of(text, row->choices)) {
+            return ds_fail(ctx, DS_ERR_ARG, "--%s: expected one of %s, found '%s'", row->name,
+                           row->choices, text);
+        }
+        *(const char **)row->out = text;
+        return DS_OK;
+    case DSI_ARG_LIST:
+        return list_add(row->out, text);
+    case DSI_ARG_HEADING:
+        break;
+    }
+    return DS_OK;
+}
+
+static ds_status unknown_flag(ds_ctx *ctx, const dsi_args_spec *spec, const char *name)
+{
+    dsi_nearest nearest = {.word = name};
+    for (size_t i = 0; i < spec->n_rows; ++i) {
+        if (spec->rows[i].name != NULL) {
+            dsi_nearest_offer(&nearest, spec->rows[i].name);
+        }
+    }
+    if (nearest.best != NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "unknown flag --%s; did you mean --%s? (--help lists all)",
+                       name, nearest.best);
+    }
+    return ds_fail(ctx, DS_ERR_ARG, "unknown flag --%s; --help lists all flags", name);
+}
+
+/* The row of the n bytes at name, NULL when there is none. */
+static const dsi_arg *find_row(const dsi_args_spec *spec, const char *name, size_t n)
+{
+    for (size_t i = 0; i < spec->n_rows; ++i) {
+        const dsi_arg *row = &spec->rows[i];
+        if (row->name != NULL && strncmp(row->name, name, n) == 0 && row->name[n] == '\0') {
+            return row;
+        }
+    }
+    return NULL;
+}
+
+static bool is_flag(const char *text)
+{
+    return strncmp(text, "--", 2) == 0;
+}
+
+/* Takes the values after flag number *i_inout and leaves it at the last argument used. */
+static ds_status take_values(ds_ctx *ctx, const dsi_arg *row, const char *inline_value, int argc,
+                             char **argv, int *i_inout)
+{
+    int i = *i_inout;
+    const char *next = i + 1 < argc ? argv[i + 1] : NULL;
+    if (inline_value != NULL) {
+        return store(ctx, row, inline_value);
+    }
+    if (row->type == DSI_ARG_SWITCH) {
+        bool ignored;
+        const bool has_value =
+            next != NULL && strlen(next) > 1 && read_switch(next, &ignored); /* not 0 or 1 */
+        *i_inout += has_value;
+        return store(ctx, row, has_value ? next : "true");
+    }
+    if (next == NULL || is_flag(next)) {
+        return ds_fail(ctx, DS_ERR_ARG, "--%s needs a value: --%s %s", row->name, row->name,
+                       row->value != NULL ? row->value : "VALUE");
+    }
+    do {
+        DS_TRY(store(ctx, row, argv[++i]));
+    } while (row->type == DSI_ARG_LIST && i + 1 < argc && !is_flag(argv[i + 1]));
+    *i_inout = i;
+    return DS_OK;
+}
+
+static ds_status take_flag(ds_ctx *ctx, const dsi_args_spec *spec, int argc, char **argv,
+                           int *i_inout)
+{
+    const char *name = argv[*i_inout] + 2;
+    const char *equals = strchr(name, '=');
+    const size_t n = equals != NULL ? (size_t)(equals - name) : strlen(name);
+    const dsi_arg *row = find_row(spec, name, n);
+    if (row == NULL) {
+        char copy[64];
+        (void)snprintf(copy, sizeof copy, "%.*s", n < 60 ? (int)n : 60, name);
+        return unknown_flag(ctx, spec, copy);
+    }
+    if (row->given_out != NULL) {
+        *row->given_out = true;
+    }
+    return take_values(ctx, row, equals != NULL ? equals + 1 : NULL, argc, argv, i_inout);
+}
+
+static ds_status store_defaults(ds_ctx *ctx, const dsi_args_spec *spec)
+{
+    for (size_t i = 0; i < spec->n_rows; ++i) {
+        const dsi_arg *row = &spec->rows[i];
+        if (row->given_out != NULL) {
+            *row->given_out = false;
+        }
+        if (row->def != NULL && row->type != DSI_ARG_HEADING) {
+            DS_TRY(store(ctx, row, row->def));
+        }
+    }
+    return DS_OK;
+}
+
+static bool asks_for_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; ++i) {
+        if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+ds_status dsi_args_parse(ds_ctx *ctx, const dsi_args_spec *spec, int argc, char **argv,
+                         dsi_args *args_out)
+{
+    dsi_args args = {.help = asks_for_help(argc, argv)};
+    ds_status status = DS_OK;
+    DS_TRY_GOTO(status, store_defaults(ctx, spec), free_words);
+    bool flags = true;
+    for (int i = 1; i < argc && !args.help; ++i) {
+        if (flags && strcmp(argv[i], "--") == 0) {
+            flags = false;
+        } else if (flags && is_flag(argv[i])) {
+            DS_TRY_GOTO(status, take_flag(ctx, spec, argc, argv, &i), free_words);
+        } else {
+            DS_TRY_GOTO(status, list_add(&args.words, argv[i]), free_words);
+        }
+    }
+    *args_out = args;
+    return DS_OK;
+free_words:
+    dsi_args_free(&args);
+    return status;
+}
+
+/* Prints words of text from column `column`, wrapped at 80, continued at `indent`. */
+static void print_wrapped(FILE *stream, const char *text, size_t column, size_t indent)
+{
+    while (*text != '\0') {
+        const size_t n = strcspn(text, " \n");
+        if (column + n > 79 && column > indent) {
+            (void)fprintf(stream, "\n%*s", (int)indent, "");
+            column = indent;
+        }
+        (void)fprintf(stream, "%.*s", (int)n, text);
+        column += n;
+        text += n;
+        if (*text == '\n') {
+            (void)fprintf(stream, "\n%*s", (int)indent, "");
+            column = indent;
+            ++text;
+        } else if (*text == ' ') {
+            if (column < 79) {
+                (void)fputc(' ', stream);
+            }
+            ++column;
+            ++text;
+        }
+    }
+    (void)fputc('\n', stream);
+}
+
+static void print_row(const dsi_arg *row, FILE *stream)
+{
+    enum { DOC_COLUMN = 8 };
+    if (row->type == DSI_ARG_HEADING) {
+        (void)fprintf(stream, "\n%s\n", row->doc);
+        return;
+    }
+    (void)fprintf(stream, "  --%s", row->name);
+    if (row->type != DSI_ARG_SWITCH) {
+        (void)fprintf(stream, " %s%s", row->value != NULL ? row->value : "VALUE",
+                      row->type == DSI_ARG_LIST ? " ..." : "");
+    }
+    if (row->choices != NULL) {
+        (void)fprintf(stream, "  (%s)", row->choices);
+    }
+    if (row->def != NULL && row->type != DSI_ARG_SWITCH) {
+        (void)fprintf(stream, "  [%s]", row->def);
+    }
+    (void)fprintf(stream, "\n%*s", DOC_COLUMN, "");
+    print_wrapped(stream, row->doc != NULL ? row->doc : "", DOC_COLUMN, DOC_COLUMN);
+}
+
+void dsi_args_help(const dsi_args_spec *spec, FILE *stream)
+{
+    (void)fprintf(stream, "usage: %s\n\n", spec->usage);
+    if (spec->about != NULL) {
+        print_wrapped(stream, spec->about, 0, 0);
+    }
+    if (spec->n_rows > 0 && spec->rows[0].type != DSI_ARG_HEADING) {
+        (void)fprintf(stream, "\nFlags:\n");
+    }
+    for (size_t i = 0; i < spec->n_rows; ++i) {
+        print_row(&spec->rows[i], stream);
+    }
+    (void)fprintf(stream, "  -h, --help\n        This text.\n");
+    if (spec->after != NULL) {
+        (void)fprintf(stream, "\n%s\n", spec->after);
+    }
+}
