@@ -156,8 +156,11 @@ ds_value ds_nn_param(ds_nn *nn, const char *name, ds_shape shape, ds_init init, 
 
 ds_value ds_nn_input(ds_nn *nn, const char *name, ds_dtype dtype, ds_shape shape)
 {
+    static const char *const prefix[] = {"train", "eval", "generate"};
+    char path[DSI_NN_PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s/%.1000s", prefix[nn->trace.mode], name);
     const ds_cell_info info = {
-        .name = name, .kind = DS_CELL_INPUT, .meta = {dtype, shape}, .of = DS_NONE};
+        .name = path, .kind = DS_CELL_INPUT, .meta = {dtype, shape}, .of = DS_NONE};
     return dsi_nn_cell(nn, &info);
 }
 

@@ -1,0 +1,318 @@
+/* Builds the training graph. See train_graph.h. */
+#include "train/train_graph.h"
+
+#include "grad/grad.h"
+#include "ir/graph.h"
+#include "op/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATH_BYTES = 1100, CHAIN = 16 };
+
+typedef struct builder {
+    const dsi_train_spec *spec;
+    ds_ctx *ctx;
+    ds_cells *cells;
+    ds_graph *graph;
+    dsi_train_cells *own;
+    uint32_t n_params; /* cells before the optimizer's were added */
+    ds_value *d_cell;  /* per cell: complete fp32 gradient */
+    ds_value *reduced; /* per cell: value of the gradient cell at the boundary */
+} builder;
+
+ds_status dsi_forward_graph(const ds_model *model, const ds_trace *trace, dsi_loss_fn loss,
+                            void *loss_user, ds_cells *cells, ds_graph **graph_out)
+{
+    ds_graph *graph = NULL;
+    ds_nn *nn = NULL;
+    ds_ctx *ctx = cells->ctx;
+    ds_status status = ds_graph_create(ctx, cells, &graph);
+    if (status >= 0) {
+        status = ds_nn_create(graph, trace, &nn);
+    }
+    if (status >= 0) {
+        status = ds_model_trace(model, nn);
+    }
+    if (status >= 0 && loss != NULL && trace->mode != DS_TRACE_GENERATE) {
+        loss(nn, loss_user);
+        status = ds_nn_status(nn);
+    }
+    ds_nn_destroy(&nn);
+    if (status < 0) {
+        ds_graph_destroy(&graph);
+        return status;
+    }
+    *graph_out = graph;
+    return DS_OK;
+}
+
+static ds_status add_cell(builder *b, ds_cell_kind kind, const char *name, ds_meta meta, ds_cell of,
+                          ds_cell *cell_out)
+{
+    const ds_cell_info info = {.name = name, .kind = kind, .meta = meta, .of = of};
+    return ds_cells_add(b->cells, &info, cell_out);
+}
+
+static ds_status apply(builder *b, const ds_op *op, const void *attrs, const ds_value *in,
+                       uint32_t n_in, ds_value *out)
+{
+    return ds_graph_apply(b->graph, op, attrs, in, n_in, out);
+}
+
+/* Roots: the loss seeded by a scalar cell, and outputs seeded by input cells of the caller. */
+static ds_status build_gradients(builder *b)
+{
+    const uint32_t room = b->spec->n_gradient_outputs + 1;
+    ds_value *roots = calloc((size_t)room * 2, sizeof *roots);
+    ds_value *seeds = roots + room;
+    ds_status status = DS_OK;
+    uint32_t n = 0;
+    if (roots == NULL) {
+        return ds_fail(b->ctx, DS_ERR_NOMEM, "no memory for gradients");
+    }
+    const ds_value loss = ds_graph_find_output(b->graph, "loss");
+    if (loss != DS_NONE) {
+        const ds_meta scalar = {DS_DTYPE_F32, {0}};
+        DS_TRY_GOTO(status,
+                    add_cell(b, DS_CELL_SCALAR, "loss_seed", scalar, DS_NONE, &b->own->loss_seed),
+                    done);
+        DS_TRY_GOTO(status, ds_graph_read(b->graph, b->own->loss_seed, &seeds[n]), done);
+        roots[n++] = loss;
+    }
+    for (uint32_t i = 0; i < b->spec->n_gradient_outputs; ++i) {
+        char name[PATH_BYTES];
+        ds_cell cell = DS_NONE;
+        roots[n] = ds_graph_find_output(b->graph, b->spec->gradient_outputs[i]);
+        if (roots[n] == DS_NONE) {
+            status = ds_fail(b->ctx, DS_ERR_NOT_FOUND, "the model has no output named %s",
+                             b->spec->gradient_outputs[i]);
+            goto done;
+        }
+        (void)snprintf(name, sizeof name, "gradient/%s", b->spec->gradient_outputs[i]);
+        DS_TRY_GOTO(
+            status,
+            add_cell(b, DS_CELL_INPUT, name, ds_graph_meta(b->graph, roots[n]), DS_NONE, &cell),
+            done);
+        DS_TRY_GOTO(status, ds_graph_read(b->graph, cell, &seeds[n]), done);
+        ++n;
+    }
+    if (n == 0) {
+        status = ds_fail(b->ctx, DS_ERR_ARG,
+                         "the model declares no \"loss\" and no output takes a gradient");
+        goto done;
+    }
+    b->d_cell = calloc((size_t)ds_cells_count(b->cells) + 1, sizeof *b->d_cell);
+    status = b->d_cell == NULL ? ds_fail(b->ctx, DS_ERR_NOMEM, "no memory for gradients")
+                               : dsi_grad_build(b->graph, roots, seeds, n, b->d_cell);
+done:
+    free(roots);
+    return status;
+}
+
+/* Rounds a complete gradient to the communication dtype and stores or accumulates it. */
+static ds_status reduce_gradient(builder *b, ds_cell param)
+{
+    const bool accumulate = b->spec->accumulation > 1;
+    const ds_cell_info info = *ds_cells_get(b->cells, param);
+    const ds_dtype dtype = accumulate ? b->spec->accumulate_dtype : b->spec->comm_dtype;
+    const ds_meta meta = {dtype, info.meta.shape};
+    ds_value gradient = b->d_cell[param];
+    ds_value out[DS_MAX_OUT];
+    ds_cell cell = DS_NONE;
+    DS_TRY(ds_graph_set_scope(b->graph, info.name));
+    DS_TRY(add_cell(b, DS_CELL_GRAD, info.name, meta, param, &cell));
+    if (ds_graph_meta(b->graph, gradient).dtype != b->spec->comm_dtype) {
+        const dsi_cast_attrs cast = {.dtype = b->spec->comm_dtype};
+        DS_TRY(apply(b, &dsi_op_cast, &cast, &gradient, 1, out));
+        gradient = out[0];
+    }
+    ds_value in[2] = {DS_NONE, gradient};
+    DS_TRY(ds_graph_read(b->graph, cell, &in[0]));
+    DS_TRY(apply(b, accumulate ? &dsi_op_accumulate : &dsi_op_store, NULL, in, 2, out));
+    b->reduced[param] = out[0];
+    return DS_OK;
+}
+
+/* Folds n values by an operator of up to CHAIN inputs. */
+static ds_status fold(builder *b, const ds_op *op, ds_value *values, uint32_t n, ds_value *out)
+{
+    while (n > 1) {
+        uint32_t kept = 0;
+        for (uint32_t at = 0; at < n; at += CHAIN) {
+            ds_value result[DS_MAX_OUT];
+            const uint32_t part = n - at < CHAIN ? n - at : CHAIN;
+            DS_TRY(apply(b, op, NULL, values + at, part, result));
+            values[kept++] = result[0];
+        }
+        n = kept;
+    }
+    *out = values[0];
+    return DS_OK;
+}
+
+/* Maps each reduced gradient through an operator, then folds. */
+static ds_status map_fold(builder *b, const ds_op *map, ds_value extra, const ds_op *combine,
+                          ds_value *scratch, ds_value *out)
+{
+    uint32_t n = 0;
+    for (ds_cell c = 0; c < b->n_params; ++c) {
+        if (b->reduced[c] != DS_NONE) {
+            const ds_value in[2] = {b->reduced[c], extra};
+            ds_value result[DS_MAX_OUT];
+            DS_TRY(apply(b, map, NULL, in, extra == DS_NONE ? 1 : 2, result));
+            scratch[n++] = result[0];
+        }
+    }
+    return fold(b, combine, scratch, n, out);
+}
+
+/* Gradient norm and the factor that every gradient is multiplied by. */
+static ds_status build_norm(builder *b, ds_value *factor_out)
+{
+    const ds_meta scalar = {DS_DTYPE_F32, {0}};
+    ds_value in[3];
+    ds_value out[DS_MAX_OUT];
+    ds_value *scratch = calloc((size_t)b->n_params + 1, sizeof *scratch);
+    ds_status status = DS_OK;
+    if (scratch == NULL) {
+        return ds_fail(b->ctx, DS_ERR_NOMEM, "no memory for the training graph");
+    }
+    ds_graph_set_phase(b->graph, DS_PHASE_NORM);
+    DS_TRY_GOTO(status, ds_graph_set_scope(b->graph, "grad_norm"), done);
+    DS_TRY_GOTO(
+        status,
+        add_cell(b, DS_CELL_SCALAR, "inverse_scale", scalar, DS_NONE, &b->own->inverse_scale),
+        done);
+    DS_TRY_GOTO(status, ds_graph_read(b->graph, b->own->inverse_scale, &in[2]), done);
+    DS_TRY_GOTO(status, map_fold(b, &dsi_op_abs_max, DS_NONE, &dsi_op_max_of, scratch, &in[1]),
+                done);
+    DS_TRY_GOTO(status, map_fold(b, &dsi_op_sum_squares, in[1], &dsi_op_sum_parts, scratch, &in[0]),
+                done);
+    const dsi_clip_attrs clip = {.max_norm = b->spec->max_norm};
+    DS_TRY_GOTO(status, apply(b, &dsi_op_clip_factor, &clip, in, 3, out), done);
+    DS_TRY_GOTO(status, ds_graph_output(b->graph, "grad_norm", out[0]), done);
+    DS_TRY_GOTO(status, ds_graph_output(b->graph, "grad_top", in[1]), done);
+    *factor_out = out[1];
+done:
+    free(scratch);
+    return status;
+}
+
+typedef struct optimizer_row {
+    const ds_op *op;
+    uint32_t n_states;
+    ds_cell_kind states[2];
+} optimizer_row;
+
+static optimizer_row optimizer_of(const dsi_train_spec *spec)
+{
+    switch (spec->optimizer) {
+    case DSI_OPTIMIZER_ADAM:
+        return (optimizer_row){&dsi_op_adam, 2, {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ}};
+    case DSI_OPTIMIZER_LAMB:
+        return (optimizer_row){&dsi_op_lamb, 2, {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ}};
+    case DSI_OPTIMIZER_LION:
+        return (optimizer_row){&dsi_op_lion, 1, {DS_CELL_EXP_AVG}};
+    case DSI_OPTIMIZER_ADAGRAD:
+        return (optimizer_row){&dsi_op_adagrad, 1, {DS_CELL_EXP_AVG_SQ}};
+    case DSI_OPTIMIZER_SGD:
+        break;
+    }
+    return (optimizer_row){&dsi_op_sgd, spec->momentum ? 1 : 0, {DS_CELL_MOMENTUM}};
+}
+
+static ds_status build_update(builder *b, const optimizer_row *row, ds_cell param, ds_value factor)
+{
+    const dsi_train_spec *spec = b->spec;
+    const ds_cell_info info = *ds_cells_get(b->cells, param);
+    const dsi_optim_attrs attrs = {.eps = spec->eps,
+                                   .adamw = spec->decoupled_decay,
+                                   .dampening = spec->dampening,
+                                   .nesterov = spec->nesterov,
+                                   .max_coeff = spec->max_coeff,
+                                   .min_coeff = spec->min_coeff};
+    const uint32_t group = info.no_decay ? DSI_GROUP_NO_DECAY : DSI_GROUP_DECAY;
+    ds_value in[7] = {DS_NONE, b->reduced[param], DS_NONE, factor, DS_NONE, DS_NONE, DS_NONE};
+    ds_value out[DS_MAX_OUT];
+    ds_cell cell = DS_NONE;
+    DS_TRY(ds_graph_set_scope(b->graph, info.name));
+    DS_TRY(ds_graph_read(b->graph, param, &in[0]));
+    DS_TRY(ds_graph_read(b->graph, b->own->hyper[group], &in[2]));
+    if (spec->master && info.meta.dtype != DS_DTYPE_F32) {
+        const ds_meta meta = {DS_DTYPE_F32, info.meta.shape};
+        DS_TRY(add_cell(b, DS_CELL_MASTER, info.name, meta, param, &cell));
+        DS_TRY(ds_graph_read(b->graph, cell, &in[4]));
+    }
+    for (uint32_t i = 0; i < row->n_states; ++i) {
+        const ds_meta meta = {spec->state_dtype, info.meta.shape};
+        DS_TRY(add_cell(b, row->states[i], info.name, meta, param, &cell));
+        DS_TRY(ds_graph_read(b->graph, cell, &in[5 + i]));
+    }
+    return apply(b, row->op, &attrs, in, 5 + row->n_states, out);
+}
+
+static ds_status build_updates(builder *b, ds_value factor)
+{
+    static const char *const names[2] = {"hyper.decay", "hyper.no_decay"};
+    const optimizer_row row = optimizer_of(b->spec);
+    const ds_meta meta = {DS_DTYPE_F32, ds_shape_1d(DSI_HYPER_COUNT)};
+    ds_graph_set_phase(b->graph, DS_PHASE_UPDATE);
+    for (uint32_t i = 0; i < 2; ++i) {
+        DS_TRY(add_cell(b, DS_CELL_SCALAR, names[i], meta, DS_NONE, &b->own->hyper[i]));
+    }
+    for (ds_cell c = 0; c < b->n_params; ++c) {
+        if (b->reduced[c] != DS_NONE) {
+            DS_TRY(build_update(b, &row, c, factor));
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status build_all(builder *b)
+{
+    ds_value factor = DS_NONE;
+    uint32_t n = 0;
+    DS_TRY(build_gradients(b));
+    for (ds_cell c = 0; c < b->n_params; ++c) {
+        b->reduced[c] = DS_NONE;
+        if (b->d_cell[c] != DS_NONE) {
+            DS_TRY(reduce_gradient(b, c));
+            ++n;
+        }
+    }
+    if (n == 0) {
+        return ds_fail(b->ctx, DS_ERR_ARG, "no trainable parameter reaches the loss");
+    }
+    DS_TRY(build_norm(b, &factor));
+    return build_updates(b, factor);
+}
+
+ds_status dsi_train_graph(const ds_model *model, const dsi_train_spec *spec, ds_cells *cells,
+                          ds_graph **graph_out, dsi_train_cells *cells_out)
+{
+    const ds_trace trace = {.mode = DS_TRACE_TRAIN,
+                            .dtype = spec->dtype,
+                            .batch = spec->batch,
+                            .seq_length = spec->seq_length};
+    builder b = {.spec = spec, .ctx = cells->ctx, .cells = cells, .own = cells_out};
+    memset(cells_out, 0xff, sizeof *cells_out); /* all DS_NONE */
+    DS_TRY(dsi_forward_graph(model, &trace, spec->loss, spec->loss_user, cells, &b.graph));
+    b.n_params = ds_cells_count(cells);
+    b.reduced = calloc((size_t)b.n_params + 1, sizeof *b.reduced);
+    ds_status status = DS_OK;
+    if (b.reduced == NULL) {
+        status = ds_fail(b.ctx, DS_ERR_NOMEM, "no memory for the training graph");
+    } else {
+        status = build_all(&b);
+    }
+    free(b.d_cell);
+    free(b.reduced);
+    if (status < 0) {
+        ds_graph_destroy(&b.graph);
+        return status;
+    }
+    *graph_out = b.graph;
+    return DS_OK;
+}

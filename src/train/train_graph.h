@@ -1,0 +1,64 @@
+/* The training graph: traced model, gradients, reduction, norm, update; and the evaluation graph.
+ *
+ * Pure: a function of model and spec. Cells are added to the table that both graphs share. The
+ * order of roundings is DESIGN's law 4a: a complete fp32 gradient, rounded once to the
+ * communication dtype, then added to the accumulator.
+ */
+#ifndef DSI_TRAIN_TRAIN_GRAPH_H
+#define DSI_TRAIN_TRAIN_GRAPH_H
+
+#include <deepspeed/model.h>
+
+typedef enum dsi_optimizer {
+    DSI_OPTIMIZER_ADAM, /* Adam and AdamW */
+    DSI_OPTIMIZER_SGD,
+    DSI_OPTIMIZER_LION,
+    DSI_OPTIMIZER_ADAGRAD,
+    DSI_OPTIMIZER_LAMB
+} dsi_optimizer;
+
+/* Traces a loss from the model's outputs; declares "loss". */
+typedef void (*dsi_loss_fn)(ds_nn *nn, void *user);
+
+typedef struct dsi_train_spec {
+    ds_dtype dtype;            /* compute: f32, bf16, f16 */
+    ds_dtype comm_dtype;       /* gradients are rounded to it once */
+    ds_dtype accumulate_dtype; /* of the accumulator when accumulation > 1 */
+    ds_dtype state_dtype;      /* of moments: f32, or bf16 */
+    bool master;               /* keep fp32 weights beside 16-bit parameters */
+    int64_t batch, seq_length; /* of a micro-batch */
+    int64_t accumulation;
+    dsi_optimizer optimizer;
+    double eps;
+    bool decoupled_decay;                /* AdamW */
+    bool momentum;                       /* SGD keeps a buffer */
+    double dampening;                    /* SGD */
+    bool nesterov;                       /* SGD */
+    double max_coeff, min_coeff;         /* LAMB */
+    double max_norm;                     /* 0: no clipping */
+    const char *const *gradient_outputs; /* outputs that take gradients from the caller */
+    uint32_t n_gradient_outputs;
+    dsi_loss_fn loss; /* NULL: the model declares "loss" */
+    void *loss_user;
+} dsi_train_spec;
+
+/* Cells that the engine writes or reads by itself; DS_NONE where absent. */
+typedef struct dsi_train_cells {
+    ds_cell loss_seed;     /* f32 (): gradient of the loss */
+    ds_cell inverse_scale; /* f32 (): undoes loss scale and predivision */
+    ds_cell hyper[2];      /* f32 (DSI_HYPER_COUNT): with and without weight decay */
+} dsi_train_cells;
+
+/* Parameter groups: index into dsi_train_cells.hyper. */
+enum { DSI_GROUP_DECAY = 0, DSI_GROUP_NO_DECAY = 1 };
+
+/* Phases FORWARD, BACKWARD, NORM, UPDATE. Outputs: the model's, and "grad_norm", "grad_top". */
+ds_status dsi_train_graph(const ds_model *model, const dsi_train_spec *spec, ds_cells *cells,
+                          ds_graph **graph_out, dsi_train_cells *cells_out);
+
+/* The cells of parameters and inputs only: to freeze parameters before dsi_train_graph. Traces the
+ * forward pass in the mode into a graph; also makes evaluation and generation graphs. */
+ds_status dsi_forward_graph(const ds_model *model, const ds_trace *trace, dsi_loss_fn loss,
+                            void *loss_user, ds_cells *cells, ds_graph **graph_out);
+
+#endif
