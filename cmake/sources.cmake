@@ -3,7 +3,7 @@ file(GLOB_RECURSE DS_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c ${P
 list(FILTER DS_SOURCES EXCLUDE REGEX "src/accel/cpu/(simd|avx2|avx512|amx)/")
 
 add_library(ds_objects OBJECT ${DS_SOURCES})
-target_link_libraries(ds_objects PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH
+target_link_libraries(ds_objects PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC
   Threads::Threads m)
 
 # Kernels by instruction set. Files in simd/ are templates, compiled once for each set.
@@ -31,11 +31,11 @@ endif()
 
 add_library(deepspeed_static STATIC $<TARGET_OBJECTS:ds_objects> ${DS_ISA_OBJECTS})
 set_target_properties(deepspeed_static PROPERTIES OUTPUT_NAME deepspeed)
-target_link_libraries(deepspeed_static PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH
+target_link_libraries(deepspeed_static PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC
   Threads::Threads m)
 add_library(deepspeed SHARED $<TARGET_OBJECTS:ds_objects> ${DS_ISA_OBJECTS})
 set_target_properties(deepspeed PROPERTIES SOVERSION 0 VERSION ${PROJECT_VERSION})
-target_link_libraries(deepspeed PRIVATE ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH
+target_link_libraries(deepspeed PRIVATE ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC
   Threads::Threads m)
 
 # A tool is tools/NAME.c, linked with tools/common/*.c and the static library.

@@ -1,0 +1,401 @@
+/* Inside of ds_tokenizer: what the files tokenizer_*.c share.
+ *
+ * Data path of an encode: added tokens that match raw text cut it into segments; a segment is
+ * normalized (tokenizer_norm.c); added tokens that match normalized text cut again; the
+ * pre-tokenizer steps cut the rest into words (tokenizer_split.c, tokenizer_pretok.c); a word is
+ * encoded by merges (tokenizer_bpe.c). No lists in between: each stage calls the next.
+ *
+ * Invariants: a tokenizer is const after open. All byte positions in a view are below 2^32.
+ */
+#ifndef DSI_DATA_TOKENIZER_H
+#define DSI_DATA_TOKENIZER_H
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "data/unicode_table.h"
+
+#include <deepspeed/context.h>
+#include <deepspeed/tokenizer.h>
+#include <jansson.h>
+
+#define DSI_NO_ID UINT32_MAX
+
+enum {
+    DSI_TOK_MAX_ID = 1 << 24,     /* ceiling of vocabulary ids: bounds every table */
+    DSI_TOK_MAX_STEPS = 16,       /* normalizers or pre-tokenizer steps in a sequence */
+    DSI_TOK_MAX_FILE = 256 << 20, /* bytes of any file read here */
+    DSI_TOK_MAX_TEMPLATE = 16,    /* pieces of a post-processor's template */
+    DSI_TOK_MAX_EOS = 16,
+};
+
+/* ---- vocabulary: spelling <-> id (tokenizer_vocab.c) ---- */
+
+typedef struct dsi_vocab {
+    char *text;         /* all spellings, each with a zero byte */
+    uint32_t *offset;   /* [n_ids] into text; DSI_NO_ID where no token has the id */
+    uint32_t *size;     /* [n_ids] bytes of the spelling */
+    uint32_t *slots;    /* hash table of ids, DSI_NO_ID when free */
+    uint32_t slot_mask; /* size of slots minus 1 */
+    uint32_t n_ids;     /* largest id + 1 */
+    uint32_t n_tokens;
+} dsi_vocab;
+
+/* A pair of neighbours that merges. */
+typedef struct dsi_merge {
+    uint32_t left, right; /* left DSI_NO_ID: free slot */
+    uint32_t rank, id;
+} dsi_merge;
+
+typedef struct dsi_merges {
+    dsi_merge *slots;
+    uint32_t slot_mask;
+    uint32_t n;
+} dsi_merges;
+
+/* One vocabulary entry while reading. */
+typedef struct dsi_vocab_entry {
+    uint32_t offset, size, id;
+} dsi_vocab_entry;
+
+/* Builds the table from entries over text (moved: owned by vocab afterwards, freed on failure). */
+ds_status dsi_vocab_build(ds_ctx *ctx, const char *path, dsi_vocab_entry *entries, size_t n,
+                          char *text, dsi_vocab *vocab);
+void dsi_vocab_free(dsi_vocab *vocab);
+uint32_t dsi_vocab_find(const dsi_vocab *vocab, const char *text, size_t n);
+
+ds_status dsi_merges_reserve(ds_ctx *ctx, dsi_merges *merges, size_t n);
+/* Adds "left right" with the next rank; a later pair replaces an equal one. */
+ds_status dsi_merges_add(ds_ctx *ctx, const char *path, const dsi_vocab *vocab, dsi_merges *merges,
+                         const char *left, size_t n_left, const char *right, size_t n_right);
+void dsi_merges_free(dsi_merges *merges);
+
+static inline uint32_t dsi_pair_hash(uint32_t left, uint32_t right)
+{
+    uint64_t h = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15ull;
+    h ^= h >> 29;
+    return (uint32_t)((h * 0xBF58476D1CE4E5B9ull) >> 32);
+}
+
+/* The merge of two neighbours, NULL when they do not merge. */
+static inline const dsi_merge *dsi_merges_find(const dsi_merges *merges, uint32_t left,
+                                               uint32_t right)
+{
+    uint32_t i = dsi_pair_hash(left, right) & merges->slot_mask;
+    for (;;) {
+        const dsi_merge *slot = &merges->slots[i];
+        if (slot->left == left && slot->right == right) {
+            return slot;
+        }
+        if (slot->left == DSI_NO_ID) {
+            return NULL;
+        }
+        i = (i + 1) & merges->slot_mask;
+    }
+}
+
+/* ---- components ---- */
+
+typedef struct dsi_regex dsi_regex; /* tokenizer_regex.c: PCRE2 with the package's meaning */
+
+typedef enum dsi_norm_kind {
+    DSI_NORM_NFC,
+    DSI_NORM_NFD,
+    DSI_NORM_NFKC,
+    DSI_NORM_NFKD,
+    DSI_NORM_REPLACE,       /* a string by a string */
+    DSI_NORM_REPLACE_REGEX, /* a pattern by a string */
+    DSI_NORM_PREPEND,
+    DSI_NORM_STRIP
+} dsi_norm_kind;
+
+typedef struct dsi_norm {
+    dsi_norm_kind kind;
+    const char *pattern, *content; /* in the tokenizer's arena */
+    size_t n_pattern, n_content;
+    dsi_regex *regex;
+    bool strip_left, strip_right;
+} dsi_norm;
+
+typedef enum dsi_behavior {
+    DSI_SPLIT_REMOVED,
+    DSI_SPLIT_ISOLATED,
+    DSI_SPLIT_PREVIOUS, /* a match joins the piece before it */
+    DSI_SPLIT_NEXT,     /* a match joins the piece after it */
+    DSI_SPLIT_CONTIGUOUS
+} dsi_behavior;
+
+/* Length of the first piece of [p,end), p < end: between 1 and end - p. */
+typedef size_t (*dsi_scan_fn)(const unsigned char *p, const unsigned char *end);
+
+typedef enum dsi_pretok_kind {
+    DSI_PRETOK_SCAN,         /* a well-known pattern by a hand-written scanner */
+    DSI_PRETOK_REGEX,        /* Split by a pattern */
+    DSI_PRETOK_STRING,       /* Split by a string */
+    DSI_PRETOK_CLASS,        /* a character of a class is a match: Digits, Punctuation … */
+    DSI_PRETOK_WORDS,        /* Whitespace: runs of word characters and of the rest */
+    DSI_PRETOK_PREFIX_SPACE, /* ByteLevel's add_prefix_space */
+    DSI_PRETOK_METASPACE
+} dsi_pretok_kind;
+
+typedef enum dsi_prepend { DSI_PREPEND_NEVER, DSI_PREPEND_FIRST, DSI_PREPEND_ALWAYS } dsi_prepend;
+
+typedef struct dsi_pretok {
+    dsi_pretok_kind kind;
+    dsi_behavior behavior;
+    bool invert;
+    dsi_scan_fn scan;
+    dsi_regex *regex;
+    const char *text; /* STRING: what to find; METASPACE: the replacement */
+    size_t n_text;
+    unsigned class_flags; /* CLASS: DSI_UC_* any of which matches */
+    dsi_prepend prepend;
+    bool split; /* METASPACE */
+} dsi_pretok;
+
+typedef struct dsi_added_token {
+    const char *content; /* as the file has it */
+    uint32_t n_content;
+    const char *pattern; /* what is searched: content, normalized where the file says so */
+    uint32_t n_pattern;
+    uint32_t id;
+    bool special, single_word, lstrip, rstrip, normalized;
+} dsi_added_token;
+
+/* A byte trie over patterns (tokenizer_added.c). */
+typedef struct dsi_trie_node {
+    uint32_t child, sibling; /* node indices, 0 for none */
+    uint32_t token;          /* index into added, DSI_NO_ID when no pattern ends here */
+    unsigned char byte;
+} dsi_trie_node;
+
+typedef struct dsi_trie {
+    dsi_trie_node *nodes; /* [n]; node 0 is the root; NULL when there is no pattern */
+    uint32_t n;
+    uint32_t first[256]; /* child of the root for a byte, 0 for none */
+} dsi_trie;
+
+typedef enum dsi_decode_kind {
+    DSI_DECODE_REPLACE, /* pattern by content in each token */
+    DSI_DECODE_BYTE_FALLBACK,
+    DSI_DECODE_FUSE,
+    DSI_DECODE_STRIP,
+    DSI_DECODE_METASPACE
+} dsi_decode_kind;
+
+typedef struct dsi_decode_step {
+    dsi_decode_kind kind;
+    const char *pattern, *content;
+    size_t n_pattern, n_content;
+    uint32_t start; /* STRIP: at most so many from the left */
+    bool drop_first;
+} dsi_decode_step;
+
+typedef struct dsi_template_piece {
+    bool sequence; /* the text; otherwise ids */
+    const uint32_t *ids;
+    uint32_t n_ids;
+} dsi_template_piece;
+
+struct ds_tokenizer {
+    ds_ctx *ctx;
+    dsi_arena *arena; /* strings and small arrays of the components */
+    bool bytes;       /* the 256 ids of bytes; nothing below but the special ids is used */
+
+    dsi_vocab vocab;
+    dsi_merges merges;
+    uint32_t *raw_offset; /* [n_ids] decoded spelling (bytes) in raw_text */
+    uint32_t *raw_size;
+    char *raw_text;
+    bool byte_level;
+    bool byte_fallback, fuse_unk, ignore_merges;
+    uint32_t unk_id;        /* DSI_NO_ID: none */
+    uint32_t byte_ids[256]; /* byte_level: of the byte's letter; else of "<0xXX>" */
+    bool all_bytes;         /* no DSI_NO_ID in byte_ids */
+    bool cut;               /* words may be cut where no merge joins: `joins` is valid */
+    unsigned char *joins;   /* [256*256/8] bit left*256+right: some merge joins across it */
+
+    dsi_norm norms[DSI_TOK_MAX_STEPS];
+    uint32_t n_norms;
+    dsi_pretok pretoks[DSI_TOK_MAX_STEPS];
+    uint32_t n_pretoks;
+    dsi_added_token *added;
+    uint32_t n_added;
+    uint32_t *added_of_id; /* [n_ids] index into added, DSI_NO_ID: not an added token */
+    dsi_trie trie_raw, trie_normalized;
+    dsi_decode_step decoders[DSI_TOK_MAX_STEPS];
+    uint32_t n_decoders;
+    bool decode_bytes;    /* ByteLevel's decoder (or "bytes"): a token is its raw bytes */
+    bool join_with_space; /* no decoder at all: tokens are joined by a space */
+    dsi_template_piece template_pieces[DSI_TOK_MAX_TEMPLATE];
+    uint32_t n_template; /* 0: only the text */
+
+    uint32_t n_ids; /* vocabulary and added tokens */
+    int64_t bos, pad;
+    uint32_t eos[DSI_TOK_MAX_EOS];
+    uint32_t n_eos;
+    char *bos_text, *eos_text; /* in the arena; NULL when unknown */
+    char *chat_template;       /* in the arena; NULL when none */
+    const char *files[8];      /* paths of the files read, in the arena */
+    uint32_t n_files;
+    const char *folder; /* where the files lie, in the arena; NULL for "bytes" */
+};
+
+/* ---- encoding ---- */
+
+/* A piece of text on its way to ids, with where its bytes come from. */
+typedef struct dsi_view {
+    const unsigned char *text;
+    size_t n;
+    size_t base;               /* position of text[0] in the input, when map is NULL */
+    const ds_token_range *map; /* [n] range in the input for each byte, NULL: base + i */
+} dsi_view;
+
+/* A text that a stage makes anew. */
+typedef struct dsi_made {
+    unsigned char *text;
+    ds_token_range *map;
+    size_t n, capacity, map_capacity;
+} dsi_made;
+
+enum { DSI_WORD_KEY = 24, DSI_WORD_IDS = 8, DSI_WORD_SLOTS = 1 << 15 };
+
+/* A remembered word: one cache line. */
+typedef struct dsi_word {
+    uint32_t ids[DSI_WORD_IDS];
+    unsigned char key[DSI_WORD_KEY];
+    uint8_t n_key, n_ids; /* n_key 0: free */
+    uint8_t unused[6];
+} dsi_word;
+
+typedef struct dsi_symbol {
+    uint32_t id;
+    uint32_t size; /* bytes of the word it stands for */
+    int32_t prev, next;
+} dsi_symbol;
+
+typedef struct dsi_candidate {
+    uint32_t rank;
+    int32_t at; /* left symbol */
+    uint32_t left, right;
+} dsi_candidate;
+
+struct ds_tokenizer_scratch {
+    const ds_tokenizer *tok;
+    size_t max_tokens;
+    uint32_t *ids;
+    ds_token_range *ranges;
+    size_t n, capacity, ranges_capacity;
+    bool want_ranges;
+    ds_status failed; /* sticky within a call */
+    dsi_word *words;  /* [DSI_WORD_SLOTS] */
+    dsi_symbol *symbols;
+    size_t n_symbols, symbols_capacity;
+    dsi_candidate *heap;
+    size_t n_heap, heap_capacity;
+    dsi_made made_norm[2];                 /* normalizers, in turn */
+    dsi_made made_step[DSI_TOK_MAX_STEPS]; /* pre-tokenizer steps that change text */
+    dsi_made spelled;                      /* a word in the byte-level alphabet */
+    int32_t *points;                       /* code points of a run being normalized */
+    size_t points_capacity;
+    void *match; /* pcre2_match_data */
+};
+
+/* Grows an array of `size`-byte elements to hold `need`; false records ERR_NOMEM in the scratch. */
+bool dsi_scratch_grow(ds_tokenizer_scratch *s, void **data, size_t *capacity, size_t need,
+                      size_t size);
+/* Makes room in a made text for `need` bytes (and their map, with map). */
+bool dsi_made_reserve(ds_tokenizer_scratch *s, dsi_made *made, size_t need, bool map);
+/* Appends bytes that stand for `range` of the input (given only with a map). */
+bool dsi_made_append(ds_tokenizer_scratch *s, dsi_made *made, const void *text, size_t n,
+                     ds_token_range range);
+/* Appends view[at, at+n) unchanged. */
+bool dsi_made_copy(ds_tokenizer_scratch *s, dsi_made *made, dsi_view view, size_t at, size_t n);
+
+/* Part [at, at+n) of a view, and the input range of it. */
+static inline dsi_view dsi_view_part(dsi_view view, size_t at, size_t n)
+{
+    return (dsi_view){view.text + at, n, view.base + at, view.map != NULL ? view.map + at : NULL};
+}
+
+static inline ds_token_range dsi_view_range(dsi_view view)
+{
+    if (view.map == NULL || view.n == 0) {
+        return (ds_token_range){view.base, view.base + view.n};
+    }
+    return (ds_token_range){view.map[0].begin, view.map[view.n - 1].end};
+}
+
+void dsi_emit(ds_tokenizer_scratch *s, uint32_t id, ds_token_range range);
+
+/* Notes in joins which neighbours a merge product has inside. */
+void dsi_joins_add(unsigned char *joins, const unsigned char *text, size_t n);
+
+/* One word (not empty) to ids (tokenizer_bpe.c). */
+void dsi_bpe_word(ds_tokenizer_scratch *s, dsi_view word);
+
+/* Runs the normalizers; the result is view itself or lies in made_norm. */
+dsi_view dsi_normalize(ds_tokenizer_scratch *s, dsi_view view);
+
+/* Runs pre-tokenizer steps from `step` on, then dsi_bpe_word on each word. */
+void dsi_pretokenize(ds_tokenizer_scratch *s, uint32_t step, dsi_view view);
+
+/* The scanner for a pattern by its exact text, NULL when it is not a well-known one. */
+dsi_scan_fn dsi_scan_for(const char *pattern, size_t n);
+/* The scanner of ByteLevel's own pattern (GPT-2's). */
+size_t dsi_scan_gpt2(const unsigned char *p, const unsigned char *end);
+
+ds_status dsi_regex_compile(ds_ctx *ctx, const char *path, const char *pattern, size_t n,
+                            dsi_regex **regex_out);
+void dsi_regex_free(dsi_regex **regex);
+/* Frees ds_tokenizer_scratch.match. Accepts NULL. */
+void dsi_matcher_free(void *match);
+/* Finds the first match at or after `from`: 1 found, 0 none, negative an error (recorded). */
+int dsi_regex_find(ds_tokenizer_scratch *s, const dsi_regex *regex, const unsigned char *text,
+                   size_t n, size_t from, size_t *begin_out, size_t *end_out);
+
+/* ---- loading ---- */
+
+/* Reads a tokenizer.json. */
+ds_status dsi_tokenizer_read_json(ds_tokenizer *tok, const char *path);
+/* Reads vocab.json and the merges.txt beside it, as GPT-2's tokenizer. */
+ds_status dsi_tokenizer_read_gpt2(ds_tokenizer *tok, const char *vocab_path,
+                                  const char *merges_path);
+/* Fills what follows from vocabulary and components: raw spellings, byte ids, joins, tries. */
+ds_status dsi_tokenizer_finish(ds_tokenizer *tok, const char *path);
+/* Parses the members "normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens". */
+ds_status dsi_tokenizer_components(ds_tokenizer *tok, const char *path, const json_t *root);
+ds_status dsi_tokenizer_decoder(ds_tokenizer *tok, const char *path, const json_t *decoder);
+ds_status dsi_tokenizer_post(ds_tokenizer *tok, const char *path, const json_t *post);
+ds_status dsi_tokenizer_pretok(ds_tokenizer *tok, const char *path, const json_t *pretok);
+ds_status dsi_tokenizer_norm(ds_tokenizer *tok, const char *path, const json_t *norm);
+/* Tries over the added tokens and added_of_id. */
+ds_status dsi_added_build(ds_tokenizer *tok, const char *path);
+void dsi_trie_free(dsi_trie *trie);
+
+/* Where a match of added tokens lies; token DSI_NO_ID: no (further) match. */
+typedef struct dsi_added_match {
+    uint32_t token;
+    size_t begin, end; /* with the white space that it takes in */
+    size_t next;       /* where to search on */
+} dsi_added_match;
+/* First match in text[from, n) that counts; `floor`: where the last one ended. */
+dsi_added_match dsi_added_find(const ds_tokenizer *tok, const dsi_trie *trie,
+                               const unsigned char *text, size_t n, size_t from, size_t floor,
+                               bool no_special);
+
+/* The byte of "<0xXX>", -1 for another text. */
+int dsi_byte_of_piece(const char *text, size_t n);
+/* The byte that a letter of the byte-level alphabet stands for, -1 for another code point. */
+int dsi_byte_of_letter(uint32_t cp);
+/* The letter of a byte. */
+uint32_t dsi_letter_of_byte(unsigned byte);
+
+/* Reads bos, eos, pad and chat template from the files beside a tokenizer's. */
+ds_status dsi_tokenizer_read_side_files(ds_tokenizer *tok, const char *folder);
+/* Notes a file that was read, for ds_tokenizer_save. */
+ds_status dsi_tokenizer_note_file(ds_tokenizer *tok, const char *path);
+
+/* A member of an object as text; *n_out bytes; false when absent or not a string. */
+bool dsi_json_text(const json_t *object, const char *key, const char **text_out, size_t *n_out);
+
+#endif

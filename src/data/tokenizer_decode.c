@@ -1,0 +1,282 @@
+/* From ids back to text: the decoder steps, whole or streamed.
+ *
+ * Both run the same machine over one id at a time: a token's bytes, changed by the steps, go into a
+ * buffer. Steps that look beyond one token (Strip after Fuse, Metaspace's first token) only concern
+ * the start of the text, so that streaming needs no more than the bytes of an unfinished character.
+ */
+#include "data/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { DECODE_CEILING = 1 << 30 };
+
+struct ds_detokenizer {
+    const ds_tokenizer *tok;
+    uint32_t flags;
+    bool first;     /* no token has been taken yet */
+    uint32_t strip; /* spaces that may still be taken off the front of the text */
+    char strip_byte;
+    dsi_buf piece[2]; /* a token's text while the steps change it */
+    dsi_buf pending;  /* decoded bytes not given yet */
+    dsi_buf out;      /* what the newest call gave */
+};
+
+static void machine_init(ds_detokenizer *d, const ds_tokenizer *tok, uint32_t flags)
+{
+    *d = (ds_detokenizer){.tok = tok, .flags = flags, .first = true};
+    d->piece[0] = dsi_buf_make(DECODE_CEILING);
+    d->piece[1] = dsi_buf_make(DECODE_CEILING);
+    d->pending = dsi_buf_make(DECODE_CEILING);
+    d->out = dsi_buf_make(DECODE_CEILING);
+}
+
+static void machine_free(ds_detokenizer *d)
+{
+    dsi_buf_free(&d->piece[0]);
+    dsi_buf_free(&d->piece[1]);
+    dsi_buf_free(&d->pending);
+    dsi_buf_free(&d->out);
+}
+
+static void replace_all(dsi_buf *to, const dsi_buf *from, const dsi_decode_step *step)
+{
+    size_t done = 0;
+    while (step->n_pattern > 0 && done < from->size) {
+        const char *at =
+            memmem(from->data + done, from->size - done, step->pattern, step->n_pattern);
+        if (at == NULL) {
+            break;
+        }
+        const size_t begin = (size_t)(at - from->data);
+        dsi_buf_append(to, from->data + done, begin - done);
+        dsi_buf_append(to, step->content, step->n_content);
+        done = begin + step->n_pattern;
+    }
+    if (done < from->size) {
+        dsi_buf_append(to, from->data + done, from->size - done);
+    }
+}
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                  : -1;
+}
+
+/* The byte of "<0xXX>", -1 for another text. */
+int dsi_byte_of_piece(const char *text, size_t n)
+{
+    if (n != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') {
+        return -1;
+    }
+    const int high = hex_digit(text[3]);
+    const int low = hex_digit(text[4]);
+    return high < 0 || low < 0 ? -1 : high * 16 + low;
+}
+
+/* Takes the front off a token's text, as far as `limit` allows; returns what is left of limit. */
+static uint32_t strip_front(dsi_buf *piece, char byte, uint32_t limit)
+{
+    size_t n = 0;
+    while (n < limit && n < piece->size && piece->data[n] == byte) {
+        ++n;
+    }
+    const uint32_t left = n < piece->size ? 0 : limit - (uint32_t)n;
+    if (n > 0) {
+        memmove(piece->data, piece->data + n, piece->size - n + 1);
+        piece->size -= n;
+    }
+    return left;
+}
+
+/* Appends the text of one token to pending. */
+static void take(ds_detokenizer *d, uint32_t id)
+{
+    const ds_tokenizer *tok = d->tok;
+    if (tok->decode_bytes) {
+        dsi_buf_append(&d->pending, tok->raw_text + tok->raw_offset[id], tok->raw_size[id]);
+        return;
+    }
+    if (tok->join_with_space && !d->first) {
+        dsi_buf_putc(&d->pending, ' ');
+    }
+    uint32_t turn = 0;
+    size_t n_spelling;
+    const char *spelling = tok->raw_text + tok->raw_offset[id];
+    n_spelling = tok->raw_size[id];
+    dsi_buf_clear(&d->piece[0]);
+    dsi_buf_append(&d->piece[0], spelling, n_spelling);
+    bool fused = false;
+    for (uint32_t i = 0; i < tok->n_decoders; ++i) {
+        const dsi_decode_step *step = &tok->decoders[i];
+        dsi_buf *piece = &d->piece[turn];
+        if (step->kind == DSI_DECODE_FUSE) {
+            fused = true;
+        } else if (step->kind == DSI_DECODE_STRIP && fused) {
+            d->strip = strip_front(piece, step->pattern[0], d->first ? step->start : d->strip);
+        } else if (step->kind == DSI_DECODE_STRIP) {
+            (void)strip_front(piece, step->pattern[0], step->start);
+        } else if (step->kind == DSI_DECODE_REPLACE || step->kind == DSI_DECODE_METASPACE) {
+            dsi_decode_step now = *step;
+            now.n_content = step->drop_first && d->first ? 0 : step->n_content;
+            turn = 1 - turn;
+            dsi_buf_clear(&d->piece[turn]);
+            replace_all(&d->piece[turn], piece, &now);
+        }
+    }
+    dsi_buf_append(&d->pending, dsi_buf_text(&d->piece[turn]), d->piece[turn].size);
+    d->first = false;
+}
+
+static ds_status push(ds_detokenizer *d, uint32_t id)
+{
+    const ds_tokenizer *tok = d->tok;
+    if (id >= tok->n_ids || tok->raw_offset[id] == DSI_NO_ID) {
+        return ds_fail(tok->ctx, DS_ERR_ARG, "no token has the id %u; the vocabulary has %u ids",
+                       id, tok->n_ids);
+    }
+    if ((d->flags & DS_DECODE_SKIP_SPECIAL) == 0 || !ds_tokenizer_is_special(tok, id)) {
+        take(d, id);
+    }
+    if (d->pending.failed || d->piece[0].failed || d->piece[1].failed) {
+        return ds_fail(tok->ctx, DS_ERR_NOMEM, "no memory to decode with");
+    }
+    return DS_OK;
+}
+
+/* Bytes at the end of text that may be the start of a character: 0 to 3. */
+static size_t unfinished(const unsigned char *text, size_t n)
+{
+    for (size_t back = 1; back <= 3 && back <= n; ++back) {
+        const unsigned c = text[n - back];
+        if ((c & 0xC0) == 0x80) {
+            continue;
+        }
+        const size_t need = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : c >= 0xC2 ? 2 : 1;
+        if (need <= back || c > 0xF4) {
+            return 0;
+        }
+        if (back > 1) { /* the second byte already decides whether it can become valid */
+            const unsigned b = text[n - back + 1];
+            const bool bad = (c == 0xE0 && b < 0xA0) || (c == 0xED && b > 0x9F) ||
+                             (c == 0xF0 && b < 0x90) || (c == 0xF4 && b > 0x8F);
+            return bad ? 0 : back;
+        }
+        return back;
+    }
+    return 0;
+}
+
+/* Bytes at p that one U+FFFD stands for: the longest start of a valid character, or one byte. */
+static size_t bad_bytes(const unsigned char *p, const unsigned char *end)
+{
+    const size_t n = (size_t)(end - p) < 3 ? (size_t)(end - p) : 3;
+    for (size_t size = n; size > 1; --size) {
+        if (unfinished(p, size) == size) {
+            return size;
+        }
+    }
+    return 1;
+}
+
+static void append_repaired(dsi_buf *to, const unsigned char *p, size_t n)
+{
+    const unsigned char *end = p + n;
+    while (p < end) {
+        uint32_t cp;
+        const size_t size = dsi_utf8_decode(p, end, &cp);
+        if (cp == DSI_UTF8_BAD) {
+            dsi_buf_puts(to, "\xEF\xBF\xBD");
+            p += bad_bytes(p, end);
+        } else {
+            dsi_buf_append(to, p, size);
+            p += size;
+        }
+    }
+}
+
+ds_status ds_tokenizer_decode(const ds_tokenizer *tok, const uint32_t *ids, size_t n,
+                              uint32_t flags, char **text_out, size_t *size_out)
+{
+    ds_detokenizer d;
+    machine_init(&d, tok, flags);
+    ds_status status = DS_OK;
+    for (size_t i = 0; i < n; ++i) {
+        DS_TRY_GOTO(status, push(&d, ids[i]), done);
+    }
+    dsi_buf *text = &d.pending;
+    if (flags & DS_DECODE_REPAIR) {
+        append_repaired(&d.out, (const unsigned char *)dsi_buf_text(&d.pending), d.pending.size);
+        text = &d.out;
+    }
+    dsi_buf_append(text, "", 0);
+    if (text->failed || text->data == NULL) {
+        status = ds_fail(tok->ctx, DS_ERR_NOMEM, "no memory to decode with");
+        goto done;
+    }
+    *text_out = text->data;
+    *size_out = text->size;
+    *text = dsi_buf_make(0); /* moved to the caller */
+done:
+    machine_free(&d);
+    return status;
+}
+
+ds_status ds_detokenizer_create(const ds_tokenizer *tok, uint32_t flags,
+                                ds_detokenizer **decoder_out)
+{
+    ds_detokenizer *d = malloc(sizeof *d);
+    if (d == NULL) {
+        return ds_fail(tok->ctx, DS_ERR_NOMEM, "no memory to decode with");
+    }
+    machine_init(d, tok, flags);
+    *decoder_out = d;
+    return DS_OK;
+}
+
+void ds_detokenizer_destroy(ds_detokenizer **decoder)
+{
+    if (decoder != NULL && *decoder != NULL) {
+        machine_free(*decoder);
+        free(*decoder);
+        *decoder = NULL;
+    }
+}
+
+/* Moves all but `keep` bytes from pending to out, repaired. */
+static ds_status give(ds_detokenizer *d, size_t keep, const char **text_out, size_t *size_out)
+{
+    const size_t n = d->pending.size - keep;
+    dsi_buf_clear(&d->out);
+    append_repaired(&d->out, (const unsigned char *)dsi_buf_text(&d->pending), n);
+    if (d->out.failed) {
+        return ds_fail(d->tok->ctx, DS_ERR_NOMEM, "no memory to decode with");
+    }
+    char kept[4] = {0};
+    memcpy(kept, dsi_buf_text(&d->pending) + n, keep);
+    dsi_buf_clear(&d->pending);
+    dsi_buf_append(&d->pending, kept, keep);
+    *text_out = dsi_buf_text(&d->out);
+    *size_out = d->out.size;
+    return DS_OK;
+}
+
+ds_status ds_detokenizer_push(ds_detokenizer *d, uint32_t id, const char **text_out,
+                              size_t *size_out)
+{
+    DS_TRY(push(d, id));
+    const unsigned char *pending = (const unsigned char *)dsi_buf_text(&d->pending);
+    return give(d, unfinished(pending, d->pending.size), text_out, size_out);
+}
+
+ds_status ds_detokenizer_flush(ds_detokenizer *d, const char **text_out, size_t *size_out)
+{
+    DS_TRY(give(d, 0, text_out, size_out));
+    dsi_buf_clear(&d->pending);
+    d->first = true;
+    d->strip = 0;
+    return DS_OK;
+}

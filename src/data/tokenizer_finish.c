@@ -1,0 +1,396 @@
+/* The last part of loading: decoders, post-processors, and the tables derived from it all.
+ *
+ * Called by the readers of tokenizer_json.c after vocabulary and components are there.
+ */
+#include "data/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the byte-level alphabet (GPT-2's: printable bytes are themselves, others from 256 on) ----
+ */
+
+static bool is_own_letter(unsigned byte)
+{
+    return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+}
+
+uint32_t dsi_letter_of_byte(unsigned byte)
+{
+    if (is_own_letter(byte)) {
+        return byte;
+    }
+    /* the others in order: 0..32, 127..160, 173 */
+    return 256 + (byte <= 32 ? byte : byte <= 160 ? 33 + byte - 127 : 67);
+}
+
+int dsi_byte_of_letter(uint32_t cp)
+{
+    if (cp < 256) {
+        return is_own_letter(cp) ? (int)cp : -1;
+    }
+    const uint32_t other = cp - 256;
+    return other <= 32   ? (int)other
+           : other <= 66 ? (int)(other - 33 + 127)
+           : other == 67 ? 173
+                         : -1;
+}
+
+/* ---- decoders ---- */
+
+static ds_status decoder_text(ds_tokenizer *tok, const char *path, const json_t *json,
+                              const char *key, const char **text_out, size_t *n_out)
+{
+    const char *text;
+    if (!dsi_json_text(json, key, &text, n_out) ||
+        (*text_out = dsi_arena_strndup(tok->arena, text, *n_out)) == NULL) {
+        return ds_fail(tok->ctx, DS_ERR_FORMAT, "%s: the decoder lacks the text \"%s\"", path, key);
+    }
+    return DS_OK;
+}
+
+static ds_status decoder_step(ds_tokenizer *tok, const char *path, const json_t *json,
+                              const char *type, dsi_decode_step *step)
+{
+    if (strcmp(type, "Fuse") == 0) {
+        step->kind = DSI_DECODE_FUSE;
+        return DS_OK;
+    }
+    if (strcmp(type, "ByteFallback") == 0) {
+        step->kind = DSI_DECODE_BYTE_FALLBACK;
+        return DS_OK;
+    }
+    if (strcmp(type, "Replace") == 0) {
+        step->kind = DSI_DECODE_REPLACE;
+        const json_t *pattern = json_object_get(json, "pattern");
+        DS_TRY(decoder_text(tok, path, pattern, "String", &step->pattern, &step->n_pattern));
+        return decoder_text(tok, path, json, "content", &step->content, &step->n_content);
+    }
+    if (strcmp(type, "Strip") == 0) {
+        step->kind = DSI_DECODE_STRIP;
+        DS_TRY(decoder_text(tok, path, json, "content", &step->pattern, &step->n_pattern));
+        const json_int_t start = json_integer_value(json_object_get(json, "start"));
+        const json_int_t stop = json_integer_value(json_object_get(json, "stop"));
+        if (step->n_pattern != 1 || start < 0 || start > 1000 || stop != 0) {
+            return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                           "%s: the decoder Strip is supported for one ASCII character and "
+                           "\"stop\": 0",
+                           path);
+        }
+        step->start = (uint32_t)start;
+        return DS_OK;
+    }
+    if (strcmp(type, "Metaspace") == 0) {
+        step->kind = DSI_DECODE_METASPACE;
+        DS_TRY(decoder_text(tok, path, json, "replacement", &step->pattern, &step->n_pattern));
+        step->content = " ";
+        step->n_content = 1;
+        const char *scheme = json_string_value(json_object_get(json, "prepend_scheme"));
+        const bool never = json_is_false(json_object_get(json, "add_prefix_space")) ||
+                           (scheme != NULL && strcmp(scheme, "never") == 0);
+        step->drop_first = !never;
+        return DS_OK;
+    }
+    return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                   "%s: the decoder \"%.80s\" is not supported; known: ByteLevel, Replace, "
+                   "ByteFallback, Fuse, Strip, Metaspace, Sequence",
+                   path, type);
+}
+
+ds_status dsi_tokenizer_decoder(ds_tokenizer *tok, const char *path, const json_t *json)
+{
+    if (json == NULL || json_is_null(json)) {
+        tok->join_with_space = true;
+        return DS_OK;
+    }
+    const char *type = json_string_value(json_object_get(json, "type"));
+    type = type != NULL ? type : "";
+    if (strcmp(type, "Sequence") == 0) {
+        size_t i;
+        const json_t *one;
+        json_array_foreach(json_object_get(json, "decoders"), i, one)
+        {
+            DS_TRY(dsi_tokenizer_decoder(tok, path, one));
+        }
+        return DS_OK;
+    }
+    const bool byte_level = strcmp(type, "ByteLevel") == 0;
+    if (tok->decode_bytes || (byte_level && tok->n_decoders > 0)) {
+        return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: the decoder ByteLevel together with others is not supported", path);
+    }
+    if (byte_level) {
+        tok->decode_bytes = true;
+        return DS_OK;
+    }
+    if (tok->n_decoders == DSI_TOK_MAX_STEPS) {
+        return ds_fail(tok->ctx, DS_ERR_LIMIT, "%s: more than %d decoders", path,
+                       DSI_TOK_MAX_STEPS);
+    }
+    return decoder_step(tok, path, json, type, &tok->decoders[tok->n_decoders++]);
+}
+
+/* ---- post-processors ---- */
+
+static ds_status template_piece(ds_tokenizer *tok, const char *path, const json_t *json,
+                                const json_t *specials)
+{
+    if (tok->n_template == DSI_TOK_MAX_TEMPLATE) {
+        return ds_fail(tok->ctx, DS_ERR_LIMIT, "%s: a template of more than %d pieces", path,
+                       DSI_TOK_MAX_TEMPLATE);
+    }
+    dsi_template_piece *piece = &tok->template_pieces[tok->n_template++];
+    const json_t *special = json_object_get(json, "SpecialToken");
+    if (special == NULL) {
+        piece->sequence = true;
+        return DS_OK;
+    }
+    const char *name = json_string_value(json_object_get(special, "id"));
+    const json_t *ids = json_object_get(json_object_get(specials, name != NULL ? name : ""), "ids");
+    const size_t n = json_array_size(ids);
+    uint32_t *copy = dsi_arena_array(tok->arena, n + 1, sizeof *copy);
+    if (n == 0 || n > 64 || copy == NULL) {
+        return ds_fail(tok->ctx, DS_ERR_FORMAT,
+                       "%s: the post-processor's special token \"%.60s\" has no ids", path,
+                       name != NULL ? name : "");
+    }
+    for (size_t i = 0; i < n; ++i) {
+        const json_t *id = json_array_get(ids, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) >= DSI_TOK_MAX_ID) {
+            return ds_fail(tok->ctx, DS_ERR_FORMAT,
+                           "%s: the post-processor's special token \"%.60s\" has a bad id", path,
+                           name);
+        }
+        copy[i] = (uint32_t)json_integer_value(id);
+    }
+    piece->ids = copy;
+    piece->n_ids = (uint32_t)n;
+    return DS_OK;
+}
+
+ds_status dsi_tokenizer_post(ds_tokenizer *tok, const char *path, const json_t *json)
+{
+    if (json == NULL || json_is_null(json)) {
+        return DS_OK;
+    }
+    const char *type = json_string_value(json_object_get(json, "type"));
+    type = type != NULL ? type : "";
+    size_t i;
+    const json_t *one;
+    if (strcmp(type, "Sequence") == 0) {
+        json_array_foreach(json_object_get(json, "processors"), i, one)
+        {
+            DS_TRY(dsi_tokenizer_post(tok, path, one));
+        }
+        return DS_OK;
+    }
+    if (strcmp(type, "ByteLevel") == 0) {
+        return DS_OK; /* it only trims offsets */
+    }
+    if (strcmp(type, "TemplateProcessing") != 0 || tok->n_template > 0) {
+        return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: the post-processor \"%.80s\" is not supported; known: one "
+                       "TemplateProcessing, ByteLevel, Sequence",
+                       path, type);
+    }
+    json_array_foreach(json_object_get(json, "single"), i, one)
+    {
+        DS_TRY(template_piece(tok, path, one, json_object_get(json, "special_tokens")));
+    }
+    return DS_OK;
+}
+
+/* ---- derived tables ---- */
+
+static ds_status no_memory(ds_tokenizer *tok, const char *path)
+{
+    return ds_fail(tok->ctx, DS_ERR_NOMEM, "%s: no memory for the vocabulary", path);
+}
+
+/* Writes the bytes that a spelling of the byte-level alphabet stands for; false when it has another
+ * character. */
+static bool spelling_bytes(const char *spelling, size_t n, char *out, size_t *n_out)
+{
+    const unsigned char *p = (const unsigned char *)spelling;
+    const unsigned char *end = p + n;
+    size_t to = 0;
+    while (p < end) {
+        uint32_t cp;
+        p += dsi_utf8_decode(p, end, &cp);
+        const int byte = dsi_byte_of_letter(cp);
+        if (byte < 0) {
+            return false;
+        }
+        out[to++] = (char)byte;
+    }
+    *n_out = to;
+    return true;
+}
+
+static bool falls_back(const ds_tokenizer *tok)
+{
+    for (uint32_t i = 0; i < tok->n_decoders; ++i) {
+        if (tok->decoders[i].kind == DSI_DECODE_BYTE_FALLBACK) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void put_raw(ds_tokenizer *tok, uint32_t id, const char *spelling, size_t n, bool fallback,
+                    size_t *used)
+{
+    char *to = tok->raw_text + *used;
+    size_t size = n;
+    const int byte = fallback ? dsi_byte_of_piece(spelling, n) : -1;
+    if (byte >= 0) {
+        *to = (char)byte;
+        size = 1;
+    } else if (!tok->decode_bytes || !spelling_bytes(spelling, n, to, &size)) {
+        memcpy(to, spelling, n);
+        size = n;
+    }
+    to[size] = '\0';
+    tok->raw_offset[id] = (uint32_t)*used;
+    tok->raw_size[id] = (uint32_t)size;
+    *used += size + 1;
+}
+
+/* What each id is as bytes, before the decoder steps. */
+static ds_status build_raw(ds_tokenizer *tok, const char *path)
+{
+    size_t total = 1;
+    for (uint32_t id = 0; id < tok->vocab.n_ids; ++id) {
+        total += tok->vocab.size[id] + 1;
+    }
+    for (uint32_t i = 0; i < tok->n_added; ++i) {
+        total += tok->added[i].n_pattern + 1;
+    }
+    tok->raw_text = malloc(total);
+    tok->raw_offset = malloc(((size_t)tok->n_ids + 1) * sizeof *tok->raw_offset);
+    tok->raw_size = calloc((size_t)tok->n_ids + 1, sizeof *tok->raw_size);
+    if (tok->raw_text == NULL || tok->raw_offset == NULL || tok->raw_size == NULL) {
+        return no_memory(tok, path);
+    }
+    memset(tok->raw_offset, 0xFF, ((size_t)tok->n_ids + 1) * sizeof *tok->raw_offset);
+    const bool fallback = falls_back(tok);
+    size_t used = 0;
+    for (uint32_t id = 0; id < tok->vocab.n_ids; ++id) {
+        if (tok->vocab.offset[id] != DSI_NO_ID) {
+            put_raw(tok, id, tok->vocab.text + tok->vocab.offset[id], tok->vocab.size[id], fallback,
+                    &used);
+        }
+    }
+    for (uint32_t i = 0; i < tok->n_added; ++i) {
+        const dsi_added_token *added = &tok->added[i];
+        put_raw(tok, added->id, added->pattern, added->n_pattern, fallback, &used);
+    }
+    return DS_OK;
+}
+
+static void find_bytes(ds_tokenizer *tok)
+{
+    tok->all_bytes = true;
+    for (unsigned byte = 0; byte < 256; ++byte) {
+        char spelling[8];
+        size_t n;
+        if (tok->byte_level) {
+            n = dsi_utf8_encode(dsi_letter_of_byte(byte), spelling);
+        } else {
+            n = (size_t)snprintf(spelling, sizeof spelling, "<0x%02X>", byte);
+        }
+        tok->byte_ids[byte] = dsi_vocab_find(&tok->vocab, spelling, n);
+        tok->all_bytes = tok->all_bytes && tok->byte_ids[byte] != DSI_NO_ID;
+    }
+}
+
+/* Which neighbours some merge joins. Where none does, a word can be cut without changing its ids,
+ * and its parts be remembered; that makes a whole document without pre-tokenizer (Llama 2's) as
+ * fast as words. Not so where unknown characters fuse or a whole word counts. */
+static ds_status build_joins(ds_tokenizer *tok, const char *path)
+{
+    const bool may_be_unknown = !(tok->byte_fallback && tok->all_bytes);
+    if (tok->byte_level || tok->ignore_merges || (may_be_unknown && tok->fuse_unk)) {
+        return DS_OK;
+    }
+    tok->joins = calloc(256 * 256 / 8, 1);
+    if (tok->joins == NULL) {
+        return no_memory(tok, path);
+    }
+    for (uint32_t i = 0; i <= tok->merges.slot_mask; ++i) {
+        const dsi_merge *merge = &tok->merges.slots[i];
+        if (merge->left != DSI_NO_ID) {
+            dsi_joins_add(tok->joins,
+                          (const unsigned char *)tok->vocab.text + tok->vocab.offset[merge->id],
+                          tok->vocab.size[merge->id]);
+        }
+    }
+    tok->cut = true;
+    return DS_OK;
+}
+
+/* The pattern of each added token: its content, normalized where the file says so. */
+static ds_status build_patterns(ds_tokenizer *tok, const char *path)
+{
+    ds_tokenizer_scratch *s = NULL;
+    ds_status status = DS_OK;
+    for (uint32_t i = 0; i < tok->n_added; ++i) {
+        dsi_added_token *added = &tok->added[i];
+        added->pattern = added->content;
+        added->n_pattern = added->n_content;
+        if (!added->normalized || tok->n_norms == 0) {
+            continue;
+        }
+        if (s == NULL) {
+            DS_TRY_GOTO(status, ds_tokenizer_scratch_create(tok, 0, &s), done);
+        }
+        const dsi_view view = dsi_normalize(
+            s, (dsi_view){.text = (const unsigned char *)added->content, .n = added->n_content});
+        DS_TRY_GOTO(status, s->failed, done);
+        added->pattern = dsi_arena_strndup(tok->arena, (const char *)view.text, view.n);
+        added->n_pattern = (uint32_t)view.n;
+        if (added->pattern == NULL) {
+            status = no_memory(tok, path);
+            goto done;
+        }
+    }
+done:
+    ds_tokenizer_scratch_destroy(&s);
+    return status;
+}
+
+static ds_status check_template(ds_tokenizer *tok, const char *path)
+{
+    for (uint32_t i = 0; i < tok->n_template; ++i) {
+        for (uint32_t k = 0; k < tok->template_pieces[i].n_ids; ++k) {
+            if (tok->template_pieces[i].ids[k] >= tok->n_ids) {
+                return ds_fail(tok->ctx, DS_ERR_FORMAT,
+                               "%s: the post-processor adds the id %u; the vocabulary has %u ids",
+                               path, tok->template_pieces[i].ids[k], tok->n_ids);
+            }
+        }
+    }
+    return DS_OK;
+}
+
+ds_status dsi_tokenizer_finish(ds_tokenizer *tok, const char *path)
+{
+    tok->n_ids = tok->vocab.n_ids;
+    for (uint32_t i = 0; i < tok->n_added; ++i) {
+        tok->n_ids = tok->added[i].id >= tok->n_ids ? tok->added[i].id + 1 : tok->n_ids;
+    }
+    if (tok->n_ids == 0) {
+        return ds_fail(tok->ctx, DS_ERR_FORMAT, "%s: the vocabulary is empty", path);
+    }
+    if (tok->byte_level && tok->byte_fallback) {
+        return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: \"byte_fallback\" together with ByteLevel is not supported", path);
+    }
+    find_bytes(tok);
+    DS_TRY(check_template(tok, path));
+    DS_TRY(build_patterns(tok, path));
+    DS_TRY(build_raw(tok, path));
+    DS_TRY(build_joins(tok, path));
+    return dsi_added_build(tok, path);
+}

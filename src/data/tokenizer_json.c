@@ -1,0 +1,502 @@
+/* Reading tokenizer.json and GPT-2's two files: the large parts by a scanner, the rest by jansson.
+ *
+ * A vocabulary of 128k tokens with its merges is most of a file of 10 MB or more. Making a JSON
+ * tree of it would cost most of the start-up time; so the members "vocab" and "merges" are found by
+ * a scanner, read straight into the tables, and blanked out of the text that jansson parses.
+ *
+ * The file is not trusted: every read is bounded by `end`, and a text that the scanner does not
+ * understand is an error with the line.
+ */
+#include "data/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct reader {
+    ds_ctx *ctx;
+    const char *path;
+    const char *begin, *p, *end;
+} reader;
+
+typedef struct span {
+    const char *begin, *end; /* begin NULL: absent */
+} span;
+
+static ds_status bad(const reader *r, const char *what)
+{
+    size_t line = 1;
+    for (const char *p = r->begin; p < r->p && p < r->end; ++p) {
+        line += *p == '\n';
+    }
+    return ds_fail(r->ctx, DS_ERR_FORMAT, "%s:%zu: %s", r->path, line, what);
+}
+
+static void skip_space(reader *r)
+{
+    while (r->p < r->end && (*r->p == ' ' || *r->p == '\n' || *r->p == '\r' || *r->p == '\t')) {
+        ++r->p;
+    }
+}
+
+static bool at(reader *r, char c)
+{
+    skip_space(r);
+    return r->p < r->end && *r->p == c;
+}
+
+static ds_status expect(reader *r, char c)
+{
+    if (!at(r, c)) {
+        char what[64];
+        (void)snprintf(what, sizeof what, "expected '%c'", c);
+        return bad(r, what);
+    }
+    ++r->p;
+    return DS_OK;
+}
+
+static int hex4(const char *p)
+{
+    int v = 0;
+    for (int i = 0; i < 4; ++i) {
+        const char c = p[i];
+        const int d = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                             : -1;
+        if (d < 0) {
+            return -1;
+        }
+        v = v * 16 + d;
+    }
+    return v;
+}
+
+/* The character of \uXXXX (r->p is behind the u), two of them for a surrogate pair. */
+static ds_status read_unicode_escape(reader *r, char **out)
+{
+    const int first = r->end - r->p >= 4 ? hex4(r->p) : -1;
+    if (first < 0) {
+        return bad(r, "bad \\u escape");
+    }
+    r->p += 4;
+    uint32_t cp = (uint32_t)first;
+    if (first >= 0xD800 && first < 0xE000) {
+        const int second =
+            r->end - r->p >= 6 && r->p[0] == '\\' && r->p[1] == 'u' ? hex4(r->p + 2) : -1;
+        if (first >= 0xDC00 || second < 0xDC00 || second > 0xDFFF) {
+            return bad(r, "unpaired surrogate in a \\u escape");
+        }
+        r->p += 6;
+        cp = 0x10000 + ((cp - 0xD800) << 10) + ((uint32_t)second - 0xDC00);
+    }
+    *out += dsi_utf8_encode(cp, *out);
+    return DS_OK;
+}
+
+/* Reads a string into out, which has room for all that is left of the file. */
+static ds_status read_string(reader *r, char **out)
+{
+    DS_TRY(expect(r, '"'));
+    char *to = *out;
+    for (;;) {
+        if (r->p == r->end) {
+            return bad(r, "unfinished string");
+        }
+        const unsigned char c = (unsigned char)*r->p++;
+        if (c == '"') {
+            break;
+        }
+        if (c < 0x20) {
+            --r->p;
+            return bad(r, "control character in a string");
+        }
+        if (c != '\\') {
+            *to++ = (char)c;
+            continue;
+        }
+        if (r->p == r->end) {
+            return bad(r, "unfinished string");
+        }
+        const char letter = *r->p++;
+        static const char from[] = "\"\\/bfnrt";
+        static const char into[] = "\"\\/\b\f\n\r\t";
+        const char *known = letter != '\0' ? strchr(from, letter) : NULL;
+        if (known != NULL) {
+            *to++ = into[known - from];
+        } else if (letter == 'u') {
+            DS_TRY(read_unicode_escape(r, &to));
+        } else {
+            return bad(r, "unknown escape in a string");
+        }
+    }
+    *out = to;
+    return DS_OK;
+}
+
+static ds_status skip_string(reader *r)
+{
+    DS_TRY(expect(r, '"'));
+    while (r->p < r->end && *r->p != '"') {
+        r->p += *r->p == '\\' ? 2 : 1;
+    }
+    if (r->p >= r->end) {
+        r->p = r->end;
+        return bad(r, "unfinished string");
+    }
+    ++r->p;
+    return DS_OK;
+}
+
+/* Skips a value. Only brackets are counted: jansson or a reader of ours checks what is inside. */
+static ds_status skip_value(reader *r)
+{
+    size_t depth = 0;
+    do {
+        skip_space(r);
+        if (r->p == r->end) {
+            return bad(r, "the file ends within a value");
+        }
+        const char c = *r->p;
+        if (c == '"') {
+            DS_TRY(skip_string(r));
+        } else if (c == '{' || c == '[') {
+            ++depth;
+            ++r->p;
+        } else if (c == '}' || c == ']') {
+            if (depth == 0) {
+                return bad(r, "expected a value");
+            }
+            --depth;
+            ++r->p;
+        } else {
+            ++r->p; /* part of a number or word, a comma or a colon */
+            while (depth == 0 && r->p < r->end && strchr(" \n\r\t,}]", *r->p) == NULL) {
+                ++r->p;
+            }
+        }
+    } while (depth > 0);
+    return DS_OK;
+}
+
+/* Finds members of the object at r->p by name; r->p ends behind the object. */
+static ds_status find_members(reader *r, const char *const *names, span *spans, size_t n)
+{
+    DS_TRY(expect(r, '{'));
+    if (at(r, '}')) {
+        ++r->p;
+        return DS_OK;
+    }
+    for (;;) {
+        skip_space(r);
+        const char *key = r->p + 1;
+        DS_TRY(skip_string(r));
+        const size_t n_key = (size_t)(r->p - 1 - key);
+        DS_TRY(expect(r, ':'));
+        skip_space(r);
+        const char *begin = r->p;
+        DS_TRY(skip_value(r));
+        for (size_t i = 0; i < n; ++i) {
+            if (strlen(names[i]) == n_key && memcmp(names[i], key, n_key) == 0) {
+                spans[i] = (span){begin, r->p};
+            }
+        }
+        if (!at(r, ',')) {
+            return expect(r, '}');
+        }
+        ++r->p;
+    }
+}
+
+/* ---- the vocabulary ---- */
+
+static ds_status read_id(reader *r, uint32_t *id_out)
+{
+    skip_space(r);
+    const char *start = r->p;
+    uint64_t id = 0;
+    while (r->p < r->end && *r->p >= '0' && *r->p <= '9' && id < UINT32_MAX) {
+        id = id * 10 + (uint64_t)(*r->p++ - '0');
+    }
+    const bool ended = r->p < r->end && strchr(" \n\r\t,}", *r->p) != NULL;
+    if (r->p == start || !ended || id >= DSI_TOK_MAX_ID) {
+        return bad(r, "a token's id must be a whole number below 16777216");
+    }
+    *id_out = (uint32_t)id;
+    return DS_OK;
+}
+
+typedef struct entries {
+    dsi_vocab_entry *data;
+    size_t n, capacity;
+} entries;
+
+static ds_status push_entry(reader *r, entries *all, dsi_vocab_entry entry)
+{
+    if (all->n == all->capacity) {
+        const size_t capacity = all->capacity < 1024 ? 1024 : all->capacity * 2;
+        dsi_vocab_entry *data = realloc(all->data, capacity * sizeof *data);
+        if (data == NULL) {
+            return ds_fail(r->ctx, DS_ERR_NOMEM, "%s: no memory for the vocabulary", r->path);
+        }
+        all->data = data;
+        all->capacity = capacity;
+    }
+    all->data[all->n++] = entry;
+    return DS_OK;
+}
+
+/* Reads {"spelling": id, …} at r->p. */
+static ds_status read_vocab(reader *r, dsi_vocab *vocab)
+{
+    entries all = {0};
+    ds_status status = DS_OK;
+    char *text = malloc((size_t)(r->end - r->p) + 1);
+    if (text == NULL) {
+        return ds_fail(r->ctx, DS_ERR_NOMEM, "%s: no memory for the vocabulary", r->path);
+    }
+    char *to = text;
+    DS_TRY_GOTO(status, expect(r, '{'), fail);
+    while (!at(r, '}')) {
+        if (all.n > 0) {
+            DS_TRY_GOTO(status, expect(r, ','), fail);
+        }
+        dsi_vocab_entry entry = {.offset = (uint32_t)(to - text)};
+        DS_TRY_GOTO(status, read_string(r, &to), fail);
+        entry.size = (uint32_t)(to - text) - entry.offset;
+        *to++ = '\0'; /* room: the two quotes of the string in the file */
+        DS_TRY_GOTO(status, expect(r, ':'), fail);
+        DS_TRY_GOTO(status, read_id(r, &entry.id), fail);
+        DS_TRY_GOTO(status, push_entry(r, &all, entry), fail);
+    }
+    ++r->p;
+    char *fitted = realloc(text, (size_t)(to - text) + 1);
+    status =
+        dsi_vocab_build(r->ctx, r->path, all.data, all.n, fitted != NULL ? fitted : text, vocab);
+    text = NULL;
+fail:
+    free(text);
+    free(all.data);
+    return status;
+}
+
+/* ---- merges ---- */
+
+/* "left right", or ["left", "right"], at r->p. */
+static ds_status read_merge(reader *r, ds_tokenizer *tok, char *room)
+{
+    char *to = room;
+    char *middle;
+    if (at(r, '[')) {
+        ++r->p;
+        DS_TRY(read_string(r, &to));
+        middle = to;
+        DS_TRY(expect(r, ','));
+        DS_TRY(read_string(r, &to));
+        DS_TRY(expect(r, ']'));
+        return dsi_merges_add(r->ctx, r->path, &tok->vocab, &tok->merges, room,
+                              (size_t)(middle - room), middle, (size_t)(to - middle));
+    }
+    DS_TRY(read_string(r, &to));
+    middle = memchr(room, ' ', (size_t)(to - room));
+    if (middle == NULL || memchr(middle + 1, ' ', (size_t)(to - middle - 1)) != NULL) {
+        return bad(r, "a merge must be two tokens with one space between them");
+    }
+    return dsi_merges_add(r->ctx, r->path, &tok->vocab, &tok->merges, room, (size_t)(middle - room),
+                          middle + 1, (size_t)(to - middle - 1));
+}
+
+/* How often a byte is in a text. */
+static size_t count(const char *p, const char *end, char c)
+{
+    size_t n = 0;
+    for (; p < end; ++p) {
+        n += *p == c;
+    }
+    return n;
+}
+
+static ds_status read_merges(reader *r, ds_tokenizer *tok)
+{
+    /* A merge has two quotes in the file, or four when it is a list. */
+    DS_TRY(dsi_merges_reserve(r->ctx, &tok->merges, count(r->p, r->end, '"') / 2 + 1));
+    char *room = malloc((size_t)(r->end - r->p) + 1);
+    if (room == NULL) {
+        return ds_fail(r->ctx, DS_ERR_NOMEM, "%s: no memory for the merges", r->path);
+    }
+    ds_status status = DS_OK;
+    DS_TRY_GOTO(status, expect(r, '['), done);
+    while (!at(r, ']')) {
+        if (tok->merges.n > 0) {
+            DS_TRY_GOTO(status, expect(r, ','), done);
+        }
+        DS_TRY_GOTO(status, read_merge(r, tok, room), done);
+    }
+    ++r->p;
+done:
+    free(room);
+    return status;
+}
+
+/* ---- whole files ---- */
+
+static ds_status read_text(ds_ctx *ctx, const char *path, dsi_buf *buf)
+{
+    *buf = dsi_buf_make(DSI_TOK_MAX_FILE);
+    DS_TRY(dsi_buf_read_file(ctx, path, buf));
+    const unsigned char *text = (const unsigned char *)dsi_buf_text(buf);
+    const unsigned char *end = text + buf->size;
+    for (const unsigned char *p = text; p < end;) {
+        uint32_t cp;
+        p += *p < 0x80 ? (cp = *p, 1) : dsi_utf8_decode(p, end, &cp);
+        if (cp == DSI_UTF8_BAD) {
+            return ds_fail(ctx, DS_ERR_FORMAT, "%s: byte %zu is not UTF-8", path,
+                           (size_t)(p - text) - 1);
+        }
+    }
+    return DS_OK;
+}
+
+/* Overwrites a value by an empty one of the same kind; lines keep their numbers. */
+static void blank(char *file, const char *origin, span part)
+{
+    if (part.begin == NULL || part.end - part.begin < 2) {
+        return;
+    }
+    char *p = file + (part.begin - origin);
+    const size_t n = (size_t)(part.end - part.begin);
+    for (size_t i = 1; i + 1 < n; ++i) {
+        p[i] = p[i] == '\n' ? '\n' : ' ';
+    }
+}
+
+static ds_status read_model(ds_tokenizer *tok, reader *r, span model)
+{
+    static const char *const names[] = {"vocab", "merges"};
+    span parts[2] = {{0}};
+    r->p = model.begin;
+    DS_TRY(find_members(r, names, parts, 2));
+    if (parts[0].begin == NULL || *parts[0].begin != '{' || parts[1].begin == NULL ||
+        *parts[1].begin != '[') {
+        return DS_OK; /* no BPE model: the components say what it is */
+    }
+    reader vocab = *r;
+    vocab.p = parts[0].begin;
+    vocab.end = parts[0].end;
+    DS_TRY(read_vocab(&vocab, &tok->vocab));
+    reader merges = *r;
+    merges.p = parts[1].begin;
+    merges.end = parts[1].end;
+    DS_TRY(read_merges(&merges, tok));
+    char *file = (char *)(uintptr_t)r->begin; /* the caller's own buffer */
+    blank(file, r->begin, parts[0]);
+    blank(file, r->begin, parts[1]);
+    return DS_OK;
+}
+
+ds_status dsi_tokenizer_read_json(ds_tokenizer *tok, const char *path)
+{
+    dsi_buf file;
+    ds_status status = DS_OK;
+    json_t *root = NULL;
+    DS_TRY_GOTO(status, read_text(tok->ctx, path, &file), done);
+    reader r = {tok->ctx, path, dsi_buf_text(&file), dsi_buf_text(&file),
+                dsi_buf_text(&file) + file.size};
+    static const char *const names[] = {"model"};
+    span model = {0};
+    DS_TRY_GOTO(status, find_members(&r, names, &model, 1), done);
+    if (model.begin != NULL && *model.begin == '{') {
+        DS_TRY_GOTO(status, read_model(tok, &r, model), done);
+    }
+    json_error_t error;
+    root = json_loadb(dsi_buf_text(&file), file.size, JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL) {
+        status = ds_fail(tok->ctx, DS_ERR_FORMAT, "%s:%d:%d: %s", path, error.line, error.column,
+                         error.text);
+        goto done;
+    }
+    DS_TRY_GOTO(status, dsi_tokenizer_components(tok, path, root), done);
+    status = dsi_tokenizer_finish(tok, path);
+done:
+    json_decref(root);
+    dsi_buf_free(&file);
+    return status;
+}
+
+static ds_status read_merges_txt(ds_tokenizer *tok, const char *path)
+{
+    dsi_buf file;
+    ds_status status = DS_OK;
+    DS_TRY_GOTO(status, read_text(tok->ctx, path, &file), done);
+    const char *end = dsi_buf_text(&file) + file.size;
+    DS_TRY_GOTO(
+        status,
+        dsi_merges_reserve(tok->ctx, &tok->merges, count(dsi_buf_text(&file), end, '\n') + 1),
+        done);
+    size_t line = 1;
+    for (const char *p = dsi_buf_text(&file); p < end; ++line) {
+        const char *newline = memchr(p, '\n', (size_t)(end - p));
+        const char *next = newline != NULL ? newline + 1 : end;
+        const char *stop = newline != NULL ? newline : end;
+        stop -= stop > p && stop[-1] == '\r';
+        const char *middle = memchr(p, ' ', (size_t)(stop - p));
+        if (stop - p >= 8 && memcmp(p, "#version", 8) == 0) {
+            p = next;
+            continue;
+        }
+        if (middle == NULL || memchr(middle + 1, ' ', (size_t)(stop - middle - 1)) != NULL) {
+            status = ds_fail(tok->ctx, DS_ERR_FORMAT,
+                             "%s:%zu: a merge must be two tokens with one space between them", path,
+                             line);
+            goto done;
+        }
+        DS_TRY_GOTO(status,
+                    dsi_merges_add(tok->ctx, path, &tok->vocab, &tok->merges, p,
+                                   (size_t)(middle - p), middle + 1, (size_t)(stop - middle - 1)),
+                    done);
+        p = next;
+    }
+done:
+    dsi_buf_free(&file);
+    return status;
+}
+
+ds_status dsi_tokenizer_read_gpt2(ds_tokenizer *tok, const char *vocab_path,
+                                  const char *merges_path)
+{
+    dsi_buf file;
+    ds_status status = DS_OK;
+    DS_TRY_GOTO(status, read_text(tok->ctx, vocab_path, &file), done);
+    reader r = {tok->ctx, vocab_path, dsi_buf_text(&file), dsi_buf_text(&file),
+                dsi_buf_text(&file) + file.size};
+    DS_TRY_GOTO(status, read_vocab(&r, &tok->vocab), done);
+    skip_space(&r);
+    if (r.p != r.end) {
+        status = bad(&r, "text after the end of the vocabulary");
+        goto done;
+    }
+    DS_TRY_GOTO(status, read_merges_txt(tok, merges_path), done);
+    tok->byte_level = true;
+    tok->decode_bytes = true;
+    tok->pretoks[0] = (dsi_pretok){.kind = DSI_PRETOK_SCAN, .scan = dsi_scan_gpt2};
+    tok->n_pretoks = 1;
+    static const char end_of_text[] = "<|endoftext|>";
+    const uint32_t id = dsi_vocab_find(&tok->vocab, end_of_text, sizeof end_of_text - 1);
+    if (id != DSI_NO_ID) {
+        tok->added = dsi_arena_array(tok->arena, 1, sizeof *tok->added);
+        if (tok->added == NULL) {
+            status = ds_fail(tok->ctx, DS_ERR_NOMEM, "%s: no memory", vocab_path);
+            goto done;
+        }
+        tok->n_added = 1;
+        tok->added[0] = (dsi_added_token){
+            .content = end_of_text, .n_content = sizeof end_of_text - 1, .id = id, .special = true};
+        tok->bos = id;
+        tok->eos[0] = id;
+        tok->n_eos = 1;
+    }
+    status = dsi_tokenizer_finish(tok, vocab_path);
+done:
+    dsi_buf_free(&file);
+    return status;
+}

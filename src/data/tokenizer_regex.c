@@ -1,0 +1,214 @@
+/* Patterns of a tokenizer file by PCRE2, with the meaning that Oniguruma gives them.
+ *
+ * Called for Split and Replace with a pattern that no scanner knows. Shorthands are rewritten to
+ * Unicode properties, so that \s is White_Space and \w is that of UTS #18; what the two engines
+ * read differently and cannot be rewritten is an error that names it.
+ */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "data/tokenizer.h"
+
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_PATTERN = 16384, JIT_STACK_BYTES = 16 << 20 };
+
+struct dsi_regex {
+    pcre2_code *code;
+};
+
+/* What each thread matches with. */
+typedef struct matcher {
+    pcre2_match_data *data;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack;
+} matcher;
+
+#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+
+/* The rewritten form of \letter, NULL when it stays as it is. */
+static const char *shorthand(char letter, bool in_class)
+{
+    switch (letter) {
+    case 's':
+        return "\\p{White_Space}";
+    case 'S':
+        return "\\P{White_Space}";
+    case 'd':
+        return "\\p{Nd}";
+    case 'D':
+        return "\\P{Nd}";
+    case 'h':
+        return in_class ? "0-9A-Fa-f" : "[0-9A-Fa-f]";
+    case 'w':
+        return in_class ? WORD : "[" WORD "]";
+    case 'W':
+        return in_class ? NULL : "[^" WORD "]";
+    default:
+        return NULL;
+    }
+}
+
+/* What cannot be rewritten at this place of the pattern, NULL when all is well. */
+static const char *difference(const char *p, size_t n, bool in_class)
+{
+    if (!in_class && n >= 3 && p[0] == '(' && p[1] == '?' && strchr("mxadu", p[2]) != NULL) {
+        return "an inline option other than (?i)";
+    }
+    if (in_class && n >= 2 && p[0] == '&' && p[1] == '&') {
+        return "an intersection of character classes (&&)";
+    }
+    if (in_class && n >= 2 && p[0] == '[' && p[1] != ':') {
+        return "a character class within a character class";
+    }
+    if (p[0] == '\\' && n >= 2 &&
+        (strchr("XRyYNOGKHbB", p[1]) != NULL || (in_class && p[1] == 'W'))) {
+        return "an escape";
+    }
+    return NULL;
+}
+
+static ds_status translate(ds_ctx *ctx, const char *path, const char *p, size_t n, dsi_buf *out)
+{
+    bool in_class = false;
+    for (size_t i = 0; i < n; ++i) {
+        const char *trouble = difference(p + i, n - i, in_class);
+        if (trouble != NULL) {
+            return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                           "%s: the pattern \"%.*s\" has %s at byte %zu, which is not supported",
+                           path, (int)(n < 200 ? n : 200), p, trouble, i);
+        }
+        if (p[i] == '\\' && i + 1 < n) {
+            const char *text = shorthand(p[i + 1], in_class);
+            if (text != NULL) {
+                dsi_buf_puts(out, text);
+            } else {
+                dsi_buf_append(out, p + i, 2);
+            }
+            ++i;
+            continue;
+        }
+        if (in_class && p[i] == '[') { /* a POSIX name: [:alpha:] */
+            const char *close = memchr(p + i, ']', n - i);
+            const size_t size = close != NULL ? (size_t)(close - (p + i)) + 1 : n - i;
+            dsi_buf_append(out, p + i, size);
+            i += size - 1;
+            continue;
+        }
+        dsi_buf_putc(out, p[i]);
+        if (p[i] == '[') {
+            in_class = true;
+            if (i + 1 < n && p[i + 1] == '^') {
+                dsi_buf_putc(out, p[++i]);
+            }
+            if (i + 1 < n && p[i + 1] == ']') {
+                dsi_buf_puts(out, "\\]"); /* first in a class it is a literal */
+                ++i;
+            }
+        } else if (p[i] == ']') {
+            in_class = false;
+        }
+    }
+    return out->failed ? ds_fail(ctx, DS_ERR_LIMIT, "%s: a pattern is too long", path) : DS_OK;
+}
+
+ds_status dsi_regex_compile(ds_ctx *ctx, const char *path, const char *pattern, size_t n,
+                            dsi_regex **regex_out)
+{
+    dsi_buf text = dsi_buf_make(MAX_PATTERN);
+    ds_status status = DS_OK;
+    dsi_regex *regex = NULL;
+    DS_TRY_GOTO(status, translate(ctx, path, pattern, n, &text), done);
+    regex = calloc(1, sizeof *regex);
+    if (regex == NULL) {
+        status = ds_fail(ctx, DS_ERR_NOMEM, "%s: no memory for a pattern", path);
+        goto done;
+    }
+    int error = 0;
+    PCRE2_SIZE at = 0;
+    /* ^ and $ are of lines in Oniguruma's syntax. */
+    regex->code = pcre2_compile((PCRE2_SPTR)dsi_buf_text(&text), text.size,
+                                PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                                &error, &at, NULL);
+    if (regex->code == NULL) {
+        char message[160];
+        (void)pcre2_get_error_message(error, (PCRE2_UCHAR *)message, sizeof message);
+        status = ds_fail(ctx, DS_ERR_FORMAT, "%s: the pattern \"%.*s\": %s", path,
+                         (int)(n < 200 ? n : 200), pattern, message);
+        free(regex);
+        goto done;
+    }
+    (void)pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE); /* without JIT it is interpreted */
+    *regex_out = regex;
+done:
+    dsi_buf_free(&text);
+    return status;
+}
+
+void dsi_regex_free(dsi_regex **regex)
+{
+    if (*regex != NULL) {
+        pcre2_code_free((*regex)->code);
+        free(*regex);
+        *regex = NULL;
+    }
+}
+
+void dsi_matcher_free(void *match)
+{
+    matcher *m = match;
+    if (m != NULL) {
+        pcre2_match_data_free(m->data);
+        pcre2_match_context_free(m->context);
+        pcre2_jit_stack_free(m->stack);
+        free(m);
+    }
+}
+
+static matcher *matcher_of(ds_tokenizer_scratch *s)
+{
+    if (s->match != NULL) {
+        return s->match;
+    }
+    matcher *m = calloc(1, sizeof *m);
+    if (m == NULL) {
+        return NULL;
+    }
+    m->data = pcre2_match_data_create(1, NULL);
+    m->context = pcre2_match_context_create(NULL);
+    m->stack = pcre2_jit_stack_create(32 << 10, JIT_STACK_BYTES, NULL);
+    if (m->data == NULL || m->context == NULL) {
+        dsi_matcher_free(m);
+        return NULL;
+    }
+    pcre2_jit_stack_assign(m->context, NULL, m->stack);
+    s->match = m;
+    return m;
+}
+
+int dsi_regex_find(ds_tokenizer_scratch *s, const dsi_regex *regex, const unsigned char *text,
+                   size_t n, size_t from, size_t *begin_out, size_t *end_out)
+{
+    matcher *m = matcher_of(s);
+    if (m == NULL) {
+        s->failed = ds_fail(s->tok->ctx, DS_ERR_NOMEM, "no memory to match a pattern");
+        return -1;
+    }
+    const int found =
+        pcre2_match(regex->code, text, n, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
+    if (found == PCRE2_ERROR_NOMATCH) {
+        return 0;
+    }
+    if (found < 0) {
+        char message[160];
+        (void)pcre2_get_error_message(found, (PCRE2_UCHAR *)message, sizeof message);
+        s->failed =
+            ds_fail(s->tok->ctx, DS_ERR_LIMIT,
+                    "a pre-tokenizer pattern failed at byte %zu of the text: %s", from, message);
+        return -1;
+    }
+    const PCRE2_SIZE *range = pcre2_get_ovector_pointer(m->data);
+    *begin_out = range[0];
+    *end_out = range[1] >= range[0] ? range[1] : range[0];
+    return 1;
+}
