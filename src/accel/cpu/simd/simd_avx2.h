@@ -86,6 +86,11 @@ DSI_INLINE vi vi_xor(vi a, vi b)
     return _mm256_xor_si256(a, b);
 }
 
+DSI_INLINE vi vi_max(vi a, vi b) /* signed */
+{
+    return _mm256_max_epi32(a, b);
+}
+
 DSI_INLINE vi vi_shl(vi a, unsigned n)
 {
     return _mm256_slli_epi32(a, (int)n);
@@ -288,6 +293,45 @@ DSI_INLINE float vf_hmax(vf a)
     const __m128 four = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+/* ---- fp64 ----------------------------------------------------------------------------------- */
+typedef __m256d vd; /* 4 fp64: half a vf */
+
+DSI_INLINE vd vd_set(double x)
+{
+    return _mm256_set1_pd(x);
+}
+
+DSI_INLINE vd vd_low(vf a) /* elements 0..VF_WIDTH/2-1 */
+{
+    return _mm256_cvtps_pd(_mm256_castps256_ps128(a));
+}
+
+DSI_INLINE vd vd_high(vf a)
+{
+    return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1));
+}
+
+DSI_INLINE vd vd_add(vd a, vd b)
+{
+    return _mm256_add_pd(a, b);
+}
+
+DSI_INLINE vd vd_sub(vd a, vd b)
+{
+    return _mm256_sub_pd(a, b);
+}
+
+DSI_INLINE vd vd_mul(vd a, vd b)
+{
+    return _mm256_mul_pd(a, b);
+}
+
+DSI_INLINE double vd_sum(vd a)
+{
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(a), _mm256_extractf128_pd(a, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
 /* ---- bf16 and fp16 -------------------------------------------------------------------------- */

@@ -80,6 +80,11 @@ DSI_INLINE vi vi_xor(vi a, vi b)
     return _mm512_xor_si512(a, b);
 }
 
+DSI_INLINE vi vi_max(vi a, vi b) /* signed */
+{
+    return _mm512_max_epi32(a, b);
+}
+
 DSI_INLINE vi vi_shl(vi a, unsigned n)
 {
     return _mm512_slli_epi32(a, n);
@@ -273,6 +278,44 @@ DSI_INLINE float vf_sum(vf a) /* halves added until one is left */
 DSI_INLINE float vf_hmax(vf a)
 {
     return _mm512_reduce_max_ps(a);
+}
+
+/* ---- fp64 ----------------------------------------------------------------------------------- */
+typedef __m512d vd; /* 8 fp64: half a vf */
+
+DSI_INLINE vd vd_set(double x)
+{
+    return _mm512_set1_pd(x);
+}
+
+DSI_INLINE vd vd_low(vf a) /* elements 0..VF_WIDTH/2-1 */
+{
+    return _mm512_cvtps_pd(_mm512_castps512_ps256(a));
+}
+
+DSI_INLINE vd vd_high(vf a)
+{
+    return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1));
+}
+
+DSI_INLINE vd vd_add(vd a, vd b)
+{
+    return _mm512_add_pd(a, b);
+}
+
+DSI_INLINE vd vd_sub(vd a, vd b)
+{
+    return _mm512_sub_pd(a, b);
+}
+
+DSI_INLINE vd vd_mul(vd a, vd b)
+{
+    return _mm512_mul_pd(a, b);
+}
+
+DSI_INLINE double vd_sum(vd a)
+{
+    return _mm512_reduce_add_pd(a);
 }
 
 /* ---- bf16 and fp16 -------------------------------------------------------------------------- */

@@ -26,7 +26,11 @@
     X(sigmoid)                                                                                     \
     X(relu)                                                                                        \
     X(square)                                                                                      \
-    X(relu_backward)
+    X(relu_backward)                                                                               \
+    X(adam)                                                                                        \
+    X(sgd)                                                                                         \
+    X(lion)                                                                                        \
+    X(adagrad)
 
 #define DSI_STRING_1(x) #x
 #define DSI_STRING(x)   DSI_STRING_1(x)

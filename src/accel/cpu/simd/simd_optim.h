@@ -1,0 +1,195 @@
+/* The loop that all elementwise optimizer updates share: operands, scalars, prefetch, tails.
+ *
+ * Operands of the operators (op/ops.h): param, grad, hyper, factor, [master], states; outputs
+ * param, [master], states, at the same addresses. Included by simd_optim.c and simd_lamb.c.
+ */
+#ifndef DSI_ACCEL_CPU_SIMD_OPTIM_H
+#define DSI_ACCEL_CPU_SIMD_OPTIM_H
+
+#include "accel/cpu/simd/simd_kernel.h"
+
+enum { OPTIM_PARAM, OPTIM_GRAD, OPTIM_HYPER, OPTIM_FACTOR, OPTIM_MASTER, OPTIM_STATES };
+
+typedef struct optim_job {
+    void *param;
+    const void *grad;
+    float *master; /* NULL: the parameter is f32 */
+    void *state[2];
+    ds_dtype param_type, grad_type, state_type;
+    const float *hyper;
+    float factor;
+    const dsi_optim_attrs *attrs;
+    size_t n;
+} optim_job;
+
+/* The scalars of docs/internals/optim.md, broadcast. */
+typedef struct optim_scalars {
+    vf factor, wd, b1, c1, b2, c2, inverse_bias2, eps, decay, step, minus_lr, undamped;
+    bool l2, decoupled, first, nesterov;
+} optim_scalars;
+
+/* State i, or NULL when it is absent. Absent masters still hold their place. */
+static inline const ds_tensor *optim_state(const ds_kernel_call *call, uint32_t i)
+{
+    return input_at(call, OPTIM_STATES + i);
+}
+
+static inline optim_scalars optim_scalars_of(const optim_job *job)
+{
+    const float *h = job->hyper;
+    const float lr = h[DSI_HYPER_LR];
+    const float wd = h[DSI_HYPER_WEIGHT_DECAY];
+    const float lr_wd = lr * wd;
+    const bool adamw = job->attrs->adamw != 0;
+    return (optim_scalars){
+        .factor = vf_set(job->factor),
+        .wd = vf_set(wd),
+        .b1 = vf_set(h[DSI_HYPER_BETA1]),
+        .c1 = vf_set(1.0f - h[DSI_HYPER_BETA1]),
+        .b2 = vf_set(h[DSI_HYPER_BETA2]),
+        .c2 = vf_set(1.0f - h[DSI_HYPER_BETA2]),
+        .inverse_bias2 = vf_set(1.0f / h[DSI_HYPER_BIAS2]),
+        .eps = vf_set((float)job->attrs->eps),
+        .decay = vf_set(1.0f - lr_wd),
+        .step = vf_set(-(lr / h[DSI_HYPER_BIAS1])),
+        .minus_lr = vf_set(-lr),
+        .undamped = vf_set((float)(1.0 - job->attrs->dampening)),
+        .l2 = !adamw && wd != 0.0f,
+        .decoupled = adamw,
+        .first = h[DSI_HYPER_FIRST] != 0.0f,
+        .nesterov = job->attrs->nesterov != 0,
+    };
+}
+
+typedef void (*optim_step)(const optim_scalars *k, vf g, vf *p, vf *s0, vf *s1);
+
+/* Elements i..i+n-1, n <= VF_WIDTH; whole: n = VF_WIDTH. */
+DSI_INLINE void optim_vector(const optim_job *job, const optim_scalars *k, size_t i, size_t n,
+                             bool whole, ds_dtype pt, ds_dtype gt, ds_dtype st, int n_states,
+                             optim_step step)
+{
+    const bool master = job->master != NULL;
+    const void *source = master ? job->master : job->param;
+    vf p = whole ? vf_load((const float *)source + i) : vf_load_n((const float *)source + i, n);
+    vf s0 = vf_zero();
+    vf s1 = vf_zero();
+    const vf g = whole ? vf_get(job->grad, gt, i) : vf_get_n(job->grad, gt, i, n);
+    if (n_states > 0) {
+        s0 = whole ? vf_get(job->state[0], st, i) : vf_get_n(job->state[0], st, i, n);
+    }
+    if (n_states > 1) {
+        s1 = whole ? vf_get(job->state[1], st, i) : vf_get_n(job->state[1], st, i, n);
+    }
+    step(k, vf_mul(g, k->factor), &p, &s0, &s1);
+    if (n_states > 0) {
+        whole ? vf_put(job->state[0], st, i, s0) : vf_put_n(job->state[0], st, i, s0, n);
+    }
+    if (n_states > 1) {
+        whole ? vf_put(job->state[1], st, i, s1) : vf_put_n(job->state[1], st, i, s1, n);
+    }
+    if (master) {
+        whole ? vf_store(job->master + i, p) : vf_store_n(job->master + i, p, n);
+    }
+    whole ? vf_put(job->param, pt, i, p) : vf_put_n(job->param, pt, i, p, n);
+}
+
+enum { OPTIM_AHEAD = 1024, OPTIM_BATCH = 32 }; /* bytes of fp32 streams; elements a turn */
+
+/* Asks for the lines of elements i+ahead.. of one stream, OPTIM_BATCH elements. */
+DSI_INLINE void optim_prefetch(const void *base, ds_dtype type, size_t i)
+{
+    const size_t bytes = type == DS_DTYPE_F32 ? 4 : 2;
+    const char *at = (const char *)base + i * bytes + OPTIM_AHEAD * bytes / 4;
+    _mm_prefetch(at, _MM_HINT_T1);
+    if (bytes == 4) {
+        _mm_prefetch(at + 64, _MM_HINT_T1);
+    }
+}
+
+DSI_INLINE void optim_loop(const optim_job *job, size_t begin, size_t end, ds_dtype pt, ds_dtype gt,
+                           ds_dtype st, int n_states, optim_step step)
+{
+    const optim_scalars k = optim_scalars_of(job);
+    size_t i = begin;
+    for (; i + OPTIM_BATCH <= end; i += OPTIM_BATCH) {
+        optim_prefetch(job->grad, gt, i);
+        optim_prefetch(job->param, pt, i);
+        if (job->master != NULL) {
+            optim_prefetch(job->master, DS_DTYPE_F32, i);
+        }
+        for (int s = 0; s < n_states; ++s) {
+            optim_prefetch(job->state[s], st, i);
+        }
+        for (size_t j = 0; j < OPTIM_BATCH; j += VF_WIDTH) {
+            optim_vector(job, &k, i + j, VF_WIDTH, true, pt, gt, st, n_states, step);
+        }
+    }
+    for (; i < end; i += VF_WIDTH) {
+        const size_t n = end - i < VF_WIDTH ? end - i : VF_WIDTH;
+        optim_vector(job, &k, i, n, false, pt, gt, st, n_states, step);
+    }
+}
+
+/* Defines NAME_range from NAME_step: the common element types specialised, the others by branches
+ * inside the loop. */
+#define OPTIM_RANGE(name, n_states)                                                                \
+    static void name##_range(const void *opaque, size_t begin, size_t end)                         \
+    {                                                                                              \
+        const optim_job *j = opaque;                                                               \
+        const ds_dtype f = DS_DTYPE_F32;                                                           \
+        const ds_dtype h = DS_DTYPE_BF16;                                                          \
+        const bool f32_state = j->state_type == f;                                                 \
+        if (j->param_type == f && j->grad_type == f && f32_state) {                                \
+            optim_loop(j, begin, end, f, f, f, n_states, name##_step);                             \
+        } else if (j->param_type == h && j->grad_type == h && f32_state) {                         \
+            optim_loop(j, begin, end, h, h, f, n_states, name##_step);                             \
+        } else if (j->param_type == h && j->grad_type == f && f32_state) {                         \
+            optim_loop(j, begin, end, h, f, f, n_states, name##_step);                             \
+        } else {                                                                                   \
+            optim_loop(j, begin, end, j->param_type, j->grad_type, j->state_type, n_states,        \
+                       name##_step);                                                               \
+        }                                                                                          \
+    }
+
+static inline bool optim_supports(const ds_kernel_sig *sig)
+{
+    const bool master = sig->n_in > OPTIM_MASTER && sig->in[OPTIM_MASTER].dtype != DS_DTYPE_NONE;
+    for (uint32_t i = OPTIM_STATES; i < sig->n_in; ++i) {
+        if (sig->in[i].dtype == DS_DTYPE_F16) {
+            return false;
+        }
+    }
+    return all_act_types(sig) && (master || sig->in[OPTIM_PARAM].dtype == DS_DTYPE_F32);
+}
+
+static inline optim_job optim_job_of(const ds_kernel_call *call, uint32_t n_states)
+{
+    const ds_tensor *in = call->in;
+    const ds_tensor *master = input_at(call, OPTIM_MASTER);
+    optim_job job = {.param = in[OPTIM_PARAM].data,
+                     .grad = in[OPTIM_GRAD].data,
+                     .master = master != NULL ? master->data : NULL,
+                     .param_type = in[OPTIM_PARAM].meta.dtype,
+                     .grad_type = in[OPTIM_GRAD].meta.dtype,
+                     .state_type = DS_DTYPE_F32,
+                     .hyper = in[OPTIM_HYPER].data,
+                     .factor = *(const float *)in[OPTIM_FACTOR].data,
+                     .attrs = call->sig->attrs,
+                     .n = tensor_count(&in[OPTIM_PARAM])};
+    for (uint32_t s = 0; s < n_states; ++s) {
+        job.state[s] = in[OPTIM_STATES + s].data;
+        job.state_type = in[OPTIM_STATES + s].meta.dtype;
+    }
+    return job;
+}
+
+enum { OPTIM_GRAIN = 65536 };
+
+static inline ds_status run_optim(const ds_kernel_call *call, uint32_t n_states, range_fn fn)
+{
+    const optim_job job = optim_job_of(call, n_states);
+    for_ranges(call->ctx, job.n, OPTIM_GRAIN, fn, &job);
+    return DS_OK;
+}
+
+#endif
