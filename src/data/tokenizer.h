@@ -301,8 +301,7 @@ struct ds_tokenizer_scratch {
 };
 
 /* Grows an array of `size`-byte elements to hold `need`; false records ERR_NOMEM in the scratch. */
-bool dsi_scratch_grow(ds_tokenizer_scratch *s, void **data, size_t *capacity, size_t need,
-                      size_t size);
+bool dsi_tok_grow(ds_tokenizer_scratch *s, void **data, size_t *capacity, size_t need, size_t size);
 /* Makes room in a made text for `need` bytes (and their map, with map). */
 bool dsi_made_reserve(ds_tokenizer_scratch *s, dsi_made *made, size_t need, bool map);
 /* Appends bytes that stand for `range` of the input (given only with a map). */
@@ -325,7 +324,7 @@ static inline ds_token_range dsi_view_range(dsi_view view)
     return (ds_token_range){view.map[0].begin, view.map[view.n - 1].end};
 }
 
-void dsi_emit(ds_tokenizer_scratch *s, uint32_t id, ds_token_range range);
+void dsi_tok_emit(ds_tokenizer_scratch *s, uint32_t id, ds_token_range range);
 
 /* Notes in joins which neighbours a merge product has inside. */
 void dsi_joins_add(unsigned char *joins, const unsigned char *text, size_t n);
@@ -334,10 +333,10 @@ void dsi_joins_add(unsigned char *joins, const unsigned char *text, size_t n);
 void dsi_bpe_word(ds_tokenizer_scratch *s, dsi_view word);
 
 /* Runs the normalizers; the result is view itself or lies in made_norm. */
-dsi_view dsi_normalize(ds_tokenizer_scratch *s, dsi_view view);
+dsi_view dsi_tok_normalize(ds_tokenizer_scratch *s, dsi_view view);
 
 /* Runs pre-tokenizer steps from `step` on, then dsi_bpe_word on each word. */
-void dsi_pretokenize(ds_tokenizer_scratch *s, uint32_t step, dsi_view view);
+void dsi_tok_pretokenize(ds_tokenizer_scratch *s, uint32_t step, dsi_view view);
 
 /* The scanner for a pattern by its exact text, NULL when it is not a well-known one. */
 dsi_scan_fn dsi_scan_for(const char *pattern, size_t n);

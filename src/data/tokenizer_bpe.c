@@ -11,7 +11,7 @@
 
 enum { SCAN_LIMIT = 48 }; /* symbols up to which scanning beats the heap */
 
-void dsi_emit(ds_tokenizer_scratch *s, uint32_t id, ds_token_range range)
+void dsi_tok_emit(ds_tokenizer_scratch *s, uint32_t id, ds_token_range range)
 {
     if (s->n == s->max_tokens) {
         if (s->failed == DS_OK) {
@@ -20,12 +20,12 @@ void dsi_emit(ds_tokenizer_scratch *s, uint32_t id, ds_token_range range)
         }
         return;
     }
-    if (!dsi_scratch_grow(s, (void **)&s->ids, &s->capacity, s->n + 1, sizeof *s->ids)) {
+    if (!dsi_tok_grow(s, (void **)&s->ids, &s->capacity, s->n + 1, sizeof *s->ids)) {
         return;
     }
     if (s->want_ranges) {
-        if (!dsi_scratch_grow(s, (void **)&s->ranges, &s->ranges_capacity, s->n + 1,
-                              sizeof *s->ranges)) {
+        if (!dsi_tok_grow(s, (void **)&s->ranges, &s->ranges_capacity, s->n + 1,
+                          sizeof *s->ranges)) {
             return;
         }
         s->ranges[s->n] = range;
@@ -37,8 +37,8 @@ void dsi_emit(ds_tokenizer_scratch *s, uint32_t id, ds_token_range range)
 
 static void add_symbol(ds_tokenizer_scratch *s, uint32_t id, uint32_t size)
 {
-    if (dsi_scratch_grow(s, (void **)&s->symbols, &s->symbols_capacity, s->n_symbols + 1,
-                         sizeof *s->symbols)) {
+    if (dsi_tok_grow(s, (void **)&s->symbols, &s->symbols_capacity, s->n_symbols + 1,
+                     sizeof *s->symbols)) {
         s->symbols[s->n_symbols++] = (dsi_symbol){.id = id, .size = size};
     }
 }
@@ -165,8 +165,7 @@ static bool sooner(const dsi_candidate *a, const dsi_candidate *b)
 
 static void heap_push(ds_tokenizer_scratch *s, dsi_candidate candidate)
 {
-    if (!dsi_scratch_grow(s, (void **)&s->heap, &s->heap_capacity, s->n_heap + 1,
-                          sizeof *s->heap)) {
+    if (!dsi_tok_grow(s, (void **)&s->heap, &s->heap_capacity, s->n_heap + 1, sizeof *s->heap)) {
         return;
     }
     size_t i = s->n_heap++;
@@ -300,7 +299,7 @@ static void emit_remembered(ds_tokenizer_scratch *s, const dsi_word *slot, dsi_v
     size_t at = 0;
     for (size_t i = 0; i < slot->n_ids; ++i) {
         const size_t size = s->tok->raw_size[slot->ids[i]];
-        dsi_emit(s, slot->ids[i], dsi_view_range(dsi_view_part(word, at, size)));
+        dsi_tok_emit(s, slot->ids[i], dsi_view_range(dsi_view_part(word, at, size)));
         at += size;
     }
 }
@@ -367,7 +366,8 @@ static void encode_word(ds_tokenizer_scratch *s, dsi_view word)
     }
     size_t at = 0;
     for (size_t i = 0; i < s->n_symbols; ++i) {
-        dsi_emit(s, s->symbols[i].id, dsi_view_range(dsi_view_part(word, at, s->symbols[i].size)));
+        dsi_tok_emit(s, s->symbols[i].id,
+                     dsi_view_range(dsi_view_part(word, at, s->symbols[i].size)));
         at += s->symbols[i].size;
     }
 }

@@ -59,8 +59,7 @@ void ds_tokenizer_scratch_destroy(ds_tokenizer_scratch **scratch)
     *scratch = NULL;
 }
 
-bool dsi_scratch_grow(ds_tokenizer_scratch *s, void **data, size_t *capacity, size_t need,
-                      size_t size)
+bool dsi_tok_grow(ds_tokenizer_scratch *s, void **data, size_t *capacity, size_t need, size_t size)
 {
     if (need <= *capacity) {
         return true;
@@ -82,9 +81,9 @@ bool dsi_scratch_grow(ds_tokenizer_scratch *s, void **data, size_t *capacity, si
 
 bool dsi_made_reserve(ds_tokenizer_scratch *s, dsi_made *made, size_t need, bool map)
 {
-    return dsi_scratch_grow(s, (void **)&made->text, &made->capacity, need, 1) &&
+    return dsi_tok_grow(s, (void **)&made->text, &made->capacity, need, 1) &&
            (!map ||
-            dsi_scratch_grow(s, (void **)&made->map, &made->map_capacity, need, sizeof *made->map));
+            dsi_tok_grow(s, (void **)&made->map, &made->map_capacity, need, sizeof *made->map));
 }
 
 bool dsi_made_append(ds_tokenizer_scratch *s, dsi_made *made, const void *text, size_t n,
@@ -137,8 +136,8 @@ static void cut_added(ds_tokenizer_scratch *s, const dsi_trie *trie, dsi_view vi
         if (match.begin > done) {
             rest(s, dsi_view_part(view, done, match.begin - done), no_special);
         }
-        dsi_emit(s, s->tok->added[match.token].id,
-                 dsi_view_range(dsi_view_part(view, match.begin, match.end - match.begin)));
+        dsi_tok_emit(s, s->tok->added[match.token].id,
+                     dsi_view_range(dsi_view_part(view, match.begin, match.end - match.begin)));
         done = match.end;
         from = match.next;
     }
@@ -150,12 +149,12 @@ static void cut_added(ds_tokenizer_scratch *s, const dsi_trie *trie, dsi_view vi
 static void split_segment(ds_tokenizer_scratch *s, dsi_view view, bool no_special)
 {
     (void)no_special;
-    dsi_pretokenize(s, 0, view);
+    dsi_tok_pretokenize(s, 0, view);
 }
 
 static void normalize_segment(ds_tokenizer_scratch *s, dsi_view view, bool no_special)
 {
-    const dsi_view normalized = dsi_normalize(s, view);
+    const dsi_view normalized = dsi_tok_normalize(s, view);
     cut_added(s, &s->tok->trie_normalized, normalized, no_special, split_segment);
 }
 
@@ -163,7 +162,7 @@ static void encode_text(ds_tokenizer_scratch *s, dsi_view view, uint32_t flags)
 {
     if (s->tok->bytes) {
         for (size_t i = 0; i < view.n && s->failed == DS_OK; ++i) {
-            dsi_emit(s, view.text[i], (ds_token_range){i, i + 1});
+            dsi_tok_emit(s, view.text[i], (ds_token_range){i, i + 1});
         }
         return;
     }
@@ -196,7 +195,7 @@ ds_status ds_tokenizer_encode(const ds_tokenizer *tok, ds_tokenizer_scratch *scr
             }
             for (uint32_t k = 0; k < piece->n_ids; ++k) {
                 const size_t at = s->n > 0 && s->want_ranges ? s->ranges[s->n - 1].end : 0;
-                dsi_emit(s, piece->ids[k], (ds_token_range){at, at});
+                dsi_tok_emit(s, piece->ids[k], (ds_token_range){at, at});
             }
         }
     }

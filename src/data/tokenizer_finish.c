@@ -345,7 +345,7 @@ static ds_status build_patterns(ds_tokenizer *tok, const char *path)
         if (s == NULL) {
             DS_TRY_GOTO(status, ds_tokenizer_scratch_create(tok, 0, &s), done);
         }
-        const dsi_view view = dsi_normalize(
+        const dsi_view view = dsi_tok_normalize(
             s, (dsi_view){.text = (const unsigned char *)added->content, .n = added->n_content});
         DS_TRY_GOTO(status, s->failed, done);
         added->pattern = dsi_arena_strndup(tok->arena, (const char *)view.text, view.n);

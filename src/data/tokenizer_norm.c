@@ -48,8 +48,8 @@ static bool append_run(ds_tokenizer_scratch *s, form f, dsi_made *made, dsi_view
     utf8proc_ssize_t n = utf8proc_decompose(text, (utf8proc_ssize_t)run.n, s->points,
                                             (utf8proc_ssize_t)s->points_capacity, f.options);
     if (n > (utf8proc_ssize_t)s->points_capacity) {
-        if (!dsi_scratch_grow(s, (void **)&s->points, &s->points_capacity, (size_t)n,
-                              sizeof *s->points)) {
+        if (!dsi_tok_grow(s, (void **)&s->points, &s->points_capacity, (size_t)n,
+                          sizeof *s->points)) {
             return false;
         }
         n = utf8proc_decompose(text, (utf8proc_ssize_t)run.n, s->points,
@@ -253,7 +253,7 @@ static bool is_needed(const dsi_norm *norm, dsi_view view)
     }
 }
 
-dsi_view dsi_normalize(ds_tokenizer_scratch *s, dsi_view view)
+dsi_view dsi_tok_normalize(ds_tokenizer_scratch *s, dsi_view view)
 {
     uint32_t turn = 0;
     for (uint32_t i = 0; i < s->tok->n_norms && view.n > 0; ++i) {

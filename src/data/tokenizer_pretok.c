@@ -16,7 +16,7 @@ static void next_step(ds_tokenizer_scratch *s, uint32_t step, dsi_view piece)
     if (step + 1 == s->tok->n_pretoks) {
         dsi_bpe_word(s, piece);
     } else {
-        dsi_pretokenize(s, step + 1, piece);
+        dsi_tok_pretokenize(s, step + 1, piece);
     }
 }
 
@@ -283,7 +283,7 @@ static void metaspace(ds_tokenizer_scratch *s, uint32_t step, const dsi_pretok *
     }
 }
 
-void dsi_pretokenize(ds_tokenizer_scratch *s, uint32_t step, dsi_view view)
+void dsi_tok_pretokenize(ds_tokenizer_scratch *s, uint32_t step, dsi_view view)
 {
     if (view.n == 0 || s->failed != DS_OK) {
         return;
