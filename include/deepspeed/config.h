@@ -1,0 +1,250 @@
+/* DeepSpeed's configuration: load a JSON or HJSON file, resolve it, read numbers.
+ *
+ * Two calls. ds_config_load_file reads and checks every key (syntax, names, types, bounds,
+ * features that are not built, contradictions that need nothing more); it reports all errors of a
+ * file together. ds_config_resolve fills what the file leaves open: the batch triple from the world
+ * size, "auto" from the trainer's values as Hugging Face's Trainer does, defaults; and checks the
+ * rest. Then ds_config_values gives a plain struct, const, which is all that an engine reads.
+ *
+ * Thread rule: load and resolve on one thread; a resolved config is const and any thread may read
+ * it. Everything that a config hands out is owned by it and lives as long as it does.
+ */
+#ifndef DEEPSPEED_CONFIG_H
+#define DEEPSPEED_CONFIG_H
+
+#include <deepspeed/schedule.h>
+#include <deepspeed/tensor.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds_config ds_config;
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+typedef struct ds_config_params {
+    bool allow_unknown_keys; /* default false; true: an unknown key is a notice, not an error */
+} ds_config_params;
+
+/* Loads a file, or text of n bytes that messages call `name`. params NULL: defaults. The caller
+ * owns *config_out; ctx must outlive it.
+ * Errors: ERR_NOT_FOUND, ERR_IO, ERR_LIMIT (size, depth, count), ERR_CONFIG: the message holds one
+ * paragraph for each error ("file:line:column: path: expected …, found …; remedy"), up to 50 and
+ * up to the 4 KiB of an error record. ds_config_check_file gives them whole. */
+DS_API ds_status ds_config_load_file(ds_ctx *ctx, const char *path, const ds_config_params *params,
+                                     ds_config **config_out);
+DS_API ds_status ds_config_load_text(ds_ctx *ctx, const char *name, const char *text, size_t n,
+                                     const ds_config_params *params, ds_config **config_out);
+
+/* Frees and nulls *config. Accepts NULL and *config == NULL. */
+DS_API void ds_config_destroy(ds_config **config);
+
+/* ---- resolving ------------------------------------------------------------------------------- */
+
+/* A number that may be unknown. {0} is unknown; ds_known(x) is x. */
+typedef struct ds_maybe {
+    bool known;
+    double value;
+} ds_maybe;
+
+static inline ds_maybe ds_known(double value)
+{
+    ds_maybe maybe;
+    maybe.known = true;
+    maybe.value = value;
+    return maybe;
+}
+
+/* The values that "auto" stands for. Each is optional: an "auto" without its value is an error that
+ * names the flag; a value that contradicts a number in the file is an error that names both. */
+typedef struct ds_trainer_values {
+    ds_maybe micro_batch;                 /* --micro_batch: samples a rank, a micro-step */
+    ds_maybe gradient_accumulation_steps; /* --gradient_accumulation_steps */
+    ds_maybe learning_rate;               /* --learning_rate */
+    ds_maybe weight_decay;                /* --weight_decay */
+    ds_maybe adam_beta1, adam_beta2;      /* --adam_beta1, --adam_beta2 */
+    ds_maybe adam_epsilon;                /* --adam_epsilon */
+    ds_maybe max_grad_norm;               /* --max_grad_norm */
+    ds_maybe warmup_steps;                /* --warmup_steps */
+    ds_maybe total_steps;                 /* --steps, or what --epochs amounts to */
+    ds_maybe fp16, bf16;                  /* --fp16, --bf16: 0 or 1 */
+    ds_maybe hidden_size;                 /* of the model */
+} ds_trainer_values;
+
+/* Resolves for a world size (>= 1, data-parallel ranks). trainer NULL: nothing is known. May be
+ * called again with other values; values and notices of before are then void.
+ * Errors: ERR_ARG, ERR_CONFIG (as at loading, all together), ERR_NOMEM. */
+DS_API ds_status ds_config_resolve(ds_config *config, uint32_t world_size,
+                                   const ds_trainer_values *trainer);
+
+/* ---- what the engine reads ------------------------------------------------------------------- */
+
+typedef struct ds_config_batch {
+    int64_t train_batch_size;               /* samples an optimizer step, all ranks */
+    int64_t train_micro_batch_size_per_gpu; /* samples a rank, a micro-step */
+    int64_t gradient_accumulation_steps;    /* micro-steps an optimizer step */
+} ds_config_batch;
+
+#define DS_OPTIMIZER_KIND_LIST(X)                                                                  \
+    X(NONE, "none")                                                                                \
+    X(ADAM, "Adam")                                                                                \
+    X(SGD, "SGD")                                                                                  \
+    X(LION, "Lion")                                                                                \
+    X(ADAGRAD, "Adagrad")                                                                          \
+    X(LAMB, "Lamb")
+
+typedef enum ds_optimizer_kind {
+#define X(id, text) DS_OPTIMIZER_##id,
+    DS_OPTIMIZER_KIND_LIST(X)
+#undef X
+        DS_OPTIMIZER_KIND_COUNT
+} ds_optimizer_kind;
+
+typedef struct ds_config_optimizer {
+    ds_optimizer_kind kind; /* NONE: the file names none */
+    double lr;
+    double weight_decay;
+    double beta1, beta2; /* ADAM, LION, LAMB */
+    double eps;          /* ADAM, ADAGRAD, LAMB */
+    bool decoupled;      /* ADAM: AdamW. DeepSpeed's "Adam" is AdamW too unless adam_w_mode false */
+    bool bias_correction;        /* ADAM, LAMB */
+    double momentum, dampening;  /* SGD */
+    bool nesterov;               /* SGD */
+    double max_coeff, min_coeff; /* LAMB: bounds of the trust ratio */
+} ds_config_optimizer;
+
+typedef struct ds_config_fp16 {
+    bool enabled;
+    bool dynamic;         /* loss_scale 0 */
+    double loss_scale;    /* of the static kind */
+    double initial_scale; /* 2^initial_scale_power: where the dynamic kind starts */
+    int64_t loss_scale_window;
+    int64_t hysteresis;
+    bool consecutive_hysteresis;
+    double min_loss_scale;
+    bool master_weights_and_grads;
+} ds_config_fp16;
+
+typedef struct ds_config_bf16 {
+    bool enabled;
+    bool immediate_grad_update;
+    bool check_grad_overflow;
+    bool master_weights_and_grads;
+    bool optimizer_states;
+} ds_config_bf16;
+
+typedef struct ds_config_zero {
+    int64_t stage; /* 0..3 */
+    bool contiguous_gradients, reduce_scatter, allgather_partitions, round_robin_gradients;
+    bool overlap_comm; /* resolved: null is true for stage 3 */
+    int64_t reduce_bucket_size, allgather_bucket_size, sub_group_size; /* elements */
+    int64_t prefetch_bucket_size, param_persistence_threshold;         /* elements, stage 3 */
+    int64_t model_persistence_threshold, max_live_parameters, max_reuse_distance;
+    bool gather_16bit_weights_on_model_save;
+    bool ignore_unused_parameters;
+} ds_config_zero;
+
+typedef struct ds_config_activation_checkpointing {
+    bool partition_activations, cpu_checkpointing, contiguous_memory_optimization;
+    int64_t number_checkpoints; /* -1: not given */
+    bool synchronize_checkpoint_boundary, profile;
+} ds_config_activation_checkpointing;
+
+/* tensorboard and csv_monitor: files go to output_path/job_name. */
+typedef struct ds_config_monitor {
+    bool enabled;
+    const char *output_path;
+    const char *job_name;
+} ds_config_monitor;
+
+typedef enum ds_tag_validation { DS_TAG_WARN, DS_TAG_IGNORE, DS_TAG_FAIL } ds_tag_validation;
+
+typedef struct ds_config_values {
+    ds_config_batch batch;
+    uint32_t world_size;
+    ds_config_optimizer optimizer;
+    ds_schedule_params scheduler;
+    ds_config_fp16 fp16;
+    ds_config_bf16 bf16;
+    ds_dtype compute_dtype;    /* F16, BF16 or F32, from the two above */
+    ds_dtype grad_accum_dtype; /* data_types.grad_accum_dtype, default F32 */
+    ds_dtype communication_dtype;
+    double gradient_clipping; /* <= 0: off */
+    bool prescale_gradients;
+    double gradient_predivide_factor;
+    bool gradient_sum; /* gradient_allreduce_op "sum"; false: mean */
+    ds_config_zero zero;
+    ds_config_activation_checkpointing activation_checkpointing;
+    ds_config_monitor tensorboard, csv_monitor;
+    ds_tag_validation tag_validation;
+    int64_t steps_per_print; /* 0: never */
+    bool wall_clock_breakdown, memory_breakdown, dump_state;
+    bool throughput_timer;
+    bool dataloader_drop_last;
+    int64_t data_seed; /* data_efficiency.seed */
+} ds_config_values;
+
+/* NULL before the first successful ds_config_resolve. */
+DS_API const ds_config_values *ds_config_get(const ds_config *config);
+
+/* ---- what people read ------------------------------------------------------------------------ */
+
+typedef enum ds_config_origin_kind {
+    DS_ORIGIN_DEFAULT, /* the file says nothing */
+    DS_ORIGIN_FILE,    /* file:line:column under its own name */
+    DS_ORIGIN_ALIAS,   /* file:line:column under an alias or a deprecated name */
+    DS_ORIGIN_AUTO,    /* "auto", filled from a flag, the model or a default */
+    DS_ORIGIN_RULE     /* derived from other keys */
+} ds_config_origin_kind;
+
+/* One effective value. */
+typedef struct ds_config_item {
+    const char *path;  /* "zero_optimization.stage" */
+    const char *value; /* as JSON */
+    ds_config_origin_kind origin;
+    const char *detail; /* "ds.json:4:12", "--learning_rate", "train_batch_size / …"; "" if none */
+    uint32_t line, column; /* of the value in the file, 0 without one */
+} ds_config_item;
+
+/* Effective values after resolve, in the order of docs/config.md. */
+DS_API size_t ds_config_n_items(const ds_config *config);
+DS_API const ds_config_item *ds_config_item_at(const ds_config *config, size_t index);
+/* NULL when no key has the path. */
+DS_API const ds_config_item *ds_config_find(const ds_config *config, const char *path);
+
+/* Notices: deprecated names, aliases, keys without effect here, unknown keys that were allowed. One
+ * line each, "file:line:column: path: text". A caller logs them once, at DS_LOG_WARN. */
+DS_API size_t ds_config_n_notices(const ds_config *config);
+DS_API const char *ds_config_notice(const ds_config *config, size_t index);
+
+/* The effective configuration as JSON. origins true: each value becomes
+ * {"value": …, "origin": "…"}. The caller frees *text_out with free(). Errors: ERR_STATE before
+ * resolve, ERR_NOMEM. */
+DS_API ds_status ds_config_print(const ds_config *config, bool origins, char **text_out);
+
+/* Everything known of a key (a path, or the last part of one), as text. Errors: ERR_NOT_FOUND
+ * (names the nearest key). The caller frees *text_out with free(). */
+DS_API ds_status ds_config_explain(ds_ctx *ctx, const char *key, char **text_out);
+
+/* The option tables as JSON Schema (draft 2020-12), and as the page docs/config.md. The caller
+ * frees *text_out with free(). Errors: ERR_NOMEM. */
+DS_API ds_status ds_config_schema(ds_ctx *ctx, char **text_out);
+DS_API ds_status ds_config_docs(ds_ctx *ctx, char **text_out);
+
+/* An error record (ds_ctx_error) is cut at 4 KiB.
+ * This gives all: the text of every error of a file, checked
+ * as ds_config_load_file does and, when world_size > 0, resolved with trainer too. *n_errors_out 0
+ * and "" when it is right. Returns an error only when the file cannot be read. The caller frees
+ * *text_out with free(). */
+DS_API ds_status ds_config_check_file(ds_ctx *ctx, const char *path, const ds_config_params *params,
+                                      uint32_t world_size, const ds_trainer_values *trainer,
+                                      size_t *n_errors_out, char **text_out);
+
+DS_API const char *ds_optimizer_kind_name(ds_optimizer_kind kind);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
