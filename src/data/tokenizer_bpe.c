@@ -281,6 +281,8 @@ static void remember(ds_tokenizer_scratch *s, dsi_word *slot, dsi_view word)
         if (s->symbols[i].size != s->tok->raw_size[s->symbols[i].id]) {
             return; /* unknown, or left out: the size is not known from the id */
         }
+    }
+    for (size_t i = 0; i < s->n_symbols; ++i) {
         slot->ids[i] = s->symbols[i].id;
     }
     memcpy(slot->key, word.text, word.n);
