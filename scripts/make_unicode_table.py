@@ -51,7 +51,8 @@ sets = {
     "L": matching(r"\p{L}"),
     "N": matching(r"\p{N}"),
     "SPACE": matching(r"\s"),
-    "WORD": {c for c in POINTS if regex.match(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]", chr(c))},
+    # the package's Rust regex knows Unicode 16, as its Oniguruma does; the regex module a later one
+    "WORD": {c for c in matching(r"\P{Cn}") if regex.match(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]", chr(c))},
     "PUNCT": set(POINTS) - pieces(pre_tokenizers.Punctuation("removed")),
     "NFC_SLOW": slow("NFC"),
     "NFKC_SLOW": slow("NFKC"),
