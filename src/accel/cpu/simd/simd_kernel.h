@@ -30,7 +30,15 @@
     X(adam)                                                                                        \
     X(sgd)                                                                                         \
     X(lion)                                                                                        \
-    X(adagrad)
+    X(adagrad)                                                                                     \
+    X(layer_norm)                                                                                  \
+    X(layer_norm_backward)                                                                         \
+    X(rms_norm)                                                                                    \
+    X(rms_norm_backward)                                                                           \
+    X(activation)                                                                                  \
+    X(activation_backward)                                                                         \
+    X(glu)                                                                                         \
+    X(glu_backward)
 
 #define DSI_STRING_1(x) #x
 #define DSI_STRING(x)   DSI_STRING_1(x)
