@@ -1,6 +1,8 @@
 /* The list of kernel families. Add a family here: declare it, then name it in `families`. */
 #include "accel/cpu/registry.h"
 
+#include "accel/cpu/ref/ref_list.h"
+
 #include <string.h>
 
 typedef const ds_kernel *const *family;
@@ -19,7 +21,9 @@ static const family families[] = {
 #ifdef DSI_HAVE_avx2
     dsi_simd_family_avx2,
 #endif
-    NULL, /* keeps the list non-empty */
+#define X(name) dsi_ref_##name,
+    DSI_REF_FAMILY_LIST(X) DSI_REF_SINGLE_LIST(X)
+#undef X
 };
 
 enum { N_FAMILIES = sizeof families / sizeof families[0] };

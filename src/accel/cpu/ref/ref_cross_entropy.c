@@ -1,0 +1,342 @@
+/* Reference kernels of cross_entropy and linear_cross_entropy with their backward operators.
+ *
+ * Logits exist for a block of rows (forward, dx) or a panel of columns (dw) at a time only.
+ */
+#include "accel/cpu/ref/ref_dot.h"
+#include "op/ops.h"
+
+enum { ROW_BLOCK = 16 };
+
+static ds_status check_targets(const ds_kernel_call *call, const ds_tensor *targets, int64_t v)
+{
+    const dsi_ce_attrs *a = call->sig->attrs;
+    const int32_t *t = targets->data;
+    const int64_t n = ds_shape_count(targets->meta.shape);
+    for (int64_t i = 0; i < n; ++i) {
+        if (t[i] != a->ignore_index && (t[i] < 0 || t[i] >= v)) {
+            return ds_fail(call->ctx, DS_ERR_ARG,
+                           "%s: target[%lld] is %d, expected 0 to %lld, or %lld to ignore the row",
+                           call->sig->op->name, (long long)i, t[i], (long long)v - 1,
+                           (long long)a->ignore_index);
+        }
+    }
+    return DS_OK;
+}
+
+static real log_sum_exp(const real *z, int64_t n)
+{
+    real top = -(real)INFINITY;
+    for (int64_t i = 0; i < n; ++i) {
+        top = z[i] > top ? z[i] : top;
+    }
+    real sum = R(0.0);
+    for (int64_t i = 0; i < n; ++i) {
+        sum += r_exp(z[i] - top);
+    }
+    return top + r_log(sum);
+}
+
+/* lse and the row's own loss: 0 when ignored. */
+static void finish_row(const ds_kernel_call *call, const ds_tensor *targets, int64_t n,
+                       const real *z, int64_t v, real *losses)
+{
+    const dsi_ce_attrs *a = call->sig->attrs;
+    const int32_t target = ((const int32_t *)targets->data)[n];
+    const real lse = log_sum_exp(z, v);
+    ref_set(&call->out[1], n, lse);
+    losses[n] = target == a->ignore_index ? R(0.0) : lse - z[target];
+}
+
+/* loss and count from the rows' losses, in row order. */
+static void finish_loss(const ds_kernel_call *call, const ds_tensor *targets, const real *losses)
+{
+    const dsi_ce_attrs *a = call->sig->attrs;
+    const int32_t *t = targets->data;
+    const int64_t n = ds_shape_count(targets->meta.shape);
+    real sum = R(0.0);
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        if (t[i] != a->ignore_index) {
+            sum += losses[i];
+            ++count;
+        }
+    }
+    ref_set(&call->out[0], 0, count > 0 ? sum / (real)count : R(0.0));
+    ref_set(&call->out[2], 0, (real)count);
+}
+
+/* Gradient of one logit; scale = dloss/count. */
+static real dlogit(real z, real lse, bool is_target, real scale)
+{
+    const real p = r_exp(z - lse);
+    return (is_target ? p - R(1.0) : p) * scale;
+}
+
+static real scale_of(const ds_tensor *dloss, const ds_tensor *count)
+{
+    const real n = ref_get(count, 0);
+    return n > R(0.0) ? ref_get(dloss, 0) / n : R(0.0);
+}
+
+/* ---- cross_entropy ------------------------------------------------------------------------------
+ */
+static size_t cross_entropy_work(const ds_kernel_sig *sig)
+{
+    const ds_shape x = sig->in[0].shape;
+    return ref_slot_bytes(sig, ds_shape_last(x)) + (size_t)ds_shape_rows(x) * sizeof(real);
+}
+
+/* The rows' losses lie behind the ranges' rows of logits. */
+static void cross_entropy_rows(const ds_kernel_call *call, int64_t begin, int64_t end,
+                               uint32_t slot)
+{
+    const int64_t v = ds_shape_last(call->in[0].meta.shape);
+    real *buffer = ref_slot(call, slot, v);
+    real *losses = ref_slot(call, dsi_ref_slots(call->sig), v);
+    for (int64_t n = begin; n < end; ++n) {
+        finish_row(call, &call->in[1], n, ref_row(&call->in[0], n * v, v, buffer), v, losses);
+    }
+}
+
+static void cross_entropy_loss(const ds_kernel_call *call, int64_t begin, int64_t end,
+                               uint32_t slot)
+{
+    const int64_t v = ds_shape_last(call->in[0].meta.shape);
+    (void)begin;
+    (void)end;
+    (void)slot;
+    finish_loss(call, &call->in[1], ref_slot(call, dsi_ref_slots(call->sig), v));
+}
+
+static ds_status cross_entropy_run(const ds_kernel_call *call)
+{
+    const ds_shape x = call->in[0].meta.shape;
+    DS_TRY(check_targets(call, &call->in[1], ds_shape_last(x)));
+    dsi_ref_for(call, ds_shape_rows(x), cross_entropy_rows);
+    dsi_ref_serial(call, cross_entropy_loss);
+    return DS_OK;
+}
+
+static void cross_entropy_backward_rows(const ds_kernel_call *call, int64_t begin, int64_t end,
+                                        uint32_t slot)
+{
+    const dsi_ce_attrs *a = call->sig->attrs;
+    const ds_tensor *logits = &call->in[1];
+    const int32_t *targets = call->in[2].data;
+    const int64_t v = ds_shape_last(logits->meta.shape);
+    const real scale = scale_of(&call->in[0], &call->in[4]);
+    (void)slot;
+    for (int64_t n = begin; n < end; ++n) {
+        const real lse = ref_get(&call->in[3], n);
+        const bool counts = targets[n] != a->ignore_index;
+        for (int64_t i = 0; i < v; ++i) {
+            const real z = ref_get(logits, n * v + i);
+            ref_set(&call->out[0], n * v + i,
+                    counts ? dlogit(z, lse, i == targets[n], scale) : R(0.0));
+        }
+    }
+}
+
+static ds_status cross_entropy_backward_run(const ds_kernel_call *call)
+{
+    const ds_shape x = call->in[1].meta.shape;
+    DS_TRY(check_targets(call, &call->in[2], ds_shape_last(x)));
+    dsi_ref_for(call, ds_shape_rows(x), cross_entropy_backward_rows);
+    return DS_OK;
+}
+
+/* ---- linear_cross_entropy: items are blocks of rows
+ * ---------------------------------------------- */
+/* Logits of rows [row, row+n), a panel of w at a time: z[r·V + v]. */
+static void block_logits(const ds_tensor *x, const ref_matrix *w, int64_t row, int64_t n, real *z,
+                         real *panel, real *buffer)
+{
+    for (int64_t column = 0; column < w->n_out; column += REF_PANEL) {
+        const int64_t width = w->n_out - column < REF_PANEL ? w->n_out - column : REF_PANEL;
+        ref_pack_panel(w, column, panel);
+        for (int64_t r = 0; r < n; ++r) {
+            real sums[REF_PANEL];
+            const real *xr = ref_row(x, (row + r) * w->n_in, w->n_in, buffer);
+            ref_dot_panel(xr, panel, w->n_in, sums);
+            for (int64_t j = 0; j < width; ++j) {
+                z[r * w->n_out + column + j] = sums[j];
+            }
+        }
+    }
+}
+
+/* Workspace of a range of rows: logits, a panel, a row; the backward pass also uses dx rows. */
+static int64_t row_reals(int64_t c, int64_t v)
+{
+    return ROW_BLOCK * v + (REF_PANEL + 1) * c + ROW_BLOCK * c;
+}
+
+static int64_t n_blocks(int64_t n, int64_t block)
+{
+    return (n + block - 1) / block;
+}
+
+static ref_matrix weight(const ds_kernel_call *call, uint32_t i)
+{
+    const dsi_ce_attrs *a = call->sig->attrs;
+    return ref_matrix_of(&call->in[i], a->transposed);
+}
+
+static size_t linear_cross_entropy_work(const ds_kernel_sig *sig)
+{
+    const int64_t c = ds_shape_last(sig->in[0].shape);
+    const int64_t v = ds_shape_count(sig->in[1].shape) / (c > 0 ? c : 1);
+    return ref_slot_bytes(sig, row_reals(c, v)) +
+           (size_t)ds_shape_rows(sig->in[0].shape) * sizeof(real);
+}
+
+static void linear_cross_entropy_blocks(const ds_kernel_call *call, int64_t begin, int64_t end,
+                                        uint32_t slot)
+{
+    const ref_matrix w = weight(call, 1);
+    const int64_t rows = ds_shape_rows(call->in[0].meta.shape);
+    const int64_t each = row_reals(w.n_in, w.n_out);
+    real *z = ref_slot(call, slot, each);
+    real *panel = z + ROW_BLOCK * w.n_out;
+    real *buffer = panel + REF_PANEL * w.n_in;
+    real *losses = ref_slot(call, dsi_ref_slots(call->sig), each);
+    for (int64_t b = begin; b < end; ++b) {
+        const int64_t row = b * ROW_BLOCK;
+        const int64_t n = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
+        block_logits(&call->in[0], &w, row, n, z, panel, buffer);
+        for (int64_t r = 0; r < n; ++r) {
+            finish_row(call, &call->in[2], row + r, z + r * w.n_out, w.n_out, losses);
+        }
+    }
+}
+
+static void linear_cross_entropy_loss(const ds_kernel_call *call, int64_t begin, int64_t end,
+                                      uint32_t slot)
+{
+    const ref_matrix w = weight(call, 1);
+    (void)begin;
+    (void)end;
+    (void)slot;
+    finish_loss(call, &call->in[2],
+                ref_slot(call, dsi_ref_slots(call->sig), row_reals(w.n_in, w.n_out)));
+}
+
+static ds_status linear_cross_entropy_run(const ds_kernel_call *call)
+{
+    const int64_t rows = ds_shape_rows(call->in[0].meta.shape);
+    DS_TRY(check_targets(call, &call->in[2], weight(call, 1).n_out));
+    dsi_ref_for(call, n_blocks(rows, ROW_BLOCK), linear_cross_entropy_blocks);
+    dsi_ref_serial(call, linear_cross_entropy_loss);
+    return DS_OK;
+}
+
+/* ---- backward: dloss, x, w, targets, lse, count, [dw_in]
+ * ----------------------------------------- */
+/* Gradient of logit v of row n, rounded to x's dtype. */
+static real rounded_dlogit(const ds_kernel_call *call, int64_t n, int64_t v, real z, real scale)
+{
+    const dsi_ce_attrs *a = call->sig->attrs;
+    const int32_t target = ((const int32_t *)call->in[3].data)[n];
+    if (target == a->ignore_index) {
+        return R(0.0);
+    }
+    const real d = dlogit(z, ref_get(&call->in[4], n), v == target, scale);
+    return ref_round(call->in[1].meta.dtype, d);
+}
+
+static size_t backward_work(const ds_kernel_sig *sig)
+{
+    const int64_t c = ds_shape_last(sig->in[1].shape);
+    const int64_t v = ds_shape_count(sig->in[2].shape) / (c > 0 ? c : 1);
+    const int64_t by_rows = row_reals(c, v);
+    const int64_t by_columns = (2 * REF_PANEL + 1) * c;
+    return ref_slot_bytes(sig, by_rows > by_columns ? by_rows : by_columns);
+}
+
+/* dx of a block of rows: each element summed over the vocabulary in order. */
+static void dx_blocks(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
+{
+    const ref_matrix w = weight(call, 2);
+    const int64_t rows = ds_shape_rows(call->in[1].meta.shape);
+    const real scale = scale_of(&call->in[0], &call->in[5]);
+    real *z = ref_slot(call, slot, row_reals(w.n_in, w.n_out));
+    real *panel = z + ROW_BLOCK * w.n_out;
+    real *buffer = panel + REF_PANEL * w.n_in;
+    real *dx = buffer + w.n_in;
+    for (int64_t b = begin; b < end; ++b) {
+        const int64_t row = b * ROW_BLOCK;
+        const int64_t n = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
+        block_logits(&call->in[1], &w, row, n, z, panel, buffer);
+        for (int64_t i = 0; i < n * w.n_in; ++i) {
+            dx[i] = R(0.0);
+        }
+        for (int64_t v = 0; v < w.n_out; ++v) {
+            for (int64_t i = 0; i < w.n_in; ++i) {
+                buffer[i] = ref_get(w.t, ref_matrix_at(&w, i, v));
+            }
+            for (int64_t r = 0; r < n; ++r) {
+                const real d = rounded_dlogit(call, row + r, v, z[r * w.n_out + v], scale);
+                for (int64_t i = 0; i < w.n_in; ++i) {
+                    dx[r * w.n_in + i] += d * buffer[i];
+                }
+            }
+        }
+        for (int64_t i = 0; i < n * w.n_in; ++i) {
+            ref_set(&call->out[0], row * w.n_in + i, dx[i]);
+        }
+    }
+}
+
+/* dw of panels of the vocabulary: each element summed over the rows in order. */
+static void dw_panels(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
+{
+    const ref_matrix w = weight(call, 2);
+    const ds_tensor *start = ref_in(call, 6);
+    const int64_t rows = ds_shape_rows(call->in[1].meta.shape);
+    const real scale = scale_of(&call->in[0], &call->in[5]);
+    const int64_t by_columns = (2 * REF_PANEL + 1) * w.n_in;
+    const int64_t by_rows = row_reals(w.n_in, w.n_out);
+    real *panel = ref_slot(call, slot, by_rows > by_columns ? by_rows : by_columns);
+    real *dw = panel + REF_PANEL * w.n_in;
+    real *buffer = dw + REF_PANEL * w.n_in;
+    for (int64_t p = begin; p < end; ++p) {
+        const int64_t column = p * REF_PANEL;
+        const int64_t width = w.n_out - column < REF_PANEL ? w.n_out - column : REF_PANEL;
+        ref_pack_panel(&w, column, panel);
+        for (int64_t i = 0; i < REF_PANEL * w.n_in; ++i) {
+            dw[i] = R(0.0);
+        }
+        for (int64_t n = 0; n < rows; ++n) {
+            real z[REF_PANEL];
+            const real *x = ref_row(&call->in[1], n * w.n_in, w.n_in, buffer);
+            ref_dot_panel(x, panel, w.n_in, z);
+            for (int64_t j = 0; j < width; ++j) {
+                const real d = rounded_dlogit(call, n, column + j, z[j], scale);
+                for (int64_t i = 0; i < w.n_in; ++i) {
+                    dw[j * w.n_in + i] += d * x[i];
+                }
+            }
+        }
+        for (int64_t i = 0; i < width * w.n_in; ++i) {
+            const int64_t at = ref_matrix_at(&w, i % w.n_in, column + i / w.n_in);
+            ref_set(&call->out[1], at, start != NULL ? dw[i] + ref_get(start, at) : dw[i]);
+        }
+    }
+}
+
+static ds_status linear_cross_entropy_backward_run(const ds_kernel_call *call)
+{
+    const int64_t v = weight(call, 2).n_out;
+    DS_TRY(check_targets(call, &call->in[3], v));
+    dsi_ref_for(call, n_blocks(ds_shape_rows(call->in[1].meta.shape), ROW_BLOCK), dx_blocks);
+    dsi_ref_for(call, n_blocks(v, REF_PANEL), dw_panels);
+    return DS_OK;
+}
+
+REF_KERNEL(cross_entropy, cross_entropy_run, cross_entropy_work);
+REF_KERNEL(cross_entropy_backward, cross_entropy_backward_run, NULL);
+REF_KERNEL(linear_cross_entropy, linear_cross_entropy_run, linear_cross_entropy_work);
+REF_KERNEL(linear_cross_entropy_backward, linear_cross_entropy_backward_run, backward_work);
+const ds_kernel *const DSI_REF(cross_entropy)[] = {
+    &cross_entropy_kernel, &cross_entropy_backward_kernel, &linear_cross_entropy_kernel,
+    &linear_cross_entropy_backward_kernel, NULL};

@@ -1,0 +1,33 @@
+/* The families of reference kernels, one a file: X(name) for ref_<name>.c. */
+#ifndef DSI_ACCEL_CPU_REF_LIST_H
+#define DSI_ACCEL_CPU_REF_LIST_H
+
+#include <deepspeed/op.h>
+
+#define DSI_REF_FAMILY_LIST(X)                                                                     \
+    X(linear)                                                                                      \
+    X(embedding)                                                                                   \
+    X(norm)                                                                                        \
+    X(activation)                                                                                  \
+    X(rope)                                                                                        \
+    X(attention)                                                                                   \
+    X(cross_entropy)                                                                               \
+    X(softmax)                                                                                     \
+    X(dropout)                                                                                     \
+    X(elementwise)                                                                                 \
+    X(reduce)                                                                                      \
+    X(shape)                                                                                       \
+    X(cell)
+/* Those without a double-precision twin. */
+#define DSI_REF_SINGLE_LIST(X)                                                                     \
+    X(gradnorm)                                                                                    \
+    X(optimizer)
+
+#define X(name)                                                                                    \
+    extern const ds_kernel *const dsi_ref_##name[];                                                \
+    extern const ds_kernel *const dsi_ref64_##name[];
+DSI_REF_FAMILY_LIST(X)
+DSI_REF_SINGLE_LIST(X)
+#undef X
+
+#endif
