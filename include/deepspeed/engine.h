@@ -1,0 +1,155 @@
+/* The training engine: forward, backward, step, as DeepSpeed users know them.
+ *
+ *     ds_initialize(ctx, &params, &engine);
+ *     for (…) {
+ *         ds_engine_forward(engine, &batch);     // loss: ds_engine_loss()
+ *         ds_engine_backward(engine);
+ *         ds_engine_step(engine);                // updates at the accumulation boundary
+ *     }
+ *
+ * or ds_engine_train_batch() for all three over all micro-batches of a step. A call out of order is
+ * ERR_STATE and names the state. Evaluation is allowed at any time, also between forward and
+ * backward. One thread calls an engine; nothing is allocated between initialisation and destruction
+ * apart from saving and loading checkpoints.
+ */
+#ifndef DEEPSPEED_ENGINE_H
+#define DEEPSPEED_ENGINE_H
+
+#include <deepspeed/config.h>
+#include <deepspeed/model.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds_engine ds_engine;
+
+/* Traces a loss from the outputs that the model declared (ds_graph_find_output) and declares
+ * "loss".
+ */
+typedef void (*ds_loss_fn)(ds_nn *nn, void *user);
+
+typedef struct ds_engine_params {
+    const ds_model *model;   /* borrowed, must outlive the engine */
+    const ds_config *config; /* resolved; borrowed for the call */
+    int64_t seq_length;  /* T of training and evaluation batches; a custom model may ignore it */
+    uint64_t seed;       /* default 0: of initialisation and dropout */
+    const char *weights; /* default NULL: random; or a model folder with *.safetensors */
+    const char *const *frozen; /* default NULL: glob patterns of parameters without gradient */
+    uint32_t n_frozen;
+    ds_loss_fn loss; /* default NULL: the model declares "loss" itself */
+    void *loss_user;
+    const char *const *gradient_outputs; /* default NULL: outputs that receive gradients from
+                                            ds_engine_backward_outputs() */
+    uint32_t n_gradient_outputs;
+} ds_engine_params;
+
+/* A named tensor of a batch, or a gradient of a named output. */
+typedef struct ds_named_tensor {
+    const char *name;
+    ds_tensor tensor;
+} ds_named_tensor;
+
+/* One micro-batch: a tensor for each input that the model declared. */
+typedef struct ds_batch {
+    const ds_named_tensor *tensors;
+    uint32_t n_tensors;
+} ds_batch;
+
+/* Builds graph, plan and memory, and fills the weights. Prints the precision table once at level
+ * JOB. Errors: ERR_CONFIG, ERR_SHAPE and ERR_NOT_FOUND naming tensors of the folder, ERR_NOMEM
+ * naming the bytes, and those of the model. */
+DS_API ds_status ds_initialize(ds_ctx *ctx, const ds_engine_params *params, ds_engine **engine_out);
+DS_API void ds_engine_destroy(ds_engine **engine);
+
+/* Runs the forward pass of one micro-batch. The tensors are copied. Errors: ERR_STATE when the last
+ * forward has had no backward (one slot); ERR_ARG naming an input that is missing, unknown or of
+ * another shape. */
+DS_API ds_status ds_engine_forward(ds_engine *engine, const ds_batch *batch);
+/* Runs the backward pass from the loss, divided by the accumulation steps, and adds the gradients.
+ * ERR_STATE without a forward. */
+DS_API ds_status ds_engine_backward(ds_engine *engine);
+/* The same from gradients of the outputs named in ds_engine_params.gradient_outputs (zero where not
+ * given), beside the loss when the model has one. They are used as they are: the caller divides by
+ * the accumulation steps; loss scaling is applied here. */
+DS_API ds_status ds_engine_backward_outputs(ds_engine *engine, const ds_named_tensor *gradients,
+                                            uint32_t n_gradients);
+/* At the accumulation boundary: norm, clipping, update, schedule, loss scale. Elsewhere only
+ * counts. Gradients that are not finite skip the update (ds_engine_was_step_applied). ERR_STATE
+ * without a backward. */
+DS_API ds_status ds_engine_step(ds_engine *engine);
+
+/* Gives micro-batch i of a step; fills *batch_out with borrowed tensors. */
+typedef ds_status (*ds_batch_fn)(void *user, ds_batch *batch_out);
+/* Forward, backward and step over all micro-batches; *loss_out (may be NULL) is their mean loss. */
+DS_API ds_status ds_engine_train_batch(ds_engine *engine, ds_batch_fn next, void *user,
+                                       double *loss_out);
+/* Loss without dropout and without gradients. *loss_out: mean over *count_out counted targets; both
+ * may be NULL. */
+DS_API ds_status ds_engine_eval_batch(ds_engine *engine, const ds_batch *batch, double *loss_out,
+                                      double *count_out);
+
+/* A named output of the newest forward (borrowed until the next call that runs something). */
+DS_API ds_status ds_engine_output(ds_engine *engine, const char *name, ds_tensor *tensor_out);
+
+/* ---- accessors ---- */
+DS_API double ds_engine_loss(const ds_engine *engine);      /* of the newest forward */
+DS_API double ds_engine_grad_norm(const ds_engine *engine); /* before clipping, unscaled; of the
+                                                                newest boundary step; -1 before, or
+                                                                when not finite */
+DS_API double ds_engine_lr(const ds_engine *engine);        /* that the next update will use */
+DS_API double ds_engine_momentum(const ds_engine *engine);  /* beta1 or momentum, likewise */
+DS_API double ds_engine_loss_scale(const ds_engine *engine);
+DS_API uint64_t ds_engine_global_steps(const ds_engine *engine); /* boundary steps, skipped too */
+DS_API uint64_t ds_engine_skipped_steps(const ds_engine *engine);
+DS_API uint64_t ds_engine_global_samples(const ds_engine *engine);
+DS_API bool ds_engine_was_step_applied(const ds_engine *engine);
+DS_API bool ds_engine_is_accumulation_boundary(const ds_engine *engine);
+DS_API int64_t ds_engine_micro_batch(const ds_engine *engine);
+DS_API int64_t ds_engine_accumulation(const ds_engine *engine);
+DS_API uint64_t ds_engine_n_parameters(const ds_engine *engine);
+DS_API uint64_t ds_engine_n_trainable(const ds_engine *engine);
+/* Floating-point operations of one micro-batch's forward and backward, from the plan. */
+DS_API double ds_engine_flops(const ds_engine *engine);
+/* Bytes that the plan asks for: cells and arena. */
+DS_API size_t ds_engine_planned_bytes(const ds_engine *engine);
+
+/* ---- setters ---- */
+/* Overrides the schedule from the next update on; negative gives it back to the schedule. */
+DS_API ds_status ds_engine_set_lr(ds_engine *engine, double lr);
+/* Forces (1) or forbids (0) an accumulation boundary at the next step; -1: by counting. */
+DS_API ds_status ds_engine_set_accumulation_boundary(ds_engine *engine, int boundary);
+
+/* ---- weights and states by name (copies) ---- */
+/* kind PARAM gives the fp32 master where there is one. data: f32, count elements. Errors:
+ * ERR_NOT_FOUND, ERR_SHAPE. */
+DS_API ds_status ds_engine_get(const ds_engine *engine, ds_cell_kind kind, const char *name,
+                               float *data, size_t count);
+DS_API ds_status ds_engine_set(ds_engine *engine, ds_cell_kind kind, const char *name,
+                               const float *data, size_t count);
+/* The cells, for iteration: ds_cells_count, ds_cells_get. Borrowed. */
+DS_API const ds_cells *ds_engine_cells(const ds_engine *engine);
+
+/* ---- files ---- */
+/* Saves DIR/TAG and moves DIR/latest; tag NULL: "global_stepN". data_state: a JSON object of the
+ * caller's (the data cursor), given back by load; NULL: none. A killed save leaves the previous
+ * checkpoint whole. */
+DS_API ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const char *tag,
+                                           const char *data_state);
+/* Loads TAG (NULL: the one named by DIR/latest) into an engine of the same model; training goes on
+ * bit for bit. *data_state_out (may be NULL): text to free() with free(). */
+DS_API ds_status ds_engine_load_checkpoint(ds_engine *engine, const char *dir, const char *tag,
+                                           char **data_state_out);
+/* Writes a model folder that transformers loads: config.json, model.safetensors in the compute
+ * dtype, and the tokenizer files found in tokenizer_dir (may be NULL). */
+DS_API ds_status ds_engine_save_16bit_model(ds_engine *engine, const char *dir,
+                                            const char *tokenizer_dir);
+
+/* ---- texts, each freed by the caller with free() ---- */
+DS_API ds_status ds_engine_print_plan(const ds_engine *engine, char **text_out);
+DS_API ds_status ds_engine_print_precision(const ds_engine *engine, char **text_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

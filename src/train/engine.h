@@ -1,0 +1,82 @@
+/* Inside of ds_engine. Parts: engine_create.c builds, engine_run.c runs, engine_weights.c fills,
+ * engine_access.c answers, engine_files.c saves and loads, engine_config.c reads the configuration.
+ *
+ * States: IDLE → forward → FORWARDED → backward → ACCUMULATED (at least one backward since the last
+ * step call) → step → IDLE. Forward is also allowed in ACCUMULATED: then the step call between
+ * micro-batches was left out, as DeepSpeed's boundary logic allows only with it; ERR_STATE.
+ */
+#ifndef DSI_TRAIN_ENGINE_H
+#define DSI_TRAIN_ENGINE_H
+
+#include "exec/exec.h"
+#include "optim/loss_scale.h"
+#include "train/train_graph.h"
+
+#include <deepspeed/engine.h>
+
+typedef enum dsi_engine_state {
+    DSI_ENGINE_IDLE,
+    DSI_ENGINE_FORWARDED,
+    DSI_ENGINE_ACCUMULATED
+} dsi_engine_state;
+
+/* Learning rate and momentum of update `step` (0 for the first); from the schedule's configuration.
+ */
+typedef struct dsi_engine_schedule {
+    /* NULL: constant. Fills lr and momentum (beta1), which hold the optimizer's own values before.
+     */
+    void (*at)(const void *config, int64_t step, double *lr, double *momentum);
+    const void *config;
+} dsi_engine_schedule;
+
+/* All that the engine needs from the configuration, as plain numbers. */
+typedef struct dsi_engine_spec {
+    dsi_train_spec train;
+    double lr, beta1, beta2, weight_decay; /* beta1 is the momentum of SGD */
+    bool bias_correction;
+    dsi_loss_scale loss_scale;
+    dsi_engine_schedule schedule;
+    uint64_t seed;
+    ds_isa isa;
+    bool no_fuse, no_reuse; /* for comparisons in tests */
+} dsi_engine_spec;
+
+struct ds_engine {
+    ds_ctx *ctx;
+    const ds_model *model;
+    dsi_engine_spec spec;
+    ds_cells *cells;
+    dsi_train_cells own;
+    dsi_plan *train_plan, *eval_plan;
+    dsi_exec *exec;
+    uint32_t train_id, eval_id; /* in the executor */
+    ds_cell rng[2];             /* of train and eval; DS_NONE when not used */
+    void *schedule_state;       /* owned, behind spec.schedule.config */
+    char *config_text;          /* resolved configuration, for checkpoints; may be NULL */
+
+    dsi_engine_state state;
+    int64_t micro_step;    /* backwards since the last boundary */
+    int forced_boundary;   /* -1, 0, 1 */
+    double forced_lr;      /* negative: none */
+    uint64_t global_steps; /* boundary steps */
+    uint64_t skipped_steps;
+    uint64_t global_samples;
+    double loss, grad_norm;
+    bool applied;
+};
+
+/* Builds an engine from numbers; params->config is not read. */
+ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
+                            const dsi_engine_spec *spec, ds_engine **engine_out);
+
+/* The number of updates applied so far: what schedule and bias correction count. */
+int64_t dsi_engine_updates(const ds_engine *engine);
+
+/* Fills every parameter: from a folder, or by its cell's init. */
+ds_status dsi_engine_fill(ds_engine *engine, const char *weights, uint64_t seed);
+/* Fills every parameter from a folder's safetensors. ERR_NOT_FOUND, ERR_SHAPE name the tensor. */
+ds_status dsi_engine_load_folder(ds_engine *engine, const char *dir);
+/* Sets a parameter and its master from fp32, bf16 or fp16 data of the cell's element count. */
+void dsi_engine_put(ds_engine *engine, ds_cell param, const void *data, ds_dtype dtype);
+
+#endif

@@ -1,0 +1,166 @@
+/* Questions to an engine, and its setters. */
+#include "train/engine.h"
+#include "train/half_copy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+double ds_engine_loss(const ds_engine *engine)
+{
+    return engine->loss;
+}
+
+double ds_engine_grad_norm(const ds_engine *engine)
+{
+    return engine->grad_norm;
+}
+
+double ds_engine_loss_scale(const ds_engine *engine)
+{
+    return engine->spec.loss_scale.scale;
+}
+
+uint64_t ds_engine_global_steps(const ds_engine *engine)
+{
+    return engine->global_steps;
+}
+
+uint64_t ds_engine_skipped_steps(const ds_engine *engine)
+{
+    return engine->skipped_steps;
+}
+
+uint64_t ds_engine_global_samples(const ds_engine *engine)
+{
+    return engine->global_samples;
+}
+
+bool ds_engine_was_step_applied(const ds_engine *engine)
+{
+    return engine->applied;
+}
+
+int64_t ds_engine_micro_batch(const ds_engine *engine)
+{
+    return engine->spec.train.batch;
+}
+
+int64_t ds_engine_accumulation(const ds_engine *engine)
+{
+    return engine->spec.train.accumulation;
+}
+
+static uint64_t count_parameters(const ds_engine *engine, bool trainable_only)
+{
+    uint64_t n = 0;
+    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+        if (cell->kind == DS_CELL_PARAM && !(trainable_only && cell->frozen)) {
+            n += (uint64_t)ds_shape_count(cell->meta.shape);
+        }
+    }
+    return n;
+}
+
+uint64_t ds_engine_n_parameters(const ds_engine *engine)
+{
+    return count_parameters(engine, false);
+}
+
+uint64_t ds_engine_n_trainable(const ds_engine *engine)
+{
+    return count_parameters(engine, true);
+}
+
+double ds_engine_flops(const ds_engine *engine)
+{
+    const dsi_plan *plan = engine->train_plan;
+    double flops = 0.0;
+    for (uint32_t s = 0; s < plan->phase_begin[DS_PHASE_NORM]; ++s) {
+        flops += plan->steps[s].flops;
+    }
+    return flops;
+}
+
+size_t ds_engine_planned_bytes(const ds_engine *engine)
+{
+    return dsi_exec_bytes(engine->exec);
+}
+
+const ds_cells *ds_engine_cells(const ds_engine *engine)
+{
+    return engine->cells;
+}
+
+ds_status ds_engine_set_lr(ds_engine *engine, double lr)
+{
+    engine->forced_lr = lr;
+    return DS_OK;
+}
+
+ds_status ds_engine_set_accumulation_boundary(ds_engine *engine, int boundary)
+{
+    if (boundary < -1 || boundary > 1) {
+        return ds_fail(engine->ctx, DS_ERR_ARG, "boundary must be -1, 0 or 1, got %d", boundary);
+    }
+    engine->forced_boundary = boundary;
+    return DS_OK;
+}
+
+/* The cell that holds the best copy of what is asked for: the master for a parameter that has one.
+ */
+static ds_status find_cell(const ds_engine *engine, ds_cell_kind kind, const char *name,
+                           size_t count, ds_cell *cell_out)
+{
+    ds_cell cell = DS_NONE;
+    if (kind == DS_CELL_PARAM) {
+        cell = ds_cells_find(engine->cells, DS_CELL_MASTER, name);
+    }
+    if (cell == DS_NONE) {
+        cell = ds_cells_find(engine->cells, kind, name);
+    }
+    if (cell == DS_NONE) {
+        return ds_fail(engine->ctx, DS_ERR_NOT_FOUND, "there is no %s named %s",
+                       ds_cell_kind_name(kind), name);
+    }
+    const ds_meta meta = ds_cells_get(engine->cells, cell)->meta;
+    const bool real =
+        meta.dtype == DS_DTYPE_F32 || meta.dtype == DS_DTYPE_BF16 || meta.dtype == DS_DTYPE_F16;
+    if (!real || (size_t)ds_shape_count(meta.shape) != count) {
+        char word[160];
+        return ds_fail(engine->ctx, DS_ERR_SHAPE, "%s is %s, not %zu real numbers", name,
+                       ds_meta_text(meta, word, sizeof word), count);
+    }
+    *cell_out = cell;
+    return DS_OK;
+}
+
+ds_status ds_engine_get(const ds_engine *engine, ds_cell_kind kind, const char *name, float *data,
+                        size_t count)
+{
+    ds_cell cell = DS_NONE;
+    DS_TRY(find_cell(engine, kind, name, count, &cell));
+    dsi_half_copy(engine->ctx, data, DS_DTYPE_F32, dsi_exec_cell(engine->exec, cell),
+                  ds_cells_get(engine->cells, cell)->meta.dtype, count, 1.0f);
+    return DS_OK;
+}
+
+ds_status ds_engine_set(ds_engine *engine, ds_cell_kind kind, const char *name, const float *data,
+                        size_t count)
+{
+    ds_cell cell = DS_NONE;
+    DS_TRY(find_cell(engine, kind, name, count, &cell));
+    if (kind == DS_CELL_PARAM) {
+        dsi_engine_put(engine, ds_cells_find(engine->cells, DS_CELL_PARAM, name), data,
+                       DS_DTYPE_F32);
+        return DS_OK;
+    }
+    dsi_half_copy(engine->ctx, dsi_exec_cell(engine->exec, cell),
+                  ds_cells_get(engine->cells, cell)->meta.dtype, data, DS_DTYPE_F32, count, 1.0f);
+    return DS_OK;
+}
+
+ds_status ds_engine_print_plan(const ds_engine *engine, char **text_out)
+{
+    return dsi_plan_print(engine->train_plan, text_out);
+}
