@@ -13,10 +13,10 @@ dsi_loss_scale dsi_loss_scale_static(double scale)
     return (dsi_loss_scale){.scale = scale, .last_overflow = -1};
 }
 
-dsi_loss_scale dsi_loss_scale_dynamic(int64_t initial_power, int64_t window, double min_scale,
+dsi_loss_scale dsi_loss_scale_dynamic(double initial_scale, int64_t window, double min_scale,
                                       int64_t hysteresis, bool consecutive_hysteresis)
 {
-    return (dsi_loss_scale){.scale = ldexp(1.0, (int)initial_power),
+    return (dsi_loss_scale){.scale = initial_scale,
                             .dynamic = true,
                             .window = window,
                             .min_scale = min_scale,

@@ -24,7 +24,7 @@ typedef struct dsi_loss_scale {
 /* Constant 1: fp32 and bf16. */
 dsi_loss_scale dsi_loss_scale_none(void);
 dsi_loss_scale dsi_loss_scale_static(double scale);
-dsi_loss_scale dsi_loss_scale_dynamic(int64_t initial_power, int64_t window, double min_scale,
+dsi_loss_scale dsi_loss_scale_dynamic(double initial_scale, int64_t window, double min_scale,
                                       int64_t hysteresis, bool consecutive_hysteresis);
 
 /* One step with or without overflow. Errors: ERR_NUMERIC when the scale is at its minimum and the

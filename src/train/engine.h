@@ -20,22 +20,13 @@ typedef enum dsi_engine_state {
     DSI_ENGINE_ACCUMULATED
 } dsi_engine_state;
 
-/* Learning rate and momentum of update `step` (0 for the first); from the schedule's configuration.
- */
-typedef struct dsi_engine_schedule {
-    /* NULL: constant. Fills lr and momentum (beta1), which hold the optimizer's own values before.
-     */
-    void (*at)(const void *config, int64_t step, double *lr, double *momentum);
-    const void *config;
-} dsi_engine_schedule;
-
 /* All that the engine needs from the configuration, as plain numbers. */
 typedef struct dsi_engine_spec {
     dsi_train_spec train;
     double lr, beta1, beta2, weight_decay; /* beta1 is the momentum of SGD */
     bool bias_correction;
     dsi_loss_scale loss_scale;
-    dsi_engine_schedule schedule;
+    ds_schedule_params schedule;
     uint64_t seed;
     ds_isa isa;
     bool no_fuse, no_reuse; /* for comparisons in tests */
@@ -51,7 +42,6 @@ struct ds_engine {
     dsi_exec *exec;
     uint32_t train_id, eval_id; /* in the executor */
     ds_cell rng[2];             /* of train and eval; DS_NONE when not used */
-    void *schedule_state;       /* owned, behind spec.schedule.config */
     char *config_text;          /* resolved configuration, for checkpoints; may be NULL */
 
     dsi_engine_state state;

@@ -132,7 +132,6 @@ void ds_engine_destroy(ds_engine **engine_inout)
     dsi_plan_destroy(&engine->train_plan);
     dsi_plan_destroy(&engine->eval_plan);
     ds_cells_destroy(&engine->cells);
-    free(engine->schedule_state);
     free(engine->config_text);
     free(engine);
     *engine_inout = NULL;

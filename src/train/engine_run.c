@@ -190,12 +190,10 @@ int64_t dsi_engine_updates(const ds_engine *engine)
 
 static void current_rates(const ds_engine *engine, double *lr, double *momentum)
 {
-    const dsi_engine_schedule *schedule = &engine->spec.schedule;
-    *lr = engine->spec.lr;
-    *momentum = engine->spec.beta1;
-    if (schedule->at != NULL) {
-        schedule->at(schedule->config, dsi_engine_updates(engine), lr, momentum);
-    }
+    const ds_schedule_point point =
+        ds_schedule_at(&engine->spec.schedule, engine->spec.lr, dsi_engine_updates(engine));
+    *lr = point.lr;
+    *momentum = point.has_momentum ? point.momentum : engine->spec.beta1;
     if (engine->forced_lr >= 0.0) {
         *lr = engine->forced_lr;
     }

@@ -1,0 +1,127 @@
+/* From DeepSpeed's configuration to the engine's numbers; the precision table. */
+#include "accel/cpu/cpu_features.h"
+#include "base/buf.h"
+#include "train/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void read_optimizer(const ds_config_optimizer *o, dsi_engine_spec *spec)
+{
+    static const dsi_optimizer kinds[DS_OPTIMIZER_KIND_COUNT] = {
+        [DS_OPTIMIZER_ADAM] = DSI_OPTIMIZER_ADAM,       [DS_OPTIMIZER_SGD] = DSI_OPTIMIZER_SGD,
+        [DS_OPTIMIZER_LION] = DSI_OPTIMIZER_LION,       [DS_OPTIMIZER_LAMB] = DSI_OPTIMIZER_LAMB,
+        [DS_OPTIMIZER_ADAGRAD] = DSI_OPTIMIZER_ADAGRAD,
+    };
+    const bool sgd = o->kind == DS_OPTIMIZER_SGD;
+    spec->train.optimizer = kinds[o->kind];
+    spec->train.eps = o->eps;
+    spec->train.decoupled_decay = o->decoupled;
+    spec->train.momentum = sgd && o->momentum != 0.0;
+    spec->train.dampening = o->dampening;
+    spec->train.nesterov = o->nesterov;
+    spec->train.max_coeff = o->max_coeff;
+    spec->train.min_coeff = o->min_coeff;
+    spec->lr = o->lr;
+    spec->beta1 = sgd ? o->momentum : o->beta1;
+    spec->beta2 = o->beta2;
+    spec->weight_decay = o->weight_decay;
+    spec->bias_correction =
+        (o->kind == DS_OPTIMIZER_ADAM || o->kind == DS_OPTIMIZER_LAMB) && o->bias_correction;
+}
+
+static dsi_loss_scale read_loss_scale(const ds_config_fp16 *fp16)
+{
+    if (!fp16->enabled) {
+        return dsi_loss_scale_none();
+    }
+    if (!fp16->dynamic) {
+        return dsi_loss_scale_static(fp16->loss_scale);
+    }
+    return dsi_loss_scale_dynamic(fp16->initial_scale, fp16->loss_scale_window,
+                                  fp16->min_loss_scale, fp16->hysteresis,
+                                  fp16->consecutive_hysteresis);
+}
+
+static void read_precision(const ds_config_values *v, dsi_engine_spec *spec)
+{
+    const bool narrow = v->bf16.master_weights_and_grads || v->fp16.master_weights_and_grads;
+    spec->train.dtype = v->compute_dtype;
+    spec->train.comm_dtype = v->communication_dtype;
+    spec->train.accumulate_dtype = narrow ? v->compute_dtype : v->grad_accum_dtype;
+    spec->train.state_dtype = v->bf16.optimizer_states ? DS_DTYPE_BF16 : DS_DTYPE_F32;
+    spec->train.master = v->compute_dtype != DS_DTYPE_F32 && !narrow;
+}
+
+static ds_status read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_engine_spec *spec)
+{
+    const ds_config_values *v = params->config != NULL ? ds_config_get(params->config) : NULL;
+    if (v == NULL) {
+        return ds_fail(ctx, DS_ERR_STATE, "ds_initialize needs a resolved configuration");
+    }
+    if (v->optimizer.kind == DS_OPTIMIZER_NONE) {
+        return ds_fail(ctx, DS_ERR_CONFIG,
+                       "optimizer: the configuration names none; add \"optimizer\": {\"type\": "
+                       "\"AdamW\", \"params\": {\"lr\": …}}");
+    }
+    *spec = (dsi_engine_spec){.schedule = v->scheduler,
+                              .loss_scale = read_loss_scale(&v->fp16),
+                              .seed = params->seed,
+                              .isa = dsi_cpu_isa()};
+    read_optimizer(&v->optimizer, spec);
+    read_precision(v, spec);
+    spec->train.batch = v->batch.train_micro_batch_size_per_gpu;
+    spec->train.seq_length = params->seq_length;
+    spec->train.accumulation = v->batch.gradient_accumulation_steps;
+    spec->train.max_norm = v->gradient_clipping > 0.0 ? v->gradient_clipping : 0.0;
+    spec->train.gradient_outputs = params->gradient_outputs;
+    spec->train.n_gradient_outputs = params->n_gradient_outputs;
+    spec->train.loss = params->loss;
+    spec->train.loss_user = params->loss_user;
+    return DS_OK;
+}
+
+ds_status ds_engine_print_precision(const ds_engine *engine, char **text_out)
+{
+    const dsi_train_spec *t = &engine->spec.train;
+    const dsi_loss_scale *scale = &engine->spec.loss_scale;
+    dsi_buf text = dsi_buf_make(1 << 16);
+    dsi_buf_printf(&text, "parameters in compute   %s\n", ds_dtype_name(t->dtype));
+    if (t->accumulation > 1) {
+        dsi_buf_printf(&text, "gradient accumulator    %s\n", ds_dtype_name(t->accumulate_dtype));
+    } else {
+        dsi_buf_puts(&text, "gradient accumulator    none (1 accumulation step)\n");
+    }
+    dsi_buf_printf(&text, "gradient communication  %s, summed in f32\n",
+                   ds_dtype_name(t->comm_dtype));
+    dsi_buf_printf(&text, "master weights          %s\n",
+                   t->master ? "f32" : ds_dtype_name(t->dtype));
+    dsi_buf_printf(&text, "optimizer states        %s\n", ds_dtype_name(t->state_dtype));
+    if (t->dtype == DS_DTYPE_F16) {
+        dsi_buf_printf(&text, "loss scale              %s, %g\n",
+                       scale->dynamic ? "dynamic" : "static", scale->scale);
+    } else {
+        dsi_buf_puts(&text, "loss scale              none\n");
+    }
+    if (text.failed) {
+        dsi_buf_free(&text);
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for the precision table");
+    }
+    *text_out = text.data;
+    return DS_OK;
+}
+
+ds_status ds_initialize(ds_ctx *ctx, const ds_engine_params *params, ds_engine **engine_out)
+{
+    dsi_engine_spec spec;
+    ds_engine *engine = NULL;
+    DS_TRY(read_config(ctx, params, &spec));
+    DS_TRY(dsi_engine_create(ctx, params, &spec, &engine));
+    const ds_status status = ds_config_print(params->config, false, &engine->config_text);
+    if (status < 0) {
+        ds_engine_destroy(&engine);
+        return status;
+    }
+    *engine_out = engine;
+    return DS_OK;
+}
