@@ -1,0 +1,97 @@
+/* Training data: files to tokens, tokens to batches.
+ *
+ * A dataset is a list of documents, each a run of token ids with a flag a token: whether it counts
+ * in the loss. A loader cuts it into batches of B rows of T tokens: STREAM   (.txt, .jsonl "text",
+ * .bin/.idx): documents joined end to end, windows of T tokens; each epoch starts the windows at
+ * another place and visits them in another order; SAMPLES  (.jsonl "prompt"+"completion" or
+ * "messages"): whole samples packed into rows, never cut. A row knows its documents: `first` is the
+ * lowest position that a query may see, positions restart at a document's start, and the last token
+ * of a document has no target. Everything is a pure function of files, seed and cursor, so a run
+ * resumes exactly.
+ */
+#ifndef DEEPSPEED_DATA_H
+#define DEEPSPEED_DATA_H
+
+#include <deepspeed/chat.h>
+#include <deepspeed/tensor.h>
+#include <deepspeed/tokenizer.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds_dataset ds_dataset;
+typedef struct ds_loader ds_loader;
+
+/* What happens to a sample longer than the sequence length (SAMPLES only). */
+typedef enum ds_too_long { DS_TOO_LONG_TRUNCATE, DS_TOO_LONG_DROP } ds_too_long;
+
+typedef struct ds_dataset_params {
+    const char *const *files; /* .txt, .jsonl, or .bin/.idx (either name); all of one kind */
+    uint32_t n_files;
+    const ds_tokenizer *tokenizer; /* borrowed for the call; may be NULL for .bin/.idx */
+    const ds_chat *chat;           /* borrowed for the call; needed for "messages" */
+    int64_t seq_length;            /* T */
+    ds_too_long too_long;          /* default TRUNCATE */
+    bool append_eos;               /* default false; true: each "text" document ends with eos */
+} ds_dataset_params;
+
+typedef struct ds_dataset_info {
+    uint64_t n_documents, n_tokens;
+    uint64_t n_truncated, n_dropped; /* over-long samples */
+    bool samples;                    /* SAMPLES; false: STREAM */
+    uint32_t max_id;                 /* largest token id */
+} ds_dataset_info;
+
+/* Reads and tokenizes the files on all threads of the context (.bin is mapped, not read). The
+ * caller owns *dataset_out. Errors: ERR_NOT_FOUND, ERR_IO, ERR_FORMAT (file and line), ERR_ARG (no
+ * data, mixed kinds, tokenizer or chat missing). */
+DS_API ds_status ds_dataset_open(ds_ctx *ctx, const ds_dataset_params *params,
+                                 ds_dataset **dataset_out);
+DS_API void ds_dataset_close(ds_dataset **dataset);
+DS_API ds_dataset_info ds_dataset_get_info(const ds_dataset *dataset);
+
+/* Splits off the last `fraction` (0,1) of the tokens (STREAM) or samples (SAMPLES) as a dataset of
+ * its own, for evaluation; `dataset` keeps the rest. Both share memory: close them in any order.
+ * Errors: ERR_ARG when either part would hold less than one row. */
+DS_API ds_status ds_dataset_split(ds_dataset *dataset, double fraction, ds_dataset **tail_out);
+
+typedef struct ds_loader_params {
+    int64_t batch;      /* B rows */
+    int64_t seq_length; /* T */
+    uint64_t seed;
+    bool shuffle; /* false: file order, windows from the start, for evaluation */
+} ds_loader_params;
+
+/* One batch, all i32 (B,T) owned by the loader until the next call. */
+typedef struct ds_loader_batch {
+    ds_tensor input_ids, targets, positions, first;
+    uint64_t n_tokens; /* not padding */
+} ds_loader_batch;
+
+/* A reader over a dataset (borrowed). Errors: ERR_ARG when the dataset cannot fill one row. */
+DS_API ds_status ds_loader_create(ds_ctx *ctx, const ds_dataset *dataset,
+                                  const ds_loader_params *params, ds_loader **loader_out);
+DS_API void ds_loader_destroy(ds_loader **loader);
+
+/* Next batch; goes on with the next epoch at the end. No allocation. */
+DS_API ds_status ds_loader_next(ds_loader *loader, ds_loader_batch *batch_out);
+
+/* For evaluation without shuffle: starts anew; ds_loader_next_once gives each row exactly once, the
+ * last batch filled up with rows without targets, and *done_out true when there is no more. */
+DS_API void ds_loader_rewind(ds_loader *loader);
+DS_API ds_status ds_loader_next_once(ds_loader *loader, ds_loader_batch *batch_out, bool *done_out);
+
+/* Rows of one epoch (SAMPLES: of the current epoch's packing, an estimate before it was read). */
+DS_API uint64_t ds_loader_epoch_rows(const ds_loader *loader);
+DS_API uint64_t ds_loader_epoch(const ds_loader *loader);
+
+/* The cursor as a JSON object, to store in a checkpoint (the caller frees with free()), and back. A
+ * cursor of other data or settings is ERR_ARG naming what differs. */
+DS_API ds_status ds_loader_save(const ds_loader *loader, char **json_out);
+DS_API ds_status ds_loader_restore(ds_loader *loader, const char *json);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

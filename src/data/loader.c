@@ -1,0 +1,185 @@
+/* Batches: the common part of both ways to cut a dataset. See include/deepspeed/data.h. */
+#include "data/loader.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+ds_status ds_loader_create(ds_ctx *ctx, const ds_dataset *dataset, const ds_loader_params *params,
+                           ds_loader **loader_out)
+{
+    const size_t cells = (size_t)(params->batch * params->seq_length);
+    if (params->batch < 1 || params->seq_length < 1) {
+        return ds_fail(ctx, DS_ERR_ARG, "batch and sequence length must be at least 1");
+    }
+    ds_loader *loader = calloc(1, sizeof *loader);
+    if (loader == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a loader");
+    }
+    *loader = (ds_loader){.ctx = ctx, .dataset = dataset, .params = *params};
+    loader->data = malloc(cells * 4 * sizeof *loader->data);
+    if (loader->data == NULL) {
+        ds_loader_destroy(&loader);
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a batch of %zu tokens", cells);
+    }
+    const ds_status status =
+        dataset->info.samples ? dsi_loader_check_samples(loader) : dsi_loader_check_stream(loader);
+    if (status < 0) {
+        ds_loader_destroy(&loader);
+        return status;
+    }
+    *loader_out = loader;
+    return DS_OK;
+}
+
+void ds_loader_destroy(ds_loader **loader)
+{
+    if (loader != NULL && *loader != NULL) {
+        free((*loader)->data);
+        free(*loader);
+        *loader = NULL;
+    }
+}
+
+/* A row without content: padding that neither counts nor is seen. */
+void dsi_loader_clear_row(dsi_row row, int64_t from, int64_t length)
+{
+    for (int64_t i = from; i < length; ++i) {
+        row.input_ids[i] = 0;
+        row.targets[i] = -100;
+        row.positions[i] = (int32_t)(i - from);
+        row.first[i] = (int32_t)from;
+    }
+}
+
+static dsi_row row_at(ds_loader *loader, int64_t index)
+{
+    const int64_t length = loader->params.seq_length;
+    const int64_t plane = loader->params.batch * length;
+    int32_t *base = loader->data + index * length;
+    return (dsi_row){base, base + plane, base + 2 * plane, base + 3 * plane};
+}
+
+static bool fill_row(ds_loader *loader, dsi_row row, bool once)
+{
+    return loader->dataset->info.samples ? dsi_loader_row_samples(loader, row, once)
+                                         : dsi_loader_row_stream(loader, row, once);
+}
+
+static ds_loader_batch view(ds_loader *loader)
+{
+    const ds_meta meta = {DS_DTYPE_I32,
+                          ds_shape_2d(loader->params.batch, loader->params.seq_length)};
+    const dsi_row row = row_at(loader, 0);
+    return (ds_loader_batch){.input_ids = {row.input_ids, meta},
+                             .targets = {row.targets, meta},
+                             .positions = {row.positions, meta},
+                             .first = {row.first, meta},
+                             .n_tokens = loader->batch_tokens};
+}
+
+ds_status ds_loader_next(ds_loader *loader, ds_loader_batch *batch_out)
+{
+    loader->batch_tokens = 0;
+    for (int64_t i = 0; i < loader->params.batch; ++i) {
+        (void)fill_row(loader, row_at(loader, i), false);
+    }
+    *batch_out = view(loader);
+    return DS_OK;
+}
+
+void ds_loader_rewind(ds_loader *loader)
+{
+    loader->epoch = 0;
+    loader->next = 0;
+}
+
+ds_status ds_loader_next_once(ds_loader *loader, ds_loader_batch *batch_out, bool *done_out)
+{
+    int64_t filled = 0;
+    loader->batch_tokens = 0;
+    for (int64_t i = 0; i < loader->params.batch; ++i) {
+        const dsi_row row = row_at(loader, i);
+        if (fill_row(loader, row, true)) {
+            ++filled;
+        } else {
+            dsi_loader_clear_row(row, 0, loader->params.seq_length);
+        }
+    }
+    *done_out = filled == 0;
+    *batch_out = view(loader);
+    return DS_OK;
+}
+
+uint64_t ds_loader_epoch_rows(const ds_loader *loader)
+{
+    const uint64_t length = (uint64_t)loader->params.seq_length;
+    if (!loader->dataset->info.samples) {
+        return dsi_loader_stream_rows(loader, 0);
+    }
+    return (loader->dataset->info.n_tokens + length - 1) / length;
+}
+
+uint64_t ds_loader_epoch(const ds_loader *loader)
+{
+    return loader->epoch;
+}
+
+ds_status ds_loader_save(const ds_loader *loader, char **json_out)
+{
+    json_t *json =
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "epoch", (json_int_t)loader->epoch, "next",
+                  (json_int_t)loader->next, "seed", (json_int_t)loader->params.seed, "seq_length",
+                  (json_int_t)loader->params.seq_length, "n_tokens",
+                  (json_int_t)loader->dataset->info.n_tokens, "n_documents",
+                  (json_int_t)loader->dataset->n_docs, "shuffle", (int)loader->params.shuffle);
+    char *text = json == NULL ? NULL : json_dumps(json, JSON_COMPACT);
+    json_decref(json);
+    if (text == NULL) {
+        return ds_fail(loader->ctx, DS_ERR_NOMEM, "no memory for the data cursor");
+    }
+    *json_out = text;
+    return DS_OK;
+}
+
+static ds_status same(const ds_loader *loader, const json_t *json, const char *key, uint64_t own)
+{
+    const json_t *value = json_object_get(json, key);
+    if (!json_is_integer(value) || (uint64_t)json_integer_value(value) != own) {
+        return ds_fail(loader->ctx, DS_ERR_ARG,
+                       "the saved data cursor is of other data or settings: %s was %lld, now it is "
+                       "%llu",
+                       key, (long long)json_integer_value(value), (unsigned long long)own);
+    }
+    return DS_OK;
+}
+
+static ds_status restore(ds_loader *loader, const json_t *json)
+{
+    const json_t *epoch = json_object_get(json, "epoch");
+    const json_t *next = json_object_get(json, "next");
+    DS_TRY(same(loader, json, "seed", loader->params.seed));
+    DS_TRY(same(loader, json, "seq_length", (uint64_t)loader->params.seq_length));
+    DS_TRY(same(loader, json, "n_tokens", loader->dataset->info.n_tokens));
+    DS_TRY(same(loader, json, "n_documents", loader->dataset->n_docs));
+    if (!json_is_integer(epoch) || !json_is_integer(next) || json_integer_value(epoch) < 0 ||
+        json_integer_value(next) < 0) {
+        return ds_fail(loader->ctx, DS_ERR_FORMAT, "the saved data cursor lacks its position");
+    }
+    loader->epoch = (uint64_t)json_integer_value(epoch);
+    loader->next = (uint64_t)json_integer_value(next);
+    return DS_OK;
+}
+
+ds_status ds_loader_restore(ds_loader *loader, const char *text)
+{
+    json_error_t error;
+    json_t *json = json_loads(text, 0, &error);
+    if (json == NULL) {
+        return ds_fail(loader->ctx, DS_ERR_FORMAT, "the saved data cursor is no JSON: %s",
+                       error.text);
+    }
+    const ds_status status = restore(loader, json);
+    json_decref(json);
+    return status;
+}
