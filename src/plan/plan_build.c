@@ -1,4 +1,5 @@
 /* From graph to plan: order, kernels, memory. See plan.h. */
+#include "op/ops.h"
 #include "pass/fuse.h"
 #include "pass/memory.h"
 #include "pass/order.h"
@@ -14,17 +15,85 @@ typedef struct build {
     const ds_graph *graph;
     const dsi_plan_env *env;
     dsi_plan *plan;
+    uint32_t *uses;
     ds_node *order;
     uint32_t n_steps;
     ds_value *root;         /* the value whose storage it shares; itself when its own */
     uint32_t *first, *last; /* steps of definition and last use, over all that share the root */
     bool *kept;             /* named output: must outlive its phase */
+    ds_cell *placed;        /* the cell that a value is made in, or DS_NONE */
+    ds_value *same;         /* a store's output that was elided: the value stored; else itself */
     dsi_memory_item *items; /* per value, then per step (scratch), then reserved */
 } build;
 
 static void *zeroed(build *b, size_t n, size_t size)
 {
     return dsi_arena_array(b->plan->arena, n, size);
+}
+
+/* The step that makes v, and whether any step from there up to `end` touches cell c. */
+static bool touched_between(const build *b, ds_value v, uint32_t end, ds_cell c)
+{
+    const ds_graph *g = b->graph;
+    for (uint32_t s = end; s-- > 0;) {
+        const dsi_node_info *node = &g->nodes[b->order[s]];
+        for (uint32_t i = 0; i < node->n_in + node->n_out; ++i) {
+            const ds_value other = g->operands[node->in_at + i];
+            if (other != DS_NONE && g->values[other].cell == c) {
+                return true;
+            }
+        }
+        if (b->order[s] == g->values[v].producer) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A value that is only stored into a cell is made in that cell at once: the store is no step. */
+static void elide_stores(build *b)
+{
+    const ds_graph *g = b->graph;
+    uint32_t kept = 0;
+    for (ds_value v = 0; v < g->n_values; ++v) {
+        b->same[v] = v;
+        b->placed[v] = DS_NONE;
+    }
+    for (uint32_t s = 0; s < b->n_steps; ++s) {
+        const dsi_node_info *node = &g->nodes[b->order[s]];
+        const ds_value x = node->op == &dsi_op_store ? dsi_node_in(g, node)[1] : DS_NONE;
+        const ds_value y = x == DS_NONE ? DS_NONE : dsi_node_out(g, node)[0];
+        const ds_node maker = x == DS_NONE ? DS_NONE : g->values[x].producer;
+        bool elide = maker != DS_NONE && !b->env->no_reuse && g->values[x].cell == DS_NONE &&
+                     b->uses[x] == 1 && g->nodes[maker].phase == node->phase &&
+                     (g->nodes[maker].op->flags & DS_OP_VIEW) == 0 &&
+                     g->values[x].meta.dtype == g->values[y].meta.dtype &&
+                     !touched_between(b, x, s, g->values[y].cell);
+        if (elide) {
+            b->placed[x] = g->values[y].cell;
+            b->same[y] = x;
+        } else {
+            b->order[kept++] = b->order[s];
+        }
+    }
+    b->n_steps = kept;
+}
+
+static void count_uses(build *b)
+{
+    const ds_graph *g = b->graph;
+    for (uint32_t s = 0; s < b->n_steps; ++s) {
+        const dsi_node_info *node = &g->nodes[b->order[s]];
+        for (uint32_t i = 0; i < node->n_in; ++i) {
+            const ds_value v = dsi_node_in(g, node)[i];
+            if (v != DS_NONE) {
+                b->uses[v] += 1;
+            }
+        }
+    }
+    for (uint32_t i = 0; i < g->n_outputs; ++i) {
+        b->uses[g->outputs[i].value] += 2; /* never elided */
+    }
 }
 
 /* Storage roots: views share input 0's; an in-place output takes over input 0 when that dies. */
@@ -91,6 +160,7 @@ static void share_in_place(build *b)
         const ds_value out = dsi_node_out(g, node)[0];
         const ds_value root = in == DS_NONE ? DS_NONE : b->root[in];
         bool fits = root != DS_NONE && out != DS_NONE && g->values[root].cell == DS_NONE &&
+                    b->placed[root] == DS_NONE && b->placed[out] == DS_NONE &&
                     g->values[out].cell == DS_NONE && b->root[out] == out && !b->kept[root] &&
                     b->last[root] == s && g->values[in].meta.dtype == g->values[out].meta.dtype &&
                     ds_meta_bytes(g->values[root].meta) == ds_meta_bytes(g->values[out].meta);
@@ -158,11 +228,12 @@ static dsi_ref make_ref(const build *b, ds_value v)
         return (dsi_ref){.cell = DS_NONE, .value = DS_NONE};
     }
     const ds_graph *g = b->graph;
-    const ds_cell cell = g->values[b->root[v]].cell;
+    const ds_value root = b->root[b->same[v]];
+    const ds_cell cell = b->placed[root] != DS_NONE ? b->placed[root] : g->values[root].cell;
     return (dsi_ref){.meta = g->values[v].meta,
                      .space = cell != DS_NONE ? DSI_SPACE_CELL : DSI_SPACE_ARENA,
                      .cell = cell,
-                     .value = v};
+                     .value = b->same[v]};
 }
 
 /* Steps with operands and kernels, not yet offsets. */
@@ -201,7 +272,8 @@ static ds_status place_memory(build *b)
     const ds_graph *g = b->graph;
     dsi_plan *plan = b->plan;
     for (ds_value v = 0; v < g->n_values; ++v) {
-        if (b->root[v] == v && g->values[v].cell == DS_NONE && b->first[v] != UINT32_MAX) {
+        if (b->root[v] == v && g->values[v].cell == DS_NONE && b->placed[v] == DS_NONE &&
+            b->first[v] != UINT32_MAX) {
             b->items[v] = (dsi_memory_item){.bytes = ds_meta_bytes(g->values[v].meta),
                                             .first = b->first[v],
                                             .last = b->last[v]};
@@ -263,12 +335,16 @@ static ds_status allocate(build *b)
     b->first = zeroed(b, g->n_values + 1, sizeof *b->first);
     b->last = zeroed(b, g->n_values + 1, sizeof *b->last);
     b->kept = zeroed(b, g->n_values + 1, sizeof *b->kept);
+    b->uses = zeroed(b, g->n_values + 1, sizeof *b->uses);
+    b->placed = zeroed(b, g->n_values + 1, sizeof *b->placed);
+    b->same = zeroed(b, g->n_values + 1, sizeof *b->same);
     b->items = zeroed(b, n_items, sizeof *b->items);
     b->plan->steps = zeroed(b, g->n_nodes + 1, sizeof *b->plan->steps);
     b->plan->refs = zeroed(b, g->n_operands + 1, sizeof *b->plan->refs);
     b->plan->metas = zeroed(b, g->n_operands + 1, sizeof *b->plan->metas);
     if (b->order == NULL || b->root == NULL || b->first == NULL || b->last == NULL ||
-        b->kept == NULL || b->items == NULL || b->plan->steps == NULL || b->plan->refs == NULL ||
+        b->kept == NULL || b->uses == NULL || b->placed == NULL || b->same == NULL ||
+        b->items == NULL || b->plan->steps == NULL || b->plan->refs == NULL ||
         b->plan->metas == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for the plan");
     }
@@ -291,6 +367,8 @@ static ds_status lower(build *b)
 {
     DS_TRY(allocate(b));
     DS_TRY(dsi_order(b->graph, b->order, &b->n_steps));
+    count_uses(b);
+    elide_stores(b);
     b->plan->n_steps = b->n_steps;
     bound_phases(b);
     find_lifetimes(b);
