@@ -116,6 +116,43 @@ DSI_INLINE vi vi_select(vm m, vi yes, vi no)
     return _mm256_blendv_epi8(no, yes, _mm256_castps_si256(m));
 }
 
+/* ---- 64-bit lanes of the same registers ---------------------------------------------------------
+ */
+enum { VL_WIDTH = 4 };
+
+DSI_INLINE vi vl_set(uint64_t x)
+{
+    return _mm256_set1_epi64x((int64_t)x);
+}
+
+DSI_INLINE vi vl_count_from(uint64_t x) /* x, x+1, … */
+{
+    return _mm256_add_epi64(_mm256_set1_epi64x((int64_t)x), _mm256_setr_epi64x(0, 1, 2, 3));
+}
+
+DSI_INLINE vi vl_mul_low(vi a, vi b) /* product of the low 32 bits */
+{
+    return _mm256_mul_epu32(a, b);
+}
+
+DSI_INLINE vi vl_shr(vi a, unsigned n)
+{
+    return _mm256_srli_epi64(a, (int)n);
+}
+
+/* out[4·lane + k] = low 32 bits of lane of x[k] */
+DSI_INLINE void vl_store_quads(uint32_t *out, const vi x[4])
+{
+    const vi low = _mm256_set1_epi64x(0xffffffff);
+    const vi a = _mm256_or_si256(_mm256_and_si256(x[0], low), _mm256_slli_epi64(x[1], 32));
+    const vi b = _mm256_or_si256(_mm256_and_si256(x[2], low), _mm256_slli_epi64(x[3], 32));
+    const vi even = _mm256_unpacklo_epi64(a, b); /* lanes 0 and 2 */
+    const vi odd = _mm256_unpackhi_epi64(a, b);
+    vi *to = (vi *)(void *)out;
+    _mm256_storeu_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
+    _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(even, odd, 0x31));
+}
+
 /* ---- fp32 ---------------------------------------------------------------------------------- */
 DSI_INLINE vf vf_zero(void)
 {

@@ -110,6 +110,43 @@ DSI_INLINE vi vi_select(vm m, vi yes, vi no)
     return _mm512_mask_blend_epi32(m, no, yes);
 }
 
+/* ---- 64-bit lanes of the same registers ---------------------------------------------------------
+ */
+enum { VL_WIDTH = 8 };
+
+DSI_INLINE vi vl_set(uint64_t x)
+{
+    return _mm512_set1_epi64((int64_t)x);
+}
+
+DSI_INLINE vi vl_count_from(uint64_t x) /* x, x+1, … */
+{
+    const vi lane = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm512_add_epi64(_mm512_set1_epi64((int64_t)x), lane);
+}
+
+DSI_INLINE vi vl_mul_low(vi a, vi b) /* product of the low 32 bits */
+{
+    return _mm512_mul_epu32(a, b);
+}
+
+DSI_INLINE vi vl_shr(vi a, unsigned n)
+{
+    return _mm512_srli_epi64(a, n);
+}
+
+/* out[4·lane + k] = low 32 bits of lane of x[k] */
+DSI_INLINE void vl_store_quads(uint32_t *out, const vi x[4])
+{
+    const vi low = _mm512_set1_epi64(0xffffffff);
+    const vi a = _mm512_or_si512(_mm512_and_si512(x[0], low), _mm512_slli_epi64(x[1], 32));
+    const vi b = _mm512_or_si512(_mm512_and_si512(x[2], low), _mm512_slli_epi64(x[3], 32));
+    const vi first = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
+    const vi second = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
+    _mm512_storeu_si512(out, _mm512_permutex2var_epi64(a, first, b));
+    _mm512_storeu_si512(out + 16, _mm512_permutex2var_epi64(a, second, b));
+}
+
 /* ---- fp32 ---------------------------------------------------------------------------------- */
 DSI_INLINE vf vf_zero(void)
 {

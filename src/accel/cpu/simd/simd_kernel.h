@@ -31,6 +31,7 @@
     X(sgd)                                                                                         \
     X(lion)                                                                                        \
     X(adagrad)                                                                                     \
+    X(lamb)                                                                                        \
     X(layer_norm)                                                                                  \
     X(layer_norm_backward)                                                                         \
     X(rms_norm)                                                                                    \
@@ -38,7 +39,28 @@
     X(activation)                                                                                  \
     X(activation_backward)                                                                         \
     X(glu)                                                                                         \
-    X(glu_backward)
+    X(glu_backward)                                                                                \
+    X(softmax)                                                                                     \
+    X(softmax_backward)                                                                            \
+    X(dropout)                                                                                     \
+    X(embedding)                                                                                   \
+    X(embedding_dw)                                                                                \
+    X(sum_all)                                                                                     \
+    X(mean_all)                                                                                    \
+    X(sum_last)                                                                                    \
+    X(sum_rows)                                                                                    \
+    X(fill)                                                                                        \
+    X(expand_last)                                                                                 \
+    X(expand_rows)                                                                                 \
+    X(cast)                                                                                        \
+    X(store)                                                                                       \
+    X(accumulate)                                                                                  \
+    X(permute)                                                                                     \
+    X(slice)                                                                                       \
+    X(pad)                                                                                         \
+    X(concat)                                                                                      \
+    X(abs_max)                                                                                     \
+    X(sum_squares)
 
 #define DSI_STRING_1(x) #x
 #define DSI_STRING(x)   DSI_STRING_1(x)

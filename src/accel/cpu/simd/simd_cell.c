@@ -1,0 +1,97 @@
+/* cast, store and accumulate. The reference's bits. */
+#include "accel/cpu/simd/simd_kernel.h"
+
+typedef struct cast_job {
+    const void *x;
+    void *y;
+    ds_dtype from, to;
+} cast_job;
+
+DSI_INLINE void cast_loop(const cast_job *job, size_t begin, size_t end, ds_dtype from, ds_dtype to)
+{
+    size_t i = begin;
+    for (; i + VF_WIDTH <= end; i += VF_WIDTH) {
+        vf_put(job->y, to, i, vf_get(job->x, from, i));
+    }
+    if (i < end) {
+        vf_put_n(job->y, to, i, vf_get_n(job->x, from, i, end - i), end - i);
+    }
+}
+
+static void cast_range(const void *opaque, size_t begin, size_t end)
+{
+    const cast_job *job = opaque;
+    if (job->from == job->to) {
+        const size_t bytes = ds_dtype_bytes(job->to);
+        memmove((char *)job->y + begin * bytes, (const char *)job->x + begin * bytes,
+                (end - begin) * bytes);
+    } else if (job->from == DS_DTYPE_F32) {
+        DSI_BY_TYPE(job->to, cast_loop(job, begin, end, DS_DTYPE_F32, T))
+    } else if (job->to == DS_DTYPE_F32) {
+        DSI_BY_TYPE(job->from, cast_loop(job, begin, end, T, DS_DTYPE_F32))
+    } else {
+        cast_loop(job, begin, end, job->from, job->to);
+    }
+}
+
+static ds_status run_cast(const ds_kernel_call *call, const ds_tensor *x)
+{
+    const cast_job job = {x->data, call->out[0].data, x->meta.dtype, call->out[0].meta.dtype};
+    for_ranges(call->ctx, tensor_count(x), 2 * ELEMENT_GRAIN, cast_range, &job);
+    return DS_OK;
+}
+
+static ds_status cast_run(const ds_kernel_call *call)
+{
+    return run_cast(call, &call->in[0]);
+}
+
+static ds_status store_run(const ds_kernel_call *call)
+{
+    return run_cast(call, &call->in[1]);
+}
+
+/* Also any type onto itself. */
+static bool store_supports(const ds_kernel_sig *sig)
+{
+    return sig->in[0].dtype == sig->in[1].dtype || all_act_types(sig);
+}
+
+DSI_SIMD_KERNEL(cast, all_act_types, NULL, cast_run);
+DSI_SIMD_KERNEL(store, store_supports, NULL, store_run);
+
+/* ---- accumulate -------------------------------------------------------------------------------
+ */
+DSI_INLINE void accumulate_loop(const cast_job *job, size_t begin, size_t end, ds_dtype from,
+                                ds_dtype to)
+{
+    size_t i = begin;
+    for (; i + VF_WIDTH <= end; i += VF_WIDTH) {
+        vf_put(job->y, to, i, vf_add(vf_get(job->y, to, i), vf_get(job->x, from, i)));
+    }
+    if (i < end) {
+        const size_t n = end - i;
+        vf_put_n(job->y, to, i, vf_add(vf_get_n(job->y, to, i, n), vf_get_n(job->x, from, i, n)),
+                 n);
+    }
+}
+
+static void accumulate_range(const void *opaque, size_t begin, size_t end)
+{
+    const cast_job *job = opaque;
+    if (job->to == DS_DTYPE_F32) {
+        DSI_BY_TYPE(job->from, accumulate_loop(job, begin, end, T, DS_DTYPE_F32))
+    } else {
+        accumulate_loop(job, begin, end, job->from, job->to);
+    }
+}
+
+static ds_status accumulate_run(const ds_kernel_call *call)
+{
+    const ds_tensor *x = &call->in[1];
+    const cast_job job = {x->data, call->out[0].data, x->meta.dtype, call->out[0].meta.dtype};
+    for_ranges(call->ctx, tensor_count(x), ELEMENT_GRAIN, accumulate_range, &job);
+    return DS_OK;
+}
+
+DSI_SIMD_KERNEL(accumulate, all_act_types, NULL, accumulate_run);
