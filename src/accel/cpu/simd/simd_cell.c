@@ -5,6 +5,7 @@ typedef struct cast_job {
     const void *x;
     void *y;
     ds_dtype from, to;
+    const void *cell; /* of accumulate: what x is added to */
 } cast_job;
 
 DSI_INLINE void cast_loop(const cast_job *job, size_t begin, size_t end, ds_dtype from, ds_dtype to)
@@ -36,7 +37,7 @@ static void cast_range(const void *opaque, size_t begin, size_t end)
 
 static ds_status run_cast(const ds_kernel_call *call, const ds_tensor *x)
 {
-    const cast_job job = {x->data, call->out[0].data, x->meta.dtype, call->out[0].meta.dtype};
+    const cast_job job = {x->data, call->out[0].data, x->meta.dtype, call->out[0].meta.dtype, NULL};
     for_ranges(call->ctx, tensor_count(x), 2 * ELEMENT_GRAIN, cast_range, &job);
     return DS_OK;
 }
@@ -67,11 +68,11 @@ DSI_INLINE void accumulate_loop(const cast_job *job, size_t begin, size_t end, d
 {
     size_t i = begin;
     for (; i + VF_WIDTH <= end; i += VF_WIDTH) {
-        vf_put(job->y, to, i, vf_add(vf_get(job->y, to, i), vf_get(job->x, from, i)));
+        vf_put(job->y, to, i, vf_add(vf_get(job->cell, to, i), vf_get(job->x, from, i)));
     }
     if (i < end) {
         const size_t n = end - i;
-        vf_put_n(job->y, to, i, vf_add(vf_get_n(job->y, to, i, n), vf_get_n(job->x, from, i, n)),
+        vf_put_n(job->y, to, i, vf_add(vf_get_n(job->cell, to, i, n), vf_get_n(job->x, from, i, n)),
                  n);
     }
 }
@@ -89,7 +90,8 @@ static void accumulate_range(const void *opaque, size_t begin, size_t end)
 static ds_status accumulate_run(const ds_kernel_call *call)
 {
     const ds_tensor *x = &call->in[1];
-    const cast_job job = {x->data, call->out[0].data, x->meta.dtype, call->out[0].meta.dtype};
+    const cast_job job = {x->data, call->out[0].data, x->meta.dtype, call->out[0].meta.dtype,
+                          call->in[0].data};
     for_ranges(call->ctx, tensor_count(x), ELEMENT_GRAIN, accumulate_range, &job);
     return DS_OK;
 }

@@ -84,7 +84,8 @@ static ds_status dropout_run(const ds_kernel_call *call)
         return DS_OK;
     }
     const uint64_t sample = (uint64_t)n / (uint64_t)x->meta.shape.dims[0];
-    const double steps = attrs->p * 0x1p24; /* word>>8 counts 2^-24 */
+    const float p = (float)attrs->p;
+    const double steps = (double)p * 0x1p24; /* word>>8 counts 2^-24 */
     const int32_t whole = (int32_t)steps;
     const dropout_job job = {x->data,
                              call->out[0].data,
@@ -94,7 +95,7 @@ static ds_status dropout_run(const ds_kernel_call *call)
                              (uint32_t)attrs->site,
                              (uint32_t)rng[1],
                              (double)whole < steps ? whole + 1 : whole,
-                             (float)(1.0 / (1.0 - attrs->p))};
+                             1.0f / (1.0f - p)};
     for_ranges(call->ctx, n, ELEMENT_GRAIN, dropout_range, &job);
     return DS_OK;
 }

@@ -47,8 +47,10 @@ static ds_status check_ids(const ds_kernel_call *call, const char *what, const d
     const size_t n = tensor_count(ids);
     for (size_t t = 0; t < n; ++t) {
         if (id[t] < 0 || id[t] >= n_rows) {
-            return ds_fail(call->ctx, DS_ERR_ARG, "%s: %s %d at index %zu, expected 0 to %lld",
-                           call->sig->op->name, what, id[t], t, (long long)(n_rows - 1));
+            return ds_fail(call->ctx, DS_ERR_ARG,
+                           "%s: %s[%zu] is %d, but the table has %lld rows (ids 0 to %lld)",
+                           call->sig->op->name, what, t, id[t], (long long)n_rows,
+                           (long long)n_rows - 1);
         }
     }
     return DS_OK;

@@ -34,7 +34,7 @@ DSI_INLINE void sgd_plain_step(const optim_scalars *k, vf g, vf *p, vf *s0, vf *
 {
     (void)s0;
     (void)s1;
-    if (k->l2) {
+    if (k->decays) {
         g = vf_fma(k->wd, *p, g);
     }
     *p = vf_fma(k->minus_lr, g, *p);
@@ -43,7 +43,7 @@ DSI_INLINE void sgd_plain_step(const optim_scalars *k, vf g, vf *p, vf *s0, vf *
 DSI_INLINE void sgd_step(const optim_scalars *k, vf g, vf *p, vf *b, vf *s1)
 {
     (void)s1;
-    if (k->l2) {
+    if (k->decays) {
         g = vf_fma(k->wd, *p, g);
     }
     *b = k->first ? g : vf_fma(k->b1, *b, vf_mul(k->undamped, g));
@@ -87,7 +87,7 @@ DSI_SIMD_KERNEL(lion, optim_supports, NULL, lion_run);
 DSI_INLINE void adagrad_step(const optim_scalars *k, vf g, vf *p, vf *v, vf *s1)
 {
     (void)s1;
-    if (k->l2) {
+    if (k->decays) {
         g = vf_fma(k->wd, *p, g);
     }
     *v = vf_fma(g, g, *v);

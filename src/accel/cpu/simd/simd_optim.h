@@ -25,7 +25,7 @@ typedef struct optim_job {
 /* The scalars of docs/internals/optim.md, broadcast. */
 typedef struct optim_scalars {
     vf factor, wd, b1, c1, b2, c2, inverse_bias2, eps, decay, step, minus_lr, undamped;
-    bool l2, decoupled, first, nesterov;
+    bool decays, l2, decoupled, first, nesterov;
 } optim_scalars;
 
 /* State i, or NULL when it is absent. Absent masters still hold their place. */
@@ -54,6 +54,7 @@ static inline optim_scalars optim_scalars_of(const optim_job *job)
         .step = vf_set(-(lr / h[DSI_HYPER_BIAS1])),
         .minus_lr = vf_set(-lr),
         .undamped = vf_set((float)(1.0 - job->attrs->dampening)),
+        .decays = wd != 0.0f,
         .l2 = !adamw && wd != 0.0f,
         .decoupled = adamw,
         .first = h[DSI_HYPER_FIRST] != 0.0f,
