@@ -1,0 +1,151 @@
+"""Writes tokenizer-*.json, small tokenizers of each family trained here, and tokenizers.json: texts
+with the ids and decoded texts that the `tokenizers` package gives for each of them.
+
+Usage: make_tokenizers.py (in this folder's place; needs data/tinyshakespeare.txt)
+"""
+import json
+import pathlib
+import random
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+HERE = pathlib.Path(__file__).parent
+VOCAB = 700
+LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+QWEN2 = LLAMA3.replace("{1,3}", "")
+GPT4O = r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+
+TEXTS = [
+    "", " ", "  ", "\n", "\r\n", "\t", "Hello, world!", "It's DON'T we'LL I'VE 'S 'ſ x'sy o'clock",
+    "a  b   c    d", " leading", "trailing  ", "\n\n\n a \n\n b \r\n\r\n c\t\td",
+    "x = {\n\t'k': [1, 22, 333, 4444, 55555],\n}\r\n# комментарий — тест №5",
+    "def f(a, b=2):\n    return a ** b  # fast\n\n\nclass X(object): pass\n",
+    "#include <stdio.h>\nint main(void) { printf(\"%d\\n\", 0x1F & ~3); return 0; }",
+    "Zażółć gęślą jaźń. Fußgänger œuvre Ærøskøbing ﬁ ﬀ Ⅷ ½ ① ㎏ ™ ²³",
+    "日本語のテキスト、カタカナ。中文文本，没有空格的长句子需要被正确切分。한국어 텍스트도 있습니다.",
+    "हिन्दी में पाठ का उदाहरण। বাংলা ভাষা। ไทยไม่มีช่องว่าง العربية من اليمين ١٢٣ עברית",
+    "👩‍👩‍👧‍👦 🏳️‍🌈 🇩🇪 👍🏽 😀😃 ☺️ 𝓗𝓮𝓵𝓵𝓸 𝟘𝟙𝟚",
+    "e\u0301 a\u0323\u0307 \u1112\u1161\u11ab q\u0307\u0323 \u0958 \u2126 \u212b \u0344",
+    "\u00a0nbsp\u2003em\u3000ideographic\u200bzero\u2028line\u0085nel\ufeffbom",
+    "<s>bos</s> <|endoftext|> <|im_start|>user\nhi<|im_end|> [INST] x [/INST] <unk> <0x0A>",
+    "▁under ▁▁ score ▁", "a▁b  ▁ c", "the  word and  Ing swording the", "aaaa" * 60, "ab" * 200, "é" * 70,
+]
+BLOCKS = [(0x20, 0x7F), (0x20, 0x7F), (0x61, 0x7B), (0x30, 0x3A), (0xA0, 0x180), (0x300, 0x370), (0x370, 0x530),
+          (0x590, 0x700), (0x900, 0xA00), (0xE00, 0xE80), (0x1100, 0x1200), (0x1E00, 0x2070), (0x2070, 0x2C00),
+          (0x3000, 0x3130), (0x4E00, 0x5000), (0xAC00, 0xAD00), (0xF900, 0xFB50), (0xFE00, 0x10000),
+          (0x1D400, 0x1D800), (0x1F300, 0x1FA00), (0x0, 0x20), (0x80, 0xA0), (0x80, 0xD800), (0x10000, 0x110000)]
+BITS = [" ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", "'s", "'T", "'re", "'LL", " 'd", "1", "123", "1234", " the", "and",
+        "Ing", ".", "...", "--", "▁", "é", "e\u0301", "\u00a0", "</s>", "<s>", "<|im_end|>", "[INST]", "ſ", "²", "word "]
+
+
+def chance(r):
+    out = []
+    for _ in range(r.randint(1, r.choice([3, 10, 20]))):
+        kind = r.random()
+        if kind < 0.45:
+            out.append(r.choice(BITS))
+        elif kind < 0.9:
+            low, high = r.choice(BLOCKS)
+            out.append("".join(chr(c) for c in (r.randrange(low, high) for _ in range(r.randint(1, 6))) if not 0xD800 <= c < 0xE000))
+        else:
+            out.append(r.choice(BITS) * r.randint(2, 12))
+    return "".join(out)
+
+
+def corpus():
+    text = (HERE / "../../../data/tinyshakespeare.txt").read_text()[:150000]
+    r = random.Random(1)
+    return TEXTS * 10 + text.split("\n\n") + [chance(r) for _ in range(100)]
+
+
+CORPUS = corpus()
+B = pre_tokenizers.ByteLevel
+S = lambda p, b="isolated", inv=False: pre_tokenizers.Split(Regex(p), b, invert=inv)
+Seq = pre_tokenizers.Sequence
+
+
+def save(name, tok):
+    (HERE / f"tokenizer-{name}.json").write_text(json.dumps(json.loads(tok.to_str()), ensure_ascii=False, indent=0) + "\n")
+
+
+def byte_level(name, pre, norm=None, special=(), post=None, ignore=False):
+    tok = Tokenizer(models.BPE(ignore_merges=ignore))
+    tok.normalizer = norm
+    tok.pre_tokenizer = pre
+    tok.decoder = decoders.ByteLevel()
+    tok.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=VOCAB, initial_alphabet=B.alphabet(), show_progress=False))
+    tok.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in special])
+    if post:
+        tok.post_processor = post(tok)
+    save(name, tok)
+
+
+def sentencepiece(name, pre, norm, decoder, legacy=False, fallback=True, fuse=True, extra=()):
+    special = ["<unk>", "<s>", "</s>"] + ([f"<0x{i:02X}>" for i in range(256)] if fallback else [])
+    trained = Tokenizer(models.BPE(unk_token="<unk>"))
+    trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    trained.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=VOCAB + 200, special_tokens=special, limit_alphabet=200, show_progress=False))
+    tok = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=fuse, byte_fallback=fallback))
+    tok.normalizer = norm
+    tok.pre_tokenizer = pre
+    tok.decoder = decoder
+    whole = json.loads(tok.to_str())
+    model = json.loads(trained.to_str())["model"]
+    whole["model"]["vocab"], whole["model"]["merges"] = model["vocab"], model["merges"]
+    tok = Tokenizer.from_str(json.dumps(whole))
+    tok.add_tokens([AddedToken(s, special=True, normalized=legacy) for s in special[:3]])
+    tok.add_tokens(list(extra))
+    tok.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s>:1 $B:1", special_tokens=[("<s>", 1)])
+    save(name, tok)
+
+
+def llama_post(tok):
+    bos = "<|begin_of_text|>"
+    template = processors.TemplateProcessing(single=f"{bos} $A", pair=f"{bos} $A {bos}:1 $B:1", special_tokens=[(bos, tok.token_to_id(bos))])
+    return processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+
+
+D = decoders
+
+
+def llama_decoder():
+    return D.Sequence([D.Replace("▁", " "), D.ByteFallback(), D.Fuse(), D.Strip(" ", 1, 0)])
+
+
+def llama_norm():
+    return normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+
+
+def make():
+    byte_level("gpt2", B(add_prefix_space=False), special=["<|endoftext|>"], post=lambda t: processors.ByteLevel())
+    byte_level("llama3", Seq([S(LLAMA3), B(add_prefix_space=False, use_regex=False)]), special=["<|begin_of_text|>", "<|im_start|>", "<|im_end|>"], post=llama_post, ignore=True)
+    byte_level("qwen2", Seq([S(QWEN2), B(add_prefix_space=False, use_regex=False)]), norm=normalizers.NFC(), special=["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    byte_level("gpt4o", Seq([S(GPT4O, "removed", True), B(add_prefix_space=False, use_regex=False)]))
+    byte_level("odd", Seq([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Punctuation("merged_with_previous"), S(r"\s", "merged_with_next"), pre_tokenizers.Split("th", "contiguous"), B(add_prefix_space=True)]), norm=normalizers.Sequence([normalizers.NFKC(), normalizers.Strip(), normalizers.Replace(Regex(r"x+"), "y")]))
+    sentencepiece("llama2", None, llama_norm(), llama_decoder())
+    sentencepiece("llama2-legacy", None, llama_norm(), llama_decoder(), legacy=True)
+    sentencepiece("mistral", pre_tokenizers.Metaspace(prepend_scheme="first", split=False), None, llama_decoder(), extra=[AddedToken("[INST]", special=True, normalized=False), AddedToken("[/INST]", special=True, normalized=False)])
+    sentencepiece("unknown", pre_tokenizers.Metaspace(), None, D.Metaspace(), fallback=False, extra=[AddedToken("word", single_word=True), AddedToken("the", lstrip=True), AddedToken("and", rstrip=True, lstrip=True), AddedToken("  ", normalized=False), AddedToken("   ", normalized=False), AddedToken("Ing", single_word=True, rstrip=True, normalized=False)])
+
+
+def main():
+    make()
+    r = random.Random(7)
+    texts = TEXTS + [chance(r) for _ in range(60)]
+    out = {"texts": texts, "tokenizers": {}}
+    for path in sorted(HERE.glob("tokenizer-*.json")):
+        tok = Tokenizer.from_file(str(path))
+        rows = {"with_special": [], "plain": [], "decoded": [], "skipped": []}
+        for text in texts:
+            ids = tok.encode(text, add_special_tokens=True).ids
+            rows["with_special"].append(ids)
+            tok.encode_special_tokens = True
+            rows["plain"].append(tok.encode(text, add_special_tokens=False).ids)
+            tok.encode_special_tokens = False
+            rows["decoded"].append(tok.decode(ids, skip_special_tokens=False))
+            rows["skipped"].append(tok.decode(ids, skip_special_tokens=True))
+        out["tokenizers"][path.name] = rows
+    (HERE / "tokenizers.json").write_text(json.dumps(out, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+main()
