@@ -7,3 +7,6 @@ foreach(source ${DS_BENCHES})
   target_link_libraries(${name} PRIVATE deepspeed_static)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/bench)
 endforeach()
+if(TARGET bench_op) # shares the operator harness with the tests
+  target_link_libraries(bench_op PRIVATE ds_test_common)
+endif()

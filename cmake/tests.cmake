@@ -2,9 +2,16 @@
 enable_testing()
 file(GLOB_RECURSE DS_TESTS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/test_*.c)
 file(GLOB_RECURSE DS_REF CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/ref/*.c)
-file(GLOB DS_TEST_COMMON CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/common/*.c)
+file(GLOB DS_TEST_COMMON CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/common/*.c
+  ${PROJECT_SOURCE_DIR}/test/op/harness*.c ${PROJECT_SOURCE_DIR}/test/op/op_cases.c)
+# The reference kernels once more in double precision, for finite differences.
+file(GLOB DS_REF64 CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/ref/*.c)
+list(FILTER DS_REF64 EXCLUDE REGEX "ref_(split|gradnorm|optimizer)\\.c$")
+add_library(ds_ref64 OBJECT ${DS_REF64})
+target_link_libraries(ds_ref64 PRIVATE ds_flags)
+target_compile_definitions(ds_ref64 PRIVATE DSI_REF_F64=1)
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
-add_library(ds_test_common STATIC ${DS_REF} ${DS_TEST_COMMON} ${DS_TOOL_COMMON})
+add_library(ds_test_common STATIC ${DS_REF} ${DS_TEST_COMMON} $<TARGET_OBJECTS:ds_ref64> ${DS_TOOL_COMMON})
 set_target_properties(ds_test_common PROPERTIES LINKER_LANGUAGE C)
 target_link_libraries(ds_test_common PUBLIC deepspeed_static PkgConfig::CMOCKA)
 target_include_directories(ds_test_common PUBLIC ${PROJECT_SOURCE_DIR}/test ${PROJECT_SOURCE_DIR})

@@ -1,0 +1,51 @@
+/* Every kernel of this machine against the reference kernels, over the table of cases. */
+#include "common/check.h"
+#include "op/harness.h"
+
+#include <stdio.h>
+
+static ds_ctx *with_threads(uint32_t n)
+{
+    ds_ctx_params params = ds_ctx_params_default();
+    params.n_threads = n;
+    ds_ctx *ctx = NULL;
+    assert_int_equal(ds_ctx_create(&params, &ctx), DS_OK);
+    return ctx;
+}
+
+static void kernels_agree_with_the_reference(void **state)
+{
+    (void)state;
+    ds_ctx *one = with_threads(1);
+    ds_ctx *three = with_threads(3);
+    int failures = 0;
+    for (const op_case *c = op_cases; c->op != NULL; ++c) {
+        failures += op_compare_case(one, three, c);
+    }
+    ds_ctx_destroy(&one);
+    ds_ctx_destroy(&three);
+    assert_int_equal(failures, 0);
+}
+
+static void every_operator_has_a_case(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; dsi_op_all()[i] != NULL; ++i) {
+        bool found = false;
+        for (const op_case *c = op_cases; c->op != NULL; ++c) {
+            found = found || c->op == dsi_op_all()[i];
+        }
+        if (!found) {
+            fail_msg("operator %s has no case in test/op/op_cases.c", dsi_op_all()[i]->name);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_operator_has_a_case),
+        cmocka_unit_test(kernels_agree_with_the_reference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
