@@ -58,8 +58,8 @@ DS_API ds_value ds_nn_param(ds_nn *nn, const char *name, ds_shape shape, ds_init
 DS_API ds_value ds_nn_param_at(ds_nn *nn, const char *path, ds_shape shape, ds_init init,
                                bool no_decay);
 /* A named input that the host writes before each run, e.g. i32 (B,T). Its cell is named
- * "train/NAME", "eval/NAME" or "generate/NAME": the modes do not share inputs, so evaluation may
- * run between forward and backward. */
+ * "train/NAME", "eval/NAME" or "generate.T/NAME" (T: trace length): the modes do not share inputs,
+ * so evaluation may run between forward and backward. */
 DS_API ds_value ds_nn_input(ds_nn *nn, const char *name, ds_dtype dtype, ds_shape shape);
 /* Declares an output. The model's loss, a f32 scalar, is named "loss"; the number of counted
  * targets behind it "count". */

@@ -156,9 +156,14 @@ ds_value ds_nn_param(ds_nn *nn, const char *name, ds_shape shape, ds_init init, 
 
 ds_value ds_nn_input(ds_nn *nn, const char *name, ds_dtype dtype, ds_shape shape)
 {
-    static const char *const prefix[] = {"train", "eval", "generate"};
+    static const char *const prefix[] = {"train", "eval"};
     char path[DSI_NN_PATH_BYTES];
-    (void)snprintf(path, sizeof path, "%s/%.1000s", prefix[nn->trace.mode], name);
+    if (nn->trace.mode == DS_TRACE_GENERATE) {
+        (void)snprintf(path, sizeof path, "generate.%lld/%.900s", (long long)nn->trace.seq_length,
+                       name);
+    } else {
+        (void)snprintf(path, sizeof path, "%s/%.900s", prefix[nn->trace.mode], name);
+    }
     const ds_cell_info info = {
         .name = path, .kind = DS_CELL_INPUT, .meta = {dtype, shape}, .of = DS_NONE};
     return dsi_nn_cell(nn, &info);

@@ -1,0 +1,63 @@
+/* Text generation: prefill and decode plans over KV cells, on the same operators as training.
+ *
+ *     ds_generator_create(ctx, &params, &generator);
+ *     ds_generator_prompt(generator, ids, n);
+ *     while (ds_generator_next(generator, &sampling, &id) == DS_OK && !stop(id)) …
+ *
+ * One sequence at a time. Nothing is allocated after creation. One thread calls a generator.
+ */
+#ifndef DEEPSPEED_INFER_H
+#define DEEPSPEED_INFER_H
+
+#include <deepspeed/model.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds_generator ds_generator;
+
+typedef struct ds_generator_params {
+    const ds_model *model; /* borrowed, must outlive the generator */
+    const char *weights; /* model folder with *.safetensors; weights of the plan's dtype are mapped,
+                            not read */
+    const char *checkpoint; /* default NULL; a training checkpoint's folder instead of `weights` */
+    const char *tag;        /* default NULL: the checkpoint named by `latest` */
+    ds_dtype dtype;         /* default NONE: that of the stored weights */
+    int64_t max_length;     /* most positions, prompt included; default 0: the model's */
+} ds_generator_params;
+
+/* Builds plans, memory and weights. Errors: those of models and folders; ERR_NOMEM names bytes. */
+DS_API ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,
+                                     ds_generator **generator_out);
+DS_API void ds_generator_destroy(ds_generator **generator);
+
+/* Starts a new sequence with n >= 1 prompt ids. Errors: ERR_LIMIT past max_length, ERR_ARG on an id
+ * outside of the vocabulary. */
+DS_API ds_status ds_generator_prompt(ds_generator *generator, const uint32_t *ids, size_t n);
+
+/* How an id is drawn from the logits. All zero is greedy. */
+typedef struct ds_sampling {
+    double temperature; /* <= 0: greedy, the largest logit, the lowest id among equals */
+    int64_t top_k;      /* 0: all */
+    double top_p;       /* 0 or >= 1: all; smallest set of ids whose probability reaches it */
+    uint64_t seed;
+} ds_sampling;
+
+/* Draws the next id and appends it to the sequence. Errors: ERR_LIMIT at max_length (nothing is
+ * appended), ERR_STATE without a prompt, ERR_NUMERIC when the logits are not finite. */
+DS_API ds_status ds_generator_next(ds_generator *generator, const ds_sampling *sampling,
+                                   uint32_t *id_out);
+
+/* Logits (V) behind the newest id, f32, borrowed until the next call. */
+DS_API const float *ds_generator_logits(const ds_generator *generator, int64_t *n_out);
+DS_API int64_t ds_generator_length(const ds_generator *generator);
+DS_API int64_t ds_generator_max_length(const ds_generator *generator);
+DS_API ds_dtype ds_generator_dtype(const ds_generator *generator);
+/* Bytes that one decode step must read at least: weights and the full KV cells. */
+DS_API double ds_generator_step_bytes(const ds_generator *generator);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
