@@ -1,3 +1,13 @@
+# A line "labels: threads slow" near the top of a test gives it CTest labels: `threads` runs under the
+# thread sanitizer too, `slow` not under address sanitizer, `tree` looks at sources only.
+function(ds_labels name source)
+  file(STRINGS ${source} line REGEX "labels: [a-z ]+" LIMIT_COUNT 1)
+  if(line)
+    string(REGEX REPLACE ".*labels: ([a-z ]+[a-z]).*" "\\1" words "${line}")
+    string(REPLACE " " ";" words "${words}")
+    set_tests_properties(${name} PROPERTIES LABELS "${words}")
+  endif()
+endfunction()
 # One test = one file test/<layer>/test_*.c = one program. Found by folder; no list to keep.
 enable_testing()
 file(GLOB_RECURSE DS_TESTS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/test_*.c)
@@ -22,6 +32,7 @@ foreach(source ${DS_TESTS})
   target_compile_definitions(${name} PRIVATE DS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" DS_BINARY_DIR="${PROJECT_BINARY_DIR}")
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 120)
+  ds_labels(${name} ${source})
 endforeach()
 # Shell tests: test/<layer>/test_*.sh get the folder of built programs as their argument.
 file(GLOB_RECURSE DS_SHELL_TESTS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/test_*.sh)
@@ -30,4 +41,5 @@ foreach(source ${DS_SHELL_TESTS})
   add_test(NAME ${name} COMMAND bash ${source} ${PROJECT_BINARY_DIR})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300
     ENVIRONMENT "DS_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
+  ds_labels(${name} ${source})
 endforeach()

@@ -1,4 +1,5 @@
-/* base/: half precision against arithmetic, the pool, the arena's ceiling, Philox known answers. */
+/* labels: threads
+ * base/: half precision against arithmetic, the pool, the arena's ceiling, Philox known answers. */
 #include "base/arena.h"
 #include "base/context.h"
 #include "base/half.h"

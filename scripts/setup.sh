@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that are missing. Usage: setup.sh build|check|long|bench
+# Says which first; says and does nothing when all are there.
+set -euo pipefail
+
+build="gcc cmake ninja-build pkg-config libc6-dev libjansson-dev libpcre2-dev libxxhash-dev libutf8proc-dev libcmocka-dev"
+check="$build clang-format mandoc python3 git g++"
+long="$check clang-14 libclang-rt-14-dev"
+bench="$build libdnnl-dev"
+
+case "${1:-build}" in
+build) packages=$build ;;
+check) packages=$check ;;
+long) packages=$long ;;
+bench) packages=$bench ;;
+*) echo "usage: $0 build|check|long|bench" >&2; exit 2 ;;
+esac
+
+missing=""
+for package in $packages; do
+    if ! dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q '^install ok installed'; then
+        missing="$missing $package"
+    fi
+done
+[ -z "$missing" ] && exit 0
+
+echo "Installing missing packages:$missing"
+as_root=""
+if [ "$(id -u)" != 0 ]; then
+    command -v sudo > /dev/null || { echo "Run as root, or install:$missing" >&2; exit 1; }
+    as_root="sudo"
+fi
+export DEBIAN_FRONTEND=noninteractive
+# shellcheck disable=SC2086
+if ! $as_root apt-get install -y -qq --no-install-recommends $missing > /dev/null 2>&1; then
+    $as_root apt-get update -qq
+    # shellcheck disable=SC2086
+    $as_root apt-get install -y -qq --no-install-recommends $missing > /dev/null
+fi
