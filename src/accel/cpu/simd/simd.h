@@ -26,14 +26,14 @@
 /* Force-inlined: a dtype passed as a constant makes the function a specialised one. */
 #define DSI_INLINE static inline __attribute__((always_inline, unused))
 
-#if defined(DSI_ISA_avx512)
+#if defined(DSI_ISA_avx512) || defined(DSI_ISA_amx)
 #include "accel/cpu/simd/simd_avx512.h"
 #define DSI_SIMD_ISA DS_ISA_AVX512
 #elif defined(DSI_ISA_avx2)
 #include "accel/cpu/simd/simd_avx2.h"
 #define DSI_SIMD_ISA DS_ISA_AVX2
 #else
-#error "compile with DSI_ISA_avx2 or DSI_ISA_avx512"
+#error "compile with DSI_ISA_avx2, DSI_ISA_avx512 or DSI_ISA_amx"
 #endif
 
 /* Elements i.. of an array of f32, bf16 or f16 as fp32. */
