@@ -49,8 +49,8 @@ DSI_INLINE void gemm_finish(const dsi_gemm_params *p, vf sum, int64_t i, int64_t
 {
     switch (p->c_dtype) {
     case DS_DTYPE_BF16:
-        gemm_put(p->c, DS_DTYPE_BF16, i * p->ldc + j,
-                 gemm_value(p, DS_DTYPE_BF16, sum, i, j, n), n);
+        gemm_put(p->c, DS_DTYPE_BF16, i * p->ldc + j, gemm_value(p, DS_DTYPE_BF16, sum, i, j, n),
+                 n);
         break;
     case DS_DTYPE_F16:
         gemm_put(p->c, DS_DTYPE_F16, i * p->ldc + j, gemm_value(p, DS_DTYPE_F16, sum, i, j, n), n);
