@@ -5,9 +5,6 @@
 
 /* Best first. */
 static const dsi_gemm_impl *const impls[] = {
-#if defined(DSI_HAVE_amx)
-    &dsi_gemm_amx,
-#endif
     &dsi_gemm_ref,
 };
 

@@ -1,0 +1,400 @@
+/* attention_backward in bf16 on AMX.
+ *
+ * A task is one kv head of one sample. It packs the operands in the forms that five products need,
+ * then for each block of 64 keys and each block of 64 queries that sees some of them:
+ *   scores (keys × queries) = K·Qᵀ, their gradient = V·dYᵀ; probabilities again from lse;
+ *   dV += P·dY, dK += dS·Q (rows are keys), dQᵀ += Kᵀ·dS (rows are d), all accumulated in fp32.
+ * P and dS are rounded to bf16; the scale is applied to dQ and dK at the end.
+ *
+ * Invariant: sums run in the order heads of the group, blocks of keys, blocks of queries.
+ */
+#include "accel/cpu/amx/amx_attention.h"
+
+enum { BLOCK = 64, TILES = BLOCK / 16 };
+
+typedef struct backward_work {
+    float *scores, *dp;       /* [key tile][query tile], TILES a row */
+    uint16_t *p, *ds;         /* keys × queries: [key tile][query/32] */
+    uint16_t *ds_pairs;       /* [key/32][query tile] */
+    uint16_t *k, *v, *k_cols; /* rows, rows, columns: whole head */
+    uint16_t *q, *dy;         /* rows_t */
+    uint16_t *q_pairs, *dy_pairs;
+    float *dk, *dv; /* [key tile][d tile] */
+    float *dq;      /* [query tile][d tile], each tile (d, query) */
+    float *lse2, *delta;
+    int32_t *first, *last;
+} backward_work;
+
+typedef struct backward_job {
+    const ds_kernel_call *call;
+    attn_shape s;
+    attn_data x;
+    attn_dropout drop;
+    int64_t steps, d_tiles; /* of the packed forms: 32 d a step, 16 a tile */
+    int64_t used_tiles;     /* of 16 d that hold data */
+    int64_t queries, keys;  /* rounded up to 32 */
+    const uint16_t *dy, *y;
+    const float *lse;
+} backward_job;
+
+/* One head in work. */
+typedef struct head {
+    const backward_job *job;
+    const backward_work *w;
+    int64_t b, kv, h;
+} head;
+
+static size_t carve(backward_work *w, const attn_shape *s, void *base)
+{
+    enum { SCORES = BLOCK * BLOCK };
+    const size_t width = (size_t)attn_steps(s->d) * 32;
+    const size_t keys = (size_t)attn_round_up(s->n_keys, 32);
+    const size_t queries = (size_t)attn_round_up(s->n_queries, 32);
+    amx_attn_carver c = {base, 0};
+    w->scores = amx_attn_carve(&c, SCORES * sizeof(float));
+    w->dp = amx_attn_carve(&c, SCORES * sizeof(float));
+    w->p = amx_attn_carve(&c, SCORES * sizeof(uint16_t));
+    w->ds = amx_attn_carve(&c, SCORES * sizeof(uint16_t));
+    w->ds_pairs = amx_attn_carve(&c, SCORES * sizeof(uint16_t));
+    w->k = amx_attn_carve(&c, keys * width * sizeof(uint16_t));
+    w->v = amx_attn_carve(&c, keys * width * sizeof(uint16_t));
+    w->k_cols = amx_attn_carve(&c, keys * width * sizeof(uint16_t));
+    w->q = amx_attn_carve(&c, queries * width * sizeof(uint16_t));
+    w->dy = amx_attn_carve(&c, queries * width * sizeof(uint16_t));
+    w->q_pairs = amx_attn_carve(&c, queries * width * sizeof(uint16_t));
+    w->dy_pairs = amx_attn_carve(&c, queries * width * sizeof(uint16_t));
+    w->dk = amx_attn_carve(&c, keys * width * sizeof(float));
+    w->dv = amx_attn_carve(&c, keys * width * sizeof(float));
+    w->dq = amx_attn_carve(&c, queries * width * sizeof(float));
+    w->lse2 = amx_attn_carve(&c, queries * sizeof(float));
+    w->delta = amx_attn_carve(&c, queries * sizeof(float));
+    w->first = amx_attn_carve(&c, queries * sizeof(int32_t));
+    w->last = amx_attn_carve(&c, queries * sizeof(int32_t));
+    return c.bytes;
+}
+
+/* ---- before the products ------------------------------------------------------------------------
+ */
+static void pack_keys(const head *x)
+{
+    const attn_shape *s = &x->job->s;
+    const int64_t at = attn_key_at(s, x->b, 0, x->kv);
+    const attn_source k = {(const uint16_t *)x->job->x.k + at, s->kv_stride, s->n_keys, s->d};
+    const attn_source v = {(const uint16_t *)x->job->x.v + at, s->kv_stride, s->n_keys, s->d};
+    dsi_amx_attn_pack(&k, x->job->keys, &(attn_packed){.rows = x->w->k, .columns = x->w->k_cols});
+    dsi_amx_attn_pack(&v, x->job->keys, &(attn_packed){.rows = x->w->v});
+}
+
+static float dot_halves(const uint16_t *a, const uint16_t *b, int64_t n)
+{
+    vf sum = vf_zero();
+    for (int64_t c = 0; c < n; c += 16) {
+        const size_t left = (size_t)attn_min(16, n - c);
+        sum = vf_fma(vf_load_bf16_n(a + c, left), vf_load_bf16_n(b + c, left), sum);
+    }
+    return vf_sum(sum);
+}
+
+/* lse in log2 units and delta = Σ dy·y of each query; queries past the end get zeros, whose rows of
+ * Q and dY are zero too, so that they add nothing. */
+static void query_sums(const head *x)
+{
+    const attn_shape *s = &x->job->s;
+    const float *lse = x->job->lse + attn_stat_at(s, x->b, x->h, 0);
+    for (int64_t i = 0; i < x->job->queries; ++i) {
+        x->w->lse2[i] = 0.0f;
+        x->w->delta[i] = 0.0f;
+        if (i < s->n_queries) {
+            const int64_t at = attn_query_at(s, s->y_stride, x->b, i, x->h);
+            x->w->delta[i] = dot_halves(x->job->dy + at, x->job->y + at, s->d);
+            x->w->lse2[i] = lse[i] == -INFINITY ? 0.0f : lse[i] * (float)ATTN_LOG2E;
+        }
+    }
+}
+
+static void pack_queries(const head *x)
+{
+    const attn_shape *s = &x->job->s;
+    const attn_source q = {(const uint16_t *)x->job->x.q +
+                               attn_query_at(s, s->q_stride, x->b, 0, x->h),
+                           s->q_stride, s->n_queries, s->d};
+    const attn_source dy = {x->job->dy + attn_query_at(s, s->y_stride, x->b, 0, x->h), s->y_stride,
+                            s->n_queries, s->d};
+    dsi_amx_attn_pack(&q, x->job->queries,
+                      &(attn_packed){.rows_t = x->w->q, .pairs = x->w->q_pairs});
+    dsi_amx_attn_pack(&dy, x->job->queries,
+                      &(attn_packed){.rows_t = x->w->dy, .pairs = x->w->dy_pairs});
+}
+
+/* ---- a block of keys [k0,k0+nk) against queries [q0,q0+nq)
+ * --------------------------------------- */
+typedef struct block {
+    int64_t k0, nk, q0, nq;
+    bool masked;
+} block;
+
+static void score_products(const head *x, const block *at)
+{
+    const backward_job *job = x->job;
+    attn_product m = {.a = x->w->k + at->k0 / 16 * job->steps * TILE_HALVES,
+                      .b = x->w->q + at->q0 / 16 * TILE_HALVES,
+                      .a_row = job->steps * TILE_HALVES,
+                      .a_step = TILE_HALVES,
+                      .b_col = TILE_HALVES,
+                      .b_step = job->queries / 16 * TILE_HALVES,
+                      .c = x->w->scores,
+                      .c_row = TILES * 256,
+                      .c_col = 256,
+                      .n_steps = job->steps};
+    attn_multiply_all(m, at->nk / 16, at->nq / 16, false);
+    m.a = x->w->v + at->k0 / 16 * job->steps * TILE_HALVES;
+    m.b = x->w->dy + at->q0 / 16 * TILE_HALVES;
+    m.c = x->w->dp;
+    attn_multiply_all(m, at->nk / 16, at->nq / 16, false);
+}
+
+/* What a tile of 16 queries needs, in registers. */
+typedef struct lanes {
+    vf lse2, delta;
+    vi first, last;
+    attn_elements base;
+} lanes;
+
+DSI_INLINE lanes lanes_of(const head *x, int64_t q, bool drops)
+{
+    lanes l = {.lse2 = vf_load(x->w->lse2 + q),
+               .delta = vf_load(x->w->delta + q),
+               .first = vi_load(x->w->first + q),
+               .last = vi_load(x->w->last + q)};
+    if (drops) {
+        l.base = attn_elements_of(&x->job->drop, &x->job->s, x->b, x->h, q);
+    }
+    return l;
+}
+
+/* Four keys from j against one tile of queries: probabilities as used, and gradients of scores. */
+DSI_INLINE void four_keys(const head *x, const float *scores, const float *dp, const lanes *lane,
+                          int64_t j, bool masked, bool drops, vf p_out[4], vf ds_out[4])
+{
+    const vf factor = vf_set((float)(x->job->s.a->scale * ATTN_LOG2E));
+    vf keep[4];
+    if (drops) {
+        attn_keep_four(&x->job->drop, lane->base, j, keep);
+    }
+    for (int r = 0; r < 4; ++r) {
+        vf score = vf_load(scores + r * 16);
+        if (masked) {
+            score = attn_masked(score, j + r, lane->first, lane->last);
+        }
+        const vf p = attn_exp2(_mm512_fmsub_ps(score, factor, lane->lse2));
+        vf d = vf_load(dp + r * 16);
+        p_out[r] = p;
+        if (drops) {
+            d = vf_mul(d, keep[r]);
+            p_out[r] = vf_mul(p, keep[r]);
+        }
+        ds_out[r] = vf_mul(p, vf_sub(d, lane->delta));
+    }
+}
+
+/* Two tiles of queries side by side: P and dS by keys, dS by pairs of keys. */
+DSI_INLINE void score_gradients(const head *x, const block *at, bool masked, bool drops)
+{
+    const backward_work *w = x->w;
+    for (int64_t t = 0; t < at->nq / 16; t += 2) {
+        const lanes left = lanes_of(x, at->q0 + t * 16, drops);
+        const lanes right = lanes_of(x, at->q0 + t * 16 + 16, drops);
+        for (int64_t j = 0; j < at->nk; j += 4) {
+            const int64_t tile = (j / 16 * TILES + t) * 256 + j % 16 * 16;
+            const int64_t row = (j / 16 * (TILES / 2) + t / 2) * TILE_HALVES + j % 16 * 32;
+            const int64_t pair = (j / 32 * TILES + t) * TILE_HALVES + j % 32 * 16;
+            vf p[8];
+            vf ds[8];
+            four_keys(x, w->scores + tile, w->dp + tile, &left, at->k0 + j, masked, drops, p, ds);
+            four_keys(x, w->scores + tile + 256, w->dp + tile + 256, &right, at->k0 + j, masked,
+                      drops, p + 4, ds + 4);
+            for (int r = 0; r < 4; ++r) {
+                _mm512_store_si512(w->p + row + r * 32,
+                                   (__m512i)_mm512_cvtne2ps_pbh(p[4 + r], p[r]));
+                _mm512_store_si512(w->ds + row + r * 32,
+                                   (__m512i)_mm512_cvtne2ps_pbh(ds[4 + r], ds[r]));
+            }
+            for (int r = 0; r < 2; ++r) {
+                _mm512_store_si512(w->ds_pairs + pair + r * 32,
+                                   attn_pair_floats(ds[2 * r], ds[2 * r + 1]));
+                _mm512_store_si512(w->ds_pairs + pair + TILE_HALVES + r * 32,
+                                   attn_pair_floats(ds[4 + 2 * r], ds[5 + 2 * r]));
+            }
+        }
+    }
+}
+
+static void gradients(const head *x, const block *at)
+{
+    const bool drops = x->job->x.rng != NULL;
+    if (at->masked) {
+        if (drops) {
+            score_gradients(x, at, true, true);
+        } else {
+            score_gradients(x, at, true, false);
+        }
+    } else if (drops) {
+        score_gradients(x, at, false, true);
+    } else {
+        score_gradients(x, at, false, false);
+    }
+}
+
+static void gradient_products(const head *x, const block *at)
+{
+    const backward_job *job = x->job;
+    const backward_work *w = x->w;
+    const int64_t wide = job->d_tiles;
+    attn_product m = {.a = w->p,
+                      .b = w->dy_pairs + at->q0 / 32 * wide * TILE_HALVES,
+                      .a_row = TILES / 2 * TILE_HALVES,
+                      .a_step = TILE_HALVES,
+                      .b_col = TILE_HALVES,
+                      .b_step = wide * TILE_HALVES,
+                      .c = w->dv + at->k0 / 16 * wide * 256,
+                      .c_row = wide * 256,
+                      .c_col = 256,
+                      .n_steps = at->nq / 32};
+    attn_multiply_all(m, at->nk / 16, job->used_tiles, true);
+    m.a = w->ds;
+    m.b = w->q_pairs + at->q0 / 32 * wide * TILE_HALVES;
+    m.c = w->dk + at->k0 / 16 * wide * 256;
+    attn_multiply_all(m, at->nk / 16, job->used_tiles, true);
+    const attn_product dq = {.a = w->k_cols + at->k0 / 32 * wide * TILE_HALVES,
+                             .b = w->ds_pairs,
+                             .a_row = TILE_HALVES,
+                             .a_step = wide * TILE_HALVES,
+                             .b_col = TILE_HALVES,
+                             .b_step = TILES * TILE_HALVES,
+                             .c = w->dq + at->q0 / 16 * wide * 256,
+                             .c_row = 256,
+                             .c_col = wide * 256,
+                             .n_steps = at->nk / 32};
+    attn_multiply_all(dq, job->used_tiles, at->nq / 16, true);
+}
+
+/* ---- a head
+ * -------------------------------------------------------------------------------------- */
+static void store_queries(const head *x)
+{
+    const attn_shape *s = &x->job->s;
+    uint16_t *dq = x->job->call->out[0].data;
+    const vf scale = vf_set((float)s->a->scale);
+    for (int64_t i = 0; i < s->n_queries; i += 16) {
+        for (int64_t t = 0; t < x->job->used_tiles; ++t) {
+            dsi_amx_attn_store_columns(x->w->dq + (i / 16 * x->job->d_tiles + t) * 256, scale,
+                                       dq + attn_query_at(s, s->q_stride, x->b, i, x->h) + t * 16,
+                                       s->q_stride, s->n_queries - i, s->d - t * 16);
+        }
+    }
+}
+
+static void store_keys(const head *x, const float *tiles, vf scale, uint16_t *to)
+{
+    const attn_shape *s = &x->job->s;
+    for (int64_t j = 0; j < s->n_keys; j += 16) {
+        for (int64_t t = 0; t < x->job->used_tiles; ++t) {
+            dsi_amx_attn_store_rows(tiles + (j / 16 * x->job->d_tiles + t) * 256, scale,
+                                    to + attn_key_at(s, x->b, j, x->kv) + t * 16, s->kv_stride,
+                                    s->n_keys - j, s->d - t * 16);
+        }
+    }
+}
+
+static void clear(float *p, int64_t n)
+{
+    memset(p, 0, (size_t)n * sizeof *p);
+}
+
+static void backward_head(const head *x)
+{
+    const backward_job *job = x->job;
+    const backward_work *w = x->w;
+    pack_queries(x);
+    query_sums(x);
+    clear(w->dq, job->queries * job->d_tiles * 16);
+    (void)attn_spans(&job->s, &job->x, x->b, 0, job->s.n_queries, job->queries, w->first, w->last);
+    for (int64_t k0 = 0; k0 < job->keys; k0 += BLOCK) {
+        for (int64_t q0 = 0; q0 < job->queries; q0 += BLOCK) {
+            block at = {k0, attn_min(BLOCK, job->keys - k0), q0, attn_min(BLOCK, job->queries - q0),
+                        false};
+            attn_reach reach = attn_reach_none();
+            for (int64_t i = q0; i < q0 + at.nq; ++i) {
+                attn_reach_add(&reach, (attn_span){w->first[i], w->last[i]});
+            }
+            if (reach.any_last <= k0 || reach.any_first >= k0 + at.nk) {
+                continue;
+            }
+            at.masked = !attn_unmasked(&reach, k0, k0 + at.nk);
+            score_products(x, &at);
+            gradients(x, &at);
+            gradient_products(x, &at);
+        }
+    }
+    store_queries(x);
+}
+
+static void backward_task(void *arg, uint32_t task, uint32_t thread)
+{
+    const backward_job *job = arg;
+    const attn_shape *s = &job->s;
+    const ds_kernel_call *call = job->call;
+    backward_work w;
+    const size_t each = carve(&w, s, NULL);
+    (void)carve(&w, s, (char *)call->work + thread * each);
+    head x = {.job = job, .w = &w, .b = task / s->n_kv, .kv = task % s->n_kv};
+    attn_tiles_begin();
+    pack_keys(&x);
+    clear(w.dk, job->keys * job->d_tiles * 16);
+    clear(w.dv, job->keys * job->d_tiles * 16);
+    for (x.h = x.kv * s->group; x.h < (x.kv + 1) * s->group; ++x.h) {
+        backward_head(&x);
+    }
+    const bool packed = s->a->packed != 0;
+    store_keys(&x, w.dk, vf_set((float)s->a->scale),
+               (uint16_t *)call->out[packed ? 0 : 1].data + s->k_at);
+    store_keys(&x, w.dv, vf_set(1.0f), (uint16_t *)call->out[packed ? 0 : 2].data + s->v_at);
+    attn_tiles_end();
+}
+
+static bool supports(const ds_kernel_sig *sig)
+{
+    return sig->in[1].dtype == DS_DTYPE_BF16 && attn_shape_fits(sig, 1);
+}
+
+static size_t work_bytes(const ds_kernel_sig *sig)
+{
+    const attn_shape s = attn_shape_of(sig, 1);
+    backward_work w;
+    return carve(&w, &s, NULL) * sig->n_threads;
+}
+
+static ds_status run(const ds_kernel_call *call)
+{
+    backward_job job = {.call = call, .s = attn_shape_of(call->sig, 1)};
+    job.x = attn_data_of(call, &job.s, 1, 6, 0, 7);
+    job.drop = attn_dropout_of(&job.s, &job.x);
+    job.steps = attn_steps(job.s.d);
+    job.d_tiles = 2 * job.steps;
+    job.used_tiles = (job.s.d + 15) / 16;
+    job.queries = attn_round_up(job.s.n_queries, 32);
+    job.keys = attn_round_up(job.s.n_keys, 32);
+    job.dy = call->in[0].data;
+    job.y = call->in[4].data;
+    job.lse = call->in[5].data;
+    ds_parallel(call->ctx, backward_task, &job, (uint32_t)(job.s.n_batch * job.s.n_kv));
+    return DS_OK;
+}
+
+const ds_kernel dsi_amx_attention_backward = {.version = DS_OP_VERSION,
+                                              .name = "amx",
+                                              .op = "attention_backward",
+                                              .isa = DS_ISA_AMX,
+                                              .supports = supports,
+                                              .work_bytes = work_bytes,
+                                              .run = run};
