@@ -2,8 +2,8 @@
 #include "data/chat_template.h"
 #include "data/tokenizer.h"
 
-#include <stdlib.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 

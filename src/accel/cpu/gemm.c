@@ -5,6 +5,9 @@
 
 /* Best first. */
 static const dsi_gemm_impl *const impls[] = {
+#if defined(DSI_HAVE_amx)
+    &dsi_gemm_amx,
+#endif
     &dsi_gemm_ref,
 };
 

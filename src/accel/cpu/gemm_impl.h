@@ -20,7 +20,7 @@ typedef struct dsi_gemm_impl {
 /* The implementation that dsi_gemm() takes. For tests and reports. */
 const dsi_gemm_impl *dsi_gemm_choose(const dsi_gemm_params *p);
 
-extern const dsi_gemm_impl dsi_gemm_ref;
+extern const dsi_gemm_impl dsi_gemm_ref, dsi_gemm_amx;
 
 static inline float dsi_gemm_load(const void *data, ds_dtype dtype, int64_t i)
 {

@@ -10,7 +10,7 @@ import random
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 HERE = pathlib.Path(__file__).parent
-VOCAB = 700
+VOCAB = 1000
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2 = LLAMA3.replace("{1,3}", "")
 GPT4O = r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
@@ -28,7 +28,7 @@ TEXTS = [
     "e\u0301 a\u0323\u0307 \u1112\u1161\u11ab q\u0307\u0323 \u0958 \u2126 \u212b \u0344",
     "\u00a0nbsp\u2003em\u3000ideographic\u200bzero\u2028line\u0085nel\ufeffbom",
     "<s>bos</s> <|endoftext|> <|im_start|>user\nhi<|im_end|> [INST] x [/INST] <unk> <0x0A>",
-    "▁under ▁▁ score ▁", "a▁b  ▁ c", "the  word and  Ing swording the", "aaaa" * 60, "ab" * 200, "é" * 70,
+    "▁under ▁▁ score ▁", "a▁b  ▁ c", "the  word and  Ing swording the", "0 12 345 6789 20242025 1234567890 3.14159 1e-5 ١٢٣٤٥", "aaaa" * 60, "ab" * 200, "é" * 70,
 ]
 BLOCKS = [(0x20, 0x7F), (0x20, 0x7F), (0x61, 0x7B), (0x30, 0x3A), (0xA0, 0x180), (0x300, 0x370), (0x370, 0x530),
           (0x590, 0x700), (0x900, 0xA00), (0xE00, 0xE80), (0x1100, 0x1200), (0x1E00, 0x2070), (0x2070, 0x2C00),
@@ -55,7 +55,8 @@ def chance(r):
 def corpus():
     text = (HERE / "../../../data/tinyshakespeare.txt").read_text()[:150000]
     r = random.Random(1)
-    return TEXTS * 10 + text.split("\n\n") + [chance(r) for _ in range(100)]
+    numbers = [" ".join(str(r.randint(0, 10 ** r.randint(1, 7))) for _ in range(20)) for _ in range(400)]
+    return numbers + TEXTS * 10 + text.split("\n\n") + [chance(r) for _ in range(100)]
 
 
 CORPUS = corpus()

@@ -1,0 +1,177 @@
+/* Packing of bf16 operands for the tile loop. See amx_pack.h. */
+#include "accel/cpu/amx/amx_pack.h"
+
+#include <string.h>
+
+enum { PAIRS_AHEAD = 4, STEPS_AHEAD = 2 };
+
+static inline __mmask32 first_lanes(int64_t n)
+{
+    return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1u;
+}
+
+/* Two rows of 32 values → low: pairs of columns 0-15, high: pairs of columns 16-31. */
+static inline void interleave(__m512i even, __m512i odd, __m512i *low, __m512i *high)
+{
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    const __m512i a = _mm512_unpacklo_epi16(even, odd);
+    const __m512i b = _mm512_unpackhi_epi16(even, odd);
+    *low = _mm512_permutex2var_epi64(a, first, b);
+    *high = _mm512_permutex2var_epi64(a, second, b);
+}
+
+/* Transposes 16×16 values of 32 bits. */
+static inline __attribute__((always_inline)) void transpose(__m512i r[16])
+{
+    __m512i t[16];
+    for (int i = 0; i < 16; i += 4) { /* 4×4 in each 128-bit lane */
+        const __m512i a = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        const __m512i b = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+        const __m512i c = _mm512_unpacklo_epi32(r[i + 2], r[i + 3]);
+        const __m512i d = _mm512_unpackhi_epi32(r[i + 2], r[i + 3]);
+        t[i] = _mm512_unpacklo_epi64(a, c);
+        t[i + 1] = _mm512_unpackhi_epi64(a, c);
+        t[i + 2] = _mm512_unpacklo_epi64(b, d);
+        t[i + 3] = _mm512_unpackhi_epi64(b, d);
+    }
+    for (int i = 0; i < 4; ++i) { /* 4×4 of lanes */
+        const __m512i a = _mm512_shuffle_i32x4(t[i], t[i + 4], 0x44);
+        const __m512i b = _mm512_shuffle_i32x4(t[i], t[i + 4], 0xee);
+        const __m512i c = _mm512_shuffle_i32x4(t[i + 8], t[i + 12], 0x44);
+        const __m512i d = _mm512_shuffle_i32x4(t[i + 8], t[i + 12], 0xee);
+        r[i] = _mm512_shuffle_i32x4(a, c, 0x88);
+        r[i + 4] = _mm512_shuffle_i32x4(a, c, 0xdd);
+        r[i + 8] = _mm512_shuffle_i32x4(b, d, 0x88);
+        r[i + 12] = _mm512_shuffle_i32x4(b, d, 0xdd);
+    }
+}
+
+/* ---- B stored (k,n): a unit is one pair of rows of one panel, panels fastest ----------------- */
+static void pack_pair(const amx_pack_b *job, int64_t pair, int64_t panel)
+{
+    const dsi_gemm_params *p = job->p;
+    const int64_t k = job->step0 * AMX_K + 2 * pair;
+    const int64_t n = (job->panel0 + panel) * AMX_PANEL;
+    const __mmask32 columns = first_lanes(p->n - n);
+    const uint16_t *row = (const uint16_t *)p->b + k * p->ldb + n;
+    const __m512i even = _mm512_maskz_loadu_epi16(k < p->k ? columns : 0, row);
+    const __m512i odd = _mm512_maskz_loadu_epi16(k + 1 < p->k ? columns : 0, row + p->ldb);
+    _mm_prefetch((const char *)(row + 2 * PAIRS_AHEAD * p->ldb), _MM_HINT_T0);
+    _mm_prefetch((const char *)(row + (2 * PAIRS_AHEAD + 1) * p->ldb), _MM_HINT_T0);
+    __m512i low;
+    __m512i high;
+    interleave(even, odd, &low, &high);
+    char *out = job->out + (pair & 15) * 64 +
+                amx_b_offset(job->n_panels, job->block_steps, job->n_steps, panel, pair >> 4);
+    _mm512_store_si512(out, low);
+    _mm512_store_si512(out + AMX_TILE_BYTES, high);
+}
+
+static void run_pairs(amx_side *side, int64_t first, int64_t end)
+{
+    const amx_pack_b *job = (const amx_pack_b *)side;
+    int64_t pair = first / job->n_panels;
+    int64_t panel = first % job->n_panels;
+    for (int64_t unit = first; unit < end; ++unit) {
+        pack_pair(job, pair, panel);
+        if (++panel == job->n_panels) {
+            panel = 0;
+            ++pair;
+        }
+    }
+}
+
+/* ---- B stored (n,k): a unit is one tile, steps fastest --------------------------------------- */
+static void pack_tile(const amx_pack_b *job, int64_t half, int64_t step)
+{
+    const dsi_gemm_params *p = job->p;
+    const int64_t k = (job->step0 + step) * AMX_K;
+    const int64_t n = job->panel0 * AMX_PANEL + half * AMX_ROWS;
+    const __mmask32 ks = first_lanes(p->k - k);
+    const uint16_t *row = (const uint16_t *)p->b + n * p->ldb + k;
+    __m512i r[16];
+    for (int i = 0; i < 16; ++i) {
+        r[i] = _mm512_maskz_loadu_epi16(n + i < p->n ? ks : 0, row + i * p->ldb);
+        _mm_prefetch((const char *)(row + i * p->ldb + STEPS_AHEAD * AMX_K), _MM_HINT_T0);
+    }
+    transpose(r);
+    char *out = job->out + (half & 1) * AMX_TILE_BYTES +
+                amx_b_offset(job->n_panels, job->block_steps, job->n_steps, half >> 1, step);
+    for (int i = 0; i < 16; ++i) {
+        _mm512_store_si512(out + i * 64, r[i]);
+    }
+}
+
+static void run_tiles(amx_side *side, int64_t first, int64_t end)
+{
+    const amx_pack_b *job = (const amx_pack_b *)side;
+    for (int64_t unit = first; unit < end; ++unit) {
+        pack_tile(job, unit / job->n_steps, unit % job->n_steps);
+    }
+}
+
+void amx_pack_b_init(amx_pack_b *job, const dsi_gemm_params *p, int64_t step0, int64_t n_steps,
+                     int64_t panel0, int64_t n_panels, int64_t block_steps, char *out)
+{
+    *job = (amx_pack_b){
+        .side = {.run = p->b_transposed ? run_tiles : run_pairs},
+        .p = p,
+        .step0 = step0,
+        .n_steps = n_steps,
+        .panel0 = panel0,
+        .n_panels = n_panels,
+        .block_steps = block_steps,
+        .out = out,
+    };
+}
+
+int64_t amx_pack_b_units(const amx_pack_b *job)
+{
+    return job->p->b_transposed ? 2 * job->n_panels * job->n_steps
+                                : AMX_ROWS * job->n_panels * job->n_steps;
+}
+
+/* ---- A --------------------------------------------------------------------------------------- */
+void amx_pack_a_rows(const dsi_gemm_params *p, int64_t row0, int64_t step0, int64_t n_steps,
+                     char *out)
+{
+    for (int64_t i = 0; i < AMX_PANEL; ++i) {
+        const uint16_t *row = (const uint16_t *)p->a + (row0 + i) * p->lda + step0 * AMX_K;
+        char *to = out + i * 64; /* the second tile follows the first */
+        for (int64_t step = 0; step < n_steps; ++step) {
+            const int64_t left = p->k - (step0 + step) * AMX_K;
+            const __mmask32 ks = row0 + i < p->m ? first_lanes(left) : 0;
+            _mm512_store_si512(to, _mm512_maskz_loadu_epi16(ks, row));
+            row += AMX_K;
+            to += AMX_STEP_BYTES;
+        }
+    }
+}
+
+void amx_pack_a_columns(const dsi_gemm_params *p, int64_t step, int64_t panel0, int64_t panel1,
+                        size_t panel_bytes, char *out)
+{
+    const int64_t k = step * AMX_K;
+    for (int64_t panel = panel0; panel < panel1; ++panel) {
+        const int64_t m = panel * AMX_PANEL;
+        const __mmask32 rows = first_lanes(p->m - m);
+        const uint16_t *from = (const uint16_t *)p->a + k * p->lda + m;
+        __m512i low[16];
+        __m512i high[16];
+        for (int i = 0; i < 16; ++i) {
+            const uint16_t *pair = from + 2 * i * p->lda;
+            const __m512i even = _mm512_maskz_loadu_epi16(k + 2 * i < p->k ? rows : 0, pair);
+            const __m512i odd =
+                _mm512_maskz_loadu_epi16(k + 2 * i + 1 < p->k ? rows : 0, pair + p->lda);
+            interleave(even, odd, &low[i], &high[i]);
+        }
+        transpose(low);
+        transpose(high);
+        char *to = out + (size_t)panel * panel_bytes + (size_t)step * AMX_STEP_BYTES;
+        for (int i = 0; i < 16; ++i) {
+            _mm512_store_si512(to + i * 64, low[i]);
+            _mm512_store_si512(to + AMX_TILE_BYTES + i * 64, high[i]);
+        }
+    }
+}

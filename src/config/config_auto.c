@@ -1,0 +1,189 @@
+/* "auto", and values of the trainer that a file also gives: as Hugging Face's Trainer resolves them
+ * (transformers, integrations/deepspeed.py, HfTrainerDeepSpeedConfig).
+ *
+ * A value that is "auto" takes the trainer's; a number in the file must equal the trainer's when
+ * that is known; neither known is an error that names the flag.
+ */
+#include "config/config_eval.h"
+
+#include <math.h>
+#include <string.h>
+
+/* One key, its flag, and where the trainer's value is. */
+typedef struct auto_rule {
+    const char *path;
+    const char *flag;
+    size_t offset; /* in ds_trainer_values */
+    bool must_match;
+} auto_rule;
+
+#define TRAINER_FIELD(name) offsetof(ds_trainer_values, name)
+
+static const auto_rule simple_rules[] = {
+    {"train_micro_batch_size_per_gpu", "--micro_batch", TRAINER_FIELD(micro_batch), true},
+    {"gradient_accumulation_steps", "--gradient_accumulation_steps",
+     TRAINER_FIELD(gradient_accumulation_steps), true},
+    {"gradient_clipping", "--max_grad_norm", TRAINER_FIELD(max_grad_norm), true},
+    {"optimizer.params.lr", "--learning_rate", TRAINER_FIELD(learning_rate), true},
+    {"optimizer.params.eps", "--adam_epsilon", TRAINER_FIELD(adam_epsilon), true},
+    {"optimizer.params.weight_decay", "--weight_decay", TRAINER_FIELD(weight_decay), true},
+    {"scheduler.params.warmup_max_lr", "--learning_rate", TRAINER_FIELD(learning_rate), true},
+    {"scheduler.params.total_num_steps", "--steps", TRAINER_FIELD(total_steps), true},
+    {"fp16.enabled", "--fp16", TRAINER_FIELD(fp16), true},
+    {"bf16.enabled", "--bf16", TRAINER_FIELD(bf16), true},
+};
+
+static ds_maybe trainer_value(const dsi_eval *eval, size_t offset)
+{
+    ds_maybe value;
+    memcpy(&value, (const char *)eval->trainer + offset, sizeof value);
+    return value;
+}
+
+/* The trainer's number as the row's type. */
+static dsi_node *make_value(dsi_eval *eval, const dsi_option *option, double value)
+{
+    if (option->type == DSI_OPT_BOOL) {
+        return dsi_node_make_bool(eval->arena, value != 0);
+    }
+    if (option->type == DSI_OPT_INT) {
+        return dsi_node_make_int(eval->arena, (int64_t)value);
+    }
+    return dsi_node_make_real(eval->arena, value);
+}
+
+static void fill(dsi_eval *eval, dsi_item *item, const dsi_node *node, const char *detail)
+{
+    dsi_item_set(eval, item, node, DS_ORIGIN_AUTO, detail);
+}
+
+static void missing(dsi_eval *eval, const dsi_item *item, const char *flag)
+{
+    dsi_item_error(eval, item,
+                   "expected a value for \"auto\", found none; give %s, or write a "
+                   "value here",
+                   flag);
+}
+
+static void check_match(dsi_eval *eval, const dsi_item *item, const dsi_node *trainer,
+                        const char *flag)
+{
+    if (!dsi_item_given(item) || item->node == NULL || dsi_node_equal(item->node, trainer)) {
+        return;
+    }
+    dsi_buf buf = dsi_buf_make(512);
+    dsi_node_json(&buf, item->node);
+    dsi_buf_puts(&buf, " here, ");
+    dsi_node_json(&buf, trainer);
+    dsi_item_error(eval, item,
+                   "the file and the flag %s disagree: %s by the flag; drop the flag, "
+                   "or write \"auto\" here",
+                   flag, dsi_buf_text(&buf));
+    dsi_buf_free(&buf);
+}
+
+/* Takes `trainer` (NULL: not known) for an open item, or compares it with a given one. */
+static void settle(dsi_eval *eval, dsi_item *item, const dsi_node *trainer, const char *flag,
+                   bool must_match)
+{
+    if (item == NULL) {
+        return;
+    }
+    if (item->open && trainer == NULL) {
+        missing(eval, item, flag);
+    } else if (item->open) {
+        fill(eval, item, trainer, flag);
+    } else if (trainer != NULL && must_match) {
+        check_match(eval, item, trainer, flag);
+    }
+}
+
+static void settle_simple(dsi_eval *eval, const auto_rule *rule)
+{
+    dsi_item *item = dsi_item_find(eval, rule->path);
+    const ds_maybe value = trainer_value(eval, rule->offset);
+    if (item != NULL) {
+        settle(eval, item, value.known ? make_value(eval, item->option, value.value) : NULL,
+               rule->flag, rule->must_match);
+    }
+}
+
+static void settle_betas(dsi_eval *eval)
+{
+    const ds_trainer_values *t = eval->trainer;
+    dsi_node *list = NULL;
+    if (t->adam_beta1.known && t->adam_beta2.known) {
+        dsi_node *beta1 = dsi_node_make_real(eval->arena, t->adam_beta1.value);
+        dsi_node *beta2 = dsi_node_make_real(eval->arena, t->adam_beta2.value);
+        list = dsi_node_make(eval->arena, DSI_NODE_LIST);
+        if (list == NULL || beta1 == NULL || beta2 == NULL) {
+            eval->no_memory = true;
+            return;
+        }
+        dsi_node_add(list, beta1);
+        dsi_node_add(list, beta2);
+    }
+    settle(eval, dsi_item_find(eval, "optimizer.params.betas"), list,
+           "--adam_beta1 and --adam_beta2", true);
+}
+
+/* The Trainer keeps one warm-up step at least; DeepSpeed refuses none. */
+static void settle_warmup(dsi_eval *eval)
+{
+    const ds_maybe steps = eval->trainer->warmup_steps;
+    const dsi_node *node =
+        steps.known ? dsi_node_make_int(eval->arena, (int64_t)fmax(1, steps.value)) : NULL;
+    settle(eval, dsi_item_find(eval, "scheduler.params.warmup_num_steps"), node, "--warmup_steps",
+           true);
+    dsi_item *least = dsi_item_find(eval, "scheduler.params.warmup_min_lr");
+    if (least != NULL && least->open) {
+        fill(eval, least, dsi_node_make_int(eval->arena, 0), "0");
+    }
+}
+
+/* "auto" is then derived from the other two; see config_batch.c. */
+static void settle_train_batch(dsi_eval *eval)
+{
+    dsi_item *item = dsi_item_find(eval, "train_batch_size");
+    if (item != NULL && item->open) {
+        fill(eval, item, dsi_node_make(eval->arena, DSI_NODE_NULL), "the other batch sizes");
+    }
+}
+
+static void settle_hidden(dsi_eval *eval, const char *path, double factor, bool squared, bool fills)
+{
+    dsi_item *item = dsi_item_find(eval, path);
+    const ds_maybe hidden = eval->trainer->hidden_size;
+    if (item == NULL || !item->open) {
+        return;
+    }
+    if (!fills) { /* as DeepSpeed: "auto" is the default in stages that do not read the key */
+        fill(eval, item, item->node, "default");
+    } else if (!hidden.known) {
+        missing(eval, item, "the model's hidden size (a model, or --hidden_size)");
+    } else {
+        const double value = factor * hidden.value * (squared ? hidden.value : 1);
+        fill(eval, item, dsi_node_make_int(eval->arena, (int64_t)value), "the model's hidden size");
+    }
+}
+
+void dsi_config_auto(dsi_eval *eval)
+{
+    if (eval->world_size == 0) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof simple_rules / sizeof simple_rules[0]; ++i) {
+        settle_simple(eval, &simple_rules[i]);
+    }
+    settle_betas(eval);
+    settle_warmup(eval);
+    settle_train_batch(eval);
+    int64_t stage = 0;
+    const dsi_item *stage_item = dsi_item_find(eval, "zero_optimization.stage");
+    if (stage_item != NULL) {
+        (void)dsi_node_int(stage_item->node, &stage);
+    }
+    settle_hidden(eval, "zero_optimization.reduce_bucket_size", 1, true, true);
+    settle_hidden(eval, "zero_optimization.prefetch_bucket_size", 0.9, true, stage == 3);
+    settle_hidden(eval, "zero_optimization.param_persistence_threshold", 10, false, stage == 3);
+}

@@ -1,0 +1,257 @@
+/* The option tables as text: docs/config.md, and what `explain` says of a key. */
+#include "config/config_impl.h"
+
+#include "base/nearest.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { DOCS_CEILING = 8 << 20 };
+
+static void visit(const dsi_section *section, dsi_section_fn fn, void *arg);
+
+static void visit_variants(const dsi_variant *variants, dsi_section_fn fn, void *arg)
+{
+    for (; variants->types != NULL; ++variants) {
+        if (variants->section != NULL) {
+            visit(variants->section, fn, arg);
+        }
+    }
+}
+
+static void visit(const dsi_section *section, dsi_section_fn fn, void *arg)
+{
+    fn(arg, section);
+    for (uint32_t i = 0; i < section->n_rows; ++i) {
+        if (section->rows[i].section != NULL) {
+            visit(section->rows[i].section, fn, arg);
+        } else if (section->rows[i].type == DSI_OPT_VARIANT) {
+            visit_variants(section == &dsi_section_optimizer ? dsi_optimizer_variants
+                                                             : dsi_scheduler_variants,
+                           fn, arg);
+        }
+    }
+}
+
+void dsi_config_visit(dsi_section_fn fn, void *arg)
+{
+    visit(&dsi_section_root, fn, arg);
+}
+
+const char *dsi_force_text(const dsi_option *row)
+{
+    switch (row->force) {
+    case DSI_IN_FORCE:
+        return "in force";
+    case DSI_NOT_BUILT:
+        return "not built";
+    case DSI_NO_EFFECT:
+        return "no effect";
+    case DSI_PART:
+        return "checked only";
+    }
+    return "";
+}
+
+const char *dsi_type_text(const dsi_option *row)
+{
+    static const char *const texts[] = {
+        [DSI_OPT_BOOL] = "boolean",
+        [DSI_OPT_INT] = "integer",
+        [DSI_OPT_REAL] = "number",
+        [DSI_OPT_TEXT] = "string",
+        [DSI_OPT_ENUM] = "word",
+        [DSI_OPT_DTYPE] = "element type",
+        [DSI_OPT_INTS] = "list of integers",
+        [DSI_OPT_REALS] = "list of numbers",
+        [DSI_OPT_TEXTS] = "list of strings",
+        [DSI_OPT_LIST] = "list",
+        [DSI_OPT_ANY] = "any",
+        [DSI_OPT_OBJECT] = "object",
+        [DSI_OPT_SECTION] = "section",
+        [DSI_OPT_SECTIONS] = "sections by name",
+        [DSI_OPT_RECORDS] = "list of sections",
+        [DSI_OPT_VARIANT] = "section by type",
+    };
+    return texts[row->type];
+}
+
+/* ---- docs/config.md -------------------------------------------------------------------------- */
+
+/* Text in a table cell: a bar would end it. */
+static void put_cell(dsi_buf *buf, const char *text)
+{
+    for (; *text != '\0'; ++text) {
+        if (*text == '|') {
+            dsi_buf_putc(buf, '\\');
+        }
+        dsi_buf_putc(buf, *text);
+    }
+}
+
+static void put_names(dsi_buf *buf, const char *label, const char *names)
+{
+    char name[64];
+    for (int i = 0; names != NULL && dsi_choice_at(names, i, name, sizeof name); ++i) {
+        dsi_buf_printf(buf, "%s`%s`", i == 0 ? label : ", ", name);
+    }
+    dsi_buf_puts(buf, names != NULL ? "." : "");
+}
+
+static void put_row(dsi_buf *buf, const dsi_option *row)
+{
+    dsi_buf_printf(buf, "| `%s` | ", row->key);
+    if (row->type == DSI_OPT_ENUM) {
+        char choice[64];
+        for (int i = 0; dsi_choice_at(row->choices, i, choice, sizeof choice); ++i) {
+            dsi_buf_printf(buf, "%s`%s`", i != 0 ? ", " : "", choice);
+        }
+    } else {
+        dsi_buf expected = dsi_buf_make(1024);
+        dsi_option_expected(&expected, row);
+        put_cell(buf, dsi_buf_text(&expected));
+        dsi_buf_free(&expected);
+    }
+    dsi_buf_puts(buf, " | ");
+    if (row->def != NULL) {
+        dsi_buf_puts(buf, "`");
+        put_cell(buf, row->def);
+        dsi_buf_puts(buf, "`");
+    } else {
+        dsi_buf_puts(buf, (row->flags & DSI_OPT_REQUIRED) != 0 ? "required" : "");
+    }
+    dsi_buf_printf(buf, " | %s | ", dsi_force_text(row));
+    put_cell(buf, row->doc);
+    put_names(buf, " Also named ", row->aliases);
+    put_names(buf, " Old name ", row->old);
+    if (row->note != NULL) {
+        dsi_buf_puts(buf, " *");
+        put_cell(buf, row->note);
+        dsi_buf_puts(buf, ".*");
+    }
+    dsi_buf_puts(buf, " |\n");
+}
+
+static void put_section(void *arg, const dsi_section *section)
+{
+    dsi_buf *buf = arg;
+    const char *title = section->title != NULL ? section->title : section->path;
+    dsi_buf_printf(buf, "\n## %s\n\n%s\n\n", title, section->doc);
+    dsi_buf_puts(buf, "| key | value | default | here | meaning |\n|---|---|---|---|---|\n");
+    for (uint32_t i = 0; i < section->n_rows; ++i) {
+        put_row(buf, &section->rows[i]);
+    }
+}
+
+ds_status ds_config_docs(ds_ctx *ctx, char **text_out)
+{
+    dsi_buf buf = dsi_buf_make(DOCS_CEILING);
+    dsi_buf_puts(
+        &buf,
+        "# Configuration\n\n"
+        "DeepSpeed's configuration files, JSON or HJSON, unchanged. This page is made from the\n"
+        "option tables in `src/config/table_*.c` by `ds_config docs`; a test compares the two.\n\n"
+        "`ds_config check FILE` says what is wrong with a file, `ds_config resolve FILE` what its\n"
+        "values come to and why, `ds_config explain KEY` what a key means.\n\n"
+        "The column *here* says what a key does in this build:\n\n"
+        "- *in force*: what its meaning says. With one rank, keys about communication are in "
+        "force\n"
+        "  and have nothing to do.\n"
+        "- *not built*: asking for it stops the run and names the key. A default value, or\n"
+        "  `\"enabled\": false`, asks for nothing.\n"
+        "- *no effect*: it cannot matter here; it is accepted, with one line of notice when it is\n"
+        "  not the default.\n"
+        "- *checked only*: it belongs to a feature that another key asks for; names, types and\n"
+        "  bounds are checked.\n\n"
+        "`\"auto\"` is filled from the command line and the model, as Hugging Face's Trainer "
+        "does.\n"
+        "Where no such value exists, sections that DeepSpeed parses strictly take their default,\n"
+        "and other keys refuse it. Unknown keys are errors unless `--allow_unknown_keys` is "
+        "given.\n");
+    dsi_config_visit(put_section, &buf);
+    return dsi_config_give(ctx, &buf, text_out);
+}
+
+/* ---- explain --------------------------------------------------------------------------------- */
+
+typedef struct explain {
+    const char *key;
+    dsi_buf *buf;
+    dsi_nearest nearest;
+    size_t n_found;
+} explain;
+
+static bool is_named(const dsi_section *section, const dsi_option *row, const char *key)
+{
+    const size_t n = strlen(section->path);
+    const char *last = key;
+    if (n > 0 && strncmp(key, section->path, n) == 0 && key[n] == '.') {
+        last = key + n + 1;
+    } else if (strchr(key, '.') != NULL) {
+        return false;
+    }
+    return strcmp(row->key, last) == 0 ||
+           (row->aliases != NULL && dsi_choice_index(row->aliases, last, false) >= 0) ||
+           (row->old != NULL && dsi_choice_index(row->old, last, false) >= 0);
+}
+
+static void explain_row(explain *e, const dsi_section *section, const dsi_option *row)
+{
+    dsi_buf *buf = e->buf;
+    dsi_buf_printf(buf, "%s%s%s%s\n", e->n_found++ != 0 ? "\n" : "", section->path,
+                   section->path[0] != '\0' ? "." : "", row->key);
+    if (section->title != NULL && section->path[0] != '\0') {
+        dsi_buf_printf(buf, "  of       %s\n", section->title);
+    }
+    dsi_buf_printf(buf, "  meaning  %s\n  value    ", row->doc);
+    dsi_option_expected(buf, row);
+    dsi_buf_printf(buf, "\n  default  %s\n",
+                   row->def != NULL                       ? row->def
+                   : (row->flags & DSI_OPT_REQUIRED) != 0 ? "none: the key is required"
+                                                          : "none");
+    dsi_buf_printf(buf, "  here     %s%s%s\n", dsi_force_text(row), row->note != NULL ? ": " : "",
+                   row->note != NULL ? row->note : "");
+    if ((row->flags & DSI_OPT_TRAINER) != 0) {
+        dsi_buf_puts(buf, "  \"auto\"   filled from the command line or the model\n");
+    }
+    if (row->aliases != NULL) {
+        dsi_buf_printf(buf, "  aliases  %s\n", row->aliases);
+    }
+    if (row->old != NULL) {
+        dsi_buf_printf(buf, "  old name %s\n", row->old);
+    }
+    for (uint32_t i = 0; row->section != NULL && i < row->section->n_rows; ++i) {
+        dsi_buf_printf(buf, "%s%s", i == 0 ? "  keys     " : ", ", row->section->rows[i].key);
+    }
+    dsi_buf_puts(buf, row->section != NULL ? "\n" : "");
+}
+
+static void explain_section(void *arg, const dsi_section *section)
+{
+    explain *e = arg;
+    for (uint32_t i = 0; i < section->n_rows; ++i) {
+        const dsi_option *row = &section->rows[i];
+        const char *last = strrchr(e->key, '.');
+        e->nearest.word = last != NULL ? last + 1 : e->key;
+        dsi_nearest_offer(&e->nearest, row->key);
+        if (is_named(section, row, e->key)) {
+            explain_row(e, section, row);
+        }
+    }
+}
+
+ds_status ds_config_explain(ds_ctx *ctx, const char *key, char **text_out)
+{
+    dsi_buf buf = dsi_buf_make(DOCS_CEILING);
+    explain e = {.key = key, .buf = &buf, .nearest = {.word = key}};
+    dsi_config_visit(explain_section, &e);
+    if (e.n_found == 0) {
+        dsi_buf_free(&buf);
+        if (e.nearest.best != NULL) {
+            return ds_fail(ctx, DS_ERR_NOT_FOUND, "no key is named \"%s\"; did you mean \"%s\"?",
+                           key, e.nearest.best);
+        }
+        return ds_fail(ctx, DS_ERR_NOT_FOUND,
+                       "no key is named \"%s\"; docs/config.md lists all of them", key);
+    }
+    return dsi_config_give(ctx, &buf, text_out);
+}

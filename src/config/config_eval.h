@@ -1,0 +1,74 @@
+/* One evaluation of a file: from its tree and the option tables to effective values.
+ *
+ * The stages, in order, each in a file of its own; all add to the same errors and go on:
+ *   migrate  old forms of whole sections are rewritten in the tree
+ *   walk     each row meets its key: names, types, bounds, what is not built; makes the items
+ *   auto     "auto" and the trainer's values
+ *   store    items with a field go into ds_config_values
+ *   batch    the three batch sizes
+ *   rules    what depends on several keys; derived values
+ * At loading world_size is 0: "auto" then stays open, and what needs the world size is left out.
+ */
+#ifndef DSI_CONFIG_EVAL_H
+#define DSI_CONFIG_EVAL_H
+
+#include "config/config_diag.h"
+#include "config/option.h"
+
+enum { DSI_EVAL_MAX_ITEMS = 20000, DSI_PATH_BYTES = 512 };
+
+/* The effective value of one row at one place. */
+typedef struct dsi_item {
+    const dsi_option *option;
+    const char *path;
+    const dsi_node *node;  /* effective value; NULL: the key has none */
+    const dsi_node *given; /* what the file says; NULL: nothing, or null */
+    ds_config_origin_kind origin;
+    const char *detail; /* for people; NULL: by origin */
+    bool open;          /* "auto" that is not resolved */
+} dsi_item;
+
+typedef struct dsi_eval {
+    dsi_arena *arena;
+    dsi_diags *diags;
+    bool allow_unknown_keys;
+    uint32_t world_size;              /* 0 at loading */
+    const ds_trainer_values *trainer; /* never NULL */
+    dsi_item *items;                  /* room for DSI_EVAL_MAX_ITEMS */
+    size_t n_items;
+    ds_config_values *values;
+    bool no_memory; /* sticky */
+} dsi_eval;
+
+/* The stages. */
+void dsi_config_migrate(dsi_eval *eval, dsi_node *root);
+void dsi_config_walk(dsi_eval *eval, const dsi_node *root);
+void dsi_config_auto(dsi_eval *eval);
+void dsi_config_store(dsi_eval *eval);
+void dsi_config_batch(dsi_eval *eval);
+void dsi_config_rules(dsi_eval *eval);
+
+/* Checks a value against its row; gives the node to use (the same, or a converted one), or NULL
+ * after an error. lax: DeepSpeed coerces in this section. Called by walk. */
+const dsi_node *dsi_option_check(dsi_eval *eval, const dsi_option *option, const dsi_node *given,
+                                 bool lax, const char *path);
+/* Appends what a row accepts: "a whole number from 0 to 3". */
+void dsi_option_expected(dsi_buf *buf, const dsi_option *option);
+
+/* The item of a path, NULL when no row has it here. */
+dsi_item *dsi_item_find(const dsi_eval *eval, const char *path);
+/* Whether the file gives the item a value (not null, not an open "auto"). */
+bool dsi_item_given(const dsi_item *item);
+/* Sets the effective value. node NULL counts as out of memory. detail is borrowed. */
+void dsi_item_set(dsi_eval *eval, dsi_item *item, const dsi_node *node,
+                  ds_config_origin_kind origin, const char *detail);
+/* Adds an error at the item's place; item may be NULL (then about the file as a whole). */
+void dsi_item_error(dsi_eval *eval, const dsi_item *item, const char *format, ...) DS_PRINTF(3, 4);
+void dsi_item_notice(dsi_eval *eval, const dsi_item *item, const char *format, ...) DS_PRINTF(3, 4);
+/* printf into the arena; "" without memory. */
+const char *dsi_eval_text(dsi_eval *eval, const char *format, ...) DS_PRINTF(2, 3);
+
+/* A dtype by any of DeepSpeed's names; false when it is none. */
+bool dsi_dtype_parse(const char *text, ds_dtype *dtype_out);
+
+#endif

@@ -1,0 +1,35 @@
+/* Inside of ds_config. Only config/ reads the fields. */
+#ifndef DSI_CONFIG_IMPL_H
+#define DSI_CONFIG_IMPL_H
+
+#include "config/config_eval.h"
+#include "config/config_read.h"
+#include <deepspeed/config.h>
+
+struct ds_config {
+    ds_ctx *ctx; /* borrowed */
+    char *name;
+    ds_config_params params;
+    dsi_buf text;     /* of the file */
+    dsi_arena *arena; /* of the newest evaluation: tree, items, messages */
+    dsi_diags diags;
+    ds_config_values values;
+    ds_config_item *items;
+    size_t n_items;
+    bool is_resolved;
+};
+
+/* Hands the text of buf to the caller as a malloc'd string and frees buf. ERR_NOMEM. */
+ds_status dsi_config_give(ds_ctx *ctx, dsi_buf *buf, char **text_out);
+
+/* Visits every section that the tables reach, parents before children; variants under the path of
+ * their parent. */
+typedef void (*dsi_section_fn)(void *arg, const dsi_section *section);
+void dsi_config_visit(dsi_section_fn fn, void *arg);
+
+/* "in force", "not built", … : what a row does, for people. */
+const char *dsi_force_text(const dsi_option *row);
+/* "whole number", "true or false", …: its type in a word or two. */
+const char *dsi_type_text(const dsi_option *row);
+
+#endif

@@ -1,0 +1,416 @@
+/* What depends on several keys: contradictions, derived values, what a combination asks for.
+ *
+ * Every cross-option rule of the configuration is here, one function each, listed in `rules`. A
+ * rule reads items and values, adds errors or notices, and sets derived values. It says nothing
+ * about keys whose "auto" is still open, which the values then hold as defaults.
+ */
+#include "config/config_eval.h"
+
+#include "base/nearest.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+static bool is_true(const dsi_eval *eval, const char *path)
+{
+    const dsi_item *item = dsi_item_find(eval, path);
+    return item != NULL && item->node != NULL && item->node->kind == DSI_NODE_BOOL &&
+           item->node->as.truth;
+}
+
+static int64_t int_of(const dsi_eval *eval, const char *path, int64_t absent)
+{
+    const dsi_item *item = dsi_item_find(eval, path);
+    int64_t value = absent;
+    (void)(item != NULL && item->node != NULL && dsi_node_int(item->node, &value));
+    return value;
+}
+
+static const char *text_of(const dsi_eval *eval, const char *path)
+{
+    const dsi_item *item = dsi_item_find(eval, path);
+    return item != NULL && item->node != NULL && item->node->kind == DSI_NODE_TEXT
+               ? item->node->as.text
+               : NULL;
+}
+
+/* ---- precision ------------------------------------------------------------------------------- */
+
+static void one_precision(dsi_eval *eval)
+{
+    ds_config_values *v = eval->values;
+    if (v->fp16.enabled && v->bf16.enabled) {
+        dsi_item_error(eval, dsi_item_find(eval, "bf16.enabled"),
+                       "expected at most one of fp16.enabled and bf16.enabled to be true, found "
+                       "both; set one to false");
+    }
+    v->compute_dtype = v->bf16.enabled   ? DS_DTYPE_BF16
+                       : v->fp16.enabled ? DS_DTYPE_F16
+                                         : DS_DTYPE_F32;
+}
+
+static void data_types(dsi_eval *eval)
+{
+    ds_config_values *v = eval->values;
+    const char *param = text_of(eval, "data_types.param_dtype");
+    ds_dtype dtype;
+    if (param != NULL && dsi_dtype_parse(param, &dtype) && dtype != v->compute_dtype) {
+        dsi_item_error(eval, dsi_item_find(eval, "data_types.param_dtype"),
+                       "expected the type that fp16.enabled and bf16.enabled ask for, found "
+                       "\"%s\"; change one of them",
+                       param);
+    }
+    const char *accumulate = text_of(eval, "data_types.grad_accum_dtype");
+    v->grad_accum_dtype = DS_DTYPE_F32;
+    if (accumulate != NULL) {
+        (void)dsi_dtype_parse(accumulate, &v->grad_accum_dtype);
+    }
+    const char *communicate = text_of(eval, "communication_data_type");
+    v->communication_dtype = v->compute_dtype;
+    if (communicate != NULL) {
+        const int index = dsi_choice_index("fp16|bf16|fp32", communicate, true);
+        const ds_dtype types[] = {DS_DTYPE_F16, DS_DTYPE_BF16, DS_DTYPE_F32};
+        v->communication_dtype = index >= 0 ? types[index] : v->compute_dtype;
+    }
+}
+
+static void loss_scale(dsi_eval *eval)
+{
+    ds_config_fp16 *fp16 = &eval->values->fp16;
+    const int64_t power = int_of(eval, "fp16.initial_scale_power", 16);
+    fp16->dynamic = fp16->loss_scale == 0;
+    fp16->initial_scale = ldexp(1.0, (int)power);
+    fp16->min_loss_scale = (double)int_of(eval, "fp16.min_loss_scale", 1);
+    if (fp16->enabled && fp16->dynamic && fp16->initial_scale < fp16->min_loss_scale) {
+        dsi_item_error(eval, dsi_item_find(eval, "fp16.min_loss_scale"),
+                       "expected at most the initial scale, 2^%" PRId64 ", found %g; lower it or "
+                       "raise fp16.initial_scale_power",
+                       power, fp16->min_loss_scale);
+    }
+}
+
+/* ---- optimizer ------------------------------------------------------------------------------- */
+
+static void unknown_type(dsi_eval *eval, const dsi_item *item, const dsi_variant *variants,
+                         const char *built)
+{
+    const char *type = item->node->as.text;
+    dsi_nearest nearest = {.word = type};
+    char names[32][32];
+    size_t n = 0;
+    for (const dsi_variant *v = variants; v->types != NULL; ++v) {
+        for (int i = 0;
+             n < 32 && v->section != NULL && dsi_choice_at(v->types, i, names[n], sizeof names[n]);
+             ++i) {
+            dsi_nearest_offer(&nearest, names[n++]);
+        }
+    }
+    if (nearest.best != NULL) {
+        dsi_item_error(eval, item, "expected one of %s, found \"%.40s\"; did you mean \"%s\"?",
+                       built, type, nearest.best);
+    } else {
+        dsi_item_error(eval, item, "expected one of %s, found \"%.40s\"", built, type);
+    }
+}
+
+/* The families that are built come first in the variants; index is 0 for the first. */
+static bool find_type(dsi_eval *eval, const char *path, const dsi_variant *variants,
+                      const dsi_variant *found, int n_built, const char *built, int *index_out)
+{
+    const dsi_item *item = dsi_item_find(eval, path);
+    if (found == NULL) {
+        unknown_type(eval, item, variants, built);
+        return false;
+    }
+    *index_out = (int)(found - variants);
+    if (*index_out >= n_built) {
+        dsi_item_error(eval, item,
+                       "not available, found \"%.40s\": it is not built yet; take one "
+                       "of %s",
+                       item->node->as.text, built);
+        return false;
+    }
+    return true;
+}
+
+static void ignored_params(dsi_eval *eval, const char *section)
+{
+    /* params without type: DeepSpeed ignores them too */
+    dsi_notice_at(eval->diags, 0, 0, section, "without a \"type\" it does nothing");
+}
+
+static void optimizer_type(dsi_eval *eval)
+{
+    ds_config_optimizer *o = &eval->values->optimizer;
+    const char *type = text_of(eval, "optimizer.type");
+    int index = -1;
+    if (type == NULL) {
+        const dsi_item *item = dsi_item_find(eval, "optimizer.type");
+        if (item != NULL && item->given != NULL && item->given->kind == DSI_NODE_NULL) {
+            ignored_params(eval, "optimizer");
+        }
+        return;
+    }
+    if (!find_type(eval, "optimizer.type", dsi_optimizer_variants, dsi_optimizer_variant(type), 5,
+                   "Adam, AdamW, SGD, Lion, Adagrad, Lamb", &index)) {
+        return;
+    }
+    o->kind = (ds_optimizer_kind)(DS_OPTIMIZER_ADAM + index);
+    const dsi_item *item = dsi_item_find(eval, "optimizer.type");
+    if (strncasecmp(type, "fused", 5) == 0 || strcasestr(type, "cpuada") != NULL ||
+        strcasestr(type, "cpulion") != NULL) {
+        dsi_item_notice(eval, item, "the name of an implementation; it means %s here",
+                        ds_optimizer_kind_name(o->kind));
+    }
+    if (strcasecmp(type, "adamw") == 0) {
+        o->decoupled = true;
+    } else {
+        o->decoupled = is_true(eval, "optimizer.params.adam_w_mode");
+    }
+    const dsi_item *decay = dsi_item_find(eval, "optimizer.params.weight_decay");
+    if (o->kind == DS_OPTIMIZER_ADAM && o->decoupled &&
+        is_true(eval, "optimizer.params.torch_adam") && decay != NULL && decay->given == NULL) {
+        o->weight_decay = 0.01;
+        dsi_item_set(eval, dsi_item_find(eval, "optimizer.params.weight_decay"),
+                     dsi_node_make_real(eval->arena, 0.01), DS_ORIGIN_RULE,
+                     "torch_adam: PyTorch's default");
+    }
+}
+
+static void betas(dsi_eval *eval)
+{
+    const dsi_item *item = dsi_item_find(eval, "optimizer.params.betas");
+    if (item == NULL || item->open || item->node == NULL || item->node->kind != DSI_NODE_LIST) {
+        return;
+    }
+    const dsi_node *first = item->node->first;
+    if (item->node->n_children != 2) {
+        dsi_item_error(eval, item, "expected a list of 2 numbers, found a list of %" PRIu32,
+                       item->node->n_children);
+        return;
+    }
+    eval->values->optimizer.beta1 = dsi_node_real(first);
+    eval->values->optimizer.beta2 = dsi_node_real(first->next);
+    if (dsi_node_real(first) >= 1 || dsi_node_real(first->next) >= 1) {
+        dsi_item_error(eval, item, "expected two numbers of at least 0 and below 1, found [%g, %g]",
+                       dsi_node_real(first), dsi_node_real(first->next));
+    }
+}
+
+static void optimizer_numbers(dsi_eval *eval)
+{
+    const ds_config_optimizer *o = &eval->values->optimizer;
+    if (o->kind == DS_OPTIMIZER_SGD && o->nesterov && (o->momentum <= 0 || o->dampening != 0)) {
+        dsi_item_error(eval, dsi_item_find(eval, "optimizer.params.nesterov"),
+                       "expected a momentum above 0 and a dampening of 0 with it, found momentum "
+                       "%g, dampening %g",
+                       o->momentum, o->dampening);
+    }
+    if (o->kind == DS_OPTIMIZER_LAMB && o->min_coeff > o->max_coeff) {
+        dsi_item_error(eval, dsi_item_find(eval, "optimizer.params.min_coeff"),
+                       "expected at most optimizer.params.max_coeff = %g, found %g", o->max_coeff,
+                       o->min_coeff);
+    }
+}
+
+static void tested_optimizer(dsi_eval *eval)
+{
+    const ds_config_values *v = eval->values;
+    const bool untested =
+        v->optimizer.kind == DS_OPTIMIZER_SGD || v->optimizer.kind == DS_OPTIMIZER_LAMB;
+    if (untested && v->zero.stage >= 1 && !is_true(eval, "zero_allow_untested_optimizer")) {
+        dsi_item_error(eval, dsi_item_find(eval, "optimizer.type"),
+                       "expected Adam, AdamW, Adagrad or Lion with zero_optimization.stage %" PRId64
+                       ", found %s; set zero_allow_untested_optimizer to true, or the stage to 0",
+                       v->zero.stage, ds_optimizer_kind_name(v->optimizer.kind));
+    }
+}
+
+/* ---- scheduler ------------------------------------------------------------------------------- */
+
+static void scheduler_type(dsi_eval *eval)
+{
+    ds_schedule_params *s = &eval->values->scheduler;
+    const char *type = text_of(eval, "scheduler.type");
+    int index = -1;
+    if (type == NULL) {
+        const dsi_item *item = dsi_item_find(eval, "scheduler.type");
+        if (item != NULL && item->given != NULL && item->given->kind == DSI_NODE_NULL) {
+            ignored_params(eval, "scheduler");
+        }
+        return;
+    }
+    if (!find_type(eval, "scheduler.type", dsi_scheduler_variants, dsi_scheduler_variant(type), 5,
+                   "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest", &index)) {
+        return;
+    }
+    s->kind = (ds_schedule_kind)(DS_SCHEDULE_WARMUP + index);
+    const bool has_end =
+        s->kind == DS_SCHEDULE_WARMUP_DECAY || s->kind == DS_SCHEDULE_WARMUP_COSINE;
+    const dsi_item *total = dsi_item_find(eval, "scheduler.params.total_num_steps");
+    const dsi_item *warmup = dsi_item_find(eval, "scheduler.params.warmup_num_steps");
+    if (has_end && total != NULL && total->node != NULL && !total->open && !warmup->open &&
+        s->total_num_steps < s->warmup_num_steps) {
+        dsi_item_notice(eval, total,
+                        "%" PRId64 " is less than warmup_num_steps, %" PRId64
+                        ": the run ends before the warm-up",
+                        s->total_num_steps, s->warmup_num_steps);
+    }
+}
+
+/* ---- ZeRO and communication ------------------------------------------------------------------ */
+
+static void reduction(dsi_eval *eval)
+{
+    ds_config_values *v = eval->values;
+    const char *op = text_of(eval, "gradient_allreduce_op");
+    v->gradient_sum = op != NULL && strcasecmp(op, "sum") == 0;
+    if (v->gradient_sum && v->zero.stage == 3) {
+        dsi_item_error(eval, dsi_item_find(eval, "gradient_allreduce_op"),
+                       "expected \"mean\" with zero_optimization.stage 3, found \"sum\"; change "
+                       "one of them");
+    }
+}
+
+static void overlap(dsi_eval *eval)
+{
+    dsi_item *item = dsi_item_find(eval, "zero_optimization.overlap_comm");
+    if (item != NULL && item->node != NULL && item->node->kind == DSI_NODE_NULL) {
+        const bool on = eval->values->zero.stage == 3;
+        eval->values->zero.overlap_comm = on;
+        dsi_item_set(eval, item, dsi_node_make_bool(eval->arena, on), DS_ORIGIN_RULE,
+                     "zero_optimization.stage");
+    }
+}
+
+static void shards_divide(dsi_eval *eval, const char *path, bool clamp)
+{
+    const int64_t world = eval->world_size;
+    int64_t size = int_of(eval, path, 0);
+    size = clamp && size > world ? world : size;
+    if (world != 0 && size > 1 && world % size != 0) {
+        dsi_item_error(eval, dsi_item_find(eval, path),
+                       "expected a divisor of the world size, %" PRId64 ", found %" PRId64, world,
+                       size);
+    }
+}
+
+static void zero_groups(dsi_eval *eval)
+{
+    shards_divide(eval, "zero_optimization.zero_hpz_partition_size", true);
+    shards_divide(eval, "zero_optimization.mics_shard_size", true);
+    if (is_true(eval, "zero_optimization.zero_quantized_gradients") &&
+        !eval->values->zero.reduce_scatter) {
+        dsi_item_error(eval, dsi_item_find(eval, "zero_optimization.zero_quantized_gradients"),
+                       "expected zero_optimization.reduce_scatter true with it, found false; "
+                       "change one of them");
+    }
+    const dsi_item *loco = dsi_item_find(eval, "zero_optimization.zeropp_loco_param");
+    if (dsi_item_given(loco) && (dsi_node_find(loco->node, "err_beta") == NULL ||
+                                 dsi_node_find(loco->node, "reset_T") == NULL)) {
+        dsi_item_error(eval, loco,
+                       "expected both keys err_beta and reset_T, found fewer; "
+                       "DeepSpeed documents 0.8 and 1024");
+    }
+}
+
+static void data_parallel_size(dsi_eval *eval)
+{
+    const int64_t size = int_of(eval, "data_parallel_size", 0);
+    if (size != 0 && eval->world_size != 0 && size != (int64_t)eval->world_size) {
+        dsi_item_error(eval, dsi_item_find(eval, "data_parallel_size"),
+                       "expected the world size, %" PRIu32 ", found %" PRId64 "; remove the key",
+                       eval->world_size, size);
+    }
+}
+
+static void offload(dsi_eval *eval)
+{
+    static const char *const paths[] = {"zero_optimization.offload_param.device",
+                                        "zero_optimization.offload_optimizer.device"};
+    for (size_t i = 0; i < 2; ++i) {
+        const dsi_item *item = dsi_item_find(eval, paths[i]);
+        if (item != NULL && dsi_node_is_text(item->node, "cpu")) {
+            dsi_item_notice(eval, item, "the accelerator is the CPU: it is in host memory already");
+        }
+    }
+    const dsi_item *ratio = dsi_item_find(eval, "zero_optimization.offload_optimizer.ratio");
+    if (dsi_item_given(ratio) && dsi_node_real(ratio->node) < 1 && eval->values->zero.stage != 3) {
+        dsi_item_error(eval, ratio,
+                       "expected zero_optimization.stage 3 with a ratio below 1, found stage "
+                       "%" PRId64 "; change one of them",
+                       eval->values->zero.stage);
+    }
+}
+
+/* ---- the rest -------------------------------------------------------------------------------- */
+
+static void activation_checkpointing(dsi_eval *eval)
+{
+    const ds_config_activation_checkpointing *a = &eval->values->activation_checkpointing;
+    if (a->contiguous_memory_optimization &&
+        (!a->partition_activations || a->number_checkpoints < 0)) {
+        dsi_item_error(
+            eval, dsi_item_find(eval, "activation_checkpointing.contiguous_memory_optimization"),
+            "expected partition_activations true and number_checkpoints with it; give both, or "
+            "set it to false");
+    }
+}
+
+/* The outer switches are documented, and DeepSpeed ignores them. */
+static void data_efficiency(dsi_eval *eval)
+{
+    static const struct {
+        const char *path;
+        const char *outer;
+    } features[] = {
+        {"data_efficiency.data_sampling.curriculum_learning.enabled",
+         "data_efficiency.data_sampling.enabled"},
+        {"data_efficiency.data_sampling.dynamic_batching.enabled",
+         "data_efficiency.data_sampling.enabled"},
+        {"data_efficiency.data_routing.random_ltd.enabled", "data_efficiency.data_routing.enabled"},
+    };
+    for (size_t i = 0; i < sizeof features / sizeof features[0]; ++i) {
+        if (!is_true(eval, features[i].path)) {
+            continue;
+        }
+        const dsi_item *item = dsi_item_find(eval, features[i].path);
+        const bool outer = is_true(eval, features[i].outer);
+        if (outer && is_true(eval, "data_efficiency.enabled")) {
+            dsi_item_error(eval, item,
+                           "not available, found true: it is not built yet; set it to "
+                           "false");
+        } else {
+            dsi_item_notice(eval, item, "off, because %s is false",
+                            outer ? "data_efficiency.enabled" : features[i].outer);
+        }
+    }
+}
+
+typedef void (*rule_fn)(dsi_eval *eval);
+static const rule_fn rules[] = {
+    one_precision,
+    data_types,
+    loss_scale,
+    optimizer_type,
+    betas,
+    optimizer_numbers,
+    tested_optimizer,
+    scheduler_type,
+    reduction,
+    overlap,
+    zero_groups,
+    data_parallel_size,
+    offload,
+    activation_checkpointing,
+    data_efficiency,
+};
+
+void dsi_config_rules(dsi_eval *eval)
+{
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; ++i) {
+        rules[i](eval);
+    }
+}

@@ -1,0 +1,221 @@
+/* What is logged, timed, monitored and saved. */
+#include "config/option_rows.h"
+
+static const dsi_option tensorboard_rows[] = {
+    B("enabled", "false", IN_FORCE, "Write event files.", FIELD(tensorboard.enabled)),
+    T("output_path", "\"\"", IN_FORCE, "Folder of all jobs' files.",
+      FIELD(tensorboard.output_path)),
+    T("job_name", "\"DeepSpeedJobName\"", IN_FORCE, "Folder of this job in output_path.",
+      FIELD(tensorboard.job_name)),
+};
+const dsi_section dsi_section_tensorboard = {
+    .path = "tensorboard",
+    .doc = "TensorBoard event files in output_path/job_name.",
+    .flags = DSI_SECTION_LAX | DSI_SECTION_GATED,
+    DSI_SECTION_ROWS(tensorboard_rows),
+};
+
+static const dsi_option csv_rows[] = {
+    B("enabled", "false", IN_FORCE, "Write CSV files.", FIELD(csv_monitor.enabled)),
+    T("output_path", "\"\"", IN_FORCE, "Folder of all jobs' files.",
+      FIELD(csv_monitor.output_path)),
+    T("job_name", "\"DeepSpeedJobName\"", IN_FORCE, "Folder of this job in output_path.",
+      FIELD(csv_monitor.job_name)),
+};
+const dsi_section dsi_section_csv = {
+    .path = "csv_monitor",
+    .doc = "CSV files in output_path/job_name.",
+    .flags = DSI_SECTION_LAX | DSI_SECTION_GATED,
+    DSI_SECTION_ROWS(csv_rows),
+};
+
+static const dsi_option wandb_rows[] = {
+    B("enabled", "false", NOT_BUILT, "Send metrics to Weights & Biases.",
+      NOTE("it is not built; set it to false and use tensorboard or csv_monitor")),
+    T("group", "null", PART, "Group of runs.", WITH(NULLABLE)),
+    T("team", "null", PART, "Team that owns the project.", WITH(NULLABLE)),
+    T("project", "\"deepspeed\"", PART, "Project."),
+};
+const dsi_section dsi_section_wandb = {
+    .path = "wandb",
+    .doc = "Weights & Biases.",
+    .flags = DSI_SECTION_LAX | DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(wandb_rows),
+};
+
+static const dsi_option comet_rows[] = {
+    B("enabled", "false", NOT_BUILT, "Send metrics to Comet.",
+      NOTE("it is not built; set it to false and use tensorboard or csv_monitor")),
+    I("samples_log_interval", "100", PART, "Samples between two reports.", MIN(1)),
+    T("project", "null", PART, "Project.", WITH(NULLABLE)),
+    T("workspace", "null", PART, "Workspace.", WITH(NULLABLE)),
+    T("api_key", "null", PART, "Key of the service.", WITH(NULLABLE)),
+    T("experiment_name", "null", PART, "Name of the run.", WITH(NULLABLE)),
+    T("experiment_key", "null", PART, "Key of the run.", WITH(NULLABLE)),
+    E("mode", "null", PART, "Whether a run is made or continued.",
+      .choices = "get|create|get_or_create", WITH(NULLABLE)),
+    B("online", "null", PART, "Send at once, or keep for later.", WITH(NULLABLE)),
+};
+const dsi_section dsi_section_comet = {
+    .path = "comet",
+    .doc = "Comet.",
+    .flags = DSI_SECTION_LAX | DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(comet_rows),
+};
+
+static const dsi_option comms_rows[] = {
+    B("enabled", "false", NOT_BUILT, "Log communication calls.",
+      NOTE("the log of communication is not built; set it to false")),
+    B("prof_all", "true", PART, "Log every operation."),
+    TEXTS("prof_ops", "[]", PART, "Operations to log, when not all."),
+    B("verbose", "false", PART, "Print each call."),
+    B("debug", "false", PART, "Print where each call comes from."),
+};
+const dsi_section dsi_section_comms_logger = {
+    .path = "comms_logger",
+    .doc =
+        "`enabled` is the switch, as documented. (In DeepSpeed the section's mere presence turns "
+        "the log on.)",
+    .flags = DSI_SECTION_LAX | DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(comms_rows),
+};
+
+static const dsi_option flops_rows[] = {
+    B("enabled", "false", NOT_BUILT, "Profile one step.",
+      NOTE("the FLOPs profiler is not built yet; set it to false")),
+    R("recompute_fwd_factor", "0.0", PART, "Part of the forward pass that is computed again.",
+      MIN(0)),
+    I("profile_step", "1", PART, "Step that is profiled.", MIN(0)),
+    I("module_depth", "-1", PART, "Depth of modules in the report. -1: all.", MIN(-1)),
+    I("top_modules", "1", PART, "Modules listed at each depth.", MIN(0)),
+    B("detailed", "true", PART, "Print the whole model."),
+    T("output_file", "null", PART, "File for the report. null: the terminal.", WITH(NULLABLE)),
+};
+const dsi_section dsi_section_flops = {
+    .path = "flops_profiler",
+    .doc = "Operations, time and parameters by module.",
+    .flags = DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(flops_rows),
+};
+
+static const dsi_option throughput_rows[] = {
+    B("enabled", "true", IN_FORCE, "Measure samples and tokens a second.", FIELD(throughput_timer)),
+    B("synchronized", "true", NO_EFFECT, "Wait for the device before reading the clock.",
+      NOTE("the CPU has nothing to wait for")),
+};
+static const dsi_section throughput = {
+    .path = "timers.throughput",
+    .doc = "Samples and tokens a second, in the progress line.",
+    .flags = DSI_SECTION_LAX,
+    DSI_SECTION_ROWS(throughput_rows),
+};
+static const dsi_option timers_rows[] = {
+    S("throughput", NULL, IN_FORCE, "The throughput timer.", .section = &throughput),
+};
+const dsi_section dsi_section_timers = {
+    .path = "timers",
+    .doc = "Timers.",
+    DSI_SECTION_ROWS(timers_rows),
+};
+
+static const dsi_option activation_rows[] = {
+    B("partition_activations", "false", IN_FORCE,
+      "Shard kept activations over tensor-parallel ranks; with one rank they are whole.",
+      FIELD(activation_checkpointing.partition_activations)),
+    I("number_checkpoints", "null", IN_FORCE,
+      "Activations kept in a forward pass, for contiguous_memory_optimization.", MIN(1),
+      WITH(NULLABLE), FIELD(activation_checkpointing.number_checkpoints)),
+    B("contiguous_memory_optimization", "false", IN_FORCE,
+      "Keep activations in one buffer. Planned memory always is one.",
+      FIELD(activation_checkpointing.contiguous_memory_optimization)),
+    B("cpu_checkpointing", "false", IN_FORCE,
+      "Keep activations in host memory, which is where the CPU has them.",
+      FIELD(activation_checkpointing.cpu_checkpointing)),
+    B("synchronize_checkpoint_boundary", "false", NO_EFFECT, "Wait for the device at boundaries.",
+      NOTE("the CPU has nothing to wait for"),
+      FIELD(activation_checkpointing.synchronize_checkpoint_boundary)),
+    B("profile", "false", NO_EFFECT, "Time each recomputation.",
+      NOTE("wall_clock_breakdown times the passes"), FIELD(activation_checkpointing.profile)),
+};
+const dsi_section dsi_section_activation = {
+    .path = "activation_checkpointing",
+    .doc = "How activations are kept where the model asks for recomputation. The section does not "
+           "itself turn recomputation on.",
+    DSI_SECTION_ROWS(activation_rows),
+};
+
+static const dsi_option parallel_write_rows[] = {
+    B("pipeline_stage", "false", NO_EFFECT, "Let pipeline stages write their own files.",
+      NOTE("there is one pipeline stage")),
+};
+static const dsi_section parallel_write = {
+    .path = "checkpoint.parallel_write",
+    .doc = "Who writes.",
+    DSI_SECTION_ROWS(parallel_write_rows),
+};
+static const dsi_option writer_rows[] = {
+    E("type", "\"FAST\"", PART, "Writer.", .choices = "MOCK|PYTHON|FAST",
+      WITH(NULLABLE | ANY_CASE)),
+    I("io_buffer_size", "67108864", PART, "Bytes of a buffer.", MIN(1)),
+    B("io_buffer_double", "true", PART, "Two buffers."),
+    B("show_statistics", "false", PART, "Print rates."),
+    E("data_parallel", "null", PART, "Ranks that share the writing.",
+      .choices = "REPLICA|SOCKET|MACHINE", WITH(NULLABLE | ANY_CASE)),
+    B("decoupled", "false", PART, "Write while training goes on."),
+    I("io_multiplier", "1", PART, "Writers for each rank.", MIN(1)),
+};
+static const dsi_section writer = {
+    .path = "checkpoint.writer",
+    .doc = "How DeepSpeed's fast checkpoint engine writes.",
+    .flags = DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(writer_rows),
+};
+static const dsi_option checkpoint_rows[] = {
+    E("tag_validation", "\"WARN\"", IN_FORCE, "What happens when ranks save under different tags.",
+      .choices = "Warn|Ignore|Fail", WITH(ANY_CASE), FIELD(tag_validation)),
+    B("load_universal", "false", NO_EFFECT, "Load a universal checkpoint.",
+      NOTE("every checkpoint here loads at any world size")),
+    B("use_node_local_storage", "false", NO_EFFECT, "Each node has its own folder.",
+      NOTE("there is one node")),
+    S("parallel_write", NULL, NO_EFFECT, "Who writes.", .section = &parallel_write),
+    B("checkpoint_serialization", "true", NO_EFFECT, "PyTorch's file format.",
+      NOTE("checkpoints are safetensors")),
+    S("writer", "null", NO_EFFECT, "DeepSpeed's fast writer.", WITH(NULLABLE), .section = &writer,
+      NOTE("checkpoints have a writer of their own")),
+};
+const dsi_section dsi_section_checkpoint = {
+    .path = "checkpoint",
+    .doc = "Checkpoints.",
+    DSI_SECTION_ROWS(checkpoint_rows),
+};
+
+static const dsi_option nebula_rows[] = {
+    B("enabled", "false", NOT_BUILT, "Save through Nebula.",
+      NOTE("Nebula is not available; set nebula.enabled to false")),
+    T("nebula_load_path", "null", PART, "Folder to load from.", WITH(NULLABLE)),
+    B("enable_nebula_load", "true", PART, "Load through Nebula."),
+    T("persistent_storage_path", "null", PART, "Folder that lasts.", WITH(NULLABLE)),
+    I("persistent_time_interval", "100", PART, "Seconds between copies to it.", MIN(0)),
+    I("num_of_version_in_retention", "2", PART, "Copies kept.", MIN(0)),
+};
+const dsi_section dsi_section_nebula = {
+    .path = "nebula",
+    .doc = "Azure Nebula.",
+    .flags = DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(nebula_rows),
+};
+
+static const dsi_option aio_rows[] = {
+    I("block_size", "1048576", PART, "Bytes of one request.", MIN(1)),
+    I("queue_depth", "8", PART, "Requests in flight.", MIN(1)),
+    I("intra_op_parallelism", "1", PART, "Threads for one request.", MIN(1), .old = "thread_count"),
+    B("single_submit", "false", PART, "Submit requests one by one."),
+    B("overlap_events", "true", PART, "Submit and wait at once."),
+    B("use_gds", "false", PART, "GPUDirect Storage."),
+};
+const dsi_section dsi_section_aio = {
+    .path = "aio",
+    .doc = "File I/O of offload to disk, which is not built yet.",
+    .flags = DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(aio_rows),
+};

@@ -1,0 +1,256 @@
+/* `optimizer`: its types and the parameters of each. */
+#include "config/option_rows.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#define LR(d)                                                                                      \
+    R("lr", d, IN_FORCE, "Learning rate; a schedule may set it anew for each step.", MIN(0),       \
+      WITH(TRAINER), FIELD(optimizer.lr))
+#define BETAS(d)                                                                                   \
+    REALS("betas", d, IN_FORCE, "Decay of the running averages of gradient and squared gradient.", \
+          MIN(0), MAX(1), WITH(TRAINER))
+#define EPS(d)                                                                                     \
+    R("eps", d, IN_FORCE, "Added to the denominator.", MIN(0), WITH(TRAINER), FIELD(optimizer.eps))
+#define WEIGHT_DECAY                                                                               \
+    R("weight_decay", "0", IN_FORCE, "Weight decay; norms and biases are exempt.", MIN(0),         \
+      WITH(TRAINER), FIELD(optimizer.weight_decay))
+#define BIAS_CORRECTION                                                                            \
+    B("bias_correction", "true", IN_FORCE, "Correct the averages for their start at zero.",        \
+      FIELD(optimizer.bias_correction))
+#define AMSGRAD                                                                                    \
+    B("amsgrad", "false", NOT_BUILT, "The AMSGrad variant.",                                       \
+      NOTE("AMSGrad is not built (DeepSpeed's own optimizers refuse it too); set it to false"))
+#define FP32_STATES                                                                                \
+    B("fp32_optimizer_states", "true", NOT_BUILT, "Keep the running averages in fp32.",            \
+      NOTE("running averages are kept in fp32; set it to true"))
+#define MAX_GRAD_NORM                                                                              \
+    ANY("max_grad_norm", "null", NOT_BUILT, "Refused by DeepSpeed as well.",                       \
+        NOTE("gradients are not clipped by the optimizer; remove it and set the top-level "        \
+             "gradient_clipping"))
+#define TORCH_ROWS                                                                                 \
+    ANY("foreach", "null", NO_EFFECT, "PyTorch's choice of implementation.",                       \
+        NOTE("it picks one of PyTorch's implementations")),                                        \
+        ANY("fused", "null", NO_EFFECT, "PyTorch's choice of implementation.",                     \
+            NOTE("it picks one of PyTorch's implementations")),                                    \
+        B("capturable", "false", NO_EFFECT, "Allow capture in a CUDA graph.",                      \
+          NOTE("there are no CUDA graphs on the CPU")),                                            \
+        B("differentiable", "false", NOT_BUILT, "Differentiate through the update.",               \
+          NOTE("updates cannot be differentiated; set it to false")),                              \
+        B("maximize", "false", NOT_BUILT, "Climb instead of descend.",                             \
+          NOTE("maximizing is not built; set it to false and negate the loss"))
+#define SET_GRAD_NONE                                                                              \
+    B("set_grad_none", "true", NO_EFFECT, "Free gradients instead of zeroing them.",               \
+      NOTE("the plan decides where gradients live"))
+
+static const dsi_option adam_rows[] = {
+    LR("0.001"),
+    BETAS("[0.9, 0.999]"),
+    EPS("1e-08"),
+    WEIGHT_DECAY,
+    BIAS_CORRECTION,
+    B("adam_w_mode", "true", IN_FORCE,
+      "Decoupled weight decay (AdamW). Type Adam decays like AdamW unless this is false; type "
+      "AdamW "
+      "always does."),
+    B("torch_adam", "false", IN_FORCE,
+      "Use PyTorch's defaults: the decoupled form then decays by 0.01 unless weight_decay is "
+      "given. The arithmetic is the same."),
+    AMSGRAD,
+    FP32_STATES,
+    SET_GRAD_NONE,
+    MAX_GRAD_NORM,
+    TORCH_ROWS,
+};
+static const dsi_section adam = {.path = "optimizer.params",
+                                 .title = "optimizer.params of Adam "
+                                          "and AdamW",
+                                 .doc = "Adam with L2 or decoupled weight decay.",
+                                 DSI_SECTION_ROWS(adam_rows)};
+
+static const dsi_option sgd_rows[] = {
+    LR("0.001"),
+    WEIGHT_DECAY,
+    R("momentum", "0", IN_FORCE, "Decay of the running sum of gradients. 0: none.", MIN(0),
+      FIELD(optimizer.momentum)),
+    R("dampening", "0", IN_FORCE, "Part of the gradient kept out of the running sum.", MIN(0),
+      FIELD(optimizer.dampening)),
+    B("nesterov", "false", IN_FORCE, "Nesterov's form; needs momentum and no dampening.",
+      FIELD(optimizer.nesterov)),
+    MAX_GRAD_NORM,
+    TORCH_ROWS,
+};
+static const dsi_section sgd = {.path = "optimizer.params",
+                                .title = "optimizer.params of SGD",
+                                .doc = "PyTorch's SGD.",
+                                DSI_SECTION_ROWS(sgd_rows)};
+
+static const dsi_option lion_rows[] = {
+    LR("0.001"), BETAS("[0.9, 0.999]"), WEIGHT_DECAY, FP32_STATES, SET_GRAD_NONE, MAX_GRAD_NORM,
+};
+static const dsi_section lion = {.path = "optimizer.params",
+                                 .title = "optimizer.params of Lion",
+                                 .doc = "Lion: the sign of an average.",
+                                 DSI_SECTION_ROWS(lion_rows)};
+
+static const dsi_option adagrad_rows[] = {
+    LR("0.01"),
+    WEIGHT_DECAY,
+    EPS("1e-10"),
+    R("lr_decay", "0", NOT_BUILT, "Learning rate falls as 1/(1 + step × this).", MIN(0),
+      NOTE("the decay is not built; set it to 0 and use a scheduler")),
+    R("initial_accumulator_value", "0", NOT_BUILT, "Where the sums of squares start.", MIN(0),
+      NOTE("sums of squares start at 0; set it to 0")),
+    AMSGRAD,
+    FP32_STATES,
+    MAX_GRAD_NORM,
+    TORCH_ROWS,
+};
+static const dsi_section adagrad = {.path = "optimizer.params",
+                                    .title = "optimizer.params of "
+                                             "Adagrad",
+                                    .doc = "Adagrad.",
+                                    DSI_SECTION_ROWS(adagrad_rows)};
+
+static const dsi_option lamb_rows[] = {
+    LR("0.001"),
+    BETAS("[0.9, 0.999]"),
+    EPS("1e-08"),
+    WEIGHT_DECAY,
+    BIAS_CORRECTION,
+    R("max_coeff", "10.0", IN_FORCE, "Largest trust ratio.", MIN(0), FIELD(optimizer.max_coeff)),
+    R("min_coeff", "0.01", IN_FORCE, "Smallest trust ratio.", MIN(0), FIELD(optimizer.min_coeff)),
+    B("eps_inside_sqrt", "false", NOT_BUILT, "Add eps under the square root.",
+      NOTE("eps is added after the square root; set it to false")),
+    AMSGRAD,
+    MAX_GRAD_NORM,
+};
+static const dsi_section lamb = {.path = "optimizer.params",
+                                 .title = "optimizer.params of Lamb",
+                                 .doc = "LAMB: Adam with a trust ratio for each tensor.",
+                                 DSI_SECTION_ROWS(lamb_rows)};
+
+/* Not built: their parameters are known, and checked. */
+#define P_LR(d)    R("lr", d, PART, "Learning rate.", MIN(0), WITH(TRAINER))
+#define P_BETAS(d) REALS("betas", d, PART, "Decay of the averages.", MIN(0), MAX(1), WITH(TRAINER))
+#define P_EPS(d)   R("eps", d, PART, "Added to the denominator.", MIN(0), WITH(TRAINER))
+#define P_DECAY    R("weight_decay", "0", PART, "Weight decay.", MIN(0), WITH(TRAINER))
+#define ONEBIT_ROWS                                                                                \
+    P_LR("0.001"), P_BETAS("[0.9, 0.999]"), P_EPS("1e-08"), P_DECAY,                               \
+        B("bias_correction", "true", PART, "Correct the averages."),                               \
+        B("eps_inside_sqrt", "false", PART, "Add eps under the square root."),                     \
+        B("amsgrad", "false", PART, "The AMSGrad variant."),                                       \
+        B("cuda_aware", "false", PART, "MPI that reads device memory."),                           \
+        E("comm_backend_name", "\"nccl\"", PART, "Library that sends the signs.",                  \
+          .choices = "nccl|mpi|hccl|compressed"),                                                  \
+        MAX_GRAD_NORM
+#define ONEBIT_FREEZE                                                                              \
+    I("freeze_step", "100000", PART, "Steps of plain Adam before compression starts.", MIN(0))
+
+static const dsi_option onebit_adam_rows[] = {ONEBIT_ROWS, ONEBIT_FREEZE};
+static const dsi_section onebit_adam = {.path = "optimizer.params",
+                                        .title = "optimizer.params of OneBitAdam",
+                                        .doc = "1-bit Adam.",
+                                        .flags = DSI_SECTION_FEATURE,
+                                        DSI_SECTION_ROWS(onebit_adam_rows)};
+
+static const dsi_option zero_one_rows[] = {
+    ONEBIT_ROWS,
+    I("var_freeze_step", "100000", PART, "Step at which the variance stops changing.", MIN(0)),
+    I("var_update_scaler", "16", PART, "How fast the variance's update interval grows.", MIN(0)),
+    I("local_step_scaler", "32678", PART, "How fast the interval of local steps grows.", MIN(0)),
+    I("local_step_clipper", "16", PART, "Largest interval of local steps.", MIN(0)),
+};
+static const dsi_section zero_one = {.path = "optimizer.params",
+                                     .title = "optimizer.params of ZeroOneAdam",
+                                     .doc = "0/1 Adam.",
+                                     .flags = DSI_SECTION_FEATURE,
+                                     DSI_SECTION_ROWS(zero_one_rows)};
+
+static const dsi_option onebit_lamb_rows[] = {
+    ONEBIT_ROWS,
+    ONEBIT_FREEZE,
+    R("max_coeff", "10.0", PART, "Largest trust ratio.", MIN(0)),
+    R("min_coeff", "0.01", PART, "Smallest trust ratio.", MIN(0)),
+    R("coeff_beta", "0.9", PART, "Decay of the ratio's average."),
+    R("factor_max", "4.0", PART, "Largest correction of the frozen ratio."),
+    R("factor_min", "0.5", PART, "Smallest correction of the frozen ratio."),
+    R("factor_threshold", "0.1", PART, "Largest change of the correction in a step."),
+};
+static const dsi_section onebit_lamb = {.path = "optimizer.params",
+                                        .title = "optimizer.params of OneBitLamb",
+                                        .doc = "1-bit LAMB.",
+                                        .flags = DSI_SECTION_FEATURE,
+                                        DSI_SECTION_ROWS(onebit_lamb_rows)};
+
+static const dsi_option muon_rows[] = {
+    P_LR("0.02"),
+    R("muon_lr", NULL, PART, "Learning rate of matrices, over lr.", MIN(0)),
+    R("adam_lr", NULL, PART, "Learning rate of the rest, over lr.", MIN(0)),
+    R("momentum", "0.95", PART, "Momentum of matrices.", MIN(0)),
+    P_DECAY,
+    P_BETAS("[0.9, 0.95]"),
+    P_EPS("1e-10"),
+    E("ns_method", "\"gram\"", PART, "Form of the Newton-Schulz iteration.",
+      .choices = "gram|standard"),
+    MAX_GRAD_NORM,
+};
+static const dsi_section muon = {.path = "optimizer.params",
+                                 .title = "optimizer.params of Muon",
+                                 .doc = "Muon for matrices, AdamW for the rest.",
+                                 .flags = DSI_SECTION_FEATURE,
+                                 DSI_SECTION_ROWS(muon_rows)};
+
+/* The first five families are those of ds_optimizer_kind. */
+const dsi_variant dsi_optimizer_variants[] = {
+    {"adam|adamw|fusedadam|deepspeedcpuadam|cpuadam", &adam},
+    {"sgd", &sgd},
+    {"lion|fusedlion|deepspeedcpulion|cpulion", &lion},
+    {"adagrad|deepspeedcpuadagrad|cpuadagrad", &adagrad},
+    {"lamb|fusedlamb", &lamb},
+    {"onebitadam", &onebit_adam},
+    {"zerooneadam", &zero_one},
+    {"onebitlamb", &onebit_lamb},
+    {"muon", &muon},
+    {"muadam|muadamw|musgd|adadelta|adafactor|adamax|asgd|lbfgs|nadam|radam|rmsprop|rprop|"
+     "sparseadam",
+     NULL},
+    {NULL, NULL},
+};
+
+const dsi_variant *dsi_optimizer_variant(const char *type)
+{
+    for (const dsi_variant *v = dsi_optimizer_variants; v->types != NULL; ++v) {
+        if (dsi_choice_index(v->types, type, true) >= 0) {
+            return v;
+        }
+    }
+    return NULL;
+}
+
+static const dsi_section *choose(const dsi_node *parent)
+{
+    const dsi_node *type = dsi_node_find(parent, "type");
+    if (type == NULL || type->kind != DSI_NODE_TEXT) {
+        return NULL;
+    }
+    const dsi_variant *variant = dsi_optimizer_variant(type->as.text);
+    return variant != NULL ? variant->section : NULL;
+}
+
+static const dsi_option rows[] = {
+    T("type", "null", IN_FORCE,
+      "Adam, AdamW, SGD, Lion, Adagrad or Lamb, in any letter case. Known and not built: "
+      "OneBitAdam, ZeroOneAdam, OneBitLamb, Muon, MuAdam, MuAdamW, MuSGD and PyTorch's others.",
+      WITH(NULLABLE)),
+    VARIANT("params", NULL, IN_FORCE, "Parameters of the type; see the tables of each.",
+            WITH(NULLABLE), .choose = choose),
+    B("legacy_fusion", "false", NO_EFFECT, "An older wrapper of fused CUDA kernels.",
+      NOTE("it picks one of DeepSpeed's CUDA wrappers")),
+};
+const dsi_section dsi_section_optimizer = {
+    .path = "optimizer",
+    .doc = "Without a type there is no optimizer: training tools then take AdamW with PyTorch's "
+           "values, as Hugging Face's Trainer does.",
+    DSI_SECTION_ROWS(rows),
+};

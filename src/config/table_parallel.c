@@ -1,0 +1,274 @@
+/* Parallelism beyond data parallelism, elasticity, compilation, tuning. */
+#include "config/option_rows.h"
+
+static const dsi_option pipeline_rows[] = {
+    I("stages", "\"auto\"", NOT_BUILT, "Pipeline stages.", MIN(1), WITH(AUTO), .harmless = "1",
+      NOTE("pipelines are not built yet; set it to 1")),
+    T("partition", "\"best\"", PART, "How layers are dealt to stages."),
+    B("seed_layers", "false", PART, "A random seed for each layer."),
+    I("activation_checkpoint_interval", "0", NO_EFFECT, "Layers between kept activations.", MIN(0),
+      NOTE("it is read by pipelines only")),
+    B("pipe_partitioned", "true", PART, "Shard what is sent between stages."),
+    B("grad_partitioned", "true", PART, "Shard gradients that are sent between stages."),
+    B("use_reentrant", "null", PART, "PyTorch's form of recomputation.", WITH(NULLABLE)),
+};
+const dsi_section dsi_section_pipeline = {
+    .path = "pipeline",
+    .doc = "Pipeline parallelism.",
+    .flags = DSI_SECTION_OPEN | DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(pipeline_rows),
+};
+
+static const dsi_option tp_rows[] = {
+    I("tp_size", "1", NOT_BUILT, "Ranks that share each layer.", MIN(0), .harmless = "0",
+      NOTE("tensor parallelism is not built yet; set it to 1")),
+    I("tp_grain_size", "1", PART, "Granularity of the split.", MIN(1)),
+    ANY("mpu", "null", PART, "Set by programs only.", WITH(NULLABLE)),
+    ANY("tp_group", "null", PART, "Set by programs only.", WITH(NULLABLE)),
+};
+static const dsi_section tp = {
+    .path = "tensor_parallel.tensor_parallel",
+    .doc = "Size of the group.",
+    .flags = DSI_SECTION_LAX | DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(tp_rows),
+};
+static const dsi_option layer_spec_rows[] = {
+    TEXTS("patterns", "[]", PART, "Regular expressions of parameter names."),
+    E("partition_type", "\"column\"", PART, "How a matching parameter is split.",
+      .choices = "column|row|skip", WITH(ANY_CASE)),
+    LIST("shape", "null", PART, "Shape of the parts before the split.", WITH(NULLABLE)),
+    I("partition_dim", "null", PART, "Dimension that is split.", MIN(0), WITH(NULLABLE)),
+    TEXTS("model_types", "null", PART, "Model types the rule is for.", WITH(NULLABLE)),
+    B("gather_output", "false", PART, "Gather the result of a column split."),
+    B("grad_allreduce", "false", PART, "Sum gradients over the group."),
+};
+static const dsi_section layer_spec = {
+    .path = "tensor_parallel.partition_config.layer_specs[]",
+    .doc = "One rule; the first that matches is taken.",
+    .flags = DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(layer_spec_rows),
+};
+static const dsi_option partition_rows[] = {
+    I("tp_size", "1", PART, "Overwritten by autotp_size.", MIN(0)),
+    RECORDS("layer_specs", "[]", PART, "Rules.", .section = &layer_spec),
+    I("embedding_partition_dim", "1", PART, "Not used by DeepSpeed."),
+    TEXTS("lm_head_patterns", "[\"lm_head\", \"embed_out\"]", PART,
+          "Names of the output projection."),
+    B("use_default_specs", "true", PART, "Add the rules of the preset."),
+    B("strict_mode", "false", PART, "A linear layer without rule is an error."),
+};
+static const dsi_section partition = {
+    .path = "tensor_parallel.partition_config",
+    .doc = "Rules for the split.",
+    .flags = DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(partition_rows),
+};
+static const dsi_option tensor_parallel_rows[] = {
+    ANY("dtype", "null", PART, "Element type; DeepSpeed accepts only \"auto\" in a file.",
+        WITH(NULLABLE)),
+    I("autotp_size", "0", NOT_BUILT, "Ranks that share each layer. 0: off.", MIN(0),
+      .harmless = "1", NOTE("tensor parallelism is not built yet; set it to 0 or 1")),
+    B("tp_overlap_comm", "false", PART, "Send while computing."),
+    S("tensor_parallel", NULL, PART, "Size of the group.", .section = &tp, .aliases = "tp"),
+    LIST("injection_policy_tuple", "null", PART, "Layers to split.", WITH(NULLABLE)),
+    S("partition_config", "null", PART, "Rules for the split.", WITH(NULLABLE),
+      .section = &partition),
+    T("preset_model", "null", PART,
+      "Rules by model: llama, bloom, chatglm, mixtral, deepseek_v2, "
+      "qwen2, phi3.",
+      WITH(NULLABLE)),
+    B("keep_module_on_host", "false", PART, "Keep whole weights in host memory."),
+    B("replace_with_kernel_inject", "false", PART, "Use fused kernels.",
+      .aliases = "kernel_inject"),
+};
+const dsi_section dsi_section_tensor_parallel = {
+    .path = "tensor_parallel",
+    .doc = "Automatic tensor parallelism.",
+    .flags = DSI_SECTION_LAX | DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(tensor_parallel_rows),
+};
+
+#define NAME_ROW(key, doc) T(key, "null", PART, doc, WITH(NULLABLE))
+static const dsi_option expert_rows[] = {
+    B("enabled", "false", NOT_BUILT, "Find experts in the model and spread them over ranks.",
+      NOTE("expert parallelism is not built yet; set it to false")),
+    I("autoep_size", "1", PART, "Ranks that share the experts.", MIN(1)),
+    I("expert_tensor_parallel_size", "1", PART, "Only 1 is allowed.", MIN(1), MAX(1)),
+    B("validate_folding_routing", "false", PART, "Check the routing."),
+    E("preset_model", "null", PART, "Names by model.",
+      .choices = "mixtral|qwen3_moe|qwen3_5_moe|deepseek_v2|deepseek_v3", WITH(NULLABLE)),
+    NAME_ROW("moe_layer_pattern", "Name of expert layers."),
+    NAME_ROW("expert_pattern", "Name of the experts."),
+    NAME_ROW("router_pattern", "Name of the router."),
+    B("use_grouped_mm", "true", PART, "One product for all experts."),
+    B("disable_triton_grouped_mm", "false", PART, "Not with Triton."),
+    B("route_norm", "null", PART, "Normalize routing weights.", WITH(NULLABLE)),
+    R("route_scale", "1.0", PART, "Factor of routing weights."),
+    E("score_apply", "\"auto\"", PART, "When weights are applied.", .choices = "auto|pre|post",
+      WITH(AUTO)),
+    E("combine_impl", "\"auto\"", PART, "How results are added.",
+      .choices = "auto|weighted_sum|legacy_bmm", WITH(AUTO)),
+    E("score_func", "\"auto\"", PART, "Routing function.", .choices = "auto|softmax|sigmoid",
+      WITH(AUTO)),
+    I("num_expert_groups", "null", PART, "Groups of experts.", MIN(1), WITH(NULLABLE)),
+    I("num_limited_groups", "null", PART, "Groups a token may use.", MIN(1), WITH(NULLABLE)),
+    I("top_k", "\"auto\"", PART, "Experts a token uses.", MIN(1), WITH(AUTO)),
+    R("load_balance_coeff", "null", NOT_BUILT, "Refused by DeepSpeed as well.", WITH(NULLABLE),
+      NOTE("DeepSpeed refuses it as well; remove the key")),
+    R("routed_scaling_factor", "\"auto\"", PART, "Factor of the experts' sum.", WITH(AUTO)),
+    NAME_ROW("expert_w1", "Name of the first weight."),
+    NAME_ROW("expert_w2", "Name of the second weight."),
+    NAME_ROW("expert_w3", "Name of the third weight; null: fused with the first."),
+    NAME_ROW("num_experts_attr", "Name of the model's number of experts."),
+    NAME_ROW("top_k_attr", "Name of the model's number of experts a token."),
+    B("has_shared_experts", "null", PART, "Some experts serve every token.", WITH(NULLABLE)),
+    NAME_ROW("shared_experts_pattern", "Name of shared experts."),
+    NAME_ROW("shared_experts_gate_pattern", "Name of their gate."),
+};
+const dsi_section dsi_section_expert_parallel = {
+    .path = "expert_parallel",
+    .doc = "Automatic expert parallelism.",
+    .flags = DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(expert_rows),
+};
+
+static const dsi_option elasticity_rows[] = {
+    B("enabled", "false", NOT_BUILT, "Choose the batch size for many world sizes.",
+      NOTE("elastic training is not built yet; set it to false and give the batch sizes")),
+    I("max_train_batch_size", "2000", PART, "Largest batch.", MIN(1)),
+    INTS("micro_batch_sizes", "[2, 4, 6]", PART, "Micro batches to choose from.", MIN(1)),
+    I("min_gpus", "1", PART, "Fewest ranks.", MIN(1)),
+    I("max_gpus", "10000", PART, "Most ranks.", MIN(1)),
+    I("num_gpus_per_node", "1", PART, "Ranks of a node.", MIN(1)),
+    I("model_parallel_size", "1", PART, "Ranks of one model.", MIN(1)),
+    I("min_time", "0", PART, "Not used by DeepSpeed.", MIN(0)),
+    B("prefer_larger_batch", "true", PART, "Among equals take the larger batch.",
+      .old = "prefer_large_batch"),
+    B("ignore_non_elastic_batch_info", "false", PART, "Ignore batch sizes given elsewhere."),
+    ANY("version", "0.2", PART, "0.1 or 0.2."),
+};
+const dsi_section dsi_section_elasticity = {
+    .path = "elasticity",
+    .doc = "Elastic training.",
+    .flags = DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(elasticity_rows),
+};
+
+static const dsi_option sparse_rows[] = {
+    E("mode", "\"fixed\"", PART, "Pattern.",
+      .choices = "dense|fixed|variable|bigbird|bslongformer"),
+    I("block", "16", PART, "Side of a block.", MIN(1)),
+    B("different_layout_per_head", "false", PART, "A pattern for each head."),
+    I("num_local_blocks", "4", PART, "Blocks of a local window.", MIN(1)),
+    I("num_global_blocks", "1", PART, "Blocks that see all.", MIN(0)),
+    E("attention", "\"bidirectional\"", PART, "Direction.",
+      .choices = "bidirectional|unidirectional"),
+    B("horizontal_global_attention", "false", PART, "Global blocks also attend to all."),
+    I("num_different_global_patterns", "1", PART, "Patterns of global blocks.", MIN(1)),
+    I("num_random_blocks", "0", PART, "Random blocks in a row.", MIN(0)),
+    INTS("local_window_blocks", "[4]", PART, "Blocks of each local window.", MIN(1)),
+    INTS("global_block_indices", "[0]", PART, "Global blocks.", MIN(0)),
+    INTS("global_block_end_indices", "null", PART, "Ends of ranges of global blocks.",
+         WITH(NULLABLE)),
+    I("num_sliding_window_blocks", "3", PART, "Blocks of the sliding window.", MIN(1)),
+};
+const dsi_section dsi_section_sparse_attention = {
+    .path = "sparse_attention",
+    .doc = "Block-sparse attention. The section's presence turns it on.",
+    .flags = DSI_SECTION_OPEN | DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(sparse_rows),
+};
+
+static const dsi_option hybrid_rows[] = {
+    B("enabled", "false", NOT_BUILT, "Switch between training and generation.",
+      NOTE("the hybrid engine is not built; set it to false (evaluation and generation plans share "
+           "the weights as it is)")),
+    I("max_out_tokens", "512", PART, "Most tokens of a generation.", MIN(1)),
+    I("inference_tp_size", "1", PART, "Ranks that share each layer in generation.", MIN(1)),
+    B("release_inference_cache", "false", PART, "Free the cache after a generation."),
+    B("pin_parameters", "true", PART, "Page-locked parameters."),
+    I("tp_gather_partition_size", "8", PART, "Layers gathered together.", MIN(1)),
+    B("enable_cuda_graph", "false", PART, "CUDA graphs in generation."),
+};
+const dsi_section dsi_section_hybrid = {
+    .path = "hybrid_engine",
+    .doc = "Training and generation in one engine, for reinforcement learning.",
+    .flags = DSI_SECTION_LAX | DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(hybrid_rows),
+};
+
+#define COMPILE_NOTE NOTE("every step is compiled to a plan as it is")
+static const dsi_option compile_rows[] = {
+    B("deepcompile", "false", NO_EFFECT, "Compile the model's graph with ZeRO in it.",
+      COMPILE_NOTE),
+    B("free_activation", "false", PART, "Free activations early."),
+    I("free_activation_threshold", "10485760", PART, "Bytes from which to free early.", MIN(0)),
+    B("offload_activation", "false", NOT_BUILT, "Move activations to host memory.",
+      NOTE("offload of activations is not built yet; set it to false")),
+    B("offload_activation_pin_memory", "true", PART, "Page-locked host memory."),
+    B("offload_opt_states", "false", NOT_BUILT, "Move optimizer state to host memory.",
+      NOTE("this form of offload is not built yet; set it to false")),
+    B("double_buffer", "true", NO_EFFECT, "Two buffers for gathers.", COMPILE_NOTE),
+    B("symmetric_memory", "false", NO_EFFECT, "Symmetric memory of GPUs.", COMPILE_NOTE),
+    B("debug_log", "false", NO_EFFECT, "Print graphs.", COMPILE_NOTE),
+    B("offload_parameters", "false", NOT_BUILT, "Move parameters to host memory.",
+      NOTE("this form of offload is not built yet; set it to false")),
+    B("sync_before_reduce", "false", NO_EFFECT, "Wait before reductions.", COMPILE_NOTE),
+    B("sync_after_reduce", "false", NO_EFFECT, "Wait after reductions.", COMPILE_NOTE),
+    B("sync_before_allgather", "false", NO_EFFECT, "Wait before gathers.", COMPILE_NOTE),
+    B("sync_after_allgather", "false", NO_EFFECT, "Wait after gathers.", COMPILE_NOTE),
+    B("keep_int_input_tensors", "true", NO_EFFECT, "Keep integer inputs.", COMPILE_NOTE),
+    B("keep_all_input_tensors", "false", NO_EFFECT, "Keep all inputs.", COMPILE_NOTE),
+    TEXTS("passes", "null", NO_EFFECT, "Passes by name: z1, z3, autosp, autotp.", WITH(NULLABLE),
+          COMPILE_NOTE),
+};
+const dsi_section dsi_section_compile = {
+    .path = "compile",
+    .doc = "DeepCompile.",
+    .flags = DSI_SECTION_LAX | DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(compile_rows),
+};
+
+static const dsi_option model_info_rows[] = {
+    B("profile", "false", PART, "Measure the model first."),
+    I("num_params", "null", PART, "Parameters.", MIN(0), WITH(NULLABLE)),
+    I("hidden_size", "null", PART, "Width.", MIN(0), WITH(NULLABLE)),
+    I("num_layers", "null", PART, "Layers.", MIN(0), WITH(NULLABLE)),
+};
+static const dsi_section model_info = {
+    .path = "autotuning.model_info",
+    .doc = "What is known of the model.",
+    .flags = DSI_SECTION_OPEN | DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(model_info_rows),
+};
+static const dsi_option autotuning_rows[] = {
+    B("enabled", "false", NOT_BUILT, "Run the search.",
+      NOTE("autotuning is not built yet; set it to false")),
+    B("fast", "true", PART, "Tune micro batch and stage only."),
+    T("results_dir", "\"autotuning_results\"", PART, "Folder of results."),
+    T("exps_dir", "\"autotuning_exps\"", PART, "Folder of experiments."),
+    B("overwrite", "true", PART, "Run experiments again."),
+    I("start_profile_step", "3", PART, "First measured step.", MIN(0)),
+    I("end_profile_step", "5", PART, "Last measured step.", MIN(0)),
+    E("metric", "\"throughput\"", PART, "What is best.", .choices = "throughput|latency|flops"),
+    T("metric_path", "null", PART, "File of the metric.", WITH(NULLABLE)),
+    E("tuner_type", "\"gridsearch\"", PART, "Search.", .choices = "gridsearch|random|model_based"),
+    I("tuner_early_stopping", "5", PART, "Experiments without gain before the end.", MIN(0)),
+    I("tuner_num_trials", "50", PART, "Most experiments.", MIN(0)),
+    OBJECT("arg_mappings", "null", PART, "Keys to command-line flags.", WITH(NULLABLE)),
+    S("model_info", "null", PART, "What is known of the model.", WITH(NULLABLE),
+      .section = &model_info),
+    T("model_info_path", "null", PART, "File for it.", WITH(NULLABLE)),
+    I("mp_size", "1", PART, "Ranks of one model.", MIN(1)),
+    I("max_train_batch_size", "null", PART, "Largest batch.", MIN(1), WITH(NULLABLE)),
+    I("min_train_batch_size", "1", PART, "Smallest batch.", MIN(1)),
+    I("max_train_micro_batch_size_per_gpu", "1024", PART, "Largest micro batch.", MIN(1)),
+    I("min_train_micro_batch_size_per_gpu", "1", PART, "Smallest micro batch.", MIN(1)),
+    I("num_tuning_micro_batch_sizes", "3", PART, "Micro batches tried.", MIN(1)),
+};
+const dsi_section dsi_section_autotuning = {
+    .path = "autotuning",
+    .doc = "Autotuning.",
+    .flags = DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(autotuning_rows),
+};

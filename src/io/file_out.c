@@ -1,0 +1,261 @@
+/* Output files: staged under a temporary name, synced, renamed. See file.h. */
+#include "io/file.h"
+
+#include "io/file_temp.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+struct dsi_file_out {
+    ds_ctx *ctx;
+    int fd;
+    bool staged;     /* temp is to be renamed to path; else temp is path */
+    bool must_clear; /* temp exists and is ours */
+    char *path;
+    char *temp;
+    uint64_t size;
+    XXH3_state_t *hash;
+};
+
+/* Largest piece given to one write(2): some kernels cut at 2 GiB. */
+#define WRITE_BYTES ((size_t)64 << 20)
+
+ds_status dsi_io_fail(ds_ctx *ctx, const char *verb, const char *path, int reason)
+{
+    const char *remedy = "";
+    switch (reason) {
+    case ENOSPC:
+    case EDQUOT:
+        remedy = "; free some space or choose another folder";
+        break;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        remedy = "; check the permissions or choose another folder";
+        break;
+    case EFBIG:
+        remedy = "; the file system or `ulimit -f` does not allow a file of this size";
+        break;
+    default:
+        break;
+    }
+    return ds_fail(ctx, reason == ENOENT ? DS_ERR_NOT_FOUND : DS_ERR_IO, "cannot %s %s: %s%s", verb,
+                   path, strerror(reason), remedy);
+}
+
+static void free_file(dsi_file_out **file)
+{
+    dsi_file_out *f = *file;
+    if (f->fd >= 0) {
+        (void)close(f->fd);
+    }
+    if (f->must_clear) {
+        (void)unlink(f->temp);
+    }
+    (void)XXH3_freeState(f->hash);
+    free(f->path);
+    free(f->temp);
+    free(f);
+    *file = NULL;
+}
+
+static ds_status new_file(ds_ctx *ctx, const char *path, dsi_file_out **file_out)
+{
+    dsi_file_out *f = calloc(1, sizeof *f);
+    if (f == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s", path);
+    }
+    f->ctx = ctx;
+    f->fd = -1;
+    f->path = strdup(path);
+    f->hash = XXH3_createState();
+    if (f->path == NULL || f->hash == NULL) {
+        free_file(&f);
+        return ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s", path);
+    }
+    (void)XXH3_64bits_reset(f->hash);
+    *file_out = f;
+    return DS_OK;
+}
+
+/* What stands at the place must be nothing, a file or a link, or rename would fail late. */
+static ds_status check_place(ds_ctx *ctx, const char *path)
+{
+    struct stat st;
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode)) {
+        return ds_fail(ctx, DS_ERR_IO, "cannot write %s: it exists and is not a regular file",
+                       path);
+    }
+    return DS_OK;
+}
+
+ds_status dsi_file_stage(ds_ctx *ctx, const char *path, dsi_file_out **file_out)
+{
+    dsi_file_out *f = NULL;
+    DS_TRY(check_place(ctx, path));
+    DS_TRY(new_file(ctx, path, &f));
+    char *folder = dsi_path_folder(path);
+    ds_status status = DS_OK;
+    if (folder == NULL) {
+        status = ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s", path);
+        goto undo_file;
+    }
+    dsi_folder_clean(folder, dsi_path_name(path));
+    f->staged = true;
+    DS_TRY_GOTO(status, dsi_temp_file(ctx, folder, dsi_path_name(path), &f->temp, &f->fd),
+                undo_file);
+    f->must_clear = true;
+    free(folder);
+    *file_out = f;
+    return DS_OK;
+
+undo_file:
+    free(folder);
+    free_file(&f);
+    return status;
+}
+
+ds_status dsi_file_create(ds_ctx *ctx, const char *path, dsi_file_out **file_out)
+{
+    dsi_file_out *f = NULL;
+    DS_TRY(new_file(ctx, path, &f));
+    f->temp = strdup(path);
+    if (f->temp == NULL) {
+        free_file(&f);
+        return ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s", path);
+    }
+    f->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (f->fd < 0) {
+        const int reason = errno;
+        free_file(&f);
+        return dsi_io_fail(ctx, "create", path, reason);
+    }
+    f->must_clear = true;
+    *file_out = f;
+    return DS_OK;
+}
+
+ds_status dsi_file_reserve(dsi_file_out *f, uint64_t bytes)
+{
+    if (bytes == 0) {
+        return DS_OK;
+    }
+    int rc;
+    do {
+        rc = fallocate(f->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes);
+    } while (rc != 0 && errno == EINTR);
+    if (rc != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
+        const int reason = errno;
+        char verb[64];
+        (void)snprintf(verb, sizeof verb, "make room for the %llu bytes of",
+                       (unsigned long long)bytes);
+        return dsi_io_fail(f->ctx, verb, f->path, reason);
+    }
+    return DS_OK; /* a file system without the call: the writes will tell */
+}
+
+ds_status dsi_file_write(dsi_file_out *f, const void *data, size_t n)
+{
+    const uint8_t *p = data;
+    size_t left = n;
+    while (left > 0) {
+        const ssize_t done = write(f->fd, p, left < WRITE_BYTES ? left : WRITE_BYTES);
+        if (done < 0 && errno == EINTR) {
+            continue;
+        }
+        if (done <= 0) {
+            return dsi_io_fail(f->ctx, "write", f->path, done < 0 ? errno : ENOSPC);
+        }
+        p += done;
+        left -= (size_t)done;
+    }
+    (void)XXH3_64bits_update(f->hash, data, n);
+    f->size += n;
+    return DS_OK;
+}
+
+uint64_t dsi_file_size(const dsi_file_out *f)
+{
+    return f->size;
+}
+
+uint64_t dsi_file_digest(const dsi_file_out *f)
+{
+    return XXH3_64bits_digest(f->hash);
+}
+
+static ds_status sync_file(dsi_file_out *f)
+{
+    int rc;
+    do {
+        rc = fsync(f->fd);
+    } while (rc != 0 && errno == EINTR);
+    if (rc != 0 && errno != EINVAL && errno != ENOTSUP) {
+        return dsi_io_fail(f->ctx, "sync", f->path, errno);
+    }
+    return DS_OK;
+}
+
+static ds_status sync_around(ds_ctx *ctx, const char *path)
+{
+    char *folder = dsi_path_folder(path);
+    if (folder == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s", path);
+    }
+    const ds_status status = dsi_folder_sync(ctx, folder);
+    free(folder);
+    return status;
+}
+
+/* The descriptor is closed last: it holds the lock that keeps others from removing temp. */
+ds_status dsi_file_commit(dsi_file_out **file)
+{
+    dsi_file_out *f = *file;
+    ds_status status = DS_OK;
+    DS_TRY_GOTO(status, sync_file(f), done);
+    if (f->staged) {
+        if (rename(f->temp, f->path) != 0) {
+            status = dsi_io_fail(f->ctx, "put in place", f->path, errno);
+            goto done;
+        }
+        f->must_clear = false;
+        DS_TRY_GOTO(status, sync_around(f->ctx, f->path), done);
+    }
+    f->must_clear = false;
+done:
+    free_file(file);
+    return status;
+}
+
+void dsi_file_abort(dsi_file_out **file)
+{
+    if (file != NULL && *file != NULL) {
+        free_file(file);
+    }
+}
+
+ds_status dsi_file_replace(ds_ctx *ctx, const char *path, const void *data, size_t n)
+{
+    dsi_file_out *f = NULL;
+    DS_TRY(dsi_file_stage(ctx, path, &f));
+    const ds_status status = dsi_file_write(f, data, n);
+    if (status < 0) {
+        dsi_file_abort(&f);
+        return status;
+    }
+    return dsi_file_commit(&f);
+}
+
+ds_status dsi_file_copy(ds_ctx *ctx, const char *from, const char *to)
+{
+    dsi_map map;
+    DS_TRY(dsi_map_open(ctx, from, 0, &map));
+    const ds_status status = dsi_file_replace(ctx, to, map.data, map.size);
+    dsi_map_close(&map);
+    return status;
+}

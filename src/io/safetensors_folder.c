@@ -1,0 +1,182 @@
+/* A model folder's weights: one file, or the shards of model.safetensors.index.json. */
+#include "io/safetensors_internal.h"
+
+#include "base/buf.h"
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define INDEX_BYTES ((size_t)256 << 20) /* ceiling of an index file */
+
+static ds_status no_weights(ds_ctx *ctx, const char *folder)
+{
+    static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
+                                         "tf_model.h5", "flax_model.msgpack"};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; ++i) {
+        char *path = dsi_path_join(folder, others[i]);
+        const bool there = path != NULL && access(path, F_OK) == 0;
+        free(path);
+        if (there) {
+            return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                           "%s has its weights only as %s; save the model again as safetensors",
+                           folder, others[i]);
+        }
+    }
+    return ds_fail(ctx, DS_ERR_NOT_FOUND,
+                   "%s has no weights: expected model.safetensors or model.safetensors.index.json",
+                   folder);
+}
+
+static ds_status load_index(ds_ctx *ctx, const char *path, json_t **root_out, json_t **map_out)
+{
+    dsi_buf text = dsi_buf_make(INDEX_BYTES);
+    ds_status status = dsi_buf_read_file(ctx, path, &text);
+    if (status < 0) {
+        dsi_buf_free(&text);
+        return status;
+    }
+    json_error_t error;
+    json_t *root = json_loadb(dsi_buf_text(&text), text.size, JSON_REJECT_DUPLICATES, &error);
+    dsi_buf_free(&text);
+    if (root == NULL) {
+        return ds_fail(ctx, DS_ERR_FORMAT, "%s:%d:%d: %s", path, error.line, error.column,
+                       error.text);
+    }
+    json_t *map = json_object_get(root, "weight_map");
+    if (!json_is_object(map) || json_object_size(map) == 0) {
+        json_decref(root);
+        return ds_fail(ctx, DS_ERR_FORMAT,
+                       "%s: weight_map is missing or not a list of tensors with their files", path);
+    }
+    *root_out = root;
+    *map_out = map;
+    return DS_OK;
+}
+
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The different file names of the map, sorted. */
+static ds_status list_shards(ds_ctx *ctx, const char *path, json_t *map, const char ***names_out,
+                             size_t *n_out)
+{
+    const char *tensor;
+    json_t *value;
+    const char **names = calloc(json_object_size(map), sizeof *names);
+    if (names == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "out of memory opening %s", path);
+    }
+    size_t n = 0;
+    json_object_foreach(map, tensor, value)
+    {
+        const char *name = json_string_value(value);
+        if (name == NULL || !dsi_path_is_plain(name)) {
+            free(names);
+            return ds_fail(ctx, DS_ERR_FORMAT,
+                           "%s: tensor '%s': expected the name of a file in this folder, found "
+                           "'%.80s'",
+                           path, tensor, name != NULL ? name : "no text");
+        }
+        names[n++] = name;
+    }
+    qsort(names, n, sizeof *names, compare_texts);
+    size_t kept = 0;
+    for (size_t i = 0; i < n; ++i) {
+        if (kept == 0 || strcmp(names[kept - 1], names[i]) != 0) {
+            names[kept++] = names[i];
+        }
+    }
+    *names_out = names;
+    *n_out = kept;
+    return DS_OK;
+}
+
+static ds_status add_shard(ds_safetensors *st, const char *folder, const char *index,
+                           const char *name)
+{
+    char *path = dsi_path_join(folder, name);
+    if (path == NULL) {
+        return ds_fail(st->ctx, DS_ERR_NOMEM, "out of memory opening %s", folder);
+    }
+    ds_status status = DS_OK;
+    if (access(path, F_OK) != 0) {
+        status = ds_fail(st->ctx, DS_ERR_NOT_FOUND, "%s: shard %s is missing in %s", index, name,
+                         folder);
+    } else {
+        status = dsi_safetensors_add_file(st, path, 0);
+    }
+    free(path);
+    return status;
+}
+
+/* Index and shards must list the same tensors at the same places. */
+static ds_status check_map(const ds_safetensors *st, const char *index, json_t *map)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach(map, name, value)
+    {
+        const ds_safetensor *t = ds_safetensors_find(st, name);
+        if (t == NULL || strcmp(dsi_path_name(t->path), json_string_value(value)) != 0) {
+            return ds_fail(st->ctx, DS_ERR_FORMAT, "%s: tensor '%s' is not in its shard %s", index,
+                           name, json_string_value(value));
+        }
+    }
+    for (size_t i = 0; i < st->n_entries; ++i) {
+        if (json_object_get(map, st->entries[i].name) == NULL) {
+            return ds_fail(st->ctx, DS_ERR_FORMAT, "%s: tensor '%s' of %s is not listed", index,
+                           st->entries[i].name, st->entries[i].path);
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status open_shards(ds_ctx *ctx, const char *folder, const char *index,
+                             ds_safetensors **st_out)
+{
+    json_t *root = NULL;
+    json_t *map = NULL;
+    const char **names = NULL;
+    size_t n = 0;
+    ds_safetensors *st = NULL;
+    DS_TRY(load_index(ctx, index, &root, &map));
+    ds_status status = list_shards(ctx, index, map, &names, &n);
+    DS_TRY_GOTO(status, status, undo_root);
+    DS_TRY_GOTO(status, dsi_safetensors_create(ctx, n, &st), undo_names);
+    for (size_t i = 0; i < n; ++i) {
+        DS_TRY_GOTO(status, add_shard(st, folder, index, names[i]), undo_st);
+    }
+    DS_TRY_GOTO(status, dsi_safetensors_index(st), undo_st);
+    DS_TRY_GOTO(status, check_map(st, index, map), undo_st);
+    *st_out = st;
+    st = NULL;
+undo_st:
+    ds_safetensors_close(&st);
+undo_names:
+    free(names);
+undo_root:
+    json_decref(root);
+    return status;
+}
+
+ds_status ds_safetensors_open_folder(ds_ctx *ctx, const char *folder, ds_safetensors **st_out)
+{
+    char *single = dsi_path_join(folder, "model.safetensors");
+    char *index = dsi_path_join(folder, "model.safetensors.index.json");
+    ds_status status;
+    if (single == NULL || index == NULL) {
+        status = ds_fail(ctx, DS_ERR_NOMEM, "out of memory opening %s", folder);
+    } else if (access(single, F_OK) == 0) {
+        status = ds_safetensors_open(ctx, single, st_out);
+    } else if (access(index, F_OK) == 0) {
+        status = open_shards(ctx, folder, index, st_out);
+    } else {
+        status = no_weights(ctx, folder);
+    }
+    free(single);
+    free(index);
+    return status;
+}

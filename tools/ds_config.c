@@ -1,0 +1,368 @@
+/* ds_config: checks, resolves and explains DeepSpeed configuration files. A thin main over
+ * include/deepspeed/config.h. */
+#include "common/args.h"
+#include "common/plot.h"
+
+#include <deepspeed/config.h>
+#include <deepspeed/context.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EXIT_RIGHT = 0, EXIT_WRONG = 1, EXIT_USAGE = 2, EXIT_FAILED = 3 };
+
+typedef struct options {
+    int64_t world_size;
+    bool world_given;
+    bool allow_unknown_keys;
+    bool values_only;
+    bool plot;
+    int64_t steps;
+    bool fp16, bf16, fp16_given, bf16_given;
+    double reals[11]; /* the trainer's, by the indices below */
+    bool known[11];
+} options;
+
+enum {
+    MICRO_BATCH,
+    ACCUMULATION,
+    LEARNING_RATE,
+    WEIGHT_DECAY,
+    ADAM_BETA1,
+    ADAM_BETA2,
+    ADAM_EPSILON,
+    MAX_GRAD_NORM,
+    WARMUP_STEPS,
+    TOTAL_STEPS,
+    HIDDEN_SIZE,
+    N_REALS
+};
+
+static const char about[] =
+    "Reads DeepSpeed configuration files, JSON or HJSON.\n\n"
+    "Commands:\n"
+    "  check FILE    all errors and notices of a file\n"
+    "  resolve FILE  the effective values as JSON, each with its origin: default,\n"
+    "                file (line and column), alias, auto (which flag), rule\n"
+    "  explain KEY   what a key means, its values, and what it does in this build:\n"
+    "                zero_optimization.stage, or just stage\n"
+    "  lr FILE       the learning rate of each optimizer step, as CSV\n"
+    "  schema        JSON Schema of the file, for editors\n"
+    "  docs          the page docs/config.md: every key";
+
+static const char after[] =
+    "\"auto\" in a file stands for one of the flags above, as for Hugging Face's Trainer. A flag "
+    "that\n"
+    "contradicts a number in the file is an error.\n\n"
+    "Examples:\n"
+    "  ds_config check ds.json\n"
+    "  ds_config resolve ds.json --world_size 8 --micro_batch 4 --learning_rate 3e-4\n"
+    "  ds_config lr ds.json --steps 2000 --plot\n"
+    "  ds_config explain overlap_comm\n"
+    "  ds_config schema > ds.schema.json\n\n"
+    "Exit codes: 0 right, 1 the file has errors or the key is unknown, 2 wrong usage, 3 the file\n"
+    "cannot be read or memory ran out.";
+
+static int exit_code(ds_status status)
+{
+    switch (status) {
+    case DS_OK:
+        return EXIT_RIGHT;
+    case DS_ERR_CONFIG:
+        return EXIT_WRONG;
+    case DS_ERR_ARG:
+        return EXIT_USAGE;
+    default:
+        return EXIT_FAILED;
+    }
+}
+
+static int fail(ds_ctx *ctx, ds_status status)
+{
+    (void)fprintf(stderr, "ds_config: %s\n", ds_ctx_error(ctx));
+    return exit_code(status);
+}
+
+static ds_maybe maybe(const options *o, int index)
+{
+    return o->known[index] ? ds_known(o->reals[index]) : (ds_maybe){0};
+}
+
+static ds_trainer_values trainer_values(const options *o)
+{
+    return (ds_trainer_values){
+        .micro_batch = maybe(o, MICRO_BATCH),
+        .gradient_accumulation_steps = maybe(o, ACCUMULATION),
+        .learning_rate = maybe(o, LEARNING_RATE),
+        .weight_decay = maybe(o, WEIGHT_DECAY),
+        .adam_beta1 = maybe(o, ADAM_BETA1),
+        .adam_beta2 = maybe(o, ADAM_BETA2),
+        .adam_epsilon = maybe(o, ADAM_EPSILON),
+        .max_grad_norm = maybe(o, MAX_GRAD_NORM),
+        .warmup_steps = maybe(o, WARMUP_STEPS),
+        .total_steps = maybe(o, TOTAL_STEPS),
+        .hidden_size = maybe(o, HIDDEN_SIZE),
+        .fp16 = {o->fp16_given, o->fp16},
+        .bf16 = {o->bf16_given, o->bf16},
+    };
+}
+
+static ds_config_params load_params(const options *o)
+{
+    return (ds_config_params){.allow_unknown_keys = o->allow_unknown_keys};
+}
+
+static void print_notices(const ds_config *config, FILE *stream)
+{
+    for (size_t i = 0; i < ds_config_n_notices(config); ++i) {
+        (void)fprintf(stream, "%s\n", ds_config_notice(config, i));
+    }
+}
+
+static int check(ds_ctx *ctx, const options *o, const char *file)
+{
+    const ds_config_params params = load_params(o);
+    const ds_trainer_values trainer = trainer_values(o);
+    const uint32_t world = o->world_given ? (uint32_t)o->world_size : 0;
+    size_t n_errors = 0;
+    char *text = NULL;
+    ds_status status = ds_config_check_file(ctx, file, &params, world, &trainer, &n_errors, &text);
+    if (status < 0) {
+        return fail(ctx, status);
+    }
+    if (n_errors > 0) {
+        (void)printf("%s\n%s: %zu error%s\n", text, file, n_errors, n_errors == 1 ? "" : "s");
+        free(text);
+        return EXIT_WRONG;
+    }
+    free(text);
+    ds_config *config = NULL;
+    status = ds_config_load_file(ctx, file, &params, &config);
+    if (status >= 0 && world != 0) {
+        status = ds_config_resolve(config, world, &trainer);
+    }
+    if (status < 0) {
+        ds_config_destroy(&config);
+        return fail(ctx, status);
+    }
+    print_notices(config, stdout);
+    (void)printf("%s: right, %zu notice%s\n", file, ds_config_n_notices(config),
+                 ds_config_n_notices(config) == 1 ? "" : "s");
+    ds_config_destroy(&config);
+    return EXIT_RIGHT;
+}
+
+static ds_status load_resolved(ds_ctx *ctx, const options *o, const char *file,
+                               ds_config **config_out)
+{
+    const ds_config_params params = load_params(o);
+    ds_trainer_values trainer = trainer_values(o);
+    ds_config *config = NULL;
+    DS_TRY(ds_config_load_file(ctx, file, &params, &config));
+    const ds_config_item *total = ds_config_find(config, "scheduler.params.total_num_steps");
+    if (total == NULL || strcmp(total->value, "\"auto\"") != 0) {
+        trainer.total_steps = (ds_maybe){0}; /* --steps of `lr` only says how far to print */
+    }
+    const ds_status status = ds_config_resolve(config, (uint32_t)o->world_size, &trainer);
+    if (status < 0) {
+        ds_config_destroy(&config);
+        return status;
+    }
+    *config_out = config;
+    return DS_OK;
+}
+
+static int print_text(ds_ctx *ctx, ds_status status, char *text)
+{
+    if (status < 0) {
+        return status == DS_ERR_NOT_FOUND ? (fail(ctx, status), EXIT_WRONG) : fail(ctx, status);
+    }
+    (void)fputs(text, stdout);
+    free(text);
+    return EXIT_RIGHT;
+}
+
+static int resolve(ds_ctx *ctx, const options *o, const char *file)
+{
+    ds_config *config = NULL;
+    ds_status status = load_resolved(ctx, o, file, &config);
+    if (status < 0) {
+        return fail(ctx, status);
+    }
+    print_notices(config, stderr);
+    char *text = NULL;
+    status = ds_config_print(config, !o->values_only, &text);
+    const int code = print_text(ctx, status, text);
+    ds_config_destroy(&config);
+    return code;
+}
+
+static void print_csv(const ds_config_values *values, int64_t steps)
+{
+    const bool momentum = ds_schedule_at(&values->scheduler, values->optimizer.lr, 1).has_momentum;
+    (void)printf(momentum ? "step,lr,momentum\n" : "step,lr\n");
+    for (int64_t i = 0; i < steps; ++i) {
+        const ds_schedule_point point = ds_schedule_at(&values->scheduler, values->optimizer.lr, i);
+        (void)printf("%lld,%.9g", (long long)(i + 1), point.lr);
+        if (momentum) {
+            (void)printf(",%.9g", point.momentum);
+        }
+        (void)putchar('\n');
+    }
+}
+
+static int print_plot(ds_ctx *ctx, const ds_config_values *values, int64_t steps)
+{
+    double *rates = calloc((size_t)steps, sizeof *rates);
+    if (rates == NULL) {
+        return fail(ctx, ds_fail(ctx, DS_ERR_NOMEM, "no memory for %lld steps", (long long)steps));
+    }
+    for (int64_t i = 0; i < steps; ++i) {
+        rates[i] = ds_schedule_at(&values->scheduler, values->optimizer.lr, i).lr;
+    }
+    dsi_plot(stdout, "learning rate by update", rates, (size_t)steps, 64, 16);
+    free(rates);
+    return EXIT_RIGHT;
+}
+
+static int learning_rate(ds_ctx *ctx, const options *o, const char *file)
+{
+    ds_config *config = NULL;
+    const ds_status status = load_resolved(ctx, o, file, &config);
+    if (status < 0) {
+        return fail(ctx, status);
+    }
+    int code = EXIT_RIGHT;
+    if (o->plot) {
+        code = print_plot(ctx, ds_config_get(config), o->steps);
+    } else {
+        print_csv(ds_config_get(config), o->steps);
+    }
+    ds_config_destroy(&config);
+    return code;
+}
+
+static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
+{
+    const char *command = words->n > 0 ? words->items[0] : "";
+    const char *operand = words->n > 1 ? words->items[1] : NULL;
+    char *text = NULL;
+    ds_status status;
+    if (strcmp(command, "schema") == 0 && words->n == 1) {
+        status = ds_config_schema(ctx, &text);
+        return print_text(ctx, status, text);
+    }
+    if (strcmp(command, "docs") == 0 && words->n == 1) {
+        status = ds_config_docs(ctx, &text);
+        return print_text(ctx, status, text);
+    }
+    if (words->n == 2 && strcmp(command, "check") == 0) {
+        return check(ctx, o, operand);
+    }
+    if (words->n == 2 && strcmp(command, "resolve") == 0) {
+        return resolve(ctx, o, operand);
+    }
+    if (words->n == 2 && strcmp(command, "lr") == 0) {
+        return learning_rate(ctx, o, operand);
+    }
+    if (words->n == 2 && strcmp(command, "explain") == 0) {
+        status = ds_config_explain(ctx, operand, &text);
+        return print_text(ctx, status, text);
+    }
+    return fail(ctx, ds_fail(ctx, DS_ERR_ARG,
+                             "expected check FILE, resolve FILE, lr FILE, explain KEY, schema or "
+                             "docs, found \"%s\" with %zu operands; --help explains them",
+                             command, words->n > 0 ? words->n - 1 : 0));
+}
+
+#define REAL_ROW(flag, index, word, low, text)                                                     \
+    {                                                                                              \
+        .name = (flag), .type = DSI_ARG_REAL, .out = &o.reals[index], .value = (word),             \
+        .min = (low), .given_out = &o.known[index], .doc = (text)                                  \
+    }
+
+int main(int argc, char **argv)
+{
+    options o = {0};
+    const dsi_arg rows[] = {
+        {.name = "world_size",
+         .type = DSI_ARG_INT,
+         .out = &o.world_size,
+         .value = "N",
+         .def = "1",
+         .min = 1,
+         .max = 1 << 20,
+         .given_out = &o.world_given,
+         .doc = "Data-parallel ranks to resolve for. check resolves only when it is given."},
+        {.name = "allow_unknown_keys",
+         .type = DSI_ARG_SWITCH,
+         .out = &o.allow_unknown_keys,
+         .def = "false",
+         .doc = "Unknown keys are notices, not errors."},
+        {.name = "values",
+         .type = DSI_ARG_SWITCH,
+         .out = &o.values_only,
+         .def = "false",
+         .doc = "resolve: only values, nested as in a configuration file."},
+        {.name = "steps",
+         .type = DSI_ARG_INT,
+         .out = &o.steps,
+         .value = "N",
+         .def = "100",
+         .min = 1,
+         .max = 1e8,
+         .given_out = &o.known[TOTAL_STEPS],
+         .doc = "lr: updates to print. \"auto\" of scheduler.params.total_num_steps."},
+        {.name = "plot",
+         .type = DSI_ARG_SWITCH,
+         .out = &o.plot,
+         .def = "false",
+         .doc = "lr: draw the schedule in the terminal instead of CSV."},
+        {.type = DSI_ARG_HEADING, .doc = "Values for \"auto\":"},
+        REAL_ROW("micro_batch", MICRO_BATCH, "N", 1, "Samples a rank takes at a time."),
+        REAL_ROW("gradient_accumulation_steps", ACCUMULATION, "N", 1, "Micro-steps of a step."),
+        REAL_ROW("learning_rate", LEARNING_RATE, "X", 0, "The optimizer's lr, warmup_max_lr."),
+        REAL_ROW("weight_decay", WEIGHT_DECAY, "X", 0, "The optimizer's weight_decay."),
+        REAL_ROW("adam_beta1", ADAM_BETA1, "X", 0, "The optimizer's first beta."),
+        REAL_ROW("adam_beta2", ADAM_BETA2, "X", 0, "The optimizer's second beta."),
+        REAL_ROW("adam_epsilon", ADAM_EPSILON, "X", 0, "The optimizer's eps."),
+        REAL_ROW("max_grad_norm", MAX_GRAD_NORM, "X", 0, "gradient_clipping."),
+        REAL_ROW("warmup_steps", WARMUP_STEPS, "N", 0, "The scheduler's warmup_num_steps."),
+        REAL_ROW("hidden_size", HIDDEN_SIZE, "N", 1, "The model's width, for ZeRO's buckets."),
+        {.name = "fp16",
+         .type = DSI_ARG_SWITCH,
+         .out = &o.fp16,
+         .given_out = &o.fp16_given,
+         .doc = "fp16.enabled; --fp16=false says that it is off."},
+        {.name = "bf16",
+         .type = DSI_ARG_SWITCH,
+         .out = &o.bf16,
+         .given_out = &o.bf16_given,
+         .doc = "bf16.enabled; --bf16=false says that it is off."},
+    };
+    const dsi_args_spec spec = {.usage = "ds_config COMMAND [FILE | KEY] [FLAGS]",
+                                .about = about,
+                                .rows = rows,
+                                .n_rows = sizeof rows / sizeof rows[0],
+                                .after = after};
+    ds_ctx_params params = ds_ctx_params_default();
+    params.n_threads = 1;
+    ds_ctx *ctx = NULL;
+    if (ds_ctx_create(&params, &ctx) < 0) {
+        return EXIT_FAILED;
+    }
+    dsi_args args = {0};
+    const ds_status status = dsi_args_parse(ctx, &spec, argc, argv, &args);
+    int code = EXIT_RIGHT;
+    if (status < 0) {
+        code = fail(ctx, status);
+    } else if (args.help || args.words.n == 0) {
+        dsi_args_help(&spec, args.help ? stdout : stderr);
+        code = args.help ? EXIT_RIGHT : EXIT_USAGE;
+    } else {
+        o.reals[TOTAL_STEPS] = (double)o.steps;
+        code = run(ctx, &o, &args.words);
+    }
+    dsi_args_free(&args);
+    ds_ctx_destroy(&ctx);
+    return code;
+}
