@@ -442,6 +442,12 @@ static const char *read_key(reader *r)
         return bad(r, "a key or '}'");
     }
     const char *key = dsi_arena_strndup(r->diags->arena, r->text + start, r->pos - start);
+    while (peek(r) == ' ' || peek(r) == '\t' || peek(r) == '\r' || peek(r) == '\n') {
+        step(r);
+    }
+    if (peek(r) != ':') {
+        return bad(r, "':' after a key");
+    }
     return key != NULL ? key : no_memory(r);
 }
 

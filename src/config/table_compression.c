@@ -57,7 +57,7 @@ static const dsi_option weight_quantization_shared_rows[] = {
 static const dsi_option weight_quantization_params_rows[] = {
     I("start_bits", NULL, PART, "Bits at the start.", MIN(1)),
     I("target_bits", NULL, PART, "Bits at the end.", MIN(1)),
-    I("quantization_period", "1", PART, "Steps between reductions.", MIN(1)),
+    I("quantization_period", "1", PART, "Steps between reductions.", MIN(0)),
 };
 TECHNIQUE(weight_quantization, "Quantized weights.")
 

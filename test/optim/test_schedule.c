@@ -1,0 +1,175 @@
+/* Learning-rate schedules against DeepSpeed's own (test/golden/config/schedule.csv), and the checks
+ * of their parameters. */
+#include "common/check.h"
+
+#include <deepspeed/schedule.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OPTIMIZER_LR    0.02
+#define OPTIMIZER_BETA1 0.7
+
+typedef enum field_type { REAL, WHOLE, TRUTH } field_type;
+
+static const struct {
+    const char *key;
+    field_type type;
+    size_t offset;
+} fields[] = {
+#define FIELD(name, type)                                                                          \
+    {                                                                                              \
+#name, type, offsetof(ds_schedule_params, name)                                            \
+    }
+    FIELD(warmup_min_lr, REAL),
+    FIELD(warmup_max_lr, REAL),
+    FIELD(warmup_num_steps, WHOLE),
+    FIELD(total_num_steps, WHOLE),
+    FIELD(warmup_min_ratio, REAL),
+    FIELD(cos_min_ratio, REAL),
+    FIELD(cycle_min_lr, REAL),
+    FIELD(cycle_max_lr, REAL),
+    FIELD(decay_lr_rate, REAL),
+    FIELD(cycle_first_step_size, REAL),
+    FIELD(cycle_second_step_size, REAL),
+    FIELD(cycle_first_stair_count, WHOLE),
+    FIELD(cycle_second_stair_count, WHOLE),
+    FIELD(decay_step_size, REAL),
+    FIELD(cycle_momentum, TRUTH),
+    FIELD(cycle_min_mom, REAL),
+    FIELD(cycle_max_mom, REAL),
+    FIELD(decay_mom_rate, REAL),
+    FIELD(lr_range_test_min_lr, REAL),
+    FIELD(lr_range_test_step_size, WHOLE),
+    FIELD(lr_range_test_step_rate, REAL),
+    FIELD(lr_range_test_staircase, TRUTH),
+    FIELD(last_batch_iteration, WHOLE),
+#undef FIELD
+};
+
+static void set_field(ds_schedule_params *p, const char *key, const char *value)
+{
+    if (strcmp(key, "warmup_type") == 0) {
+        p->warmup_type = strcmp(value, "linear") == 0 ? DS_WARMUP_LINEAR : DS_WARMUP_LOG;
+        return;
+    }
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; ++i) {
+        if (strcmp(fields[i].key, key) != 0) {
+            continue;
+        }
+        char *at = (char *)p + fields[i].offset;
+        const double real = strtod(value, NULL);
+        const int64_t whole = strtoll(value, NULL, 10);
+        const bool truth = whole != 0;
+        switch (fields[i].type) {
+        case REAL:
+            memcpy(at, &real, sizeof real);
+            return;
+        case WHOLE:
+            memcpy(at, &whole, sizeof whole);
+            return;
+        case TRUTH:
+            memcpy(at, &truth, sizeof truth);
+            return;
+        }
+    }
+    fail_msg("no field %s", key);
+}
+
+/* "# WarmupLR warmup_num_steps=4 …" */
+static ds_schedule_params read_header(char *line)
+{
+    char *rest = NULL;
+    const char *name = strtok_r(line + 2, " \n", &rest);
+    ds_schedule_params p = {0};
+    for (int kind = DS_SCHEDULE_WARMUP; kind < DS_SCHEDULE_KIND_COUNT; ++kind) {
+        if (strcmp(ds_schedule_kind_name((ds_schedule_kind)kind), name) == 0) {
+            p = ds_schedule_default((ds_schedule_kind)kind);
+        }
+    }
+    assert_int_not_equal(p.kind, DS_SCHEDULE_NONE);
+    for (char *word = strtok_r(NULL, " \n", &rest); word != NULL;
+         word = strtok_r(NULL, " \n", &rest)) {
+        char *equals = strchr(word, '=');
+        *equals = '\0';
+        set_field(&p, word, equals + 1);
+    }
+    return p;
+}
+
+static void equals_deepspeed(void **state)
+{
+    FILE *file = fopen(DS_SOURCE_DIR "/test/golden/config/schedule.csv", "rb");
+    assert_non_null(file);
+    char line[1024];
+    ds_schedule_params p = {0};
+    size_t n_points = 0;
+    while (fgets(line, sizeof line, file) != NULL) {
+        if (line[0] == '#') {
+            p = read_header(line);
+            CHECK_OK(*state, ds_schedule_check(*state, &p));
+            continue;
+        }
+        long number, updates;
+        double lr, beta;
+        assert_int_equal(sscanf(line, "%ld,%ld,%lf,%lf", &number, &updates, &lr, &beta), 4);
+        const ds_schedule_point point = ds_schedule_at(&p, OPTIMIZER_LR, updates);
+        const double momentum = point.has_momentum ? point.momentum : OPTIMIZER_BETA1;
+        if (fabs(point.lr - lr) > 1e-14 * (1 + fabs(lr)) || fabs(momentum - beta) > 1e-13) {
+            fail_msg("case %ld, %ld updates: lr %.17g, expected %.17g; beta %.17g, expected %.17g",
+                     number, updates, point.lr, lr, momentum, beta);
+        }
+        ++n_points;
+    }
+    (void)fclose(file);
+    assert_true(n_points > 3000);
+}
+
+static void none_keeps_the_rate(void **state)
+{
+    (void)state;
+    const ds_schedule_params p = ds_schedule_default(DS_SCHEDULE_NONE);
+    const ds_schedule_point point = ds_schedule_at(&p, 0.5, 12);
+    assert_true(point.lr == 0.5 && !point.has_momentum);
+}
+
+static void refuses_bad_parameters(void **state)
+{
+    ds_schedule_params p = ds_schedule_default(DS_SCHEDULE_WARMUP_DECAY);
+    CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "total_num_steps");
+    p = ds_schedule_default(DS_SCHEDULE_ONE_CYCLE);
+    CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "cycle_min_lr");
+    p.cycle_min_lr = p.cycle_max_lr = 0;
+    p.cycle_first_step_size = 0;
+    CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "cycle_first_step_size");
+    p = ds_schedule_default(DS_SCHEDULE_LR_RANGE_TEST);
+    p.lr_range_test_step_size = 0;
+    CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "lr_range_test_step_size");
+    p = ds_schedule_default(DS_SCHEDULE_WARMUP);
+    p.warmup_num_steps = 0;
+    CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "warmup_num_steps");
+}
+
+static int set_up(void **state)
+{
+    ds_ctx_params params = ds_ctx_params_default();
+    params.n_threads = 1;
+    return ds_ctx_create(&params, (ds_ctx **)state);
+}
+
+static int tear_down(void **state)
+{
+    ds_ctx_destroy((ds_ctx **)state);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equals_deepspeed),
+        cmocka_unit_test(none_keeps_the_rate),
+        cmocka_unit_test(refuses_bad_parameters),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
