@@ -6,7 +6,7 @@
 
 #include "accel/cpu/ref/ref_real.h"
 
-enum { REF_PANEL = 16 };
+enum { REF_PANEL = 32 }; /* wide enough that compilers keep the sums in vector registers */
 
 /* A matrix of n_in by n_out, stored (in,out) when transposed, else (out,in). */
 typedef struct ref_matrix {
