@@ -61,6 +61,17 @@ DSI_INLINE vf vf_get_n(const void *base, ds_dtype type, size_t i, size_t n)
     }
 }
 
+/* Asks for the line FETCH_AHEAD bytes behind element i of a stream that is read or written in
+ * order. Past the end of an array it is harmless. Streams from memory are several times faster with
+ * it. */
+enum { FETCH_AHEAD = 2048 };
+
+DSI_INLINE void vf_fetch(const void *base, ds_dtype type, size_t i)
+{
+    const size_t bytes = type == DS_DTYPE_F32 ? 4 : 2;
+    _mm_prefetch((const char *)base + i * bytes + FETCH_AHEAD, _MM_HINT_T0);
+}
+
 /* Rounds to nearest even and stores at elements i... */
 DSI_INLINE void vf_put(void *base, ds_dtype type, size_t i, vf v)
 {

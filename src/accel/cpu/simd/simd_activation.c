@@ -25,12 +25,14 @@ DSI_INLINE vf act_none_slope(vf x)
 /* Each loop body for one vector of n elements, whole when n is VF_WIDTH. */
 DSI_INLINE vf get_part(const act_job *job, int k, size_t i, size_t n, bool whole, ds_dtype type)
 {
+    vf_fetch(job->in[k], type, i);
     return whole ? vf_get(job->in[k], type, i) : vf_get_n(job->in[k], type, i, n);
 }
 
 DSI_INLINE void put_part(const act_job *job, int k, size_t i, size_t n, bool whole, ds_dtype type,
                          vf v)
 {
+    vf_fetch(job->out[k], type, i);
     whole ? vf_put(job->out[k], type, i, v) : vf_put_n(job->out[k], type, i, v, n);
 }
 

@@ -12,6 +12,8 @@ DSI_INLINE void cast_loop(const cast_job *job, size_t begin, size_t end, ds_dtyp
 {
     size_t i = begin;
     for (; i + VF_WIDTH <= end; i += VF_WIDTH) {
+        vf_fetch(job->x, from, i);
+        vf_fetch(job->y, to, i);
         vf_put(job->y, to, i, vf_get(job->x, from, i));
     }
     if (i < end) {
@@ -19,13 +21,26 @@ DSI_INLINE void cast_loop(const cast_job *job, size_t begin, size_t end, ds_dtyp
     }
 }
 
+/* to may be from itself. */
+static void copy_bytes(char *to, const char *from, size_t bytes)
+{
+    enum { STEP = 4 * VF_WIDTH };
+    size_t i = 0;
+    for (; i + STEP <= bytes; i += STEP) {
+        _mm_prefetch(from + i + FETCH_AHEAD, _MM_HINT_T0);
+        _mm_prefetch(to + i + FETCH_AHEAD, _MM_HINT_T0);
+        vi_store((int32_t *)(void *)(to + i), vi_load((const int32_t *)(const void *)(from + i)));
+    }
+    memmove(to + i, from + i, bytes - i);
+}
+
 static void cast_range(const void *opaque, size_t begin, size_t end)
 {
     const cast_job *job = opaque;
     if (job->from == job->to) {
         const size_t bytes = ds_dtype_bytes(job->to);
-        memmove((char *)job->y + begin * bytes, (const char *)job->x + begin * bytes,
-                (end - begin) * bytes);
+        copy_bytes((char *)job->y + begin * bytes, (const char *)job->x + begin * bytes,
+                   (end - begin) * bytes);
     } else if (job->from == DS_DTYPE_F32) {
         DSI_BY_TYPE(job->to, cast_loop(job, begin, end, DS_DTYPE_F32, T))
     } else if (job->to == DS_DTYPE_F32) {
@@ -68,6 +83,8 @@ DSI_INLINE void accumulate_loop(const cast_job *job, size_t begin, size_t end, d
 {
     size_t i = begin;
     for (; i + VF_WIDTH <= end; i += VF_WIDTH) {
+        vf_fetch(job->x, from, i);
+        vf_fetch(job->y, to, i);
         vf_put(job->y, to, i, vf_add(vf_get(job->cell, to, i), vf_get(job->x, from, i)));
     }
     if (i < end) {

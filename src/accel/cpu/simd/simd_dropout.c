@@ -47,6 +47,8 @@ DSI_INLINE void drop(const dropout_job *job, size_t begin, size_t n, const uint3
     const vf scale = vf_set(job->scale);
     for (size_t i = 0; i < n; i += VF_WIDTH) {
         const size_t left = n - i < VF_WIDTH ? n - i : VF_WIDTH;
+        vf_fetch(job->x, type, begin + i);
+        vf_fetch(job->y, type, begin + i);
         const vi word = vi_load((const int32_t *)(const void *)words + i);
         const vm kept = vi_gt(vi_shr(word, 8), least);
         const vf x = left == VF_WIDTH ? vf_get(job->x, type, begin + i)

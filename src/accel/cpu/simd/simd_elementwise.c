@@ -19,6 +19,8 @@ DSI_INLINE void unary_range(const unary_job *job, size_t begin, size_t end, ds_d
     const vf factor = vf_set(job->factor);
     size_t i = begin;
     for (; i + VF_WIDTH <= end; i += VF_WIDTH) {
+        vf_fetch(job->x, type, i);
+        vf_fetch(job->y, type, i);
         vf_put(job->y, type, i, fn(vf_get(job->x, type, i), factor));
     }
     if (i < end) {
@@ -82,6 +84,9 @@ DSI_INLINE void binary_run_of(const binary_job *job, size_t begin, size_t end, s
     size_t i = begin;
     for (; i + VF_WIDTH <= end; i += VF_WIDTH) {
         const vf b = vf_get(job->b, b_type, at + (i - begin));
+        vf_fetch(job->a, a_type, i);
+        vf_fetch(job->b, b_type, at + (i - begin));
+        vf_fetch(job->c, a_type, i);
         vf_put(job->c, a_type, i, fn(vf_get(job->a, a_type, i), b));
     }
     if (i < end) {
@@ -99,6 +104,8 @@ DSI_INLINE void binary_scalar(const binary_job *job, size_t begin, size_t end, d
     const vf b = vf_set(first[0]);
     size_t i = begin;
     for (; i + VF_WIDTH <= end; i += VF_WIDTH) {
+        vf_fetch(job->a, type, i);
+        vf_fetch(job->c, type, i);
         vf_put(job->c, type, i, fn(vf_get(job->a, type, i), b));
     }
     if (i < end) {

@@ -17,6 +17,8 @@ DSI_INLINE float top_of_range(const void *x, size_t begin, size_t end, ds_dtype 
     vi top[2] = {vi_set(0), vi_set(0)};
     size_t i = begin;
     for (; i + 2 * VF_WIDTH <= end; i += 2 * VF_WIDTH) {
+        vf_fetch(x, type, i);
+        vf_fetch(x, type, i + VF_WIDTH);
         top[0] = abs_bits_max(top[0], vf_get(x, type, i));
         top[1] = abs_bits_max(top[1], vf_get(x, type, i + VF_WIDTH));
     }
@@ -83,6 +85,7 @@ DSI_INLINE dsi_exact_parts squares_of_range(const squares_job *job, size_t begin
         exact_sums sums = exact_sums_zero();
         size_t i = run;
         for (; i + VF_WIDTH <= stop; i += VF_WIDTH) {
+            vf_fetch(job->x, type, i);
             exact_sums_add(&job->grid, vf_get(job->x, type, i), &sums);
         }
         if (i < stop) {

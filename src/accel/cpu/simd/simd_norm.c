@@ -18,7 +18,11 @@ typedef struct norm_job {
 DSI_INLINE float row_mean(const void *x, ds_dtype type, size_t C)
 {
     row_sum sum = row_sum_zero();
-#define FULL(i, u) sum.part[u] = vf_add(sum.part[u], vf_get(x, type, i))
+#define FULL(i, u)                                                                                 \
+    do {                                                                                           \
+        vf_fetch(x, type, i);                                                                      \
+        sum.part[u] = vf_add(sum.part[u], vf_get(x, type, i));                                     \
+    } while (0)
 #define TAIL(i, n) sum.part[0] = vf_add(sum.part[0], vf_get_n(x, type, i, n))
     FOR_ROW(C, FULL, TAIL);
 #undef FULL
@@ -27,13 +31,16 @@ DSI_INLINE float row_mean(const void *x, ds_dtype type, size_t C)
 }
 
 /* Mean of (x-mean)². */
-DSI_INLINE float row_variance(const void *x, ds_dtype type, size_t C, float mean)
+DSI_INLINE float row_variance(const void *x, ds_dtype type, size_t C, float mean, bool fetch)
 {
     const vf mu = vf_set(mean);
     row_sum sum = row_sum_zero();
 #define FULL(i, u)                                                                                 \
     do {                                                                                           \
         const vf d = vf_sub(vf_get(x, type, i), mu);                                               \
+        if (fetch) {                                                                               \
+            vf_fetch(x, type, i);                                                                  \
+        }                                                                                          \
         sum.part[u] = vf_fma(d, d, sum.part[u]);                                                   \
     } while (0)
 #define TAIL(i, n)                                                                                 \
@@ -55,12 +62,13 @@ DSI_INLINE void norm_row(const norm_job *job, size_t row, ds_dtype type, bool ce
     const void *x = (const char *)job->x + row * C * bytes;
     void *y = (char *)job->y + row * C * bytes;
     const float mean = centered ? row_mean(x, type, C) : 0.0f;
-    const float rstd = 1.0f / sqrtf(row_variance(x, type, C, mean) + job->eps);
+    const float rstd = 1.0f / sqrtf(row_variance(x, type, C, mean, !centered) + job->eps);
     const vf mu = vf_set(mean);
     const vf r = vf_set(rstd);
 #define NORMED(v, w, b)                                                                            \
     (centered ? vf_fma(vf_mul(vf_sub(v, mu), r), w, b) : vf_mul(vf_mul(v, r), w))
 #define FULL(i, u)                                                                                 \
+    vf_fetch(y, type, i);                                                                          \
     vf_put(y, type, i,                                                                             \
            NORMED(vf_get(x, type, i), vf_load(job->w + (i)),                                       \
                   centered ? vf_load(job->b + (i)) : vf_zero()))

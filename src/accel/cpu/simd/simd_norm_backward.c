@@ -34,6 +34,8 @@ DSI_INLINE row_terms row_first_pass(const norm_backward_job *job, const void *dy
     row_sum s2 = row_sum_zero();
 #define STEP(i, u, GET, LOAD, STORE)                                                               \
     do {                                                                                           \
+        vf_fetch(dy, type, i);                                                                     \
+        vf_fetch(x, type, i);                                                                      \
         const vf d = GET(dy, i);                                                                   \
         const vf v = GET(x, i);                                                                    \
         const vf hat = vf_mul(centered ? vf_sub(v, t.mu) : v, t.r);                                \
@@ -80,7 +82,14 @@ DSI_INLINE void row_second_pass(const norm_backward_job *job, const void *dy, co
         const vf inner = vf_fnma(hat, t.m2, centered ? vf_sub(dyw, t.m1) : dyw);                   \
         PUT(i, dres != NULL ? vf_fma(inner, t.r, GET(dres, i)) : vf_mul(inner, t.r));              \
     } while (0)
-#define PUT_FULL(i, v) vf_put(dx, type, i, v)
+#define PUT_FULL(i, v)                                                                             \
+    do {                                                                                           \
+        vf_fetch(dx, type, i);                                                                     \
+        if (dres != NULL) {                                                                        \
+            vf_fetch(dres, type, i);                                                               \
+        }                                                                                          \
+        vf_put(dx, type, i, v);                                                                    \
+    } while (0)
 #define PUT_TAIL(i, v) vf_put_n(dx, type, i, v, left_)
 #undef FULL
 #undef TAIL

@@ -19,7 +19,11 @@ typedef struct sum_job {
 DSI_INLINE float sum_of(const void *x, size_t begin, size_t n, ds_dtype type)
 {
     row_sum sum = row_sum_zero();
-#define FULL(i, u) sum.part[u] = vf_add(sum.part[u], vf_get(x, type, begin + (i)))
+#define FULL(i, u)                                                                                 \
+    do {                                                                                           \
+        vf_fetch(x, type, begin + (i));                                                            \
+        sum.part[u] = vf_add(sum.part[u], vf_get(x, type, begin + (i)));                           \
+    } while (0)
 #define TAIL(i, m) sum.part[0] = vf_add(sum.part[0], vf_get_n(x, type, begin + (i), m))
     FOR_ROW(n, FULL, TAIL);
 #undef FULL
@@ -116,7 +120,9 @@ DSI_SIMD_KERNEL(sum_last, all_act_types, NULL, sum_last_run);
  */
 DSI_INLINE void add_row(const void *x, size_t begin, size_t C, float *sum, ds_dtype type)
 {
-#define FULL(i, u) vf_store(sum + (i), vf_add(vf_load(sum + (i)), vf_get(x, type, begin + (i))))
+#define FULL(i, u)                                                                                 \
+    vf_fetch(x, type, begin + (i));                                                                \
+    vf_store(sum + (i), vf_add(vf_load(sum + (i)), vf_get(x, type, begin + (i))))
 #define TAIL(i, n)                                                                                 \
     vf_store_n(sum + (i), vf_add(vf_load_n(sum + (i), n), vf_get_n(x, type, begin + (i), n)), n)
     FOR_ROW(C, FULL, TAIL);
@@ -171,6 +177,7 @@ DSI_INLINE void fill_of(void *out, size_t begin, size_t end, float value, ds_dty
     const vf v = vf_set(value);
     size_t i = begin;
     for (; i + VF_WIDTH <= end; i += VF_WIDTH) {
+        vf_fetch(out, type, i);
         vf_put(out, type, i, v);
     }
     if (i < end) {

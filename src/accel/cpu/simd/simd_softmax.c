@@ -15,7 +15,11 @@ DSI_INLINE float row_max(const void *x, ds_dtype type, size_t C)
 {
     const vf low = vf_set(-INFINITY);
     row_sum top = {{low, low, low, low}};
-#define FULL(i, u) top.part[u] = vf_max(vf_get(x, type, i), top.part[u])
+#define FULL(i, u)                                                                                 \
+    do {                                                                                           \
+        vf_fetch(x, type, i);                                                                      \
+        top.part[u] = vf_max(vf_get(x, type, i), top.part[u]);                                     \
+    } while (0)
 #define TAIL(i, n)                                                                                 \
     top.part[0] = vf_max(vf_select(vm_first(n), vf_get_n(x, type, i, n), low), top.part[0])
     FOR_ROW(C, FULL, TAIL);
@@ -38,7 +42,9 @@ DSI_INLINE void softmax_row(const void *x, void *y, ds_dtype type, size_t C)
 #undef FULL
 #undef TAIL
     const vf scale = vf_set(1.0f / row_sum_total(sum));
-#define FULL(i, u) vf_put(y, type, i, vf_mul(vf_exp(vf_sub(vf_get(x, type, i), top)), scale))
+#define FULL(i, u)                                                                                 \
+    vf_fetch(y, type, i);                                                                          \
+    vf_put(y, type, i, vf_mul(vf_exp(vf_sub(vf_get(x, type, i), top)), scale))
 #define TAIL(i, n)                                                                                 \
     vf_put_n(y, type, i, vf_mul(vf_exp(vf_sub(vf_get_n(x, type, i, n), top)), scale), n)
     FOR_ROW(C, FULL, TAIL);
@@ -51,14 +57,21 @@ DSI_INLINE void softmax_backward_row(const void *dy, const void *y, void *dx, ds
                                      size_t C)
 {
     row_sum sum = row_sum_zero();
-#define FULL(i, u) sum.part[u] = vf_fma(vf_get(dy, type, i), vf_get(y, type, i), sum.part[u])
+#define FULL(i, u)                                                                                 \
+    do {                                                                                           \
+        vf_fetch(dy, type, i);                                                                     \
+        vf_fetch(y, type, i);                                                                      \
+        sum.part[u] = vf_fma(vf_get(dy, type, i), vf_get(y, type, i), sum.part[u]);                \
+    } while (0)
 #define TAIL(i, n)                                                                                 \
     sum.part[0] = vf_fma(vf_get_n(dy, type, i, n), vf_get_n(y, type, i, n), sum.part[0])
     FOR_ROW(C, FULL, TAIL);
 #undef FULL
 #undef TAIL
     const vf dot = vf_set(row_sum_total(sum));
-#define FULL(i, u) vf_put(dx, type, i, vf_mul(vf_get(y, type, i), vf_sub(vf_get(dy, type, i), dot)))
+#define FULL(i, u)                                                                                 \
+    vf_fetch(dx, type, i);                                                                         \
+    vf_put(dx, type, i, vf_mul(vf_get(y, type, i), vf_sub(vf_get(dy, type, i), dot)))
 #define TAIL(i, n)                                                                                 \
     vf_put_n(dx, type, i, vf_mul(vf_get_n(y, type, i, n), vf_sub(vf_get_n(dy, type, i, n), dot)), n)
     FOR_ROW(C, FULL, TAIL);
