@@ -30,11 +30,20 @@ enum {
 
 /* ---- vocabulary: spelling <-> id (tokenizer_vocab.c) ---- */
 
+typedef struct dsi_spelling {
+    uint32_t offset; /* into text; DSI_NO_ID where no token has the id */
+    uint32_t size;   /* bytes */
+} dsi_spelling;
+
+typedef struct dsi_vocab_slot {
+    uint32_t id; /* DSI_NO_ID when free */
+    uint32_t hash;
+} dsi_vocab_slot;
+
 typedef struct dsi_vocab {
-    char *text;         /* all spellings, each with a zero byte */
-    uint32_t *offset;   /* [n_ids] into text; DSI_NO_ID where no token has the id */
-    uint32_t *size;     /* [n_ids] bytes of the spelling */
-    uint32_t *slots;    /* hash table of ids, DSI_NO_ID when free */
+    char *text;            /* all spellings, each with a zero byte */
+    dsi_spelling *spelled; /* [n_ids] */
+    dsi_vocab_slot *slots;
     uint32_t slot_mask; /* size of slots minus 1 */
     uint32_t n_ids;     /* largest id + 1 */
     uint32_t n_tokens;
@@ -50,6 +59,7 @@ typedef struct dsi_merges {
     dsi_merge *slots;
     uint32_t slot_mask;
     uint32_t n;
+    uint32_t newest; /* result of the newest one, while reading */
 } dsi_merges;
 
 /* One vocabulary entry while reading. */

@@ -372,10 +372,10 @@ static ds_status read_added(ds_tokenizer *tok, const char *path, const json_t *j
     const uint32_t in_vocab = dsi_vocab_find(&tok->vocab, text, n);
     if (in_vocab != DSI_NO_ID) {
         added->id = in_vocab; /* the package goes by the spelling */
-    } else if (added->id < tok->vocab.n_ids && tok->vocab.offset[added->id] != DSI_NO_ID) {
+    } else if (added->id < tok->vocab.n_ids && tok->vocab.spelled[added->id].offset != DSI_NO_ID) {
         return ds_fail(tok->ctx, DS_ERR_FORMAT,
                        "%s: the added token \"%.60s\" has the id %u of the token \"%.60s\"", path,
-                       text, added->id, tok->vocab.text + tok->vocab.offset[added->id]);
+                       text, added->id, tok->vocab.text + tok->vocab.spelled[added->id].offset);
     }
     return keep(tok, path, text, n, &added->content);
 }

@@ -262,7 +262,7 @@ static ds_status build_raw(ds_tokenizer *tok, const char *path)
 {
     size_t total = 1;
     for (uint32_t id = 0; id < tok->vocab.n_ids; ++id) {
-        total += tok->vocab.size[id] + 1;
+        total += tok->vocab.spelled[id].size + 1;
     }
     for (uint32_t i = 0; i < tok->n_added; ++i) {
         total += tok->added[i].n_pattern + 1;
@@ -277,9 +277,9 @@ static ds_status build_raw(ds_tokenizer *tok, const char *path)
     const bool fallback = falls_back(tok);
     size_t used = 0;
     for (uint32_t id = 0; id < tok->vocab.n_ids; ++id) {
-        if (tok->vocab.offset[id] != DSI_NO_ID) {
-            put_raw(tok, id, tok->vocab.text + tok->vocab.offset[id], tok->vocab.size[id], fallback,
-                    &used);
+        if (tok->vocab.spelled[id].offset != DSI_NO_ID) {
+            put_raw(tok, id, tok->vocab.text + tok->vocab.spelled[id].offset,
+                    tok->vocab.spelled[id].size, fallback, &used);
         }
     }
     for (uint32_t i = 0; i < tok->n_added; ++i) {
@@ -322,8 +322,9 @@ static ds_status build_joins(ds_tokenizer *tok, const char *path)
         const dsi_merge *merge = &tok->merges.slots[i];
         if (merge->left != DSI_NO_ID) {
             dsi_joins_add(tok->joins,
-                          (const unsigned char *)tok->vocab.text + tok->vocab.offset[merge->id],
-                          tok->vocab.size[merge->id]);
+                          (const unsigned char *)tok->vocab.text +
+                              tok->vocab.spelled[merge->id].offset,
+                          tok->vocab.spelled[merge->id].size);
         }
     }
     tok->cut = true;

@@ -2,7 +2,7 @@
  *
  * A vocabulary of 128k tokens with its merges is most of a file of 10 MB or more. Making a JSON
  * tree of it would cost most of the start-up time; so the members "vocab" and "merges" are found by
- * a scanner, read straight into the tables, and blanked out of the text that jansson parses.
+ * a scanner, read straight into the tables, and left out of the text that jansson parses.
  *
  * The file is not trusted: every read is bounded by `end`, and a text that the scanner does not
  * understand is an error with the line.
@@ -179,8 +179,11 @@ static ds_status skip_value(reader *r)
     return DS_OK;
 }
 
-/* Finds members of the object at r->p by name; r->p ends behind the object. */
-static ds_status find_members(reader *r, const char *const *names, span *spans, size_t n)
+/* Takes one member of an object; r->p is at its value and must end behind it. */
+typedef ds_status (*member_fn)(reader *r, const char *key, size_t n_key, void *arg);
+
+/* Walks through the object at r->p; r->p ends behind it. */
+static ds_status read_members(reader *r, member_fn take, void *arg)
 {
     DS_TRY(expect(r, '{'));
     if (at(r, '}')) {
@@ -194,18 +197,17 @@ static ds_status find_members(reader *r, const char *const *names, span *spans, 
         const size_t n_key = (size_t)(r->p - 1 - key);
         DS_TRY(expect(r, ':'));
         skip_space(r);
-        const char *begin = r->p;
-        DS_TRY(skip_value(r));
-        for (size_t i = 0; i < n; ++i) {
-            if (strlen(names[i]) == n_key && memcmp(names[i], key, n_key) == 0) {
-                spans[i] = (span){begin, r->p};
-            }
-        }
+        DS_TRY(take(r, key, n_key, arg));
         if (!at(r, ',')) {
             return expect(r, '}');
         }
         ++r->p;
     }
+}
+
+static bool is_key(const char *key, size_t n_key, const char *name)
+{
+    return strlen(name) == n_key && memcmp(name, key, n_key) == 0;
 }
 
 /* ---- the vocabulary ---- */
@@ -318,14 +320,14 @@ static size_t count(const char *p, const char *end, char c)
 
 static ds_status read_merges(reader *r, ds_tokenizer *tok)
 {
-    /* A merge has two quotes in the file, or four when it is a list. */
-    DS_TRY(dsi_merges_reserve(r->ctx, &tok->merges, count(r->p, r->end, '"') / 2 + 1));
+    DS_TRY(expect(r, '['));
+    const size_t quotes = at(r, '[') ? 4 : 2; /* of one merge in the file */
+    DS_TRY(dsi_merges_reserve(r->ctx, &tok->merges, count(r->p, r->end, '"') / quotes + 1));
     char *room = malloc((size_t)(r->end - r->p) + 1);
     if (room == NULL) {
         return ds_fail(r->ctx, DS_ERR_NOMEM, "%s: no memory for the merges", r->path);
     }
     ds_status status = DS_OK;
-    DS_TRY_GOTO(status, expect(r, '['), done);
     while (!at(r, ']')) {
         if (tok->merges.n > 0) {
             DS_TRY_GOTO(status, expect(r, ','), done);
@@ -347,8 +349,16 @@ static ds_status read_text(ds_ctx *ctx, const char *path, dsi_buf *buf)
     const unsigned char *text = (const unsigned char *)dsi_buf_text(buf);
     const unsigned char *end = text + buf->size;
     for (const unsigned char *p = text; p < end;) {
+        uint64_t eight = UINT64_MAX;
+        if (end - p >= 8) {
+            memcpy(&eight, p, 8);
+        }
+        if ((eight & 0x8080808080808080ull) == 0) {
+            p += 8;
+            continue;
+        }
         uint32_t cp;
-        p += *p < 0x80 ? (cp = *p, 1) : dsi_utf8_decode(p, end, &cp);
+        p += dsi_utf8_decode(p, end, &cp);
         if (cp == DSI_UTF8_BAD) {
             return ds_fail(ctx, DS_ERR_FORMAT, "%s: byte %zu is not UTF-8", path,
                            (size_t)(p - text) - 1);
@@ -357,59 +367,84 @@ static ds_status read_text(ds_ctx *ctx, const char *path, dsi_buf *buf)
     return DS_OK;
 }
 
-/* Overwrites a value by an empty one of the same kind; lines keep their numbers. */
-static void blank(char *file, const char *origin, span part)
+/* What is read past jansson: the parts of "model" that are large. */
+typedef struct model_parts {
+    ds_tokenizer *tok;
+    span vocab, merges;
+    bool merges_read;
+} model_parts;
+
+static ds_status take_model_member(reader *r, const char *key, size_t n_key, void *arg)
 {
-    if (part.begin == NULL || part.end - part.begin < 2) {
-        return;
+    model_parts *parts = arg;
+    const char *begin = r->p;
+    if (is_key(key, n_key, "vocab") && at(r, '{') && parts->vocab.begin == NULL) {
+        DS_TRY(read_vocab(r, &parts->tok->vocab));
+        parts->vocab = (span){begin, r->p};
+        return DS_OK;
     }
-    char *p = file + (part.begin - origin);
-    const size_t n = (size_t)(part.end - part.begin);
-    for (size_t i = 1; i + 1 < n; ++i) {
-        p[i] = p[i] == '\n' ? '\n' : ' ';
+    if (is_key(key, n_key, "merges") && at(r, '[') && parts->merges.begin == NULL) {
+        parts->merges_read = parts->vocab.begin != NULL;
+        DS_TRY(parts->merges_read ? read_merges(r, parts->tok) : skip_value(r));
+        parts->merges = (span){begin, r->p};
+        return DS_OK;
     }
+    return skip_value(r);
 }
 
-static ds_status read_model(ds_tokenizer *tok, reader *r, span model)
+static ds_status take_root_member(reader *r, const char *key, size_t n_key, void *arg)
 {
-    static const char *const names[] = {"vocab", "merges"};
-    span parts[2] = {{0}};
-    r->p = model.begin;
-    DS_TRY(find_members(r, names, parts, 2));
-    if (parts[0].begin == NULL || *parts[0].begin != '{' || parts[1].begin == NULL ||
-        *parts[1].begin != '[') {
-        return DS_OK; /* no BPE model: the components say what it is */
+    const model_parts *parts = arg;
+    const bool first = parts->vocab.begin == NULL && parts->merges.begin == NULL;
+    if (is_key(key, n_key, "model") && at(r, '{') && first) {
+        return read_members(r, take_model_member, arg);
     }
-    reader vocab = *r;
-    vocab.p = parts[0].begin;
-    vocab.end = parts[0].end;
-    DS_TRY(read_vocab(&vocab, &tok->vocab));
-    reader merges = *r;
-    merges.p = parts[1].begin;
-    merges.end = parts[1].end;
-    DS_TRY(read_merges(&merges, tok));
-    char *file = (char *)(uintptr_t)r->begin; /* the caller's own buffer */
-    blank(file, r->begin, parts[0]);
-    blank(file, r->begin, parts[1]);
-    return DS_OK;
+    return skip_value(r);
+}
+
+/* Appends the file up to a part, and the part as an empty value with as many lines. */
+static const char *append_emptied(dsi_buf *out, const char *from, span part)
+{
+    if (part.begin == NULL) {
+        return from;
+    }
+    dsi_buf_append(out, from, (size_t)(part.begin + 1 - from));
+    for (size_t lines = count(part.begin, part.end, '\n'); lines > 0; --lines) {
+        dsi_buf_putc(out, '\n');
+    }
+    return part.end - 1;
+}
+
+/* Reads vocabulary and merges, and writes what is left of the file to *rest. */
+static ds_status read_large_parts(ds_tokenizer *tok, reader *r, dsi_buf *rest)
+{
+    model_parts parts = {.tok = tok};
+    DS_TRY(read_members(r, take_root_member, &parts));
+    if (parts.merges.begin != NULL && parts.vocab.begin != NULL && !parts.merges_read) {
+        reader merges = *r;
+        merges.p = parts.merges.begin;
+        merges.end = parts.merges.end;
+        DS_TRY(read_merges(&merges, tok));
+    }
+    const bool vocab_first = parts.vocab.begin < parts.merges.begin;
+    const char *from = append_emptied(rest, r->begin, vocab_first ? parts.vocab : parts.merges);
+    from = append_emptied(rest, from, vocab_first ? parts.merges : parts.vocab);
+    dsi_buf_append(rest, from, (size_t)(r->end - from));
+    return rest->failed ? ds_fail(r->ctx, DS_ERR_NOMEM, "%s: no memory", r->path) : DS_OK;
 }
 
 ds_status dsi_tokenizer_read_json(ds_tokenizer *tok, const char *path)
 {
     dsi_buf file;
+    dsi_buf rest = dsi_buf_make(DSI_TOK_MAX_FILE);
     ds_status status = DS_OK;
     json_t *root = NULL;
     DS_TRY_GOTO(status, read_text(tok->ctx, path, &file), done);
     reader r = {tok->ctx, path, dsi_buf_text(&file), dsi_buf_text(&file),
                 dsi_buf_text(&file) + file.size};
-    static const char *const names[] = {"model"};
-    span model = {0};
-    DS_TRY_GOTO(status, find_members(&r, names, &model, 1), done);
-    if (model.begin != NULL && *model.begin == '{') {
-        DS_TRY_GOTO(status, read_model(tok, &r, model), done);
-    }
+    DS_TRY_GOTO(status, read_large_parts(tok, &r, &rest), done);
     json_error_t error;
-    root = json_loadb(dsi_buf_text(&file), file.size, JSON_REJECT_DUPLICATES, &error);
+    root = json_loadb(dsi_buf_text(&rest), rest.size, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL) {
         status = ds_fail(tok->ctx, DS_ERR_FORMAT, "%s:%d:%d: %s", path, error.line, error.column,
                          error.text);
@@ -420,6 +455,7 @@ ds_status dsi_tokenizer_read_json(ds_tokenizer *tok, const char *path)
 done:
     json_decref(root);
     dsi_buf_free(&file);
+    dsi_buf_free(&rest);
     return status;
 }
 

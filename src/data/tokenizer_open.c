@@ -246,9 +246,9 @@ const char *ds_tokenizer_piece(const ds_tokenizer *tok, uint32_t id, size_t *siz
     if (added != NULL) {
         text = added->content;
         size = added->n_content;
-    } else if (id < tok->vocab.n_ids && tok->vocab.offset[id] != DSI_NO_ID) {
-        text = tok->vocab.text + tok->vocab.offset[id];
-        size = tok->vocab.size[id];
+    } else if (id < tok->vocab.n_ids && tok->vocab.spelled[id].offset != DSI_NO_ID) {
+        text = tok->vocab.text + tok->vocab.spelled[id].offset;
+        size = tok->vocab.spelled[id].size;
     }
     if (size_out != NULL) {
         *size_out = size;

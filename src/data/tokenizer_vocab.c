@@ -25,42 +25,49 @@ static uint32_t spelling_hash(const char *text, size_t n)
     return (uint32_t)XXH3_64bits(text, n);
 }
 
+static bool is_spelled(const dsi_vocab *vocab, uint32_t id, const char *text, size_t n)
+{
+    const dsi_spelling at = vocab->spelled[id];
+    return at.size == n && at.offset != DSI_NO_ID && memcmp(vocab->text + at.offset, text, n) == 0;
+}
+
 uint32_t dsi_vocab_find(const dsi_vocab *vocab, const char *text, size_t n)
 {
     if (vocab->slots == NULL) {
         return DSI_NO_ID;
     }
-    uint32_t i = spelling_hash(text, n) & vocab->slot_mask;
-    for (;; i = (i + 1) & vocab->slot_mask) {
-        const uint32_t id = vocab->slots[i];
-        if (id == DSI_NO_ID) {
+    const uint32_t hash = spelling_hash(text, n);
+    for (uint32_t i = hash & vocab->slot_mask;; i = (i + 1) & vocab->slot_mask) {
+        const dsi_vocab_slot slot = vocab->slots[i];
+        if (slot.id == DSI_NO_ID) {
             return DSI_NO_ID;
         }
-        if (vocab->size[id] == n && memcmp(vocab->text + vocab->offset[id], text, n) == 0) {
-            return id;
+        if (slot.hash == hash && is_spelled(vocab, slot.id, text, n)) {
+            return slot.id;
         }
     }
 }
 
-/* Adds an entry whose id is free. */
+/* Adds an entry; its spelling and its id must be new. */
 static ds_status insert(ds_ctx *ctx, const char *path, dsi_vocab *vocab, dsi_vocab_entry entry)
 {
     const char *text = vocab->text + entry.offset;
-    if (dsi_vocab_find(vocab, text, entry.size) != DSI_NO_ID) {
-        return ds_fail(ctx, DS_ERR_FORMAT, "%s: token \"%.60s\" is in the vocabulary twice", path,
-                       text);
+    const uint32_t hash = spelling_hash(text, entry.size);
+    uint32_t i = hash & vocab->slot_mask;
+    for (; vocab->slots[i].id != DSI_NO_ID; i = (i + 1) & vocab->slot_mask) {
+        if (vocab->slots[i].hash == hash &&
+            is_spelled(vocab, vocab->slots[i].id, text, entry.size)) {
+            return ds_fail(ctx, DS_ERR_FORMAT, "%s: token \"%.60s\" is in the vocabulary twice",
+                           path, text);
+        }
     }
-    if (vocab->offset[entry.id] != DSI_NO_ID) {
+    dsi_spelling *spelled = &vocab->spelled[entry.id];
+    if (spelled->offset != DSI_NO_ID) {
         return ds_fail(ctx, DS_ERR_FORMAT, "%s: tokens \"%.60s\" and \"%.60s\" have the same id %u",
-                       path, vocab->text + vocab->offset[entry.id], text, entry.id);
+                       path, vocab->text + spelled->offset, text, entry.id);
     }
-    vocab->offset[entry.id] = entry.offset;
-    vocab->size[entry.id] = entry.size;
-    uint32_t i = spelling_hash(text, entry.size) & vocab->slot_mask;
-    while (vocab->slots[i] != DSI_NO_ID) {
-        i = (i + 1) & vocab->slot_mask;
-    }
-    vocab->slots[i] = entry.id;
+    *spelled = (dsi_spelling){entry.offset, entry.size};
+    vocab->slots[i] = (dsi_vocab_slot){entry.id, hash};
     ++vocab->n_tokens;
     return DS_OK;
 }
@@ -80,14 +87,15 @@ ds_status dsi_vocab_build(ds_ctx *ctx, const char *path, dsi_vocab_entry *entrie
     }
     const uint32_t n_slots = table_size(n);
     vocab->slot_mask = n_slots - 1;
-    vocab->offset = malloc(((size_t)vocab->n_ids + 1) * sizeof *vocab->offset);
-    vocab->size = calloc((size_t)vocab->n_ids + 1, sizeof *vocab->size);
+    vocab->spelled = malloc(((size_t)vocab->n_ids + 1) * sizeof *vocab->spelled);
     vocab->slots = malloc((size_t)n_slots * sizeof *vocab->slots);
-    if (vocab->offset == NULL || vocab->size == NULL || vocab->slots == NULL) {
+    if (vocab->spelled == NULL || vocab->slots == NULL) {
         status = ds_fail(ctx, DS_ERR_NOMEM, "%s: no memory for %zu tokens", path, n);
         goto fail;
     }
-    memset(vocab->offset, 0xFF, (size_t)vocab->n_ids * sizeof *vocab->offset);
+    for (size_t id = 0; id <= vocab->n_ids; ++id) {
+        vocab->spelled[id] = (dsi_spelling){DSI_NO_ID, 0};
+    }
     memset(vocab->slots, 0xFF, (size_t)n_slots * sizeof *vocab->slots);
     for (size_t i = 0; i < n; ++i) {
         DS_TRY_GOTO(status, insert(ctx, path, vocab, entries[i]), fail);
@@ -101,8 +109,7 @@ fail:
 void dsi_vocab_free(dsi_vocab *vocab)
 {
     free(vocab->text);
-    free(vocab->offset);
-    free(vocab->size);
+    free(vocab->spelled);
     free(vocab->slots);
     *vocab = (dsi_vocab){0};
 }
@@ -141,6 +148,9 @@ ds_status dsi_merges_add(ds_ctx *ctx, const char *path, const dsi_vocab *vocab, 
 {
     enum { JOINED = 2048 };
     char joined[JOINED];
+    if (merges->n > merges->slot_mask / 2) {
+        return ds_fail(ctx, DS_ERR_FORMAT, "%s: merges are written in two ways", path);
+    }
     if (n_left + n_right > JOINED) {
         return ds_fail(ctx, DS_ERR_LIMIT, "%s: merge %u is longer than %d bytes", path, merges->n,
                        JOINED);
@@ -150,7 +160,14 @@ ds_status dsi_merges_add(ds_ctx *ctx, const char *path, const dsi_vocab *vocab, 
     dsi_merge merge = {.rank = merges->n};
     DS_TRY(need(ctx, path, vocab, merge.rank, left, n_left, &merge.left));
     DS_TRY(need(ctx, path, vocab, merge.rank, right, n_right, &merge.right));
-    DS_TRY(need(ctx, path, vocab, merge.rank, joined, n_left + n_right, &merge.id));
+    /* Merges mostly make the vocabulary in its order: try the next id before the hash. */
+    const uint32_t next = merges->newest + 1;
+    if (next < vocab->n_ids && is_spelled(vocab, next, joined, n_left + n_right)) {
+        merge.id = next;
+    } else {
+        DS_TRY(need(ctx, path, vocab, merge.rank, joined, n_left + n_right, &merge.id));
+    }
+    merges->newest = merge.id;
     uint32_t i = dsi_pair_hash(merge.left, merge.right) & merges->slot_mask;
     while (merges->slots[i].left != DSI_NO_ID &&
            (merges->slots[i].left != merge.left || merges->slots[i].right != merge.right)) {

@@ -1,0 +1,120 @@
+/* Fuzzer: any text through the tokenizers of test/golden/data. The first byte chooses one.
+ *
+ * Checked: ranges ascend within the text, remembered words change nothing, a byte-level tokenizer
+ * gives the text back, and streamed decoding equals decoding at once.
+ */
+#include <deepspeed/context.h>
+#include <deepspeed/tokenizer.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { N_TOKENIZERS = 10 };
+static const char *const names[N_TOKENIZERS] = {"gpt2",          "llama3",  "qwen2",   "gpt4o",
+                                                "llama2",        "mistral", "unknown", "odd",
+                                                "llama2-legacy", "bytes"};
+
+typedef struct subject {
+    ds_tokenizer *tok;
+    ds_tokenizer_scratch *scratch;
+} subject;
+
+static void require(bool condition, const char *what)
+{
+    if (!condition) {
+        (void)fprintf(stderr, "fuzz_tokenizer_encode: %s\n", what);
+        abort();
+    }
+}
+
+static subject *subjects(void)
+{
+    static subject all[N_TOKENIZERS]; /* opened once for the run of the fuzzer */
+    static ds_ctx *ctx;
+    for (size_t i = 0; ctx == NULL && i < 1; ++i) {
+        ds_ctx_params params = ds_ctx_params_default();
+        params.n_threads = 1;
+        require(ds_ctx_create(&params, &ctx) >= 0, "context");
+    }
+    for (size_t i = 0; i < N_TOKENIZERS && all[i].tok == NULL; ++i) {
+        char path[512];
+        (void)snprintf(path, sizeof path, "%s/test/golden/data/tokenizer-%s.json", DS_SOURCE_DIR,
+                       names[i]);
+        const char *from = strcmp(names[i], "bytes") == 0 ? "bytes" : path;
+        require(ds_tokenizer_open(ctx, from, &all[i].tok) >= 0, ds_ctx_error(ctx));
+        require(ds_tokenizer_scratch_create(all[i].tok, 0, &all[i].scratch) >= 0, "scratch");
+    }
+    return all;
+}
+
+static void check_stream(const ds_tokenizer *tok, const uint32_t *ids, size_t n)
+{
+    char *whole = NULL;
+    size_t size = 0;
+    require(ds_tokenizer_decode(tok, ids, n, DS_DECODE_REPAIR, &whole, &size) >= 0, "decode");
+    ds_detokenizer *decoder = NULL;
+    require(ds_detokenizer_create(tok, 0, &decoder) >= 0, "decoder");
+    size_t at = 0;
+    for (size_t i = 0; i <= n; ++i) {
+        const char *piece;
+        size_t n_piece;
+        require((i < n ? ds_detokenizer_push(decoder, ids[i], &piece, &n_piece)
+                       : ds_detokenizer_flush(decoder, &piece, &n_piece)) >= 0,
+                "stream");
+        require(at + n_piece <= size && memcmp(whole + at, piece, n_piece) == 0,
+                "streamed text differs");
+        at += n_piece;
+    }
+    require(at == size, "streamed text is shorter");
+    ds_detokenizer_destroy(&decoder);
+    free(whole);
+}
+
+static void check_back(const ds_tokenizer *tok, const uint32_t *ids, size_t n, const char *text,
+                       size_t n_text)
+{
+    char *back = NULL;
+    size_t size = 0;
+    require(ds_tokenizer_decode(tok, ids, n, 0, &back, &size) >= 0, "decode");
+    require(size == n_text && memcmp(back, text, size) == 0, "round trip");
+    free(back);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size == 0) {
+        return 0;
+    }
+    const size_t chosen = data[0] % N_TOKENIZERS;
+    const subject *s = &subjects()[chosen];
+    const char *text = (const char *)data + 1;
+    const size_t n = size - 1;
+    const uint32_t extra = data[0] & 0x80 ? DS_ENCODE_NO_SPECIAL_PARSE : 0;
+    ds_tokens tokens;
+    require(ds_tokenizer_encode(s->tok, s->scratch, text, n, extra, &tokens) >= 0, "encode");
+    const size_t n_ids = tokens.n;
+    uint32_t *ids = malloc((n_ids + 1) * sizeof *ids);
+    require(ids != NULL, "memory");
+    if (n_ids > 0) {
+        memcpy(ids, tokens.ids, n_ids * sizeof *ids);
+    }
+    require(ds_tokenizer_encode(s->tok, s->scratch, text, n, extra | DS_ENCODE_RANGES, &tokens) >=
+                0,
+            "encode with ranges");
+    require(tokens.n == n_ids && (n_ids == 0 || memcmp(ids, tokens.ids, n_ids * sizeof *ids) == 0),
+            "ids differ the second time");
+    for (size_t i = 0, at = 0; i < n_ids; ++i) {
+        require(tokens.ranges[i].begin >= at && tokens.ranges[i].begin <= tokens.ranges[i].end &&
+                    tokens.ranges[i].end <= n,
+                "ranges");
+        at = tokens.ranges[i].begin;
+    }
+    check_stream(s->tok, ids, n_ids);
+    if (chosen < 2 || chosen == 3 || chosen == 9) { /* byte-level without normalizer, and bytes */
+        check_back(s->tok, ids, n_ids, text, n);
+    }
+    free(ids);
+    return 0;
+}
