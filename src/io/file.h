@@ -71,6 +71,8 @@ ds_status dsi_folder_list(ds_ctx *ctx, const char *folder, char ***names_out, si
 void dsi_names_free(char **names, size_t n);
 /* Removes the staged folder. Accepts an empty stage. */
 void dsi_folder_unstage(dsi_stage *stage);
+/* Removes parent/name, out of sight first: a killed removal leaves no half of it under its name. */
+ds_status dsi_folder_discard(ds_ctx *ctx, const char *parent, const char *name);
 /* Removes leftovers of killed writers in `parent`: of one name, or of all (name NULL). Those whose
  * writer lives stay. A folder that a killed replacement left as ".NAME.ds_old" gets its name back.
  * Best effort: what cannot be removed stays. */

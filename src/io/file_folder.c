@@ -242,6 +242,26 @@ ds_status dsi_folder_publish(ds_ctx *ctx, dsi_stage *stage, const char *parent, 
     return status;
 }
 
+ds_status dsi_folder_discard(ds_ctx *ctx, const char *parent, const char *name)
+{
+    dsi_stage aside = {.lock = -1};
+    char *place = dsi_folder_resolve(parent, name);
+    if (place == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "out of memory removing %s/%s", parent, name);
+    }
+    ds_status status = dsi_folder_stage(ctx, parent, name, &aside);
+    if (status == DS_OK) {
+        char *inside = dsi_path_join(aside.path, "removed");
+        if (inside == NULL || rename(place, inside) != 0) {
+            status = dsi_io_fail(ctx, "remove", place, inside == NULL ? ENOMEM : errno);
+        }
+        free(inside);
+        dsi_folder_unstage(&aside);
+    }
+    free(place);
+    return status;
+}
+
 char *dsi_folder_resolve(const char *parent, const char *name)
 {
     char *place = dsi_path_join(parent, name);
@@ -325,12 +345,32 @@ static ds_status move_file(ds_ctx *ctx, const char *from, const char *to, const 
     return status;
 }
 
+/* A folder in the way of a file is found before anything moves. */
+static ds_status check_ways(ds_ctx *ctx, const char *folder, char *const *names, size_t n)
+{
+    ds_status status = DS_OK;
+    for (size_t i = 0; i < n && status == DS_OK; ++i) {
+        struct stat st;
+        char *path = dsi_path_join(folder, names[i]);
+        if (path == NULL) {
+            status = ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s", folder);
+        } else if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+            status = ds_fail(ctx, DS_ERR_IO, "cannot write %s: it is a folder", path);
+        }
+        free(path);
+    }
+    return status;
+}
+
 ds_status dsi_folder_merge(ds_ctx *ctx, dsi_stage *stage, const char *folder, char ***names_out,
                            size_t *n_out)
 {
     char **names = NULL;
     size_t n = 0;
     ds_status status = dsi_folder_list(ctx, stage->path, &names, &n);
+    if (status == DS_OK) {
+        status = check_ways(ctx, folder, names, n);
+    }
     for (size_t i = 0; i < n && status == DS_OK; ++i) {
         status = move_file(ctx, stage->path, folder, names[i]);
     }

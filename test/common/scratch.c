@@ -14,7 +14,10 @@ char *scratch_make(void)
 {
     const char *base = getenv("TMPDIR");
     char *path = NULL;
-    assert_true(asprintf(&path, "%s/ds_test_XXXXXX", base != NULL ? base : "/tmp") > 0);
+    if (base == NULL) { /* in memory where that is possible: the tests sync often */
+        base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    }
+    assert_true(asprintf(&path, "%s/ds_test_XXXXXX", base) > 0);
     assert_non_null(mkdtemp(path));
     return path;
 }

@@ -1,0 +1,163 @@
+/* Checkpoints: logical tensors and named JSON states, in a folder that is there whole or not at
+ * all.
+ *
+ *     SAVE_DIR/latest                    the tag of the newest checkpoint, as DeepSpeed's
+ *     SAVE_DIR/TAG/ds_manifest.json      counters, states, tensors with their slices, checksums
+ *     SAVE_DIR/TAG/ds_shard_00000_of_00001.safetensors   the slices
+ *
+ * A tensor is known by its kind ("param", "master", "exp_avg" …) and its logical name, and is
+ * stored as slices that cover it exactly; any run reads the part that it needs, whatever cut it
+ * saved with. A save is written under a temporary name, synced and renamed; `latest` moves last, so
+ * that a killed save leaves the checkpoint before it whole. Everything is covered by XXH3-64
+ * checksums: the manifest by its own last line, each slice when it is first read, each file by
+ * verify. docs/internals/ckpt.md has the format. Thread rule: one thread at a time for each object.
+ */
+#ifndef DEEPSPEED_CHECKPOINT_H
+#define DEEPSPEED_CHECKPOINT_H
+
+#include <deepspeed/safetensors.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds_checkpoint_writer ds_checkpoint_writer;
+typedef struct ds_checkpoint ds_checkpoint;
+
+/* A part of a logical tensor: a box, or a range of its elements in row-major order. */
+typedef struct ds_extent {
+    bool flat;
+    int64_t begin, count;         /* flat: elements [begin, begin + count) */
+    int64_t offset[DS_MAX_DIMS];  /* box: first index on each dim … */
+    int64_t lengths[DS_MAX_DIMS]; /* … and number of indices */
+} ds_extent;
+
+DS_API ds_extent ds_extent_whole(ds_shape shape);
+DS_API ds_extent ds_extent_flat(int64_t begin, int64_t count);
+DS_API ds_extent ds_extent_box(uint32_t n_dims, const int64_t *offset, const int64_t *lengths);
+/* Elements of the part, for a tensor of that shape. */
+DS_API int64_t ds_extent_count(const ds_extent *extent, ds_shape shape);
+
+/* ---- saving ---- */
+
+typedef struct ds_checkpoint_params {
+    const char *dir;  /* SAVE_DIR; created when missing */
+    const char *tag;  /* default NULL: "global_step{step}". A plain name, not beginning with a
+                         dot, at most 200 bytes */
+    uint64_t step;    /* optimizer steps done */
+    uint64_t samples; /* … and what was trained on so far */
+    uint64_t tokens;
+    const char *optimizer; /* name, default NULL: none */
+    bool keep_latest;      /* default false: `latest` moves to this tag; true: it stays */
+} ds_checkpoint_params;
+
+typedef struct ds_checkpoint_slice {
+    const char *kind;        /* of a-z, 0-9, _ */
+    const char *name;        /* logical name */
+    ds_meta meta;            /* of the whole logical tensor */
+    const ds_extent *extent; /* the part that is given; NULL: all of it */
+    const void *data;       /* its elements, row-major; borrowed until the commit; NULL: use fill */
+    ds_tensor_fill_fn fill; /* called during the commit */
+    void *user;
+} ds_checkpoint_slice;
+
+/* Starts a save: makes the temporary folder and removes leftovers of killed saves. The caller owns
+ * *writer_out. Errors: ERR_ARG (tag), ERR_IO, ERR_NOMEM. */
+DS_API ds_status ds_checkpoint_writer_create(ds_ctx *ctx, const ds_checkpoint_params *params,
+                                             ds_checkpoint_writer **writer_out);
+
+/* Adds a slice. Nothing is read before the commit. Errors: ERR_ARG (names the tensor), ERR_SHAPE,
+ * ERR_NOMEM. */
+DS_API ds_status ds_checkpoint_writer_add(ds_checkpoint_writer *writer,
+                                          const ds_checkpoint_slice *slice);
+
+/* Adds a state: any JSON text under a section name (of a-z, 0-9, _) such as "config", "engine",
+ * "scheduler", "loss_scaler", "random", "data", "mesh". Numbers come back equal, bit for bit;
+ * whole numbers above 2^63-1 must be given as texts. Errors: ERR_ARG (names the section and the
+ * place in the text), ERR_NOMEM. */
+DS_API ds_status ds_checkpoint_writer_state(ds_checkpoint_writer *writer, const char *section,
+                                            const char *json);
+
+/* Writes everything, syncs, gives the folder its name (replacing one of that tag in one step) and
+ * moves `latest`. Frees *writer whatever the outcome; after an error the folder is as it was.
+ * Errors: ERR_SHAPE (the slices of a tensor leave a gap or overlap), ERR_IO, what fill returns. */
+DS_API ds_status ds_checkpoint_writer_commit(ds_checkpoint_writer **writer);
+
+/* Gives up: removes the temporary folder, frees, nulls. Accepts NULL and *writer == NULL. */
+DS_API void ds_checkpoint_writer_abort(ds_checkpoint_writer **writer);
+
+/* ---- loading ---- */
+
+/* One logical tensor of a checkpoint; borrowed from it. */
+typedef struct ds_checkpoint_tensor {
+    const char *kind;
+    const char *name;
+    ds_meta meta;
+    uint32_t first_slice, n_slices; /* for the reader's own use */
+} ds_checkpoint_tensor;
+
+typedef struct ds_checkpoint_info {
+    const char *tag;
+    const char *path; /* of its folder */
+    uint64_t step, samples, tokens;
+    const char *optimizer; /* "" when none was given */
+    uint64_t bytes;        /* of all files */
+    uint32_t n_shards;
+} ds_checkpoint_info;
+
+/* Opens SAVE_DIR/TAG; tag NULL: the one that `latest` names. Checks the manifest and its checksum,
+ * and that every shard is there with the right size and the listed entries; the data is checked as
+ * it is read, or by ds_checkpoint_verify. The caller owns *ckpt_out. An error names the file, and
+ * the newest other checkpoint of the folder that is whole. Errors: ERR_NOT_FOUND, ERR_FORMAT,
+ * ERR_CORRUPT, ERR_UNSUPPORTED (a newer format), ERR_IO, ERR_NOMEM. */
+DS_API ds_status ds_checkpoint_open(ds_ctx *ctx, const char *dir, const char *tag,
+                                    ds_checkpoint **ckpt_out);
+/* Unmaps, frees, nulls. Accepts NULL and *ckpt == NULL. */
+DS_API void ds_checkpoint_close(ds_checkpoint **ckpt);
+
+/* All borrowed from the checkpoint. */
+DS_API const ds_checkpoint_info *ds_checkpoint_get_info(const ds_checkpoint *ckpt);
+DS_API size_t ds_checkpoint_count(const ds_checkpoint *ckpt);
+/* Tensor i, ordered by kind and name; NULL for i out of range. */
+DS_API const ds_checkpoint_tensor *ds_checkpoint_at(const ds_checkpoint *ckpt, size_t i);
+/* NULL when there is none. */
+DS_API const ds_checkpoint_tensor *ds_checkpoint_find(const ds_checkpoint *ckpt, const char *kind,
+                                                      const char *name);
+/* The JSON text of a state, NULL when there is none. */
+DS_API const char *ds_checkpoint_state(const ds_checkpoint *ckpt, const char *section);
+/* Name of state i, NULL for i out of range. */
+DS_API const char *ds_checkpoint_state_name(const ds_checkpoint *ckpt, size_t i);
+
+/* Copies a part of a tensor (extent NULL: all of it) to `data`, converted to dtype as
+ * ds_safetensors_read does. The checksums of the slices it touches are verified the first time.
+ * Errors: ERR_CORRUPT (names file and tensor), ERR_SHAPE (extent, conversion), ERR_NUMERIC. */
+DS_API ds_status ds_checkpoint_read(ds_checkpoint *ckpt, const ds_checkpoint_tensor *tensor,
+                                    const ds_extent *extent, ds_dtype dtype, void *data);
+
+/* Reads every file and compares all checksums. Errors: ERR_CORRUPT (names file and tensor). */
+DS_API ds_status ds_checkpoint_verify(ds_checkpoint *ckpt);
+
+/* ---- the save folder ---- */
+
+typedef struct ds_checkpoint_entry {
+    char *tag;
+    uint64_t step;
+    uint64_t bytes;
+    bool whole;  /* its manifest is right and its files have their sizes */
+    bool latest; /* `latest` names it */
+} ds_checkpoint_entry;
+
+/* Lists the checkpoints of a folder by step, then tag; those that are not whole have step 0. The
+ * caller frees the list with ds_checkpoint_list_free. */
+DS_API ds_status ds_checkpoint_list(ds_ctx *ctx, const char *dir, ds_checkpoint_entry **list_out,
+                                    size_t *n_out);
+DS_API void ds_checkpoint_list_free(ds_checkpoint_entry *list, size_t n);
+
+/* Removes whole checkpoints, oldest step first, until n are left (n >= 1). The one that `latest`
+ * names stays, and what is not whole is left to the user. */
+DS_API ds_status ds_checkpoint_keep(ds_ctx *ctx, const char *dir, size_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,74 @@
+/* What writer, manifest and reader of checkpoints share. */
+#ifndef DSI_CKPT_INTERNAL_H
+#define DSI_CKPT_INTERNAL_H
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "ckpt/extent.h"
+#include "io/file.h"
+
+#define DSI_CKPT_FORMAT         "ds_checkpoint"
+#define DSI_CKPT_VERSION        1
+#define DSI_CKPT_MANIFEST       "ds_manifest.json"
+#define DSI_CKPT_LATEST         "latest"
+#define DSI_CKPT_MANIFEST_BYTES ((size_t)1 << 30) /* ceiling */
+
+/* One stored slice; entry is its name in the shard file. */
+typedef struct dsi_ckpt_slice {
+    uint32_t shard;
+    const char *entry;
+    ds_extent extent;
+    uint64_t digest;
+    const ds_safetensor *stored; /* reader only */
+    bool verified;               /* reader only */
+} dsi_ckpt_slice;
+
+typedef struct dsi_ckpt_shard {
+    const char *file; /* plain name */
+    uint64_t bytes;
+    uint64_t digest;
+    ds_safetensors *st; /* reader only */
+} dsi_ckpt_shard;
+
+/* A manifest in memory: what is written, and what was read. All texts live in the arena.
+ * Invariants: tensors are sorted by kind, then name, without equals; the slices of one tensor are
+ * neighbours and cover it exactly. */
+typedef struct dsi_ckpt_manifest {
+    dsi_arena *arena;
+    ds_checkpoint_info info;
+    ds_text_pair *states;
+    size_t n_states;
+    dsi_ckpt_shard *shards;
+    size_t n_shards;
+    ds_checkpoint_tensor *tensors;
+    size_t n_tensors;
+    dsi_ckpt_slice *slices;
+    size_t n_slices;
+} dsi_ckpt_manifest;
+
+/* Name made of a-z, 0-9 and _ only, at most 64 bytes. */
+bool dsi_ckpt_is_word(const char *text);
+/* A tag that may name a folder. */
+bool dsi_ckpt_is_tag(const char *tag);
+/* Entry name of slice k of n: "kind/name", with "#k" when there are several. */
+char *dsi_ckpt_entry_name(dsi_arena *arena, const char *kind, const char *name, uint32_t k,
+                          uint32_t n);
+/* What an extent's entry has as shape in the shard file. */
+ds_shape dsi_ckpt_entry_shape(const ds_extent *extent, ds_shape shape);
+int dsi_ckpt_compare_tensors(const void *a, const void *b);
+
+/* The manifest's text with its checksum line. Errors: ERR_NOMEM, ERR_LIMIT. */
+ds_status dsi_ckpt_manifest_text(ds_ctx *ctx, const dsi_ckpt_manifest *m, dsi_buf *out);
+/* Checks and parses n bytes of text; path is for messages. m->arena is the caller's. */
+ds_status dsi_ckpt_manifest_parse(ds_ctx *ctx, const char *path, const char *text, size_t n,
+                                  dsi_ckpt_manifest *m);
+
+/* Opens without the search for another checkpoint that the public function names in its error. */
+ds_status dsi_ckpt_open_tag(ds_ctx *ctx, const char *dir, const char *tag,
+                            ds_checkpoint **ckpt_out);
+/* The tag that `latest` names, into 256 bytes. */
+ds_status dsi_ckpt_read_latest(ds_ctx *ctx, const char *dir, char *tag);
+/* Commit with a choice of the way to replace a tag (see dsi_folder_publish). For tests. */
+ds_status dsi_ckpt_commit(ds_checkpoint_writer **writer, bool allow_exchange);
+
+#endif

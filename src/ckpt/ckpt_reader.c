@@ -1,0 +1,268 @@
+/* Loading a checkpoint: open, look up, read parts, verify. */
+#include "ckpt/ckpt_internal.h"
+
+#include "io/convert.h"
+#include "io/safetensors_internal.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define ARENA_BYTES ((size_t)4 << 30)
+
+struct ds_checkpoint {
+    ds_ctx *ctx;
+    char *folder;
+    dsi_ckpt_manifest m;
+};
+
+void ds_checkpoint_close(ds_checkpoint **ckpt_inout)
+{
+    ds_checkpoint *c = ckpt_inout != NULL ? *ckpt_inout : NULL;
+    if (c == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < c->m.n_shards; ++i) {
+        ds_safetensors_close(&c->m.shards[i].st);
+    }
+    dsi_arena_destroy(&c->m.arena);
+    free(c->folder);
+    free(c);
+    *ckpt_inout = NULL;
+}
+
+ds_status dsi_ckpt_read_latest(ds_ctx *ctx, const char *dir, char *tag)
+{
+    char *path = dsi_path_join(dir, DSI_CKPT_LATEST);
+    dsi_map map = {0};
+    if (path == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "out of memory reading %s", dir);
+    }
+    ds_status status = dsi_map_open(ctx, path, 0, &map);
+    if (status == DS_ERR_NOT_FOUND) {
+        status = ds_fail(ctx, DS_ERR_NOT_FOUND, "%s has no file 'latest'", dir);
+    }
+    if (status == DS_OK) {
+        size_t n = map.size < 256 ? map.size : 255;
+        memcpy(tag, map.size > 0 ? (const char *)map.data : "", n);
+        while (n > 0 && (tag[n - 1] == '\n' || tag[n - 1] == '\r' || tag[n - 1] == ' ')) {
+            --n;
+        }
+        tag[n] = '\0';
+        if (strlen(tag) != n || !dsi_ckpt_is_tag(tag)) {
+            status = ds_fail(ctx, DS_ERR_FORMAT,
+                             "%s: expected the tag of a checkpoint, found '%.60s'", path, tag);
+        }
+    }
+    dsi_map_close(&map);
+    free(path);
+    return status;
+}
+
+static ds_status load_manifest(ds_checkpoint *c)
+{
+    char *path = dsi_path_join(c->folder, DSI_CKPT_MANIFEST);
+    dsi_map map = {0};
+    if (path == NULL) {
+        return ds_fail(c->ctx, DS_ERR_NOMEM, "out of memory reading %s", c->folder);
+    }
+    ds_status status = dsi_map_open(c->ctx, path, DSI_MAP_NO_LINK, &map);
+    if (status == DS_OK) {
+        status = dsi_ckpt_manifest_parse(c->ctx, path, (const char *)map.data, map.size, &c->m);
+    }
+    dsi_map_close(&map);
+    free(path);
+    return status;
+}
+
+/* The size is looked at first: it tells more than the parser of a file that was cut. */
+static ds_status open_shard(ds_checkpoint *c, dsi_ckpt_shard *shard)
+{
+    char *path = dsi_path_join(c->folder, shard->file);
+    dsi_map map = {0};
+    if (path == NULL) {
+        return ds_fail(c->ctx, DS_ERR_NOMEM, "out of memory reading %s", c->folder);
+    }
+    ds_status status = dsi_map_open(c->ctx, path, DSI_MAP_NO_LINK, &map);
+    const size_t bytes = map.size;
+    dsi_map_close(&map);
+    if (status == DS_OK && bytes != shard->bytes) {
+        status = ds_fail(c->ctx, DS_ERR_CORRUPT, "%s has %zu bytes, the manifest lists %llu", path,
+                         bytes, (unsigned long long)shard->bytes);
+    }
+    if (status == DS_OK) {
+        status = dsi_safetensors_open_flags(c->ctx, path, DSI_MAP_NO_LINK, &shard->st);
+    }
+    free(path);
+    return status;
+}
+
+/* Finds the entry of each slice and compares it with what the manifest says. */
+static ds_status bind_slices(ds_checkpoint *c)
+{
+    for (size_t i = 0; i < c->m.n_tensors; ++i) {
+        const ds_checkpoint_tensor *t = &c->m.tensors[i];
+        for (uint32_t k = 0; k < t->n_slices; ++k) {
+            dsi_ckpt_slice *slice = &c->m.slices[t->first_slice + k];
+            const dsi_ckpt_shard *shard = &c->m.shards[slice->shard];
+            const ds_shape shape = dsi_ckpt_entry_shape(&slice->extent, t->meta.shape);
+            slice->stored = ds_safetensors_find(shard->st, slice->entry);
+            if (slice->stored == NULL) {
+                return ds_fail(c->ctx, DS_ERR_CORRUPT, "%s/%s lacks the tensor '%s'", c->folder,
+                               shard->file, slice->entry);
+            }
+            if (slice->stored->meta.dtype != t->meta.dtype ||
+                !ds_shape_equal(slice->stored->meta.shape, shape)) {
+                return ds_fail(c->ctx, DS_ERR_CORRUPT,
+                               "%s/%s: tensor '%s' is not what the manifest lists", c->folder,
+                               shard->file, slice->entry);
+            }
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status open_folder(ds_checkpoint *c, const char *dir, const char *tag)
+{
+    if (!dsi_ckpt_is_tag(tag)) {
+        return ds_fail(c->ctx, DS_ERR_ARG, "'%s' is not the tag of a checkpoint", tag);
+    }
+    c->folder = dsi_folder_resolve(dir, tag);
+    if (c->folder == NULL || dsi_arena_create(ARENA_BYTES, &c->m.arena) < 0) {
+        return ds_fail(c->ctx, DS_ERR_NOMEM, "out of memory opening %s", dir);
+    }
+    DS_TRY(load_manifest(c));
+    c->m.info.path = c->folder;
+    for (size_t i = 0; i < c->m.n_shards; ++i) {
+        DS_TRY(open_shard(c, &c->m.shards[i]));
+    }
+    return bind_slices(c);
+}
+
+ds_status dsi_ckpt_open_tag(ds_ctx *ctx, const char *dir, const char *tag, ds_checkpoint **ckpt_out)
+{
+    ds_checkpoint *c = calloc(1, sizeof *c);
+    if (c == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "out of memory opening %s", dir);
+    }
+    c->ctx = ctx;
+    const ds_status status = open_folder(c, dir, tag);
+    if (status < 0) {
+        ds_checkpoint_close(&c);
+        return status;
+    }
+    *ckpt_out = c;
+    return DS_OK;
+}
+
+const ds_checkpoint_info *ds_checkpoint_get_info(const ds_checkpoint *c)
+{
+    return &c->m.info;
+}
+
+size_t ds_checkpoint_count(const ds_checkpoint *c)
+{
+    return c->m.n_tensors;
+}
+
+const ds_checkpoint_tensor *ds_checkpoint_at(const ds_checkpoint *c, size_t i)
+{
+    return i < c->m.n_tensors ? &c->m.tensors[i] : NULL;
+}
+
+const ds_checkpoint_tensor *ds_checkpoint_find(const ds_checkpoint *c, const char *kind,
+                                               const char *name)
+{
+    const ds_checkpoint_tensor key = {.kind = kind, .name = name};
+    return c->m.n_tensors > 0
+               ? bsearch(&key, c->m.tensors, c->m.n_tensors, sizeof key, dsi_ckpt_compare_tensors)
+               : NULL;
+}
+
+const char *ds_checkpoint_state(const ds_checkpoint *c, const char *section)
+{
+    for (size_t i = 0; i < c->m.n_states; ++i) {
+        if (strcmp(c->m.states[i].key, section) == 0) {
+            return c->m.states[i].value;
+        }
+    }
+    return NULL;
+}
+
+const char *ds_checkpoint_state_name(const ds_checkpoint *c, size_t i)
+{
+    return i < c->m.n_states ? c->m.states[i].key : NULL;
+}
+
+static ds_status verify_slice(ds_checkpoint *c, const ds_checkpoint_tensor *t,
+                              dsi_ckpt_slice *slice)
+{
+    const ds_safetensor *stored = slice->stored;
+    if (!slice->verified && XXH3_64bits(stored->data, stored->bytes) != slice->digest) {
+        return ds_fail(c->ctx, DS_ERR_CORRUPT,
+                       "%s: the data of tensor '%s/%s' does not have its checksum", stored->path,
+                       t->kind, t->name);
+    }
+    slice->verified = true;
+    return DS_OK;
+}
+
+ds_status ds_checkpoint_read(ds_checkpoint *c, const ds_checkpoint_tensor *t,
+                             const ds_extent *extent, ds_dtype dtype, void *data)
+{
+    const ds_extent wanted = extent != NULL ? *extent : ds_extent_whole(t->meta.shape);
+    char meta[128];
+    if (!dsi_extent_is_inside(&wanted, t->meta.shape)) {
+        return ds_fail(c->ctx, DS_ERR_SHAPE,
+                       "%s: a part of tensor '%s/%s' was asked for that lies outside of %s",
+                       c->folder, t->kind, t->name, ds_meta_text(t->meta, meta, sizeof meta));
+    }
+    if (!dsi_can_convert(t->meta.dtype, dtype)) {
+        return ds_fail(c->ctx, DS_ERR_SHAPE,
+                       "%s: tensor '%s/%s' is stored as %s, cannot be read as %s", c->folder,
+                       t->kind, t->name, ds_dtype_name(t->meta.dtype), ds_dtype_name(dtype));
+    }
+    size_t overflows = 0;
+    for (uint32_t k = 0; k < t->n_slices; ++k) {
+        dsi_ckpt_slice *slice = &c->m.slices[t->first_slice + k];
+        dsi_extent_copy copy = {.shape = t->meta.shape,
+                                .from = &slice->extent,
+                                .in = slice->stored->data,
+                                .in_dtype = t->meta.dtype,
+                                .to = &wanted,
+                                .out_dtype = dtype};
+        if (dsi_extent_copy_run(&copy) == 0) {
+            continue; /* counted only: out is still NULL */
+        }
+        DS_TRY(verify_slice(c, t, slice));
+        copy.out = data;
+        (void)dsi_extent_copy_run(&copy);
+        overflows += copy.overflows;
+    }
+    if (overflows > 0) {
+        return ds_fail(c->ctx, DS_ERR_NUMERIC,
+                       "%s: %zu values of tensor '%s/%s' (%s) are beyond the range of %s",
+                       c->folder, overflows, t->kind, t->name, ds_dtype_name(t->meta.dtype),
+                       ds_dtype_name(dtype));
+    }
+    return DS_OK;
+}
+
+ds_status ds_checkpoint_verify(ds_checkpoint *c)
+{
+    for (size_t i = 0; i < c->m.n_tensors; ++i) {
+        const ds_checkpoint_tensor *t = &c->m.tensors[i];
+        for (uint32_t k = 0; k < t->n_slices; ++k) {
+            DS_TRY(verify_slice(c, t, &c->m.slices[t->first_slice + k]));
+        }
+    }
+    for (size_t i = 0; i < c->m.n_shards; ++i) {
+        const dsi_ckpt_shard *shard = &c->m.shards[i];
+        const dsi_map *map = &shard->st->files[0].map;
+        if (XXH3_64bits(map->data, map->size) != shard->digest) {
+            return ds_fail(c->ctx, DS_ERR_CORRUPT, "%s/%s does not have its checksum", c->folder,
+                           shard->file);
+        }
+    }
+    return DS_OK;
+}

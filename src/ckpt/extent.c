@@ -1,0 +1,177 @@
+/* Runs of elements. See extent.h. */
+#include "ckpt/extent.h"
+
+#include "io/convert.h"
+#include <string.h>
+
+/* Walks a part as runs [begin, begin + length) of row-major elements, ascending. */
+typedef struct runs {
+    int64_t begin, length; /* the present run */
+    int64_t at;            /* elements of the part before it */
+    bool done;
+    uint32_t n_outer; /* dims that are walked; the rest is one run */
+    int64_t index[DS_MAX_DIMS];
+    int64_t stride[DS_MAX_DIMS];
+    const ds_extent *extent;
+} runs;
+
+ds_extent ds_extent_whole(ds_shape shape)
+{
+    return ds_extent_flat(0, ds_shape_count(shape));
+}
+
+ds_extent ds_extent_flat(int64_t begin, int64_t count)
+{
+    return (ds_extent){.flat = true, .begin = begin, .count = count};
+}
+
+ds_extent ds_extent_box(uint32_t n_dims, const int64_t *offset, const int64_t *lengths)
+{
+    ds_extent extent = {0};
+    for (uint32_t i = 0; i < n_dims && i < DS_MAX_DIMS; ++i) {
+        extent.offset[i] = offset[i];
+        extent.lengths[i] = lengths[i];
+    }
+    return extent;
+}
+
+int64_t ds_extent_count(const ds_extent *extent, ds_shape shape)
+{
+    return extent->flat ? extent->count
+                        : ds_shape_count(ds_shape_of(shape.n_dims, extent->lengths));
+}
+
+bool dsi_extent_is_inside(const ds_extent *extent, ds_shape shape)
+{
+    if (extent->flat) {
+        const int64_t total = ds_shape_count(shape);
+        return extent->begin >= 0 && extent->count >= 0 && extent->begin <= total &&
+               extent->count <= total - extent->begin;
+    }
+    for (uint32_t i = 0; i < shape.n_dims; ++i) {
+        if (extent->offset[i] < 0 || extent->lengths[i] < 0 || extent->offset[i] > shape.dims[i] ||
+            extent->lengths[i] > shape.dims[i] - extent->offset[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static runs start_runs(const ds_extent *extent, ds_shape shape)
+{
+    runs r = {.extent = extent, .done = ds_extent_count(extent, shape) == 0};
+    if (extent->flat) {
+        r.begin = extent->begin;
+        r.length = extent->count;
+        return r;
+    }
+    int64_t stride = 1;
+    for (uint32_t i = shape.n_dims; i-- > 0;) {
+        r.stride[i] = stride;
+        stride *= shape.dims[i] > 0 ? shape.dims[i] : 1;
+    }
+    r.length = 1;
+    r.n_outer = shape.n_dims;
+    bool whole = true; /* the dims after the present one are covered in full */
+    while (r.n_outer > 0 && whole) {
+        const uint32_t d = --r.n_outer;
+        r.length *= extent->lengths[d];
+        whole = extent->lengths[d] == shape.dims[d];
+    }
+    for (uint32_t i = 0; i < shape.n_dims; ++i) {
+        r.begin += extent->offset[i] * r.stride[i];
+    }
+    return r;
+}
+
+static void next_run(runs *r)
+{
+    r->at += r->length;
+    for (uint32_t i = r->n_outer; i-- > 0;) {
+        r->begin += r->stride[i];
+        if (++r->index[i] < r->extent->lengths[i]) {
+            return;
+        }
+        r->begin -= r->index[i] * r->stride[i];
+        r->index[i] = 0;
+    }
+    r->done = true;
+}
+
+int64_t dsi_extent_copy_run(dsi_extent_copy *copy)
+{
+    runs from = start_runs(copy->from, copy->shape);
+    runs to = start_runs(copy->to, copy->shape);
+    int64_t copied = 0;
+    while (!from.done && !to.done) {
+        const int64_t low = from.begin > to.begin ? from.begin : to.begin;
+        const int64_t from_end = from.begin + from.length;
+        const int64_t to_end = to.begin + to.length;
+        const int64_t high = from_end < to_end ? from_end : to_end;
+        if (low < high) {
+            copied += high - low;
+            if (copy->out != NULL) {
+                const size_t in_at = (size_t)(from.at + low - from.begin);
+                const size_t out_at = (size_t)(to.at + low - to.begin);
+                copy->overflows += dsi_convert(
+                    copy->in_dtype, (const char *)copy->in + in_at * ds_dtype_bytes(copy->in_dtype),
+                    copy->out_dtype, (char *)copy->out + out_at * ds_dtype_bytes(copy->out_dtype),
+                    (size_t)(high - low));
+            }
+        }
+        if (from_end <= to_end) {
+            next_run(&from);
+        }
+        if (to_end <= from_end) {
+            next_run(&to);
+        }
+    }
+    return copied;
+}
+
+/* First element and one past the last. */
+static void span(const ds_extent *extent, ds_shape shape, int64_t *first_out, int64_t *end_out)
+{
+    const runs r = start_runs(extent, shape);
+    *first_out = r.begin;
+    *end_out = r.begin + r.length;
+    for (uint32_t i = 0; i < r.n_outer; ++i) {
+        *end_out += (extent->lengths[i] - 1) * r.stride[i];
+    }
+}
+
+static bool meet(const ds_extent *a, const ds_extent *b, ds_shape shape)
+{
+    int64_t a_first = 0;
+    int64_t a_end = 0;
+    int64_t b_first = 0;
+    int64_t b_end = 0;
+    if (ds_extent_count(a, shape) == 0 || ds_extent_count(b, shape) == 0) {
+        return false;
+    }
+    span(a, shape, &a_first, &a_end);
+    span(b, shape, &b_first, &b_end);
+    if (a_end <= b_first || b_end <= a_first) {
+        return false;
+    }
+    dsi_extent_copy count = {.shape = shape, .from = a, .to = b};
+    return dsi_extent_copy_run(&count) > 0;
+}
+
+bool dsi_extent_cover(const ds_extent *extents, size_t n, ds_shape shape, bool *gap_out)
+{
+    const int64_t total = ds_shape_count(shape);
+    int64_t sum = 0;
+    for (size_t i = 0; i < n; ++i) {
+        const int64_t count = ds_extent_count(&extents[i], shape);
+        for (size_t k = 0; k < i; ++k) {
+            if (meet(&extents[k], &extents[i], shape)) {
+                *gap_out = false;
+                return false;
+            }
+        }
+        sum += count;
+    }
+    *gap_out = true;
+    return sum == total;
+}

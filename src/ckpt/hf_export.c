@@ -1,0 +1,252 @@
+/* Hugging Face model folders: staged beside (or inside) their place. See hf_export.h. */
+#include <deepspeed/hf_export.h>
+
+#include "io/file.h"
+#include "io/safetensors_write.h"
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct ds_hf_export {
+    ds_ctx *ctx;
+    char *folder;
+    char *parent;
+    bool merges; /* the folder exists: files move into it */
+    dsi_stage stage;
+    ds_dtype dtype;
+    uint64_t max_shard_bytes;
+    ds_tensor_source *sources;
+    size_t n, capacity;
+};
+
+static ds_status no_memory(ds_ctx *ctx)
+{
+    return ds_fail(ctx, DS_ERR_NOMEM, "out of memory exporting a model folder");
+}
+
+void ds_hf_export_abort(ds_hf_export **export_)
+{
+    ds_hf_export *e = export_ != NULL ? *export_ : NULL;
+    if (e == NULL) {
+        return;
+    }
+    dsi_folder_unstage(&e->stage);
+    free(e->folder);
+    free(e->parent);
+    free(e->sources);
+    free(e);
+    *export_ = NULL;
+}
+
+/* Name of a dtype in config.json; NULL for one that a model is not stored in. */
+static const char *torch_name(ds_dtype dtype)
+{
+    switch (dtype) {
+    case DS_DTYPE_F32:
+        return "float32";
+    case DS_DTYPE_BF16:
+        return "bfloat16";
+    case DS_DTYPE_F16:
+        return "float16";
+    default:
+        return NULL;
+    }
+}
+
+/* config.json with the dtype of the export; NULL when out of memory. */
+static char *config_text(json_t *root, ds_dtype dtype)
+{
+    const char *keys[] = {"dtype", "torch_dtype"};
+    bool had = false;
+    for (size_t i = 0; i < 2; ++i) {
+        if (json_object_get(root, keys[i]) != NULL) {
+            had = true;
+            (void)json_object_set_new(root, keys[i], json_string(torch_name(dtype)));
+        }
+    }
+    if (!had) {
+        (void)json_object_set_new(root, "torch_dtype", json_string(torch_name(dtype)));
+    }
+    return json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+}
+
+static ds_status write_text(const ds_hf_export *e, const char *name, const char *text)
+{
+    char *path = dsi_path_join(e->stage.path, name);
+    if (path == NULL) {
+        return no_memory(e->ctx);
+    }
+    const ds_status status = dsi_file_replace(e->ctx, path, text, strlen(text));
+    free(path);
+    return status;
+}
+
+static ds_status write_config(const ds_hf_export *e, const char *json)
+{
+    json_error_t error;
+    json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return ds_fail(e->ctx, DS_ERR_FORMAT, "the model's config.json is not valid: %d:%d: %s",
+                       error.line, error.column, root == NULL ? error.text : "no object");
+    }
+    ds_status status;
+    if (e->dtype == DS_DTYPE_NONE) {
+        status = write_text(e, "config.json", json);
+    } else {
+        char *text = config_text(root, e->dtype);
+        status = text != NULL ? write_text(e, "config.json", text) : no_memory(e->ctx);
+        free(text);
+    }
+    json_decref(root);
+    return status;
+}
+
+static ds_status copy_files(const ds_hf_export *e, const char *from)
+{
+    static const char *const names[] = {"tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "tokenizer.model",
+                                        "chat_template.jinja",
+                                        "chat_template.json",
+                                        "generation_config.json"};
+    struct stat st;
+    if (stat(from, &st) != 0 || !S_ISDIR(st.st_mode)) {
+        return ds_fail(e->ctx, DS_ERR_NOT_FOUND, "%s is not a model folder", from);
+    }
+    ds_status status = DS_OK;
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && status == DS_OK; ++i) {
+        char *source = dsi_path_join(from, names[i]);
+        char *target = dsi_path_join(e->stage.path, names[i]);
+        if (source == NULL || target == NULL) {
+            status = no_memory(e->ctx);
+        } else if (access(source, F_OK) == 0) {
+            status = dsi_file_copy(e->ctx, source, target);
+        }
+        free(source);
+        free(target);
+    }
+    return status;
+}
+
+/* Chooses where to stage: inside of a folder that exists, else beside it. */
+static ds_status stage(ds_hf_export *e)
+{
+    struct stat st;
+    size_t n = strlen(e->folder);
+    while (n > 1 && e->folder[n - 1] == '/') {
+        e->folder[--n] = '\0';
+    }
+    e->parent = dsi_path_folder(e->folder);
+    if (e->parent == NULL) {
+        return no_memory(e->ctx);
+    }
+    if (stat(e->folder, &st) == 0) {
+        e->merges = true;
+        if (!S_ISDIR(st.st_mode)) {
+            return ds_fail(e->ctx, DS_ERR_IO, "cannot write the model folder %s: it is a file",
+                           e->folder);
+        }
+        dsi_folder_clean(e->folder, "model");
+        return dsi_folder_stage(e->ctx, e->folder, "model", &e->stage);
+    }
+    if (!dsi_path_is_plain(dsi_path_name(e->folder))) {
+        return ds_fail(e->ctx, DS_ERR_ARG, "'%s' cannot be the path of a model folder", e->folder);
+    }
+    DS_TRY(dsi_folder_make(e->ctx, e->parent));
+    dsi_folder_clean(e->parent, dsi_path_name(e->folder));
+    return dsi_folder_stage(e->ctx, e->parent, dsi_path_name(e->folder), &e->stage);
+}
+
+ds_status ds_hf_export_begin(ds_ctx *ctx, const ds_hf_export_params *params,
+                             ds_hf_export **export_out)
+{
+    if (params->dtype != DS_DTYPE_NONE && torch_name(params->dtype) == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "a model folder is stored in f32, bf16 or f16, not in %s",
+                       ds_dtype_name(params->dtype));
+    }
+    ds_hf_export *e = calloc(1, sizeof *e);
+    if (e == NULL) {
+        return no_memory(ctx);
+    }
+    e->ctx = ctx;
+    e->stage.lock = -1;
+    e->dtype = params->dtype;
+    e->max_shard_bytes = params->max_shard_bytes;
+    e->folder = strdup(params->folder);
+    ds_status status = e->folder != NULL ? stage(e) : no_memory(ctx);
+    if (status == DS_OK) {
+        status = write_config(e, params->config_json);
+    }
+    if (status == DS_OK && params->copy_from != NULL) {
+        status = copy_files(e, params->copy_from);
+    }
+    if (status < 0) {
+        ds_hf_export_abort(&e);
+        return status;
+    }
+    *export_out = e;
+    return DS_OK;
+}
+
+static bool is_real(ds_dtype dtype)
+{
+    return torch_name(dtype) != NULL || dtype == DS_DTYPE_F64;
+}
+
+ds_status ds_hf_export_add(ds_hf_export *e, const ds_tensor_source *source)
+{
+    if (e->n == e->capacity) {
+        const size_t capacity = e->capacity > 0 ? 2 * e->capacity : 256;
+        ds_tensor_source *grown = realloc(e->sources, capacity * sizeof *grown);
+        if (grown == NULL) {
+            return no_memory(e->ctx);
+        }
+        e->sources = grown;
+        e->capacity = capacity;
+    }
+    e->sources[e->n] = *source;
+    if (e->dtype != DS_DTYPE_NONE && is_real(source->meta.dtype)) {
+        e->sources[e->n].stored = e->dtype;
+    }
+    ++e->n;
+    return DS_OK;
+}
+
+const char *ds_hf_export_folder(const ds_hf_export *e)
+{
+    return e->stage.path;
+}
+
+static ds_status merge(ds_hf_export *e)
+{
+    char **names = NULL;
+    size_t n = 0;
+    DS_TRY(dsi_folder_merge(e->ctx, &e->stage, e->folder, &names, &n));
+    const ds_status status = dsi_safetensors_remove_stale(e->ctx, e->folder, names, n);
+    dsi_names_free(names, n);
+    return status;
+}
+
+ds_status ds_hf_export_finish(ds_hf_export **export_)
+{
+    static const ds_text_pair format = {"format", "pt"};
+    const ds_safetensors_params params = {.metadata = &format, .n_metadata = 1};
+    ds_hf_export *e = *export_;
+    ds_status status = dsi_safetensors_write_set(e->ctx, e->stage.path, e->sources, e->n,
+                                                 e->max_shard_bytes, &params);
+    if (status == DS_OK) {
+        status = e->merges ? merge(e)
+                           : dsi_folder_publish(e->ctx, &e->stage, e->parent,
+                                                dsi_path_name(e->folder), true);
+    }
+    ds_hf_export_abort(export_);
+    return status;
+}
