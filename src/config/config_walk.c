@@ -142,6 +142,8 @@ static void unknown_key(dsi_eval *eval, const dsi_section *section, const dsi_no
         remedy = dsi_eval_text(eval, "did you mean \"%s\"?", nearest.best);
     } else if (home != NULL) {
         remedy = dsi_eval_text(eval, "it belongs in \"%s\"", home->path);
+    } else if (find_row(&dsi_section_root, child->key) != NULL) {
+        remedy = "it belongs at the top level";
     } else if (nearest.best != NULL) {
         remedy = dsi_eval_text(eval, "did you mean \"%s\"?", nearest.best);
     }
