@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GUARD = 64 };
+enum { GUARD = 64, RED_ZONE = 16384 };
 
 /* Linear congruential numbers are enough to choose cases. */
 static uint32_t pick(uint32_t *state, uint32_t n)
@@ -204,12 +204,13 @@ static void run_guarded(dsi_pool *pool, const gemm_case *t, const dsi_gemm_param
     p.c = c->data;
     p.pre = pre->data;
     const size_t bytes = dsi_gemm_work_bytes(&p);
-    char *work = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+    const size_t padded = (bytes + 63) / 64 * 64 + RED_ZONE;
+    unsigned char *work = aligned_alloc(64, padded);
     assert_non_null(work);
-    memset(work, 0xff, (bytes + 63) / 64 * 64 + 64);
+    memset(work, 0xff, padded);
     dsi_gemm(pool, &p, work);
-    for (size_t i = bytes; i < (bytes + 63) / 64 * 64 + 64; ++i) {
-        assert_int_equal((unsigned char)work[i], 0xff);
+    for (size_t i = bytes; i < padded; ++i) {
+        assert_int_equal(work[i], 0xff);
     }
     free(work);
 }

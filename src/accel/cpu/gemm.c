@@ -8,6 +8,12 @@ static const dsi_gemm_impl *const impls[] = {
 #if defined(DSI_HAVE_amx)
     &dsi_gemm_amx,
 #endif
+#if defined(DSI_HAVE_avx512)
+    &dsi_gemm_vector_avx512, &dsi_gemm_simd_avx512,
+#endif
+#if defined(DSI_HAVE_avx2)
+    &dsi_gemm_vector_avx2,   &dsi_gemm_simd_avx2,
+#endif
     &dsi_gemm_ref,
 };
 
@@ -42,13 +48,22 @@ void dsi_gemm(dsi_pool *pool, const dsi_gemm_params *params, void *work)
     }
 }
 
+/* The implementation that takes B packed, whatever m is; NULL when none does. */
+static const dsi_gemm_impl *choose_packed(const dsi_gemm_params *params)
+{
+    dsi_gemm_params p = *params;
+    p.b_packed = true;
+    const dsi_gemm_impl *impl = dsi_gemm_choose(&p);
+    return impl->pack_bytes != NULL ? impl : NULL;
+}
+
 size_t dsi_gemm_pack_bytes(const dsi_gemm_params *params)
 {
-    const dsi_gemm_impl *impl = dsi_gemm_choose(params);
-    return impl->pack_bytes != NULL ? impl->pack_bytes(params) : 0;
+    const dsi_gemm_impl *impl = choose_packed(params);
+    return impl != NULL ? impl->pack_bytes(params) : 0;
 }
 
 void dsi_gemm_pack(dsi_pool *pool, const dsi_gemm_params *params, void *packed)
 {
-    dsi_gemm_choose(params)->pack(pool, params, packed);
+    choose_packed(params)->pack(pool, params, packed);
 }

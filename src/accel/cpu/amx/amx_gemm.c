@@ -435,7 +435,8 @@ static void run_gemm(dsi_pool *pool, const dsi_gemm_params *p, void *work)
 
 static bool supports(const dsi_gemm_params *p)
 {
-    return p->a_dtype == DS_DTYPE_BF16 && p->b_dtype == DS_DTYPE_BF16 && p->k > 0;
+    return p->a_dtype == DS_DTYPE_BF16 && p->b_dtype == DS_DTYPE_BF16 && p->k > 0 &&
+           (p->m > 4 || p->b_packed); /* fewer rows are for gemm_vector.c */
 }
 
 static size_t work_bytes(const dsi_gemm_params *p)

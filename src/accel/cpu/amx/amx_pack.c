@@ -1,5 +1,6 @@
 /* Packing of bf16 operands for the tile loop. See amx_pack.h. */
 #include "accel/cpu/amx/amx_pack.h"
+#include "accel/cpu/simd/gemm_transpose.h"
 
 #include <string.h>
 
@@ -19,32 +20,6 @@ static inline void interleave(__m512i even, __m512i odd, __m512i *low, __m512i *
     const __m512i b = _mm512_unpackhi_epi16(even, odd);
     *low = _mm512_permutex2var_epi64(a, first, b);
     *high = _mm512_permutex2var_epi64(a, second, b);
-}
-
-/* Transposes 16×16 values of 32 bits. */
-static inline __attribute__((always_inline)) void transpose(__m512i r[16])
-{
-    __m512i t[16];
-    for (int i = 0; i < 16; i += 4) { /* 4×4 in each 128-bit lane */
-        const __m512i a = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        const __m512i b = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-        const __m512i c = _mm512_unpacklo_epi32(r[i + 2], r[i + 3]);
-        const __m512i d = _mm512_unpackhi_epi32(r[i + 2], r[i + 3]);
-        t[i] = _mm512_unpacklo_epi64(a, c);
-        t[i + 1] = _mm512_unpackhi_epi64(a, c);
-        t[i + 2] = _mm512_unpacklo_epi64(b, d);
-        t[i + 3] = _mm512_unpackhi_epi64(b, d);
-    }
-    for (int i = 0; i < 4; ++i) { /* 4×4 of lanes */
-        const __m512i a = _mm512_shuffle_i32x4(t[i], t[i + 4], 0x44);
-        const __m512i b = _mm512_shuffle_i32x4(t[i], t[i + 4], 0xee);
-        const __m512i c = _mm512_shuffle_i32x4(t[i + 8], t[i + 12], 0x44);
-        const __m512i d = _mm512_shuffle_i32x4(t[i + 8], t[i + 12], 0xee);
-        r[i] = _mm512_shuffle_i32x4(a, c, 0x88);
-        r[i + 4] = _mm512_shuffle_i32x4(a, c, 0xdd);
-        r[i + 8] = _mm512_shuffle_i32x4(b, d, 0x88);
-        r[i + 12] = _mm512_shuffle_i32x4(b, d, 0xdd);
-    }
 }
 
 /* ---- B stored (k,n): a unit is one pair of rows of one panel, panels fastest ----------------- */
@@ -95,7 +70,7 @@ static void pack_tile(const amx_pack_b *job, int64_t half, int64_t step)
         r[i] = _mm512_maskz_loadu_epi16(n + i < p->n ? ks : 0, row + i * p->ldb);
         _mm_prefetch((const char *)(row + i * p->ldb + STEPS_AHEAD * AMX_K), _MM_HINT_T0);
     }
-    transpose(r);
+    gemm_transpose(r);
     char *out = job->out + (half & 1) * AMX_TILE_BYTES +
                 amx_b_offset(job->n_panels, job->block_steps, job->n_steps, half >> 1, step);
     for (int i = 0; i < 16; ++i) {
@@ -166,8 +141,8 @@ void amx_pack_a_columns(const dsi_gemm_params *p, int64_t step, int64_t panel0, 
                 _mm512_maskz_loadu_epi16(k + 2 * i + 1 < p->k ? rows : 0, pair + p->lda);
             interleave(even, odd, &low[i], &high[i]);
         }
-        transpose(low);
-        transpose(high);
+        gemm_transpose(low);
+        gemm_transpose(high);
         char *to = out + (size_t)panel * panel_bytes + (size_t)step * AMX_STEP_BYTES;
         for (int i = 0; i < 16; ++i) {
             _mm512_store_si512(to + i * 64, low[i]);
