@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""Makes the parity goldens: small random models of each family, run by transformers.
+
+For every variant a folder with
+  config.json, model.safetensors   the model as transformers saves it
+  golden.safetensors               tokens, targets (aligned with the logits, -100 not counted), positions and
+                                   first (lowest visible position of each query), logits in f32, bf16 and f16
+  grads.safetensors                gradient of the loss by parameter name (of some layers for rope_*)
+  golden.json                      losses in the three types, ten AdamW steps' losses, greedy tokens
+
+Needs torch, transformers, safetensors. Deterministic. Run: make_parity.py [OUTPUT_FOLDER]
+"""
+import json
+import os
+import sys
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from transformers import (AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config,
+                          Qwen3Config)
+
+torch.set_num_threads(1)
+torch.use_deterministic_algorithms(True)
+torch.backends.mkldnn.enabled = False  # plain kernels; oneDNN's f16 ones fault on some virtual machines
+V, B, T = 131, 2, 24
+NO_IDS = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
+LLAMA = dict(vocab_size=V, hidden_size=32, intermediate_size=40, num_hidden_layers=4,
+             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+             rms_norm_eps=1e-5, initializer_range=0.2, attention_dropout=0.0, **NO_IDS)
+LLAMA3_ROPE = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
+                   high_freq_factor=8.0, original_max_position_embeddings=64)
+
+
+def rope(kind, theta=10000.0, **more):
+    return dict(rope_type=kind, rope_theta=theta, **more)
+
+
+def llama(**more):
+    return LlamaConfig(**{**LLAMA, **more})
+
+
+VARIANTS = {
+    "gpt2": GPT2Config(vocab_size=V, n_positions=80, n_embd=24, n_layer=4, n_head=3, resid_pdrop=0.0,
+                       embd_pdrop=0.0, attn_pdrop=0.0, initializer_range=0.2, **NO_IDS),
+    "llama2": llama(num_key_value_heads=4, tie_word_embeddings=False, rope_parameters=rope("default")),
+    "llama3": llama(tie_word_embeddings=False, rope_parameters=LLAMA3_ROPE),
+    "llama3_tied": llama(tie_word_embeddings=True, rope_parameters=LLAMA3_ROPE),
+    "mistral": MistralConfig(**{**LLAMA, "sliding_window": 7, "tie_word_embeddings": False,
+                                "rope_parameters": rope("default")}),
+    "qwen2": Qwen2Config(**{**LLAMA, "tie_word_embeddings": True, "sliding_window": 7,
+                            "use_sliding_window": False, "max_window_layers": 2,
+                            "rope_parameters": rope("default")}),
+    # head_dim is not hidden_size / heads, and layers 2 and 3 use the window
+    "qwen3": Qwen3Config(**{**LLAMA, "hidden_size": 24, "head_dim": 8, "tie_word_embeddings": True,
+                            "sliding_window": 7, "use_sliding_window": True, "max_window_layers": 2,
+                            "rope_parameters": rope("default")}),
+    "rope_linear": llama(tie_word_embeddings=True, rope_parameters=rope("linear", factor=3.0)),
+    "rope_dynamic": llama(tie_word_embeddings=True, max_position_embeddings=16,
+                          rope_parameters=rope("dynamic", factor=2.0)),
+    "rope_yarn": llama(tie_word_embeddings=True,
+                       rope_parameters=rope("yarn", theta=100.0, factor=4.0,
+                                            original_max_position_embeddings=64)),
+}
+WEIGHTS_OF = {"rope_linear": "llama3_tied", "rope_dynamic": "llama3_tied", "rope_yarn": "llama3_tied"}
+PACKED = {"gpt2": "packed_gpt2", "llama3_tied": "packed_llama"}
+GREEDY = ("gpt2", "llama3_tied")
+
+
+def perturb(model):
+    """Norm weights away from 1 and biases away from 0, so that forgetting one shows; matrices large
+    enough that the layers, not the embeddings, decide the next token."""
+    std = 0.5 if model.config.model_type == "gpt2" else 0.3
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.ndim == 1:
+                base = 0.0 if name.endswith("bias") else 1.0
+                p.copy_(base + 0.2 * torch.randn_like(p))
+            elif p.ndim == 2 and not name.endswith(("embed_tokens.weight", "lm_head.weight", "wte.weight",
+                                                    "wpe.weight")):
+                p.copy_(std * torch.randn_like(p))
+
+
+def load(folder, dtype):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+    return model.eval()  # dropout is 0 anyhow
+
+
+def loss_of(logits, targets):
+    return F.cross_entropy(logits.float().reshape(-1, V), targets.reshape(-1), ignore_index=-100)
+
+
+def visible_mask(first, window=None):
+    """Additive (B,1,T,T): query i sees keys first[i] <= j <= i."""
+    t = first.shape[1]
+    i = torch.arange(t)[None, :, None]
+    j = torch.arange(t)[None, None, :]
+    see = (j <= i) & (j >= first[:, :, None])
+    return torch.zeros(see.shape).masked_fill(~see, torch.finfo(torch.float32).min)[:, None]
+
+
+def forward(model, batch):
+    if batch["first"].any():
+        return model(input_ids=batch["tokens"], position_ids=batch["positions"],
+                     attention_mask=visible_mask(batch["first"]).to(model.dtype)).logits
+    return model(input_ids=batch["tokens"]).logits
+
+
+def make_batch(seed, documents=False):
+    g = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, V, (B, T), generator=g)
+    targets = torch.full((B, T), -100)
+    targets[:, :-1] = tokens[:, 1:]
+    targets[torch.rand((B, T), generator=g) < 0.1] = -100
+    positions = torch.arange(T).expand(B, T).clone()
+    first = torch.zeros((B, T), dtype=torch.long)
+    if documents:
+        for b, starts in enumerate(((0, 5, 6, 17), (0, 11))):
+            for start in starts:
+                first[b, start:] = start
+                if start > 0:
+                    targets[b, start - 1] = -100
+        positions = positions - first
+    return dict(tokens=tokens, targets=targets, positions=positions, first=first)
+
+
+def check_documents(model, batch, logits):
+    """A document alone gives the logits that it has in the pack."""
+    b, start = 0, 6
+    alone = model(input_ids=batch["tokens"][b:b + 1, start:17]).logits
+    assert torch.allclose(alone[0], logits[b, start:17], atol=1e-4), "packing differs"
+
+
+def kept_gradients(name, grads):
+    if name not in WEIGHTS_OF:
+        return grads
+    return {k: g for k, g in grads.items() if "layers.0.self_attn" in k or "layers.3.self_attn" in k}
+
+
+def adamw_losses(folder, batch, noise=0):
+    model = load(folder, torch.float32)
+    if noise:
+        g = torch.Generator().manual_seed(noise)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(1 + 3e-7 * torch.randn(p.shape, generator=g))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.999), eps=1e-8,
+                                  weight_decay=0.01, foreach=False, fused=False)
+    losses = []
+    for _ in range(10):
+        loss = loss_of(forward(model, batch), batch["targets"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def well_conditioned(folder, batch):
+    """Adam divides by the gradient's size, so an element whose gradient is all rounding moves by the
+    whole rate in either direction. A batch serves as golden when weights changed by a few roundings
+    give the same ten losses."""
+    want = torch.tensor(adamw_losses(folder, batch))
+    return all(((torch.tensor(adamw_losses(folder, batch, noise)) - want) / want).abs().max() < 2e-6
+               for noise in range(1, 7))
+
+
+def clear_batch(folder, seed, documents=False):
+    for attempt in range(100):
+        batch = make_batch(seed + 1000 * attempt, documents)
+        if well_conditioned(folder, batch):
+            return batch
+    raise SystemExit(f"{folder}: no well-conditioned batch")
+
+
+def greedy(model):
+    """64 tokens after a prompt whose every choice is clear: no near ties."""
+    for seed in range(400):
+        prompt = torch.randint(0, V, (1, 8), generator=torch.Generator().manual_seed(seed))
+        out = model.generate(prompt, max_new_tokens=64, do_sample=False, eos_token_id=None,
+                             pad_token_id=0, attention_mask=torch.ones_like(prompt))
+        top = model(input_ids=out).logits[0, 7:-1].topk(2).values
+        if len(out[0, 8:].unique()) > 10 and (top[:, 0] - top[:, 1]).min() > 0.005:
+            return dict(prompt=prompt[0].tolist(), greedy=out[0, 8:].tolist())
+    raise SystemExit("no prompt without near ties")
+
+
+def write(folder, name, batch, extra):
+    model = load(folder, torch.float32)
+    logits = forward(model, batch)
+    if batch["first"].any():
+        check_documents(model, batch, logits)
+    loss = loss_of(logits, batch["targets"])
+    loss.backward()
+    grads = {k: p.grad for k, p in model.named_parameters()}
+    golden = {k: v.to(torch.int32) for k, v in batch.items()}
+    golden["logits"] = logits.detach()
+    scalars = dict(loss=loss.item(), adamw_losses=adamw_losses(folder, batch), **extra)
+    for text, dtype in (("bf16", torch.bfloat16), ("f16", torch.float16)):
+        with torch.no_grad():
+            narrow = forward(load(folder, dtype), batch)
+        golden["logits_" + text] = narrow
+        scalars["loss_" + text] = loss_of(narrow, batch["targets"]).item()
+    save_file({k: v.contiguous() for k, v in golden.items()}, f"{folder}/golden.safetensors")
+    save_file({k: v.contiguous() for k, v in kept_gradients(name, grads).items()},
+              f"{folder}/grads.safetensors")
+    with open(f"{folder}/golden.json", "w") as f:
+        json.dump(scalars, f, indent=1)
+        f.write("\n")
+    print(name, {k: v for k, v in scalars.items() if k.startswith("loss")})
+
+
+def save_model(folder, config, seed):
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    perturb(model)
+    model.save_pretrained(folder)
+    if os.path.exists(f"{folder}/generation_config.json"):
+        os.remove(f"{folder}/generation_config.json")
+
+
+def share_weights(folder, of):
+    path = f"{folder}/model.safetensors"
+    if os.path.lexists(path):
+        os.remove(path)
+    os.symlink(f"../{of}/model.safetensors", path)
+
+
+def main():
+    os.chdir(sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__)))
+    for seed, (name, config) in enumerate(VARIANTS.items()):
+        save_model(name, config, seed)
+        if name in WEIGHTS_OF:
+            share_weights(name, WEIGHTS_OF[name])
+        extra = greedy(load(name, torch.float32)) if name in GREEDY else {}
+        write(name, name, clear_batch(name, 100 + seed), extra)
+        if name in PACKED:
+            packed = PACKED[name]
+            os.makedirs(packed, exist_ok=True)
+            with open(f"{name}/config.json") as source, open(f"{packed}/config.json", "w") as copy:
+                copy.write(source.read())
+            share_weights(packed, name)
+            write(packed, packed, clear_batch(packed, 200 + seed, documents=True), {})
+
+
+if __name__ == "__main__":
+    main()
