@@ -255,6 +255,12 @@ DSI_INLINE vf vf_scale2(vf a, vf n) /* a·2^n, n integral in [-250,250] */
     return _mm256_mul_ps(_mm256_mul_ps(a, _mm256_castsi256_ps(p)), _mm256_castsi256_ps(q));
 }
 
+DSI_INLINE vf vf_scale2_normal(vf a, vf n) /* likewise where the result is a normal number */
+{
+    const vi k = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), k));
+}
+
 DSI_INLINE vf vf_rcp(vf a) /* 1/a within 2 ulp for normal results; NaN for 0 and infinity */
 {
     const vf r = _mm256_rcp_ps(a);

@@ -244,6 +244,11 @@ DSI_INLINE vf vf_scale2(vf a, vf n) /* a·2^n, n integral in [-250,250] */
     return _mm512_scalef_ps(a, n);
 }
 
+DSI_INLINE vf vf_scale2_normal(vf a, vf n) /* likewise where the result is a normal number */
+{
+    return _mm512_scalef_ps(a, n);
+}
+
 DSI_INLINE vf vf_rcp(vf a) /* 1/a within 2 ulp for normal results; NaN for 0 and infinity */
 {
     const vf r = _mm512_rcp14_ps(a);
@@ -372,7 +377,9 @@ DSI_INLINE vi vf_bf16_bits(vf v) /* rounded to nearest even, in the high halves 
 
 DSI_INLINE __m256i vf_narrow_bf16(vf v)
 {
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(vf_bf16_bits(v), 16));
+    const vi odd_words = _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 31, 29,
+                                          27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    return _mm512_castsi512_si256(_mm512_permutexvar_epi16(odd_words, vf_bf16_bits(v)));
 }
 
 DSI_INLINE vf vf_round_bf16(vf v)

@@ -98,51 +98,68 @@ DSI_INLINE vf vf_erf(vf x)
     return vf_select(vf_lt(a, vf_set(1.0f)), small, vf_copysign(large, x));
 }
 
-/* 1/(1+e^-x), error below 3 ulp, exactly 0 and 1 at the ends; *rest_out = 1 - sigmoid without
- * cancellation. */
-DSI_INLINE vf vf_sigmoid_pair(vf x, vf *rest_out)
+/* 1/(1+e^-x), error below 3 ulp, exactly 0 and 1 at the ends. */
+DSI_INLINE vf vf_sigmoid(vf x)
 {
     const vf e = vf_exp(vf_neg(vf_max(vf_set(-87.0f), x))); /* finite, as vf_rcp needs */
     const vf y = vf_rcp(vf_add(vf_set(1.0f), e));
-    *rest_out = vf_mul(e, y);
     return vf_select(vf_lt(x, vf_set(-87.0f)), vf_zero(), y);
 }
 
-DSI_INLINE vf vf_sigmoid(vf x)
+/* 1/(1+2^t) with an absolute error below 2^-22, for the activations; 0 from t = 126 on. *rest_out
+ * is the rest to 1, without cancellation. */
+DSI_INLINE vf vf_gate(vf t, vf *rest_out)
 {
-    vf rest;
-    return vf_sigmoid_pair(x, &rest);
+    const vf x = vf_max(vf_set(-125.0f), vf_min(vf_set(126.0f), t)); /* NaN passes */
+    const vf n = vf_round(x);
+    const vf f = vf_sub(x, n);
+    vf p = vf_set(0x1.5bb9dcp-10f); /* 2^f, |f| <= 1/2, within 1e-7 */
+    p = vf_fma(p, f, vf_set(0x1.3ceab6p-7f));
+    p = vf_fma(p, f, vf_set(0x1.c6b754p-5f));
+    p = vf_fma(p, f, vf_set(0x1.ebf9bcp-3f));
+    p = vf_fma(p, f, vf_set(0x1.62e42ap-1f));
+    p = vf_fma(p, f, vf_set(1.0f));
+    const vf e = vf_scale2_normal(p, n);
+    const vf y = vf_rcp(vf_add(vf_set(1.0f), e));
+    *rest_out = vf_mul(e, y);
+    return vf_select(vf_ge(t, vf_set(126.0f)), vf_zero(), y);
 }
+
+#define VF_LOG2_E 1.4426950408889634
 
 /* x·sigmoid(x) and its derivative. */
 DSI_INLINE vf vf_silu(vf x)
 {
-    return vf_mul(x, vf_sigmoid(x));
+    vf rest;
+    return vf_mul(x, vf_gate(vf_mul(x, vf_set((float)-VF_LOG2_E)), &rest));
 }
 
 DSI_INLINE vf vf_silu_slope(vf x)
 {
     vf rest;
-    const vf s = vf_sigmoid_pair(x, &rest);
+    const vf s = vf_gate(vf_mul(x, vf_set((float)-VF_LOG2_E)), &rest);
     return vf_fma(vf_mul(x, s), rest, s);
 }
 
-/* 2u with u = √(2/π)·(x + 0.044715·x³): gelu(x) = x·(1+tanh u)/2 = x·sigmoid(2u). */
-DSI_INLINE vf vf_gelu_tanh_argument(vf x)
+/* gelu(x) = x·(1+tanh u)/2 = x·sigmoid(2u) with 2u = a·x + b·x³, a = 2·√(2/π), b = 0.044715·a.
+ * This is the gate of 2u. */
+DSI_INLINE vf vf_gelu_tanh_gate(vf x, vf *rest_out)
 {
-    const vf inner = vf_fma(vf_mul(x, x), vf_set(0.0713548162726f), vf_set(1.5957691216057f));
-    return vf_mul(x, inner);
+    const vf b = vf_set((float)(-0.0713548162726009 * VF_LOG2_E));
+    const vf a = vf_set((float)(-1.5957691216057308 * VF_LOG2_E));
+    return vf_gate(vf_mul(x, vf_fma(vf_mul(x, x), b, a)), rest_out);
 }
 
 DSI_INLINE vf vf_gelu_tanh(vf x)
 {
-    return vf_mul(x, vf_sigmoid(vf_gelu_tanh_argument(x)));
+    vf rest;
+    return vf_mul(x, vf_gelu_tanh_gate(x, &rest));
 }
 
 DSI_INLINE vf vf_gelu_tanh_slope(vf x)
 {
     vf rest;
-    const vf s = vf_sigmoid_pair(vf_gelu_tanh_argument(x), &rest);
+    const vf s = vf_gelu_tanh_gate(x, &rest);
     const vf du = vf_fma(vf_mul(x, x), vf_set(0.2140644488178f), vf_set(1.5957691216057f));
     return vf_fma(vf_mul(vf_mul(x, du), s), rest, s);
 }
