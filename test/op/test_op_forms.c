@@ -1,0 +1,359 @@
+/* Forms of one computation agree bit for bit in fp32 on the reference kernels: fused and unfused,
+ * packed and split, masked and separate, whole and by samples. */
+#include "base/rng.h"
+#include "common/check.h"
+#include "ir/graph.h"
+#include "op/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_TENSORS = 64 };
+
+typedef struct fixture {
+    ds_ctx *ctx;
+    void *memory[MOST_TENSORS];
+    uint32_t n;
+} fixture;
+
+static ds_tensor new_tensor(fixture *f, ds_dtype dtype, ds_shape shape)
+{
+    const ds_tensor t = {NULL, {dtype, shape}};
+    assert_true(f->n < MOST_TENSORS);
+    void *data = calloc(1, ds_meta_bytes(t.meta) + 8);
+    assert_non_null(data);
+    f->memory[f->n++] = data;
+    return (ds_tensor){data, t.meta};
+}
+
+static ds_tensor noise(fixture *f, ds_shape shape, uint32_t site)
+{
+    const ds_tensor t = new_tensor(f, DS_DTYPE_F32, shape);
+    for (int64_t i = 0; i < ds_shape_count(shape); ++i) {
+        ((float *)t.data)[i] = dsi_rng_normal(17, site, (uint64_t)i);
+    }
+    return t;
+}
+
+static ds_tensor integers(fixture *f, ds_shape shape, const int32_t *values)
+{
+    const ds_tensor t = new_tensor(f, DS_DTYPE_I32, shape);
+    memcpy(t.data, values, ds_meta_bytes(t.meta));
+    return t;
+}
+
+static ds_tensor random_state(fixture *f, int64_t sample)
+{
+    const ds_tensor t = new_tensor(f, DS_DTYPE_I64, ds_shape_1d(4));
+    ((int64_t *)t.data)[0] = 99;
+    ((int64_t *)t.data)[1] = 4;
+    ((int64_t *)t.data)[2] = sample;
+    return t;
+}
+
+/* Runs the reference kernel; outputs are allocated. */
+static void run(fixture *f, const ds_op *op, const void *attrs, const ds_tensor *in, uint32_t n_in,
+                ds_tensor *out)
+{
+    ds_meta in_meta[DS_MAX_IN];
+    ds_meta out_meta[DS_MAX_OUT];
+    for (uint32_t i = 0; i < n_in; ++i) {
+        in_meta[i] = in[i].meta;
+    }
+    CHECK_OK(f->ctx, dsi_graph_infer(f->ctx, op, attrs, in_meta, n_in, out_meta));
+    for (uint32_t i = 0; i < op->n_out; ++i) {
+        out[i] = (ds_tensor){0};
+        if (out_meta[i].dtype != DS_DTYPE_NONE) {
+            out[i] = new_tensor(f, out_meta[i].dtype, out_meta[i].shape);
+        }
+    }
+    const ds_kernel_sig sig = {op, attrs, n_in, op->n_out, in_meta, out_meta, 2};
+    const ds_kernel *kernel = op_reference(&sig);
+    assert_non_null(kernel);
+    const size_t bytes = kernel->work_bytes != NULL ? kernel->work_bytes(&sig) : 0;
+    void *work = malloc(bytes + 1);
+    assert_non_null(work);
+    const ds_kernel_call call = {f->ctx, &sig, in, out, work};
+    CHECK_OK(f->ctx, kernel->run(&call));
+    free(work);
+}
+
+static ds_tensor run1(fixture *f, const ds_op *op, const void *attrs, const ds_tensor *in,
+                      uint32_t n_in)
+{
+    ds_tensor out[DS_MAX_OUT];
+    run(f, op, attrs, in, n_in, out);
+    return out[0];
+}
+
+static ds_tensor add(fixture *f, ds_tensor a, ds_tensor b)
+{
+    const ds_tensor in[2] = {a, b};
+    return run1(f, &dsi_op_add, NULL, in, 2);
+}
+
+static void same_bits(ds_tensor a, ds_tensor b)
+{
+    assert_true(a.data != b.data && ds_meta_bytes(a.meta) == ds_meta_bytes(b.meta));
+    assert_memory_equal(a.data, b.data, ds_meta_bytes(a.meta));
+}
+
+/* Rows [start, start+n) of the first dim, as a view. */
+static ds_tensor rows(ds_tensor t, int64_t start, int64_t n)
+{
+    const size_t each = ds_meta_bytes(t.meta) / (size_t)t.meta.shape.dims[0];
+    t.data = (char *)t.data + (size_t)start * each;
+    t.meta.shape.dims[0] = n;
+    return t;
+}
+
+static const ds_tensor absent;
+
+static void fused_linear_equals_its_parts(void **state)
+{
+    fixture *f = *state;
+    const ds_tensor x = noise(f, ds_shape_2d(7, 33), 1);
+    const ds_tensor w = noise(f, ds_shape_2d(33, 40), 2);
+    const ds_tensor bias = noise(f, ds_shape_1d(40), 3);
+    const ds_tensor residual = noise(f, ds_shape_2d(7, 40), 4);
+    const dsi_linear_attrs fused = {
+        .transposed = 1, .activation = DSI_ACT_GELU_TANH, .save_pre = 1};
+    const dsi_linear_attrs plain = {.transposed = 1};
+    const dsi_act_attrs act = {.kind = DSI_ACT_GELU_TANH};
+    const ds_tensor in[4] = {x, w, bias, residual};
+    ds_tensor out[DS_MAX_OUT];
+    run(f, &dsi_op_linear, &fused, in, 4, out);
+    const ds_tensor pre = run1(f, &dsi_op_linear, &plain, in, 3);
+    same_bits(out[1], pre);
+    same_bits(out[0], add(f, run1(f, &dsi_op_activation, &act, &pre, 1), residual));
+}
+
+static void accumulating_forms_equal_a_sum(void **state)
+{
+    fixture *f = *state;
+    const ds_tensor x = noise(f, ds_shape_2d(19, 33), 1);
+    const ds_tensor dy = noise(f, ds_shape_2d(19, 40), 2);
+    const ds_tensor dw_in = noise(f, ds_shape_2d(40, 33), 3);
+    const ds_tensor dbias_in = noise(f, ds_shape_1d(40), 4);
+    const dsi_linear_dw_attrs attrs = {.with_bias = 1};
+    const ds_tensor in[4] = {x, dy, dw_in, dbias_in};
+    ds_tensor fused[DS_MAX_OUT];
+    ds_tensor plain[DS_MAX_OUT];
+    run(f, &dsi_op_linear_dw, &attrs, in, 4, fused);
+    run(f, &dsi_op_linear_dw, &attrs, in, 2, plain);
+    same_bits(fused[0], add(f, plain[0], dw_in));
+    same_bits(fused[1], add(f, plain[1], dbias_in));
+}
+
+static void norm_backward_adds_the_residual_gradient(void **state)
+{
+    fixture *f = *state;
+    const ds_tensor x = noise(f, ds_shape_2d(9, 33), 1);
+    const ds_tensor w = noise(f, ds_shape_1d(33), 2);
+    const ds_tensor dy = noise(f, ds_shape_2d(9, 33), 3);
+    const ds_tensor dres = noise(f, ds_shape_2d(9, 33), 4);
+    const dsi_norm_attrs eps = {.eps = 1e-5};
+    const dsi_norm_backward_attrs no_bias = {0};
+    const ds_tensor forward_in[2] = {x, w};
+    ds_tensor y[DS_MAX_OUT];
+    run(f, &dsi_op_layer_norm, &eps, forward_in, 2, y);
+    const ds_tensor layer[6] = {dy, x, w, y[1], y[2], dres};
+    same_bits(run1(f, &dsi_op_layer_norm_backward, &no_bias, layer, 6),
+              add(f, run1(f, &dsi_op_layer_norm_backward, &no_bias, layer, 5), dres));
+    run(f, &dsi_op_rms_norm, &eps, forward_in, 2, y);
+    const ds_tensor rms[5] = {dy, x, w, y[1], dres};
+    same_bits(run1(f, &dsi_op_rms_norm_backward, NULL, rms, 5),
+              add(f, run1(f, &dsi_op_rms_norm_backward, NULL, rms, 4), dres));
+}
+
+/* The fused loss equals projection, then loss; so do its gradients. */
+static void fused_loss_equals_its_parts(void **state)
+{
+    fixture *f = *state;
+    const int32_t t[6] = {3, 0, -100, 66, 12, 3};
+    const dsi_ce_attrs ce = {.ignore_index = -100};
+    const dsi_linear_attrs linear = {0};
+    const ds_tensor targets = integers(f, ds_shape_1d(6), t);
+    const ds_tensor in[3] = {noise(f, ds_shape_2d(6, 33), 1), noise(f, ds_shape_2d(67, 33), 2),
+                             targets};
+    ds_tensor fused[DS_MAX_OUT];
+    ds_tensor parts[DS_MAX_OUT];
+    run(f, &dsi_op_linear_cross_entropy, &ce, in, 3, fused);
+    const ds_tensor logits = run1(f, &dsi_op_linear, &linear, in, 2);
+    const ds_tensor loss_in[2] = {logits, targets};
+    run(f, &dsi_op_cross_entropy, &ce, loss_in, 2, parts);
+    for (int i = 0; i < 3; ++i) {
+        same_bits(fused[i], parts[i]);
+    }
+    assert_true(*(float *)fused[2].data == 5.0f);
+    const ds_tensor one = new_tensor(f, DS_DTYPE_F32, (ds_shape){0});
+    *(float *)one.data = 1.5f;
+    const ds_tensor back[6] = {one, in[0], in[1], targets, fused[1], fused[2]};
+    ds_tensor d[DS_MAX_OUT];
+    run(f, &dsi_op_linear_cross_entropy_backward, &ce, back, 6, d);
+    const ds_tensor loss_back[5] = {one, logits, targets, parts[1], parts[2]};
+    const ds_tensor dz = run1(f, &dsi_op_cross_entropy_backward, &ce, loss_back, 5);
+    const dsi_linear_attrs flipped = {.transposed = 1};
+    const ds_tensor dx_in[2] = {dz, in[1]};
+    same_bits(d[0], run1(f, &dsi_op_linear, &flipped, dx_in, 2));
+    const dsi_linear_dw_attrs dw = {0};
+    const ds_tensor dw_in[2] = {in[0], dz};
+    same_bits(d[1], run1(f, &dsi_op_linear_dw, &dw, dw_in, 2));
+}
+
+enum { HEADS = 4, KV = 2, D = 8, T = 12, Q = HEADS * D, C = KV * D };
+#define BASE .n_heads = HEADS, .n_kv_heads = KV, .head_dim = D, .causal = 1, .scale = 0.35
+
+static void packed_attention_equals_split(void **state)
+{
+    fixture *f = *state;
+    const dsi_attention_attrs split = {BASE};
+    const dsi_attention_attrs packed = {BASE, .packed = 1};
+    const dsi_attention_attrs wide = {BASE, .packed = 1, .window = T};
+    const ds_tensor all = noise(f, ds_shape_3d(2, T, Q + 2 * C), 1);
+    ds_tensor part[3];
+    const int64_t start[3] = {0, Q, Q + C};
+    const int64_t length[3] = {Q, C, C};
+    for (int i = 0; i < 3; ++i) {
+        const dsi_slice_attrs cut = {.dim = 2, .start = start[i], .length = length[i]};
+        part[i] = run1(f, &dsi_op_slice, &cut, &all, 1);
+    }
+    const ds_tensor y = run1(f, &dsi_op_attention, &packed, &all, 1);
+    same_bits(y, run1(f, &dsi_op_attention, &split, part, 3));
+    same_bits(y, run1(f, &dsi_op_attention, &wide, &all, 1));
+}
+
+/* Two documents in one row see what they see alone. */
+static void documents_do_not_see_each_other(void **state)
+{
+    fixture *f = *state;
+    enum { CUT = 5 };
+    const dsi_attention_attrs attrs = {BASE, .packed = 1};
+    const ds_tensor all = noise(f, ds_shape_3d(1, T, Q + 2 * C), 1);
+    int32_t first[T];
+    for (int i = 0; i < T; ++i) {
+        first[i] = i < CUT ? 0 : CUT;
+    }
+    const ds_tensor in[4] = {all, absent, absent, integers(f, ds_shape_2d(1, T), first)};
+    ds_tensor y = run1(f, &dsi_op_attention, &attrs, in, 4);
+    y.meta.shape = ds_shape_2d(T, Q);
+    for (int document = 0; document < 2; ++document) {
+        const int64_t start = document == 0 ? 0 : CUT;
+        const int64_t n = document == 0 ? CUT : T - CUT;
+        ds_tensor flat = all;
+        flat.meta.shape = ds_shape_2d(T, Q + 2 * C);
+        ds_tensor own = rows(flat, start, n);
+        own.meta.shape = ds_shape_3d(1, n, Q + 2 * C);
+        same_bits(rows(y, start, n), run1(f, &dsi_op_attention, &attrs, &own, 1));
+    }
+}
+
+/* Generation: the last query over a cache longer than the sequence equals the last row. */
+static void a_query_at_an_offset_equals_its_row(void **state)
+{
+    fixture *f = *state;
+    enum { LONG = T + 5 };
+    const dsi_attention_attrs attrs = {BASE, .window = 7};
+    const ds_tensor q = noise(f, ds_shape_3d(1, T, Q), 1);
+    const ds_tensor k = noise(f, ds_shape_3d(1, LONG, C), 2);
+    const ds_tensor v = noise(f, ds_shape_3d(1, LONG, C), 3);
+    ds_tensor k_now = k;
+    ds_tensor v_now = v;
+    k_now.meta.shape.dims[1] = T;
+    v_now.meta.shape.dims[1] = T;
+    const ds_tensor whole_in[3] = {q, k_now, v_now};
+    ds_tensor whole = run1(f, &dsi_op_attention, &attrs, whole_in, 3);
+    whole.meta.shape = ds_shape_2d(T, Q);
+    ds_tensor last = q;
+    last.meta.shape = ds_shape_2d(T, Q);
+    last = rows(last, T - 1, 1);
+    last.meta.shape = ds_shape_3d(1, 1, Q);
+    const int32_t offset[1] = {T - 1};
+    const ds_tensor in[5] = {last, k, v, absent, integers(f, ds_shape_1d(1), offset)};
+    same_bits(rows(whole, T - 1, 1), run1(f, &dsi_op_attention, &attrs, in, 5));
+}
+
+/* A query that sees no key gives 0 and an lse of -Inf, and no gradient. */
+static void a_query_without_keys_gives_zero(void **state)
+{
+    fixture *f = *state;
+    const dsi_attention_attrs attrs = {BASE, .packed = 1};
+    const int32_t first[3] = {0, 2, 2};
+    const ds_tensor in[4] = {noise(f, ds_shape_3d(1, 3, Q + 2 * C), 1), absent, absent,
+                             integers(f, ds_shape_2d(1, 3), first)};
+    ds_tensor out[DS_MAX_OUT];
+    run(f, &dsi_op_attention, &attrs, in, 4, out);
+    const ds_tensor back[7] = {
+        noise(f, ds_shape_3d(1, 3, Q), 2), in[0], absent, absent, out[0], out[1], in[3]};
+    const ds_tensor d = run1(f, &dsi_op_attention_backward, &attrs, back, 7);
+    for (int c = 0; c < Q; ++c) {
+        assert_true(((float *)out[0].data)[Q + c] == 0.0f);
+        assert_true(((float *)d.data)[Q + 2 * C + c] == 0.0f);
+    }
+    assert_true(isinf(((float *)out[1].data)[1]) && ((float *)out[1].data)[1] < 0.0f);
+}
+
+/* Dropout is keyed by the global sample: a batch cut in two drops the same elements. */
+static void dropout_does_not_depend_on_the_split(void **state)
+{
+    fixture *f = *state;
+    const dsi_dropout_attrs attrs = {.p = 0.25, .site = 3};
+    const ds_tensor x = noise(f, ds_shape_3d(4, 50, 33), 1);
+    const ds_tensor whole_in[2] = {x, random_state(f, 6)};
+    const ds_tensor y = run1(f, &dsi_op_dropout, &attrs, whole_in, 2);
+    for (int64_t half = 0; half < 2; ++half) {
+        const ds_tensor in[2] = {rows(x, 2 * half, 2), random_state(f, 6 + 2 * half)};
+        same_bits(rows(y, 2 * half, 2), run1(f, &dsi_op_dropout, &attrs, in, 2));
+    }
+    const int64_t n = ds_shape_count(x.meta.shape);
+    int64_t dropped = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        dropped += ((float *)y.data)[i] == 0.0f;
+    }
+    const double deviation = sqrt((double)n * 0.25 * 0.75);
+    assert_true(fabs((double)dropped - 0.25 * (double)n) < 4.0 * deviation);
+    const dsi_attention_attrs heads = {BASE, .packed = 1, .dropout = 0.25, .site = 3};
+    const ds_tensor qkv = noise(f, ds_shape_3d(2, T, Q + 2 * C), 2);
+    const ds_tensor both[6] = {qkv, absent, absent, absent, absent, random_state(f, 6)};
+    const ds_tensor second[6] = {rows(qkv, 1, 1), absent, absent,
+                                 absent,          absent, random_state(f, 7)};
+    same_bits(rows(run1(f, &dsi_op_attention, &heads, both, 6), 1, 1),
+              run1(f, &dsi_op_attention, &heads, second, 6));
+}
+
+static int set_up(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    *state = f;
+    return f == NULL || ds_ctx_create(NULL, &f->ctx) < 0 ? -1 : 0;
+}
+
+static int tear_down(void **state)
+{
+    fixture *f = *state;
+    for (uint32_t i = 0; i < f->n; ++i) {
+        free(f->memory[i]);
+    }
+    ds_ctx_destroy(&f->ctx);
+    free(f);
+    return 0;
+}
+
+#define FORM(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        FORM(fused_linear_equals_its_parts),
+        FORM(accumulating_forms_equal_a_sum),
+        FORM(norm_backward_adds_the_residual_gradient),
+        FORM(fused_loss_equals_its_parts),
+        FORM(packed_attention_equals_split),
+        FORM(documents_do_not_see_each_other),
+        FORM(a_query_at_an_offset_equals_its_row),
+        FORM(a_query_without_keys_gives_zero),
+        FORM(dropout_does_not_depend_on_the_split),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
