@@ -184,4 +184,59 @@ static inline bool attn_shape_fits(const ds_kernel_sig *sig, uint32_t at)
            sig->in[at].shape.dims[1] < INT32_MAX / 2;
 }
 
+/* ---- work ------------------------------------------------------------------------------------ */
+/* Lays out a workspace: base NULL only measures. */
+typedef struct attn_carver {
+    char *base;
+    size_t bytes;
+} attn_carver;
+
+static inline void *attn_carve(attn_carver *c, size_t bytes)
+{
+    void *at = c->base != NULL ? c->base + c->bytes : NULL;
+    c->bytes += (bytes + 63) / 64 * 64;
+    return at;
+}
+
+/* Tasks: kv heads of all samples × chunks of queries (or keys). */
+typedef struct attn_split {
+    int64_t n_heads, n_chunks, length;
+} attn_split;
+
+/* Few heads for many threads: chunks of whole blocks, so that there are some four tasks a thread.
+ */
+static inline attn_split attn_split_of(const attn_shape *s, uint32_t n_threads,
+                                               int64_t block)
+{
+    const int64_t heads = s->n_batch * s->n_kv;
+    const int64_t wanted = 4 * (int64_t)n_threads;
+    const int64_t blocks = (s->n_queries + block - 1) / block;
+    const int64_t chunks =
+        n_threads == 1 || heads >= wanted ? 1 : attn_min(blocks, (wanted + heads - 1) / heads);
+    const int64_t length = (blocks + chunks - 1) / chunks * block;
+    return (attn_split){heads, (s->n_queries + length - 1) / length, length};
+}
+
+/* Queries [begin,end) of kv head `head` (sample·n_kv + kv); later chunks, which see more, first. */
+static inline void attn_range(const attn_split *p, int64_t n_queries, uint32_t task,
+                                  int64_t *head_out, int64_t *begin_out, int64_t *end_out)
+{
+    const int64_t chunk = p->n_chunks - 1 - (int64_t)task / p->n_heads;
+    *head_out = (int64_t)task % p->n_heads;
+    *begin_out = chunk * p->length;
+    *end_out = attn_min(n_queries, *begin_out + p->length);
+}
+
+/* A workspace a thread: the pool must have no more threads than the signature said. */
+static inline ds_status attn_check_threads(const ds_kernel_call *call)
+{
+    const uint32_t n = ds_ctx_n_threads(call->ctx);
+    if (n > call->sig->n_threads) {
+        return ds_fail(call->ctx, DS_ERR_ARG,
+                       "%s: the context has %u threads, but the kernel was planned for %u",
+                       call->sig->op->name, n, call->sig->n_threads);
+    }
+    return DS_OK;
+}
+
 #endif

@@ -26,24 +26,24 @@ typedef struct forward_job {
     attn_shape s;
     attn_data x;
     attn_dropout drop;
-    amx_attn_split split;
+    attn_split split;
 } forward_job;
 
 static size_t carve(forward_work *w, const attn_shape *s, void *base)
 {
     const size_t width = (size_t)attn_steps(s->d) * 32;
     const size_t keys = (size_t)attn_round_up(s->n_keys, 32);
-    amx_attn_carver c = {base, 0};
-    w->scores = amx_attn_carve(&c, (size_t)KEYS * QUERIES * sizeof(float));
-    w->p = amx_attn_carve(&c, (size_t)KEYS * QUERIES * sizeof(uint16_t));
-    w->y = amx_attn_carve(&c, width * QUERIES * sizeof(float));
-    w->q = amx_attn_carve(&c, width * QUERIES * sizeof(uint16_t));
-    w->k = amx_attn_carve(&c, width * keys * sizeof(uint16_t));
-    w->v = amx_attn_carve(&c, width * keys * sizeof(uint16_t));
-    w->top = amx_attn_carve(&c, QUERIES * sizeof(float));
-    w->sum = amx_attn_carve(&c, QUERIES * sizeof(float));
-    w->first = amx_attn_carve(&c, QUERIES * sizeof(int32_t));
-    w->last = amx_attn_carve(&c, QUERIES * sizeof(int32_t));
+    attn_carver c = {base, 0};
+    w->scores = attn_carve(&c, (size_t)KEYS * QUERIES * sizeof(float));
+    w->p = attn_carve(&c, (size_t)KEYS * QUERIES * sizeof(uint16_t));
+    w->y = attn_carve(&c, width * QUERIES * sizeof(float));
+    w->q = attn_carve(&c, width * QUERIES * sizeof(uint16_t));
+    w->k = attn_carve(&c, width * keys * sizeof(uint16_t));
+    w->v = attn_carve(&c, width * keys * sizeof(uint16_t));
+    w->top = attn_carve(&c, QUERIES * sizeof(float));
+    w->sum = attn_carve(&c, QUERIES * sizeof(float));
+    w->first = attn_carve(&c, QUERIES * sizeof(int32_t));
+    w->last = attn_carve(&c, QUERIES * sizeof(int32_t));
     return c.bytes;
 }
 
@@ -261,7 +261,7 @@ static void forward_task(void *arg, uint32_t task, uint32_t thread)
     int64_t head;
     int64_t i0;
     int64_t i1;
-    amx_attn_range(&job->split, s->n_queries, task, &head, &i0, &i1);
+    attn_range(&job->split, s->n_queries, task, &head, &i0, &i1);
     const int64_t b = head / s->n_kv;
     const int64_t kv = head % s->n_kv;
     block q = {.job = job, .w = &w, .b = b, .key_base = pack_keys(job, &w, b, kv, i0, i1)};
@@ -293,10 +293,11 @@ static size_t work_bytes(const ds_kernel_sig *sig)
 
 static ds_status run(const ds_kernel_call *call)
 {
+    DS_TRY(attn_check_threads(call));
     forward_job job = {.call = call, .s = attn_shape_of(call->sig, 0)};
     job.x = attn_data_of(call, &job.s, 0, 3, 4, 5);
     job.drop = attn_dropout_of(&job.s, &job.x);
-    job.split = amx_attn_split_of(&job.s, call->sig->n_threads, QUERIES);
+    job.split = attn_split_of(&job.s, call->sig->n_threads, QUERIES);
     ds_parallel(call->ctx, forward_task, &job, (uint32_t)(job.split.n_heads * job.split.n_chunks));
     return DS_OK;
 }

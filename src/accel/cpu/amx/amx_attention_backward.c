@@ -50,26 +50,26 @@ static size_t carve(backward_work *w, const attn_shape *s, void *base)
     const size_t width = (size_t)attn_steps(s->d) * 32;
     const size_t keys = (size_t)attn_round_up(s->n_keys, 32);
     const size_t queries = (size_t)attn_round_up(s->n_queries, 32);
-    amx_attn_carver c = {base, 0};
-    w->scores = amx_attn_carve(&c, SCORES * sizeof(float));
-    w->dp = amx_attn_carve(&c, SCORES * sizeof(float));
-    w->p = amx_attn_carve(&c, SCORES * sizeof(uint16_t));
-    w->ds = amx_attn_carve(&c, SCORES * sizeof(uint16_t));
-    w->ds_pairs = amx_attn_carve(&c, SCORES * sizeof(uint16_t));
-    w->k = amx_attn_carve(&c, keys * width * sizeof(uint16_t));
-    w->v = amx_attn_carve(&c, keys * width * sizeof(uint16_t));
-    w->k_cols = amx_attn_carve(&c, keys * width * sizeof(uint16_t));
-    w->q = amx_attn_carve(&c, queries * width * sizeof(uint16_t));
-    w->dy = amx_attn_carve(&c, queries * width * sizeof(uint16_t));
-    w->q_pairs = amx_attn_carve(&c, queries * width * sizeof(uint16_t));
-    w->dy_pairs = amx_attn_carve(&c, queries * width * sizeof(uint16_t));
-    w->dk = amx_attn_carve(&c, keys * width * sizeof(float));
-    w->dv = amx_attn_carve(&c, keys * width * sizeof(float));
-    w->dq = amx_attn_carve(&c, queries * width * sizeof(float));
-    w->lse2 = amx_attn_carve(&c, queries * sizeof(float));
-    w->delta = amx_attn_carve(&c, queries * sizeof(float));
-    w->first = amx_attn_carve(&c, queries * sizeof(int32_t));
-    w->last = amx_attn_carve(&c, queries * sizeof(int32_t));
+    attn_carver c = {base, 0};
+    w->scores = attn_carve(&c, SCORES * sizeof(float));
+    w->dp = attn_carve(&c, SCORES * sizeof(float));
+    w->p = attn_carve(&c, SCORES * sizeof(uint16_t));
+    w->ds = attn_carve(&c, SCORES * sizeof(uint16_t));
+    w->ds_pairs = attn_carve(&c, SCORES * sizeof(uint16_t));
+    w->k = attn_carve(&c, keys * width * sizeof(uint16_t));
+    w->v = attn_carve(&c, keys * width * sizeof(uint16_t));
+    w->k_cols = attn_carve(&c, keys * width * sizeof(uint16_t));
+    w->q = attn_carve(&c, queries * width * sizeof(uint16_t));
+    w->dy = attn_carve(&c, queries * width * sizeof(uint16_t));
+    w->q_pairs = attn_carve(&c, queries * width * sizeof(uint16_t));
+    w->dy_pairs = attn_carve(&c, queries * width * sizeof(uint16_t));
+    w->dk = attn_carve(&c, keys * width * sizeof(float));
+    w->dv = attn_carve(&c, keys * width * sizeof(float));
+    w->dq = attn_carve(&c, queries * width * sizeof(float));
+    w->lse2 = attn_carve(&c, queries * sizeof(float));
+    w->delta = attn_carve(&c, queries * sizeof(float));
+    w->first = attn_carve(&c, queries * sizeof(int32_t));
+    w->last = attn_carve(&c, queries * sizeof(int32_t));
     return c.bytes;
 }
 
@@ -376,6 +376,7 @@ static size_t work_bytes(const ds_kernel_sig *sig)
 
 static ds_status run(const ds_kernel_call *call)
 {
+    DS_TRY(attn_check_threads(call));
     backward_job job = {.call = call, .s = attn_shape_of(call->sig, 1)};
     job.x = attn_data_of(call, &job.s, 1, 6, 0, 7);
     job.drop = attn_dropout_of(&job.s, &job.x);

@@ -27,6 +27,8 @@
     X(relu)                                                                                        \
     X(square)                                                                                      \
     X(relu_backward)                                                                               \
+    X(attention)                                                                                   \
+    X(attention_backward)                                                                          \
     X(adam)                                                                                        \
     X(sgd)                                                                                         \
     X(lion)                                                                                        \
