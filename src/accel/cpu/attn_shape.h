@@ -205,8 +205,7 @@ typedef struct attn_split {
 
 /* Few heads for many threads: chunks of whole blocks, so that there are some four tasks a thread.
  */
-static inline attn_split attn_split_of(const attn_shape *s, uint32_t n_threads,
-                                               int64_t block)
+static inline attn_split attn_split_of(const attn_shape *s, uint32_t n_threads, int64_t block)
 {
     const int64_t heads = s->n_batch * s->n_kv;
     const int64_t wanted = 4 * (int64_t)n_threads;
@@ -219,7 +218,7 @@ static inline attn_split attn_split_of(const attn_shape *s, uint32_t n_threads,
 
 /* Queries [begin,end) of kv head `head` (sample·n_kv + kv); later chunks, which see more, first. */
 static inline void attn_range(const attn_split *p, int64_t n_queries, uint32_t task,
-                                  int64_t *head_out, int64_t *begin_out, int64_t *end_out)
+                              int64_t *head_out, int64_t *begin_out, int64_t *end_out)
 {
     const int64_t chunk = p->n_chunks - 1 - (int64_t)task / p->n_heads;
     *head_out = (int64_t)task % p->n_heads;

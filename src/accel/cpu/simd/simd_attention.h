@@ -12,8 +12,8 @@
 enum {
     ATTN_VECTORS = 3, /* of queries in a block */
     ATTN_QUERIES = ATTN_VECTORS * VF_WIDTH,
-    ATTN_KEYS = 64,                         /* in a block */
-    ATTN_ROWS = VF_WIDTH == 16 ? 8 : 4      /* rows of C in registers */
+    ATTN_KEYS = 64,                    /* in a block */
+    ATTN_ROWS = VF_WIDTH == 16 ? 8 : 4 /* rows of C in registers */
 };
 
 typedef struct attn_matrices {

@@ -9,12 +9,12 @@
 #include "accel/cpu/simd/simd_attention.h"
 
 typedef struct backward_work {
-    float *scores, *dp;           /* [ATTN_KEYS][ATTN_QUERIES] */
-    float *k, *v, *dk, *dv;       /* [key][width] */
-    float *q_rows, *dy_rows;      /* [query][width] */
-    float *q_lanes, *dy_lanes;    /* [block of queries][d][ATTN_QUERIES] */
-    float *dq;                    /* likewise */
-    float *lse2, *delta;          /* a query */
+    float *scores, *dp;        /* [ATTN_KEYS][ATTN_QUERIES] */
+    float *k, *v, *dk, *dv;    /* [key][width] */
+    float *q_rows, *dy_rows;   /* [query][width] */
+    float *q_lanes, *dy_lanes; /* [block of queries][d][ATTN_QUERIES] */
+    float *dq;                 /* likewise */
+    float *lse2, *delta;       /* a query */
     int32_t *first, *last;
 } backward_work;
 
@@ -104,7 +104,8 @@ static void load_queries(const head *x)
     (void)attn_spans(s, &job->x, x->b, 0, s->n_queries, job->queries, w->first, w->last);
 }
 
-/* ---- a block of keys [k0,k0+n) against queries [q0,q0+ATTN_QUERIES) ------------------------------ */
+/* ---- a block of keys [k0,k0+n) against queries [q0,q0+ATTN_QUERIES)
+ * ------------------------------ */
 typedef struct block {
     int64_t k0, n, q0, vectors;
     bool masked;
@@ -140,8 +141,8 @@ static void gradients(const head *x, const block *at, int64_t lane)
     const vi last = vi_load(w->last + at->q0 + lane);
     const bool drops = job->x.rng != NULL;
     const attn_elements base =
-        drops ? attn_elements_of(&job->drop, &job->s, x->b, x->h, at->q0 + lane) : (attn_elements){
-            vi_set(0), vi_set(0)};
+        drops ? attn_elements_of(&job->drop, &job->s, x->b, x->h, at->q0 + lane)
+              : (attn_elements){vi_set(0), vi_set(0)};
     vf keep[4] = {vf_set(1.0f), vf_set(1.0f), vf_set(1.0f), vf_set(1.0f)};
     for (int64_t j = 0; j < at->n; ++j) {
         float *score = w->scores + j * ATTN_QUERIES + lane;
@@ -189,7 +190,8 @@ static void gradient_products(const head *x, const block *at)
     attn_product_all(dq, x->job->s.d, at->vectors, true);
 }
 
-/* ---- a head -------------------------------------------------------------------------------------- */
+/* ---- a head
+ * -------------------------------------------------------------------------------------- */
 static void store_queries(const head *x)
 {
     const attn_shape *s = &x->job->s;

@@ -119,8 +119,8 @@ DSI_INLINE void sum_values(const stretch *v, const float *p, int64_t c, int vect
         }
         for (int u = 0; u < vectors; ++u) {
             const size_t from = at + (size_t)(u * VF_WIDTH);
-            const vf x = part != 0 ? vf_get_n(v->base, type, from, part)
-                                   : vf_get(v->base, type, from);
+            const vf x =
+                part != 0 ? vf_get_n(v->base, type, from, part) : vf_get(v->base, type, from);
             sum[u] = vf_fma(weight, x, sum[u]);
         }
     }
@@ -203,8 +203,8 @@ static void join_query(const decode_job *job, int64_t b, int64_t h, int64_t i, f
         const float weight = exp2f(job->top[n] - top);
         sum = fmaf(weight, job->sum[n], sum);
         for (int64_t c = 0; c < job->width; c += VF_WIDTH) {
-            vf_store(y + c, vf_fma(vf_set(weight), vf_load(job->y + n * job->width + c),
-                                   vf_load(y + c)));
+            vf_store(y + c,
+                     vf_fma(vf_set(weight), vf_load(job->y + n * job->width + c), vf_load(y + c)));
         }
     }
     lse[at] = sum == 0.0f ? -INFINITY : top * (float)ATTN_LN2 + logf(sum);
@@ -229,8 +229,7 @@ ds_status DSI_NAME(dsi_attn_decode)(const ds_kernel_call *call)
     decode_job job = {.call = call, .s = attn_shape_of(call->sig, 0)};
     job.x = attn_data_of(call, &job.s, 0, 3, 4, 5);
     (void)carve(&job, &job.s, call->sig->n_threads, call->work);
-    ds_parallel(call->ctx, span_task, &job,
-                (uint32_t)(job.s.n_batch * job.s.n_kv * job.n_spans));
+    ds_parallel(call->ctx, span_task, &job, (uint32_t)(job.s.n_batch * job.s.n_kv * job.n_spans));
     ds_parallel(call->ctx, join_task, &job, (uint32_t)job.s.n_batch);
     return DS_OK;
 }
