@@ -160,6 +160,13 @@ static void check_early(dsi_eval *eval, const triple *t)
     }
 }
 
+static int64_t known(const dsi_item *item)
+{
+    int64_t value = 0;
+    (void)(item->node != NULL && dsi_node_int(item->node, &value));
+    return value;
+}
+
 void dsi_config_batch(dsi_eval *eval)
 {
     triple t = read_triple(eval);
@@ -170,5 +177,8 @@ void dsi_config_batch(dsi_eval *eval)
         check_early(eval, &t);
     } else {
         resolve(eval, &t);
+        eval->values->batch = (ds_config_batch){.train_batch_size = known(t.item[0]),
+                                                .train_micro_batch_size_per_gpu = known(t.item[1]),
+                                                .gradient_accumulation_steps = known(t.item[2])};
     }
 }

@@ -186,6 +186,5 @@ static const dsi_option efficiency_rows[] = {
 const dsi_section dsi_section_data_efficiency = {
     .path = "data_efficiency",
     .doc = "Curriculum sampling and random layer-token drop.",
-    .flags = DSI_SECTION_FEATURE,
     DSI_SECTION_ROWS(efficiency_rows),
 };

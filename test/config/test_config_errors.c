@@ -1,0 +1,248 @@
+/* A table of wrong configurations: each gives its error, with place, key, and remedy; and several
+ * errors of one file come together, in order. */
+#include "common/check.h"
+
+#include <deepspeed/config.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* body stands in {"train_batch_size": 4, …}. */
+typedef struct bad {
+    const char *body;
+    const char *error;
+} bad;
+
+static const bad table[] = {
+    /* names */
+    {"gradient_cliping: 1", "gradient_cliping: unknown key; did you mean \"gradient_clipping\"?"},
+    {"Train_Batch_Size: 1", "did you mean \"train_batch_size\"?"},
+    {"stage: 1", "stage: unknown key; it belongs in \"zero_optimization\""},
+    {"zero_optimization: {aio: {}}", "zero_optimization.aio: unknown key; it belongs at the top"},
+    {"zero_optimization: {stage3_max_live_parameter: 1}",
+     "did you mean \"stage3_max_live_parameters\"?"},
+    {"zero_optimization: {cpu_offload_params: true}", "did you mean \"cpu_offload_param\"?"},
+    {"zero_optimization: {offload_optimizer: {pipeline: true}}", "unknown key"},
+    {"bf16: {check_overflow: true}", "did you mean \"check_grad_overflow\"?"},
+    {"qqqqqqqqqq: 1", "no key is near it; remove it, or pass --allow_unknown_keys"},
+    {"optimizer: {type: 'AdamW', params: {learning_rate: 1}}", "optimizer.params.learning_rate"},
+    {"optimizer: {type: 'SGD', params: {betas: [0.9, 0.9]}}",
+     "optimizer.params.betas: unknown key"},
+    {"scheduler: {type: 'WarmupLR', params: {total_num_steps: 5}}", "total_num_steps: unknown key"},
+    {"train_batch_size: 4", "the key \"train_batch_size\" is already given on line 1"},
+    {"bf16: {enabled: false}, bfloat16: {enabled: true}", "given twice, as \"bf16\""},
+    {"zero_optimization: {prefetch_bucket_size: 1, stage3_prefetch_bucket_size: 2}",
+     "given twice, as \"prefetch_bucket_size\" on line 1 and as \"stage3_prefetch_bucket_size\""},
+    {"zero_optimization: {cpu_offload: true, offload_optimizer: {}}",
+     "cannot be given together with \"offload_optimizer\""},
+    /* types */
+    {"fp16: true", "fp16: expected an object, found true"},
+    {"fp16: null", "fp16: expected an object, found null"},
+    {"optimizer: 'Adam'", "optimizer: expected an object, found the string \"Adam\""},
+    {"optimizer: {type: 3}", "optimizer.type: expected a string, or null, found 3"},
+    {"optimizer: {type: 'Adam', params: [1]}", "optimizer.params: expected an object"},
+    {"optimizer: {type: 'Adam', params: {lr: 'fast'}}", "lr: expected a number of at least 0"},
+    {"optimizer: {type: 'Adam', params: {lr: '1e-3'}}", "found the string \"1e-3\""},
+    {"optimizer: {type: 'Adam', params: {betas: 0.9}}", "betas: expected a list of numbers"},
+    {"optimizer: {type: 'Adam', params: {betas: [0.9]}}", "expected a list of 2 numbers, found a "
+                                                          "list of 1"},
+    {"optimizer: {type: 'Adam', params: {betas: [0.9, 'x']}}", "expected a list of numbers"},
+    {"wall_clock_breakdown: 'true'", "wall_clock_breakdown: expected true or false"},
+    {"wall_clock_breakdown: 2", "expected true or false, found 2"},
+    {"prescale_gradients: True,\n", "write true and false in lower case"},
+    {"gradient_clipping: null", "gradient_clipping: expected a number"},
+    {"gradient_clipping: 1.0 steps_per_print: 5\n", "goes on to the end of its line"},
+    {"fp16: {loss_scale: 'x'}", "fp16.loss_scale: expected a number of at least 0"},
+    {"zero_optimization: {stage: '4'}", "expected a whole number of at least 0 and at most 3"},
+    {"zero_optimization: {stage: 1.5}", "found 1.5"},
+    {"zero_optimization: {reduce_bucket_size: -1}", "of at least 0"},
+    {"zero_optimization: {overlap_comm: 'maybe'}", "overlap_comm: expected true or false, or null"},
+    {"steps_per_print: 0", "steps_per_print: expected a whole number of at least 1, or null"},
+    {"steps_per_print: 'auto'", "found \"auto\", which this key does not know"},
+    {"communication_data_type: 'float16'", "expected one of \"fp16\", \"bf16\", \"fp32\", or null"},
+    {"gradient_allreduce_op: 'max'", "expected one of \"mean\", \"sum\""},
+    {"data_types: {grad_accum_dtype: 'fp64'}", "data_types.grad_accum_dtype"},
+    {"data_types: null", "data_types: expected an object, found null"},
+    {"gradient_predivide_factor: 0", "expected a number above 0, found 0"},
+    {"tensorboard: {enabled: true, output_path: 3}", "tensorboard.output_path: expected a string"},
+    {"checkpoint: {tag_validation: 'Perhaps'}", "expected one of \"Warn\", \"Ignore\", \"Fail\""},
+    {"progressive_layer_drop: {theta: 0.5}", "progressive_layer_drop.enabled: expected this key"},
+    {"tensor_parallel: {partition_config: {layer_specs: [3]}}",
+     "tensor_parallel.partition_config.layer_specs[0]: expected an object, found 3"},
+    /* combinations */
+    {"fp16: {enabled: true}, bf16: {enabled: true}",
+     "at most one of fp16.enabled and bf16.enabled"},
+    {"bf16: {enabled: true}, data_types: {param_dtype: 'fp16'}", "data_types.param_dtype"},
+    {"fp16: {enabled: true, initial_scale_power: 1, min_loss_scale: 4}", "2^1, found 4"},
+    {"optimizer: {type: 'Adam', params: {betas: [1.0, 0.9]}}", "below 1"},
+    {"optimizer: {type: 'SGD', params: {nesterov: true}}", "expected a momentum above 0"},
+    {"optimizer: {type: 'SGD'}, zero_optimization: {stage: 1}", "zero_allow_untested_optimizer"},
+    {"optimizer: {type: 'Lamb', params: {min_coeff: 20}}", "optimizer.params.max_coeff = 10"},
+    {"scheduler: {type: 'WarmupDecayLR', params: {}}", "total_num_steps: expected this key"},
+    {"scheduler: {type: 'OneCycle', params: {cycle_min_lr: 0}}", "cycle_max_lr: expected this key"},
+    {"scheduler: {type: 'WarmupLR', params: {warmup_num_steps: 0}}", "of at least 1"},
+    {"scheduler: {type: 'WarmupLR', params: {warmup_type: 'cubic'}}", "\"log\", \"linear\""},
+    {"scheduler: {type: 'WarmupLR', params: {warmup_max_lr: [0.1, 0.2]}}", "a list of 2"},
+    {"scheduler: {type: 'WarmUpLR'}", "did you mean \"WarmupLR\"?"},
+    {"optimizer: {type: 'AdmaW'}", "did you mean \"adamw\"?"},
+    {"gradient_allreduce_op: 'sum', zero_optimization: {stage: 3}", "expected \"mean\""},
+    {"zero_optimization: {zero_quantized_gradients: true, reduce_scatter: false}",
+     "expected zero_optimization.reduce_scatter true"},
+    {"zero_optimization: {zeropp_loco_param: {err_beta: 0.8}}", "err_beta and reset_T"},
+    {"zero_optimization: {offload_optimizer: {ratio: 0.5}}", "expected zero_optimization.stage 3"},
+    {"data_parallel_size: 3", "data_parallel_size: expected the world size, 1, found 3"},
+    /* features that are not built */
+    {"zero_optimization: {offload_param: {device: 'nvme'}}", "offload_param.device: not available"},
+    {"zero_optimization: {zenflow: {}}", "zero_optimization.zenflow: not available"},
+    {"optimizer: {type: 'OneBitAdam'}", "not available, found \"OneBitAdam\""},
+    {"optimizer: {type: 'RMSprop'}", "optimizer.type: not available"},
+    {"optimizer: {type: 'Adam', params: {amsgrad: true}}", "optimizer.params.amsgrad"},
+    {"optimizer: {type: 'Adam', params: {max_grad_norm: 1.0}}", "gradient_clipping"},
+    {"scheduler: {type: 'StepLR'}", "scheduler.type: not available"},
+    {"pipeline: {stages: 2}", "pipeline.stages: not available, found 2"},
+    {"sequence_parallel_size: 2", "sequence_parallel_size: not available"},
+    {"tensor_parallel: {autotp_size: 4}", "tensor_parallel.autotp_size: not available"},
+    {"wandb: {enabled: true}", "use tensorboard or csv_monitor"},
+    {"flops_profiler: {enabled: true}", "flops_profiler.enabled: not available"},
+    {"comms_logger: {enabled: true}", "comms_logger.enabled: not available"},
+    {"amp: {enabled: true, opt_level: 'O1'}", "amp.enabled: not available"},
+    {"torch_autocast: {enabled: true}", "torch_autocast.enabled: not available"},
+    {"elasticity: {enabled: true}", "elasticity.enabled: not available"},
+    {"autotuning: {enabled: true}", "autotuning.enabled: not available"},
+    {"sparse_attention: {mode: 'fixed'}", "sparse_attention: not available"},
+    {"datastates_ckpt: {}", "datastates_ckpt: not available"},
+    {"hybrid_engine: {enabled: true}", "hybrid_engine.enabled: not available"},
+    {"curriculum_learning: {enabled: true}", "curriculum_learning.enabled: not available"},
+    {"compression_training: {layer_reduction: {enabled: true}}", "layer_reduction.enabled: not"},
+    {"data_efficiency: {enabled: true, data_routing: {enabled: true, random_ltd: {enabled: true}}}",
+     "data_efficiency.data_routing.random_ltd.enabled: not available"},
+    {"managed_gradient_accumulation: false", "ds_engine_set_gradient_accumulation_boundary"},
+    {"bf16: {enabled: true, bf16_master_weights_and_grads: true}", "master weights are fp32"},
+};
+
+/* What asks for nothing. */
+static const char *const harmless[] = {
+    "pipeline: {stages: 'auto', seed_layers: true}",
+    "pipeline: {stages: 1}",
+    "sequence_parallel_size: 1",
+    "tensor_parallel: {autotp_size: 0}",
+    "wandb: {enabled: false, project: 'x'}",
+    "comms_logger: {enabled: false, verbose: true}",
+    "comms_logger: {}",
+    "flops_profiler: {enabled: false, profile_step: 5}",
+    "amp: {enabled: false, opt_level: 'O1', anything: [1]}",
+    "elasticity: {enabled: false, version: 0.1, prefer_large_batch: true}",
+    "autotuning: {enabled: false}",
+    "compression_training: {}",
+    "zero_optimization: {offload_param: null, offload_optimizer: {}, zenflow: null}",
+    "zero_optimization: {offload_optimizer: {device: 'none'}}",
+    "zero_optimization: {stage: 0}, optimizer: {type: 'SGD'}",
+    "zero_optimization: {stage: 2}, optimizer: {type: 'Lamb'}, zero_allow_untested_optimizer: true",
+    "fp16: {enabled: false, fp16_master_weights_and_grads: true}",
+    "datastates_ckpt: false",
+    "optimizer: {type: 'Adam', params: null}",
+    "scheduler: {type: 'WarmupLR'}",
+    "scheduler: {type: 'WarmupLR', params: {warmup_max_lr: [0.1, 0.1]}}",
+    "weight_quantization: {enabled: true}",
+    "aio: {block_size: 1048576, thread_count: 4}",
+    "zero_optimization: {stage: 'auto'}",
+};
+
+static ds_status resolve_body(ds_ctx *ctx, const char *body, ds_config **config_out)
+{
+    char text[512];
+    const int n = snprintf(text, sizeof text, "{\"train_batch_size\": 4, %s}", body);
+    assert_true(n > 0 && (size_t)n < sizeof text);
+    *config_out = NULL;
+    DS_TRY(ds_config_load_text(ctx, "ds.json", text, (size_t)n, NULL, config_out));
+    return ds_config_resolve(*config_out, 1, NULL);
+}
+
+static void refuses(void **state)
+{
+    size_t n_wrong = 0;
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; ++i) {
+        ds_config *config;
+        const ds_status status = resolve_body(*state, table[i].body, &config);
+        const char *message = status < 0 ? ds_ctx_error(*state) : "no error";
+        if (status != DS_ERR_CONFIG || strstr(message, table[i].error) == NULL ||
+            strncmp(message, "ds.json:", 8) != 0 || strchr(message, '\n') != NULL) {
+            print_message("%s\n  want %s\n  got  %s\n", table[i].body, table[i].error, message);
+            ++n_wrong;
+        }
+        ds_config_destroy(&config);
+    }
+    assert_int_equal(n_wrong, 0);
+}
+
+static void accepts_what_asks_for_nothing(void **state)
+{
+    for (size_t i = 0; i < sizeof harmless / sizeof harmless[0]; ++i) {
+        ds_config *config;
+        CHECK_OK(*state, resolve_body(*state, harmless[i], &config));
+        ds_config_destroy(&config);
+    }
+}
+
+static void reports_all_errors(void **state)
+{
+    const char *text = "{\n \"bf16\": {\"enabled\": 3},\n \"b\": 1,\n \"train_batch_size\": 0,\n"
+                       " \"zero_optimization\": {\"stage\": 9}\n}";
+    ds_config *config = NULL;
+    CHECK_FAILS(*state, ds_config_load_text(*state, "d", text, strlen(text), NULL, &config),
+                DS_ERR_CONFIG,
+                "d:2:22: bf16.enabled: expected true or false, or \"auto\", found 3\n"
+                "d:3:2: b: unknown key;");
+    assert_null(config);
+    assert_non_null(strstr(ds_ctx_error(*state), "\nd:4:22: train_batch_size: expected"));
+    assert_non_null(strstr(ds_ctx_error(*state), "\nd:5:33: zero_optimization.stage: expected"));
+}
+
+static void caps_the_number_of_errors(void **state)
+{
+    char path[] = DS_BINARY_DIR "/config_errors_XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    FILE *file = fdopen(fd, "w");
+    assert_non_null(file);
+    (void)fprintf(file, "train_batch_size: 1\n");
+    for (int i = 0; i < 70; ++i) {
+        (void)fprintf(file, "zzzzzzz%d: 1\n", i);
+    }
+    (void)fclose(file);
+    char *text = NULL;
+    size_t n_errors = 0;
+    CHECK_OK(*state, ds_config_check_file(*state, path, NULL, 1, NULL, &n_errors, &text));
+    assert_int_equal(n_errors, 70);
+    assert_non_null(strstr(text, "zzzzzzz49"));
+    assert_null(strstr(text, "zzzzzzz50"));
+    assert_non_null(strstr(text, "and 20 more errors"));
+    free(text);
+    (void)remove(path);
+    ds_config *config = NULL;
+    CHECK_FAILS(*state, ds_config_load_file(*state, path, NULL, &config), DS_ERR_NOT_FOUND, path);
+}
+
+static int set_up(void **state)
+{
+    ds_ctx_params params = ds_ctx_params_default();
+    params.n_threads = 1;
+    return ds_ctx_create(&params, (ds_ctx **)state);
+}
+
+static int tear_down(void **state)
+{
+    ds_ctx_destroy((ds_ctx **)state);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(accepts_what_asks_for_nothing),
+        cmocka_unit_test(reports_all_errors),
+        cmocka_unit_test(caps_the_number_of_errors),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

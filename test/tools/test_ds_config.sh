@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# ds_config as a user runs it: each command, its output, its exit code; docs/config.md is up to date.
+set -u
+bin=$1/ds_config
+root=$DS_SOURCE_DIR
+work=$(mktemp -d "$1/ds_config.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+fail() {
+    echo "FAILED: $*"
+    failed=1
+}
+
+# expect CODE TEXT COMMAND…: runs it; its output (both streams) must contain TEXT.
+expect() {
+    local want=$1 text=$2 out code
+    shift 2
+    out=$("$@" 2>&1)
+    code=$?
+    [ "$code" = "$want" ] || fail "$*: exit $code, expected $want: $out"
+    case $out in
+    *"$text"*) ;;
+    *) fail "$*: expected '$text' in: $out" ;;
+    esac
+}
+
+cat > "$work/right.json" <<'EOF'
+{
+  # HJSON
+  "train_micro_batch_size_per_gpu": "auto",
+  "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
+  "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_type": "linear"}},
+  "sparse_gradients": true
+}
+EOF
+cat > "$work/wrong.json" <<'EOF'
+{"train_batch_size": 8, "gradient_acumulation_steps": 2, "zero_optimization": {"stage": 5}}
+EOF
+
+expect 0 "right.json: right, 1 notice" "$bin" check "$work/right.json"
+expect 1 "give --micro_batch" "$bin" check "$work/right.json" --world_size 2
+expect 1 "wrong.json: 2 errors" "$bin" check "$work/wrong.json"
+expect 1 "wrong.json:1:25: gradient_acumulation_steps: unknown key; did you mean" \
+    "$bin" check "$work/wrong.json"
+expect 1 "1 error" "$bin" check "$work/wrong.json" --allow_unknown_keys
+expect 3 "nothing.json" "$bin" check "$work/nothing.json"
+expect 0 '"train_batch_size": {"value": 6, "origin": "rule"' \
+    "$bin" resolve "$work/right.json" --world_size 2 --micro_batch 3
+expect 0 '"lr": 0.01' "$bin" resolve "$work/right.json" --micro_batch 3 --values
+expect 1 "zero_optimization.stage: expected" "$bin" resolve "$work/wrong.json"
+expect 0 "stage3_prefetch_bucket_size" "$bin" explain prefetch_bucket_size
+expect 1 'did you mean "stage"' "$bin" explain stge
+expect 2 "did you mean --world_size" "$bin" check "$work/right.json" --wrold_size 2
+expect 2 "--help explains them" "$bin" chekc "$work/right.json"
+expect 2 "usage: ds_config" "$bin"
+expect 0 "Exit codes" "$bin" --help
+expect 0 "learning rate by update" "$bin" lr "$work/right.json" --steps 8 --plot --micro_batch 1
+expect 0 '"$schema":"https://json-schema.org/draft/2020-12/schema"' "$bin" schema
+
+want="step,lr
+1,0
+2,0
+3,0.0025
+4,0.005
+5,0.0075
+6,0.01"
+out=$("$bin" lr "$work/right.json" --steps 6 --micro_batch 1)
+[ "$out" = "$want" ] || fail "lr: $out"
+
+"$bin" docs | cmp - "$root/docs/config.md" ||
+    fail "docs/config.md is out of date: ds_config docs > docs/config.md"
+
+exit $failed
