@@ -62,8 +62,9 @@
     X(pad)                                                                                         \
     X(concat)                                                                                      \
     X(abs_max)                                                                                     \
-    X(sum_squares)
-
+    X(sum_squares)                                                                                 \
+    X(cross_entropy)                                                                               \
+    X(cross_entropy_backward)
 #define DSI_STRING_1(x) #x
 #define DSI_STRING(x)   DSI_STRING_1(x)
 

@@ -1,8 +1,5 @@
 /* softmax and softmax_backward over the last dimension: rows in cache, sums in a fixed order. */
-#include "accel/cpu/simd/simd_rows.h"
-#include "accel/cpu/simd/vec_math.h"
-
-#include <math.h>
+#include "accel/cpu/simd/simd_exp_rows.h"
 
 typedef struct softmax_job {
     const void *a, *b; /* x; or dy and y */
@@ -11,37 +8,10 @@ typedef struct softmax_job {
     ds_dtype type;
 } softmax_job;
 
-DSI_INLINE float row_max(const void *x, ds_dtype type, size_t C)
-{
-    const vf low = vf_set(-INFINITY);
-    row_sum top = {{low, low, low, low}};
-#define FULL(i, u)                                                                                 \
-    do {                                                                                           \
-        vf_fetch(x, type, i);                                                                      \
-        top.part[u] = vf_max(vf_get(x, type, i), top.part[u]);                                     \
-    } while (0)
-#define TAIL(i, n)                                                                                 \
-    top.part[0] = vf_max(vf_select(vm_first(n), vf_get_n(x, type, i, n), low), top.part[0])
-    FOR_ROW(C, FULL, TAIL);
-#undef FULL
-#undef TAIL
-    return vf_hmax(vf_max(vf_max(top.part[0], top.part[1]), vf_max(top.part[2], top.part[3])));
-}
-
 DSI_INLINE void softmax_row(const void *x, void *y, ds_dtype type, size_t C)
 {
     const vf top = vf_set(row_max(x, type, C));
-    row_sum sum = row_sum_zero();
-#define FULL(i, u) sum.part[u] = vf_add(sum.part[u], vf_exp(vf_sub(vf_get(x, type, i), top)))
-#define TAIL(i, n)                                                                                 \
-    do {                                                                                           \
-        const vf e = vf_exp(vf_sub(vf_get_n(x, type, i, n), top));                                 \
-        sum.part[0] = vf_add(sum.part[0], vf_select(vm_first(n), e, vf_zero()));                   \
-    } while (0)
-    FOR_ROW(C, FULL, TAIL);
-#undef FULL
-#undef TAIL
-    const vf scale = vf_set(1.0f / row_sum_total(sum));
+    const vf scale = vf_set(1.0f / row_exp_sum(x, type, C, top));
 #define FULL(i, u)                                                                                 \
     vf_fetch(y, type, i);                                                                          \
     vf_put(y, type, i, vf_mul(vf_exp(vf_sub(vf_get(x, type, i), top)), scale))
