@@ -81,7 +81,7 @@ static ds_status make_one(ds_ctx *ctx, const char *path)
     if (reason == EEXIST && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
         return DS_OK;
     }
-    return dsi_io_fail(ctx, "create folder", path, reason);
+    return dsi_io_fail(ctx, "create folder", path, reason == EEXIST ? ENOTDIR : reason);
 }
 
 ds_status dsi_folder_make(ds_ctx *ctx, const char *path)

@@ -616,6 +616,20 @@ static void does_not_follow_a_linked_tag(void **state)
     scratch_remove(dir);
 }
 
+/* What version 1 wrote must load as long as there is a version 1. The folder was made by this
+ * program: test_checkpoint write FOLDER. */
+static void loads_the_golden_checkpoint(void **state)
+{
+    ds_checkpoint *c = NULL;
+    CHECK_OK(*state, ds_checkpoint_open(*state, DS_SOURCE_DIR "/test/golden/ckpt", "step2", &c));
+    check_whole(*state, c, "param", 2);
+    check_whole(*state, c, "master", 2);
+    check_whole(*state, c, "exp_avg", 2);
+    assert_string_equal(ds_checkpoint_state(c, "data"), "null");
+    CHECK_OK(*state, ds_checkpoint_verify(c));
+    ds_checkpoint_close(&c);
+}
+
 static int set_up(void **state)
 {
     ds_ctx_params params = ds_ctx_params_default();
@@ -629,8 +643,12 @@ static int tear_down(void **state)
     return 0;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc == 3 && strcmp(argv[1], "write") == 0) {
+        void *ctx = NULL;
+        return set_up(&ctx) < 0 || save(ctx, argv[2], "step2", 2) < 0;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(saves_and_loads),
         cmocka_unit_test(states_come_back),
@@ -645,6 +663,7 @@ int main(void)
         cmocka_unit_test(finds_flipped_data),
         cmocka_unit_test(offers_nothing_when_there_is_nothing),
         cmocka_unit_test(does_not_follow_a_linked_tag),
+        cmocka_unit_test(loads_the_golden_checkpoint),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -50,6 +50,13 @@ def main():
     for name, model, size in (("gpt2", gpt2, "50GB"), ("llama_sharded", llama, 2500)):
         shutil.rmtree(at(name), ignore_errors=True)
         model.save_pretrained(at(name), max_shard_size=size)
+    for name, dtype in (("gpt2_bf16", torch.bfloat16), ("gpt2_f16", torch.float16)):
+        shutil.rmtree(at(name), ignore_errors=True)
+        GPT2LMHeadModel.from_pretrained(at("gpt2"), dtype=dtype).save_pretrained(at(name))
+        os.remove(at(name, "generation_config.json"))
+    for name in os.listdir(HERE):
+        for file in os.listdir(at(name)) if os.path.isdir(at(name)) else []:
+            os.chmod(at(name, file), 0o644)
 
 
 main()
