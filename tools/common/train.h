@@ -1,0 +1,76 @@
+/* ds_train's parts: options → setup → loop, with a reporter. Each in a file of its own. */
+#ifndef DSI_TOOLS_TRAIN_H
+#define DSI_TOOLS_TRAIN_H
+
+#include "common/args.h"
+
+#include <deepspeed/data.h>
+#include <deepspeed/engine.h>
+
+/* The command line, parsed. Texts are borrowed from argv. */
+typedef struct train_options {
+    const char *model, *model_config, *tokenizer, *deepspeed_config, *output, *resume, *metrics;
+    const char *chat_template, *too_long, *sample;
+    dsi_arg_list data, eval_data, freeze;
+    bool resume_given, allow_unknown_keys, print_plan, append_eos;
+    double eval_fraction, epochs;
+    int64_t seq_length, steps, save_interval, eval_interval, keep_last, seed, threads;
+    int64_t sample_length;
+    /* what "auto" stands for; negative: not given */
+    double learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
+    int64_t warmup_steps, micro_batch, gradient_accumulation_steps;
+    bool fp16, bf16, fp16_given, bf16_given;
+} train_options;
+
+/* Parses and checks the flags. *help_out: --help was printed, nothing is to be done. */
+ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options *options_out,
+                              bool *help_out);
+void train_options_free(train_options *options);
+
+/* Everything that a run holds. Fields are NULL until setup made them. */
+typedef struct train_run {
+    ds_ctx *ctx;
+    const train_options *options;
+    ds_model *model;
+    ds_tokenizer *tokenizer;
+    ds_chat *chat;
+    ds_dataset *train_data, *eval_data;
+    ds_loader *train_loader, *eval_loader;
+    ds_config *config;
+    ds_engine *engine;
+    int64_t seq_length;
+    uint64_t total_steps;
+    double started; /* seconds, monotonic */
+} train_run;
+
+/* Opens model, tokenizer, data and configuration and builds the engine; resumes when asked. */
+ds_status train_setup(ds_ctx *ctx, const train_options *options, train_run *run);
+void train_teardown(train_run *run);
+
+/* Runs to the end or to an interruption; saves. *interrupted_out: a signal ended it. */
+ds_status train_loop(train_run *run, bool *interrupted_out);
+
+/* ---- reporting ---- */
+
+typedef struct train_report train_report;
+
+/* What happened in one optimizer step. */
+typedef struct train_step {
+    uint64_t step; /* 1 for the first */
+    double loss, lr, grad_norm, loss_scale;
+    uint64_t tokens; /* not padding */
+    double seconds;
+    bool applied;
+} train_step;
+
+ds_status train_report_open(train_run *run, train_report **report_out);
+ds_status train_report_step(train_report *report, const train_step *step);
+ds_status train_report_eval(train_report *report, uint64_t step, double loss, double count);
+/* A line of text that must not be mixed up with the live line. */
+void train_report_say(train_report *report, const char *format, ...) DS_PRINTF(2, 3);
+ds_status train_report_close(train_report **report);
+
+/* A batch of the loader as the engine takes it; tensors has room for 4. */
+ds_batch train_batch_of(const ds_loader_batch *batch, ds_named_tensor *tensors);
+
+#endif

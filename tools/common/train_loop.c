@@ -1,0 +1,157 @@
+/* The training loop: steps, evaluations, checkpoints, interruption. */
+#include "base/clock.h"
+#include "common/train.h"
+
+#include <deepspeed/checkpoint.h>
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+static volatile sig_atomic_t
+    n_signals; /* SIGINT and SIGTERM seen; a handler can reach nothing else */
+
+static void on_signal(int number)
+{
+    n_signals = n_signals + 1;
+    if (n_signals > 1) {
+        (void)signal(number, SIG_DFL);
+        (void)raise(number);
+    }
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = {0};
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_RESTART;
+    (void)sigemptyset(&action.sa_mask);
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGTERM, &action, NULL);
+}
+
+ds_batch train_batch_of(const ds_loader_batch *batch, ds_named_tensor *tensors)
+{
+    tensors[0] = (ds_named_tensor){"input_ids", batch->input_ids};
+    tensors[1] = (ds_named_tensor){"targets", batch->targets};
+    tensors[2] = (ds_named_tensor){"positions", batch->positions};
+    tensors[3] = (ds_named_tensor){"first", batch->first};
+    return (ds_batch){tensors, 4};
+}
+
+/* Hands micro-batches of one step to the engine and counts their tokens. */
+typedef struct feeder {
+    ds_loader *loader;
+    ds_named_tensor tensors[4];
+    uint64_t tokens;
+} feeder;
+
+static ds_status feed(void *user, ds_batch *batch_out)
+{
+    feeder *f = user;
+    ds_loader_batch batch;
+    DS_TRY(ds_loader_next(f->loader, &batch));
+    f->tokens += batch.n_tokens;
+    *batch_out = train_batch_of(&batch, f->tensors);
+    return DS_OK;
+}
+
+static ds_status one_step(train_run *run, train_report *report)
+{
+    feeder f = {.loader = run->train_loader};
+    train_step step = {.lr = ds_engine_lr(run->engine),
+                       .loss_scale = ds_engine_loss_scale(run->engine)};
+    const double start = dsi_clock_seconds();
+    DS_TRY(ds_engine_train_batch(run->engine, feed, &f, &step.loss));
+    step.seconds = dsi_clock_seconds() - start;
+    step.step = ds_engine_global_steps(run->engine);
+    step.grad_norm = ds_engine_grad_norm(run->engine);
+    step.applied = ds_engine_was_step_applied(run->engine);
+    step.tokens = f.tokens;
+    return train_report_step(report, &step);
+}
+
+static ds_status evaluate(train_run *run, train_report *report)
+{
+    double sum = 0.0;
+    double total = 0.0;
+    ds_loader_rewind(run->eval_loader);
+    for (;;) {
+        ds_loader_batch batch;
+        ds_named_tensor tensors[4];
+        double loss = 0.0;
+        double count = 0.0;
+        bool done = false;
+        DS_TRY(ds_loader_next_once(run->eval_loader, &batch, &done));
+        if (done) {
+            break;
+        }
+        const ds_batch view = train_batch_of(&batch, tensors);
+        DS_TRY(ds_engine_eval_batch(run->engine, &view, &loss, &count));
+        sum += loss * count;
+        total += count;
+    }
+    return train_report_eval(report, ds_engine_global_steps(run->engine),
+                             total > 0.0 ? sum / total : 0.0, total);
+}
+
+static ds_status save(train_run *run, train_report *report)
+{
+    char *cursor = NULL;
+    DS_TRY(ds_loader_save(run->train_loader, &cursor));
+    const double start = dsi_clock_seconds();
+    ds_status status = ds_engine_save_checkpoint(run->engine, run->options->output, NULL, cursor);
+    free(cursor);
+    DS_TRY(status);
+    if (run->options->keep_last > 0) {
+        DS_TRY(ds_checkpoint_keep_last(run->ctx, run->options->output,
+                                       (uint32_t)run->options->keep_last));
+    }
+    train_report_say(report, "saved %s/global_step%llu in %.2f s", run->options->output,
+                     (unsigned long long)ds_engine_global_steps(run->engine),
+                     dsi_clock_seconds() - start);
+    return DS_OK;
+}
+
+static bool due(uint64_t step, int64_t interval)
+{
+    return interval > 0 && step % (uint64_t)interval == 0;
+}
+
+static ds_status steps(train_run *run, train_report *report, bool *interrupted_out)
+{
+    const train_options *o = run->options;
+    uint64_t evaluated = UINT64_MAX;
+    uint64_t saved = ds_engine_global_steps(run->engine);
+    while (ds_engine_global_steps(run->engine) < run->total_steps && n_signals == 0) {
+        DS_TRY(one_step(run, report));
+        const uint64_t step = ds_engine_global_steps(run->engine);
+        if (run->eval_loader != NULL && due(step, o->eval_interval)) {
+            DS_TRY(evaluate(run, report));
+            evaluated = step;
+        }
+        if (o->output != NULL && due(step, o->save_interval)) {
+            DS_TRY(save(run, report));
+            saved = step;
+        }
+    }
+    const uint64_t step = ds_engine_global_steps(run->engine);
+    *interrupted_out = n_signals > 0 && step < run->total_steps;
+    if (o->output != NULL && saved != step) {
+        DS_TRY(save(run, report));
+    }
+    if (run->eval_loader != NULL && !*interrupted_out && evaluated != step) {
+        DS_TRY(evaluate(run, report));
+    }
+    return DS_OK;
+}
+
+ds_status train_loop(train_run *run, bool *interrupted_out)
+{
+    train_report *report = NULL;
+    catch_signals();
+    DS_TRY(train_report_open(run, &report));
+    const ds_status status = steps(run, report, interrupted_out);
+    const ds_status closed = train_report_close(&report);
+    return status < 0 ? status : closed;
+}

@@ -1,0 +1,339 @@
+/* ds_train's flags. */
+#include "common/train.h"
+
+#include <string.h>
+
+static const char about[] =
+    "Trains a language model on this machine's processor, driven by a DeepSpeed configuration. The "
+    "model is a Hugging Face folder (fine-tuning) or a config.json (random weights). OUTPUT "
+    "becomes "
+    "a folder that transformers loads, with DeepSpeed-style checkpoints beside it.";
+
+static const char after[] =
+    "Ctrl-C finishes the step, saves, and prints how to go on; a second Ctrl-C ends at once.\n\n"
+    "Examples:\n"
+    "  ds_train --model_config gpt.json --tokenizer bytes --data book.txt \\\n"
+    "      --eval_fraction 0.1 --steps 1000 --deepspeed_config ds.json --output out\n"
+    "  ds_train --model Qwen2.5-0.5B --data chats.jsonl --epochs 3 --learning_rate 2e-5 \\\n"
+    "      --deepspeed_config ds.json --output tuned\n"
+    "  ds_train … --output out --resume            go on from the newest checkpoint\n\n"
+    "Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted after saving.";
+
+static ds_status check(ds_ctx *ctx, const train_options *o)
+{
+    if ((o->model == NULL) == (o->model_config == NULL)) {
+        return ds_fail(ctx, DS_ERR_ARG, "give either --model DIR or --model_config FILE");
+    }
+    if (o->data.n == 0) {
+        return ds_fail(ctx, DS_ERR_ARG, "--data FILE is missing: what to train on");
+    }
+    if (o->deepspeed_config == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "--deepspeed_config FILE is missing");
+    }
+    if (o->model_config != NULL && o->tokenizer == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--model_config needs --tokenizer DIR, FILE or the word bytes");
+    }
+    if (o->eval_data.n > 0 && o->eval_fraction > 0.0) {
+        return ds_fail(ctx, DS_ERR_ARG, "give either --eval_data or --eval_fraction");
+    }
+    if (o->eval_interval > 0 && o->eval_data.n == 0 && o->eval_fraction <= 0.0) {
+        return ds_fail(ctx, DS_ERR_ARG, "--eval_interval needs --eval_data or --eval_fraction");
+    }
+    if ((o->steps > 0) == (o->epochs > 0.0)) {
+        return ds_fail(ctx, DS_ERR_ARG, "give either --steps N or --epochs X");
+    }
+    if (o->fp16 && o->bf16) {
+        return ds_fail(ctx, DS_ERR_ARG, "--fp16 and --bf16 exclude each other");
+    }
+    if ((o->resume_given || o->save_interval > 0) && o->output == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "--resume and --save_interval need --output DIR");
+    }
+    return DS_OK;
+}
+
+/* --resume may stand alone; then the parser must not take the next word as its tag. */
+static void split_resume(int argc, char **argv, train_options *o)
+{
+    for (int i = 1; i < argc; ++i) {
+        if (strcmp(argv[i], "--resume") == 0) {
+            const bool alone = i + 1 == argc || strncmp(argv[i + 1], "--", 2) == 0;
+            static char bare[] = "--resume=";
+            o->resume_given = true;
+            argv[i] = alone ? bare : argv[i];
+        }
+        o->resume_given = o->resume_given || strncmp(argv[i], "--resume=", 9) == 0;
+    }
+}
+
+ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options *o, bool *help_out)
+{
+    memset(o, 0, sizeof *o);
+    const dsi_arg rows[] = {
+        {.type = DSI_ARG_HEADING, .doc = "Model and data"},
+        {.name = "model",
+         .type = DSI_ARG_TEXT,
+         .out = &o->model,
+         .value = "DIR",
+         .doc = "Model folder: config.json, *.safetensors, tokenizer files."},
+        {.name = "model_config",
+         .type = DSI_ARG_TEXT,
+         .out = &o->model_config,
+         .value = "FILE",
+         .doc = "A config.json: start from random weights."},
+        {.name = "tokenizer",
+         .type = DSI_ARG_TEXT,
+         .out = &o->tokenizer,
+         .value = "DIR|FILE|bytes",
+         .doc = "Tokenizer; default: that of --model. \"bytes\" is one id a byte."},
+        {.name = "data",
+         .type = DSI_ARG_LIST,
+         .out = &o->data,
+         .value = "FILE…",
+         .doc = "Training data: .txt, .jsonl (text; prompt and completion; messages), .bin/.idx."},
+        {.name = "eval_data",
+         .type = DSI_ARG_LIST,
+         .out = &o->eval_data,
+         .value = "FILE…",
+         .doc = "Held-out data."},
+        {.name = "eval_fraction",
+         .type = DSI_ARG_REAL,
+         .out = &o->eval_fraction,
+         .value = "F",
+         .def = "0",
+         .max = 0.9,
+         .doc = "Hold out the last part of --data instead."},
+        {.name = "seq_length",
+         .type = DSI_ARG_INT,
+         .out = &o->seq_length,
+         .value = "T",
+         .def = "0",
+         .max = 1 << 24,
+         .doc = "Tokens a row; default: the model's positions, at most 1024."},
+        {.name = "chat_template",
+         .type = DSI_ARG_TEXT,
+         .out = &o->chat_template,
+         .value = "NAME",
+         .doc = "Chat template for messages; default: recognised from the tokenizer."},
+        {.name = "too_long",
+         .type = DSI_ARG_TEXT,
+         .out = &o->too_long,
+         .value = "truncate|drop",
+         .def = "truncate",
+         .choices = "truncate|drop",
+         .doc = "What happens to samples longer than a row."},
+        {.name = "append_eos",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->append_eos,
+         .doc = "End each text document with the end token."},
+        {.type = DSI_ARG_HEADING, .doc = "Run"},
+        {.name = "deepspeed_config",
+         .type = DSI_ARG_TEXT,
+         .out = &o->deepspeed_config,
+         .value = "FILE",
+         .doc = "DeepSpeed configuration, JSON or HJSON."},
+        {.name = "steps",
+         .type = DSI_ARG_INT,
+         .out = &o->steps,
+         .value = "N",
+         .def = "0",
+         .max = 1e15,
+         .doc = "Optimizer steps to take."},
+        {.name = "epochs",
+         .type = DSI_ARG_REAL,
+         .out = &o->epochs,
+         .value = "X",
+         .def = "0",
+         .max = 1e6,
+         .doc = "Passes over the data, instead of --steps."},
+        {.name = "seed",
+         .type = DSI_ARG_INT,
+         .out = &o->seed,
+         .value = "N",
+         .def = "42",
+         .max = 4294967295.0,
+         .doc = "Of initialisation, shuffling and dropout."},
+        {.name = "freeze",
+         .type = DSI_ARG_LIST,
+         .out = &o->freeze,
+         .value = "PATTERN…",
+         .doc = "Parameters that are not trained, as glob patterns of their names."},
+        {.name = "threads",
+         .type = DSI_ARG_INT,
+         .out = &o->threads,
+         .value = "N",
+         .def = "0",
+         .max = 4096,
+         .doc = "Threads; default: the cores that this process may use."},
+        {.name = "allow_unknown_keys",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->allow_unknown_keys,
+         .doc = "Unknown keys of the configuration are warnings."},
+        {.name = "print_plan",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->print_plan,
+         .doc = "Print every step of the plan before the run."},
+        {.type = DSI_ARG_HEADING, .doc = "Output"},
+        {.name = "output",
+         .type = DSI_ARG_TEXT,
+         .out = &o->output,
+         .value = "DIR",
+         .doc = "Model folder and checkpoints; default: nothing is saved."},
+        {.name = "save_interval",
+         .type = DSI_ARG_INT,
+         .out = &o->save_interval,
+         .value = "N",
+         .def = "0",
+         .max = 1e15,
+         .doc = "Steps between checkpoints; 0: only at the end."},
+        {.name = "keep_last",
+         .type = DSI_ARG_INT,
+         .out = &o->keep_last,
+         .value = "N",
+         .def = "0",
+         .max = 1e9,
+         .doc = "Keep only the newest N checkpoints; 0: all."},
+        {.name = "resume",
+         .type = DSI_ARG_TEXT,
+         .out = &o->resume,
+         .value = "[TAG]",
+         .doc = "Go on from a checkpoint of --output; default tag: the newest."},
+        {.name = "eval_interval",
+         .type = DSI_ARG_INT,
+         .out = &o->eval_interval,
+         .value = "N",
+         .def = "0",
+         .max = 1e15,
+         .doc = "Steps between evaluations; 0: only at the end."},
+        {.name = "metrics",
+         .type = DSI_ARG_TEXT,
+         .out = &o->metrics,
+         .value = "FILE.jsonl",
+         .doc = "One JSON object a step: step, loss, lr, grad_norm, loss_scale, tokens_per_s, mfu, "
+                "peak_bytes."},
+        {.name = "sample",
+         .type = DSI_ARG_TEXT,
+         .out = &o->sample,
+         .value = "TEXT",
+         .doc = "Generate from the trained model at the end, starting with TEXT."},
+        {.name = "sample_length",
+         .type = DSI_ARG_INT,
+         .out = &o->sample_length,
+         .value = "N",
+         .def = "300",
+         .min = 1,
+         .max = 1e6,
+         .doc = "Tokens of that sample."},
+        {.type = DSI_ARG_HEADING, .doc = "What \"auto\" stands for in the configuration"},
+        {.name = "learning_rate",
+         .type = DSI_ARG_REAL,
+         .out = &o->learning_rate,
+         .value = "X",
+         .def = "-1",
+         .min = -1,
+         .max = 1e6,
+         .doc = "optimizer lr and the schedule's highest rate."},
+        {.name = "weight_decay",
+         .type = DSI_ARG_REAL,
+         .out = &o->weight_decay,
+         .value = "X",
+         .def = "-1",
+         .min = -1,
+         .max = 1e6,
+         .doc = "optimizer weight_decay."},
+        {.name = "warmup_steps",
+         .type = DSI_ARG_INT,
+         .out = &o->warmup_steps,
+         .value = "N",
+         .def = "-1",
+         .min = -1,
+         .max = 1e15,
+         .doc = "scheduler warmup_num_steps."},
+        {.name = "micro_batch",
+         .type = DSI_ARG_INT,
+         .out = &o->micro_batch,
+         .value = "N",
+         .def = "-1",
+         .min = -1,
+         .max = 1e9,
+         .doc = "train_micro_batch_size_per_gpu."},
+        {.name = "gradient_accumulation_steps",
+         .type = DSI_ARG_INT,
+         .out = &o->gradient_accumulation_steps,
+         .value = "N",
+         .def = "-1",
+         .min = -1,
+         .max = 1e9,
+         .doc = "gradient_accumulation_steps."},
+        {.name = "max_grad_norm",
+         .type = DSI_ARG_REAL,
+         .out = &o->max_grad_norm,
+         .value = "X",
+         .def = "-1",
+         .min = -1,
+         .max = 1e6,
+         .doc = "gradient_clipping."},
+        {.name = "adam_beta1",
+         .type = DSI_ARG_REAL,
+         .out = &o->adam_beta1,
+         .value = "X",
+         .def = "-1",
+         .min = -1,
+         .max = 1,
+         .doc = "optimizer betas[0]."},
+        {.name = "adam_beta2",
+         .type = DSI_ARG_REAL,
+         .out = &o->adam_beta2,
+         .value = "X",
+         .def = "-1",
+         .min = -1,
+         .max = 1,
+         .doc = "optimizer betas[1]."},
+        {.name = "adam_epsilon",
+         .type = DSI_ARG_REAL,
+         .out = &o->adam_epsilon,
+         .value = "X",
+         .def = "-1",
+         .min = -1,
+         .max = 1,
+         .doc = "optimizer eps."},
+        {.name = "fp16",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->fp16,
+         .given_out = &o->fp16_given,
+         .doc = "fp16.enabled."},
+        {.name = "bf16",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->bf16,
+         .given_out = &o->bf16_given,
+         .doc = "bf16.enabled."},
+    };
+    const dsi_args_spec spec = {.usage = "ds_train [FLAGS]",
+                                .about = about,
+                                .rows = rows,
+                                .n_rows = sizeof rows / sizeof rows[0],
+                                .after = after};
+    dsi_args args = {0};
+    split_resume(argc, argv, o);
+    DS_TRY(dsi_args_parse(ctx, &spec, argc, argv, &args));
+    const bool words = args.words.n > 0;
+    *help_out = args.help;
+    if (args.help) {
+        dsi_args_help(&spec, stdout);
+    } else if (words) {
+        (void)ds_fail(ctx, DS_ERR_ARG, "unexpected word \"%s\"; ds_train takes only flags",
+                      args.words.items[0]);
+    }
+    dsi_args_free(&args);
+    if (*help_out) {
+        return DS_OK;
+    }
+    return words ? DS_ERR_ARG : check(ctx, o);
+}
+
+void train_options_free(train_options *options)
+{
+    dsi_arg_list_free(&options->data);
+    dsi_arg_list_free(&options->eval_data);
+    dsi_arg_list_free(&options->freeze);
+}

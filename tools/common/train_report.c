@@ -1,0 +1,206 @@
+/* What a run tells: a live line on a terminal, else a line every steps_per_print; the metrics file;
+ * monitors. */
+#include "base/clock.h"
+#include "common/machine.h"
+#include "common/train.h"
+
+#include <deepspeed/monitor.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct train_report {
+    train_run *run;
+    ds_monitor *monitor;
+    FILE *metrics;
+    bool live;         /* a terminal: one line that is overwritten */
+    bool line_open;    /* the live line stands without newline */
+    double last_drawn; /* seconds, monotonic */
+    double speed;      /* tokens a second, smoothed */
+    double first_step; /* seconds at the end of the first step */
+    uint64_t first;    /* step number of the first step of this run */
+    double peak_flops; /* measured on this machine; 0 before */
+};
+
+ds_status train_report_open(train_run *run, train_report **report_out)
+{
+    const ds_config_values *v = ds_config_get(run->config);
+    train_report *report = calloc(1, sizeof *report);
+    if (report == NULL) {
+        return ds_fail(run->ctx, DS_ERR_NOMEM, "no memory for the report");
+    }
+    report->run = run;
+    report->live = isatty(STDERR_FILENO) != 0;
+    report->first = ds_engine_global_steps(run->engine);
+    const char *path = run->options->metrics;
+    if (path != NULL) {
+        report->metrics = fopen(path, run->options->resume_given ? "a" : "w");
+        if (report->metrics == NULL) {
+            const ds_status status = ds_fail(run->ctx, DS_ERR_IO, "cannot write --metrics %s: %s",
+                                             path, strerror(errno));
+            free(report);
+            return status;
+        }
+    }
+    const ds_status status =
+        ds_monitor_open(run->ctx, &v->tensorboard, &v->csv_monitor, &report->monitor);
+    if (status < 0) {
+        (void)train_report_close(&report);
+        return status;
+    }
+    *report_out = report;
+    return DS_OK;
+}
+
+static void end_line(train_report *report)
+{
+    if (report->line_open) {
+        (void)fputc('\n', stderr);
+        report->line_open = false;
+    }
+}
+
+void train_report_say(train_report *report, const char *format, ...)
+{
+    va_list args;
+    end_line(report);
+    va_start(args, format);
+    (void)vfprintf(stderr, format, args);
+    va_end(args);
+    (void)fputc('\n', stderr);
+}
+
+/* "1:02:03", "2:03". */
+static void clock_text(double seconds, char *text, size_t n)
+{
+    const long s = (long)(seconds + 0.5);
+    if (s >= 3600) {
+        (void)snprintf(text, n, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    } else {
+        (void)snprintf(text, n, "%ld:%02ld", s / 60, s % 60);
+    }
+}
+
+static double mfu_of(train_report *report, const train_step *step)
+{
+    const ds_engine *engine = report->run->engine;
+    if (report->peak_flops <= 0.0) {
+        report->peak_flops =
+            machine_peak_flops(report->run->ctx, ds_config_get(report->run->config)->compute_dtype);
+    }
+    const double flops = ds_engine_flops(engine) * (double)ds_engine_accumulation(engine);
+    return report->peak_flops > 0.0 ? flops / step->seconds / report->peak_flops : 0.0;
+}
+
+static void draw(train_report *report, const train_step *step, double mfu, uint64_t peak_bytes)
+{
+    const uint64_t done = step->step - report->first;
+    const double now = dsi_clock_seconds();
+    const double each = done > 1 ? (now - report->first_step) / (double)(done - 1) : step->seconds;
+    char left[32];
+    clock_text(each * (double)(report->run->total_steps - step->step), left, sizeof left);
+    (void)fprintf(stderr,
+                  "%sstep %llu/%llu  loss %.4f  lr %.3g  norm %.3f  %.0f tok/s  %.0f%% of peak  "
+                  "%.0f MiB  left %s%s%s",
+                  report->live ? "\r\033[K" : "", (unsigned long long)step->step,
+                  (unsigned long long)report->run->total_steps, step->loss, step->lr,
+                  step->grad_norm, report->speed, mfu * 100.0, (double)peak_bytes / 1048576.0, left,
+                  step->applied ? "" : "  (skipped)", report->live ? "" : "\n");
+    (void)fflush(stderr);
+    report->line_open = report->live;
+    report->last_drawn = now;
+}
+
+static ds_status write_metrics(train_report *report, const train_step *step, double mfu,
+                               uint64_t peak_bytes)
+{
+    if (report->metrics == NULL) {
+        return DS_OK;
+    }
+    const int n = fprintf(report->metrics,
+                          "{\"step\":%llu,\"loss\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,"
+                          "\"loss_scale\":%.9g,\"tokens_per_s\":%.1f,\"mfu\":%.4f,"
+                          "\"peak_bytes\":%llu}\n",
+                          (unsigned long long)step->step, step->loss, step->lr, step->grad_norm,
+                          step->loss_scale, (double)step->tokens / step->seconds, mfu,
+                          (unsigned long long)peak_bytes);
+    if (n < 0 || fflush(report->metrics) != 0) {
+        return ds_fail(report->run->ctx, DS_ERR_IO, "cannot write --metrics %s: %s",
+                       report->run->options->metrics, strerror(errno));
+    }
+    return DS_OK;
+}
+
+static ds_status write_monitors(train_report *report, const train_step *step)
+{
+    const uint64_t x = ds_engine_global_samples(report->run->engine);
+    if (report->monitor == NULL) {
+        return DS_OK;
+    }
+    DS_TRY(ds_monitor_write(report->monitor, "Train/Samples/train_loss", step->loss, x));
+    DS_TRY(ds_monitor_write(report->monitor, "Train/Samples/lr", step->lr, x));
+    if (ds_config_get(report->run->config)->fp16.enabled) {
+        return ds_monitor_write(report->monitor, "Train/Samples/loss_scale", step->loss_scale, x);
+    }
+    return DS_OK;
+}
+
+ds_status train_report_step(train_report *report, const train_step *step)
+{
+    const int64_t every = ds_config_get(report->run->config)->steps_per_print;
+    const double now = dsi_clock_seconds();
+    const double speed = (double)step->tokens / step->seconds;
+    const bool first = step->step == report->first + 1;
+    const bool last = step->step >= report->run->total_steps;
+    report->speed = first || report->speed <= 0.0 ? speed : 0.9 * report->speed + 0.1 * speed;
+    const bool show = report->live ? now - report->last_drawn > 0.1 || last || first
+                                   : every > 0 && (step->step % (uint64_t)every == 0 || last);
+    const uint64_t peak_bytes = machine_peak_bytes();
+    double mfu = 0.0;
+    if (first) {
+        report->first_step = now;
+    } else if (show || report->metrics != NULL) {
+        mfu = mfu_of(report, step);
+    }
+    if (show) {
+        draw(report, step, mfu, peak_bytes);
+    }
+    DS_TRY(write_metrics(report, step, mfu, peak_bytes));
+    return write_monitors(report, step);
+}
+
+ds_status train_report_eval(train_report *report, uint64_t step, double loss, double count)
+{
+    train_report_say(report,
+                     "step %llu  validation loss %.4f nats a token, perplexity %.3f, over "
+                     "%.0f tokens",
+                     (unsigned long long)step, loss, exp(loss), count);
+    if (report->metrics != NULL &&
+        fprintf(report->metrics, "{\"step\":%llu,\"eval_loss\":%.9g,\"eval_tokens\":%.0f}\n",
+                (unsigned long long)step, loss, count) < 0) {
+        return ds_fail(report->run->ctx, DS_ERR_IO, "cannot write --metrics %s",
+                       report->run->options->metrics);
+    }
+    return report->monitor == NULL
+               ? DS_OK
+               : ds_monitor_write(report->monitor, "Train/Samples/eval_loss", loss,
+                                  ds_engine_global_samples(report->run->engine));
+}
+
+ds_status train_report_close(train_report **report_inout)
+{
+    train_report *report = *report_inout;
+    ds_status status = DS_OK;
+    end_line(report);
+    if (report->metrics != NULL && fclose(report->metrics) != 0) {
+        status = ds_fail(report->run->ctx, DS_ERR_IO, "cannot write --metrics %s: %s",
+                         report->run->options->metrics, strerror(errno));
+    }
+    const ds_status closed = ds_monitor_close(&report->monitor);
+    free(report);
+    *report_inout = NULL;
+    return status < 0 ? status : closed;
+}

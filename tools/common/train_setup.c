@@ -1,0 +1,220 @@
+/* Opens what a run needs, in the order in which errors are cheapest: configuration text, model,
+ * tokenizer, data, then the engine. */
+#include "base/clock.h"
+#include "common/train.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_SEQ_LENGTH = 1024, PATH_BYTES = 4096 };
+
+static ds_status open_model(train_run *run)
+{
+    const train_options *o = run->options;
+    char path[PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s/config.json", o->model != NULL ? o->model : "");
+    DS_TRY(ds_model_from_config(run->ctx, o->model != NULL ? path : o->model_config, &run->model));
+    const int64_t limit = ds_model_get_info(run->model)->max_positions;
+    run->seq_length = o->seq_length;
+    if (run->seq_length == 0) {
+        run->seq_length = limit < DEFAULT_SEQ_LENGTH ? limit : DEFAULT_SEQ_LENGTH;
+    }
+    return DS_OK;
+}
+
+static bool needs_chat(const dsi_arg_list *files)
+{
+    for (size_t i = 0; i < files->n; ++i) {
+        const char *dot = strrchr(files->items[i], '.');
+        if (dot != NULL && strcmp(dot, ".jsonl") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A model without chat template can still train on text: the lack is an error only for messages. */
+static ds_status open_tokenizer(train_run *run)
+{
+    const train_options *o = run->options;
+    DS_TRY(ds_tokenizer_open(run->ctx, o->tokenizer != NULL ? o->tokenizer : o->model,
+                             &run->tokenizer));
+    const uint32_t vocab = ds_tokenizer_vocab_size(run->tokenizer);
+    const int64_t model_vocab = ds_model_get_info(run->model)->vocab_size;
+    if ((int64_t)vocab > model_vocab) {
+        return ds_fail(run->ctx, DS_ERR_ARG,
+                       "the tokenizer has %u ids, the model's vocabulary only %lld", vocab,
+                       (long long)model_vocab);
+    }
+    if ((needs_chat(&o->data) || needs_chat(&o->eval_data)) &&
+        (o->chat_template != NULL || ds_tokenizer_chat_template(run->tokenizer) != NULL)) {
+        return ds_chat_create(run->ctx, run->tokenizer, o->chat_template, &run->chat);
+    }
+    return DS_OK;
+}
+
+static ds_status open_dataset(train_run *run, const dsi_arg_list *files, ds_dataset **out)
+{
+    const ds_dataset_params params = {.files = files->items,
+                                      .n_files = (uint32_t)files->n,
+                                      .tokenizer = run->tokenizer,
+                                      .chat = run->chat,
+                                      .seq_length = run->seq_length,
+                                      .too_long = strcmp(run->options->too_long, "drop") == 0
+                                                      ? DS_TOO_LONG_DROP
+                                                      : DS_TOO_LONG_TRUNCATE,
+                                      .append_eos = run->options->append_eos};
+    DS_TRY(ds_dataset_open(run->ctx, &params, out));
+    const ds_dataset_info info = ds_dataset_get_info(*out);
+    if (info.n_truncated + info.n_dropped > 0) {
+        ds_log(run->ctx, DS_LOG_WARN,
+               "data: %llu samples longer than %lld tokens were truncated, %llu dropped",
+               (unsigned long long)info.n_truncated, (long long)run->seq_length,
+               (unsigned long long)info.n_dropped);
+    }
+    if ((int64_t)info.max_id >= ds_model_get_info(run->model)->vocab_size) {
+        return ds_fail(
+            run->ctx, DS_ERR_ARG, "%s holds token %u, outside of the model's vocabulary of %lld",
+            files->items[0], info.max_id, (long long)ds_model_get_info(run->model)->vocab_size);
+    }
+    return DS_OK;
+}
+
+static ds_status open_data(train_run *run)
+{
+    const train_options *o = run->options;
+    DS_TRY(open_dataset(run, &o->data, &run->train_data));
+    if (o->eval_data.n > 0) {
+        return open_dataset(run, &o->eval_data, &run->eval_data);
+    }
+    if (o->eval_fraction > 0.0) {
+        return ds_dataset_split(run->train_data, o->eval_fraction, &run->eval_data);
+    }
+    return DS_OK;
+}
+
+static ds_maybe if_given(double value)
+{
+    return value >= 0.0 ? ds_known(value) : (ds_maybe){0};
+}
+
+static ds_trainer_values trainer_values(const train_run *run)
+{
+    const train_options *o = run->options;
+    ds_trainer_values v = {.micro_batch = if_given((double)o->micro_batch),
+                           .gradient_accumulation_steps =
+                               if_given((double)o->gradient_accumulation_steps),
+                           .learning_rate = if_given(o->learning_rate),
+                           .weight_decay = if_given(o->weight_decay),
+                           .adam_beta1 = if_given(o->adam_beta1),
+                           .adam_beta2 = if_given(o->adam_beta2),
+                           .adam_epsilon = if_given(o->adam_epsilon),
+                           .max_grad_norm = if_given(o->max_grad_norm),
+                           .warmup_steps = if_given((double)o->warmup_steps)};
+    const int64_t hidden = ds_model_get_info(run->model)->hidden_size;
+    if (hidden > 0) {
+        v.hidden_size = ds_known((double)hidden);
+    }
+    if (o->fp16_given) {
+        v.fp16 = ds_known(o->fp16);
+    }
+    if (o->bf16_given) {
+        v.bf16 = ds_known(o->bf16);
+    }
+    if (run->total_steps > 0) {
+        v.total_steps = ds_known((double)run->total_steps);
+    }
+    return v;
+}
+
+static ds_status create_loaders(train_run *run)
+{
+    const ds_config_values *v = ds_config_get(run->config);
+    ds_loader_params params = {.batch = v->batch.train_micro_batch_size_per_gpu,
+                               .seq_length = run->seq_length,
+                               .seed = (uint64_t)run->options->seed,
+                               .shuffle = true};
+    DS_TRY(ds_loader_create(run->ctx, run->train_data, &params, &run->train_loader));
+    if (run->eval_data != NULL) {
+        params.shuffle = false;
+        DS_TRY(ds_loader_create(run->ctx, run->eval_data, &params, &run->eval_loader));
+    }
+    return DS_OK;
+}
+
+/* Epochs become steps once the batch size is known; the schedule may then need the steps: resolve
+ * twice. */
+static ds_status resolve_config(train_run *run)
+{
+    const train_options *o = run->options;
+    run->total_steps = (uint64_t)o->steps;
+    ds_trainer_values v = trainer_values(run);
+    if (o->epochs > 0.0) {
+        v.total_steps = ds_known(1e9); /* replaced below */
+    }
+    DS_TRY(ds_config_resolve(run->config, 1, &v));
+    DS_TRY(create_loaders(run));
+    if (o->epochs > 0.0) {
+        const int64_t rows = ds_config_get(run->config)->batch.train_batch_size;
+        const double all = o->epochs * (double)ds_loader_epoch_rows(run->train_loader);
+        run->total_steps = (uint64_t)fmax(1.0, ceil(all / (double)rows));
+        v = trainer_values(run);
+        DS_TRY(ds_config_resolve(run->config, 1, &v));
+    }
+    for (size_t i = 0; i < ds_config_n_notices(run->config); ++i) {
+        ds_log(run->ctx, DS_LOG_WARN, "%s", ds_config_notice(run->config, i));
+    }
+    return DS_OK;
+}
+
+static ds_status build_engine(train_run *run)
+{
+    const train_options *o = run->options;
+    const ds_engine_params params = {.model = run->model,
+                                     .config = run->config,
+                                     .seq_length = run->seq_length,
+                                     .seed = (uint64_t)o->seed,
+                                     .weights = o->model,
+                                     .frozen = o->freeze.items,
+                                     .n_frozen = (uint32_t)o->freeze.n};
+    DS_TRY(ds_initialize(run->ctx, &params, &run->engine));
+    if (o->resume_given) {
+        char *cursor = NULL;
+        const char *tag = o->resume != NULL && o->resume[0] != '\0' ? o->resume : NULL;
+        DS_TRY(ds_engine_load_checkpoint(run->engine, o->output, tag, &cursor));
+        const ds_status status =
+            cursor != NULL ? ds_loader_restore(run->train_loader, cursor) : DS_OK;
+        free(cursor);
+        DS_TRY(status);
+        ds_log(run->ctx, DS_LOG_JOB, "resumed after step %llu",
+               (unsigned long long)ds_engine_global_steps(run->engine));
+    }
+    return DS_OK;
+}
+
+ds_status train_setup(ds_ctx *ctx, const train_options *options, train_run *run)
+{
+    const ds_config_params params = {.allow_unknown_keys = options->allow_unknown_keys};
+    *run = (train_run){.ctx = ctx, .options = options, .started = dsi_clock_seconds()};
+    DS_TRY(ds_config_load_file(ctx, options->deepspeed_config, &params, &run->config));
+    DS_TRY(open_model(run));
+    DS_TRY(open_tokenizer(run));
+    DS_TRY(open_data(run));
+    DS_TRY(resolve_config(run));
+    return build_engine(run);
+}
+
+void train_teardown(train_run *run)
+{
+    ds_engine_destroy(&run->engine);
+    ds_loader_destroy(&run->train_loader);
+    ds_loader_destroy(&run->eval_loader);
+    ds_dataset_close(&run->eval_data);
+    ds_dataset_close(&run->train_data);
+    ds_chat_destroy(&run->chat);
+    ds_tokenizer_close(&run->tokenizer);
+    ds_config_destroy(&run->config);
+    ds_model_destroy(&run->model);
+}
