@@ -1,0 +1,15 @@
+/* Which stored tensor each parameter of a model is. Used by training and generation. */
+#ifndef DSI_CKPT_MODEL_WEIGHTS_H
+#define DSI_CKPT_MODEL_WEIGHTS_H
+
+#include <deepspeed/model.h>
+#include <deepspeed/safetensors.h>
+
+/* Fills by_cell (ds_cells_count entries): the tensor of each PARAM cell, NULL for other cells.
+ * Names are tried as they are, then without the model's base prefix (files of the bare model).
+ * Errors: ERR_NOT_FOUND (a parameter without tensor), ERR_SHAPE (another shape, or no real
+ * numbers), ERR_FORMAT (a tensor that the model does not have): each names tensor and file. */
+ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
+                            const ds_safetensors *st, const ds_safetensor **by_cell);
+
+#endif
