@@ -104,8 +104,7 @@ static ds_status save(train_run *run, train_report *report)
     free(cursor);
     DS_TRY(status);
     if (run->options->keep_last > 0) {
-        DS_TRY(ds_checkpoint_keep_last(run->ctx, run->options->output,
-                                       (uint32_t)run->options->keep_last));
+        DS_TRY(ds_checkpoint_keep(run->ctx, run->options->output, (size_t)run->options->keep_last));
     }
     train_report_say(report, "saved %s/global_step%llu in %.2f s", run->options->output,
                      (unsigned long long)ds_engine_global_steps(run->engine),

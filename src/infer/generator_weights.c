@@ -1,0 +1,110 @@
+/* Weights of a generator: mapped from a model folder where the dtype fits, else converted into
+ * memory; or read from a training checkpoint. */
+#include "ckpt/model_weights.h"
+#include "infer/generator.h"
+
+#include <deepspeed/checkpoint.h>
+#include <stdlib.h>
+
+/* What must stay open while the generator lives. */
+typedef struct source {
+    ds_safetensors *st;
+    const ds_safetensor **by_cell; /* of st; NULL entries: not a parameter, or bound already */
+    ds_checkpoint *ckpt;
+} source;
+
+ds_status dsi_generator_stored_dtype(ds_ctx *ctx, const ds_generator_params *params,
+                                     ds_dtype *dtype_out)
+{
+    ds_safetensors *st = NULL;
+    if (params->checkpoint != NULL) { /* masters are fp32; the config tells what to compute in */
+        const ds_dtype dtype = ds_model_get_info(params->model)->dtype;
+        *dtype_out = dtype != DS_DTYPE_NONE ? dtype : DS_DTYPE_F32;
+        return DS_OK;
+    }
+    DS_TRY(ds_safetensors_open_folder(ctx, params->weights, &st));
+    const ds_safetensor *first = ds_safetensors_at(st, 0);
+    const ds_dtype dtype = first != NULL ? first->meta.dtype : DS_DTYPE_NONE;
+    ds_safetensors_close(&st);
+    const bool computes = dtype == DS_DTYPE_BF16 || dtype == DS_DTYPE_F16;
+    *dtype_out = computes ? dtype : DS_DTYPE_F32;
+    return DS_OK;
+}
+
+static bool can_map(const ds_safetensor *tensor, ds_dtype dtype)
+{
+    return tensor->meta.dtype == dtype && (uintptr_t)tensor->data % ds_dtype_bytes(dtype) == 0;
+}
+
+static ds_status bind_folder(ds_generator *g, source *s, const char *weights)
+{
+    DS_TRY(ds_safetensors_open_folder(g->ctx, weights, &s->st));
+    s->by_cell = calloc((size_t)ds_cells_count(g->cells) + 1, sizeof *s->by_cell);
+    if (s->by_cell == NULL) {
+        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for weights");
+    }
+    DS_TRY(dsi_weights_match(g->ctx, g->model, g->cells, s->st, s->by_cell));
+    for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
+        const ds_safetensor *tensor = s->by_cell[c];
+        if (tensor != NULL && can_map(tensor, g->dtype)) {
+            /* Kernels only read parameters: the map stays read-only. */
+            DS_TRY(dsi_exec_bind(g->exec, c, (void *)(uintptr_t)tensor->data));
+            s->by_cell[c] = NULL;
+        }
+    }
+    return DS_OK;
+}
+
+ds_status dsi_generator_bind_weights(ds_generator *g, const ds_generator_params *params)
+{
+    source *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for weights");
+    }
+    g->source = s;
+    if (params->checkpoint != NULL) {
+        return ds_checkpoint_open(g->ctx, params->checkpoint, params->tag, &s->ckpt);
+    }
+    return bind_folder(g, s, params->weights);
+}
+
+static ds_status read_checkpoint(ds_generator *g, const source *s, ds_cell c)
+{
+    const ds_cell_info *cell = ds_cells_get(g->cells, c);
+    const ds_checkpoint_tensor *tensor = ds_checkpoint_find(s->ckpt, "master", cell->name);
+    tensor = tensor != NULL ? tensor : ds_checkpoint_find(s->ckpt, "param", cell->name);
+    if (tensor == NULL || !ds_shape_equal(tensor->meta.shape, cell->meta.shape)) {
+        return ds_fail(g->ctx, tensor == NULL ? DS_ERR_NOT_FOUND : DS_ERR_SHAPE,
+                       "%s: the weight %s is missing or of another shape",
+                       ds_checkpoint_get_info(s->ckpt)->path, cell->name);
+    }
+    return ds_checkpoint_read(s->ckpt, tensor, NULL, g->dtype, dsi_exec_cell(g->exec, c));
+}
+
+ds_status dsi_generator_convert_weights(ds_generator *g)
+{
+    const source *s = g->source;
+    for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
+        if (ds_cells_get(g->cells, c)->kind != DS_CELL_PARAM) {
+            continue;
+        }
+        if (s->ckpt != NULL) {
+            DS_TRY(read_checkpoint(g, s, c));
+        } else if (s->by_cell[c] != NULL) {
+            DS_TRY(ds_safetensors_read(g->ctx, s->by_cell[c], g->dtype, dsi_exec_cell(g->exec, c)));
+        }
+    }
+    return DS_OK;
+}
+
+void dsi_generator_close_weights(ds_generator *g)
+{
+    source *s = g->source;
+    if (s != NULL) {
+        free(s->by_cell);
+        ds_safetensors_close(&s->st);
+        ds_checkpoint_close(&s->ckpt);
+        free(s);
+        g->source = NULL;
+    }
+}

@@ -1,0 +1,250 @@
+/* Checkpoints of an engine. What is saved: master weights (or parameters that have none), moments,
+ * and the states that the host holds; gradients never, so a save is possible at a step boundary
+ * only. */
+#include "base/buf.h"
+#include "train/engine.h"
+
+#include <deepspeed/checkpoint.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STATE_BYTES = 1 << 20 };
+
+static const char *optimizer_name(const ds_engine *engine)
+{
+    static const char *const names[] = {"adam", "sgd", "lion", "adagrad", "lamb"};
+    return names[engine->spec.train.optimizer];
+}
+
+/* Whether a cell goes into a checkpoint. A parameter with a master is its rounding. */
+static bool is_saved(const ds_engine *engine, const ds_cell_info *cell)
+{
+    switch (cell->kind) {
+    case DS_CELL_PARAM:
+        return ds_cells_find(engine->cells, DS_CELL_MASTER, cell->name) == DS_NONE;
+    case DS_CELL_MASTER:
+    case DS_CELL_EXP_AVG:
+    case DS_CELL_EXP_AVG_SQ:
+    case DS_CELL_MOMENTUM:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static ds_status add_tensors(ds_engine *engine, ds_checkpoint_writer *writer)
+{
+    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+        if (is_saved(engine, cell)) {
+            const ds_checkpoint_slice slice = {.kind = ds_cell_kind_name(cell->kind),
+                                               .name = cell->name,
+                                               .meta = cell->meta,
+                                               .data = dsi_exec_cell(engine->exec, c)};
+            DS_TRY(ds_checkpoint_writer_add(writer, &slice));
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status add_states(ds_engine *engine, ds_checkpoint_writer *writer, const char *data_state)
+{
+    const dsi_loss_scale *s = &engine->spec.loss_scale;
+    dsi_buf text = dsi_buf_make(STATE_BYTES);
+    dsi_buf_printf(&text,
+                   "{\"global_steps\":%llu,\"skipped_steps\":%llu,\"global_samples\":%llu,"
+                   "\"lr_override\":%.17g}",
+                   (unsigned long long)engine->global_steps,
+                   (unsigned long long)engine->skipped_steps,
+                   (unsigned long long)engine->global_samples, engine->forced_lr);
+    ds_status status = ds_checkpoint_writer_state(writer, "engine", dsi_buf_text(&text));
+    dsi_buf_clear(&text);
+    dsi_buf_printf(&text,
+                   "{\"scale\":%.17g,\"iteration\":%lld,\"last_overflow\":%lld,"
+                   "\"hysteresis_left\":%lld}",
+                   s->scale, (long long)s->iteration, (long long)s->last_overflow,
+                   (long long)s->hysteresis_left);
+    if (status >= 0) {
+        status = ds_checkpoint_writer_state(writer, "loss_scaler", dsi_buf_text(&text));
+    }
+    dsi_buf_clear(&text);
+    dsi_buf_printf(&text, "{\"seed\":\"%llu\"}", (unsigned long long)engine->spec.seed);
+    if (status >= 0) {
+        status = ds_checkpoint_writer_state(writer, "random", dsi_buf_text(&text));
+    }
+    dsi_buf_free(&text);
+    if (status >= 0 && engine->config_text != NULL) {
+        status = ds_checkpoint_writer_state(writer, "config", engine->config_text);
+    }
+    if (status >= 0 && ds_model_config_text(engine->model) != NULL) {
+        status = ds_checkpoint_writer_state(writer, "model", ds_model_config_text(engine->model));
+    }
+    if (status >= 0 && data_state != NULL) {
+        status = ds_checkpoint_writer_state(writer, "data", data_state);
+    }
+    return status;
+}
+
+ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const char *tag,
+                                    const char *data_state)
+{
+    const ds_checkpoint_params params = {.dir = dir,
+                                         .tag = tag,
+                                         .step = engine->global_steps,
+                                         .samples = engine->global_samples,
+                                         .optimizer = optimizer_name(engine)};
+    ds_checkpoint_writer *writer = NULL;
+    if (engine->state != DSI_ENGINE_IDLE || engine->micro_step != 0) {
+        return ds_fail(engine->ctx, DS_ERR_STATE,
+                       "a checkpoint can only be saved between optimizer steps: %lld of %lld "
+                       "micro-batches are accumulated",
+                       (long long)engine->micro_step, (long long)engine->spec.train.accumulation);
+    }
+    DS_TRY(ds_checkpoint_writer_create(engine->ctx, &params, &writer));
+    ds_status status = add_tensors(engine, writer);
+    if (status >= 0) {
+        status = add_states(engine, writer, data_state);
+    }
+    if (status < 0) {
+        ds_checkpoint_writer_abort(&writer);
+        return status;
+    }
+    return ds_checkpoint_writer_commit(&writer);
+}
+
+/* The stored tensor for a cell: weights may be stored as master or as parameter. */
+static ds_status find_tensor(const ds_engine *engine, const ds_checkpoint *ckpt,
+                             const ds_cell_info *cell, const ds_checkpoint_tensor **tensor_out)
+{
+    const bool weight = cell->kind == DS_CELL_PARAM || cell->kind == DS_CELL_MASTER;
+    const ds_checkpoint_tensor *tensor =
+        ds_checkpoint_find(ckpt, ds_cell_kind_name(cell->kind), cell->name);
+    if (weight) {
+        tensor = ds_checkpoint_find(ckpt, "master", cell->name);
+        tensor = tensor != NULL ? tensor : ds_checkpoint_find(ckpt, "param", cell->name);
+    }
+    const char *path = ds_checkpoint_get_info(ckpt)->path;
+    if (tensor == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_NOT_FOUND, "%s: there is no %s of %s", path,
+                       ds_cell_kind_name(cell->kind), cell->name);
+    }
+    if (!ds_shape_equal(tensor->meta.shape, cell->meta.shape)) {
+        char got[160];
+        char want[160];
+        return ds_fail(engine->ctx, DS_ERR_SHAPE, "%s: %s of %s is %s, the model has %s", path,
+                       tensor->kind, cell->name, ds_meta_text(tensor->meta, got, sizeof got),
+                       ds_meta_text(cell->meta, want, sizeof want));
+    }
+    *tensor_out = tensor;
+    return DS_OK;
+}
+
+static bool is_loaded(const ds_cell_info *cell)
+{
+    return cell->kind == DS_CELL_PARAM || cell->kind == DS_CELL_MASTER ||
+           cell->kind == DS_CELL_EXP_AVG || cell->kind == DS_CELL_EXP_AVG_SQ ||
+           cell->kind == DS_CELL_MOMENTUM;
+}
+
+/* Checks that everything is there before the first byte is changed, then reads. */
+static ds_status load_tensors(ds_engine *engine, ds_checkpoint *ckpt)
+{
+    for (int pass = 0; pass < 2; ++pass) {
+        for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
+            const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+            const ds_checkpoint_tensor *tensor = NULL;
+            if (!is_loaded(cell)) {
+                continue;
+            }
+            DS_TRY(find_tensor(engine, ckpt, cell, &tensor));
+            if (pass == 1) {
+                DS_TRY(ds_checkpoint_read(ckpt, tensor, NULL, cell->meta.dtype,
+                                          dsi_exec_cell(engine->exec, c)));
+            }
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status parse_state(const ds_engine *engine, const ds_checkpoint *ckpt,
+                             const char *section, json_t **json_out)
+{
+    json_error_t error;
+    const char *text = ds_checkpoint_state(ckpt, section);
+    json_t *json = text != NULL ? json_loads(text, 0, &error) : NULL;
+    if (!json_is_object(json)) {
+        json_decref(json);
+        return ds_fail(engine->ctx, DS_ERR_FORMAT, "%s: the state \"%s\" is missing or no object",
+                       ds_checkpoint_get_info(ckpt)->path, section);
+    }
+    *json_out = json;
+    return DS_OK;
+}
+
+static int64_t whole(const json_t *json, const char *key)
+{
+    return (int64_t)json_integer_value(json_object_get(json, key));
+}
+
+static double real(const json_t *json, const char *key)
+{
+    return json_number_value(json_object_get(json, key));
+}
+
+static ds_status load_states(ds_engine *engine, const ds_checkpoint *ckpt)
+{
+    json_t *json = NULL;
+    dsi_loss_scale *s = &engine->spec.loss_scale;
+    DS_TRY(parse_state(engine, ckpt, "engine", &json));
+    engine->global_steps = (uint64_t)whole(json, "global_steps");
+    engine->skipped_steps = (uint64_t)whole(json, "skipped_steps");
+    engine->global_samples = (uint64_t)whole(json, "global_samples");
+    engine->forced_lr = real(json, "lr_override");
+    json_decref(json);
+    if (s->dynamic) {
+        DS_TRY(parse_state(engine, ckpt, "loss_scaler", &json));
+        s->scale = real(json, "scale");
+        s->iteration = whole(json, "iteration");
+        s->last_overflow = whole(json, "last_overflow");
+        s->hysteresis_left = whole(json, "hysteresis_left");
+        json_decref(json);
+    }
+    DS_TRY(parse_state(engine, ckpt, "random", &json));
+    const char *seed = json_string_value(json_object_get(json, "seed"));
+    engine->spec.seed = seed != NULL ? strtoull(seed, NULL, 10) : engine->spec.seed;
+    json_decref(json);
+    return DS_OK;
+}
+
+static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, char **data_state_out)
+{
+    const ds_checkpoint_info *info = ds_checkpoint_get_info(ckpt);
+    if (strcmp(info->optimizer, optimizer_name(engine)) != 0) {
+        return ds_fail(engine->ctx, DS_ERR_ARG,
+                       "%s was saved with the optimizer %s, the configuration asks for %s",
+                       info->path, info->optimizer, optimizer_name(engine));
+    }
+    DS_TRY(load_tensors(engine, ckpt));
+    DS_TRY(load_states(engine, ckpt));
+    engine->state = DSI_ENGINE_IDLE;
+    engine->micro_step = 0;
+    const char *data = ds_checkpoint_state(ckpt, "data");
+    if (data_state_out != NULL) {
+        *data_state_out = data != NULL ? strdup(data) : NULL;
+        if (data != NULL && *data_state_out == NULL) {
+            return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for the data cursor");
+        }
+    }
+    return DS_OK;
+}
+
+ds_status ds_engine_load_checkpoint(ds_engine *engine, const char *dir, const char *tag,
+                                    char **data_state_out)
+{
+    ds_checkpoint *ckpt = NULL;
+    DS_TRY(ds_checkpoint_open(engine->ctx, dir, tag, &ckpt));
+    const ds_status status = load(engine, ckpt, data_state_out);
+    ds_checkpoint_close(&ckpt);
+    return status;
+}
