@@ -1,0 +1,189 @@
+/* Monitors: TensorBoard and CSV. See include/deepspeed/monitor.h. */
+#include "monitor/tfevents.h"
+
+#include <deepspeed/monitor.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_TAGS = 256, PATH_BYTES = 4096 };
+
+typedef struct csv_file {
+    char *tag;
+    FILE *stream;
+} csv_file;
+
+struct ds_monitor {
+    ds_ctx *ctx;
+    FILE *events; /* TensorBoard's file; NULL when off */
+    bool csv;
+    char folder[PATH_BYTES]; /* of CSV */
+    csv_file files[MAX_TAGS];
+    uint32_t n_files;
+};
+
+static double wall_time(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Makes every folder of a path. */
+static ds_status make_folders(ds_ctx *ctx, char *path)
+{
+    for (char *at = path + 1;; ++at) {
+        if (*at == '/' || *at == '\0') {
+            const char old = *at;
+            *at = '\0';
+            const bool failed = mkdir(path, 0777) != 0 && errno != EEXIST;
+            const int reason = errno;
+            *at = old;
+            if (failed) {
+                return ds_fail(ctx, DS_ERR_IO, "monitor: cannot make the folder %s: %s", path,
+                               strerror(reason));
+            }
+            if (old == '\0') {
+                return DS_OK;
+            }
+        }
+    }
+}
+
+/* output_path/job_name, made. */
+static ds_status folder_of(ds_ctx *ctx, const ds_config_monitor *config, char *path)
+{
+    const bool inside = config->output_path != NULL && config->output_path[0] != '\0';
+    const int n = snprintf(path, PATH_BYTES, "%s%s%s", inside ? config->output_path : "",
+                           inside ? "/" : "", config->job_name);
+    if (n < 0 || n >= PATH_BYTES - 256) {
+        return ds_fail(ctx, DS_ERR_LIMIT, "monitor: output_path is too long");
+    }
+    return make_folders(ctx, path);
+}
+
+static ds_status open_events(ds_monitor *monitor, const ds_config_monitor *config)
+{
+    char path[PATH_BYTES];
+    char host[128] = "localhost";
+    DS_TRY(folder_of(monitor->ctx, config, path));
+    (void)gethostname(host, sizeof host - 1);
+    const size_t at = strlen(path);
+    (void)snprintf(path + at, sizeof path - at, "/events.out.tfevents.%010lld.%.100s.%ld.0",
+                   (long long)time(NULL), host, (long)getpid());
+    monitor->events = fopen(path, "wb");
+    if (monitor->events == NULL) {
+        return ds_fail(monitor->ctx, DS_ERR_IO, "monitor: cannot write %s: %s", path,
+                       strerror(errno));
+    }
+    return dsi_tfevents_begin(monitor->ctx, monitor->events, wall_time());
+}
+
+ds_status ds_monitor_open(ds_ctx *ctx, const ds_config_monitor *tensorboard,
+                          const ds_config_monitor *csv, ds_monitor **monitor_out)
+{
+    ds_monitor *monitor = calloc(1, sizeof *monitor);
+    ds_status status = DS_OK;
+    if (monitor == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a monitor");
+    }
+    monitor->ctx = ctx;
+    if (tensorboard != NULL && tensorboard->enabled) {
+        status = open_events(monitor, tensorboard);
+    }
+    if (status >= 0 && csv != NULL && csv->enabled) {
+        monitor->csv = true;
+        status = folder_of(ctx, csv, monitor->folder);
+    }
+    if (status < 0) {
+        (void)ds_monitor_close(&monitor);
+        return status;
+    }
+    *monitor_out = monitor;
+    return DS_OK;
+}
+
+/* The file of a tag, opened at its first use; the header is written into an empty file only. */
+static ds_status csv_of(ds_monitor *monitor, const char *tag, FILE **stream_out)
+{
+    for (uint32_t i = 0; i < monitor->n_files; ++i) {
+        if (strcmp(monitor->files[i].tag, tag) == 0) {
+            *stream_out = monitor->files[i].stream;
+            return DS_OK;
+        }
+    }
+    if (monitor->n_files == MAX_TAGS) {
+        return ds_fail(monitor->ctx, DS_ERR_LIMIT, "monitor: more than %d tags", MAX_TAGS);
+    }
+    char path[2 * PATH_BYTES];
+    const int at = snprintf(path, sizeof path, "%s/", monitor->folder);
+    (void)snprintf(path + at, sizeof path - (size_t)at, "%.200s.csv", tag);
+    for (char *c = path + at; *c != '\0'; ++c) {
+        *c = *c == '/' || *c == ' ' ? '_' : *c;
+    }
+    csv_file *file = &monitor->files[monitor->n_files];
+    file->stream = fopen(path, "ab");
+    if (file->stream == NULL) {
+        return ds_fail(monitor->ctx, DS_ERR_IO, "monitor: cannot write %s: %s", path,
+                       strerror(errno));
+    }
+    file->tag = strdup(tag);
+    monitor->n_files += 1;
+    if (file->tag == NULL) {
+        return ds_fail(monitor->ctx, DS_ERR_NOMEM, "no memory for a monitor");
+    }
+    const char *slash = strrchr(tag, '/');
+    if (ftell(file->stream) == 0) {
+        (void)fprintf(file->stream, "step,%s\n", slash != NULL ? slash + 1 : tag);
+    }
+    *stream_out = file->stream;
+    return DS_OK;
+}
+
+ds_status ds_monitor_write(ds_monitor *monitor, const char *tag, double value, uint64_t step)
+{
+    if (monitor->events != NULL) {
+        DS_TRY(dsi_tfevents_scalar(monitor->ctx, monitor->events, wall_time(), step, tag, value));
+    }
+    if (monitor->csv) {
+        FILE *stream = NULL;
+        DS_TRY(csv_of(monitor, tag, &stream));
+        if (fprintf(stream, "%llu,%.9g\n", (unsigned long long)step, value) < 0) {
+            return ds_fail(monitor->ctx, DS_ERR_IO, "monitor: cannot write %s: %s", tag,
+                           strerror(errno));
+        }
+    }
+    return DS_OK;
+}
+
+ds_status ds_monitor_flush(ds_monitor *monitor)
+{
+    bool failed = monitor->events != NULL && fflush(monitor->events) != 0;
+    for (uint32_t i = 0; i < monitor->n_files; ++i) {
+        failed = fflush(monitor->files[i].stream) != 0 || failed;
+    }
+    return failed ? ds_fail(monitor->ctx, DS_ERR_IO, "monitor: cannot write: %s", strerror(errno))
+                  : DS_OK;
+}
+
+ds_status ds_monitor_close(ds_monitor **monitor_inout)
+{
+    ds_monitor *monitor = monitor_inout != NULL ? *monitor_inout : NULL;
+    if (monitor == NULL) {
+        return DS_OK;
+    }
+    const ds_status status = ds_monitor_flush(monitor);
+    if (monitor->events != NULL) {
+        (void)fclose(monitor->events);
+    }
+    for (uint32_t i = 0; i < monitor->n_files; ++i) {
+        (void)fclose(monitor->files[i].stream);
+        free(monitor->files[i].tag);
+    }
+    free(monitor);
+    *monitor_inout = NULL;
+    return status;
+}

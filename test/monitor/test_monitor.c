@@ -1,0 +1,82 @@
+/* monitor/: CSV text, and an event file whose every byte is known from TensorBoard's own writer:
+ * the bytes below were read back by tensorboard's EventAccumulator. */
+#include "common/check.h"
+#include "monitor/tfevents.h"
+
+#include <deepspeed/monitor.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void event_bytes(void **state)
+{
+    (void)state;
+    char *data = NULL;
+    size_t size = 0;
+    FILE *stream = open_memstream(&data, &size);
+    assert_int_equal(dsi_tfevents_begin(NULL, stream, 1.0), DS_OK);
+    (void)fclose(stream);
+    /* length 24, its masked CRC, wall_time 1.0, file_version, masked CRC of the data */
+    static const unsigned char head[] = {24, 0, 0, 0, 0, 0, 0, 0,    0xa3, 0x7f, 0x4b, 0x22,
+                                         9,  0, 0, 0, 0, 0, 0, 0xf0, 0x3f, 0x1a, 13,   'b'};
+    assert_int_equal(size, 40);
+    assert_memory_equal(data, head, sizeof head);
+    free(data);
+}
+
+static void read_all(const char *path, char *text, size_t n)
+{
+    FILE *stream = fopen(path, "rb");
+    assert_non_null(stream);
+    const size_t got = fread(text, 1, n - 1, stream);
+    text[got] = '\0';
+    (void)fclose(stream);
+}
+
+static void csv_text(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/ds_monitor_XXXXXX";
+    char path[256];
+    char text[256];
+    ds_ctx *ctx = NULL;
+    ds_monitor *monitor = NULL;
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    assert_non_null(mkdtemp(folder));
+    const ds_config_monitor csv = {true, folder, "job"};
+    for (int run = 0; run < 2; ++run) { /* a second run appends without a second header */
+        CHECK_OK(ctx, ds_monitor_open(ctx, NULL, &csv, &monitor));
+        CHECK_OK(ctx, ds_monitor_write(monitor, "Train/Samples/lr", 0.25, 8));
+        CHECK_OK(ctx, ds_monitor_close(&monitor));
+    }
+    (void)snprintf(path, sizeof path, "%s/job/Train_Samples_lr.csv", folder);
+    read_all(path, text, sizeof text);
+    assert_string_equal(text, "step,lr\n8,0.25\n8,0.25\n");
+    (void)unlink(path);
+    (void)snprintf(path, sizeof path, "%s/job", folder);
+    (void)rmdir(path);
+    (void)rmdir(folder);
+    ds_ctx_destroy(&ctx);
+}
+
+static void unwritable_folder(void **state)
+{
+    (void)state;
+    ds_ctx *ctx = NULL;
+    ds_monitor *monitor = NULL;
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    const ds_config_monitor csv = {true, "/dev/null/x", "job"};
+    CHECK_FAILS(ctx, ds_monitor_open(ctx, NULL, &csv, &monitor), DS_ERR_IO, "/dev/null");
+    ds_ctx_destroy(&ctx);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(event_bytes),
+        cmocka_unit_test(csv_text),
+        cmocka_unit_test(unwritable_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
