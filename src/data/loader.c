@@ -10,7 +10,8 @@ ds_status ds_loader_create(ds_ctx *ctx, const ds_dataset *dataset, const ds_load
 {
     const size_t cells = (size_t)(params->batch * params->seq_length);
     if (params->batch < 1 || params->seq_length < 1) {
-        return ds_fail(ctx, DS_ERR_ARG, "batch and sequence length must be at least 1");
+        return ds_fail(ctx, DS_ERR_ARG, "batch %lld and sequence length %lld must be at least 1",
+                       (long long)params->batch, (long long)params->seq_length);
     }
     ds_loader *loader = calloc(1, sizeof *loader);
     if (loader == NULL) {

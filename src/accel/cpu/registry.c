@@ -24,10 +24,12 @@ static const family families[] = {
     dsi_amx_attention_family,
 #endif
 #ifdef DSI_HAVE_avx512
-    dsi_simd_family_avx512, dsi_gemm_family_avx512,
+    dsi_simd_family_avx512,
+    dsi_gemm_family_avx512,
 #endif
 #ifdef DSI_HAVE_avx2
-    dsi_simd_family_avx2, dsi_gemm_family_avx2,
+    dsi_simd_family_avx2,
+    dsi_gemm_family_avx2,
 #endif
 #define X(name) dsi_ref_##name,
     DSI_REF_FAMILY_LIST(X) DSI_REF_SINGLE_LIST(X)
