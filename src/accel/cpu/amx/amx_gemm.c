@@ -1,8 +1,8 @@
 /* Matrix products in bf16 on AMX. See amx_plan.h for the cut, amx_tile.h for the inner loop.
  *
  * Each lane claims blocks of C one after another. While it computes one chunk of a block, side jobs
- * pack the next chunk of B (of the same block, or of the block that it claimed ahead), fetch the
- * next panel of A, and store the 32×32 results just finished.
+ * pack the next chunk of B (of the same block, or of the block that it claimed ahead) and store the
+ * 32×32 results just finished.
  */
 #include "accel/cpu/amx/amx_pack.h"
 #include "accel/cpu/amx/amx_plan.h"
@@ -32,14 +32,8 @@ typedef struct store_job { /* a unit is one row of a block of C */
     const dsi_gemm_params *p;
     const float *sums;
     int64_t row, column;
+    bool plain;
 } store_job;
-
-typedef struct fetch_job { /* a unit is one line */
-    amx_side side;
-    const char *base;
-    int64_t lines; /* in a row */
-    size_t stride; /* bytes */
-} fetch_job;
 
 typedef struct lane {
     gemm_run *run;
@@ -48,12 +42,12 @@ typedef struct lane {
     float *sums;
     float *stage[2];
     int stage_now;
+    float *pending;               /* where the sums still in the tiles go; NULL: nowhere */
+    bool pending_is_last;         /* they are results, of the block at */
+    int64_t pending_m, pending_n; /* these panels */
     int b_now;
     store_job store;
     amx_pack_b pack;
-    fetch_job fetch_a; /* next panel of A, into the second level */
-    fetch_job fetch_c; /* lines of C about to be written */
-    fetch_job fetch_s; /* partial sums needed next */
     bool key_valid;
     int64_t key_n, key_chunk; /* what b_buffer[b_now] holds */
 } lane;
@@ -65,11 +59,26 @@ static void store_full_row_bf16(const dsi_gemm_params *p, const float *left, int
     _mm512_storeu_si512((uint16_t *)p->c + i * p->ldc + j, (__m512i)_mm512_cvtne2ps_pbh(y, x));
 }
 
+/* Nothing but the rounding: the case worth its own loop. */
+static void store_plain_bf16(const store_job *job, int64_t first, int64_t end)
+{
+    uint16_t *c = (uint16_t *)job->p->c + (job->row + first) * job->p->ldc + job->column;
+    for (int64_t r = first; r < end; ++r) {
+        const float *left = job->sums + (r >> 4) * 512 + (r & 15) * 16;
+        _mm512_storeu_si512(c, (__m512i)_mm512_cvtne2ps_pbh(vf_load(left + 256), vf_load(left)));
+        c += job->p->ldc;
+    }
+}
+
 static void run_store(amx_side *side, int64_t first, int64_t end)
 {
     const store_job *job = (const store_job *)side;
     const dsi_gemm_params *p = job->p;
     const int64_t columns = p->n - job->column;
+    if (job->plain && columns >= AMX_PANEL) {
+        store_plain_bf16(job, first, end);
+        return;
+    }
     for (int64_t r = first; r < end; ++r) {
         const float *left = job->sums + (r >> 4) * 512 + (r & 15) * 16;
         const int64_t i = job->row + r;
@@ -82,33 +91,6 @@ static void run_store(amx_side *side, int64_t first, int64_t end)
             gemm_finish(p, vf_load(left + 256), i, job->column + 16,
                         columns < 32 ? (size_t)columns - 16 : 16);
         }
-    }
-}
-
-static void run_fetch_l2(amx_side *side, int64_t first, int64_t end)
-{
-    const fetch_job *job = (const fetch_job *)side;
-    for (int64_t unit = first; unit < end; ++unit) {
-        _mm_prefetch(job->base + (size_t)(unit / job->lines) * job->stride + unit % job->lines * 64,
-                     _MM_HINT_T1);
-    }
-}
-
-static void run_fetch_l1(amx_side *side, int64_t first, int64_t end)
-{
-    const fetch_job *job = (const fetch_job *)side;
-    for (int64_t unit = first; unit < end; ++unit) {
-        _mm_prefetch(job->base + unit * 64, _MM_HINT_T0);
-    }
-}
-
-static void run_fetch_write(amx_side *side, int64_t first, int64_t end)
-{
-    const fetch_job *job = (const fetch_job *)side;
-    for (int64_t unit = first; unit < end; ++unit) {
-        const char *line =
-            job->base + (size_t)(unit / job->lines) * job->stride + unit % job->lines * 64;
-        __asm__ volatile("prefetchw (%0)" : : "r"(line));
     }
 }
 
@@ -214,41 +196,6 @@ static void point_at_a(lane *l, const sweep *s, amx_block *block)
     block->a_step = AMX_STEP_BYTES;
 }
 
-/* Fetches what the sweep after s reads of A. */
-static void start_fetching_a(lane *l, const sweep *s, int64_t n_steps)
-{
-    const gemm_run *run = l->run;
-    const dsi_gemm_params *p = run->p;
-    int64_t m = s->m;
-    int64_t step = s->step0 + s->n_steps;
-    const int64_t chunk_end = s->step0 - s->chunk_step + steps_of_chunk(&run->plan, s->x->chunk);
-    if (step >= chunk_end) {
-        step = s->step0 - s->chunk_step;
-        ++m;
-    }
-    if (m >= s->x->m1) { /* the next item's, when it is the next chunk of this block */
-        m = s->x->m0;
-        step = chunk_end;
-        if (step >= run->plan.n_steps) {
-            amx_side_start(&l->fetch_a.side, 0, 1);
-            return;
-        }
-    }
-    const int64_t length = min_i64(run->plan.block_steps, run->plan.n_steps - step);
-    if (run->plan.a_mode == AMX_A_PACKED) {
-        l->fetch_a.base = run->work + (size_t)(m * run->plan.n_steps + step) * AMX_STEP_BYTES;
-        l->fetch_a.lines = length * (AMX_STEP_BYTES / 64);
-        l->fetch_a.stride = 0;
-        amx_side_start(&l->fetch_a.side, l->fetch_a.lines, n_steps);
-        return;
-    }
-    l->fetch_a.base =
-        (const char *)((const uint16_t *)p->a + m * AMX_PANEL * p->lda + step * AMX_K);
-    l->fetch_a.lines = length;
-    l->fetch_a.stride = (size_t)p->lda * 2;
-    amx_side_start(&l->fetch_a.side, length * min_i64(AMX_PANEL, p->m - m * AMX_PANEL), n_steps);
-}
-
 static float *sums_at(const lane *l, const sweep *s, int64_t n)
 {
     const int64_t row = l->run->plan.n_chunks == 1 ? 0 : s->m - s->x->m0;
@@ -267,26 +214,28 @@ static const char *b_at(const lane *l, const sweep *s, int64_t n)
                                                 n - s->x->n0, s->chunk_step);
 }
 
-static void start_fetching_c(lane *l, const sweep *s, int64_t n)
+/* Begins to store the results that the next products push out of the tiles. */
+static void start_storing(lane *l, int64_t n_steps)
 {
+    if (l->pending == NULL || !l->pending_is_last) {
+        return;
+    }
     const dsi_gemm_params *p = l->run->p;
-    const size_t bytes = p->c_dtype == DS_DTYPE_F32 ? 4 : 2;
-    const int64_t row = s->m * AMX_PANEL;
-    const int64_t column = n * AMX_PANEL;
-    l->fetch_c.base = (const char *)p->c + (size_t)(row * p->ldc + column) * bytes;
-    l->fetch_c.stride = (size_t)p->ldc * bytes;
-    l->fetch_c.lines = bytes == 4 ? 2 : 1;
-    amx_side_start(&l->fetch_c.side, l->fetch_c.lines * min_i64(AMX_PANEL, p->m - row), s->n_steps);
+    l->store.sums = l->pending;
+    l->store.row = l->pending_m * AMX_PANEL;
+    l->store.column = l->pending_n * AMX_PANEL;
+    amx_side_start(&l->store.side, min_i64(AMX_PANEL, p->m - l->store.row), n_steps);
 }
 
-static void start_storing(lane *l, const sweep *s, int64_t n)
+static void set_pending(lane *l, const sweep *s, int64_t n)
 {
-    const dsi_gemm_params *p = l->run->p;
-    l->store.sums = l->stage[l->stage_now];
-    l->store.row = s->m * AMX_PANEL;
-    l->store.column = n * AMX_PANEL;
-    amx_side_start(&l->store.side, min_i64(AMX_PANEL, p->m - l->store.row), s->n_steps);
-    l->stage_now ^= 1;
+    l->pending_is_last = s->last;
+    l->pending_m = s->m;
+    l->pending_n = n;
+    l->pending = s->last ? l->stage[l->stage_now] : sums_at(l, s, n);
+    if (s->last) {
+        l->stage_now ^= 1;
+    }
 }
 
 static void multiply(const dsi_gemm_params *p, const amx_block *block, int64_t m, int64_t n)
@@ -309,28 +258,18 @@ static void run_sweep(lane *l, const sweep *s)
     const item *x = s->x;
     amx_block block = {
         .n_steps = s->n_steps,
-        .sides = {&l->store.side, &l->pack.side, &l->fetch_a.side, &l->fetch_c.side,
-                  &l->fetch_s.side},
+        .sides = {&l->store.side, &l->pack.side},
     };
     point_at_a(l, s, &block);
-    start_fetching_a(l, s, s->n_steps * (x->n1 - x->n0));
     for (int64_t n = x->n0; n < x->n1; ++n) {
         block.b = b_at(l, s, n);
-        block.b_next = b_at(l, s, n + 1 < x->n1 ? n + 1 : x->n0);
         block.sum_in = s->first ? NULL : sums_at(l, s, n);
-        block.sum_out = s->last ? l->stage[l->stage_now] : sums_at(l, s, n);
-        if (s->last) {
-            start_fetching_c(l, s, n);
-        }
-        if (!s->first && n + 1 < x->n1) {
-            l->fetch_s.base = (const char *)sums_at(l, s, n + 1);
-            amx_side_start(&l->fetch_s.side, AMX_STAGE * 4 / 64, s->n_steps);
-        }
+        block.sum_next = s->first || n + 1 == x->n1 ? NULL : sums_at(l, s, n + 1);
+        block.pending = l->pending;
+        start_storing(l, s->n_steps);
         multiply(l->run->p, &block, s->m, n);
         amx_side_drain(&l->store.side);
-        if (s->last) {
-            start_storing(l, s, n);
-        }
+        set_pending(l, s, n);
     }
 }
 
@@ -355,6 +294,12 @@ static void run_item(lane *l, const item *x)
     }
 }
 
+static bool is_plain_bf16(const dsi_gemm_params *p)
+{
+    return p->c_dtype == DS_DTYPE_BF16 && p->alpha == 1.0f && p->bias == NULL && p->pre == NULL &&
+           p->activation == DSI_GEMM_ACT_NONE && p->residual == NULL;
+}
+
 static lane make_lane(gemm_run *run, uint32_t index)
 {
     const amx_plan *plan = &run->plan;
@@ -369,10 +314,7 @@ static lane make_lane(gemm_run *run, uint32_t index)
     base += plan->panel_bytes;
     l.b_buffer[0] = base;
     l.b_buffer[1] = base + plan->b_bytes;
-    l.store = (store_job){.side = {.run = run_store}, .p = run->p};
-    l.fetch_a.side.run = run_fetch_l2;
-    l.fetch_c.side.run = run_fetch_write;
-    l.fetch_s.side.run = run_fetch_l1;
+    l.store = (store_job){.side = {.run = run_store}, .p = run->p, .plain = is_plain_bf16(run->p)};
     return l;
 }
 
@@ -401,7 +343,9 @@ static void lane_task(void *arg, uint32_t task, uint32_t thread)
         }
         now = next;
     }
+    amx_leave(l.pending);
     amx_end();
+    start_storing(&l, 1);
     amx_side_drain(&l.store.side);
 }
 

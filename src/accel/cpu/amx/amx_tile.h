@@ -2,7 +2,7 @@
  *
  * Tiles 0..3 hold C (row half × column half), 4 and 5 the two row halves of A, 6 and 7 the two
  * column halves of B. One step is 32 values of k: four tile loads, four products of 16 cycles.
- * A is read from the first-level cache, B streams from the second and is fetched two steps ahead.
+ * A is read from the first-level cache, B streams from the second.
  *
  * Invariant: the configuration is loaded when a lane begins and released when it ends, because
  * threads are shared with code that knows nothing of tiles.
@@ -51,95 +51,91 @@ static inline void amx_end(void)
     _tile_release();
 }
 
-enum { AMX_SIDES = 5 };
+enum { AMX_SIDES = 2 };
 
 typedef struct amx_block {
     const char *a0, *a1;        /* rows 0-15 and 16-31 */
     size_t a_stride;            /* bytes between rows */
     size_t a_step;              /* bytes between steps */
     const char *b;              /* packed: n_steps × AMX_STEP_BYTES */
-    const char *b_next;         /* what follows B in use: fetched during the last two steps */
     int64_t n_steps;            /* >= 1 */
     const float *sum_in;        /* AMX_STAGE floats, or NULL: start from zero */
-    float *sum_out;             /* AMX_STAGE floats: tiles 0..3 after one another */
+    const float *sum_next;      /* those of the next block: fetched; or NULL */
+    float *pending;             /* where the sums of the block before go; or NULL */
     amx_side *sides[AMX_SIDES]; /* never NULL */
 } amx_block;
 
-static inline __attribute__((always_inline)) void amx_fetch_step(const char *p)
-{
-    for (int line = 0; line < AMX_STEP_BYTES; line += 64) {
-        _mm_prefetch(p + line, _MM_HINT_T0);
-    }
-}
+#define AMX_INLINE static inline __attribute__((always_inline))
 
-static inline __attribute__((always_inline)) void amx_load_sums(const float *sum, bool two_rows,
-                                                                bool two_columns)
-{
-    _tile_loadd(0, sum, 64);
-    if (two_columns) {
-        _tile_loadd(1, sum + 256, 64);
-    }
-    if (two_rows) {
-        _tile_loadd(2, sum + 512, 64);
-    }
-    if (two_rows && two_columns) {
-        _tile_loadd(3, sum + 768, 64);
-    }
-}
+/* One accumulator changes hands: the block before leaves, this one enters. Done between the
+ * products of the first step, so that the multiplier does not wait for the stores. */
+#define AMX_ENTER(tile, x)                                                                         \
+    do {                                                                                           \
+        if ((x)->pending != NULL) {                                                                \
+            _tile_stored(tile, (x)->pending + (tile)*256, 64);                                     \
+        }                                                                                          \
+        if ((x)->sum_in != NULL) {                                                                 \
+            _tile_loadd(tile, (x)->sum_in + (tile)*256, 64);                                       \
+        } else {                                                                                   \
+            _tile_zero(tile);                                                                      \
+        }                                                                                          \
+    } while (0)
 
-static inline __attribute__((always_inline)) void amx_zero_sums(void)
-{
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-}
-
-static inline __attribute__((always_inline)) void amx_store_sums(float *sum, bool two_rows,
-                                                                 bool two_columns)
+/* Stores the sums that are still in the tiles. */
+static inline void amx_leave(float *sum)
 {
     _tile_stored(0, sum, 64);
-    if (two_columns) {
-        _tile_stored(1, sum + 256, 64);
-    }
-    if (two_rows) {
-        _tile_stored(2, sum + 512, 64);
-    }
-    if (two_rows && two_columns) {
-        _tile_stored(3, sum + 768, 64);
+    _tile_stored(1, sum + 256, 64);
+    _tile_stored(2, sum + 512, 64);
+    _tile_stored(3, sum + 768, 64);
+}
+
+AMX_INLINE void amx_fetch_sums(const amx_block *x, int64_t first, int64_t n)
+{
+    if (x->sum_next != NULL) {
+        const char *p = (const char *)x->sum_next;
+        for (int64_t line = first; line < first + n && line < AMX_STAGE / 16; ++line) {
+            _mm_prefetch(p + line * 64, _MM_HINT_T0);
+        }
     }
 }
 
-/* two_rows, two_columns: constants; a half that is not there is neither loaded nor multiplied. */
-static inline __attribute__((always_inline)) void amx_multiply(const amx_block *x, bool two_rows,
-                                                               bool two_columns)
+/* Multiplies; the result stays in the tiles until the next call or amx_leave(). two_rows,
+ * two_columns: constants; a half that is not there is neither loaded nor multiplied. */
+AMX_INLINE void amx_multiply(const amx_block *x, bool two_rows, bool two_columns)
 {
     const char *a0 = x->a0;
     const char *a1 = x->a1;
     const char *b = x->b;
-    if (x->sum_in != NULL) {
-        amx_load_sums(x->sum_in, two_rows, two_columns);
-    } else {
-        amx_zero_sums();
-    }
+    const int64_t lines = (AMX_STAGE / 16 + x->n_steps - 1) / x->n_steps;
     for (int64_t step = 0; step < x->n_steps; ++step) {
+        if (step == 0) {
+            AMX_ENTER(0, x);
+        }
         _tile_loadd(4, a0, x->a_stride);
         _tile_loadd(6, b, 64);
         _tile_dpbf16ps(0, 4, 6);
+        if (step == 0) {
+            AMX_ENTER(1, x);
+        }
         if (two_columns) {
             _tile_loadd(7, b + AMX_TILE_BYTES, 64);
             _tile_dpbf16ps(1, 4, 7);
+        }
+        if (step == 0) {
+            AMX_ENTER(2, x);
         }
         if (two_rows) {
             _tile_loadd(5, a1, x->a_stride);
             _tile_dpbf16ps(2, 5, 6);
         }
+        if (step == 0) {
+            AMX_ENTER(3, x);
+        }
         if (two_rows && two_columns) {
             _tile_dpbf16ps(3, 5, 7);
         }
-        const int64_t ahead = step + 2;
-        amx_fetch_step(ahead < x->n_steps ? b + 2 * AMX_STEP_BYTES
-                                          : x->b_next + (ahead - x->n_steps) * AMX_STEP_BYTES);
+        amx_fetch_sums(x, step * lines, lines);
         for (int i = 0; i < AMX_SIDES; ++i) {
             amx_side_tick(x->sides[i]);
         }
@@ -147,7 +143,6 @@ static inline __attribute__((always_inline)) void amx_multiply(const amx_block *
         a1 += x->a_step;
         b += AMX_STEP_BYTES;
     }
-    amx_store_sums(x->sum_out, two_rows, two_columns);
 }
 
 #endif
