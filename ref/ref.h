@@ -62,8 +62,8 @@ float ref_llama(const ref_llama_config *config, const ref_io *io, const ref_batc
 /* ---- AdamW, one tensor -------------------------------------------------------------------------
  */
 typedef struct ref_adamw_params {
-    float lr, beta1, beta2, eps, weight_decay;
-    int64_t step; /* from 1 */
+    double lr, beta1, beta2, eps, weight_decay; /* rounded to fp32 where they meet the tensors */
+    int64_t step;                               /* from 1 */
 } ref_adamw_params;
 void ref_adamw(float *p, float *m, float *v, const float *g, int64_t count,
                const ref_adamw_params *params);

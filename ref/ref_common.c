@@ -57,17 +57,21 @@ float *ref_grad(const ref_io *io, const char *format, ...)
 void ref_adamw(float *p, float *m, float *v, const float *g, int64_t count,
                const ref_adamw_params *params)
 {
-    const float b1 = params->beta1;
-    const float b2 = params->beta2;
-    const float bias1 = (float)(1.0 - pow((double)b1, (double)params->step));
-    const float bias2 = (float)sqrt(1.0 - pow((double)b2, (double)params->step));
+    const double t = (double)params->step;
+    const float lr = (float)params->lr;
+    const float wd = (float)params->weight_decay;
+    const float eps = (float)params->eps;
+    const float b1 = (float)params->beta1;
+    const float b2 = (float)params->beta2;
+    const float bias1 = (float)(1.0 - pow(params->beta1, t));
+    const float bias2 = (float)sqrt(1.0 - pow(params->beta2, t));
     const float i2 = 1.0f / bias2;
-    const float step = -(params->lr / bias1);
-    const float decay = 1.0f - params->lr * params->weight_decay;
+    const float step = -(lr / bias1);
+    const float decay = 1.0f - lr * wd;
     for (int64_t i = 0; i < count; ++i) {
         m[i] = fmaf(b1, m[i], (1.0f - b1) * g[i]);
         v[i] = fmaf(b2, v[i], (1.0f - b2) * (g[i] * g[i]));
-        const float u = m[i] / fmaf(sqrtf(v[i]), i2, params->eps);
+        const float u = m[i] / fmaf(sqrtf(v[i]), i2, eps);
         p[i] = fmaf(step, u, p[i] * decay);
     }
 }

@@ -100,12 +100,8 @@ static void logits_loss_and_gradients(void **state)
 /* One step on every parameter. */
 static void step(ref_model *model, float **m, float **v, int64_t at)
 {
-    const ref_adamw_params params = {.lr = 1e-3f,
-                                     .beta1 = 0.9f,
-                                     .beta2 = 0.999f,
-                                     .eps = 1e-8f,
-                                     .weight_decay = 0.01f,
-                                     .step = at};
+    const ref_adamw_params params = {
+        .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01, .step = at};
     for (size_t i = 0; i < model->weights.n_tensors; ++i) {
         const golden_tensor *t = &model->weights.tensors[i];
         ref_adamw(ref_model_weight(model, t->name), m[i], v[i], model->grads[i], (int64_t)t->count,
