@@ -37,7 +37,7 @@ enum {
 /* Flags of ds_tokenizer_decode and ds_detokenizer_create. */
 enum {
     DS_DECODE_SKIP_SPECIAL = 1, /* leave special tokens out */
-    DS_DECODE_REPAIR = 2        /* bytes that are not UTF-8 become U+FFFD (the package's way) */
+    DS_DECODE_REPAIR = 2        /* bytes that are not UTF-8 become U+FFFD; otherwise they stay */
 };
 
 /* Bytes [begin,end) of the text that a token stands for. A token that was added by the
@@ -71,7 +71,7 @@ DS_API ds_status ds_tokenizer_scratch_create(const ds_tokenizer *tok, size_t max
 DS_API void ds_tokenizer_scratch_destroy(ds_tokenizer_scratch **scratch);
 
 /* Encodes n bytes of text. flags: DS_ENCODE_*. *tokens_out is borrowed from scratch until its next
- * use. Errors: ERR_LIMIT (more than max_tokens; a text of 4 GiB or more), ERR_NOMEM. */
+ * use. Errors: ERR_LIMIT (more than max_tokens; a text of 2 GiB or more), ERR_NOMEM. */
 DS_API ds_status ds_tokenizer_encode(const ds_tokenizer *tok, ds_tokenizer_scratch *scratch,
                                      const char *text, size_t n, uint32_t flags,
                                      ds_tokens *tokens_out);

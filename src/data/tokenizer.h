@@ -5,7 +5,7 @@
  * pre-tokenizer steps cut the rest into words (tokenizer_split.c, tokenizer_pretok.c); a word is
  * encoded by merges (tokenizer_bpe.c). No lists in between: each stage calls the next.
  *
- * Invariants: a tokenizer is const after open. All byte positions in a view are below 2^32.
+ * Invariants: a tokenizer is const after open. A word has at most 2^31-1 bytes.
  */
 #ifndef DSI_DATA_TOKENIZER_H
 #define DSI_DATA_TOKENIZER_H

@@ -402,6 +402,10 @@ void dsi_joins_add(unsigned char *joins, const unsigned char *text, size_t n)
 
 void dsi_bpe_word(ds_tokenizer_scratch *s, dsi_view word)
 {
+    if (word.n > INT32_MAX) { /* symbols are counted in 31 bits */
+        s->failed = ds_fail(s->tok->ctx, DS_ERR_LIMIT, "a word of %zu bytes is too long", word.n);
+        return;
+    }
     if (!s->tok->cut) {
         encode_word(s, word);
         return;

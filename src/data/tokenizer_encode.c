@@ -177,9 +177,9 @@ ds_status ds_tokenizer_encode(const ds_tokenizer *tok, ds_tokenizer_scratch *scr
     if (s->tok != tok) {
         return ds_fail(tok->ctx, DS_ERR_ARG, "the scratch belongs to another tokenizer");
     }
-    if (n >= UINT32_MAX) {
+    if (n > INT32_MAX) {
         return ds_fail(tok->ctx, DS_ERR_LIMIT,
-                       "a text of %zu bytes is too long to encode at once; the limit is 4 GiB", n);
+                       "a text of %zu bytes is too long to encode at once; the limit is 2 GiB", n);
     }
     s->n = 0;
     s->failed = DS_OK;

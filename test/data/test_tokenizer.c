@@ -4,6 +4,7 @@
 
 #include <deepspeed/tokenizer.h>
 #include <jansson.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -158,6 +159,54 @@ static void any_bytes_round_trip(void **state)
     }
 }
 
+typedef struct job {
+    const ds_tokenizer *tok;
+    bool same;
+} job;
+
+/* Every text with a scratch of its own; the ids must be those of the golden file. */
+static void *encode_all(void *arg)
+{
+    job *j = arg;
+    const json_t *rows =
+        json_object_get(json_object_get(golden, "tokenizers"), "tokenizer-gpt4o.json");
+    const json_t *texts = json_object_get(golden, "texts");
+    ds_tokenizer_scratch *scratch = NULL;
+    j->same = ds_tokenizer_scratch_create(j->tok, 0, &scratch) >= 0;
+    for (size_t i = 0; j->same && i < json_array_size(texts); ++i) {
+        const json_t *text = json_array_get(texts, i);
+        const json_t *want = json_array_get(json_object_get(rows, "with_special"), i);
+        ds_tokens got;
+        j->same = ds_tokenizer_encode(j->tok, scratch, json_string_value(text),
+                                      json_string_length(text), DS_ENCODE_ADD_SPECIAL, &got) >= 0 &&
+                  got.n == json_array_size(want);
+        for (size_t k = 0; j->same && k < got.n; ++k) {
+            j->same = got.ids[k] == (uint32_t)json_integer_value(json_array_get(want, k));
+        }
+    }
+    ds_tokenizer_scratch_destroy(&scratch);
+    return NULL;
+}
+
+static void threads_share_a_tokenizer(void **state)
+{
+    (void)state;
+    enum { THREADS = 4 };
+    subject s;
+    open_subject(&s, "tokenizer-gpt4o.json"); /* its pattern goes through PCRE2 */
+    pthread_t threads[THREADS];
+    job jobs[THREADS];
+    for (size_t i = 0; i < THREADS; ++i) {
+        jobs[i].tok = s.tok;
+        assert_int_equal(pthread_create(&threads[i], NULL, encode_all, &jobs[i]), 0);
+    }
+    for (size_t i = 0; i < THREADS; ++i) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_true(jobs[i].same);
+    }
+    close_subject(&s);
+}
+
 static void pieces_and_special_ids(void **state)
 {
     (void)state;
@@ -202,6 +251,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_and_texts_equal_the_package),
         cmocka_unit_test(any_bytes_round_trip),
+        cmocka_unit_test(threads_share_a_tokenizer),
         cmocka_unit_test(pieces_and_special_ids),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
