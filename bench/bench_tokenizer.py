@@ -47,6 +47,7 @@ def theirs(path):
         tok = Tokenizer(models.BPE.from_file(path + "/vocab.json", path + "/merges.txt"))
         tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tok.decoder = decoders.ByteLevel()
+        tok.add_special_tokens(["<|endoftext|>"])
         return tok
     return Tokenizer.from_file(path + "/tokenizer.json" if os.path.isdir(path) else path)
 
