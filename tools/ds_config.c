@@ -14,6 +14,7 @@ typedef struct options {
     int64_t world_size;
     bool world_given;
     bool allow_unknown_keys;
+    const char *kind;
     bool values_only;
     bool plot;
     int64_t steps;
@@ -108,7 +109,13 @@ static ds_trainer_values trainer_values(const options *o)
 
 static ds_config_params load_params(const options *o)
 {
-    return (ds_config_params){.allow_unknown_keys = o->allow_unknown_keys};
+    ds_config_params params = {.allow_unknown_keys = o->allow_unknown_keys};
+    if (strcmp(o->kind, "inference") == 0) {
+        params.kind = DS_CONFIG_INFERENCE;
+    } else if (strcmp(o->kind, "inference_v2") == 0) {
+        params.kind = DS_CONFIG_INFERENCE_V2;
+    }
+    return params;
 }
 
 static void print_notices(const ds_config *config, FILE *stream)
@@ -298,6 +305,13 @@ int main(int argc, char **argv)
          .out = &o.allow_unknown_keys,
          .def = "false",
          .doc = "Unknown keys are notices, not errors."},
+        {.name = "kind",
+         .type = DSI_ARG_TEXT,
+         .out = &o.kind,
+         .value = "KIND",
+         .def = "training",
+         .choices = "training|inference|inference_v2",
+         .doc = "check: what the file is for; the inference kinds are only checked."},
         {.name = "values",
          .type = DSI_ARG_SWITCH,
          .out = &o.values_only,

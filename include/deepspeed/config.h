@@ -24,7 +24,15 @@ typedef struct ds_config ds_config;
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
+/* What a file is for. Only a training configuration can be resolved; the others are checked. */
+typedef enum ds_config_kind {
+    DS_CONFIG_TRAINING,    /* of the training engine */
+    DS_CONFIG_INFERENCE,   /* of DeepSpeed's init_inference */
+    DS_CONFIG_INFERENCE_V2 /* of its ragged inference engine */
+} ds_config_kind;
+
 typedef struct ds_config_params {
+    ds_config_kind kind;     /* default DS_CONFIG_TRAINING */
     bool allow_unknown_keys; /* default false; true: an unknown key is a notice, not an error */
 } ds_config_params;
 

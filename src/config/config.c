@@ -59,12 +59,17 @@ static void evaluate(ds_config *config, dsi_eval *eval)
     if (root == NULL) {
         return;
     }
-    dsi_config_migrate(eval, root);
-    dsi_config_walk(eval, root);
-    dsi_config_auto(eval);
-    dsi_config_store(eval);
-    dsi_config_batch(eval);
-    dsi_config_rules(eval);
+    if (config->params.kind == DS_CONFIG_TRAINING) {
+        dsi_config_migrate(eval, root);
+        dsi_config_walk(eval, root);
+        dsi_config_auto(eval);
+        dsi_config_store(eval);
+        dsi_config_batch(eval);
+        dsi_config_rules(eval);
+    } else {
+        dsi_config_walk(eval, root);
+        dsi_config_inference_rules(eval);
+    }
     publish_items(config, eval);
 }
 
@@ -99,7 +104,13 @@ static ds_status run(ds_config *config, uint32_t world_size, const ds_trainer_va
     memset(&config->diags, 0, sizeof config->diags);
     config->diags.name = config->name;
     config->diags.arena = arena;
+    static const dsi_section *const roots[] = {
+        [DS_CONFIG_TRAINING] = &dsi_section_root,
+        [DS_CONFIG_INFERENCE] = &dsi_section_inference,
+        [DS_CONFIG_INFERENCE_V2] = &dsi_section_inference_v2,
+    };
     dsi_eval eval = {
+        .root = roots[config->params.kind],
         .arena = arena,
         .diags = &config->diags,
         .allow_unknown_keys = config->params.allow_unknown_keys,
@@ -214,6 +225,10 @@ ds_status ds_config_resolve(ds_config *config, uint32_t world_size,
 {
     if (world_size == 0) {
         return ds_fail(config->ctx, DS_ERR_ARG, "expected a world size of at least 1, found 0");
+    }
+    if (config->params.kind != DS_CONFIG_TRAINING) {
+        return ds_fail(config->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: only a training configuration can be resolved", config->name);
     }
     return run(config, world_size, trainer);
 }

@@ -22,8 +22,10 @@ static void visit(const dsi_section *section, dsi_section_fn fn, void *arg)
 {
     fn(arg, section);
     for (uint32_t i = 0; i < section->n_rows; ++i) {
-        if (section->rows[i].section != NULL) {
-            visit(section->rows[i].section, fn, arg);
+        const dsi_section *inner = section->rows[i].section;
+        const size_t n = strlen(section->path);
+        if (inner != NULL && strncmp(inner->path, section->path, n) == 0) { /* not a borrowed one */
+            visit(inner, fn, arg);
         } else if (section->rows[i].type == DSI_OPT_VARIANT) {
             visit_variants(section == &dsi_section_optimizer ? dsi_optimizer_variants
                                                              : dsi_scheduler_variants,
@@ -35,6 +37,8 @@ static void visit(const dsi_section *section, dsi_section_fn fn, void *arg)
 void dsi_config_visit(dsi_section_fn fn, void *arg)
 {
     visit(&dsi_section_root, fn, arg);
+    visit(&dsi_section_inference, fn, arg);
+    visit(&dsi_section_inference_v2, fn, arg);
 }
 
 const char *dsi_force_text(const dsi_option *row)

@@ -32,6 +32,7 @@ typedef struct dsi_eval {
     dsi_arena *arena;
     dsi_diags *diags;
     bool allow_unknown_keys;
+    const dsi_section *root;          /* of the kind of file */
     uint32_t world_size;              /* 0 at loading */
     const ds_trainer_values *trainer; /* never NULL */
     dsi_item *items;                  /* room for DSI_EVAL_MAX_ITEMS */
@@ -47,6 +48,7 @@ void dsi_config_auto(dsi_eval *eval);
 void dsi_config_store(dsi_eval *eval);
 void dsi_config_batch(dsi_eval *eval);
 void dsi_config_rules(dsi_eval *eval);
+void dsi_config_inference_rules(dsi_eval *eval); /* in place of auto … rules */
 
 /* Checks a value against its row; gives the node to use (the same, or a converted one), or NULL
  * after an error. lax: DeepSpeed coerces in this section. Called by walk. */

@@ -390,6 +390,38 @@ static void data_efficiency(dsi_eval *eval)
     }
 }
 
+/* Of the inference engines' files; in a file of the other kind the items are absent. */
+static void inference_ragged(dsi_eval *eval)
+{
+    static const char *const limits[] = {"state_manager.max_tracked_sequences",
+                                         "state_manager.max_ragged_batch_size"};
+    const int64_t count = int_of(eval, "state_manager.max_ragged_sequence_count", 0);
+    for (size_t i = 0; i < 2; ++i) {
+        const int64_t limit = int_of(eval, limits[i], INT64_MAX);
+        if (count > limit) {
+            dsi_item_error(eval, dsi_item_find(eval, "state_manager.max_ragged_sequence_count"),
+                           "expected at most %s = %" PRId64 ", found %" PRId64, limits[i], limit,
+                           count);
+        }
+    }
+}
+
+static void inference_injection(dsi_eval *eval)
+{
+    const dsi_item *policy = dsi_item_find(eval, "injection_policy");
+    if (dsi_item_given(policy) && is_true(eval, "replace_with_kernel_inject")) {
+        dsi_item_error(eval, policy,
+                       "expected none with replace_with_kernel_inject true, found an object; "
+                       "remove one of them");
+    }
+}
+
+void dsi_config_inference_rules(dsi_eval *eval)
+{
+    inference_ragged(eval);
+    inference_injection(eval);
+}
+
 typedef void (*rule_fn)(dsi_eval *eval);
 static const rule_fn rules[] = {
     one_precision,

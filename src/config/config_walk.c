@@ -136,13 +136,13 @@ static void unknown_key(dsi_eval *eval, const dsi_section *section, const dsi_no
     for (uint32_t i = 0; i < section->n_rows; ++i) {
         offer_names(eval, &nearest, &section->rows[i]);
     }
-    const dsi_section *home = home_of(&dsi_section_root, child->key);
+    const dsi_section *home = home_of(eval->root, child->key);
     const char *remedy = "no key is near it; remove it, or pass --allow_unknown_keys";
     if (nearest.best != NULL && nearest.distance <= 2) {
         remedy = dsi_eval_text(eval, "did you mean \"%s\"?", nearest.best);
     } else if (home != NULL) {
         remedy = dsi_eval_text(eval, "it belongs in \"%s\"", home->path);
-    } else if (find_row(&dsi_section_root, child->key) != NULL) {
+    } else if (find_row(eval->root, child->key) != NULL) {
         remedy = "it belongs at the top level";
     } else if (nearest.best != NULL) {
         remedy = dsi_eval_text(eval, "did you mean \"%s\"?", nearest.best);
@@ -340,7 +340,7 @@ static void walk_object(dsi_eval *eval, const dsi_section *parent, const dsi_opt
     }
     if (row->type == DSI_OPT_SECTIONS || row->type == DSI_OPT_RECORDS) {
         walk_children(eval, row, given, path);
-    } else if (inner != NULL) {
+    } else if (inner != NULL && given->kind == DSI_NODE_OBJECT) {
         walk_section(eval, inner, given, path);
     }
 }
@@ -384,5 +384,5 @@ static void walk_section(dsi_eval *eval, const dsi_section *section, const dsi_n
 
 void dsi_config_walk(dsi_eval *eval, const dsi_node *root)
 {
-    walk_section(eval, &dsi_section_root, root, "");
+    walk_section(eval, eval->root, root, "");
 }

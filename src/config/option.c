@@ -138,6 +138,9 @@ void dsi_option_expected(dsi_buf *buf, const dsi_option *option)
     if ((option->flags & DSI_OPT_ONE_TEXT) != 0) {
         dsi_buf_puts(buf, " or one string");
     }
+    if ((option->flags & DSI_OPT_OR_BOOL) != 0) {
+        dsi_buf_puts(buf, " or true or false");
+    }
     if ((option->flags & (DSI_OPT_AUTO | DSI_OPT_TRAINER)) != 0) {
         dsi_buf_puts(buf, ", or \"auto\"");
     }
@@ -328,8 +331,13 @@ static bool has_kind(dsi_eval *eval, const dsi_option *option, const dsi_node *g
     case DSI_OPT_LIST:
     case DSI_OPT_RECORDS:
         return given->kind == DSI_NODE_LIST;
-    case DSI_OPT_OBJECT:
     case DSI_OPT_SECTION:
+        if (((option->flags & DSI_OPT_OR_BOOL) != 0 && given->kind == DSI_NODE_BOOL) ||
+            ((option->flags & DSI_OPT_ONE_TEXT) != 0 && given->kind == DSI_NODE_TEXT)) {
+            return true;
+        }
+        return given->kind == DSI_NODE_OBJECT;
+    case DSI_OPT_OBJECT:
     case DSI_OPT_SECTIONS:
     case DSI_OPT_VARIANT:
         return given->kind == DSI_NODE_OBJECT;

@@ -47,7 +47,7 @@ enum {
     DSI_OPT_ONE_TEXT = 64,   /* of TEXTS: also one string */
     DSI_OPT_ABOVE_MIN = 128, /* min itself is out of range */
     DSI_OPT_IGNORED = 256,   /* deprecated without a successor */
-    DSI_OPT_DYNAMIC = 512    /* of INT: fractions are accepted as written (OneCycle's step sizes) */
+    DSI_OPT_OR_BOOL = 512    /* of SECTION: also true or false */
 };
 
 typedef struct dsi_section dsi_section;
@@ -101,8 +101,8 @@ struct dsi_section {
 #define DSI_WITH(f)       .flags = (f)
 #define DSI_NOTE(text)    .note = text
 
-/* The root of a training configuration. */
-extern const dsi_section dsi_section_root;
+/* The roots: of a training configuration, and of the two inference engines' files. */
+extern const dsi_section dsi_section_root, dsi_section_inference, dsi_section_inference_v2;
 
 /* Sections, in the files table_*.c. */
 extern const dsi_section dsi_section_optimizer, dsi_section_scheduler, dsi_section_zero,

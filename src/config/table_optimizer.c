@@ -250,7 +250,6 @@ static const dsi_option rows[] = {
 };
 const dsi_section dsi_section_optimizer = {
     .path = "optimizer",
-    .doc = "Without a type there is no optimizer: training tools then take AdamW with PyTorch's "
-           "values, as Hugging Face's Trainer does.",
+    .doc = "A training engine needs a type.",
     DSI_SECTION_ROWS(rows),
 };

@@ -58,6 +58,13 @@ expect 0 "Exit codes" "$bin" --help
 expect 0 "learning rate by update" "$bin" lr "$work/right.json" --steps 8 --plot --micro_batch 1
 expect 0 '"$schema":"https://json-schema.org/draft/2020-12/schema"' "$bin" schema
 
+echo '{"dtype": "half", "tp": {"tp_size": 1}, "moe": true, "max_tokens": 64}' > "$work/inference.json"
+echo '{"state_manager": {"max_ragged_sequence_count": 1000}}' > "$work/ragged.json"
+expect 0 "inference.json: right, 0 notices" "$bin" check "$work/inference.json" --kind inference
+expect 1 "max_tokens: unknown key" "$bin" check "$work/inference.json"
+expect 1 "max_ragged_batch_size = 768, found 1000" "$bin" check "$work/ragged.json" --kind inference_v2
+expect 2 "expected one of training|inference|inference_v2" "$bin" check "$work/ragged.json" --kind x
+
 want="step,lr
 1,0
 2,0
