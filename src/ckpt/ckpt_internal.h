@@ -66,6 +66,8 @@ ds_status dsi_ckpt_manifest_parse(ds_ctx *ctx, const char *path, const char *tex
 /* Opens without the search for another checkpoint that the public function names in its error. */
 ds_status dsi_ckpt_open_tag(ds_ctx *ctx, const char *dir, const char *tag,
                             ds_checkpoint **ckpt_out);
+/* Records the present error again with the newest sound checkpoint of the folder besides `tag`. */
+ds_status dsi_ckpt_fail_with_offer(ds_ctx *ctx, ds_status status, const char *dir, const char *tag);
 /* The tag that `latest` names, into 256 bytes. */
 ds_status dsi_ckpt_read_latest(ds_ctx *ctx, const char *dir, char *tag);
 /* Commit with a choice of the way to replace a tag (see dsi_folder_publish). For tests. */

@@ -113,8 +113,7 @@ static bool is_sound(const char *dir, const char *tag)
     return sound;
 }
 
-/* Says the recorded error again with the newest sound checkpoint of the folder besides `tag`. */
-static ds_status fail_with_offer(ds_ctx *ctx, ds_status status, const char *dir, const char *tag)
+ds_status dsi_ckpt_fail_with_offer(ds_ctx *ctx, ds_status status, const char *dir, const char *tag)
 {
     ds_checkpoint_entry *list = NULL;
     size_t n = 0;
@@ -156,7 +155,8 @@ ds_status ds_checkpoint_open(ds_ctx *ctx, const char *dir, const char *tag,
     if (status == DS_OK) {
         status = dsi_ckpt_open_tag(ctx, dir, tag, ckpt_out);
     }
-    return status < 0 && status != DS_ERR_NOMEM ? fail_with_offer(ctx, status, dir, tag) : status;
+    return status < 0 && status != DS_ERR_NOMEM ? dsi_ckpt_fail_with_offer(ctx, status, dir, tag)
+                                                : status;
 }
 
 ds_status ds_checkpoint_keep(ds_ctx *ctx, const char *dir, size_t n_keep)

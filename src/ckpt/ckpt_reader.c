@@ -12,7 +12,8 @@
 
 struct ds_checkpoint {
     ds_ctx *ctx;
-    char *folder;
+    char *dir;    /* SAVE_DIR */
+    char *folder; /* SAVE_DIR/TAG */
     dsi_ckpt_manifest m;
 };
 
@@ -27,6 +28,7 @@ void ds_checkpoint_close(ds_checkpoint **ckpt_inout)
     }
     dsi_arena_destroy(&c->m.arena);
     free(c->folder);
+    free(c->dir);
     free(c);
     *ckpt_inout = NULL;
 }
@@ -127,8 +129,9 @@ static ds_status open_folder(ds_checkpoint *c, const char *dir, const char *tag)
     if (!dsi_ckpt_is_tag(tag)) {
         return ds_fail(c->ctx, DS_ERR_ARG, "'%s' is not the tag of a checkpoint", tag);
     }
+    c->dir = strdup(dir);
     c->folder = dsi_folder_resolve(dir, tag);
-    if (c->folder == NULL || dsi_arena_create(ARENA_BYTES, &c->m.arena) < 0) {
+    if (c->dir == NULL || c->folder == NULL || dsi_arena_create(ARENA_BYTES, &c->m.arena) < 0) {
         return ds_fail(c->ctx, DS_ERR_NOMEM, "out of memory opening %s", dir);
     }
     DS_TRY(load_manifest(c));
@@ -194,14 +197,20 @@ const char *ds_checkpoint_state_name(const ds_checkpoint *c, size_t i)
     return i < c->m.n_states ? c->m.states[i].key : NULL;
 }
 
+/* Damage of the data shows only now: the error gets the offer that open would have made. */
+static ds_status with_offer(ds_checkpoint *c, ds_status status)
+{
+    return dsi_ckpt_fail_with_offer(c->ctx, status, c->dir, c->m.info.tag);
+}
+
 static ds_status verify_slice(ds_checkpoint *c, const ds_checkpoint_tensor *t,
                               dsi_ckpt_slice *slice)
 {
     const ds_safetensor *stored = slice->stored;
     if (!slice->verified && XXH3_64bits(stored->data, stored->bytes) != slice->digest) {
-        return ds_fail(c->ctx, DS_ERR_CORRUPT,
-                       "%s: the data of tensor '%s/%s' does not have its checksum", stored->path,
-                       t->kind, t->name);
+        return with_offer(c, ds_fail(c->ctx, DS_ERR_CORRUPT,
+                                     "%s: the data of tensor '%s/%s' does not have its checksum",
+                                     stored->path, t->kind, t->name));
     }
     slice->verified = true;
     return DS_OK;
@@ -260,8 +269,8 @@ ds_status ds_checkpoint_verify(ds_checkpoint *c)
         const dsi_ckpt_shard *shard = &c->m.shards[i];
         const dsi_map *map = &shard->st->files[0].map;
         if (XXH3_64bits(map->data, map->size) != shard->digest) {
-            return ds_fail(c->ctx, DS_ERR_CORRUPT, "%s/%s does not have its checksum", c->folder,
-                           shard->file);
+            return with_offer(c, ds_fail(c->ctx, DS_ERR_CORRUPT, "%s/%s does not have its checksum",
+                                         c->folder, shard->file));
         }
     }
     return DS_OK;

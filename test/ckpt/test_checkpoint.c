@@ -569,6 +569,7 @@ static void finds_flipped_data(void **state)
     char *dir = scratch_make();
     ds_checkpoint *c = NULL;
     float out[COUNT];
+    CHECK_OK(*state, save(*state, dir, "a", 1));
     CHECK_OK(*state, save(*state, dir, "b", 2));
     flip(scratch_path(dir, SHARD), 3); /* the last tensor of the file: bf16, param/b.half */
     CHECK_OK(*state, ds_checkpoint_open(*state, dir, NULL, &c));
@@ -578,6 +579,29 @@ static void finds_flipped_data(void **state)
         ds_checkpoint_read(c, ds_checkpoint_find(c, "param", "b.half"), NULL, DS_DTYPE_F32, out),
         DS_ERR_CORRUPT, "'param/b.half' does not have its checksum");
     CHECK_FAILS(*state, ds_checkpoint_verify(c), DS_ERR_CORRUPT, "param/b.half");
+    assert_non_null(strstr(ds_ctx_error(*state), "--resume a loads it"));
+    ds_checkpoint_close(&c);
+    scratch_remove(dir);
+}
+
+/* A byte of the shard that belongs to no tensor: one of its header's metadata. */
+static void verify_covers_the_whole_file(void **state)
+{
+    char *dir = scratch_make();
+    ds_checkpoint *c = NULL;
+    size_t n = 0;
+    CHECK_OK(*state, save(*state, dir, "b", 2));
+    const char *path = scratch_path(dir, SHARD);
+    char *data = scratch_read(path, &n);
+    char *format = strstr(data + 8, "\"pt\"");
+    assert_non_null(format);
+    format[1] = 'q';
+    scratch_write(path, data, n);
+    free(data);
+    CHECK_OK(*state, ds_checkpoint_open(*state, dir, NULL, &c));
+    check_whole(*state, c, "param", 2);
+    CHECK_FAILS(*state, ds_checkpoint_verify(c), DS_ERR_CORRUPT,
+                "safetensors does not have its checksum");
     ds_checkpoint_close(&c);
     scratch_remove(dir);
 }
@@ -661,6 +685,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(refuses_bad_states_and_tags),
         cmocka_unit_test(refuses_every_damage),
         cmocka_unit_test(finds_flipped_data),
+        cmocka_unit_test(verify_covers_the_whole_file),
         cmocka_unit_test(offers_nothing_when_there_is_nothing),
         cmocka_unit_test(does_not_follow_a_linked_tag),
         cmocka_unit_test(loads_the_golden_checkpoint),
