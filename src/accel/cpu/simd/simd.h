@@ -61,6 +61,12 @@ DSI_INLINE vf vf_get_n(const void *base, ds_dtype type, size_t i, size_t n)
     }
 }
 
+/* Whole or partial by n: for loops whose body is long enough for the branch. */
+DSI_INLINE vf vf_get_upto(const void *base, ds_dtype type, size_t i, size_t n)
+{
+    return n == VF_WIDTH ? vf_get(base, type, i) : vf_get_n(base, type, i, n);
+}
+
 /* Asks for the line FETCH_AHEAD bytes behind element i of a stream that is read or written in
  * order. Past the end of an array it is harmless. Streams from memory are several times faster with
  * it. */
@@ -98,6 +104,15 @@ DSI_INLINE void vf_put_n(void *base, ds_dtype type, size_t i, vf v, size_t n)
         break;
     default:
         vf_store_n((float *)base + i, v, n);
+    }
+}
+
+DSI_INLINE void vf_put_upto(void *base, ds_dtype type, size_t i, vf v, size_t n)
+{
+    if (n == VF_WIDTH) {
+        vf_put(base, type, i, v);
+    } else {
+        vf_put_n(base, type, i, v, n);
     }
 }
 

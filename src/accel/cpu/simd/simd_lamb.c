@@ -19,14 +19,18 @@ typedef struct lamb_job {
 
 DSI_INLINE vf lamb_weight(const optim_job *job, size_t i, size_t n)
 {
-    return vf_load_n((job->master != NULL ? job->master : (const float *)job->param) + i, n);
+    const void *p = job->master != NULL ? job->master : job->param;
+    vf_fetch(p, DS_DTYPE_F32, i);
+    return vf_get_upto(p, DS_DTYPE_F32, i, n);
 }
 
 /* u from the stored moments; lanes beyond n are 0 as p is. */
 DSI_INLINE vf lamb_direction(const optim_job *job, const optim_scalars *k, vf p, size_t i, size_t n)
 {
-    const vf m = vf_get_n(job->state[0], job->state_type, i, n);
-    const vf v = vf_get_n(job->state[1], job->state_type, i, n);
+    vf_fetch(job->state[0], job->state_type, i);
+    vf_fetch(job->state[1], job->state_type, i);
+    const vf m = vf_get_upto(job->state[0], job->state_type, i, n);
+    const vf v = vf_get_upto(job->state[1], job->state_type, i, n);
     const vf u = vf_fma(k->wd, p, vf_div(m, vf_add(vf_sqrt(v), k->eps)));
     return vf_select(vm_first(n), u, vf_zero()); /* 0/0 when eps is 0 */
 }
@@ -41,11 +45,12 @@ static void lamb_moments(const void *opaque, size_t begin, size_t end)
     vi top_u = vi_set(0);
     for (size_t i = begin; i < end; i += VF_WIDTH) {
         const size_t n = end - i < VF_WIDTH ? end - i : VF_WIDTH;
-        const vf g = vf_mul(vf_get_n(job->grad, job->grad_type, i, n), k.factor);
-        const vf m = vf_fma(k.b1, vf_get_n(job->state[0], st, i, n), vf_mul(k.c1, g));
-        const vf v = vf_fma(k.b2, vf_get_n(job->state[1], st, i, n), vf_mul(k.c2, vf_mul(g, g)));
-        vf_put_n(job->state[0], st, i, m, n);
-        vf_put_n(job->state[1], st, i, v, n);
+        vf_fetch(job->grad, job->grad_type, i);
+        const vf g = vf_mul(vf_get_upto(job->grad, job->grad_type, i, n), k.factor);
+        const vf m = vf_fma(k.b1, vf_get_upto(job->state[0], st, i, n), vf_mul(k.c1, g));
+        const vf v = vf_fma(k.b2, vf_get_upto(job->state[1], st, i, n), vf_mul(k.c2, vf_mul(g, g)));
+        vf_put_upto(job->state[0], st, i, m, n);
+        vf_put_upto(job->state[1], st, i, v, n);
         const vf p = lamb_weight(job, i, n);
         top_p = abs_bits_max(top_p, p);
         top_u = abs_bits_max(top_u, lamb_direction(job, &k, p, i, n));
@@ -89,9 +94,9 @@ static void lamb_apply(const void *opaque, size_t begin, size_t end)
         const vf old = lamb_weight(job, i, n);
         const vf p = vf_fma(step, lamb_direction(job, &k, old, i, n), old);
         if (job->master != NULL) {
-            vf_store_n(job->master + i, p, n);
+            vf_put_upto(job->master, DS_DTYPE_F32, i, p, n);
         }
-        vf_put_n(job->param, job->param_type, i, p, n);
+        vf_put_upto(job->param, job->param_type, i, p, n);
     }
 }
 

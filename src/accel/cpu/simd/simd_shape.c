@@ -1,8 +1,7 @@
-/* permute, slice, pad and concat: they only move elements, so any type goes by its size.
+/* slice, pad and concat: they only move elements, so any type goes by its size.
  *
  * slice, pad and concat copy runs: a tensor is `outer` groups of dim·inner elements around the
- * attribute's dim. permute copies whole rows where the last dim stays last and gathers elements
- * where it moves.
+ * attribute's dim.
  */
 #include "accel/cpu/simd/simd_kernel.h"
 
@@ -113,88 +112,3 @@ static ds_status concat_run(const ds_kernel_call *call)
 }
 
 DSI_SIMD_KERNEL(concat, any_type, NULL, concat_run);
-
-/* ---- permute ------------------------------------------------------------------------------------
- */
-typedef struct permute_job {
-    const char *x;
-    char *y;
-    uint32_t n_dims;
-    size_t dims[DS_MAX_DIMS];    /* of y */
-    size_t strides[DS_MAX_DIMS]; /* in x, elements, of y's dims */
-    size_t bytes;                /* an element */
-} permute_job;
-
-/* Where row `row` of y, all its dims but the last, starts in x. */
-static size_t row_start(const permute_job *job, size_t row)
-{
-    size_t at = 0;
-    for (uint32_t d = job->n_dims - 1; d-- > 0;) {
-        at += row % job->dims[d] * job->strides[d];
-        row /= job->dims[d];
-    }
-    return at;
-}
-
-DSI_INLINE void gather_row(const permute_job *job, size_t row, size_t bytes)
-{
-    const size_t n = job->dims[job->n_dims - 1];
-    const size_t stride = job->strides[job->n_dims - 1] * bytes;
-    const char *from = job->x + row_start(job, row) * bytes;
-    char *to = job->y + row * n * bytes;
-    for (size_t i = 0; i < n; ++i) {
-        memcpy(to + i * bytes, from + i * stride, bytes);
-    }
-}
-
-static void permute_block(const void *opaque, size_t first, size_t last, size_t block)
-{
-    const permute_job *job = opaque;
-    const uint32_t inner = job->n_dims - 1;
-    (void)block;
-    for (size_t row = first; row < last; ++row) {
-        if (job->strides[inner] == 1) {
-            const size_t run = job->dims[inner] * job->bytes;
-            memcpy(job->y + row * run, job->x + row_start(job, row) * job->bytes, run);
-        } else if (job->bytes == 2) {
-            gather_row(job, row, 2);
-        } else if (job->bytes == 4) {
-            gather_row(job, row, 4);
-        } else {
-            gather_row(job, row, job->bytes);
-        }
-    }
-}
-
-static ds_status permute_run(const ds_kernel_call *call)
-{
-    const dsi_permute_attrs *attrs = call->sig->attrs;
-    const ds_tensor *x = &call->in[0];
-    const ds_tensor *y = &call->out[0];
-    const uint32_t n_dims = x->meta.shape.n_dims;
-    permute_job job = {.x = x->data,
-                       .y = y->data,
-                       .n_dims = n_dims > 0 ? n_dims : 1,
-                       .dims = {1},
-                       .strides = {1},
-                       .bytes = ds_dtype_bytes(x->meta.dtype)};
-    size_t strides[DS_MAX_DIMS];
-    size_t stride = 1;
-    for (uint32_t d = n_dims; d-- > 0;) {
-        strides[d] = stride;
-        stride *= (size_t)x->meta.shape.dims[d];
-    }
-    for (uint32_t d = 0; d < n_dims; ++d) {
-        job.dims[d] = (size_t)y->meta.shape.dims[d];
-        job.strides[d] = strides[attrs->order[d]];
-    }
-    const size_t n = job.dims[job.n_dims - 1];
-    const size_t count = tensor_count(y);
-    if (count > 0) {
-        for_rows(call->ctx, count / n, row_blocks(count / n, n, ELEMENT_GRAIN, 1024), permute_block,
-                 &job);
-    }
-    return DS_OK;
-}
-
-DSI_SIMD_KERNEL(permute, any_type, NULL, permute_run);
