@@ -3,207 +3,16 @@
  * A vocabulary of 128k tokens with its merges is most of a file of 10 MB or more. Making a JSON
  * tree of it would cost most of the start-up time; so the members "vocab" and "merges" are found by
  * a scanner, read straight into the tables, and left out of the text that jansson parses.
- *
- * The file is not trusted: every read is bounded by `end`, and a text that the scanner does not
- * understand is an error with the line.
  */
+#include "data/json_scan.h"
 #include "data/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct reader {
-    ds_ctx *ctx;
-    const char *path;
-    const char *begin, *p, *end;
-} reader;
-
 typedef struct span {
     const char *begin, *end; /* begin NULL: absent */
 } span;
-
-static ds_status bad(const reader *r, const char *what)
-{
-    size_t line = 1;
-    for (const char *p = r->begin; p < r->p && p < r->end; ++p) {
-        line += *p == '\n';
-    }
-    return ds_fail(r->ctx, DS_ERR_FORMAT, "%s:%zu: %s", r->path, line, what);
-}
-
-static void skip_space(reader *r)
-{
-    while (r->p < r->end && (*r->p == ' ' || *r->p == '\n' || *r->p == '\r' || *r->p == '\t')) {
-        ++r->p;
-    }
-}
-
-static bool at(reader *r, char c)
-{
-    skip_space(r);
-    return r->p < r->end && *r->p == c;
-}
-
-static ds_status expect(reader *r, char c)
-{
-    if (!at(r, c)) {
-        char what[64];
-        (void)snprintf(what, sizeof what, "expected '%c'", c);
-        return bad(r, what);
-    }
-    ++r->p;
-    return DS_OK;
-}
-
-static int hex4(const char *p)
-{
-    int v = 0;
-    for (int i = 0; i < 4; ++i) {
-        const char c = p[i];
-        const int d = c >= '0' && c <= '9'   ? c - '0'
-                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                             : -1;
-        if (d < 0) {
-            return -1;
-        }
-        v = v * 16 + d;
-    }
-    return v;
-}
-
-/* The character of \uXXXX (r->p is behind the u), two of them for a surrogate pair. */
-static ds_status read_unicode_escape(reader *r, char **out)
-{
-    const int first = r->end - r->p >= 4 ? hex4(r->p) : -1;
-    if (first < 0) {
-        return bad(r, "bad \\u escape");
-    }
-    r->p += 4;
-    uint32_t cp = (uint32_t)first;
-    if (first >= 0xD800 && first < 0xE000) {
-        const int second =
-            r->end - r->p >= 6 && r->p[0] == '\\' && r->p[1] == 'u' ? hex4(r->p + 2) : -1;
-        if (first >= 0xDC00 || second < 0xDC00 || second > 0xDFFF) {
-            return bad(r, "unpaired surrogate in a \\u escape");
-        }
-        r->p += 6;
-        cp = 0x10000 + ((cp - 0xD800) << 10) + ((uint32_t)second - 0xDC00);
-    }
-    *out += dsi_utf8_encode(cp, *out);
-    return DS_OK;
-}
-
-/* Reads a string into out, which has room for all that is left of the file. */
-static ds_status read_string(reader *r, char **out)
-{
-    DS_TRY(expect(r, '"'));
-    char *to = *out;
-    for (;;) {
-        if (r->p == r->end) {
-            return bad(r, "unfinished string");
-        }
-        const unsigned char c = (unsigned char)*r->p++;
-        if (c == '"') {
-            break;
-        }
-        if (c < 0x20) {
-            --r->p;
-            return bad(r, "control character in a string");
-        }
-        if (c != '\\') {
-            *to++ = (char)c;
-            continue;
-        }
-        if (r->p == r->end) {
-            return bad(r, "unfinished string");
-        }
-        const char letter = *r->p++;
-        static const char from[] = "\"\\/bfnrt";
-        static const char into[] = "\"\\/\b\f\n\r\t";
-        const char *known = letter != '\0' ? strchr(from, letter) : NULL;
-        if (known != NULL) {
-            *to++ = into[known - from];
-        } else if (letter == 'u') {
-            DS_TRY(read_unicode_escape(r, &to));
-        } else {
-            return bad(r, "unknown escape in a string");
-        }
-    }
-    *out = to;
-    return DS_OK;
-}
-
-static ds_status skip_string(reader *r)
-{
-    DS_TRY(expect(r, '"'));
-    while (r->p < r->end && *r->p != '"') {
-        r->p += *r->p == '\\' ? 2 : 1;
-    }
-    if (r->p >= r->end) {
-        r->p = r->end;
-        return bad(r, "unfinished string");
-    }
-    ++r->p;
-    return DS_OK;
-}
-
-/* Skips a value. Only brackets are counted: jansson or a reader of ours checks what is inside. */
-static ds_status skip_value(reader *r)
-{
-    size_t depth = 0;
-    do {
-        skip_space(r);
-        if (r->p == r->end) {
-            return bad(r, "the file ends within a value");
-        }
-        const char c = *r->p;
-        if (c == '"') {
-            DS_TRY(skip_string(r));
-        } else if (c == '{' || c == '[') {
-            ++depth;
-            ++r->p;
-        } else if (c == '}' || c == ']') {
-            if (depth == 0) {
-                return bad(r, "expected a value");
-            }
-            --depth;
-            ++r->p;
-        } else {
-            ++r->p; /* part of a number or word, a comma or a colon */
-            while (depth == 0 && r->p < r->end && strchr(" \n\r\t,}]", *r->p) == NULL) {
-                ++r->p;
-            }
-        }
-    } while (depth > 0);
-    return DS_OK;
-}
-
-/* Takes one member of an object; r->p is at its value and must end behind it. */
-typedef ds_status (*member_fn)(reader *r, const char *key, size_t n_key, void *arg);
-
-/* Walks through the object at r->p; r->p ends behind it. */
-static ds_status read_members(reader *r, member_fn take, void *arg)
-{
-    DS_TRY(expect(r, '{'));
-    if (at(r, '}')) {
-        ++r->p;
-        return DS_OK;
-    }
-    for (;;) {
-        skip_space(r);
-        const char *key = r->p + 1;
-        DS_TRY(skip_string(r));
-        const size_t n_key = (size_t)(r->p - 1 - key);
-        DS_TRY(expect(r, ':'));
-        skip_space(r);
-        DS_TRY(take(r, key, n_key, arg));
-        if (!at(r, ',')) {
-            return expect(r, '}');
-        }
-        ++r->p;
-    }
-}
 
 static bool is_key(const char *key, size_t n_key, const char *name)
 {
@@ -212,9 +21,9 @@ static bool is_key(const char *key, size_t n_key, const char *name)
 
 /* ---- the vocabulary ---- */
 
-static ds_status read_id(reader *r, uint32_t *id_out)
+static ds_status read_id(dsi_json_scan *r, uint32_t *id_out)
 {
-    skip_space(r);
+    dsi_json_scan_space(r);
     const char *start = r->p;
     uint64_t id = 0;
     while (r->p < r->end && *r->p >= '0' && *r->p <= '9' && id < UINT32_MAX) {
@@ -222,7 +31,7 @@ static ds_status read_id(reader *r, uint32_t *id_out)
     }
     const bool ended = r->p < r->end && strchr(" \n\r\t,}", *r->p) != NULL;
     if (r->p == start || !ended || id >= DSI_TOK_MAX_ID) {
-        return bad(r, "a token's id must be a whole number below 16777216");
+        return dsi_json_scan_bad(r, "a token's id must be a whole number below 16777216");
     }
     *id_out = (uint32_t)id;
     return DS_OK;
@@ -233,7 +42,7 @@ typedef struct entries {
     size_t n, capacity;
 } entries;
 
-static ds_status push_entry(reader *r, entries *all, dsi_vocab_entry entry)
+static ds_status push_entry(dsi_json_scan *r, entries *all, dsi_vocab_entry entry)
 {
     if (all->n == all->capacity) {
         const size_t capacity = all->capacity < 1024 ? 1024 : all->capacity * 2;
@@ -249,7 +58,7 @@ static ds_status push_entry(reader *r, entries *all, dsi_vocab_entry entry)
 }
 
 /* Reads {"spelling": id, …} at r->p. */
-static ds_status read_vocab(reader *r, dsi_vocab *vocab)
+static ds_status read_vocab(dsi_json_scan *r, dsi_vocab *vocab)
 {
     entries all = {0};
     ds_status status = DS_OK;
@@ -258,16 +67,16 @@ static ds_status read_vocab(reader *r, dsi_vocab *vocab)
         return ds_fail(r->ctx, DS_ERR_NOMEM, "%s: no memory for the vocabulary", r->path);
     }
     char *to = text;
-    DS_TRY_GOTO(status, expect(r, '{'), fail);
-    while (!at(r, '}')) {
+    DS_TRY_GOTO(status, dsi_json_scan_expect(r, '{'), fail);
+    while (!dsi_json_scan_at(r, '}')) {
         if (all.n > 0) {
-            DS_TRY_GOTO(status, expect(r, ','), fail);
+            DS_TRY_GOTO(status, dsi_json_scan_expect(r, ','), fail);
         }
         dsi_vocab_entry entry = {.offset = (uint32_t)(to - text)};
-        DS_TRY_GOTO(status, read_string(r, &to), fail);
+        DS_TRY_GOTO(status, dsi_json_scan_string(r, &to), fail);
         entry.size = (uint32_t)(to - text) - entry.offset;
         *to++ = '\0'; /* room: the two quotes of the string in the file */
-        DS_TRY_GOTO(status, expect(r, ':'), fail);
+        DS_TRY_GOTO(status, dsi_json_scan_expect(r, ':'), fail);
         DS_TRY_GOTO(status, read_id(r, &entry.id), fail);
         DS_TRY_GOTO(status, push_entry(r, &all, entry), fail);
     }
@@ -285,24 +94,24 @@ fail:
 /* ---- merges ---- */
 
 /* "left right", or ["left", "right"], at r->p. */
-static ds_status read_merge(reader *r, ds_tokenizer *tok, char *room)
+static ds_status read_merge(dsi_json_scan *r, ds_tokenizer *tok, char *room)
 {
     char *to = room;
     char *middle;
-    if (at(r, '[')) {
+    if (dsi_json_scan_at(r, '[')) {
         ++r->p;
-        DS_TRY(read_string(r, &to));
+        DS_TRY(dsi_json_scan_string(r, &to));
         middle = to;
-        DS_TRY(expect(r, ','));
-        DS_TRY(read_string(r, &to));
-        DS_TRY(expect(r, ']'));
+        DS_TRY(dsi_json_scan_expect(r, ','));
+        DS_TRY(dsi_json_scan_string(r, &to));
+        DS_TRY(dsi_json_scan_expect(r, ']'));
         return dsi_merges_add(r->ctx, r->path, &tok->vocab, &tok->merges, room,
                               (size_t)(middle - room), middle, (size_t)(to - middle));
     }
-    DS_TRY(read_string(r, &to));
+    DS_TRY(dsi_json_scan_string(r, &to));
     middle = memchr(room, ' ', (size_t)(to - room));
     if (middle == NULL || memchr(middle + 1, ' ', (size_t)(to - middle - 1)) != NULL) {
-        return bad(r, "a merge must be two tokens with one space between them");
+        return dsi_json_scan_bad(r, "a merge must be two tokens with one space between them");
     }
     return dsi_merges_add(r->ctx, r->path, &tok->vocab, &tok->merges, room, (size_t)(middle - room),
                           middle + 1, (size_t)(to - middle - 1));
@@ -318,19 +127,19 @@ static size_t count(const char *p, const char *end, char c)
     return n;
 }
 
-static ds_status read_merges(reader *r, ds_tokenizer *tok)
+static ds_status read_merges(dsi_json_scan *r, ds_tokenizer *tok)
 {
-    DS_TRY(expect(r, '['));
-    const size_t quotes = at(r, '[') ? 4 : 2; /* of one merge in the file */
+    DS_TRY(dsi_json_scan_expect(r, '['));
+    const size_t quotes = dsi_json_scan_at(r, '[') ? 4 : 2; /* of one merge in the file */
     DS_TRY(dsi_merges_reserve(r->ctx, &tok->merges, count(r->p, r->end, '"') / quotes + 1));
     char *room = malloc((size_t)(r->end - r->p) + 1);
     if (room == NULL) {
         return ds_fail(r->ctx, DS_ERR_NOMEM, "%s: no memory for the merges", r->path);
     }
     ds_status status = DS_OK;
-    while (!at(r, ']')) {
+    while (!dsi_json_scan_at(r, ']')) {
         if (tok->merges.n > 0) {
-            DS_TRY_GOTO(status, expect(r, ','), done);
+            DS_TRY_GOTO(status, dsi_json_scan_expect(r, ','), done);
         }
         DS_TRY_GOTO(status, read_merge(r, tok, room), done);
     }
@@ -374,32 +183,32 @@ typedef struct model_parts {
     bool merges_read;
 } model_parts;
 
-static ds_status take_model_member(reader *r, const char *key, size_t n_key, void *arg)
+static ds_status take_model_member(dsi_json_scan *r, const char *key, size_t n_key, void *arg)
 {
     model_parts *parts = arg;
     const char *begin = r->p;
-    if (is_key(key, n_key, "vocab") && at(r, '{') && parts->vocab.begin == NULL) {
+    if (is_key(key, n_key, "vocab") && dsi_json_scan_at(r, '{') && parts->vocab.begin == NULL) {
         DS_TRY(read_vocab(r, &parts->tok->vocab));
         parts->vocab = (span){begin, r->p};
         return DS_OK;
     }
-    if (is_key(key, n_key, "merges") && at(r, '[') && parts->merges.begin == NULL) {
+    if (is_key(key, n_key, "merges") && dsi_json_scan_at(r, '[') && parts->merges.begin == NULL) {
         parts->merges_read = parts->vocab.begin != NULL;
-        DS_TRY(parts->merges_read ? read_merges(r, parts->tok) : skip_value(r));
+        DS_TRY(parts->merges_read ? read_merges(r, parts->tok) : dsi_json_scan_skip(r));
         parts->merges = (span){begin, r->p};
         return DS_OK;
     }
-    return skip_value(r);
+    return dsi_json_scan_skip(r);
 }
 
-static ds_status take_root_member(reader *r, const char *key, size_t n_key, void *arg)
+static ds_status take_root_member(dsi_json_scan *r, const char *key, size_t n_key, void *arg)
 {
     const model_parts *parts = arg;
     const bool first = parts->vocab.begin == NULL && parts->merges.begin == NULL;
-    if (is_key(key, n_key, "model") && at(r, '{') && first) {
-        return read_members(r, take_model_member, arg);
+    if (is_key(key, n_key, "model") && dsi_json_scan_at(r, '{') && first) {
+        return dsi_json_scan_members(r, take_model_member, arg);
     }
-    return skip_value(r);
+    return dsi_json_scan_skip(r);
 }
 
 /* Appends the file up to a part, and the part as an empty value with as many lines. */
@@ -416,12 +225,12 @@ static const char *append_emptied(dsi_buf *out, const char *from, span part)
 }
 
 /* Reads vocabulary and merges, and writes what is left of the file to *rest. */
-static ds_status read_large_parts(ds_tokenizer *tok, reader *r, dsi_buf *rest)
+static ds_status read_large_parts(ds_tokenizer *tok, dsi_json_scan *r, dsi_buf *rest)
 {
     model_parts parts = {.tok = tok};
-    DS_TRY(read_members(r, take_root_member, &parts));
+    DS_TRY(dsi_json_scan_members(r, take_root_member, &parts));
     if (parts.merges.begin != NULL && parts.vocab.begin != NULL && !parts.merges_read) {
-        reader merges = *r;
+        dsi_json_scan merges = *r;
         merges.p = parts.merges.begin;
         merges.end = parts.merges.end;
         DS_TRY(read_merges(&merges, tok));
@@ -440,8 +249,8 @@ ds_status dsi_tokenizer_read_json(ds_tokenizer *tok, const char *path)
     ds_status status = DS_OK;
     json_t *root = NULL;
     DS_TRY_GOTO(status, read_text(tok->ctx, path, &file), done);
-    reader r = {tok->ctx, path, dsi_buf_text(&file), dsi_buf_text(&file),
-                dsi_buf_text(&file) + file.size};
+    dsi_json_scan r = {tok->ctx, path, dsi_buf_text(&file), dsi_buf_text(&file),
+                       dsi_buf_text(&file) + file.size};
     DS_TRY_GOTO(status, read_large_parts(tok, &r, &rest), done);
     json_error_t error;
     root = json_loadb(dsi_buf_text(&rest), rest.size, JSON_REJECT_DUPLICATES, &error);
@@ -459,6 +268,22 @@ done:
     return status;
 }
 
+/* A line of merges.txt: "left right". */
+static ds_status read_merge_line(ds_tokenizer *tok, const char *path, size_t number,
+                                 const char *line, size_t n)
+{
+    const char *space = memchr(line, ' ', n);
+    const size_t n_left = space != NULL ? (size_t)(space - line) : n;
+    const char *right = line + n_left + 1;
+    const size_t n_right = space != NULL ? n - n_left - 1 : 0;
+    if (space == NULL || memchr(right, ' ', n_right) != NULL) {
+        return ds_fail(tok->ctx, DS_ERR_FORMAT,
+                       "%s:%zu: a merge must be two tokens with one space between them", path,
+                       number);
+    }
+    return dsi_merges_add(tok->ctx, path, &tok->vocab, &tok->merges, line, n_left, right, n_right);
+}
+
 static ds_status read_merges_txt(ds_tokenizer *tok, const char *path)
 {
     dsi_buf file;
@@ -469,32 +294,41 @@ static ds_status read_merges_txt(ds_tokenizer *tok, const char *path)
         status,
         dsi_merges_reserve(tok->ctx, &tok->merges, count(dsi_buf_text(&file), end, '\n') + 1),
         done);
-    size_t line = 1;
-    for (const char *p = dsi_buf_text(&file); p < end; ++line) {
+    size_t number = 1;
+    for (const char *p = dsi_buf_text(&file); p < end; ++number) {
         const char *newline = memchr(p, '\n', (size_t)(end - p));
-        const char *next = newline != NULL ? newline + 1 : end;
-        const char *stop = newline != NULL ? newline : end;
-        stop -= stop > p && stop[-1] == '\r';
-        const char *middle = memchr(p, ' ', (size_t)(stop - p));
-        if (stop - p >= 8 && memcmp(p, "#version", 8) == 0) {
-            p = next;
-            continue;
+        size_t n = (size_t)((newline != NULL ? newline : end) - p);
+        const size_t step = n + (newline != NULL);
+        n -= n > 0 && p[n - 1] == '\r';
+        if (n < 8 || memcmp(p, "#version", 8) != 0) {
+            DS_TRY_GOTO(status, read_merge_line(tok, path, number, p, n), done);
         }
-        if (middle == NULL || memchr(middle + 1, ' ', (size_t)(stop - middle - 1)) != NULL) {
-            status = ds_fail(tok->ctx, DS_ERR_FORMAT,
-                             "%s:%zu: a merge must be two tokens with one space between them", path,
-                             line);
-            goto done;
-        }
-        DS_TRY_GOTO(status,
-                    dsi_merges_add(tok->ctx, path, &tok->vocab, &tok->merges, p,
-                                   (size_t)(middle - p), middle + 1, (size_t)(stop - middle - 1)),
-                    done);
-        p = next;
+        p += step;
     }
 done:
     dsi_buf_free(&file);
     return status;
+}
+
+/* GPT-2's one special token, which stands for begin and end. */
+static ds_status add_end_of_text(ds_tokenizer *tok, const char *path)
+{
+    static const char text[] = "<|endoftext|>";
+    const uint32_t id = dsi_vocab_find(&tok->vocab, text, sizeof text - 1);
+    if (id == DSI_NO_ID) {
+        return DS_OK;
+    }
+    tok->added = dsi_arena_array(tok->arena, 1, sizeof *tok->added);
+    if (tok->added == NULL) {
+        return ds_fail(tok->ctx, DS_ERR_NOMEM, "%s: no memory", path);
+    }
+    tok->n_added = 1;
+    tok->added[0] =
+        (dsi_added_token){.content = text, .n_content = sizeof text - 1, .id = id, .special = true};
+    tok->bos = id;
+    tok->eos[0] = id;
+    tok->n_eos = 1;
+    return DS_OK;
 }
 
 ds_status dsi_tokenizer_read_gpt2(ds_tokenizer *tok, const char *vocab_path,
@@ -503,12 +337,12 @@ ds_status dsi_tokenizer_read_gpt2(ds_tokenizer *tok, const char *vocab_path,
     dsi_buf file;
     ds_status status = DS_OK;
     DS_TRY_GOTO(status, read_text(tok->ctx, vocab_path, &file), done);
-    reader r = {tok->ctx, vocab_path, dsi_buf_text(&file), dsi_buf_text(&file),
-                dsi_buf_text(&file) + file.size};
+    dsi_json_scan r = {tok->ctx, vocab_path, dsi_buf_text(&file), dsi_buf_text(&file),
+                       dsi_buf_text(&file) + file.size};
     DS_TRY_GOTO(status, read_vocab(&r, &tok->vocab), done);
-    skip_space(&r);
+    dsi_json_scan_space(&r);
     if (r.p != r.end) {
-        status = bad(&r, "text after the end of the vocabulary");
+        status = dsi_json_scan_bad(&r, "text after the end of the vocabulary");
         goto done;
     }
     DS_TRY_GOTO(status, read_merges_txt(tok, merges_path), done);
@@ -516,21 +350,7 @@ ds_status dsi_tokenizer_read_gpt2(ds_tokenizer *tok, const char *vocab_path,
     tok->decode_bytes = true;
     tok->pretoks[0] = (dsi_pretok){.kind = DSI_PRETOK_SCAN, .scan = dsi_scan_gpt2};
     tok->n_pretoks = 1;
-    static const char end_of_text[] = "<|endoftext|>";
-    const uint32_t id = dsi_vocab_find(&tok->vocab, end_of_text, sizeof end_of_text - 1);
-    if (id != DSI_NO_ID) {
-        tok->added = dsi_arena_array(tok->arena, 1, sizeof *tok->added);
-        if (tok->added == NULL) {
-            status = ds_fail(tok->ctx, DS_ERR_NOMEM, "%s: no memory", vocab_path);
-            goto done;
-        }
-        tok->n_added = 1;
-        tok->added[0] = (dsi_added_token){
-            .content = end_of_text, .n_content = sizeof end_of_text - 1, .id = id, .special = true};
-        tok->bos = id;
-        tok->eos[0] = id;
-        tok->n_eos = 1;
-    }
+    DS_TRY_GOTO(status, add_end_of_text(tok, vocab_path), done);
     status = dsi_tokenizer_finish(tok, vocab_path);
 done:
     dsi_buf_free(&file);

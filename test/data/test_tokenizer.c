@@ -1,5 +1,8 @@
 /* data/tokenizer: small tokenizers of each family give the ids and texts that the `tokenizers`
- * package gave (test/golden/data/tokenizers.json, made by make_tokenizers.py). */
+ * package gave (test/golden/data/tokenizers.json, made by make_tokenizers.py).
+ *
+ * labels: threads
+ */
 #include "common/check.h"
 
 #include <deepspeed/tokenizer.h>
