@@ -25,6 +25,7 @@ typedef struct dsi_engine_spec {
     dsi_train_spec train;
     double lr, beta1, beta2, weight_decay; /* beta1 is the momentum of SGD */
     bool bias_correction;
+    bool decay_all; /* weight decay on norms and biases too */
     dsi_loss_scale loss_scale;
     ds_schedule_params schedule;
     uint64_t seed;

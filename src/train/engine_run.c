@@ -227,7 +227,8 @@ static void write_hyper(ds_engine *engine)
         hyper[DSI_HYPER_LR] = (float)lr;
         hyper[DSI_HYPER_BETA1] = (float)beta1;
         hyper[DSI_HYPER_BETA2] = (float)spec->beta2;
-        hyper[DSI_HYPER_WEIGHT_DECAY] = group == DSI_GROUP_DECAY ? (float)spec->weight_decay : 0.0f;
+        hyper[DSI_HYPER_WEIGHT_DECAY] =
+            group == DSI_GROUP_DECAY || spec->decay_all ? (float)spec->weight_decay : 0.0f;
         hyper[DSI_HYPER_BIAS1] = spec->bias_correction ? (float)(1.0 - pow(beta1, t)) : 1.0f;
         hyper[DSI_HYPER_BIAS2] =
             spec->bias_correction ? (float)sqrt(1.0 - pow(spec->beta2, t)) : 1.0f;
