@@ -2,9 +2,6 @@
 
 #include <math.h>
 #include <string.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 void check_fails(ds_ctx *ctx, ds_status got, ds_status want, const char *text, const char *call)
 {
@@ -28,24 +25,4 @@ double check_relative_difference(const float *got, const float *want, size_t n)
         reference = r > reference ? r : reference;
     }
     return reference > 0.0 ? difference / reference : difference;
-}
-
-uint32_t check_flush_denormals(void)
-{
-#if defined(__x86_64__)
-    const uint32_t old = _mm_getcsr();
-    _mm_setcsr(old | 0x8040u);
-    return old;
-#else
-    return 0;
-#endif
-}
-
-void check_restore_mode(uint32_t mode)
-{
-#if defined(__x86_64__)
-    _mm_setcsr(mode);
-#else
-    (void)mode;
-#endif
 }

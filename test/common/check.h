@@ -27,9 +27,4 @@ void check_fails(ds_ctx *ctx, ds_status got, ds_status want, const char *text, c
 /* Largest difference over largest reference magnitude. */
 double check_relative_difference(const float *got, const float *want, size_t n);
 
-/* Flushes subnormal numbers on this thread, as the thread pool does for kernels; gives the old
- * mode. */
-uint32_t check_flush_denormals(void);
-void check_restore_mode(uint32_t mode);
-
 #endif

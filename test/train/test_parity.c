@@ -1,4 +1,5 @@
-/* The library against transformers and against ref/: logits, loss, gradients, AdamW steps.
+/* The engine against transformers: logits, gradients, AdamW steps. (Graphs alone, and against ref/:
+ * test/models.)
  * Goldens: test/golden/parity. Tolerances are the project's contract:
  *   fp32 logits 1e-5 (largest difference over largest reference), gradients 1e-4 relative norm, ten
  *   AdamW losses 1e-5; bf16 and f16 logits at most 1.25 times as far from the fp32 ones (root mean
@@ -6,11 +7,9 @@
 #include "accel/cpu/cpu_features.h"
 #include "base/half.h"
 #include "common/parity.h"
-#include "common/ref_model.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 static void check_close(const char *name, const char *what, double got, double limit)
 {
@@ -131,53 +130,6 @@ static void gradients_and_steps(void **state)
     }
 }
 
-static void same_bits(const char *name, const char *what, const float *got, const float *want,
-                      size_t n)
-{
-    for (size_t i = 0; i < n; ++i) {
-        if (memcmp(&got[i], &want[i], sizeof *got) != 0) {
-            fail_msg("%s: %s[%zu]: graph %.9g, ref %.9g", name, what, i, (double)got[i],
-                     (double)want[i]);
-        }
-    }
-}
-
-/* The unfused graph through reference kernels is the oracle, bit for bit. */
-static void bits_of_ref(void **state)
-{
-    ds_ctx *ctx = *state;
-    for (int i = 0; i < PARITY_N; ++i) {
-        parity_case p;
-        ref_model ref;
-        char folder[64];
-        parity_open(ctx, parity_variants[i], &p);
-        (void)snprintf(folder, sizeof folder, "parity/%s", p.name);
-        ref_model_load(&ref, folder);
-        const ref_batch batch = ref_batch_of(&p.golden);
-        const uint32_t mode = check_flush_denormals();
-        const float loss = ref_model_run(&ref, &batch, NULL, true);
-        check_restore_mode(mode);
-        dsi_engine_spec spec = parity_spec(&p, DS_DTYPE_F32, DS_ISA_REF);
-        spec.no_fuse = true;
-        ds_engine *engine = parity_engine(ctx, &p, &spec);
-        CHECK_OK(ctx, ds_engine_forward(engine, &p.batch));
-        CHECK_OK(ctx, ds_engine_backward(engine));
-        const float own = (float)ds_engine_loss(engine);
-        same_bits(p.name, "loss", &own, &loss, 1);
-        for (size_t t = 0; t < ref.weights.n_tensors; ++t) {
-            const golden_tensor *weight = &ref.weights.tensors[t];
-            float *got = malloc(weight->count * sizeof *got);
-            assert_non_null(got);
-            CHECK_OK(ctx, ds_engine_get(engine, DS_CELL_GRAD, weight->name, got, weight->count));
-            same_bits(p.name, weight->name, got, ref_model_grad(&ref, weight->name), weight->count);
-            free(got);
-        }
-        ds_engine_destroy(&engine);
-        ref_model_close(&ref);
-        parity_close(&p);
-    }
-}
-
 static int make_ctx(void **state)
 {
     ds_ctx *ctx = NULL;
@@ -200,7 +152,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits),
         cmocka_unit_test(gradients_and_steps),
-        cmocka_unit_test(bits_of_ref),
     };
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
 }
