@@ -8,10 +8,13 @@
 #include "accel/cpu/amx/amx_plan.h"
 #include "accel/cpu/gemm_impl.h"
 #include "accel/cpu/simd/gemm_finish.h"
+#include "accel/cpu/simd/gemm_transpose.h"
 #include "base/ticket.h"
 
 typedef struct gemm_run {
-    const dsi_gemm_params *p;
+    const dsi_gemm_params *p;   /* what the tiles compute */
+    const dsi_gemm_params *out; /* what was asked for: epilogue and C */
+    bool swapped;               /* p computes Cᵀ = Bᵀ·Aᵀ */
     amx_plan plan;
     char *work;
     dsi_ticket blocks;
@@ -30,15 +33,18 @@ typedef struct item {
 typedef struct store_job { /* a unit is one row of a block of C */
     amx_side side;
     const dsi_gemm_params *p;
-    const float *sums;
-    int64_t row, column;
+    float *sums;
+    int64_t row, column; /* of C */
     bool plain;
+    bool swapped;
 } store_job;
 
 typedef struct lane {
     gemm_run *run;
     char *b_buffer[2];
-    char *a_panel;
+    char *a_panel[2];
+    int a_now;
+    int64_t ahead_m, ahead_step; /* the panel that pack_a makes ready */
     float *sums;
     float *stage[2];
     int stage_now;
@@ -48,6 +54,7 @@ typedef struct lane {
     int b_now;
     store_job store;
     amx_pack_b pack;
+    amx_pack_a pack_a;
     bool key_valid;
     int64_t key_n, key_chunk; /* what b_buffer[b_now] holds */
 } lane;
@@ -70,9 +77,37 @@ static void store_plain_bf16(const store_job *job, int64_t first, int64_t end)
     }
 }
 
+/* 32×32 sums in four tiles, in place. */
+static void transpose_sums(float *sums)
+{
+    vf tiles[2][VF_WIDTH];
+    for (int i = 0; i < 2; ++i) {
+        for (int r = 0; r < VF_WIDTH; ++r) {
+            tiles[0][r] = vf_load(sums + i * 768 + r * 16); /* on the diagonal */
+        }
+        vf_transpose(tiles[0]);
+        for (int r = 0; r < VF_WIDTH; ++r) {
+            vf_store(sums + i * 768 + r * 16, tiles[0][r]);
+        }
+    }
+    for (int r = 0; r < VF_WIDTH; ++r) {
+        tiles[0][r] = vf_load(sums + 256 + r * 16);
+        tiles[1][r] = vf_load(sums + 512 + r * 16);
+    }
+    vf_transpose(tiles[0]);
+    vf_transpose(tiles[1]);
+    for (int r = 0; r < VF_WIDTH; ++r) {
+        vf_store(sums + 512 + r * 16, tiles[0][r]);
+        vf_store(sums + 256 + r * 16, tiles[1][r]);
+    }
+}
+
 static void run_store(amx_side *side, int64_t first, int64_t end)
 {
     const store_job *job = (const store_job *)side;
+    if (job->swapped && first == 0) {
+        transpose_sums(job->sums);
+    }
     const dsi_gemm_params *p = job->p;
     const int64_t columns = p->n - job->column;
     if (job->plain && columns >= AMX_PANEL) {
@@ -173,11 +208,29 @@ typedef struct sweep {
     bool first, last;   /* block of k */
 } sweep;
 
+/* Whether tiles can be loaded from panel m of the matrix itself. */
+static bool is_direct(const gemm_run *run, int64_t m)
+{
+    return run->plan.a_mode == AMX_A_DIRECT && (m + 1) * AMX_PANEL <= run->p->m;
+}
+
+/* Makes the copy of this panel the current one: made ahead, or now. */
+static void take_panel(lane *l, const sweep *s)
+{
+    if (l->ahead_m != s->m || l->ahead_step != s->step0) {
+        amx_pack_a_init(&l->pack_a, l->run->p, s->m * AMX_PANEL, s->step0, s->n_steps,
+                        l->a_panel[l->a_now ^ 1]);
+        amx_side_start(&l->pack_a.side, AMX_PANEL, 1);
+    }
+    amx_side_drain(&l->pack_a.side);
+    l->a_now ^= 1;
+}
+
 static void point_at_a(lane *l, const sweep *s, amx_block *block)
 {
     const gemm_run *run = l->run;
     const dsi_gemm_params *p = run->p;
-    if (run->plan.a_mode == AMX_A_DIRECT && (s->m + 1) * AMX_PANEL <= p->m) {
+    if (is_direct(run, s->m)) {
         const uint16_t *a = (const uint16_t *)p->a + s->m * AMX_PANEL * p->lda + s->step0 * AMX_K;
         block->a0 = (const char *)a;
         block->a1 = (const char *)(a + AMX_ROWS * p->lda);
@@ -188,12 +241,45 @@ static void point_at_a(lane *l, const sweep *s, amx_block *block)
     if (run->plan.a_mode == AMX_A_PACKED) {
         block->a0 = run->work + (size_t)(s->m * run->plan.n_steps + s->step0) * AMX_STEP_BYTES;
     } else {
-        amx_pack_a_rows(p, s->m * AMX_PANEL, s->step0, s->n_steps, l->a_panel);
-        block->a0 = l->a_panel;
+        take_panel(l, s);
+        block->a0 = l->a_panel[l->a_now];
     }
     block->a1 = block->a0 + AMX_TILE_BYTES;
     block->a_stride = 64;
     block->a_step = AMX_STEP_BYTES;
+}
+
+/* Begins to make ready what the sweep after s reads of A. */
+static void start_packing_a(lane *l, const sweep *s, int64_t n_steps)
+{
+    const gemm_run *run = l->run;
+    const amx_plan *plan = &run->plan;
+    int64_t m = s->m;
+    int64_t step = s->step0 + s->n_steps;
+    const int64_t chunk0 = s->step0 - s->chunk_step;
+    const int64_t chunk_end = chunk0 + steps_of_chunk(plan, s->x->chunk);
+    if (step >= chunk_end) {
+        step = chunk0;
+        ++m;
+    }
+    if (m >= s->x->m1) { /* the next chunk of this block, if any */
+        m = s->x->m0;
+        step = chunk_end;
+    }
+    l->ahead_m = -1;
+    amx_side_start(&l->pack_a.side, 0, 1);
+    if (plan->a_mode == AMX_A_PACKED || step >= plan->n_steps) {
+        return;
+    }
+    const bool direct = is_direct(run, m);
+    amx_pack_a_init(&l->pack_a, run->p, m * AMX_PANEL, step,
+                    min_i64(plan->block_steps, plan->n_steps - step),
+                    direct ? NULL : l->a_panel[l->a_now ^ 1]);
+    amx_side_start(&l->pack_a.side, AMX_PANEL, n_steps);
+    if (!direct) {
+        l->ahead_m = m;
+        l->ahead_step = step;
+    }
 }
 
 static float *sums_at(const lane *l, const sweep *s, int64_t n)
@@ -220,11 +306,11 @@ static void start_storing(lane *l, int64_t n_steps)
     if (l->pending == NULL || !l->pending_is_last) {
         return;
     }
-    const dsi_gemm_params *p = l->run->p;
+    const bool swapped = l->run->swapped;
     l->store.sums = l->pending;
-    l->store.row = l->pending_m * AMX_PANEL;
-    l->store.column = l->pending_n * AMX_PANEL;
-    amx_side_start(&l->store.side, min_i64(AMX_PANEL, p->m - l->store.row), n_steps);
+    l->store.row = (swapped ? l->pending_n : l->pending_m) * AMX_PANEL;
+    l->store.column = (swapped ? l->pending_m : l->pending_n) * AMX_PANEL;
+    amx_side_start(&l->store.side, min_i64(AMX_PANEL, l->run->out->m - l->store.row), n_steps);
 }
 
 static void set_pending(lane *l, const sweep *s, int64_t n)
@@ -258,9 +344,10 @@ static void run_sweep(lane *l, const sweep *s)
     const item *x = s->x;
     amx_block block = {
         .n_steps = s->n_steps,
-        .sides = {&l->store.side, &l->pack.side},
+        .sides = {&l->store.side, &l->pack.side, &l->pack_a.side},
     };
     point_at_a(l, s, &block);
+    start_packing_a(l, s, s->n_steps * (x->n1 - x->n0));
     for (int64_t n = x->n0; n < x->n1; ++n) {
         block.b = b_at(l, s, n);
         block.sum_in = s->first ? NULL : sums_at(l, s, n);
@@ -303,18 +390,25 @@ static bool is_plain_bf16(const dsi_gemm_params *p)
 static lane make_lane(gemm_run *run, uint32_t index)
 {
     const amx_plan *plan = &run->plan;
-    char *base = run->work + plan->a_bytes + index * plan->lane_bytes;
+    char *base = run->work + plan->a_bytes + plan->all_b_bytes + index * plan->lane_bytes;
     lane l = {.run = run};
     l.stage[0] = (float *)(void *)base;
     l.stage[1] = l.stage[0] + AMX_STAGE;
     base += 2 * AMX_STAGE * sizeof(float);
     l.sums = (float *)(void *)base;
     base += plan->sums_bytes;
-    l.a_panel = base;
-    base += plan->panel_bytes;
+    l.a_panel[0] = base;
+    l.a_panel[1] = base + plan->panel_bytes;
+    base += 2 * plan->panel_bytes;
+    l.ahead_m = -1;
     l.b_buffer[0] = base;
     l.b_buffer[1] = base + plan->b_bytes;
-    l.store = (store_job){.side = {.run = run_store}, .p = run->p, .plain = is_plain_bf16(run->p)};
+    l.store = (store_job){
+        .side = {.run = run_store},
+        .p = run->out,
+        .plain = is_plain_bf16(run->out),
+        .swapped = run->swapped,
+    };
     return l;
 }
 
@@ -365,28 +459,35 @@ static void pack_a_task(void *arg, uint32_t task, uint32_t thread)
                        (size_t)plan->n_steps * AMX_STEP_BYTES, run->work);
 }
 
-static void run_gemm(dsi_pool *pool, const dsi_gemm_params *p, void *work)
-{
-    gemm_run run = {.p = p, .work = work};
-    amx_plan_make(p, &run.plan);
-    dsi_ticket_reset(&run.blocks);
-    if (run.plan.a_mode == AMX_A_PACKED) {
-        const int64_t groups = (run.plan.m_panels + PANELS_PER_TASK - 1) / PANELS_PER_TASK;
-        dsi_pool_run(pool, pack_a_task, &run, (uint32_t)(groups * run.plan.n_steps));
-    }
-    dsi_pool_run(pool, lane_task, &run, run.plan.n_lanes);
-}
-
 static bool supports(const dsi_gemm_params *p)
 {
     return p->a_dtype == DS_DTYPE_BF16 && p->b_dtype == DS_DTYPE_BF16 && p->k > 0 &&
            (p->m > 4 || p->b_packed); /* fewer rows are for gemm_vector.c */
 }
 
+/* Both operands stored with k outermost: that one must be transposed which the tiles take as A, so
+ * let it be the smaller. Returns whether it is B: then *used computes Cᵀ. */
+static bool orient(const dsi_gemm_params *p, dsi_gemm_params *used)
+{
+    *used = *p;
+    if (!p->a_transposed || p->b_transposed || p->b_packed || p->m <= p->n) {
+        return false;
+    }
+    used->m = p->n;
+    used->n = p->m;
+    used->a = p->b;
+    used->lda = p->ldb;
+    used->b = p->a;
+    used->ldb = p->lda;
+    return true;
+}
+
 static size_t work_bytes(const dsi_gemm_params *p)
 {
+    dsi_gemm_params used;
     amx_plan plan;
-    amx_plan_make(p, &plan);
+    (void)orient(p, &used);
+    amx_plan_make(&used, &plan);
     return amx_plan_bytes(&plan);
 }
 
@@ -419,6 +520,26 @@ static void pack(dsi_pool *pool, const dsi_gemm_params *p, void *packed)
 {
     pack_run run = {.p = p, .out = packed};
     dsi_pool_run(pool, pack_b_task, &run, (uint32_t)((p->n + AMX_PANEL - 1) / AMX_PANEL));
+}
+
+static void run_gemm(dsi_pool *pool, const dsi_gemm_params *p, void *work)
+{
+    dsi_gemm_params used;
+    gemm_run run = {.p = &used, .out = p, .work = work};
+    run.swapped = orient(p, &used);
+    amx_plan_make(&used, &run.plan);
+    dsi_ticket_reset(&run.blocks);
+    if (run.plan.a_mode == AMX_A_PACKED) {
+        const int64_t groups = (run.plan.m_panels + PANELS_PER_TASK - 1) / PANELS_PER_TASK;
+        dsi_pool_run(pool, pack_a_task, &run, (uint32_t)(groups * run.plan.n_steps));
+    }
+    if (run.plan.pack_b_first) {
+        char *packed = run.work + run.plan.a_bytes;
+        pack(pool, &used, packed);
+        used.b = packed;
+        used.b_packed = true;
+    }
+    dsi_pool_run(pool, lane_task, &run, run.plan.n_lanes);
 }
 
 const dsi_gemm_impl dsi_gemm_amx = {

@@ -23,13 +23,9 @@ static inline void interleave(__m512i even, __m512i odd, __m512i *low, __m512i *
 }
 
 /* ---- B stored (k,n): a unit is one pair of rows of one panel, panels fastest ----------------- */
-static void pack_pair(const amx_pack_b *job, int64_t pair, int64_t panel)
+static inline __attribute__((always_inline)) void
+pack_pair(const dsi_gemm_params *p, const uint16_t *row, int64_t k, __mmask32 columns, char *out)
 {
-    const dsi_gemm_params *p = job->p;
-    const int64_t k = job->step0 * AMX_K + 2 * pair;
-    const int64_t n = (job->panel0 + panel) * AMX_PANEL;
-    const __mmask32 columns = first_lanes(p->n - n);
-    const uint16_t *row = (const uint16_t *)p->b + k * p->ldb + n;
     const __m512i even = _mm512_maskz_loadu_epi16(k < p->k ? columns : 0, row);
     const __m512i odd = _mm512_maskz_loadu_epi16(k + 1 < p->k ? columns : 0, row + p->ldb);
     _mm_prefetch((const char *)(row + 2 * PAIRS_AHEAD * p->ldb), _MM_HINT_T0);
@@ -37,22 +33,30 @@ static void pack_pair(const amx_pack_b *job, int64_t pair, int64_t panel)
     __m512i low;
     __m512i high;
     interleave(even, odd, &low, &high);
-    char *out = job->out + (pair & 15) * 64 +
-                amx_b_offset(job->n_panels, job->block_steps, job->n_steps, panel, pair >> 4);
     _mm512_store_si512(out, low);
     _mm512_store_si512(out + AMX_TILE_BYTES, high);
 }
 
 static void run_pairs(amx_side *side, int64_t first, int64_t end)
 {
-    const amx_pack_b *job = (const amx_pack_b *)side;
-    int64_t pair = first / job->n_panels;
-    int64_t panel = first % job->n_panels;
+    amx_pack_b *job = (amx_pack_b *)side;
+    const dsi_gemm_params *p = job->p;
     for (int64_t unit = first; unit < end; ++unit) {
-        pack_pair(job, pair, panel);
-        if (++panel == job->n_panels) {
-            panel = 0;
-            ++pair;
+        if (job->panel == 0) { /* a new pair of rows: where its first panel goes */
+            const int64_t step = job->pair >> 4;
+            job->to = job->out + (job->pair & 15) * 64 +
+                      amx_b_offset(job->n_panels, job->block_steps, job->n_steps, 0, step);
+            job->panel_bytes =
+                amx_b_offset(job->n_panels, job->block_steps, job->n_steps, 1, step) -
+                amx_b_offset(job->n_panels, job->block_steps, job->n_steps, 0, step);
+        }
+        const int64_t k = job->step0 * AMX_K + 2 * job->pair;
+        const int64_t n = (job->panel0 + job->panel) * AMX_PANEL;
+        pack_pair(p, (const uint16_t *)p->b + k * p->ldb + n, k, first_lanes(p->n - n), job->to);
+        job->to += job->panel_bytes;
+        if (++job->panel == job->n_panels) {
+            job->panel = 0;
+            ++job->pair;
         }
     }
 }
@@ -108,20 +112,53 @@ int64_t amx_pack_b_units(const amx_pack_b *job)
 }
 
 /* ---- A --------------------------------------------------------------------------------------- */
-void amx_pack_a_rows(const dsi_gemm_params *p, int64_t row0, int64_t step0, int64_t n_steps,
-                     char *out)
+static void pack_row(const amx_pack_a *job, int64_t i)
 {
-    for (int64_t i = 0; i < AMX_PANEL; ++i) {
-        const uint16_t *row = (const uint16_t *)p->a + (row0 + i) * p->lda + step0 * AMX_K;
-        char *to = out + i * 64; /* the second tile follows the first */
-        for (int64_t step = 0; step < n_steps; ++step) {
-            const int64_t left = p->k - (step0 + step) * AMX_K;
-            const __mmask32 ks = row0 + i < p->m ? first_lanes(left) : 0;
-            _mm512_store_si512(to, _mm512_maskz_loadu_epi16(ks, row));
-            row += AMX_K;
-            to += AMX_STEP_BYTES;
+    const dsi_gemm_params *p = job->p;
+    const uint16_t *row = (const uint16_t *)p->a + (job->row0 + i) * p->lda + job->step0 * AMX_K;
+    char *to = job->out + i * 64; /* the second tile follows the first */
+    for (int64_t step = 0; step < job->n_steps; ++step) {
+        const int64_t left = p->k - (job->step0 + step) * AMX_K;
+        const __mmask32 ks = job->row0 + i < p->m ? first_lanes(left) : 0;
+        _mm512_store_si512(to, _mm512_maskz_loadu_epi16(ks, row));
+        _mm_prefetch((const char *)(row + AMX_PANEL * p->lda), _MM_HINT_T1); /* the next panel */
+        row += AMX_K;
+        to += AMX_STEP_BYTES;
+    }
+}
+
+static void fetch_row(const amx_pack_a *job, int64_t i)
+{
+    const dsi_gemm_params *p = job->p;
+    const uint16_t *row = (const uint16_t *)p->a + (job->row0 + i) * p->lda + job->step0 * AMX_K;
+    for (int64_t step = 0; step < job->n_steps; ++step) {
+        _mm_prefetch((const char *)(row + step * AMX_K), _MM_HINT_T1);
+    }
+}
+
+static void run_rows(amx_side *side, int64_t first, int64_t end)
+{
+    const amx_pack_a *job = (const amx_pack_a *)side;
+    for (int64_t i = first; i < end; ++i) {
+        if (job->out != NULL) {
+            pack_row(job, i);
+        } else {
+            fetch_row(job, i);
         }
     }
+}
+
+void amx_pack_a_init(amx_pack_a *job, const dsi_gemm_params *p, int64_t row0, int64_t step0,
+                     int64_t n_steps, char *out)
+{
+    *job = (amx_pack_a){
+        .side = {.run = run_rows},
+        .p = p,
+        .row0 = row0,
+        .step0 = step0,
+        .n_steps = n_steps,
+        .out = out,
+    };
 }
 
 void amx_pack_a_columns(const dsi_gemm_params *p, int64_t step, int64_t panel0, int64_t panel1,

@@ -20,6 +20,9 @@ typedef struct amx_pack_b {
     int64_t panel0, n_panels; /* of n */
     int64_t block_steps;
     char *out;
+    int64_t pair, panel; /* B stored (k,n): the next unit, */
+    char *to;            /* where it goes, */
+    size_t panel_bytes;  /* and how far from there the next panel is */
 } amx_pack_b;
 
 /* Fills everything but side's progress. */
@@ -38,9 +41,18 @@ static inline size_t amx_b_offset(int64_t n_panels, int64_t block_steps, int64_t
     return (size_t)(first * n_panels + panel * length + (step - first)) * AMX_STEP_BYTES;
 }
 
-/* Copies rows [row0, row0+32) and steps [step0, step0+n_steps) of a row-major A. */
-void amx_pack_a_rows(const dsi_gemm_params *p, int64_t row0, int64_t step0, int64_t n_steps,
-                     char *out);
+/* One panel of a row-major A in the making: rows [row0, row0+32), steps [step0, step0+n_steps). A
+ * unit is a row. With out NULL rows are only fetched into the second-level cache. */
+typedef struct amx_pack_a {
+    amx_side side;
+    const dsi_gemm_params *p;
+    int64_t row0;
+    int64_t step0, n_steps;
+    char *out;
+} amx_pack_a;
+
+void amx_pack_a_init(amx_pack_a *job, const dsi_gemm_params *p, int64_t row0, int64_t step0,
+                     int64_t n_steps, char *out);
 
 /* Packs one step of panels [panel0, panel1) of an A stored (k,m); panel i goes to
  * out + i·panel_bytes. */

@@ -11,7 +11,7 @@ enum {
     BLOCK_N = 12,
     LONG_BLOCK_M = 12, /* with several: partial sums stay in the second-level cache */
     LONG_BLOCK_N = 12,
-    BLOCKS_A_LANE = 3 /* at least, to even out the lanes */
+    BLOCKS_A_LANE = 2 /* at least, to even out the lanes */
 };
 
 static int64_t ceil_div(int64_t x, int64_t y)
@@ -83,18 +83,23 @@ void amx_plan_make(const dsi_gemm_params *p, amx_plan *plan_out)
     plan.a_mode = choose_a_mode(p);
     plan.a_bytes =
         plan.a_mode == AMX_A_PACKED ? (size_t)(plan.m_panels * plan.n_steps) * AMX_STEP_BYTES : 0;
-    plan.b_bytes = p->b_packed ? 0 : (size_t)(plan.nb * plan.chunk_steps) * AMX_STEP_BYTES;
+    plan.pack_b_first = !p->b_packed && plan.n_chunks > 1 && plan.n_mblocks > 2;
+    plan.all_b_bytes =
+        plan.pack_b_first ? (size_t)(plan.n_panels * plan.n_steps) * AMX_STEP_BYTES : 0;
+    plan.b_bytes = p->b_packed || plan.pack_b_first
+                       ? 0
+                       : (size_t)(plan.nb * plan.chunk_steps) * AMX_STEP_BYTES;
     plan.panel_bytes = plan.a_mode == AMX_A_PACKED ? 0 : (size_t)plan.block_steps * AMX_STEP_BYTES;
     const int64_t sums = plan.n_steps == plan.block_steps ? 0
                          : plan.n_chunks == 1             ? plan.nb
                                                           : plan.mb * plan.nb;
     plan.sums_bytes = (size_t)sums * AMX_STAGE * sizeof(float);
     plan.lane_bytes =
-        2 * plan.b_bytes + plan.panel_bytes + plan.sums_bytes + 2 * AMX_STAGE * sizeof(float);
+        2 * plan.b_bytes + 2 * plan.panel_bytes + plan.sums_bytes + 2 * AMX_STAGE * sizeof(float);
     *plan_out = plan;
 }
 
 size_t amx_plan_bytes(const amx_plan *plan)
 {
-    return plan->a_bytes + plan->n_lanes * plan->lane_bytes;
+    return plan->a_bytes + plan->all_b_bytes + plan->n_lanes * plan->lane_bytes;
 }

@@ -27,7 +27,9 @@ typedef struct amx_plan {
     int64_t n_mblocks, n_nblocks;
     uint32_t n_lanes;
     amx_a_mode a_mode;
-    size_t a_bytes; /* of A packed; then come the lanes */
+    bool pack_b_first;  /* all of B, when many blocks of C would pack the same part */
+    size_t a_bytes;     /* of A packed */
+    size_t all_b_bytes; /* of B packed; then come the lanes */
     size_t lane_bytes;
     size_t b_bytes;     /* of one of the two buffers for B in a lane */
     size_t panel_bytes; /* of the copy of a panel of A in a lane */

@@ -51,7 +51,7 @@ static inline void amx_end(void)
     _tile_release();
 }
 
-enum { AMX_SIDES = 2 };
+enum { AMX_SIDES = 3 };
 
 typedef struct amx_block {
     const char *a0, *a1;        /* rows 0-15 and 16-31 */
