@@ -179,7 +179,7 @@ static const dsi_option efficiency_rows[] = {
     B("enabled", "false", PART,
       "Switch of everything in this section, as documented. (DeepSpeed reads only the inner "
       "ones.)"),
-    I("seed", "1234", IN_FORCE, "Seed of sampling.", MIN(0), FIELD(data_seed)),
+    I("seed", "1234", PART, "Seed of sampling.", MIN(0), FIELD(data_seed)),
     S("data_sampling", NULL, PART, "How samples are chosen.", .section = &sampling),
     S("data_routing", NULL, PART, "Which tokens pass which layers.", .section = &routing),
 };

@@ -99,7 +99,8 @@ const dsi_section dsi_section_flops = {
 };
 
 static const dsi_option throughput_rows[] = {
-    B("enabled", "true", IN_FORCE, "Measure samples and tokens a second.", FIELD(throughput_timer)),
+    B("enabled", "true", NO_EFFECT, "Measure samples and tokens a second.",
+      NOTE("the rate is measured either way"), FIELD(throughput_timer)),
     B("synchronized", "true", NO_EFFECT, "Wait for the device before reading the clock.",
       NOTE("the CPU has nothing to wait for")),
 };
