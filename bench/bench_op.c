@@ -1,8 +1,9 @@
 /* Times every kernel of every operator at the shapes of GPT-2 124M.
  *
- * usage: bench_op [--ref] [--dtype bf16|f16|f32] [--threads N] [OP]
+ * usage: bench_op [--ref] [--list] [--dtype bf16|f16|f32] [--threads N] [OP]
  * One line a kernel: median milliseconds, GB/s and GFLOP/s from the operator's own cost. Operands
- * are touched before, as in a step. Reference kernels are timed with --ref only.
+ * are touched before, as in a step. Reference kernels are timed with --ref only. --list times
+ * nothing and names the kernels, best first, of every case of the test table.
  */
 #include "accel/cpu/cpu_features.h"
 #include "accel/cpu/registry.h"
@@ -16,7 +17,7 @@
 enum { MOST_RUNS = 101, LEAST_RUNS = 3 };
 
 typedef struct options {
-    bool reference;
+    bool reference, list;
     ds_dtype dtype;
     const char *op;
 } options;
@@ -105,9 +106,28 @@ static int bench_case(ds_ctx *ctx, const options *opt, const op_case *c, ds_dtyp
     return failures;
 }
 
+static int list_case(ds_ctx *ctx, const op_case *c, ds_dtype act)
+{
+    op_operands o;
+    if (op_operands_create(ctx, c, act, &o) < 0) {
+        return fails(ctx, c, ds_dtype_name(act));
+    }
+    o.sig.in = o.in_meta;
+    o.sig.out = o.out_meta;
+    printf("%-30s %-28s %-5s", c->op->name, c->label, ds_dtype_name(act));
+    const ds_kernel *kernel;
+    for (uint32_t k = 0; (kernel = dsi_cpu_kernel_at(&o.sig, dsi_cpu_isa(), k)) != NULL; ++k) {
+        printf(" %s", kernel->name);
+    }
+    printf("\n");
+    op_operands_destroy(&o);
+    return 0;
+}
+
 static int usage(void)
 {
-    (void)fprintf(stderr, "usage: bench_op [--ref] [--dtype bf16|f16|f32] [--threads N] [OP]\n");
+    (void)fprintf(stderr,
+                  "usage: bench_op [--ref] [--list] [--dtype bf16|f16|f32] [--threads N] [OP]\n");
     return 2;
 }
 
@@ -118,6 +138,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; ++i) {
         if (strcmp(argv[i], "--ref") == 0) {
             opt.reference = true;
+        } else if (strcmp(argv[i], "--list") == 0) {
+            opt.list = true;
         } else if (strcmp(argv[i], "--dtype") == 0 && i + 1 < argc) {
             opt.dtype = ds_dtype_from_name(argv[++i]);
         } else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc) {
@@ -134,14 +156,14 @@ int main(int argc, char **argv)
         return 1;
     }
     int failures = 0;
-    for (const op_case *c = op_bench_cases; c->op != NULL; ++c) {
+    for (const op_case *c = opt.list ? op_cases : op_bench_cases; c->op != NULL; ++c) {
         if (opt.op != NULL && strcmp(opt.op, c->op->name) != 0) {
             continue;
         }
         for (uint32_t d = 0; op_case_dtype(c, d) != DS_DTYPE_NONE; ++d) {
             const ds_dtype act = op_case_dtype(c, d);
             if (opt.dtype == DS_DTYPE_NONE || opt.dtype == act) {
-                failures += bench_case(ctx, &opt, c, act);
+                failures += opt.list ? list_case(ctx, c, act) : bench_case(ctx, &opt, c, act);
             }
         }
     }
