@@ -228,37 +228,74 @@ static bool llama2(const char *text, dsi_chat_form *form)
     return has_all(text, parts) && !has_any(text, others) && use(form, "llama2");
 }
 
-static bool mistral(const char *text, dsi_chat_form *form)
+/* The forms by what stands around a user's text; the rest may differ from release to release. */
+static bool mistral_user(const char *text, dsi_chat_form *form)
 {
-    static const char *const names[] = {"mistral-v0.1", "mistral-v0.2", "mistral-v1", "mistral-v3",
+    static const char *const names[] = {"mistral-v0.2", "mistral-v1", "mistral-v3",
                                         "mistral-tekken"};
-    static const char *const others[] = {"<<SYS>>", "[SYSTEM_PROMPT]", "add_generation_prompt",
-                                         "default_system", NULL};
-    if (has_any(text, others) || !has(text, "{{bos_token}}{%for message in ") ||
-        !has(text, "raise_exception(")) {
-        return false;
-    }
     for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
-        const dsi_chat_form *known = dsi_chat_form_by_name(names[i]);
-        const dsi_mistral_form *m = &known->mistral;
+        const dsi_mistral_form *m = &dsi_chat_form_by_name(names[i])->mistral;
         char user[128];
-        char system[160];
-        char answer[128];
         (void)snprintf(user, sizeof user, "{{'%s'+message.content+'%s'}}", m->open, m->close);
-        (void)snprintf(system, sizeof system,
-                       "{%%if loop.%s and system_message is defined%%}"
-                       "{{'%s'+system_message+'\n\n'+message.content+'%s'}}",
-                       m->system == DSI_SYSTEM_FIRST ? "first" : "last", m->open, m->close);
-        (void)snprintf(answer, sizeof answer, "{{%s%smessage.content%s+eos_token%s}}",
-                       *m->answer != '\0' ? "' '" : "", *m->answer != '\0' ? "+" : "",
-                       m->trim ? "|trim" : "", m->space_after_eos ? "+' '" : "");
-        const bool refuses = !has(text, "system_message");
-        if (has(text, user) && has(text, answer) &&
-            (m->system == DSI_SYSTEM_REFUSE ? refuses : has(text, system))) {
+        if (has(text, user)) {
             return use(form, names[i]);
         }
     }
     return false;
+}
+
+static bool mistral_answer(const char *text, dsi_chat_form *form)
+{
+    for (unsigned i = 0; i < 8; ++i) {
+        dsi_mistral_form m = form->mistral;
+        m.answer = i & 1 ? " " : "";
+        m.trim = (i & 2) != 0;
+        m.space_after_eos = (i & 4) != 0;
+        char answer[128];
+        (void)snprintf(answer, sizeof answer, "{{%smessage.content%s+eos_token%s}}",
+                       i & 1 ? "' '+" : "", m.trim ? "|trim" : "", m.space_after_eos ? "+' '" : "");
+        if (has(text, answer)) {
+            form->mistral = m;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool mistral_system(const char *text, dsi_chat_form *form)
+{
+    static const char *const places[] = {NULL, "first", "last"};
+    form->mistral.system = DSI_SYSTEM_REFUSE;
+    if (!has(text, "system")) {
+        return true;
+    }
+    for (unsigned i = DSI_SYSTEM_FIRST; i <= DSI_SYSTEM_LAST; ++i) {
+        char system[192];
+        (void)snprintf(system, sizeof system,
+                       "{%%if loop.%s and system_message is defined%%}"
+                       "{{'%s'+system_message+'\n\n'+message.content+'%s'}}",
+                       places[i], form->mistral.open, form->mistral.close);
+        if (has(text, system)) {
+            form->mistral.system = (dsi_chat_system)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool mistral(const char *text, dsi_chat_form *form)
+{
+    static const char *const others[] = {"<<SYS>>", "[SYSTEM_PROMPT]", "add_generation_prompt",
+                                         "default_system", NULL};
+    if (has_any(text, others) || !has(text, "{{bos_token}}{%for message in ") ||
+        !has(text, "raise_exception(") || !mistral_user(text, form) ||
+        !mistral_answer(text, form) || !mistral_system(text, form)) {
+        return false;
+    }
+    if (form->mistral.space_after_eos && form->mistral.system == DSI_SYSTEM_REFUSE) {
+        form->name = "mistral-v0.1";
+    }
+    return true;
 }
 
 bool dsi_chat_recognise(const char *canonical, dsi_chat_form *form)

@@ -9,6 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef DS_SOURCE_DIR
+#define DS_SOURCE_DIR "." /* run from the top of the sources */
+#endif
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { N_TOKENIZERS = 10 };

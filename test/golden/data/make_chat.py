@@ -13,6 +13,8 @@ EXPECT = {
     "llama2-default-flag": "llama2",
     "llama3-first": "llama3",
     "mistral-tekken-older": "mistral-tekken",
+    "mistral-v3-untrimmed": "mistral-v3",
+    "mistral-v1-last": "mistral-v1",
     "chatml-lines": "chatml",
     "chatml-dolphin": "chatml",
     "chatml-bos": "chatml",
