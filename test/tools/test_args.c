@@ -11,6 +11,7 @@ typedef struct flags {
     double lr;
     const char *config;
     const char *kind;
+    const char *resume;
     dsi_arg_list data;
 } flags;
 
@@ -45,6 +46,11 @@ static ds_status parse(ds_ctx *ctx, flags *f, dsi_args *args, const char **words
          .def = "adam",
          .choices = "adam|adamw",
          .doc = "Kind."},
+        {.name = "resume",
+         .type = DSI_ARG_TEXT,
+         .out = &f->resume,
+         .alone = "newest",
+         .doc = "Tag."},
         {.name = "data", .type = DSI_ARG_LIST, .out = &f->data, .doc = "Files."},
     };
     const dsi_args_spec spec = {.usage = "x", .rows = rows, .n_rows = sizeof rows / sizeof rows[0]};
@@ -89,6 +95,21 @@ static void switches_take_a_value(void **state)
     const char *on[] = {"x", "--verbose", "True", NULL};
     CHECK_OK(*state, parse(*state, &f, &args, on));
     assert_true(f.verbose && args.words.n == 0 && f.steps == 100 && f.lr == 1e-3);
+    dsi_args_free(&args);
+}
+
+static void values_may_be_optional(void **state)
+{
+    flags f;
+    dsi_args args;
+    const char *alone[] = {"x", "--resume", "--steps", "3", NULL};
+    CHECK_OK(*state, parse(*state, &f, &args, alone));
+    assert_string_equal(f.resume, "newest");
+    assert_int_equal(f.steps, 3);
+    dsi_args_free(&args);
+    const char *tagged[] = {"x", "--resume", "step7", NULL};
+    CHECK_OK(*state, parse(*state, &f, &args, tagged));
+    assert_string_equal(f.resume, "step7");
     dsi_args_free(&args);
 }
 
@@ -148,6 +169,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_every_spelling),
         cmocka_unit_test(switches_take_a_value),
+        cmocka_unit_test(values_may_be_optional),
         cmocka_unit_test(refuses),
         cmocka_unit_test(help_wins),
     };

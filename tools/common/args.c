@@ -172,6 +172,9 @@ static ds_status take_values(ds_ctx *ctx, const dsi_arg *row, const char *inline
         *i_inout += has_value;
         return store(ctx, row, has_value ? next : "true");
     }
+    if ((next == NULL || is_flag(next)) && row->alone != NULL) {
+        return store(ctx, row, row->alone);
+    }
     if (next == NULL || is_flag(next)) {
         return ds_fail(ctx, DS_ERR_ARG, "--%s needs a value: --%s %s", row->name, row->name,
                        row->value != NULL ? row->value : "VALUE");
@@ -251,26 +254,26 @@ free_words:
 /* Prints words of text from column `column`, wrapped at 80, continued at `indent`. */
 static void print_wrapped(FILE *stream, const char *text, size_t column, size_t indent)
 {
+    size_t blanks = 0; /* owed before the next word, unless it starts a line */
     while (*text != '\0') {
         const size_t n = strcspn(text, " \n");
-        if (column + n > 79 && column > indent) {
+        if (n > 0 && column + blanks + n > 79 && column > indent) {
             (void)fprintf(stream, "\n%*s", (int)indent, "");
             column = indent;
+            blanks = 0;
         }
-        (void)fprintf(stream, "%.*s", (int)n, text);
-        column += n;
+        (void)fprintf(stream, "%*s%.*s", n > 0 ? (int)blanks : 0, "", (int)n, text);
+        column += n > 0 ? blanks + n : 0;
+        blanks = n > 0 ? 0 : blanks;
         text += n;
         if (*text == '\n') {
-            (void)fprintf(stream, "\n%*s", (int)indent, "");
+            (void)fprintf(stream, "\n%*s", text[1] != '\n' ? (int)indent : 0, "");
             column = indent;
-            ++text;
+            blanks = 0;
         } else if (*text == ' ') {
-            if (column < 79) {
-                (void)fputc(' ', stream);
-            }
-            ++column;
-            ++text;
+            ++blanks;
         }
+        text += *text != '\0';
     }
     (void)fputc('\n', stream);
 }
@@ -283,11 +286,12 @@ static void print_row(const dsi_arg *row, FILE *stream)
         return;
     }
     (void)fprintf(stream, "  --%s", row->name);
+    const char *value = row->value != NULL ? row->value : "VALUE";
     if (row->type != DSI_ARG_SWITCH) {
-        (void)fprintf(stream, " %s%s", row->value != NULL ? row->value : "VALUE",
-                      row->type == DSI_ARG_LIST ? " ..." : "");
+        const bool more = row->type == DSI_ARG_LIST && strstr(value, "…") == NULL;
+        (void)fprintf(stream, " %s%s", value, more ? " ..." : "");
     }
-    if (row->choices != NULL) {
+    if (row->choices != NULL && strcmp(row->choices, value) != 0) {
         (void)fprintf(stream, "  (%s)", row->choices);
     }
     if (row->def != NULL && row->type != DSI_ARG_SWITCH) {

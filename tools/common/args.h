@@ -50,6 +50,7 @@ typedef struct dsi_arg {
     void *out;
     const char *value;   /* word for the value in the help: "FILE" */
     const char *def;     /* text that is stored when the flag is absent; NULL: *out is untouched */
+    const char *alone;   /* of TEXT: what "--flag" without a value means; NULL: it needs one */
     const char *choices; /* of TEXT: "adam|adamw"; NULL: any text */
     double min, max; /* of INT and REAL, both inclusive; both 0: unbounded, only max 0: no max */
     bool *given_out; /* NULL, or set to whether the command line has the flag */

@@ -152,7 +152,10 @@ static ds_status resolve_config(train_run *run)
     run->total_steps = (uint64_t)o->steps;
     ds_trainer_values v = trainer_values(run);
     if (o->epochs > 0.0) {
-        v.total_steps = ds_known(1e9); /* replaced below */
+        const ds_config_item *total =
+            ds_config_find(run->config, "scheduler.params.total_num_steps");
+        const bool is_auto = total != NULL && strcmp(total->value, "\"auto\"") == 0;
+        v.total_steps = is_auto ? ds_known(1e9) : (ds_maybe){0}; /* replaced below */
     }
     DS_TRY(ds_config_resolve(run->config, 1, &v));
     DS_TRY(create_loaders(run));
