@@ -45,6 +45,7 @@
     X(softmax)                                                                                     \
     X(softmax_backward)                                                                            \
     X(dropout)                                                                                     \
+    X(rope)                                                                                        \
     X(embedding)                                                                                   \
     X(embedding_dw)                                                                                \
     X(sum_all)                                                                                     \
