@@ -129,13 +129,23 @@ def make():
     sentencepiece("unknown", pre_tokenizers.Metaspace(), None, D.Metaspace(), fallback=False, extra=[AddedToken("word", single_word=True), AddedToken("the", lstrip=True), AddedToken("and", rstrip=True, lstrip=True), AddedToken("  ", normalized=False), AddedToken("   ", normalized=False), AddedToken("Ing", single_word=True, rstrip=True, normalized=False)])
 
 
+def real_gpt2():
+    folder = HERE / "../../../data/gpt2"
+    tok = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    tok.pre_tokenizer = B(add_prefix_space=False)
+    tok.decoder = decoders.ByteLevel()
+    tok.add_special_tokens(["<|endoftext|>"])
+    return tok
+
+
 def main():
     make()
     r = random.Random(7)
     texts = TEXTS + [chance(r) for _ in range(60)]
     out = {"texts": texts, "tokenizers": {}}
-    for path in sorted(HERE.glob("tokenizer-*.json")):
-        tok = Tokenizer.from_file(str(path))
+    subjects = {f"test/golden/data/{p.name}": Tokenizer.from_file(str(p)) for p in sorted(HERE.glob("tokenizer-*.json"))}
+    subjects["data/gpt2"] = real_gpt2()
+    for name, tok in subjects.items():
         rows = {"with_special": [], "plain": [], "decoded": [], "skipped": []}
         for text in texts:
             ids = tok.encode(text, add_special_tokens=True).ids
@@ -145,7 +155,7 @@ def main():
             tok.encode_special_tokens = False
             rows["decoded"].append(tok.decode(ids, skip_special_tokens=False))
             rows["skipped"].append(tok.decode(ids, skip_special_tokens=True))
-        out["tokenizers"][path.name] = rows
+        out["tokenizers"][name] = rows
     (HERE / "tokenizers.json").write_text(json.dumps(out, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
