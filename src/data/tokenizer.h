@@ -304,8 +304,8 @@ struct ds_tokenizer_scratch {
     size_t n_heap, heap_capacity;
     dsi_made made_norm[2];                 /* normalizers, in turn */
     dsi_made made_step[DSI_TOK_MAX_STEPS]; /* pre-tokenizer steps that change text */
-    dsi_made spelled;                      /* a word in the byte-level alphabet */
-    int32_t *points;                       /* code points of a run being normalized */
+    dsi_made spelled; /* a word in the byte-level alphabet; a text for a normalizer's pattern */
+    int32_t *points;  /* code points of a run being normalized */
     size_t points_capacity;
     void *match; /* pcre2_match_data */
 };
@@ -358,6 +358,9 @@ ds_status dsi_regex_compile(ds_ctx *ctx, const char *path, const char *pattern, 
 void dsi_regex_free(dsi_regex **regex);
 /* Frees ds_tokenizer_scratch.match. Accepts NULL. */
 void dsi_matcher_free(void *match);
+/* The text for PCRE2, which wants UTF-8: view's own, or in room a copy in which bytes that are not
+ * are U+0001, one for one. NULL: no memory, recorded. */
+const unsigned char *dsi_regex_text(ds_tokenizer_scratch *s, dsi_made *room, dsi_view view);
 /* Finds the first match at or after `from`: 1 found, 0 none, negative an error (recorded). */
 int dsi_regex_find(ds_tokenizer_scratch *s, const dsi_regex *regex, const unsigned char *text,
                    size_t n, size_t from, size_t *begin_out, size_t *end_out);

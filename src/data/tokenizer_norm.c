@@ -175,12 +175,13 @@ static bool replace_string(ds_tokenizer_scratch *s, const dsi_norm *norm, dsi_ma
 static bool replace_regex(ds_tokenizer_scratch *s, const dsi_norm *norm, dsi_made *made,
                           dsi_view view)
 {
+    const unsigned char *text = dsi_regex_text(s, &s->spelled, view);
     size_t done = 0;
     size_t from = 0;
     size_t begin = 0;
     size_t end = 0;
-    while (from <= view.n) {
-        const int found = dsi_regex_find(s, norm->regex, view.text, view.n, from, &begin, &end);
+    while (text != NULL && from <= view.n) {
+        const int found = dsi_regex_find(s, norm->regex, text, view.n, from, &begin, &end);
         if (found < 0) {
             return false;
         }
@@ -198,7 +199,7 @@ static bool replace_regex(ds_tokenizer_scratch *s, const dsi_norm *norm, dsi_mad
                : end < view.n ? end + dsi_utf8_decode(view.text + end, view.text + view.n, &cp)
                               : view.n + 1;
     }
-    return dsi_made_copy(s, made, view, done, view.n - done);
+    return text != NULL && dsi_made_copy(s, made, view, done, view.n - done);
 }
 
 static dsi_view strip(const dsi_norm *norm, dsi_view view)

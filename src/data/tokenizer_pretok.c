@@ -71,29 +71,6 @@ static void part(splitter *sp, size_t begin, size_t end, bool match)
 
 /* ---- finding matches ---- */
 
-/* The text for PCRE2, which wants UTF-8: bytes that are not become U+0001, one for one. */
-static const unsigned char *valid_text(ds_tokenizer_scratch *s, uint32_t step, dsi_view view)
-{
-    const unsigned char *end = view.text + view.n;
-    unsigned char *copy = NULL;
-    for (const unsigned char *p = view.text; p < end;) {
-        uint32_t cp;
-        const size_t size = dsi_utf8_decode(p, end, &cp);
-        if (cp == DSI_UTF8_BAD) {
-            if (copy == NULL) {
-                if (!dsi_made_reserve(s, &s->made_step[step], view.n, false)) {
-                    return NULL;
-                }
-                copy = s->made_step[step].text;
-                memcpy(copy, view.text, view.n);
-            }
-            copy[p - view.text] = 1;
-        }
-        p += size;
-    }
-    return copy != NULL ? copy : view.text;
-}
-
 static size_t step_over(const unsigned char *text, size_t n, size_t at)
 {
     uint32_t cp;
@@ -103,7 +80,7 @@ static size_t step_over(const unsigned char *text, size_t n, size_t at)
 static void split_regex(splitter *sp, const dsi_pretok *rule)
 {
     const size_t n = sp->view.n;
-    const unsigned char *text = valid_text(sp->s, sp->step, sp->view);
+    const unsigned char *text = dsi_regex_text(sp->s, &sp->s->made_step[sp->step], sp->view);
     size_t done = 0;
     size_t from = 0;
     size_t begin = 0;

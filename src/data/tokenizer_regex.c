@@ -186,6 +186,28 @@ static matcher *matcher_of(ds_tokenizer_scratch *s)
     return m;
 }
 
+const unsigned char *dsi_regex_text(ds_tokenizer_scratch *s, dsi_made *room, dsi_view view)
+{
+    const unsigned char *end = view.text + view.n;
+    unsigned char *copy = NULL;
+    for (const unsigned char *p = view.text; p < end;) {
+        uint32_t cp;
+        const size_t size = dsi_utf8_decode(p, end, &cp);
+        if (cp == DSI_UTF8_BAD) {
+            if (copy == NULL) {
+                if (!dsi_made_reserve(s, room, view.n, false)) {
+                    return NULL;
+                }
+                copy = room->text;
+                memcpy(copy, view.text, view.n);
+            }
+            copy[p - view.text] = 1;
+        }
+        p += size;
+    }
+    return copy != NULL ? copy : view.text;
+}
+
 int dsi_regex_find(ds_tokenizer_scratch *s, const dsi_regex *regex, const unsigned char *text,
                    size_t n, size_t from, size_t *begin_out, size_t *end_out)
 {
