@@ -29,8 +29,6 @@ static const auto_rule simple_rules[] = {
     {"optimizer.params.weight_decay", "--weight_decay", TRAINER_FIELD(weight_decay), true},
     {"scheduler.params.warmup_max_lr", "--learning_rate", TRAINER_FIELD(learning_rate), true},
     {"scheduler.params.total_num_steps", "--steps", TRAINER_FIELD(total_steps), true},
-    {"fp16.enabled", "--fp16", TRAINER_FIELD(fp16), true},
-    {"bf16.enabled", "--bf16", TRAINER_FIELD(bf16), true},
 };
 
 static ds_maybe trainer_value(const dsi_eval *eval, size_t offset)
@@ -108,6 +106,21 @@ static void settle_simple(dsi_eval *eval, const auto_rule *rule)
     }
 }
 
+/* One precision asked for says that the other is off. */
+static void settle_precision(dsi_eval *eval, const char *path, ds_maybe own, const char *flag,
+                             ds_maybe other, const char *other_flag)
+{
+    dsi_item *item = dsi_item_find(eval, path);
+    if (item == NULL) {
+        return;
+    }
+    if (item->open && !own.known && other.known && other.value != 0) {
+        fill(eval, item, dsi_node_make_bool(eval->arena, false), other_flag);
+        return;
+    }
+    settle(eval, item, own.known ? make_value(eval, item->option, own.value) : NULL, flag, true);
+}
+
 static void settle_betas(dsi_eval *eval)
 {
     const ds_trainer_values *t = eval->trainer;
@@ -175,6 +188,10 @@ void dsi_config_auto(dsi_eval *eval)
     for (size_t i = 0; i < sizeof simple_rules / sizeof simple_rules[0]; ++i) {
         settle_simple(eval, &simple_rules[i]);
     }
+    const ds_maybe fp16 = eval->trainer->fp16;
+    const ds_maybe bf16 = eval->trainer->bf16;
+    settle_precision(eval, "fp16.enabled", fp16, "--fp16", bf16, "--bf16");
+    settle_precision(eval, "bf16.enabled", bf16, "--bf16", fp16, "--fp16");
     settle_betas(eval);
     settle_warmup(eval);
     settle_train_batch(eval);

@@ -292,6 +292,20 @@ static void names_missing_flags(void **state)
     ds_config_destroy(&config);
 }
 
+static void one_precision_flag_is_enough(void **state)
+{
+    ds_config *config;
+    const char *text = "{train_batch_size: 1, fp16: {enabled: 'auto'}, bf16: {enabled: 'auto'}}";
+    const ds_trainer_values bf16 = {.bf16 = ds_known(1)};
+    CHECK_OK(*state, resolve(*state, text, 1, &bf16, &config));
+    assert_true(ds_config_get(config)->bf16.enabled && !ds_config_get(config)->fp16.enabled);
+    assert_string_equal(ds_config_find(config, "fp16.enabled")->detail, "--bf16");
+    ds_config_destroy(&config);
+    const ds_trainer_values no_bf16 = {.bf16 = ds_known(0)};
+    CHECK_FAILS(*state, resolve(*state, text, 1, &no_bf16, &config), DS_ERR_CONFIG,
+                "fp16.enabled: expected a value for \"auto\", found none; give --fp16");
+}
+
 static void flags_must_match(void **state)
 {
     ds_config *config;
@@ -435,6 +449,7 @@ int main(void)
         cmocka_unit_test(knows_optimizers),
         cmocka_unit_test(fills_auto),
         cmocka_unit_test(names_missing_flags),
+        cmocka_unit_test(one_precision_flag_is_enough),
         cmocka_unit_test(flags_must_match),
         cmocka_unit_test(migrates),
         cmocka_unit_test(takes_lax_values),
