@@ -31,7 +31,15 @@ typedef struct dsi_engine_spec {
     uint64_t seed;
     ds_isa isa;
     bool no_fuse, no_reuse; /* for comparisons in tests */
+    bool wall_clock_breakdown;
+    int64_t steps_per_print; /* between two lines of times; 0: none */
 } dsi_engine_spec;
+
+/* Since the last line of times. */
+typedef struct dsi_engine_timers {
+    double seconds[DS_PHASE_COUNT];
+    uint64_t n_steps;
+} dsi_engine_timers;
 
 struct ds_engine {
     ds_ctx *ctx;
@@ -54,11 +62,19 @@ struct ds_engine {
     uint64_t global_samples;
     double loss, grad_norm;
     bool applied;
+    dsi_engine_timers timers; /* of wall_clock_breakdown */
 };
 
 /* Builds an engine from numbers; params->config is not read. */
 ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
                             const dsi_engine_spec *spec, ds_engine **engine_out);
+
+/* Runs one phase of the training plan, timed when the configuration asks for it; and after a step
+ * logs the times every steps_per_print steps. */
+ds_status dsi_engine_run_phase(ds_engine *engine, ds_phase phase);
+void dsi_engine_report_times(ds_engine *engine);
+/* Logs the effective configuration. */
+void dsi_engine_dump_state(const ds_engine *engine);
 
 /* The number of updates applied so far: what schedule and bias correction count. */
 int64_t dsi_engine_updates(const ds_engine *engine);

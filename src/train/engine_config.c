@@ -67,6 +67,8 @@ static ds_status read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_en
     *spec = (dsi_engine_spec){.schedule = v->scheduler,
                               .loss_scale = read_loss_scale(&v->fp16),
                               .seed = params->seed,
+                              .wall_clock_breakdown = v->wall_clock_breakdown,
+                              .steps_per_print = v->steps_per_print,
                               .isa = dsi_cpu_isa()};
     read_optimizer(&v->optimizer, spec);
     read_precision(v, spec);
@@ -121,6 +123,9 @@ ds_status ds_initialize(ds_ctx *ctx, const ds_engine_params *params, ds_engine *
     if (status < 0) {
         ds_engine_destroy(&engine);
         return status;
+    }
+    if (ds_config_get(params->config)->dump_state) {
+        dsi_engine_dump_state(engine);
     }
     *engine_out = engine;
     return DS_OK;

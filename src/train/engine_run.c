@@ -110,7 +110,7 @@ ds_status ds_engine_forward(ds_engine *engine, const ds_batch *batch)
     }
     DS_TRY(write_batch(engine, "train", batch));
     write_rng(engine);
-    DS_TRY(dsi_exec_run(engine->exec, engine->train_id, DS_PHASE_FORWARD));
+    DS_TRY(dsi_engine_run_phase(engine, DS_PHASE_FORWARD));
     if (engine->own.loss_seed != DS_NONE) {
         DS_TRY(read_scalar(engine, engine->train_id, "loss", &engine->loss));
     }
@@ -136,7 +136,7 @@ static ds_status run_backward(ds_engine *engine)
     if (accumulation > 1 && engine->micro_step == 0) {
         clear_accumulators(engine);
     }
-    DS_TRY(dsi_exec_run(engine->exec, engine->train_id, DS_PHASE_BACKWARD));
+    DS_TRY(dsi_engine_run_phase(engine, DS_PHASE_BACKWARD));
     engine->micro_step += 1;
     engine->state = DSI_ENGINE_ACCUMULATED;
     return DS_OK;
@@ -241,13 +241,13 @@ static ds_status update(ds_engine *engine)
 {
     double top = 0.0;
     write_scalar(engine, engine->own.inverse_scale, 1.0 / engine->spec.loss_scale.scale);
-    DS_TRY(dsi_exec_run(engine->exec, engine->train_id, DS_PHASE_NORM));
+    DS_TRY(dsi_engine_run_phase(engine, DS_PHASE_NORM));
     DS_TRY(read_scalar(engine, engine->train_id, "grad_top", &top));
     DS_TRY(read_scalar(engine, engine->train_id, "grad_norm", &engine->grad_norm));
     engine->applied = isfinite(top) && isfinite(engine->grad_norm);
     if (engine->applied) {
         write_hyper(engine);
-        DS_TRY(dsi_exec_run(engine->exec, engine->train_id, DS_PHASE_UPDATE));
+        DS_TRY(dsi_engine_run_phase(engine, DS_PHASE_UPDATE));
     } else {
         engine->grad_norm = -1.0;
         engine->skipped_steps += 1;
@@ -258,6 +258,7 @@ static ds_status update(ds_engine *engine)
     engine->global_steps += 1;
     engine->global_samples += (uint64_t)(engine->micro_step * engine->spec.train.batch);
     engine->micro_step = 0;
+    dsi_engine_report_times(engine);
     return dsi_loss_scale_update(engine->ctx, &engine->spec.loss_scale, !engine->applied);
 }
 
