@@ -145,6 +145,9 @@ ds_status dsi_ckpt_manifest_text(ds_ctx *ctx, const dsi_ckpt_manifest *m, dsi_bu
         const uint64_t digest = XXH3_64bits(out->data, out->size);
         dsi_buf_printf(out, "\"checksum\": \"%016llx\"\n}\n", (unsigned long long)digest);
     }
+    if (out->failed && out->size < out->ceiling / 2) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "out of memory saving checkpoint %s", m->info.tag);
+    }
     if (out->failed) {
         return ds_fail(ctx, DS_ERR_LIMIT, "the manifest of checkpoint %s is too large",
                        m->info.tag);

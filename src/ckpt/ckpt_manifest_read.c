@@ -6,7 +6,7 @@
  */
 #include "ckpt/ckpt_internal.h"
 
-#include <jansson.h>
+#include "io/json_load.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +16,7 @@ typedef struct parse {
     ds_ctx *ctx;
     const char *path;
     dsi_ckpt_manifest *m;
+    bool *full_out; /* set when the arena had no room: then any error is ERR_NOMEM */
 } parse;
 
 static ds_status bad(const parse *p, const char *what)
@@ -80,6 +81,7 @@ static bool get_text(const parse *p, const json_t *object, const char *key, cons
 {
     const char *text = json_string_value(json_object_get(object, key));
     *out = text != NULL ? dsi_arena_strdup(p->m->arena, text) : NULL;
+    *p->full_out |= text != NULL && *out == NULL;
     return *out != NULL;
 }
 
@@ -305,19 +307,16 @@ static ds_status read_root(const parse *p, json_t *root)
 ds_status dsi_ckpt_manifest_parse(ds_ctx *ctx, const char *path, const char *text, size_t n,
                                   dsi_ckpt_manifest *m)
 {
-    const parse p = {.ctx = ctx, .path = path, .m = m};
+    bool full = false;
+    const parse p = {.ctx = ctx, .path = path, .m = m, .full_out = &full};
     if (n > DSI_CKPT_MANIFEST_BYTES) {
         return ds_fail(ctx, DS_ERR_LIMIT, "%s is larger than %zu bytes", path,
                        DSI_CKPT_MANIFEST_BYTES);
     }
     DS_TRY(check_digest(&p, text, n));
-    json_error_t error;
-    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
-    if (root == NULL) {
-        return ds_fail(ctx, DS_ERR_FORMAT, "%s:%d:%d: %s", path, error.line, error.column,
-                       error.text);
-    }
+    json_t *root = NULL;
+    DS_TRY(dsi_json_load(ctx, path, text, n, 0, DS_ERR_FORMAT, &root));
     const ds_status status = read_root(&p, root);
     json_decref(root);
-    return status;
+    return status < 0 && full ? no_memory(&p) : status;
 }

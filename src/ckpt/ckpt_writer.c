@@ -1,8 +1,8 @@
 /* Saving a checkpoint: collect slices and states, then write, sync and rename in one commit. */
 #include "ckpt/ckpt_internal.h"
 
+#include "io/json_load.h"
 #include "io/safetensors_write.h"
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,12 +158,10 @@ ds_status ds_checkpoint_writer_add(ds_checkpoint_writer *w, const ds_checkpoint_
 static ds_status normalize_json(ds_checkpoint_writer *w, const char *section, const char *json,
                                 char **text_out)
 {
-    json_error_t error;
-    json_t *value = json_loads(json, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &error);
-    if (value == NULL) {
-        return ds_fail(w->ctx, DS_ERR_ARG, "checkpoint: state '%s' is not valid JSON: %d:%d: %s",
-                       section, error.line, error.column, error.text);
-    }
+    char label[128];
+    json_t *value = NULL;
+    (void)snprintf(label, sizeof label, "checkpoint: JSON of state '%s'", section);
+    DS_TRY(dsi_json_load(w->ctx, label, json, strlen(json), JSON_DECODE_ANY, DS_ERR_ARG, &value));
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
     json_decref(value);
     *text_out = text != NULL ? dsi_arena_strdup(w->m.arena, text) : NULL;

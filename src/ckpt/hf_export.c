@@ -2,9 +2,9 @@
 #include <deepspeed/hf_export.h>
 
 #include "io/file.h"
+#include "io/json_load.h"
 #include "io/safetensors_write.h"
 #include <errno.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -86,12 +86,12 @@ static ds_status write_text(const ds_hf_export *e, const char *name, const char 
 
 static ds_status write_config(const ds_hf_export *e, const char *json)
 {
-    json_error_t error;
-    json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, &error);
+    json_t *root = NULL;
+    DS_TRY(dsi_json_load(e->ctx, "the model's config.json", json, strlen(json), 0, DS_ERR_FORMAT,
+                         &root));
     if (!json_is_object(root)) {
         json_decref(root);
-        return ds_fail(e->ctx, DS_ERR_FORMAT, "the model's config.json is not valid: %d:%d: %s",
-                       error.line, error.column, root == NULL ? error.text : "no object");
+        return ds_fail(e->ctx, DS_ERR_FORMAT, "the model's config.json is no object");
     }
     ds_status status;
     if (e->dtype == DS_DTYPE_NONE) {

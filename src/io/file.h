@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 /* Records "cannot VERB PATH: reason" with a remedy for the common ones; ERR_NOT_FOUND for ENOENT,
- * else ERR_IO. */
+ * ERR_NOMEM for ENOMEM, else ERR_IO. */
 ds_status dsi_io_fail(ds_ctx *ctx, const char *verb, const char *path, int reason);
 
 /* ---- writing ---- */

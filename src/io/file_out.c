@@ -44,8 +44,10 @@ ds_status dsi_io_fail(ds_ctx *ctx, const char *verb, const char *path, int reaso
     default:
         break;
     }
-    return ds_fail(ctx, reason == ENOENT ? DS_ERR_NOT_FOUND : DS_ERR_IO, "cannot %s %s: %s%s", verb,
-                   path, strerror(reason), remedy);
+    const ds_status status = reason == ENOENT   ? DS_ERR_NOT_FOUND
+                             : reason == ENOMEM ? DS_ERR_NOMEM
+                                                : DS_ERR_IO;
+    return ds_fail(ctx, status, "cannot %s %s: %s%s", verb, path, strerror(reason), remedy);
 }
 
 static void free_file(dsi_file_out **file)

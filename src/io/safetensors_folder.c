@@ -1,8 +1,7 @@
 /* A model folder's weights: one file, or the shards of model.safetensors.index.json. */
 #include "io/safetensors_internal.h"
 
-#include "base/buf.h"
-#include <jansson.h>
+#include "io/json_load.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -30,19 +29,18 @@ static ds_status no_weights(ds_ctx *ctx, const char *folder)
 
 static ds_status load_index(ds_ctx *ctx, const char *path, json_t **root_out, json_t **map_out)
 {
-    dsi_buf text = dsi_buf_make(INDEX_BYTES);
-    ds_status status = dsi_buf_read_file(ctx, path, &text);
-    if (status < 0) {
-        dsi_buf_free(&text);
-        return status;
+    dsi_map text;
+    json_t *root = NULL;
+    DS_TRY(dsi_map_open(ctx, path, 0, &text));
+    ds_status status;
+    if (text.size > INDEX_BYTES) {
+        status = ds_fail(ctx, DS_ERR_LIMIT, "%s is larger than %zu bytes", path, INDEX_BYTES);
+    } else {
+        status = dsi_json_load(ctx, path, text.size > 0 ? (const char *)text.data : "", text.size,
+                               0, DS_ERR_FORMAT, &root);
     }
-    json_error_t error;
-    json_t *root = json_loadb(dsi_buf_text(&text), text.size, JSON_REJECT_DUPLICATES, &error);
-    dsi_buf_free(&text);
-    if (root == NULL) {
-        return ds_fail(ctx, DS_ERR_FORMAT, "%s:%d:%d: %s", path, error.line, error.column,
-                       error.text);
-    }
+    dsi_map_close(&text);
+    DS_TRY(status);
     json_t *map = json_object_get(root, "weight_map");
     if (!json_is_object(map) || json_object_size(map) == 0) {
         json_decref(root);

@@ -7,7 +7,8 @@
  */
 #include "io/safetensors_internal.h"
 
-#include <jansson.h>
+#include "io/json_load.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -293,13 +294,11 @@ ds_status dsi_safetensors_parse(ds_safetensors *st, const char *path, const uint
     }
     p.data_begin = 8 + (size_t)header;
     p.data_bytes = n - p.data_begin;
-    json_error_t error;
-    json_t *root =
-        json_loadb((const char *)data + 8, (size_t)header, JSON_REJECT_DUPLICATES, &error);
-    if (root == NULL) {
-        return ds_fail(p.ctx, DS_ERR_FORMAT, "%s: the header is not valid JSON at byte %d: %s",
-                       path, error.position + 8, error.text);
-    }
+    char label[1024];
+    json_t *root = NULL;
+    (void)snprintf(label, sizeof label, "%s: JSON header", path);
+    DS_TRY(dsi_json_load(p.ctx, label, (const char *)data + 8, (size_t)header, 0, DS_ERR_FORMAT,
+                         &root));
     const ds_status status = read_root(&p, root);
     json_decref(root);
     return status;

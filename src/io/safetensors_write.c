@@ -9,9 +9,9 @@
 #include "base/buf.h"
 #include "io/convert.h"
 #include "io/safetensors_internal.h"
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 #include <xxhash.h>
 
 #define BLOCK_BYTES ((size_t)4 << 20) /* data in flight */
@@ -68,9 +68,16 @@ static int compare_layout(const void *a, const void *b)
 
 static bool is_utf8(const char *text)
 {
-    json_t *value = json_string(text);
-    json_decref(value);
-    return value != NULL;
+    const utf8proc_uint8_t *p = (const utf8proc_uint8_t *)text;
+    while (*p != 0) {
+        utf8proc_int32_t code = 0;
+        const utf8proc_ssize_t n = utf8proc_iterate(p, -1, &code);
+        if (n <= 0) {
+            return false;
+        }
+        p += n;
+    }
+    return true;
 }
 
 static ds_status check_source(const stream *s, const ds_tensor_source *source)
@@ -186,6 +193,9 @@ static ds_status build_header(const stream *s, const ds_safetensors_params *para
     dsi_buf_putc(out, '}');
     while (out->size % 8 != 0 && !out->failed) {
         dsi_buf_putc(out, ' ');
+    }
+    if (out->failed && out->size < out->ceiling / 2) {
+        return ds_fail(s->ctx, DS_ERR_NOMEM, "out of memory writing %s", s->path);
     }
     if (out->failed) {
         return ds_fail(s->ctx, DS_ERR_LIMIT,

@@ -384,7 +384,7 @@ static void refuses_bad_states_and_tags(void **state)
     const ds_checkpoint_params params = {.dir = dir, .tag = "a"};
     CHECK_OK(*state, ds_checkpoint_writer_create(*state, &params, &w));
     CHECK_FAILS(*state, ds_checkpoint_writer_state(w, "data", "{\"a\":}"), DS_ERR_ARG,
-                "state 'data' is not valid JSON: 1:");
+                "state 'data':1:6: ");
     CHECK_FAILS(*state, ds_checkpoint_writer_state(w, "data", "18446744073709551615"), DS_ERR_ARG,
                 "state 'data'");
     CHECK_FAILS(*state, ds_checkpoint_writer_state(w, "Da ta", "1"), DS_ERR_ARG, "'Da ta'");
