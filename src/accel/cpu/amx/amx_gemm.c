@@ -351,7 +351,6 @@ static void run_sweep(lane *l, const sweep *s)
     for (int64_t n = x->n0; n < x->n1; ++n) {
         block.b = b_at(l, s, n);
         block.sum_in = s->first ? NULL : sums_at(l, s, n);
-        block.sum_next = s->first || n + 1 == x->n1 ? NULL : sums_at(l, s, n + 1);
         block.pending = l->pending;
         start_storing(l, s->n_steps);
         multiply(l->run->p, &block, s->m, n);

@@ -60,7 +60,6 @@ typedef struct amx_block {
     const char *b;              /* packed: n_steps × AMX_STEP_BYTES */
     int64_t n_steps;            /* >= 1 */
     const float *sum_in;        /* AMX_STAGE floats, or NULL: start from zero */
-    const float *sum_next;      /* those of the next block: fetched; or NULL */
     float *pending;             /* where the sums of the block before go; or NULL */
     amx_side *sides[AMX_SIDES]; /* never NULL */
 } amx_block;
@@ -90,16 +89,6 @@ static inline void amx_leave(float *sum)
     _tile_stored(3, sum + 768, 64);
 }
 
-AMX_INLINE void amx_fetch_sums(const amx_block *x, int64_t first, int64_t n)
-{
-    if (x->sum_next != NULL) {
-        const char *p = (const char *)x->sum_next;
-        for (int64_t line = first; line < first + n && line < AMX_STAGE / 16; ++line) {
-            _mm_prefetch(p + line * 64, _MM_HINT_T0);
-        }
-    }
-}
-
 /* Multiplies; the result stays in the tiles until the next call or amx_leave(). two_rows,
  * two_columns: constants; a half that is not there is neither loaded nor multiplied. */
 AMX_INLINE void amx_multiply(const amx_block *x, bool two_rows, bool two_columns)
@@ -107,7 +96,6 @@ AMX_INLINE void amx_multiply(const amx_block *x, bool two_rows, bool two_columns
     const char *a0 = x->a0;
     const char *a1 = x->a1;
     const char *b = x->b;
-    const int64_t lines = (AMX_STAGE / 16 + x->n_steps - 1) / x->n_steps;
     for (int64_t step = 0; step < x->n_steps; ++step) {
         if (step == 0) {
             AMX_ENTER(0, x);
@@ -135,7 +123,6 @@ AMX_INLINE void amx_multiply(const amx_block *x, bool two_rows, bool two_columns
         if (two_rows && two_columns) {
             _tile_dpbf16ps(3, 5, 7);
         }
-        amx_fetch_sums(x, step * lines, lines);
         for (int i = 0; i < AMX_SIDES; ++i) {
             amx_side_tick(x->sides[i]);
         }
