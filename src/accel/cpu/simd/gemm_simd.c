@@ -22,8 +22,8 @@ enum {
     A_STRIDE = KC + 16,  /* rows of a panel of A start in different sets of the cache */
     A_COLUMN = VF_WIDTH, /* of a panel of A stored (k,m) */
     A_FLOATS = A_STRIDE * MR > A_COLUMN *KC ? A_STRIDE *MR : A_COLUMN *KC,
-    ROWS_M = 384, /* of a block of C, about */
-    COLUMNS_N = 384,
+    ROWS_M = 768, /* of a block of C, about */
+    COLUMNS_N = 768,
     BLOCKS_A_LANE = 3
 };
 
@@ -207,28 +207,34 @@ typedef struct tile_place {
     bool first, last; /* block of k */
 } tile_place;
 
-static void put_tile(const dsi_gemm_params *p, const tile_place *t, vf sum[MR][NV])
+/* Not inlined: the epilogue is long, and the tile has 28 vectors. */
+static __attribute__((noinline)) void finish_tile(const dsi_gemm_params *p, const tile_place *t,
+                                                  const float *tile)
 {
     const int64_t rows = min_i64(MR, p->m - t->m);
+    const int64_t columns = min_i64(NR, p->n - t->n);
+    for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = 0; j < columns; j += VF_WIDTH) {
+            gemm_finish(p, vf_load(tile + i * NR + j), t->m + i, t->n + j,
+                        (size_t)min_i64(VF_WIDTH, columns - j));
+        }
+    }
+}
+
+DSI_INLINE void put_tile(const dsi_gemm_params *p, const tile_place *t, vf sum[MR][NV])
+{
+    _Alignas(64) float tile[MR * NR];
+    float *to = t->last ? tile : t->sums;
 #pragma GCC unroll 14
     for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 2
         for (int v = 0; v < NV; ++v) {
-            float *partial = t->sums + (i * NV + v) * VF_WIDTH;
-            vf x = sum[i][v];
-            if (!t->first) {
-                x = vf_add(vf_load(partial), x);
-            }
-            if (!t->last) {
-                vf_store(partial, x);
-                continue;
-            }
-            const int64_t left = p->n - t->n - v * VF_WIDTH;
-            if (i < rows && left > 0) {
-                gemm_finish(p, x, t->m + i, t->n + v * VF_WIDTH,
-                            left < VF_WIDTH ? (size_t)left : VF_WIDTH);
-            }
+            const int at = i * NR + v * VF_WIDTH;
+            vf_store(to + at, t->first ? sum[i][v] : vf_add(vf_load(t->sums + at), sum[i][v]));
         }
+    }
+    if (t->last) {
+        finish_tile(p, t, tile);
     }
 }
 
