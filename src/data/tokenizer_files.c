@@ -29,7 +29,8 @@ static ds_status read_side(ds_tokenizer *tok, const char *folder, const char *na
     ds_status status = dsi_buf_read_file(tok->ctx, path, &file);
     json_error_t error;
     if (status >= 0) {
-        *json_out = json_loadb(dsi_buf_text(&file), file.size, 0, &error);
+        /* Integers as reals: a usual "model_max_length" of 1e30 is beyond jansson's integers. */
+        *json_out = json_loadb(dsi_buf_text(&file), file.size, JSON_DECODE_INT_AS_REAL, &error);
         if (*json_out == NULL) {
             status = ds_fail(tok->ctx, DS_ERR_FORMAT, "%s:%d:%d: %s", path, error.line,
                              error.column, error.text);
@@ -86,11 +87,11 @@ static void by_spelling(ds_tokenizer *tok, const json_t *config)
     }
 }
 
+/* A number of such a file as an id of this vocabulary, -1 when it is none. */
 static int64_t id_of(const ds_tokenizer *tok, const json_t *value)
 {
-    const bool known = json_is_integer(value) && json_integer_value(value) >= 0 &&
-                       json_integer_value(value) < tok->n_ids;
-    return known ? json_integer_value(value) : -1;
+    const double id = json_is_number(value) ? json_number_value(value) : -1.0;
+    return id >= 0.0 && id < (double)tok->n_ids ? (int64_t)id : -1;
 }
 
 /* Ids as numbers in config.json or generation_config.json. */

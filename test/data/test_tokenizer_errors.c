@@ -161,7 +161,8 @@ static void side_files_name_special_ids(void **state)
     ds_tokenizer_close(&tok);
     write_file("tokenizer_config.json",
                "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": "
-               "\"ab\", \"pad_token\": \"b\", \"chat_template\": [{\"name\":"
+               "\"ab\", \"model_max_length\": 1000000000000000019884624838656, "
+               "\"pad_token\": \"b\", \"chat_template\": [{\"name\":"
                " \"default\", \"template\": \"T\"}]}");
     CHECK_OK(ctx, ds_tokenizer_open(ctx, folder, &tok));
     assert_int_equal(ds_tokenizer_bos_id(tok), 3);
