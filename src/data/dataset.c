@@ -1,9 +1,19 @@
 /* Datasets: storage, opening by file kind, splitting. See include/deepspeed/data.h. */
 #include "data/dataset.h"
 
+#include "data/indexed.h"
+#include "data/source.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+
+/* What a source's sink needs. */
+typedef struct taker {
+    ds_dataset *dataset;
+    const ds_dataset_params *params;
+    const char *path;
+    uint64_t n_dropped; /* in this file */
+} taker;
 
 int32_t dsi_tokens_get(const dsi_tokens *tokens, uint64_t at)
 {
@@ -11,7 +21,7 @@ int32_t dsi_tokens_get(const dsi_tokens *tokens, uint64_t at)
         return tokens->ids[at];
     }
     uint64_t value = 0;
-    memcpy(&value, tokens->mapped + at * tokens->mapped_bytes, tokens->mapped_bytes);
+    memcpy(&value, tokens->map.data + at * tokens->mapped_bytes, tokens->mapped_bytes);
     return (int32_t)value;
 }
 
@@ -35,9 +45,7 @@ static void release(dsi_tokens *tokens)
     if (tokens == NULL || --tokens->n_users > 0) {
         return;
     }
-    if (tokens->map != NULL) {
-        (void)munmap(tokens->map, tokens->map_bytes);
-    }
+    dsi_map_close(&tokens->map);
     free(tokens->ids);
     free(tokens->counted);
     free(tokens);
@@ -130,23 +138,76 @@ ds_status dsi_dataset_append(ds_dataset *dataset, const uint32_t *ids, const uin
     return DS_OK;
 }
 
-static bool ends_with(const char *text, const char *end)
+/* Takes one document: cuts or drops a sample that is too long. */
+static ds_status take_document(void *user, const dsi_document *document)
 {
-    const size_t n = strlen(text);
-    const size_t m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
+    taker *t = user;
+    ds_dataset *dataset = t->dataset;
+    uint64_t n = document->n;
+    if (dataset->n_docs + t->n_dropped > 0 && document->sample != dataset->info.samples) {
+        return ds_fail(dataset->ctx, DS_ERR_ARG,
+                       "%s mixes plain text with prompts or messages: give one kind", t->path);
+    }
+    dataset->info.samples = document->sample;
+    if (document->sample && n > (uint64_t)t->params->seq_length) {
+        if (t->params->too_long == DS_TOO_LONG_DROP) {
+            dataset->info.n_dropped += 1;
+            t->n_dropped += 1;
+            return DS_OK;
+        }
+        n = (uint64_t)t->params->seq_length;
+        dataset->info.n_truncated += 1;
+    }
+    return dsi_dataset_append(dataset, document->ids, document->counted, n);
+}
+
+/* The only file: stays mapped. Of several, each is copied behind the others. */
+static ds_status take_indexed(ds_dataset *dataset, const ds_dataset_params *params,
+                              const char *path)
+{
+    dsi_indexed x;
+    ds_status status = DS_OK;
+    DS_TRY(dsi_indexed_open(dataset->ctx, path, &x));
+    const uint64_t n_docs = dsi_indexed_n_documents(&x);
+    if (params->n_files == 1) {
+        dataset->begin = malloc((n_docs + 1) * sizeof *dataset->begin);
+        if (dataset->begin == NULL) {
+            dsi_indexed_close(&x);
+            return no_memory(dataset);
+        }
+        for (uint64_t d = 0; d <= n_docs; ++d) {
+            dataset->begin[d] = dsi_indexed_begin(&x, d);
+        }
+        dataset->n_docs = n_docs;
+        dataset->tokens->n = x.n_tokens;
+        dataset->tokens->mapped_bytes = x.width;
+        dataset->tokens->map = x.bin;
+        dsi_map_close(&x.idx);
+        return DS_OK;
+    }
+    const dsi_tokens mapped = {.map = x.bin, .mapped_bytes = x.width};
+    for (uint64_t d = 0; d < n_docs && status >= 0; ++d) {
+        const uint64_t begin = dsi_indexed_begin(&x, d);
+        const uint64_t n = dsi_indexed_begin(&x, d + 1) - begin;
+        uint32_t *ids = malloc((n + 1) * sizeof *ids);
+        for (uint64_t i = 0; ids != NULL && i < n; ++i) {
+            ids[i] = (uint32_t)dsi_tokens_get(&mapped, begin + i);
+        }
+        status = ids == NULL ? no_memory(dataset) : dsi_dataset_append(dataset, ids, NULL, n);
+        free(ids);
+    }
+    dsi_indexed_close(&x);
+    return status;
 }
 
 static ds_status read_file(ds_dataset *dataset, const ds_dataset_params *params, const char *path)
 {
-    if (params->tokenizer == NULL) {
-        return ds_fail(dataset->ctx, DS_ERR_ARG, "%s: a tokenizer is needed for text", path);
+    if (dsi_path_ends(path, ".bin") || dsi_path_ends(path, ".idx")) {
+        return take_indexed(dataset, params, path);
     }
-    if (ends_with(path, ".txt")) {
-        return dsi_dataset_read_text(dataset, params, path);
-    }
-    return ds_fail(dataset->ctx, DS_ERR_ARG, "%s: the kind of data is told by the ending .txt",
-                   path);
+    taker t = {.dataset = dataset, .params = params, .path = path};
+    const dsi_source_sink sink = {.document = take_document, .user = &t};
+    return dsi_source_read(dataset->ctx, params, path, &sink);
 }
 
 static ds_status open_files(ds_dataset *dataset, const ds_dataset_params *params)

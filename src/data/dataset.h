@@ -6,19 +6,18 @@
 #define DSI_DATA_DATASET_H
 
 #include "data/permutation.h"
+#include "io/file.h"
 #include <deepspeed/data.h>
 
 /* Token storage, shared by the parts of a split and counted. */
 typedef struct dsi_tokens {
     uint32_t n_users;
-    uint64_t n;       /* tokens */
-    uint64_t room;    /* of ids, while reading */
-    int32_t *ids;     /* owned; NULL when mapped */
-    uint8_t *counted; /* per token: counts in the loss; NULL: all do */
-    void *map;        /* .bin: the mapped file */
-    size_t map_bytes;
-    const unsigned char *mapped; /* first id in the map */
-    uint32_t mapped_bytes;       /* 1, 2, 4 or 8: width of an id there */
+    uint64_t n;            /* tokens */
+    uint64_t room;         /* of ids, while reading */
+    int32_t *ids;          /* owned; NULL when mapped */
+    uint8_t *counted;      /* per token: counts in the loss; NULL: all do */
+    dsi_map map;           /* .bin: the mapped file */
+    uint32_t mapped_bytes; /* 1, 2, 4 or 8: width of an id there */
 } dsi_tokens;
 
 struct ds_dataset {
@@ -38,9 +37,5 @@ uint64_t dsi_dataset_document(const ds_dataset *dataset, uint64_t at);
 /* Appends to a dataset under construction. counted NULL: all count. */
 ds_status dsi_dataset_append(ds_dataset *dataset, const uint32_t *ids, const uint8_t *counted,
                              uint64_t n);
-
-/* Readers of one file, appending its documents. */
-ds_status dsi_dataset_read_text(ds_dataset *dataset, const ds_dataset_params *params,
-                                const char *path);
 
 #endif

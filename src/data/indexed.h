@@ -1,0 +1,39 @@
+/* Megatron's and DeepSpeed's indexed data: tokens in NAME.bin, where they begin in NAME.idx.
+ *
+ * The MMIDIDX layout, little endian: magic "MMIDIDX\0\0", u64 version 1, u8 dtype, u64 items N, u64
+ * document boundaries D, i32 sizes[N] (tokens), i64 pointers[N] (bytes), i64 documents[D] (items,
+ * from 0). Type codes are DeepSpeed's: 1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 6 u16, 7 u32, 8 u64;
+ * Megatron's 8 is u16, told by the size of the .bin.
+ */
+#ifndef DSI_DATA_INDEXED_H
+#define DSI_DATA_INDEXED_H
+
+#include "io/file.h"
+#include <deepspeed/data.h>
+
+typedef struct dsi_indexed {
+    dsi_map bin, idx;
+    uint32_t width; /* bytes of a token: 1, 2, 4, 8 */
+    uint64_t n_items, n_boundaries, n_tokens;
+    const unsigned char *sizes, *pointers, *boundaries; /* in idx, unaligned */
+} dsi_indexed;
+
+/* path: either file, or their common part. Checks every size and offset. Errors: ERR_NOT_FOUND,
+ * ERR_FORMAT (what is wrong), ERR_UNSUPPORTED (items that are not back to back, a type). */
+ds_status dsi_indexed_open(ds_ctx *ctx, const char *path, dsi_indexed *indexed_out);
+void dsi_indexed_close(dsi_indexed *indexed);
+/* First token of document d, d <= number of documents. */
+uint64_t dsi_indexed_begin(const dsi_indexed *indexed, uint64_t d);
+uint64_t dsi_indexed_n_documents(const dsi_indexed *indexed);
+
+/* Writing: documents one by one; both files appear at commit. */
+typedef struct dsi_indexed_writer dsi_indexed_writer;
+/* prefix: without ending. n_vocab up to 65535 stores u16, more i32, as DeepSpeed does. */
+ds_status dsi_indexed_create(ds_ctx *ctx, const char *prefix, uint32_t n_vocab,
+                             dsi_indexed_writer **writer_out);
+ds_status dsi_indexed_add(dsi_indexed_writer *writer, const uint32_t *ids, uint64_t n);
+/* Frees *writer whatever the outcome. */
+ds_status dsi_indexed_commit(dsi_indexed_writer **writer);
+void dsi_indexed_abort(dsi_indexed_writer **writer);
+
+#endif

@@ -1,0 +1,131 @@
+/* Writes indexed data, one item a document. */
+#include "data/indexed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK = 4096 };
+
+struct dsi_indexed_writer {
+    ds_ctx *ctx;
+    dsi_file_out *bin, *idx;
+    uint32_t width;
+    int32_t *sizes;
+    uint64_t n, room;
+};
+
+static ds_status stage(ds_ctx *ctx, const char *prefix, const char *end, dsi_file_out **out)
+{
+    char *path = malloc(strlen(prefix) + 5);
+    if (path == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to write %s", prefix);
+    }
+    (void)sprintf(path, "%s%s", prefix, end);
+    const ds_status status = dsi_file_stage(ctx, path, out);
+    free(path);
+    return status;
+}
+
+ds_status dsi_indexed_create(ds_ctx *ctx, const char *prefix, uint32_t n_vocab,
+                             dsi_indexed_writer **writer_out)
+{
+    dsi_indexed_writer *w = calloc(1, sizeof *w);
+    if (w == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to write %s", prefix);
+    }
+    w->ctx = ctx;
+    w->width = n_vocab < 65500 ? 2 : 4;
+    ds_status status = stage(ctx, prefix, ".bin", &w->bin);
+    if (status >= 0) {
+        status = stage(ctx, prefix, ".idx", &w->idx);
+    }
+    if (status < 0) {
+        dsi_indexed_abort(&w);
+        return status;
+    }
+    *writer_out = w;
+    return DS_OK;
+}
+
+static ds_status write_ids(dsi_indexed_writer *w, const uint32_t *ids, uint64_t n)
+{
+    uint16_t narrow[CHUNK];
+    if (w->width == 4) {
+        return dsi_file_write(w->bin, ids, n * sizeof *ids);
+    }
+    for (uint64_t at = 0; at < n; at += CHUNK) {
+        const size_t part = n - at < CHUNK ? (size_t)(n - at) : CHUNK;
+        for (size_t i = 0; i < part; ++i) {
+            narrow[i] = (uint16_t)ids[at + i];
+        }
+        DS_TRY(dsi_file_write(w->bin, narrow, part * sizeof *narrow));
+    }
+    return DS_OK;
+}
+
+ds_status dsi_indexed_add(dsi_indexed_writer *w, const uint32_t *ids, uint64_t n)
+{
+    if (n > INT32_MAX) {
+        return ds_fail(w->ctx, DS_ERR_LIMIT, "a document of %llu tokens does not fit the format",
+                       (unsigned long long)n);
+    }
+    if (w->n == w->room) {
+        const uint64_t room = w->room < 1024 ? 1024 : w->room * 2;
+        int32_t *sizes = realloc(w->sizes, room * sizeof *sizes);
+        if (sizes == NULL) {
+            return ds_fail(w->ctx, DS_ERR_NOMEM, "no memory for the index");
+        }
+        w->sizes = sizes;
+        w->room = room;
+    }
+    w->sizes[w->n++] = (int32_t)n;
+    return write_ids(w, ids, n);
+}
+
+static ds_status write_index(dsi_indexed_writer *w)
+{
+    const uint64_t version = 1;
+    const uint8_t code = w->width == 2 ? 6 : 4;
+    const uint64_t boundaries = w->n + 1;
+    int64_t pointer = 0;
+    DS_TRY(dsi_file_write(w->idx, "MMIDIDX\0\0", 9));
+    DS_TRY(dsi_file_write(w->idx, &version, sizeof version));
+    DS_TRY(dsi_file_write(w->idx, &code, sizeof code));
+    DS_TRY(dsi_file_write(w->idx, &w->n, sizeof w->n));
+    DS_TRY(dsi_file_write(w->idx, &boundaries, sizeof boundaries));
+    DS_TRY(dsi_file_write(w->idx, w->sizes, w->n * sizeof *w->sizes));
+    for (uint64_t i = 0; i < w->n; ++i) {
+        DS_TRY(dsi_file_write(w->idx, &pointer, sizeof pointer));
+        pointer += (int64_t)w->sizes[i] * w->width;
+    }
+    for (uint64_t i = 0; i < boundaries; ++i) {
+        DS_TRY(dsi_file_write(w->idx, &i, sizeof i));
+    }
+    return DS_OK;
+}
+
+ds_status dsi_indexed_commit(dsi_indexed_writer **writer)
+{
+    dsi_indexed_writer *w = *writer;
+    ds_status status = write_index(w);
+    if (status >= 0) {
+        status = dsi_file_commit(&w->bin);
+    }
+    if (status >= 0) {
+        status = dsi_file_commit(&w->idx);
+    }
+    dsi_indexed_abort(writer);
+    return status;
+}
+
+void dsi_indexed_abort(dsi_indexed_writer **writer)
+{
+    if (writer != NULL && *writer != NULL) {
+        dsi_file_abort(&(*writer)->bin);
+        dsi_file_abort(&(*writer)->idx);
+        free((*writer)->sizes);
+        free(*writer);
+        *writer = NULL;
+    }
+}

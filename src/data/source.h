@@ -1,0 +1,46 @@
+/* Text files as tokenized documents, in file order. Used by datasets and by ds_data.
+ *
+ * Kinds, told by the ending: .txt, one document a file; .jsonl, one object a line: {"text"}, or a
+ * sample
+ * {"prompt","completion"} or {"messages"} whose loss counts only in the answer. Lines are parsed
+ * and tokenized on all threads of the context; documents arrive in order on the caller's thread.
+ */
+#ifndef DSI_DATA_SOURCE_H
+#define DSI_DATA_SOURCE_H
+
+#include <deepspeed/data.h>
+
+/* One document. counted: per token, NULL when all count; sample: not plain text. */
+typedef struct dsi_document {
+    const uint32_t *ids;
+    const uint8_t *counted;
+    uint64_t n;
+    bool sample;
+} dsi_document;
+
+typedef struct dsi_source_sink {
+    ds_status (*document)(void *user, const dsi_document *document);
+    void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_all); /* NULL: none */
+    void *user;
+} dsi_source_sink;
+
+ds_status dsi_source_read(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
+                          const dsi_source_sink *sink);
+
+/* One line of a .jsonl, tokenized: what jsonl_line.c makes, freed by its caller. */
+typedef struct dsi_line {
+    uint32_t *ids; /* malloc; NULL for an empty line */
+    uint8_t *counted;
+    uint64_t n;
+    bool sample;
+    ds_status status;
+    char message[256]; /* of an error */
+} dsi_line;
+
+void dsi_line_tokenize(const ds_dataset_params *params, ds_tokenizer_scratch *scratch,
+                       const char *text, size_t n, dsi_line *line_out);
+void dsi_line_free(dsi_line *line);
+
+bool dsi_path_ends(const char *path, const char *end);
+
+#endif

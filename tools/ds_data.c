@@ -1,0 +1,262 @@
+/* ds_data: tokenizes text to indexed data, and inspects such data. */
+#include "base/clock.h"
+#include "common/args.h"
+#include "data/dataset.h"
+#include "data/indexed.h"
+#include "data/source.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { EXIT_USE = 2 };
+
+typedef struct options {
+    const char *command, *tokenizer, *output;
+    dsi_arg_list words;
+    int64_t documents, threads;
+    bool append_eos;
+} options;
+
+static const char about[] =
+    "tokenize: reads .txt (a document a file) and .jsonl (\"text\", a document a line) and writes "
+    "OUTPUT.bin and OUTPUT.idx, the indexed format of Megatron and DeepSpeed, on all cores.\n\n"
+    "inspect: checks such files and prints their counts and first documents.";
+
+static const char after[] =
+    "Examples:\n"
+    "  ds_data tokenize corpus.jsonl --tokenizer Qwen2.5-0.5B --output corpus --append_eos\n"
+    "  ds_data inspect corpus.bin --tokenizer Qwen2.5-0.5B --documents 3\n\n"
+    "Exit codes: 0 done, 1 failed, 2 wrong use.";
+
+/* ---- tokenize ---- */
+
+typedef struct job {
+    ds_ctx *ctx;
+    dsi_indexed_writer *writer;
+    const char *path;
+    uint64_t n_documents, n_tokens;
+    double started, drawn;
+    bool live;
+} job;
+
+static ds_status write_document(void *user, const dsi_document *document)
+{
+    job *j = user;
+    if (document->sample) {
+        return ds_fail(j->ctx, DS_ERR_UNSUPPORTED,
+                       "%s holds prompts or messages: indexed data has no place for what counts in "
+                       "the loss; train on the .jsonl itself",
+                       j->path);
+    }
+    j->n_documents += 1;
+    j->n_tokens += document->n;
+    return dsi_indexed_add(j->writer, document->ids, document->n);
+}
+
+static void draw(void *user, uint64_t done, uint64_t all)
+{
+    job *j = user;
+    const double now = dsi_clock_seconds();
+    char bar[31];
+    if (!j->live || (now - j->drawn < 0.1 && done < all)) {
+        return;
+    }
+    const size_t filled = all > 0 ? (size_t)(30.0 * (double)done / (double)all) : 30;
+    memset(bar, '#', filled);
+    memset(bar + filled, '.', 30 - filled);
+    bar[30] = '\0';
+    (void)fprintf(stderr, "\r\033[K%s [%s] %.1f M tokens, %.2f M tokens/s%s", j->path, bar,
+                  (double)j->n_tokens * 1e-6, (double)j->n_tokens * 1e-6 / (now - j->started),
+                  done == all ? "\n" : "");
+    j->drawn = now;
+}
+
+static ds_status read_all(ds_ctx *ctx, const options *o, const ds_tokenizer *tokenizer, job *j)
+{
+    const ds_dataset_params params = {.tokenizer = tokenizer, .append_eos = o->append_eos};
+    const dsi_source_sink sink = {.document = write_document, .progress = draw, .user = j};
+    for (size_t i = 1; i < o->words.n; ++i) {
+        j->path = o->words.items[i];
+        DS_TRY(dsi_source_read(ctx, &params, j->path, &sink));
+    }
+    return DS_OK;
+}
+
+static ds_status tokenize(ds_ctx *ctx, const options *o)
+{
+    ds_tokenizer *tokenizer = NULL;
+    job j = {.ctx = ctx, .started = dsi_clock_seconds(), .live = isatty(STDERR_FILENO) != 0};
+    if (o->words.n < 2 || o->tokenizer == NULL || o->output == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "tokenize needs files, --tokenizer and --output; see --help");
+    }
+    DS_TRY(ds_tokenizer_open(ctx, o->tokenizer, &tokenizer));
+    ds_status status =
+        dsi_indexed_create(ctx, o->output, ds_tokenizer_vocab_size(tokenizer), &j.writer);
+    if (status >= 0) {
+        status = read_all(ctx, o, tokenizer, &j);
+    }
+    if (status >= 0) {
+        status = dsi_indexed_commit(&j.writer);
+    }
+    dsi_indexed_abort(&j.writer);
+    ds_tokenizer_close(&tokenizer);
+    if (status >= 0) {
+        const double seconds = dsi_clock_seconds() - j.started;
+        (void)printf("%s.bin, %s.idx: %llu documents, %llu tokens in %.2f s\n", o->output,
+                     o->output, (unsigned long long)j.n_documents, (unsigned long long)j.n_tokens,
+                     seconds);
+    }
+    return status;
+}
+
+/* ---- inspect ---- */
+
+static ds_status print_document(ds_ctx *ctx, const ds_dataset *dataset, uint64_t d,
+                                const ds_tokenizer *tokenizer)
+{
+    enum { SHOWN = 64 };
+    uint32_t ids[SHOWN];
+    const uint64_t begin = dataset->begin[d];
+    const uint64_t n = dataset->begin[d + 1] - begin;
+    const size_t shown = n < SHOWN ? (size_t)n : SHOWN;
+    (void)printf("document %llu, %llu tokens:", (unsigned long long)d, (unsigned long long)n);
+    for (size_t i = 0; i < shown; ++i) {
+        ids[i] = (uint32_t)dsi_tokens_get(dataset->tokens, begin + i);
+        if (tokenizer == NULL) {
+            (void)printf(" %u", ids[i]);
+        }
+    }
+    if (tokenizer != NULL) {
+        char *text = NULL;
+        size_t size = 0;
+        DS_TRY(ds_tokenizer_decode(tokenizer, ids, shown, DS_DECODE_REPAIR, &text, &size));
+        (void)printf("\n%.*s", (int)size, text);
+        free(text);
+    }
+    (void)printf("%s\n", shown < n ? " …" : "");
+    (void)ctx;
+    return DS_OK;
+}
+
+static ds_status inspect_file(ds_ctx *ctx, const options *o, const char *path,
+                              const ds_tokenizer *tokenizer)
+{
+    const ds_dataset_params params = {.files = &path, .n_files = 1};
+    ds_dataset *dataset = NULL;
+    ds_status status = DS_OK;
+    DS_TRY(ds_dataset_open(ctx, &params, &dataset));
+    uint64_t shortest = UINT64_MAX;
+    uint64_t longest = 0;
+    for (uint64_t d = 0; d < dataset->n_docs; ++d) {
+        const uint64_t n = dataset->begin[d + 1] - dataset->begin[d];
+        shortest = n < shortest ? n : shortest;
+        longest = n > longest ? n : longest;
+    }
+    (void)printf("%s: %llu documents, %llu tokens of %u bytes; a document has %llu to %llu\n", path,
+                 (unsigned long long)dataset->n_docs, (unsigned long long)dataset->info.n_tokens,
+                 dataset->tokens->mapped_bytes, (unsigned long long)shortest,
+                 (unsigned long long)longest);
+    for (uint64_t d = 0; d < dataset->n_docs && d < (uint64_t)o->documents && status >= 0; ++d) {
+        status = print_document(ctx, dataset, d, tokenizer);
+    }
+    ds_dataset_close(&dataset);
+    return status;
+}
+
+static ds_status inspect(ds_ctx *ctx, const options *o)
+{
+    ds_tokenizer *tokenizer = NULL;
+    ds_status status = DS_OK;
+    if (o->words.n < 2) {
+        return ds_fail(ctx, DS_ERR_ARG, "inspect needs a .bin or .idx file; see --help");
+    }
+    if (o->tokenizer != NULL) {
+        DS_TRY(ds_tokenizer_open(ctx, o->tokenizer, &tokenizer));
+    }
+    for (size_t i = 1; i < o->words.n && status >= 0; ++i) {
+        status = inspect_file(ctx, o, o->words.items[i], tokenizer);
+    }
+    ds_tokenizer_close(&tokenizer);
+    return status;
+}
+
+static ds_status run(ds_ctx *ctx, const options *o)
+{
+    const char *command = o->words.n > 0 ? o->words.items[0] : "";
+    if (strcmp(command, "tokenize") == 0) {
+        return tokenize(ctx, o);
+    }
+    if (strcmp(command, "inspect") == 0) {
+        return inspect(ctx, o);
+    }
+    return ds_fail(ctx, DS_ERR_ARG, "expected the command tokenize or inspect, got \"%s\"",
+                   command);
+}
+
+int main(int argc, char **argv)
+{
+    options o = {0};
+    const dsi_arg rows[] = {
+        {.name = "tokenizer",
+         .type = DSI_ARG_TEXT,
+         .out = &o.tokenizer,
+         .value = "DIR|FILE|bytes",
+         .doc = "Tokenizer: a model folder, tokenizer.json, vocab.json, or the word bytes."},
+        {.name = "output",
+         .type = DSI_ARG_TEXT,
+         .out = &o.output,
+         .value = "PREFIX",
+         .doc = "Writes PREFIX.bin and PREFIX.idx."},
+        {.name = "append_eos",
+         .type = DSI_ARG_SWITCH,
+         .out = &o.append_eos,
+         .doc = "End each document of a .jsonl with the end token."},
+        {.name = "documents",
+         .type = DSI_ARG_INT,
+         .out = &o.documents,
+         .value = "N",
+         .def = "2",
+         .max = 1e15,
+         .doc = "Documents that inspect prints."},
+        {.name = "threads",
+         .type = DSI_ARG_INT,
+         .out = &o.threads,
+         .value = "N",
+         .def = "0",
+         .max = 4096,
+         .doc = "Threads; default: the cores that this process may use."},
+    };
+    const dsi_args_spec spec = {.usage = "ds_data tokenize|inspect FILE… [FLAGS]",
+                                .about = about,
+                                .rows = rows,
+                                .n_rows = sizeof rows / sizeof rows[0],
+                                .after = after};
+    ds_ctx *ctx = NULL;
+    dsi_args args = {0};
+    if (ds_ctx_create(NULL, &ctx) < 0) {
+        return EXIT_FAILURE;
+    }
+    ds_status status = dsi_args_parse(ctx, &spec, argc, argv, &args);
+    o.words = args.words;
+    if (status >= 0 && args.help) {
+        dsi_args_help(&spec, stdout);
+    } else if (status >= 0) {
+        if (o.threads > 0) {
+            ds_ctx_params params = ds_ctx_params_default();
+            params.n_threads = (uint32_t)o.threads;
+            ds_ctx_destroy(&ctx);
+            if (ds_ctx_create(&params, &ctx) < 0) {
+                return EXIT_FAILURE;
+            }
+        }
+        status = run(ctx, &o);
+    }
+    if (status < 0) {
+        (void)fprintf(stderr, "ds_data: %s\n", ds_ctx_error(ctx));
+    }
+    dsi_args_free(&args);
+    ds_ctx_destroy(&ctx);
+    return status >= 0 ? EXIT_SUCCESS : status == DS_ERR_ARG ? EXIT_USE : EXIT_FAILURE;
+}
