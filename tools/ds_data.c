@@ -5,6 +5,7 @@
 #include "data/indexed.h"
 #include "data/source.h"
 
+#include <deepspeed/context.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
