@@ -95,7 +95,7 @@ DSI_INLINE vf probabilities(const block *q, int64_t t, int64_t k0, int64_t n, vf
         uint16_t *to = q->w->p + (j / 32 * Q_TILES + t) * TILE_HALVES + j % 32 * 16;
         vf p[4];
         for (int r = 0; r < 4; ++r) {
-            p[r] = attn_exp2(_mm512_fmsub_ps(vf_load(rows + r * 16), factor, top2));
+            p[r] = attn_exp2_short(_mm512_fmsub_ps(vf_load(rows + r * 16), factor, top2));
             sum[r] = vf_add(sum[r], p[r]);
         }
         if (drops) {

@@ -6,23 +6,27 @@
  *   dV += P·dY, dK += dS·Q (rows are keys), dQᵀ += Kᵀ·dS (rows are d), all accumulated in fp32.
  * P and dS are rounded to bf16; the scale is applied to dQ and dK at the end.
  *
+ * Pairing keys within 128-bit lanes deals 32 queries to two tiles of dQ: column c of the first
+ * holds query 8·(c/4) + c%4, and of the second the one 4 further on.
+ *
  * Invariant: sums run in the order heads of the group, blocks of keys, blocks of queries.
  */
 #include "accel/cpu/amx/amx_attention.h"
 
-enum { BLOCK = 64, TILES = BLOCK / 16 };
+enum { KEYS = 64, QUERIES = 64, TILES = QUERIES / 16 };
 
 typedef struct backward_work {
     float *scores, *dp;       /* [key tile][query tile], TILES a row */
     uint16_t *p, *ds;         /* keys × queries: [key tile][query/32] */
-    uint16_t *ds_pairs;       /* [key/32][query tile] */
+    uint16_t *ds_pairs;       /* [key/32][query tile], queries dealt as below */
     uint16_t *k, *v, *k_cols; /* rows, rows, columns: whole head */
     uint16_t *q, *dy;         /* rows_t */
     uint16_t *q_pairs, *dy_pairs;
     float *dk, *dv; /* [key tile][d tile] */
-    float *dq;      /* [query tile][d tile], each tile (d, query) */
+    float *dq;      /* [query tile][d tile], each tile (d, query), queries dealt */
     float *lse2, *delta;
     int32_t *first, *last;
+    attn_reach *reach; /* a block of queries */
 } backward_work;
 
 typedef struct backward_job {
@@ -46,7 +50,7 @@ typedef struct head {
 
 static size_t carve(backward_work *w, const attn_shape *s, void *base)
 {
-    enum { SCORES = BLOCK * BLOCK };
+    enum { SCORES = KEYS * QUERIES };
     const size_t width = (size_t)attn_steps(s->d) * 32;
     const size_t keys = (size_t)attn_round_up(s->n_keys, 32);
     const size_t queries = (size_t)attn_round_up(s->n_queries, 32);
@@ -70,6 +74,7 @@ static size_t carve(backward_work *w, const attn_shape *s, void *base)
     w->delta = attn_carve(&c, queries * sizeof(float));
     w->first = attn_carve(&c, queries * sizeof(int32_t));
     w->last = attn_carve(&c, queries * sizeof(int32_t));
+    w->reach = attn_carve(&c, (queries / QUERIES + 1) * sizeof(attn_reach));
     return c.bytes;
 }
 
@@ -88,8 +93,12 @@ static void pack_keys(const head *x)
 static float dot_halves(const uint16_t *a, const uint16_t *b, int64_t n)
 {
     vf sum = vf_zero();
-    for (int64_t c = 0; c < n; c += 16) {
-        const size_t left = (size_t)attn_min(16, n - c);
+    int64_t c = 0;
+    for (; c + 16 <= n; c += 16) {
+        sum = vf_fma(vf_load_bf16(a + c), vf_load_bf16(b + c), sum);
+    }
+    if (c < n) {
+        const size_t left = (size_t)(n - c);
         sum = vf_fma(vf_load_bf16_n(a + c, left), vf_load_bf16_n(b + c, left), sum);
     }
     return vf_sum(sum);
@@ -131,6 +140,7 @@ static void pack_queries(const head *x)
 typedef struct block {
     int64_t k0, nk, q0, nq;
     bool masked;
+    bool opens_dq, opens_dk; /* the sums of dQ, of dK and dV, begin with this block */
 } block;
 
 static void score_products(const head *x, const block *at)
@@ -186,7 +196,7 @@ DSI_INLINE void four_keys(const head *x, const float *scores, const float *dp, c
         if (masked) {
             score = attn_masked(score, j + r, lane->first, lane->last);
         }
-        const vf p = attn_exp2(_mm512_fmsub_ps(score, factor, lane->lse2));
+        const vf p = attn_exp2_short(_mm512_fmsub_ps(score, factor, lane->lse2));
         vf d = vf_load(dp + r * 16);
         p_out[r] = p;
         if (drops) {
@@ -213,17 +223,18 @@ DSI_INLINE void score_gradients(const head *x, const block *at, bool masked, boo
             four_keys(x, w->scores + tile, w->dp + tile, &left, at->k0 + j, masked, drops, p, ds);
             four_keys(x, w->scores + tile + 256, w->dp + tile + 256, &right, at->k0 + j, masked,
                       drops, p + 4, ds + 4);
+            __m512i rows[4]; /* of dS: 32 queries each */
             for (int r = 0; r < 4; ++r) {
+                rows[r] = (__m512i)_mm512_cvtne2ps_pbh(ds[4 + r], ds[r]);
                 _mm512_store_si512(w->p + row + r * 32,
                                    (__m512i)_mm512_cvtne2ps_pbh(p[4 + r], p[r]));
-                _mm512_store_si512(w->ds + row + r * 32,
-                                   (__m512i)_mm512_cvtne2ps_pbh(ds[4 + r], ds[r]));
+                _mm512_store_si512(w->ds + row + r * 32, rows[r]);
             }
             for (int r = 0; r < 2; ++r) {
                 _mm512_store_si512(w->ds_pairs + pair + r * 32,
-                                   attn_pair_floats(ds[2 * r], ds[2 * r + 1]));
+                                   _mm512_unpacklo_epi16(rows[2 * r], rows[2 * r + 1]));
                 _mm512_store_si512(w->ds_pairs + pair + TILE_HALVES + r * 32,
-                                   attn_pair_floats(ds[4 + 2 * r], ds[5 + 2 * r]));
+                                   _mm512_unpackhi_epi16(rows[2 * r], rows[2 * r + 1]));
             }
         }
     }
@@ -260,11 +271,11 @@ static void gradient_products(const head *x, const block *at)
                       .c_row = wide * 256,
                       .c_col = 256,
                       .n_steps = at->nq / 32};
-    attn_multiply_all(m, at->nk / 16, job->used_tiles, true);
+    attn_multiply_all(m, at->nk / 16, job->used_tiles, !at->opens_dk);
     m.a = w->ds;
     m.b = w->q_pairs + at->q0 / 32 * wide * TILE_HALVES;
     m.c = w->dk + at->k0 / 16 * wide * 256;
-    attn_multiply_all(m, at->nk / 16, job->used_tiles, true);
+    attn_multiply_all(m, at->nk / 16, job->used_tiles, !at->opens_dk);
     const attn_product dq = {.a = w->k_cols + at->k0 / 32 * wide * TILE_HALVES,
                              .b = w->ds_pairs,
                              .a_row = TILE_HALVES,
@@ -275,7 +286,7 @@ static void gradient_products(const head *x, const block *at)
                              .c_row = 256,
                              .c_col = wide * 256,
                              .n_steps = at->nk / 32};
-    attn_multiply_all(dq, job->used_tiles, at->nq / 16, true);
+    attn_multiply_all(dq, job->used_tiles, at->nq / 16, !at->opens_dq);
 }
 
 /* ---- a head
@@ -285,11 +296,16 @@ static void store_queries(const head *x)
     const attn_shape *s = &x->job->s;
     uint16_t *dq = x->job->call->out[0].data;
     const vf scale = vf_set((float)s->a->scale);
-    for (int64_t i = 0; i < s->n_queries; i += 16) {
+    for (int64_t i = 0; i < x->job->queries; i += 16) {
         for (int64_t t = 0; t < x->job->used_tiles; ++t) {
-            dsi_amx_attn_store_columns(x->w->dq + (i / 16 * x->job->d_tiles + t) * 256, scale,
-                                       dq + attn_query_at(s, s->q_stride, x->b, i, x->h) + t * 16,
-                                       s->q_stride, s->n_queries - i, s->d - t * 16);
+            const float *tile = x->w->dq + (i / 16 * x->job->d_tiles + t) * 256;
+            const int64_t begin = i / 32 * 32 + i % 32 / 4; /* 16: the second tile */
+            if (begin >= s->n_queries) {
+                continue;
+            }
+            dsi_amx_attn_store_dealt(tile, scale,
+                                     dq + attn_query_at(s, s->q_stride, x->b, begin, x->h) + t * 16,
+                                     s->q_stride, s->n_queries - begin, s->d - t * 16);
         }
     }
 }
@@ -311,30 +327,58 @@ static void clear(float *p, int64_t n)
     memset(p, 0, (size_t)n * sizeof *p);
 }
 
-static void backward_head(const head *x)
+/* What each block of queries sees; a block that sees nothing has no gradient. */
+static void reach_of_blocks(const head *x)
 {
     const backward_job *job = x->job;
     const backward_work *w = x->w;
+    (void)attn_spans(&job->s, &job->x, x->b, 0, job->s.n_queries, job->queries, w->first, w->last);
+    for (int64_t q0 = 0; q0 < job->queries; q0 += QUERIES) {
+        const int64_t n = attn_min(QUERIES, job->queries - q0);
+        attn_reach reach = attn_reach_none();
+        for (int64_t i = q0; i < q0 + n; ++i) {
+            attn_reach_add(&reach, (attn_span){w->first[i], w->last[i]});
+        }
+        w->reach[q0 / QUERIES] = reach;
+        if (reach.any_first >= reach.any_last) {
+            clear(w->dq + q0 * job->d_tiles * 16, n * job->d_tiles * 16);
+        }
+    }
+}
+
+/* All blocks of queries against keys from k0 on. */
+static void backward_keys(const head *x, int64_t k0)
+{
+    const backward_job *job = x->job;
+    block at = {
+        .k0 = k0, .nk = attn_min(KEYS, job->keys - k0), .opens_dk = x->h == x->kv * job->s.group};
+    for (int64_t q0 = 0; q0 < job->queries; q0 += QUERIES) {
+        const attn_reach *reach = &x->w->reach[q0 / QUERIES];
+        if (reach->any_last <= k0 || reach->any_first >= k0 + at.nk) {
+            continue;
+        }
+        at.q0 = q0;
+        at.nq = attn_min(QUERIES, job->queries - q0);
+        at.masked = !attn_unmasked(reach, k0, k0 + at.nk);
+        at.opens_dq = reach->any_first >= k0;
+        score_products(x, &at);
+        gradients(x, &at);
+        gradient_products(x, &at);
+        at.opens_dk = false;
+    }
+    if (at.opens_dk) {
+        clear(x->w->dk + k0 * job->d_tiles * 16, at.nk * job->d_tiles * 16);
+        clear(x->w->dv + k0 * job->d_tiles * 16, at.nk * job->d_tiles * 16);
+    }
+}
+
+static void backward_head(const head *x)
+{
     pack_queries(x);
     query_sums(x);
-    clear(w->dq, job->queries * job->d_tiles * 16);
-    (void)attn_spans(&job->s, &job->x, x->b, 0, job->s.n_queries, job->queries, w->first, w->last);
-    for (int64_t k0 = 0; k0 < job->keys; k0 += BLOCK) {
-        for (int64_t q0 = 0; q0 < job->queries; q0 += BLOCK) {
-            block at = {k0, attn_min(BLOCK, job->keys - k0), q0, attn_min(BLOCK, job->queries - q0),
-                        false};
-            attn_reach reach = attn_reach_none();
-            for (int64_t i = q0; i < q0 + at.nq; ++i) {
-                attn_reach_add(&reach, (attn_span){w->first[i], w->last[i]});
-            }
-            if (reach.any_last <= k0 || reach.any_first >= k0 + at.nk) {
-                continue;
-            }
-            at.masked = !attn_unmasked(&reach, k0, k0 + at.nk);
-            score_products(x, &at);
-            gradients(x, &at);
-            gradient_products(x, &at);
-        }
+    reach_of_blocks(x);
+    for (int64_t k0 = 0; k0 < x->job->keys; k0 += KEYS) {
+        backward_keys(x, k0);
     }
     store_queries(x);
 }
@@ -350,8 +394,6 @@ static void backward_task(void *arg, uint32_t task, uint32_t thread)
     head x = {.job = job, .w = &w, .b = task / s->n_kv, .kv = task % s->n_kv};
     attn_tiles_begin();
     pack_keys(&x);
-    clear(w.dk, job->keys * job->d_tiles * 16);
-    clear(w.dv, job->keys * job->d_tiles * 16);
     for (x.h = x.kv * s->group; x.h < (x.kv + 1) * s->group; ++x.h) {
         backward_head(&x);
     }

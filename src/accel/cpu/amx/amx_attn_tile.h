@@ -116,6 +116,9 @@ void dsi_amx_attn_pack(const attn_source *x, int64_t count, const attn_packed *t
  * token), as bf16. n_tokens and n_d of them; stride in elements. */
 void dsi_amx_attn_store_columns(const float *tile, vf scale, uint16_t *to, int64_t stride,
                                 int64_t n_tokens, int64_t n_d);
+/* Likewise, where column c of the tile is token 8·(c/4) + c%4. */
+void dsi_amx_attn_store_dealt(const float *tile, vf scale, uint16_t *to, int64_t stride,
+                              int64_t n_tokens, int64_t n_d);
 /* Likewise from a tile holding (token, d); scale has a factor for each d. */
 void dsi_amx_attn_store_rows(const float *tile, vf scale, uint16_t *to, int64_t stride,
                              int64_t n_tokens, int64_t n_d);
