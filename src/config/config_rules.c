@@ -91,6 +91,35 @@ static void loss_scale(dsi_eval *eval)
     }
 }
 
+static void needs_sharding(dsi_eval *eval, const char *path)
+{
+    if (is_true(eval, path) && eval->values->zero.stage == 0) {
+        dsi_item_error(eval, dsi_item_find(eval, path),
+                       "expected zero_optimization.stage 1, 2 or 3 with it, found 0; change one of "
+                       "them");
+    }
+}
+
+/* 16-bit master weights: asked for only where their precision is enabled. */
+static void narrow_weights(dsi_eval *eval)
+{
+    ds_config_values *v = eval->values;
+    v->fp16.master_weights_and_grads = v->fp16.master_weights_and_grads && v->fp16.enabled;
+    v->bf16.master_weights_and_grads = v->bf16.master_weights_and_grads && v->bf16.enabled;
+    v->bf16.optimizer_states = v->bf16.optimizer_states && v->bf16.enabled;
+    if (v->fp16.master_weights_and_grads) {
+        needs_sharding(eval, "fp16.fp16_master_weights_and_grads");
+    }
+    if (v->bf16.master_weights_and_grads) {
+        needs_sharding(eval, "bf16.bf16_master_weights_and_grads");
+    }
+    if (v->bf16.optimizer_states && !v->bf16.master_weights_and_grads) {
+        dsi_item_error(eval, dsi_item_find(eval, "bf16.bf16_optimizer_states"),
+                       "expected bf16_master_weights_and_grads true with it, found false; change "
+                       "one of them");
+    }
+}
+
 /* ---- optimizer ------------------------------------------------------------------------------- */
 
 static void unknown_type(dsi_eval *eval, const dsi_item *item, const dsi_variant *variants,
@@ -424,20 +453,11 @@ void dsi_config_inference_rules(dsi_eval *eval)
 
 typedef void (*rule_fn)(dsi_eval *eval);
 static const rule_fn rules[] = {
-    one_precision,
-    data_types,
-    loss_scale,
-    optimizer_type,
-    betas,
-    optimizer_numbers,
-    tested_optimizer,
-    scheduler_type,
-    reduction,
-    overlap,
-    zero_groups,
-    data_parallel_size,
-    offload,
-    activation_checkpointing,
+    one_precision,      narrow_weights,   data_types,
+    loss_scale,         optimizer_type,   betas,
+    optimizer_numbers,  tested_optimizer, scheduler_type,
+    reduction,          overlap,          zero_groups,
+    data_parallel_size, offload,          activation_checkpointing,
     data_efficiency,
 };
 

@@ -19,8 +19,9 @@ static const dsi_option fp16_rows[] = {
       FIELD(fp16.consecutive_hysteresis)),
     I("min_loss_scale", "1", IN_FORCE, "Least dynamic scale; an overflow there is fatal.", MIN(0),
       WITH(ABOVE)),
-    B("fp16_master_weights_and_grads", "false", NOT_BUILT, "Keep master weights in fp16.",
-      NOTE("master weights are fp32; set it to false"), FIELD(fp16.master_weights_and_grads)),
+    B("fp16_master_weights_and_grads", "false", IN_FORCE,
+      "No fp32 master weights; gradients accumulate in fp16. Needs ZeRO stage 1 or more.",
+      FIELD(fp16.master_weights_and_grads)),
 };
 const dsi_section dsi_section_fp16 = {
     .path = "fp16",
@@ -37,10 +38,12 @@ static const dsi_option bf16_rows[] = {
       FIELD(bf16.immediate_grad_update)),
     B("check_grad_overflow", "true", NOT_BUILT, "Skip a step whose gradients are not finite.",
       NOTE("such a step is always skipped; set it to true"), FIELD(bf16.check_grad_overflow)),
-    B("bf16_master_weights_and_grads", "false", NOT_BUILT, "Keep master weights in bf16.",
-      NOTE("master weights are fp32; set it to false"), FIELD(bf16.master_weights_and_grads)),
-    B("bf16_optimizer_states", "false", NOT_BUILT, "Keep the optimizer's averages in bf16.",
-      NOTE("the optimizer's averages are fp32; set it to false"), FIELD(bf16.optimizer_states)),
+    B("bf16_master_weights_and_grads", "false", IN_FORCE,
+      "No fp32 master weights; gradients accumulate in bf16. Needs ZeRO stage 1 or more.",
+      FIELD(bf16.master_weights_and_grads)),
+    B("bf16_optimizer_states", "false", IN_FORCE,
+      "Keep the optimizer's averages in bf16. Needs bf16_master_weights_and_grads.",
+      FIELD(bf16.optimizer_states)),
 };
 const dsi_section dsi_section_bf16 = {
     .path = "bf16",

@@ -74,6 +74,11 @@ static const bad table[] = {
      "at most one of fp16.enabled and bf16.enabled"},
     {"bf16: {enabled: true}, data_types: {param_dtype: 'fp16'}", "data_types.param_dtype"},
     {"fp16: {enabled: true, initial_scale_power: 1, min_loss_scale: 4}", "2^1, found 4"},
+    {"bf16: {enabled: true, bf16_master_weights_and_grads: true}",
+     "bf16.bf16_master_weights_and_grads: expected zero_optimization.stage 1, 2 or 3"},
+    {"bf16: {enabled: true, bf16_optimizer_states: true}, zero_optimization: {stage: 1}",
+     "expected bf16_master_weights_and_grads true"},
+    {"fp16: {enabled: true, fp16_master_weights_and_grads: true}", "stage 1, 2 or 3"},
     {"optimizer: {type: 'Adam', params: {betas: [1.0, 0.9]}}", "below 1"},
     {"optimizer: {type: 'SGD', params: {nesterov: true}}", "expected a momentum above 0"},
     {"optimizer: {type: 'SGD'}, zero_optimization: {stage: 1}", "zero_allow_untested_optimizer"},
@@ -117,7 +122,8 @@ static const bad table[] = {
     {"data_efficiency: {enabled: true, data_routing: {enabled: true, random_ltd: {enabled: true}}}",
      "data_efficiency.data_routing.random_ltd.enabled: not available"},
     {"managed_gradient_accumulation: false", "ds_engine_set_gradient_accumulation_boundary"},
-    {"bf16: {enabled: true, bf16_master_weights_and_grads: true}", "master weights are fp32"},
+    {"bf16: {enabled: true, check_grad_overflow: false}",
+     "bf16.check_grad_overflow: not available"},
 };
 
 /* What asks for nothing. */
