@@ -640,6 +640,88 @@ static void does_not_follow_a_linked_tag(void **state)
     scratch_remove(dir);
 }
 
+static void write_shard(ds_ctx *ctx, const char *path, const char *name, ds_shape shape,
+                        const float *data, dsi_ckpt_shard *shard, uint64_t *digest_out)
+{
+    size_t n = 0;
+    const ds_tensor_source source = {.name = name, .meta = {DS_DTYPE_F32, shape}, .data = data};
+    CHECK_OK(ctx, ds_safetensors_write(ctx, path, &source, 1, NULL));
+    char *file = scratch_read(path, &n);
+    shard->bytes = n;
+    shard->digest = XXH3_64bits(file, n);
+    *digest_out = XXH3_64bits(data, ds_meta_bytes(source.meta));
+    free(file);
+}
+
+/* As two ranks would save it: the left and the right columns of a matrix. */
+static void write_two_shards(ds_ctx *ctx, const char *dir)
+{
+    float left[ROWS * 2];
+    float right[ROWS * 3];
+    for (int i = 0; i < COUNT; ++i) {
+        const int row = i / COLUMNS;
+        const int column = i % COLUMNS;
+        *(column < 2 ? &left[row * 2 + column] : &right[row * 3 + column - 2]) = value(4, i);
+    }
+    dsi_ckpt_shard shards[2] = {{.file = "ds_shard_00000_of_00002.safetensors"},
+                                {.file = "ds_shard_00001_of_00002.safetensors"}};
+    dsi_ckpt_slice slices[2] = {
+        {.shard = 0, .entry = "param/w#0", .extent = {.lengths = {ROWS, 2}}},
+        {.shard = 1, .entry = "param/w#1", .extent = {.offset = {0, 2}, .lengths = {ROWS, 3}}}};
+    ds_checkpoint_tensor tensor = {.kind = "param",
+                                   .name = "w",
+                                   .meta = {DS_DTYPE_F32, ds_shape_2d(ROWS, COLUMNS)},
+                                   .n_slices = 2};
+    const dsi_ckpt_manifest m = {.info = {.tag = "t", .step = 4, .optimizer = ""},
+                                 .shards = shards,
+                                 .n_shards = 2,
+                                 .tensors = &tensor,
+                                 .n_tensors = 1,
+                                 .slices = slices,
+                                 .n_slices = 2};
+    assert_int_equal(mkdir(scratch_path(dir, "t"), 0777), 0);
+    write_shard(ctx, scratch_path(dir, "t/ds_shard_00000_of_00002.safetensors"), "param/w#0",
+                ds_shape_2d(ROWS, 2), left, &shards[0], &slices[0].digest);
+    write_shard(ctx, scratch_path(dir, "t/ds_shard_00001_of_00002.safetensors"), "param/w#1",
+                ds_shape_2d(ROWS, 3), right, &shards[1], &slices[1].digest);
+    dsi_buf text = dsi_buf_make(1 << 20);
+    CHECK_OK(ctx, dsi_ckpt_manifest_text(ctx, &m, &text));
+    scratch_write(scratch_path(dir, "t/ds_manifest.json"), text.data, text.size);
+    dsi_buf_free(&text);
+}
+
+static void reads_across_shards(void **state)
+{
+    char *dir = scratch_make();
+    ds_checkpoint *c = NULL;
+    float out[4];
+    write_two_shards(*state, dir);
+    CHECK_OK(*state, ds_checkpoint_open(*state, dir, "t", &c));
+    assert_int_equal(ds_checkpoint_get_info(c)->n_shards, 2);
+    check_whole(*state, c, "param", 4);
+    const ds_extent middle = ds_extent_box(2, (const int64_t[]){2, 1}, (const int64_t[]){2, 2});
+    CHECK_OK(*state, ds_checkpoint_read(c, ds_checkpoint_find(c, "param", "w"), &middle,
+                                        DS_DTYPE_F32, out));
+    assert_true(out[0] == value(4, 11) && out[1] == value(4, 12) && out[2] == value(4, 16) &&
+                out[3] == value(4, 17));
+    CHECK_OK(*state, ds_checkpoint_verify(c));
+    ds_checkpoint_close(&c);
+    flip(scratch_path(dir, "t/ds_shard_00001_of_00002.safetensors"), 3);
+    CHECK_OK(*state, ds_checkpoint_open(*state, dir, "t", &c));
+    const ds_extent left = ds_extent_box(2, (const int64_t[]){0, 0}, (const int64_t[]){2, 2});
+    CHECK_OK(*state, ds_checkpoint_read(c, ds_checkpoint_find(c, "param", "w"), &left, DS_DTYPE_F32,
+                                        out)); /* touches the sound shard only */
+    CHECK_FAILS(
+        *state,
+        ds_checkpoint_read(c, ds_checkpoint_find(c, "param", "w"), &middle, DS_DTYPE_F32, out),
+        DS_ERR_CORRUPT, "ds_shard_00001_of_00002.safetensors: the data of tensor");
+    ds_checkpoint_close(&c);
+    assert_int_equal(unlink(scratch_path(dir, "t/ds_shard_00001_of_00002.safetensors")), 0);
+    CHECK_FAILS(*state, ds_checkpoint_open(*state, dir, "t", &c), DS_ERR_NOT_FOUND,
+                "ds_shard_00001_of_00002");
+    scratch_remove(dir);
+}
+
 /* What version 1 wrote must load as long as there is a version 1. The folder was made by this
  * program: test_checkpoint write FOLDER. */
 static void loads_the_golden_checkpoint(void **state)
@@ -688,6 +770,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(verify_covers_the_whole_file),
         cmocka_unit_test(offers_nothing_when_there_is_nothing),
         cmocka_unit_test(does_not_follow_a_linked_tag),
+        cmocka_unit_test(reads_across_shards),
         cmocka_unit_test(loads_the_golden_checkpoint),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
