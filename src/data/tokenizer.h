@@ -209,6 +209,7 @@ typedef struct dsi_template_piece {
 struct ds_tokenizer {
     ds_ctx *ctx;
     dsi_arena *arena; /* strings and small arrays of the components */
+    bool gpt2_files;  /* read from vocab.json and merges.txt */
     bool bytes;       /* the 256 ids of bytes; nothing below but the special ids is used */
 
     dsi_vocab vocab;

@@ -150,6 +150,37 @@ static ds_status template_file(ds_tokenizer *tok, const char *folder)
     return status;
 }
 
+/* vocab.json and merges.txt say nothing of how text is split; tokenizer_config.json does. */
+static ds_status gpt2_options(ds_tokenizer *tok, const json_t *config, const char *folder)
+{
+    const char *class = json_string_value(json_object_get(config, "tokenizer_class"));
+    if (class != NULL && strcmp(class, "GPT2Tokenizer") != 0 &&
+        strcmp(class, "GPT2TokenizerFast") != 0) {
+        return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: \"tokenizer_class\": \"%.60s\" cannot be read from vocab.json and "
+                       "merges.txt; add its tokenizer.json (transformers' save_pretrained)",
+                       folder, class);
+    }
+    if (json_is_true(json_object_get(config, "add_prefix_space"))) {
+        tok->pretoks[1] = tok->pretoks[0];
+        tok->pretoks[0] = (dsi_pretok){.kind = DSI_PRETOK_PREFIX_SPACE};
+        tok->n_pretoks = 2;
+    }
+    if (json_is_true(json_object_get(config, "add_bos_token"))) {
+        uint32_t *bos = dsi_arena_array(tok->arena, 1, sizeof *bos);
+        if (bos == NULL || tok->bos < 0) {
+            return ds_fail(tok->ctx, DS_ERR_FORMAT,
+                           "%s/tokenizer_config.json: \"add_bos_token\" without a bos token",
+                           folder);
+        }
+        *bos = (uint32_t)tok->bos;
+        tok->template_pieces[0] = (dsi_template_piece){.ids = bos, .n_ids = 1};
+        tok->template_pieces[1] = (dsi_template_piece){.sequence = true};
+        tok->n_template = 2;
+    }
+    return DS_OK;
+}
+
 ds_status dsi_tokenizer_read_side_files(ds_tokenizer *tok, const char *folder)
 {
     static const struct {
@@ -168,6 +199,9 @@ ds_status dsi_tokenizer_read_side_files(ds_tokenizer *tok, const char *folder)
         }
         files[i].read(tok, config);
         ds_status status = i == 0 ? template_of(tok, config) : DS_OK;
+        if (status >= 0 && i == 0 && tok->gpt2_files) {
+            status = gpt2_options(tok, config, folder);
+        }
         json_decref(config);
         char path[PATH_BYTES];
         (void)snprintf(path, sizeof path, "%s/%s", folder, files[i].name);

@@ -346,6 +346,7 @@ ds_status dsi_tokenizer_read_gpt2(ds_tokenizer *tok, const char *vocab_path,
         goto done;
     }
     DS_TRY_GOTO(status, read_merges_txt(tok, merges_path), done);
+    tok->gpt2_files = true;
     tok->byte_level = true;
     tok->decode_bytes = true;
     tok->pretoks[0] = (dsi_pretok){.kind = DSI_PRETOK_SCAN, .scan = dsi_scan_gpt2};

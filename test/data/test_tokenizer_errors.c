@@ -136,6 +136,22 @@ static void gpt2_files_are_refused_by_cause(void **state)
     write_file("merges.txt", "#version: 0.2\na b\n");
     CHECK_OK(ctx, ds_tokenizer_open(ctx, folder, &tok));
     ds_tokenizer_close(&tok);
+    write_file("tokenizer_config.json", "{\"tokenizer_class\": \"Qwen2Tokenizer\"}");
+    CHECK_FAILS(ctx, ds_tokenizer_open(ctx, folder, &tok), DS_ERR_UNSUPPORTED, "Qwen2Tokenizer");
+    write_file("tokenizer_config.json",
+               "{\"tokenizer_class\": \"GPT2Tokenizer\", \"bos_token\": \"b\", \"add_bos_token\": "
+               "true}");
+    CHECK_OK(ctx, ds_tokenizer_open(ctx, folder, &tok));
+    ds_tokenizer_scratch *scratch = NULL;
+    ds_tokens tokens;
+    CHECK_OK(ctx, ds_tokenizer_scratch_create(tok, 0, &scratch));
+    CHECK_OK(ctx, ds_tokenizer_encode(tok, scratch, "ab", 2, DS_ENCODE_ADD_SPECIAL, &tokens));
+    assert_int_equal(tokens.n, 2);
+    assert_int_equal(tokens.ids[0], 1);
+    assert_int_equal(tokens.ids[1], 2);
+    ds_tokenizer_scratch_destroy(&scratch);
+    ds_tokenizer_close(&tok);
+    remove_file("tokenizer_config.json");
     write_file("vocab.json", "{\"a\": 0, \"b\": 1, \"ab\": 2} x");
     CHECK_FAILS(ctx, ds_tokenizer_open(ctx, folder, &tok), DS_ERR_FORMAT, "after the end");
     remove_file("vocab.json");
