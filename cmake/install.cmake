@@ -1,0 +1,39 @@
+# cmake --install: headers, libraries, pkg-config file, CMake package, man pages, completion; CPack's .deb.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+install(DIRECTORY include/deepspeed DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+target_include_directories(deepspeed PUBLIC
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+set_target_properties(deepspeed PROPERTIES EXPORT_NAME deepspeed)
+install(TARGETS deepspeed EXPORT deepspeedTargets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES $<TARGET_FILE:deepspeed_static> DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(EXPORT deepspeedTargets NAMESPACE deepspeed:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/deepspeed)
+file(WRITE ${PROJECT_BINARY_DIR}/deepspeedConfig.cmake
+  "include(\${CMAKE_CURRENT_LIST_DIR}/deepspeedTargets.cmake)\n")
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/deepspeedConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/deepspeedConfig.cmake ${PROJECT_BINARY_DIR}/deepspeedConfigVersion.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/deepspeed)
+configure_file(cmake/deepspeed.pc.in ${PROJECT_BINARY_DIR}/deepspeed.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/deepspeed.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(source ${DS_TOOLS})
+  get_filename_component(name ${source} NAME_WE)
+  install(TARGETS ${name} DESTINATION ${CMAKE_INSTALL_BINDIR})
+endforeach()
+file(GLOB pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/man/*.1)
+install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES completion/deepspeed.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
+  RENAME ds_train)
+foreach(name ds_generate ds_config ds_data ds_checkpoint)
+  install(FILES completion/deepspeed.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
+    RENAME ${name})
+endforeach()
+
+set(CPACK_PACKAGE_NAME deepspeed-native)
+set(CPACK_PACKAGE_CONTACT "the deepspeed-native maintainers <maintainers@example.invalid>")
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_GENERATOR DEB)
+include(CPack)

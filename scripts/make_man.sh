@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Prints a tool's man page, made of its --help. Usage: make_man.sh BUILD TOOL
+set -euo pipefail
+build=$1
+tool=$2
+case $tool in
+ds_train) does="train a language model driven by a DeepSpeed configuration" see="ds_config ds_data ds_generate" ;;
+ds_generate) does="generate text from a model folder or a training checkpoint" see="ds_train" ;;
+ds_data) does="tokenize text to indexed data, and inspect such data" see="ds_train" ;;
+ds_checkpoint) does="list, inspect and verify checkpoints" see="ds_train" ;;
+*) echo "unknown tool $tool" >&2; exit 2 ;;
+esac
+cat << EOF
+.Dd November 21, 2026
+.Dt ${tool^^} 1
+.Os
+.Sh NAME
+.Nm $tool
+.Nd $does
+.Sh SYNOPSIS
+.Nm
+.Op Ar flags
+.Sh DESCRIPTION
+What
+.Nm
+.Fl Fl help
+says:
+.Bd -literal
+EOF
+"$build/$tool" --help | sed -e 's/\\/\\e/g' -e 's/^\([.'"'"']\)/\\\&\1/'
+echo ".Ed"
+echo ".Sh SEE ALSO"
+set -- $see
+while [ $# -gt 1 ]; do
+    echo ".Xr $1 1 ,"
+    shift
+done
+echo ".Xr $1 1"
