@@ -4,7 +4,7 @@
  * reordering not timed. Ours gets the tensors as they lie in memory, and packs inside the time.
  * Both are timed alternately; the figures are medians. Data is random and never zero.
  *
- *   bench_gemm [--filter TEXT] [--repeats N] [--threads N]
+ *   bench_gemm [--filter TEXT] [--dtype bf16|f32] [--repeats N] [--threads N]
  */
 #include "accel/cpu/cpu_features.h"
 #include "accel/cpu/gemm_impl.h"
@@ -53,6 +53,7 @@ enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
 typedef struct options {
     const char *filter;
+    ds_dtype dtype; /* NONE: both */
     int repeats;
     uint32_t threads;
 } options;
@@ -327,6 +328,8 @@ static options read_options(int argc, char **argv)
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--filter") == 0) {
             o.filter = argv[i + 1];
+        } else if (strcmp(argv[i], "--dtype") == 0) {
+            o.dtype = ds_dtype_from_name(argv[i + 1]);
         } else if (strcmp(argv[i], "--repeats") == 0) {
             o.repeats = atoi(argv[i + 1]);
         } else if (strcmp(argv[i], "--threads") == 0) {
@@ -344,8 +347,6 @@ int main(int argc, char **argv)
         (void)execv("/proc/self/exe", argv);
     }
     const options o = read_options(argc, argv);
-    const bool bf16 = getenv("BENCH_DTYPE") == NULL || strcmp(getenv("BENCH_DTYPE"), "bf16") == 0;
-    const bool f32 = getenv("BENCH_DTYPE") == NULL || strcmp(getenv("BENCH_DTYPE"), "f32") == 0;
     omp_set_num_threads((int)o.threads);
     dsi_pool *pool = NULL;
     if (dsi_pool_create(o.threads, &pool) != DS_OK) {
@@ -354,10 +355,10 @@ int main(int argc, char **argv)
     const double peak = dsi_cpu_isa() == DS_ISA_AMX ? amx_peak(pool, o.threads) : 1e12;
     (void)printf("%u threads, AMX bf16 peak on random data %.3f TFLOP/s, read %.1f GB/s\n",
                  o.threads, peak * 1e-12, bench_read_rate(pool, o.threads, (size_t)1 << 30) * 1e-9);
-    if (bf16) {
+    if (o.dtype != DS_DTYPE_F32) {
         run_dtype(DS_DTYPE_BF16, &o, pool, peak);
     }
-    if (f32) {
+    if (o.dtype != DS_DTYPE_BF16) {
         run_dtype(DS_DTYPE_F32, &o, pool, peak);
     }
     dsi_pool_destroy(&pool);
