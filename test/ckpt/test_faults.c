@@ -214,11 +214,39 @@ static int fails_and_loses_nothing(ds_ctx *ctx, const char *dir, int64_t values,
     return 0;
 }
 
-/* A disk of 1 MiB, in a mount space of our own. */
+static bool put(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    if (file == NULL) {
+        return false;
+    }
+    const bool done = fputs(text, file) >= 0;
+    return fclose(file) == 0 && done;
+}
+
+/* A mount space of our own: as root, or as root of a user space of our own. */
+static bool own_mounts(void)
+{
+    char map[64];
+    const unsigned user = (unsigned)geteuid();
+    const unsigned group = (unsigned)getegid();
+    if (unshare(CLONE_NEWNS) == 0) {
+        return true;
+    }
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 || !put("/proc/self/setgroups", "deny")) {
+        return false;
+    }
+    (void)snprintf(map, sizeof map, "0 %u 1", user);
+    const bool users = put("/proc/self/uid_map", map);
+    (void)snprintf(map, sizeof map, "0 %u 1", group);
+    return users && put("/proc/self/gid_map", map);
+}
+
+/* A disk of 1 MiB. */
 static int full_disk(const char *dir)
 {
     ds_ctx *ctx = own_ctx();
-    if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) {
+    if (!own_mounts()) {
         return 77;
     }
     (void)mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
