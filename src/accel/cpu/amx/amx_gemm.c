@@ -6,9 +6,8 @@
  */
 #include "accel/cpu/amx/amx_pack.h"
 #include "accel/cpu/amx/amx_plan.h"
+#include "accel/cpu/amx/amx_store.h"
 #include "accel/cpu/gemm_impl.h"
-#include "accel/cpu/simd/gemm_finish.h"
-#include "accel/cpu/simd/gemm_transpose.h"
 #include "base/ticket.h"
 
 typedef struct gemm_run {
@@ -28,17 +27,6 @@ typedef struct item {
     uint32_t block; /* >= number of blocks: none left */
 } item;
 
-/* ---- side jobs --------------------------------------------------------------------------------
- */
-typedef struct store_job { /* a unit is one row of a block of C */
-    amx_side side;
-    const dsi_gemm_params *p;
-    float *sums;
-    int64_t row, column; /* of C */
-    bool plain;
-    bool swapped;
-} store_job;
-
 typedef struct lane {
     gemm_run *run;
     char *b_buffer[2];
@@ -52,82 +40,12 @@ typedef struct lane {
     bool pending_is_last;         /* they are results, of the block at */
     int64_t pending_m, pending_n; /* these panels */
     int b_now;
-    store_job store;
+    amx_store store;
     amx_pack_b pack;
     amx_pack_a pack_a;
     bool key_valid;
     int64_t key_n, key_chunk; /* what b_buffer[b_now] holds */
 } lane;
-
-static void store_full_row_bf16(const dsi_gemm_params *p, const float *left, int64_t i, int64_t j)
-{
-    const vf x = gemm_value(p, DS_DTYPE_BF16, vf_load(left), i, j, VF_WIDTH);
-    const vf y = gemm_value(p, DS_DTYPE_BF16, vf_load(left + 256), i, j + 16, VF_WIDTH);
-    _mm512_storeu_si512((uint16_t *)p->c + i * p->ldc + j, (__m512i)_mm512_cvtne2ps_pbh(y, x));
-}
-
-/* Nothing but the rounding: the case worth its own loop. */
-static void store_plain_bf16(const store_job *job, int64_t first, int64_t end)
-{
-    uint16_t *c = (uint16_t *)job->p->c + (job->row + first) * job->p->ldc + job->column;
-    for (int64_t r = first; r < end; ++r) {
-        const float *left = job->sums + (r >> 4) * 512 + (r & 15) * 16;
-        _mm512_storeu_si512(c, (__m512i)_mm512_cvtne2ps_pbh(vf_load(left + 256), vf_load(left)));
-        c += job->p->ldc;
-    }
-}
-
-/* 32×32 sums in four tiles, in place. */
-static void transpose_sums(float *sums)
-{
-    vf tiles[2][VF_WIDTH];
-    for (int i = 0; i < 2; ++i) {
-        for (int r = 0; r < VF_WIDTH; ++r) {
-            tiles[0][r] = vf_load(sums + i * 768 + r * 16); /* on the diagonal */
-        }
-        vf_transpose(tiles[0]);
-        for (int r = 0; r < VF_WIDTH; ++r) {
-            vf_store(sums + i * 768 + r * 16, tiles[0][r]);
-        }
-    }
-    for (int r = 0; r < VF_WIDTH; ++r) {
-        tiles[0][r] = vf_load(sums + 256 + r * 16);
-        tiles[1][r] = vf_load(sums + 512 + r * 16);
-    }
-    vf_transpose(tiles[0]);
-    vf_transpose(tiles[1]);
-    for (int r = 0; r < VF_WIDTH; ++r) {
-        vf_store(sums + 512 + r * 16, tiles[0][r]);
-        vf_store(sums + 256 + r * 16, tiles[1][r]);
-    }
-}
-
-static void run_store(amx_side *side, int64_t first, int64_t end)
-{
-    const store_job *job = (const store_job *)side;
-    if (job->swapped && first == 0) {
-        transpose_sums(job->sums);
-    }
-    const dsi_gemm_params *p = job->p;
-    const int64_t columns = p->n - job->column;
-    if (job->plain && columns >= AMX_PANEL) {
-        store_plain_bf16(job, first, end);
-        return;
-    }
-    for (int64_t r = first; r < end; ++r) {
-        const float *left = job->sums + (r >> 4) * 512 + (r & 15) * 16;
-        const int64_t i = job->row + r;
-        if (columns >= 32 && p->c_dtype == DS_DTYPE_BF16) {
-            store_full_row_bf16(p, left, i, job->column);
-            continue;
-        }
-        gemm_finish(p, vf_load(left), i, job->column, columns < 16 ? (size_t)columns : 16);
-        if (columns > 16) {
-            gemm_finish(p, vf_load(left + 256), i, job->column + 16,
-                        columns < 32 ? (size_t)columns - 16 : 16);
-        }
-    }
-}
 
 /* ---- items ------------------------------------------------------------------------------------
  */
@@ -306,11 +224,7 @@ static void start_storing(lane *l, int64_t n_steps)
     if (l->pending == NULL || !l->pending_is_last) {
         return;
     }
-    const bool swapped = l->run->swapped;
-    l->store.sums = l->pending;
-    l->store.row = (swapped ? l->pending_n : l->pending_m) * AMX_PANEL;
-    l->store.column = (swapped ? l->pending_m : l->pending_n) * AMX_PANEL;
-    amx_side_start(&l->store.side, min_i64(AMX_PANEL, l->run->out->m - l->store.row), n_steps);
+    amx_store_start(&l->store, l->pending, l->pending_m, l->pending_n, n_steps);
 }
 
 static void set_pending(lane *l, const sweep *s, int64_t n)
@@ -380,12 +294,6 @@ static void run_item(lane *l, const item *x)
     }
 }
 
-static bool is_plain_bf16(const dsi_gemm_params *p)
-{
-    return p->c_dtype == DS_DTYPE_BF16 && p->alpha == 1.0f && p->bias == NULL && p->pre == NULL &&
-           p->activation == DSI_GEMM_ACT_NONE && p->residual == NULL;
-}
-
 static lane make_lane(gemm_run *run, uint32_t index)
 {
     const amx_plan *plan = &run->plan;
@@ -402,12 +310,7 @@ static lane make_lane(gemm_run *run, uint32_t index)
     l.ahead_m = -1;
     l.b_buffer[0] = base;
     l.b_buffer[1] = base + plan->b_bytes;
-    l.store = (store_job){
-        .side = {.run = run_store},
-        .p = run->out,
-        .plain = is_plain_bf16(run->out),
-        .swapped = run->swapped,
-    };
+    amx_store_init(&l.store, run->out, run->swapped);
     return l;
 }
 

@@ -7,7 +7,7 @@ enum {
     BLOCK_STEPS = 8,  /* 16 KiB of A in the first-level cache */
     WHOLE_STEPS = 32, /* up to this k is one chunk */
     LONG_CHUNK = 16,  /* steps of a chunk beyond that */
-    BLOCK_M = 8,       /* with one chunk */
+    BLOCK_M = 8,      /* with one chunk */
     BLOCK_N = 16,
     LONG_BLOCK_M = 12, /* with several: partial sums stay in the second-level cache */
     LONG_BLOCK_N = 12,
