@@ -134,6 +134,27 @@ static void every_call_fails_once(void **state)
     }
 }
 
+/* Each rename of the slow replacement fails once: the old one is back under its tag. */
+static void a_failed_replacement_is_undone(void **state)
+{
+    for (int n = 1; n <= 3; ++n) {
+        char *dir = scratch_make();
+        uint64_t step = 0;
+        CHECK_OK(*state, saves_save(*state, dir, "t", 1, VALUES, false));
+        fault.which = CALL_RENAME;
+        fault.reason = EIO;
+        fault.countdown = n;
+        CHECK_FAILS(*state, saves_save(*state, dir, "t", 2, VALUES, false), DS_ERR_IO,
+                    "Input/output error");
+        fault.which = CALL_NONE;
+        CHECK_OK(*state, saves_check(*state, dir, NULL, &step));
+        assert_int_equal(step, n < 3 ? 1 : 2); /* the third puts `latest` in place */
+        assert_int_equal(scratch_count(dir), 2);
+        assert_int_equal(access(scratch_path(dir, "t"), F_OK), 0);
+        scratch_remove(dir);
+    }
+}
+
 /* A file system without the flags of renameat2 goes the long way. */
 static void no_renameat2(void **state)
 {
@@ -354,6 +375,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_call_fails_once),
+        cmocka_unit_test(a_failed_replacement_is_undone),
         cmocka_unit_test(no_renameat2),
         cmocka_unit_test(short_and_interrupted_writes),
         cmocka_unit_test(full_disk_for_real),
