@@ -3,10 +3,37 @@
 #include "accel/cpu/simd/gemm_finish.h"
 #include "accel/cpu/simd/gemm_transpose.h"
 
+static void widen_pair(__m512i pair, vf *x, vf *y)
+{
+    *x = vf_widen_bf16(_mm512_castsi512_si256(pair));
+    *y = vf_widen_bf16(_mm512_extracti64x4_epi64(pair, 1));
+}
+
+/* gemm_value() for 32 columns at once, in bf16: conversions by the processor, whole lines. */
 static void store_full_row_bf16(const dsi_gemm_params *p, const float *left, int64_t i, int64_t j)
 {
-    const vf x = gemm_value(p, DS_DTYPE_BF16, vf_load(left), i, j, VF_WIDTH);
-    const vf y = gemm_value(p, DS_DTYPE_BF16, vf_load(left + 256), i, j + 16, VF_WIDTH);
+    vf x = vf_mul(vf_load(left), vf_set(p->alpha));
+    vf y = vf_mul(vf_load(left + 256), vf_set(p->alpha));
+    if (p->bias != NULL) {
+        x = vf_add(x, vf_get(p->bias, p->bias_dtype, (size_t)j));
+        y = vf_add(y, vf_get(p->bias, p->bias_dtype, (size_t)j + 16));
+    }
+    if (p->pre != NULL) {
+        const __m512i pair = (__m512i)_mm512_cvtne2ps_pbh(y, x);
+        _mm512_storeu_si512((uint16_t *)p->pre + i * p->ldpre + j, pair);
+        widen_pair(pair, &x, &y);
+    }
+    if (p->activation == DSI_GEMM_ACT_GELU_TANH) {
+        x = vf_gelu_tanh(x);
+        y = vf_gelu_tanh(y);
+    }
+    if (p->residual != NULL) {
+        vf u;
+        vf v;
+        widen_pair(_mm512_loadu_si512((const uint16_t *)p->residual + i * p->ldres + j), &u, &v);
+        x = vf_add(x, u);
+        y = vf_add(y, v);
+    }
     _mm512_storeu_si512((uint16_t *)p->c + i * p->ldc + j, (__m512i)_mm512_cvtne2ps_pbh(y, x));
 }
 
