@@ -7,8 +7,10 @@ typedef struct dims {
 
 static ds_status check_attrs(const ds_infer *call)
 {
+    enum { MOST = 1 << 20 }; /* of heads and of a head's width: products stay far from overflow */
     const dsi_attention_attrs *a = call->attrs;
-    if (a->n_heads < 1 || a->n_kv_heads < 1 || a->n_heads % a->n_kv_heads != 0 || a->head_dim < 1) {
+    if (a->n_heads < 1 || a->n_heads > MOST || a->n_kv_heads < 1 ||
+        a->n_heads % a->n_kv_heads != 0 || a->head_dim < 1 || a->head_dim > MOST) {
         return dsi_op_bad_attr(call,
                                "n_heads %lld, n_kv_heads %lld, head_dim %lld, expected "
                                "positive numbers and n_heads a multiple of n_kv_heads",

@@ -182,10 +182,17 @@ static ref_matrix weight(const ds_kernel_call *call, uint32_t i)
     return ref_matrix_of(&call->in[i], a->transposed);
 }
 
+/* Columns of the weight at input i. */
+static int64_t vocabulary(const ds_kernel_sig *sig, uint32_t i)
+{
+    const dsi_ce_attrs *a = sig->attrs;
+    return sig->in[i].shape.dims[a->transposed != 0 ? 1 : 0];
+}
+
 static size_t linear_cross_entropy_work(const ds_kernel_sig *sig)
 {
     const int64_t c = ds_shape_last(sig->in[0].shape);
-    const int64_t v = ds_shape_count(sig->in[1].shape) / (c > 0 ? c : 1);
+    const int64_t v = vocabulary(sig, 1);
     return ref_slot_bytes(sig, row_reals(c, v)) +
            (size_t)ds_shape_rows(sig->in[0].shape) * sizeof(real);
 }
@@ -247,7 +254,7 @@ static real rounded_dlogit(const ds_kernel_call *call, int64_t n, int64_t v, rea
 static size_t backward_work(const ds_kernel_sig *sig)
 {
     const int64_t c = ds_shape_last(sig->in[1].shape);
-    const int64_t v = ds_shape_count(sig->in[2].shape) / (c > 0 ? c : 1);
+    const int64_t v = vocabulary(sig, 2);
     const int64_t by_rows = row_reals(c, v);
     const int64_t by_columns = (2 * REF_PANEL + 1) * c;
     return ref_slot_bytes(sig, by_rows > by_columns ? by_rows : by_columns);
