@@ -1,0 +1,162 @@
+/* Generation against transformers: 64 greedy tokens in fp32, whatever the pieces that the prompt
+ * runs in; and the sampler. */
+#include "common/parity.h"
+#include "infer/sampler.h"
+
+#include <deepspeed/infer.h>
+#include <math.h>
+#include <stdlib.h>
+
+static void greedy_of(ds_ctx *ctx, const char *name)
+{
+    parity_case p;
+    uint32_t prompt[64];
+    ds_generator *generator = NULL;
+    parity_open(ctx, name, &p);
+    const json_t *want = json_object_get(p.scalars, "greedy");
+    const json_t *start = json_object_get(p.scalars, "prompt");
+    const size_t n = json_array_size(start);
+    assert_int_equal(json_array_size(want), 64);
+    for (size_t i = 0; i < n; ++i) {
+        prompt[i] = (uint32_t)json_integer_value(json_array_get(start, i));
+    }
+    const ds_generator_params params = {
+        .model = p.model, .weights = p.folder, .dtype = DS_DTYPE_F32};
+    CHECK_OK(ctx, ds_generator_create(ctx, &params, &generator));
+    for (int round = 0; round < 2; ++round) { /* a second prompt starts anew */
+        CHECK_OK(ctx, ds_generator_prompt(generator, prompt, n));
+        for (size_t i = 0; i < 64; ++i) {
+            const ds_sampling greedy = {0};
+            uint32_t id = 0;
+            CHECK_OK(ctx, ds_generator_next(generator, &greedy, &id));
+            assert_int_equal(id, json_integer_value(json_array_get(want, i)));
+        }
+    }
+    ds_generator_destroy(&generator);
+    parity_close(&p);
+}
+
+static void greedy_like_transformers(void **state)
+{
+    greedy_of(*state, "gpt2");
+    greedy_of(*state, "llama3_tied");
+}
+
+/* Logits behind a prompt are those of the training graph at its last position: a longer prompt runs
+ * in several pieces. */
+static void pieces_agree(void **state)
+{
+    ds_ctx *ctx = *state;
+    static const char *const names[] = {"mistral", "qwen3", "rope_yarn", "gpt2"};
+    for (int i = 0; i < 4; ++i) {
+        parity_case p;
+        ds_generator *generator = NULL;
+        uint32_t ids[64];
+        int64_t vocab = 0;
+        parity_open(ctx, names[i], &p);
+        float *all = parity_logits(ctx, &p, DS_DTYPE_F32, DS_ISA_REF);
+        const int32_t *tokens = golden_i32(&p.golden, "tokens");
+        const ds_generator_params params = {
+            .model = p.model, .weights = p.folder, .dtype = DS_DTYPE_F32};
+        CHECK_OK(ctx, ds_generator_create(ctx, &params, &generator));
+        for (int64_t n = 1; n <= p.n_seq; n += 5) {
+            for (int64_t t = 0; t < n; ++t) {
+                ids[t] = (uint32_t)tokens[t];
+            }
+            CHECK_OK(ctx, ds_generator_prompt(generator, ids, (size_t)n));
+            const float *got = ds_generator_logits(generator, &vocab);
+            assert_int_equal(vocab, p.vocab);
+            assert_true(check_relative_difference(got, all + (n - 1) * vocab, (size_t)vocab) <
+                        1e-5);
+        }
+        ds_generator_destroy(&generator);
+        free(all);
+        parity_close(&p);
+    }
+}
+
+static void bad_calls(void **state)
+{
+    ds_ctx *ctx = *state;
+    parity_case p;
+    ds_generator *generator = NULL;
+    const ds_sampling greedy = {0};
+    const uint32_t outside = 100000;
+    uint32_t id = 0;
+    parity_open(ctx, "llama3", &p);
+    const ds_generator_params params = {.model = p.model, .weights = p.folder, .max_length = 3};
+    CHECK_OK(ctx, ds_generator_create(ctx, &params, &generator));
+    CHECK_FAILS(ctx, ds_generator_next(generator, &greedy, &id), DS_ERR_STATE, "prompt");
+    CHECK_FAILS(ctx, ds_generator_prompt(generator, &outside, 1), DS_ERR_ARG, "100000");
+    CHECK_FAILS(ctx, ds_generator_prompt(generator, &outside, 4), DS_ERR_LIMIT, "3");
+    id = 1;
+    CHECK_OK(ctx, ds_generator_prompt(generator, &id, 1));
+    CHECK_OK(ctx, ds_generator_next(generator, &greedy, &id));
+    CHECK_OK(ctx, ds_generator_next(generator, &greedy, &id));
+    CHECK_FAILS(ctx, ds_generator_next(generator, &greedy, &id), DS_ERR_LIMIT, "3 positions");
+    ds_generator_destroy(&generator);
+    parity_close(&p);
+}
+
+/* Shares of draws follow the probabilities that temperature, top-k and top-p leave. */
+static void sampler_shares(void **state)
+{
+    enum { N = 5, DRAWS = 20000 };
+    static const float logits[N] = {0.0f, 2.0f, 1.0f, -1.0f, 1.5f};
+    static const struct {
+        ds_sampling sampling;
+        bool kept[N];
+    } cases[] = {
+        {{.temperature = 1.0, .seed = 1}, {true, true, true, true, true}},
+        {{.temperature = 2.0, .top_k = 3, .seed = 2}, {false, true, true, false, true}},
+        {{.temperature = 1.0, .top_p = 0.6, .seed = 3}, {false, true, false, false, true}},
+        {{.temperature = 1.0, .top_k = 4, .top_p = 0.5, .seed = 4},
+         {false, true, false, false, true}},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; ++c) {
+        int hits[N] = {0};
+        uint32_t order[N];
+        float weight[N];
+        double total = 0.0;
+        for (int i = 0; i < N; ++i) {
+            total += cases[c].kept[i] ? exp(logits[i] / cases[c].sampling.temperature) : 0.0;
+        }
+        for (uint64_t draw = 0; draw < DRAWS; ++draw) {
+            uint32_t id = 0;
+            CHECK_OK(*state,
+                     dsi_sample(*state, logits, N, &cases[c].sampling, draw, order, weight, &id));
+            hits[id] += 1;
+        }
+        for (int i = 0; i < N; ++i) {
+            const double p = exp(logits[i] / cases[c].sampling.temperature) / total;
+            const double share = (double)hits[i] / DRAWS;
+            assert_true(fabs(share - (cases[c].kept[i] ? p : 0.0)) < 0.015);
+        }
+    }
+}
+
+static int make_ctx(void **state)
+{
+    ds_ctx *ctx = NULL;
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    *state = ctx;
+    return 0;
+}
+
+static int drop_ctx(void **state)
+{
+    ds_ctx *ctx = *state;
+    ds_ctx_destroy(&ctx);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(greedy_like_transformers),
+        cmocka_unit_test(pieces_agree),
+        cmocka_unit_test(bad_calls),
+        cmocka_unit_test(sampler_shares),
+    };
+    return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
+}

@@ -1,0 +1,220 @@
+/* plan/: the checker refuses plans that are broken on purpose, equal graphs give equal digests,
+ * graph text says what is there, and the memory pass packs without overlap. */
+#include "accel/cpu/registry.h"
+#include "common/check.h"
+#include "op/ops.h"
+#include "pass/memory.h"
+#include "plan/plan.h"
+
+#include <deepspeed/nn.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* y = tanh(x·Wᵀ) · V ᵀ with a residual: a few steps, scratch and reuse. */
+static ds_graph *small_graph(ds_ctx *ctx, ds_cells **cells_out)
+{
+    const ds_trace trace = {.mode = DS_TRACE_EVAL, .dtype = DS_DTYPE_F32, .batch = 1};
+    ds_graph *graph = NULL;
+    ds_nn *nn = NULL;
+    CHECK_OK(ctx, ds_cells_create(ctx, 64, cells_out));
+    CHECK_OK(ctx, ds_graph_create(ctx, *cells_out, &graph));
+    CHECK_OK(ctx, ds_nn_create(graph, &trace, &nn));
+    ds_value x = ds_nn_input(nn, "x", DS_DTYPE_F32, ds_shape_2d(8, 16));
+    for (int i = 0; i < 4; ++i) {
+        ds_nn_push(nn, "layers.%d", i);
+        const ds_value h = ds_nn_apply(nn, &dsi_op_tanh, NULL, &x, 1);
+        const ds_value y = ds_nn_linear(nn, "fc", h, &(ds_linear_params){.n_out = 16});
+        x = ds_nn_add(nn, x, ds_nn_softmax(nn, y));
+        ds_nn_pop(nn);
+    }
+    ds_nn_output(nn, "y", x);
+    CHECK_OK(ctx, ds_nn_status(nn));
+    ds_nn_destroy(&nn);
+    CHECK_OK(ctx, dsi_graph_check(graph));
+    return graph;
+}
+
+static const dsi_plan_env reference = {
+    .n_threads = 1, .isa = DS_ISA_REF, .choose = dsi_cpu_kernel_choose};
+
+static void expect_broken(ds_ctx *ctx, const dsi_plan *plan, const char *what)
+{
+    CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, what);
+}
+
+static void checker_refuses(void **state)
+{
+    ds_ctx *ctx = *state;
+    ds_cells *cells = NULL;
+    dsi_plan *plan = NULL;
+    ds_graph *graph = small_graph(ctx, &cells);
+    CHECK_OK(ctx, dsi_plan_build(graph, &reference, &plan));
+    CHECK_OK(ctx, dsi_plan_check(plan));
+    dsi_ref *first_out = &plan->refs[plan->steps[0].out_at];
+    const size_t offset = first_out->offset;
+    first_out->offset = plan->arena_bytes; /* outside of the arena */
+    expect_broken(ctx, plan, "invariant 2");
+    first_out->offset = offset + 4096 < plan->arena_bytes ? offset + 64 : offset - 64;
+    expect_broken(ctx, plan, "invariant");
+    first_out->offset = offset;
+    CHECK_OK(ctx, dsi_plan_check(plan));
+    const ds_phase phase = plan->steps[1].phase;
+    plan->steps[1].phase = DS_PHASE_UPDATE;
+    expect_broken(ctx, plan, "invariant 1");
+    plan->steps[1].phase = phase;
+    dsi_step *last = &plan->steps[plan->n_steps - 1];
+    for (uint32_t s = 0; s + 1 < plan->n_steps; ++s) { /* scratch over a live input */
+        const dsi_ref *in = &plan->refs[last->in_at];
+        last->work_offset = in->offset;
+        last->work_bytes = 64;
+    }
+    expect_broken(ctx, plan, "invariant 5");
+    last->work_bytes = 0;
+    CHECK_OK(ctx, dsi_plan_check(plan));
+    dsi_ref *output = &plan->outputs[0].ref;
+    output->offset += 64; /* the named output is not there */
+    expect_broken(ctx, plan, "invariant 6");
+    dsi_plan_destroy(&plan);
+    ds_graph_destroy(&graph);
+    ds_cells_destroy(&cells);
+}
+
+/* Every operand moved onto every other place is either refused or the same plan. */
+static void checker_finds_each_overlap(void **state)
+{
+    ds_ctx *ctx = *state;
+    ds_cells *cells = NULL;
+    dsi_plan *plan = NULL;
+    ds_graph *graph = small_graph(ctx, &cells);
+    dsi_plan_env env = reference;
+    env.no_reuse = true;
+    CHECK_OK(ctx, dsi_plan_build(graph, &env, &plan));
+    uint32_t n_refused = 0;
+    for (uint32_t s = 0; s + 1 < plan->n_steps; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        dsi_ref *out = &plan->refs[step->out_at];
+        const dsi_ref *other = &plan->refs[plan->steps[s + 1].out_at];
+        const size_t offset = out->offset;
+        if (out->space != DSI_SPACE_ARENA || other->space != DSI_SPACE_ARENA) {
+            continue;
+        }
+        out->offset = other->offset;
+        n_refused += dsi_plan_check(plan) < 0 ? 1 : 0;
+        out->offset = offset;
+        CHECK_OK(ctx, dsi_plan_check(plan));
+    }
+    assert_true(n_refused >= 8);
+    dsi_plan_destroy(&plan);
+    ds_graph_destroy(&graph);
+    ds_cells_destroy(&cells);
+}
+
+static void equal_graphs_equal_digests(void **state)
+{
+    ds_ctx *ctx = *state;
+    uint64_t digests[3];
+    for (int i = 0; i < 3; ++i) {
+        ds_cells *cells = NULL;
+        dsi_plan *plan = NULL;
+        char *text = NULL;
+        ds_graph *graph = small_graph(ctx, &cells);
+        dsi_plan_env env = reference;
+        env.n_threads = i == 2 ? 2 : 1;
+        CHECK_OK(ctx, dsi_plan_build(graph, &env, &plan));
+        CHECK_OK(ctx, dsi_plan_digest(plan, &digests[i]));
+        CHECK_OK(ctx, dsi_plan_print(plan, &text));
+        assert_non_null(strstr(text, "layers.3"));
+        free(text);
+        CHECK_OK(ctx, ds_graph_print(graph, &text));
+        assert_non_null(strstr(text, "\"layers.0.fc.weight\"@param"));
+        free(text);
+        dsi_plan_destroy(&plan);
+        ds_graph_destroy(&graph);
+        ds_cells_destroy(&cells);
+    }
+    assert_true(digests[0] == digests[1]);
+    assert_true(digests[0] != digests[2]); /* threads shape the work: part of the digest */
+}
+
+/* Random intervals: no two that meet in time share bytes; reuse needs less than no reuse. */
+static void memory_never_overlaps(void **state)
+{
+    enum { N = 200 };
+    dsi_memory_item items[N];
+    uint64_t seed = 12345;
+    for (int round = 0; round < 20; ++round) {
+        size_t total = 0;
+        size_t sum = 0;
+        for (int i = 0; i < N; ++i) {
+            seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+            const uint32_t first = (uint32_t)(seed >> 40) % 100;
+            items[i] = (dsi_memory_item){.bytes = (size_t)(seed >> 20) % 5000,
+                                         .first = first,
+                                         .last = first + (uint32_t)(seed >> 50) % 20};
+            sum += items[i].bytes;
+        }
+        CHECK_OK(*state, dsi_memory_assign(*state, items, N, true, &total));
+        assert_true(total < sum / 2);
+        for (int i = 0; i < N; ++i) {
+            assert_true(items[i].offset + items[i].bytes <= total);
+            for (int j = 0; j < i; ++j) {
+                const bool in_time =
+                    items[i].first <= items[j].last && items[j].first <= items[i].last;
+                const bool in_space = items[i].offset < items[j].offset + items[j].bytes &&
+                                      items[j].offset < items[i].offset + items[i].bytes;
+                assert_false(in_time && in_space);
+            }
+        }
+    }
+}
+
+/* A version of a cell that was overwritten cannot be read any more. */
+static void old_versions_are_refused(void **state)
+{
+    ds_ctx *ctx = *state;
+    ds_cells *cells = NULL;
+    ds_graph *graph = NULL;
+    ds_cell cell = DS_NONE;
+    ds_value v = DS_NONE;
+    ds_value out[DS_MAX_OUT];
+    const ds_cell_info info = {
+        .name = "c", .kind = DS_CELL_STATE, .meta = {DS_DTYPE_F32, ds_shape_1d(4)}, .of = DS_NONE};
+    CHECK_OK(ctx, ds_cells_create(ctx, 4, &cells));
+    CHECK_OK(ctx, ds_cells_add(cells, &info, &cell));
+    CHECK_FAILS(ctx, ds_cells_add(cells, &info, &cell), DS_ERR_ARG, "two state cells named c");
+    CHECK_OK(ctx, ds_graph_create(ctx, cells, &graph));
+    CHECK_OK(ctx, ds_graph_read(graph, cell, &v));
+    const ds_value in[2] = {v, v};
+    CHECK_OK(ctx, ds_graph_apply(graph, &dsi_op_accumulate, NULL, in, 2, out));
+    CHECK_FAILS(ctx, ds_graph_apply(graph, &dsi_op_neg, NULL, &v, 1, out), DS_ERR_GRAPH,
+                "old version of cell c");
+    ds_graph_destroy(&graph);
+    ds_cells_destroy(&cells);
+}
+
+static int make_ctx(void **state)
+{
+    ds_ctx *ctx = NULL;
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    *state = ctx;
+    return 0;
+}
+
+static int drop_ctx(void **state)
+{
+    ds_ctx *ctx = *state;
+    ds_ctx_destroy(&ctx);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(checker_refuses),
+        cmocka_unit_test(checker_finds_each_overlap),
+        cmocka_unit_test(equal_graphs_equal_digests),
+        cmocka_unit_test(memory_never_overlaps),
+        cmocka_unit_test(old_versions_are_refused),
+    };
+    return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
+}
