@@ -87,7 +87,7 @@ const ds_op dsi_op_sum_parts = {
     .name = "sum_parts",
     .doc =
         "1 to 16 f64 (2) made by sum_squares or sum_parts with one top → f64 (2): their exact sum, "
-        "for at most 2^17 parts in all.",
+        "for at most 2^19 parts in all.",
     .n_in_min = 1,
     .n_in_max = DS_MAX_IN,
     .n_out = 1,

@@ -125,8 +125,8 @@ typedef struct dsi_attention_attrs {
 /* attention: q (B,Tq,H·D) | packed, k (B,Tk,KV·D), v (B,Tk,KV·D), [first i32 (B,Tq): lowest visible
  * key of each query: document mask], [offset i32 (B): query i stands at position offset[b]+i among
  * the keys: generation with a KV cell; absent: 0], [rng i64 (4)] → y (B,Tq,H·D), lse f32 (B,H,Tq).
- * Key j is visible from query position p when j ≤ p, p-j < window, j ≥ first. Never Tq×Tk in
- * memory.
+ * Key j is visible from position p when j ≤ p (if causal), p-j < window, j ≥ first. Never Tq×Tk in
+ * memory. Dropout: element ((g·H + h)·Tq + i)·Tk + j of g = rng[2]+b, kept as in dropout below.
  */
 extern const ds_op dsi_op_attention;
 /* attention_backward: dy, q | packed, k, v, y, lse, [first], [rng] → dq | dpacked, dk, dv; same
@@ -235,17 +235,17 @@ extern const ds_op dsi_op_abs_max;
 /* max_of: 1..16 f32 () → f32 (): NaN-propagating maximum. Chained for more. */
 extern const ds_op dsi_op_max_of;
 /* sum_squares: x, top f32 () (largest magnitude of all tensors) → f64 (2): the sum of x² as an
- * exact pair. Let top < 2^(m+1), E = 2m+2, coarse grid g1 = 2^(E-15), fine grid g2 = g1·2^-36. Each
- * square (exact in double) is rounded to nearest even on g2; S, the sum of the rounded squares, is
- * exact; the pair is (S - r, r) with r in [0,g1) and S - r a multiple of g1, which is unique. So
- * any split and any order give the same bits. (After Demmel and Nguyen, "Fast reproducible
- * floating-point summation", ARITH 2013.) Holds for up to 2^38 elements; rounding errs by at most
- * 2^-50·top² an element. A kernel splits a square t into h = (t + 1.5·2^52·g1) - 1.5·2^52·g1 and l
- * = t - h, rounds l the same way on g2, sums h and l apart, and moves floor(l/g1)·g1 from the low
- * to the high sum at least every 2^16 additions. Denormal x count as 0. Both are 0 when top is 0 or
- * not finite. */
+ * exact pair, by base/exact_sum.h. Let top < 2^E, coarse grid q1 = 2^(2E-17), fine grid q2 =
+ * q1·2^-34. A square (exact in double) is rounded to nearest even on q2; S, the sum of the rounded
+ * squares, is exact; the pair is (S - r, r) with r in [0,q1) and S - r a multiple of q1, which is
+ * unique. So any split and any order give the same bits. (After Demmel and Nguyen, "Fast
+ * reproducible floating-point summation", ARITH 2013.) Holds for up to 2^36 elements; rounding errs
+ * by at most q2/2 = 2^(2E-52) an element. A kernel sums the parts on the two grids apart and moves
+ * floor(low/q1)·q1 from the low to the high sum at least every 2^19 additions. Subnormal x count as
+ * 0, since kernels run with FTZ and DAZ set. Both members are 0 when top is 0 or not finite:
+ * whoever asks looks at top first. */
 extern const ds_op dsi_op_sum_squares;
-/* sum_parts: 1..16 f64 (2) → f64 (2): both members added, exact for up to 2^17 parts in all. The
+/* sum_parts: 1..16 f64 (2) → f64 (2): both members added, exact for up to 2^19 parts in all. The
  * number itself, high + low rounded once, is independent of how parts were split. */
 extern const ds_op dsi_op_sum_parts;
 typedef struct dsi_clip_attrs {
