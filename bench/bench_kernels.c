@@ -2,8 +2,9 @@
  * tokens), against copying as many bytes.
  *
  * usage: bench_kernels [threads] [part of an operator's name]
- * Each line: milliseconds and GB/s (operands once) with operands in cache (one set, repeated) and
- * from memory (sets in turn, 1 GB in all), and the latter as a share of a copy's rate. Medians.
+ * Each line: milliseconds and GB/s (operands once) with operands in cache (right after another run)
+ * and from memory (sets in turn, 1 GB in all), the rate of a copy of as many bytes from memory, and
+ * the kernel's share of it. The three alternate; medians.
  */
 #include "accel/cpu/registry.h"
 #include "base/clock.h"
@@ -16,7 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { MOST = 8, MOST_SETS = 64, ROUNDS = 15 };
+enum { MOST = 8, MOST_SETS = 64, ROUNDS = 33 };
 
 typedef struct bench_case {
     const char *op;
@@ -107,35 +108,62 @@ static int compare_times(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double time_sets(const ds_kernel *kernel, ds_kernel_call *call, const operand_set *sets,
-                        size_t n_sets)
+/* The peer: copies as many bytes as a case moves, from and to fresh parts of two large arrays, by
+ * the same pool with the same prefetch. */
+typedef struct copy_peer {
+    char *from, *to;
+    size_t bytes, at; /* of each array; where the next copy starts */
+    const ds_kernel *kernel;
+} copy_peer;
+
+enum { PEER_BYTES = 512 << 20 };
+
+static double time_copy(ds_ctx *ctx, copy_peer *peer, size_t moved)
 {
-    double times[ROUNDS + 2];
-    for (int r = 0; r < ROUNDS + 2; ++r) {
-        const double start = dsi_clock_seconds();
-        for (size_t s = 0; s < n_sets; ++s) {
-            call->in = sets[s].in;
-            call->out = sets[s].out;
-            if (kernel->run(call) < 0) {
-                (void)fprintf(stderr, "%s: %s\n", kernel->op, ds_ctx_error(call->ctx));
-                exit(1);
-            }
-        }
-        times[r] = (dsi_clock_seconds() - start) / (double)n_sets;
+    static const ds_op cast = {.version = DS_OP_VERSION, .name = "cast"};
+    static const dsi_cast_attrs attrs = {DS_DTYPE_BF16};
+    const size_t half = moved / 2 < peer->bytes ? (moved / 2 + 63) / 64 * 64 : peer->bytes;
+    if (peer->at + half > peer->bytes) {
+        peer->at = 0;
     }
-    qsort(times + 2, ROUNDS, sizeof *times, compare_times);
-    return times[2 + ROUNDS / 2];
+    const ds_meta meta = {DS_DTYPE_BF16, ds_shape_1d((int64_t)(half / 2))};
+    const ds_tensor in = {peer->from + peer->at, meta};
+    const ds_tensor out = {peer->to + peer->at, meta};
+    const ds_kernel_sig sig = {&cast, &attrs, 1, 1, &meta, &meta, ds_ctx_n_threads(ctx)};
+    const ds_kernel_call call = {ctx, &sig, &in, &out, NULL};
+    peer->kernel = dsi_cpu_kernel_choose(&sig, DS_ISA_AVX512);
+    peer->at += half;
+    const double start = dsi_clock_seconds();
+    (void)peer->kernel->run(&call);
+    return (dsi_clock_seconds() - start) * (double)moved / (double)(2 * half);
 }
 
-static double bench(ds_ctx *ctx, const bench_case *c, ds_isa cap, double copy_rate)
+static double time_run(const ds_kernel *kernel, ds_kernel_call *call, const operand_set *set)
+{
+    call->in = set->in;
+    call->out = set->out;
+    const double start = dsi_clock_seconds();
+    if (kernel->run(call) < 0) {
+        (void)fprintf(stderr, "%s: %s\n", kernel->op, ds_ctx_error(call->ctx));
+        exit(1);
+    }
+    return dsi_clock_seconds() - start;
+}
+
+static double median(double *times, size_t n)
+{
+    qsort(times, n, sizeof *times, compare_times);
+    return times[n / 2];
+}
+
+/* One line. Rounds alternate: the kernel on a set that is in cache, on the next set from memory,
+ * and the copy. */
+static void bench(ds_ctx *ctx, const bench_case *c, ds_isa cap, copy_peer *peer)
 {
     const ds_op op = {.version = DS_OP_VERSION, .name = c->op};
     const ds_kernel_sig sig = {&op,   c->attrs, count_metas(c->in),   count_metas(c->out),
                                c->in, c->out,   ds_ctx_n_threads(ctx)};
     const ds_kernel *kernel = dsi_cpu_kernel_choose(&sig, cap);
-    if (kernel == NULL) {
-        return 0.0;
-    }
     const size_t bytes = bytes_of(c);
     const size_t wanted = ((size_t)1 << 30) / bytes;
     const size_t n_sets = wanted < 2 ? 2 : wanted > MOST_SETS ? MOST_SETS : wanted;
@@ -146,23 +174,30 @@ static double bench(ds_ctx *ctx, const bench_case *c, ds_isa cap, double copy_ra
     const size_t work_bytes = kernel->work_bytes != NULL ? kernel->work_bytes(&sig) : 0;
     void *work = aligned_alloc(64, (work_bytes + 127) / 64 * 64);
     ds_kernel_call call = {ctx, &sig, NULL, NULL, work};
-    const double hot = time_sets(kernel, &call, sets, 1);
-    const double cold = time_sets(kernel, &call, sets, n_sets);
-    const double rate = (double)bytes * 1e-9 / cold;
-    char text[64];
-    (void)printf("%-20s %-7s %-20s %8.3f %7.1f %8.3f %7.1f", c->op, kernel->name,
-                 ds_meta_text(c->in[0], text, sizeof text), hot * 1e3, (double)bytes * 1e-9 / hot,
-                 cold * 1e3, rate);
-    if (copy_rate > 0.0) {
-        (void)printf(" %6.0f%%", 100.0 * rate / copy_rate);
+    double hot[ROUNDS];
+    double cold[ROUNDS];
+    double copy[ROUNDS];
+    for (size_t s = 0; s < n_sets; ++s) {
+        (void)time_run(kernel, &call, &sets[s]);
     }
-    (void)printf("\n");
+    for (size_t r = 0; r < ROUNDS; ++r) {
+        cold[r] = time_run(kernel, &call, &sets[r % n_sets]);
+        hot[r] = time_run(kernel, &call, &sets[r % n_sets]);
+        copy[r] = time_copy(ctx, peer, bytes);
+    }
+    const double t_hot = median(hot, ROUNDS);
+    const double t_cold = median(cold, ROUNDS);
+    const double t_copy = median(copy, ROUNDS);
+    const double gigabytes = (double)bytes * 1e-9;
+    char text[64];
+    (void)printf("%-20s %-7s %-20s %8.3f %7.1f %8.3f %7.1f %7.1f %6.0f%%\n", c->op, kernel->name,
+                 ds_meta_text(c->in[0], text, sizeof text), t_hot * 1e3, gigabytes / t_hot,
+                 t_cold * 1e3, gigabytes / t_cold, gigabytes / t_copy, 100.0 * t_copy / t_cold);
     (void)fflush(stdout);
     for (size_t s = 0; s < n_sets; ++s) {
         free_operands(c, &sets[s]);
     }
     free(work);
-    return rate;
 }
 
 #define B(...)                                                                                     \
@@ -227,7 +262,7 @@ static const dsi_optim_attrs optim = {.eps = 1e-8, .adamw = 1, .max_coeff = 10, 
     }
 
 static const bench_case cases[] = {
-    {"cast", &to_bf16, {B(MAT(3072))}, {B(MAT(3072))}, {0}}, /* the copy */
+    {"cast", &to_bf16, {B(MAT(3072))}, {B(MAT(3072))}, {0}},
     {"layer_norm",
      &norm,
      {B(MAT(768)), B(VEC(768)), B(VEC(768))},
@@ -299,16 +334,20 @@ int main(int argc, char **argv)
     if (ds_ctx_create(&params, &ctx) != DS_OK) {
         return 1;
     }
-    (void)printf("%u threads, medians of %d\n%-20s %-7s %-20s %8s %7s %8s %7s %7s\n",
+    (void)printf("%u threads, medians of %d\n%-20s %-7s %-20s %8s %7s %8s %7s %7s %7s\n",
                  ds_ctx_n_threads(ctx), ROUNDS, "operator", "kernel", "first operand", "cache ms",
-                 "GB/s", "mem ms", "GB/s", "of copy");
-    const double copy_rate = bench(ctx, &cases[0], DS_ISA_AVX512, 0.0);
-    for (size_t i = 1; i < sizeof cases / sizeof cases[0]; ++i) {
+                 "GB/s", "mem ms", "GB/s", "copy", "of copy");
+    const ds_meta peer_meta = {DS_DTYPE_BF16, {1, {PEER_BYTES / 2}}};
+    copy_peer peer = {allocate(peer_meta, 1).data, allocate(peer_meta, 2).data, PEER_BYTES, 0,
+                      NULL};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         if (strstr(cases[i].op, wanted) != NULL) {
-            (void)bench(ctx, &cases[i], DS_ISA_AVX512, copy_rate);
-            (void)bench(ctx, &cases[i], DS_ISA_AVX2, copy_rate);
+            bench(ctx, &cases[i], DS_ISA_AVX512, &peer);
+            bench(ctx, &cases[i], DS_ISA_AVX2, &peer);
         }
     }
+    free(peer.from);
+    free(peer.to);
     ds_ctx_destroy(&ctx);
     return 0;
 }
