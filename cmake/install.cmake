@@ -16,6 +16,8 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/deepspeedConfigVersion.cm
   COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/deepspeedConfig.cmake ${PROJECT_BINARY_DIR}/deepspeedConfigVersion.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/deepspeed)
+# From the folder of the .pc file back to the prefix, so that the tree may be moved.
+file(RELATIVE_PATH DS_PC_TO_PREFIX /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
 configure_file(cmake/deepspeed.pc.in ${PROJECT_BINARY_DIR}/deepspeed.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/deepspeed.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 foreach(source ${DS_TOOLS})

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# labels: tree
+# An installed tree: C and C++ programs build against it by pkg-config and by find_package.
+set -euo pipefail
+build=$1
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cmake --install "$build" --prefix "$scratch/usr" > "$scratch/log"
+cat > "$scratch/use.c" << 'EOF'
+#include <deepspeed/chat.h>
+#include <deepspeed/checkpoint.h>
+#include <deepspeed/data.h>
+#include <deepspeed/engine.h>
+#include <deepspeed/hf_export.h>
+#include <deepspeed/infer.h>
+#include <deepspeed/monitor.h>
+#include <deepspeed/safetensors.h>
+#include <stdio.h>
+int main(void)
+{
+    ds_ctx *ctx = NULL;
+    if (ds_ctx_create(NULL, &ctx) < 0) {
+        return 1;
+    }
+    printf("%s %u\n", ds_status_text(DS_OK), ds_ctx_n_threads(ctx));
+    ds_ctx_destroy(&ctx);
+    return 0;
+}
+EOF
+PKG_CONFIG_PATH=$(dirname "$(find "$scratch/usr" -name deepspeed.pc)")
+export PKG_CONFIG_PATH
+libs=$(pkg-config --variable=libdir deepspeed)
+# shellcheck disable=SC2046
+cc -std=c11 -Wall -Wextra -Werror "$scratch/use.c" $(pkg-config --cflags --libs deepspeed) -o "$scratch/c"
+# shellcheck disable=SC2046
+c++ -std=c++17 -Wall -Wextra -Werror -x c++ "$scratch/use.c" $(pkg-config --cflags --libs deepspeed) -o "$scratch/cpp"
+LD_LIBRARY_PATH=$libs "$scratch/c" | grep -q '^success'
+LD_LIBRARY_PATH=$libs "$scratch/cpp" | grep -q '^success'
+mkdir "$scratch/app"
+cat > "$scratch/app/CMakeLists.txt" << 'EOF'
+cmake_minimum_required(VERSION 3.25)
+project(app C)
+find_package(deepspeed 0.1 REQUIRED)
+add_executable(app ../use.c)
+target_link_libraries(app PRIVATE deepspeed::deepspeed)
+EOF
+cmake -S "$scratch/app" -B "$scratch/app/build" -DCMAKE_PREFIX_PATH="$scratch/usr" > "$scratch/log"
+cmake --build "$scratch/app/build" > "$scratch/log"
+"$scratch/app/build/app" | grep -q '^success'
+for page in ds_train ds_generate ds_config ds_data ds_checkpoint; do
+    [ -s "$scratch/usr/share/man/man1/$page.1" ] && [ -x "$scratch/usr/bin/$page" ]
+done
