@@ -8,6 +8,13 @@ function(ds_labels name source)
     set_tests_properties(${name} PROPERTIES LABELS "${words}")
   endif()
 endfunction()
+# Sanitizers slow tests down by an order of magnitude.
+set(DS_TEST_TIMEOUT ${DS_TEST_TIMEOUT})
+set(DS_SHELL_TEST_TIMEOUT 300)
+if(DS_SANITIZE)
+  set(DS_TEST_TIMEOUT 1200)
+  set(DS_SHELL_TEST_TIMEOUT 1200)
+endif()
 # One test = one file test/<layer>/test_*.c = one program. Found by folder; no list to keep.
 enable_testing()
 file(GLOB_RECURSE DS_TESTS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/test_*.c)
@@ -32,7 +39,7 @@ foreach(source ${DS_TESTS})
   target_link_libraries(${name} PRIVATE ds_test_common)
   target_compile_definitions(${name} PRIVATE DS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" DS_BINARY_DIR="${PROJECT_BINARY_DIR}")
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 120)
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${DS_TEST_TIMEOUT})
   ds_labels(${name} ${source})
 endforeach()
 # Shell tests: test/<layer>/test_*.sh get the folder of built programs as their argument.
@@ -40,7 +47,7 @@ file(GLOB_RECURSE DS_SHELL_TESTS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/te
 foreach(source ${DS_SHELL_TESTS})
   get_filename_component(name ${source} NAME_WE)
   add_test(NAME ${name} COMMAND bash ${source} ${PROJECT_BINARY_DIR})
-  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${DS_SHELL_TEST_TIMEOUT}
     ENVIRONMENT "DS_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
   ds_labels(${name} ${source})
 endforeach()

@@ -753,7 +753,9 @@ int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "write") == 0) {
         void *ctx = NULL;
-        return set_up(&ctx) < 0 || save(ctx, argv[2], "step2", 2) < 0;
+        const bool failed = set_up(&ctx) < 0 || save(ctx, argv[2], "step2", 2) < 0;
+        (void)tear_down(&ctx);
+        return failed;
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(saves_and_loads),
