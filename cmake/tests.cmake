@@ -9,7 +9,7 @@ function(ds_labels name source)
   endif()
 endfunction()
 # Sanitizers slow tests down by an order of magnitude.
-set(DS_TEST_TIMEOUT ${DS_TEST_TIMEOUT})
+set(DS_TEST_TIMEOUT 120)
 set(DS_SHELL_TEST_TIMEOUT 300)
 if(DS_SANITIZE)
   set(DS_TEST_TIMEOUT 1200)
