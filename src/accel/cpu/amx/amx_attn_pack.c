@@ -8,7 +8,7 @@ static __mmask32 first_halves(int64_t n)
 
 static __mmask16 first_words(int64_t n)
 {
-    return n >= 16 ? (__mmask16)0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1u);
+    return (__mmask16)(first_halves(n) & 0xffffu);
 }
 
 /* Rows ahead of their use: a head's rows are far apart, which hardware does not foresee. */
