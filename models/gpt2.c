@@ -118,25 +118,6 @@ static ds_value mlp(ds_nn *nn, const gpt2_config *c, ds_value x)
     return ds_nn_dropout(nn, out, c->resid_pdrop);
 }
 
-/* The head: loss against targets, or logits of one row a sequence. */
-static void head(ds_nn *nn, const gpt2_config *c, ds_value x, ds_value embedding)
-{
-    const ds_trace *t = ds_nn_trace(nn);
-    const ds_value weight =
-        c->tied ? embedding
-                : ds_nn_param_at(nn, "lm_head.weight", ds_shape_2d(c->vocab_size, c->n_embd),
-                                 (ds_init){DS_INIT_NORMAL, c->initializer_range}, false);
-    if (t->mode == DS_TRACE_GENERATE) {
-        const ds_value last = ds_nn_input(nn, "last", DS_DTYPE_I32, ds_shape_1d(t->batch));
-        ds_nn_output(nn, "logits",
-                     ds_nn_matmul(nn, ds_nn_take_rows(nn, x, last), weight, false, DS_DTYPE_F32));
-        return;
-    }
-    const ds_value targets =
-        ds_nn_input(nn, "targets", DS_DTYPE_I32, ds_shape_2d(t->batch, t->seq_length));
-    (void)ds_nn_linear_cross_entropy(nn, x, weight, targets);
-}
-
 static void gpt2_trace(ds_nn *nn, const void *opaque)
 {
     const gpt2_config *c = opaque;
@@ -169,7 +150,7 @@ static void gpt2_trace(ds_nn *nn, const void *opaque)
     }
     x = ds_nn_layer_norm(nn, "ln_f", x, c->layer_norm_epsilon, true);
     ds_nn_pop(nn);
-    head(nn, c, x, wte);
+    ds_model_head(nn, x, c->tied ? wte : DS_NONE, c->vocab_size, c->initializer_range);
 }
 
 const ds_family ds_family_gpt2 = {

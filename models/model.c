@@ -157,6 +157,25 @@ done:
     return DS_OK;
 }
 
+void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, int64_t vocab_size, double init_std)
+{
+    const ds_trace *t = ds_nn_trace(nn);
+    const int64_t width = ds_shape_last(ds_nn_meta(nn, x).shape);
+    const ds_value weight =
+        embedding != DS_NONE ? embedding
+                             : ds_nn_param_at(nn, "lm_head.weight", ds_shape_2d(vocab_size, width),
+                                              (ds_init){DS_INIT_NORMAL, init_std}, false);
+    if (t->mode == DS_TRACE_GENERATE) {
+        const ds_value last = ds_nn_input(nn, "last", DS_DTYPE_I32, ds_shape_1d(t->batch));
+        ds_nn_output(nn, "logits",
+                     ds_nn_matmul(nn, ds_nn_take_rows(nn, x, last), weight, false, DS_DTYPE_F32));
+        return;
+    }
+    const ds_value targets =
+        ds_nn_input(nn, "targets", DS_DTYPE_I32, ds_shape_2d(t->batch, t->seq_length));
+    (void)ds_nn_linear_cross_entropy(nn, x, weight, targets);
+}
+
 ds_status ds_model_custom(ds_ctx *ctx, const ds_model_info *info, ds_model_fn trace,
                           const void *config, ds_model **model_out)
 {

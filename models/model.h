@@ -17,6 +17,11 @@ typedef struct ds_family {
 extern const ds_family ds_family_gpt2;
 extern const ds_family ds_family_llama;
 
+/* The end of every language model, x (B,T,C): the loss against the input `targets`, or, in
+ * GENERATE, the logits of row `last` of each sequence. embedding: the tied projection (V,C);
+ * DS_NONE: a parameter lm_head.weight of its own. */
+void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, int64_t vocab_size, double init_std);
+
 /* Typed reads with defaults; ERR_FORMAT names the key and what was found. A null counts as absent.
  */
 ds_status ds_model_int(ds_ctx *ctx, const json_t *json, const char *key, int64_t fallback,
