@@ -144,7 +144,7 @@ int main(int argc, char **argv)
             opt.dtype = ds_dtype_from_name(argv[++i]);
         } else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc) {
             params.n_threads = (uint32_t)strtoul(argv[++i], NULL, 10);
-        } else if (argv[i][0] != '-' && dsi_op_find(argv[i]) != NULL) {
+        } else if (argv[i][0] != '-' && ds_op_find(argv[i]) != NULL) {
             opt.op = argv[i];
         } else {
             (void)fprintf(stderr, "bench_op: \"%s\" is no option and no operator\n", argv[i]);

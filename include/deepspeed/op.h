@@ -84,6 +84,11 @@ struct ds_op {
         *kernels; /* of a custom op: NULL-terminated; NULL for built-ins */
 };
 
+/* A built-in operator by name, e.g. for the gradient rule of a custom one: "add", "sub", "mul",
+ * "div", "neg", "exp", "log", "sqrt", "tanh", "sigmoid", "relu", "square" and others that have no
+ * attributes. Its doc says its operands. NULL when there is none of that name. Any thread. */
+DS_API const ds_op *ds_op_find(const char *name);
+
 /* Instruction sets, each including those before it. */
 typedef enum ds_isa { DS_ISA_REF, DS_ISA_AVX2, DS_ISA_AVX512, DS_ISA_AMX, DS_ISA_COUNT } ds_isa;
 DS_API const char *ds_isa_name(ds_isa isa);

@@ -76,7 +76,7 @@ const ds_op *const *dsi_op_all(void)
     return all;
 }
 
-const ds_op *dsi_op_find(const char *name)
+const ds_op *ds_op_find(const char *name)
 {
     for (uint32_t i = 0; all[i] != NULL; ++i) {
         if (strcmp(all[i]->name, name) == 0) {

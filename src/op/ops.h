@@ -11,9 +11,7 @@
 
 #include <deepspeed/op.h>
 
-/* Every built-in operator, for lookup by name. NULL when unknown. */
-const ds_op *dsi_op_find(const char *name);
-/* All of them, NULL-terminated. */
+/* Every built-in operator, NULL-terminated; by name: ds_op_find(). */
 const ds_op *const *dsi_op_all(void);
 
 /* ---- linear.c ------------------------------------------------------------------------------ */

@@ -101,7 +101,7 @@ static void steps_equal_double_precision(void **state)
                            s == 0 ? " -" : "", g.n);
         }
         const op_case c = {
-            .op = dsi_op_find(op), .label = g.head.word[1], .in = in, .attrs = &g.attrs};
+            .op = ds_op_find(op), .label = g.head.word[1], .in = in, .attrs = &g.attrs};
         op_operands o;
         CHECK_OK(ctx, op_operands_create(ctx, &c, DS_DTYPE_F32, &o));
         for (uint32_t k = 0;; ++k) {
@@ -130,7 +130,7 @@ static void zero_learning_rate_changes_no_parameter(void **state)
         .eps = 1e-8, .adamw = 1, .max_coeff = 10.0, .min_coeff = 0.01};
     for (uint32_t i = 0; i < 5; ++i) {
         const bool two = i == 0 || i == 4;
-        const op_case c = {.op = dsi_op_find(ops[i]),
+        const op_case c = {.op = ds_op_find(ops[i]),
                            .label = "lr 0",
                            .in = two ? "f32[33] f32[33] f32[8]h f32[]=1 - f32[33]+ f32[33]+"
                                      : "f32[33] f32[33] f32[8]h f32[]=1 - f32[33]+",

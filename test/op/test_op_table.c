@@ -13,7 +13,7 @@ static void names_and_docs(void **state)
         const ds_op *op = dsi_op_all()[i];
         assert_int_equal(op->version, DS_OP_VERSION);
         assert_true(strspn(op->name, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(op->name));
-        assert_ptr_equal(dsi_op_find(op->name), op); /* so names are unique */
+        assert_ptr_equal(ds_op_find(op->name), op); /* so names are unique */
         if (op->doc == NULL || strstr(op->doc, "→") == NULL || strlen(op->doc) < 8) {
             fail_msg("%s: doc must name inputs → outputs", op->name);
         }
@@ -21,7 +21,7 @@ static void names_and_docs(void **state)
         assert_true(op->n_in_min <= op->n_in_max && op->n_in_max <= DS_MAX_IN);
         assert_true(op->n_out >= 1 && op->n_out <= DS_MAX_OUT);
     }
-    assert_null(dsi_op_find("no_such_operator"));
+    assert_null(ds_op_find("no_such_operator"));
 }
 
 /* Every 8 bytes of the attribute struct belong to exactly one row. */

@@ -1,0 +1,14 @@
+# An example is examples/NN_name.c: only public headers, linked with the static library, and a test
+# example_NN that runs it; files it writes lie in the build folder.
+file(GLOB DS_EXAMPLES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.c)
+set(DS_EXAMPLE_03_ARGS ${PROJECT_SOURCE_DIR}/test/golden/parity/llama3
+  ${PROJECT_SOURCE_DIR}/examples/fine_tune/sentences.jsonl ${PROJECT_BINARY_DIR}/example_03_out bytes)
+foreach(source ${DS_EXAMPLES})
+  get_filename_component(name ${source} NAME_WE)
+  string(SUBSTRING ${name} 0 2 number)
+  add_executable(example_${name} ${source})
+  set_target_properties(example_${name} PROPERTIES OUTPUT_NAME ${name})
+  target_link_libraries(example_${name} PRIVATE deepspeed_static)
+  add_test(NAME example_${number} COMMAND example_${name} ${DS_EXAMPLE_${number}_ARGS})
+  set_tests_properties(example_${number} PROPERTIES TIMEOUT 120)
+endforeach()
