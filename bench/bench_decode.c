@@ -1,0 +1,152 @@
+/* Decoding of GPT-2 124M in bf16, one token at a time, against reading its weights.
+ *
+ * usage: bench_decode [tokens a round] [rounds] [threads]
+ * Writes a model folder with random weights into the working folder, maps it as ds_generate does,
+ * and alternates a round of greedy decoding with the same bytes read by all threads. The limit is
+ * the read rate; the bytes of a token are the weights and the KV cells (ds_generator_step_bytes).
+ */
+#include "base/clock.h"
+#include "base/pool.h"
+#include "common/timing.h"
+
+#include "train/engine.h"
+#include <deepspeed/context.h>
+#include <deepspeed/engine.h>
+#include <deepspeed/infer.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MOST_ROUNDS = 99, PROMPT = 16 };
+
+static void die(const char *what)
+{
+    (void)fprintf(stderr, "bench_decode: %s\n", what);
+    exit(1);
+}
+
+static const char config_text[] =
+    "{\"model_type\":\"gpt2\",\"architectures\":[\"GPT2LMHeadModel\"],\"vocab_size\":50257,"
+    "\"n_positions\":1024,\"n_embd\":768,\"n_layer\":12,\"n_head\":12,\"torch_dtype\":\"bfloat16\","
+    "\"activation_function\":\"gelu_new\",\"resid_pdrop\":0.0,\"embd_pdrop\":0.0,"
+    "\"attn_pdrop\":0.0}";
+
+/* Random weights as a model folder, through a small engine. */
+static void write_folder(ds_ctx *ctx, const char *dir, ds_model **model_out)
+{
+    char path[256];
+    (void)snprintf(path, sizeof path, "%s/config.json", dir);
+    FILE *file = fopen(path, "w");
+    if (file == NULL || fputs(config_text, file) < 0 || fclose(file) != 0) {
+        die("cannot write the model folder");
+    }
+    const dsi_engine_spec spec = {.train = {.dtype = DS_DTYPE_BF16,
+                                            .comm_dtype = DS_DTYPE_BF16,
+                                            .accumulate_dtype = DS_DTYPE_BF16,
+                                            .state_dtype = DS_DTYPE_F32,
+                                            .master = true,
+                                            .batch = 1,
+                                            .seq_length = 8,
+                                            .accumulation = 1,
+                                            .optimizer = DSI_OPTIMIZER_ADAM,
+                                            .eps = 1e-8},
+                                  .lr = 1e-4,
+                                  .beta1 = 0.9,
+                                  .beta2 = 0.999,
+                                  .loss_scale = dsi_loss_scale_none(),
+                                  .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
+                                  .isa = DS_ISA_AMX};
+    ds_engine *engine = NULL;
+    if (ds_model_from_config(ctx, path, model_out) != DS_OK) {
+        die(ds_ctx_error(ctx));
+    }
+    const ds_engine_params params = {.model = *model_out, .seq_length = 8};
+    if (dsi_engine_create(ctx, &params, &spec, &engine) != DS_OK ||
+        ds_engine_save_16bit_model(engine, dir, NULL) != DS_OK) {
+        die(ds_ctx_error(ctx));
+    }
+    ds_engine_destroy(&engine);
+}
+
+static void bench(ds_ctx *ctx, ds_generator *generator, int tokens, int rounds)
+{
+    static double decode[MOST_ROUNDS], limit[MOST_ROUNDS], share[MOST_ROUNDS];
+    const double bytes = ds_generator_step_bytes(generator);
+    const ds_sampling greedy = {0};
+    uint32_t ids[PROMPT];
+    dsi_pool *pool = NULL;
+    if (dsi_pool_create(ds_ctx_n_threads(ctx), &pool) != DS_OK) {
+        die("cannot start threads");
+    }
+    for (uint32_t i = 0; i < PROMPT; ++i) {
+        ids[i] = 1000 + 7 * i;
+    }
+    for (int r = -1; r < rounds; ++r) { /* the first one warms up */
+        if (ds_generator_prompt(generator, ids, PROMPT) != DS_OK) {
+            die(ds_ctx_error(ctx));
+        }
+        const double rate = bench_read_rate(pool, ds_ctx_n_threads(ctx), (size_t)bytes);
+        const double start = dsi_clock_seconds();
+        for (int i = 0; i < tokens; ++i) {
+            uint32_t id;
+            if (ds_generator_next(generator, &greedy, &id) != DS_OK) {
+                die(ds_ctx_error(ctx));
+            }
+        }
+        if (r >= 0) {
+            decode[r] = tokens / (dsi_clock_seconds() - start);
+            limit[r] = rate / bytes;
+            share[r] = decode[r] / limit[r];
+        }
+    }
+    dsi_pool_destroy(&pool);
+    const size_t n = (size_t)rounds;
+    const double median = bench_median(decode, n);
+    const double most = bench_median(limit, n);
+    const double part = bench_median(share, n);
+    (void)printf("decode: %.1f tokens/s (%.1f to %.1f), %.1f MB a token\n", median, decode[0],
+                 decode[n - 1], 1e-6 * bytes);
+    (void)printf("limit: %.1f tokens/s (%.1f to %.1f), %.1f GB/s read\n", most, limit[0],
+                 limit[n - 1], 1e-9 * most * bytes);
+    (void)printf("decode/limit of each pair: median %.0f %% (%.0f to %.0f)\n", 100.0 * part,
+                 100.0 * share[0], 100.0 * share[n - 1]);
+}
+
+int main(int argc, char **argv)
+{
+    const int tokens = argc > 1 ? atoi(argv[1]) : 64;
+    const int wanted = argc > 2 ? atoi(argv[2]) : 7;
+    const int rounds = wanted < 1 ? 1 : wanted > MOST_ROUNDS ? MOST_ROUNDS : wanted;
+    ds_ctx_params params = ds_ctx_params_default();
+    params.n_threads = argc > 3 ? (uint32_t)atoi(argv[3]) : 2;
+    ds_ctx *ctx = NULL;
+    ds_model *model = NULL;
+    ds_generator *generator = NULL;
+    char dir[] = "bench_decode_XXXXXX";
+    if (ds_ctx_create(&params, &ctx) != DS_OK || mkdtemp(dir) == NULL) {
+        die("cannot make a context and a folder");
+    }
+    write_folder(ctx, dir, &model);
+    const ds_generator_params generation = {.model = model, .weights = dir, .max_length = 1024};
+    if (ds_generator_create(ctx, &generation, &generator) != DS_OK) {
+        die(ds_ctx_error(ctx));
+    }
+    (void)printf("GPT-2 124M, %s, %u threads, prompt of %d, rounds of %d tokens\n",
+                 ds_dtype_name(ds_generator_dtype(generator)), ds_ctx_n_threads(ctx), PROMPT,
+                 tokens);
+    bench(ctx, generator, tokens, rounds);
+    ds_generator_destroy(&generator);
+    ds_model_destroy(&model);
+    static const char *const files[] = {"config.json", "model.safetensors",
+                                        "generation_config.json"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; ++i) {
+        char path[256];
+        (void)snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+        (void)unlink(path);
+    }
+    (void)rmdir(dir);
+    ds_ctx_destroy(&ctx);
+    return 0;
+}
