@@ -40,6 +40,11 @@ fi
 "$python" -c 'import torch; print("torch", torch.__version__)'
 export CUDA_VISIBLE_DEVICES="" OMP_NUM_THREADS="$threads"
 peer="'$python' '$root/bench/peer_gpt2_torch.py' --stepwise --threads $threads"
-run "$build/bench_train" --dtype bf16 --threads "$threads" --peer "$peer --dtype bf16"
-run "$build/bench_train" --dtype bf16 --threads "$threads" --peer "$peer --dtype bf16 --compile"
-run "$build/bench_train" --dtype fp32 --threads "$threads" --peer "$peer --dtype fp32"
+failed=0
+against() { # a peer that fails does not keep the others from running
+    run "$build/bench_train" --dtype "$1" --threads "$threads" --peer "$peer --dtype $*" || { echo "FAILED: $*"; failed=1; }
+}
+against bf16
+against bf16 --compile
+against fp32
+exit "$failed"
