@@ -147,6 +147,22 @@ static bool is_loaded(const ds_cell_info *cell)
            cell->kind == DS_CELL_MOMENTUM;
 }
 
+/* A stored weight that the model does not have means another model. */
+static ds_status check_extra(const ds_engine *engine, const ds_checkpoint *ckpt)
+{
+    for (size_t i = 0; i < ds_checkpoint_count(ckpt); ++i) {
+        const ds_checkpoint_tensor *tensor = ds_checkpoint_at(ckpt, i);
+        const bool weight =
+            strcmp(tensor->kind, "master") == 0 || strcmp(tensor->kind, "param") == 0;
+        if (weight && ds_cells_find(engine->cells, DS_CELL_PARAM, tensor->name) == DS_NONE) {
+            return ds_fail(engine->ctx, DS_ERR_ARG,
+                           "%s: the weight %s is not part of this model; it was saved from another",
+                           ds_checkpoint_get_info(ckpt)->path, tensor->name);
+        }
+    }
+    return DS_OK;
+}
+
 /* Checks that everything is there before the first byte is changed, then reads. */
 static ds_status load_tensors(ds_engine *engine, ds_checkpoint *ckpt)
 {
@@ -225,6 +241,7 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, char **data_state_
                        "%s was saved with the optimizer %s, the configuration asks for %s",
                        info->path, info->optimizer, optimizer_name(engine));
     }
+    DS_TRY(check_extra(engine, ckpt));
     DS_TRY(load_tensors(engine, ckpt));
     DS_TRY(load_states(engine, ckpt));
     engine->state = DSI_ENGINE_IDLE;

@@ -175,8 +175,10 @@ bad 1 "$shard" ds_train "${resume[@]}" --resume
 fresh
 sed 's/"n_layer": 4/"n_layer": 5/' "$gpt" > other.json
 bad 1 'h.4.' ds_train --model_config other.json "${tune[@]}" --output copy --resume
+sed 's/"n_layer": 4/"n_layer": 3/' "$gpt" > fewer.json
+bad 1 'h.3.' ds_train --model_config fewer.json "${tune[@]}" --output copy --resume
 sed 's/AdamW/SGD/' ds.json > sgd.json
-bad 1 '' ds_train "${run[@]}" --data text.txt --steps 2 --deepspeed_config sgd.json --output copy --resume
+bad 1 'optimizer adam, the configuration asks for sgd' ds_train "${run[@]}" --data text.txt --steps 2 --deepspeed_config sgd.json --output copy --resume
 
 # ---- a full disk, where this user may mount one
 mkdir disk
