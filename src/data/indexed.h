@@ -28,7 +28,7 @@ uint64_t dsi_indexed_n_documents(const dsi_indexed *indexed);
 
 /* Writing: documents one by one; both files appear at commit. */
 typedef struct dsi_indexed_writer dsi_indexed_writer;
-/* prefix: without ending. n_vocab up to 65535 stores u16, more i32, as DeepSpeed does. */
+/* prefix: without ending. n_vocab below 65500 stores u16, more i32, as DeepSpeed does. */
 ds_status dsi_indexed_create(ds_ctx *ctx, const char *prefix, uint32_t n_vocab,
                              dsi_indexed_writer **writer_out);
 ds_status dsi_indexed_add(dsi_indexed_writer *writer, const uint32_t *ids, uint64_t n);

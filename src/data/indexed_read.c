@@ -58,6 +58,9 @@ static ds_status check_boundaries(ds_ctx *ctx, const char *path, const dsi_index
         }
         before = item;
     }
+    if (x->n_boundaries > 0 && before != x->n_items) {
+        return malformed(ctx, path, "its last document boundary is not its number of items");
+    }
     return DS_OK;
 }
 

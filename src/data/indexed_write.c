@@ -57,6 +57,11 @@ static ds_status write_ids(dsi_indexed_writer *w, const uint32_t *ids, uint64_t 
     for (uint64_t at = 0; at < n; at += CHUNK) {
         const size_t part = n - at < CHUNK ? (size_t)(n - at) : CHUNK;
         for (size_t i = 0; i < part; ++i) {
+            if (ids[at + i] > UINT16_MAX) {
+                return ds_fail(w->ctx, DS_ERR_ARG,
+                               "token %u does not fit the 16 bits of this vocabulary's index",
+                               ids[at + i]);
+            }
             narrow[i] = (uint16_t)ids[at + i];
         }
         DS_TRY(dsi_file_write(w->bin, narrow, part * sizeof *narrow));
