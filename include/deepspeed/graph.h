@@ -124,7 +124,7 @@ DS_API ds_meta ds_graph_meta(const ds_graph *graph, ds_value value);
 /* The cell whose version the value is, or DS_NONE. */
 DS_API ds_cell ds_graph_cell_of(const ds_graph *graph, ds_value value);
 
-/* Writes the graph as text that dsi_graph_parse() reads back. The caller frees *text_out with
+/* Writes the graph as text: a line a cell, a node, an output. The caller frees *text_out with
  * free(). */
 DS_API ds_status ds_graph_print(const ds_graph *graph, char **text_out);
 

@@ -77,9 +77,4 @@ ds_status dsi_graph_check(const ds_graph *graph);
 /* Grows an array to hold at least `need` items of `size` bytes; doubles. NULL on failure. */
 void *dsi_graph_grow(void *items, uint32_t *capacity, uint32_t need, size_t size);
 
-/* Reads what ds_graph_print wrote into an empty graph over `cells` (missing cells are added).
- * find: operator by name. Errors: ERR_FORMAT with line. */
-ds_status dsi_graph_parse(ds_graph *graph, const char *text,
-                          const ds_op *(*find)(const char *name));
-
 #endif

@@ -1,4 +1,4 @@
-/* A graph as text: one line a cell, a node, an output. Read back by graph_parse.c.
+/* A graph as text: one line a cell, a node, an output. Written for people and for comparisons.
  *
  *   cell param bf16[768,50257] "transformer.wte.weight"
  *   %7 = linear(%3, "wte.weight"@param, -) transposed=1 : bf16[4,8,768] ; forward "h.0.attn"
