@@ -68,8 +68,8 @@ static void llama_trace(ds_nn *nn, const void *opaque)
     const ds_value first =
         t->mode == DS_TRACE_GENERATE ? DS_NONE : ds_nn_input(nn, "first", DS_DTYPE_I32, bt);
     ds_rope_params rope = c->rope;
-    /* Generation stays within the model's positions, where the dynamic base is not scaled. */
-    rope.seq_length = t->mode == DS_TRACE_GENERATE ? c->max_positions : t->seq_length;
+    const int64_t reach = t->max_length > 0 ? t->max_length : t->kv_length;
+    rope.seq_length = t->mode == DS_TRACE_GENERATE ? reach : t->seq_length;
     const ds_value table = ds_nn_rope_table(nn, positions, &rope); /* (B,T,D) */
     ds_nn_push(nn, "model");
     const ds_value embedding = ds_nn_param(nn, "embed_tokens.weight",

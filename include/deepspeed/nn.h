@@ -33,6 +33,7 @@ typedef struct ds_trace {
     int64_t batch;      /* B */
     int64_t seq_length; /* T of this trace */
     int64_t kv_length;  /* GENERATE: positions that the KV cells hold */
+    int64_t max_length; /* GENERATE: positions that real ids reach; default 0: kv_length */
     uint64_t seed;      /* not used by the trace itself */
 } ds_trace;
 

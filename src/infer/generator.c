@@ -25,7 +25,8 @@ static ds_status build_piece(ds_generator *g, int64_t length, int64_t longest)
                             .dtype = g->dtype,
                             .batch = 1,
                             .seq_length = length,
-                            .kv_length = g->max_length + longest};
+                            .kv_length = g->max_length + longest,
+                            .max_length = g->max_length};
     const dsi_plan_env env = {.n_threads = ds_ctx_n_threads(g->ctx),
                               .isa = dsi_cpu_isa(),
                               .choose = dsi_cpu_kernel_choose};
