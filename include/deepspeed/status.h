@@ -37,6 +37,7 @@ extern "C" {
     X(ERR_IO, -60, "input or output failed")                                                       \
     X(ERR_INTERRUPTED, -61, "interrupted")                                                         \
     X(ERR_NUMERIC, -80, "numeric failure")                                                         \
+    X(ERR_PEER, -81, "another rank failed, is missing or disagrees")                               \
     X(ERR_INTERNAL, -99, "internal error: please report")
 
 typedef enum ds_status {

@@ -1,0 +1,159 @@
+/* Communicators: a group of ranks, and the collectives among them, whatever carries the bytes.
+ *
+ * A call is started, then waited for; calls on one communicator are started by every rank of it in
+ * the same order with the same kind, counts and types. A call carries a list of tensors (a bucket)
+ * in one synchronisation. Sums follow DESIGN's law 4: the contributions are converted to fp32,
+ * added in the canonical order (aligned binary tree over rank index: ((0+1)+(2+3))+…; with 3 ranks
+ * (0+1)+2), multiplied by `factor` in fp32, rounded once to the type. The result is the same bits
+ * on every transport. Integers are added exactly, their factor is 1.
+ *
+ * Thread rule: one thread at a time for each communicator. Starting and waiting allocate nothing
+ * after the first call of each kind and size (staging is made by dsi_comm_reserve).
+ */
+#ifndef DSI_COMM_COMM_H
+#define DSI_COMM_COMM_H
+
+#include <deepspeed/context.h>
+#include <deepspeed/tensor.h>
+
+typedef struct dsi_comm dsi_comm;
+
+typedef enum dsi_coll {
+    DSI_COLL_BARRIER,
+    DSI_COLL_ALL_REDUCE,
+    DSI_COLL_REDUCE_SCATTER,
+    DSI_COLL_ALL_GATHER,
+    DSI_COLL_BROADCAST,
+    DSI_COLL_ALL_TO_ALL,
+    DSI_COLL_SEND,
+    DSI_COLL_RECV,
+    DSI_COLL_COUNT
+} dsi_coll;
+
+typedef enum dsi_reduction { DSI_REDUCE_SUM, DSI_REDUCE_MAX } dsi_reduction;
+
+/* One tensor of a call; `count` elements of the whole, P. Over N ranks a tensor is cut into equal
+ * slices of S = ceil(P/N) elements: rank r owns [r·S, min((r+1)·S, P)); what lies beyond P is
+ * padding, is never carried, and reads as zero.
+ *
+ *   ALL_REDUCE      in P -> out P (may be the same address)
+ *   REDUCE_SCATTER  in P -> out S: the own slice, padding written as zero
+ *   ALL_GATHER      in S: the own slice -> out P (in may lie at its place inside of out)
+ *   BROADCAST       in P at the root (others: ignored) -> out P (the root may give out == in)
+ *   ALL_TO_ALL      in: for each rank in order counts_in[rank] elements -> out: counts_out[rank]
+ *   SEND / RECV     in P / out P
+ */
+typedef struct dsi_comm_part {
+    const void *in;
+    void *out;
+    size_t count;
+    const size_t *counts_in, *counts_out; /* ALL_TO_ALL only; borrowed until the wait */
+} dsi_comm_part;
+
+typedef struct dsi_comm_call {
+    dsi_coll kind;
+    ds_dtype dtype;
+    dsi_reduction reduction;    /* default SUM */
+    float factor;               /* of SUM; 1 for none. 0 is refused: a forgotten field */
+    uint32_t peer;              /* root of BROADCAST, other side of SEND and RECV */
+    const dsi_comm_part *parts; /* borrowed until the wait; n_parts 0 for BARRIER */
+    uint32_t n_parts;
+    bool symmetric; /* every `in` lies in dsi_comm_symmetric memory at the same offset on each rank
+                       and stays unchanged until the wait: peers may read it in place */
+    const char *what; /* names the step and parameter in a diagnosis; borrowed until the wait */
+} dsi_comm_call;
+
+/* Names a started call until its wait. */
+typedef uint64_t dsi_comm_ticket;
+
+/* What a call did, for logs: asked after its wait. */
+typedef struct dsi_comm_times {
+    double seconds; /* from start to end, this rank */
+    double waited;  /* of which: until the last rank had arrived (straggler effect) */
+} dsi_comm_times;
+
+/* One implementation. Slots marked optional may be NULL. */
+typedef struct dsi_transport {
+    uint32_t version; /* DSI_TRANSPORT_VERSION */
+    const char *name; /* "self", "shm", "mpi", "ucx", "sim" */
+    ds_status (*start)(dsi_comm *comm, const dsi_comm_call *call, dsi_comm_ticket *ticket_out);
+    ds_status (*wait)(dsi_comm *comm, dsi_comm_ticket ticket, dsi_comm_times *times_out);
+    ds_status (*split)(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **comm_out);
+    /* optional: default memory of its own, not readable by peers */
+    ds_status (*symmetric)(dsi_comm *comm, size_t bytes, void **memory_out);
+    /* optional: default nothing to prepare */
+    ds_status (*reserve)(dsi_comm *comm, size_t bytes);
+    /* optional: default peers learn of the end by their timeout */
+    void (*abort)(dsi_comm *comm, const char *reason);
+    void (*destroy)(dsi_comm *comm);
+} dsi_transport;
+
+#define DSI_TRANSPORT_VERSION 1u
+
+/* The head of every transport's communicator. */
+struct dsi_comm {
+    const dsi_transport *transport;
+    ds_ctx *ctx;
+    uint32_t rank, size;
+    double timeout; /* seconds to wait for a rank before the watchdog ends the call; 0: for ever */
+    uint64_t sequence; /* calls started so far: the number that a diagnosis names */
+    void *memory;      /* of the default dsi_comm_symmetric */
+    size_t memory_bytes;
+};
+
+/* Elements of a slice: ceil(count / size). */
+static inline size_t dsi_comm_slice(size_t count, uint32_t size)
+{
+    return count / size + (count % size != 0 ? 1 : 0);
+}
+
+/* Checks the call (kind, types, pointers, counts), numbers it, and starts it. Errors: ERR_ARG names
+ * what; ERR_PEER names the rank that failed, is missing or disagrees, with its last known step. */
+ds_status dsi_comm_start(dsi_comm *comm, const dsi_comm_call *call, dsi_comm_ticket *ticket_out);
+ds_status dsi_comm_wait(dsi_comm *comm, dsi_comm_ticket ticket, dsi_comm_times *times_out);
+
+/* Start and wait. */
+ds_status dsi_comm_run(dsi_comm *comm, const dsi_comm_call *call);
+ds_status dsi_comm_barrier(dsi_comm *comm, const char *what);
+
+/* A communicator of the ranks that give the same color, ordered by key, then by rank;
+ * DSI_COLOR_NONE joins none (*comm_out NULL). Collective. The caller destroys it before its parent.
+ */
+#define DSI_COLOR_NONE UINT32_MAX
+ds_status dsi_comm_split(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **comm_out);
+
+/* Zeroed memory of the same size on every rank, aligned to a page, for operands of `symmetric`
+ * calls. Collective, once for each communicator; freed with it. */
+ds_status dsi_comm_symmetric(dsi_comm *comm, size_t bytes, void **memory_out);
+
+/* Makes the staging for calls of up to `bytes` so that no call allocates. Collective. */
+ds_status dsi_comm_reserve(dsi_comm *comm, size_t bytes);
+
+/* Tells the other ranks that this one gives up, and why: their waits end with ERR_PEER. */
+void dsi_comm_abort(dsi_comm *comm, const char *reason);
+
+/* Frees; not collective. Accepts NULL and *comm == NULL. */
+void dsi_comm_destroy(dsi_comm **comm);
+
+const char *dsi_coll_name(dsi_coll kind); /* "all_reduce" … */
+
+/* ---- makers ---- */
+
+/* One rank: every collective is a copy. */
+ds_status dsi_comm_self(ds_ctx *ctx, dsi_comm **comm_out);
+
+/* The world of this process, from the environment that the launcher, mpirun or srun gave it;
+ * without any: one rank. docs/internals/comm.md has the variables. Errors: ERR_CONFIG names a
+ * variable that is missing or contradicts another; ERR_PEER names the ranks that did not come. */
+typedef struct dsi_comm_world {
+    uint32_t rank, size;
+    uint32_t local_rank, local_size; /* on this host */
+    uint32_t node, n_nodes;
+    const char *transport; /* default NULL: chosen; else "shm", "mpi", "ucx" */
+    double timeout;        /* seconds; 0: default 300 */
+} dsi_comm_world;
+
+ds_status dsi_comm_world_read(ds_ctx *ctx, dsi_comm_world *world_out);
+ds_status dsi_comm_open(ds_ctx *ctx, const dsi_comm_world *world, dsi_comm **comm_out);
+
+#endif
