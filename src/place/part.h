@@ -1,0 +1,53 @@
+/* The part of a logical tensor that one rank holds: a box of it, or a range of a box's elements.
+ *
+ * Made by placements, read by redistribution (what overlaps with what), by checkpoints (as extents)
+ * and by tests. Plain values; elements are opaque bytes.
+ *
+ * Invariants: the box lies inside of the tensor; [begin, begin + count) lies inside of the box's
+ * row-major elements; without `flat` the range is the whole box. Local memory holds the elements in
+ * row-major order, then slots - count elements of padding, zero.
+ */
+#ifndef DSI_PLACE_PART_H
+#define DSI_PLACE_PART_H
+
+#include <deepspeed/checkpoint.h>
+#include <deepspeed/tensor.h>
+
+typedef struct dsi_part {
+    uint32_t n_dims;
+    bool flat;
+    int64_t offset[DS_MAX_DIMS];  /* box: first index on each dim … */
+    int64_t lengths[DS_MAX_DIMS]; /* … and number of indices; 0 where a rank has nothing */
+    int64_t begin, count;         /* elements of the box, in row-major order */
+    int64_t slots;                /* elements of local memory, padding included */
+} dsi_part;
+
+/* All of a tensor. */
+dsi_part dsi_part_whole(ds_shape shape);
+/* Elements that both have. Pre: parts of one tensor, here and below. */
+int64_t dsi_part_common(const dsi_part *a, const dsi_part *b);
+/* Whether every element of a is in b. */
+bool dsi_part_inside(const dsi_part *a, const dsi_part *b);
+/* Whether `a`, inside of `b`, is one range of b's elements; *at_out is where it begins (0 when a is
+ * empty). */
+bool dsi_part_is_range(const dsi_part *a, const dsi_part *b, int64_t *at_out);
+
+/* Copies the elements that both have from the memory of `from` to that of `to`; returns how many.
+ * Either memory may be NULL for "packed": the common elements alone, one after the other. */
+int64_t dsi_part_copy(const dsi_part *from, const void *in, const dsi_part *to, void *out,
+                      size_t element_bytes);
+int64_t dsi_part_pack(const dsi_part *from, const void *in, const dsi_part *to, void *packed,
+                      size_t element_bytes);
+int64_t dsi_part_unpack(const dsi_part *from, const void *packed, const dsi_part *to, void *out,
+                        size_t element_bytes);
+
+/* The part as extents of a tensor, in row-major order: one where it is a box or where its box is
+ * the whole tensor, else at most 2 · n_dims boxes. Returns how many; 0 for an empty part. */
+enum { DSI_PART_MOST_EXTENTS = 2 * DS_MAX_DIMS };
+uint32_t dsi_part_extents(const dsi_part *part, ds_shape shape,
+                          ds_extent extents_out[DSI_PART_MOST_EXTENTS]);
+
+/* Shape of the local memory: the box's, or (slots) when flat. */
+ds_shape dsi_part_shape(const dsi_part *part);
+
+#endif

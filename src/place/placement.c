@@ -1,0 +1,211 @@
+/* Placements: makers, validity, the part of a rank. See placement.h. */
+#include "place/placement.h"
+
+#include <string.h>
+
+dsi_placement dsi_replicate(void)
+{
+    return (dsi_placement){0};
+}
+
+dsi_placement dsi_shard(dsi_placement p, dsi_axis axis, uint32_t dim)
+{
+    p.on[axis] = (dsi_place_on){DSI_SHARD, (uint8_t)dim};
+    return p;
+}
+
+dsi_placement dsi_partial(dsi_placement p, dsi_axis axis)
+{
+    p.on[axis] = (dsi_place_on){DSI_PARTIAL, 0};
+    return p;
+}
+
+dsi_placement dsi_flat(dsi_placement p, dsi_axes axes)
+{
+    p.flat = axes;
+    p.cut = axes.n > 0 ? DSI_CUT_ELEMENT : DSI_CUT_NONE;
+    p.owner = 0;
+    return p;
+}
+
+dsi_placement dsi_flat_owner(dsi_placement p, dsi_axes axes, uint32_t owner)
+{
+    p.flat = axes;
+    p.cut = axes.n > 0 ? DSI_CUT_TENSOR : DSI_CUT_NONE;
+    p.owner = axes.n > 0 ? owner : 0;
+    return p;
+}
+
+static uint32_t axes_of_kind(const dsi_placement *p, dsi_place_kind kind)
+{
+    uint32_t mask = 0;
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        mask |= p->on[a].kind == kind ? 1u << a : 0;
+    }
+    return mask;
+}
+
+uint32_t dsi_placement_partial_axes(const dsi_placement *p)
+{
+    return axes_of_kind(p, DSI_PARTIAL);
+}
+
+uint32_t dsi_placement_shard_axes(const dsi_placement *p)
+{
+    return axes_of_kind(p, DSI_SHARD);
+}
+
+uint32_t dsi_placement_dim_axes(const dsi_placement *p, uint32_t dim)
+{
+    uint32_t mask = axes_of_kind(p, DSI_SHARD);
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        mask &= p->on[a].dim == dim ? ~0u : ~(1u << a);
+    }
+    return mask;
+}
+
+/* ---- validity -------------------------------------------------------------------------------- */
+
+static ds_status bad(ds_ctx *ctx, const dsi_placement *p, const char *name, const char *what)
+{
+    char text[DSI_PLACEMENT_TEXT];
+    return ds_fail(ctx, DS_ERR_SHAPE, "%s: placement %s: %s", name, dsi_placement_str(p, text),
+                   what);
+}
+
+static ds_status check_flat(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_placement *p,
+                            const char *name)
+{
+    if ((p->flat.n == 0) != (p->cut == DSI_CUT_NONE)) {
+        return bad(ctx, p, name, "flat needs both axes and a cut");
+    }
+    uint32_t mask = 0;
+    for (uint32_t i = 0; i < p->flat.n; ++i) {
+        const uint32_t a = p->flat.axis[i];
+        if (a >= DSI_AXIS_COUNT || (mask >> a & 1u) != 0) {
+            return bad(ctx, p, name, "an axis stands twice in flat, or is unknown");
+        }
+        if (p->on[a].kind != DSI_REPLICATE) {
+            return bad(ctx, p, name, "an axis is flat and cut or summed as well");
+        }
+        mask |= 1u << a;
+    }
+    if (p->cut == DSI_CUT_TENSOR ? p->owner >= dsi_axes_size(mesh, &p->flat) : p->owner != 0) {
+        return bad(ctx, p, name, "the owner is not a rank of the flat group");
+    }
+    return DS_OK;
+}
+
+ds_status dsi_placement_check(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_placement *p,
+                              ds_shape shape, const char *name)
+{
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        if (p->on[a].kind > DSI_PARTIAL || (p->on[a].kind != DSI_SHARD && p->on[a].dim != 0)) {
+            return bad(ctx, p, name, "an axis has no kind that is known");
+        }
+        if (p->on[a].kind == DSI_SHARD && p->on[a].dim >= shape.n_dims) {
+            char text[DSI_PLACEMENT_TEXT];
+            return ds_fail(ctx, DS_ERR_SHAPE,
+                           "%s: placement %s: axis %s cuts dim %u, but the tensor has %u dims",
+                           name, dsi_placement_str(p, text), dsi_axis_name((dsi_axis)a),
+                           p->on[a].dim, shape.n_dims);
+        }
+    }
+    return check_flat(ctx, mesh, p, name);
+}
+
+/* ---- equality -------------------------------------------------------------------------------- */
+
+dsi_placement dsi_placement_simplify(const dsi_mesh *mesh, const dsi_placement *p)
+{
+    dsi_placement simple = {0};
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        if (mesh->size[a] > 1) {
+            simple.on[a] = p->on[a];
+        }
+    }
+    for (uint32_t i = 0; i < p->flat.n; ++i) {
+        if (mesh->size[p->flat.axis[i]] > 1) {
+            simple.flat.axis[simple.flat.n++] = p->flat.axis[i];
+        }
+    }
+    if (simple.flat.n > 0) { /* axes of size 1 do not change the owner's index */
+        simple.cut = p->cut;
+        simple.owner = p->owner;
+    }
+    return simple;
+}
+
+bool dsi_placement_equal(const dsi_placement *a, const dsi_placement *b)
+{
+    return memcmp(a->on, b->on, sizeof a->on) == 0 && dsi_axes_equal(&a->flat, &b->flat) &&
+           a->cut == b->cut && a->owner == b->owner;
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+/* Slice `index` of [0, n) over `size` ranks. */
+static void cut(int64_t n, uint32_t size, uint32_t index, int64_t *begin_out, int64_t *count_out)
+{
+    const int64_t slice = n / size + (n % size != 0 ? 1 : 0);
+    const int64_t begin = slice * index < n ? slice * index : n;
+    *begin_out = begin;
+    *count_out = n - begin < slice ? n - begin : slice;
+}
+
+static void cut_flat(const dsi_mesh *mesh, const dsi_placement *p, uint32_t rank, dsi_part *part)
+{
+    const dsi_group group = dsi_mesh_group(mesh, &p->flat, rank);
+    const int64_t n = part->count;
+    part->flat = true;
+    if (p->cut == DSI_CUT_TENSOR) {
+        part->count = group.index == p->owner ? n : 0;
+        part->slots = part->count;
+        return;
+    }
+    cut(n, group.size, group.index, &part->begin, &part->count);
+    part->slots = n / group.size + (n % group.size != 0 ? 1 : 0);
+}
+
+dsi_part dsi_placement_part(const dsi_mesh *mesh, const dsi_placement *p, ds_shape shape,
+                            uint32_t rank)
+{
+    const dsi_coords coords = dsi_mesh_coords(mesh, rank);
+    dsi_part part = dsi_part_whole(shape);
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        if (p->on[a].kind == DSI_SHARD) {
+            const uint32_t d = p->on[a].dim;
+            int64_t begin;
+            cut(part.lengths[d], mesh->size[a], coords.at[a], &begin, &part.lengths[d]);
+            part.offset[d] += begin;
+        }
+    }
+    part.count = ds_shape_count(ds_shape_of(part.n_dims, part.lengths));
+    part.slots = part.count;
+    if (p->flat.n > 0) {
+        cut_flat(mesh, p, rank, &part);
+    }
+    return part;
+}
+
+int64_t dsi_placement_slots(const dsi_mesh *mesh, const dsi_placement *p, ds_shape shape)
+{
+    int64_t most = 0;
+    for (uint32_t rank = 0; rank < mesh->n_ranks; ++rank) {
+        const dsi_part part = dsi_placement_part(mesh, p, shape, rank);
+        most = part.slots > most ? part.slots : most;
+    }
+    return most;
+}
+
+bool dsi_placement_is_even(const dsi_mesh *mesh, const dsi_placement *p, ds_shape shape)
+{
+    const int64_t count = dsi_placement_part(mesh, p, shape, 0).count;
+    for (uint32_t rank = 0; rank < mesh->n_ranks; ++rank) {
+        const dsi_part part = dsi_placement_part(mesh, p, shape, rank);
+        if (part.count != count || part.slots != count) {
+            return false;
+        }
+    }
+    return true;
+}

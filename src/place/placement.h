@@ -1,0 +1,82 @@
+/* Placements: where the elements of a logical tensor are on a mesh.
+ *
+ * For each axis of the mesh a value is replicated, cut along one of its dims, or a sum whose
+ * addends lie on the ranks of the axis; or it is flat on an ordered tuple of axes: row-major
+ * elements padded and cut into equal slices (ZeRO), or given whole to one owner. {0} is Replicate
+ * on every axis. Plain values; every rank computes the same.
+ *
+ * Cuts: n indices (or elements) over N ranks make slices of S = ceil(n/N); rank r has
+ * [r·S, min((r+1)·S, n)), which may be short or empty. Axes that cut the same dim cut one after the
+ * other, the mesh's outermost first. Flat cuts what the Shards leave (the local box), over its
+ * whole tuple at once; its local memory is S elements, zeros behind the last.
+ *
+ * Sums: the value of a Partial placement is the sum over all ranks of the group along its Partial
+ * axes together, in fp32, in the canonical order (aligned binary tree over the group's index, axes
+ * in the mesh's order), rounded once to the dtype.
+ */
+#ifndef DSI_PLACE_PLACEMENT_H
+#define DSI_PLACE_PLACEMENT_H
+
+#include "place/mesh.h"
+#include "place/part.h"
+
+typedef enum dsi_place_kind { DSI_REPLICATE = 0, DSI_SHARD, DSI_PARTIAL } dsi_place_kind;
+
+typedef struct dsi_place_on {
+    uint8_t kind; /* dsi_place_kind */
+    uint8_t dim;  /* of DSI_SHARD, else 0 */
+} dsi_place_on;
+
+typedef enum dsi_cut {
+    DSI_CUT_NONE = 0,
+    DSI_CUT_ELEMENT, /* equal slices of elements */
+    DSI_CUT_TENSOR   /* all elements on one rank of the tuple's group: `owner` */
+} dsi_cut;
+
+typedef struct dsi_placement {
+    dsi_place_on on[DSI_AXIS_COUNT];
+    dsi_axes flat; /* n 0: not flat. Where an axis is flat, its `on` is Replicate */
+    dsi_cut cut;
+    uint32_t owner; /* of DSI_CUT_TENSOR: index in the group, else 0 */
+} dsi_placement;
+
+/* Makers, to be combined: dsi_shard(dsi_partial(dsi_replicate(), tp), dps, 0). */
+dsi_placement dsi_replicate(void);
+dsi_placement dsi_shard(dsi_placement p, dsi_axis axis, uint32_t dim);
+dsi_placement dsi_partial(dsi_placement p, dsi_axis axis);
+dsi_placement dsi_flat(dsi_placement p, dsi_axes axes);
+dsi_placement dsi_flat_owner(dsi_placement p, dsi_axes axes, uint32_t owner);
+
+/* Whether the placement fits mesh and shape. Errors: ERR_SHAPE names `name` (a value or cell), the
+ * placement, and what is wrong. */
+ds_status dsi_placement_check(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_placement *p,
+                              ds_shape shape, const char *name);
+
+/* The same data on every rank of a mesh, in the simplest form: nothing on axes of size 1. */
+dsi_placement dsi_placement_simplify(const dsi_mesh *mesh, const dsi_placement *p);
+/* Written alike. Of simplified placements: placed alike. */
+bool dsi_placement_equal(const dsi_placement *a, const dsi_placement *b);
+
+/* What a rank holds. Pre: dsi_placement_check passed. */
+dsi_part dsi_placement_part(const dsi_mesh *mesh, const dsi_placement *p, ds_shape shape,
+                            uint32_t rank);
+/* Largest slots of all ranks: memory that is the same size everywhere. */
+int64_t dsi_placement_slots(const dsi_mesh *mesh, const dsi_placement *p, ds_shape shape);
+/* Whether every rank holds the same number of elements and none is padding. */
+bool dsi_placement_is_even(const dsi_mesh *mesh, const dsi_placement *p, ds_shape shape);
+
+/* Axes of one kind, as a mask (1 << axis). */
+uint32_t dsi_placement_partial_axes(const dsi_placement *p);
+uint32_t dsi_placement_shard_axes(const dsi_placement *p); /* Shard of any dim */
+uint32_t dsi_placement_dim_axes(const dsi_placement *p, uint32_t dim);
+
+/* "R", "dps:S(0) tp:P", "tp:S(1) flat(dps,ep)", "flat(dps;tensor@3)". Axes that are replicated are
+ * left out. */
+void dsi_placement_text(const dsi_placement *p, dsi_buf *buf);
+/* The same into a text of fixed size, for messages. */
+enum { DSI_PLACEMENT_TEXT = 160 };
+const char *dsi_placement_str(const dsi_placement *p, char text[DSI_PLACEMENT_TEXT]);
+/* Reads it back. Errors: ERR_FORMAT names the place. */
+ds_status dsi_placement_parse(ds_ctx *ctx, const char *text, dsi_placement *p_out);
+
+#endif

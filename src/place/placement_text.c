@@ -1,0 +1,135 @@
+/* Placements as text, and back. See placement.h. */
+#include "place/placement.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void dsi_placement_text(const dsi_placement *p, dsi_buf *buf)
+{
+    const char *blank = "";
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        if (p->on[a].kind == DSI_SHARD) {
+            dsi_buf_printf(buf, "%s%s:S(%u)", blank, dsi_axis_name((dsi_axis)a), p->on[a].dim);
+            blank = " ";
+        } else if (p->on[a].kind == DSI_PARTIAL) {
+            dsi_buf_printf(buf, "%s%s:P", blank, dsi_axis_name((dsi_axis)a));
+            blank = " ";
+        }
+    }
+    if (p->flat.n > 0) {
+        dsi_buf_printf(buf, "%sflat(", blank);
+        for (uint32_t i = 0; i < p->flat.n; ++i) {
+            dsi_buf_printf(buf, "%s%s", i == 0 ? "" : ",",
+                           dsi_axis_name((dsi_axis)p->flat.axis[i]));
+        }
+        if (p->cut == DSI_CUT_TENSOR) {
+            dsi_buf_printf(buf, ";tensor@%u", p->owner);
+        }
+        dsi_buf_putc(buf, ')');
+    } else if (*blank == '\0') {
+        dsi_buf_putc(buf, 'R');
+    }
+}
+
+const char *dsi_placement_str(const dsi_placement *p, char text[DSI_PLACEMENT_TEXT])
+{
+    dsi_buf buf = dsi_buf_make(DSI_PLACEMENT_TEXT);
+    dsi_placement_text(p, &buf);
+    (void)snprintf(text, DSI_PLACEMENT_TEXT, "%s", dsi_buf_text(&buf));
+    dsi_buf_free(&buf);
+    return text;
+}
+
+/* ---- reading: each step returns the text behind what it read, NULL when it is not there -------
+ */
+
+static const char *expect(const char *at, const char *text)
+{
+    const size_t n = strlen(text);
+    return at != NULL && strncmp(at, text, n) == 0 ? at + n : NULL;
+}
+
+static const char *read_number(const char *at, uint32_t most, uint32_t *number_out)
+{
+    uint32_t number = 0;
+    if (at == NULL || *at < '0' || *at > '9') {
+        return NULL;
+    }
+    for (; *at >= '0' && *at <= '9'; ++at) {
+        number = number * 10 + (uint32_t)(*at - '0');
+        if (number > most) {
+            return NULL;
+        }
+    }
+    *number_out = number;
+    return at;
+}
+
+static const char *read_axis(const char *at, dsi_axis *axis_out)
+{
+    const size_t n = strspn(at, "abcdefghijklmnopqrstuvwxyz");
+    *axis_out = dsi_axis_from_name(at, n);
+    return *axis_out == DSI_AXIS_COUNT ? NULL : at + n;
+}
+
+static const char *read_flat(const char *at, dsi_placement *p)
+{
+    if (p->flat.n > 0) {
+        return NULL;
+    }
+    do {
+        dsi_axis axis;
+        at = read_axis(at, &axis);
+        if (at == NULL || dsi_axes_has(&p->flat, axis)) {
+            return NULL;
+        }
+        dsi_axes_add(&p->flat, axis);
+    } while (*at == ',' && ++at);
+    p->cut = DSI_CUT_ELEMENT;
+    if (*at == ';') {
+        p->cut = DSI_CUT_TENSOR;
+        at = read_number(expect(at, ";tensor@"), DSI_MESH_MOST, &p->owner);
+    }
+    return expect(at, ")");
+}
+
+static const char *read_on(const char *at, dsi_placement *p)
+{
+    dsi_axis axis;
+    at = read_axis(at, &axis);
+    if (at == NULL || p->on[axis].kind != DSI_REPLICATE) {
+        return NULL;
+    }
+    const char *shard = expect(at, ":S(");
+    if (shard != NULL) {
+        uint32_t dim = 0;
+        at = expect(read_number(shard, DS_MAX_DIMS - 1, &dim), ")");
+        *p = dsi_shard(*p, axis, dim);
+        return at;
+    }
+    *p = dsi_partial(*p, axis);
+    return expect(at, ":P");
+}
+
+ds_status dsi_placement_parse(ds_ctx *ctx, const char *text, dsi_placement *p_out)
+{
+    dsi_placement p = {0};
+    const char *at = text;
+    const char *next = strcmp(text, "R") == 0 ? text + 1 : text;
+    while (next != NULL && *next != '\0') {
+        at = next;
+        const char *flat = expect(at, "flat(");
+        next = flat != NULL ? read_flat(flat, &p) : read_on(at, &p);
+        if (next != NULL && *next != '\0') { /* one blank, and something behind it */
+            next = *next == ' ' && next[1] != '\0' ? next + 1 : NULL;
+        }
+    }
+    if (next == NULL || *text == '\0') {
+        return ds_fail(ctx, DS_ERR_FORMAT,
+                       "placement: \"%.100s\", expected R or a list of axis:S(dim), axis:P, "
+                       "flat(axes), flat(axes;tensor@owner); wrong at \"%.20s\"",
+                       text, at);
+    }
+    *p_out = p;
+    return DS_OK;
+}
