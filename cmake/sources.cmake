@@ -1,6 +1,6 @@
 # The library and its tools. Sources are found by folder: a new file needs no entry here.
 file(GLOB_RECURSE DS_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c ${PROJECT_SOURCE_DIR}/models/*.c)
-list(FILTER DS_SOURCES EXCLUDE REGEX "src/accel/cpu/(simd|avx2|avx512|amx)/")
+list(FILTER DS_SOURCES EXCLUDE REGEX "src/(accel/cpu/(simd|avx2|avx512|amx)|comm/simd)/")
 
 add_library(ds_objects OBJECT ${DS_SOURCES})
 target_link_libraries(ds_objects PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC
@@ -11,7 +11,8 @@ set(DS_ISA_OBJECTS)
 function(ds_isa name)
   file(GLOB own CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/${name}/*.c)
   if(NOT name STREQUAL "amx")
-    file(GLOB shared CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/simd/*.c)
+    file(GLOB shared CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/simd/*.c
+      ${PROJECT_SOURCE_DIR}/src/comm/simd/*.c)
   endif()
   if(own OR shared)
     add_library(ds_${name} OBJECT ${own} ${shared})

@@ -5,7 +5,8 @@
  * in one synchronisation. Sums follow DESIGN's law 4: the contributions are converted to fp32,
  * added in the canonical order (aligned binary tree over rank index: ((0+1)+(2+3))+…; with 3 ranks
  * (0+1)+2), multiplied by `factor` in fp32, rounded once to the type. The result is the same bits
- * on every transport. Integers are added exactly, their factor is 1.
+ * on every transport. F64 likewise, added in fp64. Integers wrap, their factor is 1. reduce.h states
+ * NaN, zeros and MAX. With one rank and factor 1 a reduction is a copy.
  *
  * Thread rule: one thread at a time for each communicator. Starting and waiting allocate nothing
  * after the first call of each kind and size (staging is made by dsi_comm_reserve).
@@ -37,11 +38,13 @@ typedef enum dsi_reduction { DSI_REDUCE_SUM, DSI_REDUCE_MAX } dsi_reduction;
  * padding, is never carried, and reads as zero.
  *
  *   ALL_REDUCE      in P -> out P (may be the same address)
- *   REDUCE_SCATTER  in P -> out S: the own slice, padding written as zero
+ *   REDUCE_SCATTER  in P -> out S: the own slice, padding written as zero (out may be the own
+ *                   slice's place inside of in)
  *   ALL_GATHER      in S: the own slice -> out P (in may lie at its place inside of out)
  *   BROADCAST       in P at the root (others: ignored) -> out P (the root may give out == in)
  *   ALL_TO_ALL      in: for each rank in order counts_in[rank] elements -> out: counts_out[rank]
- *   SEND / RECV     in P / out P
+ *   SEND / RECV     in P / out P; matched by order for each pair of ranks, apart from the order of
+ *                   the other calls. A SEND's wait may last until the peer waits for anything.
  */
 typedef struct dsi_comm_part {
     const void *in;

@@ -1,0 +1,84 @@
+/* The front of communicators: checks, numbers, defaults of optional slots. See comm.h. */
+#include "comm/comm.h"
+
+#include "comm/comm_call.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+ds_status dsi_comm_start(dsi_comm *comm, const dsi_comm_call *call, dsi_comm_ticket *ticket_out)
+{
+    DS_TRY(dsi_call_check(comm, call));
+    ++comm->sequence;
+    return comm->transport->start(comm, call, ticket_out);
+}
+
+ds_status dsi_comm_wait(dsi_comm *comm, dsi_comm_ticket ticket, dsi_comm_times *times_out)
+{
+    return comm->transport->wait(comm, ticket, times_out);
+}
+
+ds_status dsi_comm_run(dsi_comm *comm, const dsi_comm_call *call)
+{
+    dsi_comm_ticket ticket;
+    DS_TRY(dsi_comm_start(comm, call, &ticket));
+    return dsi_comm_wait(comm, ticket, NULL);
+}
+
+ds_status dsi_comm_barrier(dsi_comm *comm, const char *what)
+{
+    return dsi_comm_run(comm, &(dsi_comm_call){.kind = DSI_COLL_BARRIER, .what = what});
+}
+
+ds_status dsi_comm_split(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **comm_out)
+{
+    return comm->transport->split(comm, color, key, comm_out);
+}
+
+ds_status dsi_comm_symmetric(dsi_comm *comm, size_t bytes, void **memory_out)
+{
+    if (bytes == 0 || comm->memory != NULL) {
+        return ds_fail(comm->ctx, bytes == 0 ? DS_ERR_ARG : DS_ERR_STATE,
+                       "symmetric memory of %zu bytes: %s", bytes,
+                       bytes == 0 ? "give at least one byte"
+                                  : "this communicator has some already (once for each)");
+    }
+    if (comm->transport->symmetric != NULL) {
+        DS_TRY(comm->transport->symmetric(comm, bytes, memory_out));
+        return DS_OK;
+    }
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (bytes > SIZE_MAX - page || posix_memalign(memory_out, page, bytes) != 0) {
+        return ds_fail(comm->ctx, DS_ERR_NOMEM, "no %zu bytes of symmetric memory", bytes);
+    }
+    memset(*memory_out, 0, bytes);
+    comm->memory = *memory_out;
+    comm->memory_bytes = bytes;
+    return DS_OK;
+}
+
+ds_status dsi_comm_reserve(dsi_comm *comm, size_t bytes)
+{
+    return comm->transport->reserve != NULL ? comm->transport->reserve(comm, bytes) : DS_OK;
+}
+
+void dsi_comm_abort(dsi_comm *comm, const char *reason)
+{
+    if (comm != NULL && comm->transport->abort != NULL) {
+        comm->transport->abort(comm, reason != NULL ? reason : "");
+    }
+}
+
+void dsi_comm_destroy(dsi_comm **comm_inout)
+{
+    dsi_comm *comm = comm_inout != NULL ? *comm_inout : NULL;
+    if (comm == NULL) {
+        return;
+    }
+    if (comm->transport->symmetric == NULL) {
+        free(comm->memory);
+        comm->memory = NULL;
+    }
+    comm->transport->destroy(comm);
+    *comm_inout = NULL;
+}
