@@ -168,13 +168,18 @@ static ds_status check_operands(const ds_graph *graph, const ds_op *op, const ds
     return DS_OK;
 }
 
-/* Output i writes the cell of its input; makes the next version current. */
+/* Output i writes the cell of its input; makes the next version current. An operator that may work
+ * in place also takes a plain value there, and gives a plain value. */
 static ds_status describe_output(const ds_graph *graph, const ds_op *op, const ds_value *in,
                                  uint32_t n_in, uint32_t i, dsi_value_info *info)
 {
     const int writes = op->writes != NULL ? op->writes[i] : -1;
     info->cell = DS_NONE;
     if (writes < 0) {
+        return DS_OK;
+    }
+    if ((op->flags & DS_OP_INPLACE) != 0 && (uint32_t)writes < n_in && in[writes] != DS_NONE &&
+        graph->values[in[writes]].cell == DS_NONE) {
         return DS_OK;
     }
     if ((uint32_t)writes >= n_in || in[writes] == DS_NONE ||

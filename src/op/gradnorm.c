@@ -79,15 +79,23 @@ const ds_op dsi_op_sum_squares = {
 
 static ds_status sum_parts_infer(ds_infer *call)
 {
-    return all_of(call, DS_DTYPE_F64, ds_shape_1d(2));
+    for (uint32_t i = 0; i < call->n_in; ++i) {
+        const ds_meta part = dsi_op_in(call, i);
+        if (part.dtype != DS_DTYPE_F64 || part.shape.n_dims < 1 || part.shape.n_dims > 2 ||
+            ds_shape_last(part.shape) != 2) {
+            return dsi_op_bad(call, i, "part", "f64[2] or f64[n,2]");
+        }
+    }
+    call->out[0] = dsi_meta_of(DS_DTYPE_F64, ds_shape_1d(2));
+    return DS_OK;
 }
 
 const ds_op dsi_op_sum_parts = {
     .version = DS_OP_VERSION,
     .name = "sum_parts",
     .doc =
-        "1 to 16 f64 (2) made by sum_squares or sum_parts with one top → f64 (2): their exact sum, "
-        "for at most 2^19 parts in all.",
+        "1 to 16 f64 (2) or (n,2) made by sum_squares or sum_parts with one top → f64 (2): their "
+        "exact sum, for at most 2^19 parts in all.",
     .n_in_min = 1,
     .n_in_max = DS_MAX_IN,
     .n_out = 1,

@@ -68,6 +68,11 @@ static const ds_op *const all[] = {
     &dsi_op_lion,
     &dsi_op_adagrad,
     &dsi_op_lamb,
+    &dsi_op_take_slice,
+    &dsi_op_reduce_scatter,
+    &dsi_op_all_reduce,
+    &dsi_op_all_gather,
+    &dsi_op_gather_store,
     NULL,
 };
 

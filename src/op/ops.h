@@ -284,4 +284,15 @@ typedef struct dsi_optim_attrs {
  * states exp_avg, exp_avg_sq; per-tensor norms by exact sums. */
 extern const ds_op dsi_op_adam, dsi_op_sgd, dsi_op_lion, dsi_op_adagrad, dsi_op_lamb;
 
+/* ---- collective.c -------------------------------------------------------------------------- */
+/* n_ranks; bucket: nodes of one op with equal bucket >= 0 are carried by one collective, -1: alone;
+ * factor: of the sums; n_dims and dims: of all_gather's output. */
+typedef struct dsi_comm_attrs {
+    int64_t n_ranks, bucket;
+    double factor;
+    int64_t n_dims, dims[DS_MAX_DIMS];
+} dsi_comm_attrs;
+extern const ds_op dsi_op_take_slice, dsi_op_reduce_scatter, dsi_op_all_reduce, dsi_op_all_gather,
+    dsi_op_gather_store;
+
 #endif

@@ -62,12 +62,12 @@ static const ds_attr optim_attrs[] = {
 };
 static const int8_t optim_writes[] = {IN_PARAM, IN_MASTER, IN_STATE, IN_STATE + 1};
 
-#define OPTIM_OP(op_name, text, least, n_states, infer_fn)                                         \
+#define OPTIM_OP(op_name, text, least, n_states, infer_fn, in_place)                               \
     {                                                                                              \
         .version = DS_OP_VERSION, .name = (op_name),                                               \
         .doc = "param, grad, hyper f32 (8), factor f32 (), [master f32], " text,                   \
         .n_in_min = (least), .n_in_max = IN_STATE + (n_states), .n_out = 2 + (n_states),           \
-        .attrs_bytes = sizeof(dsi_optim_attrs), .attrs = optim_attrs,                              \
+        .flags = (in_place), .attrs_bytes = sizeof(dsi_optim_attrs), .attrs = optim_attrs,         \
         .n_attrs = DSI_N(optim_attrs), .writes = optim_writes, .infer = (infer_fn),                \
         .cost = optimizer_cost,                                                                    \
     }
@@ -75,20 +75,20 @@ static const int8_t optim_writes[] = {IN_PARAM, IN_MASTER, IN_STATE, IN_STATE + 
 const ds_op dsi_op_adam = OPTIM_OP("adam",
                                    "exp_avg, exp_avg_sq → the same, updated: Adam (adamw 0, decay "
                                    "added to the gradient) or AdamW (adamw 1).",
-                                   7, 2, two_states_infer);
+                                   7, 2, two_states_infer, DS_OP_INPLACE);
 const ds_op dsi_op_sgd =
     OPTIM_OP("sgd",
              "[momentum buffer] → the same, updated: SGD with momentum beta1, dampening, "
              "Nesterov.",
-             4, 1, sgd_infer);
+             4, 1, sgd_infer, DS_OP_INPLACE);
 const ds_op dsi_op_lion =
     OPTIM_OP("lion", "exp_avg → the same, updated: Lion, the sign of a zero update being 0.", 6, 1,
-             one_state_infer);
+             one_state_infer, DS_OP_INPLACE);
 const ds_op dsi_op_adagrad =
     OPTIM_OP("adagrad", "exp_avg_sq → the same, updated: Adagrad, decay added to the gradient.", 6,
-             1, one_state_infer);
+             1, one_state_infer, DS_OP_INPLACE);
 const ds_op dsi_op_lamb =
     OPTIM_OP("lamb",
              "exp_avg, exp_avg_sq → the same, updated: LAMB, its trust ratio from exact "
              "norms and clamped to [min_coeff, max_coeff].",
-             7, 2, two_states_infer);
+             7, 2, two_states_infer, 0);

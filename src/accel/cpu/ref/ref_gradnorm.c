@@ -65,8 +65,11 @@ static void sum_parts_range(const ds_kernel_call *call, int64_t begin, int64_t e
     (void)slot;
     for (uint32_t i = 0; i < call->sig->n_in; ++i) {
         const double *part = call->in[i].data;
-        high += part[0];
-        low += part[1];
+        const int64_t n = ds_shape_count(call->in[i].meta.shape) / 2;
+        for (int64_t row = 0; row < n; ++row) {
+            high += part[2 * row];
+            low += part[2 * row + 1];
+        }
     }
     double *out = call->out[0].data;
     out[0] = high;

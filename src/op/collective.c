@@ -1,0 +1,111 @@
+/* Collectives and the local cut that goes with them: rules. The executor runs them through the
+ * communicator; no accelerator has kernels for them. Slices are one-dimensional. */
+#include "op/op_util.h"
+
+static int64_t slice_of(int64_t count, int64_t n_ranks)
+{
+    return count / n_ranks + (count % n_ranks != 0 ? 1 : 0);
+}
+
+static ds_status check_attrs(const ds_infer *call, const dsi_comm_attrs *a)
+{
+    if (a->n_ranks < 1 || a->n_ranks > INT32_MAX) {
+        return dsi_op_bad_attr(call, "n_ranks is %lld, expected at least 1", (long long)a->n_ranks);
+    }
+    if (!(a->factor > 0.0)) {
+        return dsi_op_bad_attr(call, "factor is %g, expected above 0", a->factor);
+    }
+    return DS_OK;
+}
+
+/* x → its own slice. */
+static ds_status cut_infer(ds_infer *call)
+{
+    const dsi_comm_attrs *a = call->attrs;
+    DS_TRY(check_attrs(call, a));
+    DS_TRY(dsi_op_need_float(call, 0, "x", 0));
+    const ds_meta x = call->in[0];
+    call->out[0] = dsi_meta_of(x.dtype, ds_shape_1d(slice_of(ds_shape_count(x.shape), a->n_ranks)));
+    return DS_OK;
+}
+
+static ds_status all_reduce_infer(ds_infer *call)
+{
+    DS_TRY(check_attrs(call, call->attrs));
+    DS_TRY(dsi_op_need_float(call, 0, "x", 0));
+    call->out[0] = call->in[0];
+    return DS_OK;
+}
+
+static ds_status need_slice(const ds_infer *call, uint32_t i, ds_meta whole)
+{
+    const dsi_comm_attrs *a = call->attrs;
+    const ds_meta slice = dsi_op_in(call, i);
+    const int64_t want = slice_of(ds_shape_count(whole.shape), a->n_ranks);
+    if (slice.dtype != whole.dtype || ds_shape_count(slice.shape) != want) {
+        return dsi_op_bad(call, i, "slice", "%s of %lld elements", ds_dtype_name(whole.dtype),
+                          (long long)want);
+    }
+    return DS_OK;
+}
+
+static ds_status all_gather_infer(ds_infer *call)
+{
+    const dsi_comm_attrs *a = call->attrs;
+    DS_TRY(check_attrs(call, a));
+    if (a->n_dims < 0 || a->n_dims > DS_MAX_DIMS) {
+        return dsi_op_bad_attr(call, "n_dims is %lld", (long long)a->n_dims);
+    }
+    ds_meta whole = {dsi_op_in(call, 0).dtype, {.n_dims = (uint32_t)a->n_dims}};
+    for (int64_t i = 0; i < a->n_dims; ++i) {
+        whole.shape.dims[i] = a->dims[i];
+    }
+    DS_TRY(need_slice(call, 0, whole));
+    call->out[0] = whole;
+    return DS_OK;
+}
+
+static ds_status gather_store_infer(ds_infer *call)
+{
+    DS_TRY(check_attrs(call, call->attrs));
+    DS_TRY(dsi_op_need_float(call, 0, "cell", 0));
+    DS_TRY(need_slice(call, 1, call->in[0]));
+    call->out[0] = call->in[0];
+    return DS_OK;
+}
+
+static const ds_attr comm_attrs[] = {
+    DSI_ATTR_INT(dsi_comm_attrs, n_ranks), DSI_ATTR_INT(dsi_comm_attrs, bucket),
+    DSI_ATTR_REAL(dsi_comm_attrs, factor), DSI_ATTR_INT(dsi_comm_attrs, n_dims),
+    DSI_ATTR_INT(dsi_comm_attrs, dims[0]), DSI_ATTR_INT(dsi_comm_attrs, dims[1]),
+    DSI_ATTR_INT(dsi_comm_attrs, dims[2]), DSI_ATTR_INT(dsi_comm_attrs, dims[3]),
+    DSI_ATTR_INT(dsi_comm_attrs, dims[4]), DSI_ATTR_INT(dsi_comm_attrs, dims[5]),
+    DSI_ATTR_INT(dsi_comm_attrs, dims[6]), DSI_ATTR_INT(dsi_comm_attrs, dims[7]),
+};
+static const int8_t writes_first[] = {0};
+
+#define COMM_OP(op_name, n_inputs, infer_fn, writes_of, text)                                      \
+    {                                                                                              \
+        .version = DS_OP_VERSION, .name = (op_name), .doc = (text), .n_in_min = (n_inputs),        \
+        .n_in_max = (n_inputs), .n_out = 1, .flags = DS_OP_COMM,                                   \
+        .attrs_bytes = sizeof(dsi_comm_attrs), .attrs = comm_attrs, .n_attrs = DSI_N(comm_attrs),  \
+        .writes = (writes_of), .infer = (infer_fn),                                                \
+    }
+
+const ds_op dsi_op_take_slice =
+    COMM_OP("take_slice", 1, cut_infer, NULL,
+            "x of P elements → the S = ceil(P/n_ranks) elements that this rank owns, padded with "
+            "zeros. Nothing is sent.");
+const ds_op dsi_op_reduce_scatter =
+    COMM_OP("reduce_scatter", 1, cut_infer, NULL,
+            "x of P elements → this rank's slice of the sum over ranks: in fp32 in the canonical "
+            "order, times factor, rounded once.");
+const ds_op dsi_op_all_reduce =
+    COMM_OP("all_reduce", 1, all_reduce_infer, NULL,
+            "x → the sum over ranks: in fp32 in the canonical order, times factor, rounded once.");
+const ds_op dsi_op_all_gather =
+    COMM_OP("all_gather", 1, all_gather_infer, NULL,
+            "slice (S) → the tensor dims of all ranks' slices, padding cut off.");
+const ds_op dsi_op_gather_store =
+    COMM_OP("gather_store", 2, gather_store_infer, writes_first,
+            "cell, slice (S) → the cell's next version: all ranks' slices, padding cut off.");
