@@ -100,10 +100,10 @@ typedef struct profile {
 static void trace_step(void *user, const dsi_step *step, double seconds)
 {
     profile *p = user;
+    const char *kernel = step->kernel != NULL ? step->kernel->name : "comm";
     uint32_t i = 0;
-    while (i < p->n_rows &&
-           (p->rows[i].op != step->op->name || p->rows[i].kernel != step->kernel->name ||
-            p->rows[i].phase != step->phase)) {
+    while (i < p->n_rows && (p->rows[i].op != step->op->name || p->rows[i].kernel != kernel ||
+                             p->rows[i].phase != step->phase)) {
         ++i;
     }
     if (i == MOST_ROWS) {
@@ -111,7 +111,7 @@ static void trace_step(void *user, const dsi_step *step, double seconds)
     }
     row *r = &p->rows[i];
     if (i == p->n_rows) {
-        *r = (row){.op = step->op->name, .kernel = step->kernel->name, .phase = step->phase};
+        *r = (row){.op = step->op->name, .kernel = kernel, .phase = step->phase};
         ++p->n_rows;
     }
     ++r->calls;

@@ -2,6 +2,7 @@
 #include "exec/exec.h"
 
 #include "base/clock.h"
+#include "op/ops.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -12,9 +13,13 @@ enum { MAX_PLANS = 16, ALIGN = 64 };
 
 typedef struct loaded {
     const dsi_plan *plan;
-    ds_kernel_sig *sigs;   /* per step */
-    ds_tensor *tensors;    /* per ref */
-    ds_kernel_call *calls; /* per step */
+    ds_kernel_sig *sigs;       /* per step */
+    ds_tensor *tensors;        /* per ref */
+    ds_kernel_call *calls;     /* per step */
+    dsi_comm_call *comm_calls; /* per step; of collectives */
+    dsi_comm_ticket *tickets;  /* per step; of started collectives */
+    dsi_comm_part *parts;      /* of all collectives, one after the other */
+    unsigned char *shared;     /* arena of what collectives send */
 } loaded;
 
 struct dsi_exec {
@@ -27,11 +32,14 @@ struct dsi_exec {
     unsigned char *map; /* cells, then the arena */
     unsigned char *arena;
     size_t map_bytes;
+    dsi_comm *comm;
+    unsigned char *shared; /* shared cells, then the shared arena of each plan */
+    size_t shared_bytes;
     dsi_exec_trace_fn trace;
     void *trace_user;
 };
 
-ds_status dsi_exec_create(ds_ctx *ctx, ds_cells *cells, dsi_exec **exec_out)
+ds_status dsi_exec_create(ds_ctx *ctx, ds_cells *cells, dsi_comm *comm, dsi_exec **exec_out)
 {
     dsi_exec *exec = calloc(1, sizeof *exec);
     if (exec == NULL) {
@@ -39,6 +47,7 @@ ds_status dsi_exec_create(ds_ctx *ctx, ds_cells *cells, dsi_exec **exec_out)
     }
     exec->ctx = ctx;
     exec->cells = cells;
+    exec->comm = comm;
     exec->n_cells = ds_cells_count(cells);
     exec->cell_data = calloc(exec->n_cells + 1, sizeof *exec->cell_data);
     if (exec->cell_data == NULL) {
@@ -59,6 +68,9 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
         free(exec->plans[i].sigs);
         free(exec->plans[i].tensors);
         free(exec->plans[i].calls);
+        free(exec->plans[i].comm_calls);
+        free(exec->plans[i].tickets);
+        free(exec->plans[i].parts);
     }
     if (exec->map != NULL) {
         (void)munmap(exec->map, exec->map_bytes);
@@ -91,8 +103,12 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out)
     l->sigs = calloc(plan->n_steps + 1, sizeof *l->sigs);
     l->tensors = calloc(plan->n_refs + 1, sizeof *l->tensors);
     l->calls = calloc(plan->n_steps + 1, sizeof *l->calls);
+    l->comm_calls = calloc(plan->n_steps + 1, sizeof *l->comm_calls);
+    l->tickets = calloc(plan->n_steps + 1, sizeof *l->tickets);
+    l->parts = calloc(plan->n_refs + 1, sizeof *l->parts);
     *id_out = exec->n_plans++;
-    if (l->sigs == NULL || l->tensors == NULL || l->calls == NULL) {
+    if (l->sigs == NULL || l->tensors == NULL || l->calls == NULL || l->comm_calls == NULL ||
+        l->tickets == NULL || l->parts == NULL) {
         return ds_fail(exec->ctx, DS_ERR_NOMEM, "no memory for the executor");
     }
     return DS_OK;
@@ -103,11 +119,13 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static void *place_of(const dsi_exec *exec, const dsi_ref *ref)
+static void *place_of(const dsi_exec *exec, const loaded *l, const dsi_ref *ref)
 {
     switch (ref->space) {
     case DSI_SPACE_ARENA:
         return exec->arena + ref->offset;
+    case DSI_SPACE_SHARED:
+        return l->shared + ref->offset;
     case DSI_SPACE_CELL:
         return exec->cell_data[ref->cell];
     case DSI_SPACE_NONE:
@@ -116,12 +134,53 @@ static void *place_of(const dsi_exec *exec, const dsi_ref *ref)
     return NULL;
 }
 
+/* The elements of a tensor as the communicator sees them: it knows no 8-byte reals. */
+static ds_dtype carried_as(ds_dtype dtype)
+{
+    return dtype == DS_DTYPE_F64 ? DS_DTYPE_I64 : dtype;
+}
+
+/* The call of a collective's step; its parts stand at the place of its operands. */
+static void link_collective(const dsi_exec *exec, loaded *l, uint32_t s)
+{
+    static const struct {
+        const ds_op *op;
+        dsi_coll kind;
+    } kinds[] = {{&dsi_op_reduce_scatter, DSI_COLL_REDUCE_SCATTER},
+                 {&dsi_op_all_reduce, DSI_COLL_ALL_REDUCE},
+                 {&dsi_op_all_gather, DSI_COLL_ALL_GATHER},
+                 {&dsi_op_gather_store, DSI_COLL_ALL_GATHER},
+                 {&dsi_op_take_slice, DSI_COLL_COUNT}};
+    const dsi_step *step = &l->plan->steps[s];
+    const uint32_t n_in = step->n_in / step->n_parts;
+    dsi_comm_part *parts = l->parts + step->in_at;
+    dsi_comm_call *call = &l->comm_calls[s];
+    *call = (dsi_comm_call){.dtype = carried_as(l->plan->refs[step->out_at].meta.dtype),
+                            .factor = (float)((const dsi_comm_attrs *)step->attrs)->factor,
+                            .parts = parts,
+                            .n_parts = step->n_parts,
+                            .symmetric = exec->comm != NULL && exec->comm->size > 1,
+                            .what = step->scope};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) {
+        call->kind = kinds[i].op == step->op ? kinds[i].kind : call->kind;
+    }
+    for (uint32_t i = 0; i < step->n_parts; ++i) {
+        const ds_tensor *in = &l->tensors[step->in_at + i * n_in + n_in - 1];
+        const ds_tensor *out = &l->tensors[step->out_at + i];
+        const bool gathers = call->kind == DSI_COLL_ALL_GATHER;
+        parts[i] = (dsi_comm_part){
+            .in = in->data,
+            .out = out->data,
+            .count = (size_t)ds_shape_count(gathers ? out->meta.shape : in->meta.shape)};
+    }
+}
+
 /* Fills in the addresses of one plan's operands. */
 static void link_plan(const dsi_exec *exec, loaded *l)
 {
     const dsi_plan *plan = l->plan;
     for (uint32_t i = 0; i < plan->n_refs; ++i) {
-        l->tensors[i] = (ds_tensor){place_of(exec, &plan->refs[i]), plan->refs[i].meta};
+        l->tensors[i] = (ds_tensor){place_of(exec, l, &plan->refs[i]), plan->refs[i].meta};
     }
     for (uint32_t s = 0; s < plan->n_steps; ++s) {
         const dsi_step *step = &plan->steps[s];
@@ -138,13 +197,66 @@ static void link_plan(const dsi_exec *exec, loaded *l)
                              .in = l->tensors + step->in_at,
                              .out = l->tensors + step->out_at,
                              .work = step->work_bytes > 0 ? exec->arena + step->work_offset : NULL};
+        if (step->kernel == NULL && step->kind != DSI_STEP_WAIT) {
+            link_collective(exec, l, s);
+        }
     }
+}
+
+static bool is_shared(const dsi_exec *exec, ds_cell cell)
+{
+    for (uint32_t i = 0; i < exec->n_plans; ++i) {
+        const dsi_plan *plan = exec->plans[i].plan;
+        if (cell < plan->n_cells && plan->cell_shared[cell]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Memory that peers may read, for the cells and values that collectives send. */
+static ds_status allocate_shared(dsi_exec *exec)
+{
+    size_t bytes = 0;
+    for (ds_cell c = 0; c < exec->n_cells; ++c) {
+        if (is_shared(exec, c)) {
+            bytes += aligned(ds_meta_bytes(ds_cells_get(exec->cells, c)->meta));
+        }
+    }
+    for (uint32_t i = 0; i < exec->n_plans; ++i) {
+        bytes += aligned(exec->plans[i].plan->shared_bytes);
+    }
+    if (bytes == 0) {
+        return DS_OK;
+    }
+    if (exec->comm == NULL) {
+        return ds_fail(exec->ctx, DS_ERR_STATE,
+                       "the plans have collectives, but there is no "
+                       "communicator");
+    }
+    void *memory = NULL;
+    DS_TRY(dsi_comm_symmetric(exec->comm, bytes, &memory));
+    exec->shared = memory;
+    exec->shared_bytes = bytes;
+    size_t at = 0;
+    for (ds_cell c = 0; c < exec->n_cells; ++c) {
+        if (is_shared(exec, c)) {
+            exec->cell_data[c] = exec->shared + at;
+            at += aligned(ds_meta_bytes(ds_cells_get(exec->cells, c)->meta));
+        }
+    }
+    for (uint32_t i = 0; i < exec->n_plans; ++i) {
+        exec->plans[i].shared = exec->shared + at;
+        at += aligned(exec->plans[i].plan->shared_bytes);
+    }
+    return DS_OK;
 }
 
 ds_status dsi_exec_allocate(dsi_exec *exec)
 {
     size_t cell_bytes = 0;
     size_t arena_bytes = 0;
+    DS_TRY(allocate_shared(exec));
     for (ds_cell c = 0; c < exec->n_cells; ++c) {
         if (exec->cell_data[c] == NULL) {
             cell_bytes += aligned(ds_meta_bytes(ds_cells_get(exec->cells, c)->meta));
@@ -184,8 +296,42 @@ static ds_status fail_step(const dsi_exec *exec, const dsi_plan *plan, uint32_t 
     const size_t n = strlen(ds_ctx_error(exec->ctx));
     memcpy(reason, ds_ctx_error(exec->ctx), n < sizeof reason ? n + 1 : sizeof reason - 1);
     reason[sizeof reason - 1] = '\0';
+    const ds_kernel *kernel = plan->steps[s].kernel;
     return ds_fail(exec->ctx, status, "step %u (%s/%s, %s): %s", s, plan->steps[s].op->name,
-                   plan->steps[s].kernel->name, plan->steps[s].scope, reason);
+                   kernel != NULL ? kernel->name : "comm", plan->steps[s].scope, reason);
+}
+
+/* The slice that this rank owns, padded with zeros. */
+static void take_slice(const dsi_comm *comm, const ds_tensor *x, const ds_tensor *slice)
+{
+    const size_t size = ds_dtype_bytes(x->meta.dtype);
+    const size_t count = (size_t)ds_shape_count(x->meta.shape);
+    const size_t length = dsi_comm_slice(count, comm->size);
+    const size_t begin = length * comm->rank < count ? length * comm->rank : count;
+    const size_t n = count - begin < length ? count - begin : length;
+    memcpy(slice->data, (const unsigned char *)x->data + begin * size, n * size);
+    memset((unsigned char *)slice->data + n * size, 0, (length - n) * size);
+}
+
+static ds_status run_step(const dsi_exec *exec, const loaded *l, uint32_t s)
+{
+    const dsi_step *step = &l->plan->steps[s];
+    if (step->kernel != NULL) {
+        return step->kernel->run(&l->calls[s]);
+    }
+    if (step->op == &dsi_op_take_slice) {
+        take_slice(exec->comm, &l->tensors[step->in_at], &l->tensors[step->out_at]);
+        return DS_OK;
+    }
+    switch (step->kind) {
+    case DSI_STEP_START:
+        return dsi_comm_start(exec->comm, &l->comm_calls[s], &l->tickets[s]);
+    case DSI_STEP_WAIT:
+        return dsi_comm_wait(exec->comm, l->tickets[step->start], NULL);
+    case DSI_STEP_RUN:
+        break;
+    }
+    return dsi_comm_run(exec->comm, &l->comm_calls[s]);
 }
 
 ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
@@ -197,7 +343,7 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
     const dsi_plan *plan = l->plan;
     for (uint32_t s = plan->phase_begin[phase]; s < plan->phase_begin[phase + 1]; ++s) {
         const double start = exec->trace != NULL ? dsi_clock_seconds() : 0.0;
-        const ds_status status = plan->steps[s].kernel->run(&l->calls[s]);
+        const ds_status status = run_step(exec, l, s);
         if (status < 0) {
             return fail_step(exec, plan, s, status);
         }
@@ -221,13 +367,13 @@ ds_status dsi_exec_output(const dsi_exec *exec, uint32_t id, const char *name,
     if (output == NULL) {
         return ds_fail(exec->ctx, DS_ERR_NOT_FOUND, "the plan has no output named %s", name);
     }
-    *tensor_out = (ds_tensor){place_of(exec, &output->ref), output->ref.meta};
+    *tensor_out = (ds_tensor){place_of(exec, &exec->plans[id], &output->ref), output->ref.meta};
     return DS_OK;
 }
 
 size_t dsi_exec_bytes(const dsi_exec *exec)
 {
-    return exec->map_bytes;
+    return exec->map_bytes + exec->shared_bytes;
 }
 
 void dsi_exec_set_trace(dsi_exec *exec, dsi_exec_trace_fn fn, void *user)

@@ -6,11 +6,13 @@
 #ifndef DSI_EXEC_EXEC_H
 #define DSI_EXEC_EXEC_H
 
+#include "comm/comm.h"
 #include "plan/plan.h"
 
 typedef struct dsi_exec dsi_exec;
 
-ds_status dsi_exec_create(ds_ctx *ctx, ds_cells *cells, dsi_exec **exec_out);
+/* comm: for the collectives of the plans, borrowed; NULL when they have none. */
+ds_status dsi_exec_create(ds_ctx *ctx, ds_cells *cells, dsi_comm *comm, dsi_exec **exec_out);
 void dsi_exec_destroy(dsi_exec **exec);
 
 /* Uses the caller's memory for a cell; it must outlive the executor and hold the cell's bytes,
@@ -21,7 +23,8 @@ ds_status dsi_exec_bind(dsi_exec *exec, ds_cell cell, void *data);
 ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out);
 
 /* Maps zeroed memory: each unbound cell, and one arena as large as the largest plan's. Cells that
- * no plan touches get memory too. Errors: ERR_NOMEM naming the bytes. */
+ * no plan touches get memory too. What collectives send lies in memory that peers may read: then
+ * the call is collective. Errors: ERR_NOMEM naming the bytes. */
 ds_status dsi_exec_allocate(dsi_exec *exec);
 
 /* Runs a phase of a plan. An error names step, operator and scope. */

@@ -83,7 +83,7 @@ static ds_status build(ds_generator *g, const ds_generator_params *params)
 {
     DS_TRY(ds_cells_create(g->ctx, MAX_CELLS, &g->cells));
     DS_TRY(build_pieces(g));
-    DS_TRY(dsi_exec_create(g->ctx, g->cells, &g->exec));
+    DS_TRY(dsi_exec_create(g->ctx, g->cells, NULL, &g->exec));
     for (uint32_t i = 0; i < g->n_pieces; ++i) {
         DS_TRY(dsi_exec_add(g->exec, g->pieces[i].plan, &g->pieces[i].id));
     }

@@ -1,9 +1,11 @@
-/* Program order, without dead nodes, with memory-freeing nodes moved up.
+/* Program order, without dead nodes, with memory-freeing nodes moved up, and with the nodes of one
+ * bucket side by side, behind the last value that the bucket carries.
  *
  * The typical gain: the cast or accumulation of a weight gradient, traced after the whole backward
  * walk, runs right behind the product that makes it, so the fp32 gradient dies at once.
  */
 #include "pass/order.h"
+#include "op/ops.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +20,8 @@ typedef struct sorter {
     ds_node *users;
     ds_node *order;
     uint32_t n;
+    ds_node *next_member;  /* per node: the next of its bucket, DS_NONE at the end */
+    ds_node *first_member; /* per node: the first of its bucket; DS_NONE outside of buckets */
 } sorter;
 
 static bool writes_cell(const ds_graph *graph, const dsi_node_info *node)
@@ -75,6 +79,43 @@ static void index_users(sorter *s)
             }
         }
     }
+}
+
+int64_t dsi_order_bucket(const dsi_node_info *node)
+{
+    return (node->op->flags & DS_OP_COMM) != 0 ? ((const dsi_comm_attrs *)node->attrs)->bucket : -1;
+}
+
+/* Links the live nodes of each bucket. A number belongs to one operator and phase. */
+static ds_status link_buckets(const sorter *s)
+{
+    const ds_graph *g = s->graph;
+    ds_node *last = malloc((g->n_nodes + 1) * sizeof *last); /* per bucket */
+    if (last == NULL) {
+        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to order the graph");
+    }
+    for (ds_node n = 0; n < g->n_nodes; ++n) {
+        last[n] = s->next_member[n] = s->first_member[n] = DS_NONE;
+    }
+    for (ds_node n = 0; n < g->n_nodes; ++n) {
+        const int64_t bucket = s->live[n] ? dsi_order_bucket(&g->nodes[n]) : -1;
+        if (bucket >= (int64_t)g->n_nodes) {
+            free(last);
+            return ds_fail(g->ctx, DS_ERR_GRAPH, "bucket %lld of a graph of %u nodes",
+                           (long long)bucket, g->n_nodes);
+        }
+        if (bucket < 0) {
+            continue;
+        }
+        const ds_node before = last[bucket];
+        s->first_member[n] = before == DS_NONE ? n : s->first_member[before];
+        if (before != DS_NONE) {
+            s->next_member[before] = n;
+        }
+        last[bucket] = n;
+    }
+    free(last);
+    return DS_OK;
 }
 
 /* All inputs are there, and no other node still has to read a version that this one overwrites. */
@@ -141,11 +182,60 @@ static void run(sorter *s, ds_node n)
     }
 }
 
+/* Runs what the inputs of n still lack. */
+static void run_inputs(sorter *s, ds_node n)
+{
+    const dsi_node_info *node = &s->graph->nodes[n];
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        const ds_value v = dsi_node_in(s->graph, node)[i];
+        if (v != DS_NONE && !s->available[v]) {
+            const ds_node maker = s->graph->values[v].producer;
+            run_inputs(s, maker);
+            run(s, maker);
+        }
+    }
+}
+
+/* Runs n; of a bucket all members, one right behind the other. */
+static void run_whole(sorter *s, ds_node n)
+{
+    if (s->first_member[n] == DS_NONE) {
+        run(s, n);
+        return;
+    }
+    for (ds_node m = s->first_member[n]; m != DS_NONE; m = s->next_member[m]) {
+        run_inputs(s, m);
+    }
+    for (ds_node m = s->first_member[n]; m != DS_NONE; m = s->next_member[m]) {
+        run(s, m);
+    }
+}
+
+/* Whether every member of n's bucket can run. */
+static bool bucket_ready(const sorter *s, ds_node n)
+{
+    for (ds_node m = s->first_member[n]; m != DS_NONE; m = s->next_member[m]) {
+        if (!ready(s, m)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Whether n may be moved up to right behind what just ran. */
+static bool follows(const sorter *s, ds_node n)
+{
+    if (s->first_member[n] != DS_NONE) {
+        return bucket_ready(s, n);
+    }
+    return ready(s, n) && frees_memory(s, &s->graph->nodes[n]);
+}
+
 /* Runs n, then, as long as there are any, the nodes behind what just ran that free memory. */
 static void run_with_followers(sorter *s, ds_node n)
 {
     const uint32_t start = s->n;
-    run(s, n);
+    run_whole(s, n);
     for (uint32_t at = start; at < s->n; ++at) {
         const dsi_node_info *node = &s->graph->nodes[s->order[at]];
         for (uint32_t i = 0; i < node->n_out; ++i) {
@@ -156,8 +246,8 @@ static void run_with_followers(sorter *s, ds_node n)
             for (uint32_t u = v == DS_NONE ? end : s->users_at[v]; u < end; ++u) {
                 const ds_node user = s->users[u];
                 if (!s->done[user] && s->graph->nodes[user].phase == node->phase &&
-                    ready(s, user) && frees_memory(s, &s->graph->nodes[user])) {
-                    run(s, user);
+                    follows(s, user)) {
+                    run_whole(s, user);
                 }
             }
         }
@@ -173,8 +263,11 @@ static ds_status allocate(sorter *s)
     s->reads_left = calloc(g->n_values + 1, sizeof *s->reads_left);
     s->users_at = calloc(g->n_values + 1, sizeof *s->users_at);
     s->users = calloc(g->n_operands + 1, sizeof *s->users);
+    s->next_member = calloc(g->n_nodes + 1, sizeof *s->next_member);
+    s->first_member = calloc(g->n_nodes + 1, sizeof *s->first_member);
     if (s->live == NULL || s->done == NULL || s->available == NULL || s->reads_left == NULL ||
-        s->users_at == NULL || s->users == NULL) {
+        s->users_at == NULL || s->users == NULL || s->next_member == NULL ||
+        s->first_member == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to order the graph");
     }
     return DS_OK;
@@ -186,6 +279,9 @@ ds_status dsi_order(const ds_graph *graph, ds_node *order, uint32_t *n_out)
     ds_status status = allocate(&s);
     if (status >= 0) {
         mark_live(&s);
+        status = link_buckets(&s);
+    }
+    if (status >= 0) {
         index_users(&s);
         uint32_t n_users = 0;
         for (ds_value v = 0; v < graph->n_values; ++v) {
@@ -206,5 +302,7 @@ ds_status dsi_order(const ds_graph *graph, ds_node *order, uint32_t *n_out)
     free(s.reads_left);
     free(s.users_at);
     free(s.users);
+    free(s.next_member);
+    free(s.first_member);
     return status;
 }

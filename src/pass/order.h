@@ -9,4 +9,7 @@
  * runs early when that frees at least the memory that it takes. Pure; preserves numerics. */
 ds_status dsi_order(const ds_graph *graph, ds_node *order, uint32_t *n_out);
 
+/* The bucket that a collective's node belongs to; -1 for none, and for other nodes. */
+int64_t dsi_order_bucket(const dsi_node_info *node);
+
 #endif

@@ -1,6 +1,7 @@
 /* The plan: a straight-line schedule with every byte of memory known before anything runs.
  *
- * A step is one kernel on operands whose places are fixed: an offset in the arena, or a cell. One
+ * A step is one kernel, or one collective of a whole bucket, on operands whose places are fixed: an
+ * offset in an arena, or a cell. One
  * plan holds all phases of one micro-batch; a phase is a range of its steps, and the phases share
  * one map of the arena. The values that live from the forward into the backward range are the slot.
  *
@@ -11,7 +12,10 @@
  *  4. no step writes bytes of a value that a later step reads (views and stated in-place writes
  * apart);
  *  5. scratch memory overlaps no live value;
- *  6. outputs are whole at the end of their phase.
+ *  6. outputs are whole at the end of their phase;
+ *  7. what a collective sends lies in the shared arena or in a shared cell;
+ *  8. between a start and its wait nobody reads what the collective writes; every start has a wait
+ *     in its phase.
  */
 #ifndef DSI_PLAN_PLAN_H
 #define DSI_PLAN_PLAN_H
@@ -19,24 +23,36 @@
 #include "base/arena.h"
 #include "ir/graph.h"
 
-typedef enum dsi_space { DSI_SPACE_NONE, DSI_SPACE_ARENA, DSI_SPACE_CELL } dsi_space;
+typedef enum dsi_space {
+    DSI_SPACE_NONE,
+    DSI_SPACE_ARENA,
+    DSI_SPACE_SHARED, /* a second arena, that peers may read: what collectives send */
+    DSI_SPACE_CELL
+} dsi_space;
 
 /* Where an operand lies. */
 typedef struct dsi_ref {
     ds_meta meta;
     dsi_space space;
     ds_cell cell;
-    size_t offset;  /* in the arena; 0 for a cell */
+    size_t offset;  /* in its arena; 0 for a cell */
     ds_value value; /* of the graph that the plan was made from; names the contents */
 } dsi_ref;
 
+/* A collective that overlaps with computation is two steps: its start, which has its operands, and
+ * its wait, which reads them all again, so that they stay as they are in between. */
+typedef enum dsi_step_kind { DSI_STEP_RUN, DSI_STEP_START, DSI_STEP_WAIT } dsi_step_kind;
+
 typedef struct dsi_step {
+    dsi_step_kind kind;
+    uint32_t start; /* of a WAIT: its START */
     const ds_op *op;
-    const ds_kernel *kernel;
-    const void *attrs;
+    const ds_kernel *kernel; /* NULL: a collective, see n_parts */
+    const void *attrs;       /* of the first part */
     const char *scope;
     ds_phase phase;
-    uint32_t n_in, n_out;
+    uint32_t n_parts;       /* nodes of the bucket, their operands one after the other; else 1 */
+    uint32_t n_in, n_out;   /* in all */
     uint32_t in_at, out_at; /* in plan->refs; the metas for the kernel's signature in plan->metas */
     size_t work_offset, work_bytes; /* scratch in the arena */
     double flops, bytes;
@@ -62,7 +78,9 @@ typedef struct dsi_plan {
     uint32_t phase_begin[DS_PHASE_COUNT + 1];
     dsi_plan_output *outputs;
     uint32_t n_outputs;
-    size_t arena_bytes;
+    size_t arena_bytes, shared_bytes;
+    bool *cell_shared; /* per cell of the table when the plan was built: a collective sends it */
+    uint32_t n_cells;
 } dsi_plan;
 
 /* Bytes of the arena that somebody else keeps while this plan runs. */
@@ -75,8 +93,10 @@ typedef struct dsi_plan_env {
     ds_isa isa; /* highest instruction set to use */
     /* Kernel chooser of the accelerator: dsi_cpu_kernel_choose, dsi_null_kernel_choose. */
     const ds_kernel *(*choose)(const ds_kernel_sig *sig, ds_isa cap);
-    bool no_reuse; /* every value gets bytes of its own (comparison in tests) */
-    bool no_fuse;  /* run the graph as traced */
+    bool no_reuse;    /* every value gets bytes of its own (comparison in tests) */
+    bool no_fuse;     /* run the graph as traced */
+    bool overlap;     /* collectives run beside computation */
+    int64_t prefetch; /* with overlap: elements of gathers that may be started ahead of their use */
     const dsi_range *reserved;
     uint32_t n_reserved;
 } dsi_plan_env;

@@ -3,6 +3,7 @@
 #include "pass/fuse.h"
 #include "pass/memory.h"
 #include "pass/order.h"
+#include "pass/overlap.h"
 #include "plan/plan.h"
 
 #include <stdlib.h>
@@ -17,7 +18,12 @@ typedef struct build {
     dsi_plan *plan;
     uint32_t *uses;
     ds_node *order;
+    uint32_t n_order;
+    dsi_slot *slots; /* the order once more, with starts and waits of collectives */
+    uint32_t n_slots;
+    uint32_t *step_of; /* per slot: the step; a bucket is one step */
     uint32_t n_steps;
+    bool *shared;           /* per root: a collective sends it */
     ds_value *root;         /* the value whose storage it shares; itself when its own */
     uint32_t *first, *last; /* steps of definition and last use, over all that share the root */
     bool *kept;             /* named output: must outlive its phase */
@@ -59,7 +65,7 @@ static void elide_stores(build *b)
         b->same[v] = v;
         b->placed[v] = DS_NONE;
     }
-    for (uint32_t s = 0; s < b->n_steps; ++s) {
+    for (uint32_t s = 0; s < b->n_order; ++s) {
         const dsi_node_info *node = &g->nodes[b->order[s]];
         const ds_value x = node->op == &dsi_op_store ? dsi_node_in(g, node)[1] : DS_NONE;
         const ds_value y = x == DS_NONE ? DS_NONE : dsi_node_out(g, node)[0];
@@ -76,13 +82,70 @@ static void elide_stores(build *b)
             b->order[kept++] = b->order[s];
         }
     }
-    b->n_steps = kept;
+    b->n_order = kept;
+}
+
+/* The order as slots; without overlap a collective starts and ends in one place. */
+static ds_status make_slots(build *b)
+{
+    if (b->env->overlap) {
+        return dsi_overlap(b->graph, b->order, b->n_order, b->same, b->env->prefetch, b->slots,
+                           &b->n_slots);
+    }
+    for (uint32_t s = 0; s < b->n_order; ++s) {
+        b->slots[s] = (dsi_slot){b->order[s], DSI_SLOT_RUN};
+    }
+    b->n_slots = b->n_order;
+    return DS_OK;
+}
+
+static const dsi_node_info *node_of(const build *b, uint32_t slot)
+{
+    return &b->graph->nodes[b->slots[slot].node];
+}
+
+/* Neighbours of one bucket are one step. */
+static void number_steps(build *b)
+{
+    for (uint32_t s = 0; s < b->n_slots; ++s) {
+        const int64_t bucket = dsi_order_bucket(node_of(b, s));
+        const bool joins = s > 0 && bucket >= 0 && b->slots[s].kind == b->slots[s - 1].kind &&
+                           bucket == dsi_order_bucket(node_of(b, s - 1));
+        b->n_steps += joins ? 0 : 1;
+        b->step_of[s] = b->n_steps - 1;
+    }
+}
+
+/* The input that a collective sends; DS_NONE for other nodes. */
+static ds_value sent_by(const ds_graph *g, const dsi_node_info *node)
+{
+    const bool sends = (node->op->flags & DS_OP_COMM) != 0 && node->op != &dsi_op_take_slice;
+    return sends ? dsi_node_in(g, node)[node->op->writes != NULL ? 1 : 0] : DS_NONE;
+}
+
+/* What collectives send lies where peers can read it. */
+static void mark_shared(build *b)
+{
+    const ds_graph *g = b->graph;
+    for (uint32_t s = 0; s < b->n_slots; ++s) {
+        const ds_value v = sent_by(g, node_of(b, s));
+        if (v == DS_NONE) {
+            continue;
+        }
+        const ds_value root = b->root[b->same[v]];
+        const ds_cell cell = b->placed[root] != DS_NONE ? b->placed[root] : g->values[root].cell;
+        if (cell != DS_NONE) {
+            b->plan->cell_shared[cell] = true;
+        } else {
+            b->shared[root] = true;
+        }
+    }
 }
 
 static void count_uses(build *b)
 {
     const ds_graph *g = b->graph;
-    for (uint32_t s = 0; s < b->n_steps; ++s) {
+    for (uint32_t s = 0; s < b->n_order; ++s) {
         const dsi_node_info *node = &g->nodes[b->order[s]];
         for (uint32_t i = 0; i < node->n_in; ++i) {
             const ds_value v = dsi_node_in(g, node)[i];
@@ -96,7 +159,15 @@ static void count_uses(build *b)
     }
 }
 
-/* Storage roots: views share input 0's; an in-place output takes over input 0 when that dies. */
+static void use(build *b, ds_value v, uint32_t step)
+{
+    if (v != DS_NONE) {
+        b->last[b->root[b->same[v]]] = step;
+    }
+}
+
+/* Storage roots: views share input 0's; an in-place output takes over input 0 when that dies. A
+ * wait uses all operands of its start. */
 static void find_lifetimes(build *b)
 {
     const ds_graph *g = b->graph;
@@ -104,20 +175,21 @@ static void find_lifetimes(build *b)
         b->root[v] = v;
         b->first[v] = UINT32_MAX;
     }
-    for (uint32_t s = 0; s < b->n_steps; ++s) {
-        const dsi_node_info *node = &g->nodes[b->order[s]];
+    for (uint32_t at = 0; at < b->n_slots; ++at) {
+        const dsi_node_info *node = node_of(b, at);
         const ds_value *out = dsi_node_out(g, node);
+        const uint32_t s = b->step_of[at];
+        const bool wait = b->slots[at].kind == DSI_SLOT_WAIT;
         if ((node->op->flags & DS_OP_VIEW) != 0) {
             b->root[out[0]] = b->root[dsi_node_in(g, node)[0]];
         }
         for (uint32_t i = 0; i < node->n_in; ++i) {
-            const ds_value v = dsi_node_in(g, node)[i];
-            if (v != DS_NONE) {
-                b->last[b->root[v]] = s;
-            }
+            use(b, dsi_node_in(g, node)[i], s);
         }
         for (uint32_t i = 0; i < node->n_out; ++i) {
-            if (out[i] != DS_NONE && b->root[out[i]] == out[i]) {
+            if (out[i] != DS_NONE && wait) {
+                use(b, out[i], s);
+            } else if (out[i] != DS_NONE && b->root[out[i]] == out[i]) {
                 b->first[out[i]] = s;
                 b->last[out[i]] = s;
             }
@@ -150,8 +222,9 @@ static void keep_outputs(build *b)
 static void share_in_place(build *b)
 {
     const ds_graph *g = b->graph;
-    for (uint32_t s = 0; s < b->n_steps; ++s) {
-        const dsi_node_info *node = &g->nodes[b->order[s]];
+    for (uint32_t place = 0; place < b->n_slots; ++place) {
+        const dsi_node_info *node = node_of(b, place);
+        const uint32_t s = b->step_of[place];
         if ((node->op->flags & DS_OP_INPLACE) == 0 || b->env->no_reuse) {
             continue;
         }
@@ -230,41 +303,137 @@ static dsi_ref make_ref(const build *b, ds_value v)
     const ds_graph *g = b->graph;
     const ds_value root = b->root[b->same[v]];
     const ds_cell cell = b->placed[root] != DS_NONE ? b->placed[root] : g->values[root].cell;
+    const dsi_space arena = b->shared[root] ? DSI_SPACE_SHARED : DSI_SPACE_ARENA;
     return (dsi_ref){.meta = g->values[v].meta,
-                     .space = cell != DS_NONE ? DSI_SPACE_CELL : DSI_SPACE_ARENA,
+                     .space = cell != DS_NONE ? DSI_SPACE_CELL : arena,
                      .cell = cell,
                      .value = b->same[v]};
+}
+
+static void add_refs(build *b, const ds_value *values, uint32_t n)
+{
+    dsi_plan *plan = b->plan;
+    for (uint32_t i = 0; i < n; ++i) {
+        plan->refs[plan->n_refs] = make_ref(b, values[i]);
+        plan->metas[plan->n_refs] = plan->refs[plan->n_refs].meta;
+        plan->n_refs += 1;
+    }
+}
+
+/* The operands of slots [begin,end): all inputs, then all outputs. */
+static void add_operands(build *b, uint32_t begin, uint32_t end, dsi_step *step)
+{
+    const ds_graph *g = b->graph;
+    step->in_at = b->plan->n_refs;
+    for (uint32_t at = begin; at < end; ++at) {
+        const dsi_node_info *node = node_of(b, at);
+        add_refs(b, dsi_node_in(g, node), node->n_in);
+        if (step->kind == DSI_STEP_WAIT && node->op->writes != NULL) { /* the old version is gone */
+            b->plan->refs[b->plan->n_refs - node->n_in + (uint32_t)node->op->writes[0]] =
+                make_ref(b, DS_NONE);
+        }
+    }
+    step->out_at = b->plan->n_refs;
+    for (uint32_t at = begin; at < end; ++at) {
+        add_refs(b, dsi_node_out(g, node_of(b, at)), node_of(b, at)->n_out);
+    }
+    step->n_in = step->out_at - step->in_at;
+    step->n_out = b->plan->n_refs - step->out_at;
+    if (step->kind == DSI_STEP_WAIT) { /* reads them all */
+        step->n_in += step->n_out;
+        step->out_at += step->n_out;
+        step->n_out = 0;
+    }
+}
+
+/* The START that a WAIT belongs to: of the same first node. */
+static uint32_t find_start(const build *b, uint32_t wait)
+{
+    uint32_t at = wait;
+    while (b->slots[at].node != b->slots[wait].node || b->slots[at].kind != DSI_SLOT_START) {
+        --at;
+    }
+    return b->step_of[at];
+}
+
+/* The step of the slots at [begin,end): one node, or a bucket. */
+static ds_status make_step(build *b, uint32_t begin, uint32_t end)
+{
+    static const dsi_step_kind kinds[] = {[DSI_SLOT_RUN] = DSI_STEP_RUN,
+                                          [DSI_SLOT_START] = DSI_STEP_START,
+                                          [DSI_SLOT_WAIT] = DSI_STEP_WAIT};
+    dsi_plan *plan = b->plan;
+    const dsi_node_info *node = node_of(b, begin);
+    const uint32_t s = b->step_of[begin];
+    dsi_step *step = &plan->steps[s];
+    *step = (dsi_step){.kind = kinds[b->slots[begin].kind],
+                       .op = node->op,
+                       .scope = dsi_arena_strdup(plan->arena, node->scope),
+                       .phase = node->phase,
+                       .n_parts = end - begin};
+    step->attrs = dsi_arena_copy(plan->arena, node->attrs, node->op->attrs_bytes);
+    if (step->scope == NULL || step->attrs == NULL) {
+        return ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory for the plan");
+    }
+    add_operands(b, begin, end, step);
+    if (step->kind == DSI_STEP_WAIT) {
+        step->start = find_start(b, begin);
+        return DS_OK;
+    }
+    if ((node->op->flags & DS_OP_COMM) != 0) {
+        for (uint32_t i = 0; i < step->n_in + step->n_out; ++i) {
+            step->bytes += (double)ds_meta_bytes(plan->metas[step->in_at + i]);
+        }
+        return DS_OK;
+    }
+    DS_TRY(choose_kernel(b, s, step));
+    add_cost(step, plan);
+    return DS_OK;
 }
 
 /* Steps with operands and kernels, not yet offsets. */
 static ds_status make_steps(build *b)
 {
-    const ds_graph *g = b->graph;
-    dsi_plan *plan = b->plan;
-    for (uint32_t s = 0; s < b->n_steps; ++s) {
-        const dsi_node_info *node = &g->nodes[b->order[s]];
-        dsi_step *step = &plan->steps[s];
-        *step = (dsi_step){.op = node->op,
-                           .scope = dsi_arena_strdup(plan->arena, node->scope),
-                           .phase = node->phase,
-                           .n_in = node->n_in,
-                           .n_out = node->n_out,
-                           .in_at = plan->n_refs,
-                           .out_at = plan->n_refs + node->n_in};
-        step->attrs = dsi_arena_copy(plan->arena, node->attrs, node->op->attrs_bytes);
-        if (step->scope == NULL || step->attrs == NULL) {
-            return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for the plan");
+    for (uint32_t begin = 0, end = 0; begin < b->n_slots; begin = end) {
+        while (end < b->n_slots && b->step_of[end] == b->step_of[begin]) {
+            ++end;
         }
-        for (uint32_t i = 0; i < node->n_in + node->n_out; ++i) {
-            const ds_value v = g->operands[node->in_at + i];
-            plan->refs[plan->n_refs] = make_ref(b, v);
-            plan->metas[plan->n_refs] = plan->refs[plan->n_refs].meta;
-            plan->n_refs += 1;
-        }
-        DS_TRY(choose_kernel(b, s, step));
-        add_cost(step, plan);
+        DS_TRY(make_step(b, begin, end));
     }
     return DS_OK;
+}
+
+/* Offsets in the shared arena: the same strategy, apart from the other one. */
+static ds_status place_shared(build *b)
+{
+    const ds_graph *g = b->graph;
+    dsi_memory_item *items = calloc(g->n_values + 1, sizeof *items);
+    if (items == NULL) {
+        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for the plan");
+    }
+    for (ds_value v = 0; v < g->n_values; ++v) {
+        if (b->root[v] == v && b->shared[v]) {
+            items[v] = (dsi_memory_item){.bytes = ds_meta_bytes(g->values[v].meta),
+                                         .first = b->first[v],
+                                         .last = b->last[v]};
+        }
+    }
+    const ds_status status =
+        dsi_memory_assign(g->ctx, items, g->n_values, !b->env->no_reuse, &b->plan->shared_bytes);
+    for (uint32_t i = 0; i < b->plan->n_refs && status >= 0; ++i) {
+        dsi_ref *ref = &b->plan->refs[i];
+        if (ref->space == DSI_SPACE_SHARED) {
+            ref->offset = items[b->root[ref->value]].offset;
+        }
+    }
+    for (uint32_t i = 0; i < b->plan->n_outputs && status >= 0; ++i) {
+        dsi_ref *ref = &b->plan->outputs[i].ref;
+        if (ref->space == DSI_SPACE_SHARED) {
+            ref->offset = items[b->root[ref->value]].offset;
+        }
+    }
+    free(items);
+    return status;
 }
 
 static ds_status place_memory(build *b)
@@ -273,7 +442,7 @@ static ds_status place_memory(build *b)
     dsi_plan *plan = b->plan;
     for (ds_value v = 0; v < g->n_values; ++v) {
         if (b->root[v] == v && g->values[v].cell == DS_NONE && b->placed[v] == DS_NONE &&
-            b->first[v] != UINT32_MAX) {
+            b->first[v] != UINT32_MAX && !b->shared[v]) {
             b->items[v] = (dsi_memory_item){.bytes = ds_meta_bytes(g->values[v].meta),
                                             .first = b->first[v],
                                             .last = b->last[v]};
@@ -329,8 +498,13 @@ static ds_status name_outputs(build *b)
 static ds_status allocate(build *b)
 {
     const ds_graph *g = b->graph;
-    const size_t n_items = (size_t)g->n_values + g->n_nodes + b->env->n_reserved + 1;
+    const size_t n_items = (size_t)g->n_values + 2 * (size_t)g->n_nodes + b->env->n_reserved + 1;
     b->order = zeroed(b, g->n_nodes + 1, sizeof *b->order);
+    b->slots = zeroed(b, 2 * (size_t)g->n_nodes + 1, sizeof *b->slots);
+    b->step_of = zeroed(b, 2 * (size_t)g->n_nodes + 1, sizeof *b->step_of);
+    b->shared = zeroed(b, g->n_values + 1, sizeof *b->shared);
+    b->plan->n_cells = ds_cells_count(g->cells);
+    b->plan->cell_shared = zeroed(b, b->plan->n_cells + 1, sizeof *b->plan->cell_shared);
     b->root = zeroed(b, g->n_values + 1, sizeof *b->root);
     b->first = zeroed(b, g->n_values + 1, sizeof *b->first);
     b->last = zeroed(b, g->n_values + 1, sizeof *b->last);
@@ -339,12 +513,13 @@ static ds_status allocate(build *b)
     b->placed = zeroed(b, g->n_values + 1, sizeof *b->placed);
     b->same = zeroed(b, g->n_values + 1, sizeof *b->same);
     b->items = zeroed(b, n_items, sizeof *b->items);
-    b->plan->steps = zeroed(b, g->n_nodes + 1, sizeof *b->plan->steps);
-    b->plan->refs = zeroed(b, g->n_operands + 1, sizeof *b->plan->refs);
-    b->plan->metas = zeroed(b, g->n_operands + 1, sizeof *b->plan->metas);
+    b->plan->steps = zeroed(b, 2 * (size_t)g->n_nodes + 1, sizeof *b->plan->steps);
+    b->plan->refs = zeroed(b, 2 * (size_t)g->n_operands + 1, sizeof *b->plan->refs);
+    b->plan->metas = zeroed(b, 2 * (size_t)g->n_operands + 1, sizeof *b->plan->metas);
     if (b->order == NULL || b->root == NULL || b->first == NULL || b->last == NULL ||
         b->kept == NULL || b->uses == NULL || b->placed == NULL || b->same == NULL ||
-        b->items == NULL || b->plan->steps == NULL || b->plan->refs == NULL ||
+        b->items == NULL || b->slots == NULL || b->step_of == NULL || b->shared == NULL ||
+        b->plan->cell_shared == NULL || b->plan->steps == NULL || b->plan->refs == NULL ||
         b->plan->metas == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for the plan");
     }
@@ -355,28 +530,32 @@ static void bound_phases(build *b)
 {
     uint32_t at = 0;
     for (int phase = 0; phase < DS_PHASE_COUNT; ++phase) {
-        b->plan->phase_begin[phase] = at;
-        while (at < b->n_steps && b->graph->nodes[b->order[at]].phase == (ds_phase)phase) {
+        b->plan->phase_begin[phase] = at < b->n_slots ? b->step_of[at] : b->n_steps;
+        while (at < b->n_slots && node_of(b, at)->phase == (ds_phase)phase) {
             ++at;
         }
     }
-    b->plan->phase_begin[DS_PHASE_COUNT] = at;
+    b->plan->phase_begin[DS_PHASE_COUNT] = b->n_steps;
 }
 
 static ds_status lower(build *b)
 {
     DS_TRY(allocate(b));
-    DS_TRY(dsi_order(b->graph, b->order, &b->n_steps));
+    DS_TRY(dsi_order(b->graph, b->order, &b->n_order));
     count_uses(b);
     elide_stores(b);
+    DS_TRY(make_slots(b));
+    number_steps(b);
     b->plan->n_steps = b->n_steps;
     bound_phases(b);
     find_lifetimes(b);
     keep_outputs(b);
     share_in_place(b);
+    mark_shared(b);
     DS_TRY(make_steps(b));
     DS_TRY(place_memory(b));
     DS_TRY(name_outputs(b));
+    DS_TRY(place_shared(b));
     return dsi_plan_check(b->plan);
 }
 

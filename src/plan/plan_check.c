@@ -3,12 +3,14 @@
  * It keeps the list of byte ranges that hold something, each with the values that it holds (several
  * for views and in-place outputs). It knows nothing of how the plan was made.
  */
+#include "op/ops.h"
 #include "plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct held {
+    dsi_space space;
     size_t offset, bytes;
     ds_value value;
 } held;
@@ -18,10 +20,12 @@ typedef struct checker {
     uint32_t *last_read; /* per value: last step that reads it; 0 when none */
     bool *is_output;     /* per value */
     ds_phase *made_in;   /* per value: phase of its producer */
+    bool *in_flight;     /* per value: a collective that has not been waited for writes it */
     uint32_t *epoch_of;  /* per value of a cell: writes of the cell before it */
     uint32_t *epoch;     /* per cell: writes so far */
     held *held;
     uint32_t n_held, room;
+    uint32_t n_values;
 } checker;
 
 static ds_status broken(const checker *c, uint32_t s, int invariant, const char *what)
@@ -36,6 +40,11 @@ static bool overlap(size_t a, size_t a_bytes, size_t b, size_t b_bytes)
     return a < b + b_bytes && b < a + a_bytes;
 }
 
+static bool in_arena(const dsi_ref *ref)
+{
+    return ref->space == DSI_SPACE_ARENA || ref->space == DSI_SPACE_SHARED;
+}
+
 /* Whether the contents of `h` still matter after step s. */
 static bool needed_after(const checker *c, const held *h, uint32_t s)
 {
@@ -48,8 +57,9 @@ static bool needed_after(const checker *c, const held *h, uint32_t s)
 static ds_status check_place(const checker *c, uint32_t s, const dsi_ref *ref)
 {
     const size_t bytes = ds_meta_bytes(ref->meta);
-    if (ref->space == DSI_SPACE_ARENA &&
-        (ref->offset > c->plan->arena_bytes || bytes > c->plan->arena_bytes - ref->offset)) {
+    const size_t room =
+        ref->space == DSI_SPACE_SHARED ? c->plan->shared_bytes : c->plan->arena_bytes;
+    if (in_arena(ref) && (ref->offset > room || bytes > room - ref->offset)) {
         return broken(c, s, 2, "operand outside of the arena");
     }
     if (ref->space == DSI_SPACE_CELL) {
@@ -67,15 +77,18 @@ static ds_status check_place(const checker *c, uint32_t s, const dsi_ref *ref)
 static ds_status check_read(const checker *c, uint32_t s, const dsi_ref *ref)
 {
     DS_TRY(check_place(c, s, ref));
+    if (ref->space != DSI_SPACE_NONE && c->in_flight[ref->value]) {
+        return broken(c, s, 8, "reads what a collective has not finished writing");
+    }
     if (ref->space == DSI_SPACE_CELL && c->epoch_of[ref->value] != c->epoch[ref->cell]) {
         return broken(c, s, 3, "reads a version of a cell that was overwritten");
     }
-    if (ref->space != DSI_SPACE_ARENA || ds_meta_bytes(ref->meta) == 0) {
+    if (!in_arena(ref) || ds_meta_bytes(ref->meta) == 0) {
         return DS_OK;
     }
     for (uint32_t i = 0; i < c->n_held; ++i) {
         const held *h = &c->held[i];
-        if (h->value == ref->value && h->offset == ref->offset &&
+        if (h->value == ref->value && h->space == ref->space && h->offset == ref->offset &&
             h->bytes == ds_meta_bytes(ref->meta)) {
             return DS_OK;
         }
@@ -94,8 +107,8 @@ static bool allowed_overlap(const checker *c, const dsi_step *step, uint32_t i, 
     }
     const dsi_ref *in = &c->plan->refs[step->in_at + at];
     const dsi_ref *out = &c->plan->refs[step->out_at];
-    return in->space == DSI_SPACE_ARENA && in->offset == out->offset && h->offset == in->offset &&
-           (view || h->value == in->value);
+    return in_arena(in) && in->space == out->space && in->offset == out->offset &&
+           h->space == in->space && h->offset == in->offset && (view || h->value == in->value);
 }
 
 static ds_status check_write(checker *c, uint32_t s, uint32_t i)
@@ -110,13 +123,14 @@ static ds_status check_write(checker *c, uint32_t s, uint32_t i)
         c->epoch_of[ref->value] = c->epoch[ref->cell];
         return DS_OK;
     }
-    if (ref->space != DSI_SPACE_ARENA || bytes == 0) {
+    if (!in_arena(ref) || bytes == 0) {
         return DS_OK;
     }
     uint32_t kept = 0;
     for (uint32_t h = 0; h < c->n_held; ++h) {
         const held *old = &c->held[h];
-        const bool hit = overlap(old->offset, old->bytes, ref->offset, bytes);
+        const bool hit =
+            old->space == ref->space && overlap(old->offset, old->bytes, ref->offset, bytes);
         if (hit && !view) {
             const bool read_now = c->last_read[old->value] == s;
             if (needed_after(c, old, s)) {
@@ -133,7 +147,7 @@ static ds_status check_write(checker *c, uint32_t s, uint32_t i)
     if (c->n_held == c->room) {
         return broken(c, s, 1, "too many live values to check");
     }
-    c->held[c->n_held++] = (held){ref->offset, bytes, ref->value};
+    c->held[c->n_held++] = (held){ref->space, ref->offset, bytes, ref->value};
     return DS_OK;
 }
 
@@ -149,7 +163,8 @@ static ds_status check_work(const checker *c, uint32_t s)
     }
     for (uint32_t i = 0; i < c->n_held; ++i) {
         const held *h = &c->held[i];
-        if (overlap(h->offset, h->bytes, step->work_offset, step->work_bytes) &&
+        if (h->space == DSI_SPACE_ARENA &&
+            overlap(h->offset, h->bytes, step->work_offset, step->work_bytes) &&
             (needed_after(c, h, s) || c->last_read[h->value] == s)) {
             return broken(c, s, 5, "scratch overlaps a live value");
         }
@@ -159,6 +174,57 @@ static ds_status check_work(const checker *c, uint32_t s)
         if (ref->space == DSI_SPACE_ARENA &&
             overlap(ref->offset, ds_meta_bytes(ref->meta), step->work_offset, step->work_bytes)) {
             return broken(c, s, 5, "scratch overlaps an output");
+        }
+    }
+    return DS_OK;
+}
+
+/* Marks what a START writes, and clears it at its WAIT, which must be of the same operands. */
+static ds_status check_wait(checker *c, uint32_t s)
+{
+    const dsi_step *step = &c->plan->steps[s];
+    if (step->kind == DSI_STEP_START) {
+        for (uint32_t i = 0; i < step->n_out; ++i) {
+            c->in_flight[c->plan->refs[step->out_at + i].value] = true;
+        }
+    }
+    if (step->kind != DSI_STEP_WAIT) {
+        return DS_OK;
+    }
+    if (step->start >= s || c->plan->steps[step->start].kind != DSI_STEP_START ||
+        c->plan->steps[step->start].phase != step->phase) {
+        return broken(c, s, 8, "waits for what was not started in its phase");
+    }
+    const dsi_step *start = &c->plan->steps[step->start];
+    if (step->n_in != start->n_in + start->n_out || step->n_out != 0) {
+        return broken(c, s, 8, "does not hold the operands of its start");
+    }
+    for (uint32_t i = 0; i < start->n_out; ++i) {
+        const ds_value v = c->plan->refs[start->out_at + i].value;
+        if (!c->in_flight[v] || c->plan->refs[step->in_at + start->n_in + i].value != v) {
+            return broken(c, s, 8, "does not hold the operands of its start");
+        }
+        c->in_flight[v] = false;
+    }
+    return DS_OK;
+}
+
+/* A collective has no scratch and no kernel, and sends only what peers can read. */
+static ds_status check_collective(const checker *c, uint32_t s)
+{
+    const dsi_step *step = &c->plan->steps[s];
+    const uint32_t n_each = step->n_parts > 0 ? step->n_in / step->n_parts : 0;
+    if (step->kernel != NULL || step->kind == DSI_STEP_WAIT) {
+        return DS_OK;
+    }
+    if ((step->op->flags & DS_OP_COMM) == 0 || n_each == 0 || step->work_bytes != 0) {
+        return broken(c, s, 7, "a step without a kernel that is no collective");
+    }
+    for (uint32_t i = n_each - 1; i < step->n_in && step->op != &dsi_op_take_slice; i += n_each) {
+        const dsi_ref *ref = &c->plan->refs[step->in_at + i];
+        const bool cell = ref->space == DSI_SPACE_CELL && c->plan->cell_shared[ref->cell];
+        if (ref->space != DSI_SPACE_SHARED && !cell) {
+            return broken(c, s, 7, "sends what peers cannot read");
         }
     }
     return DS_OK;
@@ -180,11 +246,12 @@ static ds_status check_outputs(const checker *c, ds_phase phase, uint32_t s)
 {
     for (uint32_t i = 0; i < c->plan->n_outputs; ++i) {
         const dsi_plan_output *output = &c->plan->outputs[i];
-        bool found = output->phase != phase || output->ref.space != DSI_SPACE_ARENA ||
+        bool found = output->phase != phase || !in_arena(&output->ref) ||
                      ds_meta_bytes(output->ref.meta) == 0;
         for (uint32_t h = 0; h < c->n_held && !found; ++h) {
-            found =
-                c->held[h].value == output->ref.value && c->held[h].offset == output->ref.offset;
+            found = c->held[h].value == output->ref.value &&
+                    c->held[h].space == output->ref.space &&
+                    c->held[h].offset == output->ref.offset;
         }
         if (!found) {
             return broken(c, s, 6, "a named output is lost before its phase ends");
@@ -199,14 +266,26 @@ static ds_status follow(checker *c)
     DS_TRY(check_phases(c));
     for (uint32_t s = 0; s < plan->n_steps; ++s) {
         const dsi_step *step = &plan->steps[s];
+        if (step->kind == DSI_STEP_WAIT) {
+            DS_TRY(check_wait(c, s));
+        }
         for (uint32_t i = 0; i < step->n_in; ++i) {
             DS_TRY(check_read(c, s, &plan->refs[step->in_at + i]));
         }
+        DS_TRY(check_collective(c, s));
         DS_TRY(check_work(c, s));
         for (uint32_t i = 0; i < step->n_out; ++i) {
             DS_TRY(check_write(c, s, i));
         }
+        if (step->kind == DSI_STEP_START) {
+            DS_TRY(check_wait(c, s));
+        }
         if (s + 1 == plan->n_steps || plan->steps[s + 1].phase != step->phase) {
+            for (uint32_t v = 0; v < c->n_values; ++v) {
+                if (c->in_flight[v]) {
+                    return broken(c, s, 8, "a collective is not waited for in its phase");
+                }
+            }
             DS_TRY(check_outputs(c, step->phase, s));
         }
     }
@@ -252,16 +331,17 @@ static void gather_facts(checker *c)
 ds_status dsi_plan_check(const dsi_plan *plan)
 {
     const uint32_t n_values = count_values(plan);
-    checker c = {.plan = plan, .room = plan->n_refs + 1};
+    checker c = {.plan = plan, .room = plan->n_refs + 1, .n_values = n_values};
     c.last_read = calloc(n_values + 1, sizeof *c.last_read);
     c.is_output = calloc(n_values + 1, sizeof *c.is_output);
     c.made_in = calloc(n_values + 1, sizeof *c.made_in);
+    c.in_flight = calloc(n_values + 1, sizeof *c.in_flight);
     c.epoch_of = calloc(n_values + 1, sizeof *c.epoch_of);
     c.epoch = calloc(ds_cells_count(plan->cells) + 1, sizeof *c.epoch);
     c.held = calloc(c.room, sizeof *c.held);
     ds_status status = DS_OK;
-    if (c.last_read == NULL || c.is_output == NULL || c.made_in == NULL || c.epoch_of == NULL ||
-        c.epoch == NULL || c.held == NULL) {
+    if (c.last_read == NULL || c.is_output == NULL || c.made_in == NULL || c.in_flight == NULL ||
+        c.epoch_of == NULL || c.epoch == NULL || c.held == NULL) {
         status = ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory to check the plan");
     } else {
         gather_facts(&c);
@@ -270,6 +350,7 @@ ds_status dsi_plan_check(const dsi_plan *plan)
     free(c.last_read);
     free(c.is_output);
     free(c.made_in);
+    free(c.in_flight);
     free(c.epoch_of);
     free(c.epoch);
     free(c.held);

@@ -85,7 +85,7 @@ static void print_ref(dsi_buf *text, const dsi_plan *plan, const dsi_ref *ref)
         const ds_cell_info *cell = ds_cells_get(plan->cells, ref->cell);
         dsi_buf_printf(text, "%s:%s", ds_cell_kind_name(cell->kind), cell->name);
     } else {
-        dsi_buf_printf(text, "@%zu", ref->offset);
+        dsi_buf_printf(text, "%s@%zu", ref->space == DSI_SPACE_SHARED ? "shared" : "", ref->offset);
     }
     dsi_buf_printf(text, ":%s", ds_meta_text(ref->meta, word, sizeof word));
 }
@@ -97,9 +97,11 @@ static void print_step(dsi_buf *text, const dsi_plan *plan, uint32_t s)
         DS_PHASE_LIST(X)
 #undef X
     };
+    static const char *const kinds[] = {
+        [DSI_STEP_RUN] = "comm", [DSI_STEP_START] = "start", [DSI_STEP_WAIT] = "wait"};
     const dsi_step *step = &plan->steps[s];
     dsi_buf_printf(text, "%5u %-8s %s/%s", s, phases[step->phase], step->op->name,
-                   step->kernel->name);
+                   step->kernel != NULL ? step->kernel->name : kinds[step->kind]);
     for (uint32_t i = 0; i < step->n_in; ++i) {
         dsi_buf_putc(text, ' ');
         print_ref(text, plan, &plan->refs[step->in_at + i]);
@@ -126,7 +128,11 @@ static void print_totals(dsi_buf *text, const dsi_plan *plan)
     dsi_buf_printf(text, "; %u steps, %u threads, up to %s, %.3f GFLOP, %.1f MB moved\n",
                    plan->n_steps, plan->n_threads, ds_isa_name(plan->isa), flops * 1e-9,
                    bytes * 1e-6);
-    dsi_buf_printf(text, "; arena %.1f MiB\n", (double)plan->arena_bytes / 1048576.0);
+    dsi_buf_printf(text, "; arena %.1f MiB", (double)plan->arena_bytes / 1048576.0);
+    if (plan->shared_bytes > 0) {
+        dsi_buf_printf(text, ", shared %.1f MiB", (double)plan->shared_bytes / 1048576.0);
+    }
+    dsi_buf_putc(text, '\n');
 }
 
 ds_status dsi_plan_print(const dsi_plan *plan, char **text_out)

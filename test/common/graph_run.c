@@ -42,7 +42,7 @@ static void open_exec(graph_run *run, const ds_graph *graph, const graph_run_par
                               .no_fuse = params->no_fuse};
     CHECK_OK(run->ctx, dsi_plan_build(graph, &env, &run->plan));
     CHECK_OK(run->ctx, dsi_plan_check(run->plan));
-    CHECK_OK(run->ctx, dsi_exec_create(run->ctx, run->cells, &run->exec));
+    CHECK_OK(run->ctx, dsi_exec_create(run->ctx, run->cells, NULL, &run->exec));
     CHECK_OK(run->ctx, dsi_exec_add(run->exec, run->plan, &run->id));
     CHECK_OK(run->ctx, dsi_exec_allocate(run->exec));
 }

@@ -130,7 +130,7 @@ float *parity_logits(ds_ctx *ctx, const parity_case *p, ds_dtype dtype, ds_isa i
     CHECK_OK(ctx, dsi_forward_graph(p->model, &trace, NULL, NULL, cells, &graph));
     add_logits(ctx, graph);
     CHECK_OK(ctx, dsi_plan_build(graph, &env, &plan));
-    CHECK_OK(ctx, dsi_exec_create(ctx, cells, &exec));
+    CHECK_OK(ctx, dsi_exec_create(ctx, cells, NULL, &exec));
     CHECK_OK(ctx, dsi_exec_add(exec, plan, &id));
     CHECK_OK(ctx, dsi_exec_allocate(exec));
     fill_cells(ctx, p, cells, exec);

@@ -1,0 +1,189 @@
+/* Start and wait of collectives. See overlap.h. */
+#include "pass/overlap.h"
+
+#include "op/ops.h"
+#include "pass/order.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MOST_UNDER_WAY = 2, /* reductions; as many buckets as DeepSpeed keeps */
+    MOST_AHEAD = 8      /* gathers */
+};
+
+/* A collective: the members of a bucket, or one node; places [begin,end) of the order. */
+typedef struct group {
+    uint32_t begin, end;
+    uint32_t start; /* place before which it starts */
+    uint32_t wait;  /* place before which it is waited for */
+    bool gather;    /* of a parameter: may start ahead */
+} group;
+
+typedef struct spreader {
+    const ds_graph *graph;
+    const ds_node *order;
+    uint32_t n;
+    const ds_value *same;
+    group *groups;
+    uint32_t n_groups;
+    uint32_t *made_by; /* per value: group + 1 of the collective that makes it, 0 for none */
+} spreader;
+
+static const dsi_node_info *node_at(const spreader *s, uint32_t place)
+{
+    return &s->graph->nodes[s->order[place]];
+}
+
+static bool is_collective(const dsi_node_info *node)
+{
+    return (node->op->flags & DS_OP_COMM) != 0 && node->op != &dsi_op_take_slice;
+}
+
+/* Whether a gather reads version 0 of a parameter: nothing of its phase comes before it. */
+static bool is_parameter_gather(const spreader *s, const dsi_node_info *node)
+{
+    const ds_value in = dsi_node_in(s->graph, node)[0];
+    const dsi_value_info *value = &s->graph->values[in];
+    return node->op == &dsi_op_all_gather && value->cell != DS_NONE && value->version == 0;
+}
+
+static void find_groups(spreader *s)
+{
+    for (uint32_t place = 0; place < s->n; ++place) {
+        const dsi_node_info *node = node_at(s, place);
+        if (!is_collective(node)) {
+            continue;
+        }
+        group *last = s->n_groups > 0 ? &s->groups[s->n_groups - 1] : NULL;
+        const int64_t bucket = dsi_order_bucket(node);
+        const bool joins = last != NULL && last->end == place && bucket >= 0 &&
+                           dsi_order_bucket(node_at(s, last->begin)) == bucket;
+        if (!joins) {
+            last = &s->groups[s->n_groups++];
+            *last = (group){.begin = place,
+                            .start = place,
+                            .wait = UINT32_MAX,
+                            .gather = is_parameter_gather(s, node)};
+        }
+        last->end = place + 1;
+        s->made_by[dsi_node_out(s->graph, node)[0]] = s->n_groups;
+    }
+}
+
+/* The first reader, or the end of the phase. */
+static void find_waits(spreader *s)
+{
+    for (uint32_t place = 0; place < s->n; ++place) {
+        const dsi_node_info *node = node_at(s, place);
+        for (uint32_t i = 0; i < node->n_in; ++i) {
+            const ds_value v = dsi_node_in(s->graph, node)[i];
+            const uint32_t g = v != DS_NONE ? s->made_by[s->same[v]] : 0;
+            if (g > 0 && s->groups[g - 1].wait > place) {
+                s->groups[g - 1].wait = place;
+            }
+        }
+    }
+    for (uint32_t i = 0; i < s->n_groups; ++i) {
+        group *g = &s->groups[i];
+        uint32_t end = g->end;
+        while (end < s->n && node_at(s, end)->phase == node_at(s, g->begin)->phase) {
+            ++end;
+        }
+        g->wait = g->wait < end ? g->wait : end;
+    }
+}
+
+/* No more than MOST_UNDER_WAY reductions at a time: the oldest is waited for. */
+static void bound_reductions(spreader *s)
+{
+    for (uint32_t i = 0; i < s->n_groups; ++i) {
+        uint32_t later = 0;
+        for (uint32_t j = i + 1; j < s->n_groups && !s->groups[i].gather; ++j) {
+            later += s->groups[j].gather ? 0 : 1;
+            if (later == MOST_UNDER_WAY && s->groups[j].begin < s->groups[i].wait) {
+                s->groups[i].wait = s->groups[j].begin;
+            }
+            if (later == MOST_UNDER_WAY) {
+                break;
+            }
+        }
+    }
+}
+
+static int64_t elements_of(const spreader *s, const group *g)
+{
+    const ds_value out = dsi_node_out(s->graph, node_at(s, g->begin))[0];
+    return ds_shape_count(s->graph->values[out].meta.shape);
+}
+
+/* A gather starts where an earlier gather of its phase is first used, as long as what lies between
+ * the two fits. */
+static void start_ahead(spreader *s, int64_t prefetch)
+{
+    for (uint32_t i = 0; i < s->n_groups; ++i) {
+        group *g = &s->groups[i];
+        int64_t ahead = g->gather ? elements_of(s, g) : 0;
+        uint32_t n = 0;
+        for (uint32_t j = i; j-- > 0 && g->gather && n < MOST_AHEAD && ahead <= prefetch;) {
+            const group *before = &s->groups[j];
+            if (node_at(s, before->begin)->phase != node_at(s, g->begin)->phase) {
+                break;
+            }
+            if (before->gather) {
+                g->start = before->begin;
+                ahead += elements_of(s, before);
+                ++n;
+            }
+        }
+    }
+}
+
+static void emit(const spreader *s, const group *g, dsi_slot_kind kind, dsi_slot *slots,
+                 uint32_t *n)
+{
+    for (uint32_t place = g->begin; place < g->end; ++place) {
+        slots[(*n)++] = (dsi_slot){s->order[place], kind};
+    }
+}
+
+static void spread(const spreader *s, dsi_slot *slots, uint32_t *n_out)
+{
+    uint32_t n = 0;
+    for (uint32_t place = 0; place <= s->n; ++place) {
+        for (uint32_t i = 0; i < s->n_groups; ++i) {
+            if (s->groups[i].wait == place && s->groups[i].begin < place) {
+                emit(s, &s->groups[i], DSI_SLOT_WAIT, slots, &n);
+            }
+        }
+        for (uint32_t i = 0; i < s->n_groups; ++i) {
+            if (s->groups[i].start == place) {
+                emit(s, &s->groups[i], DSI_SLOT_START, slots, &n);
+            }
+        }
+        if (place < s->n && !is_collective(node_at(s, place))) {
+            slots[n++] = (dsi_slot){s->order[place], DSI_SLOT_RUN};
+        }
+    }
+    *n_out = n;
+}
+
+ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, const ds_value *same,
+                      int64_t prefetch, dsi_slot *slots, uint32_t *n_out)
+{
+    spreader s = {.graph = graph, .order = order, .n = n, .same = same};
+    s.groups = calloc((size_t)n + 1, sizeof *s.groups);
+    s.made_by = calloc((size_t)graph->n_values + 1, sizeof *s.made_by);
+    ds_status status = DS_OK;
+    if (s.groups == NULL || s.made_by == NULL) {
+        status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to order collectives");
+    } else {
+        find_groups(&s);
+        find_waits(&s);
+        bound_reductions(&s);
+        start_ahead(&s, prefetch);
+        spread(&s, slots, n_out);
+    }
+    free(s.groups);
+    free(s.made_by);
+    return status;
+}
