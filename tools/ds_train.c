@@ -1,4 +1,6 @@
 /* ds_train: trains a language model. The parts are in tools/common/train*.c. */
+#include "base/pool.h"
+#include "comm/comm.h"
 #include "common/sample.h"
 #include "common/train.h"
 
@@ -44,10 +46,23 @@ static ds_status describe(train_run *run)
 static ds_status finish(train_run *run)
 {
     const train_options *o = run->options;
+    const ds_config_zero *zero = &ds_config_get(run->config)->zero;
     if (o->output == NULL) {
         return DS_OK;
     }
+    if (zero->stage == 3 && ds_comm_size(run->comm) > 1 &&
+        !zero->gather_16bit_weights_on_model_save) {
+        ds_log(run->ctx, DS_LOG_WARN,
+               "no model folder is written: zero_optimization."
+               "stage3_gather_16bit_weights_on_model_save is false. \"ds_checkpoint export %s\" "
+               "makes one of the checkpoint",
+               o->output);
+        return DS_OK;
+    }
     DS_TRY(ds_engine_save_16bit_model(run->engine, o->output, NULL));
+    if (ds_comm_rank(run->comm) != 0) {
+        return DS_OK;
+    }
     DS_TRY(ds_tokenizer_save(run->ctx, run->tokenizer, o->output));
     ds_log(run->ctx, DS_LOG_JOB, "model folder: %s", o->output);
     if (o->sample != NULL) {
@@ -56,35 +71,66 @@ static ds_status finish(train_run *run)
     return DS_OK;
 }
 
-static ds_status train(train_run *run, const train_options *options, bool *interrupted)
+static ds_status train(train_run *run, ds_comm *comm, const train_options *options,
+                       bool *interrupted)
 {
-    DS_TRY(train_setup(run->ctx, options, run));
-    DS_TRY(describe(run));
+    DS_TRY(train_setup(run->ctx, comm, options, run));
+    if (ds_comm_rank(comm) == 0) {
+        DS_TRY(describe(run));
+    }
     DS_TRY(train_loop(run, interrupted));
     return *interrupted ? DS_OK : finish(run);
 }
 
-static int run_with(const train_options *options)
+/* Threads: the flag, else DS_THREADS, which the launcher gives, else this rank's share of the cores
+ * of its host. Only rank 0 tells what goes well. */
+static ds_status context_params(ds_ctx *ctx, const train_options *options, ds_ctx_params *params)
+{
+    dsi_comm_world world;
+    const char *given = getenv("DS_THREADS");
+    DS_TRY(dsi_comm_world_read(ctx, &world));
+    *params = ds_ctx_params_default();
+    params->rank = world.rank;
+    params->world_size = world.size;
+    params->n_threads = (uint32_t)options->threads;
+    if (params->n_threads == 0 && given != NULL) {
+        params->n_threads = (uint32_t)strtoul(given, NULL, 10);
+    }
+    if (params->n_threads == 0 && world.local_size > 1) {
+        const uint32_t cores = dsi_pool_n_cores();
+        params->n_threads = cores > world.local_size ? cores / world.local_size : 1;
+    }
+    if (world.rank != 0) {
+        params->level = DS_LOG_WARN;
+    }
+    return DS_OK;
+}
+
+static int run_with(const train_options *options, const ds_ctx_params *params)
 {
     ds_ctx *ctx = NULL;
-    ds_ctx_params params = ds_ctx_params_default();
-    params.n_threads = (uint32_t)options->threads;
-    if (ds_ctx_create(&params, &ctx) < 0) {
+    if (ds_ctx_create(params, &ctx) < 0) {
         (void)fprintf(stderr, "ds_train: no memory\n");
         return EXIT_FAILURE;
     }
     train_run run = {.ctx = ctx};
+    ds_comm *comm = NULL;
     bool interrupted = false;
-    const ds_status status = train(&run, options, &interrupted);
+    ds_status status = ds_comm_open(ctx, &comm);
+    status = status < 0 ? status : train(&run, comm, options, &interrupted);
     int code = status < 0 ? fail(ctx, EXIT_FAILURE) : EXIT_SUCCESS;
-    if (status >= 0 && interrupted) {
+    if (status < 0) {
+        ds_comm_abort(comm, ds_ctx_error(ctx));
+    }
+    if (status >= 0 && interrupted && params->rank == 0) {
         (void)fprintf(stderr,
                       "interrupted after step %llu; go on with the same command and "
                       "--resume\n",
                       (unsigned long long)ds_engine_global_steps(run.engine));
-        code = EXIT_INTERRUPTED;
     }
+    code = status >= 0 && interrupted ? EXIT_INTERRUPTED : code;
     train_teardown(&run);
+    ds_comm_close(&comm);
     ds_ctx_destroy(&ctx);
     return code;
 }
@@ -93,17 +139,21 @@ int main(int argc, char **argv)
 {
     ds_ctx *ctx = NULL;
     ds_ctx_params params = ds_ctx_params_default();
+    ds_ctx_params run_params;
     train_options options;
     bool help = false;
     params.n_threads = 1; /* only for messages of the command line */
     if (ds_ctx_create(&params, &ctx) < 0) {
         return EXIT_FAILURE;
     }
-    const ds_status status = train_options_parse(ctx, argc, argv, &options, &help);
+    ds_status status = train_options_parse(ctx, argc, argv, &options, &help);
+    if (status >= 0 && !help) {
+        status = context_params(ctx, &options, &run_params);
+    }
     int code = status < 0 ? fail(ctx, EXIT_USE) : EXIT_SUCCESS;
     ds_ctx_destroy(&ctx);
     if (status >= 0 && !help) {
-        code = run_with(&options);
+        code = run_with(&options, &run_params);
     }
     train_options_free(&options);
     return code;

@@ -182,6 +182,7 @@ typedef struct ds_config_values {
     double gradient_clipping; /* <= 0: off */
     bool prescale_gradients;
     double gradient_predivide_factor;
+    bool deterministic;
     bool gradient_sum; /* gradient_allreduce_op "sum"; false: mean */
     ds_config_zero zero;
     ds_config_activation_checkpointing activation_checkpointing;

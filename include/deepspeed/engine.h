@@ -15,6 +15,7 @@
 #ifndef DEEPSPEED_ENGINE_H
 #define DEEPSPEED_ENGINE_H
 
+#include <deepspeed/comm.h>
 #include <deepspeed/config.h>
 #include <deepspeed/model.h>
 
@@ -42,6 +43,9 @@ typedef struct ds_engine_params {
     const char *const *gradient_outputs; /* default NULL: outputs that receive gradients from
                                             ds_engine_backward_outputs() */
     uint32_t n_gradient_outputs;
+    ds_comm *comm; /* default NULL: one rank; the data-parallel ranks, borrowed, must outlive the
+                      engine. Then every call that runs something, saves, loads, gets or sets is
+                      collective */
 } ds_engine_params;
 
 /* A named tensor of a batch, or a gradient of a named output. */
@@ -81,11 +85,12 @@ DS_API ds_status ds_engine_step(ds_engine *engine);
 
 /* Gives micro-batch i of a step; fills *batch_out with borrowed tensors. */
 typedef ds_status (*ds_batch_fn)(void *user, ds_batch *batch_out);
-/* Forward, backward and step over all micro-batches; *loss_out (may be NULL) is their mean loss. */
+/* Forward, backward and step over all micro-batches; *loss_out (may be NULL) is their mean loss,
+ * over ranks too. */
 DS_API ds_status ds_engine_train_batch(ds_engine *engine, ds_batch_fn next, void *user,
                                        double *loss_out);
-/* Loss without dropout and without gradients. *loss_out: mean over *count_out counted targets; both
- * may be NULL. */
+/* Loss of this rank's batch without dropout and without gradients. *loss_out: mean over *count_out
+ * counted targets; both may be NULL. */
 DS_API ds_status ds_engine_eval_batch(ds_engine *engine, const ds_batch *batch, double *loss_out,
                                       double *count_out);
 

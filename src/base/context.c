@@ -1,22 +1,10 @@
 /* The context: creation, error record, log sink. See include/deepspeed/context.h. */
 #include "base/context.h"
 
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint32_t usable_cores(void)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) != 0) {
-        return 1;
-    }
-    const int n = CPU_COUNT(&set);
-    return n > 0 ? (uint32_t)n : 1;
-}
 
 ds_ctx_params ds_ctx_params_default(void)
 {
@@ -31,7 +19,7 @@ ds_status ds_ctx_create(const ds_ctx_params *params, ds_ctx **ctx_out)
     }
     ctx->params = params != NULL ? *params : ds_ctx_params_default();
     if (ctx->params.n_threads == 0) {
-        ctx->params.n_threads = usable_cores();
+        ctx->params.n_threads = dsi_pool_n_cores();
     }
     if (ctx->params.world_size == 0) {
         ctx->params.world_size = 1;

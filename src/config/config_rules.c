@@ -345,6 +345,37 @@ static void zero_groups(dsi_eval *eval)
     }
 }
 
+/* What is in force on one rank, where nothing is sent, and not built for more. */
+static void many_ranks(dsi_eval *eval)
+{
+    static const char *const switches[] = {
+        "zero_optimization.zero_quantized_weights",
+        "zero_optimization.zero_quantized_nontrainable_weights",
+        "zero_optimization.zero_quantized_gradients",
+        "zero_optimization.mics_hierarchical_params_gather",
+    };
+    static const char *const groups[] = {"zero_optimization.zero_hpz_partition_size",
+                                         "zero_optimization.mics_shard_size"};
+    if (eval->world_size < 2) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; ++i) {
+        if (is_true(eval, switches[i])) {
+            dsi_item_error(eval, dsi_item_find(eval, switches[i]),
+                           "expected false on %" PRIu32 " ranks, found true: it is not built yet",
+                           eval->world_size);
+        }
+    }
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; ++i) {
+        if (int_of(eval, groups[i], 1) > 1) {
+            dsi_item_error(eval, dsi_item_find(eval, groups[i]),
+                           "expected 1 or less on %" PRIu32 " ranks, found %" PRId64
+                           ": sub-groups of ranks are not built yet",
+                           eval->world_size, int_of(eval, groups[i], 1));
+        }
+    }
+}
+
 static void data_parallel_size(dsi_eval *eval)
 {
     const int64_t size = int_of(eval, "data_parallel_size", 0);
@@ -453,11 +484,14 @@ void dsi_config_inference_rules(dsi_eval *eval)
 
 typedef void (*rule_fn)(dsi_eval *eval);
 static const rule_fn rules[] = {
-    one_precision,      narrow_weights,   data_types,
-    loss_scale,         optimizer_type,   betas,
-    optimizer_numbers,  tested_optimizer, scheduler_type,
-    reduction,          overlap,          zero_groups,
-    data_parallel_size, offload,          activation_checkpointing,
+    one_precision,     narrow_weights,
+    data_types,        loss_scale,
+    optimizer_type,    betas,
+    optimizer_numbers, tested_optimizer,
+    scheduler_type,    reduction,
+    overlap,           zero_groups,
+    many_ranks,        data_parallel_size,
+    offload,           activation_checkpointing,
     data_efficiency,
 };
 

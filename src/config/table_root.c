@@ -52,6 +52,11 @@ static const dsi_option rows[] = {
     B("wall_clock_breakdown", "false", IN_FORCE,
       "Time forward, backward and step, and print the times with the progress.",
       FIELD(wall_clock_breakdown)),
+    B("deterministic", "false", IN_FORCE,
+      "Reduce gradients after every micro-batch in ZeRO stages 0 and 1 too, so that all stages "
+      "give "
+      "the same bits with gradient accumulation. Not a key of DeepSpeed.",
+      FIELD(deterministic)),
     B("dump_state", "false", IN_FORCE, "Print the effective configuration when the engine starts.",
       FIELD(dump_state)),
     S("tensorboard", NULL, IN_FORCE, "Write TensorBoard event files.",

@@ -1,5 +1,6 @@
 /* Inside of ds_engine. Parts: engine_create.c builds, engine_run.c runs, engine_weights.c fills,
- * engine_access.c answers, engine_files.c saves and loads, engine_config.c reads the configuration.
+ * engine_access.c answers, engine_files.c saves and loads, engine_config.c reads the configuration,
+ * engine_shard.c knows which part of a tensor this rank holds.
  *
  * States: IDLE → forward → FORWARDED → backward → ACCUMULATED (at least one backward since the last
  * step call) → step → IDLE. Forward is also allowed in ACCUMULATED: then the step call between
@@ -10,6 +11,7 @@
 
 #include "exec/exec.h"
 #include "optim/loss_scale.h"
+#include "place/zero.h"
 #include "train/train_graph.h"
 
 #include <deepspeed/engine.h>
@@ -23,6 +25,7 @@ typedef enum dsi_engine_state {
 /* All that the engine needs from the configuration, as plain numbers. */
 typedef struct dsi_engine_spec {
     dsi_train_spec train;
+    dsi_zero_spec zero;
     double lr, beta1, beta2, weight_decay; /* beta1 is the momentum of SGD */
     bool bias_correction;
     bool decay_all; /* weight decay on norms and biases too */
@@ -30,6 +33,8 @@ typedef struct dsi_engine_spec {
     ds_schedule_params schedule;
     uint64_t seed;
     ds_isa isa;
+    bool overlap;           /* collectives run beside computation */
+    int64_t prefetch;       /* elements of stage 3's gathers ahead of their use */
     bool no_fuse, no_reuse; /* for comparisons in tests */
     bool wall_clock_breakdown;
     int64_t steps_per_print; /* between two lines of times; 0: none */
@@ -45,7 +50,11 @@ struct ds_engine {
     ds_ctx *ctx;
     const ds_model *model;
     dsi_engine_spec spec;
-    ds_cells *cells;
+    ds_comm *comm;          /* the engine's own; NULL: one rank */
+    ds_cells *cells;        /* logical: names, shapes of the model */
+    ds_cells *local;        /* what this rank holds: same ids, local shapes; with one rank the same
+                               table */
+    dsi_zero_place *places; /* per cell */
     dsi_train_cells own;
     dsi_plan *train_plan, *eval_plan;
     dsi_exec *exec;
@@ -83,7 +92,23 @@ int64_t dsi_engine_updates(const ds_engine *engine);
 ds_status dsi_engine_fill(ds_engine *engine, const char *weights, uint64_t seed);
 /* Fills every parameter from a folder's safetensors. ERR_NOT_FOUND, ERR_SHAPE name the tensor. */
 ds_status dsi_engine_load_folder(ds_engine *engine, const char *dir);
-/* Sets a parameter and its master from fp32, bf16 or fp16 data of the cell's element count. */
-void dsi_engine_put(ds_engine *engine, ds_cell param, const void *data, ds_dtype dtype);
+
+/* The elements [begin, begin + count) of a cell's logical tensor that this rank's cell holds. */
+typedef struct dsi_span {
+    int64_t begin, count;
+} dsi_span;
+dsi_span dsi_engine_span(const ds_engine *engine, ds_cell cell);
+
+/* Sets elements [begin, begin + count) of a parameter, and of its master, from fp32, bf16 or fp16
+ * data; those that this rank does not hold are passed over. */
+void dsi_engine_put(ds_engine *engine, ds_cell param, int64_t begin, int64_t count,
+                    const void *data, ds_dtype dtype);
+/* The same for one cell. */
+void dsi_engine_put_cell(ds_engine *engine, ds_cell cell, int64_t begin, int64_t count,
+                         const void *data, ds_dtype dtype);
+
+/* The whole of a cell in its own dtype, gathered from all ranks when it is cut. Collective then.
+ * data: room for the logical tensor. */
+ds_status dsi_engine_whole(const ds_engine *engine, ds_cell cell, void *data);
 
 #endif

@@ -140,9 +140,23 @@ ds_status ds_engine_get(const ds_engine *engine, ds_cell_kind kind, const char *
 {
     ds_cell cell = DS_NONE;
     DS_TRY(find_cell(engine, kind, name, count, &cell));
-    dsi_half_copy(engine->ctx, data, DS_DTYPE_F32, dsi_exec_cell(engine->exec, cell),
-                  ds_cells_get(engine->cells, cell)->meta.dtype, count, 1.0f);
-    return DS_OK;
+    const ds_meta meta = ds_cells_get(engine->cells, cell)->meta;
+    if (engine->places[cell] != DSI_ZERO_FLAT) {
+        dsi_half_copy(engine->ctx, data, DS_DTYPE_F32, dsi_exec_cell(engine->exec, cell),
+                      meta.dtype, count, 1.0f);
+        return DS_OK;
+    }
+    if (meta.dtype == DS_DTYPE_F32) {
+        return dsi_engine_whole(engine, cell, data);
+    }
+    void *narrow = malloc(ds_meta_bytes(meta));
+    if (narrow == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to gather %s", name);
+    }
+    const ds_status status = dsi_engine_whole(engine, cell, narrow);
+    dsi_half_copy(engine->ctx, data, DS_DTYPE_F32, narrow, meta.dtype, count, 1.0f);
+    free(narrow);
+    return status;
 }
 
 ds_status ds_engine_set(ds_engine *engine, ds_cell_kind kind, const char *name, const float *data,
@@ -151,12 +165,11 @@ ds_status ds_engine_set(ds_engine *engine, ds_cell_kind kind, const char *name, 
     ds_cell cell = DS_NONE;
     DS_TRY(find_cell(engine, kind, name, count, &cell));
     if (kind == DS_CELL_PARAM) {
-        dsi_engine_put(engine, ds_cells_find(engine->cells, DS_CELL_PARAM, name), data,
-                       DS_DTYPE_F32);
-        return DS_OK;
+        dsi_engine_put(engine, ds_cells_find(engine->cells, DS_CELL_PARAM, name), 0, (int64_t)count,
+                       data, DS_DTYPE_F32);
+    } else {
+        dsi_engine_put_cell(engine, cell, 0, (int64_t)count, data, DS_DTYPE_F32);
     }
-    dsi_half_copy(engine->ctx, dsi_exec_cell(engine->exec, cell),
-                  ds_cells_get(engine->cells, cell)->meta.dtype, data, DS_DTYPE_F32, count, 1.0f);
     return DS_OK;
 }
 

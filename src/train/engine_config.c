@@ -53,6 +53,21 @@ static void read_precision(const ds_config_values *v, dsi_engine_spec *spec)
     spec->train.master = v->compute_dtype != DS_DTYPE_F32 && !narrow;
 }
 
+static dsi_zero_spec read_zero(const ds_config_values *v)
+{
+    return (dsi_zero_spec){.stage = (uint32_t)v->zero.stage,
+                           .reduce_each =
+                               v->batch.gradient_accumulation_steps == 1 || v->deterministic,
+                           .sum = v->gradient_sum,
+                           .comm_dtype = v->communication_dtype,
+                           .reduce_bucket = v->zero.reduce_bucket_size,
+                           .gather_bucket = v->zero.allgather_bucket_size,
+                           .persistence_threshold = v->zero.param_persistence_threshold,
+                           .model_persistence = v->zero.model_persistence_threshold,
+                           .max_live = v->zero.max_live_parameters,
+                           .max_reuse_distance = v->zero.max_reuse_distance};
+}
+
 static ds_status read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_engine_spec *spec)
 {
     const ds_config_values *v = params->config != NULL ? ds_config_get(params->config) : NULL;
@@ -72,6 +87,9 @@ static ds_status read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_en
                               .isa = dsi_cpu_isa()};
     read_optimizer(&v->optimizer, spec);
     read_precision(v, spec);
+    spec->zero = read_zero(v);
+    spec->overlap = v->zero.overlap_comm;
+    spec->prefetch = v->zero.prefetch_bucket_size;
     spec->train.batch = v->batch.train_micro_batch_size_per_gpu;
     spec->train.seq_length = params->seq_length;
     spec->train.accumulation = v->batch.gradient_accumulation_steps;

@@ -1,9 +1,12 @@
 /* Builds an engine: graphs, plans, memory, weights. */
 #include "accel/cpu/cpu_features.h"
 #include "accel/cpu/registry.h"
+#include "exec/agree.h"
 #include "op/ops.h"
+#include "pass/fuse.h"
 #include "train/engine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +17,8 @@ static dsi_plan_env plan_env(const ds_engine *engine)
     return (dsi_plan_env){.n_threads = ds_ctx_n_threads(engine->ctx),
                           .isa = engine->spec.isa,
                           .choose = dsi_cpu_kernel_choose,
+                          .overlap = engine->spec.overlap && engine->spec.zero.n_ranks > 1,
+                          .prefetch = engine->spec.prefetch,
                           .no_reuse = engine->spec.no_reuse,
                           .no_fuse = engine->spec.no_fuse};
 }
@@ -40,13 +45,38 @@ static ds_status freeze(ds_engine *engine, const ds_engine_params *params)
     return DS_OK;
 }
 
+/* From a logical graph to this rank's plan: fuse, cut over the ranks, lower. With one rank the
+ * logical graph is the local one. */
+static ds_status lower(ds_engine *engine, const ds_graph *graph, dsi_plan_env env,
+                       dsi_plan **plan_out)
+{
+    ds_graph *fused = NULL;
+    ds_graph *local = NULL;
+    ds_status status = DS_OK;
+    if (engine->spec.zero.n_ranks == 1) {
+        return dsi_plan_build(graph, &env, plan_out);
+    }
+    if (!env.no_fuse) {
+        DS_TRY(dsi_fuse(graph, &fused));
+    }
+    env.no_fuse = true;
+    DS_TRY_GOTO(
+        status,
+        dsi_zero_localize(fused != NULL ? fused : graph, &engine->spec.zero, engine->local, &local),
+        done);
+    status = dsi_plan_build(local, &env, plan_out);
+done:
+    ds_graph_destroy(&local);
+    ds_graph_destroy(&fused);
+    return status;
+}
+
 static ds_status build_train_plan(ds_engine *engine)
 {
     ds_graph *graph = NULL;
-    const dsi_plan_env env = plan_env(engine);
     DS_TRY(
         dsi_train_graph(engine->model, &engine->spec.train, engine->cells, &graph, &engine->own));
-    const ds_status status = dsi_plan_build(graph, &env, &engine->train_plan);
+    const ds_status status = lower(engine, graph, plan_env(engine), &engine->train_plan);
     ds_graph_destroy(&graph);
     return status;
 }
@@ -77,16 +107,35 @@ static ds_status build_eval_plan(ds_engine *engine)
                 dsi_forward_graph(engine->model, &trace, engine->spec.train.loss,
                                   engine->spec.train.loss_user, engine->cells, &graph),
                 done);
-    status = dsi_plan_build(graph, &env, &engine->eval_plan);
+    status = lower(engine, graph, env, &engine->eval_plan);
 done:
     ds_graph_destroy(&graph);
     free(slot);
     return status;
 }
 
+/* What every rank must have alike and no plan shows. */
+static ds_status agree(ds_engine *engine)
+{
+    const dsi_engine_spec *s = &engine->spec;
+    char extra[512];
+    (void)snprintf(extra, sizeof extra,
+                   "seed %llu, lr %.17g, beta1 %.17g, beta2 %.17g, weight_decay %.17g, loss scale "
+                   "%.17g, accumulation %lld, stage %u",
+                   (unsigned long long)s->seed, s->lr, s->beta1, s->beta2, s->weight_decay,
+                   s->loss_scale.scale, (long long)s->train.accumulation, s->zero.stage);
+    DS_TRY(dsi_exec_agree(engine->ctx, engine->comm, engine->train_plan, extra));
+    return dsi_exec_agree(engine->ctx, engine->comm, engine->eval_plan, "evaluation");
+}
+
 static ds_status allocate(ds_engine *engine)
 {
-    DS_TRY(dsi_exec_create(engine->ctx, engine->cells, &engine->exec));
+    engine->places = calloc((size_t)ds_cells_count(engine->cells) + 1, sizeof *engine->places);
+    if (engine->places == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for an engine");
+    }
+    dsi_zero_rules(&engine->spec.zero, engine->cells, engine->places);
+    DS_TRY(dsi_exec_create(engine->ctx, engine->local, engine->comm, &engine->exec));
     DS_TRY(dsi_exec_add(engine->exec, engine->train_plan, &engine->train_id));
     DS_TRY(dsi_exec_add(engine->exec, engine->eval_plan, &engine->eval_id));
     DS_TRY(dsi_exec_allocate(engine->exec));
@@ -105,14 +154,26 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
     engine->ctx = ctx;
     engine->model = params->model;
     engine->spec = *spec;
+    engine->spec.zero.n_ranks = ds_comm_size(params->comm);
     engine->forced_boundary = -1;
     engine->forced_lr = -1.0;
     engine->grad_norm = -1.0;
     ds_status status = DS_OK;
+    if (params->comm != NULL && ds_comm_size(params->comm) > 1) { /* one of its own */
+        DS_TRY_GOTO(status,
+                    dsi_comm_split(params->comm, 0, ds_comm_rank(params->comm), &engine->comm),
+                    failed);
+    }
     DS_TRY_GOTO(status, ds_cells_create(ctx, MAX_CELLS, &engine->cells), failed);
+    engine->local = engine->cells;
+    if (engine->spec.zero.n_ranks > 1) {
+        engine->local = NULL;
+        DS_TRY_GOTO(status, ds_cells_create(ctx, MAX_CELLS, &engine->local), failed);
+    }
     DS_TRY_GOTO(status, freeze(engine, params), failed);
     DS_TRY_GOTO(status, build_train_plan(engine), failed);
     DS_TRY_GOTO(status, build_eval_plan(engine), failed);
+    DS_TRY_GOTO(status, agree(engine), failed);
     DS_TRY_GOTO(status, allocate(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_fill(engine, params->weights, params->seed), failed);
     *engine_out = engine;
@@ -129,9 +190,14 @@ void ds_engine_destroy(ds_engine **engine_inout)
         return;
     }
     dsi_exec_destroy(&engine->exec);
+    dsi_comm_destroy(&engine->comm);
     dsi_plan_destroy(&engine->train_plan);
     dsi_plan_destroy(&engine->eval_plan);
+    if (engine->local != engine->cells) {
+        ds_cells_destroy(&engine->local);
+    }
     ds_cells_destroy(&engine->cells);
+    free(engine->places);
     free(engine->config_text);
     free(engine);
     *engine_inout = NULL;

@@ -4,15 +4,78 @@
 
 #include <deepspeed/hf_export.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Shards as transformers cuts them by default. */
 static const uint64_t max_shard_bytes = (uint64_t)5 << 30;
 
-static ds_tensor_source source_of(const ds_engine *engine, ds_cell c)
+/* Rank 0 writes. A tensor that is cut over the ranks is gathered when the writer comes to it: rank
+ * 0 names the cell, all ranks gather it, until rank 0 names none. One tensor at a time is whole. */
+typedef struct whole_tensor {
+    const ds_engine *engine;
+    ds_cell cell; /* whose data it is; DS_NONE at first */
+    unsigned char *data;
+} whole_tensor;
+
+typedef struct cut_tensor { /* what the writer's callback needs */
+    whole_tensor *whole;
+    ds_cell cell;
+} cut_tensor;
+
+/* All ranks: what rank 0 says. */
+static ds_status hear(const ds_engine *engine, int64_t *word)
+{
+    const dsi_comm_part part = {.in = word, .out = word, .count = 1};
+    const dsi_comm_call call = {.kind = DSI_COLL_BROADCAST,
+                                .dtype = DS_DTYPE_I64,
+                                .factor = 1.0f,
+                                .parts = &part,
+                                .n_parts = 1,
+                                .what = "export of weights"};
+    return engine->comm != NULL ? dsi_comm_run(engine->comm, &call) : DS_OK;
+}
+
+static ds_status fill_cut(void *user, size_t offset, void *data, size_t n)
+{
+    const cut_tensor *cut = user;
+    whole_tensor *whole = cut->whole;
+    if (whole->cell != cut->cell) {
+        int64_t word = cut->cell;
+        DS_TRY(hear(whole->engine, &word));
+        DS_TRY(dsi_engine_whole(whole->engine, cut->cell, whole->data));
+        whole->cell = cut->cell;
+    }
+    memcpy(data, whole->data + offset, n);
+    return DS_OK;
+}
+
+/* The other ranks: gather with rank 0 until it says that it is done, or that it failed. */
+static ds_status serve(const ds_engine *engine, void *data)
+{
+    for (;;) {
+        int64_t word = 0;
+        DS_TRY(hear(engine, &word));
+        if (word < 0) {
+            return word == -1 ? DS_OK
+                              : ds_fail(engine->ctx, DS_ERR_PEER,
+                                        "rank 0 could not write the model folder: %s",
+                                        ds_status_text((ds_status)(word + 1)));
+        }
+        DS_TRY(dsi_engine_whole(engine, (ds_cell)word, data));
+    }
+}
+
+static ds_tensor_source source_of(const ds_engine *engine, ds_cell c, cut_tensor *cut)
 {
     const ds_cell_info *cell = ds_cells_get(engine->cells, c);
-    return (ds_tensor_source){
-        .name = cell->name, .meta = cell->meta, .data = dsi_exec_cell(engine->exec, c)};
+    ds_tensor_source source = {.name = cell->name, .meta = cell->meta};
+    if (engine->places[c] == DSI_ZERO_FLAT) {
+        source.fill = fill_cut;
+        source.user = cut;
+    } else {
+        source.data = dsi_exec_cell(engine->exec, c);
+    }
+    return source;
 }
 
 static bool is_weight(const ds_engine *engine, ds_cell c)
@@ -21,7 +84,7 @@ static bool is_weight(const ds_engine *engine, ds_cell c)
 }
 
 /* A custom model has no config.json: only its weights are written. */
-static ds_status export_weights(const ds_engine *engine, const char *dir)
+static ds_status write_weights(const ds_engine *engine, const char *dir, cut_tensor *cuts)
 {
     const uint32_t n_cells = ds_cells_count(engine->cells);
     ds_tensor_source *sources = calloc((size_t)n_cells + 1, sizeof *sources);
@@ -31,7 +94,7 @@ static ds_status export_weights(const ds_engine *engine, const char *dir)
     }
     for (ds_cell c = 0; c < n_cells; ++c) {
         if (is_weight(engine, c)) {
-            sources[n++] = source_of(engine, c);
+            sources[n++] = source_of(engine, c, &cuts[c]);
         }
     }
     ds_status status = dsi_folder_make(engine->ctx, dir);
@@ -42,7 +105,8 @@ static ds_status export_weights(const ds_engine *engine, const char *dir)
     return status;
 }
 
-ds_status ds_engine_save_16bit_model(ds_engine *engine, const char *dir, const char *tokenizer_dir)
+static ds_status write_folder(const ds_engine *engine, const char *dir, const char *tokenizer_dir,
+                              cut_tensor *cuts)
 {
     const ds_hf_export_params params = {.folder = dir,
                                         .config_json = ds_model_config_text(engine->model),
@@ -52,12 +116,12 @@ ds_status ds_engine_save_16bit_model(ds_engine *engine, const char *dir, const c
     ds_hf_export *export = NULL;
     ds_status status = DS_OK;
     if (params.config_json == NULL) {
-        return export_weights(engine, dir);
+        return write_weights(engine, dir, cuts);
     }
     DS_TRY(ds_hf_export_begin(engine->ctx, &params, &export));
     for (ds_cell c = 0; c < ds_cells_count(engine->cells) && status >= 0; ++c) {
         if (is_weight(engine, c)) {
-            const ds_tensor_source source = source_of(engine, c);
+            const ds_tensor_source source = source_of(engine, c, &cuts[c]);
             status = ds_hf_export_add(export, &source);
         }
     }
@@ -66,4 +130,44 @@ ds_status ds_engine_save_16bit_model(ds_engine *engine, const char *dir, const c
         return status;
     }
     return ds_hf_export_finish(&export);
+}
+
+/* Bytes of the largest weight that is cut over the ranks. */
+static size_t largest_cut(const ds_engine *engine)
+{
+    size_t most = 1;
+    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
+        const size_t bytes = ds_meta_bytes(ds_cells_get(engine->cells, c)->meta);
+        if (is_weight(engine, c) && engine->places[c] == DSI_ZERO_FLAT && bytes > most) {
+            most = bytes;
+        }
+    }
+    return most;
+}
+
+ds_status ds_engine_save_16bit_model(ds_engine *engine, const char *dir, const char *tokenizer_dir)
+{
+    const uint32_t n_cells = ds_cells_count(engine->cells);
+    whole_tensor whole = {.engine = engine, .cell = DS_NONE, .data = malloc(largest_cut(engine))};
+    cut_tensor *cuts = calloc((size_t)n_cells + 1, sizeof *cuts);
+    ds_status status = DS_OK;
+    if (whole.data == NULL || cuts == NULL) {
+        status = ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for the model folder");
+        goto done;
+    }
+    if (ds_comm_rank(engine->comm) != 0) {
+        status = serve(engine, whole.data);
+        goto done;
+    }
+    for (ds_cell c = 0; c < n_cells; ++c) {
+        cuts[c] = (cut_tensor){&whole, c};
+    }
+    status = write_folder(engine, dir, tokenizer_dir, cuts);
+    int64_t word = status < 0 ? (int64_t)status - 1 : -1;
+    const ds_status told = hear(engine, &word);
+    status = status < 0 ? status : told;
+done:
+    free(whole.data);
+    free(cuts);
+    return status;
 }

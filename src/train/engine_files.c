@@ -33,16 +33,30 @@ static bool is_saved(const ds_engine *engine, const ds_cell_info *cell)
     }
 }
 
+/* A slice is written by its owner, what all ranks hold by the first. */
+static ds_status add_tensor(ds_engine *engine, ds_checkpoint_writer *writer, ds_cell c)
+{
+    const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+    const dsi_span own = dsi_engine_span(engine, c);
+    const ds_extent extent = ds_extent_flat(own.begin, own.count);
+    const bool cut = engine->places[c] == DSI_ZERO_FLAT;
+    const ds_checkpoint_slice slice = {.kind = ds_cell_kind_name(cell->kind),
+                                       .name = cell->name,
+                                       .meta = cell->meta,
+                                       .extent = cut ? &extent : NULL,
+                                       .data = dsi_exec_cell(engine->exec, c)};
+    if (cut ? own.count == 0 : ds_comm_rank(engine->comm) != 0) {
+        return DS_OK;
+    }
+    return ds_checkpoint_writer_add(writer, &slice);
+}
+
 static ds_status add_tensors(ds_engine *engine, ds_checkpoint_writer *writer)
 {
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->cells, c);
         if (is_saved(engine, cell)) {
-            const ds_checkpoint_slice slice = {.kind = ds_cell_kind_name(cell->kind),
-                                               .name = cell->name,
-                                               .meta = cell->meta,
-                                               .data = dsi_exec_cell(engine->exec, c)};
-            DS_TRY(ds_checkpoint_writer_add(writer, &slice));
+            DS_TRY(add_tensor(engine, writer, c));
         }
     }
     return DS_OK;
@@ -175,7 +189,9 @@ static ds_status load_tensors(ds_engine *engine, ds_checkpoint *ckpt)
             }
             DS_TRY(find_tensor(engine, ckpt, cell, &tensor));
             if (pass == 1) {
-                DS_TRY(ds_checkpoint_read(ckpt, tensor, NULL, cell->meta.dtype,
+                const dsi_span own = dsi_engine_span(engine, c);
+                const ds_extent extent = ds_extent_flat(own.begin, own.count);
+                DS_TRY(ds_checkpoint_read(ckpt, tensor, &extent, cell->meta.dtype,
                                           dsi_exec_cell(engine->exec, c)));
             }
         }

@@ -4,19 +4,35 @@
 
 #include <stdlib.h>
 
+/* Reads only the part that this rank holds. */
+static ds_status fill_cell(ds_engine *engine, ds_cell cell, const ds_safetensor *tensor)
+{
+    const dsi_span own = dsi_engine_span(engine, cell);
+    const size_t size = ds_dtype_bytes(tensor->meta.dtype);
+    const size_t skip = (size_t)own.begin * size;
+    ds_safetensor part = *tensor;
+    if (own.count == 0) {
+        return DS_OK;
+    }
+    part.meta.shape = ds_shape_1d(own.count);
+    part.data = (const unsigned char *)tensor->data + skip;
+    part.bytes = (size_t)own.count * size;
+    part.file_offset += skip;
+    return ds_safetensors_read(engine->ctx, &part, ds_cells_get(engine->cells, cell)->meta.dtype,
+                               dsi_exec_cell(engine->exec, cell));
+}
+
 static ds_status fill(ds_engine *engine, const ds_safetensor *const *by_cell)
 {
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         if (by_cell[c] == NULL) {
             continue;
         }
-        const ds_cell_info *info = ds_cells_get(engine->cells, c);
-        const ds_cell master = ds_cells_find(engine->cells, DS_CELL_MASTER, info->name);
-        DS_TRY(ds_safetensors_read(engine->ctx, by_cell[c], info->meta.dtype,
-                                   dsi_exec_cell(engine->exec, c)));
+        const char *name = ds_cells_get(engine->cells, c)->name;
+        const ds_cell master = ds_cells_find(engine->cells, DS_CELL_MASTER, name);
+        DS_TRY(fill_cell(engine, c, by_cell[c]));
         if (master != DS_NONE) {
-            DS_TRY(ds_safetensors_read(engine->ctx, by_cell[c], DS_DTYPE_F32,
-                                       dsi_exec_cell(engine->exec, master)));
+            DS_TRY(fill_cell(engine, master, by_cell[c]));
         }
     }
     return DS_OK;

@@ -91,7 +91,9 @@ static void write_rng(ds_engine *engine)
         const int64_t batch = engine->spec.train.batch;
         rng[0] = (int64_t)engine->spec.seed;
         rng[1] = (int64_t)engine->global_steps;
-        rng[2] = (int64_t)engine->global_samples + engine->micro_step * batch;
+        const int64_t rank = ds_comm_rank(engine->comm);
+        const int64_t size = ds_comm_size(engine->comm);
+        rng[2] = (int64_t)engine->global_samples + (engine->micro_step * size + rank) * batch;
     }
 }
 
@@ -120,8 +122,8 @@ ds_status ds_engine_forward(ds_engine *engine, const ds_batch *batch)
 
 static void clear_accumulators(ds_engine *engine)
 {
-    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
-        const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+    for (ds_cell c = 0; c < ds_cells_count(engine->local); ++c) {
+        const ds_cell_info *cell = ds_cells_get(engine->local, c);
         if (cell->kind == DS_CELL_GRAD) {
             memset(dsi_exec_cell(engine->exec, c), 0, ds_meta_bytes(cell->meta));
         }
@@ -256,7 +258,8 @@ static ds_status update(ds_engine *engine)
                (unsigned long long)engine->global_steps + 1, engine->spec.loss_scale.scale);
     }
     engine->global_steps += 1;
-    engine->global_samples += (uint64_t)(engine->micro_step * engine->spec.train.batch);
+    engine->global_samples +=
+        (uint64_t)(engine->micro_step * engine->spec.train.batch) * ds_comm_size(engine->comm);
     engine->micro_step = 0;
     dsi_engine_report_times(engine);
     return dsi_loss_scale_update(engine->ctx, &engine->spec.loss_scale, !engine->applied);
@@ -286,7 +289,8 @@ ds_status ds_engine_train_batch(ds_engine *engine, ds_batch_fn next, void *user,
         DS_TRY(ds_engine_step(engine));
     }
     if (loss_out != NULL) {
-        *loss_out = sum / (double)engine->spec.train.accumulation;
+        DS_TRY(ds_comm_sum(engine->comm, &sum, 1));
+        *loss_out = sum / (double)(engine->spec.train.accumulation * ds_comm_size(engine->comm));
     }
     return DS_OK;
 }

@@ -1,34 +1,17 @@
 /* Fills the parameters: freshly, or from a model folder. */
 #include "base/rng.h"
 #include "train/engine.h"
-#include "train/half_copy.h"
 
 #include <deepspeed/op.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-enum { BLOCK = 1 << 14 };
-
-void dsi_engine_put(ds_engine *engine, ds_cell param, const void *data, ds_dtype dtype)
-{
-    const ds_cell_info *info = ds_cells_get(engine->cells, param);
-    const size_t count = (size_t)ds_shape_count(info->meta.shape);
-    const ds_cell master = ds_cells_find(engine->cells, DS_CELL_MASTER, info->name);
-    if (master != DS_NONE) {
-        dsi_half_copy(engine->ctx, dsi_exec_cell(engine->exec, master), DS_DTYPE_F32, data, dtype,
-                      count, 1.0f);
-    }
-    void *to = dsi_exec_cell(engine->exec, param);
-    if (info->meta.dtype == dtype) {
-        memcpy(to, data, ds_meta_bytes(info->meta));
-    } else {
-        dsi_half_copy(engine->ctx, to, info->meta.dtype, data, dtype, count, 1.0f);
-    }
-}
+enum { BLOCK = 1 << 14, RUN = 1 << 22 };
 
 typedef struct init_job {
     float *data;
+    size_t first; /* element of the tensor that data[0] is */
     size_t count;
     ds_init init;
     uint64_t seed;
@@ -50,35 +33,43 @@ static void init_block(void *arg, uint32_t task, uint32_t thread)
             job->data[i] = 1.0f;
             break;
         case DS_INIT_NORMAL:
-            job->data[i] = (float)job->init.std * dsi_rng_normal(job->seed, job->site, i);
+            job->data[i] =
+                (float)job->init.std * dsi_rng_normal(job->seed, job->site, job->first + i);
             break;
         }
     }
 }
 
-/* A parameter's random site is the hash of its name: the same whatever else the model holds. */
+/* Fills one parameter run by run, only what this rank holds. Its random site is the hash of its
+ * name: the same whatever else the model holds. */
+static void init_parameter(ds_engine *engine, ds_cell c, uint64_t seed, float *scratch)
+{
+    const ds_cell_info *info = ds_cells_get(engine->cells, c);
+    const dsi_span own = dsi_engine_span(engine, c);
+    init_job job = {.data = scratch,
+                    .init = info->init,
+                    .seed = seed,
+                    .site = (uint32_t)XXH3_64bits(info->name, strlen(info->name))};
+    for (int64_t at = 0; at < own.count; at += RUN) {
+        job.first = (size_t)(own.begin + at);
+        job.count = (size_t)(own.count - at < RUN ? own.count - at : RUN);
+        ds_parallel(engine->ctx, init_block, &job, (uint32_t)((job.count + BLOCK - 1) / BLOCK));
+        dsi_engine_put(engine, c, own.begin + at, (int64_t)job.count, scratch, DS_DTYPE_F32);
+    }
+}
+
+/* The master's part lies inside of the parameter's: both are whole or the same slice, or the
+ * parameter is whole. */
 static ds_status init_fresh(ds_engine *engine, uint64_t seed)
 {
-    float *scratch = NULL;
-    size_t room = 0;
+    float *scratch = malloc(RUN * sizeof *scratch);
+    if (scratch == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to initialise the parameters");
+    }
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
-        const ds_cell_info *info = ds_cells_get(engine->cells, c);
-        const size_t count = (size_t)ds_shape_count(info->meta.shape);
-        if (info->kind != DS_CELL_PARAM) {
-            continue;
+        if (ds_cells_get(engine->cells, c)->kind == DS_CELL_PARAM) {
+            init_parameter(engine, c, seed, scratch);
         }
-        if (count > room) {
-            free(scratch);
-            scratch = malloc(count * sizeof *scratch);
-            room = count;
-            if (scratch == NULL) {
-                return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to initialise %s", info->name);
-            }
-        }
-        init_job job = {scratch, count, info->init, seed,
-                        (uint32_t)XXH3_64bits(info->name, strlen(info->name))};
-        ds_parallel(engine->ctx, init_block, &job, (uint32_t)((count + BLOCK - 1) / BLOCK));
-        dsi_engine_put(engine, c, scratch, DS_DTYPE_F32);
     }
     free(scratch);
     return DS_OK;

@@ -30,6 +30,7 @@ void train_options_free(train_options *options);
 /* Everything that a run holds. Fields are NULL until setup made them. */
 typedef struct train_run {
     ds_ctx *ctx;
+    ds_comm *comm; /* the ranks of the job; NULL: one */
     const train_options *options;
     ds_model *model;
     ds_tokenizer *tokenizer;
@@ -44,13 +45,13 @@ typedef struct train_run {
 } train_run;
 
 /* Opens model, tokenizer, data and configuration and builds the engine; resumes when asked. */
-ds_status train_setup(ds_ctx *ctx, const train_options *options, train_run *run);
+ds_status train_setup(ds_ctx *ctx, ds_comm *comm, const train_options *options, train_run *run);
 void train_teardown(train_run *run);
 
 /* Runs to the end or to an interruption; saves. *interrupted_out: a signal ended it. */
 ds_status train_loop(train_run *run, bool *interrupted_out);
 
-/* ---- reporting ---- */
+/* ---- reporting: only rank 0 speaks and writes ---- */
 
 typedef struct train_report train_report;
 

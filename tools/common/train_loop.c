@@ -63,11 +63,13 @@ static ds_status one_step(train_run *run, train_report *report)
                        .loss_scale = ds_engine_loss_scale(run->engine)};
     const double start = dsi_clock_seconds();
     DS_TRY(ds_engine_train_batch(run->engine, feed, &f, &step.loss));
+    double tokens = (double)f.tokens;
+    DS_TRY(ds_comm_sum(run->comm, &tokens, 1));
     step.seconds = dsi_clock_seconds() - start;
     step.step = ds_engine_global_steps(run->engine);
     step.grad_norm = ds_engine_grad_norm(run->engine);
     step.applied = ds_engine_was_step_applied(run->engine);
-    step.tokens = f.tokens;
+    step.tokens = (uint64_t)tokens;
     return train_report_step(report, &step);
 }
 
@@ -91,6 +93,10 @@ static ds_status evaluate(train_run *run, train_report *report)
         sum += loss * count;
         total += count;
     }
+    double sums[2] = {sum, total};
+    DS_TRY(ds_comm_sum(run->comm, sums, 2));
+    sum = sums[0];
+    total = sums[1];
     return train_report_eval(report, ds_engine_global_steps(run->engine),
                              total > 0.0 ? sum / total : 0.0, total);
 }
@@ -103,12 +109,21 @@ static ds_status save(train_run *run, train_report *report)
     ds_status status = ds_engine_save_checkpoint(run->engine, run->options->output, NULL, cursor);
     free(cursor);
     DS_TRY(status);
-    if (run->options->keep_last > 0) {
+    if (run->options->keep_last > 0 && ds_comm_rank(run->comm) == 0) {
         DS_TRY(ds_checkpoint_keep(run->ctx, run->options->output, (size_t)run->options->keep_last));
     }
     train_report_say(report, "saved %s/global_step%llu in %.2f s", run->options->output,
                      (unsigned long long)ds_engine_global_steps(run->engine),
                      dsi_clock_seconds() - start);
+    return DS_OK;
+}
+
+/* Whether a signal reached any rank: all must stop at the same step. */
+static ds_status was_interrupted(train_run *run, bool *interrupted_out)
+{
+    double seen = n_signals > 0 ? 1.0 : 0.0;
+    DS_TRY(ds_comm_sum(run->comm, &seen, 1));
+    *interrupted_out = seen > 0.0;
     return DS_OK;
 }
 
@@ -122,7 +137,9 @@ static ds_status steps(train_run *run, train_report *report, bool *interrupted_o
     const train_options *o = run->options;
     uint64_t evaluated = UINT64_MAX;
     uint64_t saved = ds_engine_global_steps(run->engine);
-    while (ds_engine_global_steps(run->engine) < run->total_steps && n_signals == 0) {
+    bool interrupted = false;
+    DS_TRY(was_interrupted(run, &interrupted));
+    while (ds_engine_global_steps(run->engine) < run->total_steps && !interrupted) {
         DS_TRY(one_step(run, report));
         const uint64_t step = ds_engine_global_steps(run->engine);
         if (run->eval_loader != NULL && due(step, o->eval_interval)) {
@@ -133,9 +150,10 @@ static ds_status steps(train_run *run, train_report *report, bool *interrupted_o
             DS_TRY(save(run, report));
             saved = step;
         }
+        DS_TRY(was_interrupted(run, &interrupted));
     }
     const uint64_t step = ds_engine_global_steps(run->engine);
-    *interrupted_out = n_signals > 0 && step < run->total_steps;
+    *interrupted_out = interrupted && step < run->total_steps;
     if (o->output != NULL && saved != step) {
         DS_TRY(save(run, report));
     }

@@ -16,6 +16,7 @@ struct train_report {
     train_run *run;
     ds_monitor *monitor;
     FILE *metrics;
+    bool speaks;       /* rank 0 */
     bool live;         /* a terminal: one line that is overwritten */
     bool line_open;    /* the live line stands without newline */
     double last_drawn; /* seconds, monotonic */
@@ -33,6 +34,11 @@ ds_status train_report_open(train_run *run, train_report **report_out)
         return ds_fail(run->ctx, DS_ERR_NOMEM, "no memory for the report");
     }
     report->run = run;
+    report->speaks = ds_comm_rank(run->comm) == 0;
+    *report_out = report;
+    if (!report->speaks) {
+        return DS_OK;
+    }
     report->live = isatty(STDERR_FILENO) != 0;
     report->first = ds_engine_global_steps(run->engine);
     const char *path = run->options->metrics;
@@ -41,18 +47,16 @@ ds_status train_report_open(train_run *run, train_report **report_out)
         if (report->metrics == NULL) {
             const ds_status status = ds_fail(run->ctx, DS_ERR_IO, "cannot write --metrics %s: %s",
                                              path, strerror(errno));
-            free(report);
+            (void)train_report_close(report_out);
             return status;
         }
     }
     const ds_status status =
         ds_monitor_open(run->ctx, &v->tensorboard, &v->csv_monitor, &report->monitor);
     if (status < 0) {
-        (void)train_report_close(&report);
-        return status;
+        (void)train_report_close(report_out);
     }
-    *report_out = report;
-    return DS_OK;
+    return status;
 }
 
 static void end_line(train_report *report)
@@ -66,6 +70,9 @@ static void end_line(train_report *report)
 void train_report_say(train_report *report, const char *format, ...)
 {
     va_list args;
+    if (!report->speaks) {
+        return;
+    }
     end_line(report);
     va_start(args, format);
     (void)vfprintf(stderr, format, args);
@@ -151,6 +158,9 @@ static ds_status write_monitors(train_report *report, const train_step *step)
 ds_status train_report_step(train_report *report, const train_step *step)
 {
     const int64_t every = ds_config_get(report->run->config)->steps_per_print;
+    if (!report->speaks) {
+        return DS_OK;
+    }
     const double now = dsi_clock_seconds();
     const double speed = (double)step->tokens / step->seconds;
     const bool first = step->step == report->first + 1;
@@ -174,6 +184,9 @@ ds_status train_report_step(train_report *report, const train_step *step)
 
 ds_status train_report_eval(train_report *report, uint64_t step, double loss, double count)
 {
+    if (!report->speaks) {
+        return DS_OK;
+    }
     train_report_say(report,
                      "step %llu  validation loss %.4f nats a token, perplexity %.3f, over "
                      "%.0f tokens",

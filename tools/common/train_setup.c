@@ -157,14 +157,14 @@ static ds_status resolve_config(train_run *run)
         const bool is_auto = total != NULL && strcmp(total->value, "\"auto\"") == 0;
         v.total_steps = is_auto ? ds_known(1e9) : (ds_maybe){0}; /* replaced below */
     }
-    DS_TRY(ds_config_resolve(run->config, 1, &v));
+    DS_TRY(ds_config_resolve(run->config, ds_comm_size(run->comm), &v));
     DS_TRY(create_loaders(run));
     if (o->epochs > 0.0) {
         const int64_t rows = ds_config_get(run->config)->batch.train_batch_size;
         const double all = o->epochs * (double)ds_loader_epoch_rows(run->train_loader);
         run->total_steps = (uint64_t)fmax(1.0, ceil(all / (double)rows));
         v = trainer_values(run);
-        DS_TRY(ds_config_resolve(run->config, 1, &v));
+        DS_TRY(ds_config_resolve(run->config, ds_comm_size(run->comm), &v));
     }
     for (size_t i = 0; i < ds_config_n_notices(run->config); ++i) {
         ds_log(run->ctx, DS_LOG_WARN, "%s", ds_config_notice(run->config, i));
@@ -179,6 +179,7 @@ static ds_status build_engine(train_run *run)
                                      .config = run->config,
                                      .seq_length = run->seq_length,
                                      .seed = (uint64_t)o->seed,
+                                     .comm = run->comm,
                                      .weights = o->model,
                                      .frozen = o->freeze.items,
                                      .n_frozen = (uint32_t)o->freeze.n};
@@ -197,10 +198,11 @@ static ds_status build_engine(train_run *run)
     return DS_OK;
 }
 
-ds_status train_setup(ds_ctx *ctx, const train_options *options, train_run *run)
+ds_status train_setup(ds_ctx *ctx, ds_comm *comm, const train_options *options, train_run *run)
 {
     const ds_config_params params = {.allow_unknown_keys = options->allow_unknown_keys};
-    *run = (train_run){.ctx = ctx, .options = options, .started = dsi_clock_seconds()};
+    *run =
+        (train_run){.ctx = ctx, .comm = comm, .options = options, .started = dsi_clock_seconds()};
     DS_TRY(ds_config_load_file(ctx, options->deepspeed_config, &params, &run->config));
     DS_TRY(open_model(run));
     DS_TRY(open_tokenizer(run));
