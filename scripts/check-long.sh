@@ -32,6 +32,7 @@ fuzz() {
     mkdir -p "$corpus" "$out/findings"
     case $name in
     fuzz_config) seeds=(test/golden/config) ;;
+    fuzz_graph_text) seeds=(test/golden/ir) ;;
     esac
     if "$out/$name" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 \
         -artifact_prefix="$out/findings/$name-" "$corpus" "${seeds[@]}" > "$out/$name.log" 2>&1; then

@@ -58,7 +58,7 @@ typedef struct ds_cell_info {
     ds_cell_kind kind;
     ds_meta meta;
     ds_init init;
-    ds_cell of;    /* the parameter that a MASTER, GRAD, moment … belongs to, or DS_NONE */
+    ds_cell of;    /* the earlier parameter that a MASTER, GRAD … belongs to, or DS_NONE */
     bool frozen;   /* a parameter without gradient */
     bool no_decay; /* a parameter outside weight decay: norms and biases */
 } ds_cell_info;
@@ -66,7 +66,8 @@ typedef struct ds_cell_info {
 /* An empty table of cells, shared by the graphs of one model. ceiling: most cells it may hold. */
 DS_API ds_status ds_cells_create(ds_ctx *ctx, uint32_t ceiling, ds_cells **cells_out);
 DS_API void ds_cells_destroy(ds_cells **cells);
-/* Adds a cell; info->name is copied. Errors: ERR_ARG on a second cell with name and kind. */
+/* Adds a cell; info->name is copied. Errors: ERR_ARG on a second cell with name and kind, or when
+ * info->of is not in the table. */
 DS_API ds_status ds_cells_add(ds_cells *cells, const ds_cell_info *info, ds_cell *cell_out);
 /* DS_NONE when absent. */
 DS_API ds_cell ds_cells_find(const ds_cells *cells, ds_cell_kind kind, const char *name);
@@ -124,9 +125,19 @@ DS_API ds_meta ds_graph_meta(const ds_graph *graph, ds_value value);
 /* The cell whose version the value is, or DS_NONE. */
 DS_API ds_cell ds_graph_cell_of(const ds_graph *graph, ds_value value);
 
-/* Writes the graph as text: a line a cell, a node, an output. The caller frees *text_out with
- * free(). */
+/* Writes the graph as text: a line a cell, a node, an output, and nothing is lost. The caller frees
+ * *text_out with free(). */
 DS_API ds_status ds_graph_print(const ds_graph *graph, char **text_out);
+
+/* Reads text of ds_graph_print() back: the graph prints as the same text and lowers to the same
+ * plan. cells: receives the cells that it lacks, those that it has must be what the text says;
+ * borrowed, must outlive the graph; what was added stays when a later line is wrong. find_op: an
+ * operator by name, or NULL: ds_op_find, or a function that looks among custom operators first.
+ * Errors: ERR_FORMAT naming line, column, what was expected and what was found; ERR_SHAPE and
+ * ERR_GRAPH naming the line, and whatever an operator's shape rule says; ERR_LIMIT above 512 MiB or
+ * the table's ceiling. Any text is safe. */
+DS_API ds_status ds_graph_parse(ds_ctx *ctx, const char *text, ds_cells *cells,
+                                const ds_op *(*find_op)(const char *name), ds_graph **graph_out);
 
 #ifdef __cplusplus
 }

@@ -85,9 +85,10 @@ struct ds_op {
         *kernels; /* of a custom op: NULL-terminated; NULL for built-ins */
 };
 
-/* A built-in operator by name, e.g. for the gradient rule of a custom one: "add", "sub", "mul",
- * "div", "neg", "exp", "log", "sqrt", "tanh", "sigmoid", "relu", "square" and others that have no
- * attributes. Its doc says its operands. NULL when there is none of that name. Any thread. */
+/* A built-in operator by name. For the gradient rule of a custom one: "add", "sub", "mul", "div",
+ * "neg", "exp", "log", "sqrt", "tanh", "sigmoid", "relu", "square" and others that have no
+ * attributes, whose doc says their operands; and for ds_graph_parse(): every one. NULL when there
+ * is none of that name. Any thread. */
 DS_API const ds_op *ds_op_find(const char *name);
 
 /* Instruction sets, each including those before it. */

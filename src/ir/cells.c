@@ -101,6 +101,10 @@ ds_status ds_cells_add(ds_cells *cells, const ds_cell_info *info, ds_cell *cell_
     if (info->name == NULL || info->name[0] == '\0') {
         return ds_fail(cells->ctx, DS_ERR_ARG, "a cell needs a name");
     }
+    if (info->of != DS_NONE && info->of >= cells->n) {
+        return ds_fail(cells->ctx, DS_ERR_ARG, "cell %s belongs to a cell that is not there yet",
+                       info->name);
+    }
     if (ds_cells_find(cells, info->kind, info->name) != DS_NONE) {
         return ds_fail(cells->ctx, DS_ERR_ARG, "there are two %s cells named %s",
                        kind_names[info->kind], info->name);

@@ -1,12 +1,19 @@
-/* A graph as text: one line a cell, a node, an output. Written for people and for comparisons.
+/* A graph as text: one line a cell, a node, an output. For people, comparisons, graph_parse.c.
  *
- *   cell param bf16[768,50257] "transformer.wte.weight"
+ *   cell %2 param bf16[768,50257] "wte.weight" normal=0.02 frozen no_decay
+ *   cell - master f32[8] "h.0.ln_1.weight" zeros of="h.0.ln_1.weight"@param
  *   %7 = linear(%3, "wte.weight"@param, -) transposed=1 : bf16[4,8,768] ; forward "h.0.attn"
  *   output "loss" %9
+ *
+ * %N is the id of a value. A cell's is that of its version 0, which is otherwise written by the
+ * cell's name; "-" stands for a cell that the graph does not read but another cell belongs to, and
+ * for absent operands.
  */
 #include "base/buf.h"
 #include "ir/graph.h"
+#include "ir/text_scan.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { TEXT_CEILING = 512 << 20 };
@@ -24,6 +31,12 @@ static void print_quoted(dsi_buf *text, const char *name)
     dsi_buf_putc(text, '"');
 }
 
+static void print_cell_name(dsi_buf *text, const ds_cell_info *cell)
+{
+    print_quoted(text, cell->name);
+    dsi_buf_printf(text, "@%s", ds_cell_kind_name(cell->kind));
+}
+
 static void print_value(dsi_buf *text, const ds_graph *graph, ds_value v)
 {
     if (v == DS_NONE) {
@@ -32,9 +45,7 @@ static void print_value(dsi_buf *text, const ds_graph *graph, ds_value v)
     }
     const dsi_value_info *value = &graph->values[v];
     if (value->cell != DS_NONE && value->producer == DS_NONE) {
-        const ds_cell_info *cell = &graph->cells->items[value->cell];
-        print_quoted(text, cell->name);
-        dsi_buf_printf(text, "@%s", ds_cell_kind_name(cell->kind));
+        print_cell_name(text, &graph->cells->items[value->cell]);
         return;
     }
     dsi_buf_printf(text, "%%%u", v);
@@ -52,7 +63,8 @@ static void print_attrs(dsi_buf *text, const dsi_node_info *node)
         } else {
             double value;
             memcpy(&value, attrs + attr->offset, sizeof value);
-            dsi_buf_printf(text, " %s=%.17g", attr->name, value);
+            dsi_buf_printf(text, " %s=", attr->name);
+            dsi_text_print_real(text, value);
         }
     }
 }
@@ -91,25 +103,72 @@ static void print_node(dsi_buf *text, const ds_graph *graph, const dsi_node_info
     dsi_buf_putc(text, '\n');
 }
 
-/* The cells that the graph touches, in order of their ids. */
-static void print_cells(dsi_buf *text, const ds_graph *graph)
+static void print_cell(dsi_buf *text, const ds_graph *graph, const ds_cell_info *cell, ds_value v)
 {
-    for (ds_cell c = 0; c < graph->cells->n && c < graph->current_capacity; ++c) {
-        if (graph->current[c] != DS_NONE) {
-            const ds_cell_info *cell = &graph->cells->items[c];
-            dsi_buf_printf(text, "cell %s ", ds_cell_kind_name(cell->kind));
-            print_meta(text, cell->meta);
-            dsi_buf_putc(text, ' ');
-            print_quoted(text, cell->name);
-            dsi_buf_putc(text, '\n');
+    dsi_buf_puts(text, "cell ");
+    if (v == DS_NONE) {
+        dsi_buf_putc(text, '-');
+    } else {
+        dsi_buf_printf(text, "%%%u", v);
+    }
+    dsi_buf_printf(text, " %s ", ds_cell_kind_name(cell->kind));
+    print_meta(text, cell->meta);
+    dsi_buf_putc(text, ' ');
+    print_quoted(text, cell->name);
+    if (cell->init.kind == DS_INIT_NORMAL) {
+        dsi_buf_puts(text, " normal=");
+        dsi_text_print_real(text, cell->init.std);
+    } else {
+        dsi_buf_puts(text, cell->init.kind == DS_INIT_ONES ? " ones" : " zeros");
+    }
+    dsi_buf_puts(text, cell->frozen ? " frozen" : "");
+    dsi_buf_puts(text, cell->no_decay ? " no_decay" : "");
+    if (cell->of != DS_NONE) {
+        dsi_buf_puts(text, " of=");
+        print_cell_name(text, &graph->cells->items[cell->of]);
+    }
+    dsi_buf_putc(text, '\n');
+}
+
+/* The cells that the graph touches and those that they belong to, in order of their ids. */
+static ds_status print_cells(dsi_buf *text, const ds_graph *graph)
+{
+    const uint32_t n = graph->cells->n;
+    ds_value *first = malloc(((size_t)n + 1) * sizeof *first); /* version 0 of each cell */
+    bool *shown = calloc((size_t)n + 1, sizeof *shown);
+    if (first == NULL || shown == NULL) {
+        free(first);
+        free(shown);
+        return ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to print the graph");
+    }
+    memset(first, 0xff, ((size_t)n + 1) * sizeof *first); /* all DS_NONE */
+    for (ds_value v = 0; v < graph->n_values; ++v) {
+        const dsi_value_info *value = &graph->values[v];
+        if (value->cell != DS_NONE && value->producer == DS_NONE) {
+            first[value->cell] = v;
         }
     }
+    for (ds_cell c = n; c-- > 0;) { /* owners come before what they own */
+        shown[c] = shown[c] || first[c] != DS_NONE;
+        if (shown[c] && graph->cells->items[c].of != DS_NONE) {
+            shown[graph->cells->items[c].of] = true;
+        }
+    }
+    for (ds_cell c = 0; c < n; ++c) {
+        if (shown[c]) {
+            print_cell(text, graph, &graph->cells->items[c], first[c]);
+        }
+    }
+    free(first);
+    free(shown);
+    return DS_OK;
 }
 
 ds_status ds_graph_print(const ds_graph *graph, char **text_out)
 {
     dsi_buf text = dsi_buf_make(TEXT_CEILING);
-    print_cells(&text, graph);
+    dsi_buf_append(&text, "", 0); /* an empty graph is an empty text */
+    DS_TRY(print_cells(&text, graph));
     for (ds_node n = 0; n < graph->n_nodes; ++n) {
         print_node(&text, graph, &graph->nodes[n]);
     }

@@ -32,6 +32,15 @@ static void open_model(graph_run *run, ds_ctx *ctx, const char *folder)
     CHECK_OK(ctx, ds_cells_create(ctx, MAX_CELLS, &run->cells));
 }
 
+static void reparse(ds_ctx *ctx, ds_cells *cells, ds_graph **graph)
+{
+    char *text = NULL;
+    CHECK_OK(ctx, ds_graph_print(*graph, &text));
+    ds_graph_destroy(graph);
+    CHECK_OK(ctx, ds_graph_parse(ctx, text, cells, ds_op_find, graph));
+    free(text);
+}
+
 /* Lowers the graph and makes memory for it. */
 static void open_exec(graph_run *run, const ds_graph *graph, const graph_run_params *params)
 {
@@ -106,6 +115,9 @@ void graph_run_open(graph_run *run, ds_ctx *ctx, const char *folder, const ref_b
     size_t count = 0;
     open_model(run, ctx, folder);
     CHECK_OK(ctx, dsi_train_graph(run->model, &spec, run->cells, &graph, &run->own));
+    if (params->reparse) {
+        reparse(ctx, run->cells, &graph);
+    }
     open_exec(run, graph, params);
     ds_graph_destroy(&graph);
     load_weights(run, folder);

@@ -12,6 +12,7 @@ typedef struct graph_run_params {
     ds_dtype dtype;
     ds_isa isa; /* highest that kernels may use, the machine permitting */
     bool no_fuse, no_reuse;
+    bool reparse; /* print the graph and run what the text parses to */
 } graph_run_params;
 
 typedef struct graph_run {
