@@ -56,20 +56,27 @@ DS_API ds_dataset_info ds_dataset_get_info(const ds_dataset *dataset);
  * Errors: ERR_ARG when either part would hold less than one row. */
 DS_API ds_status ds_dataset_split(ds_dataset *dataset, double fraction, ds_dataset **tail_out);
 
+/* Data-parallel ranks share one order of rows, R = n_ranks * B of them a call: rank r is given rows
+ * r*B to r*B + B-1 of each R, and passes over the others. Files, seed and the sequence of calls are
+ * the same on all ranks; then so are epoch, cursor and end, and a cursor resumes at the same row
+ * with another batch or number of ranks. */
 typedef struct ds_loader_params {
-    int64_t batch;      /* B rows */
+    int64_t batch;      /* B rows, of this rank */
     int64_t seq_length; /* T */
     uint64_t seed;
-    bool shuffle; /* false: file order, windows from the start, for evaluation */
+    bool shuffle;     /* false: file order, windows from the start, for evaluation */
+    uint32_t rank;    /* default 0 */
+    uint32_t n_ranks; /* default 0, which means 1 */
 } ds_loader_params;
 
-/* One batch, all i32 (B,T) owned by the loader until the next call. */
+/* One batch of this rank, all i32 (B,T) owned by the loader until the next call. */
 typedef struct ds_loader_batch {
     ds_tensor input_ids, targets, positions, first;
     uint64_t n_tokens; /* not padding */
 } ds_loader_batch;
 
-/* A reader over a dataset (borrowed). Errors: ERR_ARG when the dataset cannot fill one row. */
+/* A reader over a dataset (borrowed). Errors: ERR_ARG when the dataset cannot fill one row, or the
+ * rank is not below the number of ranks. */
 DS_API ds_status ds_loader_create(ds_ctx *ctx, const ds_dataset *dataset,
                                   const ds_loader_params *params, ds_loader **loader_out);
 DS_API void ds_loader_destroy(ds_loader **loader);
@@ -77,12 +84,14 @@ DS_API void ds_loader_destroy(ds_loader **loader);
 /* Next batch; goes on with the next epoch at the end. No allocation. */
 DS_API ds_status ds_loader_next(ds_loader *loader, ds_loader_batch *batch_out);
 
-/* For evaluation without shuffle: starts anew; ds_loader_next_once gives each row exactly once, the
- * last batch filled up with rows without targets, and *done_out true when there is no more. */
+/* For evaluation without shuffle: starts anew; ds_loader_next_once gives each row exactly once on
+ * one of the ranks, the last batches filled up with rows without targets, and *done_out true, on
+ * all ranks in the same call, when no rank has a row any more. */
 DS_API void ds_loader_rewind(ds_loader *loader);
 DS_API ds_status ds_loader_next_once(ds_loader *loader, ds_loader_batch *batch_out, bool *done_out);
 
-/* Rows of one epoch (SAMPLES: of the current epoch's packing, an estimate before it was read). */
+/* Rows of one epoch, of all ranks together (SAMPLES: of the current epoch's packing, an estimate
+ * before it was read). */
 DS_API uint64_t ds_loader_epoch_rows(const ds_loader *loader);
 DS_API uint64_t ds_loader_epoch(const ds_loader *loader);
 

@@ -1,27 +1,47 @@
 /* Batches: the common part of both ways to cut a dataset. See include/deepspeed/data.h. */
 #include "data/loader.h"
 
+#include "base/arena.h"
+
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* bytes_out: of a batch. Positions are i32. */
+static ds_status check_params(ds_ctx *ctx, const ds_loader_params *params, size_t *bytes_out)
+{
+    if (params->batch < 1 || params->seq_length < 1 || params->seq_length > INT32_MAX ||
+        !dsi_mul_size((size_t)params->batch, (size_t)params->seq_length, bytes_out) ||
+        !dsi_mul_size(*bytes_out, 4 * sizeof(int32_t), bytes_out) ||
+        *bytes_out > (size_t)PTRDIFF_MAX) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "batch %lld and sequence length %lld must be at least 1, and together fit "
+                       "in memory",
+                       (long long)params->batch, (long long)params->seq_length);
+    }
+    if (params->rank > 0 && params->rank >= params->n_ranks) {
+        return ds_fail(ctx, DS_ERR_ARG, "rank %u must be below the number of ranks, %u",
+                       params->rank, params->n_ranks);
+    }
+    return DS_OK;
+}
+
 ds_status ds_loader_create(ds_ctx *ctx, const ds_dataset *dataset, const ds_loader_params *params,
                            ds_loader **loader_out)
 {
-    const size_t cells = (size_t)(params->batch * params->seq_length);
-    if (params->batch < 1 || params->seq_length < 1) {
-        return ds_fail(ctx, DS_ERR_ARG, "batch %lld and sequence length %lld must be at least 1",
-                       (long long)params->batch, (long long)params->seq_length);
-    }
+    size_t bytes = 0;
+    DS_TRY(check_params(ctx, params, &bytes));
     ds_loader *loader = calloc(1, sizeof *loader);
     if (loader == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a loader");
     }
     *loader = (ds_loader){.ctx = ctx, .dataset = dataset, .params = *params};
-    loader->data = malloc(cells * 4 * sizeof *loader->data);
+    loader->params.n_ranks = params->n_ranks == 0 ? 1 : params->n_ranks;
+    loader->data = malloc(bytes);
     if (loader->data == NULL) {
         ds_loader_destroy(&loader);
-        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a batch of %zu tokens", cells);
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a batch of %lld rows of %lld tokens",
+                       (long long)params->batch, (long long)params->seq_length);
     }
     const ds_status status =
         dataset->info.samples ? dsi_loader_check_samples(loader) : dsi_loader_check_stream(loader);
@@ -61,10 +81,31 @@ static dsi_row row_at(ds_loader *loader, int64_t index)
     return (dsi_row){base, base + plane, base + 2 * plane, base + 3 * plane};
 }
 
-static bool fill_row(ds_loader *loader, dsi_row row, bool once)
+static bool fill_row(ds_loader *loader, const dsi_row *row, bool once)
 {
     return loader->dataset->info.samples ? dsi_loader_row_samples(loader, row, once)
                                          : dsi_loader_row_stream(loader, row, once);
+}
+
+/* The rows of all ranks: own ones are filled, others passed over. Returns whether any rank got one;
+ * without `once` all do. */
+static bool fill_batch(ds_loader *loader, bool once)
+{
+    const ds_loader_params *p = &loader->params;
+    bool any = false;
+    loader->batch_tokens = 0;
+    for (uint32_t rank = 0; rank < p->n_ranks; ++rank) {
+        for (int64_t i = 0; i < p->batch; ++i) {
+            const dsi_row row = row_at(loader, i);
+            const bool own = rank == p->rank;
+            if (fill_row(loader, own ? &row : NULL, once)) {
+                any = true;
+            } else if (own) {
+                dsi_loader_clear_row(row, 0, p->seq_length);
+            }
+        }
+    }
+    return any;
 }
 
 static ds_loader_batch view(ds_loader *loader)
@@ -81,10 +122,7 @@ static ds_loader_batch view(ds_loader *loader)
 
 ds_status ds_loader_next(ds_loader *loader, ds_loader_batch *batch_out)
 {
-    loader->batch_tokens = 0;
-    for (int64_t i = 0; i < loader->params.batch; ++i) {
-        (void)fill_row(loader, row_at(loader, i), false);
-    }
+    (void)fill_batch(loader, false);
     *batch_out = view(loader);
     return DS_OK;
 }
@@ -97,17 +135,7 @@ void ds_loader_rewind(ds_loader *loader)
 
 ds_status ds_loader_next_once(ds_loader *loader, ds_loader_batch *batch_out, bool *done_out)
 {
-    int64_t filled = 0;
-    loader->batch_tokens = 0;
-    for (int64_t i = 0; i < loader->params.batch; ++i) {
-        const dsi_row row = row_at(loader, i);
-        if (fill_row(loader, row, true)) {
-            ++filled;
-        } else {
-            dsi_loader_clear_row(row, 0, loader->params.seq_length);
-        }
-    }
-    *done_out = filled == 0;
+    *done_out = !fill_batch(loader, true);
     *batch_out = view(loader);
     return DS_OK;
 }

@@ -22,10 +22,10 @@ struct ds_loader {
 
 void dsi_loader_clear_row(dsi_row row, int64_t from, int64_t length);
 
-/* Fills one row and advances; with `once` returns false at the end of the epoch instead of going
- * on. */
-bool dsi_loader_row_stream(ds_loader *loader, dsi_row row, bool once);
-bool dsi_loader_row_samples(ds_loader *loader, dsi_row row, bool once);
+/* Fills one row, NULL: another rank's, passed over, and advances; with `once` returns false at the
+ * end of the epoch instead of going on. */
+bool dsi_loader_row_stream(ds_loader *loader, const dsi_row *row, bool once);
+bool dsi_loader_row_samples(ds_loader *loader, const dsi_row *row, bool once);
 ds_status dsi_loader_check_stream(ds_loader *loader);
 ds_status dsi_loader_check_samples(ds_loader *loader);
 uint64_t dsi_loader_stream_rows(const ds_loader *loader, uint64_t epoch);

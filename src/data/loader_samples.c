@@ -24,12 +24,17 @@ static uint64_t sample_at(const ds_loader *loader, uint64_t index)
                : index;
 }
 
-/* Copies sample d to row position `origin`; returns its length. */
-static int64_t place(const ds_loader *loader, dsi_row row, uint64_t d, int64_t origin)
+static int64_t length_of(const ds_dataset *dataset, uint64_t d)
+{
+    return (int64_t)(dataset->begin[d + 1] - dataset->begin[d]);
+}
+
+/* Copies sample d to row position `origin`. */
+static void place(const ds_loader *loader, dsi_row row, uint64_t d, int64_t origin)
 {
     const dsi_tokens *tokens = loader->dataset->tokens;
     const uint64_t begin = loader->dataset->begin[d];
-    const int64_t n = (int64_t)(loader->dataset->begin[d + 1] - begin);
+    const int64_t n = length_of(loader->dataset, d);
     for (int64_t i = 0; i < n; ++i) {
         const uint64_t next = begin + (uint64_t)i + 1;
         const bool counts = i + 1 < n && (tokens->counted == NULL || tokens->counted[next] != 0);
@@ -38,10 +43,9 @@ static int64_t place(const ds_loader *loader, dsi_row row, uint64_t d, int64_t o
         row.positions[origin + i] = (int32_t)i;
         row.first[origin + i] = (int32_t)origin;
     }
-    return n;
 }
 
-bool dsi_loader_row_samples(ds_loader *loader, dsi_row row, bool once)
+bool dsi_loader_row_samples(ds_loader *loader, const dsi_row *row, bool once)
 {
     const ds_dataset *dataset = loader->dataset;
     const int64_t length = loader->params.seq_length;
@@ -55,13 +59,19 @@ bool dsi_loader_row_samples(ds_loader *loader, dsi_row row, bool once)
     }
     while (loader->next < dataset->n_docs) {
         const uint64_t d = sample_at(loader, loader->next);
-        if ((int64_t)(dataset->begin[d + 1] - dataset->begin[d]) > length - used) {
+        const int64_t n = length_of(dataset, d);
+        if (n > length - used) {
             break;
         }
-        used += place(loader, row, d, used);
+        if (row != NULL) {
+            place(loader, *row, d, used);
+        }
+        used += n;
         loader->next += 1;
     }
-    loader->batch_tokens += (uint64_t)used;
-    dsi_loader_clear_row(row, used, length);
+    if (row != NULL) {
+        loader->batch_tokens += (uint64_t)used;
+        dsi_loader_clear_row(*row, used, length);
+    }
     return true;
 }

@@ -62,7 +62,7 @@ static void fill(ds_loader *loader, dsi_row row, uint64_t start)
     dsi_loader_clear_row(row, i, length);
 }
 
-bool dsi_loader_row_stream(ds_loader *loader, dsi_row row, bool once)
+bool dsi_loader_row_stream(ds_loader *loader, const dsi_row *row, bool once)
 {
     uint64_t rows = dsi_loader_stream_rows(loader, loader->epoch);
     if (loader->next >= rows) {
@@ -73,12 +73,13 @@ bool dsi_loader_row_stream(ds_loader *loader, dsi_row row, bool once)
         loader->next = 0;
         rows = dsi_loader_stream_rows(loader, loader->epoch);
     }
-    const uint64_t window =
-        loader->params.shuffle ? dsi_permute(loader->next, rows, loader->params.seed, loader->epoch)
-                               : loader->next;
-    fill(loader, row,
-         loader->dataset->begin[0] + phase_of(loader, loader->epoch) +
-             window * (uint64_t)loader->params.seq_length);
-    loader->next += 1;
+    const uint64_t at = loader->next++;
+    if (row != NULL) {
+        const uint64_t window =
+            loader->params.shuffle ? dsi_permute(at, rows, loader->params.seed, loader->epoch) : at;
+        fill(loader, *row,
+             loader->dataset->begin[0] + phase_of(loader, loader->epoch) +
+                 window * (uint64_t)loader->params.seq_length);
+    }
     return true;
 }
