@@ -35,6 +35,11 @@ static ds_status describe(train_run *run)
     DS_TRY(ds_engine_print_precision(engine, &text));
     ds_log(run->ctx, DS_LOG_JOB, "%s", text);
     free(text);
+    if (ds_comm_size(run->comm) > 1) {
+        DS_TRY(ds_engine_print_memory(engine, &text));
+        ds_log(run->ctx, DS_LOG_JOB, "%s", text);
+        free(text);
+    }
     if (run->options->print_plan) {
         DS_TRY(ds_engine_print_plan(engine, &text));
         (void)fputs(text, stdout);

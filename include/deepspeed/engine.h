@@ -150,6 +150,8 @@ DS_API ds_status ds_engine_load_checkpoint(ds_engine *engine, const char *dir, c
 DS_API ds_status ds_engine_save_16bit_model(ds_engine *engine, const char *dir,
                                             const char *tokenizer_dir);
 
+/* Bytes of the model states that this rank holds, beside ZeRO's formula. free() the text. */
+DS_API ds_status ds_engine_print_memory(const ds_engine *engine, char **text_out);
 /* ---- texts, each freed by the caller with free() ---- */
 DS_API ds_status ds_engine_print_plan(const ds_engine *engine, char **text_out);
 DS_API ds_status ds_engine_print_precision(const ds_engine *engine, char **text_out);

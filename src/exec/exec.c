@@ -5,11 +5,12 @@
 #include "op/ops.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum { MAX_PLANS = 16, ALIGN = 64 };
+enum { MAX_PLANS = 16, ALIGN = 64, NAME_BYTES = 160 };
 
 typedef struct loaded {
     const dsi_plan *plan;
@@ -17,6 +18,7 @@ typedef struct loaded {
     ds_tensor *tensors;        /* per ref */
     ds_kernel_call *calls;     /* per step */
     dsi_comm_call *comm_calls; /* per step; of collectives */
+    char (*names)[NAME_BYTES]; /* per step; of collectives, for a diagnosis */
     dsi_comm_ticket *tickets;  /* per step; of started collectives */
     dsi_comm_part *parts;      /* of all collectives, one after the other */
     unsigned char *shared;     /* arena of what collectives send */
@@ -69,6 +71,7 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
         free(exec->plans[i].tensors);
         free(exec->plans[i].calls);
         free(exec->plans[i].comm_calls);
+        free(exec->plans[i].names);
         free(exec->plans[i].tickets);
         free(exec->plans[i].parts);
     }
@@ -104,11 +107,12 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out)
     l->tensors = calloc(plan->n_refs + 1, sizeof *l->tensors);
     l->calls = calloc(plan->n_steps + 1, sizeof *l->calls);
     l->comm_calls = calloc(plan->n_steps + 1, sizeof *l->comm_calls);
+    l->names = calloc(plan->n_steps + 1, sizeof *l->names);
     l->tickets = calloc(plan->n_steps + 1, sizeof *l->tickets);
     l->parts = calloc(plan->n_refs + 1, sizeof *l->parts);
     *id_out = exec->n_plans++;
     if (l->sigs == NULL || l->tensors == NULL || l->calls == NULL || l->comm_calls == NULL ||
-        l->tickets == NULL || l->parts == NULL) {
+        l->names == NULL || l->tickets == NULL || l->parts == NULL) {
         return ds_fail(exec->ctx, DS_ERR_NOMEM, "no memory for the executor");
     }
     return DS_OK;
@@ -140,6 +144,24 @@ static ds_dtype carried_as(ds_dtype dtype)
     return dtype == DS_DTYPE_F64 ? DS_DTYPE_I64 : dtype;
 }
 
+/* "backward: reduce_scatter of transformer.h.3.mlp.c_fc.weight and 11 more". */
+static const char *name_collective(loaded *l, uint32_t s)
+{
+    static const char *const phases[DS_PHASE_COUNT] = {
+#define X(id, name) [DS_PHASE_##id] = name,
+        DS_PHASE_LIST(X)
+#undef X
+    };
+    const dsi_step *step = &l->plan->steps[s];
+    char *name = l->names[s];
+    const int n = snprintf(name, NAME_BYTES, "%s: %s of %.90s", phases[step->phase], step->op->name,
+                           step->scope);
+    if (step->n_parts > 1 && n > 0 && n < NAME_BYTES) {
+        (void)snprintf(name + n, (size_t)(NAME_BYTES - n), " and %u more", step->n_parts - 1);
+    }
+    return name;
+}
+
 /* The call of a collective's step; its parts stand at the place of its operands. */
 static void link_collective(const dsi_exec *exec, loaded *l, uint32_t s)
 {
@@ -160,7 +182,7 @@ static void link_collective(const dsi_exec *exec, loaded *l, uint32_t s)
                             .parts = parts,
                             .n_parts = step->n_parts,
                             .symmetric = exec->comm != NULL && exec->comm->size > 1,
-                            .what = step->scope};
+                            .what = name_collective(l, s)};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) {
         call->kind = kinds[i].op == step->op ? kinds[i].kind : call->kind;
     }

@@ -111,4 +111,13 @@ void dsi_engine_put_cell(ds_engine *engine, ds_cell cell, int64_t begin, int64_t
  * data: room for the logical tensor. */
 ds_status dsi_engine_whole(const ds_engine *engine, ds_cell cell, void *data);
 
+/* Bytes of model states on this rank: parameters, gradients, master weights, moments. The formula
+ * is ZeRO's for the placements in force (DESIGN sections 4 and 7), without padding; what persistent
+ * parameters of stage 3 weigh beyond it stands apart. */
+typedef struct dsi_engine_bytes {
+    double held[4], formula[4];
+    double persistent;
+} dsi_engine_bytes;
+void dsi_engine_memory(const ds_engine *engine, dsi_engine_bytes *bytes_out);
+
 #endif

@@ -1,6 +1,7 @@
 /* Builds an engine: graphs, plans, memory, weights. */
 #include "accel/cpu/cpu_features.h"
 #include "accel/cpu/registry.h"
+#include "base/build_id.h"
 #include "exec/agree.h"
 #include "op/ops.h"
 #include "pass/fuse.h"
@@ -118,12 +119,15 @@ done:
 static ds_status agree(ds_engine *engine)
 {
     const dsi_engine_spec *s = &engine->spec;
-    char extra[512];
-    (void)snprintf(extra, sizeof extra,
-                   "seed %llu, lr %.17g, beta1 %.17g, beta2 %.17g, weight_decay %.17g, loss scale "
-                   "%.17g, accumulation %lld, stage %u",
-                   (unsigned long long)s->seed, s->lr, s->beta1, s->beta2, s->weight_decay,
-                   s->loss_scale.scale, (long long)s->train.accumulation, s->zero.stage);
+    char build[80];
+    char extra[600];
+    dsi_build_id(build, sizeof build);
+    (void)snprintf(
+        extra, sizeof extra,
+        "program %s, seed %llu, lr %.17g, beta1 %.17g, beta2 %.17g, weight_decay %.17g, loss scale "
+        "%.17g, accumulation %lld, stage %u",
+        build, (unsigned long long)s->seed, s->lr, s->beta1, s->beta2, s->weight_decay,
+        s->loss_scale.scale, (long long)s->train.accumulation, s->zero.stage);
     DS_TRY(dsi_exec_agree(engine->ctx, engine->comm, engine->train_plan, extra));
     return dsi_exec_agree(engine->ctx, engine->comm, engine->eval_plan, "evaluation");
 }

@@ -25,13 +25,14 @@ typedef struct run {
     bool deterministic;
     double scale; /* initial loss scale of fp16; 0: none */
     int64_t persistence;
-    bool overlap, reorder;
+    bool overlap, reorder, narrow;
 } run;
 
 typedef struct result {
     uint64_t hash; /* of all weights, in fp32 */
     double norm;
     uint64_t skipped;
+    dsi_engine_bytes bytes;
 } result;
 
 typedef struct rank_job {
@@ -55,6 +56,7 @@ static dsi_engine_spec make_spec(const parity_case *p, const run *r)
                                 .model_persistence = INT64_MAX,
                                 .max_live = r->bucket,
                                 .max_reuse_distance = r->bucket};
+    spec.train.accumulate_dtype = r->narrow ? r->dtype : spec.train.accumulate_dtype;
     spec.overlap = r->overlap;
     spec.prefetch = r->bucket;
     if (r->scale > 0.0) {
@@ -119,6 +121,7 @@ static void *run_rank(void *arg)
         }
     }
     job->result.skipped = ds_engine_skipped_steps(engine);
+    dsi_engine_memory(engine, &job->result.bytes);
     job->result.hash = hash_weights(job->ctx, engine);
     ds_engine_destroy(&engine);
     parity_close(&p);
@@ -246,6 +249,38 @@ static void accumulation_splits_the_stages(void **state)
     assert_true(fabs(early.norm - late.norm) < 0.01 * late.norm);
 }
 
+/* With gradients accumulated in bf16 the formula is ZeRO's: 16P, 4P+12P/N, 2P+14P/N, 16P/N. */
+static void states_weigh_what_the_formula_says(void **state)
+{
+    static const uint32_t ranks[] = {1, 2, 3, 8};
+    (void)state;
+    for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; ++i) {
+        for (uint32_t stage = 0; stage <= 3; ++stage) {
+            const run r = {.model = "gpt2",
+                           .dtype = DS_DTYPE_BF16,
+                           .n_ranks = ranks[i],
+                           .stage = stage,
+                           .accumulation = 2,
+                           .narrow = true,
+                           .bucket = 1000000};
+            const result got = run_all(&r);
+            const double n = ranks[i];
+            const double p = got.bytes.formula[0] / 2.0 * (stage == 3 ? n : 1.0);
+            const double known[] = {16 * p, 4 * p + 12 * p / n, 2 * p + 14 * p / n, 16 * p / n};
+            double held = 0.0;
+            double formula = 0.0;
+            for (int s = 0; s < 4; ++s) {
+                held += got.bytes.held[s];
+                formula += got.bytes.formula[s];
+            }
+            print_message("ranks %u stage %u: %.0f bytes of model states, formula %.0f (%.4f)\n",
+                          ranks[i], stage, held, known[stage], held / known[stage]);
+            assert_true(fabs(formula - known[stage]) < 1e-6 * formula);
+            assert_true(held >= formula && held < 1.02 * formula);
+        }
+    }
+}
+
 /* A rank that was started with another configuration names itself to all. */
 static void another_plan_is_refused(void **state)
 {
@@ -281,6 +316,7 @@ int main(void)
         cmocka_unit_test(stages_give_the_same_bits),
         cmocka_unit_test(accumulation_splits_the_stages),
         cmocka_unit_test(another_plan_is_refused),
+        cmocka_unit_test(states_weigh_what_the_formula_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,80 @@
+/* What the model states of this rank weigh, beside what ZeRO's formula says they should. */
+#include "base/buf.h"
+#include "train/engine.h"
+
+#include <string.h>
+
+/* The four kinds of model states; the moments are one. */
+typedef enum state { PARAMETERS, GRADIENTS, MASTERS, MOMENTS, STATE_COUNT } state;
+
+static state state_of(ds_cell_kind kind)
+{
+    switch (kind) {
+    case DS_CELL_PARAM:
+        return PARAMETERS;
+    case DS_CELL_GRAD:
+        return GRADIENTS;
+    case DS_CELL_MASTER:
+        return MASTERS;
+    case DS_CELL_EXP_AVG:
+    case DS_CELL_EXP_AVG_SQ:
+    case DS_CELL_MOMENTUM:
+        return MOMENTS;
+    default:
+        return STATE_COUNT;
+    }
+}
+
+void dsi_engine_memory(const ds_engine *engine, dsi_engine_bytes *bytes_out)
+{
+    const double n_ranks = ds_comm_size(engine->comm);
+    *bytes_out = (dsi_engine_bytes){0};
+    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+        const state s = state_of(cell->kind);
+        const double whole = (double)ds_meta_bytes(cell->meta);
+        if (s == STATE_COUNT) {
+            continue;
+        }
+        const double held = (double)ds_meta_bytes(ds_cells_get(engine->local, c)->meta);
+        const bool cut = engine->places[c] == DSI_ZERO_FLAT;
+        const bool persistent = s == PARAMETERS && engine->spec.zero.stage == 3 && !cut &&
+                                ds_comm_size(engine->comm) > 1;
+        bytes_out->held[s] += held;
+        bytes_out->formula[s] += cut || persistent ? whole / n_ranks : whole;
+        bytes_out->persistent += persistent ? whole - whole / n_ranks : 0.0;
+    }
+}
+
+ds_status ds_engine_print_memory(const ds_engine *engine, char **text_out)
+{
+    static const char *const names[STATE_COUNT] = {"parameters", "gradients", "master weights",
+                                                   "moments"};
+    const double mib = 1048576.0;
+    dsi_engine_bytes b;
+    double held = 0.0;
+    double formula = 0.0;
+    dsi_buf text = dsi_buf_make(1 << 16);
+    dsi_engine_memory(engine, &b);
+    dsi_buf_printf(&text, "model states of a rank (ZeRO stage %u, %u ranks), MiB: held, formula\n",
+                   engine->spec.zero.stage, ds_comm_size(engine->comm));
+    for (int s = 0; s < STATE_COUNT; ++s) {
+        held += b.held[s];
+        formula += b.formula[s];
+        dsi_buf_printf(&text, "%-16s %10.2f %10.2f\n", names[s], b.held[s] / mib,
+                       b.formula[s] / mib);
+    }
+    dsi_buf_printf(&text, "%-16s %10.2f %10.2f\n", "sum", held / mib, formula / mib);
+    if (b.persistent > 0.0) {
+        dsi_buf_printf(&text, "of which small parameters kept whole beyond the formula %.2f\n",
+                       b.persistent / mib);
+    }
+    dsi_buf_printf(&text, "activations and workspace %.2f\n",
+                   (double)engine->train_plan->arena_bytes / mib);
+    if (text.failed) {
+        dsi_buf_free(&text);
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for the memory table");
+    }
+    *text_out = text.data;
+    return DS_OK;
+}
