@@ -24,11 +24,12 @@ foreach(source ${DS_TOOLS})
   get_filename_component(name ${source} NAME_WE)
   install(TARGETS ${name} DESTINATION ${CMAKE_INSTALL_BINDIR})
 endforeach()
+install(FILES ${PROJECT_BINARY_DIR}/ds DESTINATION ${CMAKE_INSTALL_BINDIR}) # a link to deepspeed
 file(GLOB pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/man/*.1)
 install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES completion/deepspeed.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
   RENAME ds_train)
-foreach(name ds_generate ds_config ds_data ds_checkpoint)
+foreach(name deepspeed ds ds_generate ds_config ds_data ds_checkpoint)
   install(FILES completion/deepspeed.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
     RENAME ${name})
 endforeach()

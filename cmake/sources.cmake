@@ -1,6 +1,7 @@
 # The library and its tools. Sources are found by folder: a new file needs no entry here.
 file(GLOB_RECURSE DS_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c ${PROJECT_SOURCE_DIR}/models/*.c)
 list(FILTER DS_SOURCES EXCLUDE REGEX "src/(accel/cpu/(simd|avx2|avx512|amx)|comm/simd)/")
+list(FILTER DS_SOURCES EXCLUDE REGEX "src/launch/")
 
 add_library(ds_objects OBJECT ${DS_SOURCES})
 target_link_libraries(ds_objects PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC
@@ -39,6 +40,18 @@ set_target_properties(deepspeed PROPERTIES SOVERSION 0 VERSION ${PROJECT_VERSION
 target_link_libraries(deepspeed PRIVATE ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC
   Threads::Threads m)
 
+# The launcher: no part of the library, so that programs which use it need no hwloc.
+file(GLOB DS_LAUNCH CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/launch/*.c)
+pkg_check_modules(HWLOC IMPORTED_TARGET hwloc)
+add_library(ds_launch STATIC ${DS_LAUNCH})
+target_link_libraries(ds_launch PUBLIC deepspeed_static)
+if(HWLOC_FOUND)
+  target_link_libraries(ds_launch PUBLIC PkgConfig::HWLOC)
+  target_compile_definitions(ds_launch PRIVATE DSI_HAVE_HWLOC=1)
+else()
+  message(STATUS "hwloc (libhwloc-dev) not found: deepspeed --bind_cores_to_rank will refuse")
+endif()
+
 # A tool is tools/NAME.c, linked with tools/common/*.c and the static library.
 file(GLOB DS_TOOLS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/*.c)
 file(GLOB DS_TOOL_COMMON CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/common/*.c)
@@ -47,7 +60,15 @@ target_link_libraries(ds_tool_common PUBLIC deepspeed_static)
 target_include_directories(ds_tool_common PRIVATE ${PROJECT_SOURCE_DIR}/tools)
 foreach(source ${DS_TOOLS})
   get_filename_component(name ${source} NAME_WE)
-  add_executable(${name} ${source})
+  if(name STREQUAL "ds_launcher") # its program is `deepspeed`, which as a target is the library
+    add_executable(${name} ${source})
+    target_link_libraries(${name} PRIVATE ds_launch)
+    set_target_properties(${name} PROPERTIES OUTPUT_NAME deepspeed)
+    add_custom_command(TARGET ${name} POST_BUILD
+      COMMAND ${CMAKE_COMMAND} -E create_symlink deepspeed ${PROJECT_BINARY_DIR}/ds)
+  else()
+    add_executable(${name} ${source})
+  endif()
   target_link_libraries(${name} PRIVATE ds_tool_common)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tools)
 endforeach()

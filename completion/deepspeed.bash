@@ -5,7 +5,7 @@ _deepspeed()
     case $current in
     --*)
         local flags
-        flags=$("$1" --help 2> /dev/null | grep -oE '^ *--[a-z_0-9]+' | tr -d ' ')
+        flags=$("$1" --help 2> /dev/null | grep -oE '^ *(-[A-Za-z], )?--[a-z_0-9]+' | grep -oE -- '--.*')
         mapfile -t COMPREPLY < <(compgen -W "$flags" -- "$current")
         ;;
     *)
@@ -13,4 +13,4 @@ _deepspeed()
         ;;
     esac
 }
-complete -o filenames -F _deepspeed ds_train ds_generate ds_config ds_data ds_checkpoint
+complete -o filenames -F _deepspeed deepspeed ds ds_train ds_generate ds_config ds_data ds_checkpoint

@@ -156,6 +156,17 @@ static bool is_flag(const char *text)
     return strncmp(text, "--", 2) == 0;
 }
 
+/* The row of "-H", NULL when it is none. */
+static const dsi_arg *find_letter(const dsi_args_spec *spec, const char *text)
+{
+    for (size_t i = 0; text[0] == '-' && text[1] != '\0' && i < spec->n_rows; ++i) {
+        if (spec->rows[i].letter == text[1] && text[2] == '\0') {
+            return &spec->rows[i];
+        }
+    }
+    return NULL;
+}
+
 /* Takes the values after flag number *i_inout and leaves it at the last argument used. */
 static ds_status take_values(ds_ctx *ctx, const dsi_arg *row, const char *inline_value, int argc,
                              char **argv, int *i_inout)
@@ -167,8 +178,9 @@ static ds_status take_values(ds_ctx *ctx, const dsi_arg *row, const char *inline
     }
     if (row->type == DSI_ARG_SWITCH) {
         bool ignored;
-        const bool has_value =
-            next != NULL && strlen(next) > 1 && read_switch(next, &ignored); /* not 0 or 1 */
+        const bool has_value = row->alone == NULL && next != NULL &&
+                               strlen(next) > 1 && /* not 0 or 1 */
+                               read_switch(next, &ignored);
         *i_inout += has_value;
         return store(ctx, row, has_value ? next : "true");
     }
@@ -189,6 +201,13 @@ static ds_status take_values(ds_ctx *ctx, const dsi_arg *row, const char *inline
 static ds_status take_flag(ds_ctx *ctx, const dsi_args_spec *spec, int argc, char **argv,
                            int *i_inout)
 {
+    const dsi_arg *by_letter = find_letter(spec, argv[*i_inout]);
+    if (by_letter != NULL) {
+        if (by_letter->given_out != NULL) {
+            *by_letter->given_out = true;
+        }
+        return take_values(ctx, by_letter, NULL, argc, argv, i_inout);
+    }
     const char *name = argv[*i_inout] + 2;
     const char *equals = strchr(name, '=');
     const size_t n = equals != NULL ? (size_t)(equals - name) : strlen(name);
@@ -218,10 +237,15 @@ static ds_status store_defaults(ds_ctx *ctx, const dsi_args_spec *spec)
     return DS_OK;
 }
 
+static bool is_help(const char *text)
+{
+    return strcmp(text, "-h") == 0 || strcmp(text, "--help") == 0;
+}
+
 static bool asks_for_help(int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; ++i) {
-        if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0) {
+        if (is_help(argv[i])) {
             return true;
         }
     }
@@ -231,17 +255,20 @@ static bool asks_for_help(int argc, char **argv)
 ds_status dsi_args_parse(ds_ctx *ctx, const dsi_args_spec *spec, int argc, char **argv,
                          dsi_args *args_out)
 {
-    dsi_args args = {.help = asks_for_help(argc, argv)};
+    dsi_args args = {.help = !spec->stop_at_word && asks_for_help(argc, argv)};
     ds_status status = DS_OK;
     DS_TRY_GOTO(status, store_defaults(ctx, spec), free_words);
     bool flags = true;
     for (int i = 1; i < argc && !args.help; ++i) {
         if (flags && strcmp(argv[i], "--") == 0) {
             flags = false;
-        } else if (flags && is_flag(argv[i])) {
+        } else if (flags && is_help(argv[i])) {
+            args.help = true;
+        } else if (flags && (is_flag(argv[i]) || find_letter(spec, argv[i]) != NULL)) {
             DS_TRY_GOTO(status, take_flag(ctx, spec, argc, argv, &i), free_words);
         } else {
             DS_TRY_GOTO(status, list_add(&args.words, argv[i]), free_words);
+            flags = flags && !spec->stop_at_word;
         }
     }
     *args_out = args;
@@ -285,7 +312,11 @@ static void print_row(const dsi_arg *row, FILE *stream)
         (void)fprintf(stream, "\n%s\n", row->doc);
         return;
     }
-    (void)fprintf(stream, "  --%s", row->name);
+    if (row->letter != 0) {
+        (void)fprintf(stream, "  -%c, --%s", row->letter, row->name);
+    } else {
+        (void)fprintf(stream, "  --%s", row->name);
+    }
     const char *value = row->value != NULL ? row->value : "VALUE";
     if (row->type != DSI_ARG_SWITCH) {
         const bool more = row->type == DSI_ARG_LIST && strstr(value, "…") == NULL;

@@ -46,11 +46,13 @@ typedef enum dsi_arg_type {
 
 typedef struct dsi_arg {
     const char *name; /* without dashes */
+    char letter;      /* short form: 'H' for -H; 0: none */
     dsi_arg_type type;
     void *out;
     const char *value;   /* word for the value in the help: "FILE" */
     const char *def;     /* text that is stored when the flag is absent; NULL: *out is untouched */
-    const char *alone;   /* of TEXT: what "--flag" without a value means; NULL: it needs one */
+    const char *alone;   /* of TEXT: what "--flag" without a value means; NULL: it needs one. Of
+                            SWITCH, not NULL: the next word is never its value */
     const char *choices; /* of TEXT: "adam|adamw"; NULL: any text */
     double min, max; /* of INT and REAL, both inclusive; both 0: unbounded, only max 0: no max */
     bool *given_out; /* NULL, or set to whether the command line has the flag */
@@ -63,6 +65,7 @@ typedef struct dsi_args_spec {
     const dsi_arg *rows;
     size_t n_rows;
     const char *after; /* paragraphs after the flags: examples, exit codes; NULL: none */
+    bool stop_at_word; /* the first word ends the flags: the rest belongs to another program */
 } dsi_args_spec;
 
 typedef struct dsi_args {

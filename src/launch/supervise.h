@@ -1,0 +1,51 @@
+/* Runs the processes of a job until all have ended: outputs, signals, the first failure, the end.
+ *
+ * The one loop of the launcher; single-threaded. Tasks are the ranks of this host, or the ways to
+ * other hosts. Invariants:
+ *   1 when dsi_supervise returns, every task and every descendant that it left has ended, unless
+ *     the kernel itself does not let go of it, which is then said;
+ *   2 the first task that fails ends the others: SIGTERM, `grace` seconds, SIGKILL;
+ *   3 SIGINT, SIGTERM and SIGHUP are forwarded, the second one as SIGKILL; SIGUSR1, SIGUSR2 and
+ *     the stop from the terminal are forwarded;
+ *   4 what a task wrote is shown before its end is reported.
+ */
+#ifndef DSI_LAUNCH_SUPERVISE_H
+#define DSI_LAUNCH_SUPERVISE_H
+
+#include "launch/output.h"
+#include "launch/process.h"
+
+typedef struct dsi_task {
+    const char *label;        /* "rank 3": in reports */
+    const char *prefix;       /* before its lines on the terminal; "" for none */
+    bool shown;               /* on the terminal */
+    const char *log_path;     /* NULL: no log file */
+    const char *control_line; /* first line of its standard input, which is then held open and
+                                 carries "signal N" lines; NULL: its input is /dev/null */
+    dsi_command command;
+} dsi_task;
+
+typedef struct dsi_supervise_params {
+    const dsi_task *tasks; /* borrowed, as all else */
+    size_t n_tasks;
+    const char *host; /* name of this machine in reports */
+    double grace;     /* seconds between SIGTERM and SIGKILL after a failure */
+    int control;      /* descriptor whose "signal N" lines are obeyed and whose end ends the job;
+                         -1: none */
+    int notice;       /* descriptor on which other processes tell that a node failed, a line
+                         "LABEL CODE\n" each; -1: none */
+    bool ways;        /* the tasks are ways to nodes, which report their ranks themselves: a failure
+                         is told in one line, without last lines */
+} dsi_supervise_params;
+
+typedef struct dsi_outcome {
+    int exit_code;    /* 0; the first failed task's code, or 128 + its signal */
+    bool interrupted; /* ended by a signal to the launcher, or by the end of `control` */
+    size_t first;     /* index of the first task that failed; n_tasks: none */
+} dsi_outcome;
+
+/* Errors: ERR_IO when a task cannot be started or the system refuses; tasks that were started have
+ * ended then. A task that fails is no error of the call: see the outcome. */
+ds_status dsi_supervise(ds_ctx *ctx, const dsi_supervise_params *params, dsi_outcome *outcome_out);
+
+#endif

@@ -1,0 +1,125 @@
+/* What the user reads when a job fails: who, where, why, and its last lines. See supervise.h. */
+#include "launch/supervise_impl.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+
+bool dsi_running_failed(const dsi_running *running)
+{
+    return !running->alive && running->wait_status != 0;
+}
+
+int dsi_running_code(const dsi_running *running)
+{
+    return WIFSIGNALED(running->wait_status) ? 128 + WTERMSIG(running->wait_status)
+                                             : WEXITSTATUS(running->wait_status);
+}
+
+/* "was killed by SIGSEGV (signal 11)", "ended with exit code 3". */
+static void describe_end(const dsi_running *running, dsi_buf *buf)
+{
+    char name[32];
+    if (WIFSIGNALED(running->wait_status)) {
+        const int signal = WTERMSIG(running->wait_status);
+        dsi_buf_printf(buf, "was killed by %s (signal %d%s)",
+                       dsi_signal_name(signal, name, sizeof name), signal,
+                       WCOREDUMP(running->wait_status) ? ", core dumped" : "");
+        return;
+    }
+    const int code = WEXITSTATUS(running->wait_status);
+    dsi_buf_printf(buf, "ended with exit code %d", code);
+    if (code > 128 && code < 128 + NSIG && sigabbrev_np(code - 128) != NULL) {
+        dsi_buf_printf(buf, " (as after %s)", dsi_signal_name(code - 128, name, sizeof name));
+    }
+}
+
+static void log_lines(ds_ctx *ctx, const char *text)
+{
+    while (*text != '\0') {
+        const size_t n = strcspn(text, "\n");
+        ds_log(ctx, DS_LOG_ERROR, "%.*s", (int)n, text);
+        text += n + (text[n] == '\n' ? 1 : 0);
+    }
+}
+
+void dsi_report_first(dsi_job *job)
+{
+    const dsi_running *running = &job->tasks[job->first];
+    dsi_buf buf = dsi_buf_make(4096);
+    dsi_buf_printf(&buf, "%s on %s ", running->task->label, job->params->host);
+    describe_end(running, &buf);
+    if (job->n_alive > 0) {
+        dsi_buf_printf(&buf, "; ending the other %zu", job->n_alive);
+    }
+    ds_log(job->ctx, DS_LOG_ERROR, "%s", dsi_buf_text(&buf));
+    dsi_buf_free(&buf);
+}
+
+static void write_cause(const dsi_running *running, dsi_buf *buf)
+{
+    if (running->oom) {
+        dsi_buf_printf(buf, "  cause      the kernel ended it for want of memory; %s\n",
+                       dsi_buf_text(&running->oom_how));
+    } else if (WIFSIGNALED(running->wait_status) && WTERMSIG(running->wait_status) == SIGKILL) {
+        dsi_buf_puts(buf,
+                     "  cause      SIGKILL from outside this job; no sign that memory ran out\n");
+    }
+}
+
+static void write_tail(const dsi_running *running, dsi_buf *buf)
+{
+    if (running->task->log_path != NULL) {
+        dsi_buf_printf(buf, "  log        %s%s%s\n", running->task->log_path,
+                       running->output.log_error != 0 ? " (not whole: " : "",
+                       running->output.log_error != 0 ? strerror(running->output.log_error) : "");
+    }
+    const size_t before = buf->size;
+    dsi_buf_printf(buf, "  last lines of %s:\n", running->task->label);
+    const size_t heading = buf->size;
+    dsi_output_tail(&running->output, "  | ", buf);
+    if (buf->size == heading) {
+        buf->size = before;
+        dsi_buf_printf(buf, "  %s wrote nothing\n", running->task->label);
+    }
+}
+
+/* The tasks that failed without having been told to end, besides the first. */
+static void write_others(const dsi_job *job, dsi_buf *buf)
+{
+    size_t n_killed = 0;
+    size_t n_told = 0;
+    for (size_t i = 0; i < job->n; ++i) {
+        const dsi_running *running = &job->tasks[i];
+        n_told += i != job->first && running->told ? 1 : 0;
+        n_killed += i != job->first && running->killed ? 1 : 0;
+        if (i != job->first && dsi_running_failed(running) && !running->told) {
+            dsi_buf_printf(buf, "  also       %s ", running->task->label);
+            describe_end(running, buf);
+            dsi_buf_puts(buf, "\n");
+        }
+    }
+    if (n_told > 0) {
+        dsi_buf_printf(buf, "  others     %zu told to end by SIGTERM", n_told);
+        dsi_buf_printf(buf, n_killed > 0 ? "; %zu still ran after %g s: killed\n" : "\n", n_killed,
+                       job->params->grace);
+    }
+}
+
+void dsi_report_end(dsi_job *job)
+{
+    const dsi_running *running = &job->tasks[job->first];
+    dsi_buf buf = dsi_buf_make(1 << 16);
+    dsi_buf_printf(&buf, "---- %s failed ----\n", running->task->label);
+    dsi_buf_printf(&buf, "  who        %s, process %ld on %s\n", running->task->label,
+                   (long)running->process.pid, job->params->host);
+    dsi_buf_puts(&buf, "  what       it ");
+    describe_end(running, &buf);
+    dsi_buf_printf(&buf, ", %.1f s after its start\n", running->ended - running->started);
+    write_cause(running, &buf);
+    write_others(job, &buf);
+    write_tail(running, &buf);
+    dsi_buf_printf(&buf, "---- exit code %d ----\n", dsi_running_code(running));
+    log_lines(job->ctx, dsi_buf_text(&buf));
+    dsi_buf_free(&buf);
+}

@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# labels: slow
+# Real jobs of small programs on this machine: environment, prefixes, log files, failures, signals, stopped
+# and orphaned processes, exit codes.
+set -u
+bin=$(realpath "$1")
+work=$(mktemp -d "$1/launch_local.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failed=0
+cases=0
+fail() { echo "FAILED: $*"; failed=1; sed 's/^/    out: /' out.txt | head -20 | cut -c 1-160; sed 's/^/    err: /' err.txt | head -40 | cut -c 1-160; }
+
+# job CODE ARGS…: runs the launcher; out.txt and err.txt hold what it wrote.
+job() {
+    local want=$1 code
+    shift
+    cases=$((cases + 1))
+    "$bin/deepspeed" "$@" > out.txt 2> err.txt < /dev/null
+    code=$?
+    [ $code = "$want" ] || fail "$*: exit code $code, expected $want"
+}
+says() { grep -qE -- "$1" err.txt || fail "expected '$1' among the messages"; }
+prints() { grep -qxE -- "$1" out.txt || fail "expected the line '$1'"; }
+silent() { ! grep -qE -- "$1" err.txt out.txt || fail "did not expect '$1'"; }
+# gone MARK: no process has the mark in its environment any more.
+gone() {
+    local pid
+    for _ in $(seq 40); do
+        pid=$(grep -lzx "MARK=$1" /proc/[0-9]*/environ 2> /dev/null | grep -v "/$$/" | head -1)
+        [ -z "$pid" ] && return
+        sleep 0.05
+    done
+    fail "a process of '$1' is left: $pid $(tr '\0' ' ' < "${pid%environ}cmdline")"
+}
+
+# ---- environment and terminal
+job 0 --num_gpus 3 sh -c 'echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE/$LOCAL_SIZE $CROSS_RANK/$CROSS_SIZE $MASTER_ADDR $DS_RESTART_COUNT $DS_SLOT"'
+prints '0/3 0/3/3 0/1 127.0.0.1 0 0'
+prints '\[rank 1\] 1/3 1/3/3 0/1 127.0.0.1 0 1'
+prints '\[rank 2\] 2/3 2/3/3 0/1 127.0.0.1 0 2'
+job 0 --num_gpus 2 sh -c 'echo "$MASTER_PORT $DS_JOB_SECRET" | grep -qE "^[0-9]{4,5} [0-9a-f]{32}$" && echo right'
+prints 'right'
+prints '\[rank 1\] right'
+OMP_NUM_THREADS=7 job 0 --num_gpus 1 sh -c 'echo $OMP_NUM_THREADS'
+prints '7'
+job 0 --num_gpus 1 sh -c 'echo $DS_THREADS $OMP_NUM_THREADS'
+prints "$(nproc) $(nproc)"
+job 0 --num_gpus 1 --master_port 1234 sh -c 'echo $MASTER_PORT'
+prints 1234
+job 0 --num_gpus 2 --prefix all sh -c 'echo x'
+prints '\[rank 0\] x'
+job 0 --num_gpus 2 --prefix none --show first sh -c 'echo x$RANK'
+prints x0
+silent x1
+job 0 --num_gpus 2 printf '%s|' 'a b' '$HOME' ';' "it's" '' '*'
+prints "a b\\|\\\$HOME\\|;\\|it's\\|\\|\\*\\|"
+# Lines never mix: two writers, long lines.
+job 0 --num_gpus 2 --prefix all sh -c 'i=0; while [ $i -lt 50 ]; do head -c 30000 /dev/zero | tr "\0" $RANK; echo; i=$((i+1)); done'
+[ "$(grep -cE '^\[rank 0\] 0{30000}$' out.txt)" = 50 ] && [ "$(grep -cE '^\[rank 1\] 1{30000}$' out.txt)" = 50 ] || fail "lines were mixed"
+# Unfinished lines of rank 0 are shown while it runs.
+"$bin/deepspeed" --num_gpus 1 sh -c 'printf "asks: "; sleep 3' > out.txt 2> err.txt &
+sleep 1
+grep -q 'asks: ' out.txt || fail "an unfinished line was not shown"
+wait
+
+# ---- log files
+job 0 --num_gpus 2 --log_dir logs/deep sh -c 'echo out $RANK; echo err $RANK >&2'
+[ "$(ls logs/deep | grep -cE '^[0-9]{14}_rank[01]\.log$')" = 2 ] || fail "log files: $(ls logs/deep)"
+[ "$(sort logs/deep/*_rank1.log | tr '\n' ,)" = "err 1,out 1," ] || fail "what the log says"
+job 3 --num_gpus 1 --enable_each_rank_log /proc/no sh -c :
+says '^deepspeed: --log_dir: /proc/no cannot be made'
+if [ -w /dev/full ]; then
+    mkdir -p full
+    job 0 --num_gpus 1 sh -c 'echo still'
+    prints still
+fi
+
+# ---- failures
+job 7 --num_gpus 3 sh -c 'if [ $RANK = 1 ]; then sleep 0.2; echo the last words >&2; exit 7; fi; exec sleep 50'
+says '^deepspeed: rank 1 on [^ ]+ ended with exit code 7; ending the other 2'
+says '^deepspeed:   \| the last words'
+says 'others     2 told to end by SIGTERM$'
+for s in SEGV:139 KILL:137 ABRT:134 TERM:143; do
+    job "${s#*:}" --num_gpus 2 sh -c 'ulimit -c 0; if [ $RANK = 1 ]; then kill -'"${s%:*}"' $$; fi; exec sleep 50'
+    says "rank 1 on [^ ]+ was killed by SIG${s%:*} "
+done
+job 137 --num_gpus 2 sh -c 'if [ $RANK = 0 ]; then kill -KILL $$; fi; exec sleep 50'
+says 'cause      SIGKILL from outside this job; no sign that memory ran out'
+# A rank that ignores SIGTERM is killed after the grace time.
+start=$(date +%s%N)
+job 1 --num_gpus 2 --grace 0.5 sh -c 'if [ $RANK = 1 ]; then sleep 0.3; exit 1; fi; trap "" TERM; while :; do sleep 1; done'
+took=$((($(date +%s%N) - start) / 1000000))
+[ $took -lt 3000 ] || fail "took $took ms"
+says '1 still ran after 0.5 s: killed'
+# A stopped rank is named, and ended with the others.
+MARK=stopped job 4 --num_gpus 3 --grace 1 sh -c 'case $RANK in 0) kill -STOP $$ ;; 1) sleep 0.7; exit 4 ;; esac; exec sleep 50'
+says 'rank 0 \(process [0-9]+\) was stopped by SIGSTOP'
+gone stopped
+# Children of ranks, in other sessions too, do not outlive the job.
+MARK=stray job 5 --num_gpus 2 sh -c 'setsid sleep 60 & sleep 60 & sleep 0.2; [ $RANK = 0 ] || exit 5; exec sleep 60'
+gone stray
+MARK=helpers job 0 --num_gpus 2 sh -c 'sleep 60 > /dev/null 2>&1 & setsid sleep 60 & exit 0'
+gone helpers
+# A killed launcher leaves nothing.
+MARK=killed "$bin/deepspeed" --num_gpus 2 sh -c 'sleep 60 & exec sleep 60' > out.txt 2> err.txt &
+launcher=$!
+sleep 0.3
+disown $launcher
+kill -KILL $launcher
+gone killed
+
+# ---- signals to the launcher
+signal() { # CODE, SIGNALS, script: sends them half a second apart
+    local want=$1 signals=$2 code
+    cases=$((cases + 1))
+    MARK=signal "$bin/deepspeed" --num_gpus 2 sh -c "$3" > out.txt 2> err.txt &
+    local launcher=$!
+    for s in $signals; do
+        sleep 0.5
+        kill -"$s" $launcher
+    done
+    wait $launcher
+    code=$?
+    [ $code = "$want" ] || fail "$2: exit code $code, expected $want"
+    gone signal
+}
+signal 130 INT 'exec sleep 50'
+signal 143 TERM 'exec sleep 50'
+says 'SIGTERM: forwarded; waiting for 2 to end'
+signal 0 TERM 'trap "echo saved $RANK; exit 0" TERM; while :; do sleep 0.05; done'
+prints 'saved 0'
+prints '\[rank 1\] saved 1'
+signal 143 'TERM TERM' 'trap "" TERM; while :; do sleep 0.05; done'
+signal 0 USR1 'trap "echo got it; exit 0" USR1; while :; do sleep 0.05; done'
+prints 'got it'
+prints '\[rank 1\] got it'
+
+# ---- what is refused
+job 2 --num_gpus 2 no_such_program
+says "no 'no_such_program' in PATH"
+job 2 --num_gpus 2
+says 'expected a program'
+printf 'print(1)\n' > script.py
+job 2 ./script.py
+says 'python3 ./script.py'
+printf 'echo hi\n' > plain && chmod +x plain
+job 3 ./plain
+says 'cannot be started: Exec format error'
+job 2 --module pkg.mod
+says '^deepspeed: --module: .*python3 -m pkg.mod'
+job 2 --autotuning tune true
+says 'autotuning is not built'
+job 2 --num_gpus 0 true
+says 'num_gpus: expected at least 1'
+job 2 --num_nodes 2 true
+says 'expected a hostfile with that many hosts'
+job 2 --num_gpuz 2 true
+says 'did you mean --num_gpus'
+job 0 --no_python --no_local_rank -q true --help
+[ ! -s err.txt ] || fail "it was not quiet"
+echo "$cases cases"
+exit $failed
