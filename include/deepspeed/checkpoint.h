@@ -40,6 +40,13 @@ DS_API int64_t ds_extent_count(const ds_extent *extent, ds_shape shape);
 
 /* ---- saving ---- */
 
+/* What happens when ranks give different tags (checkpoint.tag_validation); rank 0's is used. */
+typedef enum ds_checkpoint_tag_validation {
+    DS_CHECKPOINT_TAG_WARN, /* a line in the log; the default */
+    DS_CHECKPOINT_TAG_IGNORE,
+    DS_CHECKPOINT_TAG_FAIL /* ERR_PEER on every rank */
+} ds_checkpoint_tag_validation;
+
 typedef struct ds_checkpoint_params {
     const char *dir;  /* SAVE_DIR; created when missing */
     const char *tag;  /* default NULL: "global_step{step}". A plain name, not beginning with a
@@ -49,6 +56,10 @@ typedef struct ds_checkpoint_params {
     uint64_t tokens;
     const char *optimizer; /* name, default NULL: none */
     bool keep_latest;      /* default false: `latest` moves to this tag; true: it stays */
+    uint32_t keep_last;    /* after the save, older whole checkpoints are removed until so many are
+                              left (ds_checkpoint_keep); default 0: all stay. What cannot be removed
+                              is a warning: the save itself is done */
+    ds_checkpoint_tag_validation tag_validation; /* between ranks; default WARN */
 } ds_checkpoint_params;
 
 typedef struct ds_checkpoint_slice {
@@ -59,6 +70,8 @@ typedef struct ds_checkpoint_slice {
     const void *data;       /* its elements, row-major; borrowed until the commit; NULL: use fill */
     ds_tensor_fill_fn fill; /* called during the commit */
     void *user;
+    bool replicated; /* every rank has all of it, and gives it, in the same order: each stores a
+                        part, so that the shards come to equal sizes */
 } ds_checkpoint_slice;
 
 /* Starts a save: makes the temporary folder and removes leftovers of killed saves. The caller owns

@@ -16,6 +16,7 @@
 /* One stored slice; entry is its name in the shard file. */
 typedef struct dsi_ckpt_slice {
     uint32_t shard;
+    size_t order; /* writer only: in its shard */
     const char *entry;
     ds_extent extent;
     uint64_t digest;
@@ -25,6 +26,7 @@ typedef struct dsi_ckpt_slice {
 
 typedef struct dsi_ckpt_shard {
     const char *file; /* plain name */
+    const char *host; /* that holds the file; NULL: the save folder is shared */
     uint64_t bytes;
     uint64_t digest;
     ds_safetensors *st; /* reader only */
@@ -55,6 +57,9 @@ char *dsi_ckpt_entry_name(dsi_arena *arena, const char *kind, const char *name, 
                           uint32_t n);
 /* What an extent's entry has as shape in the shard file. */
 ds_shape dsi_ckpt_entry_shape(const ds_extent *extent, ds_shape shape);
+/* File name of a rank's shard. */
+#define DSI_CKPT_SHARD_NAME 64
+void dsi_ckpt_shard_name(uint32_t rank, uint32_t size, char *name);
 int dsi_ckpt_compare_tensors(const void *a, const void *b);
 
 /* The manifest's text with its checksum line. Errors: ERR_NOMEM, ERR_LIMIT. */

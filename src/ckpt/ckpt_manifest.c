@@ -40,6 +40,11 @@ ds_shape dsi_ckpt_entry_shape(const ds_extent *extent, ds_shape shape)
                : ds_shape_1d(extent->count);
 }
 
+void dsi_ckpt_shard_name(uint32_t rank, uint32_t size, char *name)
+{
+    (void)snprintf(name, DSI_CKPT_SHARD_NAME, "ds_shard_%05u_of_%05u.safetensors", rank, size);
+}
+
 int dsi_ckpt_compare_tensors(const void *a, const void *b)
 {
     const ds_checkpoint_tensor *x = a;
@@ -90,6 +95,10 @@ static void put_shards(dsi_buf *out, const dsi_ckpt_manifest *m)
     for (size_t i = 0; i < m->n_shards; ++i) {
         dsi_buf_puts(out, i == 0 ? "\n{\"file\": " : ",\n{\"file\": ");
         put_text(out, m->shards[i].file);
+        if (m->shards[i].host != NULL) {
+            dsi_buf_puts(out, ", \"host\": ");
+            put_text(out, m->shards[i].host);
+        }
         dsi_buf_printf(out, ", \"bytes\": %llu, \"xxh3\": \"%016llx\"}",
                        (unsigned long long)m->shards[i].bytes,
                        (unsigned long long)m->shards[i].digest);

@@ -183,6 +183,9 @@ static ds_status read_shards(const parse *p, const json_t *shards)
             !get_count(object, "bytes", &shard->bytes) || !get_digest(object, &shard->digest)) {
             return bad(p, "a shard needs file, bytes and xxh3");
         }
+        if (json_object_get(object, "host") != NULL && !get_text(p, object, "host", &shard->host)) {
+            return bad(p, "the host of a shard");
+        }
         if (!dsi_path_is_plain(shard->file)) {
             return ds_fail(p->ctx, DS_ERR_FORMAT,
                            "%s: expected the name of a file in this folder, found '%.80s'", p->path,

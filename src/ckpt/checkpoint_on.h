@@ -1,0 +1,24 @@
+/* Checkpoints saved and loaded by several ranks together: what deepspeed/checkpoint.h does, over a
+ * communicator. Called by the engine.
+ *
+ * Every rank makes the same calls in the same order. A rank adds the slices that it owns (flat
+ * ranges of masters and moments) and, as `replicated`, what all ranks have; states may come from
+ * rank 0 alone or from all (then alike). An error of one rank, a full disk say, fails the save on
+ * all with that rank's reason, and the folder is as it was. The communicator is used in create,
+ * commit and abort only, by the thread that calls them.
+ */
+#ifndef DSI_CKPT_CHECKPOINT_ON_H
+#define DSI_CKPT_CHECKPOINT_ON_H
+
+#include "comm/comm.h"
+#include <deepspeed/checkpoint.h>
+
+/* Collective. comm NULL: one rank. comm and ctx outlive the writer. The ranks may see one save
+ * folder or have one for each host: then each host gets its shards and a manifest that says which
+ * host holds which. Errors: ERR_PEER (ranks disagree about tag or counters, or one is gone), and as
+ * ds_checkpoint_writer_create of any rank. ds_checkpoint_writer_commit and _abort are collective
+ * for this writer: a rank that gives up calls abort where the others commit. */
+ds_status dsi_checkpoint_writer_create_on(ds_ctx *ctx, const ds_checkpoint_params *params,
+                                          dsi_comm *comm, ds_checkpoint_writer **writer_out);
+
+#endif
