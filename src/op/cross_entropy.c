@@ -48,7 +48,9 @@ static void linear_cross_entropy_cost(const ds_infer *call, ds_cost *cost_out)
 
 static void linear_cross_entropy_backward_cost(const ds_infer *call, ds_cost *cost_out)
 {
-    cost_of(call, 1, 3.0, cost_out); /* the logits again, dx, dw */
+    const dsi_ce_backward_attrs *a = call->attrs;
+    const double products = 1.0 + (a->no_dx == 0 ? 1.0 : 0.0) + (a->no_dw == 0 ? 1.0 : 0.0);
+    cost_of(call, 1, products, cost_out); /* the logits again, dx, dw */
 }
 
 static ds_status refuse_statistics(ds_grad *call)
@@ -66,8 +68,11 @@ static ds_status linear_cross_entropy_grad(ds_grad *call)
     }
     const ds_value in[6] = {call->d_out[0], call->in[0],  call->in[1],
                             call->in[2],    call->out[1], call->out[2]};
+    const dsi_ce_attrs *a = call->attrs;
+    const dsi_ce_backward_attrs attrs = {
+        .ce = *a, .no_dx = !dsi_grad_wants(call, 0), .no_dw = !dsi_grad_wants(call, 1)};
     ds_value outs[DS_MAX_OUT];
-    DS_TRY(dsi_emit(call, &dsi_op_linear_cross_entropy_backward, call->attrs, in, 6, outs));
+    DS_TRY(dsi_emit(call, &dsi_op_linear_cross_entropy_backward, &attrs, in, 6, outs));
     DS_TRY(dsi_grad_give(call, 0, outs[0]));
     return dsi_grad_give(call, 1, outs[1]);
 }
@@ -109,23 +114,39 @@ static ds_status linear_cross_entropy_backward_infer(ds_infer *call)
     DS_TRY(check_projection(call, 1));
     const ds_meta x = call->in[1];
     DS_TRY(check_saved(call, x.dtype, 4, dsi_shape_lead(x.shape)));
-    call->out[0] = x;
-    call->out[1] = dsi_meta_of(dsi_stat_dtype(x.dtype), call->in[2].shape);
-    return dsi_op_may(call, 6, "dw_in", call->out[1].dtype, call->out[1].shape);
+    const dsi_ce_backward_attrs *a = call->attrs;
+    const ds_meta dw = dsi_meta_of(dsi_stat_dtype(x.dtype), call->in[2].shape);
+    if (a->no_dw != 0 && dsi_op_has(call, 6)) {
+        return dsi_op_bad(call, 6, "dw_in", "none, since no_dw is 1");
+    }
+    if (a->no_dx == 0) {
+        call->out[0] = x;
+    }
+    if (a->no_dw == 0) {
+        call->out[1] = dw;
+    }
+    return dsi_op_may(call, 6, "dw_in", dw.dtype, dw.shape);
 }
+
+static const ds_attr ce_backward_attrs[] = {
+    {"ignore_index", DS_ATTR_INT, offsetof(dsi_ce_backward_attrs, ce.ignore_index)},
+    {"transposed", DS_ATTR_INT, offsetof(dsi_ce_backward_attrs, ce.transposed)},
+    DSI_ATTR_INT(dsi_ce_backward_attrs, no_dx),
+    DSI_ATTR_INT(dsi_ce_backward_attrs, no_dw),
+};
 
 const ds_op dsi_op_linear_cross_entropy_backward = {
     .version = DS_OP_VERSION,
     .name = "linear_cross_entropy_backward",
-    .doc = "dloss f32 (), x, w, targets, lse, count, [dw_in f32] → dx (..,C), dw f32 in w's layout "
-           "(dw_in is added to the finished sums). The gradient of the logits is rounded to x's "
-           "dtype before the two products.",
+    .doc = "dloss f32 (), x, w, targets, lse, count, [dw_in f32] → [dx (..,C)], [dw f32 in w's "
+           "layout (dw_in is added to the finished sums)]; no_dx and no_dw leave one out. The "
+           "gradient of the logits is rounded to x's dtype before the two products.",
     .n_in_min = 6,
     .n_in_max = 7,
     .n_out = 2,
-    .attrs_bytes = sizeof(dsi_ce_attrs),
-    .attrs = ce_attrs,
-    .n_attrs = DSI_N(ce_attrs),
+    .attrs_bytes = sizeof(dsi_ce_backward_attrs),
+    .attrs = ce_backward_attrs,
+    .n_attrs = DSI_N(ce_backward_attrs),
     .infer = linear_cross_entropy_backward_infer,
     .cost = linear_cross_entropy_backward_cost,
 };

@@ -141,8 +141,12 @@ typedef struct dsi_ce_attrs {
  * block of rows and columns at a time, never whole. A target out of range that is not ignore_index
  * is an error of the kernel (ERR_ARG naming it); likewise in the next three. */
 extern const ds_op dsi_op_linear_cross_entropy;
-/* linear_cross_entropy_backward: dloss f32 (), x, w, targets, lse, count, [dw_in f32] → dx act, dw
- * f32 in w's layout (+ dw_in). The logit gradients are rounded to act dtype before the two
+typedef struct dsi_ce_backward_attrs {
+    dsi_ce_attrs ce;      /* of the forward operator */
+    int64_t no_dx, no_dw; /* 1: that output is absent and not computed: frozen weights */
+} dsi_ce_backward_attrs;
+/* linear_cross_entropy_backward: dloss f32 (), x, w, targets, lse, count, [dw_in f32] → [dx act],
+ * [dw f32 in w's layout (+ dw_in)]. The logit gradients are rounded to act dtype before the two
  * products. */
 extern const ds_op dsi_op_linear_cross_entropy_backward;
 /* cross_entropy: logits (..,V), targets i32 (..) → loss (), lse (..), count ().

@@ -14,6 +14,7 @@
 #define ATT(...)    ATTRS(dsi_attention_attrs, __VA_ARGS__)
 #define ACT(k)      ATTRS(dsi_act_attrs, .kind = DSI_ACT_##k)
 #define CE(...)     ATTRS(dsi_ce_attrs, .ignore_index = -100, __VA_ARGS__)
+#define CEB(...)    ATTRS(dsi_ce_backward_attrs, .ce.ignore_index = -100, __VA_ARGS__)
 #define EPS         ATTRS(dsi_norm_attrs, .eps = 1e-5)
 #define ROPE(...)   ATTRS(dsi_rope_table_attrs, .theta = 10000.0, __VA_ARGS__)
 #define OPTIM(...)  ATTRS(dsi_optim_attrs, .eps = 1e-8, __VA_ARGS__)
@@ -206,22 +207,28 @@ const op_case op_cases[] = {
     {&dsi_op_linear_cross_entropy, "large vocabulary", "act[70,48] act[1037,48] i32[70]<1037m",
      CE(0), .loose = 2, .flags = OP_NO_GRAD},
     {&dsi_op_linear_cross_entropy_backward, "V,C",
-     "stat[]=1.5 act[18,33] act[67,33] i32[18]<67 stat[18] stat[]", CE(0), .loose = 4,
+     "stat[]=1.5 act[18,33] act[67,33] i32[18]<67 stat[18] stat[]", CEB(.no_dx = 0), .loose = 4,
      .forward = CE_SAVED(CE(0))},
     {&dsi_op_linear_cross_entropy_backward, "C,V, ignored, adds",
      "stat[]=1.5 act[37,64] act[64,131] i32[37]<131m stat[37] stat[] f32[64,131]~0.01",
-     CE(.transposed = 1), .loose = 4, .forward = CE_SAVED(CE(.transposed = 1))},
+     CEB(.ce.transposed = 1), .loose = 4, .forward = CE_SAVED(CE(.transposed = 1))},
+    {&dsi_op_linear_cross_entropy_backward, "no dw",
+     "stat[]=1.5 act[18,33] act[67,33] i32[18]<67m stat[18] stat[]", CEB(.no_dw = 1), .loose = 4,
+     .forward = CE_SAVED(CE(0))},
+    {&dsi_op_linear_cross_entropy_backward, "no dx, C,V, adds",
+     "stat[]=1.5 act[37,64] act[64,131] i32[37]<131m stat[37] stat[] f32[64,131]~0.01",
+     CEB(.ce.transposed = 1, .no_dx = 1), .loose = 4, .forward = CE_SAVED(CE(.transposed = 1))},
     {&dsi_op_linear_cross_entropy_backward, "all ignored",
-     "stat[]=1.5 act[3,16] act[20,16] i32[3]=-100 stat[3] stat[]", CE(0),
+     "stat[]=1.5 act[3,16] act[20,16] i32[3]=-100 stat[3] stat[]", CEB(.no_dx = 0),
      .forward = CE_SAVED(CE(0))},
     {&dsi_op_linear_cross_entropy_backward, "large vocabulary",
-     "stat[]=1 act[70,48] act[1037,48] i32[70]<1037m stat[70] stat[]", CE(0), .loose = 4,
+     "stat[]=1 act[70,48] act[1037,48] i32[70]<1037m stat[70] stat[]", CEB(.no_dx = 0), .loose = 4,
      .forward = CE_SAVED(CE(0))},
     {&dsi_op_linear_cross_entropy, "beyond every block", "act[261,97] act[4111,97] i32[261]<4111m",
      CE(0), .loose = 2, .flags = OP_NO_GRAD},
     {&dsi_op_linear_cross_entropy_backward, "beyond every block",
-     "stat[]=1 act[261,97] act[4111,97] i32[261]<4111m stat[261] stat[]", CE(0), .loose = 4,
-     .forward = CE_SAVED(CE(0))},
+     "stat[]=1 act[261,97] act[4111,97] i32[261]<4111m stat[261] stat[]", CEB(.no_dx = 0),
+     .loose = 4, .forward = CE_SAVED(CE(0))},
     {&dsi_op_cross_entropy, "odd", "act[2,9,67]~2 i32[2,9]<67m", CE(0), .loose = 2},
     {&dsi_op_cross_entropy_backward, "odd", "stat[]=1.5 act[18,67]~2 i32[18]<67m stat[18] stat[]",
      CE(0), .loose = 2, .forward = FORWARD(&dsi_op_cross_entropy, CE(0), 2, {1, 2}, {-1, 3, 4})},
@@ -373,7 +380,8 @@ const op_case op_bench_cases[] = {
      .forward = ATT_PACKED(ATT(GPT2))},
     {&dsi_op_linear_cross_entropy, "50257", "act[4096,768] act[50257,768] i32[4096]<50257", CE(0)},
     {&dsi_op_linear_cross_entropy_backward, "50257",
-     "stat[]=1 act[4096,768] act[50257,768] i32[4096]<50257 stat[4096]=10 stat[]=4096", CE(0)},
+     "stat[]=1 act[4096,768] act[50257,768] i32[4096]<50257 stat[4096]=10 stat[]=4096",
+     CEB(.no_dx = 0)},
     {&dsi_op_softmax, "1024", "act[4096,1024]"},
     {&dsi_op_dropout, "768", "act[4,1024,768] i64[4]r", ATTRS(dsi_dropout_attrs, .p = 0.1)},
     {&dsi_op_add, "768", "act[4096,768] act[4096,768]"},

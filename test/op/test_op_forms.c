@@ -191,7 +191,8 @@ static void fused_loss_equals_its_parts(void **state)
     *(float *)one.data = 1.5f;
     const ds_tensor back[6] = {one, in[0], in[1], targets, fused[1], fused[2]};
     ds_tensor d[DS_MAX_OUT];
-    run(f, &dsi_op_linear_cross_entropy_backward, &ce, back, 6, d);
+    const dsi_ce_backward_attrs ce_back = {.ce = ce};
+    run(f, &dsi_op_linear_cross_entropy_backward, &ce_back, back, 6, d);
     const ds_tensor loss_back[5] = {one, logits, targets, parts[1], parts[2]};
     const ds_tensor dz = run1(f, &dsi_op_cross_entropy_backward, &ce, loss_back, 5);
     const dsi_linear_attrs flipped = {.transposed = 1};

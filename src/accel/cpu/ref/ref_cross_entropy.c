@@ -237,8 +237,7 @@ static ds_status linear_cross_entropy_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
-/* ---- backward: dloss, x, w, targets, lse, count, [dw_in]
- * ----------------------------------------- */
+/* ---- backward: dloss, x, w, targets, lse, count, [dw_in] → [dx], [dw] ----------------------- */
 /* Gradient of logit v of row n, rounded to x's dtype. */
 static real rounded_dlogit(const ds_kernel_call *call, int64_t n, int64_t v, real z, real scale)
 {
@@ -335,8 +334,12 @@ static ds_status linear_cross_entropy_backward_run(const ds_kernel_call *call)
 {
     const int64_t v = weight(call, 2).n_out;
     DS_TRY(check_targets(call, &call->in[3], v));
-    dsi_ref_for(call, n_blocks(ds_shape_rows(call->in[1].meta.shape), ROW_BLOCK), dx_blocks);
-    dsi_ref_for(call, n_blocks(v, REF_PANEL), dw_panels);
+    if (call->out[0].data != NULL) {
+        dsi_ref_for(call, n_blocks(ds_shape_rows(call->in[1].meta.shape), ROW_BLOCK), dx_blocks);
+    }
+    if (call->out[1].data != NULL) {
+        dsi_ref_for(call, n_blocks(v, REF_PANEL), dw_panels);
+    }
     return DS_OK;
 }
 

@@ -219,8 +219,7 @@ static ds_status linear_cross_entropy_run(const ds_kernel_call *call, ds_isa isa
 
 DSI_GEMM_KERNEL(linear_cross_entropy)
 
-/* ---- backward: dloss, x, w, targets, lse, count, [dw_in] → dx, dw
- * ----------------------------------- */
+/* ---- backward: dloss, x, w, targets, lse, count, [dw_in] → [dx], [dw] ----------------------- */
 typedef struct ce_backward {
     const float *logits; /* (rows, PANEL) */
     void *gradients;     /* (rows, PANEL) in `type` */
@@ -327,7 +326,7 @@ static size_t products_work(const ds_kernel_sig *sig, const ce_sizes *s, ds_isa 
 static bool linear_cross_entropy_backward_supports(const ds_kernel_sig *sig)
 {
     return gemm_dtype(sig->in[1].dtype) && gemm_dtype(sig->in[2].dtype) &&
-           sig->out[1].dtype == DS_DTYPE_F32;
+           (sig->out[1].dtype == DS_DTYPE_F32 || sig->out[1].dtype == DS_DTYPE_NONE);
 }
 
 static size_t linear_cross_entropy_backward_work(const ds_kernel_sig *sig, ds_isa isa)
@@ -336,7 +335,9 @@ static size_t linear_cross_entropy_backward_work(const ds_kernel_sig *sig, ds_is
     const size_t cells = (size_t)s.rows * PANEL;
     return products_work(sig, &s, isa) + round64(cells * sizeof(float)) +
            round64(cells * ds_dtype_bytes(sig->in[1].dtype)) +
-           round64((size_t)(s.rows * s.width) * sizeof(float));
+           (sig->out[0].dtype == DS_DTYPE_NONE
+                ? 0
+                : round64((size_t)(s.rows * s.width) * sizeof(float)));
 }
 
 typedef struct round_job {
@@ -363,7 +364,7 @@ static void round_block(void *arg, uint32_t task, uint32_t thread)
     }
 }
 
-/* One panel: logits, their gradients, and the two products. */
+/* One panel: logits, their gradients, and the products that are asked for. */
 static void backward_panel(const ds_kernel_call *call, const ce_sizes *s, ce_backward *b,
                            float *logits, float *dx, ds_isa isa)
 {
@@ -375,11 +376,16 @@ static void backward_panel(const ds_kernel_call *call, const ce_sizes *s, ce_bac
     p.c = logits;
     dsi_gemm(pool, &p, call->work);
     ds_parallel(call->ctx, turn_rows, b, row_tasks(s->rows));
-    p = dx_params(call->sig, s, b->n, b->column == 0, isa);
-    p.a = b->gradients;
-    p.b = panel;
-    p.c = dx;
-    dsi_gemm(pool, &p, call->work);
+    if (call->out[0].data != NULL) {
+        p = dx_params(call->sig, s, b->n, b->column == 0, isa);
+        p.a = b->gradients;
+        p.b = panel;
+        p.c = dx;
+        dsi_gemm(pool, &p, call->work);
+    }
+    if (call->out[1].data == NULL) {
+        return;
+    }
     p = dw_params(call->sig, s, b->n, isa);
     p.a = s->transposed ? call->in[1].data : b->gradients;
     p.b = s->transposed ? b->gradients : call->in[1].data;
@@ -413,6 +419,9 @@ static ds_status linear_cross_entropy_backward_run(const ds_kernel_call *call, d
     for (b.column = 0; b.column < s.vocab; b.column += PANEL) {
         b.n = panel_width(&s, b.column);
         backward_panel(call, &s, &b, logits, dx, isa);
+    }
+    if (call->out[0].data == NULL) {
+        return DS_OK;
     }
     round_job job = {dx, call->out[0].data, type, (size_t)(s.rows * s.width)};
     ds_parallel(call->ctx, round_block, &job,
