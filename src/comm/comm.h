@@ -5,8 +5,8 @@
  * in one synchronisation. Sums follow DESIGN's law 4: the contributions are converted to fp32,
  * added in the canonical order (aligned binary tree over rank index: ((0+1)+(2+3))+…; with 3 ranks
  * (0+1)+2), multiplied by `factor` in fp32, rounded once to the type. The result is the same bits
- * on every transport. F64 likewise, added in fp64. Integers wrap, their factor is 1. reduce.h states
- * NaN, zeros and MAX. With one rank and factor 1 a reduction is a copy.
+ * on every transport. F64 likewise, added in fp64. Integers wrap, their factor is 1. reduce.h
+ * states NaN, zeros and MAX. With one rank and factor 1 a reduction is a copy.
  *
  * Thread rule: one thread at a time for each communicator. Starting and waiting allocate nothing
  * after the first call of each kind and size (staging is made by dsi_comm_reserve).
@@ -14,6 +14,7 @@
 #ifndef DSI_COMM_COMM_H
 #define DSI_COMM_COMM_H
 
+#include "base/pool.h"
 #include <deepspeed/context.h>
 #include <deepspeed/tensor.h>
 
@@ -102,6 +103,8 @@ struct dsi_comm {
     uint64_t sequence; /* calls started so far: the number that a diagnosis names */
     void *memory;      /* of the default dsi_comm_symmetric */
     size_t memory_bytes;
+    dsi_pool *pool; /* threads that a wait may use beside its own; default NULL: none. Set it when
+                       no other thread runs loops on that pool during waits. */
 };
 
 /* Elements of a slice: ceil(count / size). */

@@ -11,9 +11,14 @@
 
 enum { SHARED_BYTES = 24 << 20 };
 
+/* The random word of an element of a rank's input (splitmix64). */
 static uint32_t word_of(const conform *t, uint64_t salt, uint32_t rank, uint32_t part, size_t i)
 {
-    return dsi_rng_u32(t->seed ^ salt * 0x9E3779B97F4A7C15u, rank * 64 + part, 7, i);
+    uint64_t z = t->seed ^ (salt << 40) ^ ((uint64_t)(rank * 64 + part) << 24);
+    z += (i + 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return (uint32_t)(z >> 32 ^ z);
 }
 
 /* Numbers of very different size, so that another order of additions gives other bits; sometimes
@@ -400,6 +405,9 @@ void conform_collectives(conform *t)
         for (uint32_t d = DS_DTYPE_F32; d < DS_DTYPE_COUNT; ++d) {
             for (uint32_t s = 0; s < sizeof sizes / sizeof sizes[0]; ++s) {
                 conform_case c = make_case(t, group_kinds[k], (ds_dtype)d, s + d + k);
+                if (sizes[s] > 5000 && c.dtype != DS_DTYPE_F32 && c.dtype != DS_DTYPE_BF16) {
+                    continue;
+                }
                 c.counts[0] = sizes[s];
                 c.n_parts = 1;
                 conform_one(t, c, salt++);

@@ -1,0 +1,24 @@
+/* The communicator of ranks that are processes of one host, over shared memory.
+ *
+ * Opened by dsi_comm_open, and by transports between hosts for the ranks of their own host.
+ * docs/internals/comm.md has the protocol.
+ */
+#ifndef DSI_COMM_SHM_H
+#define DSI_COMM_SHM_H
+
+#include "comm/comm.h"
+
+#define DSI_SHM_MAX_RANKS 256u
+
+typedef struct dsi_shm_params {
+    uint32_t rank, size; /* among the processes that meet */
+    const char *job;     /* names the meeting: the same on all of them, not guessed by others */
+    double timeout;      /* seconds to wait for the others, now and in calls; 0: for ever */
+} dsi_shm_params;
+
+/* Collective. Ranks meet over abstract Unix sockets, whose names follow from `job`; no file is made
+ * anywhere. Errors: ERR_ARG, ERR_NOMEM, ERR_IO, ERR_UNSUPPORTED (no memfd), ERR_PEER names ranks
+ * that did not come, differ in size or version, or are there twice. */
+ds_status dsi_comm_shm_open(ds_ctx *ctx, const dsi_shm_params *params, dsi_comm **comm_out);
+
+#endif
