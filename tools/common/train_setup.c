@@ -135,7 +135,9 @@ static ds_status create_loaders(train_run *run)
     ds_loader_params params = {.batch = v->batch.train_micro_batch_size_per_gpu,
                                .seq_length = run->seq_length,
                                .seed = (uint64_t)run->options->seed,
-                               .shuffle = true};
+                               .shuffle = true,
+                               .rank = ds_comm_rank(run->comm),
+                               .n_ranks = ds_comm_size(run->comm)};
     DS_TRY(ds_loader_create(run->ctx, run->train_data, &params, &run->train_loader));
     if (run->eval_data != NULL) {
         params.shuffle = false;
