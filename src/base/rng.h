@@ -7,6 +7,7 @@
 #ifndef DSI_BASE_RNG_H
 #define DSI_BASE_RNG_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct dsi_philox {
@@ -44,7 +45,14 @@ static inline float dsi_rng_unit(uint32_t word)
     return (float)(word >> 8) * 0x1p-24f;
 }
 
-/* A standard normal deviate for one element (Box-Muller over the element's own two words). */
+/* Standard normal deviates times scale, of elements first … first + n - 1: each a pure function of
+ * seed, site and element, the same bits on any machine. See normal.c. */
+void dsi_rng_normals(uint64_t seed, uint32_t site, uint64_t first, float scale, float *out,
+                     size_t n);
+/* The same with instruction sets up to 0 plain, 1 AVX2, 2 AVX-512: for tests. */
+void dsi_rng_normals_with(int widest, uint64_t seed, uint32_t site, uint64_t first, float scale,
+                          float *out, size_t n);
+/* One of them. */
 float dsi_rng_normal(uint64_t seed, uint32_t site, uint64_t element);
 
 /* Unbiased integer in [0,n) for one element; n > 0. */

@@ -24,19 +24,13 @@ static void init_block(void *arg, uint32_t task, uint32_t thread)
     const size_t begin = (size_t)task * BLOCK;
     const size_t end = begin + BLOCK < job->count ? begin + BLOCK : job->count;
     (void)thread;
+    if (job->init.kind == DS_INIT_NORMAL) {
+        dsi_rng_normals(job->seed, job->site, job->first + begin, (float)job->init.std,
+                        job->data + begin, end - begin);
+        return;
+    }
     for (size_t i = begin; i < end; ++i) {
-        switch (job->init.kind) {
-        case DS_INIT_ZEROS:
-            job->data[i] = 0.0f;
-            break;
-        case DS_INIT_ONES:
-            job->data[i] = 1.0f;
-            break;
-        case DS_INIT_NORMAL:
-            job->data[i] =
-                (float)job->init.std * dsi_rng_normal(job->seed, job->site, job->first + i);
-            break;
-        }
+        job->data[i] = job->init.kind == DS_INIT_ONES ? 1.0f : 0.0f;
     }
 }
 
