@@ -4,7 +4,7 @@ list(FILTER DS_SOURCES EXCLUDE REGEX "src/(accel/cpu/(simd|avx2|avx512|amx)|comm
 list(FILTER DS_SOURCES EXCLUDE REGEX "src/launch/")
 
 add_library(ds_objects OBJECT ${DS_SOURCES})
-target_link_libraries(ds_objects PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC
+target_link_libraries(ds_objects PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC PkgConfig::NETTLE
   Threads::Threads m)
 
 # Kernels by instruction set. Files in simd/ are templates, compiled once for each set.
@@ -33,11 +33,11 @@ endif()
 
 add_library(deepspeed_static STATIC $<TARGET_OBJECTS:ds_objects> ${DS_ISA_OBJECTS})
 set_target_properties(deepspeed_static PROPERTIES OUTPUT_NAME deepspeed)
-target_link_libraries(deepspeed_static PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC
+target_link_libraries(deepspeed_static PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC PkgConfig::NETTLE
   Threads::Threads m)
 add_library(deepspeed SHARED $<TARGET_OBJECTS:ds_objects> ${DS_ISA_OBJECTS})
 set_target_properties(deepspeed PROPERTIES SOVERSION 0 VERSION ${PROJECT_VERSION})
-target_link_libraries(deepspeed PRIVATE ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC
+target_link_libraries(deepspeed PRIVATE ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC PkgConfig::NETTLE
   Threads::Threads m)
 
 # The launcher: no part of the library, so that programs which use it need no hwloc.

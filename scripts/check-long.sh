@@ -21,7 +21,7 @@ for source in test/fuzz/fuzz_*.c; do
     name=$(basename "$source" .c)
     "$clang" -std=gnu11 -O1 -g1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
         -Iinclude -Isrc -Itest "$source" -o "$out/$name" "$out/libdeepspeed.a" \
-        $(pkg-config --libs jansson libpcre2-8 libxxhash libutf8proc) -pthread -lm
+        $(pkg-config --libs jansson libpcre2-8 libxxhash libutf8proc nettle) -pthread -lm
     names+=("$name")
 done
 
