@@ -2,10 +2,15 @@
  * by family: the launcher's (those of torch and DeepSpeed), Open MPI's, MPICH's and Intel MPI's,
  * Slurm's. docs/internals/comm.md lists them. */
 #include "comm/comm.h"
+#include "comm/shm.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_TIMEOUT 300.0 /* seconds */
 
 typedef struct family {
     const char *name;
@@ -16,7 +21,9 @@ static const family families[] = {
     {"the launcher", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CROSS_RANK",
      "CROSS_SIZE"},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_NODE_RANK", NULL},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, NULL},
+    {"MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+     "MV2_COMM_WORLD_LOCAL_SIZE", NULL, NULL},
     {"MPI's process manager", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL,
      NULL},
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_NODEID",
@@ -80,15 +87,38 @@ static ds_status complete(ds_ctx *ctx, const family *f, dsi_comm_world *w)
     return DS_OK;
 }
 
+/* DEEPSPEED_TIMEOUT counts minutes. */
+static ds_status read_timeout(ds_ctx *ctx, double *seconds_out)
+{
+    const char *text = getenv("DEEPSPEED_TIMEOUT");
+    char *end = NULL;
+    *seconds_out = 0.0;
+    if (text == NULL || text[0] == '\0') {
+        return DS_OK;
+    }
+    const double minutes = strtod(text, &end);
+    if (*end != '\0' || !(minutes > 0.0) || minutes > 1e6) {
+        return ds_fail(ctx, DS_ERR_CONFIG,
+                       "the environment's DEEPSPEED_TIMEOUT is \"%s\", expected minutes above 0",
+                       text);
+    }
+    *seconds_out = minutes * 60.0;
+    return DS_OK;
+}
+
 ds_status dsi_comm_world_read(ds_ctx *ctx, dsi_comm_world *world_out)
 {
     const family *f = find_family();
     dsi_comm_world w = {.size = 1, .local_size = 1, .n_nodes = 1};
+    DS_TRY(read_timeout(ctx, &w.timeout));
     if (f != NULL) {
         DS_TRY(read_number(ctx, f->rank, 0, &w.rank));
         DS_TRY(read_number(ctx, f->size, 1, &w.size));
         DS_TRY(read_number(ctx, f->local_rank, UINT32_MAX, &w.local_rank));
         DS_TRY(read_number(ctx, f->local_size, 0, &w.local_size));
+        if (w.local_size == 0 && f == &families[0]) { /* DeepSpeed's name of it */
+            DS_TRY(read_number(ctx, "LOCAL_SIZE", 0, &w.local_size));
+        }
         DS_TRY(read_number(ctx, f->n_nodes != NULL ? f->node : NULL, UINT32_MAX, &w.node));
         DS_TRY(read_number(ctx, f->n_nodes, 0, &w.n_nodes));
         DS_TRY(complete(ctx, f, &w));
@@ -97,10 +127,46 @@ ds_status dsi_comm_world_read(ds_ctx *ctx, dsi_comm_world *world_out)
     return DS_OK;
 }
 
+/* What names the job's meeting on a host: the launcher's secret, or whatever tells jobs of this
+ * user apart; the same on all ranks. */
+static void job_name(char *name, size_t n)
+{
+    static const char *const words[] = {"DS_JOB_SECRET", "DS_RESTART_COUNT", "MASTER_ADDR",
+                                        "MASTER_PORT",   "PMIX_NAMESPACE",   "SLURM_JOB_ID",
+                                        "SLURM_STEP_ID", "PMI_PORT",         "TORCHELASTIC_RUN_ID"};
+    size_t used = (size_t)snprintf(name, n, "uid %u", (unsigned)geteuid());
+    bool any = false;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; ++i) {
+        const char *text = getenv(words[i]);
+        if (text != NULL && used < n) {
+            used += (size_t)snprintf(name + used, n - used, " %s=%.200s", words[i], text);
+            any = any || i != 1;
+        }
+    }
+    if (!any && used < n) { /* ranks that nothing names have the same parent */
+        (void)snprintf(name + used, n - used, " parent %d", (int)getppid());
+    }
+}
+
 ds_status dsi_comm_open(ds_ctx *ctx, const dsi_comm_world *world, dsi_comm **comm_out)
 {
-    if (world->size == 1) {
+    const bool one_host = world->n_nodes <= 1 && world->local_size == world->size;
+    const char *transport = world->transport;
+    if (world->size == 1 && transport == NULL) {
         return dsi_comm_self(ctx, comm_out);
     }
-    return ds_fail(ctx, DS_ERR_UNSUPPORTED, "no transport for %u ranks is built", world->size);
+    if (transport != NULL && strcmp(transport, "shm") == 0 && !one_host) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "transport shm reaches the ranks of one host; these are %u on %u hosts",
+                       world->size, world->n_nodes);
+    }
+    if (one_host && (transport == NULL || strcmp(transport, "shm") == 0)) {
+        char name[2400];
+        job_name(name, sizeof name);
+        const dsi_shm_params params = {world->rank, world->size, name,
+                                       world->timeout > 0.0 ? world->timeout : DEFAULT_TIMEOUT};
+        return dsi_comm_shm_open(ctx, &params, comm_out);
+    }
+    return ds_fail(ctx, DS_ERR_UNSUPPORTED, "no transport %s for %u ranks on %u hosts is built",
+                   transport != NULL ? transport : "", world->size, world->n_nodes);
 }

@@ -1,0 +1,140 @@
+/* The world from the environment, and the communicator that follows from it. */
+#include "comm/comm.h"
+#include "common/check.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char *const names[] = {
+    "RANK",       "WORLD_SIZE",     "LOCAL_RANK",           "LOCAL_WORLD_SIZE",     "LOCAL_SIZE",
+    "CROSS_RANK", "CROSS_SIZE",     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",
+    "PMI_SIZE",   "DS_JOB_SECRET",  "SLURM_PROCID",         "SLURM_STEP_NUM_TASKS", "MASTER_PORT",
+    "PMI_PORT",   "PMIX_NAMESPACE", "DEEPSPEED_TIMEOUT",    "SLURM_NTASKS"};
+
+static void clean(void)
+{
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
+        (void)unsetenv(names[i]);
+    }
+}
+
+static void set(const char *name, const char *value)
+{
+    assert_int_equal(setenv(name, value, 1), 0);
+}
+
+static void test_world(void **state)
+{
+    (void)state;
+    ds_ctx *ctx;
+    dsi_comm_world w;
+    clean();
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    CHECK_OK(ctx, dsi_comm_world_read(ctx, &w));
+    assert_int_equal(w.size, 1);
+    set("SLURM_NTASKS", "4"); /* a batch script outside of srun is one process */
+    set("SLURM_PROCID", "0");
+    CHECK_OK(ctx, dsi_comm_world_read(ctx, &w));
+    assert_int_equal(w.size, 1);
+    set("RANK", "5");
+    set("WORLD_SIZE", "8");
+    set("LOCAL_RANK", "1");
+    set("LOCAL_SIZE", "4");
+    set("CROSS_RANK", "1");
+    set("CROSS_SIZE", "2");
+    set("DEEPSPEED_TIMEOUT", "0.5");
+    CHECK_OK(ctx, dsi_comm_world_read(ctx, &w));
+    assert_int_equal(w.rank, 5);
+    assert_int_equal(w.local_size, 4);
+    assert_int_equal(w.node, 1);
+    assert_int_equal(w.n_nodes, 2);
+    assert_true(w.timeout == 30.0);
+    set("RANK", "8");
+    CHECK_FAILS(ctx, dsi_comm_world_read(ctx, &w), DS_ERR_CONFIG, "RANK is 8");
+    set("RANK", "x");
+    CHECK_FAILS(ctx, dsi_comm_world_read(ctx, &w), DS_ERR_CONFIG, "RANK is \"x\"");
+    set("RANK", "5");
+    set("DEEPSPEED_TIMEOUT", "soon");
+    CHECK_FAILS(ctx, dsi_comm_world_read(ctx, &w), DS_ERR_CONFIG, "DEEPSPEED_TIMEOUT");
+    clean();
+    set("OMPI_COMM_WORLD_RANK", "2");
+    set("OMPI_COMM_WORLD_SIZE", "3");
+    CHECK_OK(ctx, dsi_comm_world_read(ctx, &w));
+    assert_int_equal(w.rank, 2);
+    assert_int_equal(w.n_nodes, 1);
+    clean();
+    ds_ctx_destroy(&ctx);
+}
+
+/* One rank of three: opens, adds up, leaves. */
+static int run_rank(const char *rank, const char *last)
+{
+    ds_ctx *ctx;
+    dsi_comm *comm;
+    dsi_comm_world w;
+    int32_t x = atoi(rank);
+    set("RANK", rank);
+    set("WORLD_SIZE", "3");
+    set("DS_JOB_SECRET", last);
+    set("DEEPSPEED_TIMEOUT", "0.3");
+    if (ds_ctx_create(NULL, &ctx) < 0 || dsi_comm_world_read(ctx, &w) < 0 ||
+        dsi_comm_open(ctx, &w, &comm) < 0) {
+        return 2;
+    }
+    const dsi_comm_part part = {.in = &x, .out = &x, .count = 1};
+    const dsi_comm_call call = {.kind = DSI_COLL_ALL_REDUCE,
+                                .dtype = DS_DTYPE_I32,
+                                .factor = 1.0f,
+                                .parts = &part,
+                                .n_parts = 1};
+    const bool right = strcmp(comm->transport->name, "shm") == 0 && comm->timeout == 18.0 &&
+                       dsi_comm_run(comm, &call) == DS_OK && x == 3;
+    dsi_comm_destroy(&comm);
+    ds_ctx_destroy(&ctx);
+    return right ? 0 : 1;
+}
+
+static void test_open(void **state)
+{
+    (void)state;
+    static const char *const ranks[3] = {"0", "1", "2"};
+    char secret[32];
+    pid_t pids[3];
+    clean();
+    (void)snprintf(secret, sizeof secret, "%d", (int)getpid());
+    for (uint32_t r = 0; r < 3; ++r) {
+        pids[r] = fork();
+        if (pids[r] == 0) {
+            _exit(run_rank(ranks[r], secret));
+        }
+    }
+    for (uint32_t r = 0; r < 3; ++r) {
+        int status;
+        assert_int_equal(waitpid(pids[r], &status, 0), pids[r]);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    ds_ctx *ctx;
+    dsi_comm *comm;
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    dsi_comm_world w = {.size = 2, .local_size = 1, .n_nodes = 2, .transport = "shm"};
+    CHECK_FAILS(ctx, dsi_comm_open(ctx, &w, &comm), DS_ERR_UNSUPPORTED, "2 on 2 hosts");
+    ds_ctx_destroy(&ctx);
+}
+
+int main(void)
+{
+    (void)alarm(60);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_world),
+        cmocka_unit_test(test_open),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
