@@ -114,6 +114,16 @@ DS_API int64_t ds_engine_micro_batch(const ds_engine *engine);
 DS_API int64_t ds_engine_accumulation(const ds_engine *engine);
 DS_API uint64_t ds_engine_n_parameters(const ds_engine *engine);
 DS_API uint64_t ds_engine_n_trainable(const ds_engine *engine);
+/* Milliseconds of the newest boundary step, all its micro-batches together; all 0 before, or unless
+ * the configuration has wall_clock_breakdown. */
+typedef struct ds_engine_times {
+    double forward;
+    double backward;           /* the next two together */
+    double backward_inner;     /* computing gradients */
+    double backward_allreduce; /* communication in the backward pass that nothing hid */
+    double step;               /* gradient norm, clipping and update */
+} ds_engine_times;
+DS_API ds_engine_times ds_engine_step_times(const ds_engine *engine);
 /* Floating-point operations of one micro-batch's forward and backward, from the plan. */
 DS_API double ds_engine_flops(const ds_engine *engine);
 /* Bytes that the plan asks for: cells and arena. */

@@ -40,9 +40,11 @@ typedef struct dsi_engine_spec {
     int64_t steps_per_print; /* between two lines of times; 0: none */
 } dsi_engine_spec;
 
-/* Since the last line of times. */
 typedef struct dsi_engine_timers {
-    double seconds[DS_PHASE_COUNT];
+    double seconds[DS_PHASE_COUNT]; /* of the step in progress */
+    double reduce;                  /* the part of BACKWARD in collectives */
+    ds_engine_times last;           /* the newest step */
+    ds_engine_times sum;            /* of n_steps steps since the last line of times */
     uint64_t n_steps;
 } dsi_engine_timers;
 

@@ -141,18 +141,39 @@ static ds_status write_metrics(train_report *report, const train_step *step, dou
     return DS_OK;
 }
 
+/* DeepSpeed's timers of a step, in milliseconds. */
+static ds_status write_times(train_report *report, uint64_t x)
+{
+    const ds_engine_times t = ds_engine_step_times(report->run->engine);
+    const struct {
+        const char *tag;
+        double value;
+    } rows[] = {
+        {"Train/Samples/elapsed_time_ms_forward", t.forward},
+        {"Train/Samples/elapsed_time_ms_backward", t.backward},
+        {"Train/Samples/elapsed_time_ms_backward_inner", t.backward_inner},
+        {"Train/Samples/elapsed_time_ms_backward_allreduce", t.backward_allreduce},
+        {"Train/Samples/elapsed_time_ms_step", t.step},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        DS_TRY(ds_monitor_write(report->monitor, rows[i].tag, rows[i].value, x));
+    }
+    return DS_OK;
+}
+
 static ds_status write_monitors(train_report *report, const train_step *step)
 {
-    const uint64_t x = ds_engine_global_samples(report->run->engine);
+    const uint64_t x = ds_engine_global_samples(report->run->engine); /* of every tag */
     if (report->monitor == NULL) {
         return DS_OK;
     }
     DS_TRY(ds_monitor_write(report->monitor, "Train/Samples/train_loss", step->loss, x));
     DS_TRY(ds_monitor_write(report->monitor, "Train/Samples/lr", step->lr, x));
-    if (ds_config_get(report->run->config)->fp16.enabled) {
-        return ds_monitor_write(report->monitor, "Train/Samples/loss_scale", step->loss_scale, x);
+    const ds_config_values *v = ds_config_get(report->run->config);
+    if (v->fp16.enabled) {
+        DS_TRY(ds_monitor_write(report->monitor, "Train/Samples/loss_scale", step->loss_scale, x));
     }
-    return DS_OK;
+    return v->wall_clock_breakdown ? write_times(report, x) : DS_OK;
 }
 
 ds_status train_report_step(train_report *report, const train_step *step)
