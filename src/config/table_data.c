@@ -100,9 +100,12 @@ static const dsi_section dynamic = {
 };
 static const dsi_option sampling_rows[] = {
     B("enabled", "false", PART, "Switch of this section."),
-    I("num_epochs", "1000", PART, "Passes over the data.", MIN(1)),
-    I("num_workers", "0", PART, "Processes that read.", MIN(0)),
-    B("pin_memory", "false", PART, "Page-locked batches."),
+    I("num_epochs", "1000", NO_EFFECT, "Passes over the data.", MIN(1),
+      NOTE("it ends curriculum sampling, which is not built; give --steps or --epochs")),
+    I("num_workers", "0", NO_EFFECT, "Processes that read.", MIN(0),
+      NOTE("batches are cut from mapped memory by the training thread; no worker is needed")),
+    B("pin_memory", "false", NO_EFFECT, "Page-locked batches.",
+      NOTE("batches are not copied to a device")),
     S("curriculum_learning", NULL, PART, "Curriculum.", .section = &data_curriculum),
     S("dynamic_batching", NULL, PART, "Batches of as many tokens.", .section = &dynamic),
 };
@@ -179,7 +182,8 @@ static const dsi_option efficiency_rows[] = {
     B("enabled", "false", PART,
       "Switch of everything in this section, as documented. (DeepSpeed reads only the inner "
       "ones.)"),
-    I("seed", "1234", PART, "Seed of sampling.", MIN(0), FIELD(data_seed)),
+    I("seed", "1234", NO_EFFECT, "Seed of sampling.", MIN(0), FIELD(data_seed),
+      NOTE("it seeds curriculum sampling, which is not built; --seed orders the samples")),
     S("data_sampling", NULL, PART, "How samples are chosen.", .section = &sampling),
     S("data_routing", NULL, PART, "Which tokens pass which layers.", .section = &routing),
 };

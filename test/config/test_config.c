@@ -375,6 +375,57 @@ static void notices_what_has_no_effect(void **state)
     ds_config_destroy(&config);
 }
 
+/* What DeepSpeed's loader reads: each key that is given is refused or told of once, by place. */
+static void loader_keys_are_told_of(void **state)
+{
+    static const struct {
+        const char *keys, *notice;
+    } cases[] = {
+        {"dataloader_drop_last: true", "dataloader_drop_last: no effect: every batch is full"},
+        {"dataloader_drop_last: false", NULL},
+        {"data_efficiency: {seed: 7}", "data_efficiency.seed: no effect: it seeds curriculum"},
+        {"data_efficiency: {enabled: true, seed: 7}", "data_efficiency.seed: no effect"},
+        {"data_efficiency: {enabled: true, data_sampling: {enabled: true, num_workers: 4}}",
+         "data_sampling.num_workers: no effect: batches are cut from mapped memory"},
+        {"data_efficiency: {data_sampling: {num_workers: 4}}", "num_workers: no effect"},
+        {"data_efficiency: {data_sampling: {num_workers: 0}}", NULL},
+        {"data_efficiency: {enabled: true, data_sampling: {enabled: true, pin_memory: true}}",
+         "data_sampling.pin_memory: no effect: batches are not copied"},
+        {"data_efficiency: {enabled: true, data_sampling: {enabled: true, num_epochs: 3}}",
+         "data_sampling.num_epochs: no effect: it ends curriculum sampling"},
+        {"data_efficiency: {data_sampling: {enabled: true, dynamic_batching: {enabled: true}}}",
+         "dynamic_batching.enabled: off, because data_efficiency.enabled is false"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        char text[256];
+        ds_config *config;
+        (void)snprintf(text, sizeof text, "{train_batch_size: 2, optimizer: {type: 'Adam'}, %s}",
+                       cases[i].keys);
+        CHECK_OK(*state, resolve(*state, text, 1, NULL, &config));
+        assert_int_equal(ds_config_n_notices(config), cases[i].notice != NULL ? 1 : 0);
+        if (cases[i].notice != NULL && !has_notice(config, cases[i].notice)) {
+            fail_msg("%s: '%s'", cases[i].keys, ds_config_notice(config, 0));
+        }
+        ds_config_destroy(&config);
+    }
+    static const char *const refused[] = {
+        "curriculum_learning: {enabled: true}",
+        "data_efficiency: {enabled: true, data_sampling: {enabled: true,"
+        " dynamic_batching: {enabled: true}}}",
+        "data_efficiency: {enabled: true, data_sampling: {enabled: true,"
+        " curriculum_learning: {enabled: true}}}",
+        "dataloader_drop_last: 1.5",
+        "dataloader_droplast: true",
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; ++i) {
+        char text[256];
+        ds_config *config = NULL;
+        (void)snprintf(text, sizeof text, "{train_batch_size: 2, optimizer: {type: 'Adam'}, %s}",
+                       refused[i]);
+        assert_int_equal(resolve(*state, text, 1, NULL, &config), DS_ERR_CONFIG);
+    }
+}
+
 static void allows_unknown_keys(void **state)
 {
     const char *text = "{train_batch_size: 2, my_key: 1, fp16: {opt_level: 'O2'}}";
@@ -454,6 +505,7 @@ int main(void)
         cmocka_unit_test(migrates),
         cmocka_unit_test(takes_lax_values),
         cmocka_unit_test(notices_what_has_no_effect),
+        cmocka_unit_test(loader_keys_are_told_of),
         cmocka_unit_test(allows_unknown_keys),
         cmocka_unit_test(prints_and_reads_back),
         cmocka_unit_test(explains),
