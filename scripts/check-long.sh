@@ -1,50 +1,25 @@
 #!/usr/bin/env bash
 # make check-long: make check; every fuzzer, FUZZ_SECONDS each (default 600), as many at a time as there
 # are cores; the demo with three other seeds. LONG_CHECK=0 and LONG_DEMO=0 leave out the first and the last.
+# FUZZ_BUILD_ONLY=1 ends when the fuzzers are built: scripts/fuzz_run.sh runs them, here or on another machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${FUZZ_SECONDS:-600}
 jobs=$(nproc)
 clang=${CLANG:-$(command -v clang-14 || command -v clang || true)}
 out=build-fuzz
+checks="address,undefined,float-cast-overflow -fno-sanitize-recover=all"
 
 [ "${LONG_CHECK:-1}" = 0 ] || scripts/check.sh
 [ -n "$clang" ] || { echo "check-long: the fuzzers need clang (package clang-14)" >&2; exit 1; }
 
 echo "== fuzzers: $seconds s each, $jobs at a time"
-cmake -S . -B "$out" -G Ninja -DCMAKE_C_COMPILER="$clang" -DDS_WERROR=OFF -DCMAKE_BUILD_TYPE=None \
-    -DCMAKE_C_FLAGS="-O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all" \
+cmake -S . -B "$out" -G Ninja -DCMAKE_C_COMPILER="$clang" -DDS_FUZZ=ON -DDS_WERROR=OFF -DCMAKE_BUILD_TYPE=None \
+    -DCMAKE_C_FLAGS="-O1 -g1 -gz -ffunction-sections -fdata-sections -fsanitize=fuzzer-no-link,$checks" \
     -DCMAKE_EXE_LINKER_FLAGS="-fsanitize=address,undefined" > "$out.log" 2>&1 || { cat "$out.log"; exit 1; }
-cmake --build "$out" -j "$jobs" --target deepspeed_static >> "$out.log" 2>&1 || { tail -n 60 "$out.log"; exit 1; }
-names=()
-for source in test/fuzz/fuzz_*.c; do
-    name=$(basename "$source" .c)
-    "$clang" -std=gnu11 -O1 -g1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-        -Iinclude -Isrc -Itest "$source" -o "$out/$name" "$out/libdeepspeed.a" \
-        $(pkg-config --libs jansson libpcre2-8 libxxhash libutf8proc nettle) -pthread -lm
-    names+=("$name")
-done
-
-# One fuzzer; its corpus is kept in the build folder and grows from run to run. Seeds: the golden files
-# of the kind that it reads.
-fuzz() {
-    local name=$1 out=$2 seconds=$3 corpus=$2/corpus/$1 seeds=()
-    mkdir -p "$corpus" "$out/findings"
-    case $name in
-    fuzz_config) seeds=(test/golden/config) ;;
-    fuzz_graph_text) seeds=(test/golden/ir) ;;
-    esac
-    if "$out/$name" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 \
-        -artifact_prefix="$out/findings/$name-" "$corpus" "${seeds[@]}" > "$out/$name.log" 2>&1; then
-        echo "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$out/$name.log") inputs, no finding"
-    else
-        echo "$name: FINDING"
-        tail -n 40 "$out/$name.log"
-        return 1
-    fi
-}
-export -f fuzz
-printf '%s\n' "${names[@]}" | xargs -P "$jobs" -I{} bash -c 'fuzz {} '"$out $seconds"
+cmake --build "$out" -j "$jobs" --target fuzzers >> "$out.log" 2>&1 || { tail -n 60 "$out.log"; exit 1; }
+[ "${FUZZ_BUILD_ONLY:-0}" = 0 ] || exit 0
+scripts/fuzz_run.sh "$out" "$seconds" "$jobs"
 
 if [ "${LONG_DEMO:-1}" != 0 ]; then
     [ -x build/ds_train ] || make build

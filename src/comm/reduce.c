@@ -5,6 +5,7 @@
 #include "comm/reduce_block.h"
 #include <string.h>
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -17,6 +18,18 @@ void dsi_reduce_block_avx512(const dsi_reduce_job *job, const void *const *in, s
                              size_t n, void *out);
 #endif
 
+#ifdef DSI_HAVE_avx2
+/* __builtin_cpu_supports knows no f16c in clang 14. */
+static bool has_f16c(void)
+{
+    unsigned a;
+    unsigned b;
+    unsigned c = 0;
+    unsigned d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+}
+#endif
+
 static dsi_reduce_block_fn real_kernel(void)
 {
 #ifdef DSI_HAVE_avx512
@@ -26,7 +39,7 @@ static dsi_reduce_block_fn real_kernel(void)
     }
 #endif
 #ifdef DSI_HAVE_avx2
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
         return dsi_reduce_block_avx2;
     }
 #endif

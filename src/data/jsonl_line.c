@@ -35,7 +35,9 @@ static bool append(work *w, const uint32_t *ids, size_t n, bool counts)
         refuse(w, DS_ERR_NOMEM, "no memory for a line");
         return false;
     }
-    memcpy(line->ids + line->n, ids, n * sizeof *ids);
+    if (n > 0) { /* ids may be NULL otherwise */
+        memcpy(line->ids + line->n, ids, n * sizeof *ids);
+    }
     memset(line->counted + line->n, counts ? 1 : 0, n);
     line->n += n;
     return true;

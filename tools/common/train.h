@@ -22,7 +22,8 @@ typedef struct train_options {
     bool fp16, bf16, fp16_given, bf16_given;
 } train_options;
 
-/* Parses and checks the flags. *help_out: --help was printed, nothing is to be done. */
+/* Parses and checks the flags. *help_out: --help was printed, nothing is to be done. The caller
+ * frees the options in any case. */
 ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options *options_out,
                               bool *help_out);
 void train_options_free(train_options *options);
