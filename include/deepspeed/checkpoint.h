@@ -156,8 +156,10 @@ typedef struct ds_checkpoint_entry {
     char *tag;
     uint64_t step;
     uint64_t bytes;
-    bool whole;  /* its manifest is right and its files have their sizes */
-    bool latest; /* `latest` names it */
+    bool whole;           /* its manifest is right and its files are there with their sizes */
+    bool latest;          /* `latest` names it */
+    uint32_t n_elsewhere; /* shards that other hosts hold, where the folder was not shared; then it
+                             is not whole here, but may be right */
 } ds_checkpoint_entry;
 
 /* Lists the checkpoints of a folder by step, then tag; those that are not whole have step 0. The
@@ -167,7 +169,7 @@ DS_API ds_status ds_checkpoint_list(ds_ctx *ctx, const char *dir, ds_checkpoint_
 DS_API void ds_checkpoint_list_free(ds_checkpoint_entry *list, size_t n);
 
 /* Removes whole checkpoints, oldest step first, until n are left (n >= 1). The one that `latest`
- * names stays, and what is not whole is left to the user. */
+ * names and the newest whole one stay, and what is not whole is left to the user. */
 DS_API ds_status ds_checkpoint_keep(ds_ctx *ctx, const char *dir, size_t n);
 
 #ifdef __cplusplus

@@ -21,4 +21,12 @@
 ds_status dsi_checkpoint_writer_create_on(ds_ctx *ctx, const ds_checkpoint_params *params,
                                           dsi_comm *comm, ds_checkpoint_writer **writer_out);
 
+/* Collective: every rank opens the same checkpoint (tag NULL: the one that rank 0's `latest`
+ * names) and then reads what it needs, by itself. Shards are mapped when a read first needs them;
+ * where hosts do not share the folder, each host's part must be there and is found to belong to
+ * one save, and a read that needs another host's shard names it (ERR_NOT_FOUND). Errors of any rank
+ * are everyone's, with the newest other whole checkpoint of rank 0's folder. */
+ds_status dsi_checkpoint_open_on(ds_ctx *ctx, const char *dir, const char *tag, dsi_comm *comm,
+                                 ds_checkpoint **ckpt_out);
+
 #endif

@@ -29,7 +29,8 @@ typedef struct dsi_ckpt_shard {
     const char *host; /* that holds the file; NULL: the save folder is shared */
     uint64_t bytes;
     uint64_t digest;
-    ds_safetensors *st; /* reader only */
+    ds_safetensors *st; /* reader only; NULL until it is needed */
+    bool absent;        /* reader only: not in this folder; another host has it */
 } dsi_ckpt_shard;
 
 /* A manifest in memory: what is written, and what was read. All texts live in the arena.
@@ -38,12 +39,14 @@ typedef struct dsi_ckpt_shard {
 typedef struct dsi_ckpt_manifest {
     dsi_arena *arena;
     ds_checkpoint_info info;
+    uint64_t digest; /* reader only: of the text */
     ds_text_pair *states;
     size_t n_states;
     dsi_ckpt_shard *shards;
     size_t n_shards;
     ds_checkpoint_tensor *tensors;
     size_t n_tensors;
+    bool *ascending; /* [n_tensors], reader only: flat slices, in the order of their elements */
     dsi_ckpt_slice *slices;
     size_t n_slices;
 } dsi_ckpt_manifest;
@@ -68,9 +71,20 @@ ds_status dsi_ckpt_manifest_text(ds_ctx *ctx, const dsi_ckpt_manifest *m, dsi_bu
 ds_status dsi_ckpt_manifest_parse(ds_ctx *ctx, const char *path, const char *text, size_t n,
                                   dsi_ckpt_manifest *m);
 
+/* How much of a checkpoint is opened at once. */
+typedef enum dsi_ckpt_depth {
+    DSI_CKPT_WHOLE, /* every shard must be there; all are mapped and their entries compared */
+    DSI_CKPT_LAZY   /* every shard of this host must be there with its size; it is mapped and its
+                       entries are compared when a read needs it */
+} dsi_ckpt_depth;
+
 /* Opens without the search for another checkpoint that the public function names in its error. */
-ds_status dsi_ckpt_open_tag(ds_ctx *ctx, const char *dir, const char *tag,
+ds_status dsi_ckpt_open_tag(ds_ctx *ctx, const char *dir, const char *tag, dsi_ckpt_depth depth,
                             ds_checkpoint **ckpt_out);
+/* Checksum of the manifest: equal on all hosts of one save. */
+uint64_t dsi_ckpt_manifest_digest(const ds_checkpoint *ckpt);
+/* Number of shards that are not in this folder. */
+size_t dsi_ckpt_n_absent(const ds_checkpoint *ckpt);
 /* Records the present error again with the newest sound checkpoint of the folder besides `tag`. */
 ds_status dsi_ckpt_fail_with_offer(ds_ctx *ctx, ds_status status, const char *dir, const char *tag);
 /* The tag that `latest` names, into 256 bytes. */

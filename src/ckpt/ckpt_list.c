@@ -63,9 +63,10 @@ static void look_at(const char *dir, const char *latest, ds_checkpoint_entry *en
 {
     ds_checkpoint *c = NULL;
     entry->latest = strcmp(entry->tag, latest) == 0;
-    if (dsi_ckpt_open_tag(NULL, dir, entry->tag, &c) == DS_OK) {
+    if (dsi_ckpt_open_tag(NULL, dir, entry->tag, DSI_CKPT_LAZY, &c) == DS_OK) {
         const ds_checkpoint_info *info = ds_checkpoint_get_info(c);
-        entry->whole = true;
+        entry->n_elsewhere = (uint32_t)dsi_ckpt_n_absent(c);
+        entry->whole = entry->n_elsewhere == 0;
         entry->step = info->step;
         entry->bytes = info->bytes;
         ds_checkpoint_close(&c);
@@ -105,7 +106,7 @@ ds_status ds_checkpoint_list(ds_ctx *ctx, const char *dir, ds_checkpoint_entry *
 static bool is_sound(const char *dir, const char *tag)
 {
     ds_checkpoint *c = NULL;
-    if (dsi_ckpt_open_tag(NULL, dir, tag, &c) < 0) {
+    if (dsi_ckpt_open_tag(NULL, dir, tag, DSI_CKPT_WHOLE, &c) < 0) {
         return false;
     }
     const bool sound = ds_checkpoint_verify(c) == DS_OK;
@@ -153,10 +154,16 @@ ds_status ds_checkpoint_open(ds_ctx *ctx, const char *dir, const char *tag,
         tag = latest;
     }
     if (status == DS_OK) {
-        status = dsi_ckpt_open_tag(ctx, dir, tag, ckpt_out);
+        status = dsi_ckpt_open_tag(ctx, dir, tag, DSI_CKPT_WHOLE, ckpt_out);
     }
     return status < 0 && status != DS_ERR_NOMEM ? dsi_ckpt_fail_with_offer(ctx, status, dir, tag)
                                                 : status;
+}
+
+/* What a run may remove: whole, or this host's part of what was whole when it was saved. */
+static bool is_removable(const ds_checkpoint_entry *entry)
+{
+    return entry->whole || entry->n_elsewhere > 0;
 }
 
 ds_status ds_checkpoint_keep(ds_ctx *ctx, const char *dir, size_t n_keep)
@@ -164,16 +171,18 @@ ds_status ds_checkpoint_keep(ds_ctx *ctx, const char *dir, size_t n_keep)
     ds_checkpoint_entry *list = NULL;
     size_t n = 0;
     size_t n_whole = 0;
+    size_t newest = 0;
     if (n_keep == 0) {
         return ds_fail(ctx, DS_ERR_ARG, "%s: at least one checkpoint must be kept", dir);
     }
     DS_TRY(ds_checkpoint_list(ctx, dir, &list, &n));
     for (size_t i = 0; i < n; ++i) {
-        n_whole += list[i].whole;
+        n_whole += is_removable(&list[i]);
+        newest = is_removable(&list[i]) ? i : newest;
     }
     ds_status status = DS_OK;
     for (size_t i = 0; i < n && n_whole > n_keep && status == DS_OK; ++i) {
-        if (list[i].whole && !list[i].latest) {
+        if (is_removable(&list[i]) && !list[i].latest && i != newest) {
             status = dsi_folder_discard(ctx, dir, list[i].tag);
             --n_whole;
         }

@@ -64,6 +64,7 @@ static ds_status check_digest(const parse *p, const char *text, size_t n)
                        "%s does not have its checksum: it was changed after it was written",
                        p->path);
     }
+    p->m->digest = want;
     return DS_OK;
 }
 
@@ -241,10 +242,13 @@ static ds_status read_slices(const parse *p, const json_t *slices, ds_checkpoint
         status = read_slice(p, json_array_get(slices, i), t, slice);
         extents[i] = slice->extent;
     }
-    bool gap = false;
-    if (status == DS_OK && !dsi_extent_cover(extents, n, t->meta.shape, &gap)) {
+    dsi_cover cover = DSI_COVER_EXACT;
+    if (status == DS_OK && dsi_extent_cover(extents, n, t->meta.shape, &cover) < 0) {
+        status = no_memory(p);
+    }
+    if (status == DS_OK && cover != DSI_COVER_EXACT) {
         status = ds_fail(p->ctx, DS_ERR_FORMAT, "%s: the slices of tensor '%s/%s' %s", p->path,
-                         t->kind, t->name, gap ? "leave a gap" : "overlap");
+                         t->kind, t->name, cover == DSI_COVER_GAP ? "leave a gap" : "overlap");
     }
     free(extents);
     return status;

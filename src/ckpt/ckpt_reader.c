@@ -14,6 +14,7 @@ struct ds_checkpoint {
     ds_ctx *ctx;
     char *dir;    /* SAVE_DIR */
     char *folder; /* SAVE_DIR/TAG */
+    dsi_ckpt_depth depth;
     dsi_ckpt_manifest m;
 };
 
@@ -77,8 +78,45 @@ static ds_status load_manifest(ds_checkpoint *c)
     return status;
 }
 
+/* ---- shards ---- */
+
+uint64_t dsi_ckpt_manifest_digest(const ds_checkpoint *c)
+{
+    return c->m.digest;
+}
+
+size_t dsi_ckpt_n_absent(const ds_checkpoint *c)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < c->m.n_shards; ++i) {
+        n += c->m.shards[i].absent;
+    }
+    return n;
+}
+
+/* Names the shards that other hosts hold. */
+static ds_status fail_absent(const ds_checkpoint *c)
+{
+    enum { NAMED = 8 };
+    char text[1024] = "";
+    size_t at = 0;
+    size_t n = 0;
+    for (size_t i = 0; i < c->m.n_shards; ++i) {
+        const dsi_ckpt_shard *shard = &c->m.shards[i];
+        if (shard->absent && n++ < NAMED && at < sizeof text) {
+            const int k = snprintf(text + at, sizeof text - at, "%s%s (on host %s)",
+                                   at > 0 ? ", " : "", shard->file, shard->host);
+            at += k > 0 ? (size_t)k : 0;
+        }
+    }
+    return ds_fail(c->ctx, DS_ERR_NOT_FOUND,
+                   "%s lacks %zu of its %zu shards: %s%s; bring them into this folder, or save "
+                   "into a folder that all hosts share",
+                   c->folder, n, c->m.n_shards, text, n > NAMED ? ", ..." : "");
+}
+
 /* The size is looked at first: it tells more than the parser of a file that was cut. */
-static ds_status open_shard(ds_checkpoint *c, dsi_ckpt_shard *shard)
+static ds_status check_shard(const ds_checkpoint *c, dsi_ckpt_shard *shard)
 {
     char *path = dsi_path_join(c->folder, shard->file);
     dsi_map map = {0};
@@ -92,36 +130,94 @@ static ds_status open_shard(ds_checkpoint *c, dsi_ckpt_shard *shard)
         status = ds_fail(c->ctx, DS_ERR_CORRUPT, "%s has %zu bytes, the manifest lists %llu", path,
                          bytes, (unsigned long long)shard->bytes);
     }
-    if (status == DS_OK) {
-        status = dsi_safetensors_open_flags(c->ctx, path, DSI_MAP_NO_LINK, &shard->st);
+    shard->absent = status == DS_ERR_NOT_FOUND && shard->host != NULL;
+    free(path);
+    return shard->absent ? DS_OK : status;
+}
+
+/* Maps a shard unless it is mapped. */
+static ds_status need_shard(const ds_checkpoint *c, dsi_ckpt_shard *shard)
+{
+    if (shard->st != NULL) {
+        return DS_OK;
     }
+    if (shard->absent) {
+        return fail_absent(c);
+    }
+    char *path = dsi_path_join(c->folder, shard->file);
+    if (path == NULL) {
+        return ds_fail(c->ctx, DS_ERR_NOMEM, "out of memory reading %s", c->folder);
+    }
+    const ds_status status = dsi_safetensors_open_flags(c->ctx, path, DSI_MAP_NO_LINK, &shard->st);
     free(path);
     return status;
 }
 
-/* Finds the entry of each slice and compares it with what the manifest says. */
-static ds_status bind_slices(ds_checkpoint *c)
+/* Finds the entry of a slice and compares it with what the manifest says. */
+static ds_status need_slice(const ds_checkpoint *c, const ds_checkpoint_tensor *t,
+                            dsi_ckpt_slice *slice)
 {
+    dsi_ckpt_shard *shard = &c->m.shards[slice->shard];
+    if (slice->stored != NULL) {
+        return DS_OK;
+    }
+    DS_TRY(need_shard(c, shard));
+    const ds_safetensor *stored = ds_safetensors_find(shard->st, slice->entry);
+    if (stored == NULL) {
+        return ds_fail(c->ctx, DS_ERR_CORRUPT, "%s/%s lacks the tensor '%s'", c->folder,
+                       shard->file, slice->entry);
+    }
+    if (stored->meta.dtype != t->meta.dtype ||
+        !ds_shape_equal(stored->meta.shape, dsi_ckpt_entry_shape(&slice->extent, t->meta.shape))) {
+        return ds_fail(c->ctx, DS_ERR_CORRUPT, "%s/%s: tensor '%s' is not what the manifest lists",
+                       c->folder, shard->file, slice->entry);
+    }
+    slice->stored = stored;
+    return DS_OK;
+}
+
+/* Everything at once, for DSI_CKPT_WHOLE. */
+static ds_status need_all(const ds_checkpoint *c)
+{
+    if (dsi_ckpt_n_absent(c) > 0) {
+        return fail_absent(c);
+    }
+    for (size_t i = 0; i < c->m.n_shards; ++i) {
+        DS_TRY(need_shard(c, &c->m.shards[i]));
+    }
     for (size_t i = 0; i < c->m.n_tensors; ++i) {
         const ds_checkpoint_tensor *t = &c->m.tensors[i];
         for (uint32_t k = 0; k < t->n_slices; ++k) {
-            dsi_ckpt_slice *slice = &c->m.slices[t->first_slice + k];
-            const dsi_ckpt_shard *shard = &c->m.shards[slice->shard];
-            const ds_shape shape = dsi_ckpt_entry_shape(&slice->extent, t->meta.shape);
-            slice->stored = ds_safetensors_find(shard->st, slice->entry);
-            if (slice->stored == NULL) {
-                return ds_fail(c->ctx, DS_ERR_CORRUPT, "%s/%s lacks the tensor '%s'", c->folder,
-                               shard->file, slice->entry);
-            }
-            if (slice->stored->meta.dtype != t->meta.dtype ||
-                !ds_shape_equal(slice->stored->meta.shape, shape)) {
-                return ds_fail(c->ctx, DS_ERR_CORRUPT,
-                               "%s/%s: tensor '%s' is not what the manifest lists", c->folder,
-                               shard->file, slice->entry);
-            }
+            DS_TRY(need_slice(c, t, &c->m.slices[t->first_slice + k]));
         }
     }
     return DS_OK;
+}
+
+/* ---- opening ---- */
+
+static int compare_begins(const void *a, const void *b)
+{
+    const ds_extent *x = &((const dsi_ckpt_slice *)a)->extent;
+    const ds_extent *y = &((const dsi_ckpt_slice *)b)->extent;
+    return x->begin != y->begin ? (x->begin > y->begin ? 1 : -1)
+                                : (x->count > y->count) - (x->count < y->count);
+}
+
+/* Puts flat slices in the order of their elements, so that reads find theirs by bisection. */
+static void order_slices(const ds_checkpoint *c, bool *ascending)
+{
+    for (size_t i = 0; i < c->m.n_tensors; ++i) {
+        const ds_checkpoint_tensor *t = &c->m.tensors[i];
+        dsi_ckpt_slice *slices = &c->m.slices[t->first_slice];
+        ascending[i] = true;
+        for (uint32_t k = 0; k < t->n_slices; ++k) {
+            ascending[i] = ascending[i] && slices[k].extent.flat;
+        }
+        if (ascending[i] && t->n_slices > 1) {
+            qsort(slices, t->n_slices, sizeof *slices, compare_begins);
+        }
+    }
 }
 
 static ds_status open_folder(ds_checkpoint *c, const char *dir, const char *tag)
@@ -136,19 +232,26 @@ static ds_status open_folder(ds_checkpoint *c, const char *dir, const char *tag)
     }
     DS_TRY(load_manifest(c));
     c->m.info.path = c->folder;
-    for (size_t i = 0; i < c->m.n_shards; ++i) {
-        DS_TRY(open_shard(c, &c->m.shards[i]));
+    c->m.ascending = dsi_arena_array(c->m.arena, c->m.n_tensors + 1, sizeof *c->m.ascending);
+    if (c->m.ascending == NULL) {
+        return ds_fail(c->ctx, DS_ERR_NOMEM, "out of memory opening %s", dir);
     }
-    return bind_slices(c);
+    order_slices(c, c->m.ascending);
+    for (size_t i = 0; i < c->m.n_shards; ++i) {
+        DS_TRY(check_shard(c, &c->m.shards[i]));
+    }
+    return c->depth == DSI_CKPT_WHOLE ? need_all(c) : DS_OK;
 }
 
-ds_status dsi_ckpt_open_tag(ds_ctx *ctx, const char *dir, const char *tag, ds_checkpoint **ckpt_out)
+ds_status dsi_ckpt_open_tag(ds_ctx *ctx, const char *dir, const char *tag, dsi_ckpt_depth depth,
+                            ds_checkpoint **ckpt_out)
 {
     ds_checkpoint *c = calloc(1, sizeof *c);
     if (c == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "out of memory opening %s", dir);
     }
     c->ctx = ctx;
+    c->depth = depth;
     const ds_status status = open_folder(c, dir, tag);
     if (status < 0) {
         ds_checkpoint_close(&c);
@@ -206,6 +309,10 @@ static ds_status with_offer(ds_checkpoint *c, ds_status status)
 static ds_status verify_slice(ds_checkpoint *c, const ds_checkpoint_tensor *t,
                               dsi_ckpt_slice *slice)
 {
+    const ds_status bound = need_slice(c, t, slice);
+    if (bound < 0) {
+        return bound == DS_ERR_NOMEM ? bound : with_offer(c, bound);
+    }
     const ds_safetensor *stored = slice->stored;
     if (!slice->verified && XXH3_64bits(stored->data, stored->bytes) != slice->digest) {
         return with_offer(c, ds_fail(c->ctx, DS_ERR_CORRUPT,
@@ -214,6 +321,28 @@ static ds_status verify_slice(ds_checkpoint *c, const ds_checkpoint_tensor *t,
     }
     slice->verified = true;
     return DS_OK;
+}
+
+static bool is_ascending(const ds_checkpoint *c, const ds_checkpoint_tensor *t)
+{
+    return c->m.ascending[t - c->m.tensors];
+}
+
+/* The first slice of a tensor that may hold element `first` or one behind it. */
+static uint32_t first_slice(const ds_checkpoint *c, const ds_checkpoint_tensor *t, int64_t first)
+{
+    uint32_t low = 0;
+    uint32_t high = is_ascending(c, t) ? t->n_slices : 0;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        const ds_extent *e = &c->m.slices[t->first_slice + middle].extent;
+        if (e->begin + e->count <= first) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
 }
 
 ds_status ds_checkpoint_read(ds_checkpoint *c, const ds_checkpoint_tensor *t,
@@ -232,18 +361,24 @@ ds_status ds_checkpoint_read(ds_checkpoint *c, const ds_checkpoint_tensor *t,
                        t->kind, t->name, ds_dtype_name(t->meta.dtype), ds_dtype_name(dtype));
     }
     size_t overflows = 0;
-    for (uint32_t k = 0; k < t->n_slices; ++k) {
+    int64_t first = 0;
+    int64_t end = 0;
+    dsi_extent_span(&wanted, t->meta.shape, &first, &end);
+    for (uint32_t k = first_slice(c, t, first); k < t->n_slices; ++k) {
         dsi_ckpt_slice *slice = &c->m.slices[t->first_slice + k];
         dsi_extent_copy copy = {.shape = t->meta.shape,
                                 .from = &slice->extent,
-                                .in = slice->stored->data,
                                 .in_dtype = t->meta.dtype,
                                 .to = &wanted,
                                 .out_dtype = dtype};
+        if (is_ascending(c, t) && slice->extent.begin >= end) {
+            break;
+        }
         if (dsi_extent_copy_run(&copy) == 0) {
             continue; /* counted only: out is still NULL */
         }
         DS_TRY(verify_slice(c, t, slice));
+        copy.in = slice->stored->data;
         copy.out = data;
         (void)dsi_extent_copy_run(&copy);
         overflows += copy.overflows;
@@ -266,7 +401,8 @@ ds_status ds_checkpoint_verify(ds_checkpoint *c)
         }
     }
     for (size_t i = 0; i < c->m.n_shards; ++i) {
-        const dsi_ckpt_shard *shard = &c->m.shards[i];
+        dsi_ckpt_shard *shard = &c->m.shards[i];
+        DS_TRY(need_shard(c, shard));
         const dsi_map *map = &shard->st->files[0].map;
         if (XXH3_64bits(map->data, map->size) != shard->digest) {
             return with_offer(c, ds_fail(c->ctx, DS_ERR_CORRUPT, "%s/%s does not have its checksum",

@@ -234,7 +234,7 @@ static ds_status check_tensor(const ds_checkpoint_writer *w, const row *rows, si
     if (extents == NULL) {
         return no_memory(w);
     }
-    bool gap = false;
+    dsi_cover cover = DSI_COVER_EXACT;
     size_t other = 0;
     for (size_t i = 0; i < n; ++i) {
         extents[i] = rows[i].extent;
@@ -243,8 +243,12 @@ static ds_status check_tensor(const ds_checkpoint_writer *w, const row *rows, si
             other = i;
         }
     }
-    const bool covered = other == 0 && dsi_extent_cover(extents, n, t->meta.shape, &gap);
+    const ds_status status =
+        other == 0 ? dsi_extent_cover(extents, n, t->meta.shape, &cover) : DS_OK;
     free(extents);
+    if (status < 0) {
+        return no_memory(w);
+    }
     if (other > 0) {
         char a[128];
         char b[128];
@@ -254,9 +258,10 @@ static ds_status check_tensor(const ds_checkpoint_writer *w, const row *rows, si
                        t->kind, t->name, ds_meta_text(t->meta, a, sizeof a), rows[0].shard,
                        ds_meta_text(rows[other].tensor.meta, b, sizeof b), rows[other].shard);
     }
-    if (!covered) {
+    if (cover != DSI_COVER_EXACT) {
         return ds_fail(w->ctx, DS_ERR_SHAPE,
-                       gap ? "checkpoint: the slices of tensor '%s/%s' do not cover it"
+                       cover == DSI_COVER_GAP
+                           ? "checkpoint: the slices of tensor '%s/%s' do not cover it"
                            : "checkpoint: tensor '%s/%s' has elements that are given twice",
                        t->kind, t->name);
     }

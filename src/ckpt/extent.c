@@ -2,6 +2,7 @@
 #include "ckpt/extent.h"
 
 #include "io/convert.h"
+#include <stdlib.h>
 #include <string.h>
 
 /* Walks a part as runs [begin, begin + length) of row-major elements, ascending. */
@@ -98,11 +99,39 @@ static void next_run(runs *r)
     r->done = true;
 }
 
+/* From the start to the run that holds `element`, or to the last before it or the first after it,
+ * in as many steps as there are dims. */
+static void seek(runs *r, int64_t element)
+{
+    if (r->done || r->n_outer == 0 || r->begin + r->length > element) {
+        return;
+    }
+    bool exact = true;
+    bool past =
+        false; /* the element lies behind the part in a dim: stand on the last of the rest */
+    int64_t nth = 0;
+    for (uint32_t i = 0; i < r->n_outer; ++i) {
+        const int64_t length = r->extent->lengths[i];
+        const int64_t index = element / r->stride[i] - r->extent->offset[i];
+        element %= r->stride[i];
+        past = exact ? index >= length : past;
+        exact = exact && index >= 0 && index < length;
+        r->index[i] = exact ? index : past ? length - 1 : 0;
+        r->begin += r->index[i] * r->stride[i];
+        nth = nth * length + r->index[i];
+    }
+    r->at = nth * r->length;
+}
+
 int64_t dsi_extent_copy_run(dsi_extent_copy *copy)
 {
     runs from = start_runs(copy->from, copy->shape);
     runs to = start_runs(copy->to, copy->shape);
     int64_t copied = 0;
+    if (!from.done && !to.done) {
+        seek(&from, to.begin);
+        seek(&to, from.begin);
+    }
     while (!from.done && !to.done) {
         const int64_t low = from.begin > to.begin ? from.begin : to.begin;
         const int64_t from_end = from.begin + from.length;
@@ -129,49 +158,81 @@ int64_t dsi_extent_copy_run(dsi_extent_copy *copy)
     return copied;
 }
 
-/* First element and one past the last. */
-static void span(const ds_extent *extent, ds_shape shape, int64_t *first_out, int64_t *end_out)
+void dsi_extent_span(const ds_extent *extent, ds_shape shape, int64_t *first_out, int64_t *end_out)
 {
     const runs r = start_runs(extent, shape);
     *first_out = r.begin;
-    *end_out = r.begin + r.length;
-    for (uint32_t i = 0; i < r.n_outer; ++i) {
+    *end_out = r.begin + (r.done ? 0 : r.length);
+    for (uint32_t i = 0; i < r.n_outer && !r.done; ++i) {
         *end_out += (extent->lengths[i] - 1) * r.stride[i];
     }
 }
 
+/* Both have elements, and their spans meet. */
 static bool meet(const ds_extent *a, const ds_extent *b, ds_shape shape)
 {
-    int64_t a_first = 0;
-    int64_t a_end = 0;
-    int64_t b_first = 0;
-    int64_t b_end = 0;
-    if (ds_extent_count(a, shape) == 0 || ds_extent_count(b, shape) == 0) {
-        return false;
-    }
-    span(a, shape, &a_first, &a_end);
-    span(b, shape, &b_first, &b_end);
-    if (a_end <= b_first || b_end <= a_first) {
-        return false;
+    if (!a->flat && !b->flat) {
+        for (uint32_t i = 0; i < shape.n_dims; ++i) {
+            if (a->offset[i] + a->lengths[i] <= b->offset[i] ||
+                b->offset[i] + b->lengths[i] <= a->offset[i]) {
+                return false;
+            }
+        }
+        return true;
     }
     dsi_extent_copy count = {.shape = shape, .from = a, .to = b};
     return dsi_extent_copy_run(&count) > 0;
 }
 
-bool dsi_extent_cover(const ds_extent *extents, size_t n, ds_shape shape, bool *gap_out)
+typedef struct spanned {
+    int64_t first, end;
+    const ds_extent *extent;
+} spanned;
+
+static int compare_spans(const void *a, const void *b)
 {
-    const int64_t total = ds_shape_count(shape);
-    int64_t sum = 0;
+    const spanned *x = a;
+    const spanned *y = b;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+/* Whether two of the parts, sorted by their first element, share one. Flat parts are compared with
+ * their neighbour only. */
+static bool any_meet(const spanned *parts, size_t n, ds_shape shape)
+{
     for (size_t i = 0; i < n; ++i) {
-        const int64_t count = ds_extent_count(&extents[i], shape);
-        for (size_t k = 0; k < i; ++k) {
-            if (meet(&extents[k], &extents[i], shape)) {
-                *gap_out = false;
-                return false;
+        for (size_t k = i + 1; k < n && parts[k].first < parts[i].end; ++k) {
+            if (meet(parts[i].extent, parts[k].extent, shape)) {
+                return true;
             }
         }
-        sum += count;
     }
-    *gap_out = true;
-    return sum == total;
+    return false;
+}
+
+ds_status dsi_extent_cover(const ds_extent *extents, size_t n, ds_shape shape, dsi_cover *cover_out)
+{
+    spanned *parts = calloc(n + 1, sizeof *parts);
+    int64_t sum = 0;
+    size_t n_parts = 0;
+    if (parts == NULL) {
+        return DS_ERR_NOMEM;
+    }
+    for (size_t i = 0; i < n; ++i) {
+        const int64_t count = ds_extent_count(&extents[i], shape);
+        if (count > 0) {
+            spanned *p = &parts[n_parts++];
+            p->extent = &extents[i];
+            dsi_extent_span(p->extent, shape, &p->first, &p->end);
+        }
+        sum = count <= INT64_MAX - sum ? sum + count : INT64_MAX;
+    }
+    if (n_parts > 1) {
+        qsort(parts, n_parts, sizeof *parts, compare_spans);
+    }
+    *cover_out = any_meet(parts, n_parts, shape) ? DSI_COVER_TWICE
+                 : sum == ds_shape_count(shape)  ? DSI_COVER_EXACT
+                                                 : DSI_COVER_GAP;
+    free(parts);
+    return DS_OK;
 }

@@ -24,7 +24,14 @@ typedef struct dsi_extent_copy {
 
 int64_t dsi_extent_copy_run(dsi_extent_copy *copy);
 
-/* Whether n parts cover the shape exactly once. On false *gap_out tells a gap from an overlap. */
-bool dsi_extent_cover(const ds_extent *extents, size_t n, ds_shape shape, bool *gap_out);
+/* First element of the part and one past its last; equal when it has none. */
+void dsi_extent_span(const ds_extent *extent, ds_shape shape, int64_t *first_out, int64_t *end_out);
+
+typedef enum dsi_cover { DSI_COVER_EXACT, DSI_COVER_GAP, DSI_COVER_TWICE } dsi_cover;
+
+/* How n parts cover the shape. Flat parts take n log n steps; boxes are compared in pairs where
+ * their spans meet. Pre: all are inside of shape. Errors: ERR_NOMEM, without a message. */
+ds_status dsi_extent_cover(const ds_extent *extents, size_t n, ds_shape shape,
+                           dsi_cover *cover_out);
 
 #endif

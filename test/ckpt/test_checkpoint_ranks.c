@@ -6,6 +6,7 @@
 #include "common/rank_threads.h"
 #include "common/scratch.h"
 
+#include "io/file.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -234,15 +235,188 @@ static void ranks_disagree(void **state)
             CHECK_OK(*state, ds_checkpoint_open(*state, dir, "a", &c));
             ds_checkpoint_close(&c);
             assert_int_equal(scratch_count(dir), 3);
-            CHECK_OK(*state, ds_checkpoint_keep(*state, dir, 1));
             rank_save save = {.dir = dir, .step = 1};
             CHECK_OK(*state, rank_save_run(*state, NULL, &save));
-            CHECK_OK(*state, ds_checkpoint_keep(*state, dir, 1));
+            CHECK_OK(*state, dsi_folder_discard(*state, dir, "a"));
         } else {
             assert_true(results.status[1] < 0);
             only_the_first_is_there(*state, dir);
         }
     }
+    scratch_remove(dir);
+}
+
+/* ---- loading on ranks ---- */
+
+typedef struct load {
+    const char *dir, *tag;
+    const char *const *dirs;
+    uint64_t step;
+    bool swap; /* read what the last rank read, too */
+} load;
+
+static ds_status load_job(dsi_comm *comm, void *arg)
+{
+    const load *l = arg;
+    ds_checkpoint *c = NULL;
+    DS_TRY(dsi_checkpoint_open_on(comm->ctx, l->dirs != NULL ? l->dirs[comm->rank] : l->dir, l->tag,
+                                  comm, &c));
+    ds_status status = rank_save_check(comm->ctx, c, l->step, 1, comm->rank, comm->size);
+    if (status == DS_OK && l->swap) {
+        status = rank_save_check(comm->ctx, c, l->step, 1, 0, 1);
+    }
+    ds_checkpoint_close(&c);
+    return status;
+}
+
+static void opens_on_ranks(void **state)
+{
+    char *dir = scratch_make();
+    rank_save save = {.dir = dir, .step = 5};
+    load l = {.dir = dir, .step = 5};
+    (void)state;
+    assert_int_equal(rank_threads_run(3, NULL, save_job, &save, NULL), DS_OK);
+    for (size_t k = 0; k < N_SIZES; ++k) {
+        assert_int_equal(rank_threads_run(sizes[k], NULL, load_job, &l, NULL), DS_OK);
+    }
+    l.tag = "global_step6";
+    rank_results results;
+    assert_int_equal(rank_threads_run(4, NULL, load_job, &l, &results), DS_ERR_NOT_FOUND);
+    for (uint32_t r = 0; r < 4; ++r) {
+        assert_non_null(strstr(results.message[r], "global_step6/ds_manifest.json"));
+        assert_non_null(strstr(results.message[r], "--resume global_step5 loads it"));
+    }
+    scratch_remove(dir);
+}
+
+/* One shard of many is damaged or gone: named, by whoever reads it, and by verify. */
+static void one_shard_of_many(void **state)
+{
+    char *dir = scratch_make();
+    rank_save save = {.dir = dir, .step = 5};
+    ds_checkpoint *c = NULL;
+    char *path = NULL;
+    assert_int_equal(rank_threads_run(8, NULL, save_job, &save, NULL), DS_OK);
+    assert_true(asprintf(&path, "%s/global_step5/ds_shard_00006_of_00008.safetensors", dir) > 0);
+    size_t n = 0;
+    char *bytes = scratch_read(path, &n);
+    bytes[n - 5] ^= 4;
+    scratch_write(path, bytes, n);
+    CHECK_OK(*state, ds_checkpoint_open(*state, dir, NULL, &c));
+    CHECK_FAILS(*state, ds_checkpoint_verify(c), DS_ERR_CORRUPT, "ds_shard_00006_of_00008");
+    ds_checkpoint_close(&c);
+    load l = {.dir = dir, .step = 5, .swap = true};
+    rank_results results;
+    assert_int_equal(rank_threads_run(2, NULL, load_job, &l, &results), DS_ERR_CORRUPT);
+    assert_non_null(strstr(results.message[0], "ds_shard_00006_of_00008"));
+    bytes[n - 5] ^= 4;
+    scratch_write(path, bytes, n - 1);
+    CHECK_FAILS(*state, ds_checkpoint_open(*state, dir, NULL, &c), DS_ERR_CORRUPT,
+                "ds_shard_00006_of_00008.safetensors has ");
+    assert_int_equal(unlink(path), 0);
+    CHECK_FAILS(*state, ds_checkpoint_open(*state, dir, NULL, &c), DS_ERR_NOT_FOUND,
+                "ds_shard_00006_of_00008.safetensors: No such file");
+    assert_int_equal(rank_threads_run(2, NULL, load_job, &l, &results), DS_ERR_NOT_FOUND);
+    free(bytes);
+    free(path);
+    scratch_remove(dir);
+}
+
+/* Ranks 0 and 1 see one folder, ranks 2 and 3 another. */
+static void folder_is_not_shared(void **state)
+{
+    char *root = scratch_make();
+    char *dirs[4];
+    for (int r = 0; r < 4; ++r) {
+        assert_true(asprintf(&dirs[r], "%s/host%d", root, r / 2) > 0);
+    }
+    rank_save save = {.dirs = (const char *const *)dirs, .step = 5, .keep_last = 2};
+    rank_results results;
+    for (int i = 0; i < 4; ++i) {
+        ++save.step;
+        assert_int_equal(rank_threads_run(4, NULL, save_job, &save, NULL), DS_OK);
+    }
+    assert_int_equal(scratch_count(dirs[0]), 3); /* steps 8 and 9, `latest` */
+    assert_int_equal(scratch_count(dirs[2]), 3);
+    assert_int_equal(scratch_count(scratch_path(dirs[2], "global_step9")), 3);
+    ds_checkpoint *c = NULL;
+    CHECK_FAILS(*state, ds_checkpoint_open(*state, dirs[0], NULL, &c), DS_ERR_NOT_FOUND,
+                "lacks 2 of its 4 shards: ds_shard_00002_of_00004.safetensors (on host ");
+    save.fail_rank = 3; /* a host's failure leaves both as they were */
+    save.fail_at = 1;
+    ++save.step;
+    assert_int_equal(rank_threads_run(4, NULL, save_job, &save, &results), DS_ERR_DEVICE);
+    assert_int_equal(scratch_count(dirs[0]), 3);
+    assert_int_equal(scratch_count(dirs[2]), 3);
+    load l = {.dirs = (const char *const *)dirs, .step = 9, .swap = true};
+    assert_int_equal(rank_threads_run(4, NULL, load_job, &l, &results), DS_ERR_NOT_FOUND);
+    for (int r = 0; r < 2; ++r) { /* bring them together */
+        char name[64];
+        (void)snprintf(name, sizeof name, "global_step9/ds_shard_0000%d_of_00004.safetensors",
+                       2 + r);
+        size_t n = 0;
+        char *bytes = scratch_read(scratch_path(dirs[2], name), &n);
+        scratch_write(scratch_path(dirs[0], name), bytes, n);
+        free(bytes);
+    }
+    l.dirs = NULL;
+    l.dir = dirs[0];
+    assert_int_equal(rank_threads_run(4, NULL, load_job, &l, NULL), DS_OK);
+    rank_save other = {.dir = dirs[2], .step = 9};
+    assert_int_equal(rank_threads_run(2, NULL, save_job, &other, NULL), DS_OK);
+    l.dirs = (const char *const *)dirs;
+    assert_int_equal(rank_threads_run(4, NULL, load_job, &l, &results), DS_ERR_PEER);
+    assert_non_null(strstr(results.message[1], "rank 2 sees another manifest than rank 0"));
+    for (int r = 0; r < 4; ++r) {
+        free(dirs[r]);
+    }
+    scratch_remove(root);
+}
+
+/* Thousands of slices are read in the time of the bytes. */
+static void many_slices(void **state)
+{
+    enum { SLICES = 20000, COUNT = SLICES * 3 };
+    char *dir = scratch_make();
+    float *data = malloc(COUNT * sizeof *data);
+    float *got = malloc(COUNT * sizeof *got);
+    for (int i = 0; i < COUNT; ++i) {
+        data[i] = (float)i;
+    }
+    const ds_checkpoint_params params = {.dir = dir, .tag = "t"};
+    ds_checkpoint_writer *w = NULL;
+    ds_checkpoint *c = NULL;
+    CHECK_OK(*state, ds_checkpoint_writer_create(*state, &params, &w));
+    for (int i = 0; i < SLICES; ++i) {
+        const int k = (int)((int64_t)i * 7919 % SLICES); /* any order */
+        const ds_extent extent = ds_extent_flat(k * 3, 3);
+        const ds_checkpoint_slice slice = {.kind = "master",
+                                           .name = "w",
+                                           .meta = {DS_DTYPE_F32, ds_shape_2d(COUNT / 300, 300)},
+                                           .extent = &extent,
+                                           .data = data + k * 3};
+        CHECK_OK(*state, ds_checkpoint_writer_add(w, &slice));
+    }
+    CHECK_OK(*state, ds_checkpoint_writer_commit(&w));
+    CHECK_OK(*state, ds_checkpoint_open(*state, dir, NULL, &c));
+    const ds_checkpoint_tensor *t = ds_checkpoint_find(c, "master", "w");
+    for (int i = 0; i < COUNT; i += 5) {
+        const ds_extent extent = ds_extent_flat(i, 5);
+        CHECK_OK(*state, ds_checkpoint_read(c, t, &extent, DS_DTYPE_F32, got + i));
+    }
+    assert_memory_equal(data, got, COUNT * sizeof *data);
+    memset(got, 0, COUNT * sizeof *got);
+    for (int64_t column = 0; column < 300; column += 100) {
+        const ds_extent box =
+            ds_extent_box(2, (const int64_t[]){0, column}, (const int64_t[]){COUNT / 300, 100});
+        CHECK_OK(*state, ds_checkpoint_read(c, t, &box, DS_DTYPE_F32, got));
+        for (int i = 0; i < COUNT / 3; ++i) {
+            assert_true(got[i] == (float)(i / 100 * 300 + column + i % 100));
+        }
+    }
+    ds_checkpoint_close(&c);
+    free(data);
+    free(got);
     scratch_remove(dir);
 }
 
@@ -263,7 +437,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loads_on_any_ranks), cmocka_unit_test(shards_are_balanced),
         cmocka_unit_test(one_rank_fails),     cmocka_unit_test(one_rank_is_lost),
-        cmocka_unit_test(ranks_disagree),
+        cmocka_unit_test(ranks_disagree),     cmocka_unit_test(opens_on_ranks),
+        cmocka_unit_test(one_shard_of_many),  cmocka_unit_test(folder_is_not_shared),
+        cmocka_unit_test(many_slices),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
