@@ -2,6 +2,7 @@
  * and the states that the host holds; gradients never, so a save is possible at a step boundary
  * only. */
 #include "base/buf.h"
+#include "ckpt/checkpoint_on.h"
 #include "train/engine.h"
 
 #include <deepspeed/checkpoint.h>
@@ -33,7 +34,7 @@ static bool is_saved(const ds_engine *engine, const ds_cell_info *cell)
     }
 }
 
-/* A slice is written by its owner, what all ranks hold by the first. */
+/* What is cut is written by its owners; what all ranks hold, by one of them. */
 static ds_status add_tensor(ds_engine *engine, ds_checkpoint_writer *writer, ds_cell c)
 {
     const ds_cell_info *cell = ds_cells_get(engine->cells, c);
@@ -44,10 +45,8 @@ static ds_status add_tensor(ds_engine *engine, ds_checkpoint_writer *writer, ds_
                                        .name = cell->name,
                                        .meta = cell->meta,
                                        .extent = cut ? &extent : NULL,
+                                       .replicated = !cut,
                                        .data = dsi_exec_cell(engine->exec, c)};
-    if (cut ? own.count == 0 : ds_comm_rank(engine->comm) != 0) {
-        return DS_OK;
-    }
     return ds_checkpoint_writer_add(writer, &slice);
 }
 
@@ -115,7 +114,7 @@ ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const ch
                        "micro-batches are accumulated",
                        (long long)engine->micro_step, (long long)engine->spec.train.accumulation);
     }
-    DS_TRY(ds_checkpoint_writer_create(engine->ctx, &params, &writer));
+    DS_TRY(dsi_checkpoint_writer_create_on(engine->ctx, &params, engine->comm, &writer));
     ds_status status = add_tensors(engine, writer);
     if (status >= 0) {
         status = add_states(engine, writer, data_state);
@@ -191,6 +190,9 @@ static ds_status load_tensors(ds_engine *engine, ds_checkpoint *ckpt)
             if (pass == 1) {
                 const dsi_span own = dsi_engine_span(engine, c);
                 const ds_extent extent = ds_extent_flat(own.begin, own.count);
+                if (own.count == 0) {
+                    continue;
+                }
                 DS_TRY(ds_checkpoint_read(ckpt, tensor, &extent, cell->meta.dtype,
                                           dsi_exec_cell(engine->exec, c)));
             }
@@ -276,8 +278,10 @@ ds_status ds_engine_load_checkpoint(ds_engine *engine, const char *dir, const ch
                                     char **data_state_out)
 {
     ds_checkpoint *ckpt = NULL;
-    DS_TRY(ds_checkpoint_open(engine->ctx, dir, tag, &ckpt));
-    const ds_status status = load(engine, ckpt, data_state_out);
+    ds_status status = ds_checkpoint_open(engine->ctx, dir, tag, &ckpt);
+    if (status >= 0) {
+        status = load(engine, ckpt, data_state_out);
+    }
     ds_checkpoint_close(&ckpt);
-    return status;
+    return ds_comm_agree(engine->comm, engine->ctx, status);
 }

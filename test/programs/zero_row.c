@@ -1,0 +1,312 @@
+/* One run of the bit-identity matrix: trains a small model for a few steps and prints the hash of
+ * all weights and optimizer states.
+ *
+ *     zero_row key=value …      see the table of keys below
+ *
+ * transport=sim runs the ranks as threads of this process; otherwise the process is one rank of the
+ * job that its environment names. Rank 0 prints "hash …". Dropout and clipping are always active.
+ */
+#include "accel/cpu/cpu_features.h"
+#include "base/rng.h"
+#include "comm/sim.h"
+#include "train/engine.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { STEPS = 4, BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
+
+typedef struct row {
+    char model[16], dtype[8], transport[8], save[512];
+    long ranks, stage, overlap, bucket, accumulation, threads, resume, persistence;
+} row;
+
+static int read_row(int argc, char **argv, row *r)
+{
+    const struct {
+        const char *key;
+        char *text;
+        size_t room;
+        long *number;
+    } keys[] = {
+        {"model", r->model, sizeof r->model, NULL},
+        {"dtype", r->dtype, sizeof r->dtype, NULL},
+        {"transport", r->transport, sizeof r->transport, NULL},
+        {"save", r->save, sizeof r->save, NULL},
+        {"ranks", NULL, 0, &r->ranks},
+        {"stage", NULL, 0, &r->stage},
+        {"overlap", NULL, 0, &r->overlap},
+        {"bucket", NULL, 0, &r->bucket},
+        {"accumulation", NULL, 0, &r->accumulation},
+        {"threads", NULL, 0, &r->threads},
+        {"resume", NULL, 0, &r->resume},
+        {"persistence", NULL, 0, &r->persistence},
+    };
+    *r = (row){.model = "gpt2",
+               .dtype = "f32",
+               .transport = "sim",
+               .ranks = 2,
+               .bucket = 1000000000,
+               .accumulation = 1,
+               .threads = 1};
+    for (int i = 1; i < argc; ++i) {
+        const char *equals = strchr(argv[i], '=');
+        size_t k = 0;
+        const size_t n_keys = sizeof keys / sizeof keys[0];
+        while (equals != NULL && k < n_keys &&
+               (strlen(keys[k].key) != (size_t)(equals - argv[i]) ||
+                strncmp(argv[i], keys[k].key, strlen(keys[k].key)) != 0)) {
+            ++k;
+        }
+        if (equals == NULL || k == n_keys) {
+            (void)fprintf(stderr, "zero_row: unknown argument %s\n", argv[i]);
+            return 2;
+        }
+        if (keys[k].text != NULL) {
+            (void)snprintf(keys[k].text, keys[k].room, "%s", equals + 1);
+        } else {
+            *keys[k].number = strtol(equals + 1, NULL, 10);
+        }
+    }
+    return 0;
+}
+
+static dsi_engine_spec make_spec(const row *r)
+{
+    const ds_dtype dtype = strcmp(r->dtype, "bf16") == 0  ? DS_DTYPE_BF16
+                           : strcmp(r->dtype, "f16") == 0 ? DS_DTYPE_F16
+                                                          : DS_DTYPE_F32;
+    dsi_engine_spec spec = {.train = {.dtype = dtype,
+                                      .comm_dtype = dtype,
+                                      .accumulate_dtype = DS_DTYPE_F32,
+                                      .state_dtype = DS_DTYPE_F32,
+                                      .master = dtype != DS_DTYPE_F32,
+                                      .batch = BATCH,
+                                      .seq_length = SEQ,
+                                      .accumulation = r->accumulation,
+                                      .optimizer = DSI_OPTIMIZER_ADAM,
+                                      .eps = 1e-8,
+                                      .decoupled_decay = true,
+                                      .max_norm = 0.1},
+                            .zero = {.stage = (uint32_t)r->stage,
+                                     .reduce_each = true, /* deterministic */
+                                     .comm_dtype = dtype,
+                                     .reduce_bucket = r->bucket,
+                                     .gather_bucket = r->bucket,
+                                     .persistence_threshold = r->persistence,
+                                     .model_persistence = INT64_MAX,
+                                     .max_live = r->bucket,
+                                     .max_reuse_distance = r->bucket},
+                            .overlap = r->overlap != 0,
+                            .prefetch = r->bucket / 2,
+                            .lr = 1e-3,
+                            .beta1 = 0.9,
+                            .beta2 = 0.95,
+                            .weight_decay = 0.1,
+                            .bias_correction = true,
+                            .loss_scale = dsi_loss_scale_none(),
+                            .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
+                            .seed = 11,
+                            .isa = dsi_cpu_isa()};
+    if (dtype == DS_DTYPE_F16) { /* the first step overflows */
+        spec.loss_scale =
+            dsi_loss_scale_dynamic(262144.0 * (double)r->accumulation, 100, 1.0, 1, false);
+    }
+    return spec;
+}
+
+/* Ids of the rows of one micro-batch: a function of the global sample. */
+static void make_batch(int64_t vocab, int64_t first_sample, int32_t *ids, int32_t *targets,
+                       int32_t *positions, int32_t *first)
+{
+    for (int64_t b = 0; b < BATCH; ++b) {
+        for (int64_t t = 0; t < SEQ; ++t) {
+            const uint64_t at = (uint64_t)((first_sample + b) * (SEQ + 1) + t);
+            ids[b * SEQ + t] = (int32_t)dsi_rng_below(3, 1, at, (uint64_t)vocab);
+            targets[b * SEQ + t] = (int32_t)dsi_rng_below(3, 1, at + 1, (uint64_t)vocab);
+            positions[b * SEQ + t] = (int32_t)t;
+            first[b * SEQ + t] = 0;
+        }
+    }
+}
+
+static ds_status one_step(const row *r, ds_engine *engine, ds_comm *comm, int64_t vocab,
+                          double *loss)
+{
+    int32_t data[4][BATCH * SEQ];
+    static const char *const names[4] = {"input_ids", "targets", "positions", "first"};
+    ds_named_tensor tensors[4];
+    for (int i = 0; i < 4; ++i) {
+        const ds_meta meta = {DS_DTYPE_I32, {.n_dims = 2, .dims = {BATCH, SEQ}}};
+        tensors[i] = (ds_named_tensor){names[i], {data[i], meta}};
+    }
+    const ds_batch batch = {tensors, 4};
+    const int64_t step = (int64_t)ds_engine_global_steps(engine);
+    for (long micro = 0; micro < r->accumulation; ++micro) {
+        const int64_t rank = ds_comm_rank(comm);
+        const int64_t n = ds_comm_size(comm);
+        make_batch(vocab, ((step * r->accumulation + micro) * n + rank) * BATCH, data[0], data[1],
+                   data[2], data[3]);
+        DS_TRY(ds_engine_forward(engine, &batch));
+        DS_TRY(ds_engine_backward(engine));
+        DS_TRY(ds_engine_step(engine));
+    }
+    *loss = ds_engine_loss(engine);
+    return DS_OK;
+}
+
+static ds_status hash_states(ds_ctx *ctx, const ds_engine *engine, uint64_t *hash_out)
+{
+    const ds_cells *cells = ds_engine_cells(engine);
+    for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
+        const ds_cell_info *info = ds_cells_get(cells, c);
+        if (info->kind > DS_CELL_MOMENTUM || info->kind == DS_CELL_GRAD ||
+            info->kind == DS_CELL_MASTER) {
+            continue;
+        }
+        const size_t n = (size_t)ds_shape_count(info->meta.shape);
+        float *data = malloc(n * sizeof *data);
+        if (data == NULL) {
+            return ds_fail(ctx, DS_ERR_NOMEM, "no memory to hash");
+        }
+        const ds_status status = ds_engine_get(engine, info->kind, info->name, data, n);
+        *hash_out = XXH3_64bits_withSeed(data, n * sizeof *data, *hash_out);
+        free(data);
+        DS_TRY(status);
+    }
+    return DS_OK;
+}
+
+typedef struct rank_job {
+    const row *r;
+    ds_ctx *ctx;
+    ds_comm *comm;
+    ds_status status;
+} rank_job;
+
+static ds_status train(const row *r, ds_ctx *ctx, ds_comm *comm, const ds_model *model)
+{
+    const dsi_engine_spec spec = make_spec(r);
+    const ds_engine_params params = {.model = model, .seq_length = SEQ, .seed = 5, .comm = comm};
+    const int64_t vocab = ds_model_get_info(model)->vocab_size;
+    ds_engine *engine = NULL;
+    ds_status status = DS_OK;
+    uint64_t hash = 0;
+    double loss = 0.0;
+    DS_TRY(dsi_engine_create(ctx, &params, &spec, &engine));
+    for (int step = 0; step < STEPS; ++step) {
+        if (r->resume != 0 && step == STEPS / 2) {
+            DS_TRY_GOTO(status, ds_engine_save_checkpoint(engine, r->save, NULL, NULL), done);
+            ds_engine_destroy(&engine);
+            DS_TRY_GOTO(status, dsi_engine_create(ctx, &params, &spec, &engine), done);
+            DS_TRY_GOTO(status, ds_engine_load_checkpoint(engine, r->save, NULL, NULL), done);
+        }
+        DS_TRY_GOTO(status, one_step(r, engine, comm, vocab, &loss), done);
+    }
+    DS_TRY_GOTO(status, hash_states(ctx, engine, &hash), done);
+    if (ds_comm_rank(comm) == 0) {
+        (void)printf("hash %016llx  norm %.9g  skipped %llu  parameters %llu\n",
+                     (unsigned long long)hash, ds_engine_grad_norm(engine),
+                     (unsigned long long)ds_engine_skipped_steps(engine),
+                     (unsigned long long)ds_engine_n_parameters(engine));
+    }
+done:
+    ds_engine_destroy(&engine);
+    return status;
+}
+
+static void *run_rank(void *arg)
+{
+    rank_job *job = arg;
+    ds_model *model = NULL;
+    char path[1024];
+    (void)snprintf(path, sizeof path, "%s/test/programs/zero_%s.json", DS_SOURCE_DIR,
+                   job->r->model);
+    job->status = ds_model_from_config(job->ctx, path, &model);
+    if (job->status >= 0) {
+        job->status = train(job->r, job->ctx, job->comm, model);
+    }
+    if (job->status < 0) {
+        (void)fprintf(stderr, "zero_row: rank %u: %s\n", ds_comm_rank(job->comm),
+                      ds_ctx_error(job->ctx));
+        ds_comm_abort(job->comm, ds_ctx_error(job->ctx));
+    }
+    ds_model_destroy(&model);
+    return NULL;
+}
+
+static ds_status make_ctx(const row *r, ds_ctx **ctx_out)
+{
+    const ds_ctx_params params = {.level = DS_LOG_ERROR, .n_threads = (uint32_t)r->threads};
+    return ds_ctx_create(&params, ctx_out);
+}
+
+static int run_simulated(const row *r)
+{
+    rank_job jobs[MAX_RANKS];
+    ds_ctx *ctxs[MAX_RANKS] = {NULL};
+    dsi_comm *comms[MAX_RANKS] = {NULL};
+    pthread_t threads[MAX_RANKS];
+    const uint32_t n = (uint32_t)r->ranks;
+    int code = 0;
+    for (uint32_t i = 0; i < n; ++i) {
+        if (make_ctx(r, &ctxs[i]) < 0) {
+            return 1;
+        }
+    }
+    const dsi_comm_sim_options options = {.seed = 1, .reorder = true};
+    if (dsi_comm_sim_create(ctxs, n, &options, comms) < 0) {
+        return 1;
+    }
+    for (uint32_t i = 0; i < n; ++i) {
+        jobs[i] = (rank_job){.r = r, .ctx = ctxs[i], .comm = comms[i]};
+        if (pthread_create(&threads[i], NULL, run_rank, &jobs[i]) != 0) {
+            return 1;
+        }
+    }
+    for (uint32_t i = 0; i < n; ++i) {
+        (void)pthread_join(threads[i], NULL);
+        code |= jobs[i].status < 0 ? 1 : 0;
+        dsi_comm_destroy(&comms[i]);
+    }
+    for (uint32_t i = 0; i < n; ++i) {
+        ds_ctx_destroy(&ctxs[i]);
+    }
+    return code;
+}
+
+static int run_process(const row *r)
+{
+    rank_job job = {.r = r};
+    dsi_comm_world world;
+    if (make_ctx(r, &job.ctx) < 0) {
+        return 1;
+    }
+    job.status = dsi_comm_world_read(job.ctx, &world);
+    if (job.status >= 0) {
+        world.transport = r->transport;
+        world.timeout = 60.0;
+        job.status = dsi_comm_open(job.ctx, &world, &job.comm);
+    }
+    if (job.status < 0) {
+        (void)fprintf(stderr, "zero_row: %s\n", ds_ctx_error(job.ctx));
+    } else {
+        (void)run_rank(&job);
+    }
+    dsi_comm_destroy(&job.comm);
+    ds_ctx_destroy(&job.ctx);
+    return job.status < 0 ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+    row r;
+    const int bad = read_row(argc, argv, &r);
+    if (bad != 0 || r.ranks < 1 || r.ranks > MAX_RANKS) {
+        return 2;
+    }
+    return strcmp(r.transport, "sim") == 0 ? run_simulated(&r) : run_process(&r);
+}
