@@ -1,0 +1,315 @@
+/* LAW: a step allocates nothing. Every allocating call of every thread, the library's, libc's and
+ * other libraries', is counted between the start and the end of engine steps, the first included:
+ * batch from the loader, forward, backward, step, evaluation. */
+#include "accel/cpu/cpu_features.h"
+#include "common/check.h"
+#include "common/parity.h"
+#include "common/scratch.h"
+
+#include <deepspeed/data.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define HAS_OWN_MALLOC 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
+    __has_feature(memory_sanitizer)
+#define HAS_OWN_MALLOC 1
+#endif
+#endif
+
+#if defined(HAS_OWN_MALLOC) || !defined(__GLIBC__)
+int main(void)
+{
+    return 77; /* the sanitizer's or another libc's malloc cannot be replaced */
+}
+#else
+
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t n);
+void *__libc_memalign(size_t alignment, size_t n);
+void __libc_free(void *p);
+
+static atomic_bool counting;
+static atomic_uint n_calls;
+static _Atomic(void *) first_caller; /* of the first call that was counted */
+
+static void count(void *caller)
+{
+    if (atomic_load_explicit(&counting, memory_order_relaxed)) {
+        void *nobody = NULL;
+        (void)atomic_compare_exchange_strong(&first_caller, &nobody, caller);
+        atomic_fetch_add(&n_calls, 1);
+    }
+}
+
+#define COUNT() count(__builtin_return_address(0))
+
+DS_API void *malloc(size_t n)
+{
+    COUNT();
+    return __libc_malloc(n);
+}
+
+DS_API void *calloc(size_t n, size_t size)
+{
+    COUNT();
+    return __libc_calloc(n, size);
+}
+
+DS_API void *realloc(void *old, size_t n)
+{
+    COUNT();
+    return __libc_realloc(old, n);
+}
+
+DS_API void free(void *p)
+{
+    if (p != NULL) {
+        COUNT();
+    }
+    __libc_free(p);
+}
+
+DS_API void *memalign(size_t alignment, size_t n);
+DS_API void *memalign(size_t alignment, size_t n)
+{
+    COUNT();
+    return __libc_memalign(alignment, n);
+}
+
+DS_API void *aligned_alloc(size_t alignment, size_t n)
+{
+    COUNT();
+    return __libc_memalign(alignment, n);
+}
+
+DS_API int posix_memalign(void **p, size_t alignment, size_t n)
+{
+    COUNT();
+    *p = __libc_memalign(alignment, n);
+    return *p == NULL ? ENOMEM : 0;
+}
+
+DS_API void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
+{
+    COUNT();
+    return (void *)syscall(SYS_mmap, at, n, protection, flags, fd, offset);
+}
+
+DS_API int munmap(void *at, size_t n)
+{
+    COUNT();
+    return (int)syscall(SYS_munmap, at, n);
+}
+
+enum { N_STEPS = 6 };
+
+static ds_ctx *ctx;
+
+static void begin_counting(void)
+{
+    atomic_store(&first_caller, NULL);
+    atomic_store(&n_calls, 0);
+    atomic_store(&counting, true);
+}
+
+static void end_counting(const char *what)
+{
+    atomic_store(&counting, false);
+    if (atomic_load(&n_calls) != 0) {
+        fail_msg("%s: %u allocating calls in steps, the first returns to %p", what,
+                 atomic_load(&n_calls), atomic_load(&first_caller));
+    }
+}
+
+/* The counter itself must be able to fail: on any thread, in any library. */
+static void allocate(void *arg, uint32_t task, uint32_t thread)
+{
+    (void)thread;
+    if (task == *(const uint32_t *)arg) {
+        void *volatile p = malloc(32);
+        free(p);
+    }
+}
+
+static void the_counter_counts(void **state)
+{
+    (void)state;
+    for (uint32_t task = 0; task < 2; ++task) {
+        begin_counting();
+        ds_parallel(ctx, allocate, &task, 2);
+        atomic_store(&counting, false);
+        assert_int_equal(atomic_load(&n_calls), 2);
+    }
+    begin_counting();
+    char *copy = strdup("inside of libc");
+    free(copy);
+    void *map = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    (void)munmap(map, 4096);
+    FILE *file = fopen("/dev/null", "w");
+    (void)fclose(file);
+    atomic_store(&counting, false);
+    assert_true(atomic_load(&n_calls) >= 6);
+}
+
+typedef struct feed {
+    ds_loader *loader;
+    ds_named_tensor tensors[4];
+} feed;
+
+static ds_status next_batch(void *user, ds_batch *batch_out)
+{
+    feed *f = user;
+    ds_loader_batch b;
+    DS_TRY(ds_loader_next(f->loader, &b));
+    f->tensors[0] = (ds_named_tensor){"input_ids", b.input_ids};
+    f->tensors[1] = (ds_named_tensor){"targets", b.targets};
+    f->tensors[2] = (ds_named_tensor){"positions", b.positions};
+    f->tensors[3] = (ds_named_tensor){"first", b.first};
+    *batch_out = (ds_batch){f->tensors, 4};
+    return DS_OK;
+}
+
+/* Text with ids below the models' vocabulary of 131: ASCII. */
+static ds_dataset *open_text(const char *folder, ds_tokenizer *tokenizer, int64_t seq_length)
+{
+    const char *path = scratch_path(folder, "text.txt");
+    const ds_dataset_params params = {
+        .files = &path, .n_files = 1, .tokenizer = tokenizer, .seq_length = seq_length};
+    ds_dataset *data = NULL;
+    char text[997];
+    for (size_t i = 0; i < sizeof text; ++i) {
+        text[i] = (char)('a' + i * i % 26);
+    }
+    scratch_write(path, text, sizeof text);
+    CHECK_OK(ctx, ds_dataset_open(ctx, &params, &data));
+    return data;
+}
+
+static void train(ds_engine *engine, feed *f, const char *what)
+{
+    double loss = 0.0;
+    ds_batch batch;
+    begin_counting();
+    for (int step = 0; step < N_STEPS; ++step) {
+        CHECK_OK(ctx, ds_engine_train_batch(engine, next_batch, f, &loss));
+        CHECK_OK(ctx, next_batch(f, &batch));
+        CHECK_OK(ctx, ds_engine_eval_batch(engine, &batch, &loss, NULL));
+        CHECK_OK(ctx, ds_engine_forward(engine, &batch)); /* evaluation in between */
+        CHECK_OK(ctx, ds_engine_eval_batch(engine, &batch, &loss, NULL));
+        CHECK_OK(ctx, ds_engine_backward(engine));
+        CHECK_OK(ctx, ds_engine_step(engine));
+        CHECK_OK(ctx, next_batch(f, &batch));
+        CHECK_OK(ctx, ds_engine_forward(engine, &batch));
+        CHECK_OK(ctx, ds_engine_backward(engine));
+        CHECK_OK(ctx, ds_engine_step(engine));
+    }
+    end_counting(what);
+}
+
+typedef struct setting {
+    const char *model;
+    ds_dtype dtype;
+    dsi_optimizer optimizer;
+    ds_isa isa;
+} setting;
+
+static void run(const setting *s, ds_dataset *data)
+{
+    char what[128];
+    parity_case p;
+    feed f;
+    parity_open(ctx, s->model, &p);
+    dsi_engine_spec spec = parity_spec(&p, s->dtype, s->isa);
+    spec.train.accumulation = 2;
+    spec.train.max_norm = 0.5;
+    spec.train.optimizer = s->optimizer;
+    spec.train.max_coeff = 10.0;
+    spec.train.min_coeff = 0.01;
+    spec.wall_clock_breakdown = true;
+    spec.steps_per_print = 2;
+    if (s->dtype == DS_DTYPE_F16) { /* the first steps overflow and are skipped */
+        spec.loss_scale = dsi_loss_scale_dynamic(16777216.0 * 65536.0, 2, 1.0, 1, false);
+    }
+    const ds_loader_params params = {.batch = p.n_batch, .seq_length = p.n_seq, .shuffle = true};
+    CHECK_OK(ctx, ds_loader_create(ctx, data, &params, &f.loader));
+    ds_engine *engine = parity_engine(ctx, &p, &spec);
+    (void)snprintf(what, sizeof what, "%s %s %s", s->model, ds_dtype_name(s->dtype),
+                   ds_isa_name(s->isa));
+    train(engine, &f, what);
+    assert_int_equal(ds_engine_global_steps(engine), 2 * N_STEPS);
+    assert_true(s->dtype != DS_DTYPE_F16 || ds_engine_skipped_steps(engine) > 0);
+    assert_true(ds_loader_epoch(f.loader) > 0); /* the end of an epoch was passed */
+    ds_engine_destroy(&engine);
+    ds_loader_destroy(&f.loader);
+    parity_close(&p);
+}
+
+static void steps_allocate_nothing(void **state)
+{
+    static const setting settings[] = {
+        {"gpt2", DS_DTYPE_F32, DSI_OPTIMIZER_ADAM, DS_ISA_REF},
+        {"gpt2", DS_DTYPE_F32, DSI_OPTIMIZER_ADAM, DS_ISA_AMX},
+        {"gpt2", DS_DTYPE_BF16, DSI_OPTIMIZER_LAMB, DS_ISA_AMX},
+        {"packed_gpt2", DS_DTYPE_BF16, DSI_OPTIMIZER_ADAM, DS_ISA_AVX2},
+        {"qwen3", DS_DTYPE_BF16, DSI_OPTIMIZER_SGD, DS_ISA_AMX},
+        {"llama3", DS_DTYPE_BF16, DSI_OPTIMIZER_LION, DS_ISA_REF},
+        {"rope_dynamic", DS_DTYPE_F32, DSI_OPTIMIZER_ADAGRAD, DS_ISA_AMX},
+        {"llama3_tied", DS_DTYPE_F16, DSI_OPTIMIZER_ADAM, DS_ISA_AMX},
+    };
+    ds_tokenizer *tokenizer = NULL;
+    char *folder = scratch_make();
+    (void)state;
+    CHECK_OK(ctx, ds_tokenizer_open(ctx, "bytes", &tokenizer));
+    ds_dataset *data = open_text(folder, tokenizer, 24);
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; ++i) {
+        setting s = settings[i];
+        s.isa = dsi_cpu_isa_capped(s.isa);
+        run(&s, data);
+    }
+    ds_dataset_close(&data);
+    ds_tokenizer_close(&tokenizer);
+    scratch_remove(folder);
+}
+
+static void keep_quiet(void *user, ds_log_level level, const char *line)
+{
+    (void)user;
+    (void)level;
+    (void)line;
+}
+
+static int make_ctx(void **state)
+{
+    ds_ctx_params params = ds_ctx_params_default();
+    (void)state;
+    params.n_threads = 2;
+    params.log = keep_quiet;
+    return ds_ctx_create(&params, &ctx);
+}
+
+static int drop_ctx(void **state)
+{
+    (void)state;
+    ds_ctx_destroy(&ctx);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_counter_counts),
+        cmocka_unit_test(steps_allocate_nothing),
+    };
+    return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
+}
+#endif
