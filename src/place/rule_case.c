@@ -1,0 +1,329 @@
+/* A rule applied to shapes: labels of every dim, and the strategies of an axis. See rule.h. */
+#include "place/rule.h"
+
+#include <string.h>
+
+/* ---- reading a row --------------------------------------------------------------------------- */
+
+/* The length of the word at text; blanks end it. */
+static size_t word_length(const char *text)
+{
+    return strcspn(text, " ");
+}
+
+static const char *next_word(const char *text)
+{
+    text += word_length(text);
+    return *text == ' ' ? text + 1 : text;
+}
+
+/* Writes a letter for each of n_dims dims. The pattern ends at a blank, a `<` or the end. */
+static void label_dims(const char *pattern, uint32_t n_dims, char *label)
+{
+    const size_t n = strcspn(pattern, " <");
+    uint32_t at = 0;
+    for (size_t i = 0; i < n; ++i) {
+        if (pattern[i] == '*') {
+            const uint32_t lead = n_dims - (n_dims >= n - 1 ? (uint32_t)(n - 1) : n_dims);
+            while (at < lead) {
+                label[at] = (char)('A' + at);
+                ++at;
+            }
+        } else if (pattern[i] != '.' && at < n_dims) {
+            label[at++] = pattern[i];
+        }
+    }
+    while (at < n_dims) { /* never cut what the row does not name */
+        label[at++] = '_';
+    }
+    label[at] = '\0';
+}
+
+static uint32_t read_mask(const char *text, size_t n, uint32_t all)
+{
+    uint32_t mask = 0;
+    if (n == 3 && memcmp(text, "all", 3) == 0) {
+        return all;
+    }
+    for (size_t i = 0; i < n; ++i) {
+        mask |= 1u << (text[i] - '0');
+    }
+    return mask;
+}
+
+static void read_outputs(dsi_rule_case *c)
+{
+    const uint32_t all = (1u << c->n_in) - 1;
+    const char *word = c->rule->out;
+    for (uint32_t o = 0; o < c->n_out; ++o, word = next_word(word)) {
+        if (c->out_meta[o].dtype == DS_DTYPE_NONE) {
+            continue;
+        }
+        label_dims(word, c->out_meta[o].shape.n_dims, c->out[o]);
+        const size_t end = word_length(word);
+        const size_t less = strcspn(word, " <");
+        const size_t plus = strcspn(word, " +");
+        c->computed[o] = all;
+        if (less < end) {
+            c->computed[o] = read_mask(word + less + 1, plus - less - 1, all) & all;
+            c->added[o] = plus < end ? read_mask(word + plus + 1, end - plus - 1, all) & all : 0;
+        }
+    }
+}
+
+/* Letters of a row, `*` replaced by the leading dims of the operands. */
+static void read_letters(const dsi_rule_case *c, const char *text, char *letters)
+{
+    uint32_t n = 0;
+    for (; *text != '\0'; ++text) {
+        if (*text != '*') {
+            letters[n++] = *text;
+            continue;
+        }
+        for (char lead = 'A'; lead < 'A' + DS_MAX_DIMS; ++lead) {
+            bool used = false;
+            for (uint32_t i = 0; i < c->n_in; ++i) {
+                used = used || strchr(c->in[i], lead) != NULL;
+            }
+            if (used) {
+                letters[n++] = lead;
+            }
+        }
+    }
+    letters[n] = '\0';
+}
+
+static void read_groups(dsi_rule_case *c)
+{
+    for (const char *at = c->rule->linear; *at != '\0' && c->n_groups < DSI_RULE_GROUPS;) {
+        const size_t n = strcspn(at, "|");
+        c->group[c->n_groups++] = read_mask(at, n, (1u << c->n_in) - 1);
+        at += n + (at[n] == '|' ? 1 : 0);
+    }
+}
+
+void dsi_rule_case_make(const ds_op *op, const void *attrs, const ds_meta *in, uint32_t n_in,
+                        const ds_meta *out, uint32_t n_out, dsi_rule_case *c_out)
+{
+    dsi_rule_case *c = c_out;
+    *c = (dsi_rule_case){.rule = dsi_rule_find(op), .op = op, .attrs = attrs, .n_in = n_in};
+    c->n_out = n_out;
+    c->in_meta = in;
+    c->out_meta = out;
+    if (c->rule == NULL) {
+        return;
+    }
+    c->flags = c->rule->flags;
+    const char *word = c->rule->in;
+    for (uint32_t i = 0; i < n_in; ++i) {
+        if (in[i].dtype != DS_DTYPE_NONE) {
+            label_dims(word, in[i].shape.n_dims, c->in[i]);
+        }
+        word = *next_word(word) != '\0' ? next_word(word) : word;
+    }
+    read_outputs(c);
+    read_letters(c, c->rule->cuts, c->cuts);
+    read_letters(c, c->rule->sums, c->sums);
+    read_groups(c);
+    if (c->rule->adapt != NULL) {
+        c->rule->adapt(c);
+    }
+}
+
+/* ---- strategies ------------------------------------------------------------------------------ */
+
+static bool in_is_there(const dsi_rule_case *c, uint32_t i)
+{
+    return c->in_meta[i].dtype != DS_DTYPE_NONE;
+}
+
+static bool out_is_there(const dsi_rule_case *c, uint32_t o)
+{
+    return c->out_meta[o].dtype != DS_DTYPE_NONE;
+}
+
+/* Whether the letter's dims can be cut over `size` ranks more: heads evenly; different sizes (a
+ * reshape, grouped heads) evenly; and no rank is left without any. */
+static bool can_cut(const dsi_rule_case *c, char letter, uint32_t size, bool evenly)
+{
+    const int64_t before = c->times[(int)letter] == 0 ? 1 : c->times[(int)letter];
+    const int64_t total = before * (int64_t)size;
+    int64_t first = -1;
+    bool even = true;
+    bool same = true;
+    for (uint32_t i = 0; i < c->n_in + c->n_out; ++i) {
+        const bool is_in = i < c->n_in;
+        const char *label = is_in ? c->in[i] : c->out[i - c->n_in];
+        const ds_meta *meta = is_in ? &c->in_meta[i] : &c->out_meta[i - c->n_in];
+        for (uint32_t d = 0; label[d] != '\0'; ++d) {
+            if (label[d] == letter) {
+                const int64_t n = meta->shape.dims[d];
+                even = even && n % total == 0;
+                same = same && (first < 0 || n == first);
+                first = n;
+            }
+        }
+    }
+    if (c->unit_letter == letter) {
+        even = even && c->units[0] % total == 0 && c->units[1] % total == 0;
+        same = false;
+    }
+    if (even || evenly || !same || before > 1) {
+        return even && first > 0;
+    }
+    return (first + total - 1) / total * (total - 1) < first;
+}
+
+static dsi_place_on cut_at(const char *label, char letter)
+{
+    const char *at = strchr(label, letter);
+    return at == NULL ? (dsi_place_on){0} : (dsi_place_on){DSI_SHARD, (uint8_t)(at - label)};
+}
+
+/* Cuts a letter; false where an output would depend on the cut in a way that is no sum. */
+static bool cut_letter(const dsi_rule_case *c, char letter, dsi_strategy *s)
+{
+    uint32_t has = 0;
+    *s = (dsi_strategy){.letter = letter};
+    for (uint32_t i = 0; i < c->n_in; ++i) {
+        s->in[i] = in_is_there(c, i) ? cut_at(c->in[i], letter) : (dsi_place_on){0};
+        has |= s->in[i].kind == DSI_SHARD ? 1u << i : 0;
+    }
+    uint32_t partial = 0;
+    for (uint32_t o = 0; o < c->n_out; ++o) {
+        s->out[o] = out_is_there(c, o) ? cut_at(c->out[o], letter) : (dsi_place_on){0};
+        const bool depends = (c->computed[o] & has) != 0;
+        if (out_is_there(c, o) && s->out[o].kind != DSI_SHARD && depends) {
+            if (strchr(c->sums, letter) == NULL) {
+                return false;
+            }
+            s->out[o] = (dsi_place_on){DSI_PARTIAL, 0};
+            partial |= c->added[o];
+        } else if ((c->flags & DSI_RULE_MEAN_ROWS) != 0) {
+            partial |= c->added[o]; /* the number of rows: each rank its own */
+        }
+    }
+    for (uint32_t i = 0; i < c->n_in; ++i) {
+        if (in_is_there(c, i) && (partial >> i & 1u) != 0 && s->in[i].kind != DSI_SHARD) {
+            s->in[i] = (dsi_place_on){DSI_PARTIAL, 0};
+        }
+    }
+    return has != 0;
+}
+
+/* Outputs of a mean over rows that then lack the division by the number of ranks: the loss, or the
+ * gradients. Statistics of single rows and the number of rows are as they are. */
+static uint32_t averaged_outputs(const dsi_rule_case *c)
+{
+    if ((c->flags & DSI_RULE_MEAN) != 0) {
+        return 1;
+    }
+    const bool forward = c->op == &dsi_op_linear_cross_entropy || c->op == &dsi_op_cross_entropy;
+    return (c->flags & DSI_RULE_MEAN_ROWS) == 0 ? 0 : forward ? 1 : 3;
+}
+
+/* Inputs that are added to averaged outputs; the number of rows is no such thing. */
+static uint32_t averaged_inputs(const dsi_rule_case *c, uint32_t averaged)
+{
+    uint32_t mask = 0;
+    for (uint32_t o = 0; o < c->n_out; ++o) {
+        mask |= (averaged >> o & 1u) != 0 ? c->added[o] : 0;
+    }
+    for (uint32_t i = 0; i < c->n_in; ++i) {
+        mask &= in_is_there(c, i) && c->in_meta[i].shape.n_dims > 0 ? ~0u : ~(1u << i);
+    }
+    return mask;
+}
+
+static bool is_agreed(const dsi_rule_case *c, dsi_axis axis, char letter,
+                      const dsi_place_policy *policy)
+{
+    const bool mean = (policy->mean >> axis & 1u) != 0;
+    const bool own = (policy->own >> axis & 1u) != 0;
+    const bool sample = letter == 'b' || letter == 'A';
+    return ((c->flags & DSI_RULE_MEAN_ROWS) == 0 || mean) &&
+           ((c->flags & DSI_RULE_SAMPLES) == 0 || (own && sample));
+}
+
+/* Passes Partial through a group of inputs. */
+static void pass_group(const dsi_rule_case *c, uint32_t group, dsi_strategy *s)
+{
+    *s = (dsi_strategy){.linear = true};
+    for (uint32_t i = 0; i < c->n_in; ++i) {
+        if (in_is_there(c, i) && (group >> i & 1u) != 0) {
+            s->in[i] = (dsi_place_on){DSI_PARTIAL, 0};
+        }
+    }
+    for (uint32_t o = 0; o < c->n_out; ++o) {
+        if (out_is_there(c, o) && ((c->computed[o] | c->added[o]) & group) != 0) {
+            s->out[o] = (dsi_place_on){DSI_PARTIAL, 0};
+        }
+    }
+}
+
+uint32_t dsi_rule_strategies(const dsi_rule_case *c, const dsi_mesh *mesh, dsi_axis axis,
+                             const dsi_place_policy *policy,
+                             dsi_strategy list_out[DSI_RULE_STRATEGIES])
+{
+    uint32_t n = 0;
+    list_out[n++] = (dsi_strategy){0};
+    const bool evenly = (c->flags & (DSI_RULE_MEAN | DSI_RULE_MEAN_ROWS)) != 0;
+    for (const char *letter = c->cuts; *letter != '\0' && n < DSI_RULE_STRATEGIES; ++letter) {
+        if (is_agreed(c, axis, *letter, policy) && can_cut(c, *letter, mesh->size[axis], evenly) &&
+            cut_letter(c, *letter, &list_out[n])) {
+            list_out[n].averaged = averaged_outputs(c);
+            list_out[n].averaged_in = averaged_inputs(c, list_out[n].averaged);
+            ++n;
+        }
+    }
+    for (uint32_t g = 0; g < c->n_groups && n < DSI_RULE_STRATEGIES; ++g) {
+        pass_group(c, c->group[g], &list_out[n++]);
+    }
+    return n;
+}
+
+void dsi_rule_case_take(dsi_rule_case *c, const dsi_mesh *mesh, dsi_axis axis,
+                        const dsi_strategy *s)
+{
+    if (s->letter != '\0') {
+        uint32_t *times = &c->times[(int)s->letter];
+        *times = (*times == 0 ? 1 : *times) * mesh->size[axis];
+    }
+}
+
+dsi_place_policy dsi_place_policy_default(void)
+{
+    const dsi_axes data = dsi_axes_data();
+    return (dsi_place_policy){
+        .mean = dsi_axes_mask(&data),
+        .own = dsi_axes_mask(&data),
+        .exchange = 1u << DSI_AXIS_SP | 1u << DSI_AXIS_EP,
+    };
+}
+
+/* ---- local attributes ------------------------------------------------------------------------ */
+
+void dsi_rule_local_attrs(const dsi_rule_case *c, const dsi_mesh *mesh, const dsi_placement *need,
+                          const dsi_placement *out, uint32_t rank, void *attrs_out)
+{
+    if (c->op->attrs_bytes > 0) {
+        memcpy(attrs_out, c->attrs, c->op->attrs_bytes);
+    }
+    if (c->op == &dsi_op_attention || c->op == &dsi_op_attention_backward) {
+        dsi_attention_attrs *a = attrs_out;
+        const uint32_t q = c->op == &dsi_op_attention ? 0 : 1;
+        if (a->packed == 0) {
+            const dsi_part in_q = dsi_placement_part(mesh, &need[q], c->in_meta[q].shape, rank);
+            const dsi_part in_k =
+                dsi_placement_part(mesh, &need[q + 1], c->in_meta[q + 1].shape, rank);
+            a->n_heads = in_q.lengths[2] / a->head_dim;
+            a->n_kv_heads = in_k.lengths[2] / a->head_dim;
+        }
+    } else if (c->op == &dsi_op_reshape) {
+        dsi_reshape_attrs *a = attrs_out;
+        const dsi_part part = dsi_placement_part(mesh, &out[0], c->out_meta[0].shape, rank);
+        const ds_shape shape = dsi_part_shape(&part);
+        a->n_dims = shape.n_dims;
+        memcpy(a->dims, shape.dims, sizeof a->dims);
+    }
+}
