@@ -1,36 +1,36 @@
 /* The launcher's course. See head.h. */
-#include "launch/head.h"
+#include "launch/head_impl.h"
 
-#include "launch/launch.h"
-#include <deepspeed/context.h>
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 #include <unistd.h>
 
 extern char **environ;
 
-typedef struct head {
-    ds_ctx *ctx;
-    const dsi_launch_options *options;
-    dsi_hosts hosts;
-    bool local; /* no hostfile */
-    char host[256];
-    char secret[DSI_SECRET_TEXT];
-    char stamp[32];
-    char *program;
-    dsi_words env;
-} head;
+bool dsi_is_this_host(const dsi_head *h, const char *name)
+{
+    const size_t n = strcspn(name, ".");
+    return strcasecmp(name, "localhost") == 0 || strncmp(name, "127.", 4) == 0 ||
+           strcasecmp(name, h->host) == 0 ||
+           (strncasecmp(name, h->host, n) == 0 && (h->host[n] == '\0' || h->host[n] == '.') &&
+            !isdigit((unsigned char)name[0]));
+}
 
-static ds_status refuse(const head *h)
+static ds_status refuse(const dsi_head *h)
 {
     const dsi_launch_options *o = h->options;
     if (o->module) {
         return ds_fail(h->ctx, DS_ERR_UNSUPPORTED,
                        "--module: programs are started as they are, not as Python modules; write "
                        "deepspeed … python3 -m %s …",
-                       o->command.n > 0 ? o->command.items[0] : "MODULE");
+                       o->command.items[0]);
     }
     if (o->autotuning != NULL) {
         return ds_fail(h->ctx, DS_ERR_UNSUPPORTED,
@@ -41,75 +41,213 @@ static ds_status refuse(const head *h)
         return ds_fail(h->ctx, DS_ERR_ARG,
                        "--bind_core_list needs --bind_cores_to_rank: give both, or neither");
     }
+    if (o->node_rank >= 0 && !o->no_ssh && o->world_info == NULL) {
+        return ds_fail(h->ctx, DS_ERR_ARG,
+                       "--node_rank needs --no_ssh: without it this launcher starts every node");
+    }
     return DS_OK;
 }
 
-static ds_status prepare(head *h)
+/* ---- preparation ----------------------------------------------------------------------------- */
+
+static ds_status read_secret(dsi_head *h)
 {
-    const dsi_launch_options *o = h->options;
+    const char *given = dsi_env_get(&h->env, "DS_JOB_SECRET");
+    if (given == NULL) {
+        return DS_OK;
+    }
+    if (strlen(given) != DSI_SECRET_TEXT - 1 ||
+        given[strspn(given, "0123456789abcdefABCDEF")] != '\0') {
+        return ds_fail(
+            h->ctx, DS_ERR_ARG,
+            "DS_JOB_SECRET in the environment: expected 32 hexadecimal digits, found %zu "
+            "characters; unset it to have one drawn",
+            strlen(given));
+    }
+    (void)strcpy(h->secret, given);
+    h->secret_given = true;
+    return DS_OK;
+}
+
+static ds_status know_place(dsi_head *h)
+{
     if (gethostname(h->host, sizeof h->host - 1) < 0) {
         (void)strcpy(h->host, "localhost");
+    }
+    const ssize_t n = readlink("/proc/self/exe", h->self, sizeof h->self - 1);
+    if (n < 0 || getcwd(h->folder, sizeof h->folder) == NULL) {
+        return ds_fail(h->ctx, DS_ERR_IO, "the working folder or this executable is not known: %s",
+                       strerror(errno));
     }
     const time_t now = time(NULL);
     struct tm parts;
     (void)strftime(h->stamp, sizeof h->stamp, "%Y%m%d%H%M%S", localtime_r(&now, &parts));
+    if (h->options->log_stamp != NULL) {
+        (void)snprintf(h->stamp, sizeof h->stamp, "%s", h->options->log_stamp);
+    }
     dsi_env_inherit(&h->env, environ);
     DS_TRY(dsi_words_check(h->ctx, &h->env));
-    DS_TRY(dsi_head_hosts(h->ctx, o, &h->hosts, &h->local));
+    return read_secret(h);
+}
+
+static ds_status check_no_ssh(dsi_head *h)
+{
+    const dsi_launch_options *o = h->options;
+    const int64_t last = (int64_t)h->hosts.n - 1;
+    if (o->node_rank < 0 || o->node_rank > last) {
+        return ds_fail(h->ctx, DS_ERR_ARG,
+                       "--no_ssh: expected --node_rank from 0 to %" PRId64 ", found %" PRId64, last,
+                       o->node_rank);
+    }
+    if (last > 0 && o->master_addr == NULL) {
+        return ds_fail(h->ctx, DS_ERR_ARG,
+                       "--no_ssh: expected --master_addr, where rank 0 is reached, found none");
+    }
+    if (last > 0 && !h->secret_given) {
+        return ds_fail(h->ctx, DS_ERR_ARG,
+                       "--no_ssh: expected DS_JOB_SECRET in the environment, the same 32 "
+                       "hexadecimal digits on every node, found none; draw one: openssl rand -hex "
+                       "16");
+    }
+    return DS_OK;
+}
+
+static ds_status prepare_here(dsi_head *h)
+{
+    const dsi_launch_options *o = h->options;
+    const char *name = h->hosts.items[0].name;
+    if (o->no_ssh) {
+        DS_TRY(check_no_ssh(h));
+    } else if (!h->local && !dsi_is_this_host(h, name)) {
+        ds_log(h->ctx, DS_LOG_WARN,
+               "%s, the only host of the job, is taken to be this machine (%s); --force_multi goes "
+               "there by %s",
+               name, h->host, o->launcher);
+    }
+    (void)snprintf(h->master_addr, sizeof h->master_addr, "%s",
+                   o->master_addr != NULL ? o->master_addr : "127.0.0.1");
     return dsi_program_find(h->ctx, o->command.items[0], &h->program);
 }
 
-static ds_status run_here(head *h, int *exit_code_out)
+static ds_status prepare(dsi_head *h)
 {
     const dsi_launch_options *o = h->options;
-    dsi_launch launch = {
-        .hosts = &h->hosts,
-        .host = h->host,
-        .master_addr = "127.0.0.1",
-        .master_port = (uint16_t)o->master_port,
-        .secret = h->secret,
-        .command = &o->command,
-        .program = h->program,
-        .env = &h->env,
-        .log_dir = o->log_dir,
-        .log_stamp = h->stamp,
-        .prefix = strcmp(o->prefix, "all") == 0    ? DSI_PREFIX_ALL
-                  : strcmp(o->prefix, "none") == 0 ? DSI_PREFIX_NONE
-                                                   : DSI_PREFIX_AUTO,
-        .rank0_only = strcmp(o->show, "first") == 0,
-        .devices = dsi_devices_here() > 0,
-        .bind_cores = o->bind_cores,
-        .core_list = o->core_list,
-        .grace = o->grace,
-        .control = -1,
-    };
-    dsi_outcome outcome;
-    DS_TRY(dsi_make_secret(h->ctx, h->secret));
-    if (launch.master_port == 0) {
-        DS_TRY(dsi_free_port(h->ctx, &launch.master_port));
+    h->runner = dsi_runner_find(o->launcher);
+    if (h->runner == NULL) {
+        return ds_fail(h->ctx, DS_ERR_ARG,
+                       "--launcher: expected one of pdsh, ssh, openmpi, mpich, impi, slurm and "
+                       "mvapich, found '%s'",
+                       o->launcher);
     }
-    ds_log(h->ctx, DS_LOG_OBJECT, "%" PRIu32 " ranks on this machine meet at %s:%u",
-           dsi_hosts_n_ranks(&h->hosts), launch.master_addr, launch.master_port);
-    DS_TRY(dsi_launch_node(h->ctx, &launch, &outcome));
+    DS_TRY(dsi_head_hosts(h->ctx, o, &h->hosts, &h->local));
+    const bool foreign = o->launcher_given && !h->runner->is_way;
+    h->multi = (o->force_multi || h->hosts.n > 1 || foreign) && !o->no_ssh;
+    h->restart = (uint32_t)o->restart_count;
+    return h->multi ? dsi_head_prepare_nodes(h) : prepare_here(h);
+}
+
+/* ---- attempts -------------------------------------------------------------------------------- */
+
+/* A port for this attempt. One that another machine opens cannot be tried from here. */
+static ds_status choose_port(dsi_head *h)
+{
+    const bool here = h->multi ? dsi_is_this_host(h, h->hosts.items[0].name) : h->hosts.n == 1;
+    if (h->options->master_port > 0) {
+        h->master_port = (uint16_t)h->options->master_port;
+    } else if (here) {
+        DS_TRY(dsi_free_port(h->ctx, &h->master_port));
+    } else {
+        h->master_port = (uint16_t)(DSI_DEFAULT_PORT + h->restart % 1000);
+    }
+    return DS_OK;
+}
+
+static ds_status attempt(dsi_head *h, dsi_outcome *outcome)
+{
+    if (!h->secret_given) {
+        DS_TRY(dsi_make_secret(h->ctx, h->secret));
+    }
+    DS_TRY(choose_port(h));
+    ds_log(h->ctx, DS_LOG_OBJECT, "%" PRIu32 " ranks on %zu host%s meet at %s:%u",
+           dsi_hosts_n_ranks(&h->hosts), h->hosts.n, h->hosts.n == 1 ? "" : "s", h->master_addr,
+           h->master_port);
+    const size_t node = h->options->no_ssh ? (size_t)h->options->node_rank : 0;
+    return h->multi ? dsi_head_run_nodes(h, outcome) : dsi_head_run_node(h, node, outcome);
+}
+
+static ds_status run_attempts(dsi_head *h, int *exit_code_out)
+{
+    const uint32_t first = h->restart;
+    dsi_outcome outcome;
+    for (;;) {
+        DS_TRY(attempt(h, &outcome));
+        const bool again = outcome.exit_code != 0 && !outcome.interrupted &&
+                           h->restart - first < (uint32_t)h->options->restarts;
+        if (!again) {
+            break;
+        }
+        ++h->restart;
+        ds_log(h->ctx, DS_LOG_WARN, "restart %" PRIu32 " of %" PRId64 ": %" PRIu32 " ranks",
+               h->restart - first, h->options->restarts, dsi_hosts_n_ranks(&h->hosts));
+    }
     *exit_code_out = outcome.exit_code;
     return DS_OK;
 }
 
+/* /tmp/PID.deepspeed, DeepSpeed's place and content. */
+static ds_status save_pid(dsi_head *h, char *path, size_t size)
+{
+    (void)snprintf(path, size, "/tmp/%ld.deepspeed", (long)getpid());
+    (void)unlink(path); /* of an older process of this number */
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (fd < 0 || dprintf(fd, "%ld", (long)getpid()) < 0) {
+        const int error = errno;
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+        return ds_fail(h->ctx, DS_ERR_IO, "--save_pid: %s cannot be written: %s", path,
+                       strerror(error));
+    }
+    (void)close(fd);
+    return DS_OK;
+}
+
+static ds_status run_job(dsi_head *h, int *exit_code_out)
+{
+    char path[64] = "";
+    DS_TRY(prepare(h));
+    if (h->options->dry_run) {
+        DS_TRY(choose_port(h));
+        *exit_code_out = 0;
+        return dsi_head_print(h);
+    }
+    if (h->options->save_pid) {
+        DS_TRY(save_pid(h, path, sizeof path));
+    }
+    const ds_status status = run_attempts(h, exit_code_out);
+    if (path[0] != '\0') {
+        (void)unlink(path);
+    }
+    return status;
+}
+
 ds_status dsi_head_run(ds_ctx *ctx, const dsi_launch_options *options, int *exit_code_out)
 {
-    head h = {.ctx = ctx, .options = options};
+    dsi_head h = {.ctx = ctx, .options = options};
     ds_status status = refuse(&h);
     if (status >= 0) {
-        status = prepare(&h);
-    }
-    if (status >= 0 && h.hosts.n > 1) {
-        status = ds_fail(ctx, DS_ERR_UNSUPPORTED, "several hosts are not built yet");
+        status = know_place(&h);
     }
     if (status >= 0) {
-        status = run_here(&h, exit_code_out);
+        status = options->relay != NULL        ? dsi_head_run_relay(&h, exit_code_out)
+                 : options->world_info != NULL ? dsi_head_run_as_node(&h, exit_code_out)
+                                               : run_job(&h, exit_code_out);
     }
     dsi_hosts_free(&h.hosts);
     dsi_words_free(&h.env);
+    dsi_words_free(&h.exports);
+    dsi_words_free(&h.runner_args);
+    dsi_words_free(&h.ssh_args);
     free(h.program);
     return status;
 }

@@ -45,7 +45,8 @@ typedef struct dsi_launch_options {
     /* between the head and its nodes */
     const char *world_info; /* not NULL: this is one node of a job */
     bool control;           /* the first line of standard input brings secret and environment */
-    bool relay;             /* run the command with that line on its standard input */
+    const char *relay;      /* not NULL: run the command with that line on its standard input, for
+                               the node of this name */
     int64_t restart_count;
     const char *log_stamp;
 } dsi_launch_options;

@@ -123,10 +123,14 @@ static void child_stop(const child_ends *ends, int error)
     _exit(n == sizeof error ? 127 : 126);
 }
 
-static void child_signals(void)
+static void child_signals(bool ignores_end)
 {
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
     for (int i = 1; i < NSIG; ++i) {
         (void)signal(i, SIG_DFL);
+    }
+    for (size_t i = 0; ignores_end && i < sizeof ends / sizeof ends[0]; ++i) {
+        (void)signal(ends[i], SIG_IGN);
     }
     sigset_t none;
     (void)sigemptyset(&none);
@@ -152,7 +156,7 @@ static void child_bind(const dsi_command *command, const child_ends *ends)
 static void child_run(const dsi_command *command, const child_ends *ends, pid_t parent)
 {
     (void)setpgid(0, 0);
-    child_signals();
+    child_signals(command->ignores_end);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) {
         _exit(126); /* the launcher is gone already */

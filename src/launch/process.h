@@ -17,6 +17,7 @@ typedef struct dsi_command {
     size_t cpus_bytes;
     int memory_node;    /* NUMA node to which memory is bound; -1: none */
     bool wants_control; /* standard input is a pipe from the launcher; else /dev/null */
+    bool ignores_end;   /* started with the signals that end or tell ignored */
 } dsi_command;
 
 typedef struct dsi_process {

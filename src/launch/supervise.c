@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,7 +21,28 @@
 
 /* ---- ending the job -------------------------------------------------------------------------- */
 
-static void forward(const dsi_running *running, int signal)
+static void tell_relays(const dsi_job *job, int signal)
+{
+    for (size_t i = 0; i < job->n_relays; ++i) {
+        (void)syscall(SYS_pidfd_send_signal, job->relays[i], signal, NULL, 0u);
+    }
+}
+
+/* A process that told its number while it waits: the descriptor keeps naming it alone. */
+static void add_relay(dsi_job *job, pid_t pid)
+{
+    int *relays = realloc(job->relays, (job->n_relays + 1) * sizeof *relays);
+    const int fd = relays != NULL ? (int)syscall(SYS_pidfd_open, pid, 0u) : -1;
+    job->relays = relays != NULL ? relays : job->relays;
+    if (fd >= 0) {
+        job->relays[job->n_relays++] = fd;
+        if (job->stop != DSI_STOP_NONE) { /* it came late */
+            (void)syscall(SYS_pidfd_send_signal, fd, job->killing ? SIGKILL : SIGTERM, NULL, 0u);
+        }
+    }
+}
+
+static void forward(const dsi_job *job, const dsi_running *running, int signal)
 {
     char line[32];
     if (running->process.control >= 0 && signal != SIGKILL) {
@@ -29,15 +51,20 @@ static void forward(const dsi_running *running, int signal)
             return; /* the node's launcher forwards it */
         }
     }
-    dsi_process_signal(&running->process, signal);
+    if (running->task->relays) {
+        tell_relays(job, signal);
+    }
+    if (!running->task->relays || signal == SIGKILL) {
+        dsi_process_signal(&running->process, signal);
+    }
 }
 
 /* Tells it to end. */
-static void tell(dsi_running *running, int signal)
+static void tell(const dsi_job *job, dsi_running *running, int signal)
 {
     running->told = true;
     running->killed = running->killed || signal == SIGKILL;
-    forward(running, signal);
+    forward(job, running, signal);
     dsi_process_signal(&running->process, SIGCONT); /* a stopped process cannot end itself */
 }
 
@@ -45,7 +72,7 @@ static void tell_all(dsi_job *job, int signal)
 {
     for (size_t i = 0; i < job->n; ++i) {
         if (job->tasks[i].alive) {
-            tell(&job->tasks[i], signal);
+            tell(job, &job->tasks[i], signal);
         }
     }
 }
@@ -101,7 +128,9 @@ static void on_end_signal(dsi_job *job, int signal)
 {
     char name[32];
     if (job->stop != DSI_STOP_SIGNAL && job->stop != DSI_STOP_LOST) {
-        ds_log(job->ctx, DS_LOG_WARN, "%s: forwarded; waiting for %zu to end (once more: kill)",
+        const bool is_first = job->params->control < 0 && !job->params->quiet;
+        ds_log(job->ctx, is_first ? DS_LOG_WARN : DS_LOG_OBJECT,
+               "%s: forwarded; waiting for %zu to end (once more: kill)",
                dsi_signal_name(signal, name, sizeof name), job->n_alive);
         if (job->stop == DSI_STOP_NONE) {
             begin_stop(job, DSI_STOP_SIGNAL, signal, -1);
@@ -125,7 +154,7 @@ static void on_signal(dsi_job *job, int signal)
     case SIGUSR2:
         for (size_t i = 0; i < job->n; ++i) {
             if (job->tasks[i].alive) {
-                forward(&job->tasks[i], signal);
+                forward(job, &job->tasks[i], signal);
             }
         }
         break;
@@ -154,11 +183,19 @@ static void on_line(dsi_job *job, const char *line, bool is_notice)
         on_signal(job, number);
         return;
     }
-    const char *code = strrchr(line, ' ');
-    if (is_notice && code != NULL && job->stop == DSI_STOP_NONE) {
-        job->notice_code = atoi(code);
-        ds_log(job->ctx, DS_LOG_ERROR, "node %.*s failed with exit code %d; ending the others",
-               (int)(code - line), line, job->notice_code);
+    char label[256];
+    char what[8];
+    char text[96];
+    if (!is_notice || sscanf(line, "%255s %7s %d", label, what, &number) != 3) {
+        return;
+    }
+    if (strcmp(what, "pid") == 0 && number > 1) {
+        add_relay(job, (pid_t)number);
+    } else if (strcmp(what, "code") == 0 && job->stop == DSI_STOP_NONE) {
+        job->notice_code = number;
+        memcpy(job->notice_label, label, sizeof label);
+        ds_log(job->ctx, DS_LOG_ERROR, "node %s %s%s", label,
+               dsi_way_end(number, text, sizeof text), "; ending the others");
         begin_stop(job, DSI_STOP_FAILED, SIGTERM, job->params->grace);
     }
 }
@@ -324,7 +361,9 @@ static void reap(dsi_job *job)
     if (job->stop == DSI_STOP_NONE) {
         find_first(job);
         if (job->first < job->n) {
-            dsi_report_first(job);
+            if (!job->params->quiet) {
+                dsi_report_first(job);
+            }
             begin_stop(job, DSI_STOP_FAILED, SIGTERM, job->params->grace);
         }
     }
@@ -509,6 +548,10 @@ static void destroy(dsi_job *job)
     }
     dsi_guard_stop(&job->guard);
     dsi_oom_stop(&job->oom);
+    for (size_t i = 0; i < job->n_relays; ++i) {
+        (void)close(job->relays[i]);
+    }
+    free(job->relays);
     dsi_buf_free(&job->lines);
     if (job->signals >= 0) {
         (void)close(job->signals);
@@ -519,6 +562,8 @@ static void destroy(dsi_job *job)
 static void fill_outcome(dsi_job *job, dsi_outcome *outcome)
 {
     *outcome = (dsi_outcome){.first = job->first};
+    (void)snprintf(outcome->label, sizeof outcome->label, "%s",
+                   job->first < job->n ? job->tasks[job->first].task->label : job->notice_label);
     outcome->interrupted = job->stop == DSI_STOP_SIGNAL || job->stop == DSI_STOP_LOST;
     if (job->stop == DSI_STOP_FAILED && job->first < job->n) {
         outcome->exit_code = dsi_running_code(&job->tasks[job->first]);

@@ -16,10 +16,12 @@
 #include "launch/process.h"
 
 typedef struct dsi_task {
-    const char *label;        /* "rank 3": in reports */
-    const char *prefix;       /* before its lines on the terminal; "" for none */
-    bool shown;               /* on the terminal */
-    const char *log_path;     /* NULL: no log file */
+    const char *label;    /* "rank 3": in reports */
+    const char *prefix;   /* before its lines on the terminal; "" for none */
+    bool shown;           /* on the terminal */
+    const char *log_path; /* NULL: no log file */
+    bool relays;          /* it is started with the signals that end ignored; its relays, known by
+                             notices, are told in its place */
     const char *control_line; /* first line of its standard input, which is then held open and
                                  carries "signal N" lines; NULL: its input is /dev/null */
     dsi_command command;
@@ -32,8 +34,9 @@ typedef struct dsi_supervise_params {
     double grace;     /* seconds between SIGTERM and SIGKILL after a failure */
     int control;      /* descriptor whose "signal N" lines are obeyed and whose end ends the job;
                          -1: none */
-    int notice;       /* descriptor on which other processes tell that a node failed, a line
-                         "LABEL CODE\n" each; -1: none */
+    int notice;       /* descriptor on which relays tell "LABEL pid N" when they start and "LABEL
+                         code N" when their node failed, a line each; -1: none */
+    bool quiet;       /* nothing is said of a failure: another launcher does */
     bool ways;        /* the tasks are ways to nodes, which report their ranks themselves: a failure
                          is told in one line, without last lines */
 } dsi_supervise_params;
@@ -42,6 +45,7 @@ typedef struct dsi_outcome {
     int exit_code;    /* 0; the first failed task's code, or 128 + its signal */
     bool interrupted; /* ended by a signal to the launcher, or by the end of `control` */
     size_t first;     /* index of the first task that failed; n_tasks: none */
+    char label[256];  /* its label, or the one of a notice; "" when none failed */
 } dsi_outcome;
 
 /* Errors: ERR_IO when a task cannot be started or the system refuses; tasks that were started have

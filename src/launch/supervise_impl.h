@@ -39,6 +39,9 @@ typedef struct dsi_job {
     int signals; /* signalfd */
     dsi_stop stop;
     int stop_signal;
+    int *relays; /* descriptors of processes that told their number */
+    size_t n_relays;
+    char notice_label[256];
     int notice_code; /* exit code that another process told */
     double deadline; /* when to kill; 0: never */
     bool killing;    /* SIGKILL was sent to all */
@@ -49,6 +52,8 @@ typedef struct dsi_job {
 
 bool dsi_running_failed(const dsi_running *running);
 int dsi_running_code(const dsi_running *running);
+/* "failed with exit code 3", "cannot be reached, …" for what a way to a node ended with. */
+const char *dsi_way_end(int code, char *text, size_t size);
 /* One line at the moment of the first failure. */
 void dsi_report_first(dsi_job *job);
 /* The report at the end of a job that failed. */

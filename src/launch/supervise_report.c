@@ -2,6 +2,7 @@
 #include "launch/supervise_impl.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 
@@ -43,12 +44,30 @@ static void log_lines(ds_ctx *ctx, const char *text)
     }
 }
 
+const char *dsi_way_end(int code, char *text, size_t size)
+{
+    enum { SSH_FAILED = 255 };
+    if (code == SSH_FAILED) {
+        (void)snprintf(text, size,
+                       "was not reached, or the connection broke (ssh's exit code 255)");
+    } else {
+        (void)snprintf(text, size, "failed with exit code %d", code);
+    }
+    return text;
+}
+
 void dsi_report_first(dsi_job *job)
 {
     const dsi_running *running = &job->tasks[job->first];
     dsi_buf buf = dsi_buf_make(4096);
-    dsi_buf_printf(&buf, "%s on %s ", running->task->label, job->params->host);
-    describe_end(running, &buf);
+    char text[96];
+    if (job->params->ways) {
+        dsi_buf_printf(&buf, "%s %s", running->task->label,
+                       dsi_way_end(dsi_running_code(running), text, sizeof text));
+    } else {
+        dsi_buf_printf(&buf, "%s on %s ", running->task->label, job->params->host);
+        describe_end(running, &buf);
+    }
     if (job->n_alive > 0) {
         dsi_buf_printf(&buf, "; ending the other %zu", job->n_alive);
     }

@@ -61,8 +61,8 @@ static ds_status own_flags(int argc, char **argv, dsi_launch_options *o, int *us
     for (; i < argc; ++i) {
         if (strcmp(argv[i], "--control") == 0) {
             o->control = true;
-        } else if (strcmp(argv[i], "--relay") == 0) {
-            o->relay = true;
+        } else if (strncmp(argv[i], "--relay=", 8) == 0) {
+            o->relay = argv[i] + 8;
         } else if (strncmp(argv[i], "--world_info=", 13) == 0) {
             o->world_info = argv[i] + 13;
         } else if (strncmp(argv[i], "--log_stamp=", 12) == 0) {
@@ -126,9 +126,14 @@ ds_status launch_flags_parse(ds_ctx *ctx, int argc, char **argv, dsi_launch_opti
                "Ranks on each host: slots 0 to N-1. Without GPUs and hostfile any number."),
         NUMBER("num_accelerators", o->num_gpus, -1, 1024, "The same as --num_gpus."),
         HEADING("Several nodes:"),
-        CHOICE("launcher", o->launcher, "pdsh|ssh|openmpi|mpich|impi|slurm|mvapich", "pdsh",
-               "What starts the nodes. pdsh and ssh start this launcher on each; the others start "
-               "the ranks themselves."),
+        {.name = "launcher",
+         .type = DSI_ARG_TEXT,
+         .out = &o->launcher,
+         .value = "pdsh|ssh|openmpi|mpich|impi|slurm|mvapich",
+         .def = "pdsh",
+         .given_out = &o->launcher_given,
+         .doc = "What starts the nodes. pdsh and ssh start this launcher on each; the others start "
+                "the ranks themselves."},
         TEXT("launcher_args", o->launcher_args, "ARGS", "",
              "More arguments for it, one text, split into words as a shell does: "
              "--launcher_args='--bind-to core'."),
