@@ -99,6 +99,53 @@ DS_API ds_status ds_checkpoint_writer_commit(ds_checkpoint_writer **writer);
 /* Gives up: removes the temporary folder, frees, nulls. Accepts NULL and *writer == NULL. */
 DS_API void ds_checkpoint_writer_abort(ds_checkpoint_writer **writer);
 
+/* ---- saving behind training ---- */
+
+/* Copies what is saved and writes it on a thread of its own while the caller goes on:
+ *
+ *     ds_checkpoint_saver_begin(saver, &params, &writer);
+ *     ds_checkpoint_writer_add(writer, …); ds_checkpoint_writer_state(writer, …);
+ *     ds_checkpoint_saver_commit(saver, &writer);   // copied: the tensors may change now
+ *     ds_checkpoint_saver_poll(saver);              // later, at any time
+ *
+ * One save at a time: begin waits for the one before. A failure of the writing is returned once, by
+ * the next begin, poll or wait; the checkpoint before it stays whole. Each save logs how long the
+ * caller stood still. Thread rule: one thread for each saver. */
+typedef struct ds_checkpoint_saver ds_checkpoint_saver;
+
+typedef struct ds_checkpoint_saver_info {
+    size_t copy_bytes;    /* host memory that holds the copy */
+    uint64_t n_saves;     /* handed to the thread so far */
+    double stall_seconds; /* of the newest: in begin and commit, waiting and copying */
+    double write_seconds; /* of the newest that ended */
+} ds_checkpoint_saver_info;
+
+/* ctx must outlive the saver. The caller owns *saver_out. Errors: ERR_NOMEM. */
+DS_API ds_status ds_checkpoint_saver_create(ds_ctx *ctx, ds_checkpoint_saver **saver_out);
+/* Waits for the save in progress, logs its failure if nobody asked, frees, nulls. Accepts NULL and
+ * *saver == NULL. */
+DS_API void ds_checkpoint_saver_destroy(ds_checkpoint_saver **saver);
+
+/* Makes room for copies of so many bytes, so that the first save need not. The buffer is kept and
+ * only grows. Errors: ERR_NOMEM. */
+DS_API ds_status ds_checkpoint_saver_reserve(ds_checkpoint_saver *saver, size_t bytes);
+/* Waits for the save before and starts a writer for ds_checkpoint_saver_commit. Errors: those of
+ * the save before, and as ds_checkpoint_writer_create. */
+DS_API ds_status ds_checkpoint_saver_begin(ds_checkpoint_saver *saver,
+                                           const ds_checkpoint_params *params,
+                                           ds_checkpoint_writer **writer_out);
+/* Copies the slices and hands the writer to the thread. *writer is gone whatever the outcome.
+ * Errors: ERR_NOMEM, what fill returns. */
+DS_API ds_status ds_checkpoint_saver_commit(ds_checkpoint_saver *saver,
+                                            ds_checkpoint_writer **writer);
+/* DS_IN_PROGRESS while it writes; else OK or the failure of the newest save, once. */
+DS_API ds_status ds_checkpoint_saver_poll(ds_checkpoint_saver *saver);
+/* Waits for the end of the newest save. */
+DS_API ds_status ds_checkpoint_saver_wait(ds_checkpoint_saver *saver);
+/* Borrowed; changes with the next call. */
+DS_API const ds_checkpoint_saver_info *
+ds_checkpoint_saver_get_info(const ds_checkpoint_saver *saver);
+
 /* ---- loading ---- */
 
 /* One logical tensor of a checkpoint; borrowed from it. */

@@ -29,4 +29,9 @@ ds_status dsi_checkpoint_writer_create_on(ds_ctx *ctx, const ds_checkpoint_param
 ds_status dsi_checkpoint_open_on(ds_ctx *ctx, const char *dir, const char *tag, dsi_comm *comm,
                                  ds_checkpoint **ckpt_out);
 
+/* A saver of all ranks (see ds_checkpoint_saver_create): collective, as are begin and commit of it;
+ * poll, wait and destroy are local. It makes a communicator of its own for its thread. */
+ds_status dsi_checkpoint_saver_create_on(ds_ctx *ctx, dsi_comm *comm,
+                                         ds_checkpoint_saver **saver_out);
+
 #endif

@@ -190,23 +190,36 @@ static ds_status put_in_place(ds_checkpoint_writer *w, bool allow_exchange)
     return DS_OK;
 }
 
-static ds_status commit(ds_checkpoint_writer *w, bool allow_exchange)
+ds_status dsi_ckpt_commit_begin(ds_checkpoint_writer *w)
 {
-    dsi_ckpt_group *g = &w->group;
-    DS_TRY(dsi_ckpt_agree(g, DS_OK)); /* a rank that gave up says so here */
-    DS_TRY(dsi_ckpt_share_out(w));
+    DS_TRY(dsi_ckpt_agree(&w->group, DS_OK)); /* a rank that gave up says so here */
+    return dsi_ckpt_share_out(w);
+}
+
+static ds_status commit_rest(ds_checkpoint_writer *w, bool allow_exchange)
+{
     DS_TRY(dsi_ckpt_table_merge(w));
-    DS_TRY(dsi_ckpt_agree(g, write_shard(w)));
+    DS_TRY(dsi_ckpt_agree(&w->group, write_shard(w)));
     DS_TRY(dsi_ckpt_table_digests(w));
     DS_TRY(write_manifest(w));
     return put_in_place(w, allow_exchange);
 }
 
-ds_status dsi_ckpt_commit(ds_checkpoint_writer **writer, bool allow_exchange)
+ds_status dsi_ckpt_commit_rest(ds_checkpoint_writer **writer, bool allow_exchange)
 {
-    const ds_status status = commit(*writer, allow_exchange);
+    const ds_status status = commit_rest(*writer, allow_exchange);
     dsi_ckpt_writer_free(writer);
     return status;
+}
+
+ds_status dsi_ckpt_commit(ds_checkpoint_writer **writer, bool allow_exchange)
+{
+    const ds_status status = dsi_ckpt_commit_begin(*writer);
+    if (status < 0) {
+        dsi_ckpt_writer_free(writer);
+        return status;
+    }
+    return dsi_ckpt_commit_rest(writer, allow_exchange);
 }
 
 ds_status ds_checkpoint_writer_commit(ds_checkpoint_writer **writer)

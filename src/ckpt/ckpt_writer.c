@@ -43,9 +43,9 @@ void ds_checkpoint_writer_abort(ds_checkpoint_writer **writer)
     if (w->group.comm != NULL) { /* the others learn it in their commit */
         char reason[1024];
         (void)snprintf(reason, sizeof reason, "%s", ds_ctx_error(w->ctx));
-        (void)dsi_ckpt_agree(&w->group,
-                             ds_fail(w->ctx, DS_ERR_INTERRUPTED, "gave up saving checkpoint %s: %s",
-                                     w->m.info.tag, reason));
+        (void)ds_fail(w->group.ctx, DS_ERR_INTERRUPTED, "gave up saving checkpoint %s: %s",
+                      w->m.info.tag, reason);
+        (void)dsi_ckpt_agree(&w->group, DS_ERR_INTERRUPTED);
     }
     dsi_ckpt_writer_free(writer);
 }
@@ -162,8 +162,8 @@ static ds_status prepare(ds_checkpoint_writer *w, const ds_checkpoint_params *pa
     return set_info(w, params);
 }
 
-ds_status dsi_checkpoint_writer_create_on(ds_ctx *ctx, const ds_checkpoint_params *params,
-                                          dsi_comm *comm, ds_checkpoint_writer **writer_out)
+ds_status dsi_ckpt_writer_create(ds_ctx *ctx, const ds_checkpoint_params *params, dsi_comm *comm,
+                                 ds_status before, ds_checkpoint_writer **writer_out)
 {
     ds_checkpoint_writer *w = calloc(1, sizeof *w);
     if (w == NULL) {
@@ -176,7 +176,7 @@ ds_status dsi_checkpoint_writer_create_on(ds_ctx *ctx, const ds_checkpoint_param
     DS_TRY_GOTO(status, dsi_ckpt_group_open(ctx, comm, &w->group), undo);
     (void)snprintf(w->group.what, sizeof w->group.what, "save of step %llu",
                    (unsigned long long)params->step);
-    DS_TRY_GOTO(status, dsi_ckpt_agree(&w->group, prepare(w, params)), undo);
+    DS_TRY_GOTO(status, dsi_ckpt_agree(&w->group, before < 0 ? before : prepare(w, params)), undo);
     DS_TRY_GOTO(status, agree_info(w, params), undo);
     DS_TRY_GOTO(status, dsi_ckpt_places_make(w), undo);
     *writer_out = w;
@@ -187,10 +187,16 @@ undo:
     return status;
 }
 
+ds_status dsi_checkpoint_writer_create_on(ds_ctx *ctx, const ds_checkpoint_params *params,
+                                          dsi_comm *comm, ds_checkpoint_writer **writer_out)
+{
+    return dsi_ckpt_writer_create(ctx, params, comm, DS_OK, writer_out);
+}
+
 ds_status ds_checkpoint_writer_create(ds_ctx *ctx, const ds_checkpoint_params *params,
                                       ds_checkpoint_writer **writer_out)
 {
-    return dsi_checkpoint_writer_create_on(ctx, params, NULL, writer_out);
+    return dsi_ckpt_writer_create(ctx, params, NULL, DS_OK, writer_out);
 }
 
 static ds_status check_slice(const ds_checkpoint_writer *w, const ds_checkpoint_slice *slice,

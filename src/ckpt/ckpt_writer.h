@@ -65,6 +65,16 @@ ds_status dsi_ckpt_table_merge(ds_checkpoint_writer *w);
 /* Brings sizes and checksums of all shards into rank 0's manifest. Collective. */
 ds_status dsi_ckpt_table_digests(ds_checkpoint_writer *w);
 
+/* As dsi_checkpoint_writer_create_on; `before` < 0: this rank has that to report, and creates
+ * nothing; all ranks fail with it. */
+ds_status dsi_ckpt_writer_create(ds_ctx *ctx, const ds_checkpoint_params *params, dsi_comm *comm,
+                                 ds_status before, ds_checkpoint_writer **writer_out);
+
+/* The two halves of a commit: after the first, the pending slices are what this rank will store.
+ * commit_rest frees the writer. Both collective. */
+ds_status dsi_ckpt_commit_begin(ds_checkpoint_writer *writer);
+ds_status dsi_ckpt_commit_rest(ds_checkpoint_writer **writer, bool allow_exchange);
+
 /* Frees the writer and removes its temporary folder. Local. */
 void dsi_ckpt_writer_free(ds_checkpoint_writer **writer);
 
