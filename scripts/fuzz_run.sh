@@ -82,7 +82,7 @@ seeds() {
         done
         ;;
     fuzz_indexed)
-        for file in $golden/data/*.idx; do
+        for file in $golden/data/indexed/*.idx; do
             [ ! -e "$file" ] || parts "$to/$(basename "$file")" "$file" "${file%.idx}.bin"
         done
         {

@@ -213,7 +213,7 @@ int main(int argc, char **argv)
         {.name = "append_eos",
          .type = DSI_ARG_SWITCH,
          .out = &o.append_eos,
-         .doc = "End each document of a .jsonl with the end token."},
+         .doc = "End each document with the end token."},
         {.name = "documents",
          .type = DSI_ARG_INT,
          .out = &o.documents,

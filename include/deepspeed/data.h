@@ -33,19 +33,22 @@ typedef struct ds_dataset_params {
     const ds_chat *chat;           /* borrowed for the call; needed for "messages" */
     int64_t seq_length;            /* T */
     ds_too_long too_long;          /* default TRUNCATE */
-    bool append_eos;               /* default false; true: each "text" document ends with eos */
+    bool append_eos; /* default false; true: each document of plain text ends with eos. A sample
+                        ends with the tokenizer's eos, or its template's, in any case */
 } ds_dataset_params;
 
 typedef struct ds_dataset_info {
     uint64_t n_documents, n_tokens;
-    uint64_t n_truncated, n_dropped; /* over-long samples */
-    bool samples;                    /* SAMPLES; false: STREAM */
-    uint32_t max_id;                 /* largest token id */
+    uint64_t n_truncated, n_dropped; /* over-long samples, cut to a row or left out */
+    uint64_t n_uncounted; /* samples left out as no token of theirs, cut to a row, is a target */
+    bool samples;         /* SAMPLES; false: STREAM */
+    uint32_t max_id;      /* largest token id; 0 for one mapped .bin, whose ids are checked as they
+                             are read */
 } ds_dataset_info;
 
 /* Reads and tokenizes the files on all threads of the context (.bin is mapped, not read). The
  * caller owns *dataset_out. Errors: ERR_NOT_FOUND, ERR_IO, ERR_FORMAT (file and line), ERR_ARG (no
- * data, mixed kinds, tokenizer or chat missing). */
+ * data, mixed kinds, tokenizer, chat or end token missing). */
 DS_API ds_status ds_dataset_open(ds_ctx *ctx, const ds_dataset_params *params,
                                  ds_dataset **dataset_out);
 DS_API void ds_dataset_close(ds_dataset **dataset);
@@ -67,6 +70,7 @@ typedef struct ds_loader_params {
     bool shuffle;     /* false: file order, windows from the start, for evaluation */
     uint32_t rank;    /* default 0 */
     uint32_t n_ranks; /* default 0, which means 1 */
+    int64_t n_vocab;  /* default 0: not known; ids must be below */
 } ds_loader_params;
 
 /* One batch of this rank, all i32 (B,T) owned by the loader until the next call. */
@@ -81,7 +85,8 @@ DS_API ds_status ds_loader_create(ds_ctx *ctx, const ds_dataset *dataset,
                                   const ds_loader_params *params, ds_loader **loader_out);
 DS_API void ds_loader_destroy(ds_loader **loader);
 
-/* Next batch; goes on with the next epoch at the end. No allocation. */
+/* Next batch; goes on with the next epoch at the end. No allocation. Errors: ERR_FORMAT (a number
+ * in indexed data that is no id of the vocabulary: names the document). */
 DS_API ds_status ds_loader_next(ds_loader *loader, ds_loader_batch *batch_out);
 
 /* For evaluation without shuffle: starts anew; ds_loader_next_once gives each row exactly once on
@@ -90,8 +95,7 @@ DS_API ds_status ds_loader_next(ds_loader *loader, ds_loader_batch *batch_out);
 DS_API void ds_loader_rewind(ds_loader *loader);
 DS_API ds_status ds_loader_next_once(ds_loader *loader, ds_loader_batch *batch_out, bool *done_out);
 
-/* Rows of one epoch, of all ranks together (SAMPLES: of the current epoch's packing, an estimate
- * before it was read). */
+/* Rows of the current epoch, of all ranks together. SAMPLES: packs the epoch to count them. */
 DS_API uint64_t ds_loader_epoch_rows(const ds_loader *loader);
 DS_API uint64_t ds_loader_epoch(const ds_loader *loader);
 

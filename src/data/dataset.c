@@ -6,13 +6,13 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* What a source's sink needs. */
 typedef struct taker {
     ds_dataset *dataset;
     const ds_dataset_params *params;
     const char *path;
-    uint64_t n_dropped; /* in this file */
 } taker;
 
 int32_t dsi_tokens_get(const dsi_tokens *tokens, uint64_t at)
@@ -20,9 +20,26 @@ int32_t dsi_tokens_get(const dsi_tokens *tokens, uint64_t at)
     if (tokens->ids != NULL) {
         return tokens->ids[at];
     }
+    const uint32_t bytes = tokens->mapped_bytes;
     uint64_t value = 0;
-    memcpy(&value, tokens->map.data + at * tokens->mapped_bytes, tokens->mapped_bytes);
-    return (int32_t)value;
+    memcpy(&value, tokens->map.data + at * bytes, bytes);
+    const bool negative = tokens->mapped_signed && value >> (8 * bytes - 1) != 0;
+    return negative || value > INT32_MAX ? -1 : (int32_t)value;
+}
+
+uint64_t dsi_dataset_digest(const ds_dataset *dataset)
+{
+    enum { PROBES = 64 };
+    const uint64_t first = dataset->begin[0];
+    const uint64_t n = dataset->begin[dataset->n_docs] - first;
+    uint64_t facts[2 * PROBES + 2] = {dataset->n_docs, n};
+    for (uint64_t i = 0; i < PROBES && n > 0; ++i) {
+        const uint64_t doc = dataset->n_docs / PROBES * i + dataset->n_docs % PROBES * i / PROBES;
+        const uint64_t at = n / PROBES * i + n % PROBES * i / PROBES;
+        facts[2 + 2 * i] = dataset->begin[doc] - first;
+        facts[3 + 2 * i] = (uint64_t)dsi_tokens_get(dataset->tokens, first + at);
+    }
+    return XXH3_64bits(facts, sizeof facts);
 }
 
 uint64_t dsi_dataset_document(const ds_dataset *dataset, uint64_t at)
@@ -138,27 +155,72 @@ ds_status dsi_dataset_append(ds_dataset *dataset, const uint32_t *ids, const uin
     return DS_OK;
 }
 
-/* Takes one document: cuts or drops a sample that is too long. */
+/* All files of a dataset are of one kind, and all lines of a file. */
+static ds_status be_of_kind(ds_dataset *dataset, const char *path, bool samples)
+{
+    if (dataset->has_kind && dataset->info.samples != samples) {
+        return ds_fail(dataset->ctx, DS_ERR_ARG,
+                       "%s: %s cannot be mixed with %s before: give one kind", path,
+                       samples ? "prompts or messages" : "plain text or indexed data",
+                       samples ? "the plain text or indexed data" : "the prompts or messages");
+    }
+    dataset->has_kind = true;
+    dataset->info.samples = samples;
+    return DS_OK;
+}
+
+/* Whether any of the first n tokens is a target that counts. The first token is no target. */
+static bool has_target(const dsi_document *document, uint64_t n)
+{
+    if (document->counted == NULL || n < 2) {
+        return n >= 2;
+    }
+    return memchr(document->counted + 1, 1, n - 1) != NULL;
+}
+
+/* Takes one document: cuts or drops a sample that is too long, drops one that teaches nothing. */
 static ds_status take_document(void *user, const dsi_document *document)
 {
     taker *t = user;
     ds_dataset *dataset = t->dataset;
-    uint64_t n = document->n;
-    if (dataset->n_docs + t->n_dropped > 0 && document->sample != dataset->info.samples) {
-        return ds_fail(dataset->ctx, DS_ERR_ARG,
-                       "%s mixes plain text with prompts or messages: give one kind", t->path);
+    const bool too_long = document->sample && document->n > (uint64_t)t->params->seq_length;
+    const uint64_t n = too_long ? (uint64_t)t->params->seq_length : document->n;
+    DS_TRY(be_of_kind(dataset, t->path, document->sample));
+    if (too_long && t->params->too_long == DS_TOO_LONG_DROP) {
+        dataset->info.n_dropped += 1;
+        return DS_OK;
     }
-    dataset->info.samples = document->sample;
-    if (document->sample && n > (uint64_t)t->params->seq_length) {
-        if (t->params->too_long == DS_TOO_LONG_DROP) {
-            dataset->info.n_dropped += 1;
-            t->n_dropped += 1;
-            return DS_OK;
-        }
-        n = (uint64_t)t->params->seq_length;
-        dataset->info.n_truncated += 1;
+    if (document->sample && !has_target(document, n)) {
+        dataset->info.n_uncounted += 1;
+        return DS_OK;
     }
+    dataset->info.n_truncated += too_long;
     return dsi_dataset_append(dataset, document->ids, document->counted, n);
+}
+
+/* Copies an indexed document behind what is there. */
+static ds_status copy_document(ds_dataset *dataset, const char *path, const dsi_tokens *mapped,
+                               uint64_t begin, uint64_t n)
+{
+    uint32_t *ids = malloc((n + 1) * sizeof *ids);
+    if (ids == NULL) {
+        return no_memory(dataset);
+    }
+    ds_status status = DS_OK;
+    for (uint64_t i = 0; i < n && status >= 0; ++i) {
+        const int32_t id = dsi_tokens_get(mapped, begin + i);
+        if (id < 0) {
+            status = ds_fail(dataset->ctx, DS_ERR_FORMAT,
+                             "%s: token %llu is a number that can be no token id", path,
+                             (unsigned long long)(begin + i));
+        }
+        ids[i] = (uint32_t)id;
+    }
+    if (status >= 0) {
+        status = dsi_dataset_append(dataset, ids, NULL, n);
+    }
+    free(ids);
+    return status;
 }
 
 /* The only file: stays mapped. Of several, each is copied behind the others. */
@@ -167,6 +229,7 @@ static ds_status take_indexed(ds_dataset *dataset, const ds_dataset_params *para
 {
     dsi_indexed x;
     ds_status status = DS_OK;
+    DS_TRY(be_of_kind(dataset, path, false));
     DS_TRY(dsi_indexed_open(dataset->ctx, path, &x));
     const uint64_t n_docs = dsi_indexed_n_documents(&x);
     if (params->n_files == 1) {
@@ -181,20 +244,15 @@ static ds_status take_indexed(ds_dataset *dataset, const ds_dataset_params *para
         dataset->n_docs = n_docs;
         dataset->tokens->n = x.n_tokens;
         dataset->tokens->mapped_bytes = x.width;
+        dataset->tokens->mapped_signed = x.is_signed;
         dataset->tokens->map = x.bin;
         dsi_map_close(&x.idx);
         return DS_OK;
     }
-    const dsi_tokens mapped = {.map = x.bin, .mapped_bytes = x.width};
+    const dsi_tokens mapped = {.map = x.bin, .mapped_bytes = x.width, .mapped_signed = x.is_signed};
     for (uint64_t d = 0; d < n_docs && status >= 0; ++d) {
         const uint64_t begin = dsi_indexed_begin(&x, d);
-        const uint64_t n = dsi_indexed_begin(&x, d + 1) - begin;
-        uint32_t *ids = malloc((n + 1) * sizeof *ids);
-        for (uint64_t i = 0; ids != NULL && i < n; ++i) {
-            ids[i] = (uint32_t)dsi_tokens_get(&mapped, begin + i);
-        }
-        status = ids == NULL ? no_memory(dataset) : dsi_dataset_append(dataset, ids, NULL, n);
-        free(ids);
+        status = copy_document(dataset, path, &mapped, begin, dsi_indexed_begin(&x, d + 1) - begin);
     }
     dsi_indexed_close(&x);
     return status;
@@ -210,26 +268,46 @@ static ds_status read_file(ds_dataset *dataset, const ds_dataset_params *params,
     return dsi_source_read(dataset->ctx, params, path, &sink);
 }
 
+/* x.bin and x.idx are one pair: "x.*" of a shell would read it twice. */
+static ds_status check_pairs(const ds_dataset *dataset, const ds_dataset_params *params)
+{
+    for (uint32_t i = 0; i < params->n_files; ++i) {
+        const char *idx = params->files[i];
+        const size_t n = strlen(idx);
+        for (uint32_t k = 0; k < params->n_files && dsi_path_ends(idx, ".idx"); ++k) {
+            const char *bin = params->files[k];
+            if (dsi_path_ends(bin, ".bin") && strlen(bin) == n && memcmp(bin, idx, n - 4) == 0) {
+                return ds_fail(dataset->ctx, DS_ERR_ARG, "%s and %s are one pair: give one of them",
+                               bin, idx);
+            }
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status check_some(const ds_dataset *dataset, const ds_dataset_params *params)
+{
+    const ds_dataset_info *info = &dataset->info;
+    const char *path = params->n_files > 0 ? params->files[0] : "no file";
+    if (dataset->tokens->n == 0 && info->n_dropped + info->n_uncounted > 0) {
+        return ds_fail(dataset->ctx, DS_ERR_ARG,
+                       "%s: no sample is left: %llu are longer than %lld tokens, %llu have no "
+                       "answer within them",
+                       path, (unsigned long long)info->n_dropped, (long long)params->seq_length,
+                       (unsigned long long)info->n_uncounted);
+    }
+    return dataset->tokens->n > 0 ? DS_OK : ds_fail(dataset->ctx, DS_ERR_ARG, "%s: no data", path);
+}
+
 static ds_status open_files(ds_dataset *dataset, const ds_dataset_params *params)
 {
-    bool samples = false;
+    DS_TRY(check_pairs(dataset, params));
     for (uint32_t i = 0; i < params->n_files; ++i) {
         DS_TRY(read_file(dataset, params, params->files[i]));
-        if (i > 0 && samples != dataset->info.samples) {
-            return ds_fail(dataset->ctx, DS_ERR_ARG,
-                           "%s holds another kind of data than the files before it: plain text and "
-                           "prompts or messages cannot be mixed",
-                           params->files[i]);
-        }
-        samples = dataset->info.samples;
     }
     dataset->info.n_documents = dataset->n_docs;
     dataset->info.n_tokens = dataset->tokens->n;
-    if (dataset->tokens->n == 0) {
-        return ds_fail(dataset->ctx, DS_ERR_ARG, "%s: no data",
-                       params->n_files > 0 ? params->files[0] : "no file");
-    }
-    return DS_OK;
+    return check_some(dataset, params);
 }
 
 ds_status ds_dataset_open(ds_ctx *ctx, const ds_dataset_params *params, ds_dataset **dataset_out)

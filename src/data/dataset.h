@@ -18,6 +18,7 @@ typedef struct dsi_tokens {
     uint8_t *counted;      /* per token: counts in the loss; NULL: all do */
     dsi_map map;           /* .bin: the mapped file */
     uint32_t mapped_bytes; /* 1, 2, 4 or 8: width of an id there */
+    bool mapped_signed;
 } dsi_tokens;
 
 struct ds_dataset {
@@ -25,14 +26,19 @@ struct ds_dataset {
     dsi_tokens *tokens;
     uint64_t *begin; /* n_docs + 1 */
     uint64_t n_docs;
+    bool has_kind; /* info.samples is known: some file was read */
     ds_dataset_info info;
 };
 
-/* Token `at` of the storage. */
+/* Token `at` of the storage; -1 for a number of a mapped file that can be no id: negative, or above
+ * INT32_MAX. */
 int32_t dsi_tokens_get(const dsi_tokens *tokens, uint64_t at);
 
 /* The document that token `at` is in; begin[0] <= at < begin[n_docs]. */
 uint64_t dsi_dataset_document(const ds_dataset *dataset, uint64_t at);
+
+/* A hash of documents and tokens, of some of them in large data: tells other data apart. */
+uint64_t dsi_dataset_digest(const ds_dataset *dataset);
 
 /* Appends to a dataset under construction. counted NULL: all count. */
 ds_status dsi_dataset_append(ds_dataset *dataset, const uint32_t *ids, const uint8_t *counted,

@@ -3,7 +3,8 @@
  * The MMIDIDX layout, little endian: magic "MMIDIDX\0\0", u64 version 1, u8 dtype, u64 items N, u64
  * document boundaries D, i32 sizes[N] (tokens), i64 pointers[N] (bytes), i64 documents[D] (items,
  * from 0). Type codes are DeepSpeed's: 1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 6 u16, 7 u32, 8 u64;
- * Megatron's 8 is u16, told by the size of the .bin.
+ * Megatron's 8 is u16, told by the pointers, or by the size of the .bin when only one item has
+ * tokens. Without document boundaries (a builder that never ended one) each item is a document.
  */
 #ifndef DSI_DATA_INDEXED_H
 #define DSI_DATA_INDEXED_H
@@ -14,11 +15,13 @@
 typedef struct dsi_indexed {
     dsi_map bin, idx;
     uint32_t width; /* bytes of a token: 1, 2, 4, 8 */
+    bool is_signed;
     uint64_t n_items, n_boundaries, n_tokens;
     const unsigned char *sizes, *pointers, *boundaries; /* in idx, unaligned */
 } dsi_indexed;
 
-/* path: either file, or their common part. Checks every size and offset. Errors: ERR_NOT_FOUND,
+/* path: either file, or their common part. Checks every size and offset; bytes of the .bin behind
+ * the last item are left alone, with a warning. Errors: ERR_NOT_FOUND,
  * ERR_FORMAT (what is wrong), ERR_UNSUPPORTED (items that are not back to back, a type). */
 ds_status dsi_indexed_open(ds_ctx *ctx, const char *path, dsi_indexed *indexed_out);
 void dsi_indexed_close(dsi_indexed *indexed);
@@ -26,7 +29,9 @@ void dsi_indexed_close(dsi_indexed *indexed);
 uint64_t dsi_indexed_begin(const dsi_indexed *indexed, uint64_t d);
 uint64_t dsi_indexed_n_documents(const dsi_indexed *indexed);
 
-/* Writing: documents one by one; both files appear at commit. */
+/* Writing: documents one by one. At commit an old .idx goes first and the new one comes last: a
+ * writer that is killed leaves the old pair, the new one, or a .bin without .idx, which nobody
+ * reads; never two files that do not belong together. */
 typedef struct dsi_indexed_writer dsi_indexed_writer;
 /* prefix: without ending. n_vocab below 65500 stores u16, more i32, as DeepSpeed does. */
 ds_status dsi_indexed_create(ds_ctx *ctx, const char *prefix, uint32_t n_vocab,

@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 
+#include <deepspeed/context.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,19 @@ static uint32_t width_of(uint64_t code)
     return code < 9 ? widths[code] : 0;
 }
 
+/* Code 8 is DeepSpeed's u64 and Megatron's u16. */
+static uint32_t width_of_code_8(const dsi_indexed *x)
+{
+    uint64_t tokens = 0;
+    for (uint64_t i = 0; i < x->n_items; ++i) {
+        if (tokens > 0) {
+            return get(x->pointers + 8 * i, 8) == tokens * 2 ? 2 : 8;
+        }
+        tokens = get(x->sizes + 4 * i, 4);
+    }
+    return tokens * 2 == x->bin.size || tokens > x->bin.size / 8 ? 2 : 8;
+}
+
 /* Sizes add up and lie back to back. */
 static ds_status check_items(ds_ctx *ctx, const char *path, dsi_indexed *x)
 {
@@ -45,12 +59,20 @@ static ds_status check_items(ds_ctx *ctx, const char *path, dsi_indexed *x)
     if (tokens > x->bin.size / x->width) {
         return malformed(ctx, path, "it names more tokens than the .bin holds");
     }
+    if (tokens * x->width < x->bin.size) {
+        ds_log(ctx, DS_LOG_WARN,
+               "%s: the .bin has %llu bytes behind its last token; they are not read", path,
+               (unsigned long long)(x->bin.size - tokens * x->width));
+    }
     return DS_OK;
 }
 
-static ds_status check_boundaries(ds_ctx *ctx, const char *path, const dsi_indexed *x)
+static ds_status check_boundaries(ds_ctx *ctx, const char *path, dsi_indexed *x)
 {
     uint64_t before = 0;
+    if (x->n_boundaries == 1 && get(x->boundaries, 8) == 0) {
+        x->n_boundaries = 0; /* no document was ended: each item is one */
+    }
     for (uint64_t i = 0; i < x->n_boundaries; ++i) {
         const uint64_t item = get(x->boundaries + 8 * i, 8);
         if (item > x->n_items || item < before || (i == 0 && item != 0)) {
@@ -92,12 +114,9 @@ static ds_status parse(ds_ctx *ctx, const char *path, dsi_indexed *x)
     x->sizes = idx + HEADER_BYTES;
     x->pointers = x->sizes + 4 * x->n_items;
     x->boundaries = x->pointers + 8 * x->n_items;
-    if (code == 8 && x->n_items > 0) { /* Megatron's u16, or DeepSpeed's u64? */
-        uint64_t tokens = 0;
-        for (uint64_t i = 0; i < x->n_items; ++i) {
-            tokens += get(x->sizes + 4 * i, 4);
-        }
-        x->width = tokens * 2 == x->bin.size ? 2 : 8;
+    x->is_signed = code >= 2 && code <= 5;
+    if (code == 8) {
+        x->width = width_of_code_8(x);
     }
     DS_TRY(check_items(ctx, path, x));
     return check_boundaries(ctx, path, x);

@@ -1,30 +1,36 @@
 /* Writes indexed data, one item a document. */
 #include "data/indexed.h"
 
-#include <stdio.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { CHUNK = 4096 };
 
 struct dsi_indexed_writer {
     ds_ctx *ctx;
     dsi_file_out *bin, *idx;
+    char *idx_path;
     uint32_t width;
     int32_t *sizes;
     uint64_t n, room;
+    unsigned char buffer[CHUNK]; /* of the index */
+    size_t n_buffer;
 };
 
-static ds_status stage(ds_ctx *ctx, const char *prefix, const char *end, dsi_file_out **out)
+static ds_status stage(dsi_indexed_writer *w, const char *prefix)
 {
-    char *path = malloc(strlen(prefix) + 5);
-    if (path == NULL) {
-        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to write %s", prefix);
+    const size_t n = strlen(prefix);
+    w->idx_path = malloc(n + 5);
+    if (w->idx_path == NULL) {
+        return ds_fail(w->ctx, DS_ERR_NOMEM, "no memory to write %s", prefix);
     }
-    (void)sprintf(path, "%s%s", prefix, end);
-    const ds_status status = dsi_file_stage(ctx, path, out);
-    free(path);
-    return status;
+    memcpy(w->idx_path, prefix, n);
+    memcpy(w->idx_path + n, ".bin", 5);
+    DS_TRY(dsi_file_stage(w->ctx, w->idx_path, &w->bin));
+    memcpy(w->idx_path + n, ".idx", 5);
+    return dsi_file_stage(w->ctx, w->idx_path, &w->idx);
 }
 
 ds_status dsi_indexed_create(ds_ctx *ctx, const char *prefix, uint32_t n_vocab,
@@ -36,10 +42,7 @@ ds_status dsi_indexed_create(ds_ctx *ctx, const char *prefix, uint32_t n_vocab,
     }
     w->ctx = ctx;
     w->width = n_vocab < 65500 ? 2 : 4;
-    ds_status status = stage(ctx, prefix, ".bin", &w->bin);
-    if (status >= 0) {
-        status = stage(ctx, prefix, ".idx", &w->idx);
-    }
+    const ds_status status = stage(w, prefix);
     if (status < 0) {
         dsi_indexed_abort(&w);
         return status;
@@ -88,32 +91,67 @@ ds_status dsi_indexed_add(dsi_indexed_writer *w, const uint32_t *ids, uint64_t n
     return write_ids(w, ids, n);
 }
 
+static ds_status flush(dsi_indexed_writer *w)
+{
+    const size_t n = w->n_buffer;
+    w->n_buffer = 0;
+    return dsi_file_write(w->idx, w->buffer, n);
+}
+
+/* Adds a few bytes to the index; a system call for each would take most of the time. */
+static ds_status put(dsi_indexed_writer *w, const void *data, size_t n)
+{
+    if (w->n_buffer + n > sizeof w->buffer) {
+        DS_TRY(flush(w));
+    }
+    memcpy(w->buffer + w->n_buffer, data, n);
+    w->n_buffer += n;
+    return DS_OK;
+}
+
 static ds_status write_index(dsi_indexed_writer *w)
 {
     const uint64_t version = 1;
     const uint8_t code = w->width == 2 ? 6 : 4;
     const uint64_t boundaries = w->n + 1;
     int64_t pointer = 0;
-    DS_TRY(dsi_file_write(w->idx, "MMIDIDX\0\0", 9));
-    DS_TRY(dsi_file_write(w->idx, &version, sizeof version));
-    DS_TRY(dsi_file_write(w->idx, &code, sizeof code));
-    DS_TRY(dsi_file_write(w->idx, &w->n, sizeof w->n));
-    DS_TRY(dsi_file_write(w->idx, &boundaries, sizeof boundaries));
+    DS_TRY(put(w, "MMIDIDX\0\0", 9));
+    DS_TRY(put(w, &version, sizeof version));
+    DS_TRY(put(w, &code, sizeof code));
+    DS_TRY(put(w, &w->n, sizeof w->n));
+    DS_TRY(put(w, &boundaries, sizeof boundaries));
+    DS_TRY(flush(w));
     DS_TRY(dsi_file_write(w->idx, w->sizes, w->n * sizeof *w->sizes));
     for (uint64_t i = 0; i < w->n; ++i) {
-        DS_TRY(dsi_file_write(w->idx, &pointer, sizeof pointer));
+        DS_TRY(put(w, &pointer, sizeof pointer));
         pointer += (int64_t)w->sizes[i] * w->width;
     }
     for (uint64_t i = 0; i < boundaries; ++i) {
-        DS_TRY(dsi_file_write(w->idx, &i, sizeof i));
+        DS_TRY(put(w, &i, sizeof i));
     }
-    return DS_OK;
+    return flush(w);
+}
+
+static ds_status remove_old_index(const dsi_indexed_writer *w)
+{
+    if (unlink(w->idx_path) != 0) {
+        return errno == ENOENT ? DS_OK : dsi_io_fail(w->ctx, "remove", w->idx_path, errno);
+    }
+    char *folder = dsi_path_folder(w->idx_path);
+    const ds_status status = folder != NULL
+                                 ? dsi_folder_sync(w->ctx, folder)
+                                 : ds_fail(w->ctx, DS_ERR_NOMEM, "no memory to write the index");
+    free(folder);
+    return status;
 }
 
 ds_status dsi_indexed_commit(dsi_indexed_writer **writer)
 {
     dsi_indexed_writer *w = *writer;
     ds_status status = write_index(w);
+    if (status >= 0) {
+        status = remove_old_index(w);
+    }
     if (status >= 0) {
         status = dsi_file_commit(&w->bin);
     }
@@ -129,6 +167,7 @@ void dsi_indexed_abort(dsi_indexed_writer **writer)
     if (writer != NULL && *writer != NULL) {
         dsi_file_abort(&(*writer)->bin);
         dsi_file_abort(&(*writer)->idx);
+        free((*writer)->idx_path);
         free((*writer)->sizes);
         free(*writer);
         *writer = NULL;

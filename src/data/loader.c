@@ -4,6 +4,7 @@
 #include "base/arena.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,6 +38,7 @@ ds_status ds_loader_create(ds_ctx *ctx, const ds_dataset *dataset, const ds_load
     }
     *loader = (ds_loader){.ctx = ctx, .dataset = dataset, .params = *params};
     loader->params.n_ranks = params->n_ranks == 0 ? 1 : params->n_ranks;
+    loader->params.n_vocab = params->n_vocab == 0 ? (int64_t)INT32_MAX + 1 : params->n_vocab;
     loader->data = malloc(bytes);
     if (loader->data == NULL) {
         ds_loader_destroy(&loader);
@@ -60,6 +62,15 @@ void ds_loader_destroy(ds_loader **loader)
         free(*loader);
         *loader = NULL;
     }
+}
+
+int32_t dsi_loader_id(ds_loader *loader, uint64_t at)
+{
+    const int32_t id = dsi_tokens_get(loader->dataset->tokens, at);
+    if (id < 0 || id >= loader->params.n_vocab) {
+        loader->bad = at;
+    }
+    return id;
 }
 
 /* A row without content: padding that neither counts nor is seen. */
@@ -94,6 +105,7 @@ static bool fill_batch(ds_loader *loader, bool once)
     const ds_loader_params *p = &loader->params;
     bool any = false;
     loader->batch_tokens = 0;
+    loader->bad = DSI_NO_TOKEN;
     for (uint32_t rank = 0; rank < p->n_ranks; ++rank) {
         for (int64_t i = 0; i < p->batch; ++i) {
             const dsi_row row = row_at(loader, i);
@@ -120,9 +132,31 @@ static ds_loader_batch view(ds_loader *loader)
                              .n_tokens = loader->batch_tokens};
 }
 
+static ds_status check_ids(const ds_loader *loader)
+{
+    const ds_dataset *dataset = loader->dataset;
+    if (loader->bad == DSI_NO_TOKEN) {
+        return DS_OK;
+    }
+    const uint64_t d = dsi_dataset_document(dataset, loader->bad);
+    const int32_t id = dsi_tokens_get(dataset->tokens, loader->bad);
+    if (id < 0) {
+        return ds_fail(
+            loader->ctx, DS_ERR_FORMAT,
+            "token %llu of document %llu of the data is a number that can be no token id",
+            (unsigned long long)(loader->bad - dataset->begin[d]), (unsigned long long)d);
+    }
+    return ds_fail(loader->ctx, DS_ERR_FORMAT,
+                   "token %llu of document %llu of the data is %d, outside of the vocabulary of "
+                   "%lld: the data was made with another tokenizer",
+                   (unsigned long long)(loader->bad - dataset->begin[d]), (unsigned long long)d, id,
+                   (long long)loader->params.n_vocab);
+}
+
 ds_status ds_loader_next(ds_loader *loader, ds_loader_batch *batch_out)
 {
     (void)fill_batch(loader, false);
+    DS_TRY(check_ids(loader));
     *batch_out = view(loader);
     return DS_OK;
 }
@@ -135,18 +169,17 @@ void ds_loader_rewind(ds_loader *loader)
 
 ds_status ds_loader_next_once(ds_loader *loader, ds_loader_batch *batch_out, bool *done_out)
 {
-    *done_out = !fill_batch(loader, true);
+    const bool any = fill_batch(loader, true);
+    DS_TRY(check_ids(loader));
+    *done_out = !any;
     *batch_out = view(loader);
     return DS_OK;
 }
 
 uint64_t ds_loader_epoch_rows(const ds_loader *loader)
 {
-    const uint64_t length = (uint64_t)loader->params.seq_length;
-    if (!loader->dataset->info.samples) {
-        return dsi_loader_stream_rows(loader, 0);
-    }
-    return (loader->dataset->info.n_tokens + length - 1) / length;
+    return loader->dataset->info.samples ? dsi_loader_samples_rows(loader, loader->epoch)
+                                         : dsi_loader_stream_rows(loader, loader->epoch);
 }
 
 uint64_t ds_loader_epoch(const ds_loader *loader)
@@ -154,14 +187,26 @@ uint64_t ds_loader_epoch(const ds_loader *loader)
     return loader->epoch;
 }
 
+/* What a cursor belongs to. */
+enum { DIGEST_TEXT = 17 };
+
+static void digest_text(const ds_loader *loader, char text[DIGEST_TEXT])
+{
+    (void)snprintf(text, DIGEST_TEXT, "%016llx",
+                   (unsigned long long)dsi_dataset_digest(loader->dataset));
+}
+
 ds_status ds_loader_save(const ds_loader *loader, char **json_out)
 {
+    char digest[DIGEST_TEXT];
+    digest_text(loader, digest);
     json_t *json =
-        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "epoch", (json_int_t)loader->epoch, "next",
-                  (json_int_t)loader->next, "seed", (json_int_t)loader->params.seed, "seq_length",
-                  (json_int_t)loader->params.seq_length, "n_tokens",
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s}", "epoch", (json_int_t)loader->epoch,
+                  "next", (json_int_t)loader->next, "seed", (json_int_t)loader->params.seed,
+                  "seq_length", (json_int_t)loader->params.seq_length, "n_tokens",
                   (json_int_t)loader->dataset->info.n_tokens, "n_documents",
-                  (json_int_t)loader->dataset->n_docs, "shuffle", (int)loader->params.shuffle);
+                  (json_int_t)loader->dataset->n_docs, "shuffle", (int)loader->params.shuffle,
+                  "digest", digest);
     char *text = json == NULL ? NULL : json_dumps(json, JSON_COMPACT);
     json_decref(json);
     if (text == NULL) {
@@ -174,7 +219,11 @@ ds_status ds_loader_save(const ds_loader *loader, char **json_out)
 static ds_status same(const ds_loader *loader, const json_t *json, const char *key, uint64_t own)
 {
     const json_t *value = json_object_get(json, key);
-    if (!json_is_integer(value) || (uint64_t)json_integer_value(value) != own) {
+    if (!json_is_integer(value)) {
+        return ds_fail(loader->ctx, DS_ERR_FORMAT, "the saved data cursor lacks the number \"%s\"",
+                       key);
+    }
+    if ((uint64_t)json_integer_value(value) != own) {
         return ds_fail(loader->ctx, DS_ERR_ARG,
                        "the saved data cursor is of other data or settings: %s was %lld, now it is "
                        "%llu",
@@ -183,20 +232,53 @@ static ds_status same(const ds_loader *loader, const json_t *json, const char *k
     return DS_OK;
 }
 
+static ds_status same_content(const ds_loader *loader, const json_t *json)
+{
+    char own[DIGEST_TEXT];
+    const char *saved = json_string_value(json_object_get(json, "digest"));
+    const json_t *shuffle = json_object_get(json, "shuffle");
+    digest_text(loader, own);
+    if (saved == NULL || !json_is_boolean(shuffle)) {
+        return ds_fail(loader->ctx, DS_ERR_FORMAT,
+                       "the saved data cursor lacks its \"digest\" or \"shuffle\"");
+    }
+    if (json_is_true(shuffle) != loader->params.shuffle || strcmp(saved, own) != 0) {
+        return ds_fail(loader->ctx, DS_ERR_ARG,
+                       "the saved data cursor is of other data or settings: %s",
+                       strcmp(saved, own) != 0 ? "as many tokens and documents, but others"
+                                               : "shuffle differs");
+    }
+    return DS_OK;
+}
+
+/* A number from 0 to limit. */
+static ds_status position(const ds_loader *loader, const json_t *json, const char *key,
+                          json_int_t limit, uint64_t *value_out)
+{
+    const json_t *value = json_object_get(json, key);
+    if (!json_is_integer(value) || json_integer_value(value) < 0 ||
+        json_integer_value(value) > limit) {
+        return ds_fail(loader->ctx, DS_ERR_FORMAT,
+                       "the saved data cursor lacks its position, a number \"%s\" from 0 to %lld",
+                       key, (long long)limit);
+    }
+    *value_out = (uint64_t)json_integer_value(value);
+    return DS_OK;
+}
+
 static ds_status restore(ds_loader *loader, const json_t *json)
 {
-    const json_t *epoch = json_object_get(json, "epoch");
-    const json_t *next = json_object_get(json, "next");
+    uint64_t epoch = 0;
+    uint64_t next = 0;
     DS_TRY(same(loader, json, "seed", loader->params.seed));
     DS_TRY(same(loader, json, "seq_length", (uint64_t)loader->params.seq_length));
     DS_TRY(same(loader, json, "n_tokens", loader->dataset->info.n_tokens));
     DS_TRY(same(loader, json, "n_documents", loader->dataset->n_docs));
-    if (!json_is_integer(epoch) || !json_is_integer(next) || json_integer_value(epoch) < 0 ||
-        json_integer_value(next) < 0) {
-        return ds_fail(loader->ctx, DS_ERR_FORMAT, "the saved data cursor lacks its position");
-    }
-    loader->epoch = (uint64_t)json_integer_value(epoch);
-    loader->next = (uint64_t)json_integer_value(next);
+    DS_TRY(same_content(loader, json));
+    DS_TRY(position(loader, json, "epoch", UINT32_MAX, &epoch)); /* the order knows 32 bits of it */
+    DS_TRY(position(loader, json, "next", INT64_MAX, &next));
+    loader->epoch = epoch;
+    loader->next = next;
     return DS_OK;
 }
 

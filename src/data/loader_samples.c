@@ -17,10 +17,10 @@ ds_status dsi_loader_check_samples(ds_loader *loader)
     return DS_OK;
 }
 
-static uint64_t sample_at(const ds_loader *loader, uint64_t index)
+static uint64_t sample_at(const ds_loader *loader, uint64_t epoch, uint64_t index)
 {
     return loader->params.shuffle
-               ? dsi_permute(index, loader->dataset->n_docs, loader->params.seed, loader->epoch)
+               ? dsi_permute(index, loader->dataset->n_docs, loader->params.seed, epoch)
                : index;
 }
 
@@ -30,7 +30,7 @@ static int64_t length_of(const ds_dataset *dataset, uint64_t d)
 }
 
 /* Copies sample d to row position `origin`. */
-static void place(const ds_loader *loader, dsi_row row, uint64_t d, int64_t origin)
+static void place(ds_loader *loader, dsi_row row, uint64_t d, int64_t origin)
 {
     const dsi_tokens *tokens = loader->dataset->tokens;
     const uint64_t begin = loader->dataset->begin[d];
@@ -38,11 +38,24 @@ static void place(const ds_loader *loader, dsi_row row, uint64_t d, int64_t orig
     for (int64_t i = 0; i < n; ++i) {
         const uint64_t next = begin + (uint64_t)i + 1;
         const bool counts = i + 1 < n && (tokens->counted == NULL || tokens->counted[next] != 0);
-        row.input_ids[origin + i] = dsi_tokens_get(tokens, begin + (uint64_t)i);
-        row.targets[origin + i] = counts ? dsi_tokens_get(tokens, next) : -100;
+        row.input_ids[origin + i] = dsi_loader_id(loader, begin + (uint64_t)i);
+        row.targets[origin + i] = counts ? dsi_loader_id(loader, next) : -100;
         row.positions[origin + i] = (int32_t)i;
         row.first[origin + i] = (int32_t)origin;
     }
+}
+
+uint64_t dsi_loader_samples_rows(const ds_loader *loader, uint64_t epoch)
+{
+    const int64_t length = loader->params.seq_length;
+    uint64_t rows = 0;
+    int64_t used = length; /* no row is begun */
+    for (uint64_t i = 0; i < loader->dataset->n_docs; ++i) {
+        const int64_t n = length_of(loader->dataset, sample_at(loader, epoch, i));
+        rows += n > length - used;
+        used = n > length - used ? n : used + n;
+    }
+    return rows;
 }
 
 bool dsi_loader_row_samples(ds_loader *loader, const dsi_row *row, bool once)
@@ -58,7 +71,7 @@ bool dsi_loader_row_samples(ds_loader *loader, const dsi_row *row, bool once)
         loader->next = 0;
     }
     while (loader->next < dataset->n_docs) {
-        const uint64_t d = sample_at(loader, loader->next);
+        const uint64_t d = sample_at(loader, loader->epoch, loader->next);
         const int64_t n = length_of(dataset, d);
         if (n > length - used) {
             break;

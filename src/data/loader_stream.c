@@ -46,15 +46,15 @@ static void fill(ds_loader *loader, dsi_row row, uint64_t start)
     int64_t i = 0;
     for (; i < length && start + (uint64_t)i < end; ++i) {
         const uint64_t at = start + (uint64_t)i;
-        if (at == dataset->begin[d + 1]) {
+        while (at == dataset->begin[d + 1]) { /* more than once: empty documents */
             ++d;
             origin = i;
         }
         const uint64_t next = at + 1;
         const bool counts =
             next < dataset->begin[d + 1] && (tokens->counted == NULL || tokens->counted[next] != 0);
-        row.input_ids[i] = dsi_tokens_get(tokens, at);
-        row.targets[i] = counts ? dsi_tokens_get(tokens, next) : -100;
+        row.input_ids[i] = dsi_loader_id(loader, at);
+        row.targets[i] = counts ? dsi_loader_id(loader, next) : -100;
         row.positions[i] = (int32_t)(i - origin);
         row.first[i] = (int32_t)origin;
     }

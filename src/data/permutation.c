@@ -25,6 +25,9 @@ static uint64_t feistel(uint64_t x, uint32_t half, uint64_t seed, uint64_t epoch
 uint64_t dsi_permute(uint64_t i, uint64_t n, uint64_t seed, uint64_t epoch)
 {
     uint32_t half = 1;
+    if (n < 2) {
+        return 0; /* nothing to permute: the walk below would not end for n = 0 */
+    }
     while (half < 32 && ((uint64_t)1 << (2 * half)) < n) {
         ++half;
     }

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* Image of i < n under the permutation of (seed, epoch). */
+/* Image of i < n (0 for n = 0) under the permutation of (seed, epoch). */
 uint64_t dsi_permute(uint64_t i, uint64_t n, uint64_t seed, uint64_t epoch);
 
 #endif

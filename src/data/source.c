@@ -19,21 +19,48 @@ bool dsi_path_ends(const char *path, const char *end)
 
 /* ---- .txt ---- */
 
-static ds_status read_text(ds_ctx *ctx, const ds_dataset_params *params, const dsi_map *map,
+/* The tokens and an end token, if that is asked for. */
+static ds_status give_text(ds_ctx *ctx, const ds_dataset_params *params, const ds_tokens *tokens,
                            const dsi_source_sink *sink)
+{
+    if (!params->append_eos) {
+        const dsi_document document = {.ids = tokens->ids, .n = tokens->n};
+        return tokens->n > 0 ? sink->document(sink->user, &document) : DS_OK;
+    }
+    uint32_t *ids = malloc((tokens->n + 1) * sizeof *ids);
+    if (ids == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for %zu tokens", tokens->n);
+    }
+    if (tokens->n > 0) {
+        memcpy(ids, tokens->ids, tokens->n * sizeof *ids);
+    }
+    ids[tokens->n] = (uint32_t)ds_tokenizer_eos_id(params->tokenizer);
+    const dsi_document document = {.ids = ids, .n = tokens->n + 1};
+    const ds_status status = sink->document(sink->user, &document);
+    free(ids);
+    return status;
+}
+
+static ds_status read_text(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
+                           const dsi_map *map, const dsi_source_sink *sink)
 {
     ds_tokenizer_scratch *scratch = NULL;
     ds_tokens tokens;
+    if (map->size > INT32_MAX) {
+        return ds_fail(
+            ctx, DS_ERR_LIMIT,
+            "%s has %zu bytes; a text file may have 2 GiB: split it, or make it a .jsonl "
+            "of documents",
+            path, map->size);
+    }
     DS_TRY(ds_tokenizer_scratch_create(params->tokenizer, 0, &scratch));
     ds_status status =
         ds_tokenizer_encode(params->tokenizer, scratch, (const char *)map->data, map->size,
                             DS_ENCODE_ADD_SPECIAL | DS_ENCODE_NO_SPECIAL_PARSE, &tokens);
-    if (status >= 0 && tokens.n > 0) {
-        const dsi_document document = {.ids = tokens.ids, .n = tokens.n};
-        status = sink->document(sink->user, &document);
+    if (status >= 0) {
+        status = give_text(ctx, params, &tokens, sink);
     }
     ds_tokenizer_scratch_destroy(&scratch);
-    (void)ctx;
     return status;
 }
 
@@ -90,8 +117,10 @@ static ds_status deliver(ds_ctx *ctx, const char *path, uint64_t first_line, con
 static ds_status read_lines(ds_ctx *ctx, batch *b, const char *path, const dsi_map *map,
                             const dsi_source_sink *sink)
 {
+    static const char mark[] = "\xEF\xBB\xBF"; /* some editors begin a file with it */
+    const bool marked = map->size >= 3 && memcmp(map->data, mark, 3) == 0;
     uint64_t line = 1;
-    for (size_t at = 0; at < map->size;) {
+    for (size_t at = marked ? 3 : 0; at < map->size;) {
         at = cut_lines(b, map, at);
         ds_parallel(ctx, tokenize_task, b, b->n);
         const ds_status status = deliver(ctx, path, line, b, sink);
@@ -148,9 +177,13 @@ ds_status dsi_source_read(ds_ctx *ctx, const ds_dataset_params *params, const ch
     if (params->tokenizer == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "%s: a tokenizer is needed for text", path);
     }
+    if (params->append_eos && ds_tokenizer_eos_id(params->tokenizer) < 0) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "%s: an end token is to be appended, and the tokenizer names none", path);
+    }
     DS_TRY(dsi_map_open(ctx, path, 0, &map));
-    const ds_status status =
-        jsonl ? read_jsonl(ctx, params, path, &map, sink) : read_text(ctx, params, &map, sink);
+    const ds_status status = jsonl ? read_jsonl(ctx, params, path, &map, sink)
+                                   : read_text(ctx, params, path, &map, sink);
     if (!jsonl && status >= 0 && sink->progress != NULL) {
         sink->progress(sink->user, map.size, map.size);
     }

@@ -130,7 +130,7 @@ static void samples(void **state)
     ds_loader_batch batch;
     write_file(w, "c.jsonl",
                "{\"prompt\":\"ab\",\"completion\":\"cde\"}\n"
-               "{\"prompt\":\"0123456789\",\"completion\":\"x\"}\n");
+               "{\"prompt\":\"0123\",\"completion\":\"456789\"}\n");
     CHECK_OK(w->ctx, open_data(w, 8, DS_TOO_LONG_DROP, &data));
     assert_int_equal(ds_dataset_get_info(data).n_dropped, 1);
     ds_loader *loader = make_loader(w, data, 1, 8, false);
@@ -143,7 +143,7 @@ static void samples(void **state)
     assert_int_equal(ds_dataset_get_info(data).n_truncated, 1);
     ds_dataset_close(&data);
     write_file(w, "c.jsonl", "{\"text\":\"a\"}\n{\"prompt\":\"b\",\"completion\":\"c\"}\n");
-    CHECK_FAILS(w->ctx, open_data(w, 8, DS_TOO_LONG_DROP, &data), DS_ERR_ARG, "mixes");
+    CHECK_FAILS(w->ctx, open_data(w, 8, DS_TOO_LONG_DROP, &data), DS_ERR_ARG, "cannot be mixed");
     write_file(w, "c.jsonl", "{\"text\":\"a\"}\n{\"text\":\n");
     CHECK_FAILS(w->ctx, open_data(w, 8, DS_TOO_LONG_DROP, &data), DS_ERR_FORMAT, "c.jsonl:2");
 }
@@ -175,6 +175,64 @@ static void indexed_round_trip(void **state)
                 "MMIDIDX");
 }
 
+/* A cursor belongs to its data, shuffle and seed. */
+static void cursors_of_others(void **state)
+{
+    world *w = *state;
+    ds_dataset *data[2] = {NULL, NULL};
+    char *cursor = NULL;
+    for (int i = 0; i < 2; ++i) {
+        write_file(w, "d.jsonl",
+                   i == 0 ? "{\"text\":\"abcdefghij\"}\n" : "{\"text\":\"abcdefghiJ\"}\n");
+        CHECK_OK(w->ctx, open_data(w, 4, DS_TOO_LONG_TRUNCATE, &data[i]));
+    }
+    ds_loader *one = make_loader(w, data[0], 1, 4, true);
+    ds_loader *other = make_loader(w, data[1], 1, 4, true);
+    ds_loader *plain = make_loader(w, data[0], 1, 4, false);
+    CHECK_OK(w->ctx, ds_loader_save(one, &cursor));
+    CHECK_OK(w->ctx, ds_loader_restore(one, cursor));
+    CHECK_FAILS(w->ctx, ds_loader_restore(other, cursor), DS_ERR_ARG, "but others");
+    CHECK_FAILS(w->ctx, ds_loader_restore(plain, cursor), DS_ERR_ARG, "shuffle");
+    CHECK_FAILS(w->ctx, ds_loader_restore(one, "{\"epoch\":0}"), DS_ERR_FORMAT, "seed");
+    CHECK_FAILS(w->ctx, ds_loader_restore(one, "["), DS_ERR_FORMAT, "no JSON");
+    char *position = strstr(cursor, "\"next\":0");
+    assert_non_null(position);
+    position[7] = '-';
+    position[8] = ',';
+    CHECK_FAILS(w->ctx, ds_loader_restore(one, cursor), DS_ERR_FORMAT, "no JSON");
+    free(cursor);
+    ds_loader_destroy(&one);
+    ds_loader_destroy(&other);
+    ds_loader_destroy(&plain);
+    ds_dataset_close(&data[0]);
+    ds_dataset_close(&data[1]);
+}
+
+/* An epoch's rows are counted, not estimated. */
+static void rows_of_samples(void **state)
+{
+    world *w = *state;
+    ds_dataset *data = NULL;
+    ds_loader_batch batch;
+    uint64_t rows = 0;
+    write_file(
+        w, "e.jsonl",
+        "{\"prompt\":\"abc\",\"completion\":\"de\"}\n{\"prompt\":\"f\",\"completion\":\"ghij\"}\n"
+        "{\"prompt\":\"k\",\"completion\":\"l\"}\n{\"prompt\":\"m\",\"completion\":\"nopqr\"}\n");
+    CHECK_OK(w->ctx, open_data(w, 8, DS_TOO_LONG_TRUNCATE, &data));
+    ds_loader *loader = make_loader(w, data, 1, 8, true);
+    for (uint64_t epoch = 0; epoch < 4; ++epoch) {
+        const uint64_t want = ds_loader_epoch_rows(loader);
+        for (; ds_loader_epoch(loader) == epoch; ++rows) {
+            CHECK_OK(w->ctx, ds_loader_next(loader, &batch));
+        }
+        assert_int_equal(rows - 1, want); /* the last one began the next epoch */
+        rows = 1;
+    }
+    ds_loader_destroy(&loader);
+    ds_dataset_close(&data);
+}
+
 static int set_up(void **state)
 {
     static world w;
@@ -204,6 +262,8 @@ int main(void)
         cmocka_unit_test(cursor_is_exact),
         cmocka_unit_test(samples),
         cmocka_unit_test(indexed_round_trip),
+        cmocka_unit_test(cursors_of_others),
+        cmocka_unit_test(rows_of_samples),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -23,8 +23,16 @@ static void is_a_bijection(void **state)
     }
 }
 
+/* Nothing to permute ends, too. */
+static void of_nothing(void **state)
+{
+    (void)state;
+    assert_int_equal(dsi_permute(0, 0, 7, 0), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(is_a_bijection)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(is_a_bijection),
+                                       cmocka_unit_test(of_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,6 +68,11 @@ static ds_status open_dataset(train_run *run, const dsi_arg_list *files, ds_data
                                       .append_eos = run->options->append_eos};
     DS_TRY(ds_dataset_open(run->ctx, &params, out));
     const ds_dataset_info info = ds_dataset_get_info(*out);
+    if (info.n_uncounted > 0) {
+        ds_log(run->ctx, DS_LOG_WARN,
+               "data: %llu samples were left out: no answer within their first %lld tokens",
+               (unsigned long long)info.n_uncounted, (long long)run->seq_length);
+    }
     if (info.n_truncated + info.n_dropped > 0) {
         ds_log(run->ctx, DS_LOG_WARN,
                "data: %llu samples longer than %lld tokens were truncated, %llu dropped",
@@ -136,6 +141,7 @@ static ds_status create_loaders(train_run *run)
                                .seq_length = run->seq_length,
                                .seed = (uint64_t)run->options->seed,
                                .shuffle = true,
+                               .n_vocab = ds_model_get_info(run->model)->vocab_size,
                                .rank = ds_comm_rank(run->comm),
                                .n_ranks = ds_comm_size(run->comm)};
     DS_TRY(ds_loader_create(run->ctx, run->train_data, &params, &run->train_loader));
