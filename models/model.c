@@ -1,8 +1,12 @@
 /* Finds a model's family by config.json and holds its hyperparameters. */
 #include "model.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { TEXT_STEP = 1 << 16 };
 
 struct ds_model {
     ds_ctx *ctx;
@@ -27,11 +31,13 @@ ds_status ds_model_int(ds_ctx *ctx, const json_t *json, const char *key, int64_t
                        int64_t min, int64_t *value_out)
 {
     const json_t *value = lookup(json, key);
-    *value_out = value == NULL ? fallback : (int64_t)json_integer_value(value);
-    if (value != NULL && !json_is_integer(value)) {
+    const double real = json_number_value(value);
+    if (value != NULL && (!json_is_number(value) || real != floor(real))) {
         return ds_fail(ctx, DS_ERR_FORMAT, "config.json: \"%s\" must be an integer", key);
     }
-    if (*value_out < min || *value_out > INT32_MAX) {
+    const bool fits = value == NULL || (real >= (double)min && real <= (double)INT32_MAX);
+    *value_out = value == NULL || !fits ? fallback : (int64_t)real;
+    if (!fits || *value_out < min || *value_out > INT32_MAX) {
         return ds_fail(ctx, DS_ERR_FORMAT,
                        value == NULL ? "config.json: \"%s\" is missing"
                                      : "config.json: \"%s\" is out of range",
@@ -128,25 +134,68 @@ static ds_status read_config(ds_model *model, const json_t *json)
     return model->family->read(model->ctx, json, model->own_config, &model->info);
 }
 
-ds_status ds_model_from_config(ds_ctx *ctx, const char *path, ds_model **model_out)
+/* A whole file that json_load_file() has just accepted. */
+static ds_status read_text(ds_ctx *ctx, const char *path, char **text_out)
+{
+    FILE *file = fopen(path, "rb");
+    size_t n = 0;
+    char *text = NULL;
+    while (file != NULL && !feof(file) && !ferror(file)) {
+        char *grown = realloc(text, n + TEXT_STEP + 1);
+        if (grown == NULL) {
+            break;
+        }
+        text = grown;
+        n += fread(text + n, 1, TEXT_STEP, file);
+        text[n] = '\0';
+    }
+    const bool whole = file != NULL && text != NULL && feof(file);
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    if (!whole) {
+        free(text);
+        return ds_fail(ctx, DS_ERR_IO, "cannot read %s again", path);
+    }
+    *text_out = text;
+    return DS_OK;
+}
+
+/* The text's tree and the text that is kept of it. Where a whole number is beyond 64 bits, which
+ * transformers writes for "no limit", all whole numbers are read as reals and the text is kept as
+ * it is. */
+static ds_status load_config(ds_ctx *ctx, const char *path, json_t **json_out, char **text_out)
 {
     json_error_t error;
-    json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (json == NULL) {
+    *json_out = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    if (*json_out != NULL) {
+        *text_out = json_dumps(*json_out, JSON_INDENT(2));
+        return DS_OK;
+    }
+    if (json_error_code(&error) == json_error_numeric_overflow) {
+        *json_out = json_load_file(path, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
+    }
+    if (*json_out == NULL) {
         return ds_fail(ctx, error.line < 0 ? DS_ERR_NOT_FOUND : DS_ERR_FORMAT, "%s:%d: %s", path,
                        error.line, error.text);
     }
-    ds_status status = DS_ERR_NOMEM;
+    return read_text(ctx, path, text_out);
+}
+
+ds_status ds_model_from_config(ds_ctx *ctx, const char *path, ds_model **model_out)
+{
+    json_t *json = NULL;
     ds_model *model = calloc(1, sizeof *model);
     if (model == NULL) {
-        goto done;
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a model");
     }
     model->ctx = ctx;
-    model->text = json_dumps(json, JSON_INDENT(2));
-    if (model->text == NULL) {
+    ds_status status = load_config(ctx, path, &json, &model->text);
+    if (status < 0) {
         goto done;
     }
-    status = read_config(model, json);
+    status = model->text != NULL ? read_config(model, json)
+                                 : ds_fail(ctx, DS_ERR_NOMEM, "no memory for a model");
 done:
     json_decref(json);
     if (status < 0) {

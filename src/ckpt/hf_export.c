@@ -87,8 +87,14 @@ static ds_status write_text(const ds_hf_export *e, const char *name, const char 
 static ds_status write_config(const ds_hf_export *e, const char *json)
 {
     json_t *root = NULL;
-    DS_TRY(dsi_json_load(e->ctx, "the model's config.json", json, strlen(json), 0, DS_ERR_FORMAT,
-                         &root));
+    char *wide = dsi_json_widen(json, strlen(json));
+    if (wide == NULL) {
+        return no_memory(e->ctx);
+    }
+    const ds_status loaded = dsi_json_load(e->ctx, "the model's config.json", wide, strlen(wide), 0,
+                                           DS_ERR_FORMAT, &root);
+    free(wide);
+    DS_TRY(loaded);
     if (!json_is_object(root)) {
         json_decref(root);
         return ds_fail(e->ctx, DS_ERR_FORMAT, "the model's config.json is no object");

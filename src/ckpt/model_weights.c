@@ -52,15 +52,6 @@ static ds_status check_extra(ds_ctx *ctx, const ds_model *model, const ds_safete
     return DS_OK;
 }
 
-static size_t index_of(const ds_safetensors *st, const ds_safetensor *tensor)
-{
-    size_t i = 0;
-    while (ds_safetensors_at(st, i) != tensor) {
-        ++i;
-    }
-    return i;
-}
-
 ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
                             const ds_safetensors *st, const ds_safetensor **by_cell)
 {
@@ -81,7 +72,7 @@ ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *
             status = ds_fail(ctx, DS_ERR_NOT_FOUND, "%s: the tensor %s is missing",
                              first != NULL ? first->path : "weights", cell->name);
         } else {
-            used[index_of(st, by_cell[c])] = true;
+            used[by_cell[c] - ds_safetensors_at(st, 0)] = true; /* they lie side by side */
             status = check_meta(ctx, cell, by_cell[c]);
         }
     }

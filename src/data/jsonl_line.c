@@ -1,6 +1,7 @@
 /* One line of a .jsonl: JSON to tokens, with the loss on the answer only. Runs on any thread:
  * errors are texts in the result, not records in the context. */
 #include "data/source.h"
+#include "io/json_load.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -180,7 +181,7 @@ void dsi_line_tokenize(const ds_dataset_params *params, ds_tokenizer_scratch *sc
     if (n == 0) {
         return;
     }
-    json_t *json = json_loadb(text, n, JSON_ALLOW_NUL, &error);
+    json_t *json = dsi_json_parse(text, n, JSON_ALLOW_NUL, &error);
     if (json == NULL) {
         refuse(&w, DS_ERR_FORMAT, error.text);
         return;

@@ -5,6 +5,7 @@
  * config.json are added, since chat models end a turn by another token than a text.
  */
 #include "data/tokenizer.h"
+#include "io/json_load.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,8 +30,7 @@ static ds_status read_side(ds_tokenizer *tok, const char *folder, const char *na
     ds_status status = dsi_buf_read_file(tok->ctx, path, &file);
     json_error_t error;
     if (status >= 0) {
-        /* Integers as reals: a usual "model_max_length" of 1e30 is beyond jansson's integers. */
-        *json_out = json_loadb(dsi_buf_text(&file), file.size, JSON_DECODE_INT_AS_REAL, &error);
+        *json_out = dsi_json_parse(dsi_buf_text(&file), file.size, 0, &error);
         if (*json_out == NULL) {
             status = ds_fail(tok->ctx, DS_ERR_FORMAT, "%s:%d:%d: %s", path, error.line,
                              error.column, error.text);

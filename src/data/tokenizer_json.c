@@ -6,6 +6,7 @@
  */
 #include "data/json_scan.h"
 #include "data/tokenizer.h"
+#include "io/json_load.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -253,7 +254,7 @@ ds_status dsi_tokenizer_read_json(ds_tokenizer *tok, const char *path)
                        dsi_buf_text(&file) + file.size};
     DS_TRY_GOTO(status, read_large_parts(tok, &r, &rest), done);
     json_error_t error;
-    root = json_loadb(dsi_buf_text(&rest), rest.size, JSON_REJECT_DUPLICATES, &error);
+    root = dsi_json_parse(dsi_buf_text(&rest), rest.size, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL) {
         status = ds_fail(tok->ctx, DS_ERR_FORMAT, "%s:%d:%d: %s", path, error.line, error.column,
                          error.text);

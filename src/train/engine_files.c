@@ -3,6 +3,7 @@
  * only. */
 #include "base/buf.h"
 #include "ckpt/checkpoint_on.h"
+#include "io/json_load.h"
 #include "train/engine.h"
 
 #include <deepspeed/checkpoint.h>
@@ -61,6 +62,18 @@ static ds_status add_tensors(ds_engine *engine, ds_checkpoint_writer *writer)
     return DS_OK;
 }
 
+static ds_status add_model_state(ds_engine *engine, ds_checkpoint_writer *writer)
+{
+    const char *text = ds_model_config_text(engine->model);
+    char *wide = dsi_json_widen(text, strlen(text));
+    if (wide == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to save the model's config.json");
+    }
+    const ds_status status = ds_checkpoint_writer_state(writer, "model", wide);
+    free(wide);
+    return status;
+}
+
 static ds_status add_states(ds_engine *engine, ds_checkpoint_writer *writer, const char *data_state)
 {
     const dsi_loss_scale *s = &engine->spec.loss_scale;
@@ -91,7 +104,7 @@ static ds_status add_states(ds_engine *engine, ds_checkpoint_writer *writer, con
         status = ds_checkpoint_writer_state(writer, "config", engine->config_text);
     }
     if (status >= 0 && ds_model_config_text(engine->model) != NULL) {
-        status = ds_checkpoint_writer_state(writer, "model", ds_model_config_text(engine->model));
+        status = add_model_state(engine, writer);
     }
     if (status >= 0 && data_state != NULL) {
         status = ds_checkpoint_writer_state(writer, "data", data_state);
