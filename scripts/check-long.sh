@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make check-long: make check; every fuzzer, FUZZ_SECONDS each (default 600), as many at a time as there
-# are cores; the demo with three other seeds. LONG_CHECK=0 and LONG_DEMO=0 leave out the first and the last.
+# are cores; the long tests of test/long; the demo with three other seeds. LONG_CHECK=0 and LONG_DEMO=0 leave out the first and the last.
 # FUZZ_BUILD_ONLY=1 ends when the fuzzers are built: scripts/fuzz_run.sh runs them, here or on another machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,8 +21,13 @@ cmake --build "$out" -j "$jobs" --target fuzzers >> "$out.log" 2>&1 || { tail -n
 [ "${FUZZ_BUILD_ONLY:-0}" = 0 ] || exit 0
 scripts/fuzz_run.sh "$out" "$seconds" "$jobs"
 
+[ -x build/ds_train ] || make build
+for script in test/long/*.sh; do
+    echo "== $script"
+    bash "$script" "$PWD/build"
+done
+
 if [ "${LONG_DEMO:-1}" != 0 ]; then
-    [ -x build/ds_train ] || make build
     for seed in 1 2 3; do
         echo "== demo, seed $seed"
         scripts/demo.sh build --seed "$seed" > "build/demo_$seed.log" 2>&1 || { tail -n 20 "build/demo_$seed.log"; exit 1; }

@@ -17,11 +17,11 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { STEPS = 4, BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
+enum { BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
 
 typedef struct row {
     char model[16], dtype[8], transport[8], save[512];
-    long ranks, stage, overlap, bucket, accumulation, threads, resume, persistence;
+    long ranks, stage, overlap, bucket, accumulation, threads, resume, persistence, steps;
 } row;
 
 static int read_row(int argc, char **argv, row *r)
@@ -44,6 +44,7 @@ static int read_row(int argc, char **argv, row *r)
         {"threads", NULL, 0, &r->threads},
         {"resume", NULL, 0, &r->resume},
         {"persistence", NULL, 0, &r->persistence},
+        {"steps", NULL, 0, &r->steps},
     };
     *r = (row){.model = "gpt2",
                .dtype = "f32",
@@ -51,7 +52,8 @@ static int read_row(int argc, char **argv, row *r)
                .ranks = 2,
                .bucket = 1000000000,
                .accumulation = 1,
-               .threads = 1};
+               .threads = 1,
+               .steps = 4};
     for (int i = 1; i < argc; ++i) {
         const char *equals = strchr(argv[i], '=');
         size_t k = 0;
@@ -197,8 +199,8 @@ static ds_status train(const row *r, ds_ctx *ctx, ds_comm *comm, const ds_model 
     uint64_t hash = 0;
     double loss = 0.0;
     DS_TRY(dsi_engine_create(ctx, &params, &spec, &engine));
-    for (int step = 0; step < STEPS; ++step) {
-        if (r->resume != 0 && step == STEPS / 2) {
+    for (long step = 0; step < r->steps; ++step) {
+        if (r->resume != 0 && step == r->steps / 2) {
             DS_TRY_GOTO(status, ds_engine_save_checkpoint(engine, r->save, NULL, NULL), done);
             ds_engine_destroy(&engine);
             DS_TRY_GOTO(status, dsi_engine_create(ctx, &params, &spec, &engine), done);
@@ -223,8 +225,9 @@ static void *run_rank(void *arg)
     rank_job *job = arg;
     ds_model *model = NULL;
     char path[1024];
-    (void)snprintf(path, sizeof path, "%s/test/programs/zero_%s.json", DS_SOURCE_DIR,
-                   job->r->model);
+    const bool large = strcmp(job->r->model, "gpt2_124m") == 0;
+    (void)snprintf(path, sizeof path, "%s/%s%s.json", DS_SOURCE_DIR,
+                   large ? "bench/" : "test/programs/zero_", job->r->model);
     job->status = ds_model_from_config(job->ctx, path, &model);
     if (job->status >= 0) {
         job->status = train(job->r, job->ctx, job->comm, model);
