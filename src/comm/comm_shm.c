@@ -65,7 +65,8 @@ static void choose_mode(shm_comm *comm, shm_op *op)
     op->total = shm_stream_length(
         call, size, call->kind == DSI_COLL_ALL_GATHER ? shm_slice_length : shm_part_length);
     op->total *= width; /* here: bytes */
-    if (call->kind != DSI_COLL_ALL_TO_ALL && op->total <= SHM_INLINE) {
+    const size_t most = call->symmetric ? SHM_INLINE_SYMMETRIC : SHM_INLINE;
+    if (call->kind != DSI_COLL_ALL_TO_ALL && op->total <= most) {
         op->mode = SHM_MODE_INLINE;
     } else if (call->symmetric && table_fits(comm, call)) {
         bool all = false;

@@ -3,6 +3,7 @@
 #include "comm/reduce.h"
 
 #include "comm/reduce_block.h"
+#include "comm/stream_copy.h"
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -120,15 +121,32 @@ static dsi_reduce_block_fn kernel_of(ds_dtype dtype)
     }
 }
 
+static uint32_t enter_mode(void)
+{
+#if defined(__x86_64__)
+    const uint32_t mode = _mm_getcsr();
+    _mm_setcsr(0x1f80u); /* gradual underflow, to nearest, no traps */
+    return mode;
+#else
+    return 0;
+#endif
+}
+
+static void leave_mode(uint32_t mode)
+{
+#if defined(__x86_64__)
+    _mm_setcsr(mode);
+#else
+    (void)mode;
+#endif
+}
+
 void dsi_reduce_to(const dsi_reduce_job *job, const void *const *in, void *const *outs,
                    uint32_t n_outs, size_t count)
 {
     const dsi_reduce_block_fn kernel = kernel_of(job->in_dtype);
     const size_t width = ds_dtype_bytes(job->out_dtype);
-#if defined(__x86_64__)
-    const uint32_t mode = _mm_getcsr();
-    _mm_setcsr(0x1f80u); /* gradual underflow, to nearest, no traps */
-#endif
+    const uint32_t mode = enter_mode();
     for (size_t begin = 0; begin < count; begin += REDUCE_BLOCK) {
         const size_t n = count - begin < REDUCE_BLOCK ? count - begin : REDUCE_BLOCK;
         kernel(job, in, begin, n, outs[0]);
@@ -137,9 +155,30 @@ void dsi_reduce_to(const dsi_reduce_job *job, const void *const *in, void *const
                    n * width);
         }
     }
-#if defined(__x86_64__)
-    _mm_setcsr(mode);
-#endif
+    leave_mode(mode);
+}
+
+void dsi_reduce_stream(const dsi_reduce_job *job, const void *const *in, void *const *outs,
+                       uint32_t n_outs, size_t count)
+{
+    const dsi_reduce_block_fn kernel = kernel_of(job->in_dtype);
+    const size_t in_width = ds_dtype_bytes(job->in_dtype);
+    const size_t width = ds_dtype_bytes(job->out_dtype);
+    const uint32_t mode = enter_mode();
+    for (size_t begin = 0; begin < count; begin += REDUCE_BLOCK) {
+        const size_t n = count - begin < REDUCE_BLOCK ? count - begin : REDUCE_BLOCK;
+        _Alignas(64) char block[REDUCE_BLOCK * sizeof(double)];
+        const void *at[DSI_REDUCE_STREAM_RANKS];
+        for (uint32_t r = 0; r < job->n; ++r) {
+            at[r] = (const char *)in[r] + begin * in_width;
+        }
+        kernel(job, at, 0, n, block);
+        for (uint32_t o = 0; o < n_outs; ++o) {
+            dsi_stream_copy((char *)outs[o] + begin * width, block, n * width);
+        }
+    }
+    dsi_stream_fence();
+    leave_mode(mode);
 }
 
 void dsi_reduce(const dsi_reduce_job *job, const void *const *in, void *out, size_t count)

@@ -33,4 +33,10 @@ void dsi_reduce(const dsi_reduce_job *job, const void *const *in, void *out, siz
 void dsi_reduce_to(const dsi_reduce_job *job, const void *const *in, void *const *outs,
                    uint32_t n_outs, size_t count);
 
+/* The same, written past the caches: for results that nobody in them reads soon. n is at most
+ * DSI_REDUCE_STREAM_RANKS. */
+#define DSI_REDUCE_STREAM_RANKS 256u
+void dsi_reduce_stream(const dsi_reduce_job *job, const void *const *in, void *const *outs,
+                       uint32_t n_outs, size_t count);
+
 #endif

@@ -12,11 +12,12 @@
 
 enum {
     SHM_LINE = 64,
-    SHM_SLOTS = 16,        /* collectives whose announcements may lie about at once */
-    SHM_TINY = 40,         /* bytes that travel in the line of the announcement */
-    SHM_INLINE = 16384,    /* bytes that travel beside it */
-    SHM_CHUNK = 256 << 10, /* bytes of a staging buffer; there are two of each sort */
-    SHM_MESSAGES = 4,      /* messages between two ranks that may lie about at once */
+    SHM_SLOTS = 16,              /* collectives whose announcements may lie about at once */
+    SHM_TINY = 40,               /* bytes that travel in the line of the announcement */
+    SHM_INLINE = 16384,          /* bytes that travel beside it */
+    SHM_INLINE_SYMMETRIC = 1024, /* of operands that could be read in place */
+    SHM_CHUNK = 256 << 10,       /* bytes of a staging buffer; there are two of each sort */
+    SHM_MESSAGES = 4,            /* messages between two ranks that may lie about at once */
     SHM_PAIR_CHUNK = 64 << 10,
     SHM_REASON = 1024
 };

@@ -84,7 +84,10 @@ static void reduce_task(void *arg, uint32_t task, uint32_t thread)
     if (!w->op->push) {
         const size_t skipped = call->kind == DSI_COLL_REDUCE_SCATTER ? w->span.begin * width : 0;
         outs[0] = (char *)w->part->out + (begin - skipped);
-        dsi_reduce_to(&job, ins, outs, 1, n);
+        const bool own_place = outs[0] == ins[comm->head.rank];
+        (w->span.count * width >= SHM_STREAM_FROM && !own_place
+             ? dsi_reduce_stream
+             : dsi_reduce_to)(&job, ins, outs, 1, n);
         return;
     }
     for (uint32_t r = 0; r < comm->head.size; ++r) {
@@ -92,7 +95,9 @@ static void reduce_task(void *arg, uint32_t task, uint32_t thread)
         const uint64_t code = table_of(comm, w->op, turn)[call->n_parts + w->index];
         outs[r] = shm_decode(comm, turn, code) + begin;
     }
-    dsi_reduce_to(&job, ins, outs, comm->head.size, n);
+    const bool in_place = outs[0] == ins[comm->head.rank]; /* lines that are read anyway */
+    (w->span.count * width >= SHM_STREAM_FROM && !in_place ? dsi_reduce_stream : dsi_reduce_to)(
+        &job, ins, outs, comm->head.size, n);
 }
 
 static void run(place_work *work)
