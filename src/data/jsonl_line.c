@@ -87,7 +87,8 @@ static void take_pair(work *w, const json_t *prompt, const json_t *completion)
     }
 }
 
-/* Marks the tokens that lie inside of an assistant's span. */
+/* Marks the tokens that hold a byte of an assistant's span, also one that begins before it (a line
+ * break of the header joined with the answer's), as transformers' assistant mask does. */
 static void count_spans(dsi_line *line, const ds_tokens *tokens, const ds_chat_text *text)
 {
     size_t s = 0;
@@ -96,8 +97,8 @@ static void count_spans(dsi_line *line, const ds_tokens *tokens, const ds_chat_t
         while (s < text->n_spans && text->spans[s].end <= range.begin) {
             ++s;
         }
-        line->counted[i] = s < text->n_spans && range.begin >= text->spans[s].begin &&
-                           range.end <= text->spans[s].end && range.end > range.begin;
+        line->counted[i] = s < text->n_spans && range.end > range.begin &&
+                           range.end > text->spans[s].begin && range.begin < text->spans[s].end;
     }
 }
 
