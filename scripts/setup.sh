@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing. Usage: setup.sh build|check|long|bench
+# Installs the Debian packages that are missing. Usage: setup.sh build|check|long|bench|net
 # Says which first; says and does nothing when all are there.
 set -euo pipefail
 
 build="gcc cmake ninja-build pkg-config libc6-dev libjansson-dev libpcre2-dev libxxhash-dev libutf8proc-dev nettle-dev libcmocka-dev libhwloc-dev"
 check="$build clang-format mandoc python3 git g++"
-long="$check clang-14 libclang-rt-14-dev"
+net="$build libopenmpi-dev openmpi-bin libmpich-dev mpich libucx-dev iproute2"
+long="$check clang-14 libclang-rt-14-dev ${net#"$build "}"
 bench="$build libdnnl-dev"
 
 case "${1:-build}" in
@@ -13,7 +14,8 @@ build) packages=$build ;;
 check) packages=$check ;;
 long) packages=$long ;;
 bench) packages=$bench ;;
-*) echo "usage: $0 build|check|long|bench" >&2; exit 2 ;;
+net) packages=$net ;; # optional: MPI and UCX between hosts, and what their tests need
+*) echo "usage: $0 build|check|long|bench|net" >&2; exit 2 ;;
 esac
 
 missing=""

@@ -2,6 +2,7 @@
  * by family: the launcher's (those of torch and DeepSpeed), Open MPI's, MPICH's and Intel MPI's,
  * Slurm's. docs/internals/comm.md lists them. */
 #include "comm/comm.h"
+#include "comm/net.h"
 #include "comm/shm.h"
 
 #include <errno.h>
@@ -167,6 +168,5 @@ ds_status dsi_comm_open(ds_ctx *ctx, const dsi_comm_world *world, dsi_comm **com
                                        world->timeout > 0.0 ? world->timeout : DEFAULT_TIMEOUT};
         return dsi_comm_shm_open(ctx, &params, comm_out);
     }
-    return ds_fail(ctx, DS_ERR_UNSUPPORTED, "no transport %s for %u ranks on %u hosts is built",
-                   transport != NULL ? transport : "", world->size, world->n_nodes);
+    return dsi_comm_open_net(ctx, world, comm_out);
 }

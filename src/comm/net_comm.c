@@ -1,0 +1,198 @@
+/* The transport over a wire: start, wait, destroy. See net_impl.h. */
+#include "base/clock.h"
+#include "comm/net_impl.h"
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static ds_status advance_all(net_world *world)
+{
+    world->wire->ops->progress(world->wire);
+    for (net_group *group = world->first; group != NULL; group = group->next) {
+        for (uint64_t left = group->active; left != 0; left &= left - 1) {
+            const uint32_t i = (uint32_t)__builtin_ctzll(left);
+            DS_TRY(net_op_advance(group, &group->ops[i]));
+            if (group->ops[i].phase == NET_DONE) {
+                group->active &= ~(UINT64_C(1) << i);
+            }
+        }
+    }
+    return DS_OK;
+}
+
+static net_op *free_op(net_group *group, uint32_t *index_out)
+{
+    for (uint32_t i = 0; i < NET_OPS; ++i) {
+        if (!group->ops[i].used) {
+            *index_out = i;
+            return &group->ops[i];
+        }
+    }
+    return NULL;
+}
+
+static ds_status net_start(dsi_comm *comm, const dsi_comm_call *call, dsi_comm_ticket *ticket_out)
+{
+    net_group *group = (net_group *)comm;
+    uint32_t index = 0;
+    DS_TRY(net_check(group->world));
+    net_op *op = free_op(group, &index);
+    if (op == NULL) {
+        return ds_fail(comm->ctx, DS_ERR_LIMIT, "%d calls are started and not waited for", NET_OPS);
+    }
+    if (!dsi_coll_is_pair(call->kind)) {
+        op->tag_number = group->n_collectives++;
+    }
+    if (group->world->rdv != NULL) {
+        dsi_rdv_beat(group->world->rdv, 0, comm->sequence, call->what);
+    }
+    op->used = true;
+    op->ticket = comm->sequence * NET_OPS + index;
+    group->active |= UINT64_C(1) << index;
+    const ds_status status = net_op_begin(group, op, call);
+    if (status < 0) {
+        group->active &= ~(UINT64_C(1) << index);
+        net_op_cancel(group, op);
+        op->used = false;
+        return status;
+    }
+    *ticket_out = op->ticket;
+    return DS_OK;
+}
+
+/* Between two rounds: spin a little, then let others run, then sleep: ranks may share cores. */
+static void relax(uint32_t round)
+{
+    if (round < 64) {
+        return;
+    }
+    if (round < 4096) {
+        (void)sched_yield();
+        return;
+    }
+    (void)nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
+static ds_status wait_done(net_group *group, const net_op *op)
+{
+    net_world *world = group->world;
+    const double limit = group->head.timeout;
+    const double begin = dsi_clock_seconds();
+    for (uint32_t round = 0; op->phase != NET_DONE; ++round) {
+        DS_TRY(advance_all(world));
+        if (op->phase == NET_DONE) {
+            break;
+        }
+        if (round % 64 == 63) {
+            DS_TRY(net_check(world));
+            const double waited = dsi_clock_seconds() - begin;
+            if (limit > 0.0 && waited > limit) {
+                return net_fail_late(group, op, waited);
+            }
+        }
+        relax(round);
+    }
+    return DS_OK;
+}
+
+static ds_status net_wait(dsi_comm *comm, dsi_comm_ticket ticket, dsi_comm_times *times_out)
+{
+    net_group *group = (net_group *)comm;
+    const uint32_t index = (uint32_t)(ticket % NET_OPS);
+    net_op *op = &group->ops[index];
+    if (!op->used || op->ticket != ticket) {
+        return ds_fail(comm->ctx, DS_ERR_ARG, "ticket %llu is not of a call under way",
+                       (unsigned long long)ticket);
+    }
+    const ds_status status = wait_done(group, op);
+    if (status < 0) {
+        net_op_cancel(group, op);
+        group->active &= ~(UINT64_C(1) << index);
+    }
+    op->used = false;
+    if (status == DS_OK && times_out != NULL) {
+        *times_out =
+            (dsi_comm_times){.seconds = op->end - op->begin, .waited = op->arrived - op->begin};
+    }
+    return status;
+}
+
+static ds_status net_reserve(dsi_comm *comm, size_t bytes)
+{
+    enum { AHEAD = 2 };
+    net_group *group = (net_group *)comm;
+    /* A bucket of several tensors is packed for sending, and what comes is kept beside it. */
+    const size_t most = bytes < SIZE_MAX / 4 ? 2 * bytes + (size_t)comm->size * 256 : SIZE_MAX / 2;
+    for (uint32_t i = 0; i < AHEAD; ++i) {
+        if (!group->ops[i].used) {
+            DS_TRY(net_op_stage(group, &group->ops[i], most));
+        }
+    }
+    return DS_OK;
+}
+
+static void net_abort(dsi_comm *comm, const char *reason)
+{
+    net_world *world = ((net_group *)comm)->world;
+    if (world->rdv != NULL) {
+        dsi_rdv_abort(world->rdv, reason);
+    }
+    if (!world->failed) {
+        world->failed = true;
+        (void)snprintf(world->reason, sizeof world->reason, "rank %u gave up: %s",
+                       world->wire->rank, reason);
+    }
+}
+
+static void net_destroy(dsi_comm *comm)
+{
+    net_group *group = (net_group *)comm;
+    net_world *world = group->world;
+    net_group **at = &world->first;
+    while (*at != NULL && *at != group) {
+        at = &(*at)->next;
+    }
+    if (*at != NULL) {
+        *at = group->next;
+    }
+    for (uint32_t i = 0; i < NET_OPS; ++i) {
+        net_op_cancel(group, &group->ops[i]);
+        net_op_free(&group->ops[i]);
+    }
+    free(group->members);
+    free(group);
+    net_world_release(world);
+}
+
+/* One table, two names: what a communicator is called follows from its wire. */
+#define NET_TRANSPORT(label)                                                                       \
+    {                                                                                              \
+        .version = DSI_TRANSPORT_VERSION, .name = (label), .start = net_start, .wait = net_wait,   \
+        .split = net_split, .reserve = net_reserve, .abort = net_abort, .destroy = net_destroy     \
+    }
+static const dsi_transport net_transports[2] = {NET_TRANSPORT("mpi"), NET_TRANSPORT("ucx")};
+
+ds_status net_group_make(net_world *world, uint32_t *members, uint32_t size, uint32_t rank,
+                         uint32_t id, double timeout, net_group **group_out)
+{
+    net_group *group = calloc(1, sizeof *group);
+    if (group == NULL) {
+        return ds_fail(world->ctx, DS_ERR_NOMEM, "no memory for a communicator");
+    }
+    const bool ucx = strcmp(world->wire->ops->name, "ucx") == 0;
+    group->head = (dsi_comm){.transport = &net_transports[ucx ? 1 : 0],
+                             .ctx = world->ctx,
+                             .rank = rank,
+                             .size = size,
+                             .timeout = timeout};
+    group->world = world;
+    group->members = members;
+    group->id = id;
+    group->next = world->first;
+    world->first = group;
+    ++world->n_users;
+    *group_out = group;
+    return DS_OK;
+}

@@ -1,0 +1,92 @@
+/* How a network world fails: once, with one reason that every rank learns over the rendezvous. */
+#include "comm/net_impl.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+ds_status net_fail(net_world *world, const char *format, ...)
+{
+    if (!world->failed) {
+        va_list args;
+        va_start(args, format);
+        (void)vsnprintf(world->reason, sizeof world->reason, format, args);
+        va_end(args);
+        world->failed = true;
+        if (world->rdv != NULL) {
+            dsi_rdv_abort(world->rdv, world->reason);
+        }
+    }
+    return ds_fail(world->ctx, DS_ERR_PEER, "%s", world->reason);
+}
+
+ds_status net_check(net_world *world)
+{
+    if (!world->failed && world->rdv != NULL) {
+        char text[DSI_RDV_TEXT_BYTES];
+        if (dsi_rdv_failed(world->rdv, text, NULL)) {
+            world->failed = true; /* all know it already */
+            memcpy(world->reason, text, sizeof world->reason);
+        }
+    }
+    return world->failed ? ds_fail(world->ctx, DS_ERR_PEER, "%s", world->reason) : DS_OK;
+}
+
+/* What the rendezvous knows of a rank, or its bare number. */
+static void rank_text(const net_world *world, uint32_t rank, char *text)
+{
+    if (world->rdv == NULL || dsi_rdv_status(world->rdv, rank, 2.0, text) != DS_OK) {
+        (void)snprintf(text, DSI_RDV_TEXT_BYTES, "rank %u", rank);
+    }
+}
+
+ds_status net_fail_wire(net_world *world, const char *call)
+{
+    const dsi_wire *wire = world->wire;
+    DS_TRY(net_check(world)); /* a death that is known says more than a broken connection */
+    if (wire->error_peer == DSI_WIRE_NOBODY) {
+        return net_fail(world, "%.160s: %.300s", call, wire->error);
+    }
+    char text[DSI_RDV_TEXT_BYTES];
+    rank_text(world, wire->error_peer, text);
+    return net_fail(world, "%.160s: lost %.200s: %.120s", call, text, wire->error);
+}
+
+ds_status net_fail_disagree(const net_group *group, const net_op *op, uint32_t peer)
+{
+    char mine[200];
+    char theirs[200];
+    dsi_call_info info = op->packets_in[peer].head.info;
+    info.what[sizeof info.what - 1] = '\0';
+    return net_fail(group->world, "ranks disagree: rank %u calls %.160s, rank %u calls %.160s",
+                    group->members[group->head.rank],
+                    dsi_call_info_text(&op->info, mine, sizeof mine), group->members[peer],
+                    dsi_call_info_text(&info, theirs, sizeof theirs));
+}
+
+ds_status net_fail_late(const net_group *group, const net_op *op, double waited)
+{
+    char call[200];
+    char missing[DSI_RDV_TEXT_BYTES] = "";
+    size_t used = 0;
+    for (uint32_t r = 0; r < group->head.size; ++r) {
+        if (op->here[r] || used + 140 > sizeof missing) {
+            continue;
+        }
+        char text[DSI_RDV_TEXT_BYTES];
+        rank_text(group->world, group->members[r], text);
+        used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%.130s",
+                                 used > 0 ? ", " : "", text);
+    }
+    for (uint32_t i = 0; used == 0 && i < op->n_messages; ++i) {
+        const net_message *message = &op->messages[i];
+        if (message->open) {
+            used +=
+                (size_t)snprintf(missing, sizeof missing, "the data %s rank %u",
+                                 message->receive ? "of" : "for", group->members[message->peer]);
+        }
+    }
+    return net_fail(group->world, "%.160s: rank %u waited %.1f s; missing: %s",
+                    dsi_call_info_text(&op->info, call, sizeof call),
+                    group->members[group->head.rank], waited, missing);
+}
