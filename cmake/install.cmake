@@ -29,7 +29,7 @@ file(GLOB pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/man/*.1)
 install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES completion/deepspeed.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
   RENAME ds_train)
-foreach(name deepspeed ds ds_generate ds_config ds_data ds_checkpoint)
+foreach(name deepspeed ds ds_generate ds_config ds_data ds_checkpoint zero_to_fp32)
   install(FILES completion/deepspeed.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
     RENAME ${name})
 endforeach()

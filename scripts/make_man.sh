@@ -7,7 +7,8 @@ case $tool in
 ds_train) does="train a language model driven by a DeepSpeed configuration" see="ds_config ds_data ds_generate" ;;
 ds_generate) does="generate text from a model folder or a training checkpoint" see="ds_train" ;;
 ds_data) does="tokenize text to indexed data, and inspect such data" see="ds_train" ;;
-ds_checkpoint) does="list, inspect and verify checkpoints" see="ds_train" ;;
+ds_checkpoint) does="list, inspect, verify and convert checkpoints" see="ds_train zero_to_fp32" ;;
+zero_to_fp32) does="write the fp32 weights of a checkpoint" see="ds_checkpoint ds_train" ;;
 *) echo "unknown tool $tool" >&2; exit 2 ;;
 esac
 cat << EOF

@@ -1,6 +1,7 @@
-/* ds_checkpoint: lists, shows and verifies the checkpoints of a save folder. A thin main over
- * include/deepspeed/checkpoint.h. */
+/* ds_checkpoint: lists, shows, verifies and converts the checkpoints of a save folder. A thin main
+ * over include/deepspeed/checkpoint.h. */
 #include "common/args.h"
+#include "common/size_text.h"
 
 #include <deepspeed/checkpoint.h>
 #include <deepspeed/context.h>
@@ -10,15 +11,20 @@ enum { EXIT_RIGHT = 0, EXIT_BROKEN = 1, EXIT_USAGE = 2, EXIT_FAILED = 3 };
 
 typedef struct options {
     bool all;
-    const char *state;
+    const char *state, *dtype, *max_shard_size, *tokenizer;
+    bool given_dtype, given_size, exclude_frozen;
 } options;
 
 static const char about[] =
-    "Lists, shows and verifies the checkpoints of a folder that training saved into.\n\n"
+    "Lists, shows, verifies and converts the checkpoints of a folder that training saved into, "
+    "whatever the number of ranks that saved them.\n\n"
     "Commands:\n"
-    "  list DIR           every checkpoint: step, bytes, tag, state\n"
-    "  inspect DIR [TAG]  counters, states, shards and tensors of one\n"
-    "  verify DIR [TAG]   reads all of one and compares every checksum\n\n"
+    "  list DIR                  every checkpoint: step, bytes, tag, state\n"
+    "  inspect DIR [TAG]         counters, states, shards and tensors of one\n"
+    "  verify DIR [TAG]          reads all of one and compares every checksum\n"
+    "  export DIR OUT [TAG]      writes a Hugging Face model folder: config.json, weights\n"
+    "  consolidate DIR OUT [TAG] writes one of many shards as one of one shard into the save\n"
+    "                            folder OUT\n\n"
     "Without TAG the checkpoint is the one that DIR/latest names.";
 
 static const char after[] =
@@ -26,7 +32,8 @@ static const char after[] =
     "  ds_checkpoint list out/checkpoints\n"
     "  ds_checkpoint inspect out/checkpoints global_step200\n"
     "  ds_checkpoint inspect out/checkpoints --state config > ds.json\n"
-    "  ds_checkpoint verify out/checkpoints --all\n\n"
+    "  ds_checkpoint verify out/checkpoints --all\n"
+    "  ds_checkpoint export out/checkpoints model --dtype bf16 --tokenizer gpt2\n\n"
     "Exit codes: 0 right, 1 a checkpoint is broken or missing, 2 wrong usage, 3 a folder or file\n"
     "cannot be read or memory ran out.";
 
@@ -44,20 +51,6 @@ static int fail(ds_ctx *ctx, ds_status status)
     }
 }
 
-/* "12.3 MB" */
-static const char *bytes_text(uint64_t bytes, char *text, size_t n)
-{
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
-    double value = (double)bytes;
-    size_t unit = 0;
-    while (value >= 999.5 && unit + 1 < sizeof units / sizeof units[0]) {
-        value /= 1000;
-        ++unit;
-    }
-    (void)snprintf(text, n, unit == 0 ? "%.0f %s" : "%.3g %s", value, units[unit]);
-    return text;
-}
-
 static int list(ds_ctx *ctx, const char *dir)
 {
     ds_checkpoint_entry *entries = NULL;
@@ -72,10 +65,11 @@ static int list(ds_ctx *ctx, const char *dir)
         const ds_checkpoint_entry *e = &entries[i];
         if (e->whole) {
             (void)printf("%10llu %10s  %-7s %s%s\n", (unsigned long long)e->step,
-                         bytes_text(e->bytes, text, sizeof text), "whole", e->tag,
+                         size_text(e->bytes, text, sizeof text), "whole", e->tag,
                          e->latest ? "  (latest)" : "");
         } else {
-            (void)printf("%10s %10s  %-7s %s%s\n", "?", "?", "broken", e->tag,
+            (void)printf("%10s %10s  %-7s %s%s\n", "?", "?",
+                         e->n_elsewhere > 0 ? "partly" : "broken", e->tag,
                          e->latest ? "  (latest)" : "");
         }
     }
@@ -100,7 +94,7 @@ static void print_tensors(const ds_checkpoint *c)
         (void)printf(t->n_slices > 1 ? " in %u slices\n" : "\n", t->n_slices);
         kind_bytes += ds_meta_bytes(t->meta);
         if (next == NULL || strcmp(next->kind, t->kind) != 0) {
-            (void)printf("  %-12s total %s\n", t->kind, bytes_text(kind_bytes, text, sizeof text));
+            (void)printf("  %-12s total %s\n", t->kind, size_text(kind_bytes, text, sizeof text));
             kind_bytes = 0;
         }
     }
@@ -122,6 +116,16 @@ static int print_state(const ds_checkpoint *c, const char *name)
     return EXIT_RIGHT;
 }
 
+static void print_shards(const ds_checkpoint *c)
+{
+    ds_checkpoint_shard shard;
+    char text[32];
+    for (size_t i = 0; ds_checkpoint_get_shard(c, i, &shard); ++i) {
+        (void)printf("  %-40s %8s%s%s\n", shard.file, size_text(shard.bytes, text, sizeof text),
+                     shard.host != NULL ? "  host " : "", shard.host != NULL ? shard.host : "");
+    }
+}
+
 static void print_all(const ds_checkpoint *c)
 {
     const ds_checkpoint_info *info = ds_checkpoint_get_info(c);
@@ -131,13 +135,14 @@ static void print_all(const ds_checkpoint *c)
         info->tag, info->path, (unsigned long long)info->step, (unsigned long long)info->samples,
         (unsigned long long)info->tokens);
     (void)printf("optimizer  %s\nsize       %s in %u shard%s\nstates\n", info->optimizer,
-                 bytes_text(info->bytes, text, sizeof text), info->n_shards,
+                 size_text(info->bytes, text, sizeof text), info->n_shards,
                  info->n_shards == 1 ? "" : "s");
     for (size_t i = 0; ds_checkpoint_state_name(c, i) != NULL; ++i) {
         const char *name = ds_checkpoint_state_name(c, i);
         const char *json = ds_checkpoint_state(c, name);
         (void)printf("  %-12s %.60s%s\n", name, json, strlen(json) > 60 ? "..." : "");
     }
+    print_shards(c);
     (void)printf("tensors    %zu\n", ds_checkpoint_count(c));
     print_tensors(c);
 }
@@ -169,7 +174,7 @@ static int verify(ds_ctx *ctx, const char *dir, const char *tag)
     }
     if (status == DS_OK) {
         const ds_checkpoint_info *info = ds_checkpoint_get_info(c);
-        (void)printf("%s: right, %s\n", info->path, bytes_text(info->bytes, text, sizeof text));
+        (void)printf("%s: right, %s\n", info->path, size_text(info->bytes, text, sizeof text));
     }
     ds_checkpoint_close(&c);
     return status < 0 ? fail(ctx, status) : EXIT_RIGHT;
@@ -196,10 +201,86 @@ static int verify_all(ds_ctx *ctx, const char *dir)
     return rc;
 }
 
+static ds_status dtype_of(ds_ctx *ctx, const char *name, ds_dtype *dtype_out)
+{
+    static const struct {
+        const char *name;
+        ds_dtype dtype;
+    } names[] = {{"fp32", DS_DTYPE_F32}, {"bf16", DS_DTYPE_BF16}, {"fp16", DS_DTYPE_F16}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
+        if (strcmp(name, names[i].name) == 0) {
+            *dtype_out = names[i].dtype;
+            return DS_OK;
+        }
+    }
+    return ds_fail(ctx, DS_ERR_ARG, "--dtype: expected fp32, bf16 or fp16, found '%s'", name);
+}
+
+static int export(ds_ctx *ctx, const options *o, const char *dir, const char *out, const char *tag)
+{
+    ds_checkpoint *c = NULL;
+    ds_checkpoint_export_info info;
+    ds_checkpoint_export_params params = {.folder = out,
+                                          .model_folder = true,
+                                          .copy_from = o->tokenizer,
+                                          .exclude_frozen = o->exclude_frozen};
+    ds_status status = dtype_of(ctx, o->dtype, &params.dtype);
+    if (status == DS_OK) {
+        status = size_parse(ctx, "max_shard_size", o->max_shard_size, &params.max_shard_bytes);
+    }
+    if (status == DS_OK) {
+        status = ds_checkpoint_open(ctx, dir, tag, &c);
+    }
+    if (status == DS_OK) {
+        status = ds_checkpoint_export(c, &params, &info);
+    }
+    if (status == DS_OK) {
+        (void)printf("%s: %llu tensors, %llu elements as %s\n", out,
+                     (unsigned long long)(info.n_trained + (o->exclude_frozen ? 0 : info.n_frozen)),
+                     (unsigned long long)(info.trained_elements +
+                                          (o->exclude_frozen ? 0 : info.frozen_elements)),
+                     o->dtype);
+    }
+    ds_checkpoint_close(&c);
+    return status < 0 ? fail(ctx, status) : EXIT_RIGHT;
+}
+
+static int consolidate(ds_ctx *ctx, const char *dir, const char *out, const char *tag)
+{
+    ds_checkpoint *c = NULL;
+    ds_status status = ds_checkpoint_open(ctx, dir, tag, &c);
+    if (status == DS_OK) {
+        status = ds_checkpoint_consolidate(c, out);
+    }
+    if (status == DS_OK) {
+        (void)printf("%s/%s: %u shards are one\n", out, ds_checkpoint_get_info(c)->tag,
+                     ds_checkpoint_get_info(c)->n_shards);
+    }
+    ds_checkpoint_close(&c);
+    return status < 0 ? fail(ctx, status) : EXIT_RIGHT;
+}
+
 static int usage(const char *what)
 {
     (void)fprintf(stderr, "ds_checkpoint: %s; --help tells more\n", what);
     return EXIT_USAGE;
+}
+
+/* export and consolidate: DIR OUT [TAG]. */
+static int run_copy(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
+{
+    const bool is_export = strcmp(words->items[0], "export") == 0;
+    const char *tag = words->n > 3 ? words->items[3] : NULL;
+    if (words->n < 3 || words->n > 4) {
+        return usage("expected a folder, an output folder, and perhaps a tag");
+    }
+    if (!is_export &&
+        (o->given_dtype || o->given_size || o->tokenizer != NULL || o->exclude_frozen)) {
+        return usage("--dtype, --max_shard_size, --tokenizer and --exclude_frozen_parameters "
+                     "belong to export");
+    }
+    return is_export ? export(ctx, o, words->items[1], words->items[2], tag)
+                     : consolidate(ctx, words->items[1], words->items[2], tag);
 }
 
 static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
@@ -210,14 +291,22 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
     const bool is_list = strcmp(command, "list") == 0;
     const bool is_inspect = strcmp(command, "inspect") == 0;
     const bool is_verify = strcmp(command, "verify") == 0;
-    if (!is_list && !is_inspect && !is_verify) {
-        return usage("expected a command: list, inspect or verify");
+    const bool is_copy = strcmp(command, "export") == 0 || strcmp(command, "consolidate") == 0;
+    if (!is_list && !is_inspect && !is_verify && !is_copy) {
+        return usage("expected a command: list, inspect, verify, export or consolidate");
+    }
+    if ((o->all && (!is_verify || tag != NULL)) || (o->state != NULL && !is_inspect)) {
+        return usage("--all belongs to verify without a tag, --state to inspect");
+    }
+    if (is_copy) {
+        return run_copy(ctx, o, words);
     }
     if (dir == NULL || words->n > (is_list ? 2u : 3u)) {
         return usage(is_list ? "expected: list DIR" : "expected a folder, and perhaps a tag");
     }
-    if ((o->all && (!is_verify || tag != NULL)) || (o->state != NULL && !is_inspect)) {
-        return usage("--all belongs to verify without a tag, --state to inspect");
+    if (o->given_dtype || o->given_size || o->tokenizer != NULL || o->exclude_frozen) {
+        return usage("--dtype, --max_shard_size, --tokenizer and --exclude_frozen_parameters "
+                     "belong to export");
     }
     if (is_list) {
         return list(ctx, dir);
@@ -242,6 +331,30 @@ int main(int argc, char **argv)
          .out = &o.state,
          .value = "NAME",
          .doc = "inspect: only the JSON of this state, such as config or data."},
+        {.name = "dtype",
+         .type = DSI_ARG_TEXT,
+         .out = &o.dtype,
+         .given_out = &o.given_dtype,
+         .value = "DTYPE",
+         .def = "fp32",
+         .doc = "export: fp32, bf16 or fp16."},
+        {.name = "max_shard_size",
+         .type = DSI_ARG_TEXT,
+         .out = &o.max_shard_size,
+         .given_out = &o.given_size,
+         .value = "SIZE",
+         .def = "5GB",
+         .doc = "export: a weight file above this size is cut into several; 0: never."},
+        {.name = "tokenizer",
+         .type = DSI_ARG_TEXT,
+         .out = &o.tokenizer,
+         .value = "FOLDER",
+         .doc = "export: copy the tokenizer files of this model folder, too."},
+        {.name = "exclude_frozen_parameters",
+         .type = DSI_ARG_SWITCH,
+         .out = &o.exclude_frozen,
+         .def = "false",
+         .doc = "export: without parameters that were not trained."},
     };
     const dsi_args_spec spec = {.usage = "ds_checkpoint COMMAND DIR [TAG] [FLAGS]",
                                 .about = about,

@@ -183,6 +183,16 @@ DS_API const ds_checkpoint_tensor *ds_checkpoint_at(const ds_checkpoint *ckpt, s
 /* NULL when there is none. */
 DS_API const ds_checkpoint_tensor *ds_checkpoint_find(const ds_checkpoint *ckpt, const char *kind,
                                                       const char *name);
+/* One file of a checkpoint; texts are borrowed. */
+typedef struct ds_checkpoint_shard {
+    const char *file; /* in the checkpoint's folder */
+    uint64_t bytes;
+    const char *host; /* that holds it, where the save folder was not shared; else NULL */
+} ds_checkpoint_shard;
+
+/* false for i out of range. */
+DS_API bool ds_checkpoint_get_shard(const ds_checkpoint *ckpt, size_t i,
+                                    ds_checkpoint_shard *shard_out);
 /* The JSON text of a state, NULL when there is none. */
 DS_API const char *ds_checkpoint_state(const ds_checkpoint *ckpt, const char *section);
 /* Name of state i, NULL for i out of range. */
@@ -196,6 +206,35 @@ DS_API ds_status ds_checkpoint_read(ds_checkpoint *ckpt, const ds_checkpoint_ten
 
 /* Reads every file and compares all checksums. Errors: ERR_CORRUPT (names file and tensor). */
 DS_API ds_status ds_checkpoint_verify(ds_checkpoint *ckpt);
+
+/* ---- weights and copies ---- */
+
+typedef struct ds_checkpoint_export_params {
+    const char *folder;       /* created when missing */
+    ds_dtype dtype;           /* of all real weights; default NONE: f32 */
+    uint64_t max_shard_bytes; /* default 0: one file whatever its size */
+    bool exclude_frozen;      /* without parameters that the optimizer does not know */
+    bool model_folder;        /* default false: weights alone; true: also config.json, from the
+                                 state "model" */
+    const char *copy_from; /* with model_folder: a folder whose tokenizer files are copied, too */
+} ds_checkpoint_export_params;
+
+typedef struct ds_checkpoint_export_info {
+    uint64_t n_trained, trained_elements;
+    uint64_t n_frozen, frozen_elements;
+} ds_checkpoint_export_info;
+
+/* Writes the weights (the masters where there are any) under their names as model.safetensors, or
+ * shards with an index. Streamed: memory is bounded by one tensor. info_out may be NULL. Errors:
+ * ERR_CORRUPT, ERR_NUMERIC (a value beyond the range of dtype), ERR_NOT_FOUND (no weights),
+ * ERR_UNSUPPORTED (frozen parameters cannot be told), ERR_IO. */
+DS_API ds_status ds_checkpoint_export(ds_checkpoint *ckpt,
+                                      const ds_checkpoint_export_params *params,
+                                      ds_checkpoint_export_info *info_out);
+
+/* Writes the same checkpoint, under the same tag, with one shard into the save folder `dir`.
+ * Streamed. Errors: ERR_CORRUPT, as ds_checkpoint_writer_commit. */
+DS_API ds_status ds_checkpoint_consolidate(ds_checkpoint *ckpt, const char *dir);
 
 /* ---- the save folder ---- */
 

@@ -81,6 +81,9 @@ typedef enum dsi_ckpt_depth {
 /* Opens without the search for another checkpoint that the public function names in its error. */
 ds_status dsi_ckpt_open_tag(ds_ctx *ctx, const char *dir, const char *tag, dsi_ckpt_depth depth,
                             ds_checkpoint **ckpt_out);
+ds_ctx *dsi_ckpt_ctx(const ds_checkpoint *ckpt);
+/* Gives the memory that a tensor's mapped slices occupy back; they are read again when needed. */
+void dsi_ckpt_release(const ds_checkpoint *ckpt, const ds_checkpoint_tensor *tensor);
 /* Checksum of the manifest: equal on all hosts of one save. */
 uint64_t dsi_ckpt_manifest_digest(const ds_checkpoint *ckpt);
 /* Number of shards that are not in this folder. */

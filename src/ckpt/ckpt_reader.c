@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #define ARENA_BYTES ((size_t)4 << 30)
@@ -79,6 +81,11 @@ static ds_status load_manifest(ds_checkpoint *c)
 }
 
 /* ---- shards ---- */
+
+ds_ctx *dsi_ckpt_ctx(const ds_checkpoint *c)
+{
+    return c->ctx;
+}
 
 uint64_t dsi_ckpt_manifest_digest(const ds_checkpoint *c)
 {
@@ -285,6 +292,16 @@ const ds_checkpoint_tensor *ds_checkpoint_find(const ds_checkpoint *c, const cha
                : NULL;
 }
 
+bool ds_checkpoint_get_shard(const ds_checkpoint *c, size_t i, ds_checkpoint_shard *shard_out)
+{
+    if (i >= c->m.n_shards) {
+        return false;
+    }
+    const dsi_ckpt_shard *shard = &c->m.shards[i];
+    *shard_out = (ds_checkpoint_shard){shard->file, shard->bytes, shard->host};
+    return true;
+}
+
 const char *ds_checkpoint_state(const ds_checkpoint *c, const char *section)
 {
     for (size_t i = 0; i < c->m.n_states; ++i) {
@@ -392,6 +409,20 @@ ds_status ds_checkpoint_read(ds_checkpoint *c, const ds_checkpoint_tensor *t,
     return DS_OK;
 }
 
+void dsi_ckpt_release(const ds_checkpoint *c, const ds_checkpoint_tensor *t)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (uint32_t k = 0; k < t->n_slices; ++k) {
+        const ds_safetensor *stored = c->m.slices[t->first_slice + k].stored;
+        if (stored == NULL || stored->bytes == 0) {
+            continue;
+        }
+        const uintptr_t begin = (uintptr_t)stored->data / page * page;
+        const uintptr_t end = (uintptr_t)stored->data + stored->bytes;
+        (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
+    }
+}
+
 ds_status ds_checkpoint_verify(ds_checkpoint *c)
 {
     for (size_t i = 0; i < c->m.n_tensors; ++i) {
@@ -399,6 +430,7 @@ ds_status ds_checkpoint_verify(ds_checkpoint *c)
         for (uint32_t k = 0; k < t->n_slices; ++k) {
             DS_TRY(verify_slice(c, t, &c->m.slices[t->first_slice + k]));
         }
+        dsi_ckpt_release(c, t);
     }
     for (size_t i = 0; i < c->m.n_shards; ++i) {
         dsi_ckpt_shard *shard = &c->m.shards[i];
@@ -408,6 +440,7 @@ ds_status ds_checkpoint_verify(ds_checkpoint *c)
             return with_offer(c, ds_fail(c->ctx, DS_ERR_CORRUPT, "%s/%s does not have its checksum",
                                          c->folder, shard->file));
         }
+        (void)madvise((void *)(uintptr_t)map->data, map->size, MADV_DONTNEED);
     }
     return DS_OK;
 }

@@ -1,0 +1,38 @@
+/* Sizes as text. See size_text.h. */
+#include "common/size_text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+
+const char *size_text(uint64_t bytes, char *text, size_t n)
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    while (value >= 999.5 && unit + 1 < sizeof units / sizeof units[0]) {
+        value /= 1000;
+        ++unit;
+    }
+    (void)snprintf(text, n, unit == 0 ? "%.0f %s" : "%.3g %s", value, units[unit]);
+    return text;
+}
+
+ds_status size_parse(ds_ctx *ctx, const char *flag, const char *text, uint64_t *bytes_out)
+{
+    static const struct {
+        const char *unit;
+        double bytes;
+    } units[] = {{"", 1}, {"B", 1}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}};
+    char *end = NULL;
+    const double value = strtod(text, &end);
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; ++i) {
+        if (end != text && strcasecmp(end, units[i].unit) == 0 && value >= 0 &&
+            value * units[i].bytes < 9e18) {
+            *bytes_out = (uint64_t)(value * units[i].bytes);
+            return DS_OK;
+        }
+    }
+    return ds_fail(ctx, DS_ERR_ARG, "--%s: expected a size such as 5GB or 200MB, found '%s'", flag,
+                   text);
+}
