@@ -133,7 +133,7 @@ static void check_resume(ds_ctx *ctx, const resume_case *c)
     spec.train.momentum = true;
     spec.train.max_norm = 1.0;
     if (c->dtype == DS_DTYPE_F16) {
-        spec.loss_scale = dsi_loss_scale_dynamic(65536.0 * 1024.0, 3, 1.0, 2, false);
+        spec.loss_scale = dsi_loss_scale_dynamic(65536.0 * 16.0, 3, 1.0, 2, false);
     }
     ds_engine *whole = parity_engine(ctx, &p, &spec);
     ds_engine *first = parity_engine(ctx, &p, &spec);
