@@ -63,6 +63,7 @@ static void adapt_heads(dsi_rule_case *c, uint32_t q, bool has_rng)
     c->unit_letter = 'h';
     c->units[0] = a->n_heads;
     c->units[1] = a->n_kv_heads;
+    c->hint = "the ranks that share the heads must divide n_heads and n_kv_heads";
     if (a->packed != 0) {
         drop_letter(c->cuts, 'h');
         c->in[q][2] = '_';

@@ -1,0 +1,373 @@
+/* Places one node. See place_node.h. */
+#include "place/place_node.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct work {
+    ds_ctx *ctx;
+    const dsi_place_node *node;
+    dsi_placed *p;
+    uint32_t settled;             /* axes that Flat decided */
+    uint32_t was_flat[DS_MAX_IN]; /* axes on which an input is gathered from Flat */
+} work;
+
+static bool is_there(const work *w, uint32_t i)
+{
+    return w->node->in_meta[i].dtype != DS_DTYPE_NONE;
+}
+
+static bool is_fixed(const work *w, uint32_t i)
+{
+    return (w->node->fixed >> i & 1u) != 0;
+}
+
+static ds_status refuse(const work *w, uint32_t i, const dsi_placement *need, const char *why)
+{
+    char have_text[DSI_PLACEMENT_TEXT];
+    char need_text[DSI_PLACEMENT_TEXT];
+    char meta[128];
+    const char *hint = w->p->rule.hint;
+    return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                   "%s at %s: input %u (%s %s) is placed %s and would have to be %s: %s%s%s",
+                   w->node->op->name, w->node->scope, i, w->node->names[i],
+                   ds_meta_text(w->node->in_meta[i], meta, sizeof meta),
+                   dsi_placement_str(&w->node->in[i].at, have_text),
+                   dsi_placement_str(need, need_text), why, hint != NULL ? "; " : "",
+                   hint != NULL ? hint : "");
+}
+
+/* ---- Flat ------------------------------------------------------------------------------------ */
+
+/* Inputs that are element by element like output 0. */
+static uint32_t element_inputs(const work *w)
+{
+    const dsi_rule_case *c = &w->p->rule;
+    uint32_t mask = 0;
+    for (uint32_t i = 0; i < c->n_in; ++i) {
+        const bool alike = (c->flags & (DSI_RULE_VIEW | DSI_RULE_ADDS_ALL)) != 0
+                               ? i == 0
+                               : ds_shape_equal(c->in_meta[i].shape, c->out_meta[0].shape) &&
+                                     strcmp(c->in[i], c->out[0]) == 0;
+        mask |= is_there(w, i) && alike ? 1u << i : 0;
+    }
+    return mask;
+}
+
+/* The input whose Flat the node takes over: a fixed one, else the first. n_in: none is flat. */
+static uint32_t leading_flat(const work *w)
+{
+    uint32_t first = w->node->n_in;
+    for (uint32_t i = w->node->n_in; i-- > 0;) {
+        const bool is_flat = is_there(w, i) && w->node->in[i].at.flat.n > 0;
+        const bool better = first == w->node->n_in || is_fixed(w, i) || !is_fixed(w, first);
+        first = is_flat && better ? i : first;
+    }
+    return first;
+}
+
+/* Whether the operator can work on slices here: its rule says so, the leading one is among its
+ * elements, and no written cell stands against it. */
+static bool may_stay_flat(const work *w, uint32_t lead, uint32_t elements)
+{
+    const uint32_t able = DSI_RULE_ELEMENTS | DSI_RULE_VIEW | DSI_RULE_ADDS_ALL;
+    const uint32_t flags = w->p->rule.flags;
+    const dsi_placement *flat = &w->node->in[lead].at;
+    const bool whole = (flags & DSI_RULE_OWNER) != 0 && flat->cut == DSI_CUT_TENSOR;
+    bool free = ((flags & able) != 0 || whole) && (elements >> lead & 1u) != 0;
+    for (uint32_t i = 0; i < w->node->n_in; ++i) {
+        if ((elements >> i & 1u) != 0 && is_fixed(w, i)) {
+            const dsi_placement *own = &w->node->in[i].at;
+            free = free && dsi_axes_equal(&own->flat, &flat->flat) && own->cut == flat->cut &&
+                   own->owner == flat->owner;
+        }
+    }
+    return free;
+}
+
+static void take_flat(dsi_placement *to, const dsi_placement *flat)
+{
+    for (uint32_t k = 0; k < flat->flat.n; ++k) {
+        to->on[flat->flat.axis[k]] = (dsi_place_on){0};
+    }
+    to->flat = flat->flat;
+    to->cut = flat->cut;
+    to->owner = flat->owner;
+}
+
+static ds_status place_flat(work *w)
+{
+    const uint32_t lead = leading_flat(w);
+    if (lead == w->node->n_in) {
+        return DS_OK;
+    }
+    const dsi_placement flat = w->node->in[lead].at;
+    const uint32_t axes = dsi_axes_mask(&flat.flat);
+    const uint32_t elements = element_inputs(w);
+    const bool stays = may_stay_flat(w, lead, elements);
+    for (uint32_t i = 0; i < w->node->n_in; ++i) {
+        dsi_placement *need = &w->p->need[i].at;
+        if (!is_there(w, i)) {
+            continue;
+        }
+        if (stays && (elements >> i & 1u) != 0) {
+            for (uint32_t k = 0; k < flat.flat.n; ++k) {
+                if (need->on[flat.flat.axis[k]].kind == DSI_SHARD) {
+                    return refuse(w, i, &flat, "another input is flat along an axis that cuts it");
+                }
+            }
+            take_flat(need, &flat);
+        } else if (need->flat.n > 0) {
+            if (is_fixed(w, i)) {
+                return refuse(w, i, &(dsi_placement){0},
+                              "the operator cannot work on slices of it, and it is written");
+            }
+            w->was_flat[i] = dsi_axes_mask(&need->flat);
+            need->flat = (dsi_axes){0};
+            need->cut = DSI_CUT_NONE;
+            need->owner = 0;
+        }
+    }
+    if (stays) {
+        w->settled = axes;
+        for (uint32_t o = 0; o < w->node->n_out; ++o) {
+            dsi_placement *out = &w->p->out[o].at;
+            for (uint32_t k = 0; k < flat.flat.n && (w->p->rule.flags & DSI_RULE_ADDS_ALL) != 0;
+                 ++k) {
+                *out = dsi_partial(*out, (dsi_axis)flat.flat.axis[k]);
+            }
+            if ((w->p->rule.flags & DSI_RULE_ADDS_ALL) == 0) {
+                take_flat(out, &flat);
+            }
+        }
+        for (uint32_t i = 0; i < w->node->n_in; ++i) { /* the others are small: replicated */
+            for (uint32_t k = 0; k < flat.flat.n && (elements >> i & 1u) == 0; ++k) {
+                w->p->need[i].at.on[flat.flat.axis[k]] = (dsi_place_on){0};
+            }
+        }
+    }
+    return DS_OK;
+}
+
+/* ---- one axis -------------------------------------------------------------------------------- */
+
+typedef struct price {
+    bool allowed;
+    uint32_t blocked; /* first input that may not change so; when not allowed */
+    uint32_t n_blocked;
+    double bytes;
+    uint32_t n_moved;
+} price;
+
+static double bytes_of(ds_meta meta)
+{
+    return (double)ds_meta_bytes(meta);
+}
+
+/* What it costs that an input changes on an axis; negative: not allowed. */
+static double price_of_move(const work *w, uint32_t i, dsi_axis axis, dsi_place_on to)
+{
+    const dsi_place_on from = w->node->in[i].at.on[axis];
+    const bool from_flat = (w->was_flat[i] >> axis & 1u) != 0;
+    const double n = (double)w->node->mesh->size[axis];
+    const double whole = bytes_of(w->node->in_meta[i]) * (n - 1.0) / n;
+    if (from_flat) {
+        return to.kind == DSI_PARTIAL ? -1.0 : whole;
+    }
+    switch (from.kind) {
+    case DSI_REPLICATE:
+        return 0.0;
+    case DSI_PARTIAL:
+        return to.kind == DSI_SHARD ? whole : 2.0 * whole;
+    default:
+        break;
+    }
+    if (to.kind == DSI_SHARD) {
+        return (w->node->policy->exchange >> axis & 1u) != 0 ? whole / n : -1.0;
+    }
+    const bool gathers = to.kind == DSI_REPLICATE && (w->node->policy->gather >> axis & 1u) != 0;
+    return gathers ? whole : -1.0;
+}
+
+static bool same_on(dsi_place_on a, dsi_place_on b)
+{
+    return a.kind == b.kind && a.dim == b.dim;
+}
+
+static price price_of(const work *w, dsi_axis axis, const dsi_strategy *s)
+{
+    price p = {.allowed = true};
+    for (uint32_t i = 0; i < w->node->n_in; ++i) {
+        const bool from_flat = (w->was_flat[i] >> axis & 1u) != 0;
+        const dsi_place_on from = w->node->in[i].at.on[axis];
+        if (!is_there(w, i) || (same_on(from, s->in[i]) && !from_flat)) {
+            continue;
+        }
+        const double bytes = is_fixed(w, i) ? -1.0 : price_of_move(w, i, axis, s->in[i]);
+        if (bytes < 0.0) {
+            p.blocked = p.n_blocked == 0 ? i : p.blocked;
+            p.allowed = false;
+            ++p.n_blocked;
+        }
+        p.bytes += bytes;
+        ++p.n_moved;
+    }
+    const double n = (double)w->node->mesh->size[axis];
+    for (uint32_t o = 0; o < w->node->n_out; ++o) { /* a sum will have to be reduced */
+        const bool is_sum = s->out[o].kind == DSI_PARTIAL;
+        p.bytes += is_sum ? 2.0 * bytes_of(w->node->out_meta[o]) * (n - 1.0) / n : 0.0;
+    }
+    return p;
+}
+
+/* Whether some input has already what the strategy is about. */
+static bool is_taken_up(const work *w, dsi_axis axis, const dsi_strategy *s)
+{
+    const dsi_place_kind kind = s->linear ? DSI_PARTIAL : DSI_SHARD;
+    bool taken = s->letter == '\0' && !s->linear;
+    for (uint32_t i = 0; i < w->node->n_in; ++i) {
+        taken = taken || (is_there(w, i) && s->in[i].kind == kind &&
+                          w->node->in[i].at.on[axis].kind == kind);
+    }
+    return taken;
+}
+
+static void take(work *w, dsi_axis axis, const dsi_strategy *s)
+{
+    for (uint32_t i = 0; i < w->node->n_in; ++i) {
+        w->p->need[i].at.on[axis] = s->in[i];
+    }
+    for (uint32_t o = 0; o < w->node->n_out; ++o) {
+        w->p->out[o].at.on[axis] = s->out[o];
+        w->p->out[o].averaged |= (s->averaged >> o & 1u) << axis;
+    }
+    dsi_rule_case_take(&w->p->rule, w->node->mesh, axis, s);
+}
+
+static ds_status place_axis(work *w, dsi_axis axis)
+{
+    dsi_strategy list[DSI_RULE_STRATEGIES];
+    const uint32_t n = dsi_rule_strategies(&w->p->rule, w->node->mesh, axis, w->node->policy, list);
+    const dsi_strategy *best = NULL;
+    const dsi_strategy *nearest = &list[0];
+    price least = {0};
+    price fewest = price_of(w, axis, nearest);
+    for (uint32_t k = 0; k < n; ++k) {
+        const price p = price_of(w, axis, &list[k]);
+        if (!is_taken_up(w, axis, &list[k])) {
+            continue;
+        }
+        if (!p.allowed) {
+            nearest = p.n_blocked < fewest.n_blocked ? &list[k] : nearest;
+            fewest = p.n_blocked < fewest.n_blocked ? p : fewest;
+        } else if (best == NULL || p.bytes < least.bytes ||
+                   (p.bytes == least.bytes && p.n_moved < least.n_moved)) {
+            best = &list[k];
+            least = p;
+        }
+    }
+    if (best == NULL) {
+        dsi_placement need = w->node->in[fewest.blocked].at;
+        need.on[axis] = nearest->in[fewest.blocked];
+        return refuse(w, fewest.blocked, &need,
+                      is_fixed(w, fewest.blocked)
+                          ? "it is written, so it stays where it is"
+                          : "no rule of the operator fits, and the policy does not allow this "
+                            "change");
+    }
+    take(w, axis, best);
+    return DS_OK;
+}
+
+/* ---- averages, moves ------------------------------------------------------------------------- */
+
+/* A sum that is reduced on the way is divided then; everything else keeps its averaged axes. */
+static void average_inputs(work *w)
+{
+    for (uint32_t i = 0; i < w->node->n_in; ++i) {
+        const uint32_t before = dsi_placement_partial_axes(&w->node->in[i].at);
+        const uint32_t after = dsi_placement_partial_axes(&w->p->need[i].at);
+        w->p->need[i].averaged = w->node->in[i].averaged & ~(before & ~after);
+    }
+}
+
+/* Averaged inputs pass where the operator is linear in all of them together. */
+static ds_status average_outputs(work *w)
+{
+    const dsi_rule_case *c = &w->p->rule;
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        uint32_t has = 0;
+        uint32_t there = 0;
+        uint32_t first = 0;
+        for (uint32_t i = 0; i < w->node->n_in; ++i) {
+            const bool averaged = is_there(w, i) && (w->p->need[i].averaged >> a & 1u) != 0;
+            first = averaged && has == 0 ? i : first;
+            has |= averaged ? 1u << i : 0;
+            there |= is_there(w, i) ? 1u << i : 0;
+        }
+        if (has == 0) {
+            continue;
+        }
+        uint32_t group = 0;
+        for (uint32_t g = 0; g < c->n_groups; ++g) {
+            group = (c->group[g] & there) == has ? c->group[g] : group;
+        }
+        if (group == 0) {
+            return refuse(w, first, &w->node->in[first].at,
+                          "it is still to be divided by the number of ranks (it comes from a mean "
+                          "over their rows), which not all that it meets is; reduce it first");
+        }
+        for (uint32_t o = 0; o < w->node->n_out; ++o) {
+            const bool flows = ((c->computed[o] | c->added[o]) & group) != 0;
+            w->p->out[o].averaged |= flows ? 1u << a : 0;
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status plan_moves(work *w)
+{
+    for (uint32_t i = 0; i < w->node->n_in; ++i) {
+        char name[512];
+        w->p->moves[i].n = 0;
+        if (!is_there(w, i) || dsi_placement_equal(&w->node->in[i].at, &w->p->need[i].at)) {
+            continue;
+        }
+        (void)snprintf(name, sizeof name, "%s at %s: input %u (%s)", w->node->op->name,
+                       w->node->scope, i, w->node->names[i]);
+        const dsi_redistribution r = {.name = name,
+                                      .mesh = *w->node->mesh,
+                                      .meta = w->node->in_meta[i],
+                                      .from = w->node->in[i].at,
+                                      .to = w->p->need[i].at,
+                                      .most_bytes = w->node->policy->most_bytes};
+        DS_TRY(dsi_redistribute(w->ctx, &r, &w->p->moves[i]));
+    }
+    return DS_OK;
+}
+
+ds_status dsi_place_node_run(ds_ctx *ctx, const dsi_place_node *node, dsi_placed *placed_out)
+{
+    work w = {.ctx = ctx, .node = node, .p = placed_out};
+    memset(placed_out, 0, sizeof *placed_out);
+    dsi_rule_case_make(node->op, node->attrs, node->in_meta, node->n_in, node->out_meta,
+                       node->n_out, &placed_out->rule);
+    if ((placed_out->rule.flags & DSI_RULE_REFUSED) != 0) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "%s at %s: a collective is no operator of a logical graph: it is what "
+                       "placements are lowered to",
+                       node->op->name, node->scope);
+    }
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        placed_out->need[i] = node->in[i];
+    }
+    DS_TRY(place_flat(&w));
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        if (node->mesh->size[a] > 1 && (w.settled >> a & 1u) == 0) {
+            DS_TRY(place_axis(&w, (dsi_axis)a));
+        }
+    }
+    average_inputs(&w);
+    DS_TRY(average_outputs(&w));
+    return plan_moves(&w);
+}
