@@ -16,6 +16,14 @@ static int fail(ds_ctx *ctx, int code)
     return code;
 }
 
+static int fail_in_step(const train_run *run)
+{
+    (void)fprintf(stderr, "ds_train: in training step %llu: %s\n",
+                  (unsigned long long)ds_engine_global_steps(run->engine) + 1,
+                  ds_ctx_error(run->ctx));
+    return EXIT_FAILURE;
+}
+
 static ds_status describe(train_run *run)
 {
     char *text = NULL;
@@ -83,7 +91,9 @@ static ds_status train(train_run *run, ds_comm *comm, const train_options *optio
     if (ds_comm_rank(comm) == 0) {
         DS_TRY(describe(run));
     }
+    run->training = true;
     DS_TRY(train_loop(run, interrupted));
+    run->training = false;
     return *interrupted ? DS_OK : finish(run);
 }
 
@@ -123,8 +133,9 @@ static int run_with(const train_options *options, const ds_ctx_params *params)
     bool interrupted = false;
     ds_status status = ds_comm_open(ctx, &comm);
     status = status < 0 ? status : train(&run, comm, options, &interrupted);
-    int code = status < 0 ? fail(ctx, EXIT_FAILURE) : EXIT_SUCCESS;
+    int code = EXIT_SUCCESS;
     if (status < 0) {
+        code = run.training ? fail_in_step(&run) : fail(ctx, EXIT_FAILURE);
         ds_comm_abort(comm, ds_ctx_error(ctx));
     }
     if (status >= 0 && interrupted && params->rank == 0) {

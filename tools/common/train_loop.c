@@ -28,6 +28,7 @@ static void catch_signals(void)
     (void)sigemptyset(&action.sa_mask);
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
+    (void)signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of the write */
 }
 
 ds_batch train_batch_of(const ds_loader_batch *batch, ds_named_tensor *tensors)
