@@ -82,7 +82,9 @@ ds_status ds_model_text(ds_ctx *ctx, const json_t *json, const char *key, const 
 /* Whether `word` is in a space-separated list. */
 static bool in_list(const char *list, const char *word, size_t n)
 {
-    for (const char *at = strstr(list, word); at != NULL; at = strstr(at + 1, word)) {
+    const bool is_word = n > 0 && strchr(word, ' ') == NULL;
+    for (const char *at = is_word ? strstr(list, word) : NULL; at != NULL;
+         at = strstr(at + 1, word)) {
         const bool starts = at == list || at[-1] == ' ';
         if (starts && (at[n] == '\0' || at[n] == ' ')) {
             return true;

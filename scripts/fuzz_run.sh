@@ -99,6 +99,10 @@ seeds() {
                 $file $line > "$to/$n"
         done
         ;;
+    fuzz_host_state)
+        printf "{\"global_steps\":2,\"skipped_steps\":1,\"global_samples\":8,\"lr_override\":-1}%%%%%%%%{\"seed\":\"7\"}" > "$to/two"
+        { cat "$to/two"; printf "%%%%%%%%{\"scale\":65536.0,\"iteration\":5,\"last_overflow\":-1,\"hysteresis_left\":2}"; } > "$to/three"
+        ;;
     fuzz_flags)
         printf '%s\n' --model m --data a.jsonl b.txt --epochs=3 --learning_rate 2e-5 --deepspeed_config d.json --output o --resume > "$to/1"
         printf '%s\n' --model_config c.json --tokenizer bytes --data t.txt --eval_fraction 0.1 --steps 100 --deepspeed_config d --bf16 true --seed 3 --threads 2 > "$to/2"

@@ -7,6 +7,9 @@
 #include <deepspeed/schedule.h>
 
 #include <math.h>
+#include <stddef.h>
+
+#define MOST_UPDATES (INT64_C(1) << 53) /* beyond, t is no longer exact as a double */
 
 static double log_or_line(const ds_schedule_params *p, int64_t t)
 {
@@ -165,6 +168,12 @@ static ds_status need(ds_ctx *ctx, bool holds, const char *key, const char *expe
                            expected, found);
 }
 
+/* Any number that a schedule may mean; beyond it, products of a few overflow. */
+static bool sane(double x)
+{
+    return fabs(x) <= 1e30; /* false for NAN */
+}
+
 static ds_status check_warmup(ds_ctx *ctx, const ds_schedule_params *p)
 {
     const bool has_end = p->kind != DS_SCHEDULE_WARMUP;
@@ -173,31 +182,48 @@ static ds_status check_warmup(ds_ctx *ctx, const ds_schedule_params *p)
     DS_TRY(need(ctx, !has_end || p->total_num_steps >= 1, "total_num_steps",
                 "a whole number of at least 1", (double)p->total_num_steps));
     if (p->kind == DS_SCHEDULE_WARMUP_COSINE) {
-        DS_TRY(need(ctx, isfinite(p->warmup_min_ratio), "warmup_min_ratio", "a number",
+        DS_TRY(need(ctx, sane(p->warmup_min_ratio), "warmup_min_ratio", "a number up to 1e30",
                     p->warmup_min_ratio));
-        return need(ctx, isfinite(p->cos_min_ratio), "cos_min_ratio", "a number", p->cos_min_ratio);
+        return need(ctx, sane(p->cos_min_ratio), "cos_min_ratio", "a number up to 1e30",
+                    p->cos_min_ratio);
     }
-    DS_TRY(need(ctx, isfinite(p->warmup_min_lr), "warmup_min_lr", "a number", p->warmup_min_lr));
-    return need(ctx, !isinf(p->warmup_max_lr), "warmup_max_lr", "a number", p->warmup_max_lr);
+    DS_TRY(need(ctx, sane(p->warmup_min_lr), "warmup_min_lr", "a number up to 1e30",
+                p->warmup_min_lr));
+    return need(ctx, isnan(p->warmup_max_lr) || sane(p->warmup_max_lr), "warmup_max_lr",
+                "a number up to 1e30", p->warmup_max_lr);
 }
 
 static ds_status check_cycle(ds_ctx *ctx, const ds_schedule_params *p)
 {
     const double second = p->cycle_second_step_size;
-    DS_TRY(need(ctx, isfinite(p->cycle_min_lr), "cycle_min_lr", "a number", p->cycle_min_lr));
-    DS_TRY(need(ctx, isfinite(p->cycle_max_lr), "cycle_max_lr", "a number", p->cycle_max_lr));
-    DS_TRY(need(ctx, p->cycle_first_step_size > 0 && isfinite(p->cycle_first_step_size),
+    const struct {
+        const char *key;
+        double value;
+    } numbers[] = {{"cycle_min_lr", p->cycle_min_lr},
+                   {"cycle_max_lr", p->cycle_max_lr},
+                   {"cycle_min_mom", p->cycle_min_mom},
+                   {"cycle_max_mom", p->cycle_max_mom},
+                   {"decay_mom_rate", p->decay_mom_rate}};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; ++i) {
+        DS_TRY(need(ctx, sane(numbers[i].value), numbers[i].key, "a number up to 1e30",
+                    numbers[i].value));
+    }
+    DS_TRY(need(ctx, p->cycle_first_step_size >= 1e-30 && sane(p->cycle_first_step_size),
                 "cycle_first_step_size", "a number above 0", p->cycle_first_step_size));
-    DS_TRY(need(ctx, isnan(second) || (second >= 0 && isfinite(second)), "cycle_second_step_size",
+    DS_TRY(need(ctx, isnan(second) || (second >= 0 && sane(second)), "cycle_second_step_size",
                 "a number of at least 0", second));
-    return need(ctx, isfinite(p->decay_step_size), "decay_step_size", "a number",
-                p->decay_step_size);
+    /* a decay below 0 would divide by 0 on its way */
+    DS_TRY(need(ctx, p->decay_lr_rate >= 0 && sane(p->decay_lr_rate), "decay_lr_rate",
+                "a number of at least 0", p->decay_lr_rate));
+    return need(ctx, p->decay_step_size >= 0 && sane(p->decay_step_size), "decay_step_size",
+                "a number of at least 0", p->decay_step_size);
 }
 
 ds_status ds_schedule_check(ds_ctx *ctx, const ds_schedule_params *p)
 {
-    DS_TRY(need(ctx, p->last_batch_iteration >= -1, "last_batch_iteration",
-                "a whole number of at least -1", (double)p->last_batch_iteration));
+    DS_TRY(need(ctx, p->last_batch_iteration >= -1 && p->last_batch_iteration <= MOST_UPDATES,
+                "last_batch_iteration", "a whole number from -1 to 2^53",
+                (double)p->last_batch_iteration));
     switch (p->kind) {
     case DS_SCHEDULE_WARMUP:
     case DS_SCHEDULE_WARMUP_DECAY:
@@ -206,6 +232,10 @@ ds_status ds_schedule_check(ds_ctx *ctx, const ds_schedule_params *p)
     case DS_SCHEDULE_ONE_CYCLE:
         return check_cycle(ctx, p);
     case DS_SCHEDULE_LR_RANGE_TEST:
+        DS_TRY(need(ctx, sane(p->lr_range_test_min_lr), "lr_range_test_min_lr",
+                    "a number up to 1e30", p->lr_range_test_min_lr));
+        DS_TRY(need(ctx, sane(p->lr_range_test_step_rate), "lr_range_test_step_rate",
+                    "a number up to 1e30", p->lr_range_test_step_rate));
         return need(ctx, p->lr_range_test_step_size >= 1, "lr_range_test_step_size",
                     "a whole number of at least 1", (double)p->lr_range_test_step_size);
     case DS_SCHEDULE_NONE:

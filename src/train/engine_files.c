@@ -5,13 +5,11 @@
 #include "ckpt/checkpoint_on.h"
 #include "io/json_load.h"
 #include "train/engine.h"
+#include "train/host_state.h"
 
 #include <deepspeed/checkpoint.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { STATE_BYTES = 1 << 20 };
 
 static const char *optimizer_name(const ds_engine *engine)
 {
@@ -76,30 +74,23 @@ static ds_status add_model_state(ds_engine *engine, ds_checkpoint_writer *writer
 
 static ds_status add_states(ds_engine *engine, ds_checkpoint_writer *writer, const char *data_state)
 {
+    static const char *const sections[] = {"engine", "loss_scaler", "random"};
     const dsi_loss_scale *s = &engine->spec.loss_scale;
-    dsi_buf text = dsi_buf_make(STATE_BYTES);
-    dsi_buf_printf(&text,
-                   "{\"global_steps\":%llu,\"skipped_steps\":%llu,\"global_samples\":%llu,"
-                   "\"lr_override\":%.17g}",
-                   (unsigned long long)engine->global_steps,
-                   (unsigned long long)engine->skipped_steps,
-                   (unsigned long long)engine->global_samples, engine->forced_lr);
-    ds_status status = ds_checkpoint_writer_state(writer, "engine", dsi_buf_text(&text));
-    dsi_buf_clear(&text);
-    dsi_buf_printf(&text,
-                   "{\"scale\":%.17g,\"iteration\":%lld,\"last_overflow\":%lld,"
-                   "\"hysteresis_left\":%lld}",
-                   s->scale, (long long)s->iteration, (long long)s->last_overflow,
-                   (long long)s->hysteresis_left);
-    if (status >= 0) {
-        status = ds_checkpoint_writer_state(writer, "loss_scaler", dsi_buf_text(&text));
+    const dsi_host_state state = {.global_steps = engine->global_steps,
+                                  .skipped_steps = engine->skipped_steps,
+                                  .global_samples = engine->global_samples,
+                                  .forced_lr = engine->forced_lr,
+                                  .scale = s->scale,
+                                  .iteration = s->iteration,
+                                  .last_overflow = s->last_overflow,
+                                  .hysteresis_left = s->hysteresis_left,
+                                  .seed = engine->spec.seed};
+    ds_status status = DS_OK;
+    for (size_t i = 0; i < sizeof sections / sizeof sections[0] && status >= 0; ++i) {
+        char text[DSI_HOST_STATE_BYTES];
+        dsi_host_state_print(&state, sections[i], text);
+        status = ds_checkpoint_writer_state(writer, sections[i], text);
     }
-    dsi_buf_clear(&text);
-    dsi_buf_printf(&text, "{\"seed\":\"%llu\"}", (unsigned long long)engine->spec.seed);
-    if (status >= 0) {
-        status = ds_checkpoint_writer_state(writer, "random", dsi_buf_text(&text));
-    }
-    dsi_buf_free(&text);
     if (status >= 0 && engine->config_text != NULL) {
         status = ds_checkpoint_writer_state(writer, "config", engine->config_text);
     }
@@ -214,67 +205,51 @@ static ds_status load_tensors(ds_engine *engine, ds_checkpoint *ckpt)
     return DS_OK;
 }
 
-static ds_status parse_state(const ds_engine *engine, const ds_checkpoint *ckpt,
-                             const char *section, json_t **json_out)
+static ds_status read_states(const ds_engine *engine, const ds_checkpoint *ckpt,
+                             dsi_host_state *state_out)
 {
-    json_error_t error;
-    const char *text = ds_checkpoint_state(ckpt, section);
-    json_t *json = text != NULL ? json_loads(text, 0, &error) : NULL;
-    if (!json_is_object(json)) {
-        json_decref(json);
-        return ds_fail(engine->ctx, DS_ERR_FORMAT, "%s: the state \"%s\" is missing or no object",
-                       ds_checkpoint_get_info(ckpt)->path, section);
+    const bool scaled = engine->spec.loss_scale.dynamic;
+    const dsi_host_state_texts texts = {
+        .engine = ds_checkpoint_state(ckpt, "engine"),
+        .loss_scaler = scaled ? ds_checkpoint_state(ckpt, "loss_scaler") : NULL,
+        .random = ds_checkpoint_state(ckpt, "random")};
+    const char *path = ds_checkpoint_get_info(ckpt)->path;
+    if (scaled && texts.loss_scaler == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_FORMAT, "%s: the state \"loss_scaler\" is missing",
+                       path);
     }
-    *json_out = json;
-    return DS_OK;
+    return dsi_host_state_parse(engine->ctx, path, &texts, state_out);
 }
 
-static int64_t whole(const json_t *json, const char *key)
+static void take_states(ds_engine *engine, const dsi_host_state *state)
 {
-    return (int64_t)json_integer_value(json_object_get(json, key));
-}
-
-static double real(const json_t *json, const char *key)
-{
-    return json_number_value(json_object_get(json, key));
-}
-
-static ds_status load_states(ds_engine *engine, const ds_checkpoint *ckpt)
-{
-    json_t *json = NULL;
     dsi_loss_scale *s = &engine->spec.loss_scale;
-    DS_TRY(parse_state(engine, ckpt, "engine", &json));
-    engine->global_steps = (uint64_t)whole(json, "global_steps");
-    engine->skipped_steps = (uint64_t)whole(json, "skipped_steps");
-    engine->global_samples = (uint64_t)whole(json, "global_samples");
-    engine->forced_lr = real(json, "lr_override");
-    json_decref(json);
+    engine->global_steps = state->global_steps;
+    engine->skipped_steps = state->skipped_steps;
+    engine->global_samples = state->global_samples;
+    engine->forced_lr = state->forced_lr;
+    engine->spec.seed = state->seed;
     if (s->dynamic) {
-        DS_TRY(parse_state(engine, ckpt, "loss_scaler", &json));
-        s->scale = real(json, "scale");
-        s->iteration = whole(json, "iteration");
-        s->last_overflow = whole(json, "last_overflow");
-        s->hysteresis_left = whole(json, "hysteresis_left");
-        json_decref(json);
+        s->scale = state->scale;
+        s->iteration = state->iteration;
+        s->last_overflow = state->last_overflow;
+        s->hysteresis_left = state->hysteresis_left;
     }
-    DS_TRY(parse_state(engine, ckpt, "random", &json));
-    const char *seed = json_string_value(json_object_get(json, "seed"));
-    engine->spec.seed = seed != NULL ? strtoull(seed, NULL, 10) : engine->spec.seed;
-    json_decref(json);
-    return DS_OK;
 }
 
 static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, char **data_state_out)
 {
     const ds_checkpoint_info *info = ds_checkpoint_get_info(ckpt);
+    dsi_host_state state;
     if (strcmp(info->optimizer, optimizer_name(engine)) != 0) {
         return ds_fail(engine->ctx, DS_ERR_ARG,
                        "%s was saved with the optimizer %s, the configuration asks for %s",
                        info->path, info->optimizer, optimizer_name(engine));
     }
     DS_TRY(check_extra(engine, ckpt));
+    DS_TRY(read_states(engine, ckpt, &state));
     DS_TRY(load_tensors(engine, ckpt));
-    DS_TRY(load_states(engine, ckpt));
+    take_states(engine, &state);
     engine->state = DSI_ENGINE_IDLE;
     engine->micro_step = 0;
     const char *data = ds_checkpoint_state(ckpt, "data");

@@ -76,6 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         int64_t next;
         memcpy(&epoch, data + 1, sizeof epoch);
         memcpy(&next, data + 5, sizeof next);
+        epoch &= INT32_MAX; /* a saved epoch may be one more */
         move(loader, dataset, epoch, next);
         move(loader, dataset, epoch, next & 63);
     }

@@ -151,6 +151,37 @@ static void refuses_bad_parameters(void **state)
     CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "warmup_num_steps");
 }
 
+/* Values with which a rate would be no number, or the iteration overflow. */
+static void refuses_what_overflows(void **state)
+{
+    const double odd[] = {NAN, INFINITY, -INFINITY, 1e300};
+    for (size_t i = 0; i < sizeof odd / sizeof odd[0]; ++i) {
+        ds_schedule_params cycle = ds_schedule_default(DS_SCHEDULE_ONE_CYCLE);
+        cycle.cycle_min_lr = cycle.cycle_max_lr = 0;
+        CHECK_OK(*state, ds_schedule_check(*state, &cycle));
+        double *const numbers[] = {&cycle.cycle_max_lr,         &cycle.cycle_min_mom,
+                                   &cycle.cycle_max_mom,        &cycle.decay_mom_rate,
+                                   &cycle.decay_lr_rate,        &cycle.decay_step_size,
+                                   &cycle.cycle_first_step_size};
+        for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; ++k) {
+            const double kept = *numbers[k];
+            *numbers[k] = odd[i];
+            CHECK_FAILS(*state, ds_schedule_check(*state, &cycle), DS_ERR_CONFIG, "expected");
+            *numbers[k] = kept;
+        }
+        ds_schedule_params range = ds_schedule_default(DS_SCHEDULE_LR_RANGE_TEST);
+        range.lr_range_test_step_rate = odd[i];
+        CHECK_FAILS(*state, ds_schedule_check(*state, &range), DS_ERR_CONFIG, "step_rate");
+    }
+    ds_schedule_params p = ds_schedule_default(DS_SCHEDULE_ONE_CYCLE);
+    p.cycle_min_lr = p.cycle_max_lr = 0;
+    p.decay_lr_rate = -0.001; /* 1 + rate * interval passes 0 */
+    CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "decay_lr_rate");
+    p = ds_schedule_default(DS_SCHEDULE_WARMUP);
+    p.last_batch_iteration = INT64_MAX;
+    CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "last_batch_iteration");
+}
+
 static int set_up(void **state)
 {
     ds_ctx_params params = ds_ctx_params_default();
@@ -170,6 +201,7 @@ int main(void)
         cmocka_unit_test(equals_deepspeed),
         cmocka_unit_test(none_keeps_the_rate),
         cmocka_unit_test(refuses_bad_parameters),
+        cmocka_unit_test(refuses_what_overflows),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
