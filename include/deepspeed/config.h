@@ -169,9 +169,12 @@ typedef struct ds_config_monitor {
 
 typedef enum ds_tag_validation { DS_TAG_WARN, DS_TAG_IGNORE, DS_TAG_FAIL } ds_tag_validation;
 
+struct ds_elastic_params; /* see elasticity.h */
+
 typedef struct ds_config_values {
     ds_config_batch batch;
     uint32_t world_size;
+    const struct ds_elastic_params *elasticity; /* NULL: not enabled */
     ds_config_optimizer optimizer;
     ds_schedule_params scheduler;
     ds_config_fp16 fp16;

@@ -169,6 +169,9 @@ static int64_t known(const dsi_item *item)
 
 void dsi_config_batch(dsi_eval *eval)
 {
+    if (dsi_config_elastic(eval)) {
+        return;
+    }
     triple t = read_triple(eval);
     if (t.open) {
         return;

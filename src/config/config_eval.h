@@ -47,6 +47,8 @@ void dsi_config_walk(dsi_eval *eval, const dsi_node *root);
 void dsi_config_auto(dsi_eval *eval);
 void dsi_config_store(dsi_eval *eval);
 void dsi_config_batch(dsi_eval *eval);
+/* Of batch: what elasticity.enabled makes of the triple. True: nothing is left to derive. */
+bool dsi_config_elastic(dsi_eval *eval);
 void dsi_config_rules(dsi_eval *eval);
 void dsi_config_inference_rules(dsi_eval *eval); /* in place of auto … rules */
 

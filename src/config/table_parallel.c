@@ -133,24 +133,33 @@ const dsi_section dsi_section_expert_parallel = {
 };
 
 static const dsi_option elasticity_rows[] = {
-    B("enabled", "false", NOT_BUILT, "Choose the batch size for many world sizes.",
-      NOTE("elastic training is not built yet; set it to false and give the batch sizes")),
-    I("max_train_batch_size", "2000", PART, "Largest batch.", MIN(1)),
-    INTS("micro_batch_sizes", "[2, 4, 6]", PART, "Micro batches to choose from.", MIN(1)),
-    I("min_gpus", "1", PART, "Fewest ranks.", MIN(1)),
-    I("max_gpus", "10000", PART, "Most ranks.", MIN(1)),
-    I("num_gpus_per_node", "1", PART, "Ranks of a node.", MIN(1)),
-    I("model_parallel_size", "1", PART, "Ranks of one model.", MIN(1)),
-    I("min_time", "0", PART, "Not used by DeepSpeed.", MIN(0)),
-    B("prefer_larger_batch", "true", PART, "Among equals take the larger batch.",
+    B("enabled", "false", IN_FORCE,
+      "Choose the batch sizes so that many numbers of ranks can train with the same global batch; "
+      "the three batch keys must then be absent."),
+    I("max_train_batch_size", "2000", IN_FORCE, "Largest global batch. Required when enabled.",
+      MIN(1), MAX(2147483647)),
+    INTS("micro_batch_sizes", "[2, 4, 6]", IN_FORCE,
+         "Micro batches to choose from. Required when enabled.", MIN(1)),
+    I("min_gpus", "1", IN_FORCE, "Fewest ranks.", MIN(1), MAX(2147483647)),
+    I("max_gpus", "10000", IN_FORCE, "Most ranks.", MIN(1), MAX(2147483647)),
+    I("num_gpus_per_node", "1", IN_FORCE, "Ranks of a node; version 0.2 counts whole nodes.",
+      MIN(1), MAX(2147483647)),
+    I("model_parallel_size", "1", IN_FORCE, "Ranks of one model; more than 1 needs version 0.2.",
+      MIN(1), MAX(2147483647)),
+    I("min_time", "0", NO_EFFECT, "Shortest time between two changes of the number of ranks.",
+      MIN(0), NOTE("DeepSpeed reads it and does nothing with it")),
+    B("prefer_larger_batch", "true", IN_FORCE,
+      "Among batches that equally many numbers of ranks divide take the largest; else the "
+      "smallest.",
       .old = "prefer_large_batch"),
-    B("ignore_non_elastic_batch_info", "false", PART, "Ignore batch sizes given elsewhere."),
-    ANY("version", "0.2", PART, "0.1 or 0.2."),
+    B("ignore_non_elastic_batch_info", "false", IN_FORCE,
+      "Let the three batch keys stand beside it, without effect."),
+    ANY("version", "0.2", IN_FORCE, "Way of computing: 0.1, or 0.2, which knows of nodes."),
 };
 const dsi_section dsi_section_elasticity = {
     .path = "elasticity",
-    .doc = "Elastic training.",
-    .flags = DSI_SECTION_FEATURE,
+    .doc = "Batch sizes that many numbers of ranks can train with.",
+    .flags = DSI_SECTION_GATED,
     DSI_SECTION_ROWS(elasticity_rows),
 };
 

@@ -130,7 +130,7 @@ static const dsi_option rows[] = {
       .section = &dsi_section_quantize_training),
     S("eigenvalue", NULL, NOT_BUILT, "Eigenvalues of the Hessian, for quantize_training.",
       .section = &dsi_section_eigenvalue),
-    S("elasticity", NULL, NOT_BUILT, "Batch sizes that fit many world sizes.",
+    S("elasticity", NULL, IN_FORCE, "Batch sizes that fit many world sizes.",
       .section = &dsi_section_elasticity),
     S("pipeline", NULL, NOT_BUILT, "Pipeline parallelism.", .section = &dsi_section_pipeline),
     S("tensor_parallel", NULL, NOT_BUILT, "Automatic tensor parallelism.",

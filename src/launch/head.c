@@ -143,6 +143,8 @@ static ds_status prepare(dsi_head *h)
     const bool foreign = o->launcher_given && !h->runner->is_way;
     h->multi = (o->force_multi || h->hosts.n > 1 || foreign) && !o->no_ssh;
     h->restart = (uint32_t)o->restart_count;
+    h->failed_slot = UINT32_MAX;
+    DS_TRY(dsi_head_elastic_start(h));
     return h->multi ? dsi_head_prepare_nodes(h) : prepare_here(h);
 }
 
@@ -187,6 +189,7 @@ static ds_status run_attempts(dsi_head *h, int *exit_code_out)
             break;
         }
         ++h->restart;
+        DS_TRY(dsi_head_elastic_again(h, &outcome));
         ds_log(h->ctx, DS_LOG_WARN, "restart %" PRIu32 " of %" PRId64 ": %" PRIu32 " ranks",
                h->restart - first, h->options->restarts, dsi_hosts_n_ranks(&h->hosts));
     }

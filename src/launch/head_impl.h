@@ -28,7 +28,8 @@ typedef struct dsi_head {
     dsi_words env; /* inherited */
     dsi_words exports;
     dsi_words runner_args, ssh_args;
-    uint32_t restart; /* this attempt's DS_RESTART_COUNT */
+    uint32_t restart;     /* this attempt's DS_RESTART_COUNT */
+    uint32_t failed_slot; /* of this host, that was the first to fail in the attempt before */
 } dsi_head;
 
 /* Runs the ranks of hosts.items[node] here. */
@@ -42,9 +43,16 @@ ds_status dsi_head_run_relay(dsi_head *h, int *exit_code_out);
 
 /* Several nodes: what there is to check and choose before the first attempt, and an attempt. */
 ds_status dsi_head_prepare_nodes(dsi_head *h);
+/* Where rank 0 is reached; asks the first host, which shows that it can be reached. */
+ds_status dsi_head_choose_address(dsi_head *h);
 ds_status dsi_head_run_nodes(dsi_head *h, dsi_outcome *outcome_out);
 /* The runner's view of this attempt; text is kept in *world_info. */
 ds_status dsi_head_runner_job(dsi_head *h, dsi_buf *world_info, dsi_runner_job *job_out);
+
+/* --elastic_training: checks its flags and takes a number of ranks that is allowed; and after a
+ * failure leaves out what failed. Errors: ERR_ARG when no allowed number is left. */
+ds_status dsi_head_elastic_start(dsi_head *h);
+ds_status dsi_head_elastic_again(dsi_head *h, const dsi_outcome *outcome);
 
 /* Prints commands and environments in place of a run. */
 ds_status dsi_head_print(dsi_head *h);

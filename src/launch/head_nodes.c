@@ -79,7 +79,7 @@ static ds_status ask_address(dsi_head *h)
     return DS_OK;
 }
 
-static ds_status choose_address(dsi_head *h)
+ds_status dsi_head_choose_address(dsi_head *h)
 {
     const dsi_launch_options *o = h->options;
     (void)snprintf(h->master_addr, sizeof h->master_addr, "%s",
@@ -134,7 +134,7 @@ ds_status dsi_head_prepare_nodes(dsi_head *h)
         DS_TRY(h->runner->check(h->ctx, &job));
     }
     DS_TRY(check_runner(h));
-    return choose_address(h);
+    return dsi_head_choose_address(h);
 }
 
 /* ---- an attempt ------------------------------------------------------------------------------ */

@@ -351,6 +351,27 @@ static pid_t next_changed(dsi_job *job, int *wait_status)
     return pid > 0 ? pid : 0;
 }
 
+static int largest_code(const dsi_job *job)
+{
+    int largest = 0;
+    for (size_t i = 0; i < job->n; ++i) {
+        const int code = dsi_running_code(&job->tasks[i]);
+        largest = dsi_running_failed(&job->tasks[i]) && code > largest ? code : largest;
+    }
+    return largest;
+}
+
+static void name_failed(dsi_job *job)
+{
+    char text[96];
+    for (size_t i = 0; i < job->n; ++i) {
+        if (dsi_running_failed(&job->tasks[i])) {
+            ds_log(job->ctx, DS_LOG_ERROR, "%s %s", job->tasks[i].task->label,
+                   dsi_way_end(dsi_running_code(&job->tasks[i]), text, sizeof text));
+        }
+    }
+}
+
 static void reap(dsi_job *job)
 {
     int wait_status;
@@ -358,7 +379,7 @@ static void reap(dsi_job *job)
     while ((pid = next_changed(job, &wait_status)) > 0) {
         on_change(job, pid, wait_status);
     }
-    if (job->stop == DSI_STOP_NONE) {
+    if (job->stop == DSI_STOP_NONE && !job->params->independent) {
         find_first(job);
         if (job->first < job->n) {
             if (!job->params->quiet) {
@@ -569,6 +590,8 @@ static void fill_outcome(dsi_job *job, dsi_outcome *outcome)
         outcome->exit_code = dsi_running_code(&job->tasks[job->first]);
     } else if (job->stop == DSI_STOP_FAILED) {
         outcome->exit_code = job->notice_code;
+    } else if (job->params->independent && !outcome->interrupted) {
+        outcome->exit_code = largest_code(job);
     } else if (outcome->interrupted) {
         find_first(job);
         outcome->exit_code = job->first < job->n || job->gave_up ? 128 + job->stop_signal : 0;
@@ -590,6 +613,9 @@ static ds_status run(dsi_job *job)
     }
     if (status >= 0 && job->stop == DSI_STOP_FAILED && job->first < job->n && !job->params->ways) {
         dsi_report_end(job);
+    }
+    if (status >= 0 && job->params->independent) {
+        name_failed(job);
     }
     free(fds);
     return status;

@@ -36,6 +36,8 @@ typedef struct dsi_supervise_params {
                          -1: none */
     int notice;       /* descriptor on which relays tell "LABEL pid N" when they start and "LABEL
                          code N" when their node failed, a line each; -1: none */
+    bool independent; /* a task that fails is named and does not end the others; the outcome's code
+                         is the largest */
     bool quiet;       /* nothing is said of a failure: another launcher does */
     bool ways;        /* the tasks are ways to nodes, which report their ranks themselves: a failure
                          is told in one line, without last lines */

@@ -47,6 +47,6 @@ EOF
 cmake -S "$scratch/app" -B "$scratch/app/build" -DCMAKE_PREFIX_PATH="$scratch/usr" > "$scratch/log"
 cmake --build "$scratch/app/build" > "$scratch/log"
 "$scratch/app/build/app" | grep -q '^success'
-for page in ds_train ds_generate ds_config ds_data ds_checkpoint; do
+for page in deepspeed ds_ssh ds_elastic ds_train ds_generate ds_config ds_data ds_checkpoint; do
     [ -s "$scratch/usr/share/man/man1/$page.1" ] && [ -x "$scratch/usr/bin/$page" ]
 done

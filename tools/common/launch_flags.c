@@ -17,17 +17,21 @@ static const char about[] =
     "  mpirun -n 2 ds_train …   srun -n 2 ds_train …     without this launcher";
 
 static const char after[] =
-    "Every rank finds in its environment: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE (also\n"
-    "LOCAL_SIZE), CROSS_RANK and CROSS_SIZE (its node and how many), MASTER_ADDR, MASTER_PORT,\n"
-    "DS_JOB_SECRET, DS_SLOT, DS_RESTART_COUNT, and, unless set before, OMP_NUM_THREADS and\n"
-    "DS_THREADS: its share of the cores.\n\n"
-    "Hostfile: a line a host, 'name slots=N'; '#' begins a comment.\n\n"
-    "When a rank fails the others are ended, and a report names the rank, its host, the exit code\n"
-    "or signal, whether memory ran out, and its last lines. Ctrl-C and SIGTERM are forwarded to\n"
-    "the ranks, which may save and end; a second one kills them.\n\n"
-    "Exit codes: that of the first rank that failed, 128 + N when signal N ended it; 0 when all\n"
-    "ranks ended with 0; 2 wrong usage or a job that cannot be started as asked, 3 the system\n"
-    "refused (files, memory, processes).";
+    "Every rank finds in its environment: RANK, LOCAL_RANK, WORLD_SIZE,\n"
+    "LOCAL_WORLD_SIZE (also LOCAL_SIZE), CROSS_RANK and CROSS_SIZE (its node and how\n"
+    "many), MASTER_ADDR, MASTER_PORT, DS_JOB_SECRET, DS_SLOT, DS_RESTART_COUNT, and,\n"
+    "unless set before, OMP_NUM_THREADS and DS_THREADS: its share of the cores.\n\n"
+    "Hostfile: a line a host, 'name slots=N'; '#' begins a comment. Other nodes get\n"
+    "variables that begin with NCCL, UCX, MV2, DS_, OMP_, KMP_, PYTHON, MLFLOW, WANDB_\n"
+    "or TENSORBOARD, and the lines NAME=VALUE of .deepspeed_env (or $DS_ENV_FILE) in\n"
+    "the home folder and here.\n\n"
+    "When a rank fails the others are ended, and a report names the rank, its host,\n"
+    "the exit code or signal, whether memory ran out, and its last lines. Ctrl-C and\n"
+    "SIGTERM are forwarded to the ranks, which may save and end; a second one kills\n"
+    "them.\n\n"
+    "Exit codes: that of the first rank that failed, 128 + N when signal N ended it;\n"
+    "0 when all ranks ended with 0; 2 wrong usage or a job that cannot be started as\n"
+    "asked, 3 the system refused (files, memory, processes).";
 
 #define SWITCH(n, member, text)                                                                    \
     {                                                                                              \
