@@ -39,30 +39,21 @@ static int fail(ds_ctx *ctx, ds_status status)
 /* CHECKPOINT_DIR may be the folder of one checkpoint: splits it. false when out of memory. */
 static bool split_folder(const char *dir, char **parent_out, char **tag_out)
 {
-    char *path = strdup(dir);
     char *manifest = NULL;
     struct stat st;
-    if (path == NULL || asprintf(&manifest, "%s/ds_manifest.json", dir) < 0) {
-        free(path);
+    if (asprintf(&manifest, "%s/ds_manifest.json", dir) < 0) {
         return false;
     }
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/') {
-        path[--n] = '\0';
-    }
-    if (stat(manifest, &st) == 0) {
-        char *slash = strrchr(path, '/');
-        *tag_out = strdup(slash != NULL ? slash + 1 : path);
-        if (slash != NULL) {
-            slash[slash == path ? 1 : 0] = '\0';
-        } else {
-            path[0] = '.';
-            path[1] = '\0';
-        }
-    }
+    const bool is_one = stat(manifest, &st) == 0;
     free(manifest);
+    char *path = is_one ? realpath(dir, NULL) : strdup(dir);
+    char *slash = is_one && path != NULL ? strrchr(path, '/') : NULL;
+    if (slash != NULL) {
+        *tag_out = strdup(slash + 1);
+        slash[slash == path ? 1 : 0] = '\0';
+    }
     *parent_out = path;
-    return true;
+    return path != NULL && (slash == NULL || *tag_out != NULL);
 }
 
 static ds_status convert(ds_ctx *ctx, const options *o, const char *dir, const char *tag,

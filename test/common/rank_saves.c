@@ -108,7 +108,11 @@ ds_status rank_save_run(ds_ctx *ctx, dsi_comm *comm, const rank_save *save)
                                          .keep_last = save->keep_last};
     source sources[N_TENSORS];
     ds_checkpoint_writer *w = NULL;
-    DS_TRY(dsi_checkpoint_writer_create_on(ctx, &params, comm, &w));
+    if (save->saver != NULL) {
+        DS_TRY(ds_checkpoint_saver_begin(save->saver, &params, &w));
+    } else {
+        DS_TRY(dsi_checkpoint_writer_create_on(ctx, &params, comm, &w));
+    }
     ds_status status = DS_OK;
     for (size_t i = 0; i < N_TENSORS && status == DS_OK; ++i) {
         status = add_one(w, save, i, rank, size, &sources[i]);
@@ -120,7 +124,8 @@ ds_status rank_save_run(ds_ctx *ctx, dsi_comm *comm, const rank_save *save)
         ds_checkpoint_writer_abort(&w);
         return status;
     }
-    return ds_checkpoint_writer_commit(&w);
+    return save->saver != NULL ? ds_checkpoint_saver_commit(save->saver, &w)
+                               : ds_checkpoint_writer_commit(&w);
 }
 
 static ds_status check_one(ds_ctx *ctx, ds_checkpoint *c, uint64_t step, int64_t scale, size_t i,

@@ -14,14 +14,12 @@ typedef struct rank_save {
     uint32_t fail_rank; /* with fail_at > 0: this rank's data ends after so many reads */
     uint32_t fail_at;   /* … counted from 1 */
     uint32_t keep_last;
-    bool wait_at_fill; /* sleep in every read, for killers */
+    ds_checkpoint_saver *saver; /* NULL: written at once; else behind the caller */
+    bool wait_at_fill;          /* sleep in every read, for killers */
 } rank_save;
 
 /* Saves on this rank; comm NULL: one rank. */
 ds_status rank_save_run(ds_ctx *ctx, dsi_comm *comm, const rank_save *save);
-/* Adds the slices of `rank` of `size`. */
-ds_status rank_save_add(ds_checkpoint_writer *writer, const rank_save *save, uint32_t rank,
-                        uint32_t size);
 /* Reads what `rank` of `size` would own (size 1: everything) and compares every bit. */
 ds_status rank_save_check(ds_ctx *ctx, ds_checkpoint *ckpt, uint64_t step, int64_t scale,
                           uint32_t rank, uint32_t size);
