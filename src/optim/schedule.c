@@ -215,8 +215,9 @@ static ds_status check_cycle(ds_ctx *ctx, const ds_schedule_params *p)
     /* a decay below 0 would divide by 0 on its way */
     DS_TRY(need(ctx, p->decay_lr_rate >= 0 && sane(p->decay_lr_rate), "decay_lr_rate",
                 "a number of at least 0", p->decay_lr_rate));
-    return need(ctx, p->decay_step_size >= 0 && sane(p->decay_step_size), "decay_step_size",
-                "a number of at least 0", p->decay_step_size);
+    const double step = p->decay_step_size;
+    return need(ctx, step == 0 || (step >= 1e-30 && sane(step)), "decay_step_size",
+                "a number of at least 0", step);
 }
 
 ds_status ds_schedule_check(ds_ctx *ctx, const ds_schedule_params *p)

@@ -177,6 +177,9 @@ static void refuses_what_overflows(void **state)
     p.cycle_min_lr = p.cycle_max_lr = 0;
     p.decay_lr_rate = -0.001; /* 1 + rate * interval passes 0 */
     CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "decay_lr_rate");
+    p.decay_lr_rate = 0;
+    p.decay_step_size = 1e-310; /* the interval would be infinite */
+    CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "decay_step_size");
     p = ds_schedule_default(DS_SCHEDULE_WARMUP);
     p.last_batch_iteration = INT64_MAX;
     CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "last_batch_iteration");
