@@ -40,6 +40,8 @@ set_target_properties(deepspeed PROPERTIES SOVERSION 0 VERSION ${PROJECT_VERSION
 target_link_libraries(deepspeed PRIVATE ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC PkgConfig::NETTLE
   Threads::Threads m)
 
+target_compile_definitions(ds_flags INTERFACE DS_VERSION="${PROJECT_VERSION}")
+
 # The launcher: no part of the library, so that programs which use it need no hwloc.
 file(GLOB DS_LAUNCH CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/launch/*.c)
 pkg_check_modules(HWLOC IMPORTED_TARGET hwloc)

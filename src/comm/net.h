@@ -21,4 +21,9 @@
  * Errors: ERR_UNSUPPORTED (the module is not installed), ERR_CONFIG (variables), ERR_PEER. */
 ds_status dsi_comm_open_net(ds_ctx *ctx, const dsi_comm_world *world, dsi_comm **comm_out);
 
+/* Whether a module can be loaded: libdeepspeed_mpi_openmpi.so, libdeepspeed_mpi_mpich.so,
+ * libdeepspeed_ucx.so. It stays loaded: ask for one only in a process. Errors: ERR_UNSUPPORTED says
+ * why not. For reports. */
+ds_status dsi_comm_net_probe(ds_ctx *ctx, const char *file);
+
 #endif

@@ -3,6 +3,7 @@
  *
  * A module stays loaded until the process ends: neither MPI nor UCX can be taken out again.
  */
+#include "comm/net.h"
 #include "comm/net_impl.h"
 
 #include <dlfcn.h>
@@ -101,6 +102,12 @@ static ds_status file_of(ds_ctx *ctx, const char *name, char *file, size_t n)
     }
     (void)snprintf(file, n, "libdeepspeed_mpi_%s.so", which);
     return DS_OK;
+}
+
+ds_status dsi_comm_net_probe(ds_ctx *ctx, const char *file)
+{
+    void *handle;
+    return load(ctx, file, file, &handle);
 }
 
 ds_status net_module_open(ds_ctx *ctx, const char *name, const dsi_wire_setup *setup,

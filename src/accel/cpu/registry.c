@@ -74,3 +74,15 @@ const ds_kernel *dsi_cpu_kernel_choose(const ds_kernel_sig *sig, ds_isa cap)
 {
     return dsi_cpu_kernel_at(sig, cap, 0);
 }
+
+const ds_kernel *dsi_cpu_kernel_list(uint32_t index)
+{
+    for (uint32_t f = 0; f < N_FAMILIES; ++f) {
+        for (uint32_t i = 0; families[f] != NULL && families[f][i] != NULL; ++i) {
+            if (index-- == 0) {
+                return families[f][i];
+            }
+        }
+    }
+    return NULL;
+}

@@ -17,4 +17,7 @@ const ds_kernel *dsi_cpu_kernel_choose(const ds_kernel_sig *sig, ds_isa cap);
  * first; NULL past the last. For the harness that compares and times all of them. */
 const ds_kernel *dsi_cpu_kernel_at(const ds_kernel_sig *sig, ds_isa cap, uint32_t index);
 
+/* Kernel `index` (0,1,…) of all that were built, for reports; NULL past the last. */
+const ds_kernel *dsi_cpu_kernel_list(uint32_t index);
+
 #endif

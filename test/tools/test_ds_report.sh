@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# ds_report: its sections, that it agrees with the system, its flags and exit codes. Usage: test_ds_report.sh BUILD
+set -euo pipefail
+build=$1
+fail() {
+    echo "FAILED: $1"
+    exit 1
+}
+text=$("$build/ds_report")
+for words in "Native operator report" "Machine" "Software" "Backends" "accelerator cpu .* \[OKAY\]" \
+    "ranks: shared memory .* \[OKAY\]" "instruction set in use"; do
+    grep -qE "$words" <<< "$text" || fail "no line with \"$words\""
+done
+model=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)
+[ -z "$model" ] || grep -qF "$model" <<< "$text" || fail "the processor is not $model"
+[ "$(DS_CPU_ISA=ref "$build/ds_report" | grep -c '^avx2.*\[NO\]')" = 1 ] || fail "DS_CPU_ISA=ref still uses avx2"
+if "$build/ds_report" --hide_operator_status | grep -q "Native operator"; then fail "operators are not hidden"; fi
+code=0
+"$build/ds_report" --no_such_flag > /dev/null 2>&1 || code=$?
+[ "$code" = 2 ] || fail "an unknown flag gives exit code $code"

@@ -1,0 +1,319 @@
+/* ds_report: what this machine has and what this installation can do with it. */
+#include "accel/cpu/cpu_features.h"
+#include "accel/cpu/registry.h"
+#include "base/build_id.h"
+#include "comm/comm.h"
+#include "comm/net.h"
+#include "comm/shm.h"
+#include "common/args.h"
+#include "common/size_text.h"
+#include "op/ops.h"
+
+#include <deepspeed/context.h>
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <sys/sysinfo.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { NAME_WIDTH = 33, LINE_BYTES = 1024, SMALL_SHM = 512 };
+
+typedef struct options {
+    bool hide_operator_status, hide_errors_and_warnings;
+} options;
+
+static const char about[] =
+    "Tells what this machine has (processor, memory, disks, compilers, MPI, CUDA) and what this "
+    "installation can do with it: operators by instruction set, and each backend, with the reason "
+    "where one cannot be used.";
+
+static void row(const char *name, const char *format, ...) DS_PRINTF(2, 3);
+static void row(const char *name, const char *format, ...)
+{
+    va_list args;
+    const int n = printf("%s ", name);
+    for (int i = n; i < NAME_WIDTH; ++i) {
+        (void)putchar('.');
+    }
+    (void)putchar(' ');
+    va_start(args, format);
+    (void)vprintf(format, args);
+    va_end(args);
+    (void)putchar('\n');
+}
+
+static void heading(const char *text)
+{
+    (void)printf("--------------------------------------------------\n%s\n"
+                 "--------------------------------------------------\n",
+                 text);
+}
+
+/* First line that a command prints; "not found" when it does not run. */
+static void version_row(const char *name, const char *command)
+{
+    char line[LINE_BYTES] = "";
+    char quiet[LINE_BYTES];
+    (void)snprintf(quiet, sizeof quiet, "%s 2>/dev/null", command);
+    FILE *pipe = popen(quiet, "r");
+    if (pipe != NULL) {
+        if (fgets(line, sizeof line, pipe) == NULL) {
+            line[0] = '\0';
+        }
+        (void)pclose(pipe);
+    }
+    line[strcspn(line, "\n")] = '\0';
+    row(name, "%s", line[0] != '\0' ? line : "not found");
+}
+
+/* ---- operators ------------------------------------------------------------------------------- */
+
+static void report_operators(void)
+{
+    uint32_t n_ops = 0;
+    uint32_t n_kernels[DS_ISA_COUNT] = {0};
+    for (uint32_t i = 0; dsi_op_all()[i] != NULL; ++i) {
+        n_ops += (dsi_op_all()[i]->flags & DS_OP_COMM) == 0 ? 1 : 0;
+    }
+    for (uint32_t i = 0; dsi_cpu_kernel_list(i) != NULL; ++i) {
+        n_kernels[dsi_cpu_kernel_list(i)->isa] += 1;
+    }
+    heading("Native operator report");
+    (void)printf("Operators are built with the library; nothing is compiled on first use.\n");
+    (void)printf("%-22s %-10s %s\n", "instruction set", "kernels", "usable here");
+    for (int isa = 0; isa < DS_ISA_COUNT; ++isa) {
+        (void)printf("%-22s %-10u %s\n", ds_isa_name((ds_isa)isa), n_kernels[isa],
+                     (ds_isa)isa <= dsi_cpu_isa() ? "[OKAY]" : "[NO]");
+    }
+    (void)printf("%u operators; each has a plain C kernel\n", n_ops);
+}
+
+/* ---- machine --------------------------------------------------------------------------------- */
+
+static void cpu_row(void)
+{
+    static const char *const wanted[] = {"avx2",        "fma",      "avx512f", "avx512_bf16",
+                                         "avx512_fp16", "amx_bf16", "amx_int8"};
+    char line[16384];
+    char model[LINE_BYTES] = "unknown";
+    char flags[LINE_BYTES] = "";
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL && line[0] != '\n') {
+        const char *colon = strchr(line, ':');
+        if (colon == NULL) {
+            continue;
+        }
+        if (strncmp(line, "model name", 10) == 0) {
+            (void)snprintf(model, sizeof model, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+        }
+        for (size_t i = 0; strncmp(line, "flags", 5) == 0 && i < sizeof wanted / sizeof *wanted;
+             ++i) {
+            char word[32];
+            (void)snprintf(word, sizeof word, " %s ", wanted[i]);
+            line[strcspn(line, "\n")] = ' ';
+            if (strstr(line, word) != NULL) {
+                const size_t n = strlen(flags);
+                (void)snprintf(flags + n, sizeof flags - n, "%s%s", n > 0 ? " " : "", wanted[i]);
+            }
+        }
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    row("processor", "%s", model);
+    row("processor features", "%s", flags);
+    row("instruction set in use", "%s", ds_isa_name(dsi_cpu_isa()));
+}
+
+static void read_text(const char *path, char *text, size_t n)
+{
+    FILE *file = fopen(path, "r");
+    text[0] = '\0';
+    if (file != NULL) {
+        if (fgets(text, (int)n, file) == NULL) {
+            text[0] = '\0';
+        }
+        (void)fclose(file);
+    }
+    text[strcspn(text, "\n")] = '\0';
+}
+
+static void disk_row(const char *name, const char *path)
+{
+    struct statvfs st;
+    char free_text[32];
+    char whole_text[32];
+    if (statvfs(path, &st) != 0) {
+        row(name, "not there");
+        return;
+    }
+    row(name, "%s free of %s",
+        size_text((uint64_t)st.f_bavail * st.f_frsize, free_text, sizeof free_text),
+        size_text((uint64_t)st.f_blocks * st.f_frsize, whole_text, sizeof whole_text));
+}
+
+static void report_machine(const options *o)
+{
+    struct utsname u;
+    struct sysinfo info;
+    struct statvfs shm;
+    char text[LINE_BYTES];
+    char a[32];
+    char b[32];
+    heading("Machine");
+    if (uname(&u) == 0) {
+        row("host", "%s, %s %s %s", u.nodename, u.sysname, u.release, u.machine);
+    }
+    cpu_row();
+    row("cores of this process", "%ld of %ld", (long)get_nprocs(), sysconf(_SC_NPROCESSORS_CONF));
+    if (sysinfo(&info) == 0) {
+        row("memory", "%s free of %s",
+            size_text((uint64_t)info.freeram * info.mem_unit, a, sizeof a),
+            size_text((uint64_t)info.totalram * info.mem_unit, b, sizeof b));
+    }
+    read_text("/sys/fs/cgroup/memory.max", text, sizeof text);
+    row("memory limit of the group", "%s", text[0] != '\0' ? text : "none known");
+    read_text("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text);
+    row("huge pages", "%s", text[0] != '\0' ? text : "unknown");
+    disk_row("shared memory (/dev/shm) size", "/dev/shm");
+    if (!o->hide_errors_and_warnings && statvfs("/dev/shm", &shm) == 0 &&
+        (uint64_t)shm.f_blocks * shm.f_frsize < (uint64_t)SMALL_SHM << 20) {
+        (void)printf(
+            " [NOTE] /dev/shm is small. This library does not use it: ranks pass memory as "
+            "descriptors. MPI may.\n");
+    }
+    disk_row("disk of this folder", ".");
+    disk_row("disk of /tmp", "/tmp");
+}
+
+/* ---- software -------------------------------------------------------------------------------- */
+
+static void report_software(void)
+{
+    char build[80];
+    heading("Software");
+    dsi_build_id(build, sizeof build);
+    row("library", "%s, build %s", DS_VERSION, build);
+    version_row("C compiler", "cc --version");
+    version_row("nvcc", "nvcc --version | tail -n 1");
+    version_row("mpirun", "mpirun --version");
+    version_row("srun", "srun --version");
+    version_row("pdsh", "pdsh -V");
+    version_row("ssh", "ssh -V 2>&1");
+}
+
+/* ---- backends -------------------------------------------------------------------------------- */
+
+static ds_status probe_shm(ds_ctx *ctx, const char *unused)
+{
+    char job[64];
+    dsi_comm *comm = NULL;
+    (void)unused;
+    (void)snprintf(job, sizeof job, "ds_report-%ld", (long)getpid());
+    const dsi_shm_params params = {.size = 1, .job = job, .timeout = 5.0};
+    DS_TRY(dsi_comm_shm_open(ctx, &params, &comm));
+    dsi_comm_destroy(&comm);
+    return DS_OK;
+}
+
+static ds_status probe_cuda(ds_ctx *ctx, const char *file)
+{
+    if (dlopen(file, RTLD_NOW) == NULL) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED, "%s", dlerror());
+    }
+    return ds_fail(ctx, DS_ERR_UNSUPPORTED, "the driver is there, the accelerator is not built");
+}
+
+/* Probes in a child process: a module that is loaded cannot be taken out, and may kill. */
+static void probe_row(const options *o, const char *name,
+                      ds_status (*probe)(ds_ctx *ctx, const char *file), const char *file)
+{
+    int ends[2];
+    char why[LINE_BYTES] = "";
+    int code = 1;
+    (void)fflush(stdout);
+    if (pipe(ends) != 0) {
+        row(name, "[FAIL] no pipe");
+        return;
+    }
+    const pid_t child = fork();
+    if (child == 0) {
+        const ds_ctx_params params = {.level = DS_LOG_ERROR, .n_threads = 1};
+        ds_ctx *ctx = NULL;
+        const ds_status status = ds_ctx_create(&params, &ctx) < 0 ? DS_ERR_NOMEM : probe(ctx, file);
+        if (status < 0 && write(ends[1], ds_ctx_error(ctx), strlen(ds_ctx_error(ctx))) < 0) {
+            _exit(2);
+        }
+        _exit(status < 0 ? 1 : 0);
+    }
+    (void)close(ends[1]);
+    const ssize_t n = read(ends[0], why, sizeof why - 1);
+    why[n > 0 ? n : 0] = '\0';
+    (void)close(ends[0]);
+    if (child < 0 || waitpid(child, &code, 0) < 0) {
+        code = 1;
+    }
+    row(name, "%s%s%s", code == 0 ? "[OKAY]" : "[NO]",
+        code != 0 && !o->hide_errors_and_warnings ? " " : "",
+        code != 0 && !o->hide_errors_and_warnings ? why : "");
+}
+
+static void report_backends(const options *o)
+{
+    heading("Backends");
+    row("accelerator cpu", "[OKAY]");
+    probe_row(o, "accelerator cuda", probe_cuda, "libcuda.so.1");
+    probe_row(o, "ranks: shared memory", probe_shm, NULL);
+    probe_row(o, "ranks: Open MPI", dsi_comm_net_probe, "libdeepspeed_mpi_openmpi.so");
+    probe_row(o, "ranks: MPICH", dsi_comm_net_probe, "libdeepspeed_mpi_mpich.so");
+    probe_row(o, "ranks: UCX", dsi_comm_net_probe, "libdeepspeed_ucx.so");
+}
+
+int main(int argc, char **argv)
+{
+    options o = {0};
+    const dsi_arg rows[] = {
+        {.name = "hide_operator_status",
+         .type = DSI_ARG_SWITCH,
+         .out = &o.hide_operator_status,
+         .doc = "Leave out the operators."},
+        {.name = "hide_errors_and_warnings",
+         .type = DSI_ARG_SWITCH,
+         .out = &o.hide_errors_and_warnings,
+         .doc = "Leave out the reasons why something cannot be used."},
+    };
+    const dsi_args_spec spec = {.usage = "ds_report [FLAGS]",
+                                .about = about,
+                                .rows = rows,
+                                .n_rows = sizeof rows / sizeof rows[0]};
+    const ds_ctx_params params = {.level = DS_LOG_ERROR, .n_threads = 1};
+    ds_ctx *ctx = NULL;
+    dsi_args args = {0};
+    if (ds_ctx_create(&params, &ctx) < 0) {
+        return EXIT_FAILURE;
+    }
+    const ds_status status = dsi_args_parse(ctx, &spec, argc, argv, &args);
+    if (status < 0 || args.words.n > 0) {
+        (void)fprintf(stderr, "ds_report: %s\n",
+                      status < 0 ? ds_ctx_error(ctx) : "takes no words, only flags; see --help");
+        ds_ctx_destroy(&ctx);
+        return 2;
+    }
+    if (args.help) {
+        dsi_args_help(&spec, stdout);
+    } else {
+        if (!o.hide_operator_status) {
+            report_operators();
+        }
+        report_machine(&o);
+        report_software();
+        report_backends(&o);
+    }
+    dsi_args_free(&args);
+    ds_ctx_destroy(&ctx);
+    return EXIT_SUCCESS;
+}
