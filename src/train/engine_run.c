@@ -231,9 +231,12 @@ static void write_hyper(ds_engine *engine)
         hyper[DSI_HYPER_BETA2] = (float)spec->beta2;
         hyper[DSI_HYPER_WEIGHT_DECAY] =
             group == DSI_GROUP_DECAY || spec->decay_all ? (float)spec->weight_decay : 0.0f;
-        hyper[DSI_HYPER_BIAS1] = spec->bias_correction ? (float)(1.0 - pow(beta1, t)) : 1.0f;
-        hyper[DSI_HYPER_BIAS2] =
-            spec->bias_correction ? (float)sqrt(1.0 - pow(spec->beta2, t)) : 1.0f;
+        /* of the rounded betas, which the kernels use: 1 - 0.999 is off by 1e-5 of itself in fp32
+         */
+        const double b1 = (double)hyper[DSI_HYPER_BETA1];
+        const double b2 = (double)hyper[DSI_HYPER_BETA2];
+        hyper[DSI_HYPER_BIAS1] = spec->bias_correction ? (float)(1.0 - pow(b1, t)) : 1.0f;
+        hyper[DSI_HYPER_BIAS2] = spec->bias_correction ? (float)sqrt(1.0 - pow(b2, t)) : 1.0f;
         hyper[DSI_HYPER_FIRST] = dsi_engine_updates(engine) == 0 ? 1.0f : 0.0f;
         hyper[DSI_HYPER_SPARE] = 0.0f;
     }
