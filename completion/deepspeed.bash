@@ -13,8 +13,4 @@ _deepspeed()
         ;;
     esac
 }
-<<<<<<< HEAD
-complete -o filenames -F _deepspeed deepspeed ds ds_ssh ds_elastic ds_train ds_generate ds_config ds_data ds_checkpoint zero_to_fp32
-=======
-complete -o filenames -F _deepspeed deepspeed ds ds_train ds_generate ds_config ds_data ds_checkpoint zero_to_fp32 ds_report
->>>>>>> 199f6c3 (tools: ds_report)
+complete -o filenames -F _deepspeed deepspeed ds ds_ssh ds_elastic ds_train ds_generate ds_config ds_data ds_checkpoint zero_to_fp32 ds_report
