@@ -31,6 +31,11 @@ run "$build/bench_train" --dtype bf16 --threads "$threads" --profile
 run "$build/bench_train" --dtype fp32 --threads "$threads" --steps 3 --profile
 run "$build/bench_decode" 64 7 "$threads"
 run "$root/bench/bench_startup.sh" "$build"
+if command -v fio > /dev/null; then
+    run "$root/bench/bench_checkpoint.sh" "$build" "$build"
+else
+    echo "bench_checkpoint: left out, fio is not installed"
+fi
 
 python=${DS_BENCH_PYTHON:-}
 if [ -z "$python" ]; then
