@@ -235,7 +235,7 @@ static void bench_all(bench *b)
         if (b->kind != NULL && strcmp(b->kind, dsi_coll_name(kinds[k])) != 0) {
             continue;
         }
-        for (size_t bytes = b->min; bytes <= b->max; bytes *= bytes < 1 << 20 ? 4 : 8) {
+        for (size_t bytes = b->min; bytes <= b->max; bytes *= bytes == 2 << 20 ? 8 : 4) {
             bench_size(b, kinds[k], bytes);
         }
     }
