@@ -15,30 +15,52 @@ static void add_variable(dsi_buf *text, const char *name, const char *value)
     }
 }
 
-/* The variables that the launcher sets, then the exported ones. */
+static bool is_set_by_launcher(const char *item)
+{
+    const size_t n = strcspn(item, "=");
+    size_t i = 0;
+    while (dsi_rank_env_names[i] != NULL &&
+           (strncmp(dsi_rank_env_names[i], item, n) != 0 || dsi_rank_env_names[i][n] != '\0')) {
+        ++i;
+    }
+    return dsi_rank_env_names[i] != NULL;
+}
+
+/* What the launcher sets. A node's share of its cores is not known from here. */
+static void add_own(const dsi_head *h, const dsi_words *env, dsi_buf *text)
+{
+    for (size_t i = 0; dsi_rank_env_names[i] != NULL; ++i) {
+        const char *name = dsi_rank_env_names[i];
+        const bool share = strcmp(name, "OMP_NUM_THREADS") == 0 || strcmp(name, "DS_THREADS") == 0;
+        const char *value = dsi_env_get(env, name);
+        if (strcmp(name, "DS_JOB_SECRET") == 0) {
+            value = "(32 random hexadecimal digits)";
+        } else if (share && h->multi && dsi_env_get(&h->exports, name) == NULL) {
+            value = "(share of its cores)";
+        } else if (strcmp(name, "CUDA_VISIBLE_DEVICES") == 0 && h->multi) {
+            value = NULL; /* the node knows whether it has devices */
+        }
+        add_variable(text, name, value);
+    }
+}
+
+/* What the launcher sets, then what is exported. */
 static void add_rank(const dsi_head *h, size_t node, uint32_t local, dsi_buf *text)
 {
-    const dsi_launch launch = dsi_head_launch(h, node);
+    dsi_launch launch = dsi_head_launch(h, node);
     const uint32_t cores = dsi_cores_allowed() / h->hosts.items[node].n_slots;
     dsi_words env = {0};
+    launch.env = h->multi ? &h->exports : &h->env;
     dsi_rank_env(&launch, local, cores > 0 ? cores : 1, &env);
     dsi_buf_printf(text, "# rank %" PRIu32 " on %s\nenv",
                    dsi_hosts_first_rank(&h->hosts, node) + local, h->hosts.items[node].name);
-    for (size_t i = 0; dsi_rank_env_names[i] != NULL; ++i) {
-        const char *name = dsi_rank_env_names[i];
-        const bool secret = strcmp(name, "DS_JOB_SECRET") == 0;
-        const bool share = strcmp(name, "OMP_NUM_THREADS") == 0 || strcmp(name, "DS_THREADS") == 0;
-        const char *unknown = h->multi ? "(share of its cores)" : NULL;
-        add_variable(text, name,
-                     secret                     ? "(32 random hexadecimal digits)"
-                     : share && unknown != NULL ? unknown
-                                                : dsi_env_get(&env, name));
-    }
+    add_own(h, &env, text);
     for (size_t i = 0; i < h->exports.n; ++i) {
         char name[256];
-        const size_t n = strcspn(h->exports.items[i], "=");
-        (void)snprintf(name, sizeof name, "%.*s", (int)n, h->exports.items[i]);
-        add_variable(text, name, h->exports.items[i] + n + 1);
+        const char *item = h->exports.items[i];
+        const size_t n = strcspn(item, "=");
+        (void)snprintf(name, sizeof name, "%.*s", (int)n, item);
+        add_variable(text, name, is_set_by_launcher(item) ? NULL : item + n + 1);
     }
     dsi_buf_putc(text, ' ');
     dsi_shell_join(text, &h->options->command, 0);
@@ -53,14 +75,8 @@ static ds_status add_commands(dsi_head *h, dsi_buf *text)
     dsi_runner_job job;
     dsi_words shared = {0};
     ds_status status = dsi_head_runner_job(h, &world_info, &job);
-    if (!h->runner->is_way) { /* names only: mpirun takes the values from its environment */
-        dsi_words_add_all(&shared, &h->exports);
-        dsi_words_add(&shared, "DS_JOB_SECRET=");
-        dsi_words_add(&shared, "MASTER_ADDR=");
-        dsi_words_add(&shared, "MASTER_PORT=");
-        dsi_words_add(&shared, "DS_RESTART_COUNT=");
-        job.exports = &shared;
-    }
+    dsi_head_job_env(h, &shared); /* mpirun's command has the names alone */
+    job.exports = &shared;
     const size_t n = h->runner->each ? h->hosts.n : 1;
     for (size_t i = 0; status >= 0 && i < n; ++i) {
         dsi_words argv = {0};

@@ -1,5 +1,6 @@
 /* Which hosts and slots a job gets. See head.h. */
 #include "launch/head.h"
+#include "launch/runners.h"
 
 #include <dirent.h>
 #include <inttypes.h>
@@ -62,7 +63,7 @@ static ds_status check_choice(ds_ctx *ctx, const dsi_launch_options *o, bool loc
                        o->num_nodes >= 0 ? "--num_nodes" : "--num_gpus",
                        o->include != NULL ? "--include" : "--exclude");
     }
-    if (local && o->num_nodes > 1) {
+    if (local && o->num_nodes > 1 && dsi_runner_find(o->launcher) != &dsi_runner_slurm) {
         return ds_fail(ctx, DS_ERR_ARG,
                        "--num_nodes %" PRId64 ": expected a hostfile with that many hosts, found "
                        "none at %s; write one with lines 'name slots=N' and give --hostfile",
@@ -79,7 +80,7 @@ static ds_status choose(ds_ctx *ctx, const dsi_launch_options *o, bool local, ds
         include = visible_include(o, visible, sizeof visible);
     }
     DS_TRY(dsi_hosts_select(ctx, hosts, include, o->exclude));
-    if (o->num_nodes > 0) {
+    if (o->num_nodes > 0 && !local) { /* without a hostfile: of Slurm's allocation */
         DS_TRY(dsi_hosts_first(ctx, hosts, (uint32_t)o->num_nodes));
     }
     if (o->num_gpus > 0) {

@@ -46,6 +46,8 @@ ds_status dsi_head_prepare_nodes(dsi_head *h);
 /* Where rank 0 is reached; asks the first host, which shows that it can be reached. */
 ds_status dsi_head_choose_address(dsi_head *h);
 ds_status dsi_head_run_nodes(dsi_head *h, dsi_outcome *outcome_out);
+/* Appends what ranks must see whatever starts them: NAME=VALUE. */
+void dsi_head_job_env(const dsi_head *h, dsi_words *env);
 /* The runner's view of this attempt; text is kept in *world_info. */
 ds_status dsi_head_runner_job(dsi_head *h, dsi_buf *world_info, dsi_runner_job *job_out);
 

@@ -139,8 +139,7 @@ ds_status dsi_head_prepare_nodes(dsi_head *h)
 
 /* ---- an attempt ------------------------------------------------------------------------------ */
 
-/* What ranks must see whatever starts them. */
-static void job_env(const dsi_head *h, dsi_words *env)
+void dsi_head_job_env(const dsi_head *h, dsi_words *env)
 {
     dsi_words_add_all(env, &h->exports);
     dsi_env_set(env, "DS_JOB_SECRET", h->secret);
@@ -192,7 +191,7 @@ static ds_status fill_env(nodes_run *run)
 {
     dsi_head *h = run->h;
     dsi_words_add_all(&run->env, &h->env);
-    job_env(h, &run->shared);
+    dsi_head_job_env(h, &run->shared);
     if (h->runner->is_way) {
         dsi_control_line(&run->shared, &run->control);
     } else {
