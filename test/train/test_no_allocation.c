@@ -1,7 +1,9 @@
 /* LAW: a step allocates nothing. Every allocating call of every thread, the library's, libc's and
  * other libraries', is counted between the start and the end of engine steps, the first included:
- * batch from the loader, forward, backward, step, evaluation. */
+ * batch from the loader, forward, backward, step, evaluation; on one rank and on two that share
+ * memory, under every stage of ZeRO. */
 #include "accel/cpu/cpu_features.h"
+#include "comm/shm.h"
 #include "common/check.h"
 #include "common/parity.h"
 #include "common/scratch.h"
@@ -14,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -288,6 +291,93 @@ static void keep_quiet(void *user, ds_log_level level, const char *line)
     (void)line;
 }
 
+/* ---- ranks, each a process with its own count ------------------------------------------------ */
+enum { RANKS = 2, N_TRIED = 4 };
+
+static const struct {
+    uint32_t stage;
+    bool overlap;
+} tried[N_TRIED] = {{0, false}, {1, true}, {2, true}, {3, true}};
+
+/* One rank: NULL, or what went wrong. The context is its own: a fork lacks this program's threads.
+ */
+static const char *rank_steps(ds_ctx *own, ds_comm *comm, uint32_t stage, bool overlap)
+{
+    parity_case p;
+    parity_open(own, "llama3", &p);
+    dsi_engine_spec spec = parity_spec(&p, DS_DTYPE_BF16, dsi_cpu_isa());
+    const ds_engine_params params = {
+        .model = p.model, .seq_length = p.n_seq, .weights = p.folder, .comm = comm};
+    ds_engine *engine = NULL;
+    double loss = 0.0;
+    spec.train.max_norm = 0.5;
+    spec.overlap = overlap;
+    spec.prefetch = 4000;
+    spec.zero = (dsi_zero_spec){.stage = stage,
+                                .reduce_each = true,
+                                .comm_dtype = spec.train.comm_dtype,
+                                .reduce_bucket = 2000,
+                                .gather_bucket = 2000,
+                                .model_persistence = INT64_MAX,
+                                .max_live = 4000,
+                                .max_reuse_distance = 4000};
+    ds_status status = dsi_engine_create(own, &params, &spec, &engine);
+    begin_counting();
+    for (int step = 0; step < N_STEPS && status >= 0; ++step) {
+        status = ds_engine_forward(engine, &p.batch);
+        status = status < 0 ? status : ds_engine_eval_batch(engine, &p.batch, &loss, NULL);
+        status = status < 0 ? status : ds_engine_backward(engine);
+        status = status < 0 ? status : ds_engine_step(engine);
+    }
+    atomic_store(&counting, false);
+    ds_engine_destroy(&engine);
+    parity_close(&p);
+    return status < 0 ? ds_ctx_error(own) : atomic_load(&n_calls) != 0 ? "steps allocate" : NULL;
+}
+
+static void rank_main(uint32_t rank, uint32_t stage, bool overlap, const char *job)
+{
+    const ds_ctx_params params = {
+        .n_threads = 1, .rank = rank, .world_size = RANKS, .log = keep_quiet};
+    const dsi_shm_params shm = {.rank = rank, .size = RANKS, .job = job, .timeout = 60.0};
+    ds_ctx *own = NULL;
+    ds_comm *comm = NULL;
+    if (ds_ctx_create(&params, &own) < 0 || dsi_comm_shm_open(own, &shm, &comm) < 0) {
+        (void)fprintf(stderr, "rank %u: %s\n", rank, ds_ctx_error(own));
+        _exit(1);
+    }
+    const char *wrong = rank_steps(own, comm, stage, overlap);
+    if (wrong != NULL) {
+        (void)fprintf(stderr, "stage %u, rank %u: %s: %u calls, the first returns to %p\n", stage,
+                      rank, wrong, atomic_load(&n_calls), atomic_load(&first_caller));
+    }
+    dsi_comm_destroy(&comm);
+    ds_ctx_destroy(&own);
+    _exit(wrong != NULL);
+}
+
+static void ranks_allocate_nothing(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_TRIED; ++i) {
+        char job[64];
+        (void)snprintf(job, sizeof job, "no_allocation.%ld.%d", (long)getpid(), i);
+        pid_t children[RANKS];
+        for (uint32_t rank = 0; rank < RANKS; ++rank) {
+            children[rank] = fork();
+            assert_true(children[rank] >= 0);
+            if (children[rank] == 0) {
+                rank_main(rank, tried[i].stage, tried[i].overlap, job);
+            }
+        }
+        for (uint32_t rank = 0; rank < RANKS; ++rank) {
+            int status = 0;
+            assert_int_equal(waitpid(children[rank], &status, 0), children[rank]);
+            assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        }
+    }
+}
+
 static int make_ctx(void **state)
 {
     ds_ctx_params params = ds_ctx_params_default();
@@ -309,6 +399,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_counter_counts),
         cmocka_unit_test(steps_allocate_nothing),
+        cmocka_unit_test(ranks_allocate_nothing),
     };
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
 }
