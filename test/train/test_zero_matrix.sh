@@ -70,9 +70,9 @@ while read -r line; do
     count=$((count + 1))
     group="model=$(value_of model "$line") dtype=$(value_of dtype "$line") ranks=$(value_of ranks "$line") accumulation=$(value_of accumulation "$line")"
     if [ -z "${expected[$group]:-}" ]; then
-        expected[$group]=$(run "$group transport=sim stage=0" | grep -o 'hash [0-9a-f]*')
+        expected[$group]=$(run "$group transport=sim stage=0" < /dev/null | grep -o 'hash [0-9a-f]*')
     fi
-    got=$(run "$line" 2> "$scratch/errors" | grep -o 'hash [0-9a-f]*.*' || true)
+    got=$(run "$line" 2> "$scratch/errors" < /dev/null | grep -o 'hash [0-9a-f]*.*' || true)
     verdict=same
     if [ -z "$got" ] || [ "${got:0:21}" != "${expected[$group]}" ]; then
         verdict="DIFFERS from ${expected[$group]}"
