@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_RANKS = 6, MOST_ELEMENTS = 30000, TEXT = 512 };
+enum { MOST_RANKS = 6, MOST_ELEMENTS = 6000, TEXT = 512 };
 
 static ds_ctx *ctx;
 
@@ -42,7 +42,7 @@ typedef struct trial {
     dsi_placement need[DS_MAX_IN], out[DS_MAX_OUT];
     double times[DS_MAX_OUT];   /* ranks over which an output is averaged */
     double times_in[DS_MAX_IN]; /* … an input */
-    op_operands whole;
+    op_operands *whole;         /* has run */
     char label[256];
 } trial;
 
@@ -82,7 +82,7 @@ static dsi_group sum_group(const trial *t, const dsi_placement *p, uint32_t rank
  * the same on each rank, so that the mean of the ranks' means is the mean. */
 static double addend(const trial *t, uint32_t i, double value, uint32_t k, uint32_t n)
 {
-    const ds_meta meta = t->whole.in_meta[i];
+    const ds_meta meta = t->whole->in_meta[i];
     const bool rows = (t->rule.flags & DSI_RULE_MEAN_ROWS) != 0 && meta.shape.n_dims == 0 && i > 0;
     if (meta.dtype == DS_DTYPE_I32 || meta.dtype == DS_DTYPE_I64) {
         return k == 0 ? value - 3.0 * (double)(n - 1) : 3.0;
@@ -93,7 +93,7 @@ static double addend(const trial *t, uint32_t i, double value, uint32_t k, uint3
 /* A rank's operand from the whole one. */
 static void fill_local(const trial *t, uint32_t i, uint32_t rank, const ds_tensor *local)
 {
-    const ds_tensor whole = {t->whole.original[i], t->whole.in_meta[i]};
+    const ds_tensor whole = {t->whole->original[i], t->whole->in_meta[i]};
     const dsi_part part = dsi_placement_part(&t->mesh, &t->need[i], whole.meta.shape, rank);
     const dsi_part all = dsi_part_whole(whole.meta.shape);
     dsi_part_copy(&all, whole.data, &part, local->data, ds_dtype_bytes(whole.meta.dtype));
@@ -106,7 +106,7 @@ static void fill_local(const trial *t, uint32_t i, uint32_t rank, const ds_tenso
     if (is_rng && (t->rule.flags & DSI_RULE_SAMPLES) != 0) {
         const uint32_t x = t->c->op == &dsi_op_attention_backward ? 1 : 0;
         const dsi_part own =
-            dsi_placement_part(&t->mesh, &t->need[x], t->whole.in_meta[x].shape, rank);
+            dsi_placement_part(&t->mesh, &t->need[x], t->whole->in_meta[x].shape, rank);
         ((int64_t *)local->data)[2] += own.offset[0];
     }
 }
@@ -117,14 +117,14 @@ static void run_rank(const trial *t, uint32_t rank, op_operands *o, op_case *loc
 {
     size_t at = 0;
     for (uint32_t i = 0; i < t->rule.n_in; ++i) {
-        ds_meta meta = t->whole.in_meta[i];
-        char one[128] = "-";
+        ds_meta meta = t->whole->in_meta[i];
+        char one[128] = "-"; /* absent; what follows it is not read */
         if (meta.dtype != DS_DTYPE_NONE) {
             const dsi_part part = dsi_placement_part(&t->mesh, &t->need[i], meta.shape, rank);
             meta.shape = dsi_part_shape(&part);
             ds_meta_text(meta, one, sizeof one);
         }
-        at += (size_t)snprintf(text + at, TEXT - at, "%s ", one);
+        at += (size_t)snprintf(text + at, TEXT - at, "%s0 ", one); /* filled below */
     }
     dsi_rule_local_attrs(&t->rule, &t->mesh, t->need, t->out, rank, attrs);
     *local = (op_case){.op = t->c->op, .label = t->c->label, .in = text, .attrs = attrs};
@@ -149,7 +149,7 @@ static double tolerance(const trial *t)
     double coarsest = 4e-6;
     for (uint32_t i = 0; i < DS_MAX_IN + DS_MAX_OUT; ++i) {
         const ds_dtype dtype =
-            i < DS_MAX_IN ? t->whole.in_meta[i].dtype : t->whole.out_meta[i - DS_MAX_IN].dtype;
+            i < DS_MAX_IN ? t->whole->in_meta[i].dtype : t->whole->out_meta[i - DS_MAX_IN].dtype;
         const double own = dtype == DS_DTYPE_F16 ? 4e-3 : dtype == DS_DTYPE_BF16 ? 3e-2 : 0.0;
         coarsest = own > coarsest ? own : coarsest;
     }
@@ -170,7 +170,7 @@ static double largest(const ds_tensor *t)
  * within rounding. */
 static void check_part(const trial *t, uint32_t o, uint32_t rank, const ds_tensor *got)
 {
-    const ds_tensor want = t->whole.out[o];
+    const ds_tensor want = t->whole->out[o];
     const dsi_part part = dsi_placement_part(&t->mesh, &t->out[o], want.meta.shape, rank);
     const dsi_part all = dsi_part_whole(want.meta.shape);
     const size_t element = ds_dtype_bytes(want.meta.dtype);
@@ -195,7 +195,7 @@ static void check_part(const trial *t, uint32_t o, uint32_t rank, const ds_tenso
  * that each rank counted. */
 static void check_sum(const trial *t, uint32_t o, const op_operands *ranks)
 {
-    const ds_tensor want = t->whole.out[o];
+    const ds_tensor want = t->whole->out[o];
     const bool weighted = (t->rule.flags & DSI_RULE_MEAN_ROWS) != 0 && t->times[o] != 1.0 &&
                           want.meta.shape.n_dims == 0;
     const int64_t n = ds_shape_count(want.meta.shape);
@@ -226,7 +226,7 @@ static void check_sum(const trial *t, uint32_t o, const op_operands *ranks)
         free(places);
     }
     const double top = largest(&want);
-    const double count = weighted ? op_element(&t->whole.out[2], 0) : 1.0;
+    const double count = weighted ? op_element(&t->whole->out[2], 0) : 1.0;
     for (int64_t e = 0; e < n; ++e) {
         const double got = op_element(&sum, e) / t->times[o] / (count > 0 ? count : 1.0);
         const double scale = op_element(&size, e) / t->times[o] / (count > 0 ? count : 1.0);
@@ -241,19 +241,17 @@ static void check_sum(const trial *t, uint32_t o, const op_operands *ranks)
     ++n_sums;
 }
 
-static void run_trial(trial *t)
+static void run_trial(const trial *t)
 {
     op_operands ranks[MOST_RANKS];
     op_case locals[MOST_RANKS];
     char texts[MOST_RANKS][TEXT];
     double attrs[MOST_RANKS][64];
-    const ds_kernel *kernel = op_reference(&t->whole.sig);
-    CHECK_OK(ctx, op_operands_run(ctx, &t->whole, kernel, false));
     for (uint32_t r = 0; r < t->mesh.n_ranks; ++r) {
         run_rank(t, r, &ranks[r], &locals[r], texts[r], attrs[r]);
     }
     for (uint32_t o = 0; o < t->rule.n_out; ++o) {
-        if (t->whole.out[o].data == NULL) {
+        if (t->whole->out[o].data == NULL) {
             continue;
         }
         if (dsi_placement_partial_axes(&t->out[o]) != 0) {
@@ -300,12 +298,7 @@ static dsi_place_policy all_agreed(void)
 static void each_strategy(trial *t, const dsi_axis *axes, uint32_t n_axes)
 {
     if (n_axes == 0) {
-        trial copy = *t;
-        CHECK_OK(ctx, op_operands_create(ctx, t->c, t->act, &copy.whole));
-        copy.rule.in_meta = copy.whole.in_meta;
-        copy.rule.out_meta = copy.whole.out_meta;
-        run_trial(&copy);
-        op_operands_destroy(&copy.whole);
+        run_trial(t);
         return;
     }
     const dsi_place_policy policy = all_agreed();
@@ -333,7 +326,8 @@ static void run_case(const op_case *c, ds_dtype act, const uint32_t *size, const
     op_operands whole;
     CHECK_OK(ctx, op_operands_create(ctx, c, act, &whole));
     if (is_small(&whole)) {
-        trial t = {.c = c, .act = act};
+        trial t = {.c = c, .act = act, .whole = &whole};
+        CHECK_OK(ctx, op_operands_run(ctx, &whole, op_reference(&whole.sig), false));
         for (uint32_t i = 0; i < DS_MAX_IN; ++i) {
             t.times[i < DS_MAX_OUT ? i : 0] = t.times_in[i] = 1.0;
         }
@@ -391,6 +385,14 @@ static const op_case more_cases[] = {
      .attrs = CE,
      .loose = 4,
      .forward = &(const op_forward){&dsi_op_linear_cross_entropy, CE, 3, {1, 2, 3}, {-1, 4, 5}}},
+    {.op = &dsi_op_layer_norm_backward,
+     .label = "small, residual",
+     .in = "act[6,10] act[6,10] act[10] stat[6] stat[6] act[6,10]",
+     .attrs = &(const dsi_norm_backward_attrs){.has_bias = 1},
+     .loose = 2,
+     .forward =
+         &(const op_forward){
+             &dsi_op_layer_norm, &(const dsi_norm_attrs){.eps = 1e-5}, 2, {1, 2}, {-1, 3, 4}}},
     {.op = &dsi_op_mean_all, .label = "even", .in = "act[6,12]"},
     {.op = NULL},
 };
