@@ -343,13 +343,49 @@ static void evaluation_on_other_data(void **state)
         CHECK_OK(ctx, ds_engine_step(between));
         for (ds_cell c = 0; c < ds_cells_count(plain->cells); ++c) {
             const ds_cell_info *cell = ds_cells_get(plain->cells, c);
-            if (cell->kind == DS_CELL_MASTER) {
+            if (cell->kind == DS_CELL_MASTER || cell->kind == DS_CELL_GRAD) {
                 assert_memory_equal(dsi_exec_cell(between->exec, c), dsi_exec_cell(plain->exec, c),
                                     ds_meta_bytes(cell->meta));
             }
         }
         ds_engine_destroy(&plain);
         ds_engine_destroy(&between);
+        close_bench(&b);
+    }
+}
+
+/* No byte that the evaluation plan writes is one that a forward pass left for its backward pass. */
+static void evaluation_keeps_off_the_slot(void **state)
+{
+    enum { ROOM = 4096 };
+    static dsi_range slot[ROOM];
+    static const char *const models[] = {"gpt2", "llama3", "qwen3", "packed_llama"};
+    (void)state;
+    for (int m = 0; m < 4; ++m) {
+        bench b;
+        uint32_t n = 0;
+        open_bench(&b, models[m], false);
+        const dsi_engine_spec spec = parity_spec(&b.p, DS_DTYPE_BF16, DS_ISA_REF);
+        ds_engine *engine = parity_engine(ctx, &b.p, &spec);
+        const dsi_plan *eval = engine->eval_plan;
+        dsi_plan_live_after(engine->train_plan, DS_PHASE_FORWARD, slot, ROOM, &n);
+        assert_true(n > 20 && n <= ROOM);
+        for (uint32_t s = 0; s < eval->n_steps; ++s) {
+            const dsi_step *step = &eval->steps[s];
+            for (uint32_t i = 0; i < n; ++i) {
+                const size_t begin = slot[i].offset;
+                const size_t end = begin + slot[i].bytes;
+                for (uint32_t o = 0; o < step->n_out; ++o) {
+                    const dsi_ref *ref = &eval->refs[step->out_at + o];
+                    const bool apart = ref->space != DSI_SPACE_ARENA || ref->offset >= end ||
+                                       ref->offset + ds_meta_bytes(ref->meta) <= begin;
+                    assert_true(apart);
+                }
+                assert_true(step->work_bytes == 0 || step->work_offset >= end ||
+                            step->work_offset + step->work_bytes <= begin);
+            }
+        }
+        ds_engine_destroy(&engine);
         close_bench(&b);
     }
 }
@@ -462,6 +498,7 @@ int main(void)
         cmocka_unit_test(random_numbers_move_on),
         cmocka_unit_test(step_and_sample_both_count),
         cmocka_unit_test(evaluation_on_other_data),
+        cmocka_unit_test(evaluation_keeps_off_the_slot),
         cmocka_unit_test(resume_from_each_step),
     };
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
