@@ -129,6 +129,16 @@ static void odd_lines(void **state)
     ds_dataset_close(&data);
 }
 
+/* A text beyond what is encoded at once is refused by name, before it is read. */
+static void huge_text(void **state)
+{
+    (void)state;
+    ds_dataset *data = NULL;
+    const char *path = put_text("huge.txt", "");
+    assert_int_equal(truncate(path, (off_t)INT32_MAX + 1), 0);
+    CHECK_FAILS(ctx, open_files(path, NULL, false, &data), DS_ERR_LIMIT, "huge.txt");
+}
+
 /* ---- indexed data ---- */
 
 typedef struct index {
@@ -463,6 +473,7 @@ int main(void)
         cmocka_unit_test(kinds_do_not_mix),
         cmocka_unit_test(end_tokens),
         cmocka_unit_test(odd_lines),
+        cmocka_unit_test(huge_text),
         cmocka_unit_test(indexed_types),
         cmocka_unit_test(indexed_of_deepspeed),
         cmocka_unit_test(indexed_as_deepspeed),
