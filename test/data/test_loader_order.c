@@ -143,6 +143,38 @@ static void orders(void **state)
     ds_dataset_close(&samples);
 }
 
+/* Where a row stands in the text, -1: nowhere. */
+static int64_t place_of(const ds_dataset *text, const int32_t *ids)
+{
+    for (int64_t at = 0; at < N_TEXT - LENGTH; ++at) {
+        bool here = true;
+        for (int64_t i = 0; i < LENGTH && here; ++i) {
+            here = dsi_tokens_get(text->tokens, (uint64_t)(at + i)) == ids[i];
+        }
+        if (here) {
+            return at;
+        }
+    }
+    return -1;
+}
+
+/* A shuffled stream is not read in the order of the text. */
+static void windows_are_shuffled(void **state)
+{
+    static int32_t rows[59 * LENGTH];
+    int n_back = 0;
+    (void)state;
+    ds_dataset *text = open_text();
+    ds_loader *loader = loader_of(text, with(1, 1));
+    take(loader, 59, 1, rows);
+    for (int i = 1; i < 59; ++i) {
+        n_back += place_of(text, rows + i * LENGTH) < place_of(text, rows + (i - 1) * LENGTH);
+    }
+    assert_true(n_back > 15 && n_back < 44);
+    ds_loader_destroy(&loader);
+    ds_dataset_close(&text);
+}
+
 /* Shuffled windows begin at another token in another epoch: targets at their ends are learnt too.
  */
 static void windows_move(void **state)
@@ -158,13 +190,7 @@ static void windows_move(void **state)
             CHECK_OK(ctx, ds_loader_next(loader, &b));
         } while (ds_loader_epoch(loader) < (uint64_t)epoch);
         const int32_t *ids = b.input_ids.data;
-        for (int64_t at = 0; at < N_TEXT - LENGTH; ++at) { /* where the row stands in the text */
-            bool here = true;
-            for (int64_t i = 0; i < LENGTH && here; ++i) {
-                here = dsi_tokens_get(text->tokens, (uint64_t)(at + i)) == ids[i];
-            }
-            phases[epoch] = here ? (int32_t)(at % LENGTH) : phases[epoch];
-        }
+        phases[epoch] = (int32_t)(place_of(text, ids) % LENGTH);
         moved = moved || phases[epoch] != phases[0];
     }
     assert_true(moved);
@@ -285,6 +311,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(orders),
+        cmocka_unit_test(windows_are_shuffled),
         cmocka_unit_test(windows_move),
         cmocka_unit_test(ranks_share_rows),
         cmocka_unit_test(samples_fill_a_row),

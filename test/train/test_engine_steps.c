@@ -235,6 +235,28 @@ static void boundaries(void **state)
     close_bench(&b);
 }
 
+/* The gradient of a step is the mean of its micro-batches: twice the same rows are those rows once.
+ */
+static void accumulation_is_a_mean(void **state)
+{
+    double norm[2];
+    bench b;
+    (void)state;
+    open_bench(&b, "gpt2", false);
+    for (int i = 0; i < 2; ++i) {
+        dsi_engine_spec spec = parity_spec(&b.p, DS_DTYPE_F32, dsi_cpu_isa());
+        spec.train.accumulation = i + 1;
+        ds_engine *engine = parity_engine(ctx, &b.p, &spec);
+        for (int micro = 0; micro <= i; ++micro) {
+            (void)micro_step(engine, &b.p.batch);
+        }
+        norm[i] = ds_engine_grad_norm(engine);
+        ds_engine_destroy(&engine);
+    }
+    assert_true(norm[0] > 0.0 && fabs(norm[1] - norm[0]) < 1e-6 * norm[0]);
+    close_bench(&b);
+}
+
 /* The schedule counts updates: those that are skipped do not. */
 static void schedule_counts_updates(void **state)
 {
@@ -494,6 +516,7 @@ int main(void)
         cmocka_unit_test(sgd_by_hand),
         cmocka_unit_test(adam_first_step),
         cmocka_unit_test(boundaries),
+        cmocka_unit_test(accumulation_is_a_mean),
         cmocka_unit_test(schedule_counts_updates),
         cmocka_unit_test(random_numbers_move_on),
         cmocka_unit_test(step_and_sample_both_count),
