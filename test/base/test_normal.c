@@ -1,4 +1,5 @@
-/* Normal deviates: the same bits on every instruction set and for any split, and the distribution. */
+/* Normal deviates: the same bits on every instruction set and for any split, and the distribution.
+ */
 #include "base/rng.h"
 #include "common/check.h"
 

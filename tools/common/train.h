@@ -42,7 +42,7 @@ typedef struct train_run {
     ds_engine *engine;
     int64_t seq_length;
     uint64_t total_steps;
-    bool training; /* the loop runs */
+    bool training;  /* the loop runs */
     double started; /* seconds, monotonic */
 } train_run;
 
