@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SPINS = 20000, SPINS_CROWDED = 60, YIELDS = 4 };
+enum { SPINS = 4000, SPINS_CROWDED = 60, YIELDS = 4 };
 #define LOOK_SECONDS 0.1
 
 static void lock(shm_comm *comm)

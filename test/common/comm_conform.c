@@ -178,10 +178,10 @@ static size_t pair_count(const conform *t, const conform_case *c, uint32_t part,
     return word % 5 == 0 ? 0 : word / 5 % most;
 }
 
-static void *take(conform *t, bool symmetric, size_t bytes)
+static void *take(conform *t, conform_case *c, bool symmetric, size_t bytes)
 {
     if (!symmetric) {
-        return calloc(1, bytes + 64);
+        return c->owned[c->n_owned++] = calloc(1, bytes + 64);
     }
     t->shared_used = (t->shared_used + 63) / 64 * 64;
     char *memory = t->shared + t->shared_used;
@@ -218,10 +218,11 @@ static void begin_part(conform *t, conform_case *c, uint32_t p)
     }
     /* the same offsets on each rank: room for the largest */
     const size_t room = (count + slice * 2 + (size_t)size * 4 + 8) * width;
-    char *in = take(t, c->symmetric, c->kind == DSI_COLL_ALL_TO_ALL ? room + count * width : room);
+    char *in =
+        take(t, c, c->symmetric, c->kind == DSI_COLL_ALL_TO_ALL ? room + count * width : room);
     char *out = in;
     if (!c->in_place) {
-        out = take(t, c->symmetric && p % 2 == 0, room + count * width);
+        out = take(t, c, c->symmetric && p % 2 == 0, room + count * width);
         memset(out, 0xa5, n_out * width);
     } else if (c->kind == DSI_COLL_ALL_GATHER) {
         memset(out, 0xa5, n_out * width);
@@ -351,18 +352,11 @@ void conform_end(conform *t, conform_case *c)
         }
     }
     for (uint32_t p = 0; p < c->n_parts; ++p) {
-        const char *in = c->parts[p].in;
-        char *out = c->parts[p].out;
-        const bool inside = out >= t->shared && out < t->shared + t->shared_bytes;
-        char *mine = c->in_place && c->kind == DSI_COLL_REDUCE_SCATTER ? (char *)in : out;
-        if (!c->symmetric && !c->in_place) {
-            free((char *)in);
-        }
-        if (t->shared == NULL || (!inside && !(c->symmetric && c->in_place))) {
-            free(mine);
-        }
         free(c->pair_counts[p]);
         c->pair_counts[p] = NULL;
+    }
+    for (; c->n_owned > 0; --c->n_owned) {
+        free(c->owned[c->n_owned - 1]);
     }
 }
 

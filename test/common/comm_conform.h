@@ -32,6 +32,8 @@ typedef struct conform_case {
     /* of a started case */
     dsi_comm_part parts[CONFORM_MAX_PARTS];
     size_t *pair_counts[CONFORM_MAX_PARTS]; /* counts_in, then counts_out */
+    void *owned[2 * CONFORM_MAX_PARTS];     /* buffers that are not symmetric memory */
+    uint32_t n_owned;
     uint64_t salt;
     dsi_comm_ticket ticket;
     char what[48];
