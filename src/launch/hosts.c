@@ -21,7 +21,8 @@ const char *dsi_host_name_fault(const char *name, size_t n)
         return "a host name begins with a letter or digit";
     }
     for (size_t i = 0; i < n; ++i) {
-        if (!isalnum((unsigned char)name[i]) && strchr("._:-", name[i]) == NULL) {
+        if (!isalnum((unsigned char)name[i]) &&
+            (name[i] == '\0' || strchr("._:-", name[i]) == NULL)) {
             return "a host name holds letters, digits and ._:- only (a user or key for a host "
                    "belongs into ~/.ssh/config)";
         }

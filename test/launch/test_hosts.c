@@ -42,6 +42,16 @@ static void reads_hostfiles(void **state)
     dsi_buf_free(&buf);
 }
 
+/* A zero byte is no end of a name. */
+static void refuses_zero_bytes(void **state)
+{
+    ds_ctx *ctx = *state;
+    static const char text[] = "w0 slots=1\nw\0\0 slots=1\nw0\0 slots=1\n";
+    dsi_hosts hosts;
+    CHECK_FAILS(ctx, dsi_hosts_parse(ctx, "hosts", text, sizeof text - 1, &hosts), DS_ERR_FORMAT,
+                "hosts:2: a host name holds letters, digits and ._:- only");
+}
+
 static void names_wrong_lines(void **state)
 {
     ds_ctx *ctx = *state;
@@ -227,6 +237,7 @@ int main(void)
         cmocka_unit_test(counts),
         cmocka_unit_test(travels_as_text),
         cmocka_unit_test(base64_turns_back),
+        cmocka_unit_test(refuses_zero_bytes),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -66,7 +66,7 @@ wait
 
 # ---- log files
 job 0 --num_gpus 2 --log_dir logs/deep sh -c 'echo out $RANK; echo err $RANK >&2'
-[ "$(ls logs/deep | grep -cE '^[0-9]{14}_rank[01]\.log$')" = 2 ] || fail "log files: $(ls logs/deep)"
+[ "$(find logs/deep -regextype posix-extended -regex '.*/[0-9]{14}_rank[01]\.log' | wc -l)" = 2 ] || fail "log files: $(ls logs/deep)"
 [ "$(sort logs/deep/*_rank1.log | tr '\n' ,)" = "err 1,out 1," ] || fail "what the log says"
 job 3 --num_gpus 1 --enable_each_rank_log /proc/no sh -c :
 says '^deepspeed: --log_dir: /proc/no cannot be made'
@@ -109,6 +109,41 @@ sleep 0.3
 disown $launcher
 kill -KILL $launcher
 gone killed
+
+# A rank that the kernel ends for want of memory, where a control group of our own can be made.
+group=/sys/fs/cgroup/memory$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup 2> /dev/null)/launch.$$
+if mkdir "$group" 2> /dev/null; then
+    # Its group's count is known because the launcher itself runs inside of it.
+    if echo 40000000 2> /dev/null > "$group/memory.limit_in_bytes"; then
+        (echo $BASHPID > "$group/cgroup.procs" && exec "$bin/deepspeed" --num_gpus 2 sh -c '[ $RANK = 0 ] || exec awk "BEGIN { s = \"x\"; while (length(s) < 400000000) s = s s }"; exec sleep 10') > out.txt 2> err.txt < /dev/null
+        code=$?
+        { [ $code = 137 ] && grep -q 'the kernel ended it for want of memory' err.txt; } || fail "out of memory: exit code $code"
+        sleep 0.2
+    fi
+    rmdir "$group"
+fi
+
+# ---- restarts
+job 0 --num_gpus 2 --restarts 2 sh -c 'echo "$RANK $DS_RESTART_COUNT"; [ $DS_RESTART_COUNT = 2 ] || exit 4'
+says 'restart 2 of 2: 2 ranks'
+prints '\[rank 1\] 1 2'
+job 4 --num_gpus 2 --restarts 1 sh -c 'exit 4'
+job 0 --num_gpus 2 --restarts 1 --log_dir again sh -c '[ $DS_RESTART_COUNT = 1 ] || exit 4'
+[ -n "$(find again -name '*_rank1_restart1.log')" ] || fail "log files of a restart: $(ls again)"
+echo '{"elasticity": {"enabled": true, "max_train_batch_size": 100, "micro_batch_sizes": [2, 3], "version": 0.1}}' > ds.json
+job 0 --num_gpus 5 sh -c :
+job 0 --num_gpus 5 --elastic_training sh -c 'echo $WORLD_SIZE' --deepspeed_config=ds.json
+prints 4
+job 0 --num_gpus 4 --restarts 5 --elastic_training --elastic_config ds.json sh -c 'echo "$RANK of $WORLD_SIZE: $DS_SLOT"; [ $DS_SLOT != 1 ] || exit 4; sleep 0.3'
+says 'slot 1 failed twice in a row and is left out'
+prints '\[rank 2\] 2 of 3: 3'
+
+# ---- cores
+job 0 --num_gpus 1 --bind_cores_to_rank --bind_core_list "$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')" sh -c 'taskset -cp $$ | sed "s/.*: /on /"; echo threads $DS_THREADS'
+prints "on $(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')"
+prints 'threads 1'
+job 2 --num_gpus 1000 --bind_cores_to_rank true
+says 'expected a core for each of 1000 ranks'
 
 # ---- signals to the launcher
 signal() { # CODE, SIGNALS, script: sends them half a second apart

@@ -1,7 +1,10 @@
 /* ds_train's flags. */
 #include "common/train.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char about[] =
     "Trains a language model on this machine's processor, driven by a DeepSpeed configuration. The "
@@ -64,6 +67,18 @@ static void split_resume(int argc, char **argv, train_options *o)
         }
         o->resume_given = o->resume_given || strncmp(argv[i], "--resume=", 9) == 0;
     }
+}
+
+/* A job started again by the launcher goes on from its newest checkpoint, if it has saved one. */
+static void resume_after_restart(train_options *o)
+{
+    const char *count = getenv("DS_RESTART_COUNT");
+    char path[4096];
+    if (count == NULL || strcmp(count, "0") == 0 || o->output == NULL || o->resume_given) {
+        return;
+    }
+    const int n = snprintf(path, sizeof path, "%s/latest", o->output);
+    o->resume_given = n > 0 && (size_t)n < sizeof path && access(path, F_OK) == 0;
 }
 
 ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options *o, bool *help_out)
@@ -197,7 +212,10 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .type = DSI_ARG_TEXT,
          .out = &o->resume,
          .value = "[TAG]",
-         .doc = "Go on from a checkpoint of --output; default tag: the newest."},
+         .doc =
+             "Go on from a checkpoint of --output; default tag: the newest. A job that deepspeed "
+             "--restarts started again (DS_RESTART_COUNT above 0) does so by itself when --output "
+             "has a checkpoint."},
         {.name = "eval_interval",
          .type = DSI_ARG_INT,
          .out = &o->eval_interval,
@@ -316,6 +334,7 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
     dsi_args args = {0};
     split_resume(argc, argv, o);
     DS_TRY(dsi_args_parse(ctx, &spec, argc, argv, &args));
+    resume_after_restart(o);
     const bool words = args.words.n > 0;
     *help_out = args.help;
     if (args.help) {
