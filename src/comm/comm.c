@@ -18,6 +18,13 @@ ds_status dsi_comm_wait(dsi_comm *comm, dsi_comm_ticket ticket, dsi_comm_times *
     return comm->transport->wait(comm, ticket, times_out);
 }
 
+ds_status dsi_comm_test(dsi_comm *comm, dsi_comm_ticket ticket, bool late, bool *done_out)
+{
+    *done_out = true;
+    return comm->transport->test != NULL ? comm->transport->test(comm, ticket, late, done_out)
+                                         : DS_OK;
+}
+
 ds_status dsi_comm_run(dsi_comm *comm, const dsi_comm_call *call)
 {
     dsi_comm_ticket ticket;

@@ -83,6 +83,9 @@ typedef struct dsi_transport {
     ds_status (*start)(dsi_comm *comm, const dsi_comm_call *call, dsi_comm_ticket *ticket_out);
     ds_status (*wait)(dsi_comm *comm, dsi_comm_ticket ticket, dsi_comm_times *times_out);
     ds_status (*split)(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **comm_out);
+    /* optional: default says that every call is done, so that its wait may last. See dsi_comm_test
+     */
+    ds_status (*test)(dsi_comm *comm, dsi_comm_ticket ticket, bool late, bool *done_out);
     /* optional: default memory of its own, not readable by peers */
     ds_status (*symmetric)(dsi_comm *comm, size_t bytes, void **memory_out);
     /* optional: default nothing to prepare */
@@ -117,6 +120,12 @@ static inline size_t dsi_comm_slice(size_t count, uint32_t size)
  * what; ERR_PEER names the rank that failed, is missing or disagrees, with its last known step. */
 ds_status dsi_comm_start(dsi_comm *comm, const dsi_comm_call *call, dsi_comm_ticket *ticket_out);
 ds_status dsi_comm_wait(dsi_comm *comm, dsi_comm_ticket ticket, dsi_comm_times *times_out);
+
+/* Moves what can be moved without waiting, of all calls; and whether the wait for this ticket would
+ * return at once (0: moves only). For those that wait for several communicators in turn, and keep
+ * the time themselves: with `late`, a call that is not done fails as its wait would after the
+ * timeout, naming who is missing. */
+ds_status dsi_comm_test(dsi_comm *comm, dsi_comm_ticket ticket, bool late, bool *done_out);
 
 /* Start and wait. */
 ds_status dsi_comm_run(dsi_comm *comm, const dsi_comm_call *call);

@@ -470,6 +470,35 @@ static ds_status shm_wait(dsi_comm *head, dsi_comm_ticket ticket, dsi_comm_times
     return status;
 }
 
+static ds_status test_locked(shm_comm *comm, dsi_comm_ticket ticket, bool late, bool *done_out)
+{
+    const uint64_t number = ticket >> 1;
+    const bool is_pair = (ticket & 1) != 0;
+    shm_op *op = is_pair ? NULL : &comm->ops[number % SHM_OPS];
+    shm_pair_op *pair = is_pair ? &comm->pairs[number % SHM_OPS] : NULL;
+    bool moved = false;
+    *done_out = false;
+    DS_TRY(shm_progress(comm, &moved));
+    (void)help_others(comm);
+    if (number == 0) {
+        return DS_OK;
+    }
+    *done_out = is_complete(comm, op, pair);
+    if (!*done_out && (late || atomic_load(&comm->job->world->shared->aborted) == 2)) {
+        return shm_look_around(comm, op, pair, late);
+    }
+    return comm->failed ? ds_fail(comm->head.ctx, DS_ERR_PEER, "%s", comm->reason) : DS_OK;
+}
+
+static ds_status shm_test(dsi_comm *head, dsi_comm_ticket ticket, bool late, bool *done_out)
+{
+    shm_comm *comm = (shm_comm *)head;
+    lock(comm);
+    const ds_status status = test_locked(comm, ticket, late, done_out);
+    unlock(comm);
+    return status;
+}
+
 static void shm_abort(dsi_comm *head, const char *reason)
 {
     shm_abort_job((shm_comm *)head, reason);
@@ -481,6 +510,7 @@ const dsi_transport dsi_shm_transport = {
     .start = shm_start,
     .wait = shm_wait,
     .split = shm_split,
+    .test = shm_test,
     .symmetric = shm_symmetric,
     .abort = shm_abort,
     .destroy = shm_destroy,

@@ -119,6 +119,20 @@ static ds_status net_wait(dsi_comm *comm, dsi_comm_ticket ticket, dsi_comm_times
     return status;
 }
 
+static ds_status net_test(dsi_comm *comm, dsi_comm_ticket ticket, bool late, bool *done_out)
+{
+    net_group *group = (net_group *)comm;
+    const net_op *op = &group->ops[ticket % NET_OPS];
+    *done_out = false;
+    DS_TRY(net_check(group->world));
+    DS_TRY(advance_all(group->world));
+    if (ticket == 0) {
+        return DS_OK;
+    }
+    *done_out = !op->used || op->ticket != ticket || op->phase == NET_DONE;
+    return late && !*done_out ? net_fail_late(group, op, comm->timeout) : DS_OK;
+}
+
 static ds_status net_reserve(dsi_comm *comm, size_t bytes)
 {
     enum { AHEAD = 2 };
@@ -170,7 +184,8 @@ static void net_destroy(dsi_comm *comm)
 #define NET_TRANSPORT(label)                                                                       \
     {                                                                                              \
         .version = DSI_TRANSPORT_VERSION, .name = (label), .start = net_start, .wait = net_wait,   \
-        .split = net_split, .reserve = net_reserve, .abort = net_abort, .destroy = net_destroy     \
+        .split = net_split, .test = net_test, .reserve = net_reserve, .abort = net_abort,          \
+        .destroy = net_destroy                                                                     \
     }
 static const dsi_transport net_transports[2] = {NET_TRANSPORT("mpi"), NET_TRANSPORT("ucx")};
 

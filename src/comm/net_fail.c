@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 ds_status net_fail(net_world *world, const char *format, ...)
 {
@@ -43,7 +44,13 @@ static void rank_text(const net_world *world, uint32_t rank, char *text)
 ds_status net_fail_wire(net_world *world, const char *call)
 {
     const dsi_wire *wire = world->wire;
-    DS_TRY(net_check(world)); /* a death that is known says more than a broken connection */
+    /* A death, or why a rank gave up, says more than the connection that broke with it; it may come
+     * a little later. */
+    for (int i = 0; i < 100 && world->rdv != NULL; ++i) {
+        DS_TRY(net_check(world));
+        (void)nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    DS_TRY(net_check(world));
     if (wire->error_peer == DSI_WIRE_NOBODY) {
         return net_fail(world, "%.160s: %.300s", call, wire->error);
     }

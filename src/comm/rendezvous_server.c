@@ -8,7 +8,7 @@
  * join later too.
  */
 #include "base/clock.h"
-#include "comm/rendezvous_frame.h"
+#include "comm/rendezvous_conn.h"
 #include "comm/rendezvous_socket.h"
 #include "comm/rendezvous_store.h"
 #include <errno.h>
@@ -18,28 +18,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #define GREETING_SECONDS 10.0
 
-enum { MAX_STRANGERS = 256, OUT_CEILING = 16 << 20, FIRST_BYTES = 2048 };
-
-typedef struct rdv_conn {
-    int fd;
-    bool joined, ended;
-    uint32_t rank;
-    double since;
-    char address[RDV_ADDRESS_BYTES];
-    uint8_t nonce[RDV_NONCE_BYTES];
-    rdv_channel in, out;
-    uint8_t *read, *write; /* what is not handled, what is not sent */
-    size_t read_bytes, read_capacity, write_bytes, write_capacity;
-    uint8_t serial; /* of the newest request: what is answered is that */
-    rdv_kind open;  /* WAIT, BARRIER or DIGEST not answered yet, else 0 */
-    size_t open_bytes;
-    char open_key[DSI_RDV_KEY_BYTES];
-} rdv_conn;
+enum { MAX_STRANGERS = 256 };
 
 typedef struct rdv_rank {
     rdv_conn *conn;
@@ -66,58 +49,6 @@ struct dsi_rdv_server {
     double linger; /* written before wake[1] is */
 };
 
-/* ---- sending ---- */
-
-static void flush(rdv_conn *conn)
-{
-    size_t done = 0;
-    while (done < conn->write_bytes) {
-        const ssize_t n =
-            send(conn->fd, conn->write + done, conn->write_bytes - done, MSG_NOSIGNAL);
-        if (n <= 0) {
-            conn->ended = conn->ended || (n < 0 && errno != EAGAIN && errno != EINTR);
-            break;
-        }
-        done += (size_t)n;
-    }
-    if (done > 0) {
-        memmove(conn->write, conn->write + done, conn->write_bytes - done);
-        conn->write_bytes -= done;
-    }
-}
-
-static void send_frame(rdv_conn *conn, const rdv_frame *given)
-{
-    rdv_frame copy = *given;
-    const rdv_frame *frame = &copy;
-    const size_t bytes = rdv_frame_bytes(frame);
-    copy.serial = conn->serial;
-    if (conn->ended) {
-        return;
-    }
-    if (conn->write_bytes + bytes > conn->write_capacity) {
-        size_t capacity = 2 * (conn->write_bytes + bytes);
-        uint8_t *more = capacity <= OUT_CEILING ? realloc(conn->write, capacity) : NULL;
-        if (more == NULL) {
-            conn->ended = true; /* it does not read its answers */
-            return;
-        }
-        conn->write = more;
-        conn->write_capacity = capacity;
-    }
-    rdv_frame_write(frame, &conn->out, conn->write + conn->write_bytes);
-    conn->write_bytes += bytes;
-    flush(conn);
-}
-
-static void send_text(rdv_conn *conn, rdv_kind kind, uint32_t rank, const char *text)
-{
-    send_frame(conn, &(rdv_frame){.kind = kind,
-                                  .rank = rank,
-                                  .value = (const uint8_t *)text,
-                                  .value_bytes = strlen(text)});
-}
-
 static void notify_all(dsi_rdv_server *server, uint32_t rank, const char *reason)
 {
     if (!server->failed) {
@@ -128,7 +59,7 @@ static void notify_all(dsi_rdv_server *server, uint32_t rank, const char *reason
     for (uint32_t c = 0; c < server->n_conns; ++c) {
         rdv_conn *conn = server->conns[c];
         if (conn->joined && conn->rank != rank) {
-            send_text(conn, RDV_NOTICE, rank, reason);
+            rdv_conn_send_text(conn, RDV_NOTICE, rank, reason);
         }
     }
 }
@@ -180,7 +111,7 @@ static void missing_text(const dsi_rdv_server *server, const rdv_meeting *meetin
 
 static void refuse(rdv_conn *conn, const char *why)
 {
-    send_text(conn, RDV_REFUSE, 0, why);
+    rdv_conn_send_text(conn, RDV_REFUSE, 0, why);
     conn->ended = true;
 }
 
@@ -220,11 +151,11 @@ static void on_join(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame *fra
     rdv_proof(server->secret, 'K', conn->nonce, nonce, frame->rank, size, conn->in.key);
     memcpy(conn->out.key, conn->in.key, sizeof conn->out.key);
     rdv_proof(server->secret, 'S', conn->nonce, nonce, frame->rank, size, proof);
-    send_frame(conn,
-               &(rdv_frame){.kind = RDV_WELCOME, .value = proof, .value_bytes = sizeof proof});
+    rdv_conn_send(conn,
+                  &(rdv_frame){.kind = RDV_WELCOME, .value = proof, .value_bytes = sizeof proof});
     conn->in.proved = conn->out.proved = true;
     if (server->failed) {
-        send_text(conn, RDV_NOTICE, server->failed_rank, server->reason);
+        rdv_conn_send_text(conn, RDV_NOTICE, server->failed_rank, server->reason);
     }
 }
 
@@ -232,9 +163,9 @@ static void on_join(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame *fra
 
 static void send_entry(rdv_conn *conn, const rdv_entry *entry)
 {
-    send_frame(conn, &(rdv_frame){.kind = RDV_DONE,
-                                  .value = rdv_entry_value(entry),
-                                  .value_bytes = entry->value_bytes});
+    rdv_conn_send(conn, &(rdv_frame){.kind = RDV_DONE,
+                                     .value = rdv_entry_value(entry),
+                                     .value_bytes = entry->value_bytes});
 }
 
 static void open_request(rdv_conn *conn, const rdv_frame *frame)
@@ -254,10 +185,10 @@ static void on_put(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame *fram
     const char *why = rdv_store_put(&server->store, frame->key, frame->key_bytes, frame->value,
                                     frame->value_bytes);
     if (why != NULL) {
-        send_text(conn, RDV_ERROR, 0, why);
+        rdv_conn_send_text(conn, RDV_ERROR, 0, why);
         return;
     }
-    send_frame(conn, &(rdv_frame){.kind = RDV_DONE});
+    rdv_conn_send(conn, &(rdv_frame){.kind = RDV_DONE});
     const rdv_entry *entry = rdv_store_get(&server->store, frame->key, frame->key_bytes);
     for (uint32_t c = 0; c < server->n_conns; ++c) {
         if (waits_for(server->conns[c], RDV_WAIT, frame->key, frame->key_bytes)) {
@@ -273,7 +204,7 @@ static void on_get(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame *fram
     if (entry != NULL) {
         send_entry(conn, entry);
     } else if (frame->kind == RDV_GET) {
-        send_frame(conn, &(rdv_frame){.kind = RDV_ABSENT});
+        rdv_conn_send(conn, &(rdv_frame){.kind = RDV_ABSENT});
     } else {
         open_request(conn, frame);
     }
@@ -286,7 +217,7 @@ static void on_meet(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame *fra
         rdv_store_meet(&server->store, frame->key, frame->key_bytes, frame->kind == RDV_DIGEST,
                        conn->rank, frame->number, &meeting);
     if (why != NULL) {
-        send_text(conn, RDV_ERROR, 0, why);
+        rdv_conn_send_text(conn, RDV_ERROR, 0, why);
         return;
     }
     open_request(conn, frame);
@@ -304,7 +235,7 @@ static void on_meet(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame *fra
     for (uint32_t c = 0; c < server->n_conns; ++c) {
         if (waits_for(server->conns[c], frame->kind, frame->key, frame->key_bytes)) {
             server->conns[c]->open = (rdv_kind)0;
-            send_frame(server->conns[c], &answer);
+            rdv_conn_send(server->conns[c], &answer);
         }
     }
 }
@@ -356,16 +287,16 @@ static void on_request(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame *
         return;
     case RDV_ASK:
         if (frame->rank >= server->store.size) {
-            send_text(conn, RDV_ERROR, 0, "no such rank");
+            rdv_conn_send_text(conn, RDV_ERROR, 0, "no such rank");
             return;
         }
         status_text(server, frame->rank, text, DSI_RDV_TEXT_BYTES);
-        send_text(conn, RDV_DONE, frame->rank, text);
+        rdv_conn_send_text(conn, RDV_DONE, frame->rank, text);
         return;
     case RDV_MISSING:
         missing_text(server, rdv_store_meeting(&server->store, frame->key, frame->key_bytes), text,
                      sizeof text);
-        send_text(conn, RDV_DONE, 0, text);
+        rdv_conn_send_text(conn, RDV_DONE, 0, text);
         return;
     case RDV_BEAT:
         on_beat(rank, frame);
@@ -412,38 +343,6 @@ static void handle(dsi_rdv_server *server, rdv_conn *conn)
     conn->read_bytes -= done;
 }
 
-static void receive(dsi_rdv_server *server, rdv_conn *conn)
-{
-    if (conn->read_bytes == conn->read_capacity) {
-        const size_t capacity = 2 * conn->read_capacity;
-        uint8_t *more = conn->joined && conn->read_capacity < RDV_FRAME_BYTES
-                            ? realloc(conn->read, capacity)
-                            : NULL;
-        if (more == NULL) {
-            conn->ended = true;
-            return;
-        }
-        conn->read = more;
-        conn->read_capacity = capacity;
-    }
-    const ssize_t n =
-        recv(conn->fd, conn->read + conn->read_bytes, conn->read_capacity - conn->read_bytes, 0);
-    if (n > 0) {
-        conn->read_bytes += (size_t)n;
-        handle(server, conn);
-    } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
-        conn->ended = true;
-    }
-}
-
-static void free_conn(rdv_conn *conn)
-{
-    (void)close(conn->fd);
-    free(conn->read);
-    free(conn->write);
-    free(conn);
-}
-
 static void accept_one(dsi_rdv_server *server)
 {
     struct sockaddr_storage address = {0};
@@ -453,26 +352,14 @@ static void accept_one(dsi_rdv_server *server)
     if (fd < 0) {
         return;
     }
-    rdv_conn *conn = server->n_conns < server->max_conns ? calloc(1, sizeof *conn) : NULL;
+    rdv_conn *conn = server->n_conns < server->max_conns ? rdv_conn_make(fd) : NULL;
     if (conn == NULL) {
         (void)close(fd);
         return;
     }
-    *conn = (rdv_conn){.fd = fd,
-                       .since = dsi_clock_seconds(),
-                       .in = {.direction = 'C'},
-                       .out = {.direction = 'S'},
-                       .read = malloc(FIRST_BYTES),
-                       .read_capacity = FIRST_BYTES};
     rdv_address_text((const struct sockaddr *)&address, n, conn->address);
-    if (conn->read == NULL ||
-        getrandom(conn->nonce, sizeof conn->nonce, 0) != (ssize_t)sizeof conn->nonce) {
-        free_conn(conn);
-        return;
-    }
-    rdv_tune(fd);
     server->conns[server->n_conns++] = conn;
-    send_frame(
+    rdv_conn_send(
         conn,
         &(rdv_frame){.kind = RDV_HELLO, .value = conn->nonce, .value_bytes = sizeof conn->nonce});
 }
@@ -500,7 +387,7 @@ static void sweep(dsi_rdv_server *server)
                 notify_all(server, conn->rank, reason);
             }
         }
-        free_conn(conn);
+        rdv_conn_free(conn);
         c = 0; /* a notice may have ended another one */
     }
 }
@@ -531,10 +418,11 @@ static void poll_once(dsi_rdv_server *server)
     for (uint32_t c = 0; c < n; ++c) {
         const short what = server->polls[2 + c].revents;
         if ((what & POLLOUT) != 0) {
-            flush(server->conns[c]);
+            rdv_conn_flush(server->conns[c]);
         }
         if ((what & (POLLIN | POLLHUP | POLLERR)) != 0 && !server->conns[c]->ended) {
-            receive(server, server->conns[c]);
+            rdv_conn_receive(server->conns[c]);
+            handle(server, server->conns[c]);
         }
     }
     if ((server->polls[0].revents & POLLIN) != 0) {
@@ -566,7 +454,7 @@ static void *serve(void *opaque)
 static void free_server(dsi_rdv_server *server)
 {
     for (uint32_t c = 0; c < server->n_conns; ++c) {
-        free_conn(server->conns[c]);
+        rdv_conn_free(server->conns[c]);
     }
     const int fds[3] = {server->listen_fd, server->wake[0], server->wake[1]};
     for (size_t i = 0; i < 3; ++i) {
