@@ -186,8 +186,10 @@ static void windows_move(void **state)
     ds_loader *loader = loader_of(text, with(1, 3));
     for (int epoch = 0; epoch < 6; ++epoch) {
         ds_loader_batch b;
+        int n_rows = 0;
         do {
             CHECK_OK(ctx, ds_loader_next(loader, &b));
+            assert_true(++n_rows < MAX_ROWS); /* the epoch ends */
         } while (ds_loader_epoch(loader) < (uint64_t)epoch);
         const int32_t *ids = b.input_ids.data;
         phases[epoch] = (int32_t)(place_of(text, ids) % LENGTH);
