@@ -1,6 +1,6 @@
 /* The kernel of reductions of F32, BF16 and F16, one block at a time; a template.
  *
- * Included by reduce.c (plain C) and by simd/reduce_simd.c, which is compiled once for each
+ * Included by comm_reduce.c (plain C) and by simd/reduce_simd.c, which is compiled once for each
  * instruction set. All of them are the same sequence of operations on each element. The additions
  * are written out for up to 8 ranks, so that the compiler makes vectors of them; more ranks go
  * through a stack of partial sums.
