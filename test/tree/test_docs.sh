@@ -9,7 +9,7 @@ tool=""
 while read -r line; do
     for word in $line; do
         case $word in
-        build/ds_*) tool=$build/${word#build/} ;;
+        build/ds_* | build/deepspeed) tool=$build/${word#build/} ;;
         make) tool="" ;;
         --*)
             if [ -n "$tool" ] && ! "$tool" --help | grep -qE -- "^ *$word( |\$)"; then
