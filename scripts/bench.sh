@@ -17,25 +17,46 @@ trap 'rm -rf "$scratch"' EXIT
 run() { # the benches write their model files into the working folder
     echo
     echo "== $*"
-    (cd "$scratch" && "$@")
+    (cd "$scratch" && "$@") | tee "$scratch/last"
 }
 run "$build/bench_adamw" 134 11 "$threads"
 run "$build/bench_kernels"
-if [ -x "$build/bench_gemm" ]; then
-    run "$build/bench_gemm"
-else
-    echo "bench_gemm: left out, oneDNN with OpenMP was not found"
-fi
+run "$build/bench_op" --dtype bf16 --threads "$threads"
 run "$build/bench_attention"
-run "$build/bench_train" --dtype bf16 --threads "$threads" --profile
-run "$build/bench_train" --dtype fp32 --threads "$threads" --steps 3 --profile
+# The step's forward and backward pass against oneDNN's times of its products, taken right before.
+peer_ms='' peak=''
+products() {
+    if [ ! -x "$build/bench_gemm" ]; then
+        echo "bench_gemm: left out, oneDNN with OpenMP was not found"
+        return
+    fi
+    run "$build/bench_gemm" --dtype "$1" --repeats "$2" --threads "$threads"
+    peer_ms=$(sed -n 's/^step: .*oneDNN \([0-9.]*\) ms.*/\1/p' "$scratch/last")
+    peak=$(sed -n 's/.*AMX bf16 peak.* \([0-9.]*\) TFLOP.*/\1/p' "$scratch/last")
+}
+steps() {
+    run "$build/bench_train" --dtype "$1" --threads "$threads" --steps "$2" --profile
+    [ -n "$peer_ms" ] || return 0
+    sed -n 's/^forward \([0-9.]*\) s, backward \([0-9.]*\) s.* \([0-9.]*\) TFLOP.*/\1 \2 \3/p' "$scratch/last" |
+        awk -v peer="$peer_ms" -v peak="$peak" '{
+            printf "forward and backward: %.2f times the sum of oneDNN'"'"'s products (bf16 target: at most 2.00)\n",
+                ($1 + $2) * 1e3 / peer
+            if (peak > 0) printf "step: %.0f %% of the measured AMX bf16 peak\n", 100 * $3 / peak }'
+}
+products bf16 7
+steps bf16 5
+products f32 3
+steps fp32 3
 run "$build/bench_decode" 64 7 "$threads"
+run "$build/bench_tokenizer" "$root/data/gpt2" "$root/data/tinyshakespeare.txt"
 run "$root/bench/bench_startup.sh" "$build"
 if command -v fio > /dev/null; then
     run "$root/bench/bench_checkpoint.sh" "$build" "$build"
 else
     echo "bench_checkpoint: left out, fio is not installed"
 fi
+run "$build/bench_comm"
+run "$root/bench/bench_zero.sh" "$build"
 
 python=${DS_BENCH_PYTHON:-}
 if [ -z "$python" ]; then
@@ -46,6 +67,7 @@ fi
 export CUDA_VISIBLE_DEVICES="" OMP_NUM_THREADS="$threads"
 peer="'$python' '$root/bench/peer_gpt2_torch.py' --stepwise --threads $threads"
 failed=0
+run "$python" "$root/bench/bench_tokenizer.py" "$build/libdeepspeed.so" "$root/data/tinyshakespeare.txt" "$root/data/gpt2" || failed=1
 against() { # a peer that fails does not keep the others from running
     run "$build/bench_train" --dtype "$1" --threads "$threads" --peer "$peer --dtype $*" || { echo "FAILED: $*"; failed=1; }
 }

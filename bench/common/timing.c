@@ -66,16 +66,24 @@ typedef struct reading {
     uint64_t sums[64];
 } reading;
 
+enum { READ_STREAMS = 4, READ_PIECE = 32, READ_AHEAD = 256 }; /* words: 256 bytes, 2 KiB */
+
+/* Several streams a thread, with prefetch: a single one reaches two thirds of the rate. */
 static void read_task(void *arg, uint32_t task, uint32_t thread)
 {
     (void)thread;
     reading *r = arg;
-    const uint64_t *p = r->data + task * r->n;
+    const size_t part = r->n / READ_STREAMS;
     uint64_t sums[8] = {0};
-    for (size_t i = 0; i + 8 <= r->n; i += 8) {
-        __builtin_prefetch(p + i + 1024);
-        for (int j = 0; j < 8; ++j) {
-            sums[j] += p[i + (size_t)j];
+    for (size_t i = 0; i + READ_PIECE <= part; i += READ_PIECE) {
+        for (size_t stream = 0; stream < READ_STREAMS; ++stream) {
+            const uint64_t *p = r->data + task * r->n + stream * part + i;
+            for (int line = 0; line < READ_PIECE; line += 8) {
+                __builtin_prefetch(p + line + READ_AHEAD);
+                for (int j = 0; j < 8; ++j) {
+                    sums[j] += p[line + j];
+                }
+            }
         }
     }
     r->sums[task] = sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
