@@ -382,7 +382,7 @@ static const op_case more_cases[] = {
     {.op = &dsi_op_linear_cross_entropy_backward,
      .label = "rows, adds",
      .in = "stat[]=1.5 act[12,16] act[20,16] i32[12]<20m stat[12] stat[] f32[20,16]~0.1",
-     .attrs = CE,
+     .attrs = &(const dsi_ce_backward_attrs){.ce.ignore_index = -100},
      .loose = 4,
      .forward = &(const op_forward){&dsi_op_linear_cross_entropy, CE, 3, {1, 2, 3}, {-1, 4, 5}}},
     {.op = &dsi_op_layer_norm_backward,
