@@ -4,9 +4,9 @@
 set -euo pipefail
 
 build="gcc cmake ninja-build pkg-config libc6-dev libjansson-dev libpcre2-dev libxxhash-dev libutf8proc-dev nettle-dev libcmocka-dev libhwloc-dev"
-check="$build clang-format mandoc python3 git g++"
 net="$build libopenmpi-dev openmpi-bin libmpich-dev mpich libucx-dev iproute2"
-long="$check clang-14 libclang-rt-14-dev ${net#"$build "}"
+check="$net clang-format mandoc python3 git g++"
+long="$check clang-14 libclang-rt-14-dev"
 bench="$build libdnnl-dev"
 
 case "${1:-build}" in
