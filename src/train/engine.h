@@ -14,6 +14,7 @@
 #include "place/zero.h"
 #include "train/train_graph.h"
 
+#include <deepspeed/checkpoint.h>
 #include <deepspeed/engine.h>
 
 typedef enum dsi_engine_state {
@@ -33,6 +34,7 @@ typedef struct dsi_engine_spec {
     ds_schedule_params schedule;
     uint64_t seed;
     ds_isa isa;
+    ds_checkpoint_tag_validation tag_validation;
     bool overlap;           /* collectives run beside computation */
     int64_t prefetch;       /* elements of stage 3's gathers ahead of their use */
     bool no_fuse, no_reuse; /* for comparisons in tests */

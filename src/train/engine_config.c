@@ -53,6 +53,14 @@ static void read_precision(const ds_config_values *v, dsi_engine_spec *spec)
     spec->train.master = v->compute_dtype != DS_DTYPE_F32 && !narrow;
 }
 
+static ds_checkpoint_tag_validation tag_validation(ds_tag_validation given)
+{
+    static const ds_checkpoint_tag_validation kinds[] = {[DS_TAG_WARN] = DS_CHECKPOINT_TAG_WARN,
+                                                         [DS_TAG_IGNORE] = DS_CHECKPOINT_TAG_IGNORE,
+                                                         [DS_TAG_FAIL] = DS_CHECKPOINT_TAG_FAIL};
+    return kinds[given];
+}
+
 static dsi_zero_spec read_zero(const ds_config_values *v)
 {
     return (dsi_zero_spec){.stage = (uint32_t)v->zero.stage,
@@ -89,6 +97,7 @@ static ds_status read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_en
     read_precision(v, spec);
     spec->zero = read_zero(v);
     spec->overlap = v->zero.overlap_comm;
+    spec->tag_validation = tag_validation(v->tag_validation);
     spec->prefetch = v->zero.prefetch_bucket_size;
     spec->train.batch = v->batch.train_micro_batch_size_per_gpu;
     spec->train.seq_length = params->seq_length;

@@ -120,14 +120,16 @@ static ds_status agree(ds_engine *engine)
 {
     const dsi_engine_spec *s = &engine->spec;
     char build[80];
-    char extra[600];
+    char extra[800];
     dsi_build_id(build, sizeof build);
     (void)snprintf(
         extra, sizeof extra,
         "program %s, seed %llu, lr %.17g, beta1 %.17g, beta2 %.17g, weight_decay %.17g, loss scale "
-        "%.17g, accumulation %lld, stage %u",
+        "%.17g, accumulation %lld, stage %u, eps %.17g, clipping %.17g, dampening %.17g, "
+        "max_coeff %.17g, min_coeff %.17g",
         build, (unsigned long long)s->seed, s->lr, s->beta1, s->beta2, s->weight_decay,
-        s->loss_scale.scale, (long long)s->train.accumulation, s->zero.stage);
+        s->loss_scale.scale, (long long)s->train.accumulation, s->zero.stage, s->train.eps,
+        s->train.max_norm, s->train.dampening, s->train.max_coeff, s->train.min_coeff);
     DS_TRY(dsi_exec_agree(engine->ctx, engine->comm, engine->train_plan, extra));
     return dsi_exec_agree(engine->ctx, engine->comm, engine->eval_plan, "evaluation");
 }

@@ -110,7 +110,8 @@ ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const ch
                                          .tag = tag,
                                          .step = engine->global_steps,
                                          .samples = engine->global_samples,
-                                         .optimizer = optimizer_name(engine)};
+                                         .optimizer = optimizer_name(engine),
+                                         .tag_validation = engine->spec.tag_validation};
     ds_checkpoint_writer *writer = NULL;
     if (engine->state != DSI_ENGINE_IDLE || engine->micro_step != 0) {
         return ds_fail(engine->ctx, DS_ERR_STATE,
@@ -266,7 +267,7 @@ ds_status ds_engine_load_checkpoint(ds_engine *engine, const char *dir, const ch
                                     char **data_state_out)
 {
     ds_checkpoint *ckpt = NULL;
-    ds_status status = ds_checkpoint_open(engine->ctx, dir, tag, &ckpt);
+    ds_status status = dsi_checkpoint_open_on(engine->ctx, dir, tag, engine->comm, &ckpt);
     if (status >= 0) {
         status = load(engine, ckpt, data_state_out);
     }
