@@ -30,7 +30,7 @@ tail -n 4 build-asan.log
 
 echo "== thread sanitizer"
 build build-tsan thread
-TSAN_OPTIONS=halt_on_error=1 ctest --test-dir build-tsan -L threads --output-on-failure --progress > build-tsan.log 2>&1 ||
+TSAN_OPTIONS=halt_on_error=1:die_after_fork=0 ctest --test-dir build-tsan -L threads --output-on-failure --progress > build-tsan.log 2>&1 ||
     { tail -n 80 build-tsan.log; exit 1; }
 tail -n 4 build-tsan.log
 
