@@ -62,7 +62,7 @@ whole() {
     "$build/ds_checkpoint" verify "$scratch/out" > "$scratch/verify" 2>&1 ||
         { cat "$scratch/verify"; fail "$case: the last checkpoint is not whole"; }
 }
-shared() { ls /dev/shm | grep -v '^ds_test_' | sort || true; } # those are folders of other tests
+shared() { ls /dev/shm | grep -vE '^(ds_test_|vader_segment|ucx|mpich|psm)' | sort || true; } # those belong to other tests and to MPI
 shm_before=$(shared)
 
 case="kill -9"
