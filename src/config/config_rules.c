@@ -356,8 +356,36 @@ static void many_ranks(dsi_eval *eval)
     };
     static const char *const groups[] = {"zero_optimization.zero_hpz_partition_size",
                                          "zero_optimization.mics_shard_size"};
+    static const struct {
+        const char *path;
+        bool when; /* this value asks for what does not happen */
+        const char *instead;
+    } ignored[] = {
+        {"zero_optimization.round_robin_gradients", true,
+         "every rank owns an equal slice of every parameter"},
+        {"zero_optimization.reduce_scatter", false,
+         "stages 1 to 3 reduce to the owner of a slice; the result is the same"},
+        {"zero_optimization.allgather_partitions", false,
+         "parameters are gathered by all-gather; the result is the same"},
+        {"zero_optimization.use_multi_rank_bucket_allreduce", false,
+         "a bucket carries slices of all ranks; the result is the same"},
+        {"zero_optimization.use_all_reduce_for_fetch_params", true,
+         "parameters are gathered by all-gather; the result is the same"},
+        {"zero_optimization.allgather_sequential", true,
+         "prefetch_bucket_size and overlap_comm decide what is gathered at a time"},
+    };
     if (eval->world_size < 2) {
         return;
+    }
+    for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; ++i) {
+        const dsi_item *item = dsi_item_find(eval, ignored[i].path);
+        if (dsi_item_given(item) && is_true(eval, ignored[i].path) == ignored[i].when) {
+            dsi_item_notice(eval, item, "no effect here: %s", ignored[i].instead);
+        }
+    }
+    if (int_of(eval, "zero_optimization.module_granularity_threshold", 0) > 0) {
+        dsi_item_notice(eval, dsi_item_find(eval, "zero_optimization.module_granularity_threshold"),
+                        "no effect here: parameters are gathered one by one, ahead of their use");
     }
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; ++i) {
         if (is_true(eval, switches[i])) {

@@ -375,6 +375,39 @@ static void notices_what_has_no_effect(void **state)
     ds_config_destroy(&config);
 }
 
+/* On several ranks: switches that change nothing say so, what is not built is refused. One rank
+ * sends nothing, so it has neither. */
+static void several_ranks(void **state)
+{
+    static const char *const quiet[] = {
+        "round_robin_gradients: true",     "reduce_scatter: false",
+        "allgather_partitions: false",     "use_multi_rank_bucket_allreduce: false",
+        "allgather_sequential: true",      "stage3_use_all_reduce_for_fetch_params: true",
+        "module_granularity_threshold: 9",
+    };
+    static const char *const refused[] = {
+        "zero_quantized_weights: true", "zero_quantized_nontrainable_weights: true",
+        "zero_quantized_gradients: true", "zero_hpz_partition_size: 2", "mics_shard_size: 2"};
+    for (size_t i = 0; i < 7 + 5; ++i) {
+        char text[256];
+        ds_config *config = NULL;
+        (void)snprintf(text, sizeof text,
+                       "{train_batch_size: 4, zero_optimization: {stage: 3, %s}}",
+                       i < 7 ? quiet[i] : refused[i - 7]);
+        if (i >= 7) {
+            CHECK_FAILS(*state, resolve(*state, text, 2, NULL, &config), DS_ERR_CONFIG,
+                        "on 2 ranks");
+        } else {
+            CHECK_OK(*state, resolve(*state, text, 2, NULL, &config));
+            assert_true(has_notice(config, "no effect here"));
+            ds_config_destroy(&config);
+        }
+        CHECK_OK(*state, resolve(*state, text, 1, NULL, &config));
+        assert_false(has_notice(config, "no effect here"));
+        ds_config_destroy(&config);
+    }
+}
+
 /* What DeepSpeed's loader reads: each key that is given is refused or told of once, by place. */
 static void loader_keys_are_told_of(void **state)
 {
@@ -505,6 +538,7 @@ int main(void)
         cmocka_unit_test(migrates),
         cmocka_unit_test(takes_lax_values),
         cmocka_unit_test(notices_what_has_no_effect),
+        cmocka_unit_test(several_ranks),
         cmocka_unit_test(loader_keys_are_told_of),
         cmocka_unit_test(allows_unknown_keys),
         cmocka_unit_test(prints_and_reads_back),
