@@ -207,14 +207,100 @@ static int drop_ctx(void **state)
     return 0;
 }
 
+/* w is a slice: gathered, used, and what came of it reduced to a slice in a cell. */
+static ds_graph *graph_of_two_ranks(ds_ctx *ctx, ds_cells **cells_out)
+{
+    const ds_cell_info slice = {
+        .name = "w", .kind = DS_CELL_PARAM, .meta = {DS_DTYPE_F32, ds_shape_1d(8)}, .of = DS_NONE};
+    const ds_cell_info kept = {
+        .name = "g", .kind = DS_CELL_STATE, .meta = {DS_DTYPE_F32, ds_shape_1d(8)}, .of = DS_NONE};
+    const dsi_comm_attrs gather = {
+        .n_ranks = 2, .bucket = -1, .factor = 1.0, .n_dims = 1, .dims = {16}};
+    const dsi_comm_attrs reduce = {.n_ranks = 2, .bucket = 0, .factor = 0.5};
+    ds_graph *graph = NULL;
+    ds_cell cell[2];
+    ds_value in[2];
+    ds_value out[DS_MAX_OUT];
+    CHECK_OK(ctx, ds_cells_create(ctx, 8, cells_out));
+    CHECK_OK(ctx, ds_cells_add(*cells_out, &slice, &cell[0]));
+    CHECK_OK(ctx, ds_cells_add(*cells_out, &kept, &cell[1]));
+    CHECK_OK(ctx, ds_graph_create(ctx, *cells_out, &graph));
+    CHECK_OK(ctx, ds_graph_set_scope(graph, "ranks"));
+    CHECK_OK(ctx, ds_graph_read(graph, cell[0], &in[0]));
+    CHECK_OK(ctx, ds_graph_apply(graph, &dsi_op_all_gather, &gather, in, 1, out));
+    in[0] = out[0];
+    CHECK_OK(ctx, ds_graph_apply(graph, &dsi_op_tanh, NULL, in, 1, out));
+    in[0] = out[0];
+    CHECK_OK(ctx, ds_graph_apply(graph, &dsi_op_reduce_scatter, &reduce, in, 1, out));
+    in[1] = out[0];
+    CHECK_OK(ctx, ds_graph_read(graph, cell[1], &in[0]));
+    CHECK_OK(ctx, ds_graph_apply(graph, &dsi_op_store, NULL, in, 2, out));
+    return graph;
+}
+
+static uint32_t find_step(const dsi_plan *plan, const ds_op *op, dsi_step_kind kind)
+{
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        if (plan->steps[s].op == op && plan->steps[s].kind == kind) {
+            return s;
+        }
+    }
+    fail_msg("the plan has no such step of %s", op->name);
+    return 0;
+}
+
+/* Invariants 7 and 8: what is sent can be read by peers, and nobody touches it before the wait. */
+static void checker_follows_collectives(void **state)
+{
+    ds_ctx *ctx = *state;
+    ds_cells *cells = NULL;
+    dsi_plan *plan = NULL;
+    ds_graph *graph = graph_of_two_ranks(ctx, &cells);
+    dsi_plan_env env = reference;
+    env.overlap = true;
+    CHECK_OK(ctx, dsi_plan_build(graph, &env, &plan));
+    CHECK_OK(ctx, dsi_plan_check(plan));
+    const uint32_t gather = find_step(plan, &dsi_op_all_gather, DSI_STEP_START);
+    const uint32_t reduce = find_step(plan, &dsi_op_reduce_scatter, DSI_STEP_START);
+    const uint32_t wait = find_step(plan, &dsi_op_all_gather, DSI_STEP_WAIT);
+    const uint32_t user = find_step(plan, &dsi_op_tanh, DSI_STEP_RUN);
+    assert_true(gather < wait && wait < user && user < reduce);
+    assert_int_equal(plan->refs[plan->steps[reduce].in_at].space, DSI_SPACE_SHARED);
+
+    plan->cell_shared[plan->refs[plan->steps[gather].in_at].cell] = false;
+    expect_broken(ctx, plan, "invariant 7");
+    plan->cell_shared[plan->refs[plan->steps[gather].in_at].cell] = true;
+    CHECK_OK(ctx, dsi_plan_check(plan));
+
+    const dsi_step kept = plan->steps[wait];
+    plan->steps[wait] = plan->steps[user]; /* used before the wait */
+    plan->steps[user] = kept;
+    expect_broken(ctx, plan, "invariant 8");
+    plan->steps[user] = plan->steps[wait];
+    plan->steps[wait] = kept;
+    CHECK_OK(ctx, dsi_plan_check(plan));
+
+    plan->steps[wait].start = reduce; /* waits for another one */
+    expect_broken(ctx, plan, "invariant 8");
+    plan->steps[wait].start = gather;
+    const uint32_t last = find_step(plan, &dsi_op_reduce_scatter, DSI_STEP_WAIT);
+    assert_int_equal(last, plan->n_steps - 1);
+    plan->n_steps -= 1; /* never waited for */
+    for (int phase = 0; phase <= DS_PHASE_COUNT; ++phase) {
+        plan->phase_begin[phase] -= plan->phase_begin[phase] > plan->n_steps ? 1 : 0;
+    }
+    expect_broken(ctx, plan, "invariant 8");
+    dsi_plan_destroy(&plan);
+    ds_graph_destroy(&graph);
+    ds_cells_destroy(&cells);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(checker_refuses),
-        cmocka_unit_test(checker_finds_each_overlap),
-        cmocka_unit_test(equal_graphs_equal_digests),
-        cmocka_unit_test(memory_never_overlaps),
-        cmocka_unit_test(old_versions_are_refused),
+        cmocka_unit_test(checker_follows_collectives), cmocka_unit_test(checker_refuses),
+        cmocka_unit_test(checker_finds_each_overlap),  cmocka_unit_test(equal_graphs_equal_digests),
+        cmocka_unit_test(memory_never_overlaps),       cmocka_unit_test(old_versions_are_refused),
     };
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
 }
