@@ -9,13 +9,13 @@
 #include "accel/cpu/cpu_features.h"
 #include "base/rng.h"
 #include "comm/sim.h"
+#include "common/engine_hash.h"
 #include "train/engine.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 enum { BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
 
@@ -160,28 +160,6 @@ static ds_status one_step(const row *r, ds_engine *engine, ds_comm *comm, int64_
     return DS_OK;
 }
 
-static ds_status hash_states(ds_ctx *ctx, const ds_engine *engine, uint64_t *hash_out)
-{
-    const ds_cells *cells = ds_engine_cells(engine);
-    for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
-        const ds_cell_info *info = ds_cells_get(cells, c);
-        if (info->kind > DS_CELL_MOMENTUM || info->kind == DS_CELL_GRAD ||
-            info->kind == DS_CELL_MASTER) {
-            continue;
-        }
-        const size_t n = (size_t)ds_shape_count(info->meta.shape);
-        float *data = malloc(n * sizeof *data);
-        if (data == NULL) {
-            return ds_fail(ctx, DS_ERR_NOMEM, "no memory to hash");
-        }
-        const ds_status status = ds_engine_get(engine, info->kind, info->name, data, n);
-        *hash_out = XXH3_64bits_withSeed(data, n * sizeof *data, *hash_out);
-        free(data);
-        DS_TRY(status);
-    }
-    return DS_OK;
-}
-
 typedef struct rank_job {
     const row *r;
     ds_ctx *ctx;
@@ -208,7 +186,7 @@ static ds_status train(const row *r, ds_ctx *ctx, ds_comm *comm, const ds_model 
         }
         DS_TRY_GOTO(status, one_step(r, engine, comm, vocab, &loss), done);
     }
-    DS_TRY_GOTO(status, hash_states(ctx, engine, &hash), done);
+    DS_TRY_GOTO(status, engine_hash(ctx, engine, &hash), done);
     if (ds_comm_rank(comm) == 0) {
         (void)printf("hash %016llx  norm %.9g  skipped %llu  parameters %llu\n",
                      (unsigned long long)hash, ds_engine_grad_norm(engine),

@@ -4,6 +4,7 @@
  */
 #include "accel/cpu/cpu_features.h"
 #include "comm/sim.h"
+#include "common/engine_hash.h"
 #include "common/parity.h"
 
 #include <math.h>
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 enum { MAX_RANKS = 8, STEPS = 3 };
 
@@ -75,26 +75,6 @@ static void turn_batch(const parity_case *p, int64_t by, int32_t *ids)
     }
 }
 
-static uint64_t hash_weights(ds_ctx *ctx, const ds_engine *engine)
-{
-    uint64_t hash = 0;
-    const ds_cells *cells = ds_engine_cells(engine);
-    for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
-        const ds_cell_info *info = ds_cells_get(cells, c);
-        if (info->kind > DS_CELL_MOMENTUM || info->kind == DS_CELL_GRAD ||
-            info->kind == DS_CELL_MASTER) {
-            continue;
-        }
-        const size_t n = (size_t)ds_shape_count(info->meta.shape);
-        float *data = malloc(n * sizeof *data);
-        assert_non_null(data);
-        CHECK_OK(ctx, ds_engine_get(engine, info->kind, info->name, data, n));
-        hash = XXH3_64bits_withSeed(data, n * sizeof *data, hash);
-        free(data);
-    }
-    return hash;
-}
-
 static void *run_rank(void *arg)
 {
     rank_job *job = arg;
@@ -122,7 +102,7 @@ static void *run_rank(void *arg)
     }
     job->result.skipped = ds_engine_skipped_steps(engine);
     dsi_engine_memory(engine, &job->result.bytes);
-    job->result.hash = hash_weights(job->ctx, engine);
+    CHECK_OK(job->ctx, engine_hash(job->ctx, engine, &job->result.hash));
     ds_engine_destroy(&engine);
     parity_close(&p);
     free(ids);

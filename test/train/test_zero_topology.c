@@ -3,6 +3,7 @@
  * each other: the same logical tensors, bit for bit, and training goes on. */
 #include "accel/cpu/cpu_features.h"
 #include "comm/sim.h"
+#include "common/engine_hash.h"
 #include "common/parity.h"
 
 #include <math.h>
@@ -11,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 enum { MAX_RANKS = 8, N_RANKS = 5, N_STAGES = 4, N_TOPOLOGIES = N_RANKS * N_STAGES };
 static const uint32_t rank_counts[N_RANKS] = {1, 2, 3, 4, 8};
@@ -25,26 +25,6 @@ typedef struct rank_job {
     bool load;        /* every topology's checkpoint, in turn; else train and save */
     uint64_t *hashes; /* of all topologies: written by rank 0 when saving */
 } rank_job;
-
-static uint64_t hash_states(ds_ctx *ctx, const ds_engine *engine)
-{
-    uint64_t hash = 0;
-    const ds_cells *cells = ds_engine_cells(engine);
-    for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
-        const ds_cell_info *info = ds_cells_get(cells, c);
-        if (info->kind > DS_CELL_MOMENTUM || info->kind == DS_CELL_GRAD ||
-            info->kind == DS_CELL_MASTER) {
-            continue;
-        }
-        const size_t n = (size_t)ds_shape_count(info->meta.shape);
-        float *data = malloc(n * sizeof *data);
-        assert_non_null(data);
-        CHECK_OK(ctx, ds_engine_get(engine, info->kind, info->name, data, n));
-        hash = XXH3_64bits_withSeed(data, n * sizeof *data, hash);
-        free(data);
-    }
-    return hash;
-}
 
 static void one_step(ds_ctx *ctx, ds_engine *engine, const parity_case *p)
 {
@@ -65,7 +45,8 @@ static void save_one(rank_job *job, ds_engine *engine, const parity_case *p)
     tag_of(job->own, tag, sizeof tag);
     one_step(job->ctx, engine, p);
     CHECK_OK(job->ctx, ds_engine_save_checkpoint(engine, job->folder, tag, NULL));
-    const uint64_t hash = hash_states(job->ctx, engine);
+    uint64_t hash = 0;
+    CHECK_OK(job->ctx, engine_hash(job->ctx, engine, &hash));
     if (ds_comm_rank(job->comm) == 0) {
         job->hashes[job->own] = hash;
     }
@@ -77,7 +58,9 @@ static void load_all(rank_job *job, ds_engine *engine, const parity_case *p)
         char tag[64];
         tag_of(other, tag, sizeof tag);
         CHECK_OK(job->ctx, ds_engine_load_checkpoint(engine, job->folder, tag, NULL));
-        if (hash_states(job->ctx, engine) != job->hashes[other]) {
+        uint64_t hash = 0;
+        CHECK_OK(job->ctx, engine_hash(job->ctx, engine, &hash));
+        if (hash != job->hashes[other]) {
             fail_msg("%s loaded on %u ranks, stage %u, is not what was saved", tag, job->n_ranks,
                      job->stage);
         }
