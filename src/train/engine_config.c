@@ -1,7 +1,7 @@
 /* From DeepSpeed's configuration to the engine's numbers; the precision table. */
 #include "accel/cpu/cpu_features.h"
 #include "base/buf.h"
-#include "train/engine.h"
+#include "train/rank_plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -76,7 +76,7 @@ static dsi_zero_spec read_zero(const ds_config_values *v)
                            .max_reuse_distance = v->zero.max_reuse_distance};
 }
 
-static ds_status read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_engine_spec *spec)
+ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_engine_spec *spec)
 {
     const ds_config_values *v = params->config != NULL ? ds_config_get(params->config) : NULL;
     if (v == NULL) {
@@ -144,7 +144,7 @@ ds_status ds_initialize(ds_ctx *ctx, const ds_engine_params *params, ds_engine *
 {
     dsi_engine_spec spec;
     ds_engine *engine = NULL;
-    DS_TRY(read_config(ctx, params, &spec));
+    DS_TRY(dsi_engine_read_config(ctx, params, &spec));
     DS_TRY(dsi_engine_create(ctx, params, &spec, &engine));
     const ds_status status = ds_config_print(params->config, false, &engine->config_text);
     if (status < 0) {

@@ -1,0 +1,165 @@
+/* From model and configuration to what a rank runs. See rank_plan.h. */
+#include "train/rank_plan.h"
+
+#include "accel/cpu/registry.h"
+#include "pass/fuse.h"
+
+#include <stdlib.h>
+
+enum { MAX_CELLS = 1 << 20, MAX_SLOT_RANGES = 4096 };
+
+typedef struct maker {
+    const dsi_rank_request *request;
+    const dsi_engine_spec *spec;
+    dsi_rank_plan plan;
+} maker;
+
+static dsi_plan_env plan_env(const maker *m)
+{
+    return (dsi_plan_env){.n_threads = m->request->n_threads,
+                          .isa = m->spec->isa,
+                          .choose = m->request->choose != NULL ? m->request->choose
+                                                               : dsi_cpu_kernel_choose,
+                          .overlap = m->spec->overlap && m->spec->zero.n_ranks > 1,
+                          .prefetch = m->spec->prefetch,
+                          .no_reuse = m->spec->no_reuse,
+                          .no_fuse = m->spec->no_fuse};
+}
+
+static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
+{
+    const dsi_train_spec *train = &m->spec->train;
+    const ds_trace how = {.mode = mode,
+                          .dtype = train->dtype,
+                          .batch = train->batch,
+                          .seq_length = train->seq_length};
+    return dsi_forward_graph(m->request->model, &how, train->loss, train->loss_user, m->plan.cells,
+                             graph_out);
+}
+
+/* Declares the parameters by a trace whose graph is dropped, then freezes those that match. */
+static ds_status freeze(const maker *m)
+{
+    ds_graph *graph = NULL;
+    if (m->request->n_frozen == 0) {
+        return DS_OK;
+    }
+    DS_TRY(trace(m, DS_TRACE_TRAIN, &graph));
+    ds_graph_destroy(&graph);
+    for (uint32_t i = 0; i < m->request->n_frozen; ++i) {
+        const char *pattern = m->request->frozen[i];
+        uint32_t n = 0;
+        DS_TRY(ds_cells_freeze(m->plan.cells, pattern, &n));
+        ds_log(m->plan.ctx, DS_LOG_OBJECT, "frozen: %u parameters match %s", n, pattern);
+    }
+    return DS_OK;
+}
+
+/* From a logical graph to this rank's plan: fuse, cut over the ranks, lower. With one rank the
+ * logical graph is the local one. */
+static ds_status lower(const maker *m, const ds_graph *graph, dsi_plan_env env, dsi_plan **plan_out)
+{
+    ds_graph *fused = NULL;
+    ds_graph *local = NULL;
+    ds_status status = DS_OK;
+    if (m->spec->zero.n_ranks == 1) {
+        return dsi_plan_build(graph, &env, plan_out);
+    }
+    if (!env.no_fuse) {
+        DS_TRY(dsi_fuse(graph, &fused));
+    }
+    env.no_fuse = true;
+    DS_TRY_GOTO(
+        status,
+        dsi_zero_localize(fused != NULL ? fused : graph, &m->spec->zero, m->plan.local, &local),
+        done);
+    status = dsi_plan_build(local, &env, plan_out);
+done:
+    ds_graph_destroy(&local);
+    ds_graph_destroy(&fused);
+    return status;
+}
+
+static ds_status build_train_plan(maker *m)
+{
+    ds_graph *graph = NULL;
+    DS_TRY(
+        dsi_train_graph(m->request->model, &m->spec->train, m->plan.cells, &graph, &m->plan.own));
+    const ds_status status = lower(m, graph, plan_env(m), &m->plan.train_plan);
+    ds_graph_destroy(&graph);
+    return status;
+}
+
+/* The evaluation plan keeps off what a forward pass left for its backward pass. */
+static ds_status build_eval_plan(maker *m)
+{
+    ds_graph *graph = NULL;
+    dsi_plan_env env = plan_env(m);
+    dsi_range *slot = calloc(MAX_SLOT_RANGES, sizeof *slot);
+    ds_status status = DS_OK;
+    uint32_t n_slot = 0;
+    if (slot == NULL) {
+        return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for the evaluation plan");
+    }
+    dsi_plan_live_after(m->plan.train_plan, DS_PHASE_FORWARD, slot, MAX_SLOT_RANGES, &n_slot);
+    if (n_slot > MAX_SLOT_RANGES) { /* keep off the whole arena instead */
+        slot[0] = (dsi_range){0, m->plan.train_plan->arena_bytes};
+        n_slot = 1;
+    }
+    env.reserved = slot;
+    env.n_reserved = n_slot;
+    DS_TRY_GOTO(status, trace(m, DS_TRACE_EVAL, &graph), done);
+    status = lower(m, graph, env, &m->plan.eval_plan);
+done:
+    ds_graph_destroy(&graph);
+    free(slot);
+    return status;
+}
+
+static ds_status place_cells(maker *m)
+{
+    m->plan.places = calloc((size_t)ds_cells_count(m->plan.cells) + 1, sizeof *m->plan.places);
+    if (m->plan.places == NULL) {
+        return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
+    }
+    dsi_zero_rules(&m->spec->zero, m->plan.cells, m->plan.places);
+    return DS_OK;
+}
+
+static ds_status build(maker *m)
+{
+    DS_TRY(ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.cells));
+    m->plan.local = m->plan.cells;
+    if (m->spec->zero.n_ranks > 1) {
+        m->plan.local = NULL;
+        DS_TRY(ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.local));
+    }
+    DS_TRY(freeze(m));
+    DS_TRY(build_train_plan(m));
+    DS_TRY(build_eval_plan(m));
+    return place_cells(m);
+}
+
+ds_status dsi_rank_plan_build(ds_ctx *ctx, const dsi_rank_request *request, dsi_rank_plan *plan_out)
+{
+    maker m = {.request = request, .spec = request->spec, .plan = {.ctx = ctx}};
+    const ds_status status = build(&m);
+    if (status < 0) {
+        dsi_rank_plan_free(&m.plan);
+        return status;
+    }
+    *plan_out = m.plan;
+    return DS_OK;
+}
+
+void dsi_rank_plan_free(dsi_rank_plan *plan)
+{
+    dsi_plan_destroy(&plan->train_plan);
+    dsi_plan_destroy(&plan->eval_plan);
+    if (plan->local != plan->cells) {
+        ds_cells_destroy(&plan->local);
+    }
+    ds_cells_destroy(&plan->cells);
+    free(plan->places);
+    *plan = (dsi_rank_plan){.ctx = plan->ctx};
+}

@@ -1,0 +1,40 @@
+/* What one rank of a run holds and does, as data: cells, placements, plans. Built from model,
+ * configuration and number of ranks alone (LAW 1): no memory for cells, no communicator, so that
+ * the engine, which runs it, and ds_plan, which only tells what it costs, share it.
+ */
+#ifndef DSI_TRAIN_RANK_PLAN_H
+#define DSI_TRAIN_RANK_PLAN_H
+
+#include "train/engine.h"
+
+typedef struct dsi_rank_request {
+    const ds_model *model;
+    const dsi_engine_spec *spec; /* its zero.n_ranks is the number of ranks */
+    const char *const *frozen;   /* glob patterns of parameters without gradient */
+    uint32_t n_frozen;
+    uint32_t n_threads;
+    /* Kernels of the accelerator; NULL: the processor's. */
+    const ds_kernel *(*choose)(const ds_kernel_sig *sig, ds_isa cap);
+} dsi_rank_request;
+
+typedef struct dsi_rank_plan {
+    ds_ctx *ctx;
+    ds_cells *cells;        /* logical */
+    ds_cells *local;        /* of the rank: same ids; with one rank the same table */
+    dsi_zero_place *places; /* per cell */
+    dsi_train_cells own;
+    dsi_plan *train_plan, *eval_plan;
+} dsi_rank_plan;
+
+/* The request is borrowed for the call. Whoever takes fields over sets them to NULL. On an error
+ * nothing is left to free. Errors: those of the model, of placement and of plan building. */
+ds_status dsi_rank_plan_build(ds_ctx *ctx, const dsi_rank_request *request,
+                              dsi_rank_plan *plan_out);
+void dsi_rank_plan_free(dsi_rank_plan *plan);
+
+/* The engine's numbers from a resolved configuration; params->config is read, also seq_length,
+ * seed, loss and gradient outputs. zero.n_ranks is left 0. */
+ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params,
+                                 dsi_engine_spec *spec_out);
+
+#endif
