@@ -24,12 +24,3 @@ if(TARGET bench_gemm) # replaces a function of its peer, see there
   target_link_libraries(bench_gemm PRIVATE ${DS_DNNL} OpenMP::OpenMP_C)
   set_target_properties(bench_gemm PROPERTIES ENABLE_EXPORTS ON)
 endif()
-if(TARGET bench_comm) # alternates with MPI's collectives where there is an MPI
-  find_package(MPI COMPONENTS C QUIET)
-  if(MPI_C_FOUND)
-    target_link_libraries(bench_comm PRIVATE MPI::MPI_C)
-    target_compile_definitions(bench_comm PRIVATE DS_BENCH_MPI=1)
-  else()
-    message(STATUS "bench_comm: built without MPI, no comparison")
-  endif()
-endif()

@@ -55,7 +55,20 @@ if command -v fio > /dev/null; then
 else
     echo "bench_checkpoint: left out, fio is not installed"
 fi
-run "$build/bench_comm"
+# Two ranks of one host: against the bound, and against Open MPI where there is one.
+ranks=("$build/deepspeed" --num_gpus 2)
+if command -v mpirun > /dev/null; then
+    ranks=(mpirun -n 2)
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # in a container
+fi
+for operands in symmetric private; do
+    collectives=("${ranks[@]}" "$build/ds_bench" --bound --operands "$operands")
+    run "${collectives[@]}" --step 4 --max_size 8M --trials 15
+    run "${collectives[@]}" --all_reduce --reduce_scatter --min_size 64M --max_size 64M --trials 9
+    run "${collectives[@]}" --all_gather --min_size 32M --max_size 32M --trials 9 # 64 MiB in all
+    run "${collectives[@]}" --all_reduce --reduce_scatter --min_size 1G --max_size 1G --trials 3 --warmups 1
+    run "${collectives[@]}" --all_gather --min_size 512M --max_size 512M --trials 3 --warmups 1
+done
 run "$root/bench/bench_zero.sh" "$build"
 
 python=${DS_BENCH_PYTHON:-}

@@ -26,4 +26,9 @@ ds_status dsi_comm_open_net(ds_ctx *ctx, const dsi_comm_world *world, dsi_comm *
  * why not. For reports. */
 ds_status dsi_comm_net_probe(ds_ctx *ctx, const char *file);
 
+/* MPI's own collectives, of the MPI whose launcher started this process. For comparisons. Errors:
+ * ERR_CONFIG (no mpirun or srun started it), ERR_UNSUPPORTED. */
+struct dsi_mpi_peer;
+ds_status dsi_comm_mpi_peer(ds_ctx *ctx, const struct dsi_mpi_peer **peer_out);
+
 #endif

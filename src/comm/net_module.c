@@ -3,6 +3,7 @@
  *
  * A module stays loaded until the process ends: neither MPI nor UCX can be taken out again.
  */
+#include "comm/mpi_peer.h"
 #include "comm/net.h"
 #include "comm/net_impl.h"
 
@@ -108,6 +109,20 @@ ds_status dsi_comm_net_probe(ds_ctx *ctx, const char *file)
 {
     void *handle;
     return load(ctx, file, file, &handle);
+}
+
+ds_status dsi_comm_mpi_peer(ds_ctx *ctx, const dsi_mpi_peer **peer_out)
+{
+    char file[64];
+    void *handle;
+    DS_TRY(file_of(ctx, "mpi", file, sizeof file));
+    DS_TRY(load(ctx, "mpi", file, &handle));
+    const dsi_mpi_peer *peer = dlsym(handle, DSI_MPI_PEER_SYMBOL);
+    if (peer == NULL || peer->version != DSI_MPI_PEER_VERSION) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED, "%s is of another version of this library", file);
+    }
+    *peer_out = peer;
+    return DS_OK;
 }
 
 ds_status net_module_open(ds_ctx *ctx, const char *name, const dsi_wire_setup *setup,

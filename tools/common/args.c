@@ -139,12 +139,22 @@ static ds_status unknown_flag(ds_ctx *ctx, const dsi_args_spec *spec, const char
     return ds_fail(ctx, DS_ERR_ARG, "unknown flag --%s; --help lists all flags", name);
 }
 
+/* Whether n bytes spell a flag's name; DeepSpeed's benchmark writes dashes for underscores. */
+static bool spells(const char *text, size_t n, const char *name)
+{
+    size_t i = 0;
+    while (i < n && name[i] != '\0' && (text[i] == name[i] || (text[i] == '-' && name[i] == '_'))) {
+        ++i;
+    }
+    return i == n && name[n] == '\0';
+}
+
 /* The row of the n bytes at name, NULL when there is none. */
 static const dsi_arg *find_row(const dsi_args_spec *spec, const char *name, size_t n)
 {
     for (size_t i = 0; i < spec->n_rows; ++i) {
         const dsi_arg *row = &spec->rows[i];
-        if (row->name != NULL && strncmp(row->name, name, n) == 0 && row->name[n] == '\0') {
+        if (row->name != NULL && spells(name, n, row->name)) {
             return row;
         }
     }

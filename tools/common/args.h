@@ -3,7 +3,8 @@
  * A tool states its flags as rows; the parser stores values through their pointers, writes --help
  * from the same rows, and names the nearest flag for an unknown one. Accepted: --flag value,
  * --flag=value, for switches --flag, --flag=false and --flag true, for lists --flag a b c and
- * repeated flags. "--" ends the flags. Words that are no flags are handed back in order.
+ * repeated flags; dashes for the underscores of a name. "--" ends the flags. Words that are no
+ * flags are handed back in order.
  *
  *     int64_t steps;
  *     const char *config = NULL;

@@ -1,8 +1,11 @@
 /* Sizes as text. See size_text.h. */
 #include "common/size_text.h"
 
+#include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 
 const char *size_text(uint64_t bytes, char *text, size_t n)
@@ -35,4 +38,22 @@ ds_status size_parse(ds_ctx *ctx, const char *flag, const char *text, uint64_t *
     }
     return ds_fail(ctx, DS_ERR_ARG, "--%s: expected a size such as 5GB or 200MB, found '%s'", flag,
                    text);
+}
+
+ds_status size_parse_binary(ds_ctx *ctx, const char *flag, const char *text, uint64_t *bytes_out)
+{
+    static const char letters[] = "KMGT";
+    char *end = NULL;
+    const double value = strtod(text, &end);
+    const char *letter =
+        end != text && *end != '\0' ? strchr(letters, toupper((unsigned char)*end)) : NULL;
+    const double unit = letter != NULL ? ldexp(1.0, 10 * (int)(letter - letters + 1)) : 1.0;
+    end += letter != NULL;
+    if (end == text || value < 0 || value * unit >= 9e18 ||
+        !(*end == '\0' || strcasecmp(end, "B") == 0 || strcasecmp(end, "iB") == 0)) {
+        return ds_fail(ctx, DS_ERR_ARG, "--%s: expected a size such as 64M or 1G, found '%s'", flag,
+                       text);
+    }
+    *bytes_out = (uint64_t)(value * unit);
+    return DS_OK;
 }

@@ -13,4 +13,7 @@ const char *size_text(uint64_t bytes, char *text, size_t n);
  * "123456"; "0" means no limit. Errors: ERR_ARG names the flag. */
 ds_status size_parse(ds_ctx *ctx, const char *flag, const char *text, uint64_t *bytes_out);
 
+/* Bytes of "64M", "64MiB", "1G", "8" (powers of 1024). Errors: ERR_ARG names the flag. */
+ds_status size_parse_binary(ds_ctx *ctx, const char *flag, const char *text, uint64_t *bytes_out);
+
 #endif
