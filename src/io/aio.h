@@ -1,0 +1,86 @@
+/* Asynchronous transfers between memory and files: what swapping to disk stands on.
+ *
+ * Open once with every ceiling; add files; then submit (buffer, file, offset, bytes) and get a
+ * ticket; wait for the ticket. Nothing is allocated between open and close except by the functions
+ * that add a file. Called by the executor (states and parameters on disk) and by aio_handle.c.
+ *
+ *     const dsi_aio_params params = {.io = ds_aio_params_default(), .folders = folders,
+ *                                    .n_folders = 2, .max_files = 8, .max_requests = 64};
+ *     DS_TRY(dsi_aio_open(ctx, &params, &aio));
+ *     DS_TRY(dsi_aio_add_scratch(aio, "exp_avg", bytes, &file));
+ *     DS_TRY(dsi_aio_write(aio, file, 0, buffer, n, &ticket));
+ *     DS_TRY(dsi_aio_wait(aio, ticket));
+ *
+ * Thread rule: read, write, poll, wait and stats may be called from any thread, at once; a ticket
+ * is waited for by one thread. Open, add, remove and close: one thread, and the file concerned (for
+ * close: every file) has no request that another thread still submits or waits for.
+ *
+ * Order: there is none between requests in flight, so wait for a write before its bytes are read or
+ * written again. Reads and writes that are both waiting take turns; among themselves the oldest
+ * goes first.
+ *
+ * Alignment: buffers, offsets and sizes that are multiples of DSI_AIO_ALIGN move without a copy.
+ * Others are right but slower: pieces with a misaligned buffer are copied, edges that are no whole
+ * block of the disk go through the page cache.
+ */
+#ifndef DSI_IO_AIO_H
+#define DSI_IO_AIO_H
+
+#include <deepspeed/aio.h>
+
+enum { DSI_AIO_ALIGN = 4096 };
+
+typedef struct dsi_aio dsi_aio;
+typedef uint64_t dsi_aio_ticket; /* 0: no request; waiting for it is fine */
+
+typedef struct dsi_aio_params {
+    ds_aio_params io;
+    const char *const *folders; /* where scratch files go, striped over all; borrowed for the call.
+                                   They must exist. */
+    uint32_t n_folders;         /* 0: no scratch files */
+    uint64_t stripe_bytes;      /* multiple of DSI_AIO_ALIGN; 0: io.block_size */
+    uint32_t max_files;
+    uint32_t max_requests; /* submitted and not yet waited for; at most 65536 */
+} dsi_aio_params;
+
+typedef struct dsi_aio_stats { /* since the opening */
+    uint64_t read_bytes, write_bytes;
+    uint64_t n_pieces; /* transfers given to the system */
+    uint64_t n_copied; /* of them, those that went through a copy or the page cache */
+} dsi_aio_stats;
+
+ds_status dsi_aio_open(ds_ctx *ctx, const dsi_aio_params *params, dsi_aio **aio_out);
+/* Waits for what is in flight, stops the threads, closes the files. Accepts NULL. */
+void dsi_aio_close(dsi_aio **aio);
+/* The values in force, backend URING or THREADS. */
+ds_aio_params dsi_aio_in_force(const dsi_aio *aio);
+dsi_aio_stats dsi_aio_get_stats(dsi_aio *aio);
+
+/* A file for swapping, of `bytes` rounded up to DSI_AIO_ALIGN, its room taken from the disks at
+ * once, its content zero. It has no name: it goes with the process however that ends, and no other
+ * job can meet it. `name` is for messages. Errors: ERR_NOT_FOUND, ERR_IO (folder missing or not
+ * writable, disk full: says how much is free), ERR_LIMIT (max_files). */
+ds_status dsi_aio_add_scratch(dsi_aio *aio, const char *name, uint64_t bytes, uint32_t *file_out);
+/* A file that has a name. write false: for reading only. write true: reading and writing, created
+ * when missing, grows as written. */
+ds_status dsi_aio_add_path(dsi_aio *aio, const char *path, bool write, uint32_t *file_out);
+/* Closes a file, whose requests have all been waited for. */
+void dsi_aio_remove(dsi_aio *aio, uint32_t file);
+/* Whether its transfers pass by the page cache. */
+bool dsi_aio_is_direct(dsi_aio *aio, uint32_t file);
+
+/* Submit a transfer of bytes [offset, offset + bytes). The buffer is the request's until the wait
+ * returns. bytes 0 gives ticket 0. Errors: ERR_ARG (beyond the end of a scratch file), ERR_LIMIT
+ * (max_requests are not waited for yet). */
+ds_status dsi_aio_read(dsi_aio *aio, uint32_t file, uint64_t offset, void *buffer, size_t bytes,
+                       dsi_aio_ticket *ticket_out);
+ds_status dsi_aio_write(dsi_aio *aio, uint32_t file, uint64_t offset, const void *buffer,
+                        size_t bytes, dsi_aio_ticket *ticket_out);
+/* DS_IN_PROGRESS, or what dsi_aio_wait returns; then the ticket is used up. */
+ds_status dsi_aio_poll(dsi_aio *aio, dsi_aio_ticket ticket);
+/* Waits and uses the ticket up. A wait of more than 30 s is logged. Errors: ERR_IO (names file,
+ * offset, reason, remedy; which bytes of the range were moved is then unknown), ERR_ARG (a ticket
+ * that is used up). */
+ds_status dsi_aio_wait(dsi_aio *aio, dsi_aio_ticket ticket);
+
+#endif

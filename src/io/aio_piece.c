@@ -1,0 +1,160 @@
+/* Pieces: how a request is cut, and what the result of a system call means. See aio_impl.h. */
+#include "io/aio_impl.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+static size_t smaller(uint64_t a, uint64_t b)
+{
+    return (size_t)(a < b ? a : b);
+}
+
+/* Chooses the way of a piece whose place is known, and shortens it to what goes that way. */
+static void choose_way(const dsi_aio *aio, const aio_file *file, aio_piece *piece, uint8_t *copy)
+{
+    const aio_part *part = &file->parts[piece->part];
+    const uint64_t head = piece->offset % DSI_AIO_ALIGN;
+    piece->plain = part->plain;
+    piece->fd = part->plain;
+    piece->memory = piece->user;
+    if (!file->direct) {
+        return;
+    }
+    if (head != 0 || piece->bytes < DSI_AIO_ALIGN) { /* an edge: no whole block of the disk */
+        piece->bytes = smaller(piece->bytes, DSI_AIO_ALIGN - head);
+        return;
+    }
+    piece->is_direct = true;
+    piece->fd = part->direct;
+    if ((uintptr_t)piece->user % DSI_AIO_ALIGN != 0) {
+        piece->is_copied = true;
+        piece->memory = copy;
+        piece->bytes = smaller(piece->bytes, aio->copy_bytes);
+    }
+    piece->bytes -= piece->bytes % DSI_AIO_ALIGN;
+}
+
+static void pop(aio_queue *queue)
+{
+    queue->head = queue->head->next;
+    if (queue->head == NULL) {
+        queue->tail = NULL;
+    }
+}
+
+bool dsi_aio_take(dsi_aio *aio, aio_piece *piece_out, uint8_t *copy)
+{
+    const int direction = aio->queues[aio->turn].head != NULL ? aio->turn : !aio->turn;
+    aio_request *r = aio->queues[direction].head;
+    if (r == NULL) {
+        return false;
+    }
+    const aio_file *file = &aio->files[r->file];
+    aio_piece piece = {.request = r, .user = r->buffer + r->cut, .direction = direction};
+    uint64_t run = 0;
+    piece.logical = r->offset + r->cut;
+    dsi_aio_file_locate(file, piece.logical, &piece.part, &piece.offset, &run);
+    piece.bytes = smaller(smaller(r->bytes - r->cut, aio->io.block_size), run);
+    choose_way(aio, file, &piece, copy);
+    r->cut += piece.bytes;
+    ++r->n_flying;
+    if (r->cut == r->bytes) {
+        pop(&aio->queues[direction]);
+    }
+    aio->turn = !direction;
+    *piece_out = piece;
+    return true;
+}
+
+void dsi_aio_piece_begin(aio_piece *piece)
+{
+    if (piece->is_copied && piece->direction == AIO_WRITE) {
+        memcpy(piece->memory, piece->user, piece->bytes);
+    }
+}
+
+/* The rest goes through the page cache. */
+static void leave_direct(aio_piece *piece)
+{
+    piece->is_direct = false;
+    piece->fd = piece->plain;
+}
+
+static bool moved(aio_piece *piece, uint64_t n, int *reason_out)
+{
+    piece->done += smaller(n, piece->bytes - piece->done);
+    piece->n_tries = 0;
+    if (piece->done == piece->bytes) {
+        *reason_out = 0;
+        return false;
+    }
+    if (piece->is_direct && piece->done % DSI_AIO_ALIGN != 0) {
+        leave_direct(piece);
+    }
+    return true;
+}
+
+bool dsi_aio_piece_go_on(dsi_aio *aio, aio_piece *piece, int64_t result, int *reason_out)
+{
+    if (result > 0) {
+        return moved(piece, (uint64_t)result, reason_out);
+    }
+    if (result == 0) {
+        *reason_out = piece->direction == AIO_WRITE ? ENOSPC : AIO_END_OF_FILE;
+        return false;
+    }
+    if (result == -EINTR) {
+        return true;
+    }
+    if (result == -EAGAIN && ++piece->n_tries < AIO_MAX_TRIES) {
+        const struct timespec pause = {.tv_nsec = 100000};
+        (void)nanosleep(&pause, NULL);
+        return true;
+    }
+    if (result == -EINVAL && piece->is_direct) {
+        dsi_aio_file_refused(aio, piece);
+        leave_direct(piece);
+        return true;
+    }
+    *reason_out = (int)-result;
+    return false;
+}
+
+/* The lowest offset decides which error is told. No more pieces are cut of a failed request: it
+ * can only be the head of its queue, for pieces of it have been cut already. */
+static void note_error(dsi_aio *aio, aio_request *r, const aio_piece *piece, int reason)
+{
+    const uint64_t offset = piece->logical + piece->done;
+    if (r->reason == 0 && r->cut < r->bytes) {
+        pop(&aio->queues[r->direction]);
+    }
+    if (r->reason == 0 || offset < r->reason_offset) {
+        r->reason = reason;
+        r->reason_offset = offset;
+        r->reason_part = piece->part;
+    }
+}
+
+void dsi_aio_piece_end(dsi_aio *aio, aio_piece *piece, int reason)
+{
+    aio_request *r = piece->request;
+    if (reason == 0 && piece->is_copied && piece->direction == AIO_READ) {
+        memcpy(piece->user, piece->memory, piece->bytes);
+    }
+    (void)pthread_mutex_lock(&aio->lock);
+    ++aio->stats.n_pieces;
+    aio->stats.n_copied += !piece->is_direct || piece->is_copied;
+    *(piece->direction == AIO_READ ? &aio->stats.read_bytes : &aio->stats.write_bytes) +=
+        piece->done;
+    if (reason != 0) {
+        note_error(aio, r, piece, reason);
+    }
+    --r->n_flying;
+    if (r->n_flying == 0 && (r->cut == r->bytes || r->reason != 0)) {
+        r->state = AIO_DONE;
+        --aio->n_active;
+        (void)pthread_cond_broadcast(&aio->done);
+    }
+    (void)pthread_mutex_unlock(&aio->lock);
+}
