@@ -7,6 +7,19 @@ add_library(ds_objects OBJECT ${DS_SOURCES})
 target_link_libraries(ds_objects PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC PkgConfig::NETTLE
   Threads::Threads m)
 
+# io_uring, where liburing is installed; else asynchronous file I/O uses threads.
+pkg_check_modules(URING IMPORTED_TARGET liburing)
+set(DS_URING)
+set(DS_URING_PRIVATE)
+if(URING_FOUND)
+  set(DS_URING PkgConfig::URING)
+  set(DS_URING_PRIVATE " -luring")
+  target_link_libraries(ds_objects PUBLIC ${DS_URING})
+  target_compile_definitions(ds_objects PRIVATE DSI_HAVE_URING=1)
+else()
+  message(STATUS "io_uring: not built, liburing-dev is not installed")
+endif()
+
 # Kernels by instruction set. Files in simd/ are templates, compiled once for each set.
 set(DS_ISA_OBJECTS)
 function(ds_isa name)
@@ -34,11 +47,11 @@ endif()
 add_library(deepspeed_static STATIC $<TARGET_OBJECTS:ds_objects> ${DS_ISA_OBJECTS})
 set_target_properties(deepspeed_static PROPERTIES OUTPUT_NAME deepspeed)
 target_link_libraries(deepspeed_static PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC PkgConfig::NETTLE
-  Threads::Threads m)
+  ${DS_URING} Threads::Threads m)
 add_library(deepspeed SHARED $<TARGET_OBJECTS:ds_objects> ${DS_ISA_OBJECTS})
 set_target_properties(deepspeed PROPERTIES SOVERSION 0 VERSION ${PROJECT_VERSION})
 target_link_libraries(deepspeed PRIVATE ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC PkgConfig::NETTLE
-  Threads::Threads m)
+  ${DS_URING} Threads::Threads m)
 
 target_compile_definitions(ds_flags INTERFACE DS_VERSION="${PROJECT_VERSION}")
 

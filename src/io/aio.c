@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_REQUESTS = 65536, COPY_BYTES = 1 << 20, SLOW_SECONDS = 30 };
+enum { MAX_REQUESTS = 65536, SLOW_SECONDS = 30 };
 
 ds_aio_params ds_aio_params_default(void)
 {
@@ -72,7 +72,6 @@ static ds_status copy_folders(dsi_aio *aio, const dsi_aio_params *params)
 static ds_status fill(dsi_aio *aio, const dsi_aio_params *params)
 {
     aio->io = params->io;
-    aio->copy_bytes = params->io.block_size < COPY_BYTES ? params->io.block_size : COPY_BYTES;
     aio->stripe_bytes = params->stripe_bytes > 0 ? params->stripe_bytes : params->io.block_size;
     aio->max_files = params->max_files;
     aio->max_requests = params->max_requests;
@@ -248,6 +247,7 @@ static ds_status submit(dsi_aio *aio, const aio_request *wanted, dsi_aio_ticket 
     r->state = AIO_ACTIVE;
     push(&aio->queues[r->direction], r);
     ++aio->n_active;
+    aio->waiting_bytes += r->bytes;
     *ticket_out = (uint64_t)generation << 16 | (uint64_t)(r - aio->requests);
     wake(aio, r->bytes);
     (void)pthread_mutex_unlock(&aio->lock);

@@ -248,7 +248,7 @@ static ds_status open_path(dsi_aio *aio, aio_file *file, const char *path, bool 
     if (part->path == NULL) {
         return ds_fail(aio->ctx, DS_ERR_NOMEM, "out of memory opening %s", path);
     }
-    /* O_NONBLOCK: a pipe must be an error, not a wait. Regular files do not know it. */
+    /* O_NONBLOCK: opening a pipe must be an error, not a wait. */
     const int flags = (write ? O_RDWR | O_CREAT : O_RDONLY) | O_NONBLOCK | O_CLOEXEC;
     part->plain = open(path, flags, 0666);
     if (part->plain < 0) {
@@ -261,6 +261,7 @@ static ds_status open_path(dsi_aio *aio, aio_file *file, const char *path, bool 
     if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode)) {
         return ds_fail(aio->ctx, DS_ERR_IO, "cannot open %s: it is no regular file", path);
     }
+    (void)fcntl(part->plain, F_SETFL, flags & ~O_NONBLOCK); /* io_uring would give up early */
     open_direct(aio, file, part, write ? O_RDWR : O_RDONLY);
     return DS_OK;
 }

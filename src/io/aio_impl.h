@@ -100,8 +100,9 @@ struct dsi_aio {
     aio_request *requests;
     uint32_t max_requests;
     aio_request *free_list;
-    aio_queue queues[2]; /* by direction */
-    int turn;            /* the direction that is asked first */
+    aio_queue queues[2];    /* by direction */
+    int turn;               /* the direction that is asked first */
+    uint64_t waiting_bytes; /* of all queues, not cut yet */
     uint32_t n_active;
     bool quit;
     bool told_plain; /* that a file goes through the page cache */

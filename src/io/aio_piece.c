@@ -58,6 +58,7 @@ bool dsi_aio_take(dsi_aio *aio, aio_piece *piece_out, uint8_t *copy)
     piece.bytes = smaller(smaller(r->bytes - r->cut, aio->io.block_size), run);
     choose_way(aio, file, &piece, copy);
     r->cut += piece.bytes;
+    aio->waiting_bytes -= piece.bytes;
     ++r->n_flying;
     if (r->cut == r->bytes) {
         pop(&aio->queues[direction]);
@@ -128,6 +129,7 @@ static void note_error(dsi_aio *aio, aio_request *r, const aio_piece *piece, int
     const uint64_t offset = piece->logical + piece->done;
     if (r->reason == 0 && r->cut < r->bytes) {
         pop(&aio->queues[r->direction]);
+        aio->waiting_bytes -= r->bytes - r->cut;
     }
     if (r->reason == 0 || offset < r->reason_offset) {
         r->reason = reason;

@@ -12,6 +12,12 @@
 
 enum { MAX_THREADS = 32 };
 
+/* Bounds of one slot's memory for copies, and of all slots' together. Pages that no copy uses are
+ * never taken. */
+#define MIN_COPY_BYTES ((size_t)64 << 10)
+#define MAX_COPY_BYTES ((size_t)1 << 20)
+#define ALL_COPY_BYTES ((size_t)256 << 20)
+
 /* ---- shared by both backends ---- */
 
 static ds_status out_of_memory(dsi_aio *aio, uint32_t n)
@@ -20,8 +26,17 @@ static ds_status out_of_memory(dsi_aio *aio, uint32_t n)
                    strerror(errno));
 }
 
+static size_t choose_copy_bytes(const dsi_aio *aio, size_t n_slots)
+{
+    size_t bytes = ALL_COPY_BYTES / n_slots / DSI_AIO_ALIGN * DSI_AIO_ALIGN;
+    bytes = bytes < MIN_COPY_BYTES ? MIN_COPY_BYTES : bytes;
+    bytes = bytes > MAX_COPY_BYTES ? MAX_COPY_BYTES : bytes;
+    return bytes > aio->io.block_size ? (size_t)aio->io.block_size : bytes;
+}
+
 ds_status dsi_aio_make_workers(dsi_aio *aio, uint32_t n_workers, uint32_t n_slots)
 {
+    aio->copy_bytes = choose_copy_bytes(aio, (size_t)n_workers * n_slots);
     aio->workers = calloc(n_workers, sizeof *aio->workers);
     if (aio->workers == NULL) {
         return out_of_memory(aio, n_workers);
