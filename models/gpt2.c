@@ -142,10 +142,12 @@ static void gpt2_trace(ds_nn *nn, const void *opaque)
     x = ds_nn_dropout(nn, x, c->embd_pdrop);
     for (int64_t layer = 0; layer < c->n_layer; ++layer) {
         ds_nn_push(nn, "h.%lld", (long long)layer);
+        ds_nn_region_begin(nn);
         const ds_value a = ds_nn_layer_norm(nn, "ln_1", x, c->layer_norm_epsilon, true);
         x = ds_nn_add(nn, x, attention(nn, c, layer, a, first));
         const ds_value m = ds_nn_layer_norm(nn, "ln_2", x, c->layer_norm_epsilon, true);
         x = ds_nn_add(nn, x, mlp(nn, c, m));
+        ds_nn_region_end(nn);
         ds_nn_pop(nn);
     }
     x = ds_nn_layer_norm(nn, "ln_f", x, c->layer_norm_epsilon, true);

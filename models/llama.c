@@ -77,10 +77,12 @@ static void llama_trace(ds_nn *nn, const void *opaque)
     ds_value x = ds_nn_embedding_sum(nn, embedding, ids, DS_NONE, DS_NONE); /* (B,T,C) */
     for (int64_t layer = 0; layer < c->n_layers; ++layer) {
         ds_nn_push(nn, "layers.%lld", (long long)layer);
+        ds_nn_region_begin(nn);
         const ds_value a = ds_nn_rms_norm(nn, "input_layernorm", x, c->rms_norm_eps);
         x = ds_nn_add(nn, x, attention(nn, c, layer, a, first, table));
         const ds_value m = ds_nn_rms_norm(nn, "post_attention_layernorm", x, c->rms_norm_eps);
         x = ds_nn_add(nn, x, mlp(nn, c, m));
+        ds_nn_region_end(nn);
         ds_nn_pop(nn);
     }
     x = ds_nn_rms_norm(nn, "norm", x, c->rms_norm_eps);

@@ -154,7 +154,18 @@ typedef struct ds_config_zero {
     bool ignore_unused_parameters;
 } ds_config_zero;
 
+/* What is computed again in the backward pass. */
+typedef enum ds_recompute {
+    DS_RECOMPUTE_NONE,
+    DS_RECOMPUTE_SELECTIVE,
+    DS_RECOMPUTE_FULL,
+    DS_RECOMPUTE_AUTO
+} ds_recompute;
+
 typedef struct ds_config_activation_checkpointing {
+    ds_recompute recompute;
+    int64_t interval;      /* layers a kept input */
+    const char *operators; /* names with commas, NULL: the cheap ones */
     bool partition_activations, cpu_checkpointing, contiguous_memory_optimization;
     int64_t number_checkpoints; /* -1: not given */
     bool synchronize_checkpoint_boundary, profile;
@@ -186,7 +197,8 @@ typedef struct ds_config_values {
     bool prescale_gradients;
     double gradient_predivide_factor;
     bool deterministic;
-    bool gradient_sum; /* gradient_allreduce_op "sum"; false: mean */
+    int64_t device_memory; /* bytes, 0: no limit */
+    bool gradient_sum;     /* gradient_allreduce_op "sum"; false: mean */
     ds_config_zero zero;
     ds_config_activation_checkpointing activation_checkpointing;
     ds_config_monitor tensorboard, csv_monitor;

@@ -126,6 +126,8 @@ typedef struct ds_engine_times {
 DS_API ds_engine_times ds_engine_step_times(const ds_engine *engine);
 /* Floating-point operations of one micro-batch's forward and backward, from the plan. */
 DS_API double ds_engine_flops(const ds_engine *engine);
+/* Those that activation checkpointing adds to them. */
+DS_API double ds_engine_recomputed_flops(const ds_engine *engine);
 /* Bytes that the plan asks for: cells and arena. */
 DS_API size_t ds_engine_planned_bytes(const ds_engine *engine);
 

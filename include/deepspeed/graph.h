@@ -101,6 +101,10 @@ DS_API ds_ctx *ds_graph_ctx(const ds_graph *graph);
 
 /* The phase and scope of nodes applied from now on. scope is copied. */
 DS_API void ds_graph_set_phase(ds_graph *graph, ds_phase phase);
+/* The region of nodes applied from now on; 0: none. Values that stay inside a region may be
+ * computed again in the backward pass instead of being kept (activation checkpointing); see
+ * ds_nn_region_begin() in nn.h. */
+DS_API void ds_graph_set_region(ds_graph *graph, uint32_t region);
 DS_API ds_status ds_graph_set_scope(ds_graph *graph, const char *scope);
 
 /* The value of a cell's current version. */

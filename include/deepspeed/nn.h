@@ -51,6 +51,14 @@ DS_API ds_graph *ds_nn_graph(const ds_nn *nn);
 DS_API void ds_nn_push(ds_nn *nn, const char *format, ...) DS_PRINTF(2, 3);
 DS_API void ds_nn_pop(ds_nn *nn);
 
+/* Marks what is applied in between as one region of activation checkpointing: with recomputation
+ * on, its inputs and outputs are kept for the backward pass, what lies inside is computed again
+ * there, to the same bits. Regions do not nest (ERR_STATE). Our model families mark each layer.
+ * Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016; DeepSpeed's
+ * checkpointing.checkpoint(). */
+DS_API void ds_nn_region_begin(ds_nn *nn);
+DS_API void ds_nn_region_end(ds_nn *nn);
+
 /* The parameter scope.name in the trace's dtype; made at first use, shared afterwards (tied
  * weights). Errors: ERR_SHAPE when it exists with another shape. */
 DS_API ds_value ds_nn_param(ds_nn *nn, const char *name, ds_shape shape, ds_init init,

@@ -439,6 +439,12 @@ static void offload(dsi_eval *eval)
 static void activation_checkpointing(dsi_eval *eval)
 {
     const ds_config_activation_checkpointing *a = &eval->values->activation_checkpointing;
+    if (a->recompute == DS_RECOMPUTE_AUTO && eval->values->device_memory <= 0) {
+        dsi_item_error(
+            eval, dsi_item_find(eval, "activation_checkpointing.recompute"),
+            "expected device_memory with auto, the bytes that a rank may use; set it, or "
+            "say none, selective or full");
+    }
     if (a->contiguous_memory_optimization &&
         (!a->partition_activations || a->number_checkpoints < 0)) {
         dsi_item_notice(

@@ -120,11 +120,26 @@ const dsi_section dsi_section_timers = {
 };
 
 static const dsi_option activation_rows[] = {
+    E("recompute", "\"none\"", IN_FORCE,
+      "What of each layer is computed again in the backward pass instead of being kept: nothing, "
+      "what cheap operators make, all but the layer's input, or the least that fits into memory. "
+      "Not a key of DeepSpeed, where the model's code asks for it.",
+      .choices = "none|selective|full|auto", FIELD(activation_checkpointing.recompute)),
+    I("interval", "1", IN_FORCE,
+      "With recompute full: only the input of every n-th layer, n being this number, is kept. Not "
+      "a key of "
+      "DeepSpeed.",
+      MIN(1), FIELD(activation_checkpointing.interval)),
+    T("operators", "null", IN_FORCE,
+      "With recompute selective: names of the operators that run again, with commas between them; "
+      "absent: norms, activations, gates, dropout, rotations and elementwise ones. Not a key of "
+      "DeepSpeed.",
+      WITH(NULLABLE), FIELD(activation_checkpointing.operators)),
     B("partition_activations", "false", IN_FORCE,
       "Shard kept activations over tensor-parallel ranks; with one rank they are whole.",
       FIELD(activation_checkpointing.partition_activations)),
     I("number_checkpoints", "null", IN_FORCE,
-      "Activations kept in a forward pass, for contiguous_memory_optimization.", MIN(1),
+      "With recompute full: the number of layer inputs that are kept, instead of interval.", MIN(1),
       WITH(NULLABLE), FIELD(activation_checkpointing.number_checkpoints)),
     B("contiguous_memory_optimization", "false", IN_FORCE,
       "Keep activations in one buffer. Planned memory always is one.",
@@ -140,8 +155,8 @@ static const dsi_option activation_rows[] = {
 };
 const dsi_section dsi_section_activation = {
     .path = "activation_checkpointing",
-    .doc = "How activations are kept where the model asks for recomputation. The section does not "
-           "itself turn recomputation on.",
+    .doc = "How activations are kept for the backward pass. In DeepSpeed the model asks for "
+           "recomputation; here recompute does.",
     DSI_SECTION_ROWS(activation_rows),
 };
 

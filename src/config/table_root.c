@@ -57,6 +57,11 @@ static const dsi_option rows[] = {
       "give "
       "the same bits with gradient accumulation. Not a key of DeepSpeed.",
       FIELD(deterministic)),
+    I("device_memory", "null", IN_FORCE,
+      "Bytes that a rank may use for model states, activations and workspace. A plan that needs "
+      "more is refused before anything is allocated; recompute auto chooses by it. Not a key of "
+      "DeepSpeed.",
+      MIN(1), WITH(NULLABLE), FIELD(device_memory)),
     B("dump_state", "false", IN_FORCE, "Print the effective configuration when the engine starts.",
       FIELD(dump_state)),
     S("tensorboard", NULL, IN_FORCE, "Write TensorBoard event files.",

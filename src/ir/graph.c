@@ -76,6 +76,11 @@ void ds_graph_set_phase(ds_graph *graph, ds_phase phase)
     graph->phase = phase;
 }
 
+void ds_graph_set_region(ds_graph *graph, uint32_t region)
+{
+    graph->region = region;
+}
+
 ds_status ds_graph_set_scope(ds_graph *graph, const char *scope)
 {
     const char *copy = dsi_arena_strdup(graph->arena, scope);
@@ -225,7 +230,9 @@ ds_status ds_graph_apply(ds_graph *graph, const ds_op *op, const void *attrs, co
                           .out_at = graph->n_operands + n_in,
                           .n_out = op->n_out,
                           .scope = graph->scope,
-                          .phase = graph->phase};
+                          .phase = graph->phase,
+                          .region = graph->region,
+                          .recomputed = graph->recomputed};
     memcpy(graph->operands + node.in_at, in, n_in * sizeof *in);
     for (uint32_t i = 0; i < op->n_out; ++i) {
         out[i] = DS_NONE;

@@ -30,6 +30,8 @@ typedef struct dsi_node_info {
     uint32_t out_at, n_out; /* operands[out_at .. out_at+n_out) */
     const char *scope;
     ds_phase phase;
+    uint32_t region; /* that the model marked for recomputation, 0: none */
+    bool recomputed; /* does again what a node of the forward pass did */
 } dsi_node_info;
 
 typedef struct dsi_output_info {
@@ -60,8 +62,10 @@ struct ds_graph {
     uint32_t n_outputs, outputs_capacity;
     ds_value *current; /* per cell: value of the current version, DS_NONE before the first read */
     uint32_t current_capacity;
-    const char *scope;
+    const char *scope; /* of nodes applied from now on, like the three below */
     ds_phase phase;
+    uint32_t region;
+    bool recomputed;
 };
 
 const ds_value *dsi_node_in(const ds_graph *graph, const dsi_node_info *node);

@@ -355,6 +355,14 @@ static ds_status take_node_line(parser *p)
     DS_TRY(take_phase(p));
     DS_TRY(dsi_text_take(&p->scan, " "));
     DS_TRY(dsi_text_name(&p->scan, "the node's quoted scope", &p->name));
+    p->graph->region = 0;
+    if (dsi_text_try(&p->scan, " region=")) {
+        DS_TRY(dsi_text_id(&p->scan, "the number of a region", &p->graph->region));
+        if (p->graph->region == 0) {
+            return dsi_text_expected(&p->scan, "a region above 0");
+        }
+    }
+    p->graph->recomputed = dsi_text_try(&p->scan, " recomputed");
     DS_TRY(dsi_text_end_line(&p->scan));
     if (strcmp(p->graph->scope, dsi_buf_text(&p->name)) != 0) {
         DS_TRY(ds_graph_set_scope(p->graph, dsi_buf_text(&p->name)));

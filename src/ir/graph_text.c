@@ -5,6 +5,7 @@
  *   %7 = linear(%3, "wte.weight"@param, -) transposed=1 : bf16[4,8,768] ; forward "h.0.attn"
  *   output "loss" %9
  *
+ * After the scope of a node: region=N of a marked region, recomputed.
  * %N is the id of a value. A cell's is that of its version 0, which is otherwise written by the
  * cell's name; "-" stands for a cell that the graph does not read but another cell belongs to, and
  * for absent operands.
@@ -100,7 +101,10 @@ static void print_node(dsi_buf *text, const ds_graph *graph, const dsi_node_info
     }
     dsi_buf_printf(text, " ; %s ", phases[node->phase]);
     print_quoted(text, node->scope);
-    dsi_buf_putc(text, '\n');
+    if (node->region != 0) {
+        dsi_buf_printf(text, " region=%u", node->region);
+    }
+    dsi_buf_puts(text, node->recomputed ? " recomputed\n" : "\n");
 }
 
 static void print_cell(dsi_buf *text, const ds_graph *graph, const ds_cell_info *cell, ds_value v)

@@ -102,6 +102,26 @@ void ds_nn_pop(ds_nn *nn)
     }
 }
 
+void ds_nn_region_begin(ds_nn *nn)
+{
+    if (nn->in_region) {
+        ds_nn_fail(nn, DS_ERR_STATE, "a region begins inside a region");
+        return;
+    }
+    nn->in_region = true;
+    ds_graph_set_region(nn->graph, ++nn->n_regions);
+}
+
+void ds_nn_region_end(ds_nn *nn)
+{
+    if (!nn->in_region) {
+        ds_nn_fail(nn, DS_ERR_STATE, "a region ends that did not begin");
+        return;
+    }
+    nn->in_region = false;
+    ds_graph_set_region(nn->graph, 0);
+}
+
 /* The cell (kind, path), made when absent; its value. */
 ds_value dsi_nn_cell(ds_nn *nn, const ds_cell_info *info)
 {

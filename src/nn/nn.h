@@ -13,6 +13,8 @@ struct ds_nn {
     char scope[DSI_NN_PATH_BYTES];
     size_t scope_length[DSI_NN_MAX_DEPTH]; /* of the outer scopes */
     uint32_t depth;
+    uint32_t n_regions; /* marked so far */
+    bool in_region;
     uint32_t n_sites; /* random sites given out */
     ds_value rng;     /* the random state input, DS_NONE before its first use */
 };

@@ -317,6 +317,7 @@ static ds_status rebuild_node(fuser *f, ds_node n)
     const dsi_node_info *node = node_at(f, n);
     ds_value out[DS_MAX_OUT];
     ds_graph_set_phase(f->fused, node->phase);
+    ds_graph_set_region(f->fused, node->region);
     if (node->scope != f->scope) {
         DS_TRY(ds_graph_set_scope(f->fused, node->scope));
         f->scope = node->scope;

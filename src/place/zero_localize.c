@@ -379,6 +379,8 @@ static ds_status lower_graph(lowering *l)
             close_bucket(l); /* a collective belongs to one phase */
         }
         ds_graph_set_phase(l->to, phase);
+        ds_graph_set_region(l->to, node->region);
+        l->to->recomputed = node->recomputed;
         if (node->scope != scope) {
             scope = node->scope;
             DS_TRY(ds_graph_set_scope(l->to, scope));

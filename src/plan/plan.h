@@ -55,6 +55,7 @@ typedef struct dsi_step {
     uint32_t n_in, n_out;   /* in all */
     uint32_t in_at, out_at; /* in plan->refs; the metas for the kernel's signature in plan->metas */
     size_t work_offset, work_bytes; /* scratch in the arena */
+    bool recomputed;                /* does again what the forward phase did */
     double flops, bytes;
 } dsi_step;
 

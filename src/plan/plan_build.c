@@ -370,6 +370,7 @@ static ds_status make_step(build *b, uint32_t begin, uint32_t end)
                        .op = node->op,
                        .scope = dsi_arena_strdup(plan->arena, node->scope),
                        .phase = node->phase,
+                       .recomputed = node->recomputed,
                        .n_parts = end - begin};
     step->attrs = dsi_arena_copy(plan->arena, node->attrs, node->op->attrs_bytes);
     if (step->scope == NULL || step->attrs == NULL) {

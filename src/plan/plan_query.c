@@ -114,7 +114,7 @@ static void print_step(dsi_buf *text, const dsi_plan *plan, uint32_t s)
     if (step->work_bytes > 0) {
         dsi_buf_printf(text, " work @%zu:%zu", step->work_offset, step->work_bytes);
     }
-    dsi_buf_printf(text, " ; %s\n", step->scope);
+    dsi_buf_printf(text, " ; %s%s\n", step->scope, step->recomputed ? " recomputed" : "");
 }
 
 static void print_totals(dsi_buf *text, const dsi_plan *plan)

@@ -11,6 +11,7 @@
 
 #include "exec/exec.h"
 #include "optim/loss_scale.h"
+#include "pass/policy.h"
 #include "place/zero.h"
 #include "train/train_graph.h"
 
@@ -27,6 +28,8 @@ typedef enum dsi_engine_state {
 typedef struct dsi_engine_spec {
     dsi_train_spec train;
     dsi_zero_spec zero;
+    dsi_recompute recompute; /* AUTO: the first of none, selective and full that fits */
+    size_t device_memory;    /* bytes for cells and arenas; 0: no limit */
     double lr, beta1, beta2, weight_decay; /* beta1 is the momentum of SGD */
     bool bias_correction;
     bool decay_all; /* weight decay on norms and biases too */

@@ -72,14 +72,23 @@ uint64_t ds_engine_n_trainable(const ds_engine *engine)
     return count_parameters(engine, true);
 }
 
-double ds_engine_flops(const ds_engine *engine)
+static double count_flops(const dsi_plan *plan, bool recomputed)
 {
-    const dsi_plan *plan = engine->train_plan;
     double flops = 0.0;
     for (uint32_t s = 0; s < plan->phase_begin[DS_PHASE_NORM]; ++s) {
-        flops += plan->steps[s].flops;
+        flops += plan->steps[s].recomputed == recomputed ? plan->steps[s].flops : 0.0;
     }
     return flops;
+}
+
+double ds_engine_flops(const ds_engine *engine)
+{
+    return count_flops(engine->train_plan, false);
+}
+
+double ds_engine_recomputed_flops(const ds_engine *engine)
+{
+    return count_flops(engine->train_plan, true);
 }
 
 size_t ds_engine_planned_bytes(const ds_engine *engine)

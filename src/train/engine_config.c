@@ -76,6 +76,14 @@ static dsi_zero_spec read_zero(const ds_config_values *v)
                            .max_reuse_distance = v->zero.max_reuse_distance};
 }
 
+static dsi_recompute read_recompute(const ds_config_activation_checkpointing *a)
+{
+    return (dsi_recompute){.mode = a->recompute,
+                           .interval = a->interval,
+                           .n_checkpoints = a->number_checkpoints > 0 ? a->number_checkpoints : 0,
+                           .operators = a->operators};
+}
+
 ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_engine_spec *spec)
 {
     const ds_config_values *v = params->config != NULL ? ds_config_get(params->config) : NULL;
@@ -96,6 +104,8 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     read_optimizer(&v->optimizer, spec);
     read_precision(v, spec);
     spec->zero = read_zero(v);
+    spec->recompute = read_recompute(&v->activation_checkpointing);
+    spec->device_memory = (size_t)v->device_memory;
     spec->overlap = v->zero.overlap_comm;
     spec->tag_validation = tag_validation(v->tag_validation);
     spec->prefetch = v->zero.prefetch_bucket_size;

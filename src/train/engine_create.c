@@ -6,6 +6,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+static ds_status check_limit(const ds_engine *engine, const dsi_rank_plan *made)
+{
+    const double mib = 1048576.0;
+    const size_t limit = engine->spec.device_memory;
+    const size_t bytes = dsi_rank_plan_bytes(made);
+    if (limit == 0 || bytes <= limit) {
+        return DS_OK;
+    }
+    const size_t arenas = made->train_plan->arena_bytes + made->train_plan->shared_bytes;
+    return ds_fail(engine->ctx, DS_ERR_LIMIT,
+                   "device_memory: the plan needs %.1f MiB, %.1f of them for activations and "
+                   "workspace; the limit is %.1f MiB; take a smaller micro-batch, "
+                   "activation_checkpointing.recompute full, or a higher ZeRO stage on more ranks",
+                   (double)bytes / mib, (double)arenas / mib, (double)limit / mib);
+}
+
 /* Takes over what dsi_rank_plan_build made. */
 static ds_status plan(ds_engine *engine, const ds_engine_params *params)
 {
@@ -22,7 +38,8 @@ static ds_status plan(ds_engine *engine, const ds_engine_params *params)
     engine->own = made.own;
     engine->train_plan = made.train_plan;
     engine->eval_plan = made.eval_plan;
-    return DS_OK;
+    engine->spec.recompute.mode = made.recompute;
+    return check_limit(engine, &made);
 }
 
 /* What every rank must have alike and no plan shows. */

@@ -3,6 +3,7 @@
 
 #include "accel/cpu/registry.h"
 #include "pass/fuse.h"
+#include "pass/remat.h"
 
 #include <stdlib.h>
 
@@ -55,29 +56,76 @@ static ds_status freeze(const maker *m)
     return DS_OK;
 }
 
-/* From a logical graph to this rank's plan: fuse, cut over the ranks, lower. With one rank the
- * logical graph is the local one. */
-static ds_status lower(const maker *m, const ds_graph *graph, dsi_plan_env env, dsi_plan **plan_out)
+/* Tags what is recomputed and obeys the tags. */
+static ds_status recompute(const maker *m, const ds_graph *graph, ds_graph **out)
 {
-    ds_graph *fused = NULL;
-    ds_graph *local = NULL;
-    ds_status status = DS_OK;
-    if (m->spec->zero.n_ranks == 1) {
-        return dsi_plan_build(graph, &env, plan_out);
+    dsi_recompute how = m->spec->recompute;
+    bool *drop = calloc((size_t)graph->n_values + 1, sizeof *drop);
+    if (drop == NULL) {
+        return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for the training graph");
     }
+    how.mode = m->plan.recompute;
+    ds_status status = dsi_policy_recompute(graph, &how, drop);
+    if (status >= 0) {
+        status = dsi_remat(graph, drop, out);
+    }
+    free(drop);
+    return status;
+}
+
+/* From a logical graph to this rank's plan: fuse, recompute, cut over the ranks, lower. */
+static ds_status lower(const maker *m, const ds_graph *graph, dsi_plan_env env, bool backward,
+                       dsi_plan **plan_out)
+{
+    enum { FUSED, REMAT, LOCAL, COUNT };
+    ds_graph *made[COUNT] = {NULL};
+    ds_status status = DS_OK;
     if (!env.no_fuse) {
-        DS_TRY(dsi_fuse(graph, &fused));
+        DS_TRY_GOTO(status, dsi_fuse(graph, &made[FUSED]), done);
+        graph = made[FUSED];
+    }
+    if (backward && m->plan.recompute != DS_RECOMPUTE_NONE) {
+        DS_TRY_GOTO(status, recompute(m, graph, &made[REMAT]), done);
+        graph = made[REMAT];
+    }
+    if (m->spec->zero.n_ranks > 1) {
+        DS_TRY_GOTO(status, dsi_zero_localize(graph, &m->spec->zero, m->plan.local, &made[LOCAL]),
+                    done);
+        graph = made[LOCAL];
     }
     env.no_fuse = true;
-    DS_TRY_GOTO(
-        status,
-        dsi_zero_localize(fused != NULL ? fused : graph, &m->spec->zero, m->plan.local, &local),
-        done);
-    status = dsi_plan_build(local, &env, plan_out);
+    status = dsi_plan_build(graph, &env, plan_out);
 done:
-    ds_graph_destroy(&local);
-    ds_graph_destroy(&fused);
+    for (int i = 0; i < COUNT; ++i) {
+        ds_graph_destroy(&made[i]);
+    }
     return status;
+}
+
+size_t dsi_rank_plan_bytes(const dsi_rank_plan *plan)
+{
+    size_t bytes = plan->train_plan->arena_bytes + plan->train_plan->shared_bytes;
+    for (ds_cell c = 0; c < ds_cells_count(plan->local); ++c) {
+        bytes += ds_meta_bytes(ds_cells_get(plan->local, c)->meta);
+    }
+    return bytes;
+}
+
+/* With recompute auto the first choice that fits; recomputation costs time, so it is tried last. */
+static ds_status lower_to_fit(maker *m, const ds_graph *graph)
+{
+    static const ds_recompute tries[] = {DS_RECOMPUTE_NONE, DS_RECOMPUTE_SELECTIVE,
+                                         DS_RECOMPUTE_FULL};
+    const bool given = m->spec->recompute.mode != DS_RECOMPUTE_AUTO;
+    for (size_t i = 0; i < sizeof tries / sizeof tries[0]; ++i) {
+        m->plan.recompute = given ? m->spec->recompute.mode : tries[i];
+        dsi_plan_destroy(&m->plan.train_plan);
+        DS_TRY(lower(m, graph, plan_env(m), true, &m->plan.train_plan));
+        if (given || dsi_rank_plan_bytes(&m->plan) <= m->spec->device_memory) {
+            break;
+        }
+    }
+    return DS_OK;
 }
 
 static ds_status build_train_plan(maker *m)
@@ -85,7 +133,7 @@ static ds_status build_train_plan(maker *m)
     ds_graph *graph = NULL;
     DS_TRY(
         dsi_train_graph(m->request->model, &m->spec->train, m->plan.cells, &graph, &m->plan.own));
-    const ds_status status = lower(m, graph, plan_env(m), &m->plan.train_plan);
+    const ds_status status = lower_to_fit(m, graph);
     ds_graph_destroy(&graph);
     return status;
 }
@@ -109,7 +157,7 @@ static ds_status build_eval_plan(maker *m)
     env.reserved = slot;
     env.n_reserved = n_slot;
     DS_TRY_GOTO(status, trace(m, DS_TRACE_EVAL, &graph), done);
-    status = lower(m, graph, env, &m->plan.eval_plan);
+    status = lower(m, graph, env, false, &m->plan.eval_plan);
 done:
     ds_graph_destroy(&graph);
     free(slot);

@@ -24,7 +24,11 @@ typedef struct dsi_rank_plan {
     dsi_zero_place *places; /* per cell */
     dsi_train_cells own;
     dsi_plan *train_plan, *eval_plan;
+    ds_recompute recompute; /* in force: what auto came to */
 } dsi_rank_plan;
+
+/* Bytes of the rank's cells and of the arenas of its training plan. */
+size_t dsi_rank_plan_bytes(const dsi_rank_plan *plan);
 
 /* The request is borrowed for the call. Whoever takes fields over sets them to NULL. On an error
  * nothing is left to free. Errors: those of the model, of placement and of plan building. */

@@ -39,6 +39,9 @@ ds_status dsi_forward_graph(const ds_model *model, const ds_trace *trace, dsi_lo
         loss(nn, loss_user);
         status = ds_nn_status(nn);
     }
+    if (status >= 0 && graph->region != 0) {
+        status = ds_fail(ctx, DS_ERR_STATE, "the model ends inside a region: ds_nn_region_end()");
+    }
     ds_nn_destroy(&nn);
     if (status < 0) {
         ds_graph_destroy(&graph);

@@ -20,7 +20,7 @@
 enum { BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
 
 typedef struct row {
-    char model[16], dtype[8], transport[8], save[512];
+    char model[16], dtype[8], transport[8], recompute[16], save[512];
     long ranks, stage, overlap, bucket, accumulation, threads, resume, persistence, steps;
 } row;
 
@@ -35,6 +35,7 @@ static int read_row(int argc, char **argv, row *r)
         {"model", r->model, sizeof r->model, NULL},
         {"dtype", r->dtype, sizeof r->dtype, NULL},
         {"transport", r->transport, sizeof r->transport, NULL},
+        {"recompute", r->recompute, sizeof r->recompute, NULL},
         {"save", r->save, sizeof r->save, NULL},
         {"ranks", NULL, 0, &r->ranks},
         {"stage", NULL, 0, &r->stage},
@@ -49,6 +50,7 @@ static int read_row(int argc, char **argv, row *r)
     *r = (row){.model = "gpt2",
                .dtype = "f32",
                .transport = "sim",
+               .recompute = "none",
                .ranks = 2,
                .bucket = 1000000000,
                .accumulation = 1,
@@ -74,6 +76,17 @@ static int read_row(int argc, char **argv, row *r)
         }
     }
     return 0;
+}
+
+/* full2: two layers a kept input. */
+static dsi_recompute make_recompute(const row *r)
+{
+    const bool full = strncmp(r->recompute, "full", 4) == 0;
+    const bool selective = strcmp(r->recompute, "selective") == 0;
+    return (dsi_recompute){.mode = full        ? DS_RECOMPUTE_FULL
+                                   : selective ? DS_RECOMPUTE_SELECTIVE
+                                               : DS_RECOMPUTE_NONE,
+                           .interval = strcmp(r->recompute, "full2") == 0 ? 2 : 1};
 }
 
 static dsi_engine_spec make_spec(const row *r)
@@ -102,6 +115,7 @@ static dsi_engine_spec make_spec(const row *r)
                                      .model_persistence = INT64_MAX,
                                      .max_live = r->bucket,
                                      .max_reuse_distance = r->bucket},
+                            .recompute = make_recompute(r),
                             .overlap = r->overlap != 0,
                             .prefetch = r->bucket / 2,
                             .lr = 1e-3,
@@ -203,8 +217,9 @@ static void *run_rank(void *arg)
     rank_job *job = arg;
     ds_model *model = NULL;
     char path[1024];
-    (void)snprintf(path, sizeof path, "%s/test/programs/zero_%s.json", DS_SOURCE_DIR,
-                   job->r->model);
+    const bool large = strcmp(job->r->model, "gpt2_124m") == 0;
+    (void)snprintf(path, sizeof path, "%s/%s%s.json", DS_SOURCE_DIR,
+                   large ? "bench/" : "test/programs/zero_", job->r->model);
     job->status = ds_model_from_config(job->ctx, path, &model);
     if (job->status >= 0) {
         job->status = train(job->r, job->ctx, job->comm, model);

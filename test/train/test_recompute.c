@@ -1,0 +1,251 @@
+/* Activation checkpointing: the same bits as without it, in less memory, for as many operations as
+ * the plan says. Over several ranks: test_zero_matrix.sh. */
+#include "accel/cpu/cpu_features.h"
+#include "common/check.h"
+#include "common/engine_hash.h"
+#include "common/scratch.h"
+#include "train/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH = 2, SEQ = 48, LAYERS = 4, STEPS = 3 };
+
+static const char gpt2[] =
+    "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":64,\"n_embd\":48,\"n_layer\":4,"
+    "\"n_head\":4,\"resid_pdrop\":0.1,\"embd_pdrop\":0.1,\"attn_pdrop\":0.1}";
+static const char llama[] =
+    "{\"model_type\":\"llama\",\"vocab_size\":211,\"hidden_size\":48,\"intermediate_size\":112,"
+    "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+    "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}";
+
+typedef struct result {
+    uint64_t hash;
+    double flops, again;
+    size_t bytes;
+} result;
+
+static dsi_engine_spec make_spec(ds_dtype dtype, dsi_recompute recompute)
+{
+    dsi_engine_spec spec = {.train = {.dtype = dtype,
+                                      .comm_dtype = dtype,
+                                      .accumulate_dtype = DS_DTYPE_F32,
+                                      .state_dtype = DS_DTYPE_F32,
+                                      .master = dtype != DS_DTYPE_F32,
+                                      .batch = BATCH,
+                                      .seq_length = SEQ,
+                                      .accumulation = 1,
+                                      .optimizer = DSI_OPTIMIZER_ADAM,
+                                      .eps = 1e-8,
+                                      .decoupled_decay = true,
+                                      .max_norm = 0.1},
+                            .recompute = recompute,
+                            .lr = 1e-3,
+                            .beta1 = 0.9,
+                            .beta2 = 0.95,
+                            .weight_decay = 0.1,
+                            .bias_correction = true,
+                            .loss_scale = dsi_loss_scale_none(),
+                            .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
+                            .seed = 11,
+                            .isa = dsi_cpu_isa()};
+    return spec;
+}
+
+static ds_ctx *ctx;
+
+static ds_model *make_model(const char *config)
+{
+    ds_model *model = NULL;
+    char *folder = scratch_make();
+    const char *path = scratch_path(folder, "config.json");
+    scratch_write(path, config, strlen(config));
+    CHECK_OK(ctx, ds_model_from_config(ctx, path, &model));
+    scratch_remove(folder);
+    return model;
+}
+
+static result train(const char *config, ds_dtype dtype, dsi_recompute recompute)
+{
+    static const char *const names[4] = {"input_ids", "targets", "positions", "first"};
+    int32_t data[4][BATCH * SEQ] = {{0}};
+    ds_named_tensor tensors[4];
+    result got = {0};
+    ds_engine *engine = NULL;
+    ds_model *model = make_model(config);
+    const dsi_engine_spec spec = make_spec(dtype, recompute);
+    const ds_engine_params params = {.model = model, .seq_length = SEQ, .seed = 5};
+    for (int i = 0; i < 4; ++i) {
+        const ds_meta meta = {DS_DTYPE_I32, {.n_dims = 2, .dims = {BATCH, SEQ}}};
+        tensors[i] = (ds_named_tensor){names[i], {data[i], meta}};
+    }
+    const ds_batch batch = {tensors, 4};
+    CHECK_OK(ctx, dsi_engine_create(ctx, &params, &spec, &engine));
+    for (int32_t step = 0; step < STEPS; ++step) {
+        for (int32_t i = 0; i < BATCH * SEQ; ++i) {
+            data[0][i] = (i * 37 + step * 11) % 211;
+            data[1][i] = (i * 37 + step * 11 + 37) % 211;
+            data[2][i] = i % SEQ;
+        }
+        CHECK_OK(ctx, ds_engine_forward(engine, &batch));
+        CHECK_OK(ctx, ds_engine_backward(engine));
+        CHECK_OK(ctx, ds_engine_step(engine));
+    }
+    CHECK_OK(ctx, engine_hash(ctx, engine, &got.hash));
+    got.flops = ds_engine_flops(engine);
+    got.again = ds_engine_recomputed_flops(engine);
+    got.bytes = engine->train_plan->arena_bytes;
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+    return got;
+}
+
+static const dsi_recompute none = {.mode = DS_RECOMPUTE_NONE};
+static const dsi_recompute full = {.mode = DS_RECOMPUTE_FULL};
+
+/* Every choice, both families, each dtype: the bits of the run that keeps everything. */
+static void every_choice_gives_the_same_bits(void **state)
+{
+    static const dsi_recompute choices[] = {
+        {.mode = DS_RECOMPUTE_SELECTIVE},
+        {.mode = DS_RECOMPUTE_SELECTIVE, .operators = "attention, dropout"},
+        {.mode = DS_RECOMPUTE_SELECTIVE, .operators = "rms_norm,glu"},
+        {.mode = DS_RECOMPUTE_FULL},
+        {.mode = DS_RECOMPUTE_FULL, .interval = 2},
+        {.mode = DS_RECOMPUTE_FULL, .interval = 3},
+        {.mode = DS_RECOMPUTE_FULL, .interval = 100},
+        {.mode = DS_RECOMPUTE_FULL, .interval = 1, .n_checkpoints = 2},
+    };
+    static const char *const configs[] = {gpt2, llama};
+    static const ds_dtype dtypes[] = {DS_DTYPE_F32, DS_DTYPE_BF16, DS_DTYPE_F16};
+    (void)state;
+    for (int c = 0; c < 2; ++c) {
+        for (int d = 0; d < 3; ++d) {
+            const result kept = train(configs[c], dtypes[d], none);
+            assert_true(kept.again == 0.0);
+            for (size_t i = 0; i < sizeof choices / sizeof choices[0]; ++i) {
+                const result got = train(configs[c], dtypes[d], choices[i]);
+                if (got.hash != kept.hash) {
+                    fail_msg("%s %s: choice %zu gives other bits", c == 0 ? "gpt2" : "llama",
+                             ds_dtype_name(dtypes[d]), i);
+                }
+                assert_true(got.flops == kept.flops);
+            }
+        }
+    }
+}
+
+/* Full recomputation costs one more forward pass through the layers but for what only the output of
+ * a layer needs, and keeps little but the inputs of the layers. */
+static void memory_falls_and_operations_rise(void **state)
+{
+    (void)state;
+    const result kept = train(llama, DS_DTYPE_BF16, none);
+    const result again = train(llama, DS_DTYPE_BF16, full);
+    const result cheap =
+        train(llama, DS_DTYPE_BF16, (dsi_recompute){.mode = DS_RECOMPUTE_SELECTIVE});
+    print_message("arena: kept %zu, selective %zu, full %zu bytes; operations again: %.0f, %.0f of "
+                  "%.0f\n",
+                  kept.bytes, cheap.bytes, again.bytes, cheap.again, again.again, kept.flops);
+    assert_true(again.bytes < cheap.bytes && cheap.bytes < kept.bytes);
+    assert_true(again.bytes * 10 < kept.bytes * 7);
+    const double n = BATCH * SEQ;
+    /* q, k, v, o, gate and up of each layer; down only makes the layer's output, which is kept */
+    const double products = 2.0 * n * 48 * (48 + 24 + 24 + 48 + 112 + 112) * LAYERS;
+    assert_true(again.again > products && again.again < 1.25 * products);
+    assert_true(cheap.again < 0.1 * products);
+}
+
+/* A limit makes the choice, or refuses before anything is allocated. */
+static void the_limit_chooses(void **state)
+{
+    static const ds_recompute expected[] = {DS_RECOMPUTE_NONE, DS_RECOMPUTE_SELECTIVE,
+                                            DS_RECOMPUTE_FULL};
+    size_t need[3];
+    (void)state;
+    for (int round = 0; round < 2; ++round) {
+        for (int i = 0; i < 3; ++i) {
+            ds_engine *engine = NULL;
+            ds_model *model = make_model(llama);
+            dsi_engine_spec spec =
+                make_spec(DS_DTYPE_BF16,
+                          (dsi_recompute){.mode = round == 0 ? expected[i] : DS_RECOMPUTE_AUTO});
+            const ds_engine_params params = {.model = model, .seq_length = SEQ};
+            spec.device_memory = round == 0 ? 0 : need[i];
+            CHECK_OK(ctx, dsi_engine_create(ctx, &params, &spec, &engine));
+            assert_int_equal(engine->spec.recompute.mode, expected[i]);
+            need[i] = round == 0 ? ds_engine_planned_bytes(engine) : need[i];
+            ds_engine_destroy(&engine);
+            if (round == 1 && i == 2) {
+                spec.device_memory = need[i] - need[i] / 50;
+                CHECK_FAILS(ctx, dsi_engine_create(ctx, &params, &spec, &engine), DS_ERR_LIMIT,
+                            "device_memory: the plan needs");
+            }
+            ds_model_destroy(&model);
+        }
+    }
+}
+
+static void nothing_to_recompute_is_an_error(void **state)
+{
+    (void)state;
+    ds_engine *engine = NULL;
+    ds_model *model = make_model(gpt2);
+    const dsi_engine_spec spec = make_spec(
+        DS_DTYPE_F32, (dsi_recompute){.mode = DS_RECOMPUTE_SELECTIVE, .operators = "glue"});
+    const ds_engine_params params = {.model = model, .seq_length = SEQ};
+    CHECK_FAILS(ctx, dsi_engine_create(ctx, &params, &spec, &engine), DS_ERR_CONFIG,
+                "there is no operator \"glue\"");
+    ds_model_destroy(&model);
+}
+
+/* A model of one's own without regions cannot be recomputed: said, not ignored. */
+static void regions_are_asked_for(void **state)
+{
+    (void)state;
+    ds_cells *cells = NULL;
+    ds_graph *graph = NULL;
+    ds_nn *nn = NULL;
+    bool drop[64];
+    const ds_trace trace = {.dtype = DS_DTYPE_F32, .batch = 1, .seq_length = 1};
+    CHECK_OK(ctx, ds_cells_create(ctx, 64, &cells));
+    CHECK_OK(ctx, ds_graph_create(ctx, cells, &graph));
+    CHECK_OK(ctx, ds_nn_create(graph, &trace, &nn));
+    const ds_value x = ds_nn_input(nn, "x", DS_DTYPE_F32, ds_shape_2d(8, 16));
+    (void)ds_nn_linear(nn, "fc", x, &(ds_linear_params){.n_out = 16});
+    CHECK_OK(ctx, ds_nn_status(nn));
+    CHECK_FAILS(ctx, dsi_policy_recompute(graph, &full, drop), DS_ERR_UNSUPPORTED,
+                "the model marks no region");
+    ds_nn_region_begin(nn);
+    ds_nn_region_begin(nn);
+    CHECK_FAILS(ctx, ds_nn_status(nn), DS_ERR_STATE, "a region begins inside a region");
+    ds_nn_destroy(&nn);
+    ds_graph_destroy(&graph);
+    ds_cells_destroy(&cells);
+}
+
+static int make_ctx(void **state)
+{
+    (void)state;
+    return ds_ctx_create(NULL, &ctx);
+}
+
+static int drop_ctx(void **state)
+{
+    (void)state;
+    ds_ctx_destroy(&ctx);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_choice_gives_the_same_bits),
+        cmocka_unit_test(memory_falls_and_operations_rise),
+        cmocka_unit_test(the_limit_chooses),
+        cmocka_unit_test(nothing_to_recompute_is_an_error),
+        cmocka_unit_test(regions_are_asked_for),
+    };
+    return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
+}
