@@ -217,9 +217,8 @@ static void *run_rank(void *arg)
     rank_job *job = arg;
     ds_model *model = NULL;
     char path[1024];
-    const bool large = strcmp(job->r->model, "gpt2_124m") == 0;
-    (void)snprintf(path, sizeof path, "%s/%s%s.json", DS_SOURCE_DIR,
-                   large ? "bench/" : "test/programs/zero_", job->r->model);
+    (void)snprintf(path, sizeof path, "%s/test/programs/zero_%s.json", DS_SOURCE_DIR,
+                   job->r->model);
     job->status = ds_model_from_config(job->ctx, path, &model);
     if (job->status >= 0) {
         job->status = train(job->r, job->ctx, job->comm, model);
