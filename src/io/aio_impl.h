@@ -19,8 +19,7 @@
 enum {
     AIO_READ = 0,
     AIO_WRITE = 1,
-    AIO_END_OF_FILE = -1, /* a reason beside errno's: the file ends before the range */
-    AIO_MAX_TRIES = 10000 /* of EAGAIN, 100 us apart: a second */
+    AIO_END_OF_FILE = -1 /* a reason beside errno's: the file ends before the range */
 };
 
 /* One file of the file system. */
@@ -67,7 +66,7 @@ typedef struct aio_piece {
     uint64_t offset;  /* in the part */
     uint64_t logical; /* in the file */
     size_t bytes, done;
-    uint32_t n_tries; /* of EAGAIN */
+    double stuck_since; /* of EAGAIN after EAGAIN; 0: not stuck */
     bool is_direct, is_copied;
 } aio_piece;
 

@@ -1,6 +1,7 @@
 /* Pieces: how a request is cut, and what the result of a system call means. See aio_impl.h. */
 #include "io/aio_impl.h"
 
+#include "base/clock.h"
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -85,7 +86,7 @@ static void leave_direct(aio_piece *piece)
 static bool moved(aio_piece *piece, uint64_t n, int *reason_out)
 {
     piece->done += smaller(n, piece->bytes - piece->done);
-    piece->n_tries = 0;
+    piece->stuck_since = 0;
     if (piece->done == piece->bytes) {
         *reason_out = 0;
         return false;
@@ -94,6 +95,18 @@ static bool moved(aio_piece *piece, uint64_t n, int *reason_out)
         leave_direct(piece);
     }
     return true;
+}
+
+/* After EAGAIN, the system being short of something: a pause, for a second in all. */
+static bool waits_longer(aio_piece *piece)
+{
+    const struct timespec pause = {.tv_nsec = 100000};
+    const double now = dsi_clock_seconds();
+    if (piece->stuck_since == 0) {
+        piece->stuck_since = now;
+    }
+    (void)nanosleep(&pause, NULL);
+    return now - piece->stuck_since < 1.0;
 }
 
 bool dsi_aio_piece_go_on(dsi_aio *aio, aio_piece *piece, int64_t result, int *reason_out)
@@ -108,9 +121,7 @@ bool dsi_aio_piece_go_on(dsi_aio *aio, aio_piece *piece, int64_t result, int *re
     if (result == -EINTR) {
         return true;
     }
-    if (result == -EAGAIN && ++piece->n_tries < AIO_MAX_TRIES) {
-        const struct timespec pause = {.tv_nsec = 100000};
-        (void)nanosleep(&pause, NULL);
+    if (result == -EAGAIN && waits_longer(piece)) {
         return true;
     }
     if (result == -EINVAL && piece->is_direct) {

@@ -1,0 +1,158 @@
+/* Transfers that fail on demand, below the library: this file defines pread, pwrite and liburing's
+ * submitting calls for the program that includes it (one source file of it). A transfer of a file
+ * can come short, be interrupted, or fail, on threads and in io_uring alike. */
+#ifndef DS_TEST_AIO_SHIM_H
+#define DS_TEST_AIO_SHIM_H
+
+#include <deepspeed/status.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+#if __has_include(<liburing.h>)
+#include <liburing.h>
+#define SHIM_URING 1
+#endif
+
+static struct {
+    pthread_mutex_t lock;
+    int countdown;    /* the transfer that fails: 1 is the next; 0: none */
+    int n_failures;   /* so many from then on */
+    int reason;       /* errno */
+    bool direct_only; /* only transfers past the page cache are counted */
+    size_t most;      /* bytes that one transfer moves; 0: all */
+    int no_uring;     /* errno of opening a ring */
+    int n_fired;
+} shim = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void shim_clear(void)
+{
+    (void)pthread_mutex_lock(&shim.lock);
+    shim.countdown = shim.n_failures = shim.reason = shim.no_uring = shim.n_fired = 0;
+    shim.direct_only = false;
+    shim.most = 0;
+    (void)pthread_mutex_unlock(&shim.lock);
+}
+
+/* The errno that this transfer gets, 0: none; *n is cut to what it may move. */
+static int shim_decide(int fd, size_t *n)
+{
+    const bool is_direct = (fcntl(fd, F_GETFL) & O_DIRECT) != 0;
+    int reason = 0;
+    (void)pthread_mutex_lock(&shim.lock);
+    if (shim.most > 0 && *n > shim.most) { /* the system itself cuts direct ones at blocks only */
+        const size_t most = is_direct ? (shim.most + 4095) / 4096 * 4096 : shim.most;
+        *n = *n < most ? *n : most;
+    }
+    if (shim.n_failures > 0 && (is_direct || !shim.direct_only)) {
+        if (shim.countdown > 1) {
+            --shim.countdown;
+        } else {
+            --shim.n_failures;
+            ++shim.n_fired;
+            reason = shim.reason;
+        }
+    }
+    (void)pthread_mutex_unlock(&shim.lock);
+    return reason;
+}
+
+ssize_t pread(int fd, void *data, size_t n, off_t offset)
+{
+    errno = shim_decide(fd, &n);
+    return errno != 0 ? -1 : syscall(SYS_pread64, fd, data, n, offset);
+}
+
+ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
+{
+    errno = shim_decide(fd, &n);
+    return errno != 0 ? -1 : syscall(SYS_pwrite64, fd, data, n, offset);
+}
+
+#ifdef SHIM_URING
+
+typedef int shim_submit_fn(struct io_uring *uring, unsigned n);
+
+static bool shim_is_transfer(const struct io_uring_sqe *entry)
+{
+    return (entry->opcode == IORING_OP_READ || entry->opcode == IORING_OP_WRITE) &&
+           entry->user_data != 0;
+}
+
+/* Cuts the entries that are about to go, and turns those that fail into ones that do nothing:
+ * their events are there when the submitting call returns, and get the errno then. */
+static unsigned shim_before(struct io_uring *uring, uint64_t *doomed, int *reasons, unsigned most)
+{
+    unsigned n_doomed = 0;
+    for (unsigned i = uring->sq.sqe_head; i != uring->sq.sqe_tail && n_doomed < most; ++i) {
+        struct io_uring_sqe *entry = &uring->sq.sqes[i & *uring->sq.kring_mask];
+        size_t n = entry->len;
+        if (!shim_is_transfer(entry)) {
+            continue;
+        }
+        const int reason = shim_decide(entry->fd, &n);
+        entry->len = (unsigned)n;
+        if (reason != 0) {
+            const uint64_t data = entry->user_data;
+            io_uring_prep_nop(entry);
+            entry->user_data = data;
+            doomed[n_doomed] = data;
+            reasons[n_doomed++] = reason;
+        }
+    }
+    return n_doomed;
+}
+
+static void shim_after(struct io_uring *uring, const uint64_t *doomed, const int *reasons,
+                       unsigned n_doomed)
+{
+    struct io_uring_cqe *event = NULL;
+    unsigned head = 0;
+    io_uring_for_each_cqe(uring, head, event)
+    {
+        for (unsigned i = 0; i < n_doomed; ++i) {
+            if (event->user_data == doomed[i]) {
+                event->res = -reasons[i];
+            }
+        }
+    }
+}
+
+static int shim_submit(const char *name, struct io_uring *uring, unsigned n)
+{
+    enum { MOST = 64 };
+    uint64_t doomed[MOST];
+    int reasons[MOST];
+    shim_submit_fn *next = NULL;
+    *(void **)&next = dlsym(RTLD_NEXT, name);
+    const unsigned n_doomed = shim_before(uring, doomed, reasons, MOST);
+    const int result = next(uring, n);
+    shim_after(uring, doomed, reasons, n_doomed);
+    return result;
+}
+
+DS_API int io_uring_submit_and_wait(struct io_uring *uring, unsigned n)
+{
+    return shim_submit("io_uring_submit_and_wait", uring, n);
+}
+
+DS_API int io_uring_submit(struct io_uring *uring)
+{
+    return shim_submit("io_uring_submit", uring, 0);
+}
+
+DS_API int io_uring_queue_init(unsigned n, struct io_uring *uring, unsigned flags)
+{
+    int (*next)(unsigned, struct io_uring *, unsigned) = NULL;
+    *(void **)&next = dlsym(RTLD_NEXT, "io_uring_queue_init");
+    return shim.no_uring != 0 ? -shim.no_uring : next(n, uring, flags);
+}
+
+#endif
+#endif
