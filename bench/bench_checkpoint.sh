@@ -2,7 +2,8 @@
 # Checkpoint writing against fio on the same disk. Usage: bench_checkpoint.sh BUILD [FOLDER] [MEGABYTES] [RUNS]
 # For 1 and 2 ranks, alternating: a save of so many megabytes with every sync, and fio writing as many bytes with as
 # many jobs, through the page cache with a sync at the end, and directly. Prints all rates, the medians, and the
-# ratio of ours to the better of fio's two (target 0.80).
+# median over the rounds of ours against the better of fio's two in the same round (target 0.80): the rate of a
+# virtual disk changes while one measures.
 set -euo pipefail
 build=$1
 folder=$(mktemp -d "${2:-.}/bench_checkpoint.XXXXXX")
@@ -25,17 +26,17 @@ our_rate() { # RANKS
 }
 
 for ranks in 1 2; do
-    ours=() buffered=() direct=()
+    ours=() buffered=() direct=() ratios=()
     for ((i = 0; i < runs; ++i)); do
         ours+=("$(our_rate "$ranks")")
-        buffered+=("$(fio_rate "$ranks" 0)")
         direct+=("$(fio_rate "$ranks" 1)")
+        buffered+=("$(fio_rate "$ranks" 0)")
+        ratios+=("$(awk -v o="${ours[-1]}" -v b="${buffered[-1]}" -v d="${direct[-1]}" 'BEGIN {
+            printf "%.2f", o / (b > d ? b : d) }')")
     done
     echo "$ranks ranks, $megabytes MB, MB/s: ours ${ours[*]}; fio buffered ${buffered[*]}; fio direct ${direct[*]}"
-    o=$(median "${ours[@]}") b=$(median "${buffered[@]}") d=$(median "${direct[@]}")
-    awk -v o="$o" -v b="$b" -v d="$d" 'BEGIN {
-        p = b > d ? b : d
-        printf "  medians: ours %.0f, fio buffered %.0f, direct %.0f; ratio %.2f\n", o, b, d, o / p }'
+    printf '  medians: ours %.0f, fio buffered %.0f, direct %.0f; ratios %s: median %s\n' "$(median "${ours[@]}")" \
+        "$(median "${buffered[@]}")" "$(median "${direct[@]}")" "${ratios[*]}" "$(median "${ratios[@]}")"
 done
 "$build/bench_checkpoint" "$folder/save" "$megabytes" 2 behind |
     awk '{printf "2 ranks behind training: %s s to write, training stood still %s s\n", $1, $4}'

@@ -34,4 +34,13 @@ ds_status dsi_checkpoint_open_on(ds_ctx *ctx, const char *dir, const char *tag, 
 ds_status dsi_checkpoint_saver_create_on(ds_ctx *ctx, dsi_comm *comm,
                                          ds_checkpoint_saver **saver_out);
 
+/* Makes the room for copies before the first save: measure gives a writer that takes the same
+ * slices as a save and is never written; reserve_for reserves what this rank would copy of them,
+ * and frees the writer whatever the outcome. limit: bytes that may be reserved; 0: any. Both
+ * collective. Errors: ERR_LIMIT, ERR_NOMEM. */
+ds_status dsi_checkpoint_saver_measure(ds_checkpoint_saver *saver,
+                                       ds_checkpoint_writer **writer_out);
+ds_status dsi_checkpoint_saver_reserve_for(ds_checkpoint_saver *saver,
+                                           ds_checkpoint_writer **writer, size_t limit);
+
 #endif

@@ -119,6 +119,23 @@ static ds_status make_room(const dsi_ckpt_group *g, const size_t *sizes, dsi_ckp
                                 : ds_fail(g->ctx, DS_ERR_NOMEM, "out of memory for %s", g->what);
 }
 
+ds_status dsi_ckpt_to_root_again(dsi_ckpt_group *g, const void *mine, size_t bytes,
+                                 dsi_ckpt_pieces *pieces)
+{
+    if (g->comm == NULL) {
+        memcpy(pieces->data, mine, bytes);
+        return DS_OK;
+    }
+    size_t *sizes = g->counts + g->size;
+    for (uint32_t r = 0; r < g->size; ++r) {
+        g->counts[r] = r == 0 ? bytes : 0;
+        sizes[r] = pieces->at[r + 1] - pieces->at[r]; /* nothing on ranks above 0 */
+    }
+    const dsi_comm_part part = {
+        .in = mine, .out = pieces->data, .counts_in = g->counts, .counts_out = sizes};
+    return exchange(g, (dsi_comm_call){.kind = DSI_COLL_ALL_TO_ALL}, &part);
+}
+
 ds_status dsi_ckpt_to_root(dsi_ckpt_group *g, const void *mine, size_t bytes,
                            dsi_ckpt_pieces *pieces_out)
 {
@@ -126,17 +143,8 @@ ds_status dsi_ckpt_to_root(dsi_ckpt_group *g, const void *mine, size_t bytes,
     size_t *sizes = g->counts + g->size;
     DS_TRY(dsi_ckpt_gather(g, &bytes, sizeof bytes, sizes));
     ds_status status = dsi_ckpt_agree(g, make_room(g, sizes, &pieces));
-    if (status == DS_OK && g->comm == NULL) {
-        memcpy(pieces.data, mine, bytes);
-    } else if (status == DS_OK) {
-        memset(g->counts, 0, g->size * sizeof *g->counts);
-        g->counts[0] = bytes;
-        if (g->rank != 0) {
-            memset(sizes, 0, g->size * sizeof *sizes);
-        }
-        const dsi_comm_part part = {
-            .in = mine, .out = pieces.data, .counts_in = g->counts, .counts_out = sizes};
-        status = exchange(g, (dsi_comm_call){.kind = DSI_COLL_ALL_TO_ALL}, &part);
+    if (status == DS_OK) {
+        status = dsi_ckpt_to_root_again(g, mine, bytes, &pieces);
     }
     if (status < 0) {
         dsi_ckpt_pieces_free(&pieces);

@@ -45,6 +45,10 @@ typedef struct dsi_ckpt_pieces {
  * Agrees about its own errors. */
 ds_status dsi_ckpt_to_root(dsi_ckpt_group *group, const void *mine, size_t bytes,
                            dsi_ckpt_pieces *pieces_out);
+/* The same once more, with as many bytes from each rank as pieces have room for; allocates nothing.
+ */
+ds_status dsi_ckpt_to_root_again(dsi_ckpt_group *group, const void *mine, size_t bytes,
+                                 dsi_ckpt_pieces *pieces);
 void dsi_ckpt_pieces_free(dsi_ckpt_pieces *pieces);
 
 #endif

@@ -1,5 +1,8 @@
 /* Saving behind training: the slices are copied, a thread writes them while the caller goes on.
  *
+ * The thread allocates and frees nothing while all goes well (LAW 6: steps run meanwhile): commit
+ * makes all that it needs, and the next call after the end frees it.
+ *
  * 1. The caller's thread uses the saver's communicator and context only while the thread is idle:
  *    begin and commit wait for it first. Both are the saver's own, so the caller's stay free.
  * 2. `busy`, `job`, `result` and `quit` change under the lock only.
@@ -11,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/context.h"
+#include "io/file_direct.h"
 #include <deepspeed/context.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -33,8 +37,8 @@ struct ds_checkpoint_saver {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool busy, quit;
-    ds_checkpoint_writer *job;
-    ds_status result; /* of the newest save that ended; OK once reported */
+    ds_checkpoint_writer *job; /* being written, or written and not yet freed */
+    ds_status result;          /* of the newest save that ended; OK once reported */
     double write_seconds;
 };
 
@@ -48,14 +52,11 @@ static void forward(void *user, ds_log_level level, const char *line)
 static ds_status write_job(ds_checkpoint_saver *s, ds_checkpoint_writer *w)
 {
     const double begin = dsi_clock_seconds();
-    const uint32_t rank = w->group.rank;
-    char tag[256];
-    (void)snprintf(tag, sizeof tag, "%s", w->m.info.tag);
-    const ds_status status = dsi_ckpt_commit_rest(&w, true);
+    const ds_status status = dsi_ckpt_commit_rest(w, true);
     s->write_seconds = dsi_clock_seconds() - begin;
-    if (status == DS_OK && rank == 0) {
-        ds_log(s->ctx, DS_LOG_JOB, "checkpoint %s: written behind training in %.3f s", tag,
-               s->write_seconds);
+    if (status == DS_OK && w->group.rank == 0) {
+        ds_log(s->ctx, DS_LOG_JOB, "checkpoint %s: written behind training in %.3f s",
+               w->m.info.tag, s->write_seconds);
     }
     return status;
 }
@@ -74,14 +75,24 @@ static void *run(void *arg)
         ds_checkpoint_writer *w = s->job;
         (void)pthread_mutex_unlock(&s->lock);
         const ds_status status = write_job(s, w);
+        if (status < 0) {
+            dsi_ckpt_writer_free(&w); /* what was begun is removed at once */
+        }
         (void)pthread_mutex_lock(&s->lock);
         s->result = status;
-        s->job = NULL;
+        s->job = w;
         s->busy = false;
         (void)pthread_cond_broadcast(&s->changed);
     }
     (void)pthread_mutex_unlock(&s->lock);
     return NULL;
+}
+
+/* What the thread leaves after a success. Pre: it is idle. */
+static void free_job(ds_checkpoint_saver *s)
+{
+    dsi_ckpt_remove_old(s->job);
+    dsi_ckpt_writer_free(&s->job);
 }
 
 /* ---- making and ending ---- */
@@ -141,6 +152,9 @@ void ds_checkpoint_saver_destroy(ds_checkpoint_saver **saver)
         (void)pthread_mutex_unlock(&s->lock);
         (void)pthread_join(s->thread, NULL);
     }
+    if (s->job != NULL) {
+        free_job(s);
+    }
     if (s->result < 0) {
         ds_log(s->ctx, DS_LOG_ERROR, "the last checkpoint was not saved: %s", ds_ctx_error(s->own));
     }
@@ -161,6 +175,9 @@ static ds_status take_result(ds_checkpoint_saver *s)
     const ds_status status = s->result;
     s->result = DS_OK;
     s->info.write_seconds = s->write_seconds;
+    if (s->job != NULL) {
+        free_job(s);
+    }
     return status < 0 ? ds_fail(s->ctx, status, "%s", ds_ctx_error(s->own)) : DS_OK;
 }
 
@@ -226,7 +243,7 @@ ds_status ds_checkpoint_saver_reserve(ds_checkpoint_saver *s, size_t bytes)
     }
     s->copy = memory;
     s->capacity = bytes;
-    s->info.copy_bytes = bytes;
+    s->info.copy_bytes = bytes + (bytes >= DSI_DIRECT_MIN ? DSI_DIRECT_BYTES : 0);
     memset(s->copy, 0, bytes); /* the pages are there before the first save */
     return DS_OK;
 }
@@ -252,14 +269,20 @@ static void copy_task(void *arg, uint32_t task, uint32_t thread)
            job->bytes - at < COPY_BYTES ? job->bytes - at : COPY_BYTES);
 }
 
-/* Copies every slice; the writer then refers to the copy. */
-static ds_status copy_slices(ds_checkpoint_saver *s, ds_checkpoint_writer *w)
+/* Room for the copies, each aligned to a line of the cache. */
+static size_t room_for(const ds_checkpoint_writer *w)
 {
     size_t total = 0;
     for (size_t i = 0; i < w->n_pending; ++i) {
         total += (bytes_of(&w->pending[i]) + 63) / 64 * 64;
     }
-    DS_TRY(ds_checkpoint_saver_reserve(s, total));
+    return total;
+}
+
+/* Copies every slice; the writer then refers to the copy. */
+static ds_status copy_slices(ds_checkpoint_saver *s, ds_checkpoint_writer *w)
+{
+    DS_TRY(ds_checkpoint_saver_reserve(s, room_for(w)));
     uint8_t *at = s->copy;
     for (size_t i = 0; i < w->n_pending; ++i) {
         dsi_ckpt_pending *p = &w->pending[i];
@@ -276,6 +299,42 @@ static ds_status copy_slices(ds_checkpoint_saver *s, ds_checkpoint_writer *w)
         at += (bytes + 63) / 64 * 64;
     }
     return DS_OK;
+}
+
+ds_status dsi_checkpoint_saver_measure(ds_checkpoint_saver *s, ds_checkpoint_writer **writer_out)
+{
+    const ds_status status = dsi_ckpt_writer_measure(s->own, s->comm, writer_out);
+    if (status < 0) {
+        return ds_fail(s->ctx, status, "%s", ds_ctx_error(s->own));
+    }
+    (*writer_out)->ctx = s->ctx;
+    return DS_OK;
+}
+
+ds_status dsi_checkpoint_saver_reserve_for(ds_checkpoint_saver *s, ds_checkpoint_writer **writer,
+                                           size_t limit)
+{
+    ds_checkpoint_writer *w = *writer;
+    *writer = NULL;
+    w->ctx = s->own;
+    ds_status status = dsi_ckpt_commit_begin(w);
+    if (status == DS_OK) {
+        const size_t bytes = room_for(w);
+        if (limit > 0 && bytes > limit) {
+            status = ds_fail(s->own, DS_ERR_LIMIT,
+                             "the copy of a checkpoint takes %.3f GB of this rank's memory, and "
+                             "%.3f GB are allowed; allow more, or do not save behind training",
+                             (double)bytes / 1e9, (double)limit / 1e9);
+        } else {
+            status = ds_checkpoint_saver_reserve(s, bytes);
+            if (status < 0) {
+                (void)ds_fail(s->own, status, "%s", ds_ctx_error(s->ctx));
+            }
+        }
+        status = dsi_ckpt_agree(&w->group, status);
+    }
+    dsi_ckpt_writer_free(&w);
+    return status < 0 ? ds_fail(s->ctx, status, "%s", ds_ctx_error(s->own)) : DS_OK;
 }
 
 static void hand_over(ds_checkpoint_saver *s, ds_checkpoint_writer *w)
@@ -301,6 +360,9 @@ ds_status ds_checkpoint_saver_commit(ds_checkpoint_saver *s, ds_checkpoint_write
         }
         status = dsi_ckpt_agree(&w->group, status);
     }
+    if (status == DS_OK) {
+        status = dsi_ckpt_prepare(w);
+    }
     if (status < 0) {
         dsi_ckpt_writer_free(&w);
         return ds_fail(s->ctx, status, "%s", ds_ctx_error(s->own));
@@ -311,7 +373,8 @@ ds_status ds_checkpoint_saver_commit(ds_checkpoint_saver *s, ds_checkpoint_write
         ds_log(s->ctx, DS_LOG_JOB,
                "checkpoint %s: training stood still for %.3f s (%.3f s of it for the save before); "
                "the copy takes %.1f MB of this rank's memory",
-               w->m.info.tag, s->info.stall_seconds, s->waited_seconds, (double)s->capacity / 1e6);
+               w->m.info.tag, s->info.stall_seconds, s->waited_seconds,
+               (double)s->info.copy_bytes / 1e6);
     }
     hand_over(s, w);
     return DS_OK;

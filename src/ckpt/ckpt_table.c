@@ -6,9 +6,10 @@
  *     2 * dims], texts kind, name and entry (u64 length, bytes)
  *     u64 states, then for each: texts section and JSON
  *
- * After the shards are written it sends u64 bytes and digest of its file and a digest a slice. The
- * bytes come from a rank of the same program, so a list that does not parse is a bug or a damaged
- * transport: ERR_PEER.
+ * It sends u64 bytes and digest of its file and a digest a slice: before the shards are written
+ * with digests of 0, so that the manifest's length is known, and after it. The bytes come from a
+ * rank of the same program, so a list that does not parse is a bug or a damaged transport:
+ * ERR_PEER.
  */
 #include "ckpt/ckpt_writer.h"
 
@@ -402,23 +403,21 @@ static ds_status take_digests(ds_checkpoint_writer *w, const dsi_ckpt_pieces *pi
     return DS_OK;
 }
 
+ds_status dsi_ckpt_table_room(ds_checkpoint_writer *w)
+{
+    dsi_ckpt_group *g = &w->group;
+    const size_t n = w->n_pending + 2;
+    w->report = calloc(n, sizeof *w->report);
+    DS_TRY(dsi_ckpt_agree(g, w->report != NULL ? DS_OK : no_memory(w)));
+    w->report[0] = w->shard_bytes;
+    DS_TRY(dsi_ckpt_to_root(g, w->report, n * sizeof *w->report, &w->reports));
+    return dsi_ckpt_agree(g, g->rank == 0 ? take_digests(w, &w->reports) : DS_OK);
+}
+
 ds_status dsi_ckpt_table_digests(ds_checkpoint_writer *w)
 {
     dsi_ckpt_group *g = &w->group;
-    dsi_ckpt_pieces pieces = {0};
     const size_t n = w->n_pending + 2;
-    uint64_t *mine = malloc(n * sizeof *mine);
-    ds_status status = mine != NULL ? DS_OK : no_memory(w);
-    DS_TRY_GOTO(status, dsi_ckpt_agree(g, status), done);
-    mine[0] = w->shard_bytes;
-    mine[1] = w->shard_digest;
-    if (w->n_pending > 0) {
-        memcpy(mine + 2, w->digests, w->n_pending * sizeof *mine);
-    }
-    DS_TRY_GOTO(status, dsi_ckpt_to_root(g, mine, n * sizeof *mine, &pieces), done);
-    status = dsi_ckpt_agree(g, g->rank == 0 ? take_digests(w, &pieces) : DS_OK);
-done:
-    dsi_ckpt_pieces_free(&pieces);
-    free(mine);
-    return status;
+    DS_TRY(dsi_ckpt_to_root_again(g, w->report, n * sizeof *w->report, &w->reports));
+    return dsi_ckpt_agree(g, g->rank == 0 ? take_digests(w, &w->reports) : DS_OK);
 }

@@ -2,7 +2,6 @@
 #include "ckpt/ckpt_writer.h"
 #include "ckpt/checkpoint_on.h"
 
-#include "base/clock.h"
 #include "io/json_load.h"
 #include <deepspeed/context.h>
 #include <stdio.h>
@@ -20,14 +19,23 @@ static ds_status no_memory(ds_ctx *ctx)
 void dsi_ckpt_writer_free(ds_checkpoint_writer **writer)
 {
     ds_checkpoint_writer *w = *writer;
-    if (w->leads) {
-        dsi_folder_unstage(&w->stage);
+    dsi_file_abort(&w->shard);
+    dsi_file_abort(&w->manifest);
+    dsi_file_abort(&w->latest);
+    if (w->leads && dsi_publish_end(w->ctx, &w->publish, &w->stage) < 0) {
+        ds_log(w->ctx, DS_LOG_WARN,
+               "checkpoint %s is saved, but the one that it replaced is not removed: %s",
+               w->m.info.tag, ds_ctx_error(w->ctx));
     }
+    dsi_safetensors_plan_destroy(&w->plan);
+    dsi_ckpt_pieces_free(&w->reports);
+    dsi_buf_free(&w->text);
+    free(w->sources);
+    free(w->report);
     dsi_ckpt_group_close(&w->group);
     dsi_arena_destroy(&w->m.arena);
     free(w->m.states);
     free(w->pending);
-    free(w->digests);
     free(w->folder);
     free(w->dir);
     free(w);
@@ -154,7 +162,6 @@ static ds_status prepare(ds_checkpoint_writer *w, const ds_checkpoint_params *pa
 {
     w->keep_latest = params->keep_latest;
     w->keep_last = params->keep_last;
-    w->begin = dsi_clock_seconds();
     w->dir = strdup(params->dir);
     if (w->dir == NULL || dsi_arena_create(ARENA_BYTES, &w->m.arena) < 0) {
         return no_memory(w->ctx);
@@ -179,6 +186,28 @@ ds_status dsi_ckpt_writer_create(ds_ctx *ctx, const ds_checkpoint_params *params
     DS_TRY_GOTO(status, dsi_ckpt_agree(&w->group, before < 0 ? before : prepare(w, params)), undo);
     DS_TRY_GOTO(status, agree_info(w, params), undo);
     DS_TRY_GOTO(status, dsi_ckpt_places_make(w), undo);
+    *writer_out = w;
+    return DS_OK;
+
+undo:
+    dsi_ckpt_writer_free(&w);
+    return status;
+}
+
+ds_status dsi_ckpt_writer_measure(ds_ctx *ctx, dsi_comm *comm, ds_checkpoint_writer **writer_out)
+{
+    const ds_checkpoint_params params = {.dir = "", .tag = "in memory"};
+    ds_checkpoint_writer *w = calloc(1, sizeof *w);
+    if (w == NULL) {
+        dsi_comm_abort(comm, "out of memory measuring a checkpoint");
+        return no_memory(ctx);
+    }
+    w->ctx = ctx;
+    w->stage.lock = -1;
+    ds_status status = DS_OK;
+    DS_TRY_GOTO(status, dsi_ckpt_group_open(ctx, comm, &w->group), undo);
+    (void)snprintf(w->group.what, sizeof w->group.what, "size of a checkpoint");
+    DS_TRY_GOTO(status, dsi_ckpt_agree(&w->group, prepare(w, &params)), undo);
     *writer_out = w;
     return DS_OK;
 

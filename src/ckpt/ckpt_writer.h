@@ -11,6 +11,7 @@
 
 #include "ckpt/ckpt_group.h"
 #include "ckpt/ckpt_internal.h"
+#include "io/safetensors_write.h"
 
 typedef struct dsi_ckpt_pending {
     ds_checkpoint_tensor tensor;
@@ -30,7 +31,6 @@ struct ds_checkpoint_writer {
     char *dir;
     bool keep_latest;
     uint32_t keep_last;
-    double begin; /* of the save, by the clock */
 
     /* the place of this rank's shard */
     dsi_stage stage; /* of a leader: the one that made the temporary folder of its host */
@@ -43,9 +43,15 @@ struct ds_checkpoint_writer {
     dsi_ckpt_pending *pending; /* from malloc; the rest of the lists is in the arena */
     size_t n_pending, pending_capacity, states_capacity;
 
-    /* what this rank's shard came to */
-    uint64_t shard_bytes, shard_digest;
-    uint64_t *digests; /* [n_pending] */
+    /* what dsi_ckpt_prepare makes, so that the rest of the commit allocates nothing */
+    ds_tensor_source *sources; /* [n_pending] */
+    dsi_safetensors_plan *plan;
+    dsi_file_out *shard, *manifest, *latest; /* the last two of leaders */
+    uint64_t shard_bytes;                    /* known from the plan */
+    uint64_t *report; /* [2 + n_pending]: bytes and digest of the shard, digests of the slices */
+    dsi_ckpt_pieces reports; /* rank 0: of all ranks */
+    dsi_buf text;            /* the manifest: on rank 0, and where hosts share no folder on all */
+    dsi_publish publish;     /* of leaders */
 };
 
 /* Appends a state; both texts live in the arena. */
@@ -62,7 +68,9 @@ ds_status dsi_ckpt_share_out(ds_checkpoint_writer *w);
  * rank 0. Collective. Errors: ERR_SHAPE names a tensor that is not covered exactly once, ERR_ARG
  * the states that differ between ranks. */
 ds_status dsi_ckpt_table_merge(ds_checkpoint_writer *w);
-/* Brings sizes and checksums of all shards into rank 0's manifest. Collective. */
+/* Brings the sizes of all shards into rank 0's manifest, and makes room for the checksums; then
+ * brings the checksums. Both collective; the second allocates nothing. */
+ds_status dsi_ckpt_table_room(ds_checkpoint_writer *w);
 ds_status dsi_ckpt_table_digests(ds_checkpoint_writer *w);
 
 /* As dsi_checkpoint_writer_create_on; `before` < 0: this rank has that to report, and creates
@@ -70,10 +78,18 @@ ds_status dsi_ckpt_table_digests(ds_checkpoint_writer *w);
 ds_status dsi_ckpt_writer_create(ds_ctx *ctx, const ds_checkpoint_params *params, dsi_comm *comm,
                                  ds_status before, ds_checkpoint_writer **writer_out);
 
-/* The two halves of a commit: after the first, the pending slices are what this rank will store.
- * commit_rest frees the writer. Both collective. */
+/* A writer for slices that are measured and not written: it has no folder. Collective. */
+ds_status dsi_ckpt_writer_measure(ds_ctx *ctx, dsi_comm *comm, ds_checkpoint_writer **writer_out);
+
+/* The three parts of a commit, all collective. After begin, the pending slices are what this rank
+ * will store. prepare merges the lists and makes every file and buffer that writing needs; the data
+ * is not read yet. rest writes and allocates nothing, apart from what a fill does and what an error
+ * needs; what it replaced, and the writer, end with dsi_ckpt_writer_free. */
 ds_status dsi_ckpt_commit_begin(ds_checkpoint_writer *writer);
-ds_status dsi_ckpt_commit_rest(ds_checkpoint_writer **writer, bool allow_exchange);
+ds_status dsi_ckpt_prepare(ds_checkpoint_writer *writer);
+ds_status dsi_ckpt_commit_rest(ds_checkpoint_writer *writer, bool allow_exchange);
+/* After a successful rest: removes what keep_last allows, on a leader. */
+void dsi_ckpt_remove_old(ds_checkpoint_writer *writer);
 
 /* Frees the writer and removes its temporary folder. Local. */
 void dsi_ckpt_writer_free(ds_checkpoint_writer **writer);

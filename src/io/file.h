@@ -27,13 +27,18 @@ ds_status dsi_file_stage(ds_ctx *ctx, const char *path, dsi_file_out **file_out)
 /* Starts a new file under its own name; an existing one is an error. For files inside of a staged
  * folder. */
 ds_status dsi_file_create(ds_ctx *ctx, const char *path, dsi_file_out **file_out);
-/* Asks the file system for the room, so that a full disk is known before the work is done. */
+/* Asks the file system for the room, so that a full disk is known before the work is done. A large
+ * file (32 MiB) that is reserved before its first write goes past the page cache, by way of buffers
+ * and a thread made here. */
 ds_status dsi_file_reserve(dsi_file_out *file, uint64_t bytes);
 /* Writes all of it; short writes and interruptions are continued. */
 ds_status dsi_file_write(dsi_file_out *file, const void *data, size_t n);
 uint64_t dsi_file_size(const dsi_file_out *file);   /* bytes written so far */
 uint64_t dsi_file_digest(const dsi_file_out *file); /* XXH3-64 of them */
-/* Syncs, closes, puts it in its place. Frees *file whatever the outcome. */
+/* Syncs and puts it in its place. Neither this nor dsi_file_write allocates. What remains is
+ * dsi_file_abort, which removes nothing after a success. */
+ds_status dsi_file_finish(dsi_file_out *file);
+/* The same, and frees *file whatever the outcome. */
 ds_status dsi_file_commit(dsi_file_out **file);
 /* Removes what was written and frees. Accepts NULL and *file == NULL. */
 void dsi_file_abort(dsi_file_out **file);
@@ -61,6 +66,22 @@ ds_status dsi_folder_stage(ds_ctx *ctx, const char *parent, const char *name, ds
  * dsi_folder_resolve know. allow_exchange false forces the second way (for tests). */
 ds_status dsi_folder_publish(ds_ctx *ctx, dsi_stage *stage, const char *parent, const char *name,
                              bool allow_exchange);
+/* The parts of dsi_folder_publish. Between prepare and end, run allocates nothing; what it replaced
+ * is removed by end (the stage is gone then; one that was not published is removed). */
+typedef struct dsi_publish {
+    char *parent, *place, *old;
+    enum {
+        DSI_PUBLISH_NOT_YET,
+        DSI_PUBLISH_DONE,
+        DSI_PUBLISH_TEMP_LEFT, /* the replaced folder has the temporary name */
+        DSI_PUBLISH_OLD_LEFT   /* … has the name `old` */
+    } state;
+} dsi_publish;
+ds_status dsi_publish_prepare(ds_ctx *ctx, const char *parent, const char *name,
+                              dsi_publish *publish_out);
+ds_status dsi_publish_run(ds_ctx *ctx, dsi_publish *publish, const dsi_stage *stage,
+                          bool allow_exchange);
+ds_status dsi_publish_end(ds_ctx *ctx, dsi_publish *publish, dsi_stage *stage);
 /* Moves the files of the staged folder into an existing one, in the order of their names, each
  * replacing what has its name, and removes the stage. For folders that hold more than the staged
  * files. names_out gets the sorted names; the caller frees them with dsi_names_free. */

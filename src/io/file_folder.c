@@ -176,70 +176,99 @@ void dsi_folder_unstage(dsi_stage *stage)
     }
 }
 
-/* Replaces `place` by `temp` by way of `old`. At every moment one of place and old is whole. */
-static ds_status replace_by_steps(ds_ctx *ctx, const char *temp, const char *place, const char *old,
-                                  const char *parent)
-{
-    DS_TRY(dsi_folder_remove(ctx, old));
-    if (rename(place, old) != 0) {
-        return dsi_io_fail(ctx, "move aside", place, errno);
-    }
-    if (rename(temp, place) != 0) {
-        const int reason = errno;
-        (void)rename(old, place);
-        return dsi_io_fail(ctx, "put in place", place, reason);
-    }
-    DS_TRY(dsi_folder_sync(ctx, parent));
-    return dsi_folder_remove(ctx, old);
-}
-
 static char *old_path(const char *parent, const char *name)
 {
     char *path = NULL;
     return asprintf(&path, "%s/.%s%s", parent, name, DSI_OLD_MARK) < 0 ? NULL : path;
 }
 
-static ds_status put_in_place(ds_ctx *ctx, const char *temp, const char *place, const char *old,
-                              const char *parent, bool allow_exchange)
+ds_status dsi_publish_prepare(ds_ctx *ctx, const char *parent, const char *name,
+                              dsi_publish *publish_out)
 {
-    if (renameat2(AT_FDCWD, temp, AT_FDCWD, place, RENAME_NOREPLACE) == 0) {
-        return dsi_folder_sync(ctx, parent);
+    dsi_publish p = {.parent = strdup(parent),
+                     .place = dsi_path_join(parent, name),
+                     .old = old_path(parent, name)};
+    if (p.parent == NULL || p.place == NULL || p.old == NULL) {
+        (void)dsi_publish_end(ctx, &p, NULL);
+        return ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s/%s", parent, name);
     }
+    *publish_out = p;
+    return DS_OK;
+}
+
+/* Replaces `place` by `temp` by way of `old`. At every moment one of place and old is whole. */
+static ds_status replace_by_steps(ds_ctx *ctx, dsi_publish *p, const char *temp)
+{
+    DS_TRY(dsi_folder_remove(ctx, p->old));
+    if (rename(p->place, p->old) != 0) {
+        return dsi_io_fail(ctx, "move aside", p->place, errno);
+    }
+    if (rename(temp, p->place) != 0) {
+        const int reason = errno;
+        (void)rename(p->old, p->place);
+        return dsi_io_fail(ctx, "put in place", p->place, reason);
+    }
+    p->state = DSI_PUBLISH_OLD_LEFT;
+    return dsi_folder_sync(ctx, p->parent);
+}
+
+static ds_status put_in_place(ds_ctx *ctx, dsi_publish *p, const char *temp, bool allow_exchange)
+{
     struct stat st;
-    if (lstat(place, &st) != 0) { /* nothing there: the file system lacks the flag, or it failed */
-        return rename(temp, place) == 0 ? dsi_folder_sync(ctx, parent)
-                                        : dsi_io_fail(ctx, "put in place", place, errno);
+    if (renameat2(AT_FDCWD, temp, AT_FDCWD, p->place, RENAME_NOREPLACE) == 0) {
+        p->state = DSI_PUBLISH_DONE;
+        return dsi_folder_sync(ctx, p->parent);
     }
-    if (allow_exchange && renameat2(AT_FDCWD, temp, AT_FDCWD, place, RENAME_EXCHANGE) == 0) {
-        DS_TRY(dsi_folder_sync(ctx, parent));
-        return dsi_folder_remove(ctx, temp);
+    if (lstat(p->place, &st) != 0) { /* nothing there: no such flag, or it failed */
+        if (rename(temp, p->place) != 0) {
+            return dsi_io_fail(ctx, "put in place", p->place, errno);
+        }
+        p->state = DSI_PUBLISH_DONE;
+        return dsi_folder_sync(ctx, p->parent);
     }
-    return replace_by_steps(ctx, temp, place, old, parent);
+    if (allow_exchange && renameat2(AT_FDCWD, temp, AT_FDCWD, p->place, RENAME_EXCHANGE) == 0) {
+        p->state = DSI_PUBLISH_TEMP_LEFT;
+        return dsi_folder_sync(ctx, p->parent);
+    }
+    return replace_by_steps(ctx, p, temp);
+}
+
+ds_status dsi_publish_run(ds_ctx *ctx, dsi_publish *p, const dsi_stage *stage, bool allow_exchange)
+{
+    DS_TRY(dsi_folder_sync(ctx, stage->path));
+    return put_in_place(ctx, p, stage->path, allow_exchange);
+}
+
+ds_status dsi_publish_end(ds_ctx *ctx, dsi_publish *p, dsi_stage *stage)
+{
+    ds_status status = DS_OK;
+    if (p->state == DSI_PUBLISH_OLD_LEFT) {
+        status = dsi_folder_remove(ctx, p->old);
+    } else if (p->state == DSI_PUBLISH_TEMP_LEFT) {
+        status = dsi_folder_remove(ctx, stage->path);
+    }
+    if (stage != NULL && p->state == DSI_PUBLISH_NOT_YET) {
+        dsi_folder_unstage(stage);
+    } else if (stage != NULL) {
+        forget(stage);
+    }
+    free(p->parent);
+    free(p->place);
+    free(p->old);
+    *p = (dsi_publish){0};
+    return status;
 }
 
 ds_status dsi_folder_publish(ds_ctx *ctx, dsi_stage *stage, const char *parent, const char *name,
                              bool allow_exchange)
 {
-    char *place = dsi_path_join(parent, name);
-    char *old = old_path(parent, name);
-    ds_status status = DS_OK;
-    if (place == NULL || old == NULL) {
-        status = ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s/%s", parent, name);
-    }
+    dsi_publish p = {0};
+    ds_status status = dsi_publish_prepare(ctx, parent, name, &p);
     if (status == DS_OK) {
-        status = dsi_folder_sync(ctx, stage->path);
+        status = dsi_publish_run(ctx, &p, stage, allow_exchange);
     }
-    if (status == DS_OK) {
-        status = put_in_place(ctx, stage->path, place, old, parent, allow_exchange);
-    }
-    free(old);
-    free(place);
-    if (status == DS_OK) {
-        forget(stage);
-    } else {
-        dsi_folder_unstage(stage);
-    }
-    return status;
+    const ds_status end = dsi_publish_end(ctx, &p, stage);
+    return status < 0 ? status : end;
 }
 
 ds_status dsi_folder_discard(ds_ctx *ctx, const char *parent, const char *name)

@@ -1,6 +1,7 @@
 /* Output files: staged under a temporary name, synced, renamed. See file.h. */
 #include "io/file.h"
 
+#include "io/file_direct.h"
 #include "io/file_temp.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -18,8 +19,10 @@ struct dsi_file_out {
     bool must_clear; /* temp exists and is ours */
     char *path;
     char *temp;
+    char *folder; /* around path */
     uint64_t size;
-    uint64_t started; /* bytes that the disk was told to begin with */
+    uint64_t started;   /* bytes that the disk was told to begin with */
+    dsi_direct *direct; /* of a large file; NULL: through the page cache */
     XXH3_state_t *hash;
 };
 
@@ -57,6 +60,7 @@ ds_status dsi_io_fail(ds_ctx *ctx, const char *verb, const char *path, int reaso
 static void free_file(dsi_file_out **file)
 {
     dsi_file_out *f = *file;
+    dsi_direct_end(&f->direct);
     if (f->fd >= 0) {
         (void)close(f->fd);
     }
@@ -66,6 +70,7 @@ static void free_file(dsi_file_out **file)
     (void)XXH3_freeState(f->hash);
     free(f->path);
     free(f->temp);
+    free(f->folder);
     free(f);
     *file = NULL;
 }
@@ -79,8 +84,9 @@ static ds_status new_file(ds_ctx *ctx, const char *path, dsi_file_out **file_out
     f->ctx = ctx;
     f->fd = -1;
     f->path = strdup(path);
+    f->folder = dsi_path_folder(path);
     f->hash = XXH3_createState();
-    if (f->path == NULL || f->hash == NULL) {
+    if (f->path == NULL || f->folder == NULL || f->hash == NULL) {
         free_file(&f);
         return ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s", path);
     }
@@ -105,25 +111,16 @@ ds_status dsi_file_stage(ds_ctx *ctx, const char *path, dsi_file_out **file_out)
     dsi_file_out *f = NULL;
     DS_TRY(check_place(ctx, path));
     DS_TRY(new_file(ctx, path, &f));
-    char *folder = dsi_path_folder(path);
-    ds_status status = DS_OK;
-    if (folder == NULL) {
-        status = ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s", path);
-        goto undo_file;
-    }
-    dsi_folder_clean(folder, dsi_path_name(path));
+    dsi_folder_clean(f->folder, dsi_path_name(path));
     f->staged = true;
-    DS_TRY_GOTO(status, dsi_temp_file(ctx, folder, dsi_path_name(path), &f->temp, &f->fd),
-                undo_file);
+    const ds_status status = dsi_temp_file(ctx, f->folder, dsi_path_name(path), &f->temp, &f->fd);
+    if (status < 0) {
+        free_file(&f);
+        return status;
+    }
     f->must_clear = true;
-    free(folder);
     *file_out = f;
     return DS_OK;
-
-undo_file:
-    free(folder);
-    free_file(&f);
-    return status;
 }
 
 ds_status dsi_file_create(ds_ctx *ctx, const char *path, dsi_file_out **file_out)
@@ -161,11 +158,15 @@ ds_status dsi_file_reserve(dsi_file_out *f, uint64_t bytes)
         (void)snprintf(verb, sizeof verb, "make room for the %llu bytes of",
                        (unsigned long long)bytes);
         return dsi_io_fail(f->ctx, verb, f->path, reason);
+    } /* a file system without the call: the writes will tell */
+    if (bytes >= DSI_DIRECT_MIN && f->size == 0 && f->direct == NULL) {
+        f->direct = dsi_direct_start(f->fd);
     }
-    return DS_OK; /* a file system without the call: the writes will tell */
+    return DS_OK;
 }
 
-ds_status dsi_file_write(dsi_file_out *f, const void *data, size_t n)
+/* Through the page cache. */
+static ds_status write_cached(dsi_file_out *f, const void *data, size_t n)
 {
     const uint8_t *p = data;
     size_t left = n;
@@ -180,7 +181,6 @@ ds_status dsi_file_write(dsi_file_out *f, const void *data, size_t n)
         p += done;
         left -= (size_t)done;
     }
-    (void)XXH3_64bits_update(f->hash, data, n);
     f->size += n;
     if (f->size - f->started >= START_BYTES) { /* a hint: what fails shows in the sync */
         (void)sync_file_range(f->fd, (off_t)f->started, (off_t)(f->size - f->started),
@@ -188,6 +188,17 @@ ds_status dsi_file_write(dsi_file_out *f, const void *data, size_t n)
         f->started = f->size;
     }
     return DS_OK;
+}
+
+ds_status dsi_file_write(dsi_file_out *f, const void *data, size_t n)
+{
+    (void)XXH3_64bits_update(f->hash, data, n);
+    if (f->direct == NULL) {
+        return write_cached(f, data, n);
+    }
+    const int reason = dsi_direct_write(f->direct, data, n);
+    f->size += n;
+    return reason != 0 ? dsi_io_fail(f->ctx, "write", f->path, reason) : DS_OK;
 }
 
 uint64_t dsi_file_size(const dsi_file_out *f)
@@ -212,33 +223,24 @@ static ds_status sync_file(dsi_file_out *f)
     return DS_OK;
 }
 
-static ds_status sync_around(ds_ctx *ctx, const char *path)
+ds_status dsi_file_finish(dsi_file_out *f)
 {
-    char *folder = dsi_path_folder(path);
-    if (folder == NULL) {
-        return ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s", path);
+    const int reason = f->direct != NULL ? dsi_direct_drain(f->direct) : 0;
+    if (reason != 0) {
+        return dsi_io_fail(f->ctx, "write", f->path, reason);
     }
-    const ds_status status = dsi_folder_sync(ctx, folder);
-    free(folder);
-    return status;
+    DS_TRY(sync_file(f));
+    if (f->staged && rename(f->temp, f->path) != 0) {
+        return dsi_io_fail(f->ctx, "put in place", f->path, errno);
+    }
+    f->must_clear = false;
+    return f->staged ? dsi_folder_sync(f->ctx, f->folder) : DS_OK;
 }
 
 /* The descriptor is closed last: it holds the lock that keeps others from removing temp. */
 ds_status dsi_file_commit(dsi_file_out **file)
 {
-    dsi_file_out *f = *file;
-    ds_status status = DS_OK;
-    DS_TRY_GOTO(status, sync_file(f), done);
-    if (f->staged) {
-        if (rename(f->temp, f->path) != 0) {
-            status = dsi_io_fail(f->ctx, "put in place", f->path, errno);
-            goto done;
-        }
-        f->must_clear = false;
-        DS_TRY_GOTO(status, sync_around(f->ctx, f->path), done);
-    }
-    f->must_clear = false;
-done:
+    const ds_status status = dsi_file_finish(*file);
     free_file(file);
     return status;
 }

@@ -14,7 +14,8 @@
 #include <utf8proc.h>
 #include <xxhash.h>
 
-#define BLOCK_BYTES ((size_t)4 << 20) /* data in flight */
+/* Data in flight: small enough to stay in a core's cache from the first checksum to the copy. */
+#define BLOCK_BYTES ((size_t)512 << 10)
 
 typedef struct item {
     const ds_tensor_source *source;
@@ -23,15 +24,19 @@ typedef struct item {
     size_t bytes; /* in the file */
 } item;
 
-typedef struct stream {
+struct dsi_safetensors_plan {
     ds_ctx *ctx;
-    dsi_file_out *file;
-    const char *path;
+    char *path; /* for messages */
     item *items;
     size_t n;
+    dsi_buf header;
+    uint64_t data_bytes;
+    XXH3_state_t *hash;
     uint8_t *filled;    /* BLOCK_BYTES for fill */
     uint8_t *converted; /* 4 times that: f16 to f64 grows most */
-} stream;
+};
+
+typedef struct dsi_safetensors_plan stream;
 
 static int dtype_rank(ds_dtype dtype)
 {
@@ -232,29 +237,22 @@ static ds_status get_block(const stream *s, const item *it, size_t at, size_t n,
     return DS_OK;
 }
 
-static ds_status write_item(const stream *s, const item *it, uint64_t *digest_out)
+static ds_status write_item(const stream *s, const item *it, dsi_file_out *file,
+                            uint64_t *digest_out)
 {
     const size_t n = it->bytes / ds_dtype_bytes(it->stored.dtype);
     const size_t width = ds_dtype_bytes(it->stored.dtype);
     const size_t block = BLOCK_BYTES / ds_dtype_bytes(it->source->meta.dtype);
-    XXH3_state_t *hash = XXH3_createState();
-    if (hash == NULL) {
-        return ds_fail(s->ctx, DS_ERR_NOMEM, "out of memory writing %s", s->path);
-    }
-    (void)XXH3_64bits_reset(hash);
-    ds_status status = DS_OK;
-    for (size_t at = 0; at < n && status == DS_OK; at += block) {
+    (void)XXH3_64bits_reset(s->hash);
+    for (size_t at = 0; at < n; at += block) {
         const size_t m = n - at < block ? n - at : block;
         const void *data = NULL;
-        status = get_block(s, it, at, m, &data);
-        if (status == DS_OK) {
-            (void)XXH3_64bits_update(hash, data, m * width);
-            status = dsi_file_write(s->file, data, m * width);
-        }
+        DS_TRY(get_block(s, it, at, m, &data));
+        (void)XXH3_64bits_update(s->hash, data, m * width);
+        DS_TRY(dsi_file_write(file, data, m * width));
     }
-    *digest_out = XXH3_64bits_digest(hash);
-    (void)XXH3_freeState(hash);
-    return status;
+    *digest_out = XXH3_64bits_digest(s->hash);
+    return DS_OK;
 }
 
 static ds_status allocate_blocks(stream *s)
@@ -265,28 +263,78 @@ static ds_status allocate_blocks(stream *s)
         fills |= s->items[i].source->data == NULL;
         converts |= s->items[i].stored.dtype != s->items[i].source->meta.dtype;
     }
+    s->hash = XXH3_createState();
     s->filled = fills ? malloc(BLOCK_BYTES) : NULL;
     s->converted = converts ? malloc(4 * BLOCK_BYTES) : NULL;
-    if ((fills && s->filled == NULL) || (converts && s->converted == NULL)) {
+    if (s->hash == NULL || (fills && s->filled == NULL) || (converts && s->converted == NULL)) {
         return ds_fail(s->ctx, DS_ERR_NOMEM, "out of memory writing %s", s->path);
     }
     return DS_OK;
 }
 
-static ds_status write_all(stream *s, const dsi_buf *header, uint64_t data_bytes,
-                           uint64_t *digests_out)
+ds_status dsi_safetensors_plan_create(ds_ctx *ctx, const char *path,
+                                      const ds_tensor_source *sources, size_t n,
+                                      const ds_safetensors_params *params,
+                                      dsi_safetensors_plan **plan_out)
+{
+    const ds_safetensors_params none = {0};
+    stream *s = calloc(1, sizeof *s);
+    ds_status status = DS_OK;
+    params = params != NULL ? params : &none;
+    if (s == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s", path);
+    }
+    s->ctx = ctx;
+    s->header = dsi_buf_make((size_t)DSI_SAFETENSORS_MAX_HEADER);
+    s->path = strdup(path);
+    if (s->path == NULL) {
+        status = ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s", path);
+        goto undo;
+    }
+    DS_TRY_GOTO(status, plan_items(s, sources, n, params->keep_order), undo);
+    DS_TRY_GOTO(status, build_header(s, params, &s->header, &s->data_bytes), undo);
+    DS_TRY_GOTO(status, allocate_blocks(s), undo);
+    *plan_out = s;
+    return DS_OK;
+
+undo:
+    dsi_safetensors_plan_destroy(&s);
+    return status;
+}
+
+void dsi_safetensors_plan_destroy(dsi_safetensors_plan **plan)
+{
+    stream *s = plan != NULL ? *plan : NULL;
+    if (s == NULL) {
+        return;
+    }
+    dsi_buf_free(&s->header);
+    (void)XXH3_freeState(s->hash);
+    free(s->items);
+    free(s->filled);
+    free(s->converted);
+    free(s->path);
+    free(s);
+    *plan = NULL;
+}
+
+uint64_t dsi_safetensors_plan_bytes(const dsi_safetensors_plan *s)
+{
+    return 8 + s->header.size + s->data_bytes;
+}
+
+ds_status dsi_safetensors_plan_write(const dsi_safetensors_plan *s, dsi_file_out *file,
+                                     uint64_t *digests_out)
 {
     uint8_t size[8];
     for (int i = 0; i < 8; ++i) {
-        size[i] = (uint8_t)((uint64_t)header->size >> (8 * i));
+        size[i] = (uint8_t)((uint64_t)s->header.size >> (8 * i));
     }
-    DS_TRY(allocate_blocks(s));
-    DS_TRY(dsi_file_reserve(s->file, 8 + header->size + data_bytes));
-    DS_TRY(dsi_file_write(s->file, size, sizeof size));
-    DS_TRY(dsi_file_write(s->file, header->data, header->size));
+    DS_TRY(dsi_file_write(file, size, sizeof size));
+    DS_TRY(dsi_file_write(file, s->header.data, s->header.size));
     for (size_t i = 0; i < s->n; ++i) {
         uint64_t digest = 0;
-        DS_TRY(write_item(s, &s->items[i], &digest));
+        DS_TRY(write_item(s, &s->items[i], file, &digest));
         if (digests_out != NULL) {
             digests_out[s->items[i].index] = digest;
         }
@@ -298,22 +346,13 @@ ds_status dsi_safetensors_stream(ds_ctx *ctx, dsi_file_out *file, const char *pa
                                  const ds_tensor_source *sources, size_t n,
                                  const ds_safetensors_params *params, uint64_t *digests_out)
 {
-    const ds_safetensors_params none = {0};
-    stream s = {.ctx = ctx, .file = file, .path = path};
-    dsi_buf header = dsi_buf_make((size_t)DSI_SAFETENSORS_MAX_HEADER);
-    uint64_t data_bytes = 0;
-    params = params != NULL ? params : &none;
-    ds_status status = plan_items(&s, sources, n, params->keep_order);
+    dsi_safetensors_plan *plan = NULL;
+    DS_TRY(dsi_safetensors_plan_create(ctx, path, sources, n, params, &plan));
+    ds_status status = dsi_file_reserve(file, dsi_safetensors_plan_bytes(plan));
     if (status == DS_OK) {
-        status = build_header(&s, params, &header, &data_bytes);
+        status = dsi_safetensors_plan_write(plan, file, digests_out);
     }
-    if (status == DS_OK) {
-        status = write_all(&s, &header, data_bytes, digests_out);
-    }
-    dsi_buf_free(&header);
-    free(s.items);
-    free(s.filled);
-    free(s.converted);
+    dsi_safetensors_plan_destroy(&plan);
     return status;
 }
 

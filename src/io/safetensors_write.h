@@ -6,8 +6,21 @@
 #include "io/file.h"
 #include <deepspeed/safetensors.h>
 
-/* Writes header and data. digests_out: NULL, or n places that get the XXH3-64 of each source's
- * stored bytes, in the order of sources. */
+/* What a file will be, and all memory that writing it needs. sources (and what they refer to) are
+ * borrowed until the plan ends. Errors: those of ds_safetensors_write but for the file's. */
+typedef struct dsi_safetensors_plan dsi_safetensors_plan;
+ds_status dsi_safetensors_plan_create(ds_ctx *ctx, const char *path,
+                                      const ds_tensor_source *sources, size_t n,
+                                      const ds_safetensors_params *params,
+                                      dsi_safetensors_plan **plan_out);
+void dsi_safetensors_plan_destroy(dsi_safetensors_plan **plan);
+uint64_t dsi_safetensors_plan_bytes(const dsi_safetensors_plan *plan); /* of the file */
+/* Writes header and data; allocates nothing (the sources' fill aside). digests_out as below. */
+ds_status dsi_safetensors_plan_write(const dsi_safetensors_plan *plan, dsi_file_out *file,
+                                     uint64_t *digests_out);
+
+/* Plans, reserves the room and writes header and data. digests_out: NULL, or n places that get the
+ * XXH3-64 of each source's stored bytes, in the order of sources. */
 ds_status dsi_safetensors_stream(ds_ctx *ctx, dsi_file_out *file, const char *path,
                                  const ds_tensor_source *sources, size_t n,
                                  const ds_safetensors_params *params, uint64_t *digests_out);

@@ -189,6 +189,66 @@ static void short_and_interrupted_writes(void **state)
     scratch_remove(dir);
 }
 
+/* Files that go past the page cache: a thread writes them, and its failures are those of the save.
+ * In memory, where O_DIRECT may be refused, and on the disk of the working folder. */
+static void large_files(ds_ctx *ctx, const char *dir)
+{
+    enum { LARGE = 8 * 1024 * 1024 + 333 }; /* 32 MiB and a tail */
+    static const struct {
+        call which;
+        int reason, countdown;
+        size_t most;
+        int interrupts;
+        const char *text; /* NULL: the save succeeds */
+    } kinds[] = {
+        {CALL_WRITE, ENOSPC, 4, 0, 0, "No space left on device; free some space"},
+        {CALL_WRITE, EIO, 10, 0, 0, "cannot write"}, /* the tail */
+        {CALL_FSYNC, EIO, 3, 0, 0, "Input/output error"},
+        {CALL_WRITE, EINVAL, 4, 0, 0, NULL}, /* the file system took only the flag */
+        {CALL_NONE, 0, 0, 100000, 3, NULL},  /* short, not at a boundary */
+        {CALL_NONE, 0, 0, 1 << 20, 0, NULL}, /* short, at one */
+    };
+    uint64_t step = 0;
+    CHECK_OK(ctx, saves_save(ctx, dir, NULL, 1, LARGE, true));
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; ++k) {
+        const uint64_t next = kinds[k].text == NULL ? 2 + k : 1000 + k;
+        fault.which = kinds[k].which;
+        fault.reason = kinds[k].reason;
+        fault.countdown = kinds[k].countdown;
+        fault.most = kinds[k].most;
+        fault.interrupts = kinds[k].interrupts;
+        fault.fired = false;
+        const ds_status status = saves_save(ctx, dir, NULL, next, LARGE, true);
+        fault.which = CALL_NONE;
+        fault.most = 0;
+        if (kinds[k].text != NULL) {
+            assert_true(fault.fired && status < 0);
+            assert_non_null(strstr(ds_ctx_error(ctx), kinds[k].text));
+        } else {
+            CHECK_OK(ctx, status);
+        }
+        CHECK_OK(ctx, saves_check(ctx, dir, NULL, &step));
+        assert_true(kinds[k].text == NULL ? step == next : step < 1000);
+        CHECK_OK(ctx, ds_checkpoint_keep(ctx, dir, 1));
+        assert_int_equal(scratch_count(dir), 2);
+    }
+}
+
+static void large_files_in_memory(void **state)
+{
+    char *dir = scratch_make();
+    large_files(*state, dir);
+    scratch_remove(dir);
+}
+
+static void large_files_on_disk(void **state)
+{
+    char dir[] = "test_faults_XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    large_files(*state, dir);
+    CHECK_OK(*state, dsi_folder_remove(*state, dir));
+}
+
 /* Runs fn in a process of its own; its exit code: 0 pass, 77 not possible here. */
 static void in_child(int (*fn)(const char *dir))
 {
@@ -347,7 +407,8 @@ static void odd_places(void **state)
     assert_int_equal(mkdir(scratch_path(dir, "latest"), 0777), 0);
     CHECK_FAILS(*state, saves_save(*state, dir, NULL, 2, VALUES, true), DS_ERR_IO,
                 "latest: it exists and is not a regular file");
-    CHECK_OK(*state, saves_check(*state, dir, "global_step2", &step));
+    CHECK_OK(*state, saves_check(*state, dir, "global_step1", &step));
+    assert_int_equal(scratch_count(dir), 3); /* "file", step 1 and the folder in the way */
     assert_int_equal(rmdir(scratch_path(dir, "latest")), 0);
     scratch_write(scratch_path(dir, "target"), "mine", 4);
     assert_int_equal(symlink(scratch_path(dir, "target"), scratch_path(dir, "latest")), 0);
@@ -378,6 +439,8 @@ int main(void)
         cmocka_unit_test(a_failed_replacement_is_undone),
         cmocka_unit_test(no_renameat2),
         cmocka_unit_test(short_and_interrupted_writes),
+        cmocka_unit_test(large_files_in_memory),
+        cmocka_unit_test(large_files_on_disk),
         cmocka_unit_test(full_disk_for_real),
         cmocka_unit_test(limited_file_size),
         cmocka_unit_test(folder_without_permission),

@@ -172,7 +172,7 @@ static void streams_with_conversion(void **state)
                                .fill = fill_ramp,
                                .user = &calls};
     CHECK_OK(*state, ds_safetensors_write(*state, path, &source, 1, NULL));
-    assert_int_equal(calls, 4);
+    assert_int_equal(calls, 25);
     ds_safetensors *st = NULL;
     CHECK_OK(*state, ds_safetensors_open(*state, path, &st));
     const ds_safetensor *t = ds_safetensors_find(st, "ramp");
