@@ -76,7 +76,7 @@ static int bench_case(ds_ctx *ctx, const options *opt, const op_case *c, ds_dtyp
         return fails(ctx, c, ds_dtype_name(act));
     }
     const ds_infer infer = {ctx, c->op, c->attrs, o.sig.n_in, o.in_meta, o.sig.n_out, o.out_meta};
-    ds_cost cost = {0.0, 0.0};
+    ds_cost cost = {0};
     if (c->op->cost != NULL) {
         c->op->cost(&infer, &cost);
     }

@@ -55,6 +55,7 @@ typedef struct ds_grad {
 typedef struct ds_cost {
     double flops;
     double bytes; /* read and written once */
+    double again; /* the part of flops that repeats what the forward pass computed */
 } ds_cost;
 
 enum {

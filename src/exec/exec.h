@@ -38,6 +38,9 @@ ds_status dsi_exec_output(const dsi_exec *exec, uint32_t id, const char *name,
 /* Bytes mapped by dsi_exec_allocate: cells and arena. */
 size_t dsi_exec_bytes(const dsi_exec *exec);
 
+/* Heap of a plan that is loaded: its own tables and the executor's. */
+size_t dsi_exec_table_bytes(const dsi_plan *plan);
+
 /* Called after each step when set; seconds of the step. For profiles; NULL switches off. */
 typedef void (*dsi_exec_trace_fn)(void *user, const dsi_step *step, double seconds);
 void dsi_exec_set_trace(dsi_exec *exec, dsi_exec_trace_fn fn, void *user);

@@ -51,6 +51,7 @@ static void linear_cross_entropy_backward_cost(const ds_infer *call, ds_cost *co
     const dsi_ce_backward_attrs *a = call->attrs;
     const double products = 1.0 + (a->no_dx == 0 ? 1.0 : 0.0) + (a->no_dw == 0 ? 1.0 : 0.0);
     cost_of(call, 1, products, cost_out); /* the logits again, dx, dw */
+    cost_out->again = cost_out->flops / products;
 }
 
 static ds_status refuse_statistics(ds_grad *call)

@@ -21,6 +21,7 @@
 #define DSI_PLAN_PLAN_H
 
 #include "base/arena.h"
+#include "cost/ledger.h"
 #include "ir/graph.h"
 
 typedef enum dsi_space {
@@ -57,6 +58,7 @@ typedef struct dsi_step {
     size_t work_offset, work_bytes; /* scratch in the arena */
     bool recomputed;                /* does again what the forward phase did */
     double flops, bytes;
+    double again; /* the part of flops that repeats what the forward pass computed */
 } dsi_step;
 
 typedef struct dsi_plan_output {
@@ -80,7 +82,8 @@ typedef struct dsi_plan {
     dsi_plan_output *outputs;
     uint32_t n_outputs;
     size_t arena_bytes, shared_bytes;
-    bool *cell_shared; /* per cell of the table when the plan was built: a collective sends it */
+    dsi_ledger *ledger; /* owned: what lies in the two arenas, over the steps */
+    bool *cell_shared;  /* per cell of the table when the plan was built: a collective sends it */
     uint32_t n_cells;
 } dsi_plan;
 

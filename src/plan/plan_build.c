@@ -5,6 +5,7 @@
 #include "pass/order.h"
 #include "pass/overlap.h"
 #include "plan/plan.h"
+#include "plan/plan_kinds.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -292,6 +293,7 @@ static void add_cost(dsi_step *step, const dsi_plan *plan)
         }
     }
     step->flops = cost.flops;
+    step->again = cost.again;
     step->bytes = cost.bytes;
 }
 
@@ -470,6 +472,53 @@ static ds_status place_memory(build *b)
     return DS_OK;
 }
 
+static ds_status enter_values(const build *b, uint8_t *kinds)
+{
+    const ds_graph *g = b->graph;
+    dsi_ledger *ledger = b->plan->ledger;
+    dsi_plan_kinds(g, kinds);
+    for (ds_value v = 0; v < g->n_values; ++v) {
+        if (b->root[v] != v || g->values[v].cell != DS_NONE || b->placed[v] != DS_NONE ||
+            b->first[v] == UINT32_MAX) {
+            continue;
+        }
+        const dsi_step *step = &b->plan->steps[b->first[v]];
+        const dsi_memory_kind kind = (dsi_memory_kind)kinds[v];
+        const dsi_ledger_entry entry = {
+            .kind = b->shared[v] && kind != DSI_MEMORY_GATHERED ? DSI_MEMORY_COMM : kind,
+            .first = b->first[v],
+            .last = b->last[v],
+            .bytes = ds_meta_bytes(g->values[v].meta),
+            .name = step->scope,
+            .what = step->op->name};
+        DS_TRY(dsi_ledger_add(ledger, &entry));
+    }
+    return DS_OK;
+}
+
+/* The ledger of both arenas: values, and the scratch of steps. */
+static ds_status fill_ledger(build *b)
+{
+    dsi_plan *plan = b->plan;
+    DS_TRY(dsi_ledger_create(plan->ctx, plan->n_steps, &plan->ledger));
+    uint8_t *kinds = malloc((size_t)b->graph->n_values + 1);
+    if (kinds == NULL) {
+        return ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory for the ledger of a plan");
+    }
+    ds_status status = enter_values(b, kinds);
+    free(kinds);
+    for (uint32_t s = 0; s < plan->n_steps && status >= 0; ++s) {
+        const dsi_ledger_entry entry = {.kind = DSI_MEMORY_WORKSPACE,
+                                        .first = s,
+                                        .last = s,
+                                        .bytes = plan->steps[s].work_bytes,
+                                        .name = plan->steps[s].scope,
+                                        .what = plan->steps[s].op->name};
+        status = dsi_ledger_add(plan->ledger, &entry);
+    }
+    return status;
+}
+
 static ds_status name_outputs(build *b)
 {
     const ds_graph *g = b->graph;
@@ -557,6 +606,7 @@ static ds_status lower(build *b)
     DS_TRY(place_memory(b));
     DS_TRY(name_outputs(b));
     DS_TRY(place_shared(b));
+    DS_TRY(fill_ledger(b));
     return dsi_plan_check(b->plan);
 }
 
@@ -593,6 +643,7 @@ ds_status dsi_plan_build(const ds_graph *graph, const dsi_plan_env *env, dsi_pla
 void dsi_plan_destroy(dsi_plan **plan)
 {
     if (plan != NULL && *plan != NULL) {
+        dsi_ledger_destroy(&(*plan)->ledger);
         dsi_arena_destroy(&(*plan)->arena);
         free(*plan);
         *plan = NULL;

@@ -56,7 +56,7 @@ static void every_operator_has_a_reference_kernel(void **state)
             if (op_reference(&o.sig) == NULL) {
                 fail_msg("%s (%s) has no reference kernel", c->op->name, c->label);
             }
-            ds_cost cost = {-1.0, -1.0};
+            ds_cost cost = {-1.0, -1.0, 0.0};
             if (c->op->cost != NULL) {
                 const ds_infer infer = {ctx,       c->op,       c->attrs,  o.sig.n_in,
                                         o.in_meta, o.sig.n_out, o.out_meta};

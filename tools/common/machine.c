@@ -7,9 +7,11 @@
 #include "base/rng.h"
 #include "op/ops.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 enum { SIZE = 768, RUNS = 8 };
 
@@ -79,4 +81,31 @@ uint64_t machine_peak_bytes(void)
     memset(&usage, 0, sizeof usage);
     (void)getrusage(RUSAGE_SELF, &usage);
     return (uint64_t)usage.ru_maxrss * 1024;
+}
+
+/* The number in a file; 0 when there is none ("max"). */
+static uint64_t number_in(const char *path)
+{
+    char line[64] = "";
+    FILE *file = fopen(path, "r");
+    if (file == NULL) {
+        return 0;
+    }
+    const char *got = fgets(line, sizeof line, file);
+    (void)fclose(file);
+    return got != NULL ? strtoull(line, NULL, 10) : 0;
+}
+
+uint64_t machine_memory_bytes(void)
+{
+    static const char *const limits[] = {"/sys/fs/cgroup/memory.max",
+                                         "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
+    const long pages = sysconf(_SC_PHYS_PAGES);
+    const long page = sysconf(_SC_PAGESIZE);
+    uint64_t bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; ++i) {
+        const uint64_t limit = number_in(limits[i]);
+        bytes = limit > 0 && (bytes == 0 || limit < bytes) ? limit : bytes;
+    }
+    return bytes;
 }

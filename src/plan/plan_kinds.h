@@ -1,0 +1,11 @@
+/* What the bytes of each value of a graph are for. */
+#ifndef DSI_PLAN_PLAN_KINDS_H
+#define DSI_PLAN_PLAN_KINDS_H
+
+#include "cost/ledger.h"
+#include "ir/graph.h"
+
+/* Fills kinds[0 .. n_values) with dsi_memory_kind, as if every value had bytes of its own. Pure. */
+void dsi_plan_kinds(const ds_graph *graph, uint8_t *kinds);
+
+#endif

@@ -1,0 +1,148 @@
+/* Counts what a plan costs. See plan_report.h. */
+#include "train/plan_report.h"
+
+#include "base/clock.h"
+#include "op/ops.h"
+
+#include <string.h>
+
+const char *dsi_phase_name(ds_phase phase)
+{
+    static const char *const names[DS_PHASE_COUNT] = {
+#define X(id, name) [DS_PHASE_##id] = name,
+        DS_PHASE_LIST(X)
+#undef X
+    };
+    return names[phase];
+}
+
+double dsi_report_runs(const dsi_plan_report *report, ds_phase phase)
+{
+    return phase <= DS_PHASE_BACKWARD ? (double)report->spec.train.accumulation : 1.0;
+}
+
+size_t dsi_report_need(const dsi_plan_report *report)
+{
+    return report->total[DSI_RESIDENCY_DEVICE] + report->total[DSI_RESIDENCY_HOST];
+}
+
+static void count_parameters(dsi_plan_report *r)
+{
+    for (ds_cell c = 0; c < ds_cells_count(r->plan.cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(r->plan.cells, c);
+        const uint64_t n = (uint64_t)ds_shape_count(cell->meta.shape);
+        if (cell->kind == DS_CELL_PARAM) {
+            r->n_parameters += n;
+            r->n_trainable += cell->frozen ? 0 : n;
+        }
+    }
+}
+
+static ds_status count_memory(dsi_plan_report *r)
+{
+    size_t most = 0;
+    DS_TRY(dsi_rank_ledger(&r->plan, r->request.n_ranks, &r->ledger));
+    DS_TRY(dsi_ledger_peak(r->ledger, DSI_RESIDENCY_DEVICE, &r->peak_step, &most));
+    for (int where = 0; where < DSI_RESIDENCY_COUNT; ++where) {
+        dsi_ledger_at(r->ledger, (dsi_residency)where, r->peak_step, r->peak[where]);
+        for (int k = 0; k < DSI_MEMORY_KIND_COUNT; ++k) {
+            r->total[where] += r->peak[where][k];
+        }
+    }
+    r->n_largest = dsi_ledger_largest(r->ledger, DSI_RESIDENCY_DEVICE, r->peak_step, r->largest,
+                                      DSI_REPORT_LARGEST);
+    return DS_OK;
+}
+
+/* Bytes of the whole tensors of a collective, and what a rank must send of them: everybody needs
+ * what the other N-1 have; an all-reduce is a reduction and a gathering. */
+static void measure(const dsi_plan *plan, const dsi_step *step, double *carried, double *sent)
+{
+    const uint32_t n_in = step->n_in / step->n_parts;
+    const double n = (double)((const dsi_comm_attrs *)step->attrs)->n_ranks;
+    const bool gathers = step->op == &dsi_op_all_gather || step->op == &dsi_op_gather_store;
+    for (uint32_t i = 0; i < step->n_parts; ++i) {
+        const ds_meta in = plan->metas[step->in_at + i * n_in + n_in - 1];
+        const ds_meta out = plan->metas[step->out_at + i];
+        *carried += (double)ds_meta_bytes(gathers ? out : in);
+    }
+    *sent = *carried * (n - 1.0) / n * (step->op == &dsi_op_all_reduce ? 2.0 : 1.0);
+}
+
+static void count_collective(dsi_plan_report *r, const dsi_step *step)
+{
+    double carried = 0.0;
+    double sent = 0.0;
+    uint32_t i = 0;
+    while (i < r->n_comm && (r->comm[i].op != step->op->name || r->comm[i].phase != step->phase)) {
+        ++i;
+    }
+    if (i == DSI_REPORT_MOST_COLLECTIVES) {
+        return; /* five collectives, four phases */
+    }
+    dsi_report_comm *row = &r->comm[i];
+    if (i == r->n_comm) {
+        *row = (dsi_report_comm){.op = step->op->name, .axis = "dp", .phase = step->phase};
+        r->n_comm += 1;
+    }
+    const double runs = dsi_report_runs(r, step->phase);
+    measure(r->plan.train_plan, step, &carried, &sent);
+    row->calls += (uint64_t)runs;
+    row->carried += runs * carried;
+    row->sent += runs * sent;
+}
+
+static void count_steps(dsi_plan_report *r)
+{
+    const dsi_plan *plan = r->plan.train_plan;
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        const double runs = dsi_report_runs(r, step->phase);
+        r->hardware_flops += runs * step->flops;
+        r->model_flops += step->recomputed ? 0.0 : runs * (step->flops - step->again);
+        if ((step->op->flags & DS_OP_COMM) != 0 && step->kind != DSI_STEP_WAIT &&
+            step->op != &dsi_op_take_slice) {
+            count_collective(r, step);
+        }
+    }
+}
+
+static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
+{
+    const dsi_report_request *request = &r->request;
+    const ds_engine_params params = {
+        .model = request->model, .config = request->config, .seq_length = request->seq_length};
+    DS_TRY(dsi_engine_read_config(ctx, &params, &r->spec));
+    r->spec.zero.n_ranks = request->n_ranks;
+    const dsi_rank_request rank = {.model = request->model,
+                                   .spec = &r->spec,
+                                   .frozen = request->frozen,
+                                   .n_frozen = request->n_frozen,
+                                   .n_threads = request->n_threads};
+    DS_TRY(dsi_rank_plan_build(ctx, &rank, &r->plan));
+    count_parameters(r);
+    count_steps(r);
+    return count_memory(r);
+}
+
+ds_status dsi_report_make(ds_ctx *ctx, const dsi_report_request *request,
+                          dsi_plan_report *report_out)
+{
+    const double start = dsi_clock_seconds();
+    memset(report_out, 0, sizeof *report_out);
+    report_out->request = *request;
+    report_out->plan.ctx = ctx;
+    const ds_status status = make(ctx, report_out);
+    if (status < 0) {
+        dsi_report_free(report_out);
+        return status;
+    }
+    report_out->seconds = dsi_clock_seconds() - start;
+    return DS_OK;
+}
+
+void dsi_report_free(dsi_plan_report *report)
+{
+    dsi_ledger_destroy(&report->ledger);
+    dsi_rank_plan_free(&report->plan);
+}

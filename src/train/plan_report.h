@@ -1,0 +1,65 @@
+/* What a run will cost a rank, from its plan alone: memory, communication, operations. ds_plan
+ * prints it (plan_text.c, plan_json.c, …); nothing here allocates cells or talks to a rank.
+ */
+#ifndef DSI_TRAIN_PLAN_REPORT_H
+#define DSI_TRAIN_PLAN_REPORT_H
+
+#include "train/rank_ledger.h"
+
+enum { DSI_REPORT_LARGEST = 10, DSI_REPORT_MOST_COLLECTIVES = 32 };
+
+/* What to plan. Everything is borrowed and must outlive the report. */
+typedef struct dsi_report_request {
+    const ds_model *model;
+    const ds_config *config; /* resolved for n_ranks */
+    int64_t seq_length;
+    uint32_t n_ranks, n_nodes, n_threads;
+    const char *const *frozen;
+    uint32_t n_frozen;
+    size_t memory;         /* bytes that a rank may use; 0: unknown */
+    const char *memory_of; /* whose memory that is, for messages */
+} dsi_report_request;
+
+/* One sort of collective in one phase. */
+typedef struct dsi_report_comm {
+    const char *op;
+    const char *axis;
+    ds_phase phase;
+    uint64_t calls; /* an optimizer step */
+    double carried; /* bytes of the whole tensors, an optimizer step */
+    double sent;    /* bytes that a rank must send at least */
+} dsi_report_comm;
+
+typedef struct dsi_plan_report {
+    dsi_report_request request;
+    dsi_engine_spec spec;
+    dsi_rank_plan plan;
+    dsi_ledger *ledger;
+    double seconds; /* that planning took */
+    uint64_t n_parameters, n_trainable;
+    uint32_t peak_step;
+    size_t peak[DSI_RESIDENCY_COUNT][DSI_MEMORY_KIND_COUNT];
+    size_t total[DSI_RESIDENCY_COUNT];    /* at the peak */
+    uint32_t largest[DSI_REPORT_LARGEST]; /* entries of the ledger */
+    uint32_t n_largest;
+    dsi_report_comm comm[DSI_REPORT_MOST_COLLECTIVES];
+    uint32_t n_comm;
+    double model_flops, hardware_flops; /* an optimizer step of a rank */
+} dsi_plan_report;
+
+/* Plans and counts. The caller frees the report with dsi_report_free. Errors: those of
+ * dsi_engine_read_config and dsi_rank_plan_build. */
+ds_status dsi_report_make(ds_ctx *ctx, const dsi_report_request *request,
+                          dsi_plan_report *report_out);
+void dsi_report_free(dsi_plan_report *report);
+
+/* Bytes that count against the memory of a rank: device and host. */
+size_t dsi_report_need(const dsi_plan_report *report);
+/* Of a phase: how often an optimizer step runs it. */
+double dsi_report_runs(const dsi_plan_report *report, ds_phase phase);
+const char *dsi_phase_name(ds_phase phase);
+
+/* For people. The caller frees *text_out with free(). Errors: ERR_NOMEM. */
+ds_status dsi_report_text(const dsi_plan_report *report, char **text_out);
+
+#endif

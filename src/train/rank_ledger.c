@@ -1,0 +1,100 @@
+/* What a rank holds, over the steps of its training plan. See rank_ledger.h. */
+#include "train/rank_ledger.h"
+
+#include "exec/exec.h"
+#include "pass/memory.h"
+
+/* Measured: what a rank of this library holds beside plan and cells (docs/internals/plan.md). */
+enum { PROCESS_BYTES = 3 << 20, COMM_BYTES = 4 << 20 };
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + DSI_MEMORY_ALIGN - 1) / DSI_MEMORY_ALIGN * DSI_MEMORY_ALIGN;
+}
+
+static dsi_memory_kind kind_of(ds_cell_kind kind)
+{
+    switch (kind) {
+    case DS_CELL_PARAM:
+        return DSI_MEMORY_PARAM;
+    case DS_CELL_GRAD:
+        return DSI_MEMORY_GRAD;
+    case DS_CELL_MASTER:
+        return DSI_MEMORY_MASTER;
+    case DS_CELL_EXP_AVG:
+    case DS_CELL_EXP_AVG_SQ:
+    case DS_CELL_MOMENTUM:
+        return DSI_MEMORY_MOMENT;
+    default:
+        return DSI_MEMORY_INPUT;
+    }
+}
+
+size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan)
+{
+    const dsi_plan *train = plan->train_plan;
+    const dsi_plan *eval = plan->eval_plan;
+    size_t bytes = DSI_MEMORY_ALIGN; /* as the executor does */
+    for (ds_cell c = 0; c < ds_cells_count(plan->local); ++c) {
+        bytes += aligned(ds_meta_bytes(ds_cells_get(plan->local, c)->meta));
+    }
+    bytes +=
+        aligned(train->arena_bytes > eval->arena_bytes ? train->arena_bytes : eval->arena_bytes);
+    return bytes + aligned(train->shared_bytes) + aligned(eval->shared_bytes);
+}
+
+static ds_status add_cells(const dsi_rank_plan *plan, dsi_ledger *ledger)
+{
+    for (ds_cell c = 0; c < ds_cells_count(plan->local); ++c) {
+        const ds_cell_info *cell = ds_cells_get(plan->local, c);
+        const dsi_ledger_entry entry = {.kind = kind_of(cell->kind),
+                                        .last = ledger->n_steps - 1,
+                                        .bytes = ds_meta_bytes(cell->meta),
+                                        .name = cell->name,
+                                        .what = ds_cell_kind_name(cell->kind)};
+        DS_TRY(dsi_ledger_add(ledger, &entry));
+    }
+    return DS_OK;
+}
+
+static ds_status add_whole_run(dsi_ledger *ledger, dsi_memory_kind kind, dsi_residency residency,
+                               size_t bytes, const char *name)
+{
+    const dsi_ledger_entry entry = {.kind = kind,
+                                    .residency = residency,
+                                    .last = ledger->n_steps - 1,
+                                    .bytes = bytes,
+                                    .name = name,
+                                    .what = dsi_memory_kind_name(kind)};
+    return dsi_ledger_add(ledger, &entry);
+}
+
+static ds_status fill(const dsi_rank_plan *plan, uint32_t n_ranks, dsi_ledger *ledger)
+{
+    uint32_t step = 0;
+    size_t live = 0;
+    DS_TRY(add_cells(plan, ledger));
+    DS_TRY(dsi_ledger_add_all(ledger, plan->train_plan->ledger));
+    DS_TRY(dsi_ledger_peak(ledger, DSI_RESIDENCY_DEVICE, &step, &live));
+    const size_t mapped = dsi_rank_mapped_bytes(plan);
+    DS_TRY(add_whole_run(ledger, DSI_MEMORY_GAPS, DSI_RESIDENCY_DEVICE,
+                         mapped > live ? mapped - live : 0, "reserved for other steps"));
+    const size_t tables =
+        dsi_exec_table_bytes(plan->train_plan) + dsi_exec_table_bytes(plan->eval_plan);
+    DS_TRY(add_whole_run(ledger, DSI_MEMORY_HOST_STATE, DSI_RESIDENCY_HOST, tables, "plans"));
+    return add_whole_run(ledger, DSI_MEMORY_PROCESS, DSI_RESIDENCY_HOST,
+                         PROCESS_BYTES + (n_ranks > 1 ? COMM_BYTES : 0), "process");
+}
+
+ds_status dsi_rank_ledger(const dsi_rank_plan *plan, uint32_t n_ranks, dsi_ledger **ledger_out)
+{
+    dsi_ledger *ledger = NULL;
+    DS_TRY(dsi_ledger_create(plan->ctx, plan->train_plan->n_steps, &ledger));
+    const ds_status status = fill(plan, n_ranks, ledger);
+    if (status < 0) {
+        dsi_ledger_destroy(&ledger);
+        return status;
+    }
+    *ledger_out = ledger;
+    return DS_OK;
+}

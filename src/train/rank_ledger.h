@@ -1,0 +1,18 @@
+/* The ledger of a rank: cells, the arena over the training plan, and what its host holds. Its sum
+ * at any step is what the executor maps for cells and arenas, byte for byte, plus the host's share.
+ */
+#ifndef DSI_TRAIN_RANK_LEDGER_H
+#define DSI_TRAIN_RANK_LEDGER_H
+
+#include "cost/ledger.h"
+#include "train/rank_plan.h"
+
+/* Kinds GAPS (so that the sum at the peak is what is mapped: an arena is not given back) and, on
+ * the host, HOST_STATE (plans, tables) and PROCESS (program, libraries, communicator) are entered
+ * too. The caller destroys *ledger_out; names are borrowed from the plan. */
+ds_status dsi_rank_ledger(const dsi_rank_plan *plan, uint32_t n_ranks, dsi_ledger **ledger_out);
+
+/* Bytes that the executor maps for the plans of a rank: cells, arenas, what collectives send. */
+size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan);
+
+#endif

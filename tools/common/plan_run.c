@@ -1,0 +1,128 @@
+/* Opens model and configuration for ds_plan. Numbers that do not change a plan (rates, betas) need
+ * not be known: an "auto" among them stands for its usual value. */
+#include "common/plan_run.h"
+
+#include "base/pool.h"
+#include "common/machine.h"
+#include "common/size_text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { DEFAULT_SEQ_LENGTH = 1024, PATH_BYTES = 4096 };
+
+static ds_status open_model(plan_run *run)
+{
+    const plan_options *o = run->options;
+    char path[PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s/config.json", o->model != NULL ? o->model : "");
+    DS_TRY(ds_model_from_config(run->ctx, o->model != NULL ? path : o->model_config, &run->model));
+    const int64_t limit = ds_model_get_info(run->model)->max_positions;
+    const int64_t usual = limit > 0 && limit < DEFAULT_SEQ_LENGTH ? limit : DEFAULT_SEQ_LENGTH;
+    run->request.seq_length = o->seq_length > 0 ? o->seq_length : usual;
+    return DS_OK;
+}
+
+static bool is_auto(const plan_run *run, const char *path)
+{
+    const ds_config_item *item = ds_config_find(run->config, path);
+    return item != NULL && strcmp(item->value, "\"auto\"") == 0;
+}
+
+static ds_maybe if_auto(const plan_run *run, const char *path, double usual)
+{
+    return is_auto(run, path) ? ds_known(usual) : (ds_maybe){0};
+}
+
+static ds_maybe if_given(int64_t value)
+{
+    return value >= 0 ? ds_known((double)value) : (ds_maybe){0};
+}
+
+static ds_status resolve(plan_run *run)
+{
+    const plan_options *o = run->options;
+    ds_trainer_values v = {.micro_batch = if_given(o->micro_batch),
+                           .gradient_accumulation_steps = if_given(o->gradient_accumulation_steps),
+                           .weight_decay = if_auto(run, "optimizer.params.weight_decay", 0.0),
+                           .adam_epsilon = if_auto(run, "optimizer.params.eps", 1e-8),
+                           .max_grad_norm = if_auto(run, "gradient_clipping", 1.0),
+                           .warmup_steps = if_auto(run, "scheduler.params.warmup_num_steps", 1.0),
+                           .total_steps = if_auto(run, "scheduler.params.total_num_steps", 1000.0)};
+    const bool lr = is_auto(run, "optimizer.params.lr");
+    if (lr && (is_auto(run, "scheduler.params.warmup_max_lr") ||
+               ds_config_find(run->config, "scheduler.params.warmup_max_lr") == NULL)) {
+        v.learning_rate = ds_known(1e-4);
+    }
+    if (is_auto(run, "optimizer.params.betas")) {
+        v.adam_beta1 = ds_known(0.9);
+        v.adam_beta2 = ds_known(0.999);
+    }
+    if (o->fp16_given) {
+        v.fp16 = ds_known(o->fp16);
+    }
+    if (o->bf16_given) {
+        v.bf16 = ds_known(o->bf16);
+    }
+    const int64_t hidden = ds_model_get_info(run->model)->hidden_size;
+    if (hidden > 0) {
+        v.hidden_size = ds_known((double)hidden);
+    }
+    return ds_config_resolve(run->config, (uint32_t)o->world_size, &v);
+}
+
+static int64_t ranks_of_a_node(const plan_options *o)
+{
+    return (o->world_size + o->nodes - 1) / o->nodes;
+}
+
+static ds_status find_memory(plan_run *run)
+{
+    const plan_options *o = run->options;
+    uint64_t bytes = 0;
+    if (o->memory != NULL) {
+        DS_TRY(size_parse(run->ctx, "--memory", o->memory, &bytes));
+        (void)snprintf(run->memory_of, sizeof run->memory_of, "--memory");
+    } else {
+        const int64_t share = ranks_of_a_node(o);
+        bytes = machine_memory_bytes() / (uint64_t)share;
+        (void)snprintf(run->memory_of, sizeof run->memory_of,
+                       share > 1 ? "this machine's memory, for each of %lld ranks"
+                                 : "this machine's memory",
+                       (long long)share);
+    }
+    run->request.memory = (size_t)bytes;
+    run->request.memory_of = run->memory_of;
+    return DS_OK;
+}
+
+static uint32_t threads_of(const plan_options *o)
+{
+    const int64_t cores = (int64_t)dsi_pool_n_cores();
+    const int64_t share = cores / ranks_of_a_node(o);
+    return (uint32_t)(o->threads > 0 ? o->threads : share > 0 ? share : 1);
+}
+
+ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, plan_run *run)
+{
+    const ds_config_params params = {.allow_unknown_keys = options->allow_unknown_keys};
+    *run = (plan_run){.ctx = ctx, .options = options};
+    DS_TRY(ds_config_load_file(ctx, options->deepspeed_config, &params, &run->config));
+    DS_TRY(open_model(run));
+    DS_TRY(resolve(run));
+    DS_TRY(find_memory(run));
+    run->request.model = run->model;
+    run->request.config = run->config;
+    run->request.n_ranks = (uint32_t)options->world_size;
+    run->request.n_nodes = (uint32_t)options->nodes;
+    run->request.n_threads = threads_of(options);
+    run->request.frozen = options->freeze.items;
+    run->request.n_frozen = (uint32_t)options->freeze.n;
+    return DS_OK;
+}
+
+void plan_run_close(plan_run *run)
+{
+    ds_config_destroy(&run->config);
+    ds_model_destroy(&run->model);
+}
