@@ -13,8 +13,9 @@
 enum { FILE_CEILING = 1 << 20 };
 
 /* Names that begin so are exported. DeepSpeed's list, and this project's own. */
-static const char *const prefixes[] = {"NCCL", "PYTHON", "MV2",    "UCX",         "MLFLOW", "DS_",
-                                       "OMP_", "KMP_",   "WANDB_", "TENSORBOARD", NULL};
+static const char *const prefixes[] = {"NCCL",   "PYTHON",      "MV2",        "UCX",
+                                       "MLFLOW", "DS_",         "OMP_",       "KMP_",
+                                       "WANDB_", "TENSORBOARD", "DEEPSPEED_", NULL};
 static const char *const names[] = {"DLTS_JOB_ID",
                                     "DLTS_NUM_WORKER",
                                     "NEBULA_PERSISTENT_STORAGE_PATH",

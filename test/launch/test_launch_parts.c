@@ -200,14 +200,15 @@ static void collects_exports(void **state)
     scratch_write(scratch_path(folder, ".deepspeed_env"), "NCCL_DEBUG=WARN\nKEY=v\n", 22);
     static const char *const have[] = {
         "NCCL_DEBUG=INFO",    "HOME=/x",         "UCX_TLS=tcp",   "PYTHONPATH=a", "DS_JOB_SECRET=s",
-        "DS_ACCELERATOR=cpu", "FC_TASK_INDEX=3", "NCCL_IB_HCA=m", "PATH=/bin",    "MASTER_HOST=h"};
+        "DS_ACCELERATOR=cpu", "FC_TASK_INDEX=3", "NCCL_IB_HCA=m", "PATH=/bin",    "MASTER_HOST=h",
+        "DEEPSPEED_TIMEOUT=1"};
     for (size_t i = 0; i < sizeof have / sizeof have[0]; ++i) {
         dsi_words_add(&env, have[i]);
     }
     CHECK_OK(ctx, dsi_exports_collect(ctx, &env, NULL, folder, &out));
     assert_string_equal(dsi_env_get(&out, "NCCL_DEBUG"), "WARN");
     assert_string_equal(dsi_env_get(&out, "KEY"), "v");
-    assert_int_equal(out.n, 8); /* not HOME, PATH, DS_JOB_SECRET */
+    assert_int_equal(out.n, 9); /* not HOME, PATH, DS_JOB_SECRET */
     dsi_buf line = dsi_buf_make(1 << 16);
     dsi_words back = {0};
     dsi_control_line(&out, &line);
