@@ -86,6 +86,11 @@ ds_ctx *dsi_ckpt_ctx(const ds_checkpoint *ckpt);
 void dsi_ckpt_release(const ds_checkpoint *ckpt, const ds_checkpoint_tensor *tensor);
 /* Checksum of the manifest: equal on all hosts of one save. */
 uint64_t dsi_ckpt_manifest_digest(const ds_checkpoint *ckpt);
+/* The manifest, with the slices' places: for ckpt_pool.c. */
+dsi_ckpt_manifest *dsi_ckpt_manifest_of(ds_checkpoint *ckpt);
+/* Maps a slice's shard unless it is, and compares the slice's checksum once. */
+ds_status dsi_ckpt_verify_slice(ds_checkpoint *ckpt, const ds_checkpoint_tensor *tensor,
+                                dsi_ckpt_slice *slice);
 /* Number of shards that are not in this folder. */
 size_t dsi_ckpt_n_absent(const ds_checkpoint *ckpt);
 /* Records the present error again with the newest sound checkpoint of the folder besides `tag`. */

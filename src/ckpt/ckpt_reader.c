@@ -87,6 +87,11 @@ ds_ctx *dsi_ckpt_ctx(const ds_checkpoint *c)
     return c->ctx;
 }
 
+dsi_ckpt_manifest *dsi_ckpt_manifest_of(ds_checkpoint *c)
+{
+    return &c->m;
+}
+
 uint64_t dsi_ckpt_manifest_digest(const ds_checkpoint *c)
 {
     return c->m.digest;
@@ -323,8 +328,8 @@ static ds_status with_offer(ds_checkpoint *c, ds_status status)
     return dsi_ckpt_fail_with_offer(c->ctx, status, c->dir, c->m.info.tag);
 }
 
-static ds_status verify_slice(ds_checkpoint *c, const ds_checkpoint_tensor *t,
-                              dsi_ckpt_slice *slice)
+ds_status dsi_ckpt_verify_slice(ds_checkpoint *c, const ds_checkpoint_tensor *t,
+                                dsi_ckpt_slice *slice)
 {
     const ds_status bound = need_slice(c, t, slice);
     if (bound < 0) {
@@ -394,7 +399,7 @@ ds_status ds_checkpoint_read(ds_checkpoint *c, const ds_checkpoint_tensor *t,
         if (dsi_extent_copy_run(&copy) == 0) {
             continue; /* counted only: out is still NULL */
         }
-        DS_TRY(verify_slice(c, t, slice));
+        DS_TRY(dsi_ckpt_verify_slice(c, t, slice));
         copy.in = slice->stored->data;
         copy.out = data;
         (void)dsi_extent_copy_run(&copy);
@@ -428,7 +433,7 @@ ds_status ds_checkpoint_verify(ds_checkpoint *c)
     for (size_t i = 0; i < c->m.n_tensors; ++i) {
         const ds_checkpoint_tensor *t = &c->m.tensors[i];
         for (uint32_t k = 0; k < t->n_slices; ++k) {
-            DS_TRY(verify_slice(c, t, &c->m.slices[t->first_slice + k]));
+            DS_TRY(dsi_ckpt_verify_slice(c, t, &c->m.slices[t->first_slice + k]));
         }
         dsi_ckpt_release(c, t);
     }

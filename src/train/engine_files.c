@@ -3,6 +3,7 @@
  * only. */
 #include "base/buf.h"
 #include "ckpt/checkpoint_on.h"
+#include "ckpt/ckpt_pool.h"
 #include "io/json_load.h"
 #include "train/engine.h"
 #include "train/host_state.h"
@@ -181,8 +182,9 @@ static ds_status check_extra(const ds_engine *engine, const ds_checkpoint *ckpt)
     return DS_OK;
 }
 
-/* Checks that everything is there before the first byte is changed, then reads. */
-static ds_status load_tensors(ds_engine *engine, ds_checkpoint *ckpt)
+/* Checks that everything is there before the first byte is changed, then reads. All ranks read the
+ * same tensors in the same order: what a host lacks comes from another. */
+static ds_status load_tensors(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *pool)
 {
     for (int pass = 0; pass < 2; ++pass) {
         for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
@@ -195,11 +197,8 @@ static ds_status load_tensors(ds_engine *engine, ds_checkpoint *ckpt)
             if (pass == 1) {
                 const dsi_span own = dsi_engine_span(engine, c);
                 const ds_extent extent = ds_extent_flat(own.begin, own.count);
-                if (own.count == 0) {
-                    continue;
-                }
-                DS_TRY(ds_checkpoint_read(ckpt, tensor, &extent, cell->meta.dtype,
-                                          dsi_exec_cell(engine->exec, c)));
+                DS_TRY(dsi_ckpt_pool_read(pool, tensor, own.count > 0 ? &extent : NULL,
+                                          cell->meta.dtype, dsi_exec_cell(engine->exec, c)));
             }
         }
     }
@@ -238,7 +237,8 @@ static void take_states(ds_engine *engine, const dsi_host_state *state)
     }
 }
 
-static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, char **data_state_out)
+static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *pool,
+                      char **data_state_out)
 {
     const ds_checkpoint_info *info = ds_checkpoint_get_info(ckpt);
     dsi_host_state state;
@@ -249,7 +249,7 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, char **data_state_
     }
     DS_TRY(check_extra(engine, ckpt));
     DS_TRY(read_states(engine, ckpt, &state));
-    DS_TRY(load_tensors(engine, ckpt));
+    DS_TRY(load_tensors(engine, ckpt, pool));
     take_states(engine, &state);
     engine->state = DSI_ENGINE_IDLE;
     engine->micro_step = 0;
@@ -267,10 +267,15 @@ ds_status ds_engine_load_checkpoint(ds_engine *engine, const char *dir, const ch
                                     char **data_state_out)
 {
     ds_checkpoint *ckpt = NULL;
+    dsi_ckpt_pool *pool = NULL;
     ds_status status = dsi_checkpoint_open_on(engine->ctx, dir, tag, engine->comm, &ckpt);
     if (status >= 0) {
-        status = load(engine, ckpt, data_state_out);
+        status = dsi_ckpt_pool_open(engine->ctx, ckpt, engine->comm, &pool);
     }
+    if (status >= 0) {
+        status = load(engine, ckpt, pool, data_state_out);
+    }
+    dsi_ckpt_pool_close(&pool);
     ds_checkpoint_close(&ckpt);
     return ds_comm_agree(engine->comm, engine->ctx, status);
 }
