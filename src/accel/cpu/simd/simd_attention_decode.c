@@ -55,7 +55,7 @@ typedef struct stretch {
     int64_t at, stride, n, d;
 } stretch;
 
-static inline void fetch(const stretch *x, ds_dtype type, int64_t j)
+DSI_INLINE void fetch(const stretch *x, ds_dtype type, int64_t j)
 {
     const int64_t each = type == DS_DTYPE_F32 ? 4 : 2;
     const char *row = (const char *)x->base + (x->at + (j + AHEAD) * x->stride) * each;
