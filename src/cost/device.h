@@ -47,6 +47,8 @@ typedef struct dsi_device {
     bool shared; /* the figures above are of a whole node, divided among its ranks (processors);
                     else of one rank's device */
 
+    bool in_place; /* ranks of a node read one another's memory: one meeting, no hops */
+
     uint32_t ranks_per_node;
     dsi_link node;   /* between ranks of a node */
     dsi_link net;    /* between nodes; bandwidth of one rank's share */
@@ -83,6 +85,9 @@ void dsi_device_print(const dsi_device *device, dsi_buf *text);
 /* The figures of one rank when `local_ranks` ranks share a node: divides a `shared` profile. */
 dsi_device dsi_device_of_rank(const dsi_device *device, uint32_t local_ranks);
 
+/* FLOP/s of a dtype's arithmetic. */
+double dsi_device_peak(const dsi_device *device, ds_dtype dtype);
+
 /* ---- time, all in seconds. Pure ---- */
 
 /* Of one step of computation on the device. */
@@ -95,10 +100,11 @@ typedef struct dsi_group {
 
 typedef struct dsi_coll_time {
     double seconds;
-    double wire_seconds;   /* of which bytes on links; the rest is latency */
-    double net_bytes;      /* that this rank sends to other nodes */
-    double node_bytes;     /* that it sends within its node */
-    const char *algorithm; /* "none", "direct", "ring", "tree", "multicast", "hierarchical" */
+    double wire_seconds; /* of which bytes on links; the rest is latency */
+    double net_bytes;    /* that this rank sends to other nodes */
+    double node_bytes;   /* that it sends within its node */
+    const char
+        *algorithm; /* "none", "direct", "ring", "tree", "multicast", "hierarchical", "halving" */
 } dsi_coll_time;
 
 /* Of a collective that carries a tensor of `bytes` in all (P, as in comm.h): the fastest algorithm.

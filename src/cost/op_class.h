@@ -33,7 +33,7 @@ typedef enum dsi_op_class {
         DSI_CLASS_COUNT
 } dsi_op_class;
 
-enum { DSI_CLASS_N_PRODUCTS = DSI_CLASS_ATTENTION_BACKWARD + 1 };
+#define DSI_CLASS_LAST_PRODUCT DSI_CLASS_ATTENTION_BACKWARD
 
 const char *dsi_op_class_name(dsi_op_class op_class);
 

@@ -1,0 +1,73 @@
+/* Times of computation, moves and collectives from a profile. See device.h for the formulas. */
+#include "cost/device.h"
+
+#include <math.h>
+
+static dsi_peak peak_of(ds_dtype dtype)
+{
+    switch (dtype) {
+    case DS_DTYPE_BF16:
+        return DSI_PEAK_BF16;
+    case DS_DTYPE_F16:
+        return DSI_PEAK_F16;
+    default:
+        return DSI_PEAK_F32;
+    }
+}
+
+double dsi_device_peak(const dsi_device *device, ds_dtype dtype)
+{
+    return device->peak[peak_of(dtype)];
+}
+
+/* 1 for a size that is not known. */
+static double filled(int64_t size, double half)
+{
+    return size > 0 ? (double)size / ((double)size + half) : 1.0;
+}
+
+double dsi_time_work(const dsi_device *device, const dsi_work *work)
+{
+    if (work->op_class == DSI_CLASS_VIEW) {
+        return 0.0;
+    }
+    const dsi_peak p = peak_of(work->dtype);
+    const dsi_rate *rate = &device->rates[p][work->op_class];
+    double arithmetic = 0.0;
+    if (work->op_class <= DSI_CLASS_LAST_PRODUCT) {
+        const double share = rate->compute * filled(work->m, rate->half_m) *
+                             filled(work->n, rate->half_n) * filled(work->k, rate->half_k);
+        arithmetic = work->flops / (device->peak[p] * share);
+    }
+    const double memory = work->bytes / (device->memory_bandwidth * rate->memory);
+    return device->latency + fmax(arithmetic, memory);
+}
+
+double dsi_time_host(const dsi_device *device, double bytes, uint32_t local_ranks)
+{
+    const double share = device->host_bandwidth / (double)(local_ranks > 0 ? local_ranks : 1);
+    return bytes / fmin(device->host_link, share);
+}
+
+double dsi_time_disk(const dsi_device *device, bool write, double bytes, uint32_t local_ranks)
+{
+    const double rate = write ? device->disk_write : device->disk_read;
+    return device->disk_latency + bytes * (double)(local_ranks > 0 ? local_ranks : 1) / rate;
+}
+
+dsi_device dsi_device_of_rank(const dsi_device *device, uint32_t local_ranks)
+{
+    dsi_device own = *device;
+    const double n = (double)(local_ranks > 0 ? local_ranks : 1);
+    if (device->shared) {
+        for (int i = 0; i < DSI_PEAK_COUNT; ++i) {
+            own.peak[i] /= n;
+        }
+        own.memory_bytes /= n;
+        own.memory_bandwidth /= n;
+        own.node.bandwidth /= n;
+        own.shared = false;
+        own.in_place = true;
+    }
+    return own;
+}

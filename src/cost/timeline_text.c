@@ -1,0 +1,134 @@
+/* A timeline as text and as JSON. See simulate.h. */
+#include "cost/simulate.h"
+
+#include <string.h>
+
+enum { MOST_PRINTED = 16 };
+
+static const char *phase_name(ds_phase phase)
+{
+    static const char *const names[] = {
+#define X(id, text) text,
+        DS_PHASE_LIST(X)
+#undef X
+    };
+    return names[phase];
+}
+
+/* "12.34 ms", right-aligned in 11 places. */
+static void put_seconds(dsi_buf *text, double s)
+{
+    const char *unit = s >= 1.0 ? "s " : s >= 1e-3 ? "ms" : "us";
+    const double scale = s >= 1.0 ? 1.0 : s >= 1e-3 ? 1e3 : 1e6;
+    if (s == 0.0) {
+        dsi_buf_printf(text, " %10s", "-");
+    } else {
+        dsi_buf_printf(text, " %7.2f %s", s * scale, unit);
+    }
+}
+
+static void put_sum(dsi_buf *text, const char *name, int64_t times, const dsi_sim_sum *sum)
+{
+    dsi_buf_printf(text, "%-9s %5lld", name, (long long)times);
+    put_seconds(text, sum->seconds);
+    put_seconds(text, sum->compute);
+    put_seconds(text, sum->comm);
+    put_seconds(text, sum->exposed_comm);
+    put_seconds(text, sum->moves);
+    put_seconds(text, sum->exposed_moves);
+    put_seconds(text, sum->bubble);
+    dsi_buf_putc(text, '\n');
+}
+
+static void print_rows(const dsi_timeline *t, dsi_buf *text)
+{
+    dsi_buf_printf(text, "%-20s %-16s %-9s %7s %10s %10s %6s %10s %9s\n", "what", "stream", "phase",
+                   "calls", "time", "exposed", "share", "TFLOP/s", "GB/s");
+    for (uint32_t i = 0; i < t->n_rows && i < MOST_PRINTED; ++i) {
+        const dsi_sim_row *row = &t->rows[i];
+        const bool compute = row->stream == DSI_STREAM_COMPUTE;
+        const double counts = compute ? row->seconds : row->exposed;
+        dsi_buf_printf(text, "%-20s %-16s %-9s %7llu", row->name,
+                       row->axis != NULL ? row->axis : dsi_sim_stream_name(row->stream),
+                       phase_name(row->phase), (unsigned long long)row->calls);
+        put_seconds(text, row->seconds);
+        put_seconds(text, row->exposed);
+        dsi_buf_printf(text, " %5.1f%%",
+                       t->step.seconds > 0.0 ? 100.0 * counts / t->step.seconds : 0.0);
+        if (row->seconds > 0.0 && compute) {
+            dsi_buf_printf(text, " %10.2f", 1e-12 * row->flops / row->seconds);
+        } else {
+            dsi_buf_printf(text, " %10s", "");
+        }
+        dsi_buf_printf(text, " %9.1f\n",
+                       row->seconds > 0.0 ? 1e-9 * row->bytes / row->seconds : 0.0);
+    }
+}
+
+void dsi_timeline_print(const dsi_timeline *t, dsi_buf *text)
+{
+    dsi_buf_printf(text, "device %s\n%-9s %5s %10s %10s %10s %10s %10s %10s %10s\n", t->device.name,
+                   "phase", "times", "time", "compute", "comm", "(exposed)", "moves", "(exposed)",
+                   "bubble");
+    for (int p = 0; p < DS_PHASE_COUNT; ++p) {
+        put_sum(text, phase_name((ds_phase)p), dsi_timeline_repeats(t, (ds_phase)p), &t->phases[p]);
+    }
+    put_sum(text, "step", 1, &t->step);
+    dsi_buf_printf(text, "MFU %.1f %%, HFU %.1f %% of %.4g TFLOP/s", 100.0 * t->mfu, 100.0 * t->hfu,
+                   1e-12 * dsi_device_peak(&t->device, t->spec.peak_dtype));
+    if (t->tokens_per_second > 0.0) {
+        dsi_buf_printf(text, "; %.0f tokens/s a rank", t->tokens_per_second);
+    }
+    dsi_buf_puts(text, "\n\n");
+    print_rows(t, text);
+}
+
+static void json_sum(dsi_buf *text, const dsi_sim_sum *sum)
+{
+    dsi_buf_printf(text,
+                   "\"seconds\": %.9g, \"compute\": %.9g, \"communication\": %.9g, "
+                   "\"exposed_communication\": %.9g, \"moves\": %.9g, \"exposed_moves\": %.9g, "
+                   "\"bubble\": %.9g, \"flops\": %.9g, \"communication_bytes\": %.9g, "
+                   "\"move_bytes\": %.9g",
+                   sum->seconds, sum->compute, sum->comm, sum->exposed_comm, sum->moves,
+                   sum->exposed_moves, sum->bubble, sum->flops, sum->comm_bytes, sum->move_bytes);
+}
+
+static void json_row(dsi_buf *text, const dsi_sim_row *row)
+{
+    dsi_buf_printf(text, "{\"name\": \"%s\", \"stream\": \"%s\", ", row->name,
+                   dsi_sim_stream_name(row->stream));
+    if (row->axis != NULL) {
+        dsi_buf_puts(text, "\"axis\": \"");
+        dsi_buf_json(text, row->axis, strlen(row->axis));
+        dsi_buf_puts(text, "\", ");
+    }
+    dsi_buf_printf(text,
+                   "\"phase\": \"%s\", \"calls\": %llu, \"seconds\": %.9g, \"exposed\": %.9g, "
+                   "\"flops\": %.9g, \"bytes\": %.9g}",
+                   phase_name(row->phase), (unsigned long long)row->calls, row->seconds,
+                   row->exposed, row->flops, row->bytes);
+}
+
+void dsi_timeline_json(const dsi_timeline *t, dsi_buf *text)
+{
+    dsi_buf_puts(text, "{\"device\": \"");
+    dsi_buf_json(text, t->device.name, strlen(t->device.name));
+    dsi_buf_puts(text, "\", \"step\": {");
+    json_sum(text, &t->step);
+    dsi_buf_puts(text, "}, \"phases\": [");
+    for (int p = 0; p < DS_PHASE_COUNT; ++p) {
+        dsi_buf_printf(text, "%s\n  {\"name\": \"%s\", \"repeats\": %lld, ", p > 0 ? "," : "",
+                       phase_name((ds_phase)p), (long long)dsi_timeline_repeats(t, (ds_phase)p));
+        json_sum(text, &t->phases[p]);
+        dsi_buf_putc(text, '}');
+    }
+    dsi_buf_printf(text, "],\n \"mfu\": %.9g, \"hfu\": %.9g, \"tokens_per_second\": %.9g,\n",
+                   t->mfu, t->hfu, t->tokens_per_second);
+    dsi_buf_puts(text, " \"rows\": [");
+    for (uint32_t i = 0; i < t->n_rows; ++i) {
+        dsi_buf_puts(text, i > 0 ? ",\n  " : "\n  ");
+        json_row(text, &t->rows[i]);
+    }
+    dsi_buf_puts(text, "]}");
+}

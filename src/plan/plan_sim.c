@@ -1,0 +1,109 @@
+/* A plan as abstract steps. See plan_sim.h. */
+#include "plan/plan_sim.h"
+
+#include "op/ops.h"
+
+#include <stdlib.h>
+
+static ds_kernel_sig sig_of(const dsi_plan *plan, const dsi_step *step)
+{
+    return (ds_kernel_sig){.op = step->op,
+                           .attrs = step->attrs,
+                           .n_in = step->n_in,
+                           .n_out = step->n_out,
+                           .in = plan->metas + step->in_at,
+                           .out = plan->metas + step->out_at,
+                           .n_threads = plan->n_threads};
+}
+
+static dsi_coll coll_of(const ds_op *op)
+{
+    if (op == &dsi_op_reduce_scatter) {
+        return DSI_COLL_REDUCE_SCATTER;
+    }
+    return op == &dsi_op_all_reduce ? DSI_COLL_ALL_REDUCE : DSI_COLL_ALL_GATHER;
+}
+
+static bool is_collective(const dsi_step *step)
+{
+    return (step->op->flags & DS_OP_COMM) != 0 && step->op != &dsi_op_take_slice;
+}
+
+/* Bytes of the whole tensors that a collective carries: what it takes in, or what it gathers. */
+static double carried(const dsi_plan *plan, const dsi_step *step)
+{
+    const bool gathers = coll_of(step->op) == DSI_COLL_ALL_GATHER;
+    const uint32_t at = gathers ? step->out_at : step->in_at;
+    const uint32_t n = gathers ? step->n_out : step->n_in;
+    double bytes = 0.0;
+    for (uint32_t i = 0; i < n; ++i) {
+        bytes += (double)ds_meta_bytes(plan->metas[at + i]);
+    }
+    return bytes;
+}
+
+static dsi_sim_step make_step(const dsi_plan *plan, const dsi_step *step, uint32_t ranks_per_node)
+{
+    static const dsi_sim_kind kinds[] = {[DSI_STEP_RUN] = DSI_SIM_RUN,
+                                         [DSI_STEP_START] = DSI_SIM_START,
+                                         [DSI_STEP_WAIT] = DSI_SIM_WAIT};
+    dsi_sim_step sim = {.kind = kinds[step->kind],
+                        .start = step->start,
+                        .phase = step->phase,
+                        .stream = DSI_STREAM_COMPUTE,
+                        .op = step->op->name,
+                        .scope = step->scope};
+    if (!is_collective(step)) {
+        const ds_kernel_sig sig = sig_of(plan, step);
+        sim.work = dsi_work_of(&sig, step->flops, step->bytes);
+        return sim;
+    }
+    const dsi_comm_attrs *attrs = step->attrs;
+    const uint32_t n = (uint32_t)attrs->n_ranks;
+    sim.stream = DSI_STREAM_COMM;
+    sim.coll = coll_of(step->op);
+    sim.group = (dsi_group){n, n < ranks_per_node ? n : ranks_per_node};
+    sim.axis = "dp";
+    sim.work.op_class = DSI_CLASS_COMM;
+    sim.work.bytes = step->kind == DSI_STEP_WAIT ? 0.0 : carried(plan, step);
+    return sim;
+}
+
+ds_status dsi_plan_sim_steps(const dsi_plan *plan, uint32_t ranks_per_node,
+                             dsi_sim_step **steps_out)
+{
+    dsi_sim_step *steps = calloc((size_t)plan->n_steps + 1, sizeof *steps);
+    if (steps == NULL) {
+        return ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory for %u simulated steps", plan->n_steps);
+    }
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        steps[s] = make_step(plan, &plan->steps[s], ranks_per_node);
+    }
+    *steps_out = steps;
+    return DS_OK;
+}
+
+double dsi_plan_model_flops(const dsi_plan *plan)
+{
+    double flops = 0.0;
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        if (step->phase == DS_PHASE_FORWARD && step->kind != DSI_STEP_WAIT &&
+            !is_collective(step)) {
+            const ds_kernel_sig sig = sig_of(plan, step);
+            const dsi_work work = dsi_work_of(&sig, step->flops, step->bytes);
+            flops += dsi_op_class_is_model(work.op_class) ? work.flops : 0.0;
+        }
+    }
+    return 3.0 * flops;
+}
+
+double dsi_plan_clear_bytes(const dsi_plan *plan)
+{
+    double bytes = 0.0;
+    for (ds_cell c = 0; c < plan->n_cells && c < ds_cells_count(plan->cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(plan->cells, c);
+        bytes += cell->kind == DS_CELL_GRAD ? (double)ds_meta_bytes(cell->meta) : 0.0;
+    }
+    return bytes;
+}

@@ -1,0 +1,355 @@
+/* The simulator on small timelines worked out by hand; the same by an independent account over
+ * random plans; traces. */
+#include "common/check.h"
+#include "cost/trace.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static ds_ctx *ctx;
+
+static int setup(void **state)
+{
+    (void)state;
+    ds_ctx_params params = ds_ctx_params_default();
+    params.level = DS_LOG_ERROR;
+    return ds_ctx_create(&params, &ctx);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    ds_ctx_destroy(&ctx);
+    return 0;
+}
+
+static dsi_sim_step run(ds_phase phase, double seconds)
+{
+    return (dsi_sim_step){.kind = DSI_SIM_RUN,
+                          .phase = phase,
+                          .op = "linear",
+                          .scope = "layer \"0\"",
+                          .work = {.op_class = DSI_CLASS_LINEAR, .flops = 1e12},
+                          .seconds = seconds};
+}
+
+static dsi_sim_step start(ds_phase phase, dsi_sim_stream stream, double seconds)
+{
+    return (dsi_sim_step){.kind = DSI_SIM_START,
+                          .phase = phase,
+                          .stream = stream,
+                          .op = "all_gather",
+                          .coll = DSI_COLL_ALL_GATHER,
+                          .axis = "dp",
+                          .work = {.bytes = 1e9},
+                          .seconds = seconds};
+}
+
+static dsi_sim_step wait_for(ds_phase phase, uint32_t s, dsi_sim_stream stream)
+{
+    return (dsi_sim_step){
+        .kind = DSI_SIM_WAIT, .phase = phase, .start = s, .stream = stream, .op = "all_gather"};
+}
+
+static void near(double got, double want)
+{
+    if (!(fabs(got - want) <= 1e-9 * fabs(want) + 1e-12)) {
+        fail_msg("got %.12g, expected %.12g", got, want);
+    }
+}
+
+static dsi_timeline *simulate(const dsi_device *device, const dsi_sim_step *steps, uint32_t n,
+                              int64_t accumulation)
+{
+    const dsi_sim_spec spec = {.device = device,
+                               .steps = steps,
+                               .n_steps = n,
+                               .accumulation = accumulation,
+                               .model_flops = 3e12,
+                               .tokens = 1000,
+                               .peak_dtype = DS_DTYPE_BF16};
+    dsi_timeline *t = NULL;
+    CHECK_OK(ctx, dsi_simulate(ctx, &spec, &t));
+    return t;
+}
+
+static const dsi_device overlapping = {.name = "d", .peak = {1e12, 1e12, 1e12}, .overlap = 1.0};
+
+/* Gather of 3 s beside 2 s of computation: 1 s shows. */
+static void partly_hidden(void **state)
+{
+    (void)state;
+    const dsi_sim_step steps[] = {
+        start(DS_PHASE_FORWARD, DSI_STREAM_COMM, 3.0), run(DS_PHASE_FORWARD, 2.0),
+        wait_for(DS_PHASE_FORWARD, 0, DSI_STREAM_COMM), run(DS_PHASE_FORWARD, 4.0)};
+    dsi_timeline *t = simulate(&overlapping, steps, 4, 1);
+    const dsi_sim_sum *f = &t->phases[DS_PHASE_FORWARD];
+    near(f->seconds, 7.0);
+    near(f->compute, 6.0);
+    near(f->comm, 3.0);
+    near(f->exposed_comm, 1.0);
+    near(f->bubble, 0.0);
+    near(f->flops, 2e12);
+    assert_int_equal(t->n_events, 4); /* two runs, the gather, the stall */
+    near(t->mfu, 3e12 / (7.0 * 1e12));
+    near(t->hfu, 2e12 / (7.0 * 1e12));
+    near(t->tokens_per_second, 1000.0 / 7.0);
+    assert_int_equal(t->n_rows, 2);
+    assert_string_equal(t->rows[0].name, "linear");
+    near(t->rows[0].seconds, 6.0);
+    assert_string_equal(t->rows[1].name, "all_gather");
+    near(t->rows[1].exposed, 1.0);
+    dsi_timeline_destroy(&t);
+    assert_null(t);
+}
+
+/* The waiting thread does the work: nothing is hidden. With half of it beside: 1 s of 3 s is done
+ * when the wait begins. Computation slowed by a fifth takes 2.5 s, in which 2.5 s go on. */
+static void degrees_of_overlap(void **state)
+{
+    (void)state;
+    const dsi_sim_step steps[] = {start(DS_PHASE_BACKWARD, DSI_STREAM_COMM, 3.0),
+                                  run(DS_PHASE_BACKWARD, 2.0),
+                                  wait_for(DS_PHASE_BACKWARD, 0, DSI_STREAM_COMM)};
+    dsi_device d = overlapping;
+    d.overlap = 0.0;
+    dsi_timeline *t = simulate(&d, steps, 3, 1);
+    near(t->step.seconds, 5.0);
+    near(t->step.exposed_comm, 3.0);
+    near(t->events[1].start, 2.0); /* it begins with the wait */
+    dsi_timeline_destroy(&t);
+    d.overlap = 0.5;
+    t = simulate(&d, steps, 3, 1);
+    near(t->step.seconds, 4.0);
+    dsi_timeline_destroy(&t);
+    d.overlap = 1.0;
+    d.slowdown = 0.2;
+    t = simulate(&d, steps, 3, 1);
+    near(t->step.compute, 2.5);
+    near(t->step.seconds, 3.0);
+    dsi_timeline_destroy(&t);
+}
+
+/* One stream does one thing at a time: gathers of 2 and 2 s beside 3 s; the second ends at 4 s.
+ * Streams are independent: a disk read of 5 s beside both. */
+static void queues(void **state)
+{
+    (void)state;
+    const ds_phase p = DS_PHASE_FORWARD;
+    const dsi_sim_step steps[] = {
+        start(p, DSI_STREAM_COMM, 2.0),      start(p, DSI_STREAM_COMM, 2.0),
+        start(p, DSI_STREAM_DISK_READ, 5.0), run(p, 3.0),
+        wait_for(p, 0, DSI_STREAM_COMM),     wait_for(p, 1, DSI_STREAM_COMM),
+        wait_for(p, 2, DSI_STREAM_DISK_READ)};
+    dsi_timeline *t = simulate(&overlapping, steps, 7, 1);
+    near(t->step.seconds, 5.0);
+    near(t->step.exposed_comm, 1.0);
+    near(t->step.exposed_moves, 1.0);
+    near(t->step.comm, 4.0);
+    near(t->step.moves, 5.0);
+    near(t->step.move_bytes, 1e9);
+    dsi_timeline_destroy(&t);
+}
+
+/* Three micro-batches, then norm and update; accumulators cleared once. */
+static void composition(void **state)
+{
+    (void)state;
+    dsi_device d = overlapping;
+    d.memory_bandwidth = 1e9;
+    d.rates[DSI_PEAK_F32][DSI_CLASS_COPY] = (dsi_rate){.compute = 1.0, .memory = 0.5};
+    dsi_sim_step sync = start(DS_PHASE_NORM, DSI_STREAM_COMM, 0.25);
+    sync.kind = DSI_SIM_RUN;
+    const dsi_sim_step steps[] = {run(DS_PHASE_FORWARD, 1.0), run(DS_PHASE_BACKWARD, 2.0), sync,
+                                  run(DS_PHASE_UPDATE, 0.5)};
+    const dsi_sim_spec spec = {.device = &d,
+                               .steps = steps,
+                               .n_steps = 4,
+                               .accumulation = 3,
+                               .clear_bytes = 2e9,
+                               .model_flops = 1e12,
+                               .tokens = 10,
+                               .peak_dtype = DS_DTYPE_F32};
+    dsi_timeline *t = NULL;
+    CHECK_OK(ctx, dsi_simulate(ctx, &spec, &t));
+    near(t->step.seconds, 3 * 3.0 + 0.25 + 0.5 + 4.0);
+    near(t->step.exposed_comm, 0.25);
+    near(t->mfu, 3e12 / (t->step.seconds * 1e12));
+    near(t->tokens_per_second, 30.0 / t->step.seconds);
+    near(t->step.flops, 7e12);
+    assert_int_equal(t->rows[0].calls, 3);
+    dsi_timeline_destroy(&t);
+}
+
+static void malformed(void **state)
+{
+    (void)state;
+    const ds_phase p = DS_PHASE_FORWARD;
+    dsi_sim_step steps[2] = {run(p, 1.0), wait_for(p, 0, DSI_STREAM_COMM)};
+    const dsi_sim_spec spec = {.device = &overlapping, .steps = steps, .n_steps = 2};
+    dsi_timeline *t = NULL;
+    CHECK_FAILS(ctx, dsi_simulate(ctx, &spec, &t), DS_ERR_GRAPH, "waits for no start");
+    steps[0] = run(DS_PHASE_UPDATE, 1.0);
+    steps[1] = run(p, 1.0);
+    CHECK_FAILS(ctx, dsi_simulate(ctx, &spec, &t), DS_ERR_GRAPH, "phases are not in order");
+    steps[0] = run(p, 1.0);
+    steps[0].kind = DSI_SIM_START;
+    CHECK_FAILS(ctx, dsi_simulate(ctx, &spec, &t), DS_ERR_GRAPH, "not started");
+    steps[0] = start(p, DSI_STREAM_COMM, 0.0);
+    steps[0].kind = DSI_SIM_RUN;
+    steps[0].group = (dsi_group){16, 8}; /* the device has no network */
+    CHECK_FAILS(ctx, dsi_simulate(ctx, &spec, &t), DS_ERR_ARG, "lacks a figure");
+    assert_null(t);
+}
+
+/* An account of its own: full overlap, no slowdown. `free_at` is when each stream is free. */
+static double account(const dsi_sim_step *steps, uint32_t n)
+{
+    double free_at[DSI_STREAM_COUNT] = {0.0};
+    double *ends = calloc(n, sizeof *ends);
+    double now = 0.0;
+    assert_non_null(ends);
+    for (uint32_t i = 0; i < n; ++i) {
+        const dsi_sim_step *s = &steps[i];
+        if (s->kind == DSI_SIM_WAIT) {
+            now = fmax(now, ends[s->start]);
+        } else if (s->stream == DSI_STREAM_COMPUTE) {
+            now += s->seconds;
+        } else {
+            ends[i] = fmax(now, free_at[s->stream]) + s->seconds;
+            free_at[s->stream] = ends[i];
+            now = s->kind == DSI_SIM_RUN ? ends[i] : now;
+        }
+    }
+    free(ends);
+    return now;
+}
+
+static uint64_t next(uint64_t *seed)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return *seed >> 33;
+}
+
+/* Starts whose waits follow some steps later, at most four open. */
+static uint32_t random_steps(uint64_t *seed, dsi_sim_step *steps, uint32_t room)
+{
+    uint32_t open[4];
+    uint32_t n_open = 0;
+    uint32_t n = 0;
+    while (n + 5 < room) {
+        const uint64_t what = next(seed) % 4;
+        const double seconds = 1e-3 * (double)(1 + next(seed) % 1000);
+        const dsi_sim_stream stream =
+            (dsi_sim_stream)(DSI_STREAM_COMM + next(seed) % (DSI_STREAM_COUNT - 1));
+        if (what == 0 && n_open < 4) {
+            open[n_open++] = n;
+            steps[n++] = start(DS_PHASE_BACKWARD, stream, seconds);
+        } else if (what == 1 && n_open > 0) {
+            const uint32_t s = open[--n_open];
+            steps[n++] = wait_for(DS_PHASE_BACKWARD, s, steps[s].stream);
+        } else if (what == 2) {
+            steps[n] = start(DS_PHASE_BACKWARD, stream, seconds);
+            steps[n++].kind = DSI_SIM_RUN;
+        } else {
+            steps[n++] = run(DS_PHASE_BACKWARD, seconds);
+        }
+    }
+    while (n_open > 0) {
+        const uint32_t s = open[--n_open];
+        steps[n++] = wait_for(DS_PHASE_BACKWARD, s, steps[s].stream);
+    }
+    return n;
+}
+
+static void random_plans(void **state)
+{
+    (void)state;
+    enum { ROOM = 60 };
+    uint64_t seed = 11;
+    for (int round = 0; round < 500; ++round) {
+        dsi_sim_step steps[ROOM];
+        const uint32_t n = random_steps(&seed, steps, ROOM);
+        dsi_timeline *t = simulate(&overlapping, steps, n, 1);
+        dsi_timeline *again = simulate(&overlapping, steps, n, 1);
+        const dsi_sim_sum *s = &t->step;
+        near(s->seconds, account(steps, n));
+        near(s->compute + s->exposed_comm + s->exposed_moves + s->bubble, s->seconds);
+        assert_true(s->exposed_comm <= s->comm + 1e-9 && s->exposed_moves <= s->moves + 1e-9);
+        assert_int_equal(t->n_events, again->n_events);
+        for (uint32_t i = 0; i < t->n_events; ++i) {
+            assert_true(t->events[i].start == again->events[i].start);
+            assert_true(t->events[i].end == again->events[i].end);
+            for (uint32_t j = 0; j < i; ++j) { /* a stream does one thing at a time */
+                const dsi_sim_event *a = &t->events[j];
+                const dsi_sim_event *b = &t->events[i];
+                assert_true(a->stream != b->stream || a->end <= b->start + 1e-9);
+            }
+        }
+        dsi_device slower = overlapping; /* less overlap never helps */
+        slower.overlap = 0.5;
+        dsi_timeline *worse = simulate(&slower, steps, n, 1);
+        assert_true(worse->step.seconds >= s->seconds - 1e-9);
+        dsi_timeline_destroy(&worse);
+        dsi_timeline_destroy(&again);
+        dsi_timeline_destroy(&t);
+    }
+}
+
+/* The trace is JSON with every event once for each micro-batch; text and JSON of the timeline hold
+ * its sums. */
+static void texts(void **state)
+{
+    (void)state;
+    const dsi_sim_step steps[] = {
+        start(DS_PHASE_FORWARD, DSI_STREAM_COMM, 3.0), run(DS_PHASE_FORWARD, 2.0),
+        wait_for(DS_PHASE_FORWARD, 0, DSI_STREAM_COMM), run(DS_PHASE_UPDATE, 4.0)};
+    dsi_timeline *t = simulate(&overlapping, steps, 4, 5);
+    dsi_buf text = dsi_buf_make(1 << 20);
+    dsi_trace trace = dsi_trace_begin(&text);
+    dsi_trace_timeline(&trace, t, 7, "a plan", 2);
+    dsi_trace_end(&trace);
+    json_error_t error;
+    json_t *root = json_loads(dsi_buf_text(&text), 0, &error);
+    assert_non_null(root);
+    const json_t *events = json_object_get(root, "traceEvents");
+    int spans = 0;
+    double end = 0.0;
+    for (size_t i = 0; i < json_array_size(events); ++i) {
+        const json_t *e = json_array_get(events, i);
+        assert_int_equal(json_integer_value(json_object_get(e, "pid")), 7);
+        if (strcmp(json_string_value(json_object_get(e, "ph")), "X") == 0) {
+            ++spans;
+            end = json_number_value(json_object_get(e, "ts")) +
+                  json_number_value(json_object_get(e, "dur"));
+        }
+    }
+    assert_int_equal(spans, 2 * 3 + 1);
+    near(end, 1e6 * (2 * 3.0 + 4.0));
+    json_decref(root);
+    dsi_buf_clear(&text);
+    dsi_timeline_json(t, &text);
+    root = json_loads(dsi_buf_text(&text), 0, &error);
+    assert_non_null(root);
+    near(json_number_value(json_object_get(json_object_get(root, "step"), "seconds")), 19.0);
+    json_decref(root);
+    dsi_buf_clear(&text);
+    dsi_timeline_print(t, &text);
+    assert_non_null(strstr(dsi_buf_text(&text), "all_gather"));
+    assert_non_null(strstr(dsi_buf_text(&text), "19.00 s"));
+    dsi_buf_free(&text);
+    dsi_timeline_destroy(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(partly_hidden), cmocka_unit_test(degrees_of_overlap),
+        cmocka_unit_test(queues),        cmocka_unit_test(composition),
+        cmocka_unit_test(malformed),     cmocka_unit_test(random_plans),
+        cmocka_unit_test(texts),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
