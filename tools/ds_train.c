@@ -84,6 +84,22 @@ static ds_status finish(train_run *run)
     return DS_OK;
 }
 
+/* The log of collectives, when the configuration asks for one. */
+static ds_status print_comms(const train_run *run)
+{
+    char *text = NULL;
+    if (run->comm == NULL || !ds_config_get(run->config)->comms_logger.enabled) {
+        return DS_OK;
+    }
+    DS_TRY(ds_comm_log_summary(run->comm, true, &text));
+    if (ds_comm_rank(run->comm) == 0) {
+        (void)fputs(text, stdout);
+        (void)fflush(stdout);
+    }
+    free(text);
+    return DS_OK;
+}
+
 static ds_status train(train_run *run, ds_comm *comm, const train_options *options,
                        bool *interrupted)
 {
@@ -94,6 +110,7 @@ static ds_status train(train_run *run, ds_comm *comm, const train_options *optio
     run->training = true;
     DS_TRY(train_loop(run, interrupted));
     run->training = false;
+    DS_TRY(print_comms(run));
     return *interrupted ? DS_OK : finish(run);
 }
 

@@ -178,6 +178,12 @@ typedef struct ds_config_monitor {
     const char *job_name;
 } ds_config_monitor;
 
+/* comms_logger: see comm.h. */
+typedef struct ds_config_comms_logger {
+    bool enabled, verbose, prof_all, debug;
+    uint32_t prof_ops; /* bit 1 << ds_comm_op for each */
+} ds_config_comms_logger;
+
 typedef enum ds_tag_validation { DS_TAG_WARN, DS_TAG_IGNORE, DS_TAG_FAIL } ds_tag_validation;
 
 struct ds_elastic_params; /* see elasticity.h */
@@ -202,6 +208,7 @@ typedef struct ds_config_values {
     ds_config_zero zero;
     ds_config_activation_checkpointing activation_checkpointing;
     ds_config_monitor tensorboard, csv_monitor;
+    ds_config_comms_logger comms_logger;
     ds_tag_validation tag_validation;
     int64_t steps_per_print; /* 0: never */
     bool wall_clock_breakdown, memory_breakdown, dump_state;

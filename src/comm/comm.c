@@ -1,7 +1,9 @@
 /* The front of communicators: checks, numbers, defaults of optional slots. See comm.h. */
 #include "comm/comm.h"
 
+#include "base/clock.h"
 #include "comm/comm_call.h"
+#include "comm/comm_log.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,12 +12,22 @@ ds_status dsi_comm_start(dsi_comm *comm, const dsi_comm_call *call, dsi_comm_tic
 {
     DS_TRY(dsi_call_check(comm, call));
     ++comm->sequence;
-    return comm->transport->start(comm, call, ticket_out);
+    if (comm->log == NULL) {
+        return comm->transport->start(comm, call, ticket_out);
+    }
+    const double begin = dsi_clock_seconds();
+    DS_TRY(comm->transport->start(comm, call, ticket_out));
+    dsi_comm_log_started(comm->log, comm, call, *ticket_out, begin);
+    return DS_OK;
 }
 
 ds_status dsi_comm_wait(dsi_comm *comm, dsi_comm_ticket ticket, dsi_comm_times *times_out)
 {
-    return comm->transport->wait(comm, ticket, times_out);
+    const ds_status status = comm->transport->wait(comm, ticket, times_out);
+    if (comm->log != NULL) {
+        dsi_comm_log_ended(comm->log, comm, ticket, status);
+    }
+    return status;
 }
 
 ds_status dsi_comm_test(dsi_comm *comm, dsi_comm_ticket ticket, bool late, bool *done_out)
@@ -86,6 +98,7 @@ void dsi_comm_destroy(dsi_comm **comm_inout)
         free(comm->memory);
         comm->memory = NULL;
     }
+    dsi_comm_log_detach(comm);
     comm->transport->destroy(comm);
     *comm_inout = NULL;
 }

@@ -19,6 +19,7 @@
 #include <deepspeed/tensor.h>
 
 typedef struct dsi_comm dsi_comm;
+typedef struct dsi_comm_log dsi_comm_log;
 
 typedef enum dsi_coll {
     DSI_COLL_BARRIER,
@@ -104,7 +105,9 @@ struct dsi_comm {
     uint32_t rank, size;
     double timeout; /* seconds to wait for a rank before the watchdog ends the call; 0: for ever */
     uint64_t sequence; /* calls started so far: the number that a diagnosis names */
-    void *memory;      /* of the default dsi_comm_symmetric */
+    dsi_comm_log *log; /* times the calls, see comm_log.h; NULL: none */
+    bool owns_log;
+    void *memory; /* of the default dsi_comm_symmetric */
     size_t memory_bytes;
     dsi_pool *pool; /* threads that a wait may use beside its own; default NULL: none. Set it when
                        no other thread runs loops on that pool during waits. */

@@ -64,19 +64,24 @@ const dsi_section dsi_section_comet = {
 };
 
 static const dsi_option comms_rows[] = {
-    B("enabled", "false", NOT_BUILT, "Log communication calls.",
-      NOTE("the log of communication is not built; set it to false")),
-    B("prof_all", "true", PART, "Log every operation."),
-    TEXTS("prof_ops", "[]", PART, "Operations to log, when not all."),
-    B("verbose", "false", PART, "Print each call."),
-    B("debug", "false", PART, "Print where each call comes from."),
+    B("enabled", "false", IN_FORCE,
+      "Time the collectives; ds_train prints the summary at the end, with the straggler effect.",
+      FIELD(comms_logger.enabled)),
+    B("prof_all", "true", IN_FORCE, "Log every operation.", FIELD(comms_logger.prof_all)),
+    TEXTS("prof_ops", "[]", IN_FORCE,
+          "Operations to log when not all, by DeepSpeed's names: all_reduce, reduce_scatter_tensor "
+          "and so on."),
+    B("verbose", "false", IN_FORCE, "Print each call.", FIELD(comms_logger.verbose)),
+    B("debug", "false", IN_FORCE,
+      "Tell calls apart by what they are for: the step and the parameter.",
+      FIELD(comms_logger.debug)),
 };
 const dsi_section dsi_section_comms_logger = {
     .path = "comms_logger",
-    .doc =
-        "`enabled` is the switch, as documented. (In DeepSpeed the section's mere presence turns "
-        "the log on.)",
-    .flags = DSI_SECTION_LAX | DSI_SECTION_FEATURE,
+    .doc = "A log of collectives: count, latency and bandwidth by operation and message size. "
+           "`enabled` is the switch, as documented. (In DeepSpeed the section's mere presence "
+           "turns the log on.)",
+    .flags = DSI_SECTION_LAX | DSI_SECTION_GATED,
     DSI_SECTION_ROWS(comms_rows),
 };
 

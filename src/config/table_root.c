@@ -109,7 +109,7 @@ static const dsi_option rows[] = {
     S("torch_autocast", NULL, NOT_BUILT, "Mixed precision as torch.autocast does it.",
       .section = &dsi_section_autocast),
     S("aio", NULL, PART, "Asynchronous file I/O for offload to disk.", .section = &dsi_section_aio),
-    S("comms_logger", NULL, NOT_BUILT, "A log of communication calls.",
+    S("comms_logger", NULL, IN_FORCE, "A log of communication calls.",
       .section = &dsi_section_comms_logger),
     S("wandb", NULL, NOT_BUILT, "Metrics sent to Weights & Biases.", .section = &dsi_section_wandb),
     S("comet", NULL, NOT_BUILT, "Metrics sent to Comet.", .section = &dsi_section_comet),

@@ -42,6 +42,8 @@ typedef struct dsi_engine_spec {
     int64_t prefetch;       /* elements of stage 3's gathers ahead of their use */
     bool no_fuse, no_reuse; /* for comparisons in tests */
     bool wall_clock_breakdown;
+    bool log_comm; /* time the collectives */
+    ds_comm_log_params comm_log;
     int64_t steps_per_print; /* between two lines of times; 0: none */
 } dsi_engine_spec;
 

@@ -107,6 +107,11 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->recompute = read_recompute(&v->activation_checkpointing);
     spec->device_memory = (size_t)v->device_memory;
     spec->overlap = v->zero.overlap_comm;
+    spec->log_comm = v->comms_logger.enabled;
+    spec->comm_log = (ds_comm_log_params){.all = v->comms_logger.prof_all,
+                                          .ops = v->comms_logger.prof_ops,
+                                          .verbose = v->comms_logger.verbose,
+                                          .debug = v->comms_logger.debug};
     spec->tag_validation = tag_validation(v->tag_validation);
     spec->prefetch = v->zero.prefetch_bucket_size;
     spec->train.batch = v->batch.train_micro_batch_size_per_gpu;

@@ -1,5 +1,6 @@
 /* Builds an engine: graphs, plans, memory, weights. */
 #include "base/build_id.h"
+#include "comm/comm_log.h"
 #include "exec/agree.h"
 #include "train/rank_plan.h"
 
@@ -72,6 +73,26 @@ static ds_status allocate(ds_engine *engine)
     return DS_OK;
 }
 
+/* A communicator of its own, so that the program may use the given one as it likes. One log times
+ * both. */
+static ds_status join(ds_engine *engine, ds_comm *comm)
+{
+    const dsi_engine_spec *s = &engine->spec;
+    if (comm == NULL) {
+        return DS_OK;
+    }
+    if (s->log_comm) {
+        DS_TRY(ds_comm_log_start(comm, &s->comm_log));
+    }
+    if (comm->size > 1) {
+        DS_TRY(dsi_comm_split(comm, 0, comm->rank, &engine->comm));
+        if (s->log_comm) {
+            dsi_comm_log_share(comm, engine->comm);
+        }
+    }
+    return DS_OK;
+}
+
 ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
                             const dsi_engine_spec *spec, ds_engine **engine_out)
 {
@@ -87,11 +108,7 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
     engine->forced_lr = -1.0;
     engine->grad_norm = -1.0;
     ds_status status = DS_OK;
-    if (params->comm != NULL && ds_comm_size(params->comm) > 1) { /* one of its own */
-        DS_TRY_GOTO(status,
-                    dsi_comm_split(params->comm, 0, ds_comm_rank(params->comm), &engine->comm),
-                    failed);
-    }
+    DS_TRY_GOTO(status, join(engine, params->comm), failed);
     DS_TRY_GOTO(status, plan(engine, params), failed);
     DS_TRY_GOTO(status, agree(engine), failed);
     DS_TRY_GOTO(status, allocate(engine), failed);

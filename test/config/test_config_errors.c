@@ -109,7 +109,12 @@ static const bad table[] = {
     {"tensor_parallel: {autotp_size: 4}", "tensor_parallel.autotp_size: not available"},
     {"wandb: {enabled: true}", "use tensorboard or csv_monitor"},
     {"flops_profiler: {enabled: true}", "flops_profiler.enabled: not available"},
-    {"comms_logger: {enabled: true}", "comms_logger.enabled: not available"},
+    {"comms_logger: {enabled: true, prof_all: false, prof_ops: ['all_redce']}",
+     "comms_logger.prof_ops: expected names of operations, found \"all_redce\"; did you mean "
+     "\"all_reduce\"?"},
+    {"comms_logger: {enabled: true, prof_all: false, prof_ops: ['gather']}",
+     "comms_logger.prof_ops: expected an operation to log"},
+    {"comms_logger: {prof_ops: 3}", "comms_logger.prof_ops: expected a list of strings"},
     {"amp: {enabled: true, opt_level: 'O1'}", "amp.enabled: not available"},
     {"torch_autocast: {enabled: true}", "torch_autocast.enabled: not available"},
     {"elasticity: {enabled: true, max_train_batch_size: 8, micro_batch_sizes: [2]}",

@@ -312,6 +312,8 @@ static const char *rank_steps(ds_ctx *own, ds_comm *comm, uint32_t stage, bool o
     double loss = 0.0;
     spec.train.max_norm = 0.5;
     spec.overlap = overlap;
+    spec.log_comm = true;
+    spec.comm_log = (ds_comm_log_params){.all = true, .debug = true};
     spec.prefetch = 4000;
     spec.zero = (dsi_zero_spec){.stage = stage,
                                 .reduce_each = true,
