@@ -50,8 +50,11 @@ static ds_status write_document(void *user, const dsi_document *document)
                        "the loss; train on the .jsonl itself",
                        j->path);
     }
-    j->n_documents += 1;
+    j->n_documents += !document->joins;
     j->n_tokens += document->n;
+    if (document->joins) {
+        return dsi_indexed_extend(j->writer, document->ids, document->n);
+    }
     return dsi_indexed_add(j->writer, document->ids, document->n);
 }
 

@@ -121,17 +121,8 @@ static ds_status need_flags(ds_dataset *dataset)
     return DS_OK;
 }
 
-ds_status dsi_dataset_append(ds_dataset *dataset, const uint32_t *ids, const uint8_t *counted,
-                             uint64_t n)
+static ds_status reserve_document(ds_dataset *dataset)
 {
-    dsi_tokens *tokens = dataset->tokens;
-    if (n == 0) {
-        return DS_OK;
-    }
-    DS_TRY(reserve(dataset, n));
-    if (counted != NULL) {
-        DS_TRY(need_flags(dataset));
-    }
     if ((dataset->n_docs & (dataset->n_docs + 1)) == 0) { /* begin is full at 2^k - 1 documents */
         uint64_t *begin =
             realloc(dataset->begin, (dataset->n_docs + 1) * 2 * sizeof *dataset->begin);
@@ -140,6 +131,18 @@ ds_status dsi_dataset_append(ds_dataset *dataset, const uint32_t *ids, const uin
         }
         begin[0] = 0;
         dataset->begin = begin;
+    }
+    return DS_OK;
+}
+
+/* The last document ends behind n more tokens. */
+static ds_status append_tokens(ds_dataset *dataset, const uint32_t *ids, const uint8_t *counted,
+                               uint64_t n)
+{
+    dsi_tokens *tokens = dataset->tokens;
+    DS_TRY(reserve(dataset, n));
+    if (counted != NULL) {
+        DS_TRY(need_flags(dataset));
     }
     for (uint64_t i = 0; i < n; ++i) {
         tokens->ids[tokens->n + i] = (int32_t)ids[i];
@@ -151,8 +154,21 @@ ds_status dsi_dataset_append(ds_dataset *dataset, const uint32_t *ids, const uin
         memset(tokens->counted + tokens->n, 1, n);
     }
     tokens->n += n;
-    dataset->begin[++dataset->n_docs] = tokens->n;
+    dataset->begin[dataset->n_docs] = tokens->n;
     return DS_OK;
+}
+
+ds_status dsi_dataset_append(ds_dataset *dataset, const uint32_t *ids, const uint8_t *counted,
+                             uint64_t n)
+{
+    if (n == 0) {
+        return DS_OK;
+    }
+    DS_TRY(reserve_document(dataset));
+    dataset->begin[++dataset->n_docs] = dataset->tokens->n;
+    const ds_status status = append_tokens(dataset, ids, counted, n);
+    dataset->n_docs -= status < 0;
+    return status;
 }
 
 /* All files of a dataset are of one kind, and all lines of a file. */
@@ -195,6 +211,9 @@ static ds_status take_document(void *user, const dsi_document *document)
         return DS_OK;
     }
     dataset->info.n_truncated += too_long;
+    if (document->joins) {
+        return append_tokens(dataset, document->ids, document->counted, n);
+    }
     return dsi_dataset_append(dataset, document->ids, document->counted, n);
 }
 

@@ -37,6 +37,11 @@ typedef struct dsi_indexed_writer dsi_indexed_writer;
 ds_status dsi_indexed_create(ds_ctx *ctx, const char *prefix, uint32_t n_vocab,
                              dsi_indexed_writer **writer_out);
 ds_status dsi_indexed_add(dsi_indexed_writer *writer, const uint32_t *ids, uint64_t n);
+/* Adds to the newest document. An item holds at most `n_item` tokens: beyond, the document has
+ * another one. */
+ds_status dsi_indexed_extend(dsi_indexed_writer *writer, const uint32_t *ids, uint64_t n);
+/* Sets n_item, for tests; the format's limit is 2^31 - 1. */
+void dsi_indexed_limit(dsi_indexed_writer *writer, uint64_t n_item);
 /* Frees *writer whatever the outcome. */
 ds_status dsi_indexed_commit(dsi_indexed_writer **writer);
 void dsi_indexed_abort(dsi_indexed_writer **writer);

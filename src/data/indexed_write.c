@@ -1,4 +1,4 @@
-/* Writes indexed data, one item a document. */
+/* Writes indexed data, one item a document, or several where the format's limit asks for it. */
 #include "data/indexed.h"
 
 #include <errno.h>
@@ -15,6 +15,8 @@ struct dsi_indexed_writer {
     uint32_t width;
     int32_t *sizes;
     uint64_t n, room;
+    uint64_t *more; /* items that go on with the document before, ascending */
+    uint64_t n_more, n_item;
     unsigned char buffer[CHUNK]; /* of the index */
     size_t n_buffer;
 };
@@ -42,6 +44,7 @@ ds_status dsi_indexed_create(ds_ctx *ctx, const char *prefix, uint32_t n_vocab,
     }
     w->ctx = ctx;
     w->width = n_vocab < 65500 ? 2 : 4;
+    w->n_item = INT32_MAX;
     const ds_status status = stage(w, prefix);
     if (status < 0) {
         dsi_indexed_abort(&w);
@@ -72,12 +75,8 @@ static ds_status write_ids(dsi_indexed_writer *w, const uint32_t *ids, uint64_t 
     return DS_OK;
 }
 
-ds_status dsi_indexed_add(dsi_indexed_writer *w, const uint32_t *ids, uint64_t n)
+static ds_status add_item(dsi_indexed_writer *w, const uint32_t *ids, uint64_t n)
 {
-    if (n > INT32_MAX) {
-        return ds_fail(w->ctx, DS_ERR_LIMIT, "a document of %llu tokens does not fit the format",
-                       (unsigned long long)n);
-    }
     if (w->n == w->room) {
         const uint64_t room = w->room < 1024 ? 1024 : w->room * 2;
         int32_t *sizes = realloc(w->sizes, room * sizeof *sizes);
@@ -89,6 +88,44 @@ ds_status dsi_indexed_add(dsi_indexed_writer *w, const uint32_t *ids, uint64_t n
     }
     w->sizes[w->n++] = (int32_t)n;
     return write_ids(w, ids, n);
+}
+
+/* Such items are rare: one for each 2^31 - 1 tokens of a document. */
+static ds_status note_more(dsi_indexed_writer *w)
+{
+    uint64_t *more = realloc(w->more, (w->n_more + 1) * sizeof *more);
+    if (more == NULL) {
+        return ds_fail(w->ctx, DS_ERR_NOMEM, "no memory for the index");
+    }
+    w->more = more;
+    w->more[w->n_more++] = w->n;
+    return DS_OK;
+}
+
+ds_status dsi_indexed_extend(dsi_indexed_writer *w, const uint32_t *ids, uint64_t n)
+{
+    const uint64_t room = w->n_item - (uint64_t)w->sizes[w->n - 1];
+    uint64_t part = n < room ? n : room;
+    w->sizes[w->n - 1] += (int32_t)part;
+    DS_TRY(write_ids(w, ids, part));
+    for (uint64_t at = part; at < n; at += part) {
+        part = n - at < w->n_item ? n - at : w->n_item;
+        DS_TRY(note_more(w));
+        DS_TRY(add_item(w, ids + at, part));
+    }
+    return DS_OK;
+}
+
+ds_status dsi_indexed_add(dsi_indexed_writer *w, const uint32_t *ids, uint64_t n)
+{
+    const uint64_t part = n < w->n_item ? n : w->n_item;
+    DS_TRY(add_item(w, ids, part));
+    return part < n ? dsi_indexed_extend(w, ids + part, n - part) : DS_OK;
+}
+
+void dsi_indexed_limit(dsi_indexed_writer *w, uint64_t n_item)
+{
+    w->n_item = n_item;
 }
 
 static ds_status flush(dsi_indexed_writer *w)
@@ -113,7 +150,8 @@ static ds_status write_index(dsi_indexed_writer *w)
 {
     const uint64_t version = 1;
     const uint8_t code = w->width == 2 ? 6 : 4;
-    const uint64_t boundaries = w->n + 1;
+    const uint64_t boundaries = w->n - w->n_more + 1;
+    uint64_t n_more = 0;
     int64_t pointer = 0;
     DS_TRY(put(w, "MMIDIDX\0\0", 9));
     DS_TRY(put(w, &version, sizeof version));
@@ -126,8 +164,12 @@ static ds_status write_index(dsi_indexed_writer *w)
         DS_TRY(put(w, &pointer, sizeof pointer));
         pointer += (int64_t)w->sizes[i] * w->width;
     }
-    for (uint64_t i = 0; i < boundaries; ++i) {
-        DS_TRY(put(w, &i, sizeof i));
+    for (uint64_t i = 0; i <= w->n; ++i) {
+        if (n_more < w->n_more && w->more[n_more] == i) {
+            ++n_more;
+        } else {
+            DS_TRY(put(w, &i, sizeof i));
+        }
     }
     return flush(w);
 }
@@ -169,6 +211,7 @@ void dsi_indexed_abort(dsi_indexed_writer **writer)
         dsi_file_abort(&(*writer)->idx);
         free((*writer)->idx_path);
         free((*writer)->sizes);
+        free((*writer)->more);
         free(*writer);
         *writer = NULL;
     }

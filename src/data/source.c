@@ -1,8 +1,6 @@
 /* Text files as documents. See source.h. */
 #include "data/source.h"
 
-#include "io/file.h"
-
 #include <deepspeed/context.h>
 #include <deepspeed/op.h>
 #include <stdlib.h>
@@ -15,53 +13,6 @@ bool dsi_path_ends(const char *path, const char *end)
     const size_t n = strlen(path);
     const size_t m = strlen(end);
     return n >= m && strcmp(path + n - m, end) == 0;
-}
-
-/* ---- .txt ---- */
-
-/* The tokens and an end token, if that is asked for. */
-static ds_status give_text(ds_ctx *ctx, const ds_dataset_params *params, const ds_tokens *tokens,
-                           const dsi_source_sink *sink)
-{
-    if (!params->append_eos) {
-        const dsi_document document = {.ids = tokens->ids, .n = tokens->n};
-        return tokens->n > 0 ? sink->document(sink->user, &document) : DS_OK;
-    }
-    uint32_t *ids = malloc((tokens->n + 1) * sizeof *ids);
-    if (ids == NULL) {
-        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for %zu tokens", tokens->n);
-    }
-    if (tokens->n > 0) {
-        memcpy(ids, tokens->ids, tokens->n * sizeof *ids);
-    }
-    ids[tokens->n] = (uint32_t)ds_tokenizer_eos_id(params->tokenizer);
-    const dsi_document document = {.ids = ids, .n = tokens->n + 1};
-    const ds_status status = sink->document(sink->user, &document);
-    free(ids);
-    return status;
-}
-
-static ds_status read_text(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
-                           const dsi_map *map, const dsi_source_sink *sink)
-{
-    ds_tokenizer_scratch *scratch = NULL;
-    ds_tokens tokens;
-    if (map->size > INT32_MAX) {
-        return ds_fail(
-            ctx, DS_ERR_LIMIT,
-            "%s has %zu bytes; a text file may have 2 GiB: split it, or make it a .jsonl "
-            "of documents",
-            path, map->size);
-    }
-    DS_TRY(ds_tokenizer_scratch_create(params->tokenizer, 0, &scratch));
-    ds_status status =
-        ds_tokenizer_encode(params->tokenizer, scratch, (const char *)map->data, map->size,
-                            DS_ENCODE_ADD_SPECIAL | DS_ENCODE_NO_SPECIAL_PARSE, &tokens);
-    if (status >= 0) {
-        status = give_text(ctx, params, &tokens, sink);
-    }
-    ds_tokenizer_scratch_destroy(&scratch);
-    return status;
 }
 
 /* ---- .jsonl ---- */
@@ -107,7 +58,7 @@ static ds_status deliver(ds_ctx *ctx, const char *path, uint64_t first_line, con
         }
         if (line->n > 0) {
             const dsi_document document = {line->ids, line->sample ? line->counted : NULL, line->n,
-                                           line->sample};
+                                           line->sample, false};
             DS_TRY(sink->document(sink->user, &document));
         }
     }
@@ -183,10 +134,7 @@ ds_status dsi_source_read(ds_ctx *ctx, const ds_dataset_params *params, const ch
     }
     DS_TRY(dsi_map_open(ctx, path, 0, &map));
     const ds_status status = jsonl ? read_jsonl(ctx, params, path, &map, sink)
-                                   : read_text(ctx, params, path, &map, sink);
-    if (!jsonl && status >= 0 && sink->progress != NULL) {
-        sink->progress(sink->user, map.size, map.size);
-    }
+                                   : dsi_text_read(ctx, params, path, &map, DSI_PART_BYTES, sink);
     dsi_map_close(&map);
     return status;
 }

@@ -1,21 +1,23 @@
 /* Text files as tokenized documents, in file order. Used by datasets and by ds_data.
  *
  * Kinds, told by the ending: .txt, one document a file; .jsonl, one object a line: {"text"}, or a
- * sample
- * {"prompt","completion"} or {"messages"} whose loss counts only in the answer. Lines are parsed
- * and tokenized on all threads of the context; documents arrive in order on the caller's thread.
+ * sample {"prompt","completion"} or {"messages"} whose loss counts only in the answer. Lines, and
+ * parts of a large text, are tokenized on all threads of the context; documents arrive in order on
+ * the caller's thread, a large one in pieces.
  */
 #ifndef DSI_DATA_SOURCE_H
 #define DSI_DATA_SOURCE_H
 
+#include "io/file.h"
 #include <deepspeed/data.h>
 
-/* One document. counted: per token, NULL when all count; sample: not plain text. */
+/* One document, or the next piece of the one given before (joins). counted: per token, NULL when
+ * all count; sample: not plain text, always whole. */
 typedef struct dsi_document {
     const uint32_t *ids;
     const uint8_t *counted;
     uint64_t n;
-    bool sample;
+    bool sample, joins;
 } dsi_document;
 
 typedef struct dsi_source_sink {
@@ -26,6 +28,12 @@ typedef struct dsi_source_sink {
 
 ds_status dsi_source_read(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
                           const dsi_source_sink *sink);
+
+/* One text as one document (source_text.c): cut into parts of about part_bytes where the tokenizer
+ * allows it, else whole. The ids do not depend on part_bytes or the number of threads. */
+enum { DSI_PART_BYTES = 256 << 10 };
+ds_status dsi_text_read(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
+                        const dsi_map *text, size_t part_bytes, const dsi_source_sink *sink);
 
 /* One line of a .jsonl, tokenized: what jsonl_line.c makes, freed by its caller. */
 typedef struct dsi_line {

@@ -206,6 +206,17 @@ typedef struct dsi_template_piece {
     uint32_t n_ids;
 } dsi_template_piece;
 
+/* Where texts may be cut (tokenizer_cut.c). */
+typedef struct dsi_cuts {
+    unsigned kinds;               /* of places where a text may be cut when no merge joins there */
+    unsigned ended;               /* of these: a word ends there in any case */
+    unsigned slow;                /* DSI_UC_*: characters that a normalizer may change */
+    bool ascii_only;              /* it may change all beyond ASCII */
+    const char *space;            /* the character that a space becomes, in the arena or static */
+    size_t n_space;               /* its bytes */
+    uint8_t starts[32], ends[32]; /* bit a byte: no cut before, after it */
+} dsi_cuts;
+
 struct ds_tokenizer {
     ds_ctx *ctx;
     dsi_arena *arena; /* strings and small arrays of the components */
@@ -223,6 +234,7 @@ struct ds_tokenizer {
     uint32_t byte_ids[256]; /* byte_level: of the byte's letter; else of "<0xXX>" */
     bool all_bytes;         /* no DSI_NO_ID in byte_ids */
     bool cut;               /* words may be cut where no merge joins: `joins` is valid */
+    dsi_cuts cuts;          /* of whole texts */
     unsigned char *joins;   /* [256*256/8] bit left*256+right: some merge joins across it */
 
     dsi_norm norms[DSI_TOK_MAX_STEPS];
@@ -297,6 +309,7 @@ struct ds_tokenizer_scratch {
     ds_token_range *ranges;
     size_t n, capacity, ranges_capacity;
     bool want_ranges;
+    bool continues;   /* the text is the next part of one that was cut */
     ds_status failed; /* sticky within a call */
     dsi_word *words;  /* [DSI_WORD_SLOTS] */
     dsi_symbol *symbols;
@@ -339,6 +352,29 @@ void dsi_tok_emit(ds_tokenizer_scratch *s, uint32_t id, ds_token_range range);
 
 /* Notes in joins which neighbours a merge product has inside. */
 void dsi_joins_add(unsigned char *joins, const unsigned char *text, size_t n);
+/* Whether some merge joins across the end of one character and the start of another. */
+bool dsi_joins(const unsigned char *joins, const unsigned char *left, size_t n_left,
+               const unsigned char *right, size_t n_right);
+
+/* ---- parts of a text (tokenizer_cut.c) ---- */
+
+/* Further flags of ds_tokenizer_encode: the text is a part of one that was cut at a place that
+ * dsi_tok_next_cut gave. The ids of all parts in order are those of the whole. */
+enum {
+    DSI_ENCODE_CONTINUES = 1 << 16, /* not the first part */
+    DSI_ENCODE_GOES_ON = 1 << 17    /* not the last part */
+};
+
+/* Finds which places are safe; once, when everything else is read. */
+void dsi_cuts_find(ds_tokenizer *tok);
+/* Whether texts have places to cut at all with this tokenizer. */
+bool dsi_tok_can_cut(const ds_tokenizer *tok);
+/* The first place at or after `from`, and after the start, where the text may be cut; n: none. */
+size_t dsi_tok_next_cut(const ds_tokenizer *tok, const char *text, size_t n, size_t from);
+/* Takes the ids of the last encode out of the scratch, in exchange for an array of malloc (or NULL)
+ * with room for *room ids, which the next encode uses. Returns the array of ids, now the caller's
+ * to free, with room for at least n + 1 of them; NULL: no memory, nothing exchanged. */
+uint32_t *dsi_tok_take_ids(ds_tokenizer_scratch *s, uint32_t *array, size_t *room);
 
 /* One word (not empty) to ids (tokenizer_bpe.c). */
 void dsi_bpe_word(ds_tokenizer_scratch *s, dsi_view word);

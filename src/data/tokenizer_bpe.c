@@ -400,6 +400,13 @@ void dsi_joins_add(unsigned char *joins, const unsigned char *text, size_t n)
     }
 }
 
+bool dsi_joins(const unsigned char *joins, const unsigned char *left, size_t n_left,
+               const unsigned char *right, size_t n_right)
+{
+    const unsigned pair = edge_byte(left, n_left, false) * 256 + edge_byte(right, n_right, true);
+    return (joins[pair / 8] >> (pair % 8) & 1) != 0;
+}
+
 void dsi_bpe_word(ds_tokenizer_scratch *s, dsi_view word)
 {
     if (word.n > INT32_MAX) { /* symbols are counted in 31 bits */

@@ -170,6 +170,38 @@ static void encode_text(ds_tokenizer_scratch *s, dsi_view view, uint32_t flags)
               normalize_segment);
 }
 
+/* The text with what the post-processor adds before and after it. */
+static void encode_template(ds_tokenizer_scratch *s, dsi_view view, uint32_t flags)
+{
+    const ds_tokenizer *tok = s->tok;
+    bool wanted = (flags & DSI_ENCODE_CONTINUES) == 0;
+    for (uint32_t i = 0; i < tok->n_template; ++i) {
+        const dsi_template_piece *piece = &tok->template_pieces[i];
+        if (piece->sequence) {
+            encode_text(s, view, flags);
+            wanted = (flags & DSI_ENCODE_GOES_ON) == 0;
+        }
+        for (uint32_t k = 0; wanted && k < piece->n_ids; ++k) {
+            const size_t at = s->n > 0 && s->want_ranges ? s->ranges[s->n - 1].end : 0;
+            dsi_tok_emit(s, piece->ids[k], (ds_token_range){at, at});
+        }
+    }
+}
+
+uint32_t *dsi_tok_take_ids(ds_tokenizer_scratch *s, uint32_t *array, size_t *room)
+{
+    if (!dsi_tok_grow(s, (void **)&s->ids, &s->capacity, s->n + 1, sizeof *s->ids)) {
+        return NULL;
+    }
+    uint32_t *taken = s->ids;
+    const size_t capacity = s->capacity;
+    s->ids = array;
+    s->capacity = *room;
+    s->n = 0;
+    *room = capacity;
+    return taken;
+}
+
 ds_status ds_tokenizer_encode(const ds_tokenizer *tok, ds_tokenizer_scratch *scratch,
                               const char *text, size_t n, uint32_t flags, ds_tokens *tokens_out)
 {
@@ -184,20 +216,12 @@ ds_status ds_tokenizer_encode(const ds_tokenizer *tok, ds_tokenizer_scratch *scr
     s->n = 0;
     s->failed = DS_OK;
     s->want_ranges = (flags & DS_ENCODE_RANGES) != 0;
+    s->continues = (flags & DSI_ENCODE_CONTINUES) != 0;
     const dsi_view all = {.text = (const unsigned char *)text, .n = n};
     if (tok->n_template == 0 || (flags & DS_ENCODE_ADD_SPECIAL) == 0) {
         encode_text(s, all, flags);
     } else {
-        for (uint32_t i = 0; i < tok->n_template; ++i) {
-            const dsi_template_piece *piece = &tok->template_pieces[i];
-            if (piece->sequence) {
-                encode_text(s, all, flags);
-            }
-            for (uint32_t k = 0; k < piece->n_ids; ++k) {
-                const size_t at = s->n > 0 && s->want_ranges ? s->ranges[s->n - 1].end : 0;
-                dsi_tok_emit(s, piece->ids[k], (ds_token_range){at, at});
-            }
-        }
+        encode_template(s, all, flags);
     }
     if (s->failed != DS_OK) {
         return s->failed;

@@ -393,5 +393,6 @@ ds_status dsi_tokenizer_finish(ds_tokenizer *tok, const char *path)
     DS_TRY(build_patterns(tok, path));
     DS_TRY(build_raw(tok, path));
     DS_TRY(build_joins(tok, path));
+    dsi_cuts_find(tok);
     return dsi_added_build(tok, path);
 }

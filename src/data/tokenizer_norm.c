@@ -256,6 +256,8 @@ static bool is_needed(const dsi_norm *norm, dsi_view view)
 
 dsi_view dsi_tok_normalize(ds_tokenizer_scratch *s, dsi_view view)
 {
+    const bool goes_on = s->continues && view.base == 0; /* the segment began in another part */
+    const size_t base = view.base;
     uint32_t turn = 0;
     for (uint32_t i = 0; i < s->tok->n_norms && view.n > 0; ++i) {
         const dsi_norm *norm = &s->tok->norms[i];
@@ -263,7 +265,7 @@ dsi_view dsi_tok_normalize(ds_tokenizer_scratch *s, dsi_view view)
             view = strip(norm, view);
             continue;
         }
-        if (!is_needed(norm, view)) {
+        if (!is_needed(norm, view) || (goes_on && norm->kind == DSI_NORM_PREPEND)) {
             continue;
         }
         dsi_made *made = &s->made_norm[turn];
@@ -272,7 +274,7 @@ dsi_view dsi_tok_normalize(ds_tokenizer_scratch *s, dsi_view view)
         if (!run_norm(s, norm, made, view)) {
             return (dsi_view){.text = view.text};
         }
-        view = (dsi_view){made->text, made->n, 0, s->want_ranges ? made->map : NULL};
+        view = (dsi_view){made->text, made->n, base, s->want_ranges ? made->map : NULL};
     }
     return view;
 }

@@ -186,9 +186,10 @@ static void scan(ds_tokenizer_scratch *s, uint32_t step, dsi_scan_fn next, dsi_v
 
 /* ---- steps that change text ---- */
 
-static dsi_view made_view(const ds_tokenizer_scratch *s, const dsi_made *made)
+/* base: of the view that it was made of. */
+static dsi_view made_view(const ds_tokenizer_scratch *s, const dsi_made *made, size_t base)
 {
-    return (dsi_view){made->text, made->n, 0, s->want_ranges ? made->map : NULL};
+    return (dsi_view){made->text, made->n, base, s->want_ranges ? made->map : NULL};
 }
 
 static void prefix_space(ds_tokenizer_scratch *s, uint32_t step, dsi_view view)
@@ -202,7 +203,7 @@ static void prefix_space(ds_tokenizer_scratch *s, uint32_t step, dsi_view view)
     const size_t begin = dsi_view_range(view).begin;
     if (dsi_made_append(s, made, " ", 1, (ds_token_range){begin, begin}) &&
         dsi_made_copy(s, made, view, 0, view.n)) {
-        next_step(s, step, made_view(s, made));
+        next_step(s, step, made_view(s, made, view.base));
     }
 }
 
@@ -215,7 +216,7 @@ static bool metaspace_text(ds_tokenizer_scratch *s, const dsi_pretok *rule, dsi_
     const size_t first = dsi_view_range(view).begin;
     made->n = 0;
     if (!starts && (rule->prepend == DSI_PREPEND_ALWAYS ||
-                    (rule->prepend == DSI_PREPEND_FIRST && first == 0))) {
+                    (rule->prepend == DSI_PREPEND_FIRST && first == 0 && !s->continues))) {
         const ds_token_range range = {first, first};
         if (!dsi_made_append(s, made, rule->text, rule->n_text, range)) {
             return false;
@@ -242,7 +243,7 @@ static void metaspace(ds_tokenizer_scratch *s, uint32_t step, const dsi_pretok *
     if (!metaspace_text(s, rule, made, view)) {
         return;
     }
-    const dsi_view all = made_view(s, made);
+    const dsi_view all = made_view(s, made, view.base);
     if (!rule->split) {
         next_step(s, step, all);
         return;

@@ -3,6 +3,7 @@
 #include "common/check.h"
 #include "data/dataset.h"
 #include "data/indexed.h"
+#include "data/source.h"
 
 #include <deepspeed/context.h>
 #include <deepspeed/data.h>
@@ -129,14 +130,46 @@ static void odd_lines(void **state)
     ds_dataset_close(&data);
 }
 
-/* A text beyond what is encoded at once is refused by name, before it is read. */
+/* A text that must be encoded at once, and is beyond what that can be, is refused by name before it
+ * is read. */
 static void huge_text(void **state)
 {
     (void)state;
     ds_dataset *data = NULL;
+    ds_tokenizer *whole = NULL;
     const char *path = put_text("huge.txt", "");
+    CHECK_OK(ctx,
+             ds_tokenizer_open(ctx, DS_SOURCE_DIR "/test/golden/data/tokenizer-odd.json", &whole));
+    const ds_dataset_params params = {
+        .files = &path, .n_files = 1, .tokenizer = whole, .seq_length = 4};
     assert_int_equal(truncate(path, (off_t)INT32_MAX + 1), 0);
-    CHECK_FAILS(ctx, open_files(path, NULL, false, &data), DS_ERR_LIMIT, "huge.txt");
+    CHECK_FAILS(ctx, ds_dataset_open(ctx, &params, &data), DS_ERR_LIMIT, "huge.txt");
+    ds_tokenizer_close(&whole);
+    (void)unlink(path);
+}
+
+/* A text that is read in parts is one document, with its end token behind the last of them. */
+static void text_in_parts(void **state)
+{
+    (void)state;
+    enum { BYTES = 3 * DSI_PART_BYTES };
+    ds_dataset *data = NULL;
+    char *text = malloc(BYTES);
+    assert_non_null(text);
+    for (size_t i = 0; i < BYTES; ++i) {
+        text[i] = "some text "[i % 10];
+    }
+    const char *path = put("parts.txt", text, BYTES);
+    free(text);
+    CHECK_OK(ctx, open_files(path, put_text("t.txt", "a"), true, &data));
+    const uint64_t n = data->begin[1];
+    assert_int_equal(data->n_docs, 2);
+    assert_true(n > BYTES / 10);
+    for (uint64_t i = 0; i + 1 < n; ++i) {
+        assert_int_not_equal(dsi_tokens_get(data->tokens, i), ds_tokenizer_eos_id(gpt2));
+    }
+    assert_int_equal(dsi_tokens_get(data->tokens, n - 1), ds_tokenizer_eos_id(gpt2));
+    ds_dataset_close(&data);
 }
 
 /* ---- indexed data ---- */
@@ -270,6 +303,36 @@ static void indexed_as_deepspeed(void **state)
             assert_memory_equal(got, want, n);
         }
     }
+}
+
+/* A document beyond the limit of an item is several items, and reads back as one. */
+static void indexed_long_documents(void **state)
+{
+    (void)state;
+    static const uint64_t want[] = {0, 3, 17, 17, 27};
+    dsi_indexed_writer *writer = NULL;
+    ds_dataset *data = NULL;
+    uint32_t ids[10];
+    for (uint32_t i = 0; i < 10; ++i) {
+        ids[i] = i;
+    }
+    CHECK_OK(ctx, dsi_indexed_create(ctx, path_of("long"), 300, &writer));
+    dsi_indexed_limit(writer, 4);
+    CHECK_OK(ctx, dsi_indexed_add(writer, ids, 3));
+    CHECK_OK(ctx, dsi_indexed_add(writer, ids, 4));
+    CHECK_OK(ctx, dsi_indexed_extend(writer, ids + 4, 1));
+    CHECK_OK(ctx, dsi_indexed_extend(writer, ids, 9));
+    CHECK_OK(ctx, dsi_indexed_add(writer, ids, 0));
+    CHECK_OK(ctx, dsi_indexed_add(writer, ids, 10));
+    CHECK_OK(ctx, dsi_indexed_commit(&writer));
+    CHECK_OK(ctx, open_files(path_of("long.bin"), NULL, false, &data));
+    assert_int_equal(data->n_docs, 4);
+    assert_memory_equal(data->begin, want, sizeof want);
+    for (uint64_t i = 0; i < 27; ++i) {
+        const uint64_t at = i < 3 ? i : i < 8 ? i - 3 : i < 17 ? i - 8 : i - 17;
+        assert_int_equal(dsi_tokens_get(data->tokens, i), at);
+    }
+    ds_dataset_close(&data);
 }
 
 /* A builder that ended no document: each item is one. */
@@ -474,9 +537,11 @@ int main(void)
         cmocka_unit_test(end_tokens),
         cmocka_unit_test(odd_lines),
         cmocka_unit_test(huge_text),
+        cmocka_unit_test(text_in_parts),
         cmocka_unit_test(indexed_types),
         cmocka_unit_test(indexed_of_deepspeed),
         cmocka_unit_test(indexed_as_deepspeed),
+        cmocka_unit_test(indexed_long_documents),
         cmocka_unit_test(indexed_without_documents),
         cmocka_unit_test(indexed_empty_documents),
         cmocka_unit_test(indexed_bad_ids),
