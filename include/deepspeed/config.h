@@ -171,6 +171,13 @@ typedef struct ds_config_activation_checkpointing {
     bool synchronize_checkpoint_boundary, profile;
 } ds_config_activation_checkpointing;
 
+/* The section aio, for ds_aio_params. */
+typedef struct ds_config_aio {
+    int64_t block_size; /* bytes, a multiple of 4096 */
+    int64_t queue_depth, intra_op_parallelism;
+    bool single_submit, overlap_events;
+} ds_config_aio;
+
 /* tensorboard and csv_monitor: files go to output_path/job_name. */
 typedef struct ds_config_monitor {
     bool enabled;
@@ -207,6 +214,7 @@ typedef struct ds_config_values {
     bool gradient_sum;     /* gradient_allreduce_op "sum"; false: mean */
     ds_config_zero zero;
     ds_config_activation_checkpointing activation_checkpointing;
+    ds_config_aio aio;
     ds_config_monitor tensorboard, csv_monitor;
     ds_config_comms_logger comms_logger;
     ds_tag_validation tag_validation;

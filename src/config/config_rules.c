@@ -578,6 +578,16 @@ void dsi_config_inference_rules(dsi_eval *eval)
     inference_injection(eval);
 }
 
+/* Transfers past the page cache are of whole blocks of the disk. */
+static void aio_blocks(dsi_eval *eval)
+{
+    if (eval->values->aio.block_size % 4096 != 0) {
+        dsi_item_error(eval, dsi_item_find(eval, "aio.block_size"),
+                       "expected a multiple of 4096, found %" PRId64 "; 1048576 is a good value",
+                       eval->values->aio.block_size);
+    }
+}
+
 typedef void (*rule_fn)(dsi_eval *eval);
 static const rule_fn rules[] = {
     one_precision,     narrow_weights,
@@ -589,6 +599,7 @@ static const rule_fn rules[] = {
     many_ranks,        data_parallel_size,
     offload,           activation_checkpointing,
     data_efficiency,   logged_operations,
+    aio_blocks,
 };
 
 void dsi_config_rules(dsi_eval *eval)

@@ -227,16 +227,22 @@ const dsi_section dsi_section_nebula = {
 };
 
 static const dsi_option aio_rows[] = {
-    I("block_size", "1048576", PART, "Bytes of one request.", MIN(1)),
-    I("queue_depth", "8", PART, "Requests in flight.", MIN(1)),
-    I("intra_op_parallelism", "1", PART, "Threads for one request.", MIN(1), .old = "thread_count"),
-    B("single_submit", "false", PART, "Submit requests one by one."),
-    B("overlap_events", "true", PART, "Submit and wait at once."),
-    B("use_gds", "false", PART, "GPUDirect Storage."),
+    I("block_size", "1048576", PART, "Bytes of one transfer: a multiple of 4096.",
+      FIELD(aio.block_size), MIN(4096), MAX(1073741824)),
+    I("queue_depth", "8", PART, "Transfers in flight, of each thread.", FIELD(aio.queue_depth),
+      MIN(1), MAX(4096)),
+    I("intra_op_parallelism", "1", PART, "Threads that submit and reap transfers.",
+      FIELD(aio.intra_op_parallelism), MIN(1), MAX(64), .old = "thread_count"),
+    B("single_submit", "false", PART, "A system call for each transfer, not for a batch.",
+      FIELD(aio.single_submit)),
+    B("overlap_events", "true", PART,
+      "A transfer that ends makes room for the next at once; false: a batch ends first.",
+      FIELD(aio.overlap_events)),
+    B("use_gds", "false", NOT_BUILT, "GPUDirect Storage.",
+      NOTE("GPUDirect Storage needs a GPU; set use_gds to false")),
 };
 const dsi_section dsi_section_aio = {
     .path = "aio",
-    .doc = "File I/O of offload to disk, which is not built yet.",
-    .flags = DSI_SECTION_FEATURE,
+    .doc = "File I/O of offload to disk, and of ds_io. ds_nvme_tune finds good values for a disk.",
     DSI_SECTION_ROWS(aio_rows),
 };

@@ -36,6 +36,11 @@ static const bad table[] = {
     {"zero_optimization: {cpu_offload: true, offload_optimizer: {}}",
      "cannot be given together with \"offload_optimizer\""},
     /* types */
+    {"aio: {block_size: 5000}", "aio.block_size: expected a multiple of 4096, found 5000"},
+    {"aio: {block_size: 512}", "aio.block_size: expected a whole number of at least 4096"},
+    {"aio: {queue_depth: 0}", "aio.queue_depth: expected a whole number of at least 1"},
+    {"aio: {intra_op_parallelism: 65}", "aio.intra_op_parallelism: expected a whole number"},
+    {"aio: {use_gds: true}", "aio.use_gds: not available, found true"},
     {"fp16: true", "fp16: expected an object, found true"},
     {"fp16: null", "fp16: expected an object, found null"},
     {"optimizer: 'Adam'", "optimizer: expected an object, found the string \"Adam\""},
