@@ -47,6 +47,7 @@ typedef struct dsi_aio_stats { /* since the opening */
     uint64_t read_bytes, write_bytes;
     uint64_t n_pieces; /* transfers given to the system */
     uint64_t n_copied; /* of them, those that went through a copy or the page cache */
+    double piece_seconds, slowest_piece; /* how long they took: the sum, the longest */
 } dsi_aio_stats;
 
 ds_status dsi_aio_open(ds_ctx *ctx, const dsi_aio_params *params, dsi_aio **aio_out);

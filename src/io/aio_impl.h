@@ -66,6 +66,7 @@ typedef struct aio_piece {
     uint64_t offset;  /* in the part */
     uint64_t logical; /* in the file */
     size_t bytes, done;
+    double began;       /* clock */
     double stuck_since; /* of EAGAIN after EAGAIN; 0: not stuck */
     bool is_direct, is_copied;
 } aio_piece;

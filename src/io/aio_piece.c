@@ -71,6 +71,7 @@ bool dsi_aio_take(dsi_aio *aio, aio_piece *piece_out, uint8_t *copy)
 
 void dsi_aio_piece_begin(aio_piece *piece)
 {
+    piece->began = dsi_clock_seconds();
     if (piece->is_copied && piece->direction == AIO_WRITE) {
         memcpy(piece->memory, piece->user, piece->bytes);
     }
@@ -149,17 +150,25 @@ static void note_error(dsi_aio *aio, aio_request *r, const aio_piece *piece, int
     }
 }
 
+static void count(dsi_aio_stats *stats, const aio_piece *piece, double seconds)
+{
+    uint64_t *bytes = piece->direction == AIO_READ ? &stats->read_bytes : &stats->write_bytes;
+    *bytes += piece->done;
+    ++stats->n_pieces;
+    stats->n_copied += !piece->is_direct || piece->is_copied;
+    stats->piece_seconds += seconds;
+    stats->slowest_piece = seconds > stats->slowest_piece ? seconds : stats->slowest_piece;
+}
+
 void dsi_aio_piece_end(dsi_aio *aio, aio_piece *piece, int reason)
 {
     aio_request *r = piece->request;
+    const double seconds = dsi_clock_seconds() - piece->began;
     if (reason == 0 && piece->is_copied && piece->direction == AIO_READ) {
         memcpy(piece->user, piece->memory, piece->bytes);
     }
     (void)pthread_mutex_lock(&aio->lock);
-    ++aio->stats.n_pieces;
-    aio->stats.n_copied += !piece->is_direct || piece->is_copied;
-    *(piece->direction == AIO_READ ? &aio->stats.read_bytes : &aio->stats.write_bytes) +=
-        piece->done;
+    count(&aio->stats, piece, seconds);
     if (reason != 0) {
         note_error(aio, r, piece, reason);
     }

@@ -40,16 +40,13 @@ static void shim_clear(void)
     (void)pthread_mutex_unlock(&shim.lock);
 }
 
-/* The errno that this transfer gets, 0: none; *n is cut to what it may move. */
-static int shim_decide(int fd, size_t *n)
+/* The errno that this transfer gets, 0: none. *most_out: bytes that it may move. */
+static int shim_decide(int fd, size_t n, size_t *most_out)
 {
     const bool is_direct = (fcntl(fd, F_GETFL) & O_DIRECT) != 0;
     int reason = 0;
     (void)pthread_mutex_lock(&shim.lock);
-    if (shim.most > 0 && *n > shim.most) { /* the system itself cuts direct ones at blocks only */
-        const size_t most = is_direct ? (shim.most + 4095) / 4096 * 4096 : shim.most;
-        *n = *n < most ? *n : most;
-    }
+    *most_out = shim.most > 0 && shim.most < n ? shim.most : n;
     if (shim.n_failures > 0 && (is_direct || !shim.direct_only)) {
         if (shim.countdown > 1) {
             --shim.countdown;
@@ -63,16 +60,28 @@ static int shim_decide(int fd, size_t *n)
     return reason;
 }
 
+/* The system is asked for whole blocks, as a direct transfer must, and less is reported. */
+static ssize_t shim_transfer(long call, int fd, void *data, size_t n, off_t offset)
+{
+    size_t most = 0;
+    const int reason = shim_decide(fd, n, &most);
+    if (reason != 0) {
+        errno = reason;
+        return -1;
+    }
+    const size_t whole = (most + 4095) / 4096 * 4096;
+    const ssize_t done = syscall(call, fd, data, whole < n ? whole : n, offset);
+    return done > (ssize_t)most ? (ssize_t)most : done;
+}
+
 ssize_t pread(int fd, void *data, size_t n, off_t offset)
 {
-    errno = shim_decide(fd, &n);
-    return errno != 0 ? -1 : syscall(SYS_pread64, fd, data, n, offset);
+    return shim_transfer(SYS_pread64, fd, data, n, offset);
 }
 
 ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
 {
-    errno = shim_decide(fd, &n);
-    return errno != 0 ? -1 : syscall(SYS_pwrite64, fd, data, n, offset);
+    return shim_transfer(SYS_pwrite64, fd, (void *)(uintptr_t)data, n, offset);
 }
 
 #ifdef SHIM_URING
@@ -92,12 +101,13 @@ static unsigned shim_before(struct io_uring *uring, uint64_t *doomed, int *reaso
     unsigned n_doomed = 0;
     for (unsigned i = uring->sq.sqe_head; i != uring->sq.sqe_tail && n_doomed < most; ++i) {
         struct io_uring_sqe *entry = &uring->sq.sqes[i & *uring->sq.kring_mask];
-        size_t n = entry->len;
+        size_t may = 0;
         if (!shim_is_transfer(entry)) {
             continue;
         }
-        const int reason = shim_decide(entry->fd, &n);
-        entry->len = (unsigned)n;
+        const int reason = shim_decide(entry->fd, entry->len, &may);
+        const size_t whole = (may + 4095) / 4096 * 4096;
+        entry->len = whole < entry->len ? (unsigned)whole : entry->len;
         if (reason != 0) {
             const uint64_t data = entry->user_data;
             io_uring_prep_nop(entry);

@@ -212,6 +212,25 @@ static void errors_name_file_offset_and_reason(void **state)
     on_every_backend(state, fail_each);
 }
 
+/* Several pieces of one request fail: the error is that of the lowest offset. */
+static void fail_three(fixture *f, ds_aio_backend backend, bool single_submit)
+{
+    bench b = set_up(f, backend, single_submit);
+    shim.reason = EIO;
+    shim.countdown = 3;
+    shim.n_failures = 3;
+    if (backend == DS_AIO_URING && !single_submit) { /* else the second may never be cut */
+        CHECK_FAILS(f->ctx, write_all(&b), DS_ERR_IO, ": at offset 32768: Input/output error");
+        assert_int_equal(shim.n_fired, 3);
+    }
+    tear_down(&b);
+}
+
+static void the_lowest_error_is_told(void **state)
+{
+    on_every_backend(state, fail_three);
+}
+
 /* One of several requests fails: the others do not. */
 static void fail_one_of_many(fixture *f, ds_aio_backend backend, bool single_submit)
 {
@@ -482,6 +501,7 @@ int main(void)
         cmocka_unit_test(short_transfers_are_continued),
         cmocka_unit_test(interruptions_are_repeated),
         cmocka_unit_test(errors_name_file_offset_and_reason),
+        cmocka_unit_test(the_lowest_error_is_told),
         cmocka_unit_test(one_request_fails_alone),
         cmocka_unit_test(endless_eagain_ends),
         cmocka_unit_test(late_refusal_of_direct_transfers),
