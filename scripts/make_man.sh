@@ -13,6 +13,8 @@ deepspeed) does="start the ranks of a job, here or on many hosts" see="ds_train 
 ds_ssh) does="run a command on every host of a hostfile" see="deepspeed" ;;
 ds_elastic) does="show the batch and numbers of ranks of an elastic configuration" see="deepspeed ds_config" ;;
 ds_bench) does="time the collectives of a job by message size" see="deepspeed ds_report" ;;
+ds_io) does="time asynchronous reads and writes of files" see="ds_nvme_tune ds_bench" ;;
+ds_nvme_tune) does="search the settings of asynchronous file I/O for a disk" see="ds_io ds_config" ;;
 ds_plan) does="tell what a run costs, before it runs" see="ds_train ds_config" ;;
 ds_report) does="tell what this machine has and what the installation can do with it" see="ds_train" ;;
 *) echo "unknown tool $tool" >&2; exit 2 ;;
