@@ -143,7 +143,24 @@ typedef struct ds_config_bf16 {
     bool optimizer_states;
 } ds_config_bf16;
 
+typedef enum ds_offload_device {
+    DS_OFFLOAD_NONE,
+    DS_OFFLOAD_CPU,
+    DS_OFFLOAD_NVME
+} ds_offload_device;
+
+/* Where parameters or optimizer states live between their uses. */
+typedef struct ds_config_offload {
+    ds_offload_device device;
+    const char *nvme_path;              /* folders on disks, with commas between them; NULL: none */
+    int64_t buffer_count, buffer_size;  /* the size, elements, of parameters only */
+    int64_t max_in_cpu;                 /* of parameters: elements that stay in memory under nvme */
+    bool pipeline_read, pipeline_write; /* of states */
+    double ratio;                       /* of states: part of the parameters that is offloaded */
+} ds_config_offload;
+
 typedef struct ds_config_zero {
+    ds_config_offload offload_param, offload_optimizer;
     int64_t stage; /* 0..3 */
     bool contiguous_gradients, reduce_scatter, allgather_partitions, round_robin_gradients;
     bool overlap_comm; /* resolved: null is true for stage 3 */

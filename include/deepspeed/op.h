@@ -61,6 +61,7 @@ typedef struct ds_cost {
 enum {
     DS_OP_VIEW = 1,   /* output 0 is input 0's storage under another shape */
     DS_OP_RANDOM = 2, /* reads the random state input */
+    DS_OP_SWAP = 16,  /* run by the executor between memory and where a cell lives; no kernels */
     DS_OP_COMM = 8,   /* run by the executor through the communicator; has no kernels */
     DS_OP_INPLACE = 4 /* output 0 may overwrite input `inplace_in` when that dies here: same dtype
                          and shape, and its element i matters for element i of the output only */

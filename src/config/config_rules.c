@@ -415,16 +415,39 @@ static void data_parallel_size(dsi_eval *eval)
     }
 }
 
+/* DeepSpeed passes over offload below the stage that it needs. */
+static void offload_to(dsi_eval *eval, const char *section, ds_config_offload *given,
+                       int64_t least_stage)
+{
+    char path[128];
+    const int64_t stage = eval->values->zero.stage;
+    (void)snprintf(path, sizeof path, "zero_optimization.%s.device", section);
+    const dsi_item *item = dsi_item_find(eval, path);
+    if (given->device == DS_OFFLOAD_NONE || item == NULL) {
+        return;
+    }
+    if (stage < least_stage && given->device == DS_OFFLOAD_CPU) {
+        given->device = DS_OFFLOAD_NONE;
+        dsi_item_notice(eval, item, "no effect below zero_optimization.stage %" PRId64,
+                        least_stage);
+    } else if (stage < least_stage) {
+        dsi_item_error(eval, item,
+                       "expected zero_optimization.stage %" PRId64
+                       " or above with it, found stage %" PRId64 "; change one of them",
+                       least_stage, stage);
+    } else if (given->device == DS_OFFLOAD_NVME && given->nvme_path == NULL) {
+        dsi_item_error(eval, item, "expected nvme_path with nvme, a folder on the disk to use");
+    } else if (given->device == DS_OFFLOAD_CPU && eval->values->device_memory <= 0) {
+        dsi_item_notice(eval, item,
+                        "the accelerator is the CPU: it is in host memory already; device_memory "
+                        "sets a limit to what is not");
+    }
+}
+
 static void offload(dsi_eval *eval)
 {
-    static const char *const paths[] = {"zero_optimization.offload_param.device",
-                                        "zero_optimization.offload_optimizer.device"};
-    for (size_t i = 0; i < 2; ++i) {
-        const dsi_item *item = dsi_item_find(eval, paths[i]);
-        if (item != NULL && dsi_node_is_text(item->node, "cpu")) {
-            dsi_item_notice(eval, item, "the accelerator is the CPU: it is in host memory already");
-        }
-    }
+    offload_to(eval, "offload_param", &eval->values->zero.offload_param, 3);
+    offload_to(eval, "offload_optimizer", &eval->values->zero.offload_optimizer, 1);
     const dsi_item *ratio = dsi_item_find(eval, "zero_optimization.offload_optimizer.ratio");
     if (dsi_item_given(ratio) && dsi_node_real(ratio->node) < 1 && eval->values->zero.stage != 3) {
         dsi_item_error(eval, ratio,

@@ -129,7 +129,7 @@ static const dsi_option activation_rows[] = {
       "What of each layer is computed again in the backward pass instead of being kept: nothing, "
       "what cheap operators make, all but the layer's input, or the least that fits into memory. "
       "Not a key of DeepSpeed, where the model's code asks for it.",
-      .choices = "none|selective|full|auto", FIELD(activation_checkpointing.recompute)),
+      .choices = "none|selective|full|auto", WITH(AUTO), FIELD(activation_checkpointing.recompute)),
     I("interval", "1", IN_FORCE,
       "With recompute full: only the input of every n-th layer, n being this number, is kept. Not "
       "a key of "
@@ -227,15 +227,15 @@ const dsi_section dsi_section_nebula = {
 };
 
 static const dsi_option aio_rows[] = {
-    I("block_size", "1048576", PART, "Bytes of one transfer: a multiple of 4096.",
+    I("block_size", "1048576", IN_FORCE, "Bytes of one transfer: a multiple of 4096.",
       FIELD(aio.block_size), MIN(4096), MAX(1073741824)),
-    I("queue_depth", "8", PART, "Transfers in flight, of each thread.", FIELD(aio.queue_depth),
+    I("queue_depth", "8", IN_FORCE, "Transfers in flight, of each thread.", FIELD(aio.queue_depth),
       MIN(1), MAX(4096)),
-    I("intra_op_parallelism", "1", PART, "Threads that submit and reap transfers.",
+    I("intra_op_parallelism", "1", IN_FORCE, "Threads that submit and reap transfers.",
       FIELD(aio.intra_op_parallelism), MIN(1), MAX(64), .old = "thread_count"),
-    B("single_submit", "false", PART, "A system call for each transfer, not for a batch.",
+    B("single_submit", "false", IN_FORCE, "A system call for each transfer, not for a batch.",
       FIELD(aio.single_submit)),
-    B("overlap_events", "true", PART,
+    B("overlap_events", "true", IN_FORCE,
       "A transfer that ends makes room for the next at once; false: a batch ends first.",
       FIELD(aio.overlap_events)),
     B("use_gds", "false", NOT_BUILT, "GPUDirect Storage.",

@@ -1,41 +1,60 @@
 /* `zero_optimization` and what stands in it. */
 #include "config/option_rows.h"
 
-#define NO_OFFLOAD "nothing is offloaded"
+#define PARAM(field)  FIELD(zero.offload_param.field)
+#define STATES(field) FIELD(zero.offload_optimizer.field)
 
 static const dsi_option offload_param_rows[] = {
-    E("device", "\"none\"", NOT_BUILT,
-      "Where parameters live between uses. cpu: host memory, which is where they are when the "
-      "accelerator is the CPU.",
-      .choices = "none|cpu|nvme", .harmless = "\"cpu\"",
-      NOTE("offload to disk is not built yet; set device to \"none\" or \"cpu\"")),
-    T("nvme_path", "null", PART, "Folder for parameters on disk.", WITH(NULLABLE)),
-    I("buffer_count", "5", PART, "Buffers between disk and memory.", MIN(0)),
-    I("buffer_size", "100000000", PART, "Elements of one buffer.", MIN(0)),
-    I("max_in_cpu", "1000000000", PART, "Elements kept in memory under offload to disk.", MIN(0)),
-    B("pin_memory", "true", PART, "Page-locked host memory, for copies to a GPU."),
+    E("device", "\"none\"", IN_FORCE,
+      "Where parameters live between uses, in stage 3. cpu: host memory, which on the CPU is apart "
+      "from device memory only when device_memory is given; nvme: disk.",
+      .choices = "none|cpu|nvme", PARAM(device)),
+    T("nvme_path", "null", IN_FORCE,
+      "Folder on the disk; several, on different disks, with commas between them.", WITH(NULLABLE),
+      PARAM(nvme_path)),
+    I("buffer_count", "5", IN_FORCE,
+      "Buffers between disk and memory. No more than buffer_count times buffer_size and "
+      "prefetch_bucket_size elements are read ahead of their use.",
+      MIN(0), PARAM(buffer_count)),
+    I("buffer_size", "100000000", IN_FORCE, "Elements of one buffer.", MIN(0), PARAM(buffer_size)),
+    I("max_in_cpu", "1000000000", IN_FORCE,
+      "Elements of parameters that stay in memory under offload to disk.", MIN(0),
+      PARAM(max_in_cpu)),
+    B("pin_memory", "true", NO_EFFECT, "Page-locked host memory, for copies to a GPU.",
+      NOTE("the accelerator is the CPU")),
 };
 static const dsi_section offload_param = {
     .path = "zero_optimization.offload_param",
     .doc = "Where parameters live, for stage 3.",
-    .flags = DSI_SECTION_LAX | DSI_SECTION_FEATURE,
+    .flags = DSI_SECTION_LAX,
     DSI_SECTION_ROWS(offload_param_rows),
 };
 
 static const dsi_option offload_optimizer_rows[] = {
-    E("device", "\"none\"", NOT_BUILT,
-      "Where optimizer state lives and is updated. cpu: host memory, which is where it is when the "
-      "accelerator is the CPU.",
-      .choices = "none|cpu|nvme", .harmless = "\"cpu\"",
-      NOTE("offload to disk is not built yet; set device to \"none\" or \"cpu\"")),
-    T("nvme_path", "null", PART, "Folder for optimizer state on disk.", WITH(NULLABLE)),
-    I("buffer_count", "4", PART, "Buffers between disk and memory.", MIN(0)),
-    B("pin_memory", "true", PART, "Page-locked host memory, for copies to a GPU."),
-    B("pipeline_read", "false", PART, "Read ahead from disk."),
-    B("pipeline_write", "false", PART, "Write behind to disk."),
-    B("fast_init", "false", PART, "Faster start with offload to disk."),
-    R("ratio", "1.0", PART, "Part of the parameters updated on the CPU; below 1 only in stage 3.",
-      MIN(0), MAX(1)),
+    E("device", "\"none\"", IN_FORCE,
+      "Where gradients, master weights and moments live between uses. cpu: host memory, which on "
+      "the CPU is apart from device memory only when device_memory is given; nvme: disk.",
+      .choices = "none|cpu|nvme", STATES(device)),
+    T("nvme_path", "null", IN_FORCE,
+      "Folder on the disk; several, on different disks, with commas between them.", WITH(NULLABLE),
+      STATES(nvme_path)),
+    I("buffer_count", "4", IN_FORCE,
+      "Buffers between disk and memory, each of one tensor of a sub-group; 4 hold a sub-group of "
+      "Adam.",
+      MIN(0), STATES(buffer_count)),
+    B("pin_memory", "true", NO_EFFECT, "Page-locked host memory, for copies to a GPU.",
+      NOTE("the accelerator is the CPU")),
+    B("pipeline_read", "true", IN_FORCE,
+      "Read the next sub-group while one is updated. DeepSpeed's default is false.",
+      STATES(pipeline_read)),
+    B("pipeline_write", "true", IN_FORCE,
+      "Write a sub-group while the next is updated. DeepSpeed's default is false.",
+      STATES(pipeline_write)),
+    B("fast_init", "false", NO_EFFECT, "Faster start with offload to disk.",
+      NOTE("the start writes each tensor once either way")),
+    R("ratio", "1.0", IN_FORCE,
+      "Part of the parameters whose states are offloaded; below 1 only in stage 3.", MIN(0), MAX(1),
+      STATES(ratio)),
     B("super_offload", "false", NOT_BUILT, "SuperOffload.",
       NOTE("SuperOffload needs a GPU; set it to false")),
     R("cpuadam_cores_perc", "0.8", PART, "Share of cores that SuperOffload's Adam takes.", MIN(0),
@@ -44,7 +63,7 @@ static const dsi_option offload_optimizer_rows[] = {
 static const dsi_section offload_optimizer = {
     .path = "zero_optimization.offload_optimizer",
     .doc = "Where optimizer state lives.",
-    .flags = DSI_SECTION_LAX | DSI_SECTION_FEATURE,
+    .flags = DSI_SECTION_LAX,
     DSI_SECTION_ROWS(offload_optimizer_rows),
 };
 

@@ -20,6 +20,7 @@ typedef struct loaded {
     dsi_comm_call *comm_calls; /* per step; of collectives */
     char (*names)[NAME_BYTES]; /* per step; of collectives, for a diagnosis */
     dsi_comm_ticket *tickets;  /* per step; of started collectives */
+    dsi_swap_ticket *swaps;    /* per step; of started swaps */
     dsi_comm_part *parts;      /* of all collectives, one after the other */
     unsigned char *shared;     /* arena of what collectives send */
 } loaded;
@@ -35,6 +36,10 @@ struct dsi_exec {
     unsigned char *arena;
     size_t map_bytes;
     dsi_comm *comm;
+    const dsi_home *homes; /* of the first n_homes cells */
+    uint32_t n_homes;
+    dsi_swap_params swap_params;
+    dsi_swap *swap;        /* NULL: every cell lives on the device */
     unsigned char *shared; /* shared cells, then the shared arena of each plan */
     size_t shared_bytes;
     dsi_exec_trace_fn trace;
@@ -73,14 +78,38 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
         free(exec->plans[i].comm_calls);
         free(exec->plans[i].names);
         free(exec->plans[i].tickets);
+        free(exec->plans[i].swaps);
         free(exec->plans[i].parts);
     }
+    dsi_swap_destroy(&exec->swap);
     if (exec->map != NULL) {
         (void)munmap(exec->map, exec->map_bytes);
     }
     free(exec->cell_data);
     free(exec);
     *exec_inout = NULL;
+}
+
+void dsi_exec_set_homes(dsi_exec *exec, const dsi_home *homes, uint32_t n,
+                        const dsi_swap_params *params)
+{
+    exec->homes = homes;
+    exec->n_homes = n;
+    exec->swap_params = *params;
+}
+
+static dsi_home home_of(const dsi_exec *exec, ds_cell cell)
+{
+    const dsi_home device = {DSI_ON_DEVICE, DS_NONE, 0};
+    return cell < exec->n_homes ? exec->homes[cell] : device;
+}
+
+/* Whether the cell needs memory of its own on the device. */
+static bool needs_memory(const dsi_exec *exec, ds_cell cell)
+{
+    const dsi_home home = home_of(exec, cell);
+    return exec->cell_data[cell] == NULL && home.residence == DSI_ON_DEVICE &&
+           home.parent == DS_NONE;
 }
 
 ds_status dsi_exec_bind(dsi_exec *exec, ds_cell cell, void *data)
@@ -109,10 +138,11 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out)
     l->comm_calls = calloc(plan->n_steps + 1, sizeof *l->comm_calls);
     l->names = calloc(plan->n_steps + 1, sizeof *l->names);
     l->tickets = calloc(plan->n_steps + 1, sizeof *l->tickets);
+    l->swaps = calloc(plan->n_steps + 1, sizeof *l->swaps);
     l->parts = calloc(plan->n_refs + 1, sizeof *l->parts);
     *id_out = exec->n_plans++;
     if (l->sigs == NULL || l->tensors == NULL || l->calls == NULL || l->comm_calls == NULL ||
-        l->names == NULL || l->tickets == NULL || l->parts == NULL) {
+        l->names == NULL || l->tickets == NULL || l->swaps == NULL || l->parts == NULL) {
         return ds_fail(exec->ctx, DS_ERR_NOMEM, "no memory for the executor");
     }
     return DS_OK;
@@ -219,7 +249,7 @@ static void link_plan(const dsi_exec *exec, loaded *l)
                              .in = l->tensors + step->in_at,
                              .out = l->tensors + step->out_at,
                              .work = step->work_bytes > 0 ? exec->arena + step->work_offset : NULL};
-        if (step->kernel == NULL && step->kind != DSI_STEP_WAIT) {
+        if ((step->op->flags & DS_OP_COMM) != 0 && step->kind != DSI_STEP_WAIT) {
             link_collective(exec, l, s);
         }
     }
@@ -274,13 +304,36 @@ static ds_status allocate_shared(dsi_exec *exec)
     return DS_OK;
 }
 
+static ds_status open_swap(dsi_exec *exec)
+{
+    bool any = false;
+    for (uint32_t c = 0; c < exec->n_homes; ++c) {
+        any = any || exec->homes[c].residence != DSI_ON_DEVICE;
+    }
+    return any ? dsi_swap_create(exec->ctx, exec->cells, exec->homes, exec->n_homes,
+                                 &exec->swap_params, &exec->swap)
+               : DS_OK;
+}
+
+/* Parts of cells that live on the device lie inside of them. */
+static void place_parts(dsi_exec *exec)
+{
+    for (ds_cell c = 0; c < exec->n_homes; ++c) {
+        const dsi_home *home = &exec->homes[c];
+        if (home->residence == DSI_ON_DEVICE && home->parent != DS_NONE) {
+            exec->cell_data[c] = (unsigned char *)exec->cell_data[home->parent] + home->offset;
+        }
+    }
+}
+
 ds_status dsi_exec_allocate(dsi_exec *exec)
 {
     size_t cell_bytes = 0;
     size_t arena_bytes = 0;
+    DS_TRY(open_swap(exec));
     DS_TRY(allocate_shared(exec));
     for (ds_cell c = 0; c < exec->n_cells; ++c) {
-        if (exec->cell_data[c] == NULL) {
+        if (needs_memory(exec, c)) {
             cell_bytes += aligned(ds_meta_bytes(ds_cells_get(exec->cells, c)->meta));
         }
     }
@@ -288,6 +341,8 @@ ds_status dsi_exec_allocate(dsi_exec *exec)
         const size_t bytes = exec->plans[i].plan->arena_bytes;
         arena_bytes = bytes > arena_bytes ? bytes : arena_bytes;
     }
+    cell_bytes =
+        exec->swap != NULL ? dsi_home_bytes(cell_bytes) : cell_bytes; /* aligns the arena */
     exec->map_bytes = cell_bytes + aligned(arena_bytes) + ALIGN;
     void *map =
         mmap(NULL, exec->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -301,11 +356,12 @@ ds_status dsi_exec_allocate(dsi_exec *exec)
     exec->arena = exec->map + cell_bytes;
     size_t at = 0;
     for (ds_cell c = 0; c < exec->n_cells; ++c) {
-        if (exec->cell_data[c] == NULL) {
+        if (needs_memory(exec, c)) {
             exec->cell_data[c] = exec->map + at;
             at += aligned(ds_meta_bytes(ds_cells_get(exec->cells, c)->meta));
         }
     }
+    place_parts(exec);
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         link_plan(exec, &exec->plans[i]);
     }
@@ -335,11 +391,27 @@ static void take_slice(const dsi_comm *comm, const ds_tensor *x, const ds_tensor
     memset((unsigned char *)slice->data + n * size, 0, (length - n) * size);
 }
 
+static ds_status run_swap(const dsi_exec *exec, const loaded *l, uint32_t s)
+{
+    const dsi_step *step = &l->plan->steps[s];
+    if (step->kind == DSI_STEP_WAIT) {
+        return dsi_swap_wait(exec->swap, &l->swaps[step->start]);
+    }
+    const bool write = step->op == &dsi_op_swap_out;
+    const uint32_t memory = write ? step->in_at + 1 : step->out_at;
+    DS_TRY(dsi_swap_start(exec->swap, l->plan->refs[step->in_at].cell, write,
+                          l->tensors[memory].data, &l->swaps[s]));
+    return step->kind == DSI_STEP_RUN ? dsi_swap_wait(exec->swap, &l->swaps[s]) : DS_OK;
+}
+
 static ds_status run_step(const dsi_exec *exec, const loaded *l, uint32_t s)
 {
     const dsi_step *step = &l->plan->steps[s];
     if (step->kernel != NULL) {
         return step->kernel->run(&l->calls[s]);
+    }
+    if ((step->op->flags & DS_OP_SWAP) != 0) {
+        return run_swap(exec, l, s);
     }
     if (step->op == &dsi_op_take_slice) {
         take_slice(exec->comm, &l->tensors[step->in_at], &l->tensors[step->out_at]);
@@ -374,6 +446,50 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
         }
     }
     return DS_OK;
+}
+
+ds_status dsi_exec_read(const dsi_exec *exec, ds_cell cell, size_t offset, void *data, size_t bytes)
+{
+    if (dsi_exec_is_swapped(exec, cell)) {
+        return dsi_swap_read(exec->swap, cell, offset, data, bytes);
+    }
+    memcpy(data, (const unsigned char *)exec->cell_data[cell] + offset, bytes);
+    return DS_OK;
+}
+
+ds_status dsi_exec_write(dsi_exec *exec, ds_cell cell, size_t offset, const void *data,
+                         size_t bytes)
+{
+    if (dsi_exec_is_swapped(exec, cell)) {
+        return dsi_swap_write(exec->swap, cell, offset, data, bytes);
+    }
+    memcpy((unsigned char *)exec->cell_data[cell] + offset, data, bytes);
+    return DS_OK;
+}
+
+ds_status dsi_exec_clear(dsi_exec *exec, ds_cell cell)
+{
+    const size_t bytes = ds_meta_bytes(ds_cells_get(exec->cells, cell)->meta);
+    if (dsi_exec_is_swapped(exec, cell)) {
+        return dsi_swap_clear(exec->swap, cell);
+    }
+    memset(exec->cell_data[cell], 0, bytes);
+    return DS_OK;
+}
+
+bool dsi_exec_is_swapped(const dsi_exec *exec, ds_cell cell)
+{
+    return home_of(exec, cell).residence != DSI_ON_DEVICE;
+}
+
+size_t dsi_exec_host_bytes(const dsi_exec *exec)
+{
+    return dsi_swap_host_bytes(exec->swap);
+}
+
+size_t dsi_exec_disk_bytes(const dsi_exec *exec)
+{
+    return dsi_swap_disk_bytes(exec->swap);
 }
 
 void *dsi_exec_cell(const dsi_exec *exec, ds_cell cell)

@@ -7,6 +7,7 @@
 #define DSI_EXEC_EXEC_H
 
 #include "comm/comm.h"
+#include "exec/swap.h"
 #include "plan/plan.h"
 
 typedef struct dsi_exec dsi_exec;
@@ -19,6 +20,10 @@ void dsi_exec_destroy(dsi_exec **exec);
  * aligned to 64 unless the cell is only read. Before dsi_exec_allocate. */
 ds_status dsi_exec_bind(dsi_exec *exec, ds_cell cell, void *data);
 
+/* Where cells live; n entries, borrowed as long as the executor. Before dsi_exec_allocate. */
+void dsi_exec_set_homes(dsi_exec *exec, const dsi_home *homes, uint32_t n,
+                        const dsi_swap_params *params);
+
 /* Adds a plan (borrowed, must outlive the executor). *id_out names it in the calls below. */
 ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out);
 
@@ -30,6 +35,19 @@ ds_status dsi_exec_allocate(dsi_exec *exec);
 /* Runs a phase of a plan. An error names step, operator and scope. */
 ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase);
 
+/* Bytes of a cell wherever it lives; between phases. Errors: those of the disk. */
+ds_status dsi_exec_read(const dsi_exec *exec, ds_cell cell, size_t offset, void *data,
+                        size_t bytes);
+ds_status dsi_exec_write(dsi_exec *exec, ds_cell cell, size_t offset, const void *data,
+                         size_t bytes);
+/* Fills a cell with zeros. */
+ds_status dsi_exec_clear(dsi_exec *exec, ds_cell cell);
+bool dsi_exec_is_swapped(const dsi_exec *exec, ds_cell cell);
+/* Bytes of swapped cells. */
+size_t dsi_exec_host_bytes(const dsi_exec *exec);
+size_t dsi_exec_disk_bytes(const dsi_exec *exec);
+
+/* Its memory; NULL when it does not live on the device. */
 void *dsi_exec_cell(const dsi_exec *exec, ds_cell cell);
 /* A named output, valid until the next phase runs. Errors: ERR_NOT_FOUND. */
 ds_status dsi_exec_output(const dsi_exec *exec, uint32_t id, const char *name,

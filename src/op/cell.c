@@ -48,6 +48,7 @@ const ds_op dsi_op_accumulate = {
     .n_in_min = 2,
     .n_in_max = 2,
     .n_out = 1,
+    .flags = DS_OP_INPLACE,
     .writes = writes_first,
     .infer = accumulate_infer,
     .cost = dsi_cost_elementwise,

@@ -58,6 +58,8 @@ static const ds_op *const all[] = {
     &dsi_op_store,
     &dsi_op_accumulate,
     &dsi_op_kv_write,
+    &dsi_op_swap_in,
+    &dsi_op_swap_out,
     &dsi_op_abs_max,
     &dsi_op_max_of,
     &dsi_op_sum_squares,

@@ -288,6 +288,12 @@ typedef struct dsi_optim_attrs {
  * states exp_avg, exp_avg_sq; per-tensor norms by exact sums. */
 extern const ds_op dsi_op_adam, dsi_op_sgd, dsi_op_lion, dsi_op_adagrad, dsi_op_lamb;
 
+/* ---- swap_op.c --------------------------------------------------------------------------------
+ */
+/* swap_in: cell → its content. swap_out: cell, x → the cell's next version. For cells that live in
+ * host memory or on disk, which nothing else may touch. */
+extern const ds_op dsi_op_swap_in, dsi_op_swap_out;
+
 /* ---- collective.c -------------------------------------------------------------------------- */
 /* n_ranks; bucket: nodes of one op with equal bucket >= 0 are carried by one collective, -1: alone;
  * factor: of the sums; n_dims and dims: of all_gather's output. */

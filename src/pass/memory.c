@@ -28,6 +28,12 @@ static bool meet(const dsi_memory_item *a, const dsi_memory_item *b)
     return a->first <= b->last && b->first <= a->last;
 }
 
+static size_t at_align(const dsi_memory_item *item, size_t offset)
+{
+    const size_t align = item->align > 0 ? item->align : 1;
+    return (offset + align - 1) / align * align;
+}
+
 /* Lowest offset where `item` fits among `placed`, which is sorted by offset. */
 static size_t lowest_fit(dsi_memory_item *const *placed, uint32_t n, const dsi_memory_item *item)
 {
@@ -39,7 +45,7 @@ static size_t lowest_fit(dsi_memory_item *const *placed, uint32_t n, const dsi_m
         if (placed[i]->offset >= at && placed[i]->offset - at >= padded(item->bytes)) {
             return at;
         }
-        const size_t end = placed[i]->offset + padded(placed[i]->bytes);
+        const size_t end = at_align(item, placed[i]->offset + padded(placed[i]->bytes));
         at = end > at ? end : at;
     }
     return at;
@@ -75,7 +81,7 @@ ds_status dsi_memory_assign(ds_ctx *ctx, dsi_memory_item *items, uint32_t n, boo
             continue;
         }
         if (!item->fixed) {
-            item->offset = reuse ? lowest_fit(placed, n_placed, item) : total;
+            item->offset = reuse ? lowest_fit(placed, n_placed, item) : at_align(item, total);
         }
         insert_sorted(placed, n_placed++, item);
         const size_t end = item->offset + padded(item->bytes);

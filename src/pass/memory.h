@@ -12,6 +12,7 @@ typedef struct dsi_memory_item {
     size_t bytes;
     uint32_t first, last; /* steps, both inclusive, at which the bytes are in use */
     size_t offset;        /* out; in when fixed */
+    size_t align;         /* a multiple of DSI_MEMORY_ALIGN; 0: that */
     bool fixed;
 } dsi_memory_item;
 

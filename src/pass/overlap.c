@@ -1,4 +1,4 @@
-/* Start and wait of collectives. See overlap.h. */
+/* Start and wait of collectives and swaps. See overlap.h. */
 #include "pass/overlap.h"
 
 #include "op/ops.h"
@@ -8,15 +8,18 @@
 
 enum {
     MOST_UNDER_WAY = 2, /* reductions; as many buckets as DeepSpeed keeps */
-    MOST_AHEAD = 8      /* gathers */
+    MOST_AHEAD = 8,     /* gathers */
+    MOST_SWAPS = 256    /* on their way in one direction */
 };
 
-/* A collective: the members of a bucket, or one node; places [begin,end) of the order. */
+typedef enum kind { REDUCTION, GATHER, SWAP_IN, SWAP_OUT } kind;
+
+/* A collective or swap: the members of a bucket, or one node; places [begin,end) of the order. */
 typedef struct group {
     uint32_t begin, end;
     uint32_t start; /* place before which it starts */
     uint32_t wait;  /* place before which it is waited for */
-    bool gather;    /* of a parameter: may start ahead */
+    kind kind;      /* GATHER: of a parameter, it may start ahead */
 } group;
 
 typedef struct spreader {
@@ -24,6 +27,7 @@ typedef struct spreader {
     const ds_node *order;
     uint32_t n;
     const ds_value *same;
+    const dsi_overlap_limits *limits;
     group *groups;
     uint32_t n_groups;
     uint32_t *made_by; /* per value: group + 1 of the collective that makes it, 0 for none */
@@ -34,9 +38,12 @@ static const dsi_node_info *node_at(const spreader *s, uint32_t place)
     return &s->graph->nodes[s->order[place]];
 }
 
-static bool is_collective(const dsi_node_info *node)
+static bool overlaps(const spreader *s, const dsi_node_info *node)
 {
-    return (node->op->flags & DS_OP_COMM) != 0 && node->op != &dsi_op_take_slice;
+    if ((node->op->flags & DS_OP_SWAP) != 0) {
+        return true;
+    }
+    return s->limits->comm && (node->op->flags & DS_OP_COMM) != 0 && node->op != &dsi_op_take_slice;
 }
 
 /* Whether a gather reads version 0 of a parameter: nothing of its phase comes before it. */
@@ -47,11 +54,19 @@ static bool is_parameter_gather(const spreader *s, const dsi_node_info *node)
     return node->op == &dsi_op_all_gather && value->cell != DS_NONE && value->version == 0;
 }
 
+static kind kind_of(const spreader *s, const dsi_node_info *node)
+{
+    if ((node->op->flags & DS_OP_SWAP) != 0) {
+        return node->op == &dsi_op_swap_in ? SWAP_IN : SWAP_OUT;
+    }
+    return is_parameter_gather(s, node) ? GATHER : REDUCTION;
+}
+
 static void find_groups(spreader *s)
 {
     for (uint32_t place = 0; place < s->n; ++place) {
         const dsi_node_info *node = node_at(s, place);
-        if (!is_collective(node)) {
+        if (!overlaps(s, node)) {
             continue;
         }
         group *last = s->n_groups > 0 ? &s->groups[s->n_groups - 1] : NULL;
@@ -60,10 +75,8 @@ static void find_groups(spreader *s)
                            dsi_order_bucket(node_at(s, last->begin)) == bucket;
         if (!joins) {
             last = &s->groups[s->n_groups++];
-            *last = (group){.begin = place,
-                            .start = place,
-                            .wait = UINT32_MAX,
-                            .gather = is_parameter_gather(s, node)};
+            *last = (group){
+                .begin = place, .start = place, .wait = UINT32_MAX, .kind = kind_of(s, node)};
         }
         last->end = place + 1;
         s->made_by[dsi_node_out(s->graph, node)[0]] = s->n_groups;
@@ -98,8 +111,8 @@ static void bound_reductions(spreader *s)
 {
     for (uint32_t i = 0; i < s->n_groups; ++i) {
         uint32_t later = 0;
-        for (uint32_t j = i + 1; j < s->n_groups && !s->groups[i].gather; ++j) {
-            later += s->groups[j].gather ? 0 : 1;
+        for (uint32_t j = i + 1; j < s->n_groups && s->groups[i].kind == REDUCTION; ++j) {
+            later += s->groups[j].kind == REDUCTION ? 1 : 0;
             if (later == MOST_UNDER_WAY && s->groups[j].begin < s->groups[i].wait) {
                 s->groups[i].wait = s->groups[j].begin;
             }
@@ -110,39 +123,89 @@ static void bound_reductions(spreader *s)
     }
 }
 
-static int64_t elements_of(const spreader *s, const group *g)
+static ds_meta moved_by(const spreader *s, const group *g)
 {
     const ds_value out = dsi_node_out(s->graph, node_at(s, g->begin))[0];
-    return ds_shape_count(s->graph->values[out].meta.shape);
+    return s->graph->values[out].meta;
 }
 
-/* A gather starts where an earlier gather of its phase is first used, as long as what lies between
- * the two fits. */
-static void start_ahead(spreader *s, int64_t prefetch)
+/* A swap to its home is waited for before one starts that exceeds what may be under way. */
+static void bound_writes(spreader *s)
+{
+    for (uint32_t i = 0; i < s->n_groups; ++i) {
+        size_t bytes = ds_meta_bytes(moved_by(s, &s->groups[i]));
+        uint32_t n = 0;
+        for (uint32_t j = i + 1; j < s->n_groups && s->groups[i].kind == SWAP_OUT; ++j) {
+            if (s->groups[j].begin >= s->groups[i].wait) {
+                break;
+            }
+            if (s->groups[j].kind == SWAP_OUT) {
+                bytes += ds_meta_bytes(moved_by(s, &s->groups[j]));
+                if (bytes > s->limits->write_behind || ++n == MOST_SWAPS) {
+                    s->groups[i].wait = s->groups[j].begin;
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/* Of a gather elements, of a swap bytes. */
+static uint64_t amount_of(const spreader *s, const group *g)
+{
+    const ds_meta meta = moved_by(s, g);
+    return g->kind == GATHER ? (uint64_t)ds_shape_count(meta.shape) : ds_meta_bytes(meta);
+}
+
+/* A gather, or a swap into memory, starts where an earlier one of its phase stands, as long as what
+ * lies between the two fits. */
+static void start_ahead(spreader *s)
 {
     for (uint32_t i = 0; i < s->n_groups; ++i) {
         group *g = &s->groups[i];
-        int64_t ahead = g->gather ? elements_of(s, g) : 0;
+        if (g->kind != GATHER && g->kind != SWAP_IN) {
+            continue;
+        }
+        const bool gather = g->kind == GATHER;
+        const uint32_t most = gather ? MOST_AHEAD : MOST_SWAPS;
+        const bool update = node_at(s, g->begin)->phase > DS_PHASE_BACKWARD;
+        const uint64_t swaps = update ? s->limits->update_ahead : s->limits->read_ahead;
+        const uint64_t limit = gather ? (uint64_t)s->limits->prefetch : swaps;
+        uint64_t ahead = amount_of(s, g);
         uint32_t n = 0;
-        for (uint32_t j = i; j-- > 0 && g->gather && n < MOST_AHEAD && ahead <= prefetch;) {
+        for (uint32_t j = i; j-- > 0 && n < most && ahead <= limit;) {
             const group *before = &s->groups[j];
             if (node_at(s, before->begin)->phase != node_at(s, g->begin)->phase) {
                 break;
             }
-            if (before->gather) {
+            if (before->kind == g->kind) {
                 g->start = before->begin;
-                ahead += elements_of(s, before);
+                ahead += amount_of(s, before);
                 ++n;
             }
         }
     }
 }
 
-static void emit(const spreader *s, const group *g, dsi_slot_kind kind, dsi_slot *slots,
+/* A swap of a cell that this phase wrote starts behind the wait for that. */
+static void keep_versions(spreader *s)
+{
+    for (uint32_t i = 0; i < s->n_groups; ++i) {
+        group *g = &s->groups[i];
+        const ds_value in = dsi_node_in(s->graph, node_at(s, g->begin))[0];
+        const ds_node maker = s->graph->values[in].producer;
+        if (g->kind == SWAP_IN && maker != DS_NONE &&
+            s->graph->nodes[maker].phase == node_at(s, g->begin)->phase) {
+            g->start = g->begin;
+        }
+    }
+}
+
+static void emit(const spreader *s, const group *g, dsi_slot_kind role, dsi_slot *slots,
                  uint32_t *n)
 {
     for (uint32_t place = g->begin; place < g->end; ++place) {
-        slots[(*n)++] = (dsi_slot){s->order[place], kind};
+        slots[(*n)++] = (dsi_slot){s->order[place], role};
     }
 }
 
@@ -160,7 +223,7 @@ static void spread(const spreader *s, dsi_slot *slots, uint32_t *n_out)
                 emit(s, &s->groups[i], DSI_SLOT_START, slots, &n);
             }
         }
-        if (place < s->n && !is_collective(node_at(s, place))) {
+        if (place < s->n && !overlaps(s, node_at(s, place))) {
             slots[n++] = (dsi_slot){s->order[place], DSI_SLOT_RUN};
         }
     }
@@ -168,9 +231,9 @@ static void spread(const spreader *s, dsi_slot *slots, uint32_t *n_out)
 }
 
 ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, const ds_value *same,
-                      int64_t prefetch, dsi_slot *slots, uint32_t *n_out)
+                      const dsi_overlap_limits *limits, dsi_slot *slots, uint32_t *n_out)
 {
-    spreader s = {.graph = graph, .order = order, .n = n, .same = same};
+    spreader s = {.graph = graph, .order = order, .n = n, .same = same, .limits = limits};
     s.groups = calloc((size_t)n + 1, sizeof *s.groups);
     s.made_by = calloc((size_t)graph->n_values + 1, sizeof *s.made_by);
     ds_status status = DS_OK;
@@ -180,7 +243,9 @@ ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, c
         find_groups(&s);
         find_waits(&s);
         bound_reductions(&s);
-        start_ahead(&s, prefetch);
+        bound_writes(&s);
+        start_ahead(&s);
+        keep_versions(&s);
         spread(&s, slots, n_out);
     }
     free(s.groups);

@@ -1,4 +1,4 @@
-/* When a collective starts and when it is waited for. */
+/* When collectives and swaps start and when they are waited for. */
 #ifndef DSI_PASS_OVERLAP_H
 #define DSI_PASS_OVERLAP_H
 
@@ -6,19 +6,27 @@
 
 typedef enum dsi_slot_kind { DSI_SLOT_RUN, DSI_SLOT_START, DSI_SLOT_WAIT } dsi_slot_kind;
 
-/* A place in the order of a plan: a node, or the start or the wait of a collective's node. Members
+/* A place in the order of a plan: a node, or the start or the wait of an asynchronous one. Members
  * of a bucket stand side by side in each of the two roles. */
 typedef struct dsi_slot {
     ds_node node;
     dsi_slot_kind kind;
 } dsi_slot;
 
-/* Spreads an order of n nodes (buckets side by side) to slots (room for 2n): a collective starts
- * where it stood, and is waited for before the first node that reads its outputs, before the end of
- * its phase, or when too many are under way. Gathers of parameters start ahead of their place by up
- * to `prefetch` elements. same[v]: the value whose storage v is (elided stores). Pure.
- * Errors: ERR_NOMEM. */
+typedef struct dsi_overlap_limits {
+    bool comm;        /* collectives overlap; false: they start and end in one place */
+    int64_t prefetch; /* elements of gathers of parameters that may be started ahead of their use */
+    /* bytes of swaps in flight, 0: none beside computation. Into memory in the forward and backward
+     * phases, and in the later ones; back */
+    size_t read_ahead, update_ahead, write_behind;
+} dsi_overlap_limits;
+
+/* Spreads an order of n nodes (buckets side by side) to slots (room for 2n). A collective or swap
+ * starts where it stood, and is waited for before the first node that reads its outputs, before the
+ * end of its phase, or when too much is under way. Gathers of parameters and swaps into memory
+ * start ahead of their place as far as the limits go. same[v]: the value whose storage v is (elided
+ * stores). Pure. Errors: ERR_NOMEM. */
 ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, const ds_value *same,
-                      int64_t prefetch, dsi_slot *slots, uint32_t *n_out);
+                      const dsi_overlap_limits *limits, dsi_slot *slots, uint32_t *n_out);
 
 #endif

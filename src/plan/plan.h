@@ -15,7 +15,9 @@
  *  6. outputs are whole at the end of their phase;
  *  7. what a collective sends lies in the shared arena or in a shared cell;
  *  8. between a start and its wait nobody reads what the collective writes; every start has a wait
- *     in its phase.
+ *     in its phase;
+ *  9. a cell that lives in host memory or on disk is touched by swaps alone, which move it to or
+ *     from an arena; no other cell is.
  */
 #ifndef DSI_PLAN_PLAN_H
 #define DSI_PLAN_PLAN_H
@@ -23,6 +25,7 @@
 #include "base/arena.h"
 #include "cost/ledger.h"
 #include "ir/graph.h"
+#include "pass/home.h"
 
 typedef enum dsi_space {
     DSI_SPACE_NONE,
@@ -83,6 +86,7 @@ typedef struct dsi_plan {
     uint32_t n_outputs;
     size_t arena_bytes, shared_bytes;
     dsi_ledger *ledger; /* owned: what lies in the two arenas, over the steps */
+    bool *cell_swapped; /* per cell: it does not live in device memory */
     bool *cell_shared;  /* per cell of the table when the plan was built: a collective sends it */
     uint32_t n_cells;
 } dsi_plan;
@@ -101,6 +105,11 @@ typedef struct dsi_plan_env {
     bool no_fuse;     /* run the graph as traced */
     bool overlap;     /* collectives run beside computation */
     int64_t prefetch; /* with overlap: elements of gathers that may be started ahead of their use */
+    const dsi_home *homes; /* where cells live: n_homes of them, the others on the device */
+    uint32_t n_homes;
+    /* bytes of swaps in flight beside computation: into memory in the forward and backward phases
+     * and in the later ones, and back */
+    size_t read_ahead, update_ahead, write_behind;
     const dsi_range *reserved;
     uint32_t n_reserved;
 } dsi_plan_env;

@@ -25,6 +25,7 @@ typedef struct build {
     uint32_t *step_of; /* per slot: the step; a bucket is one step */
     uint32_t n_steps;
     bool *shared;           /* per root: a collective sends it */
+    bool *swapped;          /* per root: a swap moves it */
     ds_value *root;         /* the value whose storage it shares; itself when its own */
     uint32_t *first, *last; /* steps of definition and last use, over all that share the root */
     bool *kept;             /* named output: must outlive its phase */
@@ -89,15 +90,12 @@ static void elide_stores(build *b)
 /* The order as slots; without overlap a collective starts and ends in one place. */
 static ds_status make_slots(build *b)
 {
-    if (b->env->overlap) {
-        return dsi_overlap(b->graph, b->order, b->n_order, b->same, b->env->prefetch, b->slots,
-                           &b->n_slots);
-    }
-    for (uint32_t s = 0; s < b->n_order; ++s) {
-        b->slots[s] = (dsi_slot){b->order[s], DSI_SLOT_RUN};
-    }
-    b->n_slots = b->n_order;
-    return DS_OK;
+    const dsi_overlap_limits limits = {.comm = b->env->overlap,
+                                       .prefetch = b->env->prefetch,
+                                       .read_ahead = b->env->read_ahead,
+                                       .update_ahead = b->env->update_ahead,
+                                       .write_behind = b->env->write_behind};
+    return dsi_overlap(b->graph, b->order, b->n_order, b->same, &limits, b->slots, &b->n_slots);
 }
 
 static const dsi_node_info *node_of(const build *b, uint32_t slot)
@@ -139,6 +137,23 @@ static void mark_shared(build *b)
             b->plan->cell_shared[cell] = true;
         } else {
             b->shared[root] = true;
+        }
+    }
+}
+
+/* What swaps move is aligned for the disk. */
+static void mark_swapped(build *b)
+{
+    const ds_graph *g = b->graph;
+    for (uint32_t c = 0; c < b->env->n_homes && c < b->plan->n_cells; ++c) {
+        b->plan->cell_swapped[c] = b->env->homes[c].residence != DSI_ON_DEVICE;
+    }
+    for (uint32_t s = 0; s < b->n_slots; ++s) {
+        const dsi_node_info *node = node_of(b, s);
+        if ((node->op->flags & DS_OP_SWAP) != 0) {
+            const ds_value v =
+                node->op == &dsi_op_swap_in ? dsi_node_out(g, node)[0] : dsi_node_in(g, node)[1];
+            b->swapped[b->root[b->same[v]]] = true;
         }
     }
 }
@@ -219,6 +234,31 @@ static void keep_outputs(build *b)
     }
 }
 
+/* `out` takes over the storage of input `at` when that dies at step s. */
+static void share_pair(build *b, const dsi_node_info *node, uint32_t s, uint32_t at, ds_value out)
+{
+    const ds_graph *g = b->graph;
+    const ds_value in = at < node->n_in ? dsi_node_in(g, node)[at] : DS_NONE;
+    const ds_value root = in == DS_NONE ? DS_NONE : b->root[in];
+    bool fits = root != DS_NONE && out != DS_NONE && g->values[root].cell == DS_NONE &&
+                b->placed[root] == DS_NONE && b->placed[out] == DS_NONE &&
+                g->values[out].cell == DS_NONE && b->root[out] == out && !b->kept[root] &&
+                b->last[root] == s && g->values[in].meta.dtype == g->values[out].meta.dtype &&
+                ds_meta_bytes(g->values[root].meta) == ds_meta_bytes(g->values[out].meta);
+    for (uint32_t i = 0; fits && i < node->n_in; ++i) {
+        const ds_value other = dsi_node_in(g, node)[i];
+        fits = i == at || other == DS_NONE || b->root[other] != root;
+    }
+    if (!fits) {
+        return;
+    }
+    b->last[root] = b->last[out];
+    b->kept[root] = b->kept[out];
+    for (ds_value v = 0; v < g->n_values; ++v) { /* views of out follow */
+        b->root[v] = b->root[v] == out ? root : b->root[v];
+    }
+}
+
 /* Lets in-place operators overwrite an input that dies with them. */
 static void share_in_place(build *b)
 {
@@ -229,25 +269,11 @@ static void share_in_place(build *b)
         if ((node->op->flags & DS_OP_INPLACE) == 0 || b->env->no_reuse) {
             continue;
         }
-        const uint32_t at = node->op->inplace_in;
-        const ds_value in = at < node->n_in ? dsi_node_in(g, node)[at] : DS_NONE;
-        const ds_value out = dsi_node_out(g, node)[0];
-        const ds_value root = in == DS_NONE ? DS_NONE : b->root[in];
-        bool fits = root != DS_NONE && out != DS_NONE && g->values[root].cell == DS_NONE &&
-                    b->placed[root] == DS_NONE && b->placed[out] == DS_NONE &&
-                    g->values[out].cell == DS_NONE && b->root[out] == out && !b->kept[root] &&
-                    b->last[root] == s && g->values[in].meta.dtype == g->values[out].meta.dtype &&
-                    ds_meta_bytes(g->values[root].meta) == ds_meta_bytes(g->values[out].meta);
-        for (uint32_t i = 0; fits && i < node->n_in; ++i) {
-            const ds_value other = dsi_node_in(g, node)[i];
-            fits = i == at || other == DS_NONE || b->root[other] != root;
-        }
-        if (fits) {
-            b->last[root] = b->last[out];
-            b->kept[root] = b->kept[out];
-            for (ds_value v = 0; v < g->n_values; ++v) { /* views of out follow */
-                b->root[v] = b->root[v] == out ? root : b->root[v];
-            }
+        const uint32_t n_pairs = node->op->writes != NULL ? node->n_out : 1;
+        for (uint32_t i = 0; i < n_pairs; ++i) {
+            const uint32_t at =
+                node->op->writes != NULL ? (uint32_t)node->op->writes[i] : node->op->inplace_in;
+            share_pair(b, node, s, at, dsi_node_out(g, node)[i]);
         }
     }
 }
@@ -383,7 +409,7 @@ static ds_status make_step(build *b, uint32_t begin, uint32_t end)
         step->start = find_start(b, begin);
         return DS_OK;
     }
-    if ((node->op->flags & DS_OP_COMM) != 0) {
+    if ((node->op->flags & (DS_OP_COMM | DS_OP_SWAP)) != 0) {
         for (uint32_t i = 0; i < step->n_in + step->n_out; ++i) {
             step->bytes += (double)ds_meta_bytes(plan->metas[step->in_at + i]);
         }
@@ -416,9 +442,12 @@ static ds_status place_shared(build *b)
     }
     for (ds_value v = 0; v < g->n_values; ++v) {
         if (b->root[v] == v && b->shared[v]) {
-            items[v] = (dsi_memory_item){.bytes = ds_meta_bytes(g->values[v].meta),
+            const bool swaps = b->swapped[v];
+            const size_t bytes = ds_meta_bytes(g->values[v].meta);
+            items[v] = (dsi_memory_item){.bytes = swaps ? dsi_home_bytes(bytes) : bytes,
                                          .first = b->first[v],
-                                         .last = b->last[v]};
+                                         .last = b->last[v],
+                                         .align = swaps ? DSI_HOME_ALIGN : 0};
         }
     }
     const ds_status status =
@@ -446,9 +475,12 @@ static ds_status place_memory(build *b)
     for (ds_value v = 0; v < g->n_values; ++v) {
         if (b->root[v] == v && g->values[v].cell == DS_NONE && b->placed[v] == DS_NONE &&
             b->first[v] != UINT32_MAX && !b->shared[v]) {
-            b->items[v] = (dsi_memory_item){.bytes = ds_meta_bytes(g->values[v].meta),
+            const bool swaps = b->swapped[v];
+            const size_t bytes = ds_meta_bytes(g->values[v].meta);
+            b->items[v] = (dsi_memory_item){.bytes = swaps ? dsi_home_bytes(bytes) : bytes,
                                             .first = b->first[v],
-                                            .last = b->last[v]};
+                                            .last = b->last[v],
+                                            .align = swaps ? DSI_HOME_ALIGN : 0};
         }
     }
     const uint32_t n_own = g->n_values + b->n_steps;
@@ -553,6 +585,9 @@ static ds_status allocate(build *b)
     b->slots = zeroed(b, 2 * (size_t)g->n_nodes + 1, sizeof *b->slots);
     b->step_of = zeroed(b, 2 * (size_t)g->n_nodes + 1, sizeof *b->step_of);
     b->shared = zeroed(b, g->n_values + 1, sizeof *b->shared);
+    b->swapped = zeroed(b, g->n_values + 1, sizeof *b->swapped);
+    b->plan->cell_swapped =
+        zeroed(b, (size_t)ds_cells_count(g->cells) + 1, sizeof *b->plan->cell_swapped);
     b->plan->n_cells = ds_cells_count(g->cells);
     b->plan->cell_shared = zeroed(b, b->plan->n_cells + 1, sizeof *b->plan->cell_shared);
     b->root = zeroed(b, g->n_values + 1, sizeof *b->root);
@@ -569,8 +604,8 @@ static ds_status allocate(build *b)
     if (b->order == NULL || b->root == NULL || b->first == NULL || b->last == NULL ||
         b->kept == NULL || b->uses == NULL || b->placed == NULL || b->same == NULL ||
         b->items == NULL || b->slots == NULL || b->step_of == NULL || b->shared == NULL ||
-        b->plan->cell_shared == NULL || b->plan->steps == NULL || b->plan->refs == NULL ||
-        b->plan->metas == NULL) {
+        b->swapped == NULL || b->plan->cell_swapped == NULL || b->plan->cell_shared == NULL ||
+        b->plan->steps == NULL || b->plan->refs == NULL || b->plan->metas == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for the plan");
     }
     return DS_OK;
@@ -602,6 +637,7 @@ static ds_status lower(build *b)
     keep_outputs(b);
     share_in_place(b);
     mark_shared(b);
+    mark_swapped(b);
     DS_TRY(make_steps(b));
     DS_TRY(place_memory(b));
     DS_TRY(name_outputs(b));

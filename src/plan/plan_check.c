@@ -101,12 +101,13 @@ static bool allowed_overlap(const checker *c, const dsi_step *step, uint32_t i, 
 {
     const bool view = (step->op->flags & DS_OP_VIEW) != 0;
     const bool inplace = (step->op->flags & DS_OP_INPLACE) != 0;
-    const uint32_t at = view ? 0 : step->op->inplace_in;
-    if (i != 0 || (!view && !inplace) || at >= step->n_in) {
+    const int8_t *writes = step->op->writes;
+    const uint32_t at = view ? 0 : writes != NULL ? (uint32_t)writes[i] : step->op->inplace_in;
+    if ((i != 0 && writes == NULL) || (!view && !inplace) || at >= step->n_in) {
         return false;
     }
     const dsi_ref *in = &c->plan->refs[step->in_at + at];
-    const dsi_ref *out = &c->plan->refs[step->out_at];
+    const dsi_ref *out = &c->plan->refs[step->out_at + i];
     return in_arena(in) && in->space == out->space && in->offset == out->offset &&
            h->space == in->space && h->offset == in->offset && (view || h->value == in->value);
 }
@@ -209,10 +210,32 @@ static ds_status check_wait(checker *c, uint32_t s)
     return DS_OK;
 }
 
+/* A swapped cell is touched by swaps alone, and they by nothing else. */
+static ds_status check_swap(const checker *c, uint32_t s)
+{
+    const dsi_step *step = &c->plan->steps[s];
+    const bool swap = (step->op->flags & DS_OP_SWAP) != 0;
+    for (uint32_t i = 0; i < step->n_in + step->n_out; ++i) {
+        const dsi_ref *ref = i < step->n_in ? &c->plan->refs[step->in_at + i]
+                                            : &c->plan->refs[step->out_at + i - step->n_in];
+        const bool swapped = ref->space == DSI_SPACE_CELL && c->plan->cell_swapped[ref->cell];
+        if (ref->space == DSI_SPACE_CELL && swapped != swap) {
+            return broken(c, s, 9, "touches a cell where it does not live");
+        }
+    }
+    if (swap && (step->kernel != NULL || step->work_bytes != 0)) {
+        return broken(c, s, 9, "a swap with a kernel");
+    }
+    return DS_OK;
+}
+
 /* A collective has no scratch and no kernel, and sends only what peers can read. */
 static ds_status check_collective(const checker *c, uint32_t s)
 {
     const dsi_step *step = &c->plan->steps[s];
+    if ((step->op->flags & DS_OP_SWAP) != 0) {
+        return DS_OK;
+    }
     const uint32_t n_each = step->n_parts > 0 ? step->n_in / step->n_parts : 0;
     if (step->kernel != NULL || step->kind == DSI_STEP_WAIT) {
         return DS_OK;
@@ -272,6 +295,7 @@ static ds_status follow(checker *c)
         for (uint32_t i = 0; i < step->n_in; ++i) {
             DS_TRY(check_read(c, s, &plan->refs[step->in_at + i]));
         }
+        DS_TRY(check_swap(c, s));
         DS_TRY(check_collective(c, s));
         DS_TRY(check_work(c, s));
         for (uint32_t i = 0; i < step->n_out; ++i) {

@@ -13,6 +13,7 @@
 #include "optim/loss_scale.h"
 #include "pass/policy.h"
 #include "place/zero.h"
+#include "train/offload_homes.h"
 #include "train/train_graph.h"
 
 #include <deepspeed/checkpoint.h>
@@ -30,6 +31,7 @@ typedef struct dsi_engine_spec {
     dsi_zero_spec zero;
     dsi_recompute recompute; /* AUTO: the first of none, selective and full that fits */
     size_t device_memory;    /* bytes for cells and arenas; 0: no limit */
+    dsi_offload_spec offload;
     double lr, beta1, beta2, weight_decay; /* beta1 is the momentum of SGD */
     bool bias_correction;
     bool decay_all; /* weight decay on norms and biases too */
@@ -64,6 +66,7 @@ struct ds_engine {
     ds_cells *local;        /* what this rank holds: same ids, local shapes; with one rank the same
                                table */
     dsi_zero_place *places; /* per cell */
+    dsi_homes homes;        /* of the local cells; none: all on the device */
     dsi_train_cells own;
     dsi_plan *train_plan, *eval_plan;
     dsi_exec *exec;
@@ -109,12 +112,13 @@ typedef struct dsi_span {
 dsi_span dsi_engine_span(const ds_engine *engine, ds_cell cell);
 
 /* Sets elements [begin, begin + count) of a parameter, and of its master, from fp32, bf16 or fp16
- * data; those that this rank does not hold are passed over. */
-void dsi_engine_put(ds_engine *engine, ds_cell param, int64_t begin, int64_t count,
-                    const void *data, ds_dtype dtype);
-/* The same for one cell. */
-void dsi_engine_put_cell(ds_engine *engine, ds_cell cell, int64_t begin, int64_t count,
+ * data; those that this rank does not hold are passed over. Errors: those of the disk, where the
+ * cell lives there. */
+ds_status dsi_engine_put(ds_engine *engine, ds_cell param, int64_t begin, int64_t count,
                          const void *data, ds_dtype dtype);
+/* The same for one cell. */
+ds_status dsi_engine_put_cell(ds_engine *engine, ds_cell cell, int64_t begin, int64_t count,
+                              const void *data, ds_dtype dtype);
 
 /* The whole of a cell in its own dtype, gathered from all ranks when it is cut. Collective then.
  * data: room for the logical tensor. */

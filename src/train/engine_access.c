@@ -150,7 +150,7 @@ ds_status ds_engine_get(const ds_engine *engine, ds_cell_kind kind, const char *
     ds_cell cell = DS_NONE;
     DS_TRY(find_cell(engine, kind, name, count, &cell));
     const ds_meta meta = ds_cells_get(engine->cells, cell)->meta;
-    if (engine->places[cell] != DSI_ZERO_FLAT) {
+    if (engine->places[cell] != DSI_ZERO_FLAT && !dsi_exec_is_swapped(engine->exec, cell)) {
         dsi_half_copy(engine->ctx, data, DS_DTYPE_F32, dsi_exec_cell(engine->exec, cell),
                       meta.dtype, count, 1.0f);
         return DS_OK;
@@ -174,12 +174,10 @@ ds_status ds_engine_set(ds_engine *engine, ds_cell_kind kind, const char *name, 
     ds_cell cell = DS_NONE;
     DS_TRY(find_cell(engine, kind, name, count, &cell));
     if (kind == DS_CELL_PARAM) {
-        dsi_engine_put(engine, ds_cells_find(engine->cells, DS_CELL_PARAM, name), 0, (int64_t)count,
-                       data, DS_DTYPE_F32);
-    } else {
-        dsi_engine_put_cell(engine, cell, 0, (int64_t)count, data, DS_DTYPE_F32);
+        return dsi_engine_put(engine, ds_cells_find(engine->cells, DS_CELL_PARAM, name), 0,
+                              (int64_t)count, data, DS_DTYPE_F32);
     }
-    return DS_OK;
+    return dsi_engine_put_cell(engine, cell, 0, (int64_t)count, data, DS_DTYPE_F32);
 }
 
 ds_status ds_engine_print_plan(const ds_engine *engine, char **text_out)

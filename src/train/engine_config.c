@@ -3,6 +3,7 @@
 #include "base/buf.h"
 #include "train/rank_plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,6 +85,58 @@ static dsi_recompute read_recompute(const ds_config_activation_checkpointing *a)
                            .operators = a->operators};
 }
 
+static dsi_residence residence(const ds_config_values *v, ds_offload_device device)
+{
+    if (device == DS_OFFLOAD_CPU) { /* without a limit the device is all of host memory */
+        return v->device_memory > 0 ? DSI_ON_HOST : DSI_ON_DEVICE;
+    }
+    return device == DS_OFFLOAD_NVME ? DSI_ON_DISK : DSI_ON_DEVICE;
+}
+
+/* Bytes that an update of a sub-group moves one way: master, two moments, gradient. */
+static size_t sub_group_bytes(const ds_config_values *v)
+{
+    const int64_t most = (int64_t)1 << 40;
+    const int64_t n = v->zero.sub_group_size < most ? v->zero.sub_group_size : most;
+    return (size_t)n * 16;
+}
+
+static dsi_offload_spec read_offload(const ds_config_values *v)
+{
+    const ds_config_zero *z = &v->zero;
+    const ds_config_offload *states = &z->offload_optimizer;
+    const ds_config_offload *params = &z->offload_param;
+    const double buffers = (double)params->buffer_count * (double)params->buffer_size;
+    const size_t group = sub_group_bytes(v);
+    dsi_offload_spec spec = {
+        .params = residence(v, params->device),
+        .states = residence(v, states->device),
+        .ratio = states->ratio,
+        .max_resident = params->device == DS_OFFLOAD_NVME ? params->max_in_cpu : 0,
+        .threshold = z->param_persistence_threshold,
+        .how = {.chunk = z->sub_group_size,
+                .reuse = z->max_live_parameters < z->max_reuse_distance ? z->max_live_parameters
+                                                                        : z->max_reuse_distance},
+        .read_ahead =
+            (size_t)(buffers < (double)z->prefetch_bucket_size ? buffers
+                                                               : (double)z->prefetch_bucket_size) *
+            ds_dtype_bytes(v->compute_dtype),
+        .update_ahead = states->pipeline_read ? group / 4 * (size_t)states->buffer_count : 0,
+        .write_behind = states->pipeline_write ? group / 4 * (size_t)states->buffer_count : group,
+        .aio = {.block_size = (uint64_t)v->aio.block_size,
+                .queue_depth = (uint32_t)v->aio.queue_depth,
+                .intra_op_parallelism = (uint32_t)v->aio.intra_op_parallelism,
+                .single_submit = v->aio.single_submit,
+                .overlap_events = v->aio.overlap_events}};
+    const char *folders = states->nvme_path != NULL && spec.states == DSI_ON_DISK
+                              ? states->nvme_path
+                              : params->nvme_path;
+    if (folders != NULL) {
+        (void)snprintf(spec.folders, sizeof spec.folders, "%s", folders);
+    }
+    return spec;
+}
+
 ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_engine_spec *spec)
 {
     const ds_config_values *v = params->config != NULL ? ds_config_get(params->config) : NULL;
@@ -105,6 +158,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     read_precision(v, spec);
     spec->zero = read_zero(v);
     spec->recompute = read_recompute(&v->activation_checkpointing);
+    spec->offload = read_offload(v);
     spec->device_memory = (size_t)v->device_memory;
     spec->overlap = v->zero.overlap_comm;
     spec->log_comm = v->comms_logger.enabled;

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static ds_status check_limit(const ds_engine *engine, const dsi_rank_plan *made)
 {
@@ -36,6 +37,7 @@ static ds_status plan(ds_engine *engine, const ds_engine_params *params)
     engine->cells = made.cells;
     engine->local = made.local;
     engine->places = made.places;
+    engine->homes = made.homes;
     engine->own = made.own;
     engine->train_plan = made.train_plan;
     engine->eval_plan = made.eval_plan;
@@ -62,12 +64,26 @@ static ds_status agree(ds_engine *engine)
     return dsi_exec_agree(engine->ctx, engine->comm, engine->eval_plan, "evaluation");
 }
 
+/* Memory for cells and arenas, storage for the cells that live elsewhere. */
+static ds_status allocate_memory(ds_engine *engine)
+{
+    char folders[sizeof engine->spec.offload.folders];
+    const char *list[DSI_OFFLOAD_MAX_FOLDERS];
+    memcpy(folders, engine->spec.offload.folders, sizeof folders);
+    const dsi_swap_params swap = {.aio = engine->spec.offload.aio,
+                                  .folders = list,
+                                  .n_folders = dsi_offload_folders(folders, list),
+                                  .max_requests = 1024};
+    dsi_exec_set_homes(engine->exec, engine->homes.items, engine->homes.n, &swap);
+    return dsi_exec_allocate(engine->exec);
+}
+
 static ds_status allocate(ds_engine *engine)
 {
     DS_TRY(dsi_exec_create(engine->ctx, engine->local, engine->comm, &engine->exec));
     DS_TRY(dsi_exec_add(engine->exec, engine->train_plan, &engine->train_id));
     DS_TRY(dsi_exec_add(engine->exec, engine->eval_plan, &engine->eval_id));
-    DS_TRY(dsi_exec_allocate(engine->exec));
+    DS_TRY(allocate_memory(engine));
     engine->rng[0] = ds_cells_find(engine->cells, DS_CELL_INPUT, "train/rng");
     engine->rng[1] = ds_cells_find(engine->cells, DS_CELL_INPUT, "eval/rng");
     return DS_OK;
@@ -135,6 +151,7 @@ void ds_engine_destroy(ds_engine **engine_inout)
     }
     ds_cells_destroy(&engine->cells);
     free(engine->places);
+    free(engine->homes.items);
     free(engine->config_text);
     free(engine);
     *engine_inout = NULL;

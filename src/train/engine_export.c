@@ -69,7 +69,7 @@ static ds_tensor_source source_of(const ds_engine *engine, ds_cell c, cut_tensor
 {
     const ds_cell_info *cell = ds_cells_get(engine->cells, c);
     ds_tensor_source source = {.name = cell->name, .meta = cell->meta};
-    if (engine->places[c] == DSI_ZERO_FLAT) {
+    if (engine->places[c] == DSI_ZERO_FLAT || dsi_exec_is_swapped(engine->exec, c)) {
         source.fill = fill_cut;
         source.user = cut;
     } else {
@@ -132,13 +132,15 @@ static ds_status write_folder(const ds_engine *engine, const char *dir, const ch
     return ds_hf_export_finish(&export);
 }
 
-/* Bytes of the largest weight that is cut over the ranks. */
+/* Bytes of the largest weight that is cut over the ranks or does not live in memory. */
 static size_t largest_cut(const ds_engine *engine)
 {
     size_t most = 1;
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         const size_t bytes = ds_meta_bytes(ds_cells_get(engine->cells, c)->meta);
-        if (is_weight(engine, c) && engine->places[c] == DSI_ZERO_FLAT && bytes > most) {
+        const bool fetched =
+            engine->places[c] == DSI_ZERO_FLAT || dsi_exec_is_swapped(engine->exec, c);
+        if (is_weight(engine, c) && fetched && bytes > most) {
             most = bytes;
         }
     }

@@ -34,28 +34,44 @@ static bool is_saved(const ds_engine *engine, const ds_cell_info *cell)
     }
 }
 
+/* A piece of a cell that does not live in memory, for the writer. */
+typedef struct swapped_cell {
+    const ds_engine *engine;
+    ds_cell cell;
+} swapped_cell;
+
+static ds_status fill_swapped(void *user, size_t offset, void *data, size_t n)
+{
+    const swapped_cell *s = user;
+    return dsi_exec_read(s->engine->exec, s->cell, offset, data, n);
+}
+
 /* What is cut is written by its owners; what all ranks hold, by one of them. */
-static ds_status add_tensor(ds_engine *engine, ds_checkpoint_writer *writer, ds_cell c)
+static ds_status add_tensor(ds_engine *engine, ds_checkpoint_writer *writer, ds_cell c,
+                            swapped_cell *swapped)
 {
     const ds_cell_info *cell = ds_cells_get(engine->cells, c);
     const dsi_span own = dsi_engine_span(engine, c);
     const ds_extent extent = ds_extent_flat(own.begin, own.count);
     const bool cut = engine->places[c] == DSI_ZERO_FLAT;
+    *swapped = (swapped_cell){engine, c};
     const ds_checkpoint_slice slice = {.kind = ds_cell_kind_name(cell->kind),
                                        .name = cell->name,
                                        .meta = cell->meta,
                                        .extent = cut ? &extent : NULL,
                                        .replicated = !cut,
-                                       .data = dsi_exec_cell(engine->exec, c)};
+                                       .data = dsi_exec_cell(engine->exec, c),
+                                       .fill = fill_swapped,
+                                       .user = swapped};
     return ds_checkpoint_writer_add(writer, &slice);
 }
 
-static ds_status add_tensors(ds_engine *engine, ds_checkpoint_writer *writer)
+static ds_status add_tensors(ds_engine *engine, ds_checkpoint_writer *writer, swapped_cell *swapped)
 {
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->cells, c);
         if (is_saved(engine, cell)) {
-            DS_TRY(add_tensor(engine, writer, c));
+            DS_TRY(add_tensor(engine, writer, c, &swapped[c]));
         }
     }
     return DS_OK;
@@ -121,15 +137,20 @@ ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const ch
                        (long long)engine->micro_step, (long long)engine->spec.train.accumulation);
     }
     DS_TRY(dsi_checkpoint_writer_create_on(engine->ctx, &params, engine->comm, &writer));
-    ds_status status = add_tensors(engine, writer);
+    swapped_cell *swapped = calloc((size_t)ds_cells_count(engine->cells) + 1, sizeof *swapped);
+    ds_status status = swapped != NULL
+                           ? add_tensors(engine, writer, swapped)
+                           : ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for a checkpoint");
     if (status >= 0) {
         status = add_states(engine, writer, data_state);
     }
     if (status < 0) {
         ds_checkpoint_writer_abort(&writer);
-        return status;
+    } else {
+        status = ds_checkpoint_writer_commit(&writer);
     }
-    return ds_checkpoint_writer_commit(&writer);
+    free(swapped);
+    return status;
 }
 
 /* The stored tensor for a cell: weights may be stored as master or as parameter. */
@@ -182,6 +203,29 @@ static ds_status check_extra(const ds_engine *engine, const ds_checkpoint *ckpt)
     return DS_OK;
 }
 
+/* Reads what this rank holds of a tensor to where it lives. All ranks take part. */
+static ds_status load_tensor(ds_engine *engine, dsi_ckpt_pool *pool,
+                             const ds_checkpoint_tensor *tensor, ds_cell c)
+{
+    const ds_dtype dtype = ds_cells_get(engine->cells, c)->meta.dtype;
+    const dsi_span own = dsi_engine_span(engine, c);
+    const ds_extent extent = ds_extent_flat(own.begin, own.count);
+    const ds_extent *wanted = own.count > 0 ? &extent : NULL;
+    if (!dsi_exec_is_swapped(engine->exec, c)) {
+        return dsi_ckpt_pool_read(pool, tensor, wanted, dtype, dsi_exec_cell(engine->exec, c));
+    }
+    void *room = malloc((size_t)own.count * ds_dtype_bytes(dtype) + 1);
+    if (room == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to load %s", tensor->name);
+    }
+    ds_status status = dsi_ckpt_pool_read(pool, tensor, wanted, dtype, room);
+    if (status >= 0) {
+        status = dsi_engine_put_cell(engine, c, own.begin, own.count, room, dtype);
+    }
+    free(room);
+    return status;
+}
+
 /* Checks that everything is there before the first byte is changed, then reads. All ranks read the
  * same tensors in the same order: what a host lacks comes from another. */
 static ds_status load_tensors(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *pool)
@@ -195,10 +239,7 @@ static ds_status load_tensors(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_p
             }
             DS_TRY(find_tensor(engine, ckpt, cell, &tensor));
             if (pass == 1) {
-                const dsi_span own = dsi_engine_span(engine, c);
-                const ds_extent extent = ds_extent_flat(own.begin, own.count);
-                DS_TRY(dsi_ckpt_pool_read(pool, tensor, own.count > 0 ? &extent : NULL,
-                                          cell->meta.dtype, dsi_exec_cell(engine->exec, c)));
+                DS_TRY(load_tensor(engine, pool, tensor, c));
             }
         }
     }

@@ -18,8 +18,11 @@ static ds_status fill_cell(ds_engine *engine, ds_cell cell, const ds_safetensor 
     part.data = (const unsigned char *)tensor->data + skip;
     part.bytes = (size_t)own.count * size;
     part.file_offset += skip;
-    return ds_safetensors_read(engine->ctx, &part, ds_cells_get(engine->cells, cell)->meta.dtype,
-                               dsi_exec_cell(engine->exec, cell));
+    const ds_dtype dtype = ds_cells_get(engine->cells, cell)->meta.dtype;
+    if (dsi_exec_is_swapped(engine->exec, cell)) {
+        return dsi_engine_put_cell(engine, cell, own.begin, own.count, part.data, part.meta.dtype);
+    }
+    return ds_safetensors_read(engine->ctx, &part, dtype, dsi_exec_cell(engine->exec, cell));
 }
 
 static ds_status fill(ds_engine *engine, const ds_safetensor *const *by_cell)

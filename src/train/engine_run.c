@@ -120,14 +120,15 @@ ds_status ds_engine_forward(ds_engine *engine, const ds_batch *batch)
     return DS_OK;
 }
 
-static void clear_accumulators(ds_engine *engine)
+static ds_status clear_accumulators(ds_engine *engine)
 {
-    for (ds_cell c = 0; c < ds_cells_count(engine->local); ++c) {
+    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->local, c);
         if (cell->kind == DS_CELL_GRAD) {
-            memset(dsi_exec_cell(engine->exec, c), 0, ds_meta_bytes(cell->meta));
+            DS_TRY(dsi_exec_clear(engine->exec, c));
         }
     }
+    return DS_OK;
 }
 
 static ds_status run_backward(ds_engine *engine)
@@ -136,7 +137,7 @@ static ds_status run_backward(ds_engine *engine)
     const int64_t accumulation = engine->spec.train.accumulation;
     write_scalar(engine, engine->own.loss_seed, scale / (double)accumulation);
     if (accumulation > 1 && engine->micro_step == 0) {
-        clear_accumulators(engine);
+        DS_TRY(clear_accumulators(engine));
     }
     DS_TRY(dsi_engine_run_phase(engine, DS_PHASE_BACKWARD));
     engine->micro_step += 1;

@@ -36,7 +36,7 @@ static void init_block(void *arg, uint32_t task, uint32_t thread)
 
 /* Fills one parameter run by run, only what this rank holds. Its random site is the hash of its
  * name: the same whatever else the model holds. */
-static void init_parameter(ds_engine *engine, ds_cell c, uint64_t seed, float *scratch)
+static ds_status init_parameter(ds_engine *engine, ds_cell c, uint64_t seed, float *scratch)
 {
     const ds_cell_info *info = ds_cells_get(engine->cells, c);
     const dsi_span own = dsi_engine_span(engine, c);
@@ -48,8 +48,10 @@ static void init_parameter(ds_engine *engine, ds_cell c, uint64_t seed, float *s
         job.first = (size_t)(own.begin + at);
         job.count = (size_t)(own.count - at < RUN ? own.count - at : RUN);
         ds_parallel(engine->ctx, init_block, &job, (uint32_t)((job.count + BLOCK - 1) / BLOCK));
-        dsi_engine_put(engine, c, own.begin + at, (int64_t)job.count, scratch, DS_DTYPE_F32);
+        DS_TRY(
+            dsi_engine_put(engine, c, own.begin + at, (int64_t)job.count, scratch, DS_DTYPE_F32));
     }
+    return DS_OK;
 }
 
 /* The master's part lies inside of the parameter's: both are whole or the same slice, or the
@@ -60,13 +62,14 @@ static ds_status init_fresh(ds_engine *engine, uint64_t seed)
     if (scratch == NULL) {
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to initialise the parameters");
     }
-    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
+    ds_status status = DS_OK;
+    for (ds_cell c = 0; c < ds_cells_count(engine->cells) && status >= 0; ++c) {
         if (ds_cells_get(engine->cells, c)->kind == DS_CELL_PARAM) {
-            init_parameter(engine, c, seed, scratch);
+            status = init_parameter(engine, c, seed, scratch);
         }
     }
     free(scratch);
-    return DS_OK;
+    return status;
 }
 
 ds_status dsi_engine_fill(ds_engine *engine, const char *weights, uint64_t seed)

@@ -36,7 +36,10 @@ size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan)
     const dsi_plan *eval = plan->eval_plan;
     size_t bytes = DSI_MEMORY_ALIGN; /* as the executor does */
     for (ds_cell c = 0; c < ds_cells_count(plan->local); ++c) {
-        bytes += aligned(ds_meta_bytes(ds_cells_get(plan->local, c)->meta));
+        const dsi_home home = dsi_homes_of(&plan->homes, c);
+        if (home.residence == DSI_ON_DEVICE && home.parent == DS_NONE) {
+            bytes += aligned(ds_meta_bytes(ds_cells_get(plan->local, c)->meta));
+        }
     }
     bytes +=
         aligned(train->arena_bytes > eval->arena_bytes ? train->arena_bytes : eval->arena_bytes);
@@ -46,8 +49,16 @@ size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan)
 static ds_status add_cells(const dsi_rank_plan *plan, dsi_ledger *ledger)
 {
     for (ds_cell c = 0; c < ds_cells_count(plan->local); ++c) {
+        static const dsi_residency residencies[] = {[DSI_ON_DEVICE] = DSI_RESIDENCY_DEVICE,
+                                                    [DSI_ON_HOST] = DSI_RESIDENCY_HOST,
+                                                    [DSI_ON_DISK] = DSI_RESIDENCY_DISK};
         const ds_cell_info *cell = ds_cells_get(plan->local, c);
+        const dsi_home home = dsi_homes_of(&plan->homes, c);
+        if (home.parent != DS_NONE) {
+            continue; /* lies in its parent */
+        }
         const dsi_ledger_entry entry = {.kind = kind_of(cell->kind),
+                                        .residency = residencies[home.residence],
                                         .last = ledger->n_steps - 1,
                                         .bytes = ds_meta_bytes(cell->meta),
                                         .name = cell->name,

@@ -23,6 +23,11 @@ static dsi_plan_env plan_env(const maker *m)
                                                                : dsi_cpu_kernel_choose,
                           .overlap = m->spec->overlap && m->spec->zero.n_ranks > 1,
                           .prefetch = m->spec->prefetch,
+                          .homes = m->plan.homes.items,
+                          .n_homes = m->plan.homes.n,
+                          .read_ahead = m->spec->offload.read_ahead,
+                          .update_ahead = m->spec->offload.update_ahead,
+                          .write_behind = m->spec->offload.write_behind,
                           .no_reuse = m->spec->no_reuse,
                           .no_fuse = m->spec->no_fuse};
 }
@@ -73,11 +78,11 @@ static ds_status recompute(const maker *m, const ds_graph *graph, ds_graph **out
     return status;
 }
 
-/* From a logical graph to this rank's plan: fuse, recompute, cut over the ranks, lower. */
-static ds_status lower(const maker *m, const ds_graph *graph, dsi_plan_env env, bool backward,
+/* From a logical graph to this rank's plan: fuse, recompute, cut over the ranks, offload, lower. */
+static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool backward,
                        dsi_plan **plan_out)
 {
-    enum { FUSED, REMAT, LOCAL, COUNT };
+    enum { FUSED, REMAT, LOCAL, OFFLOADED, COUNT };
     ds_graph *made[COUNT] = {NULL};
     ds_status status = DS_OK;
     if (!env.no_fuse) {
@@ -93,6 +98,15 @@ static ds_status lower(const maker *m, const ds_graph *graph, dsi_plan_env env, 
                     done);
         graph = made[LOCAL];
     }
+    if (dsi_offload_is_on(&m->spec->offload)) {
+        DS_TRY_GOTO(status,
+                    dsi_offload_graph(graph, &m->spec->offload.how, m->plan.local, &m->plan.homes,
+                                      &made[OFFLOADED]),
+                    done);
+        graph = made[OFFLOADED];
+        env.homes = m->plan.homes.items;
+        env.n_homes = m->plan.homes.n;
+    }
     env.no_fuse = true;
     status = dsi_plan_build(graph, &env, plan_out);
 done:
@@ -104,9 +118,16 @@ done:
 
 size_t dsi_rank_plan_bytes(const dsi_rank_plan *plan)
 {
+    const dsi_plan *eval = plan->eval_plan; /* shares the arena; NULL while it is not built */
     size_t bytes = plan->train_plan->arena_bytes + plan->train_plan->shared_bytes;
+    if (eval != NULL && eval->arena_bytes > plan->train_plan->arena_bytes) {
+        bytes += eval->arena_bytes - plan->train_plan->arena_bytes;
+    }
     for (ds_cell c = 0; c < ds_cells_count(plan->local); ++c) {
-        bytes += ds_meta_bytes(ds_cells_get(plan->local, c)->meta);
+        const dsi_home home = dsi_homes_of(&plan->homes, c);
+        if (home.residence == DSI_ON_DEVICE && home.parent == DS_NONE) {
+            bytes += ds_meta_bytes(ds_cells_get(plan->local, c)->meta);
+        }
     }
     return bytes;
 }
@@ -128,17 +149,37 @@ static ds_status lower_to_fit(maker *m, const ds_graph *graph)
     return DS_OK;
 }
 
+/* Homes of all logical cells. Those of evaluation are declared for it, since parts of cells come
+ * behind them. */
+static ds_status find_homes(maker *m)
+{
+    ds_graph *graph = NULL;
+    if (!dsi_offload_is_on(&m->spec->offload)) {
+        return DS_OK;
+    }
+    DS_TRY(trace(m, DS_TRACE_EVAL, &graph));
+    ds_graph_destroy(&graph);
+    if (dsi_offload_rules(&m->spec->offload, m->plan.cells, &m->plan.homes) < 0) {
+        return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
+    }
+    return DS_OK;
+}
+
 static ds_status build_train_plan(maker *m)
 {
     ds_graph *graph = NULL;
     DS_TRY(
         dsi_train_graph(m->request->model, &m->spec->train, m->plan.cells, &graph, &m->plan.own));
-    const ds_status status = lower_to_fit(m, graph);
+    ds_status status = find_homes(m);
+    if (status >= 0) {
+        status = lower_to_fit(m, graph);
+    }
     ds_graph_destroy(&graph);
     return status;
 }
 
-/* The evaluation plan keeps off what a forward pass left for its backward pass. */
+/* The evaluation plan keeps off what a forward pass left for its backward pass, and that for the
+ * norm. */
 static ds_status build_eval_plan(maker *m)
 {
     ds_graph *graph = NULL;
@@ -149,10 +190,16 @@ static ds_status build_eval_plan(maker *m)
     if (slot == NULL) {
         return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for the evaluation plan");
     }
-    dsi_plan_live_after(m->plan.train_plan, DS_PHASE_FORWARD, slot, MAX_SLOT_RANGES, &n_slot);
-    if (n_slot > MAX_SLOT_RANGES) { /* keep off the whole arena instead */
-        slot[0] = (dsi_range){0, m->plan.train_plan->arena_bytes};
-        n_slot = 1;
+    for (ds_phase phase = DS_PHASE_FORWARD; phase <= DS_PHASE_BACKWARD; ++phase) {
+        uint32_t n = 0;
+        const uint32_t room = MAX_SLOT_RANGES - n_slot;
+        dsi_plan_live_after(m->plan.train_plan, phase, slot + n_slot, room, &n);
+        n_slot += n;
+        if (n > room) { /* keep off the whole arena instead */
+            slot[0] = (dsi_range){0, m->plan.train_plan->arena_bytes};
+            n_slot = 1;
+            break;
+        }
     }
     env.reserved = slot;
     env.n_reserved = n_slot;
@@ -178,7 +225,7 @@ static ds_status build(maker *m)
 {
     DS_TRY(ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.cells));
     m->plan.local = m->plan.cells;
-    if (m->spec->zero.n_ranks > 1) {
+    if (m->spec->zero.n_ranks > 1 || dsi_offload_is_on(&m->spec->offload)) {
         m->plan.local = NULL;
         DS_TRY(ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.local));
     }
@@ -209,5 +256,6 @@ void dsi_rank_plan_free(dsi_rank_plan *plan)
     }
     ds_cells_destroy(&plan->cells);
     free(plan->places);
+    free(plan->homes.items);
     *plan = (dsi_rank_plan){.ctx = plan->ctx};
 }

@@ -22,12 +22,13 @@ typedef struct dsi_rank_plan {
     ds_cells *cells;        /* logical */
     ds_cells *local;        /* of the rank: same ids; with one rank the same table */
     dsi_zero_place *places; /* per cell */
+    dsi_homes homes;        /* of the local cells; none: all on the device */
     dsi_train_cells own;
     dsi_plan *train_plan, *eval_plan;
     ds_recompute recompute; /* in force: what auto came to */
 } dsi_rank_plan;
 
-/* Bytes of the rank's cells and of the arenas of its training plan. */
+/* Bytes of the rank's cells on the device and of the arenas of its training plan. */
 size_t dsi_rank_plan_bytes(const dsi_rank_plan *plan);
 
 /* The request is borrowed for the call. Whoever takes fields over sets them to NULL. On an error

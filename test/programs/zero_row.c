@@ -20,7 +20,7 @@
 enum { BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
 
 typedef struct row {
-    char model[16], dtype[8], transport[8], recompute[16], save[512];
+    char model[16], dtype[8], transport[8], recompute[16], offload[16], save[512];
     long ranks, stage, overlap, bucket, accumulation, threads, resume, persistence, steps;
 } row;
 
@@ -36,6 +36,7 @@ static int read_row(int argc, char **argv, row *r)
         {"dtype", r->dtype, sizeof r->dtype, NULL},
         {"transport", r->transport, sizeof r->transport, NULL},
         {"recompute", r->recompute, sizeof r->recompute, NULL},
+        {"offload", r->offload, sizeof r->offload, NULL},
         {"save", r->save, sizeof r->save, NULL},
         {"ranks", NULL, 0, &r->ranks},
         {"stage", NULL, 0, &r->stage},
@@ -51,6 +52,7 @@ static int read_row(int argc, char **argv, row *r)
                .dtype = "f32",
                .transport = "sim",
                .recompute = "none",
+               .offload = "none",
                .ranks = 2,
                .bucket = 1000000000,
                .accumulation = 1,
@@ -89,6 +91,30 @@ static dsi_recompute make_recompute(const row *r)
                            .interval = strcmp(r->recompute, "full2") == 0 ? 2 : 1};
 }
 
+/* states, half (of them), params (all, stage 3), host (all, in host memory); else none. Small
+ * chunks, small parameters too, little reuse: as many transfers as there can be. Offload of
+ * parameters is for stage 3 or one rank. */
+static dsi_offload_spec make_offload(const row *r)
+{
+    const bool host = strcmp(r->offload, "host") == 0;
+    const bool all =
+        (host || strcmp(r->offload, "params") == 0) && (r->stage == 3 || r->ranks == 1);
+    dsi_offload_spec spec = {.states = host ? DSI_ON_HOST : DSI_ON_DISK,
+                             .ratio = strcmp(r->offload, "half") == 0 ? 0.5 : 1.0,
+                             .threshold = 64,
+                             .how = {.chunk = 5000, .reuse = 30000},
+                             .read_ahead = 100000,
+                             .update_ahead = 80000,
+                             .write_behind = 50000,
+                             .aio = ds_aio_params_default()};
+    if (strcmp(r->offload, "none") == 0) {
+        spec.states = DSI_ON_DEVICE;
+    }
+    spec.params = all ? spec.states : DSI_ON_DEVICE;
+    (void)snprintf(spec.folders, sizeof spec.folders, "/tmp");
+    return spec;
+}
+
 static dsi_engine_spec make_spec(const row *r)
 {
     const ds_dtype dtype = strcmp(r->dtype, "bf16") == 0  ? DS_DTYPE_BF16
@@ -116,6 +142,7 @@ static dsi_engine_spec make_spec(const row *r)
                                      .max_live = r->bucket,
                                      .max_reuse_distance = r->bucket},
                             .recompute = make_recompute(r),
+                            .offload = make_offload(r),
                             .overlap = r->overlap != 0,
                             .prefetch = r->bucket / 2,
                             .lr = 1e-3,

@@ -163,13 +163,25 @@ static inline bool optim_supports(const ds_kernel_sig *sig)
     return all_act_types(sig) && (master || sig->in[OPTIM_PARAM].dtype == DS_DTYPE_F32);
 }
 
+/* Where output i is made, in place: what its input holds is there, or is copied there first. */
+static inline void *optim_place(const ds_kernel_call *call, uint32_t i, uint32_t from)
+{
+    const ds_tensor *in = &call->in[from];
+    void *out = call->out[i].data;
+    if (out != in->data) {
+        memcpy(out, in->data, ds_meta_bytes(in->meta));
+    }
+    return out;
+}
+
 static inline optim_job optim_job_of(const ds_kernel_call *call, uint32_t n_states)
 {
     const ds_tensor *in = call->in;
     const ds_tensor *master = input_at(call, OPTIM_MASTER);
-    optim_job job = {.param = in[OPTIM_PARAM].data,
+    optim_job job = {.param =
+                         master != NULL ? call->out[0].data : optim_place(call, 0, OPTIM_PARAM),
                      .grad = in[OPTIM_GRAD].data,
-                     .master = master != NULL ? master->data : NULL,
+                     .master = master != NULL ? optim_place(call, 1, OPTIM_MASTER) : NULL,
                      .param_type = in[OPTIM_PARAM].meta.dtype,
                      .grad_type = in[OPTIM_GRAD].meta.dtype,
                      .state_type = DS_DTYPE_F32,
@@ -178,7 +190,7 @@ static inline optim_job optim_job_of(const ds_kernel_call *call, uint32_t n_stat
                      .attrs = call->sig->attrs,
                      .n = tensor_count(&in[OPTIM_PARAM])};
     for (uint32_t s = 0; s < n_states; ++s) {
-        job.state[s] = in[OPTIM_STATES + s].data;
+        job.state[s] = optim_place(call, 2 + s, OPTIM_STATES + s);
         job.state_type = in[OPTIM_STATES + s].meta.dtype;
     }
     return job;

@@ -1,0 +1,203 @@
+/* See swap.h. */
+#include "exec/swap.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { ZERO_BYTES = 1 << 22 };
+
+typedef struct place {
+    dsi_residence residence;
+    size_t offset; /* in the host map or the scratch file */
+    size_t bytes;  /* of the content */
+} place;
+
+struct dsi_swap {
+    ds_ctx *ctx;
+    place *places;
+    uint32_t n;
+    unsigned char *host;
+    size_t host_bytes;
+    size_t disk_bytes;
+    dsi_aio *aio;
+    uint32_t file;
+    void *zeros; /* ZERO_BYTES of them, when there is a disk */
+};
+
+/* Deals out storage: first the cells that have their own, then the parts in those. */
+static void deal_out(dsi_swap *swap, const ds_cells *cells, const dsi_home *homes)
+{
+    for (int parts = 0; parts < 2; ++parts) {
+        for (ds_cell c = 0; c < swap->n; ++c) {
+            const dsi_home *home = &homes[c];
+            place *p = &swap->places[c];
+            if (home->residence == DSI_ON_DEVICE || (home->parent != DS_NONE) != (parts == 1)) {
+                continue;
+            }
+            *p = (place){home->residence, 0, ds_meta_bytes(ds_cells_get(cells, c)->meta)};
+            if (parts == 1) {
+                p->offset = swap->places[home->parent].offset + home->offset;
+                continue;
+            }
+            size_t *end = home->residence == DSI_ON_HOST ? &swap->host_bytes : &swap->disk_bytes;
+            p->offset = *end;
+            *end += dsi_home_bytes(p->bytes);
+        }
+    }
+}
+
+static ds_status map_host(dsi_swap *swap)
+{
+    void *map =
+        mmap(NULL, swap->host_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED) {
+        const size_t bytes = swap->host_bytes;
+        swap->host_bytes = 0;
+        return ds_fail(swap->ctx, DS_ERR_NOMEM, "cannot map %.1f MiB of host memory: %s",
+                       (double)bytes / 1048576.0, strerror(errno));
+    }
+    (void)madvise(map, swap->host_bytes, MADV_HUGEPAGE);
+    swap->host = map;
+    return DS_OK;
+}
+
+static ds_status open_disk(dsi_swap *swap, const dsi_swap_params *params)
+{
+    const dsi_aio_params aio = {.io = params->aio,
+                                .folders = params->folders,
+                                .n_folders = params->n_folders,
+                                .max_files = 1,
+                                .max_requests = params->max_requests + 1};
+    if (params->n_folders == 0) {
+        return ds_fail(swap->ctx, DS_ERR_CONFIG,
+                       "offload to nvme needs nvme_path, a folder on the disk to use");
+    }
+    DS_TRY(ds_aio_buffer_create(swap->ctx, ZERO_BYTES, false, &swap->zeros));
+    DS_TRY(dsi_aio_open(swap->ctx, &aio, &swap->aio));
+    return dsi_aio_add_scratch(swap->aio, "offloaded states", swap->disk_bytes, &swap->file);
+}
+
+ds_status dsi_swap_create(ds_ctx *ctx, const ds_cells *cells, const dsi_home *homes, uint32_t n,
+                          const dsi_swap_params *params, dsi_swap **swap_out)
+{
+    dsi_swap *swap = calloc(1, sizeof *swap);
+    if (swap == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for offload");
+    }
+    swap->ctx = ctx;
+    swap->n = n;
+    swap->places = calloc((size_t)n + 1, sizeof *swap->places);
+    ds_status status = DS_OK;
+    if (swap->places == NULL) {
+        status = ds_fail(ctx, DS_ERR_NOMEM, "no memory for offload");
+    } else {
+        deal_out(swap, cells, homes);
+    }
+    if (status >= 0 && swap->host_bytes > 0) {
+        status = map_host(swap);
+    }
+    if (status >= 0 && swap->disk_bytes > 0) {
+        status = open_disk(swap, params);
+    }
+    if (status < 0) {
+        dsi_swap_destroy(&swap);
+        return status;
+    }
+    *swap_out = swap;
+    return DS_OK;
+}
+
+void dsi_swap_destroy(dsi_swap **swap_inout)
+{
+    dsi_swap *swap = swap_inout != NULL ? *swap_inout : NULL;
+    if (swap == NULL) {
+        return;
+    }
+    dsi_aio_close(&swap->aio);
+    ds_aio_buffer_destroy(&swap->zeros, ZERO_BYTES);
+    if (swap->host != NULL) {
+        (void)munmap(swap->host, swap->host_bytes);
+    }
+    free(swap->places);
+    free(swap);
+    *swap_inout = NULL;
+}
+
+ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
+                         dsi_swap_ticket *ticket_out)
+{
+    const place *p = &swap->places[cell];
+    const size_t blocks = dsi_home_bytes(p->bytes);
+    ticket_out->aio = 0;
+    if (p->residence == DSI_ON_HOST) {
+        unsigned char *host = swap->host + p->offset;
+        memcpy(write ? (void *)host : data, write ? data : (void *)host, p->bytes);
+        return DS_OK;
+    }
+    return write ? dsi_aio_write(swap->aio, swap->file, p->offset, data, blocks, &ticket_out->aio)
+                 : dsi_aio_read(swap->aio, swap->file, p->offset, data, blocks, &ticket_out->aio);
+}
+
+ds_status dsi_swap_wait(dsi_swap *swap, dsi_swap_ticket *ticket)
+{
+    const dsi_aio_ticket aio = ticket->aio;
+    ticket->aio = 0;
+    return aio != 0 ? dsi_aio_wait(swap->aio, aio) : DS_OK;
+}
+
+static ds_status access_cell(dsi_swap *swap, ds_cell cell, size_t offset, bool write, void *data,
+                             size_t bytes)
+{
+    const place *p = &swap->places[cell];
+    dsi_aio_ticket ticket = 0;
+    if (offset > p->bytes || bytes > p->bytes - offset) {
+        return ds_fail(swap->ctx, DS_ERR_ARG, "bytes %zu to %zu of a cell of %zu", offset,
+                       offset + bytes, p->bytes);
+    }
+    if (p->residence == DSI_ON_HOST) {
+        unsigned char *host = swap->host + p->offset + offset;
+        memcpy(write ? (void *)host : data, write ? data : (void *)host, bytes);
+        return DS_OK;
+    }
+    const size_t at = p->offset + offset;
+    DS_TRY(write ? dsi_aio_write(swap->aio, swap->file, at, data, bytes, &ticket)
+                 : dsi_aio_read(swap->aio, swap->file, at, data, bytes, &ticket));
+    return dsi_aio_wait(swap->aio, ticket);
+}
+
+ds_status dsi_swap_read(dsi_swap *swap, ds_cell cell, size_t offset, void *data, size_t bytes)
+{
+    return access_cell(swap, cell, offset, false, data, bytes);
+}
+
+ds_status dsi_swap_write(dsi_swap *swap, ds_cell cell, size_t offset, const void *data,
+                         size_t bytes)
+{
+    return access_cell(swap, cell, offset, true, (void *)(uintptr_t)data, bytes);
+}
+
+ds_status dsi_swap_clear(dsi_swap *swap, ds_cell cell)
+{
+    const place *p = &swap->places[cell];
+    if (p->residence == DSI_ON_HOST) {
+        memset(swap->host + p->offset, 0, p->bytes);
+        return DS_OK;
+    }
+    for (size_t at = 0; at < p->bytes; at += ZERO_BYTES) {
+        const size_t n = p->bytes - at < ZERO_BYTES ? p->bytes - at : ZERO_BYTES;
+        DS_TRY(dsi_swap_write(swap, cell, at, swap->zeros, n));
+    }
+    return DS_OK;
+}
+
+size_t dsi_swap_host_bytes(const dsi_swap *swap)
+{
+    return swap != NULL ? swap->host_bytes : 0;
+}
+
+size_t dsi_swap_disk_bytes(const dsi_swap *swap)
+{
+    return swap != NULL ? swap->disk_bytes : 0;
+}

@@ -1,0 +1,50 @@
+/* Storage of cells that do not live on the device, and transfers from and to it.
+ *
+ * Host memory is one map; the disk is one scratch file without a name, striped over folders, which
+ * goes with the process however that ends. Each cell has whole blocks of its own; parts share those
+ * of their parent.
+ */
+#ifndef DSI_EXEC_SWAP_H
+#define DSI_EXEC_SWAP_H
+
+#include "io/aio.h"
+#include "pass/home.h"
+
+typedef struct dsi_swap dsi_swap;
+
+typedef struct dsi_swap_params {
+    ds_aio_params aio;
+    const char *const *folders; /* of scratch files, borrowed for the call */
+    uint32_t n_folders;         /* 0: nothing may live on disk */
+    uint32_t max_requests;      /* transfers in flight */
+} dsi_swap_params;
+
+typedef struct dsi_swap_ticket {
+    dsi_aio_ticket aio; /* 0: done */
+} dsi_swap_ticket;
+
+/* homes: an entry for each of the first n cells, the others live on the device; borrowed. All
+ * storage is zero. Errors: ERR_CONFIG (cells on disk and no folder), and those of dsi_aio_open and
+ * dsi_aio_add_scratch, such as a full disk. */
+ds_status dsi_swap_create(ds_ctx *ctx, const ds_cells *cells, const dsi_home *homes, uint32_t n,
+                          const dsi_swap_params *params, dsi_swap **swap_out);
+void dsi_swap_destroy(dsi_swap **swap);
+
+/* Moves a whole cell from or to memory, which is aligned to and has room for whole blocks. */
+ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
+                         dsi_swap_ticket *ticket_out);
+ds_status dsi_swap_wait(dsi_swap *swap, dsi_swap_ticket *ticket);
+
+/* Any bytes of a cell, any alignment; for the host's own accesses between steps. */
+ds_status dsi_swap_read(dsi_swap *swap, ds_cell cell, size_t offset, void *data, size_t bytes);
+ds_status dsi_swap_write(dsi_swap *swap, ds_cell cell, size_t offset, const void *data,
+                         size_t bytes);
+
+/* Fills a cell with zeros. */
+ds_status dsi_swap_clear(dsi_swap *swap, ds_cell cell);
+
+/* Bytes of storage in host memory and on disk. */
+size_t dsi_swap_host_bytes(const dsi_swap *swap);
+size_t dsi_swap_disk_bytes(const dsi_swap *swap);
+
+#endif

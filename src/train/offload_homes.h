@@ -1,0 +1,33 @@
+/* From the configuration to homes: which cells live in host memory or on disk. */
+#ifndef DSI_TRAIN_OFFLOAD_HOMES_H
+#define DSI_TRAIN_OFFLOAD_HOMES_H
+
+#include "pass/offload.h"
+
+#include <deepspeed/aio.h>
+
+enum { DSI_OFFLOAD_MAX_FOLDERS = 16 };
+
+typedef struct dsi_offload_spec {
+    dsi_residence params; /* of parameters */
+    dsi_residence states; /* of gradients, master weights and moments */
+    double ratio;         /* part of the parameters whose states go there */
+    int64_t max_resident; /* elements of parameters that stay on the device all the same */
+    int64_t threshold;    /* a parameter with fewer elements stays, with its states */
+    dsi_offload how;
+    size_t read_ahead;   /* bytes of parameters read ahead of their use */
+    size_t update_ahead; /* bytes of states read ahead of their update */
+    size_t write_behind; /* bytes on their way back beside computation */
+    char folders[1024];  /* of the disk; with commas between them */
+    ds_aio_params aio;
+} dsi_offload_spec;
+
+bool dsi_offload_is_on(const dsi_offload_spec *spec);
+
+/* Fills homes for the cells of the logical table. Pure. Errors: ERR_NOMEM. */
+ds_status dsi_offload_rules(const dsi_offload_spec *spec, const ds_cells *cells, dsi_homes *homes);
+
+/* Splits folders at its commas, in place; pointers into it. */
+uint32_t dsi_offload_folders(char *folders, const char *list[DSI_OFFLOAD_MAX_FOLDERS]);
+
+#endif

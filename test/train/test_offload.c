@@ -1,0 +1,343 @@
+/* Offload: states, gradients and parameters in host memory or on disk give the bits of the run in
+ * memory, out of less device memory. Over several ranks: test_zero_matrix.sh. */
+#include "accel/cpu/cpu_features.h"
+#include "common/check.h"
+#include "common/engine_hash.h"
+#include "common/scratch.h"
+#include "train/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH = 2, SEQ = 48, STEPS = 3 };
+
+static ds_ctx *ctx;
+static char *folder;
+
+static const char gpt2[] =
+    "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":64,\"n_embd\":48,\"n_layer\":3,"
+    "\"n_head\":4,\"resid_pdrop\":0.1,\"embd_pdrop\":0.1,\"attn_pdrop\":0.1}";
+static const char llama[] =
+    "{\"model_type\":\"llama\",\"vocab_size\":211,\"hidden_size\":48,\"intermediate_size\":112,"
+    "\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+    "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}";
+
+static const dsi_offload_spec in_memory = {0};
+
+/* As much traffic as there can be: small chunks, small parameters too, nothing reused. */
+static dsi_offload_spec away(dsi_residence states, dsi_residence params)
+{
+    dsi_offload_spec spec = {.states = states,
+                             .params = params,
+                             .ratio = 1.0,
+                             .threshold = 1,
+                             .how = {.chunk = 4096},
+                             .read_ahead = 20000,
+                             .update_ahead = 60000,
+                             .write_behind = 60000,
+                             .aio = ds_aio_params_default()};
+    (void)snprintf(spec.folders, sizeof spec.folders, "%s", folder);
+    return spec;
+}
+
+static dsi_engine_spec make_spec(ds_dtype dtype, const dsi_offload_spec *offload)
+{
+    dsi_engine_spec spec = {.train = {.dtype = dtype,
+                                      .comm_dtype = dtype,
+                                      .accumulate_dtype = DS_DTYPE_F32,
+                                      .state_dtype = DS_DTYPE_F32,
+                                      .master = dtype != DS_DTYPE_F32,
+                                      .batch = BATCH,
+                                      .seq_length = SEQ,
+                                      .accumulation = 1,
+                                      .optimizer = DSI_OPTIMIZER_ADAM,
+                                      .eps = 1e-8,
+                                      .decoupled_decay = true,
+                                      .max_norm = 0.1},
+                            .offload = *offload,
+                            .lr = 1e-3,
+                            .beta1 = 0.9,
+                            .beta2 = 0.95,
+                            .weight_decay = 0.1,
+                            .bias_correction = true,
+                            .loss_scale = dsi_loss_scale_none(),
+                            .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
+                            .seed = 11,
+                            .isa = dsi_cpu_isa()};
+    return spec;
+}
+
+static ds_model *make_model(const char *config)
+{
+    ds_model *model = NULL;
+    const char *path = scratch_path(folder, "config.json");
+    scratch_write(path, config, strlen(config));
+    CHECK_OK(ctx, ds_model_from_config(ctx, path, &model));
+    return model;
+}
+
+static ds_engine *make_engine(const ds_model *model, const dsi_engine_spec *spec)
+{
+    ds_engine *engine = NULL;
+    const ds_engine_params params = {.model = model, .seq_length = SEQ, .seed = 5};
+    CHECK_OK(ctx, dsi_engine_create(ctx, &params, spec, &engine));
+    return engine;
+}
+
+static void feed(int32_t step, int32_t data[4][BATCH * SEQ], ds_named_tensor *tensors)
+{
+    static const char *const names[4] = {"input_ids", "targets", "positions", "first"};
+    for (int i = 0; i < 4; ++i) {
+        const ds_meta meta = {DS_DTYPE_I32, {.n_dims = 2, .dims = {BATCH, SEQ}}};
+        tensors[i] = (ds_named_tensor){names[i], {data[i], meta}};
+    }
+    for (int32_t i = 0; i < BATCH * SEQ; ++i) {
+        data[0][i] = (i * 37 + step * 11) % 211;
+        data[1][i] = (i * 37 + step * 11 + 37) % 211;
+        data[2][i] = i % SEQ;
+        data[3][i] = 0;
+    }
+}
+
+/* Steps with an evaluation between backward and step, which may not touch what waits there. */
+static double train(ds_engine *engine, int32_t first, int32_t n)
+{
+    int32_t data[4][BATCH * SEQ];
+    ds_named_tensor tensors[4];
+    double eval = 0.0;
+    for (int32_t step = first; step < first + n; ++step) {
+        feed(step, data, tensors);
+        const ds_batch batch = {tensors, 4};
+        for (int64_t micro = 0; micro < engine->spec.train.accumulation; ++micro) {
+            CHECK_OK(ctx, ds_engine_forward(engine, &batch));
+            CHECK_OK(ctx, ds_engine_backward(engine));
+            CHECK_OK(ctx, ds_engine_eval_batch(engine, &batch, &eval, NULL));
+            CHECK_OK(ctx, ds_engine_step(engine));
+        }
+    }
+    return eval;
+}
+
+typedef struct result {
+    uint64_t hash;
+    double eval;
+    size_t device, host, disk;
+} result;
+
+static result run(const char *config, dsi_engine_spec spec)
+{
+    result got = {0};
+    ds_model *model = make_model(config);
+    ds_engine *engine = make_engine(model, &spec);
+    got.eval = train(engine, 0, STEPS);
+    CHECK_OK(ctx, engine_hash(ctx, engine, &got.hash));
+    got.device = ds_engine_planned_bytes(engine);
+    got.host = dsi_exec_host_bytes(engine->exec);
+    got.disk = dsi_exec_disk_bytes(engine->exec);
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+    return got;
+}
+
+static void expect_same(const result *got, const result *kept, const char *what)
+{
+    if (got->hash != kept->hash || got->eval != kept->eval) {
+        fail_msg("%s gives other bits", what);
+    }
+}
+
+static void every_residence_gives_the_same_bits(void **state)
+{
+    static const char *const configs[] = {gpt2, llama};
+    static const ds_dtype dtypes[] = {DS_DTYPE_F32, DS_DTYPE_BF16, DS_DTYPE_F16};
+    static const dsi_residence places[] = {DSI_ON_HOST, DSI_ON_DISK};
+    (void)state;
+    for (int c = 0; c < 2; ++c) {
+        for (int d = 0; d < 3; ++d) {
+            const result kept = run(configs[c], make_spec(dtypes[d], &in_memory));
+            assert_true(kept.host == 0 && kept.disk == 0);
+            for (int p = 0; p < 2; ++p) {
+                const dsi_offload_spec specs[] = {away(places[p], DSI_ON_DEVICE),
+                                                  away(DSI_ON_DEVICE, places[p]),
+                                                  away(places[p], places[p])};
+                for (int s = 0; s < 3; ++s) {
+                    const result got = run(configs[c], make_spec(dtypes[d], &specs[s]));
+                    expect_same(&got, &kept, "offload");
+                    assert_true((places[p] == DSI_ON_HOST ? got.host : got.disk) > 0);
+                }
+            }
+        }
+    }
+}
+
+/* What decides how the same bytes move. */
+static void no_setting_changes_a_bit(void **state)
+{
+    dsi_engine_spec kept_spec = make_spec(DS_DTYPE_BF16, &in_memory);
+    const result kept = run(llama, kept_spec);
+    kept_spec.train.accumulation = 2;
+    const result accumulated = run(llama, kept_spec);
+    (void)state;
+    for (int i = 0; i < 10; ++i) {
+        dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DISK);
+        dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
+        spec.offload.how.chunk = i == 0 ? 0 : i == 1 ? 1 : 4096;
+        spec.offload.how.reuse = i == 2 ? INT64_MAX : 0;
+        spec.offload.read_ahead = i == 3 ? 0 : 20000;
+        spec.offload.update_ahead = i == 4 ? 0 : i == 5 ? SIZE_MAX : 60000;
+        spec.offload.write_behind = i == 6 ? 0 : 60000;
+        spec.offload.ratio = i == 7 ? 0.4 : 1.0;
+        spec.recompute.mode = i == 8 ? DS_RECOMPUTE_FULL : DS_RECOMPUTE_NONE;
+        spec.train.accumulation = i == 9 ? 2 : 1;
+        spec.no_reuse = i == 5 || i == 9;
+        const result got = run(llama, spec);
+        char what[40];
+        (void)snprintf(what, sizeof what, "setting %d of offload", i);
+        expect_same(&got, i == 9 ? &accumulated : &kept, what);
+    }
+}
+
+static void every_optimizer(void **state)
+{
+    static const dsi_optimizer kinds[] = {DSI_OPTIMIZER_SGD, DSI_OPTIMIZER_LION,
+                                          DSI_OPTIMIZER_ADAGRAD};
+    const dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DISK);
+    (void)state;
+    for (int i = 0; i < 3; ++i) {
+        result got[2];
+        for (int away_too = 0; away_too < 2; ++away_too) {
+            dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, away_too ? &offload : &in_memory);
+            spec.train.optimizer = kinds[i];
+            spec.train.momentum = true;
+            spec.train.accumulation = 2;
+            got[away_too] = run(gpt2, spec);
+        }
+        expect_same(&got[1], &got[0], "an optimizer");
+    }
+    dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
+    spec.train.optimizer = DSI_OPTIMIZER_LAMB;
+    ds_model *model = make_model(gpt2);
+    const ds_engine_params params = {.model = model, .seq_length = SEQ};
+    ds_engine *engine = NULL;
+    CHECK_FAILS(ctx, dsi_engine_create(ctx, &params, &spec, &engine), DS_ERR_UNSUPPORTED,
+                "lamb does not work with offload_optimizer");
+    ds_model_destroy(&model);
+}
+
+/* The device holds little but what is being worked on. */
+static void device_memory_falls(void **state)
+{
+    dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DISK);
+    (void)state;
+    offload.read_ahead = 0;
+    offload.update_ahead = 0;
+    const result kept = run(llama, make_spec(DS_DTYPE_BF16, &in_memory));
+    const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
+    const result got = run(llama, spec);
+    const double states = 16.0 * 90000.0; /* of about as many parameters */
+    print_message("device %zu → %zu bytes, disk %zu\n", kept.device, got.device, got.disk);
+    assert_true((double)(kept.device - got.device) > 0.6 * states);
+    assert_true((double)got.disk > states);
+}
+
+/* Saved from the disk, loaded into memory, and the other way round. */
+static void checkpoints_do_not_care(void **state)
+{
+    const dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DISK);
+    const dsi_engine_spec specs[] = {make_spec(DS_DTYPE_BF16, &in_memory),
+                                     make_spec(DS_DTYPE_BF16, &offload)};
+    uint64_t hashes[4];
+    (void)state;
+    for (int i = 0; i < 4; ++i) {
+        ds_model *model = make_model(gpt2);
+        ds_engine *first = make_engine(model, &specs[i / 2]);
+        char *save = scratch_make();
+        (void)train(first, 0, 2);
+        CHECK_OK(ctx, ds_engine_save_checkpoint(first, save, "t", NULL));
+        ds_engine_destroy(&first);
+        ds_engine *second = make_engine(model, &specs[i % 2]);
+        CHECK_OK(ctx, ds_engine_load_checkpoint(second, save, "t", NULL));
+        (void)train(second, 2, 2);
+        CHECK_OK(ctx, engine_hash(ctx, second, &hashes[i]));
+        ds_engine_destroy(&second);
+        ds_model_destroy(&model);
+        scratch_remove(save);
+        assert_true(hashes[i] == hashes[0]);
+    }
+}
+
+static void a_missing_folder_is_named(void **state)
+{
+    dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DEVICE);
+    ds_model *model = make_model(gpt2);
+    ds_engine *engine = NULL;
+    const ds_engine_params params = {.model = model, .seq_length = SEQ};
+    (void)state;
+    (void)snprintf(offload.folders, sizeof offload.folders, "%s/none", folder);
+    dsi_engine_spec spec = make_spec(DS_DTYPE_F32, &offload);
+    CHECK_FAILS(ctx, dsi_engine_create(ctx, &params, &spec, &engine), DS_ERR_NOT_FOUND, "/none");
+    spec.offload.folders[0] = '\0';
+    CHECK_FAILS(ctx, dsi_engine_create(ctx, &params, &spec, &engine), DS_ERR_CONFIG, "nvme_path");
+    ds_model_destroy(&model);
+}
+
+/* A plan in which a kernel touches what lives on disk is refused. */
+static void the_checker_knows_where_cells_live(void **state)
+{
+    const dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DISK);
+    const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
+    ds_model *model = make_model(gpt2);
+    ds_engine *engine = make_engine(model, &spec);
+    dsi_plan *plan = engine->train_plan;
+    uint32_t n_swaps = 0;
+    (void)state;
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        n_swaps += (plan->steps[s].op->flags & DS_OP_SWAP) != 0 ? 1 : 0;
+    }
+    assert_true(n_swaps > 100);
+    CHECK_OK(ctx, dsi_plan_check(plan));
+    for (uint32_t c = 0; c < plan->n_cells; ++c) {
+        if (plan->cell_swapped[c]) {
+            plan->cell_swapped[c] = false;
+            const ds_status status = dsi_plan_check(plan);
+            plan->cell_swapped[c] = true;
+            if (status < 0) {
+                assert_non_null(strstr(ds_ctx_error(ctx), "invariant 9"));
+                n_swaps = 0;
+            }
+        }
+    }
+    assert_int_equal(n_swaps, 0);
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    folder = scratch_make();
+    return ds_ctx_create(NULL, &ctx);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    ds_ctx_destroy(&ctx);
+    scratch_remove(folder);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_residence_gives_the_same_bits),
+        cmocka_unit_test(no_setting_changes_a_bit),
+        cmocka_unit_test(every_optimizer),
+        cmocka_unit_test(device_memory_falls),
+        cmocka_unit_test(checkpoints_do_not_care),
+        cmocka_unit_test(a_missing_folder_is_named),
+        cmocka_unit_test(the_checker_knows_where_cells_live),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
