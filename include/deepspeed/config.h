@@ -183,6 +183,7 @@ typedef struct ds_config_activation_checkpointing {
     ds_recompute recompute;
     int64_t interval;      /* layers a kept input */
     const char *operators; /* names with commas, NULL: the cheap ones */
+    const char *nvme_path; /* folder for kept activations, NULL: none */
     bool partition_activations, cpu_checkpointing, contiguous_memory_optimization;
     int64_t number_checkpoints; /* -1: not given */
     bool synchronize_checkpoint_boundary, profile;

@@ -130,6 +130,9 @@ DS_API double ds_engine_flops(const ds_engine *engine);
 DS_API double ds_engine_recomputed_flops(const ds_engine *engine);
 /* Bytes that the plan asks for: cells and arena. */
 DS_API size_t ds_engine_planned_bytes(const ds_engine *engine);
+/* Bytes of this rank's offloaded states and parameters in host memory and on disk. */
+DS_API size_t ds_engine_host_bytes(const ds_engine *engine);
+DS_API size_t ds_engine_disk_bytes(const ds_engine *engine);
 
 /* ---- setters ---- */
 /* Overrides the schedule from the next update on; negative gives it back to the schedule. */

@@ -140,6 +140,9 @@ static const dsi_option activation_rows[] = {
       "absent: norms, activations, gates, dropout, rotations and elementwise ones. Not a key of "
       "DeepSpeed.",
       WITH(NULLABLE), FIELD(activation_checkpointing.operators)),
+    T("nvme_path", "null", IN_FORCE,
+      "Keep activations between the passes on disk, in this folder. Not a key of DeepSpeed.",
+      WITH(NULLABLE), FIELD(activation_checkpointing.nvme_path)),
     B("partition_activations", "false", IN_FORCE,
       "Shard kept activations over tensor-parallel ranks; with one rank they are whole.",
       FIELD(activation_checkpointing.partition_activations)),
@@ -150,7 +153,8 @@ static const dsi_option activation_rows[] = {
       "Keep activations in one buffer. Planned memory always is one.",
       FIELD(activation_checkpointing.contiguous_memory_optimization)),
     B("cpu_checkpointing", "false", IN_FORCE,
-      "Keep activations in host memory, which is where the CPU has them.",
+      "Keep activations between the passes in host memory, which on the CPU is apart from device "
+      "memory only when device_memory is given.",
       FIELD(activation_checkpointing.cpu_checkpointing)),
     B("synchronize_checkpoint_boundary", "false", NO_EFFECT, "Wait for the device at boundaries.",
       NOTE("the CPU has nothing to wait for"),

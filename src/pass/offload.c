@@ -19,6 +19,8 @@ typedef struct offloader {
     ds_value *resident; /* per cell: its content in memory, DS_NONE when not */
     int64_t *used_at;   /* per cell: `used` at its last use */
     int64_t used;       /* parameter elements used so far */
+    ds_cell *left_in;   /* per value: the cell that a kept activation waits in, or DS_NONE */
+    ds_value *back;     /* per value: such an activation in memory again, DS_NONE before */
     ds_node *store_of;  /* per value: the node that stores it as a swapped gradient, or DS_NONE */
     bool *gone;         /* per node: done earlier */
 } offloader;
@@ -99,6 +101,13 @@ static void forget(offloader *o)
 
 static ds_status operand(offloader *o, ds_value v, ds_value *value_out)
 {
+    if (o->left_in[v] != DS_NONE && o->to->phase != DS_PHASE_FORWARD) {
+        if (o->back[v] == DS_NONE) {
+            DS_TRY(content(o, o->left_in[v], &o->back[v]));
+        }
+        *value_out = o->back[v];
+        return DS_OK;
+    }
     if (swapped(o, cell_of(o, v))) {
         return use(o, cell_of(o, v), value_out);
     }
@@ -235,6 +244,60 @@ static ds_status part_of(offloader *o, ds_cell cell, int64_t begin, int64_t coun
     info.meta.shape = ds_shape_1d(count);
     DS_TRY(ds_cells_add(o->cells, &info, part));
     return add_home(o, *part, (dsi_home){dsi_homes_of(o->homes, cell).residence, cell, offset});
+}
+
+/* ---- activations ----------------------------------------------------------------------------- */
+
+static bool is_offloaded_activation(const offloader *o, ds_value v)
+{
+    const dsi_value_info *info = &o->from->values[v];
+    const dsi_node_info *maker = info->producer != DS_NONE ? &o->from->nodes[info->producer] : NULL;
+    return maker != NULL && maker->phase == DS_PHASE_FORWARD && info->cell == DS_NONE &&
+           (maker->op->flags & DS_OP_VIEW) == 0 &&
+           ds_meta_bytes(info->meta) >= o->how->least_activation;
+}
+
+/* The cell that an activation waits in. */
+static ds_status make_waiting_place(offloader *o, ds_value v)
+{
+    char name[NAME_BYTES];
+    (void)snprintf(name, sizeof name, "activation/%u", v);
+    const ds_cell_info info = {
+        .name = name, .kind = DS_CELL_STATE, .meta = o->from->values[v].meta, .of = DS_NONE};
+    o->left_in[v] = ds_cells_find(o->cells, info.kind, name);
+    if (o->left_in[v] == DS_NONE) {
+        DS_TRY(ds_cells_add(o->cells, &info, &o->left_in[v]));
+    }
+    return add_home(o, o->left_in[v], (dsi_home){o->how->activations, DS_NONE, 0});
+}
+
+/* What the forward pass leaves to the backward pass. */
+static ds_status find_activations(offloader *o)
+{
+    for (ds_value v = 0; v < o->from->n_values; ++v) {
+        o->left_in[v] = o->back[v] = DS_NONE;
+    }
+    for (ds_node n = 0; n < o->from->n_nodes && o->how->activations != DSI_ON_DEVICE; ++n) {
+        const dsi_node_info *node = &o->from->nodes[n];
+        for (uint32_t i = 0; node->phase == DS_PHASE_BACKWARD && i < node->n_in; ++i) {
+            const ds_value v = dsi_node_in(o->from, node)[i];
+            if (v != DS_NONE && o->left_in[v] == DS_NONE && is_offloaded_activation(o, v)) {
+                DS_TRY(make_waiting_place(o, v));
+            }
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status leave_activations(offloader *o, const dsi_node_info *node)
+{
+    for (uint32_t i = 0; i < node->n_out; ++i) {
+        const ds_value v = dsi_node_out(o->from, node)[i];
+        if (v != DS_NONE && o->left_in[v] != DS_NONE) {
+            DS_TRY(swap_out(o, o->left_in[v], o->map[v]));
+        }
+    }
+    return DS_OK;
 }
 
 typedef struct update {
@@ -379,6 +442,7 @@ static ds_status lower_node(offloader *o, ds_node n)
             o->map[v] = out[i];
         }
     }
+    DS_TRY(leave_activations(o, node));
     return store_gradients(o, node);
 }
 
@@ -405,6 +469,7 @@ static ds_status rebuild(offloader *o)
     }
     forget(o);
     find_stores(o);
+    DS_TRY(find_activations(o));
     for (ds_node n = 0; n < g->n_nodes; ++n) {
         const dsi_node_info *node = &g->nodes[n];
         if (o->gone[n]) {
@@ -454,10 +519,12 @@ ds_status dsi_offload_graph(const ds_graph *graph, const dsi_offload *offload, d
     o.resident = calloc(n_cells, sizeof *o.resident);
     o.used_at = calloc(n_cells, sizeof *o.used_at);
     o.store_of = calloc((size_t)graph->n_values + 1, sizeof *o.store_of);
+    o.left_in = calloc((size_t)graph->n_values + 1, sizeof *o.left_in);
+    o.back = calloc((size_t)graph->n_values + 1, sizeof *o.back);
     o.gone = calloc((size_t)graph->n_nodes + 1, sizeof *o.gone);
     ds_status status = DS_OK;
     if (o.map == NULL || o.uses == NULL || o.resident == NULL || o.used_at == NULL ||
-        o.store_of == NULL || o.gone == NULL) {
+        o.store_of == NULL || o.left_in == NULL || o.back == NULL || o.gone == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to offload");
     } else {
         count_uses(&o);
@@ -468,6 +535,8 @@ ds_status dsi_offload_graph(const ds_graph *graph, const dsi_offload *offload, d
     free(o.resident);
     free(o.used_at);
     free(o.store_of);
+    free(o.left_in);
+    free(o.back);
     free(o.gone);
     if (status < 0) {
         ds_graph_destroy(&o.to);

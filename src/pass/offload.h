@@ -15,19 +15,24 @@ typedef struct dsi_offload {
     int64_t chunk; /* elements of a parameter that are updated together; 0: all */
     int64_t reuse; /* a parameter stays in memory when its next use in the same phase is nearer than
                       this many elements of other parameters */
+    dsi_residence activations; /* of what the forward pass keeps for the backward pass */
+    size_t least_activation;   /* bytes; a smaller one stays */
 } dsi_offload;
 
 /* Makes a new graph in which cells whose home is not the device are touched by swap_in and swap_out
  * alone. cells: the table of the new graph; it is the graph's own, or receives copies of its cells,
  * which keep their ids; parts are added behind. homes: has an entry a cell of the graph's table;
  * receives those of the parts.
- *   uses of a parameter   read its content, swapped in once for neighbouring uses
- *   a gradient's store    swaps out; its largest magnitude, which the norm asks for, is found
- * before updates               chunk by chunk on parts, when the operator works element by element;
- * a parameter with a master is not read: its new value is the master's rounding The numbers are
- * those of the run in memory: the same kernels see the same operands, cut only where the result of
- * an element depends on its own alone, or sums are exact. Pure. Errors: ERR_UNSUPPORTED names what
- * cannot work on a swapped cell. The caller destroys *offload_out. */
+ *
+ * A use of a parameter reads its content, swapped in once for neighbouring uses. A gradient swaps
+ * out as soon as it is made; its largest magnitude, which the norm asks for, is found before. A
+ * kept activation swaps out where it is made, into a cell of its own, and in at its first use in
+ * the backward phase. An update runs chunk by chunk on parts when the operator works element by
+ * element; a parameter with a master is not read: its new value is the master's rounding.
+ *
+ * The numbers are those of the run in memory: the same kernels see the same operands, cut only
+ * where the result of an element depends on its own alone, or sums are exact. Pure. Errors:
+ * ERR_UNSUPPORTED names what cannot work on a swapped cell. The caller destroys *offload_out. */
 ds_status dsi_offload_graph(const ds_graph *graph, const dsi_offload *offload, ds_cells *cells,
                             dsi_homes *homes, ds_graph **offload_out);
 

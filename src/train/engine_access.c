@@ -96,6 +96,16 @@ size_t ds_engine_planned_bytes(const ds_engine *engine)
     return dsi_exec_bytes(engine->exec);
 }
 
+size_t ds_engine_host_bytes(const ds_engine *engine)
+{
+    return dsi_exec_host_bytes(engine->exec);
+}
+
+size_t ds_engine_disk_bytes(const ds_engine *engine)
+{
+    return dsi_exec_disk_bytes(engine->exec);
+}
+
 const ds_cells *ds_engine_cells(const ds_engine *engine)
 {
     return engine->cells;

@@ -128,6 +128,16 @@ static dsi_offload_spec read_offload(const ds_config_values *v)
                 .intra_op_parallelism = (uint32_t)v->aio.intra_op_parallelism,
                 .single_submit = v->aio.single_submit,
                 .overlap_events = v->aio.overlap_events}};
+    const ds_config_activation_checkpointing *kept = &v->activation_checkpointing;
+    spec.how.least_activation = 65536;
+    spec.how.activations =
+        kept->nvme_path != NULL
+            ? DSI_ON_DISK
+            : residence(v, kept->cpu_checkpointing ? DS_OFFLOAD_CPU : DS_OFFLOAD_NONE);
+    if (kept->nvme_path != NULL && spec.states != DSI_ON_DISK && spec.params != DSI_ON_DISK) {
+        (void)snprintf(spec.folders, sizeof spec.folders, "%s", kept->nvme_path);
+        return spec;
+    }
     const char *folders = states->nvme_path != NULL && spec.states == DSI_ON_DISK
                               ? states->nvme_path
                               : params->nvme_path;

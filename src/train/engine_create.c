@@ -75,7 +75,15 @@ static ds_status allocate_memory(ds_engine *engine)
                                   .n_folders = dsi_offload_folders(folders, list),
                                   .max_requests = 1024};
     dsi_exec_set_homes(engine->exec, engine->homes.items, engine->homes.n, &swap);
-    return dsi_exec_allocate(engine->exec);
+    DS_TRY(dsi_exec_allocate(engine->exec));
+    if (engine->homes.n > 0) {
+        ds_log(engine->ctx, DS_LOG_JOB, "offloaded: %.0f MiB to disk%s%s, %.0f MiB to host memory",
+               (double)ds_engine_disk_bytes(engine) / 1048576.0,
+               ds_engine_disk_bytes(engine) > 0 ? " in " : "",
+               ds_engine_disk_bytes(engine) > 0 ? engine->spec.offload.folders : "",
+               (double)ds_engine_host_bytes(engine) / 1048576.0);
+    }
+    return DS_OK;
 }
 
 static ds_status allocate(ds_engine *engine)

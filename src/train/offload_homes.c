@@ -6,7 +6,8 @@
 
 bool dsi_offload_is_on(const dsi_offload_spec *spec)
 {
-    return spec->params != DSI_ON_DEVICE || spec->states != DSI_ON_DEVICE;
+    return spec->params != DSI_ON_DEVICE || spec->states != DSI_ON_DEVICE ||
+           spec->how.activations != DSI_ON_DEVICE;
 }
 
 typedef struct chooser {

@@ -179,7 +179,7 @@ static void no_setting_changes_a_bit(void **state)
     kept_spec.train.accumulation = 2;
     const result accumulated = run(llama, kept_spec);
     (void)state;
-    for (int i = 0; i < 10; ++i) {
+    for (int i = 0; i < 14; ++i) {
         dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DISK);
         dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
         spec.offload.how.chunk = i == 0 ? 0 : i == 1 ? 1 : 4096;
@@ -189,6 +189,12 @@ static void no_setting_changes_a_bit(void **state)
         spec.offload.write_behind = i == 6 ? 0 : 60000;
         spec.offload.ratio = i == 7 ? 0.4 : 1.0;
         spec.recompute.mode = i == 8 ? DS_RECOMPUTE_FULL : DS_RECOMPUTE_NONE;
+        if (i >= 10) { /* activations too, or alone */
+            spec.offload.how.activations = i % 2 == 0 ? DSI_ON_DISK : DSI_ON_HOST;
+            spec.offload.states = i < 12 ? DSI_ON_DISK : DSI_ON_DEVICE;
+            spec.offload.params = spec.offload.states;
+            spec.recompute.mode = i == 11 || i == 12 ? DS_RECOMPUTE_FULL : DS_RECOMPUTE_NONE;
+        }
         spec.train.accumulation = i == 9 ? 2 : 1;
         spec.no_reuse = i == 5 || i == 9;
         const result got = run(llama, spec);
@@ -196,6 +202,27 @@ static void no_setting_changes_a_bit(void **state)
         (void)snprintf(what, sizeof what, "setting %d of offload", i);
         expect_same(&got, i == 9 ? &accumulated : &kept, what);
     }
+}
+
+/* With recomputation the inputs of the layers alone are kept, elsewhere. */
+static void activations_leave_too(void **state)
+{
+    dsi_offload_spec offload = in_memory;
+    (void)state;
+    offload.aio = ds_aio_params_default();
+    (void)snprintf(offload.folders, sizeof offload.folders, "%s", folder);
+    dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
+    const result kept = run(gpt2, spec);
+    spec.offload.how.activations = DSI_ON_DISK;
+    const result disk = run(gpt2, spec);
+    spec.recompute.mode = DS_RECOMPUTE_FULL;
+    const result both = run(gpt2, spec);
+    expect_same(&disk, &kept, "offload of activations");
+    expect_same(&both, &kept, "offload of recomputed activations");
+    print_message("device %zu, activations on disk %zu (%zu), of layers %zu (%zu)\n", kept.device,
+                  disk.device, disk.disk, both.device, both.disk);
+    assert_true(disk.device < kept.device && both.device < kept.device);
+    assert_true(both.disk > 0 && both.disk < disk.disk);
 }
 
 static void every_optimizer(void **state)
@@ -333,6 +360,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_residence_gives_the_same_bits),
         cmocka_unit_test(no_setting_changes_a_bit),
+        cmocka_unit_test(activations_leave_too),
         cmocka_unit_test(every_optimizer),
         cmocka_unit_test(device_memory_falls),
         cmocka_unit_test(checkpoints_do_not_care),
