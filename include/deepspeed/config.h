@@ -236,7 +236,9 @@ typedef struct ds_config_values {
     ds_config_monitor tensorboard, csv_monitor;
     ds_config_comms_logger comms_logger;
     ds_tag_validation tag_validation;
-    int64_t steps_per_print; /* 0: never */
+    bool checkpoint_behind;         /* datastates_ckpt, or checkpoint.writer.decoupled */
+    uint64_t checkpoint_host_bytes; /* datastates_ckpt.host_cache_size; 0: no limit */
+    int64_t steps_per_print;        /* 0: never */
     bool wall_clock_breakdown, memory_breakdown, dump_state;
     bool throughput_timer;
     bool dataloader_drop_last;

@@ -128,7 +128,8 @@ DS_API ds_engine_times ds_engine_step_times(const ds_engine *engine);
 DS_API double ds_engine_flops(const ds_engine *engine);
 /* Those that activation checkpointing adds to them. */
 DS_API double ds_engine_recomputed_flops(const ds_engine *engine);
-/* Bytes that the plan asks for: cells and arena. */
+/* Bytes that the plan asks for: cells and arena, and the copy of checkpoints that are written
+ * behind training. */
 DS_API size_t ds_engine_planned_bytes(const ds_engine *engine);
 /* Bytes of this rank's offloaded states and parameters in host memory and on disk. */
 DS_API size_t ds_engine_host_bytes(const ds_engine *engine);
@@ -160,6 +161,25 @@ DS_API ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, c
  * bit for bit. *data_state_out (may be NULL): text to free() with free(). */
 DS_API ds_status ds_engine_load_checkpoint(ds_engine *engine, const char *dir, const char *tag,
                                            char **data_state_out);
+
+/* With datastates_ckpt (or checkpoint.writer.decoupled) in the configuration, a save copies the
+ * state into memory that ds_initialize reserved and returns; a thread writes while steps run, and
+ * allocates nothing. One save at a time: a second one waits for the first. `latest` moves when all
+ * ranks are whole. What goes wrong in the writing fails the next save or load, poll or wait, once,
+ * with its reason; ds_engine_destroy waits, and logs it. */
+typedef struct ds_engine_save_info {
+    bool behind;          /* saves are written behind training */
+    size_t copy_bytes;    /* of this rank's memory for it */
+    uint64_t n_saves;     /* made by this engine */
+    double stall_seconds; /* that training stood still for the newest save */
+    double write_seconds; /* … and that writing it took, once it has ended */
+} ds_engine_save_info;
+DS_API ds_engine_save_info ds_engine_checkpoint_info(const ds_engine *engine);
+/* DS_IN_PROGRESS while a save is being written; else DS_OK or its failure. Local. */
+DS_API ds_status ds_engine_checkpoint_poll(ds_engine *engine);
+/* Waits until the newest save is written. Collective: a failure is every rank's. */
+DS_API ds_status ds_engine_checkpoint_wait(ds_engine *engine);
+
 /* Writes a model folder that transformers loads: config.json, model.safetensors in the compute
  * dtype, and the tokenizer files found in tokenizer_dir (may be NULL). */
 DS_API ds_status ds_engine_save_16bit_model(ds_engine *engine, const char *dir,

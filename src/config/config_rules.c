@@ -611,6 +611,35 @@ static void aio_blocks(dsi_eval *eval)
     }
 }
 
+/* Saves behind training: datastates_ckpt, or checkpoint.writer.decoupled, which has a field. */
+static void checkpoint_behind(dsi_eval *eval)
+{
+    const dsi_item *item = dsi_item_find(eval, "datastates_ckpt");
+    if (!dsi_item_given(item) || (item->node->kind == DSI_NODE_BOOL && !item->node->as.truth)) {
+        return;
+    }
+    eval->values->checkpoint_behind = true;
+    if (item->node->kind == DSI_NODE_BOOL) {
+        return;
+    }
+    if (item->node->kind != DSI_NODE_OBJECT) {
+        dsi_item_error(eval, item, "expected true, false, null or an object");
+        return;
+    }
+    for (const dsi_node *n = item->node->first; n != NULL; n = n->next) {
+        const double gib = dsi_node_is_number(n) ? dsi_node_real(n) : 0.0;
+        if (strcmp(n->key, "host_cache_size") != 0) {
+            dsi_item_notice(eval, item, "\"%s\" has no effect: host_cache_size is in force here",
+                            n->key);
+        } else if (gib > 0.0 && gib <= 1048576.0) {
+            eval->values->checkpoint_host_bytes = (uint64_t)(gib * 1073741824.0);
+        } else {
+            dsi_item_error(eval, item,
+                           "expected for host_cache_size a number of GiB above 0, at most 1048576");
+        }
+    }
+}
+
 typedef void (*rule_fn)(dsi_eval *eval);
 static const rule_fn rules[] = {
     one_precision,     narrow_weights,
@@ -622,7 +651,7 @@ static const rule_fn rules[] = {
     many_ranks,        data_parallel_size,
     offload,           activation_checkpointing,
     data_efficiency,   logged_operations,
-    aio_blocks,
+    aio_blocks,        checkpoint_behind,
 };
 
 void dsi_config_rules(dsi_eval *eval)

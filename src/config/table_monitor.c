@@ -178,16 +178,21 @@ static const dsi_section parallel_write = {
     .doc = "Who writes.",
     DSI_SECTION_ROWS(parallel_write_rows),
 };
+#define ONE_WRITER NOTE("checkpoints have one writer, with buffers of its own")
 static const dsi_option writer_rows[] = {
-    E("type", "\"FAST\"", PART, "Writer.", .choices = "MOCK|PYTHON|FAST",
-      WITH(NULLABLE | ANY_CASE)),
-    I("io_buffer_size", "67108864", PART, "Bytes of a buffer.", MIN(1)),
-    B("io_buffer_double", "true", PART, "Two buffers."),
-    B("show_statistics", "false", PART, "Print rates."),
-    E("data_parallel", "null", PART, "Ranks that share the writing.",
-      .choices = "REPLICA|SOCKET|MACHINE", WITH(NULLABLE | ANY_CASE)),
-    B("decoupled", "false", PART, "Write while training goes on."),
-    I("io_multiplier", "1", PART, "Writers for each rank.", MIN(1)),
+    E("type", "\"FAST\"", NO_EFFECT, "Writer.", .choices = "MOCK|PYTHON|FAST",
+      WITH(NULLABLE | ANY_CASE), ONE_WRITER),
+    I("io_buffer_size", "67108864", NO_EFFECT, "Bytes of a buffer.", MIN(1), ONE_WRITER),
+    B("io_buffer_double", "true", NO_EFFECT, "Two buffers.", ONE_WRITER),
+    B("show_statistics", "false", NO_EFFECT, "Print rates.",
+      NOTE("each save logs its times, whatever this says")),
+    E("data_parallel", "null", NO_EFFECT, "Ranks that share the writing.",
+      .choices = "REPLICA|SOCKET|MACHINE", WITH(NULLABLE | ANY_CASE),
+      NOTE("all ranks share it, equally")),
+    B("decoupled", "false", IN_FORCE,
+      "A save copies the state and is written behind training, as with datastates_ckpt.",
+      FIELD(checkpoint_behind)),
+    I("io_multiplier", "1", NO_EFFECT, "Writers for each rank.", MIN(1), ONE_WRITER),
 };
 static const dsi_section writer = {
     .path = "checkpoint.writer",
@@ -205,8 +210,7 @@ static const dsi_option checkpoint_rows[] = {
     S("parallel_write", NULL, NO_EFFECT, "Who writes.", .section = &parallel_write),
     B("checkpoint_serialization", "true", NO_EFFECT, "PyTorch's file format.",
       NOTE("checkpoints are safetensors")),
-    S("writer", "null", NO_EFFECT, "DeepSpeed's fast writer.", WITH(NULLABLE), .section = &writer,
-      NOTE("checkpoints have a writer of their own")),
+    S("writer", "null", IN_FORCE, "DeepSpeed's fast writer.", WITH(NULLABLE), .section = &writer),
 };
 const dsi_section dsi_section_checkpoint = {
     .path = "checkpoint",
@@ -216,7 +220,8 @@ const dsi_section dsi_section_checkpoint = {
 
 static const dsi_option nebula_rows[] = {
     B("enabled", "false", NOT_BUILT, "Save through Nebula.",
-      NOTE("Nebula is not available; set nebula.enabled to false")),
+      NOTE("Nebula is a service of Azure; for saves behind training set datastates_ckpt to true, "
+           "and nebula.enabled to false")),
     T("nebula_load_path", "null", PART, "Folder to load from.", WITH(NULLABLE)),
     B("enable_nebula_load", "true", PART, "Load through Nebula."),
     T("persistent_storage_path", "null", PART, "Folder that lasts.", WITH(NULLABLE)),

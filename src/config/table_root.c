@@ -118,10 +118,12 @@ static const dsi_option rows[] = {
       .section = &dsi_section_flops),
     S("nebula", NULL, NOT_BUILT, "Azure's asynchronous checkpoints.",
       .section = &dsi_section_nebula),
-    ANY("datastates_ckpt", "null", NOT_BUILT, "The DataStates checkpoint engine.",
-        .harmless = "false|null",
-        NOTE("the DataStates checkpoint engine is not built; remove the key (in DeepSpeed every "
-             "value but false turns it on)")),
+    ANY("datastates_ckpt", "null", IN_FORCE,
+        "Asynchronous checkpoints: a save copies the state into host memory, reserved at start, "
+        "and "
+        "is written behind training. true, or an object; `host_cache_size` in it is the most that "
+        "a rank may reserve, in GiB, and the run stops at start when the copy needs more; other "
+        "keys of it have no effect. false and null: saves are written at once."),
     S("progressive_layer_drop", NULL, NOT_BUILT, "Skips layers at random, more of them over time.",
       .section = &dsi_section_layer_drop),
     S("curriculum_learning", NULL, NOT_BUILT, "The older curriculum: sequence length grows.",

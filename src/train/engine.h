@@ -1,5 +1,6 @@
 /* Inside of ds_engine. Parts: engine_create.c builds, engine_run.c runs, engine_weights.c fills,
- * engine_access.c answers, engine_files.c saves and loads, engine_config.c reads the configuration,
+ * engine_access.c answers, engine_files.c saves and loads, engine_saving.c saves behind training,
+ * engine_config.c reads the configuration,
  * engine_shard.c knows which part of a tensor this rank holds.
  *
  * States: IDLE → forward → FORWARDED → backward → ACCUMULATED (at least one backward since the last
@@ -40,6 +41,8 @@ typedef struct dsi_engine_spec {
     uint64_t seed;
     ds_isa isa;
     ds_checkpoint_tag_validation tag_validation;
+    bool save_behind;       /* checkpoints are written behind training */
+    size_t save_host_bytes; /* most that their copy may take; 0: no limit */
     bool overlap;           /* collectives run beside computation */
     int64_t prefetch;       /* elements of stage 3's gathers ahead of their use */
     bool no_fuse, no_reuse; /* for comparisons in tests */
@@ -73,6 +76,8 @@ struct ds_engine {
     uint32_t train_id, eval_id; /* in the executor */
     ds_cell rng[2];             /* of train and eval; DS_NONE when not used */
     char *config_text;          /* resolved configuration, for checkpoints; may be NULL */
+    ds_checkpoint_saver *saver; /* NULL: saves are written at once */
+    ds_engine_save_info saved;  /* of a save that was written at once */
 
     dsi_engine_state state;
     int64_t micro_step;    /* backwards since the last boundary */
@@ -104,6 +109,12 @@ int64_t dsi_engine_updates(const ds_engine *engine);
 ds_status dsi_engine_fill(ds_engine *engine, const char *weights, uint64_t seed);
 /* Fills every parameter from a folder's safetensors. ERR_NOT_FOUND, ERR_SHAPE name the tensor. */
 ds_status dsi_engine_load_folder(ds_engine *engine, const char *dir);
+
+/* Adds what a checkpoint has of tensors. *keep_out: what they refer to, in any case; free() after
+ * the commit. */
+ds_status dsi_engine_add_tensors(ds_engine *engine, ds_checkpoint_writer *writer, void **keep_out);
+/* Makes the saver and the memory of its copies, when the specification asks for one. Collective. */
+ds_status dsi_engine_open_saver(ds_engine *engine);
 
 /* The elements [begin, begin + count) of a cell's logical tensor that this rank's cell holds. */
 typedef struct dsi_span {

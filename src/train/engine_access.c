@@ -93,7 +93,7 @@ double ds_engine_recomputed_flops(const ds_engine *engine)
 
 size_t ds_engine_planned_bytes(const ds_engine *engine)
 {
-    return dsi_exec_bytes(engine->exec);
+    return dsi_exec_bytes(engine->exec) + ds_engine_checkpoint_info(engine).copy_bytes;
 }
 
 size_t ds_engine_host_bytes(const ds_engine *engine)

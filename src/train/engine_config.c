@@ -177,6 +177,8 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                                           .verbose = v->comms_logger.verbose,
                                           .debug = v->comms_logger.debug};
     spec->tag_validation = tag_validation(v->tag_validation);
+    spec->save_behind = v->checkpoint_behind;
+    spec->save_host_bytes = (size_t)v->checkpoint_host_bytes;
     spec->prefetch = v->zero.prefetch_bucket_size;
     spec->train.batch = v->batch.train_micro_batch_size_per_gpu;
     spec->train.seq_length = params->seq_length;

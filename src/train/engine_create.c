@@ -56,10 +56,11 @@ static ds_status agree(ds_engine *engine)
         extra, sizeof extra,
         "program %s, seed %llu, lr %.17g, beta1 %.17g, beta2 %.17g, weight_decay %.17g, loss scale "
         "%.17g, accumulation %lld, stage %u, eps %.17g, clipping %.17g, dampening %.17g, "
-        "max_coeff %.17g, min_coeff %.17g",
+        "max_coeff %.17g, min_coeff %.17g, saves behind training %d (%zu bytes)",
         build, (unsigned long long)s->seed, s->lr, s->beta1, s->beta2, s->weight_decay,
         s->loss_scale.scale, (long long)s->train.accumulation, s->zero.stage, s->train.eps,
-        s->train.max_norm, s->train.dampening, s->train.max_coeff, s->train.min_coeff);
+        s->train.max_norm, s->train.dampening, s->train.max_coeff, s->train.min_coeff,
+        s->save_behind, s->save_host_bytes);
     DS_TRY(dsi_exec_agree(engine->ctx, engine->comm, engine->train_plan, extra));
     return dsi_exec_agree(engine->ctx, engine->comm, engine->eval_plan, "evaluation");
 }
@@ -136,6 +137,7 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
     DS_TRY_GOTO(status, plan(engine, params), failed);
     DS_TRY_GOTO(status, agree(engine), failed);
     DS_TRY_GOTO(status, allocate(engine), failed);
+    DS_TRY_GOTO(status, dsi_engine_open_saver(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_fill(engine, params->weights, params->seed), failed);
     *engine_out = engine;
     return DS_OK;
@@ -150,6 +152,7 @@ void ds_engine_destroy(ds_engine **engine_inout)
     if (engine == NULL) {
         return;
     }
+    ds_checkpoint_saver_destroy(&engine->saver);
     dsi_exec_destroy(&engine->exec);
     dsi_comm_destroy(&engine->comm);
     dsi_plan_destroy(&engine->train_plan);

@@ -2,6 +2,7 @@
  * and the states that the host holds; gradients never, so a save is possible at a step boundary
  * only. */
 #include "base/buf.h"
+#include "base/clock.h"
 #include "ckpt/checkpoint_on.h"
 #include "ckpt/ckpt_pool.h"
 #include "io/json_load.h"
@@ -66,15 +67,21 @@ static ds_status add_tensor(ds_engine *engine, ds_checkpoint_writer *writer, ds_
     return ds_checkpoint_writer_add(writer, &slice);
 }
 
-static ds_status add_tensors(ds_engine *engine, ds_checkpoint_writer *writer, swapped_cell *swapped)
+ds_status dsi_engine_add_tensors(ds_engine *engine, ds_checkpoint_writer *writer, void **keep_out)
 {
-    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
-        const ds_cell_info *cell = ds_cells_get(engine->cells, c);
-        if (is_saved(engine, cell)) {
-            DS_TRY(add_tensor(engine, writer, c, &swapped[c]));
+    const uint32_t n = ds_cells_count(engine->cells);
+    swapped_cell *swapped = calloc((size_t)n + 1, sizeof *swapped);
+    ds_status status = DS_OK;
+    if (swapped == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for a checkpoint");
+    }
+    for (ds_cell c = 0; c < n && status >= 0; ++c) {
+        if (is_saved(engine, ds_cells_get(engine->cells, c))) {
+            status = add_tensor(engine, writer, c, &swapped[c]);
         }
     }
-    return DS_OK;
+    *keep_out = swapped;
+    return status;
 }
 
 static ds_status add_model_state(ds_engine *engine, ds_checkpoint_writer *writer)
@@ -136,20 +143,28 @@ ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const ch
                        "micro-batches are accumulated",
                        (long long)engine->micro_step, (long long)engine->spec.train.accumulation);
     }
-    DS_TRY(dsi_checkpoint_writer_create_on(engine->ctx, &params, engine->comm, &writer));
-    swapped_cell *swapped = calloc((size_t)ds_cells_count(engine->cells) + 1, sizeof *swapped);
-    ds_status status = swapped != NULL
-                           ? add_tensors(engine, writer, swapped)
-                           : ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for a checkpoint");
+    const double begin = dsi_clock_seconds();
+    DS_TRY(engine->saver != NULL
+               ? ds_checkpoint_saver_begin(engine->saver, &params, &writer)
+               : dsi_checkpoint_writer_create_on(engine->ctx, &params, engine->comm, &writer));
+    void *keep = NULL;
+    ds_status status = dsi_engine_add_tensors(engine, writer, &keep);
     if (status >= 0) {
         status = add_states(engine, writer, data_state);
     }
     if (status < 0) {
         ds_checkpoint_writer_abort(&writer);
+    } else if (engine->saver != NULL) {
+        status = ds_checkpoint_saver_commit(engine->saver, &writer);
     } else {
         status = ds_checkpoint_writer_commit(&writer);
     }
-    free(swapped);
+    free(keep);
+    if (status == DS_OK && engine->saver == NULL) {
+        engine->saved.n_saves += 1;
+        engine->saved.stall_seconds = dsi_clock_seconds() - begin;
+        engine->saved.write_seconds = engine->saved.stall_seconds;
+    }
     return status;
 }
 
@@ -309,6 +324,7 @@ ds_status ds_engine_load_checkpoint(ds_engine *engine, const char *dir, const ch
 {
     ds_checkpoint *ckpt = NULL;
     dsi_ckpt_pool *pool = NULL;
+    DS_TRY(ds_engine_checkpoint_wait(engine));
     ds_status status = dsi_checkpoint_open_on(engine->ctx, dir, tag, engine->comm, &ckpt);
     if (status >= 0) {
         status = dsi_ckpt_pool_open(engine->ctx, ckpt, engine->comm, &pool);

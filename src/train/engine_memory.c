@@ -71,6 +71,10 @@ ds_status ds_engine_print_memory(const ds_engine *engine, char **text_out)
     }
     dsi_buf_printf(&text, "activations and workspace %.2f\n",
                    (double)engine->train_plan->arena_bytes / mib);
+    if (engine->saver != NULL) {
+        dsi_buf_printf(&text, "copy for checkpoints behind training %.2f\n",
+                       (double)ds_engine_checkpoint_info(engine).copy_bytes / mib);
+    }
     if (text.failed) {
         dsi_buf_free(&text);
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for the memory table");

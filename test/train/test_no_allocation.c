@@ -1,7 +1,7 @@
 /* LAW: a step allocates nothing. Every allocating call of every thread, the library's, libc's and
  * other libraries', is counted between the start and the end of engine steps, the first included:
  * batch from the loader, forward, backward, step, evaluation; on one rank and on two that share
- * memory, under every stage of ZeRO. */
+ * memory, under every stage of ZeRO; while a checkpoint is written behind them, too. */
 #include "accel/cpu/cpu_features.h"
 #include "comm/shm.h"
 #include "common/check.h"
@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -292,16 +293,21 @@ static void keep_quiet(void *user, ds_log_level level, const char *line)
 }
 
 /* ---- ranks, each a process with its own count ------------------------------------------------ */
-enum { RANKS = 2, N_TRIED = 4 };
+enum { MOST_RANKS = 2, N_TRIED = 7 };
 
-static const struct {
-    uint32_t stage;
+typedef struct trial {
+    uint32_t n_ranks, stage;
     bool overlap;
-} tried[N_TRIED] = {{0, false}, {1, true}, {2, true}, {3, true}};
+    bool saves; /* before each step, written behind it */
+} trial;
+
+static const trial tried[N_TRIED] = {{2, 0, false, false}, {2, 1, true, false}, {2, 2, true, false},
+                                     {2, 3, true, false},  {1, 0, false, true}, {2, 1, true, true},
+                                     {2, 3, true, true}};
 
 /* One rank: NULL, or what went wrong. The context is its own: a fork lacks this program's threads.
  */
-static const char *rank_steps(ds_ctx *own, ds_comm *comm, uint32_t stage, bool overlap)
+static const char *rank_steps(ds_ctx *own, ds_comm *comm, const trial *t, const char *folder)
 {
     parity_case p;
     parity_open(own, "llama3", &p);
@@ -311,11 +317,12 @@ static const char *rank_steps(ds_ctx *own, ds_comm *comm, uint32_t stage, bool o
     ds_engine *engine = NULL;
     double loss = 0.0;
     spec.train.max_norm = 0.5;
-    spec.overlap = overlap;
+    spec.overlap = t->overlap;
+    spec.save_behind = t->saves;
     spec.log_comm = true;
     spec.comm_log = (ds_comm_log_params){.all = true, .debug = true};
     spec.prefetch = 4000;
-    spec.zero = (dsi_zero_spec){.stage = stage,
+    spec.zero = (dsi_zero_spec){.stage = t->stage,
                                 .reduce_each = true,
                                 .comm_dtype = spec.train.comm_dtype,
                                 .reduce_bucket = 2000,
@@ -326,32 +333,40 @@ static const char *rank_steps(ds_ctx *own, ds_comm *comm, uint32_t stage, bool o
     ds_status status = dsi_engine_create(own, &params, &spec, &engine);
     begin_counting();
     for (int step = 0; step < N_STEPS && status >= 0; ++step) {
-        status = ds_engine_forward(engine, &p.batch);
+        atomic_store(&counting, false);
+        status = t->saves ? ds_engine_save_checkpoint(engine, folder, NULL, NULL) : DS_OK;
+        atomic_store(&counting, true);
+        status = status < 0 ? status : ds_engine_forward(engine, &p.batch);
         status = status < 0 ? status : ds_engine_eval_batch(engine, &p.batch, &loss, NULL);
         status = status < 0 ? status : ds_engine_backward(engine);
         status = status < 0 ? status : ds_engine_step(engine);
+        if (t->saves) { /* whatever is still written is counted, too */
+            (void)nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
+        }
     }
     atomic_store(&counting, false);
+    status = status < 0 ? status : ds_engine_checkpoint_wait(engine);
     ds_engine_destroy(&engine);
     parity_close(&p);
     return status < 0 ? ds_ctx_error(own) : atomic_load(&n_calls) != 0 ? "steps allocate" : NULL;
 }
 
-static void rank_main(uint32_t rank, uint32_t stage, bool overlap, const char *job)
+static void rank_main(uint32_t rank, const trial *t, const char *folder, const char *job)
 {
     const ds_ctx_params params = {
-        .n_threads = 1, .rank = rank, .world_size = RANKS, .log = keep_quiet};
-    const dsi_shm_params shm = {.rank = rank, .size = RANKS, .job = job, .timeout = 60.0};
+        .n_threads = 1, .rank = rank, .world_size = t->n_ranks, .log = keep_quiet};
+    const dsi_shm_params shm = {.rank = rank, .size = t->n_ranks, .job = job, .timeout = 60.0};
     ds_ctx *own = NULL;
     ds_comm *comm = NULL;
     if (ds_ctx_create(&params, &own) < 0 || dsi_comm_shm_open(own, &shm, &comm) < 0) {
         (void)fprintf(stderr, "rank %u: %s\n", rank, ds_ctx_error(own));
         _exit(1);
     }
-    const char *wrong = rank_steps(own, comm, stage, overlap);
+    const char *wrong = rank_steps(own, comm, t, folder);
     if (wrong != NULL) {
-        (void)fprintf(stderr, "stage %u, rank %u: %s: %u calls, the first returns to %p\n", stage,
-                      rank, wrong, atomic_load(&n_calls), atomic_load(&first_caller));
+        (void)fprintf(stderr, "stage %u, rank %u%s: %s: %u calls, the first returns to %p\n",
+                      t->stage, rank, t->saves ? ", saving" : "", wrong, atomic_load(&n_calls),
+                      atomic_load(&first_caller));
     }
     dsi_comm_destroy(&comm);
     ds_ctx_destroy(&own);
@@ -363,20 +378,23 @@ static void ranks_allocate_nothing(void **state)
     (void)state;
     for (int i = 0; i < N_TRIED; ++i) {
         char job[64];
+        char *folder = scratch_make();
         (void)snprintf(job, sizeof job, "no_allocation.%ld.%d", (long)getpid(), i);
-        pid_t children[RANKS];
-        for (uint32_t rank = 0; rank < RANKS; ++rank) {
+        pid_t children[MOST_RANKS];
+        for (uint32_t rank = 0; rank < tried[i].n_ranks; ++rank) {
             children[rank] = fork();
             assert_true(children[rank] >= 0);
             if (children[rank] == 0) {
-                rank_main(rank, tried[i].stage, tried[i].overlap, job);
+                rank_main(rank, &tried[i], folder, job);
             }
         }
-        for (uint32_t rank = 0; rank < RANKS; ++rank) {
+        for (uint32_t rank = 0; rank < tried[i].n_ranks; ++rank) {
             int status = 0;
             assert_int_equal(waitpid(children[rank], &status, 0), children[rank]);
             assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
         }
+        assert_int_equal(scratch_count(folder), tried[i].saves ? N_STEPS + 1 : 0);
+        scratch_remove(folder);
     }
 }
 

@@ -42,8 +42,9 @@ typedef struct train_run {
     ds_engine *engine;
     int64_t seq_length;
     uint64_t total_steps;
-    bool training;  /* the loop runs */
-    double started; /* seconds, monotonic */
+    uint64_t saving; /* step of a save that nothing was told of yet; 0: none */
+    bool training;   /* the loop runs */
+    double started;  /* seconds, monotonic */
 } train_run;
 
 /* Opens model, tokenizer, data and configuration and builds the engine; resumes when asked. */
@@ -69,6 +70,8 @@ typedef struct train_step {
 ds_status train_report_open(train_run *run, train_report **report_out);
 ds_status train_report_step(train_report *report, const train_step *step);
 ds_status train_report_eval(train_report *report, uint64_t step, double loss, double count);
+/* The save of a step is written; the times are asked of the engine. */
+ds_status train_report_save(train_report *report, uint64_t step);
 /* A line of text that must not be mixed up with the live line. */
 void train_report_say(train_report *report, const char *format, ...) DS_PRINTF(2, 3);
 ds_status train_report_close(train_report **report);

@@ -102,21 +102,38 @@ static ds_status evaluate(train_run *run, train_report *report)
                              total > 0.0 ? sum / total : 0.0, total);
 }
 
-static ds_status save(train_run *run, train_report *report)
+/* Tells of a save when it is written, and removes older ones. wait: stays until it is; all ranks
+ * call then, whatever each has seen. Else a failure that one rank sees first ends its run, and with
+ * it the others'. */
+static ds_status save_ended(train_run *run, train_report *report, bool wait)
 {
-    char *cursor = NULL;
-    DS_TRY(ds_loader_save(run->train_loader, &cursor));
-    const double start = dsi_clock_seconds();
-    ds_status status = ds_engine_save_checkpoint(run->engine, run->options->output, NULL, cursor);
-    free(cursor);
-    DS_TRY(status);
+    ds_status status = DS_OK;
+    if (wait) {
+        status = ds_engine_checkpoint_wait(run->engine);
+    } else if (run->saving != 0) {
+        status = ds_engine_checkpoint_poll(run->engine);
+    }
+    if (status != DS_OK || run->saving == 0) {
+        return status == DS_IN_PROGRESS ? DS_OK : status;
+    }
+    const uint64_t step = run->saving;
+    run->saving = 0;
     if (run->options->keep_last > 0 && ds_comm_rank(run->comm) == 0) {
         DS_TRY(ds_checkpoint_keep(run->ctx, run->options->output, (size_t)run->options->keep_last));
     }
-    train_report_say(report, "saved %s/global_step%llu in %.2f s", run->options->output,
-                     (unsigned long long)ds_engine_global_steps(run->engine),
-                     dsi_clock_seconds() - start);
-    return DS_OK;
+    return train_report_save(report, step);
+}
+
+static ds_status save(train_run *run, train_report *report)
+{
+    char *cursor = NULL;
+    DS_TRY(save_ended(run, report, true)); /* the one before */
+    DS_TRY(ds_loader_save(run->train_loader, &cursor));
+    ds_status status = ds_engine_save_checkpoint(run->engine, run->options->output, NULL, cursor);
+    free(cursor);
+    DS_TRY(status);
+    run->saving = ds_engine_global_steps(run->engine);
+    return save_ended(run, report, false);
 }
 
 /* Whether a signal reached any rank: all must stop at the same step. */
@@ -142,6 +159,7 @@ static ds_status steps(train_run *run, train_report *report, bool *interrupted_o
     DS_TRY(was_interrupted(run, &interrupted));
     while (ds_engine_global_steps(run->engine) < run->total_steps && !interrupted) {
         DS_TRY(one_step(run, report));
+        DS_TRY(save_ended(run, report, false));
         const uint64_t step = ds_engine_global_steps(run->engine);
         if (run->eval_loader != NULL && due(step, o->eval_interval)) {
             DS_TRY(evaluate(run, report));
@@ -161,7 +179,7 @@ static ds_status steps(train_run *run, train_report *report, bool *interrupted_o
     if (run->eval_loader != NULL && !*interrupted_out && evaluated != step) {
         DS_TRY(evaluate(run, report));
     }
-    return DS_OK;
+    return save_ended(run, report, true);
 }
 
 ds_status train_loop(train_run *run, bool *interrupted_out)

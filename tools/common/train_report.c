@@ -224,6 +224,38 @@ ds_status train_report_eval(train_report *report, uint64_t step, double loss, do
                                   ds_engine_global_samples(report->run->engine));
 }
 
+ds_status train_report_save(train_report *report, uint64_t step)
+{
+    const train_run *run = report->run;
+    const ds_engine_save_info saved = ds_engine_checkpoint_info(run->engine);
+    const uint64_t x = ds_engine_global_samples(run->engine);
+    if (!report->speaks) {
+        return DS_OK;
+    }
+    if (saved.behind) {
+        train_report_say(report,
+                         "saved %s/global_step%llu behind training in %.2f s; steps stood still "
+                         "for %.3f s",
+                         run->options->output, (unsigned long long)step, saved.write_seconds,
+                         saved.stall_seconds);
+    } else {
+        train_report_say(report, "saved %s/global_step%llu in %.2f s", run->options->output,
+                         (unsigned long long)step, saved.stall_seconds);
+    }
+    if (report->metrics != NULL &&
+        fprintf(report->metrics, "{\"step\":%llu,\"save_stall_s\":%.6f,\"save_write_s\":%.6f}\n",
+                (unsigned long long)step, saved.stall_seconds, saved.write_seconds) < 0) {
+        return ds_fail(run->ctx, DS_ERR_IO, "cannot write --metrics %s", run->options->metrics);
+    }
+    if (report->monitor == NULL) {
+        return DS_OK;
+    }
+    DS_TRY(ds_monitor_write(report->monitor, "Train/Samples/checkpoint_stall_ms",
+                            1e3 * saved.stall_seconds, x));
+    return ds_monitor_write(report->monitor, "Train/Samples/checkpoint_write_ms",
+                            1e3 * saved.write_seconds, x);
+}
+
 ds_status train_report_close(train_report **report_inout)
 {
     train_report *report = *report_inout;

@@ -1,0 +1,53 @@
+/* Checkpoints written behind training: the engine's saver, and what is known of its saves.
+ *
+ * The memory of the copies is made with the engine and counted in what it reports; see
+ * ckpt/ckpt_saver.c for the thread. Called by engine_create.c, the public functions by users. */
+#include "ckpt/checkpoint_on.h"
+#include "train/engine.h"
+
+#include <stdlib.h>
+
+ds_status dsi_engine_open_saver(ds_engine *engine)
+{
+    ds_checkpoint_writer *writer = NULL;
+    if (!engine->spec.save_behind) {
+        return DS_OK;
+    }
+    DS_TRY(dsi_checkpoint_saver_create_on(engine->ctx, engine->comm, &engine->saver));
+    DS_TRY(dsi_checkpoint_saver_measure(engine->saver, &writer));
+    void *keep = NULL;
+    ds_status status = dsi_engine_add_tensors(engine, writer, &keep);
+    if (status < 0) {
+        ds_checkpoint_writer_abort(&writer);
+    } else {
+        status =
+            dsi_checkpoint_saver_reserve_for(engine->saver, &writer, engine->spec.save_host_bytes);
+    }
+    free(keep);
+    return status;
+}
+
+ds_engine_save_info ds_engine_checkpoint_info(const ds_engine *engine)
+{
+    if (engine->saver == NULL) {
+        return engine->saved;
+    }
+    const ds_checkpoint_saver_info *info = ds_checkpoint_saver_get_info(engine->saver);
+    return (ds_engine_save_info){.behind = true,
+                                 .copy_bytes = info->copy_bytes,
+                                 .n_saves = info->n_saves,
+                                 .stall_seconds = info->stall_seconds,
+                                 .write_seconds = info->write_seconds};
+}
+
+ds_status ds_engine_checkpoint_poll(ds_engine *engine)
+{
+    return engine->saver != NULL ? ds_checkpoint_saver_poll(engine->saver) : DS_OK;
+}
+
+ds_status ds_engine_checkpoint_wait(ds_engine *engine)
+{
+    const ds_status status =
+        engine->saver != NULL ? ds_checkpoint_saver_wait(engine->saver) : DS_OK;
+    return ds_comm_agree(engine->comm, engine->ctx, status);
+}
