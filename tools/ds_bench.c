@@ -1,9 +1,10 @@
-/* ds_bench: how fast the ranks of a job exchange data. Thin: coll_bench measures, coll_table
- * prints. */
+/* ds_bench: how fast the ranks of a job exchange data; with --profile, what one host can do. Thin:
+ * coll_bench measures, coll_table prints; profile_run is the other half. */
 #include "comm/comm.h"
 #include "comm/net.h"
 #include "common/args.h"
 #include "common/coll_table.h"
+#include "common/profile_run.h"
 #include "common/size_text.h"
 
 #include <errno.h>
@@ -30,12 +31,14 @@ static const char after[] =
     "  broadcast, pt2pt             B/t    B/t\n\n"
     "Examples:\n"
     "  deepspeed --num_gpus 2 ds_bench --all_reduce --max_size 64M\n"
-    "  mpirun -n 2 ds_bench --bound --json > bench.json\n\n"
+    "  mpirun -n 2 ds_bench --bound --json > bench.json\n"
+    "  deepspeed --num_gpus 2 ds_bench --profile machine.json\n\n"
     "Exit codes: 0 done, 1 failed, 2 wrong usage.";
 
 typedef struct options {
     coll_bench_params bench;
     coll_table_params table;
+    profile_options profile;
     uint64_t min_size, max_size;
     int64_t maxsize, trials, warmups, step, num_gpus;
     const char *min_text, *max_text, *dtype, *unit, *operands;
@@ -210,6 +213,24 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, options *o, bool *hel
          .min = 0,
          .max = 4096,
          .doc = "Ranks to start here, when nothing has started this one. 0: as `deepspeed` does."},
+        {.type = DSI_ARG_HEADING, .doc = "A device profile instead"},
+        {.name = "profile",
+         .type = DSI_ARG_TEXT,
+         .out = &o->profile.file,
+         .value = "FILE",
+         .doc = "Measure the processor's kernels and memory, and with several ranks of one host "
+                "their collectives, and write the profile that ds_plan --device takes. Some "
+                "minute, the machine otherwise idle. Alone it starts no other ranks."},
+        {.name = "profile_name",
+         .type = DSI_ARG_TEXT,
+         .out = &o->profile.name,
+         .value = "NAME",
+         .doc = "Name in the profile; default: the host's."},
+        {.name = "profile_folder",
+         .type = DSI_ARG_TEXT,
+         .out = &o->profile.folder,
+         .value = "DIR",
+         .doc = "Also measure the disk there, with a file of 512 MiB that is removed."},
         {.type = DSI_ARG_HEADING, .doc = "Output"},
         {.name = "bw_unit",
          .type = DSI_ARG_TEXT,
@@ -427,6 +448,8 @@ int main(int argc, char **argv)
     int code = EXIT_SUCCESS;
     if (parse(ctx, argc, argv, &o, &help) < 0) {
         code = fail(ctx, EXIT_USAGE);
+    } else if (!help && o.profile.file != NULL) {
+        code = profile_run(ctx, &o.profile, is_launched()) < 0 ? fail(ctx, EXIT_FAILURE) : code;
     } else if (!help && !is_launched()) {
         code = launch(ctx, &o, argc, argv);
     } else if (!help && (dsi_comm_world_read(ctx, &world) < 0 || run(ctx, &o, &world) < 0)) {

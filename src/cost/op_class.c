@@ -93,12 +93,22 @@ static void attention_shape(const ds_kernel_sig *sig, uint32_t at, dsi_work *wor
     work->dtype = q.dtype;
 }
 
+/* Of the first operand that has reals. */
+static ds_dtype real_dtype(const ds_kernel_sig *sig)
+{
+    for (uint32_t i = 0; i < sig->n_in; ++i) {
+        const ds_dtype dtype = sig->in[i].dtype;
+        if (dtype == DS_DTYPE_F32 || dtype == DS_DTYPE_BF16 || dtype == DS_DTYPE_F16) {
+            return dtype;
+        }
+    }
+    return DS_DTYPE_F32;
+}
+
 dsi_work dsi_work_of(const ds_kernel_sig *sig, double flops, double bytes)
 {
-    dsi_work work = {.op_class = class_of(sig->op),
-                     .dtype = input(sig, 0).dtype,
-                     .flops = flops,
-                     .bytes = bytes};
+    dsi_work work = {
+        .op_class = class_of(sig->op), .dtype = real_dtype(sig), .flops = flops, .bytes = bytes};
     switch (work.op_class) {
     case DSI_CLASS_LINEAR:
     case DSI_CLASS_LOSS:

@@ -42,7 +42,24 @@ static double carried(const dsi_plan *plan, const dsi_step *step)
     return bytes;
 }
 
-static dsi_sim_step make_step(const dsi_plan *plan, const dsi_step *step, uint32_t ranks_per_node)
+/* A swap moves the value beside its cell: what it brings, or what it takes away. */
+static void make_swap(const dsi_plan *plan, const dsi_step *step, const dsi_homes *homes,
+                      dsi_sim_step *sim)
+{
+    const bool in = step->op == &dsi_op_swap_in;
+    const dsi_ref *cell = &plan->refs[step->in_at];
+    const bool disk = homes != NULL && dsi_homes_of(homes, cell->cell).residence == DSI_ON_DISK;
+    sim->stream = in ? (disk ? DSI_STREAM_DISK_READ : DSI_STREAM_HOST_IN)
+                     : (disk ? DSI_STREAM_DISK_WRITE : DSI_STREAM_HOST_OUT);
+    sim->work.op_class = DSI_CLASS_COPY;
+    for (uint32_t i = 0; i < step->n_parts && step->kind != DSI_STEP_WAIT; ++i) {
+        const uint32_t at = in ? step->out_at + i : step->in_at + 2 * i + 1;
+        sim->work.bytes += (double)ds_meta_bytes(plan->metas[at]);
+    }
+}
+
+static dsi_sim_step make_step(const dsi_plan *plan, const dsi_step *step, uint32_t ranks_per_node,
+                              const dsi_homes *homes)
 {
     static const dsi_sim_kind kinds[] = {[DSI_STEP_RUN] = DSI_SIM_RUN,
                                          [DSI_STEP_START] = DSI_SIM_START,
@@ -53,6 +70,10 @@ static dsi_sim_step make_step(const dsi_plan *plan, const dsi_step *step, uint32
                         .stream = DSI_STREAM_COMPUTE,
                         .op = step->op->name,
                         .scope = step->scope};
+    if ((step->op->flags & DS_OP_SWAP) != 0) {
+        make_swap(plan, step, homes, &sim);
+        return sim;
+    }
     if (!is_collective(step)) {
         const ds_kernel_sig sig = sig_of(plan, step);
         sim.work = dsi_work_of(&sig, step->flops, step->bytes);
@@ -69,7 +90,7 @@ static dsi_sim_step make_step(const dsi_plan *plan, const dsi_step *step, uint32
     return sim;
 }
 
-ds_status dsi_plan_sim_steps(const dsi_plan *plan, uint32_t ranks_per_node,
+ds_status dsi_plan_sim_steps(const dsi_plan *plan, uint32_t ranks_per_node, const dsi_homes *homes,
                              dsi_sim_step **steps_out)
 {
     dsi_sim_step *steps = calloc((size_t)plan->n_steps + 1, sizeof *steps);
@@ -77,7 +98,7 @@ ds_status dsi_plan_sim_steps(const dsi_plan *plan, uint32_t ranks_per_node,
         return ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory for %u simulated steps", plan->n_steps);
     }
     for (uint32_t s = 0; s < plan->n_steps; ++s) {
-        steps[s] = make_step(plan, &plan->steps[s], ranks_per_node);
+        steps[s] = make_step(plan, &plan->steps[s], ranks_per_node, homes);
     }
     *steps_out = steps;
     return DS_OK;

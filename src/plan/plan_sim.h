@@ -5,12 +5,14 @@
 #define DSI_PLAN_PLAN_SIM_H
 
 #include "cost/simulate.h"
+#include "pass/offload.h"
 #include "plan/plan.h"
 
 /* Fills *steps_out with plan->n_steps steps in the plan's order; free() them. ranks_per_node: how
- * many neighbours of the data-parallel axis share a node. Names point into the plan. Pure. Errors:
- * ERR_NOMEM. */
-ds_status dsi_plan_sim_steps(const dsi_plan *plan, uint32_t ranks_per_node,
+ * many neighbours of the data-parallel axis share a node. homes: where cells live, NULL: all on the
+ * device; a swap of a cell without an entry counts as host memory. Names point into the plan. Pure.
+ * Errors: ERR_NOMEM. */
+ds_status dsi_plan_sim_steps(const dsi_plan *plan, uint32_t ranks_per_node, const dsi_homes *homes,
                              dsi_sim_step **steps_out);
 
 /* Operations that the model needs for one micro-batch, forward and backward without recompute:

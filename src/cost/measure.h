@@ -1,0 +1,47 @@
+/* Measures this machine and makes a device profile of it: the project's own kernels on random
+ * operands of training's shapes, copies, collectives among the ranks of a job, and a file.
+ *
+ * This is the only part of cost/ that runs anything. Who calls it: ds_bench --profile, the
+ * benchmark that compares predictions with measurements.
+ */
+#ifndef DSI_COST_MEASURE_H
+#define DSI_COST_MEASURE_H
+
+#include "cost/device.h"
+
+typedef struct dsi_measure_spec {
+    const char *name;   /* of the profile */
+    dsi_comm *comm;     /* ranks of one node that measure together; NULL: this one alone */
+    const char *folder; /* where a file is written and removed; NULL: the disk is not measured */
+    size_t file_bytes;  /* 0: 512 MiB */
+    double seconds;     /* of each shape; 0: 0.15 */
+} dsi_measure_spec;
+
+/* Some half a minute. The figures are of the whole node (`shared`): all ranks with all their
+ * threads at once. Collective when comm is given; every rank gets the same profile. Errors: those
+ * of kernels, communicator and file. */
+ds_status dsi_measure(ds_ctx *ctx, const dsi_measure_spec *spec, dsi_device *device_out);
+
+/* ---- parts ---- */
+
+/* One operator on given sizes, see measure_ops.c. */
+typedef struct dsi_measure_point {
+    dsi_op_class op_class;
+    int variant; /* operand layouts; which operator of the class */
+    int64_t m, n, k;
+} dsi_measure_point;
+
+typedef struct dsi_measure_sample {
+    dsi_work work;
+    double seconds; /* median */
+} dsi_measure_sample;
+
+/* Times a kernel of the processor at a point, for about `seconds`. */
+ds_status dsi_measure_op(ds_ctx *ctx, const dsi_measure_point *point, ds_dtype dtype,
+                         double seconds, dsi_measure_sample *sample_out);
+
+/* The rate that explains samples of one class best: the sizes of half, then the share of `peak`
+ * (FLOP/s), by least squares of the logarithms. Pure. */
+dsi_rate dsi_measure_fit(const dsi_measure_sample *samples, uint32_t n, double peak);
+
+#endif
