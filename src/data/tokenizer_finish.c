@@ -305,13 +305,29 @@ static void find_bytes(ds_tokenizer *tok)
     }
 }
 
+/* Whether some merge joins a byte token ("<0x0A>"), whose spelling is not what it stands for. */
+static bool merges_bytes(const ds_tokenizer *tok)
+{
+    for (uint32_t i = 0; i <= tok->merges.slot_mask; ++i) {
+        const dsi_merge *merge = &tok->merges.slots[i];
+        for (unsigned byte = 0; merge->left != DSI_NO_ID && byte < 256; ++byte) {
+            if (tok->byte_ids[byte] != DSI_NO_ID &&
+                (merge->left == tok->byte_ids[byte] || merge->right == tok->byte_ids[byte])) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 /* Which neighbours some merge joins. Where none does, a word can be cut without changing its ids,
  * and its parts be remembered; that makes a whole document without pre-tokenizer (Llama 2's) as
- * fast as words. Not so where unknown characters fuse or a whole word counts. */
+ * fast as words. Not so where unknown characters fuse, bytes merge or a whole word counts. */
 static ds_status build_joins(ds_tokenizer *tok, const char *path)
 {
     const bool may_be_unknown = !(tok->byte_fallback && tok->all_bytes);
-    if (tok->byte_level || tok->ignore_merges || (may_be_unknown && tok->fuse_unk)) {
+    if (tok->byte_level || tok->ignore_merges || (may_be_unknown && tok->fuse_unk) ||
+        merges_bytes(tok)) {
         return DS_OK;
     }
     tok->joins = calloc(256 * 256 / 8, 1);

@@ -118,64 +118,30 @@ static char *make_corpus(size_t *n_out)
     return text;
 }
 
-/* Fragments that meet at every kind of place. */
+/* Fragments that meet at every kind of place, parted by '~'. */
 static size_t make_small(uint32_t *random, char *text)
 {
-    static const char *const fragments[] = {" ",
-                                            " ",
-                                            "  ",
-                                            "\n",
-                                            "\n",
-                                            "\r\n",
-                                            "\t",
-                                            "\n\n",
-                                            "a",
-                                            "the",
-                                            "and",
-                                            "Ing",
-                                            "word",
-                                            "x",
-                                            "th",
-                                            "1",
-                                            "42",
-                                            "'",
-                                            "'s",
-                                            "/",
-                                            "!",
-                                            "<s>",
-                                            "</s>",
-                                            ".",
-                                            "é",
-                                            "e\xCC\x81",
-                                            "\xCC\x81",
-                                            "字",
-                                            "слово",
-                                            "ﷺ",
-                                            "\xEF\xB9\xB0",
-                                            "क़",
-                                            "\xC2\xA0",
-                                            "\xE2\x96\x81",
-                                            "\xFF",
-                                            "\xE2",
-                                            "ſ",
-                                            "Å",
-                                            "²",
-                                            "\xF0\x9F\x98\x80",
-                                            "\xE1\xB7\xBA",
-                                            "<|im_end|>",
-                                            "<|endoftext|>",
-                                            "[INST]",
-                                            "End ",
-                                            "-end",
-                                            "\xE3\x80\x80",
-                                            "A",
-                                            "B",
-                                            "\xE2\x80\xA8"};
+    static const char fragments[] =
+        " ~ ~  ~\n~\n~\r\n~\t~\n\n~a~e~d~the~and~Ing~word~x~y~th~t~1~42~'~'s~/~!~.~<s>~</s>~[INST]~"
+        "<|im_end|>~<|endoftext|>~End ~-end~A~B~"
+        "!\n/~e\n/~!\nand~!\nthe~1\n1~1\n~1\na~x e~e a~d th~d t~d a~! ~!\xE2\x96\x81~"
+        "\xC3\xA9~e\xCC\x81~\xCC\x81~\xE5\xAD\x97~\xD0\xB8\xD0\xB9~\xEF\xB7\xBA~\xEF\xB9\xB0~"
+        "\xE0\xA5\x98\n~\xE0\xA5\x98~\xC2\xA0~\xE2\x96\x81~\xFF~\xE2~\xC5\xBF~\xE2\x84\xAB~"
+        "\xC2\xB2~"
+        "\xF0\x9F\x98\x80~\xE1\xB7\xBA~\xE3\x80\x80~\xE2\x80\xA8";
+    const char *starts[128];
+    size_t n_starts = 0;
+    for (const char *at = fragments; at != NULL; at = strchr(at, '~')) {
+        at += n_starts > 0;
+        starts[n_starts++] = at;
+    }
     size_t n = 0;
     const size_t n_fragments = 1 + next_random(random) % 12;
     for (size_t i = 0; i < n_fragments; ++i) {
-        const char *f = fragments[next_random(random) % (sizeof fragments / sizeof fragments[0])];
-        n += (size_t)sprintf(text + n, "%s", f);
+        const char *f = starts[next_random(random) % n_starts];
+        const size_t size = strcspn(f, "~");
+        memcpy(text + n, f, size);
+        n += size;
     }
     return n;
 }
@@ -227,6 +193,25 @@ static const variant variants[] = {
      "{\"normalizer\":{\"type\":\"NFKC\"},\"pre_tokenizer\":{\"type\":\"Metaspace\","
      "\"replacement\":\"\\u2581\",\"prepend_scheme\":\"first\",\"split\":true}}",
      true},
+    {"mistral",
+     "{\"normalizer\":{\"type\":\"NFKC\"},\"pre_tokenizer\":{\"type\":\"Metaspace\","
+     "\"replacement\":\"\\u2581\",\"prepend_scheme\":\"first\",\"split\":true},"
+     "\"added_tokens\":[{\"id\":2000,\"content\":\"word\",\"normalized\":false}]}",
+     true},
+    {"mistral",
+     "{\"normalizer\":" REPLACED ",\"pre_tokenizer\":{\"type\":\"Metaspace\","
+     "\"replacement\":\"\\u2581\",\"prepend_scheme\":\"first\",\"split\":false},"
+     "\"added_tokens\":[{\"id\":2000,\"content\":\"word\",\"normalized\":false}]}",
+     true},
+    {"mistral",
+     "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"x\"},"
+     "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\","
+     "\"prepend_scheme\":\"always\",\"split\":false}}",
+     false},
+    {"gpt4o", "{\"normalizer\":" REPLACED "}", true},
+    {"llama2", "{\"added_tokens\":[{\"id\":2000,\"content\":\"word\",\"normalized\":false}]}",
+     true},
+    {"gpt2", "{\"added_tokens\":[{\"id\":2000,\"content\":\"e a\",\"normalized\":false}]}", true},
     /* Gemma's */
     {"llama2",
      "{\"normalizer\":" REPLACED
@@ -321,6 +306,40 @@ static const variant variants[] = {
     {"mistral", "{\"added_tokens\":[{\"id\":2000,\"content\":\"word\"}]}", true},
 };
 
+/* Adds merges, before all others. */
+static void add_merge(json_t *model, const char *left, const char *right, size_t at)
+{
+    char both[16];
+    (void)snprintf(both, sizeof both, "%s%s", left, right);
+    json_t *vocab = json_object_get(model, "vocab");
+    if (json_object_get(vocab, both) == NULL) {
+        assert_int_equal(json_object_set_new(vocab, both, json_integer(3000 + (json_int_t)at)), 0);
+    }
+    assert_int_equal(
+        json_array_insert_new(json_object_get(model, "merges"), at, json_pack("[ss]", left, right)),
+        0);
+}
+
+/* Merges across every kind of place, so that a word that is cut where it should not be, or not cut
+ * where it should, has other ids. Characters without pre-tokenizer get a few: others must be left
+ * to cut at. */
+static void enrich(json_t *model, bool byte_level)
+{
+    static const char *const bytes[] = {"Ċ", "a", "e", "d", "h", "x", "y", "!",
+                                        "/", "1", "'", "Ġ", "č", "¼", "â"};
+    const size_t n_bytes = sizeof bytes / sizeof bytes[0];
+    static const char *const pairs[][2] = {{"e", "▁"}, {"!", "▁"}, {"▁", "▁"}, {"d", "t"}};
+    size_t n = 0;
+    for (size_t i = 0; byte_level && i < n_bytes; ++i) { /* the line feed comes first as the left */
+        for (size_t k = 0; k < n_bytes; ++k) {
+            add_merge(model, bytes[i], bytes[k], n++);
+        }
+    }
+    for (size_t i = 0; !byte_level && i < sizeof pairs / sizeof pairs[0]; ++i) {
+        add_merge(model, pairs[i][0], pairs[i][1], n++);
+    }
+}
+
 static ds_tokenizer *open_variant(ds_ctx *ctx, const variant *v)
 {
     char path[512];
@@ -334,6 +353,8 @@ static ds_tokenizer *open_variant(ds_ctx *ctx, const variant *v)
         fail_msg("%s %s: %s", path, v->members, error.text);
     }
     assert_int_equal(json_object_update(json, members), 0);
+    enrich(json_object_get(json, "model"),
+           json_object_get(json_object_get(json_object_get(json, "model"), "vocab"), "Ġ") != NULL);
     (void)snprintf(path, sizeof path, "%s/tokenizer.json", folder);
     assert_int_equal(json_dump_file(json, path, JSON_COMPACT), 0);
     json_decref(json);
@@ -359,15 +380,37 @@ static void check_corpus(const char *name, const ds_tokenizer *tok, bool cuts, t
     free(text);
 }
 
+/* Ranges asked for or not, the ids are the same. */
+static void check_ranges(const char *name, const ds_tokenizer *tok, const taken *want,
+                         const char *text, size_t n)
+{
+    ds_tokenizer_scratch *scratch = NULL;
+    ds_tokens tokens;
+    CHECK_OK(one, ds_tokenizer_scratch_create(tok, 0, &scratch));
+    CHECK_OK(one, ds_tokenizer_encode(tok, scratch, text, n,
+                                      DS_ENCODE_ADD_SPECIAL | DS_ENCODE_NO_SPECIAL_PARSE |
+                                          DS_ENCODE_RANGES,
+                                      &tokens));
+    uint32_t ids[4096];
+    assert_true(tokens.n <= 4096);
+    memcpy(ids, tokens.ids, tokens.n * sizeof *ids);
+    const taken got = {.ids = ids, .n = tokens.n};
+    check_same(name, want, &got, text, n);
+    ds_tokenizer_scratch_destroy(&scratch);
+}
+
 static void check_small(const char *name, const ds_tokenizer *tok, taken *want, taken *got)
 {
     uint32_t random = 3;
     char text[1024];
-    for (int round = 0; round < 300; ++round) {
+    for (int round = 0; round < 400; ++round) {
         const size_t n = make_small(&random, text);
         read_text(one, tok, text, n, n, want);
         read_text(one, tok, text, n, 1, got);
         check_same(name, want, got, text, n);
+        if (round % 4 == 0) {
+            check_ranges(name, tok, want, text, n);
+        }
     }
 }
 
