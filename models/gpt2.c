@@ -118,6 +118,14 @@ static ds_value mlp(ds_nn *nn, const gpt2_config *c, ds_value x)
     return ds_nn_dropout(nn, out, c->resid_pdrop);
 }
 
+/* The half of a layer that treats each position by itself. */
+static ds_value feed_forward(ds_nn *nn, ds_value x, const void *user)
+{
+    const gpt2_config *c = user;
+    const ds_value m = ds_nn_layer_norm(nn, "ln_2", x, c->layer_norm_epsilon, true);
+    return ds_nn_add(nn, x, mlp(nn, c, m));
+}
+
 static void gpt2_trace(ds_nn *nn, const void *opaque)
 {
     const gpt2_config *c = opaque;
@@ -145,8 +153,7 @@ static void gpt2_trace(ds_nn *nn, const void *opaque)
         ds_nn_region_begin(nn);
         const ds_value a = ds_nn_layer_norm(nn, "ln_1", x, c->layer_norm_epsilon, true);
         x = ds_nn_add(nn, x, attention(nn, c, layer, a, first));
-        const ds_value m = ds_nn_layer_norm(nn, "ln_2", x, c->layer_norm_epsilon, true);
-        x = ds_nn_add(nn, x, mlp(nn, c, m));
+        x = ds_nn_tiled(nn, x, t->mlp_rows, feed_forward, c);
         ds_nn_region_end(nn);
         ds_nn_pop(nn);
     }

@@ -57,6 +57,14 @@ static ds_value mlp(ds_nn *nn, const ds_llama_config *c, ds_value x)
     return out;
 }
 
+/* The half of a layer that treats each position by itself. */
+static ds_value feed_forward(ds_nn *nn, ds_value x, const void *user)
+{
+    const ds_llama_config *c = user;
+    const ds_value m = ds_nn_rms_norm(nn, "post_attention_layernorm", x, c->rms_norm_eps);
+    return ds_nn_add(nn, x, mlp(nn, c, m));
+}
+
 static void llama_trace(ds_nn *nn, const void *opaque)
 {
     const ds_llama_config *c = opaque;
@@ -80,8 +88,7 @@ static void llama_trace(ds_nn *nn, const void *opaque)
         ds_nn_region_begin(nn);
         const ds_value a = ds_nn_rms_norm(nn, "input_layernorm", x, c->rms_norm_eps);
         x = ds_nn_add(nn, x, attention(nn, c, layer, a, first, table));
-        const ds_value m = ds_nn_rms_norm(nn, "post_attention_layernorm", x, c->rms_norm_eps);
-        x = ds_nn_add(nn, x, mlp(nn, c, m));
+        x = ds_nn_tiled(nn, x, t->mlp_rows, feed_forward, c);
         ds_nn_region_end(nn);
         ds_nn_pop(nn);
     }

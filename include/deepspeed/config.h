@@ -228,8 +228,9 @@ typedef struct ds_config_values {
     bool prescale_gradients;
     double gradient_predivide_factor;
     bool deterministic;
-    int64_t device_memory; /* bytes, 0: no limit */
-    bool gradient_sum;     /* gradient_allreduce_op "sum"; false: mean */
+    int64_t mlp_tile_tokens; /* 0: not tiled */
+    int64_t device_memory;   /* bytes, 0: no limit */
+    bool gradient_sum;       /* gradient_allreduce_op "sum"; false: mean */
     ds_config_zero zero;
     ds_config_activation_checkpointing activation_checkpointing;
     ds_config_aio aio;

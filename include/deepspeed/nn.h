@@ -33,6 +33,7 @@ typedef struct ds_trace {
     int64_t batch;      /* B */
     int64_t seq_length; /* T of this trace */
     int64_t kv_length;  /* GENERATE: positions that the KV cells hold */
+    int64_t mlp_rows;   /* TRAIN, EVAL: positions of a tile of ds_nn_tiled; default 0: not tiled */
     int64_t max_length; /* GENERATE: positions that real ids reach; default 0: kv_length */
     uint64_t seed;      /* not used by the trace itself */
 } ds_trace;
@@ -58,6 +59,19 @@ DS_API void ds_nn_pop(ds_nn *nn);
  * checkpointing.checkpoint(). */
 DS_API void ds_nn_region_begin(ds_nn *nn);
 DS_API void ds_nn_region_end(ds_nn *nn);
+
+/* Computes y = fn(x) tile by tile along T: x (B,T,C) is cut into tiles of at most `rows` positions,
+ * fn runs on each (B,t,C) and gives (B,t,C'), and the results stand side by side in y (B,T,C').
+ * What fn holds inside is so as large as a tile. rows 0, or not below T: fn(x).
+ *
+ * fn may treat each position only by itself; it is called once a tile in the same scope, so that
+ * its parameters are shared. The numbers are those of fn(x), but that parameters' gradients add
+ * over tiles, in fp32 in the order of the positions. (Products of at most 4 rows in all, B·t, are
+ * left to another kernel, which adds in another order.) Dropout inside of fn would draw other
+ * numbers: ERR_UNSUPPORTED. Source: the tiled MLP of Bekman et al., "Arctic Long Sequence
+ * Training", 2025. */
+typedef ds_value (*ds_nn_fn)(ds_nn *nn, ds_value x, const void *user);
+DS_API ds_value ds_nn_tiled(ds_nn *nn, ds_value x, int64_t rows, ds_nn_fn fn, const void *user);
 
 /* The parameter scope.name in the trace's dtype; made at first use, shared afterwards (tied
  * weights). Errors: ERR_SHAPE when it exists with another shape. */

@@ -57,6 +57,11 @@ static const dsi_option rows[] = {
       "give "
       "the same bits with gradient accumulation. Not a key of DeepSpeed.",
       FIELD(deterministic)),
+    I("mlp_tile_tokens", "0", IN_FORCE,
+      "Compute the feed-forward half of each layer so many positions at a time, for long "
+      "sequences; "
+      "0: all at once. Not a key of DeepSpeed, where TiledMLP does it.",
+      MIN(0), FIELD(mlp_tile_tokens)),
     I("device_memory", "null", IN_FORCE,
       "Bytes that a rank may use for model states, activations and workspace. A plan that needs "
       "more is refused before anything is allocated; recompute auto chooses by it. Not a key of "

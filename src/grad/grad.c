@@ -128,6 +128,34 @@ static ds_status visit(walk *w, ds_node n)
     return DS_OK;
 }
 
+/* Sums a parameter's contributions in the order in which the backward pass makes them, so that each
+ * can be added as it comes: the uses latest first. */
+static ds_status total_of_cell(walk *w, ds_value value, ds_value *sum_out)
+{
+    uint32_t n = 0;
+    for (uint32_t at = w->newest[value]; at != 0; at = w->items[at - 1].older) {
+        ++n;
+    }
+    ds_value *found = malloc(((size_t)n + 1) * sizeof *found);
+    if (found == NULL) {
+        return ds_fail(w->graph->ctx, DS_ERR_NOMEM, "no memory for gradients");
+    }
+    uint32_t left = n;
+    for (uint32_t at = w->newest[value]; at != 0; at = w->items[at - 1].older) {
+        found[--left] = w->items[at - 1].gradient;
+    }
+    ds_status status = DS_OK;
+    *sum_out = n > 0 ? found[0] : DS_NONE;
+    for (uint32_t i = 1; i < n && status >= 0; ++i) {
+        const ds_value pair[2] = {*sum_out, found[i]};
+        ds_value out[DS_MAX_OUT];
+        status = ds_graph_apply(w->graph, &dsi_op_add, NULL, pair, 2, out);
+        *sum_out = status >= 0 ? out[0] : DS_NONE;
+    }
+    free(found);
+    return status;
+}
+
 static ds_status collect(walk *w, ds_value *d_cell_out)
 {
     const uint32_t n_cells = w->graph->cells->n;
@@ -137,7 +165,7 @@ static ds_status collect(walk *w, ds_value *d_cell_out)
     for (ds_value v = 0; v < w->n_values; ++v) {
         const dsi_value_info value = w->graph->values[v];
         if (value.producer == DS_NONE && w->wants[v]) {
-            DS_TRY(total(w, v, &d_cell_out[value.cell]));
+            DS_TRY(total_of_cell(w, v, &d_cell_out[value.cell]));
         }
     }
     return DS_OK;

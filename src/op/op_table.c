@@ -53,6 +53,7 @@ static const ds_op *const all[] = {
     &dsi_op_permute,
     &dsi_op_slice,
     &dsi_op_pad,
+    &dsi_op_split,
     &dsi_op_concat,
     &dsi_op_take_rows,
     &dsi_op_store,

@@ -218,6 +218,10 @@ extern const ds_op dsi_op_pad; /* zeros around x on dim: gradient of slice */
 typedef struct dsi_concat_attrs {
     int64_t dim;
 } dsi_concat_attrs;
+typedef struct dsi_split_attrs {
+    int64_t dim, length; /* of each part but the last, which may be shorter */
+} dsi_split_attrs;
+extern const ds_op dsi_op_split;  /* x → 2..8 parts, side by side on dim */
 extern const ds_op dsi_op_concat; /* 2..16 inputs → one, on dim */
 /* take_rows: x (B,T,C), index i32 (B) → (B,C): row index[b] of sample b. No gradient. */
 extern const ds_op dsi_op_take_rows;

@@ -1,4 +1,4 @@
-/* cast, reshape, permute, slice, pad, concat, take_rows: rules. */
+/* cast, reshape, permute, slice, pad, split, concat, take_rows: rules. */
 #include "op/op_util.h"
 
 #include <stdio.h>
@@ -270,6 +270,88 @@ const ds_op dsi_op_pad = {
     .infer = pad_infer,
     .grad = pad_grad,
     .cost = copy_cost,
+};
+
+/* ---- split ----------------------------------------------------------------------------------- */
+static ds_status split_infer(ds_infer *call)
+{
+    const dsi_split_attrs *a = call->attrs;
+    DS_TRY(check_dim(call, a->dim));
+    const int64_t n = call->in[0].shape.dims[a->dim];
+    if (a->length < 1 || a->length >= n || (n - 1) / a->length >= DS_MAX_OUT) {
+        return dsi_op_bad_attr(
+            call, "length %lld of a dim of %lld, expected one that makes 2 to %d parts",
+            (long long)a->length, (long long)n, DS_MAX_OUT);
+    }
+    for (int64_t at = 0, i = 0; at < n; at += a->length, ++i) {
+        call->out[i] = call->in[0];
+        call->out[i].shape.dims[a->dim] = n - at < a->length ? n - at : a->length;
+    }
+    return DS_OK;
+}
+
+/* Some parts lack a gradient: those that have one, each between zeros, added. */
+static ds_status split_grad_some(ds_grad *call, uint32_t n, ds_value *sum)
+{
+    const dsi_split_attrs *a = call->attrs;
+    const int64_t whole = dsi_grad_meta(call, call->in[0]).shape.dims[a->dim];
+    *sum = DS_NONE;
+    for (uint32_t i = 0; i < n; ++i) {
+        const int64_t length = dsi_grad_meta(call, call->out[i]).shape.dims[a->dim];
+        const dsi_pad_attrs pad = {
+            .dim = a->dim, .before = i * a->length, .after = whole - i * a->length - length};
+        ds_value d = DS_NONE;
+        if (call->d_out[i] == DS_NONE) {
+            continue;
+        }
+        DS_TRY(dsi_emit1(call, &dsi_op_pad, &pad, call->d_out[i], &d));
+        if (*sum != DS_NONE) {
+            DS_TRY(dsi_emit2(call, &dsi_op_add, NULL, *sum, d, &d));
+        }
+        *sum = d;
+    }
+    return DS_OK;
+}
+
+static ds_status split_grad(ds_grad *call)
+{
+    const dsi_concat_attrs attrs = {.dim = ((const dsi_split_attrs *)call->attrs)->dim};
+    uint32_t n = 0;
+    uint32_t given = 0;
+    ds_value out[DS_MAX_OUT];
+    dsi_grad_clear(call);
+    for (; n < call->n_out && call->out[n] != DS_NONE; ++n) {
+        given += call->d_out[n] != DS_NONE ? 1 : 0;
+    }
+    DS_TRY(given == n ? dsi_emit(call, &dsi_op_concat, &attrs, call->d_out, n, out)
+                      : split_grad_some(call, n, &out[0]));
+    return dsi_grad_give(call, 0, out[0]);
+}
+
+static const ds_attr split_attrs[] = {
+    DSI_ATTR_INT(dsi_split_attrs, dim),
+    DSI_ATTR_INT(dsi_split_attrs, length),
+};
+
+static void split_cost(const ds_infer *call, ds_cost *cost_out)
+{
+    cost_out->flops = 0.0;
+    cost_out->bytes = 2.0 * (double)ds_meta_bytes(call->in[0]);
+}
+
+const ds_op dsi_op_split = {
+    .version = DS_OP_VERSION,
+    .name = "split",
+    .doc = "x → 2 to 8 parts of `length` elements on one dim, the last one maybe shorter.",
+    .n_in_min = 1,
+    .n_in_max = 1,
+    .n_out = DS_MAX_OUT,
+    .attrs_bytes = sizeof(dsi_split_attrs),
+    .attrs = split_attrs,
+    .n_attrs = DSI_N(split_attrs),
+    .infer = split_infer,
+    .grad = split_grad,
+    .cost = split_cost,
 };
 
 /* ---- concat ---------------------------------------------------------------------------------- */

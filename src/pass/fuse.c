@@ -27,6 +27,7 @@ typedef struct fuser {
     pattern *pattern; /* per node */
     ds_node *other;   /* per node */
     bool *gone;       /* per node: swallowed */
+    ds_node *into;    /* per node: the product that accumulates instead of this add, or DS_NONE */
     ds_value *map;    /* per value: its value in the fused graph */
     const char *scope;
 } fuser;
@@ -153,10 +154,17 @@ static uint32_t accumulating_input(const fuser *f, ds_node n, ds_value dw)
     return DS_NONE;
 }
 
+/* The node that makes a value once adds are swallowed. */
+static ds_node maker_of(const fuser *f, ds_value v)
+{
+    const ds_node n = producer_of(f, v);
+    return n != DS_NONE && f->into[n] != DS_NONE ? f->into[n] : n;
+}
+
 static bool try_accumulate(fuser *f, ds_node add, ds_value a, ds_value b)
 {
-    const ds_node pa = producer_of(f, a);
-    const ds_node pb = producer_of(f, b);
+    const ds_node pa = maker_of(f, a);
+    const ds_node pb = maker_of(f, b);
     if (pa == DS_NONE || pb == DS_NONE || f->uses[a] != 1 || f->uses[b] != 1 ||
         meta_of(f, a).dtype != DS_DTYPE_F32) {
         return false;
@@ -171,6 +179,7 @@ static bool try_accumulate(fuser *f, ds_node add, ds_value a, ds_value b)
     f->pattern[product] = ACCUMULATE;
     f->other[product] = add;
     f->gone[add] = true;
+    f->into[add] = product;
     return true;
 }
 
@@ -370,13 +379,15 @@ ds_status dsi_fuse(const ds_graph *graph, ds_graph **fused_out)
     f.pattern = calloc(graph->n_nodes + 1, sizeof *f.pattern);
     f.other = calloc(graph->n_nodes + 1, sizeof *f.other);
     f.gone = calloc(graph->n_nodes + 1, sizeof *f.gone);
+    f.into = malloc((graph->n_nodes + 1) * sizeof *f.into);
     ds_status status = DS_OK;
     if (f.uses == NULL || f.user == NULL || f.map == NULL || f.pattern == NULL || f.other == NULL ||
-        f.gone == NULL) {
+        f.gone == NULL || f.into == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to fuse the graph");
         goto done;
     }
     DS_TRY_GOTO(status, ds_graph_create(graph->ctx, graph->cells, &f.fused), done);
+    memset(f.into, 0xff, (graph->n_nodes + 1) * sizeof *f.into); /* all DS_NONE */
     count_uses(&f);
     find_patterns(&f);
     status = rebuild(&f);
@@ -392,5 +403,6 @@ done:
     free(f.pattern);
     free(f.other);
     free(f.gone);
+    free(f.into);
     return status;
 }

@@ -155,6 +155,15 @@ static void adapt_pad(dsi_rule_case *c)
     freeze_dim(c, ((const dsi_pad_attrs *)c->attrs)->dim);
 }
 
+static void adapt_split(dsi_rule_case *c)
+{
+    const int64_t dim = ((const dsi_split_attrs *)c->attrs)->dim;
+    freeze_dim(c, dim);
+    for (uint32_t i = 1; i < c->n_out; ++i) {
+        c->out[i][dim] = '_';
+    }
+}
+
 static void adapt_concat(dsi_rule_case *c)
 {
     freeze_dim(c, ((const dsi_concat_attrs *)c->attrs)->dim);
@@ -256,6 +265,7 @@ static const dsi_rule rules[] = {
     {&dsi_op_permute, "*", "*", "*", "", "0", 0, adapt_permute},
     {&dsi_op_slice, "*", "*", "*", "", "0", 0, adapt_slice},
     {&dsi_op_pad, "*", "*", "*", "", "0", 0, adapt_pad},
+    {&dsi_op_split, "*", "* * * * * * * *", "*", "*", "0", 0, adapt_split},
     {&dsi_op_concat, "*", "*", "*", "", "all", 0, adapt_concat},
     {&dsi_op_take_rows, "b_c b", "bc", "bc", "", "0", 0, NULL},
     {&dsi_op_store, "* *", "*", "*", "", "01", DSI_RULE_ELEMENTS, NULL},
@@ -276,6 +286,8 @@ static const dsi_rule rules[] = {
     REFUSED(all_reduce),
     REFUSED(all_gather),
     REFUSED(gather_store),
+    REFUSED(swap_in),
+    REFUSED(swap_out),
 };
 
 const dsi_rule *dsi_rule_find(const ds_op *op)

@@ -38,7 +38,8 @@ static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
     const ds_trace how = {.mode = mode,
                           .dtype = train->dtype,
                           .batch = train->batch,
-                          .seq_length = train->seq_length};
+                          .seq_length = train->seq_length,
+                          .mlp_rows = train->mlp_rows};
     return dsi_forward_graph(m->request->model, &how, train->loss, train->loss_user, m->plan.cells,
                              graph_out);
 }

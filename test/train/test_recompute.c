@@ -6,6 +6,7 @@
 #include "common/scratch.h"
 #include "train/engine.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,13 +16,22 @@ enum { BATCH = 2, SEQ = 48, LAYERS = 4, STEPS = 3 };
 static const char gpt2[] =
     "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":64,\"n_embd\":48,\"n_layer\":4,"
     "\"n_head\":4,\"resid_pdrop\":0.1,\"embd_pdrop\":0.1,\"attn_pdrop\":0.1}";
+static const char gpt2_still[] =
+    "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":64,\"n_embd\":48,\"n_layer\":4,"
+    "\"n_head\":4,\"resid_pdrop\":0.0,\"embd_pdrop\":0.0,\"attn_pdrop\":0.0}";
 static const char llama[] =
     "{\"model_type\":\"llama\",\"vocab_size\":211,\"hidden_size\":48,\"intermediate_size\":112,"
     "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
     "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}";
 
+static const char wide[] =
+    "{\"model_type\":\"llama\",\"vocab_size\":211,\"hidden_size\":48,\"intermediate_size\":2048,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+    "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}";
+
 typedef struct result {
     uint64_t hash;
+    double loss, norm; /* of the first step */
     double flops, again;
     size_t bytes;
 } result;
@@ -66,7 +76,7 @@ static ds_model *make_model(const char *config)
     return model;
 }
 
-static result train(const char *config, ds_dtype dtype, dsi_recompute recompute)
+static result train_spec(const char *config, const dsi_engine_spec *spec)
 {
     static const char *const names[4] = {"input_ids", "targets", "positions", "first"};
     int32_t data[4][BATCH * SEQ] = {{0}};
@@ -74,14 +84,13 @@ static result train(const char *config, ds_dtype dtype, dsi_recompute recompute)
     result got = {0};
     ds_engine *engine = NULL;
     ds_model *model = make_model(config);
-    const dsi_engine_spec spec = make_spec(dtype, recompute);
     const ds_engine_params params = {.model = model, .seq_length = SEQ, .seed = 5};
     for (int i = 0; i < 4; ++i) {
         const ds_meta meta = {DS_DTYPE_I32, {.n_dims = 2, .dims = {BATCH, SEQ}}};
         tensors[i] = (ds_named_tensor){names[i], {data[i], meta}};
     }
     const ds_batch batch = {tensors, 4};
-    CHECK_OK(ctx, dsi_engine_create(ctx, &params, &spec, &engine));
+    CHECK_OK(ctx, dsi_engine_create(ctx, &params, spec, &engine));
     for (int32_t step = 0; step < STEPS; ++step) {
         for (int32_t i = 0; i < BATCH * SEQ; ++i) {
             data[0][i] = (i * 37 + step * 11) % 211;
@@ -91,6 +100,8 @@ static result train(const char *config, ds_dtype dtype, dsi_recompute recompute)
         CHECK_OK(ctx, ds_engine_forward(engine, &batch));
         CHECK_OK(ctx, ds_engine_backward(engine));
         CHECK_OK(ctx, ds_engine_step(engine));
+        got.loss = step == 0 ? ds_engine_loss(engine) : got.loss;
+        got.norm = step == 0 ? ds_engine_grad_norm(engine) : got.norm;
     }
     CHECK_OK(ctx, engine_hash(ctx, engine, &got.hash));
     got.flops = ds_engine_flops(engine);
@@ -99,6 +110,12 @@ static result train(const char *config, ds_dtype dtype, dsi_recompute recompute)
     ds_engine_destroy(&engine);
     ds_model_destroy(&model);
     return got;
+}
+
+static result train(const char *config, ds_dtype dtype, dsi_recompute recompute)
+{
+    const dsi_engine_spec spec = make_spec(dtype, recompute);
+    return train_spec(config, &spec);
 }
 
 static const dsi_recompute none = {.mode = DS_RECOMPUTE_NONE};
@@ -187,6 +204,54 @@ static void the_limit_chooses(void **state)
     }
 }
 
+/* Tiles of the feed-forward part: the loss bit for bit, gradients but for the order in which
+ * parameters' parts are added, and less memory; recomputation changes no bit of that. */
+static void tiles_compute_the_same(void **state)
+{
+    static const char *const configs[] = {gpt2_still, llama};
+    static const ds_dtype dtypes[] = {DS_DTYPE_F32, DS_DTYPE_BF16};
+    static const int64_t rows[] = {5, 16, 24, 47};
+    (void)state;
+    for (int c = 0; c < 2; ++c) {
+        for (int d = 0; d < 2; ++d) {
+            dsi_engine_spec spec = make_spec(dtypes[d], none);
+            const result whole = train_spec(configs[c], &spec);
+            for (size_t r = 0; r < sizeof rows / sizeof rows[0]; ++r) {
+                spec.train.mlp_rows = rows[r];
+                spec.recompute.mode = DS_RECOMPUTE_NONE;
+                const result tiled = train_spec(configs[c], &spec);
+                spec.recompute.mode = DS_RECOMPUTE_FULL;
+                const result again = train_spec(configs[c], &spec);
+                const double off = fabs(tiled.norm - whole.norm) / whole.norm;
+                print_message("%s %s, %lld a tile: norm off by %.2g\n", c == 0 ? "gpt2" : "llama",
+                              ds_dtype_name(dtypes[d]), (long long)rows[r], off);
+                assert_true(tiled.loss == whole.loss);
+                assert_true(off < (dtypes[d] == DS_DTYPE_F32 ? 1e-6 : 1e-3));
+                assert_true(again.hash == tiled.hash);
+            }
+        }
+    }
+    dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, full);
+    const result whole = train_spec(wide, &spec);
+    spec.train.mlp_rows = 6;
+    const result tiled = train_spec(wide, &spec);
+    print_message("arena %zu, tiled %zu\n", whole.bytes, tiled.bytes);
+    assert_true(tiled.bytes < whole.bytes);
+}
+
+static void dropout_in_a_tile_is_refused(void **state)
+{
+    ds_engine *engine = NULL;
+    ds_model *model = make_model(gpt2);
+    dsi_engine_spec spec = make_spec(DS_DTYPE_F32, none);
+    const ds_engine_params params = {.model = model, .seq_length = SEQ};
+    (void)state;
+    spec.train.mlp_rows = 8;
+    CHECK_FAILS(ctx, dsi_engine_create(ctx, &params, &spec, &engine), DS_ERR_UNSUPPORTED,
+                "dropout inside of tiles");
+    ds_model_destroy(&model);
+}
+
 static void nothing_to_recompute_is_an_error(void **state)
 {
     (void)state;
@@ -244,6 +309,8 @@ int main(void)
         cmocka_unit_test(every_choice_gives_the_same_bits),
         cmocka_unit_test(memory_falls_and_operations_rise),
         cmocka_unit_test(the_limit_chooses),
+        cmocka_unit_test(tiles_compute_the_same),
+        cmocka_unit_test(dropout_in_a_tile_is_refused),
         cmocka_unit_test(nothing_to_recompute_is_an_error),
         cmocka_unit_test(regions_are_asked_for),
     };

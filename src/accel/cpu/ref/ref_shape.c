@@ -1,4 +1,4 @@
-/* Reference kernels of cast, reshape, permute, slice, pad, concat and take_rows. */
+/* Reference kernels of cast, reshape, permute, slice, pad, split, concat and take_rows. */
 #include "accel/cpu/ref/ref_real.h"
 #include "op/ops.h"
 
@@ -109,6 +109,18 @@ static ds_status pad_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
+static ds_status split_run(const ds_kernel_call *call)
+{
+    const dsi_split_attrs *a = call->sig->attrs;
+    int64_t at = 0;
+    for (uint32_t i = 0; i < call->sig->n_out && call->out[i].data != NULL; ++i) {
+        const int64_t n = call->out[i].meta.shape.dims[a->dim];
+        copy_entries(&call->out[i], 0, &call->in[0], at, n, a->dim);
+        at += n;
+    }
+    return DS_OK;
+}
+
 static ds_status concat_run(const ds_kernel_call *call)
 {
     const dsi_concat_attrs *a = call->sig->attrs;
@@ -158,8 +170,9 @@ MOVE_KERNEL(reshape);
 MOVE_KERNEL(permute);
 MOVE_KERNEL(slice);
 MOVE_KERNEL(pad);
+MOVE_KERNEL(split);
 MOVE_KERNEL(concat);
 MOVE_KERNEL(take_rows);
-const ds_kernel *const DSI_REF(shape)[] = {
-    &cast_kernel, &reshape_kernel, &permute_kernel,   &slice_kernel,
-    &pad_kernel,  &concat_kernel,  &take_rows_kernel, NULL};
+const ds_kernel *const DSI_REF(shape)[] = {&cast_kernel,   &reshape_kernel,   &permute_kernel,
+                                           &slice_kernel,  &pad_kernel,       &split_kernel,
+                                           &concat_kernel, &take_rows_kernel, NULL};

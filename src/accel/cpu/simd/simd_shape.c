@@ -1,6 +1,6 @@
-/* slice, pad and concat: they only move elements, so any type goes by its size.
+/* slice, pad, split and concat: they only move elements, so any type goes by its size.
  *
- * slice, pad and concat copy runs: a tensor is `outer` groups of dim·inner elements around the
+ * They copy runs: a tensor is `outer` groups of dim·inner elements around the
  * attribute's dim.
  */
 #include "accel/cpu/simd/simd_kernel.h"
@@ -90,6 +90,28 @@ static ds_status pad_run(const ds_kernel_call *call)
 }
 
 DSI_SIMD_KERNEL(pad, any_type, NULL, pad_run);
+
+static ds_status split_run(const ds_kernel_call *call)
+{
+    const dsi_split_attrs *attrs = call->sig->attrs;
+    const ds_tensor *x = &call->in[0];
+    size_t outer;
+    size_t inner;
+    around(&x->meta.shape, attrs->dim, &outer, &inner);
+    const size_t step = inner * ds_dtype_bytes(x->meta.dtype);
+    const size_t whole = (size_t)x->meta.shape.dims[attrs->dim] * step;
+    size_t at = 0;
+    for (uint32_t i = 0; i < call->sig->n_out && call->out[i].data != NULL; ++i) {
+        const ds_tensor *out = &call->out[i];
+        const size_t run = (size_t)out->meta.shape.dims[attrs->dim] * step;
+        const runs_job job = {(const char *)x->data + at, out->data, run, whole, run};
+        for_runs(call->ctx, outer, &job);
+        at += run;
+    }
+    return DS_OK;
+}
+
+DSI_SIMD_KERNEL(split, any_type, NULL, split_run);
 
 static ds_status concat_run(const ds_kernel_call *call)
 {
