@@ -18,7 +18,9 @@ typedef struct family {
     const char *rank, *size, *local_rank, *local_size, *node, *n_nodes; /* NULL: has none */
 } family;
 
-static const family families[] = {
+enum { FAMILY_PMI = 3, FAMILY_SLURM = 4, N_FAMILIES = 5 };
+
+static const family families[N_FAMILIES] = {
     {"the launcher", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CROSS_RANK",
      "CROSS_SIZE"},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -50,10 +52,25 @@ static ds_status read_number(ds_ctx *ctx, const char *name, uint32_t absent, uin
     return DS_OK;
 }
 
+static bool is_set(const family *f)
+{
+    return getenv(f->rank) != NULL && getenv(f->size) != NULL;
+}
+
+/* srun --mpi=pmi2 sets PMI's numbers, but not who shares a host; its own say that. They are another
+ * process's where mpirun started the ranks inside of a Slurm job. */
+static bool is_slurms(const family *pmi, const family *slurm)
+{
+    return getenv(pmi->local_size) == NULL && is_set(slurm) &&
+           strcmp(getenv(pmi->rank), getenv(slurm->rank)) == 0 &&
+           strcmp(getenv(pmi->size), getenv(slurm->size)) == 0;
+}
+
 static const family *find_family(void)
 {
-    for (size_t i = 0; i < sizeof families / sizeof families[0]; ++i) {
-        if (getenv(families[i].rank) != NULL && getenv(families[i].size) != NULL) {
+    for (size_t i = 0; i < N_FAMILIES; ++i) {
+        if (is_set(&families[i]) &&
+            (i != FAMILY_PMI || !is_slurms(&families[i], &families[FAMILY_SLURM]))) {
             return &families[i];
         }
     }

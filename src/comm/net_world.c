@@ -4,6 +4,7 @@
  * first MPI, over which rank 0 tells where its rendezvous is, with a secret made for it.
  */
 #include "comm/net_impl.h"
+#include "comm/slurm_place.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { SECRET_BYTES = 64, PLACES_BYTES = 900 };
+enum { SECRET_BYTES = 64, PLACES_BYTES = 900, HOST_BYTES = 256 };
 
 #define LINGER_SECONDS 30.0
 
@@ -48,17 +49,23 @@ static int ucx_get(void *user, uint32_t rank, void **value_out, size_t *n_out)
     return dsi_rdv_get(meeting->rdv, key, meeting->timeout, value_out, n_out) == DS_OK ? 0 : -1;
 }
 
-static ds_status master_port(ds_ctx *ctx, uint16_t *port_out)
+/* MASTER_ADDR and MASTER_PORT; in a Slurm step what they lack follows from its numbers. */
+static ds_status find_master(ds_ctx *ctx, char *host, uint16_t *port_out)
 {
+    const char *address = getenv("MASTER_ADDR");
     const char *text = getenv("MASTER_PORT");
     char *end = NULL;
-    const long port = text != NULL ? strtol(text, &end, 10) : 0;
-    if (text == NULL || *end != '\0' || port < 1 || port > 65535 || getenv("MASTER_ADDR") == NULL) {
+    const bool in_step = dsi_slurm_place(host, HOST_BYTES, port_out);
+    const long port = text != NULL ? strtol(text, &end, 10) : in_step ? *port_out : 0;
+    if ((end != NULL && *end != '\0') || port < 1 || port > 65535 ||
+        (address == NULL && !in_step) || (address != NULL && strlen(address) >= HOST_BYTES)) {
         return ds_fail(ctx, DS_ERR_CONFIG,
                        "several ranks without MPI meet at MASTER_ADDR:MASTER_PORT (1 to 65535); "
                        "found \"%s\":\"%s\"",
-                       getenv("MASTER_ADDR") != NULL ? getenv("MASTER_ADDR") : "",
-                       text != NULL ? text : "");
+                       address != NULL ? address : "", text != NULL ? text : "");
+    }
+    if (address != NULL) {
+        (void)snprintf(host, HOST_BYTES, "%s", address);
     }
     *port_out = (uint16_t)port;
     return DS_OK;
@@ -67,12 +74,13 @@ static ds_status master_port(ds_ctx *ctx, uint16_t *port_out)
 static ds_status open_ucx(net_world *world, const dsi_comm_world *place, double timeout)
 {
     const char *holder = getenv("DS_RENDEZVOUS");
-    dsi_rdv_options options = {.host = getenv("MASTER_ADDR"),
+    char host[HOST_BYTES];
+    dsi_rdv_options options = {.host = host,
                                .secret = getenv("DS_JOB_SECRET"),
                                .size = place->size,
                                .rank = place->rank,
                                .timeout = timeout};
-    DS_TRY(master_port(world->ctx, &options.port));
+    DS_TRY(find_master(world->ctx, host, &options.port));
     if (place->rank == 0 && (holder == NULL || strcmp(holder, "launcher") != 0)) {
         DS_TRY(dsi_rdv_serve(world->ctx, &options, &world->server));
     }

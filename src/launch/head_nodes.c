@@ -82,8 +82,12 @@ static ds_status ask_address(dsi_head *h)
 ds_status dsi_head_choose_address(dsi_head *h)
 {
     const dsi_launch_options *o = h->options;
+    /* Slurm orders the hosts of a job itself: the ranks know who is first. */
+    const bool unknown = h->runner == &dsi_runner_slurm && h->hosts.n > 1;
     (void)snprintf(h->master_addr, sizeof h->master_addr, "%s",
-                   o->master_addr != NULL ? o->master_addr : h->hosts.items[0].name);
+                   o->master_addr != NULL ? o->master_addr
+                   : unknown              ? ""
+                                          : h->hosts.items[0].name);
     if (o->dry_run || o->no_ssh_check || !h->runner->is_way) {
         return DS_OK;
     }
@@ -144,7 +148,9 @@ void dsi_head_job_env(const dsi_head *h, dsi_words *env)
     dsi_words_add_all(env, &h->exports);
     dsi_env_set(env, "DS_JOB_SECRET", h->secret);
     if (!h->runner->is_way) {
-        dsi_env_set(env, "MASTER_ADDR", h->master_addr);
+        if (h->master_addr[0] != '\0') {
+            dsi_env_set(env, "MASTER_ADDR", h->master_addr);
+        }
         dsi_env_setf(env, "MASTER_PORT", "%u", h->master_port);
         dsi_env_setf(env, "DS_RESTART_COUNT", "%" PRIu32, h->restart);
     }

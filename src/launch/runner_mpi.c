@@ -245,6 +245,7 @@ static void slurm_command(const dsi_runner_job *job, size_t node, dsi_words *arg
         dsi_words_add(argv, "--nodelist");
         add_host_list(job, false, argv);
     }
+    dsi_words_add(argv, "--kill-on-bad-exit=1"); /* the first failure ends the job */
     dsi_words_add_all(argv, job->args);
     dsi_words_add(argv, "--export=ALL");
     dsi_words_add_all(argv, &job->options->command);

@@ -1,5 +1,6 @@
 /* The world from the environment, and the communicator that follows from it. */
 #include "comm/comm.h"
+#include "comm/slurm_place.h"
 #include "common/check.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,11 +8,33 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *const names[] = {
-    "RANK",       "WORLD_SIZE",     "LOCAL_RANK",           "LOCAL_WORLD_SIZE",     "LOCAL_SIZE",
-    "CROSS_RANK", "CROSS_SIZE",     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",
-    "PMI_SIZE",   "DS_JOB_SECRET",  "SLURM_PROCID",         "SLURM_STEP_NUM_TASKS", "MASTER_PORT",
-    "PMI_PORT",   "PMIX_NAMESPACE", "DEEPSPEED_TIMEOUT",    "SLURM_NTASKS"};
+static const char *const names[] = {"RANK",
+                                    "WORLD_SIZE",
+                                    "LOCAL_RANK",
+                                    "LOCAL_WORLD_SIZE",
+                                    "LOCAL_SIZE",
+                                    "CROSS_RANK",
+                                    "CROSS_SIZE",
+                                    "OMPI_COMM_WORLD_RANK",
+                                    "OMPI_COMM_WORLD_SIZE",
+                                    "PMI_RANK",
+                                    "PMI_SIZE",
+                                    "DS_JOB_SECRET",
+                                    "SLURM_PROCID",
+                                    "SLURM_STEP_NUM_TASKS",
+                                    "MASTER_PORT",
+                                    "PMI_PORT",
+                                    "PMIX_NAMESPACE",
+                                    "DEEPSPEED_TIMEOUT",
+                                    "SLURM_NTASKS",
+                                    "SLURM_LOCALID",
+                                    "SLURM_NODEID",
+                                    "SLURM_STEP_NUM_NODES",
+                                    "SLURM_STEP_NODELIST",
+                                    "SLURM_JOB_ID",
+                                    "SLURM_STEP_ID",
+                                    "MPI_LOCALNRANKS",
+                                    "MPI_LOCALRANKID"};
 
 static void clean(void)
 {
@@ -64,6 +87,56 @@ static void test_world(void **state)
     CHECK_OK(ctx, dsi_comm_world_read(ctx, &w));
     assert_int_equal(w.rank, 2);
     assert_int_equal(w.n_nodes, 1);
+    clean();
+    ds_ctx_destroy(&ctx);
+}
+
+/* srun gives the numbers, also where it sets PMI's; but mpirun's inside of a Slurm job count. */
+static void test_slurm(void **state)
+{
+    (void)state;
+    ds_ctx *ctx;
+    dsi_comm_world w;
+    char host[16];
+    uint16_t port = 0;
+    clean();
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    set("SLURM_PROCID", "3");
+    set("SLURM_STEP_NUM_TASKS", "4");
+    set("SLURM_LOCALID", "1");
+    set("SLURM_NODEID", "1");
+    set("SLURM_STEP_NUM_NODES", "2");
+    set("PMI_RANK", "3");
+    set("PMI_SIZE", "4");
+    CHECK_OK(ctx, dsi_comm_world_read(ctx, &w));
+    assert_int_equal(w.rank, 3);
+    assert_int_equal(w.node, 1);
+    assert_int_equal(w.local_size, 2);
+    assert_int_equal(w.n_nodes, 2);
+    set("MPI_LOCALNRANKS", "4");
+    set("MPI_LOCALRANKID", "3");
+    CHECK_OK(ctx, dsi_comm_world_read(ctx, &w));
+    assert_int_equal(w.n_nodes, 1);
+    assert_false(dsi_slurm_place(host, sizeof host, &port));
+    set("SLURM_STEP_NODELIST", "n[07-09],x");
+    set("SLURM_JOB_ID", "70");
+    assert_true(dsi_slurm_place(host, sizeof host, &port));
+    assert_string_equal(host, "n07");
+    const uint16_t first = port;
+    set("SLURM_STEP_ID", "1");
+    assert_true(dsi_slurm_place(host, sizeof host, &port));
+    assert_int_equal(port, first + 1);
+    static const char *const lists[][2] = {{"a", "a"},
+                                           {"a,b", "a"},
+                                           {"r[1-2]n[3,5]", "r1n3"},
+                                           {"a[12]b,c", "a12b"},
+                                           {"longer-than-sixteen", "longer-than-sixteen"}};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; ++i) {
+        assert_true(dsi_slurm_first_host(lists[i][0], host, sizeof host));
+        assert_memory_equal(host, lists[i][1], strlen(host) + (i < 4 ? 1 : 0));
+    }
+    assert_false(dsi_slurm_first_host("", host, sizeof host));
+    assert_false(dsi_slurm_first_host("a[1-", host, sizeof host));
     clean();
     ds_ctx_destroy(&ctx);
 }
@@ -133,6 +206,7 @@ int main(void)
     (void)alarm(60);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_world),
+        cmocka_unit_test(test_slurm),
         cmocka_unit_test(test_open),
         cmocka_unit_test(test_refused),
     };

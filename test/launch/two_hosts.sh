@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Two hosts of this one machine, for shell tests that source this file: sets of namespaces (network, host name, IPC,
 # processes, mounts) that share a cable and the installed programs. Each has its own /dev/shm, /tmp, home, disk and
 # sshd, and knows the other by name. Needs root, ip (iproute2), unshare, nsenter and sshd.
@@ -17,6 +18,10 @@ hosts_init() {
     hostname "$name"
     mount --make-rprivate /
     mount -t proc proc /proc
+    mkdir -p "$own/cgroup" # a /sys of this network, with the control groups of before
+    mount --rbind /sys/fs/cgroup "$own/cgroup"
+    mount -t sysfs sysfs /sys
+    mount --rbind "$own/cgroup" /sys/fs/cgroup
     mount -t tmpfs tmpfs /dev/shm
     case $work in
     /tmp/*) ;;
@@ -45,7 +50,7 @@ hosts_files() { # NAME: keys, names and settings of a host
 hosts_start() { # NAME NAMESPACE: starts it; its first process, seen from here, in hosts_pid_NAME
     local unshared child="" script
     script="$(declare -f hosts_init); hosts_init $1 $(printf %q "$hosts_work")" # not in the background: no child but one
-    ip netns exec "$2" unshare --uts --ipc --pid --mount --fork --kill-child bash -c "$script" \
+    nsenter --net="/run/netns/$2" unshare --uts --ipc --pid --mount --fork --kill-child bash -c "$script" \
         > "$hosts_work/$1/init.log" 2>&1 &
     unshared=$!
     for _ in $(seq 100); do

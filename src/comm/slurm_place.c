@@ -1,0 +1,48 @@
+/* Where the ranks of a Slurm step meet. See slurm_place.h. */
+#include "comm/slurm_place.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_PORT = 29500, N_PORTS = 2000 };
+
+bool dsi_slurm_first_host(const char *list, char *host, size_t n)
+{
+    size_t used = 0;
+    for (const char *at = list; *at != '\0' && *at != ','; ++at) {
+        if (*at != '[') {
+            if (used + 1 < n) {
+                host[used++] = *at;
+            }
+            continue;
+        }
+        for (++at; *at != '\0' && strchr("-,]", *at) == NULL; ++at) {
+            if (used + 1 < n) {
+                host[used++] = *at;
+            }
+        }
+        at += strcspn(at, "]");
+        if (*at == '\0') {
+            return false;
+        }
+    }
+    host[used] = '\0';
+    return used > 0;
+}
+
+static unsigned long number(const char *name)
+{
+    const char *text = getenv(name);
+    return text != NULL ? strtoul(text, NULL, 10) : 0;
+}
+
+bool dsi_slurm_place(char *host, size_t n, uint16_t *port_out)
+{
+    const char *list = getenv("SLURM_STEP_NODELIST");
+    if (list == NULL || getenv("SLURM_PROCID") == NULL || !dsi_slurm_first_host(list, host, n)) {
+        return false;
+    }
+    const unsigned long step = number("SLURM_JOB_ID") * 31 + number("SLURM_STEP_ID");
+    *port_out = (uint16_t)(FIRST_PORT + step % N_PORTS);
+    return true;
+}

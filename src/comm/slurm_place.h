@@ -1,0 +1,16 @@
+/* Where the ranks of a Slurm step meet when nobody says. Called by net_world.c. */
+#ifndef DSI_COMM_SLURM_PLACE_H
+#define DSI_COMM_SLURM_PLACE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* First host of Slurm's list, "a[01-04,7],b" is a01, cut to n - 1 bytes. False: there is none. */
+bool dsi_slurm_first_host(const char *list, char *host, size_t n);
+
+/* The host of rank 0 (the first of SLURM_STEP_NODELIST) and a port from the numbers of job and
+ * step. False outside of a step. */
+bool dsi_slurm_place(char *host, size_t n, uint16_t *port_out);
+
+#endif
