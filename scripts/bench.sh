@@ -52,8 +52,9 @@ run "$build/bench_tokenizer" "$root/data/gpt2" "$root/data/tinyshakespeare.txt"
 run "$root/bench/bench_startup.sh" "$build"
 if command -v fio > /dev/null; then
     run "$root/bench/bench_checkpoint.sh" "$build" "$build"
+    run "$root/bench/bench_aio.sh" "$build" "$build"
 else
-    echo "bench_checkpoint: left out, fio is not installed"
+    echo "bench_checkpoint, bench_aio: left out, fio is not installed"
 fi
 # Two ranks of one host: against the bound, and against Open MPI where there is one.
 ranks=("$build/deepspeed" --num_gpus 2)

@@ -9,6 +9,7 @@
 #include "common/size_text.h"
 #include "op/ops.h"
 
+#include <deepspeed/aio.h>
 #include <deepspeed/context.h>
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -228,6 +229,17 @@ static ds_status probe_cuda(ds_ctx *ctx, const char *file)
     return ds_fail(ctx, DS_ERR_UNSUPPORTED, "the driver is there, the accelerator is not built");
 }
 
+static ds_status probe_uring(ds_ctx *ctx, const char *unused)
+{
+    ds_aio_params params = ds_aio_params_default();
+    ds_aio_handle *handle = NULL;
+    (void)unused;
+    params.backend = DS_AIO_URING;
+    DS_TRY(ds_aio_handle_create(ctx, &params, &handle));
+    ds_aio_handle_destroy(&handle);
+    return DS_OK;
+}
+
 /* Probes in a child process: a module that is loaded cannot be taken out, and may kill. */
 static void probe_row(const options *o, const char *name,
                       ds_status (*probe)(ds_ctx *ctx, const char *file), const char *file)
@@ -271,6 +283,8 @@ static void report_backends(const options *o)
     probe_row(o, "ranks: Open MPI", dsi_comm_net_probe, "libdeepspeed_mpi_openmpi.so");
     probe_row(o, "ranks: MPICH", dsi_comm_net_probe, "libdeepspeed_mpi_mpich.so");
     probe_row(o, "ranks: UCX", dsi_comm_net_probe, "libdeepspeed_ucx.so");
+    probe_row(o, "file I/O: io_uring", probe_uring, NULL);
+    row("file I/O: threads", "[OKAY]");
 }
 
 int main(int argc, char **argv)

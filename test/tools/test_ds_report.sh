@@ -8,7 +8,7 @@ fail() {
 }
 text=$("$build/ds_report")
 for words in "Native operator report" "Machine" "Software" "Backends" "accelerator cpu .* \[OKAY\]" \
-    "ranks: shared memory .* \[OKAY\]" "instruction set in use"; do
+    "ranks: shared memory .* \[OKAY\]" "file I/O: io_uring " "file I/O: threads .* \[OKAY\]" "instruction set in use"; do
     grep -qE "$words" <<< "$text" || fail "no line with \"$words\""
 done
 model=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)
