@@ -181,8 +181,11 @@ ds_status dsi_comm_open(ds_ctx *ctx, const dsi_comm_world *world, dsi_comm **com
     if (one_host && (transport == NULL || strcmp(transport, "shm") == 0)) {
         char name[2400];
         job_name(name, sizeof name);
-        const dsi_shm_params params = {world->rank, world->size, name,
-                                       world->timeout > 0.0 ? world->timeout : DEFAULT_TIMEOUT};
+        const dsi_shm_params params = {.rank = world->rank,
+                                       .size = world->size,
+                                       .job = name,
+                                       .timeout =
+                                           world->timeout > 0.0 ? world->timeout : DEFAULT_TIMEOUT};
         return dsi_comm_shm_open(ctx, &params, comm_out);
     }
     return dsi_comm_open_net(ctx, world, comm_out);

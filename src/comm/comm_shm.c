@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SPINS = 4000, SPINS_CROWDED = 60, YIELDS = 4 };
+enum { SPINS = 40000 /* one to two milliseconds */, SPINS_CROWDED = 60, YIELDS = 4 };
 #define LOOK_SECONDS 0.1
 
 static void lock(shm_comm *comm)
@@ -79,6 +79,11 @@ static void choose_mode(shm_comm *comm, shm_op *op)
                        ? SHM_MODE_PLACE
                        : SHM_MODE_STAGED;
     }
+    if (op->mode == SHM_MODE_STAGED && call->kind != DSI_COLL_ALL_TO_ALL && comm->scratch != NULL &&
+        op->total >= (dsi_coll_reduces(call->kind) ? SHM_PULL_SUMS_FROM : SHM_PULL_FROM) &&
+        table_fits(comm, call)) {
+        op->mode = SHM_MODE_PULL;
+    }
     op->digest = mix(dsi_call_digest(call), (uint64_t)op->mode << 1 | (op->push ? 1 : 0));
 }
 
@@ -108,8 +113,14 @@ static ds_status write_addresses(shm_comm *comm, const shm_op *op, uint64_t *to)
     return DS_OK;
 }
 
-/* Totals for each rank, then the counts of each part when they fit; returns whether the operands
- * may follow the totals. */
+/* Whether an all-to-all with this many bytes on each rank pulls. */
+static bool pulls_exchange(const shm_comm *comm, const dsi_comm_call *call, uint64_t bytes)
+{
+    return comm->scratch != NULL && bytes >= SHM_PULL_FROM && table_fits(comm, call);
+}
+
+/* Totals for each rank, then the counts of each part when they fit, and addresses when peers might
+ * pull; returns whether the operands may follow the totals. */
 static bool write_totals(shm_comm *comm, const shm_op *op, uint64_t *to)
 {
     const dsi_comm_call *call = &op->call;
@@ -119,11 +130,16 @@ static bool write_totals(shm_comm *comm, const shm_op *op, uint64_t *to)
         to[r] = 0;
         for (uint32_t i = 0; i < call->n_parts; ++i) {
             to[r] += call->parts[i].counts_in[r];
-            if (op->mode == SHM_MODE_PLACE) {
-                to[(size_t)size * (i + 1) + r] = call->parts[i].counts_in[r];
-            }
         }
         sum += to[r];
+    }
+    const bool pulls =
+        op->mode != SHM_MODE_PLACE && pulls_exchange(comm, call, sum * ds_dtype_bytes(call->dtype));
+    for (uint32_t i = 0; i < call->n_parts && (pulls || op->mode == SHM_MODE_PLACE); ++i) {
+        memcpy(to + (size_t)size * (i + 1), call->parts[i].counts_in, size * sizeof *to);
+    }
+    if (pulls) {
+        shm_pull_write(comm, call, to + shm_table_begin(comm, call));
     }
     return sum * ds_dtype_bytes(call->dtype) + size * sizeof *to <= SHM_INLINE;
 }
@@ -145,6 +161,9 @@ static void announce(shm_comm *comm, shm_op *op)
     if (op->mode == SHM_MODE_PLACE) {
         uint64_t *table = (uint64_t *)(void *)beside + shm_table_begin(comm, &op->call);
         (void)write_addresses(comm, op, table);
+    } else if (op->mode == SHM_MODE_PULL) {
+        shm_pull_write(comm, &op->call,
+                       (uint64_t *)(void *)beside + shm_table_begin(comm, &op->call));
     } else if (op->mode == SHM_MODE_INLINE) {
         shm_inline_write(comm, op, op->total <= SHM_TINY ? slot->tiny : beside);
     }
@@ -209,6 +228,7 @@ static ds_status settle_exchange(shm_comm *comm, shm_op *op)
     const uint32_t place = (uint32_t)(op->number % SHM_SLOTS);
     const size_t width = ds_dtype_bytes(op->call.dtype);
     bool fits = true;
+    bool pulls = true;
     for (uint32_t r = 0; r < comm->head.size; ++r) {
         const shm_block *block = shm_block_of(comm, r);
         const uint64_t *totals = (const uint64_t *)(const void *)block->beside[place];
@@ -231,18 +251,25 @@ static ds_status settle_exchange(shm_comm *comm, shm_op *op)
             return shm_fail_comm(comm, reason);
         }
         fits = fits && sum * width + comm->head.size * sizeof *totals <= SHM_INLINE;
+        pulls = pulls && pulls_exchange(comm, &op->call, sum * width);
     }
     if (op->mode != SHM_MODE_PLACE) {
-        op->mode = fits ? SHM_MODE_INLINE : SHM_MODE_STAGED;
+        op->mode = fits ? SHM_MODE_INLINE : pulls ? SHM_MODE_PULL : SHM_MODE_STAGED;
     }
     return DS_OK;
+}
+
+/* The call ends when every rank is done: until then operands are read where they lie. */
+static bool reads_others(const shm_op *op)
+{
+    return op->mode == SHM_MODE_PLACE || op->mode == SHM_MODE_PULL;
 }
 
 static void set_done(shm_comm *comm, shm_op *op)
 {
     comm->n_done = op->number;
     atomic_store(&shm_own(comm)->done.value, op->number);
-    if (op->mode == SHM_MODE_PLACE || op->number % (SHM_SLOTS / 2) == 0) {
+    if (reads_others(op) || op->number % (SHM_SLOTS / 2) == 0) {
         shm_ring_all(comm); /* others wait for it: in place always, for a slot now and then */
     }
 }
@@ -263,6 +290,8 @@ static ds_status work(shm_comm *comm, bool *moved)
             }
             if (op->mode == SHM_MODE_STAGED) {
                 shm_staged_begin(comm, op);
+            } else if (op->mode == SHM_MODE_PULL) {
+                shm_pull_begin(comm, op);
             }
         }
         bool finished = true;
@@ -270,6 +299,8 @@ static ds_status work(shm_comm *comm, bool *moved)
             shm_inline_work(comm, op);
         } else if (op->mode == SHM_MODE_PLACE) {
             shm_place_work(comm, op);
+        } else if (op->mode == SHM_MODE_PULL) {
+            DS_TRY(shm_pull_work(comm, op, moved, &finished));
         } else {
             *moved = shm_staged_work(comm, op, &finished) || *moved;
         }
@@ -349,7 +380,7 @@ static bool is_complete(shm_comm *comm, const shm_op *op, const shm_pair_op *pai
     if (pair != NULL) {
         return pair->complete;
     }
-    return comm->n_done >= op->number && (op->mode != SHM_MODE_PLACE || all_done(comm, op->number));
+    return comm->n_done >= op->number && (!reads_others(op) || all_done(comm, op->number));
 }
 
 /* Moves what other communicators of this process have started: their peers may wait for that

@@ -14,6 +14,8 @@ typedef struct dsi_shm_params {
     uint32_t rank, size; /* among the processes that meet */
     const char *job;     /* names the meeting: the same on all of them, not guessed by others */
     double timeout;      /* seconds to wait for the others, now and in calls; 0: for ever */
+    bool no_pull;        /* default false: large operands in private memory are read with
+                            process_vm_readv if the system allows it to all ranks */
 } dsi_shm_params;
 
 /* Collective. Ranks meet over abstract Unix sockets, whose names follow from `job`; no file is made

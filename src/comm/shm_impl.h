@@ -39,7 +39,7 @@ typedef struct shm_op {
     bool complete;
     /* SHM_MODE_PLACE: */
     bool push; /* all-reduce: results are written into everybody's `out` */
-    /* SHM_MODE_STAGED: */
+    /* SHM_MODE_STAGED; of a pulled all-reduce the first and `summed`: */
     uint64_t first_chunk, n_chunks; /* global numbers */
     uint64_t put, summed, got;      /* chunks of this call */
     size_t chunk_elements, total;   /* of a chunk; of the whole stream */
@@ -67,6 +67,7 @@ typedef struct shm_job {
     uint64_t token; /* in every datagram */
     char job_hash[33];
     bool crowded; /* more ranks than cores: do not spin */
+    bool pull;    /* every rank may read the memory of every other */
     int *pidfds;  /* [size], -1 unknown */
     shm_comm *world;
     pthread_mutex_t lock; /* guards the list of communicators and the parked descriptors */
@@ -90,6 +91,10 @@ struct shm_comm {
     shm_head *shared;
     shm_region region;
     atomic_flag lock;
+    char *scratch;       /* of calls that pull; NULL: not allowed */
+    double unread_since; /* when a rank's memory could not be read; 0: never */
+    uint32_t unread_rank;
+    int unread_error;
     bool failed;
     char reason[1024];
     /* collectives */
@@ -174,9 +179,19 @@ char *shm_decode(const shm_comm *comm, uint32_t rank, uint64_t code);
 /* Words beside the announcement before the addresses: totals and counts of an all-to-all. */
 size_t shm_table_begin(const shm_comm *comm, const dsi_comm_call *call);
 void shm_place_work(shm_comm *comm, shm_op *op);
+/* Pulled. Write: the addresses of the operands. */
+void shm_pull_write(const shm_comm *comm, const dsi_comm_call *call, uint64_t *to);
+void shm_pull_begin(shm_comm *comm, shm_op *op);
+ds_status shm_pull_work(shm_comm *comm, shm_op *op, bool *moved, bool *finished_out);
+ds_status shm_pull_message(shm_comm *comm, const dsi_comm_call *call, const uint64_t *table,
+                           bool *done_out);
+/* Whether the eight bytes at an address of another rank can be read, and are those. */
+bool shm_pull_try(const shm_comm *world, uint32_t rank, uint64_t address, uint64_t expected);
 /* Staged. */
 void shm_staged_begin(shm_comm *comm, shm_op *op);
 bool shm_staged_work(shm_comm *comm, shm_op *op, bool *finished_out);
+/* Whether the counter at this offset of every other rank's block is at least `count`. */
+bool shm_all_have(const shm_comm *comm, size_t counter, uint64_t count);
 /* Messages. */
 ds_status shm_pair_start(shm_comm *comm, const dsi_comm_call *call, uint64_t *number_out);
 ds_status shm_pair_progress(shm_comm *comm, bool *moved);

@@ -17,7 +17,10 @@ enum {
     SHM_INLINE = 16384,          /* bytes that travel beside it */
     SHM_INLINE_SYMMETRIC = 1024, /* of operands that could be read in place */
     SHM_CHUNK = 256 << 10,       /* bytes of a staging buffer; there are two of each sort */
-    SHM_MESSAGES = 4,            /* messages between two ranks that may lie about at once */
+    SHM_PULL_FROM = 32 << 10,    /* bytes of an operand that peers pull from private memory */
+    SHM_PULL_SUMS_FROM = 64 << 10,
+    SHM_SCRATCH = 256 << 10, /* bytes for what they pull before they sum it */
+    SHM_MESSAGES = 4,        /* messages between two ranks that may lie about at once */
     SHM_PAIR_CHUNK = 64 << 10,
     SHM_REASON = 1024
 };
@@ -65,6 +68,7 @@ typedef enum shm_mode {
     SHM_MODE_NONE,
     SHM_MODE_INLINE, /* the bytes lie beside the announcement */
     SHM_MODE_PLACE,  /* peers read the operand where it lies */
+    SHM_MODE_PULL,   /* peers let the system copy it from where it lies */
     SHM_MODE_STAGED  /* the bytes go through the staging buffers */
 } shm_mode;
 

@@ -45,6 +45,7 @@ static void free_comm(shm_comm *comm)
     if (comm->region.base != NULL) {
         (void)munmap(comm->region.base, comm->region.stride * comm->head.size);
     }
+    free(comm->scratch);
     free(comm->world_rank);
     free(comm->index_of);
     free(comm->traffic);
@@ -103,6 +104,18 @@ static ds_status map_group(shm_comm *comm, int fd)
     comm->base_bytes = shm_group_bytes(comm->head.size);
     DS_TRY(map_memory(comm->head.ctx, fd, comm->base_bytes, &comm->base));
     comm->shared = (shm_head *)(void *)comm->base;
+    return DS_OK;
+}
+
+/* For what is pulled and then summed; no page is touched before. */
+static ds_status make_scratch(shm_comm *comm)
+{
+    if (comm->job->pull && comm->head.size > 1) {
+        comm->scratch = malloc(SHM_SCRATCH);
+        if (comm->scratch == NULL) {
+            return ds_fail(comm->head.ctx, DS_ERR_NOMEM, "no memory for a communicator");
+        }
+    }
     return DS_OK;
 }
 
@@ -221,6 +234,11 @@ ds_status shm_split(dsi_comm *head, uint32_t color, uint32_t key, dsi_comm **com
         free_comm(comm);
         return status;
     }
+    status = make_scratch(comm);
+    if (status < 0) {
+        free_comm(comm);
+        return status;
+    }
     enlist(comm);
     *comm_out = &comm->head;
     return DS_OK;
@@ -306,6 +324,27 @@ static ds_status wait_for_all(shm_comm *world, double timeout)
     return DS_OK;
 }
 
+/* Whether every rank can read a word of every other. The calls are this file's own: numbers of
+ * calls in diagnoses begin anew. */
+static ds_status find_pull(shm_comm *world, bool wanted)
+{
+    uint64_t word = mix(world->job->token, world->head.rank);
+    int64_t mine[2] = {(int64_t)(uintptr_t)&word, (int64_t)word};
+    int64_t all[2 * DSI_SHM_MAX_RANKS];
+    int64_t works = wanted ? 1 : 0;
+    DS_TRY(gather_words(world, mine, 2, all, "meeting"));
+    for (uint32_t r = 0; r < world->head.size && works != 0; ++r) {
+        works = shm_pull_try(world, r, (uint64_t)all[2 * r], (uint64_t)all[2 * r + 1]) ? 1 : 0;
+    }
+    DS_TRY(gather_words(world, &works, 1, all, "meeting"));
+    world->job->pull = true;
+    for (uint32_t r = 0; r < world->head.size; ++r) {
+        world->job->pull = world->job->pull && all[r] != 0;
+    }
+    world->head.sequence = 0;
+    return make_scratch(world);
+}
+
 static ds_status make_job(ds_ctx *ctx, const dsi_shm_params *params, shm_job **job_out)
 {
     shm_job *job = calloc(1, sizeof *job);
@@ -351,6 +390,11 @@ ds_status dsi_comm_shm_open(ds_ctx *ctx, const dsi_shm_params *params, dsi_comm 
     introduce(world);
     DS_TRY_GOTO(status, wait_for_all(world, params->timeout), drop_comm);
     enlist(world);
+    status = world->head.size > 1 ? find_pull(world, !params->no_pull) : DS_OK;
+    if (status < 0) {
+        shm_destroy(&world->head);
+        return status;
+    }
     *comm_out = &world->head;
     return DS_OK;
 

@@ -1,7 +1,8 @@
 /* Messages between two ranks: a channel for each direction, messages in order.
  *
- * A small message travels with its announcement, one in symmetric memory is read where it lies, any
- * other goes through the two chunks of the channel.
+ * A small message travels with its announcement, one in symmetric memory is read where it lies, a
+ * large one in private memory is pulled if the system allows it, any other goes through the two
+ * chunks of the channel.
  */
 #include "base/clock.h"
 #include "comm/shm_copy.h"
@@ -76,8 +77,13 @@ static void post(shm_comm *comm, shm_pair_op *op)
         }
         finish(op);
     } else {
-        op->mode = write_addresses(comm, call, (uint64_t *)(void *)message->data) ? SHM_MODE_PLACE
-                                                                                  : SHM_MODE_STAGED;
+        uint64_t *table = (uint64_t *)(void *)message->data;
+        op->mode = write_addresses(comm, call, table) ? SHM_MODE_PLACE : SHM_MODE_STAGED;
+        if (op->mode == SHM_MODE_STAGED && comm->scratch != NULL &&
+            op->total * width >= SHM_PULL_FROM && call->n_parts <= SHM_INLINE / sizeof *table) {
+            op->mode = SHM_MODE_PULL;
+            shm_pull_write(comm, call, table);
+        }
     }
     message->mode = (uint32_t)op->mode;
     op->posted = true;
@@ -134,7 +140,7 @@ static bool send_progress(shm_comm *comm, shm_pair_op *op)
             finish(op);
         }
     }
-    if (op->posted && op->mode == SHM_MODE_PLACE && !op->complete && taken >= op->number) {
+    if (op->posted && op->mode != SHM_MODE_STAGED && !op->complete && taken >= op->number) {
         finish(op);
         moved = true;
     }
@@ -179,7 +185,16 @@ static ds_status receive_progress(shm_comm *comm, shm_pair_op *op, bool *moved)
     }
     op->mode = (shm_mode)message->mode;
     op->arrived = message->when > op->begin ? message->when : op->begin;
-    if (op->mode != SHM_MODE_STAGED) {
+    if (op->mode == SHM_MODE_PULL) {
+        bool done = false;
+        DS_TRY(shm_pull_message(comm, &op->call, (const uint64_t *)(const void *)message->data,
+                                &done));
+        op->moved = done ? op->total : 0;
+        *moved = *moved || done;
+        if (!done) {
+            return DS_OK;
+        }
+    } else if (op->mode != SHM_MODE_STAGED) {
         take_whole(comm, op, message);
         *moved = true;
     }

@@ -271,7 +271,7 @@ static void on_processes(void **state)
             dsi_comm *comm;
             ds_ctx_params params = ds_ctx_params_default();
             params.n_threads = 1;
-            const dsi_shm_params shm = {r, RANKS, name, 60.0};
+            const dsi_shm_params shm = {.rank = r, .size = RANKS, .job = name, .timeout = 60.0};
             uint32_t n_failed = 1;
             if (ds_ctx_create(&params, &ctx) >= 0 && dsi_comm_shm_open(ctx, &shm, &comm) >= 0) {
                 n_failed = all_bodies(ctx, comm, NULL);

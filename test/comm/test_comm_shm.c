@@ -1,6 +1,6 @@
 /* The shared-memory communicator: conformance with processes, equality with sim, faults. */
 #include "base/clock.h"
-#include "comm/shm.h"
+#include "comm/shm_impl.h"
 #include "common/check.h"
 #include "common/comm_conform.h"
 #include <errno.h>
@@ -22,6 +22,7 @@ typedef struct shared_results {
 typedef int (*rank_body)(dsi_comm *comm, char *text);
 
 static unsigned n_jobs; /* names the meetings of this process */
+static bool no_pull;    /* of the ranks that are started: large operands go through staging */
 
 static void make_name(char *name, size_t n)
 {
@@ -39,7 +40,8 @@ static int rank_main(const char *name, uint32_t rank, uint32_t size, double time
     if (ds_ctx_create(&params, &ctx) < 0) {
         return 99;
     }
-    const dsi_shm_params shm = {rank, size, name, timeout};
+    const dsi_shm_params shm = {
+        .rank = rank, .size = size, .job = name, .timeout = timeout, .no_pull = no_pull};
     int code = 98;
     if (dsi_comm_shm_open(ctx, &shm, &comm) < 0) {
         (void)snprintf(text, sizeof text, "%s", ds_ctx_error(ctx));
@@ -167,6 +169,44 @@ static void test_random(void **state)
         run_processes(size, 20.0, body_random, codes, NULL);
         for (uint32_t r = 0; r < size; ++r) {
             assert_int_equal(codes[r], 0);
+        }
+    }
+}
+
+static void test_without_pull(void **state)
+{
+    no_pull = true;
+    test_conformance(state);
+    test_large(state);
+    test_random(state);
+    no_pull = false;
+}
+
+/* Whether memory is pulled is what the ranks asked for, all of them, and what the system allows. */
+static int body_pulls(dsi_comm *comm, char *text)
+{
+    const bool pulls = ((const shm_comm *)comm)->job->pull;
+    (void)snprintf(text, TEXT_BYTES, "%d", pulls ? 1 : 0);
+    return pulls == (((const shm_comm *)comm)->scratch != NULL) ? 0 : 1;
+}
+
+static void test_pulls(void **state)
+{
+    (void)state;
+    int codes[MAX_RANKS];
+    char texts[MAX_RANKS][TEXT_BYTES];
+    for (int round = 0; round < 2; ++round) {
+        no_pull = round == 1;
+        run_processes(3, 20.0, body_pulls, codes, texts);
+        no_pull = false;
+        for (uint32_t r = 0; r < 3; ++r) {
+            assert_int_equal(codes[r], 0);
+            assert_string_equal(texts[r], texts[0]);
+        }
+        if (round == 1) {
+            assert_string_equal(texts[0], "0");
+        } else if (texts[0][0] == '0') {
+            print_message("process_vm_readv is not allowed here: nothing was pulled\n");
         }
     }
 }
@@ -381,9 +421,9 @@ static void test_nobody_comes(void **state)
     char name[64];
     make_name(name, sizeof name);
     assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
-    const dsi_shm_params first = {0, 3, name, 0.3};
+    const dsi_shm_params first = {.rank = 0, .size = 3, .job = name, .timeout = 0.3};
     CHECK_FAILS(ctx, dsi_comm_shm_open(ctx, &first, &comm), DS_ERR_PEER, "have not come: 1, 2");
-    const dsi_shm_params second = {1, 3, name, 0.3};
+    const dsi_shm_params second = {.rank = 1, .size = 3, .job = name, .timeout = 0.3};
     CHECK_FAILS(ctx, dsi_comm_shm_open(ctx, &second, &comm), DS_ERR_PEER, "rank 0");
     ds_ctx_destroy(&ctx);
 }
@@ -411,7 +451,7 @@ static void test_sizes_differ(void **state)
     dsi_comm *comm;
     char text[TEXT_BYTES] = "";
     assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
-    const dsi_shm_params params = {0, 2, name, 5.0};
+    const dsi_shm_params params = {.rank = 0, .size = 2, .job = name, .timeout = 5.0};
     CHECK_FAILS(ctx, dsi_comm_shm_open(ctx, &params, &comm), DS_ERR_PEER,
                 "rank 1 expects 4 ranks on this host, rank 0 expects 2");
     assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -425,6 +465,7 @@ int main(void)
     (void)alarm(100); /* a hang fails */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_conformance),  cmocka_unit_test(test_large),
+        cmocka_unit_test(test_without_pull), cmocka_unit_test(test_pulls),
         cmocka_unit_test(test_planted_fold), cmocka_unit_test(test_random),
         cmocka_unit_test(test_killed),       cmocka_unit_test(test_killed_inside),
         cmocka_unit_test(test_stopped),      cmocka_unit_test(test_mismatch),
