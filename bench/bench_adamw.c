@@ -1,167 +1,73 @@
-/* AdamW against a loop that only streams the same reads and writes.
+/* AdamW against a loop that only streams the same reads and writes, and against DeepSpeed's.
  *
- * usage: bench_adamw [millions of parameters] [rounds] [threads]
- * Both loops alternate in one process over the same arrays; medians of the rounds are printed. The
- * streaming loop reads gradient, weights and both moments and writes weights, both moments and,
- * with bf16, the rounded parameter, without arithmetic; the better of its two forms, with and
- * without prefetch, counts.
+ * usage: bench_adamw [millions of parameters] [rounds] [threads] [--peer "COMMAND"]
+ * Per case both alternate in one process over the same arrays (huge pages), and medians of the
+ * rounds count. Streaming is the better of two forms, with and without prefetch. "denormal": a
+ * round more whose moments and gradients are denormal numbers, written anew before each update.
+ * --peer (peer_cpu_adam.py) joins the rounds of the cases f32 and bf16; see common/peer.h.
  */
 #include "accel/cpu/registry.h"
 #include "base/clock.h"
+#include "base/half.h"
+#include "common/peer.h"
+#include "common/stream.h"
+#include "common/timing.h"
 #include "op/ops.h"
 
 #include <deepspeed/context.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include <string.h>
 
-enum { CHUNK = 65536, MOST_ROUNDS = 99 };
+enum { MOST_ROUNDS = 99 };
 
-typedef struct arrays {
+typedef struct bench_case {
+    const char *name;
+    ds_dtype half;  /* of gradient and parameter; BF16: the weights are a master copy */
+    ds_dtype state; /* of both moments */
+    bool peer;      /* has one */
+} bench_case;
+
+static const bench_case cases[] = {
+    {"bf16", DS_DTYPE_BF16, DS_DTYPE_F32, true},
+    {"f32", DS_DTYPE_F32, DS_DTYPE_F32, true},
+    {"bf16 states", DS_DTYPE_BF16, DS_DTYPE_BF16, false},
+};
+
+typedef struct options {
     size_t n;
-    bool bf16; /* gradient and parameter are bf16, the weights a master copy */
-    void *grad, *param;
-    float *weight, *m, *v; /* weight == param without bf16 */
-    bool prefetch;         /* of the streaming loop */
-} arrays;
+    int rounds;
+    bench_peer *peer; /* NULL: none */
+} options;
 
-static void *map_array(size_t bytes)
-{
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
-        (void)fprintf(stderr, "bench_adamw: cannot map %zu bytes\n", bytes);
-        exit(1);
-    }
-    (void)madvise(p, bytes, MADV_HUGEPAGE);
-    return p;
-}
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f,avx512bw"))) static void stream_avx512(const arrays *a, size_t i,
-                                                                      size_t end)
-{
-    const char *g = a->grad;
-    char *p = a->param;
-    const size_t g_bytes = a->bf16 ? 2 : 4;
-    for (; i < end; i += 32) {
-        if (a->prefetch) {
-            const size_t ahead = i + 256;
-            _mm_prefetch(g + ahead * g_bytes, _MM_HINT_T1);
-            _mm_prefetch((const char *)(a->weight + ahead), _MM_HINT_T1);
-            _mm_prefetch((const char *)(a->m + ahead), _MM_HINT_T1);
-            _mm_prefetch((const char *)(a->v + ahead), _MM_HINT_T1);
-            _mm_prefetch((const char *)(a->weight + ahead + 16), _MM_HINT_T1);
-            _mm_prefetch((const char *)(a->m + ahead + 16), _MM_HINT_T1);
-            _mm_prefetch((const char *)(a->v + ahead + 16), _MM_HINT_T1);
-            if (a->bf16) {
-                _mm_prefetch(p + ahead * 2, _MM_HINT_T1);
-            } else {
-                _mm_prefetch(g + ahead * 4 + 64, _MM_HINT_T1);
-            }
-        }
-        __m512i sum = _mm512_loadu_si512(g + i * g_bytes);
-        if (!a->bf16) {
-            sum = _mm512_xor_si512(sum, _mm512_loadu_si512(g + i * 4 + 64));
-        }
-        for (size_t j = i; j < i + 32; j += 16) {
-            const __m512i w = _mm512_loadu_si512(a->weight + j);
-            const __m512i m = _mm512_loadu_si512(a->m + j);
-            const __m512i v = _mm512_loadu_si512(a->v + j);
-            _mm512_storeu_si512(a->weight + j, m);
-            _mm512_storeu_si512(a->m + j, w);
-            _mm512_storeu_si512(a->v + j, v);
-        }
-        if (a->bf16) {
-            _mm512_storeu_si512(p + i * 2, sum);
-        } else {
-            __asm__ volatile("" : : "x"(sum));
-        }
-    }
-}
-
-__attribute__((target("avx2"))) static void stream_avx2(const arrays *a, size_t i, size_t end)
-{
-    const char *g = a->grad;
-    char *p = a->param;
-    const size_t g_bytes = a->bf16 ? 2 : 4;
-    for (; i < end; i += 16) {
-        if (a->prefetch) {
-            const size_t ahead = i + 256;
-            _mm_prefetch(g + ahead * g_bytes, _MM_HINT_T1);
-            _mm_prefetch((const char *)(a->weight + ahead), _MM_HINT_T1);
-            _mm_prefetch((const char *)(a->m + ahead), _MM_HINT_T1);
-            _mm_prefetch((const char *)(a->v + ahead), _MM_HINT_T1);
-        }
-        __m256i sum = _mm256_loadu_si256((const __m256i *)(const void *)(g + i * g_bytes));
-        if (!a->bf16) {
-            sum = _mm256_xor_si256(
-                sum, _mm256_loadu_si256((const __m256i *)(const void *)(g + i * 4 + 32)));
-        }
-        for (size_t j = i; j < i + 16; j += 8) {
-            const __m256 w = _mm256_loadu_ps(a->weight + j);
-            const __m256 m = _mm256_loadu_ps(a->m + j);
-            const __m256 v = _mm256_loadu_ps(a->v + j);
-            _mm256_storeu_ps(a->weight + j, m);
-            _mm256_storeu_ps(a->m + j, w);
-            _mm256_storeu_ps(a->v + j, v);
-        }
-        if (a->bf16) {
-            _mm256_storeu_si256((__m256i *)(void *)(p + i * 2), sum);
-        } else {
-            __asm__ volatile("" : : "x"(sum));
-        }
-    }
-}
-#endif
-
-static void stream_task(void *arg, uint32_t task, uint32_t thread)
-{
-    const arrays *a = arg;
-    const size_t i = (size_t)task * CHUNK;
-    (void)thread;
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512bw")) {
-        stream_avx512(a, i, i + CHUNK);
-    } else {
-        stream_avx2(a, i, i + CHUNK);
-    }
-#else
-    (void)i;
-    (void)a;
-#endif
-}
-
-static double time_stream(ds_ctx *ctx, arrays *a, bool prefetch)
-{
-    a->prefetch = prefetch;
-    const double start = dsi_clock_seconds();
-    ds_parallel(ctx, stream_task, a, (uint32_t)(a->n / CHUNK));
-    return dsi_clock_seconds() - start;
-}
+typedef struct rounds {
+    double plain[MOST_ROUNDS], ahead[MOST_ROUNDS]; /* streaming without and with prefetch */
+    double ours[MOST_ROUNDS], denormal[MOST_ROUNDS];
+    double peer[MOST_ROUNDS], peer_denormal[MOST_ROUNDS], ratio[MOST_ROUNDS];
+} rounds;
 
 static ds_tensor tensor_of(void *data, ds_dtype dtype, size_t n)
 {
     return (ds_tensor){data, {dtype, ds_shape_1d((int64_t)n)}};
 }
 
-static double time_adamw(ds_ctx *ctx, const arrays *a, ds_isa cap, const char **kernel_out)
+/* Seconds of one update; below 0 when there is no such kernel. */
+static double time_adamw(ds_ctx *ctx, const bench_case *c, const bench_stream *a, ds_isa cap,
+                         const char **kernel_out)
 {
     static const ds_op adam = {.name = "adam"};
     const dsi_optim_attrs attrs = {.eps = 1e-8, .adamw = 1};
     float hyper[DSI_HYPER_COUNT] = {1e-4f, 0.9f, 0.999f, 0.01f, 0.1f, 0.03f};
     float factor = 0.5f;
-    const ds_dtype half = a->bf16 ? DS_DTYPE_BF16 : DS_DTYPE_F32;
-    ds_tensor in[7] = {tensor_of(a->param, half, a->n),
-                       tensor_of(a->grad, half, a->n),
+    const bool master = a->param != NULL;
+    ds_tensor in[7] = {tensor_of(master ? a->param : a->weight, c->half, a->n),
+                       tensor_of((void *)(uintptr_t)a->grad, c->half, a->n),
                        tensor_of(hyper, DS_DTYPE_F32, DSI_HYPER_COUNT),
                        {&factor, {DS_DTYPE_F32, {0}}},
                        {NULL, {DS_DTYPE_NONE, {0}}},
-                       tensor_of(a->m, DS_DTYPE_F32, a->n),
-                       tensor_of(a->v, DS_DTYPE_F32, a->n)};
-    if (a->bf16) {
+                       tensor_of(a->m, c->state, a->n),
+                       tensor_of(a->v, c->state, a->n)};
+    if (master) {
         in[4] = tensor_of(a->weight, DS_DTYPE_F32, a->n);
     }
     const ds_tensor out[4] = {in[0], in[4], in[5], in[6]};
@@ -185,93 +91,144 @@ static double time_adamw(ds_ctx *ctx, const arrays *a, ds_isa cap, const char **
     return dsi_clock_seconds() - start;
 }
 
-static int compare_times(const void *a, const void *b)
+static void set_one(void *array, ds_dtype type, size_t i, float x)
 {
-    const double x = *(const double *)a;
-    const double y = *(const double *)b;
-    return (x > y) - (x < y);
+    if (type == DS_DTYPE_F32) {
+        ((float *)array)[i] = x;
+    } else {
+        ((uint16_t *)array)[i] = dsi_f32_to_bf16(x);
+    }
 }
 
-static double median(double *times, int n)
+/* Every chunk of an array of n elements gets the values of the first. */
+static void repeat(void *array, size_t each, size_t n)
 {
-    qsort(times, (size_t)n, sizeof *times, compare_times);
-    return times[n / 2];
+    const size_t chunk = BENCH_STREAM_CHUNK * each;
+    for (size_t at = chunk; at < n * each; at += chunk) {
+        memcpy((char *)array + at, array, chunk);
+    }
 }
 
-static void fill_noise(arrays *a)
+static void fill(const bench_case *c, const bench_stream *a, bool denormal)
 {
     uint32_t state = 12345;
-    for (size_t i = 0; i < a->n; ++i) {
+    for (size_t i = 0; i < BENCH_STREAM_CHUNK; ++i) {
         state = state * 1664525u + 1013904223u;
-        const float x = ((float)(state >> 8) * 0x1p-24f - 0.5f) * 0.02f;
-        a->weight[i] = x;
-        a->m[i] = x * 0.1f;
-        a->v[i] = x * x;
-        if (a->bf16) {
-            ((uint16_t *)a->grad)[i] = (uint16_t)(0x3a00u | (state & 0x80ffu));
-        } else {
-            ((float *)a->grad)[i] = x;
-        }
+        const float unit = (float)(state >> 8) * 0x1p-24f - 0.5f;
+        const float x = denormal ? unit * 1e-38f : unit * 0.02f;
+        a->weight[i] = unit * 0.02f;
+        set_one(a->m, c->state, i, denormal ? x : x * 0.1f);
+        set_one(a->v, c->state, i, denormal ? 1e-39f : x * x);
+        set_one((void *)(uintptr_t)a->grad, c->half, i, x);
+    }
+    repeat(a->weight, sizeof *a->weight, a->n);
+    repeat(a->m, a->moment_bytes, a->n);
+    repeat(a->v, a->moment_bytes, a->n);
+    repeat((void *)(uintptr_t)a->grad, a->grad_bytes, a->n);
+}
+
+static bench_stream make_arrays(const bench_case *c, size_t n)
+{
+    const size_t half = c->half == DS_DTYPE_F32 ? 4 : 2;
+    const size_t state = c->state == DS_DTYPE_F32 ? 4 : 2;
+    bench_stream a = {.n = n, .grad_bytes = half, .moment_bytes = state};
+    a.grad = bench_alloc(n * half);
+    a.weight = bench_alloc(n * sizeof *a.weight);
+    a.m = bench_alloc(n * state);
+    a.v = bench_alloc(n * state);
+    a.param = half == 2 ? bench_alloc(n * half) : NULL;
+    return a;
+}
+
+static void free_arrays(bench_stream *a)
+{
+    free((void *)(uintptr_t)a->grad);
+    free(a->weight);
+    free(a->m);
+    free(a->v);
+    free(a->param);
+}
+
+static void report(const bench_case *c, const bench_stream *a, const options *o, const char *kernel,
+                   rounds *t)
+{
+    const size_t n = (size_t)o->rounds;
+    const double plain = bench_median(t->plain, n);
+    const double ahead = bench_median(t->ahead, n);
+    const double best = plain < ahead ? plain : ahead;
+    const double ours = bench_median(t->ours, n);
+    const double gigabytes = 1e-9 * bench_stream_bytes(a);
+    (void)printf("%-12s %-7s %8.1f %8.1f %8.1f %8.0f %7.3f %7.1f%% %9.2f\n", c->name, kernel,
+                 gigabytes / plain, gigabytes / ahead, gigabytes / ours, 1e-6 * (double)a->n / ours,
+                 1e9 * ours / (double)a->n, 100.0 * best / ours,
+                 bench_median(t->denormal, n) / ours);
+    if (c->peer && o->peer != NULL) {
+        const double peer = bench_median(t->peer, n);
+        const double ratio = bench_median(t->ratio, n);
+        (void)printf("%-12s DeepSpeed's CPUAdam %.0f M parameters/s, %.3f ns; its time over ours, "
+                     "of each pair: %.2f (%.2f to %.2f); denormal %.2f times its own\n",
+                     "", 1e-6 * (double)a->n / peer, 1e9 * peer / (double)a->n, ratio, t->ratio[0],
+                     t->ratio[n - 1], bench_median(t->peer_denormal, n) / peer);
     }
 }
 
-/* One table line a case. The streaming loop swaps weight and m, harmless to timing. */
-static void bench(ds_ctx *ctx, size_t n, bool bf16, int rounds, ds_isa cap)
+static void bench(ds_ctx *ctx, const bench_case *c, const options *o, ds_isa cap)
 {
-    const size_t half = bf16 ? 2 : 4;
-    arrays a = {.n = n, .bf16 = bf16};
-    a.grad = map_array(n * half);
-    a.weight = map_array(n * 4);
-    a.m = map_array(n * 4);
-    a.v = map_array(n * 4);
-    a.param = bf16 ? map_array(n * 2) : a.weight;
-    fill_noise(&a);
+    static rounds t;
+    bench_stream a = make_arrays(c, o->n);
+    const bool peer = c->peer && o->peer != NULL;
     const char *kernel = "none";
-    double plain[MOST_ROUNDS];
-    double ahead[MOST_ROUNDS];
-    double ours[MOST_ROUNDS];
-    (void)time_adamw(ctx, &a, cap, &kernel);
-    for (int r = 0; r < rounds; ++r) {
-        plain[r] = time_stream(ctx, &a, false);
-        ours[r] = time_adamw(ctx, &a, cap, &kernel);
-        ahead[r] = time_stream(ctx, &a, true);
+    char what[32];
+    fill(c, &a, false);
+    (void)time_adamw(ctx, c, &a, cap, &kernel);
+    (void)snprintf(what, sizeof what, "%s denormal", c->name);
+    for (int r = 0; r < o->rounds; ++r) {
+        t.plain[r] = bench_stream_run(ctx, &a, false);
+        t.ours[r] = time_adamw(ctx, c, &a, cap, &kernel);
+        t.peer[r] = peer ? bench_peer_step(o->peer, c->name) : 0.0;
+        t.ahead[r] = bench_stream_run(ctx, &a, true);
+        fill(c, &a, true);
+        t.denormal[r] = time_adamw(ctx, c, &a, cap, &kernel);
+        t.peer_denormal[r] = peer ? bench_peer_step(o->peer, what) : 0.0;
+        t.ratio[r] = t.peer[r] / t.ours[r];
+        fill(c, &a, false);
     }
-    const double t_plain = median(plain, rounds);
-    const double t_ahead = median(ahead, rounds);
-    const double t_stream = t_plain < t_ahead ? t_plain : t_ahead;
-    const double t_ours = median(ours, rounds);
-    const double gigabytes = (double)n * (24.0 + (double)half + (bf16 ? 2.0 : 0.0)) * 1e-9;
-    (void)printf("%-5s %-7s %8.1f %8.1f %8.1f %8.1f %7.3f %7.1f%%\n", bf16 ? "bf16" : "f32", kernel,
-                 gigabytes / t_plain, gigabytes / t_ahead, gigabytes / t_ours,
-                 (double)n / t_ours * 1e-6, t_ours / (double)n * 1e9, 100.0 * t_stream / t_ours);
-    (void)munmap(a.grad, n * half);
-    (void)munmap(a.weight, n * 4);
-    (void)munmap(a.m, n * 4);
-    (void)munmap(a.v, n * 4);
-    if (bf16) {
-        (void)munmap(a.param, n * 2);
-    }
+    report(c, &a, o, kernel, &t);
+    free_arrays(&a);
 }
 
 int main(int argc, char **argv)
 {
-    const size_t millions = argc > 1 ? strtoul(argv[1], NULL, 10) : 134;
-    const int wanted = argc > 2 ? atoi(argv[2]) : 11;
-    const int rounds = wanted < 1 ? 1 : wanted > MOST_ROUNDS ? MOST_ROUNDS : wanted;
+    bench_peer peer;
+    options o = {0};
+    const bool has_peer = argc > 2 && strcmp(argv[argc - 2], "--peer") == 0;
+    const int n_args = has_peer ? argc - 2 : argc;
+    const size_t millions = n_args > 1 ? strtoul(argv[1], NULL, 10) : 134;
+    const int wanted = n_args > 2 ? atoi(argv[2]) : 11;
     ds_ctx_params params = ds_ctx_params_default();
-    params.n_threads = argc > 3 ? (uint32_t)atoi(argv[3]) : 0;
+    params.n_threads = n_args > 3 ? (uint32_t)atoi(argv[3]) : 0;
     ds_ctx *ctx = NULL;
     if (ds_ctx_create(&params, &ctx) != DS_OK) {
         return 1;
     }
-    const size_t n = (millions * 1000000 + CHUNK - 1) / CHUNK * CHUNK;
-    (void)printf("%zu parameters, %u threads, median of %d rounds\n", n, ds_ctx_n_threads(ctx),
-                 rounds);
-    (void)printf("%-5s %-7s %8s %8s %8s %8s %7s %8s\n", "type", "kernel", "stream", "+prefch",
-                 "adamw", "Mparam/s", "ns", "of best");
-    for (int bf16 = 1; bf16 >= 0; --bf16) {
-        bench(ctx, n, bf16 != 0, rounds, DS_ISA_AVX512);
-        bench(ctx, n, bf16 != 0, rounds, DS_ISA_AVX2);
+    o.rounds = wanted < 1 ? 1 : wanted > MOST_ROUNDS ? MOST_ROUNDS : wanted;
+    o.n = (millions * 1000000 + BENCH_STREAM_CHUNK - 1) / BENCH_STREAM_CHUNK * BENCH_STREAM_CHUNK;
+    if (has_peer) {
+        bench_peer_start(argv[argc - 1], &peer);
+        o.peer = &peer;
+    }
+    (void)printf("%zu parameters, %u threads, median of %d rounds\n", o.n, ds_ctx_n_threads(ctx),
+                 o.rounds);
+    (void)printf("%-12s %-7s %8s %8s %8s %8s %7s %8s %9s\n", "type", "kernel", "stream", "+prefch",
+                 "adamw", "Mparam/s", "ns", "of best", "denormal");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        bench(ctx, &cases[i], &o, DS_ISA_AVX512);
+        bench(ctx, &cases[i], &o, DS_ISA_AVX2);
+    }
+    if (has_peer) {
+        bench_peer_stop(&peer);
+    } else {
+        (void)printf("DeepSpeed's CPUAdam: left out, no --peer was given\n");
     }
     ds_ctx_destroy(&ctx);
     return 0;

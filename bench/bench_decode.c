@@ -2,14 +2,16 @@
  *
  * usage: bench_decode [tokens a round] [rounds] [threads]
  * Writes a model folder with random weights into the working folder, maps it as ds_generate does,
- * and alternates a round of greedy decoding with the same bytes read by all threads. The limit is
- * the read rate over the bytes of the weights alone: a bound that no decoder passes which reads
- * each weight once a token.
- */
+ * and alternates a round of greedy decoding with reading as many bytes by all threads as the
+ * weights have: of the same file through a map of the same kind, and of huge pages. The limit is
+ * the better of the two read rates over these bytes: a bound that no decoder passes which reads
+ * each weight once a token. */
 #include "base/clock.h"
 #include "base/pool.h"
+#include "common/read_rate.h"
 #include "common/timing.h"
 
+#include "io/file.h"
 #include "train/engine.h"
 #include <deepspeed/context.h>
 #include <deepspeed/engine.h>
@@ -72,54 +74,70 @@ static void write_folder(ds_ctx *ctx, const char *dir, ds_model **model_out, dou
     ds_engine_destroy(&engine);
 }
 
-static void bench(ds_ctx *ctx, ds_generator *generator, double bytes, int tokens, int rounds)
+typedef struct rounds {
+    double decode[MOST_ROUNDS]; /* tokens a second */
+    double mapped[MOST_ROUNDS]; /* bytes a second */
+    double huge[MOST_ROUNDS];
+    double share[MOST_ROUNDS];
+} rounds;
+
+static double decode(ds_ctx *ctx, ds_generator *generator, int tokens)
 {
-    static double decode[MOST_ROUNDS], limit[MOST_ROUNDS], share[MOST_ROUNDS];
     const ds_sampling greedy = {0};
+    const double start = dsi_clock_seconds();
+    for (int i = 0; i < tokens; ++i) {
+        uint32_t id;
+        if (ds_generator_next(generator, &greedy, &id) != DS_OK) {
+            die(ds_ctx_error(ctx));
+        }
+    }
+    return tokens / (dsi_clock_seconds() - start);
+}
+
+static void bench(ds_ctx *ctx, ds_generator *generator, const dsi_map *weights, double bytes,
+                  int tokens, size_t n)
+{
+    static rounds all;
+    const uint32_t n_threads = ds_ctx_n_threads(ctx);
     uint32_t ids[PROMPT];
     dsi_pool *pool = NULL;
-    if (dsi_pool_create(ds_ctx_n_threads(ctx), &pool) != DS_OK) {
+    if (dsi_pool_create(n_threads, &pool) != DS_OK) {
         die("cannot start threads");
     }
     for (uint32_t i = 0; i < PROMPT; ++i) {
         ids[i] = 1000 + 7 * i;
     }
-    for (int r = -1; r < rounds; ++r) { /* the first one warms up */
+    for (size_t turn = 0; turn <= n; ++turn) { /* the first one warms up */
+        const size_t r = turn > 0 ? turn - 1 : 0;
         if (ds_generator_prompt(generator, ids, PROMPT) != DS_OK) {
             die(ds_ctx_error(ctx));
         }
-        const double rate = bench_read_rate(pool, ds_ctx_n_threads(ctx), (size_t)bytes);
-        const double start = dsi_clock_seconds();
-        for (int i = 0; i < tokens; ++i) {
-            uint32_t id;
-            if (ds_generator_next(generator, &greedy, &id) != DS_OK) {
-                die(ds_ctx_error(ctx));
-            }
-        }
-        if (r >= 0) {
-            decode[r] = tokens / (dsi_clock_seconds() - start);
-            limit[r] = rate / bytes;
-            share[r] = decode[r] / limit[r];
-        }
+        all.huge[r] = bench_read_rate_huge(pool, n_threads, (size_t)bytes);
+        all.mapped[r] = bench_read_rate(pool, n_threads, weights->data, (size_t)bytes);
+        all.decode[r] = decode(ctx, generator, tokens);
+        const double limit = all.huge[r] > all.mapped[r] ? all.huge[r] : all.mapped[r];
+        all.share[r] = all.decode[r] * bytes / limit;
     }
     dsi_pool_destroy(&pool);
-    const size_t n = (size_t)rounds;
-    const double median = bench_median(decode, n);
-    const double most = bench_median(limit, n);
-    const double part = bench_median(share, n);
-    (void)printf("decode: %.1f tokens/s (%.1f to %.1f), %.1f MB of weights a token\n", median,
-                 decode[0], decode[n - 1], 1e-6 * bytes);
-    (void)printf("limit: %.1f tokens/s (%.1f to %.1f), %.1f GB/s read\n", most, limit[0],
-                 limit[n - 1], 1e-9 * most * bytes);
-    (void)printf("decode/limit of each pair: median %.0f %% (%.0f to %.0f)\n", 100.0 * part,
-                 100.0 * share[0], 100.0 * share[n - 1]);
+    const double speed = bench_median(all.decode, n);
+    const double mapped = bench_median(all.mapped, n);
+    const double huge = bench_median(all.huge, n);
+    const double share = bench_median(all.share, n);
+    (void)printf("decode: %.1f tokens/s (%.1f to %.1f), %.1f MB of weights a token: %.1f GB/s\n",
+                 speed, all.decode[0], all.decode[n - 1], 1e-6 * bytes, 1e-9 * speed * bytes);
+    (void)printf("read, mapped file: %.1f GB/s (%.1f to %.1f), %.1f tokens/s\n", 1e-9 * mapped,
+                 1e-9 * all.mapped[0], 1e-9 * all.mapped[n - 1], mapped / bytes);
+    (void)printf("read, huge pages: %.1f GB/s (%.1f to %.1f), %.1f tokens/s\n", 1e-9 * huge,
+                 1e-9 * all.huge[0], 1e-9 * all.huge[n - 1], huge / bytes);
+    (void)printf("decode/limit (the better read) of each round: median %.0f %% (%.0f to %.0f)\n",
+                 100.0 * share, 100.0 * all.share[0], 100.0 * all.share[n - 1]);
 }
 
 int main(int argc, char **argv)
 {
     const int tokens = argc > 1 ? atoi(argv[1]) : 64;
     const int wanted = argc > 2 ? atoi(argv[2]) : 7;
-    const int rounds = wanted < 1 ? 1 : wanted > MOST_ROUNDS ? MOST_ROUNDS : wanted;
+    const int n_rounds = wanted < 1 ? 1 : wanted > MOST_ROUNDS ? MOST_ROUNDS : wanted;
     ds_ctx_params params = ds_ctx_params_default();
     params.n_threads = argc > 3 ? (uint32_t)atoi(argv[3]) : 2;
     ds_ctx *ctx = NULL;
@@ -138,7 +156,17 @@ int main(int argc, char **argv)
     (void)printf("GPT-2 124M, %s, %u threads, prompt of %d, rounds of %d tokens\n",
                  ds_dtype_name(ds_generator_dtype(generator)), ds_ctx_n_threads(ctx), PROMPT,
                  tokens);
-    bench(ctx, generator, bytes, tokens, rounds);
+    char weights[64];
+    dsi_map map = {0};
+    (void)snprintf(weights, sizeof weights, "%s/model.safetensors", dir);
+    if (dsi_map_open(ctx, weights, 0, &map) != DS_OK) {
+        die(ds_ctx_error(ctx));
+    }
+    if ((double)map.size < bytes) {
+        die("the file of weights is too short");
+    }
+    bench(ctx, generator, &map, bytes, tokens, (size_t)n_rounds);
+    dsi_map_close(&map);
     ds_generator_destroy(&generator);
     ds_model_destroy(&model);
     static const char *const files[] = {"config.json", "model.safetensors",

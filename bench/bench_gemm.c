@@ -9,6 +9,7 @@
 #include "accel/cpu/cpu_features.h"
 #include "accel/cpu/gemm_impl.h"
 #include "base/clock.h"
+#include "common/read_rate.h"
 #include "common/timing.h"
 
 #include <dnnl.h>
@@ -354,7 +355,8 @@ int main(int argc, char **argv)
     }
     const double peak = dsi_cpu_isa() == DS_ISA_AMX ? amx_peak(pool, o.threads) : 1e12;
     (void)printf("%u threads, AMX bf16 peak on random data %.3f TFLOP/s, read %.1f GB/s\n",
-                 o.threads, peak * 1e-12, bench_read_rate(pool, o.threads, (size_t)1 << 30) * 1e-9);
+                 o.threads, peak * 1e-12,
+                 bench_read_rate_huge(pool, o.threads, (size_t)1 << 30) * 1e-9);
     if (o.dtype != DS_DTYPE_F32) {
         run_dtype(DS_DTYPE_BF16, &o, pool, peak);
     }

@@ -10,6 +10,7 @@
  * (peer_gpt2_torch.py --stepwise); its steps and ours alternate, and the ratio of each pair counts.
  */
 #include "base/clock.h"
+#include "common/peer.h"
 #include "common/timing.h"
 #include "train/engine.h"
 
@@ -20,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { BATCH = 4, SEQUENCE = 1024, VOCAB = 50257, MOST_STEPS = 99, MOST_ROWS = 128 };
@@ -148,73 +148,10 @@ static void print_profile(profile *p, int steps)
     (void)printf("sum of the plan's steps: %.1f ms\n\n", 1e3 * total / steps);
 }
 
-/* ---- the peer ---- */
-
-typedef struct peer {
-    FILE *to, *from;
-    pid_t child;
-} peer;
-
 static void die(const char *what)
 {
     (void)fprintf(stderr, "bench_train: %s\n", what);
     exit(1);
-}
-
-/* Reads lines until "ready" or one with "total": seconds; false at the end of the stream. */
-static bool peer_number(const peer *p, double *seconds_out)
-{
-    static const char key[] = "\"total\":";
-    char line[512];
-    while (fgets(line, sizeof line, p->from) != NULL) {
-        const char *at = strstr(line, key);
-        if (at != NULL) {
-            *seconds_out = strtod(at + strlen(key), NULL);
-            return true;
-        }
-        if (strncmp(line, "ready", 5) == 0) {
-            return true;
-        }
-        (void)printf("peer: %s", line);
-    }
-    return false;
-}
-
-static void peer_start(const char *command, peer *p)
-{
-    int down[2];
-    int up[2];
-    if (pipe(down) != 0 || pipe(up) != 0) {
-        die("cannot make pipes");
-    }
-    p->child = fork();
-    if (p->child == 0) {
-        (void)dup2(down[0], 0);
-        (void)dup2(up[1], 1);
-        (void)close(down[1]);
-        (void)close(up[0]);
-        (void)execl("/bin/sh", "sh", "-c", command, (char *)NULL);
-        _exit(127);
-    }
-    (void)close(down[0]);
-    (void)close(up[1]);
-    p->to = fdopen(down[1], "w");
-    p->from = fdopen(up[0], "r");
-    double ignored;
-    if (p->child < 0 || p->to == NULL || p->from == NULL || !peer_number(p, &ignored)) {
-        die("the peer did not start");
-    }
-}
-
-static double peer_step(peer *p)
-{
-    double seconds = 0.0;
-    (void)fputs("step\n", p->to);
-    (void)fflush(p->to);
-    if (!peer_number(p, &seconds)) {
-        die("the peer ended early");
-    }
-    return seconds;
 }
 
 /* ---- ours ---- */
@@ -366,9 +303,9 @@ static void bench(ds_ctx *ctx, const options *o)
     const dsi_engine_spec spec = spec_of(o->dtype);
     ds_named_tensor tensors[4];
     ds_engine *engine = NULL;
-    peer other = {0};
+    bench_peer other = {0};
     if (o->peer != NULL) {
-        peer_start(o->peer, &other);
+        bench_peer_start(o->peer, &other);
     }
     ds_model *model = gpt2(ctx);
     const ds_engine_params params = {.model = model, .seq_length = SEQUENCE};
@@ -387,7 +324,7 @@ static void bench(ds_ctx *ctx, const options *o)
     const ds_batch batch = {tensors, 4};
     for (int i = -1; i < o->steps; ++i) { /* the first one warms up */
         fill_batch(data[0], data[1], data[2], data[3], (uint64_t)(i + 2));
-        const double peer_time = o->peer != NULL ? peer_step(&other) : 0.0;
+        const double peer_time = o->peer != NULL ? bench_peer_step(&other, "step") : 0.0;
         if (i == 0 && o->profile) {
             dsi_exec_set_trace(engine->exec, trace_step, &p);
         }
@@ -404,8 +341,7 @@ static void bench(ds_ctx *ctx, const options *o)
     ds_engine_destroy(&engine);
     ds_model_destroy(&model);
     if (o->peer != NULL) {
-        (void)fclose(other.to);
-        (void)waitpid(other.child, NULL, 0);
+        bench_peer_stop(&other);
     }
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and runs every benchmark; called by `make bench`. Installs what is missing. Leave the machine alone meanwhile.
-# DS_BENCH_PYTHON=/path/to/python (with torch, tokenizers) adds the comparisons with PyTorch.
+# DS_BENCH_PYTHON=/path/to/python (with torch, tokenizers, deepspeed) adds the comparisons with these.
 # BUILD names the build folder (default: build), DS_BENCH_THREADS the threads (default: 2).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -74,7 +74,7 @@ run "$root/bench/bench_zero.sh" "$build"
 
 python=${DS_BENCH_PYTHON:-}
 if [ -z "$python" ]; then
-    echo "PyTorch: left out; name a python that has it in DS_BENCH_PYTHON"
+    echo "PyTorch, tokenizers, DeepSpeed's CPUAdam: left out; name a python that has them in DS_BENCH_PYTHON"
     exit 0
 fi
 "$python" -c 'import torch; print("torch", torch.__version__)'
@@ -82,6 +82,12 @@ export CUDA_VISIBLE_DEVICES="" OMP_NUM_THREADS="$threads"
 peer="'$python' '$root/bench/peer_gpt2_torch.py' --stepwise --threads $threads"
 failed=0
 run "$python" "$root/bench/bench_tokenizer.py" "$build/libdeepspeed.so" "$root/data/tinyshakespeare.txt" "$root/data/gpt2" || failed=1
+if "$python" -c 'import deepspeed' 2> "$scratch/why"; then
+    run "$build/bench_adamw" 134 7 "$threads" --peer "'$python' '$root/bench/peer_cpu_adam.py' --millions 134 --threads $threads 2> '$scratch/why'" ||
+        { tail -5 "$scratch/why"; failed=1; }
+else
+    echo "AdamW against DeepSpeed's CPUAdam: left out, $python has no deepspeed"
+fi
 against() { # a peer that fails does not keep the others from running
     run "$build/bench_train" --dtype "$1" --threads "$threads" --peer "$peer --dtype $*" || { echo "FAILED: $*"; failed=1; }
 }

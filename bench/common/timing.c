@@ -1,6 +1,5 @@
 /* Helpers of the benchmarks. See timing.h. */
 #include "common/timing.h"
-#include "base/clock.h"
 #include "base/half.h"
 #include "base/rng.h"
 
@@ -58,49 +57,4 @@ void bench_fill_bf16(uint16_t *out, size_t n, uint64_t seed)
     for (size_t i = 0; i < n; ++i) {
         out[i] = dsi_f32_to_bf16(value_at(seed, i));
     }
-}
-
-typedef struct reading {
-    const uint64_t *data;
-    size_t n; /* words a thread */
-    uint64_t sums[64];
-} reading;
-
-enum { READ_STREAMS = 4, READ_PIECE = 32, READ_AHEAD = 256 }; /* words: 256 bytes, 2 KiB */
-
-/* Several streams a thread, with prefetch: a single one reaches two thirds of the rate. */
-static void read_task(void *arg, uint32_t task, uint32_t thread)
-{
-    (void)thread;
-    reading *r = arg;
-    const size_t part = r->n / READ_STREAMS;
-    uint64_t sums[8] = {0};
-    for (size_t i = 0; i + READ_PIECE <= part; i += READ_PIECE) {
-        for (size_t stream = 0; stream < READ_STREAMS; ++stream) {
-            const uint64_t *p = r->data + task * r->n + stream * part + i;
-            for (int line = 0; line < READ_PIECE; line += 8) {
-                __builtin_prefetch(p + line + READ_AHEAD);
-                for (int j = 0; j < 8; ++j) {
-                    sums[j] += p[line + j];
-                }
-            }
-        }
-    }
-    r->sums[task] = sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
-}
-
-double bench_read_rate(dsi_pool *pool, uint32_t n_threads, size_t bytes)
-{
-    const uint32_t n_tasks = n_threads < 64 ? n_threads : 64;
-    reading r = {.data = bench_alloc(bytes), .n = bytes / 8 / n_tasks};
-    memset((void *)r.data, 1, bytes);
-    double best = 0.0;
-    for (int round = 0; round < 3; ++round) {
-        const double start = dsi_clock_seconds();
-        dsi_pool_run(pool, read_task, &r, n_tasks);
-        const double rate = (double)bytes / (dsi_clock_seconds() - start);
-        best = rate > best ? rate : best;
-    }
-    free((void *)r.data);
-    return best;
 }

@@ -1,8 +1,6 @@
-/* Helpers of the benchmarks: medians, random data, a thread pool's read rate. */
+/* Helpers of the benchmarks: medians, random data. */
 #ifndef DS_BENCH_TIMING_H
 #define DS_BENCH_TIMING_H
-
-#include "base/pool.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -16,8 +14,5 @@ void *bench_alloc(size_t bytes);
 /* Random normal values, none zero. */
 void bench_fill_f32(float *out, size_t n, uint64_t seed);
 void bench_fill_bf16(uint16_t *out, size_t n, uint64_t seed);
-
-/* Bytes a second that the pool's threads read together from `bytes` of memory, best of three. */
-double bench_read_rate(dsi_pool *pool, uint32_t n_threads, size_t bytes);
 
 #endif

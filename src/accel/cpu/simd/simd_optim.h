@@ -146,6 +146,8 @@ DSI_INLINE void optim_loop(const optim_job *job, size_t begin, size_t end, ds_dt
             optim_loop(j, begin, end, h, h, f, n_states, name##_step);                             \
         } else if (j->param_type == h && j->grad_type == f && f32_state) {                         \
             optim_loop(j, begin, end, h, f, f, n_states, name##_step);                             \
+        } else if (j->param_type == h && j->grad_type == h && j->state_type == h) {                \
+            optim_loop(j, begin, end, h, h, h, n_states, name##_step);                             \
         } else {                                                                                   \
             optim_loop(j, begin, end, j->param_type, j->grad_type, j->state_type, n_states,        \
                        name##_step);                                                               \
