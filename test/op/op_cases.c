@@ -281,6 +281,8 @@ const op_case op_cases[] = {
      ATTRS(dsi_permute_attrs, .n_dims = 3, .order = {2, 0, 1}), .flags = OP_EXACT},
     {&dsi_op_permute, "four", "act[2,3,5,4]",
      ATTRS(dsi_permute_attrs, .n_dims = 4, .order = {0, 2, 1, 3}), .flags = OP_EXACT},
+    {&dsi_op_permute, "heads", "act[2,5,3,16]",
+     ATTRS(dsi_permute_attrs, .n_dims = 4, .order = {0, 2, 1, 3}), .flags = OP_EXACT},
     {&dsi_op_slice, "middle", "act[3,7,5]",
      ATTRS(dsi_slice_attrs, .dim = 1, .start = 2, .length = 3), .flags = OP_EXACT},
     {&dsi_op_slice, "last dim", "act[3,33]",
