@@ -44,12 +44,6 @@ typedef struct job {
 static ds_status write_document(void *user, const dsi_document *document)
 {
     job *j = user;
-    if (document->sample) {
-        return ds_fail(j->ctx, DS_ERR_UNSUPPORTED,
-                       "%s holds prompts or messages: indexed data has no place for what counts in "
-                       "the loss; train on the .jsonl itself",
-                       j->path);
-    }
     j->n_documents += !document->joins;
     j->n_tokens += document->n;
     if (document->joins) {
@@ -79,7 +73,12 @@ static void draw(void *user, uint64_t done, uint64_t all)
 static ds_status read_all(ds_ctx *ctx, const options *o, const ds_tokenizer *tokenizer, job *j)
 {
     const ds_dataset_params params = {.tokenizer = tokenizer, .append_eos = o->append_eos};
-    const dsi_source_sink sink = {.document = write_document, .progress = draw, .user = j};
+    const dsi_source_sink sink = {.document = write_document,
+                                  .progress = draw,
+                                  .user = j,
+                                  .no_samples =
+                                      "a prompt or messages: indexed data has no place for what "
+                                      "counts in the loss; train on the .jsonl itself"};
     for (size_t i = 1; i < o->words.n; ++i) {
         j->path = o->words.items[i];
         DS_TRY(dsi_source_read(ctx, &params, j->path, &sink));

@@ -7,6 +7,7 @@
 #include "data/unicode_table.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +26,8 @@ typedef struct render {
     dsi_buf out;
     ds_chat_span *spans; /* [n] */
     size_t n_spans;
+    char *error; /* text of an error, error_size bytes */
+    size_t error_size;
 } render;
 
 static void put(render *r, const char *text)
@@ -135,9 +138,10 @@ static bool wrapped_in(slice s, const char *open, const char *close)
 
 static ds_status refuse(const render *r, size_t i, const char *why)
 {
-    return ds_fail(r->chat->ctx, DS_ERR_FORMAT,
-                   "message %zu (role \"%.40s\") does not fit the chat template %s: %s", i,
+    (void)snprintf(r->error, r->error_size,
+                   "messages[%zu] (role \"%.40s\") does not fit the chat template %s: %s", i,
                    r->messages[i].role, r->chat->form.name, why);
+    return DS_ERR_FORMAT;
 }
 
 /* Users and assistants must take turns from message `from` on. */
@@ -145,11 +149,17 @@ static ds_status check_turns(const render *r, size_t from)
 {
     for (size_t i = from; i < r->n; ++i) {
         const bool user = role_is(r, i, "user");
-        if (user != ((i - from) % 2 == 0)) {
-            return refuse(r, i, "roles must alternate user/assistant/user/assistant");
+        if (role_is(r, i, "system")) {
+            return refuse(r, i, "a system message can only be the first");
         }
         if (!user && !role_is(r, i, "assistant")) {
-            return refuse(r, i, "only user and assistant may speak, after one system message");
+            return refuse(r, i, "it knows the roles system, user and assistant");
+        }
+        if (user != ((i - from) % 2 == 0)) {
+            return refuse(r, i,
+                          user ? "the assistant's turn is here, as user and assistant alternate"
+                               : "the user's turn is here, as user and assistant alternate, the "
+                                 "user first");
         }
     }
     return DS_OK;
@@ -421,35 +431,47 @@ static ds_status render_kind(render *r)
     }
 }
 
-ds_status ds_chat_render(const ds_chat *chat, const ds_chat_message *messages, size_t n_messages,
-                         uint32_t flags, ds_chat_text *text_out)
+ds_status dsi_chat_render(const ds_chat *chat, const ds_chat_message *messages, size_t n_messages,
+                          uint32_t flags, ds_chat_text *text_out, char *error, size_t error_size)
 {
     if (n_messages == 0) {
-        return ds_fail(chat->ctx, DS_ERR_FORMAT, "a chat without messages");
+        (void)snprintf(error, error_size, "a chat without messages");
+        return DS_ERR_FORMAT;
     }
     render r = {.chat = chat,
                 .messages = messages,
                 .n = n_messages,
                 .flags = flags,
                 .out = dsi_buf_make(TEXT_CEILING),
-                .spans = calloc(n_messages, sizeof *r.spans)};
-    ds_status status = DS_OK;
-    if (r.spans == NULL) {
-        status = ds_fail(chat->ctx, DS_ERR_NOMEM, "no memory to render a chat");
-        goto fail;
+                .spans = calloc(n_messages, sizeof *r.spans),
+                .error = error,
+                .error_size = error_size};
+    ds_status status = DS_ERR_NOMEM;
+    (void)snprintf(error, error_size, "no memory to render a chat");
+    if (r.spans != NULL) {
+        dsi_buf_puts(&r.out, ""); /* an empty text is a text, too */
+        status = render_kind(&r);
     }
-    dsi_buf_puts(&r.out, ""); /* an empty text is a text, too */
-    DS_TRY_GOTO(status, render_kind(&r), fail);
-    if (r.out.failed) {
-        status = ds_fail(chat->ctx, DS_ERR_LIMIT, "a chat is longer than %d bytes", TEXT_CEILING);
-        goto fail;
+    if (status >= 0 && r.out.failed) {
+        (void)snprintf(error, error_size, "a chat is longer than %d bytes", TEXT_CEILING);
+        status = DS_ERR_LIMIT;
+    }
+    if (status < 0) {
+        dsi_buf_free(&r.out);
+        free(r.spans);
+        return status;
     }
     *text_out = (ds_chat_text){r.out.data, r.out.size, r.spans, r.n_spans};
     return DS_OK;
-fail:
-    dsi_buf_free(&r.out);
-    free(r.spans);
-    return status;
+}
+
+ds_status ds_chat_render(const ds_chat *chat, const ds_chat_message *messages, size_t n_messages,
+                         uint32_t flags, ds_chat_text *text_out)
+{
+    char error[DSI_CHAT_ERROR];
+    const ds_status status =
+        dsi_chat_render(chat, messages, n_messages, flags, text_out, error, sizeof error);
+    return status < 0 ? ds_fail(chat->ctx, status, "%s", error) : status;
 }
 
 void ds_chat_text_free(ds_chat_text *text)

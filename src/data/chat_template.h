@@ -59,6 +59,12 @@ struct ds_chat {
 /* The built-in forms, by name; NULL at the end of names. */
 const dsi_chat_form *dsi_chat_form_by_name(const char *name);
 
+enum { DSI_CHAT_ERROR = 256 };
+/* ds_chat_render that writes the text of an error to `error` in place of the context's record: for
+ * threads that share a context. */
+ds_status dsi_chat_render(const ds_chat *chat, const ds_chat_message *messages, size_t n_messages,
+                          uint32_t flags, ds_chat_text *text_out, char *error, size_t error_size);
+
 /* Brings a Jinja template into one spelling: white space control applied, comments gone, quotes,
  * escapes, member access and constant concatenation alike. Templates that differ only in these give
  * the same text. Never fails on odd input; out->failed on no memory. */

@@ -1,9 +1,11 @@
 /* One line of a .jsonl: JSON to tokens, with the loss on the answer only. Runs on any thread:
  * errors are texts in the result, not records in the context. */
+#include "data/chat_template.h"
 #include "data/source.h"
 #include "io/json_load.h"
 
 #include <jansson.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +16,39 @@ typedef struct work {
     dsi_line *line;
 } work;
 
-static void refuse(work *w, ds_status status, const char *message)
+DS_PRINTF(3, 4) static void refuse(work *w, ds_status status, const char *format, ...)
 {
-    w->line->status = status;
-    (void)snprintf(w->line->message, sizeof w->line->message, "%s", message);
+    dsi_line *line = w->line;
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(line->message, sizeof line->message, format, args);
+    va_end(args);
+    for (char *p = line->message; *p != '\0'; ++p) {
+        *p = (unsigned char)*p < 0x20 || *p == 0x7F ? '?' : *p; /* keys and roles of a file */
+    }
+    line->status = status;
+}
+
+static const char *kind_of(const json_t *json)
+{
+    if (json == NULL) {
+        return "nothing";
+    }
+    switch (json_typeof(json)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "a list";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+    case JSON_REAL:
+        return "a number";
+    case JSON_NULL:
+        return "null";
+    default:
+        return "true or false";
+    }
 }
 
 /* Appends tokens; `counts` says whether they are in the loss. */
@@ -76,7 +107,9 @@ static void take_pair(work *w, const json_t *prompt, const json_t *completion)
 {
     w->line->sample = true;
     if (!json_is_string(prompt) || !json_is_string(completion)) {
-        refuse(w, DS_ERR_FORMAT, "\"prompt\" and \"completion\" must both be strings");
+        refuse(w, DS_ERR_FORMAT,
+               "\"prompt\" and \"completion\" must both be strings; found %s and %s",
+               kind_of(prompt), kind_of(completion));
         return;
     }
     if (encode(w, json_string_value(prompt), json_string_length(prompt),
@@ -114,11 +147,46 @@ static void take_rendered(work *w, const ds_chat_text *text)
     }
 }
 
+/* Fills list, of as many as there are; false: refused. */
+static bool read_messages(work *w, const json_t *messages, ds_chat_message *list)
+{
+    for (size_t i = 0; i < json_array_size(messages); ++i) {
+        const json_t *message = json_array_get(messages, i);
+        const json_t *role = json_object_get(message, "role");
+        const json_t *content = json_object_get(message, "content");
+        if (!json_is_object(message)) {
+            refuse(w, DS_ERR_FORMAT,
+                   "messages[%zu] must be an object with \"role\" and \"content\"; found %s", i,
+                   kind_of(message));
+            return false;
+        }
+        if (!json_is_string(role)) {
+            refuse(w, DS_ERR_FORMAT, "messages[%zu]: \"role\" must be a string; found %s", i,
+                   kind_of(role));
+            return false;
+        }
+        if (!json_is_string(content)) {
+            refuse(w, DS_ERR_FORMAT,
+                   "messages[%zu] (role \"%.40s\"): \"content\" must be a string; found %s", i,
+                   json_string_value(role), kind_of(content));
+            return false;
+        }
+        list[i] = (ds_chat_message){json_string_value(role), json_string_value(content),
+                                    json_string_length(content)};
+    }
+    return true;
+}
+
 static void take_messages(work *w, const json_t *messages)
 {
     const size_t n = json_array_size(messages);
+    char error[DSI_CHAT_ERROR];
     ds_chat_text text = {0};
     w->line->sample = true;
+    if (!json_is_array(messages)) {
+        refuse(w, DS_ERR_FORMAT, "\"messages\" must be a list; found %s", kind_of(messages));
+        return;
+    }
     if (w->params->chat == NULL) {
         refuse(w, DS_ERR_ARG,
                "\"messages\" need a chat template, and the tokenizer has none: give "
@@ -130,43 +198,71 @@ static void take_messages(work *w, const json_t *messages)
         refuse(w, DS_ERR_NOMEM, "no memory for a line");
         return;
     }
-    for (size_t i = 0; i < n; ++i) {
-        const json_t *message = json_array_get(messages, i);
-        const json_t *role = json_object_get(message, "role");
-        const json_t *content = json_object_get(message, "content");
-        if (!json_is_string(role) || !json_is_string(content)) {
-            refuse(w, DS_ERR_FORMAT, "each message needs the strings \"role\" and \"content\"");
-            free(list);
-            return;
+    if (read_messages(w, messages, list)) {
+        const ds_status status =
+            dsi_chat_render(w->params->chat, list, n, 0, &text, error, sizeof error);
+        if (status < 0) {
+            refuse(w, status, "%s", error);
+        } else {
+            take_rendered(w, &text);
+            ds_chat_text_free(&text);
         }
-        list[i] = (ds_chat_message){json_string_value(role), json_string_value(content),
-                                    json_string_length(content)};
-    }
-    const ds_status status = ds_chat_render(w->params->chat, list, n, 0, &text);
-    if (status < 0) {
-        refuse(w, status, "the chat template refuses these roles or their order");
-    } else {
-        take_rendered(w, &text);
-        ds_chat_text_free(&text);
     }
     free(list);
+}
+
+/* Names the keys that are there. */
+static void refuse_keys(work *w, const json_t *json)
+{
+    enum { SHOWN = 4 };
+    char keys[120] = "";
+    size_t used = 0;
+    size_t shown = 0;
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)json, key, value)
+    {
+        if (shown < SHOWN) {
+            used += (size_t)snprintf(keys + used, sizeof keys - used, "%s\"%.20s\"",
+                                     shown > 0 ? ", " : "", key);
+            ++shown;
+        }
+    }
+    refuse(w, DS_ERR_FORMAT,
+           "expected \"text\", or \"prompt\" and \"completion\", or \"messages\"; found %s%s%s",
+           json_object_size(json) == 0 ? "an empty object" : "the keys ", keys,
+           json_object_size(json) > SHOWN ? ", …" : "");
 }
 
 static void take_object(work *w, const json_t *json)
 {
     const json_t *messages = json_object_get(json, "messages");
     const json_t *prompt = json_object_get(json, "prompt");
+    const json_t *completion = json_object_get(json, "completion");
     const json_t *text = json_object_get(json, "text");
-    if (json_is_array(messages)) {
+    if (!json_is_object(json)) {
+        refuse(w, DS_ERR_FORMAT, "a line must be a JSON object; found %s", kind_of(json));
+    } else if (json_is_array(messages)) {
         take_messages(w, messages);
-    } else if (prompt != NULL) {
-        take_pair(w, prompt, json_object_get(json, "completion"));
+    } else if (prompt != NULL || completion != NULL) {
+        take_pair(w, prompt, completion);
     } else if (json_is_string(text)) {
         take_text(w, text);
+    } else if (messages != NULL) {
+        take_messages(w, messages);
+    } else if (text != NULL) {
+        refuse(w, DS_ERR_FORMAT, "\"text\" must be a string; found %s", kind_of(text));
     } else {
-        refuse(w, DS_ERR_FORMAT,
-               "expected an object with \"text\", \"prompt\" and \"completion\", or "
-               "\"messages\"");
+        refuse_keys(w, json);
+    }
+}
+
+static void refuse_json(work *w, const json_error_t *error)
+{
+    if (error->text[0] == '\0' || json_error_code(error) == json_error_out_of_memory) {
+        refuse(w, DS_ERR_NOMEM, "no memory for a line");
+    } else {
+        refuse(w, DS_ERR_FORMAT, "column %d: %s", error->column, error->text);
     }
 }
 
@@ -184,7 +280,7 @@ void dsi_line_tokenize(const ds_dataset_params *params, ds_tokenizer_scratch *sc
     }
     json_t *json = dsi_json_parse(text, n, JSON_ALLOW_NUL, &error);
     if (json == NULL) {
-        refuse(&w, DS_ERR_FORMAT, error.text);
+        refuse_json(&w, &error);
         return;
     }
     take_object(&w, json);

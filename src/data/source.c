@@ -52,6 +52,10 @@ static ds_status deliver(ds_ctx *ctx, const char *path, uint64_t first_line, con
 {
     for (uint32_t i = 0; i < b->n; ++i) {
         const dsi_line *line = &b->lines[i];
+        if (line->sample && sink->no_samples != NULL) {
+            return ds_fail(ctx, DS_ERR_UNSUPPORTED, "%s:%llu: %s", path,
+                           (unsigned long long)(first_line + i), sink->no_samples);
+        }
         if (line->status < 0) {
             return ds_fail(ctx, line->status, "%s:%llu: %s", path,
                            (unsigned long long)(first_line + i), line->message);

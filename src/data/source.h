@@ -24,6 +24,7 @@ typedef struct dsi_source_sink {
     ds_status (*document)(void *user, const dsi_document *document);
     void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_all); /* NULL: none */
     void *user;
+    const char *no_samples; /* why a sample is an error; NULL: it is none */
 } dsi_source_sink;
 
 ds_status dsi_source_read(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
@@ -42,7 +43,7 @@ typedef struct dsi_line {
     uint64_t n;
     bool sample;
     ds_status status;
-    char message[256]; /* of an error */
+    char message[320]; /* of an error */
 } dsi_line;
 
 void dsi_line_tokenize(const ds_dataset_params *params, ds_tokenizer_scratch *scratch,

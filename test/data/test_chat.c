@@ -93,7 +93,7 @@ static void check_text(const ds_chat *chat, const json_t *conversation, uint32_t
     ds_chat_text got;
     const ds_status status = ds_chat_render(chat, messages, n, flags, &got);
     if (json_is_null(want)) {
-        if (status != DS_ERR_FORMAT || strstr(ds_ctx_error(ctx), "message ") == NULL) {
+        if (status != DS_ERR_FORMAT || strstr(ds_ctx_error(ctx), "messages[") == NULL) {
             fail_msg("%s: not refused", where);
         }
         return;

@@ -1,0 +1,188 @@
+/* data/jsonl_line: a line that is refused is named by file and line, with what is wrong in it: the
+ * column of broken JSON, the member of a wrong type, the message that breaks the template's rule.
+ *
+ * labels: threads
+ */
+#include "common/check.h"
+
+#include <deepspeed/context.h>
+#include <deepspeed/data.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static ds_ctx *ctx;
+static ds_tokenizer *tok;
+static char folder[64];
+
+static void write_file(const char *name, const char *text, char *path, size_t room)
+{
+    (void)snprintf(path, room, "%s/%s", folder, name);
+    FILE *stream = fopen(path, "wb");
+    assert_non_null(stream);
+    assert_int_equal(fwrite(text, 1, strlen(text), stream), strlen(text));
+    assert_int_equal(fclose(stream), 0);
+}
+
+/* Opens a file of `good` good lines and the bad one; the error must end with `says`. */
+static void check_line(const char *chat_name, size_t good, const char *bad, ds_status status,
+                       const char *says)
+{
+    static char text[1 << 17];
+    char path[128];
+    const char *file = path;
+    ds_chat *chat = NULL;
+    ds_dataset *data = NULL;
+    text[0] = '\0';
+    size_t n = 0;
+    for (size_t i = 0; i < good; ++i) {
+        n += (size_t)sprintf(text + n, "{\"prompt\":\"a\",\"completion\":\"b\"}\n");
+    }
+    (void)sprintf(text + n, "%s\n{\"broken behind it\n", bad);
+    write_file("x.jsonl", text, path, sizeof path);
+    if (chat_name != NULL) {
+        CHECK_OK(ctx, ds_chat_create(ctx, tok, chat_name, &chat));
+    }
+    const ds_dataset_params params = {
+        .files = &file, .n_files = 1, .tokenizer = tok, .chat = chat, .seq_length = 64};
+    char want[512];
+    (void)snprintf(want, sizeof want, "%s:%zu: %s", path, good + 1, says);
+    assert_int_equal(ds_dataset_open(ctx, &params, &data), status);
+    assert_string_equal(ds_ctx_error(ctx), want);
+    ds_chat_destroy(&chat);
+}
+
+#define FIRST      "{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}"
+#define CHAT(more) "{\"messages\":[" FIRST more "]}"
+
+static void messages_that_break_the_rule(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *chat, *line, *says;
+    } cases[] = {
+        {"llama2", CHAT(",{\"role\":\"assistant\",\"content\":\"c\"}"),
+         "messages[2] (role \"assistant\") does not fit the chat template llama2: the user's turn "
+         "is here, as user and assistant alternate, the user first"},
+        {"llama2", "{\"messages\":[{\"role\":\"assistant\",\"content\":\"c\"}]}",
+         "messages[0] (role \"assistant\") does not fit the chat template llama2: the user's turn "
+         "is here, as user and assistant alternate, the user first"},
+        {"mistral-v0.2",
+         CHAT(",{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"user\","
+              "\"content\":\"c\"}"),
+         "messages[3] (role \"user\") does not fit the chat template mistral-v0.2: the "
+         "assistant's turn is here, as user and assistant alternate"},
+        {"llama2", CHAT(",{\"role\":\"tool\",\"content\":\"c\"}"),
+         "messages[2] (role \"tool\") does not fit the chat template llama2: it knows the roles "
+         "system, user and assistant"},
+        {"llama2", CHAT(",{\"role\":\"system\",\"content\":\"c\"}"),
+         "messages[2] (role \"system\") does not fit the chat template llama2: a system message "
+         "can only be the first"},
+        {"mistral-v0.1", "{\"messages\":[{\"role\":\"system\",\"content\":\"c\"}," FIRST "]}",
+         "messages[0] (role \"system\") does not fit the chat template mistral-v0.1: it takes no "
+         "system message"},
+        {"llama2", CHAT(",{\"role\":\"a\\u001b[1m\",\"content\":\"c\"}"),
+         "messages[2] (role \"a?[1m\") does not fit the chat template llama2: it knows the roles "
+         "system, user and assistant"},
+        {"chatml", "{\"messages\":[]}", "a chat without messages"},
+        {"chatml", CHAT(",\"c\""),
+         "messages[2] must be an object with \"role\" and \"content\"; found a string"},
+        {"chatml", CHAT(",{\"content\":\"c\"}"),
+         "messages[2]: \"role\" must be a string; found nothing"},
+        {"chatml", CHAT(",{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}"),
+         "messages[2] (role \"user\"): \"content\" must be a string; found a list"},
+        {"chatml", CHAT(",{\"role\":\"assistant\",\"content\":null}"),
+         "messages[2] (role \"assistant\"): \"content\" must be a string; found null"},
+        {"chatml", "{\"messages\":\"hello\"}", "\"messages\" must be a list; found a string"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        check_line(cases[i].chat, i, cases[i].line, DS_ERR_FORMAT, cases[i].says);
+    }
+    check_line(NULL, 3, CHAT(""), DS_ERR_ARG,
+               "\"messages\" need a chat template, and the tokenizer has none: give "
+               "--chat_template");
+}
+
+static void lines_of_a_wrong_shape(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *says;
+    } cases[] = {
+        {"{\"text\": \"a\" \"b\"}", "column 16: '}' expected near '\"b\"'"},
+        {"{\"text\": \"\xFF\"}", "column 10: unable to decode byte 0xff near '\"'"},
+        {"[\"text\"]", "a line must be a JSON object; found a list"},
+        {"{}", "expected \"text\", or \"prompt\" and \"completion\", or \"messages\"; found an "
+               "empty object"},
+        {"{\"instruction\":\"a\",\"output\":\"b\"}",
+         "expected \"text\", or \"prompt\" and \"completion\", or \"messages\"; found the keys "
+         "\"instruction\", \"output\""},
+        {"{\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1}",
+         "expected \"text\", or \"prompt\" and \"completion\", or \"messages\"; found the keys "
+         "\"a\", \"b\", \"c\", \"d\", …"},
+        {"{\"text\":7}", "\"text\" must be a string; found a number"},
+        {"{\"prompt\":\"a\"}",
+         "\"prompt\" and \"completion\" must both be strings; found a string and nothing"},
+        {"{\"completion\":\"a\"}",
+         "\"prompt\" and \"completion\" must both be strings; found nothing and a string"},
+        {"{\"prompt\":true,\"completion\":{}}",
+         "\"prompt\" and \"completion\" must both be strings; found true or false and an object"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        check_line(NULL, 300 * i, cases[i].line, DS_ERR_FORMAT, cases[i].says);
+    }
+}
+
+/* The public call records the same text. */
+static void a_rendered_chat_names_the_message(void **state)
+{
+    (void)state;
+    static const ds_chat_message list[] = {{"user", "a", 1}, {"user", "b", 1}};
+    ds_chat *chat = NULL;
+    ds_chat_text text;
+    CHECK_OK(ctx, ds_chat_create(ctx, tok, "llama2", &chat));
+    CHECK_FAILS(ctx, ds_chat_render(chat, list, 2, 0, &text), DS_ERR_FORMAT,
+                "messages[1] (role \"user\") does not fit the chat template llama2");
+    ds_chat_destroy(&chat);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    ds_ctx_params params = ds_ctx_params_default();
+    char command[512];
+    params.n_threads = 3;
+    (void)strcpy(folder, "/tmp/ds_jsonl_XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(command, sizeof command,
+                   "cp %s/test/golden/data/tokenizer-llama2.json %s/tokenizer.json && "
+                   "printf '{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\"}' > "
+                   "%s/tokenizer_config.json",
+                   DS_SOURCE_DIR, folder, folder);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(ds_ctx_create(&params, &ctx), DS_OK);
+    CHECK_OK(ctx, ds_tokenizer_open(ctx, folder, &tok));
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    char command[96];
+    (void)snprintf(command, sizeof command, "rm -rf %s", folder);
+    assert_int_equal(system(command), 0);
+    ds_tokenizer_close(&tok);
+    ds_ctx_destroy(&ctx);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(messages_that_break_the_rule),
+        cmocka_unit_test(lines_of_a_wrong_shape),
+        cmocka_unit_test(a_rendered_chat_names_the_message),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
