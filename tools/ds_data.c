@@ -6,11 +6,14 @@
 #include "data/source.h"
 
 #include <deepspeed/context.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { EXIT_USE = 2 };
+enum { EXIT_USE = 2, EXIT_INTERRUPTED = 130 };
+
+static volatile sig_atomic_t interrupted; /* a handler can reach nothing else */
 
 typedef struct options {
     const char *command, *tokenizer, *output;
@@ -21,14 +24,15 @@ typedef struct options {
 
 static const char about[] =
     "tokenize: reads .txt (a document a file) and .jsonl (\"text\", a document a line) and writes "
-    "OUTPUT.bin and OUTPUT.idx, the indexed format of Megatron and DeepSpeed, on all cores.\n\n"
+    "OUTPUT.bin and OUTPUT.idx, the indexed format of Megatron and DeepSpeed, on all cores. They "
+    "appear when all is done: Ctrl-C or an error leaves nothing of them.\n\n"
     "inspect: checks such files and prints their counts and first documents.";
 
 static const char after[] =
     "Examples:\n"
     "  ds_data tokenize corpus.jsonl --tokenizer Qwen2.5-0.5B --output corpus --append_eos\n"
     "  ds_data inspect corpus.bin --tokenizer Qwen2.5-0.5B --documents 3\n\n"
-    "Exit codes: 0 done, 1 failed, 2 wrong use.";
+    "Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted.";
 
 /* ---- tokenize ---- */
 
@@ -41,9 +45,36 @@ typedef struct job {
     bool live;
 } job;
 
+static void note_signal(int signal_number)
+{
+    (void)signal_number;
+    interrupted = 1;
+}
+
+/* A first signal ends the work in good order, a second one at once. */
+static void take_signals(void)
+{
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {0};
+    action.sa_handler = note_signal;
+    action.sa_flags = SA_RESTART | (int)SA_RESETHAND;
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; ++i) {
+        struct sigaction old;
+        if (sigaction(ends[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN) { /* nohup */
+            (void)sigaction(ends[i], &action, NULL);
+        }
+    }
+    (void)signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of the write */
+}
+
 static ds_status write_document(void *user, const dsi_document *document)
 {
     job *j = user;
+    if (interrupted) {
+        return ds_fail(j->ctx, DS_ERR_INTERRUPTED,
+                       "interrupted: nothing is written; what stood under the output's name is as "
+                       "it was");
+    }
     j->n_documents += !document->joins;
     j->n_tokens += document->n;
     if (document->joins) {
@@ -64,9 +95,9 @@ static void draw(void *user, uint64_t done, uint64_t all)
     memset(bar, '#', filled);
     memset(bar + filled, '.', 30 - filled);
     bar[30] = '\0';
-    (void)fprintf(stderr, "\r\033[K%s [%s] %.1f M tokens, %.2f M tokens/s%s", j->path, bar,
-                  (double)j->n_tokens * 1e-6, (double)j->n_tokens * 1e-6 / (now - j->started),
-                  done == all ? "\n" : "");
+    (void)fprintf(stderr, "\r\033[K%.40s [%s] %.1f M tokens, %.2f M tokens/s%s",
+                  dsi_path_name(j->path), bar, (double)j->n_tokens * 1e-6,
+                  (double)j->n_tokens * 1e-6 / (now - j->started), done == all ? "\n" : "");
     j->drawn = now;
 }
 
@@ -98,13 +129,21 @@ static ds_status tokenize(ds_ctx *ctx, const options *o)
     ds_status status =
         dsi_indexed_create(ctx, o->output, ds_tokenizer_vocab_size(tokenizer), &j.writer);
     if (status >= 0) {
+        take_signals();
         status = read_all(ctx, o, tokenizer, &j);
+    }
+    if (status >= 0 && j.n_tokens == 0) {
+        status =
+            ds_fail(ctx, DS_ERR_FORMAT, "%s: no text in it: nothing is written", o->words.items[1]);
     }
     if (status >= 0) {
         status = dsi_indexed_commit(&j.writer);
     }
     dsi_indexed_abort(&j.writer);
     ds_tokenizer_close(&tokenizer);
+    if (status < 0 && j.drawn > 0.0) {
+        (void)fputc('\n', stderr); /* the bar's line stays */
+    }
     if (status >= 0) {
         const double seconds = dsi_clock_seconds() - j.started;
         (void)printf("%s.bin, %s.idx: %llu documents, %llu tokens in %.2f s\n", o->output,
@@ -140,6 +179,19 @@ static ds_status print_document(ds_ctx *ctx, const ds_dataset *dataset, uint64_t
     }
     (void)printf("%s\n", shown < n ? " …" : "");
     (void)ctx;
+    return DS_OK;
+}
+
+/* path may also be the prefix that --output took. */
+static ds_status indexed_path(ds_ctx *ctx, const char *path, char **idx_out)
+{
+    const bool whole = dsi_path_ends(path, ".bin") || dsi_path_ends(path, ".idx");
+    if (dsi_path_ends(path, ".txt") || dsi_path_ends(path, ".jsonl")) {
+        return ds_fail(ctx, DS_ERR_ARG, "%s: inspect reads indexed data: a .bin or .idx", path);
+    }
+    if (asprintf(idx_out, "%s%s", path, whole ? "" : ".idx") < 0) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to read %s", path);
+    }
     return DS_OK;
 }
 
@@ -179,7 +231,12 @@ static ds_status inspect(ds_ctx *ctx, const options *o)
         DS_TRY(ds_tokenizer_open(ctx, o->tokenizer, &tokenizer));
     }
     for (size_t i = 1; i < o->words.n && status >= 0; ++i) {
-        status = inspect_file(ctx, o, o->words.items[i], tokenizer);
+        char *path = NULL;
+        status = indexed_path(ctx, o->words.items[i], &path);
+        if (status >= 0) {
+            status = inspect_file(ctx, o, path, tokenizer);
+        }
+        free(path);
     }
     ds_tokenizer_close(&tokenizer);
     return status;
@@ -261,5 +318,8 @@ int main(int argc, char **argv)
     }
     dsi_args_free(&args);
     ds_ctx_destroy(&ctx);
-    return status >= 0 ? EXIT_SUCCESS : status == DS_ERR_ARG ? EXIT_USE : EXIT_FAILURE;
+    return status >= 0                    ? EXIT_SUCCESS
+           : status == DS_ERR_ARG         ? EXIT_USE
+           : status == DS_ERR_INTERRUPTED ? EXIT_INTERRUPTED
+                                          : EXIT_FAILURE;
 }

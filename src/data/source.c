@@ -124,6 +124,9 @@ ds_status dsi_source_read(ds_ctx *ctx, const ds_dataset_params *params, const ch
 {
     dsi_map map;
     const bool jsonl = dsi_path_ends(path, ".jsonl");
+    if (dsi_path_ends(path, ".bin") || dsi_path_ends(path, ".idx")) {
+        return ds_fail(ctx, DS_ERR_ARG, "%s: indexed data is tokenized already", path);
+    }
     if (!jsonl && !dsi_path_ends(path, ".txt")) {
         return ds_fail(ctx, DS_ERR_ARG,
                        "%s: the kind of data is told by the ending: .txt, .jsonl, .bin or .idx",

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# ds_data as a newcomer meets it: what it writes whatever the number of threads, what it refuses and
+# how, and that an interrupted run leaves nothing.
+set -euo pipefail
+build=$(cd "$1" && pwd)
+source=$DS_SOURCE_DIR
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+data=$build/ds_data
+tok=$source/test/golden/data/tokenizer-qwen2.json
+
+fail() {
+    echo "$0: $*" >&2
+    exit 1
+}
+
+# bad CODE TEXT COMMAND…: one line on stderr that holds TEXT, that exit code, no file of the output.
+bad() {
+    local code=0 want=$1 text=$2
+    shift 2
+    "$@" > out.log 2> err.log || code=$?
+    [ "$code" = "$want" ] || fail "$*: exit code $code, want $want: $(cat err.log)"
+    grep -qF -- "$text" err.log || fail "$*: no \"$text\" in: $(cat err.log)"
+    [ "$(wc -l < err.log)" = 1 ] || fail "$*: more than a line: $(cat err.log)"
+    [ -z "$(find . -name '*out.*' ! -name out.log)" ] || fail "$*: left $(ls -A)"
+}
+
+# one text in several parts: the same files from any number of threads
+for i in 1 2 3; do cat "$source/data/tinyshakespeare.txt"; done > big.txt
+for n in 1 3; do
+    "$data" tokenize big.txt --tokenizer "$tok" --output t$n --threads $n > /dev/null
+done
+cmp t1.bin t3.bin
+cmp t1.idx t3.idx
+"$data" inspect t3 --documents 0 | grep -q '^t3.idx: 1 documents, ' || fail "inspect takes a prefix"
+printf 'hello\n' > a.txt
+"$data" tokenize a.txt --tokenizer bytes --output a > /dev/null
+"$data" inspect a.bin --tokenizer bytes | grep -qx hello || fail "inspect prints the text"
+
+# refusals
+: > empty.txt
+printf '{"text":"a"}\n{"messages":[]}\n' > chat.jsonl
+printf '{"text":"a"}\n{"text":\n' > broken.jsonl
+bad 2 'tokenize needs files' "$data" tokenize --output out
+bad 2 'expected the command' "$data" frobnicate
+bad 2 '.jsonl' "$data" tokenize a.csv --tokenizer bytes --output out
+bad 2 'a.bin: indexed data is tokenized already' "$data" tokenize a.bin --tokenizer bytes --output out
+bad 2 'inspect reads indexed data' "$data" inspect a.txt
+bad 1 'gone.bin' "$data" inspect gone
+bad 1 'gone.txt' "$data" tokenize gone.txt --tokenizer bytes --output out
+bad 1 'no/such' "$data" tokenize a.txt --tokenizer bytes --output no/such/out
+bad 1 'empty.txt: no text' "$data" tokenize empty.txt --tokenizer bytes --output out
+bad 1 'chat.jsonl:2: a prompt or messages' "$data" tokenize chat.jsonl --tokenizer bytes --output out
+bad 1 'broken.jsonl:2: column' "$data" tokenize broken.jsonl --tokenizer bytes --output out
+bad 2 'end token' "$data" tokenize a.txt --tokenizer bytes --append_eos --output out
+(ulimit -f 100 && bad 1 'out.bin' "$data" tokenize big.txt --tokenizer bytes --output out)
+
+# Ctrl-C: what was there stays, nothing else does
+for i in $(seq 400); do printf '{"text":"some words of a document, number %d"}\n' "$i"; done > line.jsonl
+for i in $(seq 700); do cat line.jsonl; done > long.jsonl
+cp t1.bin keep.bin
+cp t1.idx keep.idx
+mkdir kept
+mv keep.* kept
+for signal in INT TERM; do
+    code=0
+    (cd kept && exec env --default-signal=INT "$data" tokenize ../long.jsonl --tokenizer "$tok" \
+        --output keep --threads 1) > out.log 2> err.log &
+    pid=$!
+    for i in $(seq 200); do
+        [ -n "$(find kept -name '.keep.bin*' -size +0)" ] && break
+        sleep 0.02
+    done
+    kill -$signal $pid
+    wait $pid || code=$?
+    [ $code = 130 ] || fail "SIG$signal: exit code $code: $(cat err.log)"
+    grep -q 'interrupted: nothing is written' err.log || fail "SIG$signal: $(cat err.log)"
+    [ "$(ls -A kept | tr '\n' ' ')" = "keep.bin keep.idx " ] || fail "SIG$signal left $(ls -A kept)"
+    cmp t1.bin kept/keep.bin
+done
