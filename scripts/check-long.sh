@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # make check-long: make check; every fuzzer, FUZZ_SECONDS each (default 600), as many at a time as there
-# are cores; the long tests of test/long; the demo with three other seeds. LONG_CHECK=0 and LONG_DEMO=0 leave out the first and the last.
+# are cores; random schedules of the simulated communicator (SIM_SCHEDULES, default 20000); the long tests of test/long; the
+# demo with three other seeds. LONG_CHECK=0 and LONG_DEMO=0 leave out the first and the last.
 # FUZZ_BUILD_ONLY=1 ends when the fuzzers are built: scripts/fuzz_run.sh runs them, here or on another machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,6 +23,8 @@ cmake --build "$out" -j "$jobs" --target fuzzers >> "$out.log" 2>&1 || { tail -n
 scripts/fuzz_run.sh "$out" "$seconds" "$jobs"
 
 [ -x build/ds_train ] || make build
+echo "== communicators: ${SIM_SCHEDULES:=20000} random schedules with delays"
+DS_SIM_SCHEDULES=$SIM_SCHEDULES build/test_comm_sim > build/test_comm_sim.log 2>&1 || { tail -n 30 build/test_comm_sim.log; exit 1; }
 for script in test/long/*.sh; do
     echo "== $script"
     bash "$script" "$PWD/build"

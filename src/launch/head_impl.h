@@ -16,6 +16,7 @@ typedef struct dsi_head {
     bool local; /* no hostfile */
     bool multi; /* through a runner */
     const dsi_runner *runner;
+    const char *start; /* what the runner starts the ranks with; NULL: has no choice */
     char host[256];    /* this machine */
     char self[4096];   /* this executable */
     char folder[4096]; /* working folder */

@@ -13,11 +13,12 @@
 
 /* ---- before the first attempt ---------------------------------------------------------------- */
 
-/* Runs argv and keeps the first word that it prints. Returns its wait status, -1 when it cannot be
+/* Runs argv and keeps the begin of what it prints. Returns its wait status, -1 when it cannot be
  * started. */
-static int first_word(const dsi_words *argv, char *word, size_t size)
+static int run_and_read(const dsi_words *argv, char *text, size_t size)
 {
     int ends[2];
+    text[0] = '\0';
     if (pipe2(ends, O_CLOEXEC) < 0) {
         return -1;
     }
@@ -32,14 +33,13 @@ static int first_word(const dsi_words *argv, char *word, size_t size)
     (void)close(ends[1]);
     size_t n = 0;
     ssize_t got;
-    while (pid > 0 && n < size - 1 && (got = read(ends[0], word + n, size - 1 - n)) != 0) {
+    while (pid > 0 && n < size - 1 && (got = read(ends[0], text + n, size - 1 - n)) != 0) {
         if (got < 0 && errno != EINTR) {
             break;
         }
         n += got > 0 ? (size_t)got : 0;
     }
-    word[n] = '\0';
-    word[strcspn(word, " \t\r\n")] = '\0';
+    text[n] = '\0';
     (void)close(ends[0]);
     int wait_status = -1;
     while (pid > 0 && waitpid(pid, &wait_status, 0) < 0 && errno == EINTR) {
@@ -60,7 +60,8 @@ static ds_status ask_address(dsi_head *h)
     dsi_words_add(&argv, host);
     dsi_words_add(&argv, "hostname -I");
     DS_TRY(dsi_words_check(h->ctx, &argv));
-    const int wait_status = first_word(&argv, word, sizeof word);
+    const int wait_status = run_and_read(&argv, word, sizeof word);
+    word[strcspn(word, " \t\r\n")] = '\0';
     dsi_words_free(&argv);
     if (wait_status != 0) {
         return ds_fail(h->ctx, DS_ERR_IO,
@@ -94,19 +95,62 @@ ds_status dsi_head_choose_address(dsi_head *h)
     return ask_address(h);
 }
 
-static ds_status check_runner(dsi_head *h)
+static bool is_in_path(const char *program)
 {
     char *path = NULL;
+    const bool found = dsi_program_find(NULL, program, &path) >= 0;
+    free(path);
+    return found;
+}
+
+/* Picks what starts the ranks: of those that are in PATH the first, else the last. */
+static bool choose_start(dsi_head *h)
+{
+    bool found = false;
+    for (size_t i = 0; h->runner->starts[i] != NULL && !found; ++i) {
+        h->start = h->runner->starts[i];
+        found = is_in_path(h->start);
+    }
+    return found;
+}
+
+/* Every MPI calls its launcher mpirun, and their flags differ. */
+static ds_status check_make(const dsi_head *h)
+{
+    dsi_words argv = {0};
+    char text[256];
+    if (h->start == NULL || strcmp(h->start, "mpirun") != 0) {
+        return DS_OK;
+    }
+    dsi_words_add(&argv, h->start);
+    dsi_words_add(&argv, "--version");
+    DS_TRY(dsi_words_check(h->ctx, &argv));
+    (void)run_and_read(&argv, text, sizeof text);
+    dsi_words_free(&argv);
+    const bool open_mpi = strstr(text, "Open MPI") != NULL || strstr(text, "OpenRTE") != NULL;
+    if (open_mpi == h->runner->is_open_mpi) {
+        return DS_OK;
+    }
+    return ds_fail(h->ctx, DS_ERR_NOT_FOUND,
+                   "--launcher %s: mpirun in PATH is %s's; put that of %s first in PATH, or give "
+                   "--launcher %s",
+                   h->runner->name, open_mpi ? "Open MPI" : "another MPI", h->runner->package,
+                   open_mpi ? "openmpi" : "mpich or impi");
+}
+
+static ds_status check_runner(dsi_head *h)
+{
+    const bool can_start = choose_start(h);
+    const char *program = h->runner->program != NULL ? h->runner->program : h->start;
     if (h->options->dry_run) {
         return DS_OK;
     }
-    if (dsi_program_find(NULL, h->runner->program, &path) < 0) {
+    if (h->runner->program != NULL ? !is_in_path(program) : !can_start) {
         return ds_fail(h->ctx, DS_ERR_NOT_FOUND,
                        "--launcher %s: expected the program %s in PATH, found none; install %s",
-                       h->runner->name, h->runner->program, h->runner->package);
+                       h->runner->name, program, h->runner->package);
     }
-    free(path);
-    return DS_OK;
+    return check_make(h);
 }
 
 /* Slurm's allocation has hosts of its own: without a hostfile only counts are given. */
@@ -166,6 +210,7 @@ ds_status dsi_head_runner_job(dsi_head *h, dsi_buf *world_info, dsi_runner_job *
     *job_out = (dsi_runner_job){.options = h->options,
                                 .hosts = &h->hosts,
                                 .hosts_known = !h->local,
+                                .start = h->start,
                                 .self = h->self,
                                 .folder = h->folder,
                                 .world_info = dsi_buf_text(world_info),

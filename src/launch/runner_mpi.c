@@ -114,7 +114,7 @@ static void add_number(dsi_words *argv, const char *flag, uint32_t number)
 static void openmpi_command(const dsi_runner_job *job, size_t node, dsi_words *argv)
 {
     (void)node;
-    dsi_words_add(argv, "mpirun");
+    dsi_words_add(argv, job->start);
     add_number(argv, "-n", dsi_hosts_n_ranks(job->hosts));
     dsi_words_add(argv, "--host");
     add_host_list(job, true, argv);
@@ -130,7 +130,8 @@ static void openmpi_command(const dsi_runner_job *job, size_t node, dsi_words *a
 const dsi_runner dsi_runner_openmpi = {
     .version = DSI_RUNNER_VERSION,
     .name = "openmpi",
-    .program = "mpirun",
+    .starts = {"mpirun.openmpi", "mpirun"},
+    .is_open_mpi = true,
     .package = "openmpi-bin",
     .check = check_plain,
     .command = openmpi_command,
@@ -153,7 +154,7 @@ static void add_genvlist(const dsi_runner_job *job, dsi_words *argv)
 
 static void hydra_head(const dsi_runner_job *job, bool total, dsi_words *argv)
 {
-    dsi_words_add(argv, "mpirun");
+    dsi_words_add(argv, job->start);
     if (total) {
         add_number(argv, "-n", dsi_hosts_n_ranks(job->hosts));
     }
@@ -207,7 +208,7 @@ static void mvapich_env(const dsi_runner_job *job, dsi_words *env)
 const dsi_runner dsi_runner_mpich = {
     .version = DSI_RUNNER_VERSION,
     .name = "mpich",
-    .program = "mpirun",
+    .starts = {"mpirun.mpich", "mpirun"},
     .package = "mpich",
     .check = check_equal,
     .command = mpich_command,
@@ -216,7 +217,7 @@ const dsi_runner dsi_runner_mpich = {
 const dsi_runner dsi_runner_impi = {
     .version = DSI_RUNNER_VERSION,
     .name = "impi",
-    .program = "mpirun",
+    .starts = {"mpirun"},
     .package = "Intel MPI",
     .check = check_equal,
     .command = impi_command,
@@ -226,6 +227,7 @@ const dsi_runner dsi_runner_mvapich = {
     .version = DSI_RUNNER_VERSION,
     .name = "mvapich",
     .program = "mpiname",
+    .starts = {"mpirun"},
     .package = "MVAPICH",
     .check = check_equal,
     .command = mpich_command,

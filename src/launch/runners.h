@@ -13,6 +13,7 @@ typedef struct dsi_runner_job {
     const dsi_launch_options *options;
     const dsi_hosts *hosts;
     bool hosts_known;   /* false: Slurm's allocation has them, `hosts` counts only */
+    const char *start;  /* the program of the command: one of the runner's `starts` */
     const char *self;   /* path of this launcher, the same on all nodes */
     const char *folder; /* to work in */
     const char *world_info;
@@ -28,10 +29,14 @@ typedef struct dsi_runner_job {
 typedef struct dsi_runner {
     uint32_t version; /* DSI_RUNNER_VERSION */
     const char *name;
-    const char *program; /* must be in PATH */
+    const char *program; /* must be in PATH; NULL: one of `starts` */
     const char *package; /* where it comes from, for people */
-    bool is_way;         /* starts this launcher on each node */
-    bool each;           /* a command a node, in place of one for all */
+    /* optional: names of what starts the ranks, the surest first: a name that several makes of MPI
+     * have is the last */
+    const char *starts[4];
+    bool is_open_mpi; /* with `starts`: the last name must be Open MPI's, else must not */
+    bool is_way;      /* starts this launcher on each node */
+    bool each;        /* a command a node, in place of one for all */
     /* optional: default anything goes. Errors: ERR_UNSUPPORTED, ERR_ARG */
     ds_status (*check)(ds_ctx *ctx, const dsi_runner_job *job);
     /* Appends the command line; node counts only with `each`. */

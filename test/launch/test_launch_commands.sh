@@ -20,7 +20,7 @@ show() { # flags and program of one dry run
     printf ' %q' "$@"
     printf '\n'
     "${clean[@]}" "$bin/deepspeed" "${run[@]}" "$@" 2>&1 |
-        sed -e "s#$work#WORK#g; s#$bin#BIN#g; s#this machine (.*)#this machine (HOST)#; s#--log_stamp=[0-9]*#--log_stamp=TIME#g"
+        sed -e "s#$work#WORK#g; s#$bin#BIN#g; s#this machine (.*)#this machine (HOST)#; s#--log_stamp=[0-9]*#--log_stamp=TIME#g; s#^mpirun\.[a-z]* #mpirun #"
 }
 {
     show --num_gpus 2 ds_train --x 'a b'

@@ -153,6 +153,19 @@ else
     echo "no Open MPI here: mpirun was not tried"
 fi
 
+# ---- MPICH
+if command -v mpirun.mpich > /dev/null; then
+    job 0 --num_gpus 2 --launcher mpich sh -c 'echo "$PMI_RANK/$PMI_SIZE ${#DS_JOB_SECRET} $FRUIT <$1>"' x "${hostile[1]}"
+    prints "1/2 32 an 'apple' \$HOME <\$HOME;\`touch owned\`>"
+    job 6 --num_gpus 2 --launcher mpich sh -c 'exit 6'
+    [ ! -e owned ] || fail "an argument was run"
+else
+    echo "no MPICH here: mpirun.mpich was not tried"
+fi
+mkdir other && printf '#!/bin/sh\necho "mpirun (Open MPI) 4.1.4"\n' > other/mpirun && chmod +x other/mpirun
+PATH=$PWD/other:$PATH job 2 --num_gpus 2 --launcher impi true
+says "mpirun in PATH is Open MPI's"
+
 # ---- ds_ssh
 "$bin/ds_ssh" -f hosts --ssh_port "$port" 'echo "on $(echo $SSH_CONNECTION | cut -d" " -f 3)"; exit 3' > out.txt 2> err.txt
 [ $? = 3 ] || fail "ds_ssh: exit code"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # labels: slow
-# ds_train across two hosts that share only a network (two_hosts.sh), through pdsh, ssh and Open MPI: the same states bit
-# for bit as on one host, with a checkpoint folder that both see and with one of each host's own. Usage: test_train_hosts.sh BUILD
+# ds_train across two hosts that share only a network (two_hosts.sh), through pdsh, ssh, Open MPI and MPICH: the same
+# states bit for bit as on one host, with a checkpoint folder that both see and with one of each host's own. Usage: test_train_hosts.sh BUILD
 set -u
 bin=$(realpath "$1")
 root=${DS_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
@@ -92,6 +92,12 @@ if [ -e "$bin/libdeepspeed_mpi_openmpi.so" ] && command -v mpirun.openmpi > /dev
 else
     mpi=pdsh
     echo "no Open MPI here: it was not tried"
+fi
+if [ -e "$bin/libdeepspeed_mpi_mpich.so" ] && command -v mpirun.mpich > /dev/null; then
+    train mpich bf16 3 6 "$hosts_shared/mpich"
+    check "${want[bf16]}" "MPICH, stage 3" "$hosts_shared/mpich"
+else
+    echo "no MPICH here: it was not tried"
 fi
 
 # ---- a disk of each host: each writes its part, and what a rank lacks comes from the other host
