@@ -7,18 +7,36 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <xxhash.h>
 
 enum { NAME_WORDS = 3 };
 
-/* What each rank tells the others: where it is, and a name for its block if it is the first. */
+/* What each rank tells the others: where it is, and a name for its block if it is the first. The
+ * number of the node may be a guess; shared memory reaches those that have kernel and network name
+ * space in common, whatever the numbers say. */
 typedef struct place_card {
     int64_t node;
+    uint64_t reach; /* equal where shared memory reaches */
     uint64_t name[NAME_WORDS];
 } place_card;
 
+static uint64_t own_reach(void)
+{
+    char boot[64] = "";
+    struct stat space = {0};
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file != NULL) {
+        (void)fgets(boot, sizeof boot, file);
+        (void)fclose(file);
+    }
+    (void)stat("/proc/self/ns/net", &space);
+    return XXH3_64bits_withSeed(boot, strlen(boot), (uint64_t)space.st_ino);
+}
+
 static ds_status gather_cards(const dsi_comm_world *world, dsi_comm *flat, place_card *cards)
 {
-    place_card mine = {.node = world->node};
+    place_card mine = {.node = world->node, .reach = own_reach()};
     if (getrandom(mine.name, sizeof mine.name, 0) != (ssize_t)sizeof mine.name) {
         return ds_fail(flat->ctx, DS_ERR_IO, "no random numbers for a name");
     }
@@ -39,8 +57,10 @@ static ds_status block_width(dsi_comm *flat, const place_card *cards, uint32_t *
     if (nodes == NULL) {
         return ds_fail(flat->ctx, DS_ERR_NOMEM, "no memory for the places of the ranks");
     }
-    for (uint32_t r = 0; r < flat->size; ++r) {
-        nodes[r] = cards[r].node;
+    for (uint32_t r = 0; r < flat->size; ++r) { /* the first rank of a run on one node */
+        const bool same =
+            r > 0 && cards[r].node == cards[r - 1].node && cards[r].reach == cards[r - 1].reach;
+        nodes[r] = same ? nodes[r - 1] : r;
     }
     *width_out = dsi_hier_block(nodes, flat->size);
     free(nodes);

@@ -5,8 +5,8 @@
 # killed rank, a wrong secret over UCX with our rendezvous; conformance under Open MPI across both.
 set -u
 program="$1/test_comm_net"
-a=dsnet_a_$$
-b=dsnet_b_$$
+a=dsnet-a-$$
+b=dsnet-b-$$
 address_a=10.213.77.1
 address_b=10.213.77.2
 work=$(mktemp -d)
@@ -55,7 +55,11 @@ ucx() {
     codes=()
     for r in 0 1 2 3; do
         ns=$a
-        [ $r -lt 2 ] || ns=$b
+        if [ "${DEALT:-0}" = 1 ]; then # in turn, while the numbers say otherwise
+            [ $((r % 2)) = 0 ] || ns=$b
+        elif [ $r -ge 2 ]; then
+            ns=$b
+        fi
         RANK=$r LOCAL_RANK=$((r % 2)) CROSS_RANK=$((r / 2)) timeout 60 "$work/on" "$ns" \
             "$program" rank "$1" > "$work/out.$r" 2>&1 &
         pids+=($!)
@@ -86,6 +90,8 @@ if [ -e "$1/libdeepspeed_ucx.so" ]; then
         check "0 137 0 0" "a killed rank over ${transport:-shared memory and ucx}"
         grep -q "rank 1" "$work/out.3" || { echo "the other host does not name rank 1"; failed=1; }
     done
+    DEALT=1 ucx conform
+    check "0 0 0 0" "ranks that take another host for theirs"
     export TEST_TRANSPORT=ucx
     DS_JOB_SECRET="" ucx conform
     check "3 3 3 3" "no secret between hosts"
