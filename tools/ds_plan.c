@@ -1,25 +1,140 @@
-/* ds_plan: what a run costs, before it runs. A thin main over src/train/plan_report.h. */
+/* ds_plan: what a run costs, before it runs. A thin main over src/train/plan_*.h; flags, diff and
+ * estimate are in tools/common/plan_*.c. */
 #include "common/plan_run.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { EXIT_FITS = 0, EXIT_FAILED = 1, EXIT_USE = 2, EXIT_TOO_LARGE = 3 };
 
-static ds_status report(plan_run *run, int *code)
+/* "-" is the terminal. */
+static ds_status write_text(ds_ctx *ctx, const char *path, const char *text)
+{
+    if (strcmp(path, "-") == 0) {
+        (void)fputs(text, stdout);
+        return DS_OK;
+    }
+    FILE *file = fopen(path, "w");
+    const bool written = file != NULL && fputs(text, file) >= 0;
+    const bool closed = file != NULL && fclose(file) == 0;
+    if (!written || !closed) {
+        return ds_fail(ctx, DS_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+    }
+    return DS_OK;
+}
+
+/* Writes what `make` gave, and frees it. */
+static ds_status put(ds_ctx *ctx, const char *path, ds_status made, char *text)
+{
+    const ds_status status = made < 0 ? made : write_text(ctx, path, text);
+    free(text);
+    return status;
+}
+
+static ds_status print_all(const plan_run *run, const dsi_printed *printed)
+{
+    const plan_options *o = run->options;
+    char *text = NULL;
+    ds_status made = DS_OK;
+    if (o->json != NULL) {
+        made = dsi_report_json(printed, &text);
+        DS_TRY(put(run->ctx, o->json, made, text));
+    } else {
+        made = dsi_report_text(printed, &text);
+        DS_TRY(put(run->ctx, "-", made, text));
+    }
+    text = NULL;
+    if (o->html != NULL) {
+        made = dsi_report_html(printed, &text);
+        DS_TRY(put(run->ctx, o->html, made, text));
+    }
+    text = NULL;
+    if (o->trace != NULL) {
+        made = dsi_report_trace(printed->report, &text);
+        DS_TRY(put(run->ctx, o->trace, made, text));
+    }
+    return DS_OK;
+}
+
+static ds_status report(const plan_run *run, int *code)
 {
     dsi_plan_report made;
-    char *text = NULL;
+    dsi_candidate changes[DSI_CANDIDATE_CHANGES];
+    dsi_printed printed = {.report = &made, .changes = changes};
+    const size_t memory = run->request.memory;
     DS_TRY(dsi_report_make(run->ctx, &run->request, &made));
-    ds_status status = dsi_report_text(&made, &text);
-    if (status >= 0) {
-        (void)fputs(text, stdout);
-        const size_t memory = run->request.memory;
-        *code = memory > 0 && dsi_report_need(&made) > memory ? EXIT_TOO_LARGE : EXIT_FITS;
+    const bool fits = memory == 0 || dsi_report_need(&made) <= memory;
+    ds_status status = DS_OK;
+    if (!fits) {
+        status = dsi_fit_changes(run->ctx, &made, changes, &printed.n_changes);
+        printed.least = printed.n_changes == 0 && changes[0].planned;
     }
-    free(text);
+    status = status < 0 ? status : print_all(run, &printed);
     dsi_report_free(&made);
+    *code = status < 0 ? EXIT_FAILED : fits ? EXIT_FITS : EXIT_TOO_LARGE;
     return status;
+}
+
+/* Writes the configuration of the best candidate, and reports it. */
+static ds_status take_best(plan_run *run, const dsi_fit *fit)
+{
+    dsi_setting settings[DSI_CANDIDATE_SETTINGS];
+    const uint32_t n = dsi_candidate_settings(&fit->tried[fit->best], settings);
+    const char *path = run->options->output != NULL ? run->options->output : "-";
+    ds_config *fitted = NULL;
+    char *text = NULL;
+    const ds_status made = dsi_config_text_with(run->ctx, run->config, settings, n, &text);
+    DS_TRY(put(run->ctx, path, made, text));
+    DS_TRY(dsi_config_with(run->ctx, run->config, settings, n, run->request.n_ranks,
+                           ds_model_get_info(run->model)->hidden_size, &fitted));
+    ds_config_destroy(&run->config);
+    run->config = fitted;
+    run->request.config = fitted;
+    return DS_OK;
+}
+
+static ds_status fit(plan_run *run, int *code)
+{
+    const dsi_fit_scope scope = {.stage = true, .recompute = true, .free_batch = run->free_batch};
+    dsi_fit found;
+    char *text = NULL;
+    DS_TRY(dsi_fit_search(run->ctx, &run->request, &scope, &found));
+    const ds_status made = dsi_fit_text(run->ctx, &found, run->request.memory, &text);
+    ds_status status = put(run->ctx, "-", made, text);
+    *code = EXIT_TOO_LARGE;
+    if (status >= 0 && found.best != UINT32_MAX) {
+        status = take_best(run, &found);
+        status = status < 0 ? status : report(run, code);
+    }
+    dsi_fit_free(&found);
+    return status;
+}
+
+static ds_status plan(ds_ctx *ctx, const plan_options *options, int *code)
+{
+    plan_run run;
+    ds_status status = plan_run_open(ctx, options, options->deepspeed_config, &run);
+    if (status >= 0) {
+        status = options->fit ? fit(&run, code) : report(&run, code);
+    }
+    plan_run_close(&run);
+    return status;
+}
+
+static ds_status run_command(ds_ctx *ctx, const plan_options *options, int *code)
+{
+    *code = EXIT_FITS;
+    switch (options->command) {
+    case PLAN_DIFF:
+        return plan_diff(ctx, options);
+    case PLAN_ESTIMATE:
+        return plan_estimate(ctx, options);
+    case PLAN_REPORT:
+        break;
+    }
+    return plan(ctx, options, code);
 }
 
 int main(int argc, char **argv)
@@ -27,7 +142,6 @@ int main(int argc, char **argv)
     ds_ctx *ctx = NULL;
     ds_ctx_params params = ds_ctx_params_default();
     plan_options options;
-    plan_run run = {0};
     bool help = false;
     int code = EXIT_USE;
     params.n_threads = 1;
@@ -36,10 +150,8 @@ int main(int argc, char **argv)
     }
     ds_status status = plan_options_parse(ctx, argc, argv, &options, &help);
     if (status >= 0 && !help) {
-        code = EXIT_FAILED;
-        status = plan_run_open(ctx, &options, &run);
-        status = status < 0 ? status : report(&run, &code);
-        plan_run_close(&run);
+        status = run_command(ctx, &options, &code);
+        code = status < 0 ? EXIT_FAILED : code;
     }
     if (status < 0) {
         (void)fprintf(stderr, "ds_plan: %s\n", ds_ctx_error(ctx));

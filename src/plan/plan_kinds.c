@@ -2,6 +2,24 @@
 #include "plan/plan_kinds.h"
 #include "op/ops.h"
 
+dsi_memory_kind dsi_memory_kind_of(ds_cell_kind kind)
+{
+    switch (kind) {
+    case DS_CELL_PARAM:
+        return DSI_MEMORY_PARAM;
+    case DS_CELL_GRAD:
+        return DSI_MEMORY_GRAD;
+    case DS_CELL_MASTER:
+        return DSI_MEMORY_MASTER;
+    case DS_CELL_EXP_AVG:
+    case DS_CELL_EXP_AVG_SQ:
+    case DS_CELL_MOMENTUM:
+        return DSI_MEMORY_MOMENT;
+    default:
+        return DSI_MEMORY_INPUT;
+    }
+}
+
 static bool of_kind(const ds_graph *g, ds_value v, ds_cell_kind kind)
 {
     const ds_cell cell = v != DS_NONE ? g->values[v].cell : DS_NONE;
@@ -22,6 +40,10 @@ static dsi_memory_kind kind_of(const ds_graph *g, const dsi_node_info *node)
 {
     if (node->op == &dsi_op_all_gather && of_kind(g, dsi_node_in(g, node)[0], DS_CELL_PARAM)) {
         return DSI_MEMORY_GATHERED;
+    }
+    if (node->op == &dsi_op_swap_in) {
+        const ds_cell cell = g->values[dsi_node_in(g, node)[0]].cell;
+        return dsi_memory_kind_of(ds_cells_get(g->cells, cell)->kind);
     }
     if ((node->op->flags & DS_OP_COMM) != 0) {
         return DSI_MEMORY_COMM;

@@ -5,6 +5,9 @@
 #include "cost/ledger.h"
 #include "ir/graph.h"
 
+/* Of a cell's bytes. */
+dsi_memory_kind dsi_memory_kind_of(ds_cell_kind kind);
+
 /* Fills kinds[0 .. n_values) with dsi_memory_kind, as if every value had bytes of its own. Pure. */
 void dsi_plan_kinds(const ds_graph *graph, uint8_t *kinds);
 

@@ -1,9 +1,12 @@
 /* Counts what a plan costs. See plan_report.h. */
 #include "train/plan_report.h"
 
+#include "accel/null/null_kernel.h"
 #include "base/clock.h"
 #include "op/ops.h"
+#include "plan/plan_sim.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 const char *dsi_phase_name(ds_phase phase)
@@ -23,7 +26,8 @@ double dsi_report_runs(const dsi_plan_report *report, ds_phase phase)
 
 size_t dsi_report_need(const dsi_plan_report *report)
 {
-    return report->total[DSI_RESIDENCY_DEVICE] + report->total[DSI_RESIDENCY_HOST];
+    const bool apart = report->request.device != NULL && !report->request.device->shared;
+    return report->total[DSI_RESIDENCY_DEVICE] + (apart ? 0 : report->total[DSI_RESIDENCY_HOST]);
 }
 
 static void count_parameters(dsi_plan_report *r)
@@ -41,7 +45,8 @@ static void count_parameters(dsi_plan_report *r)
 static ds_status count_memory(dsi_plan_report *r)
 {
     size_t most = 0;
-    DS_TRY(dsi_rank_ledger(&r->plan, r->request.n_ranks, &r->ledger));
+    const bool apart = r->request.device != NULL && !r->request.device->shared;
+    DS_TRY(dsi_rank_ledger(&r->plan, r->request.n_ranks, apart, &r->ledger));
     DS_TRY(dsi_ledger_peak(r->ledger, DSI_RESIDENCY_DEVICE, &r->peak_step, &most));
     for (int where = 0; where < DSI_RESIDENCY_COUNT; ++where) {
         dsi_ledger_at(r->ledger, (dsi_residency)where, r->peak_step, r->peak[where]);
@@ -92,6 +97,23 @@ static void count_collective(dsi_plan_report *r, const dsi_step *step)
     row->sent += runs * sent;
 }
 
+/* What counts for MFU: products, attention and the output projection of the forward and backward
+ * passes, done once. */
+static double model_flops_of(const dsi_plan *plan, const dsi_step *step)
+{
+    const ds_kernel_sig sig = {.op = step->op,
+                               .attrs = step->attrs,
+                               .n_in = step->n_in,
+                               .n_out = step->n_out,
+                               .in = plan->metas + step->in_at,
+                               .out = plan->metas + step->out_at};
+    if (step->recomputed || step->flops <= 0.0 || step->phase > DS_PHASE_BACKWARD) {
+        return 0.0;
+    }
+    const dsi_work work = dsi_work_of(&sig, step->flops, step->bytes);
+    return dsi_op_class_is_model(work.op_class) ? step->flops - step->again : 0.0;
+}
+
 static void count_steps(dsi_plan_report *r)
 {
     const dsi_plan *plan = r->plan.train_plan;
@@ -99,7 +121,7 @@ static void count_steps(dsi_plan_report *r)
         const dsi_step *step = &plan->steps[s];
         const double runs = dsi_report_runs(r, step->phase);
         r->hardware_flops += runs * step->flops;
-        r->model_flops += step->recomputed ? 0.0 : runs * (step->flops - step->again);
+        r->model_flops += runs * model_flops_of(plan, step);
         if ((step->op->flags & DS_OP_COMM) != 0 && step->kind != DSI_STEP_WAIT &&
             step->op != &dsi_op_take_slice) {
             count_collective(r, step);
@@ -107,6 +129,28 @@ static void count_steps(dsi_plan_report *r)
     }
 }
 
+static ds_status simulate(ds_ctx *ctx, dsi_plan_report *r)
+{
+    const dsi_report_request *request = &r->request;
+    const dsi_train_spec *train = &r->spec.train;
+    const uint32_t n_nodes = request->n_nodes > 0 ? request->n_nodes : 1;
+    const uint32_t local = (request->n_ranks + n_nodes - 1) / n_nodes;
+    r->device = dsi_device_of_rank(request->device, local);
+    DS_TRY(dsi_plan_sim_steps(r->plan.train_plan, local, &r->plan.homes, &r->sim_steps));
+    const dsi_sim_spec spec = {
+        .device = &r->device,
+        .steps = r->sim_steps,
+        .n_steps = r->plan.train_plan->n_steps,
+        .local_ranks = local,
+        .accumulation = train->accumulation,
+        .clear_bytes = train->accumulation > 1 ? dsi_plan_clear_bytes(r->plan.train_plan) : 0.0,
+        .model_flops = r->model_flops / (double)train->accumulation,
+        .tokens = (double)train->batch * (double)train->seq_length,
+        .peak_dtype = train->dtype};
+    return dsi_simulate(ctx, &spec, &r->timeline);
+}
+
+/* Kernels of a device that is not built are those of the null accelerator: no workspace. */
 static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
 {
     const dsi_report_request *request = &r->request;
@@ -118,11 +162,15 @@ static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
                                    .spec = &r->spec,
                                    .frozen = request->frozen,
                                    .n_frozen = request->n_frozen,
-                                   .n_threads = request->n_threads};
+                                   .n_threads = request->n_threads,
+                                   .choose = request->device != NULL && !request->device->shared
+                                                 ? dsi_null_kernel_choose
+                                                 : NULL};
     DS_TRY(dsi_rank_plan_build(ctx, &rank, &r->plan));
     count_parameters(r);
     count_steps(r);
-    return count_memory(r);
+    DS_TRY(count_memory(r));
+    return request->device != NULL ? simulate(ctx, r) : DS_OK;
 }
 
 ds_status dsi_report_make(ds_ctx *ctx, const dsi_report_request *request,
@@ -143,6 +191,37 @@ ds_status dsi_report_make(ds_ctx *ctx, const dsi_report_request *request,
 
 void dsi_report_free(dsi_plan_report *report)
 {
+    dsi_timeline_destroy(&report->timeline);
+    free(report->sim_steps);
+    report->sim_steps = NULL;
     dsi_ledger_destroy(&report->ledger);
     dsi_rank_plan_free(&report->plan);
+}
+
+ds_status dsi_report_curve(const dsi_plan_report *report, size_t (*points)[DSI_MEMORY_KIND_COUNT],
+                           uint32_t room, uint32_t *n_out, uint32_t *run_out)
+{
+    enum { KINDS = DSI_MEMORY_KIND_COUNT };
+    const uint32_t n_steps = report->ledger->n_steps;
+    const uint32_t run = (n_steps + room - 1) / room;
+    size_t *curve = malloc((size_t)n_steps * KINDS * sizeof *curve);
+    if (curve == NULL) {
+        return ds_fail(report->plan.ctx, DS_ERR_NOMEM, "no memory for the curve of a plan");
+    }
+    dsi_ledger_curve(report->ledger, DSI_RESIDENCY_DEVICE, curve);
+    size_t most = 0;
+    for (uint32_t s = 0; s < n_steps; ++s) {
+        size_t sum = 0;
+        for (int k = 0; k < KINDS; ++k) {
+            sum += curve[(size_t)s * KINDS + (size_t)k];
+        }
+        if (s % run == 0 || sum > most) {
+            memcpy(points[s / run], &curve[(size_t)s * KINDS], sizeof points[0]);
+            most = sum;
+        }
+    }
+    free(curve);
+    *n_out = (n_steps + run - 1) / run;
+    *run_out = run;
+    return DS_OK;
 }

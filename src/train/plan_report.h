@@ -4,6 +4,7 @@
 #ifndef DSI_TRAIN_PLAN_REPORT_H
 #define DSI_TRAIN_PLAN_REPORT_H
 
+#include "cost/simulate.h"
 #include "train/rank_ledger.h"
 
 enum { DSI_REPORT_LARGEST = 10, DSI_REPORT_MOST_COLLECTIVES = 32 };
@@ -16,8 +17,9 @@ typedef struct dsi_report_request {
     uint32_t n_ranks, n_nodes, n_threads;
     const char *const *frozen;
     uint32_t n_frozen;
-    size_t memory;         /* bytes that a rank may use; 0: unknown */
-    const char *memory_of; /* whose memory that is, for messages */
+    const dsi_device *device; /* of a node, as loaded; NULL: this processor, times unknown */
+    size_t memory;            /* bytes that a rank may use; 0: unknown */
+    const char *memory_of;    /* whose memory that is, for messages */
 } dsi_report_request;
 
 /* One sort of collective in one phase. */
@@ -45,6 +47,9 @@ typedef struct dsi_plan_report {
     dsi_report_comm comm[DSI_REPORT_MOST_COLLECTIVES];
     uint32_t n_comm;
     double model_flops, hardware_flops; /* an optimizer step of a rank */
+    dsi_device device;                  /* of a rank */
+    dsi_sim_step *sim_steps;
+    dsi_timeline *timeline; /* NULL without a device */
 } dsi_plan_report;
 
 /* Plans and counts. The caller frees the report with dsi_report_free. Errors: those of
@@ -53,13 +58,15 @@ ds_status dsi_report_make(ds_ctx *ctx, const dsi_report_request *request,
                           dsi_plan_report *report_out);
 void dsi_report_free(dsi_plan_report *report);
 
-/* Bytes that count against the memory of a rank: device and host. */
+/* Bytes that count against the memory of a rank: of the device, and, where that is the host's
+ * memory, of the host. */
 size_t dsi_report_need(const dsi_plan_report *report);
 /* Of a phase: how often an optimizer step runs it. */
 double dsi_report_runs(const dsi_plan_report *report, ds_phase phase);
 const char *dsi_phase_name(ds_phase phase);
 
-/* For people. The caller frees *text_out with free(). Errors: ERR_NOMEM. */
-ds_status dsi_report_text(const dsi_plan_report *report, char **text_out);
+/* Memory over time, at most `room` points: the largest sum of each run of *run_out steps. */
+ds_status dsi_report_curve(const dsi_plan_report *report, size_t (*points)[DSI_MEMORY_KIND_COUNT],
+                           uint32_t room, uint32_t *n_out, uint32_t *run_out);
 
 #endif

@@ -1,8 +1,9 @@
 /* A report of a plan for people. */
 #include "base/buf.h"
-#include "train/plan_report.h"
+#include "train/plan_print.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static const double mib = 1048576.0;
 
@@ -35,15 +36,27 @@ static void print_kinds(dsi_buf *text, const dsi_plan_report *r, dsi_residency w
     }
 }
 
+static const char *scope_name(const char *scope)
+{
+    return scope[0] != '\0' ? scope : "the model";
+}
+
 static void print_memory(dsi_buf *text, const dsi_plan_report *r)
 {
+    const bool apart = r->request.device != NULL && !r->request.device->shared;
     const dsi_step *step = &r->plan.train_plan->steps[r->peak_step];
     dsi_buf_printf(text, "memory of a rank at its peak, MiB (step %u of %u, %s, %s of %s)\n",
                    r->peak_step, r->plan.train_plan->n_steps, dsi_phase_name(step->phase),
-                   step->op->name, step->scope);
+                   step->op->name, scope_name(step->scope));
     print_kinds(text, r, DSI_RESIDENCY_DEVICE);
-    print_kinds(text, r, DSI_RESIDENCY_HOST);
+    if (!apart) {
+        print_kinds(text, r, DSI_RESIDENCY_HOST);
+    }
     dsi_buf_printf(text, "  %-22s %12.2f\n", "sum", (double)dsi_report_need(r) / mib);
+    if (apart) {
+        dsi_buf_puts(text, "of its host\n");
+        print_kinds(text, r, DSI_RESIDENCY_HOST);
+    }
     dsi_buf_printf(text, "  %-22s %12.2f\n\n", "on disk",
                    (double)r->total[DSI_RESIDENCY_DISK] / mib);
 }
@@ -53,8 +66,12 @@ static void print_largest(dsi_buf *text, const dsi_plan_report *r)
     dsi_buf_puts(text, "the largest there, MiB\n");
     for (uint32_t i = 0; i < r->n_largest; ++i) {
         const dsi_ledger_entry *e = &r->ledger->entries[r->largest[i]];
-        dsi_buf_printf(text, "  %12.2f  %-20s %s of %s, steps %u to %u\n", (double)e->bytes / mib,
-                       dsi_memory_kind_name(e->kind), e->what, e->name, e->first, e->last);
+        dsi_buf_printf(text, "  %12.2f  %-20s ", (double)e->bytes / mib,
+                       dsi_memory_kind_name(e->kind));
+        if (e->what != dsi_memory_kind_name(e->kind)) {
+            dsi_buf_printf(text, "%s of ", e->what);
+        }
+        dsi_buf_printf(text, "%s, steps %u to %u\n", scope_name(e->name), e->first, e->last);
     }
     dsi_buf_putc(text, '\n');
 }
@@ -93,21 +110,161 @@ static void print_fit(dsi_buf *text, const dsi_plan_report *r)
                    (need - have) / gib, have / gib, r->request.memory_of);
 }
 
-ds_status dsi_report_text(const dsi_plan_report *report, char **text_out)
+const char *dsi_recompute_name(ds_recompute how)
 {
-    dsi_buf text = dsi_buf_make(1 << 20);
-    print_run(&text, report);
-    print_memory(&text, report);
-    print_largest(&text, report);
-    print_comm(&text, report);
-    dsi_buf_printf(&text,
+    static const char *const names[] = {[DS_RECOMPUTE_NONE] = "none",
+                                        [DS_RECOMPUTE_SELECTIVE] = "selective",
+                                        [DS_RECOMPUTE_FULL] = "full",
+                                        [DS_RECOMPUTE_AUTO] = "auto"};
+    return names[how];
+}
+
+void dsi_candidate_print(const dsi_candidate *candidate, dsi_buf *text)
+{
+    for (uint32_t i = 0; i < candidate->n_settings; ++i) {
+        const char *value = candidate->values[i];
+        if (value[0] != '\0') {
+            dsi_buf_printf(text, "%s%s %s", i > 0 ? ", " : "", candidate->paths[i], value);
+        }
+    }
+}
+
+/* By how much a figure changes: "+12 % operations". */
+static void print_change(dsi_buf *text, const char *what, double before, double after)
+{
+    if (before > 0.0 && after > 0.0) {
+        dsi_buf_printf(text, ", %+.0f %% %s", 100.0 * (after / before - 1.0), what);
+    } else if (after > 0.0) {
+        dsi_buf_printf(text, ", %.2f MiB more %s", after / mib, what);
+    }
+}
+
+static void print_candidate(dsi_buf *text, const dsi_plan_report *r, const dsi_candidate *c)
+{
+    double sent = 0.0;
+    for (uint32_t i = 0; i < r->n_comm; ++i) {
+        sent += r->comm[i].sent;
+    }
+    dsi_buf_puts(text, "  ");
+    dsi_candidate_print(c, text);
+    dsi_buf_printf(text, ": %.2f GiB", (double)c->need / (1024.0 * mib));
+    print_change(text, "operations", r->hardware_flops, c->hardware_flops);
+    print_change(text, "bytes sent", sent, c->sent);
+    if (r->timeline != NULL && c->seconds > 0.0) {
+        dsi_buf_printf(text, ", step %.3f s instead of %.3f s", c->seconds,
+                       r->timeline->step.seconds);
+    }
+    dsi_buf_putc(text, '\n');
+}
+
+static void print_changes(dsi_buf *text, const dsi_printed *p)
+{
+    if (p->n_changes > 0) {
+        dsi_buf_puts(text, "what would make it fit, cheapest first:\n");
+        for (uint32_t i = 0; i < p->n_changes; ++i) {
+            print_candidate(text, p->report, &p->changes[i]);
+        }
+    } else if (p->least) {
+        dsi_buf_puts(
+            text,
+            "no change of stage, recomputation, micro-batch and offload makes it fit; least:\n");
+        print_candidate(text, p->report, &p->changes[0]);
+    }
+}
+
+static void print_cause(dsi_buf *text, const dsi_plan_report *r)
+{
+    int largest = 0;
+    for (int k = 0; k < DSI_MEMORY_KIND_COUNT; ++k) {
+        largest =
+            r->peak[DSI_RESIDENCY_DEVICE][k] > r->peak[DSI_RESIDENCY_DEVICE][largest] ? k : largest;
+    }
+    dsi_buf_printf(text, "the most of it: %s, %.2f GiB\n",
+                   dsi_memory_kind_name((dsi_memory_kind)largest),
+                   (double)r->peak[DSI_RESIDENCY_DEVICE][largest] / (1024.0 * mib));
+}
+
+static void print_all(dsi_buf *text, const dsi_printed *p)
+{
+    const dsi_plan_report *r = p->report;
+    print_run(text, r);
+    print_memory(text, r);
+    print_largest(text, r);
+    print_comm(text, r);
+    dsi_buf_printf(text,
                    "operations of a rank in a step: %.4g TFLOP of the model, %.4g TFLOP computed\n",
-                   1e-12 * report->model_flops, 1e-12 * report->hardware_flops);
-    print_fit(&text, report);
+                   1e-12 * r->model_flops, 1e-12 * r->hardware_flops);
+    if (r->timeline != NULL) {
+        dsi_buf_putc(text, '\n');
+        dsi_timeline_print(r->timeline, text);
+        dsi_buf_putc(text, '\n');
+    }
+    print_fit(text, r);
+    if (r->request.memory > 0 && dsi_report_need(r) > r->request.memory) {
+        print_cause(text, r);
+    }
+    print_changes(text, p);
+}
+
+ds_status dsi_report_text(const dsi_printed *printed, char **text_out)
+{
+    const dsi_plan_report *report = printed->report;
+    dsi_buf text = dsi_buf_make(1 << 20);
+    print_all(&text, printed);
     dsi_buf_printf(&text, "planned in %.2f s\n", report->seconds);
     if (text.failed) {
         dsi_buf_free(&text);
         return ds_fail(report->plan.ctx, DS_ERR_NOMEM, "no memory to print a plan");
+    }
+    *text_out = text.data;
+    return DS_OK;
+}
+
+/* The best candidates of a search, by what they cost. */
+static int by_need(const void *a, const void *b)
+{
+    const dsi_candidate *x = a;
+    const dsi_candidate *y = b;
+    if (x->fits != y->fits) {
+        return x->fits ? -1 : 1;
+    }
+    return x->stage != y->stage ? (x->stage < y->stage ? -1 : 1)
+                                : (int)x->recompute - (int)y->recompute;
+}
+
+ds_status dsi_fit_text(ds_ctx *ctx, const dsi_fit *fit, size_t memory, char **text_out)
+{
+    const double gib = 1024.0 * mib;
+    dsi_buf text = dsi_buf_make(1 << 20);
+    dsi_candidate *sorted = malloc((fit->n_tried + 1) * sizeof *sorted);
+    if (sorted == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to print a search");
+    }
+    if (fit->n_tried > 0) {
+        memcpy(sorted, fit->tried, fit->n_tried * sizeof *sorted);
+        qsort(sorted, fit->n_tried, sizeof *sorted, by_need);
+    }
+    dsi_buf_puts(&text,
+                 "stage recompute micro-batch accumulation        GiB  TFLOP a step  MiB sent"
+                 "  step s\n");
+    for (uint32_t i = 0; i < fit->n_tried; ++i) {
+        const dsi_candidate *c = &sorted[i];
+        dsi_buf_printf(&text, "%5u %-9s %11lld %12lld %10.2f %13.4g %9.1f %7.3f%s\n", c->stage,
+                       dsi_recompute_name(c->recompute), (long long)c->micro_batch,
+                       (long long)c->accumulation, (double)c->need / gib, 1e-12 * c->hardware_flops,
+                       c->sent / mib, c->seconds, c->fits ? "" : "  does not fit");
+    }
+    free(sorted);
+    if (fit->best != UINT32_MAX) {
+        dsi_buf_puts(&text, "chosen: ");
+        dsi_candidate_print(&fit->tried[fit->best], &text);
+        dsi_buf_putc(&text, '\n');
+    } else {
+        dsi_buf_printf(&text, "nothing fits into %.2f GiB\n", (double)memory / gib);
+    }
+    if (text.failed) {
+        dsi_buf_free(&text);
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to print a search");
     }
     *text_out = text.data;
     return DS_OK;

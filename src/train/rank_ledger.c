@@ -3,44 +3,32 @@
 
 #include "exec/exec.h"
 #include "pass/memory.h"
+#include "plan/plan_kinds.h"
 
 /* Measured: what a rank of this library holds beside plan and cells (docs/internals/plan.md). */
 enum { PROCESS_BYTES = 3 << 20, COMM_BYTES = 4 << 20 };
+/* An estimate: context and libraries of a GPU, and buffers of its communicators. */
+enum { CONTEXT_BYTES = 512 << 20, DEVICE_COMM_BYTES = 512 << 20 };
 
 static size_t aligned(size_t bytes)
 {
     return (bytes + DSI_MEMORY_ALIGN - 1) / DSI_MEMORY_ALIGN * DSI_MEMORY_ALIGN;
 }
 
-static dsi_memory_kind kind_of(ds_cell_kind kind)
-{
-    switch (kind) {
-    case DS_CELL_PARAM:
-        return DSI_MEMORY_PARAM;
-    case DS_CELL_GRAD:
-        return DSI_MEMORY_GRAD;
-    case DS_CELL_MASTER:
-        return DSI_MEMORY_MASTER;
-    case DS_CELL_EXP_AVG:
-    case DS_CELL_EXP_AVG_SQ:
-    case DS_CELL_MOMENTUM:
-        return DSI_MEMORY_MOMENT;
-    default:
-        return DSI_MEMORY_INPUT;
-    }
-}
-
 size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan)
 {
     const dsi_plan *train = plan->train_plan;
     const dsi_plan *eval = plan->eval_plan;
-    size_t bytes = DSI_MEMORY_ALIGN; /* as the executor does */
+    size_t bytes = 0; /* as the executor does */
+    bool swaps = false;
     for (ds_cell c = 0; c < ds_cells_count(plan->local); ++c) {
         const dsi_home home = dsi_homes_of(&plan->homes, c);
+        swaps = swaps || home.residence != DSI_ON_DEVICE;
         if (home.residence == DSI_ON_DEVICE && home.parent == DS_NONE) {
             bytes += aligned(ds_meta_bytes(ds_cells_get(plan->local, c)->meta));
         }
     }
+    bytes = DSI_MEMORY_ALIGN + (swaps ? dsi_home_bytes(bytes) : bytes);
     bytes +=
         aligned(train->arena_bytes > eval->arena_bytes ? train->arena_bytes : eval->arena_bytes);
     return bytes + aligned(train->shared_bytes) + aligned(eval->shared_bytes);
@@ -57,10 +45,12 @@ static ds_status add_cells(const dsi_rank_plan *plan, dsi_ledger *ledger)
         if (home.parent != DS_NONE) {
             continue; /* lies in its parent */
         }
-        const dsi_ledger_entry entry = {.kind = kind_of(cell->kind),
+        const dsi_ledger_entry entry = {.kind = dsi_memory_kind_of(cell->kind),
                                         .residency = residencies[home.residence],
                                         .last = ledger->n_steps - 1,
-                                        .bytes = ds_meta_bytes(cell->meta),
+                                        .bytes = home.residence == DSI_ON_DEVICE
+                                                     ? ds_meta_bytes(cell->meta)
+                                                     : dsi_home_bytes(ds_meta_bytes(cell->meta)),
                                         .name = cell->name,
                                         .what = ds_cell_kind_name(cell->kind)};
         DS_TRY(dsi_ledger_add(ledger, &entry));
@@ -80,7 +70,8 @@ static ds_status add_whole_run(dsi_ledger *ledger, dsi_memory_kind kind, dsi_res
     return dsi_ledger_add(ledger, &entry);
 }
 
-static ds_status fill(const dsi_rank_plan *plan, uint32_t n_ranks, dsi_ledger *ledger)
+static ds_status fill(const dsi_rank_plan *plan, uint32_t n_ranks, bool own_device,
+                      dsi_ledger *ledger)
 {
     uint32_t step = 0;
     size_t live = 0;
@@ -93,15 +84,21 @@ static ds_status fill(const dsi_rank_plan *plan, uint32_t n_ranks, dsi_ledger *l
     const size_t tables =
         dsi_exec_table_bytes(plan->train_plan) + dsi_exec_table_bytes(plan->eval_plan);
     DS_TRY(add_whole_run(ledger, DSI_MEMORY_HOST_STATE, DSI_RESIDENCY_HOST, tables, "plans"));
+    if (own_device) {
+        DS_TRY(add_whole_run(ledger, DSI_MEMORY_PROCESS, DSI_RESIDENCY_DEVICE,
+                             (size_t)CONTEXT_BYTES + (n_ranks > 1 ? DEVICE_COMM_BYTES : 0),
+                             "context, communicators"));
+    }
     return add_whole_run(ledger, DSI_MEMORY_PROCESS, DSI_RESIDENCY_HOST,
                          PROCESS_BYTES + (n_ranks > 1 ? COMM_BYTES : 0), "process");
 }
 
-ds_status dsi_rank_ledger(const dsi_rank_plan *plan, uint32_t n_ranks, dsi_ledger **ledger_out)
+ds_status dsi_rank_ledger(const dsi_rank_plan *plan, uint32_t n_ranks, bool own_device,
+                          dsi_ledger **ledger_out)
 {
     dsi_ledger *ledger = NULL;
     DS_TRY(dsi_ledger_create(plan->ctx, plan->train_plan->n_steps, &ledger));
-    const ds_status status = fill(plan, n_ranks, ledger);
+    const ds_status status = fill(plan, n_ranks, own_device, ledger);
     if (status < 0) {
         dsi_ledger_destroy(&ledger);
         return status;

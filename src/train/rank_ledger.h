@@ -10,7 +10,8 @@
 /* Kinds GAPS (so that the sum at the peak is what is mapped: an arena is not given back) and, on
  * the host, HOST_STATE (plans, tables) and PROCESS (program, libraries, communicator) are entered
  * too. The caller destroys *ledger_out; names are borrowed from the plan. */
-ds_status dsi_rank_ledger(const dsi_rank_plan *plan, uint32_t n_ranks, dsi_ledger **ledger_out);
+ds_status dsi_rank_ledger(const dsi_rank_plan *plan, uint32_t n_ranks, bool own_device,
+                          dsi_ledger **ledger_out);
 
 /* Bytes that the executor maps for the plans of a rank: cells, arenas, what collectives send. */
 size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan);

@@ -15,18 +15,27 @@ typedef struct asked {
     uint32_t n_ranks, stage;
     const char *type; /* of the configuration */
     int accumulation;
+    const char *offload; /* of states to "cpu" or "nvme", in stage 3 of parameters to the host */
 } asked;
 
 static ds_config *config_of(ds_ctx *c, const asked *a)
 {
-    char text[512];
+    char text[1024];
+    char offload[400] = "";
     ds_config *config = NULL;
+    if (a->offload != NULL) {
+        (void)snprintf(offload, sizeof offload,
+                       ", \"offload_optimizer\": {\"device\": \"%s\", \"nvme_path\": \".\"}%s",
+                       a->offload,
+                       a->stage == 3 ? ", \"offload_param\": {\"device\": \"cpu\"}" : "");
+    }
     (void)snprintf(text, sizeof text,
                    "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d, "
                    "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3}}, "
-                   "\"%s\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": %u, "
-                   "\"stage3_param_persistence_threshold\": 1}}",
-                   a->accumulation, a->type, a->stage);
+                   "\"%s\": {\"enabled\": true}, \"device_memory\": 100000000, "
+                   "\"zero_optimization\": {\"stage\": %u, "
+                   "\"stage3_param_persistence_threshold\": 1%s}}",
+                   a->accumulation, a->type, a->stage, offload);
     if (ds_config_load_text(c, "test", text, strlen(text), NULL, &config) < 0 ||
         ds_config_resolve(config, a->n_ranks, NULL) < 0) {
         ds_config_destroy(&config);
@@ -45,7 +54,7 @@ static ds_model *model_of(ds_ctx *c, const asked *a)
 
 typedef struct planned {
     asked what;
-    size_t bytes;
+    size_t bytes, host, disk; /* of cells and arenas */
     uint64_t digest;
 } planned;
 
@@ -65,6 +74,8 @@ static uint32_t run_rank(ds_ctx *c, dsi_comm *world, void *arg)
         failed = 1;
     } else {
         failed += ds_engine_planned_bytes(engine) == want->bytes ? 0 : 1;
+        failed += dsi_exec_host_bytes(engine->exec) == want->host ? 0 : 1;
+        failed += dsi_exec_disk_bytes(engine->exec) == want->disk ? 0 : 1;
         failed += dsi_plan_digest(engine->train_plan, &digest) < 0 ? 1 : 0;
         failed += digest == want->digest ? 0 : 1;
     }
@@ -78,8 +89,11 @@ static void a_report_is_what_engines_map(void **state)
 {
     (void)state;
     static const asked cases[] = {
-        {"gpt2", 1, 0, "bf16", 1},   {"llama3", 1, 3, "fp16", 2}, {"gpt2", 2, 0, "bf16", 1},
-        {"llama3", 2, 1, "bf16", 2}, {"gpt2", 3, 2, "bf16", 2},   {"llama3_tied", 2, 3, "bf16", 1},
+        {"gpt2", 1, 0, "bf16", 1, NULL},   {"llama3", 1, 3, "fp16", 2, NULL},
+        {"gpt2", 2, 0, "bf16", 1, NULL},   {"llama3", 2, 1, "bf16", 2, NULL},
+        {"gpt2", 3, 2, "bf16", 2, NULL},   {"llama3_tied", 2, 3, "bf16", 1, NULL},
+        {"gpt2", 1, 2, "bf16", 1, "cpu"},  {"llama3", 2, 3, "bf16", 1, "cpu"},
+        {"gpt2", 1, 2, "bf16", 1, "nvme"}, {"llama3", 2, 1, "bf16", 1, "nvme"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
         planned want = {.what = cases[i]};
@@ -94,6 +108,11 @@ static void a_report_is_what_engines_map(void **state)
         dsi_plan_report report;
         CHECK_OK(ctx, dsi_report_make(ctx, &request, &report));
         want.bytes = report.total[DSI_RESIDENCY_DEVICE];
+        want.host = report.total[DSI_RESIDENCY_HOST] -
+                    report.peak[DSI_RESIDENCY_HOST][DSI_MEMORY_HOST_STATE] -
+                    report.peak[DSI_RESIDENCY_HOST][DSI_MEMORY_PROCESS];
+        want.disk = report.total[DSI_RESIDENCY_DISK];
+        assert_true((want.host + want.disk > 0) == (cases[i].offload != NULL));
         CHECK_OK(ctx, dsi_plan_digest(report.plan.train_plan, &want.digest));
         assert_int_equal(want.bytes, dsi_rank_mapped_bytes(&report.plan));
         assert_int_equal(sim_ranks_run(cases[i].n_ranks, NULL, run_rank, &want), 0);
@@ -111,7 +130,7 @@ static void kinds_follow_the_stage(void **state)
 {
     (void)state;
     for (uint32_t stage = 0; stage <= 3; ++stage) {
-        const asked a = {"gpt2", 4, stage, "bf16", 1};
+        const asked a = {"gpt2", 4, stage, "bf16", 1, NULL};
         ds_model *model = model_of(ctx, &a);
         ds_config *config = config_of(ctx, &a);
         const dsi_report_request request = {

@@ -6,24 +6,42 @@
 static const char about[] =
     "Tells what a run costs before it runs, for any number of ranks and without their hardware: it "
     "builds the plan that each rank would build and counts. Nothing is allocated or trained, no "
-    "weights are read.";
+    "weights are read.\n\n"
+    "Commands:\n"
+    "  (none)     memory by kind, communication, operations, with --device time too;\n"
+    "             whether it fits, and what would make it fit\n"
+    "  diff A B   what differs between two reports (--json), or between the plans of\n"
+    "             two configurations (with --model or --model_config)\n"
+    "  estimate   DeepSpeed's tables of model states for stages 2 and 3";
 
 static const char after[] =
     "Examples:\n"
     "  ds_plan --model Qwen2.5-0.5B --deepspeed_config ds.json --seq_length 2048\n"
     "  ds_plan --model_config llama70b.json --deepspeed_config z3.json --world_size 1024 \\\n"
-    "      --nodes 128 --seq_length 8192 --memory 80GB\n\n"
+    "      --nodes 128 --seq_length 4096 --device h100-sxm --html plan.html\n"
+    "  ds_plan --model_config gpt.json --deepspeed_config ds.json --fit --output fitted.json\n"
+    "  ds_plan diff a.json b.json --model Qwen2.5-0.5B\n"
+    "  ds_plan estimate --total_params 3000000000 --world_size 8\n\n"
+    "A micro-batch that is \"auto\" becomes the largest that fits.\n\n"
     "Exit codes: 0 planned, and it fits where memory is known; 1 failed; 2 wrong use; 3 it does "
-    "not "
+    "not\n"
     "fit.";
+
+static ds_status check_estimate(ds_ctx *ctx, const plan_options *o)
+{
+    const bool model = o->model != NULL || o->model_config != NULL;
+    if (model == (o->total_params > 0)) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "estimate needs either --total_params N or a model (--model DIR, "
+                       "--model_config FILE)");
+    }
+    return DS_OK;
+}
 
 static ds_status check(ds_ctx *ctx, const plan_options *o)
 {
-    if ((o->model == NULL) == (o->model_config == NULL)) {
+    if (o->model != NULL && o->model_config != NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "give either --model DIR or --model_config FILE");
-    }
-    if (o->deepspeed_config == NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "--deepspeed_config FILE is missing");
     }
     if (o->fp16 && o->bf16) {
         return ds_fail(ctx, DS_ERR_ARG, "--fp16 and --bf16 exclude each other");
@@ -32,7 +50,40 @@ static ds_status check(ds_ctx *ctx, const plan_options *o)
         return ds_fail(ctx, DS_ERR_ARG, "--nodes %lld is more than --world_size %lld",
                        (long long)o->nodes, (long long)o->world_size);
     }
+    if (o->command != PLAN_REPORT) {
+        return o->command == PLAN_ESTIMATE ? check_estimate(ctx, o) : DS_OK;
+    }
+    if (o->model == NULL && o->model_config == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "give either --model DIR or --model_config FILE");
+    }
+    if (o->deepspeed_config == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "--deepspeed_config FILE is missing");
+    }
+    if (o->output != NULL && !o->fit) {
+        return ds_fail(ctx, DS_ERR_ARG, "--output is where --fit writes: give --fit too");
+    }
     return DS_OK;
+}
+
+static ds_status read_command(ds_ctx *ctx, const dsi_arg_list *words, plan_options *o)
+{
+    if (words->n == 0) {
+        return DS_OK;
+    }
+    if (strcmp(words->items[0], "diff") == 0 && words->n == 3) {
+        o->command = PLAN_DIFF;
+        o->files[0] = words->items[1];
+        o->files[1] = words->items[2];
+        return DS_OK;
+    }
+    if (strcmp(words->items[0], "estimate") == 0 && words->n == 1) {
+        o->command = PLAN_ESTIMATE;
+        return DS_OK;
+    }
+    return ds_fail(ctx, DS_ERR_ARG,
+                   "unexpected word \"%s\"; the commands are \"diff A B\" and "
+                   "\"estimate\"",
+                   words->items[0]);
 }
 
 ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o, bool *help_out)
@@ -92,8 +143,8 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .type = DSI_ARG_TEXT,
          .out = &o->memory,
          .value = "BYTES",
-         .doc = "Memory of a rank, \"80GB\" or a number of bytes; default: this machine's, shared "
-                "by the ranks of a node."},
+         .doc = "Memory of a rank, \"80GB\" or a number of bytes; default: the device's, else this "
+                "machine's, shared by the ranks of a node."},
         {.name = "threads",
          .type = DSI_ARG_INT,
          .out = &o->threads,
@@ -101,6 +152,68 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .def = "0",
          .max = 4096,
          .doc = "Threads of a rank; default: its share of the cores of this machine."},
+        {.name = "device",
+         .type = DSI_ARG_TEXT,
+         .out = &o->device,
+         .value = "PROFILE",
+         .doc = "What a rank runs on, for times and memory: a shipped profile (h100-sxm, …) or a "
+                "profile file; default: this processor, without times."},
+        {.type = DSI_ARG_HEADING, .doc = "Output"},
+        {.name = "json",
+         .type = DSI_ARG_TEXT,
+         .out = &o->json,
+         .value = "FILE",
+         .doc = "Write the report as JSON, \"-\" for the terminal, instead of text."},
+        {.name = "html",
+         .type = DSI_ARG_TEXT,
+         .out = &o->html,
+         .value = "FILE",
+         .doc = "Write a page with the memory curve and the timeline too."},
+        {.name = "trace",
+         .type = DSI_ARG_TEXT,
+         .out = &o->trace,
+         .value = "FILE",
+         .doc = "Write the simulated timeline for Chrome's tracing page or Perfetto too."},
+        {.name = "fit",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->fit,
+         .doc = "Choose stage, recomputation and micro-batch: the fastest that fits, with the "
+                "global batch as it is."},
+        {.name = "output",
+         .type = DSI_ARG_TEXT,
+         .out = &o->output,
+         .value = "FILE",
+         .doc = "Where --fit writes the completed configuration; default: the terminal."},
+        {.type = DSI_ARG_HEADING, .doc = "Of estimate"},
+        {.name = "total_params",
+         .type = DSI_ARG_INT,
+         .out = &o->total_params,
+         .value = "N",
+         .def = "0",
+         .max = 1e15,
+         .doc = "Parameters of the model, instead of a model."},
+        {.name = "largest_layer_params",
+         .type = DSI_ARG_INT,
+         .out = &o->largest_layer_params,
+         .value = "N",
+         .def = "0",
+         .max = 1e15,
+         .doc = "Parameters of its largest layer, for stage 3."},
+        {.name = "additional_buffer_factor",
+         .type = DSI_ARG_REAL,
+         .out = &o->additional_buffer_factor,
+         .value = "X",
+         .def = "1.5",
+         .min = 0.01,
+         .max = 1000,
+         .doc = "Factor on host memory."},
+        {.name = "stage",
+         .type = DSI_ARG_INT,
+         .out = &o->stage,
+         .value = "N",
+         .def = "0",
+         .max = 3,
+         .doc = "Only this stage's table; 0: both."},
         {.type = DSI_ARG_HEADING, .doc = "What \"auto\" stands for in the configuration"},
         {.name = "micro_batch",
          .type = DSI_ARG_INT,
@@ -129,25 +242,22 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .given_out = &o->bf16_given,
          .doc = "bf16.enabled."},
     };
-    const dsi_args_spec spec = {.usage = "ds_plan [FLAGS]",
+    const dsi_args_spec spec = {.usage = "ds_plan [diff A B | estimate] [FLAGS]",
                                 .about = about,
                                 .rows = rows,
                                 .n_rows = sizeof rows / sizeof rows[0],
                                 .after = after};
     dsi_args args = {0};
     DS_TRY(dsi_args_parse(ctx, &spec, argc, argv, &args));
-    const bool words = args.words.n > 0;
     *help_out = args.help;
+    ds_status status = DS_OK;
     if (args.help) {
         dsi_args_help(&spec, stdout);
-    } else if (words) {
-        (void)ds_fail(ctx, DS_ERR_ARG, "unexpected word \"%s\"", args.words.items[0]);
+    } else {
+        status = read_command(ctx, &args.words, o);
     }
     dsi_args_free(&args);
-    if (*help_out) {
-        return DS_OK;
-    }
-    return words ? DS_ERR_ARG : check(ctx, o);
+    return status < 0 || *help_out ? status : check(ctx, o);
 }
 
 void plan_options_free(plan_options *options)

@@ -7,6 +7,7 @@
 #include "common/size_text.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { DEFAULT_SEQ_LENGTH = 1024, PATH_BYTES = 4096 };
@@ -39,6 +40,33 @@ static ds_maybe if_given(int64_t value)
     return value >= 0 ? ds_known((double)value) : (ds_maybe){0};
 }
 
+static bool unknown(const plan_run *run, const char *path)
+{
+    const ds_config_item *item = ds_config_find(run->config, path);
+    return item == NULL || is_auto(run, path) || strcmp(item->value, "null") == 0;
+}
+
+/* A micro-batch that nobody gave is 1 for now; with a given global batch the rest is accumulation.
+ */
+static void open_batch(plan_run *run, ds_trainer_values *v)
+{
+    const ds_config_item *total = ds_config_find(run->config, "train_batch_size");
+    const bool steps_open =
+        !v->gradient_accumulation_steps.known && is_auto(run, "gradient_accumulation_steps");
+    run->open_batch =
+        run->options->micro_batch < 0 && is_auto(run, "train_micro_batch_size_per_gpu");
+    run->free_batch = run->open_batch && unknown(run, "train_batch_size");
+    if (run->open_batch) {
+        v->micro_batch = ds_known(1.0);
+    }
+    if (steps_open && run->open_batch && !run->free_batch) {
+        const double rows = strtod(total->value, NULL) / (double)run->options->world_size;
+        v->gradient_accumulation_steps = ds_known(rows >= 1.0 ? rows : 1.0);
+    } else if (steps_open && unknown(run, "train_batch_size")) {
+        v->gradient_accumulation_steps = ds_known(1.0);
+    }
+}
+
 static ds_status resolve(plan_run *run)
 {
     const plan_options *o = run->options;
@@ -49,19 +77,19 @@ static ds_status resolve(plan_run *run)
                            .max_grad_norm = if_auto(run, "gradient_clipping", 1.0),
                            .warmup_steps = if_auto(run, "scheduler.params.warmup_num_steps", 1.0),
                            .total_steps = if_auto(run, "scheduler.params.total_num_steps", 1000.0)};
-    const bool lr = is_auto(run, "optimizer.params.lr");
-    if (lr && (is_auto(run, "scheduler.params.warmup_max_lr") ||
-               ds_config_find(run->config, "scheduler.params.warmup_max_lr") == NULL)) {
+    open_batch(run, &v);
+    if (is_auto(run, "optimizer.params.lr") && (is_auto(run, "scheduler.params.warmup_max_lr") ||
+                                                unknown(run, "scheduler.params.warmup_max_lr"))) {
         v.learning_rate = ds_known(1e-4);
     }
     if (is_auto(run, "optimizer.params.betas")) {
         v.adam_beta1 = ds_known(0.9);
         v.adam_beta2 = ds_known(0.999);
     }
-    if (o->fp16_given) {
+    if (o->fp16_given || is_auto(run, "fp16.enabled")) {
         v.fp16 = ds_known(o->fp16);
     }
-    if (o->bf16_given) {
+    if (o->bf16_given || is_auto(run, "bf16.enabled")) {
         v.bf16 = ds_known(o->bf16);
     }
     const int64_t hidden = ds_model_get_info(run->model)->hidden_size;
@@ -80,7 +108,15 @@ static ds_status find_memory(plan_run *run)
 {
     const plan_options *o = run->options;
     uint64_t bytes = 0;
-    if (o->memory != NULL) {
+    if (o->device != NULL) {
+        DS_TRY(dsi_device_load(run->ctx, o->device, &run->device));
+        run->request.device = &run->device;
+    }
+    if (o->memory == NULL && o->device != NULL) {
+        const dsi_device rank = dsi_device_of_rank(&run->device, (uint32_t)ranks_of_a_node(o));
+        bytes = (uint64_t)rank.memory_bytes;
+        (void)snprintf(run->memory_of, sizeof run->memory_of, "a rank of %s", run->device.name);
+    } else if (o->memory != NULL) {
         DS_TRY(size_parse(run->ctx, "--memory", o->memory, &bytes));
         (void)snprintf(run->memory_of, sizeof run->memory_of, "--memory");
     } else {
@@ -103,11 +139,57 @@ static uint32_t threads_of(const plan_options *o)
     return (uint32_t)(o->threads > 0 ? o->threads : share > 0 ? share : 1);
 }
 
-ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, plan_run *run)
+/* Offload to the host is real only where the device's memory is said: of a device that has its own
+ * it is. */
+static ds_status limit_device(plan_run *run)
+{
+    char bytes[32];
+    const dsi_setting setting = {"device_memory", bytes};
+    ds_config *limited = NULL;
+    if (run->request.device == NULL || run->device.shared || run->request.memory == 0 ||
+        ds_config_get(run->config)->device_memory > 0) {
+        return DS_OK;
+    }
+    (void)snprintf(bytes, sizeof bytes, "%zu", run->request.memory);
+    DS_TRY(dsi_config_with(run->ctx, run->config, &setting, 1, run->request.n_ranks,
+                           ds_model_get_info(run->model)->hidden_size, &limited));
+    ds_config_destroy(&run->config);
+    run->config = limited;
+    run->request.config = limited;
+    return DS_OK;
+}
+
+/* An open micro-batch becomes the largest that fits, 1 where none does. */
+static ds_status solve_batch(plan_run *run)
+{
+    const dsi_fit_scope scope = {.free_batch = run->free_batch};
+    dsi_setting settings[DSI_CANDIDATE_SETTINGS];
+    dsi_fit fit;
+    ds_config *solved = NULL;
+    ds_status status = DS_OK;
+    if (!run->open_batch) {
+        return DS_OK;
+    }
+    DS_TRY(dsi_fit_search(run->ctx, &run->request, &scope, &fit));
+    if (fit.best != UINT32_MAX) {
+        const uint32_t n = dsi_candidate_settings(&fit.tried[fit.best], settings);
+        status = dsi_config_with(run->ctx, run->config, settings, n, run->request.n_ranks,
+                                 ds_model_get_info(run->model)->hidden_size, &solved);
+    }
+    if (solved != NULL) {
+        ds_config_destroy(&run->config);
+        run->config = solved;
+        run->request.config = solved;
+    }
+    dsi_fit_free(&fit);
+    return status;
+}
+
+ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, const char *config, plan_run *run)
 {
     const ds_config_params params = {.allow_unknown_keys = options->allow_unknown_keys};
     *run = (plan_run){.ctx = ctx, .options = options};
-    DS_TRY(ds_config_load_file(ctx, options->deepspeed_config, &params, &run->config));
+    DS_TRY(ds_config_load_file(ctx, config, &params, &run->config));
     DS_TRY(open_model(run));
     DS_TRY(resolve(run));
     DS_TRY(find_memory(run));
@@ -118,7 +200,8 @@ ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, plan_run *run)
     run->request.n_threads = threads_of(options);
     run->request.frozen = options->freeze.items;
     run->request.n_frozen = (uint32_t)options->freeze.n;
-    return DS_OK;
+    DS_TRY(limit_device(run));
+    return solve_batch(run);
 }
 
 void plan_run_close(plan_run *run)

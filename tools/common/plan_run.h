@@ -1,16 +1,24 @@
-/* ds_plan's parts: its flags, and opening what they name. */
+/* ds_plan's parts: its flags, opening what they name, its commands. */
 #ifndef DSI_TOOLS_PLAN_RUN_H
 #define DSI_TOOLS_PLAN_RUN_H
 
 #include "common/args.h"
-#include "train/plan_report.h"
+#include "train/plan_print.h"
+
+typedef enum plan_command { PLAN_REPORT, PLAN_DIFF, PLAN_ESTIMATE } plan_command;
 
 /* The command line, parsed. Texts are borrowed from argv. */
 typedef struct plan_options {
-    const char *model, *model_config, *deepspeed_config, *memory;
+    plan_command command;
+    const char *files[2]; /* of diff */
+    const char *model, *model_config, *deepspeed_config, *memory, *device;
+    const char *json, *html, *trace, *output;
     dsi_arg_list freeze;
     int64_t world_size, nodes, seq_length, threads;
-    bool allow_unknown_keys;
+    bool allow_unknown_keys, fit;
+    int64_t total_params, largest_layer_params; /* of estimate */
+    double additional_buffer_factor;
+    int64_t stage;
     /* what "auto" stands for; negative: not given */
     int64_t micro_batch, gradient_accumulation_steps;
     bool fp16, bf16, fp16_given, bf16_given;
@@ -28,12 +36,23 @@ typedef struct plan_run {
     const plan_options *options;
     ds_model *model;
     ds_config *config;
+    dsi_device device;
     dsi_report_request request;
     char memory_of[80];
+    bool open_batch; /* the micro-batch is "auto" and no flag says it */
+    bool free_batch; /* and nobody gave the global batch */
 } plan_run;
 
-/* Opens both and resolves the configuration. The caller closes the run in any case. */
-ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, plan_run *run_out);
+/* Opens the model, and the configuration at `config`, and resolves it; an open micro-batch becomes
+ * the largest that fits. The caller closes the run in any case. */
+ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, const char *config,
+                        plan_run *run_out);
 void plan_run_close(plan_run *run);
+
+/* ds_plan diff: prints what differs between two reports in JSON, or between the plans of two
+ * configurations. */
+ds_status plan_diff(ds_ctx *ctx, const plan_options *options);
+/* ds_plan estimate: DeepSpeed's tables. */
+ds_status plan_estimate(ds_ctx *ctx, const plan_options *options);
 
 #endif

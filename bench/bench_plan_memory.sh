@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Predicted peak memory against measured: GPT-2 124M, runs above 1 GiB, on one and two ranks, stages 0 to 3, with
+# recomputation and offload. Usage: bench_plan_memory.sh BUILD [TEXT]; TEXT: only rows whose name has it.
+# Measured is the largest sum, over the run, of anonymous and of the proportional share of shared memory of a rank
+# (the largest rank counts); predicted is what ds_plan says the rank needs. Prints a line a row and how many lie within 3 %.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=$1 only=${2:-}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+config() { # STAGE MICRO_BATCH ACCUMULATION DTYPE MORE
+    printf '{"train_micro_batch_size_per_gpu": %s, "gradient_accumulation_steps": %s, "steps_per_print": 1000,
+"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "%s": {"enabled": %s}, "zero_optimization": {"stage": %s%s}%s}\n' \
+        "$2" "$3" bf16 "$([ "$4" = bf16 ] && echo true || echo false)" "$1" "${5:-}" "${6:-}"
+}
+# Kilobytes of a process: anonymous, and its share of what others map too.
+memory_of() {
+    local anon shared
+    anon=$(sed -n 's/^RssAnon:[[:space:]]*\([0-9]*\).*/\1/p' "/proc/$1/status" 2> /dev/null) || true
+    shared=$(sed -n 's/^Pss_Shmem:[[:space:]]*\([0-9]*\).*/\1/p' "/proc/$1/smaps_rollup" 2> /dev/null) || true
+    echo $((${anon:-0} + ${shared:-0}))
+}
+# Runs a command; prints the largest memory_of any of its ds_train processes, in kilobytes.
+watch() {
+    local most=0 now pid
+    "$@" > "$folder/log" 2>&1 &
+    local job=$!
+    while kill -0 "$job" 2> /dev/null; do
+        for pid in $(pgrep -x ds_train); do
+            grep -qz "$folder/config.json" "/proc/$pid/cmdline" 2> /dev/null || continue
+            now=$(memory_of "$pid")
+            [ "$now" -le "$most" ] || most=$now
+        done
+        sleep 0.3
+    done
+    wait "$job" || { cat "$folder/log" >&2; exit 1; }
+    echo "$most"
+}
+within=0 rows=0
+row() { # NAME RANKS STAGE MICRO ACCUMULATION DTYPE ZERO_KEYS KEYS
+    [[ $1 == *"$only"* ]] || return 0
+    config "$3" "$4" "$5" "$6" "${7:-}" "${8:-}" > "$folder/config.json"
+    local threads=$((3 - $2))
+    local args=(--model_config bench/gpt2_124m.json --seq_length 1024 --deepspeed_config "$folder/config.json"
+        --threads "$threads")
+    "$build/ds_plan" "${args[@]}" --world_size "$2" --memory 1TB --json "$folder/plan.json"
+    local train=("$build/ds_train" "${args[@]}" --tokenizer data/gpt2 --data data/tinyshakespeare.txt --steps 2)
+    [ "$2" -eq 1 ] || train=("$build/deepspeed" --num_gpus "$2" "${train[@]}")
+    local need measured
+    need=$(sed -n 's/.*"need": \([0-9]*\), "available".*/\1/p' "$folder/plan.json")
+    measured=$(watch "${train[@]}")
+    awk -v name="$1" -v need="$need" -v kib="$measured" 'BEGIN {
+        printf "%-34s predicted %8.1f MiB, measured %8.1f MiB, measured/predicted %.4f\n", name, need / 1048576,
+            kib / 1024, kib * 1024 / need }'
+    rows=$((rows + 1))
+    within=$((within + $(awk "BEGIN { r = $measured * 1024 / $need; print r > 0.97 && r < 1.03 ? 1 : 0 }")))
+}
+states='"offload_optimizer": {"device": "nvme", "nvme_path": "'$folder'"}'
+row "1 rank, bf16, 4 rows" 1 0 4 1 bf16
+row "1 rank, bf16, 2 rows, 2 micro-batches" 1 0 2 2 bf16
+row "1 rank, fp32, 2 rows" 1 0 2 1 fp32
+row "1 rank, bf16, 4 rows, full" 1 0 4 1 bf16 '' ', "activation_checkpointing": {"recompute": "full"}'
+row "1 rank, bf16, 4 rows, states on disk" 1 2 4 1 bf16 ", $states"
+for stage in 0 1 2 3; do
+    row "2 ranks, bf16, stage $stage, 2 rows" 2 "$stage" 2 1 bf16
+done
+row "2 ranks, bf16, stage 2, 4 rows, selective" 2 2 4 1 bf16 '' ', "activation_checkpointing": {"recompute": "selective"}'
+row "2 ranks, fp32, stage 3, 2 rows" 2 3 2 1 fp32
+echo "$within of $rows within 3 %"

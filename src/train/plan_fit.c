@@ -1,0 +1,406 @@
+/* The search. See plan_fit.h. */
+#include "train/plan_fit.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_BATCHES = 64, LARGEST_BATCH = 4096 };
+
+static const char *const recompute_names[] = {[DS_RECOMPUTE_NONE] = "\"none\"",
+                                              [DS_RECOMPUTE_SELECTIVE] = "\"selective\"",
+                                              [DS_RECOMPUTE_FULL] = "\"full\"",
+                                              [DS_RECOMPUTE_AUTO] = "\"auto\""};
+
+uint32_t dsi_candidate_settings(const dsi_candidate *candidate, dsi_setting *settings)
+{
+    for (uint32_t i = 0; i < candidate->n_settings; ++i) {
+        const char *value = candidate->values[i];
+        settings[i] = (dsi_setting){candidate->paths[i], value[0] != '\0' ? value : NULL};
+    }
+    return candidate->n_settings;
+}
+
+static void set_text(dsi_candidate *c, const char *path, const char *value)
+{
+    if (c->n_settings < DSI_CANDIDATE_SETTINGS) {
+        c->paths[c->n_settings] = path;
+        (void)snprintf(c->values[c->n_settings], sizeof c->values[0], "%s", value);
+        c->n_settings += 1;
+    }
+}
+
+static void set_number(dsi_candidate *c, const char *path, int64_t value)
+{
+    char text[32];
+    (void)snprintf(text, sizeof text, "%lld", (long long)value);
+    set_text(c, path, text);
+}
+
+static void set_stage(dsi_candidate *c, int64_t stage)
+{
+    set_number(c, "zero_optimization.stage", stage);
+}
+
+static void set_recompute(dsi_candidate *c, ds_recompute how)
+{
+    set_text(c, "activation_checkpointing.recompute", recompute_names[how]);
+}
+
+static void set_batch(dsi_candidate *c, int64_t micro, int64_t rows)
+{
+    set_number(c, "train_micro_batch_size_per_gpu", micro);
+    set_number(c, "gradient_accumulation_steps", rows / micro);
+}
+
+static void take_figures(dsi_candidate *c, const dsi_plan_report *r)
+{
+    c->planned = true;
+    c->need = dsi_report_need(r);
+    c->fits = r->request.memory == 0 || c->need <= r->request.memory;
+    c->stage = r->spec.zero.stage;
+    c->recompute = r->plan.recompute;
+    c->micro_batch = r->spec.train.batch;
+    c->accumulation = r->spec.train.accumulation;
+    c->model_flops = r->model_flops;
+    c->hardware_flops = r->hardware_flops;
+    c->seconds = r->timeline != NULL ? r->timeline->step.seconds : 0.0;
+    for (uint32_t i = 0; i < r->n_comm; ++i) {
+        c->sent += r->comm[i].sent;
+    }
+}
+
+/* Plans a candidate; one that is refused stays without figures. */
+static ds_status plan(ds_ctx *ctx, const dsi_report_request *request, dsi_candidate *c)
+{
+    dsi_setting settings[DSI_CANDIDATE_SETTINGS];
+    const uint32_t n = dsi_candidate_settings(c, settings);
+    const int64_t hidden = ds_model_get_info(request->model)->hidden_size;
+    dsi_report_request changed = *request;
+    dsi_plan_report report;
+    ds_config *config = NULL;
+    ds_status status =
+        dsi_config_with(ctx, request->config, settings, n, request->n_ranks, hidden, &config);
+    if (status >= 0) {
+        changed.config = config;
+        status = dsi_report_make(ctx, &changed, &report);
+    }
+    if (status >= 0) {
+        take_figures(c, &report);
+        dsi_report_free(&report);
+    }
+    ds_config_destroy(&config);
+    return status == DS_ERR_NOMEM ? status : DS_OK;
+}
+
+/* Operations, bytes or seconds for each operation of the model: what is lost, less is better. */
+static double cost_of(const dsi_candidate *c)
+{
+    return c->model_flops > 0.0
+               ? (c->seconds > 0.0 ? c->seconds : c->hardware_flops) / c->model_flops
+               : INFINITY;
+}
+
+static int by_cost(const dsi_candidate *a, const dsi_candidate *b)
+{
+    const double x = cost_of(a);
+    const double y = cost_of(b);
+    if (fabs(x - y) > 1e-6 * fabs(x)) {
+        return x < y ? -1 : 1;
+    }
+    const double sent_a = a->sent / a->model_flops;
+    const double sent_b = b->sent / b->model_flops;
+    if (fabs(sent_a - sent_b) > 1e-3 * fabs(sent_a)) {
+        return sent_a < sent_b ? -1 : 1;
+    }
+    if (a->micro_batch != b->micro_batch) {
+        return a->micro_batch > b->micro_batch ? -1 : 1;
+    }
+    return a->n_settings < b->n_settings ? -1 : a->n_settings > b->n_settings;
+}
+
+/* Divisors of n that may be a micro-batch, largest first. */
+static uint32_t divisors(int64_t n, int64_t *out)
+{
+    uint32_t count = 0;
+    for (int64_t d = n < LARGEST_BATCH ? n : LARGEST_BATCH; d >= 1 && count < MOST_BATCHES; --d) {
+        if (n % d == 0) {
+            out[count++] = d;
+        }
+    }
+    return count;
+}
+
+/* States, or parameters too, elsewhere: in the host's memory where the device has its own, else on
+ * disk. Offload is of stages 1 to 3, that of parameters of stage 3. */
+static void set_offload(dsi_candidate *c, const dsi_plan_report *base, bool params)
+{
+    const bool apart = base->request.device != NULL && !base->request.device->shared;
+    const char *device = apart ? "\"cpu\"" : "\"nvme\"";
+    const uint32_t stage = params ? 3 : base->spec.zero.stage > 0 ? base->spec.zero.stage : 2;
+    if (stage != base->spec.zero.stage) {
+        set_stage(c, stage);
+    }
+    set_text(c, "zero_optimization.offload_optimizer.device", device);
+    if (params) {
+        set_text(c, "zero_optimization.offload_param.device", device);
+    }
+    if (!apart) {
+        set_text(c, "zero_optimization.offload_optimizer.nvme_path", "\"/local_nvme\"");
+    }
+    if (!apart && params) {
+        set_text(c, "zero_optimization.offload_param.nvme_path", "\"/local_nvme\"");
+    }
+}
+
+/* ---- changes of a plan that does not fit ---- */
+
+typedef struct change_set {
+    ds_ctx *ctx;
+    const dsi_plan_report *base;
+    dsi_candidate items[DSI_CANDIDATE_CHANGES + 1]; /* sorted, those that fit */
+    uint32_t n;
+    dsi_candidate least;
+    int64_t rows; /* of a rank in a step */
+} change_set;
+
+static ds_status try_change(change_set *set, const dsi_candidate *candidate)
+{
+    dsi_candidate tried = *candidate;
+    dsi_candidate *c = &tried;
+    DS_TRY(plan(set->ctx, &set->base->request, c));
+    if (!c->planned) {
+        return DS_OK;
+    }
+    if (!set->least.planned || c->need < set->least.need) {
+        set->least = *c;
+    }
+    if (!c->fits) {
+        return DS_OK;
+    }
+    uint32_t at = set->n < DSI_CANDIDATE_CHANGES ? set->n++ : DSI_CANDIDATE_CHANGES;
+    for (; at > 0 && by_cost(c, &set->items[at - 1]) < 0; --at) {
+        set->items[at] = set->items[at - 1];
+    }
+    set->items[at] = *c;
+    return DS_OK;
+}
+
+/* The largest smaller micro-batch that fits beside what `with` sets, else the smallest. */
+static ds_status try_batches(change_set *set, const dsi_candidate *with)
+{
+    int64_t sizes[MOST_BATCHES];
+    const uint32_t n = divisors(set->rows, sizes);
+    uint32_t low = 0;
+    uint32_t high = n;
+    while (low < n && sizes[low] >= set->base->spec.train.batch) {
+        ++low;
+    }
+    while (low < high) { /* memory falls with the size */
+        const uint32_t middle = low + (high - low) / 2;
+        dsi_candidate c = *with;
+        set_batch(&c, sizes[middle], set->rows);
+        DS_TRY(plan(set->ctx, &set->base->request, &c));
+        if (c.planned && c.fits) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    const uint32_t at = low < n ? low : n - 1;
+    if (n == 0 || sizes[at] >= set->base->spec.train.batch) {
+        return DS_OK;
+    }
+    dsi_candidate c = *with;
+    set_batch(&c, sizes[at], set->rows);
+    return try_change(set, &c);
+}
+
+static ds_status try_stages(change_set *set, const dsi_candidate *with, uint32_t first)
+{
+    for (uint32_t stage = first; stage <= 3 && set->base->request.n_ranks > 1; ++stage) {
+        dsi_candidate c = *with;
+        set_stage(&c, stage);
+        DS_TRY(try_change(set, &c));
+    }
+    return DS_OK;
+}
+
+static ds_status try_single_changes(change_set *set)
+{
+    const dsi_candidate none = {0};
+    DS_TRY(try_stages(set, &none, set->base->spec.zero.stage + 1));
+    for (int how = DS_RECOMPUTE_NONE + 1; how <= DS_RECOMPUTE_FULL; ++how) {
+        dsi_candidate c = {0};
+        if (set->base->plan.recompute == DS_RECOMPUTE_NONE) {
+            set_recompute(&c, (ds_recompute)how);
+            DS_TRY(try_change(set, &c));
+        }
+    }
+    DS_TRY(try_batches(set, &none));
+    for (int params = 0; params < 2; ++params) {
+        dsi_candidate c = {0};
+        set_offload(&c, set->base, params == 1);
+        DS_TRY(try_change(set, &c));
+    }
+    return DS_OK;
+}
+
+/* Several changes together. */
+static ds_status try_combined_changes(change_set *set)
+{
+    const bool stages = set->base->request.n_ranks > 1 && set->base->spec.zero.stage < 3;
+    const bool kept = set->base->plan.recompute == DS_RECOMPUTE_NONE;
+    const int last = kept ? DS_RECOMPUTE_FULL : DS_RECOMPUTE_NONE;
+    for (int how = DS_RECOMPUTE_NONE; how <= last; ++how) {
+        dsi_candidate with = {0};
+        if (how != DS_RECOMPUTE_NONE) {
+            set_recompute(&with, (ds_recompute)how);
+            DS_TRY(try_stages(set, &with, set->base->spec.zero.stage + 1));
+            DS_TRY(try_batches(set, &with));
+        }
+        for (int params = 0; params < 2; ++params) {
+            dsi_candidate offloaded = with;
+            set_offload(&offloaded, set->base, params == 1);
+            DS_TRY(how != DS_RECOMPUTE_NONE ? try_change(set, &offloaded) : DS_OK);
+            DS_TRY(try_batches(set, &offloaded));
+        }
+        if (stages) {
+            set_stage(&with, 3);
+            DS_TRY(try_batches(set, &with));
+        }
+    }
+    return DS_OK;
+}
+
+ds_status dsi_fit_changes(ds_ctx *ctx, const dsi_plan_report *report, dsi_candidate *changes_out,
+                          uint32_t *n_out)
+{
+    change_set set = {.ctx = ctx,
+                      .base = report,
+                      .rows = report->spec.train.batch * report->spec.train.accumulation};
+    DS_TRY(try_single_changes(&set));
+    if (set.n == 0) {
+        DS_TRY(try_combined_changes(&set));
+    }
+    for (uint32_t i = 0; i < set.n; ++i) {
+        changes_out[i] = set.items[i];
+    }
+    if (set.n == 0) {
+        changes_out[0] = set.least;
+    }
+    *n_out = set.n;
+    return DS_OK;
+}
+
+/* ---- the best of all ---- */
+
+static ds_status add_tried(ds_ctx *ctx, dsi_fit *fit, const dsi_candidate *c)
+{
+    if (fit->n_tried >= DSI_FIT_CEILING) {
+        return ds_fail(ctx, DS_ERR_LIMIT, "more than %d candidates", DSI_FIT_CEILING);
+    }
+    fit->tried[fit->n_tried] = *c;
+    if (c->fits && (fit->best == UINT32_MAX || by_cost(c, &fit->tried[fit->best]) < 0)) {
+        fit->best = fit->n_tried;
+    }
+    if (fit->least == UINT32_MAX || c->need < fit->tried[fit->least].need) {
+        fit->least = fit->n_tried;
+    }
+    fit->n_tried += 1;
+    return DS_OK;
+}
+
+static ds_status try_one(ds_ctx *ctx, const dsi_report_request *request, dsi_fit *fit,
+                         dsi_candidate *c)
+{
+    DS_TRY(plan(ctx, request, c));
+    return c->planned ? add_tried(ctx, fit, c) : DS_OK;
+}
+
+typedef struct searcher {
+    ds_ctx *ctx;
+    const dsi_report_request *request;
+    const dsi_fit_scope *scope;
+    dsi_fit fit;
+    int64_t sizes[MOST_BATCHES]; /* micro-batches, largest first */
+    uint32_t n_sizes;
+    int64_t rows; /* of a rank in a step, where they stay as they are */
+    int64_t accumulation;
+} searcher;
+
+/* The largest micro-batch that fits beside what `with` sets; smaller ones cost more. */
+static ds_status search_batch(searcher *s, const dsi_candidate *with)
+{
+    uint32_t low = 0;
+    uint32_t high = s->n_sizes;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        const int64_t size = s->sizes[middle];
+        dsi_candidate c = *with;
+        set_batch(&c, size, s->scope->free_batch ? size * s->accumulation : s->rows);
+        DS_TRY(try_one(s->ctx, s->request, &s->fit, &c));
+        if (c.planned && c.fits) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status search(searcher *s)
+{
+    const uint32_t n_stages = s->scope->stage && s->request->n_ranks > 1 ? 4 : 1;
+    const uint32_t n_ways = s->scope->recompute ? 3 : 1;
+    for (uint32_t i = 0; i < n_stages * n_ways; ++i) {
+        dsi_candidate c = {0};
+        if (n_stages > 1) {
+            set_stage(&c, i / n_ways);
+        }
+        if (n_ways > 1) {
+            set_recompute(&c, (ds_recompute)(i % n_ways));
+        }
+        if (s->scope->free_batch) { /* derived again */
+            set_text(&c, "train_batch_size", "");
+        }
+        DS_TRY(search_batch(s, &c));
+    }
+    return DS_OK;
+}
+
+ds_status dsi_fit_search(ds_ctx *ctx, const dsi_report_request *request, const dsi_fit_scope *scope,
+                         dsi_fit *fit_out)
+{
+    const ds_config_batch *batch = &ds_config_get(request->config)->batch;
+    searcher s = {.ctx = ctx,
+                  .request = request,
+                  .scope = scope,
+                  .fit = {.best = UINT32_MAX, .least = UINT32_MAX},
+                  .accumulation = batch->gradient_accumulation_steps};
+    s.rows = batch->train_micro_batch_size_per_gpu * batch->gradient_accumulation_steps;
+    for (int64_t size = 256; size >= 1 && scope->free_batch; size /= 2) {
+        s.sizes[s.n_sizes++] = size;
+    }
+    if (!scope->free_batch) {
+        s.n_sizes = divisors(s.rows, s.sizes);
+    }
+    s.fit.tried = calloc(DSI_FIT_CEILING, sizeof *s.fit.tried);
+    if (s.fit.tried == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to search a configuration");
+    }
+    const ds_status status = search(&s);
+    if (status < 0) {
+        dsi_fit_free(&s.fit);
+        return status;
+    }
+    *fit_out = s.fit;
+    return DS_OK;
+}
+
+void dsi_fit_free(dsi_fit *fit)
+{
+    free(fit->tried);
+    fit->tried = NULL;
+}

@@ -1,0 +1,110 @@
+#!/bin/bash
+# ds_plan: reports in every form, what fits and what would, searches, differences, DeepSpeed's tables;
+# a 70-billion-parameter Llama on 1024 ranks within 2 s.
+set -u
+bin=$1
+tool=$bin/ds_plan
+golden=$DS_SOURCE_DIR/test/golden
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+failed=0
+
+# check NAME EXIT PATTERN COMMAND...: runs, compares the exit code, looks for the pattern
+check() {
+    local name=$1 want=$2 pattern=$3
+    shift 3
+    local text code
+    text=$("$@" 2>&1)
+    code=$?
+    if [ "$code" -ne "$want" ] || ! grep -qE -- "$pattern" <<<"$text"; then
+        echo "FAILED $name: exit $code (expected $want), expected /$pattern/, text:"
+        echo "$text"
+        failed=1
+    fi
+}
+
+zero() { # STAGE MICRO_BATCH ACCUMULATION
+    printf '{"train_micro_batch_size_per_gpu": %s, "gradient_accumulation_steps": %s,
+"bf16": {"enabled": true}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+"zero_optimization": {"stage": %s}, "gradient_clipping": 1.0}\n' "$2" "$3" "$1"
+}
+zero 0 4 2 > "$dir/z0.json"
+zero 2 4 2 > "$dir/z2.json"
+zero 3 1 1 > "$dir/z3.json"
+zero 1 '"auto"' 1 > "$dir/auto.json"
+cat > "$dir/llama70b.json" <<'END'
+{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000,
+"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
+"num_key_value_heads": 8, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+"hidden_act": "silu", "tie_word_embeddings": false, "rope_theta": 10000.0}
+END
+xl=(--model_config "$golden/plan/gpt2_xl/config.json")
+big=(--model_config "$dir/llama70b.json" --deepspeed_config "$dir/z3.json" --world_size 1024
+    --nodes 128 --seq_length 4096)
+
+check help 0 'usage: ds_plan' "$tool" --help
+check nothing 2 'either --model DIR' "$tool"
+check word 2 'the commands are "diff A B"' "$tool" differ a b
+check no_config 2 'deepspeed_config FILE is missing' "$tool" "${xl[@]}"
+check no_model 1 'none.json' "$tool" --model_config "$dir/none.json" --deepspeed_config "$dir/z2.json"
+check output_alone 2 'give --fit too' "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --output x
+check device 1 'h100-sxm' "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --device h100-sx
+check trace_without_times 1 'give --device' \
+    "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --memory 1TB --trace "$dir/t"
+check fits 0 'fits: .* GiB are left' "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" \
+    --world_size 8 --memory 1TB
+check does_not 3 'GiB more than 11.18 GiB \(--memory\)' "$tool" "${xl[@]}" \
+    --deepspeed_config "$dir/z2.json" --world_size 8 --memory 12GB
+check changes 3 'train_micro_batch_size_per_gpu [12], gradient_accumulation_steps [48]: .* GiB, .*bytes sent' \
+    "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --world_size 8 --memory 12GB
+check never 3 'no change .* makes it fit' "$tool" "${xl[@]}" \
+    --deepspeed_config "$dir/z2.json" --world_size 8 --memory 1GB
+check auto 0 'x 1024 tokens a micro-batch' "$tool" "${xl[@]}" --deepspeed_config "$dir/auto.json" \
+    --world_size 8 --memory 40GB
+
+# every form of one report
+check forms 3 'MFU [0-9.]+ %' "$tool" "${big[@]}" --device h100-sxm --html "$dir/p.html" \
+    --trace "$dir/p.trace"
+for what in '<svg' 'gathered parameters' 'communication</text>' 'MFU'; do
+    grep -q -- "$what" "$dir/p.html" || { echo "FAILED html: no $what"; failed=1; }
+done
+if grep -qiE '<script|https?:' "$dir/p.html"; then
+    echo "FAILED html: it is not self-contained"
+    failed=1
+fi
+grep -q '"traceEvents"' "$dir/p.trace" || { echo "FAILED trace"; failed=1; }
+"$tool" "${big[@]}" --memory 200GB --json "$dir/big.json" || { echo "FAILED json"; failed=1; }
+check diff_alike 0 'the plans are alike' "$tool" diff "$dir/big.json" "$dir/big.json"
+check diff_configs 0 'memory.need .* [-+][0-9.]+ %' \
+    "$tool" diff "$dir/z0.json" "$dir/z2.json" "${xl[@]}" --world_size 4
+check diff_no_model 1 'no report of ds_plan --json' "$tool" diff "$dir/z0.json" "$dir/z2.json"
+
+# what a search writes is a configuration, and what it says of it is so
+check fit 0 'chosen: ' "$tool" "${xl[@]}" --deepspeed_config "$dir/z0.json" --world_size 8 \
+    --memory 20GB --fit --output "$dir/fitted.json"
+check fitted 0 'fits: ' "$tool" "${xl[@]}" --deepspeed_config "$dir/fitted.json" --world_size 8 \
+    --memory 20GB
+check fitted_config 0 '"train_batch_size": 64' "$bin/ds_config" resolve "$dir/fitted.json" \
+    --world_size 8 --values
+check nothing_fits 3 'nothing fits' "$tool" "${xl[@]}" --deepspeed_config "$dir/z0.json" \
+    --world_size 8 --memory 1GB --fit
+
+# DeepSpeed's tables, byte for byte
+while read -r word total largest gpus nodes factor; do
+    [ "$word" = case ] || continue
+    "$tool" estimate --total_params "$total" --largest_layer_params "$largest" \
+        --world_size $((gpus * nodes)) --nodes "$nodes" --additional_buffer_factor "$factor" |
+        grep -v '^ZeRO stage\|^$' > "$dir/ours"
+    sed -n "/^case $total /,/^case/p" "$golden/plan/estimate.txt" | grep -v ^case > "$dir/theirs"
+    diff "$dir/theirs" "$dir/ours" || { echo "FAILED estimate $total"; failed=1; }
+done < "$golden/plan/estimate.txt"
+check estimate_model 0 'Model with 1557M total params, 80M largest' "$tool" estimate "${xl[@]}"
+check estimate_nothing 2 'needs either --total_params' "$tool" estimate
+
+# sanitizers slow it down
+seconds=$("$tool" "${big[@]}" --memory 1TB | sed -n 's/planned in \([0-9.]*\) s/\1/p')
+if ! nm "$tool" 2> /dev/null | grep -q __asan_init && awk "BEGIN {exit !($seconds > 2.0)}"; then
+    echo "FAILED: planning took $seconds s"
+    failed=1
+fi
+exit $failed
