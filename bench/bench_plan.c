@@ -11,28 +11,17 @@
  */
 #include "base/clock.h"
 #include "base/pool.h"
+#include "common/plan_case.h"
 #include "common/timing.h"
 #include "cost/measure.h"
-#include "plan/plan_sim.h"
-#include "train/rank_plan.h"
 
 #include <deepspeed/comm.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MOST_STEPS = 32, MOST_VOCAB = 50257 };
-
-typedef struct row {
-    const char *name, *model;
-    ds_dtype dtype;
-    uint32_t stage, ranks; /* ranks 0: any number */
-    int64_t batch, seq_length, accumulation;
-    ds_recompute recompute;
-    bool overlap;
-} row;
 
 #define GPT2                                                                                       \
     "{\"model_type\":\"gpt2\",\"architectures\":[\"GPT2LMHeadModel\"],\"vocab_size\":50257,"       \
@@ -51,7 +40,7 @@ typedef struct row {
 #define BF16      DS_DTYPE_BF16
 #define FP32      DS_DTYPE_F32
 
-static const row rows[] = {
+static const plan_case rows[] = {
     {"gpt2 bf16 4x1024", GPT2, BF16, 0, 0, 4, 1024, 1, NONE, true},
     {"gpt2 bf16 1x1024", GPT2, BF16, 0, 0, 1, 1024, 1, NONE, true},
     {"gpt2 bf16 8x256", GPT2, BF16, 0, 0, 8, 256, 1, NONE, true},
@@ -103,90 +92,6 @@ static void die(const bench *b, const char *what)
     exit(1);
 }
 
-static dsi_engine_spec spec_of(const row *r, uint32_t n_ranks)
-{
-    return (dsi_engine_spec){
-        .train = {.dtype = r->dtype,
-                  .comm_dtype = r->dtype,
-                  .accumulate_dtype = DS_DTYPE_F32,
-                  .state_dtype = DS_DTYPE_F32,
-                  .master = r->dtype != DS_DTYPE_F32,
-                  .batch = r->batch,
-                  .seq_length = r->seq_length,
-                  .accumulation = r->accumulation,
-                  .optimizer = DSI_OPTIMIZER_ADAM,
-                  .eps = 1e-8,
-                  .decoupled_decay = true,
-                  .max_norm = 1.0},
-        .zero = {.n_ranks = n_ranks,
-                 .stage = r->stage,
-                 .reduce_each = r->accumulation == 1,
-                 .comm_dtype = r->dtype,
-                 .reduce_bucket = 500000000,
-                 .gather_bucket = 500000000,
-                 .persistence_threshold = 100000,
-                 .model_persistence = INT64_MAX,
-                 .max_live = 1000000000,
-                 .max_reuse_distance = 1000000000},
-        .recompute = {.mode = r->recompute},
-        .lr = 1e-4,
-        .beta1 = 0.9,
-        .beta2 = 0.95,
-        .weight_decay = 0.1,
-        .bias_correction = true,
-        .loss_scale = dsi_loss_scale_none(),
-        .isa = DS_ISA_AMX,
-        .overlap = r->overlap,
-        .prefetch = 50000000,
-    };
-}
-
-static ds_model *model_of(const bench *b, const char *text)
-{
-    char path[] = "bench_plan_XXXXXX";
-    ds_model *model = NULL;
-    const int file = mkstemp(path);
-    FILE *out = file >= 0 ? fdopen(file, "w") : NULL;
-    if (out == NULL || fputs(text, out) < 0 || fclose(out) != 0) {
-        die(b, "cannot write a model's config.json");
-    }
-    const ds_status status = ds_model_from_config(b->ctx, path, &model);
-    (void)unlink(path);
-    if (status < 0) {
-        die(b, "model");
-    }
-    return model;
-}
-
-/* ---- prediction ---- */
-
-static dsi_timeline *predict(const bench *b, const row *r, const ds_model *model,
-                             dsi_rank_plan *plan, dsi_sim_step **steps)
-{
-    const dsi_engine_spec spec = spec_of(r, b->size);
-    const dsi_rank_request request = {
-        .model = model, .spec = &spec, .n_threads = ds_ctx_n_threads(b->ctx)};
-    dsi_timeline *timeline = NULL;
-    if (dsi_rank_plan_build(b->ctx, &request, plan) < 0 ||
-        dsi_plan_sim_steps(plan->train_plan, b->size, &plan->homes, steps) < 0) {
-        die(b, r->name);
-    }
-    const dsi_sim_spec sim = {
-        .device = &b->device,
-        .steps = *steps,
-        .n_steps = plan->train_plan->n_steps,
-        .local_ranks = b->size,
-        .accumulation = r->accumulation,
-        .clear_bytes = r->accumulation > 1 ? dsi_plan_clear_bytes(plan->train_plan) : 0.0,
-        .model_flops = dsi_plan_model_flops(plan->train_plan),
-        .tokens = (double)(r->batch * r->seq_length),
-        .peak_dtype = r->dtype};
-    if (dsi_simulate(b->ctx, &sim, &timeline) < 0) {
-        die(b, r->name);
-    }
-    return timeline;
-}
-
 /* ---- measurement ---- */
 
 static void add_step(void *user, const dsi_step *step, double seconds)
@@ -196,7 +101,7 @@ static void add_step(void *user, const dsi_step *step, double seconds)
     s->seconds[step->phase][dsi_work_of(&sig, 0.0, 0.0).op_class] += seconds;
 }
 
-static void fill_batch(const row *r, int32_t **data, uint64_t seed, uint32_t vocab)
+static void fill_batch(const plan_case *r, int32_t **data, uint64_t seed, uint32_t vocab)
 {
     const int64_t n = r->batch * r->seq_length;
     for (int64_t i = 0; i < n; ++i) {
@@ -210,7 +115,7 @@ static void fill_batch(const row *r, int32_t **data, uint64_t seed, uint32_t voc
     }
 }
 
-static double one_step(const bench *b, ds_engine *engine, const row *r, const ds_batch *batch)
+static double one_step(const bench *b, ds_engine *engine, const plan_case *r, const ds_batch *batch)
 {
     const double start = dsi_clock_seconds();
     ds_status status = DS_OK;
@@ -226,10 +131,10 @@ static double one_step(const bench *b, ds_engine *engine, const row *r, const ds
 }
 
 /* Median seconds of a step; with classes also the mean of each class. */
-static double measure(const bench *b, const row *r, const ds_model *model, spent *classes)
+static double measure(const bench *b, const plan_case *r, const ds_model *model, spent *classes)
 {
     static const char *const names[4] = {"input_ids", "targets", "positions", "first"};
-    const dsi_engine_spec spec = spec_of(r, b->size);
+    const dsi_engine_spec spec = plan_case_spec(r, b->size);
     const ds_engine_params params = {
         .model = model, .seq_length = r->seq_length, .comm = b->size > 1 ? b->comm : NULL};
     const size_t bytes = (size_t)(r->batch * r->seq_length) * sizeof(int32_t);
@@ -287,13 +192,16 @@ static void print_classes(const bench *b, const dsi_timeline *t, const spent *cl
     }
 }
 
-static void run_row(bench *b, const row *r)
+static void run_row(bench *b, const plan_case *r)
 {
-    ds_model *model = model_of(b, r->model);
-    dsi_rank_plan plan = {.ctx = b->ctx};
-    dsi_sim_step *steps = NULL;
+    ds_model *model = NULL;
+    plan_prediction prediction;
     spent classes = {0};
-    dsi_timeline *t = predict(b, r, model, &plan, &steps);
+    if (plan_case_model(b->ctx, r->model, &model) < 0 ||
+        plan_case_predict(b->ctx, r, model, &b->device, b->size, &prediction) < 0) {
+        die(b, r->name);
+    }
+    const dsi_timeline *t = prediction.timeline;
     const double predicted = t->step.seconds;
     if (b->o.predict) {
         (void)printf("%-24s predicted %8.3f s\n", r->name, predicted);
@@ -311,9 +219,7 @@ static void run_row(bench *b, const row *r)
     if (b->o.classes && b->rank == 0) {
         print_classes(b, t, &classes);
     }
-    dsi_timeline_destroy(&t);
-    free(steps);
-    dsi_rank_plan_free(&plan);
+    plan_case_free(&prediction);
     ds_model_destroy(&model);
 }
 
@@ -338,7 +244,8 @@ static void find_profile(bench *b)
             die(b, "profile");
         }
     } else {
-        const dsi_measure_spec spec = {.name = "this-machine", .comm = b->comm};
+        const dsi_measure_spec spec = {
+            .name = "this-machine", .comm = b->size > 1 ? b->comm : NULL, .seconds = 0.06};
         if (dsi_measure(b->ctx, &spec, &device) < 0) {
             die(b, "measuring");
         }

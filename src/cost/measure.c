@@ -65,8 +65,8 @@ static const dsi_measure_point points[] = {
     {DSI_CLASS_ELEMENTWISE, 3, 4096, 768, 0},
     {DSI_CLASS_EMBEDDING, 0, 4096, 768, 50257},
     {DSI_CLASS_EMBEDDING_BACKWARD, 0, 4096, 768, 50257},
-    {DSI_CLASS_REDUCE, 0, 48 << 20, 0, 0},
-    {DSI_CLASS_REDUCE, 1, 48 << 20, 0, 0},
+    {DSI_CLASS_REDUCE, 0, 96 << 20, 0, 0},
+    {DSI_CLASS_REDUCE, 1, 96 << 20, 0, 0},
     {DSI_CLASS_OPTIMIZER, 0, 24 << 20, 0, 0},
     {DSI_CLASS_COPY, 0, 24 << 20, 0, 0},
 };
