@@ -71,6 +71,8 @@ static const dsi_measure_point points[] = {
     {DSI_CLASS_COPY, 0, 24 << 20, 0, 0},
 };
 
+#define N_POINTS (sizeof points / sizeof points[0])
+
 /* ---- ranks together ---- */
 
 /* The mean over ranks; they meet here, so that what follows runs on all of them at once. */
@@ -138,22 +140,35 @@ done:
 
 /* ---- operators ---- */
 
+/* Loss in f32 on fewer rows: it takes long. */
+static dsi_measure_point point_for(size_t i, ds_dtype dtype)
+{
+    dsi_measure_point p = points[i];
+    const bool slow = p.op_class == DSI_CLASS_LOSS || p.op_class == DSI_CLASS_LOSS_BACKWARD;
+    p.m = slow && dtype != DS_DTYPE_BF16 ? p.m / 8 : p.m;
+    return p;
+}
+
+static ds_status measure_point(session *s, size_t i, ds_dtype dtype, dsi_measure_sample *sample)
+{
+    const double seconds = s->spec->seconds > 0.0 ? s->spec->seconds : 0.15;
+    const dsi_measure_point p = point_for(i, dtype);
+    dsi_measure_trial *trial = NULL;
+    DS_TRY(dsi_measure_open(s->ctx, &p, dtype, &trial));
+    ds_status status = average(s, &(double){0.0}); /* all begin together */
+    status = status < 0 ? status : dsi_measure_median(trial, seconds, sample);
+    dsi_measure_close(&trial);
+    return status < 0 ? status : average(s, &sample->seconds);
+}
+
 static ds_status measure_class(session *s, dsi_op_class op_class, ds_dtype dtype,
                                dsi_measure_sample *samples, uint32_t *n_out)
 {
-    const double seconds = s->spec->seconds > 0.0 ? s->spec->seconds : 0.15;
     uint32_t n = 0;
-    for (size_t i = 0; i < sizeof points / sizeof points[0] && n < MOST_SAMPLES; ++i) {
-        dsi_measure_point p = points[i];
-        if (p.op_class != op_class) {
-            continue;
+    for (size_t i = 0; i < N_POINTS && n < MOST_SAMPLES; ++i) {
+        if (points[i].op_class == op_class) {
+            DS_TRY(measure_point(s, i, dtype, &samples[n++]));
         }
-        const bool slow = op_class == DSI_CLASS_LOSS || op_class == DSI_CLASS_LOSS_BACKWARD;
-        p.m = slow && dtype != DS_DTYPE_BF16 ? p.m / 8 : p.m;
-        DS_TRY(average(s, &(double){0.0})); /* all begin together */
-        DS_TRY(dsi_measure_op(s->ctx, &p, dtype, seconds, &samples[n]));
-        DS_TRY(average(s, &samples[n].seconds));
-        ++n;
     }
     *n_out = n;
     return DS_OK;
@@ -167,6 +182,71 @@ static dsi_rate memory_rate(const dsi_measure_sample *samples, uint32_t n, doubl
         sum += log(samples[i].work.bytes / (samples[i].seconds * bandwidth));
     }
     return (dsi_rate){.compute = 1.0, .memory = n > 0 ? exp(sum / (double)n) : 1.0};
+}
+
+/* What a training step has in plenty: not the optimizer's long streams. */
+static bool in_mix(const dsi_measure_point *p)
+{
+    const bool streams = p->op_class == DSI_CLASS_REDUCE || p->op_class == DSI_CLASS_OPTIMIZER ||
+                         p->op_class == DSI_CLASS_COPY;
+    return !streams && p->m >= 512;
+}
+
+/* One round: each once, one after the other. sums: predicted and measured seconds, of products and
+ * of the others. */
+static ds_status run_mix(session *s, dsi_measure_trial *const *trials, bool counts,
+                         double sums[2][2])
+{
+    for (size_t i = 0; i < N_POINTS; ++i) {
+        double seconds = 0.0;
+        if (trials[i] == NULL) {
+            continue;
+        }
+        DS_TRY(dsi_measure_run(trials[i], &seconds));
+        if (counts) {
+            const dsi_work *work = dsi_measure_work(trials[i]);
+            const int row = dsi_op_class_is_model(work->op_class) ? 0 : 1;
+            sums[row][0] += dsi_time_work(s->device, work);
+            sums[row][1] += seconds;
+        }
+    }
+    return DS_OK;
+}
+
+/* Kernels in sequence are slower than one again and again: caches hold other data, and the clock
+ * falls under load. The rates of a dtype are scaled by what a sequence takes. */
+static ds_status scale_by_mix(session *s, dsi_peak peak, ds_dtype dtype)
+{
+    enum { ROUNDS = 4 };
+    dsi_measure_trial *trials[N_POINTS] = {NULL};
+    double sums[2][2] = {{0.0}};
+    ds_status status = DS_OK;
+    for (size_t i = 0; i < N_POINTS; ++i) {
+        const dsi_measure_point p = point_for(i, dtype);
+        if (in_mix(&points[i])) {
+            DS_TRY_GOTO(status, dsi_measure_open(s->ctx, &p, dtype, &trials[i]), done);
+        }
+    }
+    for (int round = 0; round < ROUNDS; ++round) {
+        DS_TRY_GOTO(status, average(s, &(double){0.0}), done);
+        DS_TRY_GOTO(status, run_mix(s, trials, round > 0, sums), done);
+    }
+    for (int row = 0; row < 2; ++row) {
+        DS_TRY_GOTO(status, average(s, &sums[row][1]), done);
+    }
+    for (int c = 0; c < DSI_CLASS_COUNT; ++c) {
+        dsi_rate *rate = &s->device->rates[peak][c];
+        if (dsi_op_class_is_model((dsi_op_class)c)) {
+            rate->compute *= sums[0][0] / sums[0][1];
+        } else {
+            rate->memory *= sums[1][0] / sums[1][1];
+        }
+    }
+done:
+    for (size_t i = 0; i < N_POINTS; ++i) {
+        dsi_measure_close(&trials[i]);
+    }
+    return status;
 }
 
 static ds_status measure_dtype(session *s, dsi_peak peak, ds_dtype dtype)
@@ -187,17 +267,20 @@ static ds_status measure_dtype(session *s, dsi_peak peak, ds_dtype dtype)
                 ? dsi_measure_fit(samples[c], n[c], best)
                 : memory_rate(samples[c], n[c], s->device->memory_bandwidth);
     }
-    return DS_OK;
+    return scale_by_mix(s, peak, dtype);
 }
 
 /* What a step costs that has nothing to do. */
 static ds_status measure_latency(session *s)
 {
     const dsi_measure_point tiny = {DSI_CLASS_ELEMENTWISE, 3, 1, 16, 0};
-    dsi_measure_sample sample;
-    DS_TRY(dsi_measure_op(s->ctx, &tiny, DS_DTYPE_F32, 0.01, &sample));
+    dsi_measure_trial *trial = NULL;
+    dsi_measure_sample sample = {.seconds = 0.0};
+    DS_TRY(dsi_measure_open(s->ctx, &tiny, DS_DTYPE_F32, &trial));
+    const ds_status status = dsi_measure_median(trial, 0.01, &sample);
+    dsi_measure_close(&trial);
     s->device->latency = sample.seconds;
-    return average(s, &s->device->latency);
+    return status < 0 ? status : average(s, &s->device->latency);
 }
 
 /* ---- collectives ---- */

@@ -36,9 +36,18 @@ typedef struct dsi_measure_sample {
     double seconds; /* median */
 } dsi_measure_sample;
 
-/* Times a kernel of the processor at a point, for about `seconds`. */
-ds_status dsi_measure_op(ds_ctx *ctx, const dsi_measure_point *point, ds_dtype dtype,
-                         double seconds, dsi_measure_sample *sample_out);
+typedef struct dsi_measure_trial dsi_measure_trial;
+
+/* Makes operands for the processor's kernel at a point; the caller closes the trial. */
+ds_status dsi_measure_open(ds_ctx *ctx, const dsi_measure_point *point, ds_dtype dtype,
+                           dsi_measure_trial **trial_out);
+void dsi_measure_close(dsi_measure_trial **trial);
+const dsi_work *dsi_measure_work(const dsi_measure_trial *trial);
+/* Runs it once. */
+ds_status dsi_measure_run(dsi_measure_trial *trial, double *seconds_out);
+/* Runs it for about `seconds`; the median. */
+ds_status dsi_measure_median(dsi_measure_trial *trial, double seconds,
+                             dsi_measure_sample *sample_out);
 
 /* The rate that explains samples of one class best: the sizes of half, then the share of `peak`
  * (FLOP/s), by least squares of the logarithms. Pure. */

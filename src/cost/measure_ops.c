@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_RUNS = 24, LEAST_RUNS = 3, ALIGN = 64, EVICT_BYTES = 8 << 20 };
+enum { MOST_RUNS = 24, LEAST_RUNS = 3, ALIGN = 64 };
 
 typedef union any_attrs {
     dsi_linear_attrs linear;
@@ -28,32 +28,38 @@ typedef union any_attrs {
 } any_attrs;
 
 /* A signature under construction, then with memory. */
-typedef struct trial {
+struct dsi_measure_trial {
+    ds_ctx *ctx;
     const ds_op *op;
     any_attrs attrs;
     uint32_t n_in;
     ds_meta in[DS_MAX_IN], out[DS_MAX_OUT];
     int64_t ids; /* integers of operands are below */
     void *memory;
-} trial;
+    ds_tensor in_data[DS_MAX_IN], out_data[DS_MAX_OUT];
+    ds_kernel_sig sig;
+    const ds_kernel *kernel;
+    ds_kernel_call call;
+    dsi_work work;
+};
 
 static ds_meta meta(ds_dtype dtype, ds_shape shape)
 {
     return (ds_meta){dtype, shape};
 }
 
-static void operand(trial *t, ds_meta m)
+static void operand(dsi_measure_trial *t, ds_meta m)
 {
     t->in[t->n_in++] = m;
 }
 
-static void absent(trial *t)
+static void absent(dsi_measure_trial *t)
 {
     operand(t, (ds_meta){0});
 }
 
 /* Rows as (batch, 1024, columns) would be: two dimensions suffice for these operators. */
-static void make_linear(trial *t, const dsi_measure_point *p, ds_dtype act)
+static void make_linear(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype act)
 {
     const bool transposed = (p->variant & 1) != 0;
     const bool full = (p->variant & 2) != 0; /* bias, and an activation whose input is saved */
@@ -68,7 +74,7 @@ static void make_linear(trial *t, const dsi_measure_point *p, ds_dtype act)
     }
 }
 
-static void make_linear_dw(trial *t, const dsi_measure_point *p, ds_dtype act)
+static void make_linear_dw(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype act)
 {
     t->op = &dsi_op_linear_dw;
     t->attrs.linear_dw =
@@ -78,7 +84,7 @@ static void make_linear_dw(trial *t, const dsi_measure_point *p, ds_dtype act)
 }
 
 /* variant: heads. m: queries of all heads. */
-static void make_attention(trial *t, const dsi_measure_point *p, ds_dtype act)
+static void make_attention(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype act)
 {
     const int64_t heads = p->variant;
     const int64_t batch = p->m / (heads * p->n);
@@ -104,7 +110,7 @@ static void make_attention(trial *t, const dsi_measure_point *p, ds_dtype act)
     operand(t, meta(DS_DTYPE_F32, ds_shape_3d(batch, heads, p->n)));
 }
 
-static void make_loss(trial *t, const dsi_measure_point *p, ds_dtype act)
+static void make_loss(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype act)
 {
     const ds_meta x = meta(act, ds_shape_2d(p->m, p->k));
     const ds_meta w = meta(act, ds_shape_2d(p->n, p->k));
@@ -129,7 +135,7 @@ static void make_loss(trial *t, const dsi_measure_point *p, ds_dtype act)
 }
 
 /* variant 0: layer norm, 1: RMS norm; rows m of n. */
-static void make_norm(trial *t, const dsi_measure_point *p, ds_dtype act)
+static void make_norm(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype act)
 {
     const bool rms = p->variant == 1;
     const bool backward = p->op_class == DSI_CLASS_NORM_BACKWARD;
@@ -158,7 +164,7 @@ static void make_norm(trial *t, const dsi_measure_point *p, ds_dtype act)
 }
 
 /* variant 0: gradient of GELU, 1: SwiGLU, 2: its gradient, 3: a sum. */
-static void make_elementwise(trial *t, const dsi_measure_point *p, ds_dtype act)
+static void make_elementwise(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype act)
 {
     static const ds_op *const ops[] = {&dsi_op_activation_backward, &dsi_op_glu,
                                        &dsi_op_glu_backward, &dsi_op_add};
@@ -171,7 +177,7 @@ static void make_elementwise(trial *t, const dsi_measure_point *p, ds_dtype act)
 }
 
 /* m ids of a table of k rows, n columns. */
-static void make_embedding(trial *t, const dsi_measure_point *p, ds_dtype act)
+static void make_embedding(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype act)
 {
     t->ids = p->k;
     if (p->op_class == DSI_CLASS_EMBEDDING) {
@@ -188,7 +194,7 @@ static void make_embedding(trial *t, const dsi_measure_point *p, ds_dtype act)
 
 /* m elements. variant of REDUCE 0: largest magnitude, 1: sum of squares. Adam's moments are f32,
  * and so is its master beside 16-bit parameters. */
-static void make_update(trial *t, const dsi_measure_point *p, ds_dtype act)
+static void make_update(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype act)
 {
     const ds_meta x = meta(act, ds_shape_1d(p->m));
     const ds_meta wide = meta(DS_DTYPE_F32, ds_shape_1d(p->m));
@@ -216,14 +222,14 @@ static void make_update(trial *t, const dsi_measure_point *p, ds_dtype act)
     operand(t, wide);
 }
 
-static void make_copy(trial *t, const dsi_measure_point *p, ds_dtype act)
+static void make_copy(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype act)
 {
     t->op = &dsi_op_cast;
     t->attrs.cast = (dsi_cast_attrs){.dtype = act == DS_DTYPE_F32 ? DS_DTYPE_BF16 : DS_DTYPE_F32};
     operand(t, meta(act, ds_shape_1d(p->m)));
 }
 
-static void make_trial(trial *t, const dsi_measure_point *p, ds_dtype act)
+static void make_trial(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype act)
 {
     switch (p->op_class) {
     case DSI_CLASS_LINEAR:
@@ -294,9 +300,10 @@ static size_t rounded(size_t bytes)
 }
 
 /* Operands one after the other, then the workspace; written cells are inputs. */
-static ds_status place(ds_ctx *ctx, trial *t, size_t work_bytes, ds_tensor *in, ds_tensor *out,
-                       void **work)
+static ds_status place(dsi_measure_trial *t, size_t work_bytes, void **work)
 {
+    ds_tensor *in = t->in_data;
+    ds_tensor *out = t->out_data;
     size_t total = rounded(work_bytes);
     for (uint32_t i = 0; i < t->n_in; ++i) {
         total += rounded(ds_meta_bytes(t->in[i]));
@@ -306,7 +313,7 @@ static ds_status place(ds_ctx *ctx, trial *t, size_t work_bytes, ds_tensor *in, 
     }
     unsigned char *at = aligned_alloc(ALIGN, total);
     if (at == NULL) {
-        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for %zu bytes to measure %s", total,
+        return ds_fail(t->ctx, DS_ERR_NOMEM, "no memory for %zu bytes to measure %s", total,
                        t->op->name);
     }
     memset(at, 0, total);
@@ -334,34 +341,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* In a step other work comes between two runs of a kernel: its operands are not in the caches that
- * a core owns. */
-static void evict(void *arg, uint32_t task, uint32_t thread)
-{
-    (void)thread;
-    memset((unsigned char *)arg + (size_t)task * EVICT_BYTES, (int)task, EVICT_BYTES);
-}
-
-static ds_status time_runs(const ds_kernel *kernel, const ds_kernel_call *call, void *others,
-                           double seconds, double *median_out)
-{
-    double runs[MOST_RUNS];
-    uint32_t n = 0;
-    double spent = 0.0;
-    DS_TRY(kernel->run(call)); /* warms up */
-    while (n < LEAST_RUNS || (n < MOST_RUNS && spent < seconds)) {
-        ds_parallel(call->ctx, evict, others, ds_ctx_n_threads(call->ctx));
-        const double start = dsi_clock_seconds();
-        DS_TRY(kernel->run(call));
-        runs[n] = dsi_clock_seconds() - start;
-        spent += runs[n++];
-    }
-    qsort(runs, n, sizeof runs[0], by_value);
-    *median_out = runs[n / 2];
-    return DS_OK;
-}
-
-static void cost_of(const trial *t, const ds_kernel_sig *sig, dsi_work *work)
+static void cost_of(dsi_measure_trial *t)
 {
     ds_meta out[DS_MAX_OUT];
     ds_cost cost = {0};
@@ -379,50 +359,88 @@ static void cost_of(const trial *t, const ds_kernel_sig *sig, dsi_work *work)
             cost.bytes += (double)ds_meta_bytes(i < t->n_in ? t->in[i] : t->out[i - t->n_in]);
         }
     }
-    *work = dsi_work_of(sig, cost.flops, cost.bytes);
+    t->work = dsi_work_of(&t->sig, cost.flops, cost.bytes);
 }
 
-ds_status dsi_measure_op(ds_ctx *ctx, const dsi_measure_point *point, ds_dtype dtype,
-                         double seconds, dsi_measure_sample *sample_out)
+static ds_status prepare(dsi_measure_trial *t)
 {
-    trial t = {0};
-    ds_tensor in[DS_MAX_IN] = {{0}};
-    ds_tensor out[DS_MAX_OUT] = {{0}};
     void *work = NULL;
-    make_trial(&t, point, dtype);
-    ds_infer infer = {.ctx = ctx,
-                      .op = t.op,
-                      .attrs = &t.attrs,
-                      .n_in = t.n_in,
-                      .in = t.in,
-                      .n_out = t.op->n_out,
-                      .out = t.out};
-    DS_TRY(t.op->infer(&infer));
-    const ds_kernel_sig sig = {.op = t.op,
-                               .attrs = &t.attrs,
-                               .n_in = t.n_in,
-                               .n_out = t.op->n_out,
-                               .in = t.in,
-                               .out = t.out,
-                               .n_threads = ds_ctx_n_threads(ctx)};
-    const ds_kernel *kernel = dsi_cpu_kernel_choose(&sig, dsi_cpu_isa());
-    if (kernel == NULL) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED, "no kernel of %s for %s to measure", t.op->name,
-                       ds_dtype_name(dtype));
+    ds_infer infer = {.ctx = t->ctx,
+                      .op = t->op,
+                      .attrs = &t->attrs,
+                      .n_in = t->n_in,
+                      .in = t->in,
+                      .n_out = t->op->n_out,
+                      .out = t->out};
+    DS_TRY(t->op->infer(&infer));
+    t->sig = (ds_kernel_sig){.op = t->op,
+                             .attrs = &t->attrs,
+                             .n_in = t->n_in,
+                             .n_out = t->op->n_out,
+                             .in = t->in,
+                             .out = t->out,
+                             .n_threads = ds_ctx_n_threads(t->ctx)};
+    t->kernel = dsi_cpu_kernel_choose(&t->sig, dsi_cpu_isa());
+    if (t->kernel == NULL) {
+        return ds_fail(t->ctx, DS_ERR_UNSUPPORTED, "no kernel of %s to measure", t->op->name);
     }
-    DS_TRY(
-        place(ctx, &t, kernel->work_bytes != NULL ? kernel->work_bytes(&sig) : 0, in, out, &work));
-    const ds_kernel_call call = {ctx, &sig, in, out, work};
-    dsi_measure_sample sample;
-    cost_of(&t, &sig, &sample.work);
-    void *others = malloc((size_t)EVICT_BYTES * ds_ctx_n_threads(ctx));
-    const ds_status status =
-        others != NULL ? time_runs(kernel, &call, others, seconds, &sample.seconds)
-                       : ds_fail(ctx, DS_ERR_NOMEM, "no memory to measure %s", t.op->name);
-    free(others);
-    free(t.memory);
-    if (status >= 0) {
-        *sample_out = sample;
+    cost_of(t);
+    DS_TRY(place(t, t->kernel->work_bytes != NULL ? t->kernel->work_bytes(&t->sig) : 0, &work));
+    t->call = (ds_kernel_call){t->ctx, &t->sig, t->in_data, t->out_data, work};
+    return t->kernel->run(&t->call); /* warms up */
+}
+
+ds_status dsi_measure_open(ds_ctx *ctx, const dsi_measure_point *point, ds_dtype dtype,
+                           dsi_measure_trial **trial_out)
+{
+    dsi_measure_trial *t = calloc(1, sizeof *t);
+    if (t == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to measure");
     }
-    return status;
+    t->ctx = ctx;
+    make_trial(t, point, dtype);
+    const ds_status status = prepare(t);
+    if (status < 0) {
+        dsi_measure_close(&t);
+        return status;
+    }
+    *trial_out = t;
+    return DS_OK;
+}
+
+void dsi_measure_close(dsi_measure_trial **trial)
+{
+    if (*trial != NULL) {
+        free((*trial)->memory);
+        free(*trial);
+        *trial = NULL;
+    }
+}
+
+const dsi_work *dsi_measure_work(const dsi_measure_trial *trial)
+{
+    return &trial->work;
+}
+
+ds_status dsi_measure_run(dsi_measure_trial *trial, double *seconds_out)
+{
+    const double start = dsi_clock_seconds();
+    DS_TRY(trial->kernel->run(&trial->call));
+    *seconds_out = dsi_clock_seconds() - start;
+    return DS_OK;
+}
+
+ds_status dsi_measure_median(dsi_measure_trial *trial, double seconds,
+                             dsi_measure_sample *sample_out)
+{
+    double runs[MOST_RUNS];
+    uint32_t n = 0;
+    double spent = 0.0;
+    while (n < LEAST_RUNS || (n < MOST_RUNS && spent < seconds)) {
+        DS_TRY(dsi_measure_run(trial, &runs[n]));
+        spent += runs[n++];
+    }
+    qsort(runs, n, sizeof runs[0], by_value);
+    *sample_out = (dsi_measure_sample){.work = trial->work, .seconds = runs[n / 2]};
+    return DS_OK;
 }

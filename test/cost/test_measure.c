@@ -77,7 +77,11 @@ static void every_class_runs(void **state)
     for (size_t i = 0; i < sizeof points / sizeof points[0]; ++i) {
         for (int d = 0; d < 3; ++d) {
             dsi_measure_sample sample;
-            CHECK_OK(ctx, dsi_measure_op(ctx, &points[i], dtypes[d], 0.0, &sample));
+            dsi_measure_trial *trial = NULL;
+            CHECK_OK(ctx, dsi_measure_open(ctx, &points[i], dtypes[d], &trial));
+            CHECK_OK(ctx, dsi_measure_median(trial, 0.0, &sample));
+            dsi_measure_close(&trial);
+            assert_null(trial);
             assert_int_equal(sample.work.op_class, points[i].op_class);
             assert_int_equal(sample.work.dtype, dtypes[d]);
             assert_true(sample.seconds > 0.0 && sample.work.bytes > 0.0);
