@@ -184,12 +184,19 @@ static dsi_rate memory_rate(const dsi_measure_sample *samples, uint32_t n, doubl
     return (dsi_rate){.compute = 1.0, .memory = n > 0 ? exp(sum / (double)n) : 1.0};
 }
 
-/* What a training step has in plenty: not the optimizer's long streams. */
-static bool in_mix(const dsi_measure_point *p)
+/* Long streams through memory, which no cache holds anyway, and what is not measured: apart. */
+static bool is_mixed(dsi_op_class op_class)
 {
-    const bool streams = p->op_class == DSI_CLASS_REDUCE || p->op_class == DSI_CLASS_OPTIMIZER ||
-                         p->op_class == DSI_CLASS_COPY;
-    return !streams && p->m >= 512;
+    switch (op_class) {
+    case DSI_CLASS_REDUCE:
+    case DSI_CLASS_OPTIMIZER:
+    case DSI_CLASS_COPY:
+    case DSI_CLASS_COMM:
+    case DSI_CLASS_VIEW:
+        return false;
+    default:
+        return true;
+    }
 }
 
 /* One round: each once, one after the other. sums: predicted and measured seconds, of products and
@@ -223,7 +230,7 @@ static ds_status scale_by_mix(session *s, dsi_peak peak, ds_dtype dtype)
     ds_status status = DS_OK;
     for (size_t i = 0; i < N_POINTS; ++i) {
         const dsi_measure_point p = point_for(i, dtype);
-        if (in_mix(&points[i])) {
+        if (is_mixed(p.op_class) && points[i].m >= 512) {
             DS_TRY_GOTO(status, dsi_measure_open(s->ctx, &p, dtype, &trials[i]), done);
         }
     }
@@ -238,7 +245,7 @@ static ds_status scale_by_mix(session *s, dsi_peak peak, ds_dtype dtype)
         dsi_rate *rate = &s->device->rates[peak][c];
         if (dsi_op_class_is_model((dsi_op_class)c)) {
             rate->compute *= sums[0][0] / sums[0][1];
-        } else {
+        } else if (is_mixed((dsi_op_class)c)) {
             rate->memory *= sums[1][0] / sums[1][1];
         }
     }
