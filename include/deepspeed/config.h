@@ -189,6 +189,16 @@ typedef struct ds_config_activation_checkpointing {
     bool synchronize_checkpoint_boundary, profile;
 } ds_config_activation_checkpointing;
 
+/* The section flops_profiler. */
+typedef struct ds_config_flops_profiler {
+    bool enabled;
+    int64_t profile_step; /* optimizer steps before the one that is profiled */
+    int64_t module_depth; /* -1: all */
+    int64_t top_modules;
+    bool detailed;
+    const char *output_file; /* NULL: the log */
+} ds_config_flops_profiler;
+
 /* The section aio, for ds_aio_params. */
 typedef struct ds_config_aio {
     int64_t block_size; /* bytes, a multiple of 4096 */
@@ -234,6 +244,7 @@ typedef struct ds_config_values {
     ds_config_zero zero;
     ds_config_activation_checkpointing activation_checkpointing;
     ds_config_aio aio;
+    ds_config_flops_profiler flops_profiler;
     ds_config_monitor tensorboard, csv_monitor;
     ds_config_comms_logger comms_logger;
     ds_tag_validation tag_validation;

@@ -86,20 +86,23 @@ const dsi_section dsi_section_comms_logger = {
 };
 
 static const dsi_option flops_rows[] = {
-    B("enabled", "false", NOT_BUILT, "Profile one step.",
-      NOTE("the FLOPs profiler is not built yet; set it to false")),
-    R("recompute_fwd_factor", "0.0", PART, "Part of the forward pass that is computed again.",
-      MIN(0)),
-    I("profile_step", "1", PART, "Step that is profiled.", MIN(0)),
-    I("module_depth", "-1", PART, "Depth of modules in the report. -1: all.", MIN(-1)),
-    I("top_modules", "1", PART, "Modules listed at each depth.", MIN(0)),
-    B("detailed", "true", PART, "Print the whole model."),
-    T("output_file", "null", PART, "File for the report. null: the terminal.", WITH(NULLABLE)),
+    B("enabled", "false", IN_FORCE, "Profile one step.", FIELD(flops_profiler.enabled)),
+    R("recompute_fwd_factor", "0.0", NO_EFFECT, "Part of the forward pass that is computed again.",
+      MIN(0), NOTE("the plan counts what is computed again")),
+    I("profile_step", "1", IN_FORCE, "Optimizer steps before the one that is profiled.", MIN(0),
+      FIELD(flops_profiler.profile_step)),
+    I("module_depth", "-1", IN_FORCE, "Depth of modules in the report. -1: all.", MIN(-1),
+      FIELD(flops_profiler.module_depth)),
+    I("top_modules", "1", IN_FORCE, "Modules listed at each depth.", MIN(0),
+      FIELD(flops_profiler.top_modules)),
+    B("detailed", "true", IN_FORCE, "Print the whole model.", FIELD(flops_profiler.detailed)),
+    T("output_file", "null", IN_FORCE, "File for the report. null: the terminal.", WITH(NULLABLE),
+      FIELD(flops_profiler.output_file)),
 };
 const dsi_section dsi_section_flops = {
     .path = "flops_profiler",
-    .doc = "Operations, time and parameters by module.",
-    .flags = DSI_SECTION_FEATURE,
+    .doc = "Operations, time and parameters by module, of one step.",
+    .flags = DSI_SECTION_GATED,
     DSI_SECTION_ROWS(flops_rows),
 };
 

@@ -119,7 +119,7 @@ static const dsi_option rows[] = {
       .section = &dsi_section_comms_logger),
     S("wandb", NULL, NOT_BUILT, "Metrics sent to Weights & Biases.", .section = &dsi_section_wandb),
     S("comet", NULL, NOT_BUILT, "Metrics sent to Comet.", .section = &dsi_section_comet),
-    S("flops_profiler", NULL, NOT_BUILT, "Counts floating-point operations by module.",
+    S("flops_profiler", NULL, IN_FORCE, "Counts floating-point operations by module.",
       .section = &dsi_section_flops),
     S("nebula", NULL, NOT_BUILT, "Azure's asynchronous checkpoints.",
       .section = &dsi_section_nebula),

@@ -14,6 +14,7 @@
 #include "optim/loss_scale.h"
 #include "pass/policy.h"
 #include "place/zero.h"
+#include "train/flops_profile.h"
 #include "train/offload_homes.h"
 #include "train/train_graph.h"
 
@@ -47,6 +48,7 @@ typedef struct dsi_engine_spec {
     int64_t prefetch;       /* elements of stage 3's gathers ahead of their use */
     bool no_fuse, no_reuse; /* for comparisons in tests */
     bool wall_clock_breakdown;
+    dsi_flops_spec flops;
     bool log_comm; /* time the collectives */
     ds_comm_log_params comm_log;
     int64_t steps_per_print; /* between two lines of times; 0: none */
@@ -89,6 +91,7 @@ struct ds_engine {
     double loss, grad_norm;
     bool applied;
     dsi_engine_timers timers; /* of wall_clock_breakdown */
+    double *step_seconds;     /* of the flops profiler, per step of the training plan; else NULL */
 };
 
 /* Builds an engine from numbers; params->config is not read. */
@@ -99,6 +102,8 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
  * logs the times every steps_per_print steps. */
 ds_status dsi_engine_run_phase(ds_engine *engine, ds_phase phase);
 void dsi_engine_report_times(ds_engine *engine);
+/* After the step that the flops profiler was asked for: its report, on rank 0. */
+ds_status dsi_engine_report_flops(ds_engine *engine);
 /* Logs the effective configuration. */
 void dsi_engine_dump_state(const ds_engine *engine);
 

@@ -147,6 +147,19 @@ static dsi_offload_spec read_offload(const ds_config_values *v)
     return spec;
 }
 
+static dsi_flops_spec read_flops(const ds_config_flops_profiler *f)
+{
+    dsi_flops_spec spec = {.enabled = f->enabled,
+                           .profile_step = f->profile_step,
+                           .module_depth = f->module_depth,
+                           .top_modules = f->top_modules,
+                           .detailed = f->detailed};
+    if (f->output_file != NULL) {
+        (void)snprintf(spec.output_file, sizeof spec.output_file, "%s", f->output_file);
+    }
+    return spec;
+}
+
 ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_engine_spec *spec)
 {
     const ds_config_values *v = params->config != NULL ? ds_config_get(params->config) : NULL;
@@ -169,6 +182,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->zero = read_zero(v);
     spec->recompute = read_recompute(&v->activation_checkpointing);
     spec->offload = read_offload(v);
+    spec->flops = read_flops(&v->flops_profiler);
     spec->device_memory = (size_t)v->device_memory;
     spec->overlap = v->zero.overlap_comm;
     spec->log_comm = v->comms_logger.enabled;

@@ -266,6 +266,7 @@ static ds_status update(ds_engine *engine)
         (uint64_t)(engine->micro_step * engine->spec.train.batch) * ds_comm_size(engine->comm);
     engine->micro_step = 0;
     dsi_engine_report_times(engine);
+    DS_TRY(dsi_engine_report_flops(engine));
     return dsi_loss_scale_update(engine->ctx, &engine->spec.loss_scale, !engine->applied);
 }
 

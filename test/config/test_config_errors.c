@@ -120,7 +120,7 @@ static const bad table[] = {
     {"sequence_parallel_size: 2", "sequence_parallel_size: not available"},
     {"tensor_parallel: {autotp_size: 4}", "tensor_parallel.autotp_size: not available"},
     {"wandb: {enabled: true}", "use tensorboard or csv_monitor"},
-    {"flops_profiler: {enabled: true}", "flops_profiler.enabled: not available"},
+    {"flops_profiler: {enabled: true, module_depth: -2}", "flops_profiler.module_depth: expected"},
     {"comms_logger: {enabled: true, prof_all: false, prof_ops: ['all_redce']}",
      "comms_logger.prof_ops: expected names of operations, found \"all_redce\"; did you mean "
      "\"all_reduce\"?"},

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# The FLOPs profiler: a report of one step whose parameters and products are those that one computes by hand.
+# Usage: test_flops_profile.sh BUILD
+set -euo pipefail
+build=$(cd "$1" && pwd)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+cat > gpt.json << END
+{"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4,
+ "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+END
+cat > ds.json << END
+{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "bf16": {"enabled": true},
+ "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "activation_checkpointing": {"recompute": "full"},
+ "flops_profiler": {"enabled": true, "profile_step": 2, "top_modules": 2, "output_file": "report.txt"}}
+END
+for i in $(seq 400); do echo "line $i: the quick brown fox jumps over the lazy dog"; done > text.txt
+"$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config ds.json --steps 4 --threads 1 > log 2>&1 ||
+    { cat log; exit 1; }
+fail() {
+    echo "FAIL: $1"
+    cat report.txt
+    exit 1
+}
+has() { grep -qF -- "$1" report.txt || fail "no line with: $1"; }
+has "Profile Summary at step 2:"
+has "params per GPU:                                                       120.58 K"
+# 128 tokens: products 64·192, 64·64, 64·256, 256·64 a layer; 1.57 M = 128·64·192 of one c_attn
+has "(c_attn): 12.48 K = 10.35% Params, 1.57 MMACs"
+has "(c_fc): 16.64 K = 13.80% Params, 2.10 MMACs"
+# the head has 128·64·256 and lies with its tied weight
+has "(wte): 16.38 K = 13.59% Params, 2.10 MMACs"
+has "'h.*': '99.97 K'"
+grep -q "recomputed flops per GPU: *[1-9]" report.txt || fail "no recomputation was counted"
+grep -q "fwd latency: *[0-9.]* [mu]*s" report.txt || fail "no time of the forward pass"
+[ "$(grep -c '^        (attn)' report.txt)" = 2 ] || fail "two layers in the tree"
+
+# depth 0: the model alone
+sed -i 's/"top_modules": 2/"module_depth": 0/' ds.json
+"$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config ds.json --steps 4 --threads 1 > log 2>&1
+! grep -q "depth 1:\|(transformer)" report.txt || fail "deeper than asked"
+
+# a report that cannot be written ends the run with its name
+sed -i 's/report.txt/none\/report.txt/' ds.json
+! "$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config ds.json --steps 4 --threads 1 > log 2>&1 ||
+    fail "an impossible output_file was accepted"
+grep -q "output_file: cannot write none/report.txt" log || { cat log; exit 1; }
+echo "flops profile: passed"

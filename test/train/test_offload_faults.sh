@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Offload to disk when something is wrong: a folder that is missing, full, shared by two jobs, a job killed in the middle.
+# Usage: test_offload_faults.sh BUILD
+set -euo pipefail
+build=$(cd "$1" && pwd)
+scratch=$(mktemp -d)
+mounted=""
+clean() {
+    [ -z "$mounted" ] || umount "$mounted" 2> /dev/null || true
+    rm -rf "$scratch"
+}
+trap clean EXIT
+cd "$scratch"
+fail() {
+    echo "FAIL: $1"
+    [ ! -e log ] || cat log
+    exit 1
+}
+
+mkdir swap
+cat > gpt.json << END
+{"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4,
+ "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
+END
+config() { # FOLDER: prints a configuration that offloads to it
+    cat << END
+{"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+ "steps_per_print": 1000, "zero_optimization": {"stage": 3, "sub_group_size": 8192, "stage3_param_persistence_threshold": 100,
+  "offload_optimizer": {"device": "nvme", "nvme_path": "$1"}, "offload_param": {"device": "nvme", "nvme_path": "$1", "max_in_cpu": 0}}}
+END
+}
+for i in $(seq 400); do echo "line $i: the quick brown fox jumps over the lazy dog"; done > text.txt
+train() { # CONFIG, then flags
+    local file=$1
+    shift
+    "$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config "$file" --threads 1 "$@"
+}
+losses() { sed -nE 's/.*"loss":([0-9.]+).*/\1/p' "$1"; }
+
+# the run to compare with, in memory
+sed 's/"nvme"/"none"/g' <(config "$scratch/swap") > memory.json
+train memory.json --steps 12 --metrics memory.jsonl > log 2>&1 || fail "the run in memory"
+config "$scratch/swap" > disk.json
+
+config "$scratch/none" > missing.json
+! train missing.json --steps 2 > log 2>&1 || fail "a missing folder was accepted"
+grep -q "$scratch/none" log || fail "the missing folder is not named"
+
+# two jobs share a folder: neither sees the other
+train disk.json --steps 12 --metrics a.jsonl > log.a 2>&1 &
+train disk.json --steps 12 --metrics b.jsonl > log 2>&1 || fail "the second of two jobs"
+wait $! || { cp log.a log; fail "the first of two jobs"; }
+for run in a b; do
+    [ "$(losses $run.jsonl)" = "$(losses memory.jsonl)" ] || fail "job $run has other losses than in memory"
+done
+[ -z "$(ls -A swap)" ] || fail "files were left in the folder"
+
+# killed in the middle: nothing is left, the last checkpoint is whole, and resuming gives the same run
+train disk.json --steps 100000 --save_interval 6 --keep_last 1 --output out --metrics killed.jsonl > log 2>&1 &
+job=$!
+for _ in $(seq 600); do
+    [ "$(cat killed.jsonl 2> /dev/null | wc -l)" -lt 9 ] || break
+    sleep 0.1
+done
+kill -9 $job
+wait $job 2> /dev/null || true
+[ -z "$(ls -A swap)" ] || fail "a killed job left files in the folder"
+"$build/ds_checkpoint" verify out > log 2>&1 || fail "the checkpoint of a killed job"
+step=$(sed -E 's/[^0-9]*//' out/latest)
+train disk.json --steps $((step + 3)) --output out --resume --metrics resumed.jsonl > log 2>&1 || fail "resuming after a kill"
+train memory.json --steps $((step + 3)) --metrics whole.jsonl > log 2>&1 || fail "the whole run"
+[ "$(losses resumed.jsonl)" = "$(losses whole.jsonl | tail -n 3)" ] || fail "the resumed run has other losses"
+
+# a full disk is said before anything starts
+mkdir small
+if mount -t tmpfs -o size=256k tmpfs small 2> /dev/null; then
+    mounted=$scratch/small
+    config "$scratch/small" > full.json
+    ! train full.json --steps 2 > log 2>&1 || fail "a full disk was accepted"
+    grep -qi "free\|space" log || fail "the full disk is not named"
+else
+    echo "the full disk was not tried: no file system can be mounted here"
+fi
+echo "offload faults: passed"
