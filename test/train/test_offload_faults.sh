@@ -56,7 +56,11 @@ done
 [ -z "$(ls -A swap)" ] || fail "files were left in the folder"
 
 # killed in the middle: nothing is left, the last checkpoint is whole, and resuming gives the same run
-train disk.json --steps 100000 --save_interval 6 --keep_last 1 --output out --metrics killed.jsonl > log 2>&1 &
+# (the job itself is killed, not a shell around it)
+(
+    exec "$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config disk.json --threads 1 \
+        --steps 100000 --save_interval 6 --keep_last 1 --output out --metrics killed.jsonl
+) > log 2>&1 &
 job=$!
 for _ in $(seq 600); do
     [ "$(cat killed.jsonl 2> /dev/null | wc -l)" -lt 9 ] || break
