@@ -27,12 +27,14 @@ void dsi_aio_free_ring(aio_worker *worker)
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 typedef struct aio_ring {
     struct io_uring uring;
     bool is_open;
+    bool begins_disabled;
     bool has_wake_read; /* the read of the eventfd is in the ring */
     uint64_t wake_value;
     aio_piece *pieces; /* one a slot */
@@ -154,6 +156,11 @@ static void submit_and_reap(aio_worker *self)
 static void *ring_main(void *opaque)
 {
     aio_worker *self = opaque;
+    aio_ring *ring = self->ring;
+    if (ring->begins_disabled) { /* makes this thread the one that the ring belongs to */
+        (void)syscall(SYS_io_uring_register, ring->uring.ring_fd, IORING_REGISTER_ENABLE_RINGS,
+                      NULL, 0); /* liburing 2.3 declares a function for it and lacks it */
+    }
     while (take_pieces(self)) {
         prepare_wake(self);
         submit_and_reap(self);
@@ -219,7 +226,17 @@ static ds_status open_ring(dsi_aio *aio, aio_worker *worker)
         ring->unused[i] = worker->n_slots - 1 - i;
     }
     ring->n_unused = worker->n_slots;
-    const int rc = io_uring_queue_init(worker->n_slots + 1, &ring->uring, 0);
+    int rc = -EINVAL;
+#ifdef IORING_SETUP_DEFER_TASKRUN
+    /* Linux 6.1: completions are handled when the worker asks, without interrupting it. */
+    rc = io_uring_queue_init(worker->n_slots + 1, &ring->uring,
+                             IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
+                                 IORING_SETUP_R_DISABLED);
+    ring->begins_disabled = rc == 0;
+#endif
+    if (rc == -EINVAL) {
+        rc = io_uring_queue_init(worker->n_slots + 1, &ring->uring, 0);
+    }
     if (rc < 0) {
         return refused(aio, -rc);
     }
