@@ -149,8 +149,10 @@ static void short_once(fixture *f, ds_aio_backend backend, bool single_submit)
     static const size_t most[] = {4096, 5000, 1000};
     for (size_t i = 0; i < sizeof most / sizeof most[0]; ++i) {
         bench b = set_up(f, backend, single_submit);
+        const bool is_direct = dsi_aio_is_direct(b.aio, b.file);
         shim.most = most[i];
         both_ways(f, &b);
+        assert_int_equal(dsi_aio_is_direct(b.aio, b.file), is_direct); /* short is no refusal */
         tear_down(&b);
     }
 }
