@@ -20,7 +20,7 @@
  * launch and tail) are estimates of ours.
  */
 #include "base/nearest.h"
-#include "cost/device.h"
+#include "cost/device_rows.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -200,7 +200,8 @@ static const dsi_device devices[] = {
 
 const dsi_device *dsi_device_at(uint32_t i)
 {
-    return i < sizeof devices / sizeof devices[0] ? &devices[i] : NULL;
+    const size_t n = sizeof devices / sizeof devices[0];
+    return i < n ? &devices[i] : i == n ? &dsi_device_xeon : NULL;
 }
 
 const dsi_link *dsi_link_at(uint32_t i)
