@@ -75,11 +75,12 @@ struct ds_engine {
     dsi_train_cells own;
     dsi_plan *train_plan, *eval_plan;
     dsi_exec *exec;
-    uint32_t train_id, eval_id; /* in the executor */
-    ds_cell rng[2];             /* of train and eval; DS_NONE when not used */
-    char *config_text;          /* resolved configuration, for checkpoints; may be NULL */
-    ds_checkpoint_saver *saver; /* NULL: saves are written at once */
-    ds_engine_save_info saved;  /* of a save that was written at once */
+    uint32_t train_id, eval_id;   /* in the executor */
+    ds_cell rng[2];               /* of train and eval; DS_NONE when not used */
+    char *config_text;            /* resolved configuration, for checkpoints; may be NULL */
+    ds_checkpoint_saver *saver;   /* NULL: saves are written at once */
+    ds_engine_save_info saved;    /* of a save that was written at once */
+    struct ds_gathered *gathered; /* those that have not ended, a list */
 
     dsi_engine_state state;
     int64_t micro_step;    /* backwards since the last boundary */

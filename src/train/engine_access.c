@@ -1,5 +1,5 @@
 /* Questions to an engine, and its setters. */
-#include "train/engine.h"
+#include "train/engine_same.h"
 #include "train/half_copy.h"
 
 #include <stdlib.h>
@@ -159,7 +159,14 @@ ds_status ds_engine_get(const ds_engine *engine, ds_cell_kind kind, const char *
 {
     ds_cell cell = DS_NONE;
     DS_TRY(find_cell(engine, kind, name, count, &cell));
-    const ds_meta meta = ds_cells_get(engine->cells, cell)->meta;
+    return dsi_engine_get_cell(engine, cell, data);
+}
+
+ds_status dsi_engine_get_cell(const ds_engine *engine, ds_cell cell, float *data)
+{
+    const ds_cell_info *info = ds_cells_get(engine->cells, cell);
+    const ds_meta meta = info->meta;
+    const size_t count = (size_t)ds_shape_count(meta.shape);
     if (engine->places[cell] != DSI_ZERO_FLAT && !dsi_exec_is_swapped(engine->exec, cell)) {
         dsi_half_copy(engine->ctx, data, DS_DTYPE_F32, dsi_exec_cell(engine->exec, cell),
                       meta.dtype, count, 1.0f);
@@ -170,7 +177,7 @@ ds_status ds_engine_get(const ds_engine *engine, ds_cell_kind kind, const char *
     }
     void *narrow = malloc(ds_meta_bytes(meta));
     if (narrow == NULL) {
-        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to gather %s", name);
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to gather %s", info->name);
     }
     const ds_status status = dsi_engine_whole(engine, cell, narrow);
     dsi_half_copy(engine->ctx, data, DS_DTYPE_F32, narrow, meta.dtype, count, 1.0f);

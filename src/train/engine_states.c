@@ -1,0 +1,384 @@
+/* Whole and local parameters, gradients and optimizer states of an engine. See
+ * deepspeed/engine_states.h.
+ *
+ * Where a state lies follows from its placement: LOCAL (whole on every rank), FLAT (cut) or PARTIAL
+ * (a gradient that is reduced at the boundary only: then a getter reduces a copy just as the step
+ * will, and a setter gives rank 0 the whole sum). Gradients are stored with the loss scale. */
+#include "train/engine_same.h"
+#include "train/half_copy.h"
+
+#include <deepspeed/engine_states.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* What a call asks for. */
+typedef struct query {
+    ds_state_kind kind;
+    const char *name, *state;
+    ds_cell cell; /* found */
+} query;
+
+static ds_cell_kind kind_of_state(const char *state)
+{
+    static const struct {
+        const char *name;
+        ds_cell_kind kind;
+    } names[] = {{"exp_avg", DS_CELL_EXP_AVG},
+                 {"exp_avg_sq", DS_CELL_EXP_AVG_SQ},
+                 {"momentum", DS_CELL_MOMENTUM},
+                 {"momentum_buffer", DS_CELL_MOMENTUM},
+                 {"sum", DS_CELL_EXP_AVG_SQ}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && state != NULL; ++i) {
+        if (strcmp(names[i].name, state) == 0) {
+            return names[i].kind;
+        }
+    }
+    return DS_CELL_KIND_COUNT;
+}
+
+/* Names of the states that a parameter has, for a message. */
+static void list_states(const ds_engine *engine, const char *name, char *text, size_t n)
+{
+    static const ds_cell_kind kinds[] = {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ, DS_CELL_MOMENTUM};
+    size_t at = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < 3; ++i) {
+        if (ds_cells_find(engine->cells, kinds[i], name) != DS_NONE) {
+            at += (size_t)snprintf(text + at, n - at, "%s%s", at > 0 ? ", " : "",
+                                   ds_cell_kind_name(kinds[i]));
+        }
+    }
+    if (at == 0) {
+        (void)snprintf(text, n, "none");
+    }
+}
+
+static ds_status find_optimizer_state(const ds_engine *engine, query *q)
+{
+    const ds_cell_kind kind = kind_of_state(q->state);
+    q->cell = kind != DS_CELL_KIND_COUNT ? ds_cells_find(engine->cells, kind, q->name) : DS_NONE;
+    if (q->cell == DS_NONE) {
+        char has[128];
+        list_states(engine, q->name, has, sizeof has);
+        return ds_fail(engine->ctx, DS_ERR_ARG, "%s has no optimizer state \"%s\"; it has: %s",
+                       q->name, q->state != NULL ? q->state : "(null)", has);
+    }
+    return DS_OK;
+}
+
+static ds_status find(const ds_engine *engine, query *q)
+{
+    q->cell = ds_cells_find(engine->cells, DS_CELL_PARAM, q->name);
+    if (q->cell == DS_NONE) {
+        return ds_fail(engine->ctx, DS_ERR_NOT_FOUND, "there is no parameter named %s", q->name);
+    }
+    if (q->kind == DS_STATE_PARAM) {
+        const ds_cell master = ds_cells_find(engine->cells, DS_CELL_MASTER, q->name);
+        q->cell = master != DS_NONE ? master : q->cell;
+        return DS_OK;
+    }
+    if (ds_cells_get(engine->cells, q->cell)->frozen) {
+        return ds_fail(engine->ctx, DS_ERR_NOT_FOUND,
+                       "%s is frozen: it has no gradient and no optimizer state", q->name);
+    }
+    if (q->kind == DS_STATE_OPTIMIZER) {
+        return find_optimizer_state(engine, q);
+    }
+    if (engine->state != DSI_ENGINE_ACCUMULATED) {
+        return ds_fail(engine->ctx, DS_ERR_STATE,
+                       "the gradient of %s is there between ds_engine_backward and ds_engine_step",
+                       q->name);
+    }
+    q->cell = ds_cells_find(engine->cells, DS_CELL_GRAD, q->name);
+    return q->cell != DS_NONE
+               ? DS_OK
+               : ds_fail(engine->ctx, DS_ERR_NOT_FOUND, "%s has no gradient", q->name);
+}
+
+static ds_status check_count(const ds_engine *engine, const query *q, int64_t want, size_t count)
+{
+    return (size_t)want == count
+               ? DS_OK
+               : ds_fail(engine->ctx, DS_ERR_SHAPE, "%s: expected room for %lld elements, got %zu",
+                         q->name, (long long)want, count);
+}
+
+static int64_t whole_count(const ds_engine *engine, ds_cell cell)
+{
+    return ds_shape_count(ds_cells_get(engine->cells, cell)->meta.shape);
+}
+
+/* Finds the cell, checks the count, and agrees with the other ranks about the call. */
+static ds_status open_full(const ds_engine *engine, query *q, const char *verb, const float *given,
+                           size_t count)
+{
+    static const char *const kinds[] = {"the parameter", "the gradient of", "a state of"};
+    char what[256];
+    (void)snprintf(what, sizeof what, "%s %s %s%s%s", verb, kinds[q->kind], q->name,
+                   q->state != NULL ? ", " : "", q->state != NULL ? q->state : "");
+    ds_status status = find(engine, q);
+    if (status == DS_OK) {
+        status = check_count(engine, q, whole_count(engine, q->cell), count);
+    }
+    uint64_t digest = 0;
+    if (status == DS_OK && given != NULL && engine->comm != NULL) {
+        digest = XXH3_64bits(given, count * sizeof *given);
+    }
+    return dsi_engine_same(engine, what, digest, status);
+}
+
+static double grad_scale(const ds_engine *engine)
+{
+    return engine->spec.loss_scale.scale;
+}
+
+/* ---- getting ---- */
+
+/* A gradient that every rank has a part of the sum of, reduced as the step does it. */
+static ds_status get_partial(const ds_engine *engine, ds_cell cell, float *data, size_t count)
+{
+    const dsi_zero_spec *zero = &engine->spec.zero;
+    const ds_meta meta = ds_cells_get(engine->cells, cell)->meta;
+    void *own = malloc(count * ds_dtype_bytes(meta.dtype) + 1);
+    void *sent = malloc(count * ds_dtype_bytes(zero->comm_dtype) + 1);
+    if (own == NULL || sent == NULL) {
+        dsi_comm_abort(engine->comm, "out of memory for a gradient");
+        free(own);
+        free(sent);
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to reduce a gradient");
+    }
+    ds_status status =
+        dsi_exec_read(engine->exec, cell, 0, own, count * ds_dtype_bytes(meta.dtype));
+    dsi_half_copy(engine->ctx, sent, zero->comm_dtype, own, meta.dtype, count, 1.0f);
+    const dsi_comm_part part = {.in = sent, .out = sent, .count = count};
+    const dsi_comm_call call = {.kind = DSI_COLL_ALL_REDUCE,
+                                .dtype = zero->comm_dtype,
+                                .factor = zero->sum ? 1.0f : 1.0f / (float)zero->n_ranks,
+                                .parts = &part,
+                                .n_parts = 1,
+                                .what = ds_cells_get(engine->cells, cell)->name};
+    const ds_status run = dsi_comm_run(engine->comm, &call);
+    status = status < 0 ? status : run;
+    if (status >= 0) {
+        dsi_half_copy(engine->ctx, data, DS_DTYPE_F32, sent, zero->comm_dtype, count, 1.0f);
+    }
+    free(own);
+    free(sent);
+    return status;
+}
+
+static void scale_by(float *data, size_t count, float factor)
+{
+    for (size_t i = 0; i < count && factor != 1.0f; ++i) {
+        data[i] *= factor;
+    }
+}
+
+static ds_status get_full(ds_engine *engine, query q, float *data, size_t count)
+{
+    DS_TRY(open_full(engine, &q, "get", NULL, count));
+    if (engine->places[q.cell] == DSI_ZERO_PARTIAL) {
+        DS_TRY(get_partial(engine, q.cell, data, count));
+    } else {
+        DS_TRY(dsi_engine_get_cell(engine, q.cell, data));
+    }
+    if (q.kind == DS_STATE_GRAD) {
+        scale_by(data, count, (float)(1.0 / grad_scale(engine)));
+    }
+    return DS_OK;
+}
+
+/* ---- setting ---- */
+
+/* Writes a gradient, with the loss scale, from element `begin` on. */
+static ds_status put_grad(ds_engine *engine, ds_cell cell, int64_t begin, const float *data,
+                          size_t count)
+{
+    const dsi_zero_spec *zero = &engine->spec.zero;
+    float factor = (float)grad_scale(engine);
+    float *scaled = malloc((count + 1) * sizeof *scaled);
+    if (scaled == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to set a gradient");
+    }
+    if (engine->places[cell] == DSI_ZERO_PARTIAL) {
+        factor *= zero->sum ? 1.0f : (float)zero->n_ranks;
+        factor = ds_comm_rank(engine->comm) == 0 ? factor : 0.0f;
+    }
+    for (size_t i = 0; i < count; ++i) {
+        scaled[i] = factor != 0.0f ? data[i] * factor : 0.0f;
+    }
+    const ds_status status =
+        dsi_engine_put_cell(engine, cell, begin, (int64_t)count, scaled, DS_DTYPE_F32);
+    free(scaled);
+    return status;
+}
+
+static ds_status put(ds_engine *engine, const query *q, int64_t begin, const float *data,
+                     size_t count)
+{
+    if (q->kind == DS_STATE_GRAD) {
+        return put_grad(engine, q->cell, begin, data, count);
+    }
+    if (q->kind == DS_STATE_PARAM) {
+        return dsi_engine_put(engine, ds_cells_find(engine->cells, DS_CELL_PARAM, q->name), begin,
+                              (int64_t)count, data, DS_DTYPE_F32);
+    }
+    return dsi_engine_put_cell(engine, q->cell, begin, (int64_t)count, data, DS_DTYPE_F32);
+}
+
+static ds_status set_full(ds_engine *engine, query q, const float *data, size_t count)
+{
+    DS_TRY(open_full(engine, &q, "set", data, count));
+    return put(engine, &q, 0, data, count);
+}
+
+/* ---- this rank's part ---- */
+
+static ds_status open_local(const ds_engine *engine, query *q, dsi_span *span_out)
+{
+    DS_TRY(find(engine, q));
+    if (engine->places[q->cell] == DSI_ZERO_PARTIAL) {
+        return ds_fail(engine->ctx, DS_ERR_UNSUPPORTED,
+                       "the gradient of %s is not reduced before the step "
+                       "(gradient_accumulation_steps above 1 in zero_optimization.stage %u); get "
+                       "the full one, or set \"deterministic\"",
+                       q->name, engine->spec.zero.stage);
+    }
+    *span_out = dsi_engine_span(engine, q->cell);
+    return DS_OK;
+}
+
+static ds_status get_local(ds_engine *engine, query q, float *data, size_t count)
+{
+    dsi_span span;
+    DS_TRY(open_local(engine, &q, &span));
+    DS_TRY(check_count(engine, &q, span.count, count));
+    const ds_dtype dtype = ds_cells_get(engine->cells, q.cell)->meta.dtype;
+    const size_t bytes = count * ds_dtype_bytes(dtype);
+    void *own = malloc(bytes + 1);
+    if (own == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to get a part of %s", q.name);
+    }
+    const ds_status status = dsi_exec_read(engine->exec, q.cell, 0, own, bytes);
+    if (status >= 0) {
+        const float factor = q.kind == DS_STATE_GRAD ? (float)(1.0 / grad_scale(engine)) : 1.0f;
+        dsi_half_copy(engine->ctx, data, DS_DTYPE_F32, own, dtype, count, factor);
+    }
+    free(own);
+    return status;
+}
+
+static ds_status set_local(ds_engine *engine, query q, const float *data, size_t count)
+{
+    dsi_span span;
+    DS_TRY(open_local(engine, &q, &span));
+    DS_TRY(check_count(engine, &q, span.count, count));
+    const ds_cell param = ds_cells_find(engine->cells, DS_CELL_PARAM, q.name);
+    const ds_cell held = q.kind == DS_STATE_PARAM ? param : q.cell;
+    if (engine->comm != NULL && engine->places[held] != DSI_ZERO_FLAT) {
+        return ds_fail(engine->ctx, DS_ERR_UNSUPPORTED,
+                       "every rank holds %s of %s whole: set the full one",
+                       ds_cell_kind_name(ds_cells_get(engine->cells, held)->kind), q.name);
+    }
+    return put(engine, &q, span.begin, data, count);
+}
+
+/* ---- the public functions ---- */
+
+static query param_of(const char *name)
+{
+    return (query){DS_STATE_PARAM, name, NULL, DS_NONE};
+}
+
+static query grad_of(const char *name)
+{
+    return (query){DS_STATE_GRAD, name, NULL, DS_NONE};
+}
+
+static query state_of(const char *name, const char *state)
+{
+    return (query){DS_STATE_OPTIMIZER, name, state, DS_NONE};
+}
+
+ds_status ds_engine_get_full_fp32_param(ds_engine *engine, const char *name, float *data,
+                                        size_t count)
+{
+    return get_full(engine, param_of(name), data, count);
+}
+
+ds_status ds_engine_set_full_fp32_param(ds_engine *engine, const char *name, const float *data,
+                                        size_t count)
+{
+    return set_full(engine, param_of(name), data, count);
+}
+
+ds_status ds_engine_get_full_grad(ds_engine *engine, const char *name, float *data, size_t count)
+{
+    return get_full(engine, grad_of(name), data, count);
+}
+
+ds_status ds_engine_set_full_grad(ds_engine *engine, const char *name, const float *data,
+                                  size_t count)
+{
+    return set_full(engine, grad_of(name), data, count);
+}
+
+ds_status ds_engine_get_full_optimizer_state(ds_engine *engine, const char *name, const char *state,
+                                             float *data, size_t count)
+{
+    return get_full(engine, state_of(name, state), data, count);
+}
+
+ds_status ds_engine_set_full_optimizer_state(ds_engine *engine, const char *name, const char *state,
+                                             const float *data, size_t count)
+{
+    return set_full(engine, state_of(name, state), data, count);
+}
+
+ds_status ds_engine_local_range(const ds_engine *engine, ds_state_kind kind, const char *name,
+                                const char *state, int64_t *begin_out, int64_t *count_out)
+{
+    query q = {kind, name, state, DS_NONE};
+    dsi_span span;
+    DS_TRY(open_local(engine, &q, &span));
+    *begin_out = span.begin;
+    *count_out = span.count;
+    return DS_OK;
+}
+
+ds_status ds_engine_get_local_fp32_param(ds_engine *engine, const char *name, float *data,
+                                         size_t count)
+{
+    return get_local(engine, param_of(name), data, count);
+}
+
+ds_status ds_engine_set_local_fp32_param(ds_engine *engine, const char *name, const float *data,
+                                         size_t count)
+{
+    return set_local(engine, param_of(name), data, count);
+}
+
+ds_status ds_engine_get_local_grad(ds_engine *engine, const char *name, float *data, size_t count)
+{
+    return get_local(engine, grad_of(name), data, count);
+}
+
+ds_status ds_engine_set_local_grad(ds_engine *engine, const char *name, const float *data,
+                                   size_t count)
+{
+    return set_local(engine, grad_of(name), data, count);
+}
+
+ds_status ds_engine_get_local_optimizer_state(ds_engine *engine, const char *name,
+                                              const char *state, float *data, size_t count)
+{
+    return get_local(engine, state_of(name, state), data, count);
+}
+
+ds_status ds_engine_set_local_optimizer_state(ds_engine *engine, const char *name,
+                                              const char *state, const float *data, size_t count)
+{
+    return set_local(engine, state_of(name, state), data, count);
+}
