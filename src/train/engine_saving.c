@@ -6,6 +6,22 @@
 #include "train/engine.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+/* The saver's thread exchanges beside the steps. Transports that a network carries let one thread
+ * at a time in, whatever the communicator. */
+static ds_status check_transport(const ds_engine *engine)
+{
+    const char *name = engine->comm != NULL ? engine->comm->transport->name : "self";
+    if (strcmp(name, "self") == 0 || strcmp(name, "shm") == 0 || strcmp(name, "sim") == 0) {
+        return DS_OK;
+    }
+    return ds_fail(engine->ctx, DS_ERR_UNSUPPORTED,
+                   "datastates_ckpt (checkpoint.writer.decoupled): saving behind training works "
+                   "between ranks of one host over shared memory, and these ranks are joined by "
+                   "%s; set it to false: then saves are written at once",
+                   name);
+}
 
 ds_status dsi_engine_open_saver(ds_engine *engine)
 {
@@ -13,6 +29,7 @@ ds_status dsi_engine_open_saver(ds_engine *engine)
     if (!engine->spec.save_behind) {
         return DS_OK;
     }
+    DS_TRY(check_transport(engine));
     DS_TRY(dsi_checkpoint_saver_create_on(engine->ctx, engine->comm, &engine->saver));
     DS_TRY(dsi_checkpoint_saver_measure(engine->saver, &writer));
     void *keep = NULL;

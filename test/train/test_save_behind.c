@@ -229,11 +229,56 @@ static void too_large_a_copy_is_refused(void **state)
     }
 }
 
+/* ---- a transport that lets one thread in: the simulator under another name ---- */
+
+static const dsi_transport *simulator;
+static dsi_transport network;
+
+static ds_status split_network(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **comm_out)
+{
+    DS_TRY(simulator->split(comm, color, key, comm_out));
+    (*comm_out)->transport = &network;
+    return DS_OK;
+}
+
+static ds_status run_on_network(dsi_comm *comm, void *arg)
+{
+    rank r = {.comm = comm, .ctx = comm->ctx, .set = arg};
+    comm->transport = &network;
+    parity_open(r.ctx, "gpt2", &r.model);
+    const ds_status made = make_engine(&r);
+    ds_engine_destroy(&r.engine);
+    parity_close(&r.model);
+    comm->transport = simulator;
+    return made;
+}
+
+static ds_status look_at_simulator(dsi_comm *comm, void *arg)
+{
+    (void)arg;
+    simulator = comm->transport;
+    return DS_OK;
+}
+
+static void networks_are_refused(void **state)
+{
+    rank_results results;
+    setting set = {.stage = 1, .dtype = DS_DTYPE_F32};
+    (void)state;
+    assert_int_equal(rank_threads_run(1, NULL, look_at_simulator, NULL, NULL), DS_OK);
+    network = *simulator;
+    network.name = "mpi";
+    network.split = split_network;
+    assert_int_equal(rank_threads_run(2, NULL, run_on_network, &set, &results), DS_ERR_UNSUPPORTED);
+    assert_non_null(strstr(results.message[1], "these ranks are joined by mpi"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_stage_and_rank),
         cmocka_unit_test(too_large_a_copy_is_refused),
+        cmocka_unit_test(networks_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
