@@ -72,6 +72,7 @@ for operands in symmetric private; do
     run "${collectives[@]}" --all_gather --min_size 512M --max_size 512M --trials 3 --warmups 1
 done
 run "$root/bench/bench_zero.sh" "$build"
+run "$root/bench/bench_launch.sh" "$build"
 
 python=${DS_BENCH_PYTHON:-}
 if [ -z "$python" ]; then
