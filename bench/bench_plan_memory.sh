@@ -53,7 +53,7 @@ row() { # NAME RANKS STAGE MICRO ACCUMULATION DTYPE ZERO_KEYS KEYS
         printf "%-34s predicted %8.1f MiB, measured %8.1f MiB, measured/predicted %.4f\n", name, need / 1048576,
             kib / 1024, kib * 1024 / need }'
     rows=$((rows + 1))
-    within=$((within + $(awk "BEGIN { r = $measured * 1024 / $need; print r > 0.97 && r < 1.03 ? 1 : 0 }")))
+    within=$((within + $(awk "BEGIN { r = $measured * 1024 / $need; print (r > 0.97 && r < 1.03) ? 1 : 0 }")))
 }
 states='"offload_optimizer": {"device": "nvme", "nvme_path": "'$folder'"}'
 row "1 rank, bf16, 4 rows" 1 0 4 1 bf16
