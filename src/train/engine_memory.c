@@ -46,6 +46,23 @@ void dsi_engine_memory(const ds_engine *engine, dsi_engine_bytes *bytes_out)
     }
 }
 
+/* What the ledger of a plan has in its arenas when they are fullest. */
+static ds_status print_arena(dsi_buf *text, const dsi_ledger *ledger)
+{
+    size_t bytes[DSI_MEMORY_KIND_COUNT];
+    uint32_t step = 0;
+    size_t most = 0;
+    DS_TRY(dsi_ledger_peak(ledger, DSI_RESIDENCY_DEVICE, &step, &most));
+    dsi_ledger_at(ledger, DSI_RESIDENCY_DEVICE, step, bytes);
+    for (int k = 0; k < DSI_MEMORY_KIND_COUNT; ++k) {
+        if (bytes[k] > 0) {
+            dsi_buf_printf(text, "  %-20s %10.2f\n", dsi_memory_kind_name((dsi_memory_kind)k),
+                           (double)bytes[k] / 1048576.0);
+        }
+    }
+    return DS_OK;
+}
+
 ds_status ds_engine_print_memory(const ds_engine *engine, char **text_out)
 {
     static const char *const names[STATE_COUNT] = {"parameters", "gradients", "master weights",
@@ -69,11 +86,12 @@ ds_status ds_engine_print_memory(const ds_engine *engine, char **text_out)
         dsi_buf_printf(&text, "of which small parameters kept whole beyond the formula %.2f\n",
                        b.persistent / mib);
     }
-    dsi_buf_printf(&text, "activations and workspace %.2f\n",
+    dsi_buf_printf(&text, "activations and workspace %.2f; at their peak\n",
                    (double)engine->train_plan->arena_bytes / mib);
-    if (engine->saver != NULL) {
-        dsi_buf_printf(&text, "copy for checkpoints behind training %.2f\n",
-                       (double)ds_engine_checkpoint_info(engine).copy_bytes / mib);
+    const ds_status status = print_arena(&text, engine->train_plan->ledger);
+    if (status < 0) {
+        dsi_buf_free(&text);
+        return status;
     }
     if (text.failed) {
         dsi_buf_free(&text);
