@@ -1,8 +1,11 @@
 /* Fuzzer: any text through the tokenizers of test/golden/data. The first byte chooses one.
  *
  * Checked: ranges ascend within the text, remembered words change nothing, a byte-level tokenizer
- * gives the text back, and streamed decoding equals decoding at once.
+ * gives the text back, streamed decoding equals decoding at once, and the text cut at every safe
+ * place has the same ids.
  */
+#include "data/tokenizer.h"
+
 #include <deepspeed/context.h>
 #include <deepspeed/tokenizer.h>
 #include <stdio.h>
@@ -86,6 +89,28 @@ static void check_back(const ds_tokenizer *tok, const uint32_t *ids, size_t n, c
     free(back);
 }
 
+static void check_parts(const subject *s, const uint32_t *ids, size_t n_ids, const char *text,
+                        size_t n, uint32_t flags)
+{
+    size_t done = 0;
+    for (size_t at = 0; at < n;) {
+        ds_tokens tokens;
+        const size_t size = dsi_tok_next_cut(s->tok, text + at, n - at, 1);
+        const uint32_t part =
+            (at > 0 ? DSI_ENCODE_CONTINUES : 0u) | (at + size < n ? DSI_ENCODE_GOES_ON : 0u);
+        require(size > 0 && at + size <= n, "a place within the text");
+        require(ds_tokenizer_encode(s->tok, s->scratch, text + at, size, flags | part, &tokens) >=
+                    0,
+                "encode a part");
+        require(done + tokens.n <= n_ids &&
+                    (tokens.n == 0 || memcmp(ids + done, tokens.ids, tokens.n * sizeof *ids) == 0),
+                "ids of the parts differ");
+        done += tokens.n;
+        at += size;
+    }
+    require(done == n_ids, "ids of the parts are fewer");
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size == 0) {
@@ -116,6 +141,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         at = tokens.ranges[i].begin;
     }
     check_stream(s->tok, ids, n_ids);
+    if (n > 0) {
+        check_parts(s, ids, n_ids, text, n, extra);
+    }
     if (chosen < 2 || chosen == 3 || chosen == 9) { /* byte-level without normalizer, and bytes */
         check_back(s->tok, ids, n_ids, text, n);
     }
