@@ -98,6 +98,17 @@ static void switches_take_a_value(void **state)
     dsi_args_free(&args);
 }
 
+/* DeepSpeed's own tools write both. */
+static void dashes_are_underscores(void **state)
+{
+    flags f;
+    dsi_args args;
+    const char *words[] = {"x", "--learning-rate", "0.5", NULL};
+    CHECK_OK(*state, parse(*state, &f, &args, words));
+    assert_true(f.lr == 0.5);
+    dsi_args_free(&args);
+}
+
 static void values_may_be_optional(void **state)
 {
     flags f;
@@ -120,7 +131,7 @@ static void refuses(void **state)
         const char *text;
     } cases[] = {
         {{"x", "--step", "3"}, "did you mean --steps?"},
-        {{"x", "--learning-rate", "3"}, "did you mean --learning_rate?"},
+        {{"x", "--learning-rates", "3"}, "did you mean --learning_rate?"},
         {{"x", "--zzzzzzz"}, "--help lists all"},
         {{"x", "--steps"}, "--steps needs a value"},
         {{"x", "--steps", "--verbose"}, "--steps needs a value"},
@@ -169,6 +180,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_every_spelling),
         cmocka_unit_test(switches_take_a_value),
+        cmocka_unit_test(dashes_are_underscores),
         cmocka_unit_test(values_may_be_optional),
         cmocka_unit_test(refuses),
         cmocka_unit_test(help_wins),
