@@ -65,7 +65,12 @@ static void choose_mode(shm_comm *comm, shm_op *op)
     op->total = shm_stream_length(
         call, size, call->kind == DSI_COLL_ALL_GATHER ? shm_slice_length : shm_part_length);
     op->total *= width; /* here: bytes */
-    const size_t most = call->symmetric ? SHM_INLINE_SYMMETRIC : SHM_INLINE;
+    const bool may_pull = comm->scratch != NULL && call->kind != DSI_COLL_ALL_TO_ALL &&
+                          !call->symmetric && table_fits(comm, call);
+    const bool gathers = may_pull && call->kind == DSI_COLL_ALL_GATHER;
+    const size_t most = call->symmetric ? SHM_INLINE_SYMMETRIC
+                        : gathers       ? SHM_INLINE_GATHER
+                                        : SHM_INLINE;
     if (call->kind != DSI_COLL_ALL_TO_ALL && op->total <= most) {
         op->mode = SHM_MODE_INLINE;
     } else if (call->symmetric && table_fits(comm, call)) {
@@ -79,9 +84,10 @@ static void choose_mode(shm_comm *comm, shm_op *op)
                        ? SHM_MODE_PLACE
                        : SHM_MODE_STAGED;
     }
-    if (op->mode == SHM_MODE_STAGED && call->kind != DSI_COLL_ALL_TO_ALL && comm->scratch != NULL &&
-        op->total >= (dsi_coll_reduces(call->kind) ? SHM_PULL_SUMS_FROM : SHM_PULL_FROM) &&
-        table_fits(comm, call)) {
+    const size_t pull_from = gathers                        ? SHM_INLINE_GATHER
+                             : dsi_coll_reduces(call->kind) ? SHM_PULL_SUMS_FROM
+                                                            : SHM_PULL_FROM;
+    if (op->mode == SHM_MODE_STAGED && may_pull && op->total >= pull_from) {
         op->mode = SHM_MODE_PULL;
     }
     op->digest = mix(dsi_call_digest(call), (uint64_t)op->mode << 1 | (op->push ? 1 : 0));

@@ -19,8 +19,9 @@ enum {
     SHM_CHUNK = 256 << 10,       /* bytes of a staging buffer; there are two of each sort */
     SHM_PULL_FROM = 32 << 10,    /* bytes of an operand that peers pull from private memory */
     SHM_PULL_SUMS_FROM = 64 << 10,
-    SHM_SCRATCH = 256 << 10, /* bytes for what they pull before they sum it */
-    SHM_MESSAGES = 4,        /* messages between two ranks that may lie about at once */
+    SHM_INLINE_GATHER = 2048, /* bytes of a slice of an all-gather; longer ones are pulled */
+    SHM_SCRATCH = 256 << 10,  /* bytes for what they pull before they sum it */
+    SHM_MESSAGES = 4,         /* messages between two ranks that may lie about at once */
     SHM_PAIR_CHUNK = 64 << 10,
     SHM_REASON = 1024
 };

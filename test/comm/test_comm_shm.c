@@ -462,7 +462,7 @@ static void test_sizes_differ(void **state)
 
 int main(void)
 {
-    (void)alarm(100); /* a hang fails */
+    (void)alarm(200); /* a hang fails */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_conformance),  cmocka_unit_test(test_large),
         cmocka_unit_test(test_without_pull), cmocka_unit_test(test_pulls),
