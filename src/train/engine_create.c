@@ -17,11 +17,13 @@ static ds_status check_limit(const ds_engine *engine, const dsi_rank_plan *made)
         return DS_OK;
     }
     const size_t arenas = made->train_plan->arena_bytes + made->train_plan->shared_bytes;
-    return ds_fail(engine->ctx, DS_ERR_LIMIT,
-                   "device_memory: the plan needs %.1f MiB, %.1f of them for activations and "
-                   "workspace; the limit is %.1f MiB; take a smaller micro-batch, "
-                   "activation_checkpointing.recompute full, or a higher ZeRO stage on more ranks",
-                   (double)bytes / mib, (double)arenas / mib, (double)limit / mib);
+    return ds_fail(
+        engine->ctx, DS_ERR_LIMIT,
+        "device_memory: the plan needs %.1f MiB, %.1f of them for activations and "
+        "workspace; the limit is %.1f MiB; take a smaller micro-batch, "
+        "activation_checkpointing.recompute full, offload_optimizer and offload_param, or a "
+        "higher ZeRO stage on more ranks; ds_plan says what each would save",
+        (double)bytes / mib, (double)arenas / mib, (double)limit / mib);
 }
 
 /* Takes over what dsi_rank_plan_build made. */
