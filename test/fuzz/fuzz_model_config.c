@@ -5,7 +5,8 @@
 #include <deepspeed/graph.h>
 #include <deepspeed/model.h>
 
-enum { CELLS = 1 << 16 };
+/* Most that a trace may make: an input of thousands of layers ends there. */
+enum { CELLS = 1 << 12 };
 
 static void trace(const ds_model *model, ds_trace_mode mode)
 {
