@@ -102,6 +102,12 @@ hosts_up() { # WORK
         done
         hosts_skip "no ssh from dsa to $name: $(cat "$hosts_work/why" "$hosts_work"/*/init.log "$hosts_work"/*/sshd.log)"
     done
+    for name in "$hosts_a" "$hosts_b"; do # UCX passes over an interface whose addresses are not settled yet
+        for _ in $(seq 100); do
+            [ -n "$(ip -n "$name" addr show tentative)" ] || break
+            sleep 0.1
+        done
+    done
 }
 
 hosts_cable() { # up or down
