@@ -105,6 +105,20 @@ typedef struct ds_linear_params {
 /* x (..,K) → (..,n_out) by scope.name.weight. */
 DS_API ds_value ds_nn_linear(ds_nn *nn, const char *name, ds_value x,
                              const ds_linear_params *params);
+/* The same as a grid of tiles with weights of their own: the inputs are cut into in_splits, the
+ * outputs into out_splits parts (1 to 64 each; as even as possible, the first ones larger by one).
+ * A tile is a parameter by itself, scope.name.linears.O.I.weight (O out, I in; the bias of outputs
+ * O is linears.O.LAST.bias): ZeRO stage 3 gathers and offload brings one tile at a time, where the
+ * whole weight would not fit. Names and shapes are those of DeepSpeed's TiledLinear.
+ *
+ * Cutting outputs changes no bit of y and of weight gradients; cutting inputs adds the tiles' fp32
+ * sums in the order of the inputs, bias last, with one rounding to y. The gradient of x adds over
+ * out_splits in the order of the outputs, each sum rounded to x's dtype. (Products of few rows, or
+ * tiles of few columns, may be left to another kernel, which adds in another order.) Errors:
+ * ERR_ARG when a number of splits is out of range or above the width that it cuts. */
+DS_API ds_value ds_nn_tiled_linear(ds_nn *nn, const char *name, ds_value x,
+                                   const ds_linear_params *params, int64_t in_splits,
+                                   int64_t out_splits);
 /* x · weightᵀ with a given weight value (out,in): output projections with tied embeddings. */
 DS_API ds_value ds_nn_matmul(ds_nn *nn, ds_value x, ds_value weight, bool transposed,
                              ds_dtype out_dtype);

@@ -290,30 +290,3 @@ ds_value ds_nn_take_rows(ds_nn *nn, ds_value x, ds_value index)
 {
     return apply2(nn, &dsi_op_take_rows, NULL, x, index);
 }
-
-ds_value ds_nn_tiled(ds_nn *nn, ds_value x, int64_t rows, ds_nn_fn fn, const void *user)
-{
-    const ds_shape shape = ds_nn_meta(nn, x).shape;
-    const int64_t n = shape.n_dims == 3 ? shape.dims[1] : 0;
-    ds_value parts[DS_MAX_OUT];
-    uint32_t n_parts = 0;
-    if (rows <= 0 || rows >= n || nn->status < 0) {
-        return fn(nn, x, user);
-    }
-    const int64_t n_tiles = (n + rows - 1) / rows;
-    const int64_t each = (n_tiles + DS_MAX_OUT - 1) / DS_MAX_OUT; /* tiles a part */
-    const dsi_split_attrs split = {.dim = 1, .length = each * rows};
-    const uint32_t n_sites = nn->n_sites;
-    dsi_nn_apply_all(nn, &dsi_op_split, &split, &x, 1, parts);
-    while (n_parts < DS_MAX_OUT && parts[n_parts] != DS_NONE) {
-        ++n_parts;
-    }
-    for (uint32_t i = n_parts; i-- > 0;) { /* last first: the backward pass begins with the first */
-        parts[i] = ds_nn_tiled(nn, parts[i], rows, fn, user);
-    }
-    if (nn->n_sites != n_sites) {
-        ds_nn_fail(nn, DS_ERR_UNSUPPORTED, "dropout inside of tiles; set it to 0, or do not tile");
-    }
-    const dsi_concat_attrs concat = {.dim = 1};
-    return ds_nn_apply(nn, &dsi_op_concat, &concat, parts, n_parts);
-}
