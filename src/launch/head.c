@@ -144,6 +144,12 @@ static ds_status prepare(dsi_head *h)
     h->multi = (o->force_multi || h->hosts.n > 1 || foreign) && !o->no_ssh;
     h->restart = (uint32_t)o->restart_count;
     h->failed_slot = UINT32_MAX;
+    if (h->multi && !h->runner->is_way && o->rank_bytes > 0) {
+        return ds_fail(h->ctx, DS_ERR_UNSUPPORTED,
+                       "--rank_memory with --launcher %s: it starts the ranks itself; use "
+                       "--launcher pdsh or ssh, or its own limits",
+                       o->launcher);
+    }
     DS_TRY(dsi_head_elastic_start(h));
     return h->multi ? dsi_head_prepare_nodes(h) : prepare_here(h);
 }
@@ -183,7 +189,8 @@ static ds_status run_attempts(dsi_head *h, int *exit_code_out)
     dsi_outcome outcome;
     for (;;) {
         DS_TRY(attempt(h, &outcome));
-        const bool again = outcome.exit_code != 0 && !outcome.interrupted &&
+        const bool again = outcome.exit_code != 0 && !outcome.interrupted && !outcome.signalled &&
+                           outcome.limit == DSI_LIMIT_NONE &&
                            h->restart - first < (uint32_t)h->options->restarts;
         if (!again) {
             break;

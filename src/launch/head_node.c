@@ -41,6 +41,10 @@ dsi_launch dsi_head_launch(const dsi_head *h, size_t node)
         .grace = o->grace,
         .restart = h->restart,
         .control = o->control ? 0 : -1,
+        .limits = {.seconds = o->time_limit,
+                   .rank_bytes = o->rank_bytes,
+                   .done_file = o->done_file},
+        .terminal = o->terminal,
     };
 }
 

@@ -311,14 +311,18 @@ static ds_status run_tasks(nodes_run *run, dsi_outcome *outcome_out)
     }
     DS_TRY(fill_env(run));
     DS_TRY(fill_tasks(run));
-    const dsi_supervise_params params = {.tasks = run->tasks,
-                                         .n_tasks = run->n,
-                                         .host = run->h->host,
-                                         /* the nodes need their own grace within it */
-                                         .grace = run->h->options->grace + 5,
-                                         .control = -1,
-                                         .notice = run->notice[0],
-                                         .ways = true};
+    const dsi_supervise_params params = {
+        .tasks = run->tasks,
+        .n_tasks = run->n,
+        .host = run->h->host,
+        /* the nodes need their own grace within it */
+        .grace = run->h->options->grace + 5,
+        .control = -1,
+        .notice = run->notice[0],
+        .ways = true,
+        /* the memory of ranks is watched on their nodes */
+        .limits = {.seconds = run->h->options->time_limit, .done_file = run->h->options->done_file},
+        .terminal = run->h->options->terminal};
     return dsi_supervise(run->h->ctx, &params, outcome_out);
 }
 

@@ -35,6 +35,8 @@ typedef struct dsi_launch {
     double grace;
     uint32_t restart; /* how often the job was started before */
     int control;      /* see dsi_supervise_params */
+    dsi_limits limits;
+    const int *terminal; /* see dsi_supervise_params */
 } dsi_launch;
 
 /* The environment of local rank `local`: what it inherits and what the launcher adds. `threads` is

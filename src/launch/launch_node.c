@@ -66,6 +66,15 @@ static ds_status name_log(const node_run *node, uint32_t rank, rank_texts *texts
     return DS_OK;
 }
 
+/* What a rank may ask the system for: more than it may use, since stacks and room that is reserved
+ * count too; the rest is watched. 0: no limit. */
+static size_t data_bytes(const node_run *node)
+{
+    const size_t mib = 1024 * 1024;
+    const size_t used = node->launch->limits.rank_bytes;
+    return used > 0 ? used + used / 4 + (256 + 16 * (size_t)node->threads) * mib : 0;
+}
+
 static ds_status fill_task(node_run *node, uint32_t local)
 {
     const dsi_launch *launch = node->launch;
@@ -88,7 +97,8 @@ static ds_status fill_task(node_run *node, uint32_t local)
                     .env = &texts->env,
                     .cpus = dsi_binding_cpus(&node->binding, local),
                     .cpus_bytes = node->binding.cpus_bytes,
-                    .memory_node = dsi_binding_memory(&node->binding, local)},
+                    .memory_node = dsi_binding_memory(&node->binding, local),
+                    .data_bytes = data_bytes(node)},
     };
     return DS_OK;
 }
@@ -124,7 +134,9 @@ static ds_status run(node_run *node, dsi_outcome *outcome_out)
                                          .host = launch->host,
                                          .grace = launch->grace,
                                          .control = launch->control,
-                                         .notice = -1};
+                                         .notice = -1,
+                                         .limits = launch->limits,
+                                         .terminal = launch->terminal};
     return dsi_supervise(node->ctx, &params, outcome_out);
 }
 

@@ -41,7 +41,12 @@ typedef struct dsi_launch_options {
     bool elastic_training;
     int64_t min_elastic_nodes, max_elastic_nodes; /* -1: not given */
     const char *elastic_config;                   /* NULL: --deepspeed_config of the program */
-    const char *autotuning;                       /* NULL: not given */
+    /* bounds; see dsi_limits */
+    double time_limit; /* seconds; 0: none */
+    uint64_t rank_bytes;
+    const char *done_file; /* of the autotuner's trials, likewise terminal */
+    const int *terminal;
+    const char *autotuning; /* NULL: not given */
     /* between the head and its nodes */
     const char *world_info; /* not NULL: this is one node of a job */
     bool control;           /* the first line of standard input brings secret and environment */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -148,6 +149,12 @@ static void child_bind(const dsi_command *command, const child_ends *ends)
         const size_t width = 8 * sizeof mask[0];
         mask[(size_t)command->memory_node / width] |= 1ul << ((size_t)command->memory_node % width);
         if (syscall(SYS_set_mempolicy, BIND, mask, (unsigned long)BITS) < 0) {
+            child_stop(ends, errno);
+        }
+    }
+    if (command->data_bytes > 0) {
+        const struct rlimit limit = {command->data_bytes, command->data_bytes};
+        if (setrlimit(RLIMIT_DATA, &limit) < 0 && errno != EPERM) { /* a lower one is in force */
             child_stop(ends, errno);
         }
     }

@@ -18,6 +18,8 @@ typedef struct dsi_command {
     int memory_node;    /* NUMA node to which memory is bound; -1: none */
     bool wants_control; /* standard input is a pipe from the launcher; else /dev/null */
     bool ignores_end;   /* started with the signals that end or tell ignored */
+    size_t
+        data_bytes; /* most private memory that it may ask for (RLIMIT_DATA); 0: as the launcher */
 } dsi_command;
 
 typedef struct dsi_process {

@@ -59,6 +59,9 @@ static void node_command(const dsi_runner_job *job, const char *node_rank, dsi_w
     add_text(argv, "--bind_core_list", o->core_list);
     add_switch(argv, o->save_pid, "--save_pid");
     dsi_words_addf(argv, "--grace=%g", o->grace);
+    if (o->rank_bytes > 0) {
+        dsi_words_addf(argv, "--rank_memory=%" PRIu64, o->rank_bytes);
+    }
     if (job->restart > 0) {
         dsi_words_addf(argv, "--restart_count=%" PRIu32, job->restart);
     }

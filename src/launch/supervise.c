@@ -127,13 +127,15 @@ static void on_stop_key(dsi_job *job)
 static void on_end_signal(dsi_job *job, int signal)
 {
     char name[32];
+    job->signalled = true;
     if (job->stop != DSI_STOP_SIGNAL && job->stop != DSI_STOP_LOST) {
         const bool is_first = job->params->control < 0 && !job->params->quiet;
         ds_log(job->ctx, is_first ? DS_LOG_WARN : DS_LOG_OBJECT,
                "%s: forwarded; waiting for %zu to end (once more: kill)",
                dsi_signal_name(signal, name, sizeof name), job->n_alive);
-        if (job->stop == DSI_STOP_NONE) {
-            begin_stop(job, DSI_STOP_SIGNAL, signal, -1);
+        if (job->stop == DSI_STOP_NONE) { /* a job that has a goal of its own has nothing to save */
+            const bool waits = job->params->limits.done_file == NULL;
+            begin_stop(job, DSI_STOP_SIGNAL, signal, waits ? -1 : job->params->grace);
         } else {
             tell_all(job, signal); /* a failure is ending it already: its deadline stays */
         }
@@ -171,6 +173,25 @@ static void read_signals(dsi_job *job)
     struct signalfd_siginfo info;
     while (read(job->signals, &info, sizeof info) == sizeof info) {
         on_signal(job, (int)info.ssi_signo);
+    }
+}
+
+/* ---- limits ---------------------------------------------------------------------------------- */
+
+static void check_limits(dsi_job *job)
+{
+    const bool waits = job->stop == DSI_STOP_SIGNAL && job->deadline == 0;
+    if (job->stop != DSI_STOP_NONE && !waits) {
+        return; /* it is ending, and has a deadline */
+    }
+    const dsi_limit limit = dsi_limits_reached(job);
+    if (limit == DSI_LIMIT_NONE) {
+        return;
+    }
+    job->limit = limit;
+    begin_stop(job, DSI_STOP_LIMIT, SIGTERM, job->params->grace);
+    if (limit == DSI_LIMIT_MEMORY) {
+        kill_all(job); /* it would go on growing */
     }
 }
 
@@ -504,6 +525,10 @@ static int poll_timeout(const dsi_job *job)
     if (!unfinished) {
         seconds = job->deadline != 0 ? job->deadline - dsi_clock_seconds() : -1;
     }
+    const double look = dsi_limits_wait(job);
+    if (look >= 0 && (seconds < 0 || look < seconds) && job->deadline == 0) {
+        seconds = look;
+    }
     return seconds < 0 ? (job->deadline != 0 ? 0 : -1) : (int)(seconds * 1000) + 1;
 }
 
@@ -534,6 +559,9 @@ static void loop(dsi_job *job, struct pollfd *fds)
             }
         }
         reap(job);
+        if (job->n_alive > 0) {
+            check_limits(job);
+        }
         if (job->deadline != 0 && job->n_alive > 0 && dsi_clock_seconds() >= job->deadline) {
             at_deadline(job);
         }
@@ -586,7 +614,17 @@ static void fill_outcome(dsi_job *job, dsi_outcome *outcome)
     (void)snprintf(outcome->label, sizeof outcome->label, "%s",
                    job->first < job->n ? job->tasks[job->first].task->label : job->notice_label);
     outcome->interrupted = job->stop == DSI_STOP_SIGNAL || job->stop == DSI_STOP_LOST;
-    if (job->stop == DSI_STOP_FAILED && job->first < job->n) {
+    outcome->signalled = job->signalled;
+    outcome->limit = job->limit;
+    outcome->peak_bytes = job->peak_bytes;
+    for (size_t i = 0; i < job->n; ++i) {
+        outcome->no_memory = outcome->no_memory || job->tasks[i].oom;
+    }
+    if (job->stop == DSI_STOP_LIMIT) {
+        static const int codes[] = {
+            [DSI_LIMIT_TIME] = 124, [DSI_LIMIT_MEMORY] = 128 + SIGKILL, [DSI_LIMIT_DONE] = 0};
+        outcome->exit_code = codes[job->limit];
+    } else if (job->stop == DSI_STOP_FAILED && job->first < job->n) {
         outcome->exit_code = dsi_running_code(&job->tasks[job->first]);
     } else if (job->stop == DSI_STOP_FAILED) {
         outcome->exit_code = job->notice_code;
@@ -629,7 +667,11 @@ ds_status dsi_supervise(ds_ctx *ctx, const dsi_supervise_params *params, dsi_out
                    .first = params->n_tasks,
                    .terminal = {.fd = {1, 2}},
                    .lines = dsi_buf_make(4096),
+                   .started = dsi_clock_seconds(),
                    .tasks = calloc(params->n_tasks, sizeof *job.tasks)};
+    for (int i = 0; params->terminal != NULL && i < 2; ++i) {
+        job.terminal.fd[i] = params->terminal[i];
+    }
     sigset_t mask, before;
     (void)sigemptyset(&mask);
     static const int taken[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD};

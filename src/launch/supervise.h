@@ -7,7 +7,8 @@
  *   2 the first task that fails ends the others: SIGTERM, `grace` seconds, SIGKILL;
  *   3 SIGINT, SIGTERM and SIGHUP are forwarded, the second one as SIGKILL; SIGUSR1, SIGUSR2 and
  *     the stop from the terminal are forwarded;
- *   4 what a task wrote is shown before its end is reported.
+ *   4 what a task wrote is shown before its end is reported;
+ *   5 limits on time and memory hold whatever the tasks do (supervise_limits.c).
  */
 #ifndef DSI_LAUNCH_SUPERVISE_H
 #define DSI_LAUNCH_SUPERVISE_H
@@ -27,6 +28,21 @@ typedef struct dsi_task {
     dsi_command command;
 } dsi_task;
 
+/* What ended a job beside its tasks and signals. */
+typedef enum dsi_limit {
+    DSI_LIMIT_NONE,
+    DSI_LIMIT_TIME,   /* it took too long */
+    DSI_LIMIT_MEMORY, /* a task took too much */
+    DSI_LIMIT_DONE    /* `done_file` is there: no failure */
+} dsi_limit;
+
+/* Bounds of a job. Zeros: none. */
+typedef struct dsi_limits {
+    double seconds;        /* the tasks are ended then, as a failure with code 124 */
+    size_t rank_bytes;     /* of a task with its descendants; above it all are killed, code 137 */
+    const char *done_file; /* once this file is there the tasks are ended: that is success */
+} dsi_limits;
+
 typedef struct dsi_supervise_params {
     const dsi_task *tasks; /* borrowed, as all else */
     size_t n_tasks;
@@ -41,13 +57,20 @@ typedef struct dsi_supervise_params {
     bool quiet;       /* nothing is said of a failure: another launcher does */
     bool ways;        /* the tasks are ways to nodes, which report their ranks themselves: a failure
                          is told in one line, without last lines */
+    dsi_limits limits;
+    const int *terminal; /* where what is shown goes: two descriptors, of output and errors; NULL:
+                            1 and 2 */
 } dsi_supervise_params;
 
 typedef struct dsi_outcome {
     int exit_code;    /* 0; the first failed task's code, or 128 + its signal */
     bool interrupted; /* ended by a signal to the launcher, or by the end of `control` */
-    size_t first;     /* index of the first task that failed; n_tasks: none */
-    char label[256];  /* its label, or the one of a notice; "" when none failed */
+    bool signalled;  /* a signal that ends came, also while the job was ending for another reason */
+    size_t first;    /* index of the first task that failed; n_tasks: none */
+    char label[256]; /* its label, or the one of a notice; "" when none failed */
+    dsi_limit limit; /* which one ended it */
+    bool no_memory;  /* the kernel ended a task for want of memory */
+    size_t peak_bytes; /* most that a task was seen to use, with limits.rank_bytes or done_file */
 } dsi_outcome;
 
 /* Errors: ERR_IO when a task cannot be started or the system refuses; tasks that were started have

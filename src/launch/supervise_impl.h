@@ -11,7 +11,8 @@ typedef enum dsi_stop {
     DSI_STOP_NONE,
     DSI_STOP_FAILED, /* a task failed */
     DSI_STOP_SIGNAL, /* a signal to the launcher */
-    DSI_STOP_LOST    /* the control channel ended */
+    DSI_STOP_LOST,   /* the control channel ended */
+    DSI_STOP_LIMIT   /* see dsi_limit */
 } dsi_stop;
 
 typedef struct dsi_running {
@@ -39,7 +40,8 @@ typedef struct dsi_job {
     int signals; /* signalfd */
     dsi_stop stop;
     int stop_signal;
-    int *relays; /* descriptors of processes that told their number */
+    bool signalled; /* a signal that ends came, whatever else ended the job */
+    int *relays;    /* descriptors of processes that told their number */
     size_t n_relays;
     char notice_label[256];
     int notice_code; /* exit code that another process told */
@@ -48,12 +50,21 @@ typedef struct dsi_job {
     bool gave_up;
     size_t first;  /* as in dsi_outcome */
     dsi_buf lines; /* of control and notice, unfinished */
+    double started;
+    double next_look; /* when dsi_limits_reached looks at memory and files again */
+    dsi_limit limit;
+    size_t peak_bytes;
 } dsi_job;
 
 bool dsi_running_failed(const dsi_running *running);
 int dsi_running_code(const dsi_running *running);
 /* "failed with exit code 3", "cannot be reached, …" for what a way to a node ended with. */
 const char *dsi_way_end(int code, char *text, size_t size);
+/* Seconds until dsi_limits_reached wants to be called, negative: never. */
+double dsi_limits_wait(const dsi_job *job);
+/* Looks whether a limit is reached; says which one, and whose. */
+dsi_limit dsi_limits_reached(dsi_job *job);
+
 /* One line at the moment of the first failure. */
 void dsi_report_first(dsi_job *job);
 /* The report at the end of a job that failed. */

@@ -110,6 +110,22 @@ disown $launcher
 kill -KILL $launcher
 gone killed
 
+# ---- limits on time and memory
+job 124 --num_gpus 2 --time_limit 0.4 sleep 20
+says 'the job still runs after 0.4 s; ending it'
+start=$(date +%s%N)
+MARK=hung job 124 --num_gpus 2 --time_limit 0.3 --grace 0.3 sh -c 'trap "" TERM INT; while :; do sleep 1; done'
+took=$((($(date +%s%N) - start) / 1000000))
+[ $took -lt 5000 ] || fail "took $took ms"
+gone hung
+job 0 --num_gpus 1 --time_limit 20 --rank_memory 1G sh -c 'exit 0'
+job 137 --num_gpus 2 --rank_memory 100M sh -c '[ $RANK = 0 ] || awk "BEGIN { s = \"x\"; while (length(s) < 200000000) s = s s; while (1) x++ }"; sleep 20'
+says 'rank 1 uses [0-9]+ MiB of memory, more than --rank_memory allows, 100 MiB; killing the job'
+# One large request is refused at once, by the system's own limit.
+job 0 --num_gpus 1 --rank_memory 100M sh -c '[ "$(ulimit -d)" -gt 102400 ]'
+job 124 --num_gpus 1 --time_limit 0.3 --restarts 3 sleep 20
+silent 'restart 1'
+
 # A rank that the kernel ends for want of memory, where a control group of our own can be made.
 group=/sys/fs/cgroup/memory$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup 2> /dev/null)/launch.$$
 if mkdir "$group" 2> /dev/null; then

@@ -2,6 +2,7 @@
 #include "common/launch_flags.h"
 
 #include "common/args.h"
+#include "common/size_text.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -102,6 +103,7 @@ ds_status launch_flags_parse(ds_ctx *ctx, int argc, char **argv, dsi_launch_opti
                               .min_elastic_nodes = -1,
                               .max_elastic_nodes = -1};
     const char *rank_log = NULL;
+    const char *rank_memory = NULL;
     const dsi_arg rows[] = {
         HEADING("Hosts and slots:"),
         {.name = "hostfile",
@@ -198,6 +200,17 @@ ds_status launch_flags_parse(ds_ctx *ctx, int argc, char **argv, dsi_launch_opti
          .min = 0,
          .max = 86400,
          .doc = "After a failure the other ranks have this long between SIGTERM and SIGKILL."},
+        {.name = "time_limit",
+         .type = DSI_ARG_REAL,
+         .out = &o->time_limit,
+         .value = "SECONDS",
+         .def = "0",
+         .min = 0,
+         .max = 1e9,
+         .doc = "End a job that still runs after this long, with exit code 124; 0: never."},
+        TEXT("rank_memory", rank_memory, "BYTES", NULL,
+             "Most memory of a rank with its children, such as 2G: the job is killed when one "
+             "uses more, with exit code 137."),
         NUMBER("restarts", o->restarts, 0, 1000000,
                "After a failure start the job again, at most N times. Ranks see how often in "
                "DS_RESTART_COUNT; ds_train then goes on from its newest checkpoint."),
@@ -243,5 +256,8 @@ ds_status launch_flags_parse(ds_ctx *ctx, int argc, char **argv, dsi_launch_opti
     }
     dsi_args_free(&args);
     o->log_dir = o->log_dir != NULL ? o->log_dir : rank_log;
+    if (rank_memory != NULL) {
+        DS_TRY(size_parse_binary(ctx, "rank_memory", rank_memory, &o->rank_bytes));
+    }
     return check(ctx, o);
 }
