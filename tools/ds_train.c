@@ -60,7 +60,7 @@ static ds_status finish(train_run *run)
 {
     const train_options *o = run->options;
     const ds_config_zero *zero = &ds_config_get(run->config)->zero;
-    if (o->output == NULL) {
+    if (o->output == NULL || o->trial) {
         return DS_OK;
     }
     if (zero->stage == 3 && ds_comm_size(run->comm) > 1 &&

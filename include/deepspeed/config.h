@@ -219,6 +219,35 @@ typedef struct ds_config_comms_logger {
     uint32_t prof_ops; /* bit 1 << ds_comm_op for each */
 } ds_config_comms_logger;
 
+/* The section autotuning. Of a run only enabled, the two steps and the two paths; the rest is for
+ * the search. */
+typedef enum ds_autotuning_metric {
+    DS_METRIC_THROUGHPUT, /* samples a second */
+    DS_METRIC_LATENCY,    /* time of a step */
+    DS_METRIC_FLOPS,      /* operations a second of a rank */
+    DS_METRIC_FORWARD,
+    DS_METRIC_BACKWARD,
+    DS_METRIC_STEP /* norm and update */
+} ds_autotuning_metric;
+
+typedef enum ds_autotuning_tuner {
+    DS_TUNER_GRID,
+    DS_TUNER_RANDOM,
+    DS_TUNER_MODEL
+} ds_autotuning_tuner;
+
+typedef struct ds_config_autotuning {
+    bool enabled, fast, overwrite, profile_model;
+    const char *results_dir, *exps_dir, *metric_path, *model_info_path; /* NULL: the default */
+    int64_t start_profile_step, end_profile_step; /* of the run, from 1, both measured */
+    int metric;                                   /* ds_autotuning_metric */
+    int tuner;                                    /* ds_autotuning_tuner */
+    int64_t early_stopping, num_trials, num_micro_batches;
+    int64_t max_train_batch_size, min_train_batch_size; /* max 0: no limit */
+    int64_t max_micro_batch, min_micro_batch;
+    int64_t num_params, hidden_size; /* 0: not known */
+} ds_config_autotuning;
+
 typedef enum ds_tag_validation { DS_TAG_WARN, DS_TAG_IGNORE, DS_TAG_FAIL } ds_tag_validation;
 
 struct ds_elastic_params; /* see elasticity.h */
@@ -247,6 +276,7 @@ typedef struct ds_config_values {
     ds_config_flops_profiler flops_profiler;
     ds_config_monitor tensorboard, csv_monitor;
     ds_config_comms_logger comms_logger;
+    ds_config_autotuning autotuning;
     ds_tag_validation tag_validation;
     bool checkpoint_behind;         /* datastates_ckpt, or checkpoint.writer.decoupled */
     uint64_t checkpoint_host_bytes; /* datastates_ckpt.host_cache_size; 0: no limit */

@@ -156,7 +156,7 @@ static const dsi_option rows[] = {
     S("hybrid_engine", NULL, NOT_BUILT, "Training and generation on the same weights.",
       .section = &dsi_section_hybrid),
     S("compile", NULL, NO_EFFECT, "DeepCompile.", .section = &dsi_section_compile),
-    S("autotuning", NULL, NOT_BUILT, "Search for fast settings.",
+    S("autotuning", NULL, IN_FORCE, "Search for fast settings.",
       .section = &dsi_section_autotuning),
 };
 

@@ -14,6 +14,7 @@
 #include "optim/loss_scale.h"
 #include "pass/policy.h"
 #include "place/zero.h"
+#include "train/autotune_measure.h"
 #include "train/flops_profile.h"
 #include "train/offload_homes.h"
 #include "train/train_graph.h"
@@ -49,6 +50,7 @@ typedef struct dsi_engine_spec {
     bool no_fuse, no_reuse; /* for comparisons in tests */
     bool wall_clock_breakdown;
     dsi_flops_spec flops;
+    dsi_autotune_spec autotune;
     bool log_comm; /* time the collectives */
     ds_comm_log_params comm_log;
     int64_t steps_per_print; /* between two lines of times; 0: none */
@@ -92,7 +94,8 @@ struct ds_engine {
     double loss, grad_norm;
     bool applied;
     dsi_engine_timers timers; /* of wall_clock_breakdown */
-    double *step_seconds;     /* of the flops profiler, per step of the training plan; else NULL */
+    dsi_autotune_state autotune;
+    double *step_seconds; /* of the flops profiler, per step of the training plan; else NULL */
 };
 
 /* Builds an engine from numbers; params->config is not read. */
@@ -105,6 +108,11 @@ ds_status dsi_engine_run_phase(ds_engine *engine, ds_phase phase);
 void dsi_engine_report_times(ds_engine *engine);
 /* After the step that the flops profiler was asked for: its report, on rank 0. */
 ds_status dsi_engine_report_flops(ds_engine *engine);
+/* Of autotuning.enabled, see autotune_measure.h: a phase has run from `begin`; an optimizer step
+ * has ended; the engine is built. Errors: ERR_IO names the key and the file. */
+void dsi_engine_measure_phase(ds_engine *engine, ds_phase phase, double begin, double seconds);
+ds_status dsi_engine_measure_step(ds_engine *engine);
+ds_status dsi_engine_write_model_info(const ds_engine *engine);
 /* Logs the effective configuration. */
 void dsi_engine_dump_state(const ds_engine *engine);
 

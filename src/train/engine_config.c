@@ -183,6 +183,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->recompute = read_recompute(&v->activation_checkpointing);
     spec->offload = read_offload(v);
     spec->flops = read_flops(&v->flops_profiler);
+    spec->autotune = dsi_autotune_read(&v->autotuning);
     spec->device_memory = (size_t)v->device_memory;
     spec->overlap = v->zero.overlap_comm;
     spec->log_comm = v->comms_logger.enabled;
@@ -242,7 +243,8 @@ ds_status ds_initialize(ds_ctx *ctx, const ds_engine_params *params, ds_engine *
     ds_engine *engine = NULL;
     DS_TRY(dsi_engine_read_config(ctx, params, &spec));
     DS_TRY(dsi_engine_create(ctx, params, &spec, &engine));
-    const ds_status status = ds_config_print(params->config, false, &engine->config_text);
+    ds_status status = ds_config_print(params->config, false, &engine->config_text);
+    status = status < 0 ? status : dsi_engine_write_model_info(engine);
     if (status < 0) {
         ds_engine_destroy(&engine);
         return status;

@@ -143,6 +143,10 @@ ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const ch
                        "micro-batches are accumulated",
                        (long long)engine->micro_step, (long long)engine->spec.train.accumulation);
     }
+    if (engine->spec.autotune.trial) {
+        ds_log(engine->ctx, DS_LOG_JOB, "a trial of the autotuner: no checkpoint is written");
+        return DS_OK;
+    }
     const double begin = dsi_clock_seconds();
     DS_TRY(engine->saver != NULL
                ? ds_checkpoint_saver_begin(engine->saver, &params, &writer)

@@ -267,6 +267,7 @@ static ds_status update(ds_engine *engine)
     engine->micro_step = 0;
     dsi_engine_report_times(engine);
     DS_TRY(dsi_engine_report_flops(engine));
+    DS_TRY(dsi_engine_measure_step(engine));
     return dsi_loss_scale_update(engine->ctx, &engine->spec.loss_scale, !engine->applied);
 }
 

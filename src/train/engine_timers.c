@@ -30,13 +30,18 @@ ds_status dsi_engine_run_phase(ds_engine *engine, ds_phase phase)
 {
     const bool breakdown = engine->spec.wall_clock_breakdown;
     const bool reduces = breakdown && phase == DS_PHASE_BACKWARD && engine->spec.zero.n_ranks > 1;
-    if (!breakdown && !is_profiled(engine)) {
+    const bool measured = engine->spec.autotune.enabled;
+    if (!breakdown && !measured && !is_profiled(engine)) {
         return dsi_exec_run(engine->exec, engine->train_id, phase);
     }
     dsi_exec_set_trace(engine->exec, reduces || is_profiled(engine) ? note_step : NULL, engine);
     const double start = dsi_clock_seconds();
     const ds_status status = dsi_exec_run(engine->exec, engine->train_id, phase);
-    engine->timers.seconds[phase] += dsi_clock_seconds() - start;
+    const double seconds = dsi_clock_seconds() - start;
+    engine->timers.seconds[phase] += seconds;
+    if (measured) {
+        dsi_engine_measure_phase(engine, phase, start, seconds);
+    }
     dsi_exec_set_trace(engine->exec, NULL, NULL);
     return status;
 }

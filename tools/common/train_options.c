@@ -81,6 +81,18 @@ static void resume_after_restart(train_options *o)
     o->resume_given = n > 0 && (size_t)n < sizeof path && access(path, F_OK) == 0;
 }
 
+/* A trial of the autotuner is the user's own command: it must leave the user's files as they are.
+ */
+static void spare_files(train_options *o)
+{
+    o->trial = getenv("DS_AUTOTUNING_TRIAL") != NULL;
+    if (o->trial) {
+        o->metrics = o->sample = NULL;
+        o->output = o->resume_given ? o->output : NULL; /* to read from */
+        o->save_interval = o->eval_interval = o->keep_last = 0;
+    }
+}
+
 ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options *o, bool *help_out)
 {
     memset(o, 0, sizeof *o);
@@ -335,6 +347,7 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
     split_resume(argc, argv, o);
     DS_TRY(dsi_args_parse(ctx, &spec, argc, argv, &args));
     resume_after_restart(o);
+    spare_files(o);
     const bool words = args.words.n > 0;
     *help_out = args.help;
     if (args.help) {

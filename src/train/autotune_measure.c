@@ -1,0 +1,144 @@
+/* See autotune_measure.h. Keys of the file are DeepSpeed's: latency, throughput, FLOPS_per_gpu,
+ * forward, backward, step; and more. Times are milliseconds of an optimizer step from end to end,
+ * data included (DeepSpeed: the sum of the three parts). */
+#include "train/autotune_measure.h"
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "train/engine.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TEXT_CEILING = 1 << 16 };
+
+static void take_path(char *out, size_t size, const char *given, const char *usual)
+{
+    (void)snprintf(out, size, "%s", given != NULL ? given : usual);
+}
+
+dsi_autotune_spec dsi_autotune_read(const ds_config_autotuning *config)
+{
+    const int64_t first = config->start_profile_step > 0 ? config->start_profile_step : 1;
+    dsi_autotune_spec spec = {.enabled = config->enabled,
+                              .model_info = config->enabled && config->profile_model,
+                              .trial = getenv("DS_AUTOTUNING_TRIAL") != NULL,
+                              .first = first,
+                              .last = config->end_profile_step > first ? config->end_profile_step
+                                                                       : first};
+    take_path(spec.metric_path, sizeof spec.metric_path, config->metric_path,
+              "./autotuning_metric.json");
+    take_path(spec.model_info_path, sizeof spec.model_info_path, config->model_info_path,
+              "./autotuning_model_info.json");
+    return spec;
+}
+
+/* Bytes of this process that count (LAW 6): private memory and its part of shared memory. */
+static double memory_now(void)
+{
+    FILE *file = fopen("/proc/self/smaps_rollup", "re");
+    char line[256];
+    double kib = 0.0;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        if (strncmp(line, "Pss_Anon:", 9) == 0 || strncmp(line, "Pss_Shmem:", 10) == 0) {
+            kib += strtod(strchr(line, ':') + 1, NULL);
+        }
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return kib * 1024.0;
+}
+
+static ds_status write_whole(ds_ctx *ctx, const char *key, const char *path, const dsi_buf *text)
+{
+    char temporary[1100];
+    (void)snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
+    FILE *file = text->failed ? NULL : fopen(temporary, "w");
+    const bool written = file != NULL && fputs(dsi_buf_text(text), file) >= 0;
+    const bool closed = file != NULL && fclose(file) == 0;
+    if (!written || !closed || rename(temporary, path) != 0) {
+        const int error = errno;
+        (void)unlink(temporary);
+        return ds_fail(ctx, DS_ERR_IO, "autotuning.%s: cannot write %s: %s", key, path,
+                       strerror(error));
+    }
+    return DS_OK;
+}
+
+static ds_status write_metrics(const ds_engine *engine, double seconds)
+{
+    const dsi_autotune_spec *spec = &engine->spec.autotune;
+    const dsi_autotune_state *state = &engine->autotune;
+    const double n = (double)(spec->last - spec->first + 1);
+    const double accumulation = (double)engine->spec.train.accumulation;
+    const double rows =
+        (double)engine->spec.train.batch * accumulation * ds_comm_size(engine->comm);
+    const double flops = ds_engine_flops(engine) * accumulation;
+    const double ms = 1e3 / n;
+    dsi_buf text = dsi_buf_make(TEXT_CEILING);
+    dsi_buf_printf(
+        &text,
+        "{\"latency\": %.6f, \"throughput\": %.6f, \"FLOPS_per_gpu\": %.6g, \"forward\": %.6f, "
+        "\"backward\": %.6f, \"step\": %.6f,\n \"train_batch_size\": %.0f, "
+        "\"train_micro_batch_size_per_gpu\": %lld, \"gradient_accumulation_steps\": %.0f, "
+        "\"n_ranks\": %u,\n \"first_step\": %lld, \"last_step\": %lld, \"memory_bytes\": %.0f}\n",
+        seconds * ms, rows * n / seconds, flops * n / seconds,
+        state->seconds[DS_PHASE_FORWARD] * ms, state->seconds[DS_PHASE_BACKWARD] * ms,
+        (state->seconds[DS_PHASE_NORM] + state->seconds[DS_PHASE_UPDATE]) * ms, rows,
+        (long long)engine->spec.train.batch, accumulation, ds_comm_size(engine->comm),
+        (long long)spec->first, (long long)spec->last, memory_now());
+    const ds_status status = write_whole(engine->ctx, "metric_path", spec->metric_path, &text);
+    dsi_buf_free(&text);
+    return status;
+}
+
+void dsi_engine_measure_phase(ds_engine *engine, ds_phase phase, double begin, double seconds)
+{
+    dsi_autotune_state *state = &engine->autotune;
+    const int64_t step = state->n_steps + 1;
+    if (step == engine->spec.autotune.first && state->begin <= 0.0) {
+        state->begin = begin; /* of the very first step; else set at the end of the one before */
+    }
+    if (step >= engine->spec.autotune.first && step <= engine->spec.autotune.last) {
+        state->seconds[phase] += seconds;
+    }
+}
+
+ds_status dsi_engine_measure_step(ds_engine *engine)
+{
+    dsi_autotune_state *state = &engine->autotune;
+    const double now = dsi_clock_seconds();
+    if (!engine->spec.autotune.enabled) {
+        return DS_OK;
+    }
+    state->n_steps += 1;
+    if (state->n_steps == engine->spec.autotune.first - 1) {
+        state->begin = now;
+    }
+    return state->n_steps == engine->spec.autotune.last && ds_comm_rank(engine->comm) == 0
+               ? write_metrics(engine, now - state->begin)
+               : DS_OK;
+}
+
+ds_status dsi_engine_write_model_info(const ds_engine *engine)
+{
+    const dsi_autotune_spec *spec = &engine->spec.autotune;
+    if (!spec->model_info || ds_comm_rank(engine->comm) != 0) {
+        return DS_OK;
+    }
+    dsi_buf text = dsi_buf_make(TEXT_CEILING);
+    dsi_buf_printf(&text,
+                   "{\"num_params\": %llu, \"trainable_num_params\": %llu, "
+                   "\"activation_mem_per_gpu\": %zu, \"rank\": 0}\n",
+                   (unsigned long long)ds_engine_n_parameters(engine),
+                   (unsigned long long)ds_engine_n_trainable(engine),
+                   engine->train_plan->arena_bytes);
+    const ds_status status =
+        write_whole(engine->ctx, "model_info_path", spec->model_info_path, &text);
+    dsi_buf_free(&text);
+    return status;
+}
