@@ -54,6 +54,19 @@ ds_status dsi_comm_split(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm 
     return comm->transport->split(comm, color, key, comm_out);
 }
 
+ds_status dsi_comm_twin(dsi_comm *comm, ds_ctx *ctx, dsi_comm **comm_out)
+{
+    if (comm->transport->twin != NULL) {
+        DS_TRY(comm->transport->twin(comm, ctx, comm_out));
+    } else {
+        DS_TRY(dsi_comm_split(comm, 0, comm->rank, comm_out));
+    }
+    (*comm_out)->ctx = ctx;
+    (*comm_out)->timeout = comm->timeout;
+    (*comm_out)->pool = NULL; /* that of the first thread */
+    return DS_OK;
+}
+
 ds_status dsi_comm_symmetric(dsi_comm *comm, size_t bytes, void **memory_out)
 {
     if (bytes == 0 || comm->memory != NULL) {

@@ -8,7 +8,8 @@
  * on every transport. F64 likewise, added in fp64. Integers wrap, their factor is 1. reduce.h
  * states NaN, zeros and MAX. With one rank and factor 1 a reduction is a copy.
  *
- * Thread rule: one thread at a time for each communicator. Starting and waiting allocate nothing
+ * Thread rule: one thread at a time for a communicator and those split from it; a twin of it
+ * (dsi_comm_twin) may be used by another. Starting and waiting allocate nothing
  * after the first call of each kind and size (staging is made by dsi_comm_reserve).
  */
 #ifndef DSI_COMM_COMM_H
@@ -89,6 +90,8 @@ typedef struct dsi_transport {
     ds_status (*test)(dsi_comm *comm, dsi_comm_ticket ticket, bool late, bool *done_out);
     /* optional: default memory of its own, not readable by peers */
     ds_status (*symmetric)(dsi_comm *comm, size_t bytes, void **memory_out);
+    /* optional: default a split that keeps all ranks in their order. See dsi_comm_twin */
+    ds_status (*twin)(dsi_comm *comm, ds_ctx *ctx, dsi_comm **comm_out);
     /* optional: default nothing to prepare */
     ds_status (*reserve)(dsi_comm *comm, size_t bytes);
     /* optional: default peers learn of the end by their timeout */
@@ -139,6 +142,12 @@ ds_status dsi_comm_barrier(dsi_comm *comm, const char *what);
  */
 #define DSI_COLOR_NONE UINT32_MAX
 ds_status dsi_comm_split(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **comm_out);
+
+/* A communicator of the same ranks for another thread of each: its calls run beside those of comm,
+ * in an order of their own, and its errors go to ctx, which is borrowed and outlives it.
+ * Collective. The caller destroys it before comm, when no thread is in it. Errors: ERR_UNSUPPORTED
+ * says why two threads cannot use this transport. */
+ds_status dsi_comm_twin(dsi_comm *comm, ds_ctx *ctx, dsi_comm **comm_out);
 
 /* Zeroed memory of the same size on every rank, aligned to a page, for operands of `symmetric`
  * calls. Collective, once for each communicator; freed with it. */

@@ -217,6 +217,7 @@ static const dsi_transport hier_transport = {
     .start = hier_start,
     .wait = hier_wait,
     .split = hier_split,
+    .twin = hier_twin,
     .symmetric = hier_symmetric,
     .reserve = hier_reserve,
     .abort = hier_abort,

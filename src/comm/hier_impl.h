@@ -1,6 +1,7 @@
 /* Inside of the hierarchical communicator. Shared by hier*.c alone. Invariants:
- *  1. Collectives of all groups of a job are done one after another, in the order of their starts
- * on this rank, by whoever waits. What is between two ranks (SEND, RECV) is started at once.
+ *  1. Collectives of all groups that share a queue (a twin has one of its own, for its thread) are
+ * done one after another, in the order of their starts on this rank, by whoever waits. What is
+ * between two ranks (SEND, RECV) is started at once.
  *  2. Nothing of a call is touched before it is done by 1: inputs are read, outputs written there.
  */
 #ifndef DSI_COMM_HIER_IMPL_H
@@ -58,6 +59,7 @@ ds_status hier_run(hier_comm *hier, hier_op *op);
 
 /* hier_split.c */
 ds_status hier_split(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **comm_out);
+ds_status hier_twin(dsi_comm *comm, ds_ctx *ctx, dsi_comm **comm_out);
 
 /* hier.c: queue NULL: a new one. */
 ds_status hier_make(const dsi_hier_parts *parts, hier_queue *queue, dsi_comm **comm_out);

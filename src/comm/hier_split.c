@@ -118,3 +118,22 @@ free_all:
     free(wishes);
     return status;
 }
+
+/* Another thread waits in an order of its own, so its calls are queued apart. */
+ds_status hier_twin(dsi_comm *comm, ds_ctx *ctx, dsi_comm **comm_out)
+{
+    hier_comm *hier = (hier_comm *)comm;
+    dsi_hier_parts parts = {NULL, NULL, NULL};
+    DS_TRY(dsi_comm_barrier(comm, "twin")); /* what was started before on the parts is done */
+    ds_status status = dsi_comm_twin(hier->on.flat, ctx, &parts.flat);
+    DS_TRY_GOTO(status, status, free_all);
+    DS_TRY_GOTO(status, dsi_comm_twin(hier->on.local, ctx, &parts.local), free_all);
+    DS_TRY_GOTO(status, dsi_comm_twin(hier->on.cross, ctx, &parts.cross), free_all);
+    DS_TRY_GOTO(status, hier_make(&parts, NULL, comm_out), free_all);
+    return DS_OK;
+free_all:
+    dsi_comm_destroy(&parts.cross);
+    dsi_comm_destroy(&parts.local);
+    dsi_comm_destroy(&parts.flat);
+    return status;
+}

@@ -1,4 +1,5 @@
-/* The transport over a wire: start, wait, destroy. See net_impl.h. */
+/* The transport over a wire: start, wait, destroy. See net_impl.h; what ends in _locked is called
+ * with the world's lock held. */
 #include "base/clock.h"
 #include "comm/net_impl.h"
 #include <sched.h>
@@ -7,13 +8,25 @@
 #include <string.h>
 #include <time.h>
 
-static ds_status advance_all(net_world *world)
+static void lock(net_world *world)
+{
+    (void)pthread_mutex_lock(&world->lock);
+}
+
+static void unlock(net_world *world)
+{
+    (void)pthread_mutex_unlock(&world->lock);
+}
+
+static ds_status advance_all_locked(net_world *world)
 {
     world->wire->ops->progress(world->wire);
     for (net_group *group = world->first; group != NULL; group = group->next) {
         for (uint64_t left = group->active; left != 0; left &= left - 1) {
             const uint32_t i = (uint32_t)__builtin_ctzll(left);
-            DS_TRY(net_op_advance(group, &group->ops[i]));
+            if (net_op_advance(group, &group->ops[i]) < 0) { /* what is no peer's fault, too */
+                return net_fail(world, "rank %u: no memory for a call", world->wire->rank);
+            }
             if (group->ops[i].phase == NET_DONE) {
                 group->active &= ~(UINT64_C(1) << i);
             }
@@ -33,9 +46,10 @@ static net_op *free_op(net_group *group, uint32_t *index_out)
     return NULL;
 }
 
-static ds_status net_start(dsi_comm *comm, const dsi_comm_call *call, dsi_comm_ticket *ticket_out)
+static ds_status start_locked(net_group *group, const dsi_comm_call *call,
+                              dsi_comm_ticket *ticket_out)
 {
-    net_group *group = (net_group *)comm;
+    dsi_comm *comm = &group->head;
     uint32_t index = 0;
     DS_TRY(net_check(group->world));
     net_op *op = free_op(group, &index);
@@ -45,7 +59,7 @@ static ds_status net_start(dsi_comm *comm, const dsi_comm_call *call, dsi_comm_t
     if (!dsi_coll_is_pair(call->kind)) {
         op->tag_number = group->n_collectives++;
     }
-    if (group->world->rdv != NULL) {
+    if (group->world->rdv != NULL && !group->beside) {
         dsi_rdv_beat(group->world->rdv, 0, comm->sequence, call->what);
     }
     op->used = true;
@@ -62,6 +76,15 @@ static ds_status net_start(dsi_comm *comm, const dsi_comm_call *call, dsi_comm_t
     return DS_OK;
 }
 
+static ds_status net_start(dsi_comm *comm, const dsi_comm_call *call, dsi_comm_ticket *ticket_out)
+{
+    net_group *group = (net_group *)comm;
+    lock(group->world);
+    const ds_status status = net_told(group, start_locked(group, call, ticket_out));
+    unlock(group->world);
+    return status;
+}
+
 /* Between two rounds: spin a little, then let others run, then sleep: ranks may share cores. */
 static void relax(uint32_t round)
 {
@@ -75,13 +98,14 @@ static void relax(uint32_t round)
     (void)nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 }
 
-static ds_status wait_done(net_group *group, const net_op *op)
+/* Lets go of the lock between two rounds. */
+static ds_status wait_locked(net_group *group, const net_op *op)
 {
     net_world *world = group->world;
     const double limit = group->head.timeout;
     const double begin = dsi_clock_seconds();
     for (uint32_t round = 0; op->phase != NET_DONE; ++round) {
-        DS_TRY(advance_all(world));
+        DS_TRY(advance_all_locked(world));
         if (op->phase == NET_DONE) {
             break;
         }
@@ -92,7 +116,9 @@ static ds_status wait_done(net_group *group, const net_op *op)
                 return net_fail_late(group, op, waited);
             }
         }
+        unlock(world);
         relax(round);
+        lock(world);
     }
     return DS_OK;
 }
@@ -106,12 +132,14 @@ static ds_status net_wait(dsi_comm *comm, dsi_comm_ticket ticket, dsi_comm_times
         return ds_fail(comm->ctx, DS_ERR_ARG, "ticket %llu is not of a call under way",
                        (unsigned long long)ticket);
     }
-    const ds_status status = wait_done(group, op);
+    lock(group->world);
+    const ds_status status = net_told(group, wait_locked(group, op));
     if (status < 0) {
         net_op_cancel(group, op);
         group->active &= ~(UINT64_C(1) << index);
     }
     op->used = false;
+    unlock(group->world);
     if (status == DS_OK && times_out != NULL) {
         *times_out =
             (dsi_comm_times){.seconds = op->end - op->begin, .waited = op->arrived - op->begin};
@@ -119,18 +147,26 @@ static ds_status net_wait(dsi_comm *comm, dsi_comm_ticket ticket, dsi_comm_times
     return status;
 }
 
-static ds_status net_test(dsi_comm *comm, dsi_comm_ticket ticket, bool late, bool *done_out)
+static ds_status test_locked(net_group *group, dsi_comm_ticket ticket, bool late, bool *done_out)
 {
-    net_group *group = (net_group *)comm;
     const net_op *op = &group->ops[ticket % NET_OPS];
     *done_out = false;
     DS_TRY(net_check(group->world));
-    DS_TRY(advance_all(group->world));
+    DS_TRY(advance_all_locked(group->world));
     if (ticket == 0) {
         return DS_OK;
     }
     *done_out = !op->used || op->ticket != ticket || op->phase == NET_DONE;
-    return late && !*done_out ? net_fail_late(group, op, comm->timeout) : DS_OK;
+    return late && !*done_out ? net_fail_late(group, op, group->head.timeout) : DS_OK;
+}
+
+static ds_status net_test(dsi_comm *comm, dsi_comm_ticket ticket, bool late, bool *done_out)
+{
+    net_group *group = (net_group *)comm;
+    lock(group->world);
+    const ds_status status = net_told(group, test_locked(group, ticket, late, done_out));
+    unlock(group->world);
+    return status;
 }
 
 static ds_status net_reserve(dsi_comm *comm, size_t bytes)
@@ -153,17 +189,20 @@ static void net_abort(dsi_comm *comm, const char *reason)
     if (world->rdv != NULL) {
         dsi_rdv_abort(world->rdv, reason);
     }
+    lock(world);
     if (!world->failed) {
         world->failed = true;
         (void)snprintf(world->reason, sizeof world->reason, "rank %u gave up: %s",
                        world->wire->rank, reason);
     }
+    unlock(world);
 }
 
 static void net_destroy(dsi_comm *comm)
 {
     net_group *group = (net_group *)comm;
     net_world *world = group->world;
+    lock(world);
     net_group **at = &world->first;
     while (*at != NULL && *at != group) {
         at = &(*at)->next;
@@ -175,6 +214,7 @@ static void net_destroy(dsi_comm *comm)
         net_op_cancel(group, &group->ops[i]);
         net_op_free(&group->ops[i]);
     }
+    unlock(world);
     free(group->members);
     free(group);
     net_world_release(world);
@@ -184,8 +224,8 @@ static void net_destroy(dsi_comm *comm)
 #define NET_TRANSPORT(label)                                                                       \
     {                                                                                              \
         .version = DSI_TRANSPORT_VERSION, .name = (label), .start = net_start, .wait = net_wait,   \
-        .split = net_split, .test = net_test, .reserve = net_reserve, .abort = net_abort,          \
-        .destroy = net_destroy                                                                     \
+        .split = net_split, .twin = net_twin, .test = net_test, .reserve = net_reserve,            \
+        .abort = net_abort, .destroy = net_destroy                                                 \
     }
 static const dsi_transport net_transports[2] = {NET_TRANSPORT("mpi"), NET_TRANSPORT("ucx")};
 
@@ -205,9 +245,11 @@ ds_status net_group_make(net_world *world, uint32_t *members, uint32_t size, uin
     group->world = world;
     group->members = members;
     group->id = id;
+    lock(world);
     group->next = world->first;
     world->first = group;
     ++world->n_users;
+    unlock(world);
     *group_out = group;
     return DS_OK;
 }

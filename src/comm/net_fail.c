@@ -1,4 +1,5 @@
-/* How a network world fails: once, with one reason that every rank learns over the rendezvous. */
+/* How a network world fails: once, with one reason that every rank learns over the rendezvous. The
+ * thread that finds it may not be the one whose call it is. */
 #include "comm/net_impl.h"
 
 #include <stdarg.h>
@@ -18,7 +19,13 @@ ds_status net_fail(net_world *world, const char *format, ...)
             dsi_rdv_abort(world->rdv, world->reason);
         }
     }
-    return ds_fail(world->ctx, DS_ERR_PEER, "%s", world->reason);
+    return DS_ERR_PEER;
+}
+
+ds_status net_told(const net_group *group, ds_status status)
+{
+    return status == DS_ERR_PEER ? ds_fail(group->head.ctx, status, "%s", group->world->reason)
+                                 : status;
 }
 
 ds_status net_check(net_world *world)
@@ -30,7 +37,7 @@ ds_status net_check(net_world *world)
             memcpy(world->reason, text, sizeof world->reason);
         }
     }
-    return world->failed ? ds_fail(world->ctx, DS_ERR_PEER, "%s", world->reason) : DS_OK;
+    return world->failed ? DS_ERR_PEER : DS_OK;
 }
 
 /* What the rendezvous knows of a rank, or its bare number. */

@@ -7,6 +7,9 @@
  *     moved, or results are written where data lay that was being sent.
  *  3. Whoever waits moves the calls of every group of the world.
  *  4. world->failed is set once; every later wait ends with ERR_PEER and its reason.
+ *  5. What the groups of a world share, their calls under way, and the wire are touched with
+ *     world->lock held: a thread that waits moves the calls of the other threads too. Nobody holds
+ *     it while it sleeps or returns to the caller.
  */
 #ifndef DSI_COMM_NET_IMPL_H
 #define DSI_COMM_NET_IMPL_H
@@ -15,6 +18,8 @@
 #include "comm/net.h"
 #include "comm/rendezvous.h"
 #include "comm/wire.h"
+
+#include <pthread.h>
 
 enum {
     NET_OPS = 64,        /* calls started and not waited for, of a group */
@@ -69,7 +74,8 @@ struct net_group;
 
 /* What all groups of this process share. */
 typedef struct net_world {
-    ds_ctx *ctx;
+    ds_ctx *ctx; /* of the opening */
+    pthread_mutex_t lock;
     dsi_wire *wire;
     dsi_rdv *rdv;            /* NULL: none */
     dsi_rdv_server *server;  /* of rank 0 */
@@ -84,6 +90,7 @@ typedef struct net_group {
     net_world *world;
     struct net_group *next;
     uint32_t id;
+    bool beside;       /* a twin, or split from one: it does not say where the rank stands */
     uint32_t *members; /* size: ranks of the wire */
     uint32_t n_collectives;
     uint64_t active; /* bit i: ops[i] is used and not done */
@@ -115,13 +122,15 @@ void net_op_free(net_op *op);
 /* Makes the staging; only between phases. */
 ds_status net_op_stage(net_group *group, net_op *op, size_t bytes);
 
-/* net_fail.c */
+/* net_fail.c. All with the lock held, by whatever thread moves the call: they leave the reason in
+ * the world; net_told hands it to the context of the caller. */
 ds_status net_fail(net_world *world, const char *format, ...) DS_PRINTF(2, 3);
 ds_status net_fail_wire(net_world *world, const char *call);
 ds_status net_fail_disagree(const net_group *group, const net_op *op, uint32_t peer);
 ds_status net_fail_late(const net_group *group, const net_op *op, double waited);
 /* ERR_PEER when the world failed, here or by a notice of the rendezvous. */
 ds_status net_check(net_world *world);
+ds_status net_told(const net_group *group, ds_status status);
 
 /* net_comm.c: a group of the world; takes over members on success. */
 ds_status net_group_make(net_world *world, uint32_t *members, uint32_t size, uint32_t rank,
@@ -129,6 +138,7 @@ ds_status net_group_make(net_world *world, uint32_t *members, uint32_t size, uin
 
 /* net_split.c */
 ds_status net_split(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **comm_out);
+ds_status net_twin(dsi_comm *comm, ds_ctx *ctx, dsi_comm **comm_out);
 
 /* net_world.c: opens wire and rendezvous, and makes the group of all ranks. name: "mpi", "ucx". */
 ds_status net_world_open(ds_ctx *ctx, const dsi_comm_world *place, const char *name,

@@ -25,12 +25,22 @@ static uint32_t choose(const net_group *parent, const wish *wishes, uint32_t *me
     return n;
 }
 
+/* The least id that this rank has not given, raised to `least`. */
+static uint32_t next_id(net_world *world, uint32_t least)
+{
+    (void)pthread_mutex_lock(&world->lock);
+    const uint32_t id = world->next_id > least ? world->next_id : least;
+    world->next_id = id;
+    (void)pthread_mutex_unlock(&world->lock);
+    return id;
+}
+
 ds_status net_split(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **comm_out)
 {
     net_group *parent = (net_group *)comm;
     net_world *world = parent->world;
     const uint32_t size = comm->size;
-    const wish mine = {color, key, world->next_id};
+    const wish mine = {color, key, next_id(world, 0)};
     wish *wishes = calloc(size, sizeof *wishes);
     uint32_t *members = calloc(size, sizeof *members);
     ds_status status = DS_OK;
@@ -54,7 +64,7 @@ ds_status net_split(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **com
                          (1 << NET_GROUP_BITS) - 1);
         goto free_all;
     }
-    world->next_id = (uint32_t)id + 1;
+    (void)next_id(world, (uint32_t)id + 1);
     if (color == DSI_COLOR_NONE) {
         *comm_out = NULL;
         goto free_all;
@@ -70,9 +80,27 @@ ds_status net_split(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **com
                 net_group_make(world, members, n, rank, (uint32_t)id, comm->timeout, &group),
                 free_all);
     members = NULL;
+    group->head.ctx = comm->ctx;
+    group->beside = parent->beside;
     *comm_out = &group->head;
 free_all:
     free(members);
     free(wishes);
     return status;
+}
+
+ds_status net_twin(dsi_comm *comm, ds_ctx *ctx, dsi_comm **comm_out)
+{
+    const dsi_wire *wire = ((net_group *)comm)->world->wire;
+    if (!wire->ours_alone) {
+        return ds_fail(
+            comm->ctx, DS_ERR_UNSUPPORTED,
+            "a second thread would use MPI beside this program, which began MPI without "
+            "MPI_THREAD_MULTIPLE: begin it with that, or leave its begin to the library");
+    }
+    DS_TRY(net_split(comm, 0, comm->rank, comm_out));
+    net_group *group = (net_group *)*comm_out;
+    group->head.ctx = ctx;
+    group->beside = true;
+    return DS_OK;
 }

@@ -213,12 +213,16 @@ static void free_world(net_world *world)
     }
     dsi_rdv_leave(&world->rdv);
     dsi_rdv_server_stop(&world->server, world->failed ? 2.0 : LINGER_SECONDS);
+    (void)pthread_mutex_destroy(&world->lock);
     free(world);
 }
 
 void net_world_release(net_world *world)
 {
-    if (--world->n_users == 0) {
+    (void)pthread_mutex_lock(&world->lock);
+    const bool last = --world->n_users == 0;
+    (void)pthread_mutex_unlock(&world->lock);
+    if (last) {
         free_world(world);
     }
 }
@@ -239,6 +243,7 @@ ds_status net_world_open(ds_ctx *ctx, const dsi_comm_world *place, const char *n
     }
     world->ctx = ctx;
     world->next_id = 1;
+    (void)pthread_mutex_init(&world->lock, NULL);
     const dsi_wire_setup setup = {.rank = place->rank, .size = place->size, .timeout = timeout};
     status =
         mpi ? net_module_open(ctx, "mpi", &setup, &world->wire) : open_ucx(world, place, timeout);

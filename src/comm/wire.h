@@ -3,7 +3,7 @@
  *
  * Implemented by separately loaded modules (mpi/, ucx/), which include only this header, link only
  * their own library, and export DSI_WIRE_SYMBOL. Messages of one sender with one tag arrive in the
- * order in which they were sent. One thread at a time.
+ * order in which they were sent. One thread at a time, not always the same.
  */
 #ifndef DSI_COMM_WIRE_H
 #define DSI_COMM_WIRE_H
@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DSI_WIRE_VERSION = 1, DSI_WIRE_ERROR_BYTES = 400, DSI_WIRE_TAG_BITS = 20 };
+enum { DSI_WIRE_VERSION = 2, DSI_WIRE_ERROR_BYTES = 400, DSI_WIRE_TAG_BITS = 20 };
 
 /* Largest message; longer ones are cut by the caller. */
 #define DSI_WIRE_MESSAGE_BYTES ((size_t)1 << 30)
@@ -46,6 +46,7 @@ typedef struct dsi_wire_ops {
 struct dsi_wire {
     const dsi_wire_ops *ops;
     uint32_t rank, size;
+    bool ours_alone; /* no other part of the program calls the library, or any thread may */
     uint32_t error_peer;
     char error[DSI_WIRE_ERROR_BYTES];
     char library[128]; /* "Open MPI 4.1.4" */

@@ -9,6 +9,7 @@
 #include "common/comm_conform.h"
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,6 +117,92 @@ static int rank_disagree(rank_world *w)
                        "ranks disagree");
 }
 
+/* ---- two threads of each rank ---- */
+
+typedef struct twin_job {
+    dsi_comm *comm;
+    uint32_t rank, n_failed;
+} twin_job;
+
+static void *run_twin(void *arg)
+{
+    twin_job *job = arg;
+    for (uint64_t seed = 100; seed < 115; ++seed) {
+        conform t = {.comm = job->comm, .seed = seed};
+        if (seed % 3 == job->rank % 3) { /* now one rank's thread is late, now another's */
+            (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        }
+        conform_random(&t, 6);
+        job->n_failed += t.n_failed;
+    }
+    return NULL;
+}
+
+/* A second thread of each rank exchanges over a twin, in an order of its own. */
+static int rank_twin(rank_world *w)
+{
+    twin_job job = {.rank = w->place.rank};
+    ds_ctx *ctx = NULL;
+    pthread_t thread;
+    uint32_t n_failed = 0;
+    const ds_ctx_params params = {.n_threads = 1};
+    if (ds_ctx_create(&params, &ctx) != DS_OK || dsi_comm_twin(w->comm, ctx, &job.comm) != DS_OK ||
+        pthread_create(&thread, NULL, run_twin, &job) != 0) {
+        (void)fprintf(stderr, "rank %u: %s\n", w->place.rank, ds_ctx_error(w->ctx));
+        return 1;
+    }
+    for (uint64_t seed = 0; seed < 15; ++seed) {
+        conform t = {.comm = w->comm, .seed = seed};
+        if (seed % 4 == w->place.rank % 4) {
+            (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        }
+        conform_random(&t, 6);
+        n_failed += t.n_failed;
+    }
+    (void)pthread_join(thread, NULL);
+    n_failed += job.n_failed;
+    dsi_comm_destroy(&job.comm);
+    ds_ctx_destroy(&ctx);
+    return n_failed == 0 ? 0 : 1;
+}
+
+/* The twin's thread waits for ever, until the other thread of rank 0 gives up: all threads of all
+ * ranks learn why, each in its own context. */
+static void *wait_for_nobody(void *arg)
+{
+    twin_job *job = arg;
+    job->n_failed = dsi_comm_barrier(job->comm, "of the twin") == DS_ERR_PEER &&
+                            strstr(ds_ctx_error(job->comm->ctx), "the fuse blew") != NULL
+                        ? 0
+                        : 1;
+    return NULL;
+}
+
+static int rank_twin_fails(rank_world *w)
+{
+    twin_job job = {.rank = w->place.rank};
+    ds_ctx *ctx = NULL;
+    pthread_t thread;
+    int failed = 0;
+    const ds_ctx_params params = {.n_threads = 1};
+    if (ds_ctx_create(&params, &ctx) != DS_OK || dsi_comm_twin(w->comm, ctx, &job.comm) != DS_OK) {
+        return 1;
+    }
+    if (w->place.rank == 0) { /* its other thread never comes */
+        (void)nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+        dsi_comm_abort(w->comm, "the fuse blew");
+    } else if (pthread_create(&thread, NULL, wait_for_nobody, &job) != 0) {
+        return 1;
+    } else {
+        const ds_status status = dsi_comm_barrier(w->comm, "of training");
+        failed = expect_peer(w, status, "rank 0", "the fuse blew");
+        (void)pthread_join(thread, NULL);
+    }
+    dsi_comm_destroy(&job.comm);
+    ds_ctx_destroy(&ctx);
+    return failed != 0 || job.n_failed != 0;
+}
+
 static int rank_abort(rank_world *w)
 {
     if (barriers(w->comm, 2, "all are here") != DS_OK) {
@@ -138,7 +225,7 @@ typedef struct scenario {
 static const scenario scenarios[] = {
     {"conform", rank_conform},   {"planted", rank_planted}, {"random", rank_random},
     {"killed", rank_killed},     {"late", rank_late},       {"abort", rank_abort},
-    {"disagree", rank_disagree},
+    {"disagree", rank_disagree}, {"twin", rank_twin},       {"twin fails", rank_twin_fails},
 };
 
 static int rank_main(const char *name)
@@ -354,12 +441,13 @@ static void mpi_conforms(const char *which)
             fail_msg("%s, %u ranks: %s", mpirun, sizes[i], out);
         }
     }
-    if (run_mpi(mpirun, 4, "planted") != 0 || run_mpi(mpirun, 3, "random") != 0) {
+    if (run_mpi(mpirun, 4, "planted") != 0 || run_mpi(mpirun, 3, "random") != 0 ||
+        run_mpi(mpirun, 3, "twin") != 0) {
         fail_msg("%s: %s", mpirun, out);
     }
     /* After a failure ranks do not finalize, since MPI would wait for the others: what mpirun says
      * then differs. */
-    const char *const names[] = {"late", "disagree", "abort"};
+    const char *const names[] = {"late", "disagree", "abort", "twin fails"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
         (void)run_mpi(mpirun, 3, names[i]);
         if (strstr(out, " learned: ") == NULL) {
@@ -396,6 +484,7 @@ static void test_ucx(void **state)
     }
     ucx_ranks_pass(3, "random");
     ucx_ranks_pass(4, "planted");
+    ucx_ranks_pass(3, "twin");
 }
 
 static void test_ucx_failures(void **state)
@@ -410,6 +499,7 @@ static void test_ucx_failures(void **state)
     ucx_ranks_pass(3, "late");
     ucx_ranks_pass(3, "disagree");
     ucx_ranks_pass(3, "abort");
+    ucx_ranks_pass(3, "twin fails");
     run_ucx(3, "killed", NULL, codes);
     if (codes[0] != 0 || codes[1] != -SIGKILL || codes[2] != 0) {
         fail_msg("killed: %d %d %d: %s", codes[0], codes[1], codes[2], out);
@@ -441,7 +531,7 @@ static void test_blocks(void **state)
     set_number("TEST_PER_NODE", 2);
     if (ucx) {
         (void)setenv("TEST_TRANSPORT", "shm+ucx", 1);
-        const char *const names[] = {"random", "late", "disagree", "abort"};
+        const char *const names[] = {"random", "twin", "late", "disagree", "abort", "twin fails"};
         for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
             ucx_ranks_pass(4, names[i]);
         }

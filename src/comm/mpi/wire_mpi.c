@@ -183,6 +183,7 @@ static int begin_mpi(mpi_wire *mpi)
                        level);
         return -1;
     }
+    mpi->head.ours_alone = mpi->ours || level == MPI_THREAD_MULTIPLE;
     return 0;
 }
 

@@ -268,7 +268,8 @@ int dsi_wire_open(const dsi_wire_setup *setup, dsi_wire **wire_out, char *error_
         (void)snprintf(error_out, DSI_WIRE_ERROR_BYTES, "no memory for UCX");
         return -1;
     }
-    ucx->head = (dsi_wire){.ops = &ucx_ops, .rank = setup->rank, .size = setup->size};
+    ucx->head =
+        (dsi_wire){.ops = &ucx_ops, .rank = setup->rank, .size = setup->size, .ours_alone = true};
     (void)snprintf(ucx->head.library, sizeof ucx->head.library, "UCX %s", ucp_get_version_string());
     ucx->peers = calloc(setup->size, sizeof *ucx->peers);
     if (ucx->peers == NULL || begin_ucx(ucx) != 0 || exchange_addresses(ucx, setup) != 0) {
