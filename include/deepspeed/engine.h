@@ -166,8 +166,8 @@ DS_API ds_status ds_engine_load_checkpoint(ds_engine *engine, const char *dir, c
  * state into memory that ds_initialize reserved and returns; a thread writes while steps run, and
  * allocates nothing. One save at a time: a second one waits for the first. `latest` moves when all
  * ranks are whole. What goes wrong in the writing fails the next save or load, poll or wait, once,
- * with its reason; ds_engine_destroy waits, and logs it. Ranks must share memory (one host): over
- * MPI or UCX ds_initialize fails with ERR_UNSUPPORTED. */
+ * with its reason; ds_engine_destroy waits, and logs it. In a program that
+ * began MPI itself without MPI_THREAD_MULTIPLE ds_initialize fails with ERR_UNSUPPORTED. */
 typedef struct ds_engine_save_info {
     bool behind;          /* saves are written behind training */
     size_t copy_bytes;    /* of this rank's memory for it */

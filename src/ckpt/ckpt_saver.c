@@ -116,9 +116,7 @@ ds_status dsi_checkpoint_saver_create_on(ds_ctx *ctx, dsi_comm *comm,
     params.n_threads = 1;
     DS_TRY_GOTO(status, ds_ctx_create(&params, &s->own), undo);
     if (comm != NULL && comm->size > 1) {
-        DS_TRY_GOTO(status, dsi_comm_split(comm, 0, comm->rank, &s->comm), undo);
-        s->comm->ctx = s->own;
-        s->comm->timeout = comm->timeout;
+        DS_TRY_GOTO(status, dsi_comm_twin(comm, s->own, &s->comm), undo);
     }
     if (pthread_create(&s->thread, NULL, run, s) != 0) {
         status = ds_fail(ctx, DS_ERR_NOMEM, "cannot start the thread of a checkpoint saver");
@@ -129,7 +127,7 @@ ds_status dsi_checkpoint_saver_create_on(ds_ctx *ctx, dsi_comm *comm,
     return DS_OK;
 
 undo:
-    dsi_comm_abort(comm, "out of memory for a checkpoint saver");
+    dsi_comm_abort(comm, ds_ctx_error(ctx));
     ds_checkpoint_saver_destroy(&s);
     return status;
 }

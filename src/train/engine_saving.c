@@ -6,22 +6,6 @@
 #include "train/engine.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-/* The saver's thread exchanges beside the steps. Transports that a network carries let one thread
- * at a time in, whatever the communicator. */
-static ds_status check_transport(const ds_engine *engine)
-{
-    const char *name = engine->comm != NULL ? engine->comm->transport->name : "self";
-    if (strcmp(name, "self") == 0 || strcmp(name, "shm") == 0 || strcmp(name, "sim") == 0) {
-        return DS_OK;
-    }
-    return ds_fail(engine->ctx, DS_ERR_UNSUPPORTED,
-                   "datastates_ckpt (checkpoint.writer.decoupled): saving behind training works "
-                   "between ranks of one host over shared memory, and these ranks are joined by "
-                   "%s; set it to false: then saves are written at once",
-                   name);
-}
 
 ds_status dsi_engine_open_saver(ds_engine *engine)
 {
@@ -29,11 +13,18 @@ ds_status dsi_engine_open_saver(ds_engine *engine)
     if (!engine->spec.save_behind) {
         return DS_OK;
     }
-    DS_TRY(check_transport(engine));
-    DS_TRY(dsi_checkpoint_saver_create_on(engine->ctx, engine->comm, &engine->saver));
+    ds_status status = dsi_checkpoint_saver_create_on(engine->ctx, engine->comm, &engine->saver);
+    if (status == DS_ERR_UNSUPPORTED) {
+        return ds_fail(
+            engine->ctx, status,
+            "datastates_ckpt (checkpoint.writer.decoupled): %s; or set it to false: then "
+            "saves are written at once",
+            ds_ctx_error(engine->ctx));
+    }
+    DS_TRY(status);
     DS_TRY(dsi_checkpoint_saver_measure(engine->saver, &writer));
     void *keep = NULL;
-    ds_status status = dsi_engine_add_tensors(engine, writer, &keep);
+    status = dsi_engine_add_tensors(engine, writer, &keep);
     if (status < 0) {
         ds_checkpoint_writer_abort(&writer);
     } else {

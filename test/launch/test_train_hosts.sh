@@ -49,6 +49,7 @@ train() {
         --metrics "$hosts_shared/metrics" "$@" > "$work/log" 2>&1 < /dev/null
     code=$?
     [ $code = 0 ] || fail "$how $dtype stage $stage: exit code $code"
+    grep 'behind training in .* stood still' "$work/log" > "$work/behind_lines"
     grep -o '"step": *[0-9]*, *"loss": *[^,]*' "$hosts_shared/metrics" > "$work/$cases.losses"
     rm -f "$hosts_shared/metrics"
 }
@@ -101,6 +102,17 @@ if [ -e "$bin/libdeepspeed_mpi_mpich.so" ] && command -v mpirun.mpich > /dev/nul
 else
     echo "MPICH was not tried: not here, or fewer than four cores (DS_TEST_MPICH=1 tries it)"
 fi
+
+# ---- saves behind training, over the same
+for host in dsa dsb; do
+    sed 's/^{/{"datastates_ckpt": true, /' "$work/$host/home/bf16.2.json" > "$work/$host/home/behind.2.json"
+done
+train pdsh behind 2 6 "$hosts_shared/behind" --save_interval 1
+check "${want[bf16]}" "pdsh, stage 2, saves behind training" "$hosts_shared/behind"
+[ "$(wc -l < "$work/behind_lines")" = 6 ] || fail "not every save was written behind training"
+train "$mpi" behind 2 6 disk/behind --save_interval 1
+bring disk/behind global_step6
+check "${want[bf16]}" "$mpi, stage 2, saves behind training, own disks" disk/behind
 
 # ---- a disk of each host: each writes its part, and what a rank lacks comes from the other host
 train ssh fp32 0 2 disk/own

@@ -3,8 +3,10 @@
  *
  *     zero_row key=value …      see the table of keys below
  *
- * transport=sim runs the ranks as threads of this process; otherwise the process is one rank of the
- * job that its environment names. Rank 0 prints "hash …". Dropout and clipping are always active.
+ * resume=1 saves half way and goes on from that with a new engine; resume=2 saves every step behind
+ * training to the end, and then does the same. transport=sim runs the ranks as threads of this
+ * process; otherwise the process is one rank of the job that its environment names. Rank 0 prints
+ * "hash …". Dropout and clipping are always active.
  */
 #include "accel/cpu/cpu_features.h"
 #include "base/rng.h"
@@ -153,6 +155,7 @@ static dsi_engine_spec make_spec(const row *r)
                             .loss_scale = dsi_loss_scale_none(),
                             .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
                             .seed = 11,
+                            .save_behind = r->resume == 2,
                             .isa = dsi_cpu_isa()};
     if (dtype == DS_DTYPE_F16) { /* the first step overflows */
         spec.loss_scale =
@@ -218,12 +221,20 @@ static ds_status train(const row *r, ds_ctx *ctx, ds_comm *comm, const ds_model 
     uint64_t hash = 0;
     double loss = 0.0;
     DS_TRY(dsi_engine_create(ctx, &params, &spec, &engine));
-    for (long step = 0; step < r->steps; ++step) {
+    for (long step = 0; step < r->steps && r->resume == 2; ++step) {
+        DS_TRY_GOTO(status, ds_engine_save_checkpoint(engine, r->save, NULL, NULL), done);
+        DS_TRY_GOTO(status, one_step(r, engine, comm, vocab, &loss), done);
+    }
+    for (long step = r->resume == 2 ? r->steps / 2 : 0; step < r->steps; ++step) {
         if (r->resume != 0 && step == r->steps / 2) {
-            DS_TRY_GOTO(status, ds_engine_save_checkpoint(engine, r->save, NULL, NULL), done);
-            ds_engine_destroy(&engine);
+            char tag[64];
+            (void)snprintf(tag, sizeof tag, "global_step%ld", step);
+            if (r->resume == 1) {
+                DS_TRY_GOTO(status, ds_engine_save_checkpoint(engine, r->save, NULL, NULL), done);
+            }
+            ds_engine_destroy(&engine); /* waits for what is written */
             DS_TRY_GOTO(status, dsi_engine_create(ctx, &params, &spec, &engine), done);
-            DS_TRY_GOTO(status, ds_engine_load_checkpoint(engine, r->save, NULL, NULL), done);
+            DS_TRY_GOTO(status, ds_engine_load_checkpoint(engine, r->save, tag, NULL), done);
         }
         DS_TRY_GOTO(status, one_step(r, engine, comm, vocab, &loss), done);
     }

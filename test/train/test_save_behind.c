@@ -229,10 +229,17 @@ static void too_large_a_copy_is_refused(void **state)
     }
 }
 
-/* ---- a transport that lets one thread in: the simulator under another name ---- */
+/* ---- a transport that lets one thread in: the simulator without twins ---- */
 
 static const dsi_transport *simulator;
 static dsi_transport network;
+
+static ds_status no_twin(dsi_comm *comm, ds_ctx *ctx, dsi_comm **comm_out)
+{
+    (void)ctx;
+    (void)comm_out;
+    return ds_fail(comm->ctx, DS_ERR_UNSUPPORTED, "MPI was begun for one thread");
+}
 
 static ds_status split_network(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **comm_out)
 {
@@ -260,17 +267,18 @@ static ds_status look_at_simulator(dsi_comm *comm, void *arg)
     return DS_OK;
 }
 
-static void networks_are_refused(void **state)
+static void a_transport_of_one_thread_is_refused(void **state)
 {
     rank_results results;
     setting set = {.stage = 1, .dtype = DS_DTYPE_F32};
     (void)state;
     assert_int_equal(rank_threads_run(1, NULL, look_at_simulator, NULL, NULL), DS_OK);
     network = *simulator;
-    network.name = "mpi";
     network.split = split_network;
+    network.twin = no_twin;
     assert_int_equal(rank_threads_run(2, NULL, run_on_network, &set, &results), DS_ERR_UNSUPPORTED);
-    assert_non_null(strstr(results.message[1], "these ranks are joined by mpi"));
+    assert_non_null(strstr(results.message[1], "datastates_ckpt (checkpoint.writer.decoupled): MPI "
+                                               "was begun for one thread; or set it to false"));
 }
 
 int main(void)
@@ -278,7 +286,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_stage_and_rank),
         cmocka_unit_test(too_large_a_copy_is_refused),
-        cmocka_unit_test(networks_are_refused),
+        cmocka_unit_test(a_transport_of_one_thread_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
