@@ -94,11 +94,11 @@ static void die(const bench *b, const char *what)
 
 /* ---- measurement ---- */
 
-static void add_step(void *user, const dsi_step *step, double seconds)
+static void add_step(void *user, const dsi_step *step, const dsi_exec_times *times)
 {
     spent *s = user;
     const ds_kernel_sig sig = {.op = step->op, .attrs = step->attrs};
-    s->seconds[step->phase][dsi_work_of(&sig, 0.0, 0.0).op_class] += seconds;
+    s->seconds[step->phase][dsi_work_of(&sig, 0.0, 0.0).op_class] += times->end - times->begin;
 }
 
 static void fill_batch(const plan_case *r, int32_t **data, uint64_t seed, uint32_t vocab)

@@ -97,7 +97,7 @@ typedef struct profile {
     uint32_t n_rows;
 } profile;
 
-static void trace_step(void *user, const dsi_step *step, double seconds)
+static void trace_step(void *user, const dsi_step *step, const dsi_exec_times *times)
 {
     profile *p = user;
     const char *kernel = step->kernel != NULL ? step->kernel->name : "comm";
@@ -115,7 +115,7 @@ static void trace_step(void *user, const dsi_step *step, double seconds)
         ++p->n_rows;
     }
     ++r->calls;
-    r->seconds += seconds;
+    r->seconds += times->end - times->begin;
     r->flops += step->flops;
     r->bytes += step->bytes;
 }

@@ -391,41 +391,62 @@ static void take_slice(const dsi_comm *comm, const ds_tensor *x, const ds_tensor
     memset((unsigned char *)slice->data + n * size, 0, (length - n) * size);
 }
 
-static ds_status run_swap(const dsi_exec *exec, const loaded *l, uint32_t s)
+static ds_status run_swap(const dsi_exec *exec, const loaded *l, uint32_t s, double *work_out)
 {
     const dsi_step *step = &l->plan->steps[s];
     if (step->kind == DSI_STEP_WAIT) {
-        return dsi_swap_wait(exec->swap, &l->swaps[step->start]);
+        return dsi_swap_wait(exec->swap, &l->swaps[step->start], work_out);
     }
     const bool write = step->op == &dsi_op_swap_out;
     const uint32_t memory = write ? step->in_at + 1 : step->out_at;
     DS_TRY(dsi_swap_start(exec->swap, l->plan->refs[step->in_at].cell, write,
                           l->tensors[memory].data, &l->swaps[s]));
-    return step->kind == DSI_STEP_RUN ? dsi_swap_wait(exec->swap, &l->swaps[s]) : DS_OK;
+    return step->kind == DSI_STEP_RUN ? dsi_swap_wait(exec->swap, &l->swaps[s], NULL) : DS_OK;
 }
 
-static ds_status run_step(const dsi_exec *exec, const loaded *l, uint32_t s)
+/* times: work and waited are filled in; NULL: not asked for. */
+static ds_status run_collective(const dsi_exec *exec, const loaded *l, uint32_t s,
+                                dsi_exec_times *times)
+{
+    const dsi_step *step = &l->plan->steps[s];
+    dsi_comm_times took = {0};
+    if (step->kind != DSI_STEP_WAIT) {
+        DS_TRY(dsi_comm_start(exec->comm, &l->comm_calls[s], &l->tickets[s]));
+    }
+    if (step->kind != DSI_STEP_START) {
+        const uint32_t start = step->kind == DSI_STEP_WAIT ? step->start : s;
+        DS_TRY(dsi_comm_wait(exec->comm, l->tickets[start], times != NULL ? &took : NULL));
+    }
+    if (times != NULL) {
+        times->work = took.seconds;
+        times->waited = took.waited;
+    }
+    return DS_OK;
+}
+
+static ds_status run_step(const dsi_exec *exec, const loaded *l, uint32_t s, dsi_exec_times *times)
 {
     const dsi_step *step = &l->plan->steps[s];
     if (step->kernel != NULL) {
         return step->kernel->run(&l->calls[s]);
     }
     if ((step->op->flags & DS_OP_SWAP) != 0) {
-        return run_swap(exec, l, s);
+        return run_swap(exec, l, s, times != NULL ? &times->work : NULL);
     }
     if (step->op == &dsi_op_take_slice) {
         take_slice(exec->comm, &l->tensors[step->in_at], &l->tensors[step->out_at]);
         return DS_OK;
     }
-    switch (step->kind) {
-    case DSI_STEP_START:
-        return dsi_comm_start(exec->comm, &l->comm_calls[s], &l->tickets[s]);
-    case DSI_STEP_WAIT:
-        return dsi_comm_wait(exec->comm, l->tickets[step->start], NULL);
-    case DSI_STEP_RUN:
-        break;
-    }
-    return dsi_comm_run(exec->comm, &l->comm_calls[s]);
+    return run_collective(exec, l, s, times);
+}
+
+static ds_status run_traced(const dsi_exec *exec, const loaded *l, uint32_t s)
+{
+    dsi_exec_times times = {.begin = dsi_clock_seconds()};
+    DS_TRY(run_step(exec, l, s, &times));
+    times.end = dsi_clock_seconds();
+    exec->trace(exec->trace_user, &l->plan->steps[s], &times);
+    return DS_OK;
 }
 
 ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
@@ -436,13 +457,10 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
     const loaded *l = &exec->plans[id];
     const dsi_plan *plan = l->plan;
     for (uint32_t s = plan->phase_begin[phase]; s < plan->phase_begin[phase + 1]; ++s) {
-        const double start = exec->trace != NULL ? dsi_clock_seconds() : 0.0;
-        const ds_status status = run_step(exec, l, s);
+        const ds_status status =
+            exec->trace != NULL ? run_traced(exec, l, s) : run_step(exec, l, s, NULL);
         if (status < 0) {
             return fail_step(exec, plan, s, status);
-        }
-        if (exec->trace != NULL) {
-            exec->trace(exec->trace_user, &plan->steps[s], dsi_clock_seconds() - start);
         }
     }
     return DS_OK;

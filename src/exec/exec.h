@@ -59,8 +59,16 @@ size_t dsi_exec_bytes(const dsi_exec *exec);
 /* Heap of a plan that is loaded: its own tables and the executor's. */
 size_t dsi_exec_table_bytes(const dsi_plan *plan);
 
-/* Called after each step when set; seconds of the step. For profiles; NULL switches off. */
-typedef void (*dsi_exec_trace_fn)(void *user, const dsi_step *step, double seconds);
+/* How a step went on this rank, in seconds of dsi_clock_seconds(). */
+typedef struct dsi_exec_times {
+    double begin, end; /* of the step itself: the thread was held */
+    double work;       /* of a WAIT: from the begin of its START until what that started had ended;
+                          0: it ended within its START */
+    double waited;     /* of a collective that has ended: of its time, until the last rank came */
+} dsi_exec_times;
+
+/* Called after each step when set. For profiles; NULL switches off. */
+typedef void (*dsi_exec_trace_fn)(void *user, const dsi_step *step, const dsi_exec_times *times);
 void dsi_exec_set_trace(dsi_exec *exec, dsi_exec_trace_fn fn, void *user);
 
 #endif

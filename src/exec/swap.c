@@ -140,11 +140,14 @@ ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
                  : dsi_aio_read(swap->aio, swap->file, p->offset, data, blocks, &ticket_out->aio);
 }
 
-ds_status dsi_swap_wait(dsi_swap *swap, dsi_swap_ticket *ticket)
+ds_status dsi_swap_wait(dsi_swap *swap, dsi_swap_ticket *ticket, double *seconds_out)
 {
     const dsi_aio_ticket aio = ticket->aio;
     ticket->aio = 0;
-    return aio != 0 ? dsi_aio_wait(swap->aio, aio) : DS_OK;
+    if (seconds_out != NULL) {
+        *seconds_out = 0.0;
+    }
+    return aio != 0 ? dsi_aio_wait_timed(swap->aio, aio, seconds_out) : DS_OK;
 }
 
 static ds_status access_cell(dsi_swap *swap, ds_cell cell, size_t offset, bool write, void *data,

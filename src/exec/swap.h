@@ -33,7 +33,9 @@ void dsi_swap_destroy(dsi_swap **swap);
 /* Moves a whole cell from or to memory, which is aligned to and has room for whole blocks. */
 ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
                          dsi_swap_ticket *ticket_out);
-ds_status dsi_swap_wait(dsi_swap *swap, dsi_swap_ticket *ticket);
+/* *seconds_out (may be NULL): from the start to the end of the transfer; 0: it ended within its
+ * start. */
+ds_status dsi_swap_wait(dsi_swap *swap, dsi_swap_ticket *ticket, double *seconds_out);
 
 /* Any bytes of a cell, any alignment; for the host's own accesses between steps. */
 ds_status dsi_swap_read(dsi_swap *swap, ds_cell cell, size_t offset, void *data, size_t bytes);

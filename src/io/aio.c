@@ -1,6 +1,8 @@
 /* Asynchronous transfers: open, submit, wait, close. See aio.h. */
 #include "io/aio_impl.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -232,6 +234,7 @@ static ds_status submit(dsi_aio *aio, const aio_request *wanted, dsi_aio_ticket 
         return DS_OK;
     }
     DS_TRY(check_range(aio, wanted));
+    const double now = dsi_clock_seconds();
     (void)pthread_mutex_lock(&aio->lock);
     aio_request *r = aio->free_list;
     if (r == NULL) {
@@ -245,6 +248,7 @@ static ds_status submit(dsi_aio *aio, const aio_request *wanted, dsi_aio_ticket 
     *r = *wanted;
     r->generation = generation;
     r->state = AIO_ACTIVE;
+    r->submitted = now;
     push(&aio->queues[r->direction], r);
     ++aio->n_active;
     aio->waiting_bytes += r->bytes;
@@ -351,8 +355,16 @@ static void wait_change(dsi_aio *aio, const aio_request *r, unsigned *seconds)
 
 ds_status dsi_aio_wait(dsi_aio *aio, dsi_aio_ticket ticket)
 {
+    return dsi_aio_wait_timed(aio, ticket, NULL);
+}
+
+ds_status dsi_aio_wait_timed(dsi_aio *aio, dsi_aio_ticket ticket, double *seconds_out)
+{
     aio_request *r = NULL;
     unsigned seconds = 0;
+    if (seconds_out != NULL) {
+        *seconds_out = 0.0;
+    }
     if (ticket == 0) {
         return DS_OK;
     }
@@ -364,6 +376,9 @@ ds_status dsi_aio_wait(dsi_aio *aio, dsi_aio_ticket ticket)
     }
     while (r->state != AIO_DONE) {
         wait_change(aio, r, &seconds);
+    }
+    if (seconds_out != NULL) {
+        *seconds_out = r->ended - r->submitted;
     }
     return use_up(aio, r);
 }

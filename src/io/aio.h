@@ -83,5 +83,8 @@ ds_status dsi_aio_poll(dsi_aio *aio, dsi_aio_ticket ticket);
  * offset, reason, remedy; which bytes of the range were moved is then unknown), ERR_ARG (a ticket
  * that is used up). */
 ds_status dsi_aio_wait(dsi_aio *aio, dsi_aio_ticket ticket);
+/* The same. *seconds_out (may be NULL): from the submission to the end of the transfer, whenever
+ * that was; 0 for ticket 0. */
+ds_status dsi_aio_wait_timed(dsi_aio *aio, dsi_aio_ticket ticket, double *seconds_out);
 
 #endif

@@ -52,6 +52,7 @@ typedef struct aio_request {
     int reason;             /* 0, errno or AIO_END_OF_FILE */
     uint64_t reason_offset; /* in the logical file */
     uint32_t reason_part;
+    double submitted, ended;  /* clock */
     struct aio_request *next; /* in its queue or in the free list */
 } aio_request;
 

@@ -163,9 +163,11 @@ static void count(dsi_aio_stats *stats, const aio_piece *piece, double seconds)
 void dsi_aio_piece_end(dsi_aio *aio, aio_piece *piece, int reason)
 {
     aio_request *r = piece->request;
-    const double seconds = dsi_clock_seconds() - piece->began;
+    double now = dsi_clock_seconds();
+    const double seconds = now - piece->began;
     if (reason == 0 && piece->is_copied && piece->direction == AIO_READ) {
         memcpy(piece->user, piece->memory, piece->bytes);
+        now = dsi_clock_seconds();
     }
     (void)pthread_mutex_lock(&aio->lock);
     count(&aio->stats, piece, seconds);
@@ -175,6 +177,7 @@ void dsi_aio_piece_end(dsi_aio *aio, aio_piece *piece, int reason)
     --r->n_flying;
     if (r->n_flying == 0 && (r->cut == r->bytes || r->reason != 0)) {
         r->state = AIO_DONE;
+        r->ended = now;
         --aio->n_active;
         (void)pthread_cond_broadcast(&aio->done);
     }
