@@ -2,6 +2,7 @@
  * complete events (ph X), metadata events (ph M) and times in microseconds. */
 #include "cost/trace.h"
 
+#include <math.h>
 #include <string.h>
 
 static void text_field(dsi_buf *text, const char *key, const char *value)
@@ -40,12 +41,30 @@ void dsi_trace_process(dsi_trace *trace, uint32_t pid, const char *name)
 
 void dsi_trace_stream(dsi_trace *trace, uint32_t pid, uint32_t tid, const char *name)
 {
+    const uint32_t place = tid == DSI_TRACE_PHASES ? 0 : tid + 1; /* phases stand on top */
     name_event(trace, pid, tid, "thread_name", name);
     begin_event(trace);
     dsi_buf_printf(trace->text,
                    "{\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"name\":\"thread_sort_index\",\"args\":{"
                    "\"sort_index\":%u}}",
-                   pid, tid, tid);
+                   pid, tid, place);
+}
+
+void dsi_trace_streams(dsi_trace *trace, uint32_t pid, const bool used[DSI_STREAM_COUNT])
+{
+    dsi_trace_stream(trace, pid, DSI_TRACE_PHASES, "phases");
+    for (uint32_t i = 0; i < DSI_STREAM_COUNT; ++i) {
+        if (used[i]) {
+            dsi_trace_stream(trace, pid, i, dsi_sim_stream_name((dsi_sim_stream)i));
+        }
+    }
+}
+
+/* Adds a number to the arguments of a span. */
+static void put_number(dsi_trace *trace, const char *key, double value, const char **between)
+{
+    dsi_buf_printf(trace->text, "%s\"%s\":%.9g", *between, key, value);
+    *between = ",";
 }
 
 void dsi_trace_add(dsi_trace *trace, const dsi_trace_span *span)
@@ -53,8 +72,10 @@ void dsi_trace_add(dsi_trace *trace, const dsi_trace_span *span)
     dsi_buf *text = trace->text;
     const char *between = "";
     begin_event(trace);
+    const double start = nearbyint(1e9 * span->start);
+    const double end = nearbyint(1e9 * span->end);
     dsi_buf_printf(text, "{\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,", span->pid,
-                   span->tid, 1e6 * span->start, 1e6 * span->seconds);
+                   span->tid, 1e-3 * start, end > start ? 1e-3 * (end - start) : 0.0);
     text_field(text, "name", span->name);
     dsi_buf_putc(text, ',');
     text_field(text, "cat", span->category);
@@ -68,12 +89,20 @@ void dsi_trace_add(dsi_trace *trace, const dsi_trace_span *span)
         text_field(text, "phase", span->phase);
         between = ",";
     }
+    if (span->node != DS_NONE) {
+        put_number(trace, "node", span->node, &between);
+    }
+    if (span->step > 0) {
+        put_number(trace, "step", (double)span->step, &between);
+    }
     if (span->flops > 0.0) {
-        dsi_buf_printf(text, "%s\"flops\":%.9g", between, span->flops);
-        between = ",";
+        put_number(trace, "flops", span->flops, &between);
     }
     if (span->bytes > 0.0) {
-        dsi_buf_printf(text, "%s\"bytes\":%.9g", between, span->bytes);
+        put_number(trace, "bytes", span->bytes, &between);
+    }
+    if (span->waited > 0.0) {
+        put_number(trace, "waited_us", 1e6 * span->waited, &between);
     }
     dsi_buf_puts(text, "}}");
 }
@@ -95,48 +124,53 @@ static const char *phase_name(ds_phase phase)
     return names[phase];
 }
 
-static const char *category_of(const dsi_sim_event *event, const dsi_sim_step *step)
+dsi_trace_span dsi_trace_of_step(const dsi_sim_step *steps, uint32_t s, bool stall)
 {
-    if (event->stall) {
-        return "stall";
-    }
-    return event->stream == DSI_STREAM_COMPUTE ? dsi_op_class_name(step->work.op_class)
-                                               : dsi_sim_stream_name(event->stream);
+    const dsi_sim_step *step = &steps[s];
+    const dsi_sim_step *work = step->kind == DSI_SIM_WAIT ? &steps[step->start] : step;
+    const char *category = work->stream == DSI_STREAM_COMPUTE
+                               ? dsi_op_class_name(work->work.op_class)
+                               : dsi_sim_stream_name(work->stream);
+    return (dsi_trace_span){.tid = stall ? DSI_STREAM_COMPUTE : (uint32_t)work->stream,
+                            .name = stall ? "wait" : work->op,
+                            .category = stall ? "stall" : category,
+                            .scope = work->scope,
+                            .phase = phase_name(step->phase),
+                            .node = s,
+                            .flops = stall ? 0.0 : work->work.flops,
+                            .bytes = stall ? 0.0 : work->work.bytes};
 }
 
-/* Adds one run of a phase that begins at `start`. */
-static void add_phase(dsi_trace *trace, const dsi_timeline *t, uint32_t pid, ds_phase phase,
-                      double start)
+dsi_trace_span dsi_trace_of_phase(ds_phase phase)
 {
-    for (uint32_t i = t->phase_begin[phase]; i < t->phase_begin[phase + 1]; ++i) {
-        const dsi_sim_event *event = &t->events[i];
-        const dsi_sim_step *step = &t->spec.steps[event->step];
-        const dsi_sim_step *work = step->kind == DSI_SIM_WAIT ? &t->spec.steps[step->start] : step;
-        const dsi_trace_span span = {.pid = pid,
-                                     .tid = (uint32_t)event->stream,
-                                     .name = event->stall ? "wait" : step->op,
-                                     .category = category_of(event, step),
-                                     .scope = work->scope,
-                                     .phase = phase_name(phase),
-                                     .start = start + event->start,
-                                     .seconds = event->end - event->start,
-                                     .flops = event->stall ? 0.0 : step->work.flops,
-                                     .bytes = event->stall ? 0.0 : step->work.bytes};
+    const bool whole = phase == DS_PHASE_COUNT;
+    return (dsi_trace_span){.tid = DSI_TRACE_PHASES,
+                            .name = whole ? "step" : phase_name(phase),
+                            .category = whole ? "step" : "phase",
+                            .phase = whole ? NULL : phase_name(phase),
+                            .node = DS_NONE};
+}
+
+/* Adds one run of a phase that begins at `start`; gives its end. */
+static double add_phase(dsi_trace *trace, const dsi_timeline *t, uint32_t pid, ds_phase phase,
+                        double start)
+{
+    dsi_trace_span span = dsi_trace_of_phase(phase);
+    span.pid = pid;
+    span.start = start;
+    span.end = start + t->phases[phase].seconds;
+    if (span.end > start) {
         dsi_trace_add(trace, &span);
     }
-}
-
-static void name_streams(dsi_trace *trace, const dsi_timeline *t, uint32_t pid)
-{
-    bool used[DSI_STREAM_COUNT] = {false};
-    for (uint32_t i = 0; i < t->n_events; ++i) {
-        used[t->events[i].stream] = true;
+    for (uint32_t i = t->phase_begin[phase]; i < t->phase_begin[phase + 1]; ++i) {
+        const dsi_sim_event *event = &t->events[i];
+        span = dsi_trace_of_step(t->spec.steps, event->step, event->stall);
+        span.pid = pid;
+        span.start = start + event->start;
+        span.end = start + event->end;
+        dsi_trace_add(trace, &span);
     }
-    for (uint32_t i = 0; i < DSI_STREAM_COUNT; ++i) {
-        if (used[i]) {
-            dsi_trace_stream(trace, pid, i, dsi_sim_stream_name((dsi_sim_stream)i));
-        }
-    }
+    return start + t->phases[phase].seconds;
 }
 
 void dsi_trace_timeline(dsi_trace *trace, const dsi_timeline *timeline, uint32_t pid,
@@ -144,16 +178,24 @@ void dsi_trace_timeline(dsi_trace *trace, const dsi_timeline *timeline, uint32_t
 {
     const int64_t all = dsi_timeline_repeats(timeline, DS_PHASE_FORWARD);
     const int64_t wanted = micro_batches > 0 ? micro_batches : 1;
+    bool used[DSI_STREAM_COUNT] = {false};
     double now = 0.0;
-    dsi_trace_process(trace, pid, name);
-    name_streams(trace, timeline, pid);
-    for (int64_t i = 0; i < (wanted < all ? wanted : all); ++i) {
-        add_phase(trace, timeline, pid, DS_PHASE_FORWARD, now);
-        now += timeline->phases[DS_PHASE_FORWARD].seconds;
-        add_phase(trace, timeline, pid, DS_PHASE_BACKWARD, now);
-        now += timeline->phases[DS_PHASE_BACKWARD].seconds;
+    for (uint32_t i = 0; i < timeline->n_events; ++i) {
+        used[timeline->events[i].stream] = true;
     }
-    add_phase(trace, timeline, pid, DS_PHASE_NORM, now);
-    now += timeline->phases[DS_PHASE_NORM].seconds;
-    add_phase(trace, timeline, pid, DS_PHASE_UPDATE, now);
+    dsi_trace_process(trace, pid, name);
+    dsi_trace_streams(trace, pid, used);
+    const int64_t runs = wanted < all ? wanted : all;
+    dsi_trace_span step = dsi_trace_of_phase(DS_PHASE_COUNT);
+    step.pid = pid;
+    for (int p = 0; p < DS_PHASE_COUNT; ++p) {
+        step.end += (p <= DS_PHASE_BACKWARD ? (double)runs : 1.0) * timeline->phases[p].seconds;
+    }
+    dsi_trace_add(trace, &step); /* before the phases inside of it */
+    for (int64_t i = 0; i < runs; ++i) {
+        now = add_phase(trace, timeline, pid, DS_PHASE_FORWARD, now);
+        now = add_phase(trace, timeline, pid, DS_PHASE_BACKWARD, now);
+    }
+    now = add_phase(trace, timeline, pid, DS_PHASE_NORM, now);
+    (void)add_phase(trace, timeline, pid, DS_PHASE_UPDATE, now);
 }

@@ -3,7 +3,11 @@
  *
  * A trace is one JSON object {"traceEvents":[…]}: begin, any number of names and spans, end. Times
  * are seconds here, microseconds in the file. The writer appends to a buffer whose `failed` flag
- * tells whether all fitted.
+ * tells whether all fitted; whoever writes much takes the text out between two events.
+ *
+ * Processes: 0 is the planned rank, 1 + r is rank r of a run, so that a plan's trace and a run's
+ * can stand in one file. Threads: the streams, and DSI_TRACE_PHASES. Spans of one thread never
+ * overlap, they may only nest: viewers drop others.
  */
 #ifndef DSI_COST_TRACE_H
 #define DSI_COST_TRACE_H
@@ -15,20 +19,32 @@ typedef struct dsi_trace {
     bool first;
 } dsi_trace;
 
-/* pid: the rank, or the run; tid: the stream (dsi_sim_stream). */
+/* The thread of a process that shows steps and, inside of them, phases. */
+enum { DSI_TRACE_PHASES = DSI_STREAM_COUNT };
+
 typedef struct dsi_trace_span {
     uint32_t pid, tid;
     const char *name;     /* operator or collective */
-    const char *category; /* class: "linear", "comm", "stall" */
+    const char *category; /* class: "product", "communication", "stall" */
     const char *scope;    /* NULL: none */
     const char *phase;    /* NULL: none */
-    double start, seconds;
+    uint32_t node;        /* step of the plan; DS_NONE: none */
+    uint64_t step;        /* of the run, the first is 1; 0: not shown */
+    double start, end;
     double flops, bytes; /* 0: not shown */
+    double waited;       /* seconds for the last rank; 0: not shown */
 } dsi_trace_span;
 
 dsi_trace dsi_trace_begin(dsi_buf *text);
 void dsi_trace_process(dsi_trace *trace, uint32_t pid, const char *name);
 void dsi_trace_stream(dsi_trace *trace, uint32_t pid, uint32_t tid, const char *name);
+/* Names every thread that `used` has, and the one of phases. */
+void dsi_trace_streams(dsi_trace *trace, uint32_t pid, const bool used[DSI_STREAM_COUNT]);
+/* What a trace says of a step of a plan, whether simulated or measured: all but process and times.
+ * stall: of the wait for it, or `s` is one. */
+dsi_trace_span dsi_trace_of_step(const dsi_sim_step *steps, uint32_t s, bool stall);
+/* The span of a phase, or (DS_PHASE_COUNT) of a whole step; likewise. */
+dsi_trace_span dsi_trace_of_phase(ds_phase phase);
 void dsi_trace_add(dsi_trace *trace, const dsi_trace_span *span);
 void dsi_trace_end(dsi_trace *trace);
 

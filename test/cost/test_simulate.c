@@ -316,17 +316,21 @@ static void texts(void **state)
     assert_non_null(root);
     const json_t *events = json_object_get(root, "traceEvents");
     int spans = 0;
+    int phases = 0;
     double end = 0.0;
     for (size_t i = 0; i < json_array_size(events); ++i) {
         const json_t *e = json_array_get(events, i);
         assert_int_equal(json_integer_value(json_object_get(e, "pid")), 7);
+        const bool whole = json_integer_value(json_object_get(e, "tid")) == DSI_TRACE_PHASES;
         if (strcmp(json_string_value(json_object_get(e, "ph")), "X") == 0) {
-            ++spans;
+            spans += !whole;
+            phases += whole;
             end = json_number_value(json_object_get(e, "ts")) +
                   json_number_value(json_object_get(e, "dur"));
         }
     }
     assert_int_equal(spans, 2 * 3 + 1);
+    assert_int_equal(phases, 2 * 1 + 1 + 1); /* forward twice, update, the step */
     near(end, 1e6 * (2 * 3.0 + 4.0));
     json_decref(root);
     dsi_buf_clear(&text);
