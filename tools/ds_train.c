@@ -107,6 +107,7 @@ static ds_status train(train_run *run, ds_comm *comm, const train_options *optio
     if (ds_comm_rank(comm) == 0) {
         DS_TRY(describe(run));
     }
+    DS_TRY(train_trace_start(run));
     run->training = true;
     DS_TRY(train_loop(run, interrupted));
     run->training = false;

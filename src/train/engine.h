@@ -95,6 +95,7 @@ struct ds_engine {
     bool applied;
     dsi_engine_timers timers; /* of wall_clock_breakdown */
     dsi_autotune_state autotune;
+    struct dsi_run_trace *trace; /* NULL: none is recorded */
     double *step_seconds; /* of the flops profiler, per step of the training plan; else NULL */
 };
 

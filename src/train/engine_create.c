@@ -4,6 +4,7 @@
 #include "exec/agree.h"
 #include "train/rank_plan.h"
 
+#include <deepspeed/profile.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,6 +163,7 @@ void ds_engine_destroy(ds_engine **engine_inout)
         return;
     }
     ds_checkpoint_saver_destroy(&engine->saver);
+    ds_engine_trace_drop(engine);
     dsi_exec_destroy(&engine->exec);
     dsi_comm_destroy(&engine->comm);
     dsi_plan_destroy(&engine->train_plan);

@@ -2,6 +2,7 @@
 #include "op/ops.h"
 #include "train/engine.h"
 #include "train/half_copy.h"
+#include "train/run_trace.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -110,8 +111,10 @@ ds_status ds_engine_forward(ds_engine *engine, const ds_batch *batch)
     if (engine->state != DSI_ENGINE_IDLE) {
         return wrong_state(engine, "ds_engine_forward");
     }
+    const double begin = dsi_run_trace_begin(engine);
     DS_TRY(write_batch(engine, "train", batch));
     write_rng(engine);
+    dsi_run_trace_end(engine, DSI_HOST_BATCH, begin);
     DS_TRY(dsi_engine_run_phase(engine, DS_PHASE_FORWARD));
     if (engine->own.loss_seed != DS_NONE) {
         DS_TRY(read_scalar(engine, engine->train_id, "loss", &engine->loss));
@@ -137,7 +140,9 @@ static ds_status run_backward(ds_engine *engine)
     const int64_t accumulation = engine->spec.train.accumulation;
     write_scalar(engine, engine->own.loss_seed, scale / (double)accumulation);
     if (accumulation > 1 && engine->micro_step == 0) {
+        const double begin = dsi_run_trace_begin(engine);
         DS_TRY(clear_accumulators(engine));
+        dsi_run_trace_end(engine, DSI_HOST_CLEAR, begin);
     }
     DS_TRY(dsi_engine_run_phase(engine, DS_PHASE_BACKWARD));
     engine->micro_step += 1;

@@ -1,6 +1,6 @@
 /* wall_clock_breakdown and dump_state: what the engine says of itself while it runs. */
 #include "base/clock.h"
-#include "train/engine.h"
+#include "train/run_trace.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -15,14 +15,18 @@ static bool is_profiled(const ds_engine *engine)
 }
 
 /* Called after each step of a plan. */
-static void note_step(void *user, const dsi_step *step, double seconds)
+static void note_step(void *user, const dsi_step *step, const dsi_exec_times *times)
 {
     ds_engine *engine = user;
+    const double seconds = times->end - times->begin;
     if (step->phase == DS_PHASE_BACKWARD && (step->op->flags & DS_OP_COMM) != 0) {
         engine->timers.reduce += seconds;
     }
     if (is_profiled(engine)) {
         engine->step_seconds[step - engine->train_plan->steps] += seconds;
+    }
+    if (dsi_run_trace_is_on(engine)) {
+        dsi_run_trace_add(engine, step, times);
     }
 }
 
@@ -31,10 +35,11 @@ ds_status dsi_engine_run_phase(ds_engine *engine, ds_phase phase)
     const bool breakdown = engine->spec.wall_clock_breakdown;
     const bool reduces = breakdown && phase == DS_PHASE_BACKWARD && engine->spec.zero.n_ranks > 1;
     const bool measured = engine->spec.autotune.enabled;
-    if (!breakdown && !measured && !is_profiled(engine)) {
+    const bool noted = is_profiled(engine) || dsi_run_trace_is_on(engine);
+    if (!breakdown && !measured && !noted) {
         return dsi_exec_run(engine->exec, engine->train_id, phase);
     }
-    dsi_exec_set_trace(engine->exec, reduces || is_profiled(engine) ? note_step : NULL, engine);
+    dsi_exec_set_trace(engine->exec, reduces || noted ? note_step : NULL, engine);
     const double start = dsi_clock_seconds();
     const ds_status status = dsi_exec_run(engine->exec, engine->train_id, phase);
     const double seconds = dsi_clock_seconds() - start;

@@ -1,7 +1,8 @@
 /* LAW: a step allocates nothing. Every allocating call of every thread, the library's, libc's and
  * other libraries', is counted between the start and the end of engine steps, the first included:
- * batch from the loader, forward, backward, step, evaluation; on one rank and on two that share
- * memory, under every stage of ZeRO; while a checkpoint is written behind them, too. */
+ * batch from the loader, forward, backward, step, evaluation, recorded for a trace; on one rank and
+ * on two that share memory, under every stage of ZeRO; while a checkpoint is written behind them,
+ * too. */
 #include "accel/cpu/cpu_features.h"
 #include "comm/shm.h"
 #include "common/check.h"
@@ -9,6 +10,7 @@
 #include "common/scratch.h"
 
 #include <deepspeed/data.h>
+#include <deepspeed/profile.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -249,6 +251,7 @@ static void run(const setting *s, ds_dataset *data)
     ds_engine *engine = parity_engine(ctx, &p, &spec);
     (void)snprintf(what, sizeof what, "%s %s %s", s->model, ds_dtype_name(s->dtype),
                    ds_isa_name(s->isa));
+    CHECK_OK(ctx, ds_engine_trace_start(engine, 2, N_STEPS));
     train(engine, &f, what);
     assert_int_equal(ds_engine_global_steps(engine), 2 * N_STEPS);
     assert_true(s->dtype != DS_DTYPE_F16 || ds_engine_skipped_steps(engine) > 0);
@@ -331,6 +334,7 @@ static const char *rank_steps(ds_ctx *own, ds_comm *comm, const trial *t, const 
                                 .max_live = 4000,
                                 .max_reuse_distance = 4000};
     ds_status status = dsi_engine_create(own, &params, &spec, &engine);
+    status = status < 0 ? status : ds_engine_trace_start(engine, 2, N_STEPS);
     begin_counting();
     for (int step = 0; step < N_STEPS && status >= 0; ++step) {
         atomic_store(&counting, false);

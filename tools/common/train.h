@@ -10,7 +10,7 @@
 /* The command line, parsed. Texts are borrowed from argv. */
 typedef struct train_options {
     const char *model, *model_config, *tokenizer, *deepspeed_config, *output, *resume, *metrics;
-    const char *chat_template, *too_long, *sample;
+    const char *chat_template, *too_long, *sample, *trace, *trace_steps;
     dsi_arg_list data, eval_data, freeze;
     bool trial; /* of the autotuner: writes nothing of its own */
     bool resume_given, allow_unknown_keys, print_plan, append_eos;
@@ -29,6 +29,8 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
                               bool *help_out);
 void train_options_free(train_options *options);
 
+typedef struct train_report train_report;
+
 /* Everything that a run holds. Fields are NULL until setup made them. */
 typedef struct train_run {
     ds_ctx *ctx;
@@ -43,21 +45,25 @@ typedef struct train_run {
     ds_engine *engine;
     int64_t seq_length;
     uint64_t total_steps;
-    uint64_t saving; /* step of a save that nothing was told of yet; 0: none */
-    bool training;   /* the loop runs */
-    double started;  /* seconds, monotonic */
+    uint64_t trace_first, trace_last; /* optimizer steps to trace, counted from 1; 0: none */
+    uint64_t saving;                  /* step of a save that nothing was told of yet; 0: none */
+    bool training;                    /* the loop runs */
+    double started;                   /* seconds, monotonic */
 } train_run;
 
 /* Opens model, tokenizer, data and configuration and builds the engine; resumes when asked. */
 ds_status train_setup(ds_ctx *ctx, ds_comm *comm, const train_options *options, train_run *run);
 void train_teardown(train_run *run);
 
+/* Reads --trace_steps and starts the trace, when there is a --trace. */
+ds_status train_trace_start(train_run *run);
+/* Writes it when its steps are done, or at the `end` of the run. Collective. */
+ds_status train_trace_save(train_run *run, train_report *report, bool end);
+
 /* Runs to the end or to an interruption; saves. *interrupted_out: a signal ended it. */
 ds_status train_loop(train_run *run, bool *interrupted_out);
 
 /* ---- reporting: only rank 0 speaks and writes ---- */
-
-typedef struct train_report train_report;
 
 /* What happened in one optimizer step. */
 typedef struct train_step {

@@ -159,6 +159,7 @@ static ds_status steps(train_run *run, train_report *report, bool *interrupted_o
     DS_TRY(was_interrupted(run, &interrupted));
     while (ds_engine_global_steps(run->engine) < run->total_steps && !interrupted) {
         DS_TRY(one_step(run, report));
+        DS_TRY(train_trace_save(run, report, false));
         DS_TRY(save_ended(run, report, false));
         const uint64_t step = ds_engine_global_steps(run->engine);
         if (run->eval_loader != NULL && due(step, o->eval_interval)) {
@@ -171,6 +172,7 @@ static ds_status steps(train_run *run, train_report *report, bool *interrupted_o
         }
         DS_TRY(was_interrupted(run, &interrupted));
     }
+    DS_TRY(train_trace_save(run, report, true));
     const uint64_t step = ds_engine_global_steps(run->engine);
     *interrupted_out = interrupted && step < run->total_steps;
     if (o->output != NULL && saved != step) {

@@ -49,6 +49,9 @@ static ds_status check(ds_ctx *ctx, const train_options *o)
     if (o->fp16 && o->bf16) {
         return ds_fail(ctx, DS_ERR_ARG, "--fp16 and --bf16 exclude each other");
     }
+    if (o->trace_steps != NULL && o->trace == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "--trace_steps needs --trace FILE");
+    }
     if ((o->resume_given || o->save_interval > 0) && o->output == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "--resume and --save_interval need --output DIR");
     }
@@ -241,6 +244,18 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .value = "FILE.jsonl",
          .doc = "One JSON object a step: step, loss, lr, grad_norm, loss_scale, tokens_per_s, mfu, "
                 "peak_bytes."},
+        {.name = "trace",
+         .type = DSI_ARG_TEXT,
+         .out = &o->trace,
+         .value = "FILE",
+         .doc = "Write the timeline of some steps on every rank, for Perfetto or Chrome's tracing "
+                "page; ds_plan diff lays it over the plan's."},
+        {.name = "trace_steps",
+         .type = DSI_ARG_TEXT,
+         .out = &o->trace_steps,
+         .value = "A:B",
+         .doc = "Optimizer steps of that timeline, A alone for one; default: the second and third "
+                "of this run."},
         {.name = "sample",
          .type = DSI_ARG_TEXT,
          .out = &o->sample,
