@@ -166,8 +166,8 @@ DS_API ds_status ds_engine_load_checkpoint(ds_engine *engine, const char *dir, c
  * state into memory that ds_initialize reserved and returns; a thread writes while steps run, and
  * allocates nothing. One save at a time: a second one waits for the first. `latest` moves when all
  * ranks are whole. What goes wrong in the writing fails the next save or load, poll or wait, once,
- * with its reason; ds_engine_destroy waits, and logs it. In a program that
- * began MPI itself without MPI_THREAD_MULTIPLE ds_initialize fails with ERR_UNSUPPORTED. */
+ * with its reason; ds_engine_destroy waits, and logs it. In a program that began MPI itself
+ * without MPI_THREAD_MULTIPLE ds_initialize fails with ERR_UNSUPPORTED. */
 typedef struct ds_engine_save_info {
     bool behind;          /* saves are written behind training */
     size_t copy_bytes;    /* of this rank's memory for it */
@@ -180,6 +180,11 @@ DS_API ds_engine_save_info ds_engine_checkpoint_info(const ds_engine *engine);
 DS_API ds_status ds_engine_checkpoint_poll(ds_engine *engine);
 /* Waits until the newest save is written. Collective: a failure is every rank's. */
 DS_API ds_status ds_engine_checkpoint_wait(ds_engine *engine);
+
+/* From now on, the end of a save (that of one behind training: the next call that learns of it)
+ * removes older whole checkpoints until n are left, on every host that has a save folder of its
+ * own; see ds_checkpoint_keep. 0: all stay, the default. What cannot be removed is a warning. */
+DS_API void ds_engine_keep_checkpoints(ds_engine *engine, uint32_t n);
 
 /* Writes a model folder that transformers loads: config.json, model.safetensors in the compute
  * dtype, and the tokenizer files found in tokenizer_dir (may be NULL). */

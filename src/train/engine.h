@@ -82,6 +82,7 @@ struct ds_engine {
     char *config_text;            /* resolved configuration, for checkpoints; may be NULL */
     ds_checkpoint_saver *saver;   /* NULL: saves are written at once */
     ds_engine_save_info saved;    /* of a save that was written at once */
+    uint32_t keep_last;           /* checkpoints that stay after a save; 0: all */
     struct ds_gathered *gathered; /* those that have not ended, a list */
 
     dsi_engine_state state;

@@ -135,6 +135,7 @@ ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const ch
                                          .step = engine->global_steps,
                                          .samples = engine->global_samples,
                                          .optimizer = optimizer_name(engine),
+                                         .keep_last = engine->keep_last,
                                          .tag_validation = engine->spec.tag_validation};
     ds_checkpoint_writer *writer = NULL;
     if (engine->state != DSI_ENGINE_IDLE || engine->micro_step != 0) {

@@ -59,3 +59,8 @@ ds_status ds_engine_checkpoint_wait(ds_engine *engine)
         engine->saver != NULL ? ds_checkpoint_saver_wait(engine->saver) : DS_OK;
     return ds_comm_agree(engine->comm, engine->ctx, status);
 }
+
+void ds_engine_keep_checkpoints(ds_engine *engine, uint32_t n)
+{
+    engine->keep_last = n;
+}

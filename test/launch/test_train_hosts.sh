@@ -107,17 +107,25 @@ fi
 for host in dsa dsb; do
     sed 's/^{/{"datastates_ckpt": true, /' "$work/$host/home/bf16.2.json" > "$work/$host/home/behind.2.json"
 done
-train pdsh behind 2 6 "$hosts_shared/behind" --save_interval 1
+train pdsh behind 2 6 "$hosts_shared/behind" --save_interval 1 --keep_last 3
+[ "$(cd "$hosts_shared/behind" && ls -d global_step* | wc -l)" = 3 ] || fail "--keep_last 3 of a folder that both see"
 check "${want[bf16]}" "pdsh, stage 2, saves behind training" "$hosts_shared/behind"
 [ "$(wc -l < "$work/behind_lines")" = 6 ] || fail "not every save was written behind training"
-train "$mpi" behind 2 6 disk/behind --save_interval 1
+train "$mpi" behind 2 6 disk/behind --save_interval 1 --keep_last 2
+for host in dsa dsb; do # each removes its own parts of older ones
+    [ "$(on $host sh -c 'cd disk/behind && echo global_step*')" = "global_step5 global_step6" ] ||
+        fail "$host keeps $(on $host sh -c 'cd disk/behind && echo global_step*') with --keep_last 2"
+done
 bring disk/behind global_step6
 check "${want[bf16]}" "$mpi, stage 2, saves behind training, own disks" disk/behind
 
 # ---- a disk of each host: each writes its part, and what a rank lacks comes from the other host
-train ssh fp32 0 2 disk/own
+train ssh fp32 0 2 disk/own --save_interval 1 --keep_last 1
 train "$mpi" fp32 3 4 disk/own --resume
 train pdsh fp32 2 6 disk/own --resume
+for host in dsa dsb; do # nobody asked to remove any
+    [ "$(on $host sh -c 'ls -d disk/own/global_step* | wc -l')" = 3 ] || fail "$host: checkpoints are lost"
+done
 [ "$(on dsb sh -c 'ls disk/own/global_step6 | wc -l')" = 3 ] || fail "dsb's part is not two shards and a manifest"
 on dsa "$bin/ds_checkpoint" verify disk/own > "$work/log" 2>&1 && fail "half a checkpoint is taken for a whole one"
 grep -q 'ds_shard_00002_of_00004.safetensors (on host dsb)' "$work/log" || fail "the missing shard is not named"

@@ -102,7 +102,7 @@ static ds_status evaluate(train_run *run, train_report *report)
                              total > 0.0 ? sum / total : 0.0, total);
 }
 
-/* Tells of a save when it is written, and removes older ones. wait: stays until it is; all ranks
+/* Tells of a save when it is written. wait: stays until it is; all ranks
  * call then, whatever each has seen. Else a failure that one rank sees first ends its run, and with
  * it the others'. */
 static ds_status save_ended(train_run *run, train_report *report, bool wait)
@@ -118,9 +118,6 @@ static ds_status save_ended(train_run *run, train_report *report, bool wait)
     }
     const uint64_t step = run->saving;
     run->saving = 0;
-    if (run->options->keep_last > 0 && ds_comm_rank(run->comm) == 0) {
-        DS_TRY(ds_checkpoint_keep(run->ctx, run->options->output, (size_t)run->options->keep_last));
-    }
     return train_report_save(report, step);
 }
 

@@ -192,6 +192,7 @@ static ds_status build_engine(train_run *run)
                                      .frozen = o->freeze.items,
                                      .n_frozen = (uint32_t)o->freeze.n};
     DS_TRY(ds_initialize(run->ctx, &params, &run->engine));
+    ds_engine_keep_checkpoints(run->engine, (uint32_t)run->options->keep_last);
     if (o->resume_given) {
         char *cursor = NULL;
         const char *tag = o->resume != NULL && o->resume[0] != '\0' ? o->resume : NULL;
