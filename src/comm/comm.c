@@ -37,6 +37,13 @@ ds_status dsi_comm_test(dsi_comm *comm, dsi_comm_ticket ticket, bool late, bool 
                                          : DS_OK;
 }
 
+void dsi_comm_away(dsi_comm *comm, double until)
+{
+    if (comm->transport->away != NULL) {
+        comm->transport->away(comm, until);
+    }
+}
+
 ds_status dsi_comm_run(dsi_comm *comm, const dsi_comm_call *call)
 {
     dsi_comm_ticket ticket;

@@ -92,6 +92,8 @@ typedef struct dsi_transport {
     ds_status (*symmetric)(dsi_comm *comm, size_t bytes, void **memory_out);
     /* optional: default a split that keeps all ranks in their order. See dsi_comm_twin */
     ds_status (*twin)(dsi_comm *comm, ds_ctx *ctx, dsi_comm **comm_out);
+    /* optional: default nobody gets more time. See dsi_comm_away */
+    void (*away)(dsi_comm *comm, double until);
     /* optional: default nothing to prepare */
     ds_status (*reserve)(dsi_comm *comm, size_t bytes);
     /* optional: default peers learn of the end by their timeout */
@@ -99,7 +101,7 @@ typedef struct dsi_transport {
     void (*destroy)(dsi_comm *comm);
 } dsi_transport;
 
-#define DSI_TRANSPORT_VERSION 1u
+#define DSI_TRANSPORT_VERSION 2u
 
 /* The head of every transport's communicator. */
 struct dsi_comm {
@@ -132,6 +134,11 @@ ds_status dsi_comm_wait(dsi_comm *comm, dsi_comm_ticket ticket, dsi_comm_times *
  * the time themselves: with `late`, a call that is not done fails as its wait would after the
  * timeout, naming who is missing. */
 ds_status dsi_comm_test(dsi_comm *comm, dsi_comm_ticket ticket, bool late, bool *done_out);
+
+/* Tells the others that this rank waits for somebody outside of this communicator, and will have
+ * given up by `until` (seconds of dsi_clock_seconds; 0: it is back). Until then they do not take it
+ * for the one that is missing: it knows better who is. */
+void dsi_comm_away(dsi_comm *comm, double until);
 
 /* Start and wait. */
 ds_status dsi_comm_run(dsi_comm *comm, const dsi_comm_call *call);

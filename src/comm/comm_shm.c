@@ -541,6 +541,12 @@ static void shm_abort(dsi_comm *head, const char *reason)
     shm_abort_job((shm_comm *)head, reason);
 }
 
+static void shm_away(dsi_comm *head, double until)
+{
+    const shm_comm *comm = (const shm_comm *)head;
+    atomic_store(&shm_own(comm->job->world)->away_until, (uint64_t)(until * 1e3));
+}
+
 const dsi_transport dsi_shm_transport = {
     .version = DSI_TRANSPORT_VERSION,
     .name = "shm",
@@ -549,6 +555,7 @@ const dsi_transport dsi_shm_transport = {
     .split = shm_split,
     .test = shm_test,
     .symmetric = shm_symmetric,
+    .away = shm_away,
     .abort = shm_abort,
     .destroy = shm_destroy,
 };

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#define SPEAK_SECONDS 1.0 /* from the end of a rank's patience until all have heard of it */
+
 uint32_t dsi_hier_block(const int64_t *nodes, uint32_t size)
 {
     uint32_t bits = size; /* of all places where a node may end */
@@ -34,6 +36,7 @@ ds_status hier_wait_on(hier_comm *hier, dsi_comm *on, dsi_comm_ticket ticket,
     const double most = hier->head.timeout;
     const double limit = on == hier->on.local ? most : most * 1.25 + 0.5;
     dsi_comm *other = on == hier->on.local ? hier->on.flat : hier->on.local;
+    const bool leaves = on != hier->on.local && most > 0.0;
     on->timeout = most;
     for (uint32_t round = 0;; ++round) {
         bool done;
@@ -41,13 +44,20 @@ ds_status hier_wait_on(hier_comm *hier, dsi_comm *on, dsi_comm_ticket ticket,
         const bool late = most > 0.0 && round % 64 == 63 && dsi_clock_seconds() - begin > limit;
         DS_TRY(dsi_comm_test(on, ticket, late, &done));
         if (done) {
-            return dsi_comm_wait(on, ticket, times_out);
+            break;
+        }
+        if (leaves && round == 64) {
+            dsi_comm_away(hier->on.local, begin + limit + SPEAK_SECONDS);
         }
         if (round % 16 == 15) {
             DS_TRY(dsi_comm_test(other, 0, false, &moved));
         }
         relax(round);
     }
+    if (leaves) {
+        dsi_comm_away(hier->on.local, 0.0);
+    }
+    return dsi_comm_wait(on, ticket, times_out);
 }
 
 static void run_first(hier_queue *queue)

@@ -101,6 +101,25 @@ static bool is_needed(const shm_comm *comm, uint32_t rank, const shm_op *op,
            atomic_load(&shm_block_of(comm, rank)->done.value) < op->number;
 }
 
+/* Whether all that are missing wait for somebody outside of shared memory, and have not given up.
+ */
+static bool all_away(const shm_comm *comm, const shm_op *op, const shm_pair_op *pair)
+{
+    const uint64_t now = (uint64_t)(dsi_clock_seconds() * 1e3);
+    bool any = false;
+    for (uint32_t r = 0; r < comm->head.size; ++r) {
+        const bool missing = pair != NULL ? r == pair->call.peer : is_missing(comm, r, op);
+        if (missing && r != comm->head.rank) {
+            const shm_block *process = shm_block_of(comm->job->world, comm->world_rank[r]);
+            if (atomic_load(&process->away_until) <= now) {
+                return false;
+            }
+            any = true;
+        }
+    }
+    return any;
+}
+
 static ds_status report(shm_comm *comm, const shm_op *op, const shm_pair_op *pair,
                         const char *because, uint32_t dead)
 {
@@ -161,7 +180,7 @@ ds_status shm_look_around(shm_comm *comm, const shm_op *op, const shm_pair_op *p
             return report(comm, op, pair, left ? "has left the communicator" : "is dead", r);
         }
     }
-    if (late) {
+    if (late && !all_away(comm, op, pair)) {
         char because[64];
         (void)snprintf(because, sizeof because, "since %.1f s (the limit)", comm->head.timeout);
         return report(comm, op, pair, because, UINT32_MAX);

@@ -312,6 +312,38 @@ static void test_stopped(void **state)
     }
 }
 
+/* Rank 2 waits for somebody else meanwhile, once for longer than the others' patience. */
+static int body_away(dsi_comm *comm, char *text)
+{
+    const struct timespec span = {0, 700000000};
+    comm->timeout = 0.3;
+    for (int round = 0; round < 2; ++round) {
+        if (comm->rank == 2) {
+            dsi_comm_away(comm, dsi_clock_seconds() + (round == 0 ? 10.0 : 0.1));
+            (void)nanosleep(&span, NULL);
+            dsi_comm_away(comm, 0.0);
+        }
+        const ds_status status = dsi_comm_barrier(comm, round == 0 ? "the first" : "the second");
+        if (status < 0) {
+            return fault(comm, text, status);
+        }
+    }
+    return 0;
+}
+
+static void test_away(void **state)
+{
+    (void)state;
+    int codes[MAX_RANKS];
+    char texts[MAX_RANKS][TEXT_BYTES];
+    run_processes(3, 20.0, body_away, codes, texts);
+    for (uint32_t r = 0; r < 2; ++r) {
+        assert_int_equal(codes[r], 50);
+        assert_non_null(strstr(texts[r], "the second"));
+        assert_non_null(strstr(texts[r], "missing: rank 2"));
+    }
+}
+
 static int body_mismatch(dsi_comm *comm, char *text)
 {
     float x[8] = {0};
@@ -464,13 +496,14 @@ int main(void)
 {
     (void)alarm(200); /* a hang fails */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conformance),  cmocka_unit_test(test_large),
-        cmocka_unit_test(test_without_pull), cmocka_unit_test(test_pulls),
-        cmocka_unit_test(test_planted_fold), cmocka_unit_test(test_random),
-        cmocka_unit_test(test_killed),       cmocka_unit_test(test_killed_inside),
-        cmocka_unit_test(test_stopped),      cmocka_unit_test(test_mismatch),
-        cmocka_unit_test(test_abort),        cmocka_unit_test(test_crossed_waits),
-        cmocka_unit_test(test_nobody_comes), cmocka_unit_test(test_sizes_differ),
+        cmocka_unit_test(test_conformance),   cmocka_unit_test(test_large),
+        cmocka_unit_test(test_without_pull),  cmocka_unit_test(test_pulls),
+        cmocka_unit_test(test_planted_fold),  cmocka_unit_test(test_random),
+        cmocka_unit_test(test_killed),        cmocka_unit_test(test_killed_inside),
+        cmocka_unit_test(test_stopped),       cmocka_unit_test(test_away),
+        cmocka_unit_test(test_mismatch),      cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_crossed_waits), cmocka_unit_test(test_nobody_comes),
+        cmocka_unit_test(test_sizes_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
