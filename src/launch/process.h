@@ -39,6 +39,9 @@ ds_status dsi_process_start(ds_ctx *ctx, const dsi_command *command, dsi_process
 
 /* Sends a signal to the whole group. */
 void dsi_process_signal(const dsi_process *process, int signal);
+/* Whether it has begun to end: its outputs and sockets may be closed already, and others may have
+ * noticed, before it can be waited for. */
+bool dsi_process_is_ending(const dsi_process *process);
 /* Closes what is open of out, err and control. */
 void dsi_process_close(dsi_process *process);
 

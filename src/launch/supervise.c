@@ -17,6 +17,7 @@
 
 #define IDLE_SECONDS    0.1  /* an unfinished line is shown after it */
 #define DRAIN_SECONDS   0.3  /* outputs that a stray descendant holds open are read this long */
+#define ENDING_SECONDS  2.0  /* a large process takes this long to end, at most */
 #define GIVE_UP_SECONDS 10.0 /* after SIGKILL */
 
 /* ---- ending the job -------------------------------------------------------------------------- */
@@ -393,15 +394,43 @@ static void name_failed(dsi_job *job)
     }
 }
 
-static void reap(dsi_job *job)
+static void take_ends(dsi_job *job)
 {
     int wait_status;
     pid_t pid;
     while ((pid = next_changed(job, &wait_status)) > 0) {
         on_change(job, pid, wait_status);
     }
-    if (job->stop == DSI_STOP_NONE && !job->params->independent) {
+}
+
+static bool any_ending(const dsi_job *job)
+{
+    for (size_t i = 0; i < job->n_started; ++i) {
+        if (job->tasks[i].alive && dsi_process_is_ending(&job->tasks[i].process)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A process that dies closes its connections before it can be waited for: one that noticed may have
+ * ended first. Whoever is about to end is waited for before anybody is blamed. */
+static void find_cause(dsi_job *job)
+{
+    const double end = dsi_clock_seconds() + ENDING_SECONDS;
+    find_first(job);
+    while (job->first < job->n && any_ending(job) && dsi_clock_seconds() < end) {
+        (void)usleep(1000);
+        take_ends(job);
         find_first(job);
+    }
+}
+
+static void reap(dsi_job *job)
+{
+    take_ends(job);
+    if (job->stop == DSI_STOP_NONE && !job->params->independent) {
+        find_cause(job);
         if (job->first < job->n) {
             if (!job->params->quiet) {
                 dsi_report_first(job);

@@ -87,6 +87,10 @@ for s in SEGV:139 KILL:137 ABRT:134 TERM:143; do
 done
 job 137 --num_gpus 2 sh -c 'if [ $RANK = 0 ]; then kill -KILL $$; fi; exec sleep 50'
 says 'cause      SIGKILL from outside this job; no sign that memory ran out'
+# Who noticed a death may end before the dead one, whose memory takes its time to be freed, can be waited for.
+job 137 --num_gpus 2 sh -c 'if [ $RANK = 1 ]; then echo $$ > pid; exec dd bs=600M count=1000000 if=/dev/zero of=/dev/null; fi
+    until [ "$(ps -o rss= -p "$(cat pid 2> /dev/null)" 2> /dev/null || echo 0)" -gt 500000 ]; do sleep 0.1; done; kill -KILL "$(cat pid)"; exit 4'
+says 'rank 1 on [^ ]+ was killed by SIGKILL'
 # A rank that ignores SIGTERM is killed after the grace time.
 start=$(date +%s%N)
 job 1 --num_gpus 2 --grace 0.5 sh -c 'if [ $RANK = 1 ]; then sleep 0.3; exit 1; fi; trap "" TERM; while :; do sleep 1; done'
