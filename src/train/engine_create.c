@@ -13,7 +13,7 @@ static ds_status check_limit(const ds_engine *engine, const dsi_rank_plan *made)
 {
     const double mib = 1048576.0;
     const size_t limit = engine->spec.device_memory;
-    const size_t bytes = dsi_rank_plan_bytes(made);
+    const size_t bytes = dsi_rank_mapped_bytes(made);
     if (limit == 0 || bytes <= limit) {
         return DS_OK;
     }

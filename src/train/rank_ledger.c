@@ -2,37 +2,12 @@
 #include "train/rank_ledger.h"
 
 #include "exec/exec.h"
-#include "pass/memory.h"
 #include "plan/plan_kinds.h"
 
 /* Measured: what a rank of this library holds beside plan and cells (docs/internals/plan.md). */
 enum { PROCESS_BYTES = 3 << 20, COMM_BYTES = 4 << 20 };
 /* An estimate: context and libraries of a GPU, and buffers of its communicators. */
 enum { CONTEXT_BYTES = 512 << 20, DEVICE_COMM_BYTES = 512 << 20 };
-
-static size_t aligned(size_t bytes)
-{
-    return (bytes + DSI_MEMORY_ALIGN - 1) / DSI_MEMORY_ALIGN * DSI_MEMORY_ALIGN;
-}
-
-size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan)
-{
-    const dsi_plan *train = plan->train_plan;
-    const dsi_plan *eval = plan->eval_plan;
-    size_t bytes = 0; /* as the executor does */
-    bool swaps = false;
-    for (ds_cell c = 0; c < ds_cells_count(plan->local); ++c) {
-        const dsi_home home = dsi_homes_of(&plan->homes, c);
-        swaps = swaps || home.residence != DSI_ON_DEVICE;
-        if (home.residence == DSI_ON_DEVICE && home.parent == DS_NONE) {
-            bytes += aligned(ds_meta_bytes(ds_cells_get(plan->local, c)->meta));
-        }
-    }
-    bytes = DSI_MEMORY_ALIGN + (swaps ? dsi_home_bytes(bytes) : bytes);
-    bytes +=
-        aligned(train->arena_bytes > eval->arena_bytes ? train->arena_bytes : eval->arena_bytes);
-    return bytes + aligned(train->shared_bytes) + aligned(eval->shared_bytes);
-}
 
 static ds_status add_cells(const dsi_rank_plan *plan, dsi_ledger *ledger)
 {

@@ -13,7 +13,4 @@
 ds_status dsi_rank_ledger(const dsi_rank_plan *plan, uint32_t n_ranks, bool own_device,
                           dsi_ledger **ledger_out);
 
-/* Bytes that the executor maps for the plans of a rank: cells, arenas, what collectives send. */
-size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan);
-
 #endif

@@ -3,6 +3,7 @@
 
 #include "accel/cpu/registry.h"
 #include "pass/fuse.h"
+#include "pass/memory.h"
 #include "pass/remat.h"
 
 #include <stdlib.h>
@@ -117,37 +118,28 @@ done:
     return status;
 }
 
-size_t dsi_rank_plan_bytes(const dsi_rank_plan *plan)
+static size_t aligned(size_t bytes)
 {
-    const dsi_plan *eval = plan->eval_plan; /* shares the arena; NULL while it is not built */
-    size_t bytes = plan->train_plan->arena_bytes + plan->train_plan->shared_bytes;
-    if (eval != NULL && eval->arena_bytes > plan->train_plan->arena_bytes) {
-        bytes += eval->arena_bytes - plan->train_plan->arena_bytes;
-    }
-    for (ds_cell c = 0; c < ds_cells_count(plan->local); ++c) {
-        const dsi_home home = dsi_homes_of(&plan->homes, c);
-        if (home.residence == DSI_ON_DEVICE && home.parent == DS_NONE) {
-            bytes += ds_meta_bytes(ds_cells_get(plan->local, c)->meta);
-        }
-    }
-    return bytes;
+    return (bytes + DSI_MEMORY_ALIGN - 1) / DSI_MEMORY_ALIGN * DSI_MEMORY_ALIGN;
 }
 
-/* With recompute auto the first choice that fits; recomputation costs time, so it is tried last. */
-static ds_status lower_to_fit(maker *m, const ds_graph *graph)
+size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan)
 {
-    static const ds_recompute tries[] = {DS_RECOMPUTE_NONE, DS_RECOMPUTE_SELECTIVE,
-                                         DS_RECOMPUTE_FULL};
-    const bool given = m->spec->recompute.mode != DS_RECOMPUTE_AUTO;
-    for (size_t i = 0; i < sizeof tries / sizeof tries[0]; ++i) {
-        m->plan.recompute = given ? m->spec->recompute.mode : tries[i];
-        dsi_plan_destroy(&m->plan.train_plan);
-        DS_TRY(lower(m, graph, plan_env(m), true, &m->plan.train_plan));
-        if (given || dsi_rank_plan_bytes(&m->plan) <= m->spec->device_memory) {
-            break;
+    const dsi_plan *train = plan->train_plan;
+    const dsi_plan *eval = plan->eval_plan;
+    size_t bytes = 0; /* as the executor does */
+    bool swaps = false;
+    for (ds_cell c = 0; c < ds_cells_count(plan->local); ++c) {
+        const dsi_home home = dsi_homes_of(&plan->homes, c);
+        swaps = swaps || home.residence != DSI_ON_DEVICE;
+        if (home.residence == DSI_ON_DEVICE && home.parent == DS_NONE) {
+            bytes += aligned(ds_meta_bytes(ds_cells_get(plan->local, c)->meta));
         }
     }
-    return DS_OK;
+    bytes = DSI_MEMORY_ALIGN + (swaps ? dsi_home_bytes(bytes) : bytes);
+    bytes +=
+        aligned(train->arena_bytes > eval->arena_bytes ? train->arena_bytes : eval->arena_bytes);
+    return bytes + aligned(train->shared_bytes) + aligned(eval->shared_bytes);
 }
 
 /* Homes of all logical cells. Those of evaluation are declared for it, since parts of cells come
@@ -164,19 +156,6 @@ static ds_status find_homes(maker *m)
         return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
     }
     return DS_OK;
-}
-
-static ds_status build_train_plan(maker *m)
-{
-    ds_graph *graph = NULL;
-    DS_TRY(
-        dsi_train_graph(m->request->model, &m->spec->train, m->plan.cells, &graph, &m->plan.own));
-    ds_status status = find_homes(m);
-    if (status >= 0) {
-        status = lower_to_fit(m, graph);
-    }
-    ds_graph_destroy(&graph);
-    return status;
 }
 
 /* The evaluation plan keeps off what a forward pass left for its backward pass, and that for the
@@ -212,6 +191,39 @@ done:
     return status;
 }
 
+/* Both plans. With recompute auto those of the first choice that fits: recomputation costs time, so
+ * it is tried last. */
+static ds_status lower_to_fit(maker *m, const ds_graph *graph)
+{
+    static const ds_recompute tries[] = {DS_RECOMPUTE_NONE, DS_RECOMPUTE_SELECTIVE,
+                                         DS_RECOMPUTE_FULL};
+    const bool given = m->spec->recompute.mode != DS_RECOMPUTE_AUTO;
+    for (size_t i = 0; i < sizeof tries / sizeof tries[0]; ++i) {
+        m->plan.recompute = given ? m->spec->recompute.mode : tries[i];
+        dsi_plan_destroy(&m->plan.train_plan);
+        dsi_plan_destroy(&m->plan.eval_plan);
+        DS_TRY(lower(m, graph, plan_env(m), true, &m->plan.train_plan));
+        DS_TRY(build_eval_plan(m));
+        if (given || dsi_rank_mapped_bytes(&m->plan) <= m->spec->device_memory) {
+            break;
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status build_plans(maker *m)
+{
+    ds_graph *graph = NULL;
+    DS_TRY(
+        dsi_train_graph(m->request->model, &m->spec->train, m->plan.cells, &graph, &m->plan.own));
+    ds_status status = find_homes(m);
+    if (status >= 0) {
+        status = lower_to_fit(m, graph);
+    }
+    ds_graph_destroy(&graph);
+    return status;
+}
+
 static ds_status place_cells(maker *m)
 {
     m->plan.places = calloc((size_t)ds_cells_count(m->plan.cells) + 1, sizeof *m->plan.places);
@@ -231,8 +243,7 @@ static ds_status build(maker *m)
         DS_TRY(ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.local));
     }
     DS_TRY(freeze(m));
-    DS_TRY(build_train_plan(m));
-    DS_TRY(build_eval_plan(m));
+    DS_TRY(build_plans(m));
     return place_cells(m);
 }
 

@@ -28,8 +28,9 @@ typedef struct dsi_rank_plan {
     ds_recompute recompute; /* in force: what auto came to */
 } dsi_rank_plan;
 
-/* Bytes of the rank's cells on the device and of the arenas of its training plan. */
-size_t dsi_rank_plan_bytes(const dsi_rank_plan *plan);
+/* Bytes that the executor maps for the plans of a rank: cells on the device, arenas, what
+ * collectives send. */
+size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan);
 
 /* The request is borrowed for the call. Whoever takes fields over sets them to NULL. On an error
  * nothing is left to free. Errors: those of the model, of placement and of plan building. */
