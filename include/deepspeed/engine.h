@@ -142,8 +142,10 @@ DS_API ds_status ds_engine_set_lr(ds_engine *engine, double lr);
 DS_API ds_status ds_engine_set_accumulation_boundary(ds_engine *engine, int boundary);
 
 /* ---- weights and states by name (copies) ---- */
-/* kind PARAM gives the fp32 master where there is one. data: f32, count elements. Errors:
- * ERR_NOT_FOUND, ERR_SHAPE. */
+/* kind PARAM gives the fp32 master where there is one. data: f32, count elements. Collective at
+ * every stage: all ranks make the same calls in the same order, and set gives the same values; one
+ * that does not is named by an ERR_PEER on every rank, and nothing is changed. engine_states.h has
+ * more, and a rank's own part. Errors: ERR_NOT_FOUND, ERR_SHAPE, ERR_PEER, ERR_NOMEM. */
 DS_API ds_status ds_engine_get(const ds_engine *engine, ds_cell_kind kind, const char *name,
                                float *data, size_t count);
 DS_API ds_status ds_engine_set(ds_engine *engine, ds_cell_kind kind, const char *name,

@@ -2,8 +2,10 @@
 #include "train/engine_same.h"
 #include "train/half_copy.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 double ds_engine_loss(const ds_engine *engine)
 {
@@ -154,11 +156,24 @@ static ds_status find_cell(const ds_engine *engine, ds_cell_kind kind, const cha
     return DS_OK;
 }
 
+/* Finds the cell, and agrees with the other ranks about the call. given: values to set, or NULL. */
+static ds_status open_cell(const ds_engine *engine, ds_cell_kind kind, const char *name,
+                           const float *given, size_t count, ds_cell *cell_out)
+{
+    char what[256];
+    (void)snprintf(what, sizeof what, "%s %s of %s", given != NULL ? "set" : "get",
+                   ds_cell_kind_name(kind), name);
+    const ds_status status = find_cell(engine, kind, name, count, cell_out);
+    const bool values = status == DS_OK && given != NULL && engine->comm != NULL;
+    const uint64_t digest = values ? XXH3_64bits(given, count * sizeof *given) : 0;
+    return dsi_engine_same(engine, what, digest, status);
+}
+
 ds_status ds_engine_get(const ds_engine *engine, ds_cell_kind kind, const char *name, float *data,
                         size_t count)
 {
     ds_cell cell = DS_NONE;
-    DS_TRY(find_cell(engine, kind, name, count, &cell));
+    DS_TRY(open_cell(engine, kind, name, NULL, count, &cell));
     return dsi_engine_get_cell(engine, cell, data);
 }
 
@@ -177,6 +192,8 @@ ds_status dsi_engine_get_cell(const ds_engine *engine, ds_cell cell, float *data
     }
     void *narrow = malloc(ds_meta_bytes(meta));
     if (narrow == NULL) {
+        dsi_comm_abort(engine->comm,
+                       "out of memory for a whole tensor"); /* the others wait for it */
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to gather %s", info->name);
     }
     const ds_status status = dsi_engine_whole(engine, cell, narrow);
@@ -189,7 +206,7 @@ ds_status ds_engine_set(ds_engine *engine, ds_cell_kind kind, const char *name, 
                         size_t count)
 {
     ds_cell cell = DS_NONE;
-    DS_TRY(find_cell(engine, kind, name, count, &cell));
+    DS_TRY(open_cell(engine, kind, name, data, count, &cell));
     if (kind == DS_CELL_PARAM) {
         return dsi_engine_put(engine, ds_cells_find(engine->cells, DS_CELL_PARAM, name), 0,
                               (int64_t)count, data, DS_DTYPE_F32);

@@ -104,10 +104,21 @@ static uint64_t digest_of_list(const ds_gathered *g)
     return digest;
 }
 
+/* The call in words: as many names as there is room for. */
+static void call_text(char *text, size_t room, const char *const *names, uint32_t n,
+                      int64_t modifier)
+{
+    size_t at = (size_t)snprintf(text, room, "gather %u parameters for %s %lld", n,
+                                 modifier < 0 ? "nobody" : "rank", (long long)modifier);
+    for (uint32_t i = 0; i < n && at < room; ++i) {
+        at += (size_t)snprintf(text + at, room - at, "%s%s", i == 0 ? ": " : ", ", names[i]);
+    }
+}
+
 ds_status ds_engine_gather(ds_engine *engine, const char *const *names, uint32_t n,
                            int64_t modifier, ds_gathered **gathered_out)
 {
-    char what[256];
+    char what[200];
     ds_gathered *g = calloc(1, sizeof *g);
     if (g == NULL) {
         dsi_comm_abort(engine->comm, "out of memory gathering parameters");
@@ -120,8 +131,7 @@ ds_status ds_engine_gather(ds_engine *engine, const char *const *names, uint32_t
                        .cells = calloc((size_t)n + 1, sizeof *g->cells),
                        .copies = calloc((size_t)n + 1, sizeof *g->copies),
                        .digests = calloc((size_t)n + 1, sizeof *g->digests)};
-    (void)snprintf(what, sizeof what, "gather %u parameters, %s first, modifier %lld", n,
-                   n > 0 ? names[0] : "none", (long long)modifier);
+    call_text(what, sizeof what, names, n, modifier);
     const ds_status own = prepare(g, names);
     ds_status status = dsi_engine_same(engine, what, own == DS_OK ? digest_of_list(g) : 0, own);
     for (uint32_t i = 0; i < n && status == DS_OK; ++i) {

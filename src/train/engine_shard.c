@@ -107,6 +107,7 @@ ds_status dsi_engine_whole(const ds_engine *engine, ds_cell cell, void *data)
     if (dsi_exec_is_swapped(engine->exec, cell)) {
         room = malloc(ds_meta_bytes(ds_cells_get(engine->local, cell)->meta) + 1);
         if (room == NULL) {
+            dsi_comm_abort(engine->comm, "out of memory for a whole tensor");
             return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to gather %s", info->name);
         }
     }
@@ -120,6 +121,8 @@ ds_status dsi_engine_whole(const ds_engine *engine, ds_cell cell, void *data)
                                 .what = info->name};
     if (status >= 0) {
         status = dsi_comm_run(engine->comm, &call);
+    } else { /* the others wait for this rank's part */
+        dsi_comm_abort(engine->comm, ds_ctx_error(engine->ctx));
     }
     free(room);
     return status;

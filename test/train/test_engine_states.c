@@ -292,6 +292,41 @@ static void wrong_calls(rank *r)
     same_bits(r->got, r->want, n, "a parameter after a refused call");
 }
 
+/* The same of the pair in engine.h. */
+static void wrong_plain_calls(rank *r)
+{
+    const ds_cell_info *param = r->params[0];
+    const size_t n = count_of(param);
+    const bool odd = r->comm->rank == 1;
+    CHECK_FAILS(r->ctx, ds_engine_get(r->engine, DS_CELL_EXP_AVG, "no.such", r->got, n),
+                DS_ERR_NOT_FOUND, "there is no exp_avg named no.such");
+    CHECK_OK(r->ctx, ds_engine_get(r->engine, DS_CELL_PARAM, param->name, r->want, n));
+    if (r->comm->size == 1) {
+        return;
+    }
+    const ds_cell_kind kind = odd ? DS_CELL_EXP_AVG : DS_CELL_EXP_AVG_SQ;
+    CHECK_FAILS(r->ctx, ds_engine_get(r->engine, kind, param->name, r->got, n), DS_ERR_PEER,
+                "rank 1 would get exp_avg of ");
+    if (odd) {
+        CHECK_FAILS(r->ctx, ds_engine_set(r->engine, DS_CELL_PARAM, param->name, r->want, n),
+                    DS_ERR_PEER, "rank 1 would set param of ");
+    } else {
+        CHECK_FAILS(r->ctx, ds_engine_get(r->engine, DS_CELL_PARAM, param->name, r->got, n),
+                    DS_ERR_PEER, "rank 1 would set param of ");
+    }
+    fill(r->got, n, odd ? 5.0f : 6.0f);
+    CHECK_FAILS(r->ctx, ds_engine_set(r->engine, DS_CELL_PARAM, param->name, r->got, n),
+                DS_ERR_PEER, "rank 1 gives other values than rank 0");
+    CHECK_OK(r->ctx, ds_engine_get(r->engine, DS_CELL_PARAM, param->name, r->got, n));
+    same_bits(r->got, r->want, n, "a parameter after a refused call");
+    const char *const both[] = {r->params[0]->name, r->params[odd ? 2 : 1]->name};
+    ds_gathered *g = NULL;
+    CHECK_FAILS(r->ctx, ds_engine_gather(r->engine, both, 2, 0, &g), DS_ERR_PEER,
+                r->params[2]->name);
+    assert_non_null(strstr(ds_ctx_error(r->ctx), "rank 1 would gather 2 parameters for rank 0"));
+    assert_null(g);
+}
+
 static ds_status run_rank(dsi_comm *comm, void *arg)
 {
     rank r = {.comm = comm, .ctx = comm->ctx, .set = arg};
@@ -311,6 +346,7 @@ static ds_status run_rank(dsi_comm *comm, void *arg)
     r.want = malloc((most + 1) * sizeof *r.want);
     assert_true(ds_engine_n_trainable(r.engine) < ds_engine_n_parameters(r.engine));
     wrong_calls(&r);
+    wrong_plain_calls(&r);
     backward(&r, r.engine);
     backward(&r, r.one);
     compare_all(&r, true);
@@ -347,11 +383,63 @@ static void accumulated_and_scaled(void **state)
     }
 }
 
+/* ---- a rank that does not ask: it trains on, or leaves ---- */
+
+typedef struct absence {
+    setting set;
+    bool leaves;
+} absence;
+
+static ds_status run_absent(dsi_comm *comm, void *arg)
+{
+    const absence *a = arg;
+    rank r = {.comm = comm, .ctx = comm->ctx, .set = &a->set};
+    parity_open(r.ctx, "gpt2", &r.model);
+    make_engine(&r, comm, &r.engine);
+    const ds_cells *cells = ds_engine_cells(r.engine);
+    ds_cell c = 0;
+    while (ds_cells_get(cells, c)->kind != DS_CELL_PARAM) {
+        ++c;
+    }
+    const ds_cell_info *param = ds_cells_get(cells, c);
+    ds_status status = DS_OK;
+    r.got = malloc((count_of(param) + 1) * sizeof *r.got);
+    if (comm->rank != 1) {
+        status = ds_engine_get(r.engine, DS_CELL_PARAM, param->name, r.got, count_of(param));
+    } else if (!a->leaves) {
+        status = ds_engine_forward(r.engine, &r.model.batch);
+        status = status < 0 ? status : ds_engine_backward(r.engine);
+        status = status < 0 ? status : ds_engine_step(r.engine);
+    }
+    free(r.got);
+    ds_engine_destroy(&r.engine);
+    parity_close(&r.model);
+    return status;
+}
+
+static void a_rank_does_not_ask(void **state)
+{
+    (void)state;
+    for (uint32_t stage = 0; stage <= 3; ++stage) {
+        for (int leaves = 0; leaves < 2; ++leaves) {
+            absence a = {{stage, 1, DS_DTYPE_F32, 0.0}, leaves != 0};
+            rank_results results;
+            assert_int_equal(rank_threads_run(3, NULL, run_absent, &a, &results), DS_ERR_PEER);
+            for (uint32_t k = 0; k < 3; k += 2) {
+                assert_int_equal(results.status[k], DS_ERR_PEER);
+                assert_non_null(strstr(results.message[k], "rank 1"));
+                assert_non_null(strstr(results.message[k], "get param of "));
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_and_stages),
         cmocka_unit_test(accumulated_and_scaled),
+        cmocka_unit_test(a_rank_does_not_ask),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
