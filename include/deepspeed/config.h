@@ -143,6 +143,8 @@ typedef struct ds_config_bf16 {
     bool optimizer_states;
 } ds_config_bf16;
 
+enum { DS_CONFIG_TEXT_BYTES = 1024 /* of a string, with its end */, DS_CONFIG_MAX_FOLDERS = 16 };
+
 typedef enum ds_offload_device {
     DS_OFFLOAD_NONE,
     DS_OFFLOAD_CPU,

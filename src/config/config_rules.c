@@ -415,68 +415,7 @@ static void data_parallel_size(dsi_eval *eval)
     }
 }
 
-/* DeepSpeed passes over offload below the stage that it needs. */
-static void offload_to(dsi_eval *eval, const char *section, ds_config_offload *given,
-                       int64_t least_stage)
-{
-    char path[128];
-    const int64_t stage = eval->values->zero.stage;
-    (void)snprintf(path, sizeof path, "zero_optimization.%s.device", section);
-    const dsi_item *item = dsi_item_find(eval, path);
-    if (given->device == DS_OFFLOAD_NONE || item == NULL) {
-        return;
-    }
-    if (stage < least_stage && given->device == DS_OFFLOAD_CPU) {
-        given->device = DS_OFFLOAD_NONE;
-        dsi_item_notice(eval, item, "no effect below zero_optimization.stage %" PRId64,
-                        least_stage);
-    } else if (stage < least_stage) {
-        dsi_item_error(eval, item,
-                       "expected zero_optimization.stage %" PRId64
-                       " or above with it, found stage %" PRId64 "; change one of them",
-                       least_stage, stage);
-    } else if (given->device == DS_OFFLOAD_NVME && given->nvme_path == NULL) {
-        dsi_item_error(eval, item, "expected nvme_path with nvme, a folder on the disk to use");
-    } else if (given->device == DS_OFFLOAD_CPU && eval->values->device_memory <= 0) {
-        dsi_item_notice(eval, item,
-                        "the accelerator is the CPU: it is in host memory already; device_memory "
-                        "sets a limit to what is not");
-    }
-}
-
-static void offload(dsi_eval *eval)
-{
-    offload_to(eval, "offload_param", &eval->values->zero.offload_param, 3);
-    offload_to(eval, "offload_optimizer", &eval->values->zero.offload_optimizer, 1);
-    const dsi_item *ratio = dsi_item_find(eval, "zero_optimization.offload_optimizer.ratio");
-    if (dsi_item_given(ratio) && dsi_node_real(ratio->node) < 1 && eval->values->zero.stage != 3) {
-        dsi_item_error(eval, ratio,
-                       "expected zero_optimization.stage 3 with a ratio below 1, found stage "
-                       "%" PRId64 "; change one of them",
-                       eval->values->zero.stage);
-    }
-}
-
 /* ---- the rest -------------------------------------------------------------------------------- */
-
-/* DeepSpeed asserts it once a model asks for recomputation, not when it reads the file. */
-static void activation_checkpointing(dsi_eval *eval)
-{
-    const ds_config_activation_checkpointing *a = &eval->values->activation_checkpointing;
-    if (a->recompute == DS_RECOMPUTE_AUTO && eval->values->device_memory <= 0) {
-        dsi_item_error(
-            eval, dsi_item_find(eval, "activation_checkpointing.recompute"),
-            "expected device_memory with auto, the bytes that a rank may use; set it, or "
-            "say none, selective or full");
-    }
-    if (a->contiguous_memory_optimization &&
-        (!a->partition_activations || a->number_checkpoints < 0)) {
-        dsi_item_notice(
-            eval, dsi_item_find(eval, "activation_checkpointing.contiguous_memory_optimization"),
-            "DeepSpeed wants partition_activations true and number_checkpoints with it; here "
-            "memory is planned either way");
-    }
-}
 
 /* The outer switches are documented, and DeepSpeed ignores them. */
 static void data_efficiency(dsi_eval *eval)
@@ -678,17 +617,10 @@ static void checkpoint_behind(dsi_eval *eval)
 
 typedef void (*rule_fn)(dsi_eval *eval);
 static const rule_fn rules[] = {
-    one_precision,     narrow_weights,
-    data_types,        loss_scale,
-    optimizer_type,    betas,
-    optimizer_numbers, tested_optimizer,
-    scheduler_type,    reduction,
-    overlap,           zero_groups,
-    many_ranks,        data_parallel_size,
-    offload,           activation_checkpointing,
-    data_efficiency,   logged_operations,
-    aio_blocks,        checkpoint_behind,
-    autotuning,
+    one_precision,   narrow_weights,    data_types,       loss_scale,         optimizer_type,
+    betas,           optimizer_numbers, tested_optimizer, scheduler_type,     reduction,
+    overlap,         zero_groups,       many_ranks,       data_parallel_size, dsi_config_memory,
+    data_efficiency, logged_operations, aio_blocks,       checkpoint_behind,  autotuning,
 };
 
 void dsi_config_rules(dsi_eval *eval)

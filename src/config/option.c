@@ -169,6 +169,9 @@ static const char *hint_for(const dsi_node *given)
         return NULL;
     }
     const char *text = given->as.text;
+    if (strlen(text) >= DS_CONFIG_TEXT_BYTES) {
+        return "a string here has fewer than 1024 bytes";
+    }
     if (strncmp(text, "True", 4) == 0 || strncmp(text, "False", 5) == 0) {
         return "write true and false in lower case";
     }
@@ -305,7 +308,8 @@ static const dsi_node *check_scalar(dsi_eval *eval, const dsi_option *option, co
         return number != NULL && in_bounds(option, number) ? number : NULL;
     }
     case DSI_OPT_TEXT:
-        return given->kind == DSI_NODE_TEXT ? given : NULL;
+        return given->kind == DSI_NODE_TEXT && strlen(given->as.text) < DS_CONFIG_TEXT_BYTES ? given
+                                                                                             : NULL;
     case DSI_OPT_ENUM:
         return given->kind == DSI_NODE_TEXT &&
                        dsi_choice_index(option->choices, given->as.text,

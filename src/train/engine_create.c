@@ -72,7 +72,7 @@ static ds_status agree(ds_engine *engine)
 static ds_status allocate_memory(ds_engine *engine)
 {
     char folders[sizeof engine->spec.offload.folders];
-    const char *list[DSI_OFFLOAD_MAX_FOLDERS];
+    const char *list[DS_CONFIG_MAX_FOLDERS];
     memcpy(folders, engine->spec.offload.folders, sizeof folders);
     const dsi_swap_params swap = {.aio = engine->spec.offload.aio,
                                   .folders = list,

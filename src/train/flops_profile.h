@@ -5,14 +5,16 @@
 
 #include "plan/plan.h"
 
+#include <deepspeed/config.h>
+
 /* The section flops_profiler. */
 typedef struct dsi_flops_spec {
     bool enabled;
-    int64_t profile_step;   /* optimizer steps done before the one that is profiled */
-    int64_t module_depth;   /* of the report; -1: all */
-    int64_t top_modules;    /* listed at each depth */
-    bool detailed;          /* the tree of all modules too */
-    char output_file[1024]; /* "": the log */
+    int64_t profile_step; /* optimizer steps done before the one that is profiled */
+    int64_t module_depth; /* of the report; -1: all */
+    int64_t top_modules;  /* listed at each depth */
+    bool detailed;        /* the tree of all modules too */
+    char output_file[DS_CONFIG_TEXT_BYTES]; /* "": the log */
 } dsi_flops_spec;
 
 /* What a report needs beside plan and cells. */

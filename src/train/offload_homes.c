@@ -62,11 +62,11 @@ ds_status dsi_offload_rules(const dsi_offload_spec *spec, const ds_cells *cells,
     return DS_OK;
 }
 
-uint32_t dsi_offload_folders(char *folders, const char *list[DSI_OFFLOAD_MAX_FOLDERS])
+uint32_t dsi_offload_folders(char *folders, const char *list[DS_CONFIG_MAX_FOLDERS])
 {
     uint32_t n = 0;
     char *rest = NULL;
-    for (char *at = strtok_r(folders, ",", &rest); at != NULL && n < DSI_OFFLOAD_MAX_FOLDERS;
+    for (char *at = strtok_r(folders, ",", &rest); at != NULL && n < DS_CONFIG_MAX_FOLDERS;
          at = strtok_r(NULL, ",", &rest)) {
         list[n++] = at;
     }

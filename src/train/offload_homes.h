@@ -5,8 +5,7 @@
 #include "pass/offload.h"
 
 #include <deepspeed/aio.h>
-
-enum { DSI_OFFLOAD_MAX_FOLDERS = 16 };
+#include <deepspeed/config.h>
 
 typedef struct dsi_offload_spec {
     dsi_residence params; /* of parameters */
@@ -15,10 +14,10 @@ typedef struct dsi_offload_spec {
     int64_t max_resident; /* elements of parameters that stay on the device all the same */
     int64_t threshold;    /* a parameter with fewer elements stays, with its states */
     dsi_offload how;
-    size_t read_ahead;   /* bytes of parameters read ahead of their use */
-    size_t update_ahead; /* bytes of states read ahead of their update */
-    size_t write_behind; /* bytes on their way back beside computation */
-    char folders[1024];  /* of the disk; with commas between them */
+    size_t read_ahead;                  /* bytes of parameters read ahead of their use */
+    size_t update_ahead;                /* bytes of states read ahead of their update */
+    size_t write_behind;                /* bytes on their way back beside computation */
+    char folders[DS_CONFIG_TEXT_BYTES]; /* of the disk; with commas between them */
     ds_aio_params aio;
 } dsi_offload_spec;
 
@@ -28,6 +27,6 @@ bool dsi_offload_is_on(const dsi_offload_spec *spec);
 ds_status dsi_offload_rules(const dsi_offload_spec *spec, const ds_cells *cells, dsi_homes *homes);
 
 /* Splits folders at its commas, in place; pointers into it. */
-uint32_t dsi_offload_folders(char *folders, const char *list[DSI_OFFLOAD_MAX_FOLDERS]);
+uint32_t dsi_offload_folders(char *folders, const char *list[DS_CONFIG_MAX_FOLDERS]);
 
 #endif

@@ -366,8 +366,10 @@ static void notices_what_has_no_effect(void **state)
     const char *text = "{train_batch_size: 2, disable_allgather: true, graph_harvesting: false,\n"
                        " compile: {deepcompile: true}, optimizer: {type: null},\n"
                        " data_efficiency: {enabled: false, data_sampling: {enabled: true,\n"
-                       "   curriculum_learning: {enabled: true}}}}";
+                       "   curriculum_learning: {enabled: true}}},\n"
+                       " activation_checkpointing: {cpu_checkpointing: true}}";
     CHECK_OK(*state, resolve(*state, text, 1, NULL, &config));
+    assert_true(has_notice(config, "cpu_checkpointing: the accelerator is the CPU"));
     assert_true(has_notice(config, "ds.json:1:42: disable_allgather: no effect"));
     assert_true(has_notice(config, "compile.deepcompile: no effect"));
     assert_true(has_notice(config, "off, because data_efficiency.enabled is false"));

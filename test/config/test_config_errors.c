@@ -40,6 +40,14 @@ static const bad table[] = {
     {"aio: {block_size: 512}", "aio.block_size: expected a whole number of at least 4096"},
     {"aio: {queue_depth: 0}", "aio.queue_depth: expected a whole number of at least 1"},
     {"aio: {intra_op_parallelism: 65}", "aio.intra_op_parallelism: expected a whole number"},
+    {"zero_optimization: {stage: 3, offload_optimizer: {device: 'nvme', nvme_path: '/a'},"
+     " offload_param: {device: 'nvme', nvme_path: '/b'}}",
+     "offload_param.nvme_path: expected the folders of zero_optimization.offload_optimizer"},
+    {"zero_optimization: {stage: 2, offload_optimizer: {device: 'nvme', nvme_path: '/a'}},"
+     " activation_checkpointing: {nvme_path: '/a,/b'}",
+     "activation_checkpointing.nvme_path: expected the folders of zero_optimization.offload"},
+    {"activation_checkpointing: {nvme_path: 'a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q'}",
+     "expected at most 16 folders, found 17"},
     {"aio: {use_gds: true}", "aio.use_gds: not available, found true"},
     {"fp16: true", "fp16: expected an object, found true"},
     {"fp16: null", "fp16: expected an object, found null"},
@@ -235,6 +243,24 @@ static void reports_all_errors(void **state)
     assert_non_null(strstr(ds_ctx_error(*state), "\nd:5:33: zero_optimization.stage: expected"));
 }
 
+/* What would be cut later is refused here. */
+static void refuses_long_strings(void **state)
+{
+    char text[1200];
+    ds_config *config = NULL;
+    for (int length = 1023; length <= 1024; ++length) {
+        const int n = snprintf(text, sizeof text,
+                               "{\"train_batch_size\": 1, \"flops_profiler\": {\"output_file\": "
+                               "\"%0*d\"}}",
+                               length, 1);
+        const ds_status status = ds_config_load_text(*state, "d", text, (size_t)n, NULL, &config);
+        assert_int_equal(status, length == 1023 ? DS_OK : DS_ERR_CONFIG);
+        ds_config_destroy(&config);
+    }
+    assert_non_null(strstr(ds_ctx_error(*state), "output_file: expected a string"));
+    assert_non_null(strstr(ds_ctx_error(*state), "fewer than 1024 bytes"));
+}
+
 static void caps_the_number_of_errors(void **state)
 {
     char path[] = DS_BINARY_DIR "/config_errors_XXXXXX";
@@ -279,6 +305,7 @@ int main(void)
         cmocka_unit_test(refuses),
         cmocka_unit_test(accepts_what_asks_for_nothing),
         cmocka_unit_test(reports_all_errors),
+        cmocka_unit_test(refuses_long_strings),
         cmocka_unit_test(caps_the_number_of_errors),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -1,0 +1,121 @@
+/* Rules about memory: what lives on the host or on disk between its uses, what is computed again.
+ * Called by config_rules.c as one of its rules. */
+#include "config/config_eval.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define IN_HOST_MEMORY                                                                             \
+    "the accelerator is the CPU: it is in host memory already; device_memory sets a limit to "     \
+    "what is not"
+
+/* DeepSpeed passes over offload below the stage that it needs. */
+static void offload_to(dsi_eval *eval, const char *section, ds_config_offload *given,
+                       int64_t least_stage)
+{
+    char path[128];
+    const int64_t stage = eval->values->zero.stage;
+    (void)snprintf(path, sizeof path, "zero_optimization.%s.device", section);
+    const dsi_item *item = dsi_item_find(eval, path);
+    if (given->device == DS_OFFLOAD_NONE || item == NULL) {
+        return;
+    }
+    if (stage < least_stage && given->device == DS_OFFLOAD_CPU) {
+        given->device = DS_OFFLOAD_NONE;
+        dsi_item_notice(eval, item, "no effect below zero_optimization.stage %" PRId64,
+                        least_stage);
+    } else if (stage < least_stage) {
+        dsi_item_error(eval, item,
+                       "expected zero_optimization.stage %" PRId64
+                       " or above with it, found stage %" PRId64 "; change one of them",
+                       least_stage, stage);
+    } else if (given->device == DS_OFFLOAD_NVME && given->nvme_path == NULL) {
+        dsi_item_error(eval, item, "expected nvme_path with nvme, a folder on the disk to use");
+    } else if (given->device == DS_OFFLOAD_CPU && eval->values->device_memory <= 0) {
+        dsi_item_notice(eval, item, IN_HOST_MEMORY);
+    }
+}
+
+/* One set of folders serves all that lives on disk: a run has one scratch file, striped over them.
+ */
+static void disk_folders(dsi_eval *eval)
+{
+    const ds_config_values *v = eval->values;
+    const struct {
+        const char *path;
+        const char *given;
+        bool used;
+    } places[] = {
+        {"zero_optimization.offload_optimizer.nvme_path", v->zero.offload_optimizer.nvme_path,
+         v->zero.offload_optimizer.device == DS_OFFLOAD_NVME},
+        {"zero_optimization.offload_param.nvme_path", v->zero.offload_param.nvme_path,
+         v->zero.offload_param.device == DS_OFFLOAD_NVME},
+        {"activation_checkpointing.nvme_path", v->activation_checkpointing.nvme_path, true},
+    };
+    size_t first = SIZE_MAX;
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; ++i) {
+        if (!places[i].used || places[i].given == NULL) {
+            continue;
+        }
+        const dsi_item *item = dsi_item_find(eval, places[i].path);
+        uint32_t n = 1;
+        for (const char *at = places[i].given; *at != '\0'; ++at) {
+            n += *at == ',';
+        }
+        if (n > DS_CONFIG_MAX_FOLDERS) {
+            dsi_item_error(eval, item, "expected at most %d folders, found %" PRIu32,
+                           DS_CONFIG_MAX_FOLDERS, n);
+        } else if (first == SIZE_MAX) {
+            first = i;
+        } else if (strcmp(places[i].given, places[first].given) != 0) {
+            dsi_item_error(eval, item,
+                           "expected the folders of %s, \"%s\", since one set serves all that "
+                           "lives on disk, found \"%s\"; several, with commas, are striped",
+                           places[first].path, places[first].given, places[i].given);
+        }
+    }
+}
+
+static void offload(dsi_eval *eval)
+{
+    offload_to(eval, "offload_param", &eval->values->zero.offload_param, 3);
+    offload_to(eval, "offload_optimizer", &eval->values->zero.offload_optimizer, 1);
+    const dsi_item *ratio = dsi_item_find(eval, "zero_optimization.offload_optimizer.ratio");
+    if (dsi_item_given(ratio) && dsi_node_real(ratio->node) < 1 && eval->values->zero.stage != 3) {
+        dsi_item_error(eval, ratio,
+                       "expected zero_optimization.stage 3 with a ratio below 1, found stage "
+                       "%" PRId64 "; change one of them",
+                       eval->values->zero.stage);
+    }
+}
+
+/* DeepSpeed asserts it once a model asks for recomputation, not when it reads the file. */
+static void activation_checkpointing(dsi_eval *eval)
+{
+    const ds_config_activation_checkpointing *a = &eval->values->activation_checkpointing;
+    if (a->recompute == DS_RECOMPUTE_AUTO && eval->values->device_memory <= 0) {
+        dsi_item_error(
+            eval, dsi_item_find(eval, "activation_checkpointing.recompute"),
+            "expected device_memory with auto, the bytes that a rank may use; set it, or "
+            "say none, selective or full");
+    }
+    if (a->cpu_checkpointing && a->nvme_path == NULL && eval->values->device_memory <= 0) {
+        dsi_item_notice(eval, dsi_item_find(eval, "activation_checkpointing.cpu_checkpointing"),
+                        IN_HOST_MEMORY);
+    }
+    if (a->contiguous_memory_optimization &&
+        (!a->partition_activations || a->number_checkpoints < 0)) {
+        dsi_item_notice(
+            eval, dsi_item_find(eval, "activation_checkpointing.contiguous_memory_optimization"),
+            "DeepSpeed wants partition_activations true and number_checkpoints with it; here "
+            "memory is planned either way");
+    }
+}
+
+void dsi_config_memory(dsi_eval *eval)
+{
+    offload(eval);
+    disk_folders(eval);
+    activation_checkpointing(eval);
+}
