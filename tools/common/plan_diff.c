@@ -1,34 +1,31 @@
-/* ds_plan diff: two plans side by side, the figures that differ. */
+/* ds_plan diff: two plans side by side, the figures that differ; of traces (plan_trace.h) the
+ * times. */
 #include "common/plan_run.h"
 
 #include "base/buf.h"
+#include "common/plan_trace.h"
 
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILE_CEILING = 64 << 20, PATH_BYTES = 512 };
+enum { FILE_CEILING = 512 << 20, PATH_BYTES = 512 };
 
-/* The report in a file, or that of the configuration in it. */
-static ds_status open_side(ds_ctx *ctx, const plan_options *options, const char *path,
-                           json_t **json_out)
+/* The JSON of a file; NULL when it is none, as a configuration may be. */
+static ds_status read_json(ds_ctx *ctx, const char *path, json_t **json_out)
 {
     dsi_buf file = dsi_buf_make(FILE_CEILING);
     const ds_status read = dsi_buf_read_file(ctx, path, &file);
-    json_t *json = read < 0 ? NULL : json_loads(dsi_buf_text(&file), 0, NULL);
+    *json_out = read < 0 ? NULL : json_loads(dsi_buf_text(&file), 0, NULL);
     dsi_buf_free(&file);
-    if (read < 0 || json_object_get(json, "ds_plan") != NULL) {
-        *json_out = json;
-        return read;
-    }
-    json_decref(json);
-    if (options->model == NULL && options->model_config == NULL) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "%s is no report of ds_plan --json; to compare the plans of configurations "
-                       "give --model DIR or --model_config FILE too",
-                       path);
-    }
+    return read;
+}
+
+/* The plan of the configuration at `path`: its report, or its trace. */
+static ds_status plan_of(ds_ctx *ctx, const plan_options *options, const char *path, bool trace,
+                         json_t **json_out)
+{
     plan_run run;
     dsi_plan_report report;
     char *text = NULL;
@@ -38,13 +35,38 @@ static ds_status open_side(ds_ctx *ctx, const plan_options *options, const char 
     }
     if (status >= 0) {
         const dsi_printed printed = {.report = &report};
-        status = dsi_report_json(&printed, &text);
+        status = trace ? dsi_report_trace(&report, &text) : dsi_report_json(&printed, &text);
         dsi_report_free(&report);
     }
     plan_run_close(&run);
     *json_out = status >= 0 ? json_loads(text, 0, NULL) : NULL;
     free(text);
     return status;
+}
+
+/* Makes a side of what was read: a report or a trace as it is, else the plan of a configuration. */
+static ds_status complete(ds_ctx *ctx, const plan_options *options, const char *path, bool traces,
+                          json_t **json)
+{
+    const bool report = json_object_get(*json, "ds_plan") != NULL;
+    if (trace_is_one(*json) || (report && !traces)) {
+        return DS_OK;
+    }
+    if (report) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "%s is a report, which has no spans to compare with a trace; give the trace "
+                       "that ds_plan --trace wrote, or the configuration",
+                       path);
+    }
+    json_decref(*json);
+    *json = NULL;
+    if (options->model == NULL && options->model_config == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "%s is no report of ds_plan --json and no trace; to compare the plans of "
+                       "configurations give --model DIR or --model_config FILE too",
+                       path);
+    }
+    return plan_of(ctx, options, path, traces, json);
 }
 
 /* The element of `list` that stands for the same thing as `item`, which is at `index` of its own.
@@ -162,14 +184,38 @@ static uint32_t compare(const char *path, json_t *a, json_t *b)
     return 1;
 }
 
+static ds_status compare_traces(ds_ctx *ctx, const plan_options *options, json_t *const jsons[2])
+{
+    trace_side sides[2] = {{0}};
+    ds_status status = trace_side_open(ctx, options->files[0], jsons[0], &sides[0]);
+    if (status >= 0) {
+        status = trace_side_open(ctx, options->files[1], jsons[1], &sides[1]);
+    }
+    if (status >= 0) {
+        status = trace_table_print(ctx, sides);
+    }
+    if (status >= 0 && options->trace != NULL) {
+        status = trace_merge(ctx, sides, options->trace);
+    }
+    trace_side_close(&sides[0]);
+    trace_side_close(&sides[1]);
+    return status;
+}
+
 ds_status plan_diff(ds_ctx *ctx, const plan_options *options)
 {
     json_t *sides[2] = {NULL, NULL};
-    ds_status status = open_side(ctx, options, options->files[0], &sides[0]);
+    ds_status status = read_json(ctx, options->files[0], &sides[0]);
     if (status >= 0) {
-        status = open_side(ctx, options, options->files[1], &sides[1]);
+        status = read_json(ctx, options->files[1], &sides[1]);
     }
-    if (status >= 0 && compare("", sides[0], sides[1]) == 0) {
+    const bool traces = trace_is_one(sides[0]) || trace_is_one(sides[1]);
+    for (int i = 0; i < 2 && status >= 0; ++i) {
+        status = complete(ctx, options, options->files[i], traces, &sides[i]);
+    }
+    if (status >= 0 && traces) {
+        status = compare_traces(ctx, options, sides);
+    } else if (status >= 0 && compare("", sides[0], sides[1]) == 0) {
         (void)printf("the plans are alike\n");
     }
     json_decref(sides[0]);

@@ -11,7 +11,9 @@ static const char about[] =
     "  (none)     memory by kind, communication, operations, with --device time too;\n"
     "             whether it fits, and what would make it fit\n"
     "  diff A B   what differs between two reports (--json), or between the plans of\n"
-    "             two configurations (with --model or --model_config)\n"
+    "             two configurations (with --model or --model_config); of traces (--trace,\n"
+    "             ds_train --trace) the times side by side, and with --trace FILE both in\n"
+    "             one file, to be seen over each other\n"
     "  estimate   DeepSpeed's tables of model states for stages 2 and 3";
 
 static const char after[] =
@@ -21,6 +23,7 @@ static const char after[] =
     "      --nodes 128 --seq_length 4096 --device h100-sxm --html plan.html\n"
     "  ds_plan --model_config gpt.json --deepspeed_config ds.json --fit --output fitted.json\n"
     "  ds_plan diff a.json b.json --model Qwen2.5-0.5B\n"
+    "  ds_plan diff plan.trace run.trace --trace both.trace\n"
     "  ds_plan estimate --total_params 3000000000 --world_size 8\n\n"
     "A micro-batch that is \"auto\" becomes the largest that fits.\n\n"
     "Exit codes: 0 planned, and it fits where memory is known; 1 failed; 2 wrong use; 3 it does "

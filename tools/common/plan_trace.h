@@ -1,0 +1,40 @@
+/* ds_plan diff of two traces: a plan's and a run's, or any two. */
+#ifndef DSI_TOOLS_PLAN_TRACE_H
+#define DSI_TOOLS_PLAN_TRACE_H
+
+#include <deepspeed/context.h>
+#include <jansson.h>
+#include <stdbool.h>
+
+enum { TRACE_PHASES = 4 };
+
+/* The processes of one trace, and how often each ran each phase. */
+typedef struct trace_side {
+    const char *path;
+    json_t *json; /* borrowed */
+    bool planned; /* made by ds_plan */
+    int64_t *pids;
+    uint32_t n_pids;
+    double (*runs)[TRACE_PHASES]; /* per process */
+} trace_side;
+
+/* Whether a file's JSON is a trace. NULL is none. */
+bool trace_is_one(const json_t *json);
+/* Errors: ERR_ARG (no spans of phases: another program's trace), ERR_NOMEM. The caller closes the
+ * side in any case. */
+ds_status trace_side_open(ds_ctx *ctx, const char *path, json_t *json, trace_side *side_out);
+void trace_side_close(trace_side *side);
+/* The index of a span's process; n_pids when it is not there. */
+uint32_t trace_side_process(const trace_side *side, const json_t *event);
+/* 0 to 3 of "forward" … "update"; TRACE_PHASES for other words and NULL. */
+uint32_t trace_phase(const char *name);
+/* An argument of a span that is text; NULL when absent. */
+const char *trace_arg(const json_t *event, const char *key);
+
+/* Prints both side by side: milliseconds of one micro-batch's forward and backward and of one
+ * update, by phase, by what was done, by scope. */
+ds_status trace_table_print(ds_ctx *ctx, const trace_side sides[2]);
+/* Writes both into one file, as processes of one trace. */
+ds_status trace_merge(ds_ctx *ctx, const trace_side sides[2], const char *path);
+
+#endif
