@@ -39,6 +39,36 @@ DS_API ds_status ds_engine_trace_save(ds_engine *engine, const char *path);
 /* Ends the trace without a file; without one nothing happens. Not collective. */
 DS_API void ds_engine_trace_drop(ds_engine *engine);
 
+/* ---- memory ----
+ *
+ * What the plan says, and what the system measures. With memory_breakdown in the configuration the
+ * engine logs the report on rank 0 where DeepSpeed does: before and after its memory is made, and
+ * before and after each forward, backward and step.
+ */
+
+/* Bytes of this rank. */
+typedef struct ds_memory_info {
+    /* planned */
+    size_t in_use;      /* cells and values that hold something now */
+    size_t in_use_peak; /* the most since the last report */
+    size_t mapped;      /* for cells and arenas; does not change */
+    size_t host, disk;  /* storage of offloaded cells */
+    size_t planned;     /* of the process: mapped, host, copies of checkpoints, program and plans */
+    /* measured; 0 where the system does not tell */
+    size_t resident; /* anonymous memory and the share of shared memory, which is part of it */
+    size_t resident_shared; /* that share */
+    size_t resident_files;  /* mapped files: programs, libraries, weights */
+    size_t resident_peak;   /* the most of all three so far */
+    size_t machine_used, machine_memory;
+} ds_memory_info;
+
+/* Local. Allocates when called for the first time. Errors: ERR_NOMEM. */
+DS_API ds_status ds_engine_memory_info(ds_engine *engine, ds_memory_info *info_out);
+/* DeepSpeed's see_memory_usage as text: the message, its two lines (MA and Max_MA are in_use and
+ * in_use_peak, CA is mapped), then each kind: planned, the most since the last report, resident.
+ * Local. free() the text. Errors: ERR_NOMEM. */
+DS_API ds_status ds_engine_memory_report(ds_engine *engine, const char *message, char **text_out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -52,6 +52,10 @@ static const dsi_option rows[] = {
     B("wall_clock_breakdown", "false", IN_FORCE,
       "Time forward, backward and step, and print the times with the progress.",
       FIELD(wall_clock_breakdown)),
+    B("memory_breakdown", "false", IN_FORCE,
+      "Print memory, planned and measured, before and after the engine is built and each forward, "
+      "backward and step.",
+      FIELD(memory_breakdown)),
     B("deterministic", "false", IN_FORCE,
       "Reduce gradients after every micro-batch in ZeRO stages 0 and 1 too, so that all stages "
       "give "
@@ -96,8 +100,6 @@ static const dsi_option rows[] = {
       NOTE("DeepSpeed reads it and does nothing with it")),
     B("graph_harvesting", "false", NO_EFFECT, "Capture CUDA graphs of the optimizer's updates.",
       NOTE("there are no CUDA graphs on the CPU")),
-    B("memory_breakdown", "false", NO_EFFECT, "Print memory in use at points of a step.",
-      NOTE("memory is planned before the run and is the same in every step; the plan prints it")),
     I("vocabulary_size", "null", NO_EFFECT, "Only makes DeepSpeed warn unless a multiple of 8.",
       WITH(NULLABLE), NOTE("it only makes DeepSpeed warn about alignment for tensor cores")),
     B("dataloader_drop_last", "false", NO_EFFECT,

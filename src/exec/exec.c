@@ -2,6 +2,7 @@
 #include "exec/exec.h"
 
 #include "base/clock.h"
+#include "base/process_memory.h"
 #include "op/ops.h"
 
 #include <errno.h>
@@ -508,6 +509,17 @@ size_t dsi_exec_host_bytes(const dsi_exec *exec)
 size_t dsi_exec_disk_bytes(const dsi_exec *exec)
 {
     return dsi_swap_disk_bytes(exec->swap);
+}
+
+size_t dsi_exec_resident_bytes(const dsi_exec *exec)
+{
+    const size_t own = exec->map != NULL ? dsi_resident_bytes(exec->map, exec->map_bytes) : 0;
+    return own + (exec->shared != NULL ? dsi_resident_bytes(exec->shared, exec->shared_bytes) : 0);
+}
+
+const void *dsi_exec_host_cell(const dsi_exec *exec, ds_cell cell)
+{
+    return home_of(exec, cell).residence == DSI_ON_HOST ? dsi_swap_host(exec->swap, cell) : NULL;
 }
 
 void *dsi_exec_cell(const dsi_exec *exec, ds_cell cell)

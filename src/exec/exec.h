@@ -47,6 +47,10 @@ bool dsi_exec_is_swapped(const dsi_exec *exec, ds_cell cell);
 size_t dsi_exec_host_bytes(const dsi_exec *exec);
 size_t dsi_exec_disk_bytes(const dsi_exec *exec);
 
+/* How much of dsi_exec_bytes is resident: pages that were touched. */
+size_t dsi_exec_resident_bytes(const dsi_exec *exec);
+/* Memory of a cell that lives on the host; NULL of others. */
+const void *dsi_exec_host_cell(const dsi_exec *exec, ds_cell cell);
 /* Its memory; NULL when it does not live on the device. */
 void *dsi_exec_cell(const dsi_exec *exec, ds_cell cell);
 /* A named output, valid until the next phase runs. Errors: ERR_NOT_FOUND. */

@@ -195,6 +195,11 @@ ds_status dsi_swap_clear(dsi_swap *swap, ds_cell cell)
     return DS_OK;
 }
 
+const void *dsi_swap_host(const dsi_swap *swap, ds_cell cell)
+{
+    return swap->host + swap->places[cell].offset;
+}
+
 size_t dsi_swap_host_bytes(const dsi_swap *swap)
 {
     return swap != NULL ? swap->host_bytes : 0;

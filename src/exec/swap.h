@@ -45,6 +45,8 @@ ds_status dsi_swap_write(dsi_swap *swap, ds_cell cell, size_t offset, const void
 /* Fills a cell with zeros. */
 ds_status dsi_swap_clear(dsi_swap *swap, ds_cell cell);
 
+/* Memory of a cell that lives on the host. */
+const void *dsi_swap_host(const dsi_swap *swap, ds_cell cell);
 /* Bytes of storage in host memory and on disk. */
 size_t dsi_swap_host_bytes(const dsi_swap *swap);
 size_t dsi_swap_disk_bytes(const dsi_swap *swap);

@@ -48,7 +48,7 @@ typedef struct dsi_engine_spec {
     bool overlap;           /* collectives run beside computation */
     int64_t prefetch;       /* elements of stage 3's gathers ahead of their use */
     bool no_fuse, no_reuse; /* for comparisons in tests */
-    bool wall_clock_breakdown;
+    bool wall_clock_breakdown, memory_breakdown;
     dsi_flops_spec flops;
     dsi_autotune_spec autotune;
     bool log_comm; /* time the collectives */
@@ -96,7 +96,9 @@ struct ds_engine {
     bool applied;
     dsi_engine_timers timers; /* of wall_clock_breakdown */
     dsi_autotune_state autotune;
-    struct dsi_run_trace *trace; /* NULL: none is recorded */
+    struct dsi_run_trace *trace;    /* NULL: none is recorded */
+    struct dsi_memory_view *memory; /* NULL: nobody asked yet */
+    uint32_t phases_run;            /* since the last memory report: bit 1 << ds_phase */
     double *step_seconds; /* of the flops profiler, per step of the training plan; else NULL */
 };
 

@@ -175,6 +175,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                               .loss_scale = read_loss_scale(&v->fp16),
                               .seed = params->seed,
                               .wall_clock_breakdown = v->wall_clock_breakdown,
+                              .memory_breakdown = v->memory_breakdown,
                               .steps_per_print = v->steps_per_print,
                               .isa = dsi_cpu_isa()};
     read_optimizer(&v->optimizer, spec);

@@ -2,6 +2,7 @@
 #include "base/build_id.h"
 #include "comm/comm_log.h"
 #include "exec/agree.h"
+#include "train/memory_report.h"
 #include "train/rank_plan.h"
 
 #include <deepspeed/profile.h>
@@ -146,9 +147,14 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
     DS_TRY_GOTO(status, join(engine, params->comm), failed);
     DS_TRY_GOTO(status, plan(engine, params), failed);
     DS_TRY_GOTO(status, agree(engine), failed);
+    if (engine->spec.memory_breakdown) {
+        DS_TRY_GOTO(status, dsi_engine_view_memory(engine), failed);
+        dsi_engine_see_memory(engine, "DeepSpeed Engine: Before configure distributed model");
+    }
     DS_TRY_GOTO(status, allocate(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_open_saver(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_fill(engine, params->weights, params->seed), failed);
+    dsi_engine_see_memory(engine, "DeepSpeed Engine: After configure distributed model");
     *engine_out = engine;
     return DS_OK;
 failed:
@@ -175,6 +181,7 @@ void ds_engine_destroy(ds_engine **engine_inout)
     free(engine->places);
     free(engine->homes.items);
     free(engine->step_seconds);
+    free(engine->memory);
     free(engine->config_text);
     free(engine);
     *engine_inout = NULL;

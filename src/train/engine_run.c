@@ -2,6 +2,7 @@
 #include "op/ops.h"
 #include "train/engine.h"
 #include "train/half_copy.h"
+#include "train/memory_report.h"
 #include "train/run_trace.h"
 
 #include <math.h>
@@ -111,6 +112,7 @@ ds_status ds_engine_forward(ds_engine *engine, const ds_batch *batch)
     if (engine->state != DSI_ENGINE_IDLE) {
         return wrong_state(engine, "ds_engine_forward");
     }
+    dsi_engine_see_memory(engine, "Engine before forward");
     const double begin = dsi_run_trace_begin(engine);
     DS_TRY(write_batch(engine, "train", batch));
     write_rng(engine);
@@ -120,6 +122,7 @@ ds_status ds_engine_forward(ds_engine *engine, const ds_batch *batch)
         DS_TRY(read_scalar(engine, engine->train_id, "loss", &engine->loss));
     }
     engine->state = DSI_ENGINE_FORWARDED;
+    dsi_engine_see_memory(engine, "Engine after forward");
     return DS_OK;
 }
 
@@ -138,6 +141,7 @@ static ds_status run_backward(ds_engine *engine)
 {
     const double scale = engine->spec.loss_scale.scale;
     const int64_t accumulation = engine->spec.train.accumulation;
+    dsi_engine_see_memory(engine, "Engine before backward");
     write_scalar(engine, engine->own.loss_seed, scale / (double)accumulation);
     if (accumulation > 1 && engine->micro_step == 0) {
         const double begin = dsi_run_trace_begin(engine);
@@ -147,6 +151,7 @@ static ds_status run_backward(ds_engine *engine)
     DS_TRY(dsi_engine_run_phase(engine, DS_PHASE_BACKWARD));
     engine->micro_step += 1;
     engine->state = DSI_ENGINE_ACCUMULATED;
+    dsi_engine_see_memory(engine, "Engine after backward");
     return DS_OK;
 }
 
@@ -281,11 +286,16 @@ ds_status ds_engine_step(ds_engine *engine)
     if (engine->state != DSI_ENGINE_ACCUMULATED) {
         return wrong_state(engine, "ds_engine_step");
     }
+    dsi_engine_see_memory(engine, "Engine before step");
     const bool boundary = ds_engine_is_accumulation_boundary(engine);
     engine->state = DSI_ENGINE_IDLE;
     engine->forced_boundary = -1;
     engine->applied = false;
-    return boundary ? update(engine) : DS_OK;
+    if (boundary) {
+        DS_TRY(update(engine));
+    }
+    dsi_engine_see_memory(engine, "Engine after step");
+    return DS_OK;
 }
 
 ds_status ds_engine_train_batch(ds_engine *engine, ds_batch_fn next, void *user, double *loss_out)

@@ -242,6 +242,7 @@ static void run(const setting *s, ds_dataset *data)
     spec.train.max_coeff = 10.0;
     spec.train.min_coeff = 0.01;
     spec.wall_clock_breakdown = true;
+    spec.memory_breakdown = true;
     spec.steps_per_print = 2;
     if (s->dtype == DS_DTYPE_F16) { /* the first steps overflow and are skipped */
         spec.loss_scale = dsi_loss_scale_dynamic(16777216.0 * 65536.0, 2, 1.0, 1, false);
@@ -323,6 +324,7 @@ static const char *rank_steps(ds_ctx *own, ds_comm *comm, const trial *t, const 
     spec.overlap = t->overlap;
     spec.save_behind = t->saves;
     spec.log_comm = true;
+    spec.memory_breakdown = true;
     spec.comm_log = (ds_comm_log_params){.all = true, .debug = true};
     spec.prefetch = 4000;
     spec.zero = (dsi_zero_spec){.stage = t->stage,
