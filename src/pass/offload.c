@@ -12,8 +12,9 @@ typedef struct offloader {
     const dsi_offload *how;
     const ds_graph *from;
     ds_graph *to;
-    ds_cells *cells;
+    ds_cells *cells; /* may be those of from: kept activations are added behind them */
     dsi_homes *homes;
+    ds_cell n_cells;    /* of from, at the start */
     ds_value *map;      /* per value of from */
     uint32_t *uses;     /* per value of from */
     ds_value *resident; /* per cell: its content in memory, DS_NONE when not */
@@ -94,7 +95,7 @@ static ds_status use(offloader *o, ds_cell cell, ds_value *value_out)
 /* Nothing stays in memory from one phase to the next. */
 static void forget(offloader *o)
 {
-    for (ds_cell c = 0; c < ds_cells_count(o->from->cells); ++c) {
+    for (ds_cell c = 0; c < o->n_cells; ++c) {
         o->resident[c] = DS_NONE;
     }
 }
@@ -513,7 +514,11 @@ ds_status dsi_offload_graph(const ds_graph *graph, const dsi_offload *offload, d
                             dsi_homes *homes, ds_graph **offload_out)
 {
     const size_t n_cells = (size_t)ds_cells_count(graph->cells) + 1;
-    offloader o = {.how = offload, .from = graph, .cells = cells, .homes = homes};
+    offloader o = {.how = offload,
+                   .from = graph,
+                   .cells = cells,
+                   .homes = homes,
+                   .n_cells = ds_cells_count(graph->cells)};
     o.map = calloc((size_t)graph->n_values + 1, sizeof *o.map);
     o.uses = calloc((size_t)graph->n_values + 1, sizeof *o.uses);
     o.resident = calloc(n_cells, sizeof *o.resident);

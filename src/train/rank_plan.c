@@ -191,6 +191,19 @@ done:
     return status;
 }
 
+/* The tables as they were before a plan was made: of the rank's own cells, and of homes. */
+static ds_status start_again(maker *m, uint32_t n_homes)
+{
+    dsi_plan_destroy(&m->plan.train_plan);
+    dsi_plan_destroy(&m->plan.eval_plan);
+    m->plan.homes.n = n_homes;
+    if (m->plan.local == m->plan.cells) {
+        return DS_OK;
+    }
+    ds_cells_destroy(&m->plan.local);
+    return ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.local);
+}
+
 /* Both plans. With recompute auto those of the first choice that fits: recomputation costs time, so
  * it is tried last. */
 static ds_status lower_to_fit(maker *m, const ds_graph *graph)
@@ -198,10 +211,10 @@ static ds_status lower_to_fit(maker *m, const ds_graph *graph)
     static const ds_recompute tries[] = {DS_RECOMPUTE_NONE, DS_RECOMPUTE_SELECTIVE,
                                          DS_RECOMPUTE_FULL};
     const bool given = m->spec->recompute.mode != DS_RECOMPUTE_AUTO;
+    const uint32_t n_homes = m->plan.homes.n;
     for (size_t i = 0; i < sizeof tries / sizeof tries[0]; ++i) {
         m->plan.recompute = given ? m->spec->recompute.mode : tries[i];
-        dsi_plan_destroy(&m->plan.train_plan);
-        dsi_plan_destroy(&m->plan.eval_plan);
+        DS_TRY(start_again(m, n_homes));
         DS_TRY(lower(m, graph, plan_env(m), true, &m->plan.train_plan));
         DS_TRY(build_eval_plan(m));
         if (given || dsi_rank_mapped_bytes(&m->plan) <= m->spec->device_memory) {
@@ -239,8 +252,7 @@ static ds_status build(maker *m)
     DS_TRY(ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.cells));
     m->plan.local = m->plan.cells;
     if (m->spec->zero.n_ranks > 1 || dsi_offload_is_on(&m->spec->offload)) {
-        m->plan.local = NULL;
-        DS_TRY(ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.local));
+        m->plan.local = NULL; /* made with each try */
     }
     DS_TRY(freeze(m));
     DS_TRY(build_plans(m));

@@ -225,6 +225,24 @@ static void activations_leave_too(void **state)
     assert_true(both.disk > 0 && both.disk < disk.disk);
 }
 
+/* What was tried before the choice that fits leaves nothing behind. */
+static void choosing_leaves_nothing_behind(void **state)
+{
+    dsi_offload_spec offload = in_memory;
+    (void)state;
+    offload.how.activations = DSI_ON_HOST;
+    offload.how.least_activation = 2048;
+    dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
+    spec.recompute.mode = DS_RECOMPUTE_FULL;
+    const result given = run(gpt2, spec);
+    spec.recompute.mode = DS_RECOMPUTE_AUTO;
+    spec.device_memory = given.device;
+    const result chosen = run(gpt2, spec);
+    expect_same(&chosen, &given, "full recomputation");
+    assert_int_equal(chosen.device, given.device);
+    assert_int_equal(chosen.host, given.host);
+}
+
 static void every_optimizer(void **state)
 {
     static const dsi_optimizer kinds[] = {DSI_OPTIMIZER_SGD, DSI_OPTIMIZER_LION,
@@ -361,6 +379,7 @@ int main(void)
         cmocka_unit_test(every_residence_gives_the_same_bits),
         cmocka_unit_test(no_setting_changes_a_bit),
         cmocka_unit_test(activations_leave_too),
+        cmocka_unit_test(choosing_leaves_nothing_behind),
         cmocka_unit_test(every_optimizer),
         cmocka_unit_test(device_memory_falls),
         cmocka_unit_test(checkpoints_do_not_care),

@@ -6,6 +6,7 @@
 #include "comm/sim.h"
 #include "common/engine_hash.h"
 #include "common/parity.h"
+#include "common/scratch.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -26,6 +27,8 @@ typedef struct run {
     double scale; /* initial loss scale of fp16; 0: none */
     int64_t persistence;
     bool overlap, reorder, narrow;
+    dsi_residence away; /* of states, parameters and activations */
+    const char *folder; /* on disk */
 } run;
 
 typedef struct result {
@@ -59,6 +62,16 @@ static dsi_engine_spec make_spec(const parity_case *p, const run *r)
     spec.train.accumulate_dtype = r->narrow ? r->dtype : spec.train.accumulate_dtype;
     spec.overlap = r->overlap;
     spec.prefetch = r->bucket;
+    spec.offload = (dsi_offload_spec){.states = r->away,
+                                      .params = r->stage == 3 ? r->away : DSI_ON_DEVICE,
+                                      .ratio = 1.0,
+                                      .how = {.chunk = 3000, .activations = r->away},
+                                      .read_ahead = 20000,
+                                      .update_ahead = 60000,
+                                      .write_behind = 60000,
+                                      .aio = ds_aio_params_default()};
+    (void)snprintf(spec.offload.folders, sizeof spec.offload.folders, "%s",
+                   r->folder != NULL ? r->folder : "");
     if (r->scale > 0.0) {
         spec.loss_scale = dsi_loss_scale_dynamic(r->scale, 2, 1.0, 1, false);
     }
@@ -218,6 +231,35 @@ static void stages_give_the_same_bits(void **state)
     }
 }
 
+/* Nor does it matter where everything lives between its uses. */
+static void residence_gives_the_same_bits(void **state)
+{
+    static const run cases[] = {
+        {.model = "gpt2", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1, .bucket = 5000},
+        {.model = "llama3_tied",
+         .dtype = DS_DTYPE_F32,
+         .n_ranks = 3,
+         .accumulation = 2,
+         .deterministic = true,
+         .bucket = 5000},
+    };
+    char *folder = scratch_make();
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        run r = cases[i];
+        const result kept = run_all(&r);
+        r.overlap = true;
+        r.folder = folder;
+        for (r.stage = 1; r.stage <= 3; ++r.stage) {
+            r.away = r.stage == 2 ? DSI_ON_HOST : DSI_ON_DISK;
+            const result got = run_all(&r);
+            print_run(&r, &got);
+            assert_true(got.hash == kept.hash);
+        }
+    }
+    scratch_remove(folder);
+}
+
 /* Without `deterministic` stages 0 and 1 add before they reduce, 2 and 3 after. */
 static void accumulation_splits_the_stages(void **state)
 {
@@ -294,6 +336,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_give_the_same_bits),
+        cmocka_unit_test(residence_gives_the_same_bits),
         cmocka_unit_test(accumulation_splits_the_stages),
         cmocka_unit_test(another_plan_is_refused),
         cmocka_unit_test(states_weigh_what_the_formula_says),
