@@ -2,85 +2,20 @@
  * while requests of all kinds are submitted, polled and waited for, failing ones too.
  * labels: threads */
 #include "common/check.h"
+#include "common/count_allocations.h"
 #include "common/scratch.h"
 
 #include "io/aio.h"
-#include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define HAS_OWN_MALLOC 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
-    __has_feature(memory_sanitizer)
-#define HAS_OWN_MALLOC 1
-#endif
-#endif
-
-#if defined(HAS_OWN_MALLOC) || !defined(__GLIBC__)
+#if !COUNTS_ALLOCATIONS
 int main(void)
 {
-    return 77; /* the sanitizer's or another libc's malloc cannot be replaced */
+    return 77;
 }
 #else
-
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *p, size_t n);
-void *__libc_memalign(size_t alignment, size_t n);
-
-static atomic_bool counting;
-static atomic_uint n_calls;
-
-static void count(void)
-{
-    if (atomic_load_explicit(&counting, memory_order_relaxed)) {
-        atomic_fetch_add(&n_calls, 1);
-    }
-}
-
-DS_API void *malloc(size_t n)
-{
-    count();
-    return __libc_malloc(n);
-}
-
-DS_API void *calloc(size_t n, size_t size)
-{
-    count();
-    return __libc_calloc(n, size);
-}
-
-DS_API void *realloc(void *old, size_t n)
-{
-    count();
-    return __libc_realloc(old, n);
-}
-
-DS_API void *aligned_alloc(size_t alignment, size_t n)
-{
-    count();
-    return __libc_memalign(alignment, n);
-}
-
-DS_API int posix_memalign(void **p, size_t alignment, size_t n)
-{
-    count();
-    *p = __libc_memalign(alignment, n);
-    return *p == NULL ? ENOMEM : 0;
-}
-
-DS_API void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
-{
-    count();
-    return (void *)syscall(SYS_mmap, at, n, protection, flags, fd, offset);
-}
 
 enum { BYTES = 1 << 20, BLOCK = 16384 };
 
@@ -123,13 +58,11 @@ static void count_on(ds_ctx *ctx, ds_aio_backend backend, const char *folder)
     CHECK_OK(ctx, dsi_aio_open(ctx, &params, &aio));
     CHECK_OK(ctx, dsi_aio_add_scratch(aio, "count", BYTES, &scratch));
     CHECK_OK(ctx, dsi_aio_add_path(aio, scratch_path(folder, "named"), true, &named));
-    atomic_store(&n_calls, 0);
-    atomic_store(&counting, true);
+    count_begin();
     for (int i = 0; i < 5; ++i) {
         requests(ctx, aio, scratch, named, data);
     }
-    atomic_store(&counting, false);
-    assert_int_equal(atomic_load(&n_calls), 0);
+    assert_int_equal(count_end(), 0);
     dsi_aio_close(&aio);
     free(data);
 }
@@ -151,12 +84,11 @@ static void the_counter_counts(void **state)
 {
     (void)state;
     void *volatile memory = NULL;
-    atomic_store(&n_calls, 0);
-    atomic_store(&counting, true);
+    count_begin();
     memory = malloc(1000);
-    atomic_store(&counting, false);
+    const unsigned n = count_end();
     free(memory);
-    assert_int_equal(atomic_load(&n_calls), 1);
+    assert_int_equal(n, 1);
 }
 
 int main(void)

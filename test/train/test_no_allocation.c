@@ -1,139 +1,41 @@
 /* LAW: a step allocates nothing. Every allocating call of every thread, the library's, libc's and
  * other libraries', is counted between the start and the end of engine steps, the first included:
  * batch from the loader, forward, backward, step, evaluation, recorded for a trace; on one rank and
- * on two that share memory, under every stage of ZeRO; while a checkpoint is written behind them,
- * too. */
+ * on two that share memory, under every stage of ZeRO; with what is offloaded; while a checkpoint
+ * is written behind them, too. */
 #include "accel/cpu/cpu_features.h"
 #include "comm/shm.h"
 #include "common/check.h"
+#include "common/count_allocations.h"
 #include "common/parity.h"
 #include "common/scratch.h"
 
 #include <deepspeed/data.h>
 #include <deepspeed/profile.h>
-#include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define HAS_OWN_MALLOC 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
-    __has_feature(memory_sanitizer)
-#define HAS_OWN_MALLOC 1
-#endif
-#endif
-
-#if defined(HAS_OWN_MALLOC) || !defined(__GLIBC__)
+#if !COUNTS_ALLOCATIONS
 int main(void)
 {
-    return 77; /* the sanitizer's or another libc's malloc cannot be replaced */
+    return 77;
 }
 #else
-
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *p, size_t n);
-void *__libc_memalign(size_t alignment, size_t n);
-void __libc_free(void *p);
-
-static atomic_bool counting;
-static atomic_uint n_calls;
-static _Atomic(void *) first_caller; /* of the first call that was counted */
-
-static void count(void *caller)
-{
-    if (atomic_load_explicit(&counting, memory_order_relaxed)) {
-        void *nobody = NULL;
-        (void)atomic_compare_exchange_strong(&first_caller, &nobody, caller);
-        atomic_fetch_add(&n_calls, 1);
-    }
-}
-
-#define COUNT() count(__builtin_return_address(0))
-
-DS_API void *malloc(size_t n)
-{
-    COUNT();
-    return __libc_malloc(n);
-}
-
-DS_API void *calloc(size_t n, size_t size)
-{
-    COUNT();
-    return __libc_calloc(n, size);
-}
-
-DS_API void *realloc(void *old, size_t n)
-{
-    COUNT();
-    return __libc_realloc(old, n);
-}
-
-DS_API void free(void *p)
-{
-    if (p != NULL) {
-        COUNT();
-    }
-    __libc_free(p);
-}
-
-DS_API void *memalign(size_t alignment, size_t n);
-DS_API void *memalign(size_t alignment, size_t n)
-{
-    COUNT();
-    return __libc_memalign(alignment, n);
-}
-
-DS_API void *aligned_alloc(size_t alignment, size_t n)
-{
-    COUNT();
-    return __libc_memalign(alignment, n);
-}
-
-DS_API int posix_memalign(void **p, size_t alignment, size_t n)
-{
-    COUNT();
-    *p = __libc_memalign(alignment, n);
-    return *p == NULL ? ENOMEM : 0;
-}
-
-DS_API void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
-{
-    COUNT();
-    return (void *)syscall(SYS_mmap, at, n, protection, flags, fd, offset);
-}
-
-DS_API int munmap(void *at, size_t n)
-{
-    COUNT();
-    return (int)syscall(SYS_munmap, at, n);
-}
 
 enum { N_STEPS = 6 };
 
 static ds_ctx *ctx;
 
-static void begin_counting(void)
-{
-    atomic_store(&first_caller, NULL);
-    atomic_store(&n_calls, 0);
-    atomic_store(&counting, true);
-}
-
 static void end_counting(const char *what)
 {
-    atomic_store(&counting, false);
-    if (atomic_load(&n_calls) != 0) {
-        fail_msg("%s: %u allocating calls in steps, the first returns to %p", what,
-                 atomic_load(&n_calls), atomic_load(&first_caller));
+    const unsigned n = count_end();
+    if (n != 0) {
+        fail_msg("%s: %u allocating calls in steps, the first returns to %p", what, n,
+                 atomic_load(&first_caller));
     }
 }
 
@@ -151,20 +53,18 @@ static void the_counter_counts(void **state)
 {
     (void)state;
     for (uint32_t task = 0; task < 2; ++task) {
-        begin_counting();
+        count_begin();
         ds_parallel(ctx, allocate, &task, 2);
-        atomic_store(&counting, false);
-        assert_int_equal(atomic_load(&n_calls), 2);
+        assert_int_equal(count_end(), 2);
     }
-    begin_counting();
+    count_begin();
     char *copy = strdup("inside of libc");
     free(copy);
     void *map = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     (void)munmap(map, 4096);
     FILE *file = fopen("/dev/null", "w");
     (void)fclose(file);
-    atomic_store(&counting, false);
-    assert_true(atomic_load(&n_calls) >= 6);
+    assert_true(count_end() >= 6);
 }
 
 typedef struct feed {
@@ -205,7 +105,7 @@ static void train(ds_engine *engine, feed *f, const char *what)
 {
     double loss = 0.0;
     ds_batch batch;
-    begin_counting();
+    count_begin();
     for (int step = 0; step < N_STEPS; ++step) {
         CHECK_OK(ctx, ds_engine_train_batch(engine, next_batch, f, &loss));
         CHECK_OK(ctx, next_batch(f, &batch));
@@ -297,17 +197,21 @@ static void keep_quiet(void *user, ds_log_level level, const char *line)
 }
 
 /* ---- ranks, each a process with its own count ------------------------------------------------ */
-enum { MOST_RANKS = 2, N_TRIED = 7 };
+enum { MOST_RANKS = 2, N_TRIED = 10 };
 
 typedef struct trial {
     uint32_t n_ranks, stage;
     bool overlap;
-    bool saves; /* before each step, written behind it */
+    bool saves;         /* before each step, written behind it */
+    dsi_residence away; /* where states and parameters live, activations too */
 } trial;
 
-static const trial tried[N_TRIED] = {{2, 0, false, false}, {2, 1, true, false}, {2, 2, true, false},
-                                     {2, 3, true, false},  {1, 0, false, true}, {2, 1, true, true},
-                                     {2, 3, true, true}};
+static const trial tried[N_TRIED] = {
+    {2, 0, false, false, DSI_ON_DEVICE}, {2, 1, true, false, DSI_ON_DEVICE},
+    {2, 2, true, false, DSI_ON_DEVICE},  {2, 3, true, false, DSI_ON_DEVICE},
+    {1, 0, false, true, DSI_ON_DEVICE},  {2, 1, true, true, DSI_ON_DEVICE},
+    {2, 3, true, true, DSI_ON_DEVICE},   {1, 3, false, false, DSI_ON_HOST},
+    {1, 3, false, false, DSI_ON_DISK},   {2, 3, true, false, DSI_ON_DISK}};
 
 /* One rank: NULL, or what went wrong. The context is its own: a fork lacks this program's threads.
  */
@@ -335,9 +239,18 @@ static const char *rank_steps(ds_ctx *own, ds_comm *comm, const trial *t, const 
                                 .model_persistence = INT64_MAX,
                                 .max_live = 4000,
                                 .max_reuse_distance = 4000};
+    spec.offload = (dsi_offload_spec){.states = t->away,
+                                      .params = t->away,
+                                      .ratio = 1.0,
+                                      .how = {.chunk = 3000, .activations = t->away},
+                                      .read_ahead = 20000,
+                                      .update_ahead = 60000,
+                                      .write_behind = 60000,
+                                      .aio = ds_aio_params_default()};
+    (void)snprintf(spec.offload.folders, sizeof spec.offload.folders, "%s", folder);
     ds_status status = dsi_engine_create(own, &params, &spec, &engine);
     status = status < 0 ? status : ds_engine_trace_start(engine, 2, N_STEPS);
-    begin_counting();
+    count_begin();
     for (int step = 0; step < N_STEPS && status >= 0; ++step) {
         atomic_store(&counting, false);
         status = t->saves ? ds_engine_save_checkpoint(engine, folder, NULL, NULL) : DS_OK;
@@ -370,9 +283,10 @@ static void rank_main(uint32_t rank, const trial *t, const char *folder, const c
     }
     const char *wrong = rank_steps(own, comm, t, folder);
     if (wrong != NULL) {
-        (void)fprintf(stderr, "stage %u, rank %u%s: %s: %u calls, the first returns to %p\n",
-                      t->stage, rank, t->saves ? ", saving" : "", wrong, atomic_load(&n_calls),
-                      atomic_load(&first_caller));
+        (void)fprintf(stderr,
+                      "stage %u, rank %u%s, residence %d: %s: %u calls, the first returns to %p\n",
+                      t->stage, rank, t->saves ? ", saving" : "", (int)t->away, wrong,
+                      atomic_load(&n_calls), atomic_load(&first_caller));
     }
     dsi_comm_destroy(&comm);
     ds_ctx_destroy(&own);

@@ -1,0 +1,124 @@
+/* Counts allocating calls: whoever includes it replaces malloc and its like in its program. For one
+ * source file of a test. COUNTS_ALLOCATIONS is 0 where they cannot be replaced, under sanitizers
+ * and with another libc: such a test ends with 77, skipped. */
+#ifndef DS_TEST_COUNT_ALLOCATIONS_H
+#define DS_TEST_COUNT_ALLOCATIONS_H
+
+#include <deepspeed/status.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define HAS_OWN_MALLOC 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
+    __has_feature(memory_sanitizer)
+#define HAS_OWN_MALLOC 1
+#endif
+#endif
+
+#if defined(HAS_OWN_MALLOC) || !defined(__GLIBC__)
+#define COUNTS_ALLOCATIONS 0
+#else
+#define COUNTS_ALLOCATIONS 1
+
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t n);
+void *__libc_memalign(size_t alignment, size_t n);
+void __libc_free(void *p);
+
+static atomic_bool counting;
+static atomic_uint n_calls;
+static _Atomic(void *) first_caller; /* of the first call that was counted */
+
+static void count(void *caller)
+{
+    if (atomic_load_explicit(&counting, memory_order_relaxed)) {
+        void *nobody = NULL;
+        (void)atomic_compare_exchange_strong(&first_caller, &nobody, caller);
+        atomic_fetch_add(&n_calls, 1);
+    }
+}
+
+#define COUNT() count(__builtin_return_address(0))
+
+DS_API void *malloc(size_t n)
+{
+    COUNT();
+    return __libc_malloc(n);
+}
+
+DS_API void *calloc(size_t n, size_t size)
+{
+    COUNT();
+    return __libc_calloc(n, size);
+}
+
+DS_API void *realloc(void *old, size_t n)
+{
+    COUNT();
+    return __libc_realloc(old, n);
+}
+
+DS_API void free(void *p)
+{
+    if (p != NULL) {
+        COUNT();
+    }
+    __libc_free(p);
+}
+
+DS_API void *memalign(size_t alignment, size_t n);
+DS_API void *memalign(size_t alignment, size_t n)
+{
+    COUNT();
+    return __libc_memalign(alignment, n);
+}
+
+DS_API void *aligned_alloc(size_t alignment, size_t n)
+{
+    COUNT();
+    return __libc_memalign(alignment, n);
+}
+
+DS_API int posix_memalign(void **p, size_t alignment, size_t n)
+{
+    COUNT();
+    *p = __libc_memalign(alignment, n);
+    return *p == NULL ? ENOMEM : 0;
+}
+
+DS_API void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
+{
+    COUNT();
+    return (void *)syscall(SYS_mmap, at, n, protection, flags, fd, offset);
+}
+
+DS_API int munmap(void *at, size_t n)
+{
+    COUNT();
+    return (int)syscall(SYS_munmap, at, n);
+}
+
+static void count_begin(void)
+{
+    atomic_store(&first_caller, NULL);
+    atomic_store(&n_calls, 0);
+    atomic_store(&counting, true);
+}
+
+/* Calls of all threads since count_begin; who made the first is in first_caller. */
+static unsigned count_end(void)
+{
+    atomic_store(&counting, false);
+    return atomic_load(&n_calls);
+}
+
+#endif
+#endif
