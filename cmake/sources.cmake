@@ -1,7 +1,7 @@
 # The library and its tools. Sources are found by folder: a new file needs no entry here.
 file(GLOB_RECURSE DS_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c ${PROJECT_SOURCE_DIR}/models/*.c)
 list(FILTER DS_SOURCES EXCLUDE REGEX "src/(accel/cpu/(simd|avx2|avx512|amx)|comm/(simd|mpi|ucx))/")
-list(FILTER DS_SOURCES EXCLUDE REGEX "src/launch/")
+list(FILTER DS_SOURCES EXCLUDE REGEX "src/(launch|tune)/")
 
 add_library(ds_objects OBJECT ${DS_SOURCES})
 target_link_libraries(ds_objects PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC PkgConfig::NETTLE
@@ -55,8 +55,8 @@ target_link_libraries(deepspeed PRIVATE ds_flags PkgConfig::JANSSON PkgConfig::P
 
 target_compile_definitions(ds_flags INTERFACE DS_VERSION="${PROJECT_VERSION}")
 
-# The launcher: no part of the library, so that programs which use it need no hwloc.
-file(GLOB DS_LAUNCH CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/launch/*.c)
+# The launcher and its autotuner: no part of the library, so that programs which use it need no hwloc.
+file(GLOB DS_LAUNCH CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/launch/*.c ${PROJECT_SOURCE_DIR}/src/tune/*.c)
 pkg_check_modules(HWLOC IMPORTED_TARGET hwloc)
 add_library(ds_launch STATIC ${DS_LAUNCH})
 target_link_libraries(ds_launch PUBLIC deepspeed_static)

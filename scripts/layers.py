@@ -11,7 +11,7 @@ import sys
 LEVELS = [
     ["base"], ["config", "ir", "comm", "io"], ["op"], ["accel", "grad", "optim", "nn"], ["place"],
     ["cost", "pass"], ["plan"], ["pipe"], ["exec"], ["ckpt", "data", "monitor"], ["train"],
-    ["infer"], ["launch"],
+    ["infer"], ["launch"], ["tune"],
 ]
 RANK = {folder: level for level, folders in enumerate(LEVELS) for folder in folders}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)

@@ -1,6 +1,8 @@
 /* deepspeed (also installed as ds): starts the ranks of a job. A thin main over src/launch. */
 #include "common/launch_flags.h"
+#include "common/tune_planner.h"
 #include "launch/head.h"
+#include "tune/tune.h"
 
 #include <deepspeed/context.h>
 #include <signal.h>
@@ -43,6 +45,54 @@ static int fail(ds_ctx *ctx, ds_status status)
     return status == DS_ERR_IO || status == DS_ERR_NOMEM ? EXIT_FAILED : EXIT_USAGE;
 }
 
+/* The launcher's own words without those that belong to the search. */
+static void own_flags(int n, char **argv, dsi_words *out)
+{
+    static const char *const mine[] = {"--autotuning", "--trial_seconds", "--device",
+                                       "--rank_memory", "--dry_run"};
+    for (int i = 0; i < n; ++i) {
+        bool skip = strcmp(argv[i], "--") == 0;
+        for (size_t k = 0; k < sizeof mine / sizeof mine[0] && !skip; ++k) {
+            const size_t length = strlen(mine[k]);
+            size_t at = 0;
+            while (at < length && (argv[i][at] == mine[k][at] ||
+                                   (at >= 2 && argv[i][at] == '-' && mine[k][at] == '_'))) {
+                ++at;
+            }
+            skip = at == length && (argv[i][at] == '\0' || argv[i][at] == '=');
+            if (skip && argv[i][at] == '\0' && strcmp(mine[k], "--dry_run") != 0) {
+                ++i; /* its value */
+            }
+        }
+        if (!skip) {
+            dsi_words_add(out, argv[i]);
+        }
+    }
+}
+
+static ds_status tune(ds_ctx *ctx, const dsi_launch_options *options, int argc, char **argv,
+                      int *code)
+{
+    dsi_words own = {0};
+    dsi_tune_params params = {.launch = options,
+                              .own_flags = &own,
+                              .run = strcmp(options->autotuning, "run") == 0,
+                              .trial_seconds = options->trial_seconds,
+                              .memory = options->rank_bytes,
+                              .memory_of = "--rank_memory",
+                              .device = options->device,
+                              .planner = &tune_planner_ds_train};
+    own_flags(argc - (int)options->command.n, argv, &own);
+    ds_status status = dsi_words_check(ctx, &own);
+    if (status >= 0 && params.memory == 0) {
+        status = tune_find_memory(ctx, options, &params.memory);
+        params.memory_of = "what is free here, shared";
+    }
+    status = status < 0 ? status : dsi_tune_run(ctx, &params, code);
+    dsi_words_free(&own);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     sink s = {.level = DS_LOG_JOB};
@@ -62,7 +112,8 @@ int main(int argc, char **argv)
     ds_status status = launch_flags_parse(ctx, argc, argv, &options, &help);
     if (status >= 0 && !help) {
         s.level = level_of(&options);
-        status = dsi_head_run(ctx, &options, &code);
+        status = options.autotuning != NULL ? tune(ctx, &options, argc, argv, &code)
+                                            : dsi_head_run(ctx, &options, &code);
     }
     code = status < 0 ? fail(ctx, status) : code;
     dsi_words_free(&options.command);

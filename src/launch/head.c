@@ -32,11 +32,6 @@ static ds_status refuse(const dsi_head *h)
                        "deepspeed … python3 -m %s …",
                        o->command.items[0]);
     }
-    if (o->autotuning != NULL) {
-        return ds_fail(h->ctx, DS_ERR_UNSUPPORTED,
-                       "--autotuning %s: autotuning is not built yet; remove the flag",
-                       o->autotuning);
-    }
     if (o->core_list != NULL && !o->bind_cores) {
         return ds_fail(h->ctx, DS_ERR_ARG,
                        "--bind_core_list needs --bind_cores_to_rank: give both, or neither");
@@ -183,7 +178,7 @@ static ds_status attempt(dsi_head *h, dsi_outcome *outcome)
     return h->multi ? dsi_head_run_nodes(h, outcome) : dsi_head_run_node(h, node, outcome);
 }
 
-static ds_status run_attempts(dsi_head *h, int *exit_code_out)
+static ds_status run_attempts(dsi_head *h, dsi_outcome *outcome_out)
 {
     const uint32_t first = h->restart;
     dsi_outcome outcome;
@@ -200,7 +195,7 @@ static ds_status run_attempts(dsi_head *h, int *exit_code_out)
         ds_log(h->ctx, DS_LOG_WARN, "restart %" PRIu32 " of %" PRId64 ": %" PRIu32 " ranks",
                h->restart - first, h->options->restarts, dsi_hosts_n_ranks(&h->hosts));
     }
-    *exit_code_out = outcome.exit_code;
+    *outcome_out = outcome;
     return DS_OK;
 }
 
@@ -222,19 +217,18 @@ static ds_status save_pid(dsi_head *h, char *path, size_t size)
     return DS_OK;
 }
 
-static ds_status run_job(dsi_head *h, int *exit_code_out)
+static ds_status run_job(dsi_head *h, dsi_outcome *outcome_out)
 {
     char path[64] = "";
     DS_TRY(prepare(h));
     if (h->options->dry_run) {
         DS_TRY(choose_port(h));
-        *exit_code_out = 0;
         return dsi_head_print(h);
     }
     if (h->options->save_pid) {
         DS_TRY(save_pid(h, path, sizeof path));
     }
-    const ds_status status = run_attempts(h, exit_code_out);
+    const ds_status status = run_attempts(h, outcome_out);
     if (path[0] != '\0') {
         (void)unlink(path);
     }
@@ -243,15 +237,25 @@ static ds_status run_job(dsi_head *h, int *exit_code_out)
 
 ds_status dsi_head_run(ds_ctx *ctx, const dsi_launch_options *options, int *exit_code_out)
 {
+    dsi_outcome outcome;
+    DS_TRY(dsi_head_run_outcome(ctx, options, &outcome));
+    *exit_code_out = outcome.exit_code;
+    return DS_OK;
+}
+
+ds_status dsi_head_run_outcome(ds_ctx *ctx, const dsi_launch_options *options,
+                               dsi_outcome *outcome_out)
+{
+    *outcome_out = (dsi_outcome){0};
     dsi_head h = {.ctx = ctx, .options = options};
     ds_status status = refuse(&h);
     if (status >= 0) {
         status = know_place(&h);
     }
     if (status >= 0) {
-        status = options->relay != NULL        ? dsi_head_run_relay(&h, exit_code_out)
-                 : options->world_info != NULL ? dsi_head_run_as_node(&h, exit_code_out)
-                                               : run_job(&h, exit_code_out);
+        status = options->relay != NULL        ? dsi_head_run_relay(&h, &outcome_out->exit_code)
+                 : options->world_info != NULL ? dsi_head_run_as_node(&h, &outcome_out->exit_code)
+                                               : run_job(&h, outcome_out);
     }
     dsi_hosts_free(&h.hosts);
     dsi_words_free(&h.env);

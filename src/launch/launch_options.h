@@ -46,7 +46,9 @@ typedef struct dsi_launch_options {
     uint64_t rank_bytes;
     const char *done_file; /* of the autotuner's trials, likewise terminal */
     const int *terminal;
-    const char *autotuning; /* NULL: not given */
+    const char *autotuning; /* tune, run; NULL: not given. Read by tools/ds_launcher.c */
+    double trial_seconds;   /* of a trial of the autotuner */
+    const char *device;     /* profile for its predictions; NULL: measured */
     /* between the head and its nodes */
     const char *world_info; /* not NULL: this is one node of a job */
     bool control;           /* the first line of standard input brings secret and environment */

@@ -15,6 +15,7 @@ static const char about[] =
     "  deepspeed -H hosts -i w0@w1:0,2 ds_train …        some of them\n"
     "  deepspeed -H hosts --launcher openmpi ds_train …  through mpirun\n"
     "  deepspeed -H hosts --dry_run ds_train …           only print the commands\n"
+    "  deepspeed --num_gpus 2 --autotuning run ds_train …  with the fastest settings\n"
     "  mpirun -n 2 ds_train …   srun -n 2 ds_train …     without this launcher";
 
 static const char after[] =
@@ -225,7 +226,25 @@ ds_status launch_flags_parse(ds_ctx *ctx, int argc, char **argv, dsi_launch_opti
         TEXT("elastic_config", o->elastic_config, "FILE", NULL,
              "Configuration with the elasticity section. Default: the program's own "
              "--deepspeed_config."),
-        CHOICE("autotuning", o->autotuning, "tune|run", NULL, "Refused: not built yet."),
+        HEADING("Autotuning:"),
+        CHOICE("autotuning", o->autotuning, "tune|run", NULL,
+               "Search for the fastest settings of ZeRO stage, micro-batch, recomputation and "
+               "offload, from the program's --deepspeed_config and its section autotuning: all are "
+               "predicted, the best few are run for a few steps. tune writes the results folder; "
+               "run then starts the job with the best. With --dry_run only predicts."),
+        {.name = "trial_seconds",
+         .type = DSI_ARG_REAL,
+         .out = &o->trial_seconds,
+         .value = "SECONDS",
+         .def = "300",
+         .min = 0.1,
+         .max = 1e6,
+         .doc = "A trial that takes longer is ended and counts as failed. --rank_memory bounds "
+                "its memory; default: what is free here, shared by the ranks."},
+        TEXT("device", o->device, "PROFILE", NULL,
+             "What a rank runs on, as for ds_plan; none: times are not predicted. Default: "
+             "measured here by ds_bench, once for a results folder."),
+        HEADING("Restart:"),
         {.name = "restart_count",
          .type = DSI_ARG_INT,
          .out = &o->restart_count,

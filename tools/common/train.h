@@ -31,6 +31,11 @@ void train_options_free(train_options *options);
 
 typedef struct train_report train_report;
 
+/* Tokens of a row; and what the flags say of the configuration's "auto" (steps 0: not known). */
+int64_t train_seq_length(const train_options *options, const ds_model *model);
+ds_trainer_values train_trainer_values(const train_options *options, int64_t hidden_size,
+                                       uint64_t steps);
+
 /* Everything that a run holds. Fields are NULL until setup made them. */
 typedef struct train_run {
     ds_ctx *ctx;

@@ -10,17 +10,20 @@
 
 enum { DEFAULT_SEQ_LENGTH = 1024, PATH_BYTES = 4096 };
 
+int64_t train_seq_length(const train_options *o, const ds_model *model)
+{
+    const int64_t limit = ds_model_get_info(model)->max_positions;
+    const int64_t usual = limit < DEFAULT_SEQ_LENGTH ? limit : DEFAULT_SEQ_LENGTH;
+    return o->seq_length > 0 ? o->seq_length : usual;
+}
+
 static ds_status open_model(train_run *run)
 {
     const train_options *o = run->options;
     char path[PATH_BYTES];
     (void)snprintf(path, sizeof path, "%s/config.json", o->model != NULL ? o->model : "");
     DS_TRY(ds_model_from_config(run->ctx, o->model != NULL ? path : o->model_config, &run->model));
-    const int64_t limit = ds_model_get_info(run->model)->max_positions;
-    run->seq_length = o->seq_length;
-    if (run->seq_length == 0) {
-        run->seq_length = limit < DEFAULT_SEQ_LENGTH ? limit : DEFAULT_SEQ_LENGTH;
-    }
+    run->seq_length = train_seq_length(o, run->model);
     return DS_OK;
 }
 
@@ -105,9 +108,8 @@ static ds_maybe if_given(double value)
     return value >= 0.0 ? ds_known(value) : (ds_maybe){0};
 }
 
-static ds_trainer_values trainer_values(const train_run *run)
+ds_trainer_values train_trainer_values(const train_options *o, int64_t hidden, uint64_t steps)
 {
-    const train_options *o = run->options;
     ds_trainer_values v = {.micro_batch = if_given((double)o->micro_batch),
                            .gradient_accumulation_steps =
                                if_given((double)o->gradient_accumulation_steps),
@@ -118,7 +120,6 @@ static ds_trainer_values trainer_values(const train_run *run)
                            .adam_epsilon = if_given(o->adam_epsilon),
                            .max_grad_norm = if_given(o->max_grad_norm),
                            .warmup_steps = if_given((double)o->warmup_steps)};
-    const int64_t hidden = ds_model_get_info(run->model)->hidden_size;
     if (hidden > 0) {
         v.hidden_size = ds_known((double)hidden);
     }
@@ -128,10 +129,16 @@ static ds_trainer_values trainer_values(const train_run *run)
     if (o->bf16_given) {
         v.bf16 = ds_known(o->bf16);
     }
-    if (run->total_steps > 0) {
-        v.total_steps = ds_known((double)run->total_steps);
+    if (steps > 0) {
+        v.total_steps = ds_known((double)steps);
     }
     return v;
+}
+
+static ds_trainer_values trainer_values(const train_run *run)
+{
+    return train_trainer_values(run->options, ds_model_get_info(run->model)->hidden_size,
+                                run->total_steps);
 }
 
 static ds_status create_loaders(train_run *run)

@@ -1,0 +1,28 @@
+/* Memory of model states by ZeRO's formula, and activations that grow with the micro-batch: for
+ * programs that no planner knows. Parameters and activations come from autotuning.model_info or
+ * from one run of the program. See tune_impl.h.
+ */
+#include "tune/tune_impl.h"
+
+#include <string.h>
+
+bool dsi_tune_formula(const dsi_tune *t, const dsi_tune_candidate *c, dsi_prediction *out)
+{
+    const ds_config_item *halves[] = {ds_config_find(t->options_config, "bf16.enabled"),
+                                      ds_config_find(t->options_config, "fp16.enabled")};
+    const double n = (double)t->n_ranks;
+    bool half = false;
+    if (t->n_params <= 0.0) {
+        return false;
+    }
+    for (size_t i = 0; i < 2; ++i) {
+        half = half || (halves[i] != NULL && strcmp(halves[i]->value, "true") == 0);
+    }
+    const double params = (half ? 2.0 : 4.0) / (c->stage >= 3 ? n : 1.0);
+    const double grads = (half ? 2.0 : 4.0) / (c->stage >= 2 ? n : 1.0);
+    const double states = (half ? 12.0 : 8.0) / (c->stage >= 1 ? n : 1.0);
+    const double accumulator = c->accumulation > 1 ? 4.0 / (c->stage >= 2 ? n : 1.0) : 0.0;
+    *out = (dsi_prediction){.need = (size_t)(t->n_params * (params + grads + states + accumulator) +
+                                             t->activation_bytes * (double)c->micro_batch)};
+    return true;
+}

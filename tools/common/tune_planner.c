@@ -1,0 +1,165 @@
+/* See tune_planner.h. */
+#include "common/tune_planner.h"
+
+#include "common/machine.h"
+#include "common/train.h"
+#include "launch/head.h"
+#include "train/plan_report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATH_BYTES = 4096, ANY_STEPS = 1000000 };
+
+typedef struct planner {
+    train_options options;
+    char **argv; /* the command's words, which the options borrow */
+    ds_model *model;
+    dsi_device device;
+    dsi_report_request request;
+} planner;
+
+static bool knows(const dsi_words *command)
+{
+    const char *slash = strrchr(command->items[0], '/');
+    return strcmp(slash != NULL ? slash + 1 : command->items[0], "ds_train") == 0;
+}
+
+static void close_planner(void *self)
+{
+    planner *p = self;
+    ds_model_destroy(&p->model);
+    train_options_free(&p->options);
+    free(p->argv);
+    free(p);
+}
+
+static ds_status read_command(ds_ctx *ctx, planner *p, const dsi_words *command)
+{
+    bool help = false;
+    p->argv = calloc(command->n + 1, sizeof *p->argv);
+    if (p->argv == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a command line");
+    }
+    memcpy(p->argv, command->items, command->n * sizeof *p->argv);
+    DS_TRY(train_options_parse(ctx, (int)command->n, p->argv, &p->options, &help));
+    return help ? ds_fail(ctx, DS_ERR_ARG, "--autotuning: ds_train --help trains nothing") : DS_OK;
+}
+
+static ds_status open_parts(ds_ctx *ctx, planner *p, const dsi_tune_job *job)
+{
+    const train_options *o = &p->options;
+    char path[PATH_BYTES];
+    DS_TRY(read_command(ctx, p, job->command));
+    (void)snprintf(path, sizeof path, "%s/config.json", o->model != NULL ? o->model : "");
+    DS_TRY(ds_model_from_config(ctx, o->model != NULL ? path : o->model_config, &p->model));
+    if (job->device != NULL) {
+        DS_TRY(dsi_device_load(ctx, job->device, &p->device));
+    }
+    const uint32_t given = (uint32_t)o->threads;
+    p->request = (dsi_report_request){.model = p->model,
+                                      .seq_length = train_seq_length(o, p->model),
+                                      .n_ranks = job->n_ranks,
+                                      .n_nodes = job->n_nodes,
+                                      .n_threads = given > 0 ? given : job->n_threads,
+                                      .frozen = o->freeze.items,
+                                      .n_frozen = (uint32_t)o->freeze.n,
+                                      .device = job->device != NULL ? &p->device : NULL};
+    return DS_OK;
+}
+
+static ds_status open_planner(ds_ctx *ctx, const dsi_tune_job *job, void **self_out)
+{
+    planner *p = calloc(1, sizeof *p);
+    if (p == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a planner");
+    }
+    const ds_status status = open_parts(ctx, p, job);
+    if (status < 0) {
+        close_planner(p);
+        return status;
+    }
+    *self_out = p;
+    return DS_OK;
+}
+
+/* What the flags say, apart from the batch, which is the candidate's. */
+static ds_status load(planner *p, ds_ctx *ctx, const char *text, ds_config **config_out)
+{
+    const ds_config_params params = {.allow_unknown_keys = p->options.allow_unknown_keys};
+    const uint64_t steps = p->options.steps > 0 ? (uint64_t)p->options.steps : ANY_STEPS;
+    ds_trainer_values v =
+        train_trainer_values(&p->options, ds_model_get_info(p->model)->hidden_size, steps);
+    v.micro_batch = v.gradient_accumulation_steps = (ds_maybe){0};
+    DS_TRY(ds_config_load_text(ctx, "the configuration", text, strlen(text), &params, config_out));
+    return ds_config_resolve(*config_out, p->request.n_ranks, &v);
+}
+
+static ds_status predict(void *self, ds_ctx *ctx, const char *text, dsi_prediction *out)
+{
+    planner *p = self;
+    dsi_report_request request = p->request;
+    dsi_plan_report report;
+    ds_config *config = NULL;
+    ds_status status = load(p, ctx, text, &config);
+    request.config = config;
+    status = status < 0 ? status : dsi_report_make(ctx, &request, &report);
+    if (status >= 0) {
+        *out = (dsi_prediction){.need = dsi_report_need(&report),
+                                .seconds =
+                                    report.timeline != NULL ? report.timeline->step.seconds : 0.0,
+                                .model_flops = report.model_flops,
+                                .hardware_flops = report.hardware_flops};
+        for (uint32_t i = 0; i < report.n_comm; ++i) {
+            out->sent += report.comm[i].sent;
+        }
+        dsi_report_free(&report);
+    }
+    ds_config_destroy(&config);
+    return status;
+}
+
+static const char *const flags[] = {"train_micro_batch_size_per_gpu", "--micro_batch",
+                                    "gradient_accumulation_steps", "--gradient_accumulation_steps",
+                                    NULL};
+
+const dsi_tune_planner tune_planner_ds_train = {
+    .version = DSI_TUNE_PLANNER_VERSION,
+    .name = "the plan of ds_train",
+    .knows = knows,
+    .flags = flags,
+    .open = open_planner,
+    .predict = predict,
+    .close = close_planner,
+};
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* MemAvailable of /proc/meminfo; 0 when unknown. */
+static uint64_t free_bytes(void)
+{
+    FILE *file = fopen("/proc/meminfo", "re");
+    char line[128];
+    uint64_t kib = 0;
+    while (file != NULL && kib == 0 && fgets(line, sizeof line, file) != NULL) {
+        (void)(sscanf(line, "MemAvailable: %llu", (unsigned long long *)&kib) == 1);
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return kib * 1024;
+}
+
+ds_status tune_find_memory(ds_ctx *ctx, const dsi_launch_options *options, uint64_t *bytes_out)
+{
+    dsi_hosts hosts = {0};
+    bool local = false;
+    DS_TRY(dsi_head_hosts(ctx, options, &hosts, &local));
+    const uint64_t all = machine_memory_bytes();
+    const uint64_t now = free_bytes();
+    const uint64_t bytes = now > 0 && (all == 0 || now < all) ? now : all;
+    *bytes_out = bytes / 20 * 19 / hosts.items[0].n_slots;
+    dsi_hosts_free(&hosts);
+    return DS_OK;
+}
