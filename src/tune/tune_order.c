@@ -251,6 +251,16 @@ static int64_t trials_since_best(const dsi_tune *t)
     return t->best == UINT32_MAX ? 0 : (int64_t)(t->n_trials - t->best_trial);
 }
 
+static uint32_t tried_of(const dsi_tune *t, int64_t stage)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < t->n_items; ++i) {
+        const dsi_tune_candidate *c = &t->items[i];
+        n += c->stage == stage && (c->state == DSI_TUNE_MEASURED || c->state == DSI_TUNE_FAILED);
+    }
+    return n;
+}
+
 static bool goes_before(const dsi_tune *t, uint32_t a, uint32_t b)
 {
     const dsi_tune_candidate *x = &t->items[a];
@@ -262,6 +272,13 @@ static bool goes_before(const dsi_tune *t, uint32_t a, uint32_t b)
         return x->stage != y->stage               ? x->stage < y->stage
                : x->micro_batch != y->micro_batch ? x->micro_batch < y->micro_batch
                                                   : a < b;
+    }
+    if (x->prediction.seconds <= 0.0 && x->stage != y->stage) {
+        const uint32_t n = tried_of(t, x->stage); /* nothing tells stages apart: take turns */
+        const uint32_t m = tried_of(t, y->stage);
+        if (n != m) {
+            return n < m;
+        }
     }
     return beats(x, score_of(t, x, work_of(x) * correction(t, x->stage)), y,
                  score_of(t, y, work_of(y) * correction(t, y->stage)));

@@ -349,7 +349,7 @@ static ds_status search(dsi_tune *t, int *exit_code_out)
     ds_status status = predict(t);
     if (status >= 0 && t->params->launch->dry_run) {
         dsi_buf text = dsi_buf_make(1 << 20);
-        dsi_tune_summary(t, false, &text);
+        dsi_tune_summary(t, true, &text);
         (void)fputs(dsi_buf_text(&text), stdout);
         dsi_buf_free(&text);
         *exit_code_out = EXIT_FOUND;

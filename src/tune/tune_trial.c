@@ -8,6 +8,7 @@
 #include "tune/tune_impl.h"
 
 #include "base/clock.h"
+#include "cost/device.h"
 #include "io/json_load.h"
 
 #include <errno.h>
@@ -490,6 +491,24 @@ ds_status dsi_tune_profile_model(dsi_tune *t)
     return status;
 }
 
+/* Takes the profile away when it is none: a busy machine can give impossible figures. */
+static void check_device(const dsi_tune *t, const char *folder, char *path)
+{
+    dsi_device device;
+    const bool there = access(path, R_OK) == 0;
+    if (there && dsi_device_load(t->ctx, path, &device) >= 0) {
+        return;
+    }
+    if (!t->interrupted) {
+        ds_log(t->ctx, DS_LOG_WARN,
+               "this machine was not measured (%s): times are not predicted; ds_bench --profile on "
+               "an idle machine, and --device with its file, help",
+               there ? ds_ctx_error(t->ctx) : folder);
+    }
+    (void)unlink(path);
+    path[0] = '\0';
+}
+
 ds_status dsi_tune_measure_device(dsi_tune *t, char *path, size_t size)
 {
     char folder[PATH_BYTES];
@@ -499,6 +518,7 @@ ds_status dsi_tune_measure_device(dsi_tune *t, char *path, size_t size)
     (void)snprintf(path, size, "%s/device.json", t->results);
     (void)snprintf(folder, sizeof folder, "%s/profile_device", t->results);
     if (!t->options.overwrite && access(path, R_OK) == 0) {
+        check_device(t, folder, path);
         return DS_OK;
     }
     ds_status status = dsi_program_find(NULL, "ds_bench", &program);
@@ -517,12 +537,6 @@ ds_status dsi_tune_measure_device(dsi_tune *t, char *path, size_t size)
     }
     dsi_words_free(&command);
     free(program);
-    if (access(path, R_OK) != 0 && !t->interrupted) {
-        ds_log(t->ctx, DS_LOG_WARN, "this machine was not measured (%s): times are not predicted",
-               folder);
-    }
-    if (access(path, R_OK) != 0) {
-        path[0] = '\0';
-    }
+    check_device(t, folder, path);
     return status == DS_ERR_NOMEM ? status : DS_OK;
 }

@@ -205,7 +205,7 @@ says 'cannot be started: Exec format error'
 job 2 --module pkg.mod
 says '^deepspeed: --module: .*python3 -m pkg.mod'
 job 2 --autotuning tune true
-says 'autotuning is not built'
+says 'autotuning: expected --deepspeed_config FILE among the arguments of true'
 job 2 --num_gpus 0 true
 says 'num_gpus: expected at least 1'
 job 2 --num_nodes 2 true
