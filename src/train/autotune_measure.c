@@ -55,7 +55,7 @@ static double memory_now(void)
 
 static ds_status write_whole(ds_ctx *ctx, const char *key, const char *path, const dsi_buf *text)
 {
-    char temporary[1100];
+    char temporary[DS_CONFIG_TEXT_BYTES + 32];
     (void)snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
     FILE *file = text->failed ? NULL : fopen(temporary, "w");
     const bool written = file != NULL && fputs(dsi_buf_text(text), file) >= 0;

@@ -18,7 +18,7 @@ typedef struct dsi_autotune_spec {
     bool trial;          /* DS_AUTOTUNING_TRIAL is set: this process is ended in the midst of
                             training, and writes no checkpoint and no model folder */
     int64_t first, last; /* steps */
-    char metric_path[1024], model_info_path[1024];
+    char metric_path[DS_CONFIG_TEXT_BYTES], model_info_path[DS_CONFIG_TEXT_BYTES];
 } dsi_autotune_spec;
 
 typedef struct dsi_autotune_state {

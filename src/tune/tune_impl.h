@@ -13,7 +13,7 @@ enum {
     DSI_TUNE_SETTINGS = 24,
     DSI_TUNE_CEILING = 2048, /* candidates */
     DSI_TUNE_NAME = 192,
-    DSI_TUNE_PATH = 3072,
+    DSI_TUNE_PATH = 800, /* with a name and a file it fits into DS_CONFIG_TEXT_BYTES */
     DSI_TUNE_VALUES = 32 /* of one key */
 };
 

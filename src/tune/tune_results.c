@@ -40,9 +40,9 @@ static ds_status make_folder(ds_ctx *ctx, const char *key, const char *path, cha
     char part[DSI_TUNE_PATH];
     char whole[PATH_MAX];
     const size_t n = strlen(path);
-    if (n == 0 || n >= sizeof part - 512) {
+    if (n == 0 || n >= sizeof part) {
         return ds_fail(ctx, DS_ERR_CONFIG, "autotuning.%s: expected a path of 1 to %zu characters",
-                       key, sizeof part - 513);
+                       key, sizeof part - 1);
     }
     for (size_t i = 1; i <= n; ++i) {
         if (path[i] == '/' || path[i] == '\0') {
@@ -54,9 +54,14 @@ static ds_status make_folder(ds_ctx *ctx, const char *key, const char *path, cha
             }
         }
     }
-    if (realpath(path, whole) == NULL || strlen(whole) >= DSI_TUNE_PATH) {
-        return ds_fail(ctx, DS_ERR_IO, "autotuning.%s: %s: %s", key, path,
-                       errno != 0 ? strerror(errno) : "its whole path is too long");
+    if (realpath(path, whole) == NULL) {
+        return ds_fail(ctx, DS_ERR_IO, "autotuning.%s: %s: %s", key, path, strerror(errno));
+    }
+    if (strlen(whole) >= DSI_TUNE_PATH) {
+        return ds_fail(ctx, DS_ERR_CONFIG,
+                       "autotuning.%s: expected a whole path of at most %d characters, found %zu: "
+                       "%s",
+                       key, DSI_TUNE_PATH - 1, strlen(whole), whole);
     }
     (void)snprintf(out, DSI_TUNE_PATH, "%s", whole);
     return DS_OK;

@@ -90,7 +90,7 @@ static void spare_files(train_options *o)
 {
     o->trial = getenv("DS_AUTOTUNING_TRIAL") != NULL;
     if (o->trial) {
-        o->metrics = o->sample = o->trace = NULL;
+        o->metrics = o->sample = o->trace = o->trace_steps = NULL;
         o->output = o->resume_given ? o->output : NULL; /* to read from */
         o->save_interval = o->eval_interval = o->keep_last = 0;
     }
