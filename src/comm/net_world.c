@@ -13,10 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 
 enum { SECRET_BYTES = 64, PLACES_BYTES = 900, HOST_BYTES = 256 };
 
-#define LINGER_SECONDS 30.0
+#define LINGER_SECONDS     30.0
+#define FAILED_NANOSECONDS 100000000
 
 /* Where the rendezvous is, as rank 0 tells it over MPI. */
 typedef struct meeting_place {
@@ -206,8 +208,12 @@ static ds_status meet_over_mpi(net_group *group)
 
 /* ---- both ---- */
 
+/* After a failure its notice goes ahead of the connections that break. */
 static void free_world(net_world *world)
 {
+    if (world->failed && world->rdv != NULL) {
+        (void)nanosleep(&(struct timespec){.tv_nsec = FAILED_NANOSECONDS}, NULL);
+    }
     if (world->wire != NULL) {
         world->wire->ops->close(world->wire, world->failed);
     }
