@@ -58,7 +58,11 @@ ds_status dsi_comm_barrier(dsi_comm *comm, const char *what)
 
 ds_status dsi_comm_split(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **comm_out)
 {
-    return comm->transport->split(comm, color, key, comm_out);
+    DS_TRY(comm->transport->split(comm, color, key, comm_out));
+    if (*comm_out != NULL) {
+        (*comm_out)->twin = comm->twin;
+    }
+    return DS_OK;
 }
 
 ds_status dsi_comm_twin(dsi_comm *comm, ds_ctx *ctx, dsi_comm **comm_out)
@@ -68,6 +72,7 @@ ds_status dsi_comm_twin(dsi_comm *comm, ds_ctx *ctx, dsi_comm **comm_out)
     } else {
         DS_TRY(dsi_comm_split(comm, 0, comm->rank, comm_out));
     }
+    (*comm_out)->twin = true;
     (*comm_out)->ctx = ctx;
     (*comm_out)->timeout = comm->timeout;
     (*comm_out)->pool = NULL; /* that of the first thread */

@@ -109,6 +109,7 @@ struct dsi_comm {
     ds_ctx *ctx;
     uint32_t rank, size;
     double timeout; /* seconds to wait for a rank before the watchdog ends the call; 0: for ever */
+    bool twin;      /* of another thread: from dsi_comm_twin, or split from such a one */
     uint64_t sequence; /* calls started so far: the number that a diagnosis names */
     dsi_comm_log *log; /* times the calls, see comm_log.h; NULL: none */
     bool owns_log;

@@ -544,7 +544,8 @@ static void shm_abort(dsi_comm *head, const char *reason)
 static void shm_away(dsi_comm *head, double until)
 {
     const shm_comm *comm = (const shm_comm *)head;
-    atomic_store(&shm_own(comm->job->world)->away_until, (uint64_t)(until * 1e3));
+    const int thread = head->twin ? 1 : 0;
+    atomic_store(&shm_own(comm->job->world)->away_until[thread], (uint64_t)(until * 1e3));
 }
 
 const dsi_transport dsi_shm_transport = {

@@ -62,7 +62,7 @@ static ds_status start_locked(net_group *group, const dsi_comm_call *call,
     if (!dsi_coll_is_pair(call->kind)) {
         op->tag_number = group->n_collectives++;
     }
-    if (group->world->rdv != NULL && !group->beside) {
+    if (group->world->rdv != NULL && !comm->twin) { /* where the first thread stands */
         dsi_rdv_beat(group->world->rdv, 0, comm->sequence, call->what);
     }
     op->used = true;

@@ -90,7 +90,6 @@ typedef struct net_group {
     net_world *world;
     struct net_group *next;
     uint32_t id;
-    bool beside;       /* a twin, or split from one: it does not say where the rank stands */
     uint32_t *members; /* size: ranks of the wire */
     uint32_t n_collectives;
     uint64_t active; /* bit i: ops[i] is used and not done */

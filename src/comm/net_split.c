@@ -81,7 +81,6 @@ ds_status net_split(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **com
                 free_all);
     members = NULL;
     group->head.ctx = comm->ctx;
-    group->beside = parent->beside;
     *comm_out = &group->head;
 free_all:
     free(members);
@@ -99,8 +98,6 @@ ds_status net_twin(dsi_comm *comm, ds_ctx *ctx, dsi_comm **comm_out)
             "MPI_THREAD_MULTIPLE: begin it with that, or leave its begin to the library");
     }
     DS_TRY(net_split(comm, 0, comm->rank, comm_out));
-    net_group *group = (net_group *)*comm_out;
-    group->head.ctx = ctx;
-    group->beside = true;
+    (*comm_out)->ctx = ctx;
     return DS_OK;
 }

@@ -111,7 +111,7 @@ static bool all_away(const shm_comm *comm, const shm_op *op, const shm_pair_op *
         const bool missing = pair != NULL ? r == pair->call.peer : is_missing(comm, r, op);
         if (missing && r != comm->head.rank) {
             const shm_block *process = shm_block_of(comm->job->world, comm->world_rank[r]);
-            if (atomic_load(&process->away_until) <= now) {
+            if (atomic_load(&process->away_until[comm->head.twin ? 1 : 0]) <= now) {
                 return false;
             }
             any = true;

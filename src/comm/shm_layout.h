@@ -79,8 +79,9 @@ typedef struct shm_block {
     shm_counter put, summed, got; /* staged chunks: copied in, reduced, copied out */
     shm_counter started;          /* calls; a number for diagnoses */
     _Alignas(SHM_LINE) _Atomic uint32_t ready, left; /* came; went in order */
-    _Atomic uint64_t waiting;    /* in a wait for this collective number; 0: not */
-    _Atomic uint64_t away_until; /* ms of the clock; it waits outside of shared memory; 0: not */
+    _Atomic uint64_t waiting;       /* in a wait for this collective number; 0: not */
+    _Atomic uint64_t away_until[2]; /* ms of the clock; the first thread, that of a twin waits
+                                       outside of shared memory; 0: not */
     int64_t pid;
     uint64_t pid_space; /* inode of its process namespace */
     cpu_set_t cores;
