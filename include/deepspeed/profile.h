@@ -33,7 +33,7 @@ DS_API ds_status ds_engine_trace_start(ds_engine *engine, uint64_t first_step, u
 /* Whether a trace is held, and all its steps are done. */
 DS_API bool ds_engine_trace_is_done(const ds_engine *engine);
 /* Writes what all ranks recorded so far to a file of rank 0 (which appears whole or not at all) and
- * ends the trace. Clocks of other hosts are set by those of rank 0, to about the time of a barrier.
+ * ends the trace. Clocks of other hosts are set by that of rank 0, to half of a message's way.
  * Collective. Errors: ERR_STATE (no trace is held), ERR_IO, ERR_PEER, ERR_NOMEM. */
 DS_API ds_status ds_engine_trace_save(ds_engine *engine, const char *path);
 /* Ends the trace without a file; without one nothing happens. Not collective. */

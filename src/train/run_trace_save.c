@@ -18,7 +18,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { TEXT_CEILING = 1 << 22, TEXT_FLUSH = 1 << 20, CLOCK_ROUNDS = 15 };
+enum { TEXT_CEILING = 1 << 22, TEXT_FLUSH = 1 << 20, CLOCK_ROUNDS = 20 };
 
 /* What a rank tells the others of its trace. */
 typedef struct card {
@@ -243,35 +243,58 @@ static ds_status gather(dsi_comm *comm, const void *mine, void *all, size_t byte
                                                .what = what});
 }
 
-static int by_value(const void *a, const void *b)
+/* One end of the way of some bytes between rank 0 and another. */
+static ds_status carry(dsi_comm *comm, dsi_coll kind, uint32_t peer, void *data, size_t bytes)
 {
-    const double x = *(const double *)a;
-    const double y = *(const double *)b;
-    return (x > y) - (x < y);
+    const dsi_comm_part part = {.in = data, .out = data, .count = bytes};
+    return dsi_comm_run(comm, &(dsi_comm_call){.kind = kind,
+                                               .dtype = DS_DTYPE_U8,
+                                               .factor = 1.0f,
+                                               .peer = peer,
+                                               .parts = &part,
+                                               .n_parts = 1,
+                                               .what = "records of a trace"});
 }
 
-/* How far each rank's clock is ahead of rank 0's: nothing on one host, else the middle one of some
- * differences at the end of barriers. now: room for CLOCK_ROUNDS numbers a rank. */
-static ds_status compare_clocks(dsi_comm *comm, const card *cards, double *now, double *ahead)
+/* Rank 0 asks for the time; of several answers the quickest is right to half of its way. */
+static ds_status ask_clock(dsi_comm *comm, uint32_t rank, double *ahead_out)
 {
-    const uint32_t size = ds_comm_size(comm);
-    bool apart = false;
-    for (uint32_t r = 0; r < size; ++r) {
-        ahead[r] = 0.0;
-        apart = apart || cards[r].host != cards[0].host;
-    }
-    for (int i = 0; i < CLOCK_ROUNDS && apart; ++i) {
-        DS_TRY(dsi_comm_barrier(comm, "clocks of a trace"));
-        const double mine = dsi_clock_seconds();
-        DS_TRY(gather(comm, &mine, now + (size_t)i * size, sizeof mine, "clocks of a trace"));
-    }
-    for (uint32_t r = 1; r < size && apart; ++r) {
-        double rounds[CLOCK_ROUNDS];
-        for (int i = 0; i < CLOCK_ROUNDS; ++i) {
-            rounds[i] = now[(size_t)i * size + r] - now[(size_t)i * size];
+    double least = INFINITY;
+    for (int i = 0; i < CLOCK_ROUNDS; ++i) {
+        double theirs = 0.0;
+        const double begin = dsi_clock_seconds();
+        DS_TRY(carry(comm, DSI_COLL_SEND, rank, &theirs, sizeof theirs));
+        DS_TRY(carry(comm, DSI_COLL_RECV, rank, &theirs, sizeof theirs));
+        const double end = dsi_clock_seconds();
+        if (end - begin < least) {
+            least = end - begin;
+            *ahead_out = theirs - 0.5 * (begin + end);
         }
-        qsort(rounds, CLOCK_ROUNDS, sizeof rounds[0], by_value);
-        ahead[r] = cards[r].host != cards[0].host ? rounds[CLOCK_ROUNDS / 2] : 0.0;
+    }
+    return DS_OK;
+}
+
+static ds_status tell_clock(dsi_comm *comm)
+{
+    for (int i = 0; i < CLOCK_ROUNDS; ++i) {
+        double mine = 0.0;
+        DS_TRY(carry(comm, DSI_COLL_RECV, 0, &mine, sizeof mine));
+        mine = dsi_clock_seconds();
+        DS_TRY(carry(comm, DSI_COLL_SEND, 0, &mine, sizeof mine));
+    }
+    return DS_OK;
+}
+
+/* How far each rank's clock is ahead of rank 0's, on rank 0: nothing on one host. */
+static ds_status compare_clocks(dsi_comm *comm, const card *cards, double *ahead)
+{
+    const uint32_t rank = ds_comm_rank(comm);
+    for (uint32_t r = 1; r < ds_comm_size(comm); ++r) {
+        if (cards[r].host != cards[0].host && rank == 0) {
+            DS_TRY(ask_clock(comm, r, &ahead[r]));
+        } else if (cards[r].host != cards[0].host && rank == r) {
+            DS_TRY(tell_clock(comm));
+        }
     }
     return DS_OK;
 }
@@ -317,19 +340,6 @@ static ds_status open_writer(writer *w, const ds_engine *engine, const card *car
     return DS_OK;
 }
 
-/* One end of the way of a rank's records to rank 0. */
-static ds_status carry(dsi_comm *comm, dsi_coll kind, uint32_t peer, void *records, size_t n)
-{
-    const dsi_comm_part part = {.in = records, .out = records, .count = n * sizeof(dsi_run_record)};
-    return dsi_comm_run(comm, &(dsi_comm_call){.kind = kind,
-                                               .dtype = DS_DTYPE_U8,
-                                               .factor = 1.0f,
-                                               .peer = peer,
-                                               .parts = &part,
-                                               .n_parts = 1,
-                                               .what = "records of a trace"});
-}
-
 /* Rank 0 takes every rank's records, even after a failure: the others are sending them. */
 static ds_status write_all(writer *w, const card *cards, const double *ahead)
 {
@@ -344,7 +354,7 @@ static ds_status write_all(writer *w, const card *cards, const double *ahead)
         const size_t n = (size_t)cards[r].n;
         const dsi_run_record *records = r == 0 ? engine->trace->records : w->records;
         if (r > 0 && n > 0) {
-            DS_TRY(carry(engine->comm, DSI_COLL_RECV, r, w->records, n));
+            DS_TRY(carry(engine->comm, DSI_COLL_RECV, r, w->records, n * sizeof *records));
         }
         status = status < 0 ? status : write_rank(w, r, records, n, origin + ahead[r]);
     }
@@ -354,8 +364,7 @@ static ds_status write_all(writer *w, const card *cards, const double *ahead)
     return dsi_file_commit(&w->file);
 }
 
-static ds_status exchange(const ds_engine *engine, const char *path, card *cards, double *ahead,
-                          double *now)
+static ds_status exchange(const ds_engine *engine, const char *path, card *cards, double *ahead)
 {
     const dsi_run_trace *t = engine->trace;
     const uint32_t rank = ds_comm_rank(engine->comm);
@@ -365,14 +374,14 @@ static ds_status exchange(const ds_engine *engine, const char *path, card *cards
                        .begin = t->n > 0 ? t->records[0].begin : 0.0};
     writer w = {0};
     DS_TRY(gather(engine->comm, &mine, cards, sizeof mine, "sizes of a trace"));
-    DS_TRY(compare_clocks(engine->comm, cards, now, ahead));
+    DS_TRY(compare_clocks(engine->comm, cards, ahead));
     ds_status status = rank == 0 ? open_writer(&w, engine, cards, path) : DS_OK;
     status = ds_comm_agree(engine->comm, engine->ctx, status);
     if (status >= 0) {
         if (rank == 0) {
             status = write_all(&w, cards, ahead);
         } else if (t->n > 0) {
-            status = carry(engine->comm, DSI_COLL_SEND, 0, t->records, t->n);
+            status = carry(engine->comm, DSI_COLL_SEND, 0, t->records, t->n * sizeof *t->records);
         }
         status = ds_comm_agree(engine->comm, engine->ctx, status);
     }
@@ -389,18 +398,18 @@ ds_status ds_engine_trace_save(ds_engine *engine, const char *path)
                                               "no trace is recorded: ds_engine_trace_start first");
     const uint64_t range[2] = {t != NULL ? t->first : 0, t != NULL ? t->last : 0};
     card *cards = calloc(size, sizeof *cards);
-    double *clocks = calloc(size, (1 + CLOCK_ROUNDS) * sizeof *clocks);
-    ds_status status = cards != NULL && clocks != NULL
+    double *ahead = calloc(size, sizeof *ahead);
+    ds_status status = cards != NULL && ahead != NULL
                            ? own
                            : ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to save a trace");
     status = dsi_engine_same(engine, "save a trace", XXH3_64bits(range, sizeof range), status);
     if (status >= 0) {
-        status = exchange(engine, path, cards, clocks, clocks + size);
+        status = exchange(engine, path, cards, ahead);
     }
     if (status >= 0) {
         ds_engine_trace_drop(engine);
     }
     free(cards);
-    free(clocks);
+    free(ahead);
     return status;
 }

@@ -75,6 +75,35 @@ want 0 'A +B +ratio' "$build/ds_plan" diff one.json run.json --trace runs.json
 grep -q 'rank 0 (one.json)' runs.json && grep -q 'rank 0 (run.json)' runs.json || fail "ranks mixed up"
 want 0 ' 1\.00' "$build/ds_plan" diff run.json run.json
 
+# another host, whose clock is 1000 s ahead: the ranks' steps still stand together
+cat > other_host << END
+#!/bin/sh
+mount --bind "$work/boot_id" /proc/sys/kernel/random/boot_id && exec "\$@"
+END
+echo 11111111-2222-3333-4444-555555555555 > boot_id
+chmod +x other_host
+away="unshare --mount --time --monotonic 1000 --fork $work/other_host"
+if [ -e "$build/libdeepspeed_ucx.so" ] && $away true 2> /dev/null; then
+    rank() { # RANK, then a command in front: a rank of two hosts
+        local number=$1
+        shift
+        RANK=$number WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+            DEEPSPEED_TIMEOUT=1 "$@" "${train[@]}" --steps 3 --trace hosts.json
+    }
+    port=$((20000 + $$ % 20000))
+    rank 0 env > log 2>&1 &
+    first=$!
+    rank 1 $away > log1 2>&1 || { cat log log1; fail "rank 1 of two hosts"; }
+    wait "$first" || fail "rank 0 of two hosts"
+    awk -F'[:,]' '/"name":"step"/ { begin[$4] = $8; end[$4] = $8 + $10 }
+        END { exit !(begin[1] < end[2] && begin[2] < end[1] && begin[1] >= 0 && begin[2] >= 0) }' hosts.json || {
+        grep '"name":"step"' hosts.json
+        fail "clocks of two hosts"
+    }
+else
+    echo "skipped: two hosts need UCX and a time name space"
+fi
+
 # what is no trace
 "${plan[@]}" --json report.json || fail "no report"
 want 1 'report.json is a report, which has no spans' "$build/ds_plan" diff report.json run.json

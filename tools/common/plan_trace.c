@@ -31,13 +31,17 @@ static bool is(const json_t *event, const char *key, const char *value)
     return text != NULL && strcmp(text, value) == 0;
 }
 
-uint32_t trace_side_process(const trace_side *side, const json_t *event)
+uint32_t trace_side_process(trace_side *side, const json_t *event)
 {
     const int64_t pid = json_integer_value(json_object_get(event, "pid"));
     uint32_t i = 0;
+    if (side->newest < side->n_pids && side->pids[side->newest] == pid) {
+        return side->newest;
+    }
     while (i < side->n_pids && side->pids[i] != pid) {
         ++i;
     }
+    side->newest = i;
     return i;
 }
 

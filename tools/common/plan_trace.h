@@ -15,6 +15,7 @@ typedef struct trace_side {
     bool planned; /* made by ds_plan */
     int64_t *pids;
     uint32_t n_pids;
+    uint32_t newest; /* the process that was asked for last: a rank's events stand together */
     double (*runs)[TRACE_PHASES]; /* per process */
 } trace_side;
 
@@ -25,7 +26,7 @@ bool trace_is_one(const json_t *json);
 ds_status trace_side_open(ds_ctx *ctx, const char *path, json_t *json, trace_side *side_out);
 void trace_side_close(trace_side *side);
 /* The index of a span's process; n_pids when it is not there. */
-uint32_t trace_side_process(const trace_side *side, const json_t *event);
+uint32_t trace_side_process(trace_side *side, const json_t *event);
 /* 0 to 3 of "forward" … "update"; TRACE_PHASES for other words and NULL. */
 uint32_t trace_phase(const char *name);
 /* An argument of a span that is text; NULL when absent. */
@@ -33,7 +34,7 @@ const char *trace_arg(const json_t *event, const char *key);
 
 /* Prints both side by side: milliseconds of one micro-batch's forward and backward and of one
  * update, by phase, by what was done, by scope. */
-ds_status trace_table_print(ds_ctx *ctx, const trace_side sides[2]);
+ds_status trace_table_print(ds_ctx *ctx, trace_side sides[2]);
 /* Writes both into one file, as processes of one trace. */
 ds_status trace_merge(ds_ctx *ctx, const trace_side sides[2], const char *path);
 

@@ -72,7 +72,7 @@ static void add(table *t, int which, const trace_side *side, uint32_t process, c
 }
 
 /* What a span counts for: its phase, or the thread's work and its scope, or a stream's. */
-static void add_event(table *t, int which, const trace_side *side, const json_t *event)
+static void add_event(table *t, int which, trace_side *side, const json_t *event)
 {
     const char *category = json_string_value(json_object_get(event, "cat"));
     const char *name = trace_arg(event, "phase");
@@ -159,11 +159,13 @@ static void print_part(const table *t, table_part part, const char *title, bool 
     row rest = {0};
     uint32_t shown = 0;
     uint32_t n_rest = 0;
-    (void)printf("%s\n", title);
     for (uint32_t i = 0; i < t->n_rows; ++i) {
         const row *r = &t->rows[i];
         if (r->part != part) {
             continue;
+        }
+        if (shown == 0) {
+            (void)printf("%s\n", title);
         }
         add_row(&sum, r);
         if (part == BY_SCOPE && shown == SHOWN_SCOPES) {
@@ -210,7 +212,7 @@ static void print(const table *t, const trace_side sides[2])
     }
 }
 
-ds_status trace_table_print(ds_ctx *ctx, const trace_side sides[2])
+ds_status trace_table_print(ds_ctx *ctx, trace_side sides[2])
 {
     table t = {.ctx = ctx, .rows = calloc(MOST_ROWS, sizeof *t.rows)};
     ds_status status = DS_OK;
