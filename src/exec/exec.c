@@ -548,7 +548,7 @@ size_t dsi_exec_table_bytes(const dsi_plan *plan)
 {
     const loaded *l = NULL;
     const size_t per_step = sizeof *l->sigs + sizeof *l->calls + sizeof *l->comm_calls +
-                            sizeof *l->names + sizeof *l->tickets;
+                            sizeof *l->names + sizeof *l->tickets + sizeof *l->swaps;
     const size_t per_ref = sizeof *l->tensors + sizeof *l->parts;
     return (plan->n_steps + 1) * per_step + (plan->n_refs + 1) * per_ref +
            dsi_arena_used(plan->arena) + plan->ledger->capacity * sizeof *plan->ledger->entries;
