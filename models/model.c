@@ -177,9 +177,11 @@ static ds_status load_config(ds_ctx *ctx, const char *path, json_t **json_out, c
     if (json_error_code(&error) == json_error_numeric_overflow) {
         *json_out = json_load_file(path, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
     }
+    if (*json_out == NULL && error.line < 0) { /* the text names the file */
+        return ds_fail(ctx, DS_ERR_NOT_FOUND, "%s", error.text);
+    }
     if (*json_out == NULL) {
-        return ds_fail(ctx, error.line < 0 ? DS_ERR_NOT_FOUND : DS_ERR_FORMAT, "%s:%d: %s", path,
-                       error.line, error.text);
+        return ds_fail(ctx, DS_ERR_FORMAT, "%s:%d: %s", path, error.line, error.text);
     }
     return read_text(ctx, path, text_out);
 }

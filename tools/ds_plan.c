@@ -97,7 +97,11 @@ static ds_status take_best(plan_run *run, const dsi_fit *fit)
 
 static ds_status fit(plan_run *run, int *code)
 {
-    const dsi_fit_scope scope = {.stage = true, .recompute = true, .free_batch = run->free_batch};
+    const dsi_fit_scope scope = {.stage = true,
+                                 .recompute = true,
+                                 .offload = true,
+                                 .nvme_path = run->options->nvme_path,
+                                 .free_batch = run->free_batch};
     dsi_fit found;
     char *text = NULL;
     DS_TRY(dsi_fit_search(run->ctx, &run->request, &scope, &found));

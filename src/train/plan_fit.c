@@ -13,10 +13,15 @@ static const char *const recompute_names[] = {[DS_RECOMPUTE_NONE] = "\"none\"",
                                               [DS_RECOMPUTE_FULL] = "\"full\"",
                                               [DS_RECOMPUTE_AUTO] = "\"auto\""};
 
+const char *dsi_candidate_value(const dsi_candidate *candidate, uint32_t i)
+{
+    return candidate->texts[i] != NULL ? candidate->texts[i] : candidate->values[i];
+}
+
 uint32_t dsi_candidate_settings(const dsi_candidate *candidate, dsi_setting *settings)
 {
     for (uint32_t i = 0; i < candidate->n_settings; ++i) {
-        const char *value = candidate->values[i];
+        const char *value = dsi_candidate_value(candidate, i);
         settings[i] = (dsi_setting){candidate->paths[i], value[0] != '\0' ? value : NULL};
     }
     return candidate->n_settings;
@@ -29,6 +34,14 @@ static void set_text(dsi_candidate *c, const char *path, const char *value)
         (void)snprintf(c->values[c->n_settings], sizeof c->values[0], "%s", value);
         c->n_settings += 1;
     }
+}
+
+static void set_borrowed(dsi_candidate *c, const char *path, const char *text)
+{
+    if (c->n_settings < DSI_CANDIDATE_SETTINGS) {
+        c->texts[c->n_settings] = text;
+    }
+    set_text(c, path, "");
 }
 
 static void set_number(dsi_candidate *c, const char *path, int64_t value)
@@ -54,11 +67,30 @@ static void set_batch(dsi_candidate *c, int64_t micro, int64_t rows)
     set_number(c, "gradient_accumulation_steps", rows / micro);
 }
 
+static bool has_own_memory(const dsi_device *device)
+{
+    return device != NULL && !device->shared;
+}
+
+/* What the ranks of a node put into its memory. */
+static bool host_fits(const dsi_plan_report *r)
+{
+    const dsi_device *device = r->request.device;
+    const double ranks = ceil((double)r->request.n_ranks / r->request.n_nodes);
+    return !has_own_memory(device) || device->host_memory_bytes <= 0.0 ||
+           ranks * (double)r->total[DSI_RESIDENCY_HOST] <= device->host_memory_bytes;
+}
+
 static void take_figures(dsi_candidate *c, const dsi_plan_report *r)
 {
+    const ds_config_zero *zero = &ds_config_get(r->request.config)->zero;
     c->planned = true;
     c->need = dsi_report_need(r);
-    c->fits = r->request.memory == 0 || c->need <= r->request.memory;
+    c->host = r->total[DSI_RESIDENCY_HOST];
+    c->disk = r->total[DSI_RESIDENCY_DISK];
+    c->fits = (r->request.memory == 0 || c->need <= r->request.memory) && host_fits(r);
+    c->states = zero->offload_optimizer.device;
+    c->params = zero->offload_param.device;
     c->stage = r->spec.zero.stage;
     c->recompute = r->plan.recompute;
     c->micro_batch = r->spec.train.batch;
@@ -132,25 +164,31 @@ static uint32_t divisors(int64_t n, int64_t *out)
     return count;
 }
 
-/* States, or parameters too, elsewhere: in the host's memory where the device has its own, else on
- * disk. Offload is of stages 1 to 3, that of parameters of stage 3. */
-static void set_offload(dsi_candidate *c, const dsi_plan_report *base, bool params)
+/* Elements that are in memory at a time of what lives elsewhere; 0: as the configuration says. */
+static const int64_t in_hand[] = {0, 100000000, 10000000};
+enum { N_IN_HAND = sizeof in_hand / sizeof in_hand[0] };
+
+/* States, or parameters too, elsewhere. folder: as JSON, borrowed. */
+static void set_offload(dsi_candidate *c, ds_offload_device where, bool params, int64_t elements,
+                        const char *folder)
 {
-    const bool apart = base->request.device != NULL && !base->request.device->shared;
-    const char *device = apart ? "\"cpu\"" : "\"nvme\"";
-    const uint32_t stage = params ? 3 : base->spec.zero.stage > 0 ? base->spec.zero.stage : 2;
-    if (stage != base->spec.zero.stage) {
-        set_stage(c, stage);
+    static const char *const keys[2][2] = {
+        {"zero_optimization.offload_optimizer.device",
+         "zero_optimization.offload_optimizer.nvme_path"},
+        {"zero_optimization.offload_param.device", "zero_optimization.offload_param.nvme_path"}};
+    for (int i = 0; i <= (params ? 1 : 0); ++i) {
+        set_text(c, keys[i][0], where == DS_OFFLOAD_CPU ? "\"cpu\"" : "\"nvme\"");
+        if (where == DS_OFFLOAD_NVME) {
+            set_borrowed(c, keys[i][1], folder);
+        }
     }
-    set_text(c, "zero_optimization.offload_optimizer.device", device);
-    if (params) {
-        set_text(c, "zero_optimization.offload_param.device", device);
+    if (elements > 0) {
+        set_number(c, "zero_optimization.sub_group_size", elements);
     }
-    if (!apart) {
-        set_text(c, "zero_optimization.offload_optimizer.nvme_path", "\"/local_nvme\"");
-    }
-    if (!apart && params) {
-        set_text(c, "zero_optimization.offload_param.nvme_path", "\"/local_nvme\"");
+    if (elements > 0 && params) {
+        set_number(c, "zero_optimization.stage3_max_live_parameters", elements);
+        set_number(c, "zero_optimization.stage3_max_reuse_distance", elements);
+        set_number(c, "zero_optimization.stage3_prefetch_bucket_size", elements / 2);
     }
 }
 
@@ -161,6 +199,7 @@ typedef struct change_set {
     const dsi_plan_report *base;
     dsi_candidate items[DSI_CANDIDATE_CHANGES + 1]; /* sorted, those that fit */
     uint32_t n;
+    uint32_t n_fit; /* of all that were tried */
     dsi_candidate least;
     int64_t rows; /* of a rank in a step */
 } change_set;
@@ -179,6 +218,7 @@ static ds_status try_change(change_set *set, const dsi_candidate *candidate)
     if (!c->fits) {
         return DS_OK;
     }
+    set->n_fit += 1;
     uint32_t at = set->n < DSI_CANDIDATE_CHANGES ? set->n++ : DSI_CANDIDATE_CHANGES;
     for (; at > 0 && by_cost(c, &set->items[at - 1]) < 0; --at) {
         set->items[at] = set->items[at - 1];
@@ -227,6 +267,37 @@ static ds_status try_stages(change_set *set, const dsi_candidate *with, uint32_t
     return DS_OK;
 }
 
+/* In the host's memory where the device has its own, else on disk. Offload is of stages 1 to 3,
+ * that of parameters of stage 3. */
+static dsi_candidate with_offload(const change_set *set, const dsi_candidate *with, bool params,
+                                  int64_t elements)
+{
+    const uint32_t now = set->base->spec.zero.stage;
+    const uint32_t stage = params ? 3 : now > 0 ? now : 2;
+    const bool apart = has_own_memory(set->base->request.device);
+    dsi_candidate c = *with;
+    if (stage != now) {
+        set_stage(&c, stage);
+    }
+    set_offload(&c, apart ? DS_OFFLOAD_CPU : DS_OFFLOAD_NVME, params, elements, "\"/local_nvme\"");
+    return c;
+}
+
+/* With as much in memory as fits; where the least does not, with smaller micro-batches if asked. */
+static ds_status try_offload(change_set *set, const dsi_candidate *with, bool params, bool batches)
+{
+    const uint32_t before = set->n_fit;
+    const dsi_candidate least = with_offload(set, with, params, in_hand[N_IN_HAND - 1]);
+    dsi_candidate tried = least;
+    DS_TRY(plan(set->ctx, &set->base->request, &tried));
+    for (int i = 0; i < N_IN_HAND - 1 && tried.fits && set->n_fit == before; ++i) {
+        const dsi_candidate c = with_offload(set, with, params, in_hand[i]);
+        DS_TRY(try_change(set, &c));
+    }
+    DS_TRY(set->n_fit == before ? try_change(set, &least) : DS_OK);
+    return batches && !tried.fits ? try_batches(set, &least) : DS_OK;
+}
+
 static ds_status try_single_changes(change_set *set)
 {
     const dsi_candidate none = {0};
@@ -240,9 +311,7 @@ static ds_status try_single_changes(change_set *set)
     }
     DS_TRY(try_batches(set, &none));
     for (int params = 0; params < 2; ++params) {
-        dsi_candidate c = {0};
-        set_offload(&c, set->base, params == 1);
-        DS_TRY(try_change(set, &c));
+        DS_TRY(try_offload(set, &none, params == 1, false));
     }
     return DS_OK;
 }
@@ -261,10 +330,7 @@ static ds_status try_combined_changes(change_set *set)
             DS_TRY(try_batches(set, &with));
         }
         for (int params = 0; params < 2; ++params) {
-            dsi_candidate offloaded = with;
-            set_offload(&offloaded, set->base, params == 1);
-            DS_TRY(how != DS_RECOMPUTE_NONE ? try_change(set, &offloaded) : DS_OK);
-            DS_TRY(try_batches(set, &offloaded));
+            DS_TRY(try_offload(set, &with, params == 1, true));
         }
         if (stages) {
             set_stage(&with, 3);
@@ -328,6 +394,7 @@ typedef struct searcher {
     uint32_t n_sizes;
     int64_t rows; /* of a rank in a step, where they stay as they are */
     int64_t accumulation;
+    uint32_t n_fit; /* candidates */
 } searcher;
 
 /* The largest micro-batch that fits beside what `with` sets; smaller ones cost more. */
@@ -343,6 +410,7 @@ static ds_status search_batch(searcher *s, const dsi_candidate *with)
         DS_TRY(try_one(s->ctx, s->request, &s->fit, &c));
         if (c.planned && c.fits) {
             high = middle;
+            s->n_fit += 1;
         } else {
             low = middle + 1;
         }
@@ -350,14 +418,37 @@ static ds_status search_batch(searcher *s, const dsi_candidate *with)
     return DS_OK;
 }
 
-static ds_status search(searcher *s)
+/* How much lives elsewhere, and where: what costs less first. */
+typedef struct offload_level {
+    ds_offload_device where;
+    bool params;
+} offload_level;
+
+static bool is_possible(const searcher *s, const offload_level *level, int64_t stage)
 {
-    const uint32_t n_stages = s->scope->stage && s->request->n_ranks > 1 ? 4 : 1;
+    const int64_t least = level->params ? 3 : 1;
+    if (level->where == DS_OFFLOAD_NONE) {
+        return true;
+    }
+    return (level->where == DS_OFFLOAD_CPU ? has_own_memory(s->request->device)
+                                           : s->scope->nvme_path != NULL) &&
+           (s->request->n_ranks > 1 ? stage >= least : stage == least);
+}
+
+static ds_status search_level(searcher *s, const offload_level *level, int64_t elements)
+{
+    const int64_t given = ds_config_get(s->request->config)->zero.stage;
+    const uint32_t n_stages =
+        s->scope->stage && (s->request->n_ranks > 1 || level->where != DS_OFFLOAD_NONE) ? 4 : 1;
     const uint32_t n_ways = s->scope->recompute ? 3 : 1;
     for (uint32_t i = 0; i < n_stages * n_ways; ++i) {
+        const int64_t stage = n_stages > 1 ? i / n_ways : given;
         dsi_candidate c = {0};
+        if (!is_possible(s, level, stage)) {
+            continue;
+        }
         if (n_stages > 1) {
-            set_stage(&c, i / n_ways);
+            set_stage(&c, stage);
         }
         if (n_ways > 1) {
             set_recompute(&c, (ds_recompute)(i % n_ways));
@@ -365,7 +456,38 @@ static ds_status search(searcher *s)
         if (s->scope->free_batch) { /* derived again */
             set_text(&c, "train_batch_size", "");
         }
+        if (level->where != DS_OFFLOAD_NONE) {
+            set_offload(&c, level->where, level->params, elements, dsi_buf_text(&s->fit.folder));
+        }
         DS_TRY(search_batch(s, &c));
+    }
+    return DS_OK;
+}
+
+/* Whether less memory could make a run faster: it recomputes, or its micro-batch could grow. */
+static bool memory_costs(const searcher *s)
+{
+    const dsi_candidate *best = s->fit.best == UINT32_MAX ? NULL : &s->fit.tried[s->fit.best];
+    return best == NULL || (best->seconds > 0.0 && (best->recompute != DS_RECOMPUTE_NONE ||
+                                                    best->micro_batch != s->sizes[0]));
+}
+
+static ds_status search(searcher *s)
+{
+    static const offload_level levels[] = {{DS_OFFLOAD_NONE, false},
+                                           {DS_OFFLOAD_CPU, false},
+                                           {DS_OFFLOAD_CPU, true},
+                                           {DS_OFFLOAD_NVME, false},
+                                           {DS_OFFLOAD_NVME, true}};
+    const ds_config_zero *zero = &ds_config_get(s->request->config)->zero;
+    const bool given = zero->offload_optimizer.device != DS_OFFLOAD_NONE ||
+                       zero->offload_param.device != DS_OFFLOAD_NONE;
+    const size_t n = s->scope->offload && !given ? sizeof levels / sizeof levels[0] : 1;
+    for (size_t i = 0; i < n && (i == 0 || memory_costs(s)); ++i) {
+        const uint32_t before = s->n_fit;
+        for (int e = 0; e < (i == 0 ? 1 : N_IN_HAND) && s->n_fit == before; ++e) {
+            DS_TRY(search_level(s, &levels[i], in_hand[e]));
+        }
     }
     return DS_OK;
 }
@@ -377,7 +499,9 @@ ds_status dsi_fit_search(ds_ctx *ctx, const dsi_report_request *request, const d
     searcher s = {.ctx = ctx,
                   .request = request,
                   .scope = scope,
-                  .fit = {.best = UINT32_MAX, .least = UINT32_MAX},
+                  .fit = {.best = UINT32_MAX,
+                          .least = UINT32_MAX,
+                          .folder = dsi_buf_make(8 * DS_CONFIG_TEXT_BYTES)},
                   .accumulation = batch->gradient_accumulation_steps};
     s.rows = batch->train_micro_batch_size_per_gpu * batch->gradient_accumulation_steps;
     for (int64_t size = 256; size >= 1 && scope->free_batch; size /= 2) {
@@ -387,7 +511,13 @@ ds_status dsi_fit_search(ds_ctx *ctx, const dsi_report_request *request, const d
         s.n_sizes = divisors(s.rows, s.sizes);
     }
     s.fit.tried = calloc(DSI_FIT_CEILING, sizeof *s.fit.tried);
-    if (s.fit.tried == NULL) {
+    if (scope->nvme_path != NULL) {
+        dsi_buf_putc(&s.fit.folder, '"');
+        dsi_buf_json(&s.fit.folder, scope->nvme_path, strlen(scope->nvme_path));
+        dsi_buf_putc(&s.fit.folder, '"');
+    }
+    if (s.fit.tried == NULL || s.fit.folder.failed) {
+        dsi_fit_free(&s.fit);
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory to search a configuration");
     }
     const ds_status status = search(&s);
@@ -403,4 +533,5 @@ void dsi_fit_free(dsi_fit *fit)
 {
     free(fit->tried);
     fit->tried = NULL;
+    dsi_buf_free(&fit->folder);
 }

@@ -10,18 +10,21 @@
 #include "train/plan_choice.h"
 #include "train/plan_report.h"
 
-enum { DSI_CANDIDATE_SETTINGS = 10, DSI_CANDIDATE_CHANGES = 3, DSI_FIT_CEILING = 1024 };
+enum { DSI_CANDIDATE_SETTINGS = 14, DSI_CANDIDATE_CHANGES = 3, DSI_FIT_CEILING = 1024 };
 
 /* One configuration that was planned, and what it needs and costs. */
 typedef struct dsi_candidate {
     const char *paths[DSI_CANDIDATE_SETTINGS];
-    char values[DSI_CANDIDATE_SETTINGS][32]; /* as JSON; "": the key is taken away */
+    char values[DSI_CANDIDATE_SETTINGS][32];   /* as JSON; "": the key is taken away */
+    const char *texts[DSI_CANDIDATE_SETTINGS]; /* borrowed, in place of a value; NULL: none */
     uint32_t n_settings;
     bool planned, fits;
     uint32_t stage;
     ds_recompute recompute;
+    ds_offload_device states, params; /* where they live between their uses */
     int64_t micro_batch, accumulation;
-    size_t need;                              /* bytes */
+    size_t need;                              /* bytes that count against the rank's memory */
+    size_t host, disk;                        /* bytes there */
     double model_flops, hardware_flops, sent; /* a step of a rank */
     double seconds;                           /* of a step, 0 without a device profile */
 } dsi_candidate;
@@ -37,12 +40,16 @@ typedef struct dsi_fit {
     uint32_t n_tried;
     uint32_t best; /* UINT32_MAX: none fits; then the one that needs least is `least` */
     uint32_t least;
+    dsi_buf folder; /* as JSON; candidates borrow it */
 } dsi_fit;
 
 /* What a search may change. The micro-batch always. */
 typedef struct dsi_fit_scope {
     bool stage, recompute;
-    bool free_batch; /* the global batch too: nobody gave it */
+    bool offload;          /* unless the configuration asks for some: with times known wherever it
+                              may help, else when nothing fits without */
+    const char *nvme_path; /* folders for what goes to disk; NULL: nothing does */
+    bool free_batch;       /* the global batch too: nobody gave it */
 } dsi_fit_scope;
 
 /* Searches for the fastest configuration that fits request->memory (no limit: 0): by simulated time
@@ -51,6 +58,9 @@ typedef struct dsi_fit_scope {
 ds_status dsi_fit_search(ds_ctx *ctx, const dsi_report_request *request, const dsi_fit_scope *scope,
                          dsi_fit *fit_out);
 void dsi_fit_free(dsi_fit *fit);
+
+/* Its value number i, as JSON; "": the key is taken away. */
+const char *dsi_candidate_value(const dsi_candidate *candidate, uint32_t i);
 
 /* The settings of a candidate, for dsi_config_text_with; room for DSI_CANDIDATE_SETTINGS. */
 uint32_t dsi_candidate_settings(const dsi_candidate *candidate, dsi_setting *settings);

@@ -118,7 +118,8 @@ static void put_changes(dsi_buf *text, const dsi_printed *p)
         const dsi_candidate *c = &p->changes[i];
         dsi_buf_printf(text, "%s\n    {\"set\": {", i > 0 ? "," : "");
         for (uint32_t s = 0; s < c->n_settings; ++s) {
-            dsi_buf_printf(text, "%s\"%s\": %s", s > 0 ? ", " : "", c->paths[s], c->values[s]);
+            dsi_buf_printf(text, "%s\"%s\": %s", s > 0 ? ", " : "", c->paths[s],
+                           dsi_candidate_value(c, s));
         }
         dsi_buf_printf(text, "}, \"need\": %zu, \"computed\": %.17g, \"sent\": %.0f", c->need,
                        c->hardware_flops, c->sent);

@@ -122,7 +122,7 @@ const char *dsi_recompute_name(ds_recompute how)
 void dsi_candidate_print(const dsi_candidate *candidate, dsi_buf *text)
 {
     for (uint32_t i = 0; i < candidate->n_settings; ++i) {
-        const char *value = candidate->values[i];
+        const char *value = dsi_candidate_value(candidate, i);
         if (value[0] != '\0') {
             dsi_buf_printf(text, "%s%s %s", i > 0 ? ", " : "", candidate->paths[i], value);
         }
@@ -245,14 +245,21 @@ ds_status dsi_fit_text(ds_ctx *ctx, const dsi_fit *fit, size_t memory, char **te
         qsort(sorted, fit->n_tried, sizeof *sorted, by_need);
     }
     dsi_buf_puts(&text,
-                 "stage recompute micro-batch accumulation        GiB  TFLOP a step  MiB sent"
-                 "  step s\n");
+                 "stage recompute offload     micro-batch accumulation        GiB  TFLOP a step  "
+                 "MiB sent  step s\n");
     for (uint32_t i = 0; i < fit->n_tried; ++i) {
         const dsi_candidate *c = &sorted[i];
-        dsi_buf_printf(&text, "%5u %-9s %11lld %12lld %10.2f %13.4g %9.1f %7.3f%s\n", c->stage,
-                       dsi_recompute_name(c->recompute), (long long)c->micro_batch,
-                       (long long)c->accumulation, (double)c->need / gib, 1e-12 * c->hardware_flops,
-                       c->sent / mib, c->seconds, c->fits ? "" : "  does not fit");
+        dsi_buf_printf(&text, "%5u %-9s %-6s %-4s %11lld %12lld %10.2f %13.4g %9.1f %7.3f%s\n",
+                       c->stage, dsi_recompute_name(c->recompute),
+                       c->params != DS_OFFLOAD_NONE   ? "all"
+                       : c->states != DS_OFFLOAD_NONE ? "states"
+                                                      : "none",
+                       c->params == DS_OFFLOAD_NVME || c->states == DS_OFFLOAD_NVME ? "disk"
+                       : c->params == DS_OFFLOAD_CPU || c->states == DS_OFFLOAD_CPU ? "host"
+                                                                                    : "",
+                       (long long)c->micro_batch, (long long)c->accumulation, (double)c->need / gib,
+                       1e-12 * c->hardware_flops, c->sent / mib, c->seconds,
+                       c->fits ? "" : "  does not fit");
     }
     free(sorted);
     if (fit->best != UINT32_MAX) {

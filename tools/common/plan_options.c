@@ -65,6 +65,10 @@ static ds_status check(ds_ctx *ctx, const plan_options *o)
     if (o->output != NULL && !o->fit) {
         return ds_fail(ctx, DS_ERR_ARG, "--output is where --fit writes: give --fit too");
     }
+    if (o->nvme_path != NULL && !o->fit) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--nvme_path is where --fit may offload to: give --fit too");
+    }
     return DS_OK;
 }
 
@@ -180,8 +184,14 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
         {.name = "fit",
          .type = DSI_ARG_SWITCH,
          .out = &o->fit,
-         .doc = "Choose stage, recomputation and micro-batch: the fastest that fits, with the "
-                "global batch as it is."},
+         .doc = "Choose stage, recomputation, offload and micro-batch: the fastest that fits, with "
+                "the global batch as it is."},
+        {.name = "nvme_path",
+         .type = DSI_ARG_TEXT,
+         .out = &o->nvme_path,
+         .value = "FOLDER",
+         .doc = "Folder on a disk, several with commas: --fit may offload to it. Without it --fit "
+                "offloads to the host's memory only, where the device has its own."},
         {.name = "output",
          .type = DSI_ARG_TEXT,
          .out = &o->output,
