@@ -39,7 +39,7 @@ static ds_status gpt2_read(ds_ctx *ctx, const json_t *json, void *opaque, ds_mod
     DS_TRY(ds_model_int(ctx, json, "vocab_size", 50257, 1, &c->vocab_size));
     DS_TRY(ds_model_int(ctx, json, "n_positions", 1024, 1, &c->n_positions));
     DS_TRY(ds_model_int(ctx, json, "n_embd", 768, 1, &c->n_embd));
-    DS_TRY(ds_model_int(ctx, json, "n_layer", 12, 1, &c->n_layer));
+    DS_TRY(ds_model_layers(ctx, json, "n_layer", 12, &c->n_layer));
     DS_TRY(ds_model_int(ctx, json, "n_head", 12, 1, &c->n_head));
     DS_TRY(ds_model_int(ctx, json, "n_inner", 4 * c->n_embd, 1, &c->n_inner));
     DS_TRY(ds_model_real(ctx, json, "layer_norm_epsilon", 1e-5, &c->layer_norm_epsilon));

@@ -5,8 +5,6 @@
 
 #include "model.h"
 
-enum { DS_LLAMA_MAX_LAYERS = 512 };
-
 typedef struct ds_llama_config {
     int64_t vocab_size, max_positions, hidden_size, intermediate_size;
     int64_t n_layers, n_heads, n_kv_heads, head_dim;
@@ -15,7 +13,7 @@ typedef struct ds_llama_config {
     ds_rope_params rope;
     bool tied, qkv_bias, o_bias, mlp_bias, qk_norm;
     int64_t window;                     /* 0: none */
-    bool windowed[DS_LLAMA_MAX_LAYERS]; /* layers that use it */
+    bool windowed[DS_MODEL_MAX_LAYERS]; /* layers that use it */
 } ds_llama_config;
 
 ds_status ds_llama_read(ds_ctx *ctx, const json_t *json, void *config, ds_model_info *info);

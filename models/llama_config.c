@@ -113,7 +113,7 @@ static ds_status read_sizes(ds_ctx *ctx, const json_t *json, ds_llama_config *c,
     DS_TRY(ds_model_int(ctx, json, "max_position_embeddings", 2048, 1, &c->max_positions));
     DS_TRY(ds_model_int(ctx, json, "hidden_size", 4096, 1, &c->hidden_size));
     DS_TRY(ds_model_int(ctx, json, "intermediate_size", 11008, 1, &c->intermediate_size));
-    DS_TRY(ds_model_int(ctx, json, "num_hidden_layers", 32, 1, &c->n_layers));
+    DS_TRY(ds_model_layers(ctx, json, "num_hidden_layers", 32, &c->n_layers));
     DS_TRY(ds_model_int(ctx, json, "num_attention_heads", 32, 1, &c->n_heads));
     DS_TRY(ds_model_int(ctx, json, "num_key_value_heads", c->n_heads, 1, &c->n_kv_heads));
     const int64_t head_dim = qwen3 ? 128 : c->hidden_size / c->n_heads;
@@ -139,10 +139,6 @@ static ds_status read_sizes(ds_ctx *ctx, const json_t *json, ds_llama_config *c,
 
 static ds_status check_sizes(ds_ctx *ctx, const ds_llama_config *c)
 {
-    if (c->n_layers > DS_LLAMA_MAX_LAYERS) {
-        return ds_fail(ctx, DS_ERR_LIMIT, "config.json: num_hidden_layers %lld is above %d",
-                       (long long)c->n_layers, DS_LLAMA_MAX_LAYERS);
-    }
     if (c->n_heads % c->n_kv_heads != 0) {
         return ds_fail(ctx, DS_ERR_FORMAT,
                        "config.json: num_attention_heads %lld is not a multiple of "

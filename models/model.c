@@ -46,6 +46,17 @@ ds_status ds_model_int(ds_ctx *ctx, const json_t *json, const char *key, int64_t
     return DS_OK;
 }
 
+ds_status ds_model_layers(ds_ctx *ctx, const json_t *json, const char *key, int64_t fallback,
+                          int64_t *value_out)
+{
+    DS_TRY(ds_model_int(ctx, json, key, fallback, 1, value_out));
+    if (*value_out > DS_MODEL_MAX_LAYERS) {
+        return ds_fail(ctx, DS_ERR_LIMIT, "config.json: %s %lld is above %d", key,
+                       (long long)*value_out, DS_MODEL_MAX_LAYERS);
+    }
+    return DS_OK;
+}
+
 ds_status ds_model_real(ds_ctx *ctx, const json_t *json, const char *key, double fallback,
                         double *value_out)
 {

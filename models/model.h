@@ -22,10 +22,15 @@ extern const ds_family ds_family_llama;
  * DS_NONE: a parameter lm_head.weight of its own. */
 void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, int64_t vocab_size, double init_std);
 
+enum { DS_MODEL_MAX_LAYERS = 1024 };
+
 /* Typed reads with defaults; ERR_FORMAT names the key and what was found. A null counts as absent.
  */
 ds_status ds_model_int(ds_ctx *ctx, const json_t *json, const char *key, int64_t fallback,
                        int64_t min, int64_t *value_out);
+/* A number of layers: at most DS_MODEL_MAX_LAYERS, else ERR_LIMIT. */
+ds_status ds_model_layers(ds_ctx *ctx, const json_t *json, const char *key, int64_t fallback,
+                          int64_t *value_out);
 ds_status ds_model_real(ds_ctx *ctx, const json_t *json, const char *key, double fallback,
                         double *value_out);
 ds_status ds_model_bool(ds_ctx *ctx, const json_t *json, const char *key, bool fallback,

@@ -21,6 +21,10 @@ static void refuses_model_types(void **state)
         {"{\"model_type\": 3}", DS_ERR_FORMAT, "must be a string"},
         {"{\"vocab_size\": 3}", DS_ERR_FORMAT, "\"model_type\" is missing"},
         {"[]", DS_ERR_FORMAT, "must hold an object"},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 135027}", DS_ERR_LIMIT,
+         "n_layer 135027 is above 1024"},
+        {"{\"model_type\": \"llama\", \"num_hidden_layers\": 1025}", DS_ERR_LIMIT,
+         "num_hidden_layers 1025 is above 1024"},
     };
     char *folder = scratch_make();
     (void)state;
@@ -30,6 +34,10 @@ static void refuses_model_types(void **state)
         CHECK_FAILS(ctx, ds_model_from_config(ctx, scratch_path(folder, "config.json"), &model),
                     cases[i].status, cases[i].says);
     }
+    ds_model *model = NULL;
+    CHECK_FAILS(ctx, ds_model_from_config(ctx, scratch_path(folder, "none.json"), &model),
+                DS_ERR_NOT_FOUND, "unable to open ");
+    assert_null(strstr(ds_ctx_error(ctx), ":-1"));
     scratch_remove(folder);
 }
 
