@@ -1,4 +1,5 @@
-/* The timeline of a run: what a rank records while it runs. Written to a file by run_trace_save.c.
+/* The timeline of a run: what a rank records while it runs. Written to a file by run_trace_save.c
+ * and run_trace_spans.c.
  *
  * Called by the engine around phases (engine_timers.c) and what it does between them.
  *
