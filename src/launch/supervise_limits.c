@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +93,7 @@ static bool too_much(dsi_job *job)
     return false;
 }
 
-dsi_limit dsi_limits_reached(dsi_job *job)
+static dsi_limit limits_reached(dsi_job *job)
 {
     const dsi_limits *limits = &job->params->limits;
     const double now = dsi_clock_seconds();
@@ -109,4 +110,21 @@ dsi_limit dsi_limits_reached(dsi_job *job)
     }
     return limits->done_file != NULL && access(limits->done_file, F_OK) == 0 ? DSI_LIMIT_DONE
                                                                              : DSI_LIMIT_NONE;
+}
+
+void dsi_limits_check(dsi_job *job)
+{
+    const bool waits = job->stop == DSI_STOP_SIGNAL && job->deadline == 0;
+    if (job->stop != DSI_STOP_NONE && !waits) {
+        return; /* it is ending, and has a deadline */
+    }
+    const dsi_limit limit = limits_reached(job);
+    if (limit == DSI_LIMIT_NONE) {
+        return;
+    }
+    job->limit = limit;
+    dsi_job_stop(job, DSI_STOP_LIMIT, SIGTERM, job->params->grace);
+    if (limit == DSI_LIMIT_MEMORY) {
+        dsi_job_kill(job); /* it would go on growing */
+    }
 }

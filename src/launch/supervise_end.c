@@ -1,0 +1,183 @@
+/* How tasks end, and which of them is the cause. See supervise_impl.h. */
+#include "launch/supervise_impl.h"
+
+#include "base/clock.h"
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ENDING_SECONDS 2.0 /* a large process takes this long to end, at most */
+
+static dsi_running *find_running(dsi_job *job, pid_t pid)
+{
+    for (size_t i = 0; i < job->n_started; ++i) {
+        if (job->tasks[i].process.pid == pid) {
+            return &job->tasks[i];
+        }
+    }
+    return NULL; /* a stray descendant, or the guard */
+}
+
+static void on_end(dsi_job *job, dsi_running *running, int wait_status)
+{
+    running->alive = false;
+    running->wait_status = wait_status;
+    running->ended = dsi_clock_seconds();
+    --job->n_alive;
+    (void)dsi_running_pump(running, 0);
+    (void)dsi_running_pump(running, 1);
+    if (WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL && !running->killed) {
+        running->oom = dsi_oom_killed(&job->oom, "", running->process.pid, &running->oom_how);
+    }
+}
+
+static void on_change(dsi_job *job, pid_t pid, int wait_status)
+{
+    dsi_running *running = find_running(job, pid);
+    char name[32];
+    if (running == NULL) {
+        return;
+    }
+    if (WIFSTOPPED(wait_status)) {
+        if (!running->stopped && WSTOPSIG(wait_status) != SIGTRAP) {
+            ds_log(job->ctx, DS_LOG_WARN,
+                   "%s (process %ld) was stopped by %s; kill -CONT %ld lets it "
+                   "go on",
+                   running->task->label, (long)pid,
+                   dsi_signal_name(WSTOPSIG(wait_status), name, sizeof name), (long)pid);
+        }
+        running->stopped = true;
+    } else if (WIFCONTINUED(wait_status)) {
+        running->stopped = false;
+    } else if (running->alive) {
+        on_end(job, running, wait_status);
+    }
+}
+
+void dsi_job_find_first(dsi_job *job)
+{
+    size_t best = job->n;
+    for (size_t i = 0; i < job->n; ++i) {
+        const dsi_running *running = &job->tasks[i];
+        if (running->process.pid == 0 || !dsi_running_failed(running)) {
+            continue;
+        }
+        const bool by_signal = WIFSIGNALED(running->wait_status);
+        if (best == job->n || (by_signal && !WIFSIGNALED(job->tasks[best].wait_status))) {
+            best = i;
+        }
+    }
+    job->first = best;
+}
+
+/* A process that has changed, 0 when there is none. One that ended takes the rest of its group
+ * along before its number can be given to another. */
+static pid_t next_changed(dsi_job *job, int *wait_status)
+{
+    siginfo_t info = {.si_pid = 0};
+    enum { EVENTS = WEXITED | WSTOPPED | WCONTINUED };
+    if (waitid(P_ALL, 0, &info, EVENTS | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0) {
+        return 0;
+    }
+    const bool ended =
+        info.si_code != CLD_STOPPED && info.si_code != CLD_CONTINUED && info.si_code != CLD_TRAPPED;
+    if (ended && find_running(job, info.si_pid) != NULL) {
+        (void)kill(-info.si_pid, SIGKILL);
+        dsi_guard_remove(&job->guard, info.si_pid);
+    }
+    const pid_t pid = waitpid(info.si_pid, wait_status, WNOHANG | WUNTRACED | WCONTINUED);
+    return pid > 0 ? pid : 0;
+}
+
+int dsi_job_largest_code(const dsi_job *job)
+{
+    int largest = 0;
+    for (size_t i = 0; i < job->n; ++i) {
+        const int code = dsi_running_code(&job->tasks[i]);
+        largest = dsi_running_failed(&job->tasks[i]) && code > largest ? code : largest;
+    }
+    return largest;
+}
+
+void dsi_job_name_failed(dsi_job *job)
+{
+    char text[96];
+    for (size_t i = 0; i < job->n; ++i) {
+        if (dsi_running_failed(&job->tasks[i])) {
+            ds_log(job->ctx, DS_LOG_ERROR, "%s %s", job->tasks[i].task->label,
+                   dsi_way_end(dsi_running_code(&job->tasks[i]), text, sizeof text));
+        }
+    }
+}
+
+static void take_ends(dsi_job *job)
+{
+    int wait_status;
+    pid_t pid;
+    while ((pid = next_changed(job, &wait_status)) > 0) {
+        on_change(job, pid, wait_status);
+    }
+}
+
+static bool any_ending(const dsi_job *job)
+{
+    for (size_t i = 0; i < job->n_started; ++i) {
+        if (job->tasks[i].alive && dsi_process_is_ending(&job->tasks[i].process)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A process that dies closes its connections before it can be waited for: one that noticed may have
+ * ended first. Whoever is about to end is waited for before anybody is blamed. */
+static void find_cause(dsi_job *job)
+{
+    const double end = dsi_clock_seconds() + ENDING_SECONDS;
+    dsi_job_find_first(job);
+    while (job->first < job->n && any_ending(job) && dsi_clock_seconds() < end) {
+        (void)usleep(1000);
+        take_ends(job);
+        dsi_job_find_first(job);
+    }
+}
+
+void dsi_job_reap(dsi_job *job)
+{
+    take_ends(job);
+    if (job->stop == DSI_STOP_NONE && !job->params->independent) {
+        find_cause(job);
+        if (job->first < job->n) {
+            if (!job->params->quiet) {
+                dsi_report_first(job);
+            }
+            dsi_job_stop(job, DSI_STOP_FAILED, SIGTERM, job->params->grace);
+        }
+    }
+}
+
+bool dsi_job_kill_strays(const dsi_job *job)
+{
+    char text[4096];
+    (void)snprintf(text, sizeof text, "/proc/self/task/%ld/children", (long)getpid());
+    const int fd = open(text, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
+    bool any = false;
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    text[n > 0 ? n : 0] = '\0';
+    for (char *at = text; *at != '\0';) {
+        const pid_t pid = (pid_t)strtol(at, &at, 10);
+        if (pid > 1 && pid != job->guard.pid) {
+            any = true;
+            (void)kill(pid, SIGKILL);
+        }
+        at += strspn(at, " ");
+    }
+    return any;
+}
