@@ -281,7 +281,8 @@ void dsi_process_signal(const dsi_process *process, int signal)
 bool dsi_process_is_ending(const dsi_process *process)
 {
     enum { PF_EXITING = 4 }; /* proc(5), stat: the kernel's flags of the process */
-    char text[512];
+    const unsigned long killed = 1ul << (SIGKILL - 1); /* pending: it had no processor yet */
+    char text[1024];
     (void)snprintf(text, sizeof text, "/proc/%ld/stat", (long)process->pid);
     const int fd = process->pid > 0 ? open(text, O_RDONLY | O_CLOEXEC) : -1;
     const ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
@@ -292,9 +293,13 @@ bool dsi_process_is_ending(const dsi_process *process)
     const char *name_end = strrchr(text, ')');
     char state = '?';
     unsigned flags = 0;
+    unsigned long pending = 0; /* field 31 */
     return name_end != NULL &&
-           sscanf(name_end + 1, " %c %*d %*d %*d %*d %*d %u", &state, &flags) == 2 &&
-           (state == 'Z' || state == 'X' || (flags & PF_EXITING) != 0);
+           sscanf(name_end + 1,
+                  " %c %*d %*d %*d %*d %*d %u %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+                  "%*s %*s %*s %*s %*s %*s %*s %*s %lu",
+                  &state, &flags, &pending) == 3 &&
+           (state == 'Z' || state == 'X' || (flags & PF_EXITING) != 0 || (pending & killed) != 0);
 }
 
 void dsi_process_close(dsi_process *process)
