@@ -63,7 +63,8 @@ static ds_status check_choice(ds_ctx *ctx, const dsi_launch_options *o, bool loc
                        o->num_nodes >= 0 ? "--num_nodes" : "--num_gpus",
                        o->include != NULL ? "--include" : "--exclude");
     }
-    if (local && o->num_nodes > 1 && dsi_runner_find(o->launcher) != &dsi_runner_slurm) {
+    const dsi_runner *runner = dsi_runner_find(o->launcher);
+    if (local && o->num_nodes > 1 && (runner == NULL || !runner->allocates)) {
         return ds_fail(ctx, DS_ERR_ARG,
                        "--num_nodes %" PRId64 ": expected a hostfile with that many hosts, found "
                        "none at %s; write one with lines 'name slots=N' and give --hostfile",

@@ -83,8 +83,7 @@ static ds_status ask_address(dsi_head *h)
 ds_status dsi_head_choose_address(dsi_head *h)
 {
     const dsi_launch_options *o = h->options;
-    /* Slurm orders the hosts of a job itself: the ranks know who is first. */
-    const bool unknown = h->runner == &dsi_runner_slurm && h->hosts.n > 1;
+    const bool unknown = h->runner->allocates && h->hosts.n > 1; /* the ranks know who is first */
     (void)snprintf(h->master_addr, sizeof h->master_addr, "%s",
                    o->master_addr != NULL ? o->master_addr
                    : unknown              ? ""
@@ -153,11 +152,11 @@ static ds_status check_runner(dsi_head *h)
     return check_make(h);
 }
 
-/* Slurm's allocation has hosts of its own: without a hostfile only counts are given. */
-static ds_status count_for_slurm(dsi_head *h)
+/* Without a hostfile only the number of an allocation's hosts is known. */
+static ds_status count_allocated(dsi_head *h)
 {
     const dsi_launch_options *o = h->options;
-    if (h->runner != &dsi_runner_slurm || !h->local) {
+    if (!h->runner->allocates || !h->local) {
         return DS_OK;
     }
     for (int64_t i = 1; i < o->num_nodes; ++i) {
@@ -174,7 +173,7 @@ ds_status dsi_head_prepare_nodes(dsi_head *h)
     if (append != NULL) {
         DS_TRY(dsi_shell_split(h->ctx, "PDSH_SSH_ARGS_APPEND", append, &h->ssh_args));
     }
-    DS_TRY(count_for_slurm(h));
+    DS_TRY(count_allocated(h));
     DS_TRY(
         dsi_exports_collect(h->ctx, &h->env, dsi_env_get(&h->env, "HOME"), h->folder, &h->exports));
     dsi_runner_job job = {.options = o, .hosts = &h->hosts};
@@ -289,14 +288,14 @@ static ds_status fill_tasks(nodes_run *run)
             (dsi_task){.label = run->labels[i],
                        .prefix = "",
                        .shown = true,
-                       .relays = h->runner == &dsi_runner_pdsh,
+                       .relays = h->runner->relays,
                        .control_line = h->runner->each ? dsi_buf_text(&run->control) : NULL,
                        .command = {.program = run->program,
                                    .argv = &run->argv[i],
                                    .env = &run->env,
                                    .memory_node = -1,
                                    .wants_control = h->runner->each,
-                                   .ignores_end = h->runner == &dsi_runner_pdsh}};
+                                   .ignores_end = h->runner->relays}};
     }
     return DS_OK;
 }

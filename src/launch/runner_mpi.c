@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 /* Numbers of slots are all that mpirun is told: a choice of slots in the middle cannot be kept. */
 static ds_status check_slots(ds_ctx *ctx, const dsi_runner_job *job)
@@ -83,21 +82,6 @@ static ds_status check_equal(ds_ctx *ctx, const dsi_runner_job *job)
     return DS_OK;
 }
 
-/* "h1,h2", or "h1:2,h2:2" with counts. */
-static void add_host_list(const dsi_runner_job *job, bool counts, dsi_words *argv)
-{
-    dsi_buf list = dsi_buf_make(8 << 20);
-    for (size_t i = 0; i < job->hosts->n; ++i) {
-        dsi_buf_printf(&list, "%s%s", i > 0 ? "," : "", job->hosts->items[i].name);
-        if (counts) {
-            dsi_buf_printf(&list, ":%" PRIu32, job->hosts->items[i].n_slots);
-        }
-    }
-    dsi_words_add(argv, dsi_buf_text(&list));
-    argv->failed = argv->failed || list.failed;
-    dsi_buf_free(&list);
-}
-
 static size_t name_length(const char *item)
 {
     return strcspn(item, "=");
@@ -117,7 +101,7 @@ static void openmpi_command(const dsi_runner_job *job, size_t node, dsi_words *a
     dsi_words_add(argv, job->start);
     add_number(argv, "-n", dsi_hosts_n_ranks(job->hosts));
     dsi_words_add(argv, "--host");
-    add_host_list(job, true, argv);
+    dsi_runner_add_hosts(job, true, argv);
     dsi_words_add_all(argv, job->args);
     for (size_t i = 0; i < job->exports->n; ++i) {
         dsi_words_add(argv, "-x");
@@ -126,16 +110,6 @@ static void openmpi_command(const dsi_runner_job *job, size_t node, dsi_words *a
     }
     dsi_words_add_all(argv, &job->options->command);
 }
-
-const dsi_runner dsi_runner_openmpi = {
-    .version = DSI_RUNNER_VERSION,
-    .name = "openmpi",
-    .starts = {"mpirun.openmpi", "mpirun"},
-    .is_open_mpi = true,
-    .package = "openmpi-bin",
-    .check = check_plain,
-    .command = openmpi_command,
-};
 
 /* ---- those with Hydra: MPICH, Intel MPI, MVAPICH --------------------------------------------- */
 
@@ -147,9 +121,7 @@ static void add_genvlist(const dsi_runner_job *job, dsi_words *argv)
                        job->exports->items[i]);
     }
     dsi_words_add(argv, "-genvlist");
-    dsi_words_add(argv, dsi_buf_text(&names));
-    argv->failed = argv->failed || names.failed;
-    dsi_buf_free(&names);
+    dsi_words_take(argv, &names);
 }
 
 static void hydra_head(const dsi_runner_job *job, bool total, dsi_words *argv)
@@ -160,7 +132,7 @@ static void hydra_head(const dsi_runner_job *job, bool total, dsi_words *argv)
     }
     add_number(argv, "-ppn", job->hosts->items[0].n_slots);
     dsi_words_add(argv, "-hosts");
-    add_host_list(job, false, argv);
+    dsi_runner_add_hosts(job, false, argv);
     dsi_words_add_all(argv, job->args);
     add_genvlist(job, argv);
 }
@@ -205,35 +177,6 @@ static void mvapich_env(const dsi_runner_job *job, dsi_words *env)
     dsi_env_set(env, "MV2_INTER_ALLGATHER_TUNING", "5");
 }
 
-const dsi_runner dsi_runner_mpich = {
-    .version = DSI_RUNNER_VERSION,
-    .name = "mpich",
-    .starts = {"mpirun.mpich", "mpirun"},
-    .package = "mpich",
-    .check = check_equal,
-    .command = mpich_command,
-};
-
-const dsi_runner dsi_runner_impi = {
-    .version = DSI_RUNNER_VERSION,
-    .name = "impi",
-    .starts = {"mpirun"},
-    .package = "Intel MPI",
-    .check = check_equal,
-    .command = impi_command,
-};
-
-const dsi_runner dsi_runner_mvapich = {
-    .version = DSI_RUNNER_VERSION,
-    .name = "mvapich",
-    .program = "mpiname",
-    .starts = {"mpirun"},
-    .package = "MVAPICH",
-    .check = check_equal,
-    .command = mpich_command,
-    .env = mvapich_env,
-};
-
 /* ---- Slurm ----------------------------------------------------------------------------------- */
 
 static void slurm_command(const dsi_runner_job *job, size_t node, dsi_words *argv)
@@ -245,7 +188,7 @@ static void slurm_command(const dsi_runner_job *job, size_t node, dsi_words *arg
     add_number(argv, "--ntasks-per-node", job->hosts->items[0].n_slots);
     if (job->hosts_known) {
         dsi_words_add(argv, "--nodelist");
-        add_host_list(job, false, argv);
+        dsi_runner_add_hosts(job, false, argv);
     }
     dsi_words_add(argv, "--kill-on-bad-exit=1"); /* the first failure ends the job */
     dsi_words_add_all(argv, job->args);
@@ -253,27 +196,51 @@ static void slurm_command(const dsi_runner_job *job, size_t node, dsi_words *arg
     dsi_words_add_all(argv, &job->options->command);
 }
 
-const dsi_runner dsi_runner_slurm = {
-    .version = DSI_RUNNER_VERSION,
-    .name = "slurm",
-    .program = "srun",
-    .package = "slurm-client",
-    .check = check_equal,
-    .command = slurm_command,
+/* ---- the table ------------------------------------------------------------------------------- */
+
+const dsi_runner dsi_mpi_runners[DSI_N_MPI_RUNNERS] = {
+    {
+        .version = DSI_RUNNER_VERSION,
+        .name = "openmpi",
+        .starts = {"mpirun.openmpi", "mpirun"},
+        .is_open_mpi = true,
+        .package = "openmpi-bin",
+        .check = check_plain,
+        .command = openmpi_command,
+    },
+    {
+        .version = DSI_RUNNER_VERSION,
+        .name = "mpich",
+        .starts = {"mpirun.mpich", "mpirun"},
+        .package = "mpich",
+        .check = check_equal,
+        .command = mpich_command,
+    },
+    {
+        .version = DSI_RUNNER_VERSION,
+        .name = "impi",
+        .starts = {"mpirun"},
+        .package = "Intel MPI",
+        .check = check_equal,
+        .command = impi_command,
+    },
+    {
+        .version = DSI_RUNNER_VERSION,
+        .name = "mvapich",
+        .program = "mpiname",
+        .starts = {"mpirun"},
+        .package = "MVAPICH",
+        .check = check_equal,
+        .command = mpich_command,
+        .env = mvapich_env,
+    },
+    {
+        .version = DSI_RUNNER_VERSION,
+        .name = "slurm",
+        .program = "srun",
+        .package = "slurm-client",
+        .allocates = true,
+        .check = check_equal,
+        .command = slurm_command,
+    },
 };
-
-/* ---- by name --------------------------------------------------------------------------------- */
-
-const dsi_runner *dsi_runner_find(const char *name)
-{
-    static const dsi_runner *const all[] = {
-        &dsi_runner_pdsh, &dsi_runner_ssh,     &dsi_runner_openmpi, &dsi_runner_mpich,
-        &dsi_runner_impi, &dsi_runner_mvapich, &dsi_runner_slurm,
-    };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
-        if (strcasecmp(all[i]->name, name) == 0) {
-            return all[i];
-        }
-    }
-    return NULL;
-}

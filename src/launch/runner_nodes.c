@@ -96,9 +96,7 @@ static void ssh_command(const dsi_runner_job *job, size_t node, dsi_words *argv)
     dsi_words_add_all(argv, job->args);
     dsi_words_add(argv, job->hosts->items[node].name);
     node_text(job, rank, &text);
-    dsi_words_add(argv, dsi_buf_text(&text));
-    argv->failed = argv->failed || text.failed;
-    dsi_buf_free(&text);
+    dsi_words_take(argv, &text);
 }
 
 #define NODE_RANK "\001n" /* stands for pdsh's %n while the rest is escaped */
@@ -117,25 +115,19 @@ static void add_escaped(dsi_words *argv, const char *word)
             dsi_buf_putc(&text, *at);
         }
     }
-    dsi_words_add(argv, dsi_buf_text(&text));
-    argv->failed = argv->failed || text.failed;
-    dsi_buf_free(&text);
+    dsi_words_take(argv, &text);
 }
 
 static void pdsh_command(const dsi_runner_job *job, size_t node, dsi_words *argv)
 {
     (void)node;
     dsi_words ssh = {0};
-    dsi_buf list = dsi_buf_make(8 << 20);
     dsi_buf text = dsi_buf_make(4 << 20);
-    for (size_t i = 0; i < job->hosts->n; ++i) {
-        dsi_buf_printf(&list, "%s%s", i > 0 ? "," : "", job->hosts->items[i].name);
-    }
     static const char *const fixed[] = {"pdsh", "-R", "exec", "-S", "-N", "-f", "1024", "-w", NULL};
     for (size_t i = 0; fixed[i] != NULL; ++i) {
         dsi_words_add(argv, fixed[i]);
     }
-    dsi_words_add(argv, dsi_buf_text(&list));
+    dsi_runner_add_hosts(job, false, argv);
     dsi_words_add_all(argv, job->args);
     add_escaped(argv, job->self);
     dsi_words_add(argv, "--relay=%h");
@@ -147,27 +139,28 @@ static void pdsh_command(const dsi_runner_job *job, size_t node, dsi_words *argv
     dsi_words_add(argv, "%h");
     node_text(job, NODE_RANK, &text);
     add_escaped(argv, dsi_buf_text(&text));
-    argv->failed = argv->failed || ssh.failed || list.failed || text.failed;
+    argv->failed = argv->failed || ssh.failed || text.failed;
     dsi_words_free(&ssh);
-    dsi_buf_free(&list);
     dsi_buf_free(&text);
 }
 
-const dsi_runner dsi_runner_ssh = {
-    .version = DSI_RUNNER_VERSION,
-    .name = "ssh",
-    .program = "ssh",
-    .package = "openssh-client",
-    .is_way = true,
-    .each = true,
-    .command = ssh_command,
-};
-
-const dsi_runner dsi_runner_pdsh = {
-    .version = DSI_RUNNER_VERSION,
-    .name = "pdsh",
-    .program = "pdsh",
-    .package = "pdsh; or give --launcher ssh, which needs ssh alone",
-    .is_way = true,
-    .command = pdsh_command,
+const dsi_runner dsi_node_runners[DSI_N_NODE_RUNNERS] = {
+    {
+        .version = DSI_RUNNER_VERSION,
+        .name = "pdsh",
+        .program = "pdsh",
+        .package = "pdsh; or give --launcher ssh, which needs ssh alone",
+        .is_way = true,
+        .relays = true,
+        .command = pdsh_command,
+    },
+    {
+        .version = DSI_RUNNER_VERSION,
+        .name = "ssh",
+        .program = "ssh",
+        .package = "openssh-client",
+        .is_way = true,
+        .each = true,
+        .command = ssh_command,
+    },
 };

@@ -1,4 +1,4 @@
-/* What starts the ranks of a job on several hosts: one const instance for each launcher name.
+/* What starts the ranks of a job on several hosts: a row of a table for each launcher name.
  *
  * A runner only builds command lines; head.c runs or prints them. pdsh and ssh start this launcher
  * on each node (a way), which starts the node's ranks; the others start the ranks themselves.
@@ -37,6 +37,8 @@ typedef struct dsi_runner {
     bool is_open_mpi; /* with `starts`: the last name must be Open MPI's, else must not */
     bool is_way;      /* starts this launcher on each node */
     bool each;        /* a command a node, in place of one for all */
+    bool relays;      /* one for all, whose relays are told of signals in its place (dsi_task) */
+    bool allocates;   /* without a hostfile it has hosts of its own, and orders them itself */
     /* optional: default anything goes. Errors: ERR_UNSUPPORTED, ERR_ARG */
     ds_status (*check)(ds_ctx *ctx, const dsi_runner_job *job);
     /* Appends the command line; node counts only with `each`. */
@@ -50,8 +52,13 @@ typedef struct dsi_runner {
 /* The runner of a name in any letter case. NULL: none. */
 const dsi_runner *dsi_runner_find(const char *name);
 
-extern const dsi_runner dsi_runner_pdsh, dsi_runner_ssh, dsi_runner_openmpi, dsi_runner_mpich,
-    dsi_runner_impi, dsi_runner_mvapich, dsi_runner_slurm;
+enum { DSI_N_NODE_RUNNERS = 2, DSI_N_MPI_RUNNERS = 5 };
+
+extern const dsi_runner dsi_node_runners[DSI_N_NODE_RUNNERS]; /* runner_nodes.c */
+extern const dsi_runner dsi_mpi_runners[DSI_N_MPI_RUNNERS];   /* runner_mpi.c */
+
+/* Appends the hosts as one word: "h1,h2", or "h1:2,h2:2" with counts. */
+void dsi_runner_add_hosts(const dsi_runner_job *job, bool counts, dsi_words *argv);
 
 /* Appends "ssh FLAGS" and `more`. */
 void dsi_ssh_command(const dsi_launch_options *options, const dsi_words *more, dsi_words *argv);

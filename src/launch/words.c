@@ -57,6 +57,13 @@ void dsi_words_add_all(dsi_words *words, const dsi_words *more)
     words->failed = words->failed || more->failed;
 }
 
+void dsi_words_take(dsi_words *words, dsi_buf *text)
+{
+    dsi_words_add(words, dsi_buf_text(text));
+    words->failed = words->failed || text->failed;
+    dsi_buf_free(text);
+}
+
 void dsi_words_free(dsi_words *words)
 {
     for (size_t i = 0; i < words->n; ++i) {

@@ -17,6 +17,8 @@ typedef struct dsi_words {
 void dsi_words_add(dsi_words *words, const char *text);
 void dsi_words_addf(dsi_words *words, const char *format, ...) DS_PRINTF(2, 3);
 void dsi_words_add_all(dsi_words *words, const dsi_words *more);
+/* Appends a text that was built aside, and frees it; its failure is the list's. */
+void dsi_words_take(dsi_words *words, dsi_buf *text);
 void dsi_words_free(dsi_words *words); /* leaves an empty list */
 /* ERR_NOMEM when an earlier call ran out of memory. */
 ds_status dsi_words_check(ds_ctx *ctx, const dsi_words *words);
