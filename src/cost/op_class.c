@@ -53,6 +53,11 @@ static const struct {
     {&dsi_op_store, DSI_CLASS_COPY},
     {&dsi_op_kv_write, DSI_CLASS_COPY},
     {&dsi_op_take_slice, DSI_CLASS_COPY},
+    {&dsi_op_column_sums, DSI_CLASS_REDUCE},
+    {&dsi_op_choose_columns, DSI_CLASS_REDUCE},
+    {&dsi_op_weigh_columns, DSI_CLASS_REDUCE},
+    {&dsi_op_take_columns, DSI_CLASS_COPY},
+    {&dsi_op_put_columns, DSI_CLASS_COPY},
 };
 
 static dsi_op_class class_of(const ds_op *op)

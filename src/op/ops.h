@@ -292,6 +292,28 @@ typedef struct dsi_optim_attrs {
  * states exp_avg, exp_avg_sq; per-tensor norms by exact sums. */
 extern const ds_op dsi_op_adam, dsi_op_sgd, dsi_op_lion, dsi_op_adagrad, dsi_op_lamb;
 
+/* ---- columns.c (phases norm to update) --------------------------------------------------------
+ */
+/* Some columns of a weight x (rows,columns) apart from the rest. x may also be a rank's slice of
+ * it: one-dimensional, elements rank·n and on of its n, those behind the end being padding. index:
+ * i32 (K), ascending; -1: none. */
+typedef struct dsi_columns_attrs {
+    int64_t rows, columns; /* of the whole weight */
+} dsi_columns_attrs;
+/* column_sums: x, top f32 (), rank i32 () → f64 (columns): sums of magnitudes, each magnitude
+ * rounded to nearest even on the grid 2^(E-30) where top < 2^E. All additions are exact, so that
+ * the order, and the split over ranks, do not matter. Zeros when top is 0 or not finite. */
+extern const ds_op dsi_op_column_sums;
+/* choose_columns: index (written), sums f64 (columns) or (n,columns) → index of the K largest.
+ * weigh_columns: weights f64 (2) (written), sums, index, more f32 () → {rest, chosen}. */
+extern const ds_op dsi_op_choose_columns, dsi_op_weigh_columns;
+/* take_columns: x, index, rank → (rows,K) in x's dtype. put_columns: x (written), taken f32
+ * (rows,K), index, rank → x. */
+extern const ds_op dsi_op_take_columns, dsi_op_put_columns;
+/* postpone: cell f32 (written), x, more f32 (), factor f32 () → cell: fma(factor, x, cell), or
+ * factor·x where more is 0: a sum of gradients, begun anew without being cleared. */
+extern const ds_op dsi_op_postpone;
+
 /* ---- swap_op.c --------------------------------------------------------------------------------
  */
 /* swap_in: cell → its content. swap_out: cell, x → the cell's next version. For cells that live in

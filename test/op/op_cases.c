@@ -9,15 +9,16 @@
     {                                                                                              \
         __VA_ARGS__                                                                                \
     }
-#define LINEAR(...) ATTRS(dsi_linear_attrs, __VA_ARGS__)
-#define DW(...)     ATTRS(dsi_linear_dw_attrs, __VA_ARGS__)
-#define ATT(...)    ATTRS(dsi_attention_attrs, __VA_ARGS__)
-#define ACT(k)      ATTRS(dsi_act_attrs, .kind = DSI_ACT_##k)
-#define CE(...)     ATTRS(dsi_ce_attrs, .ignore_index = -100, __VA_ARGS__)
-#define CEB(...)    ATTRS(dsi_ce_backward_attrs, .ce.ignore_index = -100, __VA_ARGS__)
-#define EPS         ATTRS(dsi_norm_attrs, .eps = 1e-5)
-#define ROPE(...)   ATTRS(dsi_rope_table_attrs, .theta = 10000.0, __VA_ARGS__)
-#define OPTIM(...)  ATTRS(dsi_optim_attrs, .eps = 1e-8, __VA_ARGS__)
+#define LINEAR(...)   ATTRS(dsi_linear_attrs, __VA_ARGS__)
+#define DW(...)       ATTRS(dsi_linear_dw_attrs, __VA_ARGS__)
+#define ATT(...)      ATTRS(dsi_attention_attrs, __VA_ARGS__)
+#define ACT(k)        ATTRS(dsi_act_attrs, .kind = DSI_ACT_##k)
+#define CE(...)       ATTRS(dsi_ce_attrs, .ignore_index = -100, __VA_ARGS__)
+#define CEB(...)      ATTRS(dsi_ce_backward_attrs, .ce.ignore_index = -100, __VA_ARGS__)
+#define EPS           ATTRS(dsi_norm_attrs, .eps = 1e-5)
+#define ROPE(...)     ATTRS(dsi_rope_table_attrs, .theta = 10000.0, __VA_ARGS__)
+#define OPTIM(...)    ATTRS(dsi_optim_attrs, .eps = 1e-8, __VA_ARGS__)
+#define COLUMNS(r, c) ATTRS(dsi_columns_attrs, .rows = (r), .columns = (c))
 #define FORWARD(...)                                                                               \
     &(const op_forward)                                                                            \
     {                                                                                              \
@@ -317,6 +318,29 @@ const op_case op_cases[] = {
      ATTRS(dsi_clip_attrs, .max_norm = 0.0), .flags = OP_EXACT | OP_F32},
     {&dsi_op_clip_factor, "overflow", "f64[2]0 f32[]=inf f32[]=0.5",
      ATTRS(dsi_clip_attrs, .max_norm = 1.0), .flags = OP_EXACT | OP_F32},
+    /* columns */
+    {&dsi_op_column_sums, "whole", "act[37,21] f32[] i32[]0", COLUMNS(37, 21), .flags = OP_EXACT,
+     .forward = TOP},
+    {&dsi_op_column_sums, "slice", "act[260] f32[] i32[]=2", COLUMNS(37, 21), .flags = OP_EXACT,
+     .forward = TOP},
+    {&dsi_op_choose_columns, "sums", "i32[5]0 f64[21]", COLUMNS(37, 21),
+     .flags = OP_EXACT | OP_F32},
+    {&dsi_op_choose_columns, "of 3 ranks", "i32[21]0 f64[3,21]", COLUMNS(37, 21),
+     .flags = OP_EXACT | OP_F32},
+    {&dsi_op_weigh_columns, "on", "f64[2]+ f64[21]+ i32[5]<21 f32[]=1", COLUMNS(37, 21),
+     .flags = OP_EXACT | OP_F32},
+    {&dsi_op_weigh_columns, "anew", "f64[2]+ f64[3,21]+ i32[5]<21 f32[]0", COLUMNS(37, 21),
+     .flags = OP_EXACT | OP_F32},
+    {&dsi_op_take_columns, "whole", "act[37,21] i32[5]<21 i32[]0", COLUMNS(37, 21),
+     .flags = OP_EXACT},
+    {&dsi_op_take_columns, "slice", "act[260] i32[5]<21 i32[]=2", COLUMNS(37, 21),
+     .flags = OP_EXACT},
+    {&dsi_op_put_columns, "whole", "act[37,21] f32[37,5] i32[5]<21 i32[]0", COLUMNS(37, 21),
+     .flags = OP_EXACT},
+    {&dsi_op_put_columns, "slice", "act[260] f32[37,5] i32[5]<21 i32[]=2", COLUMNS(37, 21),
+     .flags = OP_EXACT},
+    {&dsi_op_postpone, "more", "f32[7,133] act[7,133] f32[]=1 f32[]=0.7", .flags = OP_EXACT},
+    {&dsi_op_postpone, "anew", "f32[20011] act[20011] f32[]0 f32[]=0.7", .flags = OP_EXACT},
     /* optimizers */
     {&dsi_op_adam, "AdamW f32",
      "f32[3,133] act[3,133] f32[8]h f32[]=0.7 - f32[3,133]~0.1 f32[3,133]+", OPTIM(.adamw = 1),

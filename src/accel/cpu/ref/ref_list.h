@@ -21,6 +21,7 @@
 /* Those without a double-precision twin. */
 #define DSI_REF_SINGLE_LIST(X)                                                                     \
     X(gradnorm)                                                                                    \
+    X(columns)                                                                                     \
     X(optimizer)
 
 #define X(name)                                                                                    \

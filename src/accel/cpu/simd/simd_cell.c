@@ -1,4 +1,4 @@
-/* cast, store and accumulate. The reference's bits. */
+/* cast, store, accumulate and postpone. The reference's bits. */
 #include "accel/cpu/simd/simd_kernel.h"
 
 typedef struct cast_job {
@@ -114,3 +114,59 @@ static ds_status accumulate_run(const ds_kernel_call *call)
 }
 
 DSI_SIMD_KERNEL(accumulate, all_act_types, NULL, accumulate_run);
+
+/* ---- postpone ---------------------------------------------------------------------------------
+ */
+typedef struct postpone_job {
+    const void *x;
+    const float *cell;
+    float *y;
+    ds_dtype from;
+    float factor;
+    bool more;
+} postpone_job;
+
+DSI_INLINE vf postponed(const postpone_job *job, vf x, vf cell)
+{
+    const vf factor = vf_set(job->factor);
+    return job->more ? vf_fma(factor, x, cell) : vf_mul(factor, x);
+}
+
+DSI_INLINE void postpone_loop(const postpone_job *job, size_t begin, size_t end, ds_dtype from)
+{
+    size_t i = begin;
+    for (; i + VF_WIDTH <= end; i += VF_WIDTH) {
+        vf_fetch(job->x, from, i);
+        vf_fetch(job->y, DS_DTYPE_F32, i);
+        vf_put(job->y, DS_DTYPE_F32, i,
+               postponed(job, vf_get(job->x, from, i), vf_get(job->cell, DS_DTYPE_F32, i)));
+    }
+    if (i < end) {
+        const size_t n = end - i;
+        vf_put_n(
+            job->y, DS_DTYPE_F32, i,
+            postponed(job, vf_get_n(job->x, from, i, n), vf_get_n(job->cell, DS_DTYPE_F32, i, n)),
+            n);
+    }
+}
+
+static void postpone_range(const void *opaque, size_t begin, size_t end)
+{
+    const postpone_job *job = opaque;
+    DSI_BY_TYPE(job->from, postpone_loop(job, begin, end, T))
+}
+
+static ds_status postpone_run(const ds_kernel_call *call)
+{
+    const ds_tensor *x = &call->in[1];
+    const postpone_job job = {.x = x->data,
+                              .cell = call->in[0].data,
+                              .y = call->out[0].data,
+                              .from = x->meta.dtype,
+                              .factor = *(const float *)call->in[3].data,
+                              .more = *(const float *)call->in[2].data != 0.0f};
+    for_ranges(call->ctx, tensor_count(x), ELEMENT_GRAIN, postpone_range, &job);
+    return DS_OK;
+}
+
+DSI_SIMD_KERNEL(postpone, NULL, NULL, postpone_run);

@@ -58,6 +58,7 @@
     X(cast)                                                                                        \
     X(store)                                                                                       \
     X(accumulate)                                                                                  \
+    X(postpone)                                                                                    \
     X(permute)                                                                                     \
     X(slice)                                                                                       \
     X(pad)                                                                                         \
