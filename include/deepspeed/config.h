@@ -161,7 +161,22 @@ typedef struct ds_config_offload {
     double ratio;                       /* of states: part of the parameters that is offloaded */
 } ds_config_offload;
 
+/* The section zenflow, resolved. */
+typedef struct ds_config_zenflow {
+    bool enabled; /* the section is there */
+    double topk_ratio;
+    bool select_by_epoch;    /* select_strategy epoch or auto */
+    int64_t select_interval; /* steps, or epochs; 0: columns are chosen once */
+    bool auto_update;        /* update_interval auto */
+    int64_t update_interval; /* steps */
+    double auto_ratio;
+    int64_t full_warm_up_rounds; /* steps */
+    int64_t steps_per_epoch;     /* 0: not given */
+    bool overlap_step, offload;
+} ds_config_zenflow;
+
 typedef struct ds_config_zero {
+    ds_config_zenflow zenflow;
     ds_config_offload offload_param, offload_optimizer;
     int64_t stage; /* 0..3 */
     bool contiguous_gradients, reduce_scatter, allgather_partitions, round_robin_gradients;

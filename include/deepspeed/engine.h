@@ -43,6 +43,8 @@ typedef struct ds_engine_params {
     const char *const *gradient_outputs; /* default NULL: outputs that receive gradients from
                                             ds_engine_backward_outputs() */
     uint32_t n_gradient_outputs;
+    int64_t steps_per_epoch; /* default 0: zenflow.steps_per_epoch of the configuration; for ZenFlow
+                                alone, whose columns are chosen anew by epochs */
     ds_comm *comm; /* default NULL: one rank; the data-parallel ranks, borrowed, must outlive the
                       engine. Then every call that runs something, saves, loads, gets or sets is
                       collective */

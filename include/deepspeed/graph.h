@@ -36,7 +36,9 @@ typedef struct ds_graph ds_graph;
     X(OUTPUT, "output")         /* read by the host after a plan ran */                            \
     X(SCALAR, "scalar")         /* step-wise numbers: learning rate, loss scale, clip factor */    \
     X(KV, "kv")                 /* keys and values of generation */                                \
-    X(STATE, "state")           /* anything else that outlives a step */
+    X(STATE, "state")           /* anything else that outlives a step */                           \
+    X(WAITING, "waiting")       /* sum of gradients that wait for their update (ZenFlow) */        \
+    X(CHOSEN, "chosen")         /* columns of a parameter apart from the rest (ZenFlow) */
 
 typedef enum ds_cell_kind {
 #define X(id, text) DS_CELL_##id,
@@ -79,11 +81,18 @@ DS_API const ds_cell_info *ds_cells_get(const ds_cells *cells, ds_cell cell);
 DS_API ds_status ds_cells_freeze(ds_cells *cells, const char *pattern, uint32_t *n_out);
 DS_API const char *ds_cell_kind_name(ds_cell_kind kind);
 
-/* When a node runs. Phases run in this order; a plan holds one or several of them. */
+/* When a node runs. Phases run in this order; a plan holds one or several of them. Those between
+ * norm and update belong to ZenFlow: settle, choose and fetch run when columns are chosen, postpone
+ * each step, rest when the rest is due. */
 #define DS_PHASE_LIST(X)                                                                           \
     X(FORWARD, "forward")                                                                          \
     X(BACKWARD, "backward")                                                                        \
     X(NORM, "norm")                                                                                \
+    X(SETTLE, "settle")                                                                            \
+    X(CHOOSE, "choose")                                                                            \
+    X(FETCH, "fetch")                                                                              \
+    X(POSTPONE, "postpone")                                                                        \
+    X(REST, "rest")                                                                                \
     X(UPDATE, "update")
 
 typedef enum ds_phase {

@@ -51,6 +51,7 @@ void dsi_config_batch(dsi_eval *eval);
 bool dsi_config_elastic(dsi_eval *eval);
 void dsi_config_rules(dsi_eval *eval);
 void dsi_config_memory(dsi_eval *eval);          /* of rules: offload, recomputation */
+void dsi_config_zenflow(dsi_eval *eval);         /* of rules */
 void dsi_config_inference_rules(dsi_eval *eval); /* in place of auto … rules */
 
 /* Checks a value against its row; gives the node to use (the same, or a converted one), or NULL

@@ -617,10 +617,27 @@ static void checkpoint_behind(dsi_eval *eval)
 
 typedef void (*rule_fn)(dsi_eval *eval);
 static const rule_fn rules[] = {
-    one_precision,   narrow_weights,    data_types,       loss_scale,         optimizer_type,
-    betas,           optimizer_numbers, tested_optimizer, scheduler_type,     reduction,
-    overlap,         zero_groups,       many_ranks,       data_parallel_size, dsi_config_memory,
-    data_efficiency, logged_operations, aio_blocks,       checkpoint_behind,  autotuning,
+    one_precision,
+    narrow_weights,
+    data_types,
+    loss_scale,
+    optimizer_type,
+    betas,
+    optimizer_numbers,
+    tested_optimizer,
+    scheduler_type,
+    reduction,
+    overlap,
+    zero_groups,
+    many_ranks,
+    data_parallel_size,
+    dsi_config_memory,
+    data_efficiency,
+    logged_operations,
+    aio_blocks,
+    checkpoint_behind,
+    autotuning,
+    dsi_config_zenflow,
 };
 
 void dsi_config_rules(dsi_eval *eval)

@@ -75,7 +75,7 @@ typedef struct dsi_option {
 enum {
     DSI_SECTION_LAX = 1,     /* DeepSpeed coerces here ("500", "true") and drops "auto" */
     DSI_SECTION_OPEN = 2,    /* unknown keys are kept and not reported */
-    DSI_SECTION_FEATURE = 4, /* of a feature that is not built: defaults are not listed */
+    DSI_SECTION_FEATURE = 4, /* its presence asks for a feature: defaults are not listed without */
     DSI_SECTION_GATED = 8    /* while its key `enabled` is false its keys give no notice */
 };
 

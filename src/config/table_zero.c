@@ -1,8 +1,9 @@
 /* `zero_optimization` and what stands in it. */
 #include "config/option_rows.h"
 
-#define PARAM(field)  FIELD(zero.offload_param.field)
-#define STATES(field) FIELD(zero.offload_optimizer.field)
+#define PARAM(field)   FIELD(zero.offload_param.field)
+#define STATES(field)  FIELD(zero.offload_optimizer.field)
+#define ZENFLOW(field) FIELD(zero.zenflow.field)
 
 static const dsi_option offload_param_rows[] = {
     E("device", "\"none\"", IN_FORCE,
@@ -68,21 +69,47 @@ static const dsi_section offload_optimizer = {
 };
 
 static const dsi_option zenflow_rows[] = {
-    R("topk_ratio", "0.1", PART, "Part of the columns updated at once.", MIN(0), MAX(1)),
-    E("select_strategy", "\"auto\"", PART, "When columns are chosen anew.",
+    R("topk_ratio", "0.1", IN_FORCE,
+      "Part of the columns of each weight matrix that are updated in every step; above 0 and below "
+      "1.",
+      MIN(0), MAX(1), ZENFLOW(topk_ratio)),
+    E("select_strategy", "\"auto\"", IN_FORCE,
+      "What select_interval counts: step or epoch; auto: epoch, every one.",
       .choices = "auto|step|epoch", WITH(AUTO)),
-    I("select_interval", "\"auto\"", PART, "Steps or epochs between choices.", WITH(AUTO)),
-    I("update_interval", "\"auto\"", PART, "Steps between updates of the rest.", WITH(AUTO)),
-    B("overlap_step", "false", PART, "Update the rest during the next steps."),
-    B("offload", "false", PART, "Keep chosen columns' gradients on the CPU."),
-    R("auto_ratio", "0.99", PART, "Threshold of the adaptive interval.", MIN(0), MAX(1)),
-    I("full_warm_up_rounds", "0", PART, "Rounds of full updates at the start.", MIN(0)),
-    R("pt_reserved_cores_perc", "0.5", PART, "Share of cores kept for the model.", MIN(0), MAX(1)),
-    I("steps_per_epoch", "null", PART, "Overwritten by the engine.", WITH(NULLABLE)),
+    I("select_interval", "\"auto\"", IN_FORCE,
+      "Steps or epochs from one choice of columns to the next; 0: they are chosen once. Given with "
+      "select_strategy step or epoch, and only then.",
+      MIN(0), WITH(AUTO), ZENFLOW(select_interval)),
+    I("update_interval", "\"auto\"", IN_FORCE,
+      "Steps from one update of the other columns to the next, by the mean of their gradients; "
+      "auto: as soon as these weigh as much as those of the chosen columns.",
+      MIN(1), WITH(AUTO), ZENFLOW(update_interval)),
+    B("overlap_step", "false", NOT_BUILT,
+      "Update the other columns beside the next steps, one interval late.",
+      NOTE("the processor that would do it is the one that computes the next steps; set it to "
+           "false"),
+      ZENFLOW(overlap_step)),
+    B("offload", "false", IN_FORCE,
+      "Keep the fp32 values and moments of the chosen columns in host memory too, which on the CPU "
+      "is apart from device memory only when device_memory is given.",
+      ZENFLOW(offload)),
+    R("auto_ratio", "0.99", IN_FORCE,
+      "With update_interval auto: part of the weight matrices that must weigh enough.", MIN(0),
+      MAX(1), ZENFLOW(auto_ratio)),
+    I("full_warm_up_rounds", "0", IN_FORCE, "Steps at the start that update all columns.", MIN(0),
+      ZENFLOW(full_warm_up_rounds)),
+    R("pt_reserved_cores_perc", "0.5", NO_EFFECT, "Share of cores kept for the model.", MIN(0),
+      MAX(1), NOTE("all updates run on the threads of the model")),
+    I("steps_per_epoch", "null", IN_FORCE,
+      "Steps of an epoch, for select_strategy epoch and auto; ds_train knows them. Without them "
+      "columns are chosen once.",
+      MIN(1), WITH(NULLABLE), ZENFLOW(steps_per_epoch)),
 };
 static const dsi_section zenflow = {
     .path = "zero_optimization.zenflow",
-    .doc = "ZenFlow: asynchronous updates under offload. The section's presence turns it on.",
+    .doc = "ZenFlow: of each weight matrix some columns (inputs) are updated in every step, the "
+           "others every so many steps. The section's presence turns it on; it needs Adam or AdamW "
+           "and offload_optimizer.",
     .flags = DSI_SECTION_LAX | DSI_SECTION_FEATURE,
     DSI_SECTION_ROWS(zenflow_rows),
 };
@@ -127,8 +154,8 @@ static const dsi_option rows[] = {
       .section = &offload_param),
     S("offload_optimizer", "null", IN_FORCE, "Where optimizer state lives.", WITH(NULLABLE),
       .section = &offload_optimizer),
-    S("zenflow", "null", NOT_BUILT, "ZenFlow.", WITH(NULLABLE), .section = &zenflow,
-      NOTE("ZenFlow is not built; remove the section")),
+    S("zenflow", "null", IN_FORCE, "Update some columns of each weight in every step.",
+      WITH(NULLABLE), .section = &zenflow),
     I("sub_group_size", "1000000000", IN_FORCE,
       "Elements updated together in stage 3; bounds the memory of an update.", MIN(0),
       FIELD(zero.sub_group_size)),

@@ -65,12 +65,21 @@ static void print_rows(const dsi_timeline *t, dsi_buf *text)
     }
 }
 
+/* ZenFlow's phases only where they have something. */
+static bool is_shown(const dsi_timeline *t, ds_phase phase)
+{
+    return phase <= DS_PHASE_NORM || phase == DS_PHASE_UPDATE || t->phases[phase].seconds > 0.0;
+}
+
 void dsi_timeline_print(const dsi_timeline *t, dsi_buf *text)
 {
     dsi_buf_printf(text, "device %s\n%-9s %5s %10s %10s %10s %10s %10s %10s %10s\n", t->device.name,
                    "phase", "times", "time", "compute", "comm", "(exposed)", "moves", "(exposed)",
                    "bubble");
     for (int p = 0; p < DS_PHASE_COUNT; ++p) {
+        if (!is_shown(t, (ds_phase)p)) {
+            continue;
+        }
         put_sum(text, phase_name((ds_phase)p), dsi_timeline_repeats(t, (ds_phase)p), &t->phases[p]);
     }
     put_sum(text, "step", 1, &t->step);
@@ -118,6 +127,9 @@ void dsi_timeline_json(const dsi_timeline *t, dsi_buf *text)
     json_sum(text, &t->step);
     dsi_buf_puts(text, "}, \"phases\": [");
     for (int p = 0; p < DS_PHASE_COUNT; ++p) {
+        if (!is_shown(t, (ds_phase)p)) {
+            continue;
+        }
         dsi_buf_printf(text, "%s\n  {\"name\": \"%s\", \"repeats\": %lld, ", p > 0 ? "," : "",
                        phase_name((ds_phase)p), (long long)dsi_timeline_repeats(t, (ds_phase)p));
         json_sum(text, &t->phases[p]);

@@ -196,6 +196,7 @@ void dsi_trace_timeline(dsi_trace *trace, const dsi_timeline *timeline, uint32_t
         now = add_phase(trace, timeline, pid, DS_PHASE_FORWARD, now);
         now = add_phase(trace, timeline, pid, DS_PHASE_BACKWARD, now);
     }
-    now = add_phase(trace, timeline, pid, DS_PHASE_NORM, now);
-    (void)add_phase(trace, timeline, pid, DS_PHASE_UPDATE, now);
+    for (int p = DS_PHASE_NORM; p < DS_PHASE_COUNT; ++p) {
+        now = add_phase(trace, timeline, pid, (ds_phase)p, now);
+    }
 }

@@ -186,10 +186,11 @@ static void find_stores(offloader *o)
 
 /* ---- updates --------------------------------------------------------------------------------- */
 
+/* Nodes that may run part by part, their scalars being inputs 2 and 3. */
 static bool is_update(const dsi_node_info *node)
 {
-    return node->op == &dsi_op_adam || node->op == &dsi_op_sgd || node->op == &dsi_op_lion ||
-           node->op == &dsi_op_adagrad || node->op == &dsi_op_lamb;
+    return node->op == &dsi_op_postpone || node->op == &dsi_op_adam || node->op == &dsi_op_sgd ||
+           node->op == &dsi_op_lion || node->op == &dsi_op_adagrad || node->op == &dsi_op_lamb;
 }
 
 /* Elements that are updated together: all, unless every tensor is a cell of its own, elements do
@@ -406,6 +407,38 @@ static bool touches_swapped(const offloader *o, const dsi_node_info *node)
     return any;
 }
 
+/* ---- columns (ZenFlow) ----------------------------------------------------------------------- */
+
+/* Nodes that write a cell whole, whatever it is. */
+static bool writes_swapped(const offloader *o, const dsi_node_info *node)
+{
+    return (node->op == &dsi_op_put_columns || node->op == &dsi_op_store) &&
+           swapped(o, cell_of(o, dsi_node_out(o->from, node)[0]));
+}
+
+static ds_status lower_write(offloader *o, const dsi_node_info *node)
+{
+    const ds_cell cell = cell_of(o, dsi_node_out(o->from, node)[0]);
+    const bool whole = node->op == &dsi_op_store;
+    ds_value in[DS_MAX_IN];
+    ds_value x = DS_NONE;
+    for (uint32_t i = whole ? 1 : 0; i < node->n_in; ++i) {
+        const ds_value v = dsi_node_in(o->from, node)[i];
+        DS_TRY(i == 0 ? content(o, cell, &in[i]) : operand(o, v, &in[i]));
+    }
+    if (whole) {
+        const dsi_cast_attrs cast = {.dtype = ds_cells_get(o->cells, cell)->meta.dtype};
+        x = in[1];
+        if (ds_graph_meta(o->to, x).dtype != cast.dtype) {
+            DS_TRY(apply(o, &dsi_op_cast, &cast, &x, 1, &x));
+        }
+    } else {
+        DS_TRY(apply(o, node->op, node->attrs, in, node->n_in, &x));
+    }
+    o->resident[cell] = DS_NONE;
+    return swap_out(o, cell, x);
+}
+
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
 static ds_status lower_node(offloader *o, ds_node n)
@@ -418,6 +451,9 @@ static ds_status lower_node(offloader *o, ds_node n)
     }
     if (is_update(node) && touches_swapped(o, node)) {
         return lower_update(o, node);
+    }
+    if (writes_swapped(o, node)) {
+        return lower_write(o, node);
     }
     for (uint32_t i = 0; i < node->n_in; ++i) {
         in[i] = dsi_node_in(o->from, node)[i];

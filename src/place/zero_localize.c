@@ -219,6 +219,19 @@ static ds_status combine(lowering *l, ds_value v)
     return DS_OK;
 }
 
+/* What column operators made of a slice, completed at once: the phase may be all that runs. */
+static ds_status complete_columns(lowering *l, const dsi_node_info *node)
+{
+    const ds_value v = dsi_node_out(l->from, node)[0];
+    const dsi_comm_attrs attrs = comm_attrs(l, -1);
+    const ds_meta meta = l->from->values[v].meta;
+    l->forms[v] = WHOLE;
+    return node->op == &dsi_op_take_columns
+               ? apply1(l, &dsi_op_all_reduce, &attrs, l->map[v], &l->map[v])
+               : gather(l, l->map[v], ds_shape_2d(l->spec->n_ranks, meta.shape.dims[0]), -1,
+                        &l->map[v]);
+}
+
 /* ---- updates --------------------------------------------------------------------------------- */
 
 enum { IN_PARAM = 0, IN_GRAD = 1, IN_MASTER = 4 };
@@ -262,20 +275,31 @@ static bool is_update(const lowering *l, const dsi_node_info *node)
 {
     const ds_value first = node->n_in > 0 ? dsi_node_in(l->from, node)[0] : DS_NONE;
     const ds_cell cell = first != DS_NONE ? l->from->values[first].cell : DS_NONE;
-    return node->phase == DS_PHASE_UPDATE && node->op->writes != NULL && cell != DS_NONE &&
+    return (node->phase == DS_PHASE_UPDATE || node->phase == DS_PHASE_REST) &&
+           node->op->writes != NULL && cell != DS_NONE &&
            ds_cells_get(l->from->cells, cell)->kind == DS_CELL_PARAM;
 }
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
+/* Operators that know by the rank which elements a slice has. */
+static bool knows_its_slice(const ds_op *op)
+{
+    return op == &dsi_op_column_sums || op == &dsi_op_take_columns || op == &dsi_op_put_columns;
+}
+
 /* Whether an operator is right on a slice, and what it gives then. */
 static bool works_on_slices(const lowering *l, const dsi_node_info *node, form *gives)
 {
-    if (node->op == &dsi_op_abs_max || node->op == &dsi_op_sum_squares) {
+    if (node->op == &dsi_op_abs_max || node->op == &dsi_op_sum_squares ||
+        node->op == &dsi_op_column_sums || node->op == &dsi_op_take_columns) {
         *gives = SHARE;
         return true;
     }
     *gives = SLICE;
+    if (node->op == &dsi_op_put_columns || node->op == &dsi_op_postpone) {
+        return true;
+    }
     return is_update(l, node) && (node->op->flags & DS_OP_INPLACE) != 0;
 }
 
@@ -290,7 +314,7 @@ static ds_status lower_input(lowering *l, const dsi_node_info *node, ds_value v,
         DS_TRY(reduced_gradient(l, v));
     }
     if (cell != NULL && cell->kind == DS_CELL_PARAM && l->places[info->cell] == DSI_ZERO_FLAT &&
-        !update) {
+        !update && !knows_its_slice(node->op)) {
         return whole_parameter(l, info->cell, value_out);
     }
     if (l->forms[v] == SHARE && !folds) {
@@ -335,7 +359,7 @@ static ds_status lower_node(lowering *l, ds_node n)
             l->forms[logical[i]] = update ? WHOLE : (uint8_t)gives;
         }
     }
-    return DS_OK;
+    return gives == SHARE && knows_its_slice(node->op) ? complete_columns(l, node) : DS_OK;
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */

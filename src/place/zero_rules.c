@@ -26,6 +26,7 @@ static dsi_zero_place place_of(const dsi_zero_spec *spec, const ds_cell_info *ce
     case DS_CELL_EXP_AVG:
     case DS_CELL_EXP_AVG_SQ:
     case DS_CELL_MOMENTUM:
+    case DS_CELL_WAITING:
         return spec->stage >= 1 ? DSI_ZERO_FLAT : DSI_ZERO_LOCAL;
     default:
         return DSI_ZERO_LOCAL;

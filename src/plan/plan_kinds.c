@@ -8,12 +8,14 @@ dsi_memory_kind dsi_memory_kind_of(ds_cell_kind kind)
     case DS_CELL_PARAM:
         return DSI_MEMORY_PARAM;
     case DS_CELL_GRAD:
+    case DS_CELL_WAITING:
         return DSI_MEMORY_GRAD;
     case DS_CELL_MASTER:
         return DSI_MEMORY_MASTER;
     case DS_CELL_EXP_AVG:
     case DS_CELL_EXP_AVG_SQ:
     case DS_CELL_MOMENTUM:
+    case DS_CELL_CHOSEN:
         return DSI_MEMORY_MOMENT;
     default:
         return DSI_MEMORY_INPUT;

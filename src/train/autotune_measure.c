@@ -69,6 +69,16 @@ static ds_status write_whole(ds_ctx *ctx, const char *key, const char *path, con
     return DS_OK;
 }
 
+/* Seconds of norm and update, and of what may run between them. */
+static double after_backward(const dsi_autotune_state *state)
+{
+    double seconds = 0.0;
+    for (int phase = DS_PHASE_NORM; phase < DS_PHASE_COUNT; ++phase) {
+        seconds += state->seconds[phase];
+    }
+    return seconds;
+}
+
 static ds_status write_metrics(const ds_engine *engine, double seconds)
 {
     const dsi_autotune_spec *spec = &engine->spec.autotune;
@@ -88,9 +98,8 @@ static ds_status write_metrics(const ds_engine *engine, double seconds)
         "\"n_ranks\": %u,\n \"first_step\": %lld, \"last_step\": %lld, \"memory_bytes\": %.0f}\n",
         seconds * ms, rows * n / seconds, flops * n / seconds,
         state->seconds[DS_PHASE_FORWARD] * ms, state->seconds[DS_PHASE_BACKWARD] * ms,
-        (state->seconds[DS_PHASE_NORM] + state->seconds[DS_PHASE_UPDATE]) * ms, rows,
-        (long long)engine->spec.train.batch, accumulation, ds_comm_size(engine->comm),
-        (long long)spec->first, (long long)spec->last, memory_now());
+        after_backward(state) * ms, rows, (long long)engine->spec.train.batch, accumulation,
+        ds_comm_size(engine->comm), (long long)spec->first, (long long)spec->last, memory_now());
     const ds_status status = write_whole(engine->ctx, "metric_path", spec->metric_path, &text);
     dsi_buf_free(&text);
     return status;

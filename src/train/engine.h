@@ -1,6 +1,7 @@
 /* Inside of ds_engine. Parts: engine_create.c builds, engine_run.c runs, engine_weights.c fills,
  * engine_access.c answers, engine_files.c saves and loads, engine_saving.c saves behind training,
  * engine_config.c reads the configuration,
+ * engine_zenflow.c runs the updates of ZenFlow,
  * engine_shard.c knows which part of a tensor this rank holds.
  *
  * States: IDLE → forward → FORWARDED → backward → ACCUMULATED (at least one backward since the last
@@ -56,6 +57,15 @@ typedef struct dsi_engine_spec {
     int64_t steps_per_print; /* between two lines of times; 0: none */
 } dsi_engine_spec;
 
+/* How far ZenFlow is. Saved with a checkpoint. */
+typedef struct dsi_zenflow_state {
+    bool chosen;            /* columns are */
+    bool fetch;             /* weights were set: the chosen columns are to be read again */
+    int64_t waiting;        /* steps whose gradients wait */
+    int64_t chosen_updates; /* since the choice */
+    int64_t rest_updates;
+} dsi_zenflow_state;
+
 typedef struct dsi_engine_timers {
     double seconds[DS_PHASE_COUNT]; /* of the step in progress */
     double reduce;                  /* the part of BACKWARD in collectives */
@@ -94,6 +104,7 @@ struct ds_engine {
     uint64_t global_samples;
     double loss, grad_norm;
     bool applied;
+    dsi_zenflow_state zenflow;
     dsi_engine_timers timers; /* of wall_clock_breakdown */
     dsi_autotune_state autotune;
     struct dsi_run_trace *trace;    /* NULL: none is recorded */
@@ -119,6 +130,17 @@ ds_status dsi_engine_measure_step(ds_engine *engine);
 ds_status dsi_engine_write_model_info(const ds_engine *engine);
 /* Logs the effective configuration. */
 void dsi_engine_dump_state(const ds_engine *engine);
+
+/* Writes a hyper cell for the t-th update, counted from 1. */
+void dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int64_t t);
+
+/* ZenFlow (engine_zenflow.c). begin: after memory is there. update: the phases after norm. settle:
+ * chosen columns go back to their master weights, which the host may then read; nothing without
+ * ZenFlow. ERR_STATE between forward and step. check: what a checkpoint said of the index. */
+ds_status dsi_zenflow_begin(ds_engine *engine);
+ds_status dsi_zenflow_update(ds_engine *engine);
+ds_status dsi_zenflow_settle(const ds_engine *engine);
+ds_status dsi_zenflow_check(const ds_engine *engine, const char *path);
 
 /* The number of updates applied so far: what schedule and bias correction count. */
 int64_t dsi_engine_updates(const ds_engine *engine);

@@ -174,6 +174,7 @@ ds_status ds_engine_get(const ds_engine *engine, ds_cell_kind kind, const char *
 {
     ds_cell cell = DS_NONE;
     DS_TRY(open_cell(engine, kind, name, NULL, count, &cell));
+    DS_TRY(kind == DS_CELL_PARAM || kind == DS_CELL_MASTER ? dsi_zenflow_settle(engine) : DS_OK);
     return dsi_engine_get_cell(engine, cell, data);
 }
 
@@ -207,6 +208,10 @@ ds_status ds_engine_set(ds_engine *engine, ds_cell_kind kind, const char *name, 
 {
     ds_cell cell = DS_NONE;
     DS_TRY(open_cell(engine, kind, name, data, count, &cell));
+    if (kind == DS_CELL_PARAM || kind == DS_CELL_MASTER) {
+        DS_TRY(dsi_zenflow_settle(engine));
+        engine->zenflow.fetch = engine->zenflow.chosen;
+    }
     if (kind == DS_CELL_PARAM) {
         return dsi_engine_put(engine, ds_cells_find(engine->cells, DS_CELL_PARAM, name), 0,
                               (int64_t)count, data, DS_DTYPE_F32);

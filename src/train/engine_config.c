@@ -77,6 +77,21 @@ static dsi_zero_spec read_zero(const ds_config_values *v)
                            .max_reuse_distance = v->zero.max_reuse_distance};
 }
 
+static dsi_zenflow_spec read_zenflow(const ds_config_zenflow *z, int64_t steps_per_epoch)
+{
+    const int64_t epoch = steps_per_epoch > 0 ? steps_per_epoch : z->steps_per_epoch;
+    const int64_t unit = z->select_by_epoch ? epoch : 1;
+    const int64_t most = INT64_MAX / (unit > 0 ? unit : 1);
+    return (dsi_zenflow_spec){.on = z->enabled,
+                              .ratio = z->topk_ratio,
+                              .weighs = z->auto_update,
+                              .auto_ratio = z->auto_ratio,
+                              .update_every = z->update_interval,
+                              .select_every =
+                                  z->select_interval < most ? z->select_interval * unit : INT64_MAX,
+                              .warm_up = z->full_warm_up_rounds};
+}
+
 static dsi_recompute read_recompute(const ds_config_activation_checkpointing *a)
 {
     return (dsi_recompute){.mode = a->recompute,
@@ -111,6 +126,7 @@ static dsi_offload_spec read_offload(const ds_config_values *v)
     dsi_offload_spec spec = {
         .params = residence(v, params->device),
         .states = residence(v, states->device),
+        .chosen = residence(v, z->zenflow.offload ? DS_OFFLOAD_CPU : DS_OFFLOAD_NONE),
         .ratio = states->ratio,
         .max_resident = params->device == DS_OFFLOAD_NVME ? params->max_in_cpu : 0,
         .threshold = z->param_persistence_threshold,
@@ -201,6 +217,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->train.mlp_rows = v->mlp_tile_tokens;
     spec->train.accumulation = v->batch.gradient_accumulation_steps;
     spec->train.max_norm = v->gradient_clipping > 0.0 ? v->gradient_clipping : 0.0;
+    spec->train.zenflow = read_zenflow(&v->zero.zenflow, params->steps_per_epoch);
     spec->train.gradient_outputs = params->gradient_outputs;
     spec->train.n_gradient_outputs = params->n_gradient_outputs;
     spec->train.loss = params->loss;

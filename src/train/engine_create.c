@@ -53,18 +53,22 @@ static ds_status plan(ds_engine *engine, const ds_engine_params *params)
 static ds_status agree(ds_engine *engine)
 {
     const dsi_engine_spec *s = &engine->spec;
+    const dsi_zenflow_spec *z = &s->train.zenflow;
     char build[80];
-    char extra[800];
+    char extra[1000];
     dsi_build_id(build, sizeof build);
     (void)snprintf(
         extra, sizeof extra,
         "program %s, seed %llu, lr %.17g, beta1 %.17g, beta2 %.17g, weight_decay %.17g, loss scale "
         "%.17g, accumulation %lld, stage %u, eps %.17g, clipping %.17g, dampening %.17g, "
-        "max_coeff %.17g, min_coeff %.17g, saves behind training %d (%zu bytes)",
+        "max_coeff %.17g, min_coeff %.17g, saves behind training %d (%zu bytes), zenflow %d %d "
+        "%.17g "
+        "%lld %lld %lld",
         build, (unsigned long long)s->seed, s->lr, s->beta1, s->beta2, s->weight_decay,
         s->loss_scale.scale, (long long)s->train.accumulation, s->zero.stage, s->train.eps,
         s->train.max_norm, s->train.dampening, s->train.max_coeff, s->train.min_coeff,
-        s->save_behind, s->save_host_bytes);
+        s->save_behind, s->save_host_bytes, z->on, z->weighs, z->auto_ratio,
+        (long long)z->update_every, (long long)z->select_every, (long long)z->warm_up);
     DS_TRY(dsi_exec_agree(engine->ctx, engine->comm, engine->train_plan, extra));
     return dsi_exec_agree(engine->ctx, engine->comm, engine->eval_plan, "evaluation");
 }
@@ -152,6 +156,7 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
         dsi_engine_see_memory(engine, "DeepSpeed Engine: Before configure distributed model");
     }
     DS_TRY_GOTO(status, allocate(engine), failed);
+    DS_TRY_GOTO(status, dsi_zenflow_begin(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_open_saver(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_fill(engine, params->weights, params->seed), failed);
     dsi_engine_see_memory(engine, "DeepSpeed Engine: After configure distributed model");

@@ -29,6 +29,8 @@ static bool is_saved(const ds_engine *engine, const ds_cell_info *cell)
     case DS_CELL_EXP_AVG:
     case DS_CELL_EXP_AVG_SQ:
     case DS_CELL_MOMENTUM:
+    case DS_CELL_WAITING:
+    case DS_CELL_CHOSEN:
         return true;
     default:
         return false;
@@ -108,7 +110,12 @@ static ds_status add_states(ds_engine *engine, ds_checkpoint_writer *writer, con
                                   .iteration = s->iteration,
                                   .last_overflow = s->last_overflow,
                                   .hysteresis_left = s->hysteresis_left,
-                                  .seed = engine->spec.seed};
+                                  .seed = engine->spec.seed,
+                                  .zenflow = engine->spec.train.zenflow.on,
+                                  .chosen = engine->zenflow.chosen,
+                                  .waiting = engine->zenflow.waiting,
+                                  .chosen_updates = engine->zenflow.chosen_updates,
+                                  .rest_updates = engine->zenflow.rest_updates};
     ds_status status = DS_OK;
     for (size_t i = 0; i < sizeof sections / sizeof sections[0] && status >= 0; ++i) {
         char text[DSI_HOST_STATE_BYTES];
@@ -148,6 +155,7 @@ ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const ch
         ds_log(engine->ctx, DS_LOG_JOB, "a trial of the autotuner: no checkpoint is written");
         return DS_OK;
     }
+    DS_TRY(dsi_zenflow_settle(engine));
     const double begin = dsi_clock_seconds();
     DS_TRY(engine->saver != NULL
                ? ds_checkpoint_saver_begin(engine->saver, &params, &writer)
@@ -200,11 +208,16 @@ static ds_status find_tensor(const ds_engine *engine, const ds_checkpoint *ckpt,
     return DS_OK;
 }
 
+static bool is_zenflow(const ds_cell_info *cell)
+{
+    return cell->kind == DS_CELL_WAITING || cell->kind == DS_CELL_CHOSEN;
+}
+
 static bool is_loaded(const ds_cell_info *cell)
 {
     return cell->kind == DS_CELL_PARAM || cell->kind == DS_CELL_MASTER ||
            cell->kind == DS_CELL_EXP_AVG || cell->kind == DS_CELL_EXP_AVG_SQ ||
-           cell->kind == DS_CELL_MOMENTUM;
+           cell->kind == DS_CELL_MOMENTUM || is_zenflow(cell);
 }
 
 /* A stored weight that the model does not have means another model. */
@@ -248,13 +261,14 @@ static ds_status load_tensor(ds_engine *engine, dsi_ckpt_pool *pool,
 
 /* Checks that everything is there before the first byte is changed, then reads. All ranks read the
  * same tensors in the same order: what a host lacks comes from another. */
-static ds_status load_tensors(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *pool)
+static ds_status load_tensors(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *pool,
+                              bool zenflow)
 {
     for (int pass = 0; pass < 2; ++pass) {
         for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
             const ds_cell_info *cell = ds_cells_get(engine->cells, c);
             const ds_checkpoint_tensor *tensor = NULL;
-            if (!is_loaded(cell)) {
+            if (!is_loaded(cell) || (is_zenflow(cell) && !zenflow)) {
                 continue;
             }
             DS_TRY(find_tensor(engine, ckpt, cell, &tensor));
@@ -290,6 +304,17 @@ static void take_states(ds_engine *engine, const dsi_host_state *state)
     engine->global_samples = state->global_samples;
     engine->forced_lr = state->forced_lr;
     engine->spec.seed = state->seed;
+    if (engine->spec.train.zenflow.on) {
+        engine->zenflow = (dsi_zenflow_state){.chosen = state->chosen,
+                                              .waiting = state->waiting,
+                                              .chosen_updates = state->chosen_updates,
+                                              .rest_updates = state->rest_updates};
+    } else if (state->waiting > 0) {
+        ds_log(engine->ctx, DS_LOG_WARN,
+               "the gradients of %lld steps that wait in the checkpoint are dropped: "
+               "zero_optimization.zenflow is off now",
+               (long long)state->waiting);
+    }
     if (s->dynamic) {
         s->scale = state->scale;
         s->iteration = state->iteration;
@@ -310,8 +335,10 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *poo
     }
     DS_TRY(check_extra(engine, ckpt));
     DS_TRY(read_states(engine, ckpt, &state));
-    DS_TRY(load_tensors(engine, ckpt, pool));
+    DS_TRY(dsi_zenflow_begin(engine));
+    DS_TRY(load_tensors(engine, ckpt, pool, state.zenflow));
     take_states(engine, &state);
+    DS_TRY(dsi_zenflow_check(engine, info->path));
     engine->state = DSI_ENGINE_IDLE;
     engine->micro_step = 0;
     const char *data = ds_checkpoint_state(ckpt, "data");

@@ -13,12 +13,14 @@ static state state_of(ds_cell_kind kind)
     case DS_CELL_PARAM:
         return PARAMETERS;
     case DS_CELL_GRAD:
+    case DS_CELL_WAITING:
         return GRADIENTS;
     case DS_CELL_MASTER:
         return MASTERS;
     case DS_CELL_EXP_AVG:
     case DS_CELL_EXP_AVG_SQ:
     case DS_CELL_MOMENTUM:
+    case DS_CELL_CHOSEN:
         return MOMENTS;
     default:
         return STATE_COUNT;

@@ -228,15 +228,15 @@ double ds_engine_momentum(const ds_engine *engine)
     return momentum;
 }
 
-static void write_hyper(ds_engine *engine)
+void dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int64_t update)
 {
     const dsi_engine_spec *spec = &engine->spec;
-    const double t = (double)dsi_engine_updates(engine) + 1.0;
+    const double t = (double)update;
     double lr = 0.0;
     double beta1 = 0.0;
     current_rates(engine, &lr, &beta1);
     for (int group = 0; group < 2; ++group) {
-        float *hyper = dsi_exec_cell(engine->exec, engine->own.hyper[group]);
+        float *hyper = dsi_exec_cell(engine->exec, cells[group]);
         hyper[DSI_HYPER_LR] = (float)lr;
         hyper[DSI_HYPER_BETA1] = (float)beta1;
         hyper[DSI_HYPER_BETA2] = (float)spec->beta2;
@@ -262,8 +262,9 @@ static ds_status update(ds_engine *engine)
     DS_TRY(read_scalar(engine, engine->train_id, "grad_norm", &engine->grad_norm));
     engine->applied = isfinite(top) && isfinite(engine->grad_norm);
     if (engine->applied) {
-        write_hyper(engine);
-        DS_TRY(dsi_engine_run_phase(engine, DS_PHASE_UPDATE));
+        dsi_engine_write_hyper(engine, engine->own.hyper, dsi_engine_updates(engine) + 1);
+        DS_TRY(engine->spec.train.zenflow.on ? dsi_zenflow_update(engine)
+                                             : dsi_engine_run_phase(engine, DS_PHASE_UPDATE));
     } else {
         engine->grad_norm = -1.0;
         engine->skipped_steps += 1;

@@ -179,6 +179,7 @@ static void scale_by(float *data, size_t count, float factor)
 static ds_status get_full(ds_engine *engine, query q, float *data, size_t count)
 {
     DS_TRY(open_full(engine, &q, "get", NULL, count));
+    DS_TRY(q.kind == DS_STATE_PARAM ? dsi_zenflow_settle(engine) : DS_OK);
     if (engine->places[q.cell] == DSI_ZERO_PARTIAL) {
         DS_TRY(get_partial(engine, q.cell, data, count));
     } else {
@@ -231,6 +232,10 @@ static ds_status put(ds_engine *engine, const query *q, int64_t begin, const flo
 static ds_status set_full(ds_engine *engine, query q, const float *data, size_t count)
 {
     DS_TRY(open_full(engine, &q, "set", data, count));
+    if (q.kind == DS_STATE_PARAM) {
+        DS_TRY(dsi_zenflow_settle(engine));
+        engine->zenflow.fetch = engine->zenflow.chosen;
+    }
     return put(engine, &q, 0, data, count);
 }
 
@@ -255,6 +260,7 @@ static ds_status get_local(ds_engine *engine, query q, float *data, size_t count
     dsi_span span;
     DS_TRY(open_local(engine, &q, &span));
     DS_TRY(check_count(engine, &q, span.count, count));
+    DS_TRY(q.kind == DS_STATE_PARAM ? dsi_zenflow_settle(engine) : DS_OK);
     const ds_dtype dtype = ds_cells_get(engine->cells, q.cell)->meta.dtype;
     const size_t bytes = count * ds_dtype_bytes(dtype);
     void *own = malloc(bytes + 1);
@@ -277,6 +283,12 @@ static ds_status set_local(ds_engine *engine, query q, const float *data, size_t
     DS_TRY(check_count(engine, &q, span.count, count));
     const ds_cell param = ds_cells_find(engine->cells, DS_CELL_PARAM, q.name);
     const ds_cell held = q.kind == DS_STATE_PARAM ? param : q.cell;
+    if (q.kind == DS_STATE_PARAM && engine->zenflow.chosen) {
+        return ds_fail(engine->ctx, DS_ERR_UNSUPPORTED,
+                       "zero_optimization.zenflow: every rank holds the chosen columns of %s: set "
+                       "the full one",
+                       q.name);
+    }
     if (engine->comm != NULL && engine->places[held] != DSI_ZERO_FLAT) {
         return ds_fail(engine->ctx, DS_ERR_UNSUPPORTED,
                        "every rank holds %s of %s whole: set the full one",

@@ -88,6 +88,16 @@ static ds_status write_report(const ds_engine *engine, const char *text)
                          path, strerror(errno));
 }
 
+/* Of norm and update, and of what may run between them. */
+static double step_seconds(const ds_engine *engine)
+{
+    double seconds = 0.0;
+    for (int phase = DS_PHASE_NORM; phase < DS_PHASE_COUNT; ++phase) {
+        seconds += phase_seconds(engine, (ds_phase)phase);
+    }
+    return seconds;
+}
+
 ds_status dsi_engine_report_flops(ds_engine *engine)
 {
     const double share = 1.0 / (double)engine->spec.train.accumulation;
@@ -102,8 +112,7 @@ ds_status dsi_engine_report_flops(ds_engine *engine)
     const dsi_flops_run run = {.seconds = engine->step_seconds,
                                .forward = phase_seconds(engine, DS_PHASE_FORWARD),
                                .backward = phase_seconds(engine, DS_PHASE_BACKWARD),
-                               .step = phase_seconds(engine, DS_PHASE_NORM) +
-                                       phase_seconds(engine, DS_PHASE_UPDATE),
+                               .step = step_seconds(engine),
                                .global_step = engine->global_steps - 1,
                                .n_ranks = ds_comm_size(engine->comm),
                                .micro_batch = engine->spec.train.batch,
@@ -125,12 +134,14 @@ ds_engine_times ds_engine_step_times(const ds_engine *engine)
 /* Closes the step in progress. */
 static void finish_step(dsi_engine_timers *t)
 {
-    t->last =
-        (ds_engine_times){.forward = 1e3 * t->seconds[DS_PHASE_FORWARD],
-                          .backward = 1e3 * t->seconds[DS_PHASE_BACKWARD],
-                          .backward_inner = 1e3 * (t->seconds[DS_PHASE_BACKWARD] - t->reduce),
-                          .backward_allreduce = 1e3 * t->reduce,
-                          .step = 1e3 * (t->seconds[DS_PHASE_NORM] + t->seconds[DS_PHASE_UPDATE])};
+    t->last = (ds_engine_times){.forward = 1e3 * t->seconds[DS_PHASE_FORWARD],
+                                .backward = 1e3 * t->seconds[DS_PHASE_BACKWARD],
+                                .backward_inner = 1e3 * (t->seconds[DS_PHASE_BACKWARD] - t->reduce),
+                                .backward_allreduce = 1e3 * t->reduce,
+                                .step = 0.0};
+    for (int phase = DS_PHASE_NORM; phase < DS_PHASE_COUNT; ++phase) {
+        t->last.step += 1e3 * t->seconds[phase];
+    }
     t->sum.forward += t->last.forward;
     t->sum.backward += t->last.backward;
     t->sum.step += t->last.step;

@@ -49,12 +49,30 @@ static ds_status real(const section *s, const char *key, double *value_out)
     return DS_OK;
 }
 
+/* "zenflow" is there only when it was on. */
+static ds_status take_zenflow(const section *engine, dsi_host_state *state)
+{
+    const section s = {engine->ctx, engine->path, "engine.zenflow",
+                       json_object_get(engine->json, "zenflow")};
+    int64_t chosen = 0;
+    state->zenflow = s.json != NULL;
+    if (!state->zenflow) {
+        return DS_OK;
+    }
+    DS_TRY(whole(&s, "chosen", 0, &chosen));
+    DS_TRY(whole(&s, "waiting", 0, &state->waiting));
+    DS_TRY(whole(&s, "chosen_updates", 0, &state->chosen_updates));
+    state->chosen = chosen != 0;
+    return whole(&s, "rest_updates", 0, &state->rest_updates);
+}
+
 static ds_status take_engine(const section *s, dsi_host_state *state)
 {
     DS_TRY(count(s, "global_steps", &state->global_steps));
     DS_TRY(count(s, "skipped_steps", &state->skipped_steps));
     DS_TRY(count(s, "global_samples", &state->global_samples));
     DS_TRY(real(s, "lr_override", &state->forced_lr));
+    DS_TRY(take_zenflow(s, state));
     return state->skipped_steps <= state->global_steps
                ? DS_OK
                : bad(s, "skipped_steps", "at most \"global_steps\"");
@@ -108,15 +126,31 @@ ds_status dsi_host_state_parse(ds_ctx *ctx, const char *path, const dsi_host_sta
     return DS_OK;
 }
 
+/* The end of the section "engine". */
+static void print_zenflow(const dsi_host_state *s, char *text, size_t n)
+{
+    if (!s->zenflow) {
+        (void)snprintf(text, n, "}");
+        return;
+    }
+    (void)snprintf(text, n,
+                   ",\"zenflow\":{\"chosen\":%d,\"waiting\":%lld,\"chosen_updates\":%lld,"
+                   "\"rest_updates\":%lld}}",
+                   s->chosen ? 1 : 0, (long long)s->waiting, (long long)s->chosen_updates,
+                   (long long)s->rest_updates);
+}
+
 void dsi_host_state_print(const dsi_host_state *s, const char *name,
                           char text[DSI_HOST_STATE_BYTES])
 {
     if (strcmp(name, "engine") == 0) {
-        (void)snprintf(text, DSI_HOST_STATE_BYTES,
-                       "{\"global_steps\":%llu,\"skipped_steps\":%llu,\"global_samples\":%llu,"
-                       "\"lr_override\":%.17g}",
-                       (unsigned long long)s->global_steps, (unsigned long long)s->skipped_steps,
-                       (unsigned long long)s->global_samples, s->forced_lr);
+        const int n =
+            snprintf(text, DSI_HOST_STATE_BYTES,
+                     "{\"global_steps\":%llu,\"skipped_steps\":%llu,\"global_samples\":%llu,"
+                     "\"lr_override\":%.17g",
+                     (unsigned long long)s->global_steps, (unsigned long long)s->skipped_steps,
+                     (unsigned long long)s->global_samples, s->forced_lr);
+        print_zenflow(s, text + n, DSI_HOST_STATE_BYTES - (size_t)n);
     } else if (strcmp(name, "loss_scaler") == 0) {
         (void)snprintf(text, DSI_HOST_STATE_BYTES,
                        "{\"scale\":%.17g,\"iteration\":%lld,\"last_overflow\":%lld,"

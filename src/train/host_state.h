@@ -13,6 +13,9 @@ typedef struct dsi_host_state {
     double scale;     /* of the loss, > 0 */
     int64_t iteration, last_overflow, hysteresis_left;
     uint64_t seed;
+    bool zenflow; /* the rest is there: see dsi_zenflow_state */
+    bool chosen;
+    int64_t waiting, chosen_updates, rest_updates;
 } dsi_host_state;
 
 /* The JSON texts of the sections "engine", "loss_scaler" and "random". */

@@ -7,7 +7,7 @@
 bool dsi_offload_is_on(const dsi_offload_spec *spec)
 {
     return spec->params != DSI_ON_DEVICE || spec->states != DSI_ON_DEVICE ||
-           spec->how.activations != DSI_ON_DEVICE;
+           spec->chosen != DSI_ON_DEVICE || spec->how.activations != DSI_ON_DEVICE;
 }
 
 typedef struct chooser {
@@ -53,6 +53,8 @@ ds_status dsi_offload_rules(const dsi_offload_spec *spec, const ds_cells *cells,
         } else if (info->kind == DS_CELL_PARAM) {
             const bool large = ds_shape_count(info->meta.shape) >= spec->threshold;
             home.residence = large ? spec->params : DSI_ON_DEVICE;
+        } else if (info->kind == DS_CELL_CHOSEN) { /* matrices; not the index, which all read */
+            home.residence = info->meta.shape.n_dims == 2 ? spec->chosen : DSI_ON_DEVICE;
         } else if (info->of != DS_NONE && info->of < cell && states[info->of]) {
             home.residence = spec->states;
         }

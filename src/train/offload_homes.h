@@ -10,6 +10,7 @@
 typedef struct dsi_offload_spec {
     dsi_residence params; /* of parameters */
     dsi_residence states; /* of gradients, master weights and moments */
+    dsi_residence chosen; /* of ZenFlow's chosen columns and their moments */
     double ratio;         /* part of the parameters whose states go there */
     int64_t max_resident; /* elements of parameters that stay on the device all the same */
     int64_t threshold;    /* a parameter with fewer elements stays, with its states */

@@ -19,8 +19,8 @@ static size_t records_a_step(const ds_engine *engine)
 {
     const dsi_plan *plan = engine->train_plan;
     const size_t micro = steps_of(plan, DS_PHASE_FORWARD) + steps_of(plan, DS_PHASE_BACKWARD) + 1;
-    return (size_t)engine->spec.train.accumulation * micro + steps_of(plan, DS_PHASE_NORM) +
-           steps_of(plan, DS_PHASE_UPDATE) + 1;
+    return (size_t)engine->spec.train.accumulation * micro +
+           (plan->phase_begin[DS_PHASE_COUNT] - plan->phase_begin[DS_PHASE_NORM]) + 1;
 }
 
 static ds_status check_range(const ds_engine *engine, uint64_t first, uint64_t last)

@@ -1,26 +1,16 @@
 /* Builds the training graph. See train_graph.h. */
-#include "train/train_graph.h"
+#include "train/train_graph_build.h"
 
 #include "grad/grad.h"
 #include "ir/graph.h"
-#include "op/ops.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PATH_BYTES = 1100, CHAIN = 16 };
+enum { PATH_BYTES = DSI_TRAIN_PATH_BYTES, CHAIN = 16 };
 
-typedef struct builder {
-    const dsi_train_spec *spec;
-    ds_ctx *ctx;
-    ds_cells *cells;
-    ds_graph *graph;
-    dsi_train_cells *own;
-    uint32_t n_params; /* cells before the optimizer's were added */
-    ds_value *d_cell;  /* per cell: complete fp32 gradient */
-    ds_value *reduced; /* per cell: value of the gradient cell at the boundary */
-} builder;
+typedef dsi_train_builder builder;
 
 ds_status dsi_forward_graph(const ds_model *model, const ds_trace *trace, dsi_loss_fn loss,
                             void *loss_user, ds_cells *cells, ds_graph **graph_out)
@@ -51,15 +41,15 @@ ds_status dsi_forward_graph(const ds_model *model, const ds_trace *trace, dsi_lo
     return DS_OK;
 }
 
-static ds_status add_cell(builder *b, ds_cell_kind kind, const char *name, ds_meta meta, ds_cell of,
-                          ds_cell *cell_out)
+ds_status dsi_train_add_cell(builder *b, ds_cell_kind kind, const char *name, ds_meta meta,
+                             ds_cell of, ds_cell *cell_out)
 {
     const ds_cell_info info = {.name = name, .kind = kind, .meta = meta, .of = of};
     return ds_cells_add(b->cells, &info, cell_out);
 }
 
-static ds_status apply(builder *b, const ds_op *op, const void *attrs, const ds_value *in,
-                       uint32_t n_in, ds_value *out)
+ds_status dsi_train_apply(builder *b, const ds_op *op, const void *attrs, const ds_value *in,
+                          uint32_t n_in, ds_value *out)
 {
     return ds_graph_apply(b->graph, op, attrs, in, n_in, out);
 }
@@ -78,9 +68,10 @@ static ds_status build_gradients(builder *b)
     const ds_value loss = ds_graph_find_output(b->graph, "loss");
     if (loss != DS_NONE) {
         const ds_meta scalar = {DS_DTYPE_F32, {0}};
-        DS_TRY_GOTO(status,
-                    add_cell(b, DS_CELL_SCALAR, "loss_seed", scalar, DS_NONE, &b->own->loss_seed),
-                    done);
+        DS_TRY_GOTO(
+            status,
+            dsi_train_add_cell(b, DS_CELL_SCALAR, "loss_seed", scalar, DS_NONE, &b->own->loss_seed),
+            done);
         DS_TRY_GOTO(status, ds_graph_read(b->graph, b->own->loss_seed, &seeds[n]), done);
         roots[n++] = loss;
     }
@@ -94,10 +85,10 @@ static ds_status build_gradients(builder *b)
             goto done;
         }
         (void)snprintf(name, sizeof name, "gradient/%s", b->spec->gradient_outputs[i]);
-        DS_TRY_GOTO(
-            status,
-            add_cell(b, DS_CELL_INPUT, name, ds_graph_meta(b->graph, roots[n]), DS_NONE, &cell),
-            done);
+        DS_TRY_GOTO(status,
+                    dsi_train_add_cell(b, DS_CELL_INPUT, name, ds_graph_meta(b->graph, roots[n]),
+                                       DS_NONE, &cell),
+                    done);
         DS_TRY_GOTO(status, ds_graph_read(b->graph, cell, &seeds[n]), done);
         ++n;
     }
@@ -125,15 +116,15 @@ static ds_status reduce_gradient(builder *b, ds_cell param)
     ds_value out[DS_MAX_OUT];
     ds_cell cell = DS_NONE;
     DS_TRY(ds_graph_set_scope(b->graph, info.name));
-    DS_TRY(add_cell(b, DS_CELL_GRAD, info.name, meta, param, &cell));
+    DS_TRY(dsi_train_add_cell(b, DS_CELL_GRAD, info.name, meta, param, &cell));
     if (ds_graph_meta(b->graph, gradient).dtype != b->spec->comm_dtype) {
         const dsi_cast_attrs cast = {.dtype = b->spec->comm_dtype};
-        DS_TRY(apply(b, &dsi_op_cast, &cast, &gradient, 1, out));
+        DS_TRY(dsi_train_apply(b, &dsi_op_cast, &cast, &gradient, 1, out));
         gradient = out[0];
     }
     ds_value in[2] = {DS_NONE, gradient};
     DS_TRY(ds_graph_read(b->graph, cell, &in[0]));
-    DS_TRY(apply(b, accumulate ? &dsi_op_accumulate : &dsi_op_store, NULL, in, 2, out));
+    DS_TRY(dsi_train_apply(b, accumulate ? &dsi_op_accumulate : &dsi_op_store, NULL, in, 2, out));
     b->reduced[param] = out[0];
     return DS_OK;
 }
@@ -146,7 +137,7 @@ static ds_status fold(builder *b, const ds_op *op, ds_value *values, uint32_t n,
         for (uint32_t at = 0; at < n; at += CHAIN) {
             ds_value result[DS_MAX_OUT];
             const uint32_t part = n - at < CHAIN ? n - at : CHAIN;
-            DS_TRY(apply(b, op, NULL, values + at, part, result));
+            DS_TRY(dsi_train_apply(b, op, NULL, values + at, part, result));
             values[kept++] = result[0];
         }
         n = kept;
@@ -164,7 +155,7 @@ static ds_status map_fold(builder *b, const ds_op *map, ds_value extra, const ds
         if (b->reduced[c] != DS_NONE) {
             const ds_value in[2] = {b->reduced[c], extra};
             ds_value result[DS_MAX_OUT];
-            DS_TRY(apply(b, map, NULL, in, extra == DS_NONE ? 1 : 2, result));
+            DS_TRY(dsi_train_apply(b, map, NULL, in, extra == DS_NONE ? 1 : 2, result));
             scratch[n++] = result[0];
         }
     }
@@ -184,17 +175,17 @@ static ds_status build_norm(builder *b, ds_value *factor_out)
     }
     ds_graph_set_phase(b->graph, DS_PHASE_NORM);
     DS_TRY_GOTO(status, ds_graph_set_scope(b->graph, "grad_norm"), done);
-    DS_TRY_GOTO(
-        status,
-        add_cell(b, DS_CELL_SCALAR, "inverse_scale", scalar, DS_NONE, &b->own->inverse_scale),
-        done);
+    DS_TRY_GOTO(status,
+                dsi_train_add_cell(b, DS_CELL_SCALAR, "inverse_scale", scalar, DS_NONE,
+                                   &b->own->inverse_scale),
+                done);
     DS_TRY_GOTO(status, ds_graph_read(b->graph, b->own->inverse_scale, &in[2]), done);
     DS_TRY_GOTO(status, map_fold(b, &dsi_op_abs_max, DS_NONE, &dsi_op_max_of, scratch, &in[1]),
                 done);
     DS_TRY_GOTO(status, map_fold(b, &dsi_op_sum_squares, in[1], &dsi_op_sum_parts, scratch, &in[0]),
                 done);
     const dsi_clip_attrs clip = {.max_norm = b->spec->max_norm};
-    DS_TRY_GOTO(status, apply(b, &dsi_op_clip_factor, &clip, in, 3, out), done);
+    DS_TRY_GOTO(status, dsi_train_apply(b, &dsi_op_clip_factor, &clip, in, 3, out), done);
     DS_TRY_GOTO(status, ds_graph_output(b->graph, "grad_norm", out[0]), done);
     DS_TRY_GOTO(status, ds_graph_output(b->graph, "grad_top", in[1]), done);
     *factor_out = out[1];
@@ -226,10 +217,24 @@ static optimizer_row optimizer_of(const dsi_train_spec *spec)
     return (optimizer_row){&dsi_op_sgd, spec->momentum ? 1 : 0, {DS_CELL_MOMENTUM}};
 }
 
-static ds_status build_update(builder *b, const optimizer_row *row, ds_cell param, ds_value factor)
+/* The value of a state of a parameter, which is made at its first use. */
+static ds_status read_state(builder *b, ds_cell_kind kind, ds_dtype dtype, ds_cell param,
+                            ds_value *value_out)
+{
+    const ds_cell_info info = *ds_cells_get(b->cells, param);
+    const ds_meta meta = {dtype, info.meta.shape};
+    ds_cell cell = ds_cells_find(b->cells, kind, info.name);
+    if (cell == DS_NONE) {
+        DS_TRY(dsi_train_add_cell(b, kind, info.name, meta, param, &cell));
+    }
+    return ds_graph_read(b->graph, cell, value_out);
+}
+
+ds_status dsi_train_build_update(builder *b, const dsi_train_update *update)
 {
     const dsi_train_spec *spec = b->spec;
-    const ds_cell_info info = *ds_cells_get(b->cells, param);
+    const optimizer_row row = optimizer_of(spec);
+    const ds_cell_info info = *ds_cells_get(b->cells, update->param);
     const dsi_optim_attrs attrs = {.eps = spec->eps,
                                    .adamw = spec->decoupled_decay,
                                    .dampening = spec->dampening,
@@ -237,37 +242,44 @@ static ds_status build_update(builder *b, const optimizer_row *row, ds_cell para
                                    .max_coeff = spec->max_coeff,
                                    .min_coeff = spec->min_coeff};
     const uint32_t group = info.no_decay ? DSI_GROUP_NO_DECAY : DSI_GROUP_DECAY;
-    ds_value in[7] = {DS_NONE, b->reduced[param], DS_NONE, factor, DS_NONE, DS_NONE, DS_NONE};
+    ds_value in[7] = {DS_NONE, update->gradient, DS_NONE, update->factor,
+                      DS_NONE, DS_NONE,          DS_NONE};
     ds_value out[DS_MAX_OUT];
-    ds_cell cell = DS_NONE;
     DS_TRY(ds_graph_set_scope(b->graph, info.name));
-    DS_TRY(ds_graph_read(b->graph, param, &in[0]));
-    DS_TRY(ds_graph_read(b->graph, b->own->hyper[group], &in[2]));
+    DS_TRY(ds_graph_read(b->graph, update->param, &in[0]));
+    DS_TRY(ds_graph_read(b->graph, update->hyper[group], &in[2]));
     if (spec->master && info.meta.dtype != DS_DTYPE_F32) {
-        const ds_meta meta = {DS_DTYPE_F32, info.meta.shape};
-        DS_TRY(add_cell(b, DS_CELL_MASTER, info.name, meta, param, &cell));
-        DS_TRY(ds_graph_read(b->graph, cell, &in[4]));
+        DS_TRY(read_state(b, DS_CELL_MASTER, DS_DTYPE_F32, update->param, &in[4]));
     }
-    for (uint32_t i = 0; i < row->n_states; ++i) {
-        const ds_meta meta = {spec->state_dtype, info.meta.shape};
-        DS_TRY(add_cell(b, row->states[i], info.name, meta, param, &cell));
-        DS_TRY(ds_graph_read(b->graph, cell, &in[5 + i]));
+    for (uint32_t i = 0; i < row.n_states; ++i) {
+        DS_TRY(read_state(b, row.states[i], spec->state_dtype, update->param, &in[5 + i]));
     }
-    return apply(b, row->op, &attrs, in, 5 + row->n_states, out);
+    return dsi_train_apply(b, row.op, &attrs, in, 5 + row.n_states, out);
+}
+
+ds_status dsi_train_add_hyper(builder *b, const char *name, ds_cell cells_out[2])
+{
+    static const char *const groups[2] = {"decay", "no_decay"};
+    const ds_meta meta = {DS_DTYPE_F32, ds_shape_1d(DSI_HYPER_COUNT)};
+    for (uint32_t i = 0; i < 2; ++i) {
+        char text[64];
+        (void)snprintf(text, sizeof text, "%s.%s", name, groups[i]);
+        DS_TRY(dsi_train_add_cell(b, DS_CELL_SCALAR, text, meta, DS_NONE, &cells_out[i]));
+    }
+    return DS_OK;
 }
 
 static ds_status build_updates(builder *b, ds_value factor)
 {
-    static const char *const names[2] = {"hyper.decay", "hyper.no_decay"};
-    const optimizer_row row = optimizer_of(b->spec);
-    const ds_meta meta = {DS_DTYPE_F32, ds_shape_1d(DSI_HYPER_COUNT)};
-    ds_graph_set_phase(b->graph, DS_PHASE_UPDATE);
-    for (uint32_t i = 0; i < 2; ++i) {
-        DS_TRY(add_cell(b, DS_CELL_SCALAR, names[i], meta, DS_NONE, &b->own->hyper[i]));
+    DS_TRY(dsi_train_add_hyper(b, "hyper", b->own->hyper));
+    if (b->spec->zenflow.on) {
+        return dsi_zenflow_build(b, factor);
     }
+    ds_graph_set_phase(b->graph, DS_PHASE_UPDATE);
     for (ds_cell c = 0; c < b->n_params; ++c) {
-        if (b->reduced[c] != DS_NONE) {
-            DS_TRY(build_update(b, &row, c, factor));
+        const dsi_train_update update = {c, b->reduced[c], factor, b->own->hyper};
+        if (update.gradient != DS_NONE) {
+            DS_TRY(dsi_train_build_update(b, &update));
         }
     }
     return DS_OK;

@@ -17,6 +17,18 @@ typedef enum dsi_optimizer {
     DSI_OPTIMIZER_LAMB
 } dsi_optimizer;
 
+/* ZenFlow: some columns of every weight matrix are updated each step, the rest every so many steps
+ * from the mean of their gradients. docs/internals/zenflow.md. */
+typedef struct dsi_zenflow_spec {
+    bool on;
+    double ratio;         /* part of the columns, above 0 and below 1 */
+    bool weighs;          /* the rest is due when its gradients weigh enough; else update_every */
+    double auto_ratio;    /* part of the matrices that must say so */
+    int64_t update_every; /* steps */
+    int64_t select_every; /* steps between two choices; 0: chosen once */
+    int64_t warm_up;      /* steps at the start that update everything */
+} dsi_zenflow_spec;
+
 /* Traces a loss from the model's outputs; declares "loss". */
 typedef void (*dsi_loss_fn)(ds_nn *nn, void *user);
 
@@ -37,14 +49,25 @@ typedef struct dsi_train_spec {
     bool nesterov;                       /* SGD */
     double max_coeff, min_coeff;         /* LAMB */
     double max_norm;                     /* 0: no clipping */
+    dsi_zenflow_spec zenflow;            /* ADAM only */
     const char *const *gradient_outputs; /* outputs that take gradients from the caller */
     uint32_t n_gradient_outputs;
     dsi_loss_fn loss; /* NULL: the model declares "loss" */
     void *loss_user;
 } dsi_train_spec;
 
+/* Of ZenFlow; DS_NONE without it. */
+typedef struct dsi_zenflow_cells {
+    ds_cell rank;            /* i32 (): this rank, which slice it holds */
+    ds_cell more;            /* f32 (): 0 at the first gradient that waits, then 1 */
+    ds_cell factor;          /* f32 (): 1 / gradients that wait */
+    ds_cell chosen_hyper[2]; /* as hyper below, of chosen columns */
+    ds_cell rest_hyper[2];   /* and of the rest */
+} dsi_zenflow_cells;
+
 /* Cells that the engine writes or reads by itself; DS_NONE where absent. */
 typedef struct dsi_train_cells {
+    dsi_zenflow_cells zenflow;
     ds_cell loss_seed;     /* f32 (): gradient of the loss */
     ds_cell inverse_scale; /* f32 (): undoes loss scale and predivision */
     ds_cell hyper[2];      /* f32 (DSI_HYPER_COUNT): with and without weight decay */
@@ -53,7 +76,12 @@ typedef struct dsi_train_cells {
 /* Parameter groups: index into dsi_train_cells.hyper. */
 enum { DSI_GROUP_DECAY = 0, DSI_GROUP_NO_DECAY = 1 };
 
-/* Phases FORWARD, BACKWARD, NORM, UPDATE. Outputs: the model's, and "grad_norm", "grad_top". */
+/* The name of a cell of kind CHOSEN: "PARAM/WHAT". Its states are index i32 (K), value, exp_avg and
+ * exp_avg_sq f32 (rows,K), and weights f64 (2) with spec.weighs. text: room for n bytes. */
+const char *dsi_zenflow_name(const char *param, const char *what, char *text, size_t n);
+
+/* Phases FORWARD, BACKWARD, NORM, UPDATE, with ZenFlow those between them. Outputs: the model's,
+ * and "grad_norm", "grad_top". */
 ds_status dsi_train_graph(const ds_model *model, const dsi_train_spec *spec, ds_cells *cells,
                           ds_graph **graph_out, dsi_train_cells *cells_out);
 

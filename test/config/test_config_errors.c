@@ -13,6 +13,9 @@ typedef struct bad {
     const char *error;
 } bad;
 
+#define ZENFLOW(keys)                                                                              \
+    "zero_optimization: {stage: 2, offload_optimizer: {device: 'cpu'}, zenflow: {" keys "}}"
+
 static const bad table[] = {
     /* names */
     {"gradient_cliping: 1", "gradient_cliping: unknown key; did you mean \"gradient_clipping\"?"},
@@ -118,7 +121,21 @@ static const bad table[] = {
      "offload_optimizer.device: expected nvme_path"},
     {"aio: {use_gds: true}", "aio.use_gds: not available"},
     {"activation_checkpointing: {recompute: 'auto'}", "expected device_memory with auto"},
-    {"zero_optimization: {zenflow: {}}", "zero_optimization.zenflow: not available"},
+    {ZENFLOW("overlap_step: true"), "zenflow.overlap_step: not available"},
+    {ZENFLOW("topk_ratio: 1"), "zenflow.topk_ratio: expected a number above 0 and below 1"},
+    {ZENFLOW("topk_ratio: 0"), "zenflow.topk_ratio: expected a number above 0 and below 1"},
+    {ZENFLOW("update_interval: 0"),
+     "zenflow.update_interval: expected a whole number of at least 1"},
+    {ZENFLOW("select_interval: 4"), "select_interval: expected \"auto\" with select_strategy auto"},
+    {ZENFLOW("select_strategy: 'step'"), "select_interval: expected a number of steps"},
+    {ZENFLOW("select_strategy: 'step', select_interval: 3, update_interval: 4"),
+     "expected at most the steps between two choices of columns, 3, found 4"},
+    {"zero_optimization: {stage: 2, zenflow: {}}",
+     "offload_optimizer.device: expected cpu or nvme"},
+    {"optimizer: {type: 'Lion'}, " ZENFLOW(""), "optimizer.type: expected Adam or AdamW with"},
+    {"gradient_allreduce_op: 'sum', " ZENFLOW(""), "gradient_allreduce_op: expected \"mean\""},
+    {"bf16: {enabled: true, bf16_master_weights_and_grads: true}, " ZENFLOW(""),
+     "bf16_master_weights_and_grads: expected false with zero_optimization.zenflow"},
     {"optimizer: {type: 'OneBitAdam'}", "not available, found \"OneBitAdam\""},
     {"optimizer: {type: 'RMSprop'}", "optimizer.type: not available"},
     {"optimizer: {type: 'Adam', params: {amsgrad: true}}", "optimizer.params.amsgrad"},

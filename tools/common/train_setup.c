@@ -187,12 +187,23 @@ static ds_status resolve_config(train_run *run)
     return DS_OK;
 }
 
+/* Steps of an epoch, rounded up; 0 where nothing asks, since counting may read all the data. */
+static int64_t steps_of_epoch(const train_run *run, int64_t rows)
+{
+    const ds_config_zenflow *z = &ds_config_get(run->config)->zero.zenflow;
+    const int64_t all =
+        z->enabled && z->select_by_epoch ? (int64_t)ds_loader_epoch_rows(run->train_loader) : 0;
+    return (all + rows - 1) / rows;
+}
+
 static ds_status build_engine(train_run *run)
 {
     const train_options *o = run->options;
+    const int64_t rows = ds_config_get(run->config)->batch.train_batch_size;
     const ds_engine_params params = {.model = run->model,
                                      .config = run->config,
                                      .seq_length = run->seq_length,
+                                     .steps_per_epoch = steps_of_epoch(run, rows),
                                      .seed = (uint64_t)o->seed,
                                      .comm = run->comm,
                                      .weights = o->model,
