@@ -22,8 +22,9 @@
 
 /* What a planner says of one configuration. */
 typedef struct dsi_prediction {
-    size_t need;                              /* bytes of a rank */
-    double seconds;                           /* of an optimizer step; 0: not known */
+    size_t need;           /* bytes of a rank */
+    size_t limited, limit; /* bytes of what device_memory limits, and that limit; 0: none */
+    double seconds;        /* of an optimizer step; 0: not known */
     double model_flops, hardware_flops, sent; /* of a rank in a step; 0: not known */
 } dsi_prediction;
 

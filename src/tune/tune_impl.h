@@ -78,6 +78,7 @@ enum { DSI_TUNE_AXES = 16 };
 typedef struct dsi_tune_space {
     int64_t stages[4];
     uint32_t n_stages;
+    bool one_stage;      /* of several, since there is one rank */
     int64_t batches[64]; /* micro-batches, rising */
     uint32_t n_batches;
     int64_t accumulation;  /* of each, where the global batch is free */

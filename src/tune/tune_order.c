@@ -233,9 +233,10 @@ static void skip_larger(dsi_tune *t)
         }
         for (uint32_t i = 0; i < t->n_items; ++i) {
             dsi_tune_candidate *c = &t->items[i];
-            const bool known = c->predicted && failed->predicted;
+            const bool known =
+                c->predicted && failed->predicted && c->prediction.need != failed->prediction.need;
             const bool more =
-                known ? c->prediction.need >= failed->prediction.need
+                known ? c->prediction.need > failed->prediction.need
                       : c->stage == failed->stage && c->micro_batch >= failed->micro_batch;
             if (c->state == DSI_TUNE_OPEN && more) {
                 c->state = DSI_TUNE_SKIPPED;

@@ -95,10 +95,10 @@ static void find_twin(const dsi_tune *t, dsi_tune_candidate *c)
     for (uint32_t i = 0; i < t->n_items; ++i) {
         const dsi_tune_candidate *o = &t->items[i];
         const dsi_prediction *p = &c->prediction;
-        if (o != c && o->predicted && o->state == DSI_TUNE_OPEN && o->stage == c->stage &&
-            o->micro_batch == c->micro_batch && o->accumulation == c->accumulation &&
-            o->prediction.need == p->need && o->prediction.hardware_flops == p->hardware_flops &&
-            o->prediction.sent == p->sent &&
+        if (o != c && o->predicted && o->state == DSI_TUNE_OPEN &&
+            (o->stage == c->stage || t->n_ranks == 1) && o->micro_batch == c->micro_batch &&
+            o->accumulation == c->accumulation && o->prediction.need == p->need &&
+            o->prediction.hardware_flops == p->hardware_flops && o->prediction.sent == p->sent &&
             fabs(o->prediction.seconds - p->seconds) <= 1e-6 * p->seconds) {
             c->state = DSI_TUNE_SKIPPED;
             (void)snprintf(c->why, sizeof c->why, "its plan costs the same as that of %.100s",
@@ -129,16 +129,21 @@ static ds_status plan_it(dsi_tune *t, ds_ctx *silent, dsi_tune_candidate *c)
 
 static ds_status predict(dsi_tune *t, ds_ctx *silent, dsi_tune_candidate *c)
 {
-    const double gib = 1024.0 * 1024.0 * 1024.0;
+    const double mib = 1024.0 * 1024.0;
     if (t->planner != NULL) {
         DS_TRY(plan_it(t, silent, c));
     } else {
         c->predicted = dsi_tune_formula(t, c, &c->prediction);
     }
-    if (c->predicted && t->params->memory > 0 && c->prediction.need > t->params->memory) {
+    const dsi_prediction *p = &c->prediction;
+    if (c->predicted && p->limit > 0 && p->limited > p->limit) {
         c->state = DSI_TUNE_LARGE;
-        (void)snprintf(c->why, sizeof c->why, "needs %.2f GiB of %.2f GiB",
-                       (double)c->prediction.need / gib, (double)t->params->memory / gib);
+        (void)snprintf(c->why, sizeof c->why, "needs %.0f MiB of device_memory's %.0f MiB",
+                       (double)p->limited / mib, (double)p->limit / mib);
+    } else if (c->predicted && t->params->memory > 0 && c->prediction.need > t->params->memory) {
+        c->state = DSI_TUNE_LARGE;
+        (void)snprintf(c->why, sizeof c->why, "needs %.0f MiB of %.0f MiB", (double)p->need / mib,
+                       (double)t->params->memory / mib);
     } else if (c->state == DSI_TUNE_OPEN && c->predicted && t->planner != NULL) {
         find_twin(t, c);
     }
@@ -228,7 +233,9 @@ static ds_status search_stages(dsi_tune *t, ds_ctx *silent, int offload)
 {
     const uint32_t ways = t->space.n_recompute > 0 ? t->space.n_recompute : 1;
     for (uint32_t i = 0; i < t->space.n_stages * ways; ++i) {
-        const int64_t stage = t->space.stages[i / ways];
+        /* on one rank any stage is the same plan: the first that offload takes */
+        const int64_t stage =
+            t->space.one_stage && offload > 0 ? (offload == 1 ? 1 : 3) : t->space.stages[i / ways];
         const char *recompute = t->space.n_recompute > 0 ? t->space.recompute[i % ways] : NULL;
         if ((offload == 1 && stage == 0) || (offload == 2 && stage < 3)) {
             continue;

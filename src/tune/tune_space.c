@@ -59,6 +59,13 @@ static void add_stage(reader *r, const dsi_node *node)
     s->stages[s->n_stages++] = stage;
 }
 
+/* Whether the user sends something away, for which a stage is needed. */
+static bool offloads(const dsi_node *zero, const char *section)
+{
+    const dsi_node *device = dsi_node_find(dsi_node_find(zero, section), "device");
+    return device != NULL && !dsi_node_is_text(device, "none");
+}
+
 static void read_stages(reader *r)
 {
     dsi_tune_space *s = r->space;
@@ -76,10 +83,10 @@ static void read_stages(reader *r)
     } else {
         add_stage(r, is_open(stage) ? &all : stage);
     }
-    const bool offloads = dsi_node_find(zero, "offload_optimizer") != NULL ||
-                          dsi_node_find(zero, "offload_param") != NULL;
-    if (r->t->n_ranks == 1 && !offloads && s->n_stages > 1) {
-        s->n_stages = 1; /* on one rank they are all the same plan */
+    if (r->t->n_ranks == 1 && s->n_stages > 1 && !offloads(zero, "offload_optimizer") &&
+        !offloads(zero, "offload_param")) {
+        s->n_stages = 1; /* they are all the same plan */
+        s->one_stage = true;
     }
 }
 

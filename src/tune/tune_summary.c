@@ -191,6 +191,32 @@ static void print_counts(const dsi_tune *t, dsi_buf *text)
                    counts[DSI_TUNE_MEASURED], counts[DSI_TUNE_FAILED]);
 }
 
+/* Where nothing fits: what comes nearest. */
+static void print_least(const dsi_tune *t, dsi_buf *text)
+{
+    const dsi_tune_candidate *least = NULL;
+    for (uint32_t i = 0; i < t->n_items; ++i) {
+        const dsi_tune_candidate *c = &t->items[i];
+        if (c->state != DSI_TUNE_LARGE && c->state != DSI_TUNE_REFUSED) {
+            return;
+        }
+        if (c->state == DSI_TUNE_LARGE &&
+            (least == NULL || c->prediction.need < least->prediction.need)) {
+            least = c;
+        }
+    }
+    if (least != NULL) {
+        dsi_buf_printf(text,
+                       "nothing fits; %s needs least, %.2f GiB. %sds_plan tells what else would "
+                       "help\n",
+                       least->name, (double)least->prediction.need / GIB,
+                       t->space.offload != NULL || t->planner == NULL
+                           ? ""
+                           : "Offload is tried when the configuration has device_memory or "
+                             "offload_optimizer.nvme_path. ");
+    }
+}
+
 static void print_why(const dsi_tune *t, dsi_buf *text)
 {
     const dsi_tune_candidate *best = &t->items[t->best];
@@ -240,6 +266,8 @@ void dsi_tune_summary(const dsi_tune *t, bool whole, dsi_buf *text)
     print_counts(t, text);
     if (t->best != UINT32_MAX) {
         print_why(t, text);
+    } else {
+        print_least(t, text);
     }
     if (t->ended != NULL) {
         dsi_buf_printf(text, "ended: %s\n", t->ended);

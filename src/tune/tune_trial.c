@@ -182,9 +182,9 @@ static void read_tail(const char *folder, const char *name, char *text)
 /* The line in which a program says that it got no memory, "" when none does. */
 static void memory_line(char *text, char *out, size_t size)
 {
-    static const char *const words[] = {"out of memory",          "no memory",
-                                        "cannot allocate memory", "bad_alloc",
-                                        "not enough memory",      "--rank_memory"};
+    static const char *const words[] = {
+        "out of memory",     "no memory",     "cannot allocate memory", "bad_alloc",
+        "not enough memory", "--rank_memory", "device_memory: "};
     out[0] = '\0';
     for (char *line = text; line != NULL && *line != '\0';) {
         char *end = strchr(line, '\n');

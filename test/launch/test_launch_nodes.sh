@@ -73,6 +73,22 @@ echo "FRUIT=an 'apple' \$HOME" > .deepspeed_env
 hostile=('a b' '$HOME;`touch owned`' "it's" '100%h %n %%' '' '"' '\' '&& touch owned' '*')
 words=" <a b> <\$HOME;\`touch owned\`> <it's> <100%h %n %%> <> <\"> <\\> <&& touch owned> <*>"
 
+# Three ranks, of which the one on the other host grows with the micro-batch; rank 0 measures.
+cat > tuned.sh << 'END'
+#!/bin/sh
+m=$(sed -nE 's/.*"train_micro_batch_size_per_gpu": ([0-9]+).*/\1/p' "$2")
+out=$(sed -nE 's/.*"metric_path": "(.*)".*/\1/p' "$2")
+[ "$DS_AUTOTUNING_TRIAL" = 1 ] || exit 9
+if [ $RANK = 2 ] && [ "$m" = 4 ]; then
+    exec awk 'BEGIN { s = "x"; while (length(s) < 200000000) s = s s; while (1) x++ }'
+fi
+[ $RANK = 0 ] && [ "$m" != 4 ] && printf '{"latency": 1, "throughput": %d}' "${m}00" > "$out.new" && mv "$out.new" "$out"
+exec sleep 60
+END
+chmod +x tuned.sh
+echo '{"train_micro_batch_size_per_gpu": [1, 2, 4], "zero_optimization": {"stage": 1},
+    "autotuning": {"enabled": true, "model_info": {"num_params": 1000}}}' > tune.json
+
 for launcher in pdsh ssh; do
     way=("${base[@]}" --launcher $launcher)
     job 0 "${way[@]}" ./show.sh "${hostile[@]}"
@@ -104,6 +120,19 @@ for launcher in pdsh ssh; do
     prints 'saved 0'
     prints '[rank 2] saved 2'
     gone term
+    # Limits hold on every node; trials of the autotuner are ended on all of them.
+    if [ $launcher = pdsh ]; then
+        DS_MARK=late job 124 "${way[@]}" --time_limit 2 --grace 0.5 sh -c 'trap "" TERM; while :; do sleep 0.1; done'
+        gone late
+        DS_MARK=grown job 137 "${way[@]}" --rank_memory 100M sh -c '[ $RANK = 2 ] || exec sleep 60; awk "BEGIN { s = \"x\"; while (length(s) < 200000000) s = s s; while (1) x++ }"'
+        says 'rank 2 uses [0-9]+ MiB of memory, more than --rank_memory allows, 100 MiB'
+        gone grown
+    else
+        DS_MARK=tuned job 0 "${way[@]}" --trial_seconds 20 --rank_memory 100M --autotuning tune ./tuned.sh --deepspeed_config tune.json
+        grep -q '^best: z1_gas1_tmbspg2, 200 samples/s' out.txt || fail "the best over two hosts"
+        says 'trial [0-9] z1_gas1_tmbspg4 failed: out of memory: .*rank 2 uses [0-9]+ MiB'
+        gone tuned
+    fi
     # A killed launcher leaves no rank on any node.
     DS_MARK=killed "$bin/deepspeed" "${way[@]}" --grace 1 sh -c 'echo up; sleep 60 & exec sleep 60' > out.txt 2> err.txt < /dev/null &
     launcher=$!

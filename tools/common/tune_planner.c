@@ -110,7 +110,9 @@ static ds_status predict(void *self, ds_ctx *ctx, const char *text, dsi_predicti
                                 .seconds =
                                     report.timeline != NULL ? report.timeline->step.seconds : 0.0,
                                 .model_flops = report.model_flops,
-                                .hardware_flops = report.hardware_flops};
+                                .hardware_flops = report.hardware_flops,
+                                .limited = dsi_rank_mapped_bytes(&report.plan),
+                                .limit = (size_t)ds_config_get(config)->device_memory};
         for (uint32_t i = 0; i < report.n_comm; ++i) {
             out->sent += report.comm[i].sent;
         }
