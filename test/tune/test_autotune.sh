@@ -95,7 +95,8 @@ prints '0 do not fit into [0-9.]+ GiB a rank \(what is free here, shared\)'
 # Memory that does not suffice is seen before anything runs; two ranks and all stages; only predicted.
 job 1 --device none --num_gpus 1 --rank_memory 1M --autotuning run "${train[@]}"
 says 'no setting ran'
-prints 'needs 0\.[0-9]+ GiB of 0\.00 GiB'
+prints 'needs [0-9]+ MiB of 1 MiB'
+prints '^nothing fits; z0_gas2_tmbspg[0-9]+_rcfull needs least, '
 job 0 --device xeon-amx-2 --num_gpus 2 --dry_run --autotuning tune "${train[@]}"
 for stage in 0 1 2 3; do
     prints "^z${stage}_gas2_tmbspg6_rcnone( +[0-9.]+){3}"
