@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Predicted peak memory against measured: GPT-2 124M, runs above 1 GiB, on one and two ranks, stages 0 to 3, with
-# recomputation and offload. Usage: bench_plan_memory.sh BUILD [TEXT]; TEXT: only rows whose name has it.
+# Predicted peak memory against measured: GPT-2 124M and a Llama of 134M, runs above 1 GiB, on one to four ranks, stages 0
+# to 3, in three precisions, with recomputation and offload. Usage: bench_plan_memory.sh BUILD [TEXT]; TEXT: only rows whose name has it.
 # Measured is the largest sum, over the run, of anonymous and of the proportional share of shared memory of a rank
 # (the largest rank counts); predicted is what ds_plan says the rank needs. Prints a line a row and how many lie within 3 %.
 set -euo pipefail
@@ -11,7 +11,8 @@ trap 'rm -rf "$folder"' EXIT
 config() { # STAGE MICRO_BATCH ACCUMULATION DTYPE MORE
     printf '{"train_micro_batch_size_per_gpu": %s, "gradient_accumulation_steps": %s, "steps_per_print": 1000,
 "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "%s": {"enabled": %s}, "zero_optimization": {"stage": %s%s}%s}\n' \
-        "$2" "$3" bf16 "$([ "$4" = bf16 ] && echo true || echo false)" "$1" "${5:-}" "${6:-}"
+        "$2" "$3" "$([ "$4" = fp16 ] && echo fp16 || echo bf16)" "$([ "$4" = fp32 ] && echo false || echo true)" "$1" \
+        "${5:-}" "${6:-}"
 }
 # Kilobytes of a process: anonymous, and its share of what others map too.
 memory_of() {
@@ -36,12 +37,18 @@ watch() {
     wait "$job" || { cat "$folder/log" >&2; exit 1; }
     echo "$most"
 }
+cat > "$folder/llama.json" << 'JSON'
+{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 50304, "hidden_size": 768, "intermediate_size": 2048,
+"num_hidden_layers": 8, "num_attention_heads": 12, "num_key_value_heads": 4, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5,
+"hidden_act": "silu", "tie_word_embeddings": false}
+JSON
+model=bench/gpt2_124m.json
 within=0 rows=0
 row() { # NAME RANKS STAGE MICRO ACCUMULATION DTYPE ZERO_KEYS KEYS
     [[ $1 == *"$only"* ]] || return 0
     config "$3" "$4" "$5" "$6" "${7:-}" "${8:-}" > "$folder/config.json"
-    local threads=$((3 - $2))
-    local args=(--model_config bench/gpt2_124m.json --seq_length 1024 --deepspeed_config "$folder/config.json"
+    local threads=$(($2 == 1 ? 2 : 1))
+    local args=(--model_config "$model" --seq_length 1024 --deepspeed_config "$folder/config.json"
         --threads "$threads")
     "$build/ds_plan" "${args[@]}" --world_size "$2" --memory 1TB --json "$folder/plan.json"
     local train=("$build/ds_train" "${args[@]}" --tokenizer data/gpt2 --data data/tinyshakespeare.txt --steps 2)
@@ -55,15 +62,36 @@ row() { # NAME RANKS STAGE MICRO ACCUMULATION DTYPE ZERO_KEYS KEYS
     rows=$((rows + 1))
     within=$((within + $(awk "BEGIN { r = $measured * 1024 / $need; print (r > 0.97 && r < 1.03) ? 1 : 0 }")))
 }
-states='"offload_optimizer": {"device": "nvme", "nvme_path": "'$folder'"}'
+disk='"device": "nvme", "nvme_path": "'$folder'"'
+states=", \"offload_optimizer\": {$disk}"
+all="$states, \"offload_param\": {$disk}, \"sub_group_size\": 10000000, \"stage3_max_live_parameters\": 10000000,
+\"stage3_max_reuse_distance\": 10000000, \"stage3_prefetch_bucket_size\": 5000000"
+recompute() { printf ', "activation_checkpointing": {"recompute": "%s"%s}' "$1" "${2:-}"; }
+
 row "1 rank, bf16, 4 rows" 1 0 4 1 bf16
 row "1 rank, bf16, 2 rows, 2 micro-batches" 1 0 2 2 bf16
+row "1 rank, fp16, 4 rows" 1 0 4 1 fp16
 row "1 rank, fp32, 2 rows" 1 0 2 1 fp32
-row "1 rank, bf16, 4 rows, full" 1 0 4 1 bf16 '' ', "activation_checkpointing": {"recompute": "full"}'
-row "1 rank, bf16, 4 rows, states on disk" 1 2 4 1 bf16 ", $states"
+row "1 rank, bf16, 4 rows, selective" 1 0 4 1 bf16 '' "$(recompute selective)"
+row "1 rank, bf16, 4 rows, full" 1 0 4 1 bf16 '' "$(recompute full)"
+row "1 rank, bf16, 8 rows, full over 3" 1 0 8 1 bf16 '' "$(recompute full ', "interval": 3')"
+row "1 rank, bf16, 4 rows, states on disk" 1 2 4 1 bf16 "$states"
+row "1 rank, fp32, 4 rows, states on disk" 1 2 4 1 fp32 "$states"
+row "1 rank, bf16, 4 rows, all on disk" 1 3 4 1 bf16 "$all"
+row "1 rank, bf16, 8 rows, all on disk, full" 1 3 8 1 bf16 "$all" "$(recompute full)"
+row "1 rank, bf16, 4 rows, activations on disk" 1 0 4 1 bf16 '' "$(recompute none ", \"nvme_path\": \"$folder\"")"
 for stage in 0 1 2 3; do
     row "2 ranks, bf16, stage $stage, 2 rows" 2 "$stage" 2 1 bf16
 done
-row "2 ranks, bf16, stage 2, 4 rows, selective" 2 2 4 1 bf16 '' ', "activation_checkpointing": {"recompute": "selective"}'
+row "2 ranks, bf16, stage 2, 4 rows, selective" 2 2 4 1 bf16 '' "$(recompute selective)"
 row "2 ranks, fp32, stage 3, 2 rows" 2 3 2 1 fp32
+row "2 ranks, bf16, stage 3, 4 rows, all on disk" 2 3 4 1 bf16 "$all"
+row "3 ranks, fp16, stage 1, 2 rows" 3 1 2 1 fp16
+row "4 ranks, bf16, stage 2, 2 rows" 4 2 2 1 bf16
+row "4 ranks, bf16, stage 3, 2 rows" 4 3 2 1 bf16
+model=$folder/llama.json
+row "Llama, 1 rank, bf16, 4 rows" 1 0 4 1 bf16
+row "Llama, 1 rank, fp32, 2 rows, full" 1 0 2 1 fp32 '' "$(recompute full)"
+row "Llama, 2 ranks, bf16, stage 3, 2 rows" 2 3 2 1 bf16
+row "Llama, 4 ranks, bf16, stage 1, 2 rows" 4 1 2 1 bf16
 echo "$within of $rows within 3 %"

@@ -82,8 +82,7 @@ static ds_status use(offloader *o, ds_cell cell, ds_value *value_out)
 {
     const int64_t count = count_of(o, cell);
     const int64_t distance = o->used - o->used_at[cell];
-    if (o->resident[cell] == DS_NONE || distance > o->how->reuse ||
-        count > o->how->reuse - distance) {
+    if (o->resident[cell] == DS_NONE || count > o->how->reuse - distance) {
         DS_TRY(content(o, cell, &o->resident[cell]));
     }
     o->used += distance > 0 || o->used == 0 ? count : 0;

@@ -358,6 +358,104 @@ static void the_checker_knows_where_cells_live(void **state)
     ds_model_destroy(&model);
 }
 
+/* The most bytes of one direction under way at a time in phases [first, last], and of one swap. */
+static void under_way(const dsi_plan *plan, const char *op, ds_phase first, ds_phase last,
+                      size_t *most_out, size_t *one_out)
+{
+    size_t now = 0;
+    *most_out = *one_out = 0;
+    for (uint32_t s = plan->phase_begin[first]; s < plan->phase_begin[last + 1]; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        if (strcmp(step->op->name, op) != 0) {
+            continue;
+        }
+        const dsi_step *start = step->kind == DSI_STEP_START ? step : &plan->steps[step->start];
+        const size_t bytes = ds_meta_bytes(plan->refs[start->out_at].meta);
+        *one_out = bytes > *one_out ? bytes : *one_out;
+        now = step->kind == DSI_STEP_START ? now + bytes : now - bytes;
+        *most_out = now > *most_out ? now : *most_out;
+    }
+    assert_int_equal(now, 0);
+}
+
+/* The limits of what is under way beside computation, each alone. */
+static void limits_bound_what_is_under_way(void **state)
+{
+    enum { LIMIT = 70000 };
+    (void)state;
+    for (int which = 0; which < 4; ++which) {
+        size_t most[3];
+        size_t one[3];
+        dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DISK);
+        offload.how.reuse = 0;
+        offload.read_ahead = which == 1 ? LIMIT : 0;
+        offload.update_ahead = which == 2 ? LIMIT : 0;
+        offload.write_behind = which == 3 ? LIMIT : 0;
+        const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
+        ds_model *model = make_model(llama);
+        ds_engine *engine = make_engine(model, &spec);
+        const dsi_plan *plan = engine->train_plan;
+        under_way(plan, "swap_in", DS_PHASE_FORWARD, DS_PHASE_FORWARD, &most[0], &one[0]);
+        under_way(plan, "swap_in", DS_PHASE_BACKWARD + 1, DS_PHASE_COUNT - 1, &most[1], &one[1]);
+        under_way(plan, "swap_out", DS_PHASE_FORWARD, DS_PHASE_COUNT - 1, &most[2], &one[2]);
+        for (int i = 0; i < 3; ++i) {
+            print_message("limit %d, direction %d: %zu under way, largest %zu\n", which, i, most[i],
+                          one[i]);
+            assert_true(one[i] > 0 && one[i] < LIMIT);
+            const size_t at_once = i == 1 ? 3 : 1; /* an update needs so many */
+            const bool ahead = i == which - 1;
+            assert_true(most[i] <= (ahead ? LIMIT : 0) + at_once * one[i]);
+            assert_true(!ahead || most[i] > LIMIT - one[i]);
+        }
+        ds_engine_destroy(&engine);
+        ds_model_destroy(&model);
+    }
+}
+
+/* However long a parameter may stay: not from one phase to the next. */
+static void phases_start_with_empty_hands(void **state)
+{
+    size_t most = 0;
+    size_t one = 0;
+    dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DISK);
+    (void)state;
+    offload.how.reuse = INT64_MAX;
+    const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
+    ds_model *model = make_model(llama);
+    ds_engine *engine = make_engine(model, &spec);
+    under_way(engine->train_plan, "swap_in", DS_PHASE_BACKWARD, DS_PHASE_BACKWARD, &most, &one);
+    assert_true(one > 0);
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+}
+
+/* A gradient comes back once for the norm and once for its update; the search for its largest
+ * magnitude was done before it left. */
+static void gradients_come_back_twice(void **state)
+{
+    const dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DISK);
+    const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
+    ds_model *model = make_model(llama);
+    ds_engine *engine = make_engine(model, &spec);
+    const dsi_plan *plan = engine->train_plan;
+    uint32_t n[512] = {0};
+    uint32_t most = 0;
+    (void)state;
+    assert_true(plan->n_cells <= 512);
+    for (uint32_t s = plan->phase_begin[DS_PHASE_BACKWARD + 1]; s < plan->n_steps; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        const ds_cell cell = plan->refs[step->in_at].cell;
+        if (step->kind == DSI_STEP_START && strcmp(step->op->name, "swap_in") == 0 &&
+            ds_cells_get(plan->cells, cell)->kind == DS_CELL_GRAD) {
+            n[cell] += 1;
+            most = n[cell] > most ? n[cell] : most;
+        }
+    }
+    assert_int_equal(most, 2);
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -385,6 +483,9 @@ int main(void)
         cmocka_unit_test(checkpoints_do_not_care),
         cmocka_unit_test(a_missing_folder_is_named),
         cmocka_unit_test(the_checker_knows_where_cells_live),
+        cmocka_unit_test(limits_bound_what_is_under_way),
+        cmocka_unit_test(gradients_come_back_twice),
+        cmocka_unit_test(phases_start_with_empty_hands),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -4,6 +4,7 @@
 #include "common/check.h"
 #include "common/engine_hash.h"
 #include "common/scratch.h"
+#include "pass/policy.h"
 #include "train/engine.h"
 
 #include <math.h>
@@ -174,6 +175,90 @@ static void memory_falls_and_operations_rise(void **state)
     assert_true(cheap.again < 0.1 * products);
 }
 
+/* Whether the plan of a choice computes an operator again. */
+static bool repeats(dsi_recompute choice, const char *op)
+{
+    const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, choice);
+    ds_model *model = make_model(llama);
+    const ds_engine_params params = {.model = model, .seq_length = SEQ};
+    ds_engine *engine = NULL;
+    bool any = false;
+    CHECK_OK(ctx, dsi_engine_create(ctx, &params, &spec, &engine));
+    for (uint32_t s = 0; s < engine->train_plan->n_steps; ++s) {
+        const dsi_step *step = &engine->train_plan->steps[s];
+        any = any || (step->recomputed && strcmp(step->op->name, op) == 0);
+    }
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+    return any;
+}
+
+static void what_is_listed_is_repeated(void **state)
+{
+    const dsi_recompute cheap = {.mode = DS_RECOMPUTE_SELECTIVE};
+    const dsi_recompute listed = {.mode = DS_RECOMPUTE_SELECTIVE,
+                                  .operators = "attention,  rms_norm"};
+    (void)state;
+    assert_true(repeats(full, "linear") && repeats(full, "attention"));
+    assert_true(repeats(cheap, "rms_norm") && repeats(cheap, "glu"));
+    assert_false(repeats(cheap, "linear") || repeats(cheap, "attention"));
+    assert_true(repeats(listed, "attention") && repeats(listed, "rms_norm"));
+    assert_false(repeats(listed, "glu") || repeats(listed, "linear"));
+}
+
+/* Layers that are computed again together: inside of a group their outputs are, too. Of four layers
+ * three checkpoints make groups of two. */
+static void groups_repeat_what_lies_between(void **state)
+{
+    double again[4];
+    double counted[4];
+    (void)state;
+    for (int64_t n = 1; n <= 3; ++n) {
+        again[n] =
+            train(llama, DS_DTYPE_BF16, (dsi_recompute){.mode = DS_RECOMPUTE_FULL, .interval = n})
+                .again;
+        counted[n] =
+            train(llama, DS_DTYPE_BF16,
+                  (dsi_recompute){.mode = DS_RECOMPUTE_FULL, .interval = 1, .n_checkpoints = n})
+                .again;
+    }
+    print_message("again: groups of 1, 2, 3: %.0f, %.0f, %.0f; 1, 2, 3 groups: %.0f, %.0f, %.0f\n",
+                  again[1], again[2], again[3], counted[1], counted[2], counted[3]);
+    const double down = 2.0 * BATCH * SEQ * 112 * 48;
+    assert_true(again[2] >= again[1] + 2 * down && again[2] < again[1] + 2.5 * down);
+    assert_true(again[3] >= again[1] + 2 * down && again[3] < again[1] + 2.5 * down);
+    assert_true(counted[2] == again[2] && counted[3] == again[2]);
+    assert_true(counted[1] >= again[1] + 3 * down && counted[1] < again[1] + 3.5 * down);
+}
+
+/* What leaves the graph, or its group, is kept. */
+static void what_leaves_is_kept(void **state)
+{
+    const ds_meta meta = {DS_DTYPE_F32, {.n_dims = 1, .dims = {8}}};
+    const ds_cell_info info = {.name = "x", .kind = DS_CELL_INPUT, .meta = meta, .of = DS_NONE};
+    const ds_op *op = ds_op_find("exp");
+    ds_cells *cells = NULL;
+    ds_graph *graph = NULL;
+    ds_cell cell = DS_NONE;
+    ds_value v[5];
+    bool drop[8];
+    (void)state;
+    CHECK_OK(ctx, ds_cells_create(ctx, 8, &cells));
+    CHECK_OK(ctx, ds_cells_add(cells, &info, &cell));
+    CHECK_OK(ctx, ds_graph_create(ctx, cells, &graph));
+    CHECK_OK(ctx, ds_graph_read(graph, cell, &v[0]));
+    for (uint32_t i = 1; i < 5; ++i) {
+        ds_graph_set_region(graph, i < 4 ? 1 : 2);
+        CHECK_OK(ctx, ds_graph_apply(graph, op, NULL, &v[i - 1], 1, &v[i]));
+    }
+    CHECK_OK(ctx, ds_graph_output(graph, "early", v[2]));
+    CHECK_OK(ctx, ds_graph_output(graph, "last", v[4]));
+    CHECK_OK(ctx, dsi_policy_recompute(graph, &full, drop));
+    assert_true(!drop[v[0]] && drop[v[1]] && !drop[v[2]] && !drop[v[3]] && !drop[v[4]]);
+    ds_graph_destroy(&graph);
+    ds_cells_destroy(&cells);
+}
+
 /* A limit makes the choice, or refuses before anything is allocated. */
 static void the_limit_chooses(void **state)
 {
@@ -308,6 +393,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_choice_gives_the_same_bits),
         cmocka_unit_test(memory_falls_and_operations_rise),
+        cmocka_unit_test(what_is_listed_is_repeated),
+        cmocka_unit_test(groups_repeat_what_lies_between),
+        cmocka_unit_test(what_leaves_is_kept),
         cmocka_unit_test(the_limit_chooses),
         cmocka_unit_test(tiles_compute_the_same),
         cmocka_unit_test(dropout_in_a_tile_is_refused),
