@@ -165,9 +165,9 @@ static dsi_sim_row *row_of(dsi_timeline *t, const dsi_sim_step *step)
 static void count_step(sim *sm, uint32_t s)
 {
     const dsi_sim_step *step = &sm->spec->steps[s];
-    const double times = (double)dsi_timeline_repeats(sm->timeline, step->phase);
+    const double times = dsi_timeline_repeats(sm->timeline, step->phase);
     dsi_sim_row *row = row_of(sm->timeline, step);
-    row->calls += (uint64_t)times;
+    row->calls += (uint64_t)ceil(times);
     row->seconds += times * sm->seconds[s];
     row->flops += times * step->work.flops;
     row->bytes += times * step->work.bytes;
@@ -276,7 +276,7 @@ static void await(sim *sm, uint32_t s, uint32_t waiter)
         sm->sum->exposed_moves += stalled;
     }
     row_of(sm->timeline, step)->exposed +=
-        stalled * (double)dsi_timeline_repeats(sm->timeline, step->phase);
+        stalled * dsi_timeline_repeats(sm->timeline, step->phase);
     add_event(sm, waiter, DSI_STREAM_COMPUTE, true, start, sm->now);
 }
 
@@ -335,10 +335,12 @@ static void run_phase(sim *sm, ds_phase phase, uint32_t begin, uint32_t end)
 
 /* ---- the whole step ---- */
 
-int64_t dsi_timeline_repeats(const dsi_timeline *timeline, ds_phase phase)
+double dsi_timeline_repeats(const dsi_timeline *timeline, ds_phase phase)
 {
     const int64_t n = timeline->spec.accumulation;
-    return (phase == DS_PHASE_FORWARD || phase == DS_PHASE_BACKWARD) && n > 0 ? n : 1;
+    const double share = timeline->spec.share[phase];
+    const bool micro = (phase == DS_PHASE_FORWARD || phase == DS_PHASE_BACKWARD) && n > 0;
+    return (micro ? (double)n : 1.0) * (share == 0.0 ? 1.0 : fmax(0.0, share));
 }
 
 static void add_sum(dsi_sim_sum *total, const dsi_sim_sum *part, double times)
@@ -371,14 +373,14 @@ static void compose(sim *sm)
     dsi_timeline *t = sm->timeline;
     const dsi_sim_spec *spec = sm->spec;
     for (int p = 0; p < DS_PHASE_COUNT; ++p) {
-        add_sum(&t->step, &t->phases[p], (double)dsi_timeline_repeats(t, (ds_phase)p));
+        add_sum(&t->step, &t->phases[p], dsi_timeline_repeats(t, (ds_phase)p));
     }
     const dsi_work clear = {
         .op_class = DSI_CLASS_COPY, .dtype = DS_DTYPE_F32, .bytes = spec->clear_bytes};
     const double cleared = spec->clear_bytes > 0.0 ? dsi_time_work(&t->device, &clear) : 0.0;
     t->step.seconds += cleared;
     t->step.compute += cleared;
-    const double batches = (double)dsi_timeline_repeats(t, DS_PHASE_FORWARD);
+    const double batches = dsi_timeline_repeats(t, DS_PHASE_FORWARD);
     const double full = t->step.seconds * dsi_device_peak(&t->device, spec->peak_dtype);
     if (t->step.seconds > 0.0) {
         t->mfu = spec->model_flops * batches / full;

@@ -55,12 +55,13 @@ typedef struct dsi_sim_spec {
     const dsi_device *device;  /* of one rank: dsi_device_of_rank */
     const dsi_sim_step *steps; /* sorted by phase */
     uint32_t n_steps;
-    uint32_t local_ranks; /* ranks of this node that share host and disk; 0: 1 */
-    int64_t accumulation; /* micro-batches of a step; 0: 1 */
-    double clear_bytes;   /* of accumulators set to zero once a step; 0: none */
-    double model_flops;   /* of one micro-batch, forward and backward, without recompute: MFU */
-    double tokens;        /* of one micro-batch; 0: not known */
-    ds_dtype peak_dtype;  /* MFU and HFU are shares of this peak */
+    uint32_t local_ranks;         /* ranks of this node that share host and disk; 0: 1 */
+    int64_t accumulation;         /* micro-batches of a step; 0: 1 */
+    double share[DS_PHASE_COUNT]; /* of steps that run the phase at all; 0: all, below 0: none */
+    double clear_bytes;           /* of accumulators set to zero once a step; 0: none */
+    double model_flops;  /* of one micro-batch, forward and backward, without recompute: MFU */
+    double tokens;       /* of one micro-batch; 0: not known */
+    ds_dtype peak_dtype; /* MFU and HFU are shares of this peak */
 } dsi_sim_spec;
 
 /* What one step did, in seconds from the start of its phase. A WAIT has an event only when it
@@ -116,8 +117,8 @@ typedef struct dsi_timeline {
 ds_status dsi_simulate(ds_ctx *ctx, const dsi_sim_spec *spec, dsi_timeline **timeline_out);
 void dsi_timeline_destroy(dsi_timeline **timeline);
 
-/* How often a phase runs in one step. */
-int64_t dsi_timeline_repeats(const dsi_timeline *timeline, ds_phase phase);
+/* How often a phase runs in one step, on average. */
+double dsi_timeline_repeats(const dsi_timeline *timeline, ds_phase phase);
 
 /* A page of text: times of phases, exposed communication, what dominates. */
 void dsi_timeline_print(const dsi_timeline *timeline, dsi_buf *text);

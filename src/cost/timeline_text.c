@@ -27,9 +27,9 @@ static void put_seconds(dsi_buf *text, double s)
     }
 }
 
-static void put_sum(dsi_buf *text, const char *name, int64_t times, const dsi_sim_sum *sum)
+static void put_sum(dsi_buf *text, const char *name, double times, const dsi_sim_sum *sum)
 {
-    dsi_buf_printf(text, "%-9s %5lld", name, (long long)times);
+    dsi_buf_printf(text, "%-9s %5.4g", name, times);
     put_seconds(text, sum->seconds);
     put_seconds(text, sum->compute);
     put_seconds(text, sum->comm);
@@ -130,8 +130,8 @@ void dsi_timeline_json(const dsi_timeline *t, dsi_buf *text)
         if (!is_shown(t, (ds_phase)p)) {
             continue;
         }
-        dsi_buf_printf(text, "%s\n  {\"name\": \"%s\", \"repeats\": %lld, ", p > 0 ? "," : "",
-                       phase_name((ds_phase)p), (long long)dsi_timeline_repeats(t, (ds_phase)p));
+        dsi_buf_printf(text, "%s\n  {\"name\": \"%s\", \"repeats\": %.9g, ", p > 0 ? "," : "",
+                       phase_name((ds_phase)p), dsi_timeline_repeats(t, (ds_phase)p));
         json_sum(text, &t->phases[p]);
         dsi_buf_putc(text, '}');
     }

@@ -176,7 +176,7 @@ static double add_phase(dsi_trace *trace, const dsi_timeline *t, uint32_t pid, d
 void dsi_trace_timeline(dsi_trace *trace, const dsi_timeline *timeline, uint32_t pid,
                         const char *name, int64_t micro_batches)
 {
-    const int64_t all = dsi_timeline_repeats(timeline, DS_PHASE_FORWARD);
+    const int64_t all = (int64_t)dsi_timeline_repeats(timeline, DS_PHASE_FORWARD);
     const int64_t wanted = micro_batches > 0 ? micro_batches : 1;
     bool used[DSI_STREAM_COUNT] = {false};
     double now = 0.0;

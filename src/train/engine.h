@@ -134,9 +134,11 @@ void dsi_engine_dump_state(const ds_engine *engine);
 /* Writes a hyper cell for the t-th update, counted from 1. */
 void dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int64_t t);
 
-/* ZenFlow (engine_zenflow.c). begin: after memory is there. update: the phases after norm. settle:
- * chosen columns go back to their master weights, which the host may then read; nothing without
- * ZenFlow. ERR_STATE between forward and step. check: what a checkpoint said of the index. */
+/* ZenFlow (engine_zenflow.c). say: logs what the settings come to. begin: after memory is there.
+ * update: the phases after norm. settle: chosen columns go back to their master weights, which the
+ * host may then read; nothing without ZenFlow. ERR_STATE between forward and step. check: what a
+ * checkpoint said of the index. */
+void dsi_zenflow_say(const ds_engine *engine);
 ds_status dsi_zenflow_begin(ds_engine *engine);
 ds_status dsi_zenflow_update(ds_engine *engine);
 ds_status dsi_zenflow_settle(const ds_engine *engine);

@@ -3,6 +3,7 @@
  * found by weighing, of exact sums: the same on every rank. docs/internals/zenflow.md. */
 #include "train/engine.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const dsi_zenflow_spec *spec_of(const ds_engine *engine)
@@ -18,6 +19,26 @@ static bool is_index(const ds_cell_info *info)
 static bool is_weights(const ds_cell_info *info)
 {
     return info->kind == DS_CELL_CHOSEN && info->meta.dtype == DS_DTYPE_F64;
+}
+
+/* What the settings come to; that columns may be chosen once only is worth a line. */
+void dsi_zenflow_say(const ds_engine *engine)
+{
+    const dsi_zenflow_spec *z = spec_of(engine);
+    if (!z->on) {
+        return;
+    }
+    char rest[64] = "when they weigh enough";
+    char chosen[80] = "once: zenflow.steps_per_epoch is not known, or select_interval is 0";
+    if (!z->weighs) {
+        (void)snprintf(rest, sizeof rest, "every %lld steps", (long long)z->update_every);
+    }
+    if (z->select_every > 0) {
+        (void)snprintf(chosen, sizeof chosen, "every %lld steps", (long long)z->select_every);
+    }
+    ds_log(engine->ctx, DS_LOG_JOB,
+           "zenflow: %g of the columns are updated each step, the others %s; chosen %s", z->ratio,
+           rest, chosen);
 }
 
 ds_status dsi_zenflow_begin(ds_engine *engine)

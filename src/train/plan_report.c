@@ -6,6 +6,7 @@
 #include "op/ops.h"
 #include "plan/plan_sim.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,9 +20,26 @@ const char *dsi_phase_name(ds_phase phase)
     return names[phase];
 }
 
+/* Of the steps, how many run a phase; warm-up apart. What the rest waits for when it is weighed is
+ * not known before the run: counted as every step. */
+static double share_of(const dsi_zenflow_spec *z, ds_phase phase)
+{
+    switch (phase) {
+    case DS_PHASE_SETTLE:
+    case DS_PHASE_CHOOSE:
+    case DS_PHASE_FETCH:
+        return z->select_every > 0 ? 1.0 / (double)z->select_every : 0.0;
+    case DS_PHASE_REST:
+        return z->weighs || z->update_every < 1 ? 1.0 : 1.0 / (double)z->update_every;
+    default:
+        return 1.0;
+    }
+}
+
 double dsi_report_runs(const dsi_plan_report *report, ds_phase phase)
 {
-    return phase <= DS_PHASE_BACKWARD ? (double)report->spec.train.accumulation : 1.0;
+    return phase <= DS_PHASE_BACKWARD ? (double)report->spec.train.accumulation
+                                      : share_of(&report->spec.train.zenflow, phase);
 }
 
 size_t dsi_report_need(const dsi_plan_report *report)
@@ -92,7 +110,7 @@ static void count_collective(dsi_plan_report *r, const dsi_step *step)
     }
     const double runs = dsi_report_runs(r, step->phase);
     measure(r->plan.train_plan, step, &carried, &sent);
-    row->calls += (uint64_t)runs;
+    row->calls += (uint64_t)ceil(runs);
     row->carried += runs * carried;
     row->sent += runs * sent;
 }
@@ -137,7 +155,7 @@ static ds_status simulate(ds_ctx *ctx, dsi_plan_report *r)
     const uint32_t local = (request->n_ranks + n_nodes - 1) / n_nodes;
     r->device = dsi_device_of_rank(request->device, local);
     DS_TRY(dsi_plan_sim_steps(r->plan.train_plan, local, &r->plan.homes, &r->sim_steps));
-    const dsi_sim_spec spec = {
+    dsi_sim_spec spec = {
         .device = &r->device,
         .steps = r->sim_steps,
         .n_steps = r->plan.train_plan->n_steps,
@@ -147,6 +165,10 @@ static ds_status simulate(ds_ctx *ctx, dsi_plan_report *r)
         .model_flops = r->model_flops / (double)train->accumulation,
         .tokens = (double)train->batch * (double)train->seq_length,
         .peak_dtype = train->dtype};
+    for (int phase = DS_PHASE_NORM; phase < DS_PHASE_COUNT; ++phase) {
+        const double share = share_of(&train->zenflow, (ds_phase)phase);
+        spec.share[phase] = share > 0.0 ? share : -1.0;
+    }
     return dsi_simulate(ctx, &spec, &r->timeline);
 }
 

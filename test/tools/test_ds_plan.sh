@@ -53,6 +53,10 @@ check trace_without_times 1 'give --device' \
     "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --memory 1TB --trace "$dir/t"
 check fits 0 'fits: .* GiB are left' "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" \
     --world_size 8 --memory 1TB
+sed 's/"stage": 2/"stage": 2, "offload_optimizer": {"device": "cpu"}, "zenflow": {"select_strategy": "step", "select_interval": 100, "update_interval": 4}/' \
+    "$dir/z2.json" > "$dir/zenflow.json"
+check zenflow 0 'rest +0.25 ' "$tool" "${xl[@]}" --deepspeed_config "$dir/zenflow.json" \
+    --world_size 8 --memory 1TB --device h100-sxm
 check does_not 3 'GiB more than 11.18 GiB \(--memory\)' "$tool" "${xl[@]}" \
     --deepspeed_config "$dir/z2.json" --world_size 8 --memory 12GB
 check changes 3 'train_micro_batch_size_per_gpu [12], gradient_accumulation_steps [48]: .* GiB, .*bytes sent' \

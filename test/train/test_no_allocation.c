@@ -127,6 +127,7 @@ typedef struct setting {
     ds_dtype dtype;
     dsi_optimizer optimizer;
     ds_isa isa;
+    bool zenflow;
 } setting;
 
 static void run(const setting *s, ds_dataset *data)
@@ -141,6 +142,12 @@ static void run(const setting *s, ds_dataset *data)
     spec.train.optimizer = s->optimizer;
     spec.train.max_coeff = 10.0;
     spec.train.min_coeff = 0.01;
+    spec.train.zenflow = (dsi_zenflow_spec){.on = s->zenflow,
+                                            .ratio = 0.2,
+                                            .weighs = true,
+                                            .auto_ratio = 0.9,
+                                            .select_every = 3,
+                                            .warm_up = 1};
     spec.wall_clock_breakdown = true;
     spec.memory_breakdown = true;
     spec.steps_per_print = 2;
@@ -165,14 +172,16 @@ static void run(const setting *s, ds_dataset *data)
 static void steps_allocate_nothing(void **state)
 {
     static const setting settings[] = {
-        {"gpt2", DS_DTYPE_F32, DSI_OPTIMIZER_ADAM, DS_ISA_REF},
-        {"gpt2", DS_DTYPE_F32, DSI_OPTIMIZER_ADAM, DS_ISA_AMX},
-        {"gpt2", DS_DTYPE_BF16, DSI_OPTIMIZER_LAMB, DS_ISA_AMX},
-        {"packed_gpt2", DS_DTYPE_BF16, DSI_OPTIMIZER_ADAM, DS_ISA_AVX2},
-        {"qwen3", DS_DTYPE_BF16, DSI_OPTIMIZER_SGD, DS_ISA_AMX},
-        {"llama3", DS_DTYPE_BF16, DSI_OPTIMIZER_LION, DS_ISA_REF},
-        {"rope_dynamic", DS_DTYPE_F32, DSI_OPTIMIZER_ADAGRAD, DS_ISA_AMX},
-        {"llama3_tied", DS_DTYPE_F16, DSI_OPTIMIZER_ADAM, DS_ISA_AMX},
+        {"gpt2", DS_DTYPE_F32, DSI_OPTIMIZER_ADAM, DS_ISA_REF, false},
+        {"gpt2", DS_DTYPE_BF16, DSI_OPTIMIZER_ADAM, DS_ISA_AMX, true},
+        {"llama3_tied", DS_DTYPE_F16, DSI_OPTIMIZER_ADAM, DS_ISA_AVX2, true},
+        {"gpt2", DS_DTYPE_F32, DSI_OPTIMIZER_ADAM, DS_ISA_AMX, false},
+        {"gpt2", DS_DTYPE_BF16, DSI_OPTIMIZER_LAMB, DS_ISA_AMX, false},
+        {"packed_gpt2", DS_DTYPE_BF16, DSI_OPTIMIZER_ADAM, DS_ISA_AVX2, false},
+        {"qwen3", DS_DTYPE_BF16, DSI_OPTIMIZER_SGD, DS_ISA_AMX, false},
+        {"llama3", DS_DTYPE_BF16, DSI_OPTIMIZER_LION, DS_ISA_REF, false},
+        {"rope_dynamic", DS_DTYPE_F32, DSI_OPTIMIZER_ADAGRAD, DS_ISA_AMX, false},
+        {"llama3_tied", DS_DTYPE_F16, DSI_OPTIMIZER_ADAM, DS_ISA_AMX, false},
     };
     ds_tokenizer *tokenizer = NULL;
     char *folder = scratch_make();
