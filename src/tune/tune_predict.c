@@ -47,7 +47,7 @@ static void name_setting(char *name, size_t size, const dsi_tune_setting *settin
     for (const char *at = key; *at != '\0';
          at = strchr(at, '_') != NULL ? strchr(at, '_') + 1 : "") {
         n = strlen(name);
-        (void)snprintf(name + n, size - n, "%c", *at);
+        (void)snprintf(name + n, size - n, "%c", isalnum((unsigned char)*at) ? *at : 'x');
     }
     n = strlen(name);
     if (strcmp(value, "true") == 0 || strcmp(value, "false") == 0) {

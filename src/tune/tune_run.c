@@ -291,6 +291,7 @@ static ds_status start_best(dsi_tune *t, int *exit_code_out)
         ds_log(t->ctx, DS_LOG_JOB, "starting the job with %s", path);
         o.command = command;
         o.autotuning = NULL;
+        o.rank_bytes = 0; /* that was for the trials */
         status = dsi_head_run(t->ctx, &o, exit_code_out);
     }
     dsi_words_free(&command);

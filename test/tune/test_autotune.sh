@@ -111,7 +111,7 @@ way=$1
 for word; do [ "$before" = --deepspeed_config ] && config=$word; before=$word; done
 of() { sed -nE "s/.*\"$1\": \"?([^\",]*)\"?,?\$/\1/p" "$config" | head -1; }
 m=$(of train_micro_batch_size_per_gpu) z=$(of stage) out=$(of metric_path)
-[ -n "$out" ] || { echo "the job: stage $z, micro-batch $m, $*"; exit 7; }
+[ -n "$out" ] || { echo "the job: stage $z, micro-batch $m, $*"; echo "data limit $(ulimit -d)"; exit 7; }
 case $way in
 grow) [ "$m" -lt 4 ] || exec awk 'BEGIN { s = "x"; while (1) s = s s }' ;;
 hang) [ "$m" != 2 ] || { trap '' TERM INT HUP; while :; do sleep 1; done; } ;;
@@ -141,9 +141,10 @@ prints '^best: z2_gas1_tmbspg4, '
 grep -q '"stage": 2' $r/ds_config_optimal.json && grep -q '"train_micro_batch_size_per_gpu": 4' $r/ds_config_optimal.json ||
     fail "the best of a program: $(cat $r/ds_config_optimal.json)"
 # run starts it, and its exit code is the job's
-any 7 ok '' '"zero_optimization": {"stage": [1, 2]},' --num_gpus 2 --autotuning run
+any 7 ok '' '"zero_optimization": {"stage": [1, 2]},' --num_gpus 2 --rank_memory 1G --autotuning run
 prints '^(\[rank 1\] )?the job: stage 2, micro-batch 4, ok --deepspeed_config '
 silent 'z0_|z3_'
+prints "data limit $(ulimit -d)"
 # less is better
 any 0 ok ', "metric": "latency"' '"zero_optimization": {"stage": 1},' --num_gpus 2 --autotuning tune
 prints '^best: z1_gas1_tmbspg1, 100 ms a step, by metric "latency"'

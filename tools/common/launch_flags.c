@@ -240,7 +240,8 @@ ds_status launch_flags_parse(ds_ctx *ctx, int argc, char **argv, dsi_launch_opti
          .min = 0.1,
          .max = 1e6,
          .doc = "A trial that takes longer is ended and counts as failed. --rank_memory bounds "
-                "its memory; default: what is free here, shared by the ranks."},
+                "the memory of trials, not of the job that run starts; default: what is free "
+                "here, shared by the ranks."},
         TEXT("device", o->device, "PROFILE", NULL,
              "What a rank runs on, as for ds_plan; none: times are not predicted. Default: "
              "measured here by ds_bench, once for a results folder."),
