@@ -123,6 +123,7 @@ typedef struct result {
     uint64_t hash;
     double eval;
     size_t device, host, disk;
+    double again; /* operations */
 } result;
 
 static result run(const char *config, dsi_engine_spec spec)
@@ -132,6 +133,7 @@ static result run(const char *config, dsi_engine_spec spec)
     ds_engine *engine = make_engine(model, &spec);
     got.eval = train(engine, 0, STEPS);
     CHECK_OK(ctx, engine_hash(ctx, engine, &got.hash));
+    got.again = ds_engine_recomputed_flops(engine);
     got.device = ds_engine_planned_bytes(engine);
     got.host = dsi_exec_host_bytes(engine->exec);
     got.disk = dsi_exec_disk_bytes(engine->exec);
@@ -217,6 +219,9 @@ static void activations_leave_too(void **state)
     const result disk = run(gpt2, spec);
     spec.recompute.mode = DS_RECOMPUTE_FULL;
     const result both = run(gpt2, spec);
+    spec.offload.how.activations = DSI_ON_DEVICE;
+    const result again = run(gpt2, spec);
+    assert_true(both.again > 0.0 && both.again == again.again);
     expect_same(&disk, &kept, "offload of activations");
     expect_same(&both, &kept, "offload of recomputed activations");
     print_message("device %zu, activations on disk %zu (%zu), of layers %zu (%zu)\n", kept.device,

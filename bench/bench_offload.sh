@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# States on disk: GPT-2 124M, bf16, with little and with more computation for the same traffic, against what the plan says
+# on a profile of this machine, and against computation and disk alone. Usage: bench_offload.sh BUILD FOLDER [PROFILE]
+# Step: median of those after the first. Plan: its critical path. Buffered: what of the states may be in memory at a time.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=$1 folder=$2 profile=${3:-}
+scratch=$(mktemp -d "$folder/bench_offload.XXXXXX")
+trap 'rm -rf "$scratch"' EXIT
+if [ -z "$profile" ]; then
+    profile=$scratch/profile.json
+    "$build/ds_bench" --profile "$profile" --profile_folder "$scratch" > "$scratch/log" 2>&1 || { cat "$scratch/log" >&2; exit 1; }
+fi
+config() { # ROWS CLIPPING OFFLOAD
+    printf '{"train_micro_batch_size_per_gpu": %s, "steps_per_print": 1000, "gradient_clipping": %s, "bf16": {"enabled": true},
+"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "zero_optimization": {"stage": 2%s}}\n' "$1" "$2" "$3" > "$scratch/ds.json"
+}
+states=", \"sub_group_size\": 5000000, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"$scratch\",
+\"pipeline_read\": true, \"pipeline_write\": true, \"buffer_count\": 5}"
+run=(--model_config bench/gpt2_124m.json --seq_length 1024 --deepspeed_config "$scratch/ds.json")
+step() { # seconds of a step, median of those after the first
+    rm -f "$scratch/metrics"
+    "$build/ds_train" "${run[@]}" --tokenizer data/gpt2 --data data/tinyshakespeare.txt --steps 5 --metrics "$scratch/metrics" \
+        > "$scratch/log" 2>&1 || { cat "$scratch/log" >&2; exit 1; }
+    sed -n 's/.*"tokens_per_s": *\([0-9.e+]*\).*/\1/p' "$scratch/metrics" |
+        tail -n +2 | awk -v tokens="$(($1 * 1024))" '{ print tokens / $1 }' | sort -g | awk '{ a[NR] = $1 } END { print a[int((NR + 1) / 2)] }'
+}
+planned() { # KEY of the timeline's sums
+    "$build/ds_plan" "${run[@]}" --device "$profile" --json - | tr -d '\n' | sed -n "s/.*\"timeline\": {[^{]*\"step\": {[^}]*\"$1\": \([0-9.e-]*\).*/\1/p"
+}
+echo "rows clipping  compute s    disk s  compute:disk    step s    plan s  step/plan  step/larger"
+for rows in 4 12; do
+    config "$rows" 1.0 ""
+    compute=$(step "$rows")
+    for clipping in 1.0 0.0; do
+        config "$rows" "$clipping" "$states"
+        disk=$(planned moves) plan=$(planned seconds) measured=$(step "$rows")
+        awk -v rows="$rows" -v clip="$clipping" -v c="$compute" -v d="$disk" -v p="$plan" -v s="$measured" 'BEGIN {
+            printf "%4d %8s %10.3f %9.3f %13.2f %9.3f %9.3f %10.3f %12.3f\n", rows, clip, c, d, c / d, s, p, s / p, s / (c > d ? c : d) }'
+    done
+done
