@@ -9,7 +9,9 @@
  *
  * or ds_engine_train_batch() for all three over all micro-batches of a step. A call out of order is
  * ERR_STATE and names the state. Evaluation is allowed at any time, also between forward and
- * backward. One thread calls an engine; nothing is allocated between initialisation and destruction
+ * backward. When backward, step or the loading of a checkpoint fails in the middle (a disk, a
+ * peer), the states are neither old nor new: every later call is ERR_STATE until a checkpoint is
+ * loaded. One thread calls an engine; nothing is allocated between initialisation and destruction
  * apart from saving and loading checkpoints.
  */
 #ifndef DEEPSPEED_ENGINE_H

@@ -96,6 +96,7 @@ struct ds_engine {
     struct ds_gathered *gathered; /* those that have not ended, a list */
 
     dsi_engine_state state;
+    bool broken;           /* a call failed while it changed states: they are neither old nor new */
     int64_t micro_step;    /* backwards since the last boundary */
     int forced_boundary;   /* -1, 0, 1 */
     double forced_lr;      /* negative: none */
@@ -116,6 +117,9 @@ struct ds_engine {
 /* Builds an engine from numbers; params->config is not read. */
 ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
                             const dsi_engine_spec *spec, ds_engine **engine_out);
+
+/* ERR_STATE when the engine is broken: its states must not be used, let alone saved. */
+ds_status dsi_engine_check_whole(const ds_engine *engine, const char *call);
 
 /* Runs one phase of the training plan, timed when the configuration asks for it; and after a step
  * logs the times every steps_per_print steps. */

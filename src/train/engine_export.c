@@ -153,6 +153,7 @@ ds_status ds_engine_save_16bit_model(ds_engine *engine, const char *dir, const c
         ds_log(engine->ctx, DS_LOG_JOB, "a trial of the autotuner: no model folder is written");
         return DS_OK;
     }
+    DS_TRY(dsi_engine_check_whole(engine, "ds_engine_save_16bit_model"));
     const uint32_t n_cells = ds_cells_count(engine->cells);
     whole_tensor whole = {.engine = engine, .cell = DS_NONE, .data = malloc(largest_cut(engine))};
     cut_tensor *cuts = calloc((size_t)n_cells + 1, sizeof *cuts);

@@ -145,6 +145,7 @@ ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const ch
                                          .keep_last = engine->keep_last,
                                          .tag_validation = engine->spec.tag_validation};
     ds_checkpoint_writer *writer = NULL;
+    DS_TRY(dsi_engine_check_whole(engine, "ds_engine_save_checkpoint"));
     if (engine->state != DSI_ENGINE_IDLE || engine->micro_step != 0) {
         return ds_fail(engine->ctx, DS_ERR_STATE,
                        "a checkpoint can only be saved between optimizer steps: %lld of %lld "
@@ -335,10 +336,12 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *poo
     }
     DS_TRY(check_extra(engine, ckpt));
     DS_TRY(read_states(engine, ckpt, &state));
+    engine->broken = true; /* until all of it is there */
     DS_TRY(dsi_zenflow_begin(engine));
     DS_TRY(load_tensors(engine, ckpt, pool, state.zenflow));
     take_states(engine, &state);
     DS_TRY(dsi_zenflow_check(engine, info->path));
+    engine->broken = false;
     engine->state = DSI_ENGINE_IDLE;
     engine->micro_step = 0;
     const char *data = ds_checkpoint_state(ckpt, "data");
@@ -366,5 +369,7 @@ ds_status ds_engine_load_checkpoint(ds_engine *engine, const char *dir, const ch
     }
     dsi_ckpt_pool_close(&pool);
     ds_checkpoint_close(&ckpt);
-    return ds_comm_agree(engine->comm, engine->ctx, status);
+    const ds_status agreed = ds_comm_agree(engine->comm, engine->ctx, status);
+    engine->broken = engine->broken || (agreed < 0 && status >= 0); /* others have not loaded it */
+    return agreed;
 }

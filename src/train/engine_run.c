@@ -24,6 +24,23 @@ static ds_status wrong_state(const ds_engine *engine, const char *call)
                    state_name(engine->state));
 }
 
+ds_status dsi_engine_check_whole(const ds_engine *engine, const char *call)
+{
+    return engine->broken
+               ? ds_fail(engine->ctx, DS_ERR_STATE,
+                         "%s is not allowed: an earlier call failed while it changed the engine's "
+                         "states; load a checkpoint",
+                         call)
+               : DS_OK;
+}
+
+/* In the right state, and whole. */
+static ds_status expect(const ds_engine *engine, dsi_engine_state state, const char *call)
+{
+    DS_TRY(dsi_engine_check_whole(engine, call));
+    return engine->state == state ? DS_OK : wrong_state(engine, call);
+}
+
 /* Copies one tensor into the input cell PREFIX/NAME. */
 static ds_status write_input(ds_engine *engine, const char *prefix, const ds_named_tensor *named)
 {
@@ -109,9 +126,7 @@ static ds_status read_scalar(ds_engine *engine, uint32_t id, const char *name, d
 
 ds_status ds_engine_forward(ds_engine *engine, const ds_batch *batch)
 {
-    if (engine->state != DSI_ENGINE_IDLE) {
-        return wrong_state(engine, "ds_engine_forward");
-    }
+    DS_TRY(expect(engine, DSI_ENGINE_IDLE, "ds_engine_forward"));
     dsi_engine_see_memory(engine, "Engine before forward");
     const double begin = dsi_run_trace_begin(engine);
     DS_TRY(write_batch(engine, "train", batch));
@@ -163,9 +178,7 @@ ds_status ds_engine_backward(ds_engine *engine)
 ds_status ds_engine_backward_outputs(ds_engine *engine, const ds_named_tensor *gradients,
                                      uint32_t n_gradients)
 {
-    if (engine->state != DSI_ENGINE_FORWARDED) {
-        return wrong_state(engine, "ds_engine_backward");
-    }
+    DS_TRY(expect(engine, DSI_ENGINE_FORWARDED, "ds_engine_backward"));
     for (uint32_t i = 0; i < engine->spec.train.n_gradient_outputs; ++i) {
         char path[NAME_BYTES];
         (void)snprintf(path, sizeof path, "gradient/%s", engine->spec.train.gradient_outputs[i]);
@@ -284,9 +297,7 @@ static ds_status update(ds_engine *engine)
 
 ds_status ds_engine_step(ds_engine *engine)
 {
-    if (engine->state != DSI_ENGINE_ACCUMULATED) {
-        return wrong_state(engine, "ds_engine_step");
-    }
+    DS_TRY(expect(engine, DSI_ENGINE_ACCUMULATED, "ds_engine_step"));
     dsi_engine_see_memory(engine, "Engine before step");
     const bool boundary = ds_engine_is_accumulation_boundary(engine);
     engine->state = DSI_ENGINE_IDLE;
@@ -321,6 +332,7 @@ ds_status ds_engine_eval_batch(ds_engine *engine, const ds_batch *batch, double 
                                double *count_out)
 {
     double value = 0.0;
+    DS_TRY(dsi_engine_check_whole(engine, "ds_engine_eval_batch"));
     DS_TRY(write_batch(engine, "eval", batch));
     DS_TRY(dsi_exec_run(engine->exec, engine->eval_id, DS_PHASE_FORWARD));
     if (loss_out != NULL) {
@@ -336,8 +348,6 @@ ds_status ds_engine_eval_batch(ds_engine *engine, const ds_batch *batch, double 
 
 ds_status ds_engine_output(ds_engine *engine, const char *name, ds_tensor *tensor_out)
 {
-    if (engine->state != DSI_ENGINE_FORWARDED) {
-        return wrong_state(engine, "ds_engine_output");
-    }
+    DS_TRY(expect(engine, DSI_ENGINE_FORWARDED, "ds_engine_output"));
     return dsi_exec_output(engine->exec, engine->train_id, name, tensor_out);
 }

@@ -30,6 +30,14 @@ static void note_step(void *user, const dsi_step *step, const dsi_exec_times *ti
     }
 }
 
+/* A forward pass changes nothing that lasts. */
+static ds_status run(ds_engine *engine, ds_phase phase)
+{
+    const ds_status status = dsi_exec_run(engine->exec, engine->train_id, phase);
+    engine->broken = engine->broken || (status < 0 && phase != DS_PHASE_FORWARD);
+    return status;
+}
+
 ds_status dsi_engine_run_phase(ds_engine *engine, ds_phase phase)
 {
     const bool breakdown = engine->spec.wall_clock_breakdown;
@@ -38,11 +46,11 @@ ds_status dsi_engine_run_phase(ds_engine *engine, ds_phase phase)
     engine->phases_run |= 1u << phase;
     const bool noted = is_profiled(engine) || dsi_run_trace_is_on(engine);
     if (!breakdown && !measured && !noted) {
-        return dsi_exec_run(engine->exec, engine->train_id, phase);
+        return run(engine, phase);
     }
     dsi_exec_set_trace(engine->exec, reduces || noted ? note_step : NULL, engine);
     const double start = dsi_clock_seconds();
-    const ds_status status = dsi_exec_run(engine->exec, engine->train_id, phase);
+    const ds_status status = run(engine, phase);
     const double seconds = dsi_clock_seconds() - start;
     engine->timers.seconds[phase] += seconds;
     if (measured) {

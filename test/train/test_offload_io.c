@@ -1,0 +1,191 @@
+/* Offload on a disk that misbehaves: short transfers change nothing, an error ends the step with
+ * its reason, leaves an engine that refuses to go on or be saved, and the last checkpoint is whole.
+ */
+#include "common/aio_shim.h"
+#include "common/engine_hash.h"
+#include "common/parity.h"
+#include "common/scratch.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { STEPS = 4, SAVED = 2 };
+
+static ds_ctx *ctx;
+static char *folder; /* of the scratch file and of checkpoints */
+static uint32_t n_broken;
+static const ds_aio_backend backends[] = {DS_AIO_AUTO, DS_AIO_THREADS};
+
+static dsi_engine_spec make_spec(const parity_case *p, ds_aio_backend backend)
+{
+    dsi_engine_spec spec = parity_spec(p, DS_DTYPE_BF16, DS_ISA_REF);
+    spec.offload = (dsi_offload_spec){.states = DSI_ON_DISK,
+                                      .params = DSI_ON_DISK,
+                                      .ratio = 1.0,
+                                      .how = {.chunk = 4096},
+                                      .read_ahead = 20000,
+                                      .update_ahead = 60000,
+                                      .write_behind = 60000,
+                                      .aio = ds_aio_params_default()};
+    spec.offload.aio.backend = backend;
+    spec.train.accumulation = 2;
+    (void)snprintf(spec.offload.folders, sizeof spec.offload.folders, "%s", folder);
+    return spec;
+}
+
+static ds_status steps(ds_engine *engine, const parity_case *p, int n)
+{
+    for (int i = 0; i < 2 * n; ++i) {
+        DS_TRY(ds_engine_forward(engine, &p->batch));
+        DS_TRY(ds_engine_backward(engine));
+        DS_TRY(ds_engine_step(engine));
+    }
+    return DS_OK;
+}
+
+static uint64_t hash_of(ds_engine *engine)
+{
+    uint64_t hash = 0;
+    CHECK_OK(ctx, engine_hash(ctx, engine, &hash));
+    return hash;
+}
+
+/* All steps without a fault. */
+static uint64_t undisturbed(const parity_case *p, ds_aio_backend backend)
+{
+    const dsi_engine_spec spec = make_spec(p, backend);
+    ds_engine *engine = parity_engine(ctx, p, &spec);
+    CHECK_OK(ctx, steps(engine, p, STEPS));
+    const uint64_t hash = hash_of(engine);
+    ds_engine_destroy(&engine);
+    return hash;
+}
+
+static void short_transfers_change_nothing(void **state)
+{
+    parity_case p;
+    (void)state;
+    parity_open(ctx, "llama3", &p);
+    for (int b = 0; b < 2; ++b) {
+        const uint64_t whole = undisturbed(&p, backends[b]);
+        shim.most = 4096;
+        assert_true(undisturbed(&p, backends[b]) == whole);
+        shim_clear();
+    }
+    parity_close(&p);
+}
+
+static void refuses_all(ds_engine *engine, const parity_case *p)
+{
+    const char *says = "load a checkpoint";
+    CHECK_FAILS(ctx, ds_engine_forward(engine, &p->batch), DS_ERR_STATE, says);
+    CHECK_FAILS(ctx, ds_engine_backward(engine), DS_ERR_STATE, says);
+    CHECK_FAILS(ctx, ds_engine_step(engine), DS_ERR_STATE, says);
+    CHECK_FAILS(ctx, ds_engine_eval_batch(engine, &p->batch, NULL, NULL), DS_ERR_STATE, says);
+    CHECK_FAILS(ctx, ds_engine_save_checkpoint(engine, folder, "broken", NULL), DS_ERR_STATE, says);
+    CHECK_FAILS(ctx, ds_engine_save_16bit_model(engine, folder, NULL), DS_ERR_STATE, says);
+}
+
+/* The transfer number `at` from the last checkpoint on fails. Returns whether there was one. */
+static bool fail_at(const parity_case *p, ds_aio_backend backend, int at, int reason, uint64_t want)
+{
+    const dsi_engine_spec spec = make_spec(p, backend);
+    ds_engine *engine = parity_engine(ctx, p, &spec);
+    CHECK_OK(ctx, steps(engine, p, SAVED));
+    CHECK_OK(ctx, ds_engine_save_checkpoint(engine, folder, NULL, NULL));
+    shim.reason = reason;
+    shim.countdown = at;
+    shim.n_failures = 1;
+    ds_status status = steps(engine, p, STEPS - SAVED);
+    const bool fired = shim.n_fired == 1;
+    shim_clear();
+    assert_int_equal(status, fired ? DS_ERR_IO : DS_OK);
+    if (fired) {
+        assert_non_null(strstr(ds_ctx_error(ctx), strerror(reason)));
+        assert_non_null(strstr(ds_ctx_error(ctx), "offloaded states"));
+        if (engine->broken) {
+            ++n_broken;
+            refuses_all(engine, p);
+        }
+        CHECK_OK(ctx, ds_engine_load_checkpoint(engine, folder, NULL, NULL));
+        CHECK_OK(ctx, steps(engine, p, STEPS - SAVED));
+    }
+    assert_true(hash_of(engine) == want);
+    ds_engine_destroy(&engine);
+    return fired;
+}
+
+static void an_error_loses_nothing(void **state)
+{
+    static const int reasons[] = {EIO, ENOSPC};
+    parity_case p;
+    (void)state;
+    parity_open(ctx, "llama3", &p);
+    for (int b = 0; b < 2; ++b) {
+        const uint64_t want = undisturbed(&p, backends[b]);
+        uint32_t n = 0;
+        n_broken = 0;
+        for (int at = 1; fail_at(&p, backends[b], at, reasons[n % 2], want); at += 97) {
+            ++n;
+        }
+        print_message("%s: %u places of an error, %u of them broke the engine\n",
+                      b == 1 ? "threads" : "auto", n, n_broken);
+        assert_true(n > 10 && n_broken > 5 && n_broken < n);
+    }
+    parity_close(&p);
+}
+
+/* A checkpoint that cannot be read to its end leaves an engine that must not be used. */
+static void half_a_load_is_no_engine(void **state)
+{
+    parity_case p;
+    (void)state;
+    parity_open(ctx, "llama3", &p);
+    const dsi_engine_spec spec = make_spec(&p, DS_AIO_AUTO);
+    ds_engine *engine = parity_engine(ctx, &p, &spec);
+    CHECK_OK(ctx, ds_engine_save_checkpoint(engine, folder, NULL, NULL));
+    shim.reason = EIO; /* of the scratch file, into which the states are loaded */
+    shim.countdown = 5;
+    shim.n_failures = 1;
+    CHECK_FAILS(ctx, ds_engine_load_checkpoint(engine, folder, NULL, NULL), DS_ERR_IO,
+                strerror(EIO));
+    shim_clear();
+    refuses_all(engine, &p);
+    CHECK_OK(ctx, ds_engine_load_checkpoint(engine, folder, NULL, NULL));
+    CHECK_OK(ctx, steps(engine, &p, 1));
+    ds_engine_destroy(&engine);
+    parity_close(&p);
+}
+
+static void keep_quiet(void *user, ds_log_level level, const char *line)
+{
+    (void)user;
+    (void)level;
+    (void)line;
+}
+
+static int set_up(void **state)
+{
+    const ds_ctx_params params = {.n_threads = 1, .log = keep_quiet};
+    (void)state;
+    folder = scratch_make();
+    return ds_ctx_create(&params, &ctx);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    ds_ctx_destroy(&ctx);
+    scratch_remove(folder);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(short_transfers_change_nothing),
+        cmocka_unit_test(an_error_loses_nothing),
+        cmocka_unit_test(half_a_load_is_no_engine),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
