@@ -23,7 +23,7 @@ enum { BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
 
 typedef struct row {
     char model[16], dtype[8], transport[8], recompute[16], offload[16], save[512];
-    long ranks, stage, overlap, bucket, accumulation, threads, resume, persistence, steps;
+    long ranks, stage, overlap, bucket, accumulation, threads, resume, persistence, steps, zenflow;
 } row;
 
 static int read_row(int argc, char **argv, row *r)
@@ -49,6 +49,7 @@ static int read_row(int argc, char **argv, row *r)
         {"resume", NULL, 0, &r->resume},
         {"persistence", NULL, 0, &r->persistence},
         {"steps", NULL, 0, &r->steps},
+        {"zenflow", NULL, 0, &r->zenflow},
     };
     *r = (row){.model = "gpt2",
                .dtype = "f32",
@@ -133,7 +134,12 @@ static dsi_engine_spec make_spec(const row *r)
                                       .optimizer = DSI_OPTIMIZER_ADAM,
                                       .eps = 1e-8,
                                       .decoupled_decay = true,
-                                      .max_norm = 0.1},
+                                      .max_norm = 0.1,
+                                      .zenflow = {.on = r->zenflow != 0, /* chosen at 1 and 3 */
+                                                  .ratio = 0.2,
+                                                  .update_every = 2,
+                                                  .select_every = 3,
+                                                  .warm_up = 1}},
                             .zero = {.stage = (uint32_t)r->stage,
                                      .reduce_each = true, /* deterministic */
                                      .comm_dtype = dtype,
