@@ -36,18 +36,17 @@ static void name_event(dsi_trace *trace, uint32_t pid, uint32_t tid, const char 
 
 void dsi_trace_process(dsi_trace *trace, uint32_t pid, const char *name)
 {
-    name_event(trace, pid, 0, "process_name", name);
+    name_event(trace, pid, DSI_TRACE_PHASES, "process_name", name);
 }
 
 void dsi_trace_stream(dsi_trace *trace, uint32_t pid, uint32_t tid, const char *name)
 {
-    const uint32_t place = tid == DSI_TRACE_PHASES ? 0 : tid + 1; /* phases stand on top */
     name_event(trace, pid, tid, "thread_name", name);
     begin_event(trace);
     dsi_buf_printf(trace->text,
                    "{\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"name\":\"thread_sort_index\",\"args\":{"
                    "\"sort_index\":%u}}",
-                   pid, tid, place);
+                   pid, tid, tid);
 }
 
 void dsi_trace_streams(dsi_trace *trace, uint32_t pid, const bool used[DSI_STREAM_COUNT])
@@ -55,7 +54,8 @@ void dsi_trace_streams(dsi_trace *trace, uint32_t pid, const bool used[DSI_STREA
     dsi_trace_stream(trace, pid, DSI_TRACE_PHASES, "phases");
     for (uint32_t i = 0; i < DSI_STREAM_COUNT; ++i) {
         if (used[i]) {
-            dsi_trace_stream(trace, pid, i, dsi_sim_stream_name((dsi_sim_stream)i));
+            dsi_trace_stream(trace, pid, DSI_TRACE_STREAMS + i,
+                             dsi_sim_stream_name((dsi_sim_stream)i));
         }
     }
 }
@@ -131,7 +131,8 @@ dsi_trace_span dsi_trace_of_step(const dsi_sim_step *steps, uint32_t s, bool sta
     const char *category = work->stream == DSI_STREAM_COMPUTE
                                ? dsi_op_class_name(work->work.op_class)
                                : dsi_sim_stream_name(work->stream);
-    return (dsi_trace_span){.tid = stall ? DSI_STREAM_COMPUTE : (uint32_t)work->stream,
+    return (dsi_trace_span){.tid = stall ? (uint32_t)DSI_TRACE_THREAD
+                                         : DSI_TRACE_STREAMS + (uint32_t)work->stream,
                             .name = stall ? "wait" : work->op,
                             .category = stall ? "stall" : category,
                             .scope = work->scope,

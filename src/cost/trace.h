@@ -5,9 +5,8 @@
  * are seconds here, microseconds in the file. The writer appends to a buffer whose `failed` flag
  * tells whether all fitted; whoever writes much takes the text out between two events.
  *
- * Processes: 0 is the planned rank, 1 + r is rank r of a run, so that a plan's trace and a run's
- * can stand in one file. Threads: the streams, and DSI_TRACE_PHASES. Spans of one thread never
- * overlap, they may only nest: viewers drop others.
+ * A plan's trace and a run's have different processes, so that they can stand in one file. Spans of
+ * one thread never overlap, they may only nest: viewers drop others.
  */
 #ifndef DSI_COST_TRACE_H
 #define DSI_COST_TRACE_H
@@ -19,8 +18,15 @@ typedef struct dsi_trace {
     bool first;
 } dsi_trace;
 
-/* The thread of a process that shows steps and, inside of them, phases. */
-enum { DSI_TRACE_PHASES = DSI_STREAM_COUNT };
+/* Numbers in the file. Viewers treat a process or thread 0, and a thread with the number of its
+ * process, as something special: there is none. */
+enum {
+    DSI_TRACE_PHASES = 1,  /* thread: steps, in them phases */
+    DSI_TRACE_STREAMS = 2, /* threads: of the first stream … */
+    DSI_TRACE_THREAD = DSI_TRACE_STREAMS + DSI_STREAM_COMPUTE, /* the rank's own */
+    DSI_TRACE_PLAN = 100,                                      /* process: the planned rank */
+    DSI_TRACE_RANKS = 1000                                     /* processes: of rank 0 … */
+};
 
 typedef struct dsi_trace_span {
     uint32_t pid, tid;

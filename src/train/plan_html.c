@@ -249,7 +249,7 @@ ds_status dsi_report_trace(const dsi_plan_report *report, char **text_out)
                        "a trace needs times: give --device PROFILE too");
     }
     dsi_trace trace = dsi_trace_begin(&text);
-    dsi_trace_timeline(&trace, report->timeline, 0, "planned rank", 0);
+    dsi_trace_timeline(&trace, report->timeline, DSI_TRACE_PLAN, "planned rank", 0);
     dsi_trace_end(&trace);
     if (text.failed) {
         dsi_buf_free(&text);

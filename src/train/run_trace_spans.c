@@ -59,7 +59,7 @@ static void put_phases(writer *w, const dsi_run_record *records, size_t n)
 static void put_host(writer *w, const dsi_run_record *r)
 {
     dsi_trace_span span = dsi_trace_of_phase(phase_of(w, r));
-    span.tid = DSI_STREAM_COMPUTE;
+    span.tid = DSI_TRACE_THREAD;
     span.name = r->node == (uint32_t)DSI_HOST_BATCH ? "copy batch" : "clear gradients";
     span.category = "host";
     put(w, span, r->step, r->begin, r->end);
@@ -169,7 +169,7 @@ ds_status dsi_trace_writer_rank(writer *w, uint32_t rank, const dsi_run_record *
             return ds_fail(w->engine->ctx, DS_ERR_PEER, "rank %u sent no trace", rank);
         }
     }
-    w->pid = rank + 1;
+    w->pid = DSI_TRACE_RANKS + rank;
     w->origin = origin;
     w->n_pieces = 0;
     (void)snprintf(name, sizeof name, "rank %u", rank);

@@ -275,7 +275,7 @@ static void steps_are_filled(void **state)
         const span *s = &got.spans[i];
         const int64_t ns = s->end - s->start;
         n_host += strcmp(s->category, "host") == 0;
-        thread += s->tid == DSI_STREAM_COMPUTE ? ns : 0;
+        thread += s->tid == DSI_TRACE_THREAD ? ns : 0;
         steps += strcmp(s->name, "step") == 0 ? ns : 0;
         phases += strcmp(s->category, "phase") == 0 ? ns : 0;
     }
@@ -340,27 +340,30 @@ static void check_ranks(const char *path, uint64_t wanted, dsi_sim_stream in, ds
     size_t n_bytes = 0;
     char *text = scratch_read(path, &n_bytes);
     trace got = read_trace(text);
-    for (int64_t pid = 1; pid <= MOST_RANKS; ++pid) {
+    for (int64_t pid = DSI_TRACE_RANKS; pid < DSI_TRACE_RANKS + MOST_RANKS; ++pid) {
         uint64_t on_thread = 0;
         uint64_t starts = 0;
-        int64_t busy[DSI_STREAM_COUNT + 1] = {0};
+        int64_t busy[DSI_TRACE_STREAMS + DSI_STREAM_COUNT] = {0};
         for (size_t i = 0; i < got.n; ++i) {
             const span *s = &got.spans[i];
             if (s->pid == pid) {
-                on_thread += s->tid == DSI_STREAM_COMPUTE && s->node != DS_NONE;
+                on_thread += s->tid == DSI_TRACE_THREAD && s->node != DS_NONE;
                 starts += strcmp(s->category, "start") == 0;
                 busy[s->tid] += s->end - s->start;
-                assert_true(s->tid == DSI_STREAM_COMPUTE || s->tid == DSI_TRACE_PHASES ||
+                assert_true(s->tid == DSI_TRACE_THREAD || s->tid == DSI_TRACE_PHASES ||
                             s->bytes > 0.0);
             }
         }
         assert_int_equal(on_thread, wanted);
-        assert_true(starts > 0 && busy[DSI_STREAM_COMM] > 0 && busy[in] > 0 && busy[out] > 0);
-        assert_true(busy[DSI_STREAM_COMM] + busy[in] + busy[out] < 3 * busy[DSI_TRACE_PHASES]);
+        assert_true(starts > 0 && busy[DSI_TRACE_STREAMS + DSI_STREAM_COMM] > 0 &&
+                    busy[DSI_TRACE_STREAMS + in] > 0 && busy[DSI_TRACE_STREAMS + out] > 0);
+        assert_true(busy[DSI_TRACE_STREAMS + DSI_STREAM_COMM] + busy[DSI_TRACE_STREAMS + in] +
+                        busy[DSI_TRACE_STREAMS + out] <
+                    3 * busy[DSI_TRACE_PHASES]);
     }
     check_threads(&got);
-    assert_int_equal(got.spans[0].pid, 1);
-    assert_int_equal(got.spans[got.n - 1].pid, MOST_RANKS);
+    assert_int_equal(got.spans[0].pid, DSI_TRACE_RANKS);
+    assert_int_equal(got.spans[got.n - 1].pid, DSI_TRACE_RANKS + MOST_RANKS - 1);
     drop(&got);
     free(text);
 }

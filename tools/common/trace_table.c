@@ -5,13 +5,15 @@
  */
 #include "common/plan_trace.h"
 
+#include "cost/trace.h"
+
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_BYTES = 96, MOST_ROWS = 4096, SHOWN_SCOPES = 30, COMPUTE = 0 };
+enum { NAME_BYTES = 96, MOST_ROWS = 4096, SHOWN_SCOPES = 30 };
 
 typedef enum table_part { BY_PHASE, BY_WORK, BESIDE, BY_SCOPE, PART_COUNT } table_part;
 
@@ -90,7 +92,7 @@ static void add_event(table *t, int which, trace_side *side, const json_t *event
         add(t, which, side, process, row_of(t, BY_PHASE, name), seconds);
         return;
     }
-    if (json_integer_value(json_object_get(event, "tid")) != COMPUTE) {
+    if (json_integer_value(json_object_get(event, "tid")) != DSI_TRACE_THREAD) {
         add(t, which, side, process, row_of(t, BESIDE, category), seconds);
         return;
     }
