@@ -458,22 +458,54 @@ static void of_node(session *s)
     d->host_adam = d->memory_bandwidth * d->rates[DSI_PEAK_F32][DSI_CLASS_OPTIMIZER].memory / 28.0;
 }
 
+/* What readers of profiles would refuse comes of a machine that did other work meanwhile. */
+static ds_status check(ds_ctx *ctx, const dsi_device *device)
+{
+    dsi_buf text = dsi_buf_make(1 << 16);
+    dsi_device read;
+    dsi_device_print(device, &text);
+    ds_status status = dsi_device_parse(ctx, "the profile", dsi_buf_text(&text), text.size, &read);
+    if (status < 0) {
+        char why[256];
+        (void)snprintf(why, sizeof why, "%s", ds_ctx_error(ctx));
+        status =
+            ds_fail(ctx, status,
+                    "the machine was too busy to be measured, try again when it is idle: %s", why);
+    }
+    dsi_buf_free(&text);
+    return status;
+}
+
 ds_status dsi_measure(ds_ctx *ctx, const dsi_measure_spec *spec, dsi_device *device_out)
 {
+    static const struct {
+        dsi_peak peak;
+        ds_dtype dtype;
+    } dtypes[] = {
+        {DSI_PEAK_F32, DS_DTYPE_F32}, {DSI_PEAK_BF16, DS_DTYPE_BF16}, {DSI_PEAK_F16, DS_DTYPE_F16}};
     dsi_device device = {0};
     session s = {.ctx = ctx,
                  .spec = spec,
                  .device = &device,
                  .n_ranks = spec->comm != NULL ? (double)spec->comm->size : 1.0};
     describe(&s);
+    ds_log(ctx, DS_LOG_JOB, "measuring memory and the start of a step");
     DS_TRY(measure_memory(&s));
     DS_TRY(measure_latency(&s));
-    DS_TRY(measure_dtype(&s, DSI_PEAK_F32, DS_DTYPE_F32));
-    DS_TRY(measure_dtype(&s, DSI_PEAK_BF16, DS_DTYPE_BF16));
-    DS_TRY(measure_dtype(&s, DSI_PEAK_F16, DS_DTYPE_F16));
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; ++i) {
+        ds_log(ctx, DS_LOG_JOB, "measuring kernels in %s", ds_dtype_name(dtypes[i].dtype));
+        DS_TRY(measure_dtype(&s, dtypes[i].peak, dtypes[i].dtype));
+    }
+    if (spec->comm != NULL || spec->folder != NULL) {
+        ds_log(ctx, DS_LOG_JOB, "measuring %s",
+               spec->comm == NULL     ? "the disk"
+               : spec->folder == NULL ? "collectives"
+                                      : "collectives and the disk");
+    }
     DS_TRY(measure_collectives(&s));
     DS_TRY(measure_disk(&s));
     of_node(&s);
+    DS_TRY(check(ctx, &device));
     *device_out = device;
     return DS_OK;
 }
