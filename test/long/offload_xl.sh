@@ -9,12 +9,9 @@ dir=${DS_OFFLOAD_DIR:-$build}
 root=$(cd "$(dirname "$0")/../.." && pwd)
 limit=$((6 << 30))
 scratch=$(mktemp -d "$dir/offload_xl.XXXXXX")
-group=""
-clean() {
-    [ -z "$group" ] || rmdir "$group" 2> /dev/null || true
-    rm -rf "$scratch"
-}
-trap clean EXIT
+# shellcheck source=test/common/memory_group.sh
+. "$root/test/common/memory_group.sh"
+trap 'group_remove; rm -rf "$scratch"' EXIT
 free=$(df --output=avail -B1 "$scratch" | tail -n 1)
 [ "$free" -gt 30000000000 ] || { echo "offload_xl: $dir has $((free >> 30)) GiB free, 28 are needed" >&2; exit 1; }
 
@@ -32,30 +29,13 @@ cat > "$scratch/ds.json" << END
   "offload_param": {"device": "nvme", "nvme_path": "$scratch", "max_in_cpu": 0}},
  "aio": {"queue_depth": 16}}
 END
-if mkdir "/sys/fs/cgroup/memory/ds_offload_$$" 2> /dev/null; then # version 1
-    group=/sys/fs/cgroup/memory/ds_offload_$$
-    echo "$limit" > "$group/memory.limit_in_bytes"
-    echo "$limit" > "$group/memory.memsw.limit_in_bytes" 2> /dev/null || true
-    peak_file=$group/memory.max_usage_in_bytes
-elif mkdir "/sys/fs/cgroup/ds_offload_$$" 2> /dev/null && [ -e "/sys/fs/cgroup/ds_offload_$$/memory.max" ]; then
-    group=/sys/fs/cgroup/ds_offload_$$
-    echo "$limit" > "$group/memory.max"
-    echo 0 > "$group/memory.swap.max" 2> /dev/null || true
-    peak_file=$group/memory.peak
-else
-    echo "no memory control group can be made here: only the peak of the process is checked"
-    peak_file=""
-fi
-(
-    [ -z "$group" ] || echo "$BASHPID" > "$group/cgroup.procs"
-    exec "$build/ds_train" --model_config "$scratch/gpt2_xl.json" --tokenizer bytes --data "$root/data/tinyshakespeare.txt" \
-        --seq_length 1024 --steps 5 --deepspeed_config "$scratch/ds.json" --metrics "$scratch/metrics.jsonl"
-)
+group_make "$limit"
+group_run "$build/ds_train" --model_config "$scratch/gpt2_xl.json" --tokenizer bytes --data "$root/data/tinyshakespeare.txt" \
+    --seq_length 1024 --steps 5 --deepspeed_config "$scratch/ds.json" --metrics "$scratch/metrics.jsonl"
 cat "$scratch/metrics.jsonl"
 losses=$(sed -E 's/.*"loss":([0-9.]+).*/\1/' "$scratch/metrics.jsonl" | tr '\n' ' ')
 own=$(sed -E 's/.*"peak_bytes":([0-9]+).*/\1/' "$scratch/metrics.jsonl" | sort -n | tail -n 1)
-whole=$own
-[ -z "$peak_file" ] || [ ! -r "$peak_file" ] || whole=$(cat "$peak_file")
+whole=$(group_most "$own")
 awk -v losses="$losses" -v own="$own" -v whole="$whole" -v limit="$limit" 'BEGIN {
     n = split(losses, loss, " ")
     printf "losses %s; the process at most %.2f GiB, with the page cache %.2f GiB, limit %.0f GiB\n", losses, own / 2^30, whole / 2^30, limit / 2^30
