@@ -306,10 +306,12 @@ static void take_states(ds_engine *engine, const dsi_host_state *state)
     engine->forced_lr = state->forced_lr;
     engine->spec.seed = state->seed;
     if (engine->spec.train.zenflow.on) {
-        engine->zenflow = (dsi_zenflow_state){.chosen = state->chosen,
-                                              .waiting = state->waiting,
-                                              .chosen_updates = state->chosen_updates,
-                                              .rest_updates = state->rest_updates};
+        engine->zenflow =
+            (dsi_zenflow_state){.chosen = state->chosen,
+                                .fetch = state->chosen, /* weights may have been set */
+                                .waiting = state->waiting,
+                                .chosen_updates = state->chosen_updates,
+                                .rest_updates = state->rest_updates};
     } else if (state->waiting > 0) {
         ds_log(engine->ctx, DS_LOG_WARN,
                "the gradients of %lld steps that wait in the checkpoint are dropped: "
