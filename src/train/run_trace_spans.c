@@ -37,9 +37,22 @@ static void put(writer *w, dsi_trace_span span, uint32_t step, double begin, dou
     dsi_trace_add(&w->trace, &span);
 }
 
+/* To be called between spans: a long trace is larger than its text may be. */
+static ds_status flush(writer *w, size_t least)
+{
+    if (w->text.failed) {
+        return ds_fail(w->engine->ctx, DS_ERR_NOMEM, "no memory for the text of a trace");
+    }
+    if (w->text.size >= least) {
+        DS_TRY(dsi_file_write(w->file, w->text.data, w->text.size));
+        dsi_buf_clear(&w->text);
+    }
+    return DS_OK;
+}
+
 /* Spans of steps, and of phases inside of them. Steps come first: viewers want the outer one of two
  * spans that begin together first. */
-static void put_phases(writer *w, const dsi_run_record *records, size_t n)
+static ds_status put_phases(writer *w, const dsi_run_record *records, size_t n)
 {
     for (int whole = 1; whole >= 0; --whole) {
         for (size_t i = 0; i < n;) {
@@ -51,9 +64,11 @@ static void put_phases(writer *w, const dsi_run_record *records, size_t n)
             }
             put(w, dsi_trace_of_phase(whole == 1 ? DS_PHASE_COUNT : phase), records[i].step,
                 records[i].begin, records[last].end);
+            DS_TRY(flush(w, TEXT_FLUSH));
             i = last + 1;
         }
     }
+    return DS_OK;
 }
 
 static void put_host(writer *w, const dsi_run_record *r)
@@ -127,7 +142,7 @@ static int by_stream_then_end(const void *a, const void *b)
 /* As the simulator has it, a stream does one thing after the other: of several that were under way
  * together, each has the time from the end of the one before. The time that the stream is busy
  * stays what it is. */
-static void put_pieces(writer *w)
+static ds_status put_pieces(writer *w)
 {
     double free_at = 0.0;
     qsort(w->pieces, w->n_pieces, sizeof *w->pieces, by_stream_then_end);
@@ -139,18 +154,8 @@ static void put_pieces(writer *w)
         dsi_trace_span span = dsi_trace_of_step(w->steps, p->node, false);
         span.waited = p->waited;
         put(w, span, p->step, p->begin > free_at ? p->begin : free_at, p->end);
+        DS_TRY(flush(w, TEXT_FLUSH));
         free_at = p->end;
-    }
-}
-
-static ds_status flush(writer *w, size_t least)
-{
-    if (w->text.failed) {
-        return ds_fail(w->engine->ctx, DS_ERR_NOMEM, "no memory for the text of a trace");
-    }
-    if (w->text.size >= least) {
-        DS_TRY(dsi_file_write(w->file, w->text.data, w->text.size));
-        dsi_buf_clear(&w->text);
     }
     return DS_OK;
 }
@@ -175,12 +180,12 @@ ds_status dsi_trace_writer_rank(writer *w, uint32_t rank, const dsi_run_record *
     (void)snprintf(name, sizeof name, "rank %u", rank);
     dsi_trace_process(&w->trace, w->pid, name);
     dsi_trace_streams(&w->trace, w->pid, used);
-    put_phases(w, records, n);
+    DS_TRY(put_phases(w, records, n));
     for (size_t i = 0; i < n; ++i) {
         put_record(w, &records[i]);
         DS_TRY(flush(w, TEXT_FLUSH));
     }
-    put_pieces(w);
+    DS_TRY(put_pieces(w));
     return flush(w, TEXT_FLUSH);
 }
 

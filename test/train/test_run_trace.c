@@ -10,7 +10,7 @@
 #include "common/sim_ranks.h"
 #include "cost/trace.h"
 #include "plan/plan_sim.h"
-#include "train/run_trace.h"
+#include "train/run_trace_spans.h"
 
 #include <deepspeed/profile.h>
 #include <jansson.h>
@@ -379,6 +379,37 @@ static void ranks_with_offload(void **state)
     check_ranks(host.path, host.spans_wanted, DSI_STREAM_HOST_IN, DSI_STREAM_HOST_OUT);
 }
 
+/* Records of far more steps than the writer's text holds at a time: all of them are in the file. */
+static void many_steps(void **state)
+{
+    enum { MANY = 20000 };
+    const dsi_engine_spec spec = make_spec();
+    const char *path = scratch_path(folder, "many.json");
+    dsi_run_record *records = calloc(MANY, sizeof *records);
+    dsi_trace_writer w = {0};
+    (void)state;
+    ds_engine *engine = parity_engine(ctx, &model, &spec);
+    CHECK_OK(ctx, ds_engine_trace_start(engine, 1, 2));
+    CHECK_OK(ctx, dsi_trace_writer_open(&w, engine, MANY, path));
+    w.steps[0].kind = DSI_SIM_RUN; /* as one that another stream did while the thread waited */
+    w.steps[0].stream = DSI_STREAM_DISK_READ;
+    assert_non_null(records);
+    for (uint32_t i = 0; i < MANY; ++i) {
+        records[i] = (dsi_run_record){.node = 0, .step = i, .begin = i, .end = i + 0.5};
+    }
+    CHECK_OK(ctx, dsi_trace_writer_rank(&w, 0, records, MANY, 0.0));
+    CHECK_OK(ctx, dsi_trace_writer_commit(&w));
+    dsi_trace_writer_close(&w);
+    free(records);
+    size_t n_bytes = 0;
+    char *text = scratch_read(path, &n_bytes);
+    trace got = read_trace(text);
+    assert_int_equal(got.n, 4 * MANY); /* of the step, its phase, the thread and the stream */
+    drop(&got);
+    free(text);
+    ds_engine_destroy(&engine);
+}
+
 /* A rank that cannot write fails all, and a trace that was not written is still there. */
 static void refusals(void **state)
 {
@@ -434,9 +465,8 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_the_plan_says),
-        cmocka_unit_test(steps_are_filled),
-        cmocka_unit_test(ranks_with_offload),
+        cmocka_unit_test(as_the_plan_says),   cmocka_unit_test(steps_are_filled),
+        cmocka_unit_test(ranks_with_offload), cmocka_unit_test(many_steps),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
