@@ -138,11 +138,11 @@ timeout 60 "${on_dsa[@]}" "$bin/deepspeed" --hostfile hosts "$bin/ds_train" --mo
 grep -q 'rank [23] on dsb: .*global_step4' "$work/log" || fail "the host that lacks its part is not named"
 
 # ---- a rank of the other host is killed or stops, or the cable is pulled
-endless() { # starts a job that runs for ever; waits for its first checkpoint
+endless() { # CONFIG: starts a job that runs for ever; waits for its first checkpoint
     rm -rf "$hosts_shared/endless"
     "${on_dsa[@]}" env DEEPSPEED_TIMEOUT=0.0833 DS_THREADS=1 "$bin/deepspeed" --hostfile hosts --grace 1 "$bin/ds_train" \
-        --model_config model.json --tokenizer bytes --data text.txt --seq_length 32 --deepspeed_config bf16.2.json \
-        --steps 100000000 --output "$hosts_shared/endless" --save_interval 20 --keep_last 3 > "$work/log" 2>&1 < /dev/null &
+        --model_config model.json --tokenizer bytes --data text.txt --seq_length 32 --deepspeed_config "$1.2.json" \
+        --steps 100000000 --output "$hosts_shared/endless" --save_interval 2 --keep_last 3 > "$work/log" 2>&1 < /dev/null &
     job=$!
     for _ in $(seq 300); do
         [ -e "$hosts_shared/endless/latest" ] && return
@@ -170,13 +170,15 @@ ends() { # WHAT SECONDS MESSAGE
     on dsa "$bin/ds_checkpoint" verify "$hosts_shared/endless" > "$work/log" 2>&1 || fail "$1: the last checkpoint"
     echo "$1: ended with code $code after $((SECONDS - begin)) s"
 }
-endless
-on dsb kill -KILL "$(rank_pid dsb 3)"
-ends "kill -9 of rank 3" 10 'rank 3 on dsb was killed by SIGKILL'
-endless
+for config in bf16 behind; do # saves at once; behind training
+    endless $config
+    on dsb kill -KILL "$(rank_pid dsb 3)"
+    ends "kill -9 of rank 3, $config" 10 'rank 3 on dsb was killed by SIGKILL'
+done
+endless bf16
 on dsb kill -STOP "$(rank_pid dsb 2)"
 ends "SIGSTOP of rank 2" 15 'rank 2'
-endless
+endless behind
 hosts_cable down
 ends "the cable is pulled" 16 'rank [23]'
 hosts_cable up
