@@ -10,7 +10,9 @@
 #include <deepspeed/context.h>
 
 enum {
-    DSI_TUNE_SETTINGS = 24,
+    DSI_TUNE_AXES = 16,
+    /* of a candidate: 5 that all have, axes, offload of two; and a trial takes 6 sections away */
+    DSI_TUNE_SETTINGS = 5 + DSI_TUNE_AXES + 2 + 6,
     DSI_TUNE_CEILING = 2048, /* candidates */
     DSI_TUNE_NAME = 192,
     DSI_TUNE_PATH = 800, /* with a name and a file it fits into DS_CONFIG_TEXT_BYTES */
@@ -71,8 +73,6 @@ typedef struct dsi_tune_axis {
     char values[DSI_TUNE_VALUES][48];
     int64_t from_stage; /* tried from this stage on */
 } dsi_tune_axis;
-
-enum { DSI_TUNE_AXES = 16 };
 
 /* What may vary. */
 typedef struct dsi_tune_space {

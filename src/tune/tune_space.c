@@ -12,7 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ARENA_CEILING = 64 << 20, PATH_BYTES = 256 };
+enum {
+    ARENA_CEILING = 64 << 20,
+    PATH_BYTES = 256,
+    MOST_BATCH = 1 << 24,
+    MOST_WIDTH = 1 << 24,
+    MOST_BATCHES = 64
+};
+
+#define MOST_ROWS 0x1p53 /* of all ranks in a step */
 
 typedef struct reader {
     dsi_tune *t;
@@ -113,12 +121,13 @@ static void add_batch(reader *r, int64_t batch)
 {
     const ds_config_autotuning *o = &r->t->options;
     dsi_tune_space *s = r->space;
-    const int64_t rows = s->rows > 0 ? s->rows : batch * s->accumulation;
-    const int64_t all = rows * (int64_t)r->t->n_ranks;
+    const double rows = s->rows > 0 ? (double)s->rows : (double)batch * (double)s->accumulation;
+    const double all = rows * (double)r->t->n_ranks;
     const bool repeated = s->n_batches > 0 && s->batches[s->n_batches - 1] >= batch;
     if (batch >= o->min_micro_batch && batch <= o->max_micro_batch && !repeated &&
-        (o->max_train_batch_size == 0 || all <= o->max_train_batch_size) &&
-        all >= o->min_train_batch_size && s->n_batches < 64) {
+        all <= MOST_ROWS &&
+        (o->max_train_batch_size == 0 || all <= (double)o->max_train_batch_size) &&
+        all >= (double)o->min_train_batch_size && s->n_batches < MOST_BATCHES) {
         s->batches[s->n_batches++] = batch;
     }
 }
@@ -126,7 +135,9 @@ static void add_batch(reader *r, int64_t batch)
 /* 1, 2, 3, 4, 6, 8, 12, … times the smallest. */
 static void rising_batches(reader *r, int64_t least)
 {
-    for (int64_t b = least; b <= r->t->options.max_micro_batch; b *= 2) {
+    const int64_t given = r->t->options.max_micro_batch;
+    const int64_t most = given < MOST_BATCH ? given : MOST_BATCH;
+    for (int64_t b = least; b <= most; b *= 2) {
         add_batch(r, b);
         if (b % 2 == 0) {
             add_batch(r, b / 2 * 3);
@@ -143,9 +154,13 @@ static int by_value(const void *a, const void *b)
 
 static void listed_batches(reader *r, const dsi_node *list)
 {
-    int64_t values[64];
+    int64_t values[MOST_BATCHES];
     size_t n = 0;
-    for (const dsi_node *node = list->first; node != NULL && n < 64; node = node->next) {
+    for (const dsi_node *node = list->first; node != NULL; node = node->next) {
+        if (n == MOST_BATCHES) {
+            fail(r, "train_micro_batch_size_per_gpu", "expected at most 64 values");
+            return;
+        }
         if (!dsi_node_int(node, &values[n]) || values[n] < 1) {
             fail(r, "train_micro_batch_size_per_gpu", "expected whole numbers of at least 1");
             return;
@@ -161,7 +176,9 @@ static void listed_batches(reader *r, const dsi_node *list)
 /* With a fixed global batch a micro-batch divides a rank's rows. */
 static void dividing_batches(reader *r, int64_t least)
 {
-    for (int64_t b = least; b <= r->space->rows; ++b) {
+    const int64_t given = r->t->options.max_micro_batch;
+    const int64_t most = given < MOST_BATCH ? given : MOST_BATCH;
+    for (int64_t b = least; b <= r->space->rows && b <= most; ++b) {
         if (r->space->rows % b == 0) {
             add_batch(r, b);
         }
@@ -221,24 +238,35 @@ static void read_batches(reader *r)
 
 /* ---- recomputation, lists, the other settings of ZeRO ---- */
 
-static void value_text(const dsi_node *node, char *out, size_t size)
+static void value_text(reader *r, const char *key, const dsi_node *node, char *out, size_t size)
 {
     dsi_buf buf = dsi_buf_make(1 << 16);
+    char text[96];
     dsi_node_json(&buf, node);
     (void)snprintf(out, size, "%s", dsi_buf_text(&buf));
+    if (buf.failed || buf.size >= size) {
+        (void)snprintf(text, sizeof text, "expected values of a list of at most %zu characters",
+                       size - 1);
+        fail(r, key, text);
+    }
     dsi_buf_free(&buf);
 }
 
 static void read_recompute(reader *r)
 {
+    static const char key[] = "activation_checkpointing.recompute";
     static const char *const usual[] = {"\"none\"", "\"selective\"", "\"full\""};
     const dsi_node *section = dsi_node_find(r->root, "activation_checkpointing");
     const dsi_node *how = dsi_node_find(section, "recompute");
     const bool decided = dsi_node_find(section, "number_checkpoints") != NULL;
     dsi_tune_space *s = r->space;
     if (how != NULL && how->kind == DSI_NODE_LIST) {
-        for (const dsi_node *n = how->first; n != NULL && s->n_recompute < 4; n = n->next) {
-            value_text(n, s->recompute[s->n_recompute++], sizeof s->recompute[0]);
+        for (const dsi_node *n = how->first; n != NULL; n = n->next) {
+            if (s->n_recompute == 4) {
+                fail(r, key, "expected a list of at most 4 values");
+                return;
+            }
+            value_text(r, key, n, s->recompute[s->n_recompute++], sizeof s->recompute[0]);
         }
     } else if ((how == NULL || how->kind == DSI_NODE_NULL) && !decided && r->t->planner != NULL) {
         for (; s->n_recompute < 3; ++s->n_recompute) {
@@ -278,10 +306,14 @@ static void read_lists(reader *r, const dsi_node *section, const char *prefix)
         }
         dsi_tune_axis *axis = add_axis(r, path, 0);
         for (const dsi_node *v = n->first; axis != NULL && v != NULL; v = v->next) {
-            if (v->kind >= DSI_NODE_LIST || axis->n == DSI_TUNE_VALUES) {
+            if (v->kind >= DSI_NODE_LIST) {
                 return; /* no list of candidates: the configuration's own rules speak */
             }
-            value_text(v, axis->values[axis->n++], sizeof axis->values[0]);
+            if (axis->n == DSI_TUNE_VALUES) {
+                fail(r, path, "more values in a list than the search takes, 32");
+                return;
+            }
+            value_text(r, path, v, axis->values[axis->n++], sizeof axis->values[0]);
         }
     }
 }
@@ -311,7 +343,9 @@ static void usual_axes(reader *r)
     static const char *const truth[] = {"true", "false", NULL};
     char own[2][32] = {"50000000", "100000"};
     const int64_t width = r->t->options.hidden_size;
-    if (width > 0) {
+    if (width > MOST_WIDTH) {
+        fail(r, "autotuning.model_info.hidden_size", "expected at most 16777216");
+    } else if (width > 0) {
         (void)snprintf(own[0], sizeof own[0], "%" PRId64, width * width * 9 / 10);
         (void)snprintf(own[1], sizeof own[1], "%" PRId64, 10 * width);
     }

@@ -2,6 +2,7 @@
 #include "common/check.h"
 #include "tune/tune_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -129,12 +130,93 @@ static void test_no_config(void **state)
     dsi_words_free(&command);
 }
 
+/* ---- what may vary ---- */
+
+static dsi_tune *space_of(const char *text, int64_t most, ds_status *status_out)
+{
+    static const char *none[] = {NULL};
+    dsi_tune *t = calloc(1, sizeof *t);
+    assert_non_null(t);
+    t->ctx = ctx;
+    t->config_path = (char *)"ds.json";
+    t->raw = raw_of(text);
+    t->mapped = none;
+    t->n_ranks = 2;
+    t->options.min_micro_batch = t->options.min_train_batch_size = 1;
+    t->options.max_micro_batch = most;
+    t->options.fast = true;
+    *status_out = dsi_tune_read_space(t);
+    return t;
+}
+
+static void drop(dsi_tune *t)
+{
+    dsi_words_free(&t->texts);
+    dsi_buf_free(&t->raw);
+    free(t);
+}
+
+static void expect_batches(const char *text, int64_t most, uint32_t n, int64_t last)
+{
+    ds_status status;
+    dsi_tune *t = space_of(text, most, &status);
+    assert_int_equal(status, DS_OK);
+    assert_int_equal(t->space.n_batches, n);
+    assert_int_equal(t->space.batches[n - 1], last);
+    drop(t);
+}
+
+static void test_batches(void **state)
+{
+    (void)state;
+    expect_batches("{}", 8, 6, 8); /* 1, 2, 3, 4, 6, 8 */
+    expect_batches("{train_batch_size: 24}", 1024, 6, 12);
+    expect_batches("{train_micro_batch_size_per_gpu: [4, 1, 4]}", 1024, 2, 4);
+    /* bounds and batches without measure */
+    expect_batches("{}", INT64_MAX, 49, 3 << 23);
+    expect_batches("{train_batch_size: 9007199254740992}", 100, 7, 64);
+    expect_batches("{gradient_accumulation_steps: 1000000000000000}", INT64_MAX, 4, 4);
+}
+
+static void expect_refused(const char *text, const char *says)
+{
+    ds_status status;
+    dsi_tune *t = space_of(text, 64, &status);
+    assert_int_equal(status, DS_ERR_CONFIG);
+    if (strstr(ds_ctx_error(ctx), says) == NULL) {
+        fail_msg("expected '%s' in: %s", says, ds_ctx_error(ctx));
+    }
+    drop(t);
+}
+
+/* Nothing of a list is cut off in silence. */
+static void test_long_lists(void **state)
+{
+    char text[1024];
+    (void)state;
+    (void)snprintf(text, sizeof text,
+                   "{zero_optimization: {offload_optimizer: {nvme_path: [\"/%050d\", \"/b\"]}}}",
+                   1);
+    expect_refused(text, "offload_optimizer.nvme_path: expected values of a list of at most 47");
+    for (int which = 0; which < 2; ++which) {
+        int n = snprintf(text, sizeof text, "%s",
+                         which == 0 ? "{zero_optimization: {reduce_bucket_size: [1"
+                                    : "{train_micro_batch_size_per_gpu: [1");
+        for (int i = 2; i <= 65; ++i) {
+            n += snprintf(text + n, sizeof text - (size_t)n, ", %d", i);
+        }
+        (void)snprintf(text + n, sizeof text - (size_t)n, which == 0 ? "]}}" : "]}");
+        expect_refused(text, which == 0 ? "reduce_bucket_size: more values" : "at most 64 values");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keeps),      cmocka_unit_test(test_sets),
         cmocka_unit_test(test_takes_away), cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_commands),   cmocka_unit_test(test_no_config),
+        cmocka_unit_test(test_batches),    cmocka_unit_test(test_long_lists),
     };
     ds_ctx_params params = ds_ctx_params_default();
     params.n_threads = 1;
