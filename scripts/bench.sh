@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds and runs every benchmark; called by `make bench`. Installs what is missing. Leave the machine alone meanwhile.
 # DS_BENCH_PYTHON=/path/to/python (with torch, tokenizers, deepspeed) adds the comparisons with these.
+# DS_BENCH_LONG=1 adds predictions against runs, and offload against its parts: some half an hour more.
 # BUILD names the build folder (default: build), DS_BENCH_THREADS the threads (default: 2).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -73,6 +74,12 @@ for operands in symmetric private; do
 done
 run "$root/bench/bench_zero.sh" "$build"
 run "$root/bench/bench_launch.sh" "$build"
+if [ -n "${DS_BENCH_LONG:-}" ]; then
+    run "$build/bench_plan" --save "$scratch/profile.json"
+    for n in 2 4; do run "$build/deepspeed" --num_gpus "$n" "$build/bench_plan"; done
+    run "$root/bench/bench_plan_memory.sh" "$build"
+    run "$root/bench/bench_offload.sh" "$build" "$build"
+fi
 
 python=${DS_BENCH_PYTHON:-}
 if [ -z "$python" ]; then
