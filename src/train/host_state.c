@@ -21,11 +21,16 @@ static ds_status bad(const section *s, const char *key, const char *expected)
                    key, expected);
 }
 
+/* Steps are counted on from these: the ceiling keeps that from passing the range. */
+#define MOST_COUNT (INT64_C(1) << 62)
+
 static ds_status whole(const section *s, const char *key, int64_t min, int64_t *value_out)
 {
     const json_t *value = json_object_get(s->json, key);
-    if (!json_is_integer(value) || json_integer_value(value) < min) {
-        return bad(s, key, min < 0 ? "a whole number from -1 on" : "a whole number from 0 on");
+    if (!json_is_integer(value) || json_integer_value(value) < min ||
+        json_integer_value(value) > MOST_COUNT) {
+        return bad(s, key,
+                   min < 0 ? "a whole number from -1 to 2^62" : "a whole number from 0 to 2^62");
     }
     *value_out = (int64_t)json_integer_value(value);
     return DS_OK;

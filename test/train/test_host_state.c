@@ -41,6 +41,9 @@ static void refusals(void **state)
 {
     (void)state;
 #define ENGINE "{\"global_steps\":2,\"skipped_steps\":1,\"global_samples\":8,\"lr_override\":-1}"
+#define ZENFLOW(members)                                                                           \
+    "{\"global_steps\":2,\"skipped_steps\":1,\"global_samples\":8,\"lr_override\":-1,\"zenflow\":" \
+    "{" members "}}"
 #define RANDOM "{\"seed\":\"7\"}"
     static const struct {
         const char *engine, *scaler, *random, *says;
@@ -59,6 +62,15 @@ static void refusals(void **state)
          RANDOM, "at most"},
         {"{\"global_steps\":2,\"skipped_steps\":1,\"global_samples\":8,\"lr_override\":\"1\"}",
          NULL, RANDOM, "lr_override"},
+        {"{\"global_steps\":9223372036854775807,\"skipped_steps\":1,\"global_samples\":8,"
+         "\"lr_override\":-1}",
+         NULL, RANDOM, "\"global_steps\" must be a whole number from 0 to 2^62"},
+        {ZENFLOW("\"chosen\":1"), NULL, RANDOM, "waiting"},
+        {ZENFLOW("\"chosen\":1,\"waiting\":9223372036854775807,\"chosen_updates\":1,\"rest_"
+                 "updates\":1"),
+         NULL, RANDOM, "\"waiting\" must be"},
+        {ZENFLOW("\"chosen\":1,\"waiting\":1,\"chosen_updates\":1,\"rest_updates\":-1"), NULL,
+         RANDOM, "rest_updates"},
         {ENGINE, "{\"scale\":0,\"iteration\":0,\"last_overflow\":-1,\"hysteresis_left\":1}", RANDOM,
          "above 0"},
         {ENGINE, "{\"scale\":1,\"iteration\":0,\"last_overflow\":-2,\"hysteresis_left\":1}", RANDOM,
