@@ -169,7 +169,8 @@ bool dsi_tune_formula(const dsi_tune *t, const dsi_tune_candidate *c, dsi_predic
 /* Runs a candidate, or takes its earlier result. Sets its state. Errors: those that would keep
  * every trial from running. */
 ds_status dsi_tune_try(dsi_tune *t, dsi_tune_candidate *c);
-/* Runs the program once to learn n_params and activation_bytes. Never fails for want of them. */
+/* Runs the program once to learn n_params and activation_bytes. Never fails for want of them. With
+ * --dry_run neither this nor the next starts anything: what was learned before counts. */
 ds_status dsi_tune_profile_model(dsi_tune *t);
 /* ds_bench --profile under the limits of a trial; "" when it gave none. */
 ds_status dsi_tune_measure_device(dsi_tune *t, char *path, size_t size);

@@ -464,7 +464,7 @@ ds_status dsi_tune_profile_model(dsi_tune *t)
         same_file(f.folder, "cmd.txt", dsi_buf_text(&f.command_text))) {
         take_model_info(t, f.folder);
     }
-    if (status >= 0 && t->n_params <= 0.0) {
+    if (status >= 0 && t->n_params <= 0.0 && !t->params->launch->dry_run) {
         const trial_job job = {.folder = f.folder,
                                .command = &f.command,
                                .done_file = f.info,
@@ -482,9 +482,11 @@ ds_status dsi_tune_profile_model(dsi_tune *t)
     }
     if (status >= 0 && t->n_params <= 0.0 && !t->interrupted) {
         ds_log(t->ctx, DS_LOG_WARN,
-               "profile_model_info: the program wrote nothing of its model (%s); memory is not "
+               "profile_model_info: %s (%s); memory is not "
                "predicted, trials begin with the smallest micro-batch; "
                "autotuning.model_info.num_params says it",
+               t->params->launch->dry_run ? "--dry_run does not run the program to learn its model"
+                                          : "the program wrote nothing of its model",
                f.folder);
     }
     free_files(&f);
@@ -519,6 +521,13 @@ ds_status dsi_tune_measure_device(dsi_tune *t, char *path, size_t size)
     (void)snprintf(folder, sizeof folder, "%s/profile_device", t->results);
     if (!t->options.overwrite && access(path, R_OK) == 0) {
         check_device(t, folder, path);
+        return DS_OK;
+    }
+    if (t->params->launch->dry_run) {
+        ds_log(t->ctx, DS_LOG_WARN,
+               "--dry_run does not measure this machine: times are not predicted; --device says "
+               "them");
+        path[0] = '\0';
         return DS_OK;
     }
     ds_status status = dsi_program_find(NULL, "ds_bench", &program);

@@ -126,6 +126,16 @@ mv "$out.new" "$out"
 exec sleep 60
 END
 chmod +x any.sh
+# Only predicted: neither the program nor ds_bench is started.
+echo '{"autotuning": {"enabled": true, "results_dir": "dry", "max_train_micro_batch_size_per_gpu": 4}}' > dry.json
+job 0 --num_gpus 1 --dry_run --autotuning tune ./any.sh good --deepspeed_config dry.json
+says 'dry_run does not run the program'
+prints '^z0_gas1_tmbspg4 '
+sed 's/"overwrite": true,/"overwrite": true, "results_dir": "dry",/' ds.json > dry.json
+job 0 --num_gpus 1 --dry_run --autotuning tune "${train[@]/ds.json/dry.json}"
+says 'dry_run does not measure this machine'
+prints '^z0_gas2_tmbspg6_rcnone '
+[ -z "$(find dry -name '*.log')" ] || fail "--dry_run started something: $(find dry -name '*.log')"
 # any CODE WAY AUTOTUNING REST LAUNCHER-FLAGS…
 any() {
     local code=$1 way=$2
