@@ -104,6 +104,9 @@ void dsi_trace_add(dsi_trace *trace, const dsi_trace_span *span)
     if (span->waited > 0.0) {
         put_number(trace, "waited_us", 1e6 * span->waited, &between);
     }
+    if (span->runs != 1.0) {
+        put_number(trace, "runs", span->runs, &between);
+    }
     dsi_buf_puts(text, "}}");
 }
 
@@ -139,7 +142,8 @@ dsi_trace_span dsi_trace_of_step(const dsi_sim_step *steps, uint32_t s, bool sta
                             .phase = phase_name(step->phase),
                             .node = s,
                             .flops = stall ? 0.0 : work->work.flops,
-                            .bytes = stall ? 0.0 : work->work.bytes};
+                            .bytes = stall ? 0.0 : work->work.bytes,
+                            .runs = 1.0};
 }
 
 dsi_trace_span dsi_trace_of_phase(ds_phase phase)
@@ -149,7 +153,8 @@ dsi_trace_span dsi_trace_of_phase(ds_phase phase)
                             .name = whole ? "step" : phase_name(phase),
                             .category = whole ? "step" : "phase",
                             .phase = whole ? NULL : phase_name(phase),
-                            .node = DS_NONE};
+                            .node = DS_NONE,
+                            .runs = 1.0};
 }
 
 /* Adds one run of a phase that begins at `start`; gives its end. */
@@ -160,6 +165,7 @@ static double add_phase(dsi_trace *trace, const dsi_timeline *t, uint32_t pid, d
     span.pid = pid;
     span.start = start;
     span.end = start + t->phases[phase].seconds;
+    span.runs = phase > DS_PHASE_BACKWARD ? dsi_timeline_repeats(t, phase) : 1.0;
     if (span.end > start) {
         dsi_trace_add(trace, &span);
     }

@@ -39,6 +39,7 @@ typedef struct dsi_trace_span {
     double start, end;
     double flops, bytes; /* 0: not shown */
     double waited;       /* seconds for the last rank; 0: not shown */
+    double runs;         /* of a planned phase: how often a step has it; 1: not shown */
 } dsi_trace_span;
 
 dsi_trace dsi_trace_begin(dsi_buf *text);

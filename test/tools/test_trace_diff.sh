@@ -75,6 +75,26 @@ want 0 'A +B +ratio' "$build/ds_plan" diff one.json run.json --trace runs.json
 grep -q 'rank 0 (one.json)' runs.json && grep -q 'rank 0 (run.json)' runs.json || fail "ranks mixed up"
 want 0 ' 1\.00' "$build/ds_plan" diff run.json run.json
 
+# phases that some updates have only (ZenFlow) count by their share
+sed 's/"stage": 3,/"stage": 2, "offload_optimizer": {"device": "cpu"}, "zenflow": {"select_strategy": "step", "select_interval": 4, "update_interval": 2},/' ds.json > zen.json
+zen=("${model[@]/ds.json/zen.json}")
+want 0 'trace of steps 2 to 9' "${train[@]/ds.json/zen.json}" --steps 9 --trace zen_run.json --trace_steps 2:9
+want 0 'fits' "$build/ds_plan" "${zen[@]}" --world_size 1 --device xeon-amx-2 --trace zen_plan.json
+want 0 'planned +measured' "$build/ds_plan" diff zen_plan.json zen_run.json
+for row in norm settle choose fetch postpone rest update; do
+    grep -qE "^  $row +[0-9]+\.[0-9]{3} +[0-9]+\.[0-9]{3} +[0-9]+\.[0-9]{2}" log || fail "no row $row"
+done
+for i in plan run; do # milliseconds of an update of the spans themselves
+    awk -F'[:,]' -v planned=$([ $i = plan ] && echo 1 || echo 0) '/"name":"(rest|choose)"/ {
+        name = $12; dur = $10; n[name]++; s[name] += dur }
+        END { every["\"rest\""] = 2; every["\"choose\""] = 4
+              for (k in s) { gsub(/"/, "", k); q = "\"" k "\""; print k, s[q] / 1e3 / (planned ? every[q] : 8) } }' zen_$i.json |
+        while read -r name ms; do
+            awk -v name="$name" -v ms="$ms" -v at=$([ $i = plan ] && echo 2 || echo 3) '$1 == name && NF > 3 {
+                d = $at - ms; ok = d < 0.0011 && d > -0.0011 } END { exit !ok }' log || fail "$name of $i is not $ms"
+        done
+done
+
 # another host, whose clock is 1000 s ahead: the ranks' steps still stand together
 cat > other_host << END
 #!/bin/sh

@@ -12,7 +12,11 @@ bool trace_is_one(const json_t *json)
 
 uint32_t trace_phase(const char *name)
 {
-    static const char *const names[TRACE_PHASES] = {"forward", "backward", "norm", "update"};
+    static const char *const names[TRACE_PHASES] = {
+#define X(id, text) text,
+        DS_PHASE_LIST(X)
+#undef X
+    };
     uint32_t i = 0;
     while (i < TRACE_PHASES && (name == NULL || strcmp(name, names[i]) != 0)) {
         ++i;
@@ -66,6 +70,26 @@ static ds_status find_processes(ds_ctx *ctx, trace_side *side)
     return DS_OK;
 }
 
+/* A plan's trace has a phase once, and says of how many steps that is one. */
+static double count_of(const json_t *event)
+{
+    const json_t *runs = json_object_get(json_object_get(event, "args"), "runs");
+    const double n = json_is_number(runs) ? json_number_value(runs) : 1.0;
+    return n > 1e-9 ? 1.0 / n : 1e9;
+}
+
+/* A run's trace has a phase as often as it ran. */
+static void count_updates(trace_side *side)
+{
+    for (uint32_t i = 0; i < side->n_pids && !side->planned; ++i) {
+        double *runs = side->runs[i];
+        for (int p = DS_PHASE_NORM + 1; p < DS_PHASE_UPDATE; ++p) {
+            runs[p] =
+                runs[p] > 0.0 && runs[DS_PHASE_UPDATE] > 0.0 ? runs[DS_PHASE_UPDATE] : runs[p];
+        }
+    }
+}
+
 static ds_status count_phases(ds_ctx *ctx, trace_side *side)
 {
     const json_t *events = json_object_get(side->json, "traceEvents");
@@ -79,10 +103,11 @@ static ds_status count_phases(ds_ctx *ctx, trace_side *side)
         const uint32_t process = trace_side_process(side, event);
         const uint32_t phase = trace_phase(trace_arg(event, "phase"));
         if (is(event, "cat", "phase") && process < side->n_pids && phase < TRACE_PHASES) {
-            side->runs[process][phase] += 1.0;
+            side->runs[process][phase] += count_of(event);
             all += 1.0;
         }
     }
+    count_updates(side);
     return all > 0.0 ? DS_OK
                      : ds_fail(ctx, DS_ERR_ARG,
                                "%s has no phases of a step: no trace of ds_plan --trace or "

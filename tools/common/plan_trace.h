@@ -2,13 +2,14 @@
 #ifndef DSI_TOOLS_PLAN_TRACE_H
 #define DSI_TOOLS_PLAN_TRACE_H
 
-#include <deepspeed/context.h>
+#include <deepspeed/graph.h>
 #include <jansson.h>
 #include <stdbool.h>
 
-enum { TRACE_PHASES = 4 };
+enum { TRACE_PHASES = DS_PHASE_COUNT };
 
-/* The processes of one trace, and how often each ran each phase. */
+/* The processes of one trace, and by what the times of each phase are divided: of forward and
+ * backward how often they ran, of what follows the updates, since some phases are not of each. */
 typedef struct trace_side {
     const char *path;
     json_t *json; /* borrowed */
@@ -27,7 +28,7 @@ ds_status trace_side_open(ds_ctx *ctx, const char *path, json_t *json, trace_sid
 void trace_side_close(trace_side *side);
 /* The index of a span's process; n_pids when it is not there. */
 uint32_t trace_side_process(trace_side *side, const json_t *event);
-/* 0 to 3 of "forward" … "update"; TRACE_PHASES for other words and NULL. */
+/* The ds_phase of "forward" … "update"; TRACE_PHASES for other words and NULL. */
 uint32_t trace_phase(const char *name);
 /* An argument of a span that is text; NULL when absent. */
 const char *trace_arg(const json_t *event, const char *key);

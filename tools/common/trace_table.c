@@ -1,7 +1,8 @@
 /* The table of ds_plan diff for traces. See plan_trace.h.
  *
- * Rows are sums over spans, divided by how often the phase ran in that process: a plan's trace has
- * one micro-batch, a run's all of some steps. Of several ranks the mean is shown, and the slowest.
+ * Rows are sums over spans, divided by how often the phase ran in that process, or the update: a
+ * plan's trace has one micro-batch, a run's all of some steps. Of several ranks the mean is shown,
+ * and the slowest.
  */
 #include "common/plan_trace.h"
 
