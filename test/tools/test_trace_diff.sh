@@ -49,6 +49,12 @@ want 2 'trace_steps needs --trace' "${train[@]}" --steps 5 --trace_steps 2
 want 1 'cannot write --trace none/x.json' "${train[@]}" --steps 5 --trace none/x.json
 [ ! -e no.json ] || fail "a refused run wrote a trace"
 
+# a trace that cannot be written costs no training: the rest of it and its checkpoint are there
+mkdir taken
+want 1 'no trace: cannot write taken: .*; the run goes on' "${train[@]}" --steps 6 --output kept --trace taken
+grep -q 'ended well, but the trace taken was not written' log || fail "no last word of the trace"
+[ "$(cat kept/latest)" = global_step6 ] || fail "the run ended with its trace"
+
 # two ranks beside the plan
 want 0 'trace of steps 2 to 3: run.json' \
     "$build/deepspeed" --num_gpus 2 "${train[@]}" --steps 4 --trace run.json

@@ -51,6 +51,7 @@ typedef struct train_run {
     int64_t seq_length;
     uint64_t total_steps;
     uint64_t trace_first, trace_last; /* optimizer steps to trace, counted from 1; 0: none */
+    ds_status trace_lost;             /* why there is no trace of them; the run goes on */
     uint64_t saving;                  /* step of a save that nothing was told of yet; 0: none */
     bool training;                    /* the loop runs */
     double started;                   /* seconds, monotonic */
@@ -62,8 +63,9 @@ void train_teardown(train_run *run);
 
 /* Reads --trace_steps and starts the trace, when there is a --trace. */
 ds_status train_trace_start(train_run *run);
-/* Writes it when its steps are done, or at the `end` of the run. Collective. */
-ds_status train_trace_save(train_run *run, train_report *report, bool end);
+/* Writes it when its steps are done, or at the `end` of the run. Collective. A run is worth more
+ * than its trace: it goes on without, and train_loop returns the failure at the end. */
+void train_trace_save(train_run *run, train_report *report, bool end);
 
 /* Runs to the end or to an interruption; saves. *interrupted_out: a signal ended it. */
 ds_status train_loop(train_run *run, bool *interrupted_out);

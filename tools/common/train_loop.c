@@ -156,7 +156,7 @@ static ds_status steps(train_run *run, train_report *report, bool *interrupted_o
     DS_TRY(was_interrupted(run, &interrupted));
     while (ds_engine_global_steps(run->engine) < run->total_steps && !interrupted) {
         DS_TRY(one_step(run, report));
-        DS_TRY(train_trace_save(run, report, false));
+        train_trace_save(run, report, false);
         DS_TRY(save_ended(run, report, false));
         const uint64_t step = ds_engine_global_steps(run->engine);
         if (run->eval_loader != NULL && due(step, o->eval_interval)) {
@@ -169,7 +169,7 @@ static ds_status steps(train_run *run, train_report *report, bool *interrupted_o
         }
         DS_TRY(was_interrupted(run, &interrupted));
     }
-    DS_TRY(train_trace_save(run, report, true));
+    train_trace_save(run, report, true);
     const uint64_t step = ds_engine_global_steps(run->engine);
     *interrupted_out = interrupted && step < run->total_steps;
     if (o->output != NULL && saved != step) {
@@ -188,5 +188,9 @@ ds_status train_loop(train_run *run, bool *interrupted_out)
     DS_TRY(train_report_open(run, &report));
     const ds_status status = steps(run, report, interrupted_out);
     const ds_status closed = train_report_close(&report);
+    if (status >= 0 && closed >= 0 && run->trace_lost < 0) {
+        return ds_fail(run->ctx, run->trace_lost,
+                       "the run ended well, but the trace %s was not written", run->options->trace);
+    }
     return status < 0 ? status : closed;
 }

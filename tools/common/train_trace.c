@@ -63,11 +63,11 @@ ds_status train_trace_start(train_run *run)
     return ds_engine_trace_start(run->engine, run->trace_first, run->trace_last);
 }
 
-ds_status train_trace_save(train_run *run, train_report *report, bool end)
+void train_trace_save(train_run *run, train_report *report, bool end)
 {
     const uint64_t done = ds_engine_global_steps(run->engine);
     if (run->trace_first == 0 || (!end && !ds_engine_trace_is_done(run->engine))) {
-        return DS_OK;
+        return;
     }
     const uint64_t first = run->trace_first;
     const uint64_t last = run->trace_last < done ? run->trace_last : done;
@@ -76,10 +76,14 @@ ds_status train_trace_save(train_run *run, train_report *report, bool end)
         ds_engine_trace_drop(run->engine);
         train_report_say(report, "no trace: the run ended before step %llu",
                          (unsigned long long)first);
-        return DS_OK;
+        return;
     }
-    DS_TRY(ds_engine_trace_save(run->engine, run->options->trace));
+    run->trace_lost = ds_engine_trace_save(run->engine, run->options->trace);
+    if (run->trace_lost < 0) {
+        ds_log(run->ctx, DS_LOG_ERROR, "no trace: %s; the run goes on", ds_ctx_error(run->ctx));
+        ds_engine_trace_drop(run->engine);
+        return;
+    }
     train_report_say(report, "trace of steps %llu to %llu: %s", (unsigned long long)first,
                      (unsigned long long)last, run->options->trace);
-    return DS_OK;
 }
