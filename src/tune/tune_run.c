@@ -179,6 +179,7 @@ static ds_status open_planner(dsi_tune *t)
 
 static ds_status predict(dsi_tune *t)
 {
+    uint32_t planned = 0;
     uint32_t fits = 0;
     uint32_t chosen = 0;
     t->items = calloc(DSI_TUNE_CEILING, sizeof *t->items);
@@ -193,6 +194,7 @@ static ds_status predict(dsi_tune *t)
     DS_TRY(dsi_tune_predict(t));
     for (uint32_t i = 0; i < t->n_items; ++i) {
         fits += t->items[i].state == DSI_TUNE_OPEN ? 1 : 0;
+        planned += t->items[i].state != DSI_TUNE_REFUSED ? 1 : 0;
     }
     dsi_tune_choose(t);
     for (uint32_t i = 0; i < t->n_items; ++i) {
@@ -203,11 +205,9 @@ static ds_status predict(dsi_tune *t)
            "worth a trial",
            t->n_items, t->n_ranks, dsi_clock_seconds() - start, fits,
            (double)t->params->memory / 1073741824.0, t->params->memory_of, chosen);
-    for (uint32_t i = 0; fits == 0 && i < t->n_items; ++i) {
-        if (t->items[i].state == DSI_TUNE_REFUSED) {
-            return ds_fail(t->ctx, DS_ERR_CONFIG, "no setting can be planned; %s: %s",
-                           t->items[i].name, t->items[i].why);
-        }
+    if (planned == 0 && t->n_items > 0) {
+        return ds_fail(t->ctx, DS_ERR_CONFIG, "no setting can be planned; %s: %s", t->items[0].name,
+                       t->items[0].why);
     }
     return DS_OK;
 }

@@ -97,6 +97,11 @@ job 1 --device none --num_gpus 1 --rank_memory 1M --autotuning run "${train[@]}"
 says 'no setting ran'
 prints 'needs [0-9]+ MiB of 1 MiB'
 prints '^nothing fits; z0_gas2_tmbspg[0-9]+_rcfull needs least, '
+# where other settings are refused, too, want of memory is still the reason
+sed 's/"optimizer"/"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "."}}, "optimizer"/' ds.json > refused.json
+job 1 --device none --num_gpus 2 --rank_memory 1M --autotuning tune "${train[@]/ds.json/refused.json}"
+prints '^nothing fits; z3_gas2_tmbspg3_rc'
+prints '^z0_gas2_tmbspg3_rcnone .*expected zero_optimization.stage 3 or above'
 job 0 --device xeon-amx-2 --num_gpus 2 --dry_run --autotuning tune "${train[@]}"
 for stage in 0 1 2 3; do
     prints "^z${stage}_gas2_tmbspg6_rcnone( +[0-9.]+){3}"
