@@ -678,6 +678,35 @@ static void weights_may_be_set(void **state)
     ds_model_destroy(&model);
 }
 
+/* A checkpoint, whole by its checksums, that names columns which no matrix has. */
+static void hostile_columns_are_refused(void **state)
+{
+    static const int32_t bad[] = {N_IN, INT32_MAX, INT32_MIN, -2};
+    float x[BATCH * N_IN];
+    float y[BATCH * N_OUT];
+    const setting s = {.dtype = DS_DTYPE_BF16, .zenflow = steps_of(4, 0, 0)};
+    const mlp config = {false};
+    ds_model *model = open_model(ctx, &config);
+    (void)state;
+    fill_batch(0, 0, x, y);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
+        char *folder = scratch_make();
+        ds_engine *engine = open_engine(ctx, &s, model, NULL);
+        run_batch(ctx, engine, x, y);
+        CHECK_OK(ctx, ds_engine_step(engine));
+        const ds_cell index = ds_cells_find(engine->cells, DS_CELL_CHOSEN, "0.weight/index");
+        *(int32_t *)dsi_exec_cell(engine->exec, index) = bad[i];
+        CHECK_OK(ctx, ds_engine_save_checkpoint(engine, folder, "x", NULL));
+        CHECK_FAILS(ctx, ds_engine_load_checkpoint(engine, folder, "x", NULL), DS_ERR_FORMAT,
+                    "0.weight/index names column");
+        CHECK_FAILS(ctx, ds_engine_save_checkpoint(engine, folder, "y", NULL), DS_ERR_STATE,
+                    "load a checkpoint");
+        ds_engine_destroy(&engine);
+        scratch_remove(folder);
+    }
+    ds_model_destroy(&model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -688,6 +717,7 @@ int main(void)
         cmocka_unit_test(resuming_gives_the_same_bits),
         cmocka_unit_test(turning_it_on_and_off),
         cmocka_unit_test(weights_may_be_set),
+        cmocka_unit_test(hostile_columns_are_refused),
     };
     const ds_ctx_params params = {.level = DS_LOG_ERROR, .n_threads = 1};
     if (ds_ctx_create(&params, &ctx) < 0) {
