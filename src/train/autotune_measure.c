@@ -57,6 +57,7 @@ static ds_status write_whole(ds_ctx *ctx, const char *key, const char *path, con
 {
     char temporary[DS_CONFIG_TEXT_BYTES + 32];
     (void)snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
+    errno = ENOMEM; /* of the text */
     FILE *file = text->failed ? NULL : fopen(temporary, "w");
     const bool written = file != NULL && fputs(dsi_buf_text(text), file) >= 0;
     const bool closed = file != NULL && fclose(file) == 0;

@@ -289,10 +289,10 @@ static ds_status update(ds_engine *engine)
     engine->global_samples +=
         (uint64_t)(engine->micro_step * engine->spec.train.batch) * ds_comm_size(engine->comm);
     engine->micro_step = 0;
-    dsi_engine_report_times(engine);
+    DS_TRY(dsi_loss_scale_update(engine->ctx, &engine->spec.loss_scale, !engine->applied));
+    dsi_engine_report_times(engine); /* what follows may fail on one rank: the step is done */
     DS_TRY(dsi_engine_report_flops(engine));
-    DS_TRY(dsi_engine_measure_step(engine));
-    return dsi_loss_scale_update(engine->ctx, &engine->spec.loss_scale, !engine->applied);
+    return dsi_engine_measure_step(engine);
 }
 
 ds_status ds_engine_step(ds_engine *engine)

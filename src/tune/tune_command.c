@@ -23,7 +23,7 @@ ds_status dsi_tune_find_config(dsi_tune *t)
     static const char *const flags[] = {"--deepspeed_config", "--deepspeed"};
     const dsi_words *words = t->command;
     for (size_t f = 0; f < 2; ++f) {
-        for (size_t i = 1; i < words->n; ++i) {
+        for (size_t i = words->n; i-- > 1;) { /* the last one counts, as for the program */
             const char *value = NULL;
             if (!is_flag(words->items[i], flags[f], &value)) {
                 continue;

@@ -232,7 +232,7 @@ static void print_why(const dsi_tune *t, dsi_buf *text)
     dsi_tune_metric_text(t, best, value, sizeof value);
     dsi_buf_printf(text, "best: %s, %s, by metric \"%s\"", best->name, value,
                    metric_names[t->options.metric]);
-    if (second != NULL) {
+    if (second != NULL && metric_value(t, second) > 0.0) {
         dsi_buf_printf(text, "; %.1f %% better than %s",
                        100.0 * fabs(metric_value(t, best) / metric_value(t, second) - 1.0),
                        second->name);
