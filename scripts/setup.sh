@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that are missing. Usage: setup.sh build|check|long|bench|net
+# Installs the Debian packages that are missing. Usage: setup.sh build|check|long|bench|net|hosts
 # Says which first; says and does nothing when all are there.
 set -euo pipefail
 
@@ -8,6 +8,7 @@ net="$build libopenmpi-dev openmpi-bin libmpich-dev mpich libucx-dev iproute2"
 check="$net clang-format mandoc python3 git g++"
 long="$check clang-14 libclang-rt-14-dev"
 bench="$build libdnnl-dev"
+hosts="openssh-server openssh-client pdsh slurm-wlm munge"
 
 case "${1:-build}" in
 build) packages=$build ;;
@@ -15,7 +16,8 @@ check) packages=$check ;;
 long) packages=$long ;;
 bench) packages=$bench ;;
 net) packages=$net ;; # optional: MPI and UCX between hosts, and what their tests need
-*) echo "usage: $0 build|check|long|bench|net" >&2; exit 2 ;;
+hosts) packages=$hosts ;; # optional: tests across hosts; without them these are skipped with their reason
+*) echo "usage: $0 build|check|long|bench|net|hosts" >&2; exit 2 ;;
 esac
 
 missing=""
