@@ -90,15 +90,15 @@ check fitted 0 'fits: ' "$tool" "${xl[@]}" --deepspeed_config "$dir/fitted.json"
     --memory 20GB
 check fitted_config 0 '"train_batch_size": 64' "$bin/ds_config" resolve "$dir/fitted.json" \
     --world_size 8 --values
-check fit_disk 0 '^chosen: .*offload_optimizer.nvme_path "/a,/b".*sub_group_size' "$tool" "${xl[@]}" \
-    --deepspeed_config "$dir/z0.json" --memory 6GB --fit --nvme_path /a,/b --output "$dir/disk.json"
-check fitted_disk 0 'fits: ' "$tool" "${xl[@]}" --deepspeed_config "$dir/disk.json" --memory 6GB
-check fit_host 0 '^chosen: .*offload_optimizer.device "cpu"' "$tool" "${xl[@]}" --device h100-sxm \
-    --deepspeed_config "$dir/z0.json" --memory 12GB --fit --output "$dir/host.json"
-check fitted_host 0 'fits: ' "$tool" "${xl[@]}" --device h100-sxm --deepspeed_config "$dir/host.json" --memory 12GB
-check changes_offload 3 'offload_optimizer.device "nvme".*sub_group_size 10000000' "$tool" "${xl[@]}" \
-    --deepspeed_config "$dir/z0.json" --memory 6GB
-check no_fit 2 'give --fit too' "$tool" "${xl[@]}" --deepspeed_config "$dir/z0.json" --nvme_path /a
+small=(--model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/z0.json")
+check fit_disk 0 '^chosen: .*offload_optimizer.nvme_path "/a,/b".*sub_group_size' "$tool" "${small[@]}" --memory 900MB \
+    --fit --nvme_path /a,/b --output "$dir/disk.json"
+check fitted_disk 0 'fits: ' "$tool" "${small[@]}" --deepspeed_config "$dir/disk.json" --memory 900MB
+check fit_host 0 '^chosen: .*offload_optimizer.device "cpu"' "$tool" "${small[@]}" --device h100-sxm --memory 1600MB \
+    --fit --output "$dir/host.json"
+check fitted_host 0 'fits: ' "$tool" "${small[@]}" --device h100-sxm --deepspeed_config "$dir/host.json" --memory 1600MB
+check changes_offload 3 'offload_optimizer.device "nvme".*sub_group_size 10000000' "$tool" "${small[@]}" --memory 900MB
+check no_fit 2 'give --fit too' "$tool" "${small[@]}" --nvme_path /a
 check nothing_fits 3 'nothing fits' "$tool" "${xl[@]}" --deepspeed_config "$dir/z0.json" \
     --world_size 8 --memory 1GB --fit
 
