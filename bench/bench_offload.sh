@@ -29,7 +29,7 @@ planned() { # KEY of the timeline's sums
     "$build/ds_plan" "${run[@]}" --device "$profile" --json - | tr -d '\n' | sed -n "s/.*\"timeline\": {[^{]*\"step\": {[^}]*\"$1\": \([0-9.e-]*\).*/\1/p"
 }
 echo "rows clipping  compute s    disk s  compute:disk    step s    plan s  step/plan  step/larger"
-for rows in 4 12; do
+for rows in 3 8; do
     config "$rows" 1.0 ""
     compute=$(step "$rows")
     for clipping in 1.0 0.0; do

@@ -19,6 +19,10 @@ static double candidate(int round, int i, double found)
     return found * exp2((double)(i - GRID / 2) / 64.0);
 }
 
+/* Of the peak at large sizes. More is a curve that is bent beyond what was measured: large halves
+ * and a large share fit the same points. */
+#define MOST_SHARE 2.0
+
 static double spread(int64_t size, double half)
 {
     return size > 0 ? log1p(half / (double)size) : 0.0;
@@ -51,10 +55,9 @@ dsi_rate dsi_measure_fit(const dsi_measure_sample *samples, uint32_t n, double p
             const double found = half[d];
             double kept = found;
             for (int i = 0; i < GRID; ++i) {
-                double ignored;
                 half[d] = candidate(round, i, found);
-                const double error = error_of(samples, n, peak, half, &ignored);
-                if (error < best * (1.0 - 1e-9)) {
+                const double error = error_of(samples, n, peak, half, &mean);
+                if (error < best * (1.0 - 1e-9) && exp(-mean) <= MOST_SHARE) {
                     best = error;
                     kept = half[d];
                 }
