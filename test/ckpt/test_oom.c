@@ -1,6 +1,7 @@
 /* Every allocation of saving, opening, exporting and opening weights fails once in turn: an error
  * each time, nothing leaked, nothing left in the folder, and the next try succeeds. */
 #include "common/check.h"
+#include "common/own_malloc.h"
 #include "common/saves.h"
 #include "common/scratch.h"
 
@@ -11,16 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define HAS_OWN_MALLOC 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
-    __has_feature(memory_sanitizer)
-#define HAS_OWN_MALLOC 1
-#endif
-#endif
-
-#if defined(HAS_OWN_MALLOC) || !defined(__GLIBC__)
+#if !CAN_REPLACE_MALLOC
 int main(void)
 {
     return 77; /* the sanitizer's or another libc's malloc cannot be replaced */

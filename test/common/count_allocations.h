@@ -1,8 +1,9 @@
 /* Counts allocating calls: whoever includes it replaces malloc and its like in its program. For one
- * source file of a test. COUNTS_ALLOCATIONS is 0 where they cannot be replaced, under sanitizers
- * and with another libc: such a test ends with 77, skipped. */
+ * source file of a test; nothing where they cannot be replaced (own_malloc.h). */
 #ifndef DS_TEST_COUNT_ALLOCATIONS_H
 #define DS_TEST_COUNT_ALLOCATIONS_H
+
+#include "common/own_malloc.h"
 
 #include <deepspeed/status.h>
 #include <errno.h>
@@ -13,19 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define HAS_OWN_MALLOC 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
-    __has_feature(memory_sanitizer)
-#define HAS_OWN_MALLOC 1
-#endif
-#endif
-
-#if defined(HAS_OWN_MALLOC) || !defined(__GLIBC__)
-#define COUNTS_ALLOCATIONS 0
-#else
-#define COUNTS_ALLOCATIONS 1
+#if CAN_REPLACE_MALLOC
 
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if !COUNTS_ALLOCATIONS
+#if !CAN_REPLACE_MALLOC
 int main(void)
 {
     return 77;

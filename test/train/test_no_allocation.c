@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#if !COUNTS_ALLOCATIONS
+#if !CAN_REPLACE_MALLOC
 int main(void)
 {
     return 77;

@@ -275,6 +275,29 @@ static void every_optimizer(void **state)
     ds_model_destroy(&model);
 }
 
+/* Reading and writing a part of a cell that lives elsewhere stays inside of it. */
+static void a_cell_has_an_end(void **state)
+{
+    static const dsi_residence places[] = {DSI_ON_HOST, DSI_ON_DISK};
+    unsigned char data[64] = {0};
+    (void)state;
+    for (int i = 0; i < 2; ++i) {
+        const dsi_offload_spec offload = away(places[i], DSI_ON_DEVICE);
+        const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
+        ds_model *model = make_model(llama);
+        ds_engine *engine = make_engine(model, &spec);
+        const ds_cell cell = ds_cells_find(engine->cells, DS_CELL_MASTER, "model.norm.weight");
+        assert_true(cell != DS_NONE && engine->homes.items[cell].residence == places[i]);
+        const size_t bytes = ds_meta_bytes(ds_cells_get(engine->local, cell)->meta);
+        CHECK_OK(ctx, dsi_exec_read(engine->exec, cell, bytes - 64, data, 64));
+        CHECK_FAILS(ctx, dsi_exec_read(engine->exec, cell, bytes - 63, data, 64), DS_ERR_ARG, "");
+        CHECK_FAILS(ctx, dsi_exec_write(engine->exec, cell, bytes + 1, data, 0), DS_ERR_ARG, "");
+        CHECK_FAILS(ctx, dsi_exec_write(engine->exec, cell, 8, data, SIZE_MAX), DS_ERR_ARG, "");
+        ds_engine_destroy(&engine);
+        ds_model_destroy(&model);
+    }
+}
+
 /* The device holds little but what is being worked on. */
 static void device_memory_falls(void **state)
 {
@@ -484,6 +507,7 @@ int main(void)
         cmocka_unit_test(activations_leave_too),
         cmocka_unit_test(choosing_leaves_nothing_behind),
         cmocka_unit_test(every_optimizer),
+        cmocka_unit_test(a_cell_has_an_end),
         cmocka_unit_test(device_memory_falls),
         cmocka_unit_test(checkpoints_do_not_care),
         cmocka_unit_test(a_missing_folder_is_named),
