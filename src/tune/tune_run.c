@@ -180,6 +180,7 @@ static ds_status open_planner(dsi_tune *t)
 static ds_status predict(dsi_tune *t)
 {
     uint32_t planned = 0;
+    uint32_t n_predicted = 0;
     uint32_t fits = 0;
     uint32_t chosen = 0;
     t->items = calloc(DSI_TUNE_CEILING, sizeof *t->items);
@@ -195,16 +196,22 @@ static ds_status predict(dsi_tune *t)
     for (uint32_t i = 0; i < t->n_items; ++i) {
         fits += t->items[i].state == DSI_TUNE_OPEN ? 1 : 0;
         planned += t->items[i].state != DSI_TUNE_REFUSED ? 1 : 0;
+        n_predicted += t->items[i].predicted ? 1 : 0;
     }
     dsi_tune_choose(t);
     for (uint32_t i = 0; i < t->n_items; ++i) {
         chosen += t->items[i].state == DSI_TUNE_OPEN ? 1 : 0;
     }
-    ds_log(t->ctx, DS_LOG_JOB,
-           "%u settings for %u ranks predicted in %.1f s: %u fit into %.2f GiB a rank (%s), %u are "
-           "worth a trial",
-           t->n_items, t->n_ranks, dsi_clock_seconds() - start, fits,
-           (double)t->params->memory / 1073741824.0, t->params->memory_of, chosen);
+    if (n_predicted > 0) {
+        ds_log(t->ctx, DS_LOG_JOB,
+               "%u settings for %u ranks predicted in %.1f s: %u fit into %.2f GiB a rank (%s), %u "
+               "are worth a trial",
+               t->n_items, t->n_ranks, dsi_clock_seconds() - start, fits,
+               (double)t->params->memory / 1073741824.0, t->params->memory_of, chosen);
+    } else {
+        ds_log(t->ctx, DS_LOG_JOB, "%u settings for %u ranks, %u are worth a trial", t->n_items,
+               t->n_ranks, chosen);
+    }
     if (planned == 0 && t->n_items > 0) {
         return ds_fail(t->ctx, DS_ERR_CONFIG, "no setting can be planned; %s: %s", t->items[0].name,
                        t->items[0].why);
