@@ -12,21 +12,6 @@
 
 #define SECTION "elasticity."
 
-static int64_t int_at(const dsi_eval *eval, const char *path)
-{
-    const dsi_item *item = dsi_item_find(eval, path);
-    int64_t value = 0;
-    (void)(item != NULL && item->node != NULL && dsi_node_int(item->node, &value));
-    return value;
-}
-
-static bool truth_at(const dsi_eval *eval, const char *path)
-{
-    const dsi_item *item = dsi_item_find(eval, path);
-    return item != NULL && item->node != NULL && item->node->kind == DSI_NODE_BOOL &&
-           item->node->as.truth;
-}
-
 /* 1 and 2 for "0.1" and "0.2", as number or text; 0 after an error. */
 static int read_version(dsi_eval *eval)
 {
@@ -86,12 +71,12 @@ static bool read_params(dsi_eval *eval, ds_elastic_params *p)
     if (!has_cap || !has_sizes || p->version == 0 || !read_sizes(eval, p)) {
         return false;
     }
-    p->max_train_batch_size = int_at(eval, SECTION "max_train_batch_size");
-    p->min_gpus = int_at(eval, SECTION "min_gpus");
-    p->max_gpus = int_at(eval, SECTION "max_gpus");
-    p->num_gpus_per_node = int_at(eval, SECTION "num_gpus_per_node");
-    p->model_parallel_size = int_at(eval, SECTION "model_parallel_size");
-    p->prefer_larger_batch = truth_at(eval, SECTION "prefer_larger_batch");
+    p->max_train_batch_size = dsi_item_int(eval, SECTION "max_train_batch_size", 0);
+    p->min_gpus = dsi_item_int(eval, SECTION "min_gpus", 0);
+    p->max_gpus = dsi_item_int(eval, SECTION "max_gpus", 0);
+    p->num_gpus_per_node = dsi_item_int(eval, SECTION "num_gpus_per_node", 0);
+    p->model_parallel_size = dsi_item_int(eval, SECTION "model_parallel_size", 0);
+    p->prefer_larger_batch = dsi_item_true(eval, SECTION "prefer_larger_batch");
     return true;
 }
 
@@ -101,7 +86,7 @@ static const char *const batch_keys[3] = {"train_batch_size", "train_micro_batch
 /* The batch keys belong to elasticity alone. */
 static void refuse_batch_keys(dsi_eval *eval)
 {
-    const bool ignore = truth_at(eval, SECTION "ignore_non_elastic_batch_info");
+    const bool ignore = dsi_item_true(eval, SECTION "ignore_non_elastic_batch_info");
     for (int i = 0; i < 3; ++i) {
         const dsi_item *item = dsi_item_find(eval, batch_keys[i]);
         if (item->given != NULL && ignore) {
@@ -128,7 +113,7 @@ static void set_triple(dsi_eval *eval, const ds_elastic_result *result)
 
 bool dsi_config_elastic(dsi_eval *eval)
 {
-    if (!truth_at(eval, SECTION "enabled")) {
+    if (!dsi_item_true(eval, SECTION "enabled")) {
         return false;
     }
     ds_elastic_params params = {0};

@@ -50,8 +50,12 @@ void dsi_config_batch(dsi_eval *eval);
 /* Of batch: what elasticity.enabled makes of the triple. True: nothing is left to derive. */
 bool dsi_config_elastic(dsi_eval *eval);
 void dsi_config_rules(dsi_eval *eval);
-void dsi_config_memory(dsi_eval *eval);          /* of rules: offload, recomputation */
-void dsi_config_zenflow(dsi_eval *eval);         /* of rules */
+void dsi_config_optimizer(dsi_eval *eval); /* of rules, as the next ones: scheduler too */
+void dsi_config_ranks(dsi_eval *eval);     /* ZeRO's communication, sub-groups */
+void dsi_config_memory(dsi_eval *eval);    /* offload, recomputation */
+void dsi_config_comms_logger(dsi_eval *eval);
+void dsi_config_autotuning(dsi_eval *eval);
+void dsi_config_zenflow(dsi_eval *eval);
 void dsi_config_inference_rules(dsi_eval *eval); /* in place of auto … rules */
 
 /* Checks a value against its row; gives the node to use (the same, or a converted one), or NULL
@@ -65,6 +69,10 @@ void dsi_option_expected(dsi_buf *buf, const dsi_option *option);
 dsi_item *dsi_item_find(const dsi_eval *eval, const char *path);
 /* Whether the file gives the item a value (not null, not an open "auto"). */
 bool dsi_item_given(const dsi_item *item);
+/* The effective value of a path, where it is of this kind; else false, absent, NULL. */
+bool dsi_item_true(const dsi_eval *eval, const char *path);
+int64_t dsi_item_int(const dsi_eval *eval, const char *path, int64_t absent);
+const char *dsi_item_text(const dsi_eval *eval, const char *path);
 /* Sets the effective value. node NULL counts as out of memory. detail is borrowed. */
 void dsi_item_set(dsi_eval *eval, dsi_item *item, const dsi_node *node,
                   ds_config_origin_kind origin, const char *detail);

@@ -62,6 +62,29 @@ bool dsi_item_given(const dsi_item *item)
     return item != NULL && item->given != NULL && item->given->kind != DSI_NODE_NULL && !item->open;
 }
 
+bool dsi_item_true(const dsi_eval *eval, const char *path)
+{
+    const dsi_item *item = dsi_item_find(eval, path);
+    return item != NULL && item->node != NULL && item->node->kind == DSI_NODE_BOOL &&
+           item->node->as.truth;
+}
+
+int64_t dsi_item_int(const dsi_eval *eval, const char *path, int64_t absent)
+{
+    const dsi_item *item = dsi_item_find(eval, path);
+    int64_t value = absent;
+    (void)(item != NULL && item->node != NULL && dsi_node_int(item->node, &value));
+    return value;
+}
+
+const char *dsi_item_text(const dsi_eval *eval, const char *path)
+{
+    const dsi_item *item = dsi_item_find(eval, path);
+    return item != NULL && item->node != NULL && item->node->kind == DSI_NODE_TEXT
+               ? item->node->as.text
+               : NULL;
+}
+
 void dsi_item_set(dsi_eval *eval, dsi_item *item, const dsi_node *node,
                   ds_config_origin_kind origin, const char *detail)
 {

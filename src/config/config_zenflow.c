@@ -6,14 +6,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-static const char *strategy_of(const dsi_eval *eval)
-{
-    const dsi_item *item = dsi_item_find(eval, "zero_optimization.zenflow.select_strategy");
-    return item != NULL && item->node != NULL && item->node->kind == DSI_NODE_TEXT
-               ? item->node->as.text
-               : NULL;
-}
-
 /* What ZenFlow cannot go with. */
 static void zenflow_needs(dsi_eval *eval)
 {
@@ -55,7 +47,7 @@ void dsi_config_zenflow(dsi_eval *eval)
     ds_config_zenflow *z = &eval->values->zero.zenflow;
     const dsi_item *interval = dsi_item_find(eval, "zero_optimization.zenflow.select_interval");
     const dsi_item *update = dsi_item_find(eval, "zero_optimization.zenflow.update_interval");
-    const char *strategy = strategy_of(eval);
+    const char *strategy = dsi_item_text(eval, "zero_optimization.zenflow.select_strategy");
     if (interval == NULL || update == NULL || strategy == NULL) {
         return;
     }

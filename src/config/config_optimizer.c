@@ -1,0 +1,186 @@
+/* Rules of the sections optimizer and scheduler. Called by config_rules.c as one of its rules. */
+#include "config/config_eval.h"
+
+#include "base/nearest.h"
+#include <inttypes.h>
+#include <string.h>
+#include <strings.h>
+
+/* ---- optimizer ------------------------------------------------------------------------------- */
+
+static void unknown_type(dsi_eval *eval, const dsi_item *item, const dsi_variant *variants,
+                         const char *built)
+{
+    const char *type = item->node->as.text;
+    dsi_nearest nearest = {.word = type};
+    char names[32][32];
+    size_t n = 0;
+    for (const dsi_variant *v = variants; v->types != NULL; ++v) {
+        for (int i = 0;
+             n < 32 && v->section != NULL && dsi_choice_at(v->types, i, names[n], sizeof names[n]);
+             ++i) {
+            dsi_nearest_offer(&nearest, names[n++]);
+        }
+    }
+    if (nearest.best != NULL) {
+        dsi_item_error(eval, item, "expected one of %s, found \"%.40s\"; did you mean \"%s\"?",
+                       built, type, nearest.best);
+    } else {
+        dsi_item_error(eval, item, "expected one of %s, found \"%.40s\"", built, type);
+    }
+}
+
+/* The families that are built come first in the variants; index is 0 for the first. */
+static bool find_type(dsi_eval *eval, const char *path, const dsi_variant *variants,
+                      const dsi_variant *found, int n_built, const char *built, int *index_out)
+{
+    const dsi_item *item = dsi_item_find(eval, path);
+    if (found == NULL) {
+        unknown_type(eval, item, variants, built);
+        return false;
+    }
+    *index_out = (int)(found - variants);
+    if (*index_out >= n_built) {
+        dsi_item_error(eval, item,
+                       "not available, found \"%.40s\": it is not built yet; take one "
+                       "of %s",
+                       item->node->as.text, built);
+        return false;
+    }
+    return true;
+}
+
+static void ignored_params(dsi_eval *eval, const char *section)
+{
+    /* params without type: DeepSpeed ignores them too */
+    dsi_notice_at(eval->diags, 0, 0, section, "without a \"type\" it does nothing");
+}
+
+static void optimizer_type(dsi_eval *eval)
+{
+    ds_config_optimizer *o = &eval->values->optimizer;
+    const char *type = dsi_item_text(eval, "optimizer.type");
+    int index = -1;
+    if (type == NULL) {
+        const dsi_item *item = dsi_item_find(eval, "optimizer.type");
+        if (item != NULL && item->given != NULL && item->given->kind == DSI_NODE_NULL) {
+            ignored_params(eval, "optimizer");
+        }
+        return;
+    }
+    if (!find_type(eval, "optimizer.type", dsi_optimizer_variants, dsi_optimizer_variant(type), 5,
+                   "Adam, AdamW, SGD, Lion, Adagrad, Lamb", &index)) {
+        return;
+    }
+    o->kind = (ds_optimizer_kind)(DS_OPTIMIZER_ADAM + index);
+    const dsi_item *item = dsi_item_find(eval, "optimizer.type");
+    if (strncasecmp(type, "fused", 5) == 0 || strcasestr(type, "cpuada") != NULL ||
+        strcasestr(type, "cpulion") != NULL) {
+        dsi_item_notice(eval, item, "the name of an implementation; it means %s here",
+                        ds_optimizer_kind_name(o->kind));
+    }
+    if (strcasecmp(type, "adamw") == 0) {
+        o->decoupled = true;
+    } else {
+        o->decoupled = dsi_item_true(eval, "optimizer.params.adam_w_mode");
+    }
+    const dsi_item *decay = dsi_item_find(eval, "optimizer.params.weight_decay");
+    if (o->kind == DS_OPTIMIZER_ADAM && o->decoupled &&
+        dsi_item_true(eval, "optimizer.params.torch_adam") && decay != NULL &&
+        decay->given == NULL) {
+        o->weight_decay = 0.01;
+        dsi_item_set(eval, dsi_item_find(eval, "optimizer.params.weight_decay"),
+                     dsi_node_make_real(eval->arena, 0.01), DS_ORIGIN_RULE,
+                     "torch_adam: PyTorch's default");
+    }
+}
+
+static void betas(dsi_eval *eval)
+{
+    const dsi_item *item = dsi_item_find(eval, "optimizer.params.betas");
+    if (item == NULL || item->open || item->node == NULL || item->node->kind != DSI_NODE_LIST) {
+        return;
+    }
+    const dsi_node *first = item->node->first;
+    if (item->node->n_children != 2) {
+        dsi_item_error(eval, item, "expected a list of 2 numbers, found a list of %" PRIu32,
+                       item->node->n_children);
+        return;
+    }
+    eval->values->optimizer.beta1 = dsi_node_real(first);
+    eval->values->optimizer.beta2 = dsi_node_real(first->next);
+    if (dsi_node_real(first) >= 1 || dsi_node_real(first->next) >= 1) {
+        dsi_item_error(eval, item, "expected two numbers of at least 0 and below 1, found [%g, %g]",
+                       dsi_node_real(first), dsi_node_real(first->next));
+    }
+}
+
+static void optimizer_numbers(dsi_eval *eval)
+{
+    const ds_config_optimizer *o = &eval->values->optimizer;
+    if (o->kind == DS_OPTIMIZER_SGD && o->nesterov && (o->momentum <= 0 || o->dampening != 0)) {
+        dsi_item_error(eval, dsi_item_find(eval, "optimizer.params.nesterov"),
+                       "expected a momentum above 0 and a dampening of 0 with it, found momentum "
+                       "%g, dampening %g",
+                       o->momentum, o->dampening);
+    }
+    if (o->kind == DS_OPTIMIZER_LAMB && o->min_coeff > o->max_coeff) {
+        dsi_item_error(eval, dsi_item_find(eval, "optimizer.params.min_coeff"),
+                       "expected at most optimizer.params.max_coeff = %g, found %g", o->max_coeff,
+                       o->min_coeff);
+    }
+}
+
+static void tested_optimizer(dsi_eval *eval)
+{
+    const ds_config_values *v = eval->values;
+    const bool untested =
+        v->optimizer.kind == DS_OPTIMIZER_SGD || v->optimizer.kind == DS_OPTIMIZER_LAMB;
+    if (untested && v->zero.stage >= 1 && !dsi_item_true(eval, "zero_allow_untested_optimizer")) {
+        dsi_item_error(eval, dsi_item_find(eval, "optimizer.type"),
+                       "expected Adam, AdamW, Adagrad or Lion with zero_optimization.stage %" PRId64
+                       ", found %s; set zero_allow_untested_optimizer to true, or the stage to 0",
+                       v->zero.stage, ds_optimizer_kind_name(v->optimizer.kind));
+    }
+}
+
+/* ---- scheduler ------------------------------------------------------------------------------- */
+
+static void scheduler_type(dsi_eval *eval)
+{
+    ds_schedule_params *s = &eval->values->scheduler;
+    const char *type = dsi_item_text(eval, "scheduler.type");
+    int index = -1;
+    if (type == NULL) {
+        const dsi_item *item = dsi_item_find(eval, "scheduler.type");
+        if (item != NULL && item->given != NULL && item->given->kind == DSI_NODE_NULL) {
+            ignored_params(eval, "scheduler");
+        }
+        return;
+    }
+    if (!find_type(eval, "scheduler.type", dsi_scheduler_variants, dsi_scheduler_variant(type), 5,
+                   "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest", &index)) {
+        return;
+    }
+    s->kind = (ds_schedule_kind)(DS_SCHEDULE_WARMUP + index);
+    const bool has_end =
+        s->kind == DS_SCHEDULE_WARMUP_DECAY || s->kind == DS_SCHEDULE_WARMUP_COSINE;
+    const dsi_item *total = dsi_item_find(eval, "scheduler.params.total_num_steps");
+    const dsi_item *warmup = dsi_item_find(eval, "scheduler.params.warmup_num_steps");
+    if (has_end && total != NULL && total->node != NULL && !total->open && !warmup->open &&
+        s->total_num_steps < s->warmup_num_steps) {
+        dsi_item_notice(eval, total,
+                        "%" PRId64 " is less than warmup_num_steps, %" PRId64
+                        ": the run ends before the warm-up",
+                        s->total_num_steps, s->warmup_num_steps);
+    }
+}
+
+void dsi_config_optimizer(dsi_eval *eval)
+{
+    optimizer_type(eval);
+    betas(eval);
+    optimizer_numbers(eval);
+    tested_optimizer(eval);
+    scheduler_type(eval);
+}

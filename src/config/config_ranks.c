@@ -1,0 +1,138 @@
+/* Rules about ranks: ZeRO's communication, sub-groups, what several ranks do not have. Called by
+ * config_rules.c as one of its rules. */
+#include "config/config_eval.h"
+
+#include <inttypes.h>
+#include <strings.h>
+
+static void reduction(dsi_eval *eval)
+{
+    ds_config_values *v = eval->values;
+    const char *op = dsi_item_text(eval, "gradient_allreduce_op");
+    v->gradient_sum = op != NULL && strcasecmp(op, "sum") == 0;
+    if (v->gradient_sum && v->zero.stage == 3) {
+        dsi_item_error(eval, dsi_item_find(eval, "gradient_allreduce_op"),
+                       "expected \"mean\" with zero_optimization.stage 3, found \"sum\"; change "
+                       "one of them");
+    }
+}
+
+static void overlap(dsi_eval *eval)
+{
+    dsi_item *item = dsi_item_find(eval, "zero_optimization.overlap_comm");
+    if (item != NULL && item->node != NULL && item->node->kind == DSI_NODE_NULL) {
+        const bool on = eval->values->zero.stage == 3;
+        eval->values->zero.overlap_comm = on;
+        dsi_item_set(eval, item, dsi_node_make_bool(eval->arena, on), DS_ORIGIN_RULE,
+                     "zero_optimization.stage");
+    }
+}
+
+static void shards_divide(dsi_eval *eval, const char *path, bool clamp)
+{
+    const int64_t world = eval->world_size;
+    int64_t size = dsi_item_int(eval, path, 0);
+    size = clamp && size > world ? world : size;
+    if (world != 0 && size > 1 && world % size != 0) {
+        dsi_item_error(eval, dsi_item_find(eval, path),
+                       "expected a divisor of the world size, %" PRId64 ", found %" PRId64, world,
+                       size);
+    }
+}
+
+static void zero_groups(dsi_eval *eval)
+{
+    shards_divide(eval, "zero_optimization.zero_hpz_partition_size", true);
+    shards_divide(eval, "zero_optimization.mics_shard_size", true);
+    if (dsi_item_true(eval, "zero_optimization.zero_quantized_gradients") &&
+        !eval->values->zero.reduce_scatter) {
+        dsi_item_error(eval, dsi_item_find(eval, "zero_optimization.zero_quantized_gradients"),
+                       "expected zero_optimization.reduce_scatter true with it, found false; "
+                       "change one of them");
+    }
+    const dsi_item *loco = dsi_item_find(eval, "zero_optimization.zeropp_loco_param");
+    if (dsi_item_given(loco) && (dsi_node_find(loco->node, "err_beta") == NULL ||
+                                 dsi_node_find(loco->node, "reset_T") == NULL)) {
+        dsi_item_error(eval, loco,
+                       "expected both keys err_beta and reset_T, found fewer; "
+                       "DeepSpeed documents 0.8 and 1024");
+    }
+}
+
+/* What is in force on one rank, where nothing is sent, and not built for more. */
+static void many_ranks(dsi_eval *eval)
+{
+    static const char *const switches[] = {
+        "zero_optimization.zero_quantized_weights",
+        "zero_optimization.zero_quantized_nontrainable_weights",
+        "zero_optimization.zero_quantized_gradients",
+        "zero_optimization.mics_hierarchical_params_gather",
+    };
+    static const char *const groups[] = {"zero_optimization.zero_hpz_partition_size",
+                                         "zero_optimization.mics_shard_size"};
+    static const struct {
+        const char *path;
+        bool when; /* this value asks for what does not happen */
+        const char *instead;
+    } ignored[] = {
+        {"zero_optimization.round_robin_gradients", true,
+         "every rank owns an equal slice of every parameter"},
+        {"zero_optimization.reduce_scatter", false,
+         "stages 1 to 3 reduce to the owner of a slice; the result is the same"},
+        {"zero_optimization.allgather_partitions", false,
+         "parameters are gathered by all-gather; the result is the same"},
+        {"zero_optimization.use_multi_rank_bucket_allreduce", false,
+         "a bucket carries slices of all ranks; the result is the same"},
+        {"zero_optimization.use_all_reduce_for_fetch_params", true,
+         "parameters are gathered by all-gather; the result is the same"},
+        {"zero_optimization.allgather_sequential", true,
+         "prefetch_bucket_size and overlap_comm decide what is gathered at a time"},
+    };
+    if (eval->world_size < 2) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; ++i) {
+        const dsi_item *item = dsi_item_find(eval, ignored[i].path);
+        if (dsi_item_given(item) && dsi_item_true(eval, ignored[i].path) == ignored[i].when) {
+            dsi_item_notice(eval, item, "no effect here: %s", ignored[i].instead);
+        }
+    }
+    if (dsi_item_int(eval, "zero_optimization.module_granularity_threshold", 0) > 0) {
+        dsi_item_notice(eval, dsi_item_find(eval, "zero_optimization.module_granularity_threshold"),
+                        "no effect here: parameters are gathered one by one, ahead of their use");
+    }
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; ++i) {
+        if (dsi_item_true(eval, switches[i])) {
+            dsi_item_error(eval, dsi_item_find(eval, switches[i]),
+                           "expected false on %" PRIu32 " ranks, found true: it is not built yet",
+                           eval->world_size);
+        }
+    }
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; ++i) {
+        if (dsi_item_int(eval, groups[i], 1) > 1) {
+            dsi_item_error(eval, dsi_item_find(eval, groups[i]),
+                           "expected 1 or less on %" PRIu32 " ranks, found %" PRId64
+                           ": sub-groups of ranks are not built yet",
+                           eval->world_size, dsi_item_int(eval, groups[i], 1));
+        }
+    }
+}
+
+static void data_parallel_size(dsi_eval *eval)
+{
+    const int64_t size = dsi_item_int(eval, "data_parallel_size", 0);
+    if (size != 0 && eval->world_size != 0 && size != (int64_t)eval->world_size) {
+        dsi_item_error(eval, dsi_item_find(eval, "data_parallel_size"),
+                       "expected the world size, %" PRIu32 ", found %" PRId64 "; remove the key",
+                       eval->world_size, size);
+    }
+}
+
+void dsi_config_ranks(dsi_eval *eval)
+{
+    reduction(eval);
+    overlap(eval);
+    zero_groups(eval);
+    many_ranks(eval);
+    data_parallel_size(eval);
+}
