@@ -7,20 +7,11 @@ build=$1
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
+# shellcheck source=test/common/zero_row.sh
+. "$(dirname "$0")/../common/zero_row.sh"
 transports="sim"
 [ ! -e "$build/libdeepspeed_ucx.so" ] || transports+=" ucx"
 if [ -e "$build/libdeepspeed_mpi_openmpi.so" ] && command -v mpirun.openmpi > /dev/null; then transports+=" mpi"; fi
-
-run() { # ARGUMENTS…, among them transport=…: prints "hash …", or nothing when it fails
-    local start=() row=("$build/zero_row" model=gpt2_124m ranks=2 steps=20 "save=$scratch/save" "$@")
-    case " $* " in
-    *" transport=sim "*) ;;
-    *" transport=mpi "*) start=(mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none -n 2) ;;
-    *) start=("$build/deepspeed" --num_gpus 2) ;;
-    esac
-    rm -rf "$scratch/save"
-    "${start[@]}" "${row[@]}" 2> "$scratch/errors" < /dev/null | grep -o 'hash.*' || cat "$scratch/errors" >&2
-}
 
 # Norm before clipping above the limit of 0.1; in fp16 a step was skipped, in bf16 none.
 is_active() { # DTYPE LINE
@@ -31,14 +22,14 @@ is_active() { # DTYPE LINE
 compare() { # DTYPE BASE CHANGE: the changed run has the base's hash
     local dtype=$1 base=$2 change=$3 got verdict=same
     # shellcheck disable=SC2086
-    got=$(run transport=shm "dtype=$dtype" $change)
+    got=$(run transport=shm ranks=2 steps=20 "dtype=$dtype" $change)
     [ "${got:0:21}" = "${base:0:21}" ] || { verdict=DIFFERS; failed=1; }
     echo "$dtype $change: $got $verdict"
 }
 
 for dtype in bf16 f16; do
     for accumulation in 1 4; do
-        base=$(run transport=shm "dtype=$dtype" stage=0 "accumulation=$accumulation")
+        base=$(run transport=shm ranks=2 steps=20 "dtype=$dtype" stage=0 "accumulation=$accumulation")
         echo "$dtype stage=0 accumulation=$accumulation: $base"
         is_active "$dtype" "$base" || { echo "$dtype: clipping or the overflow is not active"; failed=1; }
         if [ "$accumulation" = 4 ]; then
