@@ -52,6 +52,7 @@ run "$build/bench_decode" 64 7 "$threads"
 run "$build/bench_memory" --batch 1
 run "$build/bench_tokenizer" "$root/data/gpt2" "$root/data/tinyshakespeare.txt"
 run "$root/bench/bench_startup.sh" "$build"
+run "$root/bench/bench_recompute.sh" "$build"
 if command -v fio > /dev/null; then
     run "$root/bench/bench_checkpoint.sh" "$build" "$build"
     run "$root/bench/bench_aio.sh" "$build" "$build"
