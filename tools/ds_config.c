@@ -51,9 +51,9 @@ static const char about[] =
     "  docs          the page docs/config.md: every key";
 
 static const char after[] =
-    "\"auto\" in a file stands for one of the flags above, as for Hugging Face's Trainer. A flag "
-    "that\n"
-    "contradicts a number in the file is an error.\n\n"
+    "\"auto\" in a file stands for one of the flags above, as for Hugging Face's Trainer, and for "
+    "its\n"
+    "default without the flag. A flag that contradicts a number in the file is an error.\n\n"
     "Examples:\n"
     "  ds_config check ds.json\n"
     "  ds_config resolve ds.json --world_size 8 --micro_batch 4 --learning_rate 3e-4\n"

@@ -65,19 +65,21 @@ static inline ds_maybe ds_known(double value)
     return maybe;
 }
 
-/* The values that "auto" stands for. Each is optional: an "auto" without its value is an error that
- * names the flag; a value that contradicts a number in the file is an error that names both. */
+/* The values that "auto" stands for. Each is optional: an "auto" without its value follows from a
+ * number beside it (batch sizes, learning rates), or is the default of Hugging Face's Trainer, with
+ * a notice; total_steps has none and is then an error that names the flag, as hidden_size is. A
+ * value that contradicts a number in the file is an error that names both. */
 typedef struct ds_trainer_values {
-    ds_maybe micro_batch;                 /* --micro_batch: samples a rank, a micro-step */
-    ds_maybe gradient_accumulation_steps; /* --gradient_accumulation_steps */
-    ds_maybe learning_rate;               /* --learning_rate */
-    ds_maybe weight_decay;                /* --weight_decay */
-    ds_maybe adam_beta1, adam_beta2;      /* --adam_beta1, --adam_beta2 */
-    ds_maybe adam_epsilon;                /* --adam_epsilon */
-    ds_maybe max_grad_norm;               /* --max_grad_norm */
-    ds_maybe warmup_steps;                /* --warmup_steps */
+    ds_maybe micro_batch;                 /* --micro_batch [8]: samples a rank, a micro-step */
+    ds_maybe gradient_accumulation_steps; /* --gradient_accumulation_steps [1] */
+    ds_maybe learning_rate;               /* --learning_rate [5e-5] */
+    ds_maybe weight_decay;                /* --weight_decay [0] */
+    ds_maybe adam_beta1, adam_beta2;      /* --adam_beta1, --adam_beta2 [0.9, 0.999] */
+    ds_maybe adam_epsilon;                /* --adam_epsilon [1e-8] */
+    ds_maybe max_grad_norm;               /* --max_grad_norm [1] */
+    ds_maybe warmup_steps;                /* --warmup_steps [0] */
     ds_maybe total_steps;                 /* --steps, or what --epochs amounts to */
-    ds_maybe fp16, bf16;                  /* --fp16, --bf16: 0 or 1 */
+    ds_maybe fp16, bf16;                  /* --fp16, --bf16 [0]: 0 or 1 */
     ds_maybe hidden_size;                 /* of the model */
 } ds_trainer_values;
 

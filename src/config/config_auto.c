@@ -1,34 +1,36 @@
 /* "auto", and values of the trainer that a file also gives: as Hugging Face's Trainer resolves them
- * (transformers, integrations/deepspeed.py, HfTrainerDeepSpeedConfig).
+ * (transformers, integrations/deepspeed.py, HfTrainerDeepSpeedConfig; training_args.py for what it
+ * takes where no flag is given).
  *
- * A value that is "auto" takes the trainer's; a number in the file must equal the trainer's when
- * that is known; neither known is an error that names the flag.
+ * A value that is "auto" takes the flag's; without the flag it follows from a number beside it
+ * (batch sizes, learning rates) or is the Trainer's default, with a notice. A number in the file
+ * must equal the flag's. Only the number of steps has no default: its flag is asked for by name.
  */
 #include "config/config_eval.h"
 
 #include <math.h>
 #include <string.h>
 
-/* One key, its flag, and where the trainer's value is. */
+/* One key, its flag, where the trainer's value is, and the Trainer's default (NAN: none). */
 typedef struct auto_rule {
     const char *path;
     const char *flag;
     size_t offset; /* in ds_trainer_values */
-    bool must_match;
+    double usual;
 } auto_rule;
 
 #define TRAINER_FIELD(name) offsetof(ds_trainer_values, name)
 
 static const auto_rule simple_rules[] = {
-    {"train_micro_batch_size_per_gpu", "--micro_batch", TRAINER_FIELD(micro_batch), true},
+    {"train_micro_batch_size_per_gpu", "--micro_batch", TRAINER_FIELD(micro_batch), 8},
     {"gradient_accumulation_steps", "--gradient_accumulation_steps",
-     TRAINER_FIELD(gradient_accumulation_steps), true},
-    {"gradient_clipping", "--max_grad_norm", TRAINER_FIELD(max_grad_norm), true},
-    {"optimizer.params.lr", "--learning_rate", TRAINER_FIELD(learning_rate), true},
-    {"optimizer.params.eps", "--adam_epsilon", TRAINER_FIELD(adam_epsilon), true},
-    {"optimizer.params.weight_decay", "--weight_decay", TRAINER_FIELD(weight_decay), true},
-    {"scheduler.params.warmup_max_lr", "--learning_rate", TRAINER_FIELD(learning_rate), true},
-    {"scheduler.params.total_num_steps", "--steps", TRAINER_FIELD(total_steps), true},
+     TRAINER_FIELD(gradient_accumulation_steps), 1},
+    {"gradient_clipping", "--max_grad_norm", TRAINER_FIELD(max_grad_norm), 1.0},
+    {"optimizer.params.lr", "--learning_rate", TRAINER_FIELD(learning_rate), 5e-5},
+    {"optimizer.params.eps", "--adam_epsilon", TRAINER_FIELD(adam_epsilon), 1e-8},
+    {"optimizer.params.weight_decay", "--weight_decay", TRAINER_FIELD(weight_decay), 0.0},
+    {"scheduler.params.warmup_max_lr", "--learning_rate", TRAINER_FIELD(learning_rate), 5e-5},
+    {"scheduler.params.total_num_steps", "--steps", TRAINER_FIELD(total_steps), NAN},
 };
 
 static ds_maybe trainer_value(const dsi_eval *eval, size_t offset)
@@ -63,6 +65,17 @@ static void missing(dsi_eval *eval, const dsi_item *item, const char *flag)
                    flag);
 }
 
+/* The Trainer's default, said once for each key. */
+static void take_usual(dsi_eval *eval, dsi_item *item, const dsi_node *usual, const char *flag)
+{
+    dsi_buf buf = dsi_buf_make(512);
+    dsi_node_json(&buf, usual);
+    fill(eval, item, usual, "the Trainer's default");
+    dsi_item_notice(eval, item, "\"auto\" is %s, the Trainer's default; %s gives another",
+                    dsi_buf_text(&buf), flag);
+    dsi_buf_free(&buf);
+}
+
 static void check_match(dsi_eval *eval, const dsi_item *item, const dsi_node *trainer,
                         const char *flag)
 {
@@ -80,19 +93,22 @@ static void check_match(dsi_eval *eval, const dsi_item *item, const dsi_node *tr
     dsi_buf_free(&buf);
 }
 
-/* Takes `trainer` (NULL: not known) for an open item, or compares it with a given one. */
-static void settle(dsi_eval *eval, dsi_item *item, const dsi_node *trainer, const char *flag,
-                   bool must_match)
+/* Takes `trainer` (NULL: no flag), else `usual` (NULL: none) for an open item, or compares the
+ * flag with a given one. */
+static void settle(dsi_eval *eval, dsi_item *item, const dsi_node *trainer, const dsi_node *usual,
+                   const char *flag)
 {
     if (item == NULL) {
         return;
     }
-    if (item->open && trainer == NULL) {
-        missing(eval, item, flag);
-    } else if (item->open) {
-        fill(eval, item, trainer, flag);
-    } else if (trainer != NULL && must_match) {
+    if (!item->open && trainer != NULL) {
         check_match(eval, item, trainer, flag);
+    } else if (item->open && trainer != NULL) {
+        fill(eval, item, trainer, flag);
+    } else if (item->open && usual != NULL) {
+        take_usual(eval, item, usual, flag);
+    } else if (item->open) {
+        missing(eval, item, flag);
     }
 }
 
@@ -102,7 +118,33 @@ static void settle_simple(dsi_eval *eval, const auto_rule *rule)
     const ds_maybe value = trainer_value(eval, rule->offset);
     if (item != NULL) {
         settle(eval, item, value.known ? make_value(eval, item->option, value.value) : NULL,
-               rule->flag, rule->must_match);
+               isnan(rule->usual) ? NULL : make_value(eval, item->option, rule->usual), rule->flag);
+    }
+}
+
+/* Beside a given train_batch_size the other two are derived from it; see config_batch.c. */
+static void follow_batch(dsi_eval *eval)
+{
+    static const char *const paths[] = {"train_micro_batch_size_per_gpu",
+                                        "gradient_accumulation_steps"};
+    const ds_maybe known[] = {eval->trainer->micro_batch,
+                              eval->trainer->gradient_accumulation_steps};
+    for (size_t i = 0; i < 2 && dsi_item_given(dsi_item_find(eval, "train_batch_size")); ++i) {
+        dsi_item *item = dsi_item_find(eval, paths[i]);
+        if (item != NULL && item->open && !known[i].known) {
+            fill(eval, item, dsi_node_make(eval->arena, DSI_NODE_NULL), "the other batch sizes");
+        }
+    }
+}
+
+/* Without the flag the optimizer's rate and the schedule's highest one are the same. */
+static void follow_rate(dsi_eval *eval, const char *path, const char *other_path)
+{
+    dsi_item *item = dsi_item_find(eval, path);
+    const dsi_item *other = dsi_item_find(eval, other_path);
+    if (item != NULL && item->open && !eval->trainer->learning_rate.known &&
+        dsi_item_given(other)) {
+        fill(eval, item, other->node, other_path);
     }
 }
 
@@ -114,40 +156,50 @@ static void settle_precision(dsi_eval *eval, const char *path, ds_maybe own, con
     if (item == NULL) {
         return;
     }
+    const dsi_node *off = dsi_node_make_bool(eval->arena, false);
     if (item->open && !own.known && other.known && other.value != 0) {
-        fill(eval, item, dsi_node_make_bool(eval->arena, false), other_flag);
+        fill(eval, item, off, other_flag);
         return;
     }
-    settle(eval, item, own.known ? make_value(eval, item->option, own.value) : NULL, flag, true);
+    settle(eval, item, own.known ? make_value(eval, item->option, own.value) : NULL, off, flag);
 }
 
+static dsi_node *make_betas(dsi_eval *eval, double first, double second)
+{
+    dsi_node *beta1 = dsi_node_make_real(eval->arena, first);
+    dsi_node *beta2 = dsi_node_make_real(eval->arena, second);
+    dsi_node *list = dsi_node_make(eval->arena, DSI_NODE_LIST);
+    if (list == NULL || beta1 == NULL || beta2 == NULL) {
+        eval->no_memory = true;
+        return NULL;
+    }
+    dsi_node_add(list, beta1);
+    dsi_node_add(list, beta2);
+    return list;
+}
+
+/* Each flag without the other goes beside the other's default. */
 static void settle_betas(dsi_eval *eval)
 {
+    static const char flag[] = "--adam_beta1 and --adam_beta2";
     const ds_trainer_values *t = eval->trainer;
-    dsi_node *list = NULL;
-    if (t->adam_beta1.known && t->adam_beta2.known) {
-        dsi_node *beta1 = dsi_node_make_real(eval->arena, t->adam_beta1.value);
-        dsi_node *beta2 = dsi_node_make_real(eval->arena, t->adam_beta2.value);
-        list = dsi_node_make(eval->arena, DSI_NODE_LIST);
-        if (list == NULL || beta1 == NULL || beta2 == NULL) {
-            eval->no_memory = true;
-            return;
-        }
-        dsi_node_add(list, beta1);
-        dsi_node_add(list, beta2);
+    dsi_node *usual = make_betas(eval, 0.9, 0.999);
+    dsi_node *trainer = t->adam_beta1.known || t->adam_beta2.known
+                            ? make_betas(eval, t->adam_beta1.known ? t->adam_beta1.value : 0.9,
+                                         t->adam_beta2.known ? t->adam_beta2.value : 0.999)
+                            : NULL;
+    if (!eval->no_memory) {
+        settle(eval, dsi_item_find(eval, "optimizer.params.betas"), trainer, usual, flag);
     }
-    settle(eval, dsi_item_find(eval, "optimizer.params.betas"), list,
-           "--adam_beta1 and --adam_beta2", true);
 }
 
 /* The Trainer keeps one warm-up step at least; DeepSpeed refuses none. */
 static void settle_warmup(dsi_eval *eval)
 {
     const ds_maybe steps = eval->trainer->warmup_steps;
-    const dsi_node *node =
-        steps.known ? dsi_node_make_int(eval->arena, (int64_t)fmax(1, steps.value)) : NULL;
-    settle(eval, dsi_item_find(eval, "scheduler.params.warmup_num_steps"), node, "--warmup_steps",
-           true);
+    settle(eval, dsi_item_find(eval, "scheduler.params.warmup_num_steps"),
+           steps.known ? dsi_node_make_int(eval->arena, (int64_t)fmax(1, steps.value)) : NULL,
+           dsi_node_make_int(eval->arena, 1), "--warmup_steps");
     dsi_item *least = dsi_item_find(eval, "scheduler.params.warmup_min_lr");
     if (least != NULL && least->open) {
         fill(eval, least, dsi_node_make_int(eval->arena, 0), "0");
@@ -185,6 +237,9 @@ void dsi_config_auto(dsi_eval *eval)
     if (eval->world_size == 0) {
         return;
     }
+    follow_batch(eval);
+    follow_rate(eval, "optimizer.params.lr", "scheduler.params.warmup_max_lr");
+    follow_rate(eval, "scheduler.params.warmup_max_lr", "optimizer.params.lr");
     for (size_t i = 0; i < sizeof simple_rules / sizeof simple_rules[0]; ++i) {
         settle_simple(eval, &simple_rules[i]);
     }

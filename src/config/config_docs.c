@@ -166,8 +166,8 @@ ds_status ds_config_docs(ds_ctx *ctx, char **text_out)
         "  not the default.\n"
         "- *checked only*: it belongs to a feature that another key asks for; names, types and\n"
         "  bounds are checked.\n\n"
-        "`\"auto\"` is filled from the command line and the model, as Hugging Face's Trainer "
-        "does.\n"
+        "`\"auto\"` is filled from the command line and the model as Hugging Face's Trainer does, "
+        "with\nits defaults where no flag is given.\n"
         "Where no such value exists, sections that DeepSpeed parses strictly take their default,\n"
         "and other keys refuse it. Unknown keys are errors unless `--allow_unknown_keys` is "
         "given.\n");

@@ -190,7 +190,7 @@ static void take_messages(work *w, const json_t *messages)
     if (w->params->chat == NULL) {
         refuse(w, DS_ERR_ARG,
                "\"messages\" need a chat template, and the tokenizer has none: give "
-               "--chat_template");
+               "--chat_template, such as chatml");
         return;
     }
     ds_chat_message *list = calloc(n + 1, sizeof *list);

@@ -271,12 +271,7 @@ static void fills_auto(void **state)
 static void names_missing_flags(void **state)
 {
     ds_config *config;
-    const char *flags[] = {"--micro_batch",   "--gradient_accumulation_steps",
-                           "--learning_rate", "--adam_beta1 and --adam_beta2",
-                           "--adam_epsilon",  "--weight_decay",
-                           "--warmup_steps",  "--steps",
-                           "--fp16",          "--bf16",
-                           "--hidden_size",   "--max_grad_norm"};
+    const char *flags[] = {"--steps", "--hidden_size"}; /* the rest has defaults */
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; ++i) {
         CHECK_FAILS(*state, resolve(*state, auto_text, 1, NULL, &config), DS_ERR_CONFIG, flags[i]);
     }
@@ -302,8 +297,83 @@ static void one_precision_flag_is_enough(void **state)
     assert_string_equal(ds_config_find(config, "fp16.enabled")->detail, "--bf16");
     ds_config_destroy(&config);
     const ds_trainer_values no_bf16 = {.bf16 = ds_known(0)};
-    CHECK_FAILS(*state, resolve(*state, text, 1, &no_bf16, &config), DS_ERR_CONFIG,
-                "fp16.enabled: expected a value for \"auto\", found none; give --fp16");
+    CHECK_OK(*state, resolve(*state, text, 1, &no_bf16, &config));
+    assert_true(!ds_config_get(config)->bf16.enabled && !ds_config_get(config)->fp16.enabled);
+    ds_config_destroy(&config);
+}
+
+/* What transformers' TrainingArguments have where no flag is given. */
+static void without_flags_auto_is_the_trainers_default(void **state)
+{
+    ds_config *config;
+    const ds_trainer_values trainer = {.total_steps = ds_known(50), .hidden_size = ds_known(100)};
+    CHECK_OK(*state, resolve(*state, auto_text, 2, &trainer, &config));
+    const ds_config_values *v = ds_config_get(config);
+    assert_int_equal(v->batch.train_micro_batch_size_per_gpu, 8);
+    assert_int_equal(v->batch.gradient_accumulation_steps, 1);
+    assert_int_equal(v->batch.train_batch_size, 16);
+    assert_true(v->optimizer.lr == 5e-5 && v->scheduler.warmup_max_lr == 5e-5);
+    assert_true(v->optimizer.beta1 == 0.9 && v->optimizer.beta2 == 0.999);
+    assert_true(v->optimizer.eps == 1e-8 && v->optimizer.weight_decay == 0.0);
+    assert_true(v->gradient_clipping == 1.0);
+    assert_int_equal(v->scheduler.warmup_num_steps, 1);
+    assert_true(!v->bf16.enabled && !v->fp16.enabled);
+    assert_string_equal(ds_config_find(config, "optimizer.params.eps")->detail,
+                        "the Trainer's default");
+    assert_true(has_notice(config, "optimizer.params.lr: \"auto\" is 5e-05, the Trainer's default; "
+                                   "--learning_rate gives another"));
+    ds_config_destroy(&config);
+    const ds_trainer_values one_beta = {
+        .total_steps = ds_known(50), .hidden_size = ds_known(100), .adam_beta2 = ds_known(0.95)};
+    CHECK_OK(*state, resolve(*state, auto_text, 2, &one_beta, &config));
+    v = ds_config_get(config);
+    assert_true(v->optimizer.beta1 == 0.9 && v->optimizer.beta2 == 0.95);
+    ds_config_destroy(&config);
+    const ds_trainer_values no_steps = {.hidden_size = ds_known(100)};
+    CHECK_FAILS(*state, resolve(*state, auto_text, 2, &no_steps, &config), DS_ERR_CONFIG,
+                "total_num_steps: expected a value for \"auto\", found none; give --steps");
+}
+
+/* Numbers in the file go before the Trainer's defaults. */
+static void auto_follows_what_is_given(void **state)
+{
+    static const struct {
+        const char *batch;
+        int64_t micro, steps;
+    } cases[] = {
+        {"train_batch_size: 24, train_micro_batch_size_per_gpu: 'auto'", 12, 1},
+        {"train_batch_size: 24, gradient_accumulation_steps: 'auto', "
+         "train_micro_batch_size_per_gpu: 'auto'",
+         12, 1},
+        {"train_batch_size: 24, gradient_accumulation_steps: 'auto', "
+         "train_micro_batch_size_per_gpu: 3",
+         3, 4},
+        {"train_batch_size: 24, gradient_accumulation_steps: 6, "
+         "train_micro_batch_size_per_gpu: 'auto'",
+         2, 6},
+        {"train_batch_size: 'auto', train_micro_batch_size_per_gpu: 'auto'", 8, 1},
+    };
+    ds_config *config;
+    char text[512];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        (void)snprintf(text, sizeof text,
+                       "{%s, optimizer: {type: 'AdamW', params: {lr: 0.002}}, scheduler: {type: "
+                       "'WarmupLR', params: {warmup_max_lr: 'auto'}}}",
+                       cases[i].batch);
+        CHECK_OK(*state, resolve(*state, text, 2, NULL, &config));
+        const ds_config_values *v = ds_config_get(config);
+        assert_int_equal(v->batch.train_micro_batch_size_per_gpu, cases[i].micro);
+        assert_int_equal(v->batch.gradient_accumulation_steps, cases[i].steps);
+        assert_true(v->scheduler.warmup_max_lr == 0.002);
+        ds_config_destroy(&config);
+    }
+    CHECK_OK(*state, resolve(*state,
+                             "{train_batch_size: 2, optimizer: {type: 'AdamW', params: {lr: "
+                             "'auto'}}, scheduler: {type: 'WarmupLR', params: {warmup_max_lr: "
+                             "0.003}}}",
+                             1, NULL, &config));
+    assert_true(ds_config_get(config)->optimizer.lr == 0.003);
+    ds_config_destroy(&config);
 }
 
 static void flags_must_match(void **state)
@@ -536,6 +606,8 @@ int main(void)
         cmocka_unit_test(fills_auto),
         cmocka_unit_test(names_missing_flags),
         cmocka_unit_test(one_precision_flag_is_enough),
+        cmocka_unit_test(without_flags_auto_is_the_trainers_default),
+        cmocka_unit_test(auto_follows_what_is_given),
         cmocka_unit_test(flags_must_match),
         cmocka_unit_test(migrates),
         cmocka_unit_test(takes_lax_values),

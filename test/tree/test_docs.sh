@@ -12,7 +12,7 @@ while read -r line; do
         build/ds_* | build/deepspeed) tool=$build/${word#build/} ;;
         make) tool="" ;;
         --*)
-            if [ -n "$tool" ] && ! "$tool" --help | grep -qE -- "^ *$word( |\$)"; then
+            if [ -n "$tool" ] && ! grep -qE -- "^ *$word( |\$)" <<< "$("$tool" --help)"; then
                 echo "README: $tool has no flag $word" >&2
                 failed=1
             fi

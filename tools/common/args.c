@@ -335,7 +335,9 @@ static void print_row(const dsi_arg *row, FILE *stream)
     if (row->choices != NULL && strcmp(row->choices, value) != 0) {
         (void)fprintf(stream, "  (%s)", row->choices);
     }
-    if (row->def != NULL && row->type != DSI_ARG_SWITCH) {
+    const bool is_number = row->type == DSI_ARG_INT || row->type == DSI_ARG_REAL;
+    const bool absent = is_number && row->def != NULL && row->min < 0 && atof(row->def) == row->min;
+    if (row->def != NULL && row->type != DSI_ARG_SWITCH && !absent) { /* -1 for "not given" */
         (void)fprintf(stream, "  [%s]", row->def);
     }
     (void)fprintf(stream, "\n%*s", DOC_COLUMN, "");

@@ -30,11 +30,6 @@ static bool is_auto(const plan_run *run, const char *path)
     return item != NULL && strcmp(item->value, "\"auto\"") == 0;
 }
 
-static ds_maybe if_auto(const plan_run *run, const char *path, double usual)
-{
-    return is_auto(run, path) ? ds_known(usual) : (ds_maybe){0};
-}
-
 static ds_maybe if_given(int64_t value)
 {
     return value >= 0 ? ds_known((double)value) : (ds_maybe){0};
@@ -50,20 +45,11 @@ static bool unknown(const plan_run *run, const char *path)
  */
 static void open_batch(plan_run *run, ds_trainer_values *v)
 {
-    const ds_config_item *total = ds_config_find(run->config, "train_batch_size");
-    const bool steps_open =
-        !v->gradient_accumulation_steps.known && is_auto(run, "gradient_accumulation_steps");
     run->open_batch =
         run->options->micro_batch < 0 && is_auto(run, "train_micro_batch_size_per_gpu");
     run->free_batch = run->open_batch && unknown(run, "train_batch_size");
     if (run->open_batch) {
         v->micro_batch = ds_known(1.0);
-    }
-    if (steps_open && run->open_batch && !run->free_batch) {
-        const double rows = strtod(total->value, NULL) / (double)run->options->world_size;
-        v->gradient_accumulation_steps = ds_known(rows >= 1.0 ? rows : 1.0);
-    } else if (steps_open && unknown(run, "train_batch_size")) {
-        v->gradient_accumulation_steps = ds_known(1.0);
     }
 }
 
@@ -71,25 +57,15 @@ static ds_status resolve(plan_run *run)
 {
     const plan_options *o = run->options;
     ds_trainer_values v = {.micro_batch = if_given(o->micro_batch),
-                           .gradient_accumulation_steps = if_given(o->gradient_accumulation_steps),
-                           .weight_decay = if_auto(run, "optimizer.params.weight_decay", 0.0),
-                           .adam_epsilon = if_auto(run, "optimizer.params.eps", 1e-8),
-                           .max_grad_norm = if_auto(run, "gradient_clipping", 1.0),
-                           .warmup_steps = if_auto(run, "scheduler.params.warmup_num_steps", 1.0),
-                           .total_steps = if_auto(run, "scheduler.params.total_num_steps", 1000.0)};
+                           .gradient_accumulation_steps = if_given(o->gradient_accumulation_steps)};
+    if (is_auto(run, "scheduler.params.total_num_steps")) {
+        v.total_steps = ds_known(1000.0);
+    }
     open_batch(run, &v);
-    if (is_auto(run, "optimizer.params.lr") && (is_auto(run, "scheduler.params.warmup_max_lr") ||
-                                                unknown(run, "scheduler.params.warmup_max_lr"))) {
-        v.learning_rate = ds_known(1e-4);
-    }
-    if (is_auto(run, "optimizer.params.betas")) {
-        v.adam_beta1 = ds_known(0.9);
-        v.adam_beta2 = ds_known(0.999);
-    }
-    if (o->fp16_given || is_auto(run, "fp16.enabled")) {
+    if (o->fp16_given) {
         v.fp16 = ds_known(o->fp16);
     }
-    if (o->bf16_given || is_auto(run, "bf16.enabled")) {
+    if (o->bf16_given) {
         v.bf16 = ds_known(o->bf16);
     }
     const int64_t hidden = ds_model_get_info(run->model)->hidden_size;
