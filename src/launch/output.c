@@ -84,6 +84,13 @@ static void take_terminal(dsi_output *output, int stream)
     terminal->owner = NULL;
 }
 
+/* Whether the program wrote the prefix itself, as ds_log does on several ranks. */
+static bool has_prefix(const dsi_output *output, const dsi_buf *line)
+{
+    const size_t n = strlen(output->prefix);
+    return line->size >= n && memcmp(line->data, output->prefix, n) == 0;
+}
+
 /* Shows the line, which ends with '\n' or '\r', or is unfinished, in one write. */
 static void show_line(dsi_output *output, int stream)
 {
@@ -94,7 +101,7 @@ static void show_line(dsi_output *output, int stream)
     }
     const bool continued = from > 0 && output->terminal->owner == line;
     take_terminal(output, stream);
-    if (output->prefix[0] != '\0' && !continued) {
+    if (output->prefix[0] != '\0' && !continued && !(from == 0 && has_prefix(output, line))) {
         char text[LINE_CEILING + 256];
         const size_t n = strlen(output->prefix) < 256 ? strlen(output->prefix) : 255;
         memcpy(text, output->prefix, n);

@@ -321,7 +321,7 @@ static void without_flags_auto_is_the_trainers_default(void **state)
     assert_string_equal(ds_config_find(config, "optimizer.params.eps")->detail,
                         "the Trainer's default");
     assert_true(has_notice(config, "optimizer.params.lr: \"auto\" is 5e-05, the Trainer's default; "
-                                   "--learning_rate gives another"));
+                                   "for another give --learning_rate"));
     ds_config_destroy(&config);
     const ds_trainer_values one_beta = {
         .total_steps = ds_known(50), .hidden_size = ds_known(100), .adam_beta2 = ds_known(0.95)};

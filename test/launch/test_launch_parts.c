@@ -348,16 +348,16 @@ static void shows_whole_lines(void **state)
     feed(&b, "\ndeux\n"); /* begins a new line after the progress bar */
     feed(&a, "99%\r100%\nask? ");
     dsi_output_idle(&a);
-    feed(&b, "trois\n");
+    feed(&b, "trois\n[1] quatre\n"); /* which has its prefix already */
     feed(&a, "yes\n");
     feed(&b, "end");
     dsi_output_finish(&a);
     dsi_output_finish(&b);
     size_t n_text = 0;
     char *text = scratch_read(path, &n_text);
-    assert_string_equal(text,
-                        "one\ntwo\n50%\r\n[1] un\n[1] deux\n99%\r100%\nask? \n[1] trois\nyes\n"
-                        "[1] end\n");
+    assert_string_equal(
+        text, "one\ntwo\n50%\r\n[1] un\n[1] deux\n99%\r100%\nask? \n[1] trois\n[1] quatre\nyes\n"
+              "[1] end\n");
     free(text);
     dsi_buf tail = dsi_buf_make(1 << 16);
     for (int i = 0; i < 3000; ++i) {

@@ -181,7 +181,7 @@ static ds_status resolve_config(train_run *run)
         v = trainer_values(run);
         DS_TRY(ds_config_resolve(run->config, ds_comm_size(run->comm), &v));
     }
-    for (size_t i = 0; i < ds_config_n_notices(run->config); ++i) {
+    for (size_t i = 0; ds_comm_rank(run->comm) == 0 && i < ds_config_n_notices(run->config); ++i) {
         ds_log(run->ctx, DS_LOG_WARN, "%s", ds_config_notice(run->config, i));
     }
     return DS_OK;
