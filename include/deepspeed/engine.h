@@ -111,7 +111,8 @@ DS_API double ds_engine_momentum(const ds_engine *engine);  /* beta1 or momentum
 DS_API double ds_engine_loss_scale(const ds_engine *engine);
 DS_API uint64_t ds_engine_global_steps(const ds_engine *engine); /* boundary steps, skipped too */
 DS_API uint64_t ds_engine_skipped_steps(const ds_engine *engine);
-DS_API uint64_t ds_engine_global_samples(const ds_engine *engine);
+DS_API uint64_t ds_engine_global_samples(const ds_engine *engine); /* rows, of all ranks */
+DS_API uint64_t ds_engine_global_tokens(const ds_engine *engine);  /* of these rows, padding too */
 DS_API bool ds_engine_was_step_applied(const ds_engine *engine);
 DS_API bool ds_engine_is_accumulation_boundary(const ds_engine *engine);
 DS_API int64_t ds_engine_micro_batch(const ds_engine *engine);

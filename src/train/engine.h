@@ -102,7 +102,7 @@ struct ds_engine {
     double forced_lr;      /* negative: none */
     uint64_t global_steps; /* boundary steps */
     uint64_t skipped_steps;
-    uint64_t global_samples;
+    uint64_t global_samples, global_tokens;
     double loss, grad_norm;
     bool applied;
     dsi_zenflow_state zenflow;

@@ -37,6 +37,11 @@ uint64_t ds_engine_global_samples(const ds_engine *engine)
     return engine->global_samples;
 }
 
+uint64_t ds_engine_global_tokens(const ds_engine *engine)
+{
+    return engine->global_tokens;
+}
+
 bool ds_engine_was_step_applied(const ds_engine *engine)
 {
     return engine->applied;

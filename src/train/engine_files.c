@@ -141,6 +141,7 @@ ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const ch
                                          .tag = tag,
                                          .step = engine->global_steps,
                                          .samples = engine->global_samples,
+                                         .tokens = engine->global_tokens,
                                          .optimizer = optimizer_name(engine),
                                          .keep_last = engine->keep_last,
                                          .tag_validation = engine->spec.tag_validation};
@@ -342,6 +343,7 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *poo
     DS_TRY(dsi_zenflow_begin(engine));
     DS_TRY(load_tensors(engine, ckpt, pool, state.zenflow));
     take_states(engine, &state);
+    engine->global_tokens = info->tokens;
     DS_TRY(dsi_zenflow_check(engine, info->path));
     engine->broken = false;
     engine->state = DSI_ENGINE_IDLE;

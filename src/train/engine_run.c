@@ -286,8 +286,10 @@ static ds_status update(ds_engine *engine)
                (unsigned long long)engine->global_steps + 1, engine->spec.loss_scale.scale);
     }
     engine->global_steps += 1;
-    engine->global_samples +=
+    const uint64_t samples =
         (uint64_t)(engine->micro_step * engine->spec.train.batch) * ds_comm_size(engine->comm);
+    engine->global_samples += samples;
+    engine->global_tokens += samples * (uint64_t)engine->spec.train.seq_length;
     engine->micro_step = 0;
     DS_TRY(dsi_loss_scale_update(engine->ctx, &engine->spec.loss_scale, !engine->applied));
     dsi_engine_report_times(engine); /* what follows may fail on one rank: the step is done */

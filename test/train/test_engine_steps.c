@@ -484,6 +484,7 @@ static void resume_from_each_step(void **state)
         assert_int_equal(ds_engine_global_steps(engine), at);
         assert_int_equal(ds_engine_global_samples(engine), samples);
         assert_int_equal(samples, (int64_t)at * 2 * b.p.n_batch);
+        assert_int_equal(ds_engine_global_tokens(engine), samples * (uint64_t)b.p.n_seq);
         run_steps(&b, engine, at, STEPS, &parts);
         assert_memory_equal(parts.loss, whole.loss, sizeof whole.loss);
         assert_memory_equal(parts.lr, whole.lr, sizeof whole.lr);
