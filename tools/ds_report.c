@@ -54,12 +54,13 @@ static void heading(const char *text)
                  text);
 }
 
-/* First line that a command prints; "not found" when it does not run. */
+/* First line that a command prints; where a program is that tells none; "not found" else. */
 static void version_row(const char *name, const char *command)
 {
     char line[LINE_BYTES] = "";
     char quiet[LINE_BYTES];
-    (void)snprintf(quiet, sizeof quiet, "%s 2>/dev/null", command);
+    (void)snprintf(quiet, sizeof quiet, "{ { %s; } || command -v %.*s; } 2>/dev/null", command,
+                   (int)strcspn(command, " "), command);
     FILE *pipe = popen(quiet, "r");
     if (pipe != NULL) {
         if (fgets(line, sizeof line, pipe) == NULL) {

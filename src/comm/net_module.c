@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { PATH_BYTES = 4096 };
 
@@ -35,12 +36,15 @@ static void own_folder(char *folder)
     Dl_info info;
     static const char anchor = 0;
     folder[0] = '\0';
-    if (dladdr(&anchor, &info) != 0 && info.dli_fname != NULL) {
-        const char *slash = strrchr(info.dli_fname, '/');
-        if (slash != NULL && (size_t)(slash - info.dli_fname) < PATH_BYTES - 1) {
-            (void)snprintf(folder, PATH_BYTES, "%.*s", (int)(slash - info.dli_fname + 1),
-                           info.dli_fname);
-        }
+    if (dladdr(&anchor, &info) != 0 && info.dli_fname != NULL && info.dli_fname[0] == '/') {
+        (void)snprintf(folder, PATH_BYTES, "%s", info.dli_fname);
+    } else { /* a program is known by its first argument, which PATH may have led to */
+        const ssize_t n = readlink("/proc/self/exe", folder, PATH_BYTES - 1);
+        folder[n > 0 ? n : 0] = '\0';
+    }
+    char *slash = strrchr(folder, '/');
+    if (slash != NULL) {
+        slash[1] = '\0';
     }
 }
 
@@ -60,7 +64,7 @@ static void *try_path(const char *folder, const char *file, char *why, size_t wh
     return handle;
 }
 
-static ds_status load(ds_ctx *ctx, const char *name, const char *file, void **handle_out)
+static ds_status load(ds_ctx *ctx, const char *file, void **handle_out)
 {
     char folder[PATH_BYTES];
     char beside[PATH_BYTES + 8];
@@ -78,9 +82,8 @@ static ds_status load(ds_ctx *ctx, const char *name, const char *file, void **ha
     }
     if (handle == NULL) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "the transport \"%s\" needs %s, which cannot be loaded (%s); install it, or "
-                       "name its folder in DS_MODULE_PATH",
-                       name, file, why);
+                       "%s cannot be loaded (%s); install it, or name its folder in DS_MODULE_PATH",
+                       file, why);
     }
     *handle_out = handle;
     return DS_OK;
@@ -108,7 +111,7 @@ static ds_status file_of(ds_ctx *ctx, const char *name, char *file, size_t n)
 ds_status dsi_comm_net_probe(ds_ctx *ctx, const char *file)
 {
     void *handle;
-    return load(ctx, file, file, &handle);
+    return load(ctx, file, &handle);
 }
 
 ds_status dsi_comm_mpi_peer(ds_ctx *ctx, const dsi_mpi_peer **peer_out)
@@ -116,7 +119,7 @@ ds_status dsi_comm_mpi_peer(ds_ctx *ctx, const dsi_mpi_peer **peer_out)
     char file[64];
     void *handle;
     DS_TRY(file_of(ctx, "mpi", file, sizeof file));
-    DS_TRY(load(ctx, "mpi", file, &handle));
+    DS_TRY(load(ctx, file, &handle));
     const dsi_mpi_peer *peer = dlsym(handle, DSI_MPI_PEER_SYMBOL);
     if (peer == NULL || peer->version != DSI_MPI_PEER_VERSION) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED, "%s is of another version of this library", file);
@@ -134,7 +137,7 @@ ds_status net_module_open(ds_ctx *ctx, const char *name, const dsi_wire_setup *s
     dsi_wire_open_fn open;
     dsi_wire *wire;
     DS_TRY(file_of(ctx, name, file, sizeof file));
-    DS_TRY(load(ctx, name, file, &handle));
+    DS_TRY(load(ctx, file, &handle));
     void *symbol = dlsym(handle, DSI_WIRE_SYMBOL);
     if (symbol == NULL) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED, "%s is not a module of this library", file);

@@ -11,6 +11,18 @@ for words in "Native operator report" "Machine" "Software" "Backends" "accelerat
     "ranks: shared memory .* \[OKAY\]" "file I/O: io_uring " "file I/O: threads .* \[OKAY\]" "instruction set in use"; do
     grep -qE "$words" <<< "$text" || fail "no line with \"$words\""
 done
+for tool in ssh mpirun srun pdsh; do # each in its row, whether it tells a version or not
+    found=$(grep "^$tool \.\.\." <<< "$text")
+    if command -v "$tool" > /dev/null; then
+        [[ $found != *"not found" ]] || fail "$tool is there: $found"
+    else
+        [[ $found = *"not found" ]] || fail "$tool is not there: $found"
+    fi
+done
+if [ -e "$build/libdeepspeed_ucx.so" ]; then # found beside the program, however that was found
+    elsewhere=$(cd / && PATH=$build:$PATH && ds_report)
+    grep -qE "ranks: UCX .* \[OKAY\]" <<< "$elsewhere" || fail "UCX is not found by way of PATH"
+fi
 model=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)
 [ -z "$model" ] || grep -qF "$model" <<< "$text" || fail "the processor is not $model"
 [ "$(DS_CPU_ISA=ref "$build/ds_report" | grep -c '^avx2.*\[NO\]')" = 1 ] || fail "DS_CPU_ISA=ref still uses avx2"
