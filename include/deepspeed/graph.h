@@ -38,7 +38,8 @@ typedef struct ds_graph ds_graph;
     X(KV, "kv")                 /* keys and values of generation */                                \
     X(STATE, "state")           /* anything else that outlives a step */                           \
     X(WAITING, "waiting")       /* sum of gradients that wait for their update (ZenFlow) */        \
-    X(CHOSEN, "chosen")         /* columns of a parameter apart from the rest (ZenFlow) */
+    X(CHOSEN, "chosen")         /* columns of a parameter apart from the rest (ZenFlow) */         \
+    X(HANDED, "handed")         /* sum of gradients whose update is under way (ZenFlow) */
 
 typedef enum ds_cell_kind {
 #define X(id, text) DS_CELL_##id,
@@ -83,7 +84,7 @@ DS_API const char *ds_cell_kind_name(ds_cell_kind kind);
 
 /* When a node runs. Phases run in this order; a plan holds one or several of them. Those between
  * norm and update belong to ZenFlow: settle, choose and fetch run when columns are chosen, postpone
- * each step, rest when the rest is due. */
+ * each step, take and rest when the rest is due. */
 #define DS_PHASE_LIST(X)                                                                           \
     X(FORWARD, "forward")                                                                          \
     X(BACKWARD, "backward")                                                                        \
@@ -92,6 +93,7 @@ DS_API const char *ds_cell_kind_name(ds_cell_kind kind);
     X(CHOOSE, "choose")                                                                            \
     X(FETCH, "fetch")                                                                              \
     X(POSTPONE, "postpone")                                                                        \
+    X(TAKE, "take")                                                                                \
     X(REST, "rest")                                                                                \
     X(UPDATE, "update")
 

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/process_memory.h"
+#include "exec/beside.h"
 #include "op/ops.h"
 
 #include <errno.h>
@@ -41,6 +42,9 @@ struct dsi_exec {
     uint32_t n_homes;
     dsi_swap_params swap_params;
     dsi_swap *swap;        /* NULL: every cell lives on the device */
+    dsi_beside *beside;    /* NULL: no plan has a phase beside others */
+    uint32_t n_beside;     /* threads of its kernels */
+    uint32_t beside_id;    /* whose phase was started last */
     unsigned char *shared; /* shared cells, then the shared arena of each plan */
     size_t shared_bytes;
     dsi_exec_trace_fn trace;
@@ -56,6 +60,7 @@ ds_status dsi_exec_create(ds_ctx *ctx, ds_cells *cells, dsi_comm *comm, dsi_exec
     exec->ctx = ctx;
     exec->cells = cells;
     exec->comm = comm;
+    exec->n_beside = 1;
     exec->n_cells = ds_cells_count(cells);
     exec->cell_data = calloc(exec->n_cells + 1, sizeof *exec->cell_data);
     if (exec->cell_data == NULL) {
@@ -72,6 +77,7 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
     if (exec == NULL) {
         return;
     }
+    dsi_beside_destroy(&exec->beside);
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         free(exec->plans[i].sigs);
         free(exec->plans[i].tensors);
@@ -97,6 +103,11 @@ void dsi_exec_set_homes(dsi_exec *exec, const dsi_home *homes, uint32_t n,
     exec->homes = homes;
     exec->n_homes = n;
     exec->swap_params = *params;
+}
+
+void dsi_exec_set_beside(dsi_exec *exec, uint32_t n_threads)
+{
+    exec->n_beside = n_threads;
 }
 
 static dsi_home home_of(const dsi_exec *exec, ds_cell cell)
@@ -244,8 +255,9 @@ static void link_plan(const dsi_exec *exec, loaded *l)
                                      .in = plan->metas + step->in_at,
                                      .out = plan->metas + step->out_at,
                                      .n_threads = plan->n_threads};
+        const bool beside = plan->rest_beside && step->phase == DS_PHASE_REST;
         l->calls[s] =
-            (ds_kernel_call){.ctx = exec->ctx,
+            (ds_kernel_call){.ctx = beside ? dsi_beside_ctx(exec->beside) : exec->ctx,
                              .sig = &l->sigs[s],
                              .in = l->tensors + step->in_at,
                              .out = l->tensors + step->out_at,
@@ -305,6 +317,16 @@ static ds_status allocate_shared(dsi_exec *exec)
     return DS_OK;
 }
 
+static ds_status open_beside(dsi_exec *exec)
+{
+    for (uint32_t i = 0; i < exec->n_plans; ++i) {
+        if (exec->plans[i].plan->rest_beside) {
+            return dsi_beside_create(exec->ctx, exec->n_beside, &exec->beside);
+        }
+    }
+    return DS_OK;
+}
+
 static ds_status open_swap(dsi_exec *exec)
 {
     bool any = false;
@@ -331,6 +353,7 @@ ds_status dsi_exec_allocate(dsi_exec *exec)
 {
     size_t cell_bytes = 0;
     size_t arena_bytes = 0;
+    DS_TRY(open_beside(exec));
     DS_TRY(open_swap(exec));
     DS_TRY(allocate_shared(exec));
     for (ds_cell c = 0; c < exec->n_cells; ++c) {
@@ -369,14 +392,17 @@ ds_status dsi_exec_allocate(dsi_exec *exec)
     return DS_OK;
 }
 
-static ds_status fail_step(const dsi_exec *exec, const dsi_plan *plan, uint32_t s, ds_status status)
+/* ctx: where the kernels of the step say what failed; swaps say it to the executor's. */
+static ds_status fail_step(const dsi_exec *exec, ds_ctx *ctx, const dsi_plan *plan, uint32_t s,
+                           ds_status status)
 {
     char reason[1024];
-    const size_t n = strlen(ds_ctx_error(exec->ctx));
-    memcpy(reason, ds_ctx_error(exec->ctx), n < sizeof reason ? n + 1 : sizeof reason - 1);
-    reason[sizeof reason - 1] = '\0';
     const ds_kernel *kernel = plan->steps[s].kernel;
-    return ds_fail(exec->ctx, status, "step %u (%s/%s, %s): %s", s, plan->steps[s].op->name,
+    const char *said = ds_ctx_error(kernel != NULL ? ctx : exec->ctx);
+    const size_t n = strlen(said);
+    memcpy(reason, said, n < sizeof reason ? n + 1 : sizeof reason - 1);
+    reason[sizeof reason - 1] = '\0';
+    return ds_fail(ctx, status, "step %u (%s/%s, %s): %s", s, plan->steps[s].op->name,
                    kernel != NULL ? kernel->name : "comm", plan->steps[s].scope, reason);
 }
 
@@ -461,10 +487,81 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
         const ds_status status =
             exec->trace != NULL ? run_traced(exec, l, s) : run_step(exec, l, s, NULL);
         if (status < 0) {
-            return fail_step(exec, plan, s, status);
+            return fail_step(exec, exec->ctx, plan, s, status);
         }
     }
     return DS_OK;
+}
+
+/* On the thread of its own. */
+static ds_status run_rest(void *user)
+{
+    const dsi_exec *exec = user;
+    const loaded *l = &exec->plans[exec->beside_id];
+    const dsi_plan *plan = l->plan;
+    for (uint32_t s = plan->phase_begin[DS_PHASE_REST]; s < plan->phase_begin[DS_PHASE_REST + 1];
+         ++s) {
+        const ds_status status = run_step(exec, l, s, NULL);
+        if (status < 0) {
+            return fail_step(exec, dsi_beside_ctx(exec->beside), plan, s, status);
+        }
+    }
+    return DS_OK;
+}
+
+ds_status dsi_exec_start(dsi_exec *exec, uint32_t id)
+{
+    if (id >= exec->n_plans || exec->beside == NULL || !exec->plans[id].plan->rest_beside) {
+        return ds_fail(exec->ctx, DS_ERR_STATE, "plan %u has no phase beside others", id);
+    }
+    exec->beside_id = id;
+    dsi_beside_start(exec->beside, run_rest, exec);
+    return DS_OK;
+}
+
+ds_status dsi_exec_finish(dsi_exec *exec)
+{
+    const ds_status status = exec->beside != NULL ? dsi_beside_finish(exec->beside) : DS_OK;
+    return status < 0 ? ds_fail(exec->ctx, status, "%s", ds_ctx_error(dsi_beside_ctx(exec->beside)))
+                      : DS_OK;
+}
+
+void dsi_exec_drop(dsi_exec *exec)
+{
+    if (exec->beside != NULL) {
+        dsi_beside_drop(exec->beside);
+    }
+}
+
+/* The addresses of cells in the plans' operands, after some have changed. */
+static void relink(dsi_exec *exec)
+{
+    place_parts(exec);
+    for (uint32_t i = 0; i < exec->n_plans; ++i) {
+        const loaded *l = &exec->plans[i];
+        for (uint32_t r = 0; r < l->plan->n_refs; ++r) {
+            if (l->plan->refs[r].space == DSI_SPACE_CELL) {
+                l->tensors[r].data = exec->cell_data[l->plan->refs[r].cell];
+            }
+        }
+    }
+}
+
+void dsi_exec_exchange(dsi_exec *exec, const ds_cell *a, const ds_cell *b, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; ++i) {
+        if (dsi_exec_is_swapped(exec, a[i])) {
+            dsi_swap_exchange(exec->swap, a[i], b[i]);
+        } else {
+            void *data = exec->cell_data[a[i]];
+            exec->cell_data[a[i]] = exec->cell_data[b[i]];
+            exec->cell_data[b[i]] = data;
+        }
+    }
+    if (exec->swap != NULL) {
+        dsi_swap_place_parts(exec->swap, exec->homes);
+    }
+    relink(exec);
 }
 
 ds_status dsi_exec_read(const dsi_exec *exec, ds_cell cell, size_t offset, void *data, size_t bytes)

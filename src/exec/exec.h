@@ -2,6 +2,8 @@
  *
  * Use: create, bind cells that live elsewhere (mapped weights), add plans, allocate, run. After
  * allocate nothing is allocated any more (LAW 6). One thread calls; kernels use the context's pool.
+ * A phase that a plan has beside the others (dsi_plan.rest_beside) runs on a thread of the
+ * executor's, between start and finish.
  */
 #ifndef DSI_EXEC_EXEC_H
 #define DSI_EXEC_EXEC_H
@@ -24,6 +26,10 @@ ds_status dsi_exec_bind(dsi_exec *exec, ds_cell cell, void *data);
 void dsi_exec_set_homes(dsi_exec *exec, const dsi_home *homes, uint32_t n,
                         const dsi_swap_params *params);
 
+/* Threads of the kernels of the phase that runs beside others; default 1. Before dsi_exec_allocate.
+ */
+void dsi_exec_set_beside(dsi_exec *exec, uint32_t n_threads);
+
 /* Adds a plan (borrowed, must outlive the executor). *id_out names it in the calls below. */
 ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out);
 
@@ -34,6 +40,20 @@ ds_status dsi_exec_allocate(dsi_exec *exec);
 
 /* Runs a phase of a plan. An error names step, operator and scope. */
 ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase);
+
+/* Begins the phase rest of a plan that has it beside others, and returns. One at a time: the caller
+ * has finished the one before. Until dsi_exec_finish nobody else touches the cells that it touches:
+ * of phases, settle, choose, fetch and take do. It is not traced. */
+ds_status dsi_exec_start(dsi_exec *exec, uint32_t id);
+/* Waits for the end of what was started; nothing when nothing was. Its error names step, operator
+ * and scope, and is given again until the next start or dsi_exec_drop, which waits and forgets it.
+ */
+ds_status dsi_exec_finish(dsi_exec *exec);
+void dsi_exec_drop(dsi_exec *exec);
+
+/* Cells a[i] and b[i], alike and at home in the same place, change their contents without moving
+ * them; so do their parts. Neither is sent by a collective. Between phases that touch them. */
+void dsi_exec_exchange(dsi_exec *exec, const ds_cell *a, const ds_cell *b, uint32_t n);
 
 /* Bytes of a cell wherever it lives; between phases. Errors: those of the disk. */
 ds_status dsi_exec_read(const dsi_exec *exec, ds_cell cell, size_t offset, void *data,

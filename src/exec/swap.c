@@ -195,6 +195,22 @@ ds_status dsi_swap_clear(dsi_swap *swap, ds_cell cell)
     return DS_OK;
 }
 
+void dsi_swap_exchange(dsi_swap *swap, ds_cell a, ds_cell b)
+{
+    const size_t offset = swap->places[a].offset;
+    swap->places[a].offset = swap->places[b].offset;
+    swap->places[b].offset = offset;
+}
+
+void dsi_swap_place_parts(dsi_swap *swap, const dsi_home *homes)
+{
+    for (ds_cell c = 0; c < swap->n; ++c) {
+        if (homes[c].residence != DSI_ON_DEVICE && homes[c].parent != DS_NONE) {
+            swap->places[c].offset = swap->places[homes[c].parent].offset + homes[c].offset;
+        }
+    }
+}
+
 const void *dsi_swap_host(const dsi_swap *swap, ds_cell cell)
 {
     return swap->host + swap->places[cell].offset;

@@ -45,6 +45,11 @@ ds_status dsi_swap_write(dsi_swap *swap, ds_cell cell, size_t offset, const void
 /* Fills a cell with zeros. */
 ds_status dsi_swap_clear(dsi_swap *swap, ds_cell cell);
 
+/* Two cells of the same size and residence change their contents; no transfer of them is in flight.
+ * Then place_parts, with the homes of the creation, does the same for their parts. */
+void dsi_swap_exchange(dsi_swap *swap, ds_cell a, ds_cell b);
+void dsi_swap_place_parts(dsi_swap *swap, const dsi_home *homes);
+
 /* Memory of a cell that lives on the host. */
 const void *dsi_swap_host(const dsi_swap *swap, ds_cell cell);
 /* Bytes of storage in host memory and on disk. */

@@ -27,6 +27,7 @@ static dsi_zero_place place_of(const dsi_zero_spec *spec, const ds_cell_info *ce
     case DS_CELL_EXP_AVG_SQ:
     case DS_CELL_MOMENTUM:
     case DS_CELL_WAITING:
+    case DS_CELL_HANDED:
         return spec->stage >= 1 ? DSI_ZERO_FLAT : DSI_ZERO_LOCAL;
     default:
         return DSI_ZERO_LOCAL;

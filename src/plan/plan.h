@@ -17,7 +17,10 @@
  *  8. between a start and its wait nobody reads what the collective writes; every start has a wait
  *     in its phase;
  *  9. a cell that lives in host memory or on disk is touched by swaps alone, which move it to or
- *     from an arena; no other cell is.
+ *     from an arena; no other cell is;
+ * 10. where the phase rest runs beside others, it has a range of the arena to itself, sends
+ *     nothing, and no phase that may run meanwhile (all but settle, choose, fetch and take) writes
+ * a cell that it touches, or reads one that it writes.
  */
 #ifndef DSI_PLAN_PLAN_H
 #define DSI_PLAN_PLAN_H
@@ -64,6 +67,11 @@ typedef struct dsi_step {
     double again; /* the part of flops that repeats what the forward pass computed */
 } dsi_step;
 
+/* Bytes of the arena. */
+typedef struct dsi_range {
+    size_t offset, bytes;
+} dsi_range;
+
 typedef struct dsi_plan_output {
     const char *name;
     dsi_ref ref;
@@ -85,16 +93,13 @@ typedef struct dsi_plan {
     dsi_plan_output *outputs;
     uint32_t n_outputs;
     size_t arena_bytes, shared_bytes;
+    bool rest_beside;   /* the phase rest runs on a thread of its own, beside later steps */
+    dsi_range beside;   /* of the arena: of that phase alone; inside of arena_bytes */
     dsi_ledger *ledger; /* owned: what lies in the two arenas, over the steps */
     bool *cell_swapped; /* per cell: it does not live in device memory */
     bool *cell_shared;  /* per cell of the table when the plan was built: a collective sends it */
     uint32_t n_cells;
 } dsi_plan;
-
-/* Bytes of the arena that somebody else keeps while this plan runs. */
-typedef struct dsi_range {
-    size_t offset, bytes;
-} dsi_range;
 
 typedef struct dsi_plan_env {
     uint32_t n_threads;
@@ -110,7 +115,8 @@ typedef struct dsi_plan_env {
     /* bytes of swaps in flight beside computation: into memory in the forward and backward phases
      * and in the later ones, and back */
     size_t read_ahead, update_ahead, write_behind;
-    const dsi_range *reserved;
+    bool rest_beside;          /* see dsi_plan */
+    const dsi_range *reserved; /* what somebody else keeps while this plan runs */
     uint32_t n_reserved;
 } dsi_plan_env;
 

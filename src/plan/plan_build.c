@@ -58,7 +58,8 @@ static bool touched_between(const build *b, ds_value v, uint32_t end, ds_cell c)
     return true;
 }
 
-/* A value that is only stored into a cell is made in that cell at once: the store is no step. */
+/* A value that is only stored into a cell is made in that cell at once: the store is no step. What
+ * a swap brings is moved by blocks, for which a cell has no room. */
 static void elide_stores(build *b)
 {
     const ds_graph *g = b->graph;
@@ -74,7 +75,7 @@ static void elide_stores(build *b)
         const ds_node maker = x == DS_NONE ? DS_NONE : g->values[x].producer;
         bool elide = maker != DS_NONE && !b->env->no_reuse && g->values[x].cell == DS_NONE &&
                      b->uses[x] == 1 && g->nodes[maker].phase == node->phase &&
-                     (g->nodes[maker].op->flags & DS_OP_VIEW) == 0 &&
+                     (g->nodes[maker].op->flags & (DS_OP_VIEW | DS_OP_SWAP)) == 0 &&
                      g->values[x].meta.dtype == g->values[y].meta.dtype &&
                      !touched_between(b, x, s, g->values[y].cell);
         if (elide) {
@@ -468,6 +469,53 @@ static ds_status place_shared(build *b)
     return status;
 }
 
+/* Whether item i is of the phase that runs beside the others. */
+static bool is_beside(const build *b, uint32_t i)
+{
+    const uint32_t *begin = b->plan->phase_begin;
+    const dsi_memory_item *item = &b->items[i];
+    return b->plan->rest_beside && i < b->graph->n_values + b->n_steps && item->bytes > 0 &&
+           item->first >= begin[DS_PHASE_REST] && item->last < begin[DS_PHASE_REST + 1];
+}
+
+/* The phase that runs beside the others gets the end of the arena to itself. */
+static ds_status assign_beside(build *b, dsi_memory_item *apart, uint32_t n)
+{
+    dsi_plan *plan = b->plan;
+    for (uint32_t i = 0; i < n; ++i) {
+        if (is_beside(b, i)) {
+            apart[i] = b->items[i];
+            b->items[i].bytes = 0;
+        }
+    }
+    DS_TRY(dsi_memory_assign(plan->ctx, b->items, n, !b->env->no_reuse, &plan->arena_bytes));
+    DS_TRY(dsi_memory_assign(plan->ctx, apart, n, !b->env->no_reuse, &plan->beside.bytes));
+    plan->beside.offset = dsi_home_bytes(plan->arena_bytes);
+    plan->arena_bytes = plan->beside.offset + plan->beside.bytes;
+    for (uint32_t i = 0; i < n; ++i) {
+        if (apart[i].bytes > 0) {
+            apart[i].offset += plan->beside.offset;
+            b->items[i] = apart[i];
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status assign_arena(build *b, uint32_t n)
+{
+    if (!b->plan->rest_beside) {
+        return dsi_memory_assign(b->plan->ctx, b->items, n, !b->env->no_reuse,
+                                 &b->plan->arena_bytes);
+    }
+    dsi_memory_item *apart = calloc((size_t)n + 1, sizeof *apart);
+    if (apart == NULL) {
+        return ds_fail(b->plan->ctx, DS_ERR_NOMEM, "no memory for the plan");
+    }
+    const ds_status status = assign_beside(b, apart, n);
+    free(apart);
+    return status;
+}
+
 static ds_status place_memory(build *b)
 {
     const ds_graph *g = b->graph;
@@ -490,8 +538,7 @@ static ds_status place_memory(build *b)
                                                 .offset = b->env->reserved[i].offset,
                                                 .fixed = true};
     }
-    DS_TRY(dsi_memory_assign(g->ctx, b->items, n_own + b->env->n_reserved, !b->env->no_reuse,
-                             &plan->arena_bytes));
+    DS_TRY(assign_arena(b, n_own + b->env->n_reserved));
     for (uint32_t i = 0; i < plan->n_refs; ++i) {
         dsi_ref *ref = &plan->refs[i];
         if (ref->space == DSI_SPACE_ARENA) {
@@ -658,6 +705,7 @@ ds_status dsi_plan_build(const ds_graph *graph, const dsi_plan_env *env, dsi_pla
     plan->cells = graph->cells;
     plan->n_threads = env->n_threads;
     plan->isa = env->isa;
+    plan->rest_beside = env->rest_beside;
     build b = {.graph = graph, .env = env, .plan = plan};
     ds_status status = DS_OK;
     if (!env->no_fuse) {

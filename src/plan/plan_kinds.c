@@ -9,6 +9,7 @@ dsi_memory_kind dsi_memory_kind_of(ds_cell_kind kind)
         return DSI_MEMORY_PARAM;
     case DS_CELL_GRAD:
     case DS_CELL_WAITING:
+    case DS_CELL_HANDED:
         return DSI_MEMORY_GRAD;
     case DS_CELL_MASTER:
         return DSI_MEMORY_MASTER;
