@@ -175,6 +175,7 @@ typedef struct ds_config_zenflow {
     int64_t full_warm_up_rounds; /* steps */
     int64_t steps_per_epoch;     /* 0: not given */
     bool overlap_step, offload;
+    double reserved; /* share of the threads that overlap_step leaves to the steps */
 } ds_config_zenflow;
 
 typedef struct ds_config_zero {

@@ -84,10 +84,9 @@ static const dsi_option zenflow_rows[] = {
       "Steps from one update of the other columns to the next, by the mean of their gradients; "
       "auto: as soon as these weigh as much as those of the chosen columns.",
       MIN(1), WITH(AUTO), ZENFLOW(update_interval)),
-    B("overlap_step", "false", NOT_BUILT,
-      "Update the other columns beside the next steps, one interval late.",
-      NOTE("the processor that would do it is the one that computes the next steps; set it to "
-           "false"),
+    B("overlap_step", "false", IN_FORCE,
+      "Update the other columns on threads of their own beside the next steps; forward passes see "
+      "the result from the next such update on, one interval late.",
       ZENFLOW(overlap_step)),
     B("offload", "false", IN_FORCE,
       "Keep the fp32 values and moments of the chosen columns in host memory too, which on the CPU "
@@ -98,8 +97,11 @@ static const dsi_option zenflow_rows[] = {
       MAX(1), ZENFLOW(auto_ratio)),
     I("full_warm_up_rounds", "0", IN_FORCE, "Steps at the start that update all columns.", MIN(0),
       ZENFLOW(full_warm_up_rounds)),
-    R("pt_reserved_cores_perc", "0.5", NO_EFFECT, "Share of cores kept for the model.", MIN(0),
-      MAX(1), NOTE("all updates run on the threads of the model")),
+    R("pt_reserved_cores_perc", "0.5", IN_FORCE,
+      "With overlap_step: share of the threads, rounded up, that the update beside the steps "
+      "leaves "
+      "to them; where it would have none, it takes as many as they.",
+      MIN(0), MAX(1), ZENFLOW(reserved)),
     I("steps_per_epoch", "null", IN_FORCE,
       "Steps of an epoch, for select_strategy epoch and auto; ds_train knows them. Without them "
       "columns are chosen once.",

@@ -277,7 +277,42 @@ static bool is_update(const lowering *l, const dsi_node_info *node)
     const ds_cell cell = first != DS_NONE ? l->from->values[first].cell : DS_NONE;
     return (node->phase == DS_PHASE_UPDATE || node->phase == DS_PHASE_REST) &&
            node->op->writes != NULL && cell != DS_NONE &&
-           ds_cells_get(l->from->cells, cell)->kind == DS_CELL_PARAM;
+           (ds_cells_get(l->from->cells, cell)->kind == DS_CELL_PARAM ||
+            ds_cells_get(l->from->cells, cell)->kind == DS_CELL_MASTER);
+}
+
+/* A parameter set to what has become of its master meanwhile: its rounding, gathered where every
+ * rank holds the parameter whole. */
+static bool sets_parameter(const lowering *l, const dsi_node_info *node)
+{
+    return node->op == &dsi_op_store &&
+           ds_cells_get(l->from->cells, l->from->values[dsi_node_out(l->from, node)[0]].cell)
+                   ->kind == DS_CELL_PARAM;
+}
+
+static ds_status set_parameter(lowering *l, const dsi_node_info *node)
+{
+    const ds_value y = dsi_node_out(l->from, node)[0];
+    const ds_value x = dsi_node_in(l->from, node)[1];
+    const ds_cell param = l->from->values[y].cell;
+    const ds_dtype dtype = ds_cells_get(l->cells, param)->meta.dtype;
+    const bool gathers = l->forms[x] == SLICE && l->places[param] == DSI_ZERO_LOCAL;
+    dsi_comm_attrs attrs = comm_attrs(l, -1);
+    ds_value in[2] = {DS_NONE, l->map[x]};
+    ds_value out[DS_MAX_OUT];
+    if (ds_graph_meta(l->to, in[1]).dtype != dtype) {
+        const dsi_cast_attrs cast = {.dtype = dtype};
+        DS_TRY(apply1(l, &dsi_op_cast, &cast, in[1], &in[1]));
+    }
+    if (gathers) {
+        attrs.bucket = next_bucket(l, count_of(l, param), dtype, l->spec->gather_bucket);
+    }
+    DS_TRY(ds_graph_read(l->to, param, &in[0]));
+    DS_TRY(ds_graph_apply(l->to, gathers ? &dsi_op_gather_store : node->op,
+                          gathers ? (const void *)&attrs : node->attrs, in, 2, out));
+    l->map[y] = out[0];
+    l->forms[y] = l->places[param] == DSI_ZERO_FLAT ? SLICE : WHOLE;
+    return DS_OK;
 }
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
@@ -409,7 +444,9 @@ static ds_status lower_graph(lowering *l)
             scope = node->scope;
             DS_TRY(ds_graph_set_scope(l->to, scope));
         }
-        DS_TRY(writes_gradient(l, node) ? lower_gradient(l, n) : lower_node(l, n));
+        DS_TRY(writes_gradient(l, node)  ? lower_gradient(l, n)
+               : sets_parameter(l, node) ? set_parameter(l, node)
+                                         : lower_node(l, n));
     }
     for (uint32_t i = 0; i < g->n_outputs; ++i) {
         const ds_value v = g->outputs[i].value;

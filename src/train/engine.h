@@ -36,6 +36,7 @@ typedef struct dsi_engine_spec {
     dsi_recompute recompute; /* AUTO: the first of none, selective and full that fits */
     size_t device_memory;    /* bytes for cells and arenas; 0: no limit */
     dsi_offload_spec offload;
+    double reserved_cores; /* share of the threads that ZenFlow's overlapped update leaves alone */
     double lr, beta1, beta2, weight_decay; /* beta1 is the momentum of SGD */
     bool bias_correction;
     bool decay_all; /* weight decay on norms and biases too */
@@ -64,6 +65,7 @@ typedef struct dsi_zenflow_state {
     int64_t waiting;        /* steps whose gradients wait */
     int64_t chosen_updates; /* since the choice */
     int64_t rest_updates;
+    bool late; /* forward passes do not see the newest update of the rest yet; it may still run */
 } dsi_zenflow_state;
 
 typedef struct dsi_engine_timers {
@@ -106,6 +108,8 @@ struct ds_engine {
     double loss, grad_norm;
     bool applied;
     dsi_zenflow_state zenflow;
+    ds_cell *late_pairs; /* of ZenFlow's overlap: n waiting, then n handed, of the same matrices */
+    uint32_t n_late_pairs;
     dsi_engine_timers timers; /* of wall_clock_breakdown */
     dsi_autotune_state autotune;
     struct dsi_run_trace *trace;    /* NULL: none is recorded */
@@ -138,14 +142,19 @@ void dsi_engine_dump_state(const ds_engine *engine);
 /* Writes a hyper cell for the t-th update, counted from 1. */
 void dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int64_t t);
 
-/* ZenFlow (engine_zenflow.c). say: logs what the settings come to. begin: after memory is there.
- * update: the phases after norm. settle: chosen columns go back to their master weights, which the
- * host may then read; nothing without ZenFlow. ERR_STATE between forward and step. check: what a
- * checkpoint said of the index. */
+/* ZenFlow (engine_zenflow.c). open: before memory is there. say: logs what the settings come to.
+ * begin: after memory is there. update: the phases after norm. finish: waits for an update that
+ * runs beside the steps; the host may then touch master weights and moments. settle: finish, and
+ * chosen columns go back to their master weights, which the host may then read; nothing without
+ * ZenFlow. ERR_STATE between forward and step. tidy: what no longer waits is
+ * 0, for a checkpoint. check: what one said of the index. */
+ds_status dsi_zenflow_open(ds_engine *engine);
 void dsi_zenflow_say(const ds_engine *engine);
 ds_status dsi_zenflow_begin(ds_engine *engine);
 ds_status dsi_zenflow_update(ds_engine *engine);
+ds_status dsi_zenflow_finish(const ds_engine *engine);
 ds_status dsi_zenflow_settle(const ds_engine *engine);
+ds_status dsi_zenflow_tidy(ds_engine *engine);
 ds_status dsi_zenflow_check(const ds_engine *engine, const char *path);
 
 /* The number of updates applied so far: what schedule and bias correction count. */

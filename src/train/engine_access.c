@@ -179,7 +179,8 @@ ds_status ds_engine_get(const ds_engine *engine, ds_cell_kind kind, const char *
 {
     ds_cell cell = DS_NONE;
     DS_TRY(open_cell(engine, kind, name, NULL, count, &cell));
-    DS_TRY(kind == DS_CELL_PARAM || kind == DS_CELL_MASTER ? dsi_zenflow_settle(engine) : DS_OK);
+    DS_TRY(kind == DS_CELL_PARAM || kind == DS_CELL_MASTER ? dsi_zenflow_settle(engine)
+                                                           : dsi_zenflow_finish(engine));
     return dsi_engine_get_cell(engine, cell, data);
 }
 
@@ -213,6 +214,7 @@ ds_status ds_engine_set(ds_engine *engine, ds_cell_kind kind, const char *name, 
 {
     ds_cell cell = DS_NONE;
     DS_TRY(open_cell(engine, kind, name, data, count, &cell));
+    DS_TRY(dsi_zenflow_finish(engine));
     if (kind == DS_CELL_PARAM || kind == DS_CELL_MASTER) {
         DS_TRY(dsi_zenflow_settle(engine));
         engine->zenflow.fetch = engine->zenflow.chosen;

@@ -89,7 +89,8 @@ static dsi_zenflow_spec read_zenflow(const ds_config_zenflow *z, int64_t steps_p
                               .update_every = z->update_interval,
                               .select_every =
                                   z->select_interval < most ? z->select_interval * unit : INT64_MAX,
-                              .warm_up = z->full_warm_up_rounds};
+                              .warm_up = z->full_warm_up_rounds,
+                              .overlap = z->enabled && z->overlap_step};
 }
 
 static dsi_recompute read_recompute(const ds_config_activation_checkpointing *a)
@@ -217,6 +218,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->train.mlp_rows = v->mlp_tile_tokens;
     spec->train.accumulation = v->batch.gradient_accumulation_steps;
     spec->train.max_norm = v->gradient_clipping > 0.0 ? v->gradient_clipping : 0.0;
+    spec->reserved_cores = v->zero.zenflow.reserved;
     spec->train.zenflow = read_zenflow(&v->zero.zenflow, params->steps_per_epoch);
     spec->train.gradient_outputs = params->gradient_outputs;
     spec->train.n_gradient_outputs = params->n_gradient_outputs;

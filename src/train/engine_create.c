@@ -61,13 +61,13 @@ static ds_status agree(ds_engine *engine)
         extra, sizeof extra,
         "program %s, seed %llu, lr %.17g, beta1 %.17g, beta2 %.17g, weight_decay %.17g, loss scale "
         "%.17g, accumulation %lld, stage %u, eps %.17g, clipping %.17g, dampening %.17g, "
-        "max_coeff %.17g, min_coeff %.17g, saves behind training %d (%zu bytes), zenflow %d %d "
+        "max_coeff %.17g, min_coeff %.17g, saves behind training %d (%zu bytes), zenflow %d %d %d "
         "%.17g "
         "%lld %lld %lld",
         build, (unsigned long long)s->seed, s->lr, s->beta1, s->beta2, s->weight_decay,
         s->loss_scale.scale, (long long)s->train.accumulation, s->zero.stage, s->train.eps,
         s->train.max_norm, s->train.dampening, s->train.max_coeff, s->train.min_coeff,
-        s->save_behind, s->save_host_bytes, z->on, z->weighs, z->auto_ratio,
+        s->save_behind, s->save_host_bytes, z->on, z->weighs, z->overlap, z->auto_ratio,
         (long long)z->update_every, (long long)z->select_every, (long long)z->warm_up);
     DS_TRY(dsi_exec_agree(engine->ctx, engine->comm, engine->train_plan, extra));
     return dsi_exec_agree(engine->ctx, engine->comm, engine->eval_plan, "evaluation");
@@ -100,6 +100,7 @@ static ds_status allocate(ds_engine *engine)
     DS_TRY(dsi_exec_create(engine->ctx, engine->local, engine->comm, &engine->exec));
     DS_TRY(dsi_exec_add(engine->exec, engine->train_plan, &engine->train_id));
     DS_TRY(dsi_exec_add(engine->exec, engine->eval_plan, &engine->eval_id));
+    DS_TRY(dsi_zenflow_open(engine));
     DS_TRY(allocate_memory(engine));
     if (engine->spec.flops.enabled) {
         engine->step_seconds =
@@ -184,6 +185,7 @@ void ds_engine_destroy(ds_engine **engine_inout)
         ds_cells_destroy(&engine->local);
     }
     ds_cells_destroy(&engine->cells);
+    free(engine->late_pairs);
     free(engine->places);
     free(engine->homes.items);
     free(engine->step_seconds);

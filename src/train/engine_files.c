@@ -19,12 +19,14 @@ static const char *optimizer_name(const ds_engine *engine)
     return names[engine->spec.train.optimizer];
 }
 
-/* Whether a cell goes into a checkpoint. A parameter with a master is its rounding. */
+/* Whether a cell goes into a checkpoint. A parameter with a master is its rounding, unless the
+ * update that made the master is taken later (ZenFlow's overlap). */
 static bool is_saved(const ds_engine *engine, const ds_cell_info *cell)
 {
     switch (cell->kind) {
     case DS_CELL_PARAM:
-        return ds_cells_find(engine->cells, DS_CELL_MASTER, cell->name) == DS_NONE;
+        return ds_cells_find(engine->cells, DS_CELL_MASTER, cell->name) == DS_NONE ||
+               ds_cells_find(engine->cells, DS_CELL_HANDED, cell->name) != DS_NONE;
     case DS_CELL_MASTER:
     case DS_CELL_EXP_AVG:
     case DS_CELL_EXP_AVG_SQ:
@@ -114,6 +116,7 @@ static ds_status add_states(ds_engine *engine, ds_checkpoint_writer *writer, con
                                   .zenflow = engine->spec.train.zenflow.on,
                                   .chosen = engine->zenflow.chosen,
                                   .waiting = engine->zenflow.waiting,
+                                  .late = engine->zenflow.late,
                                   .chosen_updates = engine->zenflow.chosen_updates,
                                   .rest_updates = engine->zenflow.rest_updates};
     ds_status status = DS_OK;
@@ -158,6 +161,7 @@ ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const ch
         return DS_OK;
     }
     DS_TRY(dsi_zenflow_settle(engine));
+    DS_TRY(dsi_zenflow_tidy(engine));
     const double begin = dsi_clock_seconds();
     DS_TRY(engine->saver != NULL
                ? ds_checkpoint_saver_begin(engine->saver, &params, &writer)
@@ -183,16 +187,20 @@ ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const ch
     return status;
 }
 
-/* The stored tensor for a cell: weights may be stored as master or as parameter. */
+/* The stored tensor for a cell: weights may be stored as master or as parameter. late: a parameter
+ * is older than its master, and the engine will take that over. */
 static ds_status find_tensor(const ds_engine *engine, const ds_checkpoint *ckpt,
-                             const ds_cell_info *cell, const ds_checkpoint_tensor **tensor_out)
+                             const ds_cell_info *cell, bool late,
+                             const ds_checkpoint_tensor **tensor_out)
 {
     const bool weight = cell->kind == DS_CELL_PARAM || cell->kind == DS_CELL_MASTER;
     const ds_checkpoint_tensor *tensor =
         ds_checkpoint_find(ckpt, ds_cell_kind_name(cell->kind), cell->name);
     if (weight) {
+        const ds_checkpoint_tensor *own = ds_checkpoint_find(ckpt, "param", cell->name);
+        late = late && cell->kind == DS_CELL_PARAM;
         tensor = ds_checkpoint_find(ckpt, "master", cell->name);
-        tensor = tensor != NULL ? tensor : ds_checkpoint_find(ckpt, "param", cell->name);
+        tensor = tensor != NULL && !(late && own != NULL) ? tensor : own;
     }
     const char *path = ds_checkpoint_get_info(ckpt)->path;
     if (tensor == NULL) {
@@ -264,8 +272,10 @@ static ds_status load_tensor(ds_engine *engine, dsi_ckpt_pool *pool,
 /* Checks that everything is there before the first byte is changed, then reads. All ranks read the
  * same tensors in the same order: what a host lacks comes from another. */
 static ds_status load_tensors(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *pool,
-                              bool zenflow)
+                              const dsi_host_state *state)
 {
+    const bool zenflow = state->zenflow;
+    const bool late = state->late && engine->spec.train.zenflow.overlap;
     for (int pass = 0; pass < 2; ++pass) {
         for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
             const ds_cell_info *cell = ds_cells_get(engine->cells, c);
@@ -273,7 +283,7 @@ static ds_status load_tensors(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_p
             if (!is_loaded(cell) || (is_zenflow(cell) && !zenflow)) {
                 continue;
             }
-            DS_TRY(find_tensor(engine, ckpt, cell, &tensor));
+            DS_TRY(find_tensor(engine, ckpt, cell, late, &tensor));
             if (pass == 1) {
                 DS_TRY(load_tensor(engine, pool, tensor, c));
             }
@@ -311,6 +321,7 @@ static void take_states(ds_engine *engine, const dsi_host_state *state)
             (dsi_zenflow_state){.chosen = state->chosen,
                                 .fetch = state->chosen, /* weights may have been set */
                                 .waiting = state->waiting,
+                                .late = state->late && engine->spec.train.zenflow.overlap,
                                 .chosen_updates = state->chosen_updates,
                                 .rest_updates = state->rest_updates};
     } else if (state->waiting > 0) {
@@ -341,7 +352,7 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *poo
     DS_TRY(read_states(engine, ckpt, &state));
     engine->broken = true; /* until all of it is there */
     DS_TRY(dsi_zenflow_begin(engine));
-    DS_TRY(load_tensors(engine, ckpt, pool, state.zenflow));
+    DS_TRY(load_tensors(engine, ckpt, pool, &state));
     take_states(engine, &state);
     engine->global_tokens = info->tokens;
     DS_TRY(dsi_zenflow_check(engine, info->path));

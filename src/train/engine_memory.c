@@ -14,6 +14,7 @@ static state state_of(ds_cell_kind kind)
         return PARAMETERS;
     case DS_CELL_GRAD:
     case DS_CELL_WAITING:
+    case DS_CELL_HANDED:
         return GRADIENTS;
     case DS_CELL_MASTER:
         return MASTERS;

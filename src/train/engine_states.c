@@ -176,10 +176,23 @@ static void scale_by(float *data, size_t count, float factor)
     }
 }
 
+/* What is asked for may be read and set. */
+static ds_status make_ready(const ds_engine *engine, const query *q)
+{
+    switch (q->kind) {
+    case DS_STATE_PARAM:
+        return dsi_zenflow_settle(engine);
+    case DS_STATE_OPTIMIZER:
+        return dsi_zenflow_finish(engine);
+    default:
+        return DS_OK;
+    }
+}
+
 static ds_status get_full(ds_engine *engine, query q, float *data, size_t count)
 {
     DS_TRY(open_full(engine, &q, "get", NULL, count));
-    DS_TRY(q.kind == DS_STATE_PARAM ? dsi_zenflow_settle(engine) : DS_OK);
+    DS_TRY(make_ready(engine, &q));
     if (engine->places[q.cell] == DSI_ZERO_PARTIAL) {
         DS_TRY(get_partial(engine, q.cell, data, count));
     } else {
@@ -232,8 +245,8 @@ static ds_status put(ds_engine *engine, const query *q, int64_t begin, const flo
 static ds_status set_full(ds_engine *engine, query q, const float *data, size_t count)
 {
     DS_TRY(open_full(engine, &q, "set", data, count));
+    DS_TRY(make_ready(engine, &q));
     if (q.kind == DS_STATE_PARAM) {
-        DS_TRY(dsi_zenflow_settle(engine));
         engine->zenflow.fetch = engine->zenflow.chosen;
     }
     return put(engine, &q, 0, data, count);
@@ -260,7 +273,7 @@ static ds_status get_local(ds_engine *engine, query q, float *data, size_t count
     dsi_span span;
     DS_TRY(open_local(engine, &q, &span));
     DS_TRY(check_count(engine, &q, span.count, count));
-    DS_TRY(q.kind == DS_STATE_PARAM ? dsi_zenflow_settle(engine) : DS_OK);
+    DS_TRY(make_ready(engine, &q));
     const ds_dtype dtype = ds_cells_get(engine->cells, q.cell)->meta.dtype;
     const size_t bytes = count * ds_dtype_bytes(dtype);
     void *own = malloc(bytes + 1);
@@ -294,6 +307,7 @@ static ds_status set_local(ds_engine *engine, query q, const float *data, size_t
                        "every rank holds %s of %s whole: set the full one",
                        ds_cell_kind_name(ds_cells_get(engine->cells, held)->kind), q.name);
     }
+    DS_TRY(make_ready(engine, &q));
     return put(engine, &q, span.begin, data, count);
 }
 

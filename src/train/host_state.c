@@ -60,6 +60,7 @@ static ds_status take_zenflow(const section *engine, dsi_host_state *state)
     const section s = {engine->ctx, engine->path, "engine.zenflow",
                        json_object_get(engine->json, "zenflow")};
     int64_t chosen = 0;
+    int64_t late = 0; /* without overlap_step it is not written */
     state->zenflow = s.json != NULL;
     if (!state->zenflow) {
         return DS_OK;
@@ -68,6 +69,10 @@ static ds_status take_zenflow(const section *engine, dsi_host_state *state)
     DS_TRY(whole(&s, "waiting", 0, &state->waiting));
     DS_TRY(whole(&s, "chosen_updates", 0, &state->chosen_updates));
     state->chosen = chosen != 0;
+    if (json_object_get(s.json, "late") != NULL) {
+        DS_TRY(whole(&s, "late", 0, &late));
+        state->late = late != 0;
+    }
     return whole(&s, "rest_updates", 0, &state->rest_updates);
 }
 
@@ -140,9 +145,9 @@ static void print_zenflow(const dsi_host_state *s, char *text, size_t n)
     }
     (void)snprintf(text, n,
                    ",\"zenflow\":{\"chosen\":%d,\"waiting\":%lld,\"chosen_updates\":%lld,"
-                   "\"rest_updates\":%lld}}",
+                   "\"rest_updates\":%lld%s}}",
                    s->chosen ? 1 : 0, (long long)s->waiting, (long long)s->chosen_updates,
-                   (long long)s->rest_updates);
+                   (long long)s->rest_updates, s->late ? ",\"late\":1" : "");
 }
 
 void dsi_host_state_print(const dsi_host_state *s, const char *name,

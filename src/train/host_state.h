@@ -14,7 +14,7 @@ typedef struct dsi_host_state {
     int64_t iteration, last_overflow, hysteresis_left;
     uint64_t seed;
     bool zenflow; /* the rest is there: see dsi_zenflow_state */
-    bool chosen;
+    bool chosen, late;
     int64_t waiting, chosen_updates, rest_updates;
 } dsi_host_state;
 

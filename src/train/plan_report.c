@@ -29,6 +29,7 @@ static double share_of(const dsi_zenflow_spec *z, ds_phase phase)
     case DS_PHASE_CHOOSE:
     case DS_PHASE_FETCH:
         return z->select_every > 0 ? 1.0 / (double)z->select_every : 0.0;
+    case DS_PHASE_TAKE:
     case DS_PHASE_REST:
         return z->weighs || z->update_every < 1 ? 1.0 : 1.0 / (double)z->update_every;
     default:

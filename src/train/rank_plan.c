@@ -29,6 +29,7 @@ static dsi_plan_env plan_env(const maker *m)
                           .read_ahead = m->spec->offload.read_ahead,
                           .update_ahead = m->spec->offload.update_ahead,
                           .write_behind = m->spec->offload.write_behind,
+                          .rest_beside = m->spec->train.zenflow.overlap,
                           .no_reuse = m->spec->no_reuse,
                           .no_fuse = m->spec->no_fuse};
 }
@@ -159,12 +160,12 @@ static ds_status find_homes(maker *m)
 }
 
 /* The evaluation plan keeps off what a forward pass left for its backward pass, and that for the
- * norm. */
+ * norm; and off the memory of what runs beside other phases. */
 static ds_status build_eval_plan(maker *m)
 {
     ds_graph *graph = NULL;
     dsi_plan_env env = plan_env(m);
-    dsi_range *slot = calloc(MAX_SLOT_RANGES, sizeof *slot);
+    dsi_range *slot = calloc(MAX_SLOT_RANGES + 1, sizeof *slot);
     ds_status status = DS_OK;
     uint32_t n_slot = 0;
     if (slot == NULL) {
@@ -180,6 +181,10 @@ static ds_status build_eval_plan(maker *m)
             n_slot = 1;
             break;
         }
+    }
+    env.rest_beside = false;
+    if (m->plan.train_plan->beside.bytes > 0) {
+        slot[n_slot++] = m->plan.train_plan->beside;
     }
     env.reserved = slot;
     env.n_reserved = n_slot;

@@ -27,6 +27,7 @@ typedef struct dsi_zenflow_spec {
     int64_t update_every; /* steps */
     int64_t select_every; /* steps between two choices; 0: chosen once */
     int64_t warm_up;      /* steps at the start that update everything */
+    bool overlap;         /* the rest is updated beside the next steps, one update late */
 } dsi_zenflow_spec;
 
 /* Traces a loss from the model's outputs; declares "loss". */
@@ -80,7 +81,8 @@ enum { DSI_GROUP_DECAY = 0, DSI_GROUP_NO_DECAY = 1 };
  * exp_avg_sq f32 (rows,K), and weights f64 (2) with spec.weighs. text: room for n bytes. */
 const char *dsi_zenflow_name(const char *param, const char *what, char *text, size_t n);
 
-/* Phases FORWARD, BACKWARD, NORM, UPDATE, with ZenFlow those between them. Outputs: the model's,
+/* Phases FORWARD, BACKWARD, NORM, UPDATE, with ZenFlow those between them; with its overlap REST is
+ * for a plan that has it beside the others, else there is no TAKE. Outputs: the model's,
  * and "grad_norm", "grad_top". */
 ds_status dsi_train_graph(const ds_model *model, const dsi_train_spec *spec, ds_cells *cells,
                           ds_graph **graph_out, dsi_train_cells *cells_out);

@@ -2,7 +2,9 @@
  * the rest every so many steps. docs/internals/zenflow.md says what each phase does.
  *
  * Invariants: no phase but norm leaves a value to a later one, since those between may be left out;
- * what outlives a phase is in a cell. A phase touches a cell either whole or in parts. */
+ * what outlives a phase is in a cell. A phase touches a cell either whole or in parts. With overlap
+ * rest touches master, moments and what was handed to it, which no phase does that may run
+ * meanwhile. */
 #include "train/train_graph_build.h"
 
 #include <stdio.h>
@@ -16,6 +18,7 @@ typedef struct matrix {
     bool no_decay;
     dsi_columns_attrs columns;
     ds_cell index, value, exp_avg, exp_avg_sq, waiting, weights;
+    ds_cell handed, moments[2]; /* with overlap: of the rest */
     ds_value sums;
 } matrix;
 
@@ -54,6 +57,18 @@ static ds_status add_chosen(builder *b, const matrix *m, const char *what, ds_me
     return dsi_train_add_cell(b, DS_CELL_CHOSEN, name, meta, m->param, cell_out);
 }
 
+static ds_status add_late_cells(builder *b, matrix *m)
+{
+    static const ds_cell_kind kinds[2] = {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ};
+    const ds_cell_info info = *ds_cells_get(b->cells, m->param);
+    const ds_meta sum = {DS_DTYPE_F32, info.meta.shape};
+    const ds_meta moment = {b->spec->state_dtype, info.meta.shape};
+    for (int i = 0; i < 2; ++i) {
+        DS_TRY(dsi_train_add_cell(b, kinds[i], info.name, moment, m->param, &m->moments[i]));
+    }
+    return dsi_train_add_cell(b, DS_CELL_HANDED, info.name, sum, m->param, &m->handed);
+}
+
 static ds_status add_cells(builder *b, matrix *m)
 {
     const ds_cell_info info = *ds_cells_get(b->cells, m->param);
@@ -63,7 +78,7 @@ static ds_status add_cells(builder *b, matrix *m)
     const ds_meta whole = {DS_DTYPE_F32, info.meta.shape};
     const ds_meta weights = {DS_DTYPE_F64, ds_shape_1d(2)};
     m->truth = m->param;
-    if (info.meta.dtype != DS_DTYPE_F32) {
+    if (info.meta.dtype != DS_DTYPE_F32 || b->spec->zenflow.overlap) {
         DS_TRY(dsi_train_add_cell(b, DS_CELL_MASTER, info.name, whole, m->param, &m->truth));
     }
     DS_TRY(add_chosen(b, m, "index", index, &m->index));
@@ -71,6 +86,7 @@ static ds_status add_cells(builder *b, matrix *m)
     DS_TRY(add_chosen(b, m, "exp_avg", taken, &m->exp_avg));
     DS_TRY(add_chosen(b, m, "exp_avg_sq", taken, &m->exp_avg_sq));
     DS_TRY(dsi_train_add_cell(b, DS_CELL_WAITING, info.name, whole, m->param, &m->waiting));
+    DS_TRY(b->spec->zenflow.overlap ? add_late_cells(b, m) : DS_OK);
     return b->spec->zenflow.weighs ? add_chosen(b, m, "weights", weights, &m->weights) : DS_OK;
 }
 
@@ -209,8 +225,35 @@ static ds_status build_postpone(zenflow *z, matrix *m)
     return apply(z, &dsi_op_weigh_columns, &m->columns, weighed, in, 4, out);
 }
 
+/* Forward passes see what has become of the rest. */
+static ds_status build_take(zenflow *z, matrix *m)
+{
+    ds_value truth = DS_NONE;
+    if (!z->b->spec->zenflow.overlap) {
+        return DS_OK;
+    }
+    DS_TRY(ds_graph_read(z->b->graph, m->truth, &truth));
+    return store(z, m->param, truth);
+}
+
+/* Of the master alone: forward passes go on with the parameter as it is. */
+static ds_status build_late_rest(zenflow *z, matrix *m)
+{
+    const dsi_optim_attrs attrs = {.eps = z->b->spec->eps, .adamw = z->b->spec->decoupled_decay};
+    const ds_cell hyper =
+        z->b->own->zenflow.rest_hyper[m->no_decay ? DSI_GROUP_NO_DECAY : DSI_GROUP_DECAY];
+    const ds_cell cells[7] = {m->truth, m->handed,     hyper,        z->b->own->zenflow.factor,
+                              DS_NONE,  m->moments[0], m->moments[1]};
+    ds_value in[7] = {DS_NONE, DS_NONE, DS_NONE, DS_NONE, DS_NONE, DS_NONE, DS_NONE};
+    ds_value out[DS_MAX_OUT];
+    return apply(z, &dsi_op_adam, &attrs, cells, in, 7, out);
+}
+
 static ds_status build_rest(zenflow *z, matrix *m)
 {
+    if (z->b->spec->zenflow.overlap) {
+        return build_late_rest(z, m);
+    }
     dsi_train_update update = {.param = m->param, .hyper = z->b->own->zenflow.rest_hyper};
     DS_TRY(ds_graph_read(z->b->graph, m->waiting, &update.gradient));
     DS_TRY(ds_graph_read(z->b->graph, z->b->own->zenflow.factor, &update.factor));
@@ -257,8 +300,8 @@ static ds_status build_phases(zenflow *z)
         ds_status (*build)(zenflow *z, matrix *m);
     } phases[] = {{DS_PHASE_NORM, build_norm},         {DS_PHASE_SETTLE, build_settle},
                   {DS_PHASE_CHOOSE, build_choose},     {DS_PHASE_FETCH, build_fetch},
-                  {DS_PHASE_POSTPONE, build_postpone}, {DS_PHASE_REST, build_rest},
-                  {DS_PHASE_UPDATE, build_chosen}};
+                  {DS_PHASE_POSTPONE, build_postpone}, {DS_PHASE_TAKE, build_take},
+                  {DS_PHASE_REST, build_rest},         {DS_PHASE_UPDATE, build_chosen}};
     for (size_t p = 0; p < sizeof phases / sizeof phases[0]; ++p) {
         ds_graph_set_phase(z->b->graph, phases[p].phase);
         for (uint32_t i = 0; i < z->n; ++i) {

@@ -121,7 +121,6 @@ static const bad table[] = {
      "offload_optimizer.device: expected nvme_path"},
     {"aio: {use_gds: true}", "aio.use_gds: not available"},
     {"activation_checkpointing: {recompute: 'auto'}", "expected device_memory with auto"},
-    {ZENFLOW("overlap_step: true"), "zenflow.overlap_step: not available"},
     {ZENFLOW("topk_ratio: 1"), "zenflow.topk_ratio: expected a number above 0 and below 1"},
     {ZENFLOW("topk_ratio: 0"), "zenflow.topk_ratio: expected a number above 0 and below 1"},
     {ZENFLOW("update_interval: 0"),

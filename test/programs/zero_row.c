@@ -140,7 +140,8 @@ static dsi_engine_spec make_spec(const row *r)
                                                   .ratio = 0.2,
                                                   .update_every = 2,
                                                   .select_every = 3,
-                                                  .warm_up = 1}},
+                                                  .warm_up = 1,
+                                                  .overlap = r->zenflow == 2}},
                             .zero = {.stage = (uint32_t)r->stage,
                                      .reduce_each = true, /* deterministic */
                                      .comm_dtype = dtype,

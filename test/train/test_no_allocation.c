@@ -127,7 +127,7 @@ typedef struct setting {
     ds_dtype dtype;
     dsi_optimizer optimizer;
     ds_isa isa;
-    bool zenflow;
+    bool zenflow; /* in AVX2's case beside the steps */
 } setting;
 
 static void run(const setting *s, ds_dataset *data)
@@ -147,6 +147,7 @@ static void run(const setting *s, ds_dataset *data)
                                             .weighs = true,
                                             .auto_ratio = 0.9,
                                             .select_every = 3,
+                                            .overlap = s->zenflow && s->isa == DS_ISA_AVX2,
                                             .warm_up = 1};
     spec.wall_clock_breakdown = true;
     spec.memory_breakdown = true;

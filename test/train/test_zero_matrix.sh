@@ -23,7 +23,7 @@ matrix() {
         srand(1)
         n = split("model dtype ranks stage overlap bucket transport accumulation threads resume recompute offload zenflow", name)
         split("gpt2 llama;f32 bf16 f16;2 3 4 8;0 1 2 3;0 1;1000 100000 10000000 1000000000;" transports \
-              ";1 4;1 2;0 1 2;none selective full full2;none states half params host;0 1", values, ";")
+              ";1 4;1 2;0 1 2;none selective full full2;none states half params host;0 1 2", values, ";")
         for (f = 1; f <= n; ++f) { size[f] = split(values[f], v, " "); for (i in v) value[f, i] = v[i] }
         for (f = 1; f <= n; ++f) for (g = f + 1; g <= n; ++g) left += size[f] * size[g]
         while (left > 0) {
