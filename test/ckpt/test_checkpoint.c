@@ -7,6 +7,7 @@
 #include "base/half.h"
 #include "ckpt/ckpt_internal.h"
 #include <deepspeed/checkpoint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
