@@ -50,3 +50,12 @@ cmake --build "$scratch/app/build" > "$scratch/log"
 for page in deepspeed ds_ssh ds_elastic ds_train ds_generate ds_config ds_data ds_checkpoint; do
     [ -s "$scratch/usr/share/man/man1/$page.1" ] && [ -x "$scratch/usr/bin/$page" ]
 done
+# An installed tool, found by way of PATH, loads the modules that carry ranks over a network.
+report=$(cd / && PATH=$scratch/usr/bin:$PATH && ds_report)
+for module in ucx:UCX mpi_openmpi:"Open MPI" mpi_mpich:MPICH; do
+    [ ! -e "$build/libdeepspeed_${module%%:*}.so" ] || grep -qE "ranks: ${module#*:} .* \[OKAY\]" <<< "$report" || {
+        echo "FAILED: an installed ds_report does not load ${module#*:}"
+        grep 'ranks:' <<< "$report"
+        exit 1
+    }
+done
