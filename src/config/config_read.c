@@ -2,6 +2,7 @@
 #include "config/config_read.h"
 
 #include "config/config_scan.h"
+#include <stdio.h>
 #include <string.h>
 
 static dsi_node *read_value(dsi_scan *r);
@@ -73,6 +74,21 @@ static bool read_member(dsi_scan *r, dsi_node *object)
     return !r->failed;
 }
 
+/* The text ends too early. A string without quotes may have swallowed what closes. */
+static dsi_node *refuse_end(dsi_scan *r, int close)
+{
+    const char *what = close == '}' ? "'}' to close the object" : "']' to close the list";
+    char text[200];
+    if (r->open_line == 0) {
+        return dsi_scan_bad(r, what);
+    }
+    (void)snprintf(text, sizeof text,
+                   "%s (the string without quotes on line %u goes to the end of its line, brackets "
+                   "too; quote it)",
+                   what, (unsigned)r->open_line);
+    return dsi_scan_bad(r, text);
+}
+
 /* Members or elements up to `close`, or to the end of the text when close is -1. */
 static dsi_node *read_children(dsi_scan *r, dsi_node *node, int close)
 {
@@ -81,8 +97,7 @@ static dsi_node *read_children(dsi_scan *r, dsi_node *node, int close)
     }
     while (dsi_scan_skip(r) && dsi_scan_peek(r) != close) {
         if (dsi_scan_peek(r) < 0) {
-            return dsi_scan_bad(r,
-                                close == '}' ? "'}' to close the object" : "']' to close the list");
+            return refuse_end(r, close);
         }
         if (node->kind == DSI_NODE_OBJECT) {
             if (!read_member(r, node)) {

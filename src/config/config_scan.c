@@ -399,6 +399,8 @@ dsi_node *dsi_scan_unquoted(dsi_scan *r)
             return r->failed ? NULL : node;
         }
         if (c < 0 || c == '\n' || c == '\r') {
+            const char last = n > 0 ? r->text[start + n - 1] : ' ';
+            r->open_line = last == '}' || last == ']' ? r->line : r->open_line;
             node->kind = DSI_NODE_TEXT;
             node->as.text = dsi_arena_strndup(r->diags->arena, r->text + start, n);
             r->pos = i;

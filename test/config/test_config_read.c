@@ -90,6 +90,10 @@ static void says_where(void **state)
         const char *error;
     } cases[] = {
         {"{\n  \"a\": [1, 2\n}", "t:3:1: expected a value, found '}'"},
+        {"{a: {b: Adam}\n}",
+         "t:2:2: expected '}' to close the object (the string without quotes on "
+         "line 1 goes to the end of its line, brackets too; quote it), found "
+         "the end of the file"},
         {"{\"a\": \"x", "t:1:9: expected a closing quote, found the end of the file"},
         {"{\"a\": 1} 2", "t:1:10: expected nothing after the closing '}', found '2'"},
         {"[1]", "t:1:1: expected an object of keys and values, found '['"},
