@@ -60,7 +60,8 @@ typedef struct dsi_device {
     double host_bandwidth;        /* bytes/s, of a node's memory */
     double host_link;             /* bytes/s between device and host, each way, of one rank */
     double host_adam;             /* parameters/s that a node's processor updates from memory */
-    double disk_read, disk_write; /* bytes/s of a node */
+    double disk_read, disk_write; /* bytes/s of a node, one of them alone */
+    double disk_both;             /* bytes/s read and written while both go on; 0: their sum */
     double disk_latency;          /* seconds */
 } dsi_device;
 

@@ -35,6 +35,7 @@ const dsi_profile_row dsi_device_rows[] = {
     REAL("host", "adam", host_adam, 1e3, 1e15, false),
     REAL("disk", "read", disk_read, 1e3, 1e18, false),
     REAL("disk", "write", disk_write, 1e3, 1e18, false),
+    REAL("disk", "both", disk_both, 1e3, 1e18, false),
     REAL("disk", "latency", disk_latency, 0.0, 10.0, false),
 };
 

@@ -183,11 +183,30 @@ static void count_step(sim *sm, uint32_t s)
 
 /* ---- time ---- */
 
-/* Speed of a stream's work while the thread computes. */
-static double beside(const sim *sm, dsi_sim_stream stream)
+static bool is_disk(dsi_sim_stream stream)
 {
-    const bool own = stream == DSI_STREAM_DISK_READ || stream == DSI_STREAM_DISK_WRITE;
-    return own ? 1.0 : sm->device->overlap;
+    return stream == DSI_STREAM_DISK_READ || stream == DSI_STREAM_DISK_WRITE;
+}
+
+/* Share of its own rate that a disk's stream has while the other one is busy too: half of what
+ * both reach together. */
+static double beside_other(const sim *sm, dsi_sim_stream stream)
+{
+    const dsi_device *d = sm->device;
+    const bool write = stream == DSI_STREAM_DISK_WRITE;
+    const dsi_sim_stream other = write ? DSI_STREAM_DISK_READ : DSI_STREAM_DISK_WRITE;
+    const double own = write ? d->disk_write : d->disk_read;
+    const bool shares = sm->lanes[other].head != DS_NONE && d->disk_both > 0.0 && own > 0.0;
+    return shares ? fmin(1.0, 0.5 * d->disk_both / own) : 1.0;
+}
+
+/* Speed of a stream's work: of its own rate. */
+static double speed_of(const sim *sm, dsi_sim_stream stream, bool computing)
+{
+    if (is_disk(stream)) {
+        return beside_other(sm, stream);
+    }
+    return computing ? sm->device->overlap : 1.0;
 }
 
 /* Speed of computation beside what is under way. */
@@ -202,7 +221,7 @@ static void elapse(sim *sm, double dt, bool computing)
 {
     for (int i = 0; i < DSI_STREAM_COUNT; ++i) {
         const uint32_t s = sm->lanes[i].head;
-        const double speed = computing ? beside(sm, (dsi_sim_stream)i) : 1.0;
+        const double speed = speed_of(sm, (dsi_sim_stream)i, computing);
         if (s != DS_NONE && speed > 0.0 && (dt > 0.0 || sm->remaining[s] <= 0.0)) {
             sm->began[s] = sm->began[s] < 0.0 ? sm->now : sm->began[s];
             sm->remaining[s] -= dt * speed;
@@ -225,7 +244,7 @@ static double until_first_end(const sim *sm, double limit, bool computing)
 {
     for (int i = 0; i < DSI_STREAM_COUNT; ++i) {
         const uint32_t s = sm->lanes[i].head;
-        const double speed = computing ? beside(sm, (dsi_sim_stream)i) : 1.0;
+        const double speed = speed_of(sm, (dsi_sim_stream)i, computing);
         if (s != DS_NONE && speed > 0.0) {
             limit = fmin(limit, fmax(sm->remaining[s], 0.0) / speed);
         }

@@ -153,6 +153,32 @@ static void queues(void **state)
     dsi_timeline_destroy(&t);
 }
 
+/* A disk of 1 GB/s each way and 1 GB/s in all: 2 s of reading and 1 s of writing at once; at half
+ * speed the write ends at 2 s with half of the read left, which then goes on at full speed. */
+static void disk_shared(void **state)
+{
+    (void)state;
+    const ds_phase p = DS_PHASE_UPDATE;
+    const dsi_sim_step steps[] = {
+        start(p, DSI_STREAM_DISK_READ, 2.0), start(p, DSI_STREAM_DISK_WRITE, 1.0),
+        wait_for(p, 1, DSI_STREAM_DISK_WRITE), wait_for(p, 0, DSI_STREAM_DISK_READ)};
+    dsi_device d = overlapping;
+    d.disk_read = 1e9;
+    d.disk_write = 1e9;
+    dsi_timeline *t = simulate(&d, steps, 4, 1);
+    near(t->step.seconds, 2.0);
+    dsi_timeline_destroy(&t);
+    d.disk_both = 1e9;
+    t = simulate(&d, steps, 4, 1);
+    near(t->step.seconds, 3.0);
+    near(t->events[0].end, 2.0);
+    dsi_timeline_destroy(&t);
+    d.disk_both = 4e9; /* more than the sum: each at its own rate */
+    t = simulate(&d, steps, 4, 1);
+    near(t->step.seconds, 2.0);
+    dsi_timeline_destroy(&t);
+}
+
 /* Three micro-batches, then norm and update; accumulators cleared once. */
 static void composition(void **state)
 {
@@ -351,9 +377,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(partly_hidden), cmocka_unit_test(degrees_of_overlap),
-        cmocka_unit_test(queues),        cmocka_unit_test(composition),
-        cmocka_unit_test(malformed),     cmocka_unit_test(random_plans),
-        cmocka_unit_test(texts),
+        cmocka_unit_test(queues),        cmocka_unit_test(disk_shared),
+        cmocka_unit_test(composition),   cmocka_unit_test(malformed),
+        cmocka_unit_test(random_plans),  cmocka_unit_test(texts),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
