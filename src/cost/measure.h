@@ -14,12 +14,13 @@ typedef struct dsi_measure_spec {
     dsi_comm *comm;     /* ranks of one node that measure together; NULL: this one alone */
     const char *folder; /* where a file is written and removed; NULL: the disk is not measured */
     size_t file_bytes;  /* 0: 512 MiB */
-    double seconds;     /* of each shape; 0: 0.15 */
+    uint32_t rounds;    /* how often each shape runs; 0: 7 */
 } dsi_measure_spec;
 
-/* Some half a minute. The figures are of the whole node (`shared`): all ranks with all their
- * threads at once. Collective when comm is given; every rank gets the same profile. Errors: those
- * of kernels, communicator and file. */
+/* Some minute. The figures are of the whole node (`shared`): all ranks with all their threads at
+ * once, as far as there are cores for them; collectives always among all ranks. Collective when
+ * comm is given; every rank gets the same profile. Errors: those of kernels, communicator and
+ * file. */
 ds_status dsi_measure(ds_ctx *ctx, const dsi_measure_spec *spec, dsi_device *device_out);
 
 /* ---- parts ---- */

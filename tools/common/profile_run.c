@@ -54,8 +54,9 @@ static void tell(const dsi_device *d, const char *path)
                      each * d->node.reduce_scatter, each * d->node.all_gather);
     }
     if (d->disk_read > 0.0) {
-        (void)printf("disk: read %.2f GB/s, write %.2f GB/s, %.0f us\n", 1e-9 * d->disk_read,
-                     1e-9 * d->disk_write, 1e6 * d->disk_latency);
+        (void)printf("disk: read %.2f GB/s, write %.2f GB/s, both at once %.2f GB/s, %.0f us\n",
+                     1e-9 * d->disk_read, 1e-9 * d->disk_write, 1e-9 * d->disk_both,
+                     1e6 * d->disk_latency);
     }
     (void)printf("profile: %s\n", path);
 }

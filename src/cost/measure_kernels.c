@@ -1,0 +1,252 @@
+/* Measures operators of a training step, in turn, as a step runs them. See measure_session.h.
+ *
+ * A kernel that runs again and again finds its operands in caches and the clock as high as it
+ * likes; in a step it finds neither. So all shapes of a type are opened at once, some hundred
+ * megabytes, and run one after the other, round after round: rates and sizes of half are fitted to
+ * what each takes in such a round.
+ */
+#include "cost/measure_session.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_SAMPLES = 12, MOST_ROUNDS = 32, ROUNDS = 7 };
+
+/* Shapes of GPT-2 124M and of smaller models; see the make_ functions for what variant means. */
+static const dsi_measure_point points[] = {
+    {DSI_CLASS_LINEAR, 0, 4096, 768, 768},
+    {DSI_CLASS_LINEAR, 1, 4096, 768, 3072},
+    {DSI_CLASS_LINEAR, 3, 4096, 3072, 768},
+    {DSI_CLASS_LINEAR, 1, 1024, 2304, 768},
+    {DSI_CLASS_LINEAR, 0, 2048, 512, 512},
+    {DSI_CLASS_LINEAR, 0, 512, 1408, 512},
+    {DSI_CLASS_LINEAR, 1, 256, 768, 3072},
+    {DSI_CLASS_LINEAR, 3, 256, 3072, 768},
+    {DSI_CLASS_LINEAR, 0, 128, 2304, 768},
+    {DSI_CLASS_LINEAR, 0, 256, 256, 256},
+    {DSI_CLASS_LINEAR_DW, 3, 768, 3072, 4096},
+    {DSI_CLASS_LINEAR_DW, 3, 768, 768, 4096},
+    {DSI_CLASS_LINEAR_DW, 1, 3072, 768, 1024},
+    {DSI_CLASS_LINEAR_DW, 0, 512, 1408, 2048},
+    {DSI_CLASS_LINEAR_DW, 3, 768, 3072, 256},
+    {DSI_CLASS_LINEAR_DW, 1, 2304, 768, 256},
+    {DSI_CLASS_LINEAR_DW, 0, 256, 256, 512},
+    {DSI_CLASS_LOSS, 0, 2048, 50257, 768},
+    {DSI_CLASS_LOSS, 0, 256, 50257, 768},
+    {DSI_CLASS_LOSS, 0, 1024, 32000, 512},
+    {DSI_CLASS_LOSS, 0, 512, 8192, 512},
+    {DSI_CLASS_LOSS_BACKWARD, 0, 2048, 50257, 768},
+    {DSI_CLASS_LOSS_BACKWARD, 0, 256, 50257, 768},
+    {DSI_CLASS_LOSS_BACKWARD, 0, 1024, 32000, 512},
+    {DSI_CLASS_LOSS_BACKWARD, 0, 512, 8192, 512},
+    {DSI_CLASS_ATTENTION, 12, 12288, 1024, 64},
+    {DSI_CLASS_ATTENTION, 12, 12288, 256, 64},
+    {DSI_CLASS_ATTENTION, 12, 3072, 256, 64},
+    {DSI_CLASS_ATTENTION, 8, 16384, 2048, 64},
+    {DSI_CLASS_ATTENTION, 4, 4096, 512, 128},
+    {DSI_CLASS_ATTENTION_BACKWARD, 12, 12288, 1024, 64},
+    {DSI_CLASS_ATTENTION_BACKWARD, 12, 12288, 256, 64},
+    {DSI_CLASS_ATTENTION_BACKWARD, 12, 3072, 256, 64},
+    {DSI_CLASS_ATTENTION_BACKWARD, 8, 16384, 2048, 64},
+    {DSI_CLASS_ATTENTION_BACKWARD, 4, 4096, 512, 128},
+    {DSI_CLASS_NORM, 0, 4096, 768, 0},
+    {DSI_CLASS_NORM, 1, 2048, 512, 0},
+    {DSI_CLASS_NORM_BACKWARD, 0, 4096, 768, 0},
+    {DSI_CLASS_NORM_BACKWARD, 1, 2048, 512, 0},
+    {DSI_CLASS_ELEMENTWISE, 0, 4096, 3072, 0},
+    {DSI_CLASS_ELEMENTWISE, 1, 2048, 1408, 0},
+    {DSI_CLASS_ELEMENTWISE, 2, 2048, 1408, 0},
+    {DSI_CLASS_ELEMENTWISE, 3, 4096, 768, 0},
+    {DSI_CLASS_EMBEDDING, 0, 4096, 768, 50257},
+    {DSI_CLASS_EMBEDDING_BACKWARD, 0, 4096, 768, 50257},
+    {DSI_CLASS_REDUCE, 0, 32 << 20, 0, 0},
+    {DSI_CLASS_REDUCE, 1, 32 << 20, 0, 0},
+    {DSI_CLASS_OPTIMIZER, 0, 24 << 20, 0, 0},
+    {DSI_CLASS_COPY, 0, 24 << 20, 0, 0},
+};
+
+#define N_POINTS (sizeof points / sizeof points[0])
+
+typedef struct series {
+    dsi_measure_trial *trials[N_POINTS]; /* NULL on a rank that only waits */
+    double runs[N_POINTS][MOST_ROUNDS];
+    dsi_measure_sample samples[N_POINTS];
+    double mean[N_POINTS];
+    int n_rounds;
+} series;
+
+/* Products of f32 and f16 on fewer rows: they take long, and are bound by arithmetic anyway. */
+static dsi_measure_point point_for(size_t i, ds_dtype dtype)
+{
+    dsi_measure_point p = points[i];
+    if (dtype == DS_DTYPE_BF16) {
+        return p;
+    }
+    switch (p.op_class) {
+    case DSI_CLASS_LINEAR:
+        p.m = p.m > 512 ? p.m / 4 : p.m;
+        break;
+    case DSI_CLASS_LINEAR_DW:
+        p.k = p.k > 512 ? p.k / 4 : p.k;
+        break;
+    case DSI_CLASS_LOSS:
+    case DSI_CLASS_LOSS_BACKWARD:
+        p.m /= 8;
+        break;
+    default:
+        break;
+    }
+    return p;
+}
+
+static ds_status open_series(const dsi_measure_session *s, ds_dtype dtype, series *all)
+{
+    for (size_t i = 0; i < N_POINTS && s->active; ++i) {
+        const dsi_measure_point p = point_for(i, dtype);
+        DS_TRY(dsi_measure_open(s->ctx, &p, dtype, &all->trials[i]));
+        all->samples[i].work = *dsi_measure_work(all->trials[i]);
+    }
+    return DS_OK;
+}
+
+static void close_series(series *all)
+{
+    for (size_t i = 0; i < N_POINTS; ++i) {
+        dsi_measure_close(&all->trials[i]);
+    }
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a;
+    const double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Every shape once a round; the first round warms up. */
+static ds_status run_series(const dsi_measure_session *s, series *all)
+{
+    for (int round = -1; round < all->n_rounds; ++round) {
+        DS_TRY(dsi_measure_average(s, &(double){0.0})); /* all begin together */
+        for (size_t i = 0; i < N_POINTS && s->active; ++i) {
+            DS_TRY(dsi_measure_run(all->trials[i], &all->runs[i][round < 0 ? 0 : round]));
+        }
+    }
+    for (size_t i = 0; i < N_POINTS; ++i) {
+        double sum = 0.0;
+        for (int round = 0; round < all->n_rounds; ++round) {
+            sum += all->runs[i][round];
+        }
+        qsort(all->runs[i], (size_t)all->n_rounds, sizeof all->runs[i][0], by_value);
+        all->samples[i].seconds = all->runs[i][all->n_rounds / 2];
+        all->mean[i] = sum / (double)all->n_rounds;
+        DS_TRY(dsi_measure_average(s, &all->samples[i].seconds));
+        DS_TRY(dsi_measure_average(s, &all->mean[i]));
+    }
+    return DS_OK;
+}
+
+/* The geometric mean of what the samples move over what memory can. */
+static dsi_rate memory_rate(const dsi_measure_sample *samples, uint32_t n, double bandwidth)
+{
+    double sum = 0.0;
+    for (uint32_t i = 0; i < n; ++i) {
+        sum += log(samples[i].work.bytes / (samples[i].seconds * bandwidth));
+    }
+    return (dsi_rate){.compute = 1.0, .memory = n > 0 ? exp(sum / (double)n) : 1.0};
+}
+
+static void fit_class(const dsi_measure_session *s, const series *all, dsi_op_class op_class,
+                      dsi_peak peak)
+{
+    dsi_measure_sample samples[MOST_SAMPLES];
+    uint32_t n = 0;
+    for (size_t i = 0; i < N_POINTS && n < MOST_SAMPLES; ++i) {
+        if (points[i].op_class == op_class) {
+            samples[n++] = all->samples[i];
+        }
+    }
+    s->device->rates[peak][op_class] = dsi_op_class_is_model(op_class)
+                                           ? dsi_measure_fit(samples, n, s->device->peak[peak])
+                                           : memory_rate(samples, n, s->device->memory_bandwidth);
+}
+
+/* A fit follows medians of shapes, a step pays for all that happens: what the rates predict for the
+ * products of all rounds, and for the rest, is made what these took. */
+static void scale_to_sum(const dsi_measure_session *s, const series *all, dsi_peak peak)
+{
+    double sums[2][2] = {{0.0}};
+    for (size_t i = 0; i < N_POINTS; ++i) {
+        const int row = dsi_op_class_is_model(points[i].op_class) ? 0 : 1;
+        sums[row][0] += dsi_time_work(s->device, &all->samples[i].work);
+        sums[row][1] += all->mean[i];
+    }
+    for (int c = 0; c < DSI_CLASS_COMM; ++c) {
+        dsi_rate *rate = &s->device->rates[peak][c];
+        if (dsi_op_class_is_model((dsi_op_class)c)) {
+            rate->compute *= sums[0][0] / sums[0][1];
+        } else {
+            rate->memory *= sums[1][0] / sums[1][1];
+        }
+    }
+}
+
+static ds_status measure_dtype(const dsi_measure_session *s, dsi_peak peak, ds_dtype dtype,
+                               series *all)
+{
+    double best = 0.0;
+    ds_status status = open_series(s, dtype, all);
+    status = status < 0 ? status : run_series(s, all);
+    close_series(all);
+    if (status < 0 || !s->active) {
+        return status;
+    }
+    for (size_t i = 0; i < N_POINTS; ++i) {
+        const dsi_measure_sample *sample = &all->samples[i];
+        if (dsi_op_class_is_model(points[i].op_class)) {
+            best = fmax(best, sample->work.flops / sample->seconds);
+        }
+    }
+    s->device->peak[peak] = best;
+    for (int c = 0; c < DSI_CLASS_COUNT; ++c) {
+        fit_class(s, all, (dsi_op_class)c, peak);
+    }
+    scale_to_sum(s, all, peak);
+    return DS_OK;
+}
+
+/* What a step costs that has nothing to do. */
+static ds_status measure_latency(const dsi_measure_session *s)
+{
+    const dsi_measure_point tiny = {DSI_CLASS_ELEMENTWISE, 3, 1, 16, 0};
+    dsi_measure_trial *trial = NULL;
+    dsi_measure_sample sample = {.seconds = 0.0};
+    DS_TRY(dsi_measure_open(s->ctx, &tiny, DS_DTYPE_F32, &trial));
+    const ds_status status = dsi_measure_median(trial, 0.01, &sample);
+    dsi_measure_close(&trial);
+    s->device->latency = sample.seconds;
+    return status < 0 ? status : dsi_measure_average(s, &s->device->latency);
+}
+
+ds_status dsi_measure_kernels(dsi_measure_session *s)
+{
+    static const struct {
+        dsi_peak peak;
+        ds_dtype dtype;
+    } dtypes[] = {
+        {DSI_PEAK_F32, DS_DTYPE_F32}, {DSI_PEAK_BF16, DS_DTYPE_BF16}, {DSI_PEAK_F16, DS_DTYPE_F16}};
+    series *all = calloc(1, sizeof *all);
+    if (all == NULL) {
+        return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory to measure kernels");
+    }
+    const uint32_t rounds = s->spec->rounds > 0 ? s->spec->rounds : (uint32_t)ROUNDS;
+    all->n_rounds = (int)(rounds < MOST_ROUNDS ? rounds : (uint32_t)MOST_ROUNDS);
+    ds_status status = measure_latency(s);
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes && status == DS_OK; ++i) {
+        ds_log(s->ctx, DS_LOG_JOB, "measuring kernels in %s", ds_dtype_name(dtypes[i].dtype));
+        status = measure_dtype(s, dtypes[i].peak, dtypes[i].dtype, all);
+    }
+    free(all);
+    return status;
+}
