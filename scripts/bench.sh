@@ -76,8 +76,7 @@ done
 run "$root/bench/bench_zero.sh" "$build"
 run "$root/bench/bench_launch.sh" "$build"
 if [ -n "${DS_BENCH_LONG:-}" ]; then
-    run "$build/bench_plan" --save "$scratch/profile.json"
-    for n in 2 4; do run "$build/deepspeed" --num_gpus "$n" "$build/bench_plan"; done
+    run "$root/bench/bench_plan_time.sh" "$build"
     run "$root/bench/bench_plan_memory.sh" "$build"
     run "$root/bench/bench_offload.sh" "$build" "$build"
 fi

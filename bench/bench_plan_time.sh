@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Predicted step time against measured: GPT-2 124M and a Llama of 77M, on one, two and four ranks, stages 0 to 3, in three
+# precisions, with accumulation, recomputation and offload to host and disk. Leave the machine alone meanwhile.
+# Usage: bench_plan_time.sh BUILD [--only TEXT] [--profiles DIR] [--folder DIR] [--steps N]
+# --only: rows whose name has TEXT. --profiles: take the profiles there, measure and keep those that it lacks (a profile a
+# number of ranks; without it all are measured anew). --folder: the disk of offloaded states. --steps: timed steps.
+# Predicted is what ds_plan says on a profile of this machine measured by as many ranks; measured is the median step of
+# ds_train after the first. Prints a line a row, the range, and how many lie within 20 %.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=$1 only='' profiles='' disk_folder=${TMPDIR:-/tmp} steps=4
+shift
+while [ $# -gt 1 ]; do
+    case $1 in
+    --only) only=$2 ;;
+    --profiles) profiles=$2 ;;
+    --folder) disk_folder=$2 ;;
+    --steps) steps=$2 ;;
+    *) break ;;
+    esac
+    shift 2
+done
+[ $# -eq 0 ] || { echo "bench_plan_time.sh: what is '$1'? See the head of the script" >&2; exit 2; }
+scratch=$(mktemp -d "$disk_folder/bench_plan_time.XXXXXX")
+trap 'rm -rf "$scratch"' EXIT
+profiles=${profiles:-$scratch}
+mkdir -p "$profiles"
+quietly() { "$@" > "$scratch/log" 2>&1 || { cat "$scratch/log" >&2; exit 1; }; }
+on() { # RANKS COMMAND…
+    local ranks=$1
+    shift
+    if [ "$ranks" -eq 1 ]; then quietly "$@"; else quietly "$build/deepspeed" --num_gpus "$ranks" "$@"; fi
+}
+config() { # STAGE ROWS ACCUMULATION DTYPE ZERO_KEYS KEYS
+    local precision=''
+    [ "$4" = fp32 ] || precision=", \"$4\": {\"enabled\": true}"
+    printf '{"train_micro_batch_size_per_gpu": %s, "gradient_accumulation_steps": %s, "steps_per_print": 1000, "gradient_clipping": 1.0,
+"optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "zero_optimization": {"stage": %s%s}%s%s}\n' \
+        "$2" "$3" "$1" "${5:-}" "$precision" "${6:-}" > "$scratch/ds.json"
+}
+cat > "$scratch/llama.json" << 'JSON'
+{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 50304, "hidden_size": 512, "intermediate_size": 1408,
+"num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 8, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+"hidden_act": "silu", "tie_word_embeddings": false}
+JSON
+rows=0 within=0
+row() { # RANKS MODEL DTYPE ROWSxTOKENS STAGE WHAT ACCUMULATION ZERO_KEYS KEYS
+    local ranks=$1 batch=${4%x*} tokens=${4#*x} accumulation=${7:-1} model=bench/gpt2_124m.json
+    local name="$1 ranks, $2 $3 $4, stage $5${6:+, $6}"
+    [[ $name == *"$only"* ]] || return 0
+    [ "$2" = gpt2 ] || model=$scratch/llama.json
+    local profile=$profiles/ranks_$ranks.json
+    [ -f "$profile" ] || on "$ranks" "$build/ds_bench" --profile "$profile" --profile_folder "$scratch"
+    config "$5" "$batch" "$accumulation" "$3" "${8:-}" "${9:-}"
+    local cores threads
+    cores=$(nproc)
+    threads=$((cores > ranks ? cores / ranks : 1))
+    local run=(--model_config "$model" --seq_length "$tokens" --deepspeed_config "$scratch/ds.json" --threads "$threads")
+    local predicted
+    predicted=$("$build/ds_plan" "${run[@]}" --world_size "$ranks" --device "$profile" --json - | tr -d '\n' |
+        sed -n 's/.*"timeline": {[^{]*"step": {[^}]*"seconds": \([0-9.e-]*\).*/\1/p')
+    rm -f "$scratch/metrics"
+    on "$ranks" "$build/ds_train" "${run[@]}" --tokenizer data/gpt2 --data data/tinyshakespeare.txt --steps $((steps + 1)) \
+        --metrics "$scratch/metrics"
+    sed -n 's/.*"tokens_per_s": *\([0-9.e+]*\).*/\1/p' "$scratch/metrics" | tail -n +2 | sort -g |
+        awk -v tokens=$((batch * tokens * accumulation * ranks)) -v predicted="$predicted" -v name="$name" '
+            { speed[NR] = $1 }
+            END {
+                median = (speed[int((NR + 1) / 2)] + speed[int(NR / 2) + 1]) / 2
+                measured = tokens / median
+                printf "%-62s predicted %7.3f s, measured %7.3f s, ratio %.3f\n", name, predicted, measured, predicted / measured
+            }' | tee "$scratch/row"
+    rows=$((rows + 1))
+    within=$((within + $(awk '{ r = $NF; print (r >= 0.8 && r <= 1.2) ? 1 : 0 }' "$scratch/row")))
+}
+recompute() { printf ', "activation_checkpointing": {"recompute": "%s"}' "$1"; }
+disk="\"device\": \"nvme\", \"nvme_path\": \"$scratch\""
+states=", \"sub_group_size\": 5000000, \"offload_optimizer\": {$disk, \"pipeline_read\": true, \"pipeline_write\": true, \"buffer_count\": 5}"
+all="$states, \"offload_param\": {$disk}, \"stage3_max_live_parameters\": 10000000, \"stage3_max_reuse_distance\": 10000000,
+\"stage3_prefetch_bucket_size\": 5000000"
+host=", \"sub_group_size\": 5000000, \"offload_optimizer\": {\"device\": \"cpu\"}"
+
+row 1 gpt2 bf16 4x1024 0
+row 1 gpt2 bf16 1x256 0
+row 1 gpt2 bf16 1x1024 0 "4 micro-batches" 4
+row 1 gpt2 bf16 2x1024 0 "full recompute" 1 '' "$(recompute full)"
+row 1 gpt2 bf16 2x1024 0 "selective recompute" 1 '' "$(recompute selective)"
+row 1 gpt2 fp32 1x512 0
+row 1 gpt2 fp16 1x256 0
+row 1 llama bf16 4x512 0
+row 1 llama bf16 1x2048 0 "full recompute" 1 '' "$(recompute full)"
+row 1 llama fp32 2x256 0
+row 1 llama fp16 1x512 0
+row 1 gpt2 bf16 4x1024 2 "states on disk" 1 "$states"
+row 1 gpt2 bf16 2x512 2 "states on disk" 1 "$states"
+row 1 gpt2 bf16 2x1024 3 "states and parameters on disk" 1 "$all"
+row 1 gpt2 fp32 1x512 2 "states on disk" 1 "$states"
+row 1 gpt2 bf16 2x1024 2 "states on the host" 1 "$host" ', "device_memory": 3000000000'
+row 1 llama bf16 4x512 3 "states and parameters on disk" 1 "$all"
+row 2 gpt2 bf16 2x1024 0
+row 2 gpt2 bf16 2x1024 1
+row 2 gpt2 bf16 2x512 2
+row 2 gpt2 bf16 1x256 2
+row 2 gpt2 bf16 2x1024 3 "full recompute" 1 '' "$(recompute full)"
+row 2 gpt2 bf16 1x512 3 "2 micro-batches" 2
+row 2 gpt2 fp32 1x256 2
+row 2 gpt2 fp16 1x256 1
+row 2 llama bf16 2x512 3
+row 2 llama bf16 1x1024 1
+row 2 llama fp32 1x512 3
+row 2 gpt2 bf16 2x1024 2 "states on disk" 1 "$states"
+row 4 gpt2 bf16 1x512 2
+row 4 gpt2 bf16 1x256 3
+row 4 llama bf16 1x512 0
+row 4 llama bf16 1x512 3
+row 4 llama fp32 1x256 1
+echo "within 20 %: $within of $rows"
