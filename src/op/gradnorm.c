@@ -1,4 +1,5 @@
 /* The global gradient norm: largest magnitude, exact sum of squares, clip factor: rules. */
+#include "base/exact_bins.h"
 #include "op/op_util.h"
 
 static const ds_shape scalar = {0};
@@ -58,8 +59,8 @@ static ds_status sum_squares_infer(ds_infer *call)
     if (call->in[0].dtype == DS_DTYPE_F64) {
         return dsi_op_bad(call, 0, "x", "f32, bf16 or f16: squares of f64 are not exact");
     }
-    DS_TRY(dsi_op_need(call, 1, "top", DS_DTYPE_F32, scalar));
-    call->out[0] = dsi_meta_of(DS_DTYPE_F64, ds_shape_1d(2));
+    DS_TRY(dsi_op_may(call, 1, "top", DS_DTYPE_F32, scalar));
+    call->out[0] = dsi_meta_of(DS_DTYPE_F64, ds_shape_1d(dsi_op_has(call, 1) ? 2 : DSI_EXACT_WIDE));
     return DS_OK;
 }
 
@@ -67,10 +68,11 @@ const ds_op dsi_op_sum_squares = {
     .version = DS_OP_VERSION,
     .name = "sum_squares",
     .doc =
-        "x, top f32 () (at least the largest magnitude of x) → f64 (2): the sum of x², each "
+        "x, [top f32 () (at least the largest magnitude of x)] → f64 (2): the sum of x², each "
         "rounded to a grid set by top, as an exact pair; the same for any split and order. 0 when "
-        "top is 0 or not finite.",
-    .n_in_min = 2,
+        "top is 0 or not finite. Without top f64 (19): the exact sum in bins, of normal numbers; "
+        "the last is Inf or NaN when an element is.",
+    .n_in_min = 1,
     .n_in_max = 2,
     .n_out = 1,
     .infer = sum_squares_infer,
@@ -79,14 +81,16 @@ const ds_op dsi_op_sum_squares = {
 
 static ds_status sum_parts_infer(ds_infer *call)
 {
+    const ds_meta first = dsi_op_in(call, 0);
+    const int64_t length = first.shape.n_dims > 0 ? ds_shape_last(first.shape) : 0;
     for (uint32_t i = 0; i < call->n_in; ++i) {
         const ds_meta part = dsi_op_in(call, i);
         if (part.dtype != DS_DTYPE_F64 || part.shape.n_dims < 1 || part.shape.n_dims > 2 ||
-            ds_shape_last(part.shape) != 2) {
-            return dsi_op_bad(call, i, "part", "f64[2] or f64[n,2]");
+            (length != 2 && length != DSI_EXACT_WIDE) || ds_shape_last(part.shape) != length) {
+            return dsi_op_bad(call, i, "part", "f64[2] or f64[n,2], or all f64[19] or f64[n,19]");
         }
     }
-    call->out[0] = dsi_meta_of(DS_DTYPE_F64, ds_shape_1d(2));
+    call->out[0] = dsi_meta_of(DS_DTYPE_F64, ds_shape_1d(length));
     return DS_OK;
 }
 
@@ -95,7 +99,7 @@ const ds_op dsi_op_sum_parts = {
     .name = "sum_parts",
     .doc =
         "1 to 16 f64 (2) or (n,2) made by sum_squares or sum_parts with one top → f64 (2): their "
-        "exact sum, for at most 2^19 parts in all.",
+        "exact sum, for at most 2^19 parts in all. Likewise 19 numbers in place of 2, without top.",
     .n_in_min = 1,
     .n_in_max = DS_MAX_IN,
     .n_out = 1,
@@ -108,8 +112,9 @@ static ds_status clip_factor_infer(ds_infer *call)
     if (!(a->max_norm >= 0.0)) {
         return dsi_op_bad_attr(call, "max_norm is %g, expected at least 0", a->max_norm);
     }
-    DS_TRY(dsi_op_need(call, 0, "parts", DS_DTYPE_F64, ds_shape_1d(2)));
-    DS_TRY(dsi_op_need(call, 1, "top", DS_DTYPE_F32, scalar));
+    DS_TRY(dsi_op_may(call, 1, "top", DS_DTYPE_F32, scalar));
+    DS_TRY(dsi_op_need(call, 0, "parts", DS_DTYPE_F64,
+                       ds_shape_1d(dsi_op_has(call, 1) ? 2 : DSI_EXACT_WIDE)));
     DS_TRY(dsi_op_need(call, 2, "inverse_scale", DS_DTYPE_F32, scalar));
     call->out[0] = dsi_meta_of(DS_DTYPE_F32, scalar);
     call->out[1] = call->out[0];
@@ -121,10 +126,10 @@ static const ds_attr clip_attrs[] = {DSI_ATTR_REAL(dsi_clip_attrs, max_norm)};
 const ds_op dsi_op_clip_factor = {
     .version = DS_OP_VERSION,
     .name = "clip_factor",
-    .doc =
-        "parts f64 (2), top f32 (), inverse_scale f32 () → norm f32 () = sqrt(sum)·inverse_scale, "
-        "factor f32 () = inverse_scale·min(1, max_norm/(norm + 1e-6)), without the min when "
-        "max_norm is 0. When top is not finite: norm = top, factor = 0.",
+    .doc = "parts f64 (2), top f32 (), or f64 (19) and no top, inverse_scale f32 () → norm f32 () "
+           "= sqrt(sum)·inverse_scale, "
+           "factor f32 () = inverse_scale·min(1, max_norm/(norm + 1e-6)), without the min when "
+           "max_norm is 0. When top is not finite: norm = top, factor = 0.",
     .n_in_min = 3,
     .n_in_max = 3,
     .n_out = 2,

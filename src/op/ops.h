@@ -201,7 +201,8 @@ typedef struct dsi_reshape_attrs {
     int64_t n_dims;
     int64_t dims[DS_MAX_DIMS];
 } dsi_reshape_attrs;
-extern const ds_op dsi_op_reshape; /* view */
+extern const ds_op dsi_op_reshape;  /* view */
+extern const ds_op dsi_op_gradient; /* view */
 typedef struct dsi_permute_attrs {
     int64_t n_dims;
     int64_t order[DS_MAX_DIMS]; /* out dim i is in dim order[i] */
@@ -291,6 +292,7 @@ typedef struct dsi_optim_attrs {
  * when momentum is 0] lion:    state exp_avg                   adagrad: state exp_avg_sq lamb:
  * states exp_avg, exp_avg_sq; per-tensor norms by exact sums. */
 extern const ds_op dsi_op_adam, dsi_op_sgd, dsi_op_lion, dsi_op_adagrad, dsi_op_lamb;
+bool dsi_op_is_update(const ds_op *op); /* one of them */
 
 /* ---- columns.c (phases norm to update) --------------------------------------------------------
  */

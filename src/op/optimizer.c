@@ -92,3 +92,9 @@ const ds_op dsi_op_lamb =
              "exp_avg, exp_avg_sq → the same, updated: LAMB, its trust ratio from exact "
              "norms and clamped to [min_coeff, max_coeff].",
              7, 2, two_states_infer, 0);
+
+bool dsi_op_is_update(const ds_op *op)
+{
+    return op == &dsi_op_adam || op == &dsi_op_sgd || op == &dsi_op_lion || op == &dsi_op_adagrad ||
+           op == &dsi_op_lamb;
+}

@@ -114,6 +114,27 @@ const ds_op dsi_op_reshape = {
     .cost = no_cost,
 };
 
+/* ---- gradient -------------------------------------------------------------------------------- */
+static ds_status gradient_infer(ds_infer *call)
+{
+    DS_TRY(dsi_op_need_float(call, 0, "x", 0));
+    call->out[0] = call->in[0];
+    return DS_OK;
+}
+
+const ds_op dsi_op_gradient = {
+    .version = DS_OP_VERSION,
+    .name = "gradient",
+    .doc = "x → x: the gradient of a parameter is complete here, and what reduces gradients over "
+           "ranks reduces it; a view, nothing moves.",
+    .n_in_min = 1,
+    .n_in_max = 1,
+    .n_out = 1,
+    .flags = DS_OP_VIEW,
+    .infer = gradient_infer,
+    .cost = no_cost,
+};
+
 /* ---- permute --------------------------------------------------------------------------------- */
 static ds_status permute_infer(ds_infer *call)
 {

@@ -262,6 +262,7 @@ static const dsi_rule rules[] = {
     {&dsi_op_expand_rows, "c *c", "*c", "*c", "", "0", 0, NULL},
     ELEMENTWISE(cast, "0"), /* law 4a: a gradient is rounded before it is reduced */
     {&dsi_op_reshape, "*", "*", "*", "", "0", DSI_RULE_VIEW, adapt_reshape},
+    ELEMENTWISE(gradient, "0"),
     {&dsi_op_permute, "*", "*", "*", "", "0", 0, adapt_permute},
     {&dsi_op_slice, "*", "*", "*", "", "0", 0, adapt_slice},
     {&dsi_op_pad, "*", "*", "*", "", "0", 0, adapt_pad},

@@ -2,6 +2,7 @@
  * and defined when something is not finite. On every kernel of this machine. */
 #include "accel/cpu/cpu_features.h"
 #include "accel/cpu/registry.h"
+#include "base/exact_bins.h"
 #include "base/rng.h"
 #include "common/check.h"
 #include "op/harness.h"
@@ -175,6 +176,100 @@ static void a_plain_sum_depends_on_the_order(void **state)
     free(x);
 }
 
+/* ---- without top ---- */
+
+static ds_tensor bins(double *data)
+{
+    return (ds_tensor){data, {DS_DTYPE_F64, ds_shape_1d(DSI_EXACT_WIDE)}};
+}
+
+static bool sum_bins(ds_ctx *ctx, float *x, int64_t n, double *out, uint32_t index)
+{
+    const ds_tensor in = floats(x, n);
+    const ds_tensor result = bins(out);
+    return run_op(ctx, &dsi_op_sum_squares, NULL, &in, 1, &result, 1, index);
+}
+
+static float norm_of_bins(ds_ctx *ctx, double *parts)
+{
+    const dsi_clip_attrs attrs = {.max_norm = 0.0};
+    float inverse_scale = 1.0f;
+    float norm;
+    float factor;
+    const ds_tensor in[3] = {bins(parts), {0}, number(&inverse_scale)};
+    const ds_tensor out[2] = {number(&norm), number(&factor)};
+    assert_true(run_op(ctx, &dsi_op_clip_factor, &attrs, in, 3, out, 2, 0));
+    return norm;
+}
+
+/* Numbers of all magnitudes, so that a sum in double would round. */
+static float *spread(void)
+{
+    float *x = malloc(N * sizeof *x);
+    assert_non_null(x);
+    for (int i = 0; i < N; ++i) {
+        const uint32_t r = dsi_rng_u32(3, 7, 0, (uint64_t)i);
+        x[i] = ldexpf(1.0f + (float)(r & 0xffff) / 65536.0f, (int)(r >> 16 & 0x7f) - 90);
+    }
+    return x;
+}
+
+static void bins_hold_any_split_and_order(void **state)
+{
+    ds_ctx *ctx = *state;
+    float *x = spread();
+    double whole[DSI_EXACT_WIDE];
+    assert_true(sum_bins(ctx, x, N, whole, 0));
+    for (uint32_t order = 0; order < ORDERS; ++order) {
+        double again[DSI_EXACT_WIDE];
+        double halves[2][DSI_EXACT_WIDE];
+        shuffle(x, order + 1);
+        for (uint32_t k = 0; sum_bins(ctx, x, N, again, k); ++k) {
+            assert_memory_equal(again, whole, sizeof whole);
+        }
+        const int64_t cut = 1 + (int64_t)(order * 811);
+        assert_true(sum_bins(ctx, x, cut, halves[0], 0));
+        assert_true(sum_bins(ctx, x + cut, N - cut, halves[1], 0));
+        const ds_tensor in[2] = {bins(halves[0]), bins(halves[1])};
+        const ds_tensor out = bins(again);
+        assert_true(run_op(ctx, &dsi_op_sum_parts, NULL, in, 2, &out, 1, 0));
+        dsi_exact_bins joined = {{0.0}};
+        dsi_exact_bins_join(&joined, again); /* carries */
+        assert_memory_equal(joined.at, whole, sizeof whole);
+        assert_true(norm_of_bins(ctx, again) == norm_of_bins(ctx, whole));
+    }
+    long double sum = 0.0L;
+    for (int i = 0; i < N; ++i) {
+        sum += (long double)x[i] * (long double)x[i];
+    }
+    const float norm = norm_of_bins(ctx, whole);
+    assert_true(fabsl((long double)norm - sqrtl(sum)) <= 1e-7L * sqrtl(sum));
+    free(x);
+}
+
+static void bins_know_the_ends_of_the_range(void **state)
+{
+    ds_ctx *ctx = *state;
+    static const float ends[] = {FLT_MAX, FLT_MIN, 0.0f, 1.0f, 3e-30f};
+    for (uint32_t k = 0;; ++k) {
+        for (uint32_t i = 0; i < sizeof ends / sizeof ends[0]; ++i) {
+            float x[33] = {0};
+            double out[DSI_EXACT_WIDE];
+            x[7] = ends[i];
+            if (!sum_bins(ctx, x, 33, out, k)) {
+                return;
+            }
+            assert_true(norm_of_bins(ctx, out) == ends[i]);
+            x[8] = NAN;
+            assert_true(sum_bins(ctx, x, 33, out, k));
+            assert_true(isnan(norm_of_bins(ctx, out)));
+            x[8] = -INFINITY;
+            assert_true(sum_bins(ctx, x, 33, out, k));
+            assert_true(isinf(norm_of_bins(ctx, out)));
+        }
+    }
+}
+
 static void infinities_and_nans_are_defined(void **state)
 {
     ds_ctx *ctx = *state;
@@ -236,6 +331,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_split_and_order_gives_the_same_bits),
         cmocka_unit_test(a_plain_sum_depends_on_the_order),
+        cmocka_unit_test(bins_hold_any_split_and_order),
+        cmocka_unit_test(bins_know_the_ends_of_the_range),
         cmocka_unit_test(infinities_and_nans_are_defined),
         cmocka_unit_test(clipping_follows_its_formula),
     };

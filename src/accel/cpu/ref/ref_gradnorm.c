@@ -1,5 +1,6 @@
 /* Reference kernels of the global gradient norm. Items of one order, though any would do. */
 #include "accel/cpu/ref/ref_real.h"
+#include "base/exact_bins.h"
 #include "base/exact_sum.h"
 #include "op/ops.h"
 
@@ -35,8 +36,32 @@ static void max_of_range(const ds_kernel_call *call, int64_t begin, int64_t end,
     *(float *)call->out[0].data = top;
 }
 
+static void sum_bins(const ds_kernel_call *call)
+{
+    const ds_tensor *x = &call->in[0];
+    const int64_t n = ds_shape_count(x->meta.shape);
+    dsi_exact_bins bins = {{0.0}};
+    for (int64_t i = 0; i < n; ++i) {
+        dsi_exact_bins_add(&bins, ref_get(x, i));
+        if (i % DSI_EXACT_BLOCK == DSI_EXACT_BLOCK - 1) {
+            dsi_exact_bins_carry(&bins);
+        }
+    }
+    dsi_exact_bins_carry(&bins);
+    memcpy(call->out[0].data, bins.at, sizeof bins.at);
+}
+
+static bool has_top(const ds_kernel_call *call)
+{
+    return call->sig->n_in > 1 && call->sig->in[1].dtype != DS_DTYPE_NONE;
+}
+
 static void sum_squares_range(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
 {
+    if (!has_top(call)) {
+        sum_bins(call);
+        return;
+    }
     const ds_tensor *x = &call->in[0];
     const int64_t n = ds_shape_count(x->meta.shape);
     const dsi_exact_grid grid = dsi_exact_grid_of(*(const float *)call->in[1].data);
@@ -58,29 +83,33 @@ static void sum_squares_range(const ds_kernel_call *call, int64_t begin, int64_t
 
 static void sum_parts_range(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
 {
-    double high = 0.0;
-    double low = 0.0;
+    const int64_t length = ds_shape_count(call->out[0].meta.shape);
+    dsi_exact_bins sum = {{0.0}};
     (void)begin;
     (void)end;
     (void)slot;
     for (uint32_t i = 0; i < call->sig->n_in; ++i) {
         const double *part = call->in[i].data;
-        const int64_t n = ds_shape_count(call->in[i].meta.shape) / 2;
-        for (int64_t row = 0; row < n; ++row) {
-            high += part[2 * row];
-            low += part[2 * row + 1];
+        const int64_t n = ds_shape_count(call->in[i].meta.shape) / length;
+        for (int64_t at = 0; at < n * length; ++at) {
+            sum.at[at % length] += part[at];
         }
     }
-    double *out = call->out[0].data;
-    out[0] = high;
-    out[1] = low;
+    memcpy(call->out[0].data, sum.at, (size_t)length * sizeof sum.at[0]);
 }
 
 static void clip_factor_range(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
 {
     const dsi_clip_attrs *a = call->sig->attrs;
     const double *parts = call->in[0].data;
-    const float top = *(const float *)call->in[1].data;
+    const bool topped = has_top(call);
+    double sum = topped ? parts[0] + parts[1] : 0.0;
+    if (!topped) {
+        dsi_exact_bins bins = {{0.0}};
+        dsi_exact_bins_join(&bins, parts); /* carries */
+        sum = dsi_exact_bins_total(bins.at);
+    }
+    const float top = topped ? *(const float *)call->in[1].data : (float)parts[DSI_EXACT_BINS];
     const float inverse_scale = *(const float *)call->in[2].data;
     float norm = top;
     float factor = 0.0f;
@@ -88,7 +117,7 @@ static void clip_factor_range(const ds_kernel_call *call, int64_t begin, int64_t
     (void)end;
     (void)slot;
     if (isfinite(top)) {
-        norm = (float)(sqrt(parts[0] + parts[1]) * (double)inverse_scale);
+        norm = (float)(sqrt(sum) * (double)inverse_scale);
         factor = inverse_scale;
         const float ratio = (float)a->max_norm / (norm + 1e-6f);
         if (a->max_norm > 0.0 && ratio < 1.0f) {

@@ -19,7 +19,7 @@ static ds_status cast_run(const ds_kernel_call *call)
 }
 
 /* A view has nothing to do; where the output has memory of its own it is a copy. */
-static ds_status reshape_run(const ds_kernel_call *call)
+static ds_status view_run(const ds_kernel_call *call)
 {
     if (call->out[0].data != call->in[0].data) {
         memcpy(call->out[0].data, call->in[0].data, ds_meta_bytes(call->out[0].meta));
@@ -157,22 +157,24 @@ static bool moves(const ds_kernel_sig *sig)
     return (int)REF_REAL == (int)DS_DTYPE_F32;
 }
 
-#define MOVE_KERNEL(op_name)                                                                       \
+#define MOVE_KERNEL_BY(op_name, run_fn)                                                            \
     static const ds_kernel op_name##_kernel = {.version = DS_OP_VERSION,                           \
                                                .name = "ref",                                      \
                                                .op = #op_name,                                     \
                                                .isa = DS_ISA_REF,                                  \
                                                .supports = moves,                                  \
-                                               .run = op_name##_run}
+                                               .run = run_fn}
+#define MOVE_KERNEL(op_name) MOVE_KERNEL_BY(op_name, op_name##_run)
 
 REF_KERNEL(cast, cast_run, NULL);
-MOVE_KERNEL(reshape);
+MOVE_KERNEL_BY(reshape, view_run);
+MOVE_KERNEL_BY(gradient, view_run);
 MOVE_KERNEL(permute);
 MOVE_KERNEL(slice);
 MOVE_KERNEL(pad);
 MOVE_KERNEL(split);
 MOVE_KERNEL(concat);
 MOVE_KERNEL(take_rows);
-const ds_kernel *const DSI_REF(shape)[] = {&cast_kernel,   &reshape_kernel,   &permute_kernel,
-                                           &slice_kernel,  &pad_kernel,       &split_kernel,
-                                           &concat_kernel, &take_rows_kernel, NULL};
+const ds_kernel *const DSI_REF(shape)[] = {
+    &cast_kernel, &reshape_kernel, &gradient_kernel, &permute_kernel,   &slice_kernel,
+    &pad_kernel,  &split_kernel,   &concat_kernel,   &take_rows_kernel, NULL};

@@ -3,6 +3,7 @@
 #define DSI_ACCEL_CPU_SIMD_EXACT_H
 
 #include "accel/cpu/simd/simd_kernel.h"
+#include "base/exact_bins.h"
 #include "base/exact_sum.h"
 
 /* Magnitudes are compared as integers: NaN above infinity above finite, so both come through. */
@@ -77,6 +78,50 @@ static inline dsi_exact_parts exact_total(const dsi_exact_grid *grid, const dsi_
         dsi_exact_carry(grid, &total);
     }
     return total;
+}
+
+/* ---- bins ---- */
+
+/* Magnitudes of normal numbers so far: the largest, and 0x7fffffff less the smallest. */
+typedef struct exact_span {
+    vi top, under;
+} exact_span;
+
+DSI_INLINE void exact_span_add(exact_span *span, vf x)
+{
+    const vi m = vi_and(vf_bits(x), vi_set(0x7fffffff));
+    const vi under = vi_xor(m, vi_set(0x7fffffff));
+    span->top = vi_max(span->top, m);
+    span->under = vi_max(span->under, vi_select(vi_gt(m, vi_set(0x007fffff)), under, vi_set(0)));
+}
+
+/* e of a normal magnitude 2^(e-1) <= m < 2^e, as frexp says. */
+static inline int exact_exponent(int32_t magnitude)
+{
+    return (magnitude >> 23) - 126;
+}
+
+static inline int32_t exact_most(vi lanes)
+{
+    int32_t item[VF_WIDTH];
+    int32_t most = 0;
+    vi_store(item, lanes);
+    for (int i = 0; i < VF_WIDTH; ++i) {
+        most = item[i] > most ? item[i] : most;
+    }
+    return most;
+}
+
+/* Squares of half a vector, cut at n units. */
+DSI_INLINE void exact_cut(const double *magic, vd x, int n, vd *sums)
+{
+    vd rest = vd_mul(x, x);
+    for (int k = 0; k < n; ++k) {
+        const vd m = vd_set(magic[k]);
+        const vd part = vd_sub(vd_add(rest, m), m);
+        sums[k] = vd_add(sums[k], part);
+        rest = vd_sub(rest, part);
+    }
 }
 
 #endif
