@@ -141,7 +141,9 @@ DS_API size_t ds_engine_host_bytes(const ds_engine *engine);
 DS_API size_t ds_engine_disk_bytes(const ds_engine *engine);
 
 /* ---- setters ---- */
-/* Overrides the schedule from the next update on; negative gives it back to the schedule. */
+/* Overrides the schedule from the next update on; negative gives it back to the schedule. Where the
+ * backward pass updates (bf16.check_grad_overflow false, no clipping, no accumulation): ERR_STATE
+ * between backward and step, which is too late; and no boundary can be forbidden then. */
 DS_API ds_status ds_engine_set_lr(ds_engine *engine, double lr);
 /* Forces (1) or forbids (0) an accumulation boundary at the next step; -1: by counting. */
 DS_API ds_status ds_engine_set_accumulation_boundary(ds_engine *engine, int boundary);

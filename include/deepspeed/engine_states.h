@@ -31,7 +31,8 @@ DS_API ds_status ds_engine_get_full_fp32_param(ds_engine *engine, const char *na
 DS_API ds_status ds_engine_set_full_fp32_param(ds_engine *engine, const char *name,
                                                const float *data, size_t count);
 /* What has been accumulated since the last step, averaged over ranks (or summed, as the
- * configuration asks), without loss scale, before clipping. */
+ * configuration asks), without loss scale, before clipping. ERR_STATE where the backward pass uses
+ * gradients up: bf16.check_grad_overflow false, no clipping, no accumulation. */
 DS_API ds_status ds_engine_get_full_grad(ds_engine *engine, const char *name, float *data,
                                          size_t count);
 /* Replaces it. It is rounded to the type of the gradients. */

@@ -36,8 +36,11 @@ static const dsi_option bf16_rows[] = {
     B("immediate_grad_update", "false", IN_FORCE,
       "Accumulate a gradient as soon as it is there. Here it always is.",
       FIELD(bf16.immediate_grad_update)),
-    B("check_grad_overflow", "true", NOT_BUILT, "Skip a step whose gradients are not finite.",
-      NOTE("such a step is always skipped; set it to true"), FIELD(bf16.check_grad_overflow)),
+    B("check_grad_overflow", "true", IN_FORCE,
+      "Skip a step whose gradients are not finite. false: apply them; then, without clipping and "
+      "with gradient_accumulation_steps 1, the backward pass updates each parameter as soon as its "
+      "gradient is complete.",
+      FIELD(bf16.check_grad_overflow)),
     B("bf16_master_weights_and_grads", "false", IN_FORCE,
       "No fp32 master weights; gradients accumulate in bf16. Needs ZeRO stage 1 or more.",
       FIELD(bf16.master_weights_and_grads)),

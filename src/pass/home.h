@@ -7,7 +7,7 @@
 typedef enum dsi_residence { DSI_ON_DEVICE, DSI_ON_HOST, DSI_ON_DISK } dsi_residence;
 
 /* A part of a cell is a cell of its own that shares the storage of `parent`, `offset` bytes behind
- * its start. Parents and parts never meet in one phase of a plan. */
+ * its start. In one phase of a plan a parent is read only before a part of it is written. */
 typedef struct dsi_home {
     dsi_residence residence;
     ds_cell parent; /* DS_NONE: no part */

@@ -192,8 +192,8 @@ static bool is_update(const dsi_node_info *node)
            node->op == &dsi_op_lion || node->op == &dsi_op_adagrad || node->op == &dsi_op_lamb;
 }
 
-/* Elements that are updated together: all, unless every tensor is a cell of its own, elements do
- * not depend on each other, and nobody else reads what is updated. */
+/* Elements that are updated together: all, unless every tensor but the gradient is a cell of its
+ * own, elements do not depend on each other, and nobody else reads what is updated. */
 static int64_t chunk_of(const offloader *o, const dsi_node_info *node, int64_t count)
 {
     const ds_value *in = dsi_node_in(o->from, node);
@@ -202,7 +202,7 @@ static int64_t chunk_of(const offloader *o, const dsi_node_info *node, int64_t c
     bool cut = o->how->chunk > 0 && chunk < count && (node->op->flags & DS_OP_INPLACE) != 0;
     for (uint32_t i = 0; i < node->n_in; ++i) {
         const bool scalar = i == IN_HYPER || i == IN_FACTOR;
-        cut = cut && (scalar || in[i] == DS_NONE || cell_of(o, in[i]) != DS_NONE);
+        cut = cut && (scalar || i == IN_GRAD || in[i] == DS_NONE || cell_of(o, in[i]) != DS_NONE);
     }
     for (uint32_t i = 0; i < node->n_out; ++i) {
         const ds_value v = dsi_node_out(o->from, node)[i];
@@ -309,6 +309,16 @@ typedef struct update {
     ds_value in[DS_MAX_IN], out[DS_MAX_OUT];
 } update;
 
+/* The chunk's elements of a gradient that has no cell. */
+static ds_status take_chunk(offloader *o, const update *u, ds_value gradient, ds_value *chunk_out)
+{
+    const int64_t all = ds_shape_count(ds_graph_meta(o->to, gradient).shape);
+    const dsi_reshape_attrs flat = {.n_dims = 1, .dims = {all}};
+    const dsi_slice_attrs part = {.dim = 0, .start = u->begin, .length = u->count};
+    DS_TRY(apply(o, &dsi_op_reshape, &flat, &gradient, 1, chunk_out));
+    return apply(o, &dsi_op_slice, &part, chunk_out, 1, chunk_out);
+}
+
 static ds_status update_operand(offloader *o, update *u, uint32_t i)
 {
     const ds_value v = dsi_node_in(o->from, u->node)[i];
@@ -316,6 +326,9 @@ static ds_status update_operand(offloader *o, update *u, uint32_t i)
     u->in[i] = DS_NONE;
     if (v == DS_NONE) {
         return DS_OK;
+    }
+    if (i == IN_GRAD && cell_of(o, v) == DS_NONE && !u->whole) {
+        return take_chunk(o, u, o->map[v], &u->in[i]);
     }
     if (cell_of(o, v) == DS_NONE || i == IN_HYPER || i == IN_FACTOR) {
         u->in[i] = o->map[v];
@@ -393,6 +406,12 @@ static ds_status lower_update(offloader *o, const dsi_node_info *node)
                     .count = count - begin < chunk ? count - begin : chunk,
                     .whole = chunk == count};
         DS_TRY(lower_chunk(o, &u));
+    }
+    for (uint32_t i = 0; i < node->n_out; ++i) {
+        const ds_value v = dsi_node_out(o->from, node)[i];
+        if (cell_of(o, v) != DS_NONE) {
+            o->resident[cell_of(o, v)] = DS_NONE; /* of before */
+        }
     }
     return DS_OK;
 }

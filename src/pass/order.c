@@ -1,5 +1,6 @@
 /* Program order, without dead nodes, with memory-freeing nodes moved up, and with the nodes of one
- * bucket side by side, behind the last value that the bucket carries.
+ * bucket side by side, behind the last value that the bucket carries. What uses up a complete
+ * gradient moves up behind it, and behind the last reader of what it overwrites.
  *
  * The typical gain: the cast or accumulation of a weight gradient, traced after the whole backward
  * walk, runs right behind the product that makes it, so the fp32 gradient dies at once.
@@ -163,6 +164,22 @@ static bool frees_memory(const sorter *s, const dsi_node_info *node)
     return freed > 0 && freed >= taken;
 }
 
+/* A complete gradient, what reads one, and what rounds an updated weight. */
+static bool uses_up_gradient(const sorter *s, const dsi_node_info *node)
+{
+    const ds_graph *g = s->graph;
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        const ds_value v = dsi_node_in(g, node)[i];
+        const ds_node maker = v != DS_NONE ? g->values[v].producer : DS_NONE;
+        const ds_op *op = maker != DS_NONE ? g->nodes[maker].op : NULL;
+        if (op == &dsi_op_gradient || (node->op == &dsi_op_cast && op != NULL &&
+                                       dsi_op_is_update(op) && g->values[v].cell != DS_NONE)) {
+            return true;
+        }
+    }
+    return node->op == &dsi_op_gradient;
+}
+
 static void run(sorter *s, ds_node n)
 {
     const dsi_node_info *node = &s->graph->nodes[n];
@@ -228,7 +245,19 @@ static bool follows(const sorter *s, ds_node n)
     if (s->first_member[n] != DS_NONE) {
         return bucket_ready(s, n);
     }
-    return ready(s, n) && frees_memory(s, &s->graph->nodes[n]);
+    const dsi_node_info *node = &s->graph->nodes[n];
+    return ready(s, n) && (frees_memory(s, node) || uses_up_gradient(s, node));
+}
+
+/* Runs the users of v that may follow. */
+static void run_users(sorter *s, ds_value v, ds_phase phase)
+{
+    for (uint32_t u = s->users_at[v]; u < s->users_at[v + 1]; ++u) {
+        const ds_node user = s->users[u];
+        if (!s->done[user] && s->graph->nodes[user].phase == phase && follows(s, user)) {
+            run_whole(s, user);
+        }
+    }
 }
 
 /* Runs n, then, as long as there are any, the nodes behind what just ran that free memory. */
@@ -240,15 +269,14 @@ static void run_with_followers(sorter *s, ds_node n)
         const dsi_node_info *node = &s->graph->nodes[s->order[at]];
         for (uint32_t i = 0; i < node->n_out; ++i) {
             const ds_value v = dsi_node_out(s->graph, node)[i];
-            const uint32_t end = v == DS_NONE || v + 1 == s->graph->n_values
-                                     ? s->users_at[s->graph->n_values]
-                                     : s->users_at[v + 1];
-            for (uint32_t u = v == DS_NONE ? end : s->users_at[v]; u < end; ++u) {
-                const ds_node user = s->users[u];
-                if (!s->done[user] && s->graph->nodes[user].phase == node->phase &&
-                    follows(s, user)) {
-                    run_whole(s, user);
-                }
+            if (v != DS_NONE) {
+                run_users(s, v, node->phase);
+            }
+        }
+        for (uint32_t i = 0; i < node->n_in; ++i) { /* what overwrites them may be free to run */
+            const ds_value v = dsi_node_in(s->graph, node)[i];
+            if (v != DS_NONE && s->graph->values[v].cell != DS_NONE && s->reads_left[v] == 1) {
+                run_users(s, v, node->phase);
             }
         }
     }

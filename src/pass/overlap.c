@@ -12,7 +12,8 @@ enum {
     MOST_SWAPS = 256    /* on their way in one direction */
 };
 
-typedef enum kind { REDUCTION, GATHER, SWAP_IN, SWAP_OUT } kind;
+/* STATE_IN: a swap into memory of what an update reads; SWAP_IN: of what computation reads. */
+typedef enum kind { REDUCTION, GATHER, SWAP_IN, STATE_IN, SWAP_OUT } kind;
 
 /* A collective or swap: the members of a bucket, or one node; places [begin,end) of the order. */
 typedef struct group {
@@ -54,10 +55,27 @@ static bool is_parameter_gather(const spreader *s, const dsi_node_info *node)
     return node->op == &dsi_op_all_gather && value->cell != DS_NONE && value->version == 0;
 }
 
+/* Whether a swap brings something for an update: a state of the optimizer, or anything behind the
+ * backward phase. */
+static bool is_for_update(const spreader *s, const dsi_node_info *node)
+{
+    const ds_cell cell = s->graph->values[dsi_node_in(s->graph, node)[0]].cell;
+    switch (ds_cells_get(s->graph->cells, cell)->kind) {
+    case DS_CELL_MASTER:
+    case DS_CELL_EXP_AVG:
+    case DS_CELL_EXP_AVG_SQ:
+    case DS_CELL_MOMENTUM:
+        return true;
+    default:
+        return node->phase > DS_PHASE_BACKWARD;
+    }
+}
+
 static kind kind_of(const spreader *s, const dsi_node_info *node)
 {
     if ((node->op->flags & DS_OP_SWAP) != 0) {
-        return node->op == &dsi_op_swap_in ? SWAP_IN : SWAP_OUT;
+        const kind in = is_for_update(s, node) ? STATE_IN : SWAP_IN;
+        return node->op == &dsi_op_swap_in ? in : SWAP_OUT;
     }
     return is_parameter_gather(s, node) ? GATHER : REDUCTION;
 }
@@ -157,25 +175,39 @@ static uint64_t amount_of(const spreader *s, const group *g)
     return g->kind == GATHER ? (uint64_t)ds_shape_count(meta.shape) : ds_meta_bytes(meta);
 }
 
+static uint64_t limit_of(const spreader *s, kind what)
+{
+    return what == GATHER     ? (uint64_t)s->limits->prefetch
+           : what == STATE_IN ? s->limits->update_ahead
+                              : s->limits->read_ahead;
+}
+
+/* The first place of the phase of a place. */
+static uint32_t phase_start(const spreader *s, uint32_t place)
+{
+    while (place > 0 && node_at(s, place - 1)->phase == node_at(s, place)->phase) {
+        --place;
+    }
+    return place;
+}
+
 /* A gather, or a swap into memory, starts where an earlier one of its phase stands, as long as what
- * lies between the two fits. */
+ * lies between the two fits; states of which all before them fit, where the phase starts. */
 static void start_ahead(spreader *s)
 {
     for (uint32_t i = 0; i < s->n_groups; ++i) {
         group *g = &s->groups[i];
-        if (g->kind != GATHER && g->kind != SWAP_IN) {
+        if (g->kind == REDUCTION || g->kind == SWAP_OUT) {
             continue;
         }
-        const bool gather = g->kind == GATHER;
-        const uint32_t most = gather ? MOST_AHEAD : MOST_SWAPS;
-        const bool update = node_at(s, g->begin)->phase > DS_PHASE_BACKWARD;
-        const uint64_t swaps = update ? s->limits->update_ahead : s->limits->read_ahead;
-        const uint64_t limit = gather ? (uint64_t)s->limits->prefetch : swaps;
+        const uint32_t most = g->kind == GATHER ? MOST_AHEAD : MOST_SWAPS;
+        const uint64_t limit = limit_of(s, g->kind);
+        const uint32_t first = phase_start(s, g->begin);
         uint64_t ahead = amount_of(s, g);
         uint32_t n = 0;
         for (uint32_t j = i; j-- > 0 && n < most && ahead <= limit;) {
             const group *before = &s->groups[j];
-            if (node_at(s, before->begin)->phase != node_at(s, g->begin)->phase) {
+            if (before->begin < first) {
                 break;
             }
             if (before->kind == g->kind) {
@@ -183,6 +215,9 @@ static void start_ahead(spreader *s)
                 ahead += amount_of(s, before);
                 ++n;
             }
+        }
+        if (g->kind == STATE_IN && n < most && ahead <= limit) {
+            g->start = first;
         }
     }
 }
@@ -194,7 +229,7 @@ static void keep_versions(spreader *s)
         group *g = &s->groups[i];
         const ds_value in = dsi_node_in(s->graph, node_at(s, g->begin))[0];
         const ds_node maker = s->graph->values[in].producer;
-        if (g->kind == SWAP_IN && maker != DS_NONE &&
+        if ((g->kind == SWAP_IN || g->kind == STATE_IN) && maker != DS_NONE &&
             s->graph->nodes[maker].phase == node_at(s, g->begin)->phase) {
             g->start = g->begin;
         }

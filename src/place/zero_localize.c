@@ -76,13 +76,23 @@ static void close_bucket(lowering *l)
     l->bucket_dtype = DS_DTYPE_NONE;
 }
 
-static bool writes_gradient(const lowering *l, const dsi_node_info *node)
+/* Where a gradient is complete: it is written to its cell, or only said so. */
+static bool ends_gradient(const lowering *l, const dsi_node_info *node)
 {
+    if (node->op == &dsi_op_gradient) {
+        return true;
+    }
     if (node->op != &dsi_op_store && node->op != &dsi_op_accumulate) {
         return false;
     }
     const ds_cell cell = l->from->values[dsi_node_out(l->from, node)[0]].cell;
     return ds_cells_get(l->from->cells, cell)->kind == DS_CELL_GRAD;
+}
+
+/* The gradient of such a node. */
+static ds_value completed(const ds_graph *g, const dsi_node_info *node)
+{
+    return dsi_node_in(g, node)[node->op == &dsi_op_gradient ? 0 : 1];
 }
 
 typedef struct arrival {
@@ -110,14 +120,14 @@ static ds_status fill_buckets(lowering *l)
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to place the graph");
     }
     for (ds_node i = 0; i < g->n_nodes; ++i) {
-        if (writes_gradient(l, &g->nodes[i])) {
-            const ds_node maker = g->values[dsi_node_in(g, &g->nodes[i])[1]].producer;
+        if (ends_gradient(l, &g->nodes[i])) {
+            const ds_node maker = g->values[completed(g, &g->nodes[i])].producer;
             arrivals[n++] = (arrival){maker, i};
         }
     }
     qsort(arrivals, n, sizeof *arrivals, by_arrival);
     for (uint32_t i = 0; i < n; ++i) {
-        const ds_meta meta = g->values[dsi_node_in(g, &g->nodes[arrivals[i].node])[1]].meta;
+        const ds_meta meta = g->values[completed(g, &g->nodes[arrivals[i].node])].meta;
         l->bucket[arrivals[i].node] =
             next_bucket(l, ds_shape_count(meta.shape), meta.dtype, l->spec->reduce_bucket);
     }
@@ -163,9 +173,24 @@ static ds_status reduce(lowering *l, ds_value value, dsi_zero_place to, int64_t 
                   value, value_out);
 }
 
+/* A gradient without a cell, which is used up in this phase. */
+static ds_status lower_passing_gradient(lowering *l, ds_node n)
+{
+    const dsi_node_info *node = &l->from->nodes[n];
+    const ds_value y = dsi_node_out(l->from, node)[0];
+    const dsi_zero_place place = l->spec->stage == 0 ? DSI_ZERO_LOCAL : DSI_ZERO_FLAT;
+    ds_value value = l->map[dsi_node_in(l->from, node)[0]];
+    DS_TRY(reduce(l, value, place, l->bucket[n], &value));
+    l->forms[y] = place == DSI_ZERO_FLAT ? SLICE : WHOLE;
+    return apply1(l, &dsi_op_gradient, NULL, value, &l->map[y]);
+}
+
 static ds_status lower_gradient(lowering *l, ds_node n)
 {
     const dsi_node_info *node = &l->from->nodes[n];
+    if (node->op == &dsi_op_gradient) {
+        return lower_passing_gradient(l, n);
+    }
     const ds_value y = dsi_node_out(l->from, node)[0];
     const ds_cell cell = l->from->values[y].cell;
     const dsi_zero_place place = l->places[cell];
@@ -203,15 +228,15 @@ static ds_status reduced_gradient(lowering *l, ds_value v)
     return DS_OK;
 }
 
-/* Combines the ranks' shares of a maximum (f32) or an exact sum (f64 (2)). */
+/* Combines the ranks' shares of a maximum (f32) or an exact sum (f64 (2), or in bins). */
 static ds_status combine(lowering *l, ds_value v)
 {
     const bool maximum = ds_graph_meta(l->to, l->map[v]).dtype == DS_DTYPE_F32;
     ds_shape shape = ds_shape_1d(l->spec->n_ranks);
     ds_value all = DS_NONE;
     if (!maximum) {
-        shape.n_dims = 2;
-        shape.dims[1] = 2;
+        shape =
+            ds_shape_2d(l->spec->n_ranks, ds_shape_count(ds_graph_meta(l->to, l->map[v]).shape));
     }
     DS_TRY(gather(l, l->map[v], shape, -1, &all));
     DS_TRY(apply1(l, maximum ? &dsi_op_abs_max : &dsi_op_sum_parts, NULL, all, &l->map[v]));
@@ -275,7 +300,8 @@ static bool is_update(const lowering *l, const dsi_node_info *node)
 {
     const ds_value first = node->n_in > 0 ? dsi_node_in(l->from, node)[0] : DS_NONE;
     const ds_cell cell = first != DS_NONE ? l->from->values[first].cell : DS_NONE;
-    return (node->phase == DS_PHASE_UPDATE || node->phase == DS_PHASE_REST) &&
+    return (node->phase == DS_PHASE_UPDATE || node->phase == DS_PHASE_REST ||
+            node->phase == DS_PHASE_BACKWARD) &&
            node->op->writes != NULL && cell != DS_NONE &&
            (ds_cells_get(l->from->cells, cell)->kind == DS_CELL_PARAM ||
             ds_cells_get(l->from->cells, cell)->kind == DS_CELL_MASTER);
@@ -444,7 +470,7 @@ static ds_status lower_graph(lowering *l)
             scope = node->scope;
             DS_TRY(ds_graph_set_scope(l->to, scope));
         }
-        DS_TRY(writes_gradient(l, node)  ? lower_gradient(l, n)
+        DS_TRY(ends_gradient(l, node)    ? lower_gradient(l, n)
                : sets_parameter(l, node) ? set_parameter(l, node)
                                          : lower_node(l, n));
     }

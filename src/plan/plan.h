@@ -93,11 +93,12 @@ typedef struct dsi_plan {
     dsi_plan_output *outputs;
     uint32_t n_outputs;
     size_t arena_bytes, shared_bytes;
-    bool rest_beside;   /* the phase rest runs on a thread of its own, beside later steps */
-    dsi_range beside;   /* of the arena: of that phase alone; inside of arena_bytes */
-    dsi_ledger *ledger; /* owned: what lies in the two arenas, over the steps */
-    bool *cell_swapped; /* per cell: it does not live in device memory */
-    bool *cell_shared;  /* per cell of the table when the plan was built: a collective sends it */
+    bool rest_beside;     /* the phase rest runs on a thread of its own, beside later steps */
+    dsi_range beside;     /* of the arena: of that phase alone; inside of arena_bytes */
+    dsi_ledger *ledger;   /* owned: what lies in the two arenas, over the steps */
+    bool *cell_swapped;   /* per cell: it does not live in device memory */
+    ds_cell *cell_parent; /* per cell: whose storage it is a part of, or DS_NONE */
+    bool *cell_shared;    /* per cell of the table when the plan was built: a collective sends it */
     uint32_t n_cells;
 } dsi_plan;
 

@@ -146,8 +146,10 @@ static void mark_shared(build *b)
 static void mark_swapped(build *b)
 {
     const ds_graph *g = b->graph;
-    for (uint32_t c = 0; c < b->env->n_homes && c < b->plan->n_cells; ++c) {
-        b->plan->cell_swapped[c] = b->env->homes[c].residence != DSI_ON_DEVICE;
+    for (uint32_t c = 0; c < b->plan->n_cells; ++c) {
+        const bool known = c < b->env->n_homes;
+        b->plan->cell_swapped[c] = known && b->env->homes[c].residence != DSI_ON_DEVICE;
+        b->plan->cell_parent[c] = known ? b->env->homes[c].parent : DS_NONE;
     }
     for (uint32_t s = 0; s < b->n_slots; ++s) {
         const dsi_node_info *node = node_of(b, s);
@@ -636,6 +638,7 @@ static ds_status allocate(build *b)
     b->plan->cell_swapped =
         zeroed(b, (size_t)ds_cells_count(g->cells) + 1, sizeof *b->plan->cell_swapped);
     b->plan->n_cells = ds_cells_count(g->cells);
+    b->plan->cell_parent = zeroed(b, (size_t)b->plan->n_cells + 1, sizeof *b->plan->cell_parent);
     b->plan->cell_shared = zeroed(b, b->plan->n_cells + 1, sizeof *b->plan->cell_shared);
     b->root = zeroed(b, g->n_values + 1, sizeof *b->root);
     b->first = zeroed(b, g->n_values + 1, sizeof *b->first);
@@ -652,7 +655,8 @@ static ds_status allocate(build *b)
         b->kept == NULL || b->uses == NULL || b->placed == NULL || b->same == NULL ||
         b->items == NULL || b->slots == NULL || b->step_of == NULL || b->shared == NULL ||
         b->swapped == NULL || b->plan->cell_swapped == NULL || b->plan->cell_shared == NULL ||
-        b->plan->steps == NULL || b->plan->refs == NULL || b->plan->metas == NULL) {
+        b->plan->cell_parent == NULL || b->plan->steps == NULL || b->plan->refs == NULL ||
+        b->plan->metas == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for the plan");
     }
     return DS_OK;

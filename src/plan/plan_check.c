@@ -17,12 +17,14 @@ typedef struct held {
 
 typedef struct checker {
     const dsi_plan *plan;
-    uint32_t *last_read; /* per value: last step that reads it; 0 when none */
-    bool *is_output;     /* per value */
-    ds_phase *made_in;   /* per value: phase of its producer */
-    bool *in_flight;     /* per value: a collective that has not been waited for writes it */
-    uint32_t *epoch_of;  /* per value of a cell: writes of the cell before it */
-    uint32_t *epoch;     /* per cell: writes so far */
+    uint32_t *last_read;     /* per value: last step that reads it; 0 when none */
+    bool *is_output;         /* per value */
+    ds_phase *made_in;       /* per value: phase of its producer */
+    bool *in_flight;         /* per value: a collective that has not been waited for writes it */
+    uint32_t *epoch_of;      /* per value of a cell: writes of the cell before it */
+    uint32_t *epoch;         /* per cell: writes so far */
+    uint32_t *part_written;  /* per cell: 1 + the last phase that wrote a part of it */
+    uint32_t *whole_written; /* per cell: 1 + the last phase that wrote it */
     held *held;
     uint32_t n_held, room;
     uint32_t n_values;
@@ -74,6 +76,26 @@ static ds_status check_place(const checker *c, uint32_t s, const dsi_ref *ref)
     return DS_OK;
 }
 
+static ds_cell parent_of(const checker *c, ds_cell cell)
+{
+    return cell < c->plan->n_cells ? c->plan->cell_parent[cell] : DS_NONE;
+}
+
+/* A cell and its parts share memory. */
+static ds_status check_parts(const checker *c, uint32_t s, const dsi_ref *ref)
+{
+    const dsi_step *step = &c->plan->steps[s];
+    const uint32_t now = (uint32_t)step->phase + 1;
+    if (ref->space != DSI_SPACE_CELL || step->kind == DSI_STEP_WAIT) {
+        return DS_OK; /* a wait is of what its start read */
+    }
+    const ds_cell parent = parent_of(c, ref->cell);
+    return c->part_written[ref->cell] == now ||
+                   (parent != DS_NONE && c->whole_written[parent] == now)
+               ? broken(c, s, 10, "reads a cell that was written through a part or its whole")
+               : DS_OK;
+}
+
 static ds_status check_read(const checker *c, uint32_t s, const dsi_ref *ref)
 {
     DS_TRY(check_place(c, s, ref));
@@ -83,6 +105,7 @@ static ds_status check_read(const checker *c, uint32_t s, const dsi_ref *ref)
     if (ref->space == DSI_SPACE_CELL && c->epoch_of[ref->value] != c->epoch[ref->cell]) {
         return broken(c, s, 3, "reads a version of a cell that was overwritten");
     }
+    DS_TRY(check_parts(c, s, ref));
     if (!in_arena(ref) || ds_meta_bytes(ref->meta) == 0) {
         return DS_OK;
     }
@@ -121,6 +144,10 @@ static ds_status check_write(checker *c, uint32_t s, uint32_t i)
     DS_TRY(check_place(c, s, ref));
     if (ref->space == DSI_SPACE_CELL) {
         c->epoch[ref->cell] += view ? 0 : 1;
+        c->whole_written[ref->cell] = (uint32_t)step->phase + 1;
+        if (parent_of(c, ref->cell) != DS_NONE) {
+            c->part_written[parent_of(c, ref->cell)] = (uint32_t)step->phase + 1;
+        }
         c->epoch_of[ref->value] = c->epoch[ref->cell];
         return DS_OK;
     }
@@ -446,10 +473,13 @@ ds_status dsi_plan_check(const dsi_plan *plan)
     c.in_flight = calloc(n_values + 1, sizeof *c.in_flight);
     c.epoch_of = calloc(n_values + 1, sizeof *c.epoch_of);
     c.epoch = calloc(ds_cells_count(plan->cells) + 1, sizeof *c.epoch);
+    c.part_written = calloc(ds_cells_count(plan->cells) + 1, sizeof *c.part_written);
+    c.whole_written = calloc(ds_cells_count(plan->cells) + 1, sizeof *c.whole_written);
     c.held = calloc(c.room, sizeof *c.held);
     ds_status status = DS_OK;
     if (c.last_read == NULL || c.is_output == NULL || c.made_in == NULL || c.in_flight == NULL ||
-        c.epoch_of == NULL || c.epoch == NULL || c.held == NULL) {
+        c.epoch_of == NULL || c.epoch == NULL || c.part_written == NULL ||
+        c.whole_written == NULL || c.held == NULL) {
         status = ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory to check the plan");
     } else {
         gather_facts(&c);
@@ -461,6 +491,8 @@ ds_status dsi_plan_check(const dsi_plan *plan)
     free(c.in_flight);
     free(c.epoch_of);
     free(c.epoch);
+    free(c.part_written);
+    free(c.whole_written);
     free(c.held);
     return status;
 }

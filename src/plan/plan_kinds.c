@@ -36,7 +36,8 @@ static bool makes_gradient(const ds_graph *g, const dsi_node_info *node)
             return true;
         }
     }
-    return node->op == &dsi_op_all_reduce || node->op == &dsi_op_reduce_scatter;
+    return node->op == &dsi_op_all_reduce || node->op == &dsi_op_reduce_scatter ||
+           node->op == &dsi_op_sum_squares;
 }
 
 static dsi_memory_kind kind_of(const ds_graph *g, const dsi_node_info *node)
@@ -50,6 +51,9 @@ static dsi_memory_kind kind_of(const ds_graph *g, const dsi_node_info *node)
     }
     if ((node->op->flags & DS_OP_COMM) != 0) {
         return DSI_MEMORY_COMM;
+    }
+    if (dsi_op_is_update(node->op)) {
+        return DSI_MEMORY_WORKSPACE;
     }
     switch (node->phase) {
     case DS_PHASE_FORWARD:
@@ -68,8 +72,9 @@ static void mark_gradients(const ds_graph *g, uint8_t *kinds)
     for (ds_node n = g->n_nodes; n-- > 0;) {
         const dsi_node_info *node = &g->nodes[n];
         const ds_value out = node->n_out > 0 ? dsi_node_out(g, node)[0] : DS_NONE;
-        const bool passes = out != DS_NONE && kinds[out] == DSI_MEMORY_GRAD &&
-                            (node->op == &dsi_op_cast || node->op == &dsi_op_add);
+        const bool passes =
+            out != DS_NONE && kinds[out] == DSI_MEMORY_GRAD &&
+            (node->op == &dsi_op_cast || node->op == &dsi_op_add || node->op == &dsi_op_reshape);
         if (!passes && !makes_gradient(g, node)) {
             continue;
         }

@@ -152,6 +152,13 @@ static ds_status clear_accumulators(ds_engine *engine)
     return DS_OK;
 }
 
+/* What updates read beside gradients and states. */
+static void write_update_numbers(ds_engine *engine)
+{
+    write_scalar(engine, engine->own.inverse_scale, 1.0 / engine->spec.loss_scale.scale);
+    dsi_engine_write_hyper(engine, engine->own.hyper, dsi_engine_updates(engine) + 1);
+}
+
 static ds_status run_backward(ds_engine *engine)
 {
     const double scale = engine->spec.loss_scale.scale;
@@ -162,6 +169,9 @@ static ds_status run_backward(ds_engine *engine)
         const double begin = dsi_run_trace_begin(engine);
         DS_TRY(clear_accumulators(engine));
         dsi_run_trace_end(engine, DSI_HOST_CLEAR, begin);
+    }
+    if (dsi_train_is_early(&engine->spec.train)) {
+        write_update_numbers(engine);
     }
     DS_TRY(dsi_engine_run_phase(engine, DS_PHASE_BACKWARD));
     engine->micro_step += 1;
@@ -266,16 +276,26 @@ void dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int64_t u
     }
 }
 
-static ds_status update(ds_engine *engine)
+/* Whether the gradients are such that the step is not skipped. */
+static ds_status is_applicable(ds_engine *engine, bool *applicable_out)
 {
     double top = 0.0;
-    write_scalar(engine, engine->own.inverse_scale, 1.0 / engine->spec.loss_scale.scale);
-    DS_TRY(dsi_engine_run_phase(engine, DS_PHASE_NORM));
-    DS_TRY(read_scalar(engine, engine->train_id, "grad_top", &top));
     DS_TRY(read_scalar(engine, engine->train_id, "grad_norm", &engine->grad_norm));
-    engine->applied = isfinite(top) && isfinite(engine->grad_norm);
+    if (engine->spec.train.keep_nonfinite) {
+        *applicable_out = true;
+        return DS_OK;
+    }
+    DS_TRY(read_scalar(engine, engine->train_id, "grad_top", &top));
+    *applicable_out = isfinite(top) && isfinite(engine->grad_norm);
+    return DS_OK;
+}
+
+static ds_status update(ds_engine *engine)
+{
+    write_update_numbers(engine);
+    DS_TRY(dsi_engine_run_phase(engine, DS_PHASE_NORM));
+    DS_TRY(is_applicable(engine, &engine->applied));
     if (engine->applied) {
-        dsi_engine_write_hyper(engine, engine->own.hyper, dsi_engine_updates(engine) + 1);
         DS_TRY(engine->spec.train.zenflow.on ? dsi_zenflow_update(engine)
                                              : dsi_engine_run_phase(engine, DS_PHASE_UPDATE));
     } else {

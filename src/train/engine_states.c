@@ -86,6 +86,13 @@ static ds_status find(const ds_engine *engine, query *q)
     if (q->kind == DS_STATE_OPTIMIZER) {
         return find_optimizer_state(engine, q);
     }
+    if (dsi_train_is_early(&engine->spec.train)) {
+        return ds_fail(engine->ctx, DS_ERR_STATE,
+                       "the gradient of %s is used up in the backward pass: nothing waits for it "
+                       "with bf16.check_grad_overflow false, gradient_clipping 0 and "
+                       "gradient_accumulation_steps 1",
+                       q->name);
+    }
     if (engine->state != DSI_ENGINE_ACCUMULATED) {
         return ds_fail(engine->ctx, DS_ERR_STATE,
                        "the gradient of %s is there between ds_engine_backward and ds_engine_step",

@@ -2,6 +2,7 @@
 #include "train/rank_plan.h"
 
 #include "accel/cpu/registry.h"
+#include "pass/early.h"
 #include "pass/fuse.h"
 #include "pass/memory.h"
 #include "pass/remat.h"
@@ -81,11 +82,12 @@ static ds_status recompute(const maker *m, const ds_graph *graph, ds_graph **out
     return status;
 }
 
-/* From a logical graph to this rank's plan: fuse, recompute, cut over the ranks, offload, lower. */
+/* From a logical graph to this rank's plan: fuse, recompute, cut over the ranks, sort for early
+ * updates, offload, lower. */
 static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool backward,
                        dsi_plan **plan_out)
 {
-    enum { FUSED, REMAT, LOCAL, OFFLOADED, COUNT };
+    enum { FUSED, REMAT, LOCAL, EARLY, OFFLOADED, COUNT };
     ds_graph *made[COUNT] = {NULL};
     ds_status status = DS_OK;
     if (!env.no_fuse) {
@@ -100,6 +102,10 @@ static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool b
         DS_TRY_GOTO(status, dsi_zero_localize(graph, &m->spec->zero, m->plan.local, &made[LOCAL]),
                     done);
         graph = made[LOCAL];
+    }
+    if (backward && dsi_train_is_early(&m->spec->train)) {
+        DS_TRY_GOTO(status, dsi_early(graph, &made[EARLY]), done);
+        graph = made[EARLY];
     }
     if (dsi_offload_is_on(&m->spec->offload)) {
         DS_TRY_GOTO(status,

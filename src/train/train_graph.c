@@ -105,10 +105,18 @@ done:
     return status;
 }
 
-/* Rounds a complete gradient to the communication dtype and stores or accumulates it. */
+bool dsi_train_is_early(const dsi_train_spec *spec)
+{
+    return spec->keep_nonfinite && spec->max_norm == 0.0 && spec->accumulation == 1 &&
+           spec->dtype != DS_DTYPE_F16 && !spec->zenflow.on;
+}
+
+/* Rounds a complete gradient to the communication dtype and stores or accumulates it; when it is
+ * used up at once it has no cell. */
 static ds_status reduce_gradient(builder *b, ds_cell param)
 {
     const bool accumulate = b->spec->accumulation > 1;
+    const bool early = dsi_train_is_early(b->spec);
     const ds_cell_info info = *ds_cells_get(b->cells, param);
     const ds_dtype dtype = accumulate ? b->spec->accumulate_dtype : b->spec->comm_dtype;
     const ds_meta meta = {dtype, info.meta.shape};
@@ -116,13 +124,20 @@ static ds_status reduce_gradient(builder *b, ds_cell param)
     ds_value out[DS_MAX_OUT];
     ds_cell cell = DS_NONE;
     DS_TRY(ds_graph_set_scope(b->graph, info.name));
-    DS_TRY(dsi_train_add_cell(b, DS_CELL_GRAD, info.name, meta, param, &cell));
+    if (!early) {
+        DS_TRY(dsi_train_add_cell(b, DS_CELL_GRAD, info.name, meta, param, &cell));
+    }
     if (ds_graph_meta(b->graph, gradient).dtype != b->spec->comm_dtype) {
         const dsi_cast_attrs cast = {.dtype = b->spec->comm_dtype};
         DS_TRY(dsi_train_apply(b, &dsi_op_cast, &cast, &gradient, 1, out));
         gradient = out[0];
     }
     ds_value in[2] = {DS_NONE, gradient};
+    if (early) {
+        DS_TRY(dsi_train_apply(b, &dsi_op_gradient, NULL, &gradient, 1, out));
+        b->reduced[param] = out[0];
+        return DS_OK;
+    }
     DS_TRY(ds_graph_read(b->graph, cell, &in[0]));
     DS_TRY(dsi_train_apply(b, accumulate ? &dsi_op_accumulate : &dsi_op_store, NULL, in, 2, out));
     b->reduced[param] = out[0];
@@ -162,10 +177,19 @@ static ds_status map_fold(builder *b, const ds_op *map, ds_value extra, const ds
     return fold(b, combine, scratch, n, out);
 }
 
+static ds_status read_inverse_scale(builder *b, ds_value *value_out)
+{
+    const ds_meta scalar = {DS_DTYPE_F32, {0}};
+    if (b->own->inverse_scale == DS_NONE) {
+        DS_TRY(dsi_train_add_cell(b, DS_CELL_SCALAR, "inverse_scale", scalar, DS_NONE,
+                                  &b->own->inverse_scale));
+    }
+    return ds_graph_read(b->graph, b->own->inverse_scale, value_out);
+}
+
 /* Gradient norm and the factor that every gradient is multiplied by. */
 static ds_status build_norm(builder *b, ds_value *factor_out)
 {
-    const ds_meta scalar = {DS_DTYPE_F32, {0}};
     ds_value in[3];
     ds_value out[DS_MAX_OUT];
     ds_value *scratch = calloc((size_t)b->n_params + 1, sizeof *scratch);
@@ -175,11 +199,7 @@ static ds_status build_norm(builder *b, ds_value *factor_out)
     }
     ds_graph_set_phase(b->graph, DS_PHASE_NORM);
     DS_TRY_GOTO(status, ds_graph_set_scope(b->graph, "grad_norm"), done);
-    DS_TRY_GOTO(status,
-                dsi_train_add_cell(b, DS_CELL_SCALAR, "inverse_scale", scalar, DS_NONE,
-                                   &b->own->inverse_scale),
-                done);
-    DS_TRY_GOTO(status, ds_graph_read(b->graph, b->own->inverse_scale, &in[2]), done);
+    DS_TRY_GOTO(status, read_inverse_scale(b, &in[2]), done);
     DS_TRY_GOTO(status, map_fold(b, &dsi_op_abs_max, DS_NONE, &dsi_op_max_of, scratch, &in[1]),
                 done);
     DS_TRY_GOTO(status, map_fold(b, &dsi_op_sum_squares, in[1], &dsi_op_sum_parts, scratch, &in[0]),
@@ -269,13 +289,13 @@ ds_status dsi_train_add_hyper(builder *b, const char *name, ds_cell cells_out[2]
     return DS_OK;
 }
 
-static ds_status build_updates(builder *b, ds_value factor)
+static ds_status build_updates(builder *b, ds_phase phase, ds_value factor)
 {
     DS_TRY(dsi_train_add_hyper(b, "hyper", b->own->hyper));
     if (b->spec->zenflow.on) {
         return dsi_zenflow_build(b, factor);
     }
-    ds_graph_set_phase(b->graph, DS_PHASE_UPDATE);
+    ds_graph_set_phase(b->graph, phase);
     for (ds_cell c = 0; c < b->n_params; ++c) {
         const dsi_train_update update = {c, b->reduced[c], factor, b->own->hyper};
         if (update.gradient != DS_NONE) {
@@ -283,6 +303,48 @@ static ds_status build_updates(builder *b, ds_value factor)
         }
     }
     return DS_OK;
+}
+
+/* The norm of gradients that are gone when it is asked for: squares are summed exactly before. */
+static ds_status build_late_norm(builder *b, ds_value *squares, uint32_t n)
+{
+    const dsi_clip_attrs clip = {.max_norm = 0.0};
+    ds_value in[3] = {DS_NONE, DS_NONE, DS_NONE};
+    ds_value out[DS_MAX_OUT];
+    ds_graph_set_phase(b->graph, DS_PHASE_NORM);
+    DS_TRY(ds_graph_set_scope(b->graph, "grad_norm"));
+    DS_TRY(read_inverse_scale(b, &in[2]));
+    DS_TRY(fold(b, &dsi_op_sum_parts, squares, n, &in[0]));
+    DS_TRY(dsi_train_apply(b, &dsi_op_clip_factor, &clip, in, 3, out));
+    return ds_graph_output(b->graph, "grad_norm", out[0]);
+}
+
+static ds_status build_early(builder *b)
+{
+    ds_value factor = DS_NONE;
+    uint32_t n = 0;
+    ds_value *squares = calloc((size_t)b->n_params + 1, sizeof *squares);
+    ds_status status = DS_OK;
+    if (squares == NULL) {
+        return ds_fail(b->ctx, DS_ERR_NOMEM, "no memory for the training graph");
+    }
+    for (ds_cell c = 0; c < b->n_params; ++c) {
+        ds_value out[DS_MAX_OUT];
+        if (b->reduced[c] != DS_NONE) {
+            DS_TRY_GOTO(status, ds_graph_set_scope(b->graph, ds_cells_get(b->cells, c)->name),
+                        done);
+            DS_TRY_GOTO(status,
+                        dsi_train_apply(b, &dsi_op_sum_squares, NULL, &b->reduced[c], 1, out),
+                        done);
+            squares[n++] = out[0];
+        }
+    }
+    DS_TRY_GOTO(status, read_inverse_scale(b, &factor), done);
+    DS_TRY_GOTO(status, build_updates(b, DS_PHASE_BACKWARD, factor), done);
+    status = build_late_norm(b, squares, n);
+done:
+    free(squares);
+    return status;
 }
 
 static ds_status build_all(builder *b)
@@ -300,8 +362,14 @@ static ds_status build_all(builder *b)
     if (n == 0) {
         return ds_fail(b->ctx, DS_ERR_ARG, "no trainable parameter reaches the loss");
     }
+    if (dsi_train_is_early(b->spec)) {
+        return build_early(b);
+    }
     DS_TRY(build_norm(b, &factor));
-    return build_updates(b, factor);
+    if (b->spec->keep_nonfinite && b->spec->max_norm == 0.0) { /* it waits for nothing */
+        DS_TRY(read_inverse_scale(b, &factor));
+    }
+    return build_updates(b, DS_PHASE_UPDATE, factor);
 }
 
 ds_status dsi_train_graph(const ds_model *model, const dsi_train_spec *spec, ds_cells *cells,

@@ -50,6 +50,7 @@ typedef struct dsi_train_spec {
     bool nesterov;                       /* SGD */
     double max_coeff, min_coeff;         /* LAMB */
     double max_norm;                     /* 0: no clipping */
+    bool keep_nonfinite;                 /* gradients that are not finite do not skip the step */
     dsi_zenflow_spec zenflow;            /* ADAM only */
     const char *const *gradient_outputs; /* outputs that take gradients from the caller */
     uint32_t n_gradient_outputs;
@@ -77,13 +78,18 @@ typedef struct dsi_train_cells {
 /* Parameter groups: index into dsi_train_cells.hyper. */
 enum { DSI_GROUP_DECAY = 0, DSI_GROUP_NO_DECAY = 1 };
 
+/* Whether no update waits for all gradients: no clipping, no step is skipped, nothing accumulates.
+ * Then each parameter is updated in the backward phase, whatever lives where. */
+bool dsi_train_is_early(const dsi_train_spec *spec);
+
 /* The name of a cell of kind CHOSEN: "PARAM/WHAT". Its states are index i32 (K), value, exp_avg and
  * exp_avg_sq f32 (rows,K), and weights f64 (2) with spec.weighs. text: room for n bytes. */
 const char *dsi_zenflow_name(const char *param, const char *what, char *text, size_t n);
 
 /* Phases FORWARD, BACKWARD, NORM, UPDATE, with ZenFlow those between them; with its overlap REST is
  * for a plan that has it beside the others, else there is no TAKE. Outputs: the model's,
- * and "grad_norm", "grad_top". */
+ * and "grad_norm", "grad_top". Early updates: those of UPDATE stand in BACKWARD,
+ * gradients have no cells, and there is no "grad_top". */
 ds_status dsi_train_graph(const ds_model *model, const dsi_train_spec *spec, ds_cells *cells,
                           ds_graph **graph_out, dsi_train_cells *cells_out);
 

@@ -176,8 +176,6 @@ static const bad table[] = {
     {"data_efficiency: {enabled: true, data_routing: {enabled: true, random_ltd: {enabled: true}}}",
      "data_efficiency.data_routing.random_ltd.enabled: not available"},
     {"managed_gradient_accumulation: false", "ds_engine_set_gradient_accumulation_boundary"},
-    {"bf16: {enabled: true, check_grad_overflow: false}",
-     "bf16.check_grad_overflow: not available"},
 };
 
 /* What asks for nothing. */
@@ -185,6 +183,7 @@ static const char *const harmless[] = {
     "pipeline: {stages: 'auto', seed_layers: true}",
     "pipeline: {stages: 1}",
     "sequence_parallel_size: 1",
+    "bf16: {enabled: true, check_grad_overflow: false}",
     "tensor_parallel: {autotp_size: 0}",
     "wandb: {enabled: false, project: 'x'}",
     "comms_logger: {enabled: false, verbose: true}",

@@ -23,7 +23,8 @@ enum { BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
 
 typedef struct row {
     char model[16], dtype[8], transport[8], recompute[16], offload[16], save[512];
-    long ranks, stage, overlap, bucket, accumulation, threads, resume, persistence, steps, zenflow;
+    long ranks, stage, overlap, bucket, accumulation, threads, resume, persistence, steps, zenflow,
+        early;
 } row;
 
 static int read_row(int argc, char **argv, row *r)
@@ -50,6 +51,7 @@ static int read_row(int argc, char **argv, row *r)
         {"persistence", NULL, 0, &r->persistence},
         {"steps", NULL, 0, &r->steps},
         {"zenflow", NULL, 0, &r->zenflow},
+        {"early", NULL, 0, &r->early}, /* nothing waits for all gradients */
     };
     *r = (row){.model = "gpt2",
                .dtype = "f32",
@@ -135,7 +137,8 @@ static dsi_engine_spec make_spec(const row *r)
                                       .optimizer = DSI_OPTIMIZER_ADAM,
                                       .eps = 1e-8,
                                       .decoupled_decay = true,
-                                      .max_norm = 0.1,
+                                      .max_norm = r->early != 0 ? 0.0 : 0.1,
+                                      .keep_nonfinite = r->early != 0,
                                       .zenflow = {.on = r->zenflow != 0, /* chosen at 1 and 3 */
                                                   .ratio = 0.2,
                                                   .update_every = 2,

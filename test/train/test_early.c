@@ -1,0 +1,397 @@
+/* Early updates: where nothing waits for all gradients, the backward pass updates each parameter.
+ * The bits are those of updates behind the backward pass, wherever states live. Over several ranks:
+ * test_zero_matrix.sh. */
+#include "accel/cpu/cpu_features.h"
+#include "common/check.h"
+#include "common/engine_hash.h"
+#include "common/scratch.h"
+#include "op/ops.h"
+#include "train/engine.h"
+
+#include <deepspeed/engine_states.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH = 2, SEQ = 48, STEPS = 3 };
+
+static ds_ctx *ctx;
+static char *folder;
+
+static const char gpt2[] =
+    "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":64,\"n_embd\":48,\"n_layer\":3,"
+    "\"n_head\":4,\"resid_pdrop\":0.1,\"embd_pdrop\":0.1,\"attn_pdrop\":0.1}";
+static const char llama[] =
+    "{\"model_type\":\"llama\",\"vocab_size\":211,\"hidden_size\":48,\"intermediate_size\":112,"
+    "\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+    "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}";
+
+static dsi_offload_spec away(dsi_residence states, dsi_residence params)
+{
+    dsi_offload_spec spec = {.states = states,
+                             .params = params,
+                             .ratio = 1.0,
+                             .threshold = 1,
+                             .how = {.chunk = 4096},
+                             .read_ahead = 20000,
+                             .update_ahead = 60000,
+                             .write_behind = 60000,
+                             .aio = ds_aio_params_default()};
+    (void)snprintf(spec.folders, sizeof spec.folders, "%s", folder);
+    return spec;
+}
+
+/* early false: the same numbers, updated behind the backward pass. */
+static dsi_engine_spec make_spec(bool early, dsi_residence states, dsi_residence params)
+{
+    return (dsi_engine_spec){.train = {.dtype = DS_DTYPE_BF16,
+                                       .comm_dtype = DS_DTYPE_BF16,
+                                       .accumulate_dtype = DS_DTYPE_F32,
+                                       .state_dtype = DS_DTYPE_F32,
+                                       .master = true,
+                                       .batch = BATCH,
+                                       .seq_length = SEQ,
+                                       .accumulation = 1,
+                                       .optimizer = DSI_OPTIMIZER_ADAM,
+                                       .eps = 1e-8,
+                                       .decoupled_decay = true,
+                                       .keep_nonfinite = early},
+                             .offload = away(states, params),
+                             .lr = 1e-3,
+                             .beta1 = 0.9,
+                             .beta2 = 0.95,
+                             .weight_decay = 0.1,
+                             .bias_correction = true,
+                             .loss_scale = dsi_loss_scale_none(),
+                             .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
+                             .seed = 11,
+                             .isa = dsi_cpu_isa()};
+}
+
+static ds_model *make_model(const char *config)
+{
+    ds_model *model = NULL;
+    const char *path = scratch_path(folder, "config.json");
+    scratch_write(path, config, strlen(config));
+    CHECK_OK(ctx, ds_model_from_config(ctx, path, &model));
+    return model;
+}
+
+static ds_engine *make_engine(const ds_model *model, const dsi_engine_spec *spec)
+{
+    ds_engine *engine = NULL;
+    const ds_engine_params params = {.model = model, .seq_length = SEQ, .seed = 5};
+    CHECK_OK(ctx, dsi_engine_create(ctx, &params, spec, &engine));
+    return engine;
+}
+
+static void feed(int32_t step, int32_t data[4][BATCH * SEQ], ds_named_tensor *tensors)
+{
+    static const char *const names[4] = {"input_ids", "targets", "positions", "first"};
+    for (int i = 0; i < 4; ++i) {
+        const ds_meta meta = {DS_DTYPE_I32, {.n_dims = 2, .dims = {BATCH, SEQ}}};
+        tensors[i] = (ds_named_tensor){names[i], {data[i], meta}};
+    }
+    for (int32_t i = 0; i < BATCH * SEQ; ++i) {
+        data[0][i] = (i * 37 + step * 11) % 211;
+        data[1][i] = (i * 37 + step * 11 + 37) % 211;
+        data[2][i] = i % SEQ;
+        data[3][i] = 0;
+    }
+}
+
+typedef struct result {
+    uint64_t hash;
+    double losses[STEPS], norms[STEPS], eval;
+} result;
+
+/* An evaluation between forward and backward may not touch what is read ahead. */
+static void train(ds_engine *engine, int32_t first, int32_t n, result *got)
+{
+    int32_t data[4][BATCH * SEQ];
+    ds_named_tensor tensors[4];
+    for (int32_t step = first; step < first + n; ++step) {
+        feed(step, data, tensors);
+        const ds_batch batch = {tensors, 4};
+        CHECK_OK(ctx, ds_engine_forward(engine, &batch));
+        CHECK_OK(ctx, ds_engine_eval_batch(engine, &batch, &got->eval, NULL));
+        CHECK_OK(ctx, ds_engine_backward(engine));
+        CHECK_OK(ctx, ds_engine_eval_batch(engine, &batch, &got->eval, NULL));
+        CHECK_OK(ctx, ds_engine_step(engine));
+        assert_true(ds_engine_was_step_applied(engine));
+        got->losses[step % STEPS] = ds_engine_loss(engine);
+        got->norms[step % STEPS] = ds_engine_grad_norm(engine);
+    }
+}
+
+static result run(const char *config, dsi_engine_spec spec)
+{
+    result got = {0};
+    ds_model *model = make_model(config);
+    ds_engine *engine = make_engine(model, &spec);
+    train(engine, 0, STEPS, &got);
+    CHECK_OK(ctx, engine_hash(ctx, engine, &got.hash));
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+    return got;
+}
+
+/* Weights, moments, losses; and among early ones norms to the bit and what evaluation sees. */
+static void expect_same(const result *got, const result *kept, bool both_early, const char *what)
+{
+    bool same =
+        got->hash == kept->hash && memcmp(got->losses, kept->losses, sizeof kept->losses) == 0;
+    for (int i = 0; i < STEPS; ++i) {
+        same = same &&
+               fabs(got->norms[i] - kept->norms[i]) <= (both_early ? 0.0 : 2e-7 * kept->norms[i]);
+    }
+    if (!same || (both_early && got->eval != kept->eval)) {
+        fail_msg("%s gives other bits", what);
+    }
+}
+
+static void early_updates_change_no_bit(void **state)
+{
+    static const char *const configs[] = {gpt2, llama};
+    static const dsi_residence places[] = {DSI_ON_HOST, DSI_ON_DISK};
+    (void)state;
+    for (int c = 0; c < 2; ++c) {
+        for (int f32 = 0; f32 < 2; ++f32) {
+            dsi_engine_spec spec = make_spec(false, DSI_ON_DEVICE, DSI_ON_DEVICE);
+            const ds_dtype dtype = f32 ? DS_DTYPE_F32 : DS_DTYPE_BF16;
+            spec.train.dtype = spec.train.comm_dtype = dtype;
+            spec.train.master = !f32;
+            const result late = run(configs[c], spec);
+            spec.train.keep_nonfinite = true;
+            const result kept = run(configs[c], spec);
+            expect_same(&kept, &late, false, "an early update in memory");
+            for (int p = 0; p < 2; ++p) {
+                for (int which = 1; which < 4; ++which) {
+                    spec.offload = away((which & 1) != 0 ? places[p] : DSI_ON_DEVICE,
+                                        (which & 2) != 0 ? places[p] : DSI_ON_DEVICE);
+                    const result got = run(configs[c], spec);
+                    expect_same(&got, &kept, true, "an early update of what lives elsewhere");
+                }
+            }
+        }
+    }
+}
+
+static void no_setting_changes_a_bit(void **state)
+{
+    const result kept = run(gpt2, make_spec(true, DSI_ON_DEVICE, DSI_ON_DEVICE));
+    (void)state;
+    for (int i = 0; i < 9; ++i) {
+        dsi_engine_spec spec = make_spec(true, DSI_ON_DISK, i == 8 ? DSI_ON_DEVICE : DSI_ON_DISK);
+        spec.offload.how.chunk = i == 0 ? 0 : 4096;
+        spec.offload.how.reuse = i == 1 ? INT64_MAX : 0;
+        spec.offload.read_ahead = i == 2 ? 0 : 20000;
+        spec.offload.update_ahead = i == 3 ? 0 : i == 4 ? SIZE_MAX : 60000;
+        spec.offload.write_behind = i == 5 ? 0 : 60000;
+        spec.offload.ratio = i == 6 ? 0.4 : 1.0;
+        spec.recompute.mode = i >= 7 ? DS_RECOMPUTE_FULL : DS_RECOMPUTE_NONE;
+        spec.offload.how.activations = i == 7 ? DSI_ON_DISK : DSI_ON_DEVICE;
+        spec.no_reuse = i == 4;
+        const result got = run(gpt2, spec);
+        char what[40];
+        (void)snprintf(what, sizeof what, "setting %d of early updates", i);
+        expect_same(&got, &kept, true, what);
+    }
+}
+
+static void every_optimizer(void **state)
+{
+    static const dsi_optimizer kinds[] = {DSI_OPTIMIZER_SGD, DSI_OPTIMIZER_LION,
+                                          DSI_OPTIMIZER_ADAGRAD};
+    (void)state;
+    for (int i = 0; i < 3; ++i) {
+        dsi_engine_spec spec = make_spec(false, DSI_ON_DEVICE, DSI_ON_DEVICE);
+        spec.train.optimizer = kinds[i];
+        spec.train.momentum = true;
+        const result late = run(llama, spec);
+        spec.train.keep_nonfinite = true;
+        spec.offload = away(DSI_ON_DISK, DSI_ON_DISK);
+        const result got = run(llama, spec);
+        expect_same(&got, &late, false, "an optimizer");
+    }
+}
+
+/* Saved from the disk, loaded into memory, and the other way round. */
+static void resumed_runs_agree(void **state)
+{
+    const dsi_engine_spec specs[] = {make_spec(true, DSI_ON_DEVICE, DSI_ON_DEVICE),
+                                     make_spec(true, DSI_ON_DISK, DSI_ON_DISK)};
+    uint64_t hashes[4];
+    result unused = {0};
+    (void)state;
+    for (int i = 0; i < 4; ++i) {
+        ds_model *model = make_model(gpt2);
+        ds_engine *first = make_engine(model, &specs[i / 2]);
+        char *save = scratch_make();
+        train(first, 0, 2, &unused);
+        CHECK_OK(ctx, ds_engine_save_checkpoint(first, save, "t", NULL));
+        ds_engine_destroy(&first);
+        ds_engine *second = make_engine(model, &specs[i % 2]);
+        CHECK_OK(ctx, ds_engine_load_checkpoint(second, save, "t", NULL));
+        train(second, 2, 2, &unused);
+        CHECK_OK(ctx, engine_hash(ctx, second, &hashes[i]));
+        ds_engine_destroy(&second);
+        ds_model_destroy(&model);
+        scratch_remove(save);
+        assert_true(hashes[i] == hashes[0]);
+    }
+}
+
+/* Each update stands behind its gradient, before the backward pass of the layers below. */
+static void updates_start_with_the_backward_pass(void **state)
+{
+    const dsi_engine_spec spec = make_spec(true, DSI_ON_DISK, DSI_ON_DEVICE);
+    ds_model *model = make_model(gpt2);
+    ds_engine *engine = make_engine(model, &spec);
+    const dsi_plan *plan = engine->train_plan;
+    const uint32_t begin = plan->phase_begin[DS_PHASE_BACKWARD];
+    const uint32_t end = plan->phase_begin[DS_PHASE_NORM];
+    uint32_t first = end;
+    uint32_t n = 0;
+    (void)state;
+    for (uint32_t s = begin; s < end; ++s) {
+        if (dsi_op_is_update(plan->steps[s].op)) {
+            first = s < first ? s : first;
+            ++n;
+        }
+    }
+    assert_true(n > 30);
+    assert_true(first - begin < (end - begin) / 4);
+    assert_int_equal(plan->phase_begin[DS_PHASE_UPDATE], plan->phase_begin[DS_PHASE_COUNT]);
+    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
+        assert_true(ds_cells_get(engine->cells, c)->kind != DS_CELL_GRAD);
+    }
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+}
+
+/* A step behind s of the same phase that reads the arena first. */
+static uint32_t reader_behind(const dsi_plan *plan, uint32_t s)
+{
+    const uint32_t end = plan->phase_begin[DS_PHASE_NORM];
+    for (++s; s < end; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        if (step->kernel != NULL && step->n_in > 0 &&
+            plan->refs[step->in_at].space == DSI_SPACE_ARENA) {
+            return s;
+        }
+    }
+    return end;
+}
+
+/* The use of a parameter in the backward pass before step s, or NULL. */
+static const dsi_ref *use_before(const dsi_plan *plan, uint32_t s, ds_cell param)
+{
+    while (s-- > plan->phase_begin[DS_PHASE_BACKWARD]) {
+        const dsi_step *step = &plan->steps[s];
+        for (uint32_t i = 0; i < step->n_in; ++i) {
+            const dsi_ref *ref = &plan->refs[step->in_at + i];
+            if (ref->space == DSI_SPACE_CELL && ref->cell == param) {
+                return ref;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* A plan that uses a parameter behind its update is refused, which may be whole or by parts. */
+static void an_update_too_early_is_refused(void **state)
+{
+    (void)state;
+    for (int parts = 0; parts < 2; ++parts) {
+        dsi_engine_spec spec = make_spec(true, DSI_ON_DISK, DSI_ON_DEVICE);
+        spec.offload.how.chunk = parts ? 4096 : 0;
+        ds_model *model = make_model(gpt2);
+        ds_engine *engine = make_engine(model, &spec);
+        dsi_plan *plan = engine->train_plan;
+        uint32_t n = 0;
+        CHECK_OK(ctx, dsi_plan_check(plan));
+        for (uint32_t s = 0; s < plan->phase_begin[DS_PHASE_NORM]; ++s) {
+            const dsi_ref *out = &plan->refs[plan->steps[s].out_at];
+            if (!dsi_op_is_update(plan->steps[s].op)) {
+                continue;
+            }
+            const ds_cell parent = plan->cell_parent[out->cell];
+            const dsi_ref *use = use_before(plan, s, parent != DS_NONE ? parent : out->cell);
+            const uint32_t late = reader_behind(plan, s);
+            if (use == NULL || late == plan->phase_begin[DS_PHASE_NORM] ||
+                (parent != DS_NONE) != (parts == 1)) {
+                continue;
+            }
+            const uint32_t at = plan->steps[late].in_at;
+            const dsi_ref kept = plan->refs[at];
+            plan->refs[at] = *use;
+            CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH,
+                        parts ? "invariant 10" : "invariant 3");
+            plan->refs[at] = kept;
+            ++n;
+        }
+        CHECK_OK(ctx, dsi_plan_check(plan));
+        assert_true(n > 10);
+        ds_engine_destroy(&engine);
+        ds_model_destroy(&model);
+    }
+}
+
+/* What the backward pass has used cannot change before the step. */
+static void what_comes_too_late_is_named(void **state)
+{
+    const dsi_engine_spec spec = make_spec(true, DSI_ON_DISK, DSI_ON_DEVICE);
+    ds_model *model = make_model(gpt2);
+    ds_engine *engine = make_engine(model, &spec);
+    int32_t data[4][BATCH * SEQ];
+    ds_named_tensor tensors[4];
+    float gradient[48];
+    (void)state;
+    feed(0, data, tensors);
+    const ds_batch batch = {tensors, 4};
+    CHECK_FAILS(ctx, ds_engine_set_accumulation_boundary(engine, 0), DS_ERR_STATE,
+                "check_grad_overflow");
+    CHECK_OK(ctx, ds_engine_forward(engine, &batch));
+    CHECK_OK(ctx, ds_engine_set_lr(engine, 2e-3));
+    CHECK_OK(ctx, ds_engine_backward(engine));
+    CHECK_FAILS(ctx, ds_engine_set_lr(engine, 1e-3), DS_ERR_STATE, "check_grad_overflow");
+    CHECK_FAILS(ctx, ds_engine_get_full_grad(engine, "transformer.ln_f.weight", gradient, 48),
+                DS_ERR_STATE, "used up in the backward pass");
+    CHECK_FAILS(ctx, ds_engine_save_checkpoint(engine, folder, "t", NULL), DS_ERR_STATE, "");
+    CHECK_OK(ctx, ds_engine_step(engine));
+    CHECK_OK(ctx, ds_engine_set_lr(engine, 1e-3));
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    folder = scratch_make();
+    return ds_ctx_create(NULL, &ctx);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    ds_ctx_destroy(&ctx);
+    scratch_remove(folder);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(early_updates_change_no_bit),
+        cmocka_unit_test(no_setting_changes_a_bit),
+        cmocka_unit_test(every_optimizer),
+        cmocka_unit_test(resumed_runs_agree),
+        cmocka_unit_test(updates_start_with_the_backward_pass),
+        cmocka_unit_test(an_update_too_early_is_refused),
+        cmocka_unit_test(what_comes_too_late_is_named),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
