@@ -138,7 +138,7 @@ static dsi_engine_spec make_spec(const row *r)
                                       .eps = 1e-8,
                                       .decoupled_decay = true,
                                       .max_norm = r->early != 0 ? 0.0 : 0.1,
-                                      .keep_nonfinite = r->early != 0,
+                                      .keep_nonfinite = r->early != 0 && dtype != DS_DTYPE_F16,
                                       .zenflow = {.on = r->zenflow != 0, /* chosen at 1 and 3 */
                                                   .ratio = 0.2,
                                                   .update_every = 2,
