@@ -84,6 +84,9 @@ static void choose_mode(shm_comm *comm, shm_op *op)
                        ? SHM_MODE_PLACE
                        : SHM_MODE_STAGED;
     }
+    const bool tables = op->mode == SHM_MODE_PLACE;
+    op->data_begin =
+        (tables ? shm_table_begin(comm, call) + call->n_parts : size) * sizeof(uint64_t);
     const size_t pull_from = gathers                        ? SHM_INLINE_GATHER
                              : dsi_coll_reduces(call->kind) ? SHM_PULL_SUMS_FROM
                                                             : SHM_PULL_FROM;
@@ -125,6 +128,15 @@ static bool pulls_exchange(const shm_comm *comm, const dsi_comm_call *call, uint
     return comm->scratch != NULL && bytes >= SHM_PULL_FROM && table_fits(comm, call);
 }
 
+/* Whether the operands of an all-to-all may travel beside the announcement of a rank. */
+static bool exchange_fits(const shm_op *op, uint64_t elements)
+{
+    const size_t width = ds_dtype_bytes(op->call.dtype);
+    const size_t most = op->mode == SHM_MODE_PLACE ? SHM_INLINE_SYMMETRIC : SHM_INLINE;
+    return op->data_begin <= SHM_INLINE && elements <= most / width &&
+           elements * width <= SHM_INLINE - op->data_begin;
+}
+
 /* Totals for each rank, then the counts of each part when they fit, and addresses when peers might
  * pull; returns whether the operands may follow the totals. */
 static bool write_totals(shm_comm *comm, const shm_op *op, uint64_t *to)
@@ -147,7 +159,7 @@ static bool write_totals(shm_comm *comm, const shm_op *op, uint64_t *to)
     if (pulls) {
         shm_pull_write(comm, call, to + shm_table_begin(comm, call));
     }
-    return sum * ds_dtype_bytes(call->dtype) + size * sizeof *to <= SHM_INLINE;
+    return exchange_fits(op, sum);
 }
 
 /* Tells the others of the call. IN: the slot is free on every rank. */
@@ -160,8 +172,8 @@ static void announce(shm_comm *comm, shm_op *op)
     const bool exchange = op->call.kind == DSI_COLL_ALL_TO_ALL;
     if (exchange) {
         const bool fits = write_totals(comm, op, (uint64_t *)(void *)beside);
-        if (fits && op->mode != SHM_MODE_PLACE) {
-            shm_inline_write(comm, op, beside + comm->head.size * sizeof(uint64_t));
+        if (fits) {
+            shm_inline_write(comm, op, beside + op->data_begin);
         }
     }
     if (op->mode == SHM_MODE_PLACE) {
@@ -256,11 +268,13 @@ static ds_status settle_exchange(shm_comm *comm, shm_op *op)
                            (unsigned long long)expected);
             return shm_fail_comm(comm, reason);
         }
-        fits = fits && sum * width + comm->head.size * sizeof *totals <= SHM_INLINE;
+        fits = fits && exchange_fits(op, sum);
         pulls = pulls && pulls_exchange(comm, &op->call, sum * width);
     }
-    if (op->mode != SHM_MODE_PLACE) {
-        op->mode = fits ? SHM_MODE_INLINE : pulls ? SHM_MODE_PULL : SHM_MODE_STAGED;
+    if (fits) {
+        op->mode = SHM_MODE_INLINE;
+    } else if (op->mode != SHM_MODE_PLACE) {
+        op->mode = pulls ? SHM_MODE_PULL : SHM_MODE_STAGED;
     }
     return DS_OK;
 }
@@ -296,8 +310,6 @@ static ds_status work(shm_comm *comm, bool *moved)
             }
             if (op->mode == SHM_MODE_STAGED) {
                 shm_staged_begin(comm, op);
-            } else if (op->mode == SHM_MODE_PULL) {
-                shm_pull_begin(comm, op);
             }
         }
         bool finished = true;
@@ -306,7 +318,7 @@ static ds_status work(shm_comm *comm, bool *moved)
         } else if (op->mode == SHM_MODE_PLACE) {
             shm_place_work(comm, op);
         } else if (op->mode == SHM_MODE_PULL) {
-            DS_TRY(shm_pull_work(comm, op, moved, &finished));
+            DS_TRY(shm_pull_work(comm, op, &finished));
         } else {
             *moved = shm_staged_work(comm, op, &finished) || *moved;
         }

@@ -37,9 +37,10 @@ typedef struct shm_op {
     double begin, arrived, end;
     shm_mode mode;
     bool complete;
+    size_t data_begin; /* all-to-all: of operands beside the announcement, in bytes */
     /* SHM_MODE_PLACE: */
     bool push; /* all-reduce: results are written into everybody's `out` */
-    /* SHM_MODE_STAGED; of a pulled all-reduce the first and `summed`: */
+    /* SHM_MODE_STAGED: */
     uint64_t first_chunk, n_chunks; /* global numbers */
     uint64_t put, summed, got;      /* chunks of this call */
     size_t chunk_elements, total;   /* of a chunk; of the whole stream */
@@ -67,7 +68,7 @@ typedef struct shm_job {
     uint64_t token; /* in every datagram */
     char job_hash[33];
     bool crowded; /* more ranks than cores: do not spin */
-    bool pull;    /* every rank may read the memory of every other */
+    bool pull;    /* every rank may read and write the memory of every other */
     int *pidfds;  /* [size], -1 unknown */
     shm_comm *world;
     pthread_mutex_t lock; /* guards the list of communicators and the parked descriptors */
@@ -105,6 +106,7 @@ struct shm_comm {
     struct shm_traffic {           /* with each other rank */
         uint64_t n_sent, n_handed; /* messages started; handed over */
         uint64_t n_received;
+        uint64_t known_taken; /* at least so many of those handed over were taken */
         uint64_t chunks_out, chunks_in;
     } * traffic; /* [size] */
     shm_pair_op pairs[SHM_OPS];
@@ -129,6 +131,17 @@ ds_status shm_memory_create(ds_ctx *ctx, size_t bytes, int *fd_out);
 ds_status shm_give(ds_ctx *ctx, shm_job *job, const uint32_t *world_ranks, uint32_t n, uint64_t tag,
                    int fd);
 ds_status shm_receive(ds_ctx *ctx, shm_job *job, uint64_t tag, double timeout, int *fd_out);
+
+/* ---- shm_map.c ---- */
+
+#define SHM_LARGE_PAGE ((size_t)2 << 20)
+/* Maps all of fd where a large page may begin, and closes it. */
+ds_status shm_map(ds_ctx *ctx, int fd, size_t bytes, char **base_out);
+/* Gives zeroed memory of this rank large pages, as far as it fills them; returns how many bytes
+ * have them. *error_out: why no more, 0: they are all that fit. IN: memory begins where one may. */
+size_t shm_enlarge_pages(char *memory, size_t bytes, int *error_out);
+/* Makes the pages in which small calls meet: their first use would cost more than the call. */
+void shm_touch_blocks(const shm_comm *comm);
 
 /* ---- shm_wake.c: doorbells, sleeping, the dead ---- */
 
@@ -181,11 +194,10 @@ size_t shm_table_begin(const shm_comm *comm, const dsi_comm_call *call);
 void shm_place_work(shm_comm *comm, shm_op *op);
 /* Pulled. Write: the addresses of the operands. */
 void shm_pull_write(const shm_comm *comm, const dsi_comm_call *call, uint64_t *to);
-void shm_pull_begin(shm_comm *comm, shm_op *op);
-ds_status shm_pull_work(shm_comm *comm, shm_op *op, bool *moved, bool *finished_out);
+ds_status shm_pull_work(shm_comm *comm, shm_op *op, bool *finished_out);
 ds_status shm_pull_message(shm_comm *comm, const dsi_comm_call *call, const uint64_t *table,
                            bool *done_out);
-/* Whether the eight bytes at an address of another rank can be read, and are those. */
+/* Whether the eight bytes at an address of another rank can be read and written, and are those. */
 bool shm_pull_try(const shm_comm *world, uint32_t rank, uint64_t address, uint64_t expected);
 /* Staged. */
 void shm_staged_begin(shm_comm *comm, shm_op *op);

@@ -101,15 +101,15 @@ static void copy_parts(shm_comm *comm, const shm_op *op)
     }
 }
 
-/* The data of each rank begins after its totals; what is for a rank, after what is for the ranks
- * before it. */
+/* The data of each rank begins after its totals and tables; what is for a rank, after what is for
+ * the ranks before it. */
 static void exchange_parts(shm_comm *comm, const shm_op *op)
 {
     const dsi_comm_call *call = &op->call;
     const size_t width = ds_dtype_bytes(call->dtype);
     for (uint32_t r = 0; r < comm->head.size; ++r) {
         const unsigned char *beside = data_of(comm, op, r);
-        const unsigned char *from = beside + comm->head.size * sizeof(uint64_t);
+        const unsigned char *from = beside + op->data_begin;
         for (uint32_t b = 0; b < comm->head.rank; ++b) {
             from += ((const uint64_t *)(const void *)beside)[b] * width;
         }

@@ -18,10 +18,11 @@ enum {
     SHM_INLINE_SYMMETRIC = 1024, /* of operands that could be read in place */
     SHM_CHUNK = 256 << 10,       /* bytes of a staging buffer; there are two of each sort */
     SHM_PULL_FROM = 32 << 10,    /* bytes of an operand that peers pull from private memory */
-    SHM_PULL_SUMS_FROM = 64 << 10,
+    SHM_PULL_SUMS_FROM = 16 << 10,
     SHM_INLINE_GATHER = 2048, /* bytes of a slice of an all-gather; longer ones are pulled */
     SHM_SCRATCH = 256 << 10,  /* bytes for what they pull before they sum it */
     SHM_MESSAGES = 4,         /* messages between two ranks that may lie about at once */
+    SHM_MESSAGE_TINY = 32,    /* bytes that travel in the line of its announcement */
     SHM_PAIR_CHUNK = 64 << 10,
     SHM_REASON = 1024
 };
@@ -49,10 +50,10 @@ typedef struct shm_bell {
 typedef struct shm_message {
     _Alignas(SHM_LINE) _Atomic uint64_t posted; /* its number, from 1 */
     uint64_t digest;
-    uint64_t bytes;
     double when;
     uint32_t mode; /* shm_mode */
-    dsi_call_info info;
+    unsigned char tiny[SHM_MESSAGE_TINY];
+    _Alignas(SHM_LINE) dsi_call_info info;
     _Alignas(SHM_LINE) unsigned char data[SHM_INLINE]; /* the bytes, or the offsets of the parts */
 } shm_message;
 

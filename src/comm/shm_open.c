@@ -1,7 +1,6 @@
 /* Groups of the shared-memory communicator: the first, those split from it, symmetric memory. */
 #include "base/clock.h"
 #include "comm/shm_impl.h"
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,27 +82,12 @@ static ds_status make_comm(ds_ctx *ctx, shm_job *job, const uint32_t *members, u
     return DS_OK;
 }
 
-/* Maps and closes fd. */
-static ds_status map_memory(ds_ctx *ctx, int fd, size_t bytes, char **base_out)
-{
-    struct stat file;
-    const bool whole = fstat(fd, &file) == 0 && (size_t)file.st_size == bytes;
-    void *base = whole ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
-    const int error = errno;
-    (void)close(fd);
-    if (base == MAP_FAILED) {
-        return ds_fail(ctx, whole ? DS_ERR_NOMEM : DS_ERR_PEER, "%zu bytes of shared memory: %s",
-                       bytes, whole ? strerror(error) : "the ranks disagree about the size");
-    }
-    *base_out = base;
-    return DS_OK;
-}
-
 static ds_status map_group(shm_comm *comm, int fd)
 {
     comm->base_bytes = shm_group_bytes(comm->head.size);
-    DS_TRY(map_memory(comm->head.ctx, fd, comm->base_bytes, &comm->base));
+    DS_TRY(shm_map(comm->head.ctx, fd, comm->base_bytes, &comm->base));
     comm->shared = (shm_head *)(void *)comm->base;
+    shm_touch_blocks(comm);
     return DS_OK;
 }
 
@@ -258,8 +242,7 @@ ds_status shm_symmetric(dsi_comm *head, size_t bytes, void **memory_out)
                            (long long)asked[r], head->rank, bytes);
         }
     }
-    const size_t huge = (size_t)2 << 20; /* parts begin where large pages may */
-    const size_t unit = bytes >= huge ? huge : 4096;
+    const size_t unit = bytes >= SHM_LARGE_PAGE ? SHM_LARGE_PAGE : 4096;
     const size_t stride = (bytes + unit - 1) / unit * unit;
     int fd = -1;
     char *base = NULL;
@@ -268,8 +251,12 @@ ds_status shm_symmetric(dsi_comm *head, size_t bytes, void **memory_out)
         share_memory(comm, mix(comm->id, UINT64_C(0x73796d)), stride * head->size, &fd);
     (void)pthread_mutex_unlock(&comm->job->lock);
     DS_TRY(status);
-    DS_TRY(map_memory(head->ctx, fd, stride * head->size, &base));
+    DS_TRY(shm_map(head->ctx, fd, stride * head->size, &base));
     (void)madvise(base, stride * head->size, MADV_HUGEPAGE); /* a wish */
+    int error = 0;
+    const size_t large = shm_enlarge_pages(base + stride * head->rank, bytes, &error);
+    ds_log(head->ctx, DS_LOG_OBJECT, "symmetric memory: %zu bytes, %zu of them in large pages%s%s",
+           bytes, large, error != 0 ? "; then: " : "", error != 0 ? strerror(error) : "");
     comm->region = (shm_region){base, stride, bytes};
     head->memory = base + stride * head->rank;
     head->memory_bytes = bytes;
@@ -324,8 +311,8 @@ static ds_status wait_for_all(shm_comm *world, double timeout)
     return DS_OK;
 }
 
-/* Whether every rank can read a word of every other. The calls are this file's own: numbers of
- * calls in diagnoses begin anew. */
+/* Whether every rank can read and write a word of every other. The calls are this file's own:
+ * numbers of calls in diagnoses begin anew. */
 static ds_status find_pull(shm_comm *world, bool wanted)
 {
     uint64_t word = mix(world->job->token, world->head.rank);

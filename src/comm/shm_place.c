@@ -85,7 +85,7 @@ static void reduce_task(void *arg, uint32_t task, uint32_t thread)
         const size_t skipped = call->kind == DSI_COLL_REDUCE_SCATTER ? w->span.begin * width : 0;
         outs[0] = (char *)w->part->out + (begin - skipped);
         const bool own_place = outs[0] == ins[comm->head.rank];
-        (w->span.count * width >= SHM_STREAM_FROM && !own_place
+        (w->span.count * width >= SHM_STREAM_SUMS_FROM && !own_place
              ? dsi_reduce_stream
              : dsi_reduce_to)(&job, ins, outs, 1, n);
         return;
@@ -96,8 +96,9 @@ static void reduce_task(void *arg, uint32_t task, uint32_t thread)
         outs[r] = shm_decode(comm, turn, code) + begin;
     }
     const bool in_place = outs[0] == ins[comm->head.rank]; /* lines that are read anyway */
-    (w->span.count * width >= SHM_STREAM_FROM && !in_place ? dsi_reduce_stream : dsi_reduce_to)(
-        &job, ins, outs, comm->head.size, n);
+    (w->span.count * width >= SHM_STREAM_SUMS_FROM && !in_place
+         ? dsi_reduce_stream
+         : dsi_reduce_to)(&job, ins, outs, comm->head.size, n);
 }
 
 static void run(place_work *work)

@@ -1,12 +1,13 @@
 /* Collectives whose operands lie in private memory, where the system lets the ranks read one
- * another's memory (process_vm_readv): the bytes are copied once, not twice. Addresses are
- * announced, as for calls in place: everybody has come, everybody is done.
+ * another's memory (process_vm_readv, for sums process_vm_writev): the bytes are copied once, not
+ * twice. Addresses are announced, as for calls in place: everybody has come, everybody is done.
  *
  * An all-reduce is cut over the ranks: each reads the others' contributions to its share, sums into
- * its `out`, and when all have, reads the other shares from their `out`. So in place nobody reads
- * what another writes.
+ * its `out`, and writes that piece, still in its caches, into every other's `out`. So in place
+ * nobody reads what another writes, and nobody waits in between.
  *
- * Invariant: the same on all ranks of a job, or nobody pulls: shm_pull_probe.
+ * Invariants: the same on all ranks of a job, or nobody pulls: shm_pull_try. Nothing is written to
+ * a process that has not been seen alive right before: its number may be another's afterwards.
  */
 #include "base/clock.h"
 #include "comm/shm_impl.h"
@@ -20,10 +21,11 @@ enum { LIST = 64 /* pieces of one system call */, SHARE_ALIGN = 64 /* elements *
 
 #define PATIENCE 1.0 /* seconds */
 
-/* Pieces to read from one rank. */
+/* Pieces to read from one rank, or to write to it. */
 typedef struct pull_list {
-    struct iovec to[LIST], from[LIST];
+    struct iovec own[LIST], other[LIST];
     uint32_t n;
+    bool write;
 } pull_list;
 
 static int64_t pid_of(const shm_comm *comm, uint32_t rank)
@@ -46,13 +48,13 @@ static ds_status fail_read(shm_comm *comm, uint32_t rank, int error)
     if (now < comm->unread_since + PATIENCE) {
         return DS_IN_PROGRESS;
     }
-    (void)snprintf(reason, sizeof reason, "the memory of rank %u (process %lld) cannot be read: %s",
-                   comm->unread_rank, (long long)pid_of(comm, comm->unread_rank),
-                   strerror(comm->unread_error));
+    (void)snprintf(reason, sizeof reason,
+                   "the memory of rank %u (process %lld) cannot be reached: %s", comm->unread_rank,
+                   (long long)pid_of(comm, comm->unread_rank), strerror(comm->unread_error));
     return shm_fail_comm(comm, reason);
 }
 
-/* Reads all pieces and empties the list. */
+/* Moves all pieces and empties the list. */
 static ds_status flush(shm_comm *comm, uint32_t rank, pull_list *list)
 {
     uint32_t first = 0;
@@ -60,33 +62,41 @@ static ds_status flush(shm_comm *comm, uint32_t rank, pull_list *list)
         return fail_read(comm, rank, 0);
     }
     while (first < list->n) {
-        ssize_t n = process_vm_readv((pid_t)pid_of(comm, rank), list->to + first, list->n - first,
-                                     list->from + first, list->n - first, 0);
+        struct iovec *own = list->own + first;
+        struct iovec *other = list->other + first;
+        const unsigned long left = list->n - first;
+        const pid_t pid = (pid_t)pid_of(comm, rank);
+        if (list->write && shm_is_dead(comm->job, comm->world_rank[rank])) {
+            return fail_read(comm, rank, ESRCH);
+        }
+        ssize_t n = list->write ? process_vm_writev(pid, own, left, other, left, 0)
+                                : process_vm_readv(pid, own, left, other, left, 0);
         if (n <= 0) {
             return fail_read(comm, rank, n < 0 ? errno : EFAULT);
         }
-        while (first < list->n && (size_t)n >= list->to[first].iov_len) {
-            n -= (ssize_t)list->to[first++].iov_len;
+        for (; first < list->n && (size_t)n >= own->iov_len; ++own, ++other) {
+            n -= (ssize_t)own->iov_len;
+            ++first;
         }
         if (n > 0) { /* ended inside of a piece */
-            list->to[first].iov_base = (char *)list->to[first].iov_base + n;
-            list->from[first].iov_base = (char *)list->from[first].iov_base + n;
-            list->to[first].iov_len -= (size_t)n;
-            list->from[first].iov_len -= (size_t)n;
+            own->iov_base = (char *)own->iov_base + n;
+            other->iov_base = (char *)other->iov_base + n;
+            own->iov_len -= (size_t)n;
+            other->iov_len -= (size_t)n;
         }
     }
     list->n = 0;
     return DS_OK;
 }
 
-static ds_status add(shm_comm *comm, uint32_t rank, pull_list *list, void *to, uint64_t from,
+static ds_status add(shm_comm *comm, uint32_t rank, pull_list *list, void *own, uint64_t other,
                      size_t bytes)
 {
     if (bytes == 0) {
         return DS_OK;
     }
-    list->to[list->n] = (struct iovec){to, bytes};
-    list->from[list->n++] = (struct iovec){(void *)(uintptr_t)from, bytes};
+    list->own[list->n] = (struct iovec){own, bytes};
+    list->other[list->n++] = (struct iovec){(void *)(uintptr_t)other, bytes};
     return list->n == LIST ? flush(comm, rank, list) : DS_OK;
 }
 
@@ -216,6 +226,30 @@ static ds_status sum_pieces(shm_comm *comm, const shm_op *op, const shm_segment 
     return DS_OK;
 }
 
+/* Gives summed pieces of this rank's share to all others. */
+static ds_status push_pieces(shm_comm *comm, const shm_op *op, const shm_segment *pieces,
+                             uint32_t n)
+{
+    const dsi_comm_call *call = &op->call;
+    const size_t width = ds_dtype_bytes(call->dtype);
+    for (uint32_t turn = 1; turn < comm->head.size; ++turn) {
+        const uint32_t r = (comm->head.rank + turn) % comm->head.size;
+        const uint64_t *outs = table_of(comm, op, r) + call->n_parts;
+        pull_list list = {.write = true};
+        ds_status status = DS_OK;
+        for (uint32_t i = 0; i < n && status == DS_OK; ++i) {
+            const size_t offset = pieces[i].offset * width;
+            status = add(comm, r, &list, (char *)call->parts[pieces[i].part].out + offset,
+                         outs[pieces[i].part] + offset, pieces[i].count * width);
+        }
+        status = status == DS_OK ? flush(comm, r, &list) : status;
+        if (status != DS_OK) {
+            return status;
+        }
+    }
+    return DS_OK;
+}
+
 static ds_status sum(shm_comm *comm, const shm_op *op)
 {
     const size_t width = ds_dtype_bytes(op->call.dtype);
@@ -229,34 +263,13 @@ static ds_status sum(shm_comm *comm, const shm_op *op)
             used += pieces[n++].count;
         }
         if (n > 0) {
-            const ds_status status = sum_pieces(comm, op, pieces, n, room);
+            ds_status status = sum_pieces(comm, op, pieces, n, room);
+            if (status == DS_OK && op->call.kind == DSI_COLL_ALL_REDUCE) {
+                status = push_pieces(comm, op, pieces, n);
+            }
             if (status != DS_OK) {
                 return status;
             }
-        }
-    }
-    return DS_OK;
-}
-
-/* The shares that the others have summed. */
-static ds_status get_shares(shm_comm *comm, const shm_op *op)
-{
-    const dsi_comm_call *call = &op->call;
-    const size_t width = ds_dtype_bytes(call->dtype);
-    for (uint32_t turn = 1; turn < comm->head.size; ++turn) {
-        const uint32_t r = (comm->head.rank + turn) % comm->head.size;
-        const uint64_t *outs = table_of(comm, op, r) + call->n_parts;
-        walk w = walk_begin(comm, op, r);
-        pull_list list = {.n = 0};
-        shm_segment piece;
-        ds_status status = DS_OK;
-        while (status == DS_OK && walk_next(&w, SIZE_MAX, &piece)) {
-            status = add(comm, r, &list, (char *)call->parts[piece.part].out + piece.offset * width,
-                         outs[piece.part] + piece.offset * width, piece.count * width);
-        }
-        status = status == DS_OK ? flush(comm, r, &list) : status;
-        if (status != DS_OK) {
-            return status;
         }
     }
     return DS_OK;
@@ -334,62 +347,15 @@ static ds_status copy(shm_comm *comm, const shm_op *op)
 
 /* ---- the call ---- */
 
-/* An all-reduce counts as one staged chunk: `summed` tells that its shares may be read. */
-void shm_pull_begin(shm_comm *comm, shm_op *op)
-{
-    op->summed = 0;
-    if (op->call.kind == DSI_COLL_ALL_REDUCE) {
-        op->first_chunk = comm->n_chunks++;
-    }
-}
-
 /* DS_IN_PROGRESS: a rank that has died is still to be named by the wait. */
-static ds_status all_reduce(shm_comm *comm, shm_op *op, bool *moved, bool *finished_out)
+ds_status shm_pull_work(shm_comm *comm, shm_op *op, bool *finished_out)
 {
-    shm_block *own = shm_own(comm);
-    const uint64_t after = op->first_chunk + 1;
-    ds_status status = DS_OK;
-    if (op->summed == 0) {
-        status = sum(comm, op);
-        if (status != DS_OK) {
-            return status;
-        }
-        op->summed = 1;
-        *moved = true;
-        atomic_store(&own->put.value, after);
-        atomic_store(&own->summed.value, after);
-        shm_ring_all(comm);
-    }
-    if (!shm_all_have(comm, offsetof(shm_block, summed), after)) {
-        return DS_OK;
-    }
-    status = get_shares(comm, op);
-    if (status == DS_OK) {
-        atomic_store(&own->got.value, after);
-        shm_ring_all(comm);
-        *finished_out = true;
-    }
-    return status;
-}
-
-ds_status shm_pull_work(shm_comm *comm, shm_op *op, bool *moved, bool *finished_out)
-{
-    ds_status status;
-    *finished_out = false;
-    switch (op->call.kind) {
-    case DSI_COLL_ALL_REDUCE:
-        status = all_reduce(comm, op, moved, finished_out);
-        break;
-    case DSI_COLL_REDUCE_SCATTER:
-        status = sum(comm, op);
+    const bool sums = dsi_coll_reduces(op->call.kind);
+    const ds_status status = sums ? sum(comm, op) : copy(comm, op);
+    if (op->call.kind == DSI_COLL_REDUCE_SCATTER) {
         pad(comm, op);
-        *finished_out = status == DS_OK;
-        break;
-    default:
-        status = copy(comm, op);
-        *finished_out = status == DS_OK;
-        break;
     }
+    *finished_out = status == DS_OK;
     return status < 0 ? status : DS_OK;
 }
 
@@ -413,9 +379,11 @@ ds_status shm_pull_message(shm_comm *comm, const dsi_comm_call *call, const uint
 bool shm_pull_try(const shm_comm *world, uint32_t rank, uint64_t address, uint64_t expected)
 {
     uint64_t found = 0;
-    const struct iovec to = {&found, sizeof found};
-    const struct iovec from = {(void *)(uintptr_t)address, sizeof found};
+    const struct iovec own = {&found, sizeof found};
+    const struct iovec other = {(void *)(uintptr_t)address, sizeof found};
+    const pid_t pid = (pid_t)pid_of(world, rank);
     return shm_block_of(world, rank)->pid_space == shm_own(world)->pid_space &&
-           process_vm_readv((pid_t)pid_of(world, rank), &to, 1, &from, 1, 0) == sizeof found &&
-           found == expected;
+           (rank == world->head.rank || world->job->pidfds[rank] >= 0) &&
+           process_vm_readv(pid, &own, 1, &other, 1, 0) == sizeof found && found == expected &&
+           process_vm_writev(pid, &own, 1, &other, 1, 0) == sizeof found;
 }

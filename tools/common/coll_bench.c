@@ -133,6 +133,7 @@ static ds_status run_pair(const coll_bench *b, const job *j)
                           .peer = 1 - rank,
                           .parts = &part,
                           .n_parts = 1,
+                          .symmetric = b->shared != NULL,
                           .what = "benchmark"};
     if (rank > 1) {
         return DS_OK;
