@@ -22,8 +22,8 @@ typedef struct dsi_scan {
     uint32_t n_nodes;
     bool failed;
     uint32_t open_line; /* of a string without quotes that ends with a bracket; 0: none */
-    locale_t c_locale; /* numbers have a point in every locale */
-    dsi_buf scratch;   /* the string being read */
+    locale_t c_locale;  /* numbers have a point in every locale */
+    dsi_buf scratch;    /* the string being read */
 } dsi_scan;
 
 /* The byte at a place, at the current one; -1 past the end. */

@@ -1,4 +1,4 @@
-/* What the bytes of each value of a graph are for, for the ledger. Called by plan_build.c. */
+/* What the bytes of each value of a graph are for, for the ledger. Called by plan_place.c. */
 #include "plan/plan_kinds.h"
 #include "op/ops.h"
 

@@ -1,0 +1,196 @@
+/* Where what a plan needs lies: offsets, outputs, ledger. See plan_lower.h. */
+#include "plan/plan_lower.h"
+
+#include "plan/plan_kinds.h"
+#include <stdlib.h>
+
+/* Offsets in the shared arena: the same strategy, apart from the other one. */
+ds_status dsi_lower_place_shared(dsi_lowering *b)
+{
+    const ds_graph *g = b->graph;
+    dsi_memory_item *items = calloc(g->n_values + 1, sizeof *items);
+    if (items == NULL) {
+        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for the plan");
+    }
+    for (ds_value v = 0; v < g->n_values; ++v) {
+        if (b->root[v] == v && b->shared[v]) {
+            const bool swaps = b->swapped[v];
+            const size_t bytes = ds_meta_bytes(g->values[v].meta);
+            items[v] = (dsi_memory_item){.bytes = swaps ? dsi_home_bytes(bytes) : bytes,
+                                         .first = b->first[v],
+                                         .last = b->last[v],
+                                         .align = swaps ? DSI_HOME_ALIGN : 0};
+        }
+    }
+    const ds_status status =
+        dsi_memory_assign(g->ctx, items, g->n_values, !b->env->no_reuse, &b->plan->shared_bytes);
+    for (uint32_t i = 0; i < b->plan->n_refs && status >= 0; ++i) {
+        dsi_ref *ref = &b->plan->refs[i];
+        if (ref->space == DSI_SPACE_SHARED) {
+            ref->offset = items[b->root[ref->value]].offset;
+        }
+    }
+    for (uint32_t i = 0; i < b->plan->n_outputs && status >= 0; ++i) {
+        dsi_ref *ref = &b->plan->outputs[i].ref;
+        if (ref->space == DSI_SPACE_SHARED) {
+            ref->offset = items[b->root[ref->value]].offset;
+        }
+    }
+    free(items);
+    return status;
+}
+
+/* Whether item i is of the phase that runs beside the others. */
+static bool is_beside(const dsi_lowering *b, uint32_t i)
+{
+    const uint32_t *begin = b->plan->phase_begin;
+    const dsi_memory_item *item = &b->items[i];
+    return b->plan->rest_beside && i < b->graph->n_values + b->n_steps && item->bytes > 0 &&
+           item->first >= begin[DS_PHASE_REST] && item->last < begin[DS_PHASE_REST + 1];
+}
+
+/* The phase that runs beside the others gets the end of the arena to itself. */
+static ds_status assign_beside(dsi_lowering *b, dsi_memory_item *apart, uint32_t n)
+{
+    dsi_plan *plan = b->plan;
+    for (uint32_t i = 0; i < n; ++i) {
+        if (is_beside(b, i)) {
+            apart[i] = b->items[i];
+            b->items[i].bytes = 0;
+        }
+    }
+    DS_TRY(dsi_memory_assign(plan->ctx, b->items, n, !b->env->no_reuse, &plan->arena_bytes));
+    DS_TRY(dsi_memory_assign(plan->ctx, apart, n, !b->env->no_reuse, &plan->beside.bytes));
+    plan->beside.offset = dsi_home_bytes(plan->arena_bytes);
+    plan->arena_bytes = plan->beside.offset + plan->beside.bytes;
+    for (uint32_t i = 0; i < n; ++i) {
+        if (apart[i].bytes > 0) {
+            apart[i].offset += plan->beside.offset;
+            b->items[i] = apart[i];
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status assign_arena(dsi_lowering *b, uint32_t n)
+{
+    if (!b->plan->rest_beside) {
+        return dsi_memory_assign(b->plan->ctx, b->items, n, !b->env->no_reuse,
+                                 &b->plan->arena_bytes);
+    }
+    dsi_memory_item *apart = calloc((size_t)n + 1, sizeof *apart);
+    if (apart == NULL) {
+        return ds_fail(b->plan->ctx, DS_ERR_NOMEM, "no memory for the plan");
+    }
+    const ds_status status = assign_beside(b, apart, n);
+    free(apart);
+    return status;
+}
+
+ds_status dsi_lower_place_memory(dsi_lowering *b)
+{
+    const ds_graph *g = b->graph;
+    dsi_plan *plan = b->plan;
+    for (ds_value v = 0; v < g->n_values; ++v) {
+        if (b->root[v] == v && g->values[v].cell == DS_NONE && b->placed[v] == DS_NONE &&
+            b->first[v] != UINT32_MAX && !b->shared[v]) {
+            const bool swaps = b->swapped[v];
+            const size_t bytes = ds_meta_bytes(g->values[v].meta);
+            b->items[v] = (dsi_memory_item){.bytes = swaps ? dsi_home_bytes(bytes) : bytes,
+                                            .first = b->first[v],
+                                            .last = b->last[v],
+                                            .align = swaps ? DSI_HOME_ALIGN : 0};
+        }
+    }
+    const uint32_t n_own = g->n_values + b->n_steps;
+    for (uint32_t i = 0; i < b->env->n_reserved; ++i) {
+        b->items[n_own + i] = (dsi_memory_item){.bytes = b->env->reserved[i].bytes,
+                                                .last = UINT32_MAX,
+                                                .offset = b->env->reserved[i].offset,
+                                                .fixed = true};
+    }
+    DS_TRY(assign_arena(b, n_own + b->env->n_reserved));
+    for (uint32_t i = 0; i < plan->n_refs; ++i) {
+        dsi_ref *ref = &plan->refs[i];
+        if (ref->space == DSI_SPACE_ARENA) {
+            ref->offset = b->items[b->root[ref->value]].offset;
+        }
+    }
+    for (uint32_t s = 0; s < b->n_steps; ++s) {
+        plan->steps[s].work_offset = b->items[g->n_values + s].offset;
+    }
+    return DS_OK;
+}
+
+static ds_status enter_values(const dsi_lowering *b, uint8_t *kinds)
+{
+    const ds_graph *g = b->graph;
+    dsi_ledger *ledger = b->plan->ledger;
+    dsi_plan_kinds(g, kinds);
+    for (ds_value v = 0; v < g->n_values; ++v) {
+        if (b->root[v] != v || g->values[v].cell != DS_NONE || b->placed[v] != DS_NONE ||
+            b->first[v] == UINT32_MAX) {
+            continue;
+        }
+        const dsi_step *step = &b->plan->steps[b->first[v]];
+        const dsi_memory_kind kind = (dsi_memory_kind)kinds[v];
+        const dsi_ledger_entry entry = {
+            .kind = b->shared[v] && kind != DSI_MEMORY_GATHERED ? DSI_MEMORY_COMM : kind,
+            .first = b->first[v],
+            .last = b->last[v],
+            .bytes = ds_meta_bytes(g->values[v].meta),
+            .name = step->scope,
+            .what = step->op->name};
+        DS_TRY(dsi_ledger_add(ledger, &entry));
+    }
+    return DS_OK;
+}
+
+/* The ledger of both arenas: values, and the scratch of steps. */
+ds_status dsi_lower_fill_ledger(dsi_lowering *b)
+{
+    dsi_plan *plan = b->plan;
+    DS_TRY(dsi_ledger_create(plan->ctx, plan->n_steps, &plan->ledger));
+    uint8_t *kinds = malloc((size_t)b->graph->n_values + 1);
+    if (kinds == NULL) {
+        return ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory for the ledger of a plan");
+    }
+    ds_status status = enter_values(b, kinds);
+    free(kinds);
+    for (uint32_t s = 0; s < plan->n_steps && status >= 0; ++s) {
+        const dsi_ledger_entry entry = {.kind = DSI_MEMORY_WORKSPACE,
+                                        .first = s,
+                                        .last = s,
+                                        .bytes = plan->steps[s].work_bytes,
+                                        .name = plan->steps[s].scope,
+                                        .what = plan->steps[s].op->name};
+        status = dsi_ledger_add(plan->ledger, &entry);
+    }
+    return status;
+}
+
+ds_status dsi_lower_name_outputs(dsi_lowering *b)
+{
+    const ds_graph *g = b->graph;
+    dsi_plan *plan = b->plan;
+    plan->n_outputs = g->n_outputs;
+    plan->outputs = dsi_arena_array(plan->arena, g->n_outputs, sizeof *plan->outputs);
+    if (plan->outputs == NULL) {
+        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for the plan");
+    }
+    for (uint32_t i = 0; i < g->n_outputs; ++i) {
+        const ds_value v = g->outputs[i].value;
+        const ds_node producer = g->values[b->root[v]].producer;
+        dsi_plan_output *output = &plan->outputs[i];
+        output->name = dsi_arena_strdup(plan->arena, g->outputs[i].name);
+        output->ref = dsi_lower_make_ref(b, v);
+        output->phase = producer == DS_NONE ? DS_PHASE_FORWARD : g->nodes[producer].phase;
+        if (output->ref.space == DSI_SPACE_ARENA) {
+            output->ref.offset = b->items[b->root[v]].offset;
+        }
+        if (output->name == NULL) {
+            return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for the plan");
+        }
+    }
+    return DS_OK;
+}

@@ -1,0 +1,160 @@
+/* The steps of a plan: operands, kernels, costs. See plan_lower.h. */
+#include "plan/plan_lower.h"
+
+#include "op/ops.h"
+#include "pass/order.h"
+#include <string.h>
+
+static ds_status choose_kernel(dsi_lowering *b, uint32_t s, dsi_step *step)
+{
+    const ds_kernel_sig sig = {.op = step->op,
+                               .attrs = step->attrs,
+                               .n_in = step->n_in,
+                               .n_out = step->n_out,
+                               .in = b->plan->metas + step->in_at,
+                               .out = b->plan->metas + step->out_at,
+                               .n_threads = b->env->n_threads};
+    step->kernel = b->env->choose(&sig, b->env->isa);
+    if (step->kernel == NULL) {
+        char word[160];
+        return ds_fail(b->graph->ctx, DS_ERR_UNSUPPORTED, "%s: no kernel of %s for %s", step->scope,
+                       step->op->name,
+                       ds_meta_text(sig.n_in > 0 ? sig.in[0] : sig.out[0], word, sizeof word));
+    }
+    step->work_bytes = step->kernel->work_bytes != NULL ? step->kernel->work_bytes(&sig) : 0;
+    b->items[b->graph->n_values + s] =
+        (dsi_memory_item){.bytes = step->work_bytes, .first = s, .last = s};
+    return DS_OK;
+}
+
+static void add_cost(dsi_step *step, const dsi_plan *plan)
+{
+    ds_meta out[DS_MAX_OUT];
+    memcpy(out, plan->metas + step->out_at, step->n_out * sizeof *out);
+    ds_cost cost = {0};
+    const ds_infer call = {.op = step->op,
+                           .attrs = step->attrs,
+                           .n_in = step->n_in,
+                           .in = plan->metas + step->in_at,
+                           .n_out = step->n_out,
+                           .out = out};
+    if (step->op->cost != NULL) {
+        step->op->cost(&call, &cost);
+    } else {
+        for (uint32_t i = 0; i < step->n_in + step->n_out; ++i) {
+            cost.bytes += (double)ds_meta_bytes(plan->metas[step->in_at + i]);
+        }
+    }
+    step->flops = cost.flops;
+    step->again = cost.again;
+    step->bytes = cost.bytes;
+}
+
+dsi_ref dsi_lower_make_ref(const dsi_lowering *b, ds_value v)
+{
+    if (v == DS_NONE) {
+        return (dsi_ref){.cell = DS_NONE, .value = DS_NONE};
+    }
+    const ds_graph *g = b->graph;
+    const ds_value root = b->root[b->same[v]];
+    const ds_cell cell = b->placed[root] != DS_NONE ? b->placed[root] : g->values[root].cell;
+    const dsi_space arena = b->shared[root] ? DSI_SPACE_SHARED : DSI_SPACE_ARENA;
+    return (dsi_ref){.meta = g->values[v].meta,
+                     .space = cell != DS_NONE ? DSI_SPACE_CELL : arena,
+                     .cell = cell,
+                     .value = b->same[v]};
+}
+
+static void add_refs(dsi_lowering *b, const ds_value *values, uint32_t n)
+{
+    dsi_plan *plan = b->plan;
+    for (uint32_t i = 0; i < n; ++i) {
+        plan->refs[plan->n_refs] = dsi_lower_make_ref(b, values[i]);
+        plan->metas[plan->n_refs] = plan->refs[plan->n_refs].meta;
+        plan->n_refs += 1;
+    }
+}
+
+/* The operands of slots [begin,end): all inputs, then all outputs. */
+static void add_operands(dsi_lowering *b, uint32_t begin, uint32_t end, dsi_step *step)
+{
+    const ds_graph *g = b->graph;
+    step->in_at = b->plan->n_refs;
+    for (uint32_t at = begin; at < end; ++at) {
+        const dsi_node_info *node = dsi_lower_node_of(b, at);
+        add_refs(b, dsi_node_in(g, node), node->n_in);
+        if (step->kind == DSI_STEP_WAIT && node->op->writes != NULL) { /* the old version is gone */
+            b->plan->refs[b->plan->n_refs - node->n_in + (uint32_t)node->op->writes[0]] =
+                dsi_lower_make_ref(b, DS_NONE);
+        }
+    }
+    step->out_at = b->plan->n_refs;
+    for (uint32_t at = begin; at < end; ++at) {
+        add_refs(b, dsi_node_out(g, dsi_lower_node_of(b, at)), dsi_lower_node_of(b, at)->n_out);
+    }
+    step->n_in = step->out_at - step->in_at;
+    step->n_out = b->plan->n_refs - step->out_at;
+    if (step->kind == DSI_STEP_WAIT) { /* reads them all */
+        step->n_in += step->n_out;
+        step->out_at += step->n_out;
+        step->n_out = 0;
+    }
+}
+
+/* The START that a WAIT belongs to: of the same first node. */
+static uint32_t find_start(const dsi_lowering *b, uint32_t wait)
+{
+    uint32_t at = wait;
+    while (b->slots[at].node != b->slots[wait].node || b->slots[at].kind != DSI_SLOT_START) {
+        --at;
+    }
+    return b->step_of[at];
+}
+
+/* The step of the slots at [begin,end): one node, or a bucket. */
+static ds_status make_step(dsi_lowering *b, uint32_t begin, uint32_t end)
+{
+    static const dsi_step_kind kinds[] = {[DSI_SLOT_RUN] = DSI_STEP_RUN,
+                                          [DSI_SLOT_START] = DSI_STEP_START,
+                                          [DSI_SLOT_WAIT] = DSI_STEP_WAIT};
+    dsi_plan *plan = b->plan;
+    const dsi_node_info *node = dsi_lower_node_of(b, begin);
+    const uint32_t s = b->step_of[begin];
+    dsi_step *step = &plan->steps[s];
+    *step = (dsi_step){.kind = kinds[b->slots[begin].kind],
+                       .op = node->op,
+                       .scope = dsi_arena_strdup(plan->arena, node->scope),
+                       .phase = node->phase,
+                       .recomputed = node->recomputed,
+                       .n_parts = end - begin};
+    step->attrs = dsi_arena_copy(plan->arena, node->attrs, node->op->attrs_bytes);
+    if (step->scope == NULL || step->attrs == NULL) {
+        return ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory for the plan");
+    }
+    add_operands(b, begin, end, step);
+    if (step->kind == DSI_STEP_WAIT) {
+        step->start = find_start(b, begin);
+        return DS_OK;
+    }
+    if ((node->op->flags & (DS_OP_COMM | DS_OP_SWAP)) != 0) {
+        for (uint32_t i = 0; i < step->n_in + step->n_out; ++i) {
+            step->bytes += (double)ds_meta_bytes(plan->metas[step->in_at + i]);
+        }
+        return DS_OK;
+    }
+    DS_TRY(choose_kernel(b, s, step));
+    add_cost(step, plan);
+    return DS_OK;
+}
+
+/* Steps with operands and kernels, not yet offsets. */
+ds_status dsi_lower_make_steps(dsi_lowering *b)
+{
+    for (uint32_t begin = 0, end = 0; begin < b->n_slots; begin = end) {
+        while (end < b->n_slots && b->step_of[end] == b->step_of[begin]) {
+            ++end;
+        }
+        DS_TRY(make_step(b, begin, end));
+    }
+    return DS_OK;
+}
