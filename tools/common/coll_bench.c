@@ -245,7 +245,8 @@ static ds_status run_way(const coll_bench *b, const job *j, int way)
 
 /* ---- trials ---- */
 
-/* Writes ones, so that sums and means neither grow nor vanish. */
+/* Writes ones, so that sums and means neither grow nor vanish. What is written to is in the caches
+ * too, whichever way came before: a copy past them would leave it to the next way to fetch it. */
 static void renew(const coll_bench *b, const job *j, int way)
 {
     static const uint64_t ones[DS_DTYPE_COUNT] = {
@@ -256,9 +257,7 @@ static void renew(const coll_bench *b, const job *j, int way)
     };
     const uint64_t word = ones[b->params.dtype];
     uint64_t *x = (uint64_t *)(void *)(way == WAY_OURS ? j->from : b->from);
-    if (way > WAY_MPI) { /* the best copy finds its target where the source is */
-        memset(b->to, 1, j->whole * j->element);
-    }
+    memset(b->to, 1, j->whole * j->element);
     for (size_t i = 0; i < (j->whole * j->element + 7) / 8; ++i) {
         x[i] = word;
     }
