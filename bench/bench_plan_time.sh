@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Predicted step time against measured: GPT-2 124M and a Llama of 77M, on one, two and four ranks, stages 0 to 3, in three
 # precisions, with accumulation, recomputation and offload to host and disk. Leave the machine alone meanwhile.
-# Usage: bench_plan_time.sh BUILD [--only TEXT] [--profiles DIR] [--folder DIR] [--steps N]
-# --only: rows whose name has TEXT. --profiles: take the profiles there, measure and keep those that it lacks (a profile a
-# number of ranks; without it all are measured anew). --folder: the disk of offloaded states. --steps: timed steps.
+# Usage: bench_plan_time.sh BUILD [--only PATTERN] [--profiles DIR] [--folder DIR] [--steps N]
+# --only: rows whose name matches the extended regular expression PATTERN. --profiles: take the profiles there, measure and
+# keep those that it lacks (one for each number of ranks; without it all are measured anew). --folder: the disk of offloaded
+# states. --steps: timed steps.
 # Predicted is what ds_plan says on a profile of this machine measured by as many ranks; measured is the median step of
-# ds_train after the first. Prints a line a row, the range, and how many lie within 20 %.
+# ds_train after the first. Prints a line a row and how many lie within 20 %.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 only='' profiles='' disk_folder=${TMPDIR:-/tmp} steps=4
@@ -47,7 +48,7 @@ rows=0 within=0
 row() { # RANKS MODEL DTYPE ROWSxTOKENS STAGE WHAT ACCUMULATION ZERO_KEYS KEYS
     local ranks=$1 batch=${4%x*} tokens=${4#*x} accumulation=${7:-1} model=bench/gpt2_124m.json
     local name="$1 ranks, $2 $3 $4, stage $5${6:+, $6}"
-    [[ $name == *"$only"* ]] || return 0
+    [[ $name =~ $only ]] || return 0
     [ "$2" = gpt2 ] || model=$scratch/llama.json
     local profile=$profiles/ranks_$ranks.json
     [ -f "$profile" ] || on "$ranks" "$build/ds_bench" --profile "$profile" --profile_folder "$scratch"
