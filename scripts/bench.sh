@@ -79,6 +79,7 @@ if [ -n "${DS_BENCH_LONG:-}" ]; then
     run "$root/bench/bench_plan_time.sh" "$build"
     run "$root/bench/bench_plan_memory.sh" "$build"
     run "$root/bench/bench_offload.sh" "$build" "$build"
+    run "$root/bench/bench_offload_xl.sh" "$build" "$build"
 fi
 
 python=${DS_BENCH_PYTHON:-}

@@ -11,24 +11,13 @@ limit=$((6 << 30))
 scratch=$(mktemp -d "$dir/offload_xl.XXXXXX")
 # shellcheck source=test/common/memory_group.sh
 . "$root/test/common/memory_group.sh"
+# shellcheck source=test/common/gpt2_xl.sh
+. "$root/test/common/gpt2_xl.sh"
 trap 'group_remove; rm -rf "$scratch"' EXIT
 free=$(df --output=avail -B1 "$scratch" | tail -n 1)
 [ "$free" -gt 30000000000 ] || { echo "offload_xl: $dir has $((free >> 30)) GiB free, 28 are needed" >&2; exit 1; }
 
-cat > "$scratch/gpt2_xl.json" << END
-{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50257, "n_positions": 1024, "n_embd": 1600,
- "n_layer": 48, "n_head": 25, "activation_function": "gelu_new", "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-END
-cat > "$scratch/ds.json" << END
-{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "gradient_clipping": 1.0, "steps_per_print": 1,
- "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "betas": [0.9, 0.95], "weight_decay": 0.1}},
- "activation_checkpointing": {"recompute": "full"},
- "zero_optimization": {"stage": 3, "sub_group_size": 20000000, "stage3_prefetch_bucket_size": 40000000,
-  "stage3_max_live_parameters": 40000000, "stage3_max_reuse_distance": 40000000,
-  "offload_optimizer": {"device": "nvme", "nvme_path": "$scratch"},
-  "offload_param": {"device": "nvme", "nvme_path": "$scratch", "max_in_cpu": 0}},
- "aio": {"queue_depth": 16}}
-END
+gpt2_xl_files "$scratch" 48
 group_make "$limit"
 group_run "$build/ds_train" --model_config "$scratch/gpt2_xl.json" --tokenizer bytes --data "$root/data/tinyshakespeare.txt" \
     --seq_length 1024 --steps 5 --deepspeed_config "$scratch/ds.json" --metrics "$scratch/metrics.jsonl"
