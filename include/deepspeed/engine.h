@@ -139,6 +139,8 @@ DS_API size_t ds_engine_planned_bytes(const ds_engine *engine);
 /* Bytes of this rank's offloaded states and parameters in host memory and on disk. */
 DS_API size_t ds_engine_host_bytes(const ds_engine *engine);
 DS_API size_t ds_engine_disk_bytes(const ds_engine *engine);
+/* Seconds in which this rank's thread stood still for its disk, since the engine was created. */
+DS_API double ds_engine_disk_wait(const ds_engine *engine);
 
 /* ---- setters ---- */
 /* Overrides the schedule from the next update on; negative gives it back to the schedule. Where the

@@ -171,7 +171,9 @@ ds_status dsi_comm_open(ds_ctx *ctx, const dsi_comm_world *world, dsi_comm **com
     const bool one_host = world->n_nodes <= 1 && world->local_size == world->size;
     const char *transport = world->transport;
     if (world->size == 1 && transport == NULL) {
-        return dsi_comm_self(ctx, comm_out);
+        DS_TRY(dsi_comm_self(ctx, comm_out));
+        (*comm_out)->timeout = world->timeout; /* nobody to wait for but the disk */
+        return DS_OK;
     }
     if (transport != NULL && strcmp(transport, "shm") == 0 && !one_host) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,

@@ -88,8 +88,9 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
         free(exec->plans[i].swaps);
         free(exec->plans[i].parts);
     }
+    const bool settled = dsi_swap_settle(exec->swap);
     dsi_swap_destroy(&exec->swap);
-    if (exec->map != NULL) {
+    if (exec->map != NULL && settled) { /* else the disk may still write into it */
         (void)munmap(exec->map, exec->map_bytes);
     }
     free(exec->cell_data);
@@ -397,13 +398,28 @@ static ds_status fail_step(const dsi_exec *exec, ds_ctx *ctx, const dsi_plan *pl
                            ds_status status)
 {
     char reason[1024];
-    const ds_kernel *kernel = plan->steps[s].kernel;
-    const char *said = ds_ctx_error(kernel != NULL ? ctx : exec->ctx);
+    const dsi_step *step = &plan->steps[s];
+    const char *said = ds_ctx_error(step->kernel != NULL ? ctx : exec->ctx);
     const size_t n = strlen(said);
     memcpy(reason, said, n < sizeof reason ? n + 1 : sizeof reason - 1);
     reason[sizeof reason - 1] = '\0';
-    return ds_fail(ctx, status, "step %u (%s/%s, %s): %s", s, plan->steps[s].op->name,
-                   kernel != NULL ? kernel->name : "comm", plan->steps[s].scope, reason);
+    if ((step->op->flags & DS_OP_SWAP) != 0) {
+        const dsi_step *start = step->kind == DSI_STEP_WAIT ? &plan->steps[step->start] : step;
+        const ds_cell_info *cell = ds_cells_get(exec->cells, plan->refs[start->in_at].cell);
+        return ds_fail(ctx, status, "step %u (%s of %s %s): %s", s, step->op->name,
+                       ds_cell_kind_name(cell->kind), cell->name, reason);
+    }
+    return ds_fail(ctx, status, "step %u (%s/%s, %s): %s", s, step->op->name,
+                   step->kernel != NULL ? step->kernel->name : "comm", step->scope, reason);
+}
+
+/* Transfers of a phase that failed: none may write into the arena when another plan uses it. */
+static void discard_swaps(const dsi_exec *exec, const loaded *l, ds_phase phase)
+{
+    const dsi_plan *plan = l->plan;
+    for (uint32_t s = plan->phase_begin[phase]; s < plan->phase_begin[phase + 1]; ++s) {
+        dsi_swap_discard(exec->swap, &l->swaps[s]);
+    }
 }
 
 /* The slice that this rank owns, padded with zeros. */
@@ -487,7 +503,9 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
         const ds_status status =
             exec->trace != NULL ? run_traced(exec, l, s) : run_step(exec, l, s, NULL);
         if (status < 0) {
-            return fail_step(exec, exec->ctx, plan, s, status);
+            const ds_status told = fail_step(exec, exec->ctx, plan, s, status);
+            discard_swaps(exec, l, phase);
+            return told;
         }
     }
     return DS_OK;
@@ -503,7 +521,9 @@ static ds_status run_rest(void *user)
          ++s) {
         const ds_status status = run_step(exec, l, s, NULL);
         if (status < 0) {
-            return fail_step(exec, dsi_beside_ctx(exec->beside), plan, s, status);
+            const ds_status told = fail_step(exec, dsi_beside_ctx(exec->beside), plan, s, status);
+            discard_swaps(exec, l, DS_PHASE_REST);
+            return told;
         }
     }
     return DS_OK;
@@ -606,6 +626,11 @@ size_t dsi_exec_host_bytes(const dsi_exec *exec)
 size_t dsi_exec_disk_bytes(const dsi_exec *exec)
 {
     return dsi_swap_disk_bytes(exec->swap);
+}
+
+double dsi_exec_swap_waited(const dsi_exec *exec)
+{
+    return dsi_swap_waited(exec->swap);
 }
 
 size_t dsi_exec_resident_bytes(const dsi_exec *exec)

@@ -66,6 +66,8 @@ bool dsi_exec_is_swapped(const dsi_exec *exec, ds_cell cell);
 /* Bytes of swapped cells. */
 size_t dsi_exec_host_bytes(const dsi_exec *exec);
 size_t dsi_exec_disk_bytes(const dsi_exec *exec);
+/* Seconds so far in which this thread was held by waits for the disk. */
+double dsi_exec_swap_waited(const dsi_exec *exec);
 
 /* How much of dsi_exec_bytes is resident: pages that were touched. */
 size_t dsi_exec_resident_bytes(const dsi_exec *exec);

@@ -69,7 +69,8 @@ static ds_status open_disk(dsi_swap *swap, const dsi_swap_params *params)
                                 .folders = params->folders,
                                 .n_folders = params->n_folders,
                                 .max_files = 1,
-                                .max_requests = params->max_requests + 1};
+                                .max_requests = params->max_requests + 1,
+                                .patience = params->patience};
     if (params->n_folders == 0) {
         return ds_fail(swap->ctx, DS_ERR_CONFIG,
                        "offload to nvme needs nvme_path, a folder on the disk to use");
@@ -115,8 +116,11 @@ void dsi_swap_destroy(dsi_swap **swap_inout)
     if (swap == NULL) {
         return;
     }
+    const bool settled = dsi_swap_settle(swap);
     dsi_aio_close(&swap->aio);
-    ds_aio_buffer_destroy(&swap->zeros, ZERO_BYTES);
+    if (settled) {
+        ds_aio_buffer_destroy(&swap->zeros, ZERO_BYTES);
+    }
     if (swap->host != NULL) {
         (void)munmap(swap->host, swap->host_bytes);
     }
@@ -142,12 +146,32 @@ ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
 
 ds_status dsi_swap_wait(dsi_swap *swap, dsi_swap_ticket *ticket, double *seconds_out)
 {
-    const dsi_aio_ticket aio = ticket->aio;
-    ticket->aio = 0;
     if (seconds_out != NULL) {
         *seconds_out = 0.0;
     }
-    return aio != 0 ? dsi_aio_wait_timed(swap->aio, aio, seconds_out) : DS_OK;
+    if (ticket->aio != 0) { /* which stays after an error, for dsi_swap_discard */
+        DS_TRY(dsi_aio_wait_timed(swap->aio, ticket->aio, seconds_out));
+        ticket->aio = 0;
+    }
+    return DS_OK;
+}
+
+bool dsi_swap_settle(dsi_swap *swap)
+{
+    return swap == NULL || swap->aio == NULL || dsi_aio_settle(swap->aio);
+}
+
+void dsi_swap_discard(dsi_swap *swap, dsi_swap_ticket *ticket)
+{
+    if (ticket->aio != 0) {
+        dsi_aio_discard(swap->aio, ticket->aio);
+        ticket->aio = 0;
+    }
+}
+
+double dsi_swap_waited(const dsi_swap *swap)
+{
+    return swap != NULL && swap->aio != NULL ? dsi_aio_get_stats(swap->aio).wait_seconds : 0.0;
 }
 
 static ds_status access_cell(dsi_swap *swap, ds_cell cell, size_t offset, bool write, void *data,

@@ -17,6 +17,7 @@ typedef struct dsi_swap_params {
     const char *const *folders; /* of scratch files, borrowed for the call */
     uint32_t n_folders;         /* 0: nothing may live on disk */
     uint32_t max_requests;      /* transfers in flight */
+    double patience;            /* seconds without any progress until a wait fails; 0: for ever */
 } dsi_swap_params;
 
 typedef struct dsi_swap_ticket {
@@ -29,6 +30,9 @@ typedef struct dsi_swap_ticket {
 ds_status dsi_swap_create(ds_ctx *ctx, const ds_cells *cells, const dsi_home *homes, uint32_t n,
                           const dsi_swap_params *params, dsi_swap **swap_out);
 void dsi_swap_destroy(dsi_swap **swap);
+/* Waits for all transfers. False: the disk does not answer, and memory that was given to
+ * dsi_swap_start must stay mapped for good. Accepts NULL. */
+bool dsi_swap_settle(dsi_swap *swap);
 
 /* Moves a whole cell from or to memory, which is aligned to and has room for whole blocks. */
 ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
@@ -36,6 +40,10 @@ ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
 /* *seconds_out (may be NULL): from the start to the end of the transfer; 0: it ended within its
  * start. */
 ds_status dsi_swap_wait(dsi_swap *swap, dsi_swap_ticket *ticket, double *seconds_out);
+/* After an error of another step: waits, as dsi_swap_settle does, and says nothing. */
+void dsi_swap_discard(dsi_swap *swap, dsi_swap_ticket *ticket);
+/* Seconds that waits held the caller so far. Accepts NULL. */
+double dsi_swap_waited(const dsi_swap *swap);
 
 /* Any bytes of a cell, any alignment; for the host's own accesses between steps. */
 ds_status dsi_swap_read(dsi_swap *swap, ds_cell cell, size_t offset, void *data, size_t bytes);

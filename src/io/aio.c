@@ -1,4 +1,4 @@
-/* Asynchronous transfers: open, submit, wait, close. See aio.h. */
+/* Asynchronous transfers: open, submit, close. See aio.h; waits are in aio_wait.c. */
 #include "io/aio_impl.h"
 
 #include "base/clock.h"
@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_REQUESTS = 65536, SLOW_SECONDS = 30 };
+enum { MAX_REQUESTS = 65536 };
 
 ds_aio_params ds_aio_params_default(void)
 {
@@ -75,6 +75,7 @@ static ds_status fill(dsi_aio *aio, const dsi_aio_params *params)
 {
     aio->io = params->io;
     aio->stripe_bytes = params->stripe_bytes > 0 ? params->stripe_bytes : params->io.block_size;
+    aio->patience = params->patience;
     aio->max_files = params->max_files;
     aio->max_requests = params->max_requests;
     aio->files = calloc(params->max_files, sizeof *aio->files);
@@ -139,17 +140,31 @@ ds_status dsi_aio_open(ds_ctx *ctx, const dsi_aio_params *params, dsi_aio **aio_
     return DS_OK;
 }
 
+/* Leaves all to the workers, which wait for a disk that does not answer: they take nothing more,
+ * and must not speak through a context that is about to go. */
+static void abandon(dsi_aio *aio)
+{
+    (void)pthread_mutex_lock(&aio->lock);
+    aio->queues[AIO_READ] = aio->queues[AIO_WRITE] = (aio_queue){0};
+    aio->waiting_bytes = 0;
+    aio->told_plain = true;
+    for (uint32_t i = 0; i < aio->n_started; ++i) {
+        (void)pthread_detach(aio->workers[i].thread);
+    }
+    (void)pthread_mutex_unlock(&aio->lock);
+}
+
 void dsi_aio_close(dsi_aio **aio_inout)
 {
     dsi_aio *aio = aio_inout != NULL ? *aio_inout : NULL;
     if (aio == NULL) {
         return;
     }
-    (void)pthread_mutex_lock(&aio->lock);
-    while (aio->n_active > 0) {
-        (void)pthread_cond_wait(&aio->done, &aio->lock);
+    *aio_inout = NULL;
+    if (!dsi_aio_settle(aio)) {
+        abandon(aio);
+        return;
     }
-    (void)pthread_mutex_unlock(&aio->lock);
     dsi_aio_stop(aio);
     for (uint32_t i = 0; aio->files != NULL && i < aio->max_files; ++i) {
         dsi_aio_file_close(&aio->files[i]);
@@ -164,7 +179,6 @@ void dsi_aio_close(dsi_aio **aio_inout)
     (void)pthread_cond_destroy(&aio->work);
     (void)pthread_mutex_destroy(&aio->lock);
     free(aio);
-    *aio_inout = NULL;
 }
 
 ds_aio_params dsi_aio_in_force(const dsi_aio *aio)
@@ -234,6 +248,10 @@ static ds_status submit(dsi_aio *aio, const aio_request *wanted, dsi_aio_ticket 
         return DS_OK;
     }
     DS_TRY(check_range(aio, wanted));
+    if (!dsi_aio_answers(aio)) {
+        return ds_fail(aio->ctx, DS_ERR_IO, "the disk of %s still does not answer",
+                       aio->files[wanted->file].parts[0].path);
+    }
     const double now = dsi_clock_seconds();
     (void)pthread_mutex_lock(&aio->lock);
     aio_request *r = aio->free_list;
@@ -275,125 +293,4 @@ ds_status dsi_aio_write(dsi_aio *aio, uint32_t file, uint64_t offset, const void
                                 .offset = offset,
                                 .bytes = bytes};
     return submit(aio, &wanted, ticket_out);
-}
-
-/* ---- waiting ---- */
-
-static ds_status find(dsi_aio *aio, dsi_aio_ticket ticket, aio_request **request_out)
-{
-    const uint32_t index = (uint32_t)(ticket & 0xffff);
-    if (index < aio->max_requests && aio->requests[index].state != AIO_FREE &&
-        aio->requests[index].generation == (uint32_t)(ticket >> 16)) {
-        *request_out = &aio->requests[index];
-        return DS_OK;
-    }
-    return ds_fail(aio->ctx, DS_ERR_ARG, "aio: ticket %" PRIu64 " is used up or was never given",
-                   ticket);
-}
-
-static const char *remedy_of(int reason)
-{
-    switch (reason) {
-    case ENOSPC:
-    case EDQUOT:
-        return "; free some space or choose another folder";
-    case EFBIG:
-        return "; the file system or `ulimit -f` does not allow a file of this size";
-    case EIO:
-        return "; the disk or the network to it fails: see the kernel's log (dmesg)";
-    default:
-        return "";
-    }
-}
-
-static ds_status tell(dsi_aio *aio, const aio_request *r)
-{
-    if (r->reason == 0) {
-        return DS_OK;
-    }
-    const char *path = aio->files[r->file].parts[r->reason_part].path;
-    const char *verb = r->direction == AIO_READ ? "read" : "write";
-    if (r->reason == AIO_END_OF_FILE) {
-        return ds_fail(aio->ctx, DS_ERR_IO,
-                       "cannot read %zu bytes at offset %" PRIu64 " of %s: the file ends at or "
-                       "before offset %" PRIu64,
-                       r->bytes, r->offset, path, r->reason_offset);
-    }
-    return ds_fail(aio->ctx, DS_ERR_IO,
-                   "cannot %s %zu bytes at offset %" PRIu64 " of %s: at offset %" PRIu64 ": %s%s",
-                   verb, r->bytes, r->offset, path, r->reason_offset, strerror(r->reason),
-                   remedy_of(r->reason));
-}
-
-/* Frees the entry of a request that is done and tells how it went. Lock held; released. */
-static ds_status use_up(dsi_aio *aio, aio_request *r)
-{
-    const aio_request result = *r;
-    r->state = AIO_FREE;
-    ++r->generation;
-    r->next = aio->free_list;
-    aio->free_list = r;
-    (void)pthread_mutex_unlock(&aio->lock);
-    return tell(aio, &result);
-}
-
-/* Waits for one change, at most SLOW_SECONDS; lock held. */
-static void wait_change(dsi_aio *aio, const aio_request *r, unsigned *seconds)
-{
-    struct timespec until;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += SLOW_SECONDS;
-    if (pthread_cond_timedwait(&aio->done, &aio->lock, &until) != ETIMEDOUT) {
-        return;
-    }
-    *seconds += SLOW_SECONDS;
-    ds_log(aio->ctx, DS_LOG_WARN,
-           "aio: waiting for %u s for the %s of %zu bytes at offset %" PRIu64 " of %s", *seconds,
-           r->direction == AIO_READ ? "read" : "write", r->bytes, r->offset,
-           aio->files[r->file].parts[0].path);
-}
-
-ds_status dsi_aio_wait(dsi_aio *aio, dsi_aio_ticket ticket)
-{
-    return dsi_aio_wait_timed(aio, ticket, NULL);
-}
-
-ds_status dsi_aio_wait_timed(dsi_aio *aio, dsi_aio_ticket ticket, double *seconds_out)
-{
-    aio_request *r = NULL;
-    unsigned seconds = 0;
-    if (seconds_out != NULL) {
-        *seconds_out = 0.0;
-    }
-    if (ticket == 0) {
-        return DS_OK;
-    }
-    (void)pthread_mutex_lock(&aio->lock);
-    const ds_status status = find(aio, ticket, &r);
-    if (status < 0) {
-        (void)pthread_mutex_unlock(&aio->lock);
-        return status;
-    }
-    while (r->state != AIO_DONE) {
-        wait_change(aio, r, &seconds);
-    }
-    if (seconds_out != NULL) {
-        *seconds_out = r->ended - r->submitted;
-    }
-    return use_up(aio, r);
-}
-
-ds_status dsi_aio_poll(dsi_aio *aio, dsi_aio_ticket ticket)
-{
-    aio_request *r = NULL;
-    if (ticket == 0) {
-        return DS_OK;
-    }
-    (void)pthread_mutex_lock(&aio->lock);
-    const ds_status status = find(aio, ticket, &r);
-    if (status < 0 || r->state != AIO_DONE) {
-        (void)pthread_mutex_unlock(&aio->lock);
-        return status < 0 ? status : DS_IN_PROGRESS;
-    }
-    return use_up(aio, r);
 }

@@ -41,6 +41,8 @@ typedef struct dsi_aio_params {
     uint64_t stripe_bytes;      /* multiple of DSI_AIO_ALIGN; 0: io.block_size */
     uint32_t max_files;
     uint32_t max_requests; /* submitted and not yet waited for; at most 65536 */
+    double patience;       /* seconds in which no transfer ends, after which a wait fails: the disk
+                              does not answer; 0: for ever */
 } dsi_aio_params;
 
 typedef struct dsi_aio_stats { /* since the opening */
@@ -48,11 +50,16 @@ typedef struct dsi_aio_stats { /* since the opening */
     uint64_t n_pieces; /* transfers given to the system */
     uint64_t n_copied; /* of them, those that went through a copy or the page cache */
     double piece_seconds, slowest_piece; /* how long they took: the sum, the longest */
+    double wait_seconds;                 /* that waits held their threads */
 } dsi_aio_stats;
 
 ds_status dsi_aio_open(ds_ctx *ctx, const dsi_aio_params *params, dsi_aio **aio_out);
-/* Waits for what is in flight, stops the threads, closes the files. Accepts NULL. */
+/* Waits for what is in flight, stops the threads, closes the files. Accepts NULL. When a wait has
+ * found that the disk does not answer, and it still does not, all that is left to the process, for
+ * its buffers are the disk's: they must stay mapped (dsi_aio_settle tells). */
 void dsi_aio_close(dsi_aio **aio);
+/* Waits for what is in flight, not for a disk that does not answer. False: some of it still is. */
+bool dsi_aio_settle(dsi_aio *aio);
 /* The values in force, backend URING or THREADS. */
 ds_aio_params dsi_aio_in_force(const dsi_aio *aio);
 dsi_aio_stats dsi_aio_get_stats(dsi_aio *aio);
@@ -79,12 +86,16 @@ ds_status dsi_aio_write(dsi_aio *aio, uint32_t file, uint64_t offset, const void
                         size_t bytes, dsi_aio_ticket *ticket_out);
 /* DS_IN_PROGRESS, or what dsi_aio_wait returns; then the ticket is used up. */
 ds_status dsi_aio_poll(dsi_aio *aio, dsi_aio_ticket ticket);
-/* Waits and uses the ticket up. A wait of more than 30 s is logged. Errors: ERR_IO (names file,
- * offset, reason, remedy; which bytes of the range were moved is then unknown), ERR_ARG (a ticket
- * that is used up). */
+/* Waits and uses the ticket up. A wait of more than 30 s (or a tenth of the patience, if that is
+ * less) is logged, with file, bytes, seconds and pace; then one of twice as long, and so on.
+ * Errors: ERR_IO (names file, offset, reason, remedy; which bytes of the range were moved is then
+ * unknown; of a disk that does not answer, the request stays in flight), ERR_ARG (a ticket that is
+ * used up). */
 ds_status dsi_aio_wait(dsi_aio *aio, dsi_aio_ticket ticket);
 /* The same. *seconds_out (may be NULL): from the submission to the end of the transfer, whenever
  * that was; 0 for ticket 0. */
 ds_status dsi_aio_wait_timed(dsi_aio *aio, dsi_aio_ticket ticket, double *seconds_out);
+/* After an error elsewhere: waits as dsi_aio_settle does, and uses the ticket up without a word. */
+void dsi_aio_discard(dsi_aio *aio, dsi_aio_ticket ticket);
 
 #endif

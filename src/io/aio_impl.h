@@ -106,12 +106,19 @@ struct dsi_aio {
     uint64_t waiting_bytes; /* of all queues, not cut yet */
     uint32_t n_active;
     bool quit;
+    double patience;
+    bool stuck;      /* a wait has lost its patience */
     bool told_plain; /* that a file goes through the page cache */
     dsi_aio_stats stats;
     aio_worker *workers;
     uint32_t n_workers;
     uint32_t n_started;
 };
+
+/* ---- aio_wait.c ---- */
+
+/* False: a wait has lost its patience, and what was in flight then still is. */
+bool dsi_aio_answers(dsi_aio *aio);
 
 /* ---- aio_file.c ---- */
 

@@ -113,6 +113,11 @@ size_t ds_engine_disk_bytes(const ds_engine *engine)
     return dsi_exec_disk_bytes(engine->exec);
 }
 
+double ds_engine_disk_wait(const ds_engine *engine)
+{
+    return dsi_exec_swap_waited(engine->exec);
+}
+
 const ds_cells *ds_engine_cells(const ds_engine *engine)
 {
     return engine->cells;

@@ -82,7 +82,8 @@ static ds_status allocate_memory(ds_engine *engine)
     const dsi_swap_params swap = {.aio = engine->spec.offload.aio,
                                   .folders = list,
                                   .n_folders = dsi_offload_folders(folders, list),
-                                  .max_requests = 1024};
+                                  .max_requests = 1024,
+                                  .patience = engine->spec.offload.patience};
     dsi_exec_set_homes(engine->exec, engine->homes.items, engine->homes.n, &swap);
     DS_TRY(dsi_exec_allocate(engine->exec));
     if (engine->homes.n > 0) {
@@ -112,6 +113,12 @@ static ds_status allocate(ds_engine *engine)
     engine->rng[0] = ds_cells_find(engine->cells, DS_CELL_INPUT, "train/rng");
     engine->rng[1] = ds_cells_find(engine->cells, DS_CELL_INPUT, "eval/rng");
     return DS_OK;
+}
+
+static double patience_of(const ds_comm *comm)
+{
+    enum { DEFAULT_TIMEOUT = 300 };
+    return 0.9 * (comm != NULL && comm->timeout > 0.0 ? comm->timeout : DEFAULT_TIMEOUT);
 }
 
 /* A communicator of its own, so that the program may use the given one as it likes. One log times
@@ -145,6 +152,9 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
     engine->model = params->model;
     engine->spec = *spec;
     engine->spec.zero.n_ranks = ds_comm_size(params->comm);
+    if (spec->offload.patience <= 0.0) {
+        engine->spec.offload.patience = patience_of(params->comm);
+    }
     engine->forced_boundary = -1;
     engine->forced_lr = -1.0;
     engine->grad_norm = -1.0;

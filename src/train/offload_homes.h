@@ -20,6 +20,9 @@ typedef struct dsi_offload_spec {
     size_t write_behind;                /* bytes on their way back beside computation */
     char folders[DS_CONFIG_TEXT_BYTES]; /* of the disk; with commas between them */
     ds_aio_params aio;
+    double patience; /* seconds without progress on the disk until a step fails; 0: nine tenths of
+                        the communicator's timeout, so that the rank whose disk it is speaks before
+                        those that wait for it */
 } dsi_offload_spec;
 
 bool dsi_offload_is_on(const dsi_offload_spec *spec);

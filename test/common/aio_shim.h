@@ -1,6 +1,7 @@
 /* Transfers that fail on demand, below the library: this file defines pread, pwrite and liburing's
  * submitting calls for the program that includes it (one source file of it). A transfer of a file
- * can come short, be interrupted, or fail, on threads and in io_uring alike. */
+ * can come short, be interrupted, fail, take long or never end, on threads and in io_uring alike.
+ */
 #ifndef DS_TEST_AIO_SHIM_H
 #define DS_TEST_AIO_SHIM_H
 
@@ -14,6 +15,7 @@
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 #if __has_include(<liburing.h>)
 #include <liburing.h>
@@ -22,14 +24,17 @@
 
 static struct {
     pthread_mutex_t lock;
-    int countdown;    /* the transfer that fails: 1 is the next; 0: none */
-    int n_failures;   /* so many from then on */
-    int reason;       /* errno */
-    bool direct_only; /* only transfers past the page cache are counted */
-    size_t most;      /* bytes that one transfer moves; 0: all */
-    int no_uring;     /* errno of opening a ring */
+    pthread_cond_t answers; /* stuck is over */
+    int countdown;          /* the transfer that fails: 1 is the next; 0: none */
+    int n_failures;         /* so many from then on */
+    int reason;             /* errno */
+    bool direct_only;       /* only transfers past the page cache are counted */
+    size_t most;            /* bytes that one transfer moves; 0: all */
+    int no_uring;           /* errno of opening a ring */
     int n_fired;
-} shim = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    int pause;    /* microseconds that each transfer takes longer */
+    int stuck_at; /* the transfer from which on none ends before shim_clear; 0: none */
+} shim = {.lock = PTHREAD_MUTEX_INITIALIZER, .answers = PTHREAD_COND_INITIALIZER};
 
 static void shim_clear(void)
 {
@@ -37,7 +42,24 @@ static void shim_clear(void)
     shim.countdown = shim.n_failures = shim.reason = shim.no_uring = shim.n_fired = 0;
     shim.direct_only = false;
     shim.most = 0;
+    shim.pause = shim.stuck_at = 0;
+    (void)pthread_cond_broadcast(&shim.answers);
     (void)pthread_mutex_unlock(&shim.lock);
+}
+
+/* A disk that is slow, or does not answer. */
+static void shim_hold(void)
+{
+    (void)pthread_mutex_lock(&shim.lock);
+    shim.stuck_at -= shim.stuck_at > 1 ? 1 : 0;
+    while (shim.stuck_at == 1) {
+        (void)pthread_cond_wait(&shim.answers, &shim.lock);
+    }
+    const struct timespec pause = {.tv_nsec = shim.pause * 1000L};
+    (void)pthread_mutex_unlock(&shim.lock);
+    if (pause.tv_nsec > 0) {
+        (void)nanosleep(&pause, NULL);
+    }
 }
 
 /* The errno that this transfer gets, 0: none. *most_out: bytes that it may move. */
@@ -45,6 +67,7 @@ static int shim_decide(int fd, size_t n, size_t *most_out)
 {
     const bool is_direct = (fcntl(fd, F_GETFL) & O_DIRECT) != 0;
     int reason = 0;
+    shim_hold();
     (void)pthread_mutex_lock(&shim.lock);
     *most_out = shim.most > 0 && shim.most < n ? shim.most : n;
     if (shim.n_failures > 0 && (is_direct || !shim.direct_only)) {

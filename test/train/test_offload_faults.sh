@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# Offload to disk when something is wrong: a folder that is missing, full, shared by two jobs, a job killed in the middle.
+# Offload to disk when something is wrong: a folder that is missing, full, shared by two jobs, a job killed in the middle, a
+# disk that is slow or does not answer.
 # Usage: test_offload_faults.sh BUILD
 set -euo pipefail
 build=$(cd "$1" && pwd)
 scratch=$(mktemp -d)
 mounted=""
+slow=""
 clean() {
+    [ -z "$slow" ] || limit 0 || true
+    [ -z "$slow" ] || rmdir "$slow" 2> /dev/null || true
     [ -z "$mounted" ] || umount "$mounted" 2> /dev/null || true
     rm -rf "$scratch"
 }
@@ -84,5 +88,59 @@ if mount -t tmpfs -o size=256k tmpfs small 2> /dev/null; then
     grep -qi "free\|space" log || fail "the full disk is not named"
 else
     echo "the full disk was not tried: no file system can be mounted here"
+fi
+# a slow disk: a control group that may move so many bytes a second (root)
+source=$(df --output=source "$scratch" | tail -n 1)
+device=$(lsblk -dno MAJ:MIN "$source" 2> /dev/null | tr -d ' ' || true)
+limit() { # BYTES a second; 0: none
+    if [ -e "$slow/io.max" ]; then
+        local n=$1
+        [ "$n" != 0 ] || n=max
+        echo "$device rbps=$n wbps=$n" > "$slow/io.max"
+    else
+        echo "$device $1" > "$slow/blkio.throttle.read_bps_device" && echo "$device $1" > "$slow/blkio.throttle.write_bps_device"
+    fi
+}
+for group in /sys/fs/cgroup/blkio /sys/fs/cgroup; do
+    if [ -n "$device" ] && [ -z "$slow" ] && mkdir "$group/ds_$$" 2> /dev/null; then
+        slow=$group/ds_$$
+        limit 10000000 2> /dev/null || { rmdir "$slow"; slow=""; }
+    fi
+done
+if [ -n "$slow" ]; then
+    for kind in slow stuck; do
+        (
+            echo "$BASHPID" > "$slow/cgroup.procs"
+            [ $kind = slow ] || limit 0
+            DEEPSPEED_TIMEOUT=$([ $kind = slow ] && echo 5 || echo 0.05) exec "$build/ds_train" --model_config gpt.json --tokenizer bytes \
+                --data text.txt --deepspeed_config disk.json --threads 1 --steps "$([ $kind = slow ] && echo 12 || echo 1000000)" \
+                --metrics $kind.jsonl
+        ) > log 2>&1 &
+        job=$!
+        if [ $kind = slow ]; then
+            wait $job || fail "the run on a slow disk"
+            [ "$(losses slow.jsonl)" = "$(losses memory.jsonl)" ] || fail "a slow disk changes losses"
+            tail -n 1 slow.jsonl | grep -qE '"disk_wait_s":(0\.[1-9]|[1-9])' || fail "a slow disk is not in the metrics"
+            continue
+        fi
+        for _ in $(seq 300); do
+            [ "$(cat stuck.jsonl 2> /dev/null | wc -l)" -lt 3 ] || break
+            sleep 0.1
+        done
+        limit 1
+        for _ in $(seq 100); do
+            ! grep -q "does not answer" log || break
+            sleep 0.1
+        done
+        limit 0 # the system keeps the process until the disk has answered
+        ! wait $job || fail "a disk that does not answer is no error"
+        grep -qE 'slow disk: waiting for .* s for the (read|write) of [0-9]+ bytes at offset [0-9]+ of .*/swap/.*; nothing' log ||
+            fail "a disk that does not answer is not warned of"
+        grep -qE 'in training step [0-9]+: step [0-9]+ \(swap_(in|out) of [a-z_]+ [a-z].*\): the disk does not answer' log ||
+            fail "a disk that does not answer is not named"
+    done
+    [ -z "$(ls -A swap)" ] || fail "files were left in the folder"
+else
+    echo "the slow disk was not tried: no control group can limit $source here"
 fi
 echo "offload faults: passed"

@@ -1,5 +1,6 @@
-/* Offload on a disk that misbehaves: short transfers change nothing, an error ends the step with
- * its reason, leaves an engine that refuses to go on or be saved, and the last checkpoint is whole.
+/* Offload on a disk that misbehaves: short and slow transfers change nothing, an error or no answer
+ * ends the step with its reason, leaves an engine that refuses to go on or be saved, and the last
+ * checkpoint is whole.
  */
 #include "common/aio_shim.h"
 #include "common/engine_hash.h"
@@ -75,6 +76,20 @@ static void short_transfers_change_nothing(void **state)
     parity_close(&p);
 }
 
+static void slow_transfers_change_nothing(void **state)
+{
+    parity_case p;
+    (void)state;
+    parity_open(ctx, "llama3", &p);
+    for (int b = 0; b < 2; ++b) {
+        const uint64_t quick = undisturbed(&p, backends[b]);
+        shim.pause = 200;
+        assert_true(undisturbed(&p, backends[b]) == quick);
+        shim_clear();
+    }
+    parity_close(&p);
+}
+
 static void refuses_all(ds_engine *engine, const parity_case *p)
 {
     const char *says = "load a checkpoint";
@@ -135,6 +150,43 @@ static void an_error_loses_nothing(void **state)
     parity_close(&p);
 }
 
+/* A step ends, with the name of what it waited for; the engine, too. */
+static void stuck_at(const parity_case *p, ds_aio_backend backend, int at, uint64_t want)
+{
+    dsi_engine_spec spec = make_spec(p, backend);
+    spec.offload.patience = 0.5;
+    ds_engine *engine = parity_engine(ctx, p, &spec);
+    CHECK_OK(ctx, steps(engine, p, SAVED));
+    CHECK_OK(ctx, ds_engine_save_checkpoint(engine, folder, NULL, NULL));
+    const double waited = ds_engine_disk_wait(engine);
+    shim.stuck_at = at;
+    CHECK_FAILS(ctx, steps(engine, p, STEPS - SAVED), DS_ERR_IO, "the disk does not answer");
+    assert_non_null(strstr(ds_ctx_error(ctx), "(swap_"));
+    assert_non_null(strstr(ds_ctx_error(ctx), ".weight"));
+    assert_non_null(strstr(ds_ctx_error(ctx), folder));
+    CHECK_FAILS(ctx, ds_engine_load_checkpoint(engine, folder, NULL, NULL), DS_ERR_IO,
+                "still does not answer");
+    shim_clear();
+    CHECK_OK(ctx, ds_engine_load_checkpoint(engine, folder, NULL, NULL));
+    CHECK_OK(ctx, steps(engine, p, STEPS - SAVED));
+    assert_true(hash_of(engine) == want);
+    assert_true(ds_engine_disk_wait(engine) > waited);
+    ds_engine_destroy(&engine);
+}
+
+static void no_answer_loses_nothing(void **state)
+{
+    parity_case p;
+    (void)state;
+    parity_open(ctx, "llama3", &p);
+    for (int b = 0; b < 2; ++b) {
+        const uint64_t want = undisturbed(&p, backends[b]);
+        stuck_at(&p, backends[b], 40, want);
+        stuck_at(&p, backends[b], 301, want);
+    }
+    parity_close(&p);
+}
+
 /* A checkpoint that cannot be read to its end leaves an engine that must not be used. */
 static void half_a_load_is_no_engine(void **state)
 {
@@ -155,6 +207,14 @@ static void half_a_load_is_no_engine(void **state)
     CHECK_OK(ctx, steps(engine, &p, 1));
     ds_engine_destroy(&engine);
     parity_close(&p);
+}
+
+/* Of a test that failed, too: or the next one waits for the disk of that. */
+static int clear_shim(void **state)
+{
+    (void)state;
+    shim_clear();
+    return 0;
 }
 
 static void keep_quiet(void *user, ds_log_level level, const char *line)
@@ -183,9 +243,11 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(short_transfers_change_nothing),
-        cmocka_unit_test(an_error_loses_nothing),
-        cmocka_unit_test(half_a_load_is_no_engine),
+        cmocka_unit_test_teardown(short_transfers_change_nothing, clear_shim),
+        cmocka_unit_test_teardown(slow_transfers_change_nothing, clear_shim),
+        cmocka_unit_test_teardown(an_error_loses_nothing, clear_shim),
+        cmocka_unit_test_teardown(no_answer_loses_nothing, clear_shim),
+        cmocka_unit_test_teardown(half_a_load_is_no_engine, clear_shim),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -78,6 +78,7 @@ typedef struct train_step {
     double loss, lr, grad_norm, loss_scale;
     uint64_t tokens; /* not padding */
     double seconds;
+    double disk_wait; /* of them, those in which rank 0 stood still for its disk */
     bool applied;
 } train_step;
 

@@ -4,25 +4,36 @@
 
 #include <deepspeed/checkpoint.h>
 
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static volatile sig_atomic_t
     n_signals; /* SIGINT and SIGTERM seen; a handler can reach nothing else */
 
+static volatile sig_atomic_t speaks; /* rank 0: the handler says that it was heard */
+
 static void on_signal(int number)
 {
+    static const char heard[] = "\nends after this step; a second signal ends it at once\n";
     n_signals = n_signals + 1;
     if (n_signals > 1) {
         (void)signal(number, SIG_DFL);
         (void)raise(number);
     }
+    if (speaks) {
+        const int saved = errno;
+        (void)!write(STDERR_FILENO, heard, sizeof heard - 1);
+        errno = saved;
+    }
 }
 
-static void catch_signals(void)
+static void catch_signals(bool is_speaker)
 {
     struct sigaction action = {0};
+    speaks = is_speaker;
     action.sa_handler = on_signal;
     action.sa_flags = SA_RESTART;
     (void)sigemptyset(&action.sa_mask);
@@ -63,10 +74,12 @@ static ds_status one_step(train_run *run, train_report *report)
     train_step step = {.lr = ds_engine_lr(run->engine),
                        .loss_scale = ds_engine_loss_scale(run->engine)};
     const double start = dsi_clock_seconds();
+    const double waited = ds_engine_disk_wait(run->engine);
     DS_TRY(ds_engine_train_batch(run->engine, feed, &f, &step.loss));
     double tokens = (double)f.tokens;
     DS_TRY(ds_comm_sum(run->comm, &tokens, 1));
     step.seconds = dsi_clock_seconds() - start;
+    step.disk_wait = ds_engine_disk_wait(run->engine) - waited;
     step.step = ds_engine_global_steps(run->engine);
     step.grad_norm = ds_engine_grad_norm(run->engine);
     step.applied = ds_engine_was_step_applied(run->engine);
@@ -184,7 +197,7 @@ static ds_status steps(train_run *run, train_report *report, bool *interrupted_o
 ds_status train_loop(train_run *run, bool *interrupted_out)
 {
     train_report *report = NULL;
-    catch_signals();
+    catch_signals(ds_comm_rank(run->comm) == 0);
     DS_TRY(train_report_open(run, &report));
     const ds_status status = steps(run, report, interrupted_out);
     const ds_status closed = train_report_close(&report);

@@ -108,14 +108,19 @@ static void draw(train_report *report, const train_step *step, double mfu, uint6
     const double now = dsi_clock_seconds();
     const double each = done > 1 ? (now - report->first_step) / (double)(done - 1) : step->seconds;
     char left[32];
+    char disk[32] = "";
     clock_text(each * (double)(report->run->total_steps - step->step), left, sizeof left);
+    if (ds_engine_disk_bytes(report->run->engine) > 0) {
+        (void)snprintf(disk, sizeof disk, "%.0f%% disk wait  ",
+                       step->disk_wait / step->seconds * 100.0);
+    }
     (void)fprintf(stderr,
                   "%sstep %llu/%llu  loss %.4f  lr %.3g  norm %.3f  %.0f tok/s  %.0f%% of peak  "
-                  "%.0f MiB  left %s%s%s",
+                  "%s%.0f MiB  left %s%s%s",
                   report->live ? "\r\033[K" : "", (unsigned long long)step->step,
                   (unsigned long long)report->run->total_steps, step->loss, step->lr,
-                  step->grad_norm, report->speed, mfu * 100.0, (double)peak_bytes / 1048576.0, left,
-                  step->applied ? "" : "  (skipped)", report->live ? "" : "\n");
+                  step->grad_norm, report->speed, mfu * 100.0, disk, (double)peak_bytes / 1048576.0,
+                  left, step->applied ? "" : "  (skipped)", report->live ? "" : "\n");
     (void)fflush(stderr);
     report->line_open = report->live;
     report->last_drawn = now;
@@ -124,16 +129,20 @@ static void draw(train_report *report, const train_step *step, double mfu, uint6
 static ds_status write_metrics(train_report *report, const train_step *step, double mfu,
                                uint64_t peak_bytes)
 {
+    char disk[48] = "";
     if (report->metrics == NULL) {
         return DS_OK;
+    }
+    if (ds_engine_disk_bytes(report->run->engine) > 0) {
+        (void)snprintf(disk, sizeof disk, ",\"disk_wait_s\":%.3f", step->disk_wait);
     }
     const int n = fprintf(report->metrics,
                           "{\"step\":%llu,\"loss\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,"
                           "\"loss_scale\":%.9g,\"tokens_per_s\":%.1f,\"mfu\":%.4f,"
-                          "\"peak_bytes\":%llu}\n",
+                          "\"peak_bytes\":%llu%s}\n",
                           (unsigned long long)step->step, step->loss, step->lr, step->grad_norm,
                           step->loss_scale, (double)step->tokens / step->seconds, mfu,
-                          (unsigned long long)peak_bytes);
+                          (unsigned long long)peak_bytes, disk);
     if (n < 0 || fflush(report->metrics) != 0) {
         return ds_fail(report->run->ctx, DS_ERR_IO, "cannot write --metrics %s: %s",
                        report->run->options->metrics, strerror(errno));
