@@ -12,8 +12,9 @@
 
 /* Time is counted in ticks that the waiting thread lived through: a process that was stopped, or a
  * machine that slept, has not waited for its disk. */
-#define TICK_SECONDS 0.25
+#define TICK_SECONDS 0.05
 #define SLOW_SECONDS 30.0 /* to the first warning, when there is no limit to derive it from */
+#define HOPE_SECONDS 0.25 /* for a disk that did not answer in time */
 
 /* What one wait has seen; lock held throughout. */
 typedef struct watch {
@@ -242,7 +243,7 @@ ds_status dsi_aio_poll(dsi_aio *aio, dsi_aio_ticket ticket)
  * no longer than that. */
 static bool has_hope(const dsi_aio *aio, const watch *w)
 {
-    return !aio->stuck || w->stalled <= 2.0 * TICK_SECONDS;
+    return !aio->stuck || w->stalled <= HOPE_SECONDS;
 }
 
 void dsi_aio_discard(dsi_aio *aio, dsi_aio_ticket ticket)

@@ -119,15 +119,15 @@ static void expect_line(const fixture *f, const char *part)
 
 static void slow(fixture *f, ds_aio_backend backend)
 {
-    CHECK_OK(f->ctx, open_aio(f, backend, 3.0)); /* the first warning after 0.3 s */
-    shim.pause = 25000;                          /* 40 transfers, at most two at a time */
+    CHECK_OK(f->ctx, open_aio(f, backend, 2.0)); /* the first warning after 0.2 s */
+    shim.pause = 15000;                          /* 40 transfers, at most two at a time */
     move_both_ways(f);
     expect_line(f, "slow disk: waiting for");
     expect_line(f, "the write of 163840 bytes at offset 0 of");
     expect_line(f, "the read of 163840 bytes at offset 0 of");
     expect_line(f, f->folder);
-    expect_line(f, "all transfers together 0."); /* MB/s */
-    assert_true(dsi_aio_get_stats(f->aio).wait_seconds > 0.8);
+    expect_line(f, "MB/s, the last ");
+    assert_true(dsi_aio_get_stats(f->aio).wait_seconds > 0.5);
     shim_clear();
     dsi_aio_close(&f->aio);
 }
@@ -139,7 +139,7 @@ static void a_slow_disk_is_named(void **state)
 
 static void quick(fixture *f, ds_aio_backend backend)
 {
-    CHECK_OK(f->ctx, open_aio(f, backend, 3.0));
+    CHECK_OK(f->ctx, open_aio(f, backend, 100.0));
     move_both_ways(f);
     assert_string_equal(f->lines, "");
     dsi_aio_close(&f->aio);
@@ -155,7 +155,7 @@ static void lose_patience(fixture *f)
     shim.stuck_at = 20;
     CHECK_FAILS(f->ctx, move(f, true), DS_ERR_IO, "the disk does not answer: the write of 163840");
     assert_non_null(strstr(ds_ctx_error(f->ctx), f->folder));
-    assert_non_null(strstr(ds_ctx_error(f->ctx), "no progress for 0."));
+    assert_non_null(strstr(ds_ctx_error(f->ctx), "no progress for "));
     expect_line(f, "slow disk: waiting for");
     const double begin = dsi_clock_seconds();
     CHECK_FAILS(f->ctx, move(f, false), DS_ERR_IO, "still does not answer");
@@ -165,7 +165,7 @@ static void lose_patience(fixture *f)
 
 static void answer_late(fixture *f, ds_aio_backend backend)
 {
-    CHECK_OK(f->ctx, open_aio(f, backend, 0.6));
+    CHECK_OK(f->ctx, open_aio(f, backend, 0.4));
     lose_patience(f);
     shim_clear();
     assert_true(dsi_aio_settle(f->aio));
@@ -183,7 +183,7 @@ static void never_answer(fixture *f, ds_aio_backend backend)
 {
     const pid_t child = fork();
     if (child == 0) {
-        CHECK_OK(f->ctx, open_aio(f, backend, 0.6));
+        CHECK_OK(f->ctx, open_aio(f, backend, 0.4));
         lose_patience(f);
         const double begin = dsi_clock_seconds();
         dsi_aio_close(&f->aio);
