@@ -14,7 +14,7 @@
  * machine that slept, has not waited for its disk. */
 #define TICK_SECONDS 0.05
 #define SLOW_SECONDS 30.0 /* to the first warning, when there is no limit to derive it from */
-#define HOPE_SECONDS 0.5 /* for a disk that did not answer in time */
+#define HOPE_SECONDS 0.5  /* for a disk that did not answer in time */
 
 /* What one wait has seen; lock held throughout. */
 typedef struct watch {
