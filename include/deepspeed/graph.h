@@ -84,16 +84,16 @@ DS_API const char *ds_cell_kind_name(ds_cell_kind kind);
 
 /* When a node runs. Phases run in this order; a plan holds one or several of them. Those between
  * norm and update belong to ZenFlow: settle, choose and fetch run when columns are chosen, postpone
- * each step, take and rest when the rest is due. */
+ * each step, rest when the rest is due, take before it. */
 #define DS_PHASE_LIST(X)                                                                           \
     X(FORWARD, "forward")                                                                          \
     X(BACKWARD, "backward")                                                                        \
     X(NORM, "norm")                                                                                \
     X(SETTLE, "settle")                                                                            \
+    X(TAKE, "take")                                                                                \
     X(CHOOSE, "choose")                                                                            \
     X(FETCH, "fetch")                                                                              \
     X(POSTPONE, "postpone")                                                                        \
-    X(TAKE, "take")                                                                                \
     X(REST, "rest")                                                                                \
     X(UPDATE, "update")
 

@@ -101,16 +101,25 @@ static void find_groups(spreader *s)
     }
 }
 
+/* Where a node begins to read: a bucket does all of that at its first node. */
+static uint32_t reads_at(const spreader *s, uint32_t place)
+{
+    const dsi_node_info *node = node_at(s, place);
+    const uint32_t g = overlaps(s, node) ? s->made_by[dsi_node_out(s->graph, node)[0]] : 0;
+    return g > 0 ? s->groups[g - 1].begin : place;
+}
+
 /* The first reader, or the end of the phase. */
 static void find_waits(spreader *s)
 {
     for (uint32_t place = 0; place < s->n; ++place) {
         const dsi_node_info *node = node_at(s, place);
+        const uint32_t at = reads_at(s, place);
         for (uint32_t i = 0; i < node->n_in; ++i) {
             const ds_value v = dsi_node_in(s->graph, node)[i];
             const uint32_t g = v != DS_NONE ? s->made_by[s->same[v]] : 0;
-            if (g > 0 && s->groups[g - 1].wait > place) {
-                s->groups[g - 1].wait = place;
+            if (g > 0 && s->groups[g - 1].wait > at) {
+                s->groups[g - 1].wait = at;
             }
         }
     }

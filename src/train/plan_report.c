@@ -102,7 +102,7 @@ static void count_collective(dsi_plan_report *r, const dsi_step *step)
         ++i;
     }
     if (i == DSI_REPORT_MOST_COLLECTIVES) {
-        return; /* five collectives, nine phases */
+        return; /* five collectives, ten phases */
     }
     dsi_report_comm *row = &r->comm[i];
     if (i == r->n_comm) {

@@ -2,9 +2,10 @@
  * the rest every so many steps. docs/internals/zenflow.md says what each phase does.
  *
  * Invariants: no phase but norm leaves a value to a later one, since those between may be left out;
- * what outlives a phase is in a cell. A phase touches a cell either whole or in parts. With overlap
- * rest touches master, moments and what was handed to it, which no phase does that may run
- * meanwhile. */
+ * what outlives a phase is in a cell. A phase that also runs behind its place in the order (settle,
+ * take) stands before all that read values of norm, so that its memory is none of theirs. A phase
+ * touches a cell either whole or in parts. With overlap rest touches master, moments and what was
+ * handed to it, which no phase does that may run meanwhile. */
 #include "train/train_graph_build.h"
 
 #include <stdio.h>
@@ -298,10 +299,10 @@ static ds_status build_phases(zenflow *z)
     static const struct {
         ds_phase phase;
         ds_status (*build)(zenflow *z, matrix *m);
-    } phases[] = {{DS_PHASE_NORM, build_norm},         {DS_PHASE_SETTLE, build_settle},
-                  {DS_PHASE_CHOOSE, build_choose},     {DS_PHASE_FETCH, build_fetch},
-                  {DS_PHASE_POSTPONE, build_postpone}, {DS_PHASE_TAKE, build_take},
-                  {DS_PHASE_REST, build_rest},         {DS_PHASE_UPDATE, build_chosen}};
+    } phases[] = {{DS_PHASE_NORM, build_norm},   {DS_PHASE_SETTLE, build_settle},
+                  {DS_PHASE_TAKE, build_take},   {DS_PHASE_CHOOSE, build_choose},
+                  {DS_PHASE_FETCH, build_fetch}, {DS_PHASE_POSTPONE, build_postpone},
+                  {DS_PHASE_REST, build_rest},   {DS_PHASE_UPDATE, build_chosen}};
     for (size_t p = 0; p < sizeof phases / sizeof phases[0]; ++p) {
         ds_graph_set_phase(z->b->graph, phases[p].phase);
         for (uint32_t i = 0; i < z->n; ++i) {

@@ -236,6 +236,66 @@ static void weights_may_be_set(void **state)
     }
 }
 
+/* ---- the plan's checker ---------------------------------------------------------------------- */
+
+static dsi_ref *find_ref(const dsi_plan *plan, ds_phase phase, dsi_space space)
+{
+    for (uint32_t s = plan->phase_begin[phase]; s < plan->phase_begin[phase + 1]; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        for (uint32_t i = 0; i < step->n_in + step->n_out; ++i) {
+            dsi_ref *ref = i < step->n_in ? &plan->refs[step->in_at + i]
+                                          : &plan->refs[step->out_at + i - step->n_in];
+            if (ref->space == space && ds_meta_bytes(ref->meta) > 0) {
+                return ref;
+            }
+        }
+    }
+    fail_msg("phase %d has no such operand", (int)phase);
+    return NULL;
+}
+
+static void is_seen(const dsi_plan *plan)
+{
+    CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "plan invariant 10");
+}
+
+/* Memory or cells of the update that others touch while it may run. */
+static void the_checker_sees_who_meets_it(void **state)
+{
+    char *folder = scratch_make();
+    const zenflow_mlp config = {false};
+    zenflow_setting s = {.dtype = DS_DTYPE_BF16, .zenflow = zenflow_steps_of(3, 0, 0), .stage = 3};
+    (void)state;
+    s.zenflow.overlap = true;
+    s.offload = away(0, folder);
+    ds_model *model = zenflow_open_model(ctx, &config);
+    ds_engine *engine = zenflow_open_engine(ctx, &s, model, NULL);
+    const dsi_plan *plan = engine->train_plan;
+    CHECK_OK(ctx, dsi_plan_check(plan));
+    dsi_ref *const places[2] = {find_ref(plan, DS_PHASE_REST, DSI_SPACE_ARENA),
+                                find_ref(plan, DS_PHASE_BACKWARD, DSI_SPACE_ARENA)};
+    for (int i = 0; i < 2; ++i) {
+        const dsi_ref kept = *places[i];
+        places[i]->offset = i == 0 ? 0 : plan->beside.offset;
+        is_seen(plan);
+        *places[i] = kept;
+    }
+    static const ds_cell_kind kinds[] = {DS_CELL_MASTER, DS_CELL_EXP_AVG};
+    dsi_ref *const cell = find_ref(plan, DS_PHASE_UPDATE, DSI_SPACE_CELL);
+    const dsi_ref kept = *cell;
+    for (int i = 0; i < 2; ++i) { /* what it writes */
+        cell->cell = ds_cells_find(engine->local, kinds[i], "2.weight[0:100]");
+        cell->cell =
+            cell->cell != DS_NONE ? cell->cell : ds_cells_find(engine->local, kinds[i], "2.weight");
+        is_seen(plan);
+        *cell = kept;
+    }
+    CHECK_OK(ctx, dsi_plan_check(plan));
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+    scratch_remove(folder);
+}
+
 /* ---- an update that fails -------------------------------------------------------------------- */
 
 /* At the take-over, and for good. */
@@ -308,6 +368,7 @@ int main(void)
         cmocka_unit_test(saving_changes_nothing),
         cmocka_unit_test(turning_it_on_and_off),
         cmocka_unit_test(weights_may_be_set),
+        cmocka_unit_test(the_checker_sees_who_meets_it),
         cmocka_unit_test(a_failure_is_said),
     };
     const ds_ctx_params params = {.level = DS_LOG_ERROR, .n_threads = 1};
