@@ -10,7 +10,7 @@
  *  2. every operand lies inside the arena, or covers a cell from its start;
  *  3. a step reads only bytes that an earlier step of the plan wrote as the same value, or a cell;
  *  4. no step writes bytes of a value that a later step reads (views and stated in-place writes
- * apart);
+ *     apart);
  *  5. scratch memory overlaps no live value;
  *  6. outputs are whole at the end of their phase;
  *  7. what a collective sends lies in the shared arena or in a shared cell;
@@ -20,7 +20,9 @@
  *     from an arena; no other cell is;
  * 10. where the phase rest runs beside others, it has a range of the arena to itself, sends
  *     nothing, and no phase that may run meanwhile (all but settle, choose, fetch and take) writes
- * a cell that it touches, or reads one that it writes.
+ *     a cell that it touches, or reads one that it writes;
+ * 11. a cell is not read behind a step of its phase that wrote a part of it, nor a part behind one
+ *     that wrote the whole.
  */
 #ifndef DSI_PLAN_PLAN_H
 #define DSI_PLAN_PLAN_H

@@ -92,7 +92,7 @@ static ds_status check_parts(const checker *c, uint32_t s, const dsi_ref *ref)
     const ds_cell parent = parent_of(c, ref->cell);
     return c->part_written[ref->cell] == now ||
                    (parent != DS_NONE && c->whole_written[parent] == now)
-               ? broken(c, s, 10, "reads a cell that was written through a part or its whole")
+               ? broken(c, s, 11, "reads a cell that was written through a part or its whole")
                : DS_OK;
 }
 

@@ -329,7 +329,7 @@ static void an_update_too_early_is_refused(void **state)
             const dsi_ref kept = plan->refs[at];
             plan->refs[at] = *use;
             CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH,
-                        parts ? "invariant 10" : "invariant 3");
+                        parts ? "invariant 11" : "invariant 3");
             plan->refs[at] = kept;
             ++n;
         }
