@@ -145,9 +145,10 @@ DS_API double ds_engine_disk_wait(const ds_engine *engine);
 /* ---- setters ---- */
 /* Overrides the schedule from the next update on; negative gives it back to the schedule. Where the
  * backward pass updates (bf16.check_grad_overflow false, no clipping, no accumulation): ERR_STATE
- * between backward and step, which is too late; and no boundary can be forbidden then. */
+ * between backward and step, which is too late. */
 DS_API ds_status ds_engine_set_lr(ds_engine *engine, double lr);
-/* Forces (1) or forbids (0) an accumulation boundary at the next step; -1: by counting. */
+/* Forces (1) or forbids (0) an accumulation boundary at the next step; -1: by counting. ERR_STATE
+ * for 0 with gradient_accumulation_steps 1: such a run keeps no sum of gradients. */
 DS_API ds_status ds_engine_set_accumulation_boundary(ds_engine *engine, int boundary);
 
 /* ---- weights and states by name (copies) ---- */

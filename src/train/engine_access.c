@@ -123,20 +123,13 @@ const ds_cells *ds_engine_cells(const ds_engine *engine)
     return engine->cells;
 }
 
-/* Gradients are applied while the backward pass goes on: what must be known then cannot change
- * before the step. */
-static ds_status refuse_early(const ds_engine *engine, const char *call, const char *why)
-{
-    return ds_fail(engine->ctx, DS_ERR_STATE,
-                   "%s %s: with bf16.check_grad_overflow false, gradient_clipping 0 and "
-                   "gradient_accumulation_steps 1 the backward pass updates the parameters",
-                   call, why);
-}
-
 ds_status ds_engine_set_lr(ds_engine *engine, double lr)
 {
     if (dsi_train_is_early(&engine->spec.train) && engine->state == DSI_ENGINE_ACCUMULATED) {
-        return refuse_early(engine, "ds_engine_set_lr", "is too late for this step");
+        return ds_fail(engine->ctx, DS_ERR_STATE,
+                       "ds_engine_set_lr is too late for this step: with bf16.check_grad_overflow "
+                       "false, gradient_clipping 0 and gradient_accumulation_steps 1 the backward "
+                       "pass updates the parameters");
     }
     engine->forced_lr = lr;
     return DS_OK;
@@ -147,9 +140,10 @@ ds_status ds_engine_set_accumulation_boundary(ds_engine *engine, int boundary)
     if (boundary < -1 || boundary > 1) {
         return ds_fail(engine->ctx, DS_ERR_ARG, "boundary must be -1, 0 or 1, got %d", boundary);
     }
-    if (boundary == 0 && dsi_train_is_early(&engine->spec.train)) {
-        return refuse_early(engine, "ds_engine_set_accumulation_boundary",
-                            "cannot put off the step");
+    if (boundary == 0 && engine->spec.train.accumulation == 1) {
+        return ds_fail(engine->ctx, DS_ERR_STATE,
+                       "ds_engine_set_accumulation_boundary cannot put off the step: with "
+                       "gradient_accumulation_steps 1 nothing adds gradients; set it to 2 or more");
     }
     engine->forced_boundary = boundary;
     return DS_OK;

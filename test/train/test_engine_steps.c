@@ -232,6 +232,12 @@ static void boundaries(void **state)
     assert_int_equal(ds_engine_global_steps(engine), 2);
     CHECK_FAILS(ctx, ds_engine_set_accumulation_boundary(engine, 2), DS_ERR_ARG, "-1, 0 or 1");
     ds_engine_destroy(&engine);
+    spec.train.accumulation = 1; /* no sum: the next backward pass would overwrite */
+    engine = parity_engine(ctx, &b.p, &spec);
+    CHECK_FAILS(ctx, ds_engine_set_accumulation_boundary(engine, 0), DS_ERR_STATE,
+                "nothing adds gradients");
+    CHECK_OK(ctx, ds_engine_set_accumulation_boundary(engine, 1));
+    ds_engine_destroy(&engine);
     close_bench(&b);
 }
 
