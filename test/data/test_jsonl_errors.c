@@ -101,7 +101,7 @@ static void messages_that_break_the_rule(void **state)
     }
     check_line(NULL, 3, CHAT(""), DS_ERR_ARG,
                "\"messages\" need a chat template, and the tokenizer has none: give "
-               "--chat_template");
+               "--chat_template, such as chatml");
 }
 
 static void lines_of_a_wrong_shape(void **state)
