@@ -492,18 +492,15 @@ static ds_status run_traced(const dsi_exec *exec, const loaded *l, uint32_t s)
     return DS_OK;
 }
 
-ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
+/* ctx: as of fail_step. */
+static ds_status run_phase(const dsi_exec *exec, const loaded *l, ds_phase phase, ds_ctx *ctx,
+                           bool traced)
 {
-    if (id >= exec->n_plans || exec->map == NULL) {
-        return ds_fail(exec->ctx, DS_ERR_STATE, "plan %u cannot run yet", id);
-    }
-    const loaded *l = &exec->plans[id];
     const dsi_plan *plan = l->plan;
     for (uint32_t s = plan->phase_begin[phase]; s < plan->phase_begin[phase + 1]; ++s) {
-        const ds_status status =
-            exec->trace != NULL ? run_traced(exec, l, s) : run_step(exec, l, s, NULL);
+        const ds_status status = traced ? run_traced(exec, l, s) : run_step(exec, l, s, NULL);
         if (status < 0) {
-            const ds_status told = fail_step(exec, exec->ctx, plan, s, status);
+            const ds_status told = fail_step(exec, ctx, plan, s, status);
             discard_swaps(exec, l, phase);
             return told;
         }
@@ -511,22 +508,20 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
     return DS_OK;
 }
 
+ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
+{
+    if (id >= exec->n_plans || exec->map == NULL) {
+        return ds_fail(exec->ctx, DS_ERR_STATE, "plan %u cannot run yet", id);
+    }
+    return run_phase(exec, &exec->plans[id], phase, exec->ctx, exec->trace != NULL);
+}
+
 /* On the thread of its own. */
 static ds_status run_rest(void *user)
 {
     const dsi_exec *exec = user;
-    const loaded *l = &exec->plans[exec->beside_id];
-    const dsi_plan *plan = l->plan;
-    for (uint32_t s = plan->phase_begin[DS_PHASE_REST]; s < plan->phase_begin[DS_PHASE_REST + 1];
-         ++s) {
-        const ds_status status = run_step(exec, l, s, NULL);
-        if (status < 0) {
-            const ds_status told = fail_step(exec, dsi_beside_ctx(exec->beside), plan, s, status);
-            discard_swaps(exec, l, DS_PHASE_REST);
-            return told;
-        }
-    }
-    return DS_OK;
+    return run_phase(exec, &exec->plans[exec->beside_id], DS_PHASE_REST,
+                     dsi_beside_ctx(exec->beside), false);
 }
 
 ds_status dsi_exec_start(dsi_exec *exec, uint32_t id)

@@ -188,8 +188,7 @@ static void find_stores(offloader *o)
 /* Nodes that may run part by part, their scalars being inputs 2 and 3. */
 static bool is_update(const dsi_node_info *node)
 {
-    return node->op == &dsi_op_postpone || node->op == &dsi_op_adam || node->op == &dsi_op_sgd ||
-           node->op == &dsi_op_lion || node->op == &dsi_op_adagrad || node->op == &dsi_op_lamb;
+    return node->op == &dsi_op_postpone || dsi_op_is_update(node->op);
 }
 
 /* Elements that are updated together: all, unless every tensor but the gradient is a cell of its

@@ -283,6 +283,13 @@ static ds_status is_applicable(ds_engine *engine, bool *applicable_out)
     DS_TRY(read_scalar(engine, engine->train_id, "grad_norm", &engine->grad_norm));
     if (engine->spec.train.keep_nonfinite) {
         *applicable_out = true;
+        if (!isfinite(engine->grad_norm)) {
+            engine->grad_norm = -1.0;
+            ds_log(engine->ctx, DS_LOG_WARN,
+                   "step %llu: a gradient is not finite, and is applied "
+                   "(bf16.check_grad_overflow is false)",
+                   (unsigned long long)engine->global_steps + 1);
+        }
         return DS_OK;
     }
     DS_TRY(read_scalar(engine, engine->train_id, "grad_top", &top));

@@ -367,6 +367,35 @@ static void what_comes_too_late_is_named(void **state)
     ds_model_destroy(&model);
 }
 
+/* A gradient that is not finite skips the step, unless the configuration says otherwise; the norm
+ * is -1 either way. */
+static void what_is_not_finite_is_applied_if_asked(void **state)
+{
+    (void)state;
+    for (int early = 0; early < 2; ++early) {
+        const dsi_engine_spec spec = make_spec(early != 0, DSI_ON_DEVICE, DSI_ON_DEVICE);
+        ds_model *model = make_model(gpt2);
+        ds_engine *engine = make_engine(model, &spec);
+        int32_t data[4][BATCH * SEQ];
+        ds_named_tensor tensors[4];
+        float weight[48];
+        feed(0, data, tensors);
+        const ds_batch batch = {tensors, 4};
+        for (int i = 0; i < 48; ++i) {
+            weight[i] = INFINITY;
+        }
+        CHECK_OK(ctx, ds_engine_set_full_fp32_param(engine, "transformer.ln_f.weight", weight, 48));
+        CHECK_OK(ctx, ds_engine_forward(engine, &batch));
+        CHECK_OK(ctx, ds_engine_backward(engine));
+        CHECK_OK(ctx, ds_engine_step(engine));
+        assert_int_equal(ds_engine_was_step_applied(engine), early);
+        assert_int_equal(ds_engine_skipped_steps(engine), 1 - early);
+        assert_true(ds_engine_grad_norm(engine) == -1.0);
+        ds_engine_destroy(&engine);
+        ds_model_destroy(&model);
+    }
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -392,6 +421,7 @@ int main(void)
         cmocka_unit_test(updates_start_with_the_backward_pass),
         cmocka_unit_test(an_update_too_early_is_refused),
         cmocka_unit_test(what_comes_too_late_is_named),
+        cmocka_unit_test(what_is_not_finite_is_applied_if_asked),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

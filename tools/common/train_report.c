@@ -126,23 +126,35 @@ static void draw(train_report *report, const train_step *step, double mfu, uint6
     report->last_drawn = now;
 }
 
+enum { NUMBER_BYTES = 32 };
+
+/* JSON has no word for what is not finite. */
+static const char *json_number(double value, char *text)
+{
+    (void)snprintf(text, NUMBER_BYTES, isfinite(value) ? "%.9g" : "null", value);
+    return text;
+}
+
 static ds_status write_metrics(train_report *report, const train_step *step, double mfu,
                                uint64_t peak_bytes)
 {
     char disk[48] = "";
+    char loss[NUMBER_BYTES];
+    char norm[NUMBER_BYTES];
     if (report->metrics == NULL) {
         return DS_OK;
     }
     if (ds_engine_disk_bytes(report->run->engine) > 0) {
         (void)snprintf(disk, sizeof disk, ",\"disk_wait_s\":%.3f", step->disk_wait);
     }
-    const int n = fprintf(report->metrics,
-                          "{\"step\":%llu,\"loss\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,"
-                          "\"loss_scale\":%.9g,\"tokens_per_s\":%.1f,\"mfu\":%.4f,"
-                          "\"peak_bytes\":%llu%s}\n",
-                          (unsigned long long)step->step, step->loss, step->lr, step->grad_norm,
-                          step->loss_scale, (double)step->tokens / step->seconds, mfu,
-                          (unsigned long long)peak_bytes, disk);
+    const int n =
+        fprintf(report->metrics,
+                "{\"step\":%llu,\"loss\":%s,\"lr\":%.9g,\"grad_norm\":%s,"
+                "\"loss_scale\":%.9g,\"tokens_per_s\":%.1f,\"mfu\":%.4f,"
+                "\"peak_bytes\":%llu%s}\n",
+                (unsigned long long)step->step, json_number(step->loss, loss), step->lr,
+                json_number(step->grad_norm, norm), step->loss_scale,
+                (double)step->tokens / step->seconds, mfu, (unsigned long long)peak_bytes, disk);
     if (n < 0 || fflush(report->metrics) != 0) {
         return ds_fail(report->run->ctx, DS_ERR_IO, "cannot write --metrics %s: %s",
                        report->run->options->metrics, strerror(errno));
@@ -221,9 +233,10 @@ ds_status train_report_eval(train_report *report, uint64_t step, double loss, do
                      "step %llu  validation loss %.4f nats a token, perplexity %.3f, over "
                      "%.0f tokens",
                      (unsigned long long)step, loss, exp(loss), count);
+    char text[NUMBER_BYTES];
     if (report->metrics != NULL &&
-        fprintf(report->metrics, "{\"step\":%llu,\"eval_loss\":%.9g,\"eval_tokens\":%.0f}\n",
-                (unsigned long long)step, loss, count) < 0) {
+        fprintf(report->metrics, "{\"step\":%llu,\"eval_loss\":%s,\"eval_tokens\":%.0f}\n",
+                (unsigned long long)step, json_number(loss, text), count) < 0) {
         return ds_fail(report->run->ctx, DS_ERR_IO, "cannot write --metrics %s",
                        report->run->options->metrics);
     }
