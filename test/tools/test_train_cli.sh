@@ -64,3 +64,18 @@ generate --model "$work/whole" > "$work/a.txt"
 generate --checkpoint "$work/whole" > "$work/b.txt"
 grep -q 'ROMEO:' "$work/a.txt" || fail "no text: $(cat "$work/a.txt")"
 cmp "$work/a.txt" "$work/b.txt" || fail "folder and checkpoint give other texts"
+
+# What is not finite is null in the metrics: JSON has no word for it.
+cat > "$work/diverges.json" << END
+{
+  "train_batch_size": 4, "optimizer": {"type": "SGD", "params": {"lr": 1e30}},
+  "bf16": {"enabled": true, "check_grad_overflow": false}
+}
+END
+"$bin/ds_train" --model_config "$root/examples/shakespeare/gpt.json" --tokenizer bytes --data "$work/text.txt" \
+    --deepspeed_config "$work/diverges.json" --steps 3 --threads 2 --output "$work/diverges" \
+    --metrics "$work/diverges.jsonl" > "$work/diverges.log" 2>&1 || true
+python3 -c 'import json, sys
+steps = [line for line in map(json.loads, open(sys.argv[1])) if "loss" in line]
+assert len(steps) == 3 and steps[-1]["loss"] is None and steps[-1]["grad_norm"] == -1, steps' "$work/diverges.jsonl" ||
+    fail "metrics of what is not finite: $(cat "$work/diverges.jsonl")"

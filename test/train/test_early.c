@@ -1,10 +1,10 @@
 /* Early updates: where nothing waits for all gradients, the backward pass updates each parameter.
  * The bits are those of updates behind the backward pass, wherever states live. Over several ranks:
  * test_zero_matrix.sh. */
-#include "accel/cpu/cpu_features.h"
 #include "common/check.h"
 #include "common/engine_hash.h"
 #include "common/scratch.h"
+#include "common/small_run.h"
 #include "op/ops.h"
 #include "train/engine.h"
 
@@ -15,91 +15,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 2, SEQ = 48, STEPS = 3 };
+enum { STEPS = 3 };
 
 static ds_ctx *ctx;
 static char *folder;
 
-static const char gpt2[] =
-    "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":64,\"n_embd\":48,\"n_layer\":3,"
-    "\"n_head\":4,\"resid_pdrop\":0.1,\"embd_pdrop\":0.1,\"attn_pdrop\":0.1}";
-static const char llama[] =
-    "{\"model_type\":\"llama\",\"vocab_size\":211,\"hidden_size\":48,\"intermediate_size\":112,"
-    "\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
-    "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}";
-
 static dsi_offload_spec away(dsi_residence states, dsi_residence params)
 {
-    dsi_offload_spec spec = {.states = states,
-                             .params = params,
-                             .ratio = 1.0,
-                             .threshold = 1,
-                             .how = {.chunk = 4096},
-                             .read_ahead = 20000,
-                             .update_ahead = 60000,
-                             .write_behind = 60000,
-                             .aio = ds_aio_params_default()};
-    (void)snprintf(spec.folders, sizeof spec.folders, "%s", folder);
-    return spec;
+    return small_away(folder, states, params);
 }
 
 /* early false: the same numbers, updated behind the backward pass. */
 static dsi_engine_spec make_spec(bool early, dsi_residence states, dsi_residence params)
 {
-    return (dsi_engine_spec){.train = {.dtype = DS_DTYPE_BF16,
-                                       .comm_dtype = DS_DTYPE_BF16,
-                                       .accumulate_dtype = DS_DTYPE_F32,
-                                       .state_dtype = DS_DTYPE_F32,
-                                       .master = true,
-                                       .batch = BATCH,
-                                       .seq_length = SEQ,
-                                       .accumulation = 1,
-                                       .optimizer = DSI_OPTIMIZER_ADAM,
-                                       .eps = 1e-8,
-                                       .decoupled_decay = true,
-                                       .keep_nonfinite = early},
-                             .offload = away(states, params),
-                             .lr = 1e-3,
-                             .beta1 = 0.9,
-                             .beta2 = 0.95,
-                             .weight_decay = 0.1,
-                             .bias_correction = true,
-                             .loss_scale = dsi_loss_scale_none(),
-                             .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
-                             .seed = 11,
-                             .isa = dsi_cpu_isa()};
-}
-
-static ds_model *make_model(const char *config)
-{
-    ds_model *model = NULL;
-    const char *path = scratch_path(folder, "config.json");
-    scratch_write(path, config, strlen(config));
-    CHECK_OK(ctx, ds_model_from_config(ctx, path, &model));
-    return model;
-}
-
-static ds_engine *make_engine(const ds_model *model, const dsi_engine_spec *spec)
-{
-    ds_engine *engine = NULL;
-    const ds_engine_params params = {.model = model, .seq_length = SEQ, .seed = 5};
-    CHECK_OK(ctx, dsi_engine_create(ctx, &params, spec, &engine));
-    return engine;
-}
-
-static void feed(int32_t step, int32_t data[4][BATCH * SEQ], ds_named_tensor *tensors)
-{
-    static const char *const names[4] = {"input_ids", "targets", "positions", "first"};
-    for (int i = 0; i < 4; ++i) {
-        const ds_meta meta = {DS_DTYPE_I32, {.n_dims = 2, .dims = {BATCH, SEQ}}};
-        tensors[i] = (ds_named_tensor){names[i], {data[i], meta}};
-    }
-    for (int32_t i = 0; i < BATCH * SEQ; ++i) {
-        data[0][i] = (i * 37 + step * 11) % 211;
-        data[1][i] = (i * 37 + step * 11 + 37) % 211;
-        data[2][i] = i % SEQ;
-        data[3][i] = 0;
-    }
+    dsi_engine_spec spec = small_spec(DS_DTYPE_BF16);
+    spec.train.keep_nonfinite = early;
+    spec.offload = away(states, params);
+    return spec;
 }
 
 typedef struct result {
@@ -110,11 +42,9 @@ typedef struct result {
 /* An evaluation between forward and backward may not touch what is read ahead. */
 static void train(ds_engine *engine, int32_t first, int32_t n, result *got)
 {
-    int32_t data[4][BATCH * SEQ];
-    ds_named_tensor tensors[4];
+    small_batch data;
     for (int32_t step = first; step < first + n; ++step) {
-        feed(step, data, tensors);
-        const ds_batch batch = {tensors, 4};
+        const ds_batch batch = small_feed(step, &data);
         CHECK_OK(ctx, ds_engine_forward(engine, &batch));
         CHECK_OK(ctx, ds_engine_eval_batch(engine, &batch, &got->eval, NULL));
         CHECK_OK(ctx, ds_engine_backward(engine));
@@ -129,8 +59,8 @@ static void train(ds_engine *engine, int32_t first, int32_t n, result *got)
 static result run(const char *config, dsi_engine_spec spec)
 {
     result got = {0};
-    ds_model *model = make_model(config);
-    ds_engine *engine = make_engine(model, &spec);
+    ds_model *model = small_model(ctx, folder, config);
+    ds_engine *engine = small_engine(ctx, model, &spec);
     train(engine, 0, STEPS, &got);
     CHECK_OK(ctx, engine_hash(ctx, engine, &got.hash));
     ds_engine_destroy(&engine);
@@ -154,7 +84,7 @@ static void expect_same(const result *got, const result *kept, bool both_early, 
 
 static void early_updates_change_no_bit(void **state)
 {
-    static const char *const configs[] = {gpt2, llama};
+    static const char *const configs[] = {small_gpt2, small_llama};
     static const dsi_residence places[] = {DSI_ON_HOST, DSI_ON_DISK};
     (void)state;
     for (int c = 0; c < 2; ++c) {
@@ -181,7 +111,7 @@ static void early_updates_change_no_bit(void **state)
 
 static void no_setting_changes_a_bit(void **state)
 {
-    const result kept = run(gpt2, make_spec(true, DSI_ON_DEVICE, DSI_ON_DEVICE));
+    const result kept = run(small_gpt2, make_spec(true, DSI_ON_DEVICE, DSI_ON_DEVICE));
     (void)state;
     for (int i = 0; i < 9; ++i) {
         dsi_engine_spec spec = make_spec(true, DSI_ON_DISK, i == 8 ? DSI_ON_DEVICE : DSI_ON_DISK);
@@ -194,7 +124,7 @@ static void no_setting_changes_a_bit(void **state)
         spec.recompute.mode = i >= 7 ? DS_RECOMPUTE_FULL : DS_RECOMPUTE_NONE;
         spec.offload.how.activations = i == 7 ? DSI_ON_DISK : DSI_ON_DEVICE;
         spec.no_reuse = i == 4;
-        const result got = run(gpt2, spec);
+        const result got = run(small_gpt2, spec);
         char what[40];
         (void)snprintf(what, sizeof what, "setting %d of early updates", i);
         expect_same(&got, &kept, true, what);
@@ -210,10 +140,10 @@ static void every_optimizer(void **state)
         dsi_engine_spec spec = make_spec(false, DSI_ON_DEVICE, DSI_ON_DEVICE);
         spec.train.optimizer = kinds[i];
         spec.train.momentum = true;
-        const result late = run(llama, spec);
+        const result late = run(small_llama, spec);
         spec.train.keep_nonfinite = true;
         spec.offload = away(DSI_ON_DISK, DSI_ON_DISK);
-        const result got = run(llama, spec);
+        const result got = run(small_llama, spec);
         expect_same(&got, &late, false, "an optimizer");
     }
 }
@@ -227,13 +157,13 @@ static void resumed_runs_agree(void **state)
     result unused = {0};
     (void)state;
     for (int i = 0; i < 4; ++i) {
-        ds_model *model = make_model(gpt2);
-        ds_engine *first = make_engine(model, &specs[i / 2]);
+        ds_model *model = small_model(ctx, folder, small_gpt2);
+        ds_engine *first = small_engine(ctx, model, &specs[i / 2]);
         char *save = scratch_make();
         train(first, 0, 2, &unused);
         CHECK_OK(ctx, ds_engine_save_checkpoint(first, save, "t", NULL));
         ds_engine_destroy(&first);
-        ds_engine *second = make_engine(model, &specs[i % 2]);
+        ds_engine *second = small_engine(ctx, model, &specs[i % 2]);
         CHECK_OK(ctx, ds_engine_load_checkpoint(second, save, "t", NULL));
         train(second, 2, 2, &unused);
         CHECK_OK(ctx, engine_hash(ctx, second, &hashes[i]));
@@ -248,8 +178,8 @@ static void resumed_runs_agree(void **state)
 static void updates_start_with_the_backward_pass(void **state)
 {
     const dsi_engine_spec spec = make_spec(true, DSI_ON_DISK, DSI_ON_DEVICE);
-    ds_model *model = make_model(gpt2);
-    ds_engine *engine = make_engine(model, &spec);
+    ds_model *model = small_model(ctx, folder, small_gpt2);
+    ds_engine *engine = small_engine(ctx, model, &spec);
     const dsi_plan *plan = engine->train_plan;
     const uint32_t begin = plan->phase_begin[DS_PHASE_BACKWARD];
     const uint32_t end = plan->phase_begin[DS_PHASE_NORM];
@@ -308,8 +238,8 @@ static void an_update_too_early_is_refused(void **state)
     for (int parts = 0; parts < 2; ++parts) {
         dsi_engine_spec spec = make_spec(true, DSI_ON_DISK, DSI_ON_DEVICE);
         spec.offload.how.chunk = parts ? 4096 : 0;
-        ds_model *model = make_model(gpt2);
-        ds_engine *engine = make_engine(model, &spec);
+        ds_model *model = small_model(ctx, folder, small_gpt2);
+        ds_engine *engine = small_engine(ctx, model, &spec);
         dsi_plan *plan = engine->train_plan;
         uint32_t n = 0;
         CHECK_OK(ctx, dsi_plan_check(plan));
@@ -344,14 +274,12 @@ static void an_update_too_early_is_refused(void **state)
 static void what_comes_too_late_is_named(void **state)
 {
     const dsi_engine_spec spec = make_spec(true, DSI_ON_DISK, DSI_ON_DEVICE);
-    ds_model *model = make_model(gpt2);
-    ds_engine *engine = make_engine(model, &spec);
-    int32_t data[4][BATCH * SEQ];
-    ds_named_tensor tensors[4];
+    ds_model *model = small_model(ctx, folder, small_gpt2);
+    ds_engine *engine = small_engine(ctx, model, &spec);
+    small_batch data;
     float gradient[48];
     (void)state;
-    feed(0, data, tensors);
-    const ds_batch batch = {tensors, 4};
+    const ds_batch batch = small_feed(0, &data);
     CHECK_FAILS(ctx, ds_engine_set_accumulation_boundary(engine, 0), DS_ERR_STATE,
                 "nothing adds gradients");
     CHECK_OK(ctx, ds_engine_forward(engine, &batch));
@@ -374,13 +302,11 @@ static void what_is_not_finite_is_applied_if_asked(void **state)
     (void)state;
     for (int early = 0; early < 2; ++early) {
         const dsi_engine_spec spec = make_spec(early != 0, DSI_ON_DEVICE, DSI_ON_DEVICE);
-        ds_model *model = make_model(gpt2);
-        ds_engine *engine = make_engine(model, &spec);
-        int32_t data[4][BATCH * SEQ];
-        ds_named_tensor tensors[4];
+        ds_model *model = small_model(ctx, folder, small_gpt2);
+        ds_engine *engine = small_engine(ctx, model, &spec);
+        small_batch data;
         float weight[48];
-        feed(0, data, tensors);
-        const ds_batch batch = {tensors, 4};
+        const ds_batch batch = small_feed(0, &data);
         for (int i = 0; i < 48; ++i) {
             weight[i] = INFINITY;
         }

@@ -1,114 +1,42 @@
 /* Offload: states, gradients and parameters in host memory or on disk give the bits of the run in
  * memory, out of less device memory. Over several ranks: test_zero_matrix.sh. */
-#include "accel/cpu/cpu_features.h"
 #include "common/check.h"
 #include "common/engine_hash.h"
 #include "common/scratch.h"
+#include "common/small_run.h"
 #include "train/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 2, SEQ = 48, STEPS = 3 };
+enum { STEPS = 3 };
 
 static ds_ctx *ctx;
 static char *folder;
 
-static const char gpt2[] =
-    "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":64,\"n_embd\":48,\"n_layer\":3,"
-    "\"n_head\":4,\"resid_pdrop\":0.1,\"embd_pdrop\":0.1,\"attn_pdrop\":0.1}";
-static const char llama[] =
-    "{\"model_type\":\"llama\",\"vocab_size\":211,\"hidden_size\":48,\"intermediate_size\":112,"
-    "\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
-    "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}";
-
 static const dsi_offload_spec in_memory = {0};
 
-/* As much traffic as there can be: small chunks, small parameters too, nothing reused. */
 static dsi_offload_spec away(dsi_residence states, dsi_residence params)
 {
-    dsi_offload_spec spec = {.states = states,
-                             .params = params,
-                             .ratio = 1.0,
-                             .threshold = 1,
-                             .how = {.chunk = 4096},
-                             .read_ahead = 20000,
-                             .update_ahead = 60000,
-                             .write_behind = 60000,
-                             .aio = ds_aio_params_default()};
-    (void)snprintf(spec.folders, sizeof spec.folders, "%s", folder);
-    return spec;
+    return small_away(folder, states, params);
 }
 
 static dsi_engine_spec make_spec(ds_dtype dtype, const dsi_offload_spec *offload)
 {
-    dsi_engine_spec spec = {.train = {.dtype = dtype,
-                                      .comm_dtype = dtype,
-                                      .accumulate_dtype = DS_DTYPE_F32,
-                                      .state_dtype = DS_DTYPE_F32,
-                                      .master = dtype != DS_DTYPE_F32,
-                                      .batch = BATCH,
-                                      .seq_length = SEQ,
-                                      .accumulation = 1,
-                                      .optimizer = DSI_OPTIMIZER_ADAM,
-                                      .eps = 1e-8,
-                                      .decoupled_decay = true,
-                                      .max_norm = 0.1},
-                            .offload = *offload,
-                            .lr = 1e-3,
-                            .beta1 = 0.9,
-                            .beta2 = 0.95,
-                            .weight_decay = 0.1,
-                            .bias_correction = true,
-                            .loss_scale = dsi_loss_scale_none(),
-                            .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
-                            .seed = 11,
-                            .isa = dsi_cpu_isa()};
+    dsi_engine_spec spec = small_spec(dtype);
+    spec.train.max_norm = 0.1;
+    spec.offload = *offload;
     return spec;
-}
-
-static ds_model *make_model(const char *config)
-{
-    ds_model *model = NULL;
-    const char *path = scratch_path(folder, "config.json");
-    scratch_write(path, config, strlen(config));
-    CHECK_OK(ctx, ds_model_from_config(ctx, path, &model));
-    return model;
-}
-
-static ds_engine *make_engine(const ds_model *model, const dsi_engine_spec *spec)
-{
-    ds_engine *engine = NULL;
-    const ds_engine_params params = {.model = model, .seq_length = SEQ, .seed = 5};
-    CHECK_OK(ctx, dsi_engine_create(ctx, &params, spec, &engine));
-    return engine;
-}
-
-static void feed(int32_t step, int32_t data[4][BATCH * SEQ], ds_named_tensor *tensors)
-{
-    static const char *const names[4] = {"input_ids", "targets", "positions", "first"};
-    for (int i = 0; i < 4; ++i) {
-        const ds_meta meta = {DS_DTYPE_I32, {.n_dims = 2, .dims = {BATCH, SEQ}}};
-        tensors[i] = (ds_named_tensor){names[i], {data[i], meta}};
-    }
-    for (int32_t i = 0; i < BATCH * SEQ; ++i) {
-        data[0][i] = (i * 37 + step * 11) % 211;
-        data[1][i] = (i * 37 + step * 11 + 37) % 211;
-        data[2][i] = i % SEQ;
-        data[3][i] = 0;
-    }
 }
 
 /* Steps with an evaluation between backward and step, which may not touch what waits there. */
 static double train(ds_engine *engine, int32_t first, int32_t n)
 {
-    int32_t data[4][BATCH * SEQ];
-    ds_named_tensor tensors[4];
+    small_batch data;
     double eval = 0.0;
     for (int32_t step = first; step < first + n; ++step) {
-        feed(step, data, tensors);
-        const ds_batch batch = {tensors, 4};
+        const ds_batch batch = small_feed(step, &data);
         for (int64_t micro = 0; micro < engine->spec.train.accumulation; ++micro) {
             CHECK_OK(ctx, ds_engine_forward(engine, &batch));
             CHECK_OK(ctx, ds_engine_backward(engine));
@@ -129,8 +57,8 @@ typedef struct result {
 static result run(const char *config, dsi_engine_spec spec)
 {
     result got = {0};
-    ds_model *model = make_model(config);
-    ds_engine *engine = make_engine(model, &spec);
+    ds_model *model = small_model(ctx, folder, config);
+    ds_engine *engine = small_engine(ctx, model, &spec);
     got.eval = train(engine, 0, STEPS);
     CHECK_OK(ctx, engine_hash(ctx, engine, &got.hash));
     got.again = ds_engine_recomputed_flops(engine);
@@ -151,7 +79,7 @@ static void expect_same(const result *got, const result *kept, const char *what)
 
 static void every_residence_gives_the_same_bits(void **state)
 {
-    static const char *const configs[] = {gpt2, llama};
+    static const char *const configs[] = {small_gpt2, small_llama};
     static const ds_dtype dtypes[] = {DS_DTYPE_F32, DS_DTYPE_BF16, DS_DTYPE_F16};
     static const dsi_residence places[] = {DSI_ON_HOST, DSI_ON_DISK};
     (void)state;
@@ -177,9 +105,9 @@ static void every_residence_gives_the_same_bits(void **state)
 static void no_setting_changes_a_bit(void **state)
 {
     dsi_engine_spec kept_spec = make_spec(DS_DTYPE_BF16, &in_memory);
-    const result kept = run(llama, kept_spec);
+    const result kept = run(small_llama, kept_spec);
     kept_spec.train.accumulation = 2;
-    const result accumulated = run(llama, kept_spec);
+    const result accumulated = run(small_llama, kept_spec);
     (void)state;
     for (int i = 0; i < 14; ++i) {
         dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DISK);
@@ -199,7 +127,7 @@ static void no_setting_changes_a_bit(void **state)
         }
         spec.train.accumulation = i == 9 ? 2 : 1;
         spec.no_reuse = i == 5 || i == 9;
-        const result got = run(llama, spec);
+        const result got = run(small_llama, spec);
         char what[40];
         (void)snprintf(what, sizeof what, "setting %d of offload", i);
         expect_same(&got, i == 9 ? &accumulated : &kept, what);
@@ -214,13 +142,13 @@ static void activations_leave_too(void **state)
     offload.aio = ds_aio_params_default();
     (void)snprintf(offload.folders, sizeof offload.folders, "%s", folder);
     dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
-    const result kept = run(gpt2, spec);
+    const result kept = run(small_gpt2, spec);
     spec.offload.how.activations = DSI_ON_DISK;
-    const result disk = run(gpt2, spec);
+    const result disk = run(small_gpt2, spec);
     spec.recompute.mode = DS_RECOMPUTE_FULL;
-    const result both = run(gpt2, spec);
+    const result both = run(small_gpt2, spec);
     spec.offload.how.activations = DSI_ON_DEVICE;
-    const result again = run(gpt2, spec);
+    const result again = run(small_gpt2, spec);
     assert_true(both.again > 0.0 && both.again == again.again);
     expect_same(&disk, &kept, "offload of activations");
     expect_same(&both, &kept, "offload of recomputed activations");
@@ -239,10 +167,10 @@ static void choosing_leaves_nothing_behind(void **state)
     offload.how.least_activation = 2048;
     dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
     spec.recompute.mode = DS_RECOMPUTE_FULL;
-    const result given = run(gpt2, spec);
+    const result given = run(small_gpt2, spec);
     spec.recompute.mode = DS_RECOMPUTE_AUTO;
     spec.device_memory = given.device;
-    const result chosen = run(gpt2, spec);
+    const result chosen = run(small_gpt2, spec);
     expect_same(&chosen, &given, "full recomputation");
     assert_int_equal(chosen.device, given.device);
     assert_int_equal(chosen.host, given.host);
@@ -261,14 +189,14 @@ static void every_optimizer(void **state)
             spec.train.optimizer = kinds[i];
             spec.train.momentum = true;
             spec.train.accumulation = 2;
-            got[away_too] = run(gpt2, spec);
+            got[away_too] = run(small_gpt2, spec);
         }
         expect_same(&got[1], &got[0], "an optimizer");
     }
     dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
     spec.train.optimizer = DSI_OPTIMIZER_LAMB;
-    ds_model *model = make_model(gpt2);
-    const ds_engine_params params = {.model = model, .seq_length = SEQ};
+    ds_model *model = small_model(ctx, folder, small_gpt2);
+    const ds_engine_params params = {.model = model, .seq_length = SMALL_SEQ};
     ds_engine *engine = NULL;
     CHECK_FAILS(ctx, dsi_engine_create(ctx, &params, &spec, &engine), DS_ERR_UNSUPPORTED,
                 "lamb does not work with offload_optimizer");
@@ -284,8 +212,8 @@ static void a_cell_has_an_end(void **state)
     for (int i = 0; i < 2; ++i) {
         const dsi_offload_spec offload = away(places[i], DSI_ON_DEVICE);
         const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
-        ds_model *model = make_model(llama);
-        ds_engine *engine = make_engine(model, &spec);
+        ds_model *model = small_model(ctx, folder, small_llama);
+        ds_engine *engine = small_engine(ctx, model, &spec);
         const ds_cell cell = ds_cells_find(engine->cells, DS_CELL_MASTER, "model.norm.weight");
         assert_true(cell != DS_NONE && engine->homes.items[cell].residence == places[i]);
         const size_t bytes = ds_meta_bytes(ds_cells_get(engine->local, cell)->meta);
@@ -298,16 +226,18 @@ static void a_cell_has_an_end(void **state)
     }
 }
 
-/* The device holds little but what is being worked on. */
+/* The device holds little but what is being worked on. Plain kernels: how much workspace the
+ * products of this machine take is not the point. */
 static void device_memory_falls(void **state)
 {
-    dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DISK);
+    dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &in_memory);
     (void)state;
-    offload.read_ahead = 0;
-    offload.update_ahead = 0;
-    const result kept = run(llama, make_spec(DS_DTYPE_BF16, &in_memory));
-    const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
-    const result got = run(llama, spec);
+    spec.isa = DS_ISA_REF;
+    const result kept = run(small_llama, spec);
+    spec.offload = away(DSI_ON_DISK, DSI_ON_DISK);
+    spec.offload.read_ahead = 0;
+    spec.offload.update_ahead = 0;
+    const result got = run(small_llama, spec);
     const double states = 16.0 * 90000.0; /* of about as many parameters */
     print_message("device %zu → %zu bytes, disk %zu\n", kept.device, got.device, got.disk);
     assert_true((double)(kept.device - got.device) > 0.6 * states);
@@ -323,13 +253,13 @@ static void checkpoints_do_not_care(void **state)
     uint64_t hashes[4];
     (void)state;
     for (int i = 0; i < 4; ++i) {
-        ds_model *model = make_model(gpt2);
-        ds_engine *first = make_engine(model, &specs[i / 2]);
+        ds_model *model = small_model(ctx, folder, small_gpt2);
+        ds_engine *first = small_engine(ctx, model, &specs[i / 2]);
         char *save = scratch_make();
         (void)train(first, 0, 2);
         CHECK_OK(ctx, ds_engine_save_checkpoint(first, save, "t", NULL));
         ds_engine_destroy(&first);
-        ds_engine *second = make_engine(model, &specs[i % 2]);
+        ds_engine *second = small_engine(ctx, model, &specs[i % 2]);
         CHECK_OK(ctx, ds_engine_load_checkpoint(second, save, "t", NULL));
         (void)train(second, 2, 2);
         CHECK_OK(ctx, engine_hash(ctx, second, &hashes[i]));
@@ -343,9 +273,9 @@ static void checkpoints_do_not_care(void **state)
 static void a_missing_folder_is_named(void **state)
 {
     dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DEVICE);
-    ds_model *model = make_model(gpt2);
+    ds_model *model = small_model(ctx, folder, small_gpt2);
     ds_engine *engine = NULL;
-    const ds_engine_params params = {.model = model, .seq_length = SEQ};
+    const ds_engine_params params = {.model = model, .seq_length = SMALL_SEQ};
     (void)state;
     (void)snprintf(offload.folders, sizeof offload.folders, "%s/none", folder);
     dsi_engine_spec spec = make_spec(DS_DTYPE_F32, &offload);
@@ -360,8 +290,8 @@ static void the_checker_knows_where_cells_live(void **state)
 {
     const dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DISK);
     const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
-    ds_model *model = make_model(gpt2);
-    ds_engine *engine = make_engine(model, &spec);
+    ds_model *model = small_model(ctx, folder, small_gpt2);
+    ds_engine *engine = small_engine(ctx, model, &spec);
     dsi_plan *plan = engine->train_plan;
     uint32_t n_swaps = 0;
     (void)state;
@@ -420,8 +350,8 @@ static void limits_bound_what_is_under_way(void **state)
         offload.update_ahead = which == 2 ? LIMIT : 0;
         offload.write_behind = which == 3 ? LIMIT : 0;
         const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
-        ds_model *model = make_model(llama);
-        ds_engine *engine = make_engine(model, &spec);
+        ds_model *model = small_model(ctx, folder, small_llama);
+        ds_engine *engine = small_engine(ctx, model, &spec);
         const dsi_plan *plan = engine->train_plan;
         under_way(plan, "swap_in", DS_PHASE_FORWARD, DS_PHASE_FORWARD, &most[0], &one[0]);
         under_way(plan, "swap_in", DS_PHASE_BACKWARD + 1, DS_PHASE_COUNT - 1, &most[1], &one[1]);
@@ -449,8 +379,8 @@ static void phases_start_with_empty_hands(void **state)
     (void)state;
     offload.how.reuse = INT64_MAX;
     const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
-    ds_model *model = make_model(llama);
-    ds_engine *engine = make_engine(model, &spec);
+    ds_model *model = small_model(ctx, folder, small_llama);
+    ds_engine *engine = small_engine(ctx, model, &spec);
     under_way(engine->train_plan, "swap_in", DS_PHASE_BACKWARD, DS_PHASE_BACKWARD, &most, &one);
     assert_true(one > 0);
     ds_engine_destroy(&engine);
@@ -463,8 +393,8 @@ static void gradients_come_back_twice(void **state)
 {
     const dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DISK);
     const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
-    ds_model *model = make_model(llama);
-    ds_engine *engine = make_engine(model, &spec);
+    ds_model *model = small_model(ctx, folder, small_llama);
+    ds_engine *engine = small_engine(ctx, model, &spec);
     const dsi_plan *plan = engine->train_plan;
     uint32_t n[512] = {0};
     uint32_t most = 0;

@@ -1,0 +1,33 @@
+/* A small model trained for a few steps, with what it has in memory, on the host or on disk. For
+ * tests. */
+#ifndef DS_TEST_SMALL_RUN_H
+#define DS_TEST_SMALL_RUN_H
+
+#include "train/engine.h"
+
+enum { SMALL_BATCH = 2, SMALL_SEQ = 48, SMALL_VOCABULARY = 211, SMALL_WIDTH = 48 };
+
+/* config.json of three layers: GPT-2 with dropout and tied embeddings, Llama with neither. */
+extern const char small_gpt2[];
+extern const char small_llama[];
+
+/* As much traffic as there can be: small chunks, small parameters too, nothing reused. */
+dsi_offload_spec small_away(const char *folder, dsi_residence states, dsi_residence params);
+
+/* AdamW with weight decay; states in fp32, a master where dtype is narrower. Nothing is offloaded.
+ */
+dsi_engine_spec small_spec(ds_dtype dtype);
+
+/* The caller destroys them. A failure fails the test. */
+ds_model *small_model(ds_ctx *ctx, const char *folder, const char *config);
+ds_engine *small_engine(ds_ctx *ctx, const ds_model *model, const dsi_engine_spec *spec);
+
+typedef struct small_batch {
+    ds_named_tensor tensors[4];
+    int32_t data[4][SMALL_BATCH * SMALL_SEQ];
+} small_batch;
+
+/* The batch of a step: the same for the same step, valid as long as *batch stays where it is. */
+ds_batch small_feed(int32_t step, small_batch *batch);
+
+#endif
