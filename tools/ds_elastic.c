@@ -148,21 +148,17 @@ int main(int argc, char **argv)
     if (ds_ctx_create(&params, &ctx) < 0) {
         return EXIT_FAILED;
     }
-    dsi_args args = {0};
+    bool help = false;
     int code = EXIT_RIGHT;
-    if (dsi_args_parse(ctx, &spec, argc, argv, &args) < 0) {
+    if (dsi_args_parse_flags(ctx, &spec, argc, argv, &help) < 0) {
         (void)fprintf(stderr, "ds_elastic: %s\n", ds_ctx_error(ctx));
         code = EXIT_USAGE;
-    } else if (args.help) {
-        dsi_args_help(&spec, stdout);
-    } else if (path == NULL || args.words.n > 0) {
-        (void)fprintf(stderr, "ds_elastic: expected --config FILE and nothing else; --help tells "
-                              "more\n");
+    } else if (!help && path == NULL) {
+        (void)fprintf(stderr, "ds_elastic: expected --config FILE; --help tells more\n");
         code = EXIT_USAGE;
-    } else {
+    } else if (!help) {
         code = run(ctx, path, (uint32_t)world_size);
     }
-    dsi_args_free(&args);
     ds_ctx_destroy(&ctx);
     return code;
 }

@@ -149,22 +149,9 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, options *o, bool *hel
                                 .rows = rows,
                                 .n_rows = sizeof rows / sizeof rows[0],
                                 .after = after};
-    dsi_args args = {0};
-    DS_TRY(dsi_args_parse(ctx, &spec, argc, argv, &args));
-    const bool words = args.words.n > 0;
-    *help_out = args.help;
-    if (args.help) {
-        dsi_args_help(&spec, stdout);
-    } else if (words) {
-        (void)ds_fail(ctx, DS_ERR_ARG, "unexpected word \"%s\"; ds_generate takes only flags",
-                      args.words.items[0]);
-    }
-    dsi_args_free(&args);
-    if (args.help) {
+    DS_TRY(dsi_args_parse_flags(ctx, &spec, argc, argv, help_out));
+    if (*help_out) {
         return DS_OK;
-    }
-    if (words) {
-        return DS_ERR_ARG;
     }
     if ((o->model == NULL) == (o->checkpoint == NULL)) {
         return ds_fail(ctx, DS_ERR_ARG, "give either --model DIR or --checkpoint DIR");

@@ -128,19 +128,8 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, options *o, bool *hel
                                 .rows = rows,
                                 .n_rows = sizeof rows / sizeof rows[0],
                                 .after = after};
-    dsi_args args = {0};
-    DS_TRY(dsi_args_parse(ctx, &spec, argc, argv, &args));
-    ds_status status = DS_OK;
-    *help_out = args.help;
-    if (args.help) {
-        dsi_args_help(&spec, stdout);
-    } else if (args.words.n > 0) {
-        status = ds_fail(ctx, DS_ERR_ARG, "expected only flags, found '%s'", args.words.items[0]);
-    } else {
-        status = check(ctx, o);
-    }
-    dsi_args_free(&args);
-    return status;
+    DS_TRY(dsi_args_parse_flags(ctx, &spec, argc, argv, help_out));
+    return *help_out ? DS_OK : check(ctx, o);
 }
 
 /* ---- the search ---- */

@@ -307,20 +307,16 @@ int main(int argc, char **argv)
                                 .n_rows = sizeof rows / sizeof rows[0]};
     const ds_ctx_params params = {.level = DS_LOG_ERROR, .n_threads = 1};
     ds_ctx *ctx = NULL;
-    dsi_args args = {0};
     if (ds_ctx_create(&params, &ctx) < 0) {
         return EXIT_FAILURE;
     }
-    const ds_status status = dsi_args_parse(ctx, &spec, argc, argv, &args);
-    if (status < 0 || args.words.n > 0) {
-        (void)fprintf(stderr, "ds_report: %s\n",
-                      status < 0 ? ds_ctx_error(ctx) : "takes no words, only flags; see --help");
+    bool help = false;
+    if (dsi_args_parse_flags(ctx, &spec, argc, argv, &help) < 0) {
+        (void)fprintf(stderr, "ds_report: %s\n", ds_ctx_error(ctx));
         ds_ctx_destroy(&ctx);
         return 2;
     }
-    if (args.help) {
-        dsi_args_help(&spec, stdout);
-    } else {
+    if (!help) {
         if (!o.hide_operator_status) {
             report_operators();
         }
@@ -328,7 +324,6 @@ int main(int argc, char **argv)
         report_software();
         report_backends(&o);
     }
-    dsi_args_free(&args);
     ds_ctx_destroy(&ctx);
     return EXIT_SUCCESS;
 }

@@ -162,6 +162,20 @@ static void help_wins(void **state)
     dsi_args_free(&args);
 }
 
+static void some_take_only_flags(void **state)
+{
+    const dsi_args_spec spec = {.usage = "ds_x --steps N [FLAGS]", .about = ""};
+    char *words[] = {"x", "stray", NULL};
+    bool help = true;
+    CHECK_FAILS(*state, dsi_args_parse_flags(*state, &spec, 2, words, &help), DS_ERR_ARG,
+                "unexpected word \"stray\"; ds_x takes only flags");
+    CHECK_OK(*state, dsi_args_parse_flags(*state, &spec, 1, words, &help));
+    assert_false(help);
+    words[1] = "--help";
+    CHECK_OK(*state, dsi_args_parse_flags(*state, &spec, 2, words, &help));
+    assert_true(help);
+}
+
 static int set_up(void **state)
 {
     ds_ctx_params params = ds_ctx_params_default();
@@ -183,6 +197,7 @@ int main(void)
         cmocka_unit_test(dashes_are_underscores),
         cmocka_unit_test(values_may_be_optional),
         cmocka_unit_test(refuses),
+        cmocka_unit_test(some_take_only_flags),
         cmocka_unit_test(help_wins),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -361,3 +361,20 @@ void dsi_args_help(const dsi_args_spec *spec, FILE *stream)
         (void)fprintf(stream, "\n%s\n", spec->after);
     }
 }
+
+ds_status dsi_args_parse_flags(ds_ctx *ctx, const dsi_args_spec *spec, int argc, char **argv,
+                               bool *help_out)
+{
+    dsi_args args = {0};
+    DS_TRY(dsi_args_parse(ctx, spec, argc, argv, &args));
+    ds_status status = DS_OK;
+    *help_out = args.help;
+    if (args.help) {
+        dsi_args_help(spec, stdout);
+    } else if (args.words.n > 0) {
+        status = ds_fail(ctx, DS_ERR_ARG, "unexpected word \"%s\"; %.*s takes only flags",
+                         args.words.items[0], (int)strcspn(spec->usage, " "), spec->usage);
+    }
+    dsi_args_free(&args);
+    return status;
+}

@@ -80,6 +80,11 @@ typedef struct dsi_args {
 ds_status dsi_args_parse(ds_ctx *ctx, const dsi_args_spec *spec, int argc, char **argv,
                          dsi_args *args_out);
 void dsi_args_free(dsi_args *args);
+
+/* The same for a program without words: one is an error. Prints the help where it is asked for;
+ * the caller then ends. */
+ds_status dsi_args_parse_flags(ds_ctx *ctx, const dsi_args_spec *spec, int argc, char **argv,
+                               bool *help_out);
 void dsi_arg_list_free(dsi_arg_list *list);
 
 /* Writes the help text, 80 columns wide. */

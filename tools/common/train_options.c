@@ -361,24 +361,11 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
                                 .rows = rows,
                                 .n_rows = sizeof rows / sizeof rows[0],
                                 .after = after};
-    dsi_args args = {0};
     split_resume(argc, argv, o);
-    DS_TRY(dsi_args_parse(ctx, &spec, argc, argv, &args));
+    DS_TRY(dsi_args_parse_flags(ctx, &spec, argc, argv, help_out));
     resume_after_restart(o);
     spare_files(o);
-    const bool words = args.words.n > 0;
-    *help_out = args.help;
-    if (args.help) {
-        dsi_args_help(&spec, stdout);
-    } else if (words) {
-        (void)ds_fail(ctx, DS_ERR_ARG, "unexpected word \"%s\"; ds_train takes only flags",
-                      args.words.items[0]);
-    }
-    dsi_args_free(&args);
-    if (*help_out) {
-        return DS_OK;
-    }
-    return words ? DS_ERR_ARG : check(ctx, o);
+    return *help_out ? DS_OK : check(ctx, o);
 }
 
 void train_options_free(train_options *options)
