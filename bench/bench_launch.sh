@@ -12,7 +12,7 @@ cd "$work"
 echo '{"train_batch_size": 2, "steps_per_print": 1000, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2},
  "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}' > ds.json
 head -c 20000 "$root/data/tinyshakespeare.txt" > text.txt
-train=("$build/ds_train" --model_config "$root/examples/shakespeare/gpt.json" --tokenizer bytes --data text.txt
+train=("$build/ds_train" --model_config "$root/examples/shakespeare/model.json" --tokenizer bytes --data text.txt
     --seq_length 64 --deepspeed_config ds.json --steps 1)
 export DS_THREADS=1 OMP_NUM_THREADS=1
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE

@@ -11,7 +11,7 @@ trap 'rm -rf "$folder"' EXIT
 sed 's/"steps_per_print": *[0-9]*/"steps_per_print": 1/' examples/shakespeare/ds_config.json > "$folder/ds_config.json"
 
 train() { # STEPS
-    "$build/ds_train" --model_config examples/shakespeare/gpt.json --tokenizer bytes \
+    "$build/ds_train" --model_config examples/shakespeare/model.json --tokenizer bytes \
         --data data/tinyshakespeare.txt --deepspeed_config "$folder/ds_config.json" --steps "$1" 2>&1
 }
 first_step() { # microseconds until the line of step 1

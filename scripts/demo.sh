@@ -7,7 +7,7 @@ shift
 out=out/shakespeare
 rm -rf "$out"
 exec "$build/ds_train" \
-    --model_config examples/shakespeare/gpt.json --tokenizer bytes \
+    --model_config examples/shakespeare/model.json --tokenizer bytes \
     --data data/tinyshakespeare.txt --eval_fraction 0.1 --eval_interval 500 \
-    --deepspeed_config examples/shakespeare/ds_config.json --steps 1500 \
+    --deepspeed_config examples/shakespeare/ds_config.json --steps 2000 \
     --output "$out" --sample "ROMEO:" "$@"

@@ -19,7 +19,7 @@ failed=0
 fail() { { echo "FAILED: $*"; tail -n 30 "$work/log" | cut -c 1-300 | sed 's/^/    /'; } >&2; failed=1; }
 
 mkdir -p "$work/job"
-sed 's/"n_embd": 256/"n_embd": 64/' "$root/examples/shakespeare/gpt.json" > "$work/job/model.json"
+sed 's/"n_embd": 256/"n_embd": 64/' "$root/test/common/gpt2.json" > "$work/job/model.json"
 head -c 60000 "$root/data/tinyshakespeare.txt" > "$work/job/text.txt"
 echo '{"train_batch_size": 8, "steps_per_print": 1000, "gradient_clipping": 0.1, "bf16": {"enabled": true},
  "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "zero_optimization": {"stage": 2}}' > "$work/job/ds.json"

@@ -28,7 +28,7 @@ bad() {
 
 head -c 3000 "$root/data/tinyshakespeare.txt" > text.txt
 echo '{"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}' > ds.json
-gpt=$root/examples/shakespeare/gpt.json
+gpt=$root/test/common/gpt2.json
 
 # A run that would be right, in parts.
 run=(--model_config "$gpt" --tokenizer bytes --seq_length 16 --threads 1)

@@ -20,7 +20,7 @@ run() { # name, more keys: 3 steps of 2 micro-batches of 2 rows
   "tensorboard": {"enabled": true, "output_path": "$work/$1", "job_name": "tb"}
 }
 END
-    "$bin" --model_config "$root/examples/shakespeare/gpt.json" --tokenizer bytes --data "$work/text.txt" \
+    "$bin" --model_config "$root/test/common/gpt2.json" --tokenizer bytes --data "$work/text.txt" \
         --seq_length 32 --steps 3 --deepspeed_config "$work/$1.json" > "$work/$1.log" 2>&1 ||
         fail "$1: $(cat "$work/$1.log")"
 }

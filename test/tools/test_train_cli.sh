@@ -26,7 +26,7 @@ END
 head -c 100000 "$root/data/tinyshakespeare.txt" > "$work/text.txt"
 
 command_of() { # output folder, metrics file
-    command=("$bin/ds_train" --model_config "$root/examples/shakespeare/gpt.json" --tokenizer bytes
+    command=("$bin/ds_train" --model_config "$root/test/common/gpt2.json" --tokenizer bytes
         --data "$work/text.txt" --eval_fraction 0.1 --deepspeed_config "$work/ds.json" --steps $steps
         --threads 2 --output "$work/$1" --metrics "$work/$2")
 }
@@ -72,7 +72,7 @@ cat > "$work/diverges.json" << END
   "bf16": {"enabled": true, "check_grad_overflow": false}
 }
 END
-"$bin/ds_train" --model_config "$root/examples/shakespeare/gpt.json" --tokenizer bytes --data "$work/text.txt" \
+"$bin/ds_train" --model_config "$root/test/common/gpt2.json" --tokenizer bytes --data "$work/text.txt" \
     --deepspeed_config "$work/diverges.json" --steps 3 --threads 2 --output "$work/diverges" \
     --metrics "$work/diverges.jsonl" > "$work/diverges.log" 2>&1 || true
 python3 -c 'import json, sys

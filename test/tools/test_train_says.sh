@@ -13,7 +13,7 @@ echo "{$common, \"wall_clock_breakdown\": true, \"dump_state\": true}" > "$work/
 echo "{$common}" > "$work/quiet.json"
 
 run() {
-    "$bin" --model_config "$root/examples/shakespeare/gpt.json" --tokenizer bytes \
+    "$bin" --model_config "$root/test/common/gpt2.json" --tokenizer bytes \
         --data "$work/text.txt" --seq_length 32 --steps 4 --deepspeed_config "$1" 2>&1
 }
 

@@ -14,7 +14,7 @@ head -c 8000 "$root/README.md" > "$work/text.txt"
 run() { # NAME SECTION: 3 steps of 2 micro-batches on 2 ranks
     echo "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": 2, \"optimizer\": {\"type\": \"AdamW\"},
         \"steps_per_print\": 1, \"zero_optimization\": {\"stage\": 2, \"reduce_bucket_size\": 1e8} $2}" > "$work/$1.json"
-    "$build/deepspeed" --num_gpus 2 "$build/ds_train" --model_config "$root/examples/shakespeare/gpt.json" \
+    "$build/deepspeed" --num_gpus 2 "$build/ds_train" --model_config "$root/test/common/gpt2.json" \
         --tokenizer bytes --data "$work/text.txt" --seq_length 32 --steps 3 --deepspeed_config "$work/$1.json" \
         --metrics "$work/$1.jsonl" > "$work/$1.out" 2> "$work/$1.err" || fail "$1: $(cat "$work/$1.err")"
     grep -oE '"(loss|grad_norm)": ?[^,}]*' "$work/$1.jsonl" > "$work/$1.losses"

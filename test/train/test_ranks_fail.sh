@@ -15,7 +15,7 @@ cat > "$scratch/config.json" <<'JSON'
  "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}
 JSON
 sed 's/2e-3/3e-3/' "$scratch/config.json" > "$scratch/other.json"
-train=(--model_config "$root/examples/shakespeare/gpt.json" --tokenizer bytes --data "$root/data/tinyshakespeare.txt"
+train=(--model_config "$root/test/common/gpt2.json" --tokenizer bytes --data "$root/data/tinyshakespeare.txt"
     --seq_length 64 --steps 1000000 --output "$scratch/out" --save_interval 10 --threads 1)
 
 fail() {
