@@ -32,6 +32,12 @@ typedef struct dsi_measure_point {
     int64_t m, n, k;
 } dsi_measure_point;
 
+enum { DSI_MEASURE_POINTS = 49 };
+
+/* The points of a training step that are measured, for products that reach about `rate` FLOP/s: on
+ * a slow processor with fewer rows. Pure. */
+void dsi_measure_points(double rate, dsi_measure_point points_out[DSI_MEASURE_POINTS]);
+
 typedef struct dsi_measure_sample {
     dsi_work work;
     double seconds; /* median */

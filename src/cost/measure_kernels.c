@@ -13,98 +13,37 @@
 
 enum { MOST_SAMPLES = 12, MOST_ROUNDS = 32, ROUNDS = 7 };
 
-/* Shapes of GPT-2 124M and of smaller models; see the make_ functions for what variant means. */
-static const dsi_measure_point points[] = {
-    {DSI_CLASS_LINEAR, 0, 4096, 768, 768},
-    {DSI_CLASS_LINEAR, 1, 4096, 768, 3072},
-    {DSI_CLASS_LINEAR, 3, 4096, 3072, 768},
-    {DSI_CLASS_LINEAR, 1, 1024, 2304, 768},
-    {DSI_CLASS_LINEAR, 0, 2048, 512, 512},
-    {DSI_CLASS_LINEAR, 0, 512, 1408, 512},
-    {DSI_CLASS_LINEAR, 1, 256, 768, 3072},
-    {DSI_CLASS_LINEAR, 3, 256, 3072, 768},
-    {DSI_CLASS_LINEAR, 0, 128, 2304, 768},
-    {DSI_CLASS_LINEAR, 0, 256, 256, 256},
-    {DSI_CLASS_LINEAR_DW, 3, 768, 3072, 4096},
-    {DSI_CLASS_LINEAR_DW, 3, 768, 768, 4096},
-    {DSI_CLASS_LINEAR_DW, 1, 3072, 768, 1024},
-    {DSI_CLASS_LINEAR_DW, 0, 512, 1408, 2048},
-    {DSI_CLASS_LINEAR_DW, 3, 768, 3072, 256},
-    {DSI_CLASS_LINEAR_DW, 1, 2304, 768, 256},
-    {DSI_CLASS_LINEAR_DW, 0, 256, 256, 512},
-    {DSI_CLASS_LOSS, 0, 2048, 50257, 768},
-    {DSI_CLASS_LOSS, 0, 256, 50257, 768},
-    {DSI_CLASS_LOSS, 0, 1024, 32000, 512},
-    {DSI_CLASS_LOSS, 0, 512, 8192, 512},
-    {DSI_CLASS_LOSS_BACKWARD, 0, 2048, 50257, 768},
-    {DSI_CLASS_LOSS_BACKWARD, 0, 256, 50257, 768},
-    {DSI_CLASS_LOSS_BACKWARD, 0, 1024, 32000, 512},
-    {DSI_CLASS_LOSS_BACKWARD, 0, 512, 8192, 512},
-    {DSI_CLASS_ATTENTION, 12, 12288, 1024, 64},
-    {DSI_CLASS_ATTENTION, 12, 12288, 256, 64},
-    {DSI_CLASS_ATTENTION, 12, 3072, 256, 64},
-    {DSI_CLASS_ATTENTION, 8, 16384, 2048, 64},
-    {DSI_CLASS_ATTENTION, 4, 4096, 512, 128},
-    {DSI_CLASS_ATTENTION_BACKWARD, 12, 12288, 1024, 64},
-    {DSI_CLASS_ATTENTION_BACKWARD, 12, 12288, 256, 64},
-    {DSI_CLASS_ATTENTION_BACKWARD, 12, 3072, 256, 64},
-    {DSI_CLASS_ATTENTION_BACKWARD, 8, 16384, 2048, 64},
-    {DSI_CLASS_ATTENTION_BACKWARD, 4, 4096, 512, 128},
-    {DSI_CLASS_NORM, 0, 4096, 768, 0},
-    {DSI_CLASS_NORM, 1, 2048, 512, 0},
-    {DSI_CLASS_NORM_BACKWARD, 0, 4096, 768, 0},
-    {DSI_CLASS_NORM_BACKWARD, 1, 2048, 512, 0},
-    {DSI_CLASS_ELEMENTWISE, 0, 4096, 3072, 0},
-    {DSI_CLASS_ELEMENTWISE, 1, 2048, 1408, 0},
-    {DSI_CLASS_ELEMENTWISE, 2, 2048, 1408, 0},
-    {DSI_CLASS_ELEMENTWISE, 3, 4096, 768, 0},
-    {DSI_CLASS_EMBEDDING, 0, 4096, 768, 50257},
-    {DSI_CLASS_EMBEDDING_BACKWARD, 0, 4096, 768, 50257},
-    {DSI_CLASS_REDUCE, 0, 32 << 20, 0, 0},
-    {DSI_CLASS_REDUCE, 1, 32 << 20, 0, 0},
-    {DSI_CLASS_OPTIMIZER, 0, 24 << 20, 0, 0},
-    {DSI_CLASS_COPY, 0, 24 << 20, 0, 0},
-};
-
-#define N_POINTS (sizeof points / sizeof points[0])
-
 typedef struct series {
-    dsi_measure_trial *trials[N_POINTS]; /* NULL on a rank that only waits */
-    double runs[N_POINTS][MOST_ROUNDS];
-    dsi_measure_sample samples[N_POINTS];
-    double mean[N_POINTS];
+    dsi_measure_point points[DSI_MEASURE_POINTS];
+    dsi_measure_trial *trials[DSI_MEASURE_POINTS]; /* NULL on a rank that only waits */
+    double runs[DSI_MEASURE_POINTS][MOST_ROUNDS];
+    dsi_measure_sample samples[DSI_MEASURE_POINTS];
+    double mean[DSI_MEASURE_POINTS];
     int n_rounds;
 } series;
 
-/* Products of f32 and f16 on fewer rows: they take long, and are bound by arithmetic anyway. */
-static dsi_measure_point point_for(size_t i, ds_dtype dtype)
+/* FLOP/s of a product that is not small. */
+static ds_status speed_of(const dsi_measure_session *s, ds_dtype dtype, double *rate_out)
 {
-    dsi_measure_point p = points[i];
-    if (dtype == DS_DTYPE_BF16) {
-        return p;
-    }
-    switch (p.op_class) {
-    case DSI_CLASS_LINEAR:
-        p.m = p.m > 512 ? p.m / 4 : p.m;
-        break;
-    case DSI_CLASS_LINEAR_DW:
-        p.k = p.k > 512 ? p.k / 4 : p.k;
-        break;
-    case DSI_CLASS_LOSS:
-    case DSI_CLASS_LOSS_BACKWARD:
-        p.m /= 8;
-        break;
-    default:
-        break;
-    }
-    return p;
+    static const dsi_measure_point usual = {DSI_CLASS_LINEAR, 0, 512, 768, 768};
+    dsi_measure_trial *trial = NULL;
+    dsi_measure_sample sample = {.seconds = 0.0};
+    DS_TRY(dsi_measure_open(s->ctx, &usual, dtype, &trial));
+    const ds_status status = dsi_measure_median(trial, 0.02, &sample);
+    dsi_measure_close(&trial);
+    DS_TRY(status);
+    DS_TRY(dsi_measure_average(s, &sample.seconds));
+    *rate_out = sample.work.flops / sample.seconds;
+    return DS_OK;
 }
 
 static ds_status open_series(const dsi_measure_session *s, ds_dtype dtype, series *all)
 {
-    for (size_t i = 0; i < N_POINTS && s->active; ++i) {
-        const dsi_measure_point p = point_for(i, dtype);
-        DS_TRY(dsi_measure_open(s->ctx, &p, dtype, &all->trials[i]));
+    double rate = 0.0;
+    DS_TRY(speed_of(s, dtype, &rate));
+    dsi_measure_points(rate, all->points);
+    for (size_t i = 0; i < DSI_MEASURE_POINTS && s->active; ++i) {
+        DS_TRY(dsi_measure_open(s->ctx, &all->points[i], dtype, &all->trials[i]));
         all->samples[i].work = *dsi_measure_work(all->trials[i]);
     }
     return DS_OK;
@@ -112,7 +51,7 @@ static ds_status open_series(const dsi_measure_session *s, ds_dtype dtype, serie
 
 static void close_series(series *all)
 {
-    for (size_t i = 0; i < N_POINTS; ++i) {
+    for (size_t i = 0; i < DSI_MEASURE_POINTS; ++i) {
         dsi_measure_close(&all->trials[i]);
     }
 }
@@ -129,11 +68,11 @@ static ds_status run_series(const dsi_measure_session *s, series *all)
 {
     for (int round = -1; round < all->n_rounds; ++round) {
         DS_TRY(dsi_measure_average(s, &(double){0.0})); /* all begin together */
-        for (size_t i = 0; i < N_POINTS && s->active; ++i) {
+        for (size_t i = 0; i < DSI_MEASURE_POINTS && s->active; ++i) {
             DS_TRY(dsi_measure_run(all->trials[i], &all->runs[i][round < 0 ? 0 : round]));
         }
     }
-    for (size_t i = 0; i < N_POINTS; ++i) {
+    for (size_t i = 0; i < DSI_MEASURE_POINTS; ++i) {
         double sum = 0.0;
         for (int round = 0; round < all->n_rounds; ++round) {
             sum += all->runs[i][round];
@@ -162,8 +101,8 @@ static void fit_class(const dsi_measure_session *s, const series *all, dsi_op_cl
 {
     dsi_measure_sample samples[MOST_SAMPLES];
     uint32_t n = 0;
-    for (size_t i = 0; i < N_POINTS && n < MOST_SAMPLES; ++i) {
-        if (points[i].op_class == op_class) {
+    for (size_t i = 0; i < DSI_MEASURE_POINTS && n < MOST_SAMPLES; ++i) {
+        if (all->points[i].op_class == op_class) {
             samples[n++] = all->samples[i];
         }
     }
@@ -177,8 +116,8 @@ static void fit_class(const dsi_measure_session *s, const series *all, dsi_op_cl
 static void scale_to_sum(const dsi_measure_session *s, const series *all, dsi_peak peak)
 {
     double sums[2][2] = {{0.0}};
-    for (size_t i = 0; i < N_POINTS; ++i) {
-        const int row = dsi_op_class_is_model(points[i].op_class) ? 0 : 1;
+    for (size_t i = 0; i < DSI_MEASURE_POINTS; ++i) {
+        const int row = dsi_op_class_is_model(all->points[i].op_class) ? 0 : 1;
         sums[row][0] += dsi_time_work(s->device, &all->samples[i].work);
         sums[row][1] += all->mean[i];
     }
@@ -202,9 +141,9 @@ static ds_status measure_dtype(const dsi_measure_session *s, dsi_peak peak, ds_d
     if (status < 0 || !s->active) {
         return status;
     }
-    for (size_t i = 0; i < N_POINTS; ++i) {
+    for (size_t i = 0; i < DSI_MEASURE_POINTS; ++i) {
         const dsi_measure_sample *sample = &all->samples[i];
-        if (dsi_op_class_is_model(points[i].op_class)) {
+        if (dsi_op_class_is_model(all->points[i].op_class)) {
             best = fmax(best, sample->work.flops / sample->seconds);
         }
     }

@@ -93,11 +93,43 @@ static void every_class_runs(void **state)
     }
 }
 
+static double flops_of_products(const dsi_measure_point *points)
+{
+    double flops = 0.0;
+    for (int i = 0; i < DSI_MEASURE_POINTS; ++i) {
+        const dsi_measure_point *p = &points[i];
+        flops += dsi_op_class_is_model(p->op_class)
+                     ? 2.0 * (double)p->m * (double)p->n * (double)p->k
+                     : 0.0;
+    }
+    return flops;
+}
+
+/* A slow processor takes rows from products, nothing from the rest, and no class loses a shape. */
+static void fewer_rows_on_a_slow_processor(void **state)
+{
+    (void)state;
+    dsi_measure_point fast[DSI_MEASURE_POINTS];
+    dsi_measure_point slow[DSI_MEASURE_POINTS];
+    dsi_measure_points(2e12, fast);
+    dsi_measure_points(1e11, slow);
+    assert_true(flops_of_products(slow) < 0.2 * flops_of_products(fast));
+    for (int i = 0; i < DSI_MEASURE_POINTS; ++i) {
+        assert_int_equal(fast[i].op_class, slow[i].op_class);
+        assert_int_equal(fast[i].n, slow[i].n);
+        assert_true(slow[i].m > 0 && slow[i].m <= fast[i].m && slow[i].k <= fast[i].k);
+        if (!dsi_op_class_is_model(fast[i].op_class)) {
+            assert_int_equal(fast[i].m, slow[i].m);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fits),
         cmocka_unit_test(every_class_runs),
+        cmocka_unit_test(fewer_rows_on_a_slow_processor),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
