@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Predicted step time against measured: GPT-2 124M and a Llama of 77M, on one, two and four ranks, stages 0 to 3, in three
 # precisions, with accumulation, recomputation and offload to host and disk. Leave the machine alone meanwhile.
-# Usage: bench_plan_time.sh BUILD [--only PATTERN] [--profiles DIR] [--folder DIR] [--steps N]
+# Usage: bench_plan_time.sh BUILD [--only PATTERN] [--profiles DIR] [--folder DIR] [--steps N] [--shorter N]
 # --only: rows whose name matches the extended regular expression PATTERN. --profiles: take the profiles there, measure and
 # keep those that it lacks (one for each number of ranks; without it all are measured anew). --folder: the disk of offloaded
-# states. --steps: timed steps.
+# states. --steps: timed steps. --shorter: sequences of an N-th, 128 tokens at least, for a slow machine.
 # Predicted is what ds_plan says on a profile of this machine measured by as many ranks; measured is the median step of
 # ds_train after the first. Prints a line a row and how many lie within 20 %.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-build=$1 only='' profiles='' disk_folder=${TMPDIR:-/tmp} steps=4
+build=$1 only='' profiles='' disk_folder=${TMPDIR:-/tmp} steps=4 shorter=1
 shift
 while [ $# -gt 1 ]; do
     case $1 in
@@ -17,6 +17,7 @@ while [ $# -gt 1 ]; do
     --profiles) profiles=$2 ;;
     --folder) disk_folder=$2 ;;
     --steps) steps=$2 ;;
+    --shorter) shorter=$2 ;;
     *) break ;;
     esac
     shift 2
@@ -46,8 +47,9 @@ cat > "$scratch/llama.json" << 'JSON'
 JSON
 rows=0 within=0
 row() { # RANKS MODEL DTYPE ROWSxTOKENS STAGE WHAT ACCUMULATION ZERO_KEYS KEYS
-    local ranks=$1 batch=${4%x*} tokens=${4#*x} accumulation=${7:-1} model=bench/gpt2_124m.json
-    local name="$1 ranks, $2 $3 $4, stage $5${6:+, $6}"
+    local ranks=$1 batch=${4%x*} tokens=$((${4#*x} / shorter)) accumulation=${7:-1} model=bench/gpt2_124m.json
+    [ "$tokens" -ge 128 ] || tokens=128
+    local name="$1 ranks, $2 $3 ${batch}x$tokens, stage $5${6:+, $6}"
     [[ $name =~ $only ]] || return 0
     [ "$2" = gpt2 ] || model=$scratch/llama.json
     local profile=$profiles/ranks_$ranks.json

@@ -14,7 +14,7 @@ typedef struct dsi_measure_spec {
     dsi_comm *comm;     /* ranks of one node that measure together; NULL: this one alone */
     const char *folder; /* where a file is written and removed; NULL: the disk is not measured */
     size_t file_bytes;  /* 0: 512 MiB */
-    uint32_t rounds;    /* how often each shape runs; 0: 7 */
+    uint32_t rounds;    /* how often each shape runs; 0: 5 */
 } dsi_measure_spec;
 
 /* Some minute. The figures are of the whole node (`shared`): all ranks with all their threads at

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_SAMPLES = 12, MOST_ROUNDS = 32, ROUNDS = 7 };
+enum { MOST_SAMPLES = 12, MOST_ROUNDS = 32, ROUNDS = 5 };
 
 typedef struct series {
     dsi_measure_point points[DSI_MEASURE_POINTS];
@@ -63,13 +63,13 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Every shape once a round; the first round warms up. */
+/* Every shape once a round; opening them has warmed up. */
 static ds_status run_series(const dsi_measure_session *s, series *all)
 {
-    for (int round = -1; round < all->n_rounds; ++round) {
+    for (int round = 0; round < all->n_rounds; ++round) {
         DS_TRY(dsi_measure_average(s, &(double){0.0})); /* all begin together */
         for (size_t i = 0; i < DSI_MEASURE_POINTS && s->active; ++i) {
-            DS_TRY(dsi_measure_run(all->trials[i], &all->runs[i][round < 0 ? 0 : round]));
+            DS_TRY(dsi_measure_run(all->trials[i], &all->runs[i][round]));
         }
     }
     for (size_t i = 0; i < DSI_MEASURE_POINTS; ++i) {
