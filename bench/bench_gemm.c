@@ -2,13 +2,17 @@
  *
  * oneDNN's matmul gets its best case: weights already in the layout that it asks for, no bias, its
  * reordering not timed. Ours gets the tensors as they lie in memory, and packs inside the time.
- * Both are timed alternately; the figures are medians. Data is random and never zero.
+ * Both are timed alternately; the figures are medians. Data is random and never zero. Where oneDNN
+ * lacks a dtype, it multiplies the same values in fp32, and a line says so. `peak` is the share of
+ * the rate of multiply-adds that stay in registers, by the machine's fastest instructions for the
+ * dtype.
  *
  *   bench_gemm [--filter TEXT] [--dtype bf16|f32] [--repeats N] [--threads N]
  */
 #include "accel/cpu/cpu_features.h"
 #include "accel/cpu/gemm_impl.h"
 #include "base/clock.h"
+#include "common/peak.h"
 #include "common/read_rate.h"
 #include "common/timing.h"
 
@@ -28,6 +32,8 @@ typedef struct shape {
 } shape;
 
 enum { TOKENS = 4096, VOCABULARY = 50257, CHUNK = 8192, MAX_REPEATS = 101 };
+
+#define SHAPE_SECONDS 5.0 /* of both together */
 
 static const shape shapes[] = {
     {"qkv fwd", TOKENS, 2304, 768, false, false, 12},
@@ -59,57 +65,15 @@ typedef struct options {
     uint32_t threads;
 } options;
 
+/* Of operands and of the product; the peer's differ where it lacks ours. */
+typedef struct dtypes {
+    ds_dtype ours, our_out, peer, peer_out;
+} dtypes;
+
+/* peer_a, peer_b: the same values in the peer's dtype. */
 typedef struct data {
-    void *a, *b, *c, *peer_c, *work;
+    void *a, *b, *c, *peer_a, *peer_b, *peer_c, *work;
 } data;
-
-/* ---- the machine's limit: tiles that never leave the registers --------------------------------
- */
-static const _Alignas(64) uint8_t tile_config[64] = {
-    [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64,
-    [26] = 64, [28] = 64, [30] = 64, [48] = 16, [49] = 16, [50] = 16,
-    [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
-enum { PEAK_ROUNDS = 200000 };
-
-__attribute__((target("amx-tile,amx-bf16"))) static void peak_task(void *arg, uint32_t task,
-                                                                   uint32_t thread)
-{
-    (void)task;
-    (void)thread;
-    const char *random = arg;
-    _tile_loadconfig(tile_config);
-    _tile_loadd(4, random, 64);
-    _tile_loadd(5, random + 1024, 64);
-    _tile_loadd(6, random + 2048, 64);
-    _tile_loadd(7, random + 3072, 64);
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int i = 0; i < PEAK_ROUNDS; ++i) {
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    }
-    _tile_release();
-}
-
-static double amx_peak(dsi_pool *pool, uint32_t threads)
-{
-    uint16_t *random = bench_alloc(4096);
-    bench_fill_bf16(random, 2048, 7);
-    double best = 0.0;
-    for (int round = 0; round < 3; ++round) {
-        const double start = dsi_clock_seconds();
-        dsi_pool_run(pool, peak_task, random, threads);
-        const double rate =
-            (double)threads * PEAK_ROUNDS * 4 * 16384.0 / (dsi_clock_seconds() - start);
-        best = rate > best ? rate : best;
-    }
-    free(random);
-    return best;
-}
 
 /* oneDNN 2.6 takes the number of the tile palette from CPUID leaf 0x1D; where a hypervisor hides
  * that leaf it configures palette 0 and dies of an illegal instruction. This replaces its function,
@@ -182,8 +146,8 @@ static void peer_create(peer *q, const shape *s, dnnl_data_type_t type, dnnl_dat
     must(dnnl_primitive_desc_create(&desc, &matmul, NULL, q->engine, NULL), "matmul");
     const dnnl_memory_desc_t *packed = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0);
     dnnl_memory_t plain_memory;
-    must(dnnl_memory_create(&q->src, &src, q->engine, d->a), "src");
-    must(dnnl_memory_create(&plain_memory, &plain, q->engine, d->b), "weights");
+    must(dnnl_memory_create(&q->src, &src, q->engine, d->peer_a), "src");
+    must(dnnl_memory_create(&plain_memory, &plain, q->engine, d->peer_b), "weights");
     must(dnnl_memory_create(&q->weights, packed, q->engine, DNNL_MEMORY_ALLOCATE), "weights");
     must(dnnl_memory_create(&q->dst, &dst, q->engine, d->peer_c), "dst");
     reorder(q, plain_memory, &plain, q->weights, packed);
@@ -208,6 +172,29 @@ static void peer_destroy(peer *q)
     (void)dnnl_memory_destroy(q->dst);
     (void)dnnl_stream_destroy(q->stream);
     (void)dnnl_engine_destroy(q->engine);
+}
+
+/* Whether it has products of the dtype: without AVX-512 it has none of bf16. */
+static bool peer_can(dnnl_data_type_t type)
+{
+    dnnl_engine_t engine;
+    dnnl_matmul_desc_t matmul;
+    dnnl_primitive_desc_t desc = NULL;
+    const dnnl_memory_desc_t square = describe(64, 64, type, dnnl_ab);
+    must(dnnl_engine_create(&engine, dnnl_cpu, 0), "engine");
+    must(dnnl_matmul_desc_init(&matmul, &square, &square, NULL, &square), "matmul");
+    const dnnl_status_t status = dnnl_primitive_desc_create(&desc, &matmul, NULL, engine, NULL);
+    if (status != dnnl_unimplemented) {
+        must(status, "matmul");
+    }
+    (void)dnnl_primitive_desc_destroy(desc);
+    (void)dnnl_engine_destroy(engine);
+    return status == dnnl_success;
+}
+
+static dnnl_data_type_t peer_type(ds_dtype type)
+{
+    return type == DS_DTYPE_BF16 ? dnnl_bf16 : dnnl_f32;
 }
 
 /* ---- one shape ---------------------------------------------------------------------------------
@@ -241,14 +228,51 @@ static void *filled(int64_t n, ds_dtype type, uint64_t seed)
     return out;
 }
 
+/* The values in the peer's dtype: themselves, or a widened copy. */
+static void *for_peer(void *values, int64_t n, ds_dtype type, ds_dtype wanted)
+{
+    if (type == wanted) {
+        return values;
+    }
+    float *wide = bench_alloc((size_t)n * sizeof *wide);
+    for (int64_t i = 0; i < n; ++i) {
+        wide[i] = dsi_gemm_load(values, type, i);
+    }
+    return wide;
+}
+
+static data make_data(const shape *s, const dtypes *t, size_t work_bytes)
+{
+    data d = {.a = filled(s->m * s->k, t->ours, 1), .b = filled(s->k * s->n, t->ours, 2)};
+    d.peer_a = for_peer(d.a, s->m * s->k, t->ours, t->peer);
+    d.peer_b = for_peer(d.b, s->k * s->n, t->ours, t->peer);
+    d.c = bench_alloc((size_t)(s->m * s->n) * ds_dtype_bytes(t->our_out));
+    d.peer_c = bench_alloc((size_t)(s->m * s->n) * ds_dtype_bytes(t->peer_out));
+    d.work = bench_alloc(work_bytes + 64);
+    return d;
+}
+
+static void free_data(data *d)
+{
+    if (d->peer_a != d->a) {
+        free(d->peer_a);
+        free(d->peer_b);
+    }
+    free(d->a);
+    free(d->b);
+    free(d->c);
+    free(d->peer_c);
+    free(d->work);
+}
+
 /* Largest difference of sampled elements over the largest magnitude. */
-static double difference(const data *d, int64_t n, ds_dtype type)
+static double difference(const data *d, int64_t n, const dtypes *t)
 {
     double worst = 0.0;
     double largest = 1e-30;
     for (int64_t i = 0; i < n; i += 97) {
-        const double x = (double)dsi_gemm_load(d->c, type, i);
-        const double y = (double)dsi_gemm_load(d->peer_c, type, i);
+        const double x = (double)dsi_gemm_load(d->c, t->our_out, i);
+        const double y = (double)dsi_gemm_load(d->peer_c, t->peer_out, i);
         worst = x - y > worst ? x - y : y - x > worst ? y - x : worst;
         largest = y > largest ? y : largest;
     }
@@ -259,66 +283,79 @@ typedef struct total {
     double ours, peer, flops;
 } total;
 
-static void run_shape(const shape *s, ds_dtype type, const options *o, dsi_pool *pool, double peak,
-                      total *sum)
+/* Medians of alternating runs; as many as asked for, fewer when they take long. */
+static void time_both(dsi_pool *pool, const dsi_gemm_params *p, const data *d, const peer *q,
+                      int repeats, double *ours_out, double *peer_out)
 {
-    const ds_dtype out = s->a_transposed ? DS_DTYPE_F32 : type;
-    dsi_gemm_params p = params_of(s, type, out, o->threads);
-    data d = {.a = filled(s->m * s->k, type, 1), .b = filled(s->k * s->n, type, 2)};
-    d.c = bench_alloc((size_t)(s->m * s->n) * ds_dtype_bytes(out));
-    d.peer_c = bench_alloc((size_t)(s->m * s->n) * ds_dtype_bytes(out));
-    d.work = bench_alloc(dsi_gemm_work_bytes(&p) + 64);
-    p.a = d.a;
-    p.b = d.b;
-    p.c = d.c;
-    peer q;
-    peer_create(&q, s, type == DS_DTYPE_BF16 ? dnnl_bf16 : dnnl_f32,
-                out == DS_DTYPE_BF16 ? dnnl_bf16 : dnnl_f32, &d);
     double ours[MAX_REPEATS];
     double theirs[MAX_REPEATS];
-    for (int i = -1; i < o->repeats; ++i) { /* the first round warms up */
+    for (int i = -1; i < repeats; ++i) { /* the first round warms up */
         const double t0 = dsi_clock_seconds();
-        dsi_gemm(pool, &p, d.work);
+        dsi_gemm(pool, p, d->work);
         const double t1 = dsi_clock_seconds();
-        peer_run(&q);
+        peer_run(q);
         const double t2 = dsi_clock_seconds();
-        if (i >= 0) {
+        if (i < 0) {
+            repeats = bench_rounds(repeats, t2 - t0, SHAPE_SECONDS);
+        } else {
             ours[i] = t1 - t0;
             theirs[i] = t2 - t1;
         }
     }
-    const double mine = bench_median(ours, (size_t)o->repeats);
-    const double other = bench_median(theirs, (size_t)o->repeats);
+    *ours_out = bench_median(ours, (size_t)repeats);
+    *peer_out = bench_median(theirs, (size_t)repeats);
+}
+
+static void run_shape(const shape *s, dtypes t, const options *o, dsi_pool *pool, double peak,
+                      total *sum)
+{
+    double mine;
+    double other;
+    t.our_out = s->a_transposed ? DS_DTYPE_F32 : t.ours;
+    t.peer_out = s->a_transposed ? DS_DTYPE_F32 : t.peer;
+    dsi_gemm_params p = params_of(s, t.ours, t.our_out, o->threads);
+    data d = make_data(s, &t, dsi_gemm_work_bytes(&p));
+    p.a = d.a;
+    p.b = d.b;
+    p.c = d.c;
+    peer q;
+    peer_create(&q, s, peer_type(t.peer), peer_type(t.peer_out), &d);
+    time_both(pool, &p, &d, &q, o->repeats, &mine, &other);
     const double flops = 2.0 * (double)s->m * (double)s->n * (double)s->k;
     (void)printf("%-11s %-4s %6ld %6ld %6ld  %8.3f %8.3f  %5.2f  %6.3f %6.3f  %4.0f %%  %.1e\n",
-                 s->name, ds_dtype_name(type), (long)s->m, (long)s->n, (long)s->k, mine * 1e3,
+                 s->name, ds_dtype_name(t.ours), (long)s->m, (long)s->n, (long)s->k, mine * 1e3,
                  other * 1e3, other / mine, flops / mine * 1e-12, flops / other * 1e-12,
-                 100.0 * flops / mine / peak, difference(&d, s->m * s->n, out));
+                 100.0 * flops / mine / peak, difference(&d, s->m * s->n, &t));
     (void)fflush(stdout);
     sum->ours += s->count * mine;
     sum->peer += s->count * other;
     sum->flops += s->count * flops;
     peer_destroy(&q);
-    free(d.a);
-    free(d.b);
-    free(d.c);
-    free(d.peer_c);
-    free(d.work);
+    free_data(&d);
 }
 
-static void run_dtype(ds_dtype type, const options *o, dsi_pool *pool, double peak)
+static void run_dtype(ds_dtype type, const options *o, dsi_pool *pool)
 {
     total sum = {0};
-    (void)printf("\n%-11s %-4s %6s %6s %6s  %8s %8s  %5s  %6s %6s  %6s  %s\n", "product", "type",
-                 "M", "N", "K", "ours ms", "peer ms", "ratio", "TFLOPS", "peer", "peak", "diff");
+    const dtypes t = {.ours = type, .peer = peer_can(peer_type(type)) ? type : DS_DTYPE_F32};
+    const bench_peak peak = bench_peak_measure(pool, o->threads, type);
+    (void)printf("\n%s: peak of %u threads %.3f TFLOP/s, %s on random data\n", ds_dtype_name(type),
+                 o->threads, peak.flops * 1e-12, peak.name);
+    if (t.peer != type) {
+        (void)printf("%s: oneDNN has no such product here, it multiplies the same values as %s\n",
+                     ds_dtype_name(type), ds_dtype_name(t.peer));
+    }
+    (void)printf("%-11s %-4s %6s %6s %6s  %8s %8s  %5s  %6s %6s  %6s  %s\n", "product", "type", "M",
+                 "N", "K", "ours ms", "peer ms", "ratio", "TFLOPS", "peer", "peak", "diff");
     for (int i = 0; i < N_SHAPES; ++i) {
         if (o->filter == NULL || strstr(shapes[i].name, o->filter) != NULL) {
-            run_shape(&shapes[i], type, o, pool, peak, &sum);
+            run_shape(&shapes[i], t, o, pool, peak.flops, &sum);
         }
     }
     if (sum.flops > 0.0) {
-        (void)printf("step: ours %.1f ms, oneDNN %.1f ms, ratio %.2f, %.3f against %.3f TFLOP/s\n",
-                     sum.ours * 1e3, sum.peer * 1e3, sum.peer / sum.ours,
+        (void)printf("step: ours %.1f ms, oneDNN %s %.1f ms, ratio %.2f, %.3f against %.3f "
+                     "TFLOP/s\n",
+                     sum.ours * 1e3, ds_dtype_name(t.peer), sum.peer * 1e3, sum.peer / sum.ours,
                      sum.flops / sum.ours * 1e-12, sum.flops / sum.peer * 1e-12);
     }
 }
@@ -353,15 +390,13 @@ int main(int argc, char **argv)
     if (dsi_pool_create(o.threads, &pool) != DS_OK) {
         return 1;
     }
-    const double peak = dsi_cpu_isa() == DS_ISA_AMX ? amx_peak(pool, o.threads) : 1e12;
-    (void)printf("%u threads, AMX bf16 peak on random data %.3f TFLOP/s, read %.1f GB/s\n",
-                 o.threads, peak * 1e-12,
+    (void)printf("%u threads, read %.1f GB/s\n", o.threads,
                  bench_read_rate_huge(pool, o.threads, (size_t)1 << 30) * 1e-9);
     if (o.dtype != DS_DTYPE_F32) {
-        run_dtype(DS_DTYPE_BF16, &o, pool, peak);
+        run_dtype(DS_DTYPE_BF16, &o, pool);
     }
     if (o.dtype != DS_DTYPE_BF16) {
-        run_dtype(DS_DTYPE_F32, &o, pool, peak);
+        run_dtype(DS_DTYPE_F32, &o, pool);
     }
     dsi_pool_destroy(&pool);
     return 0;

@@ -3,13 +3,16 @@
  * usage: bench_train [--dtype bf16|fp32] [--steps N] [--threads N] [--profile] [--peer "COMMAND"]
  *
  * Prints the median seconds of forward, backward and update; tokens a second; the bytes of the plan
- * against the memory that the process has in use; and the allocations made during the steps (all
- * threads; the allocator's entry points are wrapped in this program). --profile adds a table by
- * operator and kernel. --peer starts a command that prints "ready" and then, for each line on its
- * standard input, runs one step of the same model and prints a JSON object with "total": seconds
- * (peer_gpt2_torch.py --stepwise); its steps and ours alternate, and the ratio of each pair counts.
+ * against the memory that the process has in use; the allocations made during the steps (all
+ * threads; the allocator's entry points are wrapped in this program); and the step's share of the
+ * rate of multiply-adds that stay in registers. --profile adds a table by operator and kernel.
+ * --peer starts a command that prints "ready" and then, for each line on its standard input, runs
+ * one step of the same model and prints a JSON object with "total": seconds (peer_gpt2_torch.py
+ * --stepwise); its steps and ours alternate, and the ratio of each pair counts.
  */
 #include "base/clock.h"
+#include "base/context.h"
+#include "common/peak.h"
 #include "common/peer.h"
 #include "common/timing.h"
 #include "train/engine.h"
@@ -294,6 +297,14 @@ static void report(const options *o, const ds_engine *engine, times *t, double a
     (void)printf("allocations during the steps: %lu\n", atomic_load(&n_allocations));
 }
 
+/* How near the whole step comes to the processor's multiply-adds. */
+static void report_peak(ds_ctx *ctx, const options *o, double flops, double seconds)
+{
+    const bench_peak peak = bench_peak_measure(dsi_ctx_pool(ctx), o->threads, o->dtype);
+    (void)printf("step: %.0f %% of the measured peak, %.3f TFLOP/s of %s\n",
+                 100.0 * flops / seconds / peak.flops, 1e-12 * peak.flops, peak.name);
+}
+
 static void bench(ds_ctx *ctx, const options *o)
 {
     static int32_t data[4][BATCH * SEQUENCE];
@@ -338,7 +349,9 @@ static void bench(ds_ctx *ctx, const options *o)
         print_profile(&p, o->steps);
     }
     report(o, engine, &t, before);
+    const double flops = ds_engine_flops(engine);
     ds_engine_destroy(&engine);
+    report_peak(ctx, o, flops, bench_median(t.total, (size_t)o->steps));
     ds_model_destroy(&model);
     if (o->peer != NULL) {
         bench_peer_stop(&other);

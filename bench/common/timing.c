@@ -21,6 +21,17 @@ double bench_median(double *values, size_t n)
     return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
+int bench_rounds(int wanted, double seconds, double budget)
+{
+    enum { LEAST = 3 };
+    const double fit = budget / seconds;
+    if (fit >= wanted) {
+        return wanted;
+    }
+    const int least = wanted < LEAST ? wanted : LEAST;
+    return fit > least ? (int)fit : least;
+}
+
 void *bench_alloc(size_t bytes)
 {
     const size_t huge = (size_t)2 << 20;

@@ -8,6 +8,10 @@
 /* Sorts in place. */
 double bench_median(double *values, size_t n);
 
+/* How often to repeat what takes `seconds`: `wanted` times, or as often as `budget` seconds allow,
+ * but three times (or `wanted`) at least. */
+int bench_rounds(int wanted, double seconds, double budget);
+
 /* Aligned to 2 MiB and zeroed; exits when there is no memory. Release with free(). */
 void *bench_alloc(size_t bytes);
 
