@@ -6,6 +6,7 @@
  * weights have: of the same file through a map of the same kind, and of huge pages. The limit is
  * the better of the two read rates over these bytes: a bound that no decoder passes which reads
  * each weight once a token. */
+#include "accel/cpu/cpu_features.h"
 #include "base/clock.h"
 #include "base/pool.h"
 #include "common/read_rate.h"
@@ -60,7 +61,7 @@ static void write_folder(ds_ctx *ctx, const char *dir, ds_model **model_out, dou
                                   .beta2 = 0.999,
                                   .loss_scale = dsi_loss_scale_none(),
                                   .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
-                                  .isa = DS_ISA_AMX};
+                                  .isa = dsi_cpu_isa()};
     ds_engine *engine = NULL;
     if (ds_model_from_config(ctx, path, model_out) != DS_OK) {
         die(ds_ctx_error(ctx));

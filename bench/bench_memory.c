@@ -8,6 +8,7 @@
  * their sum over the figure (LAW 6: within 5 %). Memory of the steps is mapped once and stays, so
  * what is resident at the end is the peak; VmHWM, with mapped files, stands beside it. --save:
  * checkpoints are written behind the steps, into that folder. */
+#include "accel/cpu/cpu_features.h"
 #include "comm/shm.h"
 #include "train/engine.h"
 
@@ -84,7 +85,7 @@ static dsi_engine_spec spec_of(const options *o)
                              .bias_correction = true,
                              .loss_scale = dsi_loss_scale_none(),
                              .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
-                             .isa = DS_ISA_AMX};
+                             .isa = dsi_cpu_isa()};
 }
 
 static ds_status take_steps(ds_engine *engine, const options *o)

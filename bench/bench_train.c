@@ -8,8 +8,10 @@
  * rate of multiply-adds that stay in registers. --profile adds a table by operator and kernel.
  * --peer starts a command that prints "ready" and then, for each line on its standard input, runs
  * one step of the same model and prints a JSON object with "total": seconds (peer_gpt2_torch.py
- * --stepwise); its steps and ours alternate, and the ratio of each pair counts.
+ * --stepwise); its steps and ours alternate, and the ratio of each pair counts. Where N steps would
+ * take more than a minute and a half, there are fewer, but three at least.
  */
+#include "accel/cpu/cpu_features.h"
 #include "base/clock.h"
 #include "base/context.h"
 #include "common/peak.h"
@@ -27,6 +29,7 @@
 #include <unistd.h>
 
 enum { BATCH = 4, SEQUENCE = 1024, VOCAB = 50257, MOST_STEPS = 99, MOST_ROWS = 128 };
+#define STEPS_SECONDS 90.0 /* of the timed steps together, with the peer's */
 
 /* ---- counting allocations: glibc's own entry points, wrapped ---- */
 
@@ -215,7 +218,7 @@ static dsi_engine_spec spec_of(ds_dtype dtype)
                              .bias_correction = true,
                              .loss_scale = dsi_loss_scale_none(),
                              .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
-                             .isa = DS_ISA_AMX};
+                             .isa = dsi_cpu_isa()};
 }
 
 /* Kilobytes of a line of /proc/self/status, 0 without it. */
@@ -279,9 +282,9 @@ static void report(const options *o, const ds_engine *engine, times *t, double a
     const double plan = (double)ds_engine_planned_bytes(engine);
     const double used = 1024.0 * status_kilobytes("RssAnon:");
     (void)printf("forward %.3f s, backward %.3f s, norm and update %.3f s; step %.3f s "
-                 "(%.3f to %.3f), %.0f tokens/s, %.2f TFLOP/s\n",
+                 "(%.3f to %.3f, of %d), %.0f tokens/s, %.3f TFLOP/s\n",
                  bench_median(t->forward, n), bench_median(t->backward, n),
-                 bench_median(t->update, n), best, t->total[0], t->total[n - 1],
+                 bench_median(t->update, n), best, t->total[0], t->total[n - 1], o->steps,
                  BATCH * SEQUENCE / best, 1e-12 * flops / best);
     if (o->peer != NULL) {
         const double peer_time = bench_median(t->peer, n);
@@ -305,14 +308,40 @@ static void report_peak(ds_ctx *ctx, const options *o, double flops, double seco
                  100.0 * flops / seconds / peak.flops, 1e-12 * peak.flops, peak.name);
 }
 
-static void bench(ds_ctx *ctx, const options *o)
+/* The first step warms up; slow ones are repeated less often. */
+static void take_steps(ds_ctx *ctx, ds_engine *engine, options *o, bench_peer *other, times *t,
+                       profile *p)
 {
     static int32_t data[4][BATCH * SEQUENCE];
     static const char *const names[4] = {"input_ids", "targets", "positions", "first"};
+    ds_named_tensor tensors[4];
+    for (int i = 0; i < 4; ++i) {
+        tensors[i] =
+            (ds_named_tensor){names[i], {data[i], {DS_DTYPE_I32, ds_shape_2d(BATCH, SEQUENCE)}}};
+    }
+    const ds_batch batch = {tensors, 4};
+    for (int i = -1; i < o->steps; ++i) {
+        const double begin = dsi_clock_seconds();
+        fill_batch(data[0], data[1], data[2], data[3], (uint64_t)(i + 2));
+        const double peer_time = o->peer != NULL ? bench_peer_step(other, "step") : 0.0;
+        if (i == 0 && o->profile) {
+            dsi_exec_set_trace(engine->exec, trace_step, p);
+        }
+        one_step(ctx, engine, &batch, t, i);
+        if (i < 0) {
+            o->steps = bench_rounds(o->steps, dsi_clock_seconds() - begin, STEPS_SECONDS);
+        } else {
+            t->peer[i] = peer_time;
+            t->ratio[i] = peer_time / t->total[i];
+        }
+    }
+}
+
+static void bench(ds_ctx *ctx, options *o)
+{
     static times t;
     static profile p;
     const dsi_engine_spec spec = spec_of(o->dtype);
-    ds_named_tensor tensors[4];
     ds_engine *engine = NULL;
     bench_peer other = {0};
     if (o->peer != NULL) {
@@ -328,23 +357,7 @@ static void bench(ds_ctx *ctx, const options *o)
     (void)printf("GPT-2 124M, %s, %d x %d tokens, %u threads; engine made in %.2f s\n",
                  ds_dtype_name(o->dtype), BATCH, SEQUENCE, ds_ctx_n_threads(ctx),
                  dsi_clock_seconds() - start);
-    for (int i = 0; i < 4; ++i) {
-        tensors[i] =
-            (ds_named_tensor){names[i], {data[i], {DS_DTYPE_I32, ds_shape_2d(BATCH, SEQUENCE)}}};
-    }
-    const ds_batch batch = {tensors, 4};
-    for (int i = -1; i < o->steps; ++i) { /* the first one warms up */
-        fill_batch(data[0], data[1], data[2], data[3], (uint64_t)(i + 2));
-        const double peer_time = o->peer != NULL ? bench_peer_step(&other, "step") : 0.0;
-        if (i == 0 && o->profile) {
-            dsi_exec_set_trace(engine->exec, trace_step, &p);
-        }
-        one_step(ctx, engine, &batch, &t, i);
-        if (i >= 0) {
-            t.peer[i] = peer_time;
-            t.ratio[i] = peer_time / t.total[i];
-        }
-    }
+    take_steps(ctx, engine, o, &other, &t, &p);
     if (o->profile) {
         print_profile(&p, o->steps);
     }

@@ -21,6 +21,9 @@ runs "$build/bench_adamw" 1 1 1
 [[ $text == *"$isa"* || $isa == amx ]] || fail "bench_adamw does not use $isa: $text"
 runs "$build/bench_kernels" 1 sum_last
 [[ $text == *"$isa"* || $isa == amx ]] || fail "bench_kernels does not use $isa: $text"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+(cd "$scratch" && runs "$build/bench_decode" 1 1 1)
 
 [ -x "$build/bench_gemm" ] || { echo "bench_gemm: not built here"; exit 0; }
 product=("$build/bench_gemm" --filter "qkv fwd" --repeats 1 --threads 1)
