@@ -65,21 +65,21 @@ static inline __attribute__((always_inline)) void pair_of(uint32_t w1, uint32_t 
     *b = half_turn * (s * x);
 }
 
-/* The normals of LANES consecutive blocks from `block` on, times scale. */
-static inline __attribute__((always_inline)) void run_body(uint64_t seed, uint32_t site,
+/* The normals of `lanes` consecutive blocks from `block` on, times scale. */
+static inline __attribute__((always_inline)) void run_body(int lanes, uint64_t seed, uint32_t site,
                                                            uint64_t block, float scale, float *out)
 {
     uint32_t x[4][LANES];
     uint32_t k0 = (uint32_t)seed;
     uint32_t k1 = (uint32_t)(seed >> 32);
-    for (int i = 0; i < LANES; ++i) {
+    for (int i = 0; i < lanes; ++i) {
         x[0][i] = (uint32_t)(block + (uint64_t)i);
         x[1][i] = (uint32_t)((block + (uint64_t)i) >> 32);
         x[2][i] = site;
         x[3][i] = 0x4e4f524du;
     }
     for (int round = 0; round < 10; ++round) {
-        for (int i = 0; i < LANES; ++i) {
+        for (int i = 0; i < lanes; ++i) {
             const uint64_t p0 = (uint64_t)0xD2511F53u * x[0][i];
             const uint64_t p1 = (uint64_t)0xCD9E8D57u * x[2][i];
             x[0][i] = (uint32_t)(p1 >> 32) ^ x[1][i] ^ k0;
@@ -91,13 +91,13 @@ static inline __attribute__((always_inline)) void run_body(uint64_t seed, uint32
         k1 += 0xBB67AE85u;
     }
     float z[4][LANES];
-    for (int i = 0; i < LANES; ++i) {
+    for (int i = 0; i < lanes; ++i) {
         pair_of(x[0][i], x[1][i], &z[0][i], &z[1][i]);
     }
-    for (int i = 0; i < LANES; ++i) {
+    for (int i = 0; i < lanes; ++i) {
         pair_of(x[2][i], x[3][i], &z[2][i], &z[3][i]);
     }
-    for (int i = 0; i < LANES; ++i) {
+    for (int i = 0; i < lanes; ++i) {
         for (int j = 0; j < 4; ++j) {
             out[4 * i + j] = scale * z[j][i];
         }
@@ -108,20 +108,31 @@ typedef void (*run_fn)(uint64_t seed, uint32_t site, uint64_t block, float scale
 
 static void run_plain(uint64_t seed, uint32_t site, uint64_t block, float scale, float *out)
 {
-    run_body(seed, site, block, scale, out);
+    run_body(LANES, seed, site, block, scale, out);
+}
+
+static void run_plain_block(uint64_t seed, uint32_t site, uint64_t block, float scale, float *out)
+{
+    run_body(1, seed, site, block, scale, out);
 }
 
 #if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) static void
+run_avx2_block(uint64_t seed, uint32_t site, uint64_t block, float scale, float *out)
+{
+    run_body(1, seed, site, block, scale, out);
+}
+
 __attribute__((target("avx2,fma"))) static void run_avx2(uint64_t seed, uint32_t site,
                                                          uint64_t block, float scale, float *out)
 {
-    run_body(seed, site, block, scale, out);
+    run_body(LANES, seed, site, block, scale, out);
 }
 
 __attribute__((target("avx512f,avx512dq,avx512vl,fma,prefer-vector-width=512"))) static void
 run_avx512(uint64_t seed, uint32_t site, uint64_t block, float scale, float *out)
 {
-    run_body(seed, site, block, scale, out);
+    run_body(LANES, seed, site, block, scale, out);
 }
 #endif
 
@@ -170,7 +181,11 @@ void dsi_rng_normals(uint64_t seed, uint32_t site, uint64_t first, float scale, 
 
 float dsi_rng_normal(uint64_t seed, uint32_t site, uint64_t element)
 {
-    float value;
-    dsi_rng_normals(seed, site, element, 1.0f, &value, 1);
-    return value;
+    float block[4];
+    run_fn run = run_plain_block;
+#if defined(__x86_64__)
+    run = best_run(1) == run_avx2 ? run_avx2_block : run;
+#endif
+    run(seed, site, element / 4, 1.0f, block);
+    return block[element % 4];
 }

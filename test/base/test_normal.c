@@ -22,6 +22,8 @@ static void same_bits_everywhere(void **state)
         float one;
         dsi_rng_normals(42, 7, 5 + i, 0.02f, &one, 1);
         assert_true(one == all[0][i]);
+        dsi_rng_normals(42, 7, 5 + i, 1.0f, &one, 1);
+        assert_true(one == dsi_rng_normal(42, 7, 5 + i));
     }
     assert_true(dsi_rng_normal(42, 8, 5) != dsi_rng_normal(42, 7, 5));
     assert_true(dsi_rng_normal(43, 7, 5) != dsi_rng_normal(42, 7, 5));
