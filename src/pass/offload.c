@@ -99,6 +99,21 @@ static void forget(offloader *o)
     }
 }
 
+/* Nodes that may run part by part, their scalars being inputs 2 and 3. */
+static bool is_update(const dsi_node_info *node)
+{
+    return node->op == &dsi_op_postpone || dsi_op_is_update(node->op);
+}
+
+/* What an update of this phase has made is in memory, on its way to its home: an update whose
+ * result is read is not cut. */
+static bool is_in_hand(const offloader *o, ds_value v)
+{
+    const ds_node maker = o->from->values[v].producer;
+    return maker != DS_NONE && is_update(&o->from->nodes[maker]) &&
+           o->from->nodes[maker].phase == o->to->phase;
+}
+
 static ds_status operand(offloader *o, ds_value v, ds_value *value_out)
 {
     if (o->left_in[v] != DS_NONE && o->to->phase != DS_PHASE_FORWARD) {
@@ -108,7 +123,7 @@ static ds_status operand(offloader *o, ds_value v, ds_value *value_out)
         *value_out = o->back[v];
         return DS_OK;
     }
-    if (swapped(o, cell_of(o, v))) {
+    if (swapped(o, cell_of(o, v)) && !is_in_hand(o, v)) {
         return use(o, cell_of(o, v), value_out);
     }
     *value_out = o->map[v];
@@ -184,12 +199,6 @@ static void find_stores(offloader *o)
 }
 
 /* ---- updates --------------------------------------------------------------------------------- */
-
-/* Nodes that may run part by part, their scalars being inputs 2 and 3. */
-static bool is_update(const dsi_node_info *node)
-{
-    return node->op == &dsi_op_postpone || dsi_op_is_update(node->op);
-}
 
 /* Elements that are updated together: all, unless every tensor but the gradient is a cell of its
  * own, elements do not depend on each other, and nobody else reads what is updated. */

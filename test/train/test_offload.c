@@ -5,6 +5,7 @@
 #include "common/scratch.h"
 #include "common/small_run.h"
 #include "train/engine.h"
+#include "train/rank_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -414,6 +415,47 @@ static void gradients_come_back_twice(void **state)
     ds_model_destroy(&model);
 }
 
+/* On several ranks the rounding of an updated master goes to the others: it is taken from memory,
+ * and no state comes twice. */
+static void states_come_once(void **state)
+{
+    (void)state;
+    for (int early = 0; early < 2; ++early) {
+        for (uint32_t stage = 1; stage <= 3; ++stage) {
+            dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DEVICE);
+            offload.how.reuse = 0;
+            dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
+            spec.train.keep_nonfinite = early != 0;
+            spec.zero = (dsi_zero_spec){.n_ranks = 2,
+                                        .stage = stage,
+                                        .comm_dtype = DS_DTYPE_BF16,
+                                        .reduce_bucket = 100000,
+                                        .gather_bucket = 100000};
+            ds_model *model = small_model(ctx, folder, small_gpt2);
+            const dsi_rank_request request = {.model = model, .spec = &spec, .n_threads = 1};
+            dsi_rank_plan rank;
+            CHECK_OK(ctx, dsi_rank_plan_build(ctx, &request, &rank));
+            const dsi_plan *plan = rank.train_plan;
+            bool *came = calloc(plan->n_cells, sizeof *came);
+            uint32_t n = 0;
+            for (uint32_t s = 0; s < plan->n_steps; ++s) {
+                const dsi_step *step = &plan->steps[s];
+                const ds_cell cell = plan->refs[step->in_at].cell;
+                if (step->kind != DSI_STEP_WAIT && strcmp(step->op->name, "swap_in") == 0 &&
+                    ds_cells_get(plan->cells, cell)->kind != DS_CELL_GRAD) {
+                    assert_false(came[cell]);
+                    came[cell] = true;
+                    ++n;
+                }
+            }
+            assert_true(n >= 100);
+            free(came);
+            dsi_rank_plan_free(&rank);
+            ds_model_destroy(&model);
+        }
+    }
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -444,6 +486,7 @@ int main(void)
         cmocka_unit_test(the_checker_knows_where_cells_live),
         cmocka_unit_test(limits_bound_what_is_under_way),
         cmocka_unit_test(gradients_come_back_twice),
+        cmocka_unit_test(states_come_once),
         cmocka_unit_test(phases_start_with_empty_hands),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
