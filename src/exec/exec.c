@@ -23,8 +23,10 @@ typedef struct loaded {
     char (*names)[NAME_BYTES]; /* per step; of collectives, for a diagnosis */
     dsi_comm_ticket *tickets;  /* per step; of started collectives */
     dsi_swap_ticket *swaps;    /* per step; of started swaps */
-    dsi_comm_part *parts;      /* of all collectives, one after the other */
-    unsigned char *shared;     /* arena of what collectives send */
+    uint32_t *ahead;           /* steps that bring what a later phase reads: n_ahead of them */
+    uint32_t n_ahead;
+    dsi_comm_part *parts;  /* of all collectives, one after the other */
+    unsigned char *shared; /* arena of what collectives send */
 } loaded;
 
 struct dsi_exec {
@@ -42,6 +44,7 @@ struct dsi_exec {
     uint32_t n_homes;
     dsi_swap_params swap_params;
     dsi_swap *swap;        /* NULL: every cell lives on the device */
+    bool written;          /* the host has written a swapped cell: what was brought may be old */
     dsi_beside *beside;    /* NULL: no plan has a phase beside others */
     uint32_t n_beside;     /* threads of its kernels */
     uint32_t beside_id;    /* whose phase was started last */
@@ -86,6 +89,7 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
         free(exec->plans[i].names);
         free(exec->plans[i].tickets);
         free(exec->plans[i].swaps);
+        free(exec->plans[i].ahead);
         free(exec->plans[i].parts);
     }
     const bool settled = dsi_swap_settle(exec->swap);
@@ -152,10 +156,12 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out)
     l->names = calloc(plan->n_steps + 1, sizeof *l->names);
     l->tickets = calloc(plan->n_steps + 1, sizeof *l->tickets);
     l->swaps = calloc(plan->n_steps + 1, sizeof *l->swaps);
+    l->ahead = calloc(plan->n_steps + 1, sizeof *l->ahead);
     l->parts = calloc(plan->n_refs + 1, sizeof *l->parts);
     *id_out = exec->n_plans++;
     if (l->sigs == NULL || l->tensors == NULL || l->calls == NULL || l->comm_calls == NULL ||
-        l->names == NULL || l->tickets == NULL || l->swaps == NULL || l->parts == NULL) {
+        l->names == NULL || l->tickets == NULL || l->swaps == NULL || l->ahead == NULL ||
+        l->parts == NULL) {
         return ds_fail(exec->ctx, DS_ERR_NOMEM, "no memory for the executor");
     }
     return DS_OK;
@@ -265,6 +271,32 @@ static void link_plan(const dsi_exec *exec, loaded *l)
                              .work = step->work_bytes > 0 ? exec->arena + step->work_offset : NULL};
         if ((step->op->flags & DS_OP_COMM) != 0 && step->kind != DSI_STEP_WAIT) {
             link_collective(exec, l, s);
+        }
+    }
+}
+
+/* Whether a phase behind that of step s reads what it makes. */
+static bool is_read_later(const dsi_plan *plan, uint32_t s)
+{
+    const ds_value made = plan->refs[plan->steps[s].out_at].value;
+    for (uint32_t t = plan->phase_begin[plan->steps[s].phase + 1]; t < plan->n_steps; ++t) {
+        for (uint32_t i = 0; i < plan->steps[t].n_in; ++i) {
+            const dsi_ref *ref = &plan->refs[plan->steps[t].in_at + i];
+            if (ref->space != DSI_SPACE_NONE && ref->value == made) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static void find_ahead(loaded *l)
+{
+    for (uint32_t s = 0; s < l->plan->n_steps; ++s) {
+        const dsi_step *step = &l->plan->steps[s];
+        if (step->op == &dsi_op_swap_in && step->kind != DSI_STEP_WAIT &&
+            is_read_later(l->plan, s)) {
+            l->ahead[l->n_ahead++] = s;
         }
     }
 }
@@ -389,6 +421,7 @@ ds_status dsi_exec_allocate(dsi_exec *exec)
     place_parts(exec);
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         link_plan(exec, &exec->plans[i]);
+        find_ahead(&exec->plans[i]);
     }
     return DS_OK;
 }
@@ -492,6 +525,24 @@ static ds_status run_traced(const dsi_exec *exec, const loaded *l, uint32_t s)
     return DS_OK;
 }
 
+/* What an earlier phase brought for this one, once more: the host has written cells since then. */
+static ds_status bring_again(dsi_exec *exec, const loaded *l, ds_phase phase)
+{
+    const dsi_plan *plan = l->plan;
+    for (uint32_t i = 0; i < l->n_ahead && l->ahead[i] < plan->phase_begin[phase]; ++i) {
+        const uint32_t s = l->ahead[i];
+        const dsi_step *step = &plan->steps[s];
+        ds_status status = dsi_swap_start(exec->swap, plan->refs[step->in_at].cell, false,
+                                          l->tensors[step->out_at].data, &l->swaps[s]);
+        status = status < 0 ? status : dsi_swap_wait(exec->swap, &l->swaps[s], NULL);
+        if (status < 0) {
+            return fail_step(exec, exec->ctx, plan, s, status);
+        }
+    }
+    exec->written = false;
+    return DS_OK;
+}
+
 /* ctx: as of fail_step. */
 static ds_status run_phase(const dsi_exec *exec, const loaded *l, ds_phase phase, ds_ctx *ctx,
                            bool traced)
@@ -512,6 +563,9 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
 {
     if (id >= exec->n_plans || exec->map == NULL) {
         return ds_fail(exec->ctx, DS_ERR_STATE, "plan %u cannot run yet", id);
+    }
+    if (exec->written && phase == DS_PHASE_BACKWARD) {
+        DS_TRY(bring_again(exec, &exec->plans[id], phase));
     }
     return run_phase(exec, &exec->plans[id], phase, exec->ctx, exec->trace != NULL);
 }
@@ -566,6 +620,7 @@ void dsi_exec_exchange(dsi_exec *exec, const ds_cell *a, const ds_cell *b, uint3
 {
     for (uint32_t i = 0; i < n; ++i) {
         if (dsi_exec_is_swapped(exec, a[i])) {
+            exec->written = true;
             dsi_swap_exchange(exec->swap, a[i], b[i]);
         } else {
             void *data = exec->cell_data[a[i]];
@@ -592,6 +647,7 @@ ds_status dsi_exec_write(dsi_exec *exec, ds_cell cell, size_t offset, const void
                          size_t bytes)
 {
     if (dsi_exec_is_swapped(exec, cell)) {
+        exec->written = true;
         return dsi_swap_write(exec->swap, cell, offset, data, bytes);
     }
     memcpy((unsigned char *)exec->cell_data[cell] + offset, data, bytes);
@@ -602,6 +658,7 @@ ds_status dsi_exec_clear(dsi_exec *exec, ds_cell cell)
 {
     const size_t bytes = ds_meta_bytes(ds_cells_get(exec->cells, cell)->meta);
     if (dsi_exec_is_swapped(exec, cell)) {
+        exec->written = true;
         return dsi_swap_clear(exec->swap, cell);
     }
     memset(exec->cell_data[cell], 0, bytes);
@@ -665,7 +722,8 @@ size_t dsi_exec_table_bytes(const dsi_plan *plan)
 {
     const loaded *l = NULL;
     const size_t per_step = sizeof *l->sigs + sizeof *l->calls + sizeof *l->comm_calls +
-                            sizeof *l->names + sizeof *l->tickets + sizeof *l->swaps;
+                            sizeof *l->names + sizeof *l->tickets + sizeof *l->swaps +
+                            sizeof *l->ahead;
     const size_t per_ref = sizeof *l->tensors + sizeof *l->parts;
     return (plan->n_steps + 1) * per_step + (plan->n_refs + 1) * per_ref +
            dsi_arena_used(plan->arena) + plan->ledger->capacity * sizeof *plan->ledger->entries;

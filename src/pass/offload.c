@@ -8,6 +8,14 @@
 
 enum { IN_PARAM = 0, IN_GRAD = 1, IN_HYPER = 2, IN_FACTOR = 3, IN_MASTER = 4, NAME_BYTES = 1100 };
 
+enum { MOST_AHEAD = 128 }; /* states that the forward phase brings */
+
+/* What an update will ask for, in memory already. */
+typedef struct brought {
+    ds_cell cell;
+    ds_value value;
+} brought;
+
 typedef struct offloader {
     const dsi_offload *how;
     const ds_graph *from;
@@ -24,6 +32,8 @@ typedef struct offloader {
     ds_value *back;     /* per value: such an activation in memory again, DS_NONE before */
     ds_node *store_of;  /* per value: the node that stores it as a swapped gradient, or DS_NONE */
     bool *gone;         /* per node: done earlier */
+    brought ahead[MOST_AHEAD];
+    uint32_t n_ahead;
 } offloader;
 
 dsi_home dsi_homes_of(const dsi_homes *homes, ds_cell cell)
@@ -56,10 +66,17 @@ static ds_status apply(offloader *o, const ds_op *op, const void *attrs, const d
     return DS_OK;
 }
 
-/* The content of a cell, brought into memory when it lives elsewhere. */
+/* The content of a cell, brought into memory when it lives elsewhere and has not been brought
+ * ahead. */
 static ds_status content(offloader *o, ds_cell cell, ds_value *value_out)
 {
     ds_value value = DS_NONE;
+    for (uint32_t i = 0; i < o->n_ahead; ++i) {
+        if (o->ahead[i].cell == cell) {
+            *value_out = o->ahead[i].value;
+            return DS_OK;
+        }
+    }
     DS_TRY(ds_graph_read(o->to, cell, &value));
     if (swapped(o, cell)) {
         DS_TRY(apply(o, &dsi_op_swap_in, NULL, &value, 1, &value));
@@ -199,6 +216,15 @@ static void find_stores(offloader *o)
 }
 
 /* ---- updates --------------------------------------------------------------------------------- */
+
+static bool touches_swapped(const offloader *o, const dsi_node_info *node)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < node->n_in + node->n_out; ++i) {
+        any = any || swapped(o, cell_of(o, o->from->operands[node->in_at + i]));
+    }
+    return any;
+}
 
 /* Elements that are updated together: all, unless every tensor but the gradient is a cell of its
  * own, elements do not depend on each other, and nobody else reads what is updated. */
@@ -424,13 +450,53 @@ static ds_status lower_update(offloader *o, const dsi_node_info *node)
     return DS_OK;
 }
 
-static bool touches_swapped(const offloader *o, const dsi_node_info *node)
+/* ---- states ahead of the backward phase ------------------------------------------------------ */
+
+/* Brings the states of elements [begin, begin + count) of an update, as long as there is room. */
+static ds_status bring_chunk(offloader *o, const dsi_node_info *node, int64_t begin, int64_t count,
+                             size_t *room)
 {
-    bool any = false;
-    for (uint32_t i = 0; i < node->n_in + node->n_out; ++i) {
-        any = any || swapped(o, cell_of(o, o->from->operands[node->in_at + i]));
+    for (uint32_t i = IN_MASTER; i < node->n_in; ++i) {
+        const ds_cell cell = cell_of(o, dsi_node_in(o->from, node)[i]);
+        if (!swapped(o, cell)) {
+            continue;
+        }
+        const size_t bytes =
+            (size_t)count * ds_dtype_bytes(ds_cells_get(o->cells, cell)->meta.dtype);
+        if (bytes > *room || o->n_ahead == MOST_AHEAD) {
+            *room = 0;
+            return DS_OK;
+        }
+        brought it = {DS_NONE, DS_NONE};
+        DS_TRY(part_of(o, cell, begin, count, &it.cell));
+        DS_TRY(content(o, it.cell, &it.value));
+        o->ahead[o->n_ahead++] = it;
+        *room -= bytes;
     }
-    return any;
+    return DS_OK;
+}
+
+/* While computation makes no gradient the disk has nothing to do: the states that the first updates
+ * of the backward phase ask for come before it begins. */
+static ds_status bring_states(offloader *o)
+{
+    size_t room = o->how->forward_ahead;
+    for (ds_node n = 0; n < o->from->n_nodes && room > 0; ++n) {
+        const dsi_node_info *node = &o->from->nodes[n];
+        if (node->phase != DS_PHASE_BACKWARD || !dsi_op_is_update(node->op) ||
+            !touches_swapped(o, node)) {
+            continue;
+        }
+        const int64_t count =
+            ds_shape_count(o->from->values[dsi_node_in(o->from, node)[IN_PARAM]].meta.shape);
+        const int64_t chunk = chunk_of(o, node, count);
+        DS_TRY(ds_graph_set_scope(o->to, node->scope));
+        for (int64_t begin = 0; begin < count && room > 0; begin += chunk) {
+            const int64_t rest = count - begin;
+            DS_TRY(bring_chunk(o, node, begin, rest < chunk ? rest : chunk, &room));
+        }
+    }
+    return DS_OK;
 }
 
 /* ---- columns (ZenFlow) ----------------------------------------------------------------------- */
@@ -540,6 +606,10 @@ static ds_status rebuild(offloader *o)
         }
         if (node->phase != o->to->phase) {
             forget(o);
+            if (node->phase == DS_PHASE_BACKWARD) {
+                DS_TRY(bring_states(o));
+                scope = NULL;
+            }
         }
         ds_graph_set_phase(o->to, node->phase);
         ds_graph_set_region(o->to, node->region);

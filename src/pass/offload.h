@@ -17,6 +17,7 @@ typedef struct dsi_offload {
                       this many elements of other parameters */
     dsi_residence activations; /* of what the forward pass keeps for the backward pass */
     size_t least_activation;   /* bytes; a smaller one stays */
+    size_t forward_ahead;      /* bytes of states that the forward phase brings for early updates */
 } dsi_offload;
 
 /* Makes a new graph in which cells whose home is not the device are touched by swap_in and swap_out
@@ -27,8 +28,9 @@ typedef struct dsi_offload {
  * A use of a parameter reads its content, swapped in once for neighbouring uses. A gradient swaps
  * out as soon as it is made; its largest magnitude, which the norm asks for, is found before. A
  * kept activation swaps out where it is made, into a cell of its own, and in at its first use in
- * the backward phase. An update runs chunk by chunk on parts when the operator works element by
- * element; a parameter with a master is not read: its new value is the master's rounding.
+ * the backward phase. States of the first early updates swap in at the end of the forward phase. An
+ * update runs chunk by chunk on parts when the operator works element by element; a parameter with
+ * a master is not read: its new value is the master's rounding.
  *
  * The numbers are those of the run in memory: the same kernels see the same operands, cut only
  * where the result of an element depends on its own alone, or sums are exact. Pure. Errors:

@@ -200,6 +200,14 @@ static uint32_t phase_start(const spreader *s, uint32_t place)
     return place;
 }
 
+/* What no node of its phase reads is for the next one: it starts in the middle, behind half of what
+ * computation will leave in memory, and in time. */
+static bool is_for_next_phase(const spreader *s, const group *g)
+{
+    return g->kind == STATE_IN &&
+           (g->wait == s->n || node_at(s, g->wait)->phase != node_at(s, g->begin)->phase);
+}
+
 /* A gather, or a swap into memory, starts where an earlier one of its phase stands, as long as what
  * lies between the two fits; states of which all before them fit, where the phase starts. */
 static void start_ahead(spreader *s)
@@ -212,6 +220,10 @@ static void start_ahead(spreader *s)
         const uint32_t most = g->kind == GATHER ? MOST_AHEAD : MOST_SWAPS;
         const uint64_t limit = limit_of(s, g->kind);
         const uint32_t first = phase_start(s, g->begin);
+        if (is_for_next_phase(s, g)) {
+            g->start = first + (g->wait - first) / 2;
+            continue;
+        }
         uint64_t ahead = amount_of(s, g);
         uint32_t n = 0;
         for (uint32_t j = i; j-- > 0 && n < most && ahead <= limit;) {

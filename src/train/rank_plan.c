@@ -108,9 +108,10 @@ static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool b
         graph = made[EARLY];
     }
     if (dsi_offload_is_on(&m->spec->offload)) {
+        dsi_offload how = m->spec->offload.how;
+        how.forward_ahead = m->spec->offload.update_ahead;
         DS_TRY_GOTO(status,
-                    dsi_offload_graph(graph, &m->spec->offload.how, m->plan.local, &m->plan.homes,
-                                      &made[OFFLOADED]),
+                    dsi_offload_graph(graph, &how, m->plan.local, &m->plan.homes, &made[OFFLOADED]),
                     done);
         graph = made[OFFLOADED];
         env.homes = m->plan.homes.items;

@@ -148,6 +148,50 @@ static void every_optimizer(void **state)
     }
 }
 
+/* What the host sets between the forward and the backward pass counts, though it may have been read
+ * ahead before. */
+static uint64_t set_in_between(dsi_engine_spec spec)
+{
+    enum { WIDTH = 48, WEIGHTS = 48 * 48 };
+    static const char *const matrix = "transformer.h.1.attn.c_proj.weight";
+    static const char *const vector = "transformer.ln_f.weight";
+    ds_model *model = small_model(ctx, folder, small_gpt2);
+    ds_engine *engine = small_engine(ctx, model, &spec);
+    float numbers[WEIGHTS];
+    uint64_t hash = 0;
+    for (int32_t step = 0; step < 2; ++step) {
+        small_batch data;
+        const ds_batch batch = small_feed(step, &data);
+        for (int i = 0; i < WEIGHTS; ++i) {
+            numbers[i] = (float)(i % 7 + step) * 0x1p-5f;
+        }
+        CHECK_OK(ctx, ds_engine_forward(engine, &batch));
+        CHECK_OK(ctx,
+                 ds_engine_set_full_optimizer_state(engine, vector, "exp_avg", numbers, WIDTH));
+        CHECK_OK(ctx,
+                 ds_engine_set_full_optimizer_state(engine, matrix, "exp_avg", numbers, WEIGHTS));
+        CHECK_OK(ctx, ds_engine_set_full_fp32_param(engine, matrix, numbers, WEIGHTS));
+        CHECK_OK(ctx, ds_engine_backward(engine));
+        CHECK_OK(ctx, ds_engine_step(engine));
+    }
+    CHECK_OK(ctx, engine_hash(ctx, engine, &hash));
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+    return hash;
+}
+
+static void what_the_host_sets_counts(void **state)
+{
+    const uint64_t kept = set_in_between(make_spec(true, DSI_ON_DEVICE, DSI_ON_DEVICE));
+    (void)state;
+    for (dsi_residence where = DSI_ON_HOST; where <= DSI_ON_DISK; ++where) {
+        dsi_engine_spec spec = make_spec(true, where, DSI_ON_DEVICE);
+        spec.offload.threshold = 0;
+        spec.offload.update_ahead = SIZE_MAX;
+        assert_true(set_in_between(spec) == kept);
+    }
+}
+
 /* Saved from the disk, loaded into memory, and the other way round. */
 static void resumed_runs_agree(void **state)
 {
@@ -200,6 +244,38 @@ static void updates_start_with_the_backward_pass(void **state)
     }
     ds_engine_destroy(&engine);
     ds_model_destroy(&model);
+}
+
+/* States of the first updates come while the forward pass computes, within the limit. */
+static void the_forward_pass_brings_states(void **state)
+{
+    enum { LIMIT = 60000 };
+    (void)state;
+    for (int ahead = 0; ahead < 2; ++ahead) {
+        dsi_engine_spec spec = make_spec(true, DSI_ON_DISK, DSI_ON_DEVICE);
+        spec.offload.update_ahead = ahead ? LIMIT : 0;
+        ds_model *model = small_model(ctx, folder, small_gpt2);
+        ds_engine *engine = small_engine(ctx, model, &spec);
+        const dsi_plan *plan = engine->train_plan;
+        const uint32_t end = plan->phase_begin[DS_PHASE_BACKWARD];
+        size_t bytes = 0;
+        size_t largest = 0;
+        for (uint32_t s = 0; s < end; ++s) {
+            const dsi_step *step = &plan->steps[s];
+            if (step->op != &dsi_op_swap_in || step->kind == DSI_STEP_WAIT) {
+                continue;
+            }
+            const size_t one = ds_meta_bytes(plan->refs[step->out_at].meta);
+            assert_int_equal(step->kind, DSI_STEP_START);
+            assert_true(s >= end / 3 && s < 2 * end / 3); /* not longer in memory than it must */
+            bytes += one;
+            largest = one > largest ? one : largest;
+        }
+        assert_true(bytes <= (ahead ? LIMIT : 0));
+        assert_true(!ahead || (largest > 0 && bytes > LIMIT / 2));
+        ds_engine_destroy(&engine);
+        ds_model_destroy(&model);
+    }
 }
 
 /* A step behind s of the same phase that reads the arena first. */
@@ -344,7 +420,9 @@ int main(void)
         cmocka_unit_test(no_setting_changes_a_bit),
         cmocka_unit_test(every_optimizer),
         cmocka_unit_test(resumed_runs_agree),
+        cmocka_unit_test(what_the_host_sets_counts),
         cmocka_unit_test(updates_start_with_the_backward_pass),
+        cmocka_unit_test(the_forward_pass_brings_states),
         cmocka_unit_test(an_update_too_early_is_refused),
         cmocka_unit_test(what_comes_too_late_is_named),
         cmocka_unit_test(what_is_not_finite_is_applied_if_asked),
