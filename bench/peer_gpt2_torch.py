@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The peer of bench_gpt2: a training step of GPT-2 124M in PyTorch on the CPU.
+"""The peer of bench_train: a training step of GPT-2 124M in PyTorch on the CPU.
 
 Plain GPT-2 with random weights and random data: eager, scaled_dot_product_attention, cross entropy over the whole
-vocabulary, AdamW. In bf16 the whole model is bf16, as .to(torch.bfloat16) gives it.
+vocabulary, AdamW. In bf16 the whole model is bf16, as .to(torch.bfloat16) gives it. Where PyTorch has no fast bf16
+products (oneDNN's want AVX-512; without them a step takes minutes) it runs in fp32 instead, and says so.
 
     peer_gpt2_torch.py [--dtype bf16|fp32] [--threads 2] [--steps 5] [--compile] ...   medians, a line each
     peer_gpt2_torch.py --stepwise ...     for a bench that alternates: prints "ready" when warm; then for each line on
@@ -47,6 +48,9 @@ import torch_amx
 
 amx = torch_amx.enable()
 torch.set_num_threads(args.threads)
+if args.dtype == "bf16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    args.dtype = "fp32"
+    print("PyTorch has no fast bf16 products on this processor: it runs in fp32", flush=True)
 
 
 class Block(nn.Module):

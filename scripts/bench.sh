@@ -87,7 +87,7 @@ if [ -z "$python" ]; then
 fi
 "$python" -c 'import torch; print("torch", torch.__version__)'
 export CUDA_VISIBLE_DEVICES="" OMP_NUM_THREADS="$threads"
-peer="'$python' '$root/bench/peer_gpt2_torch.py' --stepwise --threads $threads"
+peer="'$python' '$root/bench/peer_gpt2_torch.py' --stepwise --warm 1 --threads $threads"
 failed=0
 run "$python" "$root/bench/bench_tokenizer.py" "$build/libdeepspeed.so" "$root/data/tinyshakespeare.txt" "$root/data/gpt2" || failed=1
 if "$python" -c 'import deepspeed' 2> "$scratch/why"; then
