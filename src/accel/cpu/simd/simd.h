@@ -93,6 +93,16 @@ DSI_INLINE void vf_put(void *base, ds_dtype type, size_t i, vf v)
     }
 }
 
+DSI_INLINE void vf_put_pair(void *base, ds_dtype type, size_t i, const vf v[2])
+{
+    if (type == DS_DTYPE_BF16) {
+        vf_store_bf16_pair((uint16_t *)base + i, v[0], v[1]);
+    } else {
+        vf_put(base, type, i, v[0]);
+        vf_put(base, type, i + VF_WIDTH, v[1]);
+    }
+}
+
 DSI_INLINE void vf_put_n(void *base, ds_dtype type, size_t i, vf v, size_t n)
 {
     switch (type) {

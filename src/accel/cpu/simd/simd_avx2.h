@@ -397,13 +397,17 @@ DSI_INLINE vf vf_widen_bf16(__m128i h)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
 
-DSI_INLINE vi vf_bf16_bits(vf v) /* rounded to nearest even, in the high halves */
+DSI_INLINE vi vf_bf16_carried(vf v) /* vf_bf16_bits of what is no NaN */
 {
     const vi bits = _mm256_castps_si256(v);
     const vi odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const vi up = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-    const vi quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
-    return vi_select(_mm256_cmp_ps(v, v, _CMP_UNORD_Q), quiet, up);
+    return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+}
+
+DSI_INLINE vi vf_bf16_bits(vf v) /* rounded to nearest even, in the high halves */
+{
+    const vi quiet = _mm256_or_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x400000));
+    return vi_select(_mm256_cmp_ps(v, v, _CMP_UNORD_Q), quiet, vf_bf16_carried(v));
 }
 
 DSI_INLINE __m128i vf_narrow_bf16(vf v)
@@ -431,6 +435,22 @@ DSI_INLINE vf vf_load_bf16_n(const uint16_t *p, size_t n)
 DSI_INLINE void vf_store_bf16(uint16_t *p, vf v)
 {
     _mm_storeu_si128((__m128i *)(void *)p, vf_narrow_bf16(v));
+}
+
+/* a, then b. NaN is rare: one look at both stands for a choice in each lane of either. */
+DSI_INLINE void vf_store_bf16_pair(uint16_t *p, vf a, vf b)
+{
+    vi x;
+    vi y;
+    if (_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) == 0) {
+        x = vf_bf16_carried(a);
+        y = vf_bf16_carried(b);
+    } else {
+        x = vf_bf16_bits(a);
+        y = vf_bf16_bits(b);
+    }
+    const vi lanes = _mm256_packus_epi32(_mm256_srli_epi32(x, 16), _mm256_srli_epi32(y, 16));
+    _mm256_storeu_si256((vi *)(void *)p, _mm256_permute4x64_epi64(lanes, 0xd8));
 }
 
 DSI_INLINE void vf_store_bf16_n(uint16_t *p, vf v, size_t n)

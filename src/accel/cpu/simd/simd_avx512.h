@@ -403,6 +403,12 @@ DSI_INLINE void vf_store_bf16(uint16_t *p, vf v)
     _mm256_storeu_si256((__m256i *)(void *)p, vf_narrow_bf16(v));
 }
 
+DSI_INLINE void vf_store_bf16_pair(uint16_t *p, vf a, vf b) /* a, then b */
+{
+    vf_store_bf16(p, a);
+    vf_store_bf16(p + VF_WIDTH, b);
+}
+
 DSI_INLINE void vf_store_bf16_n(uint16_t *p, vf v, size_t n)
 {
     _mm256_mask_storeu_epi16(p, vm_first(n), vf_narrow_bf16(v));

@@ -64,34 +64,59 @@ static inline optim_scalars optim_scalars_of(const optim_job *job)
 
 typedef void (*optim_step)(const optim_scalars *k, vf g, vf *p, vf *s0, vf *s1);
 
-/* Elements i..i+n-1, n <= VF_WIDTH; whole: n = VF_WIDTH. */
-DSI_INLINE void optim_vector(const optim_job *job, const optim_scalars *k, size_t i, size_t n,
-                             bool whole, ds_dtype pt, ds_dtype gt, ds_dtype st, int n_states,
-                             optim_step step)
+/* Elements i..i+n-1, n <= VF_WIDTH. */
+DSI_INLINE void optim_tail(const optim_job *job, const optim_scalars *k, size_t i, size_t n,
+                           int n_states, optim_step step)
 {
-    const bool master = job->master != NULL;
-    const void *source = master ? job->master : job->param;
-    vf p = whole ? vf_load((const float *)source + i) : vf_load_n((const float *)source + i, n);
-    vf s0 = vf_zero();
-    vf s1 = vf_zero();
-    const vf g = whole ? vf_get(job->grad, gt, i) : vf_get_n(job->grad, gt, i, n);
-    if (n_states > 0) {
-        s0 = whole ? vf_get(job->state[0], st, i) : vf_get_n(job->state[0], st, i, n);
-    }
-    if (n_states > 1) {
-        s1 = whole ? vf_get(job->state[1], st, i) : vf_get_n(job->state[1], st, i, n);
-    }
+    const ds_dtype pt = job->param_type;
+    const ds_dtype st = job->state_type;
+    float *weight = job->master != NULL ? job->master : job->param;
+    vf p = vf_load_n(weight + i, n);
+    const vf g = vf_get_n(job->grad, job->grad_type, i, n);
+    vf s0 = n_states > 0 ? vf_get_n(job->state[0], st, i, n) : vf_zero();
+    vf s1 = n_states > 1 ? vf_get_n(job->state[1], st, i, n) : vf_zero();
     step(k, vf_mul(g, k->factor), &p, &s0, &s1);
     if (n_states > 0) {
-        whole ? vf_put(job->state[0], st, i, s0) : vf_put_n(job->state[0], st, i, s0, n);
+        vf_put_n(job->state[0], st, i, s0, n);
     }
     if (n_states > 1) {
-        whole ? vf_put(job->state[1], st, i, s1) : vf_put_n(job->state[1], st, i, s1, n);
+        vf_put_n(job->state[1], st, i, s1, n);
     }
-    if (master) {
-        whole ? vf_store(job->master + i, p) : vf_store_n(job->master + i, p, n);
+    vf_store_n(weight + i, p, n);
+    if (job->master != NULL) {
+        vf_put_n(job->param, pt, i, p, n);
     }
-    whole ? vf_put(job->param, pt, i, p) : vf_put_n(job->param, pt, i, p, n);
+}
+
+/* Two vectors side by side: the roots and quotients of one go on beside the rounding of the other.
+ */
+DSI_INLINE void optim_pair(const optim_job *job, const optim_scalars *k, size_t i, ds_dtype pt,
+                           ds_dtype gt, ds_dtype st, int n_states, optim_step step)
+{
+    float *weight = job->master != NULL ? job->master : job->param;
+    vf p[2] = {vf_load(weight + i), vf_load(weight + i + VF_WIDTH)};
+    vf s0[2] = {vf_zero(), vf_zero()};
+    vf s1[2] = {vf_zero(), vf_zero()};
+    for (size_t v = 0; v < 2; ++v) {
+        const size_t at = i + v * VF_WIDTH;
+        if (n_states > 0) {
+            s0[v] = vf_get(job->state[0], st, at);
+        }
+        if (n_states > 1) {
+            s1[v] = vf_get(job->state[1], st, at);
+        }
+        step(k, vf_mul(vf_get(job->grad, gt, at), k->factor), &p[v], &s0[v], &s1[v]);
+    }
+    if (n_states > 0) {
+        vf_put_pair(job->state[0], st, i, s0);
+    }
+    if (n_states > 1) {
+        vf_put_pair(job->state[1], st, i, s1);
+    }
+    vf_put_pair(weight, DS_DTYPE_F32, i, p);
+    if (job->master != NULL) {
+        vf_put_pair(job->param, pt, i, p);
+    }
 }
 
 enum { OPTIM_AHEAD = 1024, OPTIM_BATCH = 32 }; /* bytes of fp32 streams; elements a turn */
@@ -121,13 +146,13 @@ DSI_INLINE void optim_loop(const optim_job *job, size_t begin, size_t end, ds_dt
         for (int s = 0; s < n_states; ++s) {
             optim_prefetch(job->state[s], st, i);
         }
-        for (size_t j = 0; j < OPTIM_BATCH; j += VF_WIDTH) {
-            optim_vector(job, &k, i + j, VF_WIDTH, true, pt, gt, st, n_states, step);
+        for (size_t j = 0; j < OPTIM_BATCH; j += 2 * VF_WIDTH) {
+            optim_pair(job, &k, i + j, pt, gt, st, n_states, step);
         }
     }
     for (; i < end; i += VF_WIDTH) {
         const size_t n = end - i < VF_WIDTH ? end - i : VF_WIDTH;
-        optim_vector(job, &k, i, n, false, pt, gt, st, n_states, step);
+        optim_tail(job, &k, i, n, n_states, step);
     }
 }
 
