@@ -4,6 +4,7 @@
 
 #include "comm/reduce_block.h"
 #include "comm/stream_copy.h"
+#include <pthread.h>
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -31,7 +32,7 @@ static bool has_f16c(void)
 }
 #endif
 
-static dsi_reduce_block_fn real_kernel(void)
+static dsi_reduce_block_fn best_kernel(void)
 {
 #ifdef DSI_HAVE_avx512
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -45,6 +46,22 @@ static dsi_reduce_block_fn real_kernel(void)
     }
 #endif
     return reduce_block;
+}
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static dsi_reduce_block_fn chosen; /* written once, under pthread_once */
+
+static void choose_kernel(void)
+{
+    chosen = best_kernel();
+}
+
+/* Chosen once: in a virtual machine the host answers each CPUID, which takes longer than a small
+ * collective. */
+static dsi_reduce_block_fn real_kernel(void)
+{
+    (void)pthread_once(&once, choose_kernel);
+    return chosen;
 }
 
 /* fp64 in the same tree. */
