@@ -200,8 +200,12 @@ static const dsi_device devices[] = {
 
 const dsi_device *dsi_device_at(uint32_t i)
 {
+    static const dsi_device *const measured[] = {&dsi_device_xeon, &dsi_device_epyc};
     const size_t n = sizeof devices / sizeof devices[0];
-    return i < n ? &devices[i] : i == n ? &dsi_device_xeon : NULL;
+    if (i < n) {
+        return &devices[i];
+    }
+    return i - n < sizeof measured / sizeof measured[0] ? measured[i - n] : NULL;
 }
 
 const dsi_link *dsi_link_at(uint32_t i)

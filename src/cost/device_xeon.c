@@ -2,16 +2,8 @@
  * (family 6, model 207, virtual, 23 GiB; 21 November 2026), collectives of two ranks over shared
  * memory from docs/measurements/comm.md (64 MiB). An example of what to expect of such a processor;
  * measure your own. */
+#include "cost/device_measured.h"
 #include "cost/device_rows.h"
-
-#define PRODUCT(share, m, n, k)                                                                    \
-    {                                                                                              \
-        .compute = (share), .memory = 1.0, (m), (n), (k)                                           \
-    }
-#define MEMORY(share)                                                                              \
-    {                                                                                              \
-        .compute = 1.0, .memory = (share)                                                          \
-    }
 
 const dsi_device
     dsi_device_xeon =

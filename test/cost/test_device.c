@@ -41,7 +41,9 @@ static void shipped(void **state)
         dsi_buf text = dsi_buf_make(1 << 20);
         dsi_buf again = dsi_buf_make(1 << 20);
         assert_true(d->name[0] != '\0' && d->source[0] != '\0');
-        assert_true(d->peak[DSI_PEAK_BF16] >= d->peak[DSI_PEAK_F32]);
+        /* a processor without products of bf16 widens it as it packs */
+        const bool widens = strcmp(d->name, "epyc-avx2-2") == 0;
+        assert_true(d->peak[DSI_PEAK_BF16] >= (widens ? 0.8 : 1.0) * d->peak[DSI_PEAK_F32]);
         assert_true(d->memory_bytes > 1e9 && d->memory_bandwidth > 1e9);
         for (int p = 0; p < DSI_PEAK_COUNT; ++p) {
             for (int c = 0; c < DSI_CLASS_COUNT; ++c) {
@@ -68,6 +70,8 @@ static void names(void **state)
 {
     (void)state;
     dsi_device d;
+    CHECK_OK(ctx, dsi_device_find(ctx, "xeon-amx-2", &d));
+    CHECK_OK(ctx, dsi_device_find(ctx, "epyc-avx2-2", &d));
     CHECK_OK(ctx, dsi_device_find(ctx, "h100-sxm", &d));
     assert_true(d.peak[DSI_PEAK_BF16] == 989.4e12);
     CHECK_FAILS(ctx, dsi_device_find(ctx, "h100-sxn", &d), DS_ERR_NOT_FOUND,
