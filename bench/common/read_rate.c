@@ -25,30 +25,33 @@ static const struct {
 
 enum { N_FORMS = sizeof forms / sizeof forms[0], RUNS = 2 };
 
-/* 64 bytes at a time; four sums, so that no addition waits for another. */
+/* Vectors of BYTES; four sums, so that no addition waits for another. */
 #if defined(__x86_64__)
-__attribute__((target("avx512f"))) static uint64_t read_wide(const reading *r, const char *from)
-{
-    const size_t part = r->bytes / r->streams / PIECE * PIECE;
-    __m512i a = _mm512_setzero_si512();
-    __m512i b = a;
-    __m512i c = a;
-    __m512i d = a;
-    for (size_t i = 0; i < part; i += PIECE) {
-        for (size_t stream = 0; stream < r->streams; ++stream) {
-            const char *p = from + stream * part + i;
-            for (int line = 0; line < PIECE; line += 64) {
-                _mm_prefetch(p + r->ahead + line, _MM_HINT_T0);
-            }
-            a = _mm512_add_epi64(a, _mm512_loadu_si512(p));
-            b = _mm512_add_epi64(b, _mm512_loadu_si512(p + 64));
-            c = _mm512_add_epi64(c, _mm512_loadu_si512(p + 128));
-            d = _mm512_add_epi64(d, _mm512_loadu_si512(p + 192));
-        }
+#define READ(name, isa, vec, BYTES, zero, load, add)                                               \
+    __attribute__((target(isa))) static uint64_t name(const reading *r, const char *from)          \
+    {                                                                                              \
+        const size_t part = r->bytes / r->streams / PIECE * PIECE;                                 \
+        vec sums[4] = {zero, zero, zero, zero};                                                    \
+        for (size_t i = 0; i < part; i += PIECE) {                                                 \
+            for (size_t stream = 0; stream < r->streams; ++stream) {                               \
+                const char *p = from + stream * part + i;                                          \
+                for (int line = 0; line < PIECE; line += 64) {                                     \
+                    _mm_prefetch(p + r->ahead + line, _MM_HINT_T0);                                \
+                }                                                                                  \
+                for (int at = 0; at < PIECE; at += 4 * (BYTES)) {                                  \
+                    for (int k = 0; k < 4; ++k) {                                                  \
+                        sums[k] = add(sums[k], load((const void *)(p + at + k * (BYTES))));        \
+                    }                                                                              \
+                }                                                                                  \
+            }                                                                                      \
+        }                                                                                          \
+        const vec all = add(add(sums[0], sums[1]), add(sums[2], sums[3]));                         \
+        return (uint64_t)all[0];                                                                   \
     }
-    const __m512i ab = _mm512_add_epi64(a, b);
-    return (uint64_t)_mm512_reduce_add_epi64(_mm512_add_epi64(ab, _mm512_add_epi64(c, d)));
-}
+
+READ(read_avx512, "avx512f", __m512i, 64, _mm512_setzero_si512(), _mm512_loadu_si512,
+     _mm512_add_epi64)
+READ(read_avx2, "avx2", __m256i, 32, _mm256_setzero_si256(), _mm256_loadu_si256, _mm256_add_epi64)
 #endif
 
 static uint64_t read_words(const reading *r, const char *from)
@@ -78,7 +81,11 @@ static void read_task(void *arg, uint32_t task, uint32_t thread)
     const char *from = r->data + task * r->bytes;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f")) {
-        r->sums[task] = read_wide(r, from);
+        r->sums[task] = read_avx512(r, from);
+        return;
+    }
+    if (__builtin_cpu_supports("avx2")) {
+        r->sums[task] = read_avx2(r, from);
         return;
     }
 #endif

@@ -8,7 +8,7 @@
 
 /* Bytes a second that n_threads (at most 64) read together from data: the best of several loops
  * that do nothing else (two, four and eight streams a thread, several distances of prefetch;
- * vectors of 64 bytes where the machine has them), each run twice, each thread one part. */
+ * the widest vectors that the machine has), each run twice, each thread one part. */
 double bench_read_rate(dsi_pool *pool, uint32_t n_threads, const void *data, size_t bytes);
 
 /* The same from memory of its own in huge pages, which is released again. */
