@@ -1,6 +1,8 @@
 /* Program order, without dead nodes, with memory-freeing nodes moved up, and with the nodes of one
  * bucket side by side, behind the last value that the bucket carries. What uses up a complete
- * gradient moves up behind it, and behind the last reader of what it overwrites.
+ * gradient moves up behind it, and behind the last reader of what it overwrites. What a collective
+ * made is not asked for before the next one has started, so that the two have time beside
+ * computation.
  *
  * The typical gain: the cast or accumulation of a weight gradient, traced after the whole backward
  * walk, runs right behind the product that makes it, so the fp32 gradient dies at once.
@@ -23,6 +25,7 @@ typedef struct sorter {
     uint32_t n;
     ds_node *next_member;  /* per node: the next of its bucket, DS_NONE at the end */
     ds_node *first_member; /* per node: the first of its bucket; DS_NONE outside of buckets */
+    uint32_t last_begin, last_end; /* places of the bucket that ran last */
 } sorter;
 
 static bool writes_cell(const ds_graph *graph, const dsi_node_info *node)
@@ -260,24 +263,53 @@ static void run_users(sorter *s, ds_value v, ds_phase phase)
     }
 }
 
+/* Runs the users of what the node at a place made that may follow, and what may now overwrite what
+ * it read. */
+static void run_followers(sorter *s, uint32_t at)
+{
+    const dsi_node_info *node = &s->graph->nodes[s->order[at]];
+    for (uint32_t i = 0; i < node->n_out; ++i) {
+        const ds_value v = dsi_node_out(s->graph, node)[i];
+        if (v != DS_NONE) {
+            run_users(s, v, node->phase);
+        }
+    }
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        const ds_value v = dsi_node_in(s->graph, node)[i];
+        if (v != DS_NONE && s->graph->values[v].cell != DS_NONE && s->reads_left[v] == 1) {
+            run_users(s, v, node->phase);
+        }
+    }
+}
+
+/* A bucket stands at a place: what follows the one before it runs now, its own later. Returns the
+ * place behind the bucket. */
+static uint32_t follow_bucket(sorter *s, uint32_t at)
+{
+    const uint32_t begin = s->last_begin;
+    const uint32_t end = s->last_end;
+    const int64_t bucket = dsi_order_bucket(&s->graph->nodes[s->order[at]]);
+    s->last_begin = at;
+    while (at < s->n && dsi_order_bucket(&s->graph->nodes[s->order[at]]) == bucket) {
+        ++at;
+    }
+    s->last_end = at;
+    for (uint32_t before = begin; before < end; ++before) {
+        run_followers(s, before);
+    }
+    return at;
+}
+
 /* Runs n, then, as long as there are any, the nodes behind what just ran that free memory. */
 static void run_with_followers(sorter *s, ds_node n)
 {
-    const uint32_t start = s->n;
+    uint32_t at = s->n;
     run_whole(s, n);
-    for (uint32_t at = start; at < s->n; ++at) {
-        const dsi_node_info *node = &s->graph->nodes[s->order[at]];
-        for (uint32_t i = 0; i < node->n_out; ++i) {
-            const ds_value v = dsi_node_out(s->graph, node)[i];
-            if (v != DS_NONE) {
-                run_users(s, v, node->phase);
-            }
-        }
-        for (uint32_t i = 0; i < node->n_in; ++i) { /* what overwrites them may be free to run */
-            const ds_value v = dsi_node_in(s->graph, node)[i];
-            if (v != DS_NONE && s->graph->values[v].cell != DS_NONE && s->reads_left[v] == 1) {
-                run_users(s, v, node->phase);
-            }
+    while (at < s->n) {
+        if (dsi_order_bucket(&s->graph->nodes[s->order[at]]) >= 0) {
+            at = follow_bucket(s, at);
+        } else {
+            run_followers(s, at++);
         }
     }
 }

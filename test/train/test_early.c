@@ -7,6 +7,7 @@
 #include "common/small_run.h"
 #include "op/ops.h"
 #include "train/engine.h"
+#include "train/rank_plan.h"
 
 #include <deepspeed/engine_states.h>
 
@@ -278,6 +279,49 @@ static void the_forward_pass_brings_states(void **state)
     }
 }
 
+/* On several ranks an update does not wait for its own reduction: products of the layers below
+ * stand between start and wait. */
+static void reductions_have_time(void **state)
+{
+    (void)state;
+    for (uint32_t stage = 0; stage <= 3; ++stage) {
+        dsi_engine_spec spec = make_spec(true, DSI_ON_DEVICE, DSI_ON_DEVICE);
+        spec.overlap = true;
+        spec.zero = (dsi_zero_spec){.n_ranks = 2,
+                                    .stage = stage,
+                                    .reduce_each = true,
+                                    .comm_dtype = DS_DTYPE_BF16,
+                                    .reduce_bucket = 20000,
+                                    .gather_bucket = 20000};
+        ds_model *model = small_model(ctx, folder, small_gpt2);
+        const dsi_rank_request request = {.model = model, .spec = &spec, .n_threads = 1};
+        dsi_rank_plan rank;
+        CHECK_OK(ctx, dsi_rank_plan_build(ctx, &request, &rank));
+        const dsi_plan *plan = rank.train_plan;
+        const uint32_t end = plan->phase_begin[DS_PHASE_NORM];
+        uint32_t reductions = 0;
+        uint32_t beside = 0;
+        for (uint32_t s = plan->phase_begin[DS_PHASE_BACKWARD]; s < end; ++s) {
+            const dsi_step *step = &plan->steps[s];
+            const uint32_t start = step->start;
+            if (step->kind != DSI_STEP_WAIT || (plan->steps[start].op != &dsi_op_reduce_scatter &&
+                                                plan->steps[start].op != &dsi_op_all_reduce)) {
+                continue;
+            }
+            bool product = false;
+            for (uint32_t between = start; between < s; ++between) {
+                product = product || strncmp(plan->steps[between].op->name, "linear", 6) == 0;
+            }
+            ++reductions;
+            beside += product ? 1 : 0;
+        }
+        print_message("stage %u: %u of %u reductions beside products\n", stage, beside, reductions);
+        assert_true(reductions > 5 && beside + 2 >= reductions);
+        dsi_rank_plan_free(&rank);
+        ds_model_destroy(&model);
+    }
+}
+
 /* A step behind s of the same phase that reads the arena first. */
 static uint32_t reader_behind(const dsi_plan *plan, uint32_t s)
 {
@@ -423,6 +467,7 @@ int main(void)
         cmocka_unit_test(what_the_host_sets_counts),
         cmocka_unit_test(updates_start_with_the_backward_pass),
         cmocka_unit_test(the_forward_pass_brings_states),
+        cmocka_unit_test(reductions_have_time),
         cmocka_unit_test(an_update_too_early_is_refused),
         cmocka_unit_test(what_comes_too_late_is_named),
         cmocka_unit_test(what_is_not_finite_is_applied_if_asked),
