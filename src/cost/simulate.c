@@ -376,6 +376,17 @@ static void add_sum(dsi_sim_sum *total, const dsi_sim_sum *part, double times)
     total->move_bytes += times * part->move_bytes;
 }
 
+/* A rest beside the steps has their processor for its computation, so that costs them as much as
+ * ever; but it waits for its moves while they go on, as far as they last. */
+static void hide_rest(dsi_timeline *t)
+{
+    const double share = dsi_timeline_repeats(t, DS_PHASE_REST);
+    const double others = t->step.seconds - share * t->phases[DS_PHASE_REST].seconds;
+    const double hidden = fmin(share * t->phases[DS_PHASE_REST].exposed_moves, others);
+    t->step.seconds -= hidden;
+    t->step.exposed_moves -= hidden;
+}
+
 static int slower_first(const void *a, const void *b)
 {
     const dsi_sim_row *x = a;
@@ -393,6 +404,9 @@ static void compose(sim *sm)
     const dsi_sim_spec *spec = sm->spec;
     for (int p = 0; p < DS_PHASE_COUNT; ++p) {
         add_sum(&t->step, &t->phases[p], dsi_timeline_repeats(t, (ds_phase)p));
+    }
+    if (spec->rest_beside) {
+        hide_rest(t);
     }
     const dsi_work clear = {
         .op_class = DSI_CLASS_COPY, .dtype = DS_DTYPE_F32, .bytes = spec->clear_bytes};

@@ -58,6 +58,7 @@ typedef struct dsi_sim_spec {
     uint32_t local_ranks;         /* ranks of this node that share host and disk; 0: 1 */
     int64_t accumulation;         /* micro-batches of a step; 0: 1 */
     double share[DS_PHASE_COUNT]; /* of steps that run the phase at all; 0: all, below 0: none */
+    bool rest_beside;             /* DS_PHASE_REST goes on beside the steps that follow */
     double clear_bytes;           /* of accumulators set to zero once a step; 0: none */
     double model_flops;  /* of one micro-batch, forward and backward, without recompute: MFU */
     double tokens;       /* of one micro-batch; 0: not known */

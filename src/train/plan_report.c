@@ -162,6 +162,7 @@ static ds_status simulate(ds_ctx *ctx, dsi_plan_report *r)
         .n_steps = r->plan.train_plan->n_steps,
         .local_ranks = local,
         .accumulation = train->accumulation,
+        .rest_beside = r->plan.train_plan->rest_beside,
         .clear_bytes = train->accumulation > 1 ? dsi_plan_clear_bytes(r->plan.train_plan) : 0.0,
         .model_flops = r->model_flops / (double)train->accumulation,
         .tokens = (double)train->batch * (double)train->seq_length,

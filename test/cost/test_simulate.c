@@ -209,6 +209,30 @@ static void composition(void **state)
     dsi_timeline_destroy(&t);
 }
 
+/* Every second step starts an update that computes for 1 s and waits 4 s for the disk: beside steps
+ * of 3 s the waiting is hidden, beside steps of 0.5 s only as much of it as they last. */
+static void rest_beside_steps(void **state)
+{
+    (void)state;
+    dsi_sim_step read = start(DS_PHASE_REST, DSI_STREAM_DISK_READ, 4.0);
+    read.kind = DSI_SIM_RUN;
+    for (int i = 0; i < 3; ++i) {
+        const double step = i == 2 ? 0.5 : 3.0;
+        const dsi_sim_step steps[] = {run(DS_PHASE_FORWARD, step), read, run(DS_PHASE_REST, 1.0)};
+        const dsi_sim_spec spec = {.device = &overlapping,
+                                   .steps = steps,
+                                   .n_steps = 3,
+                                   .rest_beside = i > 0,
+                                   .share = {[DS_PHASE_REST] = 0.5}};
+        const double waits = i == 0 ? 2.0 : i == 1 ? 0.0 : 1.5;
+        dsi_timeline *t = NULL;
+        CHECK_OK(ctx, dsi_simulate(ctx, &spec, &t));
+        near(t->step.exposed_moves, waits);
+        near(t->step.seconds, step + 0.5 + waits);
+        dsi_timeline_destroy(&t);
+    }
+}
+
 static void malformed(void **state)
 {
     (void)state;
@@ -378,8 +402,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(partly_hidden), cmocka_unit_test(degrees_of_overlap),
         cmocka_unit_test(queues),        cmocka_unit_test(disk_shared),
-        cmocka_unit_test(composition),   cmocka_unit_test(malformed),
-        cmocka_unit_test(random_plans),  cmocka_unit_test(texts),
+        cmocka_unit_test(composition),   cmocka_unit_test(rest_beside_steps),
+        cmocka_unit_test(malformed),     cmocka_unit_test(random_plans),
+        cmocka_unit_test(texts),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
