@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Predicted step time against measured: GPT-2 124M and a Llama of 77M, on one, two and four ranks, stages 0 to 3, in three
 # precisions, with accumulation, recomputation and offload to host and disk. Leave the machine alone meanwhile.
-# Usage: bench_plan_time.sh BUILD [--only PATTERN] [--profiles DIR] [--folder DIR] [--steps N] [--shorter N]
+# Usage: bench_plan_time.sh BUILD [--only PATTERN] [--profiles DIR] [--folder DIR] [--steps N] [--shorter N] [--traces DIR]
 # --only: rows whose name matches the extended regular expression PATTERN. --profiles: take the profiles there, measure and
 # keep those that it lacks (one for each number of ranks; without it all are measured anew). --folder: the disk of offloaded
 # states. --steps: timed steps. --shorter: sequences of an N-th, 128 tokens at least, for a slow machine.
+# --traces: for each row keeps there what ds_plan diff sets side by side, to see where a prediction is wrong.
 # Predicted is what ds_plan says on a profile of this machine measured by as many ranks; measured is the median step of
 # ds_train after the first. Prints a line a row and how many lie within 20 %.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-build=$1 only='' profiles='' disk_folder=${TMPDIR:-/tmp} steps=4 shorter=1
+build=$1 only='' profiles='' disk_folder=${TMPDIR:-/tmp} steps=4 shorter=1 traces=''
 shift
 while [ $# -gt 1 ]; do
     case $1 in
@@ -18,6 +19,7 @@ while [ $# -gt 1 ]; do
     --folder) disk_folder=$2 ;;
     --steps) steps=$2 ;;
     --shorter) shorter=$2 ;;
+    --traces) traces=$2 ;;
     *) break ;;
     esac
     shift 2
@@ -59,12 +61,16 @@ row() { # RANKS MODEL DTYPE ROWSxTOKENS STAGE WHAT ACCUMULATION ZERO_KEYS KEYS
     cores=$(nproc)
     threads=$((cores > ranks ? cores / ranks : 1))
     local run=(--model_config "$model" --seq_length "$tokens" --deepspeed_config "$scratch/ds.json" --threads "$threads")
-    local predicted
-    predicted=$("$build/ds_plan" "${run[@]}" --world_size "$ranks" --device "$profile" --json - | tr -d '\n' |
+    local predicted planned=() traced=()
+    if [ -n "$traces" ]; then
+        mkdir -p "$traces"
+        planned=(--trace "$traces/${name// /_}.plan.json") traced=(--trace "$traces/${name// /_}.run.json")
+    fi
+    predicted=$("$build/ds_plan" "${run[@]}" "${planned[@]}" --world_size "$ranks" --device "$profile" --json - | tr -d '\n' |
         sed -n 's/.*"timeline": {[^{]*"step": {[^}]*"seconds": \([0-9.e-]*\).*/\1/p')
     rm -f "$scratch/metrics"
     on "$ranks" "$build/ds_train" "${run[@]}" --tokenizer data/gpt2 --data data/tinyshakespeare.txt --steps $((steps + 1)) \
-        --metrics "$scratch/metrics"
+        --metrics "$scratch/metrics" "${traced[@]}"
     sed -n 's/.*"tokens_per_s": *\([0-9.e+]*\).*/\1/p' "$scratch/metrics" | tail -n +2 | sort -g |
         awk -v tokens=$((batch * tokens * accumulation * ranks)) -v predicted="$predicted" -v name="$name" '
             { speed[NR] = $1 }
