@@ -18,7 +18,8 @@ typedef struct series {
     dsi_measure_trial *trials[DSI_MEASURE_POINTS]; /* NULL on a rank that only waits */
     double runs[DSI_MEASURE_POINTS][MOST_ROUNDS];
     dsi_measure_sample samples[DSI_MEASURE_POINTS];
-    double mean[DSI_MEASURE_POINTS];
+    double rounds[2][MOST_ROUNDS]; /* seconds of a round's products; of its other operators */
+    double typical[2];             /* of them, the median */
     int n_rounds;
 } series;
 
@@ -56,6 +57,12 @@ static void close_series(series *all)
     }
 }
 
+/* Products, and what memory bounds. */
+static int group_of(const dsi_measure_point *point)
+{
+    return dsi_op_class_is_model(point->op_class) ? 0 : 1;
+}
+
 static int by_value(const void *a, const void *b)
 {
     const double x = *(const double *)a;
@@ -63,25 +70,33 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Every shape once a round; opening them has warmed up. */
+static double median(double *values, int n)
+{
+    qsort(values, (size_t)n, sizeof values[0], by_value);
+    return values[n / 2];
+}
+
+/* Every shape once a round; opening them has warmed up. Ranks begin each at once, as those of a
+ * step do behind a collective: who is a shape ahead has memory for itself. */
 static ds_status run_series(const dsi_measure_session *s, series *all)
 {
+    memset(all->rounds, 0, sizeof all->rounds);
     for (int round = 0; round < all->n_rounds; ++round) {
-        DS_TRY(dsi_measure_average(s, &(double){0.0})); /* all begin together */
-        for (size_t i = 0; i < DSI_MEASURE_POINTS && s->active; ++i) {
-            DS_TRY(dsi_measure_run(all->trials[i], &all->runs[i][round]));
+        for (size_t i = 0; i < DSI_MEASURE_POINTS; ++i) {
+            DS_TRY(dsi_measure_average(s, &(double){0.0}));
+            if (s->active) {
+                DS_TRY(dsi_measure_run(all->trials[i], &all->runs[i][round]));
+                all->rounds[group_of(&all->points[i])][round] += all->runs[i][round];
+            }
         }
     }
     for (size_t i = 0; i < DSI_MEASURE_POINTS; ++i) {
-        double sum = 0.0;
-        for (int round = 0; round < all->n_rounds; ++round) {
-            sum += all->runs[i][round];
-        }
-        qsort(all->runs[i], (size_t)all->n_rounds, sizeof all->runs[i][0], by_value);
-        all->samples[i].seconds = all->runs[i][all->n_rounds / 2];
-        all->mean[i] = sum / (double)all->n_rounds;
+        all->samples[i].seconds = median(all->runs[i], all->n_rounds);
         DS_TRY(dsi_measure_average(s, &all->samples[i].seconds));
-        DS_TRY(dsi_measure_average(s, &all->mean[i]));
+    }
+    for (int g = 0; g < 2; ++g) {
+        all->typical[g] = median(all->rounds[g], all->n_rounds);
+        DS_TRY(dsi_measure_average(s, &all->typical[g]));
     }
     return DS_OK;
 }
@@ -111,22 +126,21 @@ static void fit_class(const dsi_measure_session *s, const series *all, dsi_op_cl
                                            : memory_rate(samples, n, s->device->memory_bandwidth);
 }
 
-/* A fit follows medians of shapes, a step pays for all that happens: what the rates predict for the
- * products of all rounds, and for the rest, is made what these took. */
-static void scale_to_sum(const dsi_measure_session *s, const series *all, dsi_peak peak)
+/* A fit follows medians of shapes, a step pays for all that happens in it: what the rates predict
+ * for the products of a round, and for the rest, is made what these took in the median round. Not
+ * in the mean one, which has what other guests of the machine did in a round or two. */
+static void scale_to_round(const dsi_measure_session *s, const series *all, dsi_peak peak)
 {
-    double sums[2][2] = {{0.0}};
+    double predicted[2] = {0.0};
     for (size_t i = 0; i < DSI_MEASURE_POINTS; ++i) {
-        const int row = dsi_op_class_is_model(all->points[i].op_class) ? 0 : 1;
-        sums[row][0] += dsi_time_work(s->device, &all->samples[i].work);
-        sums[row][1] += all->mean[i];
+        predicted[group_of(&all->points[i])] += dsi_time_work(s->device, &all->samples[i].work);
     }
     for (int c = 0; c < DSI_CLASS_COMM; ++c) {
         dsi_rate *rate = &s->device->rates[peak][c];
         if (dsi_op_class_is_model((dsi_op_class)c)) {
-            rate->compute *= sums[0][0] / sums[0][1];
+            rate->compute *= predicted[0] / all->typical[0];
         } else {
-            rate->memory *= sums[1][0] / sums[1][1];
+            rate->memory *= predicted[1] / all->typical[1];
         }
     }
 }
@@ -151,7 +165,7 @@ static ds_status measure_dtype(const dsi_measure_session *s, dsi_peak peak, ds_d
     for (int c = 0; c < DSI_CLASS_COUNT; ++c) {
         fit_class(s, all, (dsi_op_class)c, peak);
     }
-    scale_to_sum(s, all, peak);
+    scale_to_round(s, all, peak);
     return DS_OK;
 }
 

@@ -79,7 +79,8 @@ static void take_rows(dsi_measure_point *p)
         break;
     case DSI_CLASS_LOSS:
     case DSI_CLASS_LOSS_BACKWARD:
-        p->m /= 8;
+        p->m /= 4;
+        p->n /= 2;
         break;
     default:
         break;

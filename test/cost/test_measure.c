@@ -116,8 +116,8 @@ static void fewer_rows_on_a_slow_processor(void **state)
     assert_true(flops_of_products(slow) < 0.2 * flops_of_products(fast));
     for (int i = 0; i < DSI_MEASURE_POINTS; ++i) {
         assert_int_equal(fast[i].op_class, slow[i].op_class);
-        assert_int_equal(fast[i].n, slow[i].n);
-        assert_true(slow[i].m > 0 && slow[i].m <= fast[i].m && slow[i].k <= fast[i].k);
+        assert_true(slow[i].m > 0 && slow[i].m <= fast[i].m);
+        assert_true(slow[i].n <= fast[i].n && slow[i].k <= fast[i].k);
         if (!dsi_op_class_is_model(fast[i].op_class)) {
             assert_int_equal(fast[i].m, slow[i].m);
         }
