@@ -76,7 +76,8 @@ static void make_run(const dsi_gemm_params *p, simd_run *run)
                  p->residual == NULL;
     run->sums_bytes = run->n_kblocks > 1 ? (size_t)(run->mb * run->nb) * sizeof(float) : 0;
     run->lane_bytes =
-        (size_t)(KC * run->nb + A_PANELS * A_FLOATS) * sizeof(float) + run->sums_bytes;
+        (size_t)(KC * run->nb + min_i64(A_PANELS, run->mb / MR) * A_FLOATS) * sizeof(float) +
+        run->sums_bytes;
     run->lane_bytes = (run->lane_bytes + 63) / 64 * 64;
 }
 
