@@ -104,7 +104,7 @@ limit() { # BYTES a second; 0: none
 for group in /sys/fs/cgroup/blkio /sys/fs/cgroup; do
     if [ -n "$device" ] && [ -z "$slow" ] && mkdir "$group/ds_$$" 2> /dev/null; then
         slow=$group/ds_$$
-        limit 10000000 2> /dev/null || { rmdir "$slow"; slow=""; }
+        limit 4000000 2> /dev/null || { rmdir "$slow"; slow=""; }
     fi
 done
 if [ -n "$slow" ]; then
