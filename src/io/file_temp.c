@@ -1,8 +1,8 @@
 /* Temporary names: creation under a lock, and removal of what killed writers left. See file.h.
  *
- * A name is free for removal when its lock can be taken. A file system without flock (some network
- * ones) gives no lock; then leftovers are taken as dead, and one writer at a time may work in a
- * folder.
+ * A name is removed under its lock, by whoever can take that. A file system without flock (some
+ * network ones) gives no lock; then leftovers are taken as dead, and one writer at a time may work
+ * in a folder.
  */
 #include "io/file_temp.h"
 
@@ -117,15 +117,17 @@ static bool is_leftover(const char *entry, size_t *n_out, bool *old_out)
     return false;
 }
 
-static bool has_living_writer(const char *path)
+/* Removes what no living writer holds. The lock is kept meanwhile: a writer between creation and
+ * lock then finds the name taken and tries another, instead of working in what is being removed. */
+static void remove_dead(const char *path)
 {
     const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) {
-        return false;
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {
+        (void)dsi_folder_remove(NULL, path);
     }
-    const bool living = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    (void)close(fd);
-    return living;
+    if (fd >= 0) {
+        (void)close(fd);
+    }
 }
 
 static void clean_entry(const char *parent, const char *entry, size_t n_name, bool old)
@@ -137,8 +139,8 @@ static void clean_entry(const char *parent, const char *entry, size_t n_name, bo
     if (path != NULL && place != NULL) {
         if (old && lstat(place, &st) != 0 && errno == ENOENT) {
             (void)rename(path, place);
-        } else if (!has_living_writer(path)) {
-            (void)dsi_folder_remove(NULL, path);
+        } else {
+            remove_dead(path);
         }
     }
     free(place);
