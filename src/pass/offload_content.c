@@ -1,0 +1,120 @@
+/* What a cell holds, as a value of the new graph: brought into memory for its uses, kept there for
+ * near ones, and swapped out; and the homes that say where cells live.
+ */
+#include "pass/offload_state.h"
+
+#include "op/ops.h"
+
+dsi_home dsi_homes_of(const dsi_homes *homes, ds_cell cell)
+{
+    const dsi_home device = {DSI_ON_DEVICE, DS_NONE, 0};
+    return cell < homes->n ? homes->items[cell] : device;
+}
+
+bool dsi_offload_swapped(const dsi_offloader *o, ds_cell cell)
+{
+    return cell != DS_NONE && dsi_homes_of(o->homes, cell).residence != DSI_ON_DEVICE;
+}
+
+ds_cell dsi_offload_cell_of(const dsi_offloader *o, ds_value v)
+{
+    return v == DS_NONE ? DS_NONE : o->from->values[v].cell;
+}
+
+static int64_t count_of(const dsi_offloader *o, ds_cell cell)
+{
+    return ds_shape_count(ds_cells_get(o->cells, cell)->meta.shape);
+}
+
+ds_status dsi_offload_add_home(dsi_offloader *o, ds_cell cell, dsi_home home)
+{
+    dsi_home *items = dsi_graph_grow(o->homes->items, &o->homes->capacity, cell + 1, sizeof *items);
+    if (items == NULL) {
+        return ds_fail(o->from->ctx, DS_ERR_NOMEM, "no memory to offload");
+    }
+    o->homes->items = items;
+    while (o->homes->n <= cell) {
+        items[o->homes->n++] = (dsi_home){DSI_ON_DEVICE, DS_NONE, 0};
+    }
+    items[cell] = home;
+    return DS_OK;
+}
+
+ds_status dsi_offload_apply(dsi_offloader *o, const ds_op *op, const void *attrs,
+                            const ds_value *in, uint32_t n_in, ds_value *value_out)
+{
+    ds_value out[DS_MAX_OUT];
+    DS_TRY(ds_graph_apply(o->to, op, attrs, in, n_in, out));
+    *value_out = out[0];
+    return DS_OK;
+}
+
+ds_status dsi_offload_content(dsi_offloader *o, ds_cell cell, ds_value *value_out)
+{
+    ds_value value = DS_NONE;
+    for (uint32_t i = 0; i < o->n_ahead; ++i) {
+        if (o->ahead[i].cell == cell) {
+            *value_out = o->ahead[i].value;
+            return DS_OK;
+        }
+    }
+    DS_TRY(ds_graph_read(o->to, cell, &value));
+    if (dsi_offload_swapped(o, cell)) {
+        DS_TRY(dsi_offload_apply(o, &dsi_op_swap_in, NULL, &value, 1, &value));
+    }
+    *value_out = value;
+    return DS_OK;
+}
+
+ds_status dsi_offload_swap_out(dsi_offloader *o, ds_cell cell, ds_value x)
+{
+    ds_value in[2] = {DS_NONE, x};
+    DS_TRY(ds_graph_read(o->to, cell, &in[0]));
+    return dsi_offload_apply(o, &dsi_op_swap_out, NULL, in, 2, &in[0]);
+}
+
+/* A swapped cell as an operand: still in memory when its last use is near, else swapped in. */
+static ds_status use(dsi_offloader *o, ds_cell cell, ds_value *value_out)
+{
+    const int64_t count = count_of(o, cell);
+    const int64_t distance = o->used - o->used_at[cell];
+    if (o->resident[cell] == DS_NONE || count > o->how->reuse - distance) {
+        DS_TRY(dsi_offload_content(o, cell, &o->resident[cell]));
+    }
+    o->used += distance > 0 || o->used == 0 ? count : 0;
+    o->used_at[cell] = o->used;
+    *value_out = o->resident[cell];
+    return DS_OK;
+}
+
+void dsi_offload_forget(dsi_offloader *o)
+{
+    for (ds_cell c = 0; c < o->n_cells; ++c) {
+        o->resident[c] = DS_NONE;
+    }
+}
+
+/* What an update of this phase has made is in memory, on its way to its home: an update whose
+ * result is read is not cut. */
+static bool is_in_hand(const dsi_offloader *o, ds_value v)
+{
+    const ds_node maker = o->from->values[v].producer;
+    return maker != DS_NONE && dsi_offload_is_update(&o->from->nodes[maker]) &&
+           o->from->nodes[maker].phase == o->to->phase;
+}
+
+ds_status dsi_offload_operand(dsi_offloader *o, ds_value v, ds_value *value_out)
+{
+    if (o->left_in[v] != DS_NONE && o->to->phase != DS_PHASE_FORWARD) {
+        if (o->back[v] == DS_NONE) {
+            DS_TRY(dsi_offload_content(o, o->left_in[v], &o->back[v]));
+        }
+        *value_out = o->back[v];
+        return DS_OK;
+    }
+    if (dsi_offload_swapped(o, dsi_offload_cell_of(o, v)) && !is_in_hand(o, v)) {
+        return use(o, dsi_offload_cell_of(o, v), value_out);
+    }
+    *value_out = o->map[v];
+    return DS_OK;
+}

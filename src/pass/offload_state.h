@@ -1,0 +1,82 @@
+/* Inside of offload. Shared by offload*.c alone:
+ *
+ *     offload.c           the new graph, node by node
+ *     offload_content.c   what a cell holds, in memory and home again
+ *     offload_leave.c     gradients and activations, which leave memory where they are made
+ *     offload_update.c    updates, chunk by chunk, and their states
+ */
+#ifndef DSI_PASS_OFFLOAD_STATE_H
+#define DSI_PASS_OFFLOAD_STATE_H
+
+#include "pass/offload.h"
+
+enum { OFFLOAD_NAME_BYTES = 1100 };
+enum { OFFLOAD_MOST_AHEAD = 128 }; /* states that the forward phase brings */
+
+/* What an update will ask for, in memory already. */
+typedef struct dsi_brought {
+    ds_cell cell;
+    ds_value value;
+} dsi_brought;
+
+typedef struct dsi_offloader {
+    const dsi_offload *how;
+    const ds_graph *from;
+    ds_graph *to;
+    ds_cells *cells; /* may be those of from: kept activations are added behind them */
+    dsi_homes *homes;
+    ds_cell n_cells;    /* of from, at the start */
+    ds_value *map;      /* per value of from */
+    uint32_t *uses;     /* per value of from */
+    ds_value *resident; /* per cell: its content in memory, DS_NONE when not */
+    int64_t *used_at;   /* per cell: `used` at its last use */
+    int64_t used;       /* parameter elements used so far */
+    ds_cell *left_in;   /* per value: the cell that a kept activation waits in, or DS_NONE */
+    ds_value *back;     /* per value: such an activation in memory again, DS_NONE before */
+    ds_node *store_of;  /* per value: the node that stores it as a swapped gradient, or DS_NONE */
+    bool *gone;         /* per node: done earlier */
+    dsi_brought ahead[OFFLOAD_MOST_AHEAD];
+    uint32_t n_ahead;
+} dsi_offloader;
+
+/* offload_content.c */
+
+/* Whether the cell lives elsewhere than on the device; false of DS_NONE. */
+bool dsi_offload_swapped(const dsi_offloader *o, ds_cell cell);
+/* The cell that a value of from is the content of, or DS_NONE. */
+ds_cell dsi_offload_cell_of(const dsi_offloader *o, ds_value v);
+/* Receives the home of a cell of the new graph. */
+ds_status dsi_offload_add_home(dsi_offloader *o, ds_cell cell, dsi_home home);
+/* A node of the new graph; its first output. */
+ds_status dsi_offload_apply(dsi_offloader *o, const ds_op *op, const void *attrs,
+                            const ds_value *in, uint32_t n_in, ds_value *value_out);
+/* The content of a cell, brought into memory when it lives elsewhere and has not been brought
+ * ahead. */
+ds_status dsi_offload_content(dsi_offloader *o, ds_cell cell, ds_value *value_out);
+ds_status dsi_offload_swap_out(dsi_offloader *o, ds_cell cell, ds_value x);
+/* What stands in the new graph for a value of from as an operand. */
+ds_status dsi_offload_operand(dsi_offloader *o, ds_value v, ds_value *value_out);
+/* Nothing stays in memory from one phase to the next. */
+void dsi_offload_forget(dsi_offloader *o);
+
+/* offload_leave.c */
+
+/* Before the first node: which values will leave. */
+ds_status dsi_offload_find_leaving(dsi_offloader *o);
+/* Behind a node that is in the new graph: what it made leaves. */
+ds_status dsi_offload_leave(dsi_offloader *o, const dsi_node_info *node);
+/* Whether the node stores or accumulates a swapped gradient; and that node in the new graph. */
+bool dsi_offload_writes_gradient(const dsi_offloader *o, const dsi_node_info *node);
+ds_status dsi_offload_lower_gradient(dsi_offloader *o, const dsi_node_info *node);
+
+/* offload_update.c */
+
+/* Nodes that may run part by part, their scalars being inputs 2 and 3. */
+bool dsi_offload_is_update(const dsi_node_info *node);
+bool dsi_offload_touches_swapped(const dsi_offloader *o, const dsi_node_info *node);
+/* Such a node in the new graph. Errors: ERR_UNSUPPORTED names an optimizer that cannot be cut. */
+ds_status dsi_offload_lower_update(dsi_offloader *o, const dsi_node_info *node);
+/* At the end of the forward phase: states of the first early updates. */
+ds_status dsi_offload_bring_states(dsi_offloader *o);
+
+#endif
