@@ -4,6 +4,7 @@
 #include "accel/cpu/cpu_features.h"
 #include "comm/sim.h"
 #include "common/check.h"
+#include "common/small_run.h"
 #include "op/ops.h"
 #include "train/engine_same.h"
 
@@ -115,6 +116,16 @@ dsi_zenflow_spec zenflow_steps_of(int64_t update, int64_t select, int64_t warm_u
                               .update_every = update,
                               .select_every = select,
                               .warm_up = warm_up};
+}
+
+dsi_offload_spec zenflow_away(int how, const char *folder)
+{
+    const dsi_residence there = how % 2 == 0 ? DSI_ON_HOST : DSI_ON_DISK;
+    dsi_offload_spec spec = small_away(folder, there, how >= 2 ? there : DSI_ON_DEVICE);
+    spec.chosen = how >= 2 ? DSI_ON_HOST : DSI_ON_DEVICE;
+    spec.threshold = 17;
+    spec.how.chunk = 100;
+    return spec;
 }
 
 void zenflow_fill_batch(int step, int rank, float *x, float *y)

@@ -43,6 +43,8 @@ ds_engine *zenflow_open_engine(ds_ctx *ctx, const zenflow_setting *s, ds_model *
 
 /* A quarter of the columns. */
 dsi_zenflow_spec zenflow_steps_of(int64_t update, int64_t select, int64_t warm_up);
+/* how 0, 1: states on the host, on disk; 2, 3: parameters too, what is chosen on the host. */
+dsi_offload_spec zenflow_away(int how, const char *folder);
 
 /* Rows that differ from step to step and rank to rank. */
 void zenflow_fill_batch(int step, int rank, float *x, float *y);

@@ -8,10 +8,10 @@
  * process; otherwise the process is one rank of the job that its environment names. Rank 0 prints
  * "hash …". Dropout and clipping are always active.
  */
-#include "accel/cpu/cpu_features.h"
 #include "base/rng.h"
 #include "comm/sim.h"
 #include "common/engine_hash.h"
+#include "common/small_run.h"
 #include "train/engine.h"
 
 #include <pthread.h>
@@ -126,48 +126,32 @@ static dsi_engine_spec make_spec(const row *r)
     const ds_dtype dtype = strcmp(r->dtype, "bf16") == 0  ? DS_DTYPE_BF16
                            : strcmp(r->dtype, "f16") == 0 ? DS_DTYPE_F16
                                                           : DS_DTYPE_F32;
-    dsi_engine_spec spec = {.train = {.dtype = dtype,
-                                      .comm_dtype = dtype,
-                                      .accumulate_dtype = DS_DTYPE_F32,
-                                      .state_dtype = DS_DTYPE_F32,
-                                      .master = dtype != DS_DTYPE_F32,
-                                      .batch = BATCH,
-                                      .seq_length = SEQ,
-                                      .accumulation = r->accumulation,
-                                      .optimizer = DSI_OPTIMIZER_ADAM,
-                                      .eps = 1e-8,
-                                      .decoupled_decay = true,
-                                      .max_norm = r->early != 0 ? 0.0 : 0.1,
-                                      .keep_nonfinite = r->early != 0 && dtype != DS_DTYPE_F16,
-                                      .zenflow = {.on = r->zenflow != 0, /* chosen at 1 and 3 */
-                                                  .ratio = 0.2,
-                                                  .update_every = 2,
-                                                  .select_every = 3,
-                                                  .warm_up = 1,
-                                                  .overlap = r->zenflow == 2}},
-                            .zero = {.stage = (uint32_t)r->stage,
-                                     .reduce_each = true, /* deterministic */
-                                     .comm_dtype = dtype,
-                                     .reduce_bucket = r->bucket,
-                                     .gather_bucket = r->bucket,
-                                     .persistence_threshold = r->persistence,
-                                     .model_persistence = INT64_MAX,
-                                     .max_live = r->bucket,
-                                     .max_reuse_distance = r->bucket},
-                            .recompute = make_recompute(r),
-                            .offload = make_offload(r),
-                            .overlap = r->overlap != 0,
-                            .prefetch = r->bucket / 2,
-                            .lr = 1e-3,
-                            .beta1 = 0.9,
-                            .beta2 = 0.95,
-                            .weight_decay = 0.1,
-                            .bias_correction = true,
-                            .loss_scale = dsi_loss_scale_none(),
-                            .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
-                            .seed = 11,
-                            .save_behind = r->resume == 2,
-                            .isa = dsi_cpu_isa()};
+    dsi_engine_spec spec = small_spec(dtype);
+    spec.train.batch = BATCH;
+    spec.train.seq_length = SEQ;
+    spec.train.accumulation = r->accumulation;
+    spec.train.max_norm = r->early != 0 ? 0.0 : 0.1;
+    spec.train.keep_nonfinite = r->early != 0 && dtype != DS_DTYPE_F16;
+    spec.train.zenflow = (dsi_zenflow_spec){.on = r->zenflow != 0, /* chosen at 1 and 3 */
+                                            .ratio = 0.2,
+                                            .update_every = 2,
+                                            .select_every = 3,
+                                            .warm_up = 1,
+                                            .overlap = r->zenflow == 2};
+    spec.zero = (dsi_zero_spec){.stage = (uint32_t)r->stage,
+                                .reduce_each = true, /* deterministic */
+                                .comm_dtype = dtype,
+                                .reduce_bucket = r->bucket,
+                                .gather_bucket = r->bucket,
+                                .persistence_threshold = r->persistence,
+                                .model_persistence = INT64_MAX,
+                                .max_live = r->bucket,
+                                .max_reuse_distance = r->bucket};
+    spec.recompute = make_recompute(r);
+    spec.offload = make_offload(r);
+    spec.overlap = r->overlap != 0;
+    spec.prefetch = r->bucket / 2;
+    spec.save_behind = r->resume == 2;
     if (dtype == DS_DTYPE_F16) { /* the first step overflows */
         spec.loss_scale =
             dsi_loss_scale_dynamic(262144.0 * (double)r->accumulation, 100, 1.0, 1, false);

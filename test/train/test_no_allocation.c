@@ -9,6 +9,7 @@
 #include "common/count_allocations.h"
 #include "common/parity.h"
 #include "common/scratch.h"
+#include "common/small_run.h"
 
 #include <deepspeed/data.h>
 #include <deepspeed/profile.h>
@@ -249,15 +250,8 @@ static const char *rank_steps(ds_ctx *own, ds_comm *comm, const trial *t, const 
                                 .model_persistence = INT64_MAX,
                                 .max_live = 4000,
                                 .max_reuse_distance = 4000};
-    spec.offload = (dsi_offload_spec){.states = t->away,
-                                      .params = t->away,
-                                      .ratio = 1.0,
-                                      .how = {.chunk = 3000, .activations = t->away},
-                                      .read_ahead = 20000,
-                                      .update_ahead = 60000,
-                                      .write_behind = 60000,
-                                      .aio = ds_aio_params_default()};
-    (void)snprintf(spec.offload.folders, sizeof spec.offload.folders, "%s", folder);
+    spec.offload = small_away(folder, t->away, t->away);
+    spec.offload.how = (dsi_offload){.chunk = 3000, .activations = t->away};
     ds_status status = dsi_engine_create(own, &params, &spec, &engine);
     status = status < 0 ? status : ds_engine_trace_start(engine, 2, N_STEPS);
     count_begin();

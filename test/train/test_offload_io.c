@@ -6,6 +6,7 @@
 #include "common/engine_hash.h"
 #include "common/parity.h"
 #include "common/scratch.h"
+#include "common/small_run.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,17 +21,9 @@ static const ds_aio_backend backends[] = {DS_AIO_AUTO, DS_AIO_THREADS};
 static dsi_engine_spec make_spec(const parity_case *p, ds_aio_backend backend)
 {
     dsi_engine_spec spec = parity_spec(p, DS_DTYPE_BF16, DS_ISA_REF);
-    spec.offload = (dsi_offload_spec){.states = DSI_ON_DISK,
-                                      .params = DSI_ON_DISK,
-                                      .ratio = 1.0,
-                                      .how = {.chunk = 4096},
-                                      .read_ahead = 20000,
-                                      .update_ahead = 60000,
-                                      .write_behind = 60000,
-                                      .aio = ds_aio_params_default()};
+    spec.offload = small_away(folder, DSI_ON_DISK, DSI_ON_DISK);
     spec.offload.aio.backend = backend;
     spec.train.accumulation = 2;
-    (void)snprintf(spec.offload.folders, sizeof spec.offload.folders, "%s", folder);
     return spec;
 }
 

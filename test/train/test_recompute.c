@@ -1,18 +1,16 @@
 /* Activation checkpointing: the same bits as without it, in less memory, for as many operations as
  * the plan says. Over several ranks: test_zero_matrix.sh. */
-#include "accel/cpu/cpu_features.h"
 #include "common/check.h"
 #include "common/engine_hash.h"
 #include "common/scratch.h"
+#include "common/small_run.h"
 #include "pass/policy.h"
 #include "train/engine.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 2, SEQ = 48, LAYERS = 4, STEPS = 3 };
+enum { BATCH = SMALL_BATCH, SEQ = SMALL_SEQ, LAYERS = 4, STEPS = 3 };
 
 static const char gpt2[] =
     "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":64,\"n_embd\":48,\"n_layer\":4,"
@@ -37,67 +35,25 @@ typedef struct result {
     size_t bytes;
 } result;
 
+static ds_ctx *ctx;
+static char *folder;
+
 static dsi_engine_spec make_spec(ds_dtype dtype, dsi_recompute recompute)
 {
-    dsi_engine_spec spec = {.train = {.dtype = dtype,
-                                      .comm_dtype = dtype,
-                                      .accumulate_dtype = DS_DTYPE_F32,
-                                      .state_dtype = DS_DTYPE_F32,
-                                      .master = dtype != DS_DTYPE_F32,
-                                      .batch = BATCH,
-                                      .seq_length = SEQ,
-                                      .accumulation = 1,
-                                      .optimizer = DSI_OPTIMIZER_ADAM,
-                                      .eps = 1e-8,
-                                      .decoupled_decay = true,
-                                      .max_norm = 0.1},
-                            .recompute = recompute,
-                            .lr = 1e-3,
-                            .beta1 = 0.9,
-                            .beta2 = 0.95,
-                            .weight_decay = 0.1,
-                            .bias_correction = true,
-                            .loss_scale = dsi_loss_scale_none(),
-                            .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
-                            .seed = 11,
-                            .isa = dsi_cpu_isa()};
+    dsi_engine_spec spec = small_spec(dtype);
+    spec.train.max_norm = 0.1;
+    spec.recompute = recompute;
     return spec;
-}
-
-static ds_ctx *ctx;
-
-static ds_model *make_model(const char *config)
-{
-    ds_model *model = NULL;
-    char *folder = scratch_make();
-    const char *path = scratch_path(folder, "config.json");
-    scratch_write(path, config, strlen(config));
-    CHECK_OK(ctx, ds_model_from_config(ctx, path, &model));
-    scratch_remove(folder);
-    return model;
 }
 
 static result train_spec(const char *config, const dsi_engine_spec *spec)
 {
-    static const char *const names[4] = {"input_ids", "targets", "positions", "first"};
-    int32_t data[4][BATCH * SEQ] = {{0}};
-    ds_named_tensor tensors[4];
+    small_batch data;
     result got = {0};
-    ds_engine *engine = NULL;
-    ds_model *model = make_model(config);
-    const ds_engine_params params = {.model = model, .seq_length = SEQ, .seed = 5};
-    for (int i = 0; i < 4; ++i) {
-        const ds_meta meta = {DS_DTYPE_I32, {.n_dims = 2, .dims = {BATCH, SEQ}}};
-        tensors[i] = (ds_named_tensor){names[i], {data[i], meta}};
-    }
-    const ds_batch batch = {tensors, 4};
-    CHECK_OK(ctx, dsi_engine_create(ctx, &params, spec, &engine));
+    ds_model *model = small_model(ctx, folder, config);
+    ds_engine *engine = small_engine(ctx, model, spec);
     for (int32_t step = 0; step < STEPS; ++step) {
-        for (int32_t i = 0; i < BATCH * SEQ; ++i) {
-            data[0][i] = (i * 37 + step * 11) % 211;
-            data[1][i] = (i * 37 + step * 11 + 37) % 211;
-            data[2][i] = i % SEQ;
-        }
+        const ds_batch batch = small_feed(step, &data);
         CHECK_OK(ctx, ds_engine_forward(engine, &batch));
         CHECK_OK(ctx, ds_engine_backward(engine));
         CHECK_OK(ctx, ds_engine_step(engine));
@@ -179,11 +135,9 @@ static void memory_falls_and_operations_rise(void **state)
 static bool repeats(dsi_recompute choice, const char *op)
 {
     const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, choice);
-    ds_model *model = make_model(llama);
-    const ds_engine_params params = {.model = model, .seq_length = SEQ};
-    ds_engine *engine = NULL;
+    ds_model *model = small_model(ctx, folder, llama);
+    ds_engine *engine = small_engine(ctx, model, &spec);
     bool any = false;
-    CHECK_OK(ctx, dsi_engine_create(ctx, &params, &spec, &engine));
     for (uint32_t s = 0; s < engine->train_plan->n_steps; ++s) {
         const dsi_step *step = &engine->train_plan->steps[s];
         any = any || (step->recomputed && strcmp(step->op->name, op) == 0);
@@ -269,7 +223,7 @@ static void the_limit_chooses(void **state)
     for (int round = 0; round < 2; ++round) {
         for (int i = 0; i < 3; ++i) {
             ds_engine *engine = NULL;
-            ds_model *model = make_model(llama);
+            ds_model *model = small_model(ctx, folder, llama);
             dsi_engine_spec spec =
                 make_spec(DS_DTYPE_BF16,
                           (dsi_recompute){.mode = round == 0 ? expected[i] : DS_RECOMPUTE_AUTO});
@@ -327,7 +281,7 @@ static void tiles_compute_the_same(void **state)
 static void dropout_in_a_tile_is_refused(void **state)
 {
     ds_engine *engine = NULL;
-    ds_model *model = make_model(gpt2);
+    ds_model *model = small_model(ctx, folder, gpt2);
     dsi_engine_spec spec = make_spec(DS_DTYPE_F32, none);
     const ds_engine_params params = {.model = model, .seq_length = SEQ};
     (void)state;
@@ -341,7 +295,7 @@ static void nothing_to_recompute_is_an_error(void **state)
 {
     (void)state;
     ds_engine *engine = NULL;
-    ds_model *model = make_model(gpt2);
+    ds_model *model = small_model(ctx, folder, gpt2);
     const dsi_engine_spec spec = make_spec(
         DS_DTYPE_F32, (dsi_recompute){.mode = DS_RECOMPUTE_SELECTIVE, .operators = "glue"});
     const ds_engine_params params = {.model = model, .seq_length = SEQ};
@@ -375,15 +329,17 @@ static void regions_are_asked_for(void **state)
     ds_cells_destroy(&cells);
 }
 
-static int make_ctx(void **state)
+static int setup(void **state)
 {
     (void)state;
+    folder = scratch_make();
     return ds_ctx_create(NULL, &ctx);
 }
 
-static int drop_ctx(void **state)
+static int teardown(void **state)
 {
     (void)state;
+    scratch_remove(folder);
     ds_ctx_destroy(&ctx);
     return 0;
 }
@@ -402,5 +358,5 @@ int main(void)
         cmocka_unit_test(nothing_to_recompute_is_an_error),
         cmocka_unit_test(regions_are_asked_for),
     };
-    return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
+    return cmocka_run_group_tests(tests, setup, teardown);
 }

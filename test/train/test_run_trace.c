@@ -8,6 +8,7 @@
 #include "common/parity.h"
 #include "common/scratch.h"
 #include "common/sim_ranks.h"
+#include "common/small_run.h"
 #include "cost/trace.h"
 #include "plan/plan_sim.h"
 #include "train/run_trace_spans.h"
@@ -308,16 +309,7 @@ static uint32_t trace_rank(ds_ctx *rank_ctx, dsi_comm *comm, void *arg)
                                 .max_reuse_distance = 20000};
     spec.overlap = true;
     spec.prefetch = 20000;
-    spec.offload = (dsi_offload_spec){.states = j->away,
-                                      .params = j->away,
-                                      .ratio = 1.0,
-                                      .threshold = 1,
-                                      .how = {.chunk = 4096},
-                                      .read_ahead = 20000,
-                                      .update_ahead = 60000,
-                                      .write_behind = 60000,
-                                      .aio = ds_aio_params_default()};
-    (void)snprintf(spec.offload.folders, sizeof spec.offload.folders, "%s", folder);
+    spec.offload = small_away(folder, j->away, j->away);
     const ds_engine_params params = {
         .model = model.model, .seq_length = model.n_seq, .weights = model.folder, .comm = comm};
     ds_status status = dsi_engine_create(rank_ctx, &params, &spec, &engine);

@@ -28,23 +28,6 @@ static zenflow_setting late(ds_dtype dtype, uint32_t n_ranks)
     return s;
 }
 
-static dsi_offload_spec away(int how, const char *folder)
-{
-    const dsi_residence there = how % 2 == 0 ? DSI_ON_HOST : DSI_ON_DISK;
-    dsi_offload_spec spec = {.states = there,
-                             .params = how >= 2 ? there : DSI_ON_DEVICE,
-                             .chosen = how >= 2 ? DSI_ON_HOST : DSI_ON_DEVICE,
-                             .ratio = 1.0,
-                             .threshold = 17,
-                             .how = {.chunk = 100},
-                             .read_ahead = 20000,
-                             .update_ahead = 60000,
-                             .write_behind = 60000,
-                             .aio = ds_aio_params_default()};
-    (void)snprintf(spec.folders, sizeof spec.folders, "%s", folder);
-    return spec;
-}
-
 /* ---- the determinism law --------------------------------------------------------------------- */
 
 static void stages_give_the_same_bits(void **state)
@@ -78,7 +61,7 @@ static void residences_give_the_same_bits(void **state)
             s.stage = 3;
             const uint64_t want = zenflow_run_all(&s).hash;
             for (int how = 0; how < 4; ++how) {
-                s.offload = away(how, folder);
+                s.offload = zenflow_away(how, folder);
                 if (zenflow_run_all(&s).hash != want) {
                     fail_msg("%s, %u ranks: residence %d gives other bits", ds_dtype_name(s.dtype),
                              n, how);
@@ -121,7 +104,7 @@ static void resuming_gives_the_same_bits(void **state)
             zenflow_setting after = s;
             before.steps = at;
             before.save = folder;
-            before.offload = away(at % 2, disk);
+            before.offload = zenflow_away(at % 2, disk);
             after.steps = 9 - at;
             after.resume = folder;
             after.stage = 3;
@@ -267,7 +250,7 @@ static void the_checker_sees_who_meets_it(void **state)
     zenflow_setting s = {.dtype = DS_DTYPE_BF16, .zenflow = zenflow_steps_of(3, 0, 0), .stage = 3};
     (void)state;
     s.zenflow.overlap = true;
-    s.offload = away(0, folder);
+    s.offload = zenflow_away(0, folder);
     ds_model *model = zenflow_open_model(ctx, &config);
     ds_engine *engine = zenflow_open_engine(ctx, &s, model, NULL);
     const dsi_plan *plan = engine->train_plan;
@@ -321,7 +304,7 @@ static void a_failure_is_said(void **state)
     uint32_t n_beside = 0;
     (void)state;
     s.zenflow.overlap = true;
-    s.offload = away(1, folder);
+    s.offload = zenflow_away(1, folder);
     ds_model *model = zenflow_open_model(ctx, &config);
     ds_engine *engine = zenflow_open_engine(ctx, &s, model, NULL);
     CHECK_OK(ctx, ds_engine_save_checkpoint(engine, folder, "start", NULL));

@@ -61,18 +61,7 @@ static void residences_give_the_same_bits(void **state)
             s.stage = 3;
             const zenflow_job want = zenflow_run_all(&s);
             for (int away = 0; away < 4; ++away) {
-                const dsi_residence there = away % 2 == 0 ? DSI_ON_HOST : DSI_ON_DISK;
-                s.offload = (dsi_offload_spec){.states = there,
-                                               .params = away >= 2 ? there : DSI_ON_DEVICE,
-                                               .chosen = away >= 2 ? DSI_ON_HOST : DSI_ON_DEVICE,
-                                               .ratio = 1.0,
-                                               .threshold = 17,
-                                               .how = {.chunk = 100},
-                                               .read_ahead = 20000,
-                                               .update_ahead = 60000,
-                                               .write_behind = 60000,
-                                               .aio = ds_aio_params_default()};
-                (void)snprintf(s.offload.folders, sizeof s.offload.folders, "%s", folder);
+                s.offload = zenflow_away(away, folder);
                 if (zenflow_run_all(&s).hash != want.hash) {
                     fail_msg("%s, %u ranks: residence %d gives other bits", ds_dtype_name(s.dtype),
                              n, away);

@@ -7,6 +7,7 @@
 #include "common/engine_hash.h"
 #include "common/parity.h"
 #include "common/scratch.h"
+#include "common/small_run.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -62,16 +63,9 @@ static dsi_engine_spec make_spec(const parity_case *p, const run *r)
     spec.train.accumulate_dtype = r->narrow ? r->dtype : spec.train.accumulate_dtype;
     spec.overlap = r->overlap;
     spec.prefetch = r->bucket;
-    spec.offload = (dsi_offload_spec){.states = r->away,
-                                      .params = r->stage == 3 ? r->away : DSI_ON_DEVICE,
-                                      .ratio = 1.0,
-                                      .how = {.chunk = 3000, .activations = r->away},
-                                      .read_ahead = 20000,
-                                      .update_ahead = 60000,
-                                      .write_behind = 60000,
-                                      .aio = ds_aio_params_default()};
-    (void)snprintf(spec.offload.folders, sizeof spec.offload.folders, "%s",
-                   r->folder != NULL ? r->folder : "");
+    spec.offload = small_away(r->folder != NULL ? r->folder : "", r->away,
+                              r->stage == 3 ? r->away : DSI_ON_DEVICE);
+    spec.offload.how = (dsi_offload){.chunk = 3000, .activations = r->away};
     if (r->scale > 0.0) {
         spec.loss_scale = dsi_loss_scale_dynamic(r->scale, 2, 1.0, 1, false);
     }
