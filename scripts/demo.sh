@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains a small GPT on Shakespeare from scratch and lets it speak. Usage: demo.sh BUILD [ds_train flags]
+# Trains a small GPT of Llama's kind on Shakespeare from scratch and lets it speak. Usage: demo.sh BUILD [ds_train flags]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1
