@@ -6,22 +6,6 @@
 
 enum { PAIRS_AHEAD = 4, STEPS_AHEAD = 2 };
 
-static inline __mmask32 first_lanes(int64_t n)
-{
-    return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1u;
-}
-
-/* Two rows of 32 values → low: pairs of columns 0-15, high: pairs of columns 16-31. */
-static inline void interleave(__m512i even, __m512i odd, __m512i *low, __m512i *high)
-{
-    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
-    const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
-    const __m512i a = _mm512_unpacklo_epi16(even, odd);
-    const __m512i b = _mm512_unpackhi_epi16(even, odd);
-    *low = _mm512_permutex2var_epi64(a, first, b);
-    *high = _mm512_permutex2var_epi64(a, second, b);
-}
-
 /* ---- B stored (k,n): a unit is one pair of rows of one panel, panels fastest ----------------- */
 static inline __attribute__((always_inline)) void
 pack_pair(const dsi_gemm_params *p, const uint16_t *row, int64_t k, __mmask32 columns, char *out)
@@ -32,7 +16,7 @@ pack_pair(const dsi_gemm_params *p, const uint16_t *row, int64_t k, __mmask32 co
     _mm_prefetch((const char *)(row + (2 * PAIRS_AHEAD + 1) * p->ldb), _MM_HINT_T0);
     __m512i low;
     __m512i high;
-    interleave(even, odd, &low, &high);
+    gemm_interleave(even, odd, &low, &high);
     _mm512_store_si512(out, low);
     _mm512_store_si512(out + AMX_TILE_BYTES, high);
 }
@@ -52,7 +36,7 @@ static void run_pairs(amx_side *side, int64_t first, int64_t end)
         }
         const int64_t k = job->step0 * AMX_K + 2 * job->pair;
         const int64_t n = (job->panel0 + job->panel) * AMX_PANEL;
-        pack_pair(p, (const uint16_t *)p->b + k * p->ldb + n, k, first_lanes(p->n - n), job->to);
+        pack_pair(p, (const uint16_t *)p->b + k * p->ldb + n, k, gemm_first(p->n - n), job->to);
         job->to += job->panel_bytes;
         if (++job->panel == job->n_panels) {
             job->panel = 0;
@@ -67,7 +51,7 @@ static void pack_tile(const amx_pack_b *job, int64_t half, int64_t step)
     const dsi_gemm_params *p = job->p;
     const int64_t k = (job->step0 + step) * AMX_K;
     const int64_t n = job->panel0 * AMX_PANEL + half * AMX_ROWS;
-    const __mmask32 ks = first_lanes(p->k - k);
+    const __mmask32 ks = gemm_first(p->k - k);
     const uint16_t *row = (const uint16_t *)p->b + n * p->ldb + k;
     __m512i r[16];
     for (int i = 0; i < 16; ++i) {
@@ -119,7 +103,7 @@ static void pack_row(const amx_pack_a *job, int64_t i)
     char *to = job->out + i * 64; /* the second tile follows the first */
     for (int64_t step = 0; step < job->n_steps; ++step) {
         const int64_t left = p->k - (job->step0 + step) * AMX_K;
-        const __mmask32 ks = job->row0 + i < p->m ? first_lanes(left) : 0;
+        const __mmask32 ks = job->row0 + i < p->m ? gemm_first(left) : 0;
         _mm512_store_si512(to, _mm512_maskz_loadu_epi16(ks, row));
         _mm_prefetch((const char *)(row + AMX_PANEL * p->lda), _MM_HINT_T1); /* the next panel */
         row += AMX_K;
@@ -167,7 +151,7 @@ void amx_pack_a_columns(const dsi_gemm_params *p, int64_t step, int64_t panel0, 
     const int64_t k = step * AMX_K;
     for (int64_t panel = panel0; panel < panel1; ++panel) {
         const int64_t m = panel * AMX_PANEL;
-        const __mmask32 rows = first_lanes(p->m - m);
+        const __mmask32 rows = gemm_first(p->m - m);
         const uint16_t *from = (const uint16_t *)p->a + k * p->lda + m;
         __m512i low[16];
         __m512i high[16];
@@ -176,7 +160,7 @@ void amx_pack_a_columns(const dsi_gemm_params *p, int64_t step, int64_t panel0, 
             const __m512i even = _mm512_maskz_loadu_epi16(k + 2 * i < p->k ? rows : 0, pair);
             const __m512i odd =
                 _mm512_maskz_loadu_epi16(k + 2 * i + 1 < p->k ? rows : 0, pair + p->lda);
-            interleave(even, odd, &low[i], &high[i]);
+            gemm_interleave(even, odd, &low[i], &high[i]);
         }
         gemm_transpose(low);
         gemm_transpose(high);

@@ -1,4 +1,5 @@
-/* Transposing a square of 32-bit values held in registers, for the packing of matrix products. */
+/* Rearranging values held in registers, for the packing of matrix products: a square of 32-bit
+ * values transposed; with AVX-512, two rows of 16-bit values made into pairs. */
 #ifndef DSI_ACCEL_CPU_GEMM_TRANSPOSE_H
 #define DSI_ACCEL_CPU_GEMM_TRANSPOSE_H
 
@@ -29,6 +30,23 @@ static inline __attribute__((always_inline)) void gemm_transpose(__m512i r[16])
         r[i + 8] = _mm512_shuffle_i32x4(b, d, 0x88);
         r[i + 12] = _mm512_shuffle_i32x4(b, d, 0xdd);
     }
+}
+
+/* The first n of 32 values. */
+static inline __mmask32 gemm_first(int64_t n)
+{
+    return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1u;
+}
+
+/* Two rows of 32 values → low: pairs of columns 0-15, high: pairs of columns 16-31. */
+static inline void gemm_interleave(__m512i even, __m512i odd, __m512i *low, __m512i *high)
+{
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    const __m512i a = _mm512_unpacklo_epi16(even, odd);
+    const __m512i b = _mm512_unpackhi_epi16(even, odd);
+    *low = _mm512_permutex2var_epi64(a, first, b);
+    *high = _mm512_permutex2var_epi64(a, second, b);
 }
 #else
 /* 8×8, likewise. */
