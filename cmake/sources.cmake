@@ -20,11 +20,14 @@ else()
   message(STATUS "io_uring: not built, liburing-dev is not installed")
 endif()
 
-# Kernels by instruction set. Files in simd/ are templates, compiled once for each set.
+# Kernels by instruction set. Files in simd/ are templates, compiled once for each set; for avx512_bf16
+# the one whose products differ there.
 set(DS_ISA_OBJECTS)
 function(ds_isa name)
   file(GLOB own CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/${name}/*.c)
-  if(NOT name STREQUAL "amx")
+  if(name STREQUAL "avx512_bf16")
+    set(shared ${PROJECT_SOURCE_DIR}/src/accel/cpu/simd/gemm_simd.c)
+  elseif(NOT name STREQUAL "amx")
     file(GLOB shared CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/simd/*.c
       ${PROJECT_SOURCE_DIR}/src/comm/simd/*.c)
   endif()
@@ -41,6 +44,7 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
   ds_isa(avx2 -mavx2 -mfma -mf16c)
   set(DS_AVX512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512)
   ds_isa(avx512 ${DS_AVX512})
+  ds_isa(avx512_bf16 ${DS_AVX512} -mavx512bf16)
   ds_isa(amx ${DS_AVX512} -mavx512bf16 -mamx-tile -mamx-bf16)
 endif()
 

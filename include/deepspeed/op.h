@@ -15,7 +15,7 @@ extern "C" {
 
 #define DS_MAX_IN     16
 #define DS_MAX_OUT    8
-#define DS_OP_VERSION 1u
+#define DS_OP_VERSION 2u /* 2: ds_isa has AVX512_BF16 before AMX */
 
 /* Attributes are a plain struct of int64_t and double fields, described by a table so that graphs
  * print, parse and hash. */
@@ -94,7 +94,14 @@ struct ds_op {
 DS_API const ds_op *ds_op_find(const char *name);
 
 /* Instruction sets, each including those before it. */
-typedef enum ds_isa { DS_ISA_REF, DS_ISA_AVX2, DS_ISA_AVX512, DS_ISA_AMX, DS_ISA_COUNT } ds_isa;
+typedef enum ds_isa {
+    DS_ISA_REF,
+    DS_ISA_AVX2,
+    DS_ISA_AVX512,
+    DS_ISA_AVX512_BF16, /* dot products of pairs of bf16 */
+    DS_ISA_AMX,
+    DS_ISA_COUNT
+} ds_isa;
 DS_API const char *ds_isa_name(ds_isa isa);
 
 /* What a kernel is chosen for. */

@@ -3,6 +3,6 @@
 
 const char *ds_isa_name(ds_isa isa)
 {
-    static const char *const names[DS_ISA_COUNT] = {"ref", "avx2", "avx512", "amx"};
+    static const char *const names[DS_ISA_COUNT] = {"ref", "avx2", "avx512", "avx512_bf16", "amx"};
     return names[isa];
 }

@@ -327,6 +327,49 @@ static void empty_sizes_work(void **state)
     dsi_pool_destroy(&pool);
 }
 
+static const char *chosen(ds_isa isa, int64_t m, ds_dtype a, ds_dtype b)
+{
+    dsi_gemm_params p = dsi_gemm_params_default();
+    p.m = m;
+    p.n = 64;
+    p.k = 64;
+    p.a_dtype = a;
+    p.b_dtype = b;
+    p.c_dtype = DS_DTYPE_F32;
+    p.isa = isa;
+    return dsi_gemm_choose(&p)->name;
+}
+
+/* What each instruction set multiplies with, where the machine has it. */
+static void levels_choose(void **state)
+{
+    (void)state;
+    static const struct {
+        ds_isa isa;
+        int64_t m;
+        ds_dtype a, b;
+        const char *name;
+    } cases[] = {
+        {DS_ISA_REF, 64, DS_DTYPE_BF16, DS_DTYPE_BF16, "ref"},
+        {DS_ISA_AVX2, 64, DS_DTYPE_BF16, DS_DTYPE_BF16, "avx2"},
+        {DS_ISA_AVX512, 64, DS_DTYPE_BF16, DS_DTYPE_BF16, "avx512"},
+        {DS_ISA_AVX512_BF16, 64, DS_DTYPE_BF16, DS_DTYPE_BF16, "avx512_bf16"},
+        {DS_ISA_AVX512_BF16, 64, DS_DTYPE_BF16, DS_DTYPE_F32, "avx512"},
+        {DS_ISA_AVX512_BF16, 64, DS_DTYPE_F32, DS_DTYPE_BF16, "avx512"},
+        {DS_ISA_AVX512_BF16, 64, DS_DTYPE_F16, DS_DTYPE_F16, "avx512"},
+        {DS_ISA_AVX512_BF16, 4, DS_DTYPE_BF16, DS_DTYPE_BF16, "vector"},
+        {DS_ISA_AMX, 64, DS_DTYPE_BF16, DS_DTYPE_BF16, "amx"},
+        {DS_ISA_AMX, 64, DS_DTYPE_F32, DS_DTYPE_F32, "avx512"},
+        {DS_ISA_AMX, 4, DS_DTYPE_BF16, DS_DTYPE_BF16, "vector"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        if (cases[i].isa <= dsi_cpu_isa()) {
+            assert_string_equal(chosen(cases[i].isa, cases[i].m, cases[i].a, cases[i].b),
+                                cases[i].name);
+        }
+    }
+}
+
 /* Residual and C may be the same matrix. */
 static void residual_in_place(void **state)
 {
@@ -363,9 +406,8 @@ static void residual_in_place(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(odd_sizes_agree),
-        cmocka_unit_test(blocked_sizes_agree),
-        cmocka_unit_test(empty_sizes_work),
+        cmocka_unit_test(odd_sizes_agree),   cmocka_unit_test(blocked_sizes_agree),
+        cmocka_unit_test(empty_sizes_work),  cmocka_unit_test(levels_choose),
         cmocka_unit_test(residual_in_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,6 +43,7 @@ static const plan_case cases[] = {
     /* On processors that have these: the kernels that plan them are made of their instructions. */
     {"parity/llama3", DS_DTYPE_F32, 2, 24, 1, NULL, false, DS_ISA_AVX2},
     {"parity/gpt2", DS_DTYPE_BF16, 2, 24, 1, NULL, false, DS_ISA_AVX512},
+    {"parity/gpt2", DS_DTYPE_BF16, 2, 24, 1, NULL, false, DS_ISA_AVX512_BF16},
     {"plan/gpt2_xl", DS_DTYPE_BF16, 4, 1024, 8, NULL, false, DS_ISA_AMX},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };

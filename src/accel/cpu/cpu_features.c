@@ -63,10 +63,12 @@ static ds_isa detect(void)
     uint32_t unused = 0;
     (void)__get_cpuid_count(7, 1, &a1, &unused, &unused, &unused);
     const uint32_t avx512_bf16 = 1u << 5;
-    if (!has_all(d, amx_tile | amx_bf16) || !has_all(a1, avx512_bf16) ||
-        (state & XCR0_AMX) != XCR0_AMX ||
-        syscall(SYS_arch_prctl, ARCH_REQUEST_PERMISSION, XFEATURE_TILE_DATA) != 0) {
+    if (!has_all(a1, avx512_bf16)) {
         return DS_ISA_AVX512;
+    }
+    if (!has_all(d, amx_tile | amx_bf16) || (state & XCR0_AMX) != XCR0_AMX ||
+        syscall(SYS_arch_prctl, ARCH_REQUEST_PERMISSION, XFEATURE_TILE_DATA) != 0) {
+        return DS_ISA_AVX512_BF16;
     }
     return DS_ISA_AMX;
 }
@@ -81,6 +83,8 @@ static ds_isa highest_built(void)
 {
 #if defined(DSI_HAVE_amx)
     return DS_ISA_AMX;
+#elif defined(DSI_HAVE_avx512_bf16)
+    return DS_ISA_AVX512_BF16;
 #elif defined(DSI_HAVE_avx512)
     return DS_ISA_AVX512;
 #elif defined(DSI_HAVE_avx2)
@@ -92,10 +96,9 @@ static ds_isa highest_built(void)
 
 static ds_isa environment_cap(void)
 {
-    static const char *const names[] = {"ref", "avx2", "avx512", "amx"};
     const char *value = getenv("DS_CPU_ISA");
     for (int i = 0; value != NULL && i < DS_ISA_COUNT; ++i) {
-        if (strcasecmp(value, names[i]) == 0) {
+        if (strcasecmp(value, ds_isa_name((ds_isa)i)) == 0) {
             return (ds_isa)i;
         }
     }

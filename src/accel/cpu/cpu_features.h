@@ -2,7 +2,8 @@
  *
  * Answer: the highest level for which the processor, the operating system (saved register state)
  * and, for AMX, the kernel's permission for tile data all agree, and for which kernels were built.
- * DS_CPU_ISA=ref|avx2|avx512|amx in the environment lowers it (never raises it). Detected once.
+ * DS_CPU_ISA=ref|avx2|avx512|avx512_bf16|amx in the environment lowers it (never raises it).
+ * Detected once.
  */
 #ifndef DSI_ACCEL_CPU_FEATURES_H
 #define DSI_ACCEL_CPU_FEATURES_H

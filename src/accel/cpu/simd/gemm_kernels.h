@@ -1,5 +1,5 @@
 /* Kernels made of matrix products: each for the vector set that the file is compiled for, and with
- * AVX-512 once more with products on AMX tiles.
+ * AVX-512 once more with products of pairs of bf16, and once with products on AMX tiles.
  */
 #ifndef DSI_ACCEL_CPU_GEMM_KERNELS_H
 #define DSI_ACCEL_CPU_GEMM_KERNELS_H
@@ -33,6 +33,7 @@
 #if defined(DSI_ISA_avx512)
 #define DSI_GEMM_KERNEL(op_name)                                                                   \
     DSI_GEMM_KERNEL_AT(op_name, amx, "amx", DS_ISA_AMX)                                            \
+    DSI_GEMM_KERNEL_AT(op_name, avx512_bf16, "avx512_bf16", DS_ISA_AVX512_BF16)                    \
     DSI_GEMM_KERNEL_AT(op_name, avx512, "avx512", DS_ISA_AVX512)
 #else
 #define DSI_GEMM_KERNEL(op_name) DSI_GEMM_KERNEL_AT(op_name, avx2, "avx2", DS_ISA_AVX2)

@@ -4,6 +4,7 @@
 #if defined(DSI_ISA_avx512)
 #define X(name)                                                                                    \
     extern const ds_kernel dsi_gemm_##name##_amx;                                                  \
+    extern const ds_kernel dsi_gemm_##name##_avx512_bf16;                                          \
     extern const ds_kernel dsi_gemm_##name##_avx512;
 #else
 #define X(name) extern const ds_kernel dsi_gemm_##name##_avx2;
@@ -14,7 +15,7 @@ DSI_GEMM_KERNELS(X)
 extern const ds_kernel *const DSI_NAME(dsi_gemm_family)[];
 const ds_kernel *const DSI_NAME(dsi_gemm_family)[] = {
 #if defined(DSI_ISA_avx512)
-#define X(name) &dsi_gemm_##name##_amx, &dsi_gemm_##name##_avx512,
+#define X(name) &dsi_gemm_##name##_amx, &dsi_gemm_##name##_avx512_bf16, &dsi_gemm_##name##_avx512,
 #else
 #define X(name) &dsi_gemm_##name##_avx2,
 #endif

@@ -1,4 +1,5 @@
-/* Matrix products with vector multiply-adds in fp32; other dtypes are widened while packing.
+/* Matrix products with vector multiply-adds in fp32; other dtypes are widened while packing. For
+ * avx512_bf16 the same with dot products of pairs of bf16, summed in fp32: k counts pairs.
  *
  * Lanes (one a thread) claim blocks of C. For each block of k a lane packs its part of B into
  * panels of NR columns, then takes A_PANELS panels of MR rows of A at a time over all panels of B.
@@ -9,7 +10,11 @@
  */
 #include "accel/cpu/gemm_impl.h"
 #include "accel/cpu/simd/gemm_finish.h"
+#if defined(DSI_ISA_avx512_bf16)
+#include "accel/cpu/simd/gemm_pairs.h"
+#else
 #include "accel/cpu/simd/gemm_panels.h"
+#endif
 #include "base/ticket.h"
 
 enum {
@@ -70,13 +75,13 @@ static void make_run(const dsi_gemm_params *p, simd_run *run)
     run->nb = even_part(p->n, columns, NR);
     run->n_mblocks = ceil_div(p->m, run->mb);
     run->n_nblocks = ceil_div(p->n, run->nb);
-    run->n_kblocks = p->k > 0 ? ceil_div(p->k, KC) : 1;
+    run->n_kblocks = p->k > 0 ? ceil_div(p->k, KC * K_STEP) : 1;
     run->plain = p->c_dtype == DS_DTYPE_F32 && p->alpha == 1.0f && !p->accumulate &&
                  p->bias == NULL && p->pre == NULL && p->activation == DSI_GEMM_ACT_NONE &&
                  p->residual == NULL;
     run->sums_bytes = run->n_kblocks > 1 ? (size_t)(run->mb * run->nb) * sizeof(float) : 0;
     run->lane_bytes =
-        (size_t)(KC * run->nb + min_i64(A_PANELS, run->mb / MR) * A_FLOATS) * sizeof(float) +
+        (size_t)(KC * run->nb + min_i64(A_PANELS, run->mb / MR) * A_FLOATS) * sizeof(packed) +
         run->sums_bytes;
     run->lane_bytes = (run->lane_bytes + 63) / 64 * 64;
 }
@@ -84,24 +89,24 @@ static void make_run(const dsi_gemm_params *p, simd_run *run)
 /* ---- the inner loop
  * ------------------------------------------------------------------------------ */
 /* row_step, k_step: constants, distances in a panel of A. */
-DSI_INLINE void multiply_step(const float *a, int64_t row_step, const float *b, vf sum[MR][NV])
+DSI_INLINE void multiply_step(const packed *a, int64_t row_step, const packed *b, vf sum[MR][NV])
 {
-    vf row[NV];
+    packed_vf row[NV];
 #pragma GCC unroll 2
     for (int v = 0; v < NV; ++v) {
-        row[v] = vf_load(b + v * VF_WIDTH);
+        row[v] = packed_load(b + v * VF_WIDTH);
     }
 #pragma GCC unroll 14
     for (int i = 0; i < MR; ++i) {
-        const vf x = vf_set(a[i * row_step]);
+        const packed_vf x = packed_set(a[i * row_step]);
 #pragma GCC unroll 2
         for (int v = 0; v < NV; ++v) {
-            sum[i][v] = vf_fma(x, row[v], sum[i][v]);
+            sum[i][v] = packed_fma(x, row[v], sum[i][v]);
         }
     }
 }
 
-DSI_INLINE void multiply(const float *a, int64_t row_step, int64_t k_step, const float *b,
+DSI_INLINE void multiply(const packed *a, int64_t row_step, int64_t k_step, const packed *b,
                          int64_t kc, vf sum[MR][NV])
 {
     int64_t k = 0;
@@ -182,7 +187,7 @@ DSI_INLINE void fetch_tile(const dsi_gemm_params *p, const tile_place *t)
     }
 }
 
-static void run_tile(const simd_run *run, const tile_place *t, const float *a, const float *b,
+static void run_tile(const simd_run *run, const tile_place *t, const packed *a, const packed *b,
                      int64_t kc)
 {
     vf sum[MR][NV];
@@ -204,15 +209,16 @@ static void run_tile(const simd_run *run, const tile_place *t, const float *a, c
 /* ---- blocks
  * -------------------------------------------------------------------------------------- */
 typedef struct simd_lane {
-    float *b, *a, *sums;
+    packed *b, *a;
+    float *sums;
 } simd_lane;
 
 /* Rows t.m..end of A, packed, times one panel of B; meanwhile the panel of B behind it comes
  * nearer. */
-static void run_panel(const simd_run *run, tile_place t, int64_t end, const float *a,
-                      const float *b, int64_t kc)
+static void run_panel(const simd_run *run, tile_place t, int64_t end, const packed *a,
+                      const packed *b, int64_t kc)
 {
-    const float *next = b + KC * NR;
+    const packed *next = b + KC * NR;
     const int64_t share = ceil_div(kc * NR, ceil_div(end - t.m, MR) * LINE_FLOATS);
     for (; t.m < end; t.m += MR, t.sums += MR * run->nb, a += A_FLOATS) {
         if (FETCH_TILES) {
@@ -231,7 +237,7 @@ static void run_k_block(const simd_run *run, const simd_lane *l, int64_t kb, int
     const int64_t m1 = min_i64(m0 + run->mb, p->m);
     const int64_t n1 = min_i64(n0 + run->nb, p->n);
     const int64_t k0 = kb * KC;
-    const int64_t kc = min_i64(KC, p->k - k0);
+    const int64_t kc = min_i64(KC, ceil_div(p->k, K_STEP) - k0);
     for (int64_t n = n0; n < n1; n += NR) {
         pack_b(p, k0, kc, n, l->b + (n - n0) * KC);
     }
@@ -250,11 +256,11 @@ static void lane_task(void *arg, uint32_t task, uint32_t thread)
 {
     (void)thread;
     simd_run *run = arg;
-    float *base = (float *)(void *)(run->work + task * run->lane_bytes);
+    char *base = run->work + task * run->lane_bytes;
     const simd_lane l = {
-        .b = base,
-        .sums = base + KC * run->nb,
-        .a = base + KC * run->nb + (int64_t)(run->sums_bytes / sizeof(float)),
+        .sums = (float *)(void *)base,
+        .b = (packed *)(void *)(base + run->sums_bytes),
+        .a = (packed *)(void *)(base + run->sums_bytes) + KC * run->nb,
     };
     const uint32_t end = (uint32_t)(run->n_mblocks * run->n_nblocks);
     for (uint32_t block = dsi_ticket_take(&run->blocks); block < end;
@@ -269,7 +275,7 @@ static void lane_task(void *arg, uint32_t task, uint32_t thread)
 
 static bool supports(const dsi_gemm_params *p)
 {
-    return !p->b_packed;
+    return !p->b_packed && packed_supports(p);
 }
 
 static size_t work_bytes(const dsi_gemm_params *p)

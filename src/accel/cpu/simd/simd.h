@@ -29,11 +29,14 @@
 #if defined(DSI_ISA_avx512) || defined(DSI_ISA_amx)
 #include "accel/cpu/simd/simd_avx512.h"
 #define DSI_SIMD_ISA DS_ISA_AVX512
+#elif defined(DSI_ISA_avx512_bf16)
+#include "accel/cpu/simd/simd_avx512.h"
+#define DSI_SIMD_ISA DS_ISA_AVX512_BF16
 #elif defined(DSI_ISA_avx2)
 #include "accel/cpu/simd/simd_avx2.h"
 #define DSI_SIMD_ISA DS_ISA_AVX2
 #else
-#error "compile with DSI_ISA_avx2, DSI_ISA_avx512 or DSI_ISA_amx"
+#error "compile with DSI_ISA_avx2, DSI_ISA_avx512, DSI_ISA_avx512_bf16 or DSI_ISA_amx"
 #endif
 
 /* Elements i.. of an array of f32, bf16 or f16 as fp32. */
