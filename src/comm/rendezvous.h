@@ -91,4 +91,9 @@ void dsi_rdv_abort(dsi_rdv *rdv, const char *reason);
  * UINT32_MAX for the server. */
 bool dsi_rdv_failed(dsi_rdv *rdv, char *text_out, uint32_t *rank_out);
 
+/* A TCP port of this host that nobody has now, for a server that is started later. It is not among
+ * those that the kernel gives to outgoing connections, one of which could take it meanwhile.
+ * Errors: ERR_IO. */
+ds_status dsi_rdv_free_port(ds_ctx *ctx, uint16_t *port_out);
+
 #endif

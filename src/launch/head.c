@@ -1,6 +1,8 @@
 /* The launcher's course. See head.h. */
 #include "launch/head_impl.h"
 
+#include "comm/rendezvous.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -158,7 +160,7 @@ static ds_status choose_port(dsi_head *h)
     if (h->options->master_port > 0) {
         h->master_port = (uint16_t)h->options->master_port;
     } else if (here) {
-        DS_TRY(dsi_free_port(h->ctx, &h->master_port));
+        DS_TRY(dsi_rdv_free_port(h->ctx, &h->master_port));
     } else {
         h->master_port = (uint16_t)(DSI_DEFAULT_PORT + h->restart % 1000);
     }

@@ -50,8 +50,6 @@ ds_status dsi_launch_node(ds_ctx *ctx, const dsi_launch *launch, dsi_outcome *ou
 
 /* Cores that this process may use, at least 1. */
 uint32_t dsi_cores_allowed(void);
-/* A TCP port that nobody listens on now. Errors: ERR_IO. */
-ds_status dsi_free_port(ds_ctx *ctx, uint16_t *port_out);
 /* 128 bits from the system's generator, as 32 hex digits. Errors: ERR_IO. */
 ds_status dsi_make_secret(ds_ctx *ctx, char text[DSI_SECRET_TEXT]);
 

@@ -1,14 +1,11 @@
-/* The environment of a rank, and what it needs: a port, a secret, a share of the cores. */
+/* The environment of a rank, and what it needs: a secret, a share of the cores. */
 #include "launch/launch.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 const char *const dsi_rank_env_names[] = {
@@ -74,25 +71,6 @@ uint32_t dsi_cores_allowed(void)
     }
     const long n = sysconf(_SC_NPROCESSORS_ONLN); /* more than 1024: the set is too small */
     return n > 0 ? (uint32_t)n : 1;
-}
-
-ds_status dsi_free_port(ds_ctx *ctx, uint16_t *port_out)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_ANY)}};
-    socklen_t size = sizeof address;
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const bool found = fd >= 0 && bind(fd, (struct sockaddr *)&address, size) == 0 &&
-                       getsockname(fd, (struct sockaddr *)&address, &size) == 0;
-    const int error = errno;
-    if (fd >= 0) {
-        (void)close(fd);
-    }
-    if (!found) {
-        return ds_fail(ctx, DS_ERR_IO, "no free port for the ranks to meet: %s; give --master_port",
-                       strerror(error));
-    }
-    *port_out = ntohs(address.sin_port);
-    return DS_OK;
 }
 
 ds_status dsi_make_secret(ds_ctx *ctx, char text[DSI_SECRET_TEXT])

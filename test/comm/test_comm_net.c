@@ -5,10 +5,10 @@
 #include "comm/net.h"
 
 #include "base/clock.h"
+#include "comm/rendezvous.h"
 #include "common/check.h"
 #include "common/comm_conform.h"
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -304,17 +304,6 @@ static void read_out(int fd)
     out[used] = '\0';
 }
 
-static uint16_t free_port(void)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t n = sizeof at;
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&at, n), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &n), 0);
-    (void)close(fd);
-    return ntohs(at.sin_port);
-}
-
 static void set_number(const char *name, long value)
 {
     char text[32];
@@ -327,10 +316,12 @@ static void run_ucx(uint32_t size, const char *name, const char *odd_secret, int
 {
     pid_t ranks[MAX_RANKS];
     int ends[2];
+    uint16_t port = 0;
     const char *program = self();
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    CHECK_OK(NULL, dsi_rdv_free_port(NULL, &port));
     (void)setenv("MASTER_ADDR", "127.0.0.1", 1);
-    set_number("MASTER_PORT", free_port());
+    set_number("MASTER_PORT", port);
     set_number("WORLD_SIZE", size);
     set_number("LOCAL_WORLD_SIZE", size);
     (void)setenv("UCX_TLS", "tcp,self", 1);

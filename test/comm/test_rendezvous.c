@@ -399,6 +399,30 @@ static void test_strangers(void **state)
     close_site(&s);
 }
 
+/* ---- a port for later ---- */
+
+/* Not one that an outgoing connection may have when a server comes to listen. */
+static void test_free_port(void **state)
+{
+    unsigned first = 0;
+    (void)state;
+    FILE *file = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%u", &first), 1);
+    (void)fclose(file);
+    for (int i = 0; i < 64; ++i) {
+        struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_ANY)}};
+        uint16_t port = 0;
+        CHECK_OK(NULL, dsi_rdv_free_port(NULL, &port));
+        assert_true(port >= 1024 && (first <= 20000 || port < first));
+        at.sin_port = htons(port);
+        const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+        assert_int_equal(listen(fd, 1), 0);
+        (void)close(fd);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -412,6 +436,7 @@ int main(void)
         cmocka_unit_test(test_killed),
         cmocka_unit_test(test_server_ends),
         cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_free_port),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
