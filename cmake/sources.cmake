@@ -1,6 +1,6 @@
 # The library and its tools. Sources are found by folder: a new file needs no entry here.
 file(GLOB_RECURSE DS_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c ${PROJECT_SOURCE_DIR}/models/*.c)
-list(FILTER DS_SOURCES EXCLUDE REGEX "src/(accel/cpu/(simd|avx2|avx512|amx)|comm/(simd|mpi|ucx))/")
+list(FILTER DS_SOURCES EXCLUDE REGEX "src/(accel/cpu/(simd|bf16|avx2|avx512|amx)|comm/(simd|mpi|ucx))/")
 list(FILTER DS_SOURCES EXCLUDE REGEX "src/(launch|tune)/")
 
 add_library(ds_objects OBJECT ${DS_SOURCES})
@@ -20,19 +20,22 @@ else()
   message(STATUS "io_uring: not built, liburing-dev is not installed")
 endif()
 
-# Kernels by instruction set. Files in simd/ are templates, compiled once for each set; for avx512_bf16
-# the one whose products differ there.
+# Kernels by instruction set. Files in simd/ are templates, compiled once for each set of vectors, and
+# for avx512_bf16 the one whose products differ there; files in bf16/ once for each set with products of bf16.
 set(DS_ISA_OBJECTS)
 function(ds_isa name)
   file(GLOB own CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/${name}/*.c)
   if(name STREQUAL "avx512_bf16")
     set(shared ${PROJECT_SOURCE_DIR}/src/accel/cpu/simd/gemm_simd.c)
-  elseif(NOT name STREQUAL "amx")
+    file(GLOB paired CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/bf16/*.c)
+  elseif(name STREQUAL "amx")
+    file(GLOB paired CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/bf16/*.c)
+  else()
     file(GLOB shared CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/simd/*.c
       ${PROJECT_SOURCE_DIR}/src/comm/simd/*.c)
   endif()
-  if(own OR shared)
-    add_library(ds_${name} OBJECT ${own} ${shared})
+  if(own OR shared OR paired)
+    add_library(ds_${name} OBJECT ${own} ${shared} ${paired})
     target_link_libraries(ds_${name} PUBLIC ds_flags)
     target_compile_options(ds_${name} PRIVATE ${ARGN})
     target_compile_definitions(ds_${name} PRIVATE DSI_ISA=${name} DSI_ISA_${name}=1)

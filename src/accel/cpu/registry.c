@@ -8,7 +8,10 @@
 typedef const ds_kernel *const *family;
 
 #ifdef DSI_HAVE_amx
-extern const ds_kernel *const dsi_amx_attention_family[];
+extern const ds_kernel *const dsi_bf16_attention_family_amx[];
+#endif
+#ifdef DSI_HAVE_avx512_bf16
+extern const ds_kernel *const dsi_bf16_attention_family_avx512_bf16[];
 #endif
 #ifdef DSI_HAVE_avx512
 extern const ds_kernel *const dsi_simd_family_avx512[];
@@ -21,7 +24,10 @@ extern const ds_kernel *const dsi_gemm_family_avx2[];
 
 static const family families[] = {
 #ifdef DSI_HAVE_amx
-    dsi_amx_attention_family,
+    dsi_bf16_attention_family_amx,
+#endif
+#ifdef DSI_HAVE_avx512_bf16
+    dsi_bf16_attention_family_avx512_bf16,
 #endif
 #ifdef DSI_HAVE_avx512
     dsi_simd_family_avx512,

@@ -26,12 +26,15 @@
 /* Force-inlined: a dtype passed as a constant makes the function a specialised one. */
 #define DSI_INLINE static inline __attribute__((always_inline, unused))
 
-#if defined(DSI_ISA_avx512) || defined(DSI_ISA_amx)
+#if defined(DSI_ISA_avx512)
 #include "accel/cpu/simd/simd_avx512.h"
 #define DSI_SIMD_ISA DS_ISA_AVX512
 #elif defined(DSI_ISA_avx512_bf16)
 #include "accel/cpu/simd/simd_avx512.h"
 #define DSI_SIMD_ISA DS_ISA_AVX512_BF16
+#elif defined(DSI_ISA_amx)
+#include "accel/cpu/simd/simd_avx512.h"
+#define DSI_SIMD_ISA DS_ISA_AMX
 #elif defined(DSI_ISA_avx2)
 #include "accel/cpu/simd/simd_avx2.h"
 #define DSI_SIMD_ISA DS_ISA_AVX2

@@ -1,5 +1,5 @@
-/* Packing of attention's operands into tiles, and results out of them. See amx_attn_tile.h. */
-#include "accel/cpu/amx/amx_attn_tile.h"
+/* Packing of attention's operands into tiles, and results out of them. See bf16_attn_tile.h. */
+#include "accel/cpu/bf16/bf16_attn_tile.h"
 
 static __mmask32 first_halves(int64_t n)
 {
@@ -117,7 +117,7 @@ static void pack_pairs(const attn_source *x, int64_t token, const attn_packed *t
     }
 }
 
-void dsi_amx_attn_pack(const attn_source *x, int64_t count, const attn_packed *to)
+void DSI_NAME(dsi_attn_pack)(const attn_source *x, int64_t count, const attn_packed *to)
 {
     for (int64_t token = 0; token < count; token += 32) {
         if (to->rows != NULL || to->rows_t != NULL) {
@@ -144,8 +144,8 @@ DSI_INLINE void turn_tile(const float *tile, vf scale, __m512i r[16])
     attn_transpose(r);
 }
 
-void dsi_amx_attn_store_columns(const float *tile, vf scale, uint16_t *to, int64_t stride,
-                                int64_t n_tokens, int64_t n_d)
+void DSI_NAME(dsi_attn_store_columns)(const float *tile, vf scale, uint16_t *to, int64_t stride,
+                                      int64_t n_tokens, int64_t n_d)
 {
     __m512i r[16];
     turn_tile(tile, scale, r);
@@ -154,8 +154,8 @@ void dsi_amx_attn_store_columns(const float *tile, vf scale, uint16_t *to, int64
     }
 }
 
-void dsi_amx_attn_store_dealt(const float *tile, vf scale, uint16_t *to, int64_t stride,
-                              int64_t n_tokens, int64_t n_d)
+void DSI_NAME(dsi_attn_store_dealt)(const float *tile, vf scale, uint16_t *to, int64_t stride,
+                                    int64_t n_tokens, int64_t n_d)
 {
     __m512i r[16];
     turn_tile(tile, scale, r);
@@ -167,8 +167,8 @@ void dsi_amx_attn_store_dealt(const float *tile, vf scale, uint16_t *to, int64_t
     }
 }
 
-void dsi_amx_attn_store_rows(const float *tile, vf scale, uint16_t *to, int64_t stride,
-                             int64_t n_tokens, int64_t n_d)
+void DSI_NAME(dsi_attn_store_rows)(const float *tile, vf scale, uint16_t *to, int64_t stride,
+                                   int64_t n_tokens, int64_t n_d)
 {
     for (int64_t i = 0; i < 16 && i < n_tokens; ++i) {
         store_token(to + i * stride, vf_mul(vf_load(tile + i * 16), scale), first_words(n_d));

@@ -1,4 +1,4 @@
-/* attention in bf16 on AMX.
+/* attention in bf16, on tiles of AMX or dot products of AVX-512.
  *
  * A task is one kv head of one sample and a chunk of its queries. It packs the keys and values that
  * the chunk sees, then for each block of 32 queries walks over blocks of 128 keys: scores (keys ×
@@ -8,7 +8,7 @@
  * Invariant: each query's sums run over blocks of keys counted from the lowest key that its block
  * of queries sees, so chunks and threads do not change results.
  */
-#include "accel/cpu/amx/amx_attention.h"
+#include "accel/cpu/bf16/bf16_attention.h"
 
 enum { QUERIES = 32, KEYS = 128, Q_TILES = 2 };
 
@@ -200,9 +200,9 @@ static void finish(const block *q, bool seen)
             if (!seen) {
                 memset(tile, 0, 1024);
             }
-            dsi_amx_attn_store_columns(
-                tile, scale, y + attn_query_at(s, s->y_stride, q->b, q->i + t * 16, q->h) + c,
-                s->y_stride, q->n - t * 16, s->d - c);
+            DSI_NAME(dsi_attn_store_columns)
+            (tile, scale, y + attn_query_at(s, s->y_stride, q->b, q->i + t * 16, q->h) + c,
+             s->y_stride, q->n - t * 16, s->d - c);
         }
     }
 }
@@ -216,7 +216,7 @@ static void attend(block *q)
     const attn_source source = {(const uint16_t *)q->job->x.q +
                                     attn_query_at(s, s->q_stride, q->b, q->i, q->h),
                                 s->q_stride, q->n, s->d};
-    dsi_amx_attn_pack(&source, QUERIES, &(attn_packed){.rows_t = w->q});
+    DSI_NAME(dsi_attn_pack)(&source, QUERIES, &(attn_packed){.rows_t = w->q});
     for (int64_t lane = 0; lane < QUERIES; ++lane) {
         w->top[lane] = ATTN_LOWEST;
         w->sum[lane] = 0.0f;
@@ -246,8 +246,8 @@ static int64_t pack_keys(const forward_job *job, const forward_work *w, int64_t 
     const int64_t at = attn_key_at(s, b, base, kv);
     const attn_source k = {(const uint16_t *)job->x.k + at, s->kv_stride, n, s->d};
     const attn_source v = {(const uint16_t *)job->x.v + at, s->kv_stride, n, s->d};
-    dsi_amx_attn_pack(&k, attn_round_up(n, 32), &(attn_packed){.rows = w->k});
-    dsi_amx_attn_pack(&v, attn_round_up(n, 32), &(attn_packed){.columns = w->v});
+    DSI_NAME(dsi_attn_pack)(&k, attn_round_up(n, 32), &(attn_packed){.rows = w->k});
+    DSI_NAME(dsi_attn_pack)(&v, attn_round_up(n, 32), &(attn_packed){.columns = w->v});
     return base;
 }
 
@@ -302,10 +302,4 @@ static ds_status run(const ds_kernel_call *call)
     return DS_OK;
 }
 
-const ds_kernel dsi_amx_attention = {.version = DS_OP_VERSION,
-                                     .name = "amx",
-                                     .op = "attention",
-                                     .isa = DS_ISA_AMX,
-                                     .supports = supports,
-                                     .work_bytes = work_bytes,
-                                     .run = run};
+DSI_BF16_KERNEL(attention);

@@ -1,4 +1,4 @@
-/* attention_backward in bf16 on AMX.
+/* attention_backward in bf16, on tiles of AMX or dot products of AVX-512.
  *
  * A task is one kv head of one sample. It packs the operands in the forms that five products need,
  * then for each block of 64 keys and each block of 64 queries that sees some of them:
@@ -11,7 +11,7 @@
  *
  * Invariant: sums run in the order heads of the group, blocks of keys, blocks of queries.
  */
-#include "accel/cpu/amx/amx_attention.h"
+#include "accel/cpu/bf16/bf16_attention.h"
 
 enum { KEYS = 64, QUERIES = 64, TILES = QUERIES / 16 };
 
@@ -86,8 +86,9 @@ static void pack_keys(const head *x)
     const int64_t at = attn_key_at(s, x->b, 0, x->kv);
     const attn_source k = {(const uint16_t *)x->job->x.k + at, s->kv_stride, s->n_keys, s->d};
     const attn_source v = {(const uint16_t *)x->job->x.v + at, s->kv_stride, s->n_keys, s->d};
-    dsi_amx_attn_pack(&k, x->job->keys, &(attn_packed){.rows = x->w->k, .columns = x->w->k_cols});
-    dsi_amx_attn_pack(&v, x->job->keys, &(attn_packed){.rows = x->w->v});
+    DSI_NAME(dsi_attn_pack)
+    (&k, x->job->keys, &(attn_packed){.rows = x->w->k, .columns = x->w->k_cols});
+    DSI_NAME(dsi_attn_pack)(&v, x->job->keys, &(attn_packed){.rows = x->w->v});
 }
 
 static float dot_halves(const uint16_t *a, const uint16_t *b, int64_t n)
@@ -129,10 +130,10 @@ static void pack_queries(const head *x)
                            s->q_stride, s->n_queries, s->d};
     const attn_source dy = {x->job->dy + attn_query_at(s, s->y_stride, x->b, 0, x->h), s->y_stride,
                             s->n_queries, s->d};
-    dsi_amx_attn_pack(&q, x->job->queries,
-                      &(attn_packed){.rows_t = x->w->q, .pairs = x->w->q_pairs});
-    dsi_amx_attn_pack(&dy, x->job->queries,
-                      &(attn_packed){.rows_t = x->w->dy, .pairs = x->w->dy_pairs});
+    DSI_NAME(dsi_attn_pack)
+    (&q, x->job->queries, &(attn_packed){.rows_t = x->w->q, .pairs = x->w->q_pairs});
+    DSI_NAME(dsi_attn_pack)
+    (&dy, x->job->queries, &(attn_packed){.rows_t = x->w->dy, .pairs = x->w->dy_pairs});
 }
 
 /* ---- a block of keys [k0,k0+nk) against queries [q0,q0+nq)
@@ -303,9 +304,9 @@ static void store_queries(const head *x)
             if (begin >= s->n_queries) {
                 continue;
             }
-            dsi_amx_attn_store_dealt(tile, scale,
-                                     dq + attn_query_at(s, s->q_stride, x->b, begin, x->h) + t * 16,
-                                     s->q_stride, s->n_queries - begin, s->d - t * 16);
+            DSI_NAME(dsi_attn_store_dealt)
+            (tile, scale, dq + attn_query_at(s, s->q_stride, x->b, begin, x->h) + t * 16,
+             s->q_stride, s->n_queries - begin, s->d - t * 16);
         }
     }
 }
@@ -315,9 +316,10 @@ static void store_keys(const head *x, const float *tiles, vf scale, uint16_t *to
     const attn_shape *s = &x->job->s;
     for (int64_t j = 0; j < s->n_keys; j += 16) {
         for (int64_t t = 0; t < x->job->used_tiles; ++t) {
-            dsi_amx_attn_store_rows(tiles + (j / 16 * x->job->d_tiles + t) * 256, scale,
-                                    to + attn_key_at(s, x->b, j, x->kv) + t * 16, s->kv_stride,
-                                    s->n_keys - j, s->d - t * 16);
+            DSI_NAME(dsi_attn_store_rows)
+            (tiles + (j / 16 * x->job->d_tiles + t) * 256, scale,
+             to + attn_key_at(s, x->b, j, x->kv) + t * 16, s->kv_stride, s->n_keys - j,
+             s->d - t * 16);
         }
     }
 }
@@ -434,10 +436,4 @@ static ds_status run(const ds_kernel_call *call)
     return DS_OK;
 }
 
-const ds_kernel dsi_amx_attention_backward = {.version = DS_OP_VERSION,
-                                              .name = "amx",
-                                              .op = "attention_backward",
-                                              .isa = DS_ISA_AMX,
-                                              .supports = supports,
-                                              .work_bytes = work_bytes,
-                                              .run = run};
+DSI_BF16_KERNEL(attention_backward);

@@ -1,4 +1,6 @@
-/* Tiles of attention on AMX: packing bf16 rows into them, and products over packed blocks.
+/* Tiles of attention in bf16: packing rows into them, and products over packed blocks. Files of
+ * this folder are compiled once for AMX and once for AVX-512's dot products of pairs of bf16, which
+ * take the same layout: only bf16_attn_amx.h and bf16_attn_dots.h differ.
  *
  * A tile is 1 KB: 16 rows of 64 bytes. Packed matrices are arrays of whole tiles, zero-padded, so
  * that every load is 16 consecutive cache lines whatever the stride of the operands. For a matrix X
@@ -8,10 +10,10 @@
  *   pairs   [token/32][d/16]    16 pairs of tokens × 16 d: right operand, sum over tokens
  *   columns [token/32][d/16]    16 d × 32 tokens: left operand, sum over tokens
  *
- * Used by amx_attention*.c. Tile configuration is loaded and released in each task.
+ * Used by bf16_attention*.c.
  */
-#ifndef DSI_ACCEL_CPU_AMX_ATTN_TILE_H
-#define DSI_ACCEL_CPU_AMX_ATTN_TILE_H
+#ifndef DSI_ACCEL_CPU_BF16_ATTN_TILE_H
+#define DSI_ACCEL_CPU_BF16_ATTN_TILE_H
 
 #include "accel/cpu/simd/attn_vec.h"
 
@@ -20,30 +22,6 @@ enum {
     TILE_PAIRED = 32, /* tokens, or d, in a row of bf16 */
     TILE_HALVES = 512 /* bf16 in a tile; 256 fp32 */
 };
-
-typedef struct attn_tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} attn_tile_config;
-
-/* Static storage: gcc 12 may drop stores to a local one before the instruction reads it. */
-static const _Alignas(64) attn_tile_config attn_tiles = {
-    .palette = 1,
-    .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-    .rows = {16, 16, 16, 16, 16, 16, 16, 16},
-};
-
-static inline void attn_tiles_begin(void)
-{
-    __asm__ volatile("" ::: "memory");
-    _tile_loadconfig(&attn_tiles);
-}
-
-static inline void attn_tiles_end(void)
-{
-    _tile_release();
-}
 
 /* ---- registers of 16 × 16 words ---------------------------------------------------------------
  */
@@ -110,18 +88,18 @@ typedef struct attn_packed {
     uint16_t *rows, *rows_t, *pairs, *columns;
 } attn_packed;
 
-void dsi_amx_attn_pack(const attn_source *x, int64_t count, const attn_packed *to);
+void DSI_NAME(dsi_attn_pack)(const attn_source *x, int64_t count, const attn_packed *to);
 
 /* Writes 16 tokens × 16 d from a tile of fp32 holding (d, token), times scale (a factor for each
  * token), as bf16. n_tokens and n_d of them; stride in elements. */
-void dsi_amx_attn_store_columns(const float *tile, vf scale, uint16_t *to, int64_t stride,
-                                int64_t n_tokens, int64_t n_d);
+void DSI_NAME(dsi_attn_store_columns)(const float *tile, vf scale, uint16_t *to, int64_t stride,
+                                      int64_t n_tokens, int64_t n_d);
 /* Likewise, where column c of the tile is token 8·(c/4) + c%4. */
-void dsi_amx_attn_store_dealt(const float *tile, vf scale, uint16_t *to, int64_t stride,
-                              int64_t n_tokens, int64_t n_d);
+void DSI_NAME(dsi_attn_store_dealt)(const float *tile, vf scale, uint16_t *to, int64_t stride,
+                                    int64_t n_tokens, int64_t n_d);
 /* Likewise from a tile holding (token, d); scale has a factor for each d. */
-void dsi_amx_attn_store_rows(const float *tile, vf scale, uint16_t *to, int64_t stride,
-                             int64_t n_tokens, int64_t n_d);
+void DSI_NAME(dsi_attn_store_rows)(const float *tile, vf scale, uint16_t *to, int64_t stride,
+                                   int64_t n_tokens, int64_t n_d);
 
 /* ---- products ----------------------------------------------------------------------------------
  */
@@ -135,58 +113,11 @@ typedef struct attn_product {
     int64_t n_steps;
 } attn_product;
 
-/* rows, cols: 1 or 2, constants; add: C is read first. */
-DSI_INLINE void attn_multiply(const attn_product *x, bool two_rows, bool two_cols, bool add)
-{
-    float *const c = x->c;
-    if (add) {
-        _tile_loadd(0, c, 64);
-        if (two_cols) {
-            _tile_loadd(1, c + x->c_col, 64);
-        }
-        if (two_rows) {
-            _tile_loadd(2, c + x->c_row, 64);
-        }
-        if (two_rows && two_cols) {
-            _tile_loadd(3, c + x->c_row + x->c_col, 64);
-        }
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    }
-    const uint16_t *a = x->a;
-    const uint16_t *b = x->b;
-    for (int64_t step = 0; step < x->n_steps; ++step) {
-        _tile_loadd(4, a, 64);
-        _tile_loadd(6, b, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        if (two_cols) {
-            _tile_loadd(7, b + x->b_col, 64);
-            _tile_dpbf16ps(1, 4, 7);
-        }
-        if (two_rows) {
-            _tile_loadd(5, a + x->a_row, 64);
-            _tile_dpbf16ps(2, 5, 6);
-        }
-        if (two_rows && two_cols) {
-            _tile_dpbf16ps(3, 5, 7);
-        }
-        a += x->a_step;
-        b += x->b_step;
-    }
-    _tile_stored(0, c, 64);
-    if (two_cols) {
-        _tile_stored(1, c + x->c_col, 64);
-    }
-    if (two_rows) {
-        _tile_stored(2, c + x->c_row, 64);
-    }
-    if (two_rows && two_cols) {
-        _tile_stored(3, c + x->c_row + x->c_col, 64);
-    }
-}
+#if defined(DSI_ISA_amx)
+#include "accel/cpu/bf16/bf16_attn_amx.h"
+#else
+#include "accel/cpu/bf16/bf16_attn_dots.h"
+#endif
 
 /* The whole of C[rows × cols tiles], blocks of 2 × 2. x describes the first block. */
 DSI_INLINE void attn_multiply_all(attn_product x, int64_t rows, int64_t cols, bool add)
