@@ -298,7 +298,7 @@ static void odd_sizes_agree(void **state)
 static void blocked_sizes_agree(void **state)
 {
     (void)state;
-    static const int64_t sizes[][3] = {{33, 70, 1500}, {65, 800, 300}, {700, 40, 290},
+    static const int64_t sizes[][3] = {{33, 70, 1500}, {65, 800, 300}, {1100, 40, 530},
                                        {1, 1111, 777}, {3, 515, 1030}, {130, 130, 2100}};
     dsi_pool *pool = make_pool();
     uint32_t random = 77;

@@ -26,6 +26,7 @@ enum {
     A_K = 1,
     A_COLUMN_K = VF_WIDTH,
     A_FLOATS = KC * VF_WIDTH, /* elements of a panel */
+    FETCH_PAIRS = 16,         /* pairs of rows of B that packing asks for ahead */
 };
 
 DSI_INLINE int64_t min_i64(int64_t x, int64_t y)
@@ -59,12 +60,20 @@ DSI_INLINE __m512i pair_get(const void *base, int64_t at, int64_t n)
     return _mm512_maskz_loadu_epi16(gemm_first(n), (const uint16_t *)base + at);
 }
 
+/* Past the end of an array it is harmless. */
+DSI_INLINE void pair_fetch(const void *base, int64_t at)
+{
+    _mm_prefetch((const char *)base + 2 * at, _MM_HINT_T0);
+}
+
 /* A panel of B: columns n0.., elements k0..k0+kc of k. */
 static void pack_b(const dsi_gemm_params *p, int64_t k0, int64_t kc, int64_t n0, packed *out)
 {
     if (!p->b_transposed) { /* stored (k,n): pairs of rows made rows of pairs */
         for (int64_t k = 2 * k0; k < 2 * (k0 + kc); k += 2, out += NR) {
             const int64_t at = k * p->ldb + n0;
+            pair_fetch(p->b, at + 2 * FETCH_PAIRS * p->ldb);
+            pair_fetch(p->b, at + (2 * FETCH_PAIRS + 1) * p->ldb);
             const __m512i even = pair_get(p->b, at, p->n - n0);
             const __m512i odd = pair_get(p->b, at + p->ldb, k + 1 < p->k ? p->n - n0 : 0);
             __m512i low;
@@ -81,6 +90,7 @@ static void pack_b(const dsi_gemm_params *p, int64_t k0, int64_t kc, int64_t n0,
             const int64_t at = 2 * (k0 + k);
             __m512i r[VF_WIDTH];
             for (int i = 0; i < VF_WIDTH; ++i) {
+                pair_fetch(p->b, (n + i + VF_WIDTH) * p->ldb + at);
                 r[i] = pair_get(p->b, (n + i) * p->ldb + at, n + i < p->n ? p->k - at : 0);
             }
             gemm_transpose(r);

@@ -20,16 +20,18 @@
 enum {
 #if defined(__AVX512F__)
     A_PANELS = 1, /* packed together */
-    ROWS_M = 768, /* of a block of C, about */
-    FETCH_TILES = 0,
+    FETCH_A = 1,  /* tiles ask for what the next panels of A are made of */
+    FETCH_B = 0,  /* tiles ask for the next panel of B */
 #else
     A_PANELS = 24, /* 147 KiB */
-    ROWS_M = 1024,
-    FETCH_TILES = 1, /* ask for what a tile stores to, and for the next panel of B */
+    FETCH_A = 0,
+    FETCH_B = 1,
 #endif
+    ROWS_M = 1024, /* of a block of C, about */
     COLUMNS_N = 768,
     BLOCKS_A_LANE = 3,
-    LINE_FLOATS = 16
+    LINE_FLOATS = 16,
+    LINE_BYTES = 64
 };
 
 typedef struct simd_run {
@@ -39,7 +41,7 @@ typedef struct simd_run {
     int64_t n_mblocks, n_nblocks;
     int64_t n_kblocks;
     uint32_t n_lanes;
-    bool plain; /* C is the sums in fp32, nothing else */
+    bool plain; /* C is the sums, rounded, nothing else */
     size_t sums_bytes;
     size_t lane_bytes;
     dsi_ticket blocks;
@@ -76,9 +78,8 @@ static void make_run(const dsi_gemm_params *p, simd_run *run)
     run->n_mblocks = ceil_div(p->m, run->mb);
     run->n_nblocks = ceil_div(p->n, run->nb);
     run->n_kblocks = p->k > 0 ? ceil_div(p->k, KC * K_STEP) : 1;
-    run->plain = p->c_dtype == DS_DTYPE_F32 && p->alpha == 1.0f && !p->accumulate &&
-                 p->bias == NULL && p->pre == NULL && p->activation == DSI_GEMM_ACT_NONE &&
-                 p->residual == NULL;
+    run->plain = p->alpha == 1.0f && !p->accumulate && p->bias == NULL && p->pre == NULL &&
+                 p->activation == DSI_GEMM_ACT_NONE && p->residual == NULL;
     run->sums_bytes = run->n_kblocks > 1 ? (size_t)(run->mb * run->nb) * sizeof(float) : 0;
     run->lane_bytes =
         (size_t)(KC * run->nb + min_i64(A_PANELS, run->mb / MR) * A_FLOATS) * sizeof(packed) +
@@ -129,6 +130,17 @@ typedef struct tile_place {
     bool first, last; /* block of k */
 } tile_place;
 
+/* The whole rows of a tile, just rounded. */
+DSI_INLINE void store_rows(const dsi_gemm_params *p, ds_dtype type, const tile_place *t,
+                           int64_t rows, const float *tile)
+{
+    for (int64_t i = 0; i < rows; ++i, tile += NR) {
+        for (int v = 0; v < NR; v += VF_WIDTH) {
+            vf_put(p->c, type, (size_t)((t->m + i) * p->ldc + t->n + v), vf_load(tile + v));
+        }
+    }
+}
+
 /* Not inlined: the epilogue is long, and the tile has 28 vectors. */
 static __attribute__((noinline)) void finish_tile(const simd_run *run, const tile_place *t,
                                                   const float *tile)
@@ -137,11 +149,16 @@ static __attribute__((noinline)) void finish_tile(const simd_run *run, const til
     const int64_t rows = min_i64(MR, p->m - t->m);
     const int64_t columns = min_i64(NR, p->n - t->n);
     if (run->plain && columns == NR) {
-        float *c = (float *)p->c + t->m * p->ldc + t->n;
-        for (int64_t i = 0; i < rows; ++i, c += p->ldc, tile += NR) {
-            for (int v = 0; v < NR; v += VF_WIDTH) {
-                vf_store(c + v, vf_load(tile + v));
-            }
+        switch (p->c_dtype) {
+        case DS_DTYPE_BF16:
+            store_rows(p, DS_DTYPE_BF16, t, rows, tile);
+            break;
+        case DS_DTYPE_F16:
+            store_rows(p, DS_DTYPE_F16, t, rows, tile);
+            break;
+        default:
+            store_rows(p, DS_DTYPE_F32, t, rows, tile);
+            break;
         }
         return;
     }
@@ -213,21 +230,51 @@ typedef struct simd_lane {
     float *sums;
 } simd_lane;
 
-/* Rows t.m..end of A, packed, times one panel of B; meanwhile the panel of B behind it comes
- * nearer. */
-static void run_panel(const simd_run *run, tile_place t, int64_t end, const packed *a,
+/* Rows t->m..end of A, packed, times one panel of B; meanwhile the panel of B behind it comes
+ * nearer. Moves t down, in place: reading a copy would wait for the stores of the tile before. */
+static void run_panel(const simd_run *run, tile_place *t, int64_t end, const packed *a,
                       const packed *b, int64_t kc)
 {
     const packed *next = b + KC * NR;
-    const int64_t share = ceil_div(kc * NR, ceil_div(end - t.m, MR) * LINE_FLOATS);
-    for (; t.m < end; t.m += MR, t.sums += MR * run->nb, a += A_FLOATS) {
-        if (FETCH_TILES) {
-            fetch_tile(run->p, &t);
-            for (int64_t i = 0; i < share; ++i, next += LINE_FLOATS) {
-                _mm_prefetch((const char *)next, _MM_HINT_T1);
-            }
+    const int64_t share = ceil_div(kc * NR, ceil_div(end - t->m, MR) * LINE_FLOATS);
+    for (; t->m < end; t->m += MR, t->sums += MR * run->nb, a += A_FLOATS) {
+        fetch_tile(run->p, t);
+        for (int64_t i = 0; FETCH_B && i < share; ++i, next += LINE_FLOATS) {
+            _mm_prefetch((const char *)next, _MM_HINT_T1);
         }
-        run_tile(run, &t, a, b, kc);
+        run_tile(run, t, a, b, kc);
+    }
+}
+
+/* Asks for what the panels of A's rows m0..m1 are made of, elements k0..k0+kc of k. Inlined: gcc 12
+ * takes a function that only prefetches for one without effect, and drops its calls. */
+DSI_INLINE void fetch_a(const dsi_gemm_params *p, int64_t m0, int64_t m1, int64_t k0, int64_t kc)
+{
+    const int64_t size = p->a_dtype == DS_DTYPE_F32 ? 4 : 2;
+    const int64_t ks = kc * K_STEP;
+    const int64_t first = p->a_transposed ? k0 * K_STEP * p->lda + m0 : m0 * p->lda + k0 * K_STEP;
+    const int64_t rows = p->a_transposed ? ks : m1 - m0;
+    const int64_t bytes = (p->a_transposed ? m1 - m0 : ks) * size;
+    const char *row = (const char *)p->a + first * size;
+    for (int64_t i = 0; i < rows; ++i, row += p->lda * size) {
+        for (int64_t at = LINE_BYTES; at < bytes; at += LINE_BYTES) {
+            _mm_prefetch(row + at - 1, _MM_HINT_T0);
+        }
+        _mm_prefetch(row + bytes - 1, _MM_HINT_T0);
+    }
+}
+
+/* What the next panels of A are made of, asked for in n_shares parts. */
+typedef struct a_ahead {
+    int64_t m0, m1, k0, kc;
+    int64_t k, sum, n_shares;
+} a_ahead;
+
+DSI_INLINE void fetch_share(const dsi_gemm_params *p, a_ahead *x)
+{
+    x->sum += ceil_div(x->kc, VF_WIDTH);
+    for (; x->sum >= x->n_shares; x->sum -= x->n_shares, x->k += VF_WIDTH) {
+        fetch_a(p, x->m0, x->m1, x->k0 + x->k, min_i64(VF_WIDTH, x->kc - x->k));
     }
 }
 
@@ -244,10 +291,15 @@ static void run_k_block(const simd_run *run, const simd_lane *l, int64_t kb, int
     for (int64_t m = m0; m < m1; m += A_PANELS * MR) {
         const int64_t end = min_i64(m + A_PANELS * MR, m1);
         pack_a(p, m, end, k0, kc, l->a);
-        tile_place t = {.m = m, .first = kb == 0, .last = kb + 1 == run->n_kblocks};
+        tile_place t = {.first = kb == 0, .last = kb + 1 == run->n_kblocks};
+        a_ahead next = {end, min_i64(end + A_PANELS * MR, m1), k0, kc, 0, 0, ceil_div(n1 - n0, NR)};
         for (t.n = n0; t.n < n1; t.n += NR) {
+            t.m = m;
             t.sums = l->sums + (m - m0) * run->nb + (t.n - n0) * MR;
-            run_panel(run, t, end, l->a, l->b + (t.n - n0) * KC, kc);
+            if (FETCH_A && end < m1) {
+                fetch_share(p, &next);
+            }
+            run_panel(run, &t, end, l->a, l->b + (t.n - n0) * KC, kc);
         }
     }
 }
