@@ -1,6 +1,8 @@
-/* Memory of ranks against what the engine plans: GPT-2 124M, sequence 1024, bf16, AdamW.
+/* Memory of ranks against what the engine plans: GPT-2 124M (bench/gpt2_124m.json), sequence 1024,
+ * bf16, AdamW.
  *
  * usage: bench_memory [--ranks N] [--batch B] [--steps N] [--save FOLDER]
+ *                     [--model_config FILE]
  *
  * For each ZeRO stage it starts N processes over shared memory, takes steps of B rows a rank, and
  * prints for each rank, after the steps: the engine's figure (cells, arenas, what peers read, the
@@ -26,6 +28,7 @@ typedef struct options {
     int64_t batch;
     int steps;
     const char *save;
+    const char *model; /* its config.json */
     char job[64];
 } options;
 
@@ -137,7 +140,7 @@ static ds_status run(ds_ctx *ctx, dsi_comm *comm, const options *o)
     ds_model *model = NULL;
     ds_engine *engine = NULL;
     const dsi_engine_spec spec = spec_of(o);
-    DS_TRY(ds_model_from_config(ctx, "bench/gpt2_124m.json", &model));
+    DS_TRY(ds_model_from_config(ctx, o->model, &model));
     const ds_engine_params params = {.model = model, .seq_length = SEQUENCE, .comm = comm};
     ds_status status = dsi_engine_create(ctx, &params, &spec, &engine);
     if (status == DS_OK) {
@@ -197,7 +200,7 @@ static int run_stage(const options *o)
 
 int main(int argc, char **argv)
 {
-    options o = {.n_ranks = 2, .batch = 2, .steps = 2};
+    options o = {.n_ranks = 2, .batch = 2, .steps = 2, .model = "bench/gpt2_124m.json"};
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--ranks") == 0) {
             o.n_ranks = (uint32_t)strtoul(argv[i + 1], NULL, 10);
@@ -207,11 +210,13 @@ int main(int argc, char **argv)
             o.steps = (int)strtol(argv[i + 1], NULL, 10);
         } else if (strcmp(argv[i], "--save") == 0) {
             o.save = argv[i + 1];
+        } else if (strcmp(argv[i], "--model_config") == 0) {
+            o.model = argv[i + 1];
         }
     }
     if (o.n_ranks < 1 || o.n_ranks > MOST_RANKS || o.batch < 1 || o.steps < 1 || argc % 2 == 0) {
         (void)fprintf(stderr, "usage: bench_memory [--ranks 1..16] [--batch B] [--steps N] "
-                              "[--save FOLDER]; from the repository's root\n");
+                              "[--save FOLDER] [--model_config FILE]\n");
         return 2;
     }
     int rc = 0;
