@@ -21,8 +21,8 @@ extern const dsi_profile_row dsi_rate_rows[];   /* of dsi_rate */
 extern const size_t dsi_n_device_rows, dsi_n_link_rows, dsi_n_rate_rows;
 extern const char *const dsi_peak_names[DSI_PEAK_COUNT];
 
-/* Shipped profiles that were measured: device_xeon.c, device_epyc.c. */
-extern const dsi_device dsi_device_xeon, dsi_device_epyc;
+/* Shipped profiles that were measured: device_xeon.c, device_zen3.c, device_zen5.c. */
+extern const dsi_device dsi_device_xeon, dsi_device_zen3, dsi_device_zen5;
 
 /* The row of a key in a section (NULL: at the top); NULL when there is none. */
 const dsi_profile_row *dsi_profile_find(const dsi_profile_row *rows, size_t n, const char *section,

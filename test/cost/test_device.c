@@ -72,6 +72,8 @@ static void names(void **state)
     dsi_device d;
     CHECK_OK(ctx, dsi_device_find(ctx, "xeon-amx-2", &d));
     CHECK_OK(ctx, dsi_device_find(ctx, "epyc-avx2-2", &d));
+    CHECK_OK(ctx, dsi_device_find(ctx, "epyc-zen5-2", &d));
+    assert_true(d.peak[DSI_PEAK_BF16] > 1.5 * d.peak[DSI_PEAK_F32]); /* products of pairs */
     CHECK_OK(ctx, dsi_device_find(ctx, "h100-sxm", &d));
     assert_true(d.peak[DSI_PEAK_BF16] == 989.4e12);
     CHECK_FAILS(ctx, dsi_device_find(ctx, "h100-sxn", &d), DS_ERR_NOT_FOUND,

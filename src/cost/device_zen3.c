@@ -6,7 +6,7 @@
 #include "cost/device_rows.h"
 
 const dsi_device
-    dsi_device_epyc =
+    dsi_device_zen3 =
         {
             .name = "epyc-avx2-2",
             .source = "measured on two cores of an AMD EPYC (Zen 3), see docs/internals/cost.md",
