@@ -200,7 +200,8 @@ static const dsi_device devices[] = {
 
 const dsi_device *dsi_device_at(uint32_t i)
 {
-    static const dsi_device *const measured[] = {&dsi_device_xeon, &dsi_device_zen3, &dsi_device_zen5};
+    static const dsi_device *const measured[] = {&dsi_device_xeon, &dsi_device_zen3,
+                                                 &dsi_device_zen5};
     const size_t n = sizeof devices / sizeof devices[0];
     if (i < n) {
         return &devices[i];
