@@ -10,7 +10,7 @@
 # ds_train after the first. Prints a line a row and how many lie within 20 %.
 # A shared machine changes speed. Its rate of arithmetic is compared (bench_speed) with what it was when its profile was
 # measured, before and after a run; where that is a tenth off, or other guests took more than 3 % of the processor during the run,
-# the row is run again, with a profile measured anew from the third time on, four times at most. What was not counted is printed too.
+# the row is run again, with a profile measured anew from the third time on, four times at most; a new profile replaces the one in --profiles. What was not counted is printed too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 only='' profiles='' disk_folder=${TMPDIR:-/tmp} steps=4 shorter=1 traces=''
@@ -55,7 +55,8 @@ far() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a < 0.9 * b || a > 1.1 * b) }'; 
 stolen() { awk '/^cpu / { print $9; exit }' /proc/stat; } # hundredths of a second since the machine started
 profile_of() { # RANKS: measured where it is missing, while the machine keeps its speed
     local file=$profiles/ranks_$1 before try
-    [ ! -f "$file.json" ] || [ ! -f "$file.speed" ] || return 0
+    [ ! -f "$file.json" ] || [ -f "$file.speed" ] || rate > "$file.speed" # given: taken as of now
+    [ ! -f "$file.json" ] || return 0
     for try in 1 2 3; do
         before=$(rate)
         on "$1" "$build/ds_bench" --profile "$file.json" --profile_folder "$scratch"

@@ -10,17 +10,9 @@ extern const ds_kernel DSI_NAME(dsi_bf16_attention);
 extern const ds_kernel DSI_NAME(dsi_bf16_attention_backward);
 extern const ds_kernel *const DSI_NAME(dsi_bf16_attention_family)[]; /* NULL-terminated */
 
-#define DSI_BF16_STRING_1(isa) #isa
-#define DSI_BF16_STRING(isa)   DSI_BF16_STRING_1(isa)
-
 /* The kernel of a file, from its supports(), work_bytes() and run(). */
 #define DSI_BF16_KERNEL(op_name)                                                                   \
-    const ds_kernel DSI_NAME(dsi_bf16_##op_name) = {DS_OP_VERSION,                                 \
-                                                    DSI_BF16_STRING(DSI_ISA),                      \
-                                                    #op_name,                                      \
-                                                    DSI_SIMD_ISA,                                  \
-                                                    supports,                                      \
-                                                    work_bytes,                                    \
-                                                    run}
+    const ds_kernel DSI_NAME(dsi_bf16_##op_name) = {                                               \
+        DS_OP_VERSION, DSI_ISA_TEXT, #op_name, DSI_SIMD_ISA, supports, work_bytes, run}
 
 #endif

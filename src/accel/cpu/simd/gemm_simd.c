@@ -346,11 +346,8 @@ static void run_gemm(dsi_pool *pool, const dsi_gemm_params *p, void *work)
     dsi_pool_run(pool, lane_task, &run, run.n_lanes);
 }
 
-#define DSI_GEMM_TEXT_2(isa) #isa
-#define DSI_GEMM_TEXT(isa)   DSI_GEMM_TEXT_2(isa)
-
 const dsi_gemm_impl DSI_NAME(dsi_gemm_simd) = {
-    .name = DSI_GEMM_TEXT(DSI_ISA),
+    .name = DSI_ISA_TEXT,
     .isa = DSI_SIMD_ISA,
     .supports = supports,
     .work_bytes = work_bytes,

@@ -23,6 +23,10 @@
 #define DSI_NAME_1(x, isa) DSI_NAME_2(x, isa)
 #define DSI_NAME(x)        DSI_NAME_1(x, DSI_ISA)
 
+#define DSI_TEXT_1(isa) #isa
+#define DSI_TEXT(isa)   DSI_TEXT_1(isa)
+#define DSI_ISA_TEXT    DSI_TEXT(DSI_ISA) /* "avx2" */
+
 /* Force-inlined: a dtype passed as a constant makes the function a specialised one. */
 #define DSI_INLINE static inline __attribute__((always_inline, unused))
 

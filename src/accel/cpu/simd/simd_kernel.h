@@ -67,13 +67,11 @@
     X(sum_squares)                                                                                 \
     X(cross_entropy)                                                                               \
     X(cross_entropy_backward)
-#define DSI_STRING_1(x) #x
-#define DSI_STRING(x)   DSI_STRING_1(x)
 
 #define DSI_SIMD_KERNEL(op_name, supports_fn, work_fn, run_fn)                                     \
     extern const ds_kernel DSI_NAME(dsi_simd_##op_name);                                           \
     const ds_kernel DSI_NAME(dsi_simd_##op_name) = {                                               \
-        DS_OP_VERSION, DSI_STRING(DSI_ISA), #op_name, DSI_SIMD_ISA, supports_fn, work_fn, run_fn}
+        DS_OP_VERSION, DSI_ISA_TEXT, #op_name, DSI_SIMD_ISA, supports_fn, work_fn, run_fn}
 
 /* Runs `call` with the constant T equal to `type`, one of the three float types of activations. */
 #define DSI_BY_TYPE(type, call)                                                                    \
