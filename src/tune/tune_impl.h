@@ -89,6 +89,7 @@ typedef struct dsi_tune_space {
     uint32_t n_axes;
     const char *offload; /* device of states as JSON, tried when nothing fits; NULL: none */
     bool offload_params; /* parameters may go there too */
+    char disk[512];      /* folder on the disk that the configuration names; "": none */
 } dsi_tune_space;
 
 typedef struct dsi_tune {
@@ -172,7 +173,8 @@ ds_status dsi_tune_try(dsi_tune *t, dsi_tune_candidate *c);
 /* Runs the program once to learn n_params and activation_bytes. Never fails for want of them. With
  * --dry_run neither this nor the next starts anything: what was learned before counts. */
 ds_status dsi_tune_profile_model(dsi_tune *t);
-/* ds_bench --profile under the limits of a trial; "" when it gave none. */
+/* ds_bench --profile with the ranks of this host, under the limits of a trial; "" when it gave none
+ * that tells what this job needs. */
 ds_status dsi_tune_measure_device(dsi_tune *t, char *path, size_t size);
 /* Whether a signal that ends waits to be delivered. */
 bool dsi_tune_is_interrupted(void);

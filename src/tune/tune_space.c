@@ -376,6 +376,24 @@ static void read_offload(reader *r)
         disk ? dsi_node_find(params, "nvme_path") != NULL : dsi_node_find(params, "device") == NULL;
 }
 
+/* The first folder of a section's nvme_path. */
+static void take_disk(reader *r, const dsi_node *section)
+{
+    const dsi_node *path = dsi_node_find(section, "nvme_path");
+    if (path != NULL && path->kind == DSI_NODE_TEXT && r->space->disk[0] == '\0') {
+        const int n = (int)strcspn(path->as.text, ",");
+        (void)snprintf(r->space->disk, sizeof r->space->disk, "%.*s", n, path->as.text);
+    }
+}
+
+static void read_disk(reader *r)
+{
+    const dsi_node *zero = dsi_node_find(r->root, "zero_optimization");
+    take_disk(r, dsi_node_find(zero, "offload_optimizer"));
+    take_disk(r, dsi_node_find(zero, "offload_param"));
+    take_disk(r, dsi_node_find(r->root, "activation_checkpointing"));
+}
+
 ds_status dsi_tune_read_space(dsi_tune *t)
 {
     dsi_arena *arena = NULL;
@@ -394,6 +412,7 @@ ds_status dsi_tune_read_space(dsi_tune *t)
             usual_axes(&r);
         }
         read_offload(&r);
+        read_disk(&r);
     }
     dsi_arena_destroy(&arena);
     return r.status;

@@ -52,7 +52,7 @@ typedef struct trial_job {
     const char *done_file; /* NULL: the job ends by itself */
     double seconds;
     uint64_t memory;
-    bool one_host; /* only this machine, one process */
+    bool one_host; /* only this machine, with its share of the job's ranks */
 } trial_job;
 
 static void write_line(void *user, ds_log_level level, const char *line)
@@ -94,7 +94,7 @@ static ds_status run_launcher(const dsi_tune *t, const trial_job *job, int logs[
         o.hostfile = "";
         o.include = o.exclude = NULL;
         o.num_nodes = -1;
-        o.num_gpus = 1;
+        o.num_gpus = t->n_local;
         o.force_multi = o.bind_cores = false;
         o.core_list = NULL;
     }
@@ -493,6 +493,23 @@ ds_status dsi_tune_profile_model(dsi_tune *t)
     return status;
 }
 
+/* Whether a profile is of as many ranks as this host has, and tells what the job does. */
+static bool serves(const dsi_tune *t, const dsi_device *device)
+{
+    const bool links = t->n_local == 1 || device->node.bandwidth > 0.0;
+    const bool hosts = t->n_nodes == 1 || device->net.bandwidth > 0.0;
+    const bool disk = t->space.disk[0] == '\0' || device->disk_read > 0.0;
+    return device->ranks_per_node == t->n_local && links && hosts && disk;
+}
+
+/* A profile of an earlier search. */
+static bool has_device(const dsi_tune *t, const char *path)
+{
+    dsi_device device;
+    return !t->options.overwrite && access(path, R_OK) == 0 &&
+           dsi_device_load(t->ctx, path, &device) >= 0 && serves(t, &device);
+}
+
 /* Takes the profile away when it is none: a busy machine can give impossible figures. */
 static void check_device(const dsi_tune *t, const char *folder, char *path)
 {
@@ -511,26 +528,13 @@ static void check_device(const dsi_tune *t, const char *folder, char *path)
     path[0] = '\0';
 }
 
-ds_status dsi_tune_measure_device(dsi_tune *t, char *path, size_t size)
+static ds_status run_bench(dsi_tune *t, const char *folder, const char *path)
 {
-    char folder[PATH_BYTES];
     char *program = NULL;
     dsi_words command = {0};
     dsi_outcome outcome = {0};
-    (void)snprintf(path, size, "%s/device.json", t->results);
-    (void)snprintf(folder, sizeof folder, "%s/profile_device", t->results);
-    if (!t->options.overwrite && access(path, R_OK) == 0) {
-        check_device(t, folder, path);
-        return DS_OK;
-    }
-    if (t->params->launch->dry_run) {
-        ds_log(t->ctx, DS_LOG_WARN,
-               "--dry_run does not measure this machine: times are not predicted; --device says "
-               "them");
-        path[0] = '\0';
-        return DS_OK;
-    }
     ds_status status = dsi_program_find(NULL, "ds_bench", &program);
+    (void)unlink(path);
     if (status >= 0 && (mkdir(folder, 0777) == 0 || errno == EEXIST)) {
         ds_log(t->ctx, DS_LOG_JOB,
                "measuring this machine with ds_bench, about half a minute, once; --device gives a "
@@ -538,6 +542,10 @@ ds_status dsi_tune_measure_device(dsi_tune *t, char *path, size_t size)
         dsi_words_add(&command, program);
         dsi_words_add(&command, "--profile");
         dsi_words_add(&command, path);
+        if (t->space.disk[0] != '\0') {
+            dsi_words_add(&command, "--profile_folder");
+            dsi_words_add(&command, t->space.disk);
+        }
         const trial_job job = {
             .folder = folder, .command = &command, .seconds = DEVICE_SECONDS, .one_host = true};
         status = dsi_words_check(t->ctx, &command);
@@ -546,6 +554,25 @@ ds_status dsi_tune_measure_device(dsi_tune *t, char *path, size_t size)
     }
     dsi_words_free(&command);
     free(program);
+    return status;
+}
+
+ds_status dsi_tune_measure_device(dsi_tune *t, char *path, size_t size)
+{
+    char folder[PATH_BYTES];
+    (void)snprintf(path, size, "%s/device.json", t->results);
+    (void)snprintf(folder, sizeof folder, "%s/profile_device", t->results);
+    if (has_device(t, path)) {
+        return DS_OK;
+    }
+    if (t->params->launch->dry_run || t->n_nodes > 1) {
+        ds_log(t->ctx, DS_LOG_WARN, "%s: times are not predicted; --device says them",
+               t->n_nodes > 1 ? "what hosts send to each other is not measured"
+                              : "--dry_run does not measure this machine");
+        path[0] = '\0';
+        return DS_OK;
+    }
+    const ds_status status = run_bench(t, folder, path);
     check_device(t, folder, path);
     return status == DS_ERR_NOMEM ? status : DS_OK;
 }

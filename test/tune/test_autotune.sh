@@ -108,6 +108,37 @@ for stage in 0 1 2 3; do
 done
 silent 'trial 1'
 
+# Without --device this machine is measured with the job's ranks, and the disk that the configuration names; once.
+mkdir own disk
+cp "$bin/deepspeed" own/
+cat > own/ds_bench << 'END'
+#!/bin/sh
+# rank 0 writes a profile of so many ranks, and what it was asked
+[ "$RANK" = 0 ] || exit 0
+echo "ranks $WORLD_SIZE $*" >> asked
+[ "$WORLD_SIZE" = 1 ] || links=', "node": {"name": "shm", "latency": 1e-6, "bandwidth": 1e10, "all_reduce": 1, "reduce_scatter": 1, "all_gather": 1}'
+case $* in *--profile_folder*) links="$links, \"disk\": {\"read\": 1e9, \"write\": 1e9}" ;; esac
+cat > "$2" << DEVICE
+{"name": "plain", "shared": true, "ranks_per_node": $WORLD_SIZE, "peak": {"f32": 1e11, "bf16": 1e11, "f16": 1e11},
+ "memory": {"bytes": 2e10, "bandwidth": 2e10}, "host": {"link": 1e10, "adam": 1e9, "bytes": 2e10, "bandwidth": 2e10}$links}
+DEVICE
+END
+chmod +x own/ds_bench
+cat > measured.json << 'END'
+{"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+ "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": "disk"}},
+ "autotuning": {"enabled": true, "end_profile_step": 3, "tuner_num_trials": 1, "results_dir": "m", "max_train_micro_batch_size_per_gpu": 1}}
+END
+measured=("${train[@]/ds.json/measured.json}")
+bin_was=$bin bin=$work/own
+for ranks in 1 2 2; do
+    job 0 --num_gpus $ranks --autotuning tune "${measured[@]}"
+    says "settings for $ranks ranks predicted in"
+    says 'trial 1 .*: predicted [0-9.]+ s a step'
+done
+bin=$bin_was
+printf 'ranks %s --profile '"$work"'/m/device.json --profile_folder disk\n' 1 2 | cmp -s - asked || fail "measured: $(cat asked)"
+
 # ---- any program that takes --deepspeed_config
 cat > any.sh << 'END'
 #!/bin/sh
