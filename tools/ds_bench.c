@@ -4,6 +4,7 @@
 #include "comm/net.h"
 #include "common/args.h"
 #include "common/coll_table.h"
+#include "common/output.h"
 #include "common/profile_run.h"
 #include "common/size_text.h"
 
@@ -425,6 +426,7 @@ static ds_status run(ds_ctx *ctx, options *o, const dsi_comm_world *world)
 
 int main(int argc, char **argv)
 {
+    output_guard("ds_bench");
     ds_ctx *ctx = NULL;
     ds_ctx_params params = ds_ctx_params_default();
     dsi_comm_world world = {0};

@@ -1,6 +1,7 @@
 /* ds_checkpoint: lists, shows, verifies and converts the checkpoints of a save folder. A thin main
  * over include/deepspeed/checkpoint.h. */
 #include "common/args.h"
+#include "common/output.h"
 #include "common/size_text.h"
 
 #include <deepspeed/checkpoint.h>
@@ -319,6 +320,7 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
 
 int main(int argc, char **argv)
 {
+    output_guard("ds_checkpoint");
     options o = {0};
     const dsi_arg rows[] = {
         {.name = "all",

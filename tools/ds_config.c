@@ -1,6 +1,7 @@
 /* ds_config: checks, resolves and explains DeepSpeed configuration files. A thin main over
  * include/deepspeed/config.h. */
 #include "common/args.h"
+#include "common/output.h"
 #include "common/plot.h"
 
 #include <deepspeed/config.h>
@@ -289,6 +290,7 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
 
 int main(int argc, char **argv)
 {
+    output_guard("ds_config");
     options o = {0};
     const dsi_arg rows[] = {
         {.name = "world_size",

@@ -1,6 +1,7 @@
 /* ds_data: tokenizes text to indexed data, and inspects such data. */
 #include "base/clock.h"
 #include "common/args.h"
+#include "common/output.h"
 #include "data/dataset.h"
 #include "data/indexed.h"
 #include "data/source.h"
@@ -257,6 +258,7 @@ static ds_status run(ds_ctx *ctx, const options *o)
 
 int main(int argc, char **argv)
 {
+    output_guard("ds_data");
     options o = {0};
     const dsi_arg rows[] = {
         {.name = "tokenizer",

@@ -1,6 +1,7 @@
 /* ds_elastic: what batch and numbers of ranks an elasticity section gives. A thin main over
  * include/deepspeed/elasticity.h. */
 #include "common/args.h"
+#include "common/output.h"
 
 #include <deepspeed/context.h>
 #include <deepspeed/elasticity.h>
@@ -111,6 +112,7 @@ static int run(ds_ctx *ctx, const char *path, uint32_t world_size)
 
 int main(int argc, char **argv)
 {
+    output_guard("ds_elastic");
     const char *path = NULL;
     int64_t world_size = 0;
     const dsi_arg rows[] = {

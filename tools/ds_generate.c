@@ -1,6 +1,7 @@
 /* ds_generate: text from a model folder or a training checkpoint. */
 #include "base/buf.h"
 #include "common/args.h"
+#include "common/output.h"
 #include "common/sample.h"
 
 #include <deepspeed/chat.h>
@@ -275,6 +276,7 @@ done:
 
 int main(int argc, char **argv)
 {
+    output_guard("ds_generate");
     ds_ctx *ctx = NULL;
     options o = {0};
     bool help = false;

@@ -1,6 +1,7 @@
 /* ds_io: how fast files are read and written. Thin: io_bench measures. */
 #include "common/args.h"
 #include "common/io_bench.h"
+#include "common/output.h"
 #include "common/size_text.h"
 
 #include <deepspeed/context.h>
@@ -210,6 +211,7 @@ static ds_status run(ds_ctx *ctx, const options *o)
 
 int main(int argc, char **argv)
 {
+    output_guard("ds_io");
     ds_ctx *ctx = NULL;
     ds_ctx_params params = ds_ctx_params_default();
     options o = {0};

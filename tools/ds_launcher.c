@@ -1,5 +1,6 @@
 /* deepspeed (also installed as ds): starts the ranks of a job. A thin main over src/launch. */
 #include "common/launch_flags.h"
+#include "common/output.h"
 #include "common/tune_planner.h"
 #include "launch/head.h"
 #include "tune/tune.h"
@@ -95,6 +96,7 @@ static ds_status tune(ds_ctx *ctx, const dsi_launch_options *options, int argc, 
 
 int main(int argc, char **argv)
 {
+    output_guard("deepspeed");
     sink s = {.level = DS_LOG_JOB};
     ds_ctx_params params = ds_ctx_params_default();
     params.n_threads = 1; /* the launcher forks: it must have no other thread */

@@ -2,10 +2,10 @@
  * `aio`. Thin: io_bench measures, tune_space enumerates. */
 #include "common/args.h"
 #include "common/io_bench.h"
+#include "common/output.h"
 #include "common/size_text.h"
 #include "common/tune_space.h"
 
-#include "io/file.h"
 #include <deepspeed/context.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -239,7 +239,7 @@ static ds_status tell(ds_ctx *ctx, const options *o, const point *best)
         best->io.single_submit ? "true" : "false", best->io.overlap_events ? "true" : "false");
     (void)printf("Best performance (GB/sec): read = %5.2f, write = %5.2f\n%s",
                  best->read / (1 << 30), best->write / (1 << 30), text);
-    return o->output != NULL ? dsi_file_replace(ctx, o->output, text, (size_t)n) : DS_OK;
+    return o->output != NULL ? output_put(ctx, o->output, text, (size_t)n) : DS_OK;
 }
 
 static ds_status run(ds_ctx *ctx, const options *o)
@@ -265,6 +265,7 @@ static ds_status run(ds_ctx *ctx, const options *o)
 
 int main(int argc, char **argv)
 {
+    output_guard("ds_nvme_tune");
     ds_ctx *ctx = NULL;
     ds_ctx_params params = ds_ctx_params_default();
     options o = {0};

@@ -1,34 +1,18 @@
 /* ds_plan: what a run costs, before it runs. A thin main over src/train/plan_*.h; flags, diff and
  * estimate are in tools/common/plan_*.c. */
+#include "common/output.h"
 #include "common/plan_run.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { EXIT_FITS = 0, EXIT_FAILED = 1, EXIT_USE = 2, EXIT_TOO_LARGE = 3 };
 
-/* "-" is the terminal. */
-static ds_status write_text(ds_ctx *ctx, const char *path, const char *text)
-{
-    if (strcmp(path, "-") == 0) {
-        (void)fputs(text, stdout);
-        return DS_OK;
-    }
-    FILE *file = fopen(path, "w");
-    const bool written = file != NULL && fputs(text, file) >= 0;
-    const bool closed = file != NULL && fclose(file) == 0;
-    if (!written || !closed) {
-        return ds_fail(ctx, DS_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
-    }
-    return DS_OK;
-}
-
 /* Writes what `make` gave, and frees it. */
 static ds_status put(ds_ctx *ctx, const char *path, ds_status made, char *text)
 {
-    const ds_status status = made < 0 ? made : write_text(ctx, path, text);
+    const ds_status status = made < 0 ? made : output_put(ctx, path, text, strlen(text));
     free(text);
     return status;
 }
@@ -143,6 +127,7 @@ static ds_status run_command(ds_ctx *ctx, const plan_options *options, int *code
 
 int main(int argc, char **argv)
 {
+    output_guard("ds_plan");
     ds_ctx *ctx = NULL;
     ds_ctx_params params = ds_ctx_params_default();
     plan_options options;

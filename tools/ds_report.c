@@ -6,6 +6,7 @@
 #include "comm/net.h"
 #include "comm/shm.h"
 #include "common/args.h"
+#include "common/output.h"
 #include "common/size_text.h"
 #include "op/ops.h"
 
@@ -290,6 +291,7 @@ static void report_backends(const options *o)
 
 int main(int argc, char **argv)
 {
+    output_guard("ds_report");
     options o = {0};
     const dsi_arg rows[] = {
         {.name = "hide_operator_status",

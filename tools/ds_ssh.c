@@ -1,6 +1,7 @@
 /* ds_ssh: runs a command on every host of a hostfile. A thin main over src/launch. */
 #include "base/buf.h"
 #include "common/args.h"
+#include "common/output.h"
 #include "launch/fan_out.h"
 
 #include <deepspeed/context.h>
@@ -61,6 +62,7 @@ static int run(ds_ctx *ctx, const dsi_fan_out *fan_out, const dsi_arg_list *word
 
 int main(int argc, char **argv)
 {
+    output_guard("ds_ssh");
     dsi_fan_out fan_out = {0};
     const dsi_arg rows[] = {
         {.name = "hostfile",

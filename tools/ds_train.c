@@ -1,6 +1,7 @@
 /* ds_train: trains a language model. The parts are in tools/common/train*.c. */
 #include "base/pool.h"
 #include "comm/comm.h"
+#include "common/output.h"
 #include "common/sample.h"
 #include "common/train.h"
 
@@ -171,6 +172,7 @@ static int run_with(const train_options *options, const ds_ctx_params *params)
 
 int main(int argc, char **argv)
 {
+    output_guard("ds_train");
     ds_ctx *ctx = NULL;
     ds_ctx_params params = ds_ctx_params_default();
     ds_ctx_params run_params;

@@ -2,6 +2,7 @@
  * are those of DeepSpeed's script of that name. A thin main over include/deepspeed/checkpoint.h. */
 #include "common/args.h"
 #include "common/machine.h"
+#include "common/output.h"
 #include "common/size_text.h"
 
 #include <deepspeed/checkpoint.h>
@@ -113,6 +114,7 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
 
 int main(int argc, char **argv)
 {
+    output_guard("zero_to_fp32");
     options o = {0};
     const dsi_arg rows[] = {
         {.name = "max_shard_size",

@@ -55,7 +55,8 @@ void ds_nn_fail(ds_nn *nn, ds_status status, const char *format, ...)
     va_start(args, format);
     (void)vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    nn->status = ds_fail(ds_graph_ctx(nn->graph), status, "%s: %s", nn->scope, message);
+    nn->status = ds_fail(ds_graph_ctx(nn->graph), status, "%s%s%s", nn->scope,
+                         nn->scope[0] != '\0' ? ": " : "", message);
 }
 
 bool dsi_nn_ok(ds_nn *nn, ds_status status)

@@ -2,6 +2,7 @@
 #include "base/buf.h"
 #include "train/plan_print.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -249,7 +250,11 @@ ds_status dsi_fit_text(ds_ctx *ctx, const dsi_fit *fit, size_t memory, char **te
                  "MiB sent  step s\n");
     for (uint32_t i = 0; i < fit->n_tried; ++i) {
         const dsi_candidate *c = &sorted[i];
-        dsi_buf_printf(&text, "%5u %-9s %-6s %-4s %11lld %12lld %10.2f %13.4g %9.1f %7.3f%s\n",
+        char seconds[32] = "-"; /* without a device */
+        if (c->seconds > 0.0) {
+            (void)snprintf(seconds, sizeof seconds, "%.3f", c->seconds);
+        }
+        dsi_buf_printf(&text, "%5u %-9s %-6s %-4s %11lld %12lld %10.2f %13.4g %9.1f %7s%s\n",
                        c->stage, dsi_recompute_name(c->recompute),
                        c->params != DS_OFFLOAD_NONE   ? "all"
                        : c->states != DS_OFFLOAD_NONE ? "states"
@@ -258,7 +263,7 @@ ds_status dsi_fit_text(ds_ctx *ctx, const dsi_fit *fit, size_t memory, char **te
                        : c->params == DS_OFFLOAD_CPU || c->states == DS_OFFLOAD_CPU ? "host"
                                                                                     : "",
                        (long long)c->micro_batch, (long long)c->accumulation, (double)c->need / gib,
-                       1e-12 * c->hardware_flops, c->sent / mib, c->seconds,
+                       1e-12 * c->hardware_flops, c->sent / mib, seconds,
                        c->fits ? "" : "  does not fit");
     }
     free(sorted);

@@ -114,6 +114,32 @@ done < "$golden/plan/estimate.txt"
 check estimate_model 0 'Model with 1557M total params, 80M largest' "$tool" estimate "${xl[@]}"
 check estimate_nothing 2 'needs either --total_params' "$tool" estimate
 
+check estimate_stage 2 'stage: expected at least 2, found 1' "$tool" estimate --total_params 100 --stage 1
+check estimate_uneven 2 'same number of ranks on each of 2 nodes' "$tool" estimate --total_params 100 --world_size 7 --nodes 2
+
+# flags that mean nothing where they stand are refused, and what cannot be written is not lost in silence
+check foreign_stage 2 'stage means nothing to a plan: it is a flag of estimate' "$tool" "${small[@]}" --stage 3
+check foreign_diff 2 'html means nothing to diff' "$tool" diff "$dir/big.json" "$dir/big.json" --html x
+check foreign_trace 1 'give a trace as A or B' "$tool" diff "$dir/z0.json" "$dir/z2.json" "${xl[@]}" --trace x
+check foreign_estimate 2 'device means nothing to estimate' "$tool" estimate --total_params 100 --device h200
+check no_memory 2 '--memory: expected at least one byte' "$tool" "${small[@]}" --memory 0
+check odd_memory 2 ' --memory: expected a size' "$tool" "${small[@]}" --memory 10XB
+check many_ranks 2 'expected at most 1048576' "$tool" "${small[@]}" --world_size 4294967296
+check too_long 1 'ds_plan: sequence length 5000 is above' "$tool" "${small[@]}" --seq_length 5000
+check fit_untimed 0 '0\.0       -$' "$tool" "${small[@]}" --memory 12GB --fit
+for form in "" "--json -" "--json /dev/full"; do
+    # shellcheck disable=SC2086
+    "$tool" "${small[@]}" $form > /dev/full 2> "$dir/err" && { echo "FAILED: $form on a full disk is no error"; failed=1; }
+    grep -q 'ds_plan: cannot write' "$dir/err" || { echo "FAILED: $form on a full disk: $(cat "$dir/err")"; failed=1; }
+done
+echo old > "$dir/page.html"
+ln -s page.html "$dir/link.html"
+(trap '' XFSZ && ulimit -f 4 && "$tool" "${small[@]}" --html "$dir/link.html" > /dev/null 2>&1) && { echo "FAILED: page too large"; failed=1; }
+[ "$(cat "$dir/page.html")" = old ] || { echo "FAILED: a page that could not be written took the old one away"; failed=1; }
+"$tool" "${small[@]}" --html "$dir/link.html" > /dev/null
+[ -L "$dir/link.html" ] && grep -q '<svg' "$dir/page.html" || { echo "FAILED: html through a link"; failed=1; }
+check to_stdout 0 '"ds_plan": 1' "$tool" "${small[@]}" --json /dev/stdout
+
 # sanitizers slow it down
 seconds=$("$tool" "${big[@]}" --memory 1TB | sed -n 's/planned in \([0-9.]*\) s/\1/p')
 if ! nm "$tool" 2> /dev/null | grep -q __asan_init && awk "BEGIN {exit !($seconds > 2.0)}"; then

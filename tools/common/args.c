@@ -64,12 +64,12 @@ static ds_status check_bounds(ds_ctx *ctx, const dsi_arg *row, double value, con
         return DS_OK;
     }
     if (value < row->min) {
-        return ds_fail(ctx, DS_ERR_ARG, "--%s: expected at least %g, found %s", row->name, row->min,
-                       text);
+        return ds_fail(ctx, DS_ERR_ARG, "--%s: expected at least %.15g, found %s", row->name,
+                       row->min, text);
     }
     if (row->max != 0 && value > row->max) {
-        return ds_fail(ctx, DS_ERR_ARG, "--%s: expected at most %g, found %s", row->name, row->max,
-                       text);
+        return ds_fail(ctx, DS_ERR_ARG, "--%s: expected at most %.15g, found %s", row->name,
+                       row->max, text);
     }
     return DS_OK;
 }

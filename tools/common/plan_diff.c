@@ -110,7 +110,8 @@ static void print_pair(const char *path, const json_t *a, const json_t *b)
     (void)printf("%-46s %18s %18s", path, x != NULL ? x : "-", y != NULL ? y : "-");
     const double from = json_number_value(a);
     const double to = json_number_value(b);
-    if (json_is_number(a) && json_is_number(b) && from != 0.0) {
+    const bool amount = strncmp(path, "run.", 4) != 0 && strcmp(path, "memory.peak_step") != 0;
+    if (amount && json_is_number(a) && json_is_number(b) && from != 0.0) {
         (void)printf(" %+8.1f %%", 100.0 * (to / from - 1.0));
     }
     (void)printf("\n");
@@ -213,7 +214,11 @@ ds_status plan_diff(ds_ctx *ctx, const plan_options *options)
     for (int i = 0; i < 2 && status >= 0; ++i) {
         status = complete(ctx, options, options->files[i], traces, &sides[i]);
     }
-    if (status >= 0 && traces) {
+    if (status >= 0 && !traces && options->trace != NULL) {
+        status = ds_fail(ctx, DS_ERR_ARG,
+                         "--trace lays two traces over each other: give a trace as A or B, the "
+                         "other may be a configuration");
+    } else if (status >= 0 && traces) {
         status = compare_traces(ctx, options, sides);
     } else if (status >= 0 && compare("", sides[0], sides[1]) == 0) {
         (void)printf("the plans are alike\n");

@@ -1,5 +1,6 @@
 /* ds_plan's flags. */
 #include "common/plan_run.h"
+#include "common/size_text.h"
 
 #include <string.h>
 
@@ -30,8 +31,41 @@ static const char after[] =
     "not\n"
     "fit.";
 
+enum { NAMES = 18 };
+
+/* Flags that mean nothing to a command. */
+static const char *const foreign[][NAMES] = {
+    [PLAN_REPORT] = {"total_params", "largest_layer_params", "additional_buffer_factor", "stage"},
+    [PLAN_DIFF] = {"deepspeed_config", "json", "html", "fit", "nvme_path", "output", "total_params",
+                   "largest_layer_params", "additional_buffer_factor", "stage"},
+    [PLAN_ESTIMATE] = {"deepspeed_config", "seq_length", "freeze", "allow_unknown_keys", "memory",
+                       "threads", "device", "json", "html", "trace", "fit", "nvme_path", "output",
+                       "micro_batch", "gradient_accumulation_steps", "fp16", "bf16"}};
+
+static ds_status refuse_foreign(ds_ctx *ctx, plan_command command, const dsi_arg *rows, size_t n)
+{
+    static const char *const names[] = {
+        [PLAN_REPORT] = "a plan", [PLAN_DIFF] = "diff", [PLAN_ESTIMATE] = "estimate"};
+    for (size_t i = 0; i < n; ++i) {
+        for (size_t k = 0; k < NAMES && rows[i].name != NULL && *rows[i].given_out; ++k) {
+            const char *name = foreign[command][k];
+            if (name != NULL && strcmp(name, rows[i].name) == 0) {
+                return ds_fail(ctx, DS_ERR_ARG, "--%s means nothing to %s%s", name, names[command],
+                               command == PLAN_REPORT ? ": it is a flag of estimate" : "");
+            }
+        }
+    }
+    return DS_OK;
+}
+
 static ds_status check_estimate(ds_ctx *ctx, const plan_options *o)
 {
+    if (o->world_size % o->nodes != 0) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "estimate: expected the same number of ranks on each of %lld nodes, found "
+                       "--world_size %lld",
+                       (long long)o->nodes, (long long)o->world_size);
+    }
     const bool model = o->model != NULL || o->model_config != NULL;
     if (model == (o->total_params > 0)) {
         return ds_fail(ctx, DS_ERR_ARG,
@@ -43,6 +77,12 @@ static ds_status check_estimate(ds_ctx *ctx, const plan_options *o)
 
 static ds_status check(ds_ctx *ctx, const plan_options *o)
 {
+    uint64_t memory = 1;
+    DS_TRY(o->memory != NULL ? size_parse(ctx, "memory", o->memory, &memory) : DS_OK);
+    if (memory == 0) {
+        return ds_fail(ctx, DS_ERR_ARG, "--memory: expected at least one byte, found %s",
+                       o->memory);
+    }
     if (o->model != NULL && o->model_config != NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "give either --model DIR or --model_config FILE");
     }
@@ -96,7 +136,7 @@ static ds_status read_command(ds_ctx *ctx, const dsi_arg_list *words, plan_optio
 ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o, bool *help_out)
 {
     memset(o, 0, sizeof *o);
-    const dsi_arg rows[] = {
+    dsi_arg rows[] = {
         {.type = DSI_ARG_HEADING, .doc = "What runs"},
         {.name = "model",
          .type = DSI_ARG_TEXT,
@@ -224,9 +264,9 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .type = DSI_ARG_INT,
          .out = &o->stage,
          .value = "N",
-         .def = "0",
+         .min = 2,
          .max = 3,
-         .doc = "Only this stage's table; 0: both."},
+         .doc = "Only this stage's table, 2 or 3; default: both."},
         {.type = DSI_ARG_HEADING, .doc = "What \"auto\" stands for in the configuration"},
         {.name = "micro_batch",
          .type = DSI_ARG_INT,
@@ -255,6 +295,10 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .given_out = &o->bf16_given,
          .doc = "bf16.enabled."},
     };
+    bool given[sizeof rows / sizeof rows[0]] = {false};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        rows[i].given_out = rows[i].given_out != NULL ? rows[i].given_out : &given[i];
+    }
     const dsi_args_spec spec = {.usage = "ds_plan [diff A B | estimate] [FLAGS]",
                                 .about = about,
                                 .rows = rows,
@@ -268,6 +312,7 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
         dsi_args_help(&spec, stdout);
     } else {
         status = read_command(ctx, &args.words, o);
+        status = status < 0 ? status : refuse_foreign(ctx, o->command, rows, spec.n_rows);
     }
     dsi_args_free(&args);
     return status < 0 || *help_out ? status : check(ctx, o);

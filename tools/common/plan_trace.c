@@ -1,7 +1,8 @@
 /* Reads traces for ds_plan diff, and lays two over each other in one file. See plan_trace.h. */
 #include "common/plan_trace.h"
 
-#include <errno.h>
+#include "common/output.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -176,8 +177,11 @@ ds_status trace_merge(ds_ctx *ctx, const trace_side sides[2], const char *path)
     if (root == NULL || !add_events(events, &sides[0], 0, shift > 0) ||
         !add_events(events, &sides[1], shift, shift > 0)) {
         status = ds_fail(ctx, DS_ERR_NOMEM, "no memory to lay two traces over each other");
-    } else if (json_dump_file(root, path, JSON_COMPACT | JSON_REAL_PRECISION(15)) != 0) {
-        status = ds_fail(ctx, DS_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+    } else {
+        char *text = json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(15));
+        status = text != NULL ? output_put(ctx, path, text, strlen(text))
+                              : ds_fail(ctx, DS_ERR_NOMEM, "no memory for the text of two traces");
+        free(text);
     }
     json_decref(root);
     return status;

@@ -2,9 +2,9 @@
 #include "common/profile_run.h"
 
 #include "base/pool.h"
+#include "common/output.h"
 #include "cost/measure.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,15 +27,9 @@ static uint32_t share_of_cores(uint32_t local_ranks)
 static ds_status write_file(ds_ctx *ctx, const char *path, const dsi_device *device)
 {
     dsi_buf text = dsi_buf_make(TEXT_BYTES);
-    ds_status status = DS_OK;
     dsi_device_print(device, &text);
-    FILE *file = text.failed ? NULL : fopen(path, "w");
-    bool wrong = file == NULL;
-    wrong = wrong || fwrite(dsi_buf_text(&text), 1, text.size, file) != text.size;
-    wrong = (file != NULL && fclose(file) != 0) || wrong;
-    if (wrong) {
-        status = ds_fail(ctx, DS_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    }
+    const ds_status status = text.failed ? ds_fail(ctx, DS_ERR_NOMEM, "no memory for a profile")
+                                         : output_put(ctx, path, dsi_buf_text(&text), text.size);
     dsi_buf_free(&text);
     return status;
 }

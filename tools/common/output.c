@@ -1,0 +1,54 @@
+/* See output.h. */
+#include "common/output.h"
+
+#include "io/file.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void check(int code, void *program)
+{
+    const bool lost = ferror(stdout) != 0;
+    const int flushed = fflush(stdout);
+    if (!lost && flushed == 0) {
+        return;
+    }
+    (void)fprintf(stderr, "%s: cannot write all of the output%s%s\n", (const char *)program,
+                  flushed != 0 ? ": " : "", flushed != 0 ? strerror(errno) : "");
+    _exit(code != 0 ? code : EXIT_FAILURE);
+}
+
+void output_guard(const char *program)
+{
+    (void)on_exit(check, (void *)(size_t)program);
+}
+
+static ds_status put_device(ds_ctx *ctx, const char *path, const char *text, size_t n)
+{
+    FILE *file = fopen(path, "w");
+    const bool written = file != NULL && fwrite(text, 1, n, file) == n;
+    const bool closed = file != NULL && fclose(file) == 0;
+    return written && closed ? DS_OK : dsi_io_fail(ctx, "write", path, errno);
+}
+
+ds_status output_put(ds_ctx *ctx, const char *path, const char *text, size_t n)
+{
+    struct stat st;
+    if (strcmp(path, "-") == 0) {
+        (void)fwrite(text, 1, n, stdout);
+        return DS_OK;
+    }
+    const bool there = stat(path, &st) == 0;
+    if (there && !S_ISREG(st.st_mode)) {
+        return put_device(ctx, path, text, n);
+    }
+    char *real = there ? realpath(path, NULL) : NULL;
+    const ds_status status = dsi_file_replace(ctx, real != NULL ? real : path, text, n);
+    free(real);
+    return status;
+}

@@ -1,0 +1,18 @@
+/* What a tool prints or writes reaches its reader, or the tool fails: a full disk is an error and
+ * no silence, and costs no file that was there before. */
+#ifndef DSI_TOOLS_OUTPUT_H
+#define DSI_TOOLS_OUTPUT_H
+
+#include <deepspeed/context.h>
+#include <stddef.h>
+
+/* Every main() calls it first: when the process ends, standard output is flushed. If anything of it
+ * was lost, that is said on standard error and an exit code of 0 becomes 1. program: its name,
+ * kept, not copied. */
+void output_guard(const char *program);
+
+/* Writes a file whole, or leaves what was there. "-" is standard output; a pipe or a device is
+ * written to; a link stays one. Errors: ERR_IO, ERR_NOT_FOUND (the folder). */
+ds_status output_put(ds_ctx *ctx, const char *path, const char *text, size_t n);
+
+#endif
