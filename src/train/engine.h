@@ -129,7 +129,11 @@ ds_status dsi_engine_check_whole(const ds_engine *engine, const char *call);
  * logs the times every steps_per_print steps. */
 ds_status dsi_engine_run_phase(ds_engine *engine, ds_phase phase);
 void dsi_engine_report_times(ds_engine *engine);
-/* After the step that the flops profiler was asked for: its report, on rank 0. */
+/* A line of the log for each of the text. */
+void dsi_engine_log_lines(const ds_engine *engine, const char *text);
+/* Of the flops profiler: memory for the times of steps, and the folder of output_file, which must
+ * be writable before the run begins; after the step that it was asked for the report, on rank 0. */
+ds_status dsi_engine_open_flops(ds_engine *engine);
 ds_status dsi_engine_report_flops(ds_engine *engine);
 /* Of autotuning.enabled, see autotune_measure.h: a phase has run from `begin`; an optimizer step
  * has ended; the engine is built. Errors: ERR_IO names the key and the file. */

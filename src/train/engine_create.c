@@ -103,13 +103,7 @@ static ds_status allocate(ds_engine *engine)
     DS_TRY(dsi_exec_add(engine->exec, engine->eval_plan, &engine->eval_id));
     DS_TRY(dsi_zenflow_open(engine));
     DS_TRY(allocate_memory(engine));
-    if (engine->spec.flops.enabled) {
-        engine->step_seconds =
-            calloc((size_t)engine->train_plan->n_steps + 1, sizeof *engine->step_seconds);
-        if (engine->step_seconds == NULL) {
-            return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for the flops profiler");
-        }
-    }
+    DS_TRY(dsi_engine_open_flops(engine));
     engine->rng[0] = ds_cells_find(engine->cells, DS_CELL_INPUT, "train/rng");
     engine->rng[1] = ds_cells_find(engine->cells, DS_CELL_INPUT, "eval/rng");
     return DS_OK;

@@ -2,7 +2,6 @@
 #include "base/clock.h"
 #include "train/run_trace.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,78 +59,13 @@ ds_status dsi_engine_run_phase(ds_engine *engine, ds_phase phase)
     return status;
 }
 
-static void log_lines(const ds_engine *engine, const char *line)
+void dsi_engine_log_lines(const ds_engine *engine, const char *line)
 {
     while (*line != '\0') {
         const size_t n = strcspn(line, "\n");
         ds_log(engine->ctx, DS_LOG_JOB, "%.*s", (int)n, line);
         line += n + (line[n] == '\n');
     }
-}
-
-/* Of one micro-batch. */
-static double phase_seconds(const ds_engine *engine, ds_phase phase)
-{
-    const dsi_plan *plan = engine->train_plan;
-    double sum = 0.0;
-    for (uint32_t s = plan->phase_begin[phase]; s < plan->phase_begin[phase + 1]; ++s) {
-        sum += engine->step_seconds[s];
-    }
-    return sum;
-}
-
-static ds_status write_report(const ds_engine *engine, const char *text)
-{
-    const char *path = engine->spec.flops.output_file;
-    FILE *file = path[0] != '\0' ? fopen(path, "w") : NULL;
-    if (path[0] == '\0') {
-        log_lines(engine, text);
-        return DS_OK;
-    }
-    const bool written = file != NULL && fputs(text, file) >= 0;
-    const bool closed = file != NULL && fclose(file) == 0;
-    return written && closed
-               ? DS_OK
-               : ds_fail(engine->ctx, DS_ERR_IO, "flops_profiler.output_file: cannot write %s: %s",
-                         path, strerror(errno));
-}
-
-/* Of norm and update, and of what may run between them. */
-static double step_seconds(const ds_engine *engine)
-{
-    double seconds = 0.0;
-    for (int phase = DS_PHASE_NORM; phase < DS_PHASE_COUNT; ++phase) {
-        seconds += phase_seconds(engine, (ds_phase)phase);
-    }
-    return seconds;
-}
-
-ds_status dsi_engine_report_flops(ds_engine *engine)
-{
-    const double share = 1.0 / (double)engine->spec.train.accumulation;
-    char *text = NULL;
-    if (!engine->spec.flops.enabled || ds_comm_rank(engine->comm) != 0 ||
-        engine->global_steps != (uint64_t)engine->spec.flops.profile_step + 1) {
-        return DS_OK;
-    }
-    for (uint32_t s = 0; s < engine->train_plan->phase_begin[DS_PHASE_NORM]; ++s) {
-        engine->step_seconds[s] *= share;
-    }
-    const dsi_flops_run run = {.seconds = engine->step_seconds,
-                               .forward = phase_seconds(engine, DS_PHASE_FORWARD),
-                               .backward = phase_seconds(engine, DS_PHASE_BACKWARD),
-                               .step = step_seconds(engine),
-                               .global_step = engine->global_steps - 1,
-                               .n_ranks = ds_comm_size(engine->comm),
-                               .micro_batch = engine->spec.train.batch,
-                               .accumulation = engine->spec.train.accumulation,
-                               .model = ds_model_get_info(engine->model)->architecture != NULL
-                                            ? ds_model_get_info(engine->model)->architecture
-                                            : "model"};
-    DS_TRY(dsi_flops_print(&engine->spec.flops, engine->train_plan, engine->cells, &run, &text));
-    const ds_status status = write_report(engine, text);
-    free(text);
-    return status;
 }
 
 ds_engine_times ds_engine_step_times(const ds_engine *engine)
@@ -181,6 +115,6 @@ void dsi_engine_report_times(ds_engine *engine)
 void dsi_engine_dump_state(const ds_engine *engine)
 {
     if (engine->config_text != NULL) {
-        log_lines(engine, engine->config_text);
+        dsi_engine_log_lines(engine, engine->config_text);
     }
 }

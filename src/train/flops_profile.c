@@ -4,7 +4,9 @@
 
 #include "base/buf.h"
 #include "op/ops.h"
+#include "train/plan_report.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,49 +131,87 @@ static ds_status build(profile *p)
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* 1234567 → "1.23 M"; giga: the letter of 1e9. */
+/* 1234567 → "1.23 M", 1500 → "1.5 K": as DeepSpeed's number_to_string. giga: the letter of 1e9. */
 static const char *number(double value, const char *giga, const char *unit, char *word)
 {
     const struct {
         double least;
         const char *letter;
-    } steps[] = {{1e12, "T"}, {1e9, giga}, {1e6, "M"}, {1e3, "K"}};
+    } steps[] = {{1e12, "T"}, {1e9, giga}, {1e6, "M"}, {1e3, "K"}, {1.0, ""}, {1e-3, "m"}};
+    const char *letter = value > 0.0 ? "u" : "";
+    double size = value > 0.0 ? 1e-6 : 1.0;
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; ++i) {
         if (value >= steps[i].least) {
-            (void)snprintf(word, NUMBER_BYTES, "%.2f %s%s", value / steps[i].least, steps[i].letter,
-                           unit);
-            return word;
+            letter = steps[i].letter;
+            size = steps[i].least;
+            break;
         }
     }
-    (void)snprintf(word, NUMBER_BYTES, *unit != '\0' ? "%.2f %s" : "%.2f", value, unit);
+    (void)snprintf(word, NUMBER_BYTES, "%g%s%s%s", round(100.0 * value / size) / 100.0,
+                   *letter != '\0' || *unit != '\0' ? " " : "", letter, unit);
     return word;
 }
 
 static const char *duration(double seconds, char *word)
 {
-    if (seconds >= 1.0) {
-        (void)snprintf(word, NUMBER_BYTES, "%.2f s", seconds);
-    } else if (seconds >= 1e-3) {
-        (void)snprintf(word, NUMBER_BYTES, "%.2f ms", seconds * 1e3);
-    } else {
-        (void)snprintf(word, NUMBER_BYTES, "%.2f us", seconds * 1e6);
-    }
-    return word;
+    return number(seconds, "G", "s", word);
+}
+
+static double percent(double part, double whole)
+{
+    return whole > 0.0 ? round(10000.0 * part / whole) / 100.0 : 0.0;
 }
 
 static void line(profile *p, const char *label, const char *value)
 {
-    dsi_buf_printf(&p->text, "%-*s%s\n", WIDTH, label, value);
-}
-
-static void count(profile *p, const char *label, uint64_t n)
-{
-    dsi_buf_printf(&p->text, "%-*s%llu\n", WIDTH, label, (unsigned long long)n);
+    dsi_buf_printf(&p->text, "%-*s  %-8s\n", WIDTH, label, value);
 }
 
 static double rate(double flops, double seconds)
 {
     return seconds > 0.0 ? flops / seconds : 0.0;
+}
+
+static void count(profile *p, const char *label, uint64_t n)
+{
+    char word[NUMBER_BYTES];
+    (void)snprintf(word, sizeof word, "%llu", (unsigned long long)n);
+    line(p, label, word);
+}
+
+/* A rate of `factor` times the operations of the forward pass. */
+static void speed(profile *p, const char *what, double factor, const char *over, double seconds)
+{
+    char label[160];
+    char word[NUMBER_BYTES];
+    (void)snprintf(label, sizeof label, "%s = %.4g * fwd flops per GPU / %s: ", what, factor, over);
+    line(p, label, number(rate(factor * p->modules[0].flops, seconds), "G", "FLOPS", word));
+}
+
+/* Operations of a rank in an optimizer step: of all steps that ran, and what counts for a model. */
+static void print_operations(profile *p, double iteration)
+{
+    const dsi_plan *plan = p->plan;
+    double model = 0.0;
+    double again = 0.0;
+    double all = 0.0;
+    char w[NUMBER_BYTES];
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        const bool repeats = step->phase <= DS_PHASE_BACKWARD;
+        const double runs = repeats                    ? (double)p->run->accumulation
+                            : p->run->seconds[s] > 0.0 ? 1.0
+                                                       : 0.0;
+        model += runs * dsi_step_model_flops(plan, step);
+        again += runs * (step->recomputed ? step->flops : 0.0);
+        all += runs * step->flops;
+    }
+    line(p,
+         "model flops of an iter per GPU (products, attention, once): ", number(model, "G", "", w));
+    line(p, "hardware flops of an iter per GPU (all that was computed): ", number(all, "G", "", w));
+    line(p, "recomputed flops among them: ", number(again, "G", "", w));
+    line(p, "model FLOPS per GPU: ", number(rate(model, iteration), "G", "FLOPS", w));
+    line(p, "hardware FLOPS per GPU: ", number(rate(all, iteration), "G", "FLOPS", w));
 }
 
 static void print_summary(profile *p)
@@ -183,33 +223,39 @@ static void print_summary(profile *p)
     for (uint32_t s = 0; s < p->plan->phase_begin[DS_PHASE_NORM]; ++s) {
         again += p->plan->steps[s].recomputed ? p->plan->steps[s].flops : 0.0;
     }
-    const double backward = 2.0 * model->flops + again;
-    const double iteration = (r->forward + r->backward) * (double)r->accumulation + r->step;
-    const double all = (model->flops + backward) * (double)r->accumulation;
+    const double backward = 2.0 + rate(again, model->flops);
+    const double n = (double)r->accumulation;
+    const double iteration = (r->forward + r->backward) * n + r->step;
     const double samples = (double)(r->micro_batch * r->accumulation) * r->n_ranks;
-    dsi_buf_printf(&p->text, "\nProfile Summary at step %llu:\n",
-                   (unsigned long long)r->global_step);
-    count(p, "world size:", r->n_ranks);
-    count(p, "data parallel size:", r->n_ranks);
-    line(p, "model parallel size:", "1");
-    count(p, "batch size per GPU:", (uint64_t)r->micro_batch);
-    line(p, "params per GPU:", number(model->params, "B", "", w));
-    line(p, "params of model = params per GPU * mp_size:", number(model->params, "B", "", w));
-    line(p, "fwd MACs per GPU:", number(model->macs, "G", "MACs", w));
-    line(p, "fwd flops per GPU:", number(model->flops, "G", "", w));
-    line(p, "fwd flops of model = fwd flops per GPU * mp_size:", number(model->flops, "G", "", w));
-    line(p, "fwd latency:", duration(r->forward, w));
-    line(p, "fwd FLOPS per GPU = fwd flops per GPU / fwd latency:",
+    dsi_buf_printf(&p->text, "Profile Summary at step %llu:\n", (unsigned long long)r->global_step);
+    dsi_buf_puts(&p->text, "Notations:\n"
+                           "data parallel size (dp_size), model parallel size(mp_size),\n"
+                           "parameters (params), multiply-accumulate operations (MACs),\n"
+                           "floating-point operations (flops), those of a second (FLOPS),\n"
+                           "fwd and bwd latency: of one micro-batch, step: the weights' update,\n"
+                           "iter latency: fwd and bwd of all micro-batches, and step\n\n");
+    count(p, "world size: ", r->n_ranks);
+    count(p, "data parallel size: ", r->n_ranks);
+    line(p, "model parallel size: ", "1");
+    count(p, "batch size per GPU: ", (uint64_t)r->micro_batch);
+    line(p, "params per GPU: ", number(model->params, "B", "", w));
+    line(p, "params of model = params per GPU * mp_size: ", number(model->params, "B", "", w));
+    line(p, "fwd MACs per GPU: ", number(model->macs, "G", "MACs", w));
+    line(p, "fwd flops per GPU: ", number(model->flops, "G", "", w));
+    line(p, "fwd flops of model = fwd flops per GPU * mp_size: ", number(model->flops, "G", "", w));
+    line(p, "fwd latency: ", duration(r->forward, w));
+    line(p, "fwd FLOPS per GPU = fwd flops per GPU / fwd latency: ",
          number(rate(model->flops, r->forward), "G", "FLOPS", w));
-    line(p, "recomputed flops per GPU:", number(again, "G", "", w));
-    line(p, "bwd latency:", duration(r->backward, w));
-    line(p, "bwd FLOPS per GPU = (2 * fwd + recomputed) flops / bwd latency:",
-         number(rate(backward, r->backward), "G", "FLOPS", w));
-    line(p, "step latency:", duration(r->step, w));
-    line(p, "iter latency:", duration(iteration, w));
-    line(p, "FLOPS per GPU = flops of all micro-batches / iter latency:",
-         number(rate(all, iteration), "G", "FLOPS", w));
-    line(p, "samples/second:", number(rate(samples, iteration), "G", "", w));
+    line(p, "bwd latency: ", duration(r->backward, w));
+    speed(p, "bwd FLOPS per GPU", backward, "bwd latency", r->backward);
+    speed(p, "fwd+bwd FLOPS per GPU", backward + 1.0, "(fwd+bwd latency)",
+          r->forward + r->backward);
+    line(p, "step latency: ", duration(r->step, w));
+    line(p, "iter latency: ", duration(iteration, w));
+    speed(p, "FLOPS per GPU", (backward + 1.0) * n, "iter latency", iteration);
+    (void)snprintf(w, sizeof w, "%g", round(100.0 * rate(samples, iteration)) / 100.0);
+    line(p, "samples/second: ", w);
+    print_operations(p, iteration);
 }
 
 /* The last part of a path; layers ("h.3") are named after what holds them. */
@@ -290,10 +336,12 @@ static ds_status print_aggregated(profile *p)
     if (sums == NULL) {
         return ds_fail(p->plan->ctx, DS_ERR_NOMEM, "no memory for the profile");
     }
-    dsi_buf_printf(&p->text,
-                   "\n----------------------------- Aggregated Profile per GPU "
-                   "-----------------------------\nTop %lld modules at each depth:\n",
-                   (long long)p->spec->top_modules);
+    dsi_buf_printf(
+        &p->text,
+        "\n----------------------------- Aggregated Profile per GPU "
+        "-----------------------------\nTop %lld modules in terms of params, MACs or fwd "
+        "latency at different model depths:\n",
+        (long long)p->spec->top_modules);
     for (uint32_t depth = 0; depth <= shown_depth(p); ++depth) {
         dsi_buf_printf(&p->text, "depth %u:\n", depth);
         print_top(p, depth, "params", offsetof(module, params), sums);
@@ -313,15 +361,14 @@ static void print_tree(profile *p, uint32_t at)
     char macs[NUMBER_BYTES];
     char time[NUMBER_BYTES];
     char flops[NUMBER_BYTES];
-    dsi_buf_printf(&p->text,
-                   "%*s(%s): %s = %.2f%% Params, %s = %.2f%% MACs, %s = %.2f%% latency, %s\n",
+    dsi_buf_printf(&p->text, "%*s(%s): %s = %g%% Params, %s = %g%% MACs, %s = %g%% latency, %s\n",
                    (int)(2 * m->depth), "",
                    at == 0       ? p->run->model
                    : dot != NULL ? dot + 1
                                  : m->path,
-                   number(m->params, "B", "", params), 100.0 * rate(m->params, model->params),
-                   number(m->macs, "G", "MACs", macs), 100.0 * rate(m->macs, model->macs),
-                   duration(m->seconds, time), 100.0 * rate(m->seconds, model->seconds),
+                   number(m->params, "B", "", params), percent(m->params, model->params),
+                   number(m->macs, "G", "MACs", macs), percent(m->macs, model->macs),
+                   duration(m->seconds, time), percent(m->seconds, model->seconds),
                    number(rate(m->flops, m->seconds), "G", "FLOPS", flops));
     for (uint32_t i = 0; i < p->n && m->depth < shown_depth(p); ++i) {
         if (p->modules[i].parent == at) {
@@ -343,10 +390,20 @@ ds_status dsi_flops_print(const dsi_flops_spec *spec, const dsi_plan *plan, cons
         status = print_aggregated(&p);
     }
     if (status >= 0 && spec->detailed) {
-        dsi_buf_puts(&p.text, "\n------------------------------ Detailed Profile per GPU "
-                              "------------------------------\n");
+        dsi_buf_puts(&p.text,
+                     "\n------------------------------ Detailed Profile per GPU "
+                     "------------------------------\n"
+                     "Each module profile is listed after its name in the following order: "
+                     "\nparams, percentage of total params, MACs, percentage of total MACs, fwd "
+                     "latency, percentage of total fwd latency, fwd FLOPS\n"
+                     "\nNote: what a fused operator does counts for the module of the parameter "
+                     "that it reads; what belongs to no submodule makes up the difference between "
+                     "a parent and the sum of its submodules.\n\n");
         print_tree(&p, 0);
     }
+    dsi_buf_puts(
+        &p.text,
+        "------------------------------------------------------------------------------\n");
     for (uint32_t i = 0; i < p.n; ++i) {
         free(p.modules[i].path);
     }

@@ -116,9 +116,7 @@ static void count_collective(dsi_plan_report *r, const dsi_step *step)
     row->sent += runs * sent;
 }
 
-/* What counts for MFU: products, attention and the output projection of the forward and backward
- * passes, done once. */
-static double model_flops_of(const dsi_plan *plan, const dsi_step *step)
+double dsi_step_model_flops(const dsi_plan *plan, const dsi_step *step)
 {
     const ds_kernel_sig sig = {.op = step->op,
                                .attrs = step->attrs,
@@ -140,7 +138,7 @@ static void count_steps(dsi_plan_report *r)
         const dsi_step *step = &plan->steps[s];
         const double runs = dsi_report_runs(r, step->phase);
         r->hardware_flops += runs * step->flops;
-        r->model_flops += runs * model_flops_of(plan, step);
+        r->model_flops += runs * dsi_step_model_flops(plan, step);
         if ((step->op->flags & DS_OP_COMM) != 0 && step->kind != DSI_STEP_WAIT &&
             step->op != &dsi_op_take_slice) {
             count_collective(r, step);

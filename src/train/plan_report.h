@@ -61,6 +61,9 @@ void dsi_report_free(dsi_plan_report *report);
 /* Bytes that count against the memory of a rank: of the device, and, where that is the host's
  * memory, of the host. */
 size_t dsi_report_need(const dsi_plan_report *report);
+/* What of a step counts for MFU: products, attention and the output projection of the forward and
+ * backward passes, done once. */
+double dsi_step_model_flops(const dsi_plan *plan, const dsi_step *step);
 /* Of a phase: how often an optimizer step runs it. */
 double dsi_report_runs(const dsi_plan_report *report, ds_phase phase);
 const char *dsi_phase_name(ds_phase phase);

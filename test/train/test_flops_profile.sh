@@ -25,15 +25,27 @@ fail() {
 }
 has() { grep -qF -- "$1" report.txt || fail "no line with: $1"; }
 has "Profile Summary at step 2:"
-has "params per GPU:                                                       120.58 K"
+# DeepSpeed's lines: labels of 70 columns, two blanks, numbers with as many digits as they need
+has "params per GPU:                                                         120.58 K"
+has "Top 2 modules in terms of params, MACs or fwd latency at different model depths:"
+grep -qE "^bwd FLOPS per GPU = 2\.[0-9]+ \* fwd flops per GPU / bwd latency: +[0-9.]+ [KMGT]FLOPS" report.txt || fail "bwd FLOPS"
+grep -qE "^fwd\+bwd FLOPS per GPU = 3\.[0-9]+ \* fwd flops per GPU / \(fwd\+bwd latency\): +[0-9.]+ [KMGT]FLOPS" report.txt || fail "fwd+bwd FLOPS"
+[ "$(tail -n 1 report.txt)" = "$(printf -- '-%.0s' $(seq 78))" ] || fail "no last line"
+# operations of the model and of the hardware are the plan's
+"$build/ds_plan" --model_config gpt.json --deepspeed_config ds.json --threads 1 --json plan.json || [ $? = 3 ] || fail "no plan"
+for kind in model:model computed:hardware; do
+    said=$(sed -nE "s/^${kind#*:} flops of an iter per GPU .*: +([0-9.]+) M *$/\1/p" report.txt)
+    planned=$(sed -nE "s/.*\"${kind%:*}\": ([0-9]+).*/\1/p" plan.json | head -1)
+    [ "$said" = "$(awk "BEGIN {printf \"%.6g\", sprintf(\"%.2f\", $planned / 1e6)}")" ] || fail "$kind: $said, the plan has $planned"
+done
 # 128 tokens: products 64·192, 64·64, 64·256, 256·64 a layer; 1.57 M = 128·64·192 of one c_attn
 has "(c_attn): 12.48 K = 10.35% Params, 1.57 MMACs"
-has "(c_fc): 16.64 K = 13.80% Params, 2.10 MMACs"
+has "(c_fc): 16.64 K = 13.8% Params, 2.1 MMACs"
 # the head has 128·64·256 and lies with its tied weight
-has "(wte): 16.38 K = 13.59% Params, 2.10 MMACs"
+has "(wte): 16.38 K = 13.59% Params, 2.1 MMACs"
 has "'h.*': '99.97 K'"
-grep -q "recomputed flops per GPU: *[1-9]" report.txt || fail "no recomputation was counted"
-grep -q "fwd latency: *[0-9.]* [mu]*s" report.txt || fail "no time of the forward pass"
+grep -q "recomputed flops among them: *[1-9]" report.txt || fail "no recomputation was counted"
+grep -q "^fwd latency: *[0-9.]* [mu]*s *$" report.txt || fail "no time of the forward pass"
 [ "$(grep -c '^        (attn)' report.txt)" = 2 ] || fail "two layers in the tree"
 
 # depth 0: the model alone
@@ -41,9 +53,12 @@ sed -i 's/"top_modules": 2/"module_depth": 0/' ds.json
 "$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config ds.json --steps 4 --threads 1 > log 2>&1
 ! grep -q "depth 1:\|(transformer)" report.txt || fail "deeper than asked"
 
-# a report that cannot be written ends the run with its name
-sed -i 's/report.txt/none\/report.txt/' ds.json
+# its folder is made; a report that cannot be written ends the run before its first step
+sed -i 's/report.txt/made\/here\/report.txt/' ds.json
+"$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config ds.json --steps 4 --threads 1 > log 2>&1 || cat log
+grep -q "Flops Profiler" made/here/report.txt || fail "no report in a new folder"
+sed -i 's/made\/here/text.txt/' ds.json
 ! "$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config ds.json --steps 4 --threads 1 > log 2>&1 ||
     fail "an impossible output_file was accepted"
-grep -q "output_file: cannot write none/report.txt" log || { cat log; exit 1; }
+grep -q "output_file: cannot .*text.txt" log && ! grep -q "step 3" log || { cat log; exit 1; }
 echo "flops profile: passed"

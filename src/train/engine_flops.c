@@ -1,0 +1,106 @@
+/* What the engine does for the flops profiler: times of steps, and the report. */
+#include "io/file.h"
+#include "train/engine.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of one micro-batch. */
+static double phase_seconds(const ds_engine *engine, ds_phase phase)
+{
+    const dsi_plan *plan = engine->train_plan;
+    double sum = 0.0;
+    for (uint32_t s = plan->phase_begin[phase]; s < plan->phase_begin[phase + 1]; ++s) {
+        sum += engine->step_seconds[s];
+    }
+    return sum;
+}
+
+static ds_status fail(const ds_engine *engine, int reason)
+{
+    return ds_fail(engine->ctx, DS_ERR_IO, "flops_profiler.output_file: cannot write %s: %s",
+                   engine->spec.flops.output_file, strerror(reason));
+}
+
+static ds_status write_report(const ds_engine *engine, const char *text)
+{
+    const char *path = engine->spec.flops.output_file;
+    FILE *file = path[0] != '\0' ? fopen(path, "w") : NULL;
+    if (path[0] == '\0') {
+        dsi_engine_log_lines(engine, text);
+        return DS_OK;
+    }
+    const bool written = file != NULL && fputs(text, file) >= 0;
+    const bool closed = file != NULL && fclose(file) == 0;
+    return written && closed ? DS_OK : fail(engine, errno);
+}
+
+/* Makes the folder, and opens the file once. */
+static ds_status try_file(const ds_engine *engine)
+{
+    const char *path = engine->spec.flops.output_file;
+    char *folder = dsi_path_folder(path);
+    const ds_status made = folder != NULL ? dsi_folder_make(engine->ctx, folder) : DS_ERR_NOMEM;
+    free(folder);
+    if (made < 0) {
+        return ds_fail(engine->ctx, made, "flops_profiler.output_file: %s",
+                       ds_ctx_error(engine->ctx));
+    }
+    FILE *file = fopen(path, "a");
+    return file != NULL && fclose(file) == 0 ? DS_OK : fail(engine, errno);
+}
+
+ds_status dsi_engine_open_flops(ds_engine *engine)
+{
+    if (!engine->spec.flops.enabled) {
+        return DS_OK;
+    }
+    engine->step_seconds =
+        calloc((size_t)engine->train_plan->n_steps + 1, sizeof *engine->step_seconds);
+    if (engine->step_seconds == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for the flops profiler");
+    }
+    const bool writes =
+        ds_comm_rank(engine->comm) == 0 && engine->spec.flops.output_file[0] != '\0';
+    return writes ? try_file(engine) : DS_OK;
+}
+
+/* Of norm and update, and of what may run between them. */
+static double step_seconds(const ds_engine *engine)
+{
+    double seconds = 0.0;
+    for (int phase = DS_PHASE_NORM; phase < DS_PHASE_COUNT; ++phase) {
+        seconds += phase_seconds(engine, (ds_phase)phase);
+    }
+    return seconds;
+}
+
+ds_status dsi_engine_report_flops(ds_engine *engine)
+{
+    const double share = 1.0 / (double)engine->spec.train.accumulation;
+    char *text = NULL;
+    if (!engine->spec.flops.enabled || ds_comm_rank(engine->comm) != 0 ||
+        engine->global_steps != (uint64_t)engine->spec.flops.profile_step + 1) {
+        return DS_OK;
+    }
+    for (uint32_t s = 0; s < engine->train_plan->phase_begin[DS_PHASE_NORM]; ++s) {
+        engine->step_seconds[s] *= share;
+    }
+    const dsi_flops_run run = {.seconds = engine->step_seconds,
+                               .forward = phase_seconds(engine, DS_PHASE_FORWARD),
+                               .backward = phase_seconds(engine, DS_PHASE_BACKWARD),
+                               .step = step_seconds(engine),
+                               .global_step = engine->global_steps - 1,
+                               .n_ranks = ds_comm_size(engine->comm),
+                               .micro_batch = engine->spec.train.batch,
+                               .accumulation = engine->spec.train.accumulation,
+                               .model = ds_model_get_info(engine->model)->architecture != NULL
+                                            ? ds_model_get_info(engine->model)->architecture
+                                            : "model"};
+    DS_TRY(dsi_flops_print(&engine->spec.flops, engine->train_plan, engine->cells, &run, &text));
+    const ds_status status = write_report(engine, text);
+    free(text);
+    return status;
+}
