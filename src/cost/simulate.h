@@ -3,9 +3,10 @@
  * Every rank runs the same steps, so one rank is simulated. A host thread issues the steps in
  * order; RUN occupies its stream and holds the thread; START puts its work on its stream, which
  * goes on by itself as far as the device overlaps; WAIT holds the thread until that work has ended.
- * Each phase begins and ends with empty streams (plan.h, invariant 8), so phases are simulated once
- * and the step is composed of them as the engine runs them: accumulation × (forward, backward),
- * norm, update.
+ * Phases are simulated once, and the step is composed of them as the engine runs them: accumulation
+ * × (forward, backward), norm, update. A move may end in a later phase than it starts in, or in the
+ * forward phase of the next step, whose WAIT then stands before its START (plan.h, invariant 8):
+ * then a step is simulated before the one that counts, which begins with what is under way.
  *
  * Pure and deterministic: no clock, no device. The caller keeps the steps and their texts until the
  * timeline is destroyed.
@@ -39,7 +40,7 @@ const char *dsi_sim_stream_name(dsi_sim_stream stream);
 
 typedef struct dsi_sim_step {
     dsi_sim_kind kind;
-    uint32_t start; /* of a WAIT: index of its START */
+    uint32_t start; /* of a WAIT: index of its START; one behind it is of the step before */
     ds_phase phase;
     dsi_sim_stream stream;
     const char *op;    /* operator's name */
@@ -65,10 +66,11 @@ typedef struct dsi_sim_spec {
     ds_dtype peak_dtype; /* MFU and HFU are shares of this peak */
 } dsi_sim_spec;
 
-/* What one step did, in seconds from the start of its phase. A WAIT has an event only when it
- * stalls: on COMPUTE, `stall`. */
+/* What one step did, in seconds from the start of its phase; the end may lie behind that of the
+ * phase. A WAIT has an event only when it stalls: on COMPUTE, `stall`. */
 typedef struct dsi_sim_event {
     uint32_t step;
+    ds_phase phase; /* of the step */
     dsi_sim_stream stream;
     bool stall;
     double start, end;

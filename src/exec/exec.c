@@ -43,6 +43,7 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
         free(exec->plans[i].tickets);
         free(exec->plans[i].swaps);
         free(exec->plans[i].ahead);
+        free(exec->plans[i].crossing);
         free(exec->plans[i].parts);
     }
     const bool settled = dsi_swap_settle(exec->swap);
@@ -102,14 +103,20 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out)
     l->tickets = calloc(plan->n_steps + 1, sizeof *l->tickets);
     l->swaps = calloc(plan->n_steps + 1, sizeof *l->swaps);
     l->ahead = calloc(plan->n_steps + 1, sizeof *l->ahead);
+    l->crossing = calloc(plan->n_steps + 1, sizeof *l->crossing);
     l->parts = calloc(plan->n_refs + 1, sizeof *l->parts);
     *id_out = exec->n_plans++;
     if (l->sigs == NULL || l->tensors == NULL || l->calls == NULL || l->comm_calls == NULL ||
         l->names == NULL || l->tickets == NULL || l->swaps == NULL || l->ahead == NULL ||
-        l->parts == NULL) {
+        l->crossing == NULL || l->parts == NULL) {
         return ds_fail(exec->ctx, DS_ERR_NOMEM, "no memory for the executor");
     }
     return DS_OK;
+}
+
+bool dsi_exec_has_lost(const dsi_exec *exec)
+{
+    return dsi_swap_has_lost(exec->swap);
 }
 
 void dsi_exec_exchange(dsi_exec *exec, const ds_cell *a, const ds_cell *b, uint32_t n)
@@ -133,6 +140,7 @@ void dsi_exec_exchange(dsi_exec *exec, const ds_cell *a, const ds_cell *b, uint3
 ds_status dsi_exec_read(const dsi_exec *exec, ds_cell cell, size_t offset, void *data, size_t bytes)
 {
     if (dsi_exec_is_swapped(exec, cell)) {
+        DS_TRY(dsi_exec_settle(exec));
         return dsi_swap_read(exec->swap, cell, offset, data, bytes);
     }
     memcpy(data, (const unsigned char *)exec->cell_data[cell] + offset, bytes);
@@ -144,6 +152,7 @@ ds_status dsi_exec_write(dsi_exec *exec, ds_cell cell, size_t offset, const void
 {
     if (dsi_exec_is_swapped(exec, cell)) {
         exec->written = true;
+        DS_TRY(dsi_exec_settle(exec));
         return dsi_swap_write(exec->swap, cell, offset, data, bytes);
     }
     memcpy((unsigned char *)exec->cell_data[cell] + offset, data, bytes);
@@ -155,6 +164,7 @@ ds_status dsi_exec_clear(dsi_exec *exec, ds_cell cell)
     const size_t bytes = ds_meta_bytes(ds_cells_get(exec->cells, cell)->meta);
     if (dsi_exec_is_swapped(exec, cell)) {
         exec->written = true;
+        DS_TRY(dsi_exec_settle(exec));
         return dsi_swap_clear(exec->swap, cell);
     }
     memset(exec->cell_data[cell], 0, bytes);
@@ -210,7 +220,7 @@ size_t dsi_exec_table_bytes(const dsi_plan *plan)
     const dsi_loaded *l = NULL;
     const size_t per_step = sizeof *l->sigs + sizeof *l->calls + sizeof *l->comm_calls +
                             sizeof *l->names + sizeof *l->tickets + sizeof *l->swaps +
-                            sizeof *l->ahead;
+                            sizeof *l->ahead + sizeof *l->crossing;
     const size_t per_ref = sizeof *l->tensors + sizeof *l->parts;
     return (plan->n_steps + 1) * per_step + (plan->n_refs + 1) * per_ref +
            dsi_arena_used(plan->arena) + plan->ledger->capacity * sizeof *plan->ledger->entries;

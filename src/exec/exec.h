@@ -38,16 +38,21 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out);
  * the call is collective. Errors: ERR_NOMEM naming the bytes. */
 ds_status dsi_exec_allocate(dsi_exec *exec);
 
-/* Runs a phase of a plan. An error names step, operator and scope. */
+/* Runs a phase of a plan. Swaps may still be under way when it returns (plan.h, invariant 8): a
+ * later phase waits for them, or whoever needs the arena or the cells first. An error names step,
+ * operator and scope; that of a swap may be one of an earlier phase. */
 ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase);
+/* Whether something that a phase took home did not get there: the cells are no state of any step
+ * any more. Until dsi_exec_drop. */
+bool dsi_exec_has_lost(const dsi_exec *exec);
 
 /* Begins the phase rest of a plan that has it beside others, and returns. One at a time: the caller
  * has finished the one before. Until dsi_exec_finish nobody else touches the cells that it touches:
  * of phases, settle, choose, fetch and take do. It is not traced. */
 ds_status dsi_exec_start(dsi_exec *exec, uint32_t id);
 /* Waits for the end of what was started; nothing when nothing was. Its error names step, operator
- * and scope, and is given again until the next start or dsi_exec_drop, which waits and forgets it.
- */
+ * and scope, and is given again until the next start or dsi_exec_drop, which waits and forgets it,
+ * and swaps that are under way. */
 ds_status dsi_exec_finish(dsi_exec *exec);
 void dsi_exec_drop(dsi_exec *exec);
 
@@ -91,6 +96,8 @@ typedef struct dsi_exec_times {
     double work;       /* of a WAIT: from the begin of its START until what that started had ended;
                           0: it ended within its START */
     double waited;     /* of a collective that has ended: of its time, until the last rank came */
+    double since;      /* of the WAIT of a swap: from the begin of its START to its own; 0: the swap
+                          had been waited for */
 } dsi_exec_times;
 
 /* Called after each step when set. For profiles; NULL switches off. */

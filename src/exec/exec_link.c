@@ -107,6 +107,16 @@ static void find_ahead(dsi_loaded *l)
     }
 }
 
+static void find_crossing(dsi_loaded *l)
+{
+    for (uint32_t s = 0; s < l->plan->n_steps; ++s) {
+        const dsi_step *step = &l->plan->steps[s];
+        if (step->kind == DSI_STEP_WAIT && l->plan->steps[step->start].phase != step->phase) {
+            l->crossing[l->n_crossing++] = step->start;
+        }
+    }
+}
+
 void dsi_exec_link(const dsi_exec *exec, dsi_loaded *l)
 {
     const dsi_plan *plan = l->plan;
@@ -134,6 +144,7 @@ void dsi_exec_link(const dsi_exec *exec, dsi_loaded *l)
         }
     }
     find_ahead(l);
+    find_crossing(l);
 }
 
 void dsi_exec_relink(dsi_exec *exec)

@@ -28,13 +28,36 @@ static ds_status fail_step(const dsi_exec *exec, ds_ctx *ctx, const dsi_plan *pl
                    step->kernel != NULL ? step->kernel->name : "comm", step->scope, reason);
 }
 
-/* Transfers of a phase that failed: none may write into the arena when another plan uses it. */
+/* Transfers of a phase that failed, and of those before it: none may write into the arena when
+ * another plan uses it. Those of the step before go on: they are of states that are whole. */
 static void discard_swaps(const dsi_exec *exec, const dsi_loaded *l, ds_phase phase)
 {
-    const dsi_plan *plan = l->plan;
-    for (uint32_t s = plan->phase_begin[phase]; s < plan->phase_begin[phase + 1]; ++s) {
+    for (uint32_t s = 0; s < l->plan->phase_begin[phase + 1]; ++s) {
         dsi_swap_discard(exec->swap, &l->swaps[s]);
     }
+}
+
+/* Waits for what phases of a plan have left under way. */
+static ds_status settle_plan(const dsi_exec *exec, const dsi_loaded *l)
+{
+    ds_status first = DS_OK;
+    for (uint32_t i = 0; i < l->n_crossing; ++i) {
+        const uint32_t s = l->crossing[i];
+        const ds_status status = dsi_swap_wait(exec->swap, &l->swaps[s], NULL);
+        if (status < 0) {
+            first = first < 0 ? first : fail_step(exec, exec->ctx, l->plan, s, status);
+            dsi_swap_discard(exec->swap, &l->swaps[s]);
+        }
+    }
+    return first;
+}
+
+ds_status dsi_exec_settle(const dsi_exec *exec)
+{
+    for (uint32_t i = 0; i < exec->n_plans; ++i) {
+        DS_TRY(settle_plan(exec, &exec->plans[i]));
+    }
+    return DS_OK;
 }
 
 /* The slice that this rank owns, padded with zeros. */
@@ -49,11 +72,20 @@ static void take_slice(const dsi_comm *comm, const ds_tensor *x, const ds_tensor
     memset((unsigned char *)slice->data + n * size, 0, (length - n) * size);
 }
 
-static ds_status run_swap(const dsi_exec *exec, const dsi_loaded *l, uint32_t s, double *work_out)
+static ds_status wait_for_swap(const dsi_exec *exec, dsi_swap_ticket *ticket, dsi_exec_times *times)
+{
+    if (times != NULL && ticket->aio != 0) {
+        times->since = times->begin - ticket->begin;
+    }
+    return dsi_swap_wait(exec->swap, ticket, times != NULL ? &times->work : NULL);
+}
+
+static ds_status run_swap(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
+                          dsi_exec_times *times)
 {
     const dsi_step *step = &l->plan->steps[s];
     if (step->kind == DSI_STEP_WAIT) {
-        return dsi_swap_wait(exec->swap, &l->swaps[step->start], work_out);
+        return wait_for_swap(exec, &l->swaps[step->start], times);
     }
     const bool write = step->op == &dsi_op_swap_out;
     const uint32_t memory = write ? step->in_at + 1 : step->out_at;
@@ -90,7 +122,7 @@ static ds_status run_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
         return step->kernel->run(&l->calls[s]);
     }
     if ((step->op->flags & DS_OP_SWAP) != 0) {
-        return run_swap(exec, l, s, times != NULL ? &times->work : NULL);
+        return run_swap(exec, l, s, times);
     }
     if (step->op == &dsi_op_take_slice) {
         take_slice(exec->comm, &l->tensors[step->in_at], &l->tensors[step->out_at]);
@@ -147,6 +179,9 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
     if (id >= exec->n_plans || exec->map == NULL) {
         return ds_fail(exec->ctx, DS_ERR_STATE, "plan %u cannot run yet", id);
     }
+    for (uint32_t i = 0; i < exec->n_plans; ++i) {
+        DS_TRY(i != id ? settle_plan(exec, &exec->plans[i]) : DS_OK); /* they share the arena */
+    }
     if (exec->written && phase == DS_PHASE_BACKWARD) {
         DS_TRY(bring_again(exec, &exec->plans[id], phase));
     }
@@ -183,4 +218,11 @@ void dsi_exec_drop(dsi_exec *exec)
     if (exec->beside != NULL) {
         dsi_beside_drop(exec->beside);
     }
+    for (uint32_t i = 0; i < exec->n_plans; ++i) {
+        const dsi_loaded *l = &exec->plans[i];
+        for (uint32_t at = 0; at < l->n_crossing; ++at) {
+            dsi_swap_discard(exec->swap, &l->swaps[l->crossing[at]]);
+        }
+    }
+    dsi_swap_forgive(exec->swap);
 }

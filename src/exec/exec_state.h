@@ -25,6 +25,8 @@ typedef struct dsi_loaded {
     dsi_swap_ticket *swaps;         /* per step; of started swaps */
     uint32_t *ahead;                /* steps that bring what a later phase reads: n_ahead of them */
     uint32_t n_ahead;
+    uint32_t *crossing; /* swaps that start in one phase and end in another: n_crossing of them */
+    uint32_t n_crossing;
     dsi_comm_part *parts;  /* of all collectives, one after the other */
     unsigned char *shared; /* arena of what collectives send */
 } dsi_loaded;
@@ -59,6 +61,9 @@ dsi_home dsi_exec_home_of(const dsi_exec *exec, ds_cell cell);
 
 /* exec_memory.c: parts of cells that live on the device lie inside of them. */
 void dsi_exec_place_parts(dsi_exec *exec);
+
+/* exec_run.c: waits for swaps that a phase has left under way. */
+ds_status dsi_exec_settle(const dsi_exec *exec);
 
 /* exec_link.c */
 

@@ -1,6 +1,8 @@
 /* See swap.h. */
 #include "exec/swap.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +26,7 @@ struct dsi_swap {
     dsi_aio *aio;
     uint32_t file;
     void *zeros; /* ZERO_BYTES of them, when there is a disk */
+    bool lost;   /* see dsi_swap_has_lost */
 };
 
 /* Deals out storage: first the cells that have their own, then the parts in those. */
@@ -134,7 +137,7 @@ ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
 {
     const place *p = &swap->places[cell];
     const size_t blocks = dsi_home_bytes(p->bytes);
-    ticket_out->aio = 0;
+    *ticket_out = (dsi_swap_ticket){.begin = dsi_clock_seconds(), .write = write};
     if (p->residence == DSI_ON_HOST) {
         unsigned char *host = swap->host + p->offset;
         memcpy(write ? (void *)host : data, write ? data : (void *)host, p->bytes);
@@ -150,10 +153,24 @@ ds_status dsi_swap_wait(dsi_swap *swap, dsi_swap_ticket *ticket, double *seconds
         *seconds_out = 0.0;
     }
     if (ticket->aio != 0) { /* which stays after an error, for dsi_swap_discard */
-        DS_TRY(dsi_aio_wait_timed(swap->aio, ticket->aio, seconds_out));
+        const ds_status status = dsi_aio_wait_timed(swap->aio, ticket->aio, seconds_out);
+        swap->lost = swap->lost || (status < 0 && ticket->write);
+        DS_TRY(status);
         ticket->aio = 0;
     }
     return DS_OK;
+}
+
+bool dsi_swap_has_lost(const dsi_swap *swap)
+{
+    return swap != NULL && swap->lost;
+}
+
+void dsi_swap_forgive(dsi_swap *swap)
+{
+    if (swap != NULL) {
+        swap->lost = false;
+    }
 }
 
 bool dsi_swap_settle(dsi_swap *swap)

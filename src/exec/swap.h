@@ -22,6 +22,8 @@ typedef struct dsi_swap_params {
 
 typedef struct dsi_swap_ticket {
     dsi_aio_ticket aio; /* 0: done */
+    double begin;       /* clock; of a transfer that is not done */
+    bool write;
 } dsi_swap_ticket;
 
 /* homes: an entry for each of the first n cells, the others live on the device; borrowed. All
@@ -42,6 +44,10 @@ ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
 ds_status dsi_swap_wait(dsi_swap *swap, dsi_swap_ticket *ticket, double *seconds_out);
 /* After an error of another step: waits, as dsi_swap_settle does, and says nothing. */
 void dsi_swap_discard(dsi_swap *swap, dsi_swap_ticket *ticket);
+/* Whether a wait has found that what was moved to a cell did not get there; until dsi_swap_forgive.
+ * Accept NULL. */
+bool dsi_swap_has_lost(const dsi_swap *swap);
+void dsi_swap_forgive(dsi_swap *swap);
 /* Seconds that waits held the caller so far. Accepts NULL. */
 double dsi_swap_waited(const dsi_swap *swap);
 

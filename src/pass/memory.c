@@ -23,8 +23,16 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y; /* the array's order: deterministic */
 }
 
+static bool wraps(const dsi_memory_item *item)
+{
+    return item->last < item->first;
+}
+
 static bool meet(const dsi_memory_item *a, const dsi_memory_item *b)
 {
+    if (wraps(a) || wraps(b)) { /* two of these meet at the end */
+        return (wraps(a) && wraps(b)) || a->first <= b->last || b->first <= a->last;
+    }
     return a->first <= b->last && b->first <= a->last;
 }
 

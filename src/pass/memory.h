@@ -10,7 +10,8 @@ enum { DSI_MEMORY_ALIGN = 64 };
 
 typedef struct dsi_memory_item {
     size_t bytes;
-    uint32_t first, last; /* steps, both inclusive, at which the bytes are in use */
+    uint32_t first, last; /* steps, both inclusive, at which the bytes are in use; last < first: up
+                             to the end, and again from the start up to last */
     size_t offset;        /* out; in when fixed */
     size_t align;         /* a multiple of DSI_MEMORY_ALIGN; 0: that */
     bool fixed;

@@ -20,6 +20,9 @@ typedef struct group {
     uint32_t begin, end;
     uint32_t start; /* place before which it starts */
     uint32_t wait;  /* place before which it is waited for */
+    ds_phase until; /* phase of that wait */
+    bool carried;   /* the wait is in the next step: its place is before the start */
+    uint64_t room;  /* of a SWAP_OUT: bytes that may be on their way home when it starts */
     kind kind;      /* GATHER: of a parameter, it may start ahead */
 } group;
 
@@ -55,20 +58,31 @@ static bool is_parameter_gather(const spreader *s, const dsi_node_info *node)
     return node->op == &dsi_op_all_gather && value->cell != DS_NONE && value->version == 0;
 }
 
-/* Whether a swap brings something for an update: a state of the optimizer, or anything behind the
- * backward phase. */
-static bool is_for_update(const spreader *s, const dsi_node_info *node)
+/* Of what a swap moves. */
+static ds_cell_kind cell_kind(const spreader *s, const dsi_node_info *node)
 {
     const ds_cell cell = s->graph->values[dsi_node_in(s->graph, node)[0]].cell;
-    switch (ds_cells_get(s->graph->cells, cell)->kind) {
+    return ds_cells_get(s->graph->cells, cell)->kind;
+}
+
+/* Whether a swap moves a state of the optimizer. */
+static bool is_of_state(const spreader *s, const dsi_node_info *node)
+{
+    switch (cell_kind(s, node)) {
     case DS_CELL_MASTER:
     case DS_CELL_EXP_AVG:
     case DS_CELL_EXP_AVG_SQ:
     case DS_CELL_MOMENTUM:
         return true;
     default:
-        return node->phase > DS_PHASE_BACKWARD;
+        return false;
     }
+}
+
+/* Whether a swap brings something for an update: a state, or anything behind the backward phase. */
+static bool is_for_update(const spreader *s, const dsi_node_info *node)
+{
+    return is_of_state(s, node) || node->phase > DS_PHASE_BACKWARD;
 }
 
 static kind kind_of(const spreader *s, const dsi_node_info *node)
@@ -93,8 +107,11 @@ static void find_groups(spreader *s)
                            dsi_order_bucket(node_at(s, last->begin)) == bucket;
         if (!joins) {
             last = &s->groups[s->n_groups++];
-            *last = (group){
-                .begin = place, .start = place, .wait = UINT32_MAX, .kind = kind_of(s, node)};
+            *last = (group){.begin = place,
+                            .start = place,
+                            .wait = UINT32_MAX,
+                            .until = node->phase,
+                            .kind = kind_of(s, node)};
         }
         last->end = place + 1;
         s->made_by[dsi_node_out(s->graph, node)[0]] = s->n_groups;
@@ -109,7 +126,25 @@ static uint32_t reads_at(const spreader *s, uint32_t place)
     return g > 0 ? s->groups[g - 1].begin : place;
 }
 
-/* The first reader, or the end of the phase. */
+/* Where the phase of a place begins and ends. */
+static uint32_t phase_start(const spreader *s, uint32_t place)
+{
+    while (place > 0 && node_at(s, place - 1)->phase == node_at(s, place)->phase) {
+        --place;
+    }
+    return place;
+}
+
+static uint32_t phase_end(const spreader *s, uint32_t place)
+{
+    const ds_phase phase = node_at(s, place)->phase;
+    while (place < s->n && node_at(s, place)->phase == phase) {
+        ++place;
+    }
+    return place;
+}
+
+/* The first reader, or the end of the phase. A state may be for an update of the next phase. */
 static void find_waits(spreader *s)
 {
     for (uint32_t place = 0; place < s->n; ++place) {
@@ -125,11 +160,12 @@ static void find_waits(spreader *s)
     }
     for (uint32_t i = 0; i < s->n_groups; ++i) {
         group *g = &s->groups[i];
-        uint32_t end = g->end;
-        while (end < s->n && node_at(s, end)->phase == node_at(s, g->begin)->phase) {
-            ++end;
+        const uint32_t end = phase_end(s, g->begin);
+        if (g->kind == STATE_IN && g->wait < s->n) {
+            g->until = node_at(s, g->wait)->phase;
+        } else {
+            g->wait = g->wait < end ? g->wait : end;
         }
-        g->wait = g->wait < end ? g->wait : end;
     }
 }
 
@@ -156,27 +192,6 @@ static ds_meta moved_by(const spreader *s, const group *g)
     return s->graph->values[out].meta;
 }
 
-/* A swap to its home is waited for before one starts that exceeds what may be under way. */
-static void bound_writes(spreader *s)
-{
-    for (uint32_t i = 0; i < s->n_groups; ++i) {
-        size_t bytes = ds_meta_bytes(moved_by(s, &s->groups[i]));
-        uint32_t n = 0;
-        for (uint32_t j = i + 1; j < s->n_groups && s->groups[i].kind == SWAP_OUT; ++j) {
-            if (s->groups[j].begin >= s->groups[i].wait) {
-                break;
-            }
-            if (s->groups[j].kind == SWAP_OUT) {
-                bytes += ds_meta_bytes(moved_by(s, &s->groups[j]));
-                if (bytes > s->limits->write_behind || ++n == MOST_SWAPS) {
-                    s->groups[i].wait = s->groups[j].begin;
-                    break;
-                }
-            }
-        }
-    }
-}
-
 /* Of a gather elements, of a swap bytes. */
 static uint64_t amount_of(const spreader *s, const group *g)
 {
@@ -191,25 +206,31 @@ static uint64_t limit_of(const spreader *s, kind what)
                               : s->limits->read_ahead;
 }
 
-/* The first place of the phase of a place. */
-static uint32_t phase_start(const spreader *s, uint32_t place)
-{
-    while (place > 0 && node_at(s, place - 1)->phase == node_at(s, place)->phase) {
-        --place;
-    }
-    return place;
-}
-
-/* What no node of its phase reads is for the next one: it starts in the middle, behind half of what
- * computation will leave in memory, and in time. */
+/* Whether the forward phase brings it for the next one. */
 static bool is_for_next_phase(const spreader *s, const group *g)
 {
-    return g->kind == STATE_IN &&
-           (g->wait == s->n || node_at(s, g->wait)->phase != node_at(s, g->begin)->phase);
+    return g->until != node_at(s, g->begin)->phase;
+}
+
+/* Behind half of what computation will leave in memory: the last step's states are home then, and
+ * there is time for those of this one. */
+static uint32_t middle_of(const spreader *s, uint32_t place)
+{
+    uint32_t middle = phase_start(s, place);
+    uint32_t n = 0; /* nodes that compute */
+    const uint32_t end = phase_end(s, place);
+    for (uint32_t at = middle; at < end; ++at) {
+        n += overlaps(s, node_at(s, at)) ? 0 : 1;
+    }
+    for (uint32_t seen = 0; seen < n / 2; ++middle) {
+        seen += overlaps(s, node_at(s, middle)) ? 0 : 1;
+    }
+    return middle;
 }
 
 /* A gather, or a swap into memory, starts where an earlier one of its phase stands, as long as what
- * lies between the two fits; states of which all before them fit, where the phase starts. */
+ * lies between the two fits; states of which all before them fit, where the phase starts. What the
+ * phase before has brought counts where it is used. */
 static void start_ahead(spreader *s)
 {
     for (uint32_t i = 0; i < s->n_groups; ++i) {
@@ -217,22 +238,20 @@ static void start_ahead(spreader *s)
         if (g->kind == REDUCTION || g->kind == SWAP_OUT) {
             continue;
         }
+        if (is_for_next_phase(s, g)) {
+            g->start = middle_of(s, g->begin);
+            continue;
+        }
         const uint32_t most = g->kind == GATHER ? MOST_AHEAD : MOST_SWAPS;
         const uint64_t limit = limit_of(s, g->kind);
         const uint32_t first = phase_start(s, g->begin);
-        if (is_for_next_phase(s, g)) {
-            g->start = first + (g->wait - first) / 2;
-            continue;
-        }
         uint64_t ahead = amount_of(s, g);
         uint32_t n = 0;
         for (uint32_t j = i; j-- > 0 && n < most && ahead <= limit;) {
             const group *before = &s->groups[j];
-            if (before->begin < first) {
-                break;
-            }
-            if (before->kind == g->kind) {
-                g->start = before->begin;
+            const uint32_t at = is_for_next_phase(s, before) ? before->wait : before->begin;
+            if (before->kind == g->kind && at >= first) {
+                g->start = at;
                 ahead += amount_of(s, before);
                 ++n;
             }
@@ -257,11 +276,105 @@ static void keep_versions(spreader *s)
     }
 }
 
+/* Bytes of states that have come, or are coming, and wait at a place for their update. */
+static uint64_t states_at(const spreader *s, uint32_t place)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->n_groups; ++i) {
+        const group *g = &s->groups[i];
+        const bool waits = g->kind == STATE_IN && g->start <= place && place < g->wait;
+        bytes += waits ? amount_of(s, g) : 0;
+    }
+    return bytes;
+}
+
+/* What may be on its way home when a swap starts at a place. With carry, what an update has made
+ * has the room of states that have not come. */
+static uint64_t room_at(const spreader *s, uint32_t place)
+{
+    const uint64_t own = s->limits->write_behind;
+    const uint64_t ahead = s->limits->update_ahead;
+    const uint64_t both = own < UINT64_MAX - ahead ? own + ahead : UINT64_MAX;
+    const dsi_node_info *node = node_at(s, place);
+    if (!s->limits->carry || !(is_of_state(s, node) || cell_kind(s, node) == DS_CELL_PARAM)) {
+        return own;
+    }
+    const uint64_t taken = states_at(s, place);
+    return taken < both ? both - taken : 0;
+}
+
+/* A swap to its home is waited for before one starts that exceeds what may be under way. */
+static void bound_writes(spreader *s)
+{
+    for (uint32_t i = 0; i < s->n_groups; ++i) {
+        group *g = &s->groups[i];
+        g->room = g->kind == SWAP_OUT ? room_at(s, g->begin) : 0;
+    }
+    for (uint32_t i = 0; i < s->n_groups; ++i) {
+        uint64_t bytes = ds_meta_bytes(moved_by(s, &s->groups[i]));
+        uint32_t n = 0;
+        for (uint32_t j = i + 1; j < s->n_groups && s->groups[i].kind == SWAP_OUT; ++j) {
+            if (s->groups[j].begin >= s->groups[i].wait) {
+                break;
+            }
+            if (s->groups[j].kind == SWAP_OUT) {
+                bytes += ds_meta_bytes(moved_by(s, &s->groups[j]));
+                if (bytes > s->groups[j].room || ++n == MOST_SWAPS) {
+                    s->groups[i].wait = s->groups[j].begin;
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/* States that are still on their way home where the last phase that swaps ends are waited for in
+ * the next step, before its forward phase brings any. Not with ZenFlow, whose steps differ. */
+static void carry_writes(spreader *s)
+{
+    ds_phase last = DS_PHASE_FORWARD;
+    bool alike = s->limits->carry;
+    for (uint32_t i = 0; i < s->n_groups; ++i) {
+        const ds_phase phase = node_at(s, s->groups[i].begin)->phase;
+        last = s->groups[i].kind >= SWAP_IN && phase > last ? phase : last;
+    }
+    for (uint32_t place = 0; place < s->n; ++place) {
+        const ds_phase phase = node_at(s, place)->phase;
+        alike = alike && (phase <= DS_PHASE_NORM || phase == DS_PHASE_UPDATE);
+    }
+    if (!alike || last == DS_PHASE_FORWARD || node_at(s, 0)->phase != DS_PHASE_FORWARD) {
+        return;
+    }
+    for (uint32_t i = 0; i < s->n_groups; ++i) {
+        group *g = &s->groups[i];
+        const dsi_node_info *node = node_at(s, g->begin);
+        if (g->kind == SWAP_OUT && node->phase == last && is_of_state(s, node) &&
+            g->wait == phase_end(s, g->begin)) {
+            g->carried = true;
+            g->until = DS_PHASE_FORWARD;
+            g->wait = middle_of(s, 0);
+        }
+    }
+}
+
 static void emit(const spreader *s, const group *g, dsi_slot_kind role, dsi_slot *slots,
                  uint32_t *n)
 {
     for (uint32_t place = g->begin; place < g->end; ++place) {
-        slots[(*n)++] = (dsi_slot){s->order[place], role};
+        const ds_phase phase = role == DSI_SLOT_WAIT ? g->until : node_at(s, place)->phase;
+        slots[(*n)++] = (dsi_slot){s->order[place], role, phase};
+    }
+}
+
+/* Waits before a place, of the phases before that of the place, or of that. */
+static void emit_waits(const spreader *s, uint32_t place, bool before, dsi_slot *slots, uint32_t *n)
+{
+    for (uint32_t i = 0; i < s->n_groups; ++i) {
+        const group *g = &s->groups[i];
+        const bool ends = place == s->n || g->until < node_at(s, place)->phase;
+        if (g->wait == place && (g->begin < place || g->carried) && ends == before) {
+            emit(s, g, DSI_SLOT_WAIT, slots, n);
+        }
     }
 }
 
@@ -269,18 +382,15 @@ static void spread(const spreader *s, dsi_slot *slots, uint32_t *n_out)
 {
     uint32_t n = 0;
     for (uint32_t place = 0; place <= s->n; ++place) {
-        for (uint32_t i = 0; i < s->n_groups; ++i) {
-            if (s->groups[i].wait == place && s->groups[i].begin < place) {
-                emit(s, &s->groups[i], DSI_SLOT_WAIT, slots, &n);
-            }
-        }
+        emit_waits(s, place, true, slots, &n);
+        emit_waits(s, place, false, slots, &n);
         for (uint32_t i = 0; i < s->n_groups; ++i) {
             if (s->groups[i].start == place) {
                 emit(s, &s->groups[i], DSI_SLOT_START, slots, &n);
             }
         }
         if (place < s->n && !overlaps(s, node_at(s, place))) {
-            slots[n++] = (dsi_slot){s->order[place], DSI_SLOT_RUN};
+            slots[n++] = (dsi_slot){s->order[place], DSI_SLOT_RUN, node_at(s, place)->phase};
         }
     }
     *n_out = n;
@@ -299,9 +409,10 @@ ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, c
         find_groups(&s);
         find_waits(&s);
         bound_reductions(&s);
-        bound_writes(&s);
         start_ahead(&s);
         keep_versions(&s);
+        bound_writes(&s);
+        carry_writes(&s);
         spread(&s, slots, n_out);
     }
     free(s.groups);

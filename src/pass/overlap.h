@@ -11,6 +11,7 @@ typedef enum dsi_slot_kind { DSI_SLOT_RUN, DSI_SLOT_START, DSI_SLOT_WAIT } dsi_s
 typedef struct dsi_slot {
     ds_node node;
     dsi_slot_kind kind;
+    ds_phase phase; /* that it runs in; of a wait it may be another one than the node's */
 } dsi_slot;
 
 typedef struct dsi_overlap_limits {
@@ -19,13 +20,17 @@ typedef struct dsi_overlap_limits {
     /* bytes of swaps in flight, 0: none beside computation. Into memory in the forward and backward
      * phases, and in the later ones; back */
     size_t read_ahead, update_ahead, write_behind;
+    bool carry; /* states may still be on their way home when the next step begins */
 } dsi_overlap_limits;
 
 /* Spreads an order of n nodes (buckets side by side) to slots (room for 2n). A collective or swap
  * starts where it stood, and is waited for before the first node that reads its outputs, before the
  * end of its phase, or when too much is under way. Gathers of parameters and swaps into memory
- * start ahead of their place as far as the limits go. same[v]: the value whose storage v is (elided
- * stores). Pure. Errors: ERR_NOMEM. */
+ * start ahead of their place as far as the limits go. Two kinds of swaps end in another phase than
+ * they start in: states that the forward phase brings for updates of the backward phase, and, with
+ * carry, states that the step's last swaps take home: their wait stands in the forward phase, and
+ * is for those of the step before. same[v]: the value whose storage v is (elided stores). Pure.
+ * Errors: ERR_NOMEM. */
 ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, const ds_value *same,
                       const dsi_overlap_limits *limits, dsi_slot *slots, uint32_t *n_out);
 

@@ -14,15 +14,18 @@
  *  5. scratch memory overlaps no live value;
  *  6. outputs are whole at the end of their phase;
  *  7. what a collective sends lies in the shared arena or in a shared cell;
- *  8. between a start and its wait nobody reads what the collective writes; every start has a wait
- *     in its phase;
+ *  8. between a start and its wait nobody reads what it writes; every start has one wait, of a
+ *     collective in its phase, of a swap there or in a later one, or of a swap to its home in the
+ *     forward phase before it: that one is for the step before (a carried swap);
  *  9. a cell that lives in host memory or on disk is touched by swaps alone, which move it to or
  *     from an arena; no other cell is;
  * 10. where the phase rest runs beside others, it has a range of the arena to itself, sends
  *     nothing, and no phase that may run meanwhile (all but settle, choose, fetch and take) writes
  *     a cell that it touches, or reads one that it writes;
  * 11. a cell is not read behind a step of its phase that wrote a part of it, nor a part behind one
- *     that wrote the whole.
+ *     that wrote the whole;
+ * 12. what a carried swap takes home lies where it is from the swap's start to the end of the plan,
+ *     and from its begin to the wait; meanwhile nothing touches the cell, its whole, or its parts.
  */
 #ifndef DSI_PLAN_PLAN_H
 #define DSI_PLAN_PLAN_H
@@ -54,7 +57,7 @@ typedef enum dsi_step_kind { DSI_STEP_RUN, DSI_STEP_START, DSI_STEP_WAIT } dsi_s
 
 typedef struct dsi_step {
     dsi_step_kind kind;
-    uint32_t start; /* of a WAIT: its START */
+    uint32_t start; /* of a WAIT: its START; behind it, when that one is of the step before */
     const ds_op *op;
     const ds_kernel *kernel; /* NULL: a collective, see n_parts */
     const void *attrs;       /* of the first part */
@@ -118,6 +121,7 @@ typedef struct dsi_plan_env {
     /* bytes of swaps in flight beside computation: into memory in the forward and backward phases
      * and in the later ones, and back */
     size_t read_ahead, update_ahead, write_behind;
+    bool carry;                /* the last swaps of states end in the next step (invariant 8) */
     bool rest_beside;          /* see dsi_plan */
     const dsi_range *reserved; /* what somebody else keeps while this plan runs */
     uint32_t n_reserved;

@@ -19,7 +19,8 @@ static ds_status make_slots(dsi_lowering *b)
                                        .prefetch = b->env->prefetch,
                                        .read_ahead = b->env->read_ahead,
                                        .update_ahead = b->env->update_ahead,
-                                       .write_behind = b->env->write_behind};
+                                       .write_behind = b->env->write_behind,
+                                       .carry = b->env->carry};
     return dsi_overlap(b->graph, b->order, b->n_order, b->same, &limits, b->slots, &b->n_slots);
 }
 
@@ -81,7 +82,7 @@ static void bound_phases(dsi_lowering *b)
     uint32_t at = 0;
     for (int phase = 0; phase < DS_PHASE_COUNT; ++phase) {
         b->plan->phase_begin[phase] = at < b->n_slots ? b->step_of[at] : b->n_steps;
-        while (at < b->n_slots && dsi_lower_node_of(b, at)->phase == (ds_phase)phase) {
+        while (at < b->n_slots && b->slots[at].phase == (ds_phase)phase) {
             ++at;
         }
     }

@@ -3,8 +3,9 @@
  * It keeps the list of byte ranges that hold something, each with the values that it holds (several
  * for views and in-place outputs). It knows nothing of how the plan was made.
  */
+#include "plan/plan_check.h"
+
 #include "op/ops.h"
-#include "plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,26 +21,26 @@ typedef struct checker {
     uint32_t *last_read;     /* per value: last step that reads it; 0 when none */
     bool *is_output;         /* per value */
     ds_phase *made_in;       /* per value: phase of its producer */
-    bool *in_flight;         /* per value: a collective that has not been waited for writes it */
+    bool *in_flight;         /* per value: a start that has not been waited for writes it */
+    uint32_t *wait_of;       /* per step: the wait of a start; UINT32_MAX: none */
     uint32_t *epoch_of;      /* per value of a cell: writes of the cell before it */
     uint32_t *epoch;         /* per cell: writes so far */
     uint32_t *part_written;  /* per cell: 1 + the last phase that wrote a part of it */
     uint32_t *whole_written; /* per cell: 1 + the last phase that wrote it */
     held *held;
     uint32_t n_held, room;
-    uint32_t n_values;
 } checker;
 
-static ds_status broken(const checker *c, uint32_t s, int invariant, const char *what)
+ds_status dsi_plan_broken(const dsi_plan *plan, uint32_t s, int invariant, const char *what)
 {
-    const dsi_step *step = &c->plan->steps[s];
-    return ds_fail(c->plan->ctx, DS_ERR_GRAPH, "plan invariant %d broken at step %u (%s, %s): %s",
+    const dsi_step *step = &plan->steps[s];
+    return ds_fail(plan->ctx, DS_ERR_GRAPH, "plan invariant %d broken at step %u (%s, %s): %s",
                    invariant, s, step->op->name, step->scope, what);
 }
 
-static bool overlap(size_t a, size_t a_bytes, size_t b, size_t b_bytes)
+static ds_status broken(const checker *c, uint32_t s, int invariant, const char *what)
 {
-    return a < b + b_bytes && b < a + a_bytes;
+    return dsi_plan_broken(c->plan, s, invariant, what);
 }
 
 static bool in_arena(const dsi_ref *ref)
@@ -157,8 +158,8 @@ static ds_status check_write(checker *c, uint32_t s, uint32_t i)
     uint32_t kept = 0;
     for (uint32_t h = 0; h < c->n_held; ++h) {
         const held *old = &c->held[h];
-        const bool hit =
-            old->space == ref->space && overlap(old->offset, old->bytes, ref->offset, bytes);
+        const bool hit = old->space == ref->space &&
+                         dsi_ranges_meet(old->offset, old->bytes, ref->offset, bytes);
         if (hit && !view) {
             const bool read_now = c->last_read[old->value] == s;
             if (needed_after(c, old, s)) {
@@ -192,49 +193,73 @@ static ds_status check_work(const checker *c, uint32_t s)
     for (uint32_t i = 0; i < c->n_held; ++i) {
         const held *h = &c->held[i];
         if (h->space == DSI_SPACE_ARENA &&
-            overlap(h->offset, h->bytes, step->work_offset, step->work_bytes) &&
+            dsi_ranges_meet(h->offset, h->bytes, step->work_offset, step->work_bytes) &&
             (needed_after(c, h, s) || c->last_read[h->value] == s)) {
             return broken(c, s, 5, "scratch overlaps a live value");
         }
     }
     for (uint32_t i = 0; i < step->n_out; ++i) {
         const dsi_ref *ref = &c->plan->refs[step->out_at + i];
-        if (ref->space == DSI_SPACE_ARENA &&
-            overlap(ref->offset, ds_meta_bytes(ref->meta), step->work_offset, step->work_bytes)) {
+        if (ref->space == DSI_SPACE_ARENA && dsi_ranges_meet(ref->offset, ds_meta_bytes(ref->meta),
+                                                             step->work_offset, step->work_bytes)) {
             return broken(c, s, 5, "scratch overlaps an output");
         }
     }
     return DS_OK;
 }
 
-/* Marks what a START writes, and clears it at its WAIT, which must be of the same operands. */
-static ds_status check_wait(checker *c, uint32_t s)
+/* A wait holds the operands of its start. */
+static bool is_of_start(const dsi_plan *plan, const dsi_step *wait, const dsi_step *start)
 {
-    const dsi_step *step = &c->plan->steps[s];
-    if (step->kind == DSI_STEP_START) {
-        for (uint32_t i = 0; i < step->n_out; ++i) {
-            c->in_flight[c->plan->refs[step->out_at + i].value] = true;
+    bool same = wait->op == start->op && wait->n_in == start->n_in + start->n_out;
+    for (uint32_t i = 0; same && i < wait->n_in; ++i) {
+        const dsi_ref *got = &plan->refs[wait->in_at + i];
+        const dsi_ref *want =
+            &plan->refs[i < start->n_in ? start->in_at + i : start->out_at + i - start->n_in];
+        same = got->space == DSI_SPACE_NONE || /* a version that is gone */
+               (got->value == want->value && got->space == want->space &&
+                got->offset == want->offset && got->cell == want->cell);
+    }
+    return same && wait->n_out == 0;
+}
+
+/* Each start has one wait: of a collective in its phase, of a swap in that or another one. */
+static ds_status check_waits(checker *c)
+{
+    const dsi_plan *plan = c->plan;
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        if (step->kind != DSI_STEP_WAIT) {
+            continue;
         }
-    }
-    if (step->kind != DSI_STEP_WAIT) {
-        return DS_OK;
-    }
-    if (step->start >= s || c->plan->steps[step->start].kind != DSI_STEP_START ||
-        c->plan->steps[step->start].phase != step->phase) {
-        return broken(c, s, 8, "waits for what was not started in its phase");
-    }
-    const dsi_step *start = &c->plan->steps[step->start];
-    if (step->n_in != start->n_in + start->n_out || step->n_out != 0) {
-        return broken(c, s, 8, "does not hold the operands of its start");
-    }
-    for (uint32_t i = 0; i < start->n_out; ++i) {
-        const ds_value v = c->plan->refs[start->out_at + i].value;
-        if (!c->in_flight[v] || c->plan->refs[step->in_at + start->n_in + i].value != v) {
+        if (step->start >= plan->n_steps || plan->steps[step->start].kind != DSI_STEP_START ||
+            c->wait_of[step->start] != UINT32_MAX ||
+            !is_of_start(plan, step, &plan->steps[step->start])) {
             return broken(c, s, 8, "does not hold the operands of its start");
         }
-        c->in_flight[v] = false;
+        c->wait_of[step->start] = s;
+    }
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        const uint32_t wait = c->wait_of[s];
+        const bool swap = (step->op->flags & DS_OP_SWAP) != 0;
+        if (step->kind == DSI_STEP_START &&
+            (wait == UINT32_MAX ||
+             (!swap && (wait < s || plan->steps[wait].phase != step->phase)))) {
+            return broken(c, s, 8, "a collective is not waited for in its phase");
+        }
     }
     return DS_OK;
+}
+
+/* Marks what a START writes, and clears it at its WAIT. */
+static void note_flight(checker *c, uint32_t s)
+{
+    const dsi_step *step = &c->plan->steps[s];
+    const dsi_step *start = step->kind == DSI_STEP_WAIT ? &c->plan->steps[step->start] : step;
+    for (uint32_t i = 0; i < start->n_out && step->kind != DSI_STEP_RUN; ++i) {
+        c->in_flight[c->plan->refs[start->out_at + i].value] = step->kind == DSI_STEP_START;
+    }
 }
 
 /* A swapped cell is touched by swaps alone, and they by nothing else. */
@@ -292,89 +317,6 @@ static ds_status check_phases(const checker *c)
     return DS_OK;
 }
 
-static bool is_rest(const checker *c, uint32_t s)
-{
-    return c->plan->steps[s].phase == DS_PHASE_REST;
-}
-
-/* Phases that may run while the rest is under way. */
-static bool runs_meanwhile(ds_phase phase)
-{
-    return phase < DS_PHASE_SETTLE || phase == DS_PHASE_POSTPONE || phase == DS_PHASE_UPDATE;
-}
-
-static ds_status check_range(const checker *c, uint32_t s, size_t offset, size_t bytes)
-{
-    const dsi_range *r = &c->plan->beside;
-    const bool inside = offset >= r->offset && offset + bytes <= r->offset + r->bytes;
-    if (bytes > 0 && (is_rest(c, s) ? !inside : overlap(offset, bytes, r->offset, r->bytes))) {
-        return broken(c, s, 10, "memory of what runs beside it, or not of its own");
-    }
-    return DS_OK;
-}
-
-/* rest: per cell: 1 the phase rest reads it, 2 it writes it. */
-static ds_status check_beside_step(const checker *c, uint32_t s, const uint8_t *rest)
-{
-    const dsi_step *step = &c->plan->steps[s];
-    DS_TRY(check_range(c, s, step->work_offset, step->work_bytes));
-    if (is_rest(c, s) && (step->op->flags & DS_OP_COMM) != 0) {
-        return broken(c, s, 10, "a collective beside others");
-    }
-    for (uint32_t i = 0; i < step->n_in + step->n_out; ++i) {
-        const bool out = i >= step->n_in;
-        const dsi_ref *ref = &c->plan->refs[out ? step->out_at + i - step->n_in : step->in_at + i];
-        if (ref->space == DSI_SPACE_ARENA) {
-            DS_TRY(check_range(c, s, ref->offset, ds_meta_bytes(ref->meta)));
-        }
-        if (ref->space == DSI_SPACE_CELL && runs_meanwhile(step->phase) &&
-            rest[ref->cell] > (out ? 0 : 1)) {
-            return broken(c, s, 10, "touches a cell of what runs beside it");
-        }
-    }
-    return DS_OK;
-}
-
-/* Which cells the phase rest touches. */
-static void find_beside(const dsi_plan *plan, uint8_t *rest)
-{
-    for (uint32_t s = plan->phase_begin[DS_PHASE_REST]; s < plan->phase_begin[DS_PHASE_REST + 1];
-         ++s) {
-        const dsi_step *step = &plan->steps[s];
-        for (uint32_t i = 0; i < step->n_in; ++i) {
-            const dsi_ref *ref = &plan->refs[step->in_at + i];
-            if (ref->space == DSI_SPACE_CELL && rest[ref->cell] == 0) {
-                rest[ref->cell] = 1;
-            }
-        }
-        for (uint32_t i = 0; i < step->n_out; ++i) {
-            const dsi_ref *ref = &plan->refs[step->out_at + i];
-            if (ref->space == DSI_SPACE_CELL) {
-                rest[ref->cell] = 2;
-            }
-        }
-    }
-}
-
-static ds_status check_beside(const checker *c)
-{
-    const dsi_plan *plan = c->plan;
-    if (!plan->rest_beside) {
-        return DS_OK;
-    }
-    uint8_t *rest = calloc((size_t)ds_cells_count(plan->cells) + 1, sizeof *rest);
-    if (rest == NULL) {
-        return ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory to check the plan");
-    }
-    ds_status status = DS_OK;
-    find_beside(plan, rest);
-    for (uint32_t s = 0; s < plan->n_steps && status >= 0; ++s) {
-        status = check_beside_step(c, s, rest);
-    }
-    free(rest);
-    return status;
-}
-
 static ds_status check_outputs(const checker *c, ds_phase phase, uint32_t s)
 {
     for (uint32_t i = 0; i < c->plan->n_outputs; ++i) {
@@ -397,13 +339,16 @@ static ds_status follow(checker *c)
 {
     const dsi_plan *plan = c->plan;
     DS_TRY(check_phases(c));
-    DS_TRY(check_beside(c));
+    DS_TRY(dsi_plan_check_beside(plan));
+    DS_TRY(check_waits(c));
+    DS_TRY(dsi_plan_check_carried(plan));
     for (uint32_t s = 0; s < plan->n_steps; ++s) {
         const dsi_step *step = &plan->steps[s];
+        const bool carried = step->kind == DSI_STEP_WAIT && step->start > s;
         if (step->kind == DSI_STEP_WAIT) {
-            DS_TRY(check_wait(c, s));
+            note_flight(c, s);
         }
-        for (uint32_t i = 0; i < step->n_in; ++i) {
+        for (uint32_t i = 0; i < step->n_in && !carried; ++i) {
             DS_TRY(check_read(c, s, &plan->refs[step->in_at + i]));
         }
         DS_TRY(check_swap(c, s));
@@ -413,14 +358,9 @@ static ds_status follow(checker *c)
             DS_TRY(check_write(c, s, i));
         }
         if (step->kind == DSI_STEP_START) {
-            DS_TRY(check_wait(c, s));
+            note_flight(c, s);
         }
         if (s + 1 == plan->n_steps || plan->steps[s + 1].phase != step->phase) {
-            for (uint32_t v = 0; v < c->n_values; ++v) {
-                if (c->in_flight[v]) {
-                    return broken(c, s, 8, "a collective is not waited for in its phase");
-                }
-            }
             DS_TRY(check_outputs(c, step->phase, s));
         }
     }
@@ -466,11 +406,12 @@ static void gather_facts(checker *c)
 ds_status dsi_plan_check(const dsi_plan *plan)
 {
     const uint32_t n_values = count_values(plan);
-    checker c = {.plan = plan, .room = plan->n_refs + 1, .n_values = n_values};
+    checker c = {.plan = plan, .room = plan->n_refs + 1};
     c.last_read = calloc(n_values + 1, sizeof *c.last_read);
     c.is_output = calloc(n_values + 1, sizeof *c.is_output);
     c.made_in = calloc(n_values + 1, sizeof *c.made_in);
     c.in_flight = calloc(n_values + 1, sizeof *c.in_flight);
+    c.wait_of = malloc((plan->n_steps + 1) * sizeof *c.wait_of);
     c.epoch_of = calloc(n_values + 1, sizeof *c.epoch_of);
     c.epoch = calloc(ds_cells_count(plan->cells) + 1, sizeof *c.epoch);
     c.part_written = calloc(ds_cells_count(plan->cells) + 1, sizeof *c.part_written);
@@ -478,10 +419,11 @@ ds_status dsi_plan_check(const dsi_plan *plan)
     c.held = calloc(c.room, sizeof *c.held);
     ds_status status = DS_OK;
     if (c.last_read == NULL || c.is_output == NULL || c.made_in == NULL || c.in_flight == NULL ||
-        c.epoch_of == NULL || c.epoch == NULL || c.part_written == NULL ||
+        c.wait_of == NULL || c.epoch_of == NULL || c.epoch == NULL || c.part_written == NULL ||
         c.whole_written == NULL || c.held == NULL) {
         status = ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory to check the plan");
     } else {
+        memset(c.wait_of, 0xff, (plan->n_steps + 1) * sizeof *c.wait_of);
         gather_facts(&c);
         status = follow(&c);
     }
@@ -489,6 +431,7 @@ ds_status dsi_plan_check(const dsi_plan *plan)
     free(c.is_output);
     free(c.made_in);
     free(c.in_flight);
+    free(c.wait_of);
     free(c.epoch_of);
     free(c.epoch);
     free(c.part_written);

@@ -27,7 +27,8 @@ typedef struct dsi_lowering {
     bool *shared;           /* per root: a collective sends it */
     bool *swapped;          /* per root: a swap moves it */
     ds_value *root;         /* the value whose storage it shares; itself when its own */
-    uint32_t *first, *last; /* steps of definition and last use, over all that share the root */
+    uint32_t *first, *last; /* steps of definition and last use, over all that share the root; a
+                               last before the first: into the next step */
     bool *kept;             /* named output: must outlive its phase */
     ds_cell *placed;        /* the cell that a value is made in, or DS_NONE */
     ds_value *same;         /* a store's output that was elided: the value stored; else itself */

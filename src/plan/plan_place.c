@@ -122,10 +122,22 @@ ds_status dsi_lower_place_memory(dsi_lowering *b)
     return DS_OK;
 }
 
+/* What is carried into the next step is in use at both ends of the plan. */
+static ds_status enter_value(dsi_ledger *ledger, dsi_ledger_entry entry)
+{
+    const uint32_t last = entry.last;
+    if (last < entry.first) {
+        entry.last = ledger->n_steps - 1;
+        DS_TRY(dsi_ledger_add(ledger, &entry));
+        entry.first = 0;
+        entry.last = last;
+    }
+    return dsi_ledger_add(ledger, &entry);
+}
+
 static ds_status enter_values(const dsi_lowering *b, uint8_t *kinds)
 {
     const ds_graph *g = b->graph;
-    dsi_ledger *ledger = b->plan->ledger;
     dsi_plan_kinds(g, kinds);
     for (ds_value v = 0; v < g->n_values; ++v) {
         if (b->root[v] != v || g->values[v].cell != DS_NONE || b->placed[v] != DS_NONE ||
@@ -141,7 +153,7 @@ static ds_status enter_values(const dsi_lowering *b, uint8_t *kinds)
             .bytes = ds_meta_bytes(g->values[v].meta),
             .name = step->scope,
             .what = step->op->name};
-        DS_TRY(dsi_ledger_add(ledger, &entry));
+        DS_TRY(enter_value(b->plan->ledger, entry));
     }
     return DS_OK;
 }

@@ -101,12 +101,13 @@ static void add_operands(dsi_lowering *b, uint32_t begin, uint32_t end, dsi_step
     }
 }
 
-/* The START that a WAIT belongs to: of the same first node. */
+/* The START that a WAIT belongs to: of the same first node, before it, or behind it when the swap
+ * is carried. */
 static uint32_t find_start(const dsi_lowering *b, uint32_t wait)
 {
     uint32_t at = wait;
     while (b->slots[at].node != b->slots[wait].node || b->slots[at].kind != DSI_SLOT_START) {
-        --at;
+        at = (at > 0 ? at : b->n_slots) - 1;
     }
     return b->step_of[at];
 }
@@ -124,7 +125,7 @@ static ds_status make_step(dsi_lowering *b, uint32_t begin, uint32_t end)
     *step = (dsi_step){.kind = kinds[b->slots[begin].kind],
                        .op = node->op,
                        .scope = dsi_arena_strdup(plan->arena, node->scope),
-                       .phase = node->phase,
+                       .phase = b->slots[begin].phase,
                        .recomputed = node->recomputed,
                        .n_parts = end - begin};
     step->attrs = dsi_arena_copy(plan->arena, node->attrs, node->op->attrs_bytes);

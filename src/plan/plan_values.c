@@ -121,6 +121,20 @@ static void use(dsi_lowering *b, ds_value v, uint32_t step)
     }
 }
 
+/* The wait of a carried swap, which comes before its start: what it takes home is in use from there
+ * to the end, and from the begin up to the wait. Such a lifetime has its last step before its
+ * first. */
+static void extend_carried(dsi_lowering *b)
+{
+    const ds_graph *g = b->graph;
+    for (uint32_t at = 0; at < b->n_slots; ++at) {
+        const dsi_node_info *node = dsi_lower_node_of(b, at);
+        if (b->slots[at].kind == DSI_SLOT_WAIT && b->slots[at].phase < node->phase) {
+            use(b, dsi_node_in(g, node)[1], b->step_of[at]);
+        }
+    }
+}
+
 /* Storage roots: views share input 0's; an in-place output takes over input 0 when that dies. A
  * wait uses all operands of its start. */
 void dsi_lower_find_lifetimes(dsi_lowering *b)
@@ -150,6 +164,7 @@ void dsi_lower_find_lifetimes(dsi_lowering *b)
             }
         }
     }
+    extend_carried(b);
 }
 
 static uint32_t end_of_phase(const dsi_lowering *b, ds_phase phase)

@@ -26,7 +26,7 @@ static ds_status wrong_state(const ds_engine *engine, const char *call)
 
 ds_status dsi_engine_check_whole(const ds_engine *engine, const char *call)
 {
-    return engine->broken
+    return engine->broken || dsi_exec_has_lost(engine->exec)
                ? ds_fail(engine->ctx, DS_ERR_STATE,
                          "%s is not allowed: an earlier call failed while it changed the engine's "
                          "states; load a checkpoint",

@@ -18,6 +18,7 @@ typedef struct dsi_offload_spec {
     size_t read_ahead;                  /* bytes of parameters read ahead of their use */
     size_t update_ahead;                /* bytes of states read ahead of their update */
     size_t write_behind;                /* bytes on their way back beside computation */
+    bool carry;                         /* states may be on their way when the next step begins */
     char folders[DS_CONFIG_TEXT_BYTES]; /* of the disk; with commas between them */
     ds_aio_params aio;
     double patience; /* seconds without progress on the disk until a step fails; 0: nine tenths of

@@ -30,9 +30,19 @@ static dsi_plan_env plan_env(const maker *m)
                           .read_ahead = m->spec->offload.read_ahead,
                           .update_ahead = m->spec->offload.update_ahead,
                           .write_behind = m->spec->offload.write_behind,
+                          .carry = m->spec->offload.carry,
                           .rest_beside = m->spec->train.zenflow.overlap,
                           .no_reuse = m->spec->no_reuse,
                           .no_fuse = m->spec->no_fuse};
+}
+
+/* Bytes of states that the forward phase may bring: nothing is on its way home then, so the room
+ * for that is theirs too. */
+static size_t forward_ahead(const dsi_offload_spec *offload)
+{
+    const size_t own = offload->update_ahead;
+    const size_t behind = own > 0 && offload->carry ? offload->write_behind : 0;
+    return behind < SIZE_MAX - own ? own + behind : SIZE_MAX;
 }
 
 static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
@@ -109,7 +119,7 @@ static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool b
     }
     if (dsi_offload_is_on(&m->spec->offload)) {
         dsi_offload how = m->spec->offload.how;
-        how.forward_ahead = m->spec->offload.update_ahead;
+        how.forward_ahead = forward_ahead(&m->spec->offload);
         DS_TRY_GOTO(status,
                     dsi_offload_graph(graph, &how, m->plan.local, &m->plan.homes, &made[OFFLOADED]),
                     done);

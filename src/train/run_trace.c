@@ -101,7 +101,8 @@ static void add(ds_engine *engine, uint32_t node, const dsi_exec_times *times)
                                           .begin = times->begin,
                                           .end = times->end,
                                           .work = (float)times->work,
-                                          .waited = (float)times->waited};
+                                          .waited = (float)times->waited,
+                                          .since = (float)times->since};
 }
 
 void dsi_run_trace_add(ds_engine *engine, const dsi_step *step, const dsi_exec_times *times)

@@ -21,7 +21,7 @@ typedef struct dsi_run_record {
     uint32_t node; /* step of the training plan, or a dsi_host_work */
     uint32_t step; /* optimizer step, from the first of the trace */
     double begin, end;
-    float work, waited; /* as in dsi_exec_times */
+    float work, waited, since; /* as in dsi_exec_times */
 } dsi_run_record;
 
 typedef struct dsi_run_trace {

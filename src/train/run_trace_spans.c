@@ -80,8 +80,13 @@ static void put_host(writer *w, const dsi_run_record *r)
     put(w, span, r->step, r->begin, r->end);
 }
 
+/* What began before the trace is shown from its begin. */
 static void add_piece(writer *w, const dsi_run_record *r, uint32_t node, double begin, double end)
 {
+    begin = begin < w->first ? w->first : begin;
+    if (end <= w->first) {
+        return;
+    }
     w->pieces[w->n_pieces++] = (piece){.stream = (uint32_t)w->steps[node].stream,
                                        .node = node,
                                        .step = r->step,
@@ -90,13 +95,15 @@ static void add_piece(writer *w, const dsi_run_record *r, uint32_t node, double 
                                        .waited = r->waited};
 }
 
-/* What was started goes on from its START to its end, which its WAIT tells. */
+/* What was started goes on from its START to its end, which its WAIT tells. The START may be of a
+ * step before the trace. */
 static void put_wait(writer *w, const dsi_run_record *r)
 {
     const uint32_t start = w->steps[r->node].start;
     const double *issued = w->issued[start];
-    const double end = r->work > 0.0f ? issued[0] + r->work : issued[1];
-    add_piece(w, r, start, issued[0], end < r->end ? end : r->end);
+    const double begin = r->since > 0.0f ? r->begin - r->since : issued[0];
+    const double end = r->work > 0.0f ? begin + r->work : issued[1];
+    add_piece(w, r, start, begin, end < r->end ? end : r->end);
     put(w, dsi_trace_of_step(w->steps, r->node, true), r->step, r->begin, r->end);
 }
 
@@ -176,7 +183,9 @@ ds_status dsi_trace_writer_rank(writer *w, uint32_t rank, const dsi_run_record *
     }
     w->pid = DSI_TRACE_RANKS + rank;
     w->origin = origin;
+    w->first = n > 0 ? records[0].begin : origin;
     w->n_pieces = 0;
+    memset(w->issued, 0, ((size_t)n_steps + 1) * sizeof *w->issued);
     (void)snprintf(name, sizeof name, "rank %u", rank);
     dsi_trace_process(&w->trace, w->pid, name);
     dsi_trace_streams(&w->trace, w->pid, used);

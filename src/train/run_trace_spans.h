@@ -22,6 +22,7 @@ typedef struct dsi_trace_writer {
     dsi_buf text;
     dsi_trace trace;
     double origin; /* on the clock of the rank that is being written */
+    double first;  /* when its records begin, on that clock */
     uint32_t pid;
 } dsi_trace_writer;
 

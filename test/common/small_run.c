@@ -25,6 +25,7 @@ dsi_offload_spec small_away(const char *folder, dsi_residence states, dsi_reside
                              .read_ahead = 20000,
                              .update_ahead = 60000,
                              .write_behind = 60000,
+                             .carry = true,
                              .aio = ds_aio_params_default()};
     (void)snprintf(spec.folders, sizeof spec.folders, "%s", folder);
     return spec;

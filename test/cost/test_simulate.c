@@ -348,6 +348,53 @@ static void random_plans(void **state)
     }
 }
 
+/* A move that nobody waits for in its phase goes on in the next one. */
+static void into_the_next_phase(void **state)
+{
+    (void)state;
+    const dsi_sim_step steps[] = {start(DS_PHASE_FORWARD, DSI_STREAM_DISK_READ, 5.0),
+                                  run(DS_PHASE_FORWARD, 2.0), run(DS_PHASE_BACKWARD, 1.0),
+                                  wait_for(DS_PHASE_BACKWARD, 0, DSI_STREAM_DISK_READ),
+                                  run(DS_PHASE_BACKWARD, 1.0)};
+    dsi_timeline *t = simulate(&overlapping, steps, 5, 1);
+    near(t->phases[DS_PHASE_FORWARD].seconds, 2.0);
+    near(t->phases[DS_PHASE_FORWARD].exposed_moves, 0.0);
+    near(t->phases[DS_PHASE_BACKWARD].seconds, 4.0);
+    near(t->phases[DS_PHASE_BACKWARD].exposed_moves, 2.0);
+    near(t->step.seconds, 6.0);
+    near(t->step.moves, 5.0);
+    assert_int_equal(t->n_events, 5); /* three runs, the move, the stall */
+    const dsi_sim_event *move = &t->events[t->phase_begin[DS_PHASE_FORWARD]];
+    move = move->step == 0 ? move : move + 1;
+    near(move->start, 0.0);
+    near(move->end, 5.0); /* behind the end of its phase */
+    dsi_timeline_destroy(&t);
+}
+
+/* A move that the next step waits for: 2 s of 5 go on beside its computation, then it is waited
+ * for. The step that counts begins with the move of the one before and leaves its own. */
+static void into_the_next_step(void **state)
+{
+    (void)state;
+    const dsi_sim_step steps[] = {run(DS_PHASE_FORWARD, 2.0),
+                                  wait_for(DS_PHASE_FORWARD, 4, DSI_STREAM_DISK_WRITE),
+                                  run(DS_PHASE_FORWARD, 1.0), run(DS_PHASE_BACKWARD, 3.0),
+                                  start(DS_PHASE_BACKWARD, DSI_STREAM_DISK_WRITE, 5.0)};
+    dsi_timeline *t = simulate(&overlapping, steps, 5, 1);
+    near(t->phases[DS_PHASE_FORWARD].seconds, 6.0);
+    near(t->phases[DS_PHASE_FORWARD].exposed_moves, 3.0);
+    near(t->phases[DS_PHASE_BACKWARD].seconds, 3.0);
+    near(t->step.seconds, 9.0);
+    near(t->step.moves, 5.0);
+    near(t->step.exposed_moves, 3.0);
+    assert_int_equal(t->n_events, 5); /* three runs, the stall, the move */
+    const dsi_sim_event *move = &t->events[t->n_events - 1];
+    assert_int_equal(move->step, 4);
+    near(move->start, 3.0);
+    near(move->end, 8.0);
+    dsi_timeline_destroy(&t);
+}
+
 /* The trace is JSON with every event once for each micro-batch; text and JSON of the timeline hold
  * its sums. */
 static void texts(void **state)
@@ -400,11 +447,17 @@ static void texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(partly_hidden), cmocka_unit_test(degrees_of_overlap),
-        cmocka_unit_test(queues),        cmocka_unit_test(disk_shared),
-        cmocka_unit_test(composition),   cmocka_unit_test(rest_beside_steps),
-        cmocka_unit_test(malformed),     cmocka_unit_test(random_plans),
+        cmocka_unit_test(partly_hidden),
+        cmocka_unit_test(degrees_of_overlap),
+        cmocka_unit_test(queues),
+        cmocka_unit_test(disk_shared),
+        cmocka_unit_test(composition),
+        cmocka_unit_test(rest_beside_steps),
+        cmocka_unit_test(malformed),
+        cmocka_unit_test(random_plans),
         cmocka_unit_test(texts),
+        cmocka_unit_test(into_the_next_phase),
+        cmocka_unit_test(into_the_next_step),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

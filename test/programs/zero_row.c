@@ -112,6 +112,7 @@ static dsi_offload_spec make_offload(const row *r)
                              .read_ahead = 100000 * scale,
                              .update_ahead = 80000 * scale,
                              .write_behind = 50000 * scale,
+                             .carry = true,
                              .aio = ds_aio_params_default()};
     if (strcmp(r->offload, "none") == 0) {
         spec.states = DSI_ON_DEVICE;
