@@ -34,6 +34,8 @@ typedef enum ds_config_kind {
 typedef struct ds_config_params {
     ds_config_kind kind;     /* default DS_CONFIG_TRAINING */
     bool allow_unknown_keys; /* default false; true: an unknown key is a notice, not an error */
+    bool memory_is_open;     /* default false; true: recompute auto needs no device_memory, since
+                                the caller, a planner, will choose */
 } ds_config_params;
 
 /* Loads a file, or text of n bytes that messages call `name`. params NULL: defaults. The caller

@@ -94,7 +94,8 @@ static void offload(dsi_eval *eval)
 static void activation_checkpointing(dsi_eval *eval)
 {
     const ds_config_activation_checkpointing *a = &eval->values->activation_checkpointing;
-    if (a->recompute == DS_RECOMPUTE_AUTO && eval->values->device_memory <= 0) {
+    if (a->recompute == DS_RECOMPUTE_AUTO && eval->values->device_memory <= 0 &&
+        !eval->memory_is_open) {
         dsi_item_error(
             eval, dsi_item_find(eval, "activation_checkpointing.recompute"),
             "expected device_memory with auto, the bytes that a rank may use; set it, or "

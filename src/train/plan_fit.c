@@ -298,6 +298,23 @@ static ds_status try_offload(change_set *set, const dsi_candidate *with, bool pa
     return batches && !tried.fits ? try_batches(set, &least) : DS_OK;
 }
 
+/* Activations leave the device between the passes. */
+static ds_status try_activations(change_set *set)
+{
+    const ds_config_activation_checkpointing *kept =
+        &ds_config_get(set->base->request.config)->activation_checkpointing;
+    dsi_candidate c = {0};
+    if (kept->cpu_checkpointing || kept->nvme_path != NULL) {
+        return DS_OK;
+    }
+    if (has_own_memory(set->base->request.device)) {
+        set_text(&c, "activation_checkpointing.cpu_checkpointing", "true");
+    } else {
+        set_borrowed(&c, "activation_checkpointing.nvme_path", "\"/local_nvme\"");
+    }
+    return try_change(set, &c);
+}
+
 static ds_status try_single_changes(change_set *set)
 {
     const dsi_candidate none = {0};
@@ -310,6 +327,7 @@ static ds_status try_single_changes(change_set *set)
         }
     }
     DS_TRY(try_batches(set, &none));
+    DS_TRY(try_activations(set));
     for (int params = 0; params < 2; ++params) {
         DS_TRY(try_offload(set, &none, params == 1, false));
     }
@@ -406,7 +424,9 @@ static ds_status search_batch(searcher *s, const dsi_candidate *with)
         const uint32_t middle = low + (high - low) / 2;
         const int64_t size = s->sizes[middle];
         dsi_candidate c = *with;
-        set_batch(&c, size, s->scope->free_batch ? size * s->accumulation : s->rows);
+        if (!s->scope->fixed_batch) {
+            set_batch(&c, size, s->scope->free_batch ? size * s->accumulation : s->rows);
+        }
         DS_TRY(try_one(s->ctx, s->request, &s->fit, &c));
         if (c.planned && c.fits) {
             high = middle;
@@ -507,7 +527,10 @@ ds_status dsi_fit_search(ds_ctx *ctx, const dsi_report_request *request, const d
     for (int64_t size = 256; size >= 1 && scope->free_batch; size /= 2) {
         s.sizes[s.n_sizes++] = size;
     }
-    if (!scope->free_batch) {
+    if (scope->fixed_batch) {
+        s.sizes[0] = batch->train_micro_batch_size_per_gpu;
+        s.n_sizes = 1;
+    } else if (!scope->free_batch) {
         s.n_sizes = divisors(s.rows, s.sizes);
     }
     s.fit.tried = calloc(DSI_FIT_CEILING, sizeof *s.fit.tried);

@@ -43,9 +43,10 @@ typedef struct dsi_fit {
     dsi_buf folder; /* as JSON; candidates borrow it */
 } dsi_fit;
 
-/* What a search may change. The micro-batch always. */
+/* What a search may change. */
 typedef struct dsi_fit_scope {
     bool stage, recompute;
+    bool fixed_batch;      /* not the micro-batch */
     bool offload;          /* unless the configuration asks for some: with times known wherever it
                               may help, else when nothing fits without */
     const char *nvme_path; /* folders for what goes to disk; NULL: nothing does */

@@ -19,6 +19,9 @@ static void print_run(dsi_buf *text, const dsi_plan_report *r)
     if (r->request.n_nodes > 1) {
         dsi_buf_printf(text, " on %u nodes", r->request.n_nodes);
     }
+    if (r->plan.recompute != DS_RECOMPUTE_NONE) {
+        dsi_buf_printf(text, ", recompute %s", dsi_recompute_name(r->plan.recompute));
+    }
     dsi_buf_printf(text, "\n%lld x %lld tokens a micro-batch, %lld micro-batch%s a step: ",
                    (long long)t->batch, (long long)t->seq_length, (long long)t->accumulation,
                    t->accumulation == 1 ? "" : "es");

@@ -69,6 +69,8 @@ check auto 0 'x 1024 tokens a micro-batch' "$tool" "${xl[@]}" --deepspeed_config
 # every form of one report
 check forms 3 'MFU [0-9.]+ %' "$tool" "${big[@]}" --device h100-sxm --html "$dir/p.html" \
     --trace "$dir/p.trace"
+[ "$("$tool" "${big[@]}" --device h100-sxm | grep -cE '^  (activation_checkpointing.recompute "(selective|full)"|activation_checkpointing.cpu_checkpointing true): .* GiB, .* step [0-9.]+ s instead of')" = 3 ] ||
+    { echo "FAILED: three changes, their memory and their costs"; failed=1; }
 for what in '<svg' 'gathered parameters' 'communication</text>' 'MFU'; do
     grep -q -- "$what" "$dir/p.html" || { echo "FAILED html: no $what"; failed=1; }
 done
@@ -91,6 +93,15 @@ check fitted 0 'fits: ' "$tool" "${xl[@]}" --deepspeed_config "$dir/fitted.json"
 check fitted_config 0 '"train_batch_size": 64' "$bin/ds_config" resolve "$dir/fitted.json" \
     --world_size 8 --values
 small=(--model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/z0.json")
+# "auto" recomputation: the least that fits, also where only the planner knows the memory
+zero 0 8 1 | sed 's/"gradient_clipping"/"activation_checkpointing": {"recompute": "auto"}, &/' > "$dir/auto8.json"
+open=(--model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/auto8.json")
+check auto_none 0 'stage 0, 1 rank$' "$tool" "${open[@]}" --memory 5GB
+check auto_selective 0 '1 rank, recompute selective$' "$tool" "${open[@]}" --memory 4600MB
+check auto_full 0 '1 rank, recompute full$' "$tool" "${open[@]}" --memory 3GB
+check auto_device 0 '1 rank, recompute full$' "$tool" "${open[@]}" --device h100-sxm --memory 4GB
+check auto_least 3 '1 rank, recompute full$' "$tool" "${open[@]}" --memory 1GB
+check auto_train 1 'expected device_memory with auto' "$bin/ds_config" check "$dir/auto8.json"
 check fit_disk 0 '^chosen: .*offload_optimizer.nvme_path "/a,/b".*sub_group_size' "$tool" "${small[@]}" --memory 900MB \
     --fit --nvme_path /a,/b --output "$dir/disk.json"
 check fitted_disk 0 'fits: ' "$tool" "${small[@]}" --deepspeed_config "$dir/disk.json" --memory 900MB

@@ -26,7 +26,9 @@ static const char after[] =
     "  ds_plan diff a.json b.json --model Qwen2.5-0.5B\n"
     "  ds_plan diff plan.trace run.trace --trace both.trace\n"
     "  ds_plan estimate --total_params 3000000000 --world_size 8\n\n"
-    "A micro-batch that is \"auto\" becomes the largest that fits.\n\n"
+    "A micro-batch that is \"auto\" becomes the largest that fits; "
+    "activation_checkpointing.recompute\n"
+    "that is \"auto\" without device_memory the least that fits.\n\n"
     "Exit codes: 0 planned, and it fits where memory is known; 1 failed; 2 wrong use; 3 it does "
     "not\n"
     "fit.";

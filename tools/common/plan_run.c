@@ -135,20 +135,25 @@ static ds_status limit_device(plan_run *run)
     return DS_OK;
 }
 
-/* An open micro-batch becomes the largest that fits, 1 where none does. */
-static ds_status solve_batch(plan_run *run)
+/* What is open becomes the fastest that fits: the largest micro-batch, the least recomputation.
+ * Where nothing fits, a micro-batch of 1 and the recomputation that needs least. */
+static ds_status solve_open(plan_run *run)
 {
-    const dsi_fit_scope scope = {.free_batch = run->free_batch};
+    const dsi_fit_scope scope = {.free_batch = run->free_batch,
+                                 .fixed_batch = !run->open_batch,
+                                 .recompute = run->open_recompute};
     dsi_setting settings[DSI_CANDIDATE_SETTINGS];
     dsi_fit fit;
     ds_config *solved = NULL;
     ds_status status = DS_OK;
-    if (!run->open_batch) {
+    if (!run->open_batch && !run->open_recompute) {
         return DS_OK;
     }
     DS_TRY(dsi_fit_search(run->ctx, &run->request, &scope, &fit));
-    if (fit.best != UINT32_MAX) {
-        const uint32_t n = dsi_candidate_settings(&fit.tried[fit.best], settings);
+    const uint32_t least = run->open_recompute ? fit.least : UINT32_MAX;
+    const uint32_t taken = fit.best != UINT32_MAX ? fit.best : least;
+    if (taken != UINT32_MAX) {
+        const uint32_t n = dsi_candidate_settings(&fit.tried[taken], settings);
         status = dsi_config_with(run->ctx, run->config, settings, n, run->request.n_ranks,
                                  ds_model_get_info(run->model)->hidden_size, &solved);
     }
@@ -163,7 +168,8 @@ static ds_status solve_batch(plan_run *run)
 
 ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, const char *config, plan_run *run)
 {
-    const ds_config_params params = {.allow_unknown_keys = options->allow_unknown_keys};
+    const ds_config_params params = {.allow_unknown_keys = options->allow_unknown_keys,
+                                     .memory_is_open = true};
     *run = (plan_run){.ctx = ctx, .options = options};
     DS_TRY(ds_config_load_file(ctx, config, &params, &run->config));
     DS_TRY(open_model(run));
@@ -176,8 +182,11 @@ ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, const char *co
     run->request.n_threads = threads_of(options);
     run->request.frozen = options->freeze.items;
     run->request.n_frozen = (uint32_t)options->freeze.n;
+    const ds_config_values *values = ds_config_get(run->config);
+    run->open_recompute = values->activation_checkpointing.recompute == DS_RECOMPUTE_AUTO &&
+                          values->device_memory <= 0;
     DS_TRY(limit_device(run));
-    return solve_batch(run);
+    return solve_open(run);
 }
 
 void plan_run_close(plan_run *run)

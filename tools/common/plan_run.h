@@ -39,12 +39,13 @@ typedef struct plan_run {
     dsi_device device;
     dsi_report_request request;
     char memory_of[80];
-    bool open_batch; /* the micro-batch is "auto" and no flag says it */
-    bool free_batch; /* and nobody gave the global batch */
+    bool open_batch;     /* the micro-batch is "auto" and no flag says it */
+    bool free_batch;     /* and nobody gave the global batch */
+    bool open_recompute; /* recompute is "auto" without device_memory */
 } plan_run;
 
 /* Opens the model, and the configuration at `config`, and resolves it; an open micro-batch becomes
- * the largest that fits. The caller closes the run in any case. */
+ * the largest that fits, open recomputation the cheapest. The caller closes the run in any case. */
 ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, const char *config,
                         plan_run *run_out);
 void plan_run_close(plan_run *run);
