@@ -47,9 +47,8 @@ static ds_status report(const plan_run *run, int *code)
     dsi_plan_report made;
     dsi_candidate changes[DSI_CANDIDATE_CHANGES];
     dsi_printed printed = {.report = &made, .changes = changes};
-    const size_t memory = run->request.memory;
     DS_TRY(dsi_report_make(run->ctx, &run->request, &made));
-    const bool fits = memory == 0 || dsi_report_need(&made) <= memory;
+    const bool fits = !dsi_report_lacks(&made, NULL);
     ds_status status = DS_OK;
     if (!fits) {
         status = dsi_fit_changes(run->ctx, &made, changes, &printed.n_changes);

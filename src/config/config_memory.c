@@ -90,10 +90,50 @@ static void offload(dsi_eval *eval)
     }
 }
 
+static const dsi_item *kept_item(dsi_eval *eval, const char *key)
+{
+    char path[128];
+    (void)snprintf(path, sizeof path, "activation_checkpointing.%s", key);
+    return dsi_item_find(eval, path);
+}
+
+/* Keys of one way of recomputing beside another, and two keys for one thing. number_checkpoints is
+ * DeepSpeed's, whose models ask for recomputation in their code. */
+static void recompute_keys(dsi_eval *eval)
+{
+    const ds_config_activation_checkpointing *a = &eval->values->activation_checkpointing;
+    const bool full = a->recompute == DS_RECOMPUTE_FULL || a->recompute == DS_RECOMPUTE_AUTO;
+    const bool some = a->recompute == DS_RECOMPUTE_SELECTIVE || a->recompute == DS_RECOMPUTE_AUTO;
+    const dsi_item *interval = kept_item(eval, "interval");
+    const dsi_item *number = kept_item(eval, "number_checkpoints");
+    if (a->interval > 1 && a->number_checkpoints > 0) {
+        dsi_item_error(eval, interval,
+                       "expected one of interval and number_checkpoints, found both; remove one");
+    } else if (a->interval > 1 && !full) {
+        dsi_item_notice(eval, interval, "no effect without recompute full");
+    } else if (a->number_checkpoints > 0 && !full) {
+        dsi_item_notice(eval, number, "no effect without recompute full");
+    }
+    if (a->operators != NULL && !some) {
+        dsi_item_notice(eval, kept_item(eval, "operators"),
+                        "no effect without recompute selective");
+    } else if (a->operators != NULL && a->operators[0] == '\0') {
+        dsi_item_error(eval, kept_item(eval, "operators"),
+                       "expected names of operators with commas between them, found none");
+    }
+    if (a->cpu_checkpointing && a->nvme_path != NULL) {
+        dsi_item_error(eval, kept_item(eval, "nvme_path"),
+                       "expected one of nvme_path and cpu_checkpointing, found both; remove one");
+    } else if (a->nvme_path != NULL && a->nvme_path[0] == '\0') {
+        dsi_item_error(eval, kept_item(eval, "nvme_path"), "expected a folder, found none");
+    }
+}
+
 /* DeepSpeed asserts it once a model asks for recomputation, not when it reads the file. */
 static void activation_checkpointing(dsi_eval *eval)
 {
     const ds_config_activation_checkpointing *a = &eval->values->activation_checkpointing;
+    recompute_keys(eval);
     if (a->recompute == DS_RECOMPUTE_AUTO && eval->values->device_memory <= 0 &&
         !eval->memory_is_open) {
         dsi_item_error(

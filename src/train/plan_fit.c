@@ -72,15 +72,6 @@ static bool has_own_memory(const dsi_device *device)
     return device != NULL && !device->shared;
 }
 
-/* What the ranks of a node put into its memory. */
-static bool host_fits(const dsi_plan_report *r)
-{
-    const dsi_device *device = r->request.device;
-    const double ranks = ceil((double)r->request.n_ranks / r->request.n_nodes);
-    return !has_own_memory(device) || device->host_memory_bytes <= 0.0 ||
-           ranks * (double)r->total[DSI_RESIDENCY_HOST] <= device->host_memory_bytes;
-}
-
 static void take_figures(dsi_candidate *c, const dsi_plan_report *r)
 {
     const ds_config_zero *zero = &ds_config_get(r->request.config)->zero;
@@ -88,7 +79,7 @@ static void take_figures(dsi_candidate *c, const dsi_plan_report *r)
     c->need = dsi_report_need(r);
     c->host = r->total[DSI_RESIDENCY_HOST];
     c->disk = r->total[DSI_RESIDENCY_DISK];
-    c->fits = (r->request.memory == 0 || c->need <= r->request.memory) && host_fits(r);
+    c->fits = !dsi_report_lacks(r, NULL);
     c->states = zero->offload_optimizer.device;
     c->params = zero->offload_param.device;
     c->stage = r->spec.zero.stage;

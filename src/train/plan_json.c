@@ -82,9 +82,9 @@ static ds_status put_memory(dsi_buf *text, const dsi_plan_report *r)
     const size_t need = dsi_report_need(r);
     dsi_buf_printf(text, "  \"memory\": {\n    \"need\": %zu, \"available\": %zu, \"fits\": %s,\n",
                    need, r->request.memory,
-                   r->request.memory == 0      ? "null"
-                   : need <= r->request.memory ? "true"
-                                               : "false");
+                   dsi_report_lacks(r, NULL) ? "false"
+                   : r->request.memory == 0  ? "null"
+                                             : "true");
     dsi_buf_printf(text, "    \"peak_step\": %u, \"steps\": %u, \"phase\": \"%s\", \"at\": ",
                    r->peak_step, r->plan.train_plan->n_steps, dsi_phase_name(step->phase));
     put_text(text, step->scope);

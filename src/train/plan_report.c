@@ -49,6 +49,35 @@ size_t dsi_report_need(const dsi_plan_report *report)
     return report->total[DSI_RESIDENCY_DEVICE] + (apart ? 0 : report->total[DSI_RESIDENCY_HOST]);
 }
 
+/* What the ranks of a node put into a host's memory that is apart from the device's. */
+static size_t host_need(const dsi_plan_report *r)
+{
+    const uint32_t n_nodes = r->request.n_nodes > 0 ? r->request.n_nodes : 1;
+    const size_t local = (r->request.n_ranks + n_nodes - 1) / n_nodes;
+    return local * r->total[DSI_RESIDENCY_HOST];
+}
+
+bool dsi_report_lacks(const dsi_plan_report *report, dsi_shortage *shortage_out)
+{
+    const dsi_device *device = report->request.device;
+    const bool apart = device != NULL && !device->shared;
+    const dsi_shortage all[] = {
+        {dsi_report_need(report), report->request.memory, report->request.memory_of},
+        {dsi_rank_mapped_bytes(&report->plan), report->spec.device_memory,
+         "device_memory, for model states, activations and workspace"},
+        {host_need(report), apart ? (size_t)device->host_memory_bytes : 0,
+         "the memory of its host, for all ranks there"}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
+        if (all[i].have > 0 && all[i].need > all[i].have) {
+            if (shortage_out != NULL) {
+                *shortage_out = all[i];
+            }
+            return true;
+        }
+    }
+    return false;
+}
+
 static void count_parameters(dsi_plan_report *r)
 {
     for (ds_cell c = 0; c < ds_cells_count(r->plan.cells); ++c) {

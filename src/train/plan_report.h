@@ -61,6 +61,15 @@ void dsi_report_free(dsi_plan_report *report);
 /* Bytes that count against the memory of a rank: of the device, and, where that is the host's
  * memory, of the host. */
 size_t dsi_report_need(const dsi_plan_report *report);
+/* What a plan lacks: the memory of the request, the configuration's device_memory, or memory of the
+ * host. */
+typedef struct dsi_shortage {
+    size_t need, have;
+    const char *of; /* whose memory that is */
+} dsi_shortage;
+/* Whether the plan needs more than there is; *shortage_out is the first of what it lacks. NULL: not
+ * wanted. What is not known is no shortage. */
+bool dsi_report_lacks(const dsi_plan_report *report, dsi_shortage *shortage_out);
 /* What of a step counts for MFU: products, attention and the output projection of the forward and
  * backward passes, done once. */
 double dsi_step_model_flops(const dsi_plan *plan, const dsi_step *step);

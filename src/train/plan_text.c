@@ -102,16 +102,15 @@ static void print_fit(dsi_buf *text, const dsi_plan_report *r)
     const double gib = 1024.0 * mib;
     const double need = (double)dsi_report_need(r);
     const double have = (double)r->request.memory;
-    if (have <= 0.0) {
-        return;
-    }
-    if (need <= have) {
+    dsi_shortage lacks;
+    if (dsi_report_lacks(r, &lacks)) {
+        dsi_buf_printf(text, "does not fit: %.2f GiB, %.2f GiB more than %.2f GiB (%s)\n",
+                       (double)lacks.need / gib, (double)(lacks.need - lacks.have) / gib,
+                       (double)lacks.have / gib, lacks.of != NULL ? lacks.of : "memory");
+    } else if (have > 0.0) {
         dsi_buf_printf(text, "fits: %.2f GiB of %.2f GiB (%s), %.2f GiB are left\n", need / gib,
                        have / gib, r->request.memory_of, (have - need) / gib);
-        return;
     }
-    dsi_buf_printf(text, "does not fit: %.2f GiB, %.2f GiB more than %.2f GiB (%s)\n", need / gib,
-                   (need - have) / gib, have / gib, r->request.memory_of);
 }
 
 const char *dsi_recompute_name(ds_recompute how)
@@ -204,7 +203,7 @@ static void print_all(dsi_buf *text, const dsi_printed *p)
         dsi_buf_putc(text, '\n');
     }
     print_fit(text, r);
-    if (r->request.memory > 0 && dsi_report_need(r) > r->request.memory) {
+    if (dsi_report_lacks(r, NULL)) {
         print_cause(text, r);
     }
     print_changes(text, p);

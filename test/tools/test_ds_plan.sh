@@ -101,6 +101,16 @@ check auto_selective 0 '1 rank, recompute selective$' "$tool" "${open[@]}" --mem
 check auto_full 0 '1 rank, recompute full$' "$tool" "${open[@]}" --memory 3GB
 check auto_device 0 '1 rank, recompute full$' "$tool" "${open[@]}" --device h100-sxm --memory 4GB
 check auto_least 3 '1 rank, recompute full$' "$tool" "${open[@]}" --memory 1GB
+# the configuration's own limit counts, as it does for the engine; and what has no effect is said
+sed 's/"gradient_clipping"/"device_memory": 2000000000, &/' "$dir/z0.json" > "$dir/limit.json"
+check limit 3 'does not fit: .* GiB more than 1.86 GiB \(device_memory, ' "$tool" "${open[@]/auto8.json/limit.json}" --memory 20GB
+check limit_fits 0 'fits: ' "$tool" "${open[@]/auto8.json/limit.json}" --memory 20GB --fit --nvme_path /a --output "$dir/limited.json"
+check limit_json 3 '"fits": false' "$tool" "${open[@]/auto8.json/limit.json}" --memory 20GB --json -
+zero 3 8 1 | sed 's/"stage": 3/&, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}/' > "$dir/host.json"
+printf '{"base": "h100-sxm", "name": "small-host", "host": {"bytes": 1000000000}}' > "$dir/small.json"
+check host 3 'does not fit: .* GiB more than 0.93 GiB \(the memory of its host' "$tool" "${open[@]/auto8.json/host.json}" --device "$dir/small.json"
+sed 's/"gradient_clipping"/"activation_checkpointing": {"number_checkpoints": 3}, &/' "$dir/z0.json" > "$dir/number.json"
+check notice 0 'number_checkpoints: no effect without recompute full' "$tool" "${open[@]/auto8.json/number.json}" --memory 20GB
 check auto_train 1 'expected device_memory with auto' "$bin/ds_config" check "$dir/auto8.json"
 check fit_disk 0 '^chosen: .*offload_optimizer.nvme_path "/a,/b".*sub_group_size' "$tool" "${small[@]}" --memory 900MB \
     --fit --nvme_path /a,/b --output "$dir/disk.json"

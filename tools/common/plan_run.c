@@ -174,6 +174,9 @@ ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, const char *co
     DS_TRY(ds_config_load_file(ctx, config, &params, &run->config));
     DS_TRY(open_model(run));
     DS_TRY(resolve(run));
+    for (size_t i = 0; i < ds_config_n_notices(run->config); ++i) {
+        ds_log(ctx, DS_LOG_WARN, "%s", ds_config_notice(run->config, i));
+    }
     DS_TRY(find_memory(run));
     run->request.model = run->model;
     run->request.config = run->config;
