@@ -223,8 +223,8 @@ ds_status dsi_report_html(const dsi_printed *printed, char **text_out)
                         "max-width:1240px}svg{background:#fafafa}text{font:11px sans-serif}"
                         "</style></head><body>\n<h1>");
     put_escaped(&page, ds_model_get_info(r->request.model)->architecture);
-    dsi_buf_printf(&page, ", ZeRO stage %u, %u ranks</h1>\n", r->spec.zero.stage,
-                   r->request.n_ranks);
+    dsi_buf_printf(&page, ", ZeRO stage %u, %u rank%s</h1>\n", r->spec.zero.stage,
+                   r->request.n_ranks, r->request.n_ranks == 1 ? "" : "s");
     const ds_status status = put_memory(&page, r);
     if (r->timeline != NULL) {
         put_timeline(&page, r->timeline);

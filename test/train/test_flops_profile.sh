@@ -53,6 +53,11 @@ sed -i 's/"top_modules": 2/"module_depth": 0/' ds.json
 "$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config ds.json --steps 4 --threads 1 > log 2>&1
 ! grep -q "depth 1:\|(transformer)" report.txt || fail "deeper than asked"
 
+# a step that the run does not reach is told of
+sed 's/"profile_step": 2/"profile_step": 4/' ds.json > late.json
+"$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config late.json --steps 4 --threads 1 > log 2>&1
+grep -q "profile_step 4: this run has 0 optimizer steps behind it and ends with 4; nothing is profiled" log || { cat log; exit 1; }
+
 # its folder is made; a report that cannot be written ends the run before its first step
 sed -i 's/report.txt/made\/here\/report.txt/' ds.json
 "$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config ds.json --steps 4 --threads 1 > log 2>&1 || cat log

@@ -37,11 +37,25 @@ static ds_status check_path(const train_run *run)
     return DS_OK;
 }
 
+/* A step that this run never takes is not profiled: that is said at its start. */
+static void check_profile(const train_run *run, uint64_t done, uint64_t all)
+{
+    const ds_config_flops_profiler *f = &ds_config_get(run->config)->flops_profiler;
+    const uint64_t step = (uint64_t)f->profile_step;
+    if (f->enabled && (step < done || step >= all) && ds_comm_rank(run->comm) == 0) {
+        ds_log(run->ctx, DS_LOG_WARN,
+               "flops_profiler.profile_step %llu: this run has %llu optimizer steps behind it and "
+               "ends with %llu; nothing is profiled",
+               (unsigned long long)step, (unsigned long long)done, (unsigned long long)all);
+    }
+}
+
 ds_status train_trace_start(train_run *run)
 {
     const train_options *o = run->options;
     const uint64_t done = ds_engine_global_steps(run->engine);
     const uint64_t all = run->total_steps;
+    check_profile(run, done, all);
     if (o->trace == NULL || done >= all) {
         return DS_OK;
     }
