@@ -137,9 +137,9 @@ void dsi_plan_destroy(dsi_plan **plan);
 const dsi_plan_output *dsi_plan_find_output(const dsi_plan *plan, const char *name);
 
 /* The ranges of the arena that live across the end of `phase` (the slot for FORWARD). Fills up to
- * `room` ranges; *n_out is how many there are. */
-void dsi_plan_live_after(const dsi_plan *plan, ds_phase phase, dsi_range *ranges, uint32_t room,
-                         uint32_t *n_out);
+ * `room` ranges; *n_out is how many there are. Errors: ERR_NOMEM. */
+ds_status dsi_plan_live_after(const dsi_plan *plan, ds_phase phase, dsi_range *ranges,
+                              uint32_t room, uint32_t *n_out);
 
 /* Re-derives the invariants above. ERR_GRAPH names step and invariant. */
 ds_status dsi_plan_check(const dsi_plan *plan);

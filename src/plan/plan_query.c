@@ -18,18 +18,25 @@ const dsi_plan_output *dsi_plan_find_output(const dsi_plan *plan, const char *na
     return NULL;
 }
 
-/* Whether `value` is made before step `begin`. */
-static bool made_before(const dsi_plan *plan, ds_value value, uint32_t begin)
+/* Per value whether a step before `begin` makes it; NULL without memory. The caller frees. */
+static bool *made_before(const dsi_plan *plan, uint32_t begin)
 {
-    for (uint32_t s = 0; s < begin; ++s) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < plan->n_refs; ++i) {
+        const ds_value v = plan->refs[i].value;
+        n = v != DS_NONE && v >= n ? (size_t)v + 1 : n;
+    }
+    bool *made = calloc(n + 1, sizeof *made);
+    for (uint32_t s = 0; s < begin && made != NULL; ++s) {
         const dsi_step *step = &plan->steps[s];
         for (uint32_t i = 0; i < step->n_out; ++i) {
-            if (plan->refs[step->out_at + i].value == value) {
-                return true;
+            const ds_value v = plan->refs[step->out_at + i].value;
+            if (v != DS_NONE) {
+                made[v] = true;
             }
         }
     }
-    return false;
+    return made;
 }
 
 static bool listed(const dsi_range *ranges, uint32_t n, size_t offset, size_t bytes)
@@ -42,19 +49,22 @@ static bool listed(const dsi_range *ranges, uint32_t n, size_t offset, size_t by
     return false;
 }
 
-void dsi_plan_live_after(const dsi_plan *plan, ds_phase phase, dsi_range *ranges, uint32_t room,
-                         uint32_t *n_out)
+ds_status dsi_plan_live_after(const dsi_plan *plan, ds_phase phase, dsi_range *ranges,
+                              uint32_t room, uint32_t *n_out)
 {
     const uint32_t begin = plan->phase_begin[phase + 1];
+    bool *made = made_before(plan, begin);
     uint32_t n = 0;
+    if (made == NULL) {
+        return ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory for a plan");
+    }
     for (uint32_t s = begin; s < plan->n_steps; ++s) {
         const dsi_step *step = &plan->steps[s];
         for (uint32_t i = 0; i < step->n_in; ++i) {
             const dsi_ref *ref = &plan->refs[step->in_at + i];
             const size_t bytes = ds_meta_bytes(ref->meta);
-            if (ref->space == DSI_SPACE_ARENA &&
-                !listed(ranges, n < room ? n : room, ref->offset, bytes) &&
-                made_before(plan, ref->value, begin)) {
+            if (ref->space == DSI_SPACE_ARENA && ref->value != DS_NONE && made[ref->value] &&
+                !listed(ranges, n < room ? n : room, ref->offset, bytes)) {
                 if (n < room) {
                     ranges[n] = (dsi_range){ref->offset, bytes};
                 }
@@ -71,7 +81,9 @@ void dsi_plan_live_after(const dsi_plan *plan, ds_phase phase, dsi_range *ranges
             ++n;
         }
     }
+    free(made);
     *n_out = n;
+    return DS_OK;
 }
 
 static void print_ref(dsi_buf *text, const dsi_plan *plan, const dsi_ref *ref)

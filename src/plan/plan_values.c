@@ -188,13 +188,22 @@ void dsi_lower_keep_outputs(dsi_lowering *b)
     }
 }
 
+/* The root of a value while roots are being taken over; shortens the way there. */
+static ds_value root_of(dsi_lowering *b, ds_value v)
+{
+    while (b->root[v] != b->root[b->root[v]]) {
+        b->root[v] = b->root[b->root[v]];
+    }
+    return b->root[v];
+}
+
 /* `out` takes over the storage of input `at` when that dies at step s. */
 static void share_pair(dsi_lowering *b, const dsi_node_info *node, uint32_t s, uint32_t at,
                        ds_value out)
 {
     const ds_graph *g = b->graph;
     const ds_value in = at < node->n_in ? dsi_node_in(g, node)[at] : DS_NONE;
-    const ds_value root = in == DS_NONE ? DS_NONE : b->root[in];
+    const ds_value root = in == DS_NONE ? DS_NONE : root_of(b, in);
     bool fits = root != DS_NONE && out != DS_NONE && g->values[root].cell == DS_NONE &&
                 b->placed[root] == DS_NONE && b->placed[out] == DS_NONE &&
                 g->values[out].cell == DS_NONE && b->root[out] == out && !b->kept[root] &&
@@ -202,16 +211,14 @@ static void share_pair(dsi_lowering *b, const dsi_node_info *node, uint32_t s, u
                 ds_meta_bytes(g->values[root].meta) == ds_meta_bytes(g->values[out].meta);
     for (uint32_t i = 0; fits && i < node->n_in; ++i) {
         const ds_value other = dsi_node_in(g, node)[i];
-        fits = i == at || other == DS_NONE || b->root[other] != root;
+        fits = i == at || other == DS_NONE || root_of(b, other) != root;
     }
     if (!fits) {
         return;
     }
     b->last[root] = b->last[out];
     b->kept[root] = b->kept[out];
-    for (ds_value v = 0; v < g->n_values; ++v) { /* views of out follow */
-        b->root[v] = b->root[v] == out ? root : b->root[v];
-    }
+    b->root[out] = root; /* views of out follow by root_of */
 }
 
 /* Lets in-place operators overwrite an input that dies with them. */
@@ -230,5 +237,8 @@ void dsi_lower_share_in_place(dsi_lowering *b)
                 node->op->writes != NULL ? (uint32_t)node->op->writes[i] : node->op->inplace_in;
             share_pair(b, node, s, at, dsi_node_out(g, node)[i]);
         }
+    }
+    for (ds_value v = 0; v < g->n_values; ++v) {
+        (void)root_of(b, v);
     }
 }

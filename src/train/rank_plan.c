@@ -191,7 +191,8 @@ static ds_status build_eval_plan(maker *m)
     for (ds_phase phase = DS_PHASE_FORWARD; phase <= DS_PHASE_BACKWARD; ++phase) {
         uint32_t n = 0;
         const uint32_t room = MAX_SLOT_RANGES - n_slot;
-        dsi_plan_live_after(m->plan.train_plan, phase, slot + n_slot, room, &n);
+        DS_TRY_GOTO(status, dsi_plan_live_after(m->plan.train_plan, phase, slot + n_slot, room, &n),
+                    done);
         n_slot += n;
         if (n > room) { /* keep off the whole arena instead */
             slot[0] = (dsi_range){0, m->plan.train_plan->arena_bytes};

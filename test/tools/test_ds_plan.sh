@@ -167,4 +167,10 @@ if ! nm "$tool" 2> /dev/null | grep -q __asan_init && awk "BEGIN {exit !($second
     echo "FAILED: planning took $seconds s"
     failed=1
 fi
+# the search for what would make it fit included
+seconds=$(TIMEFORMAT=%U; { time "$tool" "${big[@]}" --device h100-sxm > /dev/null; } 2>&1)
+if ! nm "$tool" 2> /dev/null | grep -q __asan_init && awk "BEGIN {exit !($seconds > 2.0)}"; then
+    echo "FAILED: a plan that does not fit took $seconds s"
+    failed=1
+fi
 exit $failed

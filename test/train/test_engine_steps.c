@@ -396,7 +396,7 @@ static void evaluation_keeps_off_the_slot(void **state)
         const dsi_engine_spec spec = parity_spec(&b.p, DS_DTYPE_BF16, DS_ISA_REF);
         ds_engine *engine = parity_engine(ctx, &b.p, &spec);
         const dsi_plan *eval = engine->eval_plan;
-        dsi_plan_live_after(engine->train_plan, DS_PHASE_FORWARD, slot, ROOM, &n);
+        CHECK_OK(ctx, dsi_plan_live_after(engine->train_plan, DS_PHASE_FORWARD, slot, ROOM, &n));
         assert_true(n > 20 && n <= ROOM);
         for (uint32_t s = 0; s < eval->n_steps; ++s) {
             const dsi_step *step = &eval->steps[s];
