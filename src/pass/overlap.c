@@ -23,7 +23,9 @@ typedef struct group {
     ds_phase until; /* phase of that wait */
     bool carried;   /* the wait is in the next step: its place is before the start */
     uint64_t room;  /* of a SWAP_OUT: bytes that may be on their way home when it starts */
-    kind kind;      /* GATHER: of a parameter, it may start ahead */
+    uint32_t next_start, next_wait; /* the next group that starts, is waited for, at its place */
+    uint32_t before;                /* the last one of its kind before it */
+    kind kind;                      /* GATHER: of a parameter, it may start ahead */
 } group;
 
 typedef struct spreader {
@@ -34,7 +36,11 @@ typedef struct spreader {
     const dsi_overlap_limits *limits;
     group *groups;
     uint32_t n_groups;
-    uint32_t *made_by; /* per value: group + 1 of the collective that makes it, 0 for none */
+    uint32_t *made_by;        /* per value: group + 1 of the collective that makes it, 0 for none */
+    uint32_t *starts, *waits; /* per place: the first group there, DS_NONE for none */
+    uint64_t *states;         /* per place: bytes of states that wait there for their update */
+    uint32_t first[DS_PHASE_COUNT]; /* of a phase: its first place, and the one behind its last */
+    uint32_t end[DS_PHASE_COUNT];
 } spreader;
 
 static const dsi_node_info *node_at(const spreader *s, uint32_t place)
@@ -126,22 +132,27 @@ static uint32_t reads_at(const spreader *s, uint32_t place)
     return g > 0 ? s->groups[g - 1].begin : place;
 }
 
+/* Nodes are ordered by phase. */
+static void find_phases(spreader *s)
+{
+    for (uint32_t place = 0; place < s->n; ++place) {
+        const ds_phase phase = node_at(s, place)->phase;
+        if (s->end[phase] == 0) {
+            s->first[phase] = place;
+        }
+        s->end[phase] = place + 1;
+    }
+}
+
 /* Where the phase of a place begins and ends. */
 static uint32_t phase_start(const spreader *s, uint32_t place)
 {
-    while (place > 0 && node_at(s, place - 1)->phase == node_at(s, place)->phase) {
-        --place;
-    }
-    return place;
+    return s->first[node_at(s, place)->phase];
 }
 
 static uint32_t phase_end(const spreader *s, uint32_t place)
 {
-    const ds_phase phase = node_at(s, place)->phase;
-    while (place < s->n && node_at(s, place)->phase == phase) {
-        ++place;
-    }
-    return place;
+    return s->end[node_at(s, place)->phase];
 }
 
 /* The first reader, or the end of the phase. A state may be for an update of the next phase. */
@@ -233,8 +244,12 @@ static uint32_t middle_of(const spreader *s, uint32_t place)
  * phase before has brought counts where it is used. */
 static void start_ahead(spreader *s)
 {
+    uint32_t last[SWAP_OUT + 1];
+    memset(last, 0xff, sizeof last); /* DS_NONE */
     for (uint32_t i = 0; i < s->n_groups; ++i) {
         group *g = &s->groups[i];
+        g->before = last[g->kind];
+        last[g->kind] = i;
         if (g->kind == REDUCTION || g->kind == SWAP_OUT) {
             continue;
         }
@@ -247,10 +262,11 @@ static void start_ahead(spreader *s)
         const uint32_t first = phase_start(s, g->begin);
         uint64_t ahead = amount_of(s, g);
         uint32_t n = 0;
-        for (uint32_t j = i; j-- > 0 && n < most && ahead <= limit;) {
+        for (uint32_t j = g->before; j != DS_NONE && n < most && ahead <= limit;
+             j = s->groups[j].before) {
             const group *before = &s->groups[j];
             const uint32_t at = is_for_next_phase(s, before) ? before->wait : before->begin;
-            if (before->kind == g->kind && at >= first) {
+            if (at >= first) {
                 g->start = at;
                 ahead += amount_of(s, before);
                 ++n;
@@ -276,16 +292,20 @@ static void keep_versions(spreader *s)
     }
 }
 
-/* Bytes of states that have come, or are coming, and wait at a place for their update. */
-static uint64_t states_at(const spreader *s, uint32_t place)
+/* Bytes of states that have come, or are coming, and wait at each place for their update: first
+ * what is added there to those of the place before, then the sums (of numbers that wrap around). */
+static void find_states(spreader *s)
 {
-    uint64_t bytes = 0;
     for (uint32_t i = 0; i < s->n_groups; ++i) {
         const group *g = &s->groups[i];
-        const bool waits = g->kind == STATE_IN && g->start <= place && place < g->wait;
-        bytes += waits ? amount_of(s, g) : 0;
+        if (g->kind == STATE_IN && g->start < g->wait) {
+            s->states[g->start] += amount_of(s, g);
+            s->states[g->wait] -= amount_of(s, g);
+        }
     }
-    return bytes;
+    for (uint32_t place = 1; place <= s->n; ++place) {
+        s->states[place] += s->states[place - 1];
+    }
 }
 
 /* What may be on its way home when a swap starts at a place. With carry, what an update has made
@@ -299,13 +319,14 @@ static uint64_t room_at(const spreader *s, uint32_t place)
     if (!s->limits->carry || !(is_of_state(s, node) || cell_kind(s, node) == DS_CELL_PARAM)) {
         return own;
     }
-    const uint64_t taken = states_at(s, place);
+    const uint64_t taken = s->states[place];
     return taken < both ? both - taken : 0;
 }
 
 /* A swap to its home is waited for before one starts that exceeds what may be under way. */
 static void bound_writes(spreader *s)
 {
+    find_states(s);
     for (uint32_t i = 0; i < s->n_groups; ++i) {
         group *g = &s->groups[i];
         g->room = g->kind == SWAP_OUT ? room_at(s, g->begin) : 0;
@@ -366,28 +387,42 @@ static void emit(const spreader *s, const group *g, dsi_slot_kind role, dsi_slot
     }
 }
 
+/* Lists of the groups of each place, in their order. */
+static void list_places(spreader *s)
+{
+    for (uint32_t place = 0; place <= s->n; ++place) {
+        s->starts[place] = s->waits[place] = DS_NONE;
+    }
+    for (uint32_t i = s->n_groups; i-- > 0;) {
+        group *g = &s->groups[i];
+        g->next_start = s->starts[g->start];
+        s->starts[g->start] = i;
+        g->next_wait = s->waits[g->wait];
+        s->waits[g->wait] = i;
+    }
+}
+
 /* Waits before a place, of the phases before that of the place, or of that. */
 static void emit_waits(const spreader *s, uint32_t place, bool before, dsi_slot *slots, uint32_t *n)
 {
-    for (uint32_t i = 0; i < s->n_groups; ++i) {
+    for (uint32_t i = s->waits[place]; i != DS_NONE; i = s->groups[i].next_wait) {
         const group *g = &s->groups[i];
         const bool ends = place == s->n || g->until < node_at(s, place)->phase;
-        if (g->wait == place && (g->begin < place || g->carried) && ends == before) {
+        if ((g->begin < place || g->carried) && ends == before) {
             emit(s, g, DSI_SLOT_WAIT, slots, n);
         }
     }
 }
 
-static void spread(const spreader *s, dsi_slot *slots, uint32_t *n_out)
+static void spread(spreader *s, dsi_slot *slots, uint32_t *n_out)
 {
     uint32_t n = 0;
+    list_places(s);
     for (uint32_t place = 0; place <= s->n; ++place) {
         emit_waits(s, place, true, slots, &n);
         emit_waits(s, place, false, slots, &n);
-        for (uint32_t i = 0; i < s->n_groups; ++i) {
-            if (s->groups[i].start == place) {
-                emit(s, &s->groups[i], DSI_SLOT_START, slots, &n);
-            }
+        for (uint32_t i = s->starts[place]; i != DS_NONE; i = s->groups[i].next_start) {
+            emit(s, &s->groups[i], DSI_SLOT_START, slots, &n);
         }
         if (place < s->n && !overlaps(s, node_at(s, place))) {
             slots[n++] = (dsi_slot){s->order[place], DSI_SLOT_RUN, node_at(s, place)->phase};
@@ -402,10 +437,15 @@ ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, c
     spreader s = {.graph = graph, .order = order, .n = n, .same = same, .limits = limits};
     s.groups = calloc((size_t)n + 1, sizeof *s.groups);
     s.made_by = calloc((size_t)graph->n_values + 1, sizeof *s.made_by);
+    s.starts = calloc((size_t)n + 1, sizeof *s.starts);
+    s.waits = calloc((size_t)n + 1, sizeof *s.waits);
+    s.states = calloc((size_t)n + 1, sizeof *s.states);
     ds_status status = DS_OK;
-    if (s.groups == NULL || s.made_by == NULL) {
+    if (s.groups == NULL || s.made_by == NULL || s.starts == NULL || s.waits == NULL ||
+        s.states == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to order collectives");
     } else {
+        find_phases(&s);
         find_groups(&s);
         find_waits(&s);
         bound_reductions(&s);
@@ -417,5 +457,8 @@ ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, c
     }
     free(s.groups);
     free(s.made_by);
+    free(s.starts);
+    free(s.waits);
+    free(s.states);
     return status;
 }
