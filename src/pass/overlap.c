@@ -349,6 +349,24 @@ static void bound_writes(spreader *s)
     }
 }
 
+/* With write_first what an update takes home, side by side, is waited for right behind it. */
+static void settle_writes(spreader *s)
+{
+    for (uint32_t i = 0; i < s->n_groups && s->limits->write_first; ++i) {
+        group *g = &s->groups[i];
+        const dsi_node_info *node = node_at(s, g->begin);
+        const uint32_t end = phase_end(s, g->begin);
+        uint32_t place = g->end;
+        if (g->kind != SWAP_OUT || !(node->phase > DS_PHASE_BACKWARD || is_of_state(s, node))) {
+            continue;
+        }
+        while (place < end && node_at(s, place)->op == node->op) {
+            ++place;
+        }
+        g->wait = g->wait < place ? g->wait : place;
+    }
+}
+
 /* States that are still on their way home where the last phase that swaps ends are waited for in
  * the next step, before its forward phase brings any. Not with ZenFlow, whose steps differ. */
 static void carry_writes(spreader *s)
@@ -452,6 +470,7 @@ ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, c
         start_ahead(&s);
         keep_versions(&s);
         bound_writes(&s);
+        settle_writes(&s);
         carry_writes(&s);
         spread(&s, slots, n_out);
     }

@@ -20,7 +20,8 @@ typedef struct dsi_overlap_limits {
     /* bytes of swaps in flight, 0: none beside computation. Into memory in the forward and backward
      * phases, and in the later ones; back */
     size_t read_ahead, update_ahead, write_behind;
-    bool carry; /* states may still be on their way home when the next step begins */
+    bool carry;       /* states may still be on their way home when the next step begins */
+    bool write_first; /* what an update takes home is there before the next update begins */
 } dsi_overlap_limits;
 
 /* Spreads an order of n nodes (buckets side by side) to slots (room for 2n). A collective or swap

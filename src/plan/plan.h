@@ -122,6 +122,7 @@ typedef struct dsi_plan_env {
      * and in the later ones, and back */
     size_t read_ahead, update_ahead, write_behind;
     bool carry;                /* the last swaps of states end in the next step (invariant 8) */
+    bool write_first;          /* swaps home of an update end before the next update */
     bool rest_beside;          /* see dsi_plan */
     const dsi_range *reserved; /* what somebody else keeps while this plan runs */
     uint32_t n_reserved;

@@ -20,7 +20,8 @@ static ds_status make_slots(dsi_lowering *b)
                                        .read_ahead = b->env->read_ahead,
                                        .update_ahead = b->env->update_ahead,
                                        .write_behind = b->env->write_behind,
-                                       .carry = b->env->carry};
+                                       .carry = b->env->carry,
+                                       .write_first = b->env->write_first};
     return dsi_overlap(b->graph, b->order, b->n_order, b->same, &limits, b->slots, &b->n_slots);
 }
 

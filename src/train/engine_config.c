@@ -141,6 +141,7 @@ static dsi_offload_spec read_offload(const ds_config_values *v)
         .update_ahead = states->pipeline_read ? group / 4 * (size_t)states->buffer_count : 0,
         .write_behind = states->pipeline_write ? group / 4 * (size_t)states->buffer_count : group,
         .carry = states->pipeline_write,
+        .write_first = !states->pipeline_write,
         .aio = {.block_size = (uint64_t)v->aio.block_size,
                 .queue_depth = (uint32_t)v->aio.queue_depth,
                 .intra_op_parallelism = (uint32_t)v->aio.intra_op_parallelism,

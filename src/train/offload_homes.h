@@ -15,10 +15,11 @@ typedef struct dsi_offload_spec {
     int64_t max_resident; /* elements of parameters that stay on the device all the same */
     int64_t threshold;    /* a parameter with fewer elements stays, with its states */
     dsi_offload how;
-    size_t read_ahead;                  /* bytes of parameters read ahead of their use */
-    size_t update_ahead;                /* bytes of states read ahead of their update */
-    size_t write_behind;                /* bytes on their way back beside computation */
-    bool carry;                         /* states may be on their way when the next step begins */
+    size_t read_ahead;   /* bytes of parameters read ahead of their use */
+    size_t update_ahead; /* bytes of states read ahead of their update */
+    size_t write_behind; /* bytes on their way back beside computation */
+    bool carry;          /* states may be on their way when the next step begins */
+    bool write_first;    /* what an update takes home is there before the next update begins */
     char folders[DS_CONFIG_TEXT_BYTES]; /* of the disk; with commas between them */
     ds_aio_params aio;
     double patience; /* seconds without progress on the disk until a step fails; 0: nine tenths of

@@ -31,6 +31,7 @@ static dsi_plan_env plan_env(const maker *m)
                           .update_ahead = m->spec->offload.update_ahead,
                           .write_behind = m->spec->offload.write_behind,
                           .carry = m->spec->offload.carry,
+                          .write_first = m->spec->offload.write_first,
                           .rest_beside = m->spec->train.zenflow.overlap,
                           .no_reuse = m->spec->no_reuse,
                           .no_fuse = m->spec->no_fuse};

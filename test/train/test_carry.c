@@ -75,6 +75,39 @@ static void the_last_states_are_carried(void **state)
     }
 }
 
+/* Swaps home of states that are under way when some update begins. */
+static uint32_t under_way(const dsi_plan *plan)
+{
+    uint32_t most = 0;
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        const bool home =
+            step->op == &dsi_op_swap_out && !is_carried(plan, s) &&
+            is_of_state(plan, step->kind == DSI_STEP_WAIT ? &plan->steps[step->start] : step);
+        n += home && step->kind == DSI_STEP_START ? 1 : 0;
+        n -= home && step->kind == DSI_STEP_WAIT ? 1 : 0;
+        most = step->op == &dsi_op_adam && n > most ? n : most;
+    }
+    return most;
+}
+
+/* pipeline_write false: an update's states are home before the next update begins. */
+static void writes_may_come_first(void **state)
+{
+    (void)state;
+    for (int which = 0; which < 4; ++which) {
+        const bool first = which / 2 == 1;
+        dsi_engine_spec spec = make_spec(which % 2 == 1, !first);
+        spec.offload.write_first = first;
+        ds_model *model = small_model(ctx, folder, small_gpt2);
+        ds_engine *engine = small_engine(ctx, model, &spec);
+        assert_true(first ? under_way(engine->train_plan) == 0 : under_way(engine->train_plan) > 0);
+        ds_engine_destroy(&engine);
+        ds_model_destroy(&model);
+    }
+}
+
 enum { NOBODY, EVALUATES, READS, SAVES, LOADS, TRIES_AGAIN, N_VISITORS };
 
 static void visit(ds_engine *engine, int who, const ds_batch *batch)
@@ -138,6 +171,9 @@ static void whoever_comes_between_changes_no_bit(void **state)
                          early ? "early" : "late");
             }
         }
+        dsi_engine_spec first = make_spec(early, false);
+        first.offload.write_first = true;
+        assert_true(run(first, NOBODY) == in_memory);
     }
 }
 
@@ -222,6 +258,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_states_are_carried),
+        cmocka_unit_test(writes_may_come_first),
         cmocka_unit_test(whoever_comes_between_changes_no_bit),
         cmocka_unit_test(the_checker_follows_it),
     };
