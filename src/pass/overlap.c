@@ -210,10 +210,18 @@ static uint64_t amount_of(const spreader *s, const group *g)
     return g->kind == GATHER ? (uint64_t)ds_shape_count(meta.shape) : ds_meta_bytes(meta);
 }
 
+/* Reading and writing have one pool with carry; half of the room for writing stays for that. */
+static uint64_t ahead_of_updates(const spreader *s)
+{
+    const uint64_t own = s->limits->update_ahead;
+    const uint64_t more = own > 0 && s->limits->carry ? s->limits->write_behind / 2 : 0;
+    return own < UINT64_MAX - more ? own + more : UINT64_MAX;
+}
+
 static uint64_t limit_of(const spreader *s, kind what)
 {
     return what == GATHER     ? (uint64_t)s->limits->prefetch
-           : what == STATE_IN ? s->limits->update_ahead
+           : what == STATE_IN ? ahead_of_updates(s)
                               : s->limits->read_ahead;
 }
 
