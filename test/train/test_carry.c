@@ -108,6 +108,47 @@ static void writes_may_come_first(void **state)
     }
 }
 
+/* Bytes of states that a step of the plan takes into the pool, or out of it when it is negative: a
+ * swap into memory until its wait, behind which the update works on it, and a swap home. */
+static long pooled(const dsi_plan *plan, uint32_t s)
+{
+    const dsi_step *step = &plan->steps[s];
+    const dsi_step *start = step->kind == DSI_STEP_WAIT ? &plan->steps[step->start] : step;
+    if ((step->op->flags & DS_OP_SWAP) == 0 || step->kind == DSI_STEP_RUN ||
+        !is_of_state(plan, start)) {
+        return 0;
+    }
+    const uint32_t at = step->op == &dsi_op_swap_in ? start->out_at : start->in_at + 1;
+    const long bytes = (long)ds_meta_bytes(plan->refs[at].meta);
+    return step->kind == DSI_STEP_START ? bytes : -bytes;
+}
+
+/* States that wait for their update and states on their way home share one pool; reading takes more
+ * of it than its own part where there is nothing to write, and leaves writing a half of its own. */
+static void reading_and_writing_share_a_pool(void **state)
+{
+    const dsi_engine_spec spec = make_spec(true, true);
+    const long pool = (long)(spec.offload.update_ahead + spec.offload.write_behind);
+    const long chunk = 4 * 4096 * 4; /* an update's three states, and its rounding */
+    ds_model *model = small_model(ctx, folder, small_gpt2);
+    ds_engine *engine = small_engine(ctx, model, &spec);
+    const dsi_plan *plan = engine->train_plan;
+    long now = 0;
+    long most = 0;
+    (void)state;
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        now += is_carried(plan, s) ? -pooled(plan, s) : 0; /* under way when the step begins */
+    }
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        now += pooled(plan, s);
+        most = now > most ? now : most;
+        assert_true(now >= 0 && now <= pool + chunk);
+    }
+    assert_true(most > pool - chunk);
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+}
+
 enum { NOBODY, EVALUATES, READS, SAVES, LOADS, TRIES_AGAIN, N_VISITORS };
 
 static void visit(ds_engine *engine, int who, const ds_batch *batch)
@@ -259,6 +300,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_states_are_carried),
         cmocka_unit_test(writes_may_come_first),
+        cmocka_unit_test(reading_and_writing_share_a_pool),
         cmocka_unit_test(whoever_comes_between_changes_no_bit),
         cmocka_unit_test(the_checker_follows_it),
     };
