@@ -54,6 +54,11 @@ static ds_status check(ds_ctx *ctx, options *o)
     }
     DS_TRY(size_parse_binary(ctx, "io_size", o->size, &o->bench.bytes));
     DS_TRY(size_parse_binary(ctx, "block_size", o->block, &o->io.block_size));
+    if (o->io.block_size < 4096 || o->io.block_size % 4096 != 0) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--block_size: expected a multiple of 4096 bytes, found %" PRIu64,
+                       o->io.block_size);
+    }
     if (o->bench.bytes < 4096 || o->bench.bytes % 8 != 0 || o->bench.bytes > UINT64_C(1) << 46) {
         return ds_fail(ctx, DS_ERR_ARG,
                        "--io_size: expected 4096 to 2^46 bytes, a multiple of 8, found %" PRIu64,

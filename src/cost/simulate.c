@@ -60,6 +60,24 @@ static ds_status bad_step(const dsi_sim *sm, uint32_t s, const char *why)
                    step->op != NULL ? step->op : "?", step->scope != NULL ? step->scope : "-", why);
 }
 
+/* Where a profile has the figures of a stream. */
+static const char *figure_of(dsi_sim_stream stream)
+{
+    switch (stream) {
+    case DSI_STREAM_COMM:
+        return "\"node\", or over nodes \"network\"";
+    case DSI_STREAM_DISK_READ:
+    case DSI_STREAM_DISK_WRITE:
+        return "\"disk\" (ds_bench --profile with --profile_folder measures it)";
+    case DSI_STREAM_HOST_IN:
+    case DSI_STREAM_HOST_OUT:
+    case DSI_STREAM_HOST:
+        return "\"host\"";
+    default:
+        return "\"rates\"";
+    }
+}
+
 static ds_status check_step(const dsi_sim *sm, uint32_t s)
 {
     const dsi_sim_step *steps = sm->spec->steps;
@@ -88,9 +106,9 @@ static ds_status check_step(const dsi_sim *sm, uint32_t s)
         return ds_fail(
             sm->ctx, DS_ERR_ARG,
             "the device profile \"%s\" lacks a figure for the stream \"%s\" that step %u "
-            "(%s) needs; for collectives over nodes it is \"network\"",
+            "(%s) needs: %s",
             sm->device->name, dsi_sim_stream_name(step->stream), s,
-            step->op != NULL ? step->op : "?");
+            step->op != NULL ? step->op : "?", figure_of(step->stream));
     }
     return DS_OK;
 }

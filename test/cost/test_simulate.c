@@ -250,7 +250,10 @@ static void malformed(void **state)
     steps[0] = start(p, DSI_STREAM_COMM, 0.0);
     steps[0].kind = DSI_SIM_RUN;
     steps[0].group = (dsi_group){16, 8}; /* the device has no network */
-    CHECK_FAILS(ctx, dsi_simulate(ctx, &spec, &t), DS_ERR_ARG, "lacks a figure");
+    CHECK_FAILS(ctx, dsi_simulate(ctx, &spec, &t), DS_ERR_ARG, "over nodes \"network\"");
+    steps[0] = start(p, DSI_STREAM_DISK_READ, 0.0);
+    steps[0].kind = DSI_SIM_RUN;
+    CHECK_FAILS(ctx, dsi_simulate(ctx, &spec, &t), DS_ERR_ARG, "needs: \"disk\"");
     assert_null(t);
 }
 

@@ -54,7 +54,7 @@ expect() { # CODE TEXT COMMAND...
 io=("$build/ds_io" --folder "$folder/disk")
 expect 2 "expected --folder DIR" "$build/ds_io" --io_size 1M
 expect 2 "--io_size: expected 4096" "${io[@]}" --io_size 7
-expect 1 "aio.block_size: expected a multiple of 4096" "${io[@]}" --io_size 1M --block_size 1000
+expect 2 "block_size: expected a multiple of 4096" "${io[@]}" --io_size 1M --block_size 1000
 expect 1 "free bytes for the files" "${io[@]}" --io_size 60T
 expect 1 "/no/such/folder" "$build/ds_io" --folder /no/such/folder --io_size 1M
 
@@ -77,5 +77,6 @@ echo '{"num_threads": [1]}' > "$folder/bad.json"
 expect 1 "num_threads: unknown key" "${tune[@]}" --sweep_config "$folder/bad.json"
 echo '{"single_submit": ["false"]}' > "$folder/bad.json"
 expect 1 "single_submit: expected a list of true and false" "${tune[@]}" --sweep_config "$folder/bad.json"
+expect 2 "cannot write into the folder /no/such" "${tune[@]}" --output /no/such/aio.json
 expect 2 "expected --nvme_dir DIR" "$build/ds_nvme_tune"
 expect 2 "at most one of --no_read and --no_write" "${tune[@]}" --no_read --no_write

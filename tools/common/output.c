@@ -36,6 +36,23 @@ static ds_status put_device(ds_ctx *ctx, const char *path, const char *text, siz
     return written && closed ? DS_OK : dsi_io_fail(ctx, "write", path, errno);
 }
 
+ds_status output_check(ds_ctx *ctx, const char *path)
+{
+    char folder[4096];
+    struct stat st;
+    const char *slash = strrchr(path, '/');
+    const int n = slash == NULL ? 1 : slash == path ? 1 : (int)(slash - path);
+    if (strcmp(path, "-") == 0 || (stat(path, &st) == 0 && !S_ISREG(st.st_mode))) {
+        return DS_OK;
+    }
+    (void)snprintf(folder, sizeof folder, "%.*s", n, slash == NULL ? "." : path);
+    if (access(folder, W_OK | X_OK) != 0) {
+        return ds_fail(ctx, errno == ENOENT ? DS_ERR_NOT_FOUND : DS_ERR_IO,
+                       "cannot write into the folder %s: %s", folder, strerror(errno));
+    }
+    return DS_OK;
+}
+
 ds_status output_put(ds_ctx *ctx, const char *path, const char *text, size_t n)
 {
     struct stat st;

@@ -11,6 +11,10 @@
  * kept, not copied. */
 void output_guard(const char *program);
 
+/* Whether a file can be put there, as far as its folder tells: before work whose result it will
+ * hold. Errors: ERR_NOT_FOUND (the folder), ERR_IO. */
+ds_status output_check(ds_ctx *ctx, const char *path);
+
 /* Writes a file whole, or leaves what was there. "-" is standard output; a pipe or a device is
  * written to; a link stays one. Errors: ERR_IO, ERR_NOT_FOUND (the folder). */
 ds_status output_put(ds_ctx *ctx, const char *path, const char *text, size_t n);
