@@ -28,12 +28,19 @@ static ds_status fail_step(const dsi_exec *exec, ds_ctx *ctx, const dsi_plan *pl
                    step->kernel != NULL ? step->kernel->name : "comm", step->scope, reason);
 }
 
-/* Transfers of a phase that failed, and of those before it: none may write into the arena when
- * another plan uses it. Those of the step before go on: they are of states that are whole. */
+/* Transfers of a phase that failed, and those that earlier ones have left under way: none may write
+ * into the arena when another plan uses it. Those of the step before go on: they are of states that
+ * are whole. Other phases' own may belong to another thread. */
 static void discard_swaps(const dsi_exec *exec, const dsi_loaded *l, ds_phase phase)
 {
-    for (uint32_t s = 0; s < l->plan->phase_begin[phase + 1]; ++s) {
+    const uint32_t *begin = l->plan->phase_begin;
+    for (uint32_t s = begin[phase]; s < begin[phase + 1]; ++s) {
         dsi_swap_discard(exec->swap, &l->swaps[s]);
+    }
+    for (uint32_t i = 0; i < l->n_crossing; ++i) {
+        if (l->crossing[i] < begin[phase]) {
+            dsi_swap_discard(exec->swap, &l->swaps[l->crossing[i]]);
+        }
     }
 }
 
