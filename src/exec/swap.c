@@ -4,6 +4,7 @@
 #include "base/clock.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -25,8 +26,8 @@ struct dsi_swap {
     size_t disk_bytes;
     dsi_aio *aio;
     uint32_t file;
-    void *zeros; /* ZERO_BYTES of them, when there is a disk */
-    bool lost;   /* see dsi_swap_has_lost */
+    void *zeros;      /* ZERO_BYTES of them, when there is a disk */
+    atomic_bool lost; /* see dsi_swap_has_lost; waits may be on two threads */
 };
 
 /* Deals out storage: first the cells that have their own, then the parts in those. */
@@ -154,7 +155,9 @@ ds_status dsi_swap_wait(dsi_swap *swap, dsi_swap_ticket *ticket, double *seconds
     }
     if (ticket->aio != 0) { /* which stays after an error, for dsi_swap_discard */
         const ds_status status = dsi_aio_wait_timed(swap->aio, ticket->aio, seconds_out);
-        swap->lost = swap->lost || (status < 0 && ticket->write);
+        if (status < 0 && ticket->write) {
+            atomic_store(&swap->lost, true);
+        }
         DS_TRY(status);
         ticket->aio = 0;
     }
@@ -163,13 +166,13 @@ ds_status dsi_swap_wait(dsi_swap *swap, dsi_swap_ticket *ticket, double *seconds
 
 bool dsi_swap_has_lost(const dsi_swap *swap)
 {
-    return swap != NULL && swap->lost;
+    return swap != NULL && atomic_load(&swap->lost);
 }
 
 void dsi_swap_forgive(dsi_swap *swap)
 {
     if (swap != NULL) {
-        swap->lost = false;
+        atomic_store(&swap->lost, false);
     }
 }
 
