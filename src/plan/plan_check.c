@@ -216,7 +216,8 @@ static bool is_of_start(const dsi_plan *plan, const dsi_step *wait, const dsi_st
         const dsi_ref *got = &plan->refs[wait->in_at + i];
         const dsi_ref *want =
             &plan->refs[i < start->n_in ? start->in_at + i : start->out_at + i - start->n_in];
-        same = got->space == DSI_SPACE_NONE || /* a version that is gone */
+        const bool gone = got->space == DSI_SPACE_NONE && want->space == DSI_SPACE_CELL;
+        same = gone || /* the version of the cell that was overwritten */
                (got->value == want->value && got->space == want->space &&
                 got->offset == want->offset && got->cell == want->cell);
     }

@@ -271,6 +271,10 @@ static void the_checker_follows_it(void **state)
         expect_12(plan);
         plan->refs[step->in_at] = first;
     }
+    dsi_ref *held = &plan->refs[plan->steps[wait].in_at + 1];
+    *held = (dsi_ref){.cell = DS_NONE, .value = DS_NONE}; /* lets go of what is on its way */
+    CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "invariant 8");
+    *held = x;
     const uint32_t swap = plan->steps[wait].start;
     plan->steps[wait].start = plan->n_steps; /* for nothing */
     CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "invariant 8");
