@@ -16,7 +16,7 @@ typedef union any_attrs {
     dsi_linear_attrs linear;
     dsi_linear_dw_attrs linear_dw;
     dsi_attention_attrs attention;
-    dsi_ce_attrs ce;
+    dsi_linear_ce_attrs ce;
     dsi_ce_backward_attrs ce_backward;
     dsi_norm_attrs norm;
     dsi_norm_backward_attrs norm_backward;
@@ -118,7 +118,7 @@ static void make_loss(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype
     t->ids = p->n;
     if (p->op_class == DSI_CLASS_LOSS) {
         t->op = &dsi_op_linear_cross_entropy;
-        t->attrs.ce = (dsi_ce_attrs){.ignore_index = -100};
+        t->attrs.ce = (dsi_linear_ce_attrs){.ce.ignore_index = -100};
         operand(t, x);
         operand(t, w);
         operand(t, targets);

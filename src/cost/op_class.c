@@ -22,6 +22,8 @@ static const struct {
     {&dsi_op_linear_dw, DSI_CLASS_LINEAR_DW},
     {&dsi_op_linear_cross_entropy, DSI_CLASS_LOSS},
     {&dsi_op_linear_cross_entropy_backward, DSI_CLASS_LOSS_BACKWARD},
+    {&dsi_op_linear_cross_entropy_dx, DSI_CLASS_LOSS_BACKWARD},
+    {&dsi_op_linear_cross_entropy_dw, DSI_CLASS_LOSS_BACKWARD},
     {&dsi_op_attention, DSI_CLASS_ATTENTION},
     {&dsi_op_attention_backward, DSI_CLASS_ATTENTION_BACKWARD},
     {&dsi_op_layer_norm, DSI_CLASS_NORM},
@@ -87,6 +89,22 @@ static void product_of(dsi_work *work, ds_meta x, ds_meta matrix)
     work->dtype = x.dtype;
 }
 
+/* Tokens, vocabulary, width; of kept logits these stand at input 2, x or w at input 1. */
+static void loss_backward_shape(const ds_kernel_sig *sig, dsi_work *work)
+{
+    const ds_meta first = input(sig, 1);
+    const ds_meta logits = input(sig, 2);
+    if (sig->op == &dsi_op_linear_cross_entropy_backward) {
+        product_of(work, first, logits);
+        return;
+    }
+    work->dtype = first.dtype;
+    work->m = ds_shape_rows(logits.shape);
+    work->n = ds_shape_last(logits.shape);
+    const int64_t other = sig->op == &dsi_op_linear_cross_entropy_dx ? work->n : work->m;
+    work->k = ds_shape_count(first.shape) / (other > 0 ? other : 1);
+}
+
 static void attention_shape(const ds_kernel_sig *sig, uint32_t at, dsi_work *work)
 {
     const dsi_attention_attrs *a = sig->attrs;
@@ -125,7 +143,7 @@ dsi_work dsi_work_of(const ds_kernel_sig *sig, double flops, double bytes)
         work.k = ds_shape_rows(input(sig, 0).shape);
         break;
     case DSI_CLASS_LOSS_BACKWARD:
-        product_of(&work, input(sig, 1), input(sig, 2));
+        loss_backward_shape(sig, &work);
         break;
     case DSI_CLASS_ATTENTION:
         attention_shape(sig, 0, &work);

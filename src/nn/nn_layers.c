@@ -219,7 +219,7 @@ static ds_value declare_loss(ds_nn *nn, const ds_value *out)
 
 ds_value ds_nn_linear_cross_entropy(ds_nn *nn, ds_value x, ds_value weight, ds_value targets)
 {
-    const dsi_ce_attrs attrs = {.ignore_index = -100};
+    const dsi_linear_ce_attrs attrs = {.ce.ignore_index = -100};
     const ds_value in[3] = {x, weight, targets};
     ds_value out[DS_MAX_OUT];
     dsi_nn_apply_all(nn, &dsi_op_linear_cross_entropy, &attrs, in, 3, out);

@@ -27,30 +27,44 @@ static ds_status check_projection(const ds_infer *call, uint32_t i)
     return dsi_op_need(call, i + 2, "targets", DS_DTYPE_I32, dsi_shape_lead(x.shape));
 }
 
+/* Columns of w (V,C) or (C,V): V. */
+static int64_t vocabulary(const dsi_ce_attrs *a, ds_meta w)
+{
+    return w.shape.dims[a->transposed != 0 ? 1 : 0];
+}
+
 static ds_status linear_cross_entropy_infer(ds_infer *call)
 {
+    const dsi_linear_ce_attrs *a = call->attrs;
     DS_TRY(check_projection(call, 0));
-    loss_outputs(call, call->in[0].dtype, dsi_shape_lead(call->in[0].shape));
+    const ds_meta x = call->in[0];
+    loss_outputs(call, x.dtype, dsi_shape_lead(x.shape));
+    if (a->keep != 0) {
+        call->out[3] = dsi_meta_of(dsi_stat_dtype(x.dtype),
+                                   dsi_shape_with_last(x.shape, vocabulary(&a->ce, call->in[1])));
+    }
     return DS_OK;
 }
 
-static void cost_of(const ds_infer *call, uint32_t x, double products, ds_cost *cost_out)
+/* Products of rows with a weight of `weights` elements. */
+static void cost_of(const ds_infer *call, int64_t rows, double weights, double products,
+                    ds_cost *cost_out)
 {
-    const double rows = (double)ds_shape_rows(call->in[x].shape);
-    cost_out->flops = 2.0 * products * rows * dsi_op_count(call->in[x + 1]);
+    cost_out->flops = 2.0 * products * (double)rows * weights;
     cost_out->bytes = dsi_op_bytes(call);
 }
 
 static void linear_cross_entropy_cost(const ds_infer *call, ds_cost *cost_out)
 {
-    cost_of(call, 0, 1.0, cost_out);
+    cost_of(call, ds_shape_rows(call->in[0].shape), dsi_op_count(call->in[1]), 1.0, cost_out);
 }
 
 static void linear_cross_entropy_backward_cost(const ds_infer *call, ds_cost *cost_out)
 {
     const dsi_ce_backward_attrs *a = call->attrs;
     const double products = 1.0 + (a->no_dx == 0 ? 1.0 : 0.0) + (a->no_dw == 0 ? 1.0 : 0.0);
-    cost_of(call, 1, products, cost_out); /* the logits again, dx, dw */
+    cost_of(call, ds_shape_rows(call->in[1].shape), dsi_op_count(call->in[2]), products,
+            cost_out); /* the logits again, dx, dw */
     cost_out->again = cost_out->flops / products;
 }
 
@@ -64,14 +78,15 @@ static ds_status linear_cross_entropy_grad(ds_grad *call)
 {
     dsi_grad_clear(call);
     DS_TRY(refuse_statistics(call));
+    DS_TRY(dsi_grad_refuse(call, 3, "logits"));
     if (call->d_out[0] == DS_NONE) {
         return DS_OK;
     }
     const ds_value in[6] = {call->d_out[0], call->in[0],  call->in[1],
                             call->in[2],    call->out[1], call->out[2]};
-    const dsi_ce_attrs *a = call->attrs;
+    const dsi_linear_ce_attrs *a = call->attrs;
     const dsi_ce_backward_attrs attrs = {
-        .ce = *a, .no_dx = !dsi_grad_wants(call, 0), .no_dw = !dsi_grad_wants(call, 1)};
+        .ce = a->ce, .no_dx = !dsi_grad_wants(call, 0), .no_dw = !dsi_grad_wants(call, 1)};
     ds_value outs[DS_MAX_OUT];
     DS_TRY(dsi_emit(call, &dsi_op_linear_cross_entropy_backward, &attrs, in, 6, outs));
     DS_TRY(dsi_grad_give(call, 0, outs[0]));
@@ -83,18 +98,24 @@ static const ds_attr ce_attrs[] = {
     DSI_ATTR_INT(dsi_ce_attrs, transposed),
 };
 
+static const ds_attr linear_ce_attrs[] = {
+    {"ignore_index", DS_ATTR_INT, offsetof(dsi_linear_ce_attrs, ce.ignore_index)},
+    {"transposed", DS_ATTR_INT, offsetof(dsi_linear_ce_attrs, ce.transposed)},
+    DSI_ATTR_INT(dsi_linear_ce_attrs, keep),
+};
+
 const ds_op dsi_op_linear_cross_entropy = {
     .version = DS_OP_VERSION,
     .name = "linear_cross_entropy",
     .doc = "x (..,C), w (V,C) or, transposed, (C,V), targets i32 (..) → loss f32 () mean over rows "
-           "whose target is not ignore_index (0 when there are none), lse f32 (..), count f32 (). "
-           "Logits stay fp32 and are never whole in memory.",
+           "whose target is not ignore_index (0 when there are none), lse f32 (..), count f32 (), "
+           "[logits f32 (..,V)]. Logits stay fp32 and are never whole in memory unless keep is 1.",
     .n_in_min = 3,
     .n_in_max = 3,
-    .n_out = 3,
-    .attrs_bytes = sizeof(dsi_ce_attrs),
-    .attrs = ce_attrs,
-    .n_attrs = DSI_N(ce_attrs),
+    .n_out = 4,
+    .attrs_bytes = sizeof(dsi_linear_ce_attrs),
+    .attrs = linear_ce_attrs,
+    .n_attrs = DSI_N(linear_ce_attrs),
     .infer = linear_cross_entropy_infer,
     .grad = linear_cross_entropy_grad,
     .cost = linear_cross_entropy_cost,
@@ -152,6 +173,90 @@ const ds_op dsi_op_linear_cross_entropy_backward = {
     .cost = linear_cross_entropy_backward_cost,
 };
 
+/* ---- of kept logits: dx and dw apart
+ * ---------------------------------------------------- */
+/* logits at i, targets, lse and count behind them. */
+static ds_status check_kept(const ds_infer *call, uint32_t i, ds_dtype act, ds_shape rows,
+                            int64_t vocab)
+{
+    ds_shape whole = rows;
+    whole.dims[whole.n_dims++] = vocab;
+    DS_TRY(dsi_op_need(call, i, "logits", dsi_stat_dtype(act), whole));
+    DS_TRY(dsi_op_need(call, i + 1, "targets", DS_DTYPE_I32, rows));
+    return check_saved(call, act, i + 2, rows);
+}
+
+static ds_status linear_cross_entropy_dx_infer(ds_infer *call)
+{
+    const dsi_ce_attrs *a = call->attrs;
+    DS_TRY(dsi_op_need_float(call, 1, "w", 2));
+    const ds_meta w = call->in[1];
+    const ds_shape logits = dsi_op_in(call, 2).shape;
+    if (w.shape.n_dims != 2 || logits.n_dims < 1) {
+        return dsi_op_bad(call, 2, "logits", "(..,V) beside a w of two dims");
+    }
+    DS_TRY(check_kept(call, 2, w.dtype, dsi_shape_lead(logits), vocabulary(a, w)));
+    const int64_t width = w.shape.dims[a->transposed != 0 ? 0 : 1];
+    call->out[0] = dsi_meta_of(w.dtype, dsi_shape_with_last(logits, width));
+    return DS_OK;
+}
+
+static void linear_cross_entropy_dx_cost(const ds_infer *call, ds_cost *cost_out)
+{
+    cost_of(call, ds_shape_rows(call->in[2].shape), dsi_op_count(call->in[1]), 1.0, cost_out);
+}
+
+const ds_op dsi_op_linear_cross_entropy_dx = {
+    .version = DS_OP_VERSION,
+    .name = "linear_cross_entropy_dx",
+    .doc = "dloss f32 (), w, logits f32 (..,V), targets, lse, count → dx (..,C): what "
+           "linear_cross_entropy_backward makes, from logits that were kept.",
+    .n_in_min = 6,
+    .n_in_max = 6,
+    .n_out = 1,
+    .attrs_bytes = sizeof(dsi_ce_attrs),
+    .attrs = ce_attrs,
+    .n_attrs = DSI_N(ce_attrs),
+    .infer = linear_cross_entropy_dx_infer,
+    .cost = linear_cross_entropy_dx_cost,
+};
+
+static ds_status linear_cross_entropy_dw_infer(ds_infer *call)
+{
+    const dsi_ce_attrs *a = call->attrs;
+    DS_TRY(dsi_op_need_float(call, 1, "x", 1));
+    const ds_meta x = call->in[1];
+    const int64_t width = ds_shape_last(x.shape);
+    const int64_t vocab = ds_shape_last(dsi_op_in(call, 2).shape);
+    DS_TRY(check_kept(call, 2, x.dtype, dsi_shape_lead(x.shape), vocab));
+    const ds_shape w = a->transposed != 0 ? ds_shape_2d(width, vocab) : ds_shape_2d(vocab, width);
+    call->out[0] = dsi_meta_of(dsi_stat_dtype(x.dtype), w);
+    return dsi_op_may(call, 6, "dw_in", call->out[0].dtype, w);
+}
+
+static void linear_cross_entropy_dw_cost(const ds_infer *call, ds_cost *cost_out)
+{
+    cost_of(call, ds_shape_rows(call->in[1].shape), dsi_op_count(call->out[0]), 1.0, cost_out);
+}
+
+const ds_op dsi_op_linear_cross_entropy_dw = {
+    .version = DS_OP_VERSION,
+    .name = "linear_cross_entropy_dw",
+    .doc = "dloss f32 (), x (..,C), logits f32 (..,V), targets, lse, count, [dw_in f32] → dw f32 "
+           "(V,C) or, transposed, (C,V): what linear_cross_entropy_backward makes, from logits "
+           "that were kept.",
+    .n_in_min = 6,
+    .n_in_max = 7,
+    .n_out = 1,
+    .attrs_bytes = sizeof(dsi_ce_attrs),
+    .attrs = ce_attrs,
+    .n_attrs = DSI_N(ce_attrs),
+    .infer = linear_cross_entropy_dw_infer,
+    .cost = linear_cross_entropy_dw_cost,
+};
+
+/* ---- of logits that somebody else made
+ * -------------------------------------------------- */
 static ds_status cross_entropy_infer(ds_infer *call)
 {
     DS_TRY(dsi_op_need_float(call, 0, "logits", 1));

@@ -22,6 +22,8 @@ static const ds_op *const all[] = {
     &dsi_op_attention_backward,
     &dsi_op_linear_cross_entropy,
     &dsi_op_linear_cross_entropy_backward,
+    &dsi_op_linear_cross_entropy_dx,
+    &dsi_op_linear_cross_entropy_dw,
     &dsi_op_cross_entropy,
     &dsi_op_cross_entropy_backward,
     &dsi_op_softmax,

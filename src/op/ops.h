@@ -136,10 +136,15 @@ typedef struct dsi_ce_attrs {
     int64_t ignore_index; /* -100 */
     int64_t transposed;   /* layout of w as in linear; 0: (V,C) */
 } dsi_ce_attrs;
+typedef struct dsi_linear_ce_attrs {
+    dsi_ce_attrs ce;
+    int64_t keep; /* 1: the logits are an output */
+} dsi_linear_ce_attrs;
 /* linear_cross_entropy: x (..,C), w (V,C), targets i32 (..) → loss f32 () mean over counted rows (0
- * when none), lse f32 (..), count f32 () of rows with target ≠ ignore_index. Logits stay fp32, a
- * block of rows and columns at a time, never whole. A target out of range that is not ignore_index
- * is an error of the kernel (ERR_ARG naming it); likewise in the next three. */
+ * when none), lse f32 (..), count f32 () of rows with target ≠ ignore_index, [logits f32 (..,V)].
+ * Logits stay fp32, a block of rows and columns at a time, whole only when they are kept. A target
+ * out of range that is not ignore_index is an error of the kernel (ERR_ARG naming it); likewise in
+ * the next ones. */
 extern const ds_op dsi_op_linear_cross_entropy;
 typedef struct dsi_ce_backward_attrs {
     dsi_ce_attrs ce;      /* of the forward operator */
@@ -149,6 +154,11 @@ typedef struct dsi_ce_backward_attrs {
  * [dw f32 in w's layout (+ dw_in)]. The logit gradients are rounded to act dtype before the two
  * products. */
 extern const ds_op dsi_op_linear_cross_entropy_backward;
+/* The same, apart and bit for bit, of the logits that a forward operator kept; attrs dsi_ce_attrs.
+ * linear_cross_entropy_dx: dloss f32 (), w, logits, targets, lse, count → dx act
+ * linear_cross_entropy_dw: dloss f32 (), x, logits, targets, lse, count, [dw_in f32] → dw f32 */
+extern const ds_op dsi_op_linear_cross_entropy_dx;
+extern const ds_op dsi_op_linear_cross_entropy_dw;
 /* cross_entropy: logits (..,V), targets i32 (..) → loss (), lse (..), count ().
  * cross_entropy_backward: dloss, logits, targets, lse, count → dlogits */
 extern const ds_op dsi_op_cross_entropy;

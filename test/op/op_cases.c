@@ -14,6 +14,7 @@
 #define ATT(...)      ATTRS(dsi_attention_attrs, __VA_ARGS__)
 #define ACT(k)        ATTRS(dsi_act_attrs, .kind = DSI_ACT_##k)
 #define CE(...)       ATTRS(dsi_ce_attrs, .ignore_index = -100, __VA_ARGS__)
+#define LCE(...)      ATTRS(dsi_linear_ce_attrs, .ce.ignore_index = -100, __VA_ARGS__)
 #define CEB(...)      ATTRS(dsi_ce_backward_attrs, .ce.ignore_index = -100, __VA_ARGS__)
 #define EPS           ATTRS(dsi_norm_attrs, .eps = 1e-5)
 #define ROPE(...)     ATTRS(dsi_rope_table_attrs, .theta = 10000.0, __VA_ARGS__)
@@ -37,7 +38,8 @@
 #define ATT_SAVED(a)  FORWARD(&dsi_op_attention, a, 6, {1, 2, 3, 6, -1, 7}, {4, 5})
 #define ATT_PLAIN(a)  FORWARD(&dsi_op_attention, a, 3, {1, 2, 3}, {4, 5})
 #define ATT_PACKED(a) FORWARD(&dsi_op_attention, a, 1, {1}, {4, 5})
-#define CE_SAVED(a)   FORWARD(&dsi_op_linear_cross_entropy, a, 3, {1, 2, 3}, {-1, 4, 5})
+#define CE_SAVED(a)   FORWARD(&dsi_op_linear_cross_entropy, a, 3, {1, 2, 3}, {-1, 4, 5, -1})
+#define CE_KEPT       FORWARD(&dsi_op_cross_entropy, CE(0), 2, {2, 3}, {-1, 4, 5})
 #define TOP           FORWARD(&dsi_op_abs_max, NULL, 1, {0}, {1})
 
 #define BINARY_ROWS(op)                                                                            \
@@ -201,35 +203,65 @@ const op_case op_cases[] = {
      "act[1,130,128] act[1,130,256] - - act[1,130,128] stat[1,2,130]", ATT(WIDE, .packed = 1),
      .loose = 4, .forward = ATT_PACKED(ATT(WIDE, .packed = 1))},
     /* cross entropy */
-    {&dsi_op_linear_cross_entropy, "V,C", "act[2,9,33] act[67,33] i32[2,9]<67", CE(0), .loose = 2},
+    {&dsi_op_linear_cross_entropy, "V,C", "act[2,9,33] act[67,33] i32[2,9]<67", LCE(.keep = 0),
+     .loose = 2},
     {&dsi_op_linear_cross_entropy, "C,V and ignored", "act[37,64] act[64,131] i32[37]<131m",
-     CE(.transposed = 1), .loose = 2},
-    {&dsi_op_linear_cross_entropy, "all ignored", "act[3,16] act[20,16] i32[3]=-100", CE(0)},
+     LCE(.ce.transposed = 1), .loose = 2},
+    {&dsi_op_linear_cross_entropy, "all ignored", "act[3,16] act[20,16] i32[3]=-100",
+     LCE(.keep = 0)},
     {&dsi_op_linear_cross_entropy, "large vocabulary", "act[70,48] act[1037,48] i32[70]<1037m",
-     CE(0), .loose = 2, .flags = OP_NO_GRAD},
+     LCE(.keep = 0), .loose = 2, .flags = OP_NO_GRAD},
     {&dsi_op_linear_cross_entropy_backward, "V,C",
      "stat[]=1.5 act[18,33] act[67,33] i32[18]<67 stat[18] stat[]", CEB(.no_dx = 0), .loose = 4,
-     .forward = CE_SAVED(CE(0))},
+     .forward = CE_SAVED(LCE(.keep = 0))},
     {&dsi_op_linear_cross_entropy_backward, "C,V, ignored, adds",
      "stat[]=1.5 act[37,64] act[64,131] i32[37]<131m stat[37] stat[] f32[64,131]~0.01",
-     CEB(.ce.transposed = 1), .loose = 4, .forward = CE_SAVED(CE(.transposed = 1))},
+     CEB(.ce.transposed = 1), .loose = 4, .forward = CE_SAVED(LCE(.ce.transposed = 1))},
     {&dsi_op_linear_cross_entropy_backward, "no dw",
      "stat[]=1.5 act[18,33] act[67,33] i32[18]<67m stat[18] stat[]", CEB(.no_dw = 1), .loose = 4,
-     .forward = CE_SAVED(CE(0))},
+     .forward = CE_SAVED(LCE(.keep = 0))},
     {&dsi_op_linear_cross_entropy_backward, "no dx, C,V, adds",
      "stat[]=1.5 act[37,64] act[64,131] i32[37]<131m stat[37] stat[] f32[64,131]~0.01",
-     CEB(.ce.transposed = 1, .no_dx = 1), .loose = 4, .forward = CE_SAVED(CE(.transposed = 1))},
+     CEB(.ce.transposed = 1, .no_dx = 1), .loose = 4, .forward = CE_SAVED(LCE(.ce.transposed = 1))},
     {&dsi_op_linear_cross_entropy_backward, "all ignored",
      "stat[]=1.5 act[3,16] act[20,16] i32[3]=-100 stat[3] stat[]", CEB(.no_dx = 0),
-     .forward = CE_SAVED(CE(0))},
+     .forward = CE_SAVED(LCE(.keep = 0))},
     {&dsi_op_linear_cross_entropy_backward, "large vocabulary",
      "stat[]=1 act[70,48] act[1037,48] i32[70]<1037m stat[70] stat[]", CEB(.no_dx = 0), .loose = 4,
-     .forward = CE_SAVED(CE(0))},
+     .forward = CE_SAVED(LCE(.keep = 0))},
     {&dsi_op_linear_cross_entropy, "beyond every block", "act[261,97] act[4111,97] i32[261]<4111m",
-     CE(0), .loose = 2, .flags = OP_NO_GRAD},
+     LCE(.keep = 0), .loose = 2, .flags = OP_NO_GRAD},
     {&dsi_op_linear_cross_entropy_backward, "beyond every block",
      "stat[]=1 act[261,97] act[4111,97] i32[261]<4111m stat[261] stat[]", CEB(.no_dx = 0),
-     .loose = 4, .forward = CE_SAVED(CE(0))},
+     .loose = 4, .forward = CE_SAVED(LCE(.keep = 0))},
+    {&dsi_op_linear_cross_entropy, "keeps, V,C", "act[2,9,33] act[67,33] i32[2,9]<67m",
+     LCE(.keep = 1), .loose = 2},
+    {&dsi_op_linear_cross_entropy, "keeps, C,V", "act[37,64] act[64,131] i32[37]<131m",
+     LCE(.ce.transposed = 1, .keep = 1), .loose = 2},
+    {&dsi_op_linear_cross_entropy, "keeps, beyond every block",
+     "act[261,97] act[4111,97] i32[261]<4111m", LCE(.keep = 1), .loose = 2, .flags = OP_NO_GRAD},
+    {&dsi_op_linear_cross_entropy_dx, "V,C",
+     "stat[]=1.5 act[67,33] stat[2,9,67]~2 i32[2,9]<67m stat[2,9] stat[]", CE(0), .loose = 4,
+     .forward = CE_KEPT},
+    {&dsi_op_linear_cross_entropy_dx, "C,V",
+     "stat[]=1.5 act[64,131] stat[37,131]~2 i32[37]<131m stat[37] stat[]", CE(.transposed = 1),
+     .loose = 4, .forward = CE_KEPT},
+    {&dsi_op_linear_cross_entropy_dx, "all ignored",
+     "stat[]=1.5 act[20,16] stat[3,20] i32[3]=-100 stat[3] stat[]", CE(0), .forward = CE_KEPT},
+    {&dsi_op_linear_cross_entropy_dx, "beyond every block",
+     "stat[]=1 act[4111,97] stat[261,4111]~2 i32[261]<4111m stat[261] stat[]", CE(0), .loose = 4,
+     .forward = CE_KEPT},
+    {&dsi_op_linear_cross_entropy_dw, "V,C",
+     "stat[]=1.5 act[2,9,33] stat[2,9,67]~2 i32[2,9]<67m stat[2,9] stat[]", CE(0), .loose = 4,
+     .forward = CE_KEPT},
+    {&dsi_op_linear_cross_entropy_dw, "C,V, adds",
+     "stat[]=1.5 act[37,64] stat[37,131]~2 i32[37]<131m stat[37] stat[] f32[64,131]~0.01",
+     CE(.transposed = 1), .loose = 4, .forward = CE_KEPT},
+    {&dsi_op_linear_cross_entropy_dw, "all ignored",
+     "stat[]=1.5 act[3,16] stat[3,20] i32[3]=-100 stat[3] stat[]", CE(0), .forward = CE_KEPT},
+    {&dsi_op_linear_cross_entropy_dw, "beyond every block",
+     "stat[]=1 act[261,97] stat[261,4111]~2 i32[261]<4111m stat[261] stat[] f32[4111,97]", CE(0),
+     .loose = 4, .forward = CE_KEPT},
     {&dsi_op_cross_entropy, "odd", "act[2,9,67]~2 i32[2,9]<67m", CE(0), .loose = 2},
     {&dsi_op_cross_entropy_backward, "odd", "stat[]=1.5 act[18,67]~2 i32[18]<67m stat[18] stat[]",
      CE(0), .loose = 2, .forward = FORWARD(&dsi_op_cross_entropy, CE(0), 2, {1, 2}, {-1, 3, 4})},
@@ -412,7 +444,8 @@ const op_case op_bench_cases[] = {
     {&dsi_op_attention_backward, "1024",
      "act[4,1024,768] act[4,1024,2304] - - act[4,1024,768] stat[4,12,1024]", ATT(GPT2),
      .forward = ATT_PACKED(ATT(GPT2))},
-    {&dsi_op_linear_cross_entropy, "50257", "act[4096,768] act[50257,768] i32[4096]<50257", CE(0)},
+    {&dsi_op_linear_cross_entropy, "50257", "act[4096,768] act[50257,768] i32[4096]<50257",
+     LCE(.keep = 0)},
     {&dsi_op_linear_cross_entropy_backward, "50257",
      "stat[]=1 act[4096,768] act[50257,768] i32[4096]<50257 stat[4096]=10 stat[]=4096",
      CEB(.no_dx = 0)},

@@ -1,5 +1,8 @@
 /* Forms of one computation agree bit for bit in fp32 on the reference kernels: fused and unfused,
- * packed and split, masked and separate, whole and by samples. */
+ * packed and split, masked and separate, whole and by samples; kept logits do so on every kernel.
+ */
+#include "accel/cpu/cpu_features.h"
+#include "accel/cpu/registry.h"
 #include "base/rng.h"
 #include "common/check.h"
 #include "ir/graph.h"
@@ -13,6 +16,7 @@ enum { MOST_TENSORS = 64 };
 
 typedef struct fixture {
     ds_ctx *ctx;
+    ds_isa isa; /* of the kernels that run; REF: reference kernels */
     void *memory[MOST_TENSORS];
     uint32_t n;
 } fixture;
@@ -25,6 +29,13 @@ static ds_tensor new_tensor(fixture *f, ds_dtype dtype, ds_shape shape)
     assert_non_null(data);
     f->memory[f->n++] = data;
     return (ds_tensor){data, t.meta};
+}
+
+static void free_tensors(fixture *f)
+{
+    while (f->n > 0) {
+        free(f->memory[--f->n]);
+    }
 }
 
 static ds_tensor noise(fixture *f, ds_shape shape, uint32_t site)
@@ -52,7 +63,7 @@ static ds_tensor random_state(fixture *f, int64_t sample)
     return t;
 }
 
-/* Runs the reference kernel; outputs are allocated. */
+/* Runs the fixture's kernel; outputs are allocated. */
 static void run(fixture *f, const ds_op *op, const void *attrs, const ds_tensor *in, uint32_t n_in,
                 ds_tensor *out)
 {
@@ -69,10 +80,11 @@ static void run(fixture *f, const ds_op *op, const void *attrs, const ds_tensor 
         }
     }
     const ds_kernel_sig sig = {op, attrs, n_in, op->n_out, in_meta, out_meta, 2};
-    const ds_kernel *kernel = op_reference(&sig);
+    const ds_kernel *kernel =
+        f->isa == DS_ISA_REF ? op_reference(&sig) : dsi_cpu_kernel_choose(&sig, f->isa);
     assert_non_null(kernel);
     const size_t bytes = kernel->work_bytes != NULL ? kernel->work_bytes(&sig) : 0;
-    void *work = malloc(bytes + 1);
+    void *work = aligned_alloc(64, (bytes + 64) / 64 * 64);
     assert_non_null(work);
     const ds_kernel_call call = {f->ctx, &sig, in, out, work};
     CHECK_OK(f->ctx, kernel->run(&call));
@@ -201,6 +213,66 @@ static void fused_loss_equals_its_parts(void **state)
     const dsi_linear_dw_attrs dw = {0};
     const ds_tensor dw_in[2] = {in[0], dz};
     same_bits(d[1], run1(f, &dsi_op_linear_dw, &dw, dw_in, 2));
+}
+
+/* x, w or targets of the loss in a dtype. */
+static ds_tensor noise_as(fixture *f, ds_dtype dtype, ds_shape shape, uint32_t site)
+{
+    const dsi_cast_attrs cast = {.dtype = dtype};
+    const ds_tensor wide = noise(f, shape, site);
+    return dtype == DS_DTYPE_F32 ? wide : run1(f, &dsi_op_cast, &cast, &wide, 1);
+}
+
+/* Of kept logits, dx and dw have the bits of logits that are made again; so has the loss. */
+static void check_kept_logits(fixture *f, ds_dtype dtype, int64_t transposed)
+{
+    enum { ROWS = 70, WIDTH = 48, VOCAB = 2100 };
+    int32_t t[ROWS];
+    for (int32_t i = 0; i < ROWS; ++i) {
+        t[i] = i % 7 == 3 ? -100 : i * 31 % VOCAB;
+    }
+    const ds_shape shape = transposed != 0 ? ds_shape_2d(WIDTH, VOCAB) : ds_shape_2d(VOCAB, WIDTH);
+    const ds_tensor targets = integers(f, ds_shape_1d(ROWS), t);
+    const ds_tensor x = noise_as(f, dtype, ds_shape_2d(ROWS, WIDTH), 1);
+    const ds_tensor w = noise_as(f, dtype, shape, 2);
+    const ds_tensor start = noise(f, shape, 3);
+    const ds_tensor in[3] = {x, w, targets};
+    dsi_linear_ce_attrs attrs = {.ce = {.ignore_index = -100, .transposed = transposed}};
+    ds_tensor dropped[DS_MAX_OUT];
+    ds_tensor kept[DS_MAX_OUT];
+    run(f, &dsi_op_linear_cross_entropy, &attrs, in, 3, dropped);
+    assert_null(dropped[3].data);
+    attrs.keep = 1;
+    run(f, &dsi_op_linear_cross_entropy, &attrs, in, 3, kept);
+    for (int i = 0; i < 3; ++i) {
+        same_bits(kept[i], dropped[i]);
+    }
+    const ds_tensor one = new_tensor(f, DS_DTYPE_F32, (ds_shape){0});
+    *(float *)one.data = 1.5f;
+    const dsi_ce_backward_attrs whole = {.ce = attrs.ce};
+    const ds_tensor back[7] = {one, x, w, targets, kept[1], kept[2], start};
+    const ds_tensor dx[6] = {one, w, kept[3], targets, kept[1], kept[2]};
+    const ds_tensor dw[7] = {one, x, kept[3], targets, kept[1], kept[2], start};
+    for (uint32_t n = 6; n <= 7; ++n) { /* without and with dw_in */
+        ds_tensor d[DS_MAX_OUT];
+        run(f, &dsi_op_linear_cross_entropy_backward, &whole, back, n, d);
+        same_bits(d[0], run1(f, &dsi_op_linear_cross_entropy_dx, &attrs.ce, dx, 6));
+        same_bits(d[1], run1(f, &dsi_op_linear_cross_entropy_dw, &attrs.ce, dw, n));
+    }
+}
+
+static void kept_logits_give_the_same_bits(void **state)
+{
+    fixture *f = *state;
+    static const ds_dtype types[] = {DS_DTYPE_F32, DS_DTYPE_BF16, DS_DTYPE_F16};
+    for (f->isa = DS_ISA_REF; f->isa <= dsi_cpu_isa(); ++f->isa) {
+        for (size_t i = 0; i < sizeof types / sizeof types[0]; ++i) {
+            check_kept_logits(f, types[i], 0);
+            free_tensors(f);
+            check_kept_logits(f, types[i], 1);
+            free_tensors(f);
+        }
+    }
 }
 
 enum { HEADS = 4, KV = 2, D = 8, T = 12, Q = HEADS * D, C = KV * D };
@@ -333,9 +405,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     fixture *f = *state;
-    for (uint32_t i = 0; i < f->n; ++i) {
-        free(f->memory[i]);
-    }
+    free_tensors(f);
     ds_ctx_destroy(&f->ctx);
     free(f);
     return 0;
@@ -350,6 +420,7 @@ int main(void)
         FORM(accumulating_forms_equal_a_sum),
         FORM(norm_backward_adds_the_residual_gradient),
         FORM(fused_loss_equals_its_parts),
+        FORM(kept_logits_give_the_same_bits),
         FORM(packed_attention_equals_split),
         FORM(documents_do_not_see_each_other),
         FORM(a_query_at_an_offset_equals_its_row),

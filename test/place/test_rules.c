@@ -347,7 +347,8 @@ static void run_case(const op_case *c, ds_dtype act, const uint32_t *size, const
     {                                                                                              \
         __VA_ARGS__                                                                                \
     }
-#define CE (&(const dsi_ce_attrs){.ignore_index = -100})
+#define CE  (&(const dsi_ce_attrs){.ignore_index = -100})
+#define LCE (&(const dsi_linear_ce_attrs){.ce.ignore_index = -100})
 static const op_case more_cases[] = {
     {.op = &dsi_op_linear,
      .label = "small, bias, residual",
@@ -378,13 +379,30 @@ static const op_case more_cases[] = {
     {.op = &dsi_op_linear_cross_entropy,
      .label = "rows",
      .in = "act[12,16] act[20,16] i32[12]<20m",
-     .attrs = CE},
+     .attrs = LCE},
+    {.op = &dsi_op_linear_cross_entropy,
+     .label = "rows, keeps",
+     .in = "act[12,16] act[20,16] i32[12]<20m",
+     .attrs = &(const dsi_linear_ce_attrs){.ce.ignore_index = -100, .keep = 1}},
+    {.op = &dsi_op_linear_cross_entropy_dx,
+     .label = "rows",
+     .in = "stat[]=1.5 act[20,16] stat[12,20]~2 i32[12]<20m stat[12] stat[]",
+     .attrs = CE,
+     .loose = 4,
+     .forward = &(const op_forward){&dsi_op_cross_entropy, CE, 2, {2, 3}, {-1, 4, 5}}},
+    {.op = &dsi_op_linear_cross_entropy_dw,
+     .label = "rows, adds",
+     .in = "stat[]=1.5 act[12,16] stat[12,20]~2 i32[12]<20m stat[12] stat[] f32[20,16]~0.1",
+     .attrs = CE,
+     .loose = 4,
+     .forward = &(const op_forward){&dsi_op_cross_entropy, CE, 2, {2, 3}, {-1, 4, 5}}},
     {.op = &dsi_op_linear_cross_entropy_backward,
      .label = "rows, adds",
      .in = "stat[]=1.5 act[12,16] act[20,16] i32[12]<20m stat[12] stat[] f32[20,16]~0.1",
      .attrs = &(const dsi_ce_backward_attrs){.ce.ignore_index = -100},
      .loose = 4,
-     .forward = &(const op_forward){&dsi_op_linear_cross_entropy, CE, 3, {1, 2, 3}, {-1, 4, 5}}},
+     .forward =
+         &(const op_forward){&dsi_op_linear_cross_entropy, LCE, 3, {1, 2, 3}, {-1, 4, 5, -1}}},
     {.op = &dsi_op_layer_norm_backward,
      .label = "small, residual",
      .in = "act[6,10] act[6,10] act[10] stat[6] stat[6] act[6,10]",

@@ -201,6 +201,7 @@ static void linear_cross_entropy_blocks(const ds_kernel_call *call, int64_t begi
                                         uint32_t slot)
 {
     const ref_matrix w = weight(call, 1);
+    const bool keeps = ((const dsi_linear_ce_attrs *)call->sig->attrs)->keep != 0;
     const int64_t rows = ds_shape_rows(call->in[0].meta.shape);
     const int64_t each = row_reals(w.n_in, w.n_out);
     real *z = ref_slot(call, slot, each);
@@ -213,6 +214,9 @@ static void linear_cross_entropy_blocks(const ds_kernel_call *call, int64_t begi
         block_logits(&call->in[0], &w, row, n, z, panel, buffer);
         for (int64_t r = 0; r < n; ++r) {
             finish_row(call, &call->in[2], row + r, z + r * w.n_out, w.n_out, losses);
+        }
+        for (int64_t i = 0; i < n * w.n_out && keeps; ++i) {
+            ref_set(&call->out[3], row * w.n_out + i, z[i]);
         }
     }
 }
@@ -237,42 +241,107 @@ static ds_status linear_cross_entropy_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
-/* ---- backward: dloss, x, w, targets, lse, count, [dw_in] → [dx], [dw] ----------------------- */
-/* Gradient of logit v of row n, rounded to x's dtype. */
-static real rounded_dlogit(const ds_kernel_call *call, int64_t n, int64_t v, real z, real scale)
+/* ---- backward: dloss, x, w, targets, lse, count, [dw_in] → [dx], [dw] -----------------------
+ * Of kept logits: dloss, w or x, logits, targets, lse, count, [dw_in] → dx or dw. */
+typedef struct ref_loss {
+    const ds_kernel_call *call;
+    const ds_tensor *x, *logits; /* NULL: not there */
+    const ds_tensor *targets, *lse, *start;
+    const ds_tensor *dx, *dw; /* NULL: not asked for */
+    ref_matrix w;             /* of a dw alone: dw's shape, no numbers */
+    ds_dtype type;            /* of x and w */
+    int64_t rows;
+    real scale;
+} ref_loss;
+
+static const ds_tensor *made(const ds_kernel_call *call, uint32_t i)
+{
+    return call->out[i].data != NULL ? &call->out[i] : NULL;
+}
+
+static ref_loss loss_of(const ds_kernel_call *call)
 {
     const dsi_ce_attrs *a = call->sig->attrs;
-    const int32_t target = ((const int32_t *)call->in[3].data)[n];
+    const bool only_dx = call->sig->op == &dsi_op_linear_cross_entropy_dx;
+    const bool only_dw = call->sig->op == &dsi_op_linear_cross_entropy_dw;
+    ref_loss l = {.call = call,
+                  .targets = &call->in[3],
+                  .lse = &call->in[4],
+                  .type = call->in[1].meta.dtype,
+                  .rows = ds_shape_count(call->in[3].meta.shape),
+                  .scale = scale_of(&call->in[0], &call->in[5])};
+    if (only_dx) {
+        l.logits = &call->in[2];
+        l.dx = made(call, 0);
+        l.w = weight(call, 1);
+    } else if (only_dw) {
+        l.x = &call->in[1];
+        l.logits = &call->in[2];
+        l.dw = made(call, 0);
+        l.w = ref_matrix_of(&call->out[0], a->transposed);
+        l.start = ref_in(call, 6);
+    } else {
+        l.x = &call->in[1];
+        l.dx = made(call, 0);
+        l.dw = made(call, 1);
+        l.w = weight(call, 2);
+        l.start = ref_in(call, 6);
+    }
+    return l;
+}
+
+/* Gradient of logit v of row n, rounded to x's dtype. */
+static real rounded_dlogit(const ref_loss *l, int64_t n, int64_t v, real z)
+{
+    const dsi_ce_attrs *a = l->call->sig->attrs;
+    const int32_t target = ((const int32_t *)l->targets->data)[n];
     if (target == a->ignore_index) {
         return R(0.0);
     }
-    const real d = dlogit(z, ref_get(&call->in[4], n), v == target, scale);
-    return ref_round(call->in[1].meta.dtype, d);
+    return ref_round(l->type, dlogit(z, ref_get(l->lse, n), v == target, l->scale));
+}
+
+static int64_t column_reals(int64_t c)
+{
+    return (2 * REF_PANEL + 1) * c;
 }
 
 static size_t backward_work(const ds_kernel_sig *sig)
 {
-    const int64_t c = ds_shape_last(sig->in[1].shape);
-    const int64_t v = vocabulary(sig, 2);
+    const bool only_dw = sig->op == &dsi_op_linear_cross_entropy_dw;
+    const bool only_dx = sig->op == &dsi_op_linear_cross_entropy_dx;
+    const int64_t v = only_dw ? ds_shape_last(sig->in[2].shape) : vocabulary(sig, only_dx ? 1 : 2);
+    const int64_t c =
+        only_dx ? ds_shape_count(sig->in[1].shape) / v : ds_shape_last(sig->in[1].shape);
     const int64_t by_rows = row_reals(c, v);
-    const int64_t by_columns = (2 * REF_PANEL + 1) * c;
-    return ref_slot_bytes(sig, by_rows > by_columns ? by_rows : by_columns);
+    return ref_slot_bytes(sig, by_rows > column_reals(c) ? by_rows : column_reals(c));
+}
+
+static real *slot_of(const ref_loss *l, uint32_t slot)
+{
+    const int64_t by_rows = row_reals(l->w.n_in, l->w.n_out);
+    const int64_t by_columns = column_reals(l->w.n_in);
+    return ref_slot(l->call, slot, by_rows > by_columns ? by_rows : by_columns);
 }
 
 /* dx of a block of rows: each element summed over the vocabulary in order. */
 static void dx_blocks(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
 {
-    const ref_matrix w = weight(call, 2);
-    const int64_t rows = ds_shape_rows(call->in[1].meta.shape);
-    const real scale = scale_of(&call->in[0], &call->in[5]);
-    real *z = ref_slot(call, slot, row_reals(w.n_in, w.n_out));
+    const ref_loss l = loss_of(call);
+    const ref_matrix w = l.w;
+    real *z = slot_of(&l, slot);
     real *panel = z + ROW_BLOCK * w.n_out;
     real *buffer = panel + REF_PANEL * w.n_in;
     real *dx = buffer + w.n_in;
     for (int64_t b = begin; b < end; ++b) {
         const int64_t row = b * ROW_BLOCK;
-        const int64_t n = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
-        block_logits(&call->in[1], &w, row, n, z, panel, buffer);
+        const int64_t n = l.rows - row < ROW_BLOCK ? l.rows - row : ROW_BLOCK;
+        if (l.logits == NULL) {
+            block_logits(l.x, &w, row, n, z, panel, buffer);
+        }
+        for (int64_t i = 0; i < n * w.n_out && l.logits != NULL; ++i) {
+            z[i] = ref_get(l.logits, row * w.n_out + i);
+        }
         for (int64_t i = 0; i < n * w.n_in; ++i) {
             dx[i] = R(0.0);
         }
@@ -281,14 +350,14 @@ static void dx_blocks(const ds_kernel_call *call, int64_t begin, int64_t end, ui
                 buffer[i] = ref_get(w.t, ref_matrix_at(&w, i, v));
             }
             for (int64_t r = 0; r < n; ++r) {
-                const real d = rounded_dlogit(call, row + r, v, z[r * w.n_out + v], scale);
+                const real d = rounded_dlogit(&l, row + r, v, z[r * w.n_out + v]);
                 for (int64_t i = 0; i < w.n_in; ++i) {
                     dx[r * w.n_in + i] += d * buffer[i];
                 }
             }
         }
         for (int64_t i = 0; i < n * w.n_in; ++i) {
-            ref_set(&call->out[0], row * w.n_in + i, dx[i]);
+            ref_set(l.dx, row * w.n_in + i, dx[i]);
         }
     }
 }
@@ -296,28 +365,30 @@ static void dx_blocks(const ds_kernel_call *call, int64_t begin, int64_t end, ui
 /* dw of panels of the vocabulary: each element summed over the rows in order. */
 static void dw_panels(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
 {
-    const ref_matrix w = weight(call, 2);
-    const ds_tensor *start = ref_in(call, 6);
-    const int64_t rows = ds_shape_rows(call->in[1].meta.shape);
-    const real scale = scale_of(&call->in[0], &call->in[5]);
-    const int64_t by_columns = (2 * REF_PANEL + 1) * w.n_in;
-    const int64_t by_rows = row_reals(w.n_in, w.n_out);
-    real *panel = ref_slot(call, slot, by_rows > by_columns ? by_rows : by_columns);
+    const ref_loss l = loss_of(call);
+    const ref_matrix w = l.w;
+    real *panel = slot_of(&l, slot);
     real *dw = panel + REF_PANEL * w.n_in;
     real *buffer = dw + REF_PANEL * w.n_in;
     for (int64_t p = begin; p < end; ++p) {
         const int64_t column = p * REF_PANEL;
         const int64_t width = w.n_out - column < REF_PANEL ? w.n_out - column : REF_PANEL;
-        ref_pack_panel(&w, column, panel);
+        if (l.logits == NULL) {
+            ref_pack_panel(&w, column, panel);
+        }
         for (int64_t i = 0; i < REF_PANEL * w.n_in; ++i) {
             dw[i] = R(0.0);
         }
-        for (int64_t n = 0; n < rows; ++n) {
+        for (int64_t n = 0; n < l.rows; ++n) {
             real z[REF_PANEL];
-            const real *x = ref_row(&call->in[1], n * w.n_in, w.n_in, buffer);
-            ref_dot_panel(x, panel, w.n_in, z);
+            const real *x = ref_row(l.x, n * w.n_in, w.n_in, buffer);
+            if (l.logits == NULL) {
+                ref_dot_panel(x, panel, w.n_in, z);
+            }
             for (int64_t j = 0; j < width; ++j) {
-                const real d = rounded_dlogit(call, n, column + j, z[j], scale);
+                const real logit =
+                    l.logits != NULL ? ref_get(l.logits, n * w.n_out + column + j) : z[j];
+                const real d = rounded_dlogit(&l, n, column + j, logit);
                 for (int64_t i = 0; i < w.n_in; ++i) {
                     dw[j * w.n_in + i] += d * x[i];
                 }
@@ -325,20 +396,20 @@ static void dw_panels(const ds_kernel_call *call, int64_t begin, int64_t end, ui
         }
         for (int64_t i = 0; i < width * w.n_in; ++i) {
             const int64_t at = ref_matrix_at(&w, i % w.n_in, column + i / w.n_in);
-            ref_set(&call->out[1], at, start != NULL ? dw[i] + ref_get(start, at) : dw[i]);
+            ref_set(l.dw, at, l.start != NULL ? dw[i] + ref_get(l.start, at) : dw[i]);
         }
     }
 }
 
 static ds_status linear_cross_entropy_backward_run(const ds_kernel_call *call)
 {
-    const int64_t v = weight(call, 2).n_out;
-    DS_TRY(check_targets(call, &call->in[3], v));
-    if (call->out[0].data != NULL) {
-        dsi_ref_for(call, n_blocks(ds_shape_rows(call->in[1].meta.shape), ROW_BLOCK), dx_blocks);
+    const ref_loss l = loss_of(call);
+    DS_TRY(check_targets(call, l.targets, l.w.n_out));
+    if (l.dx != NULL) {
+        dsi_ref_for(call, n_blocks(l.rows, ROW_BLOCK), dx_blocks);
     }
-    if (call->out[1].data != NULL) {
-        dsi_ref_for(call, n_blocks(v, REF_PANEL), dw_panels);
+    if (l.dw != NULL) {
+        dsi_ref_for(call, n_blocks(l.w.n_out, REF_PANEL), dw_panels);
     }
     return DS_OK;
 }
@@ -347,6 +418,12 @@ REF_KERNEL(cross_entropy, cross_entropy_run, cross_entropy_work);
 REF_KERNEL(cross_entropy_backward, cross_entropy_backward_run, NULL);
 REF_KERNEL(linear_cross_entropy, linear_cross_entropy_run, linear_cross_entropy_work);
 REF_KERNEL(linear_cross_entropy_backward, linear_cross_entropy_backward_run, backward_work);
-const ds_kernel *const DSI_REF(cross_entropy)[] = {
-    &cross_entropy_kernel, &cross_entropy_backward_kernel, &linear_cross_entropy_kernel,
-    &linear_cross_entropy_backward_kernel, NULL};
+REF_KERNEL(linear_cross_entropy_dx, linear_cross_entropy_backward_run, backward_work);
+REF_KERNEL(linear_cross_entropy_dw, linear_cross_entropy_backward_run, backward_work);
+const ds_kernel *const DSI_REF(cross_entropy)[] = {&cross_entropy_kernel,
+                                                   &cross_entropy_backward_kernel,
+                                                   &linear_cross_entropy_kernel,
+                                                   &linear_cross_entropy_backward_kernel,
+                                                   &linear_cross_entropy_dx_kernel,
+                                                   &linear_cross_entropy_dw_kernel,
+                                                   NULL};

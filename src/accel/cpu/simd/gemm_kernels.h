@@ -13,7 +13,9 @@
     X(linear)                                                                                      \
     X(linear_dw)                                                                                   \
     X(linear_cross_entropy)                                                                        \
-    X(linear_cross_entropy_backward)
+    X(linear_cross_entropy_backward)                                                               \
+    X(linear_cross_entropy_dx)                                                                     \
+    X(linear_cross_entropy_dw)
 
 /* supports(sig), work(sig, isa) and run(call, isa) of an operator become its kernels. */
 #define DSI_GEMM_KERNEL_AT(op_name, suffix, text, level)                                           \
