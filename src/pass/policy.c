@@ -1,4 +1,4 @@
-/* Decides what is recomputed. See policy.h. */
+/* Decides what is recomputed and what is kept. See policy.h. */
 #include "pass/policy.h"
 
 #include "op/ops.h"
@@ -113,4 +113,19 @@ ds_status dsi_policy_recompute(const ds_graph *graph, const dsi_recompute *recom
         drop[graph->outputs[i].value] = false;
     }
     return DS_OK;
+}
+
+uint32_t dsi_policy_keep(const ds_graph *graph, bool *keep)
+{
+    uint32_t kept = 0;
+    for (ds_node n = 0; n < graph->n_nodes; ++n) {
+        const dsi_node_info *node = &graph->nodes[n];
+        keep[n] = false;
+        if (node->op == &dsi_op_linear_cross_entropy) {
+            const ds_shape x = graph->values[dsi_node_in(graph, node)[0]].meta.shape;
+            keep[n] = ds_shape_rows(x) <= ds_shape_last(x);
+            kept += keep[n] ? 1 : 0;
+        }
+    }
+    return kept;
 }

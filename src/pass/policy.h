@@ -1,4 +1,5 @@
-/* What is kept for the backward pass and what is computed again: tags, obeyed by remat.c. */
+/* What is kept for the backward pass and what is computed again: tags, obeyed by remat.c and
+ * keep.c. */
 #ifndef DSI_PASS_POLICY_H
 #define DSI_PASS_POLICY_H
 
@@ -19,5 +20,10 @@ typedef struct dsi_recompute {
  * that stay inside their group of regions are dropped. Pure. Errors: ERR_ARG on an unknown
  * operator; ERR_UNSUPPORTED when the model marks no region and mode is not NONE. */
 ds_status dsi_policy_recompute(const ds_graph *graph, const dsi_recompute *recompute, bool *drop);
+
+/* Fills keep[n] for each node of a fused graph: losses that keep their logits, which saves the
+ * product that makes them again. Those do whose logits weigh no more than the fp32 gradient of
+ * their weight: (rows,V) against (C,V). Returns how many. Pure. */
+uint32_t dsi_policy_keep(const ds_graph *graph, bool *keep);
 
 #endif

@@ -4,6 +4,7 @@
 #include "accel/cpu/registry.h"
 #include "pass/early.h"
 #include "pass/fuse.h"
+#include "pass/keep.h"
 #include "pass/memory.h"
 #include "pass/remat.h"
 
@@ -15,6 +16,8 @@ typedef struct maker {
     const dsi_rank_request *request;
     const dsi_engine_spec *spec;
     dsi_rank_plan plan;
+    bool keep; /* logits, where policy.h says so */
+    bool kept; /* there are such */
 } maker;
 
 static dsi_plan_env plan_env(const maker *m)
@@ -93,12 +96,25 @@ static ds_status recompute(const maker *m, const ds_graph *graph, ds_graph **out
     return status;
 }
 
-/* From a logical graph to this rank's plan: fuse, recompute, cut over the ranks, sort for early
- * updates, offload, lower. */
+/* Tags what is kept and obeys the tags. */
+static ds_status keep(maker *m, const ds_graph *graph, ds_graph **out)
+{
+    bool *tags = calloc((size_t)graph->n_nodes + 1, sizeof *tags);
+    if (tags == NULL) {
+        return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for the training graph");
+    }
+    m->kept = dsi_policy_keep(graph, tags) > 0;
+    const ds_status status = dsi_keep(graph, tags, out);
+    free(tags);
+    return status;
+}
+
+/* From a logical graph to this rank's plan: fuse, recompute or keep, cut over the ranks, sort for
+ * early updates, offload, lower. */
 static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool backward,
                        dsi_plan **plan_out)
 {
-    enum { FUSED, REMAT, LOCAL, EARLY, OFFLOADED, COUNT };
+    enum { FUSED, REMAT, KEPT, LOCAL, EARLY, OFFLOADED, COUNT };
     ds_graph *made[COUNT] = {NULL};
     ds_status status = DS_OK;
     if (!env.no_fuse) {
@@ -108,6 +124,10 @@ static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool b
     if (backward && m->plan.recompute != DS_RECOMPUTE_NONE) {
         DS_TRY_GOTO(status, recompute(m, graph, &made[REMAT]), done);
         graph = made[REMAT];
+    }
+    if (backward && m->keep) {
+        DS_TRY_GOTO(status, keep(m, graph, &made[KEPT]), done);
+        graph = made[KEPT];
     }
     if (m->spec->zero.n_ranks > 1) {
         DS_TRY_GOTO(status, dsi_zero_localize(graph, &m->spec->zero, m->plan.local, &made[LOCAL]),
@@ -228,22 +248,32 @@ static ds_status start_again(maker *m, uint32_t n_homes)
     return ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.local);
 }
 
-/* Both plans. With recompute auto those of the first choice that fits: recomputation costs time, so
- * it is tried last. */
+/* Both plans. Of what the configuration allows, those of the first choice that fits: recomputation
+ * costs time, so little of it is tried first. */
 static ds_status lower_to_fit(maker *m, const ds_graph *graph)
 {
-    static const ds_recompute tries[] = {DS_RECOMPUTE_NONE, DS_RECOMPUTE_SELECTIVE,
-                                         DS_RECOMPUTE_FULL};
-    const bool given = m->spec->recompute.mode != DS_RECOMPUTE_AUTO;
+    static const struct {
+        ds_recompute mode;
+        bool keep;
+    } tries[] = {{DS_RECOMPUTE_NONE, true},
+                 {DS_RECOMPUTE_NONE, false},
+                 {DS_RECOMPUTE_SELECTIVE, false},
+                 {DS_RECOMPUTE_FULL, false}};
+    const ds_recompute asked = m->spec->recompute.mode;
     const uint32_t n_homes = m->plan.homes.n;
-    for (size_t i = 0; i < sizeof tries / sizeof tries[0]; ++i) {
-        m->plan.recompute = given ? m->spec->recompute.mode : tries[i];
+    bool fits = false;
+    for (size_t i = 0; i < sizeof tries / sizeof tries[0] && !fits; ++i) {
+        const bool same = i == 1 && !m->kept; /* as the one before */
+        if (same || (asked != DS_RECOMPUTE_AUTO && asked != tries[i].mode)) {
+            continue;
+        }
+        m->plan.recompute = tries[i].mode;
+        m->keep = tries[i].keep;
         DS_TRY(start_again(m, n_homes));
         DS_TRY(lower(m, graph, plan_env(m), true, &m->plan.train_plan));
         DS_TRY(build_eval_plan(m));
-        if (given || dsi_rank_mapped_bytes(&m->plan) <= m->spec->device_memory) {
-            break;
-        }
+        fits = m->spec->device_memory == 0 ||
+               dsi_rank_mapped_bytes(&m->plan) <= m->spec->device_memory;
     }
     return DS_OK;
 }
