@@ -210,11 +210,13 @@ static uint64_t amount_of(const spreader *s, const group *g)
     return g->kind == GATHER ? (uint64_t)ds_shape_count(meta.shape) : ds_meta_bytes(meta);
 }
 
-/* Reading and writing have one pool with carry; half of the room for writing stays for that. */
+/* Reading and writing have one pool with carry; three quarters of the room for writing stay for
+ * that: while a long product runs, what is on its way in either direction is all that the disk has
+ * to do. */
 static uint64_t ahead_of_updates(const spreader *s)
 {
     const uint64_t own = s->limits->update_ahead;
-    const uint64_t more = own > 0 && s->limits->carry ? s->limits->write_behind / 2 : 0;
+    const uint64_t more = own > 0 && s->limits->carry ? s->limits->write_behind / 4 : 0;
     return own < UINT64_MAX - more ? own + more : UINT64_MAX;
 }
 
@@ -375,8 +377,21 @@ static void settle_writes(spreader *s)
     }
 }
 
+/* Where the last state that a phase brings is waited for. */
+static uint32_t last_state_of(const spreader *s, ds_phase phase)
+{
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < s->n_groups; ++i) {
+        const group *g = &s->groups[i];
+        const bool counts = g->kind == STATE_IN && g->wait < s->n && g->until == phase;
+        last = counts && g->wait > last ? g->wait : last;
+    }
+    return last;
+}
+
 /* States that are still on their way home where the last phase that swaps ends are waited for in
- * the next step, before its forward phase brings any. Not with ZenFlow, whose steps differ. */
+ * the next step, before its forward phase brings any. They start when all that the last updates
+ * read has come: that is waited for in this step. Not with ZenFlow, whose steps differ. */
 static void carry_writes(spreader *s)
 {
     ds_phase last = DS_PHASE_FORWARD;
@@ -392,11 +407,13 @@ static void carry_writes(spreader *s)
     if (!alike || last == DS_PHASE_FORWARD || node_at(s, 0)->phase != DS_PHASE_FORWARD) {
         return;
     }
+    const uint32_t read = last_state_of(s, last);
     for (uint32_t i = 0; i < s->n_groups; ++i) {
         group *g = &s->groups[i];
         const dsi_node_info *node = node_at(s, g->begin);
         if (g->kind == SWAP_OUT && node->phase == last && is_of_state(s, node) &&
             g->wait == phase_end(s, g->begin)) {
+            g->start = g->start > read ? g->start : read;
             g->carried = true;
             g->until = DS_PHASE_FORWARD;
             g->wait = middle_of(s, 0);

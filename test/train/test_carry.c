@@ -37,8 +37,21 @@ static bool is_of_state(const dsi_plan *plan, const dsi_step *step)
     return kind == DS_CELL_MASTER || kind == DS_CELL_EXP_AVG || kind == DS_CELL_EXP_AVG_SQ;
 }
 
-/* The last writes of states, no more of them than may be under way, wait in the middle of the
- * forward phase; before it brings states itself. */
+/* The last step that waits for a state that a phase brings. */
+static uint32_t last_state_of(const dsi_plan *plan, ds_phase phase)
+{
+    uint32_t last = 0;
+    for (uint32_t s = plan->phase_begin[phase]; s < plan->phase_begin[phase + 1]; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        const bool in = step->kind == DSI_STEP_WAIT && step->op == &dsi_op_swap_in;
+        last = in && is_of_state(plan, &plan->steps[step->start]) ? s : last;
+    }
+    return last;
+}
+
+/* The last writes of states, no more of them than may be under way, start when no update of the
+ * step waits for the disk any more, and wait in the middle of the forward phase; before it brings
+ * states itself. */
 static void the_last_states_are_carried(void **state)
 {
     (void)state;
@@ -60,6 +73,7 @@ static void the_last_states_are_carried(void **state)
             assert_true(is_of_state(plan, start));
             assert_int_equal(plan->steps[s].phase, DS_PHASE_FORWARD);
             assert_int_equal(start->phase, early ? DS_PHASE_BACKWARD : DS_PHASE_UPDATE);
+            assert_true(plan->steps[s].start > last_state_of(plan, start->phase));
             for (uint32_t t = 0; t < s; ++t) {
                 assert_true(plan->steps[t].op != &dsi_op_swap_in ||
                             !is_of_state(plan, &plan->steps[t]));
