@@ -114,7 +114,7 @@ static ds_status run(ds_config *config, uint32_t world_size, const ds_trainer_va
         .arena = arena,
         .diags = &config->diags,
         .allow_unknown_keys = config->params.allow_unknown_keys,
-        .memory_is_open = config->params.memory_is_open,
+        .for_plan = config->params.for_plan,
         .world_size = world_size,
         .trainer = trainer != NULL ? trainer : &nothing_known,
         .items = calloc(DSI_EVAL_MAX_ITEMS, sizeof *eval.items),

@@ -71,8 +71,10 @@ static void take_usual(dsi_eval *eval, dsi_item *item, const dsi_node *usual, co
     dsi_buf buf = dsi_buf_make(512);
     dsi_node_json(&buf, usual);
     fill(eval, item, usual, "the Trainer's default");
-    dsi_item_notice(eval, item, "\"auto\" is %s, the Trainer's default; for another give %s",
-                    dsi_buf_text(&buf), flag);
+    if (!eval->for_plan) {
+        dsi_item_notice(eval, item, "\"auto\" is %s, the Trainer's default; for another give %s",
+                        dsi_buf_text(&buf), flag);
+    }
     dsi_buf_free(&buf);
 }
 

@@ -32,7 +32,7 @@ typedef struct dsi_eval {
     dsi_arena *arena;
     dsi_diags *diags;
     bool allow_unknown_keys;
-    bool memory_is_open;
+    bool for_plan;
     const dsi_section *root;          /* of the kind of file */
     uint32_t world_size;              /* 0 at loading */
     const ds_trainer_values *trainer; /* never NULL */

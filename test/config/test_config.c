@@ -323,6 +323,13 @@ static void without_flags_auto_is_the_trainers_default(void **state)
     assert_true(has_notice(config, "optimizer.params.lr: \"auto\" is 5e-05, the Trainer's default; "
                                    "for another give --learning_rate"));
     ds_config_destroy(&config);
+    const ds_config_params for_plan = {.for_plan = true};
+    CHECK_OK(*state, ds_config_load_text(*state, "ds.json", auto_text, strlen(auto_text), &for_plan,
+                                         &config));
+    CHECK_OK(*state, ds_config_resolve(config, 2, &trainer));
+    assert_true(ds_config_get(config)->optimizer.lr == 5e-5);
+    assert_false(has_notice(config, "optimizer.params.lr"));
+    ds_config_destroy(&config);
     const ds_trainer_values one_beta = {
         .total_steps = ds_known(50), .hidden_size = ds_known(100), .adam_beta2 = ds_known(0.95)};
     CHECK_OK(*state, resolve(*state, auto_text, 2, &one_beta, &config));

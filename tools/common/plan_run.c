@@ -166,21 +166,18 @@ static ds_status solve_open(plan_run *run)
     return status;
 }
 
-/* What a run would say of its configuration, but for the values that change no plan. */
+/* What a run would say of its configuration. */
 static void print_notices(const plan_run *run)
 {
     for (size_t i = 0; i < ds_config_n_notices(run->config); ++i) {
-        const char *notice = ds_config_notice(run->config, i);
-        if (strstr(notice, "the Trainer's default") == NULL) {
-            ds_log(run->ctx, DS_LOG_WARN, "%s", notice);
-        }
+        ds_log(run->ctx, DS_LOG_WARN, "%s", ds_config_notice(run->config, i));
     }
 }
 
 ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, const char *config, plan_run *run)
 {
     const ds_config_params params = {.allow_unknown_keys = options->allow_unknown_keys,
-                                     .memory_is_open = true};
+                                     .for_plan = true};
     *run = (plan_run){.ctx = ctx, .options = options};
     DS_TRY(ds_config_load_file(ctx, config, &params, &run->config));
     DS_TRY(open_model(run));
