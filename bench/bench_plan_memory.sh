@@ -21,17 +21,22 @@ memory_of() {
     shared=$(sed -n 's/^Pss_Shmem:[[:space:]]*\([0-9]*\).*/\1/p' "/proc/$1/smaps_rollup" 2> /dev/null) || true
     echo $((${anon:-0} + ${shared:-0}))
 }
-# Runs a command; prints the largest memory_of any of its ds_train processes, in kilobytes.
-watch() {
-    local most=0 now pid
+# Runs a command; prints the largest memory_of any of its RANKS ds_train processes, in kilobytes. What they share counts while
+# all are there: the last one alone would have all of it.
+watch() { # RANKS COMMAND
+    local most=0 ranks=$1 n top now pid
+    shift
     "$@" > "$folder/log" 2>&1 &
     local job=$!
     while kill -0 "$job" 2> /dev/null; do
+        n=0 top=0
         for pid in $(pgrep -x ds_train); do
             grep -qz "$folder/config.json" "/proc/$pid/cmdline" 2> /dev/null || continue
             now=$(memory_of "$pid")
-            [ "$now" -le "$most" ] || most=$now
+            [ "$now" -le "$top" ] || top=$now
+            [ "$now" -eq 0 ] || n=$((n + 1))
         done
+        [ "$n" -ne "$ranks" ] || [ "$top" -le "$most" ] || most=$top
         sleep 0.3
     done
     wait "$job" || { cat "$folder/log" >&2; exit 1; }
@@ -55,7 +60,7 @@ row() { # NAME RANKS STAGE MICRO ACCUMULATION DTYPE ZERO_KEYS KEYS
     [ "$2" -eq 1 ] || train=("$build/deepspeed" --num_gpus "$2" "${train[@]}")
     local need measured
     need=$(sed -n 's/.*"need": \([0-9]*\), "available".*/\1/p' "$folder/plan.json")
-    measured=$(watch "${train[@]}")
+    measured=$(watch "$2" "${train[@]}")
     awk -v name="$1" -v need="$need" -v kib="$measured" 'BEGIN {
         printf "%-34s predicted %8.1f MiB, measured %8.1f MiB, measured/predicted %.4f\n", name, need / 1048576,
             kib / 1024, kib * 1024 / need }'
