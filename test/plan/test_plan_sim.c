@@ -125,6 +125,22 @@ static double products(const made *m, ds_phase phase)
     return flops;
 }
 
+/* The loss's products in either form: bf16, tokens by vocabulary by width. */
+static uint32_t losses(const made *m)
+{
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < m->plan.train_plan->n_steps; ++s) {
+        const dsi_work *work = &m->steps[s].work;
+        if (m->steps[s].stream == DSI_STREAM_COMPUTE &&
+            (work->op_class == DSI_CLASS_LOSS || work->op_class == DSI_CLASS_LOSS_BACKWARD)) {
+            assert_int_equal(work->dtype, DS_DTYPE_BF16);
+            assert_true(work->m == (int64_t)B * T && work->n == V && work->k == C);
+            ++n;
+        }
+    }
+    return n;
+}
+
 static double moved(const made *m, dsi_sim_stream stream, int coll)
 {
     double bytes = 0.0;
@@ -151,6 +167,8 @@ static void operations(void **state)
     const double more =
         products(&again, DS_PHASE_BACKWARD) - products(&plain, DS_PHASE_BACKWARD) - logits;
     near(dsi_plan_model_flops(again.plan.train_plan), model_flops());
+    assert_int_equal(losses(&plain), 3); /* logits kept, dx, dw */
+    assert_int_equal(losses(&again), 2);
     assert_true(more > 0.5 * (model_flops() / 3.0 - logits));
     assert_true(more <= model_flops() / 3.0 - logits + 1.0);
     drop(&plain);
