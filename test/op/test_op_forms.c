@@ -191,7 +191,7 @@ static void fused_loss_equals_its_parts(void **state)
                              targets};
     ds_tensor fused[DS_MAX_OUT];
     ds_tensor parts[DS_MAX_OUT];
-    run(f, &dsi_op_linear_cross_entropy, &ce, in, 3, fused);
+    run(f, &dsi_op_linear_cross_entropy, &(const dsi_linear_ce_attrs){.ce = ce}, in, 3, fused);
     const ds_tensor logits = run1(f, &dsi_op_linear, &linear, in, 2);
     const ds_tensor loss_in[2] = {logits, targets};
     run(f, &dsi_op_cross_entropy, &ce, loss_in, 2, parts);
