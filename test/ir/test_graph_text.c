@@ -6,6 +6,7 @@
 #include "common/graph_run.h"
 #include "common/parity.h"
 #include "common/ref_model.h"
+#include "common/scratch.h"
 #include "ir/text_scan.h"
 #include "op/ops.h"
 
@@ -223,6 +224,30 @@ static void odd_text_comes_back(void **state)
     ds_cells_destroy(&cells);
 }
 
+/* The texts that the fuzzer starts from, as they are in test/golden/ir: of today's operators. */
+static void stored_texts_come_back(void **state)
+{
+    static const char *const names[] = {"odd", "packed_gpt2", "rope_yarn"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
+        char path[1024];
+        size_t n = 0;
+        ds_cells *cells = NULL;
+        ds_graph *graph = NULL;
+        char *again = NULL;
+        (void)snprintf(path, sizeof path, "%s/test/golden/ir/%s.txt", DS_SOURCE_DIR, names[i]);
+        char *text = scratch_read(path, &n);
+        CHECK_OK(ctx, ds_cells_create(ctx, MAX_CELLS, &cells));
+        CHECK_OK(ctx, ds_graph_parse(ctx, text, cells, ds_op_find, &graph));
+        CHECK_OK(ctx, ds_graph_print(graph, &again));
+        assert_string_equal(again, text);
+        free(again);
+        free(text);
+        ds_graph_destroy(&graph);
+        ds_cells_destroy(&cells);
+    }
+}
+
 static void parse_fails(const char *text, const char *message)
 {
     ds_cells *cells = NULL;
@@ -361,7 +386,7 @@ int main(void)
         cmocka_unit_test(every_model_comes_back),  cmocka_unit_test(parsed_graphs_run_alike),
         cmocka_unit_test(reals_keep_their_bits),   cmocka_unit_test(odd_text_comes_back),
         cmocka_unit_test(wrong_lines_are_refused), cmocka_unit_test(any_prefix_is_safe),
-        cmocka_unit_test(the_table_must_agree),
+        cmocka_unit_test(stored_texts_come_back),  cmocka_unit_test(the_table_must_agree),
     };
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
 }
