@@ -134,8 +134,7 @@ static void activation_checkpointing(dsi_eval *eval)
 {
     const ds_config_activation_checkpointing *a = &eval->values->activation_checkpointing;
     recompute_keys(eval);
-    if (a->recompute == DS_RECOMPUTE_AUTO && eval->values->device_memory <= 0 &&
-        !eval->for_plan) {
+    if (a->recompute == DS_RECOMPUTE_AUTO && eval->values->device_memory <= 0 && !eval->for_plan) {
         dsi_item_error(
             eval, dsi_item_find(eval, "activation_checkpointing.recompute"),
             "expected device_memory with auto, the bytes that a rank may use; set it, or "
