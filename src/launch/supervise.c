@@ -16,12 +16,26 @@
 #define IDLE_SECONDS  0.1 /* an unfinished line is shown after it */
 #define DRAIN_SECONDS 0.3 /* outputs that a stray descendant holds open are read this long */
 
+static bool send(int fd, const char *text, size_t n)
+{
+    while (n > 0) {
+        const ssize_t sent = write(fd, text, n);
+        if (sent < 0 && errno != EINTR) {
+            return false;
+        }
+        text += sent > 0 ? sent : 0;
+        n -= sent > 0 ? (size_t)sent : 0;
+    }
+    return true;
+}
+
+/* A task that does not read has ended, or is about to (an ssh that was refused): how, its end says.
+ */
 static bool send_control_line(const dsi_running *running)
 {
     const char *line = running->task->control_line;
-    const size_t n = strlen(line);
-    return write(running->process.control, line, n) == (ssize_t)n &&
-           write(running->process.control, "\n", 1) == 1;
+    const int fd = running->process.control;
+    return (send(fd, line, strlen(line)) && send(fd, "\n", 1)) || errno == EPIPE;
 }
 
 static ds_status start_one(dsi_job *job, size_t i)

@@ -6,8 +6,10 @@
 #include "launch/exports.h"
 #include "launch/launch.h"
 #include "launch/oom.h"
+#include "launch/supervise.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -375,6 +377,39 @@ static void shows_whole_lines(void **state)
     scratch_remove(folder);
 }
 
+/* ---- tasks ----------------------------------------------------------------------------------- */
+/* A task that ends without reading its first line, longer than a pipe holds, is told by its end. */
+static void an_end_says_more_than_a_broken_pipe(void **state)
+{
+    enum { LINE = 200000 };
+    char *line = malloc(LINE + 1);
+    assert_non_null(line);
+    memset(line, 'x', LINE);
+    line[LINE] = '\0';
+    dsi_words argv = {0};
+    dsi_words env = {0};
+    dsi_words_add(&argv, "sh");
+    dsi_words_add(&argv, "-c");
+    dsi_words_add(&argv, "exit 7");
+    const dsi_task task = {.label = "node a",
+                           .prefix = "",
+                           .control_line = line,
+                           .command = {.program = "/bin/sh",
+                                       .argv = &argv,
+                                       .env = &env,
+                                       .memory_node = -1,
+                                       .wants_control = true}};
+    const dsi_supervise_params params = {
+        .tasks = &task, .n_tasks = 1, .host = "here", .control = -1, .notice = -1, .quiet = true};
+    dsi_outcome outcome;
+    (void)signal(SIGPIPE, SIG_IGN); /* as the launcher does */
+    CHECK_OK(*state, dsi_supervise(*state, &params, &outcome));
+    assert_int_equal(outcome.exit_code, 7);
+    dsi_words_free(&argv);
+    dsi_words_free(&env);
+    free(line);
+}
+
 static int set_up(void **state)
 {
     ds_ctx_params params = ds_ctx_params_default();
@@ -402,6 +437,7 @@ int main(void)
         cmocka_unit_test(deals_cores),
         cmocka_unit_test(knows_out_of_memory),
         cmocka_unit_test(shows_whole_lines),
+        cmocka_unit_test(an_end_says_more_than_a_broken_pipe),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
