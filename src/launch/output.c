@@ -8,8 +8,7 @@
 
 enum { LINE_CEILING = 1 << 16 }; /* longer lines are cut in pieces */
 
-/* 0, or the errno that stopped it. */
-static int write_all(int fd, const char *data, size_t n)
+int dsi_write_all(int fd, const char *data, size_t n)
 {
     while (n > 0) {
         const ssize_t done = write(fd, data, n);
@@ -28,14 +27,14 @@ static int write_all(int fd, const char *data, size_t n)
 static void to_terminal(dsi_terminal *terminal, int stream, const char *data, size_t n)
 {
     if (n > 0 && !terminal->closed[stream]) {
-        terminal->closed[stream] = write_all(terminal->fd[stream], data, n) != 0;
+        terminal->closed[stream] = dsi_write_all(terminal->fd[stream], data, n) != 0;
     }
 }
 
 static void to_log(dsi_output *output, const char *data, size_t n)
 {
     if (output->log >= 0 && output->log_error == 0) {
-        output->log_error = write_all(output->log, data, n);
+        output->log_error = dsi_write_all(output->log, data, n);
     }
 }
 

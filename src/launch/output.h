@@ -42,6 +42,10 @@ void dsi_output_idle(dsi_output *output);
 void dsi_output_finish(dsi_output *output);
 void dsi_output_close(dsi_output *output);
 
+/* Writes n bytes, in as many pieces as it takes, waiting where that would block. 0, or the errno
+ * that stopped it. */
+int dsi_write_all(int fd, const char *data, size_t n);
+
 /* Appends the last lines, at most DSI_TAIL_LINES, each after `indent` and ended by a newline.
  * Control characters are shown as '?', so that a report never moves the cursor. */
 void dsi_output_tail(const dsi_output *output, const char *indent, dsi_buf *buf);

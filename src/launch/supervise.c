@@ -16,26 +16,12 @@
 #define IDLE_SECONDS  0.1 /* an unfinished line is shown after it */
 #define DRAIN_SECONDS 0.3 /* outputs that a stray descendant holds open are read this long */
 
-static bool send(int fd, const char *text, size_t n)
-{
-    while (n > 0) {
-        const ssize_t sent = write(fd, text, n);
-        if (sent < 0 && errno != EINTR) {
-            return false;
-        }
-        text += sent > 0 ? sent : 0;
-        n -= sent > 0 ? (size_t)sent : 0;
-    }
-    return true;
-}
-
-/* A task that does not read has ended, or is about to (an ssh that was refused): how, its end says.
- */
-static bool send_control_line(const dsi_running *running)
+/* 0, or the errno that stopped it. */
+static int send_control_line(const dsi_running *running)
 {
     const char *line = running->task->control_line;
-    const int fd = running->process.control;
-    return (send(fd, line, strlen(line)) && send(fd, "\n", 1)) || errno == EPIPE;
+    const int error = dsi_write_all(running->process.control, line, strlen(line));
+    return error != 0 ? error : dsi_write_all(running->process.control, "\n", 1);
 }
 
 static ds_status start_one(dsi_job *job, size_t i)
@@ -56,9 +42,10 @@ static ds_status start_one(dsi_job *job, size_t i)
     ++job->n_alive;
     ++job->n_started;
     dsi_guard_add(&job->guard, running->process.pid);
-    if (task->control_line != NULL && !send_control_line(running)) {
+    const int error = task->control_line != NULL ? send_control_line(running) : 0;
+    if (error != 0 && error != EPIPE) { /* a pipe nobody reads: how the task ends says more */
         return ds_fail(job->ctx, DS_ERR_IO, "%s: it did not read its first line: %s", task->label,
-                       strerror(errno));
+                       strerror(error));
     }
     return DS_OK;
 }
