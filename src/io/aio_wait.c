@@ -172,25 +172,25 @@ static ds_status fail_stuck(dsi_aio *aio, const aio_request *r, const watch *w)
                    verb_of(r), r->bytes, r->offset, aio->files[r->file].parts[0].path, w->stalled);
 }
 
-/* Until the request is done; with the lock held. */
+/* Until the request is done; with the lock held. In vain or not, the time has been waited. */
 static ds_status wait_done(dsi_aio *aio, const aio_request *r)
 {
+    ds_status status = DS_OK;
     watch w;
     if (r->state == AIO_DONE) {
         return DS_OK;
     }
     w = begin_watch(aio);
-    while (r->state != AIO_DONE) {
+    while (r->state != AIO_DONE && status >= 0) {
         sleep_tick(aio, &w);
         if (r->state != AIO_DONE && aio->patience > 0.0 && w.stalled >= aio->patience) {
-            return fail_stuck(aio, r, &w);
-        }
-        if (r->state != AIO_DONE) {
+            status = fail_stuck(aio, r, &w);
+        } else if (r->state != AIO_DONE) {
             warn_if_slow(aio, r, &w);
         }
     }
     aio->stats.wait_seconds += w.last - w.began;
-    return DS_OK;
+    return status;
 }
 
 /* ---- the calls ---- */
