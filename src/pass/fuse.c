@@ -5,6 +5,7 @@
  */
 #include "pass/fuse.h"
 
+#include "ir/rewrite.h"
 #include "op/ops.h"
 
 #include <stdlib.h>
@@ -20,16 +21,14 @@ typedef enum pattern {
 } pattern;
 
 typedef struct fuser {
+    dsi_rewrite r;
     const ds_graph *graph;
-    ds_graph *fused;
     uint32_t *uses;   /* per value: reads, named outputs included */
     ds_node *user;    /* per value: its last reader */
     pattern *pattern; /* per node */
     ds_node *other;   /* per node */
     bool *gone;       /* per node: swallowed */
     ds_node *into;    /* per node: the product that accumulates instead of this add, or DS_NONE */
-    ds_value *map;    /* per value: its value in the fused graph */
-    const char *scope;
 } fuser;
 
 static const dsi_node_info *node_at(const fuser *f, ds_node n)
@@ -247,25 +246,12 @@ static ds_status emit(fuser *f, ds_node n, const void *attrs, uint32_t extra_at,
     const dsi_node_info *node = node_at(f, n);
     ds_value in[DS_MAX_IN];
     uint32_t n_in = node->n_in;
-    for (uint32_t i = 0; i < DS_MAX_IN; ++i) {
-        const ds_value v = in_of(f, n, i);
-        in[i] = v == DS_NONE ? DS_NONE : f->map[v];
-    }
+    dsi_rewrite_inputs(&f->r, node, in);
     if (extra_at != DS_NONE) {
         in[extra_at] = extra;
         n_in = extra_at >= n_in ? extra_at + 1 : n_in;
     }
-    return ds_graph_apply(f->fused, node->op, attrs, in, n_in, out);
-}
-
-static void map_outputs(fuser *f, ds_node n, const ds_value *out)
-{
-    for (uint32_t i = 0; i < node_at(f, n)->n_out; ++i) {
-        const ds_value v = out_of(f, n, i);
-        if (v != DS_NONE) {
-            f->map[v] = out[i];
-        }
-    }
+    return ds_graph_apply(f->r.to, node->op, attrs, in, n_in, out);
 }
 
 static ds_status emit_linear_activation(fuser *f, ds_node n)
@@ -275,8 +261,8 @@ static ds_status emit_linear_activation(fuser *f, ds_node n)
     attrs.activation = DSI_ACT_GELU_TANH;
     attrs.save_pre = f->uses[out_of(f, n, 0)] > 1;
     DS_TRY(emit(f, n, &attrs, DS_NONE, DS_NONE, out));
-    f->map[out_of(f, n, 0)] = out[1];
-    f->map[out_of(f, f->other[n], 0)] = out[0];
+    f->r.map[out_of(f, n, 0)] = out[1];
+    f->r.map[out_of(f, f->other[n], 0)] = out[0];
     return DS_OK;
 }
 
@@ -286,9 +272,9 @@ static ds_status emit_residual(fuser *f, ds_node add, uint32_t extra_at)
     const ds_node inner = f->other[add];
     const ds_value sum = out_of(f, inner, 0);
     const ds_value residual = in_of(f, add, 0) == sum ? in_of(f, add, 1) : in_of(f, add, 0);
-    DS_TRY(emit(f, inner, node_at(f, inner)->attrs, extra_at, f->map[residual], out));
-    map_outputs(f, inner, out);
-    f->map[out_of(f, add, 0)] = out[0];
+    DS_TRY(emit(f, inner, node_at(f, inner)->attrs, extra_at, f->r.map[residual], out));
+    dsi_rewrite_made(&f->r, node_at(f, inner), out);
+    f->r.map[out_of(f, add, 0)] = out[0];
     return DS_OK;
 }
 
@@ -301,7 +287,7 @@ static ds_status emit_narrow(fuser *f, ds_node n)
     DS_TRY(emit(f, n, &attrs, DS_NONE, DS_NONE, out));
     for (uint32_t i = 0; i < node_at(f, n)->n_out; ++i) {
         if (out_of(f, n, i) != DS_NONE) {
-            f->map[out_of(f, f->user[out_of(f, n, i)], 0)] = out[i];
+            f->r.map[out_of(f, f->user[out_of(f, n, i)], 0)] = out[i];
         }
     }
     return DS_OK;
@@ -315,22 +301,15 @@ static ds_status emit_accumulate(fuser *f, ds_node n)
     const ds_value b = in_of(f, add, 1);
     const bool own_is_a = producer_of(f, a) == n;
     const uint32_t input = accumulating_input(f, n, own_is_a ? a : b);
-    DS_TRY(emit(f, n, node_at(f, n)->attrs, input, f->map[own_is_a ? b : a], out));
-    map_outputs(f, n, out);
-    f->map[out_of(f, add, 0)] = f->map[own_is_a ? a : b];
+    DS_TRY(emit(f, n, node_at(f, n)->attrs, input, f->r.map[own_is_a ? b : a], out));
+    dsi_rewrite_made(&f->r, node_at(f, n), out);
+    f->r.map[out_of(f, add, 0)] = f->r.map[own_is_a ? a : b];
     return DS_OK;
 }
 
 static ds_status rebuild_node(fuser *f, ds_node n)
 {
-    const dsi_node_info *node = node_at(f, n);
-    ds_value out[DS_MAX_OUT];
-    ds_graph_set_phase(f->fused, node->phase);
-    ds_graph_set_region(f->fused, node->region);
-    if (node->scope != f->scope) {
-        DS_TRY(ds_graph_set_scope(f->fused, node->scope));
-        f->scope = node->scope;
-    }
+    DS_TRY(dsi_rewrite_stand_at(&f->r, node_at(f, n)));
     switch (f->pattern[n]) {
     case LINEAR_ACTIVATION:
         return emit_linear_activation(f, n);
@@ -345,29 +324,7 @@ static ds_status rebuild_node(fuser *f, ds_node n)
     case PLAIN:
         break;
     }
-    DS_TRY(emit(f, n, node->attrs, DS_NONE, DS_NONE, out));
-    map_outputs(f, n, out);
-    return DS_OK;
-}
-
-/* Version 0 of every cell the graph reads maps to version 0 in the fused graph. */
-static ds_status rebuild(fuser *f)
-{
-    const ds_graph *g = f->graph;
-    for (ds_value v = 0; v < g->n_values; ++v) {
-        if (g->values[v].producer == DS_NONE) {
-            DS_TRY(ds_graph_read(f->fused, g->values[v].cell, &f->map[v]));
-        }
-    }
-    for (ds_node n = 0; n < g->n_nodes; ++n) {
-        if (!f->gone[n]) {
-            DS_TRY(rebuild_node(f, n));
-        }
-    }
-    for (uint32_t i = 0; i < g->n_outputs; ++i) {
-        DS_TRY(ds_graph_output(f->fused, g->outputs[i].name, f->map[g->outputs[i].value]));
-    }
-    return DS_OK;
+    return dsi_rewrite_copy(&f->r, node_at(f, n));
 }
 
 ds_status dsi_fuse(const ds_graph *graph, ds_graph **fused_out)
@@ -375,34 +332,28 @@ ds_status dsi_fuse(const ds_graph *graph, ds_graph **fused_out)
     fuser f = {.graph = graph};
     f.uses = calloc(graph->n_values + 1, sizeof *f.uses);
     f.user = calloc(graph->n_values + 1, sizeof *f.user);
-    f.map = calloc(graph->n_values + 1, sizeof *f.map);
     f.pattern = calloc(graph->n_nodes + 1, sizeof *f.pattern);
     f.other = calloc(graph->n_nodes + 1, sizeof *f.other);
     f.gone = calloc(graph->n_nodes + 1, sizeof *f.gone);
     f.into = malloc((graph->n_nodes + 1) * sizeof *f.into);
-    ds_status status = DS_OK;
-    if (f.uses == NULL || f.user == NULL || f.map == NULL || f.pattern == NULL || f.other == NULL ||
+    ds_status status = dsi_rewrite_begin(&f.r, graph, graph->cells);
+    if (f.uses == NULL || f.user == NULL || f.pattern == NULL || f.other == NULL ||
         f.gone == NULL || f.into == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to fuse the graph");
-        goto done;
     }
-    DS_TRY_GOTO(status, ds_graph_create(graph->ctx, graph->cells, &f.fused), done);
-    memset(f.into, 0xff, (graph->n_nodes + 1) * sizeof *f.into); /* all DS_NONE */
-    count_uses(&f);
-    find_patterns(&f);
-    status = rebuild(&f);
-    if (status < 0) {
-        ds_graph_destroy(&f.fused);
-    } else {
-        *fused_out = f.fused;
+    if (status >= 0) {
+        memset(f.into, 0xff, (graph->n_nodes + 1) * sizeof *f.into); /* all DS_NONE */
+        count_uses(&f);
+        find_patterns(&f);
     }
-done:
+    for (ds_node n = 0; n < graph->n_nodes && status >= 0; ++n) {
+        status = f.gone[n] ? DS_OK : rebuild_node(&f, n);
+    }
     free(f.uses);
     free(f.user);
-    free(f.map);
     free(f.pattern);
     free(f.other);
     free(f.gone);
     free(f.into);
-    return status;
+    return dsi_rewrite_end(&f.r, status, fused_out);
 }

@@ -11,23 +11,23 @@
 static bool writes_swapped(const dsi_offloader *o, const dsi_node_info *node)
 {
     return (node->op == &dsi_op_put_columns || node->op == &dsi_op_store) &&
-           dsi_offload_swapped(o, dsi_offload_cell_of(o, dsi_node_out(o->from, node)[0]));
+           dsi_offload_swapped(o, dsi_offload_cell_of(o, dsi_node_out(o->r.from, node)[0]));
 }
 
 static ds_status lower_write(dsi_offloader *o, const dsi_node_info *node)
 {
-    const ds_cell cell = dsi_offload_cell_of(o, dsi_node_out(o->from, node)[0]);
+    const ds_cell cell = dsi_offload_cell_of(o, dsi_node_out(o->r.from, node)[0]);
     const bool whole = node->op == &dsi_op_store;
     ds_value in[DS_MAX_IN];
     ds_value x = DS_NONE;
     for (uint32_t i = whole ? 1 : 0; i < node->n_in; ++i) {
-        const ds_value v = dsi_node_in(o->from, node)[i];
+        const ds_value v = dsi_node_in(o->r.from, node)[i];
         DS_TRY(i == 0 ? dsi_offload_content(o, cell, &in[i]) : dsi_offload_operand(o, v, &in[i]));
     }
     if (whole) {
         const dsi_cast_attrs cast = {.dtype = ds_cells_get(o->cells, cell)->meta.dtype};
         x = in[1];
-        if (ds_graph_meta(o->to, x).dtype != cast.dtype) {
+        if (ds_graph_meta(o->r.to, x).dtype != cast.dtype) {
             DS_TRY(dsi_offload_apply(o, &dsi_op_cast, &cast, &x, 1, &x));
         }
     } else {
@@ -41,7 +41,7 @@ static ds_status lower_write(dsi_offloader *o, const dsi_node_info *node)
 
 static ds_status lower_node(dsi_offloader *o, ds_node n)
 {
-    const dsi_node_info *node = &o->from->nodes[n];
+    const dsi_node_info *node = &o->r.from->nodes[n];
     ds_value in[DS_MAX_IN];
     ds_value out[DS_MAX_OUT];
     if (dsi_offload_writes_gradient(o, node)) {
@@ -54,16 +54,16 @@ static ds_status lower_node(dsi_offloader *o, ds_node n)
         return lower_write(o, node);
     }
     for (uint32_t i = 0; i < node->n_in; ++i) {
-        in[i] = dsi_node_in(o->from, node)[i];
+        in[i] = dsi_node_in(o->r.from, node)[i];
         if (in[i] != DS_NONE) {
             DS_TRY(dsi_offload_operand(o, in[i], &in[i]));
         }
     }
     for (uint32_t i = 0; i < node->n_out; ++i) {
-        const ds_value v = dsi_node_out(o->from, node)[i];
+        const ds_value v = dsi_node_out(o->r.from, node)[i];
         if (dsi_offload_swapped(o, dsi_offload_cell_of(o, v))) {
             return ds_fail(
-                o->from->ctx, DS_ERR_UNSUPPORTED,
+                o->r.from->ctx, DS_ERR_UNSUPPORTED,
                 "%s: %s cannot write the offloaded %s %s; offload of parameters needs "
                 "zero_optimization.stage 3",
                 node->scope, node->op->name,
@@ -71,37 +71,24 @@ static ds_status lower_node(dsi_offloader *o, ds_node n)
                 ds_cells_get(o->cells, dsi_offload_cell_of(o, v))->name);
         }
     }
-    DS_TRY(ds_graph_apply(o->to, node->op, node->attrs, in, node->n_in, out));
-    for (uint32_t i = 0; i < node->n_out; ++i) {
-        const ds_value v = dsi_node_out(o->from, node)[i];
-        if (v != DS_NONE) {
-            o->map[v] = out[i];
-        }
-    }
+    DS_TRY(ds_graph_apply(o->r.to, node->op, node->attrs, in, node->n_in, out));
+    dsi_rewrite_made(&o->r, node, out);
     return dsi_offload_leave(o, node);
 }
 
 /* Ids of cells are the same in both tables. */
 static ds_status copy_cells(dsi_offloader *o)
 {
-    for (ds_cell c = ds_cells_count(o->cells); c < ds_cells_count(o->from->cells); ++c) {
+    for (ds_cell c = ds_cells_count(o->cells); c < ds_cells_count(o->r.from->cells); ++c) {
         ds_cell same = DS_NONE;
-        DS_TRY(ds_cells_add(o->cells, ds_cells_get(o->from->cells, c), &same));
+        DS_TRY(ds_cells_add(o->cells, ds_cells_get(o->r.from->cells, c), &same));
     }
     return DS_OK;
 }
 
 static ds_status rebuild(dsi_offloader *o)
 {
-    const ds_graph *g = o->from;
-    const char *scope = NULL;
-    DS_TRY(copy_cells(o));
-    DS_TRY(ds_graph_create(g->ctx, o->cells, &o->to));
-    for (ds_value v = 0; v < g->n_values; ++v) {
-        if (g->values[v].producer == DS_NONE) {
-            DS_TRY(ds_graph_read(o->to, g->values[v].cell, &o->map[v]));
-        }
-    }
+    const ds_graph *g = o->r.from;
     dsi_offload_forget(o);
     DS_TRY(dsi_offload_find_leaving(o));
     for (ds_node n = 0; n < g->n_nodes; ++n) {
@@ -109,41 +96,31 @@ static ds_status rebuild(dsi_offloader *o)
         if (o->gone[n]) {
             continue;
         }
-        if (node->phase != o->to->phase) {
+        if (node->phase != o->r.to->phase) {
             dsi_offload_forget(o);
             if (node->phase == DS_PHASE_BACKWARD) {
                 DS_TRY(dsi_offload_bring_states(o));
-                scope = NULL;
             }
         }
-        ds_graph_set_phase(o->to, node->phase);
-        ds_graph_set_region(o->to, node->region);
-        o->to->recomputed = node->recomputed;
-        if (node->scope != scope) {
-            scope = node->scope;
-            DS_TRY(ds_graph_set_scope(o->to, scope));
-        }
+        DS_TRY(dsi_rewrite_stand_at(&o->r, node));
         DS_TRY(lower_node(o, n));
-    }
-    for (uint32_t i = 0; i < g->n_outputs; ++i) {
-        DS_TRY(ds_graph_output(o->to, g->outputs[i].name, o->map[g->outputs[i].value]));
     }
     return DS_OK;
 }
 
 static void count_uses(dsi_offloader *o)
 {
-    for (ds_node n = 0; n < o->from->n_nodes; ++n) {
-        const dsi_node_info *node = &o->from->nodes[n];
+    for (ds_node n = 0; n < o->r.from->n_nodes; ++n) {
+        const dsi_node_info *node = &o->r.from->nodes[n];
         for (uint32_t i = 0; i < node->n_in; ++i) {
-            const ds_value v = dsi_node_in(o->from, node)[i];
+            const ds_value v = dsi_node_in(o->r.from, node)[i];
             if (v != DS_NONE) {
                 o->uses[v] += 1;
             }
         }
     }
-    for (uint32_t i = 0; i < o->from->n_outputs; ++i) {
-        o->uses[o->from->outputs[i].value] += 1;
+    for (uint32_t i = 0; i < o->r.from->n_outputs; ++i) {
+        o->uses[o->r.from->outputs[i].value] += 1;
     }
 }
 
@@ -152,11 +129,10 @@ ds_status dsi_offload_graph(const ds_graph *graph, const dsi_offload *offload, d
 {
     const size_t n_cells = (size_t)ds_cells_count(graph->cells) + 1;
     dsi_offloader o = {.how = offload,
-                       .from = graph,
+                       .r = {.from = graph},
                        .cells = cells,
                        .homes = homes,
                        .n_cells = ds_cells_count(graph->cells)};
-    o.map = calloc((size_t)graph->n_values + 1, sizeof *o.map);
     o.uses = calloc((size_t)graph->n_values + 1, sizeof *o.uses);
     o.resident = calloc(n_cells, sizeof *o.resident);
     o.used_at = calloc(n_cells, sizeof *o.used_at);
@@ -165,14 +141,19 @@ ds_status dsi_offload_graph(const ds_graph *graph, const dsi_offload *offload, d
     o.back = calloc((size_t)graph->n_values + 1, sizeof *o.back);
     o.gone = calloc((size_t)graph->n_nodes + 1, sizeof *o.gone);
     ds_status status = DS_OK;
-    if (o.map == NULL || o.uses == NULL || o.resident == NULL || o.used_at == NULL ||
-        o.store_of == NULL || o.left_in == NULL || o.back == NULL || o.gone == NULL) {
+    if (o.uses == NULL || o.resident == NULL || o.used_at == NULL || o.store_of == NULL ||
+        o.left_in == NULL || o.back == NULL || o.gone == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to offload");
     } else {
         count_uses(&o);
+        status = copy_cells(&o);
+    }
+    if (status >= 0) {
+        status = dsi_rewrite_begin(&o.r, graph, cells);
+    }
+    if (status >= 0) {
         status = rebuild(&o);
     }
-    free(o.map);
     free(o.uses);
     free(o.resident);
     free(o.used_at);
@@ -180,10 +161,5 @@ ds_status dsi_offload_graph(const ds_graph *graph, const dsi_offload *offload, d
     free(o.left_in);
     free(o.back);
     free(o.gone);
-    if (status < 0) {
-        ds_graph_destroy(&o.to);
-        return status;
-    }
-    *offload_out = o.to;
-    return DS_OK;
+    return dsi_rewrite_end(&o.r, status, offload_out);
 }

@@ -18,7 +18,7 @@ bool dsi_offload_swapped(const dsi_offloader *o, ds_cell cell)
 
 ds_cell dsi_offload_cell_of(const dsi_offloader *o, ds_value v)
 {
-    return v == DS_NONE ? DS_NONE : o->from->values[v].cell;
+    return v == DS_NONE ? DS_NONE : o->r.from->values[v].cell;
 }
 
 static int64_t count_of(const dsi_offloader *o, ds_cell cell)
@@ -30,7 +30,7 @@ ds_status dsi_offload_add_home(dsi_offloader *o, ds_cell cell, dsi_home home)
 {
     dsi_home *items = dsi_graph_grow(o->homes->items, &o->homes->capacity, cell + 1, sizeof *items);
     if (items == NULL) {
-        return ds_fail(o->from->ctx, DS_ERR_NOMEM, "no memory to offload");
+        return ds_fail(o->r.from->ctx, DS_ERR_NOMEM, "no memory to offload");
     }
     o->homes->items = items;
     while (o->homes->n <= cell) {
@@ -44,7 +44,7 @@ ds_status dsi_offload_apply(dsi_offloader *o, const ds_op *op, const void *attrs
                             const ds_value *in, uint32_t n_in, ds_value *value_out)
 {
     ds_value out[DS_MAX_OUT];
-    DS_TRY(ds_graph_apply(o->to, op, attrs, in, n_in, out));
+    DS_TRY(ds_graph_apply(o->r.to, op, attrs, in, n_in, out));
     *value_out = out[0];
     return DS_OK;
 }
@@ -58,7 +58,7 @@ ds_status dsi_offload_content(dsi_offloader *o, ds_cell cell, ds_value *value_ou
             return DS_OK;
         }
     }
-    DS_TRY(ds_graph_read(o->to, cell, &value));
+    DS_TRY(ds_graph_read(o->r.to, cell, &value));
     if (dsi_offload_swapped(o, cell)) {
         DS_TRY(dsi_offload_apply(o, &dsi_op_swap_in, NULL, &value, 1, &value));
     }
@@ -69,7 +69,7 @@ ds_status dsi_offload_content(dsi_offloader *o, ds_cell cell, ds_value *value_ou
 ds_status dsi_offload_swap_out(dsi_offloader *o, ds_cell cell, ds_value x)
 {
     ds_value in[2] = {DS_NONE, x};
-    DS_TRY(ds_graph_read(o->to, cell, &in[0]));
+    DS_TRY(ds_graph_read(o->r.to, cell, &in[0]));
     return dsi_offload_apply(o, &dsi_op_swap_out, NULL, in, 2, &in[0]);
 }
 
@@ -98,14 +98,14 @@ void dsi_offload_forget(dsi_offloader *o)
  * result is read is not cut. */
 static bool is_in_hand(const dsi_offloader *o, ds_value v)
 {
-    const ds_node maker = o->from->values[v].producer;
-    return maker != DS_NONE && dsi_offload_is_update(&o->from->nodes[maker]) &&
-           o->from->nodes[maker].phase == o->to->phase;
+    const ds_node maker = o->r.from->values[v].producer;
+    return maker != DS_NONE && dsi_offload_is_update(&o->r.from->nodes[maker]) &&
+           o->r.from->nodes[maker].phase == o->r.to->phase;
 }
 
 ds_status dsi_offload_operand(dsi_offloader *o, ds_value v, ds_value *value_out)
 {
-    if (o->left_in[v] != DS_NONE && o->to->phase != DS_PHASE_FORWARD) {
+    if (o->left_in[v] != DS_NONE && o->r.to->phase != DS_PHASE_FORWARD) {
         if (o->back[v] == DS_NONE) {
             DS_TRY(dsi_offload_content(o, o->left_in[v], &o->back[v]));
         }
@@ -115,6 +115,6 @@ ds_status dsi_offload_operand(dsi_offloader *o, ds_value v, ds_value *value_out)
     if (dsi_offload_swapped(o, dsi_offload_cell_of(o, v)) && !is_in_hand(o, v)) {
         return use(o, dsi_offload_cell_of(o, v), value_out);
     }
-    *value_out = o->map[v];
+    *value_out = o->r.map[v];
     return DS_OK;
 }

@@ -12,7 +12,7 @@
 bool dsi_offload_writes_gradient(const dsi_offloader *o, const dsi_node_info *node)
 {
     const ds_cell cell =
-        node->n_out > 0 ? dsi_offload_cell_of(o, dsi_node_out(o->from, node)[0]) : DS_NONE;
+        node->n_out > 0 ? dsi_offload_cell_of(o, dsi_node_out(o->r.from, node)[0]) : DS_NONE;
     return (node->op == &dsi_op_store || node->op == &dsi_op_accumulate) &&
            dsi_offload_swapped(o, cell) && ds_cells_get(o->cells, cell)->kind == DS_CELL_GRAD;
 }
@@ -20,11 +20,11 @@ bool dsi_offload_writes_gradient(const dsi_offloader *o, const dsi_node_info *no
 /* Finds the largest magnitude of what is about to leave memory, where the norm will ask for it. */
 static ds_status take_abs_max(dsi_offloader *o, ds_value logical, ds_value x)
 {
-    for (ds_node n = 0; n < o->from->n_nodes; ++n) {
-        const dsi_node_info *node = &o->from->nodes[n];
-        if (node->op == &dsi_op_abs_max && dsi_node_in(o->from, node)[0] == logical) {
+    for (ds_node n = 0; n < o->r.from->n_nodes; ++n) {
+        const dsi_node_info *node = &o->r.from->nodes[n];
+        if (node->op == &dsi_op_abs_max && dsi_node_in(o->r.from, node)[0] == logical) {
             DS_TRY(dsi_offload_apply(o, node->op, node->attrs, &x, 1,
-                                     &o->map[dsi_node_out(o->from, node)[0]]));
+                                     &o->r.map[dsi_node_out(o->r.from, node)[0]]));
             o->gone[n] = true;
         }
     }
@@ -33,16 +33,16 @@ static ds_status take_abs_max(dsi_offloader *o, ds_value logical, ds_value x)
 
 ds_status dsi_offload_lower_gradient(dsi_offloader *o, const dsi_node_info *node)
 {
-    const ds_value y = dsi_node_out(o->from, node)[0];
+    const ds_value y = dsi_node_out(o->r.from, node)[0];
     const ds_cell cell = dsi_offload_cell_of(o, y);
     const ds_dtype dtype = ds_cells_get(o->cells, cell)->meta.dtype;
     ds_value x = DS_NONE;
-    DS_TRY(dsi_offload_operand(o, dsi_node_in(o->from, node)[1], &x));
+    DS_TRY(dsi_offload_operand(o, dsi_node_in(o->r.from, node)[1], &x));
     if (node->op == &dsi_op_accumulate) {
         ds_value in[2] = {DS_NONE, x};
         DS_TRY(dsi_offload_content(o, cell, &in[0]));
         DS_TRY(dsi_offload_apply(o, node->op, node->attrs, in, 2, &x));
-    } else if (ds_graph_meta(o->to, x).dtype != dtype) {
+    } else if (ds_graph_meta(o->r.to, x).dtype != dtype) {
         const dsi_cast_attrs cast = {.dtype = dtype};
         DS_TRY(dsi_offload_apply(o, &dsi_op_cast, &cast, &x, 1, &x));
     }
@@ -54,11 +54,11 @@ ds_status dsi_offload_lower_gradient(dsi_offloader *o, const dsi_node_info *node
 static ds_status store_gradients(dsi_offloader *o, const dsi_node_info *node)
 {
     for (uint32_t i = 0; i < node->n_out; ++i) {
-        const ds_value v = dsi_node_out(o->from, node)[i];
+        const ds_value v = dsi_node_out(o->r.from, node)[i];
         const ds_node store = v == DS_NONE ? DS_NONE : o->store_of[v];
-        if (store != DS_NONE && o->from->nodes[store].phase == node->phase) {
+        if (store != DS_NONE && o->r.from->nodes[store].phase == node->phase) {
             o->gone[store] = true;
-            DS_TRY(dsi_offload_lower_gradient(o, &o->from->nodes[store]));
+            DS_TRY(dsi_offload_lower_gradient(o, &o->r.from->nodes[store]));
         }
     }
     return DS_OK;
@@ -66,13 +66,13 @@ static ds_status store_gradients(dsi_offloader *o, const dsi_node_info *node)
 
 static void find_stores(dsi_offloader *o)
 {
-    for (ds_value v = 0; v < o->from->n_values; ++v) {
+    for (ds_value v = 0; v < o->r.from->n_values; ++v) {
         o->store_of[v] = DS_NONE;
     }
-    for (ds_node n = 0; n < o->from->n_nodes; ++n) {
-        const dsi_node_info *node = &o->from->nodes[n];
+    for (ds_node n = 0; n < o->r.from->n_nodes; ++n) {
+        const dsi_node_info *node = &o->r.from->nodes[n];
         if (dsi_offload_writes_gradient(o, node)) {
-            o->store_of[dsi_node_in(o->from, node)[1]] = n;
+            o->store_of[dsi_node_in(o->r.from, node)[1]] = n;
         }
     }
 }
@@ -81,8 +81,9 @@ static void find_stores(dsi_offloader *o)
 
 static bool is_offloaded_activation(const dsi_offloader *o, ds_value v)
 {
-    const dsi_value_info *info = &o->from->values[v];
-    const dsi_node_info *maker = info->producer != DS_NONE ? &o->from->nodes[info->producer] : NULL;
+    const dsi_value_info *info = &o->r.from->values[v];
+    const dsi_node_info *maker =
+        info->producer != DS_NONE ? &o->r.from->nodes[info->producer] : NULL;
     return maker != NULL && maker->phase == DS_PHASE_FORWARD && info->cell == DS_NONE &&
            (maker->op->flags & DS_OP_VIEW) == 0 &&
            ds_meta_bytes(info->meta) >= o->how->least_activation;
@@ -94,7 +95,7 @@ static ds_status make_waiting_place(dsi_offloader *o, ds_value v)
     char name[OFFLOAD_NAME_BYTES];
     (void)snprintf(name, sizeof name, "activation/%u", v);
     const ds_cell_info info = {
-        .name = name, .kind = DS_CELL_STATE, .meta = o->from->values[v].meta, .of = DS_NONE};
+        .name = name, .kind = DS_CELL_STATE, .meta = o->r.from->values[v].meta, .of = DS_NONE};
     o->left_in[v] = ds_cells_find(o->cells, info.kind, name);
     if (o->left_in[v] == DS_NONE) {
         DS_TRY(ds_cells_add(o->cells, &info, &o->left_in[v]));
@@ -105,13 +106,13 @@ static ds_status make_waiting_place(dsi_offloader *o, ds_value v)
 /* What the forward pass leaves to the backward pass. */
 static ds_status find_activations(dsi_offloader *o)
 {
-    for (ds_value v = 0; v < o->from->n_values; ++v) {
+    for (ds_value v = 0; v < o->r.from->n_values; ++v) {
         o->left_in[v] = o->back[v] = DS_NONE;
     }
-    for (ds_node n = 0; n < o->from->n_nodes && o->how->activations != DSI_ON_DEVICE; ++n) {
-        const dsi_node_info *node = &o->from->nodes[n];
+    for (ds_node n = 0; n < o->r.from->n_nodes && o->how->activations != DSI_ON_DEVICE; ++n) {
+        const dsi_node_info *node = &o->r.from->nodes[n];
         for (uint32_t i = 0; node->phase == DS_PHASE_BACKWARD && i < node->n_in; ++i) {
-            const ds_value v = dsi_node_in(o->from, node)[i];
+            const ds_value v = dsi_node_in(o->r.from, node)[i];
             if (v != DS_NONE && o->left_in[v] == DS_NONE && is_offloaded_activation(o, v)) {
                 DS_TRY(make_waiting_place(o, v));
             }
@@ -123,9 +124,9 @@ static ds_status find_activations(dsi_offloader *o)
 static ds_status leave_activations(dsi_offloader *o, const dsi_node_info *node)
 {
     for (uint32_t i = 0; i < node->n_out; ++i) {
-        const ds_value v = dsi_node_out(o->from, node)[i];
+        const ds_value v = dsi_node_out(o->r.from, node)[i];
         if (v != DS_NONE && o->left_in[v] != DS_NONE) {
-            DS_TRY(dsi_offload_swap_out(o, o->left_in[v], o->map[v]));
+            DS_TRY(dsi_offload_swap_out(o, o->left_in[v], o->r.map[v]));
         }
     }
     return DS_OK;

@@ -8,6 +8,7 @@
 #ifndef DSI_PASS_OFFLOAD_STATE_H
 #define DSI_PASS_OFFLOAD_STATE_H
 
+#include "ir/rewrite.h"
 #include "pass/offload.h"
 
 enum { OFFLOAD_NAME_BYTES = 1100 };
@@ -21,12 +22,10 @@ typedef struct dsi_brought {
 
 typedef struct dsi_offloader {
     const dsi_offload *how;
-    const ds_graph *from;
-    ds_graph *to;
+    dsi_rewrite r;
     ds_cells *cells; /* may be those of from: kept activations are added behind them */
     dsi_homes *homes;
     ds_cell n_cells;    /* of from, at the start */
-    ds_value *map;      /* per value of from */
     uint32_t *uses;     /* per value of from */
     ds_value *resident; /* per cell: its content in memory, DS_NONE when not */
     int64_t *used_at;   /* per cell: `used` at its last use */

@@ -19,7 +19,7 @@ bool dsi_offload_touches_swapped(const dsi_offloader *o, const dsi_node_info *no
     bool any = false;
     for (uint32_t i = 0; i < node->n_in + node->n_out; ++i) {
         any = any ||
-              dsi_offload_swapped(o, dsi_offload_cell_of(o, o->from->operands[node->in_at + i]));
+              dsi_offload_swapped(o, dsi_offload_cell_of(o, o->r.from->operands[node->in_at + i]));
     }
     return any;
 }
@@ -28,7 +28,7 @@ bool dsi_offload_touches_swapped(const dsi_offloader *o, const dsi_node_info *no
  * own, elements do not depend on each other, and nobody else reads what is updated. */
 static int64_t chunk_of(const dsi_offloader *o, const dsi_node_info *node, int64_t count)
 {
-    const ds_value *in = dsi_node_in(o->from, node);
+    const ds_value *in = dsi_node_in(o->r.from, node);
     const int64_t step = DSI_HOME_ALIGN; /* elements: whole blocks in every dtype */
     const int64_t chunk = (o->how->chunk + step - 1) / step * step;
     bool cut = o->how->chunk > 0 && chunk < count && (node->op->flags & DS_OP_INPLACE) != 0;
@@ -38,7 +38,7 @@ static int64_t chunk_of(const dsi_offloader *o, const dsi_node_info *node, int64
                       dsi_offload_cell_of(o, in[i]) != DS_NONE);
     }
     for (uint32_t i = 0; i < node->n_out; ++i) {
-        const ds_value v = dsi_node_out(o->from, node)[i];
+        const ds_value v = dsi_node_out(o->r.from, node)[i];
         cut = cut && (v == DS_NONE || o->uses[v] == 0);
     }
     return cut ? chunk : count;
@@ -80,7 +80,7 @@ typedef struct update {
 static ds_status take_chunk(dsi_offloader *o, const update *u, ds_value gradient,
                             ds_value *chunk_out)
 {
-    const int64_t all = ds_shape_count(ds_graph_meta(o->to, gradient).shape);
+    const int64_t all = ds_shape_count(ds_graph_meta(o->r.to, gradient).shape);
     const dsi_reshape_attrs flat = {.n_dims = 1, .dims = {all}};
     const dsi_slice_attrs part = {.dim = 0, .start = u->begin, .length = u->count};
     DS_TRY(dsi_offload_apply(o, &dsi_op_reshape, &flat, &gradient, 1, chunk_out));
@@ -89,23 +89,23 @@ static ds_status take_chunk(dsi_offloader *o, const update *u, ds_value gradient
 
 static ds_status update_operand(dsi_offloader *o, update *u, uint32_t i)
 {
-    const ds_value v = dsi_node_in(o->from, u->node)[i];
+    const ds_value v = dsi_node_in(o->r.from, u->node)[i];
     u->cells[i] = DS_NONE;
     u->in[i] = DS_NONE;
     if (v == DS_NONE) {
         return DS_OK;
     }
     if (i == IN_GRAD && dsi_offload_cell_of(o, v) == DS_NONE && !u->whole) {
-        return take_chunk(o, u, o->map[v], &u->in[i]);
+        return take_chunk(o, u, o->r.map[v], &u->in[i]);
     }
     if (dsi_offload_cell_of(o, v) == DS_NONE || i == IN_HYPER || i == IN_FACTOR) {
-        u->in[i] = o->map[v];
+        u->in[i] = o->r.map[v];
         return DS_OK;
     }
     DS_TRY(part_of(o, dsi_offload_cell_of(o, v), u->begin, u->count, &u->cells[i]));
     const bool rounded = i == IN_PARAM && dsi_offload_swapped(o, u->cells[i]) &&
                          u->node->n_in > IN_MASTER &&
-                         dsi_node_in(o->from, u->node)[IN_MASTER] != DS_NONE;
+                         dsi_node_in(o->r.from, u->node)[IN_MASTER] != DS_NONE;
     return rounded ? DS_OK : dsi_offload_content(o, u->cells[i], &u->in[i]);
 }
 
@@ -127,7 +127,7 @@ static ds_status update_rounded(dsi_offloader *o, update *u)
     ds_value narrow = DS_NONE;
     u->in[IN_PARAM] = u->in[IN_MASTER];
     u->in[IN_MASTER] = DS_NONE;
-    DS_TRY(ds_graph_apply(o->to, node->op, node->attrs, u->in, node->n_in, u->out));
+    DS_TRY(ds_graph_apply(o->r.to, node->op, node->attrs, u->in, node->n_in, u->out));
     DS_TRY(dsi_offload_apply(o, &dsi_op_cast, &cast, &u->out[0], 1, &narrow));
     DS_TRY(dsi_offload_swap_out(o, u->cells[IN_PARAM], narrow));
     u->out[1] = u->out[0];
@@ -144,15 +144,15 @@ static ds_status lower_chunk(dsi_offloader *o, update *u)
     if (rounded) {
         DS_TRY(update_rounded(o, u));
     } else {
-        DS_TRY(ds_graph_apply(o->to, node->op, node->attrs, u->in, node->n_in, u->out));
+        DS_TRY(ds_graph_apply(o->r.to, node->op, node->attrs, u->in, node->n_in, u->out));
     }
     for (uint32_t i = rounded ? 1 : 0; i < node->n_out; ++i) {
         DS_TRY(update_result(o, u, i));
     }
     for (uint32_t i = 0; i < node->n_out && u->whole; ++i) {
-        const ds_value v = dsi_node_out(o->from, node)[i];
+        const ds_value v = dsi_node_out(o->r.from, node)[i];
         if (v != DS_NONE) {
-            o->map[v] = u->out[i];
+            o->r.map[v] = u->out[i];
         }
     }
     return DS_OK;
@@ -161,12 +161,12 @@ static ds_status lower_chunk(dsi_offloader *o, update *u)
 ds_status dsi_offload_lower_update(dsi_offloader *o, const dsi_node_info *node)
 {
     if ((node->op->flags & DS_OP_INPLACE) == 0) {
-        return ds_fail(o->from->ctx, DS_ERR_UNSUPPORTED,
+        return ds_fail(o->r.from->ctx, DS_ERR_UNSUPPORTED,
                        "optimizer.type %s does not work with offload_optimizer; Adam, AdamW, "
                        "Adagrad, Lion and SGD do",
                        node->op->name);
     }
-    const ds_meta meta = o->from->values[dsi_node_in(o->from, node)[IN_PARAM]].meta;
+    const ds_meta meta = o->r.from->values[dsi_node_in(o->r.from, node)[IN_PARAM]].meta;
     const int64_t count = ds_shape_count(meta.shape);
     const int64_t chunk = chunk_of(o, node, count);
     for (int64_t begin = 0; begin < count; begin += chunk) {
@@ -177,7 +177,7 @@ ds_status dsi_offload_lower_update(dsi_offloader *o, const dsi_node_info *node)
         DS_TRY(lower_chunk(o, &u));
     }
     for (uint32_t i = 0; i < node->n_out; ++i) {
-        const ds_value v = dsi_node_out(o->from, node)[i];
+        const ds_value v = dsi_node_out(o->r.from, node)[i];
         if (dsi_offload_cell_of(o, v) != DS_NONE) {
             o->resident[dsi_offload_cell_of(o, v)] = DS_NONE; /* of before */
         }
@@ -192,7 +192,7 @@ static ds_status bring_chunk(dsi_offloader *o, const dsi_node_info *node, int64_
                              int64_t count, size_t *room)
 {
     for (uint32_t i = IN_MASTER; i < node->n_in; ++i) {
-        const ds_cell cell = dsi_offload_cell_of(o, dsi_node_in(o->from, node)[i]);
+        const ds_cell cell = dsi_offload_cell_of(o, dsi_node_in(o->r.from, node)[i]);
         if (!dsi_offload_swapped(o, cell)) {
             continue;
         }
@@ -216,16 +216,16 @@ static ds_status bring_chunk(dsi_offloader *o, const dsi_node_info *node, int64_
 ds_status dsi_offload_bring_states(dsi_offloader *o)
 {
     size_t room = o->how->forward_ahead;
-    for (ds_node n = 0; n < o->from->n_nodes && room > 0; ++n) {
-        const dsi_node_info *node = &o->from->nodes[n];
+    for (ds_node n = 0; n < o->r.from->n_nodes && room > 0; ++n) {
+        const dsi_node_info *node = &o->r.from->nodes[n];
         if (node->phase != DS_PHASE_BACKWARD || !dsi_op_is_update(node->op) ||
             !dsi_offload_touches_swapped(o, node)) {
             continue;
         }
         const int64_t count =
-            ds_shape_count(o->from->values[dsi_node_in(o->from, node)[IN_PARAM]].meta.shape);
+            ds_shape_count(o->r.from->values[dsi_node_in(o->r.from, node)[IN_PARAM]].meta.shape);
         const int64_t chunk = chunk_of(o, node, count);
-        DS_TRY(ds_graph_set_scope(o->to, node->scope));
+        DS_TRY(ds_graph_set_scope(o->r.to, node->scope));
         for (int64_t begin = 0; begin < count && room > 0; begin += chunk) {
             const int64_t rest = count - begin;
             DS_TRY(bring_chunk(o, node, begin, rest < chunk ? rest : chunk, &room));

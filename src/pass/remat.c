@@ -1,16 +1,15 @@
 /* Obeys the tags of policy.c. See remat.h. */
 #include "pass/remat.h"
 
+#include "ir/rewrite.h"
+
 #include <stdlib.h>
 
-typedef struct rebuilder {
-    const ds_graph *from;
-    ds_graph *to;
+typedef struct again {
+    dsi_rewrite r;
     const bool *drop;
-    ds_value *map;   /* per value: as made in its own phase */
-    ds_value *again; /* per value: as made again, DS_NONE before */
-    const char *scope;
-} rebuilder;
+    ds_value *made; /* per value: as made again, DS_NONE before */
+} again;
 
 static ds_status check(const ds_graph *g, const bool *drop)
 {
@@ -30,103 +29,74 @@ static ds_status check(const ds_graph *g, const bool *drop)
     return DS_OK;
 }
 
-static ds_status apply(rebuilder *r, const dsi_node_info *node, const ds_value *in, ds_value *out)
+/* Runs the node that made v once more, in the phase that asks for it, after whatever it needs
+ * itself. */
+static ds_status make_again(again *a, ds_value v, ds_phase phase)
 {
-    r->to->region = node->region;
-    if (node->scope != r->scope) {
-        DS_TRY(ds_graph_set_scope(r->to, node->scope));
-        r->scope = node->scope;
-    }
-    return ds_graph_apply(r->to, node->op, node->attrs, in, node->n_in, out);
-}
-
-/* Runs the node that made v once more, after whatever that needs itself. */
-static ds_status make_again(rebuilder *r, ds_value v)
-{
-    const dsi_node_info *node = &r->from->nodes[r->from->values[v].producer];
-    const ds_value *made = dsi_node_out(r->from, node);
+    const ds_graph *from = a->r.from;
+    const dsi_node_info *node = &from->nodes[from->values[v].producer];
     ds_value in[DS_MAX_IN];
     ds_value out[DS_MAX_OUT];
+    dsi_rewrite_inputs(&a->r, node, in);
     for (uint32_t i = 0; i < node->n_in; ++i) {
-        const ds_value x = dsi_node_in(r->from, node)[i];
-        in[i] = x;
-        if (x != DS_NONE && r->drop[x] && r->again[x] == DS_NONE) {
-            DS_TRY(make_again(r, x));
+        const ds_value x = dsi_node_in(from, node)[i];
+        if (x == DS_NONE || !a->drop[x]) {
+            continue;
         }
+        if (a->made[x] == DS_NONE) {
+            DS_TRY(make_again(a, x, phase));
+        }
+        in[i] = a->made[x];
+    }
+    DS_TRY(dsi_rewrite_stand_at(&a->r, node));
+    ds_graph_set_phase(a->r.to, phase);
+    a->r.to->recomputed = true;
+    DS_TRY(ds_graph_apply(a->r.to, node->op, node->attrs, in, node->n_in, out));
+    for (uint32_t i = 0; i < node->n_out; ++i) {
+        const ds_value x = dsi_node_out(from, node)[i];
         if (x != DS_NONE) {
-            in[i] = r->drop[x] ? r->again[x] : r->map[x];
-        }
-    }
-    r->to->recomputed = true;
-    DS_TRY(apply(r, node, in, out));
-    r->to->recomputed = false;
-    for (uint32_t i = 0; i < node->n_out; ++i) {
-        if (made[i] != DS_NONE) {
-            r->again[made[i]] = out[i];
+            a->made[x] = out[i];
         }
     }
     return DS_OK;
 }
 
-static ds_status rebuild_node(rebuilder *r, const dsi_node_info *node)
+static ds_status rebuild_node(again *a, const dsi_node_info *node)
 {
     ds_value in[DS_MAX_IN];
     ds_value out[DS_MAX_OUT];
-    ds_graph_set_phase(r->to, node->phase);
-    for (uint32_t i = 0; i < node->n_in; ++i) {
-        const ds_value v = dsi_node_in(r->from, node)[i];
-        const bool dropped = v != DS_NONE && r->drop[v] && node->phase != DS_PHASE_FORWARD;
-        if (dropped && r->again[v] == DS_NONE) {
-            DS_TRY(make_again(r, v));
+    dsi_rewrite_inputs(&a->r, node, in);
+    for (uint32_t i = 0; node->phase != DS_PHASE_FORWARD && i < node->n_in; ++i) {
+        const ds_value v = dsi_node_in(a->r.from, node)[i];
+        if (v == DS_NONE || !a->drop[v]) {
+            continue;
         }
-        in[i] = v == DS_NONE ? DS_NONE : dropped ? r->again[v] : r->map[v];
-    }
-    DS_TRY(apply(r, node, in, out));
-    for (uint32_t i = 0; i < node->n_out; ++i) {
-        const ds_value v = dsi_node_out(r->from, node)[i];
-        if (v != DS_NONE) {
-            r->map[v] = out[i];
+        if (a->made[v] == DS_NONE) {
+            DS_TRY(make_again(a, v, node->phase));
         }
+        in[i] = a->made[v];
     }
-    return DS_OK;
-}
-
-static ds_status rebuild(rebuilder *r)
-{
-    const ds_graph *g = r->from;
-    for (ds_value v = 0; v < g->n_values; ++v) {
-        r->again[v] = DS_NONE;
-        if (g->values[v].producer == DS_NONE) {
-            DS_TRY(ds_graph_read(r->to, g->values[v].cell, &r->map[v]));
-        }
-    }
-    for (ds_node n = 0; n < g->n_nodes; ++n) {
-        DS_TRY(rebuild_node(r, &g->nodes[n]));
-    }
-    for (uint32_t i = 0; i < g->n_outputs; ++i) {
-        DS_TRY(ds_graph_output(r->to, g->outputs[i].name, r->map[g->outputs[i].value]));
-    }
+    DS_TRY(dsi_rewrite_stand_at(&a->r, node));
+    DS_TRY(ds_graph_apply(a->r.to, node->op, node->attrs, in, node->n_in, out));
+    dsi_rewrite_made(&a->r, node, out);
     return DS_OK;
 }
 
 ds_status dsi_remat(const ds_graph *graph, const bool *drop, ds_graph **remat_out)
 {
-    rebuilder r = {.from = graph, .drop = drop};
+    again a = {.drop = drop};
     DS_TRY(check(graph, drop));
-    r.map = calloc((size_t)graph->n_values + 1, sizeof *r.map);
-    r.again = calloc((size_t)graph->n_values + 1, sizeof *r.again);
-    ds_status status = r.map == NULL || r.again == NULL
-                           ? ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to recompute values")
-                           : ds_graph_create(graph->ctx, graph->cells, &r.to);
-    if (status >= 0) {
-        status = rebuild(&r);
+    a.made = malloc(((size_t)graph->n_values + 1) * sizeof *a.made);
+    if (a.made == NULL) {
+        return ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to recompute values");
     }
-    free(r.map);
-    free(r.again);
-    if (status < 0) {
-        ds_graph_destroy(&r.to);
-        return status;
+    for (ds_value v = 0; v < graph->n_values; ++v) {
+        a.made[v] = DS_NONE;
     }
-    *remat_out = r.to;
-    return DS_OK;
+    ds_status status = dsi_rewrite_begin(&a.r, graph, graph->cells);
+    for (ds_node n = 0; n < graph->n_nodes && status >= 0; ++n) {
+        status = rebuild_node(&a, &graph->nodes[n]);
+    }
+    free(a.made);
+    return dsi_rewrite_end(&a.r, status, remat_out);
 }
