@@ -123,7 +123,7 @@ void dsi_exec_exchange(dsi_exec *exec, const ds_cell *a, const ds_cell *b, uint3
 {
     for (uint32_t i = 0; i < n; ++i) {
         if (dsi_exec_is_swapped(exec, a[i])) {
-            exec->written = true;
+            dsi_exec_note_written(exec);
             dsi_swap_exchange(exec->swap, a[i], b[i]);
         } else {
             void *data = exec->cell_data[a[i]];
@@ -137,7 +137,7 @@ void dsi_exec_exchange(dsi_exec *exec, const ds_cell *a, const ds_cell *b, uint3
     dsi_exec_relink(exec);
 }
 
-ds_status dsi_exec_read(const dsi_exec *exec, ds_cell cell, size_t offset, void *data, size_t bytes)
+ds_status dsi_exec_read(dsi_exec *exec, ds_cell cell, size_t offset, void *data, size_t bytes)
 {
     if (dsi_exec_is_swapped(exec, cell)) {
         DS_TRY(dsi_exec_settle(exec));
@@ -151,7 +151,7 @@ ds_status dsi_exec_write(dsi_exec *exec, ds_cell cell, size_t offset, const void
                          size_t bytes)
 {
     if (dsi_exec_is_swapped(exec, cell)) {
-        exec->written = true;
+        dsi_exec_note_written(exec);
         DS_TRY(dsi_exec_settle(exec));
         return dsi_swap_write(exec->swap, cell, offset, data, bytes);
     }
@@ -163,7 +163,7 @@ ds_status dsi_exec_clear(dsi_exec *exec, ds_cell cell)
 {
     const size_t bytes = ds_meta_bytes(ds_cells_get(exec->cells, cell)->meta);
     if (dsi_exec_is_swapped(exec, cell)) {
-        exec->written = true;
+        dsi_exec_note_written(exec);
         DS_TRY(dsi_exec_settle(exec));
         return dsi_swap_clear(exec->swap, cell);
     }

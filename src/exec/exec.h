@@ -61,8 +61,7 @@ void dsi_exec_drop(dsi_exec *exec);
 void dsi_exec_exchange(dsi_exec *exec, const ds_cell *a, const ds_cell *b, uint32_t n);
 
 /* Bytes of a cell wherever it lives; between phases. Errors: those of the disk. */
-ds_status dsi_exec_read(const dsi_exec *exec, ds_cell cell, size_t offset, void *data,
-                        size_t bytes);
+ds_status dsi_exec_read(dsi_exec *exec, ds_cell cell, size_t offset, void *data, size_t bytes);
 ds_status dsi_exec_write(dsi_exec *exec, ds_cell cell, size_t offset, const void *data,
                          size_t bytes);
 /* Fills a cell with zeros. */

@@ -45,7 +45,7 @@ static void discard_swaps(const dsi_exec *exec, const dsi_loaded *l, ds_phase ph
 }
 
 /* Waits for what phases of a plan have left under way. */
-static ds_status settle_plan(const dsi_exec *exec, const dsi_loaded *l)
+static ds_status settle_plan(const dsi_exec *exec, dsi_loaded *l)
 {
     ds_status first = DS_OK;
     for (uint32_t i = 0; i < l->n_crossing; ++i) {
@@ -59,7 +59,14 @@ static ds_status settle_plan(const dsi_exec *exec, const dsi_loaded *l)
     return first;
 }
 
-ds_status dsi_exec_settle(const dsi_exec *exec)
+void dsi_exec_note_written(dsi_exec *exec)
+{
+    for (uint32_t i = 0; i < exec->n_plans; ++i) {
+        exec->plans[i].bring_again = true;
+    }
+}
+
+ds_status dsi_exec_settle(dsi_exec *exec)
 {
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         DS_TRY(settle_plan(exec, &exec->plans[i]));
@@ -147,8 +154,9 @@ static ds_status run_traced(const dsi_exec *exec, const dsi_loaded *l, uint32_t 
     return DS_OK;
 }
 
-/* What an earlier phase brought for this one, once more: the host has written cells since then. */
-static ds_status bring_again(dsi_exec *exec, const dsi_loaded *l, ds_phase phase)
+/* What an earlier phase brought for this one, once more. Nothing of it is under way: whoever wrote
+ * a cell, or was told that one did not come, has waited. */
+static ds_status bring_again(dsi_exec *exec, dsi_loaded *l, ds_phase phase)
 {
     const dsi_plan *plan = l->plan;
     for (uint32_t i = 0; i < l->n_ahead && l->ahead[i] < plan->phase_begin[phase]; ++i) {
@@ -161,7 +169,7 @@ static ds_status bring_again(dsi_exec *exec, const dsi_loaded *l, ds_phase phase
             return fail_step(exec, exec->ctx, plan, s, status);
         }
     }
-    exec->written = false;
+    l->bring_again = false;
     return DS_OK;
 }
 
@@ -189,10 +197,13 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         DS_TRY(i != id ? settle_plan(exec, &exec->plans[i]) : DS_OK); /* they share the arena */
     }
-    if (exec->written && phase == DS_PHASE_BACKWARD) {
-        DS_TRY(bring_again(exec, &exec->plans[id], phase));
+    dsi_loaded *l = &exec->plans[id];
+    if (phase == DS_PHASE_FORWARD) {
+        l->bring_again = false; /* it brings what is there now */
+    } else if (l->bring_again && phase == DS_PHASE_BACKWARD) {
+        DS_TRY(bring_again(exec, l, phase));
     }
-    return run_phase(exec, &exec->plans[id], phase, exec->ctx, exec->trace != NULL);
+    return run_phase(exec, l, phase, exec->ctx, exec->trace != NULL);
 }
 
 /* On the thread of its own. */

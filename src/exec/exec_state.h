@@ -25,6 +25,7 @@ typedef struct dsi_loaded {
     dsi_swap_ticket *swaps;         /* per step; of started swaps */
     uint32_t *ahead;                /* steps that bring what a later phase reads: n_ahead of them */
     uint32_t n_ahead;
+    bool bring_again;   /* what they have brought may be old: the host has written a cell since */
     uint32_t *crossing; /* swaps that start in one phase and end in another: n_crossing of them */
     uint32_t n_crossing;
     dsi_comm_part *parts;  /* of all collectives, one after the other */
@@ -46,7 +47,6 @@ struct dsi_exec {
     uint32_t n_homes;
     dsi_swap_params swap_params;
     dsi_swap *swap;        /* NULL: every cell lives on the device */
-    bool written;          /* the host has written a swapped cell: what was brought may be old */
     dsi_beside *beside;    /* NULL: no plan has a phase beside others */
     uint32_t n_beside;     /* threads of its kernels */
     uint32_t beside_id;    /* whose phase was started last */
@@ -63,7 +63,9 @@ dsi_home dsi_exec_home_of(const dsi_exec *exec, ds_cell cell);
 void dsi_exec_place_parts(dsi_exec *exec);
 
 /* exec_run.c: waits for swaps that a phase has left under way. */
-ds_status dsi_exec_settle(const dsi_exec *exec);
+ds_status dsi_exec_settle(dsi_exec *exec);
+/* exec_run.c: a swapped cell gets another content between phases. */
+void dsi_exec_note_written(dsi_exec *exec);
 
 /* exec_link.c */
 

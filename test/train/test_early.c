@@ -194,6 +194,32 @@ static void what_the_host_sets_counts(void **state)
     }
 }
 
+/* What the host sets before a step may be on its way into memory when the backward pass asks for it
+ * again. */
+static void what_the_host_sets_before_a_step_is_brought_once(void **state)
+{
+    enum { WIDTH = 48, MANY = 40 };
+    static const char *const vector = "transformer.ln_f.weight";
+    dsi_engine_spec spec = make_spec(true, DSI_ON_DISK, DSI_ON_DEVICE);
+    spec.offload.threshold = 0;
+    spec.offload.update_ahead = 1 << 20;
+    float numbers[WIDTH] = {0};
+    ds_model *model = small_model(ctx, folder, small_gpt2);
+    ds_engine *engine = small_engine(ctx, model, &spec);
+    (void)state;
+    for (int32_t step = 0; step < MANY; ++step) {
+        small_batch data;
+        const ds_batch batch = small_feed(step, &data);
+        CHECK_OK(ctx,
+                 ds_engine_set_full_optimizer_state(engine, vector, "exp_avg", numbers, WIDTH));
+        CHECK_OK(ctx, ds_engine_forward(engine, &batch));
+        CHECK_OK(ctx, ds_engine_backward(engine));
+        CHECK_OK(ctx, ds_engine_step(engine));
+    }
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+}
+
 /* Saved from the disk, loaded into memory, and the other way round. */
 static void resumed_runs_agree(void **state)
 {
@@ -482,6 +508,7 @@ int main(void)
         cmocka_unit_test(every_optimizer),
         cmocka_unit_test(resumed_runs_agree),
         cmocka_unit_test(what_the_host_sets_counts),
+        cmocka_unit_test(what_the_host_sets_before_a_step_is_brought_once),
         cmocka_unit_test(updates_start_with_the_backward_pass),
         cmocka_unit_test(the_forward_pass_brings_states),
         cmocka_unit_test(reductions_have_time),
