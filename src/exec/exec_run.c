@@ -44,7 +44,7 @@ static void discard_swaps(const dsi_exec *exec, const dsi_loaded *l, ds_phase ph
     }
 }
 
-/* Waits for what phases of a plan have left under way. */
+/* Waits for what phases of a plan have left under way. What did not come is brought again. */
 static ds_status settle_plan(const dsi_exec *exec, dsi_loaded *l)
 {
     ds_status first = DS_OK;
@@ -54,6 +54,7 @@ static ds_status settle_plan(const dsi_exec *exec, dsi_loaded *l)
         if (status < 0) {
             first = first < 0 ? first : fail_step(exec, exec->ctx, l->plan, s, status);
             dsi_swap_discard(exec->swap, &l->swaps[s]);
+            l->bring_again = true;
         }
     }
     return first;

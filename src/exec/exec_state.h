@@ -25,7 +25,7 @@ typedef struct dsi_loaded {
     dsi_swap_ticket *swaps;         /* per step; of started swaps */
     uint32_t *ahead;                /* steps that bring what a later phase reads: n_ahead of them */
     uint32_t n_ahead;
-    bool bring_again;   /* what they have brought may be old: the host has written a cell since */
+    bool bring_again;   /* some of it is old, a cell has been written since, or did not come */
     uint32_t *crossing; /* swaps that start in one phase and end in another: n_crossing of them */
     uint32_t n_crossing;
     dsi_comm_part *parts;  /* of all collectives, one after the other */

@@ -148,6 +148,64 @@ static void an_error_loses_nothing(void **state)
     parity_close(&p);
 }
 
+/* The transfer number `at` of a forward phase fails, which may be of a state that it brings:
+ * whoever waits for it first is told. Both may try again, and the update has what was on disk.
+ * Returns whether there was such a transfer. */
+static bool fail_ahead(const parity_case *p, ds_aio_backend backend, int at, uint64_t want)
+{
+    dsi_engine_spec spec = make_spec(p, backend);
+    spec.train.accumulation = 1;
+    spec.train.keep_nonfinite = true;
+    ds_engine *engine = parity_engine(ctx, p, &spec);
+    CHECK_OK(ctx, steps(engine, p, 1));
+    (void)hash_of(engine); /* waits for what that has left under way */
+    shim.reason = EIO;
+    shim.countdown = at;
+    shim.n_failures = 1;
+    ds_status status = ds_engine_forward(engine, &p->batch);
+    if (status >= 0) {
+        status = ds_engine_eval_batch(engine, &p->batch, NULL, NULL);
+        n_late += status < 0 ? 1 : 0;
+    } else {
+        CHECK_OK(ctx, ds_engine_forward(engine, &p->batch));
+    }
+    const bool fired = shim.n_fired == 1;
+    shim_clear();
+    assert_int_equal(status, fired ? DS_ERR_IO : DS_OK);
+    CHECK_OK(ctx, ds_engine_backward(engine));
+    CHECK_OK(ctx, ds_engine_step(engine));
+    assert_true(hash_of(engine) == want);
+    ds_engine_destroy(&engine);
+    return fired;
+}
+
+static void what_was_to_be_there_comes_again(void **state)
+{
+    parity_case p;
+    (void)state;
+    parity_open(ctx, "llama3", &p);
+    for (int b = 0; b < 2; ++b) {
+        dsi_engine_spec spec = make_spec(&p, backends[b]);
+        spec.train.accumulation = 1;
+        spec.train.keep_nonfinite = true;
+        ds_engine *engine = parity_engine(ctx, &p, &spec);
+        CHECK_OK(ctx, steps(engine, &p, 1));
+        CHECK_OK(ctx, ds_engine_forward(engine, &p.batch));
+        CHECK_OK(ctx, ds_engine_backward(engine));
+        CHECK_OK(ctx, ds_engine_step(engine));
+        const uint64_t want = hash_of(engine);
+        ds_engine_destroy(&engine);
+        n_late = 0;
+        int at = 1;
+        while (fail_ahead(&p, backends[b], at, want)) {
+            at += 7;
+        }
+        print_message("%d places of an error, %u of them told by an evaluation\n", at / 7, n_late);
+        assert_true(n_late > 3);
+    }
+    parity_close(&p);
+}
+
 /* A step ends, with the name of what it waited for; the engine, too. */
 static void stuck_at(const parity_case *p, ds_aio_backend backend, int at, uint64_t want)
 {
@@ -245,6 +303,7 @@ int main(void)
         cmocka_unit_test_teardown(short_transfers_change_nothing, clear_shim),
         cmocka_unit_test_teardown(slow_transfers_change_nothing, clear_shim),
         cmocka_unit_test_teardown(an_error_loses_nothing, clear_shim),
+        cmocka_unit_test_teardown(what_was_to_be_there_comes_again, clear_shim),
         cmocka_unit_test_teardown(no_answer_loses_nothing, clear_shim),
         cmocka_unit_test_teardown(half_a_load_is_no_engine, clear_shim),
     };
