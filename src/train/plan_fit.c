@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_BATCHES = 64, LARGEST_BATCH = 4096 };
+enum { LARGEST_BATCH = 4096 };
 
 static const char *const recompute_names[] = {[DS_RECOMPUTE_NONE] = "\"none\"",
                                               [DS_RECOMPUTE_SELECTIVE] = "\"selective\"",
@@ -147,7 +147,7 @@ static int by_cost(const dsi_candidate *a, const dsi_candidate *b)
 static uint32_t divisors(int64_t n, int64_t *out)
 {
     uint32_t count = 0;
-    for (int64_t d = n < LARGEST_BATCH ? n : LARGEST_BATCH; d >= 1 && count < MOST_BATCHES; --d) {
+    for (int64_t d = n < LARGEST_BATCH ? n : LARGEST_BATCH; d >= 1; --d) {
         if (n % d == 0) {
             out[count++] = d;
         }
@@ -221,7 +221,7 @@ static ds_status try_change(change_set *set, const dsi_candidate *candidate)
 /* The largest smaller micro-batch that fits beside what `with` sets, else the smallest. */
 static ds_status try_batches(change_set *set, const dsi_candidate *with)
 {
-    int64_t sizes[MOST_BATCHES];
+    int64_t sizes[LARGEST_BATCH];
     const uint32_t n = divisors(set->rows, sizes);
     uint32_t low = 0;
     uint32_t high = n;
@@ -399,7 +399,7 @@ typedef struct searcher {
     const dsi_report_request *request;
     const dsi_fit_scope *scope;
     dsi_fit fit;
-    int64_t sizes[MOST_BATCHES]; /* micro-batches, largest first */
+    int64_t sizes[LARGEST_BATCH]; /* micro-batches, largest first */
     uint32_t n_sizes;
     int64_t rows; /* of a rank in a step, where they stay as they are */
     int64_t accumulation;

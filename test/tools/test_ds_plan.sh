@@ -90,6 +90,11 @@ check fit 0 'chosen: ' "$tool" "${xl[@]}" --deepspeed_config "$dir/z0.json" --wo
     --memory 20GB --fit --output "$dir/fitted.json"
 check fitted 0 'fits: ' "$tool" "${xl[@]}" --deepspeed_config "$dir/fitted.json" --world_size 8 \
     --memory 20GB
+# 10080 has 70 divisors up to 4096: the least of them are micro-batches too
+zero 0 1 10080 > "$dir/many.json"
+check fit_least 0 'chosen: .*train_micro_batch_size_per_gpu 1, gradient_accumulation_steps 10080' \
+    "$tool" --model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/many.json" \
+    --memory 2700MB --fit
 check fitted_config 0 '"train_batch_size": 64' "$bin/ds_config" resolve "$dir/fitted.json" \
     --world_size 8 --values
 small=(--model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/z0.json")
