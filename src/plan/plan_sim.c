@@ -124,7 +124,8 @@ double dsi_plan_clear_bytes(const dsi_plan *plan)
     double bytes = 0.0;
     for (ds_cell c = 0; c < plan->n_cells && c < ds_cells_count(plan->cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(plan->cells, c);
-        bytes += cell->kind == DS_CELL_GRAD ? (double)ds_meta_bytes(cell->meta) : 0.0;
+        const bool whole = plan->cell_parent[c] == DS_NONE; /* a part is in it */
+        bytes += cell->kind == DS_CELL_GRAD && whole ? (double)ds_meta_bytes(cell->meta) : 0.0;
     }
     return bytes;
 }

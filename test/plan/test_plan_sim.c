@@ -78,6 +78,7 @@ static made make(uint32_t n_ranks, uint32_t stage, ds_recompute recompute, bool 
                                   .recompute = {.mode = recompute},
                                   .offload = {.states = disk ? DSI_ON_DISK : DSI_ON_DEVICE,
                                               .ratio = 1.0,
+                                              .how = {.chunk = 4096},
                                               .write_behind = 1 << 20,
                                               .update_ahead = 1 << 20},
                                   .overlap = true,
@@ -206,12 +207,15 @@ static void offload(void **state)
 {
     (void)state;
     made m = make(1, 0, DS_RECOMPUTE_NONE, true);
+    made kept = make(1, 0, DS_RECOMPUTE_NONE, false);
     const double p = parameters();
     const double in = moved(&m, DSI_STREAM_DISK_READ, -1);
     const double out = moved(&m, DSI_STREAM_DISK_WRITE, -1);
     assert_true(in >= 12.0 * p && in < 24.0 * p);
     assert_true(out >= 12.0 * p && out < 20.0 * p);
     near(moved(&m, DSI_STREAM_COMM, -1) + moved(&m, DSI_STREAM_HOST_IN, -1) + 1.0, 1.0);
+    near(dsi_plan_clear_bytes(m.plan.train_plan), dsi_plan_clear_bytes(kept.plan.train_plan));
+    drop(&kept);
     drop(&m);
 }
 
