@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "op/ops.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ctx: where the kernels of the step say what failed; swaps say it to the executor's. */
@@ -44,20 +45,25 @@ static void discard_swaps(const dsi_exec *exec, const dsi_loaded *l, ds_phase ph
     }
 }
 
-/* Waits for what phases of a plan have left under way. What did not come is brought again. */
-static ds_status settle_plan(const dsi_exec *exec, dsi_loaded *l)
+/* Waits for what phases of a plan have left under way, and tells of the first that failed. What did
+ * not come is brought again. */
+static ds_status settle_plan(dsi_exec *exec, dsi_loaded *l)
 {
+    char told[1024];
     ds_status first = DS_OK;
     for (uint32_t i = 0; i < l->n_crossing; ++i) {
         const uint32_t s = l->crossing[i];
         const ds_status status = dsi_swap_wait(exec->swap, &l->swaps[s], NULL);
+        if (status < 0 && first >= 0) {
+            first = fail_step(exec, exec->ctx, l->plan, s, status);
+            (void)snprintf(told, sizeof told, "%s", ds_ctx_error(exec->ctx));
+        }
         if (status < 0) {
-            first = first < 0 ? first : fail_step(exec, exec->ctx, l->plan, s, status);
             dsi_swap_discard(exec->swap, &l->swaps[s]);
             l->bring_again = true;
         }
     }
-    return first;
+    return first < 0 ? ds_fail(exec->ctx, first, "%s", told) : DS_OK;
 }
 
 void dsi_exec_note_written(dsi_exec *exec)
