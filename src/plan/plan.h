@@ -18,7 +18,7 @@
  *     collective in its phase, of a swap there or in a later one, or of a swap to its home in the
  *     forward phase before it: that one is for the step before (a carried swap);
  *  9. a cell that lives in host memory or on disk is touched by swaps alone, which move it to or
- *     from an arena; no other cell is;
+ *     from an arena in whole blocks (home.h); no other cell is;
  * 10. where the phase rest runs beside others, it has a range of the arena to itself, sends
  *     nothing, and no phase that may run meanwhile (all but settle, choose, fetch and take) writes
  *     a cell that it touches, or reads one that it writes;

@@ -107,13 +107,14 @@ static ds_status check_read(const checker *c, uint32_t s, const dsi_ref *ref)
         return broken(c, s, 3, "reads a version of a cell that was overwritten");
     }
     DS_TRY(check_parts(c, s, ref));
-    if (!in_arena(ref) || ds_meta_bytes(ref->meta) == 0) {
+    const size_t bytes = ds_meta_bytes(ref->meta);
+    if (!in_arena(ref) || bytes == 0) {
         return DS_OK;
     }
     for (uint32_t i = 0; i < c->n_held; ++i) {
         const held *h = &c->held[i];
         if (h->value == ref->value && h->space == ref->space && h->offset == ref->offset &&
-            h->bytes == ds_meta_bytes(ref->meta)) {
+            (h->bytes == bytes || h->bytes == dsi_home_bytes(bytes))) {
             return DS_OK;
         }
     }
@@ -140,7 +141,9 @@ static ds_status check_write(checker *c, uint32_t s, uint32_t i)
 {
     const dsi_step *step = &c->plan->steps[s];
     const dsi_ref *ref = &c->plan->refs[step->out_at + i];
-    const size_t bytes = ds_meta_bytes(ref->meta);
+    const bool blocks = (step->op->flags & DS_OP_SWAP) != 0;
+    const size_t content = ds_meta_bytes(ref->meta);
+    const size_t bytes = blocks ? dsi_home_bytes(content) : content;
     const bool view = (step->op->flags & DS_OP_VIEW) != 0;
     DS_TRY(check_place(c, s, ref));
     if (ref->space == DSI_SPACE_CELL) {
@@ -263,6 +266,18 @@ static void note_flight(checker *c, uint32_t s)
     }
 }
 
+/* What a swap moves to or from an arena comes in whole blocks. */
+static ds_status check_blocks(const checker *c, uint32_t s, const dsi_ref *ref)
+{
+    const size_t room =
+        ref->space == DSI_SPACE_SHARED ? c->plan->shared_bytes : c->plan->arena_bytes;
+    const size_t bytes = dsi_home_bytes(ds_meta_bytes(ref->meta));
+    return in_arena(ref) && (ref->offset % DSI_HOME_ALIGN != 0 || ref->offset > room ||
+                             bytes > room - ref->offset)
+               ? broken(c, s, 9, "a swap moves whole blocks")
+               : DS_OK;
+}
+
 /* A swapped cell is touched by swaps alone, and they by nothing else. */
 static ds_status check_swap(const checker *c, uint32_t s)
 {
@@ -275,6 +290,7 @@ static ds_status check_swap(const checker *c, uint32_t s)
         if (ref->space == DSI_SPACE_CELL && swapped != swap) {
             return broken(c, s, 9, "touches a cell where it does not live");
         }
+        DS_TRY(swap ? check_blocks(c, s, ref) : DS_OK);
     }
     if (swap && (step->kernel != NULL || step->work_bytes != 0)) {
         return broken(c, s, 9, "a swap with a kernel");

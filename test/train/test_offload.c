@@ -4,6 +4,7 @@
 #include "common/engine_hash.h"
 #include "common/scratch.h"
 #include "common/small_run.h"
+#include "op/ops.h"
 #include "train/engine.h"
 #include "train/rank_plan.h"
 
@@ -326,6 +327,42 @@ static void the_checker_knows_where_cells_live(void **state)
     ds_model_destroy(&model);
 }
 
+static void move_value(dsi_plan *plan, ds_value value, size_t by)
+{
+    for (uint32_t i = 0; i < plan->n_refs; ++i) {
+        dsi_ref *ref = &plan->refs[i];
+        ref->offset += ref->space == DSI_SPACE_ARENA && ref->value == value ? by : 0;
+    }
+}
+
+/* The disk moves whole blocks, also where there is room beside what it brings. */
+static void the_checker_knows_blocks(void **state)
+{
+    enum { STEP = 64 };
+    const dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DISK);
+    const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
+    ds_model *model = small_model(ctx, folder, small_gpt2);
+    ds_engine *engine = small_engine(ctx, model, &spec);
+    dsi_plan *plan = engine->train_plan;
+    uint32_t seen = 0;
+    (void)state;
+    for (uint32_t s = 0; s < plan->n_steps && seen < 8; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        if (step->op != &dsi_op_swap_in || step->kind == DSI_STEP_WAIT) {
+            continue;
+        }
+        const dsi_ref brought = plan->refs[step->out_at];
+        move_value(plan, brought.value, STEP);
+        CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "whole blocks");
+        move_value(plan, brought.value, (size_t)0 - STEP);
+        ++seen;
+    }
+    CHECK_OK(ctx, dsi_plan_check(plan));
+    assert_int_equal(seen, 8);
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+}
+
 /* Bytes of swaps that the next step waits for. */
 static size_t bytes_carried(const dsi_plan *plan, const char *op)
 {
@@ -508,6 +545,7 @@ int main(void)
         cmocka_unit_test(checkpoints_do_not_care),
         cmocka_unit_test(a_missing_folder_is_named),
         cmocka_unit_test(the_checker_knows_where_cells_live),
+        cmocka_unit_test(the_checker_knows_blocks),
         cmocka_unit_test(limits_bound_what_is_under_way),
         cmocka_unit_test(gradients_come_back_twice),
         cmocka_unit_test(states_come_once),
