@@ -235,8 +235,10 @@ static void await(dsi_sim *sm, uint32_t s, uint32_t waiter)
         sm->sum->exposed_moves += stalled;
     }
     if (sm->counting) {
-        dsi_sim_row_of(sm->timeline, step)->exposed +=
-            stalled * dsi_timeline_repeats(sm->timeline, step->phase);
+        const double repeats = dsi_timeline_repeats(sm->timeline, sm->spec->steps[waiter].phase);
+        const bool carried = s > waiter; /* the first micro-batch alone waits */
+        sm->repeated += carried ? stalled * (repeats - 1.0) : 0.0;
+        dsi_sim_row_of(sm->timeline, step)->exposed += stalled * (carried ? 1.0 : repeats);
         dsi_sim_add_event(sm, waiter, DSI_STREAM_COMPUTE, true, start, sm->now, sm->phase_start);
     }
 }

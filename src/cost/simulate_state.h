@@ -29,6 +29,7 @@ typedef struct dsi_sim {
     bool *awaited;     /* per step: a WAIT is for it */
     dsi_sim_lane lanes[DSI_STREAM_COUNT];
     double now, phase_start;
+    double repeated;  /* seconds of waits for the step before that the sums count too often */
     bool counting;    /* the step in progress is the one that counts */
     dsi_sim_sum *sum; /* of the phase in progress */
     dsi_sim_sum none; /* of phases that do not count */

@@ -129,6 +129,8 @@ void dsi_sim_compose(dsi_sim *sm)
     for (int p = 0; p < DS_PHASE_COUNT; ++p) {
         add_sum(&t->step, &t->phases[p], dsi_timeline_repeats(t, (ds_phase)p));
     }
+    t->step.seconds -= sm->repeated;
+    t->step.exposed_moves -= sm->repeated;
     if (spec->rest_beside) {
         hide_rest(t);
     }

@@ -398,6 +398,26 @@ static void into_the_next_step(void **state)
     dsi_timeline_destroy(&t);
 }
 
+/* Of several micro-batches the first alone waits for the moves of the step before. */
+static void into_the_next_of_several(void **state)
+{
+    (void)state;
+    const dsi_sim_step steps[] = {run(DS_PHASE_FORWARD, 2.0),
+                                  wait_for(DS_PHASE_FORWARD, 4, DSI_STREAM_DISK_WRITE),
+                                  run(DS_PHASE_FORWARD, 1.0), run(DS_PHASE_BACKWARD, 3.0),
+                                  start(DS_PHASE_UPDATE, DSI_STREAM_DISK_WRITE, 5.0)};
+    dsi_timeline *t = simulate(&overlapping, steps, 5, 4);
+    double exposed = 0.0;
+    near(t->phases[DS_PHASE_FORWARD].seconds, 6.0); /* of the first */
+    near(t->step.seconds, 6.0 + 3.0 * 3.0 + 4.0 * 3.0);
+    near(t->step.exposed_moves, 3.0);
+    for (uint32_t i = 0; i < t->n_rows; ++i) {
+        exposed += t->rows[i].exposed;
+    }
+    near(exposed, 3.0);
+    dsi_timeline_destroy(&t);
+}
+
 /* The trace is JSON with every event once for each micro-batch; text and JSON of the timeline hold
  * its sums. */
 static void texts(void **state)
@@ -461,6 +481,7 @@ int main(void)
         cmocka_unit_test(texts),
         cmocka_unit_test(into_the_next_phase),
         cmocka_unit_test(into_the_next_step),
+        cmocka_unit_test(into_the_next_of_several),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
