@@ -181,6 +181,9 @@ static void set_offload(dsi_candidate *c, ds_offload_device where, bool params, 
         set_number(c, "zero_optimization.stage3_max_reuse_distance", elements);
         set_number(c, "zero_optimization.stage3_prefetch_bucket_size", elements / 2);
     }
+    if (elements > 0 && params && where == DS_OFFLOAD_NVME) { /* its default keeps 1e9 in memory */
+        set_number(c, "zero_optimization.offload_param.max_in_cpu", 0);
+    }
 }
 
 /* ---- changes of a plan that does not fit ---- */

@@ -10,7 +10,7 @@
 #include "train/plan_choice.h"
 #include "train/plan_report.h"
 
-enum { DSI_CANDIDATE_SETTINGS = 14, DSI_CANDIDATE_CHANGES = 3, DSI_FIT_CEILING = 1024 };
+enum { DSI_CANDIDATE_SETTINGS = 16, DSI_CANDIDATE_CHANGES = 3, DSI_FIT_CEILING = 1024 };
 
 /* One configuration that was planned, and what it needs and costs. */
 typedef struct dsi_candidate {

@@ -124,6 +124,10 @@ check fit_host 0 '^chosen: .*offload_optimizer.device "cpu"' "$tool" "${small[@]
     --fit --output "$dir/host.json"
 check fitted_host 0 'fits: ' "$tool" "${small[@]}" --device h100-sxm --deepspeed_config "$dir/host.json" --memory 1600MB
 check changes_offload 3 'offload_optimizer.device "nvme".*sub_group_size 10000000' "$tool" "${small[@]}" --memory 900MB
+# parameters really leave memory: max_in_cpu would keep those of every model below 1e9 elements
+check fit_params 0 '^chosen: .*offload_param.max_in_cpu 0' "$tool" "${small[@]}" --memory 650MB \
+    --fit --nvme_path /a --output "$dir/params.json"
+check fitted_params 0 'fits: ' "$tool" "${small[@]}" --deepspeed_config "$dir/params.json" --memory 650MB
 check no_fit 2 'give --fit too' "$tool" "${small[@]}" --nvme_path /a
 check nothing_fits 3 'nothing fits' "$tool" "${xl[@]}" --deepspeed_config "$dir/z0.json" \
     --world_size 8 --memory 1GB --fit
