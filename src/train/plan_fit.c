@@ -159,15 +159,19 @@ static uint32_t divisors(int64_t n, int64_t *out)
 static const int64_t in_hand[] = {0, 100000000, 10000000};
 enum { N_IN_HAND = sizeof in_hand / sizeof in_hand[0] };
 
-/* States, or parameters too, elsewhere. folder: as JSON, borrowed. */
+/* States, or parameters too, elsewhere. folder: as JSON, borrowed. had: where the configuration
+ * puts each already; what is there stays in its own folder. */
 static void set_offload(dsi_candidate *c, ds_offload_device where, bool params, int64_t elements,
-                        const char *folder)
+                        const char *folder, const ds_offload_device had[2])
 {
     static const char *const keys[2][2] = {
         {"zero_optimization.offload_optimizer.device",
          "zero_optimization.offload_optimizer.nvme_path"},
         {"zero_optimization.offload_param.device", "zero_optimization.offload_param.nvme_path"}};
     for (int i = 0; i <= (params ? 1 : 0); ++i) {
+        if (had[i] == where) {
+            continue;
+        }
         set_text(c, keys[i][0], where == DS_OFFLOAD_CPU ? "\"cpu\"" : "\"nvme\"");
         if (where == DS_OFFLOAD_NVME) {
             set_borrowed(c, keys[i][1], folder);
@@ -261,35 +265,52 @@ static ds_status try_stages(change_set *set, const dsi_candidate *with, uint32_t
     return DS_OK;
 }
 
-/* In the host's memory where the device has its own, else on disk. Offload is of stages 1 to 3,
- * that of parameters of stage 3. */
-static dsi_candidate with_offload(const change_set *set, const dsi_candidate *with, bool params,
-                                  int64_t elements)
+/* Offload is of stages 1 to 3, that of parameters of stage 3. */
+static dsi_candidate with_offload(const change_set *set, const dsi_candidate *with,
+                                  ds_offload_device where, bool params, int64_t elements)
 {
+    const ds_config_zero *zero = &ds_config_get(set->base->request.config)->zero;
+    const ds_offload_device had[] = {zero->offload_optimizer.device, zero->offload_param.device};
     const uint32_t now = set->base->spec.zero.stage;
     const uint32_t stage = params ? 3 : now > 0 ? now : 2;
-    const bool apart = has_own_memory(set->base->request.device);
     dsi_candidate c = *with;
     if (stage != now) {
         set_stage(&c, stage);
     }
-    set_offload(&c, apart ? DS_OFFLOAD_CPU : DS_OFFLOAD_NVME, params, elements, "\"/local_nvme\"");
+    set_offload(&c, where, params, elements, "\"/local_nvme\"", had);
     return c;
 }
 
 /* With as much in memory as fits; where the least does not, with smaller micro-batches if asked. */
-static ds_status try_offload(change_set *set, const dsi_candidate *with, bool params, bool batches)
+static ds_status try_offload_to(change_set *set, const dsi_candidate *with, ds_offload_device where,
+                                bool params, bool batches)
 {
     const uint32_t before = set->n_fit;
-    const dsi_candidate least = with_offload(set, with, params, in_hand[N_IN_HAND - 1]);
+    const dsi_candidate least = with_offload(set, with, where, params, in_hand[N_IN_HAND - 1]);
     dsi_candidate tried = least;
     DS_TRY(plan(set->ctx, &set->base->request, &tried));
     for (int i = 0; i < N_IN_HAND - 1 && tried.fits && set->n_fit == before; ++i) {
-        const dsi_candidate c = with_offload(set, with, params, in_hand[i]);
-        DS_TRY(try_change(set, &c));
+        const dsi_candidate c = with_offload(set, with, where, params, in_hand[i]);
+        DS_TRY(c.n_settings > 0 ? try_change(set, &c) : DS_OK);
     }
     DS_TRY(set->n_fit == before ? try_change(set, &least) : DS_OK);
     return batches && !tried.fits ? try_batches(set, &least) : DS_OK;
+}
+
+/* Where the configuration puts states already, with less of them in memory; then in the host's
+ * memory where the device has its own, else on disk. */
+static ds_status try_offload(change_set *set, const dsi_candidate *with, bool params, bool batches)
+{
+    const dsi_plan_report *base = set->base;
+    const bool apart = has_own_memory(base->request.device);
+    const ds_offload_device usual = apart ? DS_OFFLOAD_CPU : DS_OFFLOAD_NVME;
+    const ds_offload_device had =
+        ds_config_get(base->request.config)->zero.offload_optimizer.device;
+    const bool counts = had != DS_OFFLOAD_CPU || apart || base->spec.device_memory > 0;
+    if (had != DS_OFFLOAD_NONE && had != usual && counts) {
+        DS_TRY(try_offload_to(set, with, had, params, false));
+    }
+    return try_offload_to(set, with, usual, params, batches);
 }
 
 /* Activations leave the device between the passes. */
@@ -471,7 +492,9 @@ static ds_status search_level(searcher *s, const offload_level *level, int64_t e
             set_text(&c, "train_batch_size", "");
         }
         if (level->where != DS_OFFLOAD_NONE) {
-            set_offload(&c, level->where, level->params, elements, dsi_buf_text(&s->fit.folder));
+            static const ds_offload_device none[2] = {DS_OFFLOAD_NONE, DS_OFFLOAD_NONE};
+            set_offload(&c, level->where, level->params, elements, dsi_buf_text(&s->fit.folder),
+                        none);
         }
         DS_TRY(search_batch(s, &c));
     }

@@ -128,6 +128,13 @@ check changes_offload 3 'offload_optimizer.device "nvme".*sub_group_size 1000000
 check fit_params 0 '^chosen: .*offload_param.max_in_cpu 0' "$tool" "${small[@]}" --memory 650MB \
     --fit --nvme_path /a --output "$dir/params.json"
 check fitted_params 0 'fits: ' "$tool" "${small[@]}" --deepspeed_config "$dir/params.json" --memory 650MB
+# what is offloaded already stays where it is, with less of it in memory
+zero 3 1 1 | sed 's/"stage": 3/&, "offload_optimizer": {"device": "nvme", "nvme_path": "\/b"}/' > "$dir/there.json"
+check changes_there 3 '^  zero_optimization.sub_group_size 10000000: ' \
+    "$tool" "${small[@]}" --deepspeed_config "$dir/there.json" --memory 950MB
+sed 's/"gradient_clipping"/"device_memory": 2000000000, &/; s/"device": "nvme"/"device": "cpu"/' "$dir/there.json" > "$dir/kept.json"
+check changes_kept 3 '^  zero_optimization.sub_group_size 10000000: ' \
+    "$tool" "${small[@]}" --deepspeed_config "$dir/kept.json" --memory 2700MB
 check no_fit 2 'give --fit too' "$tool" "${small[@]}" --nvme_path /a
 check nothing_fits 3 'nothing fits' "$tool" "${xl[@]}" --deepspeed_config "$dir/z0.json" \
     --world_size 8 --memory 1GB --fit
