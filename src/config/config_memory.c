@@ -37,6 +37,12 @@ static void offload_to(dsi_eval *eval, const char *section, ds_config_offload *g
     }
 }
 
+static bool has_empty_name(const char *folders)
+{
+    const size_t n = strlen(folders);
+    return n == 0 || folders[0] == ',' || folders[n - 1] == ',' || strstr(folders, ",,") != NULL;
+}
+
 /* One set of folders serves all that lives on disk: a run has one scratch file, striped over them.
  */
 static void disk_folders(dsi_eval *eval)
@@ -63,7 +69,10 @@ static void disk_folders(dsi_eval *eval)
         for (const char *at = places[i].given; *at != '\0'; ++at) {
             n += *at == ',';
         }
-        if (n > DS_CONFIG_MAX_FOLDERS) {
+        if (has_empty_name(places[i].given)) {
+            dsi_item_error(eval, item, "expected folders with commas between them, found \"%s\"",
+                           places[i].given);
+        } else if (n > DS_CONFIG_MAX_FOLDERS) {
             dsi_item_error(eval, item, "expected at most %d folders, found %" PRIu32,
                            DS_CONFIG_MAX_FOLDERS, n);
         } else if (first == SIZE_MAX) {
@@ -124,8 +133,6 @@ static void recompute_keys(dsi_eval *eval)
     if (a->cpu_checkpointing && a->nvme_path != NULL) {
         dsi_item_error(eval, kept_item(eval, "nvme_path"),
                        "expected one of nvme_path and cpu_checkpointing, found both; remove one");
-    } else if (a->nvme_path != NULL && a->nvme_path[0] == '\0') {
-        dsi_item_error(eval, kept_item(eval, "nvme_path"), "expected a folder, found none");
     }
 }
 
