@@ -103,8 +103,8 @@ static const dsi_option zenflow_rows[] = {
       "to them; where it would have none, it takes as many as they.",
       MIN(0), MAX(1), ZENFLOW(reserved)),
     I("steps_per_epoch", "null", IN_FORCE,
-      "Steps of an epoch, for select_strategy epoch and auto; ds_train knows them. Without them "
-      "columns are chosen once.",
+      "Steps of an epoch, for select_strategy epoch and auto; ds_train counts them where they are "
+      "not given. Elsewhere columns are then chosen once.",
       MIN(1), WITH(NULLABLE), ZENFLOW(steps_per_epoch)),
 };
 static const dsi_section zenflow = {

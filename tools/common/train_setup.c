@@ -187,12 +187,13 @@ static ds_status resolve_config(train_run *run)
     return DS_OK;
 }
 
-/* Steps of an epoch, rounded up; 0 where nothing asks, since counting may read all the data. */
+/* Steps of an epoch, rounded up; 0 where nothing asks or the configuration says it, since counting
+ * may read all the data. */
 static int64_t steps_of_epoch(const train_run *run, int64_t rows)
 {
     const ds_config_zenflow *z = &ds_config_get(run->config)->zero.zenflow;
-    const int64_t all =
-        z->enabled && z->select_by_epoch ? (int64_t)ds_loader_epoch_rows(run->train_loader) : 0;
+    const bool asks = z->enabled && z->select_by_epoch && z->steps_per_epoch == 0;
+    const int64_t all = asks ? (int64_t)ds_loader_epoch_rows(run->train_loader) : 0;
     return (all + rows - 1) / rows;
 }
 
