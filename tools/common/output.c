@@ -42,7 +42,11 @@ ds_status output_check(ds_ctx *ctx, const char *path)
     struct stat st;
     const char *slash = strrchr(path, '/');
     const int n = slash == NULL ? 1 : slash == path ? 1 : (int)(slash - path);
-    if (strcmp(path, "-") == 0 || (stat(path, &st) == 0 && !S_ISREG(st.st_mode))) {
+    const bool there = strcmp(path, "-") != 0 && stat(path, &st) == 0;
+    if (there && S_ISDIR(st.st_mode)) {
+        return dsi_io_fail(ctx, "write", path, EISDIR);
+    }
+    if (strcmp(path, "-") == 0 || (there && !S_ISREG(st.st_mode))) {
         return DS_OK;
     }
     (void)snprintf(folder, sizeof folder, "%.*s", n, slash == NULL ? "." : path);
