@@ -61,12 +61,18 @@ static double y_of(const curve *c, double bytes)
     return HEIGHT * (1.0 - bytes / c->most);
 }
 
-static void put_area(dsi_buf *page, const curve *c, int kind)
+static size_t largest_of(const curve *c, int kind)
 {
     size_t largest = 0;
     for (uint32_t i = 0; i < c->n; ++i) {
         largest = c->points[i][kind] > largest ? c->points[i][kind] : largest;
     }
+    return largest;
+}
+
+static void put_area(dsi_buf *page, const curve *c, int kind)
+{
+    const size_t largest = largest_of(c, kind);
     if (largest == 0) {
         return;
     }
@@ -107,11 +113,11 @@ static void put_phases(dsi_buf *page, const dsi_plan_report *r)
     }
 }
 
-static void put_legend(dsi_buf *page, const dsi_plan_report *r)
+static void put_legend(dsi_buf *page, const curve *c)
 {
     dsi_buf_puts(page, "<p>");
     for (int k = 0; k < DSI_MEMORY_KIND_COUNT; ++k) {
-        if (r->peak[DSI_RESIDENCY_DEVICE][k] > 0) {
+        if (largest_of(c, k) > 0) {
             dsi_buf_printf(page,
                            "<span style=\"border-left:1em solid %s;padding:0 1em 0 .4em\">%s"
                            "</span>",
@@ -130,12 +136,19 @@ static ds_status put_memory(dsi_buf *page, const dsi_plan_report *r)
     const ds_status status = dsi_report_curve(r, c->points, CURVE_POINTS, &c->n, &c->run);
     if (status >= 0) {
         const double peak = (double)r->total[DSI_RESIDENCY_DEVICE];
-        const double limit = (double)r->request.memory;
+        const double beside =
+            (double)dsi_report_need(r) - peak; /* the host's, where it is shared */
+        const double limit = (double)r->request.memory - beside;
         c->most = 1.08 * (limit > peak && limit < 2.0 * peak ? limit : peak);
-        dsi_buf_printf(page,
-                       "<h2>Memory of a rank over the %u steps of its plan</h2>\n"
-                       "<svg viewBox=\"0 0 %d %d\" width=\"100%%\">\n",
-                       r->ledger->n_steps, WIDTH, HEIGHT + 20);
+        dsi_buf_printf(page, "<h2>Memory of a rank over the %u steps of its plan</h2>\n",
+                       r->ledger->n_steps);
+        if (beside > 0.0) {
+            dsi_buf_printf(page,
+                           "<p>Beside it, in every step: %.2f GiB of the program, its plans and "
+                           "what is offloaded to the host's memory; %.2f GiB in all.</p>\n",
+                           beside / 1073741824.0, (peak + beside) / 1073741824.0);
+        }
+        dsi_buf_printf(page, "<svg viewBox=\"0 0 %d %d\" width=\"100%%\">\n", WIDTH, HEIGHT + 20);
         for (int k = 0; k < DSI_MEMORY_KIND_COUNT; ++k) {
             put_area(page, c, k);
         }
@@ -145,7 +158,7 @@ static ds_status put_memory(dsi_buf *page, const dsi_plan_report *r)
         }
         put_phases(page, r);
         dsi_buf_puts(page, "</svg>\n");
-        put_legend(page, r);
+        put_legend(page, c);
     }
     free(c);
     return status;

@@ -76,6 +76,18 @@ static ds_status put_curve(dsi_buf *text, const dsi_plan_report *r)
     return DS_OK;
 }
 
+/* By how much it does not fit, and into what: `need` against `available` is one of three limits. */
+static void put_lacks(dsi_buf *text, const dsi_plan_report *r)
+{
+    dsi_shortage lacks;
+    if (dsi_report_lacks(r, &lacks)) {
+        dsi_buf_printf(text, "    \"lacks\": {\"need\": %zu, \"have\": %zu, \"of\": ", lacks.need,
+                       lacks.have);
+        put_text(text, lacks.of != NULL ? lacks.of : "memory");
+        dsi_buf_puts(text, "},\n");
+    }
+}
+
 static ds_status put_memory(dsi_buf *text, const dsi_plan_report *r)
 {
     const dsi_step *step = &r->plan.train_plan->steps[r->peak_step];
@@ -85,6 +97,7 @@ static ds_status put_memory(dsi_buf *text, const dsi_plan_report *r)
                    dsi_report_lacks(r, NULL) ? "false"
                    : r->request.memory == 0  ? "null"
                                              : "true");
+    put_lacks(text, r);
     dsi_buf_printf(text, "    \"peak_step\": %u, \"steps\": %u, \"phase\": \"%s\", \"at\": ",
                    r->peak_step, r->plan.train_plan->n_steps, dsi_phase_name(step->phase));
     put_text(text, step->scope);

@@ -111,6 +111,13 @@ sed 's/"gradient_clipping"/"device_memory": 2000000000, &/' "$dir/z0.json" > "$d
 check limit 3 'does not fit: .* GiB more than 1.86 GiB \(device_memory, ' "$tool" "${open[@]/auto8.json/limit.json}" --memory 20GB
 check limit_fits 0 'fits: ' "$tool" "${open[@]/auto8.json/limit.json}" --memory 20GB --fit --nvme_path /a --output "$dir/limited.json"
 check limit_json 3 '"fits": false' "$tool" "${open[@]/auto8.json/limit.json}" --memory 20GB --json -
+check limit_lacks 3 '"lacks": \{"need": [0-9]+, "have": 2000000000, "of": "device_memory' "$tool" "${open[@]/auto8.json/limit.json}" --memory 20GB --json -
+# the page names every kind that it draws, and what of the memory its curve leaves out
+sed 's/"gradient_clipping"/"device_memory": 4000000000, &/; s/"stage": 3/&, "offload_optimizer": {"device": "cpu"}/' "$dir/z3.json" > "$dir/beside.json"
+check page 0 'fits: ' "$tool" --model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/beside.json" --memory 20GB --html "$dir/beside.html"
+[ "$(grep -o '<polygon' "$dir/beside.html" | wc -l)" = "$(grep -o '<span' "$dir/beside.html" | wc -l)" ] ||
+    { echo "FAILED: a kind without a legend"; failed=1; }
+grep -qE 'Beside it, in every step: [0-9.]+ GiB .*; [0-9.]+ GiB in all' "$dir/beside.html" || { echo "FAILED: the host's part"; failed=1; }
 zero 3 8 1 | sed 's/"stage": 3/&, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}/' > "$dir/host.json"
 printf '{"base": "h100-sxm", "name": "small-host", "host": {"bytes": 1000000000}}' > "$dir/small.json"
 check host 3 'does not fit: .* GiB more than 0.93 GiB \(the memory of its host' "$tool" "${open[@]/auto8.json/host.json}" --device "$dir/small.json"
