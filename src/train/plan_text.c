@@ -30,12 +30,17 @@ static void print_run(dsi_buf *text, const dsi_plan_report *r)
                        (double)n_ranks);
 }
 
-static void print_kinds(dsi_buf *text, const dsi_plan_report *r, dsi_residency where)
+/* offloaded: what is said of kinds that the device has as well. */
+static void print_kinds(dsi_buf *text, const dsi_plan_report *r, dsi_residency where,
+                        const char *offloaded)
 {
     for (int k = 0; k < DSI_MEMORY_KIND_COUNT; ++k) {
+        const bool twice = where != DSI_RESIDENCY_DEVICE && r->peak[DSI_RESIDENCY_DEVICE][k] > 0;
+        char name[64];
+        (void)snprintf(name, sizeof name, "%s%s", dsi_memory_kind_name((dsi_memory_kind)k),
+                       twice ? offloaded : "");
         if (r->peak[where][k] > 0) {
-            dsi_buf_printf(text, "  %-22s %12.2f\n", dsi_memory_kind_name((dsi_memory_kind)k),
-                           (double)r->peak[where][k] / mib);
+            dsi_buf_printf(text, "  %-22s %12.2f\n", name, (double)r->peak[where][k] / mib);
         }
     }
 }
@@ -52,14 +57,14 @@ static void print_memory(dsi_buf *text, const dsi_plan_report *r)
     dsi_buf_printf(text, "memory of a rank at its peak, MiB (step %u of %u, %s, %s of %s)\n",
                    r->peak_step, r->plan.train_plan->n_steps, dsi_phase_name(step->phase),
                    step->op->name, scope_name(step->scope));
-    print_kinds(text, r, DSI_RESIDENCY_DEVICE);
+    print_kinds(text, r, DSI_RESIDENCY_DEVICE, "");
     if (!apart) {
-        print_kinds(text, r, DSI_RESIDENCY_HOST);
+        print_kinds(text, r, DSI_RESIDENCY_HOST, ", host");
     }
     dsi_buf_printf(text, "  %-22s %12.2f\n", "sum", (double)dsi_report_need(r) / mib);
     if (apart) {
         dsi_buf_puts(text, "of its host\n");
-        print_kinds(text, r, DSI_RESIDENCY_HOST);
+        print_kinds(text, r, DSI_RESIDENCY_HOST, "");
     }
     dsi_buf_printf(text, "  %-22s %12.2f\n\n", "on disk",
                    (double)r->total[DSI_RESIDENCY_DISK] / mib);

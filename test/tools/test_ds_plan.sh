@@ -114,6 +114,7 @@ check limit_json 3 '"fits": false' "$tool" "${open[@]/auto8.json/limit.json}" --
 check limit_lacks 3 '"lacks": \{"need": [0-9]+, "have": 2000000000, "of": "device_memory' "$tool" "${open[@]/auto8.json/limit.json}" --memory 20GB --json -
 # the page names every kind that it draws, and what of the memory its curve leaves out
 sed 's/"gradient_clipping"/"device_memory": 4000000000, &/; s/"stage": 3/&, "offload_optimizer": {"device": "cpu"}/' "$dir/z3.json" > "$dir/beside.json"
+check twice 0 '^  master weights, host +[0-9]' "$tool" --model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/beside.json" --memory 20GB
 check page 0 'fits: ' "$tool" --model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/beside.json" --memory 20GB --html "$dir/beside.html"
 [ "$(grep -o '<polygon' "$dir/beside.html" | wc -l)" = "$(grep -o '<span' "$dir/beside.html" | wc -l)" ] ||
     { echo "FAILED: a kind without a legend"; failed=1; }
