@@ -38,6 +38,10 @@ static ds_status check_io(ds_ctx *ctx, const ds_aio_params *io)
                        "aio.intra_op_parallelism: expected 1 to 64, found %" PRIu32,
                        io->intra_op_parallelism);
     }
+    if (io->backend != DS_AIO_AUTO && io->backend != DS_AIO_URING &&
+        io->backend != DS_AIO_THREADS) {
+        return ds_fail(ctx, DS_ERR_ARG, "aio: there is no backend %d", (int)io->backend);
+    }
     return DS_OK;
 }
 

@@ -368,6 +368,8 @@ static void wrong_values_are_refused(void **state)
         params.io.intra_op_parallelism = cases[i].threads;
         CHECK_FAILS(f->ctx, dsi_aio_open(f->ctx, &params, &aio), DS_ERR_ARG, cases[i].text);
     }
+    const dsi_aio_params unknown = small_params((ds_aio_backend)3, NULL, 0);
+    CHECK_FAILS(f->ctx, dsi_aio_open(f->ctx, &unknown, &aio), DS_ERR_ARG, "no backend 3");
 }
 
 static void places_that_are_wrong_are_named(void **state)
