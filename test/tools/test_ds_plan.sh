@@ -83,6 +83,8 @@ grep -q '"traceEvents"' "$dir/p.trace" || { echo "FAILED trace"; failed=1; }
 check diff_alike 0 'the plans are alike' "$tool" diff "$dir/big.json" "$dir/big.json"
 check diff_configs 0 'memory.need .* [-+][0-9.]+ %' \
     "$tool" diff "$dir/z0.json" "$dir/z2.json" "${xl[@]}" --world_size 4
+check diff_digits 0 '^timeline.mfu +[0-9.e-]{3,14} +[0-9.e-]{3,14} ' \
+    "$tool" diff "$dir/z0.json" "$dir/z2.json" "${xl[@]}" --world_size 4 --device h100-sxm
 check diff_no_model 1 'no report of ds_plan --json' "$tool" diff "$dir/z0.json" "$dir/z2.json"
 
 # what a search writes is a configuration, and what it says of it is so

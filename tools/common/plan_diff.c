@@ -105,8 +105,9 @@ static void label(const json_t *item, size_t index, char *text, size_t n)
 
 static void print_pair(const char *path, const json_t *a, const json_t *b)
 {
-    char *x = a != NULL ? json_dumps(a, JSON_ENCODE_ANY) : NULL;
-    char *y = b != NULL ? json_dumps(b, JSON_ENCODE_ANY) : NULL;
+    const size_t flags = JSON_ENCODE_ANY | JSON_REAL_PRECISION(9); /* as reports have them */
+    char *x = a != NULL ? json_dumps(a, flags) : NULL;
+    char *y = b != NULL ? json_dumps(b, flags) : NULL;
     (void)printf("%-46s %18s %18s", path, x != NULL ? x : "-", y != NULL ? y : "-");
     const double from = json_number_value(a);
     const double to = json_number_value(b);
