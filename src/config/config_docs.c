@@ -48,6 +48,8 @@ const char *dsi_force_text(const dsi_option *row)
         return "in force";
     case DSI_NOT_BUILT:
         return "not built";
+    case DSI_ONE_RANK:
+        return "one rank";
     case DSI_NO_EFFECT:
         return "no effect";
     case DSI_PART:
@@ -162,6 +164,9 @@ ds_status ds_config_docs(ds_ctx *ctx, char **text_out)
         "  and have nothing to do.\n"
         "- *not built*: asking for it stops the run and names the key. A default value, or\n"
         "  `\"enabled\": false`, asks for nothing.\n"
+        "- *one rank*: with one rank it has nothing to do. On several ranks asking for it stops "
+        "the\n"
+        "  run and names the key: it is not built yet.\n"
         "- *no effect*: it cannot matter here; it is accepted, with one line of notice when it is\n"
         "  not the default.\n"
         "- *checked only*: it belongs to a feature that another key asks for; names, types and\n"

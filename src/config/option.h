@@ -33,6 +33,7 @@ typedef enum dsi_option_type {
 typedef enum dsi_force {
     DSI_IN_FORCE,  /* it does what its documentation says */
     DSI_NOT_BUILT, /* asking for it (a value that is not harmless) stops the run by name */
+    DSI_ONE_RANK,  /* with one rank it has nothing to do; asking for it on several stops the run */
     DSI_NO_EFFECT, /* cannot matter here: accepted with one line of notice */
     DSI_PART       /* belongs to a feature that another key asks for, and is only checked */
 } dsi_force;
