@@ -46,6 +46,11 @@ static ds_status plan(ds_engine *engine, const ds_engine_params *params)
     engine->train_plan = made.train_plan;
     engine->eval_plan = made.eval_plan;
     engine->spec.recompute.mode = made.recompute;
+    for (int s = 0; s < DSI_OFFLOAD_SECTIONS; ++s) {
+        if (made.idle[s][0] != '\0') {
+            ds_log(engine->ctx, DS_LOG_JOB, "%s", made.idle[s]);
+        }
+    }
     return check_limit(engine, &made);
 }
 

@@ -1,6 +1,8 @@
 /* See offload_homes.h. */
 #include "train/offload_homes.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,6 +64,63 @@ ds_status dsi_offload_rules(const dsi_offload_spec *spec, const ds_cells *cells,
     }
     free(states);
     return DS_OK;
+}
+
+/* What might move of a section, and whether any of it does. */
+typedef struct reach {
+    int64_t largest, all; /* elements of the largest parameter, and of those of the threshold */
+    bool moves;
+} reach;
+
+static void count_cell(const dsi_offload_spec *spec, const ds_cell_info *info, dsi_home home,
+                       reach sections[DSI_OFFLOAD_SECTIONS])
+{
+    const bool away = home.residence != DSI_ON_DEVICE;
+    if (info->kind == DS_CELL_PARAM) {
+        const int64_t count = ds_shape_count(info->meta.shape);
+        for (int s = 0; s < DSI_OFFLOAD_SECTIONS; ++s) {
+            reach *r = &sections[s];
+            const bool counts = s == DSI_OFFLOAD_PARAMS || !info->frozen;
+            r->largest = counts && count > r->largest ? count : r->largest;
+            r->all += counts && count >= spec->threshold ? count : 0;
+        }
+        sections[DSI_OFFLOAD_PARAMS].moves |= away;
+    } else if (info->kind != DS_CELL_CHOSEN) {
+        sections[DSI_OFFLOAD_STATES].moves |= away;
+    }
+}
+
+void dsi_offload_idle(const dsi_offload_spec *spec, const ds_cells *cells, const dsi_homes *homes,
+                      char why_out[DSI_OFFLOAD_SECTIONS][DSI_OFFLOAD_WHY_BYTES])
+{
+    static const char *const names[] = {"offload_param", "offload_optimizer"};
+    const bool asked[] = {spec->params != DSI_ON_DEVICE, spec->states != DSI_ON_DEVICE};
+    reach sections[DSI_OFFLOAD_SECTIONS] = {0};
+    for (ds_cell cell = 0; cell < ds_cells_count(cells); ++cell) {
+        count_cell(spec, ds_cells_get(cells, cell), dsi_homes_of(homes, cell), sections);
+    }
+    for (int s = 0; s < DSI_OFFLOAD_SECTIONS; ++s) {
+        const reach *r = &sections[s];
+        const size_t n = DSI_OFFLOAD_WHY_BYTES;
+        why_out[s][0] = '\0';
+        if (!asked[s] || r->moves || r->largest == 0) {
+            continue;
+        }
+        if (r->largest < spec->threshold) {
+            (void)snprintf(why_out[s], n,
+                           "zero_optimization.%s moves nothing: the largest parameter has %" PRId64
+                           " elements, param_persistence_threshold keeps those below %" PRId64,
+                           names[s], r->largest, spec->threshold);
+        } else if (s == DSI_OFFLOAD_PARAMS) {
+            (void)snprintf(why_out[s], n,
+                           "zero_optimization.%s moves nothing: the parameters that might go have "
+                           "%" PRId64 " elements, max_in_cpu keeps %" PRId64,
+                           names[s], r->all, spec->max_resident);
+        } else if (spec->ratio < 1.0) {
+            (void)snprintf(why_out[s], n, "zero_optimization.%s moves nothing: its ratio is %g",
+                           names[s], spec->ratio);
+        }
+    }
 }
 
 uint32_t dsi_offload_folders(char *folders, const char *list[DS_CONFIG_MAX_FOLDERS])

@@ -32,6 +32,14 @@ bool dsi_offload_is_on(const dsi_offload_spec *spec);
 /* Fills homes for the cells of the logical table. Pure. Errors: ERR_NOMEM. */
 ds_status dsi_offload_rules(const dsi_offload_spec *spec, const ds_cells *cells, dsi_homes *homes);
 
+enum { DSI_OFFLOAD_PARAMS, DSI_OFFLOAD_STATES, DSI_OFFLOAD_SECTIONS };
+enum { DSI_OFFLOAD_WHY_BYTES = 256 };
+
+/* Of each section that asks for a device and moves nothing, one line that says which key keeps
+ * everything where it is; "" of the others. homes: what dsi_offload_rules filled. Pure. */
+void dsi_offload_idle(const dsi_offload_spec *spec, const ds_cells *cells, const dsi_homes *homes,
+                      char why_out[DSI_OFFLOAD_SECTIONS][DSI_OFFLOAD_WHY_BYTES]);
+
 /* Splits folders at its commas, in place; pointers into it. */
 uint32_t dsi_offload_folders(char *folders, const char *list[DS_CONFIG_MAX_FOLDERS]);
 

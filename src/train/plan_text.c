@@ -25,9 +25,13 @@ static void print_run(dsi_buf *text, const dsi_plan_report *r)
     dsi_buf_printf(text, "\n%lld x %lld tokens a micro-batch, %lld micro-batch%s a step: ",
                    (long long)t->batch, (long long)t->seq_length, (long long)t->accumulation,
                    t->accumulation == 1 ? "" : "es");
-    dsi_buf_printf(text, "%.0f tokens a step of all ranks\n\n",
+    dsi_buf_printf(text, "%.0f tokens a step of all ranks\n",
                    (double)t->batch * (double)t->seq_length * (double)t->accumulation *
                        (double)n_ranks);
+    for (int s = 0; s < DSI_OFFLOAD_SECTIONS; ++s) {
+        dsi_buf_printf(text, "%s%s", r->plan.idle[s], r->plan.idle[s][0] != '\0' ? "\n" : "");
+    }
+    dsi_buf_putc(text, '\n');
 }
 
 /* offloaded: what is said of kinds that the device has as well. */

@@ -194,6 +194,7 @@ static ds_status find_homes(maker *m)
     if (dsi_offload_rules(&m->spec->offload, m->plan.cells, &m->plan.homes) < 0) {
         return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
     }
+    dsi_offload_idle(&m->spec->offload, m->plan.cells, &m->plan.homes, m->plan.idle);
     return DS_OK;
 }
 

@@ -25,7 +25,8 @@ typedef struct dsi_rank_plan {
     dsi_homes homes;        /* of the local cells; none: all on the device */
     dsi_train_cells own;
     dsi_plan *train_plan, *eval_plan;
-    ds_recompute recompute; /* in force: what auto came to */
+    ds_recompute recompute;                                 /* in force: what auto came to */
+    char idle[DSI_OFFLOAD_SECTIONS][DSI_OFFLOAD_WHY_BYTES]; /* why a section moves nothing, or "" */
 } dsi_rank_plan;
 
 /* Bytes that the executor maps for the plans of a rank: cells on the device, arenas, what

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # wall_clock_breakdown and dump_state of a configuration, as ds_train shows them; without the keys
-# nothing is said. An epoch's steps are those of the configuration, else those of the data.
+# nothing is said. Offload that moves nothing names the key that keeps all of it. An epoch's steps are those of the configuration, else those of the data.
 set -eu
 bin=$1/ds_train
 root=$DS_SOURCE_DIR
@@ -30,3 +30,29 @@ zenflow() { # KEYS
 }
 grep -q 'chosen every 3 steps' <<< "$(zenflow '"steps_per_epoch": 3')"
 grep -q 'chosen every 1[0-9][0-9] steps' <<< "$(zenflow '"topk_ratio": 0.5')"
+
+idle() { # TOOL, keys of offload_param, of offload_optimizer, of zero_optimization: what is said of it
+    echo "{\"train_batch_size\": 2, \"optimizer\": {\"type\": \"AdamW\"}, \"device_memory\": 1000000000,
+        \"zero_optimization\": {\"stage\": 3, \"offload_param\": {$2, \"nvme_path\": \"$work\"},
+        \"offload_optimizer\": {$3, \"nvme_path\": \"$work\"}${4:+, $4}}}" > "$work/idle.json"
+    if [ "$1" = train ]; then
+        run "$work/idle.json" | grep 'moves nothing' || true
+    else
+        "$1/ds_plan" --model_config "$root/test/common/gpt2.json" --deepspeed_config "$work/idle.json" |
+            grep 'moves nothing' || true
+    fi
+}
+build=$1
+small='"stage3_param_persistence_threshold": 1'
+for tool in train "$build"; do
+    said=$(idle "$tool" '"device": "nvme"' '"device": "none"' "$small")
+    grep -q 'zero_optimization.offload_param moves nothing: .* have [0-9]* elements, max_in_cpu keeps 1000000000$' <<< "$said"
+    [ "$(wc -l <<< "$said")" = 1 ]
+    said=$(idle "$tool" '"device": "cpu"' '"device": "cpu"' '"stage3_param_persistence_threshold": 1000000')
+    grep -q 'offload_param moves nothing: the largest .* param_persistence_threshold keeps those below 1000000$' <<< "$said"
+    grep -q 'offload_optimizer moves nothing: the largest .* below 1000000$' <<< "$said"
+    grep -q 'offload_optimizer moves nothing: its ratio is 0$' <<< "$(idle "$tool" '"device": "none"' \
+        '"device": "nvme", "ratio": 0' "$small")"
+    [ -z "$(idle "$tool" '"device": "nvme", "max_in_cpu": 0' '"device": "nvme"' "$small")" ]
+    [ -z "$(idle "$tool" '"device": "none"' '"device": "none"')" ]
+done
