@@ -58,13 +58,13 @@ sed 's/"stage": 2/"stage": 2, "offload_optimizer": {"device": "cpu"}, "zenflow":
 check zenflow 0 'rest +0.25 ' "$tool" "${xl[@]}" --deepspeed_config "$dir/zenflow.json" \
     --world_size 8 --memory 1TB --device h100-sxm
 check does_not 3 'GiB more than 11.18 GiB \(--memory\)' "$tool" "${xl[@]}" \
-    --deepspeed_config "$dir/z2.json" --world_size 8 --memory 12GB
+    --deepspeed_config "$dir/z2.json" --world_size 8 --memory 12000000000
 check changes 3 'train_micro_batch_size_per_gpu [12], gradient_accumulation_steps [48]: .* GiB, .*bytes sent' \
-    "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --world_size 8 --memory 12GB
+    "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --world_size 8 --memory 12000000000
 check never 3 'no change .* makes it fit' "$tool" "${xl[@]}" \
-    --deepspeed_config "$dir/z2.json" --world_size 8 --memory 1GB
+    --deepspeed_config "$dir/z2.json" --world_size 8 --memory 1000000000
 check auto 0 'x 1024 tokens a micro-batch' "$tool" "${xl[@]}" --deepspeed_config "$dir/auto.json" \
-    --world_size 8 --memory 40GB
+    --world_size 8 --memory 40000000000
 
 # every form of one report
 check forms 3 'MFU [0-9.]+ %' "$tool" "${big[@]}" --device h100-sxm --html "$dir/p.html" \
@@ -79,7 +79,7 @@ if grep -qiE '<script|https?:' "$dir/p.html"; then
     failed=1
 fi
 grep -q '"traceEvents"' "$dir/p.trace" || { echo "FAILED trace"; failed=1; }
-"$tool" "${big[@]}" --memory 200GB --json "$dir/big.json" || { echo "FAILED json"; failed=1; }
+"$tool" "${big[@]}" --memory 200000000000 --json "$dir/big.json" || { echo "FAILED json"; failed=1; }
 check diff_alike 0 'the plans are alike' "$tool" diff "$dir/big.json" "$dir/big.json"
 check diff_configs 0 'memory.need .* [-+][0-9.]+ %' \
     "$tool" diff "$dir/z0.json" "$dir/z2.json" "${xl[@]}" --world_size 4
@@ -89,35 +89,35 @@ check diff_no_model 1 'no report of ds_plan --json' "$tool" diff "$dir/z0.json" 
 
 # what a search writes is a configuration, and what it says of it is so
 check fit 0 'chosen: ' "$tool" "${xl[@]}" --deepspeed_config "$dir/z0.json" --world_size 8 \
-    --memory 20GB --fit --output "$dir/fitted.json"
+    --memory 20000000000 --fit --output "$dir/fitted.json"
 check fitted 0 'fits: ' "$tool" "${xl[@]}" --deepspeed_config "$dir/fitted.json" --world_size 8 \
-    --memory 20GB
+    --memory 20000000000
 # 10080 has 70 divisors up to 4096: the least of them are micro-batches too
 zero 0 1 10080 > "$dir/many.json"
 check fit_least 0 'chosen: .*train_micro_batch_size_per_gpu 1, gradient_accumulation_steps 10080' \
     "$tool" --model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/many.json" \
-    --memory 2700MB --fit
+    --memory 2700000000 --fit
 check fitted_config 0 '"train_batch_size": 64' "$bin/ds_config" resolve "$dir/fitted.json" \
     --world_size 8 --values
 small=(--model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/z0.json")
 # "auto" recomputation: the least that fits, also where only the planner knows the memory
 zero 0 8 1 | sed 's/"gradient_clipping"/"activation_checkpointing": {"recompute": "auto"}, &/' > "$dir/auto8.json"
 open=(--model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/auto8.json")
-check auto_none 0 'stage 0, 1 rank$' "$tool" "${open[@]}" --memory 5GB
-check auto_selective 0 '1 rank, recompute selective$' "$tool" "${open[@]}" --memory 4600MB
-check auto_full 0 '1 rank, recompute full$' "$tool" "${open[@]}" --memory 3GB
-check auto_device 0 '1 rank, recompute full$' "$tool" "${open[@]}" --device h100-sxm --memory 4GB
-check auto_least 3 '1 rank, recompute full$' "$tool" "${open[@]}" --memory 1GB
+check auto_none 0 'stage 0, 1 rank$' "$tool" "${open[@]}" --memory 5000000000
+check auto_selective 0 '1 rank, recompute selective$' "$tool" "${open[@]}" --memory 4600000000
+check auto_full 0 '1 rank, recompute full$' "$tool" "${open[@]}" --memory 3000000000
+check auto_device 0 '1 rank, recompute full$' "$tool" "${open[@]}" --device h100-sxm --memory 4000000000
+check auto_least 3 '1 rank, recompute full$' "$tool" "${open[@]}" --memory 1000000000
 # the configuration's own limit counts, as it does for the engine; and what has no effect is said
 sed 's/"gradient_clipping"/"device_memory": 2000000000, &/' "$dir/z0.json" > "$dir/limit.json"
-check limit 3 'does not fit: .* GiB more than 1.86 GiB \(device_memory, ' "$tool" "${open[@]/auto8.json/limit.json}" --memory 20GB
-check limit_fits 0 'fits: ' "$tool" "${open[@]/auto8.json/limit.json}" --memory 20GB --fit --nvme_path /a --output "$dir/limited.json"
-check limit_json 3 '"fits": false' "$tool" "${open[@]/auto8.json/limit.json}" --memory 20GB --json -
-check limit_lacks 3 '"lacks": \{"need": [0-9]+, "have": 2000000000, "of": "device_memory' "$tool" "${open[@]/auto8.json/limit.json}" --memory 20GB --json -
+check limit 3 'does not fit: .* GiB more than 1.86 GiB \(device_memory, ' "$tool" "${open[@]/auto8.json/limit.json}" --memory 20000000000
+check limit_fits 0 'fits: ' "$tool" "${open[@]/auto8.json/limit.json}" --memory 20000000000 --fit --nvme_path /a --output "$dir/limited.json"
+check limit_json 3 '"fits": false' "$tool" "${open[@]/auto8.json/limit.json}" --memory 20000000000 --json -
+check limit_lacks 3 '"lacks": \{"need": [0-9]+, "have": 2000000000, "of": "device_memory' "$tool" "${open[@]/auto8.json/limit.json}" --memory 20000000000 --json -
 # the page names every kind that it draws, and what of the memory its curve leaves out
 sed 's/"gradient_clipping"/"device_memory": 4000000000, &/; s/"stage": 3/&, "offload_optimizer": {"device": "cpu"}/' "$dir/z3.json" > "$dir/beside.json"
-check twice 0 '^  master weights, host +[0-9]' "$tool" --model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/beside.json" --memory 20GB
-check page 0 'fits: ' "$tool" --model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/beside.json" --memory 20GB --html "$dir/beside.html"
+check twice 0 '^  master weights, host +[0-9]' "$tool" --model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/beside.json" --memory 20000000000
+check page 0 'fits: ' "$tool" --model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/beside.json" --memory 20000000000 --html "$dir/beside.html"
 [ "$(grep -o '<polygon' "$dir/beside.html" | wc -l)" = "$(grep -o '<span' "$dir/beside.html" | wc -l)" ] ||
     { echo "FAILED: a kind without a legend"; failed=1; }
 grep -qE 'Beside it, in every step: [0-9.]+ GiB .*; [0-9.]+ GiB in all' "$dir/beside.html" || { echo "FAILED: the host's part"; failed=1; }
@@ -125,29 +125,29 @@ zero 3 8 1 | sed 's/"stage": 3/&, "offload_optimizer": {"device": "cpu"}, "offlo
 printf '{"base": "h100-sxm", "name": "small-host", "host": {"bytes": 1000000000}}' > "$dir/small.json"
 check host 3 'does not fit: .* GiB more than 0.93 GiB \(the memory of its host' "$tool" "${open[@]/auto8.json/host.json}" --device "$dir/small.json"
 sed 's/"gradient_clipping"/"activation_checkpointing": {"number_checkpoints": 3}, &/' "$dir/z0.json" > "$dir/number.json"
-check notice 0 'number_checkpoints: no effect without recompute full' "$tool" "${open[@]/auto8.json/number.json}" --memory 20GB
+check notice 0 'number_checkpoints: no effect without recompute full' "$tool" "${open[@]/auto8.json/number.json}" --memory 20000000000
 check auto_train 1 'expected device_memory with auto' "$bin/ds_config" check "$dir/auto8.json"
-check fit_disk 0 '^chosen: .*offload_optimizer.nvme_path "/a,/b".*sub_group_size' "$tool" "${small[@]}" --memory 900MB \
+check fit_disk 0 '^chosen: .*offload_optimizer.nvme_path "/a,/b".*sub_group_size' "$tool" "${small[@]}" --memory 900000000 \
     --fit --nvme_path /a,/b --output "$dir/disk.json"
-check fitted_disk 0 'fits: ' "$tool" "${small[@]}" --deepspeed_config "$dir/disk.json" --memory 900MB
-check fit_host 0 '^chosen: .*offload_optimizer.device "cpu"' "$tool" "${small[@]}" --device h100-sxm --memory 1600MB \
+check fitted_disk 0 'fits: ' "$tool" "${small[@]}" --deepspeed_config "$dir/disk.json" --memory 900000000
+check fit_host 0 '^chosen: .*offload_optimizer.device "cpu"' "$tool" "${small[@]}" --device h100-sxm --memory 1600000000 \
     --fit --output "$dir/host.json"
-check fitted_host 0 'fits: ' "$tool" "${small[@]}" --device h100-sxm --deepspeed_config "$dir/host.json" --memory 1600MB
-check changes_offload 3 'offload_optimizer.device "nvme".*sub_group_size 10000000' "$tool" "${small[@]}" --memory 900MB
+check fitted_host 0 'fits: ' "$tool" "${small[@]}" --device h100-sxm --deepspeed_config "$dir/host.json" --memory 1600000000
+check changes_offload 3 'offload_optimizer.device "nvme".*sub_group_size 10000000' "$tool" "${small[@]}" --memory 900000000
 # parameters really leave memory: max_in_cpu would keep those of every model below 1e9 elements
-check fit_params 0 '^chosen: .*offload_param.max_in_cpu 0' "$tool" "${small[@]}" --memory 650MB \
+check fit_params 0 '^chosen: .*offload_param.max_in_cpu 0' "$tool" "${small[@]}" --memory 650000000 \
     --fit --nvme_path /a --output "$dir/params.json"
-check fitted_params 0 'fits: ' "$tool" "${small[@]}" --deepspeed_config "$dir/params.json" --memory 650MB
+check fitted_params 0 'fits: ' "$tool" "${small[@]}" --deepspeed_config "$dir/params.json" --memory 650000000
 # what is offloaded already stays where it is, with less of it in memory
 zero 3 1 1 | sed 's/"stage": 3/&, "offload_optimizer": {"device": "nvme", "nvme_path": "\/b"}/' > "$dir/there.json"
 check changes_there 3 '^  zero_optimization.sub_group_size 10000000: ' \
-    "$tool" "${small[@]}" --deepspeed_config "$dir/there.json" --memory 950MB
+    "$tool" "${small[@]}" --deepspeed_config "$dir/there.json" --memory 950000000
 sed 's/"gradient_clipping"/"device_memory": 2000000000, &/; s/"device": "nvme"/"device": "cpu"/' "$dir/there.json" > "$dir/kept.json"
 check changes_kept 3 '^  zero_optimization.sub_group_size 10000000: ' \
-    "$tool" "${small[@]}" --deepspeed_config "$dir/kept.json" --memory 2700MB
+    "$tool" "${small[@]}" --deepspeed_config "$dir/kept.json" --memory 2700000000
 check no_fit 2 'give --fit too' "$tool" "${small[@]}" --nvme_path /a
 check nothing_fits 3 'nothing fits' "$tool" "${xl[@]}" --deepspeed_config "$dir/z0.json" \
-    --world_size 8 --memory 1GB --fit
+    --world_size 8 --memory 1000000000 --fit
 
 # DeepSpeed's tables, byte for byte
 while read -r word total largest gpus nodes factor; do
@@ -170,10 +170,13 @@ check foreign_diff 2 'html means nothing to diff' "$tool" diff "$dir/big.json" "
 check foreign_trace 1 'give a trace as A or B' "$tool" diff "$dir/z0.json" "$dir/z2.json" "${xl[@]}" --trace x
 check foreign_estimate 2 'device means nothing to estimate' "$tool" estimate --total_params 100 --device h200
 check no_memory 2 '--memory: expected at least one byte' "$tool" "${small[@]}" --memory 0
+for size in 80G 80GB 80GiB 80g 81920M 83886080K 0.078125T 85899345920; do
+    check "memory_$size" 0 '"available": 85899345920,' "$tool" "${small[@]}" --memory "$size" --json -
+done
 check odd_memory 2 ' --memory: expected a size' "$tool" "${small[@]}" --memory 10XB
 check many_ranks 2 'expected at most 1048576' "$tool" "${small[@]}" --world_size 4294967296
 check too_long 1 'ds_plan: sequence length 5000 is above' "$tool" "${small[@]}" --seq_length 5000
-check fit_untimed 0 '0\.0       -$' "$tool" "${small[@]}" --memory 12GB --fit
+check fit_untimed 0 '0\.0       -$' "$tool" "${small[@]}" --memory 12000000000 --fit
 for form in "" "--json -" "--json /dev/full"; do
     # shellcheck disable=SC2086
     "$tool" "${small[@]}" $form > /dev/full 2> "$dir/err" && { echo "FAILED: $form on a full disk is no error"; failed=1; }

@@ -80,7 +80,7 @@ static ds_status check_estimate(ds_ctx *ctx, const plan_options *o)
 static ds_status check(ds_ctx *ctx, const plan_options *o)
 {
     uint64_t memory = 1;
-    DS_TRY(o->memory != NULL ? size_parse(ctx, "memory", o->memory, &memory) : DS_OK);
+    DS_TRY(o->memory != NULL ? size_parse_binary(ctx, "memory", o->memory, &memory) : DS_OK);
     if (memory == 0) {
         return ds_fail(ctx, DS_ERR_ARG, "--memory: expected at least one byte, found %s",
                        o->memory);
@@ -192,8 +192,9 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .type = DSI_ARG_TEXT,
          .out = &o->memory,
          .value = "BYTES",
-         .doc = "Memory of a rank, \"80GB\" or a number of bytes; default: the device's, else this "
-                "machine's, shared by the ranks of a node."},
+         .doc =
+             "Memory of a rank, 80G (powers of 1024) or a number of bytes; default: the device's, "
+             "else this machine's, shared by the ranks of a node."},
         {.name = "threads",
          .type = DSI_ARG_INT,
          .out = &o->threads,

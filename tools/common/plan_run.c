@@ -93,7 +93,7 @@ static ds_status find_memory(plan_run *run)
         bytes = (uint64_t)rank.memory_bytes;
         (void)snprintf(run->memory_of, sizeof run->memory_of, "a rank of %s", run->device.name);
     } else if (o->memory != NULL) {
-        DS_TRY(size_parse(run->ctx, "memory", o->memory, &bytes));
+        DS_TRY(size_parse_binary(run->ctx, "memory", o->memory, &bytes));
         (void)snprintf(run->memory_of, sizeof run->memory_of, "--memory");
     } else {
         const int64_t share = ranks_of_a_node(o);
