@@ -164,6 +164,14 @@ check estimate_nothing 2 'needs either --total_params' "$tool" estimate
 check estimate_stage 2 'stage: expected at least 2, found 1' "$tool" estimate --total_params 100 --stage 1
 check estimate_uneven 2 'same number of ranks on each of 2 nodes' "$tool" estimate --total_params 100 --world_size 7 --nodes 2
 
+# the terminal takes one output
+check terminal_two 2 'json - and --trace - both write to the terminal; give a file instead of "-"' "$tool" "${small[@]}" --json - --trace -
+check terminal_pages 2 'html - and --trace - both write' "$tool" "${small[@]}" --json "$dir/r.json" --html - --trace -
+check terminal_report 2 'the report and --trace - both write' "$tool" "${small[@]}" --trace -
+check terminal_fit 2 'the search of --fit and --json - both write' "$tool" "${small[@]}" --fit --json -
+check terminal_diff 2 'the differences and --trace - both write' "$tool" diff "$dir/big.json" "$dir/big.json" --trace -
+check terminal_one 0 '^\{"displayTimeUnit"' "$tool" "${small[@]}" --json "$dir/r.json" --trace - --device h100-sxm
+
 # flags that mean nothing where they stand are refused, and what cannot be written is not lost in silence
 check foreign_stage 2 'stage means nothing to a plan: it is a flag of estimate' "$tool" "${small[@]}" --stage 3
 check foreign_diff 2 'html means nothing to diff' "$tool" diff "$dir/big.json" "$dir/big.json" --html x

@@ -77,6 +77,30 @@ static ds_status check_estimate(ds_ctx *ctx, const plan_options *o)
     return DS_OK;
 }
 
+/* Two outputs behind one another are no JSON, page or trace. */
+static ds_status check_terminal(ds_ctx *ctx, const plan_options *o)
+{
+    const struct {
+        const char *name, *path;
+    } outputs[] = {{"--json -", o->json}, {"--html -", o->html}, {"--trace -", o->trace}};
+    const char *first = o->command == PLAN_DIFF ? "the differences"
+                        : o->fit                ? "the search of --fit"
+                        : o->json == NULL       ? "the report"
+                                                : NULL;
+    for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; ++i) {
+        if (outputs[i].path == NULL || strcmp(outputs[i].path, "-") != 0) {
+            continue;
+        }
+        if (first != NULL) {
+            return ds_fail(ctx, DS_ERR_ARG,
+                           "%s and %s both write to the terminal; give a file instead of \"-\"",
+                           first, outputs[i].name);
+        }
+        first = outputs[i].name;
+    }
+    return DS_OK;
+}
+
 static ds_status check(ds_ctx *ctx, const plan_options *o)
 {
     uint64_t memory = 1;
@@ -95,6 +119,7 @@ static ds_status check(ds_ctx *ctx, const plan_options *o)
         return ds_fail(ctx, DS_ERR_ARG, "--nodes %lld is more than --world_size %lld",
                        (long long)o->nodes, (long long)o->world_size);
     }
+    DS_TRY(check_terminal(ctx, o));
     if (o->command != PLAN_REPORT) {
         return o->command == PLAN_ESTIMATE ? check_estimate(ctx, o) : DS_OK;
     }
