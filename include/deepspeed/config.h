@@ -71,7 +71,8 @@ static inline ds_maybe ds_known(double value)
 /* The values that "auto" stands for. Each is optional: an "auto" without its value follows from a
  * number beside it (batch sizes, learning rates), or is the default of Hugging Face's Trainer, with
  * a notice; total_steps has none and is then an error that names the flag, as hidden_size is. A
- * value that contradicts a number in the file is an error that names both. */
+ * value that contradicts a number in the file is an error that names both. fp16 and bf16 are in
+ * force, too, where the file says nothing of them. */
 typedef struct ds_trainer_values {
     ds_maybe micro_batch;                 /* --micro_batch [8]: samples a rank, a micro-step */
     ds_maybe gradient_accumulation_steps; /* --gradient_accumulation_steps [1] */

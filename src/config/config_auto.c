@@ -4,7 +4,8 @@
  *
  * A value that is "auto" takes the flag's; without the flag it follows from a number beside it
  * (batch sizes, learning rates) or is the Trainer's default, with a notice. A number in the file
- * must equal the flag's. Only the number of steps has no default: its flag is asked for by name.
+ * must equal the flag's. A precision that the file leaves out is its flag's too. Only the number of
+ * steps has no default: its flag is asked for by name.
  */
 #include "config/config_eval.h"
 
@@ -150,7 +151,9 @@ static void follow_rate(dsi_eval *eval, const char *path, const char *other_path
     }
 }
 
-/* One precision asked for says that the other is off. */
+/* One precision asked for says that the other is off. Where the file says nothing of it a precision
+ * is its flag's: a file without fp16 and bf16 leaves the choice to the flags (as Accelerate does,
+ * DeepSpeedPlugin.set_mixed_precision). */
 static void settle_precision(dsi_eval *eval, const char *path, ds_maybe own, const char *flag,
                              ds_maybe other, const char *other_flag)
 {
@@ -158,12 +161,16 @@ static void settle_precision(dsi_eval *eval, const char *path, ds_maybe own, con
     if (item == NULL) {
         return;
     }
-    const dsi_node *off = dsi_node_make_bool(eval->arena, false);
-    if (item->open && !own.known && other.known && other.value != 0) {
-        fill(eval, item, off, other_flag);
+    if (!own.known && other.known && other.value != 0) {
+        own = ds_known(0);
+        flag = other_flag;
+    }
+    const dsi_node *trainer = own.known ? make_value(eval, item->option, own.value) : NULL;
+    if (own.known && own.value != 0 && !item->open && !dsi_item_given(item)) {
+        fill(eval, item, trainer, flag);
         return;
     }
-    settle(eval, item, own.known ? make_value(eval, item->option, own.value) : NULL, off, flag);
+    settle(eval, item, trainer, dsi_node_make_bool(eval->arena, false), flag);
 }
 
 static dsi_node *make_betas(dsi_eval *eval, double first, double second)

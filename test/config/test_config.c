@@ -302,6 +302,60 @@ static void one_precision_flag_is_enough(void **state)
     ds_config_destroy(&config);
 }
 
+/* Where the file says nothing of a precision, its flag is in force. */
+static void a_precision_flag_needs_no_section(void **state)
+{
+    static const char *const silent[] = {
+        "{train_batch_size: 1}",
+        "{train_batch_size: 1, bf16: {}, fp16: {loss_scale: 8}}",
+        "{train_batch_size: 1, bf16: {enabled: 'auto'}}",
+        "{train_batch_size: 1, fp16: {enabled: 'auto'}}",
+    };
+    const ds_trainer_values bf16 = {.bf16 = ds_known(1)};
+    const ds_trainer_values fp16 = {.fp16 = ds_known(1), .bf16 = ds_known(0)};
+    const ds_trainer_values neither = {.fp16 = ds_known(0), .bf16 = ds_known(0)};
+    ds_config *config;
+    for (size_t i = 0; i < sizeof silent / sizeof silent[0]; ++i) {
+        CHECK_OK(*state, resolve(*state, silent[i], 1, &bf16, &config));
+        assert_int_equal(ds_config_get(config)->compute_dtype, DS_DTYPE_BF16);
+        assert_string_equal(ds_config_find(config, "bf16.enabled")->detail, "--bf16");
+        ds_config_destroy(&config);
+        CHECK_OK(*state, resolve(*state, silent[i], 1, &fp16, &config));
+        assert_int_equal(ds_config_get(config)->compute_dtype, DS_DTYPE_F16);
+        ds_config_destroy(&config);
+        CHECK_OK(*state, resolve(*state, silent[i], 1, &neither, &config));
+        assert_int_equal(ds_config_get(config)->compute_dtype, DS_DTYPE_F32);
+        ds_config_destroy(&config);
+    }
+    CHECK_OK(*state,
+             resolve(*state, "{train_batch_size: 1, fp16: {enabled: false}}", 1, &bf16, &config));
+    assert_int_equal(ds_config_get(config)->compute_dtype, DS_DTYPE_BF16);
+    ds_config_destroy(&config);
+}
+
+static void precision_flags_must_match(void **state)
+{
+    static const struct {
+        const char *text, *error;
+    } cases[] = {
+        {"{train_batch_size: 1, bf16: {enabled: false}}",
+         "bf16.enabled: the file and the flag --bf16 disagree: false here, true by the flag"},
+        {"{train_batch_size: 1, fp16: {enabled: true}}",
+         "fp16.enabled: the file and the flag --bf16 disagree: true here, false by the flag"},
+        {"{train_batch_size: 1, fp16: {enabled: true}, bf16: {enabled: 'auto'}}",
+         "fp16.enabled: the file and the flag --bf16 disagree: true here, false by the flag"},
+    };
+    const ds_trainer_values bf16 = {.bf16 = ds_known(1)};
+    ds_config *config;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        CHECK_FAILS(*state, resolve(*state, cases[i].text, 1, &bf16, &config), DS_ERR_CONFIG,
+                    cases[i].error);
+    }
+    CHECK_OK(*state,
+             resolve(*state, "{train_batch_size: 1, bf16: {enabled: true}}", 1, &bf16, &config));
+    ds_config_destroy(&config);
+}
+
 /* What transformers' TrainingArguments have where no flag is given. */
 static void without_flags_auto_is_the_trainers_default(void **state)
 {
@@ -622,6 +676,8 @@ int main(void)
         cmocka_unit_test(fills_auto),
         cmocka_unit_test(names_missing_flags),
         cmocka_unit_test(one_precision_flag_is_enough),
+        cmocka_unit_test(a_precision_flag_needs_no_section),
+        cmocka_unit_test(precision_flags_must_match),
         cmocka_unit_test(without_flags_auto_is_the_trainers_default),
         cmocka_unit_test(auto_follows_what_is_given),
         cmocka_unit_test(flags_must_match),

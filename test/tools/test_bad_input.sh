@@ -50,6 +50,8 @@ bad 2 'eval_fraction' ds_train "${full[@]}" --eval_fraction 2
 # before a step is taken, not after the last
 bad 1 'ds_train: cannot create folder text.txt: Not a directory' ds_train "${full[@]}" --output text.txt
 bad 1 'ds_train: cannot create folder /proc/x: ' ds_train "${full[@]}" --output /proc/x
+sed 's/^{/{"fp16": {"enabled": true}, /' ds.json > half.json
+bad 1 'fp16.enabled: the file and the flag --bf16 disagree' ds_train "${full[@]}" --deepspeed_config half.json --bf16
 bad 2 'model' ds_train --data text.txt --tokenizer bytes --deepspeed_config ds.json --steps 1
 bad 2 'data' ds_train "${data[@]}"
 bad 2 'deepspeed_config' ds_train "${run[@]}" --data text.txt --steps 1

@@ -66,6 +66,15 @@ check never 3 'no change .* makes it fit' "$tool" "${xl[@]}" \
 check auto 0 'x 1024 tokens a micro-batch' "$tool" "${xl[@]}" --deepspeed_config "$dir/auto.json" \
     --world_size 8 --memory 40000000000
 
+# a precision's flag: in force where the file is silent, else it must match
+sed 's/"bf16": {"enabled": true}, //' "$dir/z2.json" > "$dir/silent.json"
+silent=("$tool" "${xl[@]}" --deepspeed_config "$dir/silent.json" --memory 1TB)
+check no_precision 0 'trainable\), f32, ' "${silent[@]}"
+check flag_fp16 0 'trainable\), f16, ' "${silent[@]}" --fp16
+check flag_bf16 0 'trainable\), bf16, ' "${silent[@]}" --bf16
+check other_flag 1 'bf16.enabled: the file and the flag --fp16 disagree: true here, false by the flag' \
+    "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --memory 1TB --fp16
+
 # every form of one report
 check forms 3 'MFU [0-9.]+ %' "$tool" "${big[@]}" --device h100-sxm --html "$dir/p.html" \
     --trace "$dir/p.trace"

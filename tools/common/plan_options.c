@@ -316,12 +316,12 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .type = DSI_ARG_SWITCH,
          .out = &o->fp16,
          .given_out = &o->fp16_given,
-         .doc = "fp16.enabled."},
+         .doc = "fp16.enabled, also where the file leaves it out."},
         {.name = "bf16",
          .type = DSI_ARG_SWITCH,
          .out = &o->bf16,
          .given_out = &o->bf16_given,
-         .doc = "bf16.enabled."},
+         .doc = "bf16.enabled, also where the file leaves it out."},
     };
     bool given[sizeof rows / sizeof rows[0]] = {false};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
