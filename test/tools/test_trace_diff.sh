@@ -46,14 +46,27 @@ for bad in 0 3:2 2:9 x 2: 2:3:4 -1 1.5; do
         "${train[@]}" --steps 5 --trace no.json --trace_steps=$bad
 done
 want 2 'trace_steps needs --trace' "${train[@]}" --steps 5 --trace_steps 2
-want 1 'cannot write --trace none/x.json' "${train[@]}" --steps 5 --trace none/x.json
-[ ! -e no.json ] || fail "a refused run wrote a trace"
+# a place that cannot be written is found before the first step
+mkdir folder
+printf kept > before.json
+for place in none/x.json folder /dev/null/x /dev/null; do
+    want 1 "^ds_train: cannot .*${place%/x*}" "${train[@]}" --steps 5 --metrics none.jsonl --trace $place
+    [ ! -e none.jsonl ] || fail "a run began whose trace cannot be written to $place"
+done
+want 1 'goes from step 1 to step 5' "${train[@]}" --steps 5 --trace before.json --trace_steps 9
+[ "$(cat before.json)" = kept ] && [ ! -e no.json ] || fail "a refused run wrote a trace"
 
 # a trace that cannot be written costs no training: the rest of it and its checkpoint are there
-mkdir taken
-want 1 'no trace: cannot write taken: .*; the run goes on' "${train[@]}" --steps 6 --output kept --trace taken
+take() { # a folder takes the trace's place once the run has begun
+    "$@" --metrics begun.jsonl &
+    until [ -s begun.jsonl ] || ! kill -0 $! 2> /dev/null; do sleep 0.01; done
+    mkdir taken
+    wait $!
+}
+want 1 'no trace: cannot write taken: .*; the run goes on' \
+    take "${train[@]}" --steps 300 --output kept --trace taken --trace_steps 299
 grep -q 'ended well, but the trace taken was not written' log || fail "no last word of the trace"
-[ "$(cat kept/latest)" = global_step6 ] || fail "the run ended with its trace"
+[ "$(cat kept/latest)" = global_step300 ] || fail "the run ended with its trace"
 
 # two ranks beside the plan
 want 0 'trace of steps 2 to 3: run.json' \
