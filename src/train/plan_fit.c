@@ -77,6 +77,7 @@ static void take_figures(dsi_candidate *c, const dsi_plan_report *r)
     const ds_config_zero *zero = &ds_config_get(r->request.config)->zero;
     c->planned = true;
     c->need = dsi_report_need(r);
+    c->activations = r->peak[DSI_RESIDENCY_DEVICE][DSI_MEMORY_ACTIVATION];
     c->host = r->total[DSI_RESIDENCY_HOST];
     c->disk = r->total[DSI_RESIDENCY_DISK];
     c->fits = !dsi_report_lacks(r, NULL);
@@ -192,9 +193,14 @@ static void set_offload(dsi_candidate *c, ds_offload_device where, bool params, 
 
 /* ---- changes of a plan that does not fit ---- */
 
+enum { MOST_TRIED = 64 };
+
 typedef struct change_set {
     ds_ctx *ctx;
     const dsi_plan_report *base;
+    dsi_candidate *tried; /* each is planned once */
+    uint32_t n_tried;
+    bool all;                                       /* those that cannot fit, too */
     dsi_candidate items[DSI_CANDIDATE_CHANGES + 1]; /* sorted, those that fit */
     uint32_t n;
     uint32_t n_fit; /* of all that were tried */
@@ -202,11 +208,89 @@ typedef struct change_set {
     int64_t rows; /* of a rank in a step */
 } change_set;
 
+static const char *setting_of(const dsi_candidate *c, const char *path)
+{
+    for (uint32_t i = 0; i < c->n_settings; ++i) {
+        if (strcmp(c->paths[i], path) == 0) {
+            return dsi_candidate_value(c, i);
+        }
+    }
+    return NULL;
+}
+
+static bool same_settings(const dsi_candidate *a, const dsi_candidate *b)
+{
+    bool same = a->n_settings == b->n_settings;
+    for (uint32_t i = 0; i < a->n_settings && same; ++i) {
+        const char *value = setting_of(b, a->paths[i]);
+        same = value != NULL && strcmp(value, dsi_candidate_value(a, i)) == 0;
+    }
+    return same;
+}
+
+/* What the forward pass keeps of a row of the candidate: of the base, or of the same recomputation
+ * alone. Bytes; 0: not known. */
+static double kept_of_row(const change_set *set, const dsi_candidate *c)
+{
+    const dsi_plan_report *base = set->base;
+    const char *how = setting_of(c, "activation_checkpointing.recompute");
+    double kept = 0.0;
+    if (setting_of(c, "activation_checkpointing.cpu_checkpointing") != NULL ||
+        setting_of(c, "activation_checkpointing.nvme_path") != NULL) {
+        return 0.0;
+    }
+    if (how == NULL) {
+        kept = (double)base->peak[DSI_RESIDENCY_DEVICE][DSI_MEMORY_ACTIVATION];
+    }
+    for (uint32_t i = 0; how != NULL && i < set->n_tried; ++i) {
+        const dsi_candidate *other = &set->tried[i];
+        if (other->n_settings == 1 && strcmp(dsi_candidate_value(other, 0), how) == 0) {
+            kept = (double)other->activations;
+        }
+    }
+    return kept / (double)base->spec.train.batch;
+}
+
+/* Whether a candidate need not be planned: parameters stay whole below stage 3, and what is kept of
+ * a row is kept whatever becomes of the states (a fiftieth less, for what need not be). */
+static bool cannot_fit(const change_set *set, const dsi_candidate *c)
+{
+    const dsi_plan_report *base = set->base;
+    const char *stage = setting_of(c, "zero_optimization.stage");
+    const char *rows = setting_of(c, "train_micro_batch_size_per_gpu");
+    const bool whole = base->spec.zero.stage < 3 && (stage == NULL || atoi(stage) < 3);
+    const double params = whole ? (double)base->peak[DSI_RESIDENCY_DEVICE][DSI_MEMORY_PARAM] : 0.0;
+    const double n_rows = rows != NULL ? atof(rows) : (double)base->spec.train.batch;
+    const bool judges = c->n_settings == 1 && /* others */
+                        setting_of(c, "activation_checkpointing.recompute") != NULL;
+    return !set->all && !judges && base->request.memory > 0 &&
+           params + 0.98 * n_rows * kept_of_row(set, c) > (double)base->request.memory;
+}
+
+/* One that cannot fit stays without figures. */
+static ds_status plan_once(change_set *set, dsi_candidate *c)
+{
+    for (uint32_t i = 0; i < set->n_tried; ++i) {
+        if (same_settings(&set->tried[i], c)) {
+            *c = set->tried[i];
+            return DS_OK;
+        }
+    }
+    if (cannot_fit(set, c)) {
+        return DS_OK;
+    }
+    DS_TRY(plan(set->ctx, &set->base->request, c));
+    if (set->n_tried < MOST_TRIED) {
+        set->tried[set->n_tried++] = *c;
+    }
+    return DS_OK;
+}
+
 static ds_status try_change(change_set *set, const dsi_candidate *candidate)
 {
     dsi_candidate tried = *candidate;
     dsi_candidate *c = &tried;
-    DS_TRY(plan(set->ctx, &set->base->request, c));
+    DS_TRY(plan_once(set, c));
     if (!c->planned) {
         return DS_OK;
     }
@@ -239,7 +323,7 @@ static ds_status try_batches(change_set *set, const dsi_candidate *with)
         const uint32_t middle = low + (high - low) / 2;
         dsi_candidate c = *with;
         set_batch(&c, sizes[middle], set->rows);
-        DS_TRY(plan(set->ctx, &set->base->request, &c));
+        DS_TRY(plan_once(set, &c));
         if (c.planned && c.fits) {
             high = middle;
         } else {
@@ -288,7 +372,7 @@ static ds_status try_offload_to(change_set *set, const dsi_candidate *with, ds_o
     const uint32_t before = set->n_fit;
     const dsi_candidate least = with_offload(set, with, where, params, in_hand[N_IN_HAND - 1]);
     dsi_candidate tried = least;
-    DS_TRY(plan(set->ctx, &set->base->request, &tried));
+    DS_TRY(plan_once(set, &tried));
     for (int i = 0; i < N_IN_HAND - 1 && tried.fits && set->n_fit == before; ++i) {
         const dsi_candidate c = with_offload(set, with, where, params, in_hand[i]);
         DS_TRY(c.n_settings > 0 ? try_change(set, &c) : DS_OK);
@@ -373,16 +457,33 @@ static ds_status try_combined_changes(change_set *set)
     return DS_OK;
 }
 
+/* Where nothing fits the least of all is told. */
+static ds_status try_all(change_set *set)
+{
+    DS_TRY(try_single_changes(set));
+    if (set->n == 0) {
+        DS_TRY(try_combined_changes(set));
+    }
+    if (set->n == 0 && !set->all) {
+        set->all = true;
+        DS_TRY(try_all(set));
+    }
+    return DS_OK;
+}
+
 ds_status dsi_fit_changes(ds_ctx *ctx, const dsi_plan_report *report, dsi_candidate *changes_out,
                           uint32_t *n_out)
 {
     change_set set = {.ctx = ctx,
                       .base = report,
                       .rows = report->spec.train.batch * report->spec.train.accumulation};
-    DS_TRY(try_single_changes(&set));
-    if (set.n == 0) {
-        DS_TRY(try_combined_changes(&set));
+    set.tried = malloc(MOST_TRIED * sizeof *set.tried);
+    if (set.tried == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to change a plan");
     }
+    const ds_status status = try_all(&set);
+    free(set.tried);
+    DS_TRY(status);
     for (uint32_t i = 0; i < set.n; ++i) {
         changes_out[i] = set.items[i];
     }

@@ -25,6 +25,7 @@ typedef struct dsi_candidate {
     int64_t micro_batch, accumulation;
     size_t need;                              /* bytes that count against the rank's memory */
     size_t host, disk;                        /* bytes there */
+    size_t activations;                       /* of need, at the peak */
     double model_flops, hardware_flops, sent; /* a step of a rank */
     double seconds;                           /* of a step, 0 without a device profile */
 } dsi_candidate;
