@@ -4,6 +4,7 @@
 #ifndef DSI_TRAIN_PLAN_PRINT_H
 #define DSI_TRAIN_PLAN_PRINT_H
 
+#include "train/plan_changes.h"
 #include "train/plan_fit.h"
 
 /* What is printed: a report, and where it does not fit the changes that dsi_fit_changes found. */
