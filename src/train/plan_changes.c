@@ -269,18 +269,26 @@ static ds_status try_combined_changes(change_set *set)
     return DS_OK;
 }
 
-/* Where nothing fits the least of all is told. */
+/* Where nothing fits the least is told: everything elsewhere, nothing kept, the smallest batch. */
+static ds_status try_least(change_set *set)
+{
+    dsi_candidate with = {0};
+    set->all = true;
+    if (set->base->plan.recompute == DS_RECOMPUTE_NONE) {
+        dsi_candidate_set_recompute(&with, DS_RECOMPUTE_FULL);
+    }
+    DS_TRY(try_offload(set, &with, true, true));
+    DS_TRY(try_offload(set, &with, false, true));
+    return try_batches(set, &with);
+}
+
 static ds_status try_all(change_set *set)
 {
     DS_TRY(try_single_changes(set));
     if (set->n == 0) {
         DS_TRY(try_combined_changes(set));
     }
-    if (set->n == 0 && !set->all) {
-        set->all = true;
-        DS_TRY(try_all(set));
-    }
-    return DS_OK;
+    return set->n == 0 ? try_least(set) : DS_OK;
 }
 
 ds_status dsi_fit_changes(ds_ctx *ctx, const dsi_plan_report *report, dsi_candidate *changes_out,
