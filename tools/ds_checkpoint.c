@@ -1,5 +1,6 @@
 /* ds_checkpoint: lists, shows, verifies and converts the checkpoints of a save folder. A thin main
  * over include/deepspeed/checkpoint.h. */
+#include "base/plain.h"
 #include "common/args.h"
 #include "common/output.h"
 #include "common/size_text.h"
@@ -52,6 +53,16 @@ static int fail(ds_ctx *ctx, ds_status status)
     }
 }
 
+/* A name of a file or folder, as a terminal may show it; until the next call but three. */
+static const char *shown(const char *name)
+{
+    enum { SLOTS = 4, NAME_BYTES = 1024 };
+    static char texts[SLOTS][NAME_BYTES];
+    static unsigned turn;
+    turn = (turn + 1) % SLOTS;
+    return dsi_plain_name(name, texts[turn], NAME_BYTES);
+}
+
 static int list(ds_ctx *ctx, const char *dir)
 {
     ds_checkpoint_entry *entries = NULL;
@@ -66,16 +77,16 @@ static int list(ds_ctx *ctx, const char *dir)
         const ds_checkpoint_entry *e = &entries[i];
         if (e->whole) {
             (void)printf("%10llu %10s  %-7s %s%s\n", (unsigned long long)e->step,
-                         size_text(e->bytes, text, sizeof text), "whole", e->tag,
+                         size_text(e->bytes, text, sizeof text), "whole", shown(e->tag),
                          e->latest ? "  (latest)" : "");
         } else {
             (void)printf("%10s %10s  %-7s %s%s\n", "?", "?",
-                         e->n_elsewhere > 0 ? "partly" : "broken", e->tag,
+                         e->n_elsewhere > 0 ? "partly" : "broken", shown(e->tag),
                          e->latest ? "  (latest)" : "");
         }
     }
     if (n == 0) {
-        (void)printf("no checkpoints in %s\n", dir);
+        (void)printf("no checkpoints in %s\n", shown(dir));
     }
     ds_checkpoint_list_free(entries, n);
     return EXIT_RIGHT;
@@ -90,12 +101,13 @@ static void print_tensors(const ds_checkpoint *c)
     for (size_t i = 0; i < n; ++i) {
         const ds_checkpoint_tensor *t = ds_checkpoint_at(c, i);
         const ds_checkpoint_tensor *next = ds_checkpoint_at(c, i + 1);
-        (void)printf("  %-12s %-40s %s", t->kind, t->name,
+        (void)printf("  %-12s %-40s %s", shown(t->kind), shown(t->name),
                      ds_meta_text(t->meta, meta, sizeof meta));
         (void)printf(t->n_slices > 1 ? " in %u slices\n" : "\n", t->n_slices);
         kind_bytes += ds_meta_bytes(t->meta);
         if (next == NULL || strcmp(next->kind, t->kind) != 0) {
-            (void)printf("  %-12s total %s\n", t->kind, size_text(kind_bytes, text, sizeof text));
+            (void)printf("  %-12s total %s\n", shown(t->kind),
+                         size_text(kind_bytes, text, sizeof text));
             kind_bytes = 0;
         }
     }
@@ -106,9 +118,9 @@ static int print_state(const ds_checkpoint *c, const char *name)
     const char *json = ds_checkpoint_state(c, name);
     if (json == NULL) {
         (void)fprintf(stderr, "ds_checkpoint: %s has no state '%s'; it has:",
-                      ds_checkpoint_get_info(c)->path, name);
+                      shown(ds_checkpoint_get_info(c)->path), shown(name));
         for (size_t i = 0; ds_checkpoint_state_name(c, i) != NULL; ++i) {
-            (void)fprintf(stderr, " %s", ds_checkpoint_state_name(c, i));
+            (void)fprintf(stderr, " %s", shown(ds_checkpoint_state_name(c, i)));
         }
         (void)fprintf(stderr, "\n");
         return EXIT_USAGE;
@@ -122,8 +134,9 @@ static void print_shards(const ds_checkpoint *c)
     ds_checkpoint_shard shard;
     char text[32];
     for (size_t i = 0; ds_checkpoint_get_shard(c, i, &shard); ++i) {
-        (void)printf("  %-40s %8s%s%s\n", shard.file, size_text(shard.bytes, text, sizeof text),
-                     shard.host != NULL ? "  host " : "", shard.host != NULL ? shard.host : "");
+        (void)printf("  %-40s %8s%s%s\n", shown(shard.file),
+                     size_text(shard.bytes, text, sizeof text), shard.host != NULL ? "  host " : "",
+                     shard.host != NULL ? shown(shard.host) : "");
     }
 }
 
@@ -133,15 +146,15 @@ static void print_all(const ds_checkpoint *c)
     char text[32];
     (void)printf(
         "tag        %s\nfolder     %s\nstep       %llu\nsamples    %llu\ntokens     %llu\n",
-        info->tag, info->path, (unsigned long long)info->step, (unsigned long long)info->samples,
-        (unsigned long long)info->tokens);
-    (void)printf("optimizer  %s\nsize       %s in %u shard%s\nstates\n", info->optimizer,
+        shown(info->tag), shown(info->path), (unsigned long long)info->step,
+        (unsigned long long)info->samples, (unsigned long long)info->tokens);
+    (void)printf("optimizer  %s\nsize       %s in %u shard%s\nstates\n", shown(info->optimizer),
                  size_text(info->bytes, text, sizeof text), info->n_shards,
                  info->n_shards == 1 ? "" : "s");
     for (size_t i = 0; ds_checkpoint_state_name(c, i) != NULL; ++i) {
         const char *name = ds_checkpoint_state_name(c, i);
         const char *json = ds_checkpoint_state(c, name);
-        (void)printf("  %-12s %.60s%s\n", name, json, strlen(json) > 60 ? "..." : "");
+        (void)printf("  %-12s %.60s%s\n", shown(name), shown(json), strlen(json) > 60 ? "..." : "");
     }
     print_shards(c);
     (void)printf("tensors    %zu\n", ds_checkpoint_count(c));
@@ -175,7 +188,8 @@ static int verify(ds_ctx *ctx, const char *dir, const char *tag)
     }
     if (status == DS_OK) {
         const ds_checkpoint_info *info = ds_checkpoint_get_info(c);
-        (void)printf("%s: right, %s\n", info->path, size_text(info->bytes, text, sizeof text));
+        (void)printf("%s: right, %s\n", shown(info->path),
+                     size_text(info->bytes, text, sizeof text));
     }
     ds_checkpoint_close(&c);
     return status < 0 ? fail(ctx, status) : EXIT_RIGHT;
@@ -195,7 +209,7 @@ static int verify_all(ds_ctx *ctx, const char *dir)
         rc = one > rc ? one : rc;
     }
     if (n == 0) {
-        (void)fprintf(stderr, "ds_checkpoint: no checkpoints in %s\n", dir);
+        (void)fprintf(stderr, "ds_checkpoint: no checkpoints in %s\n", shown(dir));
         rc = EXIT_BROKEN;
     }
     ds_checkpoint_list_free(entries, n);
@@ -236,7 +250,7 @@ static int export(ds_ctx *ctx, const options *o, const char *dir, const char *ou
         status = ds_checkpoint_export(c, &params, &info);
     }
     if (status == DS_OK) {
-        (void)printf("%s: %llu tensors, %llu elements as %s\n", out,
+        (void)printf("%s: %llu tensors, %llu elements as %s\n", shown(out),
                      (unsigned long long)(info.n_trained + (o->exclude_frozen ? 0 : info.n_frozen)),
                      (unsigned long long)(info.trained_elements +
                                           (o->exclude_frozen ? 0 : info.frozen_elements)),
@@ -254,8 +268,8 @@ static int consolidate(ds_ctx *ctx, const char *dir, const char *out, const char
         status = ds_checkpoint_consolidate(c, out);
     }
     if (status == DS_OK) {
-        (void)printf("%s/%s: %u shards are one\n", out, ds_checkpoint_get_info(c)->tag,
-                     ds_checkpoint_get_info(c)->n_shards);
+        (void)printf("%s/%s: %u shards are one\n", shown(out),
+                     shown(ds_checkpoint_get_info(c)->tag), ds_checkpoint_get_info(c)->n_shards);
     }
     ds_checkpoint_close(&c);
     return status < 0 ? fail(ctx, status) : EXIT_RIGHT;

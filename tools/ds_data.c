@@ -1,5 +1,6 @@
 /* ds_data: tokenizes text to indexed data, and inspects such data. */
 #include "base/clock.h"
+#include "base/plain.h"
 #include "common/args.h"
 #include "common/output.h"
 #include "data/dataset.h"
@@ -89,6 +90,7 @@ static void draw(void *user, uint64_t done, uint64_t all)
     job *j = user;
     const double now = dsi_clock_seconds();
     char bar[31];
+    char name[64];
     if (!j->live || (now - j->drawn < 0.1 && done < all)) {
         return;
     }
@@ -97,8 +99,9 @@ static void draw(void *user, uint64_t done, uint64_t all)
     memset(bar + filled, '.', 30 - filled);
     bar[30] = '\0';
     (void)fprintf(stderr, "\r\033[K%.40s [%s] %.1f M tokens, %.2f M tokens/s%s",
-                  dsi_path_name(j->path), bar, (double)j->n_tokens * 1e-6,
-                  (double)j->n_tokens * 1e-6 / (now - j->started), done == all ? "\n" : "");
+                  dsi_plain_name(dsi_path_name(j->path), name, sizeof name), bar,
+                  (double)j->n_tokens * 1e-6, (double)j->n_tokens * 1e-6 / (now - j->started),
+                  done == all ? "\n" : "");
     j->drawn = now;
 }
 

@@ -1,6 +1,7 @@
 /* The context: creation, error record, log sink. See include/deepspeed/context.h. */
 #include "base/context.h"
 
+#include "base/plain.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,6 +73,15 @@ static const char *path_in_project(const char *file)
     return found != NULL ? found : file;
 }
 
+/* Texts longer than LONG_BYTES are counted no further: the message ends with what fits anyway. */
+static void format_plain(char *out, size_t room, const char *format, va_list args)
+{
+    enum { LONG_BYTES = 8 * DSI_ERROR_BYTES };
+    char text[LONG_BYTES];
+    (void)vsnprintf(text, sizeof text, format, args);
+    dsi_plain_message(text, out, room);
+}
+
 ds_status ds_fail_at(ds_ctx *ctx, const char *file, int line, ds_status status, const char *format,
                      ...)
 {
@@ -81,7 +91,7 @@ ds_status ds_fail_at(ds_ctx *ctx, const char *file, int line, ds_status status, 
     char message[DSI_ERROR_BYTES]; /* formatted aside: an argument may be the old message */
     va_list args;
     va_start(args, format);
-    (void)vsnprintf(message, sizeof message, format, args);
+    format_plain(message, sizeof message, format, args);
     va_end(args);
     (void)pthread_mutex_lock(&ctx->lock);
     memcpy(ctx->message, message, sizeof message);
@@ -102,7 +112,7 @@ void ds_log(ds_ctx *ctx, ds_log_level level, const char *format, ...)
     }
     va_list args;
     va_start(args, format);
-    (void)vsnprintf(line + n, sizeof line - (size_t)n, format, args);
+    format_plain(line + n, sizeof line - (size_t)n, format, args);
     va_end(args);
     if (ctx == NULL || ctx->params.log == NULL) {
         (void)fprintf(stderr, "%s\n", line);

@@ -1,12 +1,13 @@
 /* Errors and notices of one file. See config_diag.h. */
 #include "config/config_diag.h"
 
+#include "base/plain.h"
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_MESSAGE = 2000 };
+enum { MAX_MESSAGE = 2000, MAX_PLAIN = 2 * MAX_MESSAGE + 4096 };
 
 static const char *compose(dsi_diags *diags, uint32_t line, uint32_t column, const char *path,
                            const char *format, va_list args)
@@ -21,9 +22,13 @@ static const char *compose(dsi_diags *diags, uint32_t line, uint32_t column, con
         dsi_buf_printf(&buf, "%s: ", path);
     }
     char message[MAX_MESSAGE];
+    char plain[MAX_PLAIN]; /* a line: what a key holds begins no new one */
     (void)vsnprintf(message, sizeof message, format, args);
     dsi_buf_puts(&buf, message);
-    const char *text = buf.failed ? NULL : dsi_arena_strdup(diags->arena, dsi_buf_text(&buf));
+    const char *text =
+        buf.failed ? NULL
+                   : dsi_arena_strdup(diags->arena,
+                                      dsi_plain_name(dsi_buf_text(&buf), plain, sizeof plain));
     dsi_buf_free(&buf);
     diags->no_memory = diags->no_memory || text == NULL;
     return text;

@@ -1,6 +1,8 @@
 /* See output.h. */
 #include "common/output.h"
 
+#include "common/terminal.h"
+
 #include "io/file.h"
 
 #include <errno.h>
@@ -25,6 +27,7 @@ static void check(int code, void *program)
 
 void output_guard(const char *program)
 {
+    terminal_plain();
     (void)on_exit(check, (void *)(size_t)program);
 }
 

@@ -6,9 +6,9 @@
 #include <deepspeed/context.h>
 #include <stddef.h>
 
-/* Every main() calls it first: when the process ends, standard output is flushed. If anything of it
- * was lost, that is said on standard error and an exit code of 0 becomes 1. program: its name,
- * kept, not copied. */
+/* Every main() calls it first: standard output becomes fit for a terminal (terminal.h), and when
+ * the process ends it is flushed. If anything of it was lost, that is said on standard error and an
+ * exit code of 0 becomes 1. program: its name, kept, not copied. */
 void output_guard(const char *program);
 
 /* Whether a file can be put there, as far as its folder tells: before work whose result it will

@@ -1,6 +1,7 @@
 /* What a run tells: a live line on a terminal, else a line every steps_per_print; the metrics file;
  * monitors. */
 #include "base/clock.h"
+#include "base/plain.h"
 #include "common/machine.h"
 #include "common/train.h"
 
@@ -74,10 +75,13 @@ void train_report_say(train_report *report, const char *format, ...)
         return;
     }
     end_line(report);
+    char text[2048];
+    char plain[2048];
     va_start(args, format);
-    (void)vfprintf(stderr, format, args);
+    (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    (void)fputc('\n', stderr);
+    dsi_plain_message(text, plain, sizeof plain);
+    (void)fprintf(stderr, "%s\n", plain);
 }
 
 /* "1:02:03", "2:03". */
