@@ -177,6 +177,29 @@ static const dsi_arg *find_letter(const dsi_args_spec *spec, const char *text)
     return NULL;
 }
 
+/* Whether a flag's value is, or becomes, part of a path: an empty one would name the root or the
+ * folder around it. */
+static bool is_path(const dsi_arg *row)
+{
+    static const char *const words[] = {"FILE", "DIR", "FOLDER", "PREFIX", "TAG", "NAME"};
+    for (size_t i = 0; row->value != NULL && i < sizeof words / sizeof *words; ++i) {
+        if (strstr(row->value, words[i]) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A value that the command line gives. */
+static ds_status store_given(ds_ctx *ctx, const dsi_arg *row, const char *text)
+{
+    if (text[0] == '\0' && is_path(row)) {
+        return ds_fail(ctx, DS_ERR_ARG, "--%s: expected %s, found an empty text", row->name,
+                       row->value);
+    }
+    return store(ctx, row, text);
+}
+
 /* Takes the values after flag number *i_inout and leaves it at the last argument used. */
 static ds_status take_values(ds_ctx *ctx, const dsi_arg *row, const char *inline_value, int argc,
                              char **argv, int *i_inout)
@@ -184,7 +207,7 @@ static ds_status take_values(ds_ctx *ctx, const dsi_arg *row, const char *inline
     int i = *i_inout;
     const char *next = i + 1 < argc ? argv[i + 1] : NULL;
     if (inline_value != NULL) {
-        return store(ctx, row, inline_value);
+        return store_given(ctx, row, inline_value);
     }
     if (row->type == DSI_ARG_SWITCH) {
         bool ignored;
@@ -202,7 +225,7 @@ static ds_status take_values(ds_ctx *ctx, const dsi_arg *row, const char *inline
                        row->value != NULL ? row->value : "VALUE");
     }
     do {
-        DS_TRY(store(ctx, row, argv[++i]));
+        DS_TRY(store_given(ctx, row, argv[++i]));
     } while (row->type == DSI_ARG_LIST && i + 1 < argc && !is_flag(argv[i + 1]));
     *i_inout = i;
     return DS_OK;
@@ -277,6 +300,10 @@ ds_status dsi_args_parse(ds_ctx *ctx, const dsi_args_spec *spec, int argc, char 
         } else if (flags && (is_flag(argv[i]) || find_letter(spec, argv[i]) != NULL)) {
             DS_TRY_GOTO(status, take_flag(ctx, spec, argc, argv, &i), free_words);
         } else {
+            if (argv[i][0] == '\0' && !spec->stop_at_word) {
+                status = ds_fail(ctx, DS_ERR_ARG, "word %d of the command line is empty", i);
+                goto free_words;
+            }
             DS_TRY_GOTO(status, list_add(&args.words, argv[i]), free_words);
             flags = flags && !spec->stop_at_word;
         }

@@ -58,20 +58,6 @@ static ds_status check(ds_ctx *ctx, const train_options *o)
     return DS_OK;
 }
 
-/* --resume may stand alone; then the parser must not take the next word as its tag. */
-static void split_resume(int argc, char **argv, train_options *o)
-{
-    for (int i = 1; i < argc; ++i) {
-        if (strcmp(argv[i], "--resume") == 0) {
-            const bool alone = i + 1 == argc || strncmp(argv[i + 1], "--", 2) == 0;
-            static char bare[] = "--resume=";
-            o->resume_given = true;
-            argv[i] = alone ? bare : argv[i];
-        }
-        o->resume_given = o->resume_given || strncmp(argv[i], "--resume=", 9) == 0;
-    }
-}
-
 /* A job started again by the launcher goes on from its newest checkpoint, if it has saved one. */
 static void resume_after_restart(train_options *o)
 {
@@ -229,6 +215,8 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .type = DSI_ARG_TEXT,
          .out = &o->resume,
          .value = "[TAG]",
+         .alone = "",
+         .given_out = &o->resume_given,
          .doc =
              "Go on from a checkpoint of --output; default tag: the newest. A job that deepspeed "
              "--restarts started again (DS_RESTART_COUNT above 0) does so by itself when --output "
@@ -362,7 +350,6 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
                                 .rows = rows,
                                 .n_rows = sizeof rows / sizeof rows[0],
                                 .after = after};
-    split_resume(argc, argv, o);
     DS_TRY(dsi_args_parse_flags(ctx, &spec, argc, argv, help_out));
     resume_after_restart(o);
     spare_files(o);
