@@ -1,8 +1,8 @@
 /* Chat messages to text, as the model's own template does it, and where the assistant speaks.
  *
- * A model's template is Jinja text. It is not interpreted: the template families below are known,
- * and a model's template is recognised by features that only its family has. Another template is an
- * error that names --chat_template, which forces one. The text equals that of transformers'
+ * A model's template is Jinja text. It is not interpreted: the templates of the families below are
+ * known, and a model's template is recognised as one of them. Another template, an edited one too,
+ * is an error that names --chat_template, which forces one. The text equals that of transformers'
  * apply_chat_template, without tools and documents.
  */
 #ifndef DEEPSPEED_CHAT_H

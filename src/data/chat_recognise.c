@@ -1,13 +1,13 @@
 /* Which chat template a canonical Jinja text is.
  *
- * Called by ds_chat_create. Short templates must equal a pattern as a whole; long ones (those with
- * tools) must have the parts that decide what a chat without tools looks like, and none that would
- * change it. A text that fits no family is refused rather than guessed.
+ * Called by ds_chat_create. The parts of a text tell its family and its options; the digest of the
+ * whole tells that it is a known one. Any other text is refused rather than guessed.
  */
 #include "data/chat_template.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 
 #define IM_MESSAGE "{{'<|im_start|>'+message.role+'\n'+message.content+'<|im_end|>\n'}}"
 #define IM_PROMPT  "{%if add_generation_prompt%}{{'<|im_start|>assistant\n'}}{%endif%}"
@@ -298,8 +298,62 @@ static bool mistral(const char *text, dsi_chat_form *form)
     return true;
 }
 
+/* Digests of the templates that the forms were compared with, as a whole: a text that only
+ * resembles one of them is another template. The default system message, which the form takes from
+ * the text, is left out of its digest. */
+/* clang-format off */
+static const uint64_t known[] = {
+    0x8757b2172c91f640u, /* chatml-bos */
+    0x37bf5ffe663c2289u, /* chatml-comment */
+    0x08731f08ed2fb18du, /* chatml-dolphin */
+    0xb2e6611c857a76b9u, /* llama2-default-flag */
+    0x850d4bf4f80a259bu, /* llama2 */
+    0xe6fdd325056cd99fu, /* llama3-first */
+    0xc67bdad3c6de3dc8u, /* llama3.1 */
+    0x1b5b4f8a5f16119eu, /* llama3.2 */
+    0x68406fcb460e25d6u, /* llama3 */
+    0x18896b0ca0061a63u, /* mistral-tekken-older */
+    0xf376edb82c50ccbau, /* mistral-tekken */
+    0xab688bc52605a416u, /* mistral-v0.1 */
+    0x0bdddcb71e8295b3u, /* mistral-v0.2 */
+    0x0505755e3d90893cu, /* mistral-v1-last */
+    0xa418b9e1ba064eedu, /* mistral-v1 */
+    0xa4cbc1d52d8239fbu, /* mistral-v3-untrimmed */
+    0x6759c9d3fbf2036eu, /* mistral-v3 */
+    0xb61b3ec778cce075u, /* qwen2.5-math */
+    0x04ddd16de34d659fu, /* qwen2.5 */
+    0x68f41b282f366814u, /* qwen2 */
+    0xfbba18eb5f964472u, /* qwen3-2507 */
+    0x798dd2b8e2d43e66u, /* qwen3 */
+};
+/* clang-format on */
+
+static uint64_t digest_of(const char *canonical, const dsi_chat_form *form)
+{
+    const char *text = form->system_text;
+    const size_t n = strlen(canonical);
+    const bool within = text >= canonical && text <= canonical + n;
+    const size_t n_head = within ? (size_t)(text - canonical) : n;
+    const XXH64_hash_t head = XXH3_64bits(canonical, n_head);
+    return within ? XXH3_64bits_withSeed(text + form->system_size, n - n_head - form->system_size,
+                                         head)
+                  : head;
+}
+
+static bool is_known(const char *canonical, const dsi_chat_form *form)
+{
+    const uint64_t digest = digest_of(canonical, form);
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; ++i) {
+        if (known[i] == digest) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool dsi_chat_recognise(const char *canonical, dsi_chat_form *form)
 {
-    return chatml_or_qwen2(canonical, form) || qwen25(canonical, form) || qwen3(canonical, form) ||
-           llama3(canonical, form) || llama2(canonical, form) || mistral(canonical, form);
+    return (chatml_or_qwen2(canonical, form) || qwen25(canonical, form) || qwen3(canonical, form) ||
+            llama3(canonical, form) || llama2(canonical, form) || mistral(canonical, form)) &&
+           is_known(canonical, form);
 }
