@@ -51,6 +51,71 @@ static const char *kind_of(const json_t *json)
     }
 }
 
+static bool is_one_of(const char *key, const char *const *names)
+{
+    for (; *names != NULL; ++names) {
+        if (strcmp(key, *names) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void note_key(dsi_line *line, const char *whose, const char *key)
+{
+    char text[sizeof line->unread[0]];
+    (void)snprintf(text, sizeof text, "%s\"%.24s\"", whose, key);
+    for (uint32_t i = 0; i < line->n_unread; ++i) {
+        if (strcmp(line->unread[i], text) == 0) {
+            return;
+        }
+    }
+    if (line->n_unread < DSI_UNREAD_KEYS) {
+        memcpy(line->unread[line->n_unread++], text, sizeof text);
+    }
+}
+
+/* No part of a line is dropped in silence: of the keys that are not `read`, those in `lost` would
+ * change what is trained on and are refused, others are noted. null is as if the key were not
+ * there. `where` stands before the key, "" for the line itself. */
+static bool account_keys(work *w, const json_t *json, const char *where, const char *const *read,
+                         const char *const *lost)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)json, key, value)
+    {
+        if (json_is_null(value) || is_one_of(key, read)) {
+            continue;
+        }
+        if (is_one_of(key, lost)) {
+            refuse(w, DS_ERR_UNSUPPORTED,
+                   "%s\"%s\" is not supported and would be lost: take it out of the line, or "
+                   "render the chat to \"prompt\" and \"completion\" beforehand",
+                   where, key);
+            return false;
+        }
+        note_key(w->line, *where != '\0' ? "a message's " : "", key);
+    }
+    return true;
+}
+
+/* Keys of a line that templates or trainers of samples give a meaning. */
+static const char *const lost_row_keys[] = {
+    "tools",           "documents",       "chat_template_kwargs",
+    "functions",       "image",           "images",
+    "video",           "videos",          "audio",
+    "audios",          "chosen",          "rejected",
+    "completion_mask", "assistant_masks", "weight",
+    "labels",          "train",           NULL};
+
+/* The same of a message. */
+static const char *const lost_message_keys[] = {"tool_calls", "function_call", "reasoning_content",
+                                                "reasoning",  "thinking",      "weight",
+                                                "train",      "tools",         "documents",
+                                                "prefix",     "images",        "functions",
+                                                "videos",     "audio",         NULL};
+
 /* Appends tokens; `counts` says whether they are in the loss. */
 static bool append(work *w, const uint32_t *ids, size_t n, bool counts)
 {
@@ -94,17 +159,22 @@ static bool append_eos(work *w, bool counts)
     return eos < 0 || append(w, &id, 1, counts);
 }
 
-static void take_text(work *w, const json_t *text)
+static void take_text(work *w, const json_t *row, const json_t *text)
 {
-    if (encode(w, json_string_value(text), json_string_length(text),
+    static const char *const read[] = {"text", NULL};
+    if (account_keys(w, row, "", read, lost_row_keys) &&
+        encode(w, json_string_value(text), json_string_length(text),
                DS_ENCODE_ADD_SPECIAL | DS_ENCODE_NO_SPECIAL_PARSE, true) &&
         w->params->append_eos) {
         (void)append_eos(w, true);
     }
 }
 
-static void take_pair(work *w, const json_t *prompt, const json_t *completion)
+static void take_pair(work *w, const json_t *row)
 {
+    static const char *const read[] = {"prompt", "completion", NULL};
+    const json_t *prompt = json_object_get(row, "prompt");
+    const json_t *completion = json_object_get(row, "completion");
     w->line->sample = true;
     if (!json_is_string(prompt) || !json_is_string(completion)) {
         refuse(w, DS_ERR_FORMAT,
@@ -112,7 +182,8 @@ static void take_pair(work *w, const json_t *prompt, const json_t *completion)
                kind_of(prompt), kind_of(completion));
         return;
     }
-    if (encode(w, json_string_value(prompt), json_string_length(prompt),
+    if (account_keys(w, row, "", read, lost_row_keys) &&
+        encode(w, json_string_value(prompt), json_string_length(prompt),
                DS_ENCODE_ADD_SPECIAL | DS_ENCODE_NO_SPECIAL_PARSE, false) &&
         encode(w, json_string_value(completion), json_string_length(completion),
                DS_ENCODE_NO_SPECIAL_PARSE, true)) {
@@ -171,13 +242,20 @@ static bool read_messages(work *w, const json_t *messages, ds_chat_message *list
                    json_string_value(role), kind_of(content));
             return false;
         }
+        static const char *const read[] = {"role", "content", NULL};
+        char where[96];
+        (void)snprintf(where, sizeof where, "messages[%zu] (role \"%.40s\"): ", i,
+                       json_string_value(role));
+        if (!account_keys(w, message, where, read, lost_message_keys)) {
+            return false;
+        }
         list[i] = (ds_chat_message){json_string_value(role), json_string_value(content),
                                     json_string_length(content)};
     }
     return true;
 }
 
-static void take_messages(work *w, const json_t *messages)
+static void take_messages(work *w, const json_t *row, const json_t *messages)
 {
     const size_t n = json_array_size(messages);
     char error[DSI_CHAT_ERROR];
@@ -198,7 +276,8 @@ static void take_messages(work *w, const json_t *messages)
         refuse(w, DS_ERR_NOMEM, "no memory for a line");
         return;
     }
-    if (read_messages(w, messages, list)) {
+    static const char *const read[] = {"messages", NULL};
+    if (account_keys(w, row, "", read, lost_row_keys) && read_messages(w, messages, list)) {
         const ds_status status =
             dsi_chat_render(w->params->chat, list, n, 0, &text, error, sizeof error);
         if (status < 0) {
@@ -237,19 +316,19 @@ static void refuse_keys(work *w, const json_t *json)
 static void take_object(work *w, const json_t *json)
 {
     const json_t *messages = json_object_get(json, "messages");
-    const json_t *prompt = json_object_get(json, "prompt");
-    const json_t *completion = json_object_get(json, "completion");
+    const bool pair =
+        json_object_get(json, "prompt") != NULL || json_object_get(json, "completion") != NULL;
     const json_t *text = json_object_get(json, "text");
     if (!json_is_object(json)) {
         refuse(w, DS_ERR_FORMAT, "a line must be a JSON object; found %s", kind_of(json));
     } else if (json_is_array(messages)) {
-        take_messages(w, messages);
-    } else if (prompt != NULL || completion != NULL) {
-        take_pair(w, prompt, completion);
+        take_messages(w, json, messages);
+    } else if (pair) {
+        take_pair(w, json);
     } else if (json_is_string(text)) {
-        take_text(w, text);
+        take_text(w, json, text);
     } else if (messages != NULL) {
-        take_messages(w, messages);
+        take_messages(w, json, messages);
     } else if (text != NULL) {
         refuse(w, DS_ERR_FORMAT, "\"text\" must be a string; found %s", kind_of(text));
     } else {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINES_AT_ONCE = 256 };
+enum { LINES_AT_ONCE = 256, KEYS_NOTED = 16 };
 
 bool dsi_path_ends(const char *path, const char *end)
 {
@@ -24,6 +24,8 @@ typedef struct batch {
     size_t size[LINES_AT_ONCE];
     dsi_line lines[LINES_AT_ONCE];
     uint32_t n;
+    char noted[KEYS_NOTED][48]; /* unread keys, each said once */
+    uint32_t n_noted;
 } batch;
 
 static void tokenize_task(void *arg, uint32_t task, uint32_t thread)
@@ -47,7 +49,30 @@ static size_t cut_lines(batch *b, const dsi_map *map, size_t at)
     return at < map->size ? at : map->size;
 }
 
-static ds_status deliver(ds_ctx *ctx, const char *path, uint64_t first_line, const batch *b,
+static bool is_noted(const batch *b, const char *key)
+{
+    for (uint32_t i = 0; i < b->n_noted; ++i) {
+        if (strcmp(b->noted[i], key) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Says once for each key that it is there and that nothing reads it. */
+static void note_unread(ds_ctx *ctx, const char *path, uint64_t number, batch *b,
+                        const dsi_line *line)
+{
+    for (uint32_t i = 0; i < line->n_unread; ++i) {
+        if (b->n_noted < KEYS_NOTED && !is_noted(b, line->unread[i])) {
+            memcpy(b->noted[b->n_noted++], line->unread[i], sizeof line->unread[i]);
+            ds_log(ctx, DS_LOG_JOB, "%s:%llu: %s is not read, here and in later lines", path,
+                   (unsigned long long)number, line->unread[i]);
+        }
+    }
+}
+
+static ds_status deliver(ds_ctx *ctx, const char *path, uint64_t first_line, batch *b,
                          const dsi_source_sink *sink)
 {
     for (uint32_t i = 0; i < b->n; ++i) {
@@ -60,6 +85,7 @@ static ds_status deliver(ds_ctx *ctx, const char *path, uint64_t first_line, con
             return ds_fail(ctx, line->status, "%s:%llu: %s", path,
                            (unsigned long long)(first_line + i), line->message);
         }
+        note_unread(ctx, path, first_line + i, b, line);
         if (line->n > 0) {
             const dsi_document document = {line->ids, line->sample ? line->counted : NULL, line->n,
                                            line->sample, false};

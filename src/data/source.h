@@ -37,13 +37,16 @@ ds_status dsi_text_read(ds_ctx *ctx, const ds_dataset_params *params, const char
                         const dsi_map *text, size_t part_bytes, const dsi_source_sink *sink);
 
 /* One line of a .jsonl, tokenized: what jsonl_line.c makes, freed by its caller. */
+enum { DSI_UNREAD_KEYS = 8 };
 typedef struct dsi_line {
     uint32_t *ids; /* malloc; NULL for an empty line */
     uint8_t *counted;
     uint64_t n;
     bool sample;
     ds_status status;
-    char message[320]; /* of an error */
+    char message[320];                /* of an error */
+    char unread[DSI_UNREAD_KEYS][48]; /* keys that nothing reads, the first few of them */
+    uint32_t n_unread;
 } dsi_line;
 
 void dsi_line_tokenize(const ds_dataset_params *params, ds_tokenizer_scratch *scratch,

@@ -134,6 +134,74 @@ static void lines_of_a_wrong_shape(void **state)
     }
 }
 
+#define LOST                                                                                       \
+    " is not supported and would be lost: take it out of the line, or render the chat to "         \
+    "\"prompt\" and \"completion\" beforehand"
+
+/* What would change the text or the loss is not dropped. */
+static void parts_that_would_be_lost(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *says;
+    } cases[] = {
+        {CHAT(
+             ",{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"type\":\"function\"}]}"),
+         "messages[2] (role \"assistant\"): \"tool_calls\"" LOST},
+        {CHAT(",{\"role\":\"assistant\",\"content\":\"\",\"reasoning_content\":\"r\"}"),
+         "messages[2] (role \"assistant\"): \"reasoning_content\"" LOST},
+        {CHAT(",{\"role\":\"assistant\",\"content\":\"\",\"weight\":0}"),
+         "messages[2] (role \"assistant\"): \"weight\"" LOST},
+        {"{\"tools\":[{}],\"messages\":[" FIRST "]}", "\"tools\"" LOST},
+        {"{\"documents\":[{}],\"messages\":[" FIRST "]}", "\"documents\"" LOST},
+        {"{\"chat_template_kwargs\":{\"enable_thinking\":false},\"messages\":[" FIRST "]}",
+         "\"chat_template_kwargs\"" LOST},
+        {"{\"prompt\":\"a\",\"completion\":\"b\",\"tools\":[{}]}", "\"tools\"" LOST},
+        {"{\"prompt\":\"a\",\"completion\":\"b\",\"rejected\":\"c\"}", "\"rejected\"" LOST},
+        {"{\"text\":\"a\",\"images\":[\"b\"]}", "\"images\"" LOST},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        check_line("chatml", i, cases[i].line, DS_ERR_UNSUPPORTED, cases[i].says);
+    }
+}
+
+static char noted[512];
+
+static void note(void *user, ds_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)snprintf(noted + strlen(noted), sizeof noted - strlen(noted), "%s\n", text);
+}
+
+/* Keys that no template and no trainer reads are said once each; null is no key. */
+static void other_keys_are_noted_once(void **state)
+{
+    (void)state;
+    static const char line[] =
+        "{\"id\":7,\"tools\":null,\"messages\":[{\"role\":\"user\",\"content\":\"a\","
+        "\"tool_calls\":null},{\"role\":\"assistant\",\"content\":\"b\",\"mood\":\"m\"}]}\n";
+    char text[1024];
+    char path[128];
+    char want[512];
+    const char *file = path;
+    ds_chat *chat = NULL;
+    ds_dataset *data = NULL;
+    (void)snprintf(text, sizeof text, "%s%s", line, line);
+    write_file("noted.jsonl", text, path, sizeof path);
+    CHECK_OK(ctx, ds_chat_create(ctx, tok, "chatml", &chat));
+    const ds_dataset_params params = {
+        .files = &file, .n_files = 1, .tokenizer = tok, .chat = chat, .seq_length = 64};
+    CHECK_OK(ctx, ds_dataset_open(ctx, &params, &data));
+    (void)snprintf(want, sizeof want,
+                   "%s:1: \"id\" is not read, here and in later lines\n"
+                   "%s:1: a message's \"mood\" is not read, here and in later lines\n",
+                   path, path);
+    assert_string_equal(noted, want);
+    ds_dataset_close(&data);
+    ds_chat_destroy(&chat);
+}
+
 /* The public call records the same text. */
 static void a_rendered_chat_names_the_message(void **state)
 {
@@ -153,6 +221,7 @@ static int set_up(void **state)
     ds_ctx_params params = ds_ctx_params_default();
     char command[512];
     params.n_threads = 3;
+    params.log = note;
     (void)strcpy(folder, "/tmp/ds_jsonl_XXXXXX");
     assert_non_null(mkdtemp(folder));
     (void)snprintf(command, sizeof command,
@@ -182,6 +251,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_that_break_the_rule),
         cmocka_unit_test(lines_of_a_wrong_shape),
+        cmocka_unit_test(parts_that_would_be_lost),
+        cmocka_unit_test(other_keys_are_noted_once),
         cmocka_unit_test(a_rendered_chat_names_the_message),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
