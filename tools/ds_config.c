@@ -3,6 +3,7 @@
 #include "common/args.h"
 #include "common/output.h"
 #include "common/plot.h"
+#include "common/trainer_flags.h"
 
 #include <deepspeed/config.h>
 #include <deepspeed/context.h>
@@ -20,24 +21,8 @@ typedef struct options {
     bool plot;
     int64_t steps;
     bool fp16, bf16, fp16_given, bf16_given;
-    double reals[11]; /* the trainer's, by the indices below */
-    bool known[11];
+    ds_trainer_values trainer; /* of the flags, fp16 and bf16 apart */
 } options;
-
-enum {
-    MICRO_BATCH,
-    ACCUMULATION,
-    LEARNING_RATE,
-    WEIGHT_DECAY,
-    ADAM_BETA1,
-    ADAM_BETA2,
-    ADAM_EPSILON,
-    MAX_GRAD_NORM,
-    WARMUP_STEPS,
-    TOTAL_STEPS,
-    HIDDEN_SIZE,
-    N_REALS
-};
 
 static const char about[] =
     "Reads DeepSpeed configuration files, JSON or HJSON.\n\n"
@@ -52,9 +37,9 @@ static const char about[] =
     "  docs          the page docs/config.md: every key";
 
 static const char after[] =
-    "\"auto\" in a file stands for one of the flags above, as for Hugging Face's Trainer, and for "
-    "its\n"
-    "default without the flag. A flag that contradicts a number in the file is an error.\n\n"
+    "\"auto\" in a file, or a key that it leaves out, stands for one of the flags above, as for\n"
+    "Hugging Face's Trainer; \"auto\" without the flag for the Trainer's default. A flag that\n"
+    "contradicts a number in the file, or that no key can take, is an error.\n\n"
     "Examples:\n"
     "  ds_config check ds.json\n"
     "  ds_config resolve ds.json --world_size 8 --micro_batch 4 --learning_rate 3e-4\n"
@@ -84,28 +69,28 @@ static int fail(ds_ctx *ctx, ds_status status)
     return exit_code(status);
 }
 
-static ds_maybe maybe(const options *o, int index)
-{
-    return o->known[index] ? ds_known(o->reals[index]) : (ds_maybe){0};
-}
-
 static ds_trainer_values trainer_values(const options *o)
 {
-    return (ds_trainer_values){
-        .micro_batch = maybe(o, MICRO_BATCH),
-        .gradient_accumulation_steps = maybe(o, ACCUMULATION),
-        .learning_rate = maybe(o, LEARNING_RATE),
-        .weight_decay = maybe(o, WEIGHT_DECAY),
-        .adam_beta1 = maybe(o, ADAM_BETA1),
-        .adam_beta2 = maybe(o, ADAM_BETA2),
-        .adam_epsilon = maybe(o, ADAM_EPSILON),
-        .max_grad_norm = maybe(o, MAX_GRAD_NORM),
-        .warmup_steps = maybe(o, WARMUP_STEPS),
-        .total_steps = maybe(o, TOTAL_STEPS),
-        .hidden_size = maybe(o, HIDDEN_SIZE),
-        .fp16 = {o->fp16_given, o->fp16},
-        .bf16 = {o->bf16_given, o->bf16},
-    };
+    ds_trainer_values v = o->trainer;
+    v.fp16 = (ds_maybe){o->fp16_given, o->fp16};
+    v.bf16 = (ds_maybe){o->bf16_given, o->bf16};
+    return v;
+}
+
+/* Whether a flag says what only a resolved configuration can take. */
+static bool has_flag(const ds_trainer_values *t)
+{
+    const ds_maybe all[] = {t->micro_batch,   t->gradient_accumulation_steps,
+                            t->learning_rate, t->weight_decay,
+                            t->adam_beta1,    t->adam_beta2,
+                            t->adam_epsilon,  t->max_grad_norm,
+                            t->warmup_steps,  t->hidden_size,
+                            t->fp16,          t->bf16};
+    bool any = false;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
+        any = any || all[i].known;
+    }
+    return any;
 }
 
 static ds_config_params load_params(const options *o)
@@ -130,7 +115,7 @@ static int check(ds_ctx *ctx, const options *o, const char *file)
 {
     const ds_config_params params = load_params(o);
     const ds_trainer_values trainer = trainer_values(o);
-    const uint32_t world = o->world_given ? (uint32_t)o->world_size : 0;
+    const uint32_t world = o->world_given || has_flag(&trainer) ? (uint32_t)o->world_size : 0;
     size_t n_errors = 0;
     char *text = NULL;
     ds_status status = ds_config_check_file(ctx, file, &params, world, &trainer, &n_errors, &text);
@@ -282,12 +267,6 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
                              command, words->n > 0 ? words->n - 1 : 0));
 }
 
-#define REAL_ROW(flag, index, word, low, text)                                                     \
-    {                                                                                              \
-        .name = (flag), .type = DSI_ARG_REAL, .out = &o.reals[index], .value = (word),             \
-        .min = (low), .given_out = &o.known[index], .doc = (text)                                  \
-    }
-
 int main(int argc, char **argv)
 {
     output_guard("ds_config");
@@ -301,7 +280,8 @@ int main(int argc, char **argv)
          .min = 1,
          .max = 1 << 20,
          .given_out = &o.world_given,
-         .doc = "Data-parallel ranks to resolve for. check resolves only when it is given."},
+         .doc = "Data-parallel ranks to resolve for. check resolves only when it, or one of the "
+                "values below, is given."},
         {.name = "allow_unknown_keys",
          .type = DSI_ARG_SWITCH,
          .out = &o.allow_unknown_keys,
@@ -326,24 +306,19 @@ int main(int argc, char **argv)
          .def = "100",
          .min = 1,
          .max = 1e8,
-         .given_out = &o.known[TOTAL_STEPS],
+         .given_out = &o.trainer.total_steps.known,
          .doc = "lr: updates to print. \"auto\" of scheduler.params.total_num_steps."},
         {.name = "plot",
          .type = DSI_ARG_SWITCH,
          .out = &o.plot,
          .def = "false",
          .doc = "lr: draw the schedule in the terminal instead of CSV."},
-        {.type = DSI_ARG_HEADING, .doc = "Values for \"auto\":"},
-        REAL_ROW("micro_batch", MICRO_BATCH, "N", 1, "Samples a rank takes at a time."),
-        REAL_ROW("gradient_accumulation_steps", ACCUMULATION, "N", 1, "Micro-steps of a step."),
-        REAL_ROW("learning_rate", LEARNING_RATE, "X", 0, "The optimizer's lr, warmup_max_lr."),
-        REAL_ROW("weight_decay", WEIGHT_DECAY, "X", 0, "The optimizer's weight_decay."),
-        REAL_ROW("adam_beta1", ADAM_BETA1, "X", 0, "The optimizer's first beta."),
-        REAL_ROW("adam_beta2", ADAM_BETA2, "X", 0, "The optimizer's second beta."),
-        REAL_ROW("adam_epsilon", ADAM_EPSILON, "X", 0, "The optimizer's eps."),
-        REAL_ROW("max_grad_norm", MAX_GRAD_NORM, "X", 0, "gradient_clipping."),
-        REAL_ROW("warmup_steps", WARMUP_STEPS, "N", 0, "The scheduler's warmup_num_steps."),
-        REAL_ROW("hidden_size", HIDDEN_SIZE, "N", 1, "The model's width, for ZeRO's buckets."),
+        {.type = DSI_ARG_HEADING,
+         .doc = "Values of the configuration: what \"auto\" or an absent key stands for"},
+        TRAINER_BATCH_FLAGS(o.trainer),
+        TRAINER_OPTIMIZER_FLAGS(o.trainer),
+        TRAINER_FLAG("hidden_size", o.trainer.hidden_size, WHOLE, "N", 1, 1e9,
+                     "The model's width, for an \"auto\" of ZeRO's buckets."),
         {.name = "fp16",
          .type = DSI_ARG_SWITCH,
          .out = &o.fp16,
@@ -375,7 +350,7 @@ int main(int argc, char **argv)
         dsi_args_help(&spec, args.help ? stdout : stderr);
         code = args.help ? EXIT_RIGHT : EXIT_USAGE;
     } else {
-        o.reals[TOTAL_STEPS] = (double)o.steps;
+        o.trainer.total_steps.value = (double)o.steps;
         code = run(ctx, &o, &args.words);
     }
     dsi_args_free(&args);

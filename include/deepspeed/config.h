@@ -68,11 +68,13 @@ static inline ds_maybe ds_known(double value)
     return maybe;
 }
 
-/* The values that "auto" stands for. Each is optional: an "auto" without its value follows from a
- * number beside it (batch sizes, learning rates), or is the default of Hugging Face's Trainer, with
- * a notice; total_steps has none and is then an error that names the flag, as hidden_size is. A
- * value that contradicts a number in the file is an error that names both. fp16 and bf16 are in
- * force, too, where the file says nothing of them. */
+/* The values of a trainer's flags. Each is optional. A value that is known is in force or resolving
+ * fails: it is what "auto" stands for and what a key has that the file leaves out; a number in the
+ * file must equal it, and a value that no key of the file's sections can take (eps without Adam,
+ * warm-up without a scheduler) is an error that names both. An "auto" without its value follows
+ * from a number beside it (batch sizes, learning rates), or is the default of Hugging Face's
+ * Trainer, with a notice; total_steps has none and is then an error that names the flag, as
+ * hidden_size is (which only "auto" asks for). */
 typedef struct ds_trainer_values {
     ds_maybe micro_batch;                 /* --micro_batch [8]: samples a rank, a micro-step */
     ds_maybe gradient_accumulation_steps; /* --gradient_accumulation_steps [1] */

@@ -1,11 +1,12 @@
-/* "auto", and values of the trainer that a file also gives: as Hugging Face's Trainer resolves them
- * (transformers, integrations/deepspeed.py, HfTrainerDeepSpeedConfig; training_args.py for what it
- * takes where no flag is given).
+/* "auto", and values of the trainer: as Hugging Face's Trainer resolves them (transformers,
+ * integrations/deepspeed.py, HfTrainerDeepSpeedConfig; training_args.py for what it takes where no
+ * flag is given).
  *
- * A value that is "auto" takes the flag's; without the flag it follows from a number beside it
- * (batch sizes, learning rates) or is the Trainer's default, with a notice. A number in the file
- * must equal the flag's. A precision that the file leaves out is its flag's too. Only the number of
- * steps has no default: its flag is asked for by name.
+ * A flag is in force or the file is refused: a value that is "auto", or that the file leaves out,
+ * is the flag's; a number in the file must equal it; a flag that no key here can take is an error
+ * (config_auto_flags.c), where the Trainer drops it. Without the flag "auto" follows from a number
+ * beside it (batch sizes, learning rates) or is the Trainer's default, with a notice. Only the
+ * number of steps has no default: its flag is asked for by name.
  */
 #include "config/config_eval.h"
 
@@ -41,16 +42,25 @@ static ds_maybe trainer_value(const dsi_eval *eval, size_t offset)
     return value;
 }
 
-/* The trainer's number as the row's type. */
-static dsi_node *make_value(dsi_eval *eval, const dsi_option *option, double value)
+/* The trainer's number as the row's type; NULL: the row does not take it. */
+static const dsi_node *make_value(dsi_eval *eval, const dsi_option *option, double value)
 {
     if (option->type == DSI_OPT_BOOL) {
         return dsi_node_make_bool(eval->arena, value != 0);
     }
-    if (option->type == DSI_OPT_INT) {
-        return dsi_node_make_int(eval->arena, (int64_t)value);
-    }
-    return dsi_node_make_real(eval->arena, value);
+    const dsi_node *given = dsi_node_make_real(eval->arena, value);
+    eval->no_memory = eval->no_memory || given == NULL;
+    return given != NULL ? dsi_option_value(eval, option, given) : NULL;
+}
+
+static void wrong_flag(dsi_eval *eval, const dsi_option *option, double value, const char *flag)
+{
+    dsi_option bare = *option;
+    dsi_buf buf = dsi_buf_make(1024);
+    bare.flags &= DSI_OPT_ABOVE_MIN; /* a flag is a number */
+    dsi_option_expected(&buf, &bare);
+    dsi_item_error(eval, NULL, "%s: expected %s, found %.17g", flag, dsi_buf_text(&buf), value);
+    dsi_buf_free(&buf);
 }
 
 static void fill(dsi_eval *eval, dsi_item *item, const dsi_node *node, const char *detail)
@@ -82,7 +92,7 @@ static void take_usual(dsi_eval *eval, dsi_item *item, const dsi_node *usual, co
 static void check_match(dsi_eval *eval, const dsi_item *item, const dsi_node *trainer,
                         const char *flag)
 {
-    if (!dsi_item_given(item) || item->node == NULL || dsi_node_equal(item->node, trainer)) {
+    if (item->node == NULL || dsi_node_equal(item->node, trainer)) {
         return;
     }
     dsi_buf buf = dsi_buf_make(512);
@@ -96,17 +106,17 @@ static void check_match(dsi_eval *eval, const dsi_item *item, const dsi_node *tr
     dsi_buf_free(&buf);
 }
 
-/* Takes `trainer` (NULL: no flag), else `usual` (NULL: none) for an open item, or compares the
- * flag with a given one. */
+/* `trainer` (NULL: no flag) is the value, unless the file has one, which must be the same; else
+ * `usual` (NULL: none) is that of an open item. */
 static void settle(dsi_eval *eval, dsi_item *item, const dsi_node *trainer, const dsi_node *usual,
                    const char *flag)
 {
     if (item == NULL) {
         return;
     }
-    if (!item->open && trainer != NULL) {
+    if (dsi_item_given(item) && trainer != NULL) {
         check_match(eval, item, trainer, flag);
-    } else if (item->open && trainer != NULL) {
+    } else if (trainer != NULL) {
         fill(eval, item, trainer, flag);
     } else if (item->open && usual != NULL) {
         take_usual(eval, item, usual, flag);
@@ -115,14 +125,34 @@ static void settle(dsi_eval *eval, dsi_item *item, const dsi_node *trainer, cons
     }
 }
 
+/* A flag that fills two keys is checked with the first that is there. */
+static bool is_first_of_flag(const dsi_eval *eval, const auto_rule *rule)
+{
+    for (const auto_rule *r = simple_rules; r < rule; ++r) {
+        if (r->offset == rule->offset && dsi_item_find(eval, r->path) != NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void settle_simple(dsi_eval *eval, const auto_rule *rule)
 {
     dsi_item *item = dsi_item_find(eval, rule->path);
     const ds_maybe value = trainer_value(eval, rule->offset);
-    if (item != NULL) {
-        settle(eval, item, value.known ? make_value(eval, item->option, value.value) : NULL,
-               isnan(rule->usual) ? NULL : make_value(eval, item->option, rule->usual), rule->flag);
+    if (item == NULL) {
+        return;
     }
+    const dsi_node *trainer = value.known ? make_value(eval, item->option, value.value) : NULL;
+    if (value.known && trainer == NULL) {
+        item->open = false;
+        if (is_first_of_flag(eval, rule)) {
+            wrong_flag(eval, item->option, value.value, rule->flag);
+        }
+        return;
+    }
+    settle(eval, item, trainer,
+           isnan(rule->usual) ? NULL : make_value(eval, item->option, rule->usual), rule->flag);
 }
 
 /* Beside a given train_batch_size the other two are derived from it; see config_batch.c. */
@@ -165,12 +195,8 @@ static void settle_precision(dsi_eval *eval, const char *path, ds_maybe own, con
         own = ds_known(0);
         flag = other_flag;
     }
-    const dsi_node *trainer = own.known ? make_value(eval, item->option, own.value) : NULL;
-    if (own.known && own.value != 0 && !item->open && !dsi_item_given(item)) {
-        fill(eval, item, trainer, flag);
-        return;
-    }
-    settle(eval, item, trainer, dsi_node_make_bool(eval->arena, false), flag);
+    settle(eval, item, own.known ? make_value(eval, item->option, own.value) : NULL,
+           dsi_node_make_bool(eval->arena, false), flag);
 }
 
 static dsi_node *make_betas(dsi_eval *eval, double first, double second)
@@ -187,28 +213,61 @@ static dsi_node *make_betas(dsi_eval *eval, double first, double second)
     return list;
 }
 
-/* Each flag without the other goes beside the other's default. */
+/* The number that a flag gives for list element `index` of betas; where it gives none, that of the
+ * file, else the default of both Trainer and table. */
+static double beta_or(ds_maybe flag, const dsi_item *item, uint32_t index, double usual)
+{
+    const dsi_node *node =
+        dsi_item_given(item) && item->node->kind == DSI_NODE_LIST ? item->node->first : NULL;
+    node = node != NULL && index == 1 ? node->next : node;
+    return flag.known ? flag.value : node != NULL ? dsi_node_real(node) : usual;
+}
+
+/* Each flag is one of the pair. */
 static void settle_betas(dsi_eval *eval)
 {
-    static const char flag[] = "--adam_beta1 and --adam_beta2";
     const ds_trainer_values *t = eval->trainer;
-    dsi_node *usual = make_betas(eval, 0.9, 0.999);
-    dsi_node *trainer = t->adam_beta1.known || t->adam_beta2.known
-                            ? make_betas(eval, t->adam_beta1.known ? t->adam_beta1.value : 0.9,
-                                         t->adam_beta2.known ? t->adam_beta2.value : 0.999)
-                            : NULL;
-    if (!eval->no_memory) {
-        settle(eval, dsi_item_find(eval, "optimizer.params.betas"), trainer, usual, flag);
+    const bool both = t->adam_beta1.known && t->adam_beta2.known;
+    const char *flag = both                  ? "--adam_beta1 and --adam_beta2"
+                       : t->adam_beta1.known ? "--adam_beta1"
+                                             : "--adam_beta2";
+    dsi_item *item = dsi_item_find(eval, "optimizer.params.betas");
+    const dsi_node *usual = make_betas(eval, 0.9, 0.999);
+    if (eval->no_memory || item == NULL) {
+        return;
     }
+    if (!t->adam_beta1.known && !t->adam_beta2.known) {
+        settle(eval, item, NULL, usual, "--adam_beta1 and --adam_beta2");
+        return;
+    }
+    const double first = beta_or(t->adam_beta1, item, 0, 0.9);
+    const double second = beta_or(t->adam_beta2, item, 1, 0.999);
+    if (!(first >= 0 && first < 1 && second >= 0 && second < 1)) {
+        dsi_item_error(eval, item,
+                       "%s: expected two numbers of at least 0 and below 1, found [%g, %g]", flag,
+                       first, second);
+        item->open = false;
+        return;
+    }
+    settle(eval, item, make_betas(eval, first, second), usual, flag);
 }
 
 /* The Trainer keeps one warm-up step at least; DeepSpeed refuses none. */
 static void settle_warmup(dsi_eval *eval)
 {
+    static const char flag[] = "--warmup_steps";
     const ds_maybe steps = eval->trainer->warmup_steps;
-    settle(eval, dsi_item_find(eval, "scheduler.params.warmup_num_steps"),
-           steps.known ? dsi_node_make_int(eval->arena, (int64_t)fmax(1, steps.value)) : NULL,
-           dsi_node_make_int(eval->arena, 1), "--warmup_steps");
+    dsi_item *item = dsi_item_find(eval, "scheduler.params.warmup_num_steps");
+    if (item != NULL) {
+        const double count = steps.value == 0 ? 1 : steps.value;
+        const dsi_node *trainer = steps.known ? make_value(eval, item->option, count) : NULL;
+        if (steps.known && trainer == NULL) {
+            item->open = false;
+            wrong_flag(eval, item->option, steps.value, flag);
+        } else {
+            settle(eval, item, trainer, dsi_node_make_int(eval->arena, 1), flag);
+        }
+    }
     dsi_item *least = dsi_item_find(eval, "scheduler.params.warmup_min_lr");
     if (least != NULL && least->open) {
         fill(eval, least, dsi_node_make_int(eval->arena, 0), "0");
@@ -258,6 +317,7 @@ void dsi_config_auto(dsi_eval *eval)
     settle_precision(eval, "bf16.enabled", bf16, "--bf16", fp16, "--fp16");
     settle_betas(eval);
     settle_warmup(eval);
+    dsi_config_auto_flags(eval);
     settle_train_batch(eval);
     int64_t stage = 0;
     const dsi_item *stage_item = dsi_item_find(eval, "zero_optimization.stage");

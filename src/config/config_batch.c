@@ -45,6 +45,17 @@ static const dsi_item *place_of(const triple *t)
     return NULL;
 }
 
+/* Which of the three are flags' and not the file's. */
+static const char *flags_in(const dsi_eval *eval)
+{
+    const bool m = eval->trainer->micro_batch.known;
+    const bool g = eval->trainer->gradient_accumulation_steps.known;
+    return m && g ? " (--micro_batch and --gradient_accumulation_steps are given)"
+           : m    ? " (--micro_batch is given)"
+           : g    ? " (--gradient_accumulation_steps is given)"
+                  : "";
+}
+
 /* value / by without rest, or an error. */
 static bool divide(dsi_eval *eval, const dsi_item *item, int64_t value, int64_t by,
                    const char *by_text, int64_t *out)
@@ -52,8 +63,8 @@ static bool divide(dsi_eval *eval, const dsi_item *item, int64_t value, int64_t 
     if (by <= 0 || value % by != 0) {
         dsi_item_error(eval, item,
                        "expected a multiple of %s = %" PRId64 ", found %" PRId64
-                       "; change one of them",
-                       by_text, by, value);
+                       "; change one of them%s",
+                       by_text, by, value, flags_in(eval));
         return false;
     }
     *out = value / by;
@@ -119,8 +130,7 @@ static void resolve(dsi_eval *eval, triple *t)
         dsi_item_error(
             eval, place_of(t),
             "expected train_batch_size or train_micro_batch_size_per_gpu, found neither; "
-            "give one of them (a flag such as --micro_batch counts only where the key "
-            "is \"auto\")");
+            "give one of them, or --micro_batch");
         return;
     }
     if (t->value[0] != 0 && (t->value[1] == 0 || t->value[2] == 0)) {
@@ -141,8 +151,9 @@ static void resolve(dsi_eval *eval, triple *t)
         dsi_item_error(eval, t->item[0],
                        "expected train_micro_batch_size_per_gpu × gradient_accumulation_steps × "
                        "world size = %" PRId64 " × %" PRId64 " × %" PRIu32 " = %" PRId64
-                       ", found %" PRId64 "; remove one of the three keys",
-                       t->value[1], t->value[2], eval->world_size, product, t->value[0]);
+                       ", found %" PRId64 "; remove one of the three%s",
+                       t->value[1], t->value[2], eval->world_size, product, t->value[0],
+                       flags_in(eval));
     }
 }
 
@@ -156,7 +167,9 @@ static void check_early(dsi_eval *eval, const triple *t)
         (void)divide(eval, t->item[0], t->value[0], t->value[1] * t->value[2],
                      "train_micro_batch_size_per_gpu × gradient_accumulation_steps", &world);
     } else if (t->value[0] == 0 && t->value[1] == 0) {
-        resolve(eval, &(triple){.item = {t->item[0], t->item[1], t->item[2]}});
+        dsi_item_notice(eval, place_of(t),
+                        "neither train_batch_size nor train_micro_batch_size_per_gpu is given; "
+                        "the flag --micro_batch must be");
     }
 }
 

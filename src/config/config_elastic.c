@@ -105,7 +105,15 @@ static void set_triple(dsi_eval *eval, const ds_elastic_result *result)
     const int64_t each = result->train_batch_size / eval->world_size;
     const int64_t values[3] = {result->train_batch_size, result->micro_batch_size,
                                each / result->micro_batch_size};
+    const ds_maybe flags[3] = {
+        {0}, eval->trainer->micro_batch, eval->trainer->gradient_accumulation_steps};
+    static const char *const names[3] = {"", "--micro_batch", "--gradient_accumulation_steps"};
     for (int i = 0; i < 3; ++i) {
+        if (flags[i].known && flags[i].value != (double)values[i]) {
+            dsi_item_error(eval, dsi_item_find(eval, SECTION "enabled"),
+                           "%s is %.17g, elasticity computes %" PRId64 "; drop the flag", names[i],
+                           flags[i].value, values[i]);
+        }
         dsi_item_set(eval, dsi_item_find(eval, batch_keys[i]),
                      dsi_node_make_int(eval->arena, values[i]), DS_ORIGIN_RULE, "elasticity");
     }

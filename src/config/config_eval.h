@@ -46,6 +46,7 @@ typedef struct dsi_eval {
 void dsi_config_migrate(dsi_eval *eval, dsi_node *root);
 void dsi_config_walk(dsi_eval *eval, const dsi_node *root);
 void dsi_config_auto(dsi_eval *eval);
+void dsi_config_auto_flags(dsi_eval *eval); /* of auto: flags that no key can take */
 void dsi_config_store(dsi_eval *eval);
 void dsi_config_batch(dsi_eval *eval);
 /* Of batch: what elasticity.enabled makes of the triple. True: nothing is left to derive. */
@@ -63,6 +64,8 @@ void dsi_config_inference_rules(dsi_eval *eval); /* in place of auto … rules *
  * after an error. lax: DeepSpeed coerces in this section. Called by walk. */
 const dsi_node *dsi_option_check(dsi_eval *eval, const dsi_option *option, const dsi_node *given,
                                  bool lax, const char *path);
+/* The same without words, for a value that is not from the file; NULL: the row does not take it. */
+const dsi_node *dsi_option_value(dsi_eval *eval, const dsi_option *option, const dsi_node *given);
 /* Appends what a row accepts: "a whole number from 0 to 3". */
 void dsi_option_expected(dsi_buf *buf, const dsi_option *option);
 

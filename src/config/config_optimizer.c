@@ -87,7 +87,7 @@ static void optimizer_type(dsi_eval *eval)
     const dsi_item *decay = dsi_item_find(eval, "optimizer.params.weight_decay");
     if (o->kind == DS_OPTIMIZER_ADAM && o->decoupled &&
         dsi_item_true(eval, "optimizer.params.torch_adam") && decay != NULL &&
-        decay->given == NULL) {
+        decay->given == NULL && decay->origin == DS_ORIGIN_DEFAULT) {
         o->weight_decay = 0.01;
         dsi_item_set(eval, dsi_item_find(eval, "optimizer.params.weight_decay"),
                      dsi_node_make_real(eval->arena, 0.01), DS_ORIGIN_RULE,

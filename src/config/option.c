@@ -253,6 +253,9 @@ static const dsi_node *as_number(dsi_eval *eval, const dsi_option *option, const
 static bool in_bounds(const dsi_option *option, const dsi_node *number)
 {
     const double value = dsi_node_real(number);
+    if (!isfinite(value)) {
+        return false;
+    }
     if (option->has_min && (value < option->min ||
                             ((option->flags & DSI_OPT_ABOVE_MIN) != 0 && value <= option->min))) {
         return false;
@@ -348,6 +351,11 @@ static bool has_kind(dsi_eval *eval, const dsi_option *option, const dsi_node *g
     default:
         return true;
     }
+}
+
+const dsi_node *dsi_option_value(dsi_eval *eval, const dsi_option *option, const dsi_node *given)
+{
+    return has_kind(eval, option, given) ? check_scalar(eval, option, given, false) : NULL;
 }
 
 const dsi_node *dsi_option_check(dsi_eval *eval, const dsi_option *option, const dsi_node *given,

@@ -140,6 +140,12 @@ static void refuses(void **state)
         {{"x", "--steps", "1001"}, "expected at most 1000"},
         {{"x", "--steps", "99999999999999999999"}, "expected a whole number"},
         {{"x", "--learning_rate", "nan"}, "expected a number"},
+        {{"x", "--learning_rate", "inf"}, "expected a number"},
+        {{"x", "--learning_rate", "1e999"}, "expected a number"},
+        {{"x", "--learning_rate", "0x10"}, "expected a number"},
+        {{"x", "--learning_rate", " 1"}, "expected a number"},
+        {{"x", "--steps", " 7"}, "expected a whole number"},
+        {{"x", "--steps", "0"}, "it goes from 1 to 1000"},
         {{"x", "--kind", "ada"}, "expected one of adam|adamw, found 'ada'"},
         {{"x", "--verbose=maybe"}, "expected true or false"},
     };

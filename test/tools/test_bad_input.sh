@@ -52,6 +52,21 @@ bad 1 'ds_train: cannot create folder text.txt: Not a directory' ds_train "${ful
 bad 1 'ds_train: cannot create folder /proc/x: ' ds_train "${full[@]}" --output /proc/x
 sed 's/^{/{"fp16": {"enabled": true}, /' ds.json > half.json
 bad 1 'fp16.enabled: the file and the flag --bf16 disagree' ds_train "${full[@]}" --deepspeed_config half.json --bf16
+# a flag is in force, or named
+for flag in learning_rate weight_decay max_grad_norm adam_beta1 adam_epsilon warmup_steps; do
+    bad 2 "--$flag: expected at least 0, found -1" ds_train "${full[@]}" --$flag -1
+done
+bad 2 '--micro_batch: expected at least 1, found -1' ds_train "${full[@]}" --micro_batch -1
+bad 2 '--gradient_accumulation_steps: expected at least 1, found 0' ds_plan "${run[@]:0:2}" \
+    --deepspeed_config ds.json --gradient_accumulation_steps 0
+bad 2 "--micro_batch: expected a whole number, found '1.5'" ds_config resolve ds.json --micro_batch 1.5
+bad 1 'lr: the file and the flag --learning_rate disagree: 0.001 here, 0.5 by' ds_train "${full[@]}" --learning_rate 0.5
+bad 1 '--warmup_steps is not in force: without a section "scheduler"' ds_train "${full[@]}" --warmup_steps 5
+bad 1 'world size = 3 × 1 × 1 = 3, found 2; remove one of the three (--micro_batch and' ds_train "${full[@]}" \
+    --micro_batch 3 --gradient_accumulation_steps 1
+sed 's/AdamW/SGD/' ds.json > sgd.json
+bad 1 '--adam_epsilon is not in force: expected one whose params have "eps", found "SGD"' ds_train "${full[@]}" \
+    --deepspeed_config sgd.json --adam_epsilon 1e-6
 bad 2 'model' ds_train --data text.txt --tokenizer bytes --deepspeed_config ds.json --steps 1
 bad 2 'data' ds_train "${data[@]}"
 bad 2 'deepspeed_config' ds_train "${run[@]}" --data text.txt --steps 1

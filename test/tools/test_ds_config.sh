@@ -48,6 +48,12 @@ expect 3 "nothing.json" "$bin" check "$work/nothing.json"
 expect 0 '"train_batch_size": {"value": 6, "origin": "rule"' \
     "$bin" resolve "$work/right.json" --world_size 2 --micro_batch 3
 expect 0 '"lr": 0.01' "$bin" resolve "$work/right.json" --micro_batch 3 --values
+# a flag holds where the file leaves its key out
+expect 0 '"gradient_clipping": 0.25' "$bin" resolve "$work/right.json" --micro_batch 3 --max_grad_norm 0.25 --values
+expect 0 '"optimizer.params.eps": {"value": 1e-06, "origin": "auto", "detail": "--adam_epsilon"' \
+    "$bin" resolve "$work/right.json" --adam_epsilon 1e-6
+expect 1 "warmup_num_steps: the file and the flag --warmup_steps disagree" \
+    "$bin" check "$work/right.json" --warmup_steps 5
 expect 1 "zero_optimization.stage: expected" "$bin" resolve "$work/wrong.json"
 expect 0 "stage3_prefetch_bucket_size" "$bin" explain prefetch_bucket_size
 expect 1 'did you mean "stage"' "$bin" explain stge

@@ -2,7 +2,7 @@
 #include "args.h"
 
 #include "base/nearest.h"
-#include <errno.h>
+#include "base/number.h"
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -60,40 +60,43 @@ static bool read_switch(const char *text, bool *value_out)
 
 static ds_status check_bounds(ds_ctx *ctx, const dsi_arg *row, double value, const char *text)
 {
-    if (row->min == 0 && row->max == 0) {
+    const bool bounded = row->min != 0 || row->max != 0;
+    const bool capped = row->max != 0;
+    if (!bounded || (value >= row->min && !(capped && value > row->max))) {
         return DS_OK;
     }
-    if (value < row->min) {
+    if (!capped) {
         return ds_fail(ctx, DS_ERR_ARG, "--%s: expected at least %.15g, found %s", row->name,
                        row->min, text);
     }
-    if (row->max != 0 && value > row->max) {
-        return ds_fail(ctx, DS_ERR_ARG, "--%s: expected at most %.15g, found %s", row->name,
-                       row->max, text);
-    }
-    return DS_OK;
+    return ds_fail(ctx, DS_ERR_ARG,
+                   "--%s: expected at %s %.15g, found %s; it goes from %.15g to %.15g", row->name,
+                   value < row->min ? "least" : "most", value < row->min ? row->min : row->max,
+                   text, row->min, row->max);
 }
 
 static ds_status store_number(ds_ctx *ctx, const dsi_arg *row, const char *text)
 {
-    char *end = NULL;
-    errno = 0;
-    if (row->type == DSI_ARG_INT) {
-        const long long value = strtoll(text, &end, 10);
-        if (end == text || *end != '\0' || errno != 0) {
-            return ds_fail(ctx, DS_ERR_ARG, "--%s: expected a whole number, found '%s'", row->name,
-                           text);
+    if (row->type == DSI_ARG_REAL) {
+        double value = 0.0;
+        if (!dsi_number_real(text, &value)) {
+            return ds_fail(ctx, DS_ERR_ARG, "--%s: expected a number, found '%s'", row->name, text);
         }
-        DS_TRY(check_bounds(ctx, row, (double)value, text));
-        *(int64_t *)row->out = value;
+        DS_TRY(check_bounds(ctx, row, value, text));
+        *(double *)row->out = value;
         return DS_OK;
     }
-    const double value = strtod(text, &end);
-    if (end == text || *end != '\0' || value != value) {
-        return ds_fail(ctx, DS_ERR_ARG, "--%s: expected a number, found '%s'", row->name, text);
+    int64_t value = 0;
+    if (!dsi_number_int(text, INT64_MIN, INT64_MAX, &value)) {
+        return ds_fail(ctx, DS_ERR_ARG, "--%s: expected a whole number, found '%s'", row->name,
+                       text);
     }
-    DS_TRY(check_bounds(ctx, row, value, text));
-    *(double *)row->out = value;
+    DS_TRY(check_bounds(ctx, row, (double)value, text));
+    if (row->type == DSI_ARG_WHOLE) {
+        *(double *)row->out = (double)value;
+    } else {
+        *(int64_t *)row->out = value;
+    }
     return DS_OK;
 }
 
@@ -108,6 +111,7 @@ static ds_status store(ds_ctx *ctx, const dsi_arg *row, const char *text)
         return DS_OK;
     case DSI_ARG_INT:
     case DSI_ARG_REAL:
+    case DSI_ARG_WHOLE:
         return store_number(ctx, row, text);
     case DSI_ARG_TEXT:
         if (row->choices != NULL && !is_one_of(text, row->choices)) {
@@ -362,9 +366,7 @@ static void print_row(const dsi_arg *row, FILE *stream)
     if (row->choices != NULL && strcmp(row->choices, value) != 0) {
         (void)fprintf(stream, "  (%s)", row->choices);
     }
-    const bool is_number = row->type == DSI_ARG_INT || row->type == DSI_ARG_REAL;
-    const bool absent = is_number && row->def != NULL && row->min < 0 && atof(row->def) == row->min;
-    if (row->def != NULL && row->type != DSI_ARG_SWITCH && !absent) { /* -1 for "not given" */
+    if (row->def != NULL && row->type != DSI_ARG_SWITCH) {
         (void)fprintf(stream, "  [%s]", row->def);
     }
     (void)fprintf(stream, "\n%*s", DOC_COLUMN, "");

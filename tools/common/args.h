@@ -41,6 +41,7 @@ typedef enum dsi_arg_type {
     DSI_ARG_SWITCH,  /* out: bool * */
     DSI_ARG_INT,     /* out: int64_t * */
     DSI_ARG_REAL,    /* out: double * */
+    DSI_ARG_WHOLE,   /* out: double *, a whole number */
     DSI_ARG_TEXT,    /* out: const char **, borrowed from argv or from def */
     DSI_ARG_LIST     /* out: dsi_arg_list *, zeroed by the caller, freed with dsi_arg_list_free */
 } dsi_arg_type;
@@ -55,7 +56,8 @@ typedef struct dsi_arg {
     const char *alone;   /* of TEXT: what "--flag" without a value means; NULL: it needs one. Of
                             SWITCH, not NULL: the next word is never its value */
     const char *choices; /* of TEXT: "adam|adamw"; NULL: any text */
-    double min, max; /* of INT and REAL, both inclusive; both 0: unbounded, only max 0: no max */
+    double min,
+        max; /* of INT, REAL and WHOLE, both inclusive; both 0: unbounded, only max 0: no max */
     bool *given_out; /* NULL, or set to whether the command line has the flag */
     const char *doc; /* one or more sentences */
 } dsi_arg;

@@ -1,6 +1,7 @@
 /* ds_plan's flags. */
 #include "common/plan_run.h"
 #include "common/size_text.h"
+#include "common/trainer_flags.h"
 
 #include <string.h>
 
@@ -295,23 +296,9 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .min = 2,
          .max = 3,
          .doc = "Only this stage's table, 2 or 3; default: both."},
-        {.type = DSI_ARG_HEADING, .doc = "What \"auto\" stands for in the configuration"},
-        {.name = "micro_batch",
-         .type = DSI_ARG_INT,
-         .out = &o->micro_batch,
-         .value = "N",
-         .def = "-1",
-         .min = -1,
-         .max = 1e9,
-         .doc = "train_micro_batch_size_per_gpu."},
-        {.name = "gradient_accumulation_steps",
-         .type = DSI_ARG_INT,
-         .out = &o->gradient_accumulation_steps,
-         .value = "N",
-         .def = "-1",
-         .min = -1,
-         .max = 1e9,
-         .doc = "gradient_accumulation_steps."},
+        {.type = DSI_ARG_HEADING,
+         .doc = "Values of the configuration: what \"auto\" or an absent key stands for"},
+        TRAINER_BATCH_FLAGS(o->trainer),
         {.name = "fp16",
          .type = DSI_ARG_SWITCH,
          .out = &o->fp16,

@@ -30,11 +30,6 @@ static bool is_auto(const plan_run *run, const char *path)
     return item != NULL && strcmp(item->value, "\"auto\"") == 0;
 }
 
-static ds_maybe if_given(int64_t value)
-{
-    return value >= 0 ? ds_known((double)value) : (ds_maybe){0};
-}
-
 static bool unknown(const plan_run *run, const char *path)
 {
     const ds_config_item *item = ds_config_find(run->config, path);
@@ -46,7 +41,7 @@ static bool unknown(const plan_run *run, const char *path)
 static void open_batch(plan_run *run, ds_trainer_values *v)
 {
     run->open_batch =
-        run->options->micro_batch < 0 && is_auto(run, "train_micro_batch_size_per_gpu");
+        !run->options->trainer.micro_batch.known && is_auto(run, "train_micro_batch_size_per_gpu");
     run->free_batch = run->open_batch && unknown(run, "train_batch_size");
     if (run->open_batch) {
         v->micro_batch = ds_known(1.0);
@@ -56,8 +51,7 @@ static void open_batch(plan_run *run, ds_trainer_values *v)
 static ds_status resolve(plan_run *run)
 {
     const plan_options *o = run->options;
-    ds_trainer_values v = {.micro_batch = if_given(o->micro_batch),
-                           .gradient_accumulation_steps = if_given(o->gradient_accumulation_steps)};
+    ds_trainer_values v = o->trainer;
     if (is_auto(run, "scheduler.params.total_num_steps")) {
         v.total_steps = ds_known(1000.0);
     }

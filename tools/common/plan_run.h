@@ -19,8 +19,7 @@ typedef struct plan_options {
     int64_t total_params, largest_layer_params; /* of estimate */
     double additional_buffer_factor;
     int64_t stage;
-    /* what "auto" stands for; negative: not given */
-    int64_t micro_batch, gradient_accumulation_steps;
+    ds_trainer_values trainer; /* of the flags that fill "auto", and none else */
     bool fp16, bf16, fp16_given, bf16_given;
 } plan_options;
 

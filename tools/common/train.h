@@ -17,9 +17,7 @@ typedef struct train_options {
     double eval_fraction, epochs;
     int64_t seq_length, steps, save_interval, eval_interval, keep_last, seed, threads;
     int64_t sample_length;
-    /* what "auto" stands for; negative: not given */
-    double learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
-    int64_t warmup_steps, micro_batch, gradient_accumulation_steps;
+    ds_trainer_values trainer; /* of the flags that fill "auto", and none else */
     bool fp16, bf16, fp16_given, bf16_given;
 } train_options;
 

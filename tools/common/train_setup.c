@@ -106,23 +106,9 @@ static ds_status open_data(train_run *run)
     return DS_OK;
 }
 
-static ds_maybe if_given(double value)
-{
-    return value >= 0.0 ? ds_known(value) : (ds_maybe){0};
-}
-
 ds_trainer_values train_trainer_values(const train_options *o, int64_t hidden, uint64_t steps)
 {
-    ds_trainer_values v = {.micro_batch = if_given((double)o->micro_batch),
-                           .gradient_accumulation_steps =
-                               if_given((double)o->gradient_accumulation_steps),
-                           .learning_rate = if_given(o->learning_rate),
-                           .weight_decay = if_given(o->weight_decay),
-                           .adam_beta1 = if_given(o->adam_beta1),
-                           .adam_beta2 = if_given(o->adam_beta2),
-                           .adam_epsilon = if_given(o->adam_epsilon),
-                           .max_grad_norm = if_given(o->max_grad_norm),
-                           .warmup_steps = if_given((double)o->warmup_steps)};
+    ds_trainer_values v = o->trainer;
     if (hidden > 0) {
         v.hidden_size = ds_known((double)hidden);
     }

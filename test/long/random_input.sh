@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# The random tests of flags and configuration files with more cases and another seed. Usage: random_input.sh BUILD
+set -euo pipefail
+build=$1
+DS_FLAGS_CASES=${DS_FLAGS_CASES:-300000} DS_FLAGS_SEED=${DS_FLAGS_SEED:-1000000} "$build/test_config_flags"
