@@ -113,6 +113,14 @@ DS_API double ds_engine_momentum(const ds_engine *engine);  /* beta1 or momentum
 DS_API double ds_engine_loss_scale(const ds_engine *engine);
 DS_API uint64_t ds_engine_global_steps(const ds_engine *engine); /* boundary steps, skipped too */
 DS_API uint64_t ds_engine_skipped_steps(const ds_engine *engine);
+/* How many boundary steps in a row, up to the newest, had gradients that were not finite, skipped
+ * or applied: a run that counts many of them gets nowhere, and after one that was applied the
+ * weights are spoiled. Overflows under a dynamic loss scale are not counted: it shrinks, and at its
+ * minimum ds_engine_step fails. 0 after a load. The same on all ranks. */
+DS_API uint64_t ds_engine_nonfinite_steps(const ds_engine *engine);
+/* The name of the first parameter of which this rank's weights, else of which its gradient, are not
+ * finite, of those on the device; NULL: none. Reads all of them. Not collective; borrowed. */
+DS_API const char *ds_engine_first_nonfinite(const ds_engine *engine, bool *is_gradient_out);
 DS_API uint64_t ds_engine_global_samples(const ds_engine *engine); /* rows, of all ranks */
 DS_API uint64_t ds_engine_global_tokens(const ds_engine *engine);  /* of these rows, padding too */
 DS_API bool ds_engine_was_step_applied(const ds_engine *engine);

@@ -52,13 +52,27 @@ static uint32_t pop(const float *logits, uint32_t *heap, int64_t *n)
     return top;
 }
 
+/* The first that is not finite; n: none. */
+static int64_t find_nonfinite(const float *logits, int64_t n)
+{
+    int64_t i = 0;
+    while (i < n && isfinite(logits[i])) {
+        ++i;
+    }
+    return i;
+}
+
 ds_status dsi_sample(ds_ctx *ctx, const float *logits, int64_t n, const ds_sampling *sampling,
                      uint64_t position, uint32_t *order, float *weight, uint32_t *id_out)
 {
-    const int64_t best = largest(logits, n);
-    if (!isfinite(logits[best])) {
-        return ds_fail(ctx, DS_ERR_NUMERIC, "the model's logits are not finite");
+    const int64_t spoiled = find_nonfinite(logits, n);
+    if (spoiled < n) {
+        return ds_fail(ctx, DS_ERR_NUMERIC,
+                       "the model's logits are not finite: that of token %lld is %g at position "
+                       "%llu; its weights are spoiled, or too large for the dtype",
+                       (long long)spoiled, (double)logits[spoiled], (unsigned long long)position);
     }
+    const int64_t best = largest(logits, n);
     if (sampling->temperature <= 0.0) {
         *id_out = (uint32_t)best;
         return DS_OK;

@@ -1,6 +1,7 @@
 /* Inside of ds_engine. Parts: engine_create.c builds, engine_run.c runs, engine_weights.c fills,
  * engine_access.c answers, engine_files.c saves and loads, engine_saving.c saves behind training,
  * engine_config.c reads the configuration,
+ * engine_nonfinite.c finds what is not finite,
  * engine_zenflow.c runs the updates of ZenFlow,
  * engine_shard.c knows which part of a tensor this rank holds.
  *
@@ -104,6 +105,7 @@ struct ds_engine {
     double forced_lr;      /* negative: none */
     uint64_t global_steps; /* boundary steps */
     uint64_t skipped_steps;
+    uint64_t nonfinite_steps; /* see ds_engine_nonfinite_steps */
     uint64_t global_samples, global_tokens;
     double loss, grad_norm;
     bool applied;
@@ -160,6 +162,9 @@ ds_status dsi_zenflow_finish(const ds_engine *engine);
 ds_status dsi_zenflow_settle(const ds_engine *engine);
 ds_status dsi_zenflow_tidy(ds_engine *engine);
 ds_status dsi_zenflow_check(const ds_engine *engine, const char *path);
+
+/* Counts for ds_engine_nonfinite_steps: gradients of the newest boundary step. */
+void dsi_engine_count_nonfinite(ds_engine *engine, bool finite);
 
 /* The number of updates applied so far: what schedule and bias correction count. */
 int64_t dsi_engine_updates(const ds_engine *engine);

@@ -313,6 +313,7 @@ static void take_states(ds_engine *engine, const dsi_host_state *state)
     dsi_loss_scale *s = &engine->spec.loss_scale;
     engine->global_steps = state->global_steps;
     engine->skipped_steps = state->skipped_steps;
+    engine->nonfinite_steps = 0;
     engine->global_samples = state->global_samples;
     engine->forced_lr = state->forced_lr;
     engine->spec.seed = state->seed;

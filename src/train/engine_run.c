@@ -283,6 +283,7 @@ static ds_status is_applicable(ds_engine *engine, bool *applicable_out)
     DS_TRY(read_scalar(engine, engine->train_id, "grad_norm", &engine->grad_norm));
     if (engine->spec.train.keep_nonfinite) {
         *applicable_out = true;
+        dsi_engine_count_nonfinite(engine, isfinite(engine->grad_norm));
         if (!isfinite(engine->grad_norm)) {
             engine->grad_norm = -1.0;
             ds_log(engine->ctx, DS_LOG_WARN,
@@ -294,6 +295,7 @@ static ds_status is_applicable(ds_engine *engine, bool *applicable_out)
     }
     DS_TRY(read_scalar(engine, engine->train_id, "grad_top", &top));
     *applicable_out = isfinite(top) && isfinite(engine->grad_norm);
+    dsi_engine_count_nonfinite(engine, *applicable_out);
     return DS_OK;
 }
 

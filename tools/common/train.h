@@ -16,7 +16,7 @@ typedef struct train_options {
     bool resume_given, allow_unknown_keys, print_plan, append_eos;
     double eval_fraction, epochs;
     int64_t seq_length, steps, save_interval, eval_interval, keep_last, seed, threads;
-    int64_t sample_length;
+    int64_t sample_length, max_skipped_steps;
     ds_trainer_values trainer; /* of the flags that fill "auto", and none else */
     bool fp16, bf16, fp16_given, bf16_given;
 } train_options;
@@ -67,6 +67,12 @@ void train_trace_save(train_run *run, train_report *report, bool end);
 
 /* Runs to the end or to an interruption; saves. *interrupted_out: a signal ended it. */
 ds_status train_loop(train_run *run, bool *interrupted_out);
+
+/* Whether the newest step's gradients were finite, or what a dynamic loss scale answers. */
+bool train_is_finite(const train_run *run);
+/* ERR_NUMERIC when too many steps in a row had gradients that were not finite; at the `end` when no
+ * step after first_step was better, or such a gradient spoiled the weights. */
+ds_status train_check_finite(train_run *run, uint64_t first_step, bool end);
 
 /* ---- reporting: only rank 0 speaks and writes ---- */
 

@@ -164,25 +164,33 @@ static ds_status steps(train_run *run, train_report *report, bool *interrupted_o
 {
     const train_options *o = run->options;
     uint64_t evaluated = UINT64_MAX;
-    uint64_t saved = ds_engine_global_steps(run->engine);
+    const uint64_t first = ds_engine_global_steps(run->engine);
+    uint64_t saved = first;
     bool interrupted = false;
     DS_TRY(was_interrupted(run, &interrupted));
     while (ds_engine_global_steps(run->engine) < run->total_steps && !interrupted) {
         DS_TRY(one_step(run, report));
         train_trace_save(run, report, false);
         DS_TRY(save_ended(run, report, false));
+        DS_TRY(train_check_finite(run, first, false));
         const uint64_t step = ds_engine_global_steps(run->engine);
         if (run->eval_loader != NULL && due(step, o->eval_interval)) {
             DS_TRY(evaluate(run, report));
             evaluated = step;
         }
         if (o->output != NULL && due(step, o->save_interval)) {
-            DS_TRY(save(run, report));
-            saved = step;
+            if (train_is_finite(run)) {
+                DS_TRY(save(run, report));
+                saved = step;
+            } else {
+                train_report_say(report, "step %llu is not saved: its gradients are not finite",
+                                 (unsigned long long)step);
+            }
         }
         DS_TRY(was_interrupted(run, &interrupted));
     }
     train_trace_save(run, report, true);
+    DS_TRY(train_check_finite(run, first, true));
     const uint64_t step = ds_engine_global_steps(run->engine);
     *interrupted_out = interrupted && step < run->total_steps;
     if (o->output != NULL && saved != step) {

@@ -172,6 +172,15 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .def = "42",
          .max = 4294967295.0,
          .doc = "Of initialisation, shuffling and dropout."},
+        {.name = "max_skipped_steps",
+         .type = DSI_ARG_INT,
+         .out = &o->max_skipped_steps,
+         .value = "N",
+         .def = "10",
+         .max = 1e15,
+         .doc =
+             "Steps in a row with gradients that are not finite that end the run in an error; 0: "
+             "only at its end. Overflows that a dynamic loss scale answers do not count."},
         {.name = "freeze",
          .type = DSI_ARG_LIST,
          .out = &o->freeze,

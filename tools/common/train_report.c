@@ -233,6 +233,11 @@ ds_status train_report_eval(train_report *report, uint64_t step, double loss, do
     if (!report->speaks) {
         return DS_OK;
     }
+    if (!isfinite(loss)) {
+        ds_log(report->run->ctx, DS_LOG_WARN,
+               "step %llu: the validation loss is not finite (%g), over %.0f tokens",
+               (unsigned long long)step, loss, count);
+    }
     train_report_say(report,
                      "step %llu  validation loss %.4f nats a token, perplexity %.3f, over "
                      "%.0f tokens",
