@@ -3,6 +3,7 @@
  */
 #include "config/config_eval.h"
 
+#include "base/number.h"
 #include "config/config_impl.h"
 #include <deepspeed/context.h>
 #include <deepspeed/elasticity.h>
@@ -21,7 +22,7 @@ static int read_version(dsi_eval *eval)
     if (node != NULL && dsi_node_is_number(node)) {
         version = dsi_node_real(node);
     } else if (node != NULL && node->kind == DSI_NODE_TEXT) {
-        version = strtod(node->as.text, NULL);
+        (void)dsi_number_real(node->as.text, &version);
     }
     if (version != 0.1 && version != 0.2) {
         dsi_item_error(eval, item, "expected 0.1 or 0.2, found another version; change it");

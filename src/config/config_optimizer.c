@@ -146,6 +146,23 @@ static void tested_optimizer(dsi_eval *eval)
 
 /* ---- scheduler ------------------------------------------------------------------------------- */
 
+/* OneCycle moves betas[0]; of an optimizer without betas nothing, as DeepSpeed (which warns). */
+static void leave_momentum(dsi_eval *eval, ds_schedule_params *s)
+{
+    const ds_optimizer_kind kind = eval->values->optimizer.kind;
+    const bool none = kind == DS_OPTIMIZER_SGD || kind == DS_OPTIMIZER_ADAGRAD;
+    if (s->kind != DS_SCHEDULE_ONE_CYCLE || !s->cycle_momentum || !none) {
+        return;
+    }
+    dsi_item *item = dsi_item_find(eval, "scheduler.params.cycle_momentum");
+    s->cycle_momentum = false;
+    dsi_item_notice(eval, item, "no effect: %s has no betas to move; its momentum stays%s",
+                    ds_optimizer_kind_name(kind),
+                    kind == DS_OPTIMIZER_SGD ? " what optimizer.params says" : "");
+    dsi_item_set(eval, item, dsi_node_make_bool(eval->arena, false), DS_ORIGIN_RULE,
+                 "an optimizer without betas");
+}
+
 static void scheduler_type(dsi_eval *eval)
 {
     ds_schedule_params *s = &eval->values->scheduler;
@@ -163,6 +180,7 @@ static void scheduler_type(dsi_eval *eval)
         return;
     }
     s->kind = (ds_schedule_kind)(DS_SCHEDULE_WARMUP + index);
+    leave_momentum(eval, s);
     const bool has_end =
         s->kind == DS_SCHEDULE_WARMUP_DECAY || s->kind == DS_SCHEDULE_WARMUP_COSINE;
     const dsi_item *total = dsi_item_find(eval, "scheduler.params.total_num_steps");

@@ -1,13 +1,13 @@
 /* Helpers over rows: choices, defaults, what a row accepts, and the check of one value. */
 #include "config/option.h"
 
+#include "base/number.h"
 #include "config/config_eval.h"
 #include "config/config_read.h"
 #include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -162,9 +162,15 @@ static void wrong(dsi_eval *eval, const dsi_option *option, const dsi_node *give
     dsi_buf_free(&buf);
 }
 
-/* Python's words, which HJSON takes for unquoted strings up to the end of the line. */
-static const char *hint_for(const dsi_node *given)
+/* What may be the cause: a count beyond all; Python's words, which HJSON takes for unquoted strings
+ * up to the end of the line. */
+static const char *hint_for(const dsi_option *option, const dsi_node *given)
 {
+    int64_t whole;
+    if (option->type == DSI_OPT_INT && given->kind == DSI_NODE_REAL &&
+        floor(given->as.real) == given->as.real && !dsi_node_int(given, &whole)) {
+        return "the largest whole number is 9223372036854775807";
+    }
     if (given->kind != DSI_NODE_TEXT) {
         return NULL;
     }
@@ -215,12 +221,15 @@ static const dsi_node *as_bool(dsi_eval *eval, const dsi_node *given, bool lax)
 /* A number written as a string, which DeepSpeed accepts in some sections. */
 static const dsi_node *number_in_text(dsi_eval *eval, const dsi_node *given)
 {
-    char *end = NULL;
-    const double value = strtod(given->as.text, &end);
-    while (*end == ' ') {
-        ++end;
+    const char *text = given->as.text + strspn(given->as.text, " ");
+    const char *end = NULL;
+    double value = 0.0;
+    int64_t whole = 0;
+    if (dsi_number_int(text, INT64_MIN, INT64_MAX, &whole)) { /* to the last digit */
+        return place_as(eval, dsi_node_make_int(eval->arena, whole), given);
     }
-    if (end == given->as.text || *end != '\0' || !isfinite(value)) {
+    end = dsi_number_start(text, &value);
+    if (end == NULL || end[strspn(end, " ")] != '\0') {
         return NULL;
     }
     return place_as(eval, dsi_node_make_real(eval->arena, value), given);
@@ -239,11 +248,8 @@ static const dsi_node *as_number(dsi_eval *eval, const dsi_option *option, const
     if (option->type != DSI_OPT_INT && option->type != DSI_OPT_INTS) {
         return given;
     }
-    if (!dsi_node_int(given, &whole)) {
-        /* "1e19": larger than any count, and meant as one */
-        return floor(dsi_node_real(given)) == dsi_node_real(given) && dsi_node_real(given) > 0
-                   ? place_as(eval, dsi_node_make_int(eval->arena, INT64_MAX), given)
-                   : NULL;
+    if (!dsi_node_int(given, &whole)) { /* a fraction, or more than 63 bits */
+        return NULL;
     }
     return given->kind == DSI_NODE_INT
                ? given
@@ -368,7 +374,7 @@ const dsi_node *dsi_option_check(dsi_eval *eval, const dsi_option *option, const
     const dsi_node *node =
         has_kind(eval, option, given) ? check_scalar(eval, option, given, lax) : NULL;
     if (node == NULL) {
-        wrong(eval, option, given, path, hint_for(given));
+        wrong(eval, option, given, path, hint_for(option, given));
     } else if (given->kind == DSI_NODE_TEXT && node->kind != DSI_NODE_TEXT) {
         dsi_notice_at(eval->diags, given->line, given->column, path,
                       "the string \"%.40s\" is read as a value; write it without quotes",

@@ -77,7 +77,8 @@ static const dsi_option cycle_rows[] = {
     R("decay_step_size", "0", IN_FORCE, "Updates of one unit of decay. 0: no decay.", MIN(0),
       FIELD(scheduler.decay_step_size)),
     B("cycle_momentum", "true", IN_FORCE,
-      "Move the first beta against the learning rate. The second beta stays as configured.",
+      "Move the first beta against the learning rate. The second beta stays as configured "
+      "(DeepSpeed sets it to 0.99). Without effect on an optimizer that has no betas.",
       FIELD(scheduler.cycle_momentum)),
     R("cycle_min_mom", "0.8", IN_FORCE, "First beta at the top of the cycle.", MIN(0), MAX(1),
       WITH(GROUPS), FIELD(scheduler.cycle_min_mom)),

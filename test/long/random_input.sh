@@ -3,3 +3,4 @@
 set -euo pipefail
 build=$1
 DS_FLAGS_CASES=${DS_FLAGS_CASES:-300000} DS_FLAGS_SEED=${DS_FLAGS_SEED:-1000000} "$build/test_config_flags"
+DS_NUMBERS_CASES=${DS_NUMBERS_CASES:-3000} "$build/test_config_numbers"
