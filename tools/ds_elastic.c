@@ -1,5 +1,6 @@
 /* ds_elastic: what batch and numbers of ranks an elasticity section gives. A thin main over
  * include/deepspeed/elasticity.h. */
+#include "base/number.h"
 #include "common/args.h"
 #include "common/output.h"
 
@@ -66,12 +67,14 @@ static void print_result(const ds_elastic_result *result, uint32_t world_size)
 }
 
 /* Version 0.2 without a number: the environment's. */
-static uint32_t from_environment(void)
+static ds_status compute(ds_ctx *ctx, const ds_elastic_params *p, uint32_t world_size,
+                         ds_elastic_result *result_out)
 {
-    const char *text = getenv("WORLD_SIZE");
-    const bool right = text != NULL && *text != '\0' && strlen(text) < 9 &&
-                       text[strspn(text, "0123456789")] == '\0';
-    return right ? (uint32_t)strtoul(text, NULL, 10) : 0;
+    int64_t world = world_size;
+    if (p->version == 2 && world == 0) {
+        DS_TRY(dsi_number_env(ctx, "WORLD_SIZE", 1, INT32_MAX, 0, &world));
+    }
+    return ds_elastic_compute(ctx, p, (uint32_t)world, result_out);
 }
 
 static int run(ds_ctx *ctx, const char *path, uint32_t world_size)
@@ -89,8 +92,7 @@ static int run(ds_ctx *ctx, const char *path, uint32_t world_size)
         status = ds_fail(ctx, DS_ERR_CONFIG,
                          "%s: expected a section elasticity with enabled true, found none", path);
     } else {
-        const bool ask = p->version == 2 && world_size == 0;
-        status = ds_elastic_compute(ctx, p, ask ? from_environment() : world_size, &result);
+        status = compute(ctx, p, world_size, &result);
     }
     int code = EXIT_RIGHT;
     if (status < 0) {

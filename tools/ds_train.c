@@ -1,6 +1,7 @@
 /* ds_train: trains a language model. The parts are in tools/common/train*.c. */
 #include "base/pool.h"
 #include "comm/comm.h"
+#include "common/environment.h"
 #include "common/output.h"
 #include "common/sample.h"
 #include "common/train.h"
@@ -121,14 +122,13 @@ static ds_status train(train_run *run, ds_comm *comm, const train_options *optio
 static ds_status context_params(ds_ctx *ctx, const train_options *options, ds_ctx_params *params)
 {
     dsi_comm_world world;
-    const char *given = getenv("DS_THREADS");
     DS_TRY(dsi_comm_world_read(ctx, &world));
     *params = ds_ctx_params_default();
     params->rank = world.rank;
     params->world_size = world.size;
     params->n_threads = (uint32_t)options->threads;
-    if (params->n_threads == 0 && given != NULL) {
-        params->n_threads = (uint32_t)strtoul(given, NULL, 10);
+    if (params->n_threads == 0) {
+        DS_TRY(environment_threads(ctx, &params->n_threads));
     }
     if (params->n_threads == 0 && world.local_size > 1) {
         const uint32_t cores = dsi_pool_n_cores();

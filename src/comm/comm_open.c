@@ -1,11 +1,11 @@
 /* Who this process is in its job, and the communicator of the job. The variables are tried family
  * by family: the launcher's (those of torch and DeepSpeed), Open MPI's, MPICH's and Intel MPI's,
  * Slurm's. docs/internals/comm.md lists them. */
+#include "base/number.h"
 #include "comm/comm.h"
 #include "comm/net.h"
 #include "comm/shm.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,33 +35,30 @@ static const family families[N_FAMILIES] = {
 
 static ds_status read_number(ds_ctx *ctx, const char *name, uint32_t absent, uint32_t *number_out)
 {
-    const char *text = name != NULL ? getenv(name) : NULL;
-    char *end = NULL;
-    if (text == NULL || text[0] == '\0') {
-        *number_out = absent;
-        return DS_OK;
-    }
-    errno = 0;
-    const long value = strtol(text, &end, 10);
-    if (errno != 0 || *end != '\0' || value < 0 || value > 1 << 20) {
-        return ds_fail(ctx, DS_ERR_CONFIG,
-                       "the environment's %s is \"%s\", expected a whole number of at least 0",
-                       name, text);
+    int64_t value = absent;
+    if (name != NULL) {
+        DS_TRY(dsi_number_env(ctx, name, 0, 1 << 20, absent, &value));
     }
     *number_out = (uint32_t)value;
     return DS_OK;
 }
 
+static bool has(const char *name)
+{
+    const char *text = name != NULL ? getenv(name) : NULL;
+    return text != NULL && text[0] != '\0';
+}
+
 static bool is_set(const family *f)
 {
-    return getenv(f->rank) != NULL && getenv(f->size) != NULL;
+    return has(f->rank) && has(f->size);
 }
 
 /* srun --mpi=pmi2 sets PMI's numbers, but not who shares a host; its own say that. They are another
  * process's where mpirun started the ranks inside of a Slurm job. */
 static bool is_slurms(const family *pmi, const family *slurm)
 {
-    return getenv(pmi->local_size) == NULL && is_set(slurm) &&
+    return !has(pmi->local_size) && is_set(slurm) &&
            strcmp(getenv(pmi->rank), getenv(slurm->rank)) == 0 &&
            strcmp(getenv(pmi->size), getenv(slurm->size)) == 0;
 }
@@ -75,6 +72,46 @@ static const family *find_family(void)
         }
     }
     return NULL;
+}
+
+/* Half of a family's variables is a job whose other ranks would run as one rank each. Slurm's are
+ * left out: a batch script has some of them without being a step. */
+static ds_status refuse_half(ds_ctx *ctx)
+{
+    for (size_t i = 0; i < FAMILY_SLURM; ++i) {
+        const family *f = &families[i];
+        const char *names[] = {
+            f->rank, f->size,   f->local_rank, f->local_size, i == 0 ? "LOCAL_SIZE" : NULL,
+            f->node, f->n_nodes};
+        for (size_t k = 0; k < sizeof names / sizeof names[0]; ++k) {
+            if (has(names[k])) {
+                return ds_fail(ctx, DS_ERR_CONFIG,
+                               "the environment's %s is set, %s is not: expected both %s and %s "
+                               "(of %s), or none; start the job by a launcher, or unset it",
+                               names[k], has(f->rank) ? f->size : f->rank, f->rank, f->size,
+                               f->name);
+            }
+        }
+    }
+    return DS_OK;
+}
+
+/* RANK or WORLD_SIZE alone, in a job that another family describes, must say the same. */
+static ds_status check_launchers(ds_ctx *ctx, const dsi_comm_world *w)
+{
+    const family *f = &families[0];
+    uint32_t rank = 0;
+    uint32_t size = 0;
+    DS_TRY(read_number(ctx, f->rank, w->rank, &rank));
+    DS_TRY(read_number(ctx, f->size, w->size, &size));
+    if (rank != w->rank || size != w->size) {
+        return ds_fail(ctx, DS_ERR_CONFIG,
+                       "the environment's %s is %u, the job's is %u; unset it, or give both %s and "
+                       "%s",
+                       rank != w->rank ? f->rank : f->size, rank != w->rank ? rank : size,
+                       rank != w->rank ? w->rank : w->size, f->rank, f->size);
+    }
+    return DS_OK;
 }
 
 /* Numbers that a family lacks follow from the others; those that contradict are refused. */
@@ -109,13 +146,12 @@ static ds_status complete(ds_ctx *ctx, const family *f, dsi_comm_world *w)
 static ds_status read_timeout(ds_ctx *ctx, double *seconds_out)
 {
     const char *text = getenv("DEEPSPEED_TIMEOUT");
-    char *end = NULL;
     *seconds_out = 0.0;
     if (text == NULL || text[0] == '\0') {
         return DS_OK;
     }
-    const double minutes = strtod(text, &end);
-    if (*end != '\0' || !(minutes > 0.0) || minutes > 1e6) {
+    double minutes = 0.0;
+    if (!dsi_number_real(text, &minutes) || minutes <= 0.0 || minutes > 1e6) {
         return ds_fail(ctx, DS_ERR_CONFIG,
                        "the environment's DEEPSPEED_TIMEOUT is \"%s\", expected minutes above 0",
                        text);
@@ -140,6 +176,9 @@ ds_status dsi_comm_world_read(ds_ctx *ctx, dsi_comm_world *world_out)
         DS_TRY(read_number(ctx, f->n_nodes != NULL ? f->node : NULL, UINT32_MAX, &w.node));
         DS_TRY(read_number(ctx, f->n_nodes, 0, &w.n_nodes));
         DS_TRY(complete(ctx, f, &w));
+        DS_TRY(check_launchers(ctx, &w));
+    } else {
+        DS_TRY(refuse_half(ctx));
     }
     *world_out = w;
     return DS_OK;

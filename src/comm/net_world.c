@@ -3,6 +3,7 @@
  * UCX: first the rendezvous (at MASTER_ADDR:MASTER_PORT), over which UCX's addresses travel. MPI:
  * first MPI, over which rank 0 tells where its rendezvous is, with a secret made for it.
  */
+#include "base/number.h"
 #include "comm/net_impl.h"
 #include "comm/slurm_place.h"
 
@@ -56,10 +57,9 @@ static ds_status find_master(ds_ctx *ctx, char *host, uint16_t *port_out)
 {
     const char *address = getenv("MASTER_ADDR");
     const char *text = getenv("MASTER_PORT");
-    char *end = NULL;
     const bool in_step = dsi_slurm_place(host, HOST_BYTES, port_out);
-    const long port = text != NULL ? strtol(text, &end, 10) : in_step ? *port_out : 0;
-    if ((end != NULL && *end != '\0') || port < 1 || port > 65535 ||
+    int64_t port = in_step ? *port_out : 0;
+    if ((text != NULL && !dsi_number_int(text, 1, 65535, &port)) || port < 1 ||
         (address == NULL && !in_step) || (address != NULL && strlen(address) >= HOST_BYTES)) {
         return ds_fail(ctx, DS_ERR_CONFIG,
                        "several ranks without MPI meet at MASTER_ADDR:MASTER_PORT (1 to 65535); "

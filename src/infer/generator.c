@@ -106,6 +106,7 @@ ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,
 {
     const ds_model_info *info = ds_model_get_info(params->model);
     ds_dtype dtype = params->dtype;
+    DS_TRY(dsi_cpu_isa_check(ctx));
     if (info->vocab_size == 0) {
         return ds_fail(ctx, DS_ERR_ARG, "%s is no language model", info->architecture);
     }

@@ -264,6 +264,7 @@ ds_status ds_initialize(ds_ctx *ctx, const ds_engine_params *params, ds_engine *
 {
     dsi_engine_spec spec;
     ds_engine *engine = NULL;
+    DS_TRY(dsi_cpu_isa_check(ctx));
     DS_TRY(dsi_engine_read_config(ctx, params, &spec));
     DS_TRY(dsi_engine_create(ctx, params, &spec, &engine));
     ds_status status = ds_config_print(params->config, false, &engine->config_text);

@@ -5,6 +5,7 @@
  */
 #include "tune/tune_impl.h"
 
+#include "base/number.h"
 #include "config/config_read.h"
 
 #include <inttypes.h>
@@ -111,8 +112,9 @@ static int64_t number_of(reader *r, const char *key, int64_t usual)
             fail(r, key, "expected a whole number of at least 1, or \"auto\"");
         }
     } else if (flag != NULL) {
-        value = strtoll(flag, NULL, 10);
-        value = value > 0 ? value : usual;
+        if (!dsi_number_int(flag, 1, INT32_MAX, &value)) {
+            fail(r, key, "the command's flag for it is no whole number of at least 1");
+        }
     }
     return value;
 }

@@ -278,6 +278,10 @@ ds_status launch_flags_parse(ds_ctx *ctx, int argc, char **argv, dsi_launch_opti
     o->log_dir = o->log_dir != NULL ? o->log_dir : rank_log;
     if (rank_memory != NULL) {
         DS_TRY(size_parse_binary(ctx, "rank_memory", rank_memory, &o->rank_bytes));
+        if (o->rank_bytes == 0) {
+            return ds_fail(ctx, DS_ERR_ARG, "--rank_memory: expected at least one byte, found %s",
+                           rank_memory);
+        }
     }
     return check(ctx, o);
 }

@@ -1,6 +1,7 @@
 /* See output.h. */
 #include "common/output.h"
 
+#include "common/environment.h"
 #include "common/terminal.h"
 
 #include "io/file.h"
@@ -28,6 +29,7 @@ static void check(int code, void *program)
 void output_guard(const char *program)
 {
     terminal_plain();
+    environment_check(program);
     (void)on_exit(check, (void *)(size_t)program);
 }
 

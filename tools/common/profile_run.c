@@ -2,6 +2,7 @@
 #include "common/profile_run.h"
 
 #include "base/pool.h"
+#include "common/environment.h"
 #include "common/output.h"
 #include "cost/measure.h"
 
@@ -15,11 +16,11 @@ enum { NAME_BYTES = 48, TEXT_BYTES = 1 << 20 };
 /* DS_THREADS, which the launcher gives, else this rank's share of the cores. */
 static uint32_t share_of_cores(uint32_t local_ranks)
 {
-    const char *given = getenv("DS_THREADS");
     const uint32_t cores = dsi_pool_n_cores();
-    const unsigned long asked = given != NULL ? strtoul(given, NULL, 10) : 0;
-    if (asked > 0 && asked <= 4096) {
-        return (uint32_t)asked;
+    uint32_t asked = 0;
+    (void)environment_threads(NULL, &asked); /* checked at the start */
+    if (asked > 0) {
+        return asked;
     }
     return local_ranks > 0 && cores > local_ranks ? cores / local_ranks : 1;
 }

@@ -1,6 +1,8 @@
 /* Sizes as text. See size_text.h. */
 #include "common/size_text.h"
 
+#include "base/number.h"
+
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -27,11 +29,10 @@ ds_status size_parse(ds_ctx *ctx, const char *flag, const char *text, uint64_t *
         const char *unit;
         double bytes;
     } units[] = {{"", 1}, {"B", 1}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}};
-    char *end = NULL;
-    const double value = strtod(text, &end);
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; ++i) {
-        if (end != text && strcasecmp(end, units[i].unit) == 0 && value >= 0 &&
-            value * units[i].bytes < 9e18) {
+    double value = 0.0;
+    const char *end = dsi_number_start(text, &value);
+    for (size_t i = 0; end != NULL && i < sizeof units / sizeof units[0]; ++i) {
+        if (strcasecmp(end, units[i].unit) == 0 && value >= 0 && value * units[i].bytes < 9e18) {
             *bytes_out = (uint64_t)(value * units[i].bytes);
             return DS_OK;
         }
@@ -43,13 +44,15 @@ ds_status size_parse(ds_ctx *ctx, const char *flag, const char *text, uint64_t *
 ds_status size_parse_binary(ds_ctx *ctx, const char *flag, const char *text, uint64_t *bytes_out)
 {
     static const char letters[] = "KMGT";
-    char *end = NULL;
-    const double value = strtod(text, &end);
+    double value = 0.0;
+    const char *end = dsi_number_start(text, &value);
     const char *letter =
-        end != text && *end != '\0' ? strchr(letters, toupper((unsigned char)*end)) : NULL;
+        end != NULL && *end != '\0' ? strchr(letters, toupper((unsigned char)*end)) : NULL;
     const double unit = letter != NULL ? ldexp(1.0, 10 * (int)(letter - letters + 1)) : 1.0;
-    end += letter != NULL;
-    if (end == text || value < 0 || value * unit >= 9e18 ||
+    if (end != NULL && letter != NULL) {
+        ++end;
+    }
+    if (end == NULL || value < 0 || value * unit >= 9e18 ||
         !(*end == '\0' || strcasecmp(end, "B") == 0 || strcasecmp(end, "iB") == 0)) {
         return ds_fail(ctx, DS_ERR_ARG, "--%s: expected a size such as 64M or 1G, found '%s'", flag,
                        text);

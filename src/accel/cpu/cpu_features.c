@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -103,6 +104,25 @@ static ds_isa environment_cap(void)
         }
     }
     return DS_ISA_AMX;
+}
+
+ds_status dsi_cpu_isa_check(ds_ctx *ctx)
+{
+    const char *value = getenv("DS_CPU_ISA");
+    char names[128] = "";
+    size_t n = 0;
+    for (int i = 0; i < DS_ISA_COUNT; ++i) {
+        const char *name = ds_isa_name((ds_isa)i);
+        if (value == NULL || value[0] == '\0' || strcasecmp(value, name) == 0) {
+            return DS_OK;
+        }
+        n += (size_t)snprintf(names + n, n < sizeof names ? sizeof names - n : 0, "%s%s",
+                              i > 0 ? ", " : "", name);
+    }
+    return ds_fail(ctx, DS_ERR_CONFIG,
+                   "the environment's DS_CPU_ISA is \"%.60s\", expected one of %s; change it, or "
+                   "unset it",
+                   value, names);
 }
 
 static ds_isa lower(ds_isa x, ds_isa y)

@@ -8,10 +8,14 @@
 #ifndef DSI_ACCEL_CPU_FEATURES_H
 #define DSI_ACCEL_CPU_FEATURES_H
 
+#include <deepspeed/context.h>
 #include <deepspeed/op.h>
 
 /* Any thread. The first call asks the kernel for tile permission, for the whole process. */
 ds_isa dsi_cpu_isa(void);
+
+/* ERR_CONFIG where DS_CPU_ISA is set to a word that is none of these, which dsi_cpu_isa ignores. */
+ds_status dsi_cpu_isa_check(ds_ctx *ctx);
 
 /* The lower of `cap` and dsi_cpu_isa(). */
 ds_isa dsi_cpu_isa_capped(ds_isa cap);
