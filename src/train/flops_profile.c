@@ -1,5 +1,6 @@
-/* See flops_profile.h. A step counts for the module of the parameter that it reads, else for that
- * of its scope, since a fused node has the scope of its last part. */
+/* See flops_profile.h. A step counts for the module of the parameter that it reads, itself or
+ * gathered (stage 3), else for that of its scope, since a fused node has the scope of its last
+ * part. */
 #include "train/flops_profile.h"
 
 #include "base/buf.h"
@@ -84,15 +85,33 @@ static uint32_t owner_of(profile *p, const char *parameter)
     return module_at(p, parameter, dot != NULL ? (size_t)(dot - parameter) : 0);
 }
 
-static uint32_t module_of(profile *p, const dsi_step *step)
+/* The parameter that an operand of step `s` is, or was gathered from; NULL: none. */
+static const ds_cell_info *parameter_of(const profile *p, uint32_t s, const dsi_ref *ref)
 {
-    for (uint32_t i = 0; i < step->n_in; ++i) {
-        const dsi_ref *ref = &p->plan->refs[step->in_at + i];
-        if (ref->space == DSI_SPACE_CELL) {
-            const ds_cell_info *cell = ds_cells_get(p->plan->cells, ref->cell);
-            if (cell->kind == DS_CELL_PARAM) {
-                return owner_of(p, cell->name);
+    const dsi_plan *plan = p->plan;
+    if (ref->space == DSI_SPACE_CELL) {
+        const ds_cell_info *cell = ds_cells_get(plan->cells, ref->cell);
+        return cell->kind == DS_CELL_PARAM ? cell : NULL;
+    }
+    for (uint32_t k = s; k-- > 0;) {
+        const dsi_step *step = &plan->steps[k];
+        for (uint32_t i = 0; step->op == &dsi_op_all_gather && i < step->n_out; ++i) {
+            if (plan->refs[step->out_at + i].value == ref->value) {
+                const dsi_ref *from = &plan->refs[step->in_at + i];
+                return from->space == DSI_SPACE_CELL ? parameter_of(p, 0, from) : NULL;
             }
+        }
+    }
+    return NULL;
+}
+
+static uint32_t module_of(profile *p, uint32_t s)
+{
+    const dsi_step *step = &p->plan->steps[s];
+    for (uint32_t i = 0; i < step->n_in; ++i) {
+        const ds_cell_info *cell = parameter_of(p, s, &p->plan->refs[step->in_at + i]);
+        if (cell != NULL) {
+            return owner_of(p, cell->name);
         }
     }
     return module_at(p, step->scope, strlen(step->scope));
@@ -118,7 +137,7 @@ static ds_status build(profile *p)
     }
     for (uint32_t s = 0; s < p->plan->phase_begin[DS_PHASE_BACKWARD] && room; ++s) {
         const dsi_step *step = &p->plan->steps[s];
-        uint32_t at = module_of(p, step);
+        uint32_t at = module_of(p, s);
         room = at != DS_NONE;
         for (; at != DS_NONE; at = p->modules[at].parent) {
             p->modules[at].flops += step->flops;

@@ -48,6 +48,16 @@ grep -q "recomputed flops among them: *[1-9]" report.txt || fail "no recomputati
 grep -q "^fwd latency: *[0-9.]* [mu]*s *$" report.txt || fail "no time of the forward pass"
 [ "$(grep -c '^        (attn)' report.txt)" = 2 ] || fail "two layers in the tree"
 
+# what is gathered counts where it belongs: every module of stage 3 on two ranks has the products of one rank
+modules() { sed -nE 's/^ *\(([^)]*)\): .* Params, (.*) = .*% MACs.*/\1 \2/p' report.txt; }
+modules > whole.txt
+for threshold in 0 100; do
+    sed "s/\"bf16\"/\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": $threshold}, \"bf16\"/" ds.json > zero.json
+    "$build/deepspeed" --num_gpus 2 "$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt \
+        --deepspeed_config zero.json --steps 4 --threads 1 > log 2>&1 || { cat log; exit 1; }
+    [ -s whole.txt ] && modules | diff whole.txt - || fail "stage 3, threshold $threshold: other products"
+done
+
 # depth 0: the model alone
 sed -i 's/"top_modules": 2/"module_depth": 0/' ds.json
 "$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config ds.json --steps 4 --threads 1 > log 2>&1
