@@ -75,10 +75,10 @@ static void llama_trace(ds_nn *nn, const void *opaque)
     const ds_value positions = ds_nn_input(nn, "positions", DS_DTYPE_I32, bt);
     const ds_value first =
         t->mode == DS_TRACE_GENERATE ? DS_NONE : ds_nn_input(nn, "first", DS_DTYPE_I32, bt);
-    ds_rope_params rope = c->rope;
-    const int64_t reach = t->max_length > 0 ? t->max_length : t->kv_length;
-    rope.seq_length = t->mode == DS_TRACE_GENERATE ? reach : t->seq_length;
-    const ds_value table = ds_nn_rope_table(nn, positions, &rope); /* (B,T,D) */
+    const bool in_pieces = t->mode == DS_TRACE_GENERATE && c->rope.scaling == DS_ROPE_DYNAMIC;
+    const ds_value lengths =
+        in_pieces ? ds_nn_input(nn, "length", DS_DTYPE_I32, ds_shape_1d(t->batch)) : DS_NONE;
+    const ds_value table = ds_nn_rope_table(nn, positions, lengths, &c->rope); /* (B,T,D) */
     ds_nn_push(nn, "model");
     const ds_value embedding = ds_nn_param(nn, "embed_tokens.weight",
                                            ds_shape_2d(c->vocab_size, c->hidden_size), init, false);

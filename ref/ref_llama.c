@@ -346,7 +346,7 @@ float ref_llama(const ref_llama_config *config, const ref_io *io, const ref_batc
     tail t;
     float *cosines = rows(&g, config->head_dim / 2);
     float *sines = rows(&g, config->head_dim / 2);
-    ref_rope_table(cosines, sines, batch->positions, &config->rope, batch->t, g.n);
+    ref_rope_table(cosines, sines, batch->positions, &config->rope, g.n);
     g.cosines = cosines;
     g.sines = sines;
 

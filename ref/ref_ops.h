@@ -85,9 +85,9 @@ typedef struct ref_rope {
     double mscale, mscale_all_dim;            /* yarn; 0: absent */
     bool truncate;                            /* yarn: whole channels bound the ramp */
 } ref_rope;
-/* cosines and sines (N, D/2); seq_length: of the batch, for dynamic */
+/* cosines and sines (N, D/2); dynamic scaling is by the length of each document */
 void ref_rope_table(float *cosines, float *sines, const int32_t *positions, const ref_rope *rope,
-                    int64_t seq_length, int64_t n);
+                    int64_t n);
 /* y (N,H,D): each head's (x[i], x[i+D/2]) turned by the row's angles; y may be x. inverse: turned
  * back, which is the gradient. */
 void ref_rotate(float *y, const float *x, const float *cosines, const float *sines, int64_t n,

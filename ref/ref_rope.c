@@ -114,14 +114,24 @@ static float frequency_of(const ref_rope *r, int64_t seq_length, int64_t i)
     return 1.0f / power_of(r->theta, i, r->head_dim);
 }
 
+/* The document of a row goes as far as positions rise. */
+static int64_t document_length(const int32_t *positions, int64_t row, int64_t n)
+{
+    while (row + 1 < n && positions[row + 1] > positions[row]) {
+        ++row;
+    }
+    return (int64_t)positions[row] + 1;
+}
+
 void ref_rope_table(float *cosines, float *sines, const int32_t *positions, const ref_rope *rope,
-                    int64_t seq_length, int64_t n)
+                    int64_t n)
 {
     const int64_t half = rope->head_dim / 2;
     const float factor = attention_factor(rope);
     for (int64_t row = 0; row < n; ++row) {
+        const int64_t length = document_length(positions, row, n);
         for (int64_t i = 0; i < half; ++i) {
-            const float angle = (float)positions[row] * frequency_of(rope, seq_length, i);
+            const float angle = (float)positions[row] * frequency_of(rope, length, i);
             cosines[row * half + i] = (float)cos((double)angle) * factor;
             sines[row * half + i] = (float)sin((double)angle) * factor;
         }

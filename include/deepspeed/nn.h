@@ -34,7 +34,6 @@ typedef struct ds_trace {
     int64_t seq_length; /* T of this trace */
     int64_t kv_length;  /* GENERATE: positions that the KV cells hold */
     int64_t mlp_rows;   /* TRAIN, EVAL: positions of a tile of ds_nn_tiled; default 0: not tiled */
-    int64_t max_length; /* GENERATE: positions that real ids reach; default 0: kv_length */
     uint64_t seed;      /* not used by the trace itself */
 } ds_trace;
 
@@ -157,14 +156,16 @@ typedef struct ds_rope_params {
     double factor;
     double low_freq_factor, high_freq_factor; /* llama3 */
     int64_t original_max_positions;           /* llama3, yarn, dynamic */
-    int64_t seq_length;                       /* dynamic: length that the base is scaled for */
     double beta_fast, beta_slow;              /* yarn */
     double attention_factor;                  /* yarn; negative: computed */
     double mscale, mscale_all_dim;            /* yarn; 0: absent */
     bool truncate;                            /* yarn */
 } ds_rope_params;
-/* positions i32 (B,T) → cosines and sines f32 (B,T,D), once for all layers. */
-DS_API ds_value ds_nn_rope_table(ds_nn *nn, ds_value positions, const ds_rope_params *params);
+/* positions i32 (B,T) → cosines and sines f32 (B,T,D), once for all layers. Dynamic scaling is by
+ * lengths i32 (B) of the sequences; DS_NONE: by the length of each document in a row, positions
+ * rising as far as it goes. */
+DS_API ds_value ds_nn_rope_table(ds_nn *nn, ds_value positions, ds_value lengths,
+                                 const ds_rope_params *params);
 /* x (B,T,H·D) rotated by the table. */
 DS_API ds_value ds_nn_rope(ds_nn *nn, ds_value x, ds_value table, int64_t head_dim);
 

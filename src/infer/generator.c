@@ -25,8 +25,7 @@ static ds_status build_piece(ds_generator *g, int64_t length, int64_t longest)
                             .dtype = g->dtype,
                             .batch = 1,
                             .seq_length = length,
-                            .kv_length = g->max_length + longest,
-                            .max_length = g->max_length};
+                            .kv_length = g->max_length + longest};
     const dsi_plan_env env = {.n_threads = ds_ctx_n_threads(g->ctx),
                               .isa = dsi_cpu_isa(),
                               .choose = dsi_cpu_kernel_choose};
@@ -53,12 +52,17 @@ static ds_status build_pieces(ds_generator *g)
     return DS_OK;
 }
 
-static ds_status input(const ds_generator *g, const dsi_piece *piece, const char *name,
-                       int32_t **data_out)
+static ds_cell find_input(const ds_generator *g, const dsi_piece *piece, const char *name)
 {
     char path[64];
     (void)snprintf(path, sizeof path, "generate.%lld/%s", (long long)piece->length, name);
-    const ds_cell cell = ds_cells_find(g->cells, DS_CELL_INPUT, path);
+    return ds_cells_find(g->cells, DS_CELL_INPUT, path);
+}
+
+static ds_status input(const ds_generator *g, const dsi_piece *piece, const char *name,
+                       int32_t **data_out)
+{
+    const ds_cell cell = find_input(g, piece, name);
     if (cell == DS_NONE) {
         return ds_fail(g->ctx, DS_ERR_UNSUPPORTED, "the model has no input %s for generation",
                        name);
@@ -74,6 +78,9 @@ static ds_status link_piece(ds_generator *g, dsi_piece *piece)
     DS_TRY(input(g, piece, "positions", &piece->positions));
     DS_TRY(input(g, piece, "kv_offset", &piece->kv_offset));
     DS_TRY(input(g, piece, "last", &piece->last));
+    if (find_input(g, piece, "length") != DS_NONE) {
+        DS_TRY(input(g, piece, "length", &piece->sequence));
+    }
     DS_TRY(dsi_exec_output(g->exec, piece->id, "logits", &logits));
     piece->logits = logits.data;
     return DS_OK;
@@ -154,8 +161,10 @@ void ds_generator_destroy(ds_generator **generator)
     *generator = NULL;
 }
 
-/* Runs n ids, 1 <= n <= piece->length, behind what the KV cells hold. */
-static ds_status run_piece(ds_generator *g, const dsi_piece *piece, const uint32_t *ids, int64_t n)
+/* Runs n ids, 1 <= n <= piece->length, behind what the KV cells hold. sequence: ids of the whole
+ * prompt, or with the new one. */
+static ds_status run_piece(ds_generator *g, const dsi_piece *piece, const uint32_t *ids, int64_t n,
+                           int64_t sequence)
 {
     for (int64_t i = 0; i < piece->length; ++i) {
         const int64_t position = g->length + i < g->max_length ? g->length + i : g->max_length - 1;
@@ -164,6 +173,9 @@ static ds_status run_piece(ds_generator *g, const dsi_piece *piece, const uint32
     }
     piece->kv_offset[0] = (int32_t)g->length;
     piece->last[0] = (int32_t)(n - 1);
+    if (piece->sequence != NULL) {
+        piece->sequence[0] = (int32_t)sequence;
+    }
     DS_TRY(dsi_exec_run(g->exec, piece->id, DS_PHASE_FORWARD));
     g->length += n;
     g->logits = piece->logits;
@@ -198,7 +210,7 @@ ds_status ds_generator_prompt(ds_generator *g, const uint32_t *ids, size_t n)
     for (size_t at = 0; at < n;) {
         const dsi_piece *piece = choose_piece(g, (int64_t)(n - at));
         const int64_t part = (int64_t)(n - at) < piece->length ? (int64_t)(n - at) : piece->length;
-        DS_TRY(run_piece(g, piece, ids + at, part));
+        DS_TRY(run_piece(g, piece, ids + at, part, (int64_t)n));
         at += (size_t)part;
     }
     return DS_OK;
@@ -216,7 +228,7 @@ ds_status ds_generator_next(ds_generator *g, const ds_sampling *sampling, uint32
     }
     DS_TRY(dsi_sample(g->ctx, g->logits, g->vocab_size, sampling, (uint64_t)g->length, g->order,
                       g->weight, &id));
-    DS_TRY(run_piece(g, &g->pieces[0], &id, 1));
+    DS_TRY(run_piece(g, &g->pieces[0], &id, 1, g->length + 1));
     *id_out = id;
     return DS_OK;
 }

@@ -14,6 +14,7 @@ typedef struct dsi_piece {
     dsi_plan *plan;
     uint32_t id; /* in the executor */
     int32_t *input_ids, *positions, *kv_offset, *last;
+    int32_t *sequence; /* its length so far; NULL: the model does not ask */
     const float *logits;
 } dsi_piece;
 

@@ -101,7 +101,8 @@ ds_value ds_nn_softmax(ds_nn *nn, ds_value x)
     return ds_nn_apply(nn, &dsi_op_softmax, NULL, &x, 1);
 }
 
-ds_value ds_nn_rope_table(ds_nn *nn, ds_value positions, const ds_rope_params *params)
+ds_value ds_nn_rope_table(ds_nn *nn, ds_value positions, ds_value lengths,
+                          const ds_rope_params *params)
 {
     const dsi_rope_table_attrs attrs = {.head_dim = params->head_dim,
                                         .theta = params->theta,
@@ -110,14 +111,14 @@ ds_value ds_nn_rope_table(ds_nn *nn, ds_value positions, const ds_rope_params *p
                                         .low_freq_factor = params->low_freq_factor,
                                         .high_freq_factor = params->high_freq_factor,
                                         .original_max_positions = params->original_max_positions,
-                                        .seq_length = params->seq_length,
                                         .beta_fast = params->beta_fast,
                                         .beta_slow = params->beta_slow,
                                         .attention_factor = params->attention_factor,
                                         .mscale = params->mscale,
                                         .mscale_all_dim = params->mscale_all_dim,
                                         .truncate = params->truncate};
-    return ds_nn_apply(nn, &dsi_op_rope_table, &attrs, &positions, 1);
+    const ds_value in[2] = {positions, lengths};
+    return ds_nn_apply(nn, &dsi_op_rope_table, &attrs, in, lengths != DS_NONE ? 2 : 1);
 }
 
 ds_value ds_nn_rope(ds_nn *nn, ds_value x, ds_value table, int64_t head_dim)

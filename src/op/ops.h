@@ -93,13 +93,13 @@ typedef struct dsi_rope_table_attrs {
     double factor;
     double low_freq_factor, high_freq_factor; /* llama3 */
     int64_t original_max_positions;           /* llama3, yarn, dynamic: max_position_embeddings */
-    int64_t seq_length;                       /* dynamic: the length the base is scaled for */
     double beta_fast, beta_slow, attention_factor; /* yarn; attention_factor < 0: computed */
     double mscale, mscale_all_dim;                 /* yarn, 0: absent */
     int64_t truncate;                              /* yarn: floor and ceil the range (default 1) */
 } dsi_rope_table_attrs;
-/* rope_table: positions i32 (B,T) → f32 (B,T,D): cos of D/2 frequencies, then sin, both multiplied
- * by the attention factor. */
+/* rope_table: positions i32 (B,T) [, lengths i32 (B)] → f32 (B,T,D): cos of D/2 frequencies, then
+ * sin, both multiplied by the attention factor. Dynamic scaling is by the length of the sequence:
+ * lengths[b]; without lengths, of each document of the row, which goes as far as positions rise. */
 extern const ds_op dsi_op_rope_table;
 typedef struct dsi_rope_attrs {
     int64_t head_dim;

@@ -19,10 +19,8 @@ static ds_status check_scaling(const ds_infer *call, const dsi_rope_table_attrs 
                                (long long)a->head_dim);
     }
     if (a->scaling == DSI_ROPE_LLAMA3 &&
-        (!(a->low_freq_factor > 0.0) || !(a->high_freq_factor > a->low_freq_factor))) {
-        return dsi_op_bad_attr(call,
-                               "low_freq_factor %g and high_freq_factor %g, expected 0 < low "
-                               "< high",
+        (!(a->low_freq_factor > 0.0) || !(a->high_freq_factor > 0.0))) {
+        return dsi_op_bad_attr(call, "low_freq_factor %g and high_freq_factor %g, expected above 0",
                                a->low_freq_factor, a->high_freq_factor);
     }
     if (a->scaling == DSI_ROPE_YARN && (!(a->beta_fast > 0.0) || !(a->beta_slow > 0.0))) {
@@ -43,10 +41,13 @@ static ds_status rope_table_infer(ds_infer *call)
         return dsi_op_bad_attr(call, "head_dim is %lld, expected an even number",
                                (long long)a->head_dim);
     }
-    if (!(a->theta > 1.0)) {
-        return dsi_op_bad_attr(call, "theta is %g, expected above 1", a->theta);
+    if (!(a->theta > 0.0)) {
+        return dsi_op_bad_attr(call, "theta is %g, expected above 0", a->theta);
     }
     DS_TRY(check_scaling(call, a));
+    if (dsi_op_has(call, 1)) {
+        DS_TRY(dsi_op_need(call, 1, "lengths", DS_DTYPE_I32, ds_shape_1d(positions.shape.dims[0])));
+    }
     ds_shape shape = positions.shape;
     shape.dims[shape.n_dims++] = a->head_dim;
     call->out[0] = dsi_meta_of(DS_DTYPE_F32, shape);
@@ -61,7 +62,6 @@ static const ds_attr rope_table_attrs[] = {
     DSI_ATTR_REAL(dsi_rope_table_attrs, low_freq_factor),
     DSI_ATTR_REAL(dsi_rope_table_attrs, high_freq_factor),
     DSI_ATTR_INT(dsi_rope_table_attrs, original_max_positions),
-    DSI_ATTR_INT(dsi_rope_table_attrs, seq_length),
     DSI_ATTR_REAL(dsi_rope_table_attrs, beta_fast),
     DSI_ATTR_REAL(dsi_rope_table_attrs, beta_slow),
     DSI_ATTR_REAL(dsi_rope_table_attrs, attention_factor),
@@ -74,10 +74,12 @@ const ds_op dsi_op_rope_table = {
     .version = DS_OP_VERSION,
     .name = "rope_table",
     .doc =
-        "positions i32 (B,T) → f32 (B,T,D): cosines of D/2 rotary frequencies, then sines, times "
-        "the attention factor; scaling 0 none, 1 linear, 2 dynamic NTK, 3 YaRN, 4 Llama 3.",
+        "positions i32 (B,T) [, lengths i32 (B)] → f32 (B,T,D): cosines of D/2 rotary frequencies, "
+        "then sines, times the attention factor; scaling 0 none, 1 linear, 2 dynamic NTK by "
+        "lengths "
+        "or else by each run of rising positions, 3 YaRN, 4 Llama 3.",
     .n_in_min = 1,
-    .n_in_max = 1,
+    .n_in_max = 2,
     .n_out = 1,
     .attrs_bytes = sizeof(dsi_rope_table_attrs),
     .attrs = rope_table_attrs,

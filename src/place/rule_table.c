@@ -57,6 +57,17 @@ static void adapt_rope(dsi_rule_case *c)
     c->units[0] = c->units[1] = ds_shape_last(c->in_meta[0].shape) / a->head_dim;
 }
 
+/* The base of dynamic scaling looks at all positions of a document. */
+static void adapt_rope_table(dsi_rule_case *c)
+{
+    const dsi_rope_table_attrs *a = c->attrs;
+    if (a->scaling == DSI_ROPE_DYNAMIC) {
+        drop_letter(c->cuts, 't');
+        c->in[0][1] = c->out[0][1] = '_';
+        c->hint = "dynamic rotary scaling needs whole sequences";
+    }
+}
+
 static void adapt_heads(dsi_rule_case *c, uint32_t q, bool has_rng)
 {
     const dsi_attention_attrs *a = c->attrs;
@@ -225,7 +236,7 @@ static const dsi_rule rules[] = {
     ELEMENTWISE(activation_backward, "0"),
     ELEMENTWISE(glu, ""),
     {&dsi_op_glu_backward, "* * *", "* *", "*", "", "0", DSI_RULE_ELEMENTS, NULL},
-    {&dsi_op_rope_table, "bt", "bt_", "bt", "", "", 0, NULL},
+    {&dsi_op_rope_table, "bt b", "bt_", "bt", "", "", 0, adapt_rope_table},
     {&dsi_op_rope, "bth bt_", "bth", "hbt", "", "0", 0, adapt_rope},
     {&dsi_op_attention, "bth bsh bsh bt b _", "bth bht", "hb", "", "", 0, adapt_attention},
     {&dsi_op_attention_backward, "bth bth bsh bsh bth bht bt _", "bth bsh bsh", "hb", "", "0", 0,

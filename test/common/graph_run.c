@@ -193,6 +193,11 @@ void graph_run_logits(ds_ctx *ctx, const char *folder, const int32_t *tokens, in
     int32_t *positions = graph_run_cell(&run, DS_CELL_INPUT, name, &count);
     snprintf(name, sizeof name, "generate.%lld/last", (long long)t);
     int32_t *last = graph_run_cell(&run, DS_CELL_INPUT, name, &count);
+    snprintf(name, sizeof name, "generate.%lld/length", (long long)t);
+    int32_t *length = graph_run_cell(&run, DS_CELL_INPUT, name, &count);
+    if (length != NULL) {
+        *length = (int32_t)t;
+    }
     for (int32_t i = 0; i < t; ++i) {
         positions[i] = i;
     }

@@ -16,13 +16,12 @@ static dsi_rope_table_attrs attrs_of(const op_line *l)
                                   .low_freq_factor = l->x[4],
                                   .high_freq_factor = l->x[5],
                                   .original_max_positions = (int64_t)l->x[6],
-                                  .seq_length = (int64_t)l->x[7],
-                                  .beta_fast = l->x[8],
-                                  .beta_slow = l->x[9],
-                                  .attention_factor = l->x[10],
-                                  .mscale = l->x[11],
-                                  .mscale_all_dim = l->x[12],
-                                  .truncate = (int64_t)l->x[13]};
+                                  .beta_fast = l->x[7],
+                                  .beta_slow = l->x[8],
+                                  .attention_factor = l->x[9],
+                                  .mscale = l->x[10],
+                                  .mscale_all_dim = l->x[11],
+                                  .truncate = (int64_t)l->x[12]};
 }
 
 static void check_case(ds_ctx *ctx, FILE *file, const op_line *head)

@@ -9,7 +9,7 @@
 
 #define PI 3.14159265358979323846
 
-/* ---- rope_table, always fp32: workspace of D/2 inverse frequencies
+/* ---- rope_table, always fp32: workspace of D/2 inverse frequencies a range
  * -------------------------------- */
 #ifndef DSI_REF_F64
 static float power_of(double base, int64_t i, int64_t head_dim)
@@ -17,10 +17,10 @@ static float power_of(double base, int64_t i, int64_t head_dim)
     return (float)pow((double)(float)base, (double)((float)(2 * i) / (float)head_dim));
 }
 
-static double dynamic_base(const dsi_rope_table_attrs *a)
+static double dynamic_base(const dsi_rope_table_attrs *a, int64_t sequence)
 {
     const double longest = (double)a->original_max_positions;
-    const double length = (double)a->seq_length > longest ? (double)a->seq_length : longest;
+    const double length = (double)sequence > longest ? (double)sequence : longest;
     const double d = (double)a->head_dim;
     return a->theta * pow(a->factor * length / longest - (a->factor - 1.0), d / (d - 2.0));
 }
@@ -87,9 +87,9 @@ static float attention_factor(const dsi_rope_table_attrs *a)
     return (float)mscale_of(a->factor, 1.0);
 }
 
-static float frequency_of(const dsi_rope_table_attrs *a, int64_t i)
+static float frequency_of(const dsi_rope_table_attrs *a, int64_t sequence, int64_t i)
 {
-    const double base = a->scaling == DSI_ROPE_DYNAMIC ? dynamic_base(a) : a->theta;
+    const double base = a->scaling == DSI_ROPE_DYNAMIC ? dynamic_base(a, sequence) : a->theta;
     const float plain = 1.0f / power_of(base, i, a->head_dim);
     switch (a->scaling) {
     case DSI_ROPE_LINEAR:
@@ -106,19 +106,47 @@ static float frequency_of(const dsi_rope_table_attrs *a, int64_t i)
 static size_t rope_table_work(const ds_kernel_sig *sig)
 {
     const dsi_rope_table_attrs *a = sig->attrs;
-    return (size_t)(a->head_dim / 2) * sizeof(float);
+    return dsi_ref_slots(sig) * (size_t)(a->head_dim / 2) * sizeof(float);
+}
+
+/* Length of the sequence that token n is of; see ops.h. */
+static int64_t sequence_of(const ds_kernel_call *call, int64_t n)
+{
+    const int64_t t = call->in[0].meta.shape.dims[1];
+    const int32_t *positions = call->in[0].data;
+    const bool given = call->sig->n_in > 1 && call->in[1].data != NULL;
+    if (given) {
+        return ((const int32_t *)call->in[1].data)[n / t];
+    }
+    const int64_t end = (n / t + 1) * t;
+    while (n + 1 < end && positions[n + 1] > positions[n]) {
+        ++n;
+    }
+    return (int64_t)positions[n] + 1;
+}
+
+/* Whether token n is of another sequence than the one before it. */
+static bool starts_sequence(const ds_kernel_call *call, int64_t n)
+{
+    const int32_t *positions = call->in[0].data;
+    return n % call->in[0].meta.shape.dims[1] == 0 || positions[n] <= positions[n - 1];
 }
 
 static void rope_table_tokens(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
 {
     const dsi_rope_table_attrs *a = call->sig->attrs;
     const int32_t *positions = call->in[0].data;
-    const float *frequencies = call->work;
     const float factor = attention_factor(a);
     const int64_t half = a->head_dim / 2;
+    float *frequencies = (float *)call->work + slot * (size_t)half;
     float *table = call->out[0].data;
-    (void)slot;
     for (int64_t n = begin; n < end; ++n) {
+        if (n == begin || (a->scaling == DSI_ROPE_DYNAMIC && starts_sequence(call, n))) {
+            const int64_t sequence = a->scaling == DSI_ROPE_DYNAMIC ? sequence_of(call, n) : 0;
+            for (int64_t i = 0; i < half; ++i) {
+                frequencies[i] = frequency_of(a, sequence, i);
+            }
+        }
         for (int64_t i = 0; i < half; ++i) {
             const float angle = (float)positions[n] * frequencies[i];
             table[n * a->head_dim + i] = (float)cos((double)angle) * factor;
@@ -129,11 +157,6 @@ static void rope_table_tokens(const ds_kernel_call *call, int64_t begin, int64_t
 
 static ds_status rope_table_run(const ds_kernel_call *call)
 {
-    const dsi_rope_table_attrs *a = call->sig->attrs;
-    float *frequencies = call->work;
-    for (int64_t i = 0; i < a->head_dim / 2; ++i) {
-        frequencies[i] = frequency_of(a, i);
-    }
     dsi_ref_for(call, ds_shape_count(call->in[0].meta.shape), rope_table_tokens);
     return DS_OK;
 }
