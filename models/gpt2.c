@@ -1,76 +1,10 @@
 /* GPT-2 (Radford et al., "Language models are unsupervised multitask learners", 2019), with Hugging
  * Face's parameter names and config.json keys. */
-#include "model.h"
+#include "gpt2.h"
 
 #include <math.h>
-#include <string.h>
 
-typedef struct gpt2_config {
-    int64_t vocab_size, n_positions, n_embd, n_layer, n_head, n_inner;
-    double layer_norm_epsilon, initializer_range;
-    double resid_pdrop, embd_pdrop, attn_pdrop;
-    ds_activation activation;
-    bool scale_attn_weights, scale_attn_by_inverse_layer_idx, tied;
-} gpt2_config;
-
-static ds_status read_activation(ds_ctx *ctx, const json_t *json, gpt2_config *config)
-{
-    const char *name = NULL;
-    DS_TRY(ds_model_text(ctx, json, "activation_function", "gelu_new", &name));
-    if (strcmp(name, "gelu_new") == 0 || strcmp(name, "gelu_pytorch_tanh") == 0) {
-        config->activation = DS_ACT_GELU_TANH;
-    } else if (strcmp(name, "gelu") == 0) {
-        config->activation = DS_ACT_GELU_ERF;
-    } else if (strcmp(name, "silu") == 0 || strcmp(name, "swish") == 0) {
-        config->activation = DS_ACT_SILU;
-    } else {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "config.json: activation_function \"%s\" is not supported; supported are "
-                       "gelu_new, gelu_pytorch_tanh, gelu, silu",
-                       name);
-    }
-    return DS_OK;
-}
-
-static ds_status gpt2_read(ds_ctx *ctx, const json_t *json, void *opaque, ds_model_info *info)
-{
-    gpt2_config *c = opaque;
-    bool cross_attention = false;
-    DS_TRY(ds_model_int(ctx, json, "vocab_size", 50257, 1, &c->vocab_size));
-    DS_TRY(ds_model_int(ctx, json, "n_positions", 1024, 1, &c->n_positions));
-    DS_TRY(ds_model_int(ctx, json, "n_embd", 768, 1, &c->n_embd));
-    DS_TRY(ds_model_layers(ctx, json, "n_layer", 12, &c->n_layer));
-    DS_TRY(ds_model_int(ctx, json, "n_head", 12, 1, &c->n_head));
-    DS_TRY(ds_model_int(ctx, json, "n_inner", 4 * c->n_embd, 1, &c->n_inner));
-    DS_TRY(ds_model_real(ctx, json, "layer_norm_epsilon", 1e-5, &c->layer_norm_epsilon));
-    DS_TRY(ds_model_real(ctx, json, "initializer_range", 0.02, &c->initializer_range));
-    DS_TRY(ds_model_real(ctx, json, "resid_pdrop", 0.1, &c->resid_pdrop));
-    DS_TRY(ds_model_real(ctx, json, "embd_pdrop", 0.1, &c->embd_pdrop));
-    DS_TRY(ds_model_real(ctx, json, "attn_pdrop", 0.1, &c->attn_pdrop));
-    DS_TRY(ds_model_bool(ctx, json, "scale_attn_weights", true, &c->scale_attn_weights));
-    DS_TRY(ds_model_bool(ctx, json, "scale_attn_by_inverse_layer_idx", false,
-                         &c->scale_attn_by_inverse_layer_idx));
-    DS_TRY(ds_model_bool(ctx, json, "tie_word_embeddings", true, &c->tied));
-    DS_TRY(ds_model_bool(ctx, json, "add_cross_attention", false, &cross_attention));
-    DS_TRY(read_activation(ctx, json, c));
-    if (cross_attention) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "config.json: add_cross_attention is not supported");
-    }
-    if (c->n_embd % c->n_head != 0) {
-        return ds_fail(ctx, DS_ERR_FORMAT,
-                       "config.json: n_embd %lld is not a multiple of n_head %lld",
-                       (long long)c->n_embd, (long long)c->n_head);
-    }
-    info->vocab_size = c->vocab_size;
-    info->max_positions = c->n_positions;
-    info->hidden_size = c->n_embd;
-    info->tied_embeddings = c->tied;
-    info->base_prefix = "transformer.";
-    return DS_OK;
-}
-
-static ds_value attention(ds_nn *nn, const gpt2_config *c, int64_t layer, ds_value x,
+static ds_value attention(ds_nn *nn, const ds_gpt2_config *c, int64_t layer, ds_value x,
                           ds_value first)
 {
     const double head_dim = (double)(c->n_embd / c->n_head);
@@ -100,7 +34,7 @@ static ds_value attention(ds_nn *nn, const gpt2_config *c, int64_t layer, ds_val
     return ds_nn_dropout(nn, out, c->resid_pdrop);
 }
 
-static ds_value mlp(ds_nn *nn, const gpt2_config *c, ds_value x)
+static ds_value mlp(ds_nn *nn, const ds_gpt2_config *c, ds_value x)
 {
     ds_nn_push(nn, "mlp");
     const ds_value h = ds_nn_linear(nn, "c_fc", x,
@@ -121,14 +55,14 @@ static ds_value mlp(ds_nn *nn, const gpt2_config *c, ds_value x)
 /* The half of a layer that treats each position by itself. */
 static ds_value feed_forward(ds_nn *nn, ds_value x, const void *user)
 {
-    const gpt2_config *c = user;
+    const ds_gpt2_config *c = user;
     const ds_value m = ds_nn_layer_norm(nn, "ln_2", x, c->layer_norm_epsilon, true);
     return ds_nn_add(nn, x, mlp(nn, c, m));
 }
 
 static void gpt2_trace(ds_nn *nn, const void *opaque)
 {
-    const gpt2_config *c = opaque;
+    const ds_gpt2_config *c = opaque;
     const ds_trace *t = ds_nn_trace(nn);
     const ds_shape bt = ds_shape_2d(t->batch, t->seq_length);
     const ds_init init = {DS_INIT_NORMAL, c->initializer_range};
@@ -165,7 +99,7 @@ static void gpt2_trace(ds_nn *nn, const void *opaque)
 const ds_family ds_family_gpt2 = {
     .model_types = "gpt2",
     .ignored = ".attn.bias .attn.masked_bias",
-    .config_bytes = sizeof(gpt2_config),
-    .read = gpt2_read,
+    .config_bytes = sizeof(ds_gpt2_config),
+    .read = ds_gpt2_read,
     .trace = gpt2_trace,
 };

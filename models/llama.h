@@ -5,6 +5,7 @@
 
 #include "model.h"
 
+/* Resolved: no value here depends on whether its key was there. */
 typedef struct ds_llama_config {
     int64_t vocab_size, max_positions, hidden_size, intermediate_size;
     int64_t n_layers, n_heads, n_kv_heads, head_dim;
@@ -14,9 +15,12 @@ typedef struct ds_llama_config {
     bool tied, qkv_bias, o_bias, mlp_bias, qk_norm;
     int64_t window;                     /* 0: none */
     bool windowed[DS_MODEL_MAX_LAYERS]; /* layers that use it */
+    /* read, and resolved into the others */
+    bool use_window;
+    int64_t max_window_layers, pad_id;
 } ds_llama_config;
 
-ds_status ds_llama_read(ds_ctx *ctx, const json_t *json, void *config, ds_model_info *info);
+ds_status ds_llama_read(const ds_reader *reader, void *config, ds_model_info *info);
 int64_t ds_llama_window(const ds_llama_config *config, int64_t layer);
 
 #endif

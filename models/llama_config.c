@@ -1,103 +1,149 @@
-/* config.json of the Llama family, in the layouts of transformers 4 (rope_theta, rope_scaling) and
- * 5 (rope_parameters). */
+/* config.json of the Llama family: a table for each model_type, as its class in transformers 5
+ * declares the fields. */
+#include "fields.h"
 #include "llama.h"
 
+#include <math.h>
 #include <string.h>
 
-static ds_status rope_kind(ds_ctx *ctx, const json_t *scaling, ds_rope_params *rope)
+#define NO_INT                   ((double)DS_NO_INT)
+#define APPLIED(...)             DS_FIELD_APPLY(ds_llama_config, __VA_ARGS__)
+#define SIZE(key, member, value) APPLIED(key, DS_FIELD_INT, member, value, 1, INT32_MAX)
+#define SIZE_OR_NULL(key, member, value)                                                           \
+    APPLIED(key, DS_FIELD_INT | DS_FIELD_NULL, member, value, 1, INT32_MAX)
+#define ANY_INT(key, types, member, value) APPLIED(key, types, member, value, INT32_MIN, INT32_MAX)
+#define SWITCH(key, member, value)         APPLIED(key, DS_FIELD_BOOL, member, value, 0, 1)
+
+/* Fields of all four, with the same defaults; std_max bounds initializer_range. */
+#define SHARED(std_max)                                                                            \
+    SIZE("num_attention_heads", n_heads, 32),                                                      \
+        APPLIED("initializer_range", DS_FIELD_REAL, initializer_range, 0.02, 0.0, std_max),        \
+        APPLIED("rms_norm_eps", DS_FIELD_REAL, rms_norm_eps, 1e-6, 0.0, HUGE_VAL),                 \
+        APPLIED("attention_dropout", DS_FIELD_NUMBER, attention_dropout, 0.0, 0.0, DS_BELOW_ONE),  \
+        SWITCH("tie_word_embeddings", tied, false), DS_FIELD_CHECK("use_cache", DS_FIELD_BOOL),    \
+        DS_FIELD_CHECK("bos_token_id", DS_FIELD_INT | DS_FIELD_NULL),                              \
+        DS_FIELD_CHECK("eos_token_id", DS_FIELD_INT | DS_FIELD_INTS | DS_FIELD_NULL),              \
+        ANY_INT("pad_token_id", DS_FIELD_INT | DS_FIELD_NULL, pad_id, NO_INT)
+
+static const ds_field llama_fields[] = {
+    SHARED(1.0),
+    SIZE("vocab_size", vocab_size, 32000),
+    SIZE("hidden_size", hidden_size, 4096),
+    SIZE("intermediate_size", intermediate_size, 11008),
+    SIZE("num_hidden_layers", n_layers, 32),
+    SIZE_OR_NULL("num_key_value_heads", n_kv_heads, NO_INT),
+    SIZE_OR_NULL("head_dim", head_dim, NO_INT),
+    SIZE("max_position_embeddings", max_positions, 2048),
+    SWITCH("attention_bias", o_bias, false),
+    SWITCH("mlp_bias", mlp_bias, false),
+    DS_FIELD_CHECK("pretraining_tp", DS_FIELD_INT | DS_FIELD_NULL),
+    DS_FIELD_REFUSE("sliding_window", NULL,
+                    "transformers has it in the cache of llama, not in its attention"),
+};
+
+static const ds_field mistral_fields[] = {
+    SHARED(HUGE_VAL),
+    SIZE("vocab_size", vocab_size, 32000),
+    SIZE("hidden_size", hidden_size, 4096),
+    SIZE("intermediate_size", intermediate_size, 14336),
+    SIZE("num_hidden_layers", n_layers, 32),
+    SIZE("num_key_value_heads", n_kv_heads, 8),
+    SIZE_OR_NULL("head_dim", head_dim, NO_INT),
+    SIZE("max_position_embeddings", max_positions, 131072),
+    SIZE_OR_NULL("sliding_window", window, 4096),
+};
+
+/* head_dim is none of its fields, but its layers take it. */
+static const ds_field qwen2_fields[] = {
+    SHARED(HUGE_VAL),
+    SIZE("vocab_size", vocab_size, 151936),
+    SIZE("hidden_size", hidden_size, 4096),
+    SIZE("intermediate_size", intermediate_size, 22016),
+    SIZE("num_hidden_layers", n_layers, 32),
+    SIZE_OR_NULL("num_key_value_heads", n_kv_heads, 32),
+    SIZE("head_dim", head_dim, NO_INT),
+    SIZE("max_position_embeddings", max_positions, 32768),
+    SWITCH("use_sliding_window", use_window, false),
+    ANY_INT("sliding_window", DS_FIELD_INT | DS_FIELD_NULL, window, 4096),
+    ANY_INT("max_window_layers", DS_FIELD_INT, max_window_layers, 28),
+};
+
+static const ds_field qwen3_fields[] = {
+    SHARED(HUGE_VAL),
+    SIZE("vocab_size", vocab_size, 151936),
+    SIZE("hidden_size", hidden_size, 4096),
+    SIZE("intermediate_size", intermediate_size, 22016),
+    SIZE("num_hidden_layers", n_layers, 32),
+    SIZE_OR_NULL("num_key_value_heads", n_kv_heads, 32),
+    SIZE("head_dim", head_dim, 128),
+    SIZE("max_position_embeddings", max_positions, 32768),
+    SWITCH("attention_bias", o_bias, false),
+    SWITCH("use_sliding_window", use_window, false),
+    ANY_INT("sliding_window", DS_FIELD_INT | DS_FIELD_NULL, window, 4096),
+    ANY_INT("max_window_layers", DS_FIELD_INT, max_window_layers, 28),
+};
+
+#define KIND(name, qwen, qk_norm, qkv_bias)                                                        \
+    {                                                                                              \
+#name, name##_fields,                                                                      \
+            sizeof name##_fields / sizeof name##_fields[0], qwen, qk_norm, qkv_bias                \
+    }
+typedef struct kind {
+    const char *model_type;
+    const ds_field *fields;
+    size_t n_fields;
+    bool qwen; /* windows layer by layer */
+    bool qk_norm, qkv_bias;
+} kind;
+static const kind kinds[] = {
+    KIND(llama, false, false, false),
+    KIND(mistral, false, false, false),
+    KIND(qwen2, true, false, true),
+    KIND(qwen3, true, true, false),
+};
+
+static const kind *kind_of(const char *model_type)
 {
-    static const struct {
-        const char *name;
-        ds_rope_scaling kind;
-    } kinds[] = {{"default", DS_ROPE_NONE},
-                 {"linear", DS_ROPE_LINEAR},
-                 {"dynamic", DS_ROPE_DYNAMIC},
-                 {"yarn", DS_ROPE_YARN},
-                 {"llama3", DS_ROPE_LLAMA3}};
-    const char *name = NULL;
-    DS_TRY(ds_model_text(ctx, scaling, "rope_type", NULL, &name));
-    if (name == NULL) {
-        DS_TRY(ds_model_text(ctx, scaling, "type", "default", &name));
+    size_t i = 0;
+    while (strcmp(kinds[i].model_type, model_type) != 0) {
+        ++i; /* ds_family_llama names no other */
     }
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) {
-        if (strcmp(name, kinds[i].name) == 0) {
-            rope->scaling = kinds[i].kind;
-            return DS_OK;
-        }
-    }
-    return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                   "config.json: rotary scaling \"%s\" is not supported; supported are default, "
-                   "linear, dynamic, yarn, llama3",
-                   name);
+    return &kinds[i];
 }
 
-static ds_status read_scaling(ds_ctx *ctx, const json_t *scaling, ds_llama_config *c)
+/* transformers takes mistral with the key layer_types for ministral, which has no defaults for
+ * these.
+ */
+static ds_status check_ministral(const ds_reader *reader, const ds_llama_config *c)
 {
-    ds_rope_params *rope = &c->rope;
-    DS_TRY(rope_kind(ctx, scaling, rope));
-    DS_TRY(ds_model_real(ctx, scaling, "rope_theta", rope->theta, &rope->theta));
-    DS_TRY(ds_model_real(ctx, scaling, "factor", 1.0, &rope->factor));
-    DS_TRY(ds_model_real(ctx, scaling, "low_freq_factor", 1.0, &rope->low_freq_factor));
-    DS_TRY(ds_model_real(ctx, scaling, "high_freq_factor", 4.0, &rope->high_freq_factor));
-    DS_TRY(ds_model_int(ctx, scaling, "original_max_position_embeddings", c->max_positions, 1,
-                        &rope->original_max_positions));
-    DS_TRY(ds_model_real(ctx, scaling, "beta_fast", 32.0, &rope->beta_fast));
-    DS_TRY(ds_model_real(ctx, scaling, "beta_slow", 1.0, &rope->beta_slow));
-    DS_TRY(ds_model_real(ctx, scaling, "attention_factor", -1.0, &rope->attention_factor));
-    DS_TRY(ds_model_real(ctx, scaling, "mscale", 0.0, &rope->mscale));
-    DS_TRY(ds_model_real(ctx, scaling, "mscale_all_dim", 0.0, &rope->mscale_all_dim));
-    DS_TRY(ds_model_bool(ctx, scaling, "truncate", true, &rope->truncate));
-    if (rope->factor < 1.0 && rope->scaling != DS_ROPE_NONE) {
-        return ds_fail(ctx, DS_ERR_FORMAT,
-                       "config.json: rotary scaling \"factor\" must be at least 1");
+    if (c->head_dim == DS_NO_INT) {
+        return ds_field_bad(reader, "head_dim", "an integer beside layer_types");
     }
-    return DS_OK;
-}
-
-static ds_status read_rope(ds_ctx *ctx, const json_t *json, ds_llama_config *c)
-{
-    const json_t *scaling = json_object_get(json, "rope_parameters");
-    if (!json_is_object(scaling)) {
-        scaling = json_object_get(json, "rope_scaling");
-    }
-    double partial = 1.0;
-    c->rope.head_dim = c->head_dim;
-    DS_TRY(ds_model_real(ctx, json, "rope_theta", 10000.0, &c->rope.theta));
-    DS_TRY(ds_model_real(ctx, json, "partial_rotary_factor", 1.0, &partial));
-    if (partial != 1.0) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "config.json: partial_rotary_factor %g is not supported; only 1 is",
-                       partial);
-    }
-    return json_is_object(scaling) ? read_scaling(ctx, scaling, c) : DS_OK;
+    return c->window == DS_NO_INT
+               ? ds_field_bad(reader, "sliding_window", "an integer beside layer_types")
+               : DS_OK;
 }
 
 /* Which layers attend through a window: layer_types when given, else the family's rule. */
-static ds_status read_windows(ds_ctx *ctx, const json_t *json, ds_llama_config *c, bool qwen)
+static ds_status resolve_windows(const ds_reader *reader, const kind *k, ds_llama_config *c)
 {
-    const json_t *types = json_object_get(json, "layer_types");
-    bool use = !qwen;
-    int64_t max_window_layers = 0;
-    if (json_object_get(json, "sliding_window") == NULL && !qwen) {
-        c->window = 4096; /* Mistral's default; null switches it off */
-    } else {
-        DS_TRY(ds_model_int(ctx, json, "sliding_window", 0, 0, &c->window));
-    }
-    DS_TRY(ds_model_bool(ctx, json, "use_sliding_window", use, &use));
-    DS_TRY(ds_model_int(ctx, json, "max_window_layers", qwen ? 28 : 0, 0, &max_window_layers));
-    if (!use) {
-        c->window = 0;
-    }
+    const bool has_window = c->window != DS_NO_INT && (!k->qwen || c->use_window);
     for (int64_t i = 0; i < c->n_layers; ++i) {
-        const char *type = json_string_value(json_array_get(types, (size_t)i));
-        c->windowed[i] =
-            type != NULL ? strcmp(type, "sliding_attention") == 0 : !qwen || i >= max_window_layers;
-        if (type != NULL && strcmp(type, "sliding_attention") != 0 &&
-            strcmp(type, "full_attention") != 0) {
-            return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                           "config.json: layer type \"%s\" is not supported", type);
+        const char *type = ds_field_layer_type(reader, i);
+        const bool slides = type != NULL && strcmp(type, "sliding_attention") == 0;
+        if (slides && !has_window) {
+            return ds_fail(reader->ctx, DS_ERR_FORMAT,
+                           "config.json: \"layer_types\" has sliding_attention, but there is no "
+                           "window: it needs \"sliding_window\"%s",
+                           k->qwen ? " and \"use_sliding_window\": true" : "");
         }
+        c->windowed[i] =
+            has_window && (type != NULL ? slides : !k->qwen || i >= c->max_window_layers);
     }
+    if (has_window && c->window < 1) {
+        return ds_field_bad(reader, "sliding_window", "at least 1, or null");
+    }
+    c->window = has_window ? c->window : 0;
     return DS_OK;
 }
 
@@ -106,73 +152,71 @@ int64_t ds_llama_window(const ds_llama_config *config, int64_t layer)
     return config->windowed[layer] ? config->window : 0;
 }
 
-static ds_status read_sizes(ds_ctx *ctx, const json_t *json, ds_llama_config *c, bool qwen3)
+static ds_status resolve_heads(const ds_reader *reader, const kind *k, ds_llama_config *c)
 {
-    const char *act = NULL;
-    DS_TRY(ds_model_int(ctx, json, "vocab_size", 32000, 1, &c->vocab_size));
-    DS_TRY(ds_model_int(ctx, json, "max_position_embeddings", 2048, 1, &c->max_positions));
-    DS_TRY(ds_model_int(ctx, json, "hidden_size", 4096, 1, &c->hidden_size));
-    DS_TRY(ds_model_int(ctx, json, "intermediate_size", 11008, 1, &c->intermediate_size));
-    DS_TRY(ds_model_layers(ctx, json, "num_hidden_layers", 32, &c->n_layers));
-    DS_TRY(ds_model_int(ctx, json, "num_attention_heads", 32, 1, &c->n_heads));
-    DS_TRY(ds_model_int(ctx, json, "num_key_value_heads", c->n_heads, 1, &c->n_kv_heads));
-    const int64_t head_dim = qwen3 ? 128 : c->hidden_size / c->n_heads;
-    DS_TRY(ds_model_int(ctx, json, "head_dim", head_dim, 1, &c->head_dim));
-    DS_TRY(ds_model_real(ctx, json, "rms_norm_eps", 1e-6, &c->rms_norm_eps));
-    DS_TRY(ds_model_real(ctx, json, "initializer_range", 0.02, &c->initializer_range));
-    DS_TRY(ds_model_real(ctx, json, "attention_dropout", 0.0, &c->attention_dropout));
-    DS_TRY(ds_model_bool(ctx, json, "tie_word_embeddings", false, &c->tied));
-    DS_TRY(ds_model_bool(ctx, json, "mlp_bias", false, &c->mlp_bias));
-    DS_TRY(ds_model_text(ctx, json, "hidden_act", "silu", &act));
-    if (strcmp(act, "silu") == 0 || strcmp(act, "swish") == 0) {
-        c->activation = DS_ACT_SILU;
-    } else if (strcmp(act, "gelu_pytorch_tanh") == 0 || strcmp(act, "gelu_new") == 0) {
-        c->activation = DS_ACT_GELU_TANH;
-    } else if (strcmp(act, "gelu") == 0) {
-        c->activation = DS_ACT_GELU_ERF;
-    } else {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED, "config.json: hidden_act \"%s\" is not supported",
-                       act);
+    c->n_kv_heads = c->n_kv_heads != DS_NO_INT ? c->n_kv_heads : c->n_heads;
+    c->head_dim = c->head_dim != DS_NO_INT ? c->head_dim : c->hidden_size / c->n_heads;
+    if (strcmp(k->model_type, "llama") == 0 && c->hidden_size % c->n_heads != 0) {
+        return ds_fail(reader->ctx, DS_ERR_FORMAT,
+                       "config.json: hidden_size %lld is not a multiple of num_attention_heads "
+                       "%lld",
+                       (long long)c->hidden_size, (long long)c->n_heads);
     }
-    return DS_OK;
-}
-
-static ds_status check_sizes(ds_ctx *ctx, const ds_llama_config *c)
-{
     if (c->n_heads % c->n_kv_heads != 0) {
-        return ds_fail(ctx, DS_ERR_FORMAT,
+        return ds_fail(reader->ctx, DS_ERR_FORMAT,
                        "config.json: num_attention_heads %lld is not a multiple of "
                        "num_key_value_heads %lld",
                        (long long)c->n_heads, (long long)c->n_kv_heads);
     }
-    if (c->head_dim % 2 != 0) {
-        return ds_fail(ctx, DS_ERR_FORMAT, "config.json: head_dim %lld must be even",
+    if (c->head_dim < 2 || c->head_dim % 2 != 0) {
+        return ds_fail(reader->ctx, DS_ERR_FORMAT,
+                       "config.json: head_dim %lld must be even and at least 2",
                        (long long)c->head_dim);
     }
     return DS_OK;
 }
 
-ds_status ds_llama_read(ds_ctx *ctx, const json_t *json, void *opaque, ds_model_info *info)
+static ds_status check_pad(const ds_reader *reader, const ds_llama_config *c)
+{
+    const bool inside = c->pad_id >= -c->vocab_size && c->pad_id < c->vocab_size;
+    return inside || c->pad_id == DS_NO_INT
+               ? DS_OK
+               : ds_field_bad(reader, "pad_token_id", "null or a token of the vocabulary");
+}
+
+/* Dynamic scaling is for sequences of up to factor times the positions. */
+static int64_t reach_of(const ds_llama_config *c)
+{
+    const double factor = c->rope.scaling == DS_ROPE_DYNAMIC ? fmax(c->rope.factor, 1.0) : 1.0;
+    return (int64_t)fmin(floor((double)c->max_positions * factor), INT32_MAX);
+}
+
+ds_status ds_llama_read(const ds_reader *reader, void *opaque, ds_model_info *info)
 {
     ds_llama_config *c = opaque;
-    const bool qwen2 = strcmp(info->architecture, "qwen2") == 0;
-    const bool qwen3 = strcmp(info->architecture, "qwen3") == 0;
-    const bool mistral = strcmp(info->architecture, "mistral") == 0;
-    bool bias = false;
-    DS_TRY(read_sizes(ctx, json, c, qwen3));
-    DS_TRY(check_sizes(ctx, c));
-    DS_TRY(read_rope(ctx, json, c));
-    DS_TRY(ds_model_bool(ctx, json, "attention_bias", false, &bias));
-    c->qkv_bias = qwen2 || bias;
-    c->o_bias = !qwen2 && bias;
-    c->qk_norm = qwen3;
-    if (qwen2 || qwen3 || mistral) {
-        DS_TRY(read_windows(ctx, json, c, qwen2 || qwen3));
+    const kind *k = kind_of(info->architecture);
+    c->window = DS_NO_INT;
+    DS_TRY(ds_fields_read(reader, k->fields, k->n_fields, c));
+    if (c->n_layers > DS_MODEL_MAX_LAYERS) {
+        return ds_fail(reader->ctx, DS_ERR_LIMIT, "config.json: num_hidden_layers %lld is above %d",
+                       (long long)c->n_layers, DS_MODEL_MAX_LAYERS);
     }
+    DS_TRY(ds_field_activation(reader, "hidden_act", "silu", &c->activation));
+    DS_TRY(ds_fields_read_common(reader, c->n_layers, k != &kinds[0], &info->dtype));
+    if (k == &kinds[1] && json_object_get(reader->json, "layer_types") != NULL) {
+        DS_TRY(check_ministral(reader, c));
+    }
+    DS_TRY(resolve_heads(reader, k, c));
+    DS_TRY(resolve_windows(reader, k, c));
+    DS_TRY(check_pad(reader, c));
+    DS_TRY(ds_rope_read(reader, c->head_dim, c->max_positions, &c->rope));
+    c->qk_norm = k->qk_norm;
+    c->qkv_bias = k->qkv_bias || c->o_bias;
     info->vocab_size = c->vocab_size;
-    info->max_positions = c->max_positions;
+    info->max_positions = reach_of(c);
     info->hidden_size = c->hidden_size;
     info->tied_embeddings = c->tied;
     info->base_prefix = "model.";
+    info->embedding = "model.embed_tokens.weight";
     return DS_OK;
 }

@@ -1,7 +1,6 @@
 /* Finds a model's family by config.json and holds its hyperparameters. */
 #include "model.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,75 +20,6 @@ struct ds_model {
 
 static const ds_family *const families[] = {&ds_family_gpt2, &ds_family_llama};
 
-static const json_t *lookup(const json_t *json, const char *key)
-{
-    const json_t *value = json_object_get(json, key);
-    return json_is_null(value) ? NULL : value;
-}
-
-ds_status ds_model_int(ds_ctx *ctx, const json_t *json, const char *key, int64_t fallback,
-                       int64_t min, int64_t *value_out)
-{
-    const json_t *value = lookup(json, key);
-    const double real = json_number_value(value);
-    if (value != NULL && (!json_is_number(value) || real != floor(real))) {
-        return ds_fail(ctx, DS_ERR_FORMAT, "config.json: \"%s\" must be an integer", key);
-    }
-    const bool fits = value == NULL || (real >= (double)min && real <= (double)INT32_MAX);
-    *value_out = value == NULL || !fits ? fallback : (int64_t)real;
-    if (!fits || *value_out < min || *value_out > INT32_MAX) {
-        return ds_fail(ctx, DS_ERR_FORMAT,
-                       value == NULL ? "config.json: \"%s\" is missing"
-                                     : "config.json: \"%s\" is out of range",
-                       key);
-    }
-    return DS_OK;
-}
-
-ds_status ds_model_layers(ds_ctx *ctx, const json_t *json, const char *key, int64_t fallback,
-                          int64_t *value_out)
-{
-    DS_TRY(ds_model_int(ctx, json, key, fallback, 1, value_out));
-    if (*value_out > DS_MODEL_MAX_LAYERS) {
-        return ds_fail(ctx, DS_ERR_LIMIT, "config.json: %s %lld is above %d", key,
-                       (long long)*value_out, DS_MODEL_MAX_LAYERS);
-    }
-    return DS_OK;
-}
-
-ds_status ds_model_real(ds_ctx *ctx, const json_t *json, const char *key, double fallback,
-                        double *value_out)
-{
-    const json_t *value = lookup(json, key);
-    if (value != NULL && !json_is_number(value)) {
-        return ds_fail(ctx, DS_ERR_FORMAT, "config.json: \"%s\" must be a number", key);
-    }
-    *value_out = value == NULL ? fallback : json_number_value(value);
-    return DS_OK;
-}
-
-ds_status ds_model_bool(ds_ctx *ctx, const json_t *json, const char *key, bool fallback,
-                        bool *value_out)
-{
-    const json_t *value = lookup(json, key);
-    if (value != NULL && !json_is_boolean(value)) {
-        return ds_fail(ctx, DS_ERR_FORMAT, "config.json: \"%s\" must be true or false", key);
-    }
-    *value_out = value == NULL ? fallback : json_is_true(value);
-    return DS_OK;
-}
-
-ds_status ds_model_text(ds_ctx *ctx, const json_t *json, const char *key, const char *fallback,
-                        const char **value_out)
-{
-    const json_t *value = lookup(json, key);
-    if (value != NULL && !json_is_string(value)) {
-        return ds_fail(ctx, DS_ERR_FORMAT, "config.json: \"%s\" must be a string", key);
-    }
-    *value_out = value == NULL ? fallback : json_string_value(value);
-    return DS_OK;
-}
-
 /* Whether `word` is in a space-separated list. */
 static bool in_list(const char *list, const char *word, size_t n)
 {
@@ -104,10 +34,10 @@ static bool in_list(const char *list, const char *word, size_t n)
     return false;
 }
 
-static ds_status find_family(ds_model *model, const json_t *json)
+static ds_status find_family(ds_model *model, const ds_reader *reader)
 {
     const char *type = NULL;
-    DS_TRY(ds_model_text(model->ctx, json, "model_type", NULL, &type));
+    DS_TRY(ds_field_text(reader, "model_type", &type));
     if (type == NULL) {
         return ds_fail(model->ctx, DS_ERR_FORMAT, "config.json: \"model_type\" is missing");
     }
@@ -126,25 +56,19 @@ static ds_status find_family(ds_model *model, const json_t *json)
     return model->architecture != NULL ? DS_OK : DS_ERR_NOMEM;
 }
 
-static ds_status read_config(ds_model *model, const json_t *json)
+static ds_status read_config(ds_model *model, const ds_reader *reader)
 {
-    const char *dtype = NULL;
-    if (!json_is_object(json)) {
+    if (!json_is_object(reader->json)) {
         return ds_fail(model->ctx, DS_ERR_FORMAT, "config.json must hold an object");
     }
-    DS_TRY(find_family(model, json));
-    DS_TRY(ds_model_text(model->ctx, json, "torch_dtype", NULL, &dtype));
-    if (dtype == NULL) {
-        DS_TRY(ds_model_text(model->ctx, json, "dtype", NULL, &dtype));
-    }
-    model->info.dtype = dtype != NULL ? ds_dtype_from_name(dtype) : DS_DTYPE_NONE;
+    DS_TRY(find_family(model, reader));
     model->own_config = calloc(1, model->family->config_bytes);
     if (model->own_config == NULL) {
         return ds_fail(model->ctx, DS_ERR_NOMEM, "no memory for a model");
     }
     model->config = model->own_config;
     model->trace = model->family->trace;
-    return model->family->read(model->ctx, json, model->own_config, &model->info);
+    return model->family->read(reader, model->own_config, &model->info);
 }
 
 /* A whole file that json_load_file() has just accepted. */
@@ -177,15 +101,18 @@ static ds_status read_text(ds_ctx *ctx, const char *path, char **text_out)
 /* The text's tree and the text that is kept of it. Where a whole number is beyond 64 bits, which
  * transformers writes for "no limit", all whole numbers are read as reals and the text is kept as
  * it is. */
-static ds_status load_config(ds_ctx *ctx, const char *path, json_t **json_out, char **text_out)
+static ds_status load_config(ds_ctx *ctx, const char *path, json_t **json_out, bool *vanish_out,
+                             char **text_out)
 {
     json_error_t error;
+    *vanish_out = false;
     *json_out = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
     if (*json_out != NULL) {
         *text_out = json_dumps(*json_out, JSON_INDENT(2));
         return DS_OK;
     }
     if (json_error_code(&error) == json_error_numeric_overflow) {
+        *vanish_out = true;
         *json_out = json_load_file(path, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
     }
     if (*json_out == NULL && error.line < 0) { /* the text names the file */
@@ -200,16 +127,18 @@ static ds_status load_config(ds_ctx *ctx, const char *path, json_t **json_out, c
 ds_status ds_model_from_config(ds_ctx *ctx, const char *path, ds_model **model_out)
 {
     json_t *json = NULL;
+    bool integers_vanish = false;
     ds_model *model = calloc(1, sizeof *model);
     if (model == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a model");
     }
     model->ctx = ctx;
-    ds_status status = load_config(ctx, path, &json, &model->text);
+    ds_status status = load_config(ctx, path, &json, &integers_vanish, &model->text);
     if (status < 0) {
         goto done;
     }
-    status = model->text != NULL ? read_config(model, json)
+    const ds_reader reader = {.ctx = ctx, .json = json, .integers_vanish = integers_vanish};
+    status = model->text != NULL ? read_config(model, &reader)
                                  : ds_fail(ctx, DS_ERR_NOMEM, "no memory for a model");
 done:
     json_decref(json);

@@ -4,7 +4,9 @@
  * use these inputs, all i32 (B,T) unless stated:
  *   TRAIN, EVAL: input_ids, positions, first (lowest visible position: document mask), targets
  *                (-100 is not counted) → outputs "loss", "count"
- *   GENERATE:    input_ids, positions, kv_offset (B), last (B: row whose logits are wanted)
+ *   GENERATE:    input_ids, positions, kv_offset (B), last (B: row whose logits are wanted), and
+ *                where rotary positions are dynamic length (B: ids of the sequence, those that come
+ *                in a later piece of the prompt too)
  *                → output "logits" f32 (B,V)
  */
 #ifndef DEEPSPEED_MODEL_H
@@ -24,11 +26,12 @@ typedef void (*ds_model_fn)(ds_nn *nn, const void *config);
 typedef struct ds_model_info {
     const char *architecture; /* "gpt2", "llama", "mistral", "qwen2", "qwen3", or a custom name */
     int64_t vocab_size;       /* 0: not a language model */
-    int64_t max_positions;    /* 0: no limit */
+    int64_t max_positions;    /* 0: no limit; of dynamic rotary scaling factor times the model's */
     int64_t hidden_size;      /* 0: unknown; used to resolve "auto" in configurations */
     bool tied_embeddings;     /* the output projection is the token embedding */
     ds_dtype dtype;           /* of the stored weights (torch_dtype), NONE when not said */
     const char *base_prefix;  /* "transformer." or "model.": absent in files of the bare model */
+    const char *embedding;    /* the parameter that a tied output projection is; NULL: unknown */
 } ds_model_info;
 
 /* Reads a config.json. Errors: ERR_NOT_FOUND, ERR_FORMAT, ERR_UNSUPPORTED naming the architecture

@@ -4,13 +4,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char head_name[] = "lm_head.weight";
+
+/* The parameter's tensor. Where a tied model's file has the output projection alone, it is both. */
 static const ds_safetensor *find(const ds_model *model, const ds_safetensors *st, const char *name)
 {
-    const char *prefix = ds_model_get_info(model)->base_prefix;
+    const ds_model_info *info = ds_model_get_info(model);
+    const char *prefix = info->base_prefix;
     const size_t n = strlen(prefix);
     const ds_safetensor *tensor = ds_safetensors_find(st, name);
     if (tensor == NULL && strncmp(name, prefix, n) == 0) {
         tensor = ds_safetensors_find(st, name + n);
+    }
+    if (tensor == NULL && info->tied_embeddings && info->embedding != NULL &&
+        strcmp(name, info->embedding) == 0) {
+        tensor = ds_safetensors_find(st, head_name);
     }
     return tensor;
 }
@@ -30,11 +38,32 @@ static ds_status check_meta(ds_ctx *ctx, const ds_cell_info *cell, const ds_safe
     return DS_OK;
 }
 
-/* A tied model's files may hold the output projection a second time. */
-static bool may_be_extra(const ds_model *model, const char *name)
+/* A tied model's files may hold the output projection a second time, but no other one: transformers
+ * does not tie then, whatever config.json says. */
+static ds_status check_head(ds_ctx *ctx, const ds_model *model, const ds_safetensors *st)
 {
-    return ds_model_ignores(model, name) ||
-           (ds_model_get_info(model)->tied_embeddings && strcmp(name, "lm_head.weight") == 0);
+    const ds_model_info *info = ds_model_get_info(model);
+    const ds_safetensor *head = ds_safetensors_find(st, head_name);
+    const ds_safetensor *embedding = find(model, st, info->embedding);
+    if (head == NULL || embedding == NULL || head == embedding) {
+        return DS_OK;
+    }
+    if (head->meta.dtype == embedding->meta.dtype &&
+        ds_shape_equal(head->meta.shape, embedding->meta.shape) &&
+        memcmp(head->data, embedding->data, ds_meta_bytes(head->meta)) == 0) {
+        return DS_OK;
+    }
+    return ds_fail(ctx, DS_ERR_FORMAT,
+                   "%s: lm_head.weight differs from %s, but config.json has "
+                   "\"tie_word_embeddings\": true: set it to false to use both, or leave "
+                   "lm_head.weight out",
+                   head->path, embedding->name);
+}
+
+static bool is_tied_head(const ds_model *model, const char *name)
+{
+    const ds_model_info *info = ds_model_get_info(model);
+    return info->tied_embeddings && info->embedding != NULL && strcmp(name, head_name) == 0;
 }
 
 static ds_status check_extra(ds_ctx *ctx, const ds_model *model, const ds_safetensors *st,
@@ -42,7 +71,9 @@ static ds_status check_extra(ds_ctx *ctx, const ds_model *model, const ds_safete
 {
     for (size_t i = 0; i < ds_safetensors_count(st); ++i) {
         const ds_safetensor *tensor = ds_safetensors_at(st, i);
-        if (!used[i] && !may_be_extra(model, tensor->name)) {
+        if (!used[i] && is_tied_head(model, tensor->name)) {
+            DS_TRY(check_head(ctx, model, st));
+        } else if (!used[i] && !ds_model_ignores(model, tensor->name)) {
             return ds_fail(ctx, DS_ERR_FORMAT,
                            "%s: the tensor %s is not part of this model (%s); does config.json "
                            "belong to these weights?",

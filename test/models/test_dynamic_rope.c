@@ -3,11 +3,12 @@
 #include "common/check.h"
 #include "common/graph_run.h"
 
+#include <deepspeed/infer.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { T = 48, LONG = 27, SHORT = 9 }; /* the model has 16 positions, factor 2 */
+enum { T = 48, LONG = 27, SHORT = 9, PATH_BYTES = 512 }; /* the model has 16 positions, factor 2 */
 
 static const char folder[] = "parity/rope_dynamic";
 static ds_ctx *ctx;
@@ -83,6 +84,35 @@ static void packed_documents_are_trained_as_alone(void **state)
     }
 }
 
+/* A prompt in several pieces, of a generator with more room than it takes. */
+static void generator_scales_by_the_prompt(void **state)
+{
+    static float want[T * 131];
+    packed_row row;
+    char path[PATH_BYTES], config[PATH_BYTES + 16];
+    ds_model *model = NULL;
+    ds_generator *generator = NULL;
+    int64_t n_vocab = 0;
+    (void)state;
+    golden_path(path, sizeof path, "%s", folder);
+    snprintf(config, sizeof config, "%s/config.json", path);
+    pack(&row, (const int[]){LONG}, 1);
+    graph_run_logits(ctx, folder, row.tokens, LONG, DS_ISA_REF, want);
+    CHECK_OK(ctx, ds_model_from_config(ctx, config, &model));
+    assert_int_equal(ds_model_get_info(model)->max_positions, 32); /* factor times 16 */
+    const ds_generator_params params = {
+        .model = model, .weights = path, .dtype = DS_DTYPE_F32, .max_length = 32};
+    CHECK_OK(ctx, ds_generator_create(ctx, &params, &generator));
+    CHECK_OK(ctx, ds_generator_prompt(generator, (const uint32_t *)row.tokens, LONG));
+    const float *got = ds_generator_logits(generator, &n_vocab);
+    const double difference =
+        check_relative_difference(got, want + (LONG - 1) * n_vocab, (size_t)n_vocab);
+    print_message("generator: %.1e\n", difference);
+    assert_true(difference < 1e-5);
+    ds_generator_destroy(&generator);
+    ds_model_destroy(&model);
+}
+
 static int make_ctx(void **state)
 {
     (void)state;
@@ -100,6 +130,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_documents_are_trained_as_alone),
+        cmocka_unit_test(generator_scales_by_the_prompt),
     };
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
 }

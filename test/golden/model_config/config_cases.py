@@ -1,0 +1,269 @@
+"""Tiny models of the five families and random mutations of their config.json, for make_config.py and
+test/long/model_config.py. Needs torch and transformers."""
+import copy
+import json
+import logging
+import os
+import pathlib
+import random
+import warnings
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "critical"
+warnings.filterwarnings("ignore")
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+logging.disable(logging.CRITICAL)
+transformers.utils.logging.disable_progress_bar()
+torch.set_num_threads(1)
+
+VOCAB = 37
+SHORT, LONG = 6, 40
+IDS = [(11 * i + 5 * (i // 7) + 3) % VOCAB for i in range(LONG)]
+
+ROPE = dict(rope_type="default", rope_theta=50.0)  # a small base: every scaling bends several of the few frequencies
+LLAMA = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+             num_key_value_heads=1, max_position_embeddings=64, rms_norm_eps=1e-5, initializer_range=0.2,
+             bos_token_id=None, eos_token_id=None, rope_parameters=ROPE)
+GPT2 = dict(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.2,
+            bos_token_id=None, eos_token_id=None)
+WINDOW = dict(use_sliding_window=True, sliding_window=7, max_window_layers=1)
+BASES = {
+    "gpt2": ("gpt2", GPT2),
+    "gpt2_untied": ("gpt2", dict(GPT2, tie_word_embeddings=False, n_inner=24)),
+    "llama": ("llama", LLAMA),
+    "llama_bias": ("llama", dict(LLAMA, attention_bias=True, mlp_bias=True, tie_word_embeddings=True)),
+    "mistral": ("mistral", dict(LLAMA, sliding_window=7)),
+    "mistral_wide": ("mistral", dict(LLAMA, sliding_window=None, head_dim=12)),
+    "qwen2": ("qwen2", dict(LLAMA, **WINDOW)),
+    "qwen2_tied": ("qwen2", dict(LLAMA, tie_word_embeddings=True)),
+    "qwen3": ("qwen3", dict(LLAMA, head_dim=32, **WINDOW)),
+    "qwen3_bias": ("qwen3", dict(LLAMA, head_dim=12, attention_bias=True)),
+}
+
+
+def make_bases(folder):
+    """One folder a base: config.json and model.safetensors as transformers saves them."""
+    for seed, (name, (family, values)) in enumerate(BASES.items()):
+        torch.manual_seed(seed)
+        config = transformers.AutoConfig.for_model(family, **values)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        with torch.no_grad():
+            for key, p in model.named_parameters():
+                if p.dim() == 1:  # norms away from 1, biases away from 0
+                    p.copy_(torch.randn_like(p) * 0.3 + (0.0 if key.endswith("bias") else 1.0))
+        if family != "gpt2":  # sharp attention, so that positions show
+            for layer in model.model.layers:
+                layer.self_attn.q_proj.weight.data *= 2.0
+        model.to(torch.bfloat16).save_pretrained(pathlib.Path(folder) / name)
+        for extra in (pathlib.Path(folder) / name).glob("generation_config.json"):
+            extra.unlink()
+
+
+def oracle_logits(folder, length):
+    """transformers' last logits of SHORT and of `length` ids, and the names of weights that it made up; raises
+    where it refuses."""
+    transformers.AutoConfig.from_pretrained(folder)  # as the file says, dtype included
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, output_loading_info=True)
+    model.eval()
+    rows = []
+    with torch.no_grad():
+        for n in (SHORT, length):
+            out = model(torch.tensor([IDS[:n]]))
+            rows.append((out[0] if isinstance(out, tuple) else out.logits)[0, -1].float().clone())
+    return torch.stack(rows), sorted(info["missing_keys"])
+
+
+# ---- mutations ---------------------------------------------------------------------------------------------------
+
+WRONG = [None, "x", "", True, False, 0, 1, -1, 2.5, 1.0, [], {}, [1], {"a": 1}, "32", 10**9]
+
+
+SLOW = {"num_labels", "num_hidden_layers", "n_layer"}  # transformers makes as many objects as they say
+
+
+def wrong_value(rng, key=None):
+    value = copy.deepcopy(rng.choice(WRONG))
+    return -2 if value == 10**9 and key in SLOW else value
+
+
+def choose(rng, right, wrong=0.25):
+    return wrong_value(rng) if rng.random() < wrong else copy.deepcopy(rng.choice(right))
+
+
+def rope_object(rng, own=()):
+    kinds = ["default", "linear", "dynamic", "yarn", "llama3"]
+    rare = ["longrope", "proportional", "su", "mrope", None, "axial", 3]
+    kind = rng.choice(kinds) if rng.random() < 0.9 else rng.choice(rare)
+    rope = {}
+    if rng.random() < 0.95:
+        rope["type" if rng.random() < 0.25 else "rope_type"] = kind
+    if rng.random() < 0.05:
+        rope["type"] = rng.choice(kinds + rare)
+    need = {"linear": ["factor"], "dynamic": ["factor"], "yarn": ["factor"],
+            "llama3": ["factor", "low_freq_factor", "high_freq_factor"]}.get(kind, [])
+    may = {"yarn": ["original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale",
+                    "mscale_all_dim", "truncate"], "llama3": ["original_max_position_embeddings"],
+           "dynamic": ["original_max_position_embeddings"]}.get(kind, [])
+    values = {
+        "factor": [2.0, 4, 1.5, 8.0, 1, 1.0, 0.5],
+        "low_freq_factor": [1.0, 1, 2.0, 0.5],
+        "high_freq_factor": [4.0, 4, 8.0, 3],
+        "original_max_position_embeddings": [16, 32, 8, 64],
+        "attention_factor": [1.0, 0.8, 1.2, 2, None],
+        "beta_fast": [32.0, 16, 4.0, None, 0],
+        "beta_slow": [1.0, 2, 0.5, None],
+        "mscale": [1.0, 0.707, 2, None, 0],
+        "mscale_all_dim": [1.0, 0.5, None, 0.0],
+        "truncate": [True, False, None],
+        "rope_theta": [50.0, 100, 20.0, 10000.0, 500000],
+        "partial_rotary_factor": [1.0, 1, 0.5, None],
+    }
+    for key in need:
+        if rng.random() < 0.94:
+            rope[key] = choose(rng, values[key], 0.06)
+    for key in may:
+        if rng.random() < 0.45:
+            rope[key] = choose(rng, values[key], 0.06)
+    if rng.random() < 0.75:
+        rope["rope_theta"] = choose(rng, values["rope_theta"], 0.05)
+    if rng.random() < 0.05:
+        rope["partial_rotary_factor"] = rng.choice(values["partial_rotary_factor"])
+    for key in rng.sample(sorted(values), 1) if rng.random() < 0.15 else []:
+        rope[key] = choose(rng, values[key], 0.1)
+    if rng.random() < 0.04:
+        rope = {rng.choice(["full_attention", "sliding_attention"]): rope}
+    if rng.random() < 0.05:
+        rope[rng.choice(["foo", "mrope_section", "finetuned", "full_attention", "short_factor"])] = choose(rng, [[1], 2])
+    return rope
+
+
+def layer_types(rng):
+    names = ["full_attention", "sliding_attention"]
+    if rng.random() < 0.1:
+        names += ["attention", "linear_attention", "chunked_attention", "x", "mamba"]
+    return [rng.choice(names) for _ in range(2 if rng.random() < 0.85 else rng.choice([0, 1, 3]))]
+
+
+ACTS = ["silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate", "gelu_python",
+        "gelu_python_tanh"]
+ACTS_RARE = ["relu", "quick_gelu", "tanh", "SiLU", "mish", ""]
+
+# key: (right values or a function of the random state, share of wrong ones)
+COMMON = {
+    "tie_word_embeddings": ([True, False], 0.2),
+    "use_cache": ([True, False], 0.3),
+    "pad_token_id": ([None, 0, 3, VOCAB - 1], 0.3),
+    "bos_token_id": ([None, 0, 1], 0.3),
+    "eos_token_id": ([None, 2, [1, 2], []], 0.3),
+    "initializer_range": ([0.02, 0.1, 0.5], 0.25),
+    "dtype": (["float32", "bfloat16", "float16", None], 0.2),
+    "torch_dtype": (["float32", "bfloat16", "float16", None, "float"], 0.2),
+    "architectures": ([None, ["LlamaForCausalLM"], ["LlamaModel"], []], 0.2),
+    "transformers_version": (["4.30.0", "5.0.0", None], 0.2),
+    "is_causal": ([True, 1], 0.15),
+    "attn_implementation": (["eager", "sdpa", None], 0.1),
+    "_attn_implementation": (["eager", "sdpa", None], 0.1),
+    "output_attentions": ([True, False], 0.1),
+    "output_hidden_states": ([True, False], 0.1),
+    "return_dict": ([True, False], 0.1),
+    "chunk_size_feed_forward": ([0, 4], 0.1),
+    "is_encoder_decoder": ([False], 0.1),
+    "is_decoder": ([True, False], 0.1),
+    "id2label": ([None, {"0": "a", "1": "b"}], 0.15),
+    "label2id": ([None, {"a": 0, "b": 1}], 0.15),
+    "num_labels": ([1, 2, 5], 0.1),
+    "problem_type": ([None, "regression"], 0.1),
+    "quantization_config": ([None, {}, {"quant_method": "gptq", "bits": 4}, {"quant_method": "foo"},
+                             {"quant_method": "bitsandbytes", "load_in_4bit": True}], 0.1),
+    "per_layer_config": ([None, {}, None, {"1": {"intermediate_size": 24}}], 0.1),
+    "text_config": ([None, {}], 0.1),
+    "attention_chunk_size": ([None, None, None, 8], 0.1),
+    "temperature": ([0.7, 1.0], 0.1), "top_p": ([0.9], 0.1), "do_sample": ([True, False], 0.1),
+    "max_length": ([20, 100], 0.1), "repetition_penalty": ([1.1], 0.1), "suppress_tokens": ([None, [1]], 0.1),
+    "cache_implementation": ([None], 0.1),
+    "gradient_checkpointing": ([True, False], 0.1),
+    "pruned_heads": ([{}], 0.1), "torchscript": ([True, False], 0.1), "auto_map": ([{}], 0.1),
+    "_name_or_path": (["foo"], 0.1), "name_or_path": (["foo"], 0.1), "task_specific_params": ([None, {"a": {}}], 0.1),
+    "tokenizer_class": (["X"], 0.1), "prefix": (["p", None], 0.1), "sep_token_id": ([3, None], 0.1),
+    "foo": ([1, "a", None, {"b": [1]}], 0.1), "unsloth_version": (["2024"], 0.1), "ignore_index": ([-100], 0.1),
+    "original_max_position_embeddings": ([16, 32], 0.15),
+}
+LLAMAS = {
+    **COMMON,
+    "hidden_size": ([32], 0.7), "intermediate_size": ([24], 0.7), "num_hidden_layers": ([2], 0.7),
+    "vocab_size": ([VOCAB], 0.7),
+    "num_attention_heads": ([2, 1, 4], 0.6), "num_key_value_heads": ([1, None, 2], 0.5),
+    "head_dim": ([16, None, 12, 32], 0.3),
+    "hidden_act": (lambda rng: rng.choice(ACTS) if rng.random() < 0.93 else rng.choice(ACTS_RARE), 0.08),
+    "max_position_embeddings": ([16, 24, 32, 64, 128, 40], 0.15),
+    "rms_norm_eps": ([1e-6, 1e-5, 0.1, 0.0], 0.25),
+    "rope_theta": ([10000.0, 20, 100.0, 1000000], 0.2),
+    "rope_scaling": (rope_object, 0.12), "rope_parameters": (rope_object, 0.12),
+    "partial_rotary_factor": ([1.0, 0.5, 1, None], 0.1),
+    "attention_bias": ([True, False], 0.2), "mlp_bias": ([True, False], 0.2),
+    "attention_dropout": ([0.0, 0.1, 0, 0.5], 0.25),
+    "sliding_window": ([None, 7, 3, 12, 4096], 0.12), "use_sliding_window": ([True, False], 0.15),
+    "max_window_layers": ([0, 1, 2, 28], 0.15), "layer_types": (layer_types, 0.12),
+    "pretraining_tp": ([1, 2, None], 0.2), "n_embd": ([16], 0.1), "embd_pdrop": ([0.1], 0.1),
+}
+ROPE_KEYS = ["rope_scaling", "rope_parameters", "rope_theta", "max_position_embeddings",
+             "original_max_position_embeddings"]
+WINDOW_KEYS = ["sliding_window", "use_sliding_window", "max_window_layers", "layer_types"]
+DROPS = ([0.0, 0.1, 0, 0.5], 0.25)
+GPT2S = {
+    **COMMON,
+    "n_embd": ([32], 0.7), "n_inner": ([24, None, 128], 0.4), "n_layer": ([2], 0.7), "n_head": ([4, 2, 8], 0.5),
+    "n_positions": ([64], 0.7), "vocab_size": ([VOCAB], 0.7), "hidden_size": ([32], 0.4),
+    "num_attention_heads": ([4, 2, 8], 0.4), "num_hidden_layers": ([2], 0.5), "max_position_embeddings": ([64], 0.5),
+    "activation_function": LLAMAS["hidden_act"],
+    "resid_pdrop": DROPS, "embd_pdrop": DROPS, "attn_pdrop": DROPS,
+    "layer_norm_epsilon": ([1e-5, 1e-3, 0.1], 0.25),
+    "scale_attn_weights": ([True, False], 0.2), "scale_attn_by_inverse_layer_idx": ([True, False], 0.2),
+    "reorder_and_upcast_attn": ([True, False], 0.2), "add_cross_attention": ([False], 0.2),
+    "summary_type": (["cls_index", "mean"], 0.2), "summary_use_proj": ([True, False], 0.2),
+    "summary_activation": ([None, "tanh"], 0.2), "summary_proj_to_labels": ([True, False], 0.2),
+    "summary_first_dropout": ([0.1, 0], 0.2), "n_ctx": ([64, 16], 0.2), "gradient_checkpointing": ([True, False], 0.1),
+    "rope_theta": ([10000.0], 0.2), "rope_scaling": (rope_object, 0.1), "rope_parameters": (rope_object, 0.1),
+    "hidden_act": (["silu"], 0.2), "sliding_window": ([None, 7], 0.1), "layer_types": (layer_types, 0.1),
+    "head_dim": ([8], 0.1),
+}
+
+
+def mutate(rng, base, config):
+    """A mutated copy of a base's config.json, and what was changed."""
+    config = copy.deepcopy(config)
+    table = GPT2S if BASES[base][0] == "gpt2" else LLAMAS
+    windows = 0 if BASES[base][0] == "llama" else 2
+    keys = rng.choices([None, ROPE_KEYS, WINDOW_KEYS], [5, 3, windows])[0]
+    if keys is None or table is GPT2S:
+        keys = rng.sample(sorted(table), rng.choice([1, 1, 2, 3]))
+    else:
+        keys = rng.sample(keys, rng.choice([1, 2, 3])) + (rng.sample(sorted(table), 1) if rng.random() < 0.3 else [])
+    changes = {}
+    for key in keys:
+        if rng.random() < 0.08 and key in config:
+            del config[key]
+            changes[key] = "absent"
+            continue
+        right, wrong = table[key]
+        value = wrong_value(rng, key) if rng.random() < wrong else (
+            right(rng) if callable(right) else copy.deepcopy(rng.choice(right)))
+        config[key] = changes[key] = value
+    if BASES[base][0] != "gpt2" and rng.random() < 0.15:  # the layout of transformers 4
+        rope = config.pop("rope_parameters", None)
+        if isinstance(rope, dict) and "rope_theta" in rope:
+            config.setdefault("rope_theta", rope["rope_theta"])
+    return config, changes
+
+
+def cases(seed, n, bases_folder):
+    """n (base, config, changes), the same for the same seed."""
+    rng = random.Random(seed)
+    configs = {b: json.loads((pathlib.Path(bases_folder) / b / "config.json").read_text()) for b in BASES}
+    for _ in range(n):
+        base = rng.choice(sorted(BASES))
+        yield base, *mutate(rng, base, configs[base])

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Writes this folder's models and cases.json: mutated config.json and what transformers makes of them.
+
+    python make_config.py
+
+A case: "base", "set" and "remove" (the mutation of the base's config.json), and "length" of the longer sequence with
+"logits", some of the last logits of SHORT and of `length` ids; or "refused", why transformers refuses it. KNOWN are
+mistakes that were made once, the others random.
+"""
+import json
+import pathlib
+import tempfile
+
+import config_cases as cc
+import torch
+
+here = pathlib.Path(__file__).resolve().parent
+N_RANDOM, SEED, DIGITS = 160, 20, 6
+SHOWN = [0, 7, 19, cc.VOCAB - 1]  # logits of a case
+YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 50.0}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "rope_theta": 50.0}
+FULL = ["full_attention", "full_attention"]
+
+# (base, keys to set; ... removes one)
+KNOWN = [
+    ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
+    ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}, "rope_parameters": dict(YARN)}),
+    ("llama", {"rope_scaling": {}, "rope_parameters": dict(YARN, original_max_position_embeddings=16)}),
+    ("llama", {"rope_scaling": {"type": "su", "factor": 4.0}}),
+    ("llama", {"rope_scaling": "x"}),
+    ("llama", {"rope_parameters": dict(YARN, original_max_position_embeddings=32),
+               "original_max_position_embeddings": 16}),
+    ("qwen3", {"rope_parameters": dict(LLAMA3), "original_max_position_embeddings": 16}),
+    ("llama", {"rope_parameters": dict(YARN, factor=None, original_max_position_embeddings=16)}),
+    ("llama", {"rope_parameters": dict(YARN, truncate=None, original_max_position_embeddings=16)}),
+    ("llama", {"rope_parameters": dict(YARN, beta_fast=0, original_max_position_embeddings=16)}),
+    ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 32},
+               "max_position_embeddings": 16}),
+    ("mistral_wide", {"rope_parameters": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 24}),
+    ("llama", {"rope_parameters": {"rope_type": "linear"}}),
+    ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 0.5}}),
+    ("llama", {"rope_parameters": {"rope_type": None, "factor": 2.0}}),
+    ("llama", {"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0}}),
+    ("llama", {"rope_parameters": dict(LLAMA3, low_freq_factor=4.0, high_freq_factor=1.0)}),
+    ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}}),
+    ("llama", {"partial_rotary_factor": 0.5}),
+    ("llama", {"rope_theta": 100.0}),
+    ("llama", {"rope_theta": 100.0, "rope_parameters": ...}),
+    ("llama", {"rope_theta": None, "rope_parameters": ...}),
+    ("qwen2", {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0}}}),
+    ("qwen2", {"sliding_window": ..., "layer_types": ...}),
+    ("qwen2", {"sliding_window": None}),
+    ("qwen2", {"use_sliding_window": False}),
+    ("qwen2", {"use_sliding_window": False, "layer_types": ...}),
+    ("qwen3", {"layer_types": ["sliding_attention", "attention"]}),
+    ("qwen3", {"layer_types": ["full_attention"]}),
+    ("qwen3", {"max_window_layers": -1, "layer_types": None}),
+    ("qwen3_bias", {"head_dim": None}),
+    ("mistral", {"use_sliding_window": False}),
+    ("mistral", {"layer_types": FULL}),
+    ("mistral_wide", {"layer_types": FULL}),
+    ("mistral", {"attention_bias": True}),
+    ("mistral", {"num_key_value_heads": None}),
+    ("llama", {"layer_types": FULL}),
+    ("llama", {"layer_types": FULL + FULL}),
+    ("llama", {"tie_word_embeddings": True}),
+    ("gpt2_untied", {"tie_word_embeddings": ...}),
+    ("llama", {"is_causal": False}),
+    ("llama", {"hidden_size": None}),
+    ("llama", {"num_hidden_layers": 2.0}),
+    ("llama", {"rms_norm_eps": 1}),
+    ("llama", {"hidden_act": "gelu_fast"}),
+    ("llama", {"quantization_config": {"quant_method": "gptq", "bits": 4}}),
+    ("llama", {"pad_token_id": cc.VOCAB}),
+    ("gpt2", {"attn_pdrop": -0.1}),
+    ("gpt2", {"num_attention_heads": 2}),
+    ("gpt2", {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True}),
+    ("gpt2", {"dtype": "x"}),
+]
+
+def expected(folder, length):
+    try:
+        logits, made_up = cc.oracle_logits(folder, length)
+    except Exception as error:  # whatever stops it: a refusal
+        return {"refused": f"{type(error).__name__}: {error}".split("\n")[0][:60]}
+    if made_up or not torch.isfinite(logits).all():
+        return None
+    return {"length": length, "logits": [[float(f"{v:.{DIGITS}g}") for v in row[SHOWN].tolist()] for row in logits]}
+
+
+def reach(config):
+    """Positions that this project gives a model: longer sequences are not run."""
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    positions = config.get("max_position_embeddings", config.get("n_positions"))
+    dynamic = isinstance(rope, dict) and rope.get("rope_type", rope.get("type")) == "dynamic"
+    factor = rope.get("factor") if dynamic else 1
+    right = isinstance(positions, int) and isinstance(factor, (int, float)) and positions > 0
+    return min(cc.LONG, int(positions * max(factor, 1))) if right else cc.LONG
+
+
+def known_config(base, keys):
+    config = json.loads((here / base / "config.json").read_text())
+    for key, value in keys.items():
+        if value is ...:
+            del config[key]
+        else:
+            config[key] = value
+    return config
+
+
+def write_case(base, config):
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "model.safetensors").symlink_to(here / base / "model.safetensors")
+        outcome = expected(folder, reach(config))
+    original = json.loads((here / base / "config.json").read_text())
+    changed = {k: v for k, v in config.items() if k not in original or original[k] != v or type(original[k]) != type(v)}
+    return outcome and {"base": base, "set": changed, "remove": sorted(set(original) - set(config)), **outcome}
+
+
+def main():
+    cc.make_bases(here)
+    found = [write_case(base, known_config(base, keys)) for base, keys in KNOWN]
+    found += [write_case(base, config) for base, config, _ in cc.cases(SEED, N_RANDOM, here)]
+    lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in found if case)
+    (here / "cases.json").write_text(f"[\n{lines}\n]\n")
+
+
+main()
