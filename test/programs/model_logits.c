@@ -1,0 +1,93 @@
+/* Logits of many model folders, one process: for the comparison of config.json with transformers.
+ *
+ *     model_logits LIST OUT SHORT LONG
+ *
+ * LIST names a folder a line. For each a line is printed: "ok L V", L being LONG or the model's
+ * positions where that is less, and the last logits of the first SHORT and of the first L ids go to
+ * OUT as fp32 (2·V); or "refused MESSAGE". The ids are those of config_cases.py.
+ */
+#include <deepspeed/infer.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATH_BYTES = 4096, MAX_IDS = 1024, VOCAB = 37 };
+
+static ds_status prompt(ds_generator *generator, const uint32_t *ids, size_t n, FILE *out)
+{
+    int64_t n_vocab = 0;
+    DS_TRY(ds_generator_prompt(generator, ids, n));
+    const float *logits = ds_generator_logits(generator, &n_vocab);
+    return fwrite(logits, sizeof *logits, (size_t)n_vocab, out) == (size_t)n_vocab ? DS_OK
+                                                                                   : DS_ERR_IO;
+}
+
+static ds_status run(ds_ctx *ctx, const char *folder, size_t n_short, size_t n_long, FILE *out)
+{
+    char path[PATH_BYTES + 16];
+    uint32_t ids[MAX_IDS];
+    ds_model *model = NULL;
+    ds_generator *generator = NULL;
+    for (uint32_t i = 0; i < MAX_IDS; ++i) {
+        ids[i] = (11 * i + 5 * (i / 7) + 3) % VOCAB;
+    }
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    ds_status status = ds_model_from_config(ctx, path, &model);
+    const ds_model_info *info = status >= 0 ? ds_model_get_info(model) : NULL;
+    if (status >= 0) {
+        const int64_t limit = info->max_positions;
+        const int64_t longest = limit > 0 && limit < (int64_t)n_long ? limit : (int64_t)n_long;
+        const ds_generator_params params = {
+            .model = model, .weights = folder, .dtype = DS_DTYPE_F32, .max_length = longest};
+        status = ds_generator_create(ctx, &params, &generator);
+        if (status >= 0) {
+            status = prompt(generator, ids, n_short, out);
+        }
+        if (status >= 0) {
+            status = prompt(generator, ids, (size_t)longest, out);
+        }
+        if (status >= 0) {
+            printf("ok %lld %lld\n", (long long)longest, (long long)info->vocab_size);
+        }
+    }
+    ds_generator_destroy(&generator);
+    ds_model_destroy(&model);
+    return status;
+}
+
+/* One line: newlines of a message become spaces. */
+static void print_refusal(const char *message)
+{
+    printf("refused ");
+    for (; *message != '\0'; ++message) {
+        (void)putchar(*message == '\n' ? ' ' : *message);
+    }
+    (void)putchar('\n');
+}
+
+int main(int argc, char **argv)
+{
+    char folder[PATH_BYTES];
+    ds_ctx *ctx = NULL;
+    ds_ctx_params params = ds_ctx_params_default();
+    params.n_threads = 1;
+    FILE *list = argc == 5 ? fopen(argv[1], "r") : NULL;
+    FILE *out = argc == 5 ? fopen(argv[2], "wb") : NULL;
+    if (list == NULL || out == NULL || ds_ctx_create(&params, &ctx) < 0) {
+        fprintf(stderr, "usage: model_logits LIST OUT SHORT LONG\n");
+        return 2;
+    }
+    const size_t n_short = (size_t)strtoul(argv[3], NULL, 10);
+    const size_t n_long = (size_t)strtoul(argv[4], NULL, 10);
+    while (n_long <= MAX_IDS && fgets(folder, sizeof folder, list) != NULL) {
+        folder[strcspn(folder, "\n")] = '\0';
+        const long at = ftell(out);
+        if (run(ctx, folder, n_short, n_long, out) < 0) {
+            (void)fseek(out, at, SEEK_SET);
+            print_refusal(ds_ctx_error(ctx));
+        }
+    }
+    ds_ctx_destroy(&ctx);
+    (void)fclose(list);
+    return fclose(out) == 0 ? 0 : 1;
+}
