@@ -54,9 +54,9 @@ typedef struct ds_tokens {
     size_t n;
 } ds_tokens;
 
-/* Opens a tokenizer. path: a model folder (tokenizer.json, else vocab.json and merges.txt; with
- * tokenizer_config.json, config.json and generation_config.json where they are, for the ids of bos,
- * eos and pad and for the chat template), a tokenizer.json, a vocab.json, or "bytes". The caller
+/* Opens a tokenizer. path: a model folder (tokenizer.json, else vocab.json and merges.txt; with the
+ * small files beside them, as transformers' AutoTokenizer reads the folder), a tokenizer.json or a
+ * vocab.json (with the same files beside it), or "bytes". The caller
  * owns *tok_out; ctx must outlive it. Errors: ERR_NOT_FOUND, ERR_IO, ERR_FORMAT (names file and
  * place), ERR_UNSUPPORTED (names the component), ERR_LIMIT, ERR_NOMEM. */
 DS_API ds_status ds_tokenizer_open(ds_ctx *ctx, const char *path, ds_tokenizer **tok_out);
@@ -76,13 +76,16 @@ DS_API ds_status ds_tokenizer_encode(const ds_tokenizer *tok, ds_tokenizer_scrat
                                      const char *text, size_t n, uint32_t flags,
                                      ds_tokens *tokens_out);
 
-/* Decodes n ids. flags: DS_DECODE_*. *text_out has a zero byte after its *size_out bytes; the
+/* Decodes n ids; one below the vocabulary's size that no token has gives no text. With byte
+ * fallback and DS_DECODE_REPAIR, bytes that follow each other and are no UTF-8 as a whole become
+ * U+FFFD, one a byte. flags: DS_DECODE_*. *text_out has a zero byte after its *size_out bytes; the
  * caller frees it with free(). Errors: ERR_ARG (an id outside the vocabulary), ERR_NOMEM. */
 DS_API ds_status ds_tokenizer_decode(const ds_tokenizer *tok, const uint32_t *ids, size_t n,
                                      uint32_t flags, char **text_out, size_t *size_out);
 
 /* A decoder that takes ids one by one and gives text as soon as whole UTF-8 characters are there.
- * The pieces joined equal ds_tokenizer_decode with DS_DECODE_REPAIR. One thread at a time. */
+ * The pieces joined equal ds_tokenizer_decode with DS_DECODE_REPAIR, but that of bytes that are no
+ * UTF-8 under byte fallback the good characters are given. One thread at a time. */
 DS_API ds_status ds_detokenizer_create(const ds_tokenizer *tok, uint32_t flags,
                                        ds_detokenizer **decoder_out);
 DS_API void ds_detokenizer_destroy(ds_detokenizer **decoder);
@@ -104,6 +107,7 @@ DS_API uint32_t ds_tokenizer_vocab_size(const ds_tokenizer *tok);
 DS_API int64_t ds_tokenizer_bos_id(const ds_tokenizer *tok);
 DS_API int64_t ds_tokenizer_eos_id(const ds_tokenizer *tok);
 DS_API int64_t ds_tokenizer_pad_id(const ds_tokenizer *tok);
+DS_API int64_t ds_tokenizer_unk_id(const ds_tokenizer *tok);
 DS_API bool ds_tokenizer_is_eos(const ds_tokenizer *tok, uint32_t id);
 
 /* Whether the id is a special token (one that DS_DECODE_SKIP_SPECIAL leaves out). */

@@ -169,6 +169,8 @@ typedef struct dsi_added_token {
     uint32_t n_pattern;
     uint32_t id;
     bool special, single_word, lstrip, rstrip, normalized;
+    bool ever_special; /* it was special at some time: the package remembers the text */
+    bool skipped;      /* left out in decoding without special tokens */
 } dsi_added_token;
 
 /* A byte trie over patterns (tokenizer_added.c). */
@@ -220,7 +222,6 @@ typedef struct dsi_cuts {
 struct ds_tokenizer {
     ds_ctx *ctx;
     dsi_arena *arena; /* strings and small arrays of the components */
-    bool gpt2_files;  /* read from vocab.json and merges.txt */
     bool bytes;       /* the 256 ids of bytes; nothing below but the special ids is used */
 
     dsi_vocab vocab;
@@ -241,19 +242,24 @@ struct ds_tokenizer {
     uint32_t n_norms;
     dsi_pretok pretoks[DSI_TOK_MAX_STEPS];
     uint32_t n_pretoks;
-    dsi_added_token *added;
-    uint32_t n_added;
+    dsi_added_token *added; /* of malloc, as added_slots */
+    uint32_t n_added, added_room;
+    uint32_t *added_slots; /* [added_mask + 1] index into added by the hash of the content */
+    uint32_t added_mask;
+    uint32_t next_added;   /* id of the next token that is new, while reading */
+    bool split_special;    /* special tokens in a text are text, whatever the caller says */
     uint32_t *added_of_id; /* [n_ids] index into added, DSI_NO_ID: not an added token */
     dsi_trie trie_raw, trie_normalized;
     dsi_decode_step decoders[DSI_TOK_MAX_STEPS];
     uint32_t n_decoders;
     bool decode_bytes;    /* ByteLevel's decoder (or "bytes"): a token is its raw bytes */
     bool join_with_space; /* no decoder at all: tokens are joined by a space */
+    bool falls_back;      /* one of the steps is BYTE_FALLBACK */
     dsi_template_piece template_pieces[DSI_TOK_MAX_TEMPLATE];
     uint32_t n_template; /* 0: only the text */
 
     uint32_t n_ids; /* vocabulary and added tokens */
-    int64_t bos, pad;
+    int64_t bos, pad, unk;
     uint32_t eos[DSI_TOK_MAX_EOS];
     uint32_t n_eos;
     char *bos_text, *eos_text; /* in the arena; NULL when unknown */
@@ -393,6 +399,8 @@ size_t dsi_scan_gpt2(const unsigned char *p, const unsigned char *end);
 ds_status dsi_regex_compile(ds_ctx *ctx, const char *path, const char *pattern, size_t n,
                             dsi_regex **regex_out);
 void dsi_regex_free(dsi_regex **regex);
+/* Whether the pattern may match without taking in a character. */
+bool dsi_regex_matches_nothing(const dsi_regex *regex);
 /* Frees ds_tokenizer_scratch.match. Accepts NULL. */
 void dsi_matcher_free(void *match);
 /* The text for PCRE2, which wants UTF-8: view's own, or in room a copy in which bytes that are not
@@ -404,11 +412,13 @@ int dsi_regex_find(ds_tokenizer_scratch *s, const dsi_regex *regex, const unsign
 
 /* ---- loading ---- */
 
-/* Reads a tokenizer.json. */
-ds_status dsi_tokenizer_read_json(ds_tokenizer *tok, const char *path);
-/* Reads vocab.json and the merges.txt beside it, as GPT-2's tokenizer. */
+struct dsi_folder_files; /* tokenizer_special.h */
+/* Reads a tokenizer.json with what the files beside it say. */
+ds_status dsi_tokenizer_read_json(ds_tokenizer *tok, const char *path,
+                                  struct dsi_folder_files *files);
+/* Reads vocab.json and the merges.txt beside it. */
 ds_status dsi_tokenizer_read_gpt2(ds_tokenizer *tok, const char *vocab_path,
-                                  const char *merges_path);
+                                  const char *merges_path, struct dsi_folder_files *files);
 /* Fills what follows from vocabulary and components: raw spellings, byte ids, joins, tries. */
 ds_status dsi_tokenizer_finish(ds_tokenizer *tok, const char *path);
 /* Parses the members "normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens". */
@@ -417,6 +427,12 @@ ds_status dsi_tokenizer_decoder(ds_tokenizer *tok, const char *path, const json_
 ds_status dsi_tokenizer_post(ds_tokenizer *tok, const char *path, const json_t *post);
 ds_status dsi_tokenizer_pretok(ds_tokenizer *tok, const char *path, const json_t *pretok);
 ds_status dsi_tokenizer_norm(ds_tokenizer *tok, const char *path, const json_t *norm);
+/* Adding tokens (tokenizer_tokens.c): begin before each list of them, since a new token's id
+ * follows those that were there. */
+void dsi_tokens_begin(ds_tokenizer *tok);
+ds_status dsi_tokens_add(ds_tokenizer *tok, const char *path, const dsi_added_token *token);
+/* Index into added, DSI_NO_ID when no added token has this text. */
+uint32_t dsi_tokens_find(const ds_tokenizer *tok, const char *content, size_t n);
 /* Tries over the added tokens and added_of_id. */
 ds_status dsi_added_build(ds_tokenizer *tok, const char *path);
 void dsi_trie_free(dsi_trie *trie);
@@ -439,12 +455,18 @@ int dsi_byte_of_letter(uint32_t cp);
 /* The letter of a byte. */
 uint32_t dsi_letter_of_byte(unsigned byte);
 
-/* Reads bos, eos, pad and chat template from the files beside a tokenizer's. */
-ds_status dsi_tokenizer_read_side_files(ds_tokenizer *tok, const char *folder);
+/* Reads the small files of a folder; dsi_folder_files_free also when it failed. */
+ds_status dsi_folder_files_read(ds_tokenizer *tok, const char *folder,
+                                struct dsi_folder_files *files);
+void dsi_folder_files_free(struct dsi_folder_files *files);
+/* Reads chat template and further ids of eos, bos and pad from the files beside a tokenizer's. */
+ds_status dsi_tokenizer_read_side_files(ds_tokenizer *tok, const struct dsi_folder_files *files);
 /* Notes a file that was read, for ds_tokenizer_save. */
 ds_status dsi_tokenizer_note_file(ds_tokenizer *tok, const char *path);
 
 /* A member of an object as text; *n_out bytes; false when absent or not a string. */
 bool dsi_json_text(const json_t *object, const char *key, const char **text_out, size_t *n_out);
+/* An error unless the member is a list of objects. */
+ds_status dsi_json_list(ds_tokenizer *tok, const char *path, const json_t *object, const char *key);
 
 #endif

@@ -21,7 +21,8 @@ static uint32_t child_of(const dsi_trie *trie, uint32_t node, unsigned char byte
     return child;
 }
 
-static void trie_insert(dsi_trie *trie, const char *pattern, size_t n, uint32_t token)
+/* False when the pattern is there already. */
+static bool trie_insert(dsi_trie *trie, const char *pattern, size_t n, uint32_t token)
 {
     uint32_t node = 0;
     for (size_t i = 0; i < n; ++i) {
@@ -39,16 +40,20 @@ static void trie_insert(dsi_trie *trie, const char *pattern, size_t n, uint32_t 
         }
         node = child;
     }
+    const bool is_new = trie->nodes[node].token == DSI_NO_ID;
     trie->nodes[node].token = token;
+    return is_new;
 }
 
 static ds_status trie_build(ds_tokenizer *tok, const char *path, bool normalized, dsi_trie *trie)
 {
     size_t n = 0;
+    uint32_t count = 0;
     for (uint32_t i = 0; i < tok->n_added; ++i) {
         n += tok->added[i].normalized == normalized ? tok->added[i].n_pattern : 0;
+        count += tok->added[i].normalized == normalized;
     }
-    if (n == 0) {
+    if (count == 0) {
         return DS_OK;
     }
     trie->nodes = calloc(n + 1, sizeof *trie->nodes);
@@ -57,8 +62,12 @@ static ds_status trie_build(ds_tokenizer *tok, const char *path, bool normalized
     }
     trie->n = 1;
     for (uint32_t i = 0; i < tok->n_added; ++i) {
-        if (tok->added[i].normalized == normalized && tok->added[i].n_pattern > 0) {
-            trie_insert(trie, tok->added[i].pattern, tok->added[i].n_pattern, i);
+        const dsi_added_token *added = &tok->added[i];
+        if (added->normalized == normalized &&
+            (added->n_pattern == 0 || !trie_insert(trie, added->pattern, added->n_pattern, i))) {
+            return ds_fail(
+                tok->ctx, DS_ERR_FORMAT, "%s: the added token \"%.60s\" is normalized to %s", path,
+                added->content, added->n_pattern == 0 ? "nothing" : "the same text as another one");
         }
     }
     return DS_OK;
@@ -72,7 +81,11 @@ ds_status dsi_added_build(ds_tokenizer *tok, const char *path)
     }
     memset(tok->added_of_id, 0xFF, ((size_t)tok->n_ids + 1) * sizeof *tok->added_of_id);
     for (uint32_t i = 0; i < tok->n_added; ++i) {
-        tok->added_of_id[tok->added[i].id] = i;
+        dsi_added_token *added = &tok->added[i];
+        /* The package asks whether the text that it finds for the id, as normalized, is special. */
+        const uint32_t named = dsi_tokens_find(tok, added->pattern, added->n_pattern);
+        added->skipped = named != DSI_NO_ID && tok->added[named].ever_special;
+        tok->added_of_id[added->id] = i;
     }
     DS_TRY(trie_build(tok, path, false, &tok->trie_raw));
     return trie_build(tok, path, true, &tok->trie_normalized);
@@ -159,10 +172,11 @@ dsi_added_match dsi_added_find(const ds_tokenizer *tok, const dsi_trie *trie,
             }
             begin = before;
         }
+        begin = added->lstrip && begin < floor ? floor : begin;
         while (added->rstrip && end < n && (flags_at(text, n, end, &size) & DSI_UC_SPACE) != 0) {
             end += size;
         }
-        return (dsi_added_match){token, begin, end, next};
+        return (dsi_added_match){token, begin, end > begin ? end : begin, next};
     }
     return (dsi_added_match){DSI_NO_ID, n, n, n};
 }

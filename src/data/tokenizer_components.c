@@ -18,16 +18,59 @@ bool dsi_json_text(const json_t *object, const char *key, const char **text_out,
     return true;
 }
 
+ds_status dsi_json_list(ds_tokenizer *tok, const char *path, const json_t *object, const char *key)
+{
+    const json_t *list = json_object_get(object, key);
+    bool whole = json_is_array(list);
+    for (size_t i = 0; whole && i < json_array_size(list); ++i) {
+        whole = json_is_object(json_array_get(list, i));
+    }
+    return whole ? DS_OK
+                 : ds_fail(tok->ctx, DS_ERR_FORMAT, "%s: \"%s\" must be a list of objects", path,
+                           key);
+}
+
 static const char *type_of(const json_t *component)
 {
     const char *type = json_string_value(json_object_get(component, "type"));
     return type != NULL ? type : "";
 }
 
-static bool flag(const json_t *object, const char *key, bool otherwise)
+/* A member that must be there, true or false. */
+static ds_status read_flag(ds_tokenizer *tok, const char *path, const json_t *object,
+                           const char *key, bool *out)
 {
     const json_t *value = json_object_get(object, key);
-    return json_is_boolean(value) ? json_is_true(value) : otherwise;
+    *out = json_is_true(value);
+    if (!json_is_boolean(value)) {
+        const char *name = json_string_value(json_object_get(object, "content"));
+        return ds_fail(tok->ctx, DS_ERR_FORMAT, "%s: \"%s\" of %s%.60s must be true or false", path,
+                       key, name != NULL ? "the added token " : "",
+                       name != NULL ? name : type_of(object));
+    }
+    return DS_OK;
+}
+
+/* A member that may be absent. */
+static ds_status read_flag_or(ds_tokenizer *tok, const char *path, const json_t *object,
+                              const char *key, bool otherwise, bool *out)
+{
+    if (json_object_get(object, key) == NULL) {
+        *out = otherwise;
+        return DS_OK;
+    }
+    return read_flag(tok, path, object, key, out);
+}
+
+/* A member that may be absent or null. */
+static ds_status read_option(ds_tokenizer *tok, const char *path, const json_t *object,
+                             const char *key, bool otherwise, bool *out)
+{
+    if (json_is_null(json_object_get(object, key))) {
+        *out = otherwise;
+        return DS_OK;
+    }
+    return read_flag_or(tok, path, object, key, otherwise, out);
 }
 
 /* A string of the file, kept in the arena. */
@@ -81,11 +124,18 @@ static ds_status norm_replace(ds_tokenizer *tok, const char *path, const json_t 
     norm->kind = DSI_NORM_REPLACE;
     DS_TRY(read_pattern(tok, path, json, &norm->pattern, &norm->n_pattern, &is_regex));
     DS_TRY(keep_member(tok, path, json, "content", &norm->content, &norm->n_content));
-    if (!is_regex) {
-        return DS_OK;
+    if (is_regex) {
+        norm->kind = DSI_NORM_REPLACE_REGEX;
+        DS_TRY(dsi_regex_compile(tok->ctx, path, norm->pattern, norm->n_pattern, &norm->regex));
     }
-    norm->kind = DSI_NORM_REPLACE_REGEX;
-    return dsi_regex_compile(tok->ctx, path, norm->pattern, norm->n_pattern, &norm->regex);
+    if (is_regex ? dsi_regex_matches_nothing(norm->regex) : norm->n_pattern == 0) {
+        return ds_fail(
+            tok->ctx, DS_ERR_UNSUPPORTED,
+            "%s: the pattern \"%.80s\" of the normalizer Replace can match where there is "
+            "nothing, which is not supported",
+            path, norm->pattern);
+    }
+    return DS_OK;
 }
 
 ds_status dsi_tokenizer_norm(ds_tokenizer *tok, const char *path, const json_t *json)
@@ -97,6 +147,7 @@ ds_status dsi_tokenizer_norm(ds_tokenizer *tok, const char *path, const json_t *
     if (strcmp(type, "Sequence") == 0) {
         size_t i;
         const json_t *one;
+        DS_TRY(dsi_json_list(tok, path, json, "normalizers"));
         json_array_foreach(json_object_get(json, "normalizers"), i, one)
         {
             DS_TRY(dsi_tokenizer_norm(tok, path, one));
@@ -130,9 +181,8 @@ ds_status dsi_tokenizer_norm(ds_tokenizer *tok, const char *path, const json_t *
     }
     if (strcmp(type, "Strip") == 0) {
         norm->kind = DSI_NORM_STRIP;
-        norm->strip_left = flag(json, "strip_left", true);
-        norm->strip_right = flag(json, "strip_right", true);
-        return DS_OK;
+        DS_TRY(read_flag(tok, path, json, "strip_left", &norm->strip_left));
+        return read_flag(tok, path, json, "strip_right", &norm->strip_right);
     }
     return unsupported(tok, path, "normalizer", type,
                        "NFC, NFD, NFKC, NFKD, Replace, Prepend, Strip, Sequence");
@@ -173,7 +223,7 @@ static ds_status pretok_split(ds_tokenizer *tok, const char *path, const json_t 
     bool is_regex;
     DS_TRY(read_pattern(tok, path, json, &step->text, &step->n_text, &is_regex));
     DS_TRY(read_behavior(tok, path, json, DSI_SPLIT_ISOLATED, &step->behavior));
-    step->invert = flag(json, "invert", false);
+    DS_TRY(read_flag(tok, path, json, "invert", &step->invert));
     step->kind = DSI_PRETOK_STRING;
     if (!is_regex) {
         return DS_OK;
@@ -192,18 +242,25 @@ static ds_status pretok_metaspace(ds_tokenizer *tok, const char *path, const jso
 {
     step->kind = DSI_PRETOK_METASPACE;
     DS_TRY(keep_member(tok, path, json, "replacement", &step->text, &step->n_text));
-    step->split = flag(json, "split", true);
-    const char *scheme = json_string_value(json_object_get(json, "prepend_scheme"));
+    DS_TRY(read_option(tok, path, json, "split", true, &step->split));
+    const json_t *value = json_object_get(json, "prepend_scheme");
+    const char *scheme = value == NULL ? "always" : json_string_value(value);
+    scheme = scheme != NULL ? scheme : "";
     step->prepend = DSI_PREPEND_ALWAYS;
-    if (scheme != NULL && strcmp(scheme, "first") == 0) {
+    if (strcmp(scheme, "first") == 0) {
         step->prepend = DSI_PREPEND_FIRST;
-    } else if (scheme != NULL && strcmp(scheme, "never") == 0) {
+    } else if (strcmp(scheme, "never") == 0) {
         step->prepend = DSI_PREPEND_NEVER;
-    } else if (scheme != NULL && strcmp(scheme, "always") != 0) {
+    } else if (strcmp(scheme, "always") != 0) {
         return unsupported(tok, path, "prepend_scheme", scheme, "always, first, never");
     }
-    if (!flag(json, "add_prefix_space", true)) {
-        step->prepend = DSI_PREPEND_NEVER;
+    bool prefix;
+    DS_TRY(read_option(tok, path, json, "add_prefix_space", true, &prefix));
+    if (!prefix && step->prepend != DSI_PREPEND_NEVER) {
+        return ds_fail(tok->ctx, DS_ERR_FORMAT,
+                       "%s: \"add_prefix_space\": false of Metaspace wants \"prepend_scheme\": "
+                       "\"never\"",
+                       path);
     }
     uint32_t cp;
     const unsigned char *text = (const unsigned char *)step->text;
@@ -220,13 +277,19 @@ static dsi_pretok class_step(unsigned flags, dsi_behavior behavior)
 }
 
 /* ByteLevel is at most two steps, or none: its letters are only another spelling of bytes. */
-static ds_status pretok_byte_level(ds_tokenizer *tok, const json_t *json)
+static ds_status pretok_byte_level(ds_tokenizer *tok, const char *path, const json_t *json)
 {
+    bool prefix;
+    bool trim; /* of offsets: no id changes */
+    bool use_regex;
+    DS_TRY(read_flag(tok, path, json, "add_prefix_space", &prefix));
+    DS_TRY(read_flag(tok, path, json, "trim_offsets", &trim));
+    DS_TRY(read_flag_or(tok, path, json, "use_regex", true, &use_regex));
     tok->byte_level = true;
-    if (flag(json, "add_prefix_space", true)) {
+    if (prefix) {
         tok->pretoks[tok->n_pretoks++] = (dsi_pretok){.kind = DSI_PRETOK_PREFIX_SPACE};
     }
-    if (flag(json, "use_regex", true)) {
+    if (use_regex) {
         tok->pretoks[tok->n_pretoks++] =
             (dsi_pretok){.kind = DSI_PRETOK_SCAN, .scan = dsi_scan_gpt2};
     }
@@ -243,7 +306,7 @@ static ds_status pretok_one(ds_tokenizer *tok, const char *path, const json_t *j
                        path, type);
     }
     if (strcmp(type, "ByteLevel") == 0) {
-        return pretok_byte_level(tok, json);
+        return pretok_byte_level(tok, path, json);
     }
     dsi_pretok *step = &tok->pretoks[tok->n_pretoks++];
     if (strcmp(type, "Split") == 0) {
@@ -253,7 +316,8 @@ static ds_status pretok_one(ds_tokenizer *tok, const char *path, const json_t *j
         return pretok_metaspace(tok, path, json, step);
     }
     if (strcmp(type, "Digits") == 0) {
-        const bool single = flag(json, "individual_digits", false);
+        bool single;
+        DS_TRY(read_flag(tok, path, json, "individual_digits", &single));
         *step = class_step(DSI_UC_N, single ? DSI_SPLIT_ISOLATED : DSI_SPLIT_CONTIGUOUS);
         return DS_OK;
     }
@@ -282,6 +346,7 @@ ds_status dsi_tokenizer_pretok(ds_tokenizer *tok, const char *path, const json_t
     if (strcmp(type_of(json), "Sequence") == 0) {
         size_t i;
         const json_t *one;
+        DS_TRY(dsi_json_list(tok, path, json, "pretokenizers"));
         json_array_foreach(json_object_get(json, "pretokenizers"), i, one)
         {
             DS_TRY(dsi_tokenizer_pretok(tok, path, one));
@@ -295,13 +360,54 @@ ds_status dsi_tokenizer_pretok(ds_tokenizer *tok, const char *path, const json_t
     return pretok_one(tok, path, json);
 }
 
+/* Whether a text's first place in the input is known from where it was cut: a Replace of one
+ * character by others keeps it, the package moves it behind what others take away. */
+static bool keeps_place(const dsi_norm *norm)
+{
+    uint32_t cp;
+    const unsigned char *text = (const unsigned char *)norm->pattern;
+    return norm->kind != DSI_NORM_REPLACE_REGEX &&
+           (norm->kind != DSI_NORM_REPLACE ||
+            (norm->n_content > 0 && norm->n_pattern > 0 &&
+             dsi_utf8_decode(text, text + norm->n_pattern, &cp) == norm->n_pattern));
+}
+
+static ds_status check_first(ds_tokenizer *tok, const char *path)
+{
+    for (uint32_t i = 0; i < tok->n_pretoks; ++i) {
+        for (uint32_t k = 0; tok->pretoks[i].prepend == DSI_PREPEND_FIRST && k < tok->n_norms;
+             ++k) {
+            if (tok->pretoks[i].kind == DSI_PRETOK_METASPACE && !keeps_place(&tok->norms[k])) {
+                return ds_fail(
+                    tok->ctx, DS_ERR_UNSUPPORTED,
+                    "%s: \"prepend_scheme\": \"first\" of Metaspace behind a normalizer "
+                    "Replace of more than one character, or by nothing, is not supported",
+                    path);
+            }
+        }
+    }
+    return DS_OK;
+}
+
 /* ---- the model ---- */
+
+/* An option of text may be absent or null. */
+static ds_status reject_kind(ds_tokenizer *tok, const char *path, const json_t *model,
+                             const char *key)
+{
+    const json_t *value = json_object_get(model, key);
+    return value == NULL || json_is_null(value) || json_is_string(value)
+               ? DS_OK
+               : ds_fail(tok->ctx, DS_ERR_FORMAT, "%s: the model's \"%s\" must be a text or null",
+                         path, key);
+}
 
 static ds_status reject_text(ds_tokenizer *tok, const char *path, const json_t *model,
                              const char *key)
 {
     const char *text;
     size_t n;
+    DS_TRY(reject_kind(tok, path, model, key));
     if (dsi_json_text(model, key, &text, &n) && n > 0) {
         return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
                        "%s: the BPE model's \"%s\": \"%.40s\" is not supported; it must be null",
@@ -313,7 +419,7 @@ static ds_status reject_text(ds_tokenizer *tok, const char *path, const json_t *
 static ds_status read_model(ds_tokenizer *tok, const char *path, const json_t *model)
 {
     const char *type = type_of(model);
-    if (*type != '\0' && strcmp(type, "BPE") != 0) {
+    if (json_object_get(model, "type") != NULL && strcmp(type, "BPE") != 0) {
         return unsupported(tok, path, "model", type, "BPE");
     }
     if (tok->vocab.slots == NULL || tok->merges.slots == NULL) {
@@ -324,16 +430,17 @@ static ds_status read_model(ds_tokenizer *tok, const char *path, const json_t *m
     DS_TRY(reject_text(tok, path, model, "continuing_subword_prefix"));
     DS_TRY(reject_text(tok, path, model, "end_of_word_suffix"));
     const json_t *dropout = json_object_get(model, "dropout");
-    if (json_is_number(dropout) && json_number_value(dropout) != 0.0) {
+    if (dropout != NULL && !json_is_null(dropout) && json_number_value(dropout) != 0.0) {
         return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
                        "%s: the BPE model's \"dropout\" %g is not supported; it must be null", path,
                        json_number_value(dropout));
     }
-    tok->byte_fallback = flag(model, "byte_fallback", false);
-    tok->fuse_unk = flag(model, "fuse_unk", false);
-    tok->ignore_merges = flag(model, "ignore_merges", false);
+    DS_TRY(read_option(tok, path, model, "byte_fallback", false, &tok->byte_fallback));
+    DS_TRY(read_option(tok, path, model, "fuse_unk", false, &tok->fuse_unk));
+    DS_TRY(read_option(tok, path, model, "ignore_merges", false, &tok->ignore_merges));
     const char *text;
     size_t n;
+    DS_TRY(reject_kind(tok, path, model, "unk_token"));
     if (dsi_json_text(model, "unk_token", &text, &n)) {
         tok->unk_id = dsi_vocab_find(&tok->vocab, text, n);
         if (tok->unk_id == DSI_NO_ID) {
@@ -346,64 +453,62 @@ static ds_status read_model(ds_tokenizer *tok, const char *path, const json_t *m
 
 /* ---- added tokens ---- */
 
-static ds_status read_added(ds_tokenizer *tok, const char *path, const json_t *json,
-                            dsi_added_token *added)
+static ds_status read_added(ds_tokenizer *tok, const char *path, const json_t *json)
 {
     const char *text;
     size_t n;
     const json_t *id = json_object_get(json, "id");
-    if (!dsi_json_text(json, "content", &text, &n) || n == 0 || n > UINT32_MAX) {
+    if (!dsi_json_text(json, "content", &text, &n) || n > UINT32_MAX) {
         return ds_fail(tok->ctx, DS_ERR_FORMAT, "%s: an added token lacks its \"content\"", path);
     }
-    if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-        json_integer_value(id) >= DSI_TOK_MAX_ID) {
+    if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > UINT32_MAX) {
         return ds_fail(tok->ctx, DS_ERR_FORMAT,
-                       "%s: the \"id\" of the added token \"%.60s\" must be a whole number below "
-                       "%d",
-                       path, text, DSI_TOK_MAX_ID);
+                       "%s: the \"id\" of the added token \"%.60s\" must be a whole number of 32 "
+                       "bits",
+                       path, text);
     }
-    *added = (dsi_added_token){.n_content = (uint32_t)n,
-                               .id = (uint32_t)json_integer_value(id),
-                               .special = flag(json, "special", false),
-                               .single_word = flag(json, "single_word", false),
-                               .lstrip = flag(json, "lstrip", false),
-                               .rstrip = flag(json, "rstrip", false)};
-    added->normalized = flag(json, "normalized", !added->special);
-    const uint32_t in_vocab = dsi_vocab_find(&tok->vocab, text, n);
-    if (in_vocab != DSI_NO_ID) {
-        added->id = in_vocab; /* the package goes by the spelling */
-    } else if (added->id < tok->vocab.n_ids && tok->vocab.spelled[added->id].offset != DSI_NO_ID) {
-        return ds_fail(tok->ctx, DS_ERR_FORMAT,
-                       "%s: the added token \"%.60s\" has the id %u of the token \"%.60s\"", path,
-                       text, added->id, tok->vocab.text + tok->vocab.spelled[added->id].offset);
-    }
-    return keep(tok, path, text, n, &added->content);
+    dsi_added_token token = {.content = text, .n_content = (uint32_t)n};
+    DS_TRY(read_flag(tok, path, json, "special", &token.special));
+    DS_TRY(read_flag(tok, path, json, "single_word", &token.single_word));
+    DS_TRY(read_flag(tok, path, json, "lstrip", &token.lstrip));
+    DS_TRY(read_flag(tok, path, json, "rstrip", &token.rstrip));
+    DS_TRY(read_flag(tok, path, json, "normalized", &token.normalized));
+    return dsi_tokens_add(tok, path, &token);
 }
 
 static ds_status read_all_added(ds_tokenizer *tok, const char *path, const json_t *list)
 {
-    const size_t n = json_array_size(list);
-    tok->added = dsi_arena_array(tok->arena, n + 1, sizeof *tok->added);
-    if (tok->added == NULL) {
-        return ds_fail(tok->ctx, DS_ERR_NOMEM, "%s: no memory for the added tokens", path);
+    if (list != NULL && !json_is_array(list)) {
+        return ds_fail(tok->ctx, DS_ERR_FORMAT, "%s: \"added_tokens\" must be a list", path);
     }
-    for (size_t i = 0; i < n; ++i) {
-        DS_TRY(read_added(tok, path, json_array_get(list, i), &tok->added[tok->n_added]));
-        ++tok->n_added;
+    size_t i;
+    const json_t *one;
+    dsi_tokens_begin(tok);
+    json_array_foreach(list, i, one)
+    {
+        DS_TRY(read_added(tok, path, one));
     }
     return DS_OK;
 }
 
-static ds_status reject_member(ds_tokenizer *tok, const char *path, const json_t *root,
-                               const char *key)
+/* Truncation and padding are for the package's batches; they change no id of a text. */
+static ds_status check_batch_member(ds_tokenizer *tok, const char *path, const json_t *root,
+                                    const char *key)
 {
-    /* Truncation and padding are for the package's batches; they change no id of a text. */
     const json_t *value = json_object_get(root, key);
-    if (value != NULL && !json_is_null(value)) {
-        ds_log(tok->ctx, DS_LOG_OBJECT, "%s: \"%s\" is for batches of the package: not used", path,
-               key);
-    }
-    return DS_OK;
+    return value == NULL || json_is_null(value) || json_is_object(value)
+               ? DS_OK
+               : ds_fail(tok->ctx, DS_ERR_FORMAT, "%s: \"%s\" must be an object or null", path,
+                         key);
+}
+
+static ds_status check_version(ds_tokenizer *tok, const char *path, const json_t *root)
+{
+    const json_t *version = json_object_get(root, "version");
+    const char *text = json_string_value(version);
+    return version == NULL || (text != NULL && strcmp(text, "1.0") == 0)
+               ? DS_OK
+               : ds_fail(tok->ctx, DS_ERR_UNSUPPORTED, "%s: \"version\" must be \"1.0\"", path);
 }
 
 ds_status dsi_tokenizer_components(ds_tokenizer *tok, const char *path, const json_t *root)
@@ -412,11 +517,13 @@ ds_status dsi_tokenizer_components(ds_tokenizer *tok, const char *path, const js
     if (!json_is_object(root) || !json_is_object(model)) {
         return ds_fail(tok->ctx, DS_ERR_FORMAT, "%s: the object \"model\" is missing", path);
     }
-    DS_TRY(reject_member(tok, path, root, "truncation"));
-    DS_TRY(reject_member(tok, path, root, "padding"));
+    DS_TRY(check_version(tok, path, root));
+    DS_TRY(check_batch_member(tok, path, root, "truncation"));
+    DS_TRY(check_batch_member(tok, path, root, "padding"));
     DS_TRY(read_model(tok, path, model));
     DS_TRY(dsi_tokenizer_norm(tok, path, json_object_get(root, "normalizer")));
     DS_TRY(dsi_tokenizer_pretok(tok, path, json_object_get(root, "pre_tokenizer")));
+    DS_TRY(check_first(tok, path));
     DS_TRY(read_all_added(tok, path, json_object_get(root, "added_tokens")));
     DS_TRY(dsi_tokenizer_post(tok, path, json_object_get(root, "post_processor")));
     return dsi_tokenizer_decoder(tok, path, json_object_get(root, "decoder"));

@@ -14,17 +14,28 @@ enum { DECODE_CEILING = 1 << 30 };
 struct ds_detokenizer {
     const ds_tokenizer *tok;
     uint32_t flags;
-    bool first;     /* no token has been taken yet */
-    uint32_t strip; /* spaces that may still be taken off the front of the text */
-    char strip_byte;
+    bool first;       /* no token has been taken yet */
+    bool whole_runs;  /* bytes that follow each other are one text, good or bad as a whole */
+    uint32_t strip;   /* characters that may still be taken off the front of the text */
+    dsi_buf run;      /* such bytes, not decoded yet */
     dsi_buf piece[2]; /* a token's text while the steps change it */
     dsi_buf pending;  /* decoded bytes not given yet */
     dsi_buf out;      /* what the newest call gave */
 };
 
+/* What a Strip behind Fuse, the last step then, takes off the whole text. */
+static uint32_t strip_of(const ds_tokenizer *tok)
+{
+    const uint32_t n = tok->n_decoders;
+    const bool fused = n >= 2 && tok->decoders[n - 2].kind == DSI_DECODE_FUSE;
+    return fused && tok->decoders[n - 1].kind == DSI_DECODE_STRIP ? tok->decoders[n - 1].start : 0;
+}
+
 static void machine_init(ds_detokenizer *d, const ds_tokenizer *tok, uint32_t flags)
 {
     *d = (ds_detokenizer){.tok = tok, .flags = flags, .first = true};
+    d->strip = strip_of(tok);
+    d->run = dsi_buf_make(DECODE_CEILING);
     d->piece[0] = dsi_buf_make(DECODE_CEILING);
     d->piece[1] = dsi_buf_make(DECODE_CEILING);
     d->pending = dsi_buf_make(DECODE_CEILING);
@@ -33,6 +44,7 @@ static void machine_init(ds_detokenizer *d, const ds_tokenizer *tok, uint32_t fl
 
 static void machine_free(ds_detokenizer *d)
 {
+    dsi_buf_free(&d->run);
     dsi_buf_free(&d->piece[0]);
     dsi_buf_free(&d->piece[1]);
     dsi_buf_free(&d->pending);
@@ -77,48 +89,87 @@ int dsi_byte_of_piece(const char *text, size_t n)
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-/* Takes the front off a token's text, as far as `limit` allows; returns what is left of limit. */
-static uint32_t strip_front(dsi_buf *piece, char byte, uint32_t limit)
+/* Bytes at the front that a Strip takes off, `limit` at most. */
+static size_t front(const char *text, size_t n, char byte, uint32_t limit)
 {
-    size_t n = 0;
-    while (n < limit && n < piece->size && piece->data[n] == byte) {
-        ++n;
+    size_t taken = 0;
+    while (taken < limit && taken < n && text[taken] == byte) {
+        ++taken;
     }
-    const uint32_t left = n < piece->size ? 0 : limit - (uint32_t)n;
-    if (n > 0) {
-        memmove(piece->data, piece->data + n, piece->size - n + 1);
-        piece->size -= n;
-    }
-    return left;
+    return taken;
 }
 
-/* Appends the text of one token to pending. */
-static void take(ds_detokenizer *d, uint32_t id)
+/* Appends text behind the steps for one token; a Strip behind Fuse is for the whole text. */
+static void emit(ds_detokenizer *d, const char *text, size_t n)
 {
     const ds_tokenizer *tok = d->tok;
-    if (tok->decode_bytes) {
-        dsi_buf_append(&d->pending, tok->raw_text + tok->raw_offset[id], tok->raw_size[id]);
+    if (d->strip > 0 && n > 0) {
+        const size_t taken =
+            front(text, n, tok->decoders[tok->n_decoders - 1].pattern[0], d->strip);
+        d->strip = taken < n ? 0 : d->strip - (uint32_t)taken;
+        text += taken;
+        n -= taken;
+    }
+    dsi_buf_append(&d->pending, text, n);
+}
+
+static bool is_utf8(const unsigned char *p, size_t n)
+{
+    const unsigned char *end = p + n;
+    while (p < end) {
+        uint32_t cp;
+        p += dsi_utf8_decode(p, end, &cp);
+        if (cp == DSI_UTF8_BAD) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Ends a run of bytes: when it is no UTF-8, each byte of it is U+FFFD where bytes are repaired. */
+static void end_run(ds_detokenizer *d)
+{
+    const size_t n = d->run.size;
+    if (n == 0) {
         return;
     }
-    if (tok->join_with_space && !d->first) {
-        dsi_buf_putc(&d->pending, ' ');
+    if ((d->flags & DS_DECODE_REPAIR) == 0 ||
+        is_utf8((const unsigned char *)dsi_buf_text(&d->run), n)) {
+        emit(d, dsi_buf_text(&d->run), n);
+    } else {
+        for (size_t i = 0; i < n; ++i) {
+            emit(d, "\xEF\xBF\xBD", 3);
+        }
     }
+    dsi_buf_clear(&d->run);
+}
+
+/* The byte that a token stands for under ByteFallback, -1 for another token. */
+static int byte_of(const ds_tokenizer *tok, uint32_t id)
+{
+    size_t n = 0;
+    const uint32_t added = tok->added_of_id[id];
+    const char *text = added == DSI_NO_ID ? ds_tokenizer_piece(tok, id, &n) : NULL;
+    if (added != DSI_NO_ID) {
+        text = tok->added[added].pattern;
+        n = tok->added[added].n_pattern;
+    }
+    return text != NULL ? dsi_byte_of_piece(text, n) : -1;
+}
+
+/* The steps for one token, on what is in piece[0]; the result's index. */
+static uint32_t run_steps(ds_detokenizer *d)
+{
+    const ds_tokenizer *tok = d->tok;
     uint32_t turn = 0;
-    size_t n_spelling;
-    const char *spelling = tok->raw_text + tok->raw_offset[id];
-    n_spelling = tok->raw_size[id];
-    dsi_buf_clear(&d->piece[0]);
-    dsi_buf_append(&d->piece[0], spelling, n_spelling);
-    bool fused = false;
-    for (uint32_t i = 0; i < tok->n_decoders; ++i) {
+    for (uint32_t i = 0; i < tok->n_decoders && tok->decoders[i].kind != DSI_DECODE_FUSE; ++i) {
         const dsi_decode_step *step = &tok->decoders[i];
         dsi_buf *piece = &d->piece[turn];
-        if (step->kind == DSI_DECODE_FUSE) {
-            fused = true;
-        } else if (step->kind == DSI_DECODE_STRIP && fused) {
-            d->strip = strip_front(piece, step->pattern[0], d->first ? step->start : d->strip);
-        } else if (step->kind == DSI_DECODE_STRIP) {
-            (void)strip_front(piece, step->pattern[0], step->start);
+        if (step->kind == DSI_DECODE_STRIP) {
+            const size_t n = front(dsi_buf_text(piece), piece->size, step->pattern[0], step->start);
+            turn = 1 - turn;
+            dsi_buf_clear(&d->piece[turn]);
+            dsi_buf_append(&d->piece[turn], dsi_buf_text(piece) + n, piece->size - n);
         } else if (step->kind == DSI_DECODE_REPLACE || step->kind == DSI_DECODE_METASPACE) {
             dsi_decode_step now = *step;
             now.n_content = step->drop_first && d->first ? 0 : step->n_content;
@@ -127,21 +178,50 @@ static void take(ds_detokenizer *d, uint32_t id)
             replace_all(&d->piece[turn], piece, &now);
         }
     }
-    dsi_buf_append(&d->pending, dsi_buf_text(&d->piece[turn]), d->piece[turn].size);
+    return turn;
+}
+
+/* Appends the text of one token to pending. */
+static void take(ds_detokenizer *d, uint32_t id)
+{
+    const ds_tokenizer *tok = d->tok;
+    const char *raw = tok->raw_text + tok->raw_offset[id];
+    if (tok->decode_bytes) {
+        dsi_buf_append(&d->pending, raw, tok->raw_size[id]);
+        return;
+    }
+    if (tok->join_with_space && !d->first) {
+        dsi_buf_putc(&d->pending, ' ');
+    }
+    if (tok->falls_back && byte_of(tok, id) >= 0) {
+        if (d->whole_runs) {
+            dsi_buf_append(&d->run, raw, tok->raw_size[id]);
+        } else {
+            emit(d, raw, tok->raw_size[id]);
+        }
+        d->first = false;
+        return;
+    }
+    end_run(d);
+    dsi_buf_clear(&d->piece[0]);
+    dsi_buf_append(&d->piece[0], raw, tok->raw_size[id]);
+    const uint32_t turn = run_steps(d);
+    emit(d, dsi_buf_text(&d->piece[turn]), d->piece[turn].size);
     d->first = false;
 }
 
 static ds_status push(ds_detokenizer *d, uint32_t id)
 {
     const ds_tokenizer *tok = d->tok;
-    if (id >= tok->n_ids || tok->raw_offset[id] == DSI_NO_ID) {
+    if (id >= tok->n_ids) {
         return ds_fail(tok->ctx, DS_ERR_ARG, "no token has the id %u; the vocabulary has %u ids",
                        id, tok->n_ids);
     }
-    if ((d->flags & DS_DECODE_SKIP_SPECIAL) == 0 || !ds_tokenizer_is_special(tok, id)) {
+    if (tok->raw_offset[id] != DSI_NO_ID && /* a hole in the vocabulary is no text */
+        ((d->flags & DS_DECODE_SKIP_SPECIAL) == 0 || !ds_tokenizer_is_special(tok, id))) {
         take(d, id);
     }
-    if (d->pending.failed || d->piece[0].failed || d->piece[1].failed) {
+    if (d->pending.failed || d->run.failed || d->piece[0].failed || d->piece[1].failed) {
         return ds_fail(tok->ctx, DS_ERR_NOMEM, "no memory to decode with");
     }
     return DS_OK;
@@ -203,10 +283,12 @@ ds_status ds_tokenizer_decode(const ds_tokenizer *tok, const uint32_t *ids, size
 {
     ds_detokenizer d;
     machine_init(&d, tok, flags);
+    d.whole_runs = true;
     ds_status status = DS_OK;
     for (size_t i = 0; i < n; ++i) {
         DS_TRY_GOTO(status, push(&d, ids[i]), done);
     }
+    end_run(&d);
     dsi_buf *text = &d.pending;
     if (flags & DS_DECODE_REPAIR) {
         append_repaired(&d.out, (const unsigned char *)dsi_buf_text(&d.pending), d.pending.size);
@@ -277,6 +359,6 @@ ds_status ds_detokenizer_flush(ds_detokenizer *d, const char **text_out, size_t 
     DS_TRY(give(d, 0, text_out, size_out));
     dsi_buf_clear(&d->pending);
     d->first = true;
-    d->strip = 0;
+    d->strip = strip_of(d->tok);
     return DS_OK;
 }

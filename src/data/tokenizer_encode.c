@@ -136,8 +136,10 @@ static void cut_added(ds_tokenizer_scratch *s, const dsi_trie *trie, dsi_view vi
         if (match.begin > done) {
             rest(s, dsi_view_part(view, done, match.begin - done), no_special);
         }
-        dsi_tok_emit(s, s->tok->added[match.token].id,
-                     dsi_view_range(dsi_view_part(view, match.begin, match.end - match.begin)));
+        if (match.end > match.begin) { /* else all of it went with the one before */
+            dsi_tok_emit(s, s->tok->added[match.token].id,
+                         dsi_view_range(dsi_view_part(view, match.begin, match.end - match.begin)));
+        }
         done = match.end;
         from = match.next;
     }
@@ -166,8 +168,8 @@ static void encode_text(ds_tokenizer_scratch *s, dsi_view view, uint32_t flags)
         }
         return;
     }
-    cut_added(s, &s->tok->trie_raw, view, (flags & DS_ENCODE_NO_SPECIAL_PARSE) != 0,
-              normalize_segment);
+    const bool no_special = s->tok->split_special || (flags & DS_ENCODE_NO_SPECIAL_PARSE) != 0;
+    cut_added(s, &s->tok->trie_raw, view, no_special, normalize_segment);
 }
 
 /* The text with what the post-processor adds before and after it. */

@@ -1,10 +1,10 @@
-/* The small files beside a tokenizer: ids of bos, eos and pad, the chat template; and saving.
+/* The small files beside a tokenizer: reading them, the chat template, further ids; and saving.
  *
- * Called once by ds_tokenizer_open. Order of trust: the spelling in tokenizer_config.json, then
- * special_tokens_map.json, then the ids in config.json; eos ids of generation_config.json and
- * config.json are added, since chat models end a turn by another token than a text.
+ * Called once by ds_tokenizer_open. What they say of tokens is read in tokenizer_special.c; here
+ * the ids in generation_config.json and config.json: bos and pad where no token is named, and eos
+ * ids besides the named one, since chat models end a turn by another token than a text.
  */
-#include "data/tokenizer.h"
+#include "data/tokenizer_special.h"
 #include "io/json_load.h"
 
 #include <errno.h>
@@ -44,15 +44,6 @@ static ds_status read_side(ds_tokenizer *tok, const char *folder, const char *na
     return status;
 }
 
-/* A token given as "text" or {"content": "text"}; NULL for none. */
-static const char *token_text(const json_t *config, const char *key, size_t *n_out)
-{
-    const json_t *value = json_object_get(config, key);
-    value = json_is_object(value) ? json_object_get(value, "content") : value;
-    *n_out = json_string_length(value);
-    return json_string_value(value);
-}
-
 static void add_eos(ds_tokenizer *tok, int64_t id)
 {
     if (id >= 0 && id < tok->n_ids && tok->n_eos < DSI_TOK_MAX_EOS &&
@@ -64,27 +55,6 @@ static void add_eos(ds_tokenizer *tok, int64_t id)
 static char *kept_text(ds_tokenizer *tok, const char *text, size_t n)
 {
     return dsi_arena_strndup(tok->arena, text, n);
-}
-
-/* Ids by their spelling in tokenizer_config.json or special_tokens_map.json. */
-static void by_spelling(ds_tokenizer *tok, const json_t *config)
-{
-    size_t n;
-    const char *text = token_text(config, "bos_token", &n);
-    if (text != NULL && tok->bos_text == NULL) {
-        tok->bos_text = kept_text(tok, text, n);
-        tok->bos = ds_tokenizer_id(tok, text, n);
-    }
-    text = token_text(config, "eos_token", &n);
-    if (text != NULL && tok->eos_text == NULL) {
-        tok->eos_text = kept_text(tok, text, n);
-        tok->n_eos = 0;
-        add_eos(tok, ds_tokenizer_id(tok, text, n));
-    }
-    text = token_text(config, "pad_token", &n);
-    if (text != NULL && tok->pad < 0) {
-        tok->pad = ds_tokenizer_id(tok, text, n);
-    }
 }
 
 /* A number of such a file as an id of this vocabulary, -1 when it is none. */
@@ -150,67 +120,52 @@ static ds_status template_file(ds_tokenizer *tok, const char *folder)
     return status;
 }
 
-/* vocab.json and merges.txt say nothing of how text is split; tokenizer_config.json does. */
-static ds_status gpt2_options(ds_tokenizer *tok, const json_t *config, const char *folder)
+ds_status dsi_folder_files_read(ds_tokenizer *tok, const char *folder, dsi_folder_files *files)
 {
-    const char *class = json_string_value(json_object_get(config, "tokenizer_class"));
-    if (class != NULL && strcmp(class, "GPT2Tokenizer") != 0 &&
-        strcmp(class, "GPT2TokenizerFast") != 0) {
-        return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
-                       "%s: \"tokenizer_class\": \"%.60s\" cannot be read from vocab.json and "
-                       "merges.txt; add its tokenizer.json (transformers' save_pretrained)",
-                       folder, class);
-    }
-    if (json_is_true(json_object_get(config, "add_prefix_space"))) {
-        tok->pretoks[1] = tok->pretoks[0];
-        tok->pretoks[0] = (dsi_pretok){.kind = DSI_PRETOK_PREFIX_SPACE};
-        tok->n_pretoks = 2;
-    }
-    if (json_is_true(json_object_get(config, "add_bos_token"))) {
-        uint32_t *bos = dsi_arena_array(tok->arena, 1, sizeof *bos);
-        if (bos == NULL || tok->bos < 0) {
-            return ds_fail(tok->ctx, DS_ERR_FORMAT,
-                           "%s/tokenizer_config.json: \"add_bos_token\" without a bos token",
-                           folder);
-        }
-        *bos = (uint32_t)tok->bos;
-        tok->template_pieces[0] = (dsi_template_piece){.ids = bos, .n_ids = 1};
-        tok->template_pieces[1] = (dsi_template_piece){.sequence = true};
-        tok->n_template = 2;
+    *files = (dsi_folder_files){.folder = folder};
+    const struct {
+        const char *name;
+        json_t **json;
+    } all[] = {{"tokenizer_config.json", &files->config},
+               {"special_tokens_map.json", &files->special_map},
+               {"added_tokens.json", &files->added},
+               {"config.json", &files->model}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; ++i) {
+        DS_TRY(read_side(tok, folder, all[i].name, all[i].json));
     }
     return DS_OK;
 }
 
-ds_status dsi_tokenizer_read_side_files(ds_tokenizer *tok, const char *folder)
+void dsi_folder_files_free(dsi_folder_files *files)
 {
-    static const struct {
-        const char *name;
-        void (*read)(ds_tokenizer *tok, const json_t *config);
-        bool copy; /* belongs to the tokenizer rather than to the model */
-    } files[] = {{"tokenizer_config.json", by_spelling, true},
-                 {"special_tokens_map.json", by_spelling, true},
-                 {"generation_config.json", by_id, false},
-                 {"config.json", by_id, false}};
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; ++i) {
-        json_t *config;
-        DS_TRY(read_side(tok, folder, files[i].name, &config));
-        if (config == NULL) {
-            continue;
-        }
-        files[i].read(tok, config);
-        ds_status status = i == 0 ? template_of(tok, config) : DS_OK;
-        if (status >= 0 && i == 0 && tok->gpt2_files) {
-            status = gpt2_options(tok, config, folder);
-        }
-        json_decref(config);
-        char path[PATH_BYTES];
-        (void)snprintf(path, sizeof path, "%s/%s", folder, files[i].name);
-        if (status >= 0 && files[i].copy) {
-            status = dsi_tokenizer_note_file(tok, path);
-        }
-        DS_TRY(status);
-    }
-    DS_TRY(template_file(tok, folder));
+    json_decref(files->config);
+    json_decref(files->special_map);
+    json_decref(files->added);
+    json_decref(files->model);
+    *files = (dsi_folder_files){0};
+}
+
+/* Notes a file that belongs to the tokenizer rather than to the model, where it is there. */
+static ds_status note_side(ds_tokenizer *tok, const char *folder, const char *name)
+{
+    char path[PATH_BYTES];
+    const int n = snprintf(path, sizeof path, "%s/%s", folder, name);
+    const bool there = n > 0 && n < PATH_BYTES && access(path, F_OK) == 0;
+    return there ? dsi_tokenizer_note_file(tok, path) : DS_OK;
+}
+
+ds_status dsi_tokenizer_read_side_files(ds_tokenizer *tok, const dsi_folder_files *files)
+{
+    json_t *generation = NULL;
+    DS_TRY(template_of(tok, files->config));
+    DS_TRY(note_side(tok, files->folder, "tokenizer_config.json"));
+    DS_TRY(note_side(tok, files->folder, "special_tokens_map.json"));
+    DS_TRY(note_side(tok, files->folder, "added_tokens.json"));
+    DS_TRY(read_side(tok, files->folder, "generation_config.json", &generation));
+    by_id(tok, generation);
+    by_id(tok, files->model);
+    json_decref(generation);
+    DS_TRY(template_file(tok, files->folder));
     size_t n;
     const char *piece;
     if (tok->bos_text == NULL && tok->bos >= 0 &&

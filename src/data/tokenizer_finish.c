@@ -97,23 +97,45 @@ static ds_status decoder_step(ds_tokenizer *tok, const char *path, const json_t 
                    path, type);
 }
 
-ds_status dsi_tokenizer_decoder(ds_tokenizer *tok, const char *path, const json_t *json)
+/* Steps for a token first, then ByteFallback, then Fuse, then a Strip of the whole text: an order
+ * in which a token's text depends on no later token. */
+static ds_status check_order(ds_tokenizer *tok, const char *path)
 {
-    if (json == NULL || json_is_null(json)) {
-        tok->join_with_space = true;
-        return DS_OK;
+    uint32_t last = 0;
+    bool fused = false;
+    for (uint32_t i = 0; i < tok->n_decoders; ++i) {
+        const dsi_decode_kind kind = tok->decoders[i].kind;
+        const uint32_t rank = kind == DSI_DECODE_BYTE_FALLBACK    ? 1
+                              : kind == DSI_DECODE_FUSE           ? 2
+                              : kind == DSI_DECODE_STRIP && fused ? 3
+                                                                  : 0;
+        if (rank < last || (rank == last && rank > 0)) {
+            return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                           "%s: the decoder's steps are not supported in this order; the order is "
+                           "Replace, Strip and Metaspace, then ByteFallback, Fuse, Strip",
+                           path);
+        }
+        fused = fused || kind == DSI_DECODE_FUSE;
+        last = rank;
     }
+    return DS_OK;
+}
+
+static ds_status read_decoder(ds_tokenizer *tok, const char *path, const json_t *json)
+{
     const char *type = json_string_value(json_object_get(json, "type"));
     type = type != NULL ? type : "";
     if (strcmp(type, "Sequence") == 0) {
         size_t i;
         const json_t *one;
+        DS_TRY(dsi_json_list(tok, path, json, "decoders"));
         json_array_foreach(json_object_get(json, "decoders"), i, one)
         {
-            DS_TRY(dsi_tokenizer_decoder(tok, path, one));
+            DS_TRY(read_decoder(tok, path, one));
         }
         return DS_OK;
     }
+
     const bool byte_level = strcmp(type, "ByteLevel") == 0;
     if (tok->decode_bytes || (byte_level && tok->n_decoders > 0)) {
         return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
@@ -128,6 +150,16 @@ ds_status dsi_tokenizer_decoder(ds_tokenizer *tok, const char *path, const json_
                        DSI_TOK_MAX_STEPS);
     }
     return decoder_step(tok, path, json, type, &tok->decoders[tok->n_decoders++]);
+}
+
+ds_status dsi_tokenizer_decoder(ds_tokenizer *tok, const char *path, const json_t *json)
+{
+    if (json == NULL || json_is_null(json)) {
+        tok->join_with_space = true;
+        return DS_OK;
+    }
+    DS_TRY(read_decoder(tok, path, json));
+    return check_order(tok, path);
 }
 
 /* ---- post-processors ---- */
@@ -274,7 +306,8 @@ static ds_status build_raw(ds_tokenizer *tok, const char *path)
         return no_memory(tok, path);
     }
     memset(tok->raw_offset, 0xFF, ((size_t)tok->n_ids + 1) * sizeof *tok->raw_offset);
-    const bool fallback = falls_back(tok);
+    tok->falls_back = falls_back(tok);
+    const bool fallback = tok->falls_back;
     size_t used = 0;
     for (uint32_t id = 0; id < tok->vocab.n_ids; ++id) {
         if (tok->vocab.spelled[id].offset != DSI_NO_ID) {
@@ -320,14 +353,32 @@ static bool merges_bytes(const ds_tokenizer *tok)
     return false;
 }
 
+/* Whether a character that is left out or unknown may stand between two that merge, or merges
+ * itself. */
+static bool merges_through_unknown(const ds_tokenizer *tok)
+{
+    if (tok->byte_fallback && tok->all_bytes) {
+        return false; /* no character is unknown */
+    }
+    if (tok->unk_id == DSI_NO_ID || tok->fuse_unk) {
+        return true;
+    }
+    for (uint32_t i = 0; i <= tok->merges.slot_mask; ++i) {
+        const dsi_merge *merge = &tok->merges.slots[i];
+        if (merge->left != DSI_NO_ID &&
+            (merge->left == tok->unk_id || merge->right == tok->unk_id)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Which neighbours some merge joins. Where none does, a word can be cut without changing its ids,
  * and its parts be remembered; that makes a whole document without pre-tokenizer (Llama 2's) as
  * fast as words. Not so where unknown characters fuse, bytes merge or a whole word counts. */
 static ds_status build_joins(ds_tokenizer *tok, const char *path)
 {
-    const bool may_be_unknown = !(tok->byte_fallback && tok->all_bytes);
-    if (tok->byte_level || tok->ignore_merges || (may_be_unknown && tok->fuse_unk) ||
-        merges_bytes(tok)) {
+    if (tok->byte_level || tok->ignore_merges || merges_through_unknown(tok) || merges_bytes(tok)) {
         return DS_OK;
     }
     tok->joins = calloc(256 * 256 / 8, 1);
@@ -400,11 +451,14 @@ ds_status dsi_tokenizer_finish(ds_tokenizer *tok, const char *path)
     if (tok->n_ids == 0) {
         return ds_fail(tok->ctx, DS_ERR_FORMAT, "%s: the vocabulary is empty", path);
     }
-    if (tok->byte_level && tok->byte_fallback) {
-        return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
-                       "%s: \"byte_fallback\" together with ByteLevel is not supported", path);
-    }
     find_bytes(tok);
+    if (tok->byte_level && tok->byte_fallback && !tok->all_bytes) {
+        return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: \"byte_fallback\" together with ByteLevel and a vocabulary that lacks "
+                       "some byte is not supported",
+                       path);
+    }
+    tok->byte_fallback = tok->byte_fallback && !tok->byte_level; /* no byte is unknown there */
     DS_TRY(check_template(tok, path));
     DS_TRY(build_patterns(tok, path));
     DS_TRY(build_raw(tok, path));

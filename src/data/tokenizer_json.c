@@ -5,7 +5,7 @@
  * a scanner, read straight into the tables, and left out of the text that jansson parses.
  */
 #include "data/json_scan.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer_special.h"
 #include "io/json_load.h"
 
 #include <stdlib.h>
@@ -243,13 +243,56 @@ static ds_status read_large_parts(ds_tokenizer *tok, dsi_json_scan *r, dsi_buf *
     return rest->failed ? ds_fail(r->ctx, DS_ERR_NOMEM, "%s: no memory", r->path) : DS_OK;
 }
 
-ds_status dsi_tokenizer_read_json(ds_tokenizer *tok, const char *path)
+/* Makes the tokenizer that the folder stands for of what is in root and the tables. */
+static ds_status build(ds_tokenizer *tok, const char *path, json_t *root, dsi_folder_files *files)
+{
+    const char *bad = NULL;
+    json_t *tree = json_copy(root); /* as the file has it */
+    ds_status status = DS_OK;
+    if (tree == NULL || !dsi_class_rebuild(files->kind, files->config, root, &bad)) {
+        status = bad != NULL ? ds_fail(tok->ctx, DS_ERR_FORMAT,
+                                       "%s/tokenizer_config.json: \"%s\" must be true or false",
+                                       files->folder, bad)
+                             : ds_fail(tok->ctx, DS_ERR_NOMEM, "%s: no memory", path);
+        goto done;
+    }
+    DS_TRY_GOTO(status, dsi_tokenizer_components(tok, path, root), done);
+    DS_TRY_GOTO(status, dsi_special_apply(tok, files, tree), done);
+    status = dsi_tokenizer_finish(tok, path);
+done:
+    json_decref(tree);
+    return status;
+}
+
+static const char *text_member(const json_t *json, const char *key)
+{
+    return json_string_value(json_object_get(json, key));
+}
+
+/* Finds which class transformers would take; text: of tokenizer.json, NULL without. */
+static ds_status find_class(ds_tokenizer *tok, dsi_folder_files *files, const dsi_buf *text)
+{
+    static const char word[] = "\"ByteLevel\"";
+    const char *named = text_member(files->config, "tokenizer_class");
+    const dsi_class_hint hint = {
+        .model = text_member(files->model, "model_type"),
+        .named = named != NULL ? named : text_member(files->model, "tokenizer_class"),
+        .has_file = text != NULL,
+        .is_byte_level =
+            text != NULL && memmem(dsi_buf_text(text), text->size, word, strlen(word)) != NULL};
+    files->has_file = text != NULL;
+    files->kind = dsi_class_of(&hint, &files->class_name);
+    return dsi_special_check(tok, files);
+}
+
+ds_status dsi_tokenizer_read_json(ds_tokenizer *tok, const char *path, dsi_folder_files *files)
 {
     dsi_buf file;
     dsi_buf rest = dsi_buf_make(DSI_TOK_MAX_FILE);
     ds_status status = DS_OK;
     json_t *root = NULL;
     DS_TRY_GOTO(status, read_text(tok->ctx, path, &file), done);
+    DS_TRY_GOTO(status, find_class(tok, files, &file), done);
     dsi_json_scan r = {tok->ctx, path, dsi_buf_text(&file), dsi_buf_text(&file),
                        dsi_buf_text(&file) + file.size};
     DS_TRY_GOTO(status, read_large_parts(tok, &r, &rest), done);
@@ -260,8 +303,7 @@ ds_status dsi_tokenizer_read_json(ds_tokenizer *tok, const char *path)
                          error.text);
         goto done;
     }
-    DS_TRY_GOTO(status, dsi_tokenizer_components(tok, path, root), done);
-    status = dsi_tokenizer_finish(tok, path);
+    status = build(tok, path, root, files);
 done:
     json_decref(root);
     dsi_buf_free(&file);
@@ -311,33 +353,21 @@ done:
     return status;
 }
 
-/* GPT-2's one special token, which stands for begin and end. */
-static ds_status add_end_of_text(ds_tokenizer *tok, const char *path)
-{
-    static const char text[] = "<|endoftext|>";
-    const uint32_t id = dsi_vocab_find(&tok->vocab, text, sizeof text - 1);
-    if (id == DSI_NO_ID) {
-        return DS_OK;
-    }
-    tok->added = dsi_arena_array(tok->arena, 1, sizeof *tok->added);
-    if (tok->added == NULL) {
-        return ds_fail(tok->ctx, DS_ERR_NOMEM, "%s: no memory", path);
-    }
-    tok->n_added = 1;
-    tok->added[0] =
-        (dsi_added_token){.content = text, .n_content = sizeof text - 1, .id = id, .special = true};
-    tok->bos = id;
-    tok->eos[0] = id;
-    tok->n_eos = 1;
-    return DS_OK;
-}
-
 ds_status dsi_tokenizer_read_gpt2(ds_tokenizer *tok, const char *vocab_path,
-                                  const char *merges_path)
+                                  const char *merges_path, dsi_folder_files *files)
 {
     dsi_buf file;
     ds_status status = DS_OK;
+    json_t *root = json_pack("{s:{}}", "model");
     DS_TRY_GOTO(status, read_text(tok->ctx, vocab_path, &file), done);
+    DS_TRY_GOTO(status, find_class(tok, files, NULL), done);
+    if (files->kind != DSI_CLASS_GPT2 && files->kind != DSI_CLASS_QWEN2) {
+        status = ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                         "%s: the tokenizer class \"%.60s\" cannot be read from vocab.json and "
+                         "merges.txt; add its tokenizer.json (transformers' save_pretrained)",
+                         files->folder, files->class_name);
+        goto done;
+    }
     dsi_json_scan r = {tok->ctx, vocab_path, dsi_buf_text(&file), dsi_buf_text(&file),
                        dsi_buf_text(&file) + file.size};
     DS_TRY_GOTO(status, read_vocab(&r, &tok->vocab), done);
@@ -347,14 +377,10 @@ ds_status dsi_tokenizer_read_gpt2(ds_tokenizer *tok, const char *vocab_path,
         goto done;
     }
     DS_TRY_GOTO(status, read_merges_txt(tok, merges_path), done);
-    tok->gpt2_files = true;
-    tok->byte_level = true;
-    tok->decode_bytes = true;
-    tok->pretoks[0] = (dsi_pretok){.kind = DSI_PRETOK_SCAN, .scan = dsi_scan_gpt2};
-    tok->n_pretoks = 1;
-    DS_TRY_GOTO(status, add_end_of_text(tok, vocab_path), done);
-    status = dsi_tokenizer_finish(tok, vocab_path);
+    status = root != NULL ? build(tok, vocab_path, root, files)
+                          : ds_fail(tok->ctx, DS_ERR_NOMEM, "%s: no memory", vocab_path);
 done:
+    json_decref(root);
     dsi_buf_free(&file);
     return status;
 }

@@ -2,7 +2,7 @@
  *
  * The public face of tokenizer_*.c for everything that is neither encoding nor decoding.
  */
-#include "data/tokenizer.h"
+#include "data/tokenizer_special.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -66,7 +66,8 @@ static ds_status join(ds_tokenizer *tok, const char *folder, const char *name, c
     return DS_OK;
 }
 
-static ds_status read_gpt2_in(ds_tokenizer *tok, const char *folder, const char *vocab_path)
+static ds_status read_gpt2_in(ds_tokenizer *tok, const char *folder, const char *vocab_path,
+                              dsi_folder_files *files)
 {
     char merges[PATH_BYTES];
     DS_TRY(join(tok, folder, "merges.txt", merges));
@@ -76,20 +77,20 @@ static ds_status read_gpt2_in(ds_tokenizer *tok, const char *folder, const char 
     }
     DS_TRY(dsi_tokenizer_note_file(tok, vocab_path));
     DS_TRY(dsi_tokenizer_note_file(tok, merges));
-    return dsi_tokenizer_read_gpt2(tok, vocab_path, merges);
+    return dsi_tokenizer_read_gpt2(tok, vocab_path, merges, files);
 }
 
-static ds_status open_folder(ds_tokenizer *tok, const char *folder)
+static ds_status open_folder(ds_tokenizer *tok, const char *folder, dsi_folder_files *files)
 {
     char path[PATH_BYTES];
     DS_TRY(join(tok, folder, "tokenizer.json", path));
     if (is_file(path)) {
         DS_TRY(dsi_tokenizer_note_file(tok, path));
-        return dsi_tokenizer_read_json(tok, path);
+        return dsi_tokenizer_read_json(tok, path, files);
     }
     DS_TRY(join(tok, folder, "vocab.json", path));
     if (is_file(path)) {
-        return read_gpt2_in(tok, folder, path);
+        return read_gpt2_in(tok, folder, path, files);
     }
     DS_TRY(join(tok, folder, "tokenizer.model", path));
     if (is_file(path)) {
@@ -114,6 +115,17 @@ static ds_status folder_of(ds_tokenizer *tok, const char *path, const char **fol
                                : ds_fail(tok->ctx, DS_ERR_NOMEM, "no memory for a tokenizer");
 }
 
+static ds_status open_file(ds_tokenizer *tok, const char *path, dsi_folder_files *files)
+{
+    static const char vocab[] = "vocab.json";
+    const size_t n = strlen(path);
+    if (n >= strlen(vocab) && strcmp(path + n - strlen(vocab), vocab) == 0) {
+        return read_gpt2_in(tok, tok->folder, path, files);
+    }
+    DS_TRY(dsi_tokenizer_note_file(tok, path));
+    return dsi_tokenizer_read_json(tok, path, files);
+}
+
 static ds_status open_path(ds_tokenizer *tok, const char *path)
 {
     struct stat st;
@@ -123,22 +135,22 @@ static ds_status open_path(ds_tokenizer *tok, const char *path)
                        "\"bytes\"",
                        path, strerror(errno));
     }
-    if (S_ISDIR(st.st_mode)) {
-        DS_TRY(open_folder(tok, path));
+    const bool is_folder = S_ISDIR(st.st_mode);
+    if (is_folder) {
         tok->folder = dsi_arena_strdup(tok->arena, path);
-        return dsi_tokenizer_read_side_files(tok, path);
-    }
-    const size_t n = strlen(path);
-    const char *vocab = "vocab.json";
-    const bool gpt2 = n >= strlen(vocab) && strcmp(path + n - strlen(vocab), vocab) == 0;
-    DS_TRY(folder_of(tok, path, &tok->folder));
-    if (gpt2) {
-        DS_TRY(read_gpt2_in(tok, tok->folder, path));
     } else {
-        DS_TRY(dsi_tokenizer_note_file(tok, path));
-        DS_TRY(dsi_tokenizer_read_json(tok, path));
+        DS_TRY(folder_of(tok, path, &tok->folder));
     }
-    return dsi_tokenizer_read_side_files(tok, tok->folder);
+    dsi_folder_files files;
+    ds_status status = dsi_folder_files_read(tok, tok->folder, &files);
+    if (status >= 0) {
+        status = is_folder ? open_folder(tok, path, &files) : open_file(tok, path, &files);
+    }
+    if (status >= 0) {
+        status = dsi_tokenizer_read_side_files(tok, &files);
+    }
+    dsi_folder_files_free(&files);
+    return status;
 }
 
 ds_status ds_tokenizer_open(ds_ctx *ctx, const char *path, ds_tokenizer **tok_out)
@@ -152,7 +164,7 @@ ds_status ds_tokenizer_open(ds_ctx *ctx, const char *path, ds_tokenizer **tok_ou
     if (tok == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a tokenizer");
     }
-    *tok = (ds_tokenizer){.ctx = ctx, .unk_id = DSI_NO_ID, .bos = -1, .pad = -1};
+    *tok = (ds_tokenizer){.ctx = ctx, .unk_id = DSI_NO_ID, .bos = -1, .pad = -1, .unk = -1};
     ds_status status = dsi_arena_create(ARENA_CEILING, &tok->arena);
     if (status < 0) {
         status = ds_fail(ctx, DS_ERR_NOMEM, "no memory for a tokenizer");
@@ -188,6 +200,8 @@ void ds_tokenizer_close(ds_tokenizer **tok_inout)
     free(tok->raw_text);
     free(tok->joins);
     free(tok->added_of_id);
+    free(tok->added);
+    free(tok->added_slots);
     dsi_arena_destroy(&tok->arena);
     free(tok);
     *tok_inout = NULL;
@@ -215,6 +229,11 @@ int64_t ds_tokenizer_pad_id(const ds_tokenizer *tok)
     return tok->pad;
 }
 
+int64_t ds_tokenizer_unk_id(const ds_tokenizer *tok)
+{
+    return tok->unk;
+}
+
 bool ds_tokenizer_is_eos(const ds_tokenizer *tok, uint32_t id)
 {
     for (uint32_t i = 0; i < tok->n_eos; ++i) {
@@ -235,7 +254,7 @@ static const dsi_added_token *added_of(const ds_tokenizer *tok, uint32_t id)
 bool ds_tokenizer_is_special(const ds_tokenizer *tok, uint32_t id)
 {
     const dsi_added_token *added = added_of(tok, id);
-    return added != NULL && added->special;
+    return added != NULL && added->skipped;
 }
 
 const char *ds_tokenizer_piece(const ds_tokenizer *tok, uint32_t id, size_t *size_out)
@@ -258,10 +277,9 @@ const char *ds_tokenizer_piece(const ds_tokenizer *tok, uint32_t id, size_t *siz
 
 int64_t ds_tokenizer_id(const ds_tokenizer *tok, const char *piece, size_t n)
 {
-    for (uint32_t i = 0; i < tok->n_added; ++i) {
-        if (tok->added[i].n_content == n && memcmp(tok->added[i].content, piece, n) == 0) {
-            return tok->added[i].id;
-        }
+    const uint32_t added = dsi_tokens_find(tok, piece, n);
+    if (added != DSI_NO_ID) {
+        return tok->added[added].id;
     }
     const uint32_t id = dsi_vocab_find(&tok->vocab, piece, n);
     return id != DSI_NO_ID ? (int64_t)id : -1;

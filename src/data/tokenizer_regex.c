@@ -49,11 +49,46 @@ static const char *shorthand(char letter, bool in_class)
     }
 }
 
-/* What cannot be rewritten at this place of the pattern, NULL when all is well. */
-static const char *difference(const char *p, size_t n, bool in_class)
+/* Bytes of an interval {n}, {n,}, {n,m} or {,m} at p, 0 for another brace. */
+static size_t interval(const char *p, size_t n)
 {
-    if (!in_class && n >= 3 && p[0] == '(' && p[1] == '?' && strchr("mxadu", p[2]) != NULL) {
+    size_t i = 1;
+    size_t digits = 0;
+    for (; i < n && p[i] >= '0' && p[i] <= '9'; ++i) {
+        ++digits;
+    }
+    if (i < n && p[i] == ',') {
+        for (++i; i < n && p[i] >= '0' && p[i] <= '9'; ++i) {
+            ++digits;
+        }
+    }
+    return i < n && p[i] == '}' && digits > 0 ? i + 1 : 0;
+}
+
+/* {n}? and {n,m}+ repeat an interval there; here they are a lazy and a possessive one. */
+static bool is_doubled(const char *p, size_t n)
+{
+    const size_t size = interval(p, n);
+    const bool exact = size > 0 && memchr(p, ',', size) == NULL;
+    return size > 0 && size < n &&
+           (p[size] == '+' || p[size] == '*' || p[size] == '{' || (exact && p[size] == '?'));
+}
+
+/* What cannot be rewritten at this place of the pattern, NULL when all is well. */
+static const char *difference(const char *p, size_t n, bool in_class, bool first)
+{
+    if (!in_class && n >= 3 && p[0] == '(' && p[1] == '?' && strchr("mxadusJUn^-", p[2]) != NULL) {
         return "an inline option other than (?i)";
+    }
+    if (!in_class && !first && n >= 4 && memcmp(p, "(?i)", 4) == 0) {
+        return "the option (?i) behind the start";
+    }
+    if (!in_class && n >= 2 && p[0] == '(' &&
+        (p[1] == '*' || (n >= 3 && p[1] == '?' && strchr("(|R&P+0123456789C", p[2]) != NULL))) {
+        return "a verb, condition or call";
+    }
+    if (!in_class && p[0] == '{' && is_doubled(p, n)) {
+        return "a quantifier behind an interval";
     }
     if (in_class && n >= 2 && p[0] == '&' && p[1] == '&') {
         return "an intersection of character classes (&&)";
@@ -62,7 +97,7 @@ static const char *difference(const char *p, size_t n, bool in_class)
         return "a character class within a character class";
     }
     if (p[0] == '\\' && n >= 2 &&
-        (strchr("XRyYNOGKHbB", p[1]) != NULL || (in_class && p[1] == 'W'))) {
+        (strchr("XRyYNOGKHbBvVQEgkCMLlUuo", p[1]) != NULL || (in_class && p[1] == 'W'))) {
         return "an escape";
     }
     return NULL;
@@ -72,7 +107,7 @@ static ds_status translate(ds_ctx *ctx, const char *path, const char *p, size_t 
 {
     bool in_class = false;
     for (size_t i = 0; i < n; ++i) {
-        const char *trouble = difference(p + i, n - i, in_class);
+        const char *trouble = difference(p + i, n - i, in_class, i == 0);
         if (trouble != NULL) {
             return ds_fail(ctx, DS_ERR_UNSUPPORTED,
                            "%s: the pattern \"%.*s\" has %s at byte %zu, which is not supported",
@@ -96,6 +131,9 @@ static ds_status translate(ds_ctx *ctx, const char *path, const char *p, size_t 
             continue;
         }
         dsi_buf_putc(out, p[i]);
+        if (p[i] == '{' && !in_class && p[i + 1] == ',' && interval(p + i, n - i) > 0) {
+            dsi_buf_putc(out, '0'); /* {,m} */
+        }
         if (p[i] == '[') {
             in_class = true;
             if (i + 1 < n && p[i + 1] == '^') {
@@ -143,6 +181,12 @@ ds_status dsi_regex_compile(ds_ctx *ctx, const char *path, const char *pattern, 
 done:
     dsi_buf_free(&text);
     return status;
+}
+
+bool dsi_regex_matches_nothing(const dsi_regex *regex)
+{
+    uint32_t empty = 1;
+    return pcre2_pattern_info(regex->code, PCRE2_INFO_MATCHEMPTY, &empty) != 0 || empty != 0;
 }
 
 void dsi_regex_free(dsi_regex **regex)

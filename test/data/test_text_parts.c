@@ -154,11 +154,13 @@ typedef struct variant {
     bool cuts;
 } variant;
 
-#define BYTES          "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}"
-#define GPT2           "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}"
+#define BYTES                                                                                      \
+    "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":"      \
+    "false}"
+#define GPT2           "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true}"
 #define SEQUENCE(list) "{\"type\":\"Sequence\",\"pretokenizers\":[" list "]}"
 #define SPLIT(pattern, behavior)                                                                   \
-    "{\"type\":\"Split\",\"pattern\":" pattern ",\"behavior\":\"" behavior "\"}"
+    "{\"type\":\"Split\",\"invert\":false,\"pattern\":" pattern ",\"behavior\":\"" behavior "\"}"
 #define REPLACED "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\\u2581\"}"
 
 static const variant variants[] = {
@@ -172,10 +174,13 @@ static const variant variants[] = {
     {"odd", "{}", false},
     {"unknown", "{}", false},
     /* prefixes */
-    {"gpt2", "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true}}", true},
     {"gpt2",
-     "{\"pre_tokenizer\":" SEQUENCE("{\"type\":\"WhitespaceSplit\"},"
-                                    "{\"type\":\"ByteLevel\",\"add_prefix_space\":true}") "}",
+     "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true}}",
+     true},
+    {"gpt2",
+     "{\"pre_tokenizer\":" SEQUENCE(
+         "{\"type\":\"WhitespaceSplit\"},"
+         "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true}") "}",
      true},
     {"mistral",
      "{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\","
@@ -241,18 +246,19 @@ static const variant variants[] = {
     {"qwen2", "{\"normalizer\":{\"type\":\"NFD\"}}", true},
     {"qwen2", "{\"normalizer\":{\"type\":\"NFKC\"}}", true},
     {"qwen2", "{\"normalizer\":{\"type\":\"NFKD\"}}", true},
-    {"qwen2", "{\"normalizer\":{\"type\":\"Strip\"}}", false},
+    {"qwen2", "{\"normalizer\":{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":true}}",
+     false},
     /* steps before the one that ends words */
     {"gpt2",
      "{\"pre_tokenizer\":" SEQUENCE("{\"type\":\"Digits\",\"individual_digits\":true}," GPT2) "}",
      true},
     {"gpt2",
-     "{\"pre_tokenizer\":" SEQUENCE(
-         "{\"type\":\"Punctuation\",\"behavior\":\"MergedWithPrevious\"}," GPT2) "}",
+     "{\"pre_tokenizer\":" SEQUENCE("{\"type\":\"Punctuation\",\"behavior\":\"MergedWithPrevious\","
+                                    "\"invert\":false}," GPT2) "}",
      true},
     {"gpt2",
      "{\"pre_tokenizer\":" SEQUENCE(
-         "{\"type\":\"Punctuation\",\"behavior\":\"MergedWithNext\"}," GPT2) "}",
+         "{\"type\":\"Punctuation\",\"behavior\":\"MergedWithNext\",\"invert\":false}," GPT2) "}",
      true},
     {"gpt2",
      "{\"pre_tokenizer\":" SEQUENCE(SPLIT("{\"String\":\"th\"}", "Contiguous") "," GPT2) "}", true},
@@ -353,6 +359,13 @@ static ds_tokenizer *open_variant(ds_ctx *ctx, const variant *v)
         fail_msg("%s %s: %s", path, v->members, error.text);
     }
     assert_int_equal(json_object_update(json, members), 0);
+    for (size_t i = 0; i < json_array_size(json_object_get(members, "added_tokens")); ++i) {
+        json_t *token = json_array_get(json_object_get(members, "added_tokens"), i);
+        json_t *rest = json_pack("{s:b, s:b, s:b, s:b, s:b}", "special", 0, "single_word", 0,
+                                 "lstrip", 0, "rstrip", 0, "normalized", 1);
+        assert_int_equal(json_object_update_missing(token, rest), 0);
+        json_decref(rest);
+    }
     enrich(json_object_get(json, "model"),
            json_object_get(json_object_get(json_object_get(json, "model"), "vocab"), "Ġ") != NULL);
     (void)snprintf(path, sizeof path, "%s/tokenizer.json", folder);

@@ -84,7 +84,8 @@ static const bad_case cases[] = {
     {"{" MODEL ", \"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"}}", DS_ERR_UNSUPPORTED,
      "pre-tokenizer \"BertPreTokenizer\""},
     {"{" MODEL ", \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": "
-     "\"ByteLevel\"}, {\"type\": \"Digits\"}]}}",
+     "\"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true}, {\"type\": "
+     "\"Digits\"}]}}",
      DS_ERR_UNSUPPORTED, "\"Digits\" after ByteLevel"},
     {"{" MODEL ", \"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a&&b]\"}, "
      "\"behavior\": \"Isolated\", \"invert\": false}}",
@@ -105,7 +106,24 @@ static const bad_case cases[] = {
     {"{" MODEL ", \"decoder\": {\"type\": \"WordPiece\"}}", DS_ERR_UNSUPPORTED,
      "decoder \"WordPiece\""},
     {"{" MODEL ", \"added_tokens\": [{\"id\": 1, \"content\": \"new\"}]}", DS_ERR_FORMAT,
-     "\"new\" has the id 1 of the token \"b\""},
+     "\"special\" of the added token new must be true or false"},
+    {"{" MODEL ", \"added_tokens\": \"x\"}", DS_ERR_FORMAT, "\"added_tokens\" must be a list"},
+    {"{" MODEL ", \"truncation\": \"x\"}", DS_ERR_FORMAT, "\"truncation\" must be an object"},
+    {"{" MODEL ", \"version\": \"2.0\"}", DS_ERR_UNSUPPORTED, "\"version\""},
+    {"{\"model\": {\"type\": null, " VOCAB ", " MERGES "}}", DS_ERR_UNSUPPORTED, "model \"\""},
+    {"{" MODEL ", \"normalizer\": {\"type\": null}}", DS_ERR_UNSUPPORTED, "normalizer \"\""},
+    {"{" MODEL ", \"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"String\": \"\"}, "
+     "\"content\": \"x\"}}",
+     DS_ERR_UNSUPPORTED, "can match where there is nothing"},
+    {"{" MODEL ", \"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"Regex\": \"a*\"}, "
+     "\"content\": \"x\"}}",
+     DS_ERR_UNSUPPORTED, "can match where there is nothing"},
+    {"{" MODEL ", \"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": "
+     "\"a{1,2}+\"}, \"behavior\": \"Isolated\", \"invert\": false}}",
+     DS_ERR_UNSUPPORTED, "a quantifier behind an interval"},
+    {"{" MODEL ", \"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Fuse\"}, "
+     "{\"type\": \"ByteFallback\"}]}}",
+     DS_ERR_UNSUPPORTED, "not supported in this order"},
     {"{" MODEL ", \"added_tokens\": [{\"id\": 5}]}", DS_ERR_FORMAT, "lacks its \"content\""},
     {"{" MODEL ", \"added_tokens\": [{\"id\": -5, \"content\": \"n\"}]}", DS_ERR_FORMAT,
      "whole number"},
@@ -136,18 +154,21 @@ static void gpt2_files_are_refused_by_cause(void **state)
     write_file("merges.txt", "#version: 0.2\na b\n");
     CHECK_OK(ctx, ds_tokenizer_open(ctx, folder, &tok));
     ds_tokenizer_close(&tok);
-    write_file("tokenizer_config.json", "{\"tokenizer_class\": \"Qwen2Tokenizer\"}");
-    CHECK_FAILS(ctx, ds_tokenizer_open(ctx, folder, &tok), DS_ERR_UNSUPPORTED, "Qwen2Tokenizer");
+    write_file("tokenizer_config.json", "{\"tokenizer_class\": \"LlamaTokenizer\"}");
+    CHECK_FAILS(ctx, ds_tokenizer_open(ctx, folder, &tok), DS_ERR_UNSUPPORTED, "LlamaTokenizer");
+    write_file("tokenizer_config.json", "{\"tokenizer_class\": \"CohereTokenizerFast\"}");
+    CHECK_FAILS(ctx, ds_tokenizer_open(ctx, folder, &tok), DS_ERR_UNSUPPORTED,
+                "the class CohereTokenizerFast, which builds a tokenizer of its own");
     write_file("tokenizer_config.json",
-               "{\"tokenizer_class\": \"GPT2Tokenizer\", \"bos_token\": \"b\", \"add_bos_token\": "
-               "true}");
+               "{\"tokenizer_class\": \"GPT2Tokenizer\", \"bos_token\": \"<s>\", "
+               "\"add_bos_token\": true}");
     CHECK_OK(ctx, ds_tokenizer_open(ctx, folder, &tok));
     ds_tokenizer_scratch *scratch = NULL;
     ds_tokens tokens;
     CHECK_OK(ctx, ds_tokenizer_scratch_create(tok, 0, &scratch));
     CHECK_OK(ctx, ds_tokenizer_encode(tok, scratch, "ab", 2, DS_ENCODE_ADD_SPECIAL, &tokens));
     assert_int_equal(tokens.n, 2);
-    assert_int_equal(tokens.ids[0], 1);
+    assert_int_equal(tokens.ids[0], 3);
     assert_int_equal(tokens.ids[1], 2);
     ds_tokenizer_scratch_destroy(&scratch);
     ds_tokenizer_close(&tok);
@@ -166,7 +187,8 @@ static void side_files_name_special_ids(void **state)
     (void)state;
     ds_tokenizer *tok = NULL;
     write_file("tokenizer.json", "{" MODEL ", \"added_tokens\": [{\"id\": 3, \"content\": \"<s>\", "
-                                 "\"special\": true}]}");
+                                 "\"special\": true, \"single_word\": false, \"lstrip\": false, "
+                                 "\"rstrip\": false, \"normalized\": false}]}");
     write_file("config.json",
                "{\"bos_token_id\": 0, \"eos_token_id\": [1, 2], \"pad_token_id\": 9}");
     CHECK_OK(ctx, ds_tokenizer_open(ctx, folder, &tok));

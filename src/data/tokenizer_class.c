@@ -1,0 +1,178 @@
+/* What transformers makes of a folder besides reading its tokenizer.json.
+ *
+ * Called once while a folder is opened. Most classes take tokenizer.json as it stands. Those of
+ * Llama, Qwen2 and GPT-2 take only vocabulary, merges and post-processor out of it: normalizer,
+ * pre-tokenizer, decoder and the model's options are the class's own, whatever the file says. Not
+ * here: the added tokens (tokenizer_named.c).
+ */
+#include "data/tokenizer_class.h"
+
+#include <string.h>
+
+/* ---- which class ---- */
+
+static bool is_name(const char *text, const char *name)
+{
+    const size_t n = strlen(name);
+    return strncmp(text, name, n) == 0 && (text[n] == '\0' || strcmp(text + n, "Fast") == 0);
+}
+
+/* By its name; one that transformers does not know is the general class. */
+static dsi_class_kind kind_named(const char *named)
+{
+    static const struct {
+        const char *name;
+        dsi_class_kind kind;
+    } known[] = {{"LlamaTokenizer", DSI_CLASS_LLAMA},
+                 {"Qwen2Tokenizer", DSI_CLASS_QWEN2},
+                 {"GPT2Tokenizer", DSI_CLASS_GPT2}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; ++i) {
+        if (is_name(named, known[i].name)) {
+            return known[i].kind;
+        }
+    }
+    for (const char *const *other = dsi_class_others; *other != NULL; ++other) {
+        if (is_name(named, *other)) {
+            return DSI_CLASS_OTHER;
+        }
+    }
+    return DSI_CLASS_FILE;
+}
+
+static const dsi_class_model *row_of(const char *model)
+{
+    for (const dsi_class_model *row = dsi_class_models; model != NULL && row->model != NULL;
+         ++row) {
+        if (strcmp(row->model, model) == 0) {
+            return row;
+        }
+    }
+    return NULL;
+}
+
+dsi_class_kind dsi_class_of(const dsi_class_hint *hint, const char **name_out)
+{
+    const dsi_class_model *row = row_of(hint->model);
+    *name_out = hint->named != NULL ? hint->named : row != NULL ? row->name : "TokenizersBackend";
+    if (hint->named == NULL) {
+        return row != NULL ? row->kind : hint->has_file ? DSI_CLASS_FILE : DSI_CLASS_GPT2;
+    }
+    const dsi_class_kind kind = kind_named(hint->named);
+    if (row != NULL && row->forced && row->kind != DSI_CLASS_FILE) {
+        *name_out = row->name;
+        return row->kind;
+    }
+    if ((row != NULL && row->kind == DSI_CLASS_FILE) ||
+        (kind == DSI_CLASS_LLAMA && hint->is_byte_level)) {
+        return DSI_CLASS_FILE;
+    }
+    return kind;
+}
+
+const char *dsi_class_default(dsi_class_kind kind, const char *key)
+{
+    static const char end[] = "<|endoftext|>";
+    const bool unk = strcmp(key, "unk_token") == 0;
+    const bool bos = strcmp(key, "bos_token") == 0;
+    const bool eos = strcmp(key, "eos_token") == 0;
+    switch (kind) {
+    case DSI_CLASS_LLAMA:
+        return unk ? "<unk>" : bos ? "<s>" : eos ? "</s>" : NULL;
+    case DSI_CLASS_QWEN2:
+        return unk || eos || strcmp(key, "pad_token") == 0 ? end : NULL;
+    case DSI_CLASS_GPT2:
+        return unk || bos || eos ? end : NULL;
+    default:
+        return NULL;
+    }
+}
+
+/* ---- its components ---- */
+
+/* Whether a value counts as true where Python asks. */
+static bool is_truth(const json_t *value)
+{
+    return json_is_true(value) || (json_is_number(value) && json_number_value(value) != 0.0) ||
+           json_string_length(value) > 0 || json_array_size(value) > 0 ||
+           json_object_size(value) > 0;
+}
+
+static json_t *llama_pretok(const json_t *config, bool prefix)
+{
+    const bool always = is_truth(json_object_get(config, "legacy"));
+    return json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", "\xE2\x96\x81",
+                     "prepend_scheme",
+                     !prefix  ? "never"
+                     : always ? "always"
+                              : "first",
+                     "split", 0);
+}
+
+static json_t *llama_decoder(bool prefix)
+{
+    json_t *steps =
+        json_pack("[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]", "type", "Replace", "pattern", "String",
+                  "\xE2\x96\x81", "content", " ", "type", "ByteFallback", "type", "Fuse");
+    if (prefix) {
+        (void)json_array_append_new(steps, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip",
+                                                     "content", " ", "start", 1, "stop", 0));
+    }
+    return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", steps);
+}
+
+static json_t *byte_level(bool prefix, bool use_regex)
+{
+    return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", prefix,
+                     "trim_offsets", 1, "use_regex", use_regex);
+}
+
+static json_t *qwen2_pretok(bool prefix)
+{
+    static const char pattern[] =
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+        "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    return json_pack("{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, o]}", "type", "Sequence", "pretokenizers",
+                     "type", "Split", "pattern", "Regex", pattern, "behavior", "Isolated", "invert",
+                     0, byte_level(prefix, false));
+}
+
+/* Vocabulary and merges stay; the options that the class sets replace the file's. */
+static bool set_model(json_t *root, bool fuse_unk, bool byte_fallback)
+{
+    json_t *model = json_object_get(root, "model");
+    return json_object_set_new(model, "type", json_string("BPE")) == 0 &&
+           json_object_set_new(model, "dropout", json_null()) == 0 &&
+           json_object_set_new(model, "unk_token", json_null()) == 0 &&
+           json_object_set_new(model, "continuing_subword_prefix", json_null()) == 0 &&
+           json_object_set_new(model, "end_of_word_suffix", json_null()) == 0 &&
+           json_object_set_new(model, "ignore_merges", json_false()) == 0 &&
+           json_object_set_new(model, "fuse_unk", json_boolean(fuse_unk)) == 0 &&
+           json_object_set_new(model, "byte_fallback", json_boolean(byte_fallback)) == 0;
+}
+
+bool dsi_class_rebuild(dsi_class_kind kind, const json_t *config, json_t *root,
+                       const char **bad_out)
+{
+    const json_t *value = json_object_get(config, "add_prefix_space");
+    const bool given = value != NULL && (!json_is_null(value) || kind == DSI_CLASS_GPT2);
+    *bad_out = NULL;
+    if (kind == DSI_CLASS_FILE) {
+        return true;
+    }
+    if (given && kind != DSI_CLASS_LLAMA && !json_is_boolean(value)) {
+        *bad_out = "add_prefix_space";
+        return false;
+    }
+    const bool prefix = given ? is_truth(value) : kind == DSI_CLASS_LLAMA;
+    const bool llama = kind == DSI_CLASS_LLAMA;
+    json_t *norm = kind == DSI_CLASS_QWEN2 ? json_pack("{s:s}", "type", "NFC") : json_null();
+    json_t *pretok = llama                     ? llama_pretok(config, prefix)
+                     : kind == DSI_CLASS_QWEN2 ? qwen2_pretok(prefix)
+                                               : byte_level(prefix, true);
+    json_t *decoder = llama ? llama_decoder(prefix) : byte_level(true, true);
+    return json_object_set_new(root, "normalizer", norm) == 0 &&
+           json_object_set_new(root, "pre_tokenizer", pretok) == 0 &&
+           json_object_set_new(root, "decoder", decoder) == 0 &&
+           json_object_set_new(root, "added_tokens", json_array()) == 0 &&
+           set_model(root, llama, llama);
+}
