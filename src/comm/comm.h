@@ -191,4 +191,10 @@ typedef struct dsi_comm_world {
 ds_status dsi_comm_world_read(ds_ctx *ctx, dsi_comm_world *world_out);
 ds_status dsi_comm_open(ds_ctx *ctx, const dsi_comm_world *world, dsi_comm **comm_out);
 
+/* In the place of a rank (world->rank) that ended and never called dsi_comm_open: the ranks that
+ * wait for it, or come later, get ERR_PEER with this text. The environment is that rank's. Returns
+ * DS_OK when one has taken it, and does not return before one comes. Errors: the rank has joined,
+ * or a process is that rank still. Called by the launcher, in a process of its own. */
+ds_status dsi_comm_stand_in(ds_ctx *ctx, const dsi_comm_world *world, const char *text);
+
 #endif

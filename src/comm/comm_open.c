@@ -18,6 +18,7 @@ typedef struct family {
     const char *rank, *size, *local_rank, *local_size, *node, *n_nodes; /* NULL: has none */
 } family;
 
+enum { JOB_NAME_BYTES = 2400 };
 enum { FAMILY_PMI = 3, FAMILY_SLURM = 4, N_FAMILIES = 5 };
 
 static const family families[N_FAMILIES] = {
@@ -205,9 +206,25 @@ static void job_name(char *name, size_t n)
     }
 }
 
+static bool is_one_host(const dsi_comm_world *world)
+{
+    return world->n_nodes <= 1 && world->local_size == world->size;
+}
+
+ds_status dsi_comm_stand_in(ds_ctx *ctx, const dsi_comm_world *world, const char *text)
+{
+    char name[JOB_NAME_BYTES];
+    if (!is_one_host(world)) {
+        return dsi_net_stand_in(ctx, world, text);
+    }
+    job_name(name, sizeof name);
+    const dsi_shm_params params = {.rank = world->rank, .size = world->size, .job = name};
+    return dsi_shm_stand_in(ctx, &params, text);
+}
+
 ds_status dsi_comm_open(ds_ctx *ctx, const dsi_comm_world *world, dsi_comm **comm_out)
 {
-    const bool one_host = world->n_nodes <= 1 && world->local_size == world->size;
+    const bool one_host = is_one_host(world);
     const char *transport = world->transport;
     if (world->size == 1 && transport == NULL) {
         DS_TRY(dsi_comm_self(ctx, comm_out));
@@ -220,7 +237,7 @@ ds_status dsi_comm_open(ds_ctx *ctx, const dsi_comm_world *world, dsi_comm **com
                        world->size, world->n_nodes);
     }
     if (one_host && (transport == NULL || strcmp(transport, "shm") == 0)) {
-        char name[2400];
+        char name[JOB_NAME_BYTES];
         job_name(name, sizeof name);
         const dsi_shm_params params = {.rank = world->rank,
                                        .size = world->size,

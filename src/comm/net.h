@@ -21,6 +21,9 @@
  * Errors: ERR_UNSUPPORTED (the module is not installed), ERR_CONFIG (variables), ERR_PEER. */
 ds_status dsi_comm_open_net(ds_ctx *ctx, const dsi_comm_world *world, dsi_comm **comm_out);
 
+/* Of dsi_comm_stand_in, see comm.h: joins the rendezvous in that rank's place, or holds it. */
+ds_status dsi_net_stand_in(ds_ctx *ctx, const dsi_comm_world *place, const char *text);
+
 /* Whether a module can be loaded: libdeepspeed_mpi_openmpi.so, libdeepspeed_mpi_mpich.so,
  * libdeepspeed_ucx.so. It stays loaded: ask for one only in a process. Errors: ERR_UNSUPPORTED says
  * why not. For reports. */

@@ -4,6 +4,7 @@
  * first MPI, over which rank 0 tells where its rendezvous is, with a secret made for it.
  */
 #include "base/number.h"
+#include "comm/net.h"
 #include "comm/net_impl.h"
 #include "comm/slurm_place.h"
 
@@ -19,6 +20,7 @@
 enum { SECRET_BYTES = 64, PLACES_BYTES = 900, HOST_BYTES = 256 };
 
 #define LINGER_SECONDS     30.0
+#define FOR_EVER           1e8
 #define FAILED_NANOSECONDS 100000000
 
 /* Where the rendezvous is, as rank 0 tells it over MPI. */
@@ -49,7 +51,9 @@ static int ucx_get(void *user, uint32_t rank, void **value_out, size_t *n_out)
     const ucx_meeting *meeting = user;
     char key[32];
     (void)snprintf(key, sizeof key, "ucx/%u", rank);
-    return dsi_rdv_get(meeting->rdv, key, meeting->timeout, value_out, n_out) == DS_OK ? 0 : -1;
+    const ds_status status =
+        dsi_rdv_get_from(meeting->rdv, rank, key, meeting->timeout, value_out, n_out);
+    return status == DS_OK ? 0 : -1;
 }
 
 /* MASTER_ADDR and MASTER_PORT; in a Slurm step what they lack follows from its numbers. */
@@ -95,6 +99,33 @@ static ds_status open_ucx(net_world *world, const dsi_comm_world *place, double 
                                   .put = ucx_put,
                                   .get = ucx_get};
     return net_module_open(world->ctx, "ucx", &setup, &world->wire);
+}
+
+ds_status dsi_net_stand_in(ds_ctx *ctx, const dsi_comm_world *place, const char *text)
+{
+    const char *holder = getenv("DS_RENDEZVOUS");
+    char host[HOST_BYTES];
+    dsi_rdv_server *server = NULL;
+    dsi_rdv *rdv = NULL;
+    dsi_rdv_options options = {.host = host,
+                               .secret = getenv("DS_JOB_SECRET"),
+                               .size = place->size,
+                               .rank = place->rank,
+                               .timeout = FOR_EVER};
+    DS_TRY(find_master(ctx, host, &options.port));
+    if (place->rank == 0 && (holder == NULL || strcmp(holder, "launcher") != 0)) {
+        DS_TRY(dsi_rdv_serve(ctx, &options, &server));
+    }
+    ds_status status = dsi_rdv_join(ctx, &options, &rdv);
+    if (status == DS_OK && server != NULL) {
+        status = dsi_rdv_wait_for_another(rdv);
+    }
+    if (status == DS_OK) {
+        dsi_rdv_abort_for(rdv, text);
+    }
+    dsi_rdv_leave(&rdv);
+    dsi_rdv_server_stop(&server, 1.0);
+    return status;
 }
 
 /* ---- MPI ---- */

@@ -85,6 +85,16 @@ ds_status dsi_rdv_status(dsi_rdv *rdv, uint32_t rank, double timeout, char *text
 
 /* Ends every other rank's waits with ERR_PEER and this reason. */
 void dsi_rdv_abort(dsi_rdv *rdv, const char *reason);
+/* The same in the place of a rank that is gone: the text is whole, it says which one. */
+void dsi_rdv_abort_for(dsi_rdv *rdv, const char *text);
+
+/* Waits for a key that rank `from` puts, as dsi_rdv_get does; meanwhile, and at the end, says which
+ * ranks have not joined. */
+ds_status dsi_rdv_get_from(dsi_rdv *rdv, uint32_t from, const char *key, double timeout,
+                           void **value_out, size_t *n_out);
+
+/* Waits until a rank besides this one has joined. Errors: ERR_PEER. */
+ds_status dsi_rdv_wait_for_another(dsi_rdv *rdv);
 
 /* Whether some rank died, gave up, or the server is gone: the reason in text_out
  * (DSI_RDV_TEXT_BYTES). A few nanoseconds when all is well. *rank_out (may be NULL): who,

@@ -341,13 +341,24 @@ void dsi_rdv_beat(dsi_rdv *rdv, uint64_t step, uint64_t sequence, const char *wh
     (void)pthread_mutex_unlock(&rdv->state);
 }
 
-void dsi_rdv_abort(dsi_rdv *rdv, const char *reason)
+static void send_abort(dsi_rdv *rdv, const char *reason, bool whole)
 {
     const size_t n = strnlen(reason, DSI_RDV_TEXT_BYTES / 2);
     (void)rdv_send(rdv, &(rdv_frame){.kind = RDV_ABORT,
                                      .rank = rdv->rank,
+                                     .number = whole ? 1 : 0,
                                      .value = (const uint8_t *)reason,
                                      .value_bytes = n});
+}
+
+void dsi_rdv_abort(dsi_rdv *rdv, const char *reason)
+{
+    send_abort(rdv, reason, false);
+}
+
+void dsi_rdv_abort_for(dsi_rdv *rdv, const char *text)
+{
+    send_abort(rdv, text, true);
 }
 
 bool dsi_rdv_failed(dsi_rdv *rdv, char *text_out, uint32_t *rank_out)

@@ -2,6 +2,7 @@
 #include "comm/rendezvous_client.h"
 
 #include "base/clock.h"
+#include "comm/meet_wait.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,10 +77,11 @@ static ds_status greet(dsi_rdv *rdv, const dsi_rdv_options *options, int millise
 static ds_status connect_and_greet(dsi_rdv *rdv, const dsi_rdv_options *options)
 {
     char why[DSI_RDV_TEXT_BYTES] = "";
-    const double begin = dsi_clock_seconds();
+    char who[2 * DSI_RDV_TEXT_BYTES];
+    dsi_meet_wait wait = dsi_meet_wait_begin(options->timeout);
     long pause = 10000000; /* 10 ms, growing to 0.5 s */
     for (;;) {
-        const double left = options->timeout - (dsi_clock_seconds() - begin);
+        const double left = dsi_meet_wait_left(&wait);
         const double patience = left < 5.0 ? (left > 0.1 ? left : 0.1) : 5.0;
         ds_status status = rdv_connect(rdv->ctx, options, patience, &rdv->fd, why, sizeof why);
         if (status == DS_OK) {
@@ -94,11 +96,18 @@ static ds_status connect_and_greet(dsi_rdv *rdv, const dsi_rdv_options *options)
         if (status != DS_IN_PROGRESS) {
             return status;
         }
-        if (dsi_clock_seconds() - begin > options->timeout) {
-            return ds_fail(rdv->ctx, DS_ERR_PEER,
-                           "rank %u cannot reach the rendezvous at %s within %g s (%s): is rank 0 "
-                           "running, are MASTER_ADDR and MASTER_PORT right, is the port open?",
-                           rdv->rank, rdv->where, options->timeout, why);
+        if (left <= 0.0) {
+            return ds_fail(
+                rdv->ctx, DS_ERR_PEER,
+                "rank 0 did not join within %g s: rank %u cannot reach the rendezvous at "
+                "%s (%s). Is rank 0 running, are MASTER_ADDR and MASTER_PORT right, is "
+                "the port open?",
+                options->timeout, rdv->rank, rdv->where, why);
+        }
+        if (dsi_meet_wait_due(&wait)) {
+            (void)snprintf(who, sizeof who, "rank 0, whose rendezvous is at %s (%s),", rdv->where,
+                           why);
+            dsi_meet_wait_say(rdv->ctx, &wait, rdv->rank, who);
         }
         (void)nanosleep(&(struct timespec){.tv_nsec = pause}, NULL);
         pause = pause < 250000000 ? 2 * pause : 500000000;

@@ -83,14 +83,16 @@ static void status_text(const dsi_rdv_server *server, uint32_t r, char *text, si
                    rank->what[0] != '\0' ? "\"" : "", dsi_clock_seconds() - rank->heard);
 }
 
-static void missing_text(const dsi_rdv_server *server, const rdv_meeting *meeting, char *text,
-                         size_t n)
+/* Who is not in a meeting; with `joined` who has not joined the job. */
+static void missing_text(const dsi_rdv_server *server, const rdv_meeting *meeting, bool joined,
+                         char *text, size_t n)
 {
     size_t used = 0;
     uint32_t more = 0;
     text[0] = '\0';
     for (uint32_t r = 0; r < server->store.size; ++r) {
-        const bool here = meeting != NULL && (meeting->closed || meeting->here[r] != 0);
+        const bool here = joined ? server->ranks[r].ever
+                                 : meeting != NULL && (meeting->closed || meeting->here[r] != 0);
         if (here) {
             continue;
         }
@@ -105,6 +107,17 @@ static void missing_text(const dsi_rdv_server *server, const rdv_meeting *meetin
     if (more > 0) {
         (void)snprintf(text + used, n - used, " and %u more", more);
     }
+}
+
+/* The lowest rank that has joined, besides the one that asks; without another that one. */
+static uint32_t lowest_here(const dsi_rdv_server *server, uint32_t asks)
+{
+    for (uint32_t r = 0; r < server->store.size; ++r) {
+        if (r != asks && server->ranks[r].ever) {
+            return r;
+        }
+    }
+    return asks;
 }
 
 /* ---- joining ---- */
@@ -258,7 +271,11 @@ static void on_beat(rdv_rank *rank, const rdv_frame *frame)
 static void on_abort(dsi_rdv_server *server, const rdv_conn *conn, const rdv_frame *frame)
 {
     char reason[DSI_RDV_TEXT_BYTES];
-    (void)snprintf(reason, sizeof reason, "rank %u gives up: %.*s", conn->rank,
+    char who[32] = "";
+    if (frame->number == 0) { /* else the text says it */
+        (void)snprintf(who, sizeof who, "rank %u gives up: ", conn->rank);
+    }
+    (void)snprintf(reason, sizeof reason, "%s%.*s", who,
                    (int)(frame->value_bytes < 400 ? frame->value_bytes : 400),
                    (const char *)frame->value);
     notify_all(server, conn->rank, reason);
@@ -294,9 +311,9 @@ static void on_request(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame *
         rdv_conn_send_text(conn, RDV_DONE, frame->rank, text);
         return;
     case RDV_MISSING:
-        missing_text(server, rdv_store_meeting(&server->store, frame->key, frame->key_bytes), text,
-                     sizeof text);
-        rdv_conn_send_text(conn, RDV_DONE, 0, text);
+        missing_text(server, rdv_store_meeting(&server->store, frame->key, frame->key_bytes),
+                     frame->key_bytes == 0, text, sizeof text);
+        rdv_conn_send_text(conn, RDV_DONE, lowest_here(server, conn->rank), text);
         return;
     case RDV_BEAT:
         on_beat(rank, frame);

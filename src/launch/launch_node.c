@@ -132,6 +132,7 @@ static ds_status run(node_run *node, dsi_outcome *outcome_out)
     const dsi_supervise_params params = {.tasks = node->tasks,
                                          .n_tasks = node->n,
                                          .host = launch->host,
+                                         .ranks = true,
                                          .grace = launch->grace,
                                          .control = launch->control,
                                          .notice = -1,

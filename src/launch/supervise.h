@@ -8,7 +8,8 @@
  *   3 SIGINT, SIGTERM and SIGHUP are forwarded, the second one as SIGKILL; SIGUSR1, SIGUSR2 and
  *     the stop from the terminal are forwarded;
  *   4 what a task wrote is shown before its end is reported;
- *   5 limits on time and memory hold whatever the tasks do (supervise_limits.c).
+ *   5 a rank that ended with 0 while others wait for it to join is the failure, not those;
+ *   6 limits on time and memory hold whatever the tasks do (supervise_limits.c).
  */
 #ifndef DSI_LAUNCH_SUPERVISE_H
 #define DSI_LAUNCH_SUPERVISE_H
@@ -54,6 +55,8 @@ typedef struct dsi_supervise_params {
                          code N" when their node failed, a line each; -1: none */
     bool independent; /* a task that fails is named and does not end the others; the outcome's code
                          is the largest */
+    bool ranks;       /* the tasks are the ranks of one job: one that ends with 0 before the ranks
+                         met is a failure (absent.h) */
     bool quiet;       /* nothing is said of a failure: another launcher does */
     bool ways;        /* the tasks are ways to nodes, which report their ranks themselves: a failure
                          is told in one line, without last lines */

@@ -2,6 +2,7 @@
 #include "launch/supervise_impl.h"
 
 #include "base/clock.h"
+#include "launch/absent.h"
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #define ENDING_SECONDS 2.0 /* a large process takes this long to end, at most */
+#define ABSENT_SECONDS 0.5 /* one that told a rank why it fails ends this much later, at most */
 
 static dsi_running *find_running(dsi_job *job, pid_t pid)
 {
@@ -20,6 +22,18 @@ static dsi_running *find_running(dsi_job *job, pid_t pid)
         }
     }
     return NULL; /* a stray descendant, or the guard */
+}
+
+/* The task in whose place the process stood. */
+static void on_stand_in_end(dsi_job *job, pid_t pid, int wait_status)
+{
+    for (size_t i = 0; i < job->n_started; ++i) {
+        if (job->tasks[i].stand_in == pid) {
+            job->tasks[i].stand_in = 0;
+            job->tasks[i].absent =
+                WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == DSI_ABSENT_TAKEN;
+        }
+    }
 }
 
 static void on_end(dsi_job *job, dsi_running *running, int wait_status)
@@ -33,6 +47,9 @@ static void on_end(dsi_job *job, dsi_running *running, int wait_status)
     if (WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL && !running->killed) {
         running->oom = dsi_oom_killed(&job->oom, "", running->process.pid, &running->oom_how);
     }
+    if (job->params->ranks && wait_status == 0 && job->n_alive > 0 && job->stop == DSI_STOP_NONE) {
+        running->stand_in = dsi_absent_start(running->task, job->params->host);
+    }
 }
 
 static void on_change(dsi_job *job, pid_t pid, int wait_status)
@@ -40,6 +57,9 @@ static void on_change(dsi_job *job, pid_t pid, int wait_status)
     dsi_running *running = find_running(job, pid);
     char name[32];
     if (running == NULL) {
+        if (WIFEXITED(wait_status) || WIFSIGNALED(wait_status)) {
+            on_stand_in_end(job, pid, wait_status);
+        }
         return;
     }
     if (WIFSTOPPED(wait_status)) {
@@ -58,6 +78,12 @@ static void on_change(dsi_job *job, pid_t pid, int wait_status)
     }
 }
 
+/* How likely a task is the cause when several failed together. */
+static int weight(const dsi_running *running)
+{
+    return running->absent ? 2 : WIFSIGNALED(running->wait_status) ? 1 : 0;
+}
+
 void dsi_job_find_first(dsi_job *job)
 {
     size_t best = job->n;
@@ -66,8 +92,7 @@ void dsi_job_find_first(dsi_job *job)
         if (running->process.pid == 0 || !dsi_running_failed(running)) {
             continue;
         }
-        const bool by_signal = WIFSIGNALED(running->wait_status);
-        if (best == job->n || (by_signal && !WIFSIGNALED(job->tasks[best].wait_status))) {
+        if (best == job->n || weight(running) > weight(&job->tasks[best])) {
             best = i;
         }
     }
@@ -133,13 +158,27 @@ static bool any_ending(const dsi_job *job)
     return false;
 }
 
+/* Whether a task that failed may have been told that another never came. */
+static bool any_stand_in(const dsi_job *job)
+{
+    for (size_t i = 0; i < job->n_started; ++i) {
+        if (job->tasks[i].stand_in != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* A process that dies closes its connections before it can be waited for: one that noticed may have
  * ended first. Whoever is about to end is waited for before anybody is blamed. */
 static void find_cause(dsi_job *job)
 {
-    const double end = dsi_clock_seconds() + ENDING_SECONDS;
+    const double now = dsi_clock_seconds();
+    const double end = now + ENDING_SECONDS;
+    const double absent_end = now + ABSENT_SECONDS;
     dsi_job_find_first(job);
-    while (job->first < job->n && any_ending(job) && dsi_clock_seconds() < end) {
+    while (job->first < job->n && ((any_ending(job) && dsi_clock_seconds() < end) ||
+                                   (any_stand_in(job) && dsi_clock_seconds() < absent_end))) {
         (void)usleep(1000);
         take_ends(job);
         dsi_job_find_first(job);

@@ -24,9 +24,11 @@ typedef struct dsi_running {
     dsi_output output;
     double started, ended; /* clock seconds */
     bool alive;
-    bool stopped; /* by SIGSTOP or the like, now */
-    bool killed;  /* SIGKILL was sent by the launcher */
-    bool told;    /* it was told to end before it ended */
+    bool stopped;   /* by SIGSTOP or the like, now */
+    bool killed;    /* SIGKILL was sent by the launcher */
+    bool told;      /* it was told to end before it ended */
+    pid_t stand_in; /* process in its place after it ended with 0; 0: none */
+    bool absent;    /* it ended with 0, and others wait for it to join */
     int wait_status;
     bool oom;
     dsi_buf oom_how;

@@ -3,16 +3,20 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 
 bool dsi_running_failed(const dsi_running *running)
 {
-    return !running->alive && running->wait_status != 0;
+    return !running->alive && (running->wait_status != 0 || running->absent);
 }
 
 int dsi_running_code(const dsi_running *running)
 {
+    if (running->absent) {
+        return EXIT_FAILURE;
+    }
     return WIFSIGNALED(running->wait_status) ? 128 + WTERMSIG(running->wait_status)
                                              : WEXITSTATUS(running->wait_status);
 }
@@ -21,6 +25,10 @@ int dsi_running_code(const dsi_running *running)
 static void describe_end(const dsi_running *running, dsi_buf *buf)
 {
     char name[32];
+    if (running->absent) {
+        dsi_buf_puts(buf, "exited with code 0 before it joined the others, which wait for it");
+        return;
+    }
     if (WIFSIGNALED(running->wait_status)) {
         const int signal = WTERMSIG(running->wait_status);
         dsi_buf_printf(buf, "was killed by %s (signal %d%s)",

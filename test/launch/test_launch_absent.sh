@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# labels: slow
+# Ranks that never join: one that ended well is named at once by the launcher, one that is late or absent by those that wait.
+# Random jobs (DS_ABSENT_CASES, DS_ABSENT_SEED): any ranks end or begin late, before or after the others.
+set -u
+bin=$(realpath "$1")
+work=$(mktemp -d "$1/launch_absent.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT DS_JOB_SECRET DEEPSPEED_TIMEOUT
+host=$(hostname)
+fail() { echo "FAILED: $1"; head -c 1500 "$2"; touch failed; }
+bench="$bin/ds_bench --all_reduce --max_size 8"
+has() { grep -qE -- "$2" "$1" || fail "expected '$2' in $1" "$1"; }
+hasnt() { ! grep -qE -- "$2" "$1" || fail "did not expect '$2' in $1" "$1"; }
+# timed MOST FILE CODE COMMAND…: exit code, and the seconds it may take at most.
+timed() {
+    local most=$1 out=$2 want=$3 code begin=$SECONDS
+    shift 3
+    timeout 40 "$@" > "$out" 2>&1 < /dev/null
+    code=$?
+    [ $code = "$want" ] || fail "$out: exit code $code, expected $want" "$out"
+    [ $((SECONDS - begin)) -le "$most" ] || fail "$out took $((SECONDS - begin)) s, at most $most were expected" "$out"
+}
+
+# ---- ended well, before the ranks met: the launcher's headline is that rank
+ended() {
+    timed 30 "ended$1" 1 "$bin/deepspeed" --num_gpus 3 sh -c "[ \$RANK = $1 ] || exec $bench"
+    has "ended$1" "^deepspeed: rank $1 on $host exited with code 0 before it joined"
+    has "ended$1" "^deepspeed: ---- rank $1 failed ----"
+}
+ended 0
+ended 1
+ended 2
+
+# ---- no rank is blamed that has joined, or where nobody waits
+timed 30 after 0 "$bin/deepspeed" --num_gpus 2 sh -c "$bench > /dev/null && { [ \$RANK = 1 ] || sleep 1; }"
+timed 30 apart 0 "$bin/deepspeed" --num_gpus 2 sh -c '[ $RANK = 1 ] || sleep 1'
+timed 30 own 3 "$bin/deepspeed" --num_gpus 2 sh -c '[ $RANK = 1 ] || { sleep 0.3; exit 3; }'
+hasnt own 'before it joined'
+
+# ---- late, or never: a line within 10 s by those that wait, and the error at the end names the missing
+late() {
+    timed 35 late 0 "$bin/deepspeed" --num_gpus 2 sh -c "[ \$RANK = 1 ] && sleep 6.5; exec $bench"
+    has late "rank 0 waits for rank 1 of 2 on $host since 5 s, gives up after 300 s"
+}
+never() {
+    timed 30 never 1 env DEEPSPEED_TIMEOUT=0.1 "$bin/deepspeed" --num_gpus 3 sh -c "[ \$RANK = 1 ] && sleep 60; exec $bench"
+    has never "rank 0 waits for rank 1 of 3 on $host since 5 s"
+    has never "rank 1 of 3 on $host did not join within 6 s"
+    hasnt never 'rank [02] .*did not join'
+}
+# bare NAME PORT SIZE RANK…: these ranks of a job without launcher.
+bare() {
+    local name=$1 port=$2 size=$3 rank
+    shift 3
+    for rank in "$@"; do
+        timed 30 "$name$rank" 1 env RANK="$rank" WORLD_SIZE="$size" MASTER_PORT="$port" MASTER_ADDR="$name" DEEPSPEED_TIMEOUT=0.1 \
+            $bench &
+    done
+    wait
+}
+alone() {
+    bare alone 29511 3 0 2
+    has alone0 "rank 0 waits for rank 1 of 3 on $host since 5 s"
+    has alone0 "rank 1 of 3 on $host did not join within 6 s"
+    has alone2 "rank 1 of 3 on $host did not join within 6 s"
+    bare other 29512 2 1
+    has other1 "rank 1 waits for rank 0 of 2 on $host since 5 s"
+    has other1 "rank 0 of 2 on $host did not join within 6 s"
+}
+# between hosts the rendezvous of rank 0 is what the others wait for
+far() {
+    timed 30 far 1 env RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 CROSS_RANK=1 CROSS_SIZE=2 MASTER_ADDR=127.0.0.1 \
+        MASTER_PORT=29513 DEEPSPEED_TIMEOUT=0.1 $bench
+    has far "rank 1 waits for rank 0, whose rendezvous is at 127.0.0.1 port 29513 .*since 5 s"
+    has far "rank 0 did not join within 6 s"
+}
+late & never & alone & far &
+
+# ---- random jobs, meanwhile
+RANDOM=${DS_ABSENT_SEED:-1}
+for case in $(seq "${DS_ABSENT_CASES:-6}"); do
+    size=$((RANDOM % 5 + 2))
+    gone=' '
+    script='case $RANK in '
+    for rank in $(seq 0 $((size - 1))); do
+        delay=0.$((RANDOM % 5))
+        if [ $((RANDOM % 3)) = 0 ]; then
+            gone="$gone$rank "
+            script="$script $rank) sleep $delay; exit 0;;"
+        else
+            script="$script $rank) sleep $delay;;"
+        fi
+    done
+    n=$(wc -w <<< "$gone")
+    want=$((n > 0 && n < size ? 1 : 0))
+    timed 30 "random$case" $want "$bin/deepspeed" --num_gpus $size sh -c "$script esac; exec $bench"
+    if [ $want = 1 ]; then
+        named=$(sed -nE 's/^deepspeed: ---- rank ([0-9]+) failed ----$/\1/p' "random$case")
+        [[ "$gone" = *" $named "* ]] || fail "case $case: rank '$named' is named, gone are$gone: $script" "random$case"
+    fi
+done
+wait
+[ ! -e failed ] && echo "ranks that never join are named; ${DS_ABSENT_CASES:-6} random jobs"
+[ ! -e failed ]
