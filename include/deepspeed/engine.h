@@ -32,6 +32,14 @@ typedef struct ds_engine ds_engine;
  */
 typedef void (*ds_loss_fn)(ds_nn *nn, void *user);
 
+/* What the loss of an optimizer step is, and with it its gradient. */
+typedef enum ds_loss_average {
+    DS_AVERAGE_MICRO_BATCHES, /* mean over micro-batches and ranks of the mean over the targets of
+                                 each, as DeepSpeed */
+    DS_AVERAGE_TARGETS        /* mean over all counted targets of the step, of all ranks, as newer
+                                 versions of Hugging Face's Trainer */
+} ds_loss_average;
+
 typedef struct ds_engine_params {
     const ds_model *model;   /* borrowed, must outlive the engine */
     const ds_config *config; /* resolved; borrowed for the call */
@@ -47,6 +55,10 @@ typedef struct ds_engine_params {
     uint32_t n_gradient_outputs;
     int64_t steps_per_epoch; /* default 0: zenflow.steps_per_epoch of the configuration; for ZenFlow
                                 alone, whose columns are chosen anew by epochs */
+    bool decay_all; /* default false: norms and biases have no weight decay, as for Hugging Face's
+                       Trainer; true: they have, as where DeepSpeed is given all parameters in one
+                       group. A checkpoint is resumed with the value that it was saved with, */
+    ds_loss_average average; /* default DS_AVERAGE_MICRO_BATCHES; and so with this */
     ds_comm *comm; /* default NULL: one rank; the data-parallel ranks, borrowed, must outlive the
                       engine. Then every call that runs something, saves, loads, gets or sets is
                       collective */
@@ -92,7 +104,7 @@ DS_API ds_status ds_engine_step(ds_engine *engine);
 /* Gives micro-batch i of a step; fills *batch_out with borrowed tensors. */
 typedef ds_status (*ds_batch_fn)(void *user, ds_batch *batch_out);
 /* Forward, backward and step over all micro-batches; *loss_out (may be NULL) is their mean loss,
- * over ranks too. */
+ * over ranks too, as ds_engine_params.average says. */
 DS_API ds_status ds_engine_train_batch(ds_engine *engine, ds_batch_fn next, void *user,
                                        double *loss_out);
 /* Loss of this rank's batch without dropout and without gradients. *loss_out: mean over *count_out

@@ -1,7 +1,7 @@
 /* Inside of ds_engine. Parts: engine_create.c builds, engine_run.c runs, engine_weights.c fills,
  * engine_access.c answers, engine_files.c saves and loads, engine_saving.c saves behind training,
  * engine_config.c reads the configuration,
- * engine_nonfinite.c finds what is not finite,
+ * engine_nonfinite.c finds what is not finite, engine_average.c averages the loss,
  * engine_zenflow.c runs the updates of ZenFlow,
  * engine_shard.c knows which part of a tensor this rank holds.
  *
@@ -41,6 +41,7 @@ typedef struct dsi_engine_spec {
     double lr, beta1, beta2, weight_decay; /* beta1 is the momentum of SGD */
     bool bias_correction;
     bool decay_all; /* weight decay on norms and biases too */
+    ds_loss_average average;
     dsi_loss_scale loss_scale;
     ds_schedule_params schedule;
     uint64_t seed;
@@ -108,6 +109,8 @@ struct ds_engine {
     uint64_t nonfinite_steps; /* see ds_engine_nonfinite_steps */
     uint64_t global_samples, global_tokens;
     double loss, grad_norm;
+    double count;        /* counted targets of the newest forward; with DS_AVERAGE_TARGETS only */
+    double step_targets; /* see engine_average.c */
     bool applied;
     dsi_zenflow_state zenflow;
     ds_cell *late_pairs; /* of ZenFlow's overlap: n waiting, then n handed, of the same matrices */
@@ -162,6 +165,14 @@ ds_status dsi_zenflow_finish(const ds_engine *engine);
 ds_status dsi_zenflow_settle(const ds_engine *engine);
 ds_status dsi_zenflow_tidy(ds_engine *engine);
 ds_status dsi_zenflow_check(const ds_engine *engine, const char *path);
+
+/* engine_average.c: whether the loss can be averaged as the specification says; adds the newest
+ * forward's targets to the step's (collective); the gradient of that loss; what undoes it, loss
+ * scale included, once all micro-batches are through. */
+ds_status dsi_engine_check_average(const ds_engine *engine);
+ds_status dsi_engine_add_targets(ds_engine *engine);
+double dsi_engine_loss_seed(const ds_engine *engine);
+double dsi_engine_inverse_scale(const ds_engine *engine);
 
 /* Counts for ds_engine_nonfinite_steps: gradients of the newest boundary step. */
 void dsi_engine_count_nonfinite(ds_engine *engine, bool finite);

@@ -193,6 +193,8 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     *spec = (dsi_engine_spec){.schedule = v->scheduler,
                               .loss_scale = read_loss_scale(&v->fp16),
                               .seed = params->seed,
+                              .decay_all = params->decay_all,
+                              .average = params->average,
                               .wall_clock_breakdown = v->wall_clock_breakdown,
                               .memory_breakdown = v->memory_breakdown,
                               .steps_per_print = v->steps_per_print,

@@ -113,6 +113,8 @@ static ds_status add_states(ds_engine *engine, ds_checkpoint_writer *writer, con
                                   .last_overflow = s->last_overflow,
                                   .hysteresis_left = s->hysteresis_left,
                                   .seed = engine->spec.seed,
+                                  .decay_all = engine->spec.decay_all,
+                                  .average_targets = engine->spec.average == DS_AVERAGE_TARGETS,
                                   .zenflow = engine->spec.train.zenflow.on,
                                   .chosen = engine->zenflow.chosen,
                                   .waiting = engine->zenflow.waiting,
@@ -308,6 +310,27 @@ static ds_status read_states(const ds_engine *engine, const ds_checkpoint *ckpt,
     return dsi_host_state_parse(engine->ctx, path, &texts, state_out);
 }
 
+/* What changes the run and is in no configuration must be what it was. */
+static ds_status check_rules(const ds_engine *engine, const char *path, const dsi_host_state *state)
+{
+    const bool targets = engine->spec.average == DS_AVERAGE_TARGETS;
+    if (state->has_rules && state->decay_all != engine->spec.decay_all) {
+        return ds_fail(engine->ctx, DS_ERR_CONFIG,
+                       "%s was trained with weight decay on %s (decay_all), this run has it on %s; "
+                       "resume with the same",
+                       path, state->decay_all ? "all parameters" : "all but norms and biases",
+                       engine->spec.decay_all ? "all" : "all but these");
+    }
+    if (state->has_rules && state->average_targets != targets) {
+        return ds_fail(engine->ctx, DS_ERR_CONFIG,
+                       "%s was trained with the loss averaged over %s (loss_average), this run "
+                       "averages over %s; resume with the same",
+                       path, state->average_targets ? "targets" : "micro-batches",
+                       targets ? "targets" : "micro-batches");
+    }
+    return DS_OK;
+}
+
 static void take_states(ds_engine *engine, const dsi_host_state *state)
 {
     dsi_loss_scale *s = &engine->spec.loss_scale;
@@ -351,6 +374,7 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *poo
     }
     DS_TRY(check_extra(engine, ckpt));
     DS_TRY(read_states(engine, ckpt, &state));
+    DS_TRY(check_rules(engine, info->path, &state));
     engine->broken = true; /* until all of it is there */
     DS_TRY(dsi_zenflow_begin(engine));
     DS_TRY(load_tensors(engine, ckpt, pool, &state));

@@ -136,6 +136,9 @@ ds_status ds_engine_forward(ds_engine *engine, const ds_batch *batch)
     if (engine->own.loss_seed != DS_NONE) {
         DS_TRY(read_scalar(engine, engine->train_id, "loss", &engine->loss));
     }
+    if (engine->spec.average == DS_AVERAGE_TARGETS) {
+        DS_TRY(read_scalar(engine, engine->train_id, "count", &engine->count));
+    }
     engine->state = DSI_ENGINE_FORWARDED;
     dsi_engine_see_memory(engine, "Engine after forward");
     return DS_OK;
@@ -155,16 +158,16 @@ static ds_status clear_accumulators(ds_engine *engine)
 /* What updates read beside gradients and states. */
 static void write_update_numbers(ds_engine *engine)
 {
-    write_scalar(engine, engine->own.inverse_scale, 1.0 / engine->spec.loss_scale.scale);
+    write_scalar(engine, engine->own.inverse_scale, dsi_engine_inverse_scale(engine));
     dsi_engine_write_hyper(engine, engine->own.hyper, dsi_engine_updates(engine) + 1);
 }
 
 static ds_status run_backward(ds_engine *engine)
 {
-    const double scale = engine->spec.loss_scale.scale;
     const int64_t accumulation = engine->spec.train.accumulation;
     dsi_engine_see_memory(engine, "Engine before backward");
-    write_scalar(engine, engine->own.loss_seed, scale / (double)accumulation);
+    DS_TRY(dsi_engine_add_targets(engine));
+    write_scalar(engine, engine->own.loss_seed, dsi_engine_loss_seed(engine));
     if (accumulation > 1 && engine->micro_step == 0) {
         const double begin = dsi_run_trace_begin(engine);
         DS_TRY(clear_accumulators(engine));
@@ -343,18 +346,22 @@ ds_status ds_engine_step(ds_engine *engine)
 
 ds_status ds_engine_train_batch(ds_engine *engine, ds_batch_fn next, void *user, double *loss_out)
 {
+    const bool weighed = engine->spec.average == DS_AVERAGE_TARGETS;
     double sum = 0.0;
     for (int64_t i = 0; i < engine->spec.train.accumulation; ++i) {
         ds_batch batch = {0};
         DS_TRY(next(user, &batch));
         DS_TRY(ds_engine_forward(engine, &batch));
         DS_TRY(ds_engine_backward(engine));
-        sum += engine->loss;
+        sum += weighed ? engine->loss * engine->count : engine->loss;
         DS_TRY(ds_engine_step(engine));
     }
     if (loss_out != NULL) {
         DS_TRY(ds_comm_sum(engine->comm, &sum, 1));
-        *loss_out = sum / (double)(engine->spec.train.accumulation * ds_comm_size(engine->comm));
+        *loss_out =
+            !weighed ? sum / (double)(engine->spec.train.accumulation * ds_comm_size(engine->comm))
+            : engine->step_targets > 0.0 ? sum / engine->step_targets
+                                         : 0.0;
     }
     return DS_OK;
 }

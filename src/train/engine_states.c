@@ -138,7 +138,7 @@ static ds_status open_full(const ds_engine *engine, query *q, const char *verb, 
 
 static double grad_scale(const ds_engine *engine)
 {
-    return engine->spec.loss_scale.scale;
+    return 1.0 / dsi_engine_inverse_scale(engine);
 }
 
 /* ---- getting ---- */

@@ -76,12 +76,29 @@ static ds_status take_zenflow(const section *engine, dsi_host_state *state)
     return whole(&s, "rest_updates", 0, &state->rest_updates);
 }
 
+/* How the run was told to train, where configuration and model do not say it. */
+static ds_status take_rules(const section *s, dsi_host_state *state)
+{
+    int64_t decay_all = 0;
+    int64_t average_targets = 0;
+    state->has_rules = json_object_get(s->json, "decay_all") != NULL;
+    if (!state->has_rules) {
+        return DS_OK;
+    }
+    DS_TRY(whole(s, "decay_all", 0, &decay_all));
+    DS_TRY(whole(s, "average_targets", 0, &average_targets));
+    state->decay_all = decay_all != 0;
+    state->average_targets = average_targets != 0;
+    return DS_OK;
+}
+
 static ds_status take_engine(const section *s, dsi_host_state *state)
 {
     DS_TRY(count(s, "global_steps", &state->global_steps));
     DS_TRY(count(s, "skipped_steps", &state->skipped_steps));
     DS_TRY(count(s, "global_samples", &state->global_samples));
     DS_TRY(real(s, "lr_override", &state->forced_lr));
+    DS_TRY(take_rules(s, state));
     DS_TRY(take_zenflow(s, state));
     return state->skipped_steps <= state->global_steps
                ? DS_OK
@@ -157,9 +174,10 @@ void dsi_host_state_print(const dsi_host_state *s, const char *name,
         const int n =
             snprintf(text, DSI_HOST_STATE_BYTES,
                      "{\"global_steps\":%llu,\"skipped_steps\":%llu,\"global_samples\":%llu,"
-                     "\"lr_override\":%.17g",
+                     "\"lr_override\":%.17g,\"decay_all\":%d,\"average_targets\":%d",
                      (unsigned long long)s->global_steps, (unsigned long long)s->skipped_steps,
-                     (unsigned long long)s->global_samples, s->forced_lr);
+                     (unsigned long long)s->global_samples, s->forced_lr, s->decay_all ? 1 : 0,
+                     s->average_targets ? 1 : 0);
         print_zenflow(s, text + n, DSI_HOST_STATE_BYTES - (size_t)n);
     } else if (strcmp(name, "loss_scaler") == 0) {
         (void)snprintf(text, DSI_HOST_STATE_BYTES,

@@ -16,6 +16,8 @@ typedef struct dsi_host_state {
     bool zenflow; /* the rest is there: see dsi_zenflow_state */
     bool chosen, late;
     int64_t waiting, chosen_updates, rest_updates;
+    bool has_rules; /* older checkpoints lack the two */
+    bool decay_all, average_targets;
 } dsi_host_state;
 
 /* The JSON texts of the sections "engine", "loss_scaler" and "random". */

@@ -113,3 +113,52 @@ if "$bin/ds_train" --tokenizer bytes --seq_length 32 --deepspeed_config "$work/t
     fail "--freeze of nothing is accepted"
 fi
 grep -q 'no\.such' "$work/freeze.log" || fail "--freeze: $(cat "$work/freeze.log")"
+
+# The mean over targets: rows of very uneven answers give the losses and norms of one large micro-batch, however they
+# are dealt to micro-batches and ranks; the mean over micro-batches does not.
+for i in 0 1 2 3 4 5 6 7 8 9 10 11; do
+    echo "{\"prompt\": \"ab$i\", \"completion\": \"$(head -c $((1 + 17 * (i % 3))) "$work/text.txt" | tr '\n"' '  ')\"}"
+done > "$work/uneven.jsonl"
+dealt() { # name, accumulation, ranks, flags
+    local name=$1 steps=$2 ranks=$3
+    shift 3
+    cat > "$work/dealt.json" << END
+{"train_batch_size": 4, "gradient_accumulation_steps": $steps, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
+END
+    "$bin/deepspeed" --num_gpus "$ranks" "$bin/ds_train" --tokenizer bytes --seq_length 40 --threads 1 --model_config "$work/gpt.json" \
+        --data "$work/uneven.jsonl" --deepspeed_config "$work/dealt.json" --steps 3 --metrics "$work/$name.jsonl" "$@" \
+        > "$work/$name.log" 2>&1 || fail "$name: $(cat "$work/$name.log")"
+}
+near() { # name, key: as of the run whole_rows
+    paste -d ' ' <(column "$1" "$2") <(column whole_rows "$2") | awk '{ d = ($1 - $2) / $2; if (d > 1e-4 || d < -1e-4) bad = 1; n++ }
+        END { exit bad || n != 3 }'
+}
+dealt whole_rows 1 1
+for shape in '4 1' '2 1' '2 2' '1 2'; do
+    # shellcheck disable=SC2086
+    dealt dealt_rows $shape --loss_average targets
+    { near dealt_rows loss && near dealt_rows grad_norm; } || fail "targets $shape: $(cat "$work/dealt_rows.jsonl" "$work/whole_rows.jsonl")"
+done
+dealt dealt_rows 4 1
+! near dealt_rows grad_norm || fail "the mean over micro-batches is that over targets"
+
+# Weight decay on all parameters is another run, unless there is none; a checkpoint keeps the rule.
+decayed() { # name, decay, flags
+    local name=$1
+    cat > "$work/decay.json" << END
+{"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "weight_decay": $2}}}
+END
+    shift 2
+    run "$name" decay "${fresh[@]}" --steps 3 "$@"
+}
+decayed some 0.5 --output "$work/some"
+decayed all 0.5 --decay_all
+decayed no_some 0
+decayed no_all 0 --decay_all
+[ "$(column some eval_loss)" != "$(column all eval_loss)" ] || fail "--decay_all does nothing"
+equal "no decay" "$(column no_all eval_loss)" "$(column no_some eval_loss)"
+if "$bin/ds_train" --tokenizer bytes --seq_length 32 --threads 2 --deepspeed_config "$work/decay.json" "${fresh[@]}" --steps 4 \
+    --output "$work/some" --resume --decay_all > "$work/rule.log" 2>&1; then
+    fail "resumed with another rule of weight decay"
+fi
+grep -q 'decay_all' "$work/rule.log" || fail "rule: $(cat "$work/rule.log")"

@@ -10,9 +10,11 @@
 /* The command line, parsed. Texts are borrowed from argv. */
 typedef struct train_options {
     const char *model, *model_config, *tokenizer, *deepspeed_config, *output, *resume, *metrics;
+    const char *loss_average;
     const char *chat_template, *too_long, *sample, *trace, *trace_steps;
     dsi_arg_list data, eval_data, freeze;
     bool trial; /* of the autotuner: writes nothing of its own */
+    bool decay_all;
     bool resume_given, allow_unknown_keys, print_plan, append_eos;
     double eval_fraction, epochs;
     int64_t seq_length, steps, save_interval, eval_interval, keep_last, seed, threads;

@@ -172,6 +172,20 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .def = "42",
          .max = 4294967295.0,
          .doc = "Of initialisation, shuffling and dropout."},
+        {.name = "loss_average",
+         .type = DSI_ARG_TEXT,
+         .out = &o->loss_average,
+         .value = "OVER",
+         .def = "micro_batches",
+         .choices = "micro_batches|targets",
+         .doc = "What the loss of a step is the mean of: the means of its micro-batches, as "
+                "DeepSpeed, or all its counted tokens, of all micro-batches and ranks, as newer "
+                "versions of Hugging Face's Trainer."},
+        {.name = "decay_all",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->decay_all,
+         .doc =
+             "Weight decay on norms and biases too, as DeepSpeed; else on all other parameters."},
         {.name = "max_skipped_steps",
          .type = DSI_ARG_INT,
          .out = &o->max_skipped_steps,

@@ -195,6 +195,10 @@ static ds_status build_engine(train_run *run)
                                      .seq_length = run->seq_length,
                                      .steps_per_epoch = steps_of_epoch(run, rows),
                                      .seed = (uint64_t)o->seed,
+                                     .decay_all = o->decay_all,
+                                     .average = strcmp(o->loss_average, "targets") == 0
+                                                    ? DS_AVERAGE_TARGETS
+                                                    : DS_AVERAGE_MICRO_BATCHES,
                                      .comm = run->comm,
                                      .weights = o->model,
                                      .frozen = o->freeze.items,
