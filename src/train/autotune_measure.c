@@ -22,10 +22,11 @@ static void take_path(char *out, size_t size, const char *given, const char *usu
 
 dsi_autotune_spec dsi_autotune_read(const ds_config_autotuning *config)
 {
+    const char *trial = getenv("DS_AUTOTUNING_TRIAL");
     const int64_t first = config->start_profile_step > 0 ? config->start_profile_step : 1;
     dsi_autotune_spec spec = {.enabled = config->enabled,
                               .model_info = config->enabled && config->profile_model,
-                              .trial = getenv("DS_AUTOTUNING_TRIAL") != NULL,
+                              .trial = trial != NULL && trial[0] != '\0',
                               .first = first,
                               .last = config->end_profile_step > first ? config->end_profile_step
                                                                        : first};

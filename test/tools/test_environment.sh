@@ -38,6 +38,13 @@ refused 'DS_THREADS' env DS_THREADS=x "$bin/ds_bench" --profile out.json
 taken env DS_THREADS=2 "${run[@]}"
 refused 'DS_RESTART_COUNT' env DS_RESTART_COUNT=many "${run[@]}"
 refused 'DS_ACCELERATOR' env DS_ACCELERATOR=gpu "$bin/deepspeed" --num_gpus 1 --dry_run true
+refused 'DS_MPI' env DS_MPI=lam "${run[@]}"
+refused 'DS_RENDEZVOUS' env DS_RENDEZVOUS=me "${run[@]}"
+refused 'DS_AUTOTUNING_TRIAL' env DS_AUTOTUNING_TRIAL=0 "${run[@]}"
+refused 'DS_MODULE_PATH' env DS_MODULE_PATH=nowhere "${run[@]}"
+taken env DS_MODULE_PATH="$PWD" DS_MPI=mpich DS_RENDEZVOUS=launcher "${run[@]}"
+taken env DS_AUTOTUNING_TRIAL= "${run[@]}" --output kept
+[ -e kept/latest ] || { echo "FAILED: an empty DS_AUTOTUNING_TRIAL is a trial"; failed=1; }
 refused 'DEEPSPEED_TIMEOUT' env DEEPSPEED_TIMEOUT=0x10 "${run[@]}"
 refused 'DEEPSPEED_TIMEOUT' env DEEPSPEED_TIMEOUT=nan "${run[@]}"
 

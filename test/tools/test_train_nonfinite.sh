@@ -67,6 +67,14 @@ train 0 'skipped' "${fresh[@]}" fp16.json --steps 30 --max_skipped_steps 2 --out
 config static.json ', "fp16": {"enabled": true, "loss_scale": 1e9}'
 train 1 'the gradients of 2 steps in a row' "${fresh[@]}" static.json --steps 30 --max_skipped_steps 2
 
+# Two ranks of stage 3 end alike, and at once.
+config ranks.json ', "zero_optimization": {"stage": 3}'
+code=0
+"$bin/deepspeed" --num_gpus 2 "$bin/ds_train" --tokenizer bytes --seq_length 16 --threads 1 --data text.txt --model nan \
+    --deepspeed_config ranks.json --steps 50 --max_skipped_steps 3 --output ranks > log.txt 2>&1 || code=$?
+[ $code = 1 ] && grep -q 'the gradients of 3 steps in a row' log.txt && [ ! -e ranks/latest ] ||
+    fail "two ranks: exit $code: $(cat log.txt)"
+
 # Evaluation, and generation.
 config still.json '' 0
 train 1 'validation loss' --model nan --deepspeed_config still.json --steps 50 --eval_fraction 0.2 --eval_interval 1

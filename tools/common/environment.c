@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { MOST_THREADS = 4096, MOST_RESTARTS = 1000000, EXIT_USE = 2 };
 
@@ -38,6 +39,19 @@ ds_status environment_threads(ds_ctx *ctx, uint32_t *threads_out)
     return DS_OK;
 }
 
+/* Modules that are not there are looked for elsewhere: a folder that is none would do nothing. */
+static ds_status check_folder(ds_ctx *ctx, const char *name)
+{
+    const char *path = getenv(name);
+    struct stat st;
+    if (path == NULL || path[0] == '\0' || (stat(path, &st) == 0 && S_ISDIR(st.st_mode))) {
+        return DS_OK;
+    }
+    return ds_fail(ctx, DS_ERR_CONFIG,
+                   "the environment's %s is \"%.200s\", which is no folder; change it, or unset it",
+                   name, path);
+}
+
 static ds_status check_all(ds_ctx *ctx)
 {
     uint32_t threads = 0;
@@ -46,7 +60,10 @@ static ds_status check_all(ds_ctx *ctx)
     DS_TRY(environment_threads(ctx, &threads));
     DS_TRY(dsi_number_env(ctx, "DS_RESTART_COUNT", 0, MOST_RESTARTS, 0, &restarts));
     DS_TRY(check_word(ctx, "DS_ACCELERATOR", "cpu|cuda"));
-    return check_word(ctx, "DS_MPI", "openmpi|mpich");
+    DS_TRY(check_word(ctx, "DS_MPI", "openmpi|mpich"));
+    DS_TRY(check_word(ctx, "DS_RENDEZVOUS", "launcher"));
+    DS_TRY(check_word(ctx, "DS_AUTOTUNING_TRIAL", "1"));
+    return check_folder(ctx, "DS_MODULE_PATH");
 }
 
 void environment_check(const char *program)

@@ -75,7 +75,8 @@ static void resume_after_restart(train_options *o)
  */
 static void spare_files(train_options *o)
 {
-    o->trial = getenv("DS_AUTOTUNING_TRIAL") != NULL;
+    const char *trial = getenv("DS_AUTOTUNING_TRIAL");
+    o->trial = trial != NULL && trial[0] != '\0';
     if (o->trial) {
         o->metrics = o->sample = o->trace = o->trace_steps = NULL;
         o->output = o->resume_given ? o->output : NULL; /* to read from */
