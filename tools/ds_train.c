@@ -18,11 +18,19 @@ static int fail(ds_ctx *ctx, int code)
     return code;
 }
 
-static int fail_in_step(const train_run *run)
+/* What the run did: a step, or something after the last that it took. */
+static int fail_in_run(const train_run *run)
 {
-    (void)fprintf(stderr, "ds_train: in training step %llu: %s\n",
-                  (unsigned long long)ds_engine_global_steps(run->engine) + 1,
-                  ds_ctx_error(run->ctx));
+    const unsigned long long taken = ds_engine_global_steps(run->engine);
+    if (taken == 0 && !run->stepping) {
+        return fail(run->ctx, EXIT_FAILURE);
+    }
+    if (run->stepping) {
+        (void)fprintf(stderr, "ds_train: in training step %llu: %s\n", taken + 1,
+                      ds_ctx_error(run->ctx));
+    } else {
+        (void)fprintf(stderr, "ds_train: after step %llu: %s\n", taken, ds_ctx_error(run->ctx));
+    }
     return EXIT_FAILURE;
 }
 
@@ -154,7 +162,7 @@ static int run_with(const train_options *options, const ds_ctx_params *params)
     status = status < 0 ? status : train(&run, comm, options, &interrupted);
     int code = EXIT_SUCCESS;
     if (status < 0) {
-        code = run.training ? fail_in_step(&run) : fail(ctx, EXIT_FAILURE);
+        code = run.training ? fail_in_run(&run) : fail(ctx, EXIT_FAILURE);
         ds_comm_abort(comm, ds_ctx_error(ctx));
     }
     if (status >= 0 && interrupted && params->rank == 0) {

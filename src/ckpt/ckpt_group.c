@@ -76,6 +76,14 @@ ds_status dsi_ckpt_broadcast(dsi_ckpt_group *g, void *data, size_t bytes, uint32
     return exchange(g, (dsi_comm_call){.kind = DSI_COLL_BROADCAST, .peer = root}, &part);
 }
 
+/* Whether a message begins as one that the ranks have agreed on. */
+static bool names_a_rank(const char *message)
+{
+    unsigned rank = 0;
+    int n = 0;
+    return sscanf(message, "rank %u on %n", &rank, &n) == 1 && n > 0;
+}
+
 ds_status dsi_ckpt_agree(dsi_ckpt_group *g, ds_status status)
 {
     if (g->comm == NULL || g->broken < 0) {
@@ -91,7 +99,9 @@ ds_status dsi_ckpt_agree(dsi_ckpt_group *g, ds_status status)
         return DS_OK;
     }
     const ds_status shared = (ds_status)g->states[first];
-    if (first == g->rank) {
+    if (first == g->rank && names_a_rank(ds_ctx_error(g->ctx))) { /* shared before */
+        (void)snprintf(g->reason, DSI_CKPT_REASON_BYTES, "%s", ds_ctx_error(g->ctx));
+    } else if (first == g->rank) {
         (void)snprintf(g->reason, DSI_CKPT_REASON_BYTES, "rank %u on %s: %s", g->rank, g->host,
                        ds_ctx_error(g->ctx));
     }

@@ -56,3 +56,23 @@ for tool in train "$build"; do
     [ -z "$(idle "$tool" '"device": "nvme", "max_in_cpu": 0' '"device": "nvme"' "$small")" ]
     [ -z "$(idle "$tool" '"device": "none"' '"device": "none"')" ]
 done
+
+# A save that fails after the last step names that step and no next one, and each rank once. The peak is told with what it is.
+cat > "$work/two.json" << END
+{$common, "zero_optimization": {"stage": 1}}
+END
+
+mkdir -p "$work/full/latest/in_the_way"
+"$build/deepspeed" --num_gpus 2 "$bin" --model_config "$root/test/common/gpt2.json" \
+    --tokenizer bytes --data "$work/text.txt" --seq_length 32 --steps 4 --deepspeed_config "$work/two.json" --output "$work/full" \
+    > "$work/said" 2>&1 && { echo "a save whose file latest is a folder is no error"; exit 1; }
+grep -qE 'ds_train: after step 4: rank [01] on [^ ]+: ' "$work/said" || { cat "$work/said"; exit 1; }
+if grep -qE 'in training step 5|rank [01] on [^ ]+: rank [01] on' "$work/said"; then cat "$work/said"; exit 1; fi
+grep -qE '^peak: [0-9.]+ TFLOP/s a rank in (fp32|f32|float32), ' "$work/said" || { cat "$work/said"; exit 1; }
+if grep -E '% of peak' "$work/said" | grep -vqE ' (100|[0-9]{2}|[0-9]\.[0-9]|0\.[0-9]{2})% of peak'; then cat "$work/said"; exit 1; fi
+for how in "--resume none" "--resume global_step4"; do
+    # shellcheck disable=SC2086
+    "$build/deepspeed" --num_gpus 2 "$bin" --model_config "$root/test/common/gpt2.json" --tokenizer bytes --data "$work/text.txt" \
+        --seq_length 32 --steps 4 --deepspeed_config "$work/two.json" --output "$work/full" $how > "$work/said" 2>&1 && exit 1
+    if grep -E 'rank [01] on [^ ]+: .*rank [01] on' "$work/said"; then exit 1; fi
+done

@@ -78,7 +78,7 @@ start "$build/ds_train" "${train[@]}" --deepspeed_config "$scratch/config.json"
 kill -STOP "$(rank_pid 1)"
 ends 10
 has 'rank 1 .*stopped by (a signal|SIGSTOP)'
-has 'in training step [0-9]+: .*rank 1 ' # missing, or stopped after it had arrived
+has '(in training|after) step [0-9]+: .*rank 1 ' # missing, or stopped after it had arrived
 has 'reduce_scatter|all_gather'
 whole
 

@@ -54,6 +54,7 @@ typedef struct train_run {
     ds_status trace_lost;             /* why there is no trace of them; the run goes on */
     uint64_t saving;                  /* step of a save that nothing was told of yet; 0: none */
     bool training;                    /* the loop runs */
+    bool stepping;                    /* and in it a step */
     double started;                   /* seconds, monotonic */
 } train_run;
 

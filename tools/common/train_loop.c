@@ -169,7 +169,9 @@ static ds_status steps(train_run *run, train_report *report, bool *interrupted_o
     bool interrupted = false;
     DS_TRY(was_interrupted(run, &interrupted));
     while (ds_engine_global_steps(run->engine) < run->total_steps && !interrupted) {
+        run->stepping = true;
         DS_TRY(one_step(run, report));
+        run->stepping = false;
         train_trace_save(run, report, false);
         DS_TRY(save_ended(run, report, false));
         DS_TRY(train_check_finite(run, first, false));

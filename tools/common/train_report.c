@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/plain.h"
 #include "common/machine.h"
+#include "common/step_speed.h"
 #include "common/train.h"
 
 #include <deepspeed/monitor.h>
@@ -21,10 +22,11 @@ struct train_report {
     bool live;         /* a terminal: one line that is overwritten */
     bool line_open;    /* the live line stands without newline */
     double last_drawn; /* seconds, monotonic */
-    double speed;      /* tokens a second, smoothed */
+    step_speed speed;  /* of the newest steps */
     double first_step; /* seconds at the end of the first step */
     uint64_t first;    /* step number of the first step of this run */
-    double peak_flops; /* measured on this machine; 0 before */
+    double peak_flops; /* measured on this machine; 0: not, or no bound on what steps reach */
+    bool peak_known;   /* it was measured, whatever came of it */
 };
 
 ds_status train_report_open(train_run *run, train_report **report_out)
@@ -95,15 +97,52 @@ static void clock_text(double seconds, char *text, size_t n)
     }
 }
 
-static double mfu_of(train_report *report, const train_step *step)
+/* The peak may be measured while others use the cores: the best of all tries counts. */
+static void measure_peak(train_report *report)
+{
+    const ds_dtype dtype = ds_config_get(report->run->config)->compute_dtype;
+    const double flops = machine_peak_flops(report->run->ctx, dtype);
+    report->peak_flops = flops > report->peak_flops ? flops : report->peak_flops;
+}
+
+/* What part of this machine's peak the newest steps reach; NAN when that is not known. A peak that
+ * steps surpass is none. */
+static double mfu_of(train_report *report)
 {
     const ds_engine *engine = report->run->engine;
-    if (report->peak_flops <= 0.0) {
-        report->peak_flops =
-            machine_peak_flops(report->run->ctx, ds_config_get(report->run->config)->compute_dtype);
-    }
     const double flops = ds_engine_flops(engine) * (double)ds_engine_accumulation(engine);
-    return report->peak_flops > 0.0 ? flops / step->seconds / report->peak_flops : 0.0;
+    const double rate = flops / step_speed_seconds(&report->speed);
+    if (!report->peak_known) {
+        measure_peak(report);
+        if (rate > report->peak_flops) {
+            measure_peak(report);
+        }
+        report->peak_known = true;
+        if (report->peak_flops > 0.0) {
+            train_report_say(report,
+                             "peak: %.4g TFLOP/s a rank in %s, a product of 768 x 768 "
+                             "matrices measured here on %u threads",
+                             report->peak_flops * 1e-12,
+                             ds_dtype_name(ds_config_get(report->run->config)->compute_dtype),
+                             ds_ctx_n_threads(report->run->ctx));
+        }
+    }
+    if (rate > report->peak_flops) {
+        report->peak_flops = 0.0;
+    }
+    return report->peak_flops > 0.0 ? rate / report->peak_flops : NAN;
+}
+
+/* "31% of peak  ", small figures with their digits; "" when it is not known. */
+static const char *peak_text(double mfu, char *text, size_t n)
+{
+    const double percent = mfu * 100.0;
+    text[0] = '\0';
+    if (!isnan(mfu)) {
+        const int digits = percent >= 9.95 ? 0 : percent >= 0.995 ? 1 : 2;
+        (void)snprintf(text, n, "%.*f%% of peak  ", digits, percent);
+    }
+    return text;
 }
 
 static void draw(train_report *report, const train_step *step, double mfu, uint64_t peak_bytes)
@@ -112,6 +151,7 @@ static void draw(train_report *report, const train_step *step, double mfu, uint6
     const double now = dsi_clock_seconds();
     const double each = done > 1 ? (now - report->first_step) / (double)(done - 1) : step->seconds;
     char left[32];
+    char peak[32];
     char disk[32] = "";
     clock_text(each * (double)(report->run->total_steps - step->step), left, sizeof left);
     if (ds_engine_disk_bytes(report->run->engine) > 0) {
@@ -119,12 +159,13 @@ static void draw(train_report *report, const train_step *step, double mfu, uint6
                        step->disk_wait / step->seconds * 100.0);
     }
     (void)fprintf(stderr,
-                  "%sstep %llu/%llu  loss %.4f  lr %.3g  norm %.3f  %.0f tok/s  %.0f%% of peak  "
+                  "%sstep %llu/%llu  loss %.4f  lr %.3g  norm %.3f  %.0f tok/s  %s"
                   "%s%.0f MiB  left %s%s%s",
                   report->live ? "\r\033[K" : "", (unsigned long long)step->step,
                   (unsigned long long)report->run->total_steps, step->loss, step->lr,
-                  step->grad_norm, report->speed, mfu * 100.0, disk, (double)peak_bytes / 1048576.0,
-                  left, step->applied ? "" : "  (skipped)", report->live ? "" : "\n");
+                  step->grad_norm, step_speed_rate(&report->speed),
+                  peak_text(mfu, peak, sizeof peak), disk, (double)peak_bytes / 1048576.0, left,
+                  step->applied ? "" : "  (skipped)", report->live ? "" : "\n");
     (void)fflush(stderr);
     report->line_open = report->live;
     report->last_drawn = now;
@@ -145,20 +186,21 @@ static ds_status write_metrics(train_report *report, const train_step *step, dou
     char disk[48] = "";
     char loss[NUMBER_BYTES];
     char norm[NUMBER_BYTES];
+    char part[NUMBER_BYTES];
     if (report->metrics == NULL) {
         return DS_OK;
     }
     if (ds_engine_disk_bytes(report->run->engine) > 0) {
         (void)snprintf(disk, sizeof disk, ",\"disk_wait_s\":%.3f", step->disk_wait);
     }
-    const int n =
-        fprintf(report->metrics,
-                "{\"step\":%llu,\"loss\":%s,\"lr\":%.9g,\"grad_norm\":%s,"
-                "\"loss_scale\":%.9g,\"tokens_per_s\":%.1f,\"mfu\":%.4f,"
-                "\"peak_bytes\":%llu%s}\n",
-                (unsigned long long)step->step, json_number(step->loss, loss), step->lr,
-                json_number(step->grad_norm, norm), step->loss_scale,
-                (double)step->tokens / step->seconds, mfu, (unsigned long long)peak_bytes, disk);
+    const int n = fprintf(report->metrics,
+                          "{\"step\":%llu,\"loss\":%s,\"lr\":%.9g,\"grad_norm\":%s,"
+                          "\"loss_scale\":%.9g,\"tokens_per_s\":%.1f,\"mfu\":%s,"
+                          "\"peak_bytes\":%llu%s}\n",
+                          (unsigned long long)step->step, json_number(step->loss, loss), step->lr,
+                          json_number(step->grad_norm, norm), step->loss_scale,
+                          (double)step->tokens / step->seconds, json_number(mfu, part),
+                          (unsigned long long)peak_bytes, disk);
     if (n < 0 || fflush(report->metrics) != 0) {
         return ds_fail(report->run->ctx, DS_ERR_IO, "cannot write --metrics %s: %s",
                        report->run->options->metrics, strerror(errno));
@@ -208,18 +250,17 @@ ds_status train_report_step(train_report *report, const train_step *step)
         return DS_OK;
     }
     const double now = dsi_clock_seconds();
-    const double speed = (double)step->tokens / step->seconds;
     const bool first = step->step == report->first + 1;
     const bool last = step->step >= report->run->total_steps;
-    report->speed = first || report->speed <= 0.0 ? speed : 0.9 * report->speed + 0.1 * speed;
+    step_speed_add(&report->speed, (double)step->tokens, step->seconds);
     const bool show = report->live ? now - report->last_drawn > 0.1 || last || first
                                    : every > 0 && (step->step % (uint64_t)every == 0 || last);
     const uint64_t peak_bytes = machine_peak_bytes();
-    double mfu = 0.0;
+    double mfu = NAN;
     if (first) {
         report->first_step = now;
     } else if (show || report->metrics != NULL) {
-        mfu = mfu_of(report, step);
+        mfu = mfu_of(report);
     }
     if (show) {
         draw(report, step, mfu, peak_bytes);
