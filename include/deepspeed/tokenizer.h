@@ -71,7 +71,8 @@ DS_API ds_status ds_tokenizer_scratch_create(const ds_tokenizer *tok, size_t max
 DS_API void ds_tokenizer_scratch_destroy(ds_tokenizer_scratch **scratch);
 
 /* Encodes n bytes of text. flags: DS_ENCODE_*. *tokens_out is borrowed from scratch until its next
- * use. Errors: ERR_LIMIT (more than max_tokens; a text of 2 GiB or more), ERR_NOMEM. */
+ * use. Errors: ERR_LIMIT (more than max_tokens; a text of 2 GiB or more; a pattern that goes back
+ * over the text too often, a normalizer that makes too much of it), ERR_NOMEM. */
 DS_API ds_status ds_tokenizer_encode(const ds_tokenizer *tok, ds_tokenizer_scratch *scratch,
                                      const char *text, size_t n, uint32_t flags,
                                      ds_tokens *tokens_out);

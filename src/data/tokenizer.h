@@ -286,6 +286,11 @@ typedef struct dsi_made {
     size_t n, capacity, map_capacity;
 } dsi_made;
 
+enum {
+    DSI_MADE_A_BYTE = 256,   /* bytes that all stages together make of a byte of text, at most */
+    DSI_MADE_BYTES = 1 << 20 /* and of any text */
+};
+
 enum { DSI_WORD_KEY = 24, DSI_WORD_IDS = 8, DSI_WORD_SLOTS = 1 << 15 };
 
 /* A remembered word: one cache line. */
@@ -327,11 +332,15 @@ struct ds_tokenizer_scratch {
     dsi_made spelled; /* a word in the byte-level alphabet; a text for a normalizer's pattern */
     int32_t *points;  /* code points of a run being normalized */
     size_t points_capacity;
-    void *match; /* pcre2_match_data */
+    void *match;          /* pcre2_match_data */
+    size_t match_account; /* what matching may still cost in this text (tokenizer_match.c) */
+    size_t made_account;  /* bytes that stages may still make of this text */
 };
 
 /* Grows an array of `size`-byte elements to hold `need`; false records ERR_NOMEM in the scratch. */
 bool dsi_tok_grow(ds_tokenizer_scratch *s, void **data, size_t *capacity, size_t need, size_t size);
+/* Sets what a text of n bytes may cost; before each text. */
+void dsi_tok_open_accounts(ds_tokenizer_scratch *s, size_t n);
 /* Makes room in a made text for `need` bytes (and their map, with map). */
 bool dsi_made_reserve(ds_tokenizer_scratch *s, dsi_made *made, size_t need, bool map);
 /* Appends bytes that stand for `range` of the input (given only with a map). */
@@ -406,9 +415,12 @@ void dsi_matcher_free(void *match);
 /* The text for PCRE2, which wants UTF-8: view's own, or in room a copy in which bytes that are not
  * are U+0001, one for one. NULL: no memory, recorded. */
 const unsigned char *dsi_regex_text(ds_tokenizer_scratch *s, dsi_made *room, dsi_view view);
-/* Finds the first match at or after `from`: 1 found, 0 none, negative an error (recorded). */
+/* Finds the first match at or after `from` in view, whose bytes for PCRE2 are text: 1 found, 0
+ * none, negative an error (recorded). */
 int dsi_regex_find(ds_tokenizer_scratch *s, const dsi_regex *regex, const unsigned char *text,
-                   size_t n, size_t from, size_t *begin_out, size_t *end_out);
+                   dsi_view view, size_t from, size_t *begin_out, size_t *end_out);
+/* What matching may cost in a text of n bytes. */
+size_t dsi_regex_account(size_t n);
 
 /* ---- loading ---- */
 

@@ -86,10 +86,35 @@ bool dsi_made_reserve(ds_tokenizer_scratch *s, dsi_made *made, size_t need, bool
             dsi_tok_grow(s, (void **)&made->map, &made->map_capacity, need, sizeof *made->map));
 }
 
+/* Replacements can grow a text without end: what a stage makes is paid from an account. */
+static bool pay(ds_tokenizer_scratch *s, size_t n)
+{
+    if (n <= s->made_account) {
+        s->made_account -= n;
+        return true;
+    }
+    if (s->failed == DS_OK) {
+        s->failed =
+            ds_fail(s->tok->ctx, DS_ERR_LIMIT,
+                    "%s: its normalizers and pre-tokenizers make more than %d bytes of each "
+                    "byte of a text and %d more; a replacement that grows the text like "
+                    "that is not supported",
+                    s->tok->n_files > 0 ? s->tok->files[0] : "the tokenizer", DSI_MADE_A_BYTE,
+                    DSI_MADE_BYTES);
+    }
+    return false;
+}
+
+void dsi_tok_open_accounts(ds_tokenizer_scratch *s, size_t n)
+{
+    s->match_account = dsi_regex_account(n);
+    s->made_account = (size_t)DSI_MADE_BYTES + n * DSI_MADE_A_BYTE;
+}
+
 bool dsi_made_append(ds_tokenizer_scratch *s, dsi_made *made, const void *text, size_t n,
                      ds_token_range range)
 {
-    if (!dsi_made_reserve(s, made, made->n + n, s->want_ranges)) {
+    if (!pay(s, n) || !dsi_made_reserve(s, made, made->n + n, s->want_ranges)) {
         return false;
     }
     if (n > 0) {
@@ -104,7 +129,7 @@ bool dsi_made_append(ds_tokenizer_scratch *s, dsi_made *made, const void *text, 
 
 bool dsi_made_copy(ds_tokenizer_scratch *s, dsi_made *made, dsi_view view, size_t at, size_t n)
 {
-    if (!dsi_made_reserve(s, made, made->n + n, s->want_ranges)) {
+    if (!pay(s, n) || !dsi_made_reserve(s, made, made->n + n, s->want_ranges)) {
         return false;
     }
     if (n > 0) {
@@ -217,6 +242,7 @@ ds_status ds_tokenizer_encode(const ds_tokenizer *tok, ds_tokenizer_scratch *scr
     }
     s->n = 0;
     s->failed = DS_OK;
+    dsi_tok_open_accounts(s, n);
     s->want_ranges = (flags & DS_ENCODE_RANGES) != 0;
     s->continues = (flags & DSI_ENCODE_CONTINUES) != 0;
     const dsi_view all = {.text = (const unsigned char *)text, .n = n};

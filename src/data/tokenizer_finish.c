@@ -174,8 +174,16 @@ static ds_status template_piece(ds_tokenizer *tok, const char *path, const json_
     dsi_template_piece *piece = &tok->template_pieces[tok->n_template++];
     const json_t *special = json_object_get(json, "SpecialToken");
     if (special == NULL) {
+        const json_t *text = json_object_get(json, "Sequence");
+        const char *which = json_string_value(json_object_get(text, "id"));
         piece->sequence = true;
-        return DS_OK;
+        return which != NULL && strcmp(which, "A") == 0
+                   ? DS_OK
+                   : ds_fail(
+                         tok->ctx, DS_ERR_FORMAT,
+                         "%s: a piece of the post-processor's \"single\" must be a SpecialToken "
+                         "or the Sequence A",
+                         path);
     }
     const char *name = json_string_value(json_object_get(special, "id"));
     const json_t *ids = json_object_get(json_object_get(specials, name != NULL ? name : ""), "ids");
@@ -226,11 +234,17 @@ ds_status dsi_tokenizer_post(ds_tokenizer *tok, const char *path, const json_t *
                        "TemplateProcessing, ByteLevel, Sequence",
                        path, type);
     }
+    DS_TRY(dsi_json_list(tok, path, json, "single"));
+    uint32_t n_texts = 0;
     json_array_foreach(json_object_get(json, "single"), i, one)
     {
         DS_TRY(template_piece(tok, path, one, json_object_get(json, "special_tokens")));
+        n_texts += tok->template_pieces[tok->n_template - 1].sequence;
     }
-    return DS_OK;
+    return n_texts == 1
+               ? DS_OK
+               : ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                         "%s: the post-processor's \"single\" must have the text once", path);
 }
 
 /* ---- derived tables ---- */
@@ -413,6 +427,7 @@ static ds_status build_patterns(ds_tokenizer *tok, const char *path)
         if (s == NULL) {
             DS_TRY_GOTO(status, ds_tokenizer_scratch_create(tok, 0, &s), done);
         }
+        dsi_tok_open_accounts(s, added->n_content);
         const dsi_view view = dsi_tok_normalize(
             s, (dsi_view){.text = (const unsigned char *)added->content, .n = added->n_content});
         DS_TRY_GOTO(status, s->failed, done);

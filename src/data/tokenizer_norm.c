@@ -181,7 +181,7 @@ static bool replace_regex(ds_tokenizer_scratch *s, const dsi_norm *norm, dsi_mad
     size_t begin = 0;
     size_t end = 0;
     while (text != NULL && from <= view.n) {
-        const int found = dsi_regex_find(s, norm->regex, text, view.n, from, &begin, &end);
+        const int found = dsi_regex_find(s, norm->regex, text, view, from, &begin, &end);
         if (found < 0) {
             return false;
         }

@@ -86,7 +86,7 @@ static void split_regex(splitter *sp, const dsi_pretok *rule)
     size_t begin = 0;
     size_t end = 0;
     while (text != NULL && from <= n && sp->s->failed == DS_OK) {
-        if (dsi_regex_find(sp->s, rule->regex, text, n, from, &begin, &end) <= 0) {
+        if (dsi_regex_find(sp->s, rule->regex, text, sp->view, from, &begin, &end) <= 0) {
             break;
         }
         if (begin > done) {

@@ -1,28 +1,15 @@
 /* Patterns of a tokenizer file by PCRE2, with the meaning that Oniguruma gives them.
  *
- * Called for Split and Replace with a pattern that no scanner knows. Shorthands are rewritten to
- * Unicode properties, so that \s is White_Space and \w is that of UTS #18; what the two engines
- * read differently and cannot be rewritten is an error that names it.
+ * Called for Split and Replace with a pattern that no scanner knows; tokenizer_match.c runs it.
+ * Shorthands are rewritten to Unicode properties, so that \s is White_Space and \w is that of UTS
+ * #18; what the two engines read differently and cannot be rewritten is an error that names it.
  */
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include "data/tokenizer.h"
+#include "data/tokenizer_regex.h"
 
-#include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PATTERN = 16384, JIT_STACK_BYTES = 16 << 20 };
-
-struct dsi_regex {
-    pcre2_code *code;
-};
-
-/* What each thread matches with. */
-typedef struct matcher {
-    pcre2_match_data *data;
-    pcre2_match_context *context;
-    pcre2_jit_stack *stack;
-} matcher;
+enum { MAX_PATTERN = 16384 };
 
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 
@@ -166,7 +153,8 @@ ds_status dsi_regex_compile(ds_ctx *ctx, const char *path, const char *pattern, 
     PCRE2_SIZE at = 0;
     /* ^ and $ are of lines in Oniguruma's syntax. */
     regex->code = pcre2_compile((PCRE2_SPTR)dsi_buf_text(&text), text.size,
-                                PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                                PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
+                                    PCRE2_USE_OFFSET_LIMIT,
                                 &error, &at, NULL);
     if (regex->code == NULL) {
         char message[160];
@@ -176,7 +164,15 @@ ds_status dsi_regex_compile(ds_ctx *ctx, const char *path, const char *pattern, 
         free(regex);
         goto done;
     }
-    (void)pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE); /* without JIT it is interpreted */
+    /* Without JIT it is interpreted. */
+    (void)pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
+    regex->text = strndup(pattern, n);
+    regex->path = strdup(path);
+    if (regex->text == NULL || regex->path == NULL) {
+        status = ds_fail(ctx, DS_ERR_NOMEM, "%s: no memory for a pattern", path);
+        dsi_regex_free(&regex);
+        goto done;
+    }
     *regex_out = regex;
 done:
     dsi_buf_free(&text);
@@ -193,88 +189,9 @@ void dsi_regex_free(dsi_regex **regex)
 {
     if (*regex != NULL) {
         pcre2_code_free((*regex)->code);
+        free((*regex)->text);
+        free((*regex)->path);
         free(*regex);
         *regex = NULL;
     }
-}
-
-void dsi_matcher_free(void *match)
-{
-    matcher *m = match;
-    if (m != NULL) {
-        pcre2_match_data_free(m->data);
-        pcre2_match_context_free(m->context);
-        pcre2_jit_stack_free(m->stack);
-        free(m);
-    }
-}
-
-static matcher *matcher_of(ds_tokenizer_scratch *s)
-{
-    if (s->match != NULL) {
-        return s->match;
-    }
-    matcher *m = calloc(1, sizeof *m);
-    if (m == NULL) {
-        return NULL;
-    }
-    m->data = pcre2_match_data_create(1, NULL);
-    m->context = pcre2_match_context_create(NULL);
-    m->stack = pcre2_jit_stack_create(32 << 10, JIT_STACK_BYTES, NULL);
-    if (m->data == NULL || m->context == NULL) {
-        dsi_matcher_free(m);
-        return NULL;
-    }
-    pcre2_jit_stack_assign(m->context, NULL, m->stack);
-    s->match = m;
-    return m;
-}
-
-const unsigned char *dsi_regex_text(ds_tokenizer_scratch *s, dsi_made *room, dsi_view view)
-{
-    const unsigned char *end = view.text + view.n;
-    unsigned char *copy = NULL;
-    for (const unsigned char *p = view.text; p < end;) {
-        uint32_t cp;
-        const size_t size = dsi_utf8_decode(p, end, &cp);
-        if (cp == DSI_UTF8_BAD) {
-            if (copy == NULL) {
-                if (!dsi_made_reserve(s, room, view.n, false)) {
-                    return NULL;
-                }
-                copy = room->text;
-                memcpy(copy, view.text, view.n);
-            }
-            copy[p - view.text] = 1;
-        }
-        p += size;
-    }
-    return copy != NULL ? copy : view.text;
-}
-
-int dsi_regex_find(ds_tokenizer_scratch *s, const dsi_regex *regex, const unsigned char *text,
-                   size_t n, size_t from, size_t *begin_out, size_t *end_out)
-{
-    matcher *m = matcher_of(s);
-    if (m == NULL) {
-        s->failed = ds_fail(s->tok->ctx, DS_ERR_NOMEM, "no memory to match a pattern");
-        return -1;
-    }
-    const int found =
-        pcre2_match(regex->code, text, n, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
-    if (found == PCRE2_ERROR_NOMATCH) {
-        return 0;
-    }
-    if (found < 0) {
-        char message[160];
-        (void)pcre2_get_error_message(found, (PCRE2_UCHAR *)message, sizeof message);
-        s->failed =
-            ds_fail(s->tok->ctx, DS_ERR_LIMIT,
-                    "a pre-tokenizer pattern failed at byte %zu of the text: %s", from, message);
-        return -1;
-    }
-    const PCRE2_SIZE *range = pcre2_get_ovector_pointer(m->data);
-    *begin_out = range[0];
-    *end_out = range[1] >= range[0] ? range[1] : range[0];
-    return 1;
 }

@@ -98,11 +98,18 @@ static const bad_case cases[] = {
     {"{" MODEL ", \"post_processor\": {\"type\": \"BertProcessing\"}}", DS_ERR_UNSUPPORTED,
      "post-processor \"BertProcessing\""},
     {"{" MODEL ", \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": "
-     "[{\"SpecialToken\": {\"id\": \"<s>\"}}], \"special_tokens\": {\"<s>\": {\"ids\": [77]}}}}",
+     "[{\"SpecialToken\": {\"id\": \"<s>\"}}, {\"Sequence\": {\"id\": \"A\"}}], "
+     "\"special_tokens\": {\"<s>\": {\"ids\": [77]}}}}",
      DS_ERR_FORMAT, "adds the id 77"},
     {"{" MODEL ", \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": "
      "[{\"SpecialToken\": {\"id\": \"<s>\"}}], \"special_tokens\": {}}}",
      DS_ERR_FORMAT, "\"<s>\" has no ids"},
+    {"{" MODEL ", \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": "
+     "[{\"Sequence\": {\"id\": \"A\"}}, {\"Sequence\": {\"id\": \"A\"}}]}}",
+     DS_ERR_UNSUPPORTED, "must have the text once"},
+    {"{" MODEL ", \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": "
+     "[{\"Sequence\": {\"id\": \"B\"}}]}}",
+     DS_ERR_FORMAT, "the Sequence A"},
     {"{" MODEL ", \"decoder\": {\"type\": \"WordPiece\"}}", DS_ERR_UNSUPPORTED,
      "decoder \"WordPiece\""},
     {"{" MODEL ", \"added_tokens\": [{\"id\": 1, \"content\": \"new\"}]}", DS_ERR_FORMAT,
