@@ -171,8 +171,10 @@ ds_status ds_config_docs(ds_ctx *ctx, char **text_out)
         "  not the default.\n"
         "- *checked only*: it belongs to a feature that another key asks for; names, types and\n"
         "  bounds are checked.\n\n"
-        "`\"auto\"` is filled from the command line and the model as Hugging Face's Trainer does, "
-        "with\nits defaults where no flag is given.\n"
+        "`\"auto\"`, and a key that the file leaves out, is filled from the command line; "
+        "`\"auto\"`\nalso from the model as Hugging Face's Trainer does, with its defaults where "
+        "no "
+        "flag is given.\nA flag that contradicts the file, or that no key can take, is an error.\n"
         "Where no such value exists, sections that DeepSpeed parses strictly take their default,\n"
         "and other keys refuse it. Unknown keys are errors unless `--allow_unknown_keys` is "
         "given.\n");

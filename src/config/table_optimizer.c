@@ -13,7 +13,8 @@
 #define EPS(d)                                                                                     \
     R("eps", d, IN_FORCE, "Added to the denominator.", MIN(0), WITH(TRAINER), FIELD(optimizer.eps))
 #define WEIGHT_DECAY                                                                               \
-    R("weight_decay", "0", IN_FORCE, "Weight decay; norms and biases are exempt.", MIN(0),         \
+    R("weight_decay", "0", IN_FORCE,                                                               \
+      "Weight decay; norms and biases are exempt (ds_train --decay_all: they are not).", MIN(0),   \
       WITH(TRAINER), FIELD(optimizer.weight_decay))
 #define BIAS_CORRECTION                                                                            \
     B("bias_correction", "true", IN_FORCE, "Correct the averages for their start at zero.",        \

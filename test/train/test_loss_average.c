@@ -1,8 +1,11 @@
 /* labels: threads
  * The mean of a step's losses over micro-batches and over counted targets. Micro-batches with very
  * uneven numbers of targets, one without any; over targets one step of any ranks and accumulation
- * is the oracle's gradient of the mean over all rows at once, in every ZeRO stage and precision;
- * the determinism law holds; a checkpoint is resumed with the rules that it was saved with. */
+ * is the oracle's gradient of the mean over all rows at once, in every ZeRO stage; the
+ * determinism law holds in every precision; a checkpoint is resumed with the rules that it was
+ * saved with.
+ *
+ * DS_AVERAGE_CASES: random shapes and shares (default 12). */
 #include "accel/cpu/cpu_features.h"
 #include "common/engine_hash.h"
 #include "common/parity.h"
@@ -23,8 +26,21 @@ typedef struct rows {
     int32_t ids[MOST], targets[MOST];
 } rows;
 
+static uint64_t mask_seed; /* 0: the shares below; else random ones. Ranks only read it */
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ (x >> 31)) * UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ (x >> 29)) * UINT64_C(0xbf58476d1ce4e5b9);
+    return x ^ (x >> 32);
+}
+
 static bool counts(int64_t block, int64_t i)
 {
+    if (mask_seed != 0) { /* a share of its own for each block: none, few, many or all */
+        const uint64_t share = mix(mask_seed * 131 + (uint64_t)block) % 5;
+        return mix(mask_seed + (uint64_t)(block * MOST + i) * 7919) % 4 < share;
+    }
     switch (block % BLOCKS) {
     case 0:
         return i == 5;
@@ -269,6 +285,49 @@ static void gradient_is_the_oracles(void **state)
     }
 }
 
+static void random_shares_are_the_oracles(void **state)
+{
+    static const char *const variants[] = {"gpt2", "llama2", "qwen2"};
+    const char *given = getenv("DS_AVERAGE_CASES");
+    const uint64_t n = given != NULL ? strtoull(given, NULL, 10) : 12;
+    double worst = 0.0;
+    for (uint64_t seed = 1; seed <= n; ++seed) {
+        const uint64_t bits = mix(seed * 977);
+        char folder[64];
+        parity_case p;
+        oracle o;
+        run r = {.variant = variants[bits % 3],
+                 .dtype = DS_DTYPE_F32,
+                 .n_ranks = 1 + (uint32_t)(bits >> 8) % 4,
+                 .stage = (uint32_t)(bits >> 16) % 4,
+                 .accumulation = 1 + (int64_t)((bits >> 24) % 4),
+                 .average = DS_AVERAGE_TARGETS,
+                 .not_deterministic = (bits >> 32) % 2 == 0,
+                 .want = &o};
+        mask_seed = seed;
+        (void)snprintf(folder, sizeof folder, "parity/%s", r.variant);
+        parity_open(*state, r.variant, &p);
+        oracle_run(&p, folder, r.n_ranks * r.accumulation, &o);
+        run_all(&r);
+        if (r.worst > 5e-5 || fabs(r.norm - o.norm) > 2e-5 * o.norm) {
+            fail_msg("seed %llu: %s, %u ranks × %lld, stage %u: off by %g; norm %.9g, the oracle's "
+                     "%.9g",
+                     (unsigned long long)seed, r.variant, r.n_ranks, (long long)r.accumulation,
+                     r.stage, r.worst, r.norm, o.norm);
+        }
+        worst = r.worst > worst ? r.worst : worst;
+        run loss = r;
+        loss.want = NULL;
+        loss.steps = 1;
+        run_all(&loss);
+        assert_true(fabs(loss.loss - o.loss) <= 2e-5 * o.loss);
+        ref_model_close(&o.model);
+        parity_close(&p);
+    }
+    mask_seed = 0;
+    print_message("%llu cases, the worst gradient off by %.3g\n", (unsigned long long)n, worst);
+}
+
 static void stages_have_the_same_bits(void **state)
 {
     static const struct {
@@ -370,6 +429,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradient_is_the_oracles),
+        cmocka_unit_test(random_shares_are_the_oracles),
         cmocka_unit_test(stages_have_the_same_bits),
         cmocka_unit_test(a_checkpoint_keeps_its_rules),
         cmocka_unit_test(refuses_what_is_not_built),
