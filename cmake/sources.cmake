@@ -21,12 +21,12 @@ else()
 endif()
 
 # Kernels by instruction set. Files in simd/ are templates, compiled once for each set of vectors, and
-# for avx512_bf16 the one whose products differ there; files in bf16/ once for each set with products of bf16.
+# for avx512_bf16 those whose products differ there; files in bf16/ once for each set with products of bf16.
 set(DS_ISA_OBJECTS)
 function(ds_isa name)
   file(GLOB own CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/${name}/*.c)
   if(name STREQUAL "avx512_bf16")
-    set(shared ${PROJECT_SOURCE_DIR}/src/accel/cpu/simd/gemm_simd.c)
+    set(shared ${PROJECT_SOURCE_DIR}/src/accel/cpu/simd/gemm_simd.c ${PROJECT_SOURCE_DIR}/src/accel/cpu/simd/gemm_vector.c)
     file(GLOB paired CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/bf16/*.c)
   elseif(name STREQUAL "amx")
     file(GLOB paired CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/bf16/*.c)

@@ -360,7 +360,8 @@ static void levels_choose(void **state)
         {DS_ISA_AVX512_BF16, 4, DS_DTYPE_BF16, DS_DTYPE_BF16, "vector"},
         {DS_ISA_AMX, 64, DS_DTYPE_BF16, DS_DTYPE_BF16, "amx"},
         {DS_ISA_AMX, 64, DS_DTYPE_F32, DS_DTYPE_F32, "avx512"},
-        {DS_ISA_AMX, 4, DS_DTYPE_BF16, DS_DTYPE_BF16, "vector"},
+        {DS_ISA_AMX, 4, DS_DTYPE_BF16, DS_DTYPE_BF16, "amx"},
+        {DS_ISA_AMX, 4, DS_DTYPE_F32, DS_DTYPE_F32, "vector"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         if (cases[i].isa <= dsi_cpu_isa()) {

@@ -8,13 +8,12 @@ static const dsi_gemm_impl *const impls[] = {
 #if defined(DSI_HAVE_amx)
     &dsi_gemm_amx,
 #endif
-#if defined(DSI_HAVE_avx512)
-    &dsi_gemm_vector_avx512,
-#endif
 #if defined(DSI_HAVE_avx512_bf16)
+    &dsi_gemm_vector_avx512_bf16,
     &dsi_gemm_simd_avx512_bf16,
 #endif
 #if defined(DSI_HAVE_avx512)
+    &dsi_gemm_vector_avx512,
     &dsi_gemm_simd_avx512,
 #endif
 #if defined(DSI_HAVE_avx2)

@@ -6,9 +6,10 @@
  *   C[m,n]  = activation(v) + residual[m,n], rounded once to C's dtype
  *
  * Invariants:
- * 1. The split of the work and the order in which each element is summed depend only on the fields
- *    of dsi_gemm_params that are not pointers, and on the instruction set: not on timing, not on
- *    the number of threads that the pool really has.
+ * 1. The order in which an element is summed depends on k, the dtypes of A and B and the
+ * instruction set alone: a row of C has the same bits alone and among any others, with B packed or
+ * not, for any n_threads and any pool. The split of the work depends on the fields that are not
+ * pointers.
  * 2. No allocation: packed panels live in `work`, dsi_gemm_work_bytes() bytes, aligned to 64.
  * 3. C, pre and residual may be any row stride >= n; residual may be C itself (same stride), else
  *    nothing that is written overlaps anything that is read.

@@ -21,7 +21,8 @@ typedef struct dsi_gemm_impl {
 const dsi_gemm_impl *dsi_gemm_choose(const dsi_gemm_params *p);
 
 extern const dsi_gemm_impl dsi_gemm_ref, dsi_gemm_vector_avx2, dsi_gemm_simd_avx2,
-    dsi_gemm_vector_avx512, dsi_gemm_simd_avx512, dsi_gemm_simd_avx512_bf16, dsi_gemm_amx;
+    dsi_gemm_vector_avx512, dsi_gemm_simd_avx512, dsi_gemm_vector_avx512_bf16,
+    dsi_gemm_simd_avx512_bf16, dsi_gemm_amx;
 
 static inline float dsi_gemm_load(const void *data, ds_dtype dtype, int64_t i)
 {

@@ -363,8 +363,8 @@ static void pack_a_task(void *arg, uint32_t task, uint32_t thread)
 
 static bool supports(const dsi_gemm_params *p)
 {
-    return p->a_dtype == DS_DTYPE_BF16 && p->b_dtype == DS_DTYPE_BF16 && p->k > 0 &&
-           (p->m > 4 || p->b_packed); /* fewer rows are for gemm_vector.c */
+    return p->a_dtype == DS_DTYPE_BF16 && p->b_dtype == DS_DTYPE_BF16 &&
+           p->k > 0; /* a single row too: tiles add in another order than vectors do */
 }
 
 /* Both operands stored with k outermost: that one must be transposed which the tiles take as A, so

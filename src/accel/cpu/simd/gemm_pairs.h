@@ -10,17 +10,9 @@
 #ifndef DSI_ACCEL_CPU_GEMM_PAIRS_H
 #define DSI_ACCEL_CPU_GEMM_PAIRS_H
 
-#include "accel/cpu/gemm.h"
-#include "accel/cpu/simd/gemm_transpose.h"
-
-typedef uint32_t packed; /* an element of a panel: k and k+1 */
-typedef __m512bh packed_vf;
+#include "accel/cpu/simd/gemm_order.h"
 
 enum {
-    K_STEP = 2, /* values of k in an element */
-    KC = 256,   /* elements of a block of k */
-    NV = 2,     /* vectors in a row of C's tile */
-    NR = NV * VF_WIDTH,
     MR = 14,         /* 28 accumulators, 2 of B; A is broadcast from memory */
     A_ROW = KC + 16, /* rows start in different sets of the cache */
     A_K = 1,
@@ -28,31 +20,6 @@ enum {
     A_FLOATS = KC * VF_WIDTH, /* elements of a panel */
     FETCH_PAIRS = 16,         /* pairs of rows of B that packing asks for ahead */
 };
-
-DSI_INLINE int64_t min_i64(int64_t x, int64_t y)
-{
-    return x < y ? x : y;
-}
-
-DSI_INLINE packed_vf packed_load(const packed *p)
-{
-    return (__m512bh)_mm512_load_si512(p);
-}
-
-DSI_INLINE packed_vf packed_set(packed x)
-{
-    return (__m512bh)_mm512_set1_epi32((int32_t)x);
-}
-
-DSI_INLINE vf packed_fma(packed_vf a, packed_vf b, vf sum)
-{
-    return _mm512_dpbf16_ps(sum, a, b);
-}
-
-DSI_INLINE bool packed_supports(const dsi_gemm_params *p)
-{
-    return p->a_dtype == DS_DTYPE_BF16 && p->b_dtype == DS_DTYPE_BF16;
-}
 
 /* 32 values at `at`, those beyond n zero. */
 DSI_INLINE __m512i pair_get(const void *base, int64_t at, int64_t n)

@@ -11,17 +11,9 @@
 #ifndef DSI_ACCEL_CPU_GEMM_PANELS_H
 #define DSI_ACCEL_CPU_GEMM_PANELS_H
 
-#include "accel/cpu/gemm.h"
-#include "accel/cpu/simd/gemm_transpose.h"
-
-typedef float packed; /* an element of a panel: one k */
-typedef vf packed_vf;
+#include "accel/cpu/simd/gemm_order.h"
 
 enum {
-    K_STEP = 1, /* values of k in an element */
-    KC = 256,   /* elements of a block of k */
-    NV = 2,     /* vectors in a row of C's tile */
-    NR = NV * VF_WIDTH,
 #if defined(__AVX512F__)
     MR = 14,         /* 28 accumulators, 2 of B; A is broadcast from memory */
     A_ROW = KC + 16, /* rows start in different sets of the cache */
@@ -42,32 +34,6 @@ enum {
 _Static_assert(A_FLOATS >= A_ROW * (MR - 1) + KC && A_FLOATS >= A_COLUMN_K * (KC - 1) + VF_WIDTH &&
                    A_FLOATS >= A_K * (KC - 1) + VF_WIDTH,
                "a panel of A holds all that is stored to it");
-
-DSI_INLINE int64_t min_i64(int64_t x, int64_t y)
-{
-    return x < y ? x : y;
-}
-
-DSI_INLINE packed_vf packed_load(const packed *p)
-{
-    return vf_load(p);
-}
-
-DSI_INLINE packed_vf packed_set(packed x)
-{
-    return vf_set(x);
-}
-
-DSI_INLINE vf packed_fma(packed_vf a, packed_vf b, vf sum)
-{
-    return vf_fma(a, b, sum);
-}
-
-DSI_INLINE bool packed_supports(const dsi_gemm_params *p)
-{
-    (void)p;
-    return true;
-}
 
 DSI_INLINE vf get_some(const void *base, ds_dtype type, int64_t i, int64_t n)
 {

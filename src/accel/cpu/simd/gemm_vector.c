@@ -1,288 +1,352 @@
-/* Products of 1 to 4 rows (decoding): B is read once, as it lies in memory, at the speed of memory.
+/* Products of 1 to 4 rows (decoding): B is read once as it lies in memory, at the speed of memory.
  *
- * B stored (n,k): tasks are of columns of C; each result is a dot product along a row of B, in
- * VF_WIDTH partial sums added at the end. B stored (k,n): tasks are of rows of B, one task a thread
- * of the plan; rows are added to the task's sums, and these added in order at the end. Either way a
- * task's rows are cut into STREAMS stretches that are read side by side, a line of each at a time:
- * four long streams with a prefetch 2 KiB ahead reach what a loop that only reads reaches. The
- * number of tasks is a function of the plan's threads. A is widened to fp32 once.
+ * Every sum has the order of gemm_order.h, so that a row has the bits that it has among many; tasks
+ * follow the shape, never the number of threads. Lanes are columns of C. B stored (k,n): a task is
+ * one block of k and some columns; STREAMS elements of k are read side by side and added to the
+ * sums, and the blocks are added in order at the end. B stored (n,k): a task is some columns; rows
+ * are turned in registers (gemm_turn.h), NR of them at a time, whose sums stay in registers. A is
+ * packed once.
  */
 #include "accel/cpu/gemm_impl.h"
 #include "accel/cpu/simd/gemm_finish.h"
+#include "accel/cpu/simd/gemm_turn.h"
 #include "accel/cpu/simd/simd_kernel.h"
+
+#define HINT _MM_HINT_T1 /* the second-level cache: more can be on its way there */
 
 enum {
     ROWS = 4,        /* of A at most */
-    STREAMS = 4,     /* rows of B at once */
-    COLUMNS = 512,   /* of a task over columns, at most: 8 KiB of sums */
-    STRETCH = 4096,  /* columns of C whose sums are added to before the next: 16 KiB a row */
-    LEAST_PART = 8,  /* rows of B of a task */
+    STREAMS = 4,     /* elements of k at once, B stored (k,n) */
+    WIDE = 512,      /* columns of a task at most, B stored (k,n) */
+    TASKS = 64,      /* B stored (n,k): so many, where columns suffice */
     FINISH = 1024,   /* columns that one task adds up */
     ALONE = 1 << 14, /* sums that one thread adds up sooner than another wakes */
+    AHEAD_BYTES = 16384,
+    AHEAD_ROW = 4096,
+    FETCHED = VF_WIDTH * TURN_BYTES, /* asked for while as much is read */
     LINE_BYTES = 64,
-    AHEAD_BYTES = 2048
+    STAGE_ROW = KC * 4 + TURN_BYTES, /* bytes; rows start in different sets of the cache */
 };
 
 typedef struct vector_run {
     const dsi_gemm_params *p;
-    float *a; /* (m, k_stride) */
-    int64_t k_stride;
-    int64_t columns; /* B (n,k): of a task; a multiple of 64 */
-    float *sums;     /* B (k,n): (n_parts, m, n_stride) */
-    int64_t n_stride, n_parts;
-    int64_t part; /* rows of B of a task */
+    packed *a; /* (m, k_stride) */
+    int64_t k_elements, k_stride;
+    float *sums; /* B stored (k,n): (n_blocks, m, n_stride) */
+    int64_t n_stride, n_blocks;
+    int64_t columns; /* of a task */
+    int64_t ahead;   /* bytes to what is asked for, B stored (k,n): some rows */
 } vector_run;
 
-static int64_t min_i64(int64_t x, int64_t y)
+static int64_t ceil_div(int64_t x, int64_t y)
 {
-    return x < y ? x : y;
-}
-
-static int64_t round16(int64_t n)
-{
-    return (n + 15) / 16 * 16;
+    return (x + y - 1) / y;
 }
 
 static void make_run(const dsi_gemm_params *p, void *work, vector_run *run)
 {
-    const int64_t lanes = p->n_threads > 0 ? p->n_threads : 1;
-    const int64_t share = (p->n + 4 * lanes - 1) / (4 * lanes);
-    *run = (vector_run){.p = p, .a = work, .k_stride = round16(p->k), .n_stride = round16(p->n)};
-    run->columns = min_i64(COLUMNS, (share + 63) / 64 * 64);
-    const int64_t part = (p->k + lanes - 1) / lanes;
-    run->part = part <= LEAST_PART ? LEAST_PART : (part + STREAMS - 1) / STREAMS * STREAMS;
-    run->n_parts = p->b_transposed || p->k == 0 ? 1 : (p->k + run->part - 1) / run->part;
-    run->sums = work != NULL ? run->a + p->m * run->k_stride : NULL;
+    const int64_t size = p->b_dtype == DS_DTYPE_F32 ? 4 : 2;
+    *run = (vector_run){.p = p, .a = work, .k_elements = ceil_div(p->k, K_STEP)};
+    run->k_stride = ceil_div(run->k_elements, 16) * 16;
+    run->n_blocks = run->k_elements > 0 ? ceil_div(run->k_elements, KC) : 1;
+    const int64_t parts = p->b_transposed ? TASKS : ceil_div(p->n, WIDE);
+    run->columns = p->n > 0 ? ceil_div(ceil_div(p->n, parts), 64) * 64 : 64;
+    run->n_stride = ceil_div(p->n, run->columns) * run->columns;
+    run->ahead = (AHEAD_BYTES / (run->columns * size) + STREAMS * K_STEP) * p->ldb * size;
+    run->sums = work != NULL ? (float *)(void *)(run->a + p->m * run->k_stride) : NULL;
 }
 
-static void widen_a(const vector_run *run)
+/* A's rows as elements, zero behind the last k. */
+static void pack_a(const vector_run *run)
 {
     const dsi_gemm_params *p = run->p;
+    const int64_t row_step = p->a_transposed ? 1 : p->lda;
+    const int64_t k_step = p->a_transposed ? p->lda : 1;
     for (int64_t i = 0; i < p->m; ++i) {
-        float *out = run->a + i * run->k_stride;
+        packed *out = run->a + i * run->k_stride;
+#if defined(DSI_ISA_avx512_bf16)
+        const uint16_t *from = (const uint16_t *)p->a + i * row_step;
+        for (int64_t k = 0; k < p->k; k += 2) {
+            const uint32_t high = k + 1 < p->k ? from[(k + 1) * k_step] : 0;
+            out[k / 2] = from[k * k_step] | high << 16;
+        }
+#else
         for (int64_t k = 0; !p->a_transposed && k < p->k; k += VF_WIDTH) {
-            const int64_t at = i * p->lda + k;
+            const size_t at = (size_t)(i * p->lda + k);
             const size_t n = (size_t)min_i64(VF_WIDTH, p->k - k);
-            DSI_BY_TYPE(p->a_dtype, vf_store(out + k, vf_get_upto(p->a, T, (size_t)at, n)));
+            DSI_BY_TYPE(p->a_dtype, vf_store(out + k, vf_get_upto(p->a, T, at, n)));
         }
-        for (int64_t k = 0; p->a_transposed && k < run->k_stride; ++k) {
-            out[k] = k < p->k ? dsi_gemm_load(p->a, p->a_dtype, k * p->lda + i) : 0.0f;
+        for (int64_t k = 0; p->a_transposed && k < p->k; ++k) {
+            out[k] = dsi_gemm_load(p->a, p->a_dtype, i * row_step + k * k_step);
         }
+#endif
     }
 }
 
 DSI_INLINE int64_t element_bytes(ds_dtype type)
 {
-    return type == DS_DTYPE_F32 ? 4 : 2;
-}
-
-DSI_INLINE void fetch(const dsi_gemm_params *p, ds_dtype type, int64_t at)
-{
-    _mm_prefetch((const char *)p->b + at * element_bytes(type) + AHEAD_BYTES, _MM_HINT_T0);
+    return K_STEP * (type == DS_DTYPE_F32 ? 4 : 2);
 }
 
 /* ---- B stored (n,k)
  * ------------------------------------------------------------------------------ */
-/* sum[i][j] += A[i, k..k+n)·B[row j, k..k+n), n elements of a line; rows, dots, n: constants where
- * speed matters. */
-DSI_INLINE void dot_line(const vector_run *run, ds_dtype type, const int64_t *at, int64_t k,
-                         int64_t n, int rows, int dots, vf sum[ROWS][STREAMS])
+/* NR rows of B from an element on, as they lie. */
+typedef struct tall_block {
+    const char *at;
+    int64_t stride; /* bytes between rows */
+    int64_t k0, n;  /* elements */
+} tall_block;
+
+/* What comes next, asked for in the order in which it lies: `width` bytes of a row, then of the row
+ * behind it. Reading NR rows side by side is far from what memory likes; this is not. */
+typedef struct tall_ahead {
+    const char *row, *at;
+    int64_t width, stride;
+} tall_ahead;
+
+/* Called when FETCHED bytes behind x->at have been asked for. */
+DSI_INLINE void move_ahead(tall_ahead *x)
 {
-    const void *b = run->p->b;
-    for (int j = 0; j < dots; ++j) {
-        fetch(run->p, type, at[j] + k);
-    }
-    for (int64_t v = 0; v < n; v += VF_WIDTH) {
-        const size_t left = (size_t)min_i64(VF_WIDTH, n - v);
-        for (int i = 0; i < rows; ++i) {
-            const float *a = run->a + i * run->k_stride + k + v; /* padded with zeros */
-            for (int j = 0; j < dots; ++j) {
-                sum[i][j] = vf_fma(vf_load(a), gemm_get(b, type, at[j] + k + v, left), sum[i][j]);
-            }
-        }
+    x->at += FETCHED;
+    if (x->at - x->row >= x->width) {
+        x->row += x->stride;
+        x->at = x->row;
     }
 }
 
-/* rows, dots: constants. out[i·STREAMS + j] = A[i]·B[n + j·apart] */
-DSI_INLINE void dot_rows(const vector_run *run, ds_dtype type, int64_t n, int64_t apart, int rows,
-                         int dots, float *out)
+/* sum[i] += A[i]·(VF_WIDTH rows of B) over n elements of the block from k on, at most one turn. */
+DSI_INLINE void dot_words(const vector_run *run, const tall_block *b, tall_ahead *ahead,
+                          ds_dtype type, int rows, int v, int64_t k, int64_t n, vf sum[ROWS][NV])
 {
-    const dsi_gemm_params *p = run->p;
-    const int64_t line = LINE_BYTES / element_bytes(type);
-    const int64_t whole = p->k / line * line;
-    int64_t at[STREAMS];
-    vf sum[ROWS][STREAMS];
-    for (int j = 0; j < dots; ++j) {
-        at[j] = (n + j * apart) * p->ldb;
+    const int64_t apart = turn_elements(type) * LINE_BYTES / FETCHED; /* elements a prefetch */
+    const packed *a = run->a + b->k0 + k;
+    vi words[VF_WIDTH];
+    turn_words(b->at + v * VF_WIDTH * b->stride + k * element_bytes(type), b->stride, words);
+#pragma GCC unroll 32
+    for (int64_t e = 0; e < n; ++e) {
+        const packed_vf x = turn_element(words, type, e);
+        if (e % apart == 0 && e / apart * LINE_BYTES < FETCHED) {
+            _mm_prefetch(ahead->at + e / apart * LINE_BYTES, HINT);
+        }
+#pragma GCC unroll 4
         for (int i = 0; i < rows; ++i) {
-            sum[i][j] = vf_zero();
+            sum[i][v] = packed_fma(packed_set(a[i * run->k_stride + e]), x, sum[i][v]);
         }
     }
-    for (int64_t k = 0; k < whole; k += line) {
-        dot_line(run, type, at, k, line, rows, dots, sum);
-    }
-    if (whole < p->k) {
-        dot_line(run, type, at, whole, p->k - whole, rows, dots, sum);
-    }
+    move_ahead(ahead);
+}
+
+/* The sums of one block of k. rows: a constant. */
+DSI_INLINE void dot_block(const vector_run *run, const tall_block *b, tall_ahead *ahead,
+                          ds_dtype type, int rows, vf sum[ROWS][NV])
+{
+    const int64_t turn = turn_elements(type);
     for (int i = 0; i < rows; ++i) {
-        for (int j = 0; j < dots; ++j) {
-            out[i * STREAMS + j] = vf_sum(sum[i][j]);
+        for (int v = 0; v < NV; ++v) {
+            sum[i][v] = vf_zero();
+        }
+    }
+    int64_t k = 0;
+    for (; k + turn <= b->n; k += turn) {
+        dot_words(run, b, ahead, type, rows, 0, k, turn, sum);
+        dot_words(run, b, ahead, type, rows, 1, k, turn, sum);
+    }
+    if (k < b->n) { /* staged: what lies behind it may be read */
+        dot_words(run, b, ahead, type, rows, 0, k, b->n - k, sum);
+        dot_words(run, b, ahead, type, rows, 1, k, b->n - k, sum);
+    }
+}
+
+/* Columns n0.. of one block of k, copied with zeros beyond B's edges, where whole loads would run
+ * past them. */
+static void stage(const vector_run *run, int64_t n0, tall_block *b, char *out)
+{
+    const dsi_gemm_params *p = run->p;
+    const int64_t size = p->b_dtype == DS_DTYPE_F32 ? 4 : 2;
+    const int64_t bytes = min_i64(b->n * K_STEP, p->k - b->k0 * K_STEP) * size;
+    for (int64_t i = 0; i < NR; ++i, out += STAGE_ROW) {
+        const int64_t copied = n0 + i < p->n ? bytes : 0;
+        if (copied > 0) {
+            memcpy(out, b->at + i * b->stride, (size_t)copied);
+        }
+        memset(out + copied, 0, (size_t)(STAGE_ROW - copied));
+    }
+    b->at = out - NR * STAGE_ROW;
+    b->stride = STAGE_ROW;
+}
+
+/* The sums of columns [n0,n0+NR). rows: a constant. */
+DSI_INLINE void dot_tile(const vector_run *run, ds_dtype type, int rows, int64_t n0,
+                         vf total[ROWS][NV])
+{
+    _Alignas(64) char staged[NR * STAGE_ROW];
+    const dsi_gemm_params *p = run->p;
+    const int64_t stride = p->ldb * (type == DS_DTYPE_F32 ? 4 : 2);
+    const int64_t blocks = ceil_div(run->k_elements + 1, KC);
+    const int64_t panel = /* of k: what is asked for at once, NR rows of about 4 KiB */
+        ceil_div(blocks, ceil_div(blocks * KC * element_bytes(type), AHEAD_ROW)) * KC;
+    const char *row = (const char *)p->b + n0 * stride;
+    tall_ahead ahead = {row, row, panel * element_bytes(type), stride};
+    for (int64_t k0 = 0; k0 == 0 || k0 < run->k_elements; k0 += KC) {
+        if (k0 % panel == 0) {
+            const bool last = k0 + panel >= run->k_elements;
+            ahead.row = last ? row + NR * stride : row + (k0 + panel) * element_bytes(type);
+            ahead.at = ahead.row;
+            ahead.width =
+                min_i64(panel, run->k_elements - (last ? 0 : k0 + panel)) * element_bytes(type);
+        }
+        tall_block b = {.at = row + k0 * element_bytes(type),
+                        .stride = stride,
+                        .k0 = k0,
+                        .n = min_i64(KC, run->k_elements - k0)};
+        if (n0 + NR > p->n || b.n % turn_elements(type) != 0 ||
+            (k0 + KC >= run->k_elements && p->k % K_STEP != 0)) {
+            stage(run, n0, &b, staged);
+        }
+        vf sum[ROWS][NV];
+        dot_block(run, &b, &ahead, type, rows, sum);
+        for (int i = 0; i < rows; ++i) {
+            for (int v = 0; v < NV; ++v) {
+                total[i][v] = k0 == 0 ? sum[i][v] : vf_add(total[i][v], sum[i][v]);
+            }
         }
     }
 }
 
 DSI_INLINE void dot_task(const vector_run *run, ds_dtype type, int rows, int64_t n0, int64_t n1,
-                         float *sums)
+                         int64_t block)
 {
-    float out[ROWS * STREAMS];
-    const int64_t apart = (n1 - n0) / STREAMS;
-    for (int64_t n = n0; n < n0 + apart; ++n) {
-        dot_rows(run, type, n, apart, rows, STREAMS, out);
+    (void)block;
+    for (; n0 < n1; n0 += NR) {
+        vf total[ROWS][NV];
+        dot_tile(run, type, rows, n0, total);
         for (int i = 0; i < rows; ++i) {
-            for (int j = 0; j < STREAMS; ++j) {
-                sums[i * COLUMNS + (n - n0) + j * apart] = out[i * STREAMS + j];
+            for (int v = 0; v < NV && n0 + v * VF_WIDTH < n1; ++v) {
+                const int64_t n = n0 + v * VF_WIDTH;
+                gemm_finish(run->p, total[i][v], i, n, (size_t)min_i64(VF_WIDTH, n1 - n));
             }
-        }
-    }
-    for (int64_t n = n0 + STREAMS * apart; n < n1; ++n) {
-        dot_rows(run, type, n, 0, rows, 1, out);
-        for (int i = 0; i < rows; ++i) {
-            sums[i * COLUMNS + (n - n0)] = out[i * STREAMS];
         }
     }
 }
 
 /* ---- B stored (k,n)
  * ------------------------------------------------------------------------------ */
-/* sums[i·n_stride + v] += Σ over j of a[i][j]·B[at[j] + v] for v in [0, n), n elements of a line;
- * rows, streams, n: constants where speed matters. */
-DSI_INLINE void add_line(const vector_run *run, ds_dtype type, const int64_t *at, int64_t n,
-                         int rows, int streams, vf a[ROWS][STREAMS], float *sums)
+/* Where an element of k lies: row `at` of B and, of a pair, the row `stride` bytes behind it. */
+typedef struct wide_row {
+    const char *at;
+    int64_t stride;
+} wide_row;
+
+/* NR columns of an element; those from `left` on are zero. whole: a constant, left is NR and a pair
+ * has both. */
+DSI_INLINE void row_vectors(const wide_row *row, ds_dtype type, int64_t byte, bool whole,
+                            int64_t left, packed_vf out[NV])
 {
-    for (int j = 0; j < streams; ++j) {
-        fetch(run->p, type, at[j]);
+#if defined(DSI_ISA_avx512_bf16)
+    (void)type;
+    const char *at = row->at + byte;
+    const __mmask32 mask = gemm_first(left);
+    const __m512i even = whole ? _mm512_loadu_si512(at) : _mm512_maskz_loadu_epi16(mask, at);
+    const __m512i odd =
+        whole ? _mm512_loadu_si512(at + row->stride)
+              : _mm512_maskz_loadu_epi16(row->stride > 0 ? mask : 0, at + row->stride);
+    __m512i low;
+    __m512i high;
+    gemm_interleave(even, odd, &low, &high);
+    out[0] = (__m512bh)low;
+    out[1] = (__m512bh)high;
+#else
+#pragma GCC unroll 2
+    for (int v = 0; v < NV; ++v) {
+        const int64_t some = whole ? VF_WIDTH : left - v * VF_WIDTH;
+        out[v] = some >= VF_WIDTH ? vf_get(row->at + byte, type, (size_t)(v * VF_WIDTH))
+                 : some > 0 ? vf_get_n(row->at + byte, type, (size_t)(v * VF_WIDTH), (size_t)some)
+                            : vf_zero();
     }
-    for (int64_t v = 0; v < n; v += VF_WIDTH) {
-        const size_t left = (size_t)min_i64(VF_WIDTH, n - v);
-        vf b[STREAMS];
-        for (int j = 0; j < streams; ++j) {
-            b[j] = gemm_get(run->p->b, type, at[j] + v, left);
-        }
-        for (int i = 0; i < rows; ++i) {
-            vf sum = vf_load(sums + i * run->n_stride + v);
-            for (int j = 0; j < streams; ++j) {
-                sum = vf_fma(a[i][j], b[j], sum);
+#endif
+}
+
+/* NR columns: sums[i·n_stride + …] += A[i]·B over the elements, in order. rows, streams, whole:
+ * constants. */
+DSI_INLINE void add_columns(const vector_run *run, const wide_row row[STREAMS],
+                            packed_vf a[ROWS][STREAMS], ds_dtype type, int rows, int streams,
+                            int64_t byte, bool whole, int64_t left, float *sums)
+{
+    packed_vf b[STREAMS][NV];
+#pragma GCC unroll 4
+    for (int j = 0; j < streams; ++j) {
+        for (int line = 0; line < NR * (type == DS_DTYPE_F32 ? 4 : 2); line += LINE_BYTES) {
+            _mm_prefetch(row[j].at + byte + run->ahead + line, HINT);
+            if (K_STEP > 1) {
+                _mm_prefetch(row[j].at + row[j].stride + byte + run->ahead + line, HINT);
             }
-            vf_store(sums + i * run->n_stride + v, sum);
+        }
+        row_vectors(&row[j], type, byte, whole, left, b[j]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; ++i) {
+#pragma GCC unroll 2
+        for (int v = 0; v < NV; ++v) {
+            float *at = sums + i * run->n_stride + v * VF_WIDTH;
+            vf sum = vf_load(at);
+#pragma GCC unroll 4
+            for (int j = 0; j < streams; ++j) {
+                sum = packed_fma(a[i][j], b[j][v], sum);
+            }
+            vf_store(at, sum);
         }
     }
 }
 
-/* rows, streams: constants. Rows k, k + apart, … of B, columns [n0, n1). */
+/* sums += A·B over elements k, k+1, …, `streams` of them, columns [n0,n1). rows, streams:
+ * constants. */
 DSI_INLINE void add_rows(const vector_run *run, ds_dtype type, int rows, int streams, int64_t k,
-                         int64_t apart, int64_t n0, int64_t n1, float *sums)
+                         int64_t n0, int64_t n1, float *sums)
 {
-    const int64_t line = LINE_BYTES / element_bytes(type);
-    const int64_t whole = n0 + (n1 - n0) / line * line;
-    int64_t at[STREAMS];
-    vf a[ROWS][STREAMS];
+    const dsi_gemm_params *p = run->p;
+    const int64_t size = type == DS_DTYPE_F32 ? 4 : 2;
+    const int64_t stride = p->ldb * size;
+    packed_vf a[ROWS][STREAMS];
+    wide_row row[STREAMS];
+#pragma GCC unroll 4
     for (int j = 0; j < streams; ++j) {
-        at[j] = (k + j * apart) * run->p->ldb + n0;
+        row[j].at = (const char *)p->b + (k + j) * K_STEP * stride + n0 * size;
+        row[j].stride = (k + j + 1) * K_STEP <= p->k ? stride : 0; /* 0: the last k is odd */
+#pragma GCC unroll 4
         for (int i = 0; i < rows; ++i) {
-            a[i][j] = vf_set(run->a[i * run->k_stride + k + j * apart]);
+            a[i][j] = packed_set(run->a[i * run->k_stride + k + j]);
         }
     }
-    for (int64_t n = n0; n < whole; n += line) {
-        add_line(run, type, at, line, rows, streams, a, sums + n);
-        for (int j = 0; j < streams; ++j) {
-            at[j] += line;
-        }
+    const int64_t columns = n1 - n0;
+    const bool both = streams > 1 || K_STEP == 1; /* of every pair */
+    int64_t n = 0;
+    for (; both && n + NR <= columns; n += NR) {
+        add_columns(run, row, a, type, rows, streams, n * size, true, NR, sums + n);
     }
-    if (whole < n1) {
-        add_line(run, type, at, n1 - whole, rows, streams, a, sums + whole);
+    for (; n < columns; n += NR) {
+        add_columns(run, row, a, type, rows, streams, n * size, false, columns - n, sums + n);
     }
 }
 
-DSI_INLINE void add_task(const vector_run *run, ds_dtype type, int rows, int64_t k0, int64_t k1,
-                         float *sums)
+/* The sums of block `block` of k, columns [n0,n1), into the workspace. */
+DSI_INLINE void add_task(const vector_run *run, ds_dtype type, int rows, int64_t n0, int64_t n1,
+                         int64_t block)
 {
-    const int64_t apart = (k1 - k0) / STREAMS;
-    memset(sums, 0, sizeof(float) * (size_t)(rows * run->n_stride));
-    for (int64_t n0 = 0; n0 < run->p->n; n0 += STRETCH) {
-        const int64_t n1 = min_i64(n0 + STRETCH, run->p->n);
-        for (int64_t k = k0; k < k0 + apart; ++k) {
-            add_rows(run, type, rows, STREAMS, k, apart, n0, n1, sums);
-        }
-        for (int64_t k = k0 + STREAMS * apart; k < k1; ++k) {
-            add_rows(run, type, rows, 1, k, 0, n0, n1, sums);
-        }
+    float *sums = run->sums + block * rows * run->n_stride + n0;
+    const int64_t k1 = min_i64((block + 1) * KC, run->k_elements);
+    int64_t k = block * KC;
+    for (int i = 0; i < rows; ++i) {
+        memset(sums + i * run->n_stride, 0, sizeof(float) * (size_t)run->columns);
+    }
+    for (; k + STREAMS <= k1 && (k + STREAMS) * K_STEP <= run->p->k; k += STREAMS) {
+        add_rows(run, type, rows, STREAMS, k, n0, n1, sums);
+    }
+    for (; k < k1; ++k) {
+        add_rows(run, type, rows, 1, k, n0, n1, sums);
     }
 }
 
-/* ---- tasks
- * --------------------------------------------------------------------------------------- */
-/* from, to: columns of C, or rows of B. */
-typedef void task_fn(const vector_run *run, int64_t from, int64_t to, float *sums);
-
-/* A function for each case: in one they would share its registers. */
-#define TASK(name, kind, TYPE, rows)                                                               \
-    static void name(const vector_run *run, int64_t from, int64_t to, float *sums)                 \
-    {                                                                                              \
-        kind(run, TYPE, rows, from, to, sums);                                                     \
-    }
-#define TASKS(kind, TYPE, type)                                                                    \
-    TASK(kind##_##type##_1, kind, TYPE, 1)                                                         \
-    TASK(kind##_##type##_2, kind, TYPE, 2)                                                         \
-    TASK(kind##_##type##_3, kind, TYPE, 3)                                                         \
-    TASK(kind##_##type##_4, kind, TYPE, 4)                                                         \
-    static task_fn *const kind##_##type[ROWS] = {kind##_##type##_1, kind##_##type##_2,             \
-                                                 kind##_##type##_3, kind##_##type##_4};
-TASKS(dot_task, DS_DTYPE_F32, f32)
-TASKS(dot_task, DS_DTYPE_BF16, bf16)
-TASKS(dot_task, DS_DTYPE_F16, f16)
-TASKS(add_task, DS_DTYPE_F32, f32)
-TASKS(add_task, DS_DTYPE_BF16, bf16)
-TASKS(add_task, DS_DTYPE_F16, f16)
-
-static void any_task(const vector_run *run, int64_t from, int64_t to, float *sums)
-{
-    const dsi_gemm_params *p = run->p;
-    task_fn *const *fn = p->b_transposed ? dot_task_f32 : add_task_f32;
-    if (p->b_dtype == DS_DTYPE_BF16) {
-        fn = p->b_transposed ? dot_task_bf16 : add_task_bf16;
-    } else if (p->b_dtype == DS_DTYPE_F16) {
-        fn = p->b_transposed ? dot_task_f16 : add_task_f16;
-    }
-    fn[p->m - 1](run, from, to, sums);
-}
-
-static void column_task(void *arg, uint32_t task, uint32_t thread)
-{
-    (void)thread;
-    const vector_run *run = arg;
-    const dsi_gemm_params *p = run->p;
-    _Alignas(64) float sums[ROWS * COLUMNS];
-    const int64_t n0 = task * run->columns;
-    const int64_t n1 = min_i64(n0 + run->columns, p->n);
-    any_task(run, n0, n1, sums);
-    for (int64_t i = 0; i < p->m; ++i) {
-        for (int64_t n = n0; n < n1; n += VF_WIDTH) {
-            const size_t left = (size_t)min_i64(VF_WIDTH, n1 - n);
-            gemm_finish(p, vf_load_n(sums + i * COLUMNS + (n - n0), left), i, n, left);
-        }
-    }
-}
-
-static void part_task(void *arg, uint32_t task, uint32_t thread)
-{
-    (void)thread;
-    const vector_run *run = arg;
-    const int64_t k0 = task * run->part;
-    any_task(run, k0, min_i64(k0 + run->part, run->p->k),
-             run->sums + task * run->p->m * run->n_stride);
-}
-
-/* Adds the sums of the parts, in their order. */
+/* Adds the sums of the blocks in their order. */
 static void finish_task(void *arg, uint32_t task, uint32_t thread)
 {
     (void)thread;
@@ -294,24 +358,73 @@ static void finish_task(void *arg, uint32_t task, uint32_t thread)
         for (int64_t n = n0; n < n1; n += VF_WIDTH) {
             const float *at = run->sums + i * run->n_stride + n;
             vf sum = vf_load(at);
-            for (int64_t part = 1; part < run->n_parts; ++part) {
-                sum = vf_add(sum, vf_load(at + part * p->m * run->n_stride));
+            for (int64_t block = 1; block < run->n_blocks; ++block) {
+                sum = vf_add(sum, vf_load(at + block * p->m * run->n_stride));
             }
             gemm_finish(p, sum, i, n, (size_t)min_i64(VF_WIDTH, n1 - n));
         }
     }
 }
 
+/* ---- tasks
+ * --------------------------------------------------------------------------------------- */
+/* Columns [n0,n1) of C; of one block of k where B is stored (k,n). */
+typedef void task_fn(const vector_run *run, int64_t n0, int64_t n1, int64_t block);
+
+/* A function for each case: in one they would share its registers. */
+#define TASK(name, kind, TYPE, rows)                                                               \
+    static void name(const vector_run *run, int64_t n0, int64_t n1, int64_t block)                 \
+    {                                                                                              \
+        kind(run, TYPE, rows, n0, n1, block);                                                      \
+    }
+#define TASKS_OF(kind, TYPE, type)                                                                 \
+    TASK(kind##_##type##_1, kind, TYPE, 1)                                                         \
+    TASK(kind##_##type##_2, kind, TYPE, 2)                                                         \
+    TASK(kind##_##type##_3, kind, TYPE, 3)                                                         \
+    TASK(kind##_##type##_4, kind, TYPE, 4)                                                         \
+    static task_fn *const kind##_##type[ROWS] = {kind##_##type##_1, kind##_##type##_2,             \
+                                                 kind##_##type##_3, kind##_##type##_4};
+TASKS_OF(dot_task, DS_DTYPE_BF16, bf16)
+TASKS_OF(add_task, DS_DTYPE_BF16, bf16)
+#if !defined(DSI_ISA_avx512_bf16)
+TASKS_OF(dot_task, DS_DTYPE_F32, f32)
+TASKS_OF(add_task, DS_DTYPE_F32, f32)
+TASKS_OF(dot_task, DS_DTYPE_F16, f16)
+TASKS_OF(add_task, DS_DTYPE_F16, f16)
+#endif
+
+static task_fn *task_of(const dsi_gemm_params *p)
+{
+    task_fn *const *fn = p->b_transposed ? dot_task_bf16 : add_task_bf16;
+#if !defined(DSI_ISA_avx512_bf16)
+    if (p->b_dtype == DS_DTYPE_F32) {
+        fn = p->b_transposed ? dot_task_f32 : add_task_f32;
+    } else if (p->b_dtype == DS_DTYPE_F16) {
+        fn = p->b_transposed ? dot_task_f16 : add_task_f16;
+    }
+#endif
+    return fn[p->m - 1];
+}
+
+static void column_task(void *arg, uint32_t task, uint32_t thread)
+{
+    (void)thread;
+    const vector_run *run = arg;
+    const int64_t strips = run->n_stride / run->columns;
+    const int64_t n0 = task % strips * run->columns;
+    task_of(run->p)(run, n0, min_i64(n0 + run->columns, run->p->n), task / strips);
+}
+
 static bool supports(const dsi_gemm_params *p)
 {
-    return p->m <= ROWS && !p->b_packed;
+    return p->m <= ROWS && !p->b_packed && packed_supports(p);
 }
 
 static size_t work_bytes(const dsi_gemm_params *p)
 {
     vector_run run;
     make_run(p, NULL, &run);
-    const int64_t sums = p->b_transposed ? 0 : run.n_parts * p->m * run.n_stride;
+    const int64_t sums = p->b_transposed ? 0 : run.n_blocks * p->m * run.n_stride;
     return (size_t)(p->m * run.k_stride + sums) * sizeof(float);
 }
 
@@ -319,15 +432,15 @@ static void run_gemm(dsi_pool *pool, const dsi_gemm_params *p, void *work)
 {
     vector_run run;
     make_run(p, work, &run);
-    widen_a(&run);
+    pack_a(&run);
+    const int64_t strips = run.n_stride / run.columns;
     if (p->b_transposed) {
-        const int64_t n_tasks = (p->n + run.columns - 1) / run.columns;
-        dsi_pool_run(pool, column_task, &run, (uint32_t)n_tasks);
+        dsi_pool_run(pool, column_task, &run, (uint32_t)strips);
         return;
     }
-    dsi_pool_run(pool, part_task, &run, (uint32_t)run.n_parts);
-    const bool alone = run.n_parts * p->m * p->n <= ALONE;
-    dsi_pool_run(alone ? NULL : pool, finish_task, &run, (uint32_t)((p->n + FINISH - 1) / FINISH));
+    dsi_pool_run(pool, column_task, &run, (uint32_t)(strips * run.n_blocks));
+    const bool alone = run.n_blocks * p->m * p->n <= ALONE;
+    dsi_pool_run(alone ? NULL : pool, finish_task, &run, (uint32_t)ceil_div(p->n, FINISH));
 }
 
 const dsi_gemm_impl DSI_NAME(dsi_gemm_vector) = {
