@@ -24,7 +24,7 @@ static const ds_field common[] = {
     DS_FIELD_REFUSE("_attn_implementation", "null \"eager\" \"sdpa\"",
                     "transformers has it in a package of its own"),
     DS_FIELD_REFUSE("kv_sharing_modes", NULL, "layers do not share their keys and values"),
-    DS_FIELD_CHECK("output_hidden_states", DS_FIELD_BOOL | DS_FIELD_NUMBER | DS_FIELD_NULL),
+    DS_FIELD_CHECK("output_hidden_states", DS_FIELD_BOOL | DS_FIELD_INT | DS_FIELD_NULL),
     DS_FIELD_CHECK("auto_map", DS_FIELD_OBJECT | DS_FIELD_LIST | DS_FIELD_TEXT),
     DS_FIELD_CHECK("id2label", DS_FIELD_OBJECT | DS_FIELD_NULL),
     DS_FIELD_CHECK("num_labels", DS_FIELD_INT),
@@ -113,10 +113,13 @@ const char *ds_field_layer_type(const ds_reader *reader, int64_t layer)
 /* The attention that returns its weights is the eager one. */
 static ds_status check_attentions(const ds_reader *reader)
 {
-    const char *name = json_string_value(json_object_get(reader->json, "attn_implementation"));
-    if (!ds_field_is_falsy(json_object_get(reader->json, "output_attentions")) && name != NULL &&
-        strcmp(name, "eager") != 0) {
-        return ds_field_bad(reader, "attn_implementation", "\"eager\" with output_attentions");
+    static const char *const keys[] = {"attn_implementation", "_attn_implementation"};
+    const bool wanted = !ds_field_is_falsy(json_object_get(reader->json, "output_attentions"));
+    for (size_t i = 0; wanted && i < sizeof keys / sizeof keys[0]; ++i) {
+        const char *name = json_string_value(json_object_get(reader->json, keys[i]));
+        if (name != NULL && strcmp(name, "eager") != 0) {
+            return ds_field_bad(reader, keys[i], "\"eager\" with output_attentions");
+        }
     }
     return DS_OK;
 }

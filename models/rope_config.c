@@ -9,7 +9,11 @@
  */
 #include "fields.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
+
+enum { MOST_ATTENTION_FACTOR = 100 }; /* beyond, fp32 does not tell scores apart */
 
 typedef struct rope_reader {
     ds_reader outer,
@@ -51,14 +55,20 @@ static ds_status optional(const rope_reader *r, const char *key, double *value_o
 static ds_status read_original(const rope_reader *r)
 {
     static const char *const key = "original_max_position_embeddings";
-    const bool outside = json_object_get(r->outer.json, key) != NULL;
     r->rope->original_max_positions = r->max_positions;
-    return ds_field_int(outside ? &r->outer : &r->inner, key, 1, &r->rope->original_max_positions);
+    DS_TRY(ds_field_int(&r->inner, key, 1, &r->rope->original_max_positions));
+    return ds_field_int(&r->outer, key, 1, &r->rope->original_max_positions);
 }
 
 static ds_status read_linear(const rope_reader *r)
 {
     return positive(r, "linear", "factor", &r->rope->factor);
+}
+
+/* Of all dims it is linear; of fewer, check_partial() refuses it. */
+static ds_status read_proportional(const rope_reader *r)
+{
+    return json_object_get(r->inner.json, "factor") != NULL ? read_linear(r) : DS_OK;
 }
 
 static ds_status read_dynamic(const rope_reader *r)
@@ -90,17 +100,34 @@ static ds_status read_truncate(const rope_reader *r)
                : ds_field_bad(&r->inner, "truncate", "true, false or null (no truncation)");
 }
 
+static double mscale_of(double factor, double mscale)
+{
+    return factor <= 1.0 ? 1.0 : 0.1 * mscale * log(factor) + 1.0;
+}
+
+/* As it is written, or from the factor; scores grow with its square. */
 static ds_status read_attention_factor(const rope_reader *r)
 {
     const json_t *value = json_object_get(r->inner.json, "attention_factor");
-    r->rope->attention_factor = -1.0; /* computed */
-    if (value == NULL || json_is_null(value)) {
+    const bool computed = value == NULL || json_is_null(value);
+    ds_rope_params *rope = r->rope;
+    DS_TRY(optional(r, "mscale", &rope->mscale));
+    DS_TRY(optional(r, "mscale_all_dim", &rope->mscale_all_dim));
+    rope->attention_factor = mscale_of(rope->factor, 1.0);
+    if (rope->mscale != 0.0 && rope->mscale_all_dim != 0.0) {
+        rope->attention_factor =
+            mscale_of(rope->factor, rope->mscale) / mscale_of(rope->factor, rope->mscale_all_dim);
+    }
+    if (!computed) {
+        DS_TRY(ds_field_number(&r->inner, "attention_factor", &rope->attention_factor));
+    }
+    if (rope->attention_factor >= 0.0 && rope->attention_factor <= MOST_ATTENTION_FACTOR) {
         return DS_OK;
     }
-    DS_TRY(ds_field_number(&r->inner, "attention_factor", &r->rope->attention_factor));
-    return r->rope->attention_factor >= 0.0
-               ? DS_OK
-               : ds_field_bad(&r->inner, "attention_factor", "at least 0, or null");
+    char expected[64];
+    (void)snprintf(expected, sizeof expected, "such that the attention factor is 0 to %d",
+                   MOST_ATTENTION_FACTOR);
+    return ds_field_bad(&r->inner, computed ? "mscale" : "attention_factor", expected);
 }
 
 static ds_status read_yarn(const rope_reader *r)
@@ -116,8 +143,6 @@ static ds_status read_yarn(const rope_reader *r)
     rope->beta_slow = 1.0;
     DS_TRY(optional(r, "beta_fast", &rope->beta_fast));
     DS_TRY(optional(r, "beta_slow", &rope->beta_slow));
-    DS_TRY(optional(r, "mscale", &rope->mscale));
-    DS_TRY(optional(r, "mscale_all_dim", &rope->mscale_all_dim));
     DS_TRY(read_attention_factor(r));
     DS_TRY(read_truncate(r));
     if (rope->beta_fast < 0.0 || rope->beta_slow < 0.0) {
@@ -139,6 +164,7 @@ static ds_status read_type(const rope_reader *r)
         ds_status (*read)(const rope_reader *r);
     } kinds[] = {{"default", DS_ROPE_NONE, NULL},
                  {"linear", DS_ROPE_LINEAR, read_linear},
+                 {"proportional", DS_ROPE_LINEAR, read_proportional},
                  {"dynamic", DS_ROPE_DYNAMIC, read_dynamic},
                  {"yarn", DS_ROPE_YARN, read_yarn},
                  {"llama3", DS_ROPE_LLAMA3, read_llama3}};
@@ -155,7 +181,7 @@ static ds_status read_type(const rope_reader *r)
     }
     return ds_fail(r->outer.ctx, DS_ERR_UNSUPPORTED,
                    "config.json: rotary scaling \"%s\" is not supported; supported are default, "
-                   "linear, dynamic, yarn, llama3",
+                   "linear, proportional, dynamic, yarn, llama3",
                    name);
 }
 

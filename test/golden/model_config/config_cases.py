@@ -141,6 +141,10 @@ def rope_object(rng, own=()):
     return rope
 
 
+def rope_or_none(rng):  # for gpt2, which has no use for it
+    return rope_object(rng) if rng.random() < 0.3 else copy.deepcopy(rng.choice([None, {}]))
+
+
 def layer_types(rng):
     names = ["full_attention", "sliding_attention"]
     if rng.random() < 0.1:
@@ -177,7 +181,7 @@ COMMON = {
     "label2id": ([None, {"a": 0, "b": 1}], 0.15),
     "num_labels": ([1, 2, 5], 0.1),
     "problem_type": ([None, "regression"], 0.1),
-    "quantization_config": ([None, {}, {"quant_method": "gptq", "bits": 4}, {"quant_method": "foo"},
+    "quantization_config": ([None, None, {}, {"quant_method": "gptq", "bits": 4}, {"quant_method": "foo"},
                              {"quant_method": "bitsandbytes", "load_in_4bit": True}], 0.1),
     "per_layer_config": ([None, {}, None, {"1": {"intermediate_size": 24}}], 0.1),
     "text_config": ([None, {}], 0.1),
@@ -227,7 +231,7 @@ GPT2S = {
     "summary_type": (["cls_index", "mean"], 0.2), "summary_use_proj": ([True, False], 0.2),
     "summary_activation": ([None, "tanh"], 0.2), "summary_proj_to_labels": ([True, False], 0.2),
     "summary_first_dropout": ([0.1, 0], 0.2), "n_ctx": ([64, 16], 0.2), "gradient_checkpointing": ([True, False], 0.1),
-    "rope_theta": ([10000.0], 0.2), "rope_scaling": (rope_object, 0.1), "rope_parameters": (rope_object, 0.1),
+    "rope_theta": ([10000.0], 0.2), "rope_scaling": (rope_or_none, 0.1), "rope_parameters": (rope_or_none, 0.1),
     "hidden_act": (["silu"], 0.2), "sliding_window": ([None, 7], 0.1), "layer_types": (layer_types, 0.1),
     "head_dim": ([8], 0.1),
 }
