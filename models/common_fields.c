@@ -12,7 +12,6 @@ static const ds_field common[] = {
     DS_FIELD_REFUSE("is_causal", "true", "attention to later positions"),
     DS_FIELD_REFUSE("quantization_config", NULL, "the weights must be stored plain"),
     DS_FIELD_REFUSE("per_layer_config", "null {}", "layers have one configuration"),
-    DS_FIELD_REFUSE("attention_chunk_size", NULL, "attention has no chunks"),
     DS_FIELD_REFUSE("mlp_layer_types", NULL, "the feed-forward layers are dense"),
     DS_FIELD_REFUSE("text_config", NULL, COMPOSITE),
     DS_FIELD_REFUSE("text_encoder", NULL, COMPOSITE),

@@ -48,6 +48,9 @@ static const ds_field fields[] = {
     DS_FIELD_REFUSE("add_cross_attention", "false", "the model has no encoder"),
     DS_FIELD_REFUSE("rope_parameters", FALSY, "gpt2 has learned positions"),
     DS_FIELD_REFUSE("rope_scaling", FALSY, "gpt2 has learned positions"),
+    DS_FIELD_REFUSE("attention_chunk_size", NULL,
+                    "transformers has it in the cache of gpt2, not in "
+                    "its attention"),
     DS_FIELD_REFUSE("sliding_window", NULL,
                     "transformers has it in the cache of gpt2, not in its attention"),
 };

@@ -37,6 +37,9 @@ static const ds_field llama_fields[] = {
     SWITCH("attention_bias", o_bias, false),
     SWITCH("mlp_bias", mlp_bias, false),
     DS_FIELD_CHECK("pretraining_tp", DS_FIELD_INT | DS_FIELD_NULL),
+    DS_FIELD_REFUSE("attention_chunk_size", NULL,
+                    "transformers has it in the cache of llama, not in "
+                    "its attention"),
     DS_FIELD_REFUSE("sliding_window", NULL,
                     "transformers has it in the cache of llama, not in its attention"),
 };
@@ -50,6 +53,9 @@ static const ds_field mistral_fields[] = {
     SIZE("num_key_value_heads", n_kv_heads, 8),
     SIZE_OR_NULL("head_dim", head_dim, NO_INT),
     SIZE("max_position_embeddings", max_positions, 131072),
+    DS_FIELD_REFUSE("attention_chunk_size", NULL,
+                    "transformers has it in the cache of mistral, not in "
+                    "its attention"),
     SIZE_OR_NULL("sliding_window", window, 4096),
 };
 

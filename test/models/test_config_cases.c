@@ -21,7 +21,6 @@ static const double tolerance = 3e-5;
 static const char *const refused_here[] = {
     "\"is_causal\": ",
     "\"per_layer_config\": ",
-    "\"attention_chunk_size\": ",
     "\"return_dict\": ",
     "learned positions",
     "not in its attention",
