@@ -147,8 +147,10 @@ static void tokenizers_and_data(void **state)
     static const char *const json =
         "{\"version\": \"1.0\", \"truncation\": {\"max_length\": 18446744073709551615}, "
         "\"added_tokens\": [], \"normalizer\": null, \"pre_tokenizer\": {\"type\": \"ByteLevel\", "
-        "\"add_prefix_space\": false, \"use_regex\": true}, \"post_processor\": null, \"decoder\": "
-        "{\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, "
+        "\"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": true}, "
+        "\"post_processor\": null, \"decoder\": "
+        "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true}, "
+        "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, "
         "\"ab\": 2}, \"merges\": [\"a b\"]}}";
     static const char *const lines =
         "{\"id\": 123456789012345678901234567890, \"text\": \"ab\"}\n{\"text\": \"ba\"}\n";
