@@ -15,7 +15,8 @@
 
 enum { EXIT_USE = 2, EXIT_INTERRUPTED = 130 };
 
-static volatile sig_atomic_t interrupted; /* a handler can reach nothing else */
+/* What a signal finds staged; a handler can reach nothing else. */
+static const char *volatile staged[2];
 
 typedef struct options {
     const char *command, *tokenizer, *output;
@@ -47,36 +48,62 @@ typedef struct job {
     bool live;
 } job;
 
-static void note_signal(int signal_number)
+/* Whatever the threads are at, a pattern that takes long or a disk that does, the run ends here. */
+static void end_by_signal(int number)
 {
-    (void)signal_number;
-    interrupted = 1;
+    static const char said[] = "\nds_data: interrupted: nothing is written; what stood under the "
+                               "output's name is as it was\n";
+    (void)number;
+    for (size_t i = 0; i < 2; ++i) {
+        const char *name = staged[i];
+        if (name != NULL) {
+            (void)unlink(name);
+        }
+    }
+    const ssize_t wrote = write(STDERR_FILENO, said, sizeof said - 1);
+    (void)wrote;
+    _exit(EXIT_INTERRUPTED);
 }
 
-/* A first signal ends the work in good order, a second one at once. */
-static void take_signals(void)
+static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
+
+static void take_signals(const dsi_indexed_writer *writer)
 {
-    static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
+    const char *names[2];
+    dsi_indexed_staged(writer, names);
+    staged[0] = names[0];
+    staged[1] = names[1];
     struct sigaction action = {0};
-    action.sa_handler = note_signal;
-    action.sa_flags = SA_RESTART | (int)SA_RESETHAND;
+    action.sa_handler = end_by_signal;
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; ++i) {
         struct sigaction old;
         if (sigaction(ends[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN) { /* nohup */
             (void)sigaction(ends[i], &action, NULL);
         }
     }
-    (void)signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of the write */
+}
+
+/* From here on there is nothing long left to end. */
+static void leave_signals(void)
+{
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; ++i) {
+        (void)signal(ends[i], SIG_IGN);
+    }
+    staged[0] = NULL;
+    staged[1] = NULL;
+}
+
+/* Both files take their names together, or neither. */
+static ds_status commit(dsi_indexed_writer **writer)
+{
+    DS_TRY(dsi_indexed_seal(*writer));
+    leave_signals();
+    return dsi_indexed_commit(writer);
 }
 
 static ds_status write_document(void *user, const dsi_document *document)
 {
     job *j = user;
-    if (interrupted) {
-        return ds_fail(j->ctx, DS_ERR_INTERRUPTED,
-                       "interrupted: nothing is written; what stood under the output's name is as "
-                       "it was");
-    }
     j->n_documents += !document->joins;
     j->n_tokens += document->n;
     if (document->joins) {
@@ -133,7 +160,8 @@ static ds_status tokenize(ds_ctx *ctx, const options *o)
     ds_status status =
         dsi_indexed_create(ctx, o->output, ds_tokenizer_vocab_size(tokenizer), &j.writer);
     if (status >= 0) {
-        take_signals();
+        (void)signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of the write */
+        take_signals(j.writer);
         status = read_all(ctx, o, tokenizer, &j);
     }
     if (status >= 0 && j.n_tokens == 0) {
@@ -141,8 +169,9 @@ static ds_status tokenize(ds_ctx *ctx, const options *o)
             ds_fail(ctx, DS_ERR_FORMAT, "%s: no text in it: nothing is written", o->words.items[1]);
     }
     if (status >= 0) {
-        status = dsi_indexed_commit(&j.writer);
+        status = commit(&j.writer);
     }
+    leave_signals();
     dsi_indexed_abort(&j.writer);
     ds_tokenizer_close(&tokenizer);
     if (status < 0 && j.drawn > 0.0) {
@@ -323,8 +352,5 @@ int main(int argc, char **argv)
     }
     dsi_args_free(&args);
     ds_ctx_destroy(&ctx);
-    return status >= 0                    ? EXIT_SUCCESS
-           : status == DS_ERR_ARG         ? EXIT_USE
-           : status == DS_ERR_INTERRUPTED ? EXIT_INTERRUPTED
-                                          : EXIT_FAILURE;
+    return status >= 0 ? EXIT_SUCCESS : status == DS_ERR_ARG ? EXIT_USE : EXIT_FAILURE;
 }

@@ -42,7 +42,12 @@ ds_status dsi_indexed_add(dsi_indexed_writer *writer, const uint32_t *ids, uint6
 ds_status dsi_indexed_extend(dsi_indexed_writer *writer, const uint32_t *ids, uint64_t n);
 /* Sets n_item, for tests; the format's limit is 2^31 - 1. */
 void dsi_indexed_limit(dsi_indexed_writer *writer, uint64_t n_item);
-/* Frees *writer whatever the outcome. */
+/* Writes the index and brings both files to the disk, still under their staged names: the long part
+ * of a commit. Nothing can be added afterwards. */
+ds_status dsi_indexed_seal(dsi_indexed_writer *writer);
+/* The staged names of both files, which last as long as the writer. */
+void dsi_indexed_staged(const dsi_indexed_writer *writer, const char *names[2]);
+/* Seals unless it is sealed; puts both files in their place. Frees *writer whatever the outcome. */
 ds_status dsi_indexed_commit(dsi_indexed_writer **writer);
 void dsi_indexed_abort(dsi_indexed_writer **writer);
 

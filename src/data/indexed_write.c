@@ -19,6 +19,7 @@ struct dsi_indexed_writer {
     uint64_t n_more, n_item;
     unsigned char buffer[CHUNK]; /* of the index */
     size_t n_buffer;
+    bool sealed;
 };
 
 static ds_status stage(dsi_indexed_writer *w, const char *prefix)
@@ -187,10 +188,25 @@ static ds_status remove_old_index(const dsi_indexed_writer *w)
     return status;
 }
 
+ds_status dsi_indexed_seal(dsi_indexed_writer *w)
+{
+    DS_TRY(write_index(w));
+    DS_TRY(dsi_file_flush(w->bin));
+    DS_TRY(dsi_file_flush(w->idx));
+    w->sealed = true;
+    return DS_OK;
+}
+
+void dsi_indexed_staged(const dsi_indexed_writer *w, const char *names[2])
+{
+    names[0] = dsi_file_staged(w->bin);
+    names[1] = dsi_file_staged(w->idx);
+}
+
 ds_status dsi_indexed_commit(dsi_indexed_writer **writer)
 {
     dsi_indexed_writer *w = *writer;
-    ds_status status = write_index(w);
+    ds_status status = w->sealed ? DS_OK : dsi_indexed_seal(w);
     if (status >= 0) {
         status = remove_old_index(w);
     }

@@ -473,6 +473,9 @@ ds_status dsi_folder_files_read(ds_tokenizer *tok, const char *folder,
 void dsi_folder_files_free(struct dsi_folder_files *files);
 /* Reads chat template and further ids of eos, bos and pad from the files beside a tokenizer's. */
 ds_status dsi_tokenizer_read_side_files(ds_tokenizer *tok, const struct dsi_folder_files *files);
+/* An error unless it is a regular file. */
+struct stat;
+ds_status dsi_tokenizer_check_file(ds_tokenizer *tok, const char *path, const struct stat *st);
 /* Notes a file that was read, for ds_tokenizer_save. */
 ds_status dsi_tokenizer_note_file(ds_tokenizer *tok, const char *path);
 

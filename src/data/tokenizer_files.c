@@ -16,14 +16,35 @@
 
 enum { PATH_BYTES = 4096, SIDE_FILE_BYTES = 32 << 20 };
 
+/* The path of a file of the folder, empty when it is not there. A pipe without a writer would be
+ * waited for without end. */
+static ds_status find_side(ds_tokenizer *tok, const char *folder, const char *name, char *path)
+{
+    struct stat st;
+    const int n = snprintf(path, PATH_BYTES, "%s/%s", folder, name);
+    if (n < 0 || n >= PATH_BYTES || stat(path, &st) != 0) {
+        *path = '\0';
+        return DS_OK;
+    }
+    return dsi_tokenizer_check_file(tok, path, &st);
+}
+
+ds_status dsi_tokenizer_check_file(ds_tokenizer *tok, const char *path, const struct stat *st)
+{
+    return S_ISREG(st->st_mode)
+               ? DS_OK
+               : ds_fail(tok->ctx, DS_ERR_IO, "cannot read %s: it is %s, not a regular file", path,
+                         S_ISDIR(st->st_mode) ? "a folder" : "a device or pipe");
+}
+
 /* Reads a file of the folder; an absent one leaves *json_out NULL. */
 static ds_status read_side(ds_tokenizer *tok, const char *folder, const char *name,
                            json_t **json_out)
 {
     char path[PATH_BYTES];
     *json_out = NULL;
-    const int n = snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (n < 0 || n >= PATH_BYTES || access(path, F_OK) != 0) {
+    DS_TRY(find_side(tok, folder, name, path));
+    if (*path == '\0') {
         return DS_OK;
     }
     dsi_buf file = dsi_buf_make(SIDE_FILE_BYTES);
@@ -104,8 +125,8 @@ static ds_status template_of(ds_tokenizer *tok, const json_t *config)
 static ds_status template_file(ds_tokenizer *tok, const char *folder)
 {
     char path[PATH_BYTES];
-    const int n = snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
-    if (n < 0 || n >= PATH_BYTES || access(path, F_OK) != 0) {
+    DS_TRY(find_side(tok, folder, "chat_template.jinja", path));
+    if (*path == '\0') {
         return DS_OK;
     }
     dsi_buf file = dsi_buf_make(SIDE_FILE_BYTES);
@@ -149,9 +170,8 @@ void dsi_folder_files_free(dsi_folder_files *files)
 static ds_status note_side(ds_tokenizer *tok, const char *folder, const char *name)
 {
     char path[PATH_BYTES];
-    const int n = snprintf(path, sizeof path, "%s/%s", folder, name);
-    const bool there = n > 0 && n < PATH_BYTES && access(path, F_OK) == 0;
-    return there ? dsi_tokenizer_note_file(tok, path) : DS_OK;
+    DS_TRY(find_side(tok, folder, name, path));
+    return *path != '\0' ? dsi_tokenizer_note_file(tok, path) : DS_OK;
 }
 
 ds_status dsi_tokenizer_read_side_files(ds_tokenizer *tok, const dsi_folder_files *files)

@@ -139,6 +139,7 @@ static ds_status open_path(ds_tokenizer *tok, const char *path)
     if (is_folder) {
         tok->folder = dsi_arena_strdup(tok->arena, path);
     } else {
+        DS_TRY(dsi_tokenizer_check_file(tok, path, &st));
         DS_TRY(folder_of(tok, path, &tok->folder));
     }
     dsi_folder_files files;

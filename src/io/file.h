@@ -35,6 +35,10 @@ ds_status dsi_file_reserve(dsi_file_out *file, uint64_t bytes);
 ds_status dsi_file_write(dsi_file_out *file, const void *data, size_t n);
 uint64_t dsi_file_size(const dsi_file_out *file);   /* bytes written so far */
 uint64_t dsi_file_digest(const dsi_file_out *file); /* XXH3-64 of them */
+/* Brings what was written to the disk, so that the sync to come is short. */
+ds_status dsi_file_flush(dsi_file_out *file);
+/* The name under which it is written until then; lasts as long as the file. */
+const char *dsi_file_staged(const dsi_file_out *file);
 /* Syncs and puts it in its place. Neither this nor dsi_file_write allocates. What remains is
  * dsi_file_abort, which removes nothing after a success. */
 ds_status dsi_file_finish(dsi_file_out *file);

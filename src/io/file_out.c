@@ -223,13 +223,20 @@ static ds_status sync_file(dsi_file_out *f)
     return DS_OK;
 }
 
-ds_status dsi_file_finish(dsi_file_out *f)
+ds_status dsi_file_flush(dsi_file_out *f)
 {
     const int reason = f->direct != NULL ? dsi_direct_drain(f->direct) : 0;
-    if (reason != 0) {
-        return dsi_io_fail(f->ctx, "write", f->path, reason);
-    }
-    DS_TRY(sync_file(f));
+    return reason != 0 ? dsi_io_fail(f->ctx, "write", f->path, reason) : sync_file(f);
+}
+
+const char *dsi_file_staged(const dsi_file_out *f)
+{
+    return f->temp;
+}
+
+ds_status dsi_file_finish(dsi_file_out *f)
+{
+    DS_TRY(dsi_file_flush(f));
     if (f->staged && rename(f->temp, f->path) != 0) {
         return dsi_io_fail(f->ctx, "put in place", f->path, errno);
     }

@@ -56,6 +56,33 @@ bad 1 'broken.jsonl:2: column' "$data" tokenize broken.jsonl --tokenizer bytes -
 bad 2 'end token' "$data" tokenize a.txt --tokenizer bytes --append_eos --output out
 (ulimit -f 100 && bad 1 'out.bin' "$data" tokenize big.txt --tokenizer bytes --output out)
 
+# a pipe without a writer is not waited for
+mkfifo pipe.txt pipe.jsonl pipe
+mkdir piped
+cp "$tok" piped/tokenizer.json
+mkfifo piped/tokenizer_config.json
+bad 1 'pipe.txt: it is a device or pipe' timeout 5 "$data" tokenize pipe.txt --tokenizer bytes --output out
+bad 1 'pipe.jsonl: it is a device or pipe' timeout 5 "$data" tokenize pipe.jsonl --tokenizer bytes --output out
+bad 1 'pipe: it is a device or pipe' timeout 5 "$data" tokenize a.txt --tokenizer pipe --output out
+bad 1 'tokenizer_config.json: it is a device or pipe' timeout 5 "$data" tokenize a.txt --tokenizer piped --output out
+
+# a signal ends a text that is read as a whole, in the middle of it
+sed -E '0,/"normalizer": *null/s//"normalizer": {"type": "Strip", "strip_left": true, "strip_right": true}/' "$source/test/golden/data/tokenizer-gpt2.json" > strip.json
+grep -q '"Strip"' strip.json || fail "the tokenizer has no normalizer to replace"
+for i in $(seq 40); do cat big.txt; done > whole.txt
+mkdir ended
+(cd ended && exec "$data" tokenize ../whole.txt --tokenizer ../strip.json --output out --threads 1) > out.log 2> err.log &
+pid=$!
+sleep 0.5
+since=$(date +%s%N)
+kill -TERM $pid
+code=0
+wait $pid || code=$?
+[ $code = 130 ] || fail "SIGTERM in a whole text: exit code $code: $(cat err.log)"
+[ $((($(date +%s%N) - since) / 1000000)) -lt 1000 ] || fail "SIGTERM in a whole text was heeded late"
+[ -z "$(ls -A ended)" ] || fail "SIGTERM in a whole text left $(ls -A ended)"
+rm whole.txt
+
 # Ctrl-C: what was there stays, nothing else does
 for i in $(seq 400); do printf '{"text":"some words of a document, number %d"}\n' "$i"; done > line.jsonl
 for i in $(seq 700); do cat line.jsonl; done > long.jsonl
