@@ -1,6 +1,8 @@
 /* Where the ranks of a Slurm step meet. See slurm_place.h. */
 #include "comm/slurm_place.h"
 
+#include "base/number.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,10 +32,12 @@ bool dsi_slurm_first_host(const char *list, char *host, size_t n)
     return used > 0;
 }
 
-static unsigned long number(const char *name)
+/* 0 where it is not set; false: it is no number. */
+static bool number(const char *name, int64_t *value_out)
 {
     const char *text = getenv(name);
-    return text != NULL ? strtoul(text, NULL, 10) : 0;
+    *value_out = 0;
+    return text == NULL || dsi_number_int(text, 0, UINT32_MAX, value_out);
 }
 
 bool dsi_slurm_place(char *host, size_t n, uint16_t *port_out)
@@ -42,7 +46,11 @@ bool dsi_slurm_place(char *host, size_t n, uint16_t *port_out)
     if (list == NULL || getenv("SLURM_PROCID") == NULL || !dsi_slurm_first_host(list, host, n)) {
         return false;
     }
-    const unsigned long step = number("SLURM_JOB_ID") * 31 + number("SLURM_STEP_ID");
-    *port_out = (uint16_t)(FIRST_PORT + step % N_PORTS);
+    int64_t job = 0;
+    int64_t step = 0;
+    if (!number("SLURM_JOB_ID", &job) || !number("SLURM_STEP_ID", &step)) {
+        return false;
+    }
+    *port_out = (uint16_t)(FIRST_PORT + (job * 31 + step) % N_PORTS);
     return true;
 }

@@ -10,7 +10,7 @@
 bool dsi_slurm_first_host(const char *list, char *host, size_t n);
 
 /* The host of rank 0 (the first of SLURM_STEP_NODELIST) and a port from the numbers of job and
- * step. False outside of a step. */
+ * step. False outside of a step, and where the numbers are none. */
 bool dsi_slurm_place(char *host, size_t n, uint16_t *port_out);
 
 #endif

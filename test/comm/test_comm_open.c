@@ -126,6 +126,9 @@ static void test_slurm(void **state)
     set("SLURM_STEP_ID", "1");
     assert_true(dsi_slurm_place(host, sizeof host, &port));
     assert_int_equal(port, first + 1);
+    set("SLURM_STEP_ID", "one");
+    assert_false(dsi_slurm_place(host, sizeof host, &port));
+    set("SLURM_STEP_ID", "1");
     static const char *const lists[][2] = {{"a", "a"},
                                            {"a,b", "a"},
                                            {"r[1-2]n[3,5]", "r1n3"},

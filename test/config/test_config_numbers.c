@@ -77,10 +77,15 @@ static sample draw_sample(const dsi_option *row)
         return of_int(right[draw(sizeof right / sizeof *right)]);
     case 2:
         return of_int(least - 2 + (int64_t)draw(5));
-    case 3:
-        return of_power((int64_t)draw(2000), (int)draw(24) - 3);
-    case 4:
-        return of_int((int64_t)(((uint64_t)draw(1u << 31) << 32 | draw(1u << 31)) >> draw(40)));
+    case 3: {
+        const int64_t digits = (int64_t)draw(2000); /* one draw a statement: the same everywhere */
+        return of_power(digits, (int)draw(24) - 3);
+    }
+    case 4: {
+        const uint64_t high = (uint64_t)draw(1u << 31) << 32;
+        const uint64_t low = draw(1u << 31);
+        return of_int((int64_t)((high | low) >> draw(40)));
+    }
     default:
         return of_int((int64_t)draw(100000));
     }
