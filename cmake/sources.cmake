@@ -4,8 +4,7 @@ list(FILTER DS_SOURCES EXCLUDE REGEX "src/(accel/cpu/(simd|bf16|avx2|avx512|amx)
 list(FILTER DS_SOURCES EXCLUDE REGEX "src/(launch|tune)/")
 
 add_library(ds_objects OBJECT ${DS_SOURCES})
-target_link_libraries(ds_objects PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC PkgConfig::NETTLE
-  Threads::Threads m)
+target_link_libraries(ds_objects PUBLIC ds_flags ${DS_LIBRARIES} Threads::Threads m)
 
 # io_uring, where liburing is installed; else asynchronous file I/O uses threads.
 pkg_check_modules(URING IMPORTED_TARGET liburing)
@@ -53,12 +52,10 @@ endif()
 
 add_library(deepspeed_static STATIC $<TARGET_OBJECTS:ds_objects> ${DS_ISA_OBJECTS})
 set_target_properties(deepspeed_static PROPERTIES OUTPUT_NAME deepspeed)
-target_link_libraries(deepspeed_static PUBLIC ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC PkgConfig::NETTLE
-  ${DS_URING} Threads::Threads m)
+target_link_libraries(deepspeed_static PUBLIC ds_flags ${DS_LIBRARIES} ${DS_URING} Threads::Threads m)
 add_library(deepspeed SHARED $<TARGET_OBJECTS:ds_objects> ${DS_ISA_OBJECTS})
 set_target_properties(deepspeed PROPERTIES SOVERSION 0 VERSION ${PROJECT_VERSION})
-target_link_libraries(deepspeed PRIVATE ds_flags PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::XXHASH PkgConfig::UTF8PROC PkgConfig::NETTLE
-  ${DS_URING} Threads::Threads m)
+target_link_libraries(deepspeed PRIVATE ds_flags ${DS_LIBRARIES} ${DS_URING} Threads::Threads m)
 
 target_compile_definitions(ds_flags INTERFACE DS_VERSION="${PROJECT_VERSION}")
 

@@ -36,6 +36,11 @@ seeds() {
         ;;
     fuzz_chat) cp $golden/data/templates/* "$to" ;;
     fuzz_graph_text) cp $golden/ir/*.txt "$to" ;;
+    fuzz_parquet) cp $golden/data/rows/*.parquet "$to" ;;
+    fuzz_rows)
+        printf '\001[{"a":"b\\"]"},\n{"a":[{}]}]' > "$to/json"
+        printf '\002a,b\n"x""\n",NA\n1\n' > "$to/csv"
+        ;;
     fuzz_manifest) cp $golden/ckpt/*/ds_manifest.json "$to" ;;
     fuzz_safetensors) cp $golden/io/*.safetensors "$to" ;;
     fuzz_tokenizer_json) cp $golden/data/tokenizer-*.json "$to" ;;

@@ -5,6 +5,7 @@
 #include "common/output.h"
 #include "data/dataset.h"
 #include "data/indexed.h"
+#include "data/rows/rows.h"
 #include "data/source.h"
 
 #include <deepspeed/context.h>
@@ -26,7 +27,8 @@ typedef struct options {
 } options;
 
 static const char about[] =
-    "tokenize: reads .txt (a document a file) and .jsonl (\"text\", a document a line) and writes "
+    "tokenize: reads .txt (a document a file) and rows with \"text\" (.jsonl, .json, .csv, .tsv, "
+    ".parquet; a document a row; also .gz and .zst) and writes "
     "OUTPUT.bin and OUTPUT.idx, the indexed format of Megatron and DeepSpeed, on all cores. They "
     "appear when all is done: Ctrl-C or an error leaves nothing of them.\n\n"
     "inspect: checks such files and prints their counts and first documents.";
@@ -219,7 +221,7 @@ static ds_status print_document(ds_ctx *ctx, const ds_dataset *dataset, uint64_t
 static ds_status indexed_path(ds_ctx *ctx, const char *path, char **idx_out)
 {
     const bool whole = dsi_path_ends(path, ".bin") || dsi_path_ends(path, ".idx");
-    if (dsi_path_ends(path, ".txt") || dsi_path_ends(path, ".jsonl")) {
+    if (dsi_path_ends(path, ".txt") || dsi_rows_knows(path)) {
         return ds_fail(ctx, DS_ERR_ARG, "%s: inspect reads indexed data: a .bin or .idx", path);
     }
     if (asprintf(idx_out, "%s%s", path, whole ? "" : ".idx") < 0) {

@@ -1,13 +1,15 @@
 /* Training data: files to tokens, tokens to batches.
  *
  * A dataset is a list of documents, each a run of token ids with a flag a token: whether it counts
- * in the loss. A loader cuts it into batches of B rows of T tokens: STREAM   (.txt, .jsonl "text",
- * .bin/.idx): documents joined end to end, windows of T tokens; each epoch starts the windows at
- * another place and visits them in another order; SAMPLES  (.jsonl "prompt"+"completion" or
- * "messages"): whole samples packed into rows, never cut. A row knows its documents: `first` is the
- * lowest position that a query may see, positions restart at a document's start, and the last token
- * of a document has no target. Everything is a pure function of files, seed and cursor, so a run
- * resumes exactly.
+ * in the loss. Text comes from .txt, from rows in .jsonl, .json, .csv, .tsv (each also .gz, .zst)
+ * or .parquet, or tokenized from .bin/.idx. A loader cuts it into batches of B rows of T tokens:
+ * STREAM
+ * (.txt, rows with "text", .bin/.idx): documents joined end to end, windows of T tokens; each epoch
+ * starts the windows at another place and visits them in another order; SAMPLES (rows with
+ * "prompt"+"completion" or "messages"): whole samples packed into rows, never cut. A row knows its
+ * documents: `first` is the lowest position that a query may see, positions restart at a document's
+ * start, and the last token of a document has no target. Everything is a pure function of files,
+ * seed and cursor, so a run resumes exactly.
  */
 #ifndef DEEPSPEED_DATA_H
 #define DEEPSPEED_DATA_H
@@ -27,7 +29,7 @@ typedef struct ds_loader ds_loader;
 typedef enum ds_too_long { DS_TOO_LONG_TRUNCATE, DS_TOO_LONG_DROP } ds_too_long;
 
 typedef struct ds_dataset_params {
-    const char *const *files; /* .txt, .jsonl, or .bin/.idx (either name); all of one kind */
+    const char *const *files; /* .txt, rows, or .bin/.idx (either name); all of one kind */
     uint32_t n_files;
     const ds_tokenizer *tokenizer; /* borrowed for the call; may be NULL for .bin/.idx */
     const ds_chat *chat;           /* borrowed for the call; needed for "messages" */

@@ -1,12 +1,15 @@
 /* Text files as documents. See source.h. */
 #include "data/source.h"
 
+#include "data/rows/data_bytes.h"
+#include "data/rows/rows.h"
+
 #include <deepspeed/context.h>
 #include <deepspeed/op.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINES_AT_ONCE = 256, KEYS_NOTED = 16 };
+enum { ROWS_AT_ONCE = 256, BYTES_AT_ONCE = 16 << 20, KEYS_NOTED = 64 };
 
 bool dsi_path_ends(const char *path, const char *end)
 {
@@ -15,14 +18,14 @@ bool dsi_path_ends(const char *path, const char *end)
     return n >= m && strcmp(path + n - m, end) == 0;
 }
 
-/* ---- .jsonl ---- */
+/* ---- rows ---- */
 
 typedef struct batch {
     const ds_dataset_params *params;
     ds_tokenizer_scratch **scratch; /* per thread */
-    const char *text[LINES_AT_ONCE];
-    size_t size[LINES_AT_ONCE];
-    dsi_line lines[LINES_AT_ONCE];
+    dsi_buf texts[ROWS_AT_ONCE];
+    uint64_t places[ROWS_AT_ONCE];
+    dsi_line lines[ROWS_AT_ONCE];
     uint32_t n;
     char noted[KEYS_NOTED][48]; /* unread keys, each said once */
     uint32_t n_noted;
@@ -31,22 +34,27 @@ typedef struct batch {
 static void tokenize_task(void *arg, uint32_t task, uint32_t thread)
 {
     batch *b = arg;
-    dsi_line_tokenize(b->params, b->scratch[thread], b->text[task], b->size[task], &b->lines[task]);
+    dsi_line_tokenize(b->params, b->scratch[thread], dsi_buf_text(&b->texts[task]),
+                      b->texts[task].size, &b->lines[task]);
 }
 
-/* Fills a batch with the lines from `at` on; the new position. */
-static size_t cut_lines(batch *b, const dsi_map *map, size_t at)
+/* Reads the next rows, until they are many or large. */
+static ds_status fill(batch *b, dsi_rows *rows, bool *end_out)
 {
+    size_t bytes = 0;
     b->n = 0;
-    while (b->n < LINES_AT_ONCE && at < map->size) {
-        const char *line = (const char *)map->data + at;
-        const char *end = memchr(line, '\n', map->size - at);
-        const size_t n = end != NULL ? (size_t)(end - line) : map->size - at;
-        b->text[b->n] = line;
-        b->size[b->n++] = n;
-        at += n + 1;
+    *end_out = false;
+    while (b->n < ROWS_AT_ONCE && bytes < BYTES_AT_ONCE && !*end_out) {
+        dsi_buf *text = &b->texts[b->n];
+        if (text->capacity > BYTES_AT_ONCE) { /* one large row is no reason to keep its room */
+            dsi_buf_free(text);
+        }
+        dsi_buf_clear(text);
+        DS_TRY(dsi_rows_next(rows, text, &b->places[b->n], end_out));
+        bytes += text->size;
+        b->n += *end_out ? 0 : 1;
     }
-    return at < map->size ? at : map->size;
+    return DS_OK;
 }
 
 static bool is_noted(const batch *b, const char *key)
@@ -60,32 +68,29 @@ static bool is_noted(const batch *b, const char *key)
 }
 
 /* Says once for each key that it is there and that nothing reads it. */
-static void note_unread(ds_ctx *ctx, const char *path, uint64_t number, batch *b,
-                        const dsi_line *line)
+static void note_unread(ds_ctx *ctx, const char *place, batch *b, const dsi_line *line)
 {
     for (uint32_t i = 0; i < line->n_unread; ++i) {
         if (b->n_noted < KEYS_NOTED && !is_noted(b, line->unread[i])) {
             memcpy(b->noted[b->n_noted++], line->unread[i], sizeof line->unread[i]);
-            ds_log(ctx, DS_LOG_JOB, "%s:%llu: %s is not read, here and in later lines", path,
-                   (unsigned long long)number, line->unread[i]);
+            ds_log(ctx, DS_LOG_JOB, "%s: %s is not read, here and in later lines", place,
+                   line->unread[i]);
         }
     }
 }
 
-static ds_status deliver(ds_ctx *ctx, const char *path, uint64_t first_line, batch *b,
-                         const dsi_source_sink *sink)
+static ds_status deliver(ds_ctx *ctx, const dsi_rows *rows, batch *b, const dsi_source_sink *sink)
 {
     for (uint32_t i = 0; i < b->n; ++i) {
+        char place[400];
         const dsi_line *line = &b->lines[i];
-        if (line->sample && sink->no_samples != NULL) {
-            return ds_fail(ctx, DS_ERR_UNSUPPORTED, "%s:%llu: %s", path,
-                           (unsigned long long)(first_line + i), sink->no_samples);
+        const bool unwanted = line->sample && sink->no_samples != NULL;
+        dsi_rows_place(rows, b->places[i], place, sizeof place);
+        if (unwanted || line->status < 0) {
+            return ds_fail(ctx, unwanted ? DS_ERR_UNSUPPORTED : line->status, "%s: %s", place,
+                           unwanted ? sink->no_samples : line->message);
         }
-        if (line->status < 0) {
-            return ds_fail(ctx, line->status, "%s:%llu: %s", path,
-                           (unsigned long long)(first_line + i), line->message);
-        }
-        note_unread(ctx, path, first_line + i, b, line);
+        note_unread(ctx, place, b, line);
         if (line->n > 0) {
             const dsi_document document = {line->ids, line->sample ? line->counted : NULL, line->n,
                                            line->sample, false};
@@ -95,67 +100,92 @@ static ds_status deliver(ds_ctx *ctx, const char *path, uint64_t first_line, bat
     return DS_OK;
 }
 
-static ds_status read_lines(ds_ctx *ctx, batch *b, const char *path, const dsi_map *map,
-                            const dsi_source_sink *sink)
+static ds_status tokenize_rows(ds_ctx *ctx, batch *b, dsi_rows *rows, const dsi_source_sink *sink)
 {
-    static const char mark[] = "\xEF\xBB\xBF"; /* some editors begin a file with it */
-    const bool marked = map->size >= 3 && memcmp(map->data, mark, 3) == 0;
-    uint64_t line = 1;
-    for (size_t at = marked ? 3 : 0; at < map->size;) {
-        at = cut_lines(b, map, at);
+    bool end = false;
+    while (!end) {
+        DS_TRY(fill(b, rows, &end));
         ds_parallel(ctx, tokenize_task, b, b->n);
-        const ds_status status = deliver(ctx, path, line, b, sink);
+        const ds_status status = deliver(ctx, rows, b, sink);
         for (uint32_t i = 0; i < b->n; ++i) {
             dsi_line_free(&b->lines[i]);
         }
         DS_TRY(status);
-        line += b->n;
         if (sink->progress != NULL) {
-            sink->progress(sink->user, at, map->size);
+            uint64_t done = 0;
+            uint64_t all = 0;
+            dsi_rows_progress(rows, &done, &all);
+            sink->progress(sink->user, done, all);
         }
     }
     return DS_OK;
 }
 
-static ds_status read_jsonl(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
-                            const dsi_map *map, const dsi_source_sink *sink)
+static void free_batch(batch *b, uint32_t n_threads)
+{
+    for (uint32_t i = 0; b->scratch != NULL && i < n_threads; ++i) {
+        ds_tokenizer_scratch_destroy(&b->scratch[i]);
+    }
+    for (uint32_t i = 0; i < ROWS_AT_ONCE; ++i) {
+        dsi_buf_free(&b->texts[i]);
+    }
+    free(b->scratch);
+    free(b);
+}
+
+static ds_status read_rows(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
+                           const dsi_source_sink *sink)
 {
     const uint32_t n_threads = ds_ctx_n_threads(ctx);
+    dsi_rows *rows = NULL;
+    DS_TRY(dsi_rows_open(ctx, path, &rows));
     batch *b = calloc(1, sizeof *b);
     ds_status status = DS_OK;
     if (b != NULL) {
         b->params = params;
         b->scratch = calloc(n_threads, sizeof *b->scratch);
+        for (uint32_t i = 0; i < ROWS_AT_ONCE; ++i) {
+            b->texts[i] = dsi_buf_make(DSI_ROW_BYTES_MAX);
+        }
     }
     if (b == NULL || b->scratch == NULL) {
-        free(b);
-        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to read %s", path);
+        status = ds_fail(ctx, DS_ERR_NOMEM, "no memory to read %s", path);
     }
     for (uint32_t i = 0; i < n_threads && status >= 0; ++i) {
         status = ds_tokenizer_scratch_create(params->tokenizer, 0, &b->scratch[i]);
     }
     if (status >= 0) {
-        status = read_lines(ctx, b, path, map, sink);
+        status = tokenize_rows(ctx, b, rows, sink);
     }
-    for (uint32_t i = 0; i < n_threads; ++i) {
-        ds_tokenizer_scratch_destroy(&b->scratch[i]);
+    if (b != NULL) {
+        free_batch(b, n_threads);
     }
-    free(b->scratch);
-    free(b);
+    dsi_rows_close(&rows);
+    return status;
+}
+
+static ds_status read_text(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
+                           const dsi_source_sink *sink)
+{
+    dsi_map map;
+    DS_TRY(dsi_bytes_map(ctx, path, &map));
+    const ds_status status = dsi_text_read(ctx, params, path, &map, DSI_PART_BYTES, sink);
+    dsi_map_close(&map);
     return status;
 }
 
 ds_status dsi_source_read(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
                           const dsi_source_sink *sink)
 {
-    dsi_map map;
-    const bool jsonl = dsi_path_ends(path, ".jsonl");
+    const size_t n = dsi_bytes_plain_name(path);
+    const bool text = n >= 4 && memcmp(path + n - 4, ".txt", 4) == 0;
     if (dsi_path_ends(path, ".bin") || dsi_path_ends(path, ".idx")) {
         return ds_fail(ctx, DS_ERR_ARG, "%s: indexed data is tokenized already", path);
     }
-    if (!jsonl && !dsi_path_ends(path, ".txt")) {
+    if (!text && !dsi_rows_knows(path)) {
         return ds_fail(ctx, DS_ERR_ARG,
-                       "%s: the kind of data is told by the ending: .txt, .jsonl, .bin or .idx",
+                       "%s: the kind of data is told by the ending: .txt, .jsonl, .json, .csv or "
+                       ".tsv, each also with .gz or .zst; .parquet; .bin or .idx",
                        path);
     }
     if (params->tokenizer == NULL) {
@@ -165,9 +195,5 @@ ds_status dsi_source_read(ds_ctx *ctx, const ds_dataset_params *params, const ch
         return ds_fail(ctx, DS_ERR_ARG,
                        "%s: an end token is to be appended, and the tokenizer names none", path);
     }
-    DS_TRY(dsi_map_open(ctx, path, 0, &map));
-    const ds_status status = jsonl ? read_jsonl(ctx, params, path, &map, sink)
-                                   : dsi_text_read(ctx, params, path, &map, DSI_PART_BYTES, sink);
-    dsi_map_close(&map);
-    return status;
+    return text ? read_text(ctx, params, path, sink) : read_rows(ctx, params, path, sink);
 }

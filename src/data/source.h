@@ -1,9 +1,9 @@
 /* Text files as tokenized documents, in file order. Used by datasets and by ds_data.
  *
- * Kinds, told by the ending: .txt, one document a file; .jsonl, one object a line: {"text"}, or a
- * sample {"prompt","completion"} or {"messages"} whose loss counts only in the answer. Lines, and
- * parts of a large text, are tokenized on all threads of the context; documents arrive in order on
- * the caller's thread, a large one in pieces.
+ * Kinds, told by the ending: .txt, one document a file; rows (rows/rows.h), one object each:
+ * {"text"}, or a sample {"prompt","completion"} or {"messages"} whose loss counts only in the
+ * answer. Rows, and parts of a large text, are tokenized on all threads of the context; documents
+ * arrive in order on the caller's thread, a large one in pieces.
  */
 #ifndef DSI_DATA_SOURCE_H
 #define DSI_DATA_SOURCE_H
@@ -36,7 +36,7 @@ enum { DSI_PART_BYTES = 256 << 10 };
 ds_status dsi_text_read(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
                         const dsi_map *text, size_t part_bytes, const dsi_source_sink *sink);
 
-/* One line of a .jsonl, tokenized: what jsonl_line.c makes, freed by its caller. */
+/* One row, tokenized: what jsonl_line.c makes, freed by its caller. */
 enum { DSI_UNREAD_KEYS = 8 };
 typedef struct dsi_line {
     uint32_t *ids; /* malloc; NULL for an empty line */

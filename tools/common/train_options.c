@@ -108,7 +108,9 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .type = DSI_ARG_LIST,
          .out = &o->data,
          .value = "FILE…",
-         .doc = "Training data: .txt, .jsonl (text; prompt and completion; messages), .bin/.idx."},
+         .doc =
+             "Training data: .txt; rows (text; prompt and completion; messages) in .jsonl, .json, "
+             ".csv, .tsv, each also .gz or .zst, or .parquet; .bin/.idx."},
         {.name = "eval_data",
          .type = DSI_ARG_LIST,
          .out = &o->eval_data,

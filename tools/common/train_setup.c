@@ -2,6 +2,7 @@
  * tokenizer, data, then the engine. */
 #include "base/clock.h"
 #include "common/train.h"
+#include "data/rows/rows.h"
 #include "io/file.h"
 
 #include <errno.h>
@@ -33,8 +34,7 @@ static ds_status open_model(train_run *run)
 static bool needs_chat(const dsi_arg_list *files)
 {
     for (size_t i = 0; i < files->n; ++i) {
-        const char *dot = strrchr(files->items[i], '.');
-        if (dot != NULL && strcmp(dot, ".jsonl") == 0) {
+        if (dsi_rows_knows(files->items[i])) {
             return true;
         }
     }
