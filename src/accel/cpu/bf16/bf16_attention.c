@@ -5,8 +5,8 @@
  * queries) = K·Qᵀ, running maximum and sum by query, probabilities rounded to bf16, output (d ×
  * queries) += Vᵀ·P. Blocks that no query sees are skipped.
  *
- * Invariant: each query's sums run over blocks of keys counted from the lowest key that its block
- * of queries sees, so chunks and threads do not change results.
+ * Invariant: each query's sums run over blocks of keys counted from key 0, and a block that it does
+ * not see changes nothing, so neither the queries beside it nor chunks and threads change results.
  */
 #include "accel/cpu/bf16/bf16_attention.h"
 
@@ -135,7 +135,7 @@ static void soften(const block *q, int64_t t, int64_t k0, int64_t n, bool begins
     const vf top2 = vf_mul(top, factor);
     vf sum = vf_load(q->w->sum + t * 16);
     if (!begins) {
-        const vf alpha = attn_exp2(_mm512_fmsub_ps(before, factor, top2));
+        const vf alpha = attn_exp2(vf_mul(vf_sub(before, top), factor)); /* 1 when top stays */
         rescale(q, t, alpha);
         sum = vf_mul(sum, alpha);
     }
@@ -223,8 +223,9 @@ static void attend(block *q)
     }
     const int64_t begin = q->reach.any_first / 32 * 32;
     const int64_t end = attn_round_up(q->reach.any_last, 32);
-    for (int64_t k0 = begin; k0 < end; k0 += KEYS) {
-        attend_keys(q, k0, attn_min(KEYS, end - k0), k0 == begin);
+    for (int64_t k0 = begin, next; k0 < end; k0 = next) {
+        next = attn_min(k0 / KEYS * KEYS + KEYS, end);
+        attend_keys(q, k0, next - k0, k0 == begin);
     }
     finish(q, begin < end);
 }

@@ -139,7 +139,8 @@ DSI_INLINE void store_token(uint16_t *to, vf v, __mmask16 mask)
 DSI_INLINE void turn_tile(const float *tile, vf scale, __m512i r[16])
 {
     for (int i = 0; i < 16; ++i) {
-        r[i] = vf_bits(vf_mul(vf_load(tile + i * 16), scale));
+        /* plus zero: the sign of a zero depends on keys that the query does not see */
+        r[i] = vf_bits(vf_fma(vf_load(tile + i * 16), scale, vf_zero()));
     }
     attn_transpose(r);
 }

@@ -110,7 +110,7 @@ static void soften(const block *q, int64_t lane, int64_t k0, int64_t n, bool beg
         sum = vf_add(sum, p);
     }
     if (!begins) {
-        const vf alpha = attn_exp2(vf_fma(before, factor, down));
+        const vf alpha = attn_exp2(vf_mul(vf_sub(before, top), factor)); /* 1 when top stays */
         rescale(q, lane, alpha);
         sum = vf_fma(vf_load(q->w->sum + lane), alpha, sum);
     }
@@ -182,8 +182,9 @@ static void attend(block *q)
     }
     const int64_t begin = q->reach.any_first / 4 * 4; /* dropout goes by four keys */
     const int64_t end = q->reach.any_last;
-    for (int64_t k0 = begin; k0 < end; k0 += ATTN_KEYS) {
-        attend_keys(q, k0, attn_min(ATTN_KEYS, end - k0), k0 == begin);
+    for (int64_t k0 = begin, next; k0 < end; k0 = next) {
+        next = attn_min(k0 / ATTN_KEYS * ATTN_KEYS + ATTN_KEYS, end);
+        attend_keys(q, k0, next - k0, k0 == begin);
     }
     finish(q, begin < end);
 }

@@ -122,7 +122,8 @@ static inline void attn_narrow_row(const float *from, float scale, int64_t n, vo
 {
     for (int64_t c = 0; c < n; c += VF_WIDTH) {
         const size_t left = (size_t)attn_min(VF_WIDTH, n - c);
-        const vf v = vf_mul(vf_load_n(from + c, left), vf_set(scale));
+        /* plus zero: the sign of a zero depends on keys that the query does not see */
+        const vf v = vf_fma(vf_load_n(from + c, left), vf_set(scale), vf_zero());
         vf_put_n(to, type, (size_t)(at + c), v, left);
     }
 }
