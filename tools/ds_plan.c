@@ -124,6 +124,16 @@ static ds_status run_command(ds_ctx *ctx, const plan_options *options, int *code
     return plan(ctx, options, code);
 }
 
+/* Before the work whose result they will hold. */
+static ds_status check_outputs(ds_ctx *ctx, const plan_options *o)
+{
+    const char *const paths[] = {o->json, o->html, o->trace, o->output};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; ++i) {
+        DS_TRY(paths[i] != NULL ? output_check(ctx, paths[i]) : DS_OK);
+    }
+    return DS_OK;
+}
+
 int main(int argc, char **argv)
 {
     output_guard("ds_plan");
@@ -137,6 +147,10 @@ int main(int argc, char **argv)
         return EXIT_FAILED;
     }
     ds_status status = plan_options_parse(ctx, argc, argv, &options, &help);
+    if (status >= 0 && !help) {
+        status = check_outputs(ctx, &options);
+        code = status < 0 ? EXIT_FAILED : code;
+    }
     if (status >= 0 && !help) {
         status = run_command(ctx, &options, &code);
         code = status < 0 ? EXIT_FAILED : code;

@@ -1,11 +1,17 @@
 /* The growable byte string. */
 #include "base/buf.h"
 
+#include <deepspeed/context.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
 dsi_buf dsi_buf_make(size_t ceiling)
 {
@@ -112,27 +118,68 @@ void dsi_buf_json(dsi_buf *buf, const char *text, size_t n)
     }
 }
 
+/* Waits until a pipe has bytes or has ended; says after a second what is waited for. */
+static void wait_for_bytes(ds_ctx *ctx, const char *path, struct pollfd *one, bool *told)
+{
+    enum { TELL_MILLISECONDS = 1000 };
+    while (poll(one, 1, *told ? -1 : TELL_MILLISECONDS) <= 0) {
+        if (!*told && isatty(one->fd) == 0) {
+            ds_log(ctx, DS_LOG_WARN, "waits for a process to write to the pipe %s", path);
+        }
+        *told = true;
+    }
+}
+
+/* A pipe with a name, whose writer may come yet; a pipe without name and writer has ended. */
+static bool is_named_pipe(int fd)
+{
+    enum { PIPE_FILE_SYSTEM = 0x50495045 };
+    struct stat st;
+    struct statfs system;
+    return fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode) && fstatfs(fd, &system) == 0 &&
+           system.f_type != PIPE_FILE_SYSTEM;
+}
+
+/* 0, or an errno; E2BIG: past the ceiling. */
+static int read_all(ds_ctx *ctx, const char *path, int fd, dsi_buf *buf)
+{
+    char chunk[16384];
+    bool told = false;
+    bool may_begin = is_named_pipe(fd);
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    for (;;) {
+        const ssize_t n = read(fd, chunk, sizeof chunk);
+        if (n > 0) {
+            may_begin = false;
+            dsi_buf_append(buf, chunk, (size_t)n);
+            if (buf->failed) {
+                return E2BIG;
+            }
+        } else if (n == 0 && (!may_begin || (one.revents & POLLHUP) != 0)) {
+            return 0;
+        } else if (n == 0 || errno == EAGAIN) {
+            wait_for_bytes(ctx, path, &one, &told);
+        } else if (errno != EINTR) {
+            return errno;
+        }
+    }
+}
+
 ds_status dsi_buf_read_file(ds_ctx *ctx, const char *path, dsi_buf *buf)
 {
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) {
+    /* a pipe that nobody writes to opens at once, and waits where it can say so */
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) {
         return ds_fail(ctx, errno == ENOENT ? DS_ERR_NOT_FOUND : DS_ERR_IO, "cannot open %s: %s",
                        path, strerror(errno));
     }
-    char chunk[16384];
-    size_t n = 0;
-    while ((n = fread(chunk, 1, sizeof chunk, file)) > 0) {
-        dsi_buf_append(buf, chunk, n);
-        if (buf->failed) {
-            (void)fclose(file);
-            return ds_fail(ctx, DS_ERR_LIMIT, "%s is larger than the limit of %zu bytes", path,
-                           buf->ceiling);
-        }
+    const int reason = read_all(ctx, path, fd, buf);
+    (void)close(fd);
+    if (reason == E2BIG) {
+        return ds_fail(ctx, DS_ERR_LIMIT, "%s is larger than the limit of %zu bytes", path,
+                       buf->ceiling);
     }
-    const int failed = ferror(file);
-    const int reason = errno;
-    (void)fclose(file);
-    if (failed) {
+    if (reason != 0) {
         return ds_fail(ctx, DS_ERR_IO, "cannot read %s: %s", path, strerror(reason));
     }
     return DS_OK;

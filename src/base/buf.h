@@ -26,7 +26,9 @@ void dsi_buf_json(dsi_buf *buf, const char *text, size_t n);
 const char *dsi_buf_text(const dsi_buf *buf);
 void dsi_buf_clear(dsi_buf *buf);
 
-/* Appends a whole file. Errors: ERR_NOT_FOUND, ERR_IO (names path and reason), ERR_LIMIT. */
+/* Appends a whole file, or what comes through a pipe; one that nobody writes to is waited for,
+ * which is said after a second. Errors: ERR_NOT_FOUND, ERR_IO (names path and reason), ERR_LIMIT.
+ */
 ds_status dsi_buf_read_file(ds_ctx *ctx, const char *path, dsi_buf *buf);
 
 #endif

@@ -22,7 +22,7 @@ static const dsi_option offload_param_rows[] = {
       "Elements of parameters that stay in memory under offload to disk.", MIN(0),
       PARAM(max_in_cpu)),
     B("pin_memory", "true", NO_EFFECT, "Page-locked host memory, for copies to a GPU.",
-      NOTE("the accelerator is the CPU")),
+      NOTE("on the CPU nothing is copied to a device")),
 };
 static const dsi_section offload_param = {
     .path = "zero_optimization.offload_param",
@@ -44,7 +44,7 @@ static const dsi_option offload_optimizer_rows[] = {
       "Adam.",
       MIN(0), STATES(buffer_count)),
     B("pin_memory", "true", NO_EFFECT, "Page-locked host memory, for copies to a GPU.",
-      NOTE("the accelerator is the CPU")),
+      NOTE("on the CPU nothing is copied to a device")),
     B("pipeline_read", "true", IN_FORCE,
       "Read the next sub-group while one is updated. DeepSpeed's default is false.",
       STATES(pipeline_read)),

@@ -500,7 +500,7 @@ static void notices_what_has_no_effect(void **state)
                        "   curriculum_learning: {enabled: true}}},\n"
                        " activation_checkpointing: {cpu_checkpointing: true}}";
     CHECK_OK(*state, resolve(*state, text, 1, NULL, &config));
-    assert_true(has_notice(config, "cpu_checkpointing: the accelerator is the CPU"));
+    assert_true(has_notice(config, "cpu_checkpointing: on the CPU it is in host memory"));
     assert_true(has_notice(config, "ds.json:1:42: disable_allgather: no effect"));
     assert_true(has_notice(config, "compile.deepcompile: no effect"));
     assert_true(has_notice(config, "off, because data_efficiency.enabled is false"));

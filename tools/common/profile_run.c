@@ -80,6 +80,7 @@ ds_status profile_run(ds_ctx *ctx, const profile_options *options, bool launched
     dsi_comm_world world = {.size = 1, .local_size = 1};
     dsi_comm *comm = NULL;
     ds_ctx *own = NULL;
+    DS_TRY(output_check(ctx, options->file)); /* before a minute of measuring */
     if (launched) {
         DS_TRY(dsi_comm_world_read(ctx, &world));
     }
