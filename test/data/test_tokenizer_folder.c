@@ -6,11 +6,13 @@
  * prints each refusal.
  */
 #include "common/check.h"
+#include "common/scratch.h"
 
 #include <deepspeed/tokenizer.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { REASONS = 400, REFUSED_PERCENT = 5 };
@@ -176,6 +178,36 @@ static bool same_answer(subject *s, const json_t *row)
     return same;
 }
 
+/* Saving copies the tokenizer's files as they are: transformers then reads the same. */
+static bool same_files(subject *s, const json_t *files)
+{
+    char saved[300];
+    (void)snprintf(saved, sizeof saved, "%s/saved", folder);
+    CHECK_OK(ctx, ds_tokenizer_save(ctx, s->tok, saved));
+    const bool whole = json_object_get(files, "tokenizer.json") != NULL;
+    bool same = true;
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+        const bool vocab =
+            strcmp(names[i], "vocab.json") == 0 || strcmp(names[i], "merges.txt") == 0;
+        const bool want = json_object_get(files, names[i]) != NULL && !(vocab && whole) &&
+                          strcmp(names[i], "config.json") != 0; /* the model's: not saved here */
+        char path[512];
+        (void)snprintf(path, sizeof path, "%s/%s", saved, names[i]);
+        const bool there = access(path, F_OK) == 0;
+        same = same && there == want;
+        if (there) {
+            char original[512];
+            (void)snprintf(original, sizeof original, "%s/%s", folder, names[i]);
+            scratch_same(path, original);
+        }
+        (void)unlink(path);
+    }
+    if (!same) {
+        (void)snprintf(s->why, sizeof s->why, "saving left a file out or made one");
+    }
+    return same;
+}
+
 /* ---- counting ---- */
 
 /* The message without its path, and without what is quoted but for short words. */
@@ -230,7 +262,7 @@ static void check_row(const json_t *row, const json_t *vocabularies, tally *t)
         if (list) {
             report(row, t->n, "accepted", json_string_value(json_object_get(row, "error")));
         }
-    } else if (same_answer(&s, row)) {
+    } else if (same_answer(&s, row) && same_files(&s, json_object_get(row, "files"))) {
         ++t->equal;
     } else {
         ++t->different;
@@ -277,7 +309,13 @@ int main(void)
     if (ds_ctx_create(NULL, &ctx) < 0 || mkdtemp(folder) == NULL) {
         return 1;
     }
+    char saved[300];
+    (void)snprintf(saved, sizeof saved, "%s/saved", folder);
+    if (mkdir(saved, 0700) != 0) {
+        return 1;
+    }
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    (void)rmdir(saved);
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         char path[512];
         (void)snprintf(path, sizeof path, "%s/%s", folder, names[i]);

@@ -1,5 +1,6 @@
 /* Fuzzer of a tokenizer's folder: the parts are vocab.json, merges.txt, tokenizer_config.json,
- * special_tokens_map.json, generation_config.json and chat_template.jinja, separated by "%%%%"; an
+ * special_tokens_map.json, generation_config.json, chat_template.jinja, added_tokens.json,
+ * config.json and tokenizer.json (without which the first two count), separated by "%%%%"; an
  * empty part is an absent file. What opens encodes, decodes, and chooses its chat template. */
 #include "fuzz/fuzz_files.h"
 
@@ -43,7 +44,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                         "tokenizer_config.json",
                                         "special_tokens_map.json",
                                         "generation_config.json",
-                                        "chat_template.jinja"};
+                                        "chat_template.jinja",
+                                        "added_tokens.json",
+                                        "config.json",
+                                        "tokenizer.json"};
     fuzz_input input = {data, size, true};
     const uint8_t *part = NULL;
     size_t n = 0;
