@@ -422,32 +422,7 @@ int dsi_regex_find(ds_tokenizer_scratch *s, const dsi_regex *regex, const unsign
 /* What matching may cost in a text of n bytes. */
 size_t dsi_regex_account(size_t n);
 
-/* ---- loading ---- */
-
-struct dsi_folder_files; /* tokenizer_special.h */
-/* Reads a tokenizer.json with what the files beside it say. */
-ds_status dsi_tokenizer_read_json(ds_tokenizer *tok, const char *path,
-                                  struct dsi_folder_files *files);
-/* Reads vocab.json and the merges.txt beside it. */
-ds_status dsi_tokenizer_read_gpt2(ds_tokenizer *tok, const char *vocab_path,
-                                  const char *merges_path, struct dsi_folder_files *files);
-/* Fills what follows from vocabulary and components: raw spellings, byte ids, joins, tries. */
-ds_status dsi_tokenizer_finish(ds_tokenizer *tok, const char *path);
-/* Parses the members "normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens". */
-ds_status dsi_tokenizer_components(ds_tokenizer *tok, const char *path, const json_t *root);
-ds_status dsi_tokenizer_decoder(ds_tokenizer *tok, const char *path, const json_t *decoder);
-ds_status dsi_tokenizer_post(ds_tokenizer *tok, const char *path, const json_t *post);
-ds_status dsi_tokenizer_pretok(ds_tokenizer *tok, const char *path, const json_t *pretok);
-ds_status dsi_tokenizer_norm(ds_tokenizer *tok, const char *path, const json_t *norm);
-/* Adding tokens (tokenizer_tokens.c): begin before each list of them, since a new token's id
- * follows those that were there. */
-void dsi_tokens_begin(ds_tokenizer *tok);
-ds_status dsi_tokens_add(ds_tokenizer *tok, const char *path, const dsi_added_token *token);
-/* Index into added, DSI_NO_ID when no added token has this text. */
-uint32_t dsi_tokens_find(const ds_tokenizer *tok, const char *content, size_t n);
-/* Tries over the added tokens and added_of_id. */
-ds_status dsi_added_build(ds_tokenizer *tok, const char *path);
-void dsi_trie_free(dsi_trie *trie);
+/* ---- added tokens and bytes ---- */
 
 /* Where a match of added tokens lies; token DSI_NO_ID: no (further) match. */
 typedef struct dsi_added_match {
@@ -466,22 +441,5 @@ int dsi_byte_of_piece(const char *text, size_t n);
 int dsi_byte_of_letter(uint32_t cp);
 /* The letter of a byte. */
 uint32_t dsi_letter_of_byte(unsigned byte);
-
-/* Reads the small files of a folder; dsi_folder_files_free also when it failed. */
-ds_status dsi_folder_files_read(ds_tokenizer *tok, const char *folder,
-                                struct dsi_folder_files *files);
-void dsi_folder_files_free(struct dsi_folder_files *files);
-/* Reads chat template and further ids of eos, bos and pad from the files beside a tokenizer's. */
-ds_status dsi_tokenizer_read_side_files(ds_tokenizer *tok, const struct dsi_folder_files *files);
-/* An error unless it is a regular file. */
-struct stat;
-ds_status dsi_tokenizer_check_file(ds_tokenizer *tok, const char *path, const struct stat *st);
-/* Notes a file that was read, for ds_tokenizer_save. */
-ds_status dsi_tokenizer_note_file(ds_tokenizer *tok, const char *path);
-
-/* A member of an object as text; *n_out bytes; false when absent or not a string. */
-bool dsi_json_text(const json_t *object, const char *key, const char **text_out, size_t *n_out);
-/* An error unless the member is a list of objects. */
-ds_status dsi_json_list(ds_tokenizer *tok, const char *path, const json_t *object, const char *key);
 
 #endif

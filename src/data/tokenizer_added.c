@@ -4,7 +4,7 @@
  * text. What counts as a match, and how white space beside it is taken in, follows the package's
  * single_word, lstrip and rstrip.
  */
-#include "data/tokenizer.h"
+#include "data/tokenizer_load.h"
 
 #include <stdlib.h>
 #include <string.h>

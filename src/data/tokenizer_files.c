@@ -4,6 +4,7 @@
  * the ids in generation_config.json and config.json: bos and pad where no token is named, and eos
  * ids besides the named one, since chat models end a turn by another token than a text.
  */
+#include "data/tokenizer_load.h"
 #include "data/tokenizer_special.h"
 #include "io/json_load.h"
 

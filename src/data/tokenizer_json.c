@@ -5,6 +5,7 @@
  * a scanner, read straight into the tables, and left out of the text that jansson parses.
  */
 #include "data/json_scan.h"
+#include "data/tokenizer_load.h"
 #include "data/tokenizer_special.h"
 #include "io/json_load.h"
 

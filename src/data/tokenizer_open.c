@@ -2,6 +2,7 @@
  *
  * The public face of tokenizer_*.c for everything that is neither encoding nor decoding.
  */
+#include "data/tokenizer_load.h"
 #include "data/tokenizer_special.h"
 
 #include <errno.h>

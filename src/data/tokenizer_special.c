@@ -6,6 +6,7 @@
  * own), then the list of further ones.
  */
 #include "data/tokenizer_special.h"
+#include "data/tokenizer_load.h"
 
 #include "data/tokenizer_said.h"
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * Called while a tokenizer is opened; the list is const afterwards. Finding them in text is
  * tokenizer_added.c's.
  */
-#include "data/tokenizer.h"
+#include "data/tokenizer_load.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,219 @@
+/* What comes behind the model in a tokenizer.json: decoder and post-processor.
+ *
+ * Called once while a file is read, with the same law as tokenizer_components.c.
+ */
+#include "data/tokenizer_form.h"
+#include "data/tokenizer_load.h"
+
+#include <string.h>
+
+/* ---- decoders ---- */
+
+static ds_status decoder_text(ds_tokenizer *tok, const char *path, const json_t *json,
+                              const char *key, const char **text_out, size_t *n_out)
+{
+    const char *text;
+    if (!dsi_form_text(json, key, &text, n_out) ||
+        (*text_out = dsi_arena_strndup(tok->arena, text, *n_out)) == NULL) {
+        return ds_fail(tok->ctx, DS_ERR_FORMAT, "%s: the decoder lacks the text \"%s\"", path, key);
+    }
+    return DS_OK;
+}
+
+static ds_status decoder_step(ds_tokenizer *tok, const char *path, const json_t *json,
+                              const char *type, dsi_decode_step *step)
+{
+    if (strcmp(type, "Fuse") == 0) {
+        step->kind = DSI_DECODE_FUSE;
+        return DS_OK;
+    }
+    if (strcmp(type, "ByteFallback") == 0) {
+        step->kind = DSI_DECODE_BYTE_FALLBACK;
+        return DS_OK;
+    }
+    if (strcmp(type, "Replace") == 0) {
+        step->kind = DSI_DECODE_REPLACE;
+        const json_t *pattern = json_object_get(json, "pattern");
+        DS_TRY(decoder_text(tok, path, pattern, "String", &step->pattern, &step->n_pattern));
+        return decoder_text(tok, path, json, "content", &step->content, &step->n_content);
+    }
+    if (strcmp(type, "Strip") == 0) {
+        step->kind = DSI_DECODE_STRIP;
+        DS_TRY(decoder_text(tok, path, json, "content", &step->pattern, &step->n_pattern));
+        const json_int_t start = json_integer_value(json_object_get(json, "start"));
+        const json_int_t stop = json_integer_value(json_object_get(json, "stop"));
+        if (step->n_pattern != 1 || start < 0 || start > 1000 || stop != 0) {
+            return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                           "%s: the decoder Strip is supported for one ASCII character and "
+                           "\"stop\": 0",
+                           path);
+        }
+        step->start = (uint32_t)start;
+        return DS_OK;
+    }
+    if (strcmp(type, "Metaspace") == 0) {
+        step->kind = DSI_DECODE_METASPACE;
+        DS_TRY(decoder_text(tok, path, json, "replacement", &step->pattern, &step->n_pattern));
+        step->content = " ";
+        step->n_content = 1;
+        const char *scheme = json_string_value(json_object_get(json, "prepend_scheme"));
+        const bool never = json_is_false(json_object_get(json, "add_prefix_space")) ||
+                           (scheme != NULL && strcmp(scheme, "never") == 0);
+        step->drop_first = !never;
+        return DS_OK;
+    }
+    return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                   "%s: the decoder \"%.80s\" is not supported; known: ByteLevel, Replace, "
+                   "ByteFallback, Fuse, Strip, Metaspace, Sequence",
+                   path, type);
+}
+
+/* Steps for a token first, then ByteFallback, then Fuse, then a Strip of the whole text: an order
+ * in which a token's text depends on no later token. */
+static ds_status check_order(ds_tokenizer *tok, const char *path)
+{
+    uint32_t last = 0;
+    bool fused = false;
+    for (uint32_t i = 0; i < tok->n_decoders; ++i) {
+        const dsi_decode_kind kind = tok->decoders[i].kind;
+        const uint32_t rank = kind == DSI_DECODE_BYTE_FALLBACK    ? 1
+                              : kind == DSI_DECODE_FUSE           ? 2
+                              : kind == DSI_DECODE_STRIP && fused ? 3
+                                                                  : 0;
+        if (rank < last || (rank == last && rank > 0)) {
+            return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                           "%s: the decoder's steps are not supported in this order; the order is "
+                           "Replace, Strip and Metaspace, then ByteFallback, Fuse, Strip",
+                           path);
+        }
+        fused = fused || kind == DSI_DECODE_FUSE;
+        last = rank;
+    }
+    return DS_OK;
+}
+
+static ds_status read_decoder(ds_tokenizer *tok, const char *path, const json_t *json)
+{
+    const char *type = json_string_value(json_object_get(json, "type"));
+    type = type != NULL ? type : "";
+    if (strcmp(type, "Sequence") == 0) {
+        size_t i;
+        const json_t *one;
+        DS_TRY(dsi_form_list(tok, path, json, "decoders"));
+        json_array_foreach(json_object_get(json, "decoders"), i, one)
+        {
+            DS_TRY(read_decoder(tok, path, one));
+        }
+        return DS_OK;
+    }
+
+    const bool byte_level = strcmp(type, "ByteLevel") == 0;
+    if (tok->decode_bytes || (byte_level && tok->n_decoders > 0)) {
+        return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: the decoder ByteLevel together with others is not supported", path);
+    }
+    if (byte_level) {
+        tok->decode_bytes = true;
+        return DS_OK;
+    }
+    if (tok->n_decoders == DSI_TOK_MAX_STEPS) {
+        return ds_fail(tok->ctx, DS_ERR_LIMIT, "%s: more than %d decoders", path,
+                       DSI_TOK_MAX_STEPS);
+    }
+    return decoder_step(tok, path, json, type, &tok->decoders[tok->n_decoders++]);
+}
+
+ds_status dsi_tokenizer_decoder(ds_tokenizer *tok, const char *path, const json_t *json)
+{
+    if (json == NULL || json_is_null(json)) {
+        tok->join_with_space = true;
+        return DS_OK;
+    }
+    DS_TRY(read_decoder(tok, path, json));
+    return check_order(tok, path);
+}
+
+/* ---- post-processors ---- */
+
+static ds_status template_piece(ds_tokenizer *tok, const char *path, const json_t *json,
+                                const json_t *specials)
+{
+    if (tok->n_template == DSI_TOK_MAX_TEMPLATE) {
+        return ds_fail(tok->ctx, DS_ERR_LIMIT, "%s: a template of more than %d pieces", path,
+                       DSI_TOK_MAX_TEMPLATE);
+    }
+    dsi_template_piece *piece = &tok->template_pieces[tok->n_template++];
+    const json_t *special = json_object_get(json, "SpecialToken");
+    if (special == NULL) {
+        const json_t *text = json_object_get(json, "Sequence");
+        const char *which = json_string_value(json_object_get(text, "id"));
+        piece->sequence = true;
+        return which != NULL && strcmp(which, "A") == 0
+                   ? DS_OK
+                   : ds_fail(
+                         tok->ctx, DS_ERR_FORMAT,
+                         "%s: a piece of the post-processor's \"single\" must be a SpecialToken "
+                         "or the Sequence A",
+                         path);
+    }
+    const char *name = json_string_value(json_object_get(special, "id"));
+    const json_t *ids = json_object_get(json_object_get(specials, name != NULL ? name : ""), "ids");
+    const size_t n = json_array_size(ids);
+    uint32_t *copy = dsi_arena_array(tok->arena, n + 1, sizeof *copy);
+    if (n == 0 || n > 64 || copy == NULL) {
+        return ds_fail(tok->ctx, DS_ERR_FORMAT,
+                       "%s: the post-processor's special token \"%.60s\" has no ids", path,
+                       name != NULL ? name : "");
+    }
+    for (size_t i = 0; i < n; ++i) {
+        const json_t *id = json_array_get(ids, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) >= DSI_TOK_MAX_ID) {
+            return ds_fail(tok->ctx, DS_ERR_FORMAT,
+                           "%s: the post-processor's special token \"%.60s\" has a bad id", path,
+                           name);
+        }
+        copy[i] = (uint32_t)json_integer_value(id);
+    }
+    piece->ids = copy;
+    piece->n_ids = (uint32_t)n;
+    return DS_OK;
+}
+
+ds_status dsi_tokenizer_post(ds_tokenizer *tok, const char *path, const json_t *json)
+{
+    if (json == NULL || json_is_null(json)) {
+        return DS_OK;
+    }
+    const char *type = json_string_value(json_object_get(json, "type"));
+    type = type != NULL ? type : "";
+    size_t i;
+    const json_t *one;
+    if (strcmp(type, "Sequence") == 0) {
+        json_array_foreach(json_object_get(json, "processors"), i, one)
+        {
+            DS_TRY(dsi_tokenizer_post(tok, path, one));
+        }
+        return DS_OK;
+    }
+    if (strcmp(type, "ByteLevel") == 0) {
+        return DS_OK; /* it only trims offsets */
+    }
+    if (strcmp(type, "TemplateProcessing") != 0 || tok->n_template > 0) {
+        return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: the post-processor \"%.80s\" is not supported; known: one "
+                       "TemplateProcessing, ByteLevel, Sequence",
+                       path, type);
+    }
+    DS_TRY(dsi_form_list(tok, path, json, "single"));
+    uint32_t n_texts = 0;
+    json_array_foreach(json_object_get(json, "single"), i, one)
+    {
+        DS_TRY(template_piece(tok, path, one, json_object_get(json, "special_tokens")));
+        n_texts += tok->template_pieces[tok->n_template - 1].sequence;
+    }
+    return n_texts == 1
+               ? DS_OK
+               : ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                         "%s: the post-processor's \"single\" must have the text once", path);
+}
