@@ -256,6 +256,8 @@ def mutate(rng, base, config):
         right, wrong = table[key]
         value = wrong_value(rng, key) if rng.random() < wrong else (
             right(rng) if callable(right) else copy.deepcopy(rng.choice(right)))
+        if key == "sliding_window" and BASES[base][0] in ("gpt2", "llama") and rng.random() < 0.7:
+            value = None  # they have no window, and every other value is refused
         config[key] = changes[key] = value
     if BASES[base][0] != "gpt2" and rng.random() < 0.15:  # the layout of transformers 4
         rope = config.pop("rope_parameters", None)
