@@ -1,9 +1,9 @@
 /* The bits of a query's result depend on the query and on the keys that it sees: not on the queries
  * beside it, on where it lies in a block of them, or on the number of threads. Random prompts over
  * a KV cell: all queries at once against random runs of them with the offset of the first, by every
- * instruction set that the machine has. What generation computes (at most four queries, a kernel of
- * its own) must agree with itself; see docs/internals/attention.md. DS_ATTENTION_BITS_CASES: how
- * many. */
+ * instruction set that the machine has; runs of one to four queries are steps of generation. In
+ * bf16 on tiles these have an order of their own and must agree among themselves.
+ * DS_ATTENTION_BITS_CASES: how many. */
 #include "accel/cpu/cpu_features.h"
 #include "accel/cpu/registry.h"
 #include "base/half.h"
@@ -141,24 +141,28 @@ static void check_run(ds_ctx *ctx, const prompt *t, ds_isa isa, int64_t first, i
     free_result(&r);
 }
 
-/* Queries that count as generation for this dtype and instruction set: 0, none. */
-static int64_t few_of(const prompt *t, ds_isa isa)
+/* Fewer queries than this are computed in another order: those of the tiles of bf16. */
+static int64_t least_of(const prompt *t, ds_isa isa)
 {
-    if (isa == DS_ISA_REF) {
-        return 0;
-    }
-    return t->type == DS_DTYPE_BF16 && isa >= DS_ISA_AVX512_BF16 ? TILES - 1 : FEW;
+    return t->type == DS_DTYPE_BF16 && isa >= DS_ISA_AVX512_BF16 ? TILES : 1;
+}
+
+/* Up to four queries more than the least. */
+static int64_t attn_few(int64_t n_queries, int64_t least)
+{
+    return n_queries < least + FEW - 1 ? n_queries : least + FEW - 1;
 }
 
 static void check_isa(ds_ctx *const ctx[3], const prompt *t, ds_isa isa, uint32_t *random)
 {
-    const int64_t least = few_of(t, isa) + 1;
+    const int64_t least = least_of(t, isa);
     if (t->n_queries < least) {
         return;
     }
     result whole = attend(ctx[0], t, isa, 0, t->n_queries);
     for (int part = 0; part < 5; ++part) {
-        const int64_t n = least + pick(random, (uint32_t)(t->n_queries - least + 1));
+        const int64_t most = part < 3 ? t->n_queries : attn_few(t->n_queries, least);
+        const int64_t n = least + pick(random, (uint32_t)(most - least + 1));
         const int64_t first = part == 0 ? 0 : pick(random, (uint32_t)(t->n_queries - n + 1));
         check_run(ctx[pick(random, 3)], t, isa, first, n, &whole);
     }

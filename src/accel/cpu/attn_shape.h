@@ -29,9 +29,9 @@ typedef struct attn_shape {
 static inline attn_shape attn_shape_of(const ds_kernel_sig *sig, uint32_t at)
 {
     const dsi_attention_attrs *a = sig->attrs;
-    const bool packed = a->packed != 0;
+    const bool is_packed = a->packed != 0;
     const int64_t *q = sig->in[at].shape.dims;
-    const int64_t *k = sig->in[packed ? at : at + 1].shape.dims;
+    const int64_t *k = sig->in[is_packed ? at : at + 1].shape.dims;
     attn_shape s = {.a = a,
                     .type = sig->in[at].dtype,
                     .n_batch = q[0],
@@ -44,8 +44,8 @@ static inline attn_shape attn_shape_of(const ds_kernel_sig *sig, uint32_t at)
                     .q_stride = q[2],
                     .kv_stride = k[2],
                     .y_stride = a->n_heads * a->head_dim};
-    s.k_at = packed ? s.n_heads * s.d : 0;
-    s.v_at = packed ? (s.n_heads + s.n_kv) * s.d : 0;
+    s.k_at = is_packed ? s.n_heads * s.d : 0;
+    s.v_at = is_packed ? (s.n_heads + s.n_kv) * s.d : 0;
     return s;
 }
 
@@ -65,11 +65,11 @@ static inline const void *attn_input(const ds_kernel_call *call, uint32_t i)
 static inline attn_data attn_data_of(const ds_kernel_call *call, const attn_shape *s, uint32_t at,
                                      uint32_t first_at, uint32_t offset_at, uint32_t rng_at)
 {
-    const bool packed = s->a->packed != 0;
+    const bool is_packed = s->a->packed != 0;
     const int64_t each = (int64_t)ds_dtype_bytes(s->type);
     const char *q = call->in[at].data;
-    const char *k = packed ? q : call->in[at + 1].data;
-    const char *v = packed ? q : call->in[at + 2].data;
+    const char *k = is_packed ? q : call->in[at + 1].data;
+    const char *v = is_packed ? q : call->in[at + 2].data;
     return (attn_data){.q = q,
                        .k = k + s->k_at * each,
                        .v = v + s->v_at * each,

@@ -89,6 +89,24 @@ static void rescale(const block *q, int64_t lane, vf alpha)
     }
 }
 
+/* 2^(score·factor + down) of n keys, in place; their sum, of four by key. */
+DSI_INLINE vf soften_rows(float *scores, int64_t n, vf factor, vf down)
+{
+    vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+    for (int64_t j = 0; j < n; j += 4) {
+#pragma GCC unroll 4
+        for (int64_t r = 0; r < 4; ++r) {
+            if (j + r < n) {
+                float *row = scores + (j + r) * ATTN_QUERIES;
+                const vf p = attn_exp2(vf_fma(vf_load(row), factor, down));
+                vf_store(row, p);
+                sum[r] = vf_add(sum[r], p);
+            }
+        }
+    }
+    return vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3]));
+}
+
 /* Scores of one vector of queries to probabilities. */
 static void soften(const block *q, int64_t lane, int64_t k0, int64_t n, bool begins)
 {
@@ -103,12 +121,7 @@ static void soften(const block *q, int64_t lane, int64_t k0, int64_t n, bool beg
         top = vf_max(top, vf_load(scores + j * ATTN_QUERIES));
     }
     const vf down = vf_neg(vf_mul(top, factor));
-    vf sum = vf_zero();
-    for (int64_t j = 0; j < n; ++j) {
-        const vf p = attn_exp2(vf_fma(vf_load(scores + j * ATTN_QUERIES), factor, down));
-        vf_store(scores + j * ATTN_QUERIES, p);
-        sum = vf_add(sum, p);
-    }
+    vf sum = soften_rows(scores, n, factor, down);
     if (!begins) {
         const vf alpha = attn_exp2(vf_mul(vf_sub(before, top), factor)); /* 1 when top stays */
         rescale(q, lane, alpha);
