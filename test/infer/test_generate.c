@@ -1,11 +1,13 @@
 /* Generation against transformers: 64 greedy tokens in fp32, whatever the pieces that the prompt
  * runs in; and the sampler. */
+#include "accel/cpu/cpu_features.h"
 #include "common/parity.h"
 #include "infer/sampler.h"
 
 #include <deepspeed/infer.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void greedy_of(ds_ctx *ctx, const char *name)
 {
@@ -72,6 +74,55 @@ static void pieces_agree(void **state)
         ds_generator_destroy(&generator);
         free(all);
         parity_close(&p);
+    }
+}
+
+/* Logits behind tokens that ran one by one have the bits of the same tokens run as a prompt, whose
+ * pieces are of other lengths. */
+static void steps_like_prompts_of(ds_ctx *ctx, const char *name, ds_dtype dtype)
+{
+    enum { STEPS = 40 };
+    parity_case p;
+    uint32_t ids[STEPS] = {1};
+    int64_t vocab = 0;
+    ds_generator *generator = NULL;
+    parity_open(ctx, name, &p);
+    const ds_generator_params params = {.model = p.model, .weights = p.folder, .dtype = dtype};
+    CHECK_OK(ctx, ds_generator_create(ctx, &params, &generator));
+    float *steps = malloc((size_t)p.vocab * STEPS * sizeof *steps);
+    assert_non_null(steps);
+    CHECK_OK(ctx, ds_generator_prompt(generator, ids, 1));
+    for (size_t i = 0; i < STEPS; ++i) {
+        const ds_sampling greedy = {0};
+        memcpy(steps + i * (size_t)p.vocab, ds_generator_logits(generator, &vocab),
+               (size_t)p.vocab * sizeof *steps);
+        if (i + 1 < STEPS) {
+            CHECK_OK(ctx, ds_generator_next(generator, &greedy, &ids[i + 1]));
+        }
+    }
+    for (size_t n = 1; n <= STEPS; ++n) {
+        CHECK_OK(ctx, ds_generator_prompt(generator, ids, n));
+        if (memcmp(steps + (n - 1) * (size_t)p.vocab, ds_generator_logits(generator, &vocab),
+                   (size_t)p.vocab * sizeof *steps) != 0) {
+            fail_msg(
+                "%s in %s: the logits of a prompt of %zu tokens have other bits than one by one",
+                name, ds_dtype_name(dtype), n);
+        }
+    }
+    free(steps);
+    ds_generator_destroy(&generator);
+    parity_close(&p);
+}
+
+static void steps_like_prompts(void **state)
+{
+    static const char *const names[] = {"mistral", "qwen3", "llama3_tied", "gpt2"};
+    for (int i = 0; i < 4; ++i) {
+        steps_like_prompts_of(*state, names[i], DS_DTYPE_F32);
+        steps_like_prompts_of(*state, names[i], DS_DTYPE_F16);
+        if (dsi_cpu_isa() < DS_ISA_AVX512_BF16) { /* above, prompts take tiles: attention.md */
+            steps_like_prompts_of(*state, names[i], DS_DTYPE_BF16);
+        }
     }
 }
 
@@ -153,9 +204,8 @@ static int drop_ctx(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy_like_transformers),
-        cmocka_unit_test(pieces_agree),
-        cmocka_unit_test(bad_calls),
+        cmocka_unit_test(greedy_like_transformers), cmocka_unit_test(pieces_agree),
+        cmocka_unit_test(steps_like_prompts),       cmocka_unit_test(bad_calls),
         cmocka_unit_test(sampler_shares),
     };
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
