@@ -190,7 +190,9 @@ static ds_status train(ds_engine *engine, const parity_case *p, run *r, uint32_t
             }
             DS_TRY(ds_engine_step(engine));
         }
-        r->norm = rank == 0 ? ds_engine_grad_norm(engine) : r->norm;
+        if (rank == 0) {
+            r->norm = ds_engine_grad_norm(engine);
+        }
         return DS_OK;
     }
     for (int64_t s = 0; s < r->steps; ++s) {
