@@ -48,7 +48,9 @@ static ds_status want(dsi_said_reader *r, size_t n_table, const dsi_said *g)
 
 static ds_status add_all(dsi_said_reader *r)
 {
-    qsort(r->table.data, r->table.n, sizeof *r->table.data, by_index);
+    if (r->table.n > 0) {
+        qsort(r->table.data, r->table.n, sizeof *r->table.data, by_index);
+    }
     for (size_t i = 0; i < r->table.n; ++i) {
         DS_TRY(dsi_said_push(r, &r->to_add, r->table.data[i]));
     }
