@@ -13,7 +13,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { FUZZ_FILES = 8 };
+enum { FUZZ_FILES = 12 };
 
 /* Names in the folder are links to files in memory. */
 typedef struct fuzz_folder {
