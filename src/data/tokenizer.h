@@ -169,6 +169,9 @@ typedef struct dsi_added_token {
     uint32_t n_pattern;
     uint32_t id;
     bool special, single_word, lstrip, rstrip, normalized;
+    const char *shown; /* its text in decoding: normalized where it ever was to be */
+    uint32_t n_shown;
+    bool ever_normalized;
     bool ever_special; /* it was special at some time: the package remembers the text */
     bool skipped;      /* left out in decoding without special tokens */
 } dsi_added_token;

@@ -83,7 +83,7 @@ ds_status dsi_added_build(ds_tokenizer *tok, const char *path)
     for (uint32_t i = 0; i < tok->n_added; ++i) {
         dsi_added_token *added = &tok->added[i];
         /* The package asks whether the text that it finds for the id, as normalized, is special. */
-        const uint32_t named = dsi_tokens_find(tok, added->pattern, added->n_pattern);
+        const uint32_t named = dsi_tokens_find(tok, added->shown, added->n_shown);
         added->skipped = named != DSI_NO_ID && tok->added[named].ever_special;
         tok->added_of_id[added->id] = i;
     }

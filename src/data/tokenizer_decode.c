@@ -151,8 +151,8 @@ static int byte_of(const ds_tokenizer *tok, uint32_t id)
     const uint32_t added = tok->added_of_id[id];
     const char *text = added == DSI_NO_ID ? ds_tokenizer_piece(tok, id, &n) : NULL;
     if (added != DSI_NO_ID) {
-        text = tok->added[added].pattern;
-        n = tok->added[added].n_pattern;
+        text = tok->added[added].shown;
+        n = tok->added[added].n_shown;
     }
     return text != NULL ? dsi_byte_of_piece(text, n) : -1;
 }

@@ -100,7 +100,7 @@ static ds_status build_raw(ds_tokenizer *tok, const char *path)
         total += tok->vocab.spelled[id].size + 1;
     }
     for (uint32_t i = 0; i < tok->n_added; ++i) {
-        total += tok->added[i].n_pattern + 1;
+        total += tok->added[i].n_shown + 1;
     }
     tok->raw_text = malloc(total);
     tok->raw_offset = malloc(((size_t)tok->n_ids + 1) * sizeof *tok->raw_offset);
@@ -120,7 +120,7 @@ static ds_status build_raw(ds_tokenizer *tok, const char *path)
     }
     for (uint32_t i = 0; i < tok->n_added; ++i) {
         const dsi_added_token *added = &tok->added[i];
-        put_raw(tok, added->id, added->pattern, added->n_pattern, fallback, &used);
+        put_raw(tok, added->id, added->shown, added->n_shown, fallback, &used);
     }
     return DS_OK;
 }
@@ -210,7 +210,9 @@ static ds_status build_patterns(ds_tokenizer *tok, const char *path)
         dsi_added_token *added = &tok->added[i];
         added->pattern = added->content;
         added->n_pattern = added->n_content;
-        if (!added->normalized || tok->n_norms == 0) {
+        added->shown = added->content;
+        added->n_shown = added->n_content;
+        if (!added->ever_normalized || tok->n_norms == 0) {
             continue;
         }
         if (s == NULL) {
@@ -220,9 +222,11 @@ static ds_status build_patterns(ds_tokenizer *tok, const char *path)
         const dsi_view view = dsi_tok_normalize(
             s, (dsi_view){.text = (const unsigned char *)added->content, .n = added->n_content});
         DS_TRY_GOTO(status, s->failed, done);
-        added->pattern = dsi_arena_strndup(tok->arena, (const char *)view.text, view.n);
-        added->n_pattern = (uint32_t)view.n;
-        if (added->pattern == NULL) {
+        added->shown = dsi_arena_strndup(tok->arena, (const char *)view.text, view.n);
+        added->n_shown = (uint32_t)view.n;
+        added->pattern = added->normalized ? added->shown : added->content;
+        added->n_pattern = added->normalized ? added->n_shown : added->n_content;
+        if (added->shown == NULL) {
             status = no_memory(tok, path);
             goto done;
         }

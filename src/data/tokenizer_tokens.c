@@ -88,6 +88,7 @@ static ds_status add_new(ds_tokenizer *tok, const char *path, const dsi_added_to
         return ds_fail(tok->ctx, DS_ERR_NOMEM, "%s: no memory for the added tokens", path);
     }
     made.ever_special = made.special;
+    made.ever_normalized = made.normalized;
     tok->added_slots[slot_of(tok, made.content, made.n_content)] = tok->n_added;
     tok->added[tok->n_added++] = made;
     return DS_OK;
@@ -109,5 +110,6 @@ ds_status dsi_tokens_add(ds_tokenizer *tok, const char *path, const dsi_added_to
     old->normalized = token->normalized;
     old->special = token->special;
     old->ever_special = old->ever_special || token->special;
+    old->ever_normalized = old->ever_normalized || token->normalized;
     return DS_OK;
 }
