@@ -34,7 +34,7 @@ seeds() {
             printf '%s' "$line" > "$to/$n"
         done < <(sed -nE 's/^\{"config": (.*), "deepspeed": .*/\1/p' $golden/config/corpus.jsonl)
         ;;
-    fuzz_chat) cp $golden/data/templates/* "$to" ;;
+    fuzz_jinja) cp $golden/data/templates/* "$to" ;;
     fuzz_graph_text) cp $golden/ir/*.txt "$to" ;;
     fuzz_parquet) cp $golden/data/rows/*.parquet "$to" ;;
     fuzz_rows)
