@@ -84,7 +84,7 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, options *o, bool *hel
          .type = DSI_ARG_TEXT,
          .out = &o->chat_template,
          .value = "NAME",
-         .doc = "Chat template; default: recognised from the tokenizer."},
+         .doc = "Chat template, built in or one of the tokenizer's; default: the tokenizer's own."},
         {.type = DSI_ARG_HEADING, .doc = "Generation"},
         {.name = "max_new_tokens",
          .type = DSI_ARG_INT,

@@ -121,8 +121,8 @@ DS_API const char *ds_tokenizer_piece(const ds_tokenizer *tok, uint32_t id, size
 /* The id of a token by the vocabulary's spelling, -1 when there is none. */
 DS_API int64_t ds_tokenizer_id(const ds_tokenizer *tok, const char *piece, size_t n);
 
-/* The model's chat template (Jinja text), NULL when its files have none. Borrowed from tok. See
- * chat.h. */
+/* The model's chat template (Jinja text): of several the default, or the first; NULL when its files
+ * have none. Borrowed from tok. See chat.h. */
 DS_API const char *ds_tokenizer_chat_template(const ds_tokenizer *tok);
 
 /* Writes the tokenizer's files into a folder, such that a model folder there is complete: copies of

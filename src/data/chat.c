@@ -1,145 +1,130 @@
-/* Chat templates: the built-in forms, choosing one, opening and closing. See chat.h. */
+/* Chat templates: choosing one, opening and closing. See chat.h. */
 #include "data/chat_template.h"
 #include "data/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#define QWEN2_SYSTEM  "You are a helpful assistant."
-#define QWEN25_SYSTEM "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+enum { NAMES = 320 };
 
-/* clang-format off */
-static const dsi_chat_form forms[] = {
-    {.name = "chatml", .kind = DSI_CHAT_CHATML},
-    {.name = "llama2", .kind = DSI_CHAT_LLAMA2, .needs_bos = true, .needs_eos = true},
-    {.name = "llama3", .kind = DSI_CHAT_LLAMA3, .needs_bos = true},
-    {.name = "llama3.1", .kind = DSI_CHAT_LLAMA31, .needs_bos = true},
-    {.name = "llama3.2", .kind = DSI_CHAT_LLAMA32, .needs_bos = true},
-    {.name = "mistral-v0.1", .kind = DSI_CHAT_MISTRAL, .needs_bos = true, .needs_eos = true,
-     .mistral = {"[INST] ", " [/INST]", "", false, true, DSI_SYSTEM_REFUSE}},
-    {.name = "mistral-v0.2", .kind = DSI_CHAT_MISTRAL, .needs_bos = true, .needs_eos = true,
-     .mistral = {"[INST] ", " [/INST]", "", false, false, DSI_SYSTEM_REFUSE}},
-    {.name = "mistral-v1", .kind = DSI_CHAT_MISTRAL, .needs_bos = true, .needs_eos = true,
-     .mistral = {" [INST] ", " [/INST]", " ", false, false, DSI_SYSTEM_FIRST}},
-    {.name = "mistral-v3", .kind = DSI_CHAT_MISTRAL, .needs_bos = true, .needs_eos = true,
-     .mistral = {"[INST] ", "[/INST]", " ", true, false, DSI_SYSTEM_LAST}},
-    {.name = "mistral-tekken", .kind = DSI_CHAT_MISTRAL, .needs_bos = true, .needs_eos = true,
-     .mistral = {"[INST]", "[/INST]", "", false, false, DSI_SYSTEM_LAST}},
-    {.name = "qwen2", .kind = DSI_CHAT_QWEN2, .system_text = QWEN2_SYSTEM,
-     .system_size = sizeof QWEN2_SYSTEM - 1},
-    {.name = "qwen2.5", .kind = DSI_CHAT_QWEN25, .system_text = QWEN25_SYSTEM,
-     .system_size = sizeof QWEN25_SYSTEM - 1},
-    {.name = "qwen3", .kind = DSI_CHAT_QWEN3},
-    {.name = "qwen3-2507", .kind = DSI_CHAT_QWEN3_2507},
-};
-static const char *const form_names[] = {
-    "chatml", "llama2", "llama3", "llama3.1", "llama3.2", "mistral-v0.1", "mistral-v0.2",
-    "mistral-v1", "mistral-v3", "mistral-tekken", "qwen2", "qwen2.5", "qwen3", "qwen3-2507", NULL};
-/* clang-format on */
-
-const char *const *ds_chat_names(void)
+static void all_names(const ds_tokenizer *tok, char *text, size_t size)
 {
-    return form_names;
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < tok->n_chat_templates && used < size; ++i) {
+        used += (size_t)snprintf(text + used, size - used, "%.40s, ", tok->chat_templates[i].name);
+    }
+    for (const char *const *name = ds_chat_names(); *name != NULL && used < size; ++name) {
+        used +=
+            (size_t)snprintf(text + used, size - used, "%s%s", *name, name[1] != NULL ? ", " : "");
+    }
 }
 
-const dsi_chat_form *dsi_chat_form_by_name(const char *name)
+static const char *template_named(const ds_tokenizer *tok, const char *name)
 {
-    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; ++i) {
-        if (strcmp(forms[i].name, name) == 0) {
-            return &forms[i];
+    for (size_t i = 0; i < tok->n_chat_templates; ++i) {
+        if (strcmp(tok->chat_templates[i].name, name) == 0) {
+            return tok->chat_templates[i].text;
         }
     }
     return NULL;
 }
 
-static void all_names(char *text, size_t size)
+/* Which special tokens a template may read that this reader does not keep. */
+static ds_status check_tokens(const ds_chat *chat, const dsi_jinja *template)
 {
-    size_t used = 0;
-    for (size_t i = 0; form_names[i] != NULL && used < size; ++i) {
-        used +=
-            (size_t)snprintf(text + used, size - used, "%s%s", i > 0 ? ", " : "", form_names[i]);
+    static const char *const names[] = {"unk_token", "sep_token",  "pad_token",
+                                        "cls_token", "mask_token", NULL};
+    for (const char *const *name = names; *name != NULL; ++name) {
+        if (dsi_jinja_mentions(template, *name)) {
+            return ds_fail(chat->ctx, DS_ERR_UNSUPPORTED,
+                           "the chat template %s reads %s, which is not supported; choose another "
+                           "by --chat_template",
+                           chat->name, *name);
+        }
     }
+    return DS_OK;
 }
 
-/* Fills the form by the tokenizer's own template. */
-static ds_status recognise(ds_ctx *ctx, const ds_tokenizer *tok, dsi_buf *canonical,
-                           dsi_chat_form *form)
+static ds_status parse(ds_chat *chat, const char *text, dsi_jinja **out)
 {
-    char names[256];
-    all_names(names, sizeof names);
-    const char *text = ds_tokenizer_chat_template(tok);
-    if (text == NULL) {
-        return ds_fail(ctx, DS_ERR_NOT_FOUND,
+    char error[DSI_JINJA_ERROR];
+    const ds_status status = dsi_jinja_parse(text, strlen(text), out, error, sizeof error);
+    if (status < 0) {
+        return ds_fail(chat->ctx, status, "the chat template %s: %s%s", chat->name, error,
+                       status == DS_ERR_UNSUPPORTED ? "; choose another by --chat_template" : "");
+    }
+    return check_tokens(chat, *out);
+}
+
+/* The tokenizer's own templates, as transformers chooses among them. */
+static ds_status own_templates(ds_chat *chat, const ds_tokenizer *tok)
+{
+    const char *standard = template_named(tok, "default");
+    const char *tools =
+        tok->n_chat_templates > 1 || standard == NULL ? template_named(tok, "tool_use") : NULL;
+    char names[NAMES];
+    if (tok->n_chat_templates == 0) {
+        all_names(tok, names, sizeof names);
+        return ds_fail(chat->ctx, DS_ERR_NOT_FOUND,
                        "the tokenizer%s%s has no chat template; choose one by --chat_template: %s",
                        tok->folder != NULL ? " in " : "", tok->folder != NULL ? tok->folder : "",
                        names);
     }
-    dsi_chat_canonical(text, strlen(text), canonical);
-    if (canonical->failed) {
-        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to read a chat template");
-    }
-    if (!dsi_chat_recognise(dsi_buf_text(canonical), form)) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "the chat template of the tokenizer%s%s is none of the known ones; choose "
+    if (standard == NULL && tools == NULL) {
+        all_names(tok, names, sizeof names);
+        return ds_fail(chat->ctx, DS_ERR_FORMAT,
+                       "the tokenizer has several chat templates and none is the default; choose "
                        "one by --chat_template: %s",
-                       tok->folder != NULL ? " in " : "", tok->folder != NULL ? tok->folder : "",
                        names);
     }
-    return DS_OK;
+    if (standard != NULL) {
+        DS_TRY(parse(chat, standard, &chat->plain));
+    }
+    return tools != NULL ? parse(chat, tools, &chat->with_tools) : DS_OK;
 }
 
-static ds_status by_name(ds_ctx *ctx, const char *name, dsi_chat_form *form)
+static ds_status named_template(ds_chat *chat, const ds_tokenizer *tok, const char *name)
 {
-    const dsi_chat_form *known = dsi_chat_form_by_name(name);
-    if (known == NULL) {
-        char names[256];
-        all_names(names, sizeof names);
-        return ds_fail(ctx, DS_ERR_ARG,
+    const char *text = template_named(tok, name);
+    const bool own = text != NULL;
+    if (text == NULL) {
+        text = dsi_chat_builtin(name);
+    }
+    if (text == NULL) {
+        char names[NAMES];
+        all_names(tok, names, sizeof names);
+        return ds_fail(chat->ctx, DS_ERR_ARG,
                        "--chat_template: no template is named \"%.60s\"; known: %s", name, names);
     }
-    *form = *known;
-    return DS_OK;
-}
-
-/* The date that Llama 3.2's template writes: today, in English whatever the locale. */
-static void today(char *date, size_t size)
-{
-    static const char *const months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
-                                         "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
-    const time_t now = time(NULL);
-    struct tm local;
-    if (localtime_r(&now, &local) != NULL && local.tm_mon >= 0 && local.tm_mon < 12) {
-        (void)snprintf(date, size, "%02u %s %04u", (unsigned)local.tm_mday % 100u,
-                       months[local.tm_mon], (unsigned)(local.tm_year + 1900) % 10000u);
-    }
-}
-
-/* Copies what the form borrows and what the tokenizer spells. */
-static ds_status fill(ds_chat *chat, const ds_tokenizer *tok)
-{
-    const dsi_chat_form *form = &chat->form;
-    if ((form->needs_bos && tok->bos_text == NULL) || (form->needs_eos && tok->eos_text == NULL)) {
+    DS_TRY(parse(chat, text, &chat->plain));
+    const bool no_bos = tok->bos_text == NULL && dsi_jinja_mentions(chat->plain, "bos_token");
+    const bool no_eos = tok->eos_text == NULL && dsi_jinja_mentions(chat->plain, "eos_token");
+    if (!own && (no_bos || no_eos)) {
         return ds_fail(
             chat->ctx, DS_ERR_UNSUPPORTED,
             "the chat template %s writes the %s token, but the tokenizer names none; set "
             "it in tokenizer_config.json or choose another template by --chat_template",
-            form->name, form->needs_bos && tok->bos_text == NULL ? "bos" : "eos");
-    }
-    chat->bos = strdup(tok->bos_text != NULL ? tok->bos_text : "");
-    chat->eos = strdup(tok->eos_text != NULL ? tok->eos_text : "");
-    chat->system_text =
-        strndup(form->system_text != NULL ? form->system_text : "", form->system_size);
-    if (chat->bos == NULL || chat->eos == NULL || chat->system_text == NULL) {
-        return ds_fail(chat->ctx, DS_ERR_NOMEM, "no memory for a chat template");
-    }
-    chat->form.system_text = chat->system_text;
-    (void)snprintf(chat->date, sizeof chat->date, "26 Jul 2024");
-    if (form->kind == DSI_CHAT_LLAMA32) {
-        today(chat->date, sizeof chat->date);
+            name, no_bos ? "bos" : "eos");
     }
     return DS_OK;
+}
+
+static ds_status fill(ds_chat *chat, const ds_tokenizer *tok, const char *name)
+{
+    const bool by_name = name != NULL && *name != '\0';
+    chat->name = strdup(by_name ? name : "of the tokenizer");
+    chat->tokens = json_object();
+    if (chat->name == NULL || chat->tokens == NULL ||
+        (tok->bos_text != NULL &&
+         json_object_set_new(chat->tokens, "bos_token", json_string(tok->bos_text)) != 0) ||
+        (tok->eos_text != NULL &&
+         json_object_set_new(chat->tokens, "eos_token", json_string(tok->eos_text)) != 0)) {
+        return ds_fail(chat->ctx, DS_ERR_NOMEM,
+                       "no memory for a chat template, or a special token that is not UTF-8");
+    }
+    return by_name ? named_template(chat, tok, name) : own_templates(chat, tok);
 }
 
 ds_status ds_chat_create(ds_ctx *ctx, const ds_tokenizer *tok, const char *name, ds_chat **chat_out)
@@ -149,13 +134,7 @@ ds_status ds_chat_create(ds_ctx *ctx, const ds_tokenizer *tok, const char *name,
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a chat template");
     }
     chat->ctx = ctx;
-    dsi_buf canonical = dsi_buf_make(16 << 20);
-    ds_status status = name != NULL && *name != '\0' ? by_name(ctx, name, &chat->form)
-                                                     : recognise(ctx, tok, &canonical, &chat->form);
-    if (status >= 0) {
-        status = fill(chat, tok);
-    }
-    dsi_buf_free(&canonical);
+    const ds_status status = fill(chat, tok, name);
     if (status < 0) {
         ds_chat_destroy(&chat);
         return status;
@@ -170,14 +149,15 @@ void ds_chat_destroy(ds_chat **chat_inout)
     if (chat == NULL) {
         return;
     }
-    free(chat->system_text);
-    free(chat->bos);
-    free(chat->eos);
+    dsi_jinja_destroy(&chat->plain);
+    dsi_jinja_destroy(&chat->with_tools);
+    json_decref(chat->tokens);
+    free(chat->name);
     free(chat);
     *chat_inout = NULL;
 }
 
 const char *ds_chat_name(const ds_chat *chat)
 {
-    return chat->form.name;
+    return chat->name;
 }

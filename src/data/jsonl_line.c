@@ -75,46 +75,32 @@ static void note_key(dsi_line *line, const char *whose, const char *key)
     }
 }
 
-/* No part of a line is dropped in silence: of the keys that are not `read`, those in `lost` would
- * change what is trained on and are refused, others are noted. null is as if the key were not
- * there. `where` stands before the key, "" for the line itself. */
-static bool account_keys(work *w, const json_t *json, const char *where, const char *const *read,
-                         const char *const *lost)
+/* No part of a line is dropped in silence: of the keys that are not `read`, those to which trainers
+ * give a meaning are refused, others are noted. null is as if the key were not there. */
+static bool account_keys(work *w, const json_t *row, const char *const *read)
 {
+    static const char *const lost[] = {"tools",           "documents",       "chat_template_kwargs",
+                                       "functions",       "image",           "images",
+                                       "video",           "videos",          "audio",
+                                       "audios",          "chosen",          "rejected",
+                                       "completion_mask", "assistant_masks", "weight",
+                                       "labels",          "train",           NULL};
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)json, key, value)
+    json_object_foreach((json_t *)(uintptr_t)row, key, value)
     {
         if (json_is_null(value) || is_one_of(key, read)) {
             continue;
         }
         if (is_one_of(key, lost)) {
             refuse(w, DS_ERR_UNSUPPORTED,
-                   "%s\"%s\" is not supported and would be lost: take it out of the line, or "
-                   "render the chat to \"prompt\" and \"completion\" beforehand",
-                   where, key);
+                   "\"%s\" is not supported here and would be lost: take it out of the line", key);
             return false;
         }
-        note_key(w->line, *where != '\0' ? "a message's " : "", key);
+        note_key(w->line, "", key);
     }
     return true;
 }
-
-/* Keys of a line that templates or trainers of samples give a meaning. */
-static const char *const lost_row_keys[] = {
-    "tools",           "documents",       "chat_template_kwargs",
-    "functions",       "image",           "images",
-    "video",           "videos",          "audio",
-    "audios",          "chosen",          "rejected",
-    "completion_mask", "assistant_masks", "weight",
-    "labels",          "train",           NULL};
-
-/* The same of a message. */
-static const char *const lost_message_keys[] = {"tool_calls", "function_call", "reasoning_content",
-                                                "reasoning",  "thinking",      "weight",
-                                                "train",      "tools",         "documents",
-                                                "prefix",     "images",        "functions",
-                                                "videos",     "audio",         NULL};
 
 /* Appends tokens; `counts` says whether they are in the loss. */
 static bool append(work *w, const uint32_t *ids, size_t n, bool counts)
@@ -162,7 +148,7 @@ static bool append_eos(work *w, bool counts)
 static void take_text(work *w, const json_t *row, const json_t *text)
 {
     static const char *const read[] = {"text", NULL};
-    if (account_keys(w, row, "", read, lost_row_keys) &&
+    if (account_keys(w, row, read) &&
         encode(w, json_string_value(text), json_string_length(text),
                DS_ENCODE_ADD_SPECIAL | DS_ENCODE_NO_SPECIAL_PARSE, true) &&
         w->params->append_eos) {
@@ -182,7 +168,7 @@ static void take_pair(work *w, const json_t *row)
                kind_of(prompt), kind_of(completion));
         return;
     }
-    if (account_keys(w, row, "", read, lost_row_keys) &&
+    if (account_keys(w, row, read) &&
         encode(w, json_string_value(prompt), json_string_length(prompt),
                DS_ENCODE_ADD_SPECIAL | DS_ENCODE_NO_SPECIAL_PARSE, false) &&
         encode(w, json_string_value(completion), json_string_length(completion),
@@ -218,13 +204,78 @@ static void take_rendered(work *w, const ds_chat_text *text)
     }
 }
 
-/* Fills list, of as many as there are; false: refused. */
-static bool read_messages(work *w, const json_t *messages, ds_chat_message *list)
+/* What is not text would be lost: the model sees no image. */
+static bool check_parts(work *w, const char *where, const json_t *content)
 {
+    for (size_t i = 0; json_is_array(content) && i < json_array_size(content); ++i) {
+        const json_t *type = json_object_get(json_array_get(content, i), "type");
+        if (json_is_string(type) && strcmp(json_string_value(type), "text") != 0) {
+            refuse(w, DS_ERR_UNSUPPORTED,
+                   "%scontent[%zu] is of the type \"%.40s\", and only text is supported", where, i,
+                   json_string_value(type));
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The names under which templates read a member of a message. */
+static bool template_reads(const dsi_jinja *template, const char *key)
+{
+    static const char *const reasoning[] = {"reasoning_content", "thinking", "reasoning", NULL};
+    if (!is_one_of(key, reasoning)) {
+        return dsi_jinja_mentions(template, key);
+    }
+    return dsi_jinja_mentions(template, "reasoning_content") ||
+           dsi_jinja_mentions(template, "thinking") || dsi_jinja_mentions(template, "reasoning");
+}
+
+/* Refuses a message whose calls or thoughts the template would leave out, and notes its other
+ * members that it leaves out. */
+static bool check_message(work *w, const dsi_jinja *template, const json_t *message, size_t i)
+{
+    static const char *const lost[] = {"tool_calls", "function_call", "reasoning_content",
+                                       "reasoning",  "thinking",      "prefix",
+                                       NULL};
+    static const char *const never[] = {"weight", "train", NULL};
+    char where[96];
+    const char *key;
+    json_t *value;
+    (void)snprintf(where, sizeof where, "messages[%zu] (role \"%.40s\"): ", i,
+                   json_string_value(json_object_get(message, "role")));
+    json_object_foreach((json_t *)(uintptr_t)message, key, value)
+    {
+        const bool empty = json_is_null(value) ||
+                           (json_is_array(value) && json_array_size(value) == 0) ||
+                           (json_is_string(value) && json_string_length(value) == 0);
+        if (is_one_of(key, never) && !json_is_null(value)) {
+            refuse(w, DS_ERR_UNSUPPORTED,
+                   "%s\"%s\" is not supported: the loss counts every turn of the assistant", where,
+                   key);
+            return false;
+        }
+        if (empty || template_reads(template, key) || strcmp(key, "role") == 0 ||
+            strcmp(key, "content") == 0) {
+            continue;
+        }
+        if (is_one_of(key, lost)) {
+            refuse(w, DS_ERR_UNSUPPORTED,
+                   "%s\"%s\" is not read by the chat template and would be lost: take it out of "
+                   "the line, or choose another template by --chat_template",
+                   where, key);
+            return false;
+        }
+        note_key(w->line, "a message's ", key);
+    }
+    return check_parts(w, where, json_object_get(message, "content"));
+}
+
+static bool check_messages(work *w, const json_t *row, const json_t *messages)
+{
+    const dsi_jinja *template = dsi_chat_template_for(w->params->chat, row);
     for (size_t i = 0; i < json_array_size(messages); ++i) {
         const json_t *message = json_array_get(messages, i);
         const json_t *role = json_object_get(message, "role");
-        const json_t *content = json_object_get(message, "content");
         if (!json_is_object(message)) {
             refuse(w, DS_ERR_FORMAT,
                    "messages[%zu] must be an object with \"role\" and \"content\"; found %s", i,
@@ -236,28 +287,44 @@ static bool read_messages(work *w, const json_t *messages, ds_chat_message *list
                    kind_of(role));
             return false;
         }
-        if (!json_is_string(content)) {
-            refuse(w, DS_ERR_FORMAT,
-                   "messages[%zu] (role \"%.40s\"): \"content\" must be a string; found %s", i,
-                   json_string_value(role), kind_of(content));
+        if (template != NULL && !check_message(w, template, message, i)) {
             return false;
         }
-        static const char *const read[] = {"role", "content", NULL};
-        char where[96];
-        (void)snprintf(where, sizeof where, "messages[%zu] (role \"%.40s\"): ", i,
-                       json_string_value(role));
-        if (!account_keys(w, message, where, read, lost_message_keys)) {
+    }
+    return true;
+}
+
+/* Lists of tools and documents that the template would leave out are refused, variables noted. */
+static bool check_lists(work *w, const json_t *row)
+{
+    static const char *const names[] = {"tools", "documents"};
+    const dsi_jinja *template = dsi_chat_template_for(w->params->chat, row);
+    for (size_t i = 0; i < 2; ++i) {
+        const json_t *list = json_object_get(row, names[i]);
+        if (json_array_size(list) > 0 && template != NULL &&
+            !dsi_jinja_mentions(template, names[i])) {
+            refuse(w, DS_ERR_UNSUPPORTED,
+                   "\"%s\" is not read by the chat template and would be lost: take it out of the "
+                   "line, or choose another template by --chat_template",
+                   names[i]);
             return false;
         }
-        list[i] = (ds_chat_message){json_string_value(role), json_string_value(content),
-                                    json_string_length(content)};
+    }
+    const char *key;
+    json_t *value;
+    json_object_foreach(json_object_get(row, "chat_template_kwargs"), key, value)
+    {
+        if (template != NULL && !dsi_jinja_mentions(template, key)) {
+            note_key(w->line, "chat_template_kwargs' ", key);
+        }
     }
     return true;
 }
 
 static void take_messages(work *w, const json_t *row, const json_t *messages)
 {
-    const size_t n = json_array_size(messages);
+    static const char *const read[] = {"messages", "tools", "documents", "chat_template_kwargs",
+                                       NULL};
     char error[DSI_CHAT_ERROR];
     ds_chat_text text = {0};
     w->line->sample = true;
@@ -271,23 +338,17 @@ static void take_messages(work *w, const json_t *row, const json_t *messages)
                "--chat_template, such as chatml");
         return;
     }
-    ds_chat_message *list = calloc(n + 1, sizeof *list);
-    if (list == NULL) {
-        refuse(w, DS_ERR_NOMEM, "no memory for a line");
+    if (!account_keys(w, row, read) || !check_messages(w, row, messages) || !check_lists(w, row)) {
         return;
     }
-    static const char *const read[] = {"messages", NULL};
-    if (account_keys(w, row, "", read, lost_row_keys) && read_messages(w, messages, list)) {
-        const ds_status status =
-            dsi_chat_render(w->params->chat, list, n, 0, &text, error, sizeof error);
-        if (status < 0) {
-            refuse(w, status, "%s", error);
-        } else {
-            take_rendered(w, &text);
-            ds_chat_text_free(&text);
-        }
+    const ds_status status =
+        dsi_chat_render_row(w->params->chat, row, DS_CHAT_SPANS, &text, error, sizeof error);
+    if (status < 0) {
+        refuse(w, status, "%s", error);
+        return;
     }
-    free(list);
+    take_rendered(w, &text);
+    ds_chat_text_free(&text);
 }
 
 /* Names the keys that are there. */

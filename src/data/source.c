@@ -27,7 +27,7 @@ typedef struct batch {
     uint64_t places[ROWS_AT_ONCE];
     dsi_line lines[ROWS_AT_ONCE];
     uint32_t n;
-    char noted[KEYS_NOTED][48]; /* unread keys, each said once */
+    char noted[KEYS_NOTED][56]; /* unread keys, each said once */
     uint32_t n_noted;
 } batch;
 

@@ -45,7 +45,7 @@ typedef struct dsi_line {
     bool sample;
     ds_status status;
     char message[320];                /* of an error */
-    char unread[DSI_UNREAD_KEYS][48]; /* keys that nothing reads, the first few of them */
+    char unread[DSI_UNREAD_KEYS][56]; /* keys that nothing reads, the first few of them */
     uint32_t n_unread;
 } dsi_line;
 

@@ -222,6 +222,11 @@ typedef struct dsi_cuts {
     uint8_t starts[32], ends[32]; /* bit a byte: no cut before, after it */
 } dsi_cuts;
 
+/* A chat template of a tokenizer's files. */
+typedef struct dsi_template_text {
+    const char *name, *text;
+} dsi_template_text;
+
 struct ds_tokenizer {
     ds_ctx *ctx;
     dsi_arena *arena; /* strings and small arrays of the components */
@@ -265,9 +270,10 @@ struct ds_tokenizer {
     int64_t bos, pad, unk;
     uint32_t eos[DSI_TOK_MAX_EOS];
     uint32_t n_eos;
-    char *bos_text, *eos_text; /* in the arena; NULL when unknown */
-    char *chat_template;       /* in the arena; NULL when none */
-    const char *files[8];      /* paths of the files read, in the arena */
+    char *bos_text, *eos_text;         /* in the arena; NULL when unknown */
+    dsi_template_text *chat_templates; /* in the arena; "default" and others by name */
+    size_t n_chat_templates;
+    const char *files[8]; /* paths of the files read, in the arena */
     uint32_t n_files;
     const char *folder; /* where the files lie, in the arena; NULL for "bytes" */
 };

@@ -103,45 +103,6 @@ static void by_id(ds_tokenizer *tok, const json_t *config)
     }
 }
 
-/* The template: a text, or a list of named ones of which "default" counts. */
-static ds_status template_of(ds_tokenizer *tok, const json_t *config)
-{
-    const json_t *value = json_object_get(config, "chat_template");
-    for (size_t i = 0; json_is_array(value) && i < json_array_size(value); ++i) {
-        const json_t *one = json_array_get(value, i);
-        const char *name = json_string_value(json_object_get(one, "name"));
-        if (name != NULL && strcmp(name, "default") == 0) {
-            value = json_object_get(one, "template");
-        }
-    }
-    if (json_is_string(value)) {
-        tok->chat_template = kept_text(tok, json_string_value(value), json_string_length(value));
-        if (tok->chat_template == NULL) {
-            return ds_fail(tok->ctx, DS_ERR_NOMEM, "no memory for a chat template");
-        }
-    }
-    return DS_OK;
-}
-
-static ds_status template_file(ds_tokenizer *tok, const char *folder)
-{
-    char path[PATH_BYTES];
-    DS_TRY(find_side(tok, folder, "chat_template.jinja", path));
-    if (*path == '\0') {
-        return DS_OK;
-    }
-    dsi_buf file = dsi_buf_make(SIDE_FILE_BYTES);
-    ds_status status = dsi_buf_read_file(tok->ctx, path, &file);
-    if (status >= 0) {
-        tok->chat_template = kept_text(tok, dsi_buf_text(&file), file.size);
-        status = tok->chat_template != NULL
-                     ? dsi_tokenizer_note_file(tok, path)
-                     : ds_fail(tok->ctx, DS_ERR_NOMEM, "no memory for a chat template");
-    }
-    dsi_buf_free(&file);
-    return status;
-}
-
 ds_status dsi_folder_files_read(ds_tokenizer *tok, const char *folder, dsi_folder_files *files)
 {
     *files = (dsi_folder_files){.folder = folder};
@@ -178,7 +139,6 @@ static ds_status note_side(ds_tokenizer *tok, const char *folder, const char *na
 ds_status dsi_tokenizer_read_side_files(ds_tokenizer *tok, const dsi_folder_files *files)
 {
     json_t *generation = NULL;
-    DS_TRY(template_of(tok, files->config));
     DS_TRY(note_side(tok, files->folder, "tokenizer_config.json"));
     DS_TRY(note_side(tok, files->folder, "special_tokens_map.json"));
     DS_TRY(note_side(tok, files->folder, "added_tokens.json"));
@@ -186,7 +146,7 @@ ds_status dsi_tokenizer_read_side_files(ds_tokenizer *tok, const dsi_folder_file
     by_id(tok, generation);
     by_id(tok, files->model);
     json_decref(generation);
-    DS_TRY(template_file(tok, files->folder));
+    DS_TRY(dsi_tokenizer_read_chat_templates(tok, files->folder, files->config));
     size_t n;
     const char *piece;
     if (tok->bos_text == NULL && tok->bos >= 0 &&

@@ -38,6 +38,12 @@ ds_status dsi_folder_files_read(ds_tokenizer *tok, const char *folder,
 void dsi_folder_files_free(struct dsi_folder_files *files);
 /* Reads chat template and further ids of eos, bos and pad from the files beside a tokenizer's. */
 ds_status dsi_tokenizer_read_side_files(ds_tokenizer *tok, const struct dsi_folder_files *files);
+
+/* The chat templates of a folder: chat_template.jinja and additional_chat_templates/NAME.jinja, or
+ * without any the ones of tokenizer_config.json (config, may be NULL). */
+ds_status dsi_tokenizer_read_chat_templates(ds_tokenizer *tok, const char *folder,
+                                            const json_t *config);
+
 /* An error unless it is a regular file. */
 struct stat;
 ds_status dsi_tokenizer_check_file(ds_tokenizer *tok, const char *path, const struct stat *st);

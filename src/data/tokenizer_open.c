@@ -286,8 +286,3 @@ int64_t ds_tokenizer_id(const ds_tokenizer *tok, const char *piece, size_t n)
     const uint32_t id = dsi_vocab_find(&tok->vocab, piece, n);
     return id != DSI_NO_ID ? (int64_t)id : -1;
 }
-
-const char *ds_tokenizer_chat_template(const ds_tokenizer *tok)
-{
-    return tok->chat_template;
-}

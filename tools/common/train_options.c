@@ -136,7 +136,7 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .value = "NAME",
          .doc = "Chat template for messages: chatml, llama2, llama3, llama3.1, llama3.2, "
                 "mistral-v0.1, -v0.2, -v1, -v3 or -tekken, qwen2, qwen2.5, qwen3 or qwen3-2507; "
-                "default: recognised from the tokenizer."},
+                "default: the tokenizer's own, of which one can be named, too."},
         {.name = "too_long",
          .type = DSI_ARG_TEXT,
          .out = &o->too_long,

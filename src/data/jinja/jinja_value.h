@@ -113,9 +113,10 @@ struct dsi_jv_hint {
     bool item;        /* by [], not a string */
 };
 
+/* Also what a call gives that failed: its text can be read. */
 static inline dsi_jv dsi_jv_none(void)
 {
-    return (dsi_jv){.kind = DSI_JV_NONE};
+    return (dsi_jv){.kind = DSI_JV_NONE, .text = ""};
 }
 
 static inline dsi_jv dsi_jv_missing(void)

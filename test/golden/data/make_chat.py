@@ -1,6 +1,5 @@
 """Writes chat.json: chat templates, conversations, and what transformers' apply_chat_template makes
-of them. The templates beside it are those of the models (templates/NAME.jinja; other-*.jinja must
-not be recognised)."""
+of them. The templates beside it are those of the models (templates/NAME.jinja), and others."""
 import json
 import pathlib
 
@@ -9,19 +8,6 @@ from transformers import PreTrainedTokenizerFast
 
 HERE = pathlib.Path(__file__).parent
 TODAY = "@DATE@"
-EXPECT = {
-    "llama2-default-flag": "llama2",
-    "llama3-first": "llama3",
-    "mistral-tekken-older": "mistral-tekken",
-    "mistral-v3-untrimmed": "mistral-v3",
-    "mistral-v1-last": "mistral-v1",
-    "chatml-lines": "chatml",
-    "chatml-dolphin": "chatml",
-    "chatml-bos": "chatml",
-    "chatml-comment": "chatml",
-    "qwen2.5-math": "qwen2.5",
-}
-
 
 def m(*pairs):
     return [{"role": r, "content": c} for r, c in pairs]
@@ -65,12 +51,9 @@ def main():
     for path in sorted((HERE / "templates").glob("*.jinja")):
         text = path.read_text()
         name = path.name.removesuffix(".jinja")
-        if name.startswith("other-"):
-            templates.append({"file": name, "text": text, "expect": None})
-            continue
         results = [[render(tok, text, c, p) for p in (False, True)] for c in CONVERSATIONS]
         no_thinking = [render(tok, text, c, True, enable_thinking=False) for c in CONVERSATIONS]
-        templates.append({"file": name, "text": text, "expect": EXPECT.get(name, name), "results": results, "no_thinking": no_thinking})
+        templates.append({"file": name, "text": text, "results": results, "no_thinking": no_thinking})
     out = {"conversations": CONVERSATIONS, "templates": templates}
     (HERE / "chat.json").write_text(json.dumps(out, ensure_ascii=False, indent=0) + "\n")
 
