@@ -207,3 +207,22 @@ bool ds_field_is_falsy(const json_t *value)
            (json_is_array(value) && json_array_size(value) == 0) ||
            (json_is_object(value) && json_object_size(value) == 0);
 }
+
+void ds_fields_print(const ds_field *rows, size_t n, const void *config, FILE *out)
+{
+    for (size_t i = 0; i < n; ++i) {
+        const void *at = (const char *)config + rows[i].offset;
+        if (rows[i].use != DS_FIELD_APPLIED) {
+            continue;
+        }
+        if ((rows[i].types & DS_FIELD_BOOL) != 0) {
+            (void)fprintf(out, "%s: %s\n", rows[i].key, *(const bool *)at ? "true" : "false");
+        } else if ((rows[i].types & DS_FIELD_REAL) != 0) {
+            (void)fprintf(out, "%s: %.17g\n", rows[i].key, *(const double *)at);
+        } else if (*(const int64_t *)at == DS_NO_INT) {
+            (void)fprintf(out, "%s: null\n", rows[i].key);
+        } else {
+            (void)fprintf(out, "%s: %lld\n", rows[i].key, (long long)*(const int64_t *)at);
+        }
+    }
+}

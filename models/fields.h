@@ -7,6 +7,7 @@
 
 #include <deepspeed/nn.h>
 #include <jansson.h>
+#include <stdio.h>
 
 typedef struct ds_reader {
     ds_ctx *ctx;
@@ -63,6 +64,8 @@ typedef struct ds_field {
 
 /* Reads the rows into config; the first that does not hold is the error. */
 ds_status ds_fields_read(const ds_reader *reader, const ds_field *rows, size_t n, void *config);
+/* Writes the stored values, a line "key: value" each, as they are resolved. */
+void ds_fields_print(const ds_field *rows, size_t n, const void *config, FILE *out);
 /* One key outside of a table, by the same rules; absent: value_out is left. */
 ds_status ds_field_number(const ds_reader *reader, const char *key, double *value_out);
 ds_status ds_field_int(const ds_reader *reader, const char *key, int64_t min, int64_t *value_out);
@@ -86,5 +89,6 @@ const char *ds_field_layer_type(const ds_reader *reader, int64_t layer);
 /* rope_parameters, rope_scaling, rope_theta and the rest; see rope_config.c. */
 ds_status ds_rope_read(const ds_reader *reader, int64_t head_dim, int64_t max_positions,
                        ds_rope_params *rope);
+void ds_rope_print(const ds_rope_params *rope, FILE *out);
 
 #endif

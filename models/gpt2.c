@@ -102,4 +102,5 @@ const ds_family ds_family_gpt2 = {
     .config_bytes = sizeof(ds_gpt2_config),
     .read = ds_gpt2_read,
     .trace = gpt2_trace,
+    .print = ds_gpt2_print,
 };

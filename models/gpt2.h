@@ -13,5 +13,6 @@ typedef struct ds_gpt2_config {
 } ds_gpt2_config;
 
 ds_status ds_gpt2_read(const ds_reader *reader, void *config, ds_model_info *info);
+void ds_gpt2_print(const char *model_type, const void *config, FILE *out);
 
 #endif

@@ -79,3 +79,11 @@ ds_status ds_gpt2_read(const ds_reader *reader, void *opaque, ds_model_info *inf
     info->embedding = "transformer.wte.weight";
     return DS_OK;
 }
+
+void ds_gpt2_print(const char *model_type, const void *opaque, FILE *out)
+{
+    const ds_gpt2_config *c = opaque;
+    (void)model_type;
+    ds_fields_print(fields, sizeof fields / sizeof fields[0], c, out);
+    (void)fprintf(out, "activation_function: %d\n", (int)c->activation);
+}

@@ -103,4 +103,5 @@ const ds_family ds_family_llama = {
     .config_bytes = sizeof(ds_llama_config),
     .read = ds_llama_read,
     .trace = llama_trace,
+    .print = ds_llama_print,
 };

@@ -21,6 +21,7 @@ typedef struct ds_llama_config {
 } ds_llama_config;
 
 ds_status ds_llama_read(const ds_reader *reader, void *config, ds_model_info *info);
+void ds_llama_print(const char *model_type, const void *config, FILE *out);
 int64_t ds_llama_window(const ds_llama_config *config, int64_t layer);
 
 #endif

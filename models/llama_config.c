@@ -226,3 +226,16 @@ ds_status ds_llama_read(const ds_reader *reader, void *opaque, ds_model_info *in
     info->embedding = "model.embed_tokens.weight";
     return DS_OK;
 }
+
+void ds_llama_print(const char *model_type, const void *opaque, FILE *out)
+{
+    const ds_llama_config *c = opaque;
+    const kind *k = kind_of(model_type);
+    ds_fields_print(k->fields, k->n_fields, c, out);
+    (void)fprintf(out, "hidden_act: %d\n", (int)c->activation);
+    ds_rope_print(&c->rope, out);
+    for (int64_t layer = 0; layer < c->n_layers && c->window > 0; ++layer) {
+        (void)fprintf(out, "window of layer %lld: %lld\n", (long long)layer,
+                      (long long)ds_llama_window(c, layer));
+    }
+}

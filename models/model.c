@@ -124,29 +124,73 @@ static ds_status load_config(ds_ctx *ctx, const char *path, json_t **json_out, b
     return read_text(ctx, path, text_out);
 }
 
-ds_status ds_model_from_config(ds_ctx *ctx, const char *path, ds_model **model_out)
+/* Takes over json and text, both NULL when out of memory. */
+static ds_status make(ds_ctx *ctx, json_t *json, bool integers_vanish, char *text,
+                      ds_model **model_out)
 {
-    json_t *json = NULL;
-    bool integers_vanish = false;
     ds_model *model = calloc(1, sizeof *model);
-    if (model == NULL) {
-        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a model");
+    ds_status status = DS_OK;
+    if (model == NULL || text == NULL) {
+        free(text);
+        status = ds_fail(ctx, DS_ERR_NOMEM, "no memory for a model");
+    } else {
+        const ds_reader reader = {.ctx = ctx, .json = json, .integers_vanish = integers_vanish};
+        *model = (ds_model){.ctx = ctx, .text = text};
+        status = read_config(model, &reader);
     }
-    model->ctx = ctx;
-    ds_status status = load_config(ctx, path, &json, &integers_vanish, &model->text);
-    if (status < 0) {
-        goto done;
-    }
-    const ds_reader reader = {.ctx = ctx, .json = json, .integers_vanish = integers_vanish};
-    status = model->text != NULL ? read_config(model, &reader)
-                                 : ds_fail(ctx, DS_ERR_NOMEM, "no memory for a model");
-done:
     json_decref(json);
     if (status < 0) {
         ds_model_destroy(&model);
         return status;
     }
     *model_out = model;
+    return DS_OK;
+}
+
+ds_status ds_model_from_config(ds_ctx *ctx, const char *path, ds_model **model_out)
+{
+    json_t *json = NULL;
+    char *text = NULL;
+    bool integers_vanish = false;
+    const ds_status status = load_config(ctx, path, &json, &integers_vanish, &text);
+    if (status < 0) {
+        json_decref(json);
+        return status;
+    }
+    return make(ctx, json, integers_vanish, text, model_out);
+}
+
+ds_status ds_model_from_text(ds_ctx *ctx, const char *text, ds_model **model_out)
+{
+    json_error_t error;
+    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    bool integers_vanish = false;
+    if (json == NULL && json_error_code(&error) == json_error_numeric_overflow) {
+        integers_vanish = true;
+        json = json_loads(text, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
+    }
+    if (json == NULL) {
+        return ds_fail(ctx, DS_ERR_FORMAT, "config.json: line %d: %s", error.line, error.text);
+    }
+    return make(ctx, json, integers_vanish, strdup(text), model_out);
+}
+
+ds_status ds_model_print(const ds_model *model, char **text_out)
+{
+    char *text = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+    if (out != NULL) {
+        (void)fprintf(out, "model_type: %s\n", model->info.architecture);
+        if (model->family != NULL) {
+            model->family->print(model->info.architecture, model->config, out);
+        }
+    }
+    if (out == NULL || fclose(out) != 0) {
+        free(text);
+        return ds_fail(model->ctx, DS_ERR_NOMEM, "no memory to print a model");
+    }
+    *text_out = text;
     return DS_OK;
 }
 

@@ -13,6 +13,8 @@ typedef struct ds_family {
     /* Reads config.json into config (config_bytes, zeroed) and info, whose architecture is set. */
     ds_status (*read)(const ds_reader *reader, void *config, ds_model_info *info);
     ds_model_fn trace;
+    /* Writes config as it is resolved, a line "key: value" each. */
+    void (*print)(const char *model_type, const void *config, FILE *out);
 } ds_family;
 
 extern const ds_family ds_family_gpt2;

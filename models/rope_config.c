@@ -248,3 +248,20 @@ ds_status ds_rope_read(const ds_reader *reader, int64_t head_dim, int64_t max_po
     DS_TRY(read_type(&r));
     return check_partial(&r);
 }
+
+void ds_rope_print(const ds_rope_params *r, FILE *out)
+{
+    static const char *const types[] = {"default", "linear", "dynamic", "yarn", "llama3"};
+    (void)fprintf(out, "rope_type: %s\nrope_theta: %.17g\n", types[r->scaling], r->theta);
+    if (r->scaling == DS_ROPE_NONE) {
+        return;
+    }
+    (void)fprintf(out,
+                  "rope factor: %.17g\nlow_freq_factor: %.17g\nhigh_freq_factor: %.17g\n"
+                  "original_max_position_embeddings: %lld\nbeta_fast: %.17g\nbeta_slow: %.17g\n"
+                  "attention_factor: %.17g\nmscale: %.17g\nmscale_all_dim: %.17g\ntruncate: %s\n",
+                  r->factor, r->low_freq_factor, r->high_freq_factor,
+                  (long long)r->original_max_positions, r->beta_fast, r->beta_slow,
+                  r->attention_factor, r->mscale, r->mscale_all_dim,
+                  r->truncate ? "true" : "false");
+}

@@ -38,6 +38,13 @@ typedef struct ds_model_info {
  * or the key and value that is not supported. */
 DS_API ds_status ds_model_from_config(ds_ctx *ctx, const char *path, ds_model **model_out);
 
+/* The same from the text of a config.json. */
+DS_API ds_status ds_model_from_text(ds_ctx *ctx, const char *text, ds_model **model_out);
+/* Its constants as they are resolved, a line "key: value" each, whatever the layout of the
+ * config.json that gave them; of a custom model its name alone. The caller frees *text_out. Errors:
+ * ERR_NOMEM. */
+DS_API ds_status ds_model_print(const ds_model *model, char **text_out);
+
 /* A model written by the caller. info is copied, its strings borrowed; config is handed to trace.
  */
 DS_API ds_status ds_model_custom(ds_ctx *ctx, const ds_model_info *info, ds_model_fn trace,
