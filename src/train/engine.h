@@ -1,6 +1,6 @@
 /* Inside of ds_engine. Parts: engine_create.c builds, engine_run.c runs, engine_weights.c fills,
  * engine_access.c answers, engine_files.c saves and loads, engine_saving.c saves behind training,
- * engine_config.c reads the configuration,
+ * engine_config.c reads the configuration, engine_agree.c compares ranks and checkpoints,
  * engine_nonfinite.c finds what is not finite, engine_average.c averages the loss,
  * engine_zenflow.c runs the updates of ZenFlow,
  * engine_shard.c knows which part of a tensor this rank holds.
@@ -126,6 +126,11 @@ struct ds_engine {
 /* Builds an engine from numbers; params->config is not read. */
 ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
                             const dsi_engine_spec *spec, ds_engine **engine_out);
+
+/* engine_agree.c: all ranks have the same program, model, numbers and plans, or the run does not
+ * start (collective, ERR_PEER); a checkpoint's model is this one (ERR_ARG names the constant). */
+ds_status dsi_engine_agree(const ds_engine *engine);
+ds_status dsi_engine_check_model(const ds_engine *engine, const ds_checkpoint *ckpt);
 
 /* ERR_STATE when the engine is broken: its states must not be used, let alone saved. */
 ds_status dsi_engine_check_whole(const ds_engine *engine, const char *call);

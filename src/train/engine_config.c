@@ -1,6 +1,7 @@
 /* From DeepSpeed's configuration to the engine's numbers; the precision table. */
 #include "accel/cpu/cpu_features.h"
 #include "base/buf.h"
+#include "comm/same_text.h"
 #include "train/rank_plan.h"
 
 #include <stdio.h>
@@ -270,6 +271,10 @@ ds_status ds_initialize(ds_ctx *ctx, const ds_engine_params *params, ds_engine *
     DS_TRY(dsi_engine_read_config(ctx, params, &spec));
     DS_TRY(dsi_engine_create(ctx, params, &spec, &engine));
     ds_status status = ds_config_print(params->config, false, &engine->config_text);
+    if (status >= 0) {
+        status = dsi_same_text(ctx, engine->comm, engine->config_text, "configuration",
+                               "it must be the same on all ranks");
+    }
     status = status < 0 ? status : dsi_engine_write_model_info(engine);
     if (status < 0) {
         ds_engine_destroy(&engine);

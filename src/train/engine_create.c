@@ -1,9 +1,8 @@
 /* Builds an engine: graphs, plans, memory, weights. */
-#include "base/build_id.h"
 #include "comm/comm_log.h"
-#include "exec/agree.h"
 #include "train/memory_report.h"
 #include "train/rank_plan.h"
+#include "train/same_files.h"
 
 #include <deepspeed/profile.h>
 #include <stdio.h>
@@ -52,32 +51,6 @@ static ds_status plan(ds_engine *engine, const ds_engine_params *params)
         }
     }
     return check_limit(engine, &made);
-}
-
-/* What every rank must have alike and no plan shows. */
-static ds_status agree(ds_engine *engine)
-{
-    const dsi_engine_spec *s = &engine->spec;
-    const dsi_zenflow_spec *z = &s->train.zenflow;
-    char build[80];
-    char extra[1000];
-    dsi_build_id(build, sizeof build);
-    (void)snprintf(
-        extra, sizeof extra,
-        "program %s, seed %llu, lr %.17g, beta1 %.17g, beta2 %.17g, weight_decay %.17g, loss scale "
-        "%.17g, decay_all %d, average %d, accumulation %lld, stage %u, eps %.17g, clipping %.17g, "
-        "dampening %.17g, "
-        "max_coeff %.17g, min_coeff %.17g, saves behind training %d (%zu bytes), zenflow %d %d %d "
-        "%.17g "
-        "%lld %lld %lld",
-        build, (unsigned long long)s->seed, s->lr, s->beta1, s->beta2, s->weight_decay,
-        s->loss_scale.scale, s->decay_all, (int)s->average, (long long)s->train.accumulation,
-        s->zero.stage, s->train.eps, s->train.max_norm, s->train.dampening, s->train.max_coeff,
-        s->train.min_coeff, s->save_behind, s->save_host_bytes, z->on, z->weighs, z->overlap,
-        z->auto_ratio, (long long)z->update_every, (long long)z->select_every,
-        (long long)z->warm_up);
-    DS_TRY(dsi_exec_agree(engine->ctx, engine->comm, engine->train_plan, extra));
-    return dsi_exec_agree(engine->ctx, engine->comm, engine->eval_plan, "evaluation");
 }
 
 /* Memory for cells and arenas, storage for the cells that live elsewhere. */
@@ -163,7 +136,9 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
     DS_TRY_GOTO(status, join(engine, params->comm), failed);
     DS_TRY_GOTO(status, plan(engine, params), failed);
     DS_TRY_GOTO(status, dsi_engine_check_average(engine), failed);
-    DS_TRY_GOTO(status, agree(engine), failed);
+    DS_TRY_GOTO(status, dsi_engine_agree(engine), failed);
+    DS_TRY_GOTO(status, dsi_same_folder(ctx, engine->comm, params->weights, "model folder"),
+                failed);
     if (engine->spec.memory_breakdown) {
         DS_TRY_GOTO(status, dsi_engine_view_memory(engine), failed);
         dsi_engine_see_memory(engine, "DeepSpeed Engine: Before configure distributed model");

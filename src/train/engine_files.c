@@ -373,6 +373,7 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *poo
                        info->path, info->optimizer, optimizer_name(engine));
     }
     DS_TRY(check_extra(engine, ckpt));
+    DS_TRY(dsi_engine_check_model(engine, ckpt));
     DS_TRY(read_states(engine, ckpt, &state));
     DS_TRY(check_rules(engine, info->path, &state));
     engine->broken = true; /* until all of it is there */

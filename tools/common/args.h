@@ -89,6 +89,12 @@ ds_status dsi_args_parse_flags(ds_ctx *ctx, const dsi_args_spec *spec, int argc,
                                bool *help_out);
 void dsi_arg_list_free(dsi_arg_list *list);
 
+/* What the flags came to, a line "--name: value" each, those in `without` (names, NULL at the end)
+ * left out. Every flag of the table is in it unless it is left out by name. The caller frees
+ * *text_out. Errors: ERR_NOMEM. */
+ds_status dsi_args_print(ds_ctx *ctx, const dsi_args_spec *spec, const char *const *without,
+                         char **text_out);
+
 /* Writes the help text, 80 columns wide. */
 void dsi_args_help(const dsi_args_spec *spec, FILE *stream);
 

@@ -21,6 +21,7 @@ typedef struct train_options {
     int64_t sample_length, max_skipped_steps;
     ds_trainer_values trainer; /* of the flags that fill "auto", and none else */
     bool fp16, bf16, fp16_given, bf16_given;
+    char *text; /* a line a flag, for the comparison of ranks */
 } train_options;
 
 /* Parses and checks the flags. *help_out: --help was printed, nothing is to be done. The caller
@@ -61,6 +62,10 @@ typedef struct train_run {
 /* Opens model, tokenizer, data and configuration and builds the engine; resumes when asked. */
 ds_status train_setup(ds_ctx *ctx, ds_comm *comm, const train_options *options, train_run *run);
 void train_teardown(train_run *run);
+/* Before anything is read: all ranks have the same flags and the same files behind them, or
+ * ERR_PEER names the first difference and its rank. Collective. (The model folder is the engine's.)
+ */
+ds_status train_same(const train_run *run);
 
 /* Reads --trace_steps and starts the trace, when there is a --trace. */
 ds_status train_trace_start(train_run *run);

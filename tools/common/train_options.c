@@ -84,6 +84,12 @@ static void spare_files(train_options *o)
     }
 }
 
+/* Flags that ranks may have otherwise: they change no result and no collective, or name files,
+ * whose contents are compared instead (train_same.c). */
+static const char *const rank_flags[] = {"metrics",      "print_plan",       "model",
+                                         "model_config", "tokenizer",        "data",
+                                         "eval_data",    "deepspeed_config", NULL};
+
 ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options *o, bool *help_out)
 {
     memset(o, 0, sizeof *o);
@@ -312,7 +318,8 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
     DS_TRY(dsi_args_parse_flags(ctx, &spec, argc, argv, help_out));
     resume_after_restart(o);
     spare_files(o);
-    return *help_out ? DS_OK : check(ctx, o);
+    DS_TRY(*help_out ? DS_OK : check(ctx, o));
+    return dsi_args_print(ctx, &spec, rank_flags, &o->text);
 }
 
 void train_options_free(train_options *options)
@@ -320,4 +327,5 @@ void train_options_free(train_options *options)
     dsi_arg_list_free(&options->data);
     dsi_arg_list_free(&options->eval_data);
     dsi_arg_list_free(&options->freeze);
+    free(options->text);
 }

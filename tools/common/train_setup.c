@@ -237,6 +237,7 @@ ds_status train_setup(ds_ctx *ctx, ds_comm *comm, const train_options *options, 
     const ds_config_params params = {.allow_unknown_keys = options->allow_unknown_keys};
     *run =
         (train_run){.ctx = ctx, .comm = comm, .options = options, .started = dsi_clock_seconds()};
+    DS_TRY(train_same(run));
     DS_TRY(ds_config_load_file(ctx, options->deepspeed_config, &params, &run->config));
     DS_TRY(open_model(run));
     DS_TRY(open_tokenizer(run));

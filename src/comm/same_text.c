@@ -1,6 +1,6 @@
-/* The comparison of plans over ranks. See agree.h. Lines are compared by hash; only when one
+/* The comparison of texts over ranks. See same_text.h. Lines are compared by hash; only when one
  * differs are texts sent. */
-#include "exec/agree.h"
+#include "comm/same_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +13,7 @@ typedef struct text_lines {
     const char **lines; /* into text */
     int64_t *hashes;
     size_t n;
+    const char *what, *remedy;
 } text_lines;
 
 static void free_lines(text_lines *t)
@@ -31,7 +32,7 @@ static ds_status split_lines(ds_ctx *ctx, text_lines *t)
     t->lines = calloc(room, sizeof *t->lines);
     t->hashes = calloc(room, sizeof *t->hashes);
     if (t->lines == NULL || t->hashes == NULL) {
-        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to compare plans");
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to compare ranks");
     }
     for (char *at = t->text; *at != '\0';) {
         char *end = strchr(at, '\n');
@@ -54,7 +55,7 @@ static ds_status gather(dsi_comm *comm, ds_dtype dtype, const void *in, void *ou
                                 .factor = 1.0f,
                                 .parts = &part,
                                 .n_parts = 1,
-                                .what = "comparison of plans"};
+                                .what = "comparison of ranks"};
     return dsi_comm_run(comm, &call);
 }
 
@@ -74,7 +75,7 @@ static ds_status report(dsi_comm *comm, const text_lines *t, uint32_t rank, size
     char own[LINE_BYTES] = "(nothing)";
     char *all = malloc((size_t)comm->size * LINE_BYTES);
     if (all == NULL) {
-        return ds_fail(comm->ctx, DS_ERR_NOMEM, "no memory to compare plans");
+        return ds_fail(comm->ctx, DS_ERR_NOMEM, "no memory to compare ranks");
     }
     if (line < t->n) {
         const size_t n = strlen(t->lines[line]);
@@ -84,11 +85,10 @@ static ds_status report(dsi_comm *comm, const text_lines *t, uint32_t rank, size
     ds_status status = gather(comm, DS_DTYPE_U8, own, all, LINE_BYTES);
     if (status >= 0) {
         status = ds_fail(comm->ctx, DS_ERR_PEER,
-                         "rank %u has another plan than rank 0, from line %zu on: rank 0 has "
-                         "\"%.*s\", rank %u has \"%.*s\"; configuration, program, processor and "
-                         "threads must be the same on all ranks",
-                         rank, line + 1, LINE_BYTES, all, rank, LINE_BYTES,
-                         all + (size_t)rank * LINE_BYTES);
+                         "rank %u has another %s than rank 0: rank 0 has "
+                         "\"%.*s\", rank %u has \"%.*s\"; %s",
+                         rank, t->what, LINE_BYTES, all, rank, LINE_BYTES,
+                         all + (size_t)rank * LINE_BYTES, t->remedy);
     }
     free(all);
     return status;
@@ -101,7 +101,7 @@ static ds_status explain(dsi_comm *comm, const text_lines *t, size_t longest)
     int64_t *all = calloc((longest + 1) * comm->size, sizeof *all);
     ds_status status = DS_OK;
     if (own == NULL || all == NULL) {
-        status = ds_fail(comm->ctx, DS_ERR_NOMEM, "no memory to compare plans");
+        status = ds_fail(comm->ctx, DS_ERR_NOMEM, "no memory to compare ranks");
         goto done;
     }
     memcpy(own, t->hashes, t->n * sizeof *own);
@@ -124,7 +124,7 @@ static ds_status compare(dsi_comm *comm, const text_lines *t)
                             (int64_t)XXH3_64bits(t->hashes, t->n * sizeof *t->hashes)};
     int64_t *all = calloc((size_t)comm->size * 2, sizeof *all);
     if (all == NULL) {
-        return ds_fail(comm->ctx, DS_ERR_NOMEM, "no memory to compare plans");
+        return ds_fail(comm->ctx, DS_ERR_NOMEM, "no memory to compare ranks");
     }
     ds_status status = gather(comm, DS_DTYPE_I64, own, all, 2);
     const bool differ = status >= 0 && first_other(all, comm->size, 2) > 0;
@@ -137,27 +137,16 @@ static ds_status compare(dsi_comm *comm, const text_lines *t)
     return differ ? explain(comm, t, longest) : status;
 }
 
-ds_status dsi_exec_agree(ds_ctx *ctx, dsi_comm *comm, const dsi_plan *plan, const char *extra)
+ds_status dsi_same_text(ds_ctx *ctx, dsi_comm *comm, const char *text, const char *what,
+                        const char *remedy)
 {
-    text_lines t = {0};
+    text_lines t = {.what = what, .remedy = remedy};
     if (comm == NULL || comm->size == 1) {
         return DS_OK;
     }
-    char *text = NULL;
-    DS_TRY(dsi_plan_print(plan, &text));
-    const size_t n = strlen(text);
-    const size_t n_extra = strlen(extra);
-    t.text = malloc(n + n_extra + 2);
-    ds_status status = DS_OK;
-    if (t.text == NULL) {
-        status = ds_fail(ctx, DS_ERR_NOMEM, "no memory to compare plans");
-    } else {
-        memcpy(t.text, extra, n_extra);
-        t.text[n_extra] = '\n';
-        memcpy(t.text + n_extra + 1, text, n + 1);
-        status = split_lines(ctx, &t);
-    }
-    free(text);
+    t.text = strdup(text);
+    ds_status status = t.text != NULL ? split_lines(ctx, &t)
+                                      : ds_fail(ctx, DS_ERR_NOMEM, "no memory to compare ranks");
     if (status >= 0) {
         status = compare(comm, &t);
     }

@@ -1,0 +1,178 @@
+/* What must be the same: on all ranks before the first step (LAW 5), and in a checkpoint that is
+ * resumed. Called by engine_create.c and engine_files.c.
+ *
+ * Ranks compare, first difference first: the program, the model's constants, the numbers that no
+ * plan shows, the model as it is traced (which says all of a custom model too), the plans.
+ */
+#include "base/buf.h"
+#include "base/build_id.h"
+#include "comm/same_text.h"
+#include "train/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FACTS_BYTES = 1 << 20, CELLS = 1 << 22 };
+
+static const char remedy[] =
+    "configuration, model, program, processor and threads must be the same "
+    "on all ranks";
+
+static void put_numbers(const dsi_engine_spec *s, dsi_buf *text)
+{
+    const dsi_zenflow_spec *z = &s->train.zenflow;
+    dsi_buf_printf(text, "seed: %llu\nlr: %.17g\nbeta1: %.17g\nbeta2: %.17g\n",
+                   (unsigned long long)s->seed, s->lr, s->beta1, s->beta2);
+    dsi_buf_printf(text, "weight_decay: %.17g\neps: %.17g\nloss scale: %.17g\nstage: %u\n",
+                   s->weight_decay, s->train.eps, s->loss_scale.scale, s->zero.stage);
+    dsi_buf_printf(text, "decay_all: %d\naverage: %d\naccumulation: %lld\nclipping: %.17g\n",
+                   s->decay_all, (int)s->average, (long long)s->train.accumulation,
+                   s->train.max_norm);
+    dsi_buf_printf(text, "dampening: %.17g\nmax_coeff: %.17g\nmin_coeff: %.17g\n",
+                   s->train.dampening, s->train.max_coeff, s->train.min_coeff);
+    dsi_buf_printf(text, "saves behind training: %d\nhost bytes of saves: %zu\n", s->save_behind,
+                   s->save_host_bytes);
+    dsi_buf_printf(text, "zenflow: %d %d %d %.17g %lld %lld %lld\n", z->on, z->weighs, z->overlap,
+                   z->auto_ratio, (long long)z->update_every, (long long)z->select_every,
+                   (long long)z->warm_up);
+}
+
+static ds_status same_facts(const ds_engine *engine)
+{
+    char build[80];
+    char *model = NULL;
+    dsi_buf text = dsi_buf_make(FACTS_BYTES);
+    DS_TRY(ds_model_print(engine->model, &model));
+    dsi_build_id(build, sizeof build);
+    dsi_buf_printf(&text, "program: %s\n", build);
+    dsi_buf_puts(&text, model);
+    put_numbers(&engine->spec, &text);
+    free(model);
+    const ds_status status = text.failed
+                                 ? ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to compare ranks")
+                                 : dsi_same_text(engine->ctx, engine->comm, dsi_buf_text(&text),
+                                                 "model or configuration", remedy);
+    dsi_buf_free(&text);
+    return status;
+}
+
+/* The forward pass of a batch, as text. */
+static ds_status print_model(const ds_engine *engine, char **text_out)
+{
+    const dsi_train_spec *t = &engine->spec.train;
+    const ds_trace how = {.mode = DS_TRACE_TRAIN,
+                          .dtype = t->dtype,
+                          .batch = t->batch,
+                          .seq_length = t->seq_length,
+                          .mlp_rows = t->mlp_rows};
+    ds_cells *cells = NULL;
+    ds_graph *graph = NULL;
+    DS_TRY(ds_cells_create(engine->ctx, CELLS, &cells));
+    ds_status status = dsi_forward_graph(engine->model, &how, t->loss, t->loss_user, cells, &graph);
+    if (status >= 0) {
+        status = ds_graph_print(graph, text_out);
+    }
+    ds_graph_destroy(&graph);
+    ds_cells_destroy(&cells);
+    return status;
+}
+
+static ds_status same_model(const ds_engine *engine)
+{
+    char *text = NULL;
+    DS_TRY(print_model(engine, &text));
+    const ds_status status = dsi_same_text(engine->ctx, engine->comm, text, "model", remedy);
+    free(text);
+    return status;
+}
+
+static ds_status same_plan(const ds_engine *engine, const dsi_plan *plan)
+{
+    char *text = NULL;
+    DS_TRY(dsi_plan_print(plan, &text));
+    const ds_status status = dsi_same_text(engine->ctx, engine->comm, text, "plan", remedy);
+    free(text);
+    return status;
+}
+
+ds_status dsi_engine_agree(const ds_engine *engine)
+{
+    if (engine->comm == NULL) {
+        return DS_OK;
+    }
+    DS_TRY(same_facts(engine));
+    DS_TRY(same_model(engine));
+    DS_TRY(same_plan(engine, engine->train_plan));
+    return same_plan(engine, engine->eval_plan);
+}
+
+/* The line of `text` at `at`, without its end. */
+static size_t line_length(const char *at)
+{
+    return strcspn(at, "\n");
+}
+
+/* The line of `text` with the key of `line`; NULL when there is none. */
+static const char *find_key(const char *text, const char *line)
+{
+    const size_t n = strcspn(line, ":\n") + 1;
+    for (const char *at = text; *at != '\0'; at += line_length(at) + 1) {
+        if (strncmp(at, line, n) == 0) {
+            return at;
+        }
+    }
+    return NULL;
+}
+
+static ds_status compare_models(const ds_engine *engine, const char *path, const char *saved,
+                                const char *own)
+{
+    for (const char *line = saved; *line != '\0'; line += line_length(line) + 1) {
+        const size_t n = line_length(line);
+        const char *found = find_key(own, line);
+        if (found == NULL || line_length(found) != n || strncmp(found, line, n) != 0) {
+            const char *none = "nothing of that name";
+            return ds_fail(engine->ctx, DS_ERR_ARG,
+                           "%s was saved from another model: it had \"%.*s\", this run has "
+                           "\"%.*s\"; resume with the config.json of the checkpoint, or start anew "
+                           "from its weights (ds_checkpoint export)",
+                           path, (int)n, line,
+                           (int)(found != NULL ? line_length(found) : strlen(none)),
+                           found != NULL ? found : none);
+        }
+    }
+    return DS_OK;
+}
+
+ds_status dsi_engine_check_model(const ds_engine *engine, const ds_checkpoint *ckpt)
+{
+    const char *path = ds_checkpoint_get_info(ckpt)->path;
+    const char *config = ds_checkpoint_state(ckpt, "model");
+    ds_model *model = NULL;
+    char *saved = NULL;
+    char *own = NULL;
+    if (config == NULL || ds_model_config_text(engine->model) == NULL) {
+        if (ds_model_config_text(engine->model) != NULL) {
+            ds_log(engine->ctx, DS_LOG_WARN,
+                   "%s does not say which model it was saved from: only names and shapes are "
+                   "compared",
+                   path);
+        }
+        return DS_OK;
+    }
+    ds_status status = ds_model_from_text(engine->ctx, config, &model);
+    if (status >= 0) {
+        status = ds_model_print(model, &saved);
+    }
+    if (status >= 0) {
+        status = ds_model_print(engine->model, &own);
+    }
+    if (status >= 0) {
+        status = compare_models(engine, path, saved, own);
+        status = status >= 0 ? compare_models(engine, path, own, saved) : status;
+    }
+    ds_model_destroy(&model);
+    free(saved);
+    free(own);
+    return status;
+}

@@ -1,0 +1,66 @@
+/* The values of flags as text. See args.h. */
+#include "common/args.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void print_value(const dsi_arg *row, FILE *out)
+{
+    const char *text = NULL;
+    const dsi_arg_list *list = row->out;
+    switch (row->type) {
+    case DSI_ARG_SWITCH:
+        (void)fputs(*(const bool *)row->out ? "true" : "false", out);
+        break;
+    case DSI_ARG_INT:
+        (void)fprintf(out, "%lld", (long long)*(const int64_t *)row->out);
+        break;
+    case DSI_ARG_REAL:
+    case DSI_ARG_WHOLE:
+        (void)fprintf(out, "%.17g", *(const double *)row->out);
+        break;
+    case DSI_ARG_TEXT:
+        text = *(const char *const *)row->out;
+        (void)fputs(text != NULL ? text : "not given", out);
+        break;
+    default:
+        for (size_t i = 0; i < list->n; ++i) {
+            (void)fprintf(out, "%s%s", i > 0 ? " " : "", list->items[i]);
+        }
+        break;
+    }
+}
+
+static bool is_in(const char *const *names, const char *name)
+{
+    for (; *names != NULL; ++names) {
+        if (strcmp(*names, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+ds_status dsi_args_print(ds_ctx *ctx, const dsi_args_spec *spec, const char *const *without,
+                         char **text_out)
+{
+    char *text = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+    for (size_t i = 0; out != NULL && i < spec->n_rows; ++i) {
+        const dsi_arg *row = &spec->rows[i];
+        if (row->type == DSI_ARG_HEADING || is_in(without, row->name)) {
+            continue;
+        }
+        (void)fprintf(out, "--%s: ", row->name);
+        print_value(row, out);
+        (void)fputs(row->given_out == NULL ? "\n" : *row->given_out ? " (given)\n" : "\n", out);
+    }
+    if (out == NULL || fclose(out) != 0) {
+        free(text);
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for flags");
+    }
+    *text_out = text;
+    return DS_OK;
+}
