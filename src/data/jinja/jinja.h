@@ -5,15 +5,17 @@
  * known here is refused with line and column, never rendered in another way. Not trusted: steps,
  * memory, depth and output are bounded.
  *
- *   jinja_lex.c      text to tokens                jinja_value.c   making and comparing values
- *   jinja_expr.c     tokens to expressions         jinja_text.c    str(), repr(), json.dumps()
- *   jinja_parse.c    tokens to statements          jinja_member.c  attributes, items, slices
- *   jinja_check.c    what a compiler refuses       jinja_arith.c   operators
- *   jinja_exec.c     statements                    jinja_filter.c  filters, jinja_filter_seq.c
- * those jinja_loop.c     for                                           of sequences jinja_eval.c
- * expressions                   jinja_test.c    tests jinja_call.c     macros, globals, arguments
- * jinja_method.c  methods of str, list, dict jinja_unicode.c  case, white space jinja_format.c  %,
- * str.format
+ *   jinja_lex.c      text to tokens                jinja_value.c    making values, walking through
+ * them jinja_reader.c   the token in hand, nodes      jinja_compare.c  equality and order
+ *   jinja_primary.c  literals, members, calls      jinja_text.c     str(), repr(), json.dumps()
+ *   jinja_expr.c     operators                     jinja_member.c   attributes, items, slices
+ *   jinja_parse.c    statements                    jinja_arith.c    arithmetic, "in"
+ *   jinja_check.c    what a compiler refuses       jinja_filter.c   filters, jinja_filter_seq.c
+ * those jinja_exec.c     runs statements                                of sequences jinja_loop.c
+ * runs for                      jinja_test.c     tests jinja_eval.c     runs expressions
+ * jinja_method.c   methods, jinja_method_str.c of str jinja_call.c     macros, globals, arguments
+ * jinja_strings.c  work on texts that both share jinja_unicode.c  case, white space jinja_format.c
+ * %, str.format
  */
 #ifndef DSI_DATA_JINJA_H
 #define DSI_DATA_JINJA_H

@@ -126,6 +126,8 @@ typedef struct dsi_jp {
 
 DS_PRINTF(3, 4)
 void dsi_jp_fail(dsi_jp *p, ds_status status, const char *format, ...);
+void dsi_jp_next(dsi_jp *p);
+const char *dsi_jt_kind_name(dsi_jt_kind kind);
 bool dsi_jp_is(const dsi_jp *p, dsi_jt_kind kind, const char *text);
 bool dsi_jp_skip_if(dsi_jp *p, dsi_jt_kind kind, const char *text);
 const dsi_jt *dsi_jp_expect(dsi_jp *p, dsi_jt_kind kind, const char *text);
@@ -140,6 +142,10 @@ typedef struct dsi_jp_tuple {
 } dsi_jp_tuple;
 
 dsi_jn *dsi_jp_expression(dsi_jp *p);
+dsi_jn *dsi_jp_primary(dsi_jp *p, bool namespaces);
+/* One with its sign, members and calls; filters: with its filters and tests, too. */
+dsi_jn *dsi_jp_unary(dsi_jp *p, bool filters);
+dsi_jn *dsi_jp_negated(dsi_jp *p, dsi_jn *of);
 dsi_jn *dsi_jp_tuple_of(dsi_jp *p, dsi_jp_tuple how);
 /* A chain of filters on node; begun: the first one comes without "|". */
 dsi_jn *dsi_jp_filters(dsi_jp *p, dsi_jn *node, bool begun);

@@ -20,4 +20,11 @@ dsi_jv dsi_ji_splitlines(dsi_ji *j, dsi_jv s, bool keep);
 /* islower(), isupper(). */
 bool dsi_ji_is_cased(dsi_ji *j, dsi_jv s, dsi_ji_class how);
 
+/* A method, in a table that ends with a row without a name; parameters as for dsi_ji_bind. */
+typedef struct dsi_ji_method_row {
+    const char *name, *parameters;
+    dsi_jv (*run)(dsi_ji *j, dsi_jv self, const dsi_jv *args);
+} dsi_ji_method_row;
+const dsi_ji_method_row *dsi_ji_str_methods(void);
+
 #endif
