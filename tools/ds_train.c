@@ -127,13 +127,14 @@ static ds_status train(train_run *run, ds_comm *comm, const train_options *optio
 
 /* Threads: the flag, else DS_THREADS, which the launcher gives, else this rank's share of the cores
  * of its host. Only rank 0 tells what goes well. */
-static ds_status context_params(ds_ctx *ctx, const train_options *options, ds_ctx_params *params)
+static ds_status context_params(ds_ctx *ctx, train_options *options, ds_ctx_params *params)
 {
     dsi_comm_world world;
     DS_TRY(dsi_comm_world_read(ctx, &world));
     *params = ds_ctx_params_default();
     params->rank = world.rank;
     params->world_size = world.size;
+    options->local_rank = world.local_rank;
     params->n_threads = (uint32_t)options->threads;
     if (params->n_threads == 0) {
         DS_TRY(environment_threads(ctx, &params->n_threads));
@@ -171,6 +172,7 @@ static int run_with(const train_options *options, const ds_ctx_params *params)
                       "--resume\n",
                       (unsigned long long)ds_engine_global_steps(run.engine));
     }
+    train_output_close(&run, status >= 0);
     code = status >= 0 && interrupted ? EXIT_INTERRUPTED : code;
     train_teardown(&run);
     ds_comm_close(&comm);

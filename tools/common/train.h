@@ -3,6 +3,7 @@
 #define DSI_TOOLS_TRAIN_H
 
 #include "common/args.h"
+#include "io/folder_lock.h"
 
 #include <deepspeed/data.h>
 #include <deepspeed/engine.h>
@@ -15,6 +16,9 @@ typedef struct train_options {
     dsi_arg_list data, eval_data, freeze;
     bool trial; /* of the autotuner: writes nothing of its own */
     bool decay_all;
+    bool overwrite;
+    bool restarted; /* by the launcher, after a failure */
+    uint32_t local_rank;
     bool resume_given, allow_unknown_keys, print_plan, append_eos;
     double eval_fraction, epochs;
     int64_t seq_length, steps, save_interval, eval_interval, keep_last, seed, threads;
@@ -54,6 +58,7 @@ typedef struct train_run {
     uint64_t trace_first, trace_last; /* optimizer steps to trace, counted from 1; 0: none */
     ds_status trace_lost;             /* why there is no trace of them; the run goes on */
     uint64_t saving;                  /* step of a save that nothing was told of yet; 0: none */
+    dsi_folder_lock lock;             /* on the output folder; rank 0 */
     bool training;                    /* the loop runs */
     bool stepping;                    /* and in it a step */
     double started;                   /* seconds, monotonic */
@@ -66,6 +71,19 @@ void train_teardown(train_run *run);
  * ERR_PEER names the first difference and its rank. Collective. (The model folder is the engine's.)
  */
 ds_status train_same(const train_run *run);
+
+/* ---- the output folder: tools/common/train_output.c; all are collective but saved and close ----
+ */
+
+/* Before anything is opened: refuses a folder that holds an earlier run, or that another process
+ * writes; makes nothing. */
+ds_status train_output_check(train_run *run);
+/* Before the first step: makes the folder, locks it, and records what an earlier run left. */
+ds_status train_output_open(train_run *run);
+/* After a save: removes what an earlier run left. */
+ds_status train_output_saved(const train_run *run);
+/* Lets go of the folder; `ended`: the run came to its end. */
+void train_output_close(train_run *run, bool ended);
 
 /* Reads --trace_steps and starts the trace, when there is a --trace. */
 ds_status train_trace_start(train_run *run);

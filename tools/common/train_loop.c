@@ -131,6 +131,7 @@ static ds_status save_ended(train_run *run, train_report *report, bool wait)
     }
     const uint64_t step = run->saving;
     run->saving = 0;
+    DS_TRY(train_output_saved(run));
     return train_report_save(report, step);
 }
 

@@ -1,11 +1,11 @@
 /* ds_train's flags. */
+#include "ckpt/ckpt_begun.h"
 #include "common/train.h"
 #include "common/trainer_flags.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char about[] =
     "Trains a language model on this machine's processor, driven by a DeepSpeed configuration. The "
@@ -53,22 +53,25 @@ static ds_status check(ds_ctx *ctx, const train_options *o)
     if (o->trace_steps != NULL && o->trace == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "--trace_steps needs --trace FILE");
     }
+    if (o->overwrite && o->output == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "--overwrite needs --output DIR");
+    }
     if ((o->resume_given || o->save_interval > 0) && o->output == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "--resume and --save_interval need --output DIR");
     }
     return DS_OK;
 }
 
-/* A job started again by the launcher goes on from its newest checkpoint, if it has saved one. */
-static void resume_after_restart(train_options *o)
+/* A job started again by the launcher goes on from its newest checkpoint, if it has saved one. What
+ * an earlier run saved there is not its own. */
+static ds_status resume_after_restart(ds_ctx *ctx, train_options *o)
 {
     const char *count = getenv("DS_RESTART_COUNT");
-    char path[4096];
     if (count == NULL || strcmp(count, "0") == 0 || o->output == NULL || o->resume_given) {
-        return;
+        return DS_OK;
     }
-    const int n = snprintf(path, sizeof path, "%s/latest", o->output);
-    o->resume_given = n > 0 && (size_t)n < sizeof path && access(path, F_OK) == 0;
+    o->restarted = true;
+    return dsi_ckpt_begun_has_new(ctx, o->output, &o->resume_given);
 }
 
 /* A trial of the autotuner is the user's own command: it must leave the user's files as they are.
@@ -252,8 +255,17 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .given_out = &o->resume_given,
          .doc =
              "Go on from a checkpoint of --output; default tag: the newest. A job that deepspeed "
-             "--restarts started again (DS_RESTART_COUNT above 0) does so by itself when --output "
-             "has a checkpoint."},
+             "--restarts started again (DS_RESTART_COUNT above 0) does so by itself when it has "
+             "saved "
+             "one."},
+        {.name = "overwrite",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->overwrite,
+         .doc =
+             "Begin anew in an --output that holds an earlier run, which is else refused. Once "
+             "the new run has saved its first checkpoint, all checkpoints that were there are "
+             "removed; its model folder replaces the files of the old one at the end. A run that "
+             "ends before its first save removes nothing. Other files stay."},
         {.name = "eval_interval",
          .type = DSI_ARG_INT,
          .out = &o->eval_interval,
@@ -316,7 +328,10 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
                                 .n_rows = sizeof rows / sizeof rows[0],
                                 .after = after};
     DS_TRY(dsi_args_parse_flags(ctx, &spec, argc, argv, help_out));
-    resume_after_restart(o);
+    if (o->resume_given && o->overwrite) {
+        return ds_fail(ctx, DS_ERR_ARG, "--resume and --overwrite exclude each other");
+    }
+    DS_TRY(*help_out ? DS_OK : resume_after_restart(ctx, o));
     spare_files(o);
     DS_TRY(*help_out ? DS_OK : check(ctx, o));
     return dsi_args_print(ctx, &spec, rank_flags, &o->text);

@@ -3,14 +3,11 @@
 #include "base/clock.h"
 #include "common/train.h"
 #include "data/rows/rows.h"
-#include "io/file.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { DEFAULT_SEQ_LENGTH = 1024, PATH_BYTES = 4096 };
 
@@ -219,32 +216,20 @@ static ds_status build_engine(train_run *run)
     return DS_OK;
 }
 
-/* A run whose result cannot be kept ends before its first step. A trial only reads. */
-static ds_status open_output(const train_run *run)
-{
-    const char *output = run->options->output;
-    if (output == NULL || run->options->trial || ds_comm_rank(run->comm) != 0) {
-        return DS_OK;
-    }
-    DS_TRY(run->options->resume_given ? DS_OK : dsi_folder_make(run->ctx, output));
-    return access(output, W_OK | X_OK) == 0
-               ? DS_OK
-               : dsi_io_fail(run->ctx, "write in folder", output, errno);
-}
-
 ds_status train_setup(ds_ctx *ctx, ds_comm *comm, const train_options *options, train_run *run)
 {
     const ds_config_params params = {.allow_unknown_keys = options->allow_unknown_keys};
     *run =
         (train_run){.ctx = ctx, .comm = comm, .options = options, .started = dsi_clock_seconds()};
     DS_TRY(train_same(run));
+    DS_TRY(train_output_check(run));
     DS_TRY(ds_config_load_file(ctx, options->deepspeed_config, &params, &run->config));
     DS_TRY(open_model(run));
     DS_TRY(open_tokenizer(run));
     DS_TRY(open_data(run));
     DS_TRY(resolve_config(run));
     DS_TRY(build_engine(run));
-    return open_output(run);
+    return train_output_open(run); /* a result that cannot be kept is no run */
 }
 
 void train_teardown(train_run *run)

@@ -1,0 +1,160 @@
+/* What a run may do to its --output: see --overwrite, --resume. Called by train_setup and the loop.
+ *
+ * 1. A fresh run into a folder that holds a run's checkpoints or model is refused, unless it says
+ *    --overwrite; two runs at once are refused by a lock that rank 0 holds to the end.
+ * 2. What an earlier run left is recorded before the first save (ckpt/ckpt_begun.h) and removed
+ *    after it, by one rank of each host, so that a crash in between loses nothing.
+ * 3. A restart by the launcher goes on only from checkpoints of its own run: it asks the record.
+ */
+#include "ckpt/ckpt_begun.h"
+#include "common/train.h"
+#include "io/file.h"
+
+#include <deepspeed/checkpoint.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text);
+    const size_t n_end = strlen(end);
+    return n >= n_end && strcmp(text + n - n_end, end) == 0;
+}
+
+static bool is_model_file(const char *name)
+{
+    return name[0] != '.' && (strcmp(name, "config.json") == 0 || ends_with(name, ".safetensors") ||
+                              (strncmp(name, "pytorch_model", 13) == 0 && ends_with(name, ".bin")));
+}
+
+/* The first file of a model folder among the names; NULL: none. */
+static const char *model_file(char **names, size_t n)
+{
+    for (size_t i = 0; i < n; ++i) {
+        if (is_model_file(names[i])) {
+            return names[i];
+        }
+    }
+    return NULL;
+}
+
+static bool has_latest(const char *folder)
+{
+    struct stat st;
+    char *path = dsi_path_join(folder, "latest");
+    const bool has = path != NULL && stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    free(path);
+    return has;
+}
+
+static ds_status refuse(const train_run *run, const char *what, const char *which)
+{
+    return ds_fail(run->ctx, DS_ERR_STATE,
+                   "--output %s holds %s (%s) that this run would replace: --resume goes on from "
+                   "its checkpoints, --overwrite replaces them; or give another folder",
+                   run->options->output, what, which);
+}
+
+/* A fresh run finds no earlier one in its folder. */
+static ds_status check_free(const train_run *run)
+{
+    const char *output = run->options->output;
+    char **names = NULL;
+    size_t n_names = 0;
+    ds_checkpoint_entry *list = NULL;
+    size_t n = 0;
+    DS_TRY(dsi_folder_list(run->ctx, output, &names, &n_names));
+    ds_status status = ds_checkpoint_list(run->ctx, output, &list, &n);
+    const char *model = model_file(names, n_names);
+    if (status == DS_OK && n > 0) {
+        status = refuse(run, "checkpoints of an earlier run", list[n - 1].tag);
+    } else if (status == DS_OK && has_latest(output)) {
+        status = refuse(run, "checkpoints of an earlier run", "latest");
+    } else if (status == DS_OK && model != NULL) {
+        status = refuse(run, "a model folder", model);
+    }
+    ds_checkpoint_list_free(list, n);
+    dsi_names_free(names, n_names);
+    return status;
+}
+
+static bool is_leader(const train_run *run)
+{
+    return ds_comm_rank(run->comm) == 0 || run->options->local_rank == 0;
+}
+
+/* The folder is there, nobody else writes in it, and what is in it is no obstacle. */
+static ds_status enter(train_run *run)
+{
+    const train_options *o = run->options;
+    DS_TRY(o->resume_given ? DS_OK : dsi_folder_make(run->ctx, o->output));
+    if (access(o->output, W_OK | X_OK) != 0) {
+        return dsi_io_fail(run->ctx, "write in folder", o->output, errno);
+    }
+    if (ds_comm_rank(run->comm) == 0 && run->lock.path == NULL) {
+        DS_TRY(dsi_folder_lock_take(run->ctx, o->output, &run->lock));
+    }
+    return o->resume_given || o->overwrite ? DS_OK : check_free(run);
+}
+
+/* Ends the removal that a crash cut short; a restart keeps the record for the next one. */
+static ds_status settle(const train_run *run)
+{
+    const train_options *o = run->options;
+    DS_TRY(dsi_ckpt_begun_settle(run->ctx, o->output));
+    if (!o->restarted) {
+        dsi_ckpt_begun_end(o->output);
+    }
+    return DS_OK;
+}
+
+ds_status train_output_check(train_run *run)
+{
+    const train_options *o = run->options;
+    ds_status status = DS_OK;
+    if (o->output == NULL || o->trial) {
+        return DS_OK;
+    }
+    if (is_leader(run) && access(o->output, F_OK) == 0) {
+        status = enter(run);
+        if (status == DS_OK && o->resume_given) {
+            status = settle(run);
+        }
+    }
+    return ds_comm_agree(run->comm, run->ctx, status);
+}
+
+ds_status train_output_open(train_run *run)
+{
+    const train_options *o = run->options;
+    ds_status status = DS_OK;
+    if (o->output == NULL || o->trial) {
+        return DS_OK;
+    }
+    if (is_leader(run)) {
+        status = enter(run);
+    }
+    DS_TRY(ds_comm_agree(run->comm, run->ctx, status)); /* all have looked before one writes */
+    if (is_leader(run) && !o->resume_given) {
+        status = dsi_ckpt_begun_write(run->ctx, o->output);
+    }
+    return ds_comm_agree(run->comm, run->ctx, status);
+}
+
+ds_status train_output_saved(const train_run *run)
+{
+    return is_leader(run) && !run->options->resume_given
+               ? dsi_ckpt_begun_settle(run->ctx, run->options->output)
+               : DS_OK;
+}
+
+void train_output_close(train_run *run, bool ended)
+{
+    if (ended && is_leader(run) && run->options->output != NULL && !run->options->trial) {
+        dsi_ckpt_begun_end(run->options->output);
+    }
+    dsi_folder_lock_release(&run->lock);
+}
