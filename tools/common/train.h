@@ -72,6 +72,9 @@ void train_teardown(train_run *run);
  */
 ds_status train_same(const train_run *run);
 
+/* Refuses a --output, --metrics or --trace that is an input, or lies in an input folder. */
+ds_status train_paths_check(ds_ctx *ctx, const train_options *options);
+
 /* ---- the output folder: tools/common/train_output.c; all are collective but saved and close ----
  */
 

@@ -1,0 +1,217 @@
+/* No file or folder that a run writes is one that it reads. Called at the start, before anything is
+ * opened.
+ *
+ * Paths are compared after links are resolved, and files by device and inode too, which finds hard
+ * links. What is in a model or tokenizer folder is an input, each file of it. Into --output the run
+ * writes the files of a model folder: an input that has the name of one must not lie there.
+ */
+#include "common/train.h"
+#include "io/file.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct place {
+    const char *flag;
+    const char *path; /* as given */
+    char *real;       /* links resolved; of a file to come: its folder's, with its name */
+    struct stat st;
+    bool there;
+} place;
+
+static void place_free(place *p)
+{
+    free(p->real);
+    p->real = NULL;
+}
+
+/* The path without slashes at its end: "out/" may be still to come. */
+static char *trimmed(const char *path)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') {
+        --n;
+    }
+    return strndup(path, n);
+}
+
+/* real stays NULL for a path that cannot be: whoever opens it says why. */
+static place place_of(const char *flag, const char *path)
+{
+    place p = {.flag = flag, .path = path};
+    char *plain = trimmed(path);
+    p.there = stat(path, &p.st) == 0;
+    p.real = realpath(path, NULL);
+    if (p.real == NULL && plain != NULL) {
+        char *folder = dsi_path_folder(plain);
+        char *real = folder != NULL ? realpath(folder, NULL) : NULL;
+        p.real = real != NULL ? dsi_path_join(real, dsi_path_name(plain)) : NULL;
+        free(real);
+        free(folder);
+    }
+    free(plain);
+    return p;
+}
+
+static bool is_folder(const place *p)
+{
+    return p->there && S_ISDIR(p->st.st_mode);
+}
+
+/* Devices and pipes are read and written as their owner likes. */
+static bool is_same(const place *a, const place *b)
+{
+    if (a->there && !S_ISREG(a->st.st_mode) && !S_ISDIR(a->st.st_mode)) {
+        return false;
+    }
+    const bool inode =
+        a->there && b->there && a->st.st_dev == b->st.st_dev && a->st.st_ino == b->st.st_ino;
+    return inode || (a->real != NULL && b->real != NULL && strcmp(a->real, b->real) == 0);
+}
+
+static bool is_inside(const place *a, const place *folder)
+{
+    const size_t n = folder->real != NULL ? strlen(folder->real) : 0;
+    return a->real != NULL && n > 1 && strncmp(a->real, folder->real, n) == 0 && a->real[n] == '/';
+}
+
+/* The file of the folder that is this one under another name; NULL: none. From malloc. */
+static char *hard_link_in(const place *file, const place *folder)
+{
+    char **names = NULL;
+    size_t n = 0;
+    char *found = NULL;
+    if (!file->there || is_folder(file) || dsi_folder_list(NULL, folder->path, &names, &n) < 0) {
+        return NULL;
+    }
+    for (size_t i = 0; i < n && found == NULL; ++i) {
+        char *path = dsi_path_join(folder->path, names[i]);
+        struct stat st;
+        if (path != NULL && stat(path, &st) == 0 && S_ISREG(st.st_mode) &&
+            st.st_dev == file->st.st_dev && st.st_ino == file->st.st_ino) {
+            found = path;
+        } else {
+            free(path);
+        }
+    }
+    dsi_names_free(names, n);
+    return found;
+}
+
+static ds_status refuse(ds_ctx *ctx, const place *out, const char *how, const place *in)
+{
+    return ds_fail(ctx, DS_ERR_ARG, "%s %s %s %s %s, which this run reads; give another path",
+                   out->flag, out->path, how, in->flag, in->path);
+}
+
+/* Names that a model folder is written with. */
+static bool is_written(const char *name)
+{
+    static const char *const names[] = {"config.json", "latest", "model.safetensors.index.json"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
+        if (strcmp(name, names[i]) == 0) {
+            return true;
+        }
+    }
+    const size_t n = strlen(name);
+    return strncmp(name, "tokenizer", 9) == 0 ||
+           (n > 12 && strcmp(name + n - 12, ".safetensors") == 0);
+}
+
+/* An input that lies in --output under a name that is written there. */
+static bool is_in_the_way(const place *out, const place *in)
+{
+    return strcmp(out->flag, "--output") == 0 && !is_folder(in) && is_inside(in, out) &&
+           strchr(in->real + strlen(out->real) + 1, '/') == NULL &&
+           is_written(dsi_path_name(in->real));
+}
+
+static ds_status compare(ds_ctx *ctx, const place *out, const place *in)
+{
+    if (is_same(out, in)) {
+        return refuse(ctx, out, "is", in);
+    }
+    if (is_folder(in) && is_inside(out, in)) {
+        return refuse(ctx, out, "is inside of", in);
+    }
+    if (is_in_the_way(out, in)) {
+        return refuse(ctx, out, "would get files over", in);
+    }
+    char *link = is_folder(in) ? hard_link_in(out, in) : NULL;
+    if (link != NULL) {
+        const ds_status status =
+            ds_fail(ctx, DS_ERR_ARG,
+                    "%s %s is the file %s of %s %s, which this run reads; give another path",
+                    out->flag, out->path, link, in->flag, in->path);
+        free(link);
+        return status;
+    }
+    return DS_OK;
+}
+
+static ds_status compare_with(ds_ctx *ctx, const place *out, const char *flag, const char *path)
+{
+    if (path == NULL) {
+        return DS_OK;
+    }
+    place in = place_of(flag, path);
+    const ds_status status = compare(ctx, out, &in);
+    place_free(&in);
+    return status;
+}
+
+/* Indexed data are two files. */
+static ds_status compare_data(ds_ctx *ctx, const place *out, const char *flag,
+                              const dsi_arg_list *files)
+{
+    for (size_t i = 0; i < files->n; ++i) {
+        const char *path = files->items[i];
+        char other[PATH_MAX];
+        const size_t n = strlen(path);
+        DS_TRY(compare_with(ctx, out, flag, path));
+        if (n > 4 && n < sizeof other &&
+            (strcmp(path + n - 4, ".bin") == 0 || strcmp(path + n - 4, ".idx") == 0)) {
+            memcpy(other, path, n + 1);
+            memcpy(other + n - 3, path[n - 3] == 'b' ? "idx" : "bin", 3);
+            DS_TRY(compare_with(ctx, out, flag, other));
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status compare_all(ds_ctx *ctx, const train_options *o, const place *out)
+{
+    const bool bytes = o->tokenizer != NULL && strcmp(o->tokenizer, "bytes") == 0;
+    DS_TRY(compare_data(ctx, out, "--data", &o->data));
+    DS_TRY(compare_data(ctx, out, "--eval_data", &o->eval_data));
+    DS_TRY(compare_with(ctx, out, "--deepspeed_config", o->deepspeed_config));
+    DS_TRY(compare_with(ctx, out, "--model", o->model));
+    DS_TRY(compare_with(ctx, out, "--model_config", o->model_config));
+    return bytes ? DS_OK : compare_with(ctx, out, "--tokenizer", o->tokenizer);
+}
+
+ds_status train_paths_check(ds_ctx *ctx, const train_options *o)
+{
+    const char *const flags[] = {"--output", "--metrics", "--trace"};
+    const char *const paths[] = {o->trial ? NULL : o->output, o->metrics, o->trace};
+    for (size_t i = 0; i < 3; ++i) {
+        if (paths[i] == NULL) {
+            continue;
+        }
+        place out = place_of(flags[i], paths[i]);
+        ds_status status = compare_all(ctx, o, &out);
+        for (size_t k = i + 1; k < 3 && status == DS_OK; ++k) {
+            place other = place_of(flags[k], paths[k] != NULL ? paths[k] : "");
+            if (paths[k] != NULL && is_same(&out, &other)) {
+                status =
+                    ds_fail(ctx, DS_ERR_ARG, "%s and %s are both %s", flags[i], flags[k], paths[i]);
+            }
+            place_free(&other);
+        }
+        place_free(&out);
+        DS_TRY(status);
+    }
+    return DS_OK;
+}
