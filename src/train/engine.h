@@ -1,6 +1,7 @@
 /* Inside of ds_engine. Parts: engine_create.c builds, engine_run.c runs, engine_weights.c fills,
  * engine_access.c answers, engine_files.c saves and loads, engine_saving.c saves behind training,
- * engine_config.c reads the configuration, engine_agree.c compares ranks and checkpoints,
+ * engine_config.c reads the configuration, engine_agree.c compares ranks,
+ * engine_resume.c a checkpoint with the run,
  * engine_nonfinite.c finds what is not finite, engine_average.c averages the loss,
  * engine_zenflow.c runs the updates of ZenFlow,
  * engine_shard.c knows which part of a tensor this rank holds.
@@ -128,8 +129,11 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
                             const dsi_engine_spec *spec, ds_engine **engine_out);
 
 /* engine_agree.c: all ranks have the same program, model, numbers and plans, or the run does not
- * start (collective, ERR_PEER); a checkpoint's model is this one (ERR_ARG names the constant). */
+ * start (collective, ERR_PEER). engine_resume.c: a checkpoint's model is this one (ERR_ARG names
+ * the constant), and so is of its configuration what a resumed run keeps (ERR_CONFIG names the
+ * key). */
 ds_status dsi_engine_agree(const ds_engine *engine);
+ds_status dsi_engine_check_config(const ds_engine *engine, const ds_checkpoint *ckpt);
 ds_status dsi_engine_check_model(const ds_engine *engine, const ds_checkpoint *ckpt);
 
 /* ERR_STATE when the engine is broken: its states must not be used, let alone saved. */

@@ -1,5 +1,4 @@
-/* What must be the same: on all ranks before the first step (LAW 5), and in a checkpoint that is
- * resumed. Called by engine_create.c and engine_files.c.
+/* What must be the same on all ranks before the first step (LAW 5). Called by engine_create.c.
  *
  * Ranks compare, first difference first: the program, the model's constants, the numbers that no
  * plan shows, the model as it is traced (which says all of a custom model too), the plans.
@@ -104,75 +103,4 @@ ds_status dsi_engine_agree(const ds_engine *engine)
     DS_TRY(same_model(engine));
     DS_TRY(same_plan(engine, engine->train_plan));
     return same_plan(engine, engine->eval_plan);
-}
-
-/* The line of `text` at `at`, without its end. */
-static size_t line_length(const char *at)
-{
-    return strcspn(at, "\n");
-}
-
-/* The line of `text` with the key of `line`; NULL when there is none. */
-static const char *find_key(const char *text, const char *line)
-{
-    const size_t n = strcspn(line, ":\n") + 1;
-    for (const char *at = text; *at != '\0'; at += line_length(at) + 1) {
-        if (strncmp(at, line, n) == 0) {
-            return at;
-        }
-    }
-    return NULL;
-}
-
-static ds_status compare_models(const ds_engine *engine, const char *path, const char *saved,
-                                const char *own)
-{
-    for (const char *line = saved; *line != '\0'; line += line_length(line) + 1) {
-        const size_t n = line_length(line);
-        const char *found = find_key(own, line);
-        if (found == NULL || line_length(found) != n || strncmp(found, line, n) != 0) {
-            const char *none = "nothing of that name";
-            return ds_fail(engine->ctx, DS_ERR_ARG,
-                           "%s was saved from another model: it had \"%.*s\", this run has "
-                           "\"%.*s\"; resume with the config.json of the checkpoint, or start anew "
-                           "from its weights (ds_checkpoint export)",
-                           path, (int)n, line,
-                           (int)(found != NULL ? line_length(found) : strlen(none)),
-                           found != NULL ? found : none);
-        }
-    }
-    return DS_OK;
-}
-
-ds_status dsi_engine_check_model(const ds_engine *engine, const ds_checkpoint *ckpt)
-{
-    const char *path = ds_checkpoint_get_info(ckpt)->path;
-    const char *config = ds_checkpoint_state(ckpt, "model");
-    ds_model *model = NULL;
-    char *saved = NULL;
-    char *own = NULL;
-    if (config == NULL || ds_model_config_text(engine->model) == NULL) {
-        if (ds_model_config_text(engine->model) != NULL) {
-            ds_log(engine->ctx, DS_LOG_WARN,
-                   "%s does not say which model it was saved from: only names and shapes are "
-                   "compared",
-                   path);
-        }
-        return DS_OK;
-    }
-    ds_status status = ds_model_from_text(engine->ctx, config, &model);
-    if (status >= 0) {
-        status = ds_model_print(model, &saved);
-    }
-    if (status >= 0) {
-        status = ds_model_print(engine->model, &own);
-    }
-    if (status >= 0) {
-        status = compare_models(engine, path, saved, own);
-        status = status >= 0 ? compare_models(engine, path, own, saved) : status;
-    }
-    ds_model_destroy(&model);
-    free(saved);
-    free(own);
-    return status;
 }

@@ -376,6 +376,7 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *poo
     DS_TRY(dsi_engine_check_model(engine, ckpt));
     DS_TRY(read_states(engine, ckpt, &state));
     DS_TRY(check_rules(engine, info->path, &state));
+    DS_TRY(dsi_engine_check_config(engine, ckpt));
     engine->broken = true; /* until all of it is there */
     DS_TRY(dsi_zenflow_begin(engine));
     DS_TRY(load_tensors(engine, ckpt, pool, &state));

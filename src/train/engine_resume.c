@@ -1,0 +1,237 @@
+/* What of a checkpoint must be as in the run that resumes it (LAW 5). Called by engine_files.c.
+ *
+ * The model's constants, field by field, and the configuration, key by key: a key is free (it
+ * changes no result), noticed (a run may be continued otherwise: steps, rate, schedule, batch,
+ * stage, where things live), or must be the same. What is in no list must be the same.
+ */
+#include "train/engine.h"
+
+#include "io/json_load.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The line of `text` at `at`, without its end. */
+static size_t line_length(const char *at)
+{
+    return strcspn(at, "\n");
+}
+
+/* The line of `text` with the key of `line`; NULL when there is none. */
+static const char *find_key(const char *text, const char *line)
+{
+    const size_t n = strcspn(line, ":\n") + 1;
+    for (const char *at = text; *at != '\0'; at += line_length(at) + 1) {
+        if (strncmp(at, line, n) == 0) {
+            return at;
+        }
+    }
+    return NULL;
+}
+
+static ds_status compare_models(const ds_engine *engine, const char *path, const char *saved,
+                                const char *own)
+{
+    for (const char *line = saved; *line != '\0'; line += line_length(line) + 1) {
+        const size_t n = line_length(line);
+        const char *found = find_key(own, line);
+        if (found == NULL || line_length(found) != n || strncmp(found, line, n) != 0) {
+            const char *none = "nothing of that name";
+            return ds_fail(engine->ctx, DS_ERR_ARG,
+                           "%s was saved from another model: it had \"%.*s\", this run has "
+                           "\"%.*s\"; resume with the config.json of the checkpoint, or start anew "
+                           "from its weights (ds_checkpoint export)",
+                           path, (int)n, line,
+                           (int)(found != NULL ? line_length(found) : strlen(none)),
+                           found != NULL ? found : none);
+        }
+    }
+    return DS_OK;
+}
+
+ds_status dsi_engine_check_model(const ds_engine *engine, const ds_checkpoint *ckpt)
+{
+    const char *path = ds_checkpoint_get_info(ckpt)->path;
+    const char *config = ds_checkpoint_state(ckpt, "model");
+    ds_model *model = NULL;
+    char *saved = NULL;
+    char *own = NULL;
+    if (config == NULL || ds_model_config_text(engine->model) == NULL) {
+        if (ds_model_config_text(engine->model) != NULL) {
+            ds_log(engine->ctx, DS_LOG_WARN,
+                   "%s does not say which model it was saved from: only names and shapes are "
+                   "compared",
+                   path);
+        }
+        return DS_OK;
+    }
+    ds_status status = ds_model_from_text(engine->ctx, config, &model);
+    if (status >= 0) {
+        status = ds_model_print(model, &saved);
+    }
+    if (status >= 0) {
+        status = ds_model_print(engine->model, &own);
+    }
+    if (status >= 0) {
+        status = compare_models(engine, path, saved, own);
+        status = status >= 0 ? compare_models(engine, path, own, saved) : status;
+    }
+    ds_model_destroy(&model);
+    free(saved);
+    free(own);
+    return status;
+}
+
+/* ---- configuration ---- */
+
+enum { PATH_BYTES = 256, DEPTH_MAX = 16 };
+
+static const char *const noticed[] = {"train_batch_size",
+                                      "train_micro_batch_size_per_gpu",
+                                      "gradient_accumulation_steps",
+                                      "scheduler",
+                                      "optimizer.params.lr",
+                                      "zero_optimization.stage",
+                                      "elasticity",
+                                      "zero_optimization.offload_optimizer.device",
+                                      "zero_optimization.offload_param.device",
+                                      NULL};
+
+static const char *const unnoticed[] = {"zero_optimization",
+                                        "activation_checkpointing",
+                                        "steps_per_print",
+                                        "wall_clock_breakdown",
+                                        "memory_breakdown",
+                                        "deterministic",
+                                        "mlp_tile_tokens",
+                                        "device_memory",
+                                        "dump_state",
+                                        "tensorboard",
+                                        "csv_monitor",
+                                        "wandb",
+                                        "comet",
+                                        "checkpoint",
+                                        "nebula",
+                                        "datastates_ckpt",
+                                        "timers",
+                                        "aio",
+                                        "comms_logger",
+                                        "flops_profiler",
+                                        "autotuning",
+                                        "graph_harvesting",
+                                        "disable_allgather",
+                                        "allgather_size",
+                                        "zero_allow_untested_optimizer",
+                                        "zero_force_ds_cpu_optimizer",
+                                        "optimizer.legacy_fusion",
+                                        "optimizer.params.torch_adam",
+                                        "fp16.initial_scale_power",
+                                        NULL};
+
+/* Whether a path is one of the list, or below one. */
+static bool is_below(const char *const *list, const char *path)
+{
+    for (; *list != NULL; ++list) {
+        const size_t n = strlen(*list);
+        if (strncmp(path, *list, n) == 0 && (path[n] == '\0' || path[n] == '.')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+typedef struct walk {
+    const ds_engine *engine;
+    const char *checkpoint; /* its path */
+    char path[PATH_BYTES];
+} walk;
+
+static ds_status differs(const walk *w, const json_t *saved, const json_t *own)
+{
+    if (is_below(unnoticed, w->path) && !is_below(noticed, w->path)) {
+        return DS_OK;
+    }
+    char *a = json_dumps(saved, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
+    char *b = json_dumps(own, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
+    const char *was = a != NULL ? a : "?";
+    const char *is = b != NULL ? b : "?";
+    ds_status status = DS_OK;
+    if (is_below(noticed, w->path)) {
+        if (ds_comm_rank(w->engine->comm) == 0) {
+            ds_log(w->engine->ctx, DS_LOG_WARN, "%s was saved with %s %s; from here on it is %s",
+                   w->checkpoint, w->path, was, is);
+        }
+    } else {
+        status =
+            ds_fail(w->engine->ctx, DS_ERR_CONFIG,
+                    "%s was saved with %s %s, this run has %s: a run that is resumed keeps it; "
+                    "set it back, or start anew from the weights (ds_checkpoint export)",
+                    w->checkpoint, w->path, was, is);
+    }
+    free(a);
+    free(b);
+    return status;
+}
+
+/* Keys that both have; a key that only one has is new here, or its section is another. */
+static ds_status compare_configs(walk *w, const json_t *saved, const json_t *own, int depth)
+{
+    const size_t n = strlen(w->path);
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)saved, key, value)
+    {
+        const json_t *other = json_object_get(own, key);
+        (void)snprintf(w->path + n, sizeof w->path - n, "%s%s", n > 0 ? "." : "", key);
+        if (other != NULL && json_is_object(value) && json_is_object(other) && depth < DEPTH_MAX) {
+            DS_TRY(compare_configs(w, value, other, depth + 1));
+        } else if (other != NULL && !json_equal(value, other)) {
+            DS_TRY(differs(w, value, other));
+        }
+        w->path[n] = '\0';
+    }
+    return DS_OK;
+}
+
+/* A section that only one has. */
+static ds_status compare_sections(walk *w, const json_t *saved, const json_t *own)
+{
+    static const char *const sections[] = {"scheduler", "data_types"};
+    for (size_t i = 0; i < sizeof sections / sizeof sections[0]; ++i) {
+        const json_t *a = json_object_get(saved, sections[i]);
+        const json_t *b = json_object_get(own, sections[i]);
+        if ((a == NULL) != (b == NULL)) {
+            (void)snprintf(w->path, sizeof w->path, "%s", sections[i]);
+            DS_TRY(differs(w, a != NULL ? a : json_null(), b != NULL ? b : json_null()));
+        }
+    }
+    w->path[0] = '\0';
+    return DS_OK;
+}
+
+ds_status dsi_engine_check_config(const ds_engine *engine, const ds_checkpoint *ckpt)
+{
+    const char *text = ds_checkpoint_state(ckpt, "config");
+    walk w = {.engine = engine, .checkpoint = ds_checkpoint_get_info(ckpt)->path};
+    json_error_t error;
+    if (text == NULL || engine->config_text == NULL) {
+        return DS_OK; /* of a program without a configuration: its numbers are its own */
+    }
+    json_t *saved = dsi_json_parse(text, strlen(text), 0, &error);
+    json_t *own = dsi_json_parse(engine->config_text, strlen(engine->config_text), 0, &error);
+    ds_status status = DS_OK;
+    if (saved == NULL || own == NULL) {
+        status = ds_fail(engine->ctx, DS_ERR_FORMAT, "%s: its configuration is no JSON: %s",
+                         w.checkpoint, error.text);
+    }
+    if (status >= 0) {
+        status = compare_configs(&w, saved, own, 0);
+    }
+    if (status >= 0) {
+        status = compare_sections(&w, saved, own);
+    }
+    json_decref(saved);
+    json_decref(own);
+    return status;
+}

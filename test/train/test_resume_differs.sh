@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# A checkpoint is resumed by the model that it was saved from, and by the configuration that a run keeps: what differs is
+# named, with both values, and nothing of the output is touched. What may change does, with a notice. Usage: test_resume_differs.sh BUILD
+set -euo pipefail
+build=$1
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
+
+cat > llama.json <<'JSON'
+{"model_type": "llama", "vocab_size": 320, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+ "num_key_value_heads": 4, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
+JSON
+cat > ds.json <<'JSON'
+{"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.95]}}, "gradient_clipping": 1.0,
+ "zero_optimization": {"stage": 1}}
+JSON
+seq 1 4000 > data.txt
+fail() { echo "FAILED: $*"; cat log; exit 1; }
+train() { # MODEL CONFIG FLAGS…
+    "$build/ds_train" --model_config "$1" --deepspeed_config "$2" --tokenizer bytes --data data.txt --seq_length 32 --threads 1 "${@:3}" > log 2>&1
+}
+train llama.json ds.json --steps 2 --output first || fail "the first run"
+
+# refuses WHAT MODEL CONFIG FLAGS…: the second run must end with an error that has WHAT, and leave the output as it was
+refuses() {
+    local before
+    rm -rf out
+    cp -r first out
+    before=$(find out -type f -exec md5sum {} + | sort)
+    ! train "${@:2}" --steps 4 --output out --resume || fail "$1: it was resumed"
+    grep -qF -- "$1" log || fail "no \"$1\""
+    [ "$before" = "$(find out -type f ! -name '.*lock*' -exec md5sum {} + | sort)" ] || fail "$1: the output was changed"
+}
+# may NOTICE MODEL CONFIG FLAGS…
+may() {
+    rm -rf out
+    cp -r first out
+    train "${@:2}" --steps 4 --output out --resume || fail "$1: it was not resumed"
+    [ -z "$1" ] || grep -qF -- "$1" log || fail "no notice of \"$1\""
+}
+model() { sed "$1" llama.json > other.json; }
+config() { sed "$1" ds.json > other_ds.json; }
+
+may "" llama.json ds.json
+model 's/1e-5/1e-6/'; refuses 'it had "rms_norm_eps: ' other.json ds.json
+model 's/10000.0/500000.0/'; refuses 'it had "rope_theta: 10000", this run has "rope_theta: 500000"' other.json ds.json
+model 's/"num_attention_heads": 4/"num_attention_heads": 8/; s/"num_key_value_heads": 4/"num_key_value_heads": 8/'
+refuses 'it had "num_attention_heads: 4", this run has "num_attention_heads: 8"' other.json ds.json
+model 's/"rope_theta": 10000.0/"rope_scaling": {"rope_type": "linear", "factor": 2.0}/'; refuses 'it had "rope_type: default"' other.json ds.json
+model 's/"max_position_embeddings": 256/"max_position_embeddings": 512/'; refuses 'max_position_embeddings: 256' other.json ds.json
+# the same constants in another layout are the same model
+model 's/"rope_theta": 10000.0/"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}/'; may "" other.json ds.json
+
+config 's/0.95/0.999/'; refuses 'optimizer.params.betas [0.9,0.95]' llama.json other_ds.json
+config 's/"gradient_clipping": 1.0/"gradient_clipping": 2.0/'; refuses 'was saved with gradient_clipping 1' llama.json other_ds.json
+config 's/"gradient_clipping": 1.0/"bf16": {"enabled": true}, "gradient_clipping": 1.0/'; refuses 'bf16.enabled false, this run has true' llama.json other_ds.json
+config 's/"AdamW"/"Lion"/'; refuses 'optimizer' llama.json other_ds.json
+config 's/1e-3/2e-3/'; may 'optimizer.params.lr 0.001' llama.json other_ds.json
+config 's/"stage": 1/"stage": 2/'; may 'zero_optimization.stage 1' llama.json other_ds.json
+config 's/"train_batch_size": 4/"train_batch_size": 8/'; may 'train_batch_size 4' llama.json other_ds.json
+config 's/"stage": 1/"stage": 1, "reduce_bucket_size": 1000/'; may '' llama.json other_ds.json
+config 's/"gradient_clipping"/"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}, "gradient_clipping"/'
+may 'scheduler null' llama.json other_ds.json
+echo "resumes that differ are named"
