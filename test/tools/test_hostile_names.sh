@@ -12,4 +12,4 @@ head -c 3000 "$root/data/tinyshakespeare.txt" > text.txt
 echo '{"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}' > ds.json
 "$bin/ds_train" --model_config "$root/test/common/gpt2.json" --tokenizer bytes --seq_length 16 --threads 1 --data text.txt \
     --deepspeed_config ds.json --steps 1 --output saved > setup.txt 2>&1 || { cat setup.txt; exit 1; }
-exec python3 "$root/test/tools/hostile_names.py"
+python3 "$root/test/tools/hostile_names.py"
