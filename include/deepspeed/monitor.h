@@ -15,7 +15,7 @@ extern "C" {
 typedef struct ds_monitor ds_monitor;
 
 /* Opens what is enabled; either may be NULL. Folders are made. A run that is resumed appends. The
- * caller owns *monitor_out. Errors: ERR_IO naming path and reason. */
+ * caller owns *monitor_out. Errors: ERR_IO and ERR_NOT_FOUND name path and reason. */
 DS_API ds_status ds_monitor_open(ds_ctx *ctx, const ds_config_monitor *tensorboard,
                                  const ds_config_monitor *csv, ds_monitor **monitor_out);
 /* Writes one scalar; step is DeepSpeed's x value, the global samples. Errors: ERR_IO, ERR_LIMIT on

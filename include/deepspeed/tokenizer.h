@@ -126,7 +126,8 @@ DS_API int64_t ds_tokenizer_id(const ds_tokenizer *tok, const char *piece, size_
 DS_API const char *ds_tokenizer_chat_template(const ds_tokenizer *tok);
 
 /* Writes the tokenizer's files into a folder, such that a model folder there is complete: copies of
- * the files it was read from; for "bytes" a tokenizer.json with the same ids. Errors: ERR_IO. */
+ * the files it was read from; for "bytes" a tokenizer.json with the same ids. Errors: ERR_NOT_FOUND
+ * (no such folder), ERR_IO. */
 DS_API ds_status ds_tokenizer_save(ds_ctx *ctx, const ds_tokenizer *tok, const char *folder);
 
 #ifdef __cplusplus

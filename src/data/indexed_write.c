@@ -177,10 +177,12 @@ static ds_status write_index(dsi_indexed_writer *w)
 
 static ds_status remove_old_index(const dsi_indexed_writer *w)
 {
-    if (unlink(w->idx_path) != 0) {
-        return errno == ENOENT ? DS_OK : dsi_io_fail(w->ctx, "remove", w->idx_path, errno);
+    const char *place = dsi_file_place(w->idx);
+    if (place == NULL || unlink(place) != 0) {
+        return place == NULL || errno == ENOENT ? DS_OK
+                                                : dsi_io_fail(w->ctx, "remove", place, errno);
     }
-    char *folder = dsi_path_folder(w->idx_path);
+    char *folder = dsi_path_folder(place);
     const ds_status status = folder != NULL
                                  ? dsi_folder_sync(w->ctx, folder)
                                  : ds_fail(w->ctx, DS_ERR_NOMEM, "no memory to write the index");

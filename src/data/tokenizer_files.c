@@ -6,14 +6,12 @@
  */
 #include "data/tokenizer_load.h"
 #include "data/tokenizer_special.h"
+#include "io/file.h"
 #include "io/json_load.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { PATH_BYTES = 4096, SIDE_FILE_BYTES = 32 << 20 };
 
@@ -162,31 +160,6 @@ ds_status dsi_tokenizer_read_side_files(ds_tokenizer *tok, const dsi_folder_file
 
 /* ---- saving ---- */
 
-static ds_status write_file(ds_ctx *ctx, const char *path, const char *text, size_t n)
-{
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        return ds_fail(ctx, DS_ERR_IO, "%s: %s", path, strerror(errno));
-    }
-    while (n > 0) {
-        const ssize_t wrote = write(fd, text, n);
-        if (wrote < 0 && errno == EINTR) {
-            continue;
-        }
-        if (wrote <= 0) {
-            const int error = errno;
-            (void)close(fd);
-            return ds_fail(ctx, DS_ERR_IO, "%s: %s", path, strerror(error));
-        }
-        text += wrote;
-        n -= (size_t)wrote;
-    }
-    if (close(fd) != 0) {
-        return ds_fail(ctx, DS_ERR_IO, "%s: %s", path, strerror(errno));
-    }
-    return DS_OK;
-}
-
 /* A tokenizer.json whose ids are the bytes. */
 static ds_status save_bytes(ds_ctx *ctx, const ds_tokenizer *tok, const char *folder)
 {
@@ -213,13 +186,13 @@ static ds_status save_bytes(ds_ctx *ctx, const ds_tokenizer *tok, const char *fo
     }
     dsi_buf_puts(&out, "\n    },\n    \"merges\": []\n  }\n}\n");
     ds_status status = out.failed ? ds_fail(ctx, DS_ERR_NOMEM, "no memory to write %s", path)
-                                  : write_file(ctx, path, dsi_buf_text(&out), out.size);
+                                  : dsi_file_replace(ctx, path, dsi_buf_text(&out), out.size);
     dsi_buf_free(&out);
     if (status >= 0) {
         static const char config[] = "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
                                      "  \"clean_up_tokenization_spaces\": false\n}\n";
         (void)snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
-        status = write_file(ctx, path, config, sizeof config - 1);
+        status = dsi_file_replace(ctx, path, config, sizeof config - 1);
     }
     return status;
 }
@@ -256,7 +229,7 @@ ds_status ds_tokenizer_save(ds_ctx *ctx, const ds_tokenizer *tok, const char *fo
         dsi_buf file = dsi_buf_make(DSI_TOK_MAX_FILE);
         ds_status status = dsi_buf_read_file(ctx, tok->files[i], &file);
         if (status >= 0) {
-            status = write_file(ctx, path, dsi_buf_text(&file), file.size);
+            status = dsi_file_replace(ctx, path, dsi_buf_text(&file), file.size);
         }
         dsi_buf_free(&file);
         DS_TRY(status);

@@ -3,8 +3,10 @@
  * A staged file or folder is written under a temporary name beside its place
  * (".NAME.ds_tmp.1a2b3c4d"), synced, renamed, and the folder around it synced. The writer holds a
  * lock (flock) on what it stages, so that leftovers of a killed process are told from the work of a
- * living one, and are removed by the next writer. Nothing here follows a symbolic link at the place
- * that is replaced or removed. Called by safetensors, checkpoints, data files, metrics.
+ * living one, and are removed by the next writer. Every output whose path a user gives is begun by
+ * dsi_file_stage or dsi_file_stream: both look at what is there and replace no link, no pipe and no
+ * device. Folders are replaced and removed by their own name: no link at it is followed. Called by
+ * safetensors, checkpoints, data files, metrics.
  */
 #ifndef DSI_IO_FILE_H
 #define DSI_IO_FILE_H
@@ -13,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Records "cannot VERB PATH: reason" with a remedy for the common ones; ERR_NOT_FOUND for ENOENT,
  * ERR_NOMEM for ENOMEM, else ERR_IO. */
@@ -22,8 +25,18 @@ ds_status dsi_io_fail(ds_ctx *ctx, const char *verb, const char *path, int reaso
 
 typedef struct dsi_file_out dsi_file_out;
 
-/* Starts a file that replaces `path` at dsi_file_commit. */
+/* Starts a file that replaces `path` at dsi_file_commit, and takes owner and mode of what was
+ * there. A link stays, the file that it names is replaced, or made where there is none; a pipe, a
+ * device or a descriptor of this process (/dev/stdout) is opened now and written as it is. Errors:
+ * ERR_NOT_FOUND (no such folder), ERR_IO (a folder, a disk, no permission). */
 ds_status dsi_file_stage(ds_ctx *ctx, const char *path, dsi_file_out **file_out);
+/* Whether dsi_file_stage would start: for the time before the work. Nothing there changes, and a
+ * pipe's reader sees nothing of it. */
+ds_status dsi_file_check(ds_ctx *ctx, const char *path);
+/* Opens a file that grows in its place while others read it, such as a log: emptied first, or
+ * appended to. Places and errors as for dsi_file_stage; a descriptor of this process is not
+ * emptied. */
+ds_status dsi_file_stream(ds_ctx *ctx, const char *path, bool append, FILE **stream_out);
 /* Starts a new file under its own name; an existing one is an error. For files inside of a staged
  * folder. */
 ds_status dsi_file_create(ds_ctx *ctx, const char *path, dsi_file_out **file_out);
@@ -37,8 +50,11 @@ uint64_t dsi_file_size(const dsi_file_out *file);   /* bytes written so far */
 uint64_t dsi_file_digest(const dsi_file_out *file); /* XXH3-64 of them */
 /* Brings what was written to the disk, so that the sync to come is short. */
 ds_status dsi_file_flush(dsi_file_out *file);
-/* The name under which it is written until then; lasts as long as the file. */
+/* The name under which it is written until then, NULL for a pipe or a device; lasts as long as the
+ * file. */
 const char *dsi_file_staged(const dsi_file_out *file);
+/* The file that commit replaces, links followed; NULL where it replaces none. */
+const char *dsi_file_place(const dsi_file_out *file);
 /* Syncs and puts it in its place. Neither this nor dsi_file_write allocates. What remains is
  * dsi_file_abort, which removes nothing after a success. */
 ds_status dsi_file_finish(dsi_file_out *file);

@@ -1,4 +1,5 @@
-/* Folders: creation, removal, staging and replacement; paths. See file.h. */
+/* Folders: creation, removal, staging and replacement; paths. See file.h; dsi_folder_merge is in
+ * file_merge.c. */
 #include "io/file.h"
 
 #include "io/file_temp.h"
@@ -353,63 +354,6 @@ ds_status dsi_folder_list(ds_ctx *ctx, const char *folder, char ***names_out, si
     }
     if (n > 0) {
         qsort(names, n, sizeof *names, compare_names);
-    }
-    *names_out = names;
-    *n_out = n;
-    return DS_OK;
-}
-
-static ds_status move_file(ds_ctx *ctx, const char *from, const char *to, const char *name)
-{
-    char *old = dsi_path_join(from, name);
-    char *new = dsi_path_join(to, name);
-    ds_status status = DS_OK;
-    if (old == NULL || new == NULL) {
-        status = ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s", to);
-    } else if (rename(old, new) != 0) {
-        status = dsi_io_fail(ctx, "put in place", new, errno);
-    }
-    free(old);
-    free(new);
-    return status;
-}
-
-/* A folder in the way of a file is found before anything moves. */
-static ds_status check_ways(ds_ctx *ctx, const char *folder, char *const *names, size_t n)
-{
-    ds_status status = DS_OK;
-    for (size_t i = 0; i < n && status == DS_OK; ++i) {
-        struct stat st;
-        char *path = dsi_path_join(folder, names[i]);
-        if (path == NULL) {
-            status = ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s", folder);
-        } else if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
-            status = ds_fail(ctx, DS_ERR_IO, "cannot write %s: it is a folder", path);
-        }
-        free(path);
-    }
-    return status;
-}
-
-ds_status dsi_folder_merge(ds_ctx *ctx, dsi_stage *stage, const char *folder, char ***names_out,
-                           size_t *n_out)
-{
-    char **names = NULL;
-    size_t n = 0;
-    ds_status status = dsi_folder_list(ctx, stage->path, &names, &n);
-    if (status == DS_OK) {
-        status = check_ways(ctx, folder, names, n);
-    }
-    for (size_t i = 0; i < n && status == DS_OK; ++i) {
-        status = move_file(ctx, stage->path, folder, names[i]);
-    }
-    if (status == DS_OK) {
-        status = dsi_folder_sync(ctx, folder);
-    }
-    dsi_folder_unstage(stage);
-    if (status < 0) {
-        dsi_names_free(names, n);
-        return status;
     }
     *names_out = names;
     *n_out = n;

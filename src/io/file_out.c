@@ -1,25 +1,27 @@
-/* Output files: staged under a temporary name, synced, renamed. See file.h. */
+/* Output files: staged under a temporary name, synced, renamed; pipes and devices are written as
+ * they are. See file.h. */
 #include "io/file.h"
 
 #include "io/file_direct.h"
+#include "io/file_place.h"
 #include "io/file_temp.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 struct dsi_file_out {
     ds_ctx *ctx;
     int fd;
-    bool staged;     /* temp is to be renamed to path; else temp is path */
+    bool staged;     /* temp is to be renamed to place.path */
     bool must_clear; /* temp exists and is ours */
-    char *path;
-    char *temp;
-    char *folder; /* around path */
+    char *path;      /* as the caller calls it */
+    char *temp;      /* what is written; NULL: a pipe or a device */
+    char *folder;    /* around place.path */
+    dsi_place place;
     uint64_t size;
     uint64_t started;   /* bytes that the disk was told to begin with */
     dsi_direct *direct; /* of a large file; NULL: through the page cache */
@@ -71,6 +73,7 @@ static void free_file(dsi_file_out **file)
     free(f->path);
     free(f->temp);
     free(f->folder);
+    dsi_place_free(&f->place);
     free(f);
     *file = NULL;
 }
@@ -84,9 +87,8 @@ static ds_status new_file(ds_ctx *ctx, const char *path, dsi_file_out **file_out
     f->ctx = ctx;
     f->fd = -1;
     f->path = strdup(path);
-    f->folder = dsi_path_folder(path);
     f->hash = XXH3_createState();
-    if (f->path == NULL || f->folder == NULL || f->hash == NULL) {
+    if (f->path == NULL || f->hash == NULL) {
         free_file(&f);
         return ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s", path);
     }
@@ -95,31 +97,67 @@ static ds_status new_file(ds_ctx *ctx, const char *path, dsi_file_out **file_out
     return DS_OK;
 }
 
-/* What stands at the place must be nothing, a file or a link, or rename would fail late. */
-static ds_status check_place(ds_ctx *ctx, const char *path)
+static ds_status stage_beside(dsi_file_out *f)
 {
-    struct stat st;
-    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode)) {
-        return ds_fail(ctx, DS_ERR_IO, "cannot write %s: it exists and is not a regular file",
-                       path);
+    const char *name = dsi_path_name(f->place.path);
+    f->folder = dsi_path_folder(f->place.path);
+    if (f->folder == NULL) {
+        return ds_fail(f->ctx, DS_ERR_NOMEM, "out of memory writing %s", f->path);
     }
+    dsi_folder_clean(f->folder, name);
+    DS_TRY(dsi_temp_file(f->ctx, f->folder, name, &f->temp, &f->fd));
+    f->staged = true;
+    f->must_clear = true;
+    dsi_place_dress(&f->place, f->fd);
     return DS_OK;
 }
 
 ds_status dsi_file_stage(ds_ctx *ctx, const char *path, dsi_file_out **file_out)
 {
     dsi_file_out *f = NULL;
-    DS_TRY(check_place(ctx, path));
     DS_TRY(new_file(ctx, path, &f));
-    dsi_folder_clean(f->folder, dsi_path_name(path));
-    f->staged = true;
-    const ds_status status = dsi_temp_file(ctx, f->folder, dsi_path_name(path), &f->temp, &f->fd);
+    ds_status status = dsi_place_look(ctx, path, &f->place);
+    if (status >= 0) {
+        status = f->place.kind == DSI_PLACE_FILE ? stage_beside(f)
+                                                 : dsi_place_open(ctx, &f->place, path, 0, &f->fd);
+    }
     if (status < 0) {
         free_file(&f);
         return status;
     }
-    f->must_clear = true;
     *file_out = f;
+    return DS_OK;
+}
+
+ds_status dsi_file_check(ds_ctx *ctx, const char *path)
+{
+    dsi_place place;
+    dsi_file_out *f = NULL;
+    DS_TRY(dsi_place_look(ctx, path, &place));
+    const bool is_file = place.kind == DSI_PLACE_FILE;
+    dsi_place_free(&place);
+    DS_TRY(is_file ? dsi_file_stage(ctx, path, &f) : DS_OK);
+    dsi_file_abort(&f);
+    return DS_OK;
+}
+
+ds_status dsi_file_stream(ds_ctx *ctx, const char *path, bool append, FILE **stream_out)
+{
+    dsi_place place;
+    int fd = -1;
+    DS_TRY(dsi_place_look(ctx, path, &place));
+    const int new = place.kind == DSI_PLACE_FILE ? O_CREAT | (append ? 0 : O_TRUNC) : 0;
+    const ds_status status = dsi_place_open(ctx, &place, path, new | (append ? O_APPEND : 0), &fd);
+    dsi_place_free(&place);
+    DS_TRY(status);
+    *stream_out = fdopen(fd, append ? "a" : "w");
+    if (*stream_out == NULL) {
+        (void)close(fd);
+        return ds_fail(ctx, DS_ERR_NOMEM, "out of memory writing %s", path);
+    }
+    if (append) {
+        (void)fseek(*stream_out, 0, SEEK_END); /* for ftell; a pipe has no end */
+    }
     return DS_OK;
 }
 
@@ -145,7 +183,7 @@ ds_status dsi_file_create(ds_ctx *ctx, const char *path, dsi_file_out **file_out
 
 ds_status dsi_file_reserve(dsi_file_out *f, uint64_t bytes)
 {
-    if (bytes == 0) {
+    if (bytes == 0 || f->temp == NULL) {
         return DS_OK;
     }
     int rc;
@@ -182,7 +220,8 @@ static ds_status write_cached(dsi_file_out *f, const void *data, size_t n)
         left -= (size_t)done;
     }
     f->size += n;
-    if (f->size - f->started >= START_BYTES) { /* a hint: what fails shows in the sync */
+    if (f->temp != NULL &&
+        f->size - f->started >= START_BYTES) { /* a hint: what fails shows in the sync */
         (void)sync_file_range(f->fd, (off_t)f->started, (off_t)(f->size - f->started),
                               SYNC_FILE_RANGE_WRITE);
         f->started = f->size;
@@ -234,10 +273,15 @@ const char *dsi_file_staged(const dsi_file_out *f)
     return f->temp;
 }
 
+const char *dsi_file_place(const dsi_file_out *f)
+{
+    return f->staged ? f->place.path : NULL;
+}
+
 ds_status dsi_file_finish(dsi_file_out *f)
 {
     DS_TRY(dsi_file_flush(f));
-    if (f->staged && rename(f->temp, f->path) != 0) {
+    if (f->staged && rename(f->temp, f->place.path) != 0) {
         return dsi_io_fail(f->ctx, "put in place", f->path, errno);
     }
     f->must_clear = false;

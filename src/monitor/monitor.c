@@ -1,6 +1,8 @@
 /* Monitors: TensorBoard and CSV. See include/deepspeed/monitor.h. */
 #include "monitor/tfevents.h"
 
+#include "io/file.h"
+
 #include <deepspeed/monitor.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -65,6 +67,12 @@ static ds_status folder_of(ds_ctx *ctx, const ds_config_monitor *config, char *p
     return make_folders(ctx, path);
 }
 
+static ds_status open_stream(ds_ctx *ctx, const char *path, bool append, FILE **stream_out)
+{
+    const ds_status status = dsi_file_stream(ctx, path, append, stream_out);
+    return status >= 0 ? DS_OK : ds_fail(ctx, status, "monitor: %s", ds_ctx_error(ctx));
+}
+
 static ds_status open_events(ds_monitor *monitor, const ds_config_monitor *config)
 {
     char path[PATH_BYTES];
@@ -74,11 +82,7 @@ static ds_status open_events(ds_monitor *monitor, const ds_config_monitor *confi
     const size_t at = strlen(path);
     (void)snprintf(path + at, sizeof path - at, "/events.out.tfevents.%010lld.%.100s.%ld.0",
                    (long long)time(NULL), host, (long)getpid());
-    monitor->events = fopen(path, "wb");
-    if (monitor->events == NULL) {
-        return ds_fail(monitor->ctx, DS_ERR_IO, "monitor: cannot write %s: %s", path,
-                       strerror(errno));
-    }
+    DS_TRY(open_stream(monitor->ctx, path, false, &monitor->events));
     return dsi_tfevents_begin(monitor->ctx, monitor->events, wall_time());
 }
 
@@ -125,18 +129,14 @@ static ds_status csv_of(ds_monitor *monitor, const char *tag, FILE **stream_out)
         *c = *c == '/' || *c == ' ' ? '_' : *c;
     }
     csv_file *file = &monitor->files[monitor->n_files];
-    file->stream = fopen(path, "ab");
-    if (file->stream == NULL) {
-        return ds_fail(monitor->ctx, DS_ERR_IO, "monitor: cannot write %s: %s", path,
-                       strerror(errno));
-    }
+    DS_TRY(open_stream(monitor->ctx, path, true, &file->stream));
     file->tag = strdup(tag);
     monitor->n_files += 1;
     if (file->tag == NULL) {
         return ds_fail(monitor->ctx, DS_ERR_NOMEM, "no memory for a monitor");
     }
     const char *slash = strrchr(tag, '/');
-    if (ftell(file->stream) == 0) {
+    if (ftell(file->stream) <= 0) { /* -1: a pipe */
         (void)fprintf(file->stream, "step,%s\n", slash != NULL ? slash + 1 : tag);
     }
     *stream_out = file->stream;

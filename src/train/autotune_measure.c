@@ -5,13 +5,12 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "io/file.h"
 #include "train/engine.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { TEXT_CEILING = 1 << 16 };
 
@@ -54,21 +53,17 @@ static double memory_now(void)
     return kib * 1024.0;
 }
 
+static ds_status named(ds_ctx *ctx, const char *key, ds_status status)
+{
+    return status >= 0 ? DS_OK : ds_fail(ctx, status, "autotuning.%s: %s", key, ds_ctx_error(ctx));
+}
+
 static ds_status write_whole(ds_ctx *ctx, const char *key, const char *path, const dsi_buf *text)
 {
-    char temporary[DS_CONFIG_TEXT_BYTES + 32];
-    (void)snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
-    errno = ENOMEM; /* of the text */
-    FILE *file = text->failed ? NULL : fopen(temporary, "w");
-    const bool written = file != NULL && fputs(dsi_buf_text(text), file) >= 0;
-    const bool closed = file != NULL && fclose(file) == 0;
-    if (!written || !closed || rename(temporary, path) != 0) {
-        const int error = errno;
-        (void)unlink(temporary);
-        return ds_fail(ctx, DS_ERR_IO, "autotuning.%s: cannot write %s: %s", key, path,
-                       strerror(error));
-    }
-    return DS_OK;
+    const ds_status status = text->failed
+                                 ? ds_fail(ctx, DS_ERR_NOMEM, "no memory to write %s", path)
+                                 : dsi_file_replace(ctx, path, dsi_buf_text(text), text->size);
+    return status >= 0 ? DS_OK : ds_fail(ctx, status, "autotuning.%s: %s", key, ds_ctx_error(ctx));
 }
 
 /* Seconds of norm and update, and of what may run between them. */
@@ -138,7 +133,11 @@ ds_status dsi_engine_measure_step(ds_engine *engine)
 ds_status dsi_engine_write_model_info(const ds_engine *engine)
 {
     const dsi_autotune_spec *spec = &engine->spec.autotune;
-    if (!spec->model_info || ds_comm_rank(engine->comm) != 0) {
+    if (!spec->enabled || ds_comm_rank(engine->comm) != 0) {
+        return DS_OK;
+    }
+    DS_TRY(named(engine->ctx, "metric_path", dsi_file_check(engine->ctx, spec->metric_path)));
+    if (!spec->model_info) {
         return DS_OK;
     }
     dsi_buf text = dsi_buf_make(TEXT_CEILING);

@@ -2,7 +2,6 @@
 #include "io/file.h"
 #include "train/engine.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,38 +17,34 @@ static double phase_seconds(const ds_engine *engine, ds_phase phase)
     return sum;
 }
 
-static ds_status fail(const ds_engine *engine, int reason)
+static ds_status named(const ds_engine *engine, ds_status status)
 {
-    return ds_fail(engine->ctx, DS_ERR_IO, "flops_profiler.output_file: cannot write %s: %s",
-                   engine->spec.flops.output_file, strerror(reason));
+    return status >= 0 ? DS_OK
+                       : ds_fail(engine->ctx, status, "flops_profiler.output_file: %s",
+                                 ds_ctx_error(engine->ctx));
 }
 
 static ds_status write_report(const ds_engine *engine, const char *text)
 {
     const char *path = engine->spec.flops.output_file;
-    FILE *file = path[0] != '\0' ? fopen(path, "w") : NULL;
     if (path[0] == '\0') {
         dsi_engine_log_lines(engine, text);
         return DS_OK;
     }
-    const bool written = file != NULL && fputs(text, file) >= 0;
-    const bool closed = file != NULL && fclose(file) == 0;
-    return written && closed ? DS_OK : fail(engine, errno);
+    return named(engine, dsi_file_replace(engine->ctx, path, text, strlen(text)));
 }
 
-/* Makes the folder, and opens the file once. */
+/* Makes the folder, and looks whether the report can be put there. */
 static ds_status try_file(const ds_engine *engine)
 {
     const char *path = engine->spec.flops.output_file;
     char *folder = dsi_path_folder(path);
-    const ds_status made = folder != NULL ? dsi_folder_make(engine->ctx, folder) : DS_ERR_NOMEM;
+    ds_status status = folder != NULL
+                           ? dsi_folder_make(engine->ctx, folder)
+                           : ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for %s", path);
     free(folder);
-    if (made < 0) {
-        return ds_fail(engine->ctx, made, "flops_profiler.output_file: %s",
-                       ds_ctx_error(engine->ctx));
-    }
-    FILE *file = fopen(path, "a");
-    return file != NULL && fclose(file) == 0 ? DS_OK : fail(engine, errno);
+    status = status < 0 ? status : dsi_file_check(engine->ctx, path);
+    return named(engine, status);
 }
 
 ds_status dsi_engine_open_flops(ds_engine *engine)

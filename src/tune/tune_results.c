@@ -1,9 +1,11 @@
 /* The results folder: results_dir/NAME/…, exps_dir/NAME.json, results.json. See tune_impl.h.
  *
- * Every file is written whole under another name and renamed, so that a search that is killed
- * leaves none half. A lock keeps two searches apart.
+ * Every file is written whole (io/file.h), so that a search that is killed leaves none half. A lock
+ * keeps two searches apart.
  */
 #include "tune/tune_impl.h"
+
+#include "io/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,23 +16,12 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { TEXT_CEILING = 8 << 20 };
 
 ds_status dsi_tune_put(ds_ctx *ctx, const char *path, const char *text)
 {
-    char temporary[DSI_TUNE_PATH + 400];
-    (void)snprintf(temporary, sizeof temporary, "%s.new", path);
-    FILE *file = fopen(temporary, "we");
-    const bool written = file != NULL && fputs(text, file) >= 0;
-    const bool closed = file != NULL && fclose(file) == 0;
-    if (!written || !closed || rename(temporary, path) != 0) {
-        const int error = errno;
-        (void)unlink(temporary);
-        return ds_fail(ctx, DS_ERR_IO, "%s cannot be written: %s", path, strerror(error));
-    }
-    return DS_OK;
+    return dsi_file_replace(ctx, path, text, strlen(text));
 }
 
 /* ---- folders ---- */

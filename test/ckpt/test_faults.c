@@ -406,7 +406,7 @@ static void odd_places(void **state)
     assert_int_equal(unlink(scratch_path(dir, "latest")), 0);
     assert_int_equal(mkdir(scratch_path(dir, "latest"), 0777), 0);
     CHECK_FAILS(*state, saves_save(*state, dir, NULL, 2, VALUES, true), DS_ERR_IO,
-                "latest: it exists and is not a regular file");
+                "latest: it is a folder");
     CHECK_OK(*state, saves_check(*state, dir, "global_step1", &step));
     assert_int_equal(scratch_count(dir), 3); /* "file", step 1 and the folder in the way */
     assert_int_equal(rmdir(scratch_path(dir, "latest")), 0);
@@ -415,7 +415,11 @@ static void odd_places(void **state)
     CHECK_OK(*state, saves_save(*state, dir, NULL, 3, VALUES, true));
     size_t n = 0;
     char *text = scratch_read(scratch_path(dir, "target"), &n);
-    assert_string_equal(text, "mine"); /* the link is replaced, what it names is not */
+    assert_int_equal(n, strlen("global_step3")); /* the link stays, what it names is replaced */
+    assert_memory_equal(text, "global_step3", n);
+    struct stat st;
+    assert_int_equal(lstat(scratch_path(dir, "latest"), &st), 0);
+    assert_true(S_ISLNK(st.st_mode));
     free(text);
     scratch_remove(dir);
 }

@@ -231,7 +231,7 @@ static void saving_copies_the_files(void **state)
     ds_tokenizer *tok = NULL;
     CHECK_OK(ctx,
              ds_tokenizer_open(ctx, DS_SOURCE_DIR "/test/golden/data/tokenizer-llama2.json", &tok));
-    CHECK_FAILS(ctx, ds_tokenizer_save(ctx, tok, saved), DS_ERR_IO, "saved/tokenizer.json");
+    CHECK_FAILS(ctx, ds_tokenizer_save(ctx, tok, saved), DS_ERR_NOT_FOUND, "in folder");
     CHECK_OK(ctx, ds_tokenizer_save(ctx, tok, folder));
     ds_tokenizer *again = NULL;
     CHECK_OK(ctx, ds_tokenizer_open(ctx, folder, &again));

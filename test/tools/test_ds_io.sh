@@ -77,7 +77,7 @@ echo '{"num_threads": [1]}' > "$folder/bad.json"
 expect 1 "num_threads: unknown key" "${tune[@]}" --sweep_config "$folder/bad.json"
 echo '{"single_submit": ["false"]}' > "$folder/bad.json"
 expect 1 "single_submit: expected a list of true and false" "${tune[@]}" --sweep_config "$folder/bad.json"
-expect 2 "cannot write into the folder /no/such" "${tune[@]}" --output /no/such/aio.json
-expect 2 "cannot write $folder/disk: Is a directory" "${tune[@]}" --output "$folder/disk"
+expect 2 "cannot write in folder /no/such" "${tune[@]}" --output /no/such/aio.json
+expect 2 "cannot write $folder/disk: it is a folder" "${tune[@]}" --output "$folder/disk"
 expect 2 "expected --nvme_dir DIR" "$build/ds_nvme_tune"
 expect 2 "at most one of --no_read and --no_write" "${tune[@]}" --no_read --no_write

@@ -49,7 +49,7 @@ train --steps 2 --deepspeed_config path.json || fail "paths"
 
 config bad.json '{enabled: true, end_profile_step: 3, metric_path: "no/such/folder.json"}'
 train --steps 3 --deepspeed_config bad.json && fail "a folder that is not there"
-grep -q 'autotuning.metric_path: cannot write no/such/folder.json' out.txt || fail "its message: $(tail -1 out.txt)"
+grep -q 'autotuning.metric_path: cannot write in folder no/such: No such' out.txt || fail "its message: $(tail -1 out.txt)"
 
 config off.json '{enabled: false}'
 train --steps 5 --deepspeed_config off.json || fail "enabled false"

@@ -33,48 +33,36 @@ void output_guard(const char *program)
     (void)on_exit(check, (void *)(size_t)program);
 }
 
-static ds_status put_device(ds_ctx *ctx, const char *path, const char *text, size_t n)
-{
-    FILE *file = fopen(path, "w");
-    const bool written = file != NULL && fwrite(text, 1, n, file) == n;
-    const bool closed = file != NULL && fclose(file) == 0;
-    return written && closed ? DS_OK : dsi_io_fail(ctx, "write", path, errno);
-}
-
 ds_status output_check(ds_ctx *ctx, const char *path)
 {
-    char folder[4096];
-    struct stat st;
-    const char *slash = strrchr(path, '/');
-    const int n = slash == NULL ? 1 : slash == path ? 1 : (int)(slash - path);
-    const bool there = strcmp(path, "-") != 0 && stat(path, &st) == 0;
-    if (there && S_ISDIR(st.st_mode)) {
-        return dsi_io_fail(ctx, "write", path, EISDIR);
-    }
-    if (strcmp(path, "-") == 0 || (there && !S_ISREG(st.st_mode))) {
+    return strcmp(path, "-") == 0 ? DS_OK : dsi_file_check(ctx, path);
+}
+
+ds_status output_not_input(ds_ctx *ctx, const char *path, const char *const *inputs, size_t n)
+{
+    struct stat out;
+    struct stat in;
+    if (path == NULL || strcmp(path, "-") == 0 || stat(path, &out) != 0 || !S_ISREG(out.st_mode)) {
         return DS_OK;
     }
-    (void)snprintf(folder, sizeof folder, "%.*s", n, slash == NULL ? "." : path);
-    if (access(folder, W_OK | X_OK) != 0) {
-        return ds_fail(ctx, errno == ENOENT ? DS_ERR_NOT_FOUND : DS_ERR_IO,
-                       "cannot write into the folder %s: %s", folder, strerror(errno));
+    for (size_t i = 0; i < n; ++i) {
+        if (inputs[i] != NULL && stat(inputs[i], &in) == 0 && in.st_dev == out.st_dev &&
+            in.st_ino == out.st_ino) {
+            return ds_fail(ctx, DS_ERR_ARG,
+                           "%s is also an input (%s): it would be lost; give the output another "
+                           "name",
+                           path, inputs[i]);
+        }
     }
     return DS_OK;
 }
 
 ds_status output_put(ds_ctx *ctx, const char *path, const char *text, size_t n)
 {
-    struct stat st;
     if (strcmp(path, "-") == 0) {
         (void)fwrite(text, 1, n, stdout);
         return DS_OK;
     }
-    const bool there = stat(path, &st) == 0;
-    if (there && !S_ISREG(st.st_mode)) {
-        return put_device(ctx, path, text, n);
-    }
-    char *real = there ? realpath(path, NULL) : NULL;
-    const ds_status status = dsi_file_replace(ctx, real != NULL ? real : path, text, n);
-    free(real);
-    return status;
+    (void)fflush(stdout); /* the path may name it */
+    return dsi_file_replace(ctx, path, text, n);
 }

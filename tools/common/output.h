@@ -11,9 +11,13 @@
  * exit code of 0 becomes 1. program: its name, kept, not copied. */
 void output_guard(const char *program);
 
-/* Whether a file can be put there, as far as its folder tells: before work whose result it will
- * hold. Errors: ERR_NOT_FOUND (the folder), ERR_IO. */
+/* Whether output_put can put a file there: before the work whose result it will hold. Errors:
+ * ERR_NOT_FOUND (the folder), ERR_IO. */
 ds_status output_check(ds_ctx *ctx, const char *path);
+
+/* Refuses an output that is one of the files read, under whatever name; NULL paths are none.
+ * Error: ERR_ARG. */
+ds_status output_not_input(ds_ctx *ctx, const char *path, const char *const *inputs, size_t n);
 
 /* Writes a file whole, or leaves what was there. "-" is standard output; a pipe or a device is
  * written to; a link stays one. Errors: ERR_IO, ERR_NOT_FOUND (the folder). */

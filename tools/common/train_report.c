@@ -5,6 +5,7 @@
 #include "common/machine.h"
 #include "common/step_speed.h"
 #include "common/train.h"
+#include "io/file.h"
 
 #include <deepspeed/monitor.h>
 #include <errno.h>
@@ -46,12 +47,11 @@ ds_status train_report_open(train_run *run, train_report **report_out)
     report->first = ds_engine_global_steps(run->engine);
     const char *path = run->options->metrics;
     if (path != NULL) {
-        report->metrics = fopen(path, run->options->resume_given ? "a" : "w");
-        if (report->metrics == NULL) {
-            const ds_status status = ds_fail(run->ctx, DS_ERR_IO, "cannot write --metrics %s: %s",
-                                             path, strerror(errno));
+        const ds_status opened =
+            dsi_file_stream(run->ctx, path, run->options->resume_given, &report->metrics);
+        if (opened < 0) {
             (void)train_report_close(report_out);
-            return status;
+            return ds_fail(run->ctx, opened, "--metrics: %s", ds_ctx_error(run->ctx));
         }
     }
     const ds_status status =
