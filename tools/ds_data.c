@@ -150,6 +150,22 @@ static ds_status read_all(ds_ctx *ctx, const options *o, const ds_tokenizer *tok
     return DS_OK;
 }
 
+/* Also by way of links. */
+static ds_status check_outputs(ds_ctx *ctx, const options *o)
+{
+    static const char *const ends_of[] = {".bin", ".idx"};
+    ds_status status = DS_OK;
+    for (size_t i = 0; i < 2 && status >= 0; ++i) {
+        char *path = NULL;
+        if (asprintf(&path, "%s%s", o->output, ends_of[i]) < 0) {
+            return ds_fail(ctx, DS_ERR_NOMEM, "no memory to write %s", o->output);
+        }
+        status = output_not_input(ctx, path, o->words.items + 1, o->words.n - 1);
+        free(path);
+    }
+    return status;
+}
+
 static ds_status tokenize(ds_ctx *ctx, const options *o)
 {
     ds_tokenizer *tokenizer = NULL;
@@ -158,6 +174,7 @@ static ds_status tokenize(ds_ctx *ctx, const options *o)
         return ds_fail(ctx, DS_ERR_ARG,
                        "tokenize needs files, --tokenizer and --output; see --help");
     }
+    DS_TRY(check_outputs(ctx, o));
     DS_TRY(ds_tokenizer_open(ctx, o->tokenizer, &tokenizer));
     ds_status status =
         dsi_indexed_create(ctx, o->output, ds_tokenizer_vocab_size(tokenizer), &j.writer);

@@ -66,6 +66,7 @@ static ds_status check(ds_ctx *ctx, options *o)
     if (o->no_read && o->no_write) {
         return ds_fail(ctx, DS_ERR_ARG, "expected at most one of --no_read and --no_write");
     }
+    DS_TRY(output_not_input(ctx, o->output, &o->sweep, 1));
     DS_TRY(o->output != NULL ? output_check(ctx, o->output) : DS_OK);
     DS_TRY(size_parse_binary(ctx, "io_size", o->size, &o->bytes));
     if (o->bytes < (1 << 20) || o->bytes % 4096 != 0 || o->bytes > UINT64_C(1) << 46) {

@@ -128,7 +128,10 @@ static ds_status run_command(ds_ctx *ctx, const plan_options *options, int *code
 static ds_status check_outputs(ds_ctx *ctx, const plan_options *o)
 {
     const char *const paths[] = {o->json, o->html, o->trace, o->output};
+    const char *const inputs[] = {o->model_config, o->deepspeed_config, o->device, o->files[0],
+                                  o->files[1]};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; ++i) {
+        DS_TRY(output_not_input(ctx, paths[i], inputs, sizeof inputs / sizeof *inputs));
         DS_TRY(paths[i] != NULL ? output_check(ctx, paths[i]) : DS_OK);
     }
     return DS_OK;
