@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Every output path of every tool, at every kind of place: see output_places.py.
+exec python3 "$(dirname "$0")/output_places.py" "$1"
