@@ -69,6 +69,8 @@ static ds_status prepare_leader(ds_checkpoint_writer *w)
 {
     DS_TRY(create_in(w, w->folder, DSI_CKPT_MANIFEST, false, &w->manifest));
     if (!w->keep_latest) {
+        static const char *const latest[] = {DSI_CKPT_LATEST};
+        DS_TRY(dsi_folder_takes(w->ctx, w->dir, latest, 1));
         DS_TRY(create_in(w, w->dir, DSI_CKPT_LATEST, true, &w->latest));
         DS_TRY(dsi_file_write(w->latest, w->m.info.tag, strlen(w->m.info.tag)));
     }

@@ -142,9 +142,12 @@ static ds_status copy_files(const ds_hf_export *e, const char *from)
     return status;
 }
 
-/* Chooses where to stage: inside of a folder that exists, else beside it. */
+/* Chooses where to stage: inside of a folder that exists, else beside it. What stands there in the
+ * way is found now and not after the work; names of many shards are known later. */
 static ds_status stage(ds_hf_export *e)
 {
+    static const char *const names[] = {"config.json", "model.safetensors",
+                                        "model.safetensors.index.json"};
     struct stat st;
     size_t n = strlen(e->folder);
     while (n > 1 && e->folder[n - 1] == '/') {
@@ -160,6 +163,7 @@ static ds_status stage(ds_hf_export *e)
             return ds_fail(e->ctx, DS_ERR_IO, "cannot write the model folder %s: it is a file",
                            e->folder);
         }
+        DS_TRY(dsi_folder_takes(e->ctx, e->folder, names, sizeof names / sizeof *names));
         dsi_folder_clean(e->folder, "model");
         return dsi_folder_stage(e->ctx, e->folder, "model", &e->stage);
     }

@@ -102,8 +102,13 @@ ds_status dsi_publish_prepare(ds_ctx *ctx, const char *parent, const char *name,
 ds_status dsi_publish_run(ds_ctx *ctx, dsi_publish *publish, const dsi_stage *stage,
                           bool allow_exchange);
 ds_status dsi_publish_end(ds_ctx *ctx, dsi_publish *publish, dsi_stage *stage);
+/* Whether files of these names can be put into the folder: what has such a name must be a file or a
+ * link to one or to nothing; a pipe or a device is no part of a model or a checkpoint. Error:
+ * ERR_IO and others of dsi_file_stage. */
+ds_status dsi_folder_takes(ds_ctx *ctx, const char *folder, const char *const *names, size_t n);
 /* Moves the files of the staged folder into an existing one, in the order of their names, each
- * replacing what has its name, and removes the stage. For folders that hold more than the staged
+ * replacing what has its name (see dsi_folder_takes, which is asked before anything moves), and
+ * removes the stage. For folders that hold more than the staged
  * files. names_out gets the sorted names; the caller frees them with dsi_names_free. */
 ds_status dsi_folder_merge(ds_ctx *ctx, dsi_stage *stage, const char *folder, char ***names_out,
                            size_t *n_out);

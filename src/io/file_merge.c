@@ -44,7 +44,6 @@ static ds_status move_file(ds_ctx *ctx, const char *from, const char *to, const 
     return status;
 }
 
-/* What is in the way of a file is found before anything moves. */
 static ds_status check_way(ds_ctx *ctx, const char *path)
 {
     dsi_place place;
@@ -55,7 +54,7 @@ static ds_status check_way(ds_ctx *ctx, const char *path)
                    : ds_fail(ctx, DS_ERR_IO, "cannot write %s: it is no regular file", path);
 }
 
-static ds_status check_ways(ds_ctx *ctx, const char *folder, char *const *names, size_t n)
+ds_status dsi_folder_takes(ds_ctx *ctx, const char *folder, const char *const *names, size_t n)
 {
     ds_status status = DS_OK;
     for (size_t i = 0; i < n && status == DS_OK; ++i) {
@@ -74,7 +73,7 @@ ds_status dsi_folder_merge(ds_ctx *ctx, dsi_stage *stage, const char *folder, ch
     size_t n = 0;
     ds_status status = dsi_folder_list(ctx, stage->path, &names, &n);
     if (status == DS_OK) {
-        status = check_ways(ctx, folder, names, n);
+        status = dsi_folder_takes(ctx, folder, (const char *const *)names, n);
     }
     for (size_t i = 0; i < n && status == DS_OK; ++i) {
         status = move_file(ctx, stage->path, folder, names[i]);

@@ -99,6 +99,20 @@ static ds_status look_stream(ds_ctx *ctx, const char *path, dsi_place *place)
     return place->path != NULL ? DS_OK : no_memory(ctx, path);
 }
 
+/* A new file needs a folder that takes it. */
+static ds_status look_folder(ds_ctx *ctx, const char *path)
+{
+    char *folder = dsi_path_folder(path);
+    ds_status status = DS_OK;
+    if (folder == NULL) {
+        status = no_memory(ctx, path);
+    } else if (faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) != 0) {
+        status = dsi_io_fail(ctx, "write in folder", folder, errno);
+    }
+    free(folder);
+    return status;
+}
+
 static ds_status look(ds_ctx *ctx, const char *path, dsi_place *place)
 {
     struct stat end;
@@ -113,14 +127,17 @@ static ds_status look(ds_ctx *ctx, const char *path, dsi_place *place)
     if (place->taken ? S_ISDIR(place->st.st_mode) : dsi_path_name(place->path)[0] == '\0') {
         return ds_fail(ctx, DS_ERR_IO, "cannot write %s: it is a folder", path);
     }
-    if (place->taken && faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) != 0) {
+    if (!place->taken) {
+        return look_folder(ctx, place->path);
+    }
+    if (faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) != 0) {
         return dsi_io_fail(ctx, "write", path, errno);
     }
-    if (place->taken && !S_ISREG(place->st.st_mode)) {
+    if (!S_ISREG(place->st.st_mode)) {
         return look_stream(ctx, path, place);
     }
-    if (place->taken && (stat(place->path, &end) != 0 || end.st_ino != place->st.st_ino ||
-                         end.st_dev != place->st.st_dev)) {
+    if (stat(place->path, &end) != 0 || end.st_ino != place->st.st_ino ||
+        end.st_dev != place->st.st_dev) {
         return ds_fail(ctx, DS_ERR_IO, "cannot write %s: its link does not tell where its file is",
                        path);
     }

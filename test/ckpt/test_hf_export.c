@@ -143,12 +143,15 @@ static void refuses_bad_calls(void **state)
                     cases[i].text);
         assert_int_equal(scratch_count(dir), 1);
     }
-    assert_int_equal(mkdir(scratch_path(dir, "model.safetensors"), 0777), 0);
     ds_hf_export *e = NULL;
     const ds_hf_export_params right = {.folder = dir, .config_json = "{}"};
     CHECK_OK(*state, ds_hf_export_begin(*state, &right, &e));
+    assert_int_equal(mkdir(scratch_path(dir, "model.safetensors"), 0777), 0);
     CHECK_FAILS(*state, ds_hf_export_finish(&e), DS_ERR_IO, "model.safetensors: it is a folder");
     assert_int_equal(scratch_count(dir), 2); /* not even config.json moved */
+    CHECK_FAILS(*state, ds_hf_export_begin(*state, &right, &e), DS_ERR_IO,
+                "model.safetensors: it is a folder"); /* before the work */
+    assert_int_equal(scratch_count(dir), 2);
     scratch_remove(dir);
 }
 

@@ -20,6 +20,7 @@ BUILD = pathlib.Path(sys.argv[1]).resolve()
 ROOT = os.geteuid() == 0
 OLD = b"what stood here before\n"
 MODE = 0o640
+FOLDERS = []  # besides the scratch folder, removed at the end
 SHOWN = 600  # characters of a message
 
 
@@ -63,6 +64,18 @@ def link_to_link(at):
     target = old_file(elsewhere(at, "target"))
     elsewhere(at, "second").symlink_to("target")  # relative to its own folder
     at.symlink_to(elsewhere(at, "second"))
+    return Place(at, ends=target, mode=MODE)
+
+
+def link_to_other_disk(at):
+    """A rename does not reach there. Without another disk: as `link`."""
+    shared_memory = pathlib.Path("/dev/shm")
+    if not os.access(shared_memory, os.W_OK) or shared_memory.stat().st_dev == at.parent.stat().st_dev:
+        return link(at)
+    elsewhere_folder = pathlib.Path(tempfile.mkdtemp(dir=shared_memory))
+    FOLDERS.append(elsewhere_folder)
+    target = old_file(elsewhere_folder / "target")
+    at.symlink_to(target)
     return Place(at, ends=target, mode=MODE)
 
 
@@ -185,7 +198,7 @@ def stdin_closed_to_writing(at):
     return Place(at, refused=["open for reading only"], stdin=os.devnull)
 
 
-FILES = [new, file, link, link_to_link, dangling, read_only]
+FILES = [new, file, link, link_to_link, link_to_other_disk, dangling, read_only]
 REFUSED = [dangling_folder, loop, folder, link_to_folder]
 PATHS = [slash, missing_folder, under_file, proc, closed_folder, stdin_closed_to_writing]
 STREAMS = [null, link_to_null, full, link_to_full, fifo, link_to_fifo, stdout_pipe, stdout_file]
@@ -230,6 +243,18 @@ def monitor(kind):
     return with_config(lambda path: {kind: {"enabled": True, "output_path": os.path.dirname(os.path.dirname(path)), "job_name": "job"}})
 
 
+def search(_, case):
+    """One trial; the folders of the search are in the case's."""
+    values = json.loads(pathlib.Path("in/ds.json").read_text())
+    values["autotuning"] = {"enabled": True, "results_dir": str(case / "at/results"), "exps_dir": str(case / "at/exps"),
+                            "tuner_num_trials": 1, "start_profile_step": 1, "end_profile_step": 1,
+                            "max_train_micro_batch_size_per_gpu": 1, "num_tuning_micro_batch_sizes": 1}
+    config = case.parent / f"{case.name}.json"
+    config.write_text(json.dumps(values))
+    words = train(config=str(config))
+    return ["deepspeed", "--device", "xeon-amx-2", "--num_gpus", "1", "--autotuning", "tune", str(BUILD / words[0]), *words[1:]]
+
+
 def plan(flag, *more):
     return lambda path, case: ["ds_plan", *SMALL, "--deepspeed_config", "in/ds.json", "--threads", "1", "--memory", "1GB",
                                *more, flag, path]
@@ -253,8 +278,15 @@ OUTPUTS = [
     Output("csv_monitor", monitor("csv_monitor"), [new, link, link_to_link, dangling, null, link_to_null, fifo] + REFUSED,
            has(b"1,"), b"step 1/1", at="job/Train_Samples_lr.csv",
            beside=("job/Train_Samples_train_loss.csv",)),
-    Output("ds_train --output", lambda path, case: train("--output", os.path.dirname(path)), [new], has(b"__metadata__"),
-           b"step 1/1", at="model.safetensors", beside="*"),
+    *[Output(f"ds_train --output: {name}",
+             lambda path, case: train("--output", os.path.dirname(path), "--overwrite"),
+             FIXED + [fifo_in_folder, null_in_folder], right, b"step 1/1", at=name, beside="*")
+      for name, right in (("model.safetensors", has(b"__metadata__")), ("latest", has(b"global_step1")),
+                          ("tokenizer.json", has(b"version")))],
+    *[Output(f"deepspeed --autotuning: {name}", search, [new, file, link, link_to_link, dangling, dangling_folder, folder],
+             right, b"Traceback", code=(1, 2, 3), at=f"at/{name}", beside="*")
+      for name, right in (("results/results.json", has(b"measured")), ("results/ds_config_optimal.json", has(b"optimizer")),
+                          ("exps/z0_gas1_tmbspg1_rcnone.json", has(b"measured")))],
     Output("ds_plan --json", plan("--json"), ALL, has(b'"ds_plan": 1'), b"planned in", inputs=("ds.json", "gpt.json")),
     Output("ds_plan --html", plan("--html"), ALL, has(b"<svg"), b"planned in", inputs=("gpt.json",)),
     Output("ds_plan --trace", plan("--trace", "--device", "h100-sxm"), ALL, has(b'"traceEvents"'), b"planned in"),
@@ -324,7 +356,7 @@ def wrong(output, kind, case):
     before, held = tree(case), content(case)
     code, said, piped = call(output, place, case)
     text = said.decode(errors="replace")
-    ends = str(place.ends.relative_to(case)) if place.ends else None
+    ends = os.path.relpath(place.ends, case) if place.ends else None
     for name, what in before.items():
         if tree(case).get(name) != what:
             return f"{name} is no longer what it was: {text}"
@@ -337,7 +369,7 @@ def wrong(output, kind, case):
     if place.refused:
         if code not in output.code or not any(word in text for word in place.refused):
             return f"expected a refusal, exit {output.code}, that says {place.refused}; got {code}: {text}"
-        early = "No space left on device" not in place.refused and "no regular file" not in place.refused
+        early = "No space left on device" not in place.refused
         if early and (output.work in said or b"in training step" in said) and output.at != "job/Train_Samples_lr.csv":
             return f"refused after the work: {text}"
         return None
@@ -432,5 +464,6 @@ if __name__ == "__main__":
         code = main()
     finally:
         os.chdir("/")
-        shutil.rmtree(scratch, ignore_errors=True)
+        for made in [scratch, *FOLDERS]:
+            shutil.rmtree(made, ignore_errors=True)
     sys.exit(code)

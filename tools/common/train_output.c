@@ -89,6 +89,8 @@ static bool is_leader(const train_run *run)
 /* The folder is there, nobody else writes in it, and what is in it is no obstacle. */
 static ds_status enter(train_run *run)
 {
+    static const char *const names[] = {"latest", "config.json", "model.safetensors",
+                                        "model.safetensors.index.json", "tokenizer.json"};
     const train_options *o = run->options;
     DS_TRY(o->resume_given ? DS_OK : dsi_folder_make(run->ctx, o->output));
     if (access(o->output, W_OK | X_OK) != 0) {
@@ -97,7 +99,8 @@ static ds_status enter(train_run *run)
     if (ds_comm_rank(run->comm) == 0 && run->lock.path == NULL) {
         DS_TRY(dsi_folder_lock_take(run->ctx, o->output, &run->lock));
     }
-    return o->resume_given || o->overwrite ? DS_OK : check_free(run);
+    DS_TRY(o->resume_given || o->overwrite ? DS_OK : check_free(run));
+    return dsi_folder_takes(run->ctx, o->output, names, sizeof names / sizeof *names);
 }
 
 /* Ends the removal that a crash cut short; a restart keeps the record for the next one. */
