@@ -188,7 +188,8 @@ DS_API const ds_cells *ds_engine_cells(const ds_engine *engine);
 /* ---- files ---- */
 /* Saves DIR/TAG and moves DIR/latest; tag NULL: "global_stepN". data_state: a JSON object of the
  * caller's (the data cursor), given back by load; NULL: none. A killed save leaves the previous
- * checkpoint whole. */
+ * checkpoint whole. Rank 0 locks DIR until the engine saves elsewhere or is destroyed; another
+ * process that saves there gets ERR_STATE, which names this one. */
 DS_API ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const char *tag,
                                            const char *data_state);
 /* Loads TAG (NULL: the one named by DIR/latest) into an engine of the same model; training goes on

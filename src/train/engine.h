@@ -14,6 +14,7 @@
 #define DSI_TRAIN_ENGINE_H
 
 #include "exec/exec.h"
+#include "io/folder_lock.h"
 #include "optim/loss_scale.h"
 #include "pass/policy.h"
 #include "place/zero.h"
@@ -98,6 +99,8 @@ struct ds_engine {
     ds_checkpoint_saver *saver;   /* NULL: saves are written at once */
     ds_engine_save_info saved;    /* of a save that was written at once */
     uint32_t keep_last;           /* checkpoints that stay after a save; 0: all */
+    char *save_dir;               /* rank 0: folder of the newest save … */
+    dsi_folder_lock save_lock;    /* … which no other process may write in */
     struct ds_gathered *gathered; /* those that have not ended, a list */
 
     dsi_engine_state state;
@@ -197,6 +200,9 @@ ds_status dsi_engine_load_folder(ds_engine *engine, const char *dir);
 /* Adds what a checkpoint has of tensors. *keep_out: what they refer to, in any case; free() after
  * the commit. */
 ds_status dsi_engine_add_tensors(ds_engine *engine, ds_checkpoint_writer *writer, void **keep_out);
+/* No other process writes into the folder until the engine saves elsewhere or is destroyed.
+ * Collective. */
+ds_status dsi_engine_hold_folder(ds_engine *engine, const char *dir);
 /* Makes the saver and the memory of its copies, when the specification asks for one. Collective. */
 ds_status dsi_engine_open_saver(ds_engine *engine);
 

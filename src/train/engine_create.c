@@ -163,6 +163,8 @@ void ds_engine_destroy(ds_engine **engine_inout)
         return;
     }
     ds_checkpoint_saver_destroy(&engine->saver);
+    dsi_folder_lock_release(&engine->save_lock);
+    free(engine->save_dir);
     ds_engine_trace_drop(engine);
     dsi_exec_destroy(&engine->exec);
     dsi_comm_destroy(&engine->comm);

@@ -165,6 +165,7 @@ ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const ch
     DS_TRY(dsi_zenflow_settle(engine));
     DS_TRY(dsi_zenflow_tidy(engine));
     const double begin = dsi_clock_seconds();
+    DS_TRY(dsi_engine_hold_folder(engine, dir));
     DS_TRY(engine->saver != NULL
                ? ds_checkpoint_saver_begin(engine->saver, &params, &writer)
                : dsi_checkpoint_writer_create_on(engine->ctx, &params, engine->comm, &writer));

@@ -3,9 +3,11 @@
  * The memory of the copies is made with the engine and counted in what it reports; see
  * ckpt/ckpt_saver.c for the thread. Called by engine_create.c, the public functions by users. */
 #include "ckpt/checkpoint_on.h"
+#include "io/file.h"
 #include "train/engine.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 ds_status dsi_engine_open_saver(ds_engine *engine)
 {
@@ -33,6 +35,33 @@ ds_status dsi_engine_open_saver(ds_engine *engine)
     }
     free(keep);
     return status;
+}
+
+static ds_status hold(ds_engine *engine, const char *dir)
+{
+    dsi_folder_lock lock;
+    if (engine->save_dir != NULL && strcmp(engine->save_dir, dir) == 0) {
+        return DS_OK;
+    }
+    char *copy = strdup(dir);
+    ds_status status = copy != NULL ? dsi_folder_make(engine->ctx, dir)
+                                    : ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for a save");
+    status = status == DS_OK ? dsi_folder_lock_take(engine->ctx, dir, &lock) : status;
+    if (status < 0) {
+        free(copy);
+        return status;
+    }
+    dsi_folder_lock_release(&engine->save_lock);
+    free(engine->save_dir);
+    engine->save_lock = lock;
+    engine->save_dir = copy;
+    return DS_OK;
+}
+
+ds_status dsi_engine_hold_folder(ds_engine *engine, const char *dir)
+{
+    const ds_status status = ds_comm_rank(engine->comm) == 0 ? hold(engine, dir) : DS_OK;
+    return ds_comm_agree(engine->comm, engine->ctx, status);
 }
 
 ds_engine_save_info ds_engine_checkpoint_info(const ds_engine *engine)
