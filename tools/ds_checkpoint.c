@@ -1,6 +1,7 @@
 /* ds_checkpoint: lists, shows, verifies and converts the checkpoints of a save folder. A thin main
  * over include/deepspeed/checkpoint.h. */
 #include "base/plain.h"
+#include "ckpt/ckpt_foreign.h"
 #include "common/args.h"
 #include "common/output.h"
 #include "common/size_text.h"
@@ -71,6 +72,10 @@ static int list(ds_ctx *ctx, const char *dir)
     const ds_status status = ds_checkpoint_list(ctx, dir, &entries, &n);
     if (status < 0) {
         return fail(ctx, status);
+    }
+    if (n == 0 && dsi_ckpt_foreign(ctx, dir, NULL) < 0) {
+        ds_checkpoint_list_free(entries, n);
+        return fail(ctx, DS_ERR_UNSUPPORTED);
     }
     (void)printf("%10s %10s  %-7s %s\n", "step", "size", "state", "tag");
     for (size_t i = 0; i < n; ++i) {
@@ -203,6 +208,10 @@ static int verify_all(ds_ctx *ctx, const char *dir)
     const ds_status status = ds_checkpoint_list(ctx, dir, &entries, &n);
     if (status < 0) {
         return fail(ctx, status);
+    }
+    if (n == 0 && dsi_ckpt_foreign(ctx, dir, NULL) < 0) {
+        ds_checkpoint_list_free(entries, n);
+        return fail(ctx, DS_ERR_UNSUPPORTED);
     }
     for (size_t i = 0; i < n; ++i) {
         const int one = verify(ctx, dir, entries[i].tag);

@@ -1,5 +1,6 @@
 /* ds_generate: text from a model folder or a training checkpoint. */
 #include "base/buf.h"
+#include "ckpt/ckpt_foreign.h"
 #include "common/args.h"
 #include "common/output.h"
 #include "common/sample.h"
@@ -7,6 +8,7 @@
 #include <deepspeed/chat.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { EXIT_USE = 2, PROMPT_CEILING = 64 << 20, PATH_BYTES = 4096 };
 
@@ -248,6 +250,9 @@ static ds_status run(ds_ctx *ctx, const options *o)
     dsi_buf prompt = dsi_buf_make(PROMPT_CEILING);
     ds_status status = DS_OK;
     (void)snprintf(path, sizeof path, "%s/config.json", dir);
+    if (access(path, F_OK) != 0) {
+        DS_TRY_GOTO(status, dsi_ckpt_foreign(ctx, dir, o->tag), done);
+    }
     DS_TRY_GOTO(status, ds_model_from_config(ctx, path, &model), done);
     DS_TRY_GOTO(status,
                 ds_tokenizer_open(ctx, o->tokenizer != NULL ? o->tokenizer : dir, &tokenizer),

@@ -1,5 +1,6 @@
 /* The save folder: which checkpoints it holds, which to offer when one is broken, which to remove.
  */
+#include "ckpt/ckpt_foreign.h"
 #include "ckpt/ckpt_internal.h"
 
 #include <deepspeed/context.h>
@@ -123,6 +124,9 @@ ds_status dsi_ckpt_fail_with_offer(ds_ctx *ctx, ds_status status, const char *di
         return status;
     }
     (void)snprintf(message, sizeof message, "%s", ds_ctx_error(ctx));
+    if (status == DS_ERR_NOT_FOUND && dsi_ckpt_foreign(ctx, dir, tag) < 0) {
+        return DS_ERR_UNSUPPORTED;
+    }
     if (ds_checkpoint_list(NULL, dir, &list, &n) < 0) {
         return status;
     }

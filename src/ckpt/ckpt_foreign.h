@@ -1,0 +1,12 @@
+/* Folders that are taken for our checkpoints and are others'. Called where none was found. */
+#ifndef DSI_CKPT_FOREIGN_H
+#define DSI_CKPT_FOREIGN_H
+
+#include <deepspeed/status.h>
+
+/* ERR_UNSUPPORTED when dir/tag (tag NULL or "": what `latest` names, dir itself, a folder in it) is
+ * a checkpoint of DeepSpeed for Python, or dir a model folder with pickles alone; the message says
+ * what it is and what works. Else DS_OK. */
+ds_status dsi_ckpt_foreign(ds_ctx *ctx, const char *dir, const char *tag);
+
+#endif
