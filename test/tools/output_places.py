@@ -18,6 +18,7 @@ import threading
 
 BUILD = pathlib.Path(sys.argv[1]).resolve()
 ROOT = os.geteuid() == 0
+CHECKED = b"__asan_init" in (BUILD / "deepspeed").read_bytes()  # its shadow is more than a trial may ask for
 OLD = b"what stood here before\n"
 MODE = 0o640
 FOLDERS = []  # besides the scratch folder, removed at the end
@@ -426,6 +427,8 @@ def main():
     shared = {name: look(f"/dev/{name}") for name in ("null", "full", "stdin", "stdout", "stderr")}
     make_inputs()
     for output in OUTPUTS:
+        if CHECKED and output.name.startswith("deepspeed --autotuning"):
+            continue
         kinds = [k for k in output.kinds if ROOT or output.at == "out" or k not in (null, full)]  # no name of /dev fits
         cases += [(f"{output.name}: {kind.__name__}", wrong, (output, kind)) for kind in kinds]
         cases += [(f"{output.name}: input {name}{' by a link' if by_link else ''}", input_itself, (output, name, by_link))
