@@ -5,10 +5,12 @@
 #include "common/output.h"
 #include "common/sample.h"
 #include "common/train.h"
+#include "io/file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { EXIT_USE = 2, EXIT_INTERRUPTED = 130 };
 
@@ -66,6 +68,22 @@ static ds_status describe(train_run *run)
     return DS_OK;
 }
 
+/* How the model is to be sampled is of the model, whatever its tokenizer. */
+static ds_status copy_generation(const train_run *run)
+{
+    static const char name[] = "generation_config.json";
+    const train_options *o = run->options;
+    char *from = o->model != NULL ? dsi_path_join(o->model, name) : NULL;
+    char *to = dsi_path_join(o->output, name);
+    ds_status status = DS_OK;
+    if (from != NULL && to != NULL && access(from, F_OK) == 0) {
+        status = dsi_file_copy(run->ctx, from, to);
+    }
+    free(from);
+    free(to);
+    return status;
+}
+
 static ds_status finish(train_run *run)
 {
     const train_options *o = run->options;
@@ -82,10 +100,13 @@ static ds_status finish(train_run *run)
                o->output);
         return DS_OK;
     }
-    DS_TRY(ds_engine_save_16bit_model(run->engine, o->output, NULL));
+    /* Files of the model folder that this library has no use for, unless of another tokenizer. */
+    DS_TRY(
+        ds_engine_save_16bit_model(run->engine, o->output, o->tokenizer == NULL ? o->model : NULL));
     if (ds_comm_rank(run->comm) != 0) {
         return DS_OK;
     }
+    DS_TRY(copy_generation(run));
     DS_TRY(ds_tokenizer_save(run->ctx, run->tokenizer, o->output));
     ds_log(run->ctx, DS_LOG_JOB, "model folder: %s", o->output);
     if (o->sample != NULL) {
