@@ -148,6 +148,17 @@ static ds_status move_latest(ds_ctx *ctx, const char *dir, const begun *b, const
     return status;
 }
 
+/* The record stays, empty: the inodes of what was removed may be given to new checkpoints, which
+ * must not be taken for old ones. */
+static ds_status empty_record(ds_ctx *ctx, const char *dir)
+{
+    char *path = dsi_path_join(dir, RECORD);
+    const ds_status status =
+        path != NULL ? dsi_file_replace(ctx, path, "", 0) : no_memory(ctx, dir);
+    free(path);
+    return status;
+}
+
 ds_status dsi_ckpt_begun_settle(ds_ctx *ctx, const char *dir)
 {
     begun b;
@@ -159,6 +170,9 @@ ds_status dsi_ckpt_begun_settle(ds_ctx *ctx, const char *dir)
             status = dsi_folder_discard(ctx, dir, b.list[i].tag);
             status = status == DS_ERR_NOT_FOUND ? DS_OK : status; /* another rank was first */
         }
+    }
+    if (mine != NULL && status == DS_OK && strlen(b.text) > 1) {
+        status = empty_record(ctx, dir);
     }
     close_begun(&b);
     return status;

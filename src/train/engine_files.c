@@ -233,6 +233,23 @@ static bool is_loaded(const ds_cell_info *cell)
            cell->kind == DS_CELL_MOMENTUM || is_zenflow(cell);
 }
 
+/* A stored moment of a parameter that is not trained any more would be lost by the next save. */
+static ds_status check_moment(const ds_engine *engine, const ds_checkpoint *ckpt,
+                              const ds_checkpoint_tensor *tensor)
+{
+    static const ds_cell_kind kinds[] = {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ, DS_CELL_MOMENTUM};
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; ++k) {
+        if (strcmp(tensor->kind, ds_cell_kind_name(kinds[k])) == 0 &&
+            ds_cells_find(engine->cells, kinds[k], tensor->name) == DS_NONE) {
+            return ds_fail(engine->ctx, DS_ERR_ARG,
+                           "%s has the %s of %s, which this run does not train (frozen "
+                           "parameters): it would be lost; resume with the same",
+                           ds_checkpoint_get_info(ckpt)->path, tensor->kind, tensor->name);
+        }
+    }
+    return DS_OK;
+}
+
 /* A stored weight that the model does not have means another model. */
 static ds_status check_extra(const ds_engine *engine, const ds_checkpoint *ckpt)
 {
@@ -245,6 +262,7 @@ static ds_status check_extra(const ds_engine *engine, const ds_checkpoint *ckpt)
                            "%s: the weight %s is not part of this model; it was saved from another",
                            ds_checkpoint_get_info(ckpt)->path, tensor->name);
         }
+        DS_TRY(check_moment(engine, ckpt, tensor));
     }
     return DS_OK;
 }

@@ -96,6 +96,8 @@ static const char *const noticed[] = {"train_batch_size",
                                       "elasticity",
                                       "zero_optimization.offload_optimizer.device",
                                       "zero_optimization.offload_param.device",
+                                      "zero_optimization.zenflow",
+                                      "deterministic",
                                       NULL};
 
 static const char *const unnoticed[] = {"zero_optimization",
@@ -103,7 +105,7 @@ static const char *const unnoticed[] = {"zero_optimization",
                                         "steps_per_print",
                                         "wall_clock_breakdown",
                                         "memory_breakdown",
-                                        "deterministic",
+
                                         "mlp_tile_tokens",
                                         "device_memory",
                                         "dump_state",

@@ -204,7 +204,13 @@ static ds_status check_hashes(const compare *c)
             for (uint32_t r = 1; r < c->comm->size; ++r) {
                 const uint64_t hash = c->hashes[reader_of(c, r, f, i) * n + i];
                 const uint64_t begin = (i - c->first[f]) * PIECE_BYTES;
-                if (hash != good || hash == 0) {
+                if (hash == 0 || good == 0) {
+                    return ds_fail(c->ctx, DS_ERR_PEER,
+                                   "rank %u cannot read its %s (%s), or it became shorter; %s",
+                                   reader_of(c, good == 0 ? 0 : r, f, i), c->what,
+                                   dsi_path_name(c->paths[f]), remedy);
+                }
+                if (hash != good) {
                     return ds_fail(c->ctx, DS_ERR_PEER,
                                    "rank %u has another %s than rank 0: %s differs behind byte "
                                    "%llu; %s",
@@ -292,8 +298,10 @@ static ds_status list_folder(ds_ctx *ctx, const char *folder, char ***paths_out,
     char **names = NULL;
     size_t n_names = 0;
     const bool is_folder = stat(folder, &s) == 0 && S_ISDIR(s.st_mode);
+    bool listed = is_folder;
     if (is_folder && dsi_folder_list(ctx, folder, &names, &n_names) < 0) {
         n_names = 0;
+        listed = false;
     }
     char **paths = calloc(n_names + 2, sizeof *paths);
     uint32_t n = 0;
@@ -304,7 +312,7 @@ static ds_status list_folder(ds_ctx *ctx, const char *folder, char ***paths_out,
             whole = paths[n++] != NULL;
         }
     }
-    if (!is_folder && whole) {
+    if (!listed && whole) {
         paths[n] = strdup(folder);
         whole = paths[n++] != NULL;
     }
@@ -318,13 +326,10 @@ static ds_status list_folder(ds_ctx *ctx, const char *folder, char ***paths_out,
     return DS_OK;
 }
 
-ds_status dsi_same_folder(ds_ctx *ctx, dsi_comm *comm, const char *folder, const char *what)
+static ds_status same_listed(ds_ctx *ctx, dsi_comm *comm, const char *folder, const char *what)
 {
     char **paths = NULL;
     uint32_t n = 0;
-    if (comm == NULL || comm->size == 1) {
-        return DS_OK;
-    }
     if (folder != NULL) {
         DS_TRY(list_folder(ctx, folder, &paths, &n));
     }
@@ -336,5 +341,21 @@ ds_status dsi_same_folder(ds_ctx *ctx, dsi_comm *comm, const char *folder, const
                        .named = true};
     const ds_status status = same_files(c);
     dsi_names_free(paths, n);
+    return status;
+}
+
+ds_status dsi_same_folder(ds_ctx *ctx, dsi_comm *comm, const char *folder, const char *what)
+{
+    struct stat s;
+    if (comm == NULL || comm->size == 1) {
+        return DS_OK;
+    }
+    char *templates = folder != NULL ? dsi_path_join(folder, "additional_chat_templates") : NULL;
+    ds_status status = same_listed(ctx, comm, folder, what);
+    if (status >= 0) {
+        const bool has = templates != NULL && stat(templates, &s) == 0 && S_ISDIR(s.st_mode);
+        status = same_listed(ctx, comm, has ? templates : NULL, "folder of chat templates");
+    }
+    free(templates);
     return status;
 }

@@ -57,6 +57,16 @@ train 0 'resumed after step 1' --steps 2 --output out --resume
 train 0 'model folder' --steps 1 --output other --overwrite
 [ "$(cat other/readme)" = theirs ] || fail "a file of the user's is gone"
 
+# Saves behind the first one are the new run's, whatever tag and inode the old ones had.
+rm -rf again && train 0 'model folder' --steps 2 --save_interval 2 --output again
+train 0 'model folder' --steps 2 --save_interval 1 --output again --overwrite
+[ "$(tags again)" = 'global_step1 global_step2 ' ] && [ "$(cat again/latest)" = global_step2 ] || fail "lost its own: $(tags again)"
+# A killed run's record is no reason for the restart of another run to go on from its checkpoints.
+rm -rf dead && train 0 'model folder' --steps 2 --save_interval 1 --output dead
+: > dead/.ds_begun
+train 1 'holds checkpoints' --steps 1 --output dead
+DS_RESTART_COUNT=1 train 1 'holds checkpoints' --steps 1 --output dead
+
 # Two at once: the second is refused with the first's process; a killed one leaves no lock.
 "$bin/ds_train" "${base[@]}" --steps 100000000 --save_interval 50 --keep_last 2 --output busy > first.log 2>&1 &
 first=$!

@@ -129,6 +129,17 @@ def differ(case, kind):
         text = (copy / "tokenizer.json").read_text()
         (copy / "tokenizer.json").write_text(text.replace("{", "{ ", 1))
         return case.named(["--model", copy], "tokenizer.json")
+    if kind == "template":
+        copy = case.copy("model")
+        for folder, text in ((case.folder / "model", "a"), (copy, "b")):
+            (folder / "additional_chat_templates").mkdir(exist_ok=True)
+            (folder / "additional_chat_templates" / "foo.jinja").write_text(text)
+        return case.named(["--model", copy], "a template of a folder")
+    if kind == "beside":
+        copy = case.copy("model")
+        (copy / "tokenizer_config.json").write_text('{"chat_template": "x"}')
+        case.common["--tokenizer"] = case.folder / "model" / "tokenizer.json"
+        return case.named(["--tokenizer", copy / "tokenizer.json"], "a file beside the tokenizer")
     if kind == "file":
         copy = case.copy("model")
         (copy / "generation_config.json").write_text("{}")
@@ -146,7 +157,7 @@ def differ(case, kind):
     return case.trains(["--model", copy, "--data", case.folder / "other" / "data.txt"], "copies with the same content")
 
 
-KINDS = ["flag"] * 5 + ["harmless", "weight", "weight", "field", "field", "tokenizer", "file", "data", "config", "copy"]
+KINDS = ["flag"] * 5 + ["harmless", "weight", "weight", "field", "field", "tokenizer", "file", "template", "beside", "data", "config", "copy"]
 
 
 def main():

@@ -57,6 +57,9 @@ config 's/0.95/0.999/'; refuses 'optimizer.params.betas [0.9,0.95]' llama.json o
 config 's/"gradient_clipping": 1.0/"gradient_clipping": 2.0/'; refuses 'was saved with gradient_clipping 1' llama.json other_ds.json
 config 's/"gradient_clipping": 1.0/"bf16": {"enabled": true}, "gradient_clipping": 1.0/'; refuses 'bf16.enabled false, this run has true' llama.json other_ds.json
 config 's/"AdamW"/"Lion"/'; refuses 'optimizer' llama.json other_ds.json
+refuses 'which this run does not train' llama.json ds.json --freeze '*norm*'
+config 's/"stage": 1/"stage": 1, "sub_group_size": 1000/; s/"zero_optimization"/"deterministic": true, "zero_optimization"/'
+may 'deterministic' llama.json other_ds.json
 config 's/1e-3/2e-3/'; may 'optimizer.params.lr 0.001' llama.json other_ds.json
 config 's/"stage": 1/"stage": 2/'; may 'zero_optimization.stage 1' llama.json other_ds.json
 config 's/"train_batch_size": 4/"train_batch_size": 8/'; may 'train_batch_size 4' llama.json other_ds.json

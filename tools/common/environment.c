@@ -20,7 +20,8 @@ static ds_status check_word(ds_ctx *ctx, const char *name, const char *words)
         return DS_OK;
     }
     const size_t n = strlen(text);
-    for (const char *at = words; at != NULL; at = strchr(at, '|')) {
+    const char *first = strchr(text, '|') == NULL ? words : NULL; /* several are no word */
+    for (const char *at = first; at != NULL; at = strchr(at, '|')) {
         at += *at == '|';
         if (strncmp(at, text, n) == 0 && (at[n] == '|' || at[n] == '\0')) {
             return DS_OK;

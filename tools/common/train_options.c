@@ -67,7 +67,8 @@ static ds_status check(ds_ctx *ctx, const train_options *o)
 static ds_status resume_after_restart(ds_ctx *ctx, train_options *o)
 {
     const char *count = getenv("DS_RESTART_COUNT");
-    if (count == NULL || strcmp(count, "0") == 0 || o->output == NULL || o->resume_given) {
+    if (count == NULL || count[strspn(count, "0")] == '\0' || o->output == NULL ||
+        o->resume_given) {
         return DS_OK;
     }
     o->restarted = true;
@@ -83,6 +84,7 @@ static void spare_files(train_options *o)
     if (o->trial) {
         o->metrics = o->sample = o->trace = o->trace_steps = NULL;
         o->output = o->resume_given ? o->output : NULL; /* to read from */
+        o->overwrite = false;
         o->save_interval = o->eval_interval = o->keep_last = 0;
     }
 }

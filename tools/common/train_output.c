@@ -86,6 +86,17 @@ static bool is_leader(const train_run *run)
     return ds_comm_rank(run->comm) == 0 || run->options->local_rank == 0;
 }
 
+/* Ends the removal that a crash cut short; a restart keeps the record for the next one. */
+static ds_status settle(const train_run *run)
+{
+    const train_options *o = run->options;
+    DS_TRY(dsi_ckpt_begun_settle(run->ctx, o->output));
+    if (!o->restarted) {
+        dsi_ckpt_begun_end(o->output);
+    }
+    return DS_OK;
+}
+
 /* The folder is there, nobody else writes in it, and what is in it is no obstacle. */
 static ds_status enter(train_run *run)
 {
@@ -99,19 +110,11 @@ static ds_status enter(train_run *run)
     if (ds_comm_rank(run->comm) == 0 && run->lock.path == NULL) {
         DS_TRY(dsi_folder_lock_take(run->ctx, o->output, &run->lock));
     }
+    if (!o->resume_given && !o->restarted) {
+        DS_TRY(settle(run)); /* a dead run's record: no restart of this one goes on from it */
+    }
     DS_TRY(o->resume_given || o->overwrite ? DS_OK : check_free(run));
     return dsi_folder_takes(run->ctx, o->output, names, sizeof names / sizeof *names);
-}
-
-/* Ends the removal that a crash cut short; a restart keeps the record for the next one. */
-static ds_status settle(const train_run *run)
-{
-    const train_options *o = run->options;
-    DS_TRY(dsi_ckpt_begun_settle(run->ctx, o->output));
-    if (!o->restarted) {
-        dsi_ckpt_begun_end(o->output);
-    }
-    return DS_OK;
 }
 
 ds_status train_output_check(train_run *run)

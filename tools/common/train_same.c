@@ -2,15 +2,42 @@
 #include "comm/same_text.h"
 #include "common/train.h"
 #include "data/source.h"
+#include "io/file.h"
 #include "train/same_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static ds_status same_file(const train_run *run, const char *path, const char *what)
 {
     return dsi_same_files(run->ctx, run->comm, &path, path != NULL ? 1 : 0, what);
+}
+
+/* Of a file, those beside it count too: they are read with it. */
+static ds_status same_tokenizer(const train_run *run)
+{
+    struct stat s;
+    const char *path = run->options->tokenizer;
+    const bool bytes = path != NULL && strcmp(path, "bytes") == 0;
+    const bool file = path != NULL && !bytes && stat(path, &s) == 0 && S_ISREG(s.st_mode);
+    char *folder = file ? dsi_path_folder(path) : NULL;
+    DS_TRY(dsi_same_text(run->ctx, run->comm,
+                         bytes          ? "bytes"
+                         : path != NULL ? "files"
+                                        : "the model's",
+                         "tokenizer", "give all ranks the same"));
+    ds_status status = same_file(run, file ? path : NULL, "tokenizer");
+    if (status >= 0) {
+        status = dsi_same_folder(run->ctx, run->comm,
+                                 file    ? folder
+                                 : bytes ? NULL
+                                         : path,
+                                 "tokenizer");
+    }
+    free(folder);
+    return status;
 }
 
 /* Indexed data is a pair of files: both are compared. */
@@ -53,7 +80,7 @@ ds_status train_same(const train_run *run)
                          "all ranks of a run have the same flags"));
     DS_TRY(same_file(run, o->deepspeed_config, "configuration file"));
     DS_TRY(same_file(run, o->model_config, "model_config"));
-    DS_TRY(dsi_same_folder(run->ctx, run->comm, o->tokenizer, "tokenizer"));
+    DS_TRY(same_tokenizer(run));
     DS_TRY(same_data(run, &o->data, "data"));
     return same_data(run, &o->eval_data, "evaluation data");
 }
