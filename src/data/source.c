@@ -46,9 +46,6 @@ static ds_status fill(batch *b, dsi_rows *rows, bool *end_out)
     *end_out = false;
     while (b->n < ROWS_AT_ONCE && bytes < BYTES_AT_ONCE && !*end_out) {
         dsi_buf *text = &b->texts[b->n];
-        if (text->capacity > BYTES_AT_ONCE) { /* one large row is no reason to keep its room */
-            dsi_buf_free(text);
-        }
         dsi_buf_clear(text);
         DS_TRY(dsi_rows_next(rows, text, &b->places[b->n], end_out));
         bytes += text->size;
@@ -109,6 +106,9 @@ static ds_status tokenize_rows(ds_ctx *ctx, batch *b, dsi_rows *rows, const dsi_
         const ds_status status = deliver(ctx, rows, b, sink);
         for (uint32_t i = 0; i < b->n; ++i) {
             dsi_line_free(&b->lines[i]);
+            if (b->texts[i].capacity > BYTES_AT_ONCE) { /* a large row is no reason to keep room */
+                dsi_buf_free(&b->texts[i]);
+            }
         }
         DS_TRY(status);
         if (sink->progress != NULL) {

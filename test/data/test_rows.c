@@ -145,6 +145,24 @@ static void damaged_parquet_ends(void **state)
     }
 }
 
+/* Files that contradict themselves: a schema given twice, a dictionary of truth values, a date of
+ * 64 bits, a text that is no UTF-8. */
+static void hostile_parquet_is_refused(void **state)
+{
+    static const char *const bad[][2] = {{"bad_schema_twice", "its footer is damaged"},
+                                         {"bad_booldict", "a dictionary of truth values"},
+                                         {"bad_date64", "no column of a type that is read here"},
+                                         {"bad_utf8", "a text is no UTF-8"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
+        char *error = NULL;
+        char *rows = read_rows(golden(bad[i][0], ".parquet"), &error);
+        assert_non_null(strstr(error, bad[i][1]));
+        free(rows);
+        free(error);
+    }
+}
+
 /* ---- text ---- */
 
 static void lines(void **state)
@@ -179,7 +197,7 @@ static void records(void **state)
           "{\"a\":\"q\\\"1\\n2\",\"b\":null}\n{\"a\":\"last\",\"b\":null}\n",
           "");
     check("a.tsv", "a\tb\n1,2\t\"\t\"\nshort\n",
-          "{\"a\":\"1,2\",\"b\":\"\\t\"}\n{\"a\":\"short\",\"b\":null}\n", "");
+          "{\"a\":\"1,2\",\"b\":\"\\t\"}\n{\"a\":\"short\"}\n", "");
     check("a.csv", "a\nx\ny,z\n", "{\"a\":\"x\"}\n", ":3: more than the 1 cells of the header");
     check("a.csv", "a\n\"x\ny", "", ":2: a quote is never closed");
     check("a.csv", "a,b,a\n", "", ":1: two columns have the name \"a\"");
@@ -258,6 +276,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(parquet_has_pyarrows_rows),
                                        cmocka_unit_test(damaged_parquet_ends),
+                                       cmocka_unit_test(hostile_parquet_is_refused),
                                        cmocka_unit_test(lines),
                                        cmocka_unit_test(lists),
                                        cmocka_unit_test(records),

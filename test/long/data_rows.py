@@ -154,7 +154,10 @@ def write_records(rng, path):
             if rng.random() < 0.1 and len(names) > 1:
                 writer.writerow(["short"])
     frame = pandas.read_csv(path, sep="\t" if tabs else ",", dtype=str)
-    return [{k: v if isinstance(v, str) else None for k, v in row.items()} for row in frame.to_dict("records")]
+    # Cells that a record lacks are null for pandas, and left out here.
+    short = {"short"} if len(names) > 1 else set()
+    return [{k: v if isinstance(v, str) else None for i, (k, v) in enumerate(row.items())
+             if i == 0 or row[names[0]] not in short} for row in frame.to_dict("records")]
 
 
 def random_json(rng, depth=0):

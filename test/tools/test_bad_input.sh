@@ -48,7 +48,7 @@ bad 2 'steps' ds_train "${full[@]}" --steps -4
 bad 2 'too_long' ds_train "${full[@]}" --too_long maybe
 bad 2 'eval_fraction' ds_train "${full[@]}" --eval_fraction 2
 # before a step is taken, not after the last
-bad 1 'ds_train: cannot create folder text.txt: Not a directory' ds_train "${full[@]}" --output text.txt
+bad 1 'ds_train: --output text.txt is --data text.txt, which this run reads' ds_train "${full[@]}" --output text.txt
 bad 1 'ds_train: cannot create folder /proc/x: ' ds_train "${full[@]}" --output /proc/x
 sed 's/^{/{"fp16": {"enabled": true}, /' ds.json > half.json
 bad 1 'fp16.enabled: the file and the flag --bf16 disagree' ds_train "${full[@]}" --deepspeed_config half.json --bf16
@@ -202,7 +202,7 @@ fresh && rm "copy/$tag/$shard"
 bad 1 "$shard" ds_train "${resume[@]}" --resume
 fresh
 sed 's/"n_layer": 4/"n_layer": 5/' "$gpt" > other.json
-bad 1 'h.4.' ds_train --model_config other.json "${tune[@]}" --output copy --resume
+bad 1 'it had "n_layer: 4"' ds_train --model_config other.json "${tune[@]}" --output copy --resume
 sed 's/"n_layer": 4/"n_layer": 3/' "$gpt" > fewer.json
 bad 1 'h.3.' ds_train --model_config fewer.json "${tune[@]}" --output copy --resume
 sed 's/AdamW/SGD/' ds.json > sgd.json

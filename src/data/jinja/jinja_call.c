@@ -254,7 +254,7 @@ static dsi_jv call_dict(dsi_ji *j, const dsi_ji_args *args, bool space)
 static dsi_jv call_strftime(dsi_ji *j, const dsi_ji_args *args)
 {
     dsi_jv format[DSI_JI_ARGS];
-    char text[512] = "";
+    char text[8192] = ""; /* 256 characters of a format, each up to 32 of a date */
     struct tm now;
     const time_t seconds = time(NULL);
     if (!dsi_ji_bind(j, args, "strftime_now", "format", format)) {

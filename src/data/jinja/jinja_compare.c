@@ -137,12 +137,24 @@ int dsi_ji_compare(dsi_ji *j, dsi_jv a, dsi_jv b)
     return order;
 }
 
-bool dsi_ji_hashable(dsi_jv v)
+/* left: values that may still be looked at. Tuples that are nested too deep, or hold too many
+ * values, count as not hashable. */
+static bool hashable(dsi_jv v, uint32_t depth, size_t *left)
 {
+    if (depth > DSI_JI_RUN_DEPTH_MAX || *left == 0) {
+        return false;
+    }
+    --*left;
     for (size_t i = 0; is_tuple(v) && i < v.list->n; ++i) {
-        if (!dsi_ji_hashable(v.list->at[i])) {
+        if (!hashable(v.list->at[i], depth + 1, left)) {
             return false;
         }
     }
     return v.kind != DSI_JV_LIST && v.kind != DSI_JV_DICT && v.kind != DSI_JV_VIEW;
+}
+
+bool dsi_ji_hashable(dsi_jv v)
+{
+    size_t left = 100000;
+    return hashable(v, 0, &left);
 }

@@ -285,6 +285,8 @@ dsi_ji_flow dsi_ji_exec(dsi_ji *j, dsi_jn_list body, dsi_ji_scope *scope)
 
 /* ---- a rendering ---- */
 
+enum { VARIABLES_MAX = 4096 }; /* names are searched one by one */
+
 /* The variables, and the messages among them as what turns belong to. */
 static dsi_ji_scope *variables_of(dsi_ji *j, const json_t *variables)
 {
@@ -300,6 +302,10 @@ static dsi_ji_scope *variables_of(dsi_ji *j, const json_t *variables)
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)variables, name, value)
     {
+        if (!j->failed && scope->n == VARIABLES_MAX) {
+            (void)dsi_ji_fail(j, DS_ERR_LIMIT, "a row has more than %d keys for its template",
+                              VARIABLES_MAX);
+        }
         if (!j->failed) {
             dsi_ji_assign(j, scope, name, dsi_ji_from_json(j, value, 0));
         }

@@ -168,14 +168,18 @@ static void note_turn(dsi_ji *j, dsi_jv item, size_t from)
     if (item.kind != DSI_JV_DICT || j->out != j->result || to == from || j->failed) {
         return;
     }
-    for (size_t i = 0; i < j->n_turns; ++i) {
+    for (size_t k = 0; k < j->n_turns; ++k) { /* mostly the one behind the last */
+        const size_t i = (j->turn_hint + k) % j->n_turns;
         if (j->turns[i].message == item.dict) {
             j->turns_hidden |= j->turns[i].seen;
             j->turns[i].seen = true;
             j->turns[i].begin = from;
             j->turns[i].end = to;
+            j->turn_hint = i + 1;
+            return;
         }
     }
+    (void)dsi_ji_step(j, j->n_turns / 16); /* an object that is no message */
 }
 
 static void run(dsi_ji *j, dsi_jv_loop *loop)

@@ -66,7 +66,7 @@ struct dsi_ji {
     char message[200];
     bool failed;
     dsi_ji_turn *turns;
-    size_t n_turns;
+    size_t n_turns, turn_hint; /* hint: where the next item of a loop is looked for first */
     bool turns_hidden;
     dsi_jinja_range *ranges; /* malloc */
     size_t n_ranges, room_ranges;

@@ -5,7 +5,9 @@
  * BIT_PACKED levels; pages of both versions; snappy, gzip, zstd or no compression. A column of
  * another type (decimals, times, fixed-size bytes …) is left out and named in one line. Numbers are
  * written as Python writes them; a number that JSON has not (NaN, infinity) and bytes that are no
- * UTF-8 are null. Used by rows.c. Nothing of the file is trusted.
+ * UTF-8 are null where the
+ * column does not say that it holds text; a text that is no UTF-8 is an error. Used by rows.c.
+ * Nothing of the file is trusted.
  */
 #ifndef DSI_DATA_PARQUET_H
 #define DSI_DATA_PARQUET_H

@@ -65,7 +65,10 @@ static void put_leaf(dsi_assemble *a, const dsi_shape *shape, uint32_t rep)
         fail(a, shape->leaf, "it has no value where other columns of its group have one");
     }
     if (a->bad == NULL) {
-        if (shape->element->meaning == DSI_PARQUET_ALWAYS_NULL) {
+        if (shape->element->meaning == DSI_PARQUET_TEXT &&
+            !dsi_parquet_is_utf8(c->value.text, c->value.n_text)) {
+            fail(a, shape->leaf, "a text is no UTF-8");
+        } else if (shape->element->meaning == DSI_PARQUET_ALWAYS_NULL) {
             dsi_buf_puts(a->json, "null");
         } else {
             dsi_parquet_put_value(shape->element, &c->value, a->json);
@@ -115,7 +118,7 @@ static void put_items(dsi_assemble *a, const dsi_shape *shape, uint32_t rep)
         take_absent(a, shape, rep, shape->item_def);
         c = NULL;
     }
-    while (c != NULL && a->bad == NULL) {
+    while (c != NULL && a->bad == NULL && !a->json->failed) {
         if (map) {
             put_pair(a, shape, rep);
         } else {

@@ -302,11 +302,16 @@ static ds_status read_footer(ds_ctx *ctx, const char *path, reader *r)
     dsi_thrift_field field = {0};
     uint64_t n_rows = 0;
     while (dsi_thrift_next(&r->t, &field)) {
-        if (field.id == 2) {
+        const bool schema = r->meta->elements != NULL;
+        if ((field.id == 2 && schema) ||
+            (field.id == 4 && (!schema || r->meta->groups != NULL))) { /* twice, or out of order */
+            r->t.bad = true;
+            r->t.p = r->t.end;
+        } else if (field.id == 2) {
             read_schema(r, &field);
         } else if (field.id == 3) {
             n_rows = natural(&r->t, &field);
-        } else if (field.id == 4 && r->meta->n_elements > 0) {
+        } else if (field.id == 4) {
             read_groups(r, &field);
         } else {
             dsi_thrift_skip(&r->t, field.type);

@@ -39,7 +39,6 @@ void dsi_parquet_column_free(dsi_parquet_column *c)
     free(c->page.data);
     free(c->dictionary_page.data);
     free(c->dictionary_room.data);
-    free(c->lengths.data);
     free(c->text.data);
 }
 
@@ -82,8 +81,11 @@ static const char *read_dictionary(dsi_parquet_column *c, const dsi_parquet_page
     if (bad != NULL) {
         return bad;
     }
-    /* each value takes a bit at least, so that a small page cannot ask for much memory */
-    if (page->n_entries / 8 > (uint64_t)(span.end - span.p)) {
+    /* each value takes four bytes at least, so that a small page cannot ask for much memory */
+    if (c->type == DSI_PARQUET_BOOLEAN) {
+        return "a dictionary of truth values";
+    }
+    if (page->n_entries > (uint64_t)(span.end - span.p) / 4) {
         return "the dictionary has fewer values than its head tells";
     }
     if (!dsi_parquet_room_grow(&c->dictionary_room,
@@ -124,7 +126,7 @@ static const char *open_first(dsi_parquet_column *c, const dsi_parquet_page *pag
     const char *bad = unpack(c, page, data, 0, &c->page, &span);
     bad = bad != NULL ? bad : open_levels(&span, page->rep_encoding, c->max_rep, &c->rep);
     bad = bad != NULL ? bad : open_levels(&span, page->def_encoding, c->max_def, &c->def);
-    return bad != NULL ? bad : dsi_parquet_values_open(c, page->encoding, span, page->n_entries);
+    return bad != NULL ? bad : dsi_parquet_values_open(c, page->encoding, span);
 }
 
 static const char *open_second(dsi_parquet_column *c, const dsi_parquet_page *page,
@@ -139,7 +141,7 @@ static const char *open_second(dsi_parquet_column *c, const dsi_parquet_page *pa
     c->rep = dsi_hybrid_make((dsi_span){data, def}, bits_of(c->max_rep));
     c->def = dsi_hybrid_make((dsi_span){def, def + page->def_bytes}, bits_of(c->max_def));
     const char *bad = unpack(c, page, data, (size_t)levels, &c->page, &span);
-    return bad != NULL ? bad : dsi_parquet_values_open(c, page->encoding, span, page->n_entries);
+    return bad != NULL ? bad : dsi_parquet_values_open(c, page->encoding, span);
 }
 
 static const char *open_page(dsi_parquet_column *c, const dsi_parquet_page *page,

@@ -26,12 +26,11 @@ typedef struct dsi_parquet_value {
 typedef struct dsi_parquet_values {
     int32_t encoding;
     dsi_span plain;     /* PLAIN, and the texts of the delta encodings */
-    uint64_t at;        /* of the next value: bit of PLAIN booleans, index of the arrays */
+    uint64_t at;        /* of the next value: bit of PLAIN booleans, index of a split stream */
     dsi_hybrid indices; /* of the dictionary; of RLE booleans */
     dsi_delta delta;
-    uint32_t *lengths, *prefixes; /* of DELTA_LENGTH_ and DELTA_BYTE_ARRAY; in column->lengths */
-    uint64_t n_lengths;
-    uint64_t n_values; /* of BYTE_STREAM_SPLIT */
+    dsi_delta lengths, prefixes; /* of DELTA_LENGTH_ and DELTA_BYTE_ARRAY */
+    uint64_t n_values;           /* of BYTE_STREAM_SPLIT */
 } dsi_parquet_values;
 
 typedef struct dsi_parquet_column {
@@ -45,7 +44,7 @@ typedef struct dsi_parquet_column {
     dsi_parquet_values values;
     dsi_parquet_value *dictionary; /* in dictionary_room */
     uint32_t n_dictionary;
-    dsi_parquet_room page, dictionary_page, dictionary_room, lengths, text;
+    dsi_parquet_room page, dictionary_page, dictionary_room, text;
     size_t n_text; /* of the last value of DELTA_BYTE_ARRAY, in text */
     /* the current entry, once dsi_parquet_column_peek found one */
     bool has_entry;
@@ -71,8 +70,7 @@ enum { DSI_PARQUET_UNCOMPRESSED = 0 };
 
 /* parquet_values.c: begins the values of a page, n of them without nulls at most; and the next one.
  */
-const char *dsi_parquet_values_open(dsi_parquet_column *column, int32_t encoding, dsi_span data,
-                                    uint32_t n_entries);
+const char *dsi_parquet_values_open(dsi_parquet_column *column, int32_t encoding, dsi_span data);
 const char *dsi_parquet_values_next(dsi_parquet_column *column, dsi_parquet_value *value_out);
 /* A value of PLAIN, also of a dictionary. */
 const char *dsi_parquet_plain(dsi_parquet_physical type, dsi_span *span, uint64_t *at,

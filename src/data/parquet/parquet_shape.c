@@ -42,17 +42,22 @@ static dsi_shape *new_shape(walk *w, dsi_shape_kind kind, const dsi_parquet_elem
     return shape;
 }
 
+/* Whether the type is one that is read, and the meaning one that it can have. */
 static bool is_readable(const dsi_parquet_element *e)
 {
-    switch (e->physical) {
-    case DSI_PARQUET_BOOLEAN:
-    case DSI_PARQUET_INT32:
-    case DSI_PARQUET_INT64:
-    case DSI_PARQUET_FLOAT:
-    case DSI_PARQUET_DOUBLE:
-    case DSI_PARQUET_BYTE_ARRAY:
-        return e->meaning != DSI_PARQUET_OTHER &&
-               (e->meaning != DSI_PARQUET_TIMESTAMP || e->ticks_per_second > 0);
+    switch (e->meaning) {
+    case DSI_PARQUET_PLAIN:
+    case DSI_PARQUET_ALWAYS_NULL:
+        return e->physical >= 0 && e->physical != DSI_PARQUET_INT96 &&
+               e->physical != DSI_PARQUET_FIXED_BYTE_ARRAY;
+    case DSI_PARQUET_TEXT:
+        return e->physical == DSI_PARQUET_BYTE_ARRAY;
+    case DSI_PARQUET_UNSIGNED:
+        return e->physical == DSI_PARQUET_INT32 || e->physical == DSI_PARQUET_INT64;
+    case DSI_PARQUET_DATE:
+        return e->physical == DSI_PARQUET_INT32;
+    case DSI_PARQUET_TIMESTAMP:
+        return e->physical == DSI_PARQUET_INT64 && e->ticks_per_second > 0;
     default:
         return false;
     }

@@ -47,6 +47,9 @@ bool dsi_thrift_next(dsi_thrift *t, dsi_thrift_field *field)
     field->type = head & 0x0F;
     if (head >> 4 != 0) {
         field->id += head >> 4;
+        if (field->id > INT16_MAX) {
+            spoil(t);
+        }
     } else {
         const int64_t id = zigzag(t);
         if (id < INT16_MIN || id > INT16_MAX) {

@@ -66,45 +66,31 @@ const char *dsi_parquet_plain(dsi_parquet_physical type, dsi_span *span, uint64_
     }
 }
 
-/* Reads the lengths of a delta encoding into `to`, and leaves what is behind them. */
-static const char *read_lengths(dsi_span *data, uint32_t *to, uint64_t room, uint64_t *n_out)
+/* Opens lengths of a delta encoding, and leaves what is behind them: they are walked through once
+ * here, and read again value by value, so that no memory is needed for what a page claims. */
+static const char *open_deltas(dsi_span *data, dsi_delta *lengths_out)
 {
-    dsi_delta delta;
-    if (!dsi_delta_open(*data, &delta)) {
+    dsi_delta walk;
+    uint64_t length = 0;
+    if (!dsi_delta_open(*data, &walk)) {
         return "the lengths of a page are damaged";
     }
-    const uint64_t n = delta.n_left;
-    if (n > room) {
-        return "a page has more lengths than values";
-    }
-    for (uint64_t i = 0; i < n; ++i) {
-        uint64_t length = 0;
-        if (!dsi_delta_next(&delta, &length) || length > INT32_MAX) {
+    *lengths_out = walk;
+    while (walk.n_left > 0) {
+        if (!dsi_delta_next(&walk, &length) || length > INT32_MAX) {
             return "the lengths of a page are damaged";
         }
-        to[i] = (uint32_t)length;
     }
-    *data = dsi_delta_rest(&delta);
-    *n_out = n;
+    *data = dsi_delta_rest(&walk);
     return NULL;
 }
 
-static const char *open_lengths(dsi_parquet_column *c, int32_t encoding, dsi_span data,
-                                uint32_t n_entries)
+static const char *open_lengths(dsi_parquet_column *c, int32_t encoding, dsi_span data)
 {
     dsi_parquet_values *v = &c->values;
-    uint64_t n_prefixes = 0;
-    const char *bad = NULL;
-    if (!dsi_parquet_room_grow(&c->lengths, (size_t)n_entries * 2 * sizeof(uint32_t))) {
-        return no_memory;
-    }
-    v->lengths = c->lengths.data;
-    v->prefixes = v->lengths + n_entries;
-    if (encoding == DELTA_TEXT) {
-        bad = read_lengths(&data, v->prefixes, n_entries, &n_prefixes);
-    }
-    bad = bad != NULL ? bad : read_lengths(&data, v->lengths, n_entries, &v->n_lengths);
-    if (bad == NULL && encoding == DELTA_TEXT && n_prefixes != v->n_lengths) {
+    const char *bad = encoding == DELTA_TEXT ? open_deltas(&data, &v->prefixes) : NULL;
+    bad = bad != NULL ? bad : open_deltas(&data, &v->lengths);
+    if (bad == NULL && encoding == DELTA_TEXT && v->prefixes.n_left != v->lengths.n_left) {
         bad = "a page has not as many prefixes as texts";
     }
     v->plain = data;
@@ -141,8 +127,7 @@ static const char *open_booleans(dsi_parquet_column *c, dsi_span data)
     return NULL;
 }
 
-const char *dsi_parquet_values_open(dsi_parquet_column *c, int32_t encoding, dsi_span data,
-                                    uint32_t n_entries)
+const char *dsi_parquet_values_open(dsi_parquet_column *c, int32_t encoding, dsi_span data)
 {
     const bool text = c->type == DSI_PARQUET_BYTE_ARRAY;
     const bool whole = c->type == DSI_PARQUET_INT32 || c->type == DSI_PARQUET_INT64;
@@ -169,7 +154,7 @@ const char *dsi_parquet_values_open(dsi_parquet_column *c, int32_t encoding, dsi
         if (!text) {
             return "the page's encoding is one of texts";
         }
-        return data.p == data.end ? NULL : open_lengths(c, encoding, data, n_entries);
+        return data.p == data.end ? NULL : open_lengths(c, encoding, data);
     case STREAM_SPLIT:
         c->values.n_values = (uint64_t)(data.end - data.p) / width_of(c->type);
         return whole || real ? NULL : "BYTE_STREAM_SPLIT is read of numbers only";
@@ -204,18 +189,18 @@ static const char *next_by_length(dsi_parquet_column *c, dsi_parquet_value *valu
 {
     dsi_parquet_values *v = &c->values;
     const uint8_t *data = NULL;
-    if (v->at >= v->n_lengths) {
-        return ends_early;
-    }
-    const uint64_t i = v->at++;
-    if (!dsi_span_take(&v->plain, v->lengths[i], &data)) {
+    uint64_t n = 0;
+    uint64_t prefix = 0;
+    if (!dsi_delta_next(&v->lengths, &n) ||
+        (v->encoding == DELTA_TEXT && !dsi_delta_next(&v->prefixes, &prefix)) ||
+        !dsi_span_take(&v->plain, n, &data)) {
         return ends_early;
     }
     if (v->encoding == DELTA_TEXT) {
-        return next_joined(c, data, v->lengths[i], v->prefixes[i], value_out);
+        return next_joined(c, data, (uint32_t)n, (uint32_t)prefix, value_out);
     }
     value_out->text = data;
-    value_out->n_text = v->lengths[i];
+    value_out->n_text = n;
     return NULL;
 }
 

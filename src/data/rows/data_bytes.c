@@ -97,10 +97,26 @@ static ds_status damaged(const dsi_bytes *b)
                    b->kind == GZIP ? "gzip" : "zstd", b->at);
 }
 
+/* Zeros behind the last member are padding, as of tapes. */
+static bool only_zeros(const dsi_bytes *b)
+{
+    for (size_t i = b->at; i < b->map.size; ++i) {
+        if (b->map.data[i] != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Members may follow one another. */
 static ds_status next_gzip(dsi_bytes *b, size_t *n_out)
 {
     z_stream *z = &b->gzip;
+    if (!b->inside && b->at > 0 && b->map.data[b->at] == 0 && only_zeros(b)) {
+        b->at = b->map.size;
+        *n_out = 0;
+        return DS_OK;
+    }
     const size_t left = b->map.size - b->at;
     const size_t fed = left < FED_BYTES ? left : FED_BYTES;
     z->next_in = (Bytef *)(uintptr_t)(b->map.data + b->at);

@@ -4,8 +4,8 @@
  *   .jsonl, .ndjson   a value a line
  *   .json             a list of objects, or objects one after another
  *   .csv, .tsv        a header, then a row a record: an object of texts. As pandas reads it: quotes
- *                     and line breaks in quotes, missing cells and "", NA, NaN, None, null … are
- *                     null, blank lines are left out; but numbers stay texts
+ *                     and line breaks in quotes, "", NA, NaN, None, null … are null (cells
+ *                     that a record lacks are left out), blank lines too; but numbers stay texts
  *   .parquet          a row (parquet.h)
  * Rows are read one after another in bounded memory; what a row means is not known here. Used by
  * source.c.

@@ -170,9 +170,6 @@ ds_status dsi_rows_next_record(dsi_rows *r, dsi_buf *json, bool *end_out)
         }
         put_cell(r, n++, json);
     }
-    for (dsi_buf_clear(&r->cell); n < r->n_columns; ++n) {
-        put_cell(r, n, json);
-    }
     dsi_buf_putc(json, '}');
     return DS_OK;
 }
