@@ -12,6 +12,7 @@
 #include <deepspeed/context.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static ds_status no_memory(ds_ctx *ctx)
 {
@@ -64,9 +65,30 @@ static ds_status prepare_shard(ds_checkpoint_writer *w)
     return dsi_file_reserve(w->shard, w->shard_bytes);
 }
 
+/* What has the tag's name and is no checkpoint is somebody's, and not ours to replace. (A link is:
+ * what it points to stays.) */
+static ds_status check_place(const ds_checkpoint_writer *w)
+{
+    struct stat s;
+    char *place = dsi_path_join(w->dir, w->m.info.tag);
+    char *manifest = place != NULL ? dsi_path_join(place, DSI_CKPT_MANIFEST) : NULL;
+    ds_status status = DS_OK;
+    if (manifest == NULL) {
+        status = ds_fail(w->ctx, DS_ERR_NOMEM, "no memory to save a checkpoint");
+    } else if (lstat(place, &s) == 0 && !S_ISLNK(s.st_mode) && stat(manifest, &s) != 0) {
+        status =
+            ds_fail(w->ctx, DS_ERR_STATE,
+                    "%s is no checkpoint of this program and is not replaced: move it away", place);
+    }
+    free(manifest);
+    free(place);
+    return status;
+}
+
 /* What a leader writes beside its shard. */
 static ds_status prepare_leader(ds_checkpoint_writer *w)
 {
+    DS_TRY(check_place(w));
     DS_TRY(create_in(w, w->folder, DSI_CKPT_MANIFEST, false, &w->manifest));
     if (!w->keep_latest) {
         static const char *const latest[] = {DSI_CKPT_LATEST};

@@ -42,6 +42,23 @@ uint64_t dsi_dataset_digest(const ds_dataset *dataset)
     return XXH3_64bits(facts, sizeof facts);
 }
 
+uint64_t dsi_dataset_content(const ds_dataset *dataset)
+{
+    const dsi_tokens *t = dataset->tokens;
+    const uint64_t first = dataset->begin[0];
+    const uint64_t n = dataset->begin[dataset->n_docs] - first;
+    uint64_t parts[4] = {first, dsi_dataset_digest(dataset), 0, 0};
+    parts[0] =
+        XXH3_64bits_withSeed(dataset->begin, (dataset->n_docs + 1) * sizeof *dataset->begin, first);
+    if (t->ids != NULL) {
+        parts[2] = XXH3_64bits(t->ids + first, n * sizeof *t->ids);
+    }
+    if (t->counted != NULL) {
+        parts[3] = XXH3_64bits(t->counted + first, n);
+    }
+    return XXH3_64bits(parts, sizeof parts);
+}
+
 uint64_t dsi_dataset_document(const ds_dataset *dataset, uint64_t at)
 {
     uint64_t low = 0;

@@ -39,6 +39,9 @@ uint64_t dsi_dataset_document(const ds_dataset *dataset, uint64_t at);
 
 /* A hash of documents and tokens, of some of them in large data: tells other data apart. */
 uint64_t dsi_dataset_digest(const ds_dataset *dataset);
+/* A hash of every document, token and flag in memory; of mapped data of the documents and the
+ * digest. */
+uint64_t dsi_dataset_content(const ds_dataset *dataset);
 
 /* Appends to a dataset under construction. counted NULL: all count. */
 ds_status dsi_dataset_append(ds_dataset *dataset, const uint32_t *ids, const uint8_t *counted,

@@ -51,6 +51,7 @@ ds_status ds_loader_create(ds_ctx *ctx, const ds_dataset *dataset, const ds_load
         ds_loader_destroy(&loader);
         return status;
     }
+    loader->content = dsi_dataset_content(dataset);
     *loader_out = loader;
     return DS_OK;
 }
@@ -196,17 +197,25 @@ static void digest_text(const ds_loader *loader, char text[DIGEST_TEXT])
                    (unsigned long long)dsi_dataset_digest(loader->dataset));
 }
 
+/* Older cursors have none. */
+static void content_text(const ds_loader *loader, char text[DIGEST_TEXT])
+{
+    (void)snprintf(text, DIGEST_TEXT, "%016llx", (unsigned long long)loader->content);
+}
+
 ds_status ds_loader_save(const ds_loader *loader, char **json_out)
 {
     char digest[DIGEST_TEXT];
+    char content[DIGEST_TEXT];
     digest_text(loader, digest);
-    json_t *json =
-        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s}", "epoch", (json_int_t)loader->epoch,
-                  "next", (json_int_t)loader->next, "seed", (json_int_t)loader->params.seed,
-                  "seq_length", (json_int_t)loader->params.seq_length, "n_tokens",
-                  (json_int_t)loader->dataset->info.n_tokens, "n_documents",
-                  (json_int_t)loader->dataset->n_docs, "shuffle", (int)loader->params.shuffle,
-                  "digest", digest);
+    content_text(loader, content);
+    json_t *json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s, s:s}", "epoch",
+                             (json_int_t)loader->epoch, "next", (json_int_t)loader->next, "seed",
+                             (json_int_t)loader->params.seed, "seq_length",
+                             (json_int_t)loader->params.seq_length, "n_tokens",
+                             (json_int_t)loader->dataset->info.n_tokens, "n_documents",
+                             (json_int_t)loader->dataset->n_docs, "shuffle",
+                             (int)loader->params.shuffle, "digest", digest, "content", content);
     char *text = json == NULL ? NULL : json_dumps(json, JSON_COMPACT);
     json_decref(json);
     if (text == NULL) {
@@ -247,6 +256,13 @@ static ds_status same_content(const ds_loader *loader, const json_t *json)
                        "the saved data cursor is of other data or settings: %s",
                        strcmp(saved, own) != 0 ? "as many tokens and documents, but others"
                                                : "shuffle differs");
+    }
+    const char *content = json_string_value(json_object_get(json, "content"));
+    content_text(loader, own);
+    if (content != NULL && strcmp(content, own) != 0) {
+        return ds_fail(loader->ctx, DS_ERR_ARG,
+                       "the saved data cursor is of other data: as many tokens and documents, but "
+                       "some token, or whether it counts in the loss, is another");
     }
     return DS_OK;
 }

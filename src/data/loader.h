@@ -15,7 +15,8 @@ struct ds_loader {
     ds_loader_params params;
     int32_t *data; /* four planes (B,T) */
     uint64_t batch_tokens;
-    uint64_t bad; /* a token that is no id of the vocabulary, met in this batch; DSI_NO_TOKEN */
+    uint64_t content; /* dsi_dataset_content */
+    uint64_t bad;     /* a token that is no id of the vocabulary, met in this batch; DSI_NO_TOKEN */
     /* the cursor */
     uint64_t epoch;
     uint64_t next; /* STREAM: window; SAMPLES: sample of the epoch's order */

@@ -136,6 +136,8 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
  * the constant), and so is of its configuration what a resumed run keeps (ERR_CONFIG names the
  * key). */
 ds_status dsi_engine_agree(const ds_engine *engine);
+char *dsi_engine_frozen(const ds_engine *engine); /* for a checkpoint; free() */
+ds_status dsi_engine_check_frozen(const ds_engine *engine, const ds_checkpoint *ckpt);
 ds_status dsi_engine_check_config(const ds_engine *engine, const ds_checkpoint *ckpt);
 ds_status dsi_engine_check_model(const ds_engine *engine, const ds_checkpoint *ckpt);
 

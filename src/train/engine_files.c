@@ -130,6 +130,12 @@ static ds_status add_states(ds_engine *engine, ds_checkpoint_writer *writer, con
     if (status >= 0 && engine->config_text != NULL) {
         status = ds_checkpoint_writer_state(writer, "config", engine->config_text);
     }
+    char *frozen = dsi_engine_frozen(engine);
+    if (status >= 0) {
+        status = frozen != NULL ? ds_checkpoint_writer_state(writer, "frozen", frozen)
+                                : ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to save");
+    }
+    free(frozen);
     if (status >= 0 && ds_model_config_text(engine->model) != NULL) {
         status = add_model_state(engine, writer);
     }
@@ -396,6 +402,7 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *poo
     DS_TRY(read_states(engine, ckpt, &state));
     DS_TRY(check_rules(engine, info->path, &state));
     DS_TRY(dsi_engine_check_config(engine, ckpt));
+    DS_TRY(dsi_engine_check_frozen(engine, ckpt));
     engine->broken = true; /* until all of it is there */
     DS_TRY(dsi_zenflow_begin(engine));
     DS_TRY(load_tensors(engine, ckpt, pool, &state));

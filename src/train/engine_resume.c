@@ -237,3 +237,57 @@ ds_status dsi_engine_check_config(const ds_engine *engine, const ds_checkpoint *
     json_decref(own);
     return status;
 }
+
+/* ---- what is trained ---- */
+
+/* The names of the parameters without gradient, a JSON list; NULL: no memory. */
+char *dsi_engine_frozen(const ds_engine *engine)
+{
+    json_t *list = json_array();
+    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+        if (cell->kind == DS_CELL_PARAM && cell->frozen) {
+            (void)json_array_append_new(list, json_string(cell->name));
+        }
+    }
+    char *text = json_dumps(list, JSON_COMPACT);
+    json_decref(list);
+    return text;
+}
+
+static bool is_listed(const json_t *list, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(list); ++i) {
+        const char *one = json_string_value(json_array_get(list, i));
+        if (one != NULL && strcmp(one, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+ds_status dsi_engine_check_frozen(const ds_engine *engine, const ds_checkpoint *ckpt)
+{
+    const char *text = ds_checkpoint_state(ckpt, "frozen");
+    json_error_t error;
+    json_t *saved = text != NULL ? dsi_json_parse(text, strlen(text), 0, &error) : NULL;
+    ds_status status = DS_OK;
+    if (text != NULL && !json_is_array(saved)) {
+        status = ds_fail(engine->ctx, DS_ERR_FORMAT, "%s: its state \"frozen\" is no list",
+                         ds_checkpoint_get_info(ckpt)->path);
+    }
+    for (ds_cell c = 0; saved != NULL && c < ds_cells_count(engine->cells) && status == DS_OK;
+         ++c) {
+        const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+        if (cell->kind == DS_CELL_PARAM && cell->frozen != is_listed(saved, cell->name)) {
+            status =
+                ds_fail(engine->ctx, DS_ERR_ARG,
+                        "%s was saved with %s %s, this run has it %s; resume with the same "
+                        "frozen parameters (--freeze)",
+                        ds_checkpoint_get_info(ckpt)->path, cell->name,
+                        cell->frozen ? "trained" : "frozen", cell->frozen ? "frozen" : "trained");
+        }
+    }
+    json_decref(saved);
+    return status;
+}

@@ -57,7 +57,7 @@ config 's/0.95/0.999/'; refuses 'optimizer.params.betas [0.9,0.95]' llama.json o
 config 's/"gradient_clipping": 1.0/"gradient_clipping": 2.0/'; refuses 'was saved with gradient_clipping 1' llama.json other_ds.json
 config 's/"gradient_clipping": 1.0/"bf16": {"enabled": true}, "gradient_clipping": 1.0/'; refuses 'bf16.enabled false, this run has true' llama.json other_ds.json
 config 's/"AdamW"/"Lion"/'; refuses 'optimizer' llama.json other_ds.json
-refuses 'which this run does not train' llama.json ds.json --freeze '*norm*'
+refuses 'frozen parameters' llama.json ds.json --freeze '*norm*'
 config 's/"stage": 1/"stage": 1, "sub_group_size": 1000/; s/"zero_optimization"/"deterministic": true, "zero_optimization"/'
 may 'deterministic' llama.json other_ds.json
 config 's/1e-3/2e-3/'; may 'optimizer.params.lr 0.001' llama.json other_ds.json
@@ -66,4 +66,14 @@ config 's/"train_batch_size": 4/"train_batch_size": 8/'; may 'train_batch_size 4
 config 's/"stage": 1/"stage": 1, "reduce_bucket_size": 1000/'; may '' llama.json other_ds.json
 config 's/"gradient_clipping"/"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}, "gradient_clipping"/'
 may 'scheduler null' llama.json other_ds.json
+# Frozen parameters stay frozen, without moments too; data that differs in one letter is other data.
+config 's/"AdamW", "params": {"lr": 1e-3, "betas": \[0.9, 0.95\]}/"SGD", "params": {"lr": 1e-3}/; s/"stage": 1/"stage": 0/'
+rm -rf first && train llama.json other_ds.json --steps 2 --output first --freeze '*norm*' || fail "a run with frozen parameters"
+refuses 'frozen, this run has it trained' llama.json other_ds.json
+may "" llama.json other_ds.json --freeze '*norm*'
+sed -i '2000s/2/3/' data.txt
+refuses 'is of other data' llama.json other_ds.json --freeze '*norm*'
+rm -rf foreign && mkdir -p foreign/global_step2 && echo theirs > foreign/global_step2/mp_rank_00_model_states.pt
+! train llama.json ds.json --steps 2 --output foreign || fail "a folder of others was replaced"
+grep -q 'global_step2, which is no checkpoint of this program' log && [ -f foreign/global_step2/mp_rank_00_model_states.pt ] || fail "foreign"
 echo "resumes that differ are named"

@@ -12,6 +12,7 @@
 
 #include <deepspeed/checkpoint.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -81,6 +82,36 @@ static ds_status check_free(const train_run *run)
     return status;
 }
 
+/* A name that a checkpoint will have, and something else behind it: found now, not at a save. */
+static ds_status check_names(const train_run *run)
+{
+    const char *output = run->options->output;
+    ds_checkpoint_entry *own = NULL;
+    char **names = NULL;
+    size_t n = 0;
+    DS_TRY(ds_checkpoint_list(run->ctx, output, &own, &n));
+    ds_checkpoint_list_free(own, n);
+    if (run->options->resume_given && n == 0) {
+        return DS_OK; /* nothing to resume: the loading says what is there */
+    }
+    ds_status status = dsi_folder_list(run->ctx, output, &names, &n);
+    for (size_t i = 0; i < n && status == DS_OK; ++i) {
+        struct stat st;
+        char path[4096];
+        const bool tag = strncmp(names[i], "global_step", 11) == 0 &&
+                         names[i][11 + strspn(names[i] + 11, "0123456789")] == '\0';
+        (void)snprintf(path, sizeof path, "%s/%s/ds_manifest.json", output, names[i]);
+        if (tag && stat(path, &st) != 0) {
+            status = ds_fail(run->ctx, DS_ERR_STATE,
+                             "--output %s holds %s, which is no checkpoint of this program and "
+                             "would be in the way of one: move it, or give another folder",
+                             output, names[i]);
+        }
+    }
+    dsi_names_free(names, n);
+    return status;
+}
+
 static bool is_leader(const train_run *run)
 {
     return ds_comm_rank(run->comm) == 0 || run->options->local_rank == 0;
@@ -114,6 +145,7 @@ static ds_status enter(train_run *run)
         DS_TRY(settle(run)); /* a dead run's record: no restart of this one goes on from it */
     }
     DS_TRY(o->resume_given || o->overwrite ? DS_OK : check_free(run));
+    DS_TRY(check_names(run));
     return dsi_folder_takes(run->ctx, o->output, names, sizeof names / sizeof *names);
 }
 
