@@ -196,10 +196,19 @@ static ds_status compare_configs(walk *w, const json_t *saved, const json_t *own
     return DS_OK;
 }
 
-/* A section that only one has. */
+/* A key that only one has: the configuration prints none whose default is null. */
 static ds_status compare_sections(walk *w, const json_t *saved, const json_t *own)
 {
-    static const char *const sections[] = {"scheduler", "data_types"};
+    static const char *const sections[] = {"scheduler",
+                                           "data_types",
+                                           "communication_data_type",
+                                           "seq_parallel_communication_data_type",
+                                           "compression_training",
+                                           "curriculum_learning",
+                                           "progressive_layer_drop",
+                                           "eigenvalue",
+                                           "fp16",
+                                           "bf16"};
     for (size_t i = 0; i < sizeof sections / sizeof sections[0]; ++i) {
         const json_t *a = json_object_get(saved, sections[i]);
         const json_t *b = json_object_get(own, sections[i]);

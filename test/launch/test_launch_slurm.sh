@@ -87,10 +87,18 @@ slurm_end "$work/one"
     # shellcheck disable=SC2164
     cd "$hosts_shared"
     here() { on dsa timeout -s KILL 60 "$@"; }
+    # A rank of Open MPI 4.1 over PMIx 4.2 was seen to jump to address 0 while it started, once in 25 runs.
+    crashed_at_start() { grep -q 'Failing at address: (nil)' "$work/log" && ! grep -q 'ds_train\|parameters' "$work/log"; }
     across() { # WHAT COMMAND…
-        local what=$1 got
+        local what=$1 got code=0
         shift
-        here "$@" > "$work/log" 2>&1 < /dev/null || fail "$what: exit code $?"
+        here "$@" > "$work/log" 2>&1 < /dev/null || code=$?
+        if [ $code = 139 ] && crashed_at_start; then
+            echo "$what: a rank crashed before the program's first line; once more"
+            code=0
+            here "$@" > "$work/log" 2>&1 < /dev/null || code=$?
+        fi
+        [ $code = 0 ] || fail "$what: exit code $code"
         got=$(digest 2>> "$work/log")
         echo "two hosts, $what: ${got:-none}"
         [ -n "$got" ] && [ "$got" = "${want[4]}" ] || fail "two hosts, $what: expected ${want[4]}"

@@ -11,6 +11,7 @@ head -c 3000 "$root/data/tinyshakespeare.txt" > text.txt
 cp text.txt held.txt
 cp "$root/test/common/gpt2.json" gpt2.json
 echo '{"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}' > ds.json
+sed 's/}}}/}}, "flops_profiler": {"enabled": true, "output_file": "text.txt"}}/' ds.json > profiled.json
 run=(--seq_length 16 --threads 1 --deepspeed_config ds.json --steps 1)
 fresh=(--model_config gpt2.json --tokenizer bytes --data text.txt --eval_data held.txt "${run[@]}")
 "$bin/ds_train" --model_config gpt2.json --tokenizer bytes --data text.txt "${run[@]}" --output model > log.txt 2>&1 || { cat log.txt; exit 1; }
@@ -60,6 +61,7 @@ bad '--output model/config.json is --model_config model/config.json' --model_con
 bad '--output model would get files over --model_config model/config.json' --model_config model/config.json --tokenizer bytes --data text.txt "${run[@]}" --output model --overwrite
 bad '--output text.txt is --data text.txt' "${fresh[@]}" --output text.txt
 bad '--metrics and --trace are both m.jsonl' "${fresh[@]}" --metrics m.jsonl --trace ./m.jsonl
+bad 'flops_profiler.output_file text.txt is --data text.txt' "${fresh[@]}" --deepspeed_config profiled.json
 # What only looks like it is no obstacle.
 "$bin/ds_train" "${fresh[@]}" --output modelled --metrics modelled/metrics.jsonl --trace /dev/null > log.txt 2>&1 || true
 grep -q 'which this run reads' log.txt && { echo "FAILED: $(cat log.txt)"; failed=1; }

@@ -60,6 +60,8 @@ config 's/"AdamW"/"Lion"/'; refuses 'optimizer' llama.json other_ds.json
 refuses 'frozen parameters' llama.json ds.json --freeze '*norm*'
 config 's/"stage": 1/"stage": 1, "sub_group_size": 1000/; s/"zero_optimization"/"deterministic": true, "zero_optimization"/'
 may 'deterministic' llama.json other_ds.json
+config 's/"gradient_clipping"/"communication_data_type": "fp16", "gradient_clipping"/'
+refuses 'communication_data_type null, this run has "fp16"' llama.json other_ds.json
 config 's/1e-3/2e-3/'; may 'optimizer.params.lr 0.001' llama.json other_ds.json
 config 's/"stage": 1/"stage": 2/'; may 'zero_optimization.stage 1' llama.json other_ds.json
 config 's/"train_batch_size": 4/"train_batch_size": 8/'; may 'train_batch_size 4' llama.json other_ds.json

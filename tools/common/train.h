@@ -74,6 +74,9 @@ ds_status train_same(const train_run *run);
 
 /* Refuses a --output, --metrics or --trace that is an input, or lies in an input folder. */
 ds_status train_paths_check(ds_ctx *ctx, const train_options *options);
+/* The same for the files that the resolved configuration names as outputs. */
+ds_status train_paths_check_config(ds_ctx *ctx, const train_options *options,
+                                   const ds_config *config);
 
 /* ---- the output folder: tools/common/train_output.c; all are collective but saved and close ----
  */

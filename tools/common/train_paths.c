@@ -192,6 +192,26 @@ static ds_status compare_all(ds_ctx *ctx, const train_options *o, const place *o
     return bytes ? DS_OK : compare_with(ctx, out, "--tokenizer", o->tokenizer);
 }
 
+ds_status train_paths_check_config(ds_ctx *ctx, const train_options *o, const ds_config *config)
+{
+    static const char *const keys[] = {"flops_profiler.output_file", "autotuning.metric_path",
+                                       "autotuning.model_info_path"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; ++i) {
+        const ds_config_item *item = ds_config_find(config, keys[i]);
+        const size_t n = item != NULL ? strlen(item->value) : 0;
+        if (n < 3 || item->value[0] != '"' || n >= PATH_MAX) {
+            continue; /* null, or "" */
+        }
+        char path[PATH_MAX];
+        (void)snprintf(path, sizeof path, "%.*s", (int)(n - 2), item->value + 1);
+        place out = place_of(keys[i], path);
+        const ds_status status = compare_all(ctx, o, &out);
+        place_free(&out);
+        DS_TRY(status);
+    }
+    return DS_OK;
+}
+
 ds_status train_paths_check(ds_ctx *ctx, const train_options *o)
 {
     const char *const flags[] = {"--output", "--metrics", "--trace"};

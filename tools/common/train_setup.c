@@ -228,6 +228,7 @@ ds_status train_setup(ds_ctx *ctx, ds_comm *comm, const train_options *options, 
     DS_TRY(open_tokenizer(run));
     DS_TRY(open_data(run));
     DS_TRY(resolve_config(run));
+    DS_TRY(ds_comm_agree(run->comm, ctx, train_paths_check_config(ctx, options, run->config)));
     DS_TRY(build_engine(run));
     return train_output_open(run); /* a result that cannot be kept is no run */
 }
