@@ -39,8 +39,8 @@ uint64_t dsi_dataset_document(const ds_dataset *dataset, uint64_t at);
 
 /* A hash of documents and tokens, of some of them in large data: tells other data apart. */
 uint64_t dsi_dataset_digest(const ds_dataset *dataset);
-/* A hash of every document, token and flag in memory; of mapped data of the documents and the
- * digest. */
+/* A hash of every document, token and flag; of mapped data beyond 256 MiB of blocks spread over it.
+ */
 uint64_t dsi_dataset_content(const ds_dataset *dataset);
 
 /* Appends to a dataset under construction. counted NULL: all count. */

@@ -75,6 +75,13 @@ refuses 'frozen, this run has it trained' llama.json other_ds.json
 may "" llama.json other_ds.json --freeze '*norm*'
 sed -i '2000s/2/3/' data.txt
 refuses 'is of other data' llama.json other_ds.json --freeze '*norm*'
+"$build/ds_data" tokenize data.txt --tokenizer bytes --output packed > log 2>&1 || fail "tokenize"
+rm -rf first && "$build/ds_train" --model_config llama.json --deepspeed_config ds.json --tokenizer bytes --data packed.bin --seq_length 32 --threads 1 \
+    --steps 2 --output first > log 2>&1 || fail "indexed data"
+printf 'x' | dd of=packed.bin bs=1 seek=9001 conv=notrunc 2> /dev/null
+! "$build/ds_train" --model_config llama.json --deepspeed_config ds.json --tokenizer bytes --data packed.bin --seq_length 32 --threads 1 \
+    --steps 4 --output first --resume > log 2>&1 || fail "other indexed data"
+grep -q 'is of other data' log || fail "other indexed data"
 rm -rf foreign && mkdir -p foreign/global_step2 && echo theirs > foreign/global_step2/mp_rank_00_model_states.pt
 ! train llama.json ds.json --steps 2 --output foreign || fail "a folder of others was replaced"
 grep -q 'global_step2, which is no checkpoint of this program' log && [ -f foreign/global_step2/mp_rank_00_model_states.pt ] || fail "foreign"
