@@ -3,7 +3,7 @@
 Each case gives one rank another flag, another file of the model folder (one bit of a weight, a field of config.json, the
 tokenizer), other data or another configuration file, on 2 to 4 ranks and any ZeRO stage. It must be named, with the right
 rank, before anything is trained, within seconds; what changes no result (metrics, a copy of a file with the same
-content) trains on to the same loss. Needs no package. Exit 1 when a case does not hold.
+content) trains on (its exit code is looked at, not its loss). Needs no package. Exit 1 when a case does not hold.
 """
 import json
 import os
