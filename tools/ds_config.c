@@ -15,7 +15,7 @@ enum { EXIT_RIGHT = 0, EXIT_WRONG = 1, EXIT_USAGE = 2, EXIT_FAILED = 3 };
 typedef struct options {
     int64_t world_size;
     bool world_given;
-    bool allow_unknown_keys;
+    bool allow_unknown_keys, strict;
     const char *kind;
     bool values_only;
     bool plot;
@@ -95,7 +95,7 @@ static bool has_flag(const ds_trainer_values *t)
 
 static ds_config_params load_params(const options *o)
 {
-    ds_config_params params = {.allow_unknown_keys = o->allow_unknown_keys};
+    ds_config_params params = {.allow_unknown_keys = o->allow_unknown_keys, .strict = o->strict};
     if (strcmp(o->kind, "inference") == 0) {
         params.kind = DS_CONFIG_INFERENCE;
     } else if (strcmp(o->kind, "inference_v2") == 0) {
@@ -286,7 +286,13 @@ int main(int argc, char **argv)
          .type = DSI_ARG_SWITCH,
          .out = &o.allow_unknown_keys,
          .def = "false",
-         .doc = "Unknown keys are notices, not errors."},
+         .doc = "Unknown keys are notices, not errors, in sections too."},
+        {.name = "strict",
+         .type = DSI_ARG_SWITCH,
+         .out = &o.strict,
+         .def = "false",
+         .doc = "Every unknown key is an error; else one at the top level, which DeepSpeed does "
+                "not read, is a notice unless it is near a known key."},
         {.name = "kind",
          .type = DSI_ARG_TEXT,
          .out = &o.kind,

@@ -33,10 +33,12 @@ typedef enum ds_config_kind {
 
 typedef struct ds_config_params {
     ds_config_kind kind;     /* default DS_CONFIG_TRAINING */
-    bool allow_unknown_keys; /* default false; true: an unknown key is a notice, not an error */
+    bool allow_unknown_keys; /* default false; true: an unknown key is a notice wherever it is */
     bool for_plan; /* default false; true: recompute auto needs no device_memory, since the caller
                       will choose, and what "auto" takes from the Trainer's defaults (learning
                       rates …) is no notice */
+    bool strict;   /* default false: at the top level, where DeepSpeed does not read it, an unknown
+                      key is a notice unless it is near a known one; true: always an error */
 } ds_config_params;
 
 /* Loads a file, or text of n bytes that messages call `name`. params NULL: defaults. The caller

@@ -43,20 +43,30 @@ size_t dsi_edit_distance(const char *a, const char *b)
     return rows[n_a % 3][n_b];
 }
 
+/* At most a third of the letters differ. */
+static bool is_near(const char *a, const char *b, size_t distance)
+{
+    const size_t n_a = strlen(a);
+    const size_t n_b = strlen(b);
+    return distance * 3 <= (n_a > n_b ? n_a : n_b);
+}
+
 void dsi_nearest_offer(dsi_nearest *nearest, const char *candidate)
 {
-    const size_t n_word = strlen(nearest->word);
-    const size_t n_candidate = strlen(candidate);
-    size_t distance = dsi_edit_distance(nearest->word, candidate);
-    const size_t longer = n_word > n_candidate ? n_word : n_candidate;
+    const size_t distance = dsi_edit_distance(nearest->word, candidate);
     const bool contains =
-        n_word >= 4 && n_candidate >= 4 &&
+        strlen(nearest->word) >= 4 && strlen(candidate) >= 4 &&
         (strstr(candidate, nearest->word) != NULL || strstr(nearest->word, candidate) != NULL);
-    if (distance * 3 > longer && !contains) {
+    if (!contains && !is_near(nearest->word, candidate, distance)) {
         return;
     }
     if (nearest->best == NULL || distance < nearest->distance) {
         nearest->best = candidate;
         nearest->distance = distance;
     }
+}
+
+bool dsi_nearest_is_slip(const dsi_nearest *nearest)
+{
+    return nearest->best != NULL && is_near(nearest->word, nearest->best, nearest->distance);
 }

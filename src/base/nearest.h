@@ -20,4 +20,8 @@ typedef struct dsi_nearest {
  * third of its letters differ, or one word contains the other. */
 void dsi_nearest_offer(dsi_nearest *nearest, const char *candidate);
 
+/* Whether the word looks like the best one misspelt: it is as near as that by its letters, and does
+ * not only contain it. */
+bool dsi_nearest_is_slip(const dsi_nearest *nearest);
+
 #endif

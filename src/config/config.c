@@ -114,6 +114,7 @@ static ds_status run(ds_config *config, uint32_t world_size, const ds_trainer_va
         .arena = arena,
         .diags = &config->diags,
         .allow_unknown_keys = config->params.allow_unknown_keys,
+        .strict = config->params.strict,
         .for_plan = config->params.for_plan,
         .world_size = world_size,
         .trainer = trainer != NULL ? trainer : &nothing_known,
@@ -134,6 +135,9 @@ static ds_status run(ds_config *config, uint32_t world_size, const ds_trainer_va
 static ds_status create(ds_ctx *ctx, const char *name, const ds_config_params *params,
                         ds_config **config_out)
 {
+    if (params != NULL && params->strict && params->allow_unknown_keys) {
+        return ds_fail(ctx, DS_ERR_ARG, "--strict and --allow_unknown_keys exclude each other");
+    }
     ds_config *config = calloc(1, sizeof *config);
     if (config != NULL) {
         config->ctx = ctx;

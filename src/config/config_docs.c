@@ -176,8 +176,13 @@ ds_status ds_config_docs(ds_ctx *ctx, char **text_out)
         "no "
         "flag is given.\nA flag that contradicts the file, or that no key can take, is an error.\n"
         "Where no such value exists, sections that DeepSpeed parses strictly take their default,\n"
-        "and other keys refuse it. Unknown keys are errors unless `--allow_unknown_keys` is "
-        "given.\n");
+        "and other keys refuse it.\n\n"
+        "A key that is not on this page is an error in a section. At the top level, where "
+        "DeepSpeed does\n"
+        "not read it, it is one when it is near a known key or a key of a section, else a "
+        "notice;\n"
+        "`--strict` makes every unknown key an error, `--allow_unknown_keys` every one a "
+        "notice.\n");
     dsi_config_visit(put_section, &buf);
     return dsi_config_give(ctx, &buf, text_out);
 }

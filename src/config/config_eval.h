@@ -31,7 +31,7 @@ typedef struct dsi_item {
 typedef struct dsi_eval {
     dsi_arena *arena;
     dsi_diags *diags;
-    bool allow_unknown_keys;
+    bool allow_unknown_keys, strict;
     bool for_plan;
     const dsi_section *root;          /* of the kind of file */
     uint32_t world_size;              /* 0 at loading */
@@ -45,6 +45,9 @@ typedef struct dsi_eval {
 /* The stages. */
 void dsi_config_migrate(dsi_eval *eval, dsi_node *root);
 void dsi_config_walk(dsi_eval *eval, const dsi_node *root);
+/* Of walk: reports the keys of an object (NULL: none) that its section has not. */
+void dsi_config_unknown(dsi_eval *eval, const dsi_section *section, const dsi_node *object,
+                        const char *path);
 void dsi_config_auto(dsi_eval *eval);
 void dsi_config_auto_flags(dsi_eval *eval); /* of auto: flags that no key can take */
 void dsi_config_store(dsi_eval *eval);

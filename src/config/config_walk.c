@@ -1,7 +1,6 @@
 /* The walk: each row of each table meets its key in the file. See config_eval.h. */
 #include "config/config_eval.h"
 
-#include "base/nearest.h"
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -101,96 +100,6 @@ void dsi_item_set(dsi_eval *eval, dsi_item *item, const dsi_node *node,
 static void walk_section(dsi_eval *eval, const dsi_section *section, const dsi_node *object,
                          const char *path);
 
-/* ---- unknown keys ---------------------------------------------------------------------------- */
-
-static bool has_name(const dsi_option *row, const char *name)
-{
-    return strcmp(row->key, name) == 0 ||
-           (row->aliases != NULL && dsi_choice_index(row->aliases, name, false) >= 0) ||
-           (row->old != NULL && dsi_choice_index(row->old, name, false) >= 0);
-}
-
-static const dsi_option *find_row(const dsi_section *section, const char *name)
-{
-    for (uint32_t i = 0; i < section->n_rows; ++i) {
-        if (has_name(&section->rows[i], name)) {
-            return &section->rows[i];
-        }
-    }
-    return NULL;
-}
-
-/* The first section, in order of the tables, that has the key; NULL when none has. */
-static const dsi_section *home_of(const dsi_section *section, const char *name)
-{
-    for (uint32_t i = 0; i < section->n_rows; ++i) {
-        const dsi_option *row = &section->rows[i];
-        if (row->section == NULL) {
-            continue;
-        }
-        if (find_row(row->section, name) != NULL) {
-            return row->section;
-        }
-        const dsi_section *deeper = home_of(row->section, name);
-        if (deeper != NULL) {
-            return deeper;
-        }
-    }
-    return NULL;
-}
-
-static void offer_names(dsi_eval *eval, dsi_nearest *nearest, const dsi_option *row)
-{
-    char name[64];
-    dsi_nearest_offer(nearest, row->key);
-    for (int i = 0; row->aliases != NULL && dsi_choice_at(row->aliases, i, name, sizeof name);
-         ++i) {
-        const char *copy = dsi_arena_strdup(eval->arena, name);
-        if (copy != NULL) {
-            dsi_nearest_offer(nearest, copy);
-        }
-    }
-}
-
-static void unknown_key(dsi_eval *eval, const dsi_section *section, const dsi_node *child,
-                        const char *path)
-{
-    dsi_nearest nearest = {.word = child->key};
-    for (uint32_t i = 0; i < section->n_rows; ++i) {
-        offer_names(eval, &nearest, &section->rows[i]);
-    }
-    const dsi_section *home = home_of(eval->root, child->key);
-    const char *remedy = "no key is near it; remove it, or pass --allow_unknown_keys";
-    if (nearest.best != NULL && nearest.distance <= 2) {
-        remedy = dsi_eval_text(eval, "did you mean \"%s\"?", nearest.best);
-    } else if (home != NULL) {
-        remedy = dsi_eval_text(eval, "it belongs in \"%s\"", home->path);
-    } else if (find_row(eval->root, child->key) != NULL) {
-        remedy = "it belongs at the top level";
-    } else if (nearest.best != NULL) {
-        remedy = dsi_eval_text(eval, "did you mean \"%s\"?", nearest.best);
-    }
-    const char *full = dsi_eval_text(eval, "%s%s%s", path, path[0] != '\0' ? "." : "", child->key);
-    (eval->allow_unknown_keys ? dsi_notice_at : dsi_error_at)(
-        eval->diags, child->key_line, child->key_column, full, "unknown key%s; %s",
-        eval->allow_unknown_keys ? ", ignored" : "", remedy);
-}
-
-static void find_unknown(dsi_eval *eval, const dsi_section *section, const dsi_node *object,
-                         const char *path)
-{
-    if (object == NULL || (section->flags & DSI_SECTION_OPEN) != 0) {
-        return;
-    }
-    for (const dsi_node *child = object->first; child != NULL; child = child->next) {
-        const bool is_flag =
-            (section->flags & DSI_SECTION_LAX) != 0 && strcmp(child->key, "strict") == 0;
-        if (find_row(section, child->key) == NULL && !is_flag) {
-            unknown_key(eval, section, child, path);
-        }
-    }
-}
-
 /* ---- one row --------------------------------------------------------------------------------- */
 
 /* The value of a row under any of its names; an error when it is given twice. */
@@ -202,7 +111,7 @@ static const dsi_node *look_up(dsi_eval *eval, const dsi_option *row, const dsi_
         return NULL;
     }
     for (const dsi_node *child = object->first; child != NULL; child = child->next) {
-        if (!has_name(row, child->key)) {
+        if (!dsi_option_has_name(row, child->key)) {
             continue;
         }
         if (found != NULL && strcmp(found->key, child->key) != 0) {
@@ -387,7 +296,7 @@ static void walk_section(dsi_eval *eval, const dsi_section *section, const dsi_n
                          const char *path)
 {
     const bool closed = is_closed(section, object);
-    find_unknown(eval, section, object, path);
+    dsi_config_unknown(eval, section, object, path);
     for (uint32_t i = 0; i < section->n_rows; ++i) {
         const dsi_option *row = &section->rows[i];
         const char *row_path = member_path(eval, path, row->key);

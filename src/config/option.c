@@ -11,6 +11,13 @@
 #include <string.h>
 #include <strings.h>
 
+bool dsi_option_has_name(const dsi_option *option, const char *name)
+{
+    return strcmp(option->key, name) == 0 ||
+           (option->aliases != NULL && dsi_choice_index(option->aliases, name, false) >= 0) ||
+           (option->old != NULL && dsi_choice_index(option->old, name, false) >= 0);
+}
+
 bool dsi_choice_at(const char *choices, int index, char *text_out, size_t size)
 {
     const char *p = choices;

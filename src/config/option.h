@@ -134,6 +134,9 @@ int dsi_choice_index(const char *choices, const char *word, bool any_case);
 /* Copies choice `index` to text_out (size bytes); false past the last. */
 bool dsi_choice_at(const char *choices, int index, char *text_out, size_t size);
 
+/* Whether a row has this name, today's, an alias or an old one. */
+bool dsi_option_has_name(const dsi_option *option, const char *name);
+
 /* Whether a value asks for nothing: the default, or one of the harmless ones. */
 bool dsi_option_is_harmless(dsi_arena *arena, const dsi_option *option, const dsi_node *node);
 

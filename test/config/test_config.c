@@ -598,9 +598,35 @@ static void allows_unknown_keys(void **state)
     const ds_config_params params = {.allow_unknown_keys = true};
     ds_config *config;
     CHECK_OK(*state, ds_config_load_text(*state, "ds.json", text, strlen(text), &params, &config));
-    assert_true(has_notice(config, "my_key: unknown key, ignored"));
-    assert_true(has_notice(config, "fp16.opt_level: unknown key, ignored"));
+    assert_true(has_notice(config, "my_key: unknown key, not read"));
+    assert_true(has_notice(config, "fp16.opt_level: unknown key, not read"));
     ds_config_destroy(&config);
+}
+
+/* At the top level DeepSpeed does not read unknown keys: a notice, unless it looks like a slip. */
+static void notes_unknown_top_level_keys(void **state)
+{
+    const char *text = "{train_batch_size: 2, _comment: 'x', example_key: {a: 1}, fp16_notes: 1}";
+    const char *slip = "{train_batch_size: 2, gradient_acumulation_steps: 1}";
+    const char *misplaced = "{train_batch_size: 2, overlap_comm: true}";
+    const ds_config_params strict = {.strict = true};
+    const ds_config_params both = {.strict = true, .allow_unknown_keys = true};
+    ds_config *config;
+    CHECK_OK(*state, ds_config_load_text(*state, "ds.json", text, strlen(text), NULL, &config));
+    assert_true(has_notice(config, "_comment: unknown key, not read; DeepSpeed does not read it"));
+    assert_true(has_notice(config, "example_key: unknown key, not read"));
+    assert_true(has_notice(config, "fp16_notes: unknown key, not read; did you mean \"fp16\"?"));
+    ds_config_destroy(&config);
+    assert_int_equal(ds_config_load_text(*state, "ds.json", text, strlen(text), &strict, &config),
+                     DS_ERR_CONFIG);
+    assert_non_null(strstr(ds_ctx_error(*state), "_comment: unknown key; no key is near it"));
+    assert_int_equal(ds_config_load_text(*state, "ds.json", slip, strlen(slip), NULL, &config),
+                     DS_ERR_CONFIG);
+    assert_int_equal(
+        ds_config_load_text(*state, "ds.json", misplaced, strlen(misplaced), NULL, &config),
+        DS_ERR_CONFIG);
+    assert_int_equal(ds_config_load_text(*state, "ds.json", text, strlen(text), &both, &config),
+                     DS_ERR_ARG);
 }
 
 /* ---- printing -------------------------------------------------------------------------------- */
@@ -687,6 +713,7 @@ int main(void)
         cmocka_unit_test(several_ranks),
         cmocka_unit_test(loader_keys_are_told_of),
         cmocka_unit_test(allows_unknown_keys),
+        cmocka_unit_test(notes_unknown_top_level_keys),
         cmocka_unit_test(prints_and_reads_back),
         cmocka_unit_test(explains),
     };

@@ -27,7 +27,7 @@ static const bad table[] = {
     {"zero_optimization: {cpu_offload_params: true}", "did you mean \"cpu_offload_param\"?"},
     {"zero_optimization: {offload_optimizer: {pipeline: true}}", "unknown key"},
     {"bf16: {check_overflow: true}", "did you mean \"check_grad_overflow\"?"},
-    {"qqqqqqqqqq: 1", "no key is near it; remove it, or pass --allow_unknown_keys"},
+    {"zero_optimization: {qqqqqqqqqq: 1}", "no key is near it; remove it, or pass --allow_unk"},
     {"optimizer: {type: 'AdamW', params: {learning_rate: 1}}", "optimizer.params.learning_rate"},
     {"optimizer: {type: 'SGD', params: {betas: [0.9, 0.9]}}",
      "optimizer.params.betas: unknown key"},
@@ -259,13 +259,14 @@ static void accepts_what_asks_for_nothing(void **state)
 
 static void reports_all_errors(void **state)
 {
-    const char *text = "{\n \"bf16\": {\"enabled\": 3},\n \"b\": 1,\n \"train_batch_size\": 0,\n"
-                       " \"zero_optimization\": {\"stage\": 9}\n}";
+    const char *text =
+        "{\n \"bf16\": {\"enabled\": 3},\n \"stage\": 1,\n \"train_batch_size\": 0,\n"
+        " \"zero_optimization\": {\"stage\": 9}\n}";
     ds_config *config = NULL;
     CHECK_FAILS(*state, ds_config_load_text(*state, "d", text, strlen(text), NULL, &config),
                 DS_ERR_CONFIG,
                 "d:2:22: bf16.enabled: expected true or false, or \"auto\", found 3\n"
-                "d:3:2: b: unknown key;");
+                "d:3:2: stage: unknown key;");
     assert_null(config);
     assert_non_null(strstr(ds_ctx_error(*state), "\nd:4:22: train_batch_size: expected"));
     assert_non_null(strstr(ds_ctx_error(*state), "\nd:5:33: zero_optimization.stage: expected"));
@@ -296,10 +297,11 @@ static void caps_the_number_of_errors(void **state)
     assert_true(fd >= 0);
     FILE *file = fdopen(fd, "w");
     assert_non_null(file);
-    (void)fprintf(file, "train_batch_size: 1\n");
+    (void)fprintf(file, "train_batch_size: 1\nfp16: {\n");
     for (int i = 0; i < 70; ++i) {
         (void)fprintf(file, "zzzzzzz%d: 1\n", i);
     }
+    (void)fprintf(file, "}\n");
     (void)fclose(file);
     char *text = NULL;
     size_t n_errors = 0;

@@ -67,7 +67,11 @@ expect 0 '"$schema":"https://json-schema.org/draft/2020-12/schema"' "$bin" schem
 echo '{"dtype": "half", "tp": {"tp_size": 1}, "moe": true, "max_tokens": 64}' > "$work/inference.json"
 echo '{"state_manager": {"max_ragged_sequence_count": 1000}}' > "$work/ragged.json"
 expect 0 "inference.json: right, 0 notices" "$bin" check "$work/inference.json" --kind inference
-expect 1 "max_tokens: unknown key" "$bin" check "$work/inference.json"
+expect 1 "max_tokens: unknown key; it belongs in" "$bin" check "$work/inference.json"
+echo '{"train_batch_size": 8, "_comment": "mine"}' > "$work/comment.json"
+expect 0 "_comment: unknown key, not read" "$bin" check "$work/comment.json"
+expect 1 "_comment: unknown key; no key is near it" "$bin" check "$work/comment.json" --strict
+expect 2 "exclude each other" "$bin" check "$work/comment.json" --strict --allow_unknown_keys
 expect 1 "max_ragged_batch_size = 768, found 1000" "$bin" check "$work/ragged.json" --kind inference_v2
 expect 2 "expected one of training|inference|inference_v2" "$bin" check "$work/ragged.json" --kind x
 

@@ -224,7 +224,13 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
         {.name = "allow_unknown_keys",
          .type = DSI_ARG_SWITCH,
          .out = &o->allow_unknown_keys,
-         .doc = "Unknown keys of the configuration are warnings."},
+         .doc = "Unknown keys of the configuration are warnings, in sections too."},
+        {.name = "strict",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->strict,
+         .doc = "Every unknown key of the configuration is an error; else one at the top level, "
+                "which DeepSpeed does "
+                "not read, is a notice unless it is near a known key."},
         {.name = "print_plan",
          .type = DSI_ARG_SWITCH,
          .out = &o->print_plan,

@@ -218,7 +218,8 @@ static ds_status build_engine(train_run *run)
 
 ds_status train_setup(ds_ctx *ctx, ds_comm *comm, const train_options *options, train_run *run)
 {
-    const ds_config_params params = {.allow_unknown_keys = options->allow_unknown_keys};
+    const ds_config_params params = {.allow_unknown_keys = options->allow_unknown_keys,
+                                     .strict = options->strict};
     *run =
         (train_run){.ctx = ctx, .comm = comm, .options = options, .started = dsi_clock_seconds()};
     DS_TRY(train_same(run));
