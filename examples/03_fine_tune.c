@@ -76,11 +76,8 @@ static ds_status open_tuning(ds_ctx *ctx, tuning *t, const char *folder, const c
     DS_TRY(ds_model_from_config(ctx, path, &t->model));
     DS_TRY(ds_tokenizer_open(ctx, tokenizer, &t->tokenizer));
     DS_TRY(open_data(ctx, t, file));
-    const ds_loader_params loader = {
-        .batch = ds_config_get(t->config)->batch.train_micro_batch_size_per_gpu,
-        .seq_length = SEQ_LENGTH,
-        .seed = 1,
-        .shuffle = true};
+    ds_loader_params loader = {.seq_length = SEQ_LENGTH, .seed = 1, .shuffle = true};
+    DS_TRY(ds_config_get_int(t->config, "train_micro_batch_size_per_gpu", &loader.batch));
     DS_TRY(ds_loader_create(ctx, t->data, &loader, &t->loader));
     const ds_engine_params engine = {.model = t->model,
                                      .config = t->config,

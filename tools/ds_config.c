@@ -4,8 +4,8 @@
 #include "common/output.h"
 #include "common/plot.h"
 #include "common/trainer_flags.h"
+#include "config/config_values.h"
 
-#include <deepspeed/config.h>
 #include <deepspeed/context.h>
 #include <stdlib.h>
 #include <string.h>
@@ -226,9 +226,9 @@ static int learning_rate(ds_ctx *ctx, const options *o, const char *file)
     }
     int code = EXIT_RIGHT;
     if (o->plot) {
-        code = print_plot(ctx, ds_config_get(config), o->steps);
+        code = print_plot(ctx, dsi_config_values(config), o->steps);
     } else {
-        print_csv(ds_config_get(config), o->steps);
+        print_csv(dsi_config_values(config), o->steps);
     }
     ds_config_destroy(&config);
     return code;

@@ -5,6 +5,7 @@
 #include "common/output.h"
 #include "common/sample.h"
 #include "common/train.h"
+#include "config/config_values.h"
 #include "io/file.h"
 
 #include <stdio.h>
@@ -50,7 +51,7 @@ static ds_status describe(train_run *run)
            "data: %llu tokens in %llu documents; %llu steps of %lld rows of %lld tokens",
            (unsigned long long)info.n_tokens, (unsigned long long)info.n_documents,
            (unsigned long long)run->total_steps,
-           (long long)ds_config_get(run->config)->batch.train_batch_size,
+           (long long)dsi_config_values(run->config)->batch.train_batch_size,
            (long long)run->seq_length);
     DS_TRY(ds_engine_print_precision(engine, &text));
     ds_log(run->ctx, DS_LOG_JOB, "%s", text);
@@ -87,7 +88,7 @@ static ds_status copy_generation(const train_run *run)
 static ds_status finish(train_run *run)
 {
     const train_options *o = run->options;
-    const ds_config_zero *zero = &ds_config_get(run->config)->zero;
+    const ds_config_zero *zero = &dsi_config_values(run->config)->zero;
     if (o->output == NULL || o->trial) {
         return DS_OK;
     }
@@ -119,7 +120,7 @@ static ds_status finish(train_run *run)
 static ds_status print_comms(const train_run *run)
 {
     char *text = NULL;
-    if (run->comm == NULL || !ds_config_get(run->config)->comms_logger.enabled) {
+    if (run->comm == NULL || !dsi_config_values(run->config)->comms_logger.enabled) {
         return DS_OK;
     }
     DS_TRY(ds_comm_log_summary(run->comm, true, &text));

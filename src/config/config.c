@@ -28,7 +28,8 @@ static dsi_buf item_text(const dsi_item *item)
 static void publish_items(ds_config *config, dsi_eval *eval)
 {
     config->items = dsi_arena_array(eval->arena, eval->n_items, sizeof *config->items);
-    if (config->items == NULL) {
+    config->nodes = dsi_arena_array(eval->arena, eval->n_items, sizeof *config->nodes);
+    if (config->items == NULL || config->nodes == NULL) {
         eval->no_memory = true;
         return;
     }
@@ -37,6 +38,7 @@ static void publish_items(ds_config *config, dsi_eval *eval)
         const bool from_file = item->given != NULL;
         dsi_buf buf = item_text(item);
         ds_config_item *out = &config->items[i];
+        config->nodes[i] = item->node;
         out->path = item->path;
         out->value = dsi_arena_strdup(eval->arena, dsi_buf_text(&buf));
         out->origin = item->origin;
@@ -251,7 +253,7 @@ void ds_config_destroy(ds_config **config_inout)
     *config_inout = NULL;
 }
 
-const ds_config_values *ds_config_get(const ds_config *config)
+const ds_config_values *dsi_config_values(const ds_config *config)
 {
     return config->is_resolved ? &config->values : NULL;
 }

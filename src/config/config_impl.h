@@ -4,7 +4,7 @@
 
 #include "config/config_eval.h"
 #include "config/config_read.h"
-#include <deepspeed/config.h>
+#include "config/config_values.h"
 
 struct ds_config {
     ds_ctx *ctx; /* borrowed */
@@ -15,6 +15,7 @@ struct ds_config {
     dsi_diags diags;
     ds_config_values values;
     ds_config_item *items;
+    const dsi_node **nodes; /* of each item, NULL: null */
     size_t n_items;
     bool is_resolved;
 };

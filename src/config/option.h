@@ -8,7 +8,7 @@
 #define DSI_CONFIG_OPTION_H
 
 #include "config/config_node.h"
-#include <deepspeed/config.h>
+#include "config/config_values.h"
 
 typedef enum dsi_option_type {
     DSI_OPT_BOOL,

@@ -3,9 +3,8 @@
 #ifndef DSI_PASS_POLICY_H
 #define DSI_PASS_POLICY_H
 
+#include "config/config_values.h"
 #include "ir/graph.h"
-
-#include <deepspeed/config.h>
 
 typedef struct dsi_recompute {
     ds_recompute mode; /* FULL: what lies inside a region is made again; SELECTIVE: of that, what

@@ -9,7 +9,7 @@
 #ifndef DSI_TRAIN_AUTOTUNE_MEASURE_H
 #define DSI_TRAIN_AUTOTUNE_MEASURE_H
 
-#include <deepspeed/config.h>
+#include "config/config_values.h"
 #include <deepspeed/graph.h>
 
 typedef struct dsi_autotune_spec {

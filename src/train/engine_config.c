@@ -2,6 +2,7 @@
 #include "accel/cpu/cpu_features.h"
 #include "base/buf.h"
 #include "comm/same_text.h"
+#include "config/config_values.h"
 #include "train/rank_plan.h"
 
 #include <stdio.h>
@@ -182,7 +183,7 @@ static dsi_flops_spec read_flops(const ds_config_flops_profiler *f)
 
 ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_engine_spec *spec)
 {
-    const ds_config_values *v = params->config != NULL ? ds_config_get(params->config) : NULL;
+    const ds_config_values *v = params->config != NULL ? dsi_config_values(params->config) : NULL;
     if (v == NULL) {
         return ds_fail(ctx, DS_ERR_STATE, "ds_initialize needs a resolved configuration");
     }
@@ -280,7 +281,7 @@ ds_status ds_initialize(ds_ctx *ctx, const ds_engine_params *params, ds_engine *
         ds_engine_destroy(&engine);
         return status;
     }
-    if (ds_config_get(params->config)->dump_state) {
+    if (dsi_config_values(params->config)->dump_state) {
         dsi_engine_dump_state(engine);
     }
     *engine_out = engine;

@@ -3,9 +3,8 @@
 #ifndef DSI_TRAIN_FLOPS_PROFILE_H
 #define DSI_TRAIN_FLOPS_PROFILE_H
 
+#include "config/config_values.h"
 #include "plan/plan.h"
-
-#include <deepspeed/config.h>
 
 /* The section flops_profiler. */
 typedef struct dsi_flops_spec {

@@ -2,10 +2,10 @@
 #ifndef DSI_TRAIN_OFFLOAD_HOMES_H
 #define DSI_TRAIN_OFFLOAD_HOMES_H
 
+#include "config/config_values.h"
 #include "pass/offload.h"
 
 #include <deepspeed/aio.h>
-#include <deepspeed/config.h>
 
 typedef struct dsi_offload_spec {
     dsi_residence params; /* of parameters */

@@ -1,6 +1,8 @@
 /* One configuration beside the given one. See plan_candidate.h. */
 #include "train/plan_candidate.h"
 
+#include "config/config_values.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,7 +74,7 @@ bool dsi_has_own_memory(const dsi_device *device)
 
 static void take_figures(dsi_candidate *c, const dsi_plan_report *r)
 {
-    const ds_config_zero *zero = &ds_config_get(r->request.config)->zero;
+    const ds_config_zero *zero = &dsi_config_values(r->request.config)->zero;
     c->planned = true;
     c->need = dsi_report_need(r);
     c->activations = r->peak[DSI_RESIDENCY_DEVICE][DSI_MEMORY_ACTIVATION];

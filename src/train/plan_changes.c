@@ -1,6 +1,8 @@
 /* The changes that are tried, one at a time and together. See plan_changes.h. */
 #include "train/plan_changes.h"
 
+#include "config/config_values.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -164,7 +166,7 @@ static ds_status try_stages(change_set *set, const dsi_candidate *with, uint32_t
 static dsi_candidate with_offload(const change_set *set, const dsi_candidate *with,
                                   ds_offload_device where, bool params, int64_t elements)
 {
-    const ds_config_zero *zero = &ds_config_get(set->base->request.config)->zero;
+    const ds_config_zero *zero = &dsi_config_values(set->base->request.config)->zero;
     const ds_offload_device had[] = {zero->offload_optimizer.device, zero->offload_param.device};
     const uint32_t now = set->base->spec.zero.stage;
     const uint32_t stage = params ? 3 : now > 0 ? now : 2;
@@ -201,7 +203,7 @@ static ds_status try_offload(change_set *set, const dsi_candidate *with, bool pa
     const bool apart = dsi_has_own_memory(base->request.device);
     const ds_offload_device usual = apart ? DS_OFFLOAD_CPU : DS_OFFLOAD_NVME;
     const ds_offload_device had =
-        ds_config_get(base->request.config)->zero.offload_optimizer.device;
+        dsi_config_values(base->request.config)->zero.offload_optimizer.device;
     const bool counts = had != DS_OFFLOAD_CPU || apart || base->spec.device_memory > 0;
     if (had != DS_OFFLOAD_NONE && had != usual && counts) {
         DS_TRY(try_offload_to(set, with, had, params, false));
@@ -213,7 +215,7 @@ static ds_status try_offload(change_set *set, const dsi_candidate *with, bool pa
 static ds_status try_activations(change_set *set)
 {
     const ds_config_activation_checkpointing *kept =
-        &ds_config_get(set->base->request.config)->activation_checkpointing;
+        &dsi_config_values(set->base->request.config)->activation_checkpointing;
     dsi_candidate c = {0};
     if (kept->cpu_checkpointing || kept->nvme_path != NULL) {
         return DS_OK;

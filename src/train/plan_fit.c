@@ -1,6 +1,8 @@
 /* The search. See plan_fit.h. */
 #include "train/plan_fit.h"
 
+#include "config/config_values.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,7 +85,7 @@ static bool is_possible(const searcher *s, const offload_level *level, int64_t s
 
 static ds_status search_level(searcher *s, const offload_level *level, int64_t elements)
 {
-    const int64_t given = ds_config_get(s->request->config)->zero.stage;
+    const int64_t given = dsi_config_values(s->request->config)->zero.stage;
     const uint32_t n_stages =
         s->scope->stage && (s->request->n_ranks > 1 || level->where != DS_OFFLOAD_NONE) ? 4 : 1;
     const uint32_t n_ways = s->scope->recompute ? 3 : 1;
@@ -127,7 +129,7 @@ static ds_status search(searcher *s)
                                            {DS_OFFLOAD_CPU, true},
                                            {DS_OFFLOAD_NVME, false},
                                            {DS_OFFLOAD_NVME, true}};
-    const ds_config_zero *zero = &ds_config_get(s->request->config)->zero;
+    const ds_config_zero *zero = &dsi_config_values(s->request->config)->zero;
     const bool given = zero->offload_optimizer.device != DS_OFFLOAD_NONE ||
                        zero->offload_param.device != DS_OFFLOAD_NONE;
     const size_t n = s->scope->offload && !given ? sizeof levels / sizeof levels[0] : 1;
@@ -143,7 +145,7 @@ static ds_status search(searcher *s)
 ds_status dsi_fit_search(ds_ctx *ctx, const dsi_report_request *request, const dsi_fit_scope *scope,
                          dsi_fit *fit_out)
 {
-    const ds_config_batch *batch = &ds_config_get(request->config)->batch;
+    const ds_config_batch *batch = &dsi_config_values(request->config)->batch;
     searcher s = {.ctx = ctx,
                   .request = request,
                   .scope = scope,

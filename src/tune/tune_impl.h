@@ -2,11 +2,11 @@
 #ifndef DSI_TUNE_TUNE_IMPL_H
 #define DSI_TUNE_TUNE_IMPL_H
 
+#include "config/config_values.h"
 #include "launch/head.h"
 #include "launch/supervise.h"
 #include "tune/tune.h"
 
-#include <deepspeed/config.h>
 #include <deepspeed/context.h>
 
 enum {

@@ -79,7 +79,7 @@ static ds_status read_section(dsi_tune *t)
             dsi_words_add(&t->texts, n->key);
             dsi_words_add(&t->texts, n->as.text);
         }
-        t->options = ds_config_get(t->options_config)->autotuning;
+        t->options = dsi_config_values(t->options_config)->autotuning;
         for (size_t i = 0; i < ds_config_n_notices(t->options_config); ++i) {
             ds_log(t->ctx, DS_LOG_WARN, "%s", ds_config_notice(t->options_config, i));
         }

@@ -1,7 +1,7 @@
 /* Loading and resolving: batch sizes, "auto", aliases, old forms, defaults, origins, the rules. */
 #include "common/check.h"
+#include "config/config_values.h"
 
-#include <deepspeed/config.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +57,7 @@ static void derives_batch_sizes(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         ds_config *config;
         CHECK_OK(*state, resolve(*state, cases[i].text, cases[i].world, NULL, &config));
-        const ds_config_values *v = ds_config_get(config);
+        const ds_config_values *v = dsi_config_values(config);
         assert_int_equal(v->batch.train_batch_size, cases[i].t);
         assert_int_equal(v->batch.train_micro_batch_size_per_gpu, cases[i].m);
         assert_int_equal(v->batch.gradient_accumulation_steps, cases[i].g);
@@ -106,7 +106,7 @@ static void has_defaults(void **state)
 {
     ds_config *config;
     CHECK_OK(*state, resolve(*state, "train_batch_size: 8", 1, NULL, &config));
-    const ds_config_values *v = ds_config_get(config);
+    const ds_config_values *v = dsi_config_values(config);
     assert_int_equal(v->optimizer.kind, DS_OPTIMIZER_NONE);
     assert_int_equal(v->scheduler.kind, DS_SCHEDULE_NONE);
     assert_int_equal(v->compute_dtype, DS_DTYPE_F32);
@@ -147,7 +147,7 @@ static void reads_values(void **state)
 {
     ds_config *config;
     CHECK_OK(*state, resolve(*state, full_text, 2, NULL, &config));
-    const ds_config_values *v = ds_config_get(config);
+    const ds_config_values *v = dsi_config_values(config);
     assert_int_equal(v->optimizer.kind, DS_OPTIMIZER_ADAM);
     assert_true(v->optimizer.lr == 6e-4 && v->optimizer.beta1 == 0.8 && v->optimizer.beta2 == 0.95);
     assert_true(v->optimizer.eps == 1e-6 && v->optimizer.weight_decay == 0.1);
@@ -199,7 +199,7 @@ static void knows_optimizers(void **state)
                        cases[i].params);
         ds_config *config;
         CHECK_OK(*state, resolve(*state, text, 1, NULL, &config));
-        const ds_config_optimizer *o = &ds_config_get(config)->optimizer;
+        const ds_config_optimizer *o = &dsi_config_values(config)->optimizer;
         assert_int_equal(o->kind, cases[i].kind);
         assert_true(o->lr == cases[i].lr && o->weight_decay == cases[i].weight_decay);
         assert_int_equal(o->decoupled, cases[i].decoupled);
@@ -246,7 +246,7 @@ static void fills_auto(void **state)
     ds_config *config;
     const ds_trainer_values trainer = all_known();
     CHECK_OK(*state, resolve(*state, auto_text, 2, &trainer, &config));
-    const ds_config_values *v = ds_config_get(config);
+    const ds_config_values *v = dsi_config_values(config);
     assert_int_equal(v->batch.train_batch_size, 16);
     assert_int_equal(v->batch.gradient_accumulation_steps, 2);
     assert_true(v->optimizer.lr == 3e-4 && v->optimizer.beta2 == 0.95);
@@ -276,13 +276,13 @@ static void names_missing_flags(void **state)
         CHECK_FAILS(*state, resolve(*state, auto_text, 1, NULL, &config), DS_ERR_CONFIG, flags[i]);
     }
     CHECK_OK(*state, load(*state, auto_text, &config)); /* loading alone leaves them open */
-    assert_null(ds_config_get(config));
+    assert_null(dsi_config_values(config));
     assert_string_equal(ds_config_find(config, "optimizer.params.lr")->value, "\"auto\"");
     const ds_trainer_values trainer = all_known();
     CHECK_OK(*state, ds_config_resolve(config, 1, &trainer));
-    assert_int_equal(ds_config_get(config)->batch.train_batch_size, 8);
+    assert_int_equal(dsi_config_values(config)->batch.train_batch_size, 8);
     CHECK_OK(*state, ds_config_resolve(config, 3, &trainer)); /* and again */
-    assert_int_equal(ds_config_get(config)->batch.train_batch_size, 24);
+    assert_int_equal(dsi_config_values(config)->batch.train_batch_size, 24);
     CHECK_FAILS(*state, ds_config_resolve(config, 0, &trainer), DS_ERR_ARG, "at least 1");
     ds_config_destroy(&config);
 }
@@ -293,12 +293,14 @@ static void one_precision_flag_is_enough(void **state)
     const char *text = "{train_batch_size: 1, fp16: {enabled: 'auto'}, bf16: {enabled: 'auto'}}";
     const ds_trainer_values bf16 = {.bf16 = ds_known(1)};
     CHECK_OK(*state, resolve(*state, text, 1, &bf16, &config));
-    assert_true(ds_config_get(config)->bf16.enabled && !ds_config_get(config)->fp16.enabled);
+    assert_true(dsi_config_values(config)->bf16.enabled &&
+                !dsi_config_values(config)->fp16.enabled);
     assert_string_equal(ds_config_find(config, "fp16.enabled")->detail, "--bf16");
     ds_config_destroy(&config);
     const ds_trainer_values no_bf16 = {.bf16 = ds_known(0)};
     CHECK_OK(*state, resolve(*state, text, 1, &no_bf16, &config));
-    assert_true(!ds_config_get(config)->bf16.enabled && !ds_config_get(config)->fp16.enabled);
+    assert_true(!dsi_config_values(config)->bf16.enabled &&
+                !dsi_config_values(config)->fp16.enabled);
     ds_config_destroy(&config);
 }
 
@@ -317,19 +319,19 @@ static void a_precision_flag_needs_no_section(void **state)
     ds_config *config;
     for (size_t i = 0; i < sizeof silent / sizeof silent[0]; ++i) {
         CHECK_OK(*state, resolve(*state, silent[i], 1, &bf16, &config));
-        assert_int_equal(ds_config_get(config)->compute_dtype, DS_DTYPE_BF16);
+        assert_int_equal(dsi_config_values(config)->compute_dtype, DS_DTYPE_BF16);
         assert_string_equal(ds_config_find(config, "bf16.enabled")->detail, "--bf16");
         ds_config_destroy(&config);
         CHECK_OK(*state, resolve(*state, silent[i], 1, &fp16, &config));
-        assert_int_equal(ds_config_get(config)->compute_dtype, DS_DTYPE_F16);
+        assert_int_equal(dsi_config_values(config)->compute_dtype, DS_DTYPE_F16);
         ds_config_destroy(&config);
         CHECK_OK(*state, resolve(*state, silent[i], 1, &neither, &config));
-        assert_int_equal(ds_config_get(config)->compute_dtype, DS_DTYPE_F32);
+        assert_int_equal(dsi_config_values(config)->compute_dtype, DS_DTYPE_F32);
         ds_config_destroy(&config);
     }
     CHECK_OK(*state,
              resolve(*state, "{train_batch_size: 1, fp16: {enabled: false}}", 1, &bf16, &config));
-    assert_int_equal(ds_config_get(config)->compute_dtype, DS_DTYPE_BF16);
+    assert_int_equal(dsi_config_values(config)->compute_dtype, DS_DTYPE_BF16);
     ds_config_destroy(&config);
 }
 
@@ -362,7 +364,7 @@ static void without_flags_auto_is_the_trainers_default(void **state)
     ds_config *config;
     const ds_trainer_values trainer = {.total_steps = ds_known(50), .hidden_size = ds_known(100)};
     CHECK_OK(*state, resolve(*state, auto_text, 2, &trainer, &config));
-    const ds_config_values *v = ds_config_get(config);
+    const ds_config_values *v = dsi_config_values(config);
     assert_int_equal(v->batch.train_micro_batch_size_per_gpu, 8);
     assert_int_equal(v->batch.gradient_accumulation_steps, 1);
     assert_int_equal(v->batch.train_batch_size, 16);
@@ -381,13 +383,13 @@ static void without_flags_auto_is_the_trainers_default(void **state)
     CHECK_OK(*state, ds_config_load_text(*state, "ds.json", auto_text, strlen(auto_text), &for_plan,
                                          &config));
     CHECK_OK(*state, ds_config_resolve(config, 2, &trainer));
-    assert_true(ds_config_get(config)->optimizer.lr == 5e-5);
+    assert_true(dsi_config_values(config)->optimizer.lr == 5e-5);
     assert_false(has_notice(config, "optimizer.params.lr"));
     ds_config_destroy(&config);
     const ds_trainer_values one_beta = {
         .total_steps = ds_known(50), .hidden_size = ds_known(100), .adam_beta2 = ds_known(0.95)};
     CHECK_OK(*state, resolve(*state, auto_text, 2, &one_beta, &config));
-    v = ds_config_get(config);
+    v = dsi_config_values(config);
     assert_true(v->optimizer.beta1 == 0.9 && v->optimizer.beta2 == 0.95);
     ds_config_destroy(&config);
     const ds_trainer_values no_steps = {.hidden_size = ds_known(100)};
@@ -422,7 +424,7 @@ static void auto_follows_what_is_given(void **state)
                        "'WarmupLR', params: {warmup_max_lr: 'auto'}}}",
                        cases[i].batch);
         CHECK_OK(*state, resolve(*state, text, 2, NULL, &config));
-        const ds_config_values *v = ds_config_get(config);
+        const ds_config_values *v = dsi_config_values(config);
         assert_int_equal(v->batch.train_micro_batch_size_per_gpu, cases[i].micro);
         assert_int_equal(v->batch.gradient_accumulation_steps, cases[i].steps);
         assert_true(v->scheduler.warmup_max_lr == 0.002);
@@ -433,7 +435,7 @@ static void auto_follows_what_is_given(void **state)
                              "'auto'}}, scheduler: {type: 'WarmupLR', params: {warmup_max_lr: "
                              "0.003}}}",
                              1, NULL, &config));
-    assert_true(ds_config_get(config)->optimizer.lr == 0.003);
+    assert_true(dsi_config_values(config)->optimizer.lr == 0.003);
     ds_config_destroy(&config);
 }
 
@@ -458,7 +460,7 @@ static void migrates(void **state)
                        " zero_optimization: {stage: 3, cpu_offload: true,\n"
                        "  stage3_gather_fp16_weights_on_model_save: true}}";
     CHECK_OK(*state, resolve(*state, text, 1, NULL, &config));
-    const ds_config_values *v = ds_config_get(config);
+    const ds_config_values *v = dsi_config_values(config);
     assert_true(v->bf16.enabled && v->zero.gather_16bit_weights_on_model_save);
     assert_true(has_notice(config, "\"bfloat16\" is an old name; write \"bf16\""));
     assert_true(has_notice(config, "write \"offload_optimizer\": {\"device\": \"cpu\"}"));
@@ -473,7 +475,7 @@ static void migrates(void **state)
 
     CHECK_OK(*state,
              resolve(*state, "{train_batch_size: 2, zero_optimization: true}", 1, NULL, &config));
-    assert_int_equal(ds_config_get(config)->zero.stage, 1);
+    assert_int_equal(dsi_config_values(config)->zero.stage, 1);
     assert_true(has_notice(config, "true is an old form"));
     ds_config_destroy(&config);
 }
@@ -484,7 +486,7 @@ static void takes_lax_values(void **state)
     const char *text = "{train_batch_size: 2, fp16: {enabled: 'Yes', loss_scale: '128'},\n"
                        " zero_optimization: {stage: '2', reduce_bucket_size: 5e8, strict: true}}";
     CHECK_OK(*state, resolve(*state, text, 1, NULL, &config));
-    const ds_config_values *v = ds_config_get(config);
+    const ds_config_values *v = dsi_config_values(config);
     assert_true(v->fp16.enabled && !v->fp16.dynamic && v->fp16.loss_scale == 128);
     assert_int_equal(v->zero.stage, 2);
     assert_true(has_notice(config, "write it without quotes"));

@@ -4,8 +4,8 @@
  *
  * DS_FLAGS_CASES: how many files (default 4000). DS_FLAGS_SEED: where the numbers start. */
 #include "common/check.h"
+#include "config/config_values.h"
 
-#include <deepspeed/config.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -286,7 +286,7 @@ static void hold(const char *what, ds_maybe flag, double got, const char *file_t
 static void values_hold(const ds_config *config, const file *f, const ds_trainer_values *t,
                         const verdict *want, const char *words)
 {
-    const ds_config_values *v = ds_config_get(config);
+    const ds_config_values *v = dsi_config_values(config);
     if (v->batch.train_batch_size != want->total ||
         v->batch.train_micro_batch_size_per_gpu != want->micro ||
         v->batch.gradient_accumulation_steps != want->steps) {

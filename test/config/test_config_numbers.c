@@ -191,7 +191,7 @@ static void one_cycle_moves_betas_only(void **state)
                        strcmp(cases[i].optimizer, "SGD") == 0 ? "momentum: 0.5" : "");
         CHECK_OK(ctx, ds_config_load_text(ctx, "f", text, strlen(text), NULL, &config));
         CHECK_OK(ctx, ds_config_resolve(config, 1, NULL));
-        const ds_config_values *v = ds_config_get(config);
+        const ds_config_values *v = dsi_config_values(config);
         assert_int_equal(ds_schedule_at(&v->scheduler, 0.1, 3).has_momentum, cases[i].moves);
         bool said = false;
         for (size_t k = 0; k < ds_config_n_notices(config); ++k) {

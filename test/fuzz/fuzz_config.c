@@ -1,6 +1,7 @@
 /* Fuzzer of the configuration: any bytes are read, checked, and resolved when they are right. Build
  * with clang -fsanitize=fuzzer,address,undefined; seeds: test/golden/config/. */
-#include <deepspeed/config.h>
+#include "config/config_values.h"
+
 #include <deepspeed/context.h>
 #include <stdlib.h>
 
@@ -46,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ds_config *config = NULL;
     if (ds_config_load_text(ctx, "fuzz", (const char *)data, size, &load, &config) >= 0 &&
         ds_config_resolve(config, 1 + (uint32_t)(size % 3), &trainer) >= 0) {
-        const ds_config_values *values = ds_config_get(config);
+        const ds_config_values *values = dsi_config_values(config);
         for (int64_t updates = 0; updates < 20; updates += 7) {
             (void)ds_schedule_at(&values->scheduler, values->optimizer.lr, updates);
         }

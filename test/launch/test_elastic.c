@@ -1,6 +1,7 @@
 /* Elasticity: DeepSpeed's results over a grid, the vectors of its own tests, messages, and the
  * batch triple of a configuration. */
 #include "common/check.h"
+#include "config/config_values.h"
 
 #include <deepspeed/elasticity.h>
 #include <inttypes.h>
@@ -123,7 +124,7 @@ static ds_status resolve(ds_ctx *ctx, const char *text, uint32_t world, ds_confi
     DS_TRY(ds_config_load_text(ctx, "ds.json", text, strlen(text), NULL, &config));
     const ds_status status = ds_config_resolve(config, world, NULL);
     if (status >= 0) {
-        *batch_out = ds_config_get(config)->batch;
+        *batch_out = dsi_config_values(config)->batch;
         assert_non_null(ds_config_get_elasticity(config));
     }
     ds_config_destroy(&config);

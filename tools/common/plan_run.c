@@ -5,6 +5,7 @@
 #include "base/pool.h"
 #include "common/machine.h"
 #include "common/size_text.h"
+#include "config/config_values.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,7 +118,7 @@ static ds_status limit_device(plan_run *run)
     const dsi_setting setting = {"device_memory", bytes};
     ds_config *limited = NULL;
     if (run->request.device == NULL || run->device.shared || run->request.memory == 0 ||
-        ds_config_get(run->config)->device_memory > 0) {
+        dsi_config_values(run->config)->device_memory > 0) {
         return DS_OK;
     }
     (void)snprintf(bytes, sizeof bytes, "%zu", run->request.memory);
@@ -185,7 +186,7 @@ ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, const char *co
     run->request.n_threads = threads_of(options);
     run->request.frozen = options->freeze.items;
     run->request.n_frozen = (uint32_t)options->freeze.n;
-    const ds_config_values *values = ds_config_get(run->config);
+    const ds_config_values *values = dsi_config_values(run->config);
     run->open_recompute = values->activation_checkpointing.recompute == DS_RECOMPUTE_AUTO &&
                           values->device_memory <= 0;
     DS_TRY(limit_device(run));

@@ -5,6 +5,7 @@
 #include "common/machine.h"
 #include "common/step_speed.h"
 #include "common/train.h"
+#include "config/config_values.h"
 #include "io/file.h"
 
 #include <deepspeed/monitor.h>
@@ -32,7 +33,7 @@ struct train_report {
 
 ds_status train_report_open(train_run *run, train_report **report_out)
 {
-    const ds_config_values *v = ds_config_get(run->config);
+    const ds_config_values *v = dsi_config_values(run->config);
     train_report *report = calloc(1, sizeof *report);
     if (report == NULL) {
         return ds_fail(run->ctx, DS_ERR_NOMEM, "no memory for the report");
@@ -100,7 +101,7 @@ static void clock_text(double seconds, char *text, size_t n)
 /* The peak may be measured while others use the cores: the best of all tries counts. */
 static void measure_peak(train_report *report)
 {
-    const ds_dtype dtype = ds_config_get(report->run->config)->compute_dtype;
+    const ds_dtype dtype = dsi_config_values(report->run->config)->compute_dtype;
     const double flops = machine_peak_flops(report->run->ctx, dtype);
     report->peak_flops = flops > report->peak_flops ? flops : report->peak_flops;
 }
@@ -123,7 +124,7 @@ static double mfu_of(train_report *report)
                              "peak: %.4g TFLOP/s a rank in %s, a product of 768 x 768 "
                              "matrices measured here on %u threads",
                              report->peak_flops * 1e-12,
-                             ds_dtype_name(ds_config_get(report->run->config)->compute_dtype),
+                             ds_dtype_name(dsi_config_values(report->run->config)->compute_dtype),
                              ds_ctx_n_threads(report->run->ctx));
         }
     }
@@ -236,7 +237,7 @@ static ds_status write_monitors(train_report *report, const train_step *step)
     }
     DS_TRY(ds_monitor_write(report->monitor, "Train/Samples/train_loss", step->loss, x));
     DS_TRY(ds_monitor_write(report->monitor, "Train/Samples/lr", step->lr, x));
-    const ds_config_values *v = ds_config_get(report->run->config);
+    const ds_config_values *v = dsi_config_values(report->run->config);
     if (v->fp16.enabled) {
         DS_TRY(ds_monitor_write(report->monitor, "Train/Samples/loss_scale", step->loss_scale, x));
     }
@@ -245,7 +246,7 @@ static ds_status write_monitors(train_report *report, const train_step *step)
 
 ds_status train_report_step(train_report *report, const train_step *step)
 {
-    const int64_t every = ds_config_get(report->run->config)->steps_per_print;
+    const int64_t every = dsi_config_values(report->run->config)->steps_per_print;
     if (!report->speaks) {
         return DS_OK;
     }

@@ -2,6 +2,7 @@
  * tokenizer, data, then the engine. */
 #include "base/clock.h"
 #include "common/train.h"
+#include "config/config_values.h"
 #include "data/rows/rows.h"
 
 #include <math.h>
@@ -129,7 +130,7 @@ static ds_trainer_values trainer_values(const train_run *run)
 
 static ds_status create_loaders(train_run *run)
 {
-    const ds_config_values *v = ds_config_get(run->config);
+    const ds_config_values *v = dsi_config_values(run->config);
     ds_loader_params params = {.batch = v->batch.train_micro_batch_size_per_gpu,
                                .seq_length = run->seq_length,
                                .seed = (uint64_t)run->options->seed,
@@ -161,7 +162,7 @@ static ds_status resolve_config(train_run *run)
     DS_TRY(ds_config_resolve(run->config, ds_comm_size(run->comm), &v));
     DS_TRY(create_loaders(run));
     if (o->epochs > 0.0) {
-        const int64_t rows = ds_config_get(run->config)->batch.train_batch_size;
+        const int64_t rows = dsi_config_values(run->config)->batch.train_batch_size;
         const double all = o->epochs * (double)ds_loader_epoch_rows(run->train_loader);
         run->total_steps = (uint64_t)fmax(1.0, ceil(all / (double)rows));
         v = trainer_values(run);
@@ -177,7 +178,7 @@ static ds_status resolve_config(train_run *run)
  * may read all the data. */
 static int64_t steps_of_epoch(const train_run *run, int64_t rows)
 {
-    const ds_config_zenflow *z = &ds_config_get(run->config)->zero.zenflow;
+    const ds_config_zenflow *z = &dsi_config_values(run->config)->zero.zenflow;
     const bool asks = z->enabled && z->select_by_epoch && z->steps_per_epoch == 0;
     const int64_t all = asks ? (int64_t)ds_loader_epoch_rows(run->train_loader) : 0;
     return (all + rows - 1) / rows;
@@ -186,7 +187,7 @@ static int64_t steps_of_epoch(const train_run *run, int64_t rows)
 static ds_status build_engine(train_run *run)
 {
     const train_options *o = run->options;
-    const int64_t rows = ds_config_get(run->config)->batch.train_batch_size;
+    const int64_t rows = dsi_config_values(run->config)->batch.train_batch_size;
     const ds_engine_params params = {.model = run->model,
                                      .config = run->config,
                                      .seq_length = run->seq_length,

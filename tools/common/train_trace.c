@@ -1,6 +1,7 @@
 /* ds_train --trace: the timeline of some steps of a run. */
 #include "common/train.h"
 
+#include "config/config_values.h"
 #include "io/file.h"
 
 #include <deepspeed/profile.h>
@@ -35,7 +36,7 @@ static ds_status check_path(const train_run *run)
 /* A step that this run never takes is not profiled: that is said at its start. */
 static void check_profile(const train_run *run, uint64_t done, uint64_t all)
 {
-    const ds_config_flops_profiler *f = &ds_config_get(run->config)->flops_profiler;
+    const ds_config_flops_profiler *f = &dsi_config_values(run->config)->flops_profiler;
     const uint64_t step = (uint64_t)f->profile_step;
     if (f->enabled && (step < done || step >= all) && ds_comm_rank(run->comm) == 0) {
         ds_log(run->ctx, DS_LOG_WARN,

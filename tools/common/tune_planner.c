@@ -3,6 +3,7 @@
 
 #include "common/machine.h"
 #include "common/train.h"
+#include "config/config_values.h"
 #include "launch/head.h"
 #include "train/plan_report.h"
 
@@ -112,7 +113,7 @@ static ds_status predict(void *self, ds_ctx *ctx, const char *text, dsi_predicti
                                 .model_flops = report.model_flops,
                                 .hardware_flops = report.hardware_flops,
                                 .limited = dsi_rank_mapped_bytes(&report.plan),
-                                .limit = (size_t)ds_config_get(config)->device_memory};
+                                .limit = (size_t)dsi_config_values(config)->device_memory};
         for (uint32_t i = 0; i < report.n_comm; ++i) {
             out->sent += report.comm[i].sent;
         }

@@ -1,0 +1,209 @@
+/* A resolved configuration as a plain struct: all that an engine and the tools read.
+ *
+ * Filled by the fields of the option tables (config_store.c) and by rules. It grows with the
+ * tables, so it is no part of the library's interface; programs read values by their paths
+ * (config.h).
+ */
+#ifndef DSI_CONFIG_VALUES_H
+#define DSI_CONFIG_VALUES_H
+
+#include <deepspeed/config.h>
+
+typedef struct ds_config_batch {
+    int64_t train_batch_size;               /* samples an optimizer step, all ranks */
+    int64_t train_micro_batch_size_per_gpu; /* samples a rank, a micro-step */
+    int64_t gradient_accumulation_steps;    /* micro-steps an optimizer step */
+} ds_config_batch;
+
+typedef struct ds_config_optimizer {
+    ds_optimizer_kind kind; /* NONE: the file names none */
+    double lr;
+    double weight_decay;
+    double beta1, beta2; /* ADAM, LION, LAMB */
+    double eps;          /* ADAM, ADAGRAD, LAMB */
+    bool decoupled;      /* ADAM: AdamW. DeepSpeed's "Adam" is AdamW too unless adam_w_mode false */
+    bool bias_correction;        /* ADAM, LAMB */
+    double momentum, dampening;  /* SGD */
+    bool nesterov;               /* SGD */
+    double max_coeff, min_coeff; /* LAMB: bounds of the trust ratio */
+} ds_config_optimizer;
+
+typedef struct ds_config_fp16 {
+    bool enabled;
+    bool dynamic;         /* loss_scale 0 */
+    double loss_scale;    /* of the static kind */
+    double initial_scale; /* 2^initial_scale_power: where the dynamic kind starts */
+    int64_t loss_scale_window;
+    int64_t hysteresis;
+    bool consecutive_hysteresis;
+    double min_loss_scale;
+    bool master_weights_and_grads;
+} ds_config_fp16;
+
+typedef struct ds_config_bf16 {
+    bool enabled;
+    bool immediate_grad_update;
+    bool check_grad_overflow;
+    bool master_weights_and_grads;
+    bool optimizer_states;
+} ds_config_bf16;
+
+enum { DS_CONFIG_TEXT_BYTES = 1024 /* of a string, with its end */, DS_CONFIG_MAX_FOLDERS = 16 };
+
+typedef enum ds_offload_device {
+    DS_OFFLOAD_NONE,
+    DS_OFFLOAD_CPU,
+    DS_OFFLOAD_NVME
+} ds_offload_device;
+
+/* Where parameters or optimizer states live between their uses. */
+typedef struct ds_config_offload {
+    ds_offload_device device;
+    const char *nvme_path;              /* folders on disks, with commas between them; NULL: none */
+    int64_t buffer_count, buffer_size;  /* the size, elements, of parameters only */
+    int64_t max_in_cpu;                 /* of parameters: elements that stay in memory under nvme */
+    bool pipeline_read, pipeline_write; /* of states */
+    double ratio;                       /* of states: part of the parameters that is offloaded */
+} ds_config_offload;
+
+/* The section zenflow, resolved. */
+typedef struct ds_config_zenflow {
+    bool enabled; /* the section is there */
+    double topk_ratio;
+    bool select_by_epoch;    /* select_strategy epoch or auto */
+    int64_t select_interval; /* steps, or epochs; 0: columns are chosen once */
+    bool auto_update;        /* update_interval auto */
+    int64_t update_interval; /* steps */
+    double auto_ratio;
+    int64_t full_warm_up_rounds; /* steps */
+    int64_t steps_per_epoch;     /* 0: not given */
+    bool overlap_step, offload;
+    double reserved; /* share of the threads that overlap_step leaves to the steps */
+} ds_config_zenflow;
+
+typedef struct ds_config_zero {
+    ds_config_zenflow zenflow;
+    ds_config_offload offload_param, offload_optimizer;
+    int64_t stage; /* 0..3 */
+    bool contiguous_gradients, reduce_scatter, allgather_partitions, round_robin_gradients;
+    bool overlap_comm; /* resolved: null is true for stage 3 */
+    int64_t reduce_bucket_size, allgather_bucket_size, sub_group_size; /* elements */
+    int64_t prefetch_bucket_size, param_persistence_threshold;         /* elements, stage 3 */
+    int64_t model_persistence_threshold, max_live_parameters, max_reuse_distance;
+    bool gather_16bit_weights_on_model_save;
+    bool ignore_unused_parameters;
+} ds_config_zero;
+
+/* What is computed again in the backward pass. */
+typedef enum ds_recompute {
+    DS_RECOMPUTE_NONE,
+    DS_RECOMPUTE_SELECTIVE,
+    DS_RECOMPUTE_FULL,
+    DS_RECOMPUTE_AUTO
+} ds_recompute;
+
+typedef struct ds_config_activation_checkpointing {
+    ds_recompute recompute;
+    int64_t interval;      /* layers a kept input */
+    const char *operators; /* names with commas, NULL: the cheap ones */
+    const char *nvme_path; /* folder for kept activations, NULL: none */
+    bool partition_activations, cpu_checkpointing, contiguous_memory_optimization;
+    int64_t number_checkpoints; /* -1: not given */
+    bool synchronize_checkpoint_boundary, profile;
+} ds_config_activation_checkpointing;
+
+/* The section flops_profiler. */
+typedef struct ds_config_flops_profiler {
+    bool enabled;
+    int64_t profile_step; /* optimizer steps before the one that is profiled */
+    int64_t module_depth; /* -1: all */
+    int64_t top_modules;
+    bool detailed;
+    const char *output_file; /* NULL: the log */
+} ds_config_flops_profiler;
+
+/* The section aio, for ds_aio_params. */
+typedef struct ds_config_aio {
+    int64_t block_size; /* bytes, a multiple of 4096 */
+    int64_t queue_depth, intra_op_parallelism;
+    bool single_submit, overlap_events;
+} ds_config_aio;
+
+/* comms_logger: see comm.h. */
+typedef struct ds_config_comms_logger {
+    bool enabled, verbose, prof_all, debug;
+    uint32_t prof_ops; /* bit 1 << ds_comm_op for each */
+} ds_config_comms_logger;
+
+/* The section autotuning. Of a run only enabled, the two steps and the two paths; the rest is for
+ * the search. */
+typedef enum ds_autotuning_metric {
+    DS_METRIC_THROUGHPUT, /* samples a second */
+    DS_METRIC_LATENCY,    /* time of a step */
+    DS_METRIC_FLOPS,      /* operations a second of a rank */
+    DS_METRIC_FORWARD,
+    DS_METRIC_BACKWARD,
+    DS_METRIC_STEP /* norm and update */
+} ds_autotuning_metric;
+
+typedef enum ds_autotuning_tuner {
+    DS_TUNER_GRID,
+    DS_TUNER_RANDOM,
+    DS_TUNER_MODEL
+} ds_autotuning_tuner;
+
+typedef struct ds_config_autotuning {
+    bool enabled, fast, overwrite, profile_model;
+    const char *results_dir, *exps_dir, *metric_path, *model_info_path; /* NULL: the default */
+    int64_t start_profile_step, end_profile_step; /* of the run, from 1, both measured */
+    int metric;                                   /* ds_autotuning_metric */
+    int tuner;                                    /* ds_autotuning_tuner */
+    int64_t early_stopping, num_trials, num_micro_batches;
+    int64_t max_train_batch_size, min_train_batch_size; /* max 0: no limit */
+    int64_t max_micro_batch, min_micro_batch;
+    int64_t num_params, hidden_size; /* 0: not known */
+} ds_config_autotuning;
+
+typedef enum ds_tag_validation { DS_TAG_WARN, DS_TAG_IGNORE, DS_TAG_FAIL } ds_tag_validation;
+
+struct ds_elastic_params; /* see elasticity.h */
+
+typedef struct ds_config_values {
+    ds_config_batch batch;
+    uint32_t world_size;
+    const struct ds_elastic_params *elasticity; /* NULL: not enabled */
+    ds_config_optimizer optimizer;
+    ds_schedule_params scheduler;
+    ds_config_fp16 fp16;
+    ds_config_bf16 bf16;
+    ds_dtype compute_dtype;    /* F16, BF16 or F32, from the two above */
+    ds_dtype grad_accum_dtype; /* data_types.grad_accum_dtype, default F32 */
+    ds_dtype communication_dtype;
+    double gradient_clipping; /* <= 0: off */
+    bool prescale_gradients;
+    double gradient_predivide_factor;
+    bool deterministic;
+    int64_t mlp_tile_tokens; /* 0: not tiled */
+    int64_t device_memory;   /* bytes, 0: no limit */
+    bool gradient_sum;       /* gradient_allreduce_op "sum"; false: mean */
+    ds_config_zero zero;
+    ds_config_activation_checkpointing activation_checkpointing;
+    ds_config_aio aio;
+    ds_config_flops_profiler flops_profiler;
+    ds_config_monitor tensorboard, csv_monitor;
+    ds_config_comms_logger comms_logger;
+    ds_config_autotuning autotuning;
+    ds_tag_validation tag_validation;
+    bool checkpoint_behind;         /* datastates_ckpt, or checkpoint.writer.decoupled */
+    uint64_t checkpoint_host_bytes; /* datastates_ckpt.host_cache_size; 0: no limit */
+    int64_t steps_per_print;        /* 0: never */
+    bool wall_clock_breakdown, memory_breakdown, dump_state;
+    bool throughput_timer;
+    bool dataloader_drop_last;
+    int64_t data_seed; /* data_efficiency.seed */
+} ds_config_values;
+
+/* NULL before the first successful ds_config_resolve. */
+const ds_config_values *dsi_config_values(const ds_config *config);
+
+#endif
