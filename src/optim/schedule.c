@@ -1,10 +1,11 @@
-/* The five learning-rate schedules. See include/deepspeed/schedule.h.
+/* DeepSpeed's five learning-rate schedules. See include/deepspeed/schedule.h; the Trainer's are in
+ * schedule_trainer.c.
  *
  * t is DeepSpeed's last_batch_iteration: last_batch_iteration + updates. At t = -1 a schedule gives
  * what its constructor sets. Formulas keep DeepSpeed's order of operations, so that results agree
  * to the last bits.
  */
-#include <deepspeed/schedule.h>
+#include "optim/schedule_trainer.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -133,8 +134,9 @@ ds_schedule_point ds_schedule_at(const ds_schedule_params *p, double optimizer_l
     case DS_SCHEDULE_LR_RANGE_TEST:
         return (ds_schedule_point){.lr = range_lr(p, t)};
     case DS_SCHEDULE_NONE:
-    case DS_SCHEDULE_KIND_COUNT:
         break;
+    default:
+        return (ds_schedule_point){.lr = dsi_schedule_trainer_lr(p, optimizer_lr, t + 1)};
     }
     return unchanged;
 }
@@ -145,7 +147,7 @@ ds_schedule_params ds_schedule_default(ds_schedule_kind kind)
         .kind = kind,
         .last_batch_iteration = -1,
         .warmup_max_lr = kind == DS_SCHEDULE_WARMUP_DECAY ? 0.001 : NAN,
-        .warmup_num_steps = 1000,
+        .warmup_num_steps = kind >= DS_SCHEDULE_LINEAR ? 0 : 1000,
         .cos_min_ratio = 1e-4,
         .cycle_min_lr = NAN,
         .cycle_max_lr = NAN,
@@ -158,18 +160,28 @@ ds_schedule_params ds_schedule_default(ds_schedule_kind kind)
         .lr_range_test_min_lr = 1e-3,
         .lr_range_test_step_size = 2000,
         .lr_range_test_step_rate = 1,
+        .num_cycles = kind == DS_SCHEDULE_COSINE_WITH_RESTARTS ? 1 : 0.5,
+        .min_lr = NAN,
+        .min_lr_rate = NAN,
+        .default_lr = NAN,
+        .warmup_lr_rate = NAN,
+        .lr_end = 1e-7,
+        .power = 1,
+        .num_decay_steps = -1,
+        .num_stable_steps = -1,
+        .decay_ramp = DS_RAMP_COSINE,
     };
 }
 
-static ds_status need(ds_ctx *ctx, bool holds, const char *key, const char *expected, double found)
+ds_status dsi_schedule_need(ds_ctx *ctx, bool holds, const char *key, const char *expected,
+                            double found)
 {
     return holds ? DS_OK
                  : ds_fail(ctx, DS_ERR_CONFIG, "scheduler.params.%s: expected %s, found %g", key,
                            expected, found);
 }
 
-/* Any number that a schedule may mean; beyond it, products of a few overflow. */
-static bool sane(double x)
+bool dsi_schedule_sane(double x)
 {
     return fabs(x) <= 1e30; /* false for NAN */
 }
@@ -177,20 +189,20 @@ static bool sane(double x)
 static ds_status check_warmup(ds_ctx *ctx, const ds_schedule_params *p)
 {
     const bool has_end = p->kind != DS_SCHEDULE_WARMUP;
-    DS_TRY(need(ctx, p->warmup_num_steps >= 1, "warmup_num_steps", "a whole number of at least 1",
-                (double)p->warmup_num_steps));
-    DS_TRY(need(ctx, !has_end || p->total_num_steps >= 1, "total_num_steps",
-                "a whole number of at least 1", (double)p->total_num_steps));
+    DS_TRY(dsi_schedule_need(ctx, p->warmup_num_steps >= 1, "warmup_num_steps",
+                             "a whole number of at least 1", (double)p->warmup_num_steps));
+    DS_TRY(dsi_schedule_need(ctx, !has_end || p->total_num_steps >= 1, "total_num_steps",
+                             "a whole number of at least 1", (double)p->total_num_steps));
     if (p->kind == DS_SCHEDULE_WARMUP_COSINE) {
-        DS_TRY(need(ctx, sane(p->warmup_min_ratio), "warmup_min_ratio", "a number up to 1e30",
-                    p->warmup_min_ratio));
-        return need(ctx, sane(p->cos_min_ratio), "cos_min_ratio", "a number up to 1e30",
-                    p->cos_min_ratio);
+        DS_TRY(dsi_schedule_need(ctx, dsi_schedule_sane(p->warmup_min_ratio), "warmup_min_ratio",
+                                 "a number up to 1e30", p->warmup_min_ratio));
+        return dsi_schedule_need(ctx, dsi_schedule_sane(p->cos_min_ratio), "cos_min_ratio",
+                                 "a number up to 1e30", p->cos_min_ratio);
     }
-    DS_TRY(need(ctx, sane(p->warmup_min_lr), "warmup_min_lr", "a number up to 1e30",
-                p->warmup_min_lr));
-    return need(ctx, isnan(p->warmup_max_lr) || sane(p->warmup_max_lr), "warmup_max_lr",
-                "a number up to 1e30", p->warmup_max_lr);
+    DS_TRY(dsi_schedule_need(ctx, dsi_schedule_sane(p->warmup_min_lr), "warmup_min_lr",
+                             "a number up to 1e30", p->warmup_min_lr));
+    return dsi_schedule_need(ctx, isnan(p->warmup_max_lr) || dsi_schedule_sane(p->warmup_max_lr),
+                             "warmup_max_lr", "a number up to 1e30", p->warmup_max_lr);
 }
 
 static ds_status check_cycle(ds_ctx *ctx, const ds_schedule_params *p)
@@ -205,26 +217,27 @@ static ds_status check_cycle(ds_ctx *ctx, const ds_schedule_params *p)
                    {"cycle_max_mom", p->cycle_max_mom},
                    {"decay_mom_rate", p->decay_mom_rate}};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; ++i) {
-        DS_TRY(need(ctx, sane(numbers[i].value), numbers[i].key, "a number up to 1e30",
-                    numbers[i].value));
+        DS_TRY(dsi_schedule_need(ctx, dsi_schedule_sane(numbers[i].value), numbers[i].key,
+                                 "a number up to 1e30", numbers[i].value));
     }
-    DS_TRY(need(ctx, p->cycle_first_step_size >= 1e-30 && sane(p->cycle_first_step_size),
-                "cycle_first_step_size", "a number above 0", p->cycle_first_step_size));
-    DS_TRY(need(ctx, isnan(second) || (second >= 0 && sane(second)), "cycle_second_step_size",
-                "a number of at least 0", second));
+    DS_TRY(dsi_schedule_need(
+        ctx, p->cycle_first_step_size >= 1e-30 && dsi_schedule_sane(p->cycle_first_step_size),
+        "cycle_first_step_size", "a number above 0", p->cycle_first_step_size));
+    DS_TRY(dsi_schedule_need(ctx, isnan(second) || (second >= 0 && dsi_schedule_sane(second)),
+                             "cycle_second_step_size", "a number of at least 0", second));
     /* a decay below 0 would divide by 0 on its way */
-    DS_TRY(need(ctx, p->decay_lr_rate >= 0 && sane(p->decay_lr_rate), "decay_lr_rate",
-                "a number of at least 0", p->decay_lr_rate));
+    DS_TRY(dsi_schedule_need(ctx, p->decay_lr_rate >= 0 && dsi_schedule_sane(p->decay_lr_rate),
+                             "decay_lr_rate", "a number of at least 0", p->decay_lr_rate));
     const double step = p->decay_step_size;
-    return need(ctx, step == 0 || (step >= 1e-30 && sane(step)), "decay_step_size",
-                "a number of at least 0", step);
+    return dsi_schedule_need(ctx, step == 0 || (step >= 1e-30 && dsi_schedule_sane(step)),
+                             "decay_step_size", "a number of at least 0", step);
 }
 
 ds_status ds_schedule_check(ds_ctx *ctx, const ds_schedule_params *p)
 {
-    DS_TRY(need(ctx, p->last_batch_iteration >= -1 && p->last_batch_iteration <= MOST_UPDATES,
-                "last_batch_iteration", "a whole number from -1 to 2^53",
-                (double)p->last_batch_iteration));
+    DS_TRY(dsi_schedule_need(
+        ctx, p->last_batch_iteration >= -1 && p->last_batch_iteration <= MOST_UPDATES,
+        "last_batch_iteration", "a whole number from -1 to 2^53", (double)p->last_batch_iteration));
     switch (p->kind) {
     case DS_SCHEDULE_WARMUP:
     case DS_SCHEDULE_WARMUP_DECAY:
@@ -233,16 +246,22 @@ ds_status ds_schedule_check(ds_ctx *ctx, const ds_schedule_params *p)
     case DS_SCHEDULE_ONE_CYCLE:
         return check_cycle(ctx, p);
     case DS_SCHEDULE_LR_RANGE_TEST:
-        DS_TRY(need(ctx, sane(p->lr_range_test_min_lr), "lr_range_test_min_lr",
-                    "a number up to 1e30", p->lr_range_test_min_lr));
-        DS_TRY(need(ctx, sane(p->lr_range_test_step_rate), "lr_range_test_step_rate",
-                    "a number up to 1e30", p->lr_range_test_step_rate));
-        return need(ctx, p->lr_range_test_step_size >= 1, "lr_range_test_step_size",
-                    "a whole number of at least 1", (double)p->lr_range_test_step_size);
+        DS_TRY(dsi_schedule_need(ctx, dsi_schedule_sane(p->lr_range_test_min_lr),
+                                 "lr_range_test_min_lr", "a number up to 1e30",
+                                 p->lr_range_test_min_lr));
+        DS_TRY(dsi_schedule_need(ctx, dsi_schedule_sane(p->lr_range_test_step_rate),
+                                 "lr_range_test_step_rate", "a number up to 1e30",
+                                 p->lr_range_test_step_rate));
+        return dsi_schedule_need(ctx, p->lr_range_test_step_size >= 1, "lr_range_test_step_size",
+                                 "a whole number of at least 1",
+                                 (double)p->lr_range_test_step_size);
     case DS_SCHEDULE_NONE:
         return DS_OK;
-    case DS_SCHEDULE_KIND_COUNT:
+    default:
         break;
+    }
+    if (p->kind >= DS_SCHEDULE_LINEAR && p->kind < DS_SCHEDULE_KIND_COUNT) {
+        return dsi_schedule_trainer_check(ctx, p);
     }
     return ds_fail(ctx, DS_ERR_CONFIG, "expected a schedule, found kind %d", (int)p->kind);
 }

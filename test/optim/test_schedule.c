@@ -1,5 +1,5 @@
-/* Learning-rate schedules against DeepSpeed's own (test/golden/config/schedule.csv), and the checks
- * of their parameters. */
+/* Learning-rate schedules against DeepSpeed's own (test/golden/config/schedule.csv) and the
+ * Trainer's (test/golden/optim/trainer_schedule.csv), and the checks of their parameters. */
 #include "common/check.h"
 
 #include <deepspeed/schedule.h>
@@ -45,6 +45,17 @@ static const struct {
     FIELD(lr_range_test_step_rate, REAL),
     FIELD(lr_range_test_staircase, TRUTH),
     FIELD(last_batch_iteration, WHOLE),
+    FIELD(num_cycles, REAL),
+    FIELD(min_lr, REAL),
+    FIELD(min_lr_rate, REAL),
+    FIELD(default_lr, REAL),
+    FIELD(warmup_lr_rate, REAL),
+    FIELD(lr_end, REAL),
+    FIELD(power, REAL),
+    FIELD(timescale, WHOLE),
+    FIELD(num_decay_steps, WHOLE),
+    FIELD(num_stable_steps, WHOLE),
+    FIELD(min_lr_ratio, REAL),
 #undef FIELD
 };
 
@@ -52,6 +63,10 @@ static void set_field(ds_schedule_params *p, const char *key, const char *value)
 {
     if (strcmp(key, "warmup_type") == 0) {
         p->warmup_type = strcmp(value, "linear") == 0 ? DS_WARMUP_LINEAR : DS_WARMUP_LOG;
+        return;
+    }
+    if (strcmp(key, "warmup_ramp") == 0 || strcmp(key, "decay_ramp") == 0) {
+        *(key[0] == 'w' ? &p->warmup_ramp : &p->decay_ramp) = (ds_ramp)atoi(value);
         return;
     }
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; ++i) {
@@ -126,6 +141,53 @@ static void equals_deepspeed(void **state)
     assert_true(n_points > 3000);
 }
 
+/* Whether a rate is the one that transformers gives. */
+static void check_rate(const char *of, long updates, double lr, double expected)
+{
+    if (!(fabs(lr - expected) <= 1e-14 * (1e-3 + fabs(expected)))) {
+        fail_msg("%s, %ld updates: lr %.17g, expected %.17g", of, updates, lr, expected);
+    }
+}
+
+/* Three groups of parameters with rates of their own; min_lr and lr_end are over the first. */
+static void equals_the_trainer(void **state)
+{
+    static const double group_lr[] = {0.02, 0.003, 1e-5};
+    FILE *file = fopen(DS_SOURCE_DIR "/test/golden/optim/trainer_schedule.csv", "rb");
+    assert_non_null(file);
+    char line[1024];
+    char header[1024] = "";
+    ds_schedule_params p = {0};
+    size_t n_points = 0;
+    bool seen[DS_SCHEDULE_KIND_COUNT] = {false};
+    while (fgets(line, sizeof line, file) != NULL) {
+        if (line[0] == '#') {
+            memcpy(header, line, sizeof header);
+            p = read_header(line);
+            seen[p.kind] = true;
+            CHECK_OK(*state, ds_schedule_check(*state, &p));
+            continue;
+        }
+        long updates;
+        double lr[3];
+        assert_int_equal(sscanf(line, "%ld,%lf,%lf,%lf", &updates, &lr[0], &lr[1], &lr[2]), 4);
+        for (size_t g = 0; g < 3; ++g) {
+            const ds_schedule_point point = ds_schedule_at(&p, group_lr[g], updates);
+            assert_false(point.has_momentum);
+            check_rate(header, updates, point.lr, lr[g]);
+        }
+        p.default_lr = NAN; /* of the first group it is the optimizer's */
+        check_rate(header, updates, ds_schedule_at(&p, group_lr[0], updates).lr, lr[0]);
+        p.default_lr = group_lr[0];
+        ++n_points;
+    }
+    (void)fclose(file);
+    assert_true(n_points > 3000);
+    for (int kind = DS_SCHEDULE_LINEAR; kind < DS_SCHEDULE_KIND_COUNT; ++kind) {
+        assert_true(seen[kind]);
+    }
+}
+
 static void none_keeps_the_rate(void **state)
 {
     (void)state;
@@ -149,6 +211,39 @@ static void refuses_bad_parameters(void **state)
     p = ds_schedule_default(DS_SCHEDULE_WARMUP);
     p.warmup_num_steps = 0;
     CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "warmup_num_steps");
+}
+
+static void refuses_bad_parameters_of_the_trainer(void **state)
+{
+    ds_schedule_params p = ds_schedule_default(DS_SCHEDULE_LINEAR);
+    CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "total_num_steps");
+    p.total_num_steps = 10;
+    CHECK_OK(*state, ds_schedule_check(*state, &p));
+    p.warmup_num_steps = -1;
+    CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "warmup_num_steps");
+    p = ds_schedule_default(DS_SCHEDULE_COSINE_WITH_MIN_LR);
+    p.total_num_steps = 10;
+    CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "found neither");
+    p.min_lr = p.min_lr_rate = 0.1;
+    CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "found both");
+    p = ds_schedule_default(DS_SCHEDULE_WARMUP_STABLE_DECAY);
+    p.total_num_steps = 10;
+    CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "num_decay_steps");
+    p = ds_schedule_default(DS_SCHEDULE_POLYNOMIAL);
+    p.total_num_steps = 10;
+    p.power = NAN;
+    CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "power");
+    p = ds_schedule_default(DS_SCHEDULE_KIND_COUNT);
+    CHECK_FAILS(*state, ds_schedule_check(*state, &p), DS_ERR_CONFIG, "expected a schedule");
+}
+
+/* One update after a run whose warm-up is all of it: transformers divides by zero. */
+static void ends_where_transformers_divides_by_zero(void **state)
+{
+    ds_schedule_params p = ds_schedule_default(DS_SCHEDULE_POLYNOMIAL);
+    p.total_num_steps = p.warmup_num_steps = 10;
+    CHECK_OK(*state, ds_schedule_check(*state, &p));
+    check_rate("the end", 10, ds_schedule_at(&p, 0.5, 10).lr, 1e-7);
 }
 
 /* Values with which a rate would be no number, or the iteration overflow. */
@@ -202,8 +297,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_deepspeed),
+        cmocka_unit_test(equals_the_trainer),
         cmocka_unit_test(none_keeps_the_rate),
+        cmocka_unit_test(ends_where_transformers_divides_by_zero),
         cmocka_unit_test(refuses_bad_parameters),
+        cmocka_unit_test(refuses_bad_parameters_of_the_trainer),
         cmocka_unit_test(refuses_what_overflows),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
