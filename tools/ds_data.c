@@ -3,6 +3,7 @@
 #include "base/plain.h"
 #include "common/args.h"
 #include "common/output.h"
+#include "data/data_files.h"
 #include "data/dataset.h"
 #include "data/indexed.h"
 #include "data/rows/rows.h"
@@ -22,6 +23,7 @@ static const char *volatile staged[2];
 typedef struct options {
     const char *command, *tokenizer, *output;
     dsi_arg_list words;
+    dsi_data_files files; /* that the words of tokenize stand for */
     int64_t documents, threads;
     bool append_eos;
 } options;
@@ -29,7 +31,9 @@ typedef struct options {
 static const char about[] =
     "tokenize: reads .txt (a document a file) and rows with \"text\" (.jsonl, .json, .csv, .tsv, "
     ".parquet; a document a row; also .gz and .zst) and writes "
-    "OUTPUT.bin and OUTPUT.idx, the indexed format of Megatron and DeepSpeed, on all cores. They "
+    "OUTPUT.bin and OUTPUT.idx, the indexed format of Megatron and DeepSpeed, on all cores. A "
+    "folder stands for all such files in it and below, a quoted pattern for its matches. The "
+    "outputs "
     "appear when all is done: Ctrl-C or an error leaves nothing of them.\n\n"
     "inspect: checks such files and prints their counts and first documents.";
 
@@ -143,8 +147,8 @@ static ds_status read_all(ds_ctx *ctx, const options *o, const ds_tokenizer *tok
                                   .no_samples =
                                       "a prompt or messages: indexed data has no place for what "
                                       "counts in the loss; train on the .jsonl itself"};
-    for (size_t i = 1; i < o->words.n; ++i) {
-        j->path = o->words.items[i];
+    for (size_t i = 0; i < o->files.n; ++i) {
+        j->path = o->files.paths[i];
         DS_TRY(dsi_source_read(ctx, &params, j->path, &sink));
     }
     return DS_OK;
@@ -160,13 +164,13 @@ static ds_status check_outputs(ds_ctx *ctx, const options *o)
         if (asprintf(&path, "%s%s", o->output, ends_of[i]) < 0) {
             return ds_fail(ctx, DS_ERR_NOMEM, "no memory to write %s", o->output);
         }
-        status = output_not_input(ctx, path, o->words.items + 1, o->words.n - 1);
+        status = output_not_input(ctx, path, (const char *const *)o->files.paths, o->files.n);
         free(path);
     }
     return status;
 }
 
-static ds_status tokenize(ds_ctx *ctx, const options *o)
+static ds_status tokenize(ds_ctx *ctx, options *o)
 {
     ds_tokenizer *tokenizer = NULL;
     job j = {.ctx = ctx, .started = dsi_clock_seconds(), .live = isatty(STDERR_FILENO) != 0};
@@ -174,6 +178,7 @@ static ds_status tokenize(ds_ctx *ctx, const options *o)
         return ds_fail(ctx, DS_ERR_ARG,
                        "tokenize needs files, --tokenizer and --output; see --help");
     }
+    DS_TRY(dsi_data_files_list(ctx, o->words.items + 1, o->words.n - 1, &o->files));
     DS_TRY(check_outputs(ctx, o));
     DS_TRY(ds_tokenizer_open(ctx, o->tokenizer, &tokenizer));
     ds_status status =
@@ -294,7 +299,7 @@ static ds_status inspect(ds_ctx *ctx, const options *o)
     return status;
 }
 
-static ds_status run(ds_ctx *ctx, const options *o)
+static ds_status run(ds_ctx *ctx, options *o)
 {
     const char *command = o->words.n > 0 ? o->words.items[0] : "";
     if (strcmp(command, "tokenize") == 0) {
@@ -369,6 +374,7 @@ int main(int argc, char **argv)
     if (status < 0) {
         (void)fprintf(stderr, "ds_data: %s\n", ds_ctx_error(ctx));
     }
+    dsi_data_files_free(&o.files);
     dsi_args_free(&args);
     ds_ctx_destroy(&ctx);
     return status >= 0 ? EXIT_SUCCESS : status == DS_ERR_ARG ? EXIT_USE : EXIT_FAILURE;

@@ -40,6 +40,15 @@ printf 'hello\n' > a.txt
 
 # refusals
 : > empty.txt
+: > a.docx
+mkdir folder
+cp a.txt folder/one.txt
+printf '{"text":"hi"}' > folder/two.jsonl
+: > folder/README.md
+"$data" tokenize folder --tokenizer bytes --output f > out.log 2> err.log
+grep -q '^f.bin, f.idx: 2 documents, ' out.log || fail "a folder: $(cat out.log)"
+grep -q 'folder: 2 data files; 1 other files are left out: README.md' err.log || fail "left out: $(cat err.log)"
+"$data" tokenize 'folder/*.txt' --tokenizer bytes --output p | grep -q ' 1 documents, ' || fail "a pattern"
 printf '{"text":"a"}\n{"messages":[]}\n' > chat.jsonl
 printf '{"text":"a"}\n{"text":\n' > broken.jsonl
 bad 2 'tokenize needs files' "$data" tokenize --output out
@@ -48,6 +57,7 @@ bad 2 'told by the ending' "$data" tokenize a.docx --tokenizer bytes --output ou
 bad 2 'a.bin: indexed data is tokenized already' "$data" tokenize a.bin --tokenizer bytes --output out
 bad 2 'inspect reads indexed data' "$data" inspect a.txt
 bad 1 'gone.bin' "$data" inspect gone
+bad 1 'no-*.txt: no file has this name, nor matches it' "$data" tokenize 'no-*.txt' --tokenizer bytes --output out
 bad 1 'gone.txt' "$data" tokenize gone.txt --tokenizer bytes --output out
 bad 1 'no/such' "$data" tokenize a.txt --tokenizer bytes --output no/such/out
 bad 1 'empty.txt: no text' "$data" tokenize empty.txt --tokenizer bytes --output out

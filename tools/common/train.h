@@ -3,6 +3,7 @@
 #define DSI_TOOLS_TRAIN_H
 
 #include "common/args.h"
+#include "data/data_files.h"
 #include "io/folder_lock.h"
 
 #include <deepspeed/data.h>
@@ -49,6 +50,7 @@ typedef struct train_run {
     ds_model *model;
     ds_tokenizer *tokenizer;
     ds_chat *chat;
+    dsi_data_files data_files, eval_files;
     ds_dataset *train_data, *eval_data;
     ds_loader *train_loader, *eval_loader;
     ds_config *config;
@@ -73,10 +75,19 @@ void train_teardown(train_run *run);
 ds_status train_same(const train_run *run);
 
 /* Refuses a --output, --metrics or --trace that is an input, or lies in an input folder. */
-ds_status train_paths_check(ds_ctx *ctx, const train_options *options);
+ds_status train_paths_check(const train_run *run);
 /* The same for the files that the resolved configuration names as outputs. */
-ds_status train_paths_check_config(ds_ctx *ctx, const train_options *options,
-                                   const ds_config *config);
+ds_status train_paths_check_config(const train_run *run);
+
+/* ---- data: tools/common/train_data.c ---- */
+
+/* Finds the files that --data and --eval_data stand for. Collective, before anything is read. */
+ds_status train_data_find(train_run *run);
+/* Whether any of them has rows, which may be chats. */
+bool train_data_has_rows(const train_run *run);
+ds_status train_data_open(train_run *run);
+/* The configuration's batch is known. */
+ds_status train_data_loaders(train_run *run);
 
 /* ---- the output folder: tools/common/train_output.c; all are collective but saved and close ----
  */

@@ -29,7 +29,7 @@ static ds_status check(ds_ctx *ctx, const train_options *o)
         return ds_fail(ctx, DS_ERR_ARG, "give either --model DIR or --model_config FILE");
     }
     if (o->data.n == 0) {
-        return ds_fail(ctx, DS_ERR_ARG, "--data FILE is missing: what to train on");
+        return ds_fail(ctx, DS_ERR_ARG, "--data PATH is missing: what to train on");
     }
     if (o->deepspeed_config == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "--deepspeed_config FILE is missing");
@@ -118,14 +118,15 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
         {.name = "data",
          .type = DSI_ARG_LIST,
          .out = &o->data,
-         .value = "FILE…",
+         .value = "PATH…",
          .doc =
              "Training data: .txt; rows (text; prompt and completion; messages) in .jsonl, .json, "
-             ".csv, .tsv, each also .gz or .zst, or .parquet; .bin/.idx."},
+             ".csv, .tsv, each also .gz or .zst, or .parquet; .bin/.idx. A folder stands for all "
+             "such files in it and below, a pattern (quoted, 'part-*.jsonl') for what it matches."},
         {.name = "eval_data",
          .type = DSI_ARG_LIST,
          .out = &o->eval_data,
-         .value = "FILE…",
+         .value = "PATH…",
          .doc = "Held-out data."},
         {.name = "eval_fraction",
          .type = DSI_ARG_REAL,

@@ -153,7 +153,7 @@ ds_status train_output_check(train_run *run)
 {
     const train_options *o = run->options;
     ds_status status = DS_OK;
-    DS_TRY(ds_comm_agree(run->comm, run->ctx, train_paths_check(run->ctx, o)));
+    DS_TRY(ds_comm_agree(run->comm, run->ctx, train_paths_check(run)));
     if (o->output == NULL || o->trial) {
         return DS_OK;
     }

@@ -162,12 +162,21 @@ static ds_status compare_with(ds_ctx *ctx, const place *out, const char *flag, c
     return status;
 }
 
-/* Indexed data are two files. */
-static ds_status compare_data(ds_ctx *ctx, const place *out, const char *flag,
-                              const dsi_arg_list *files)
+static bool is_there(const char *path)
 {
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+/* The words, of which folders are inputs as a whole, and the files. Indexed data are two files. */
+static ds_status compare_data(ds_ctx *ctx, const place *out, const char *flag,
+                              const dsi_arg_list *words, const dsi_data_files *files)
+{
+    for (size_t i = 0; i < words->n; ++i) {
+        DS_TRY(is_there(words->items[i]) ? compare_with(ctx, out, flag, words->items[i]) : DS_OK);
+    }
     for (size_t i = 0; i < files->n; ++i) {
-        const char *path = files->items[i];
+        const char *path = files->paths[i];
         char other[PATH_MAX];
         const size_t n = strlen(path);
         DS_TRY(compare_with(ctx, out, flag, path));
@@ -181,23 +190,25 @@ static ds_status compare_data(ds_ctx *ctx, const place *out, const char *flag,
     return DS_OK;
 }
 
-static ds_status compare_all(ds_ctx *ctx, const train_options *o, const place *out)
+static ds_status compare_all(const train_run *run, const place *out)
 {
+    ds_ctx *ctx = run->ctx;
+    const train_options *o = run->options;
     const bool bytes = o->tokenizer != NULL && strcmp(o->tokenizer, "bytes") == 0;
-    DS_TRY(compare_data(ctx, out, "--data", &o->data));
-    DS_TRY(compare_data(ctx, out, "--eval_data", &o->eval_data));
+    DS_TRY(compare_data(ctx, out, "--data", &o->data, &run->data_files));
+    DS_TRY(compare_data(ctx, out, "--eval_data", &o->eval_data, &run->eval_files));
     DS_TRY(compare_with(ctx, out, "--deepspeed_config", o->deepspeed_config));
     DS_TRY(compare_with(ctx, out, "--model", o->model));
     DS_TRY(compare_with(ctx, out, "--model_config", o->model_config));
     return bytes ? DS_OK : compare_with(ctx, out, "--tokenizer", o->tokenizer);
 }
 
-ds_status train_paths_check_config(ds_ctx *ctx, const train_options *o, const ds_config *config)
+ds_status train_paths_check_config(const train_run *run)
 {
     static const char *const keys[] = {"flops_profiler.output_file", "autotuning.metric_path",
                                        "autotuning.model_info_path"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; ++i) {
-        const ds_config_item *item = ds_config_find(config, keys[i]);
+        const ds_config_item *item = ds_config_find(run->config, keys[i]);
         const size_t n = item != NULL ? strlen(item->value) : 0;
         if (n < 3 || item->value[0] != '"' || n >= PATH_MAX) {
             continue; /* null, or "" */
@@ -205,15 +216,17 @@ ds_status train_paths_check_config(ds_ctx *ctx, const train_options *o, const ds
         char path[PATH_MAX];
         (void)snprintf(path, sizeof path, "%.*s", (int)(n - 2), item->value + 1);
         place out = place_of(keys[i], path);
-        const ds_status status = compare_all(ctx, o, &out);
+        const ds_status status = compare_all(run, &out);
         place_free(&out);
         DS_TRY(status);
     }
     return DS_OK;
 }
 
-ds_status train_paths_check(ds_ctx *ctx, const train_options *o)
+ds_status train_paths_check(const train_run *run)
 {
+    ds_ctx *ctx = run->ctx;
+    const train_options *o = run->options;
     const char *const flags[] = {"--output", "--metrics", "--trace"};
     const char *const paths[] = {o->trial ? NULL : o->output, o->metrics, o->trace};
     for (size_t i = 0; i < 3; ++i) {
@@ -221,7 +234,7 @@ ds_status train_paths_check(ds_ctx *ctx, const train_options *o)
             continue;
         }
         place out = place_of(flags[i], paths[i]);
-        ds_status status = compare_all(ctx, o, &out);
+        ds_status status = compare_all(run, &out);
         for (size_t k = i + 1; k < 3 && status == DS_OK; ++k) {
             place other = place_of(flags[k], paths[k] != NULL ? paths[k] : "");
             if (paths[k] != NULL && is_same(&out, &other)) {

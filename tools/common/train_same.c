@@ -41,7 +41,7 @@ static ds_status same_tokenizer(const train_run *run)
 }
 
 /* Indexed data is a pair of files: both are compared. */
-static ds_status same_data(const train_run *run, const dsi_arg_list *files, const char *what)
+static ds_status same_data(const train_run *run, const dsi_data_files *files, const char *what)
 {
     const char **paths = calloc(2 * files->n + 1, sizeof *paths);
     char **others = calloc(files->n + 1, sizeof *others);
@@ -50,7 +50,7 @@ static ds_status same_data(const train_run *run, const dsi_arg_list *files, cons
                            ? DS_OK
                            : ds_fail(run->ctx, DS_ERR_NOMEM, "no memory to compare data");
     for (size_t i = 0; i < files->n && status >= 0; ++i) {
-        const char *path = files->items[i];
+        const char *path = files->paths[i];
         const bool bin = dsi_path_ends(path, ".bin");
         paths[n++] = path;
         if (bin || dsi_path_ends(path, ".idx")) {
@@ -81,6 +81,6 @@ ds_status train_same(const train_run *run)
     DS_TRY(same_file(run, o->deepspeed_config, "configuration file"));
     DS_TRY(same_file(run, o->model_config, "model_config"));
     DS_TRY(same_tokenizer(run));
-    DS_TRY(same_data(run, &o->data, "data"));
-    return same_data(run, &o->eval_data, "evaluation data");
+    DS_TRY(same_data(run, &run->data_files, "data"));
+    return same_data(run, &run->eval_files, "evaluation data");
 }

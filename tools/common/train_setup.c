@@ -3,7 +3,6 @@
 #include "base/clock.h"
 #include "common/train.h"
 #include "config/config_values.h"
-#include "data/rows/rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -29,16 +28,6 @@ static ds_status open_model(train_run *run)
     return DS_OK;
 }
 
-static bool needs_chat(const dsi_arg_list *files)
-{
-    for (size_t i = 0; i < files->n; ++i) {
-        if (dsi_rows_knows(files->items[i])) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* A model without chat template can still train on text: the lack is an error only for messages. */
 static ds_status open_tokenizer(train_run *run)
 {
@@ -52,54 +41,9 @@ static ds_status open_tokenizer(train_run *run)
                        "the tokenizer has %u ids, the model's vocabulary only %lld", vocab,
                        (long long)model_vocab);
     }
-    if ((needs_chat(&o->data) || needs_chat(&o->eval_data)) &&
+    if ((train_data_has_rows(run)) &&
         (o->chat_template != NULL || ds_tokenizer_chat_template(run->tokenizer) != NULL)) {
         return ds_chat_create(run->ctx, run->tokenizer, o->chat_template, &run->chat);
-    }
-    return DS_OK;
-}
-
-static ds_status open_dataset(train_run *run, const dsi_arg_list *files, ds_dataset **out)
-{
-    const ds_dataset_params params = {.files = files->items,
-                                      .n_files = (uint32_t)files->n,
-                                      .tokenizer = run->tokenizer,
-                                      .chat = run->chat,
-                                      .seq_length = run->seq_length,
-                                      .too_long = strcmp(run->options->too_long, "drop") == 0
-                                                      ? DS_TOO_LONG_DROP
-                                                      : DS_TOO_LONG_TRUNCATE,
-                                      .append_eos = run->options->append_eos};
-    DS_TRY(ds_dataset_open(run->ctx, &params, out));
-    const ds_dataset_info info = ds_dataset_get_info(*out);
-    if (info.n_uncounted > 0) {
-        ds_log(run->ctx, DS_LOG_WARN,
-               "data: %llu samples were left out: no answer within their first %lld tokens",
-               (unsigned long long)info.n_uncounted, (long long)run->seq_length);
-    }
-    if (info.n_truncated + info.n_dropped > 0) {
-        ds_log(run->ctx, DS_LOG_WARN,
-               "data: %llu samples longer than %lld tokens were truncated, %llu dropped",
-               (unsigned long long)info.n_truncated, (long long)run->seq_length,
-               (unsigned long long)info.n_dropped);
-    }
-    if ((int64_t)info.max_id >= ds_model_get_info(run->model)->vocab_size) {
-        return ds_fail(
-            run->ctx, DS_ERR_ARG, "%s holds token %u, outside of the model's vocabulary of %lld",
-            files->items[0], info.max_id, (long long)ds_model_get_info(run->model)->vocab_size);
-    }
-    return DS_OK;
-}
-
-static ds_status open_data(train_run *run)
-{
-    const train_options *o = run->options;
-    DS_TRY(open_dataset(run, &o->data, &run->train_data));
-    if (o->eval_data.n > 0) {
-        return open_dataset(run, &o->eval_data, &run->eval_data);
-    }
-    if (o->eval_fraction > 0.0) {
-        return ds_dataset_split(run->train_data, o->eval_fraction, &run->eval_data);
     }
     return DS_OK;
 }
@@ -128,24 +72,6 @@ static ds_trainer_values trainer_values(const train_run *run)
                                 run->total_steps);
 }
 
-static ds_status create_loaders(train_run *run)
-{
-    const ds_config_values *v = dsi_config_values(run->config);
-    ds_loader_params params = {.batch = v->batch.train_micro_batch_size_per_gpu,
-                               .seq_length = run->seq_length,
-                               .seed = (uint64_t)run->options->seed,
-                               .shuffle = true,
-                               .n_vocab = ds_model_get_info(run->model)->vocab_size,
-                               .rank = ds_comm_rank(run->comm),
-                               .n_ranks = ds_comm_size(run->comm)};
-    DS_TRY(ds_loader_create(run->ctx, run->train_data, &params, &run->train_loader));
-    if (run->eval_data != NULL) {
-        params.shuffle = false;
-        DS_TRY(ds_loader_create(run->ctx, run->eval_data, &params, &run->eval_loader));
-    }
-    return DS_OK;
-}
-
 /* Epochs become steps once the batch size is known; the schedule may then need the steps: resolve
  * twice. */
 static ds_status resolve_config(train_run *run)
@@ -160,7 +86,7 @@ static ds_status resolve_config(train_run *run)
         v.total_steps = is_auto ? ds_known(1e9) : (ds_maybe){0}; /* replaced below */
     }
     DS_TRY(ds_config_resolve(run->config, ds_comm_size(run->comm), &v));
-    DS_TRY(create_loaders(run));
+    DS_TRY(train_data_loaders(run));
     if (o->epochs > 0.0) {
         const int64_t rows = dsi_config_values(run->config)->batch.train_batch_size;
         const double all = o->epochs * (double)ds_loader_epoch_rows(run->train_loader);
@@ -223,14 +149,15 @@ ds_status train_setup(ds_ctx *ctx, ds_comm *comm, const train_options *options, 
                                      .strict = options->strict};
     *run =
         (train_run){.ctx = ctx, .comm = comm, .options = options, .started = dsi_clock_seconds()};
+    DS_TRY(train_data_find(run));
     DS_TRY(train_same(run));
     DS_TRY(train_output_check(run));
     DS_TRY(ds_config_load_file(ctx, options->deepspeed_config, &params, &run->config));
     DS_TRY(open_model(run));
     DS_TRY(open_tokenizer(run));
-    DS_TRY(open_data(run));
+    DS_TRY(train_data_open(run));
     DS_TRY(resolve_config(run));
-    DS_TRY(ds_comm_agree(run->comm, ctx, train_paths_check_config(ctx, options, run->config)));
+    DS_TRY(ds_comm_agree(run->comm, ctx, train_paths_check_config(run)));
     DS_TRY(build_engine(run));
     return train_output_open(run); /* a result that cannot be kept is no run */
 }
@@ -246,4 +173,6 @@ void train_teardown(train_run *run)
     ds_tokenizer_close(&run->tokenizer);
     ds_config_destroy(&run->config);
     ds_model_destroy(&run->model);
+    dsi_data_files_free(&run->eval_files);
+    dsi_data_files_free(&run->data_files);
 }
