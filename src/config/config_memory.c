@@ -42,8 +42,7 @@ static bool has_empty_name(const char *folders)
     return n == 0 || folders[0] == ',' || folders[n - 1] == ',' || strstr(folders, ",,") != NULL;
 }
 
-/* One set of folders serves all that lives on disk: a run has one scratch file, striped over them.
- */
+/* Lists of folders, which a scratch file is striped over. */
 static void disk_folders(dsi_eval *eval)
 {
     const ds_config_values *v = eval->values;
@@ -58,7 +57,6 @@ static void disk_folders(dsi_eval *eval)
          v->zero.offload_param.device == DS_OFFLOAD_NVME},
         {"activation_checkpointing.nvme_path", v->activation_checkpointing.nvme_path, true},
     };
-    size_t first = SIZE_MAX;
     for (size_t i = 0; i < sizeof places / sizeof places[0]; ++i) {
         if (!places[i].used || places[i].given == NULL) {
             continue;
@@ -74,13 +72,6 @@ static void disk_folders(dsi_eval *eval)
         } else if (n > DS_CONFIG_MAX_FOLDERS) {
             dsi_item_error(eval, item, "expected at most %d folders, found %" PRIu32,
                            DS_CONFIG_MAX_FOLDERS, n);
-        } else if (first == SIZE_MAX) {
-            first = i;
-        } else if (strcmp(places[i].given, places[first].given) != 0) {
-            dsi_item_error(eval, item,
-                           "expected the folders of %s, \"%s\", since one set serves all that "
-                           "lives on disk, found \"%s\"; several, with commas, are striped",
-                           places[first].path, places[first].given, places[i].given);
         }
     }
 }

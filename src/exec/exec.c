@@ -181,6 +181,11 @@ size_t dsi_exec_host_bytes(const dsi_exec *exec)
     return dsi_swap_host_bytes(exec->swap);
 }
 
+size_t dsi_exec_disk_bytes_of(const dsi_exec *exec, dsi_swap_content content)
+{
+    return dsi_swap_disk_bytes_of(exec->swap, content);
+}
+
 size_t dsi_exec_disk_bytes(const dsi_exec *exec)
 {
     return dsi_swap_disk_bytes(exec->swap);

@@ -70,6 +70,7 @@ bool dsi_exec_is_swapped(const dsi_exec *exec, ds_cell cell);
 /* Bytes of swapped cells. */
 size_t dsi_exec_host_bytes(const dsi_exec *exec);
 size_t dsi_exec_disk_bytes(const dsi_exec *exec);
+size_t dsi_exec_disk_bytes_of(const dsi_exec *exec, dsi_swap_content content);
 /* Seconds so far in which this thread was held by waits for the disk. */
 double dsi_exec_swap_waited(const dsi_exec *exec);
 

@@ -13,8 +13,9 @@ enum { ZERO_BYTES = 1 << 22 };
 
 typedef struct place {
     dsi_residence residence;
-    size_t offset; /* in the host map or the scratch file */
-    size_t bytes;  /* of the content */
+    dsi_swap_content content; /* which scratch file */
+    size_t offset;            /* in the host map or the scratch file */
+    size_t bytes;             /* of the content */
 } place;
 
 struct dsi_swap {
@@ -23,12 +24,28 @@ struct dsi_swap {
     uint32_t n;
     unsigned char *host;
     size_t host_bytes;
-    size_t disk_bytes;
+    size_t disk_bytes[DSI_SWAP_CONTENTS];
     dsi_aio *aio;
-    uint32_t file;
+    uint32_t files[DSI_SWAP_CONTENTS];
     void *zeros;      /* ZERO_BYTES of them, when there is a disk */
     atomic_bool lost; /* see dsi_swap_has_lost; waits may be on two threads */
 };
+
+const char *dsi_swap_content_name(dsi_swap_content content)
+{
+    static const char *const names[DSI_SWAP_CONTENTS] = {[DSI_SWAP_STATES] = "offloaded states",
+                                                         [DSI_SWAP_PARAMS] = "offloaded parameters",
+                                                         [DSI_SWAP_ACTIVATIONS] =
+                                                             "offloaded activations"};
+    return names[content];
+}
+
+static dsi_swap_content content_of(ds_cell_kind kind)
+{
+    return kind == DS_CELL_PARAM   ? DSI_SWAP_PARAMS
+           : kind == DS_CELL_STATE ? DSI_SWAP_ACTIVATIONS
+                                   : DSI_SWAP_STATES;
+}
 
 /* Deals out storage: first the cells that have their own, then the parts in those. */
 static void deal_out(dsi_swap *swap, const ds_cells *cells, const dsi_home *homes)
@@ -40,12 +57,15 @@ static void deal_out(dsi_swap *swap, const ds_cells *cells, const dsi_home *home
             if (home->residence == DSI_ON_DEVICE || (home->parent != DS_NONE) != (parts == 1)) {
                 continue;
             }
-            *p = (place){home->residence, 0, ds_meta_bytes(ds_cells_get(cells, c)->meta)};
+            const ds_cell_info *info = ds_cells_get(cells, c);
+            *p = (place){home->residence, content_of(info->kind), 0, ds_meta_bytes(info->meta)};
             if (parts == 1) {
+                p->content = swap->places[home->parent].content;
                 p->offset = swap->places[home->parent].offset + home->offset;
                 continue;
             }
-            size_t *end = home->residence == DSI_ON_HOST ? &swap->host_bytes : &swap->disk_bytes;
+            size_t *end =
+                home->residence == DSI_ON_HOST ? &swap->host_bytes : &swap->disk_bytes[p->content];
             p->offset = *end;
             *end += dsi_home_bytes(p->bytes);
         }
@@ -67,21 +87,50 @@ static ds_status map_host(dsi_swap *swap)
     return DS_OK;
 }
 
+static ds_status open_files(dsi_swap *swap, const dsi_swap_params *params)
+{
+    uint32_t first = 0;
+    for (int c = 0; c < DSI_SWAP_CONTENTS; ++c) {
+        const uint32_t n = params->disks[c].n_folders;
+        if (swap->disk_bytes[c] > 0 && n == 0) {
+            return ds_fail(swap->ctx, DS_ERR_CONFIG,
+                           "offload to nvme needs nvme_path, a folder on the disk to use");
+        }
+        if (swap->disk_bytes[c] > 0) {
+            DS_TRY(dsi_aio_add_scratch_in(swap->aio, dsi_swap_content_name((dsi_swap_content)c),
+                                          swap->disk_bytes[c], first, n, &swap->files[c]));
+        }
+        first += n;
+    }
+    return DS_OK;
+}
+
 static ds_status open_disk(dsi_swap *swap, const dsi_swap_params *params)
 {
+    uint32_t n = 0;
+    for (int c = 0; c < DSI_SWAP_CONTENTS; ++c) {
+        n += params->disks[c].n_folders;
+    }
+    const char **folders = calloc((size_t)n + 1, sizeof *folders); /* those of all contents */
+    if (folders == NULL) {
+        return ds_fail(swap->ctx, DS_ERR_NOMEM, "no memory for offload");
+    }
+    n = 0;
+    for (int c = 0; c < DSI_SWAP_CONTENTS; ++c) {
+        for (uint32_t i = 0; i < params->disks[c].n_folders; ++i) {
+            folders[n++] = params->disks[c].folders[i];
+        }
+    }
     const dsi_aio_params aio = {.io = params->aio,
-                                .folders = params->folders,
-                                .n_folders = params->n_folders,
-                                .max_files = 1,
+                                .folders = folders,
+                                .n_folders = n,
+                                .max_files = DSI_SWAP_CONTENTS,
                                 .max_requests = params->max_requests + 1,
                                 .patience = params->patience};
-    if (params->n_folders == 0) {
-        return ds_fail(swap->ctx, DS_ERR_CONFIG,
-                       "offload to nvme needs nvme_path, a folder on the disk to use");
-    }
-    DS_TRY(ds_aio_buffer_create(swap->ctx, ZERO_BYTES, false, &swap->zeros));
-    DS_TRY(dsi_aio_open(swap->ctx, &aio, &swap->aio));
-    return dsi_aio_add_scratch(swap->aio, "offloaded states", swap->disk_bytes, &swap->file);
+    ds_status status = ds_aio_buffer_create(swap->ctx, ZERO_BYTES, false, &swap->zeros);
+    status = status < 0 ? status : dsi_aio_open(swap->ctx, &aio, &swap->aio);
+    free(folders);
+    return status < 0 ? status : open_files(swap, params);
 }
 
 ds_status dsi_swap_create(ds_ctx *ctx, const ds_cells *cells, const dsi_home *homes, uint32_t n,
@@ -103,7 +152,7 @@ ds_status dsi_swap_create(ds_ctx *ctx, const ds_cells *cells, const dsi_home *ho
     if (status >= 0 && swap->host_bytes > 0) {
         status = map_host(swap);
     }
-    if (status >= 0 && swap->disk_bytes > 0) {
+    if (status >= 0 && dsi_swap_disk_bytes(swap) > 0) {
         status = open_disk(swap, params);
     }
     if (status < 0) {
@@ -144,8 +193,9 @@ ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
         memcpy(write ? (void *)host : data, write ? data : (void *)host, p->bytes);
         return DS_OK;
     }
-    return write ? dsi_aio_write(swap->aio, swap->file, p->offset, data, blocks, &ticket_out->aio)
-                 : dsi_aio_read(swap->aio, swap->file, p->offset, data, blocks, &ticket_out->aio);
+    const uint32_t file = swap->files[p->content];
+    return write ? dsi_aio_write(swap->aio, file, p->offset, data, blocks, &ticket_out->aio)
+                 : dsi_aio_read(swap->aio, file, p->offset, data, blocks, &ticket_out->aio);
 }
 
 ds_status dsi_swap_wait(dsi_swap *swap, dsi_swap_ticket *ticket, double *seconds_out)
@@ -209,8 +259,9 @@ static ds_status access_cell(dsi_swap *swap, ds_cell cell, size_t offset, bool w
         return DS_OK;
     }
     const size_t at = p->offset + offset;
-    DS_TRY(write ? dsi_aio_write(swap->aio, swap->file, at, data, bytes, &ticket)
-                 : dsi_aio_read(swap->aio, swap->file, at, data, bytes, &ticket));
+    const uint32_t file = swap->files[p->content];
+    DS_TRY(write ? dsi_aio_write(swap->aio, file, at, data, bytes, &ticket)
+                 : dsi_aio_read(swap->aio, file, at, data, bytes, &ticket));
     return dsi_aio_wait(swap->aio, ticket);
 }
 
@@ -241,16 +292,18 @@ ds_status dsi_swap_clear(dsi_swap *swap, ds_cell cell)
 
 void dsi_swap_exchange(dsi_swap *swap, ds_cell a, ds_cell b)
 {
-    const size_t offset = swap->places[a].offset;
-    swap->places[a].offset = swap->places[b].offset;
-    swap->places[b].offset = offset;
+    const place kept = swap->places[a];
+    swap->places[a] = swap->places[b];
+    swap->places[b] = kept;
 }
 
 void dsi_swap_place_parts(dsi_swap *swap, const dsi_home *homes)
 {
     for (ds_cell c = 0; c < swap->n; ++c) {
         if (homes[c].residence != DSI_ON_DEVICE && homes[c].parent != DS_NONE) {
-            swap->places[c].offset = swap->places[homes[c].parent].offset + homes[c].offset;
+            const place *parent = &swap->places[homes[c].parent];
+            swap->places[c].content = parent->content;
+            swap->places[c].offset = parent->offset + homes[c].offset;
         }
     }
 }
@@ -265,7 +318,16 @@ size_t dsi_swap_host_bytes(const dsi_swap *swap)
     return swap != NULL ? swap->host_bytes : 0;
 }
 
+size_t dsi_swap_disk_bytes_of(const dsi_swap *swap, dsi_swap_content content)
+{
+    return swap != NULL ? swap->disk_bytes[content] : 0;
+}
+
 size_t dsi_swap_disk_bytes(const dsi_swap *swap)
 {
-    return swap != NULL ? swap->disk_bytes : 0;
+    size_t bytes = 0;
+    for (int c = 0; swap != NULL && c < DSI_SWAP_CONTENTS; ++c) {
+        bytes += swap->disk_bytes[c];
+    }
+    return bytes;
 }

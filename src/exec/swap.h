@@ -1,8 +1,8 @@
 /* Storage of cells that do not live on the device, and transfers from and to it.
  *
- * Host memory is one map; the disk is one scratch file without a name, striped over folders, which
- * goes with the process however that ends. Each cell has whole blocks of its own; parts share those
- * of their parent.
+ * Host memory is one map; on disk states, parameters and activations have a scratch file each,
+ * without a name, striped over folders, which goes with the process however that ends. Each cell
+ * has whole blocks of its own; parts share those of their parent.
  */
 #ifndef DSI_EXEC_SWAP_H
 #define DSI_EXEC_SWAP_H
@@ -12,12 +12,25 @@
 
 typedef struct dsi_swap dsi_swap;
 
+/* What a cell holds; STATES: all but parameters and activations. */
+typedef enum dsi_swap_content {
+    DSI_SWAP_STATES,
+    DSI_SWAP_PARAMS,
+    DSI_SWAP_ACTIVATIONS,
+    DSI_SWAP_CONTENTS
+} dsi_swap_content;
+
+/* Where the scratch file of a content goes. */
+typedef struct dsi_swap_disk {
+    const char *const *folders; /* borrowed for the call */
+    uint32_t n_folders;         /* 0: none of it may live on disk */
+} dsi_swap_disk;
+
 typedef struct dsi_swap_params {
     ds_aio_params aio;
-    const char *const *folders; /* of scratch files, borrowed for the call */
-    uint32_t n_folders;         /* 0: nothing may live on disk */
-    uint32_t max_requests;      /* transfers in flight */
-    double patience;            /* seconds without any progress until a wait fails; 0: for ever */
+    dsi_swap_disk disks[DSI_SWAP_CONTENTS];
+    uint32_t max_requests; /* transfers in flight */
+    double patience;       /* seconds without any progress until a wait fails; 0: for ever */
 } dsi_swap_params;
 
 typedef struct dsi_swap_ticket {
@@ -69,5 +82,7 @@ const void *dsi_swap_host(const dsi_swap *swap, ds_cell cell);
 /* Bytes of storage in host memory and on disk. */
 size_t dsi_swap_host_bytes(const dsi_swap *swap);
 size_t dsi_swap_disk_bytes(const dsi_swap *swap);
+size_t dsi_swap_disk_bytes_of(const dsi_swap *swap, dsi_swap_content content);
+const char *dsi_swap_content_name(dsi_swap_content content); /* "offloaded states" */
 
 #endif

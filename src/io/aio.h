@@ -69,6 +69,9 @@ dsi_aio_stats dsi_aio_get_stats(dsi_aio *aio);
  * job can meet it. `name` is for messages. Errors: ERR_NOT_FOUND, ERR_IO (folder missing or not
  * writable, disk full: says how much is free), ERR_LIMIT (max_files). */
 ds_status dsi_aio_add_scratch(dsi_aio *aio, const char *name, uint64_t bytes, uint32_t *file_out);
+/* The same over `n` of the folders, from number `first` on. */
+ds_status dsi_aio_add_scratch_in(dsi_aio *aio, const char *name, uint64_t bytes, uint32_t first,
+                                 uint32_t n, uint32_t *file_out);
 /* A file that has a name. write false: for reading only. write true: reading and writing, created
  * when missing, grows as written. */
 ds_status dsi_aio_add_path(dsi_aio *aio, const char *path, bool write, uint32_t *file_out);

@@ -191,10 +191,10 @@ static int reserve(int fd, const char *folder, uint64_t bytes)
 
 /* One part in one folder. Its name is gone before room is taken, so that a killed process leaves
  * nothing; the lock on the name keeps others from removing it in between. */
-static ds_status open_scratch(dsi_aio *aio, aio_file *file, uint32_t i, const char *name)
+static ds_status open_scratch(dsi_aio *aio, aio_file *file, uint32_t i, const char *folder,
+                              const char *name)
 {
     aio_part *part = &file->parts[i];
-    const char *folder = aio->folders[i];
     int lock = -1;
     dsi_folder_clean(folder, name);
     DS_TRY(dsi_temp_file(aio->ctx, folder, name, &part->path, &lock));
@@ -215,9 +215,15 @@ static ds_status open_scratch(dsi_aio *aio, aio_file *file, uint32_t i, const ch
 
 ds_status dsi_aio_add_scratch(dsi_aio *aio, const char *name, uint64_t bytes, uint32_t *file_out)
 {
+    return dsi_aio_add_scratch_in(aio, name, bytes, 0, aio->n_folders, file_out);
+}
+
+ds_status dsi_aio_add_scratch_in(dsi_aio *aio, const char *name, uint64_t bytes, uint32_t first,
+                                 uint32_t n, uint32_t *file_out)
+{
     uint32_t id = 0;
     aio_file file;
-    if (aio->n_folders == 0) {
+    if (n == 0 || first > aio->n_folders || n > aio->n_folders - first) {
         return ds_fail(aio->ctx, DS_ERR_ARG, "aio: %s needs a folder, none was given", name);
     }
     if (!dsi_path_is_plain(name) || bytes > (uint64_t)INT64_MAX - DSI_AIO_ALIGN) {
@@ -225,10 +231,10 @@ ds_status dsi_aio_add_scratch(dsi_aio *aio, const char *name, uint64_t bytes, ui
                        "aio: no scratch file may be named %s, of %" PRIu64 " bytes", name, bytes);
     }
     DS_TRY(find_entry(aio, &id));
-    DS_TRY(new_file(aio, aio->n_folders, &file));
+    DS_TRY(new_file(aio, n, &file));
     file.bytes = (bytes + DSI_AIO_ALIGN - 1) / DSI_AIO_ALIGN * DSI_AIO_ALIGN;
     for (uint32_t i = 0; i < file.n_parts; ++i) {
-        const ds_status status = open_scratch(aio, &file, i, name);
+        const ds_status status = open_scratch(aio, &file, i, aio->folders[first + i], name);
         if (status < 0) {
             dsi_aio_file_close(&file);
             return status;

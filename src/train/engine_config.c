@@ -119,6 +119,11 @@ static size_t sub_group_bytes(const ds_config_values *v)
     return (size_t)n * 16;
 }
 
+static void copy_folders(char text_out[DS_CONFIG_TEXT_BYTES], const char *folders)
+{
+    (void)snprintf(text_out, DS_CONFIG_TEXT_BYTES, "%s", folders != NULL ? folders : "");
+}
+
 static dsi_offload_spec read_offload(const ds_config_values *v)
 {
     const ds_config_zero *z = &v->zero;
@@ -155,16 +160,9 @@ static dsi_offload_spec read_offload(const ds_config_values *v)
         kept->nvme_path != NULL
             ? DSI_ON_DISK
             : residence(v, kept->cpu_checkpointing ? DS_OFFLOAD_CPU : DS_OFFLOAD_NONE);
-    if (kept->nvme_path != NULL && spec.states != DSI_ON_DISK && spec.params != DSI_ON_DISK) {
-        (void)snprintf(spec.folders, sizeof spec.folders, "%s", kept->nvme_path);
-        return spec;
-    }
-    const char *folders = states->nvme_path != NULL && spec.states == DSI_ON_DISK
-                              ? states->nvme_path
-                              : params->nvme_path;
-    if (folders != NULL) {
-        (void)snprintf(spec.folders, sizeof spec.folders, "%s", folders);
-    }
+    copy_folders(spec.folders, states->nvme_path);
+    copy_folders(spec.param_folders, params->nvme_path);
+    copy_folders(spec.activation_folders, kept->nvme_path);
     return spec;
 }
 

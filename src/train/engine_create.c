@@ -53,25 +53,53 @@ static ds_status plan(ds_engine *engine, const ds_engine_params *params)
     return check_limit(engine, &made);
 }
 
+/* The folders of each content, as text with commas and as a list. */
+typedef struct disk_folders {
+    char text[DS_CONFIG_TEXT_BYTES], parts[DS_CONFIG_TEXT_BYTES];
+    const char *list[DS_CONFIG_MAX_FOLDERS];
+} disk_folders;
+
+static dsi_swap_disk read_folders(disk_folders *f, const char *own, const char *common)
+{
+    (void)snprintf(f->text, sizeof f->text, "%s", own[0] != '\0' ? own : common);
+    memcpy(f->parts, f->text, sizeof f->parts);
+    const uint32_t n = dsi_offload_folders(f->parts, f->list);
+    return (dsi_swap_disk){f->list, n};
+}
+
+static void say_offloaded(const ds_engine *engine, const disk_folders *folders)
+{
+    for (int c = 0; c < DSI_SWAP_CONTENTS; ++c) {
+        const size_t bytes = dsi_exec_disk_bytes_of(engine->exec, (dsi_swap_content)c);
+        if (bytes > 0) {
+            ds_log(engine->ctx, DS_LOG_JOB, "%s: %.0f MiB on disk in %s",
+                   dsi_swap_content_name((dsi_swap_content)c), (double)bytes / 1048576.0,
+                   folders[c].text);
+        }
+    }
+    ds_log(engine->ctx, DS_LOG_JOB, "offloaded: %.0f MiB to disk, %.0f MiB to host memory",
+           (double)ds_engine_disk_bytes(engine) / 1048576.0,
+           (double)ds_engine_host_bytes(engine) / 1048576.0);
+}
+
 /* Memory for cells and arenas, storage for the cells that live elsewhere. */
 static ds_status allocate_memory(ds_engine *engine)
 {
-    char folders[sizeof engine->spec.offload.folders];
-    const char *list[DS_CONFIG_MAX_FOLDERS];
-    memcpy(folders, engine->spec.offload.folders, sizeof folders);
-    const dsi_swap_params swap = {.aio = engine->spec.offload.aio,
-                                  .folders = list,
-                                  .n_folders = dsi_offload_folders(folders, list),
-                                  .max_requests = 1024,
-                                  .patience = engine->spec.offload.patience};
+    const dsi_offload_spec *spec = &engine->spec.offload;
+    disk_folders folders[DSI_SWAP_CONTENTS];
+    const dsi_swap_params swap = {
+        .aio = spec->aio,
+        .disks = {[DSI_SWAP_STATES] = read_folders(&folders[DSI_SWAP_STATES], spec->folders, ""),
+                  [DSI_SWAP_PARAMS] =
+                      read_folders(&folders[DSI_SWAP_PARAMS], spec->param_folders, spec->folders),
+                  [DSI_SWAP_ACTIVATIONS] = read_folders(&folders[DSI_SWAP_ACTIVATIONS],
+                                                        spec->activation_folders, spec->folders)},
+        .max_requests = 1024,
+        .patience = spec->patience};
     dsi_exec_set_homes(engine->exec, engine->homes.items, engine->homes.n, &swap);
     DS_TRY(dsi_exec_allocate(engine->exec));
     if (engine->homes.n > 0) {
-        ds_log(engine->ctx, DS_LOG_JOB, "offloaded: %.0f MiB to disk%s%s, %.0f MiB to host memory",
-               (double)ds_engine_disk_bytes(engine) / 1048576.0,
-               ds_engine_disk_bytes(engine) > 0 ? " in " : "",
-               ds_engine_disk_bytes(engine) > 0 ? engine->spec.offload.folders : "",
-               (double)ds_engine_host_bytes(engine) / 1048576.0);
+        say_offloaded(engine, folders);
     }
     return DS_OK;
 }

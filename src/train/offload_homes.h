@@ -21,6 +21,9 @@ typedef struct dsi_offload_spec {
     bool carry;          /* states may be on their way when the next step begins */
     bool write_first;    /* what an update takes home is there before the next update begins */
     char folders[DS_CONFIG_TEXT_BYTES]; /* of the disk; with commas between them */
+    char param_folders[DS_CONFIG_TEXT_BYTES],
+        activation_folders[DS_CONFIG_TEXT_BYTES]; /* "": as
+                                                     folders */
     ds_aio_params aio;
     double patience; /* seconds without progress on the disk until a step fails; 0: nine tenths of
                         the communicator's timeout, so that the rank whose disk it is speaks before

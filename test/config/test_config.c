@@ -605,6 +605,23 @@ static void allows_unknown_keys(void **state)
     ds_config_destroy(&config);
 }
 
+/* Parameters, states and activations may have disks of their own. */
+static void takes_folders_of_each_kind(void **state)
+{
+    ds_config *config;
+    CHECK_OK(*state, resolve(*state,
+                             "{train_batch_size: 2, optimizer: {type: 'Adam'}, zero_optimization: {"
+                             "stage: 3, offload_optimizer: {device: 'nvme', nvme_path: '/a'}, "
+                             "offload_param: {device: 'nvme', nvme_path: '/b,/c'}}, "
+                             "activation_checkpointing: {nvme_path: '/d'}}",
+                             1, NULL, &config));
+    const ds_config_values *v = ds_config_get(config);
+    assert_string_equal(v->zero.offload_optimizer.nvme_path, "/a");
+    assert_string_equal(v->zero.offload_param.nvme_path, "/b,/c");
+    assert_string_equal(v->activation_checkpointing.nvme_path, "/d");
+    ds_config_destroy(&config);
+}
+
 /* At the top level DeepSpeed does not read unknown keys: a notice, unless it looks like a slip. */
 static void notes_unknown_top_level_keys(void **state)
 {
@@ -716,6 +733,7 @@ int main(void)
         cmocka_unit_test(loader_keys_are_told_of),
         cmocka_unit_test(allows_unknown_keys),
         cmocka_unit_test(notes_unknown_top_level_keys),
+        cmocka_unit_test(takes_folders_of_each_kind),
         cmocka_unit_test(prints_and_reads_back),
         cmocka_unit_test(explains),
     };

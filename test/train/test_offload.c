@@ -296,6 +296,39 @@ static void a_missing_folder_is_named(void **state)
     ds_model_destroy(&model);
 }
 
+/* States, parameters and activations each go to folders of their own, if they have any. */
+static void contents_have_folders_of_their_own(void **state)
+{
+    dsi_offload_spec offload = away(DSI_ON_DISK, DSI_ON_DISK);
+    offload.how.activations = DSI_ON_DISK;
+    dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
+    const result kept = run(small_gpt2, spec);
+    char *const names[] = {spec.offload.folders, spec.offload.param_folders,
+                           spec.offload.activation_folders};
+    char *others[3];
+    (void)state;
+    for (int i = 0; i < 3; ++i) {
+        others[i] = scratch_make();
+        (void)snprintf(names[i], DS_CONFIG_TEXT_BYTES, "%s", others[i]);
+    }
+    const result got = run(small_gpt2, spec);
+    expect_same(&got, &kept, "three disks");
+    assert_int_equal(got.disk, kept.disk);
+    ds_model *model = small_model(ctx, folder, small_gpt2);
+    const ds_engine_params params = {.model = model, .seq_length = SMALL_SEQ};
+    for (int i = 0; i < 3; ++i) {
+        ds_engine *engine = NULL;
+        (void)snprintf(names[i], DS_CONFIG_TEXT_BYTES, "%s/none", others[i]);
+        CHECK_FAILS(ctx, dsi_engine_create(ctx, &params, &spec, &engine), DS_ERR_NOT_FOUND,
+                    names[i]);
+        (void)snprintf(names[i], DS_CONFIG_TEXT_BYTES, "%s", others[i]);
+    }
+    for (int i = 0; i < 3; ++i) {
+        scratch_remove(others[i]);
+    }
+    ds_model_destroy(&model);
+}
+
 /* A plan in which a kernel touches what lives on disk is refused. */
 static void the_checker_knows_where_cells_live(void **state)
 {
@@ -544,6 +577,7 @@ int main(void)
         cmocka_unit_test(device_memory_falls),
         cmocka_unit_test(checkpoints_do_not_care),
         cmocka_unit_test(a_missing_folder_is_named),
+        cmocka_unit_test(contents_have_folders_of_their_own),
         cmocka_unit_test(the_checker_knows_where_cells_live),
         cmocka_unit_test(the_checker_knows_blocks),
         cmocka_unit_test(limits_bound_what_is_under_way),

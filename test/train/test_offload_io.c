@@ -115,7 +115,7 @@ static bool fail_at(const parity_case *p, ds_aio_backend backend, int at, int re
     assert_int_equal(status, fired ? DS_ERR_IO : DS_OK);
     if (fired) {
         assert_non_null(strstr(ds_ctx_error(ctx), strerror(reason)));
-        assert_non_null(strstr(ds_ctx_error(ctx), "offloaded states"));
+        assert_non_null(strstr(ds_ctx_error(ctx), "offloaded "));
         if (dsi_engine_check_whole(engine, "this") < 0) {
             ++n_broken;
             refuses_all(engine, p);
