@@ -615,7 +615,7 @@ static void takes_folders_of_each_kind(void **state)
                              "offload_param: {device: 'nvme', nvme_path: '/b,/c'}}, "
                              "activation_checkpointing: {nvme_path: '/d'}}",
                              1, NULL, &config));
-    const ds_config_values *v = ds_config_get(config);
+    const ds_config_values *v = dsi_config_values(config);
     assert_string_equal(v->zero.offload_optimizer.nvme_path, "/a");
     assert_string_equal(v->zero.offload_param.nvme_path, "/b,/c");
     assert_string_equal(v->activation_checkpointing.nvme_path, "/d");
