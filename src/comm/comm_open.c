@@ -3,13 +3,13 @@
  * Slurm's. docs/internals/comm.md lists them. */
 #include "base/number.h"
 #include "comm/comm.h"
+#include "comm/job_name.h"
 #include "comm/net.h"
 #include "comm/shm.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define DEFAULT_TIMEOUT 300.0 /* seconds */
 
@@ -18,7 +18,6 @@ typedef struct family {
     const char *rank, *size, *local_rank, *local_size, *node, *n_nodes; /* NULL: has none */
 } family;
 
-enum { JOB_NAME_BYTES = 2400 };
 enum { FAMILY_PMI = 3, FAMILY_SLURM = 4, N_FAMILIES = 5 };
 
 static const family families[N_FAMILIES] = {
@@ -134,12 +133,28 @@ static ds_status complete(ds_ctx *ctx, const family *f, dsi_comm_world *w)
     if (w->node == UINT32_MAX) {
         w->node = w->n_nodes > 1 ? w->rank / w->local_size : 0;
     }
-    if (w->local_rank >= w->local_size || w->local_size > w->size || w->node >= w->n_nodes) {
+    const uint32_t most_here = w->n_nodes <= w->size ? w->size - (w->n_nodes - 1) : 0;
+    if (w->local_rank >= w->local_size || w->local_size > most_here || w->node >= w->n_nodes ||
+        (w->n_nodes == 1 && w->local_size != w->size)) {
         return ds_fail(ctx, DS_ERR_CONFIG,
                        "%s says: rank %u of %u, %u of %u on node %u of %u; these contradict",
                        f->name, w->rank, w->size, w->local_rank, w->local_size, w->node,
                        w->n_nodes);
     }
+    return DS_OK;
+}
+
+/* DeepSpeed's name of LOCAL_WORLD_SIZE, alone or beside it. */
+static ds_status read_local_size(ds_ctx *ctx, const family *f, dsi_comm_world *w)
+{
+    uint32_t size = 0;
+    DS_TRY(read_number(ctx, "LOCAL_SIZE", w->local_size, &size));
+    if (w->local_size != 0 && size != w->local_size) {
+        return ds_fail(ctx, DS_ERR_CONFIG,
+                       "the environment's LOCAL_SIZE is %u, %s is %u; these contradict", size,
+                       f->local_size, w->local_size);
+    }
+    w->local_size = size;
     return DS_OK;
 }
 
@@ -171,9 +186,7 @@ ds_status dsi_comm_world_read(ds_ctx *ctx, dsi_comm_world *world_out)
         DS_TRY(read_number(ctx, f->size, 1, &w.size));
         DS_TRY(read_number(ctx, f->local_rank, UINT32_MAX, &w.local_rank));
         DS_TRY(read_number(ctx, f->local_size, 0, &w.local_size));
-        if (w.local_size == 0 && f == &families[0]) { /* DeepSpeed's name of it */
-            DS_TRY(read_number(ctx, "LOCAL_SIZE", 0, &w.local_size));
-        }
+        DS_TRY(f == &families[0] ? read_local_size(ctx, f, &w) : DS_OK);
         DS_TRY(read_number(ctx, f->n_nodes != NULL ? f->node : NULL, UINT32_MAX, &w.node));
         DS_TRY(read_number(ctx, f->n_nodes, 0, &w.n_nodes));
         DS_TRY(complete(ctx, f, &w));
@@ -185,27 +198,6 @@ ds_status dsi_comm_world_read(ds_ctx *ctx, dsi_comm_world *world_out)
     return DS_OK;
 }
 
-/* What names the job's meeting on a host: the launcher's secret, or whatever tells jobs of this
- * user apart; the same on all ranks. */
-static void job_name(char *name, size_t n)
-{
-    static const char *const words[] = {"DS_JOB_SECRET", "DS_RESTART_COUNT", "MASTER_ADDR",
-                                        "MASTER_PORT",   "PMIX_NAMESPACE",   "SLURM_JOB_ID",
-                                        "SLURM_STEP_ID", "PMI_PORT",         "TORCHELASTIC_RUN_ID"};
-    size_t used = (size_t)snprintf(name, n, "uid %u", (unsigned)geteuid());
-    bool any = false;
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; ++i) {
-        const char *text = getenv(words[i]);
-        if (text != NULL && used < n) {
-            used += (size_t)snprintf(name + used, n - used, " %s=%.200s", words[i], text);
-            any = any || i != 1;
-        }
-    }
-    if (!any && used < n) { /* ranks that nothing names have the same parent */
-        (void)snprintf(name + used, n - used, " parent %d", (int)getppid());
-    }
-}
-
 static bool is_one_host(const dsi_comm_world *world)
 {
     return world->n_nodes <= 1 && world->local_size == world->size;
@@ -213,11 +205,11 @@ static bool is_one_host(const dsi_comm_world *world)
 
 ds_status dsi_comm_stand_in(ds_ctx *ctx, const dsi_comm_world *world, const char *text)
 {
-    char name[JOB_NAME_BYTES];
+    char name[DSI_JOB_NAME_BYTES];
     if (!is_one_host(world)) {
         return dsi_net_stand_in(ctx, world, text);
     }
-    job_name(name, sizeof name);
+    dsi_job_name(name);
     const dsi_shm_params params = {.rank = world->rank, .size = world->size, .job = name};
     return dsi_shm_stand_in(ctx, &params, text);
 }
@@ -237,11 +229,14 @@ ds_status dsi_comm_open(ds_ctx *ctx, const dsi_comm_world *world, dsi_comm **com
                        world->size, world->n_nodes);
     }
     if (one_host && (transport == NULL || strcmp(transport, "shm") == 0)) {
-        char name[JOB_NAME_BYTES];
-        job_name(name, sizeof name);
+        char name[DSI_JOB_NAME_BYTES];
+        dsi_job_name(name);
+        char card[DSI_JOB_CARD_BYTES];
+        dsi_job_card(card);
         const dsi_shm_params params = {.rank = world->rank,
                                        .size = world->size,
                                        .job = name,
+                                       .card = card,
                                        .timeout =
                                            world->timeout > 0.0 ? world->timeout : DEFAULT_TIMEOUT};
         return dsi_comm_shm_open(ctx, &params, comm_out);

@@ -75,8 +75,11 @@ static ds_status open_local(dsi_comm *flat, const place_card *first, uint32_t wi
     (void)snprintf(name, sizeof name, "block %016llx%016llx%016llx",
                    (unsigned long long)first->name[0], (unsigned long long)first->name[1],
                    (unsigned long long)first->name[2]);
-    const dsi_shm_params params = {
-        .rank = flat->rank % width, .size = width, .job = name, .timeout = flat->timeout};
+    const dsi_shm_params params = {.rank = flat->rank % width,
+                                   .size = width,
+                                   .first = flat->rank / width * width,
+                                   .job = name,
+                                   .timeout = flat->timeout};
     return dsi_comm_shm_open(flat->ctx, &params, local_out);
 }
 

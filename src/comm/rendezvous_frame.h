@@ -28,7 +28,8 @@ typedef enum rdv_kind {
     RDV_BARRIER,   /* client: key; answered when all have come */
     RDV_DIGEST,    /* client: key, number = digest; likewise */
     RDV_ASK,       /* client: rank; answered with its status text */
-    RDV_MISSING,   /* client: key of a barrier or digest; answered with the missing ranks as text */
+    RDV_MISSING,   /* client: key of a barrier or digest; answered with the missing ranks as
+                      text, number: the first of them */
     RDV_BEAT,      /* client: number = sequence, value = step (8 bytes) and what; no answer */
     RDV_ABORT,     /* client: value = reason; no answer */
     RDV_BYE,       /* client: no answer */

@@ -2,6 +2,7 @@
 #include "comm/rendezvous_client.h"
 
 #include "base/clock.h"
+#include "comm/launcher_note.h"
 #include "comm/meet_wait.h"
 #include <errno.h>
 #include <stdio.h>
@@ -97,6 +98,7 @@ static ds_status connect_and_greet(dsi_rdv *rdv, const dsi_rdv_options *options)
             return status;
         }
         if (left <= 0.0) {
+            dsi_launcher_tell_absent(0, options->timeout);
             return ds_fail(
                 rdv->ctx, DS_ERR_PEER,
                 "rank 0 did not join within %g s: rank %u cannot reach the rendezvous at "

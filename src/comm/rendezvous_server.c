@@ -83,12 +83,13 @@ static void status_text(const dsi_rdv_server *server, uint32_t r, char *text, si
                    rank->what[0] != '\0' ? "\"" : "", dsi_clock_seconds() - rank->heard);
 }
 
-/* Who is not in a meeting; with `joined` who has not joined the job. */
-static void missing_text(const dsi_rdv_server *server, const rdv_meeting *meeting, bool joined,
-                         char *text, size_t n)
+/* Who is not in a meeting; with `joined` who has not joined the job. Returns the first of them. */
+static uint32_t missing_text(const dsi_rdv_server *server, const rdv_meeting *meeting, bool joined,
+                             char *text, size_t n)
 {
     size_t used = 0;
     uint32_t more = 0;
+    uint32_t first = server->store.size;
     text[0] = '\0';
     for (uint32_t r = 0; r < server->store.size; ++r) {
         const bool here = joined ? server->ranks[r].ever
@@ -97,6 +98,7 @@ static void missing_text(const dsi_rdv_server *server, const rdv_meeting *meetin
             continue;
         }
         char one[256];
+        first = r < first ? r : first;
         status_text(server, r, one, sizeof one);
         if (used + strlen(one) + 32 > n) {
             ++more;
@@ -107,6 +109,7 @@ static void missing_text(const dsi_rdv_server *server, const rdv_meeting *meetin
     if (more > 0) {
         (void)snprintf(text + used, n - used, " and %u more", more);
     }
+    return first;
 }
 
 /* The lowest rank that has joined, besides the one that asks; without another that one. */
@@ -284,6 +287,7 @@ static void on_abort(dsi_rdv_server *server, const rdv_conn *conn, const rdv_fra
 static void on_request(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame *frame)
 {
     char text[8 * DSI_RDV_TEXT_BYTES];
+    uint32_t missing;
     rdv_rank *rank = &server->ranks[conn->rank];
     rank->heard = dsi_clock_seconds();
     if (frame->kind < RDV_BEAT) { /* a request: it ends an open one, whose sender gave up */
@@ -311,9 +315,14 @@ static void on_request(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame *
         rdv_conn_send_text(conn, RDV_DONE, frame->rank, text);
         return;
     case RDV_MISSING:
-        missing_text(server, rdv_store_meeting(&server->store, frame->key, frame->key_bytes),
-                     frame->key_bytes == 0, text, sizeof text);
-        rdv_conn_send_text(conn, RDV_DONE, lowest_here(server, conn->rank), text);
+        missing =
+            missing_text(server, rdv_store_meeting(&server->store, frame->key, frame->key_bytes),
+                         frame->key_bytes == 0, text, sizeof text);
+        rdv_conn_send(conn, &(rdv_frame){.kind = RDV_DONE,
+                                         .rank = lowest_here(server, conn->rank),
+                                         .number = missing,
+                                         .value = (const uint8_t *)text,
+                                         .value_bytes = strlen(text)});
         return;
     case RDV_BEAT:
         on_beat(rank, frame);

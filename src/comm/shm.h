@@ -12,7 +12,9 @@
 
 typedef struct dsi_shm_params {
     uint32_t rank, size; /* among the processes that meet */
+    uint32_t first;      /* the job's rank of the one that is rank 0 here */
     const char *job;     /* names the meeting: the same on all of them, not guessed by others */
+    const char *card;    /* lines "NAME=VALUE" that must be the same on all; NULL: none */
     double timeout;      /* seconds to wait for the others, now and in calls; 0: for ever */
     bool no_pull;        /* default false: large operands in private memory are read with
                             process_vm_readv if the system allows it to all ranks */
@@ -20,7 +22,7 @@ typedef struct dsi_shm_params {
 
 /* Collective. Ranks meet over abstract Unix sockets, whose names follow from `job`; no file is made
  * anywhere. Errors: ERR_ARG, ERR_NOMEM, ERR_IO, ERR_UNSUPPORTED (no memfd), ERR_PEER names ranks
- * that did not come, differ in size or version, or are there twice. */
+ * that did not come, differ in size, card or version, or are there twice. */
 ds_status dsi_comm_shm_open(ds_ctx *ctx, const dsi_shm_params *params, dsi_comm **comm_out);
 
 /* In the place of rank params->rank, which ended and never came: tells the ranks that wait for it,

@@ -8,6 +8,7 @@
 #include "comm/shm_note.h"
 
 #include "base/clock.h"
+#include "comm/launcher_note.h"
 #include "comm/meet_wait.h"
 #include <errno.h>
 #include <stdio.h>
@@ -100,9 +101,10 @@ ds_status shm_receive(ds_ctx *ctx, shm_job *job, uint64_t tag, double timeout, i
     return DS_OK;
 }
 
-static void tell_all(const shm_job *job, const bool *came, shm_note_kind kind, const char *text)
+static void tell_all(const shm_job *job, const bool *came, shm_note_kind kind, uint32_t missing,
+                     const char *text)
 {
-    shm_note what = shm_note_make(job, kind, 0);
+    shm_note what = shm_note_make(job, kind, kind == NOTE_MISSING ? missing : 0);
     (void)snprintf(what.text, sizeof what.text, "%s", text);
     for (uint32_t r = 0; r < job->size; ++r) {
         if (came[r] && r != job->rank) {
@@ -111,7 +113,26 @@ static void tell_all(const shm_job *job, const bool *came, shm_note_kind kind, c
     }
 }
 
-static ds_status check_hello(ds_ctx *ctx, const shm_job *job, const shm_note *what)
+static ds_status check_card(ds_ctx *ctx, const char *own, const shm_note *what)
+{
+    const char *other = what->text;
+    while (*own != '\0' && *other != '\0') {
+        const size_t n = strcspn(own, "\n");
+        const size_t m = strcspn(other, "\n");
+        if (n != m || memcmp(own, other, n) != 0) {
+            return ds_fail(ctx, DS_ERR_PEER,
+                           "rank %u has %.*s in its environment, rank 0 has %.*s: the variables of "
+                           "the launcher are the same on all ranks of a job",
+                           what->rank, (int)m, other, (int)n, own);
+        }
+        own += n + (own[n] == '\n');
+        other += m + (other[m] == '\n');
+    }
+    return DS_OK;
+}
+
+static ds_status check_hello(ds_ctx *ctx, const dsi_shm_params *params, const shm_job *job,
+                             const shm_note *what)
 {
     if (what->size != job->size) {
         return ds_fail(ctx, DS_ERR_PEER, "rank %u expects %u ranks on this host, rank 0 expects %u",
@@ -123,7 +144,7 @@ static ds_status check_hello(ds_ctx *ctx, const shm_job *job, const shm_note *wh
                        "%u and %zu bytes)",
                        what->rank, what->block_bytes, sizeof(shm_block));
     }
-    return DS_OK;
+    return check_card(ctx, params->card != NULL ? params->card : "", what);
 }
 
 /* "rank 1 of 2 on HOST". */
@@ -136,16 +157,20 @@ static void name_missing(const bool *came, uint32_t size, char *text, size_t n)
     (void)snprintf(text, n, "%s of %u on %s", ranks, size, host);
 }
 
-static ds_status never_joined(ds_ctx *ctx, const char *who, double timeout)
+/* `missing` is the first of them. */
+static ds_status never_joined(ds_ctx *ctx, const dsi_shm_params *params, uint32_t missing,
+                              const char *who)
 {
+    dsi_launcher_tell_absent(params->first + missing, params->timeout);
     return ds_fail(ctx, DS_ERR_PEER,
                    "%s did not join within %g s: is it started, does it get as far as the others? "
                    "DEEPSPEED_TIMEOUT (minutes) sets how long is waited",
-                   who, timeout);
+                   who, params->timeout);
 }
 
 /* What rank 0 does with a note while it gathers. */
-static ds_status take_note(ds_ctx *ctx, const shm_job *job, const shm_note *what, bool *came)
+static ds_status take_note(ds_ctx *ctx, const dsi_shm_params *params, const shm_job *job,
+                           const shm_note *what, bool *came)
 {
     if (what->kind == NOTE_GONE) {
         came[what->rank] = true; /* its place takes the refusal */
@@ -153,25 +178,31 @@ static ds_status take_note(ds_ctx *ctx, const shm_job *job, const shm_note *what
     }
     if (what->kind == NOTE_HELLO) {
         came[what->rank] = true;
-        return check_hello(ctx, job, what);
+        return check_hello(ctx, params, job, what);
     }
     return DS_OK;
 }
 
+/* The first rank that has not come; `size` when all have. */
+static uint32_t first_missing(const bool *came, uint32_t size)
+{
+    uint32_t r = 0;
+    while (r < size && came[r]) {
+        ++r;
+    }
+    return r;
+}
+
 static bool all_came(const bool *came, uint32_t size)
 {
-    for (uint32_t r = 0; r < size; ++r) {
-        if (!came[r]) {
-            return false;
-        }
-    }
-    return true;
+    return first_missing(came, size) == size;
 }
 
 /* While rank 0 waits: tells who is missing, or gives up. */
-static ds_status wait_on(ds_ctx *ctx, const shm_job *job, const bool *came, dsi_meet_wait *wait,
-                         double *told)
+static ds_status wait_on(ds_ctx *ctx, const dsi_shm_params *params, const shm_job *job,
+                         const bool *came, dsi_meet_wait *wait, double *told)
 {
+    const uint32_t missing = first_missing(came, job->size);
     const double now = dsi_clock_seconds();
     const bool over = dsi_meet_wait_over(wait);
     char who[256];
@@ -181,9 +212,9 @@ static ds_status wait_on(ds_ctx *ctx, const shm_job *job, const bool *came, dsi_
     *told = now;
     name_missing(came, job->size, who, sizeof who);
     if (over) {
-        return never_joined(ctx, who, wait->timeout);
+        return never_joined(ctx, params, missing, who);
     }
-    tell_all(job, came, NOTE_MISSING, who);
+    tell_all(job, came, NOTE_MISSING, missing, who);
     if (dsi_meet_wait_due(wait)) {
         dsi_meet_wait_say(ctx, wait, job->rank, who);
     }
@@ -202,17 +233,17 @@ static ds_status gather(ds_ctx *ctx, const dsi_shm_params *params, shm_job *job,
     double told = wait.begin;
     while (!all_came(came, job->size) && status == DS_OK) {
         if (shm_note_receive(job, &what, &other)) {
-            status = take_note(ctx, job, &what, came);
+            status = take_note(ctx, params, job, &what, came);
         }
         if (other >= 0) {
             (void)close(other);
         }
         if (status == DS_OK && !all_came(came, job->size)) {
-            status = wait_on(ctx, job, came, &wait, &told);
+            status = wait_on(ctx, params, job, came, &wait, &told);
         }
     }
     if (status < 0) {
-        tell_all(job, came, NOTE_REFUSED, ds_ctx_error(ctx));
+        tell_all(job, came, NOTE_REFUSED, 0, ds_ctx_error(ctx));
         return status;
     }
     for (uint32_t r = 0; r < job->size; ++r) {
@@ -248,14 +279,15 @@ static ds_status take_answer(ds_ctx *ctx, shm_job *job, shm_note *missing, int *
 /* The others: hello until rank 0 answers. */
 static ds_status say_hello(ds_ctx *ctx, const dsi_shm_params *params, shm_job *job, int *fd_out)
 {
-    const shm_note hello = shm_note_make(job, NOTE_HELLO, 0);
+    shm_note hello = shm_note_make(job, NOTE_HELLO, 0);
     dsi_meet_wait wait = dsi_meet_wait_begin(params->timeout);
-    shm_note missing = {.text = ""};
+    shm_note missing = {.tag = 0}; /* rank 0, as long as nothing is heard of it */
     bool came[DSI_SHM_MAX_RANKS];
     bool heard = false;
     memset(came, true, sizeof came);
     came[0] = false;
     name_missing(came, job->size, missing.text, sizeof missing.text);
+    (void)snprintf(hello.text, sizeof hello.text, "%s", params->card != NULL ? params->card : "");
     for (;;) {
         const int error = shm_note_send(job, 0, &hello, -1);
         if (heard && error == ECONNREFUSED) {
@@ -263,7 +295,7 @@ static ds_status say_hello(ds_ctx *ctx, const dsi_shm_params *params, shm_job *j
         }
         heard = heard || error == 0;
         if (dsi_meet_wait_over(&wait)) {
-            return never_joined(ctx, missing.text, params->timeout);
+            return never_joined(ctx, params, (uint32_t)missing.tag, missing.text);
         }
         if (!heard && dsi_meet_wait_due(&wait)) { /* once it is there it says who is missing */
             dsi_meet_wait_say(ctx, &wait, job->rank, missing.text);

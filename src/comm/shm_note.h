@@ -8,13 +8,14 @@
 #ifndef DSI_COMM_SHM_NOTE_H
 #define DSI_COMM_SHM_NOTE_H
 
+#include "comm/job_name.h"
 #include "comm/shm_impl.h"
 
 typedef enum shm_note_kind {
-    NOTE_HELLO = 1,
+    NOTE_HELLO = 1, /* text: the card, see shm.h */
     NOTE_MEMORY,
     NOTE_REFUSED,
-    NOTE_MISSING, /* rank 0 tells those that wait with it who is missing */
+    NOTE_MISSING, /* rank 0 tells those that wait with it who is missing; tag: the first of them */
     NOTE_GONE     /* in the place of a rank that ended and never came: how it ended */
 } shm_note_kind;
 
@@ -22,7 +23,7 @@ typedef struct shm_note {
     uint64_t magic, token, tag;
     uint32_t kind, rank, size, block_bytes;
     int64_t pid;
-    char text[256];
+    char text[DSI_JOB_CARD_BYTES];
 } shm_note;
 
 /* What the job's meeting is called: socket names and token. */

@@ -36,8 +36,13 @@ static const char *const names[] = {"DLTS_JOB_ID",
                                     "AZUREML_BLOB_ACCOUNT_KEY",
                                     NULL};
 /* Of the launcher itself, made anew for each job or node. */
-static const char *const own[] = {"DS_JOB_SECRET",    "DS_LAUNCH_CONTROL", "DS_LAUNCH_NOTICE",
-                                  "DS_RESTART_COUNT", "DS_SLOT",           NULL};
+static const char *const own[] = {"DS_JOB_SECRET",
+                                  "DS_LAUNCH_CONTROL",
+                                  "DS_LAUNCH_NOTICE",
+                                  "DS_LAUNCHER",
+                                  "DS_RESTART_COUNT",
+                                  "DS_SLOT",
+                                  NULL};
 
 static bool is_in(const char *const *list, const char *name, size_t n)
 {

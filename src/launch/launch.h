@@ -22,6 +22,7 @@ typedef struct dsi_launch {
     const char *master_addr; /* where rank 0 is */
     uint16_t master_port;
     const char *secret;       /* 32 hex digits */
+    const char *listens;      /* see comm/launcher_note.h; NULL: the launcher is not told */
     const dsi_words *command; /* program and its arguments */
     const char *program;      /* its path */
     const dsi_words *env;     /* what the ranks inherit */

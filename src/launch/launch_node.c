@@ -1,4 +1,5 @@
 /* The ranks of one node as tasks of the supervisor. See launch.h. */
+#include "comm/launcher_note.h"
 #include "launch/bind.h"
 #include "launch/launch.h"
 
@@ -8,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* What one task borrows. */
 typedef struct rank_texts {
@@ -23,6 +25,8 @@ typedef struct node_run {
     uint32_t n; /* ranks here */
     uint32_t threads;
     dsi_binding binding;
+    int absences; /* the ranks tell whom they waited for in vain; -1: they cannot */
+    char listens[DSI_LAUNCHER_NAME_BYTES];
     dsi_task *tasks;
     rank_texts *texts;
 } node_run;
@@ -85,10 +89,13 @@ static ds_status fill_task(node_run *node, uint32_t local)
     (void)snprintf(texts->label, sizeof texts->label, "rank %" PRIu32, rank);
     (void)snprintf(texts->prefix, sizeof texts->prefix, bare ? "" : "[rank %" PRIu32 "] ", rank);
     DS_TRY(name_log(node, rank, texts));
-    dsi_rank_env(launch, local, node->threads, &texts->env);
+    dsi_launch own = *launch;
+    own.listens = node->absences >= 0 ? node->listens : NULL;
+    dsi_rank_env(&own, local, node->threads, &texts->env);
     DS_TRY(dsi_words_check(node->ctx, &texts->env));
     node->tasks[local] = (dsi_task){
         .label = texts->label,
+        .rank = rank,
         .prefix = texts->prefix,
         .shown = rank == 0 || !launch->rank0_only,
         .log_path = texts->log_path,
@@ -116,6 +123,16 @@ static ds_status share_cores(node_run *node)
     return DS_OK;
 }
 
+/* A name that nobody else has: ranks of one launcher meet under it, too. */
+static ds_status listen_to_ranks(node_run *node)
+{
+    char random[DSI_SECRET_TEXT];
+    DS_TRY(dsi_make_secret(node->ctx, random));
+    (void)snprintf(node->listens, sizeof node->listens, "ds-launcher-%s", random);
+    node->absences = dsi_launcher_listen(node->listens);
+    return DS_OK;
+}
+
 static ds_status run(node_run *node, dsi_outcome *outcome_out)
 {
     const dsi_launch *launch = node->launch;
@@ -126,6 +143,7 @@ static ds_status run(node_run *node, dsi_outcome *outcome_out)
         DS_TRY(make_log_dir(node->ctx, launch->log_dir));
     }
     DS_TRY(share_cores(node));
+    DS_TRY(listen_to_ranks(node));
     for (uint32_t i = 0; i < node->n; ++i) {
         DS_TRY(fill_task(node, i));
     }
@@ -136,6 +154,7 @@ static ds_status run(node_run *node, dsi_outcome *outcome_out)
                                          .grace = launch->grace,
                                          .control = launch->control,
                                          .notice = -1,
+                                         .absences = node->absences,
                                          .limits = launch->limits,
                                          .terminal = launch->terminal};
     return dsi_supervise(node->ctx, &params, outcome_out);
@@ -143,7 +162,7 @@ static ds_status run(node_run *node, dsi_outcome *outcome_out)
 
 ds_status dsi_launch_node(ds_ctx *ctx, const dsi_launch *launch, dsi_outcome *outcome_out)
 {
-    node_run node = {.ctx = ctx, .launch = launch};
+    node_run node = {.ctx = ctx, .launch = launch, .absences = -1};
     node.n = launch->hosts->items[launch->node].n_slots;
     node.tasks = calloc(node.n, sizeof *node.tasks);
     node.texts = calloc(node.n, sizeof *node.texts);
@@ -151,6 +170,9 @@ ds_status dsi_launch_node(ds_ctx *ctx, const dsi_launch *launch, dsi_outcome *ou
     for (uint32_t i = 0; node.texts != NULL && i < node.n; ++i) {
         free(node.texts[i].log_path);
         dsi_words_free(&node.texts[i].env);
+    }
+    if (node.absences >= 0) {
+        (void)close(node.absences);
     }
     dsi_binding_free(&node.binding);
     free(node.texts);

@@ -1,4 +1,5 @@
 /* The environment of a rank, and what it needs: a secret, a share of the cores. */
+#include "comm/launcher_note.h"
 #include "launch/launch.h"
 
 #include <errno.h>
@@ -9,10 +10,11 @@
 #include <unistd.h>
 
 const char *const dsi_rank_env_names[] = {
-    "RANK",        "LOCAL_RANK",      "WORLD_SIZE",           "LOCAL_WORLD_SIZE",
-    "LOCAL_SIZE",  "CROSS_RANK",      "CROSS_SIZE",           "MASTER_ADDR",
-    "MASTER_PORT", "OMP_NUM_THREADS", "DS_THREADS",           "DS_RESTART_COUNT",
-    "DS_SLOT",     "DS_JOB_SECRET",   "CUDA_VISIBLE_DEVICES", NULL};
+    "RANK",        "LOCAL_RANK",      "WORLD_SIZE",          "LOCAL_WORLD_SIZE",
+    "LOCAL_SIZE",  "CROSS_RANK",      "CROSS_SIZE",          "MASTER_ADDR",
+    "MASTER_PORT", "OMP_NUM_THREADS", "DS_THREADS",          "DS_RESTART_COUNT",
+    "DS_SLOT",     "DS_JOB_SECRET",   DSI_LAUNCHER_VARIABLE, "CUDA_VISIBLE_DEVICES",
+    NULL};
 
 static void set_number(dsi_words *env, const char *name, uint32_t value)
 {
@@ -57,6 +59,11 @@ void dsi_rank_env(const dsi_launch *launch, uint32_t local, uint32_t threads, ds
     set_number(&env, "DS_RESTART_COUNT", launch->restart);
     set_number(&env, "DS_SLOT", host->slots[local]);
     dsi_env_set(&env, "DS_JOB_SECRET", launch->secret);
+    if (launch->listens != NULL) {
+        dsi_env_set(&env, DSI_LAUNCHER_VARIABLE, launch->listens);
+    } else {
+        dsi_env_unset(&env, DSI_LAUNCHER_VARIABLE); /* of a launcher that started this one */
+    }
     if (launch->devices) {
         set_devices(host, &env);
     }

@@ -8,7 +8,8 @@
  *   3 SIGINT, SIGTERM and SIGHUP are forwarded, the second one as SIGKILL; SIGUSR1, SIGUSR2 and
  *     the stop from the terminal are forwarded;
  *   4 what a task wrote is shown before its end is reported;
- *   5 a rank that ended with 0 while others wait for it to join is the failure, not those;
+ *   5 a rank that ended with 0 while others wait for it to join, or for which others waited until
+ *     they gave up, is the failure, not those;
  *   6 limits on time and memory hold whatever the tasks do (supervise_limits.c).
  */
 #ifndef DSI_LAUNCH_SUPERVISE_H
@@ -16,9 +17,11 @@
 
 #include "launch/output.h"
 #include "launch/process.h"
+#include <stdint.h>
 
 typedef struct dsi_task {
     const char *label;    /* "rank 3": in reports */
+    uint32_t rank;        /* with params->ranks: its number */
     const char *prefix;   /* before its lines on the terminal; "" for none */
     bool shown;           /* on the terminal */
     const char *log_path; /* NULL: no log file */
@@ -53,6 +56,8 @@ typedef struct dsi_supervise_params {
                          -1: none */
     int notice;       /* descriptor on which relays tell "LABEL pid N" when they start and "LABEL
                          code N" when their node failed, a line each; -1: none */
+    int absences; /* with `ranks`, of dsi_launcher_listen: on which ranks tell whom they waited for
+                     in vain; -1: none */
     bool independent; /* a task that fails is named and does not end the others; the outcome's code
                          is the largest */
     bool ranks;       /* the tasks are the ranks of one job: one that ends with 0 before the ranks

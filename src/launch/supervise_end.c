@@ -81,15 +81,49 @@ static void on_change(dsi_job *job, pid_t pid, int wait_status)
 /* How likely a task is the cause when several failed together. */
 static int weight(const dsi_running *running)
 {
-    return running->absent ? 2 : WIFSIGNALED(running->wait_status) ? 1 : 0;
+    if (running->absent || running->awaited > 0) {
+        return 2;
+    }
+    return !running->alive && WIFSIGNALED(running->wait_status) ? 1 : 0;
+}
+
+/* Marks those for which others waited in vain. */
+static void hear_absences(dsi_job *job)
+{
+    dsi_absent_note note;
+    while (job->params->ranks && dsi_launcher_hear(job->params->absences, &note)) {
+        size_t i = 0;
+        while (i < job->n && job->tasks[i].task->rank != note.rank) {
+            ++i;
+        }
+        if (i < job->n) {
+            job->tasks[i].awaited = note.seconds;
+        } else {
+            job->elsewhere = note;
+        }
+    }
+}
+
+static bool any_failed(const dsi_job *job)
+{
+    for (size_t i = 0; i < job->n; ++i) {
+        if (job->tasks[i].process.pid != 0 && dsi_running_failed(&job->tasks[i])) {
+            return true;
+        }
+    }
+    return false;
 }
 
 void dsi_job_find_first(dsi_job *job)
 {
     size_t best = job->n;
-    for (size_t i = 0; i < job->n; ++i) {
+    const bool failed = any_failed(job); /* a rank for which others wait is not, before they end */
+    if (failed) {
+        hear_absences(job);
+    }
+    for (size_t i = 0; i < job->n && failed; ++i) {
         const dsi_running *running = &job->tasks[i];
-        if (running->process.pid == 0 || !dsi_running_failed(running)) {
+        if (running->process.pid == 0 || (!dsi_running_failed(running) && running->awaited <= 0)) {
             continue;
         }
         if (best == job->n || weight(running) > weight(&job->tasks[best])) {

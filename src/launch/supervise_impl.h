@@ -2,6 +2,7 @@
 #ifndef DSI_LAUNCH_SUPERVISE_IMPL_H
 #define DSI_LAUNCH_SUPERVISE_IMPL_H
 
+#include "comm/launcher_note.h"
 #include "launch/guard.h"
 #include "launch/oom.h"
 #include "launch/supervise.h"
@@ -29,6 +30,7 @@ typedef struct dsi_running {
     bool told;      /* it was told to end before it ended */
     pid_t stand_in; /* process in its place after it ended with 0; 0: none */
     bool absent;    /* it ended with 0, and others wait for it to join */
+    double awaited; /* seconds after which others gave up waiting for it to join; 0: none did */
     int wait_status;
     bool oom;
     dsi_buf oom_how;
@@ -48,6 +50,7 @@ typedef struct dsi_job {
     bool signalled; /* a signal that ends came, whatever else ended the job */
     int *relays;    /* descriptors of processes that told their number */
     size_t n_relays;
+    dsi_absent_note elsewhere; /* a rank of another host that was waited for in vain; 0 s: none */
     char notice_label[256];
     int notice_code; /* exit code that another process told */
     double deadline; /* when to kill; 0: never */

@@ -14,7 +14,7 @@ bool dsi_running_failed(const dsi_running *running)
 
 int dsi_running_code(const dsi_running *running)
 {
-    if (running->absent) {
+    if (running->absent || running->awaited > 0) {
         return EXIT_FAILURE;
     }
     return WIFSIGNALED(running->wait_status) ? 128 + WTERMSIG(running->wait_status)
@@ -27,6 +27,10 @@ static void describe_end(const dsi_running *running, dsi_buf *buf)
     char name[32];
     if (running->absent) {
         dsi_buf_puts(buf, "exited with code 0 before it joined the others, which wait for it");
+        return;
+    }
+    if (running->awaited > 0) {
+        dsi_buf_printf(buf, "never joined the others, which gave up after %g s", running->awaited);
         return;
     }
     if (WIFSIGNALED(running->wait_status)) {
@@ -64,6 +68,15 @@ const char *dsi_way_end(int code, char *text, size_t size)
     return text;
 }
 
+/* A rank of another host is named ahead of the one here that waited for it. */
+static void write_elsewhere(const dsi_job *job, dsi_buf *buf)
+{
+    if (job->elsewhere.seconds > 0) {
+        dsi_buf_printf(buf, "rank %u, of another host, never joined the others within %g s: ",
+                       job->elsewhere.rank, job->elsewhere.seconds);
+    }
+}
+
 void dsi_report_first(dsi_job *job)
 {
     const dsi_running *running = &job->tasks[job->first];
@@ -73,11 +86,17 @@ void dsi_report_first(dsi_job *job)
         dsi_buf_printf(&buf, "%s %s", running->task->label,
                        dsi_way_end(dsi_running_code(running), text, sizeof text));
     } else {
+        write_elsewhere(job, &buf);
         dsi_buf_printf(&buf, "%s on %s ", running->task->label, job->params->host);
         describe_end(running, &buf);
     }
-    if (job->n_alive > 0) {
-        dsi_buf_printf(&buf, "; ending the other %zu", job->n_alive);
+    const size_t n_others = job->n_alive - (running->alive ? 1 : 0);
+    if (running->alive) {
+        dsi_buf_puts(&buf, "; ending it");
+    }
+    if (n_others > 0) {
+        dsi_buf_printf(&buf, running->alive ? " and the other %zu" : "; ending the other %zu",
+                       n_others);
     }
     ds_log(job->ctx, DS_LOG_ERROR, "%s", dsi_buf_text(&buf));
     dsi_buf_free(&buf);

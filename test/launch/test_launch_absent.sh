@@ -49,6 +49,24 @@ never() {
     has never "rank 0 waits for rank 1 of 3 on $host since 5 s"
     has never "rank 1 of 3 on $host did not join within 6 s"
     hasnt never 'rank [02] .*did not join'
+    headline never 1
+}
+# headline FILE RANK: the launcher's first and last word is that rank, not those that gave up waiting for it
+headline() {
+    has "$1" "^deepspeed: rank $2 on $host never joined the others, which gave up after [0-9]+ s; ending it"
+    has "$1" "^deepspeed: ---- rank $2 failed ----"
+    hasnt "$1" '^deepspeed: rank [0-9]+ on .* ended with exit code'
+}
+zero() {
+    timed 30 zero 1 env DEEPSPEED_TIMEOUT=0.1 "$bin/deepspeed" --num_gpus 3 sh -c "[ \$RANK = 0 ] && sleep 60; exec $bench"
+    has zero "rank 0 of 3 on $host did not join within 6 s"
+    headline zero 0
+}
+# a variable of the launcher that one rank has otherwise is named, and is no wait
+variable() {
+    timed 10 "$1" 1 "$bin/deepspeed" --num_gpus 3 sh -c "[ \$RANK = 1 ] && export $1=$2; exec $bench"
+    has "$1" "$3"
+    hasnt "$1" 'waits for'
 }
 # bare NAME PORT SIZE RANK…: these ranks of a job without launcher.
 bare() {
@@ -76,7 +94,14 @@ far() {
     has far "rank 1 waits for rank 0, whose rendezvous is at 127.0.0.1 port 29513 .*since 5 s"
     has far "rank 0 did not join within 6 s"
 }
-late & never & alone & far &
+late & never & zero & alone & far &
+variable DS_RESTART_COUNT 3 'rank 1 has DS_RESTART_COUNT=3 in its environment, rank 0 has DS_RESTART_COUNT=0'
+variable MASTER_PORT 1234 'rank 1 has MASTER_PORT=1234 in its environment, rank 0 has MASTER_PORT='
+variable WORLD_SIZE 4 'these contradict'
+variable LOCAL_WORLD_SIZE 2 'these contradict'
+variable LOCAL_SIZE 2 "the environment's LOCAL_SIZE is 2, LOCAL_WORLD_SIZE is 3"
+variable CROSS_SIZE 2 'these contradict'
+variable RANK 2 'another process is this rank already'
 
 # ---- random jobs, meanwhile
 RANDOM=${DS_ABSENT_SEED:-1}

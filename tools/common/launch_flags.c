@@ -21,8 +21,9 @@ static const char about[] =
 static const char after[] =
     "Every rank finds in its environment: RANK, LOCAL_RANK, WORLD_SIZE,\n"
     "LOCAL_WORLD_SIZE (also LOCAL_SIZE), CROSS_RANK and CROSS_SIZE (its node and how\n"
-    "many), MASTER_ADDR, MASTER_PORT, DS_JOB_SECRET, DS_SLOT, DS_RESTART_COUNT, and,\n"
-    "unless set before, OMP_NUM_THREADS and DS_THREADS: its share of the cores.\n\n"
+    "many), MASTER_ADDR, MASTER_PORT, DS_JOB_SECRET, DS_LAUNCHER, DS_SLOT,\n"
+    "DS_RESTART_COUNT, and, unless set before, OMP_NUM_THREADS and DS_THREADS: its\n"
+    "share of the cores.\n\n"
     "Hostfile: a line a host, 'name slots=N'; '#' begins a comment. Other nodes get\n"
     "variables that begin with NCCL, UCX, MV2, DS_, DEEPSPEED_, OMP_, KMP_, PYTHON,\n"
     "MLFLOW, WANDB_ or TENSORBOARD, and the lines NAME=VALUE of .deepspeed_env (or\n"

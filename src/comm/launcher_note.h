@@ -1,0 +1,33 @@
+/* What a rank tells the launcher of its host: which rank it waited for in vain. The launcher alone
+ * sees all ranks of the host end, and else would blame the one that gave up.
+ *
+ * A datagram socket in the abstract name space (no file); the launcher gives its name to the ranks
+ * in DS_LAUNCHER. A datagram counts only when the kernel says that it comes from the same user.
+ */
+#ifndef DSI_COMM_LAUNCHER_NOTE_H
+#define DSI_COMM_LAUNCHER_NOTE_H
+
+#include <deepspeed/status.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define DSI_LAUNCHER_VARIABLE "DS_LAUNCHER"
+
+enum { DSI_LAUNCHER_NAME_BYTES = 64 };
+
+typedef struct dsi_absent_note {
+    uint32_t rank;  /* of the job: it did not join */
+    double seconds; /* so long it was waited for */
+} dsi_absent_note;
+
+/* Does nothing where no launcher listens; never waits. */
+void dsi_launcher_tell_absent(uint32_t rank, double seconds);
+
+/* The launcher's end, non-blocking; the caller closes it. `name`: less than DSI_LAUNCHER_NAME_BYTES
+ * characters. -1: the system refuses, ranks are then not heard. */
+int dsi_launcher_listen(const char *name);
+
+/* The next note; false when there is none. */
+bool dsi_launcher_hear(int fd, dsi_absent_note *note_out);
+
+#endif
