@@ -10,8 +10,11 @@ install(TARGETS deepspeed EXPORT deepspeedTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES $<TARGET_FILE:deepspeed_static> DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT deepspeedTargets NAMESPACE deepspeed:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/deepspeed)
-file(WRITE ${PROJECT_BINARY_DIR}/deepspeedConfig.cmake
-  "include(\${CMAKE_CURRENT_LIST_DIR}/deepspeedTargets.cmake)\n")
+# What the static library needs, for the CMake package and for `pkg-config --static`.
+set(DS_STATIC_LIBS jansson pcre2-8 utf8proc xxhash nettle z zstd snappy ${DS_URING_NAME} m pthread)
+list(TRANSFORM DS_STATIC_LIBS PREPEND -l OUTPUT_VARIABLE DS_STATIC_FLAGS)
+list(JOIN DS_STATIC_FLAGS " " DS_STATIC_FLAGS)
+configure_file(cmake/deepspeedConfig.cmake.in ${PROJECT_BINARY_DIR}/deepspeedConfig.cmake @ONLY)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/deepspeedConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/deepspeedConfig.cmake ${PROJECT_BINARY_DIR}/deepspeedConfigVersion.cmake

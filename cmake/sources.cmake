@@ -9,10 +9,10 @@ target_link_libraries(ds_objects PUBLIC ds_flags ${DS_LIBRARIES} Threads::Thread
 # io_uring, where liburing is installed; else asynchronous file I/O uses threads.
 pkg_check_modules(URING IMPORTED_TARGET liburing)
 set(DS_URING)
-set(DS_URING_PRIVATE)
+set(DS_URING_NAME)
 if(URING_FOUND)
   set(DS_URING PkgConfig::URING)
-  set(DS_URING_PRIVATE " -luring")
+  set(DS_URING_NAME uring)
   target_link_libraries(ds_objects PUBLIC ${DS_URING})
   target_compile_definitions(ds_objects PRIVATE DSI_HAVE_URING=1)
 else()
@@ -56,8 +56,6 @@ target_link_libraries(deepspeed_static PUBLIC ds_flags ${DS_LIBRARIES} ${DS_URIN
 add_library(deepspeed SHARED $<TARGET_OBJECTS:ds_objects> ${DS_ISA_OBJECTS})
 set_target_properties(deepspeed PROPERTIES SOVERSION 0 VERSION ${PROJECT_VERSION})
 target_link_libraries(deepspeed PRIVATE ds_flags ${DS_LIBRARIES} ${DS_URING} Threads::Threads m)
-
-target_compile_definitions(ds_flags INTERFACE DS_VERSION="${PROJECT_VERSION}")
 
 # The launcher and its autotuner: no part of the library, so that programs which use it need no hwloc.
 file(GLOB DS_LAUNCH CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/launch/*.c ${PROJECT_SOURCE_DIR}/src/tune/*.c)

@@ -213,9 +213,20 @@ void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, int64_t vocab_size
     (void)ds_nn_linear_cross_entropy(nn, x, weight, targets);
 }
 
+static ds_status check_reserved(ds_ctx *ctx, const ds_model_info *info)
+{
+    for (size_t i = 0; i < sizeof info->reserved / sizeof info->reserved[0]; ++i) {
+        if (info->reserved[i] != 0) {
+            return ds_fail(ctx, DS_ERR_ARG, "ds_model_info: its reserved words are not zero");
+        }
+    }
+    return DS_OK;
+}
+
 ds_status ds_model_custom(ds_ctx *ctx, const ds_model_info *info, ds_model_fn trace,
                           const void *config, ds_model **model_out)
 {
+    DS_TRY(check_reserved(ctx, info));
     ds_model *model = calloc(1, sizeof *model);
     if (model == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a model");

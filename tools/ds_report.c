@@ -200,7 +200,7 @@ static void report_software(void)
     char build[80];
     heading("Software");
     dsi_build_id(build, sizeof build);
-    row("library", "%s, build %s", DS_VERSION, build);
+    row("library", "%s, build %s", ds_version_text(), build);
     version_row("C compiler", "cc --version");
     version_row("nvcc", "nvcc --version | tail -n 1");
     version_row("mpirun", "mpirun --version");

@@ -45,6 +45,7 @@ typedef struct ds_aio_params {
     ds_aio_backend backend; /* default DS_AIO_AUTO. With DS_AIO_THREADS queue_depth times
                                intra_op_parallelism threads (at most 32) have a piece each;
                                single_submit and overlap_events then change nothing */
+    DS_RESERVED(8);
 } ds_aio_params;
 
 typedef struct ds_aio_handle ds_aio_handle;

@@ -32,6 +32,7 @@ typedef struct ds_chat_text {
     size_t size;
     const ds_chat_span *spans; /* ascending, with DS_CHAT_SPANS: what the assistant says */
     size_t n_spans;
+    DS_RESERVED(4);
 } ds_chat_text;
 
 /* Flags of ds_chat_render. */

@@ -60,6 +60,7 @@ typedef struct ds_checkpoint_params {
                               left (ds_checkpoint_keep); default 0: all stay. What cannot be removed
                               is a warning: the save itself is done */
     ds_checkpoint_tag_validation tag_validation; /* between ranks; default WARN */
+    DS_RESERVED(8);
 } ds_checkpoint_params;
 
 typedef struct ds_checkpoint_slice {
@@ -72,6 +73,7 @@ typedef struct ds_checkpoint_slice {
     void *user;
     bool replicated; /* every rank has all of it, and gives it, in the same order: each stores a
                         part, so that the shards come to equal sizes */
+    DS_RESERVED(8);
 } ds_checkpoint_slice;
 
 /* Starts a save: makes the temporary folder and removes leftovers of killed saves. The caller owns
@@ -188,6 +190,7 @@ typedef struct ds_checkpoint_shard {
     const char *file; /* in the checkpoint's folder */
     uint64_t bytes;
     const char *host; /* that holds it, where the save folder was not shared; else NULL */
+    DS_RESERVED(8);
 } ds_checkpoint_shard;
 
 /* false for i out of range. */
@@ -217,11 +220,13 @@ typedef struct ds_checkpoint_export_params {
     bool model_folder;        /* default false: weights alone; true: also config.json, from the
                                  state "model" */
     const char *copy_from; /* with model_folder: a folder whose tokenizer files are copied, too */
+    DS_RESERVED(8);
 } ds_checkpoint_export_params;
 
 typedef struct ds_checkpoint_export_info {
     uint64_t n_trained, trained_elements;
     uint64_t n_frozen, frozen_elements;
+    DS_RESERVED(8);
 } ds_checkpoint_export_info;
 
 /* Writes the weights (the masters where there are any) under their names as model.safetensors, or
@@ -246,6 +251,7 @@ typedef struct ds_checkpoint_entry {
     bool latest;          /* `latest` names it */
     uint32_t n_elsewhere; /* shards that other hosts hold, where the folder was not shared; then it
                              is not whole here, but may be right */
+    DS_RESERVED(8);
 } ds_checkpoint_entry;
 
 /* Lists the checkpoints of a folder by step, then tag; those that are not whole have step 0. The

@@ -71,6 +71,7 @@ typedef struct ds_comm_log_params {
     uint32_t ops; /* bit 1 << ds_comm_op for each */
     bool verbose; /* a line a call to the log of rank 0, at DS_LOG_JOB */
     bool debug;   /* a row for each caller too: the step and parameter that the call is for */
+    DS_RESERVED(8);
 } ds_comm_log_params;
 
 /* Starts the log, or gives the one that runs other parameters. Not collective, but calls under way
@@ -89,6 +90,7 @@ typedef struct ds_comm_log_row {
     double total_ms;               /* of all calls */
     double average_ms;             /* without the tenth at each end */
     double algbw_gbps, busbw_gbps; /* 1e9 bits a second, averaged likewise */
+    DS_RESERVED(8);
 } ds_comm_log_row;
 
 /* Rows in the order of the summary; 0 without a log. */

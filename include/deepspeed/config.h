@@ -39,6 +39,7 @@ typedef struct ds_config_params {
                       rates …) is no notice */
     bool strict;   /* default false: at the top level, where DeepSpeed does not read it, an unknown
                       key is a notice unless it is near a known one; true: always an error */
+    DS_RESERVED(8);
 } ds_config_params;
 
 /* Loads a file, or text of n bytes that messages call `name`. params NULL: defaults. The caller
@@ -89,6 +90,7 @@ typedef struct ds_trainer_values {
     ds_maybe total_steps;                 /* --steps, or what --epochs amounts to */
     ds_maybe fp16, bf16;                  /* --fp16, --bf16 [0]: 0 or 1 */
     ds_maybe hidden_size;                 /* of the model */
+    DS_RESERVED(16);
 } ds_trainer_values;
 
 /* Resolves for a world size (>= 1, data-parallel ranks). trainer NULL: nothing is known. May be
@@ -130,6 +132,7 @@ typedef struct ds_config_monitor {
     bool enabled;
     const char *output_path;
     const char *job_name;
+    DS_RESERVED(8);
 } ds_config_monitor;
 
 /* ---- what people read ------------------------------------------------------------------------ */

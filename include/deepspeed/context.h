@@ -32,6 +32,7 @@ typedef struct ds_ctx_params {
     uint32_t n_threads;  /* default 0: as many as cores this process may run on */
     uint32_t rank;       /* default 0; prefixes log lines when world_size > 1 */
     uint32_t world_size; /* default 1 */
+    DS_RESERVED(8);
 } ds_ctx_params;
 
 /* The defaults named above. */

@@ -37,6 +37,7 @@ typedef struct ds_dataset_params {
     ds_too_long too_long;          /* default TRUNCATE */
     bool append_eos; /* default false; true: each document of plain text ends with eos. A sample
                         ends with the tokenizer's eos, or its template's, in any case */
+    DS_RESERVED(8);
 } ds_dataset_params;
 
 typedef struct ds_dataset_info {
@@ -46,6 +47,7 @@ typedef struct ds_dataset_info {
     bool samples;         /* SAMPLES; false: STREAM */
     uint32_t max_id;      /* largest token id; 0 for one mapped .bin, whose ids are checked as they
                              are read */
+    DS_RESERVED(8);
 } ds_dataset_info;
 
 /* Reads and tokenizes the files on all threads of the context (.bin is mapped, not read). The
@@ -73,12 +75,14 @@ typedef struct ds_loader_params {
     uint32_t rank;    /* default 0 */
     uint32_t n_ranks; /* default 0, which means 1 */
     int64_t n_vocab;  /* default 0: not known; ids must be below */
+    DS_RESERVED(8);
 } ds_loader_params;
 
 /* One batch of this rank, all i32 (B,T) owned by the loader until the next call. */
 typedef struct ds_loader_batch {
     ds_tensor input_ids, targets, positions, first;
     uint64_t n_tokens; /* not padding */
+    DS_RESERVED(8);
 } ds_loader_batch;
 
 /* A reader over a dataset (borrowed). Errors: ERR_ARG when the dataset cannot fill one row, or the

@@ -23,6 +23,7 @@ typedef struct ds_elastic_params {
     int64_t model_parallel_size; /* version 0.2; divides num_gpus_per_node */
     bool prefer_larger_batch;
     int version; /* 1: "0.1", 2: "0.2" */
+    DS_RESERVED(8);
 } ds_elastic_params;
 
 typedef struct ds_elastic_result {
@@ -30,6 +31,7 @@ typedef struct ds_elastic_result {
     int64_t *valid_gpus; /* rising; data-parallel ranks in version 0.2. Owned: ds_elastic_free */
     size_t n_valid_gpus;
     int64_t micro_batch_size; /* for the world size that was asked about; 0 without one */
+    DS_RESERVED(8);
 } ds_elastic_result;
 
 /* Computes for `world_size` ranks; 0: for none in particular, which version 0.2 does not know.

@@ -62,6 +62,7 @@ typedef struct ds_engine_params {
     ds_comm *comm; /* default NULL: one rank; the data-parallel ranks, borrowed, must outlive the
                       engine. Then every call that runs something, saves, loads, gets or sets is
                       collective */
+    DS_RESERVED(8);
 } ds_engine_params;
 
 /* A named tensor of a batch, or a gradient of a named output. */
@@ -149,6 +150,7 @@ typedef struct ds_engine_times {
     double backward_inner;     /* computing gradients */
     double backward_allreduce; /* communication in the backward pass that nothing hid */
     double step;               /* gradient norm, clipping and update */
+    DS_RESERVED(8);
 } ds_engine_times;
 DS_API ds_engine_times ds_engine_step_times(const ds_engine *engine);
 /* Floating-point operations of one micro-batch's forward and backward, from the plan. */
@@ -209,6 +211,7 @@ typedef struct ds_engine_save_info {
     uint64_t n_saves;     /* made by this engine */
     double stall_seconds; /* that training stood still for the newest save */
     double write_seconds; /* … and that writing it took, once it has ended */
+    DS_RESERVED(8);
 } ds_engine_save_info;
 DS_API ds_engine_save_info ds_engine_checkpoint_info(const ds_engine *engine);
 /* DS_IN_PROGRESS while a save is being written; else DS_OK or its failure. Local. */

@@ -64,6 +64,7 @@ typedef struct ds_cell_info {
     ds_cell of;    /* the earlier parameter that a MASTER, GRAD … belongs to, or DS_NONE */
     bool frozen;   /* a parameter without gradient */
     bool no_decay; /* a parameter outside weight decay: norms and biases */
+    DS_RESERVED(8);
 } ds_cell_info;
 
 /* An empty table of cells, shared by the graphs of one model. ceiling: most cells it may hold. */

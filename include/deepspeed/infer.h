@@ -25,6 +25,7 @@ typedef struct ds_generator_params {
     const char *tag;        /* default NULL: the checkpoint named by `latest` */
     ds_dtype dtype;         /* default NONE: that of the stored weights */
     int64_t max_length;     /* most positions, prompt included; default 0: the model's */
+    DS_RESERVED(8);
 } ds_generator_params;
 
 /* Builds plans, memory and weights. Errors: those of models and folders; ERR_NOMEM names bytes. */
@@ -42,6 +43,7 @@ typedef struct ds_sampling {
     int64_t top_k;      /* 0: all */
     double top_p;       /* 0 or >= 1: all; smallest set of ids whose probability reaches it */
     uint64_t seed;
+    DS_RESERVED(8);
 } ds_sampling;
 
 /* Draws the next id and appends it to the sequence. Errors: ERR_LIMIT at max_length (nothing is

@@ -32,6 +32,7 @@ typedef struct ds_model_info {
     ds_dtype dtype;           /* of the stored weights (torch_dtype), NONE when not said */
     const char *base_prefix;  /* "transformer." or "model.": absent in files of the bare model */
     const char *embedding;    /* the parameter that a tied output projection is; NULL: unknown */
+    DS_RESERVED(8);
 } ds_model_info;
 
 /* Reads a config.json. Errors: ERR_NOT_FOUND, ERR_FORMAT, ERR_UNSUPPORTED naming the architecture

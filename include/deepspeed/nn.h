@@ -35,6 +35,7 @@ typedef struct ds_trace {
     int64_t kv_length;  /* GENERATE: positions that the KV cells hold */
     int64_t mlp_rows;   /* TRAIN, EVAL: positions of a tile of ds_nn_tiled; default 0: not tiled */
     uint64_t seed;      /* not used by the trace itself */
+    DS_RESERVED(8);
 } ds_trace;
 
 /* A tracer over a graph, borrowed for its life. trace is copied. */
@@ -100,6 +101,7 @@ typedef struct ds_linear_params {
     bool transposed;    /* default false: weight is (out,in); true: (in,out), GPT-2's Conv1D */
     double init_std;    /* default 0: 0.02 */
     ds_dtype out_dtype; /* default 0: that of x */
+    DS_RESERVED(8);
 } ds_linear_params;
 /* x (..,K) → (..,n_out) by scope.name.weight. */
 DS_API ds_value ds_nn_linear(ds_nn *nn, const char *name, ds_value x,
@@ -160,6 +162,7 @@ typedef struct ds_rope_params {
     double attention_factor;                  /* yarn; negative: computed */
     double mscale, mscale_all_dim;            /* yarn; 0: absent */
     bool truncate;                            /* yarn */
+    DS_RESERVED(8);
 } ds_rope_params;
 /* positions i32 (B,T) → cosines and sines f32 (B,T,D), once for all layers. Dynamic scaling is by
  * lengths i32 (B) of the sequences; DS_NONE: by the length of each document in a row, positions
@@ -174,6 +177,7 @@ typedef struct ds_attention_params {
     int64_t window; /* default 0: none */
     double scale;   /* default 0: 1/sqrt(D) */
     double dropout; /* default 0; only in TRAIN */
+    DS_RESERVED(8);
 } ds_attention_params;
 /* Causal attention. q (B,T,H·D) with k, v (B,T,KV·D); or k = v = DS_NONE and q packed
  * (B,T,(H+2·KV)·D). first i32 (B,T): lowest visible position of each query (document mask), or

@@ -22,6 +22,7 @@ typedef struct ds_estimate_params {
     bool cpu_offload_params;         /* stage 3, with cpu_offload: parameters too */
     bool zero_init;                  /* stage 3: the model is made in slices */
     double additional_buffer_factor; /* default 1.5: of host memory */
+    DS_RESERVED(8);
 } ds_estimate_params;
 
 typedef struct ds_estimate {

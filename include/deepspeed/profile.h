@@ -60,6 +60,7 @@ typedef struct ds_memory_info {
     size_t resident_files;  /* mapped files: programs, libraries, weights */
     size_t resident_peak;   /* the most of all three so far */
     size_t machine_used, machine_memory;
+    DS_RESERVED(8);
 } ds_memory_info;
 
 /* Local. Allocates when called for the first time. Errors: ERR_NOMEM. */

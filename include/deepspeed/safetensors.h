@@ -83,6 +83,7 @@ typedef struct ds_tensor_source {
     const void *data;       /* row-major; NULL: use fill */
     ds_tensor_fill_fn fill; /* used when data is NULL */
     void *user;             /* for fill */
+    DS_RESERVED(8);
 } ds_tensor_source;
 
 typedef struct ds_text_pair {
@@ -94,6 +95,7 @@ typedef struct ds_safetensors_params {
     const ds_text_pair *metadata; /* "__metadata__", in this order; default: none */
     size_t n_metadata;
     bool keep_order; /* default false: the package's order; true: data in the order of sources */
+    DS_RESERVED(8);
 } ds_safetensors_params;
 
 /* Writes one file, staged and renamed: it is there whole or not at all, an old one stays until

@@ -107,6 +107,7 @@ typedef struct ds_schedule_params {
     double min_lr_ratio;      /* the least over the highest rate, at both ends, default 0 */
     ds_ramp warmup_ramp;      /* default LINEAR */
     ds_ramp decay_ramp;       /* default COSINE */
+    DS_RESERVED(8);
 } ds_schedule_params;
 
 /* What the schedule sets for one update. */
@@ -114,6 +115,7 @@ typedef struct ds_schedule_point {
     double lr;
     double momentum;   /* the optimizer's first beta (SGD: momentum) */
     bool has_momentum; /* false: the schedule leaves the momentum alone */
+    DS_RESERVED(4);
 } ds_schedule_point;
 
 /* The defaults named above for one kind. Required values are NAN or 0. */

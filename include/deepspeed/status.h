@@ -6,15 +6,15 @@
 #ifndef DEEPSPEED_STATUS_H
 #define DEEPSPEED_STATUS_H
 
+#include <deepspeed/version.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 #if defined(__GNUC__)
-#define DS_API              __attribute__((visibility("default")))
 #define DS_PRINTF(fmt, arg) __attribute__((format(printf, fmt, arg)))
 #else
-#define DS_API
 #define DS_PRINTF(fmt, arg)
 #endif
 

@@ -52,6 +52,7 @@ typedef struct ds_tokens {
     const uint32_t *ids;
     const ds_token_range *ranges; /* NULL without DS_ENCODE_RANGES */
     size_t n;
+    DS_RESERVED(4);
 } ds_tokens;
 
 /* Opens a tokenizer. path: a model folder (tokenizer.json, else vocab.json and merges.txt; with the

@@ -2,6 +2,7 @@
 #include "base/context.h"
 
 #include "base/plain.h"
+#include "base/reserved.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,9 @@ ds_ctx_params ds_ctx_params_default(void)
 
 ds_status ds_ctx_create(const ds_ctx_params *params, ds_ctx **ctx_out)
 {
+    if (params != NULL) {
+        DS_TRY(DSI_RESERVED_CHECK(NULL, "ds_ctx_params", params));
+    }
     ds_ctx *ctx = calloc(1, sizeof *ctx);
     if (ctx == NULL) {
         return DS_ERR_NOMEM;

@@ -6,6 +6,7 @@
  */
 #include "ckpt/ckpt_internal.h"
 
+#include "base/reserved.h"
 #include "io/safetensors_write.h"
 #include <deepspeed/hf_export.h>
 #include <stdlib.h>
@@ -169,6 +170,7 @@ static ds_status write_model(ds_ctx *ctx, const ds_checkpoint *c,
 ds_status ds_checkpoint_export(ds_checkpoint *c, const ds_checkpoint_export_params *given,
                                ds_checkpoint_export_info *info_out)
 {
+    DS_TRY(DSI_RESERVED_CHECK(dsi_ckpt_ctx(c), "ds_checkpoint_export_params", given));
     ds_ctx *ctx = dsi_ckpt_ctx(c);
     ds_checkpoint_export_params params = *given;
     ds_checkpoint_export_info info = {0};

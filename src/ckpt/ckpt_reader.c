@@ -303,7 +303,8 @@ bool ds_checkpoint_get_shard(const ds_checkpoint *c, size_t i, ds_checkpoint_sha
         return false;
     }
     const dsi_ckpt_shard *shard = &c->m.shards[i];
-    *shard_out = (ds_checkpoint_shard){shard->file, shard->bytes, shard->host};
+    *shard_out =
+        (ds_checkpoint_shard){.file = shard->file, .bytes = shard->bytes, .host = shard->host};
     return true;
 }
 

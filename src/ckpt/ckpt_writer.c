@@ -2,6 +2,7 @@
 #include "ckpt/ckpt_writer.h"
 #include "ckpt/checkpoint_on.h"
 
+#include "base/reserved.h"
 #include "io/json_load.h"
 #include <deepspeed/context.h>
 #include <stdio.h>
@@ -225,6 +226,7 @@ ds_status dsi_checkpoint_writer_create_on(ds_ctx *ctx, const ds_checkpoint_param
 ds_status ds_checkpoint_writer_create(ds_ctx *ctx, const ds_checkpoint_params *params,
                                       ds_checkpoint_writer **writer_out)
 {
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_checkpoint_params", params));
     return dsi_ckpt_writer_create(ctx, params, NULL, DS_OK, writer_out);
 }
 
@@ -258,6 +260,7 @@ static ds_status check_slice(const ds_checkpoint_writer *w, const ds_checkpoint_
 
 ds_status ds_checkpoint_writer_add(ds_checkpoint_writer *w, const ds_checkpoint_slice *slice)
 {
+    DS_TRY(DSI_RESERVED_CHECK(w->ctx, "ds_checkpoint_slice", slice));
     const ds_extent extent =
         slice->extent != NULL ? *slice->extent : ds_extent_whole(slice->meta.shape);
     DS_TRY(check_slice(w, slice, &extent));

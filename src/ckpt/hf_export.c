@@ -1,6 +1,7 @@
 /* Hugging Face model folders: staged beside (or inside) their place. See hf_export.h. */
 #include <deepspeed/hf_export.h>
 
+#include "base/reserved.h"
 #include "io/file.h"
 #include "io/json_load.h"
 #include "io/safetensors_write.h"
@@ -178,6 +179,7 @@ static ds_status stage(ds_hf_export *e)
 ds_status ds_hf_export_begin(ds_ctx *ctx, const ds_hf_export_params *params,
                              ds_hf_export **export_out)
 {
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_hf_export_params", params));
     if (params->dtype != DS_DTYPE_NONE && torch_name(params->dtype) == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "a model folder is stored in f32, bf16 or f16, not in %s",
                        ds_dtype_name(params->dtype));
@@ -213,6 +215,7 @@ static bool is_real(ds_dtype dtype)
 
 ds_status ds_hf_export_add(ds_hf_export *e, const ds_tensor_source *source)
 {
+    DS_TRY(DSI_RESERVED_CHECK(e->ctx, "ds_tensor_source", source));
     if (e->n == e->capacity) {
         const size_t capacity = e->capacity > 0 ? 2 * e->capacity : 256;
         ds_tensor_source *grown = realloc(e->sources, capacity * sizeof *grown);

@@ -2,6 +2,7 @@
 #include "comm/comm_log.h"
 
 #include "base/clock.h"
+#include "base/reserved.h"
 #include "comm/bandwidth.h"
 #include "comm/comm_call.h"
 #include <stdio.h>
@@ -71,6 +72,7 @@ ds_status ds_comm_log_start(ds_comm *comm, const ds_comm_log_params *params)
     if (comm == NULL) {
         return ds_fail(NULL, DS_ERR_ARG, "a log of collectives needs a communicator");
     }
+    DS_TRY(DSI_RESERVED_CHECK(comm->ctx, "ds_comm_log_params", params));
     if (comm->log == NULL) {
         comm->log = create();
         comm->owns_log = comm->log != NULL;

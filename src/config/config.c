@@ -3,6 +3,7 @@
  * A config keeps the text of its file and evaluates it anew for each resolve, into a fresh arena:
  * so an evaluation never sees what an earlier one changed.
  */
+#include "base/reserved.h"
 #include "config/config_impl.h"
 
 #include <inttypes.h>
@@ -95,6 +96,9 @@ static ds_status report(const ds_config *config, const dsi_eval *eval)
 /* world_size 0: only what can be said before it is known. */
 static ds_status run(ds_config *config, uint32_t world_size, const ds_trainer_values *trainer)
 {
+    if (trainer != NULL) {
+        DS_TRY(DSI_RESERVED_CHECK(config->ctx, "ds_trainer_values", trainer));
+    }
     static const ds_trainer_values nothing_known;
     dsi_arena *arena = NULL;
     DS_TRY(dsi_arena_create(ARENA_CEILING, &arena));
@@ -137,6 +141,9 @@ static ds_status run(ds_config *config, uint32_t world_size, const ds_trainer_va
 static ds_status create(ds_ctx *ctx, const char *name, const ds_config_params *params,
                         ds_config **config_out)
 {
+    if (params != NULL) {
+        DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_config_params", params));
+    }
     if (params != NULL && params->strict && params->allow_unknown_keys) {
         return ds_fail(ctx, DS_ERR_ARG, "--strict and --allow_unknown_keys exclude each other");
     }

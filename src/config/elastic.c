@@ -9,6 +9,7 @@
 #include <deepspeed/elasticity.h>
 
 #include "base/buf.h"
+#include "base/reserved.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -310,6 +311,7 @@ static ds_status finish(ds_ctx *ctx, const ds_elastic_params *p, uint32_t world,
 ds_status ds_elastic_compute(ds_ctx *ctx, const ds_elastic_params *params, uint32_t world_size,
                              ds_elastic_result *result_out)
 {
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_elastic_params", params));
     DS_TRY(check(ctx, params));
     if (params->version == 2 && world_size == 0) {
         return ds_fail(ctx, DS_ERR_ARG,

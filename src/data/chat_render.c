@@ -165,7 +165,8 @@ static ds_status render(const ds_chat *chat, const dsi_jinja *template, json_t *
     if (status < 0) {
         (void)snprintf(error, error_size, "the chat template %.60s: %s", chat->name, why);
     } else {
-        *text_out = (ds_chat_text){result.out.data, result.out.size, spans, n_spans};
+        *text_out = (ds_chat_text){
+            .text = result.out.data, .size = result.out.size, .spans = spans, .n_spans = n_spans};
         result.out = dsi_buf_make(0); /* moved */
     }
     dsi_jinja_result_free(&result);

@@ -1,6 +1,7 @@
 /* Datasets: storage, opening by file kind, splitting. See include/deepspeed/data.h. */
 #include "data/dataset.h"
 
+#include "base/reserved.h"
 #include "data/indexed.h"
 #include "data/source.h"
 
@@ -366,6 +367,7 @@ static ds_status open_files(ds_dataset *dataset, const ds_dataset_params *params
 
 ds_status ds_dataset_open(ds_ctx *ctx, const ds_dataset_params *params, ds_dataset **dataset_out)
 {
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_dataset_params", params));
     ds_dataset *dataset = calloc(1, sizeof *dataset);
     dsi_tokens *tokens = calloc(1, sizeof *tokens);
     if (dataset == NULL || tokens == NULL) {

@@ -2,6 +2,7 @@
 #include "data/loader.h"
 
 #include "base/arena.h"
+#include "base/reserved.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -30,6 +31,7 @@ static ds_status check_params(ds_ctx *ctx, const ds_loader_params *params, size_
 ds_status ds_loader_create(ds_ctx *ctx, const ds_dataset *dataset, const ds_loader_params *params,
                            ds_loader **loader_out)
 {
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_loader_params", params));
     size_t bytes = 0;
     DS_TRY(check_params(ctx, params, &bytes));
     ds_loader *loader = calloc(1, sizeof *loader);

@@ -254,6 +254,7 @@ ds_status ds_tokenizer_encode(const ds_tokenizer *tok, ds_tokenizer_scratch *scr
     if (s->failed != DS_OK) {
         return s->failed;
     }
-    *tokens_out = (ds_tokens){s->ids, s->want_ranges ? s->ranges : NULL, s->n};
+    *tokens_out =
+        (ds_tokens){.ids = s->ids, .ranges = s->want_ranges ? s->ranges : NULL, .n = s->n};
     return DS_OK;
 }

@@ -8,6 +8,7 @@
 
 #include "accel/cpu/cpu_features.h"
 #include "accel/cpu/registry.h"
+#include "base/reserved.h"
 #include "infer/sampler.h"
 #include "train/train_graph.h"
 
@@ -111,6 +112,7 @@ static ds_status build(ds_generator *g, const ds_generator_params *params)
 ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,
                               ds_generator **generator_out)
 {
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_generator_params", params));
     const ds_model_info *info = ds_model_get_info(params->model);
     ds_dtype dtype = params->dtype;
     DS_TRY(dsi_cpu_isa_check(ctx));
@@ -218,6 +220,7 @@ ds_status ds_generator_prompt(ds_generator *g, const uint32_t *ids, size_t n)
 
 ds_status ds_generator_next(ds_generator *g, const ds_sampling *sampling, uint32_t *id_out)
 {
+    DS_TRY(DSI_RESERVED_CHECK(g->ctx, "ds_sampling", sampling));
     uint32_t id = 0;
     if (g->logits == NULL) {
         return ds_fail(g->ctx, DS_ERR_STATE, "ds_generator_next needs a prompt first");

@@ -1,6 +1,7 @@
 /* The public handle: files by path, opened for each transfer, waited for all together. See
  * include/deepspeed/aio.h. */
 #include "base/arena.h"
+#include "base/reserved.h"
 #include "io/aio.h"
 
 #include <errno.h>
@@ -27,6 +28,9 @@ struct ds_aio_handle {
 
 ds_status ds_aio_handle_create(ds_ctx *ctx, const ds_aio_params *params, ds_aio_handle **handle_out)
 {
+    if (params != NULL) {
+        DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_aio_params", params));
+    }
     const dsi_aio_params inner = {.io = params != NULL ? *params : ds_aio_params_default(),
                                   .max_files = MAX_FLYING + 1,
                                   .max_requests = MAX_FLYING + 1};

@@ -7,6 +7,7 @@
 
 #include "base/arena.h"
 #include "base/buf.h"
+#include "base/reserved.h"
 #include "io/convert.h"
 #include "io/safetensors_internal.h"
 #include <stdlib.h>
@@ -88,6 +89,7 @@ static bool is_utf8(const char *text)
 static ds_status check_source(const stream *s, const ds_tensor_source *source)
 {
     const char *name = source->name;
+    DS_TRY(DSI_RESERVED_CHECK(s->ctx, "ds_tensor_source", source));
     if (name == NULL || name[0] == '\0' || strcmp(name, "__metadata__") == 0 || !is_utf8(name)) {
         return ds_fail(s->ctx, DS_ERR_ARG, "%s: '%s' cannot be the name of a tensor", s->path,
                        name != NULL ? name : "(null)");
@@ -278,6 +280,9 @@ ds_status dsi_safetensors_plan_create(ds_ctx *ctx, const char *path,
                                       dsi_safetensors_plan **plan_out)
 {
     const ds_safetensors_params none = {0};
+    if (params != NULL) {
+        DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_safetensors_params", params));
+    }
     stream *s = calloc(1, sizeof *s);
     ds_status status = DS_OK;
     params = params != NULL ? params : &none;

@@ -1,4 +1,5 @@
 /* The table of cells: named storage that outlives a step. */
+#include "base/reserved.h"
 #include "ir/graph.h"
 
 #include <fnmatch.h>
@@ -98,6 +99,7 @@ ds_cell ds_cells_find(const ds_cells *cells, ds_cell_kind kind, const char *name
 
 ds_status ds_cells_add(ds_cells *cells, const ds_cell_info *info, ds_cell *cell_out)
 {
+    DS_TRY(DSI_RESERVED_CHECK(cells->ctx, "ds_cell_info", info));
     if (info->name == NULL || info->name[0] == '\0') {
         return ds_fail(cells->ctx, DS_ERR_ARG, "a cell needs a name");
     }

@@ -1,6 +1,7 @@
 /* Monitors: TensorBoard and CSV. See include/deepspeed/monitor.h. */
 #include "monitor/tfevents.h"
 
+#include "base/reserved.h"
 #include "io/file.h"
 
 #include <deepspeed/monitor.h>
@@ -89,6 +90,12 @@ static ds_status open_events(ds_monitor *monitor, const ds_config_monitor *confi
 ds_status ds_monitor_open(ds_ctx *ctx, const ds_config_monitor *tensorboard,
                           const ds_config_monitor *csv, ds_monitor **monitor_out)
 {
+    if (tensorboard != NULL) {
+        DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_config_monitor", tensorboard));
+    }
+    if (csv != NULL) {
+        DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_config_monitor", csv));
+    }
     ds_monitor *monitor = calloc(1, sizeof *monitor);
     ds_status status = DS_OK;
     if (monitor == NULL) {

@@ -1,4 +1,5 @@
 /* The layers of nn.h: each a few operators with their parameters. */
+#include "base/reserved.h"
 #include "nn/nn.h"
 #include "op/ops.h"
 
@@ -21,6 +22,9 @@ static ds_value apply2(ds_nn *nn, const ds_op *op, const void *attrs, ds_value a
 
 ds_value ds_nn_linear(ds_nn *nn, const char *name, ds_value x, const ds_linear_params *params)
 {
+    if (!dsi_nn_ok(nn, DSI_RESERVED_CHECK(ds_graph_ctx(nn->graph), "ds_linear_params", params))) {
+        return DS_NONE;
+    }
     const int64_t n_in = ds_shape_last(ds_nn_meta(nn, x).shape);
     const ds_shape shape =
         params->transposed ? ds_shape_2d(n_in, params->n_out) : ds_shape_2d(params->n_out, n_in);
@@ -104,6 +108,9 @@ ds_value ds_nn_softmax(ds_nn *nn, ds_value x)
 ds_value ds_nn_rope_table(ds_nn *nn, ds_value positions, ds_value lengths,
                           const ds_rope_params *params)
 {
+    if (!dsi_nn_ok(nn, DSI_RESERVED_CHECK(ds_graph_ctx(nn->graph), "ds_rope_params", params))) {
+        return DS_NONE;
+    }
     const dsi_rope_table_attrs attrs = {.head_dim = params->head_dim,
                                         .theta = params->theta,
                                         .scaling = params->scaling,
@@ -190,6 +197,10 @@ static ds_value attention_with_cache(ds_nn *nn, ds_value q, ds_value k, ds_value
 ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value first,
                          const ds_attention_params *params)
 {
+    if (!dsi_nn_ok(nn,
+                   DSI_RESERVED_CHECK(ds_graph_ctx(nn->graph), "ds_attention_params", params))) {
+        return DS_NONE;
+    }
     const bool dropout = nn->trace.mode == DS_TRACE_TRAIN && params->dropout > 0.0;
     const dsi_attention_attrs attrs = {
         .n_heads = params->n_heads,

@@ -1,5 +1,6 @@
 /* Layers that are computed tile by tile: any function along T, a linear layer along its features.
  * Called by models; see nn.h. A split or concat holds a few parts only, so that both recurse. */
+#include "base/reserved.h"
 #include "nn/nn.h"
 #include "op/ops.h"
 
@@ -132,6 +133,9 @@ static ds_value tile_row(ds_nn *nn, const ds_value *x, int64_t in_splits, int64_
 ds_value ds_nn_tiled_linear(ds_nn *nn, const char *name, ds_value x, const ds_linear_params *params,
                             int64_t in_splits, int64_t out_splits)
 {
+    if (!dsi_nn_ok(nn, DSI_RESERVED_CHECK(ds_graph_ctx(nn->graph), "ds_linear_params", params))) {
+        return DS_NONE;
+    }
     const ds_meta meta = ds_nn_meta(nn, x);
     const int64_t n_in = ds_shape_last(meta.shape);
     ds_value xs[MAX_SPLITS];

@@ -5,6 +5,7 @@
  * what its constructor sets. Formulas keep DeepSpeed's order of operations, so that results agree
  * to the last bits.
  */
+#include "base/reserved.h"
 #include "optim/schedule_trainer.h"
 
 #include <math.h>
@@ -235,6 +236,7 @@ static ds_status check_cycle(ds_ctx *ctx, const ds_schedule_params *p)
 
 ds_status ds_schedule_check(ds_ctx *ctx, const ds_schedule_params *p)
 {
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_schedule_params", p));
     DS_TRY(dsi_schedule_need(
         ctx, p->last_batch_iteration >= -1 && p->last_batch_iteration <= MOST_UPDATES,
         "last_batch_iteration", "a whole number from -1 to 2^53", (double)p->last_batch_iteration));

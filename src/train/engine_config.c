@@ -1,6 +1,7 @@
 /* From DeepSpeed's configuration to the engine's numbers; the precision table. */
 #include "accel/cpu/cpu_features.h"
 #include "base/buf.h"
+#include "base/reserved.h"
 #include "comm/same_text.h"
 #include "config/config_values.h"
 #include "train/rank_plan.h"
@@ -264,6 +265,7 @@ ds_status ds_engine_print_precision(const ds_engine *engine, char **text_out)
 
 ds_status ds_initialize(ds_ctx *ctx, const ds_engine_params *params, ds_engine **engine_out)
 {
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_engine_params", params));
     dsi_engine_spec spec;
     ds_engine *engine = NULL;
     DS_TRY(dsi_cpu_isa_check(ctx));

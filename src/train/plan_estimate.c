@@ -1,6 +1,7 @@
 /* DeepSpeed's estimates of model states. Source: DeepSpeed 0.19, runtime/zero/stage_1_and_2.py and
  * stage3.py, estimate_zero2_model_states_mem_needs and estimate_zero3_model_states_mem_needs. */
 #include "base/buf.h"
+#include "base/reserved.h"
 #include "train/train_graph.h"
 
 #include <deepspeed/plan.h>
@@ -89,6 +90,7 @@ static void print_zero3(dsi_buf *text, ds_estimate_params p)
 ds_status ds_estimate_table(ds_ctx *ctx, int stage, const ds_estimate_params *params,
                             char **text_out)
 {
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_estimate_params", params));
     const ds_estimate_params p = with_defaults(params);
     dsi_buf text = dsi_buf_make(1 << 16);
     if (stage != 2 && stage != 3) {

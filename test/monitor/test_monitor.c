@@ -44,7 +44,7 @@ static void csv_text(void **state)
     ds_monitor *monitor = NULL;
     assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
     assert_non_null(mkdtemp(folder));
-    const ds_config_monitor csv = {true, folder, "job"};
+    const ds_config_monitor csv = {.enabled = true, .output_path = folder, .job_name = "job"};
     for (int run = 0; run < 2; ++run) { /* a second run appends without a second header */
         CHECK_OK(ctx, ds_monitor_open(ctx, NULL, &csv, &monitor));
         CHECK_OK(ctx, ds_monitor_write(monitor, "Train/Samples/lr", 0.25, 8));
@@ -66,7 +66,8 @@ static void unwritable_folder(void **state)
     ds_ctx *ctx = NULL;
     ds_monitor *monitor = NULL;
     assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
-    const ds_config_monitor csv = {true, "/dev/null/x", "job"};
+    const ds_config_monitor csv = {
+        .enabled = true, .output_path = "/dev/null/x", .job_name = "job"};
     CHECK_FAILS(ctx, ds_monitor_open(ctx, NULL, &csv, &monitor), DS_ERR_IO, "/dev/null");
     ds_ctx_destroy(&ctx);
 }

@@ -7,19 +7,12 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cmake --install "$build" --prefix "$scratch/usr" > "$scratch/log"
 cat > "$scratch/use.c" << 'EOF'
-#include <deepspeed/chat.h>
-#include <deepspeed/checkpoint.h>
-#include <deepspeed/data.h>
-#include <deepspeed/engine.h>
-#include <deepspeed/hf_export.h>
-#include <deepspeed/infer.h>
-#include <deepspeed/monitor.h>
-#include <deepspeed/safetensors.h>
+#include <deepspeed/deepspeed.h>
 #include <stdio.h>
 int main(void)
 {
     ds_ctx *ctx = NULL;
-    if (ds_ctx_create(NULL, &ctx) < 0) {
+    if (ds_version() != DS_VERSION || ds_ctx_create(NULL, &ctx) < 0) {
         return 1;
     }
     printf("%s %u\n", ds_status_text(DS_OK), ds_ctx_n_threads(ctx));
@@ -43,10 +36,17 @@ project(app C)
 find_package(deepspeed 0.1 REQUIRED)
 add_executable(app ../use.c)
 target_link_libraries(app PRIVATE deepspeed::deepspeed)
+add_executable(app_static ../use.c)
+target_link_libraries(app_static PRIVATE deepspeed::deepspeed_static)
 EOF
 cmake -S "$scratch/app" -B "$scratch/app/build" -DCMAKE_PREFIX_PATH="$scratch/usr" > "$scratch/log"
 cmake --build "$scratch/app/build" > "$scratch/log"
 "$scratch/app/build/app" | grep -q '^success'
+"$scratch/app/build/app_static" | grep -q '^success'
+if ldd "$scratch/app/build/app_static" | grep libdeepspeed; then
+    echo "FAILED: the program of deepspeed::deepspeed_static needs the shared library"
+    exit 1
+fi
 for page in deepspeed ds_ssh ds_elastic ds_train ds_generate ds_config ds_data ds_checkpoint; do
     [ -s "$scratch/usr/share/man/man1/$page.1" ] && [ -x "$scratch/usr/bin/$page" ]
 done
