@@ -107,6 +107,10 @@ static void the_unknown_is_refused_with_its_place(void **state)
     expect("{{ '\xC3\x9F'|upper }}", DS_ERR_UNSUPPORTED, "another case of U+00DF");
     expect("{{ 9223372036854775807 + 1 }}", DS_ERR_UNSUPPORTED, "beyond 64 bits");
     expect("{{ 9223372036854775808 }}", DS_ERR_UNSUPPORTED, "beyond 64 bits");
+    expect("{{ self }}", DS_ERR_UNSUPPORTED, "line 1, column 4: \"self\" is known for its members");
+    expect("{{ self.a }}{% set self = 1 %}", DS_ERR_UNSUPPORTED,
+           "\"self\" is known for its members");
+    expect("{{ self._a }}", DS_ERR_UNSUPPORTED, "\"self\" is known for its members");
     expect("{{ lipsum() }}", DS_ERR_UNSUPPORTED, "lipsum() is not supported");
     expect("\n\n  {{ messages[0].x.y }}", DS_ERR_FORMAT, "line 3, column 19: dict has no \"x\"");
     expect("{% if %}", DS_ERR_FORMAT, "line 1, column 7");

@@ -5,17 +5,17 @@
  * known here is refused with line and column, never rendered in another way. Not trusted: steps,
  * memory, depth and output are bounded.
  *
- *   jinja_lex.c      text to tokens                jinja_value.c    making values, walking through
- * them jinja_reader.c   the token in hand, nodes      jinja_compare.c  equality and order
- *   jinja_primary.c  literals, members, calls      jinja_text.c     str(), repr(), json.dumps()
- *   jinja_expr.c     operators                     jinja_member.c   attributes, items, slices
- *   jinja_parse.c    statements                    jinja_arith.c    arithmetic, "in"
- *   jinja_check.c    what a compiler refuses       jinja_filter.c   filters, jinja_filter_seq.c
- * those jinja_exec.c     runs statements                                of sequences jinja_loop.c
- * runs for                      jinja_test.c     tests jinja_eval.c     runs expressions
- * jinja_method.c   methods, jinja_method_str.c of str jinja_call.c     macros, globals, arguments
- * jinja_strings.c  work on texts that both share jinja_unicode.c  case, white space jinja_format.c
- * %, str.format
+ *   jinja_lex.c      text to tokens                     jinja_reader.c   the token in hand, nodes
+ *   jinja_primary.c  literals, members, calls           jinja_expr.c     operators
+ *   jinja_parse.c    statements                         jinja_check.c    what a compiler refuses
+ *   jinja_self.c     the name "self"                    jinja_exec.c     runs statements
+ *   jinja_loop.c     runs for                           jinja_eval.c     runs expressions
+ *   jinja_call.c     macros, globals, arguments         jinja_value.c    values, walks of them
+ *   jinja_compare.c  equality and order                 jinja_arith.c    arithmetic, "in"
+ *   jinja_member.c   attributes, items, slices          jinja_text.c     str, repr, json.dumps
+ *   jinja_filter.c   filters; _seq.c: of sequences      jinja_test.c     tests
+ *   jinja_method.c   methods; _str.c: those of str      jinja_strings.c  texts, for both
+ *   jinja_format.c   %, str.format                      jinja_unicode.c  case, white space
  */
 #ifndef DSI_DATA_JINJA_H
 #define DSI_DATA_JINJA_H

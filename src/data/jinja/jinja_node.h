@@ -154,4 +154,7 @@ dsi_jn *dsi_jp_filters(dsi_jp *p, dsi_jn *node, bool begun);
  * case, break outside of a loop, targets that shadow "loop". Fills takes_*. */
 bool dsi_ji_check(dsi_jinja *template, dsi_ji_fault *fault);
 
+/* Gives "self" its meaning, behind dsi_ji_check, which bounds the depth. */
+bool dsi_ji_settle_self(dsi_jinja *template, dsi_ji_fault *fault);
+
 #endif

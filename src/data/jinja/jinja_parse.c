@@ -339,7 +339,7 @@ static bool parse_all(dsi_jinja *template, const char *text, size_t n, dsi_ji_fa
     template->tokens = tokens;
     dsi_jp p = {.arena = template->arena, .token = tokens, .fault = fault};
     template->body = nodes_until(&p, NULL);
-    return !p.failed && dsi_ji_check(template, fault);
+    return !p.failed && dsi_ji_check(template, fault) && dsi_ji_settle_self(template, fault);
 }
 
 ds_status dsi_jinja_parse(const char *text, size_t n, dsi_jinja **template_out, char *error,

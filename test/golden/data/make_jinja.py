@@ -186,6 +186,9 @@ a{% generation %}b{{ n }}é{% endgeneration %}c{% generation %}d{% endgeneration
 {{ n[:1] }}
 {{ 'abc'[::0] }}
 {{ s['a':] }}
+{{ self.X }}|{{ self.X is defined }}|{{ self.X or 'q' }}|{{ self.a == nope }}{% macro f() %}[{{ self.a }}]{% endmacro %}{{ f() }}
+{{ self.x.y }}
+{{ self.x() }}
 """
 
 
