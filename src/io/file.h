@@ -140,7 +140,7 @@ bool dsi_path_is_plain(const char *name);
 /* ---- reading ---- */
 
 typedef struct dsi_map {
-    const uint8_t *data; /* NULL when the file is empty */
+    const uint8_t *data; /* of an empty file: of no bytes, yet not NULL */
     size_t size;
 } dsi_map;
 

@@ -18,7 +18,7 @@ static ds_status map_fd(ds_ctx *ctx, const char *path, int fd, dsi_map *map_out)
         return ds_fail(ctx, DS_ERR_IO, "cannot read %s: it is %s, not a regular file", path,
                        S_ISDIR(st.st_mode) ? "a folder" : "a device or pipe");
     }
-    dsi_map map = {.size = (size_t)st.st_size};
+    dsi_map map = {.data = (const uint8_t *)"", .size = (size_t)st.st_size};
     if (map.size > 0) {
         void *data = mmap(NULL, map.size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (data == MAP_FAILED) {
@@ -48,7 +48,7 @@ ds_status dsi_map_open(ds_ctx *ctx, const char *path, uint32_t flags, dsi_map *m
 
 void dsi_map_close(dsi_map *map)
 {
-    if (map->data != NULL) {
+    if (map->size > 0) {
         (void)munmap((void *)(uintptr_t)map->data, map->size);
     }
     *map = (dsi_map){0};

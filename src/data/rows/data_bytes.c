@@ -223,11 +223,10 @@ static ds_status map_spooled(dsi_bytes *b, dsi_map *map_out)
     }
     size_t size = 0;
     ds_status status = spool(b, file, &size);
-    void *data = NULL;
+    const void *data = "";
     if (status >= 0 && size > 0) {
         data = mmap(NULL, size, PROT_READ, MAP_SHARED, file, 0);
         if (data == MAP_FAILED) {
-            data = NULL;
             status = ds_fail(b->ctx, DS_ERR_IO, "cannot map the decompressed %s: %s", b->path,
                              strerror(errno));
         }
