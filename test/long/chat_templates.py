@@ -11,6 +11,7 @@ import copy
 import json
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -129,11 +130,17 @@ def verdict(want, got):
 BAD = ("different", "different ranges", "rendered by us alone", "error by us alone")
 
 
+def place_free(error):
+    return re.sub(r"^line \d+, column \d+: ", "", error)[:110]
+
+
 def compare(name, text, cases, ours, tally, shown):
     for i, (want, got) in enumerate(zip(theirs(text, cases), ours(text, cases))):
         kind = verdict(want, got)
         tally[kind] += 1
-        if kind in BAD and len(shown) < 10:
+        if kind == "refused":
+            tally["refused: " + place_free(got["error"])] += 1
+        if kind in BAD and len(shown) < 10 and not any(name in line for line in shown):
             shown.append(f"{kind}: {name}, chat {i}\n  transformers: {want!r:.400}\n  ours: {got!r:.400}")
 
 
@@ -190,7 +197,11 @@ def edits_of(templates, n, seed):
 
 
 def report(what, tally, shown):
-    print(f"chat_templates: {what}: " + ", ".join(f"{n} {kind}" for kind, n in sorted(tally.items())))
+    kinds = sorted(tally.items())
+    print(f"chat_templates: {what}: " + ", ".join(f"{n} {kind}" for kind, n in kinds if ": " not in kind))
+    for kind, n in kinds:
+        if ": " in kind:
+            print(f"  {n} {kind}")
     print("\n".join(shown), end="\n" if shown else "")
     rendered = tally["equal"] + tally["refused"]
     return not any(tally[kind] for kind in BAD) and rendered > 0 and tally["refused"] * 20 <= rendered
@@ -217,4 +228,5 @@ def main():
     sys.exit(0 if good else 1)
 
 
-main()
+if __name__ == "__main__":
+    main()

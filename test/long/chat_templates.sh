@@ -7,7 +7,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 build=$1
 if [ -z "${DS_ORACLE_PYTHON:-}" ]; then
     echo "chat_templates: not run: DS_ORACLE_PYTHON is not set"
-    exit 0
+    exit 77
 fi
 "$DS_ORACLE_PYTHON" "$here/chat_templates.py" "$build/test_jinja" --edits "${CHAT_EDITS:-10000}" --seed "${CHAT_SEED:-1}" \
     "$here/../golden/data/templates" ${DS_CHAT_TEMPLATES:+"$DS_CHAT_TEMPLATES"}

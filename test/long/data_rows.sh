@@ -6,6 +6,6 @@ build=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
 if [ -z "${DS_ORACLE_PYTHON:-}" ]; then
     echo "not run: DS_ORACLE_PYTHON names no Python with pyarrow and pandas"
-    exit 0
+    exit 77
 fi
 exec "$DS_ORACLE_PYTHON" "$here/data_rows.py" "$build/data_rows" "${FILES:-1500}" "${SEED:-$RANDOM}"

@@ -5,7 +5,7 @@
 set -euo pipefail
 if [ -z "${DS_ORACLE_PYTHON:-}" ]; then
     echo "model_config: not run: DS_ORACLE_PYTHON is not set"
-    exit 0
+    exit 77
 fi
 exec "$DS_ORACLE_PYTHON" "$(dirname "$0")/model_config.py" "$1" "${MODEL_CONFIG_CASES:-6000}" \
     "${MODEL_CONFIG_SEED:-$(date +%Y%m%d)}"

@@ -8,7 +8,7 @@ build=$(cd "$1" && pwd)
 root=$(cd "$(dirname "$0")/../.." && pwd)
 if [ -z "${DS_ORACLE_PYTHON:-}" ]; then
     echo "tokenizer_folder: not run: DS_ORACLE_PYTHON is not set"
-    exit 0
+    exit 77
 fi
 scratch=$(mktemp -d "$build/tokenizer_folder.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
