@@ -4,12 +4,18 @@
  *     ds_generator_prompt(generator, ids, n);
  *     while (ds_generator_next(generator, &sampling, &id) == DS_OK && !stop(id)) …
  *
+ * or from a live engine, without saving and loading:
+ *
+ *     ds_generator_params params = {.engine = engine};
+ *     ds_generator_create(ctx, &params, &generator);
+ *     … train … ds_generator_update(generator); ds_generator_prompt(…);
+ *
  * One sequence at a time. Nothing is allocated after creation. One thread calls a generator.
  */
 #ifndef DEEPSPEED_INFER_H
 #define DEEPSPEED_INFER_H
 
-#include <deepspeed/model.h>
+#include <deepspeed/engine.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,20 +24,29 @@ extern "C" {
 typedef struct ds_generator ds_generator;
 
 typedef struct ds_generator_params {
-    const ds_model *model; /* borrowed, must outlive the generator */
+    const ds_model *model; /* borrowed, must outlive the generator; with `engine` NULL: its own */
     const char *weights; /* model folder with *.safetensors; weights of the plan's dtype are mapped,
                             not read */
     const char *checkpoint; /* default NULL; a training checkpoint's folder instead of `weights` */
-    const char *tag;        /* default NULL: the checkpoint named by `latest` */
-    ds_dtype dtype;         /* default NONE: that of the stored weights */
-    int64_t max_length;     /* most positions, prompt included; default 0: the model's */
+    ds_engine *engine;  /* default NULL; a live engine instead of both: a copy of its parameters as
+                           they are now. Borrowed, must outlive the generator. Creation is then
+                           collective: every rank of the engine makes a generator, with one dtype */
+    const char *tag;    /* default NULL: the checkpoint named by `latest` */
+    ds_dtype dtype;     /* default NONE: that of the stored weights, or of the engine */
+    int64_t max_length; /* most positions, prompt included; default 0: the model's */
     DS_RESERVED(8);
 } ds_generator_params;
 
-/* Builds plans, memory and weights. Errors: those of models and folders; ERR_NOMEM names bytes. */
+/* Builds plans, memory and weights. Errors: those of models and folders; ERR_NOMEM names bytes;
+ * ERR_ARG (not one of weights, checkpoint and engine; another model than the engine's). */
 DS_API ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,
                                      ds_generator **generator_out);
 DS_API void ds_generator_destroy(ds_generator **generator);
+/* Of a live engine: takes its parameters over again, after it has trained on. The sequence is
+ * forgotten: give a prompt. Collective. Allocates room for one parameter meanwhile. After an error
+ * the weights are neither old nor new: update again, or destroy. Errors: ERR_STATE (no engine, or
+ * its states are lost), ERR_PEER, ERR_NUMERIC (a value beyond the dtype's range), ERR_NOMEM. */
+DS_API ds_status ds_generator_update(ds_generator *generator);
 
 /* Starts a new sequence with n >= 1 prompt ids. Errors: ERR_LIMIT past max_length, ERR_ARG on an id
  * outside of the vocabulary. */

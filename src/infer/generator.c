@@ -87,7 +87,8 @@ static ds_status link_piece(ds_generator *g, dsi_piece *piece)
     return DS_OK;
 }
 
-static ds_status build(ds_generator *g, const ds_generator_params *params)
+/* Everything but the weights of an engine. */
+static ds_status build_own(ds_generator *g, const ds_generator_params *params)
 {
     DS_TRY(ds_cells_create(g->ctx, MAX_CELLS, &g->cells));
     DS_TRY(build_pieces(g));
@@ -95,9 +96,13 @@ static ds_status build(ds_generator *g, const ds_generator_params *params)
     for (uint32_t i = 0; i < g->n_pieces; ++i) {
         DS_TRY(dsi_exec_add(g->exec, g->pieces[i].plan, &g->pieces[i].id));
     }
-    DS_TRY(dsi_generator_bind_weights(g, params));
+    if (g->engine == NULL) {
+        DS_TRY(dsi_generator_bind_weights(g, params));
+    }
     DS_TRY(dsi_exec_allocate(g->exec));
-    DS_TRY(dsi_generator_convert_weights(g));
+    if (g->engine == NULL) {
+        DS_TRY(dsi_generator_convert_weights(g));
+    }
     for (uint32_t i = 0; i < g->n_pieces; ++i) {
         DS_TRY(link_piece(g, &g->pieces[i]));
     }
@@ -109,34 +114,62 @@ static ds_status build(ds_generator *g, const ds_generator_params *params)
     return DS_OK;
 }
 
+static ds_status check_source(ds_ctx *ctx, const ds_generator_params *params)
+{
+    const int given =
+        (params->weights != NULL) + (params->checkpoint != NULL) + (params->engine != NULL);
+    if (params->engine != NULL && params->model != NULL && params->model != params->engine->model) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "ds_generator_params: model is another one than that of the engine");
+    }
+    if (given == 0 || (params->engine != NULL && given > 1) ||
+        (params->engine == NULL && params->model == NULL)) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "ds_generator_params: expected a model with weights or checkpoint, or an "
+                       "engine alone");
+    }
+    return DS_OK;
+}
+
+/* Checks params and takes over what they say. */
+static ds_status begin(ds_generator *g, const ds_generator_params *params)
+{
+    DS_TRY(dsi_cpu_isa_check(g->ctx));
+    DS_TRY(check_source(g->ctx, params));
+    g->model = params->model != NULL ? params->model : params->engine->model;
+    const ds_model_info *info = ds_model_get_info(g->model);
+    if (info->vocab_size == 0) {
+        return ds_fail(g->ctx, DS_ERR_ARG, "%s is no language model", info->architecture);
+    }
+    if (info->max_positions > 0 && params->max_length > info->max_positions) {
+        return ds_fail(g->ctx, DS_ERR_LIMIT, "max_length %lld is above the model's %lld positions",
+                       (long long)params->max_length, (long long)info->max_positions);
+    }
+    if (info->max_positions <= 0 && params->max_length <= 0) {
+        return ds_fail(g->ctx, DS_ERR_ARG,
+                       "ds_generator_params: max_length is needed, %s has no most positions",
+                       info->architecture);
+    }
+    g->vocab_size = info->vocab_size;
+    g->max_length = params->max_length > 0 ? params->max_length : info->max_positions;
+    g->dtype = params->dtype;
+    return g->dtype != DS_DTYPE_NONE ? DS_OK
+                                     : dsi_generator_stored_dtype(g->ctx, params, &g->dtype);
+}
+
 ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,
                               ds_generator **generator_out)
 {
     DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_generator_params", params));
-    const ds_model_info *info = ds_model_get_info(params->model);
-    ds_dtype dtype = params->dtype;
-    DS_TRY(dsi_cpu_isa_check(ctx));
-    if (info->vocab_size == 0) {
-        return ds_fail(ctx, DS_ERR_ARG, "%s is no language model", info->architecture);
-    }
-    if (info->max_positions > 0 && params->max_length > info->max_positions) {
-        return ds_fail(ctx, DS_ERR_LIMIT, "max_length %lld is above the model's %lld positions",
-                       (long long)params->max_length, (long long)info->max_positions);
-    }
-    if (dtype == DS_DTYPE_NONE) {
-        DS_TRY(dsi_generator_stored_dtype(ctx, params, &dtype));
-    }
     ds_generator *g = calloc(1, sizeof *g);
     if (g == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a generator");
     }
-    *g = (ds_generator){.ctx = ctx,
-                        .model = params->model,
-                        .dtype = dtype,
-                        .vocab_size = info->vocab_size,
-                        .max_length =
-                            params->max_length > 0 ? params->max_length : info->max_positions};
-    const ds_status status = build(g, params);
+    g->ctx = ctx;
+    g->engine = params->engine;
+    ds_status status = begin(g, params);
+    status = status < 0 ? status : build_own(g, params);
+    status = g->engine == NULL ? status : dsi_generator_take_engine(g, status);
     if (status < 0) {
         ds_generator_destroy(&g);
         return status;

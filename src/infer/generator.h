@@ -3,6 +3,7 @@
 #define DSI_INFER_GENERATOR_H
 
 #include "exec/exec.h"
+#include "train/engine.h"
 
 #include <deepspeed/infer.h>
 
@@ -21,6 +22,7 @@ typedef struct dsi_piece {
 struct ds_generator {
     ds_ctx *ctx;
     const ds_model *model;
+    ds_engine *engine; /* whose weights it has; NULL: of a file */
     ds_dtype dtype;
     int64_t max_length;
     int64_t vocab_size;
@@ -40,6 +42,8 @@ struct ds_generator {
 ds_status dsi_generator_bind_weights(ds_generator *generator, const ds_generator_params *params);
 ds_status dsi_generator_convert_weights(ds_generator *generator);
 void dsi_generator_close_weights(ds_generator *generator);
+/* The same of a live engine, after everything else. own: how that went on this rank. Collective. */
+ds_status dsi_generator_take_engine(ds_generator *generator, ds_status own);
 /* The dtype of the stored weights, NONE when they cannot be found. */
 ds_status dsi_generator_stored_dtype(ds_ctx *ctx, const ds_generator_params *params,
                                      ds_dtype *dtype_out);
