@@ -189,13 +189,19 @@ static int resolve(ds_ctx *ctx, const options *o, const char *file)
     return code;
 }
 
+/* A value a group: norms and biases have a column of their own. */
 static void print_csv(const ds_config_values *values, int64_t steps)
 {
-    const bool momentum = ds_schedule_at(&values->scheduler, values->optimizer.lr, 1).has_momentum;
-    (void)printf(momentum ? "step,lr,momentum\n" : "step,lr\n");
+    const double rate = values->optimizer.lr;
+    const bool momentum = ds_schedule_at(&values->scheduler, rate, 1).has_momentum;
+    const bool groups = values->scheduler_has_groups;
+    (void)printf("step,lr%s%s\n", groups ? ",lr_no_decay" : "", momentum ? ",momentum" : "");
     for (int64_t i = 0; i < steps; ++i) {
-        const ds_schedule_point point = ds_schedule_at(&values->scheduler, values->optimizer.lr, i);
+        const ds_schedule_point point = ds_schedule_at(&values->scheduler, rate, i);
         (void)printf("%lld,%.9g", (long long)(i + 1), point.lr);
+        if (groups) {
+            (void)printf(",%.9g", ds_schedule_at(&values->scheduler_no_decay, rate, i).lr);
+        }
         if (momentum) {
             (void)printf(",%.9g", point.momentum);
         }

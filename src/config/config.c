@@ -17,6 +17,9 @@ static dsi_buf item_text(const dsi_item *item)
     dsi_buf buf = dsi_buf_make(DSI_READ_MAX_BYTES);
     if (item->open) {
         dsi_buf_puts(&buf, "\"auto\"");
+    } else if (item->given != NULL && item->given->kind == DSI_NODE_LIST &&
+               (item->option->flags & DSI_OPT_GROUPS) != 0) {
+        dsi_node_json(&buf, item->given);
     } else if (item->node != NULL) {
         dsi_node_json(&buf, item->node);
     } else {

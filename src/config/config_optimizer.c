@@ -3,6 +3,7 @@
 
 #include "base/nearest.h"
 #include <inttypes.h>
+#include <stddef.h>
 #include <string.h>
 #include <strings.h>
 
@@ -194,6 +195,25 @@ static void scheduler_type(dsi_eval *eval)
     }
 }
 
+/* A list of two is a value for parameters with weight decay and one for norms and biases. */
+static void scheduler_groups(dsi_eval *eval)
+{
+    ds_config_values *v = eval->values;
+    v->scheduler_no_decay = v->scheduler;
+    for (size_t i = 0; i < eval->n_items; ++i) {
+        const dsi_item *item = &eval->items[i];
+        if ((item->option->flags & DSI_OPT_GROUPS) == 0 || item->given == NULL ||
+            item->given->kind != DSI_NODE_LIST || item->given->n_children != 2) {
+            continue;
+        }
+        const double values[2] = {dsi_node_real(item->given->first),
+                                  dsi_node_real(item->given->first->next)};
+        const size_t at = item->option->field - 1 - offsetof(ds_config_values, scheduler);
+        memcpy((char *)&v->scheduler_no_decay + at, &values[1], sizeof values[1]);
+        v->scheduler_has_groups = v->scheduler_has_groups || values[0] != values[1];
+    }
+}
+
 void dsi_config_optimizer(dsi_eval *eval)
 {
     optimizer_type(eval);
@@ -201,4 +221,5 @@ void dsi_config_optimizer(dsi_eval *eval)
     optimizer_numbers(eval);
     tested_optimizer(eval);
     scheduler_type(eval);
+    scheduler_groups(eval);
 }

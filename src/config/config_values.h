@@ -174,6 +174,9 @@ typedef struct ds_config_values {
     const struct ds_elastic_params *elasticity; /* NULL: not enabled */
     ds_config_optimizer optimizer;
     ds_schedule_params scheduler;
+    ds_schedule_params
+        scheduler_no_decay;    /* of norms and biases: another where a value is a list */
+    bool scheduler_has_groups; /* the two differ */
     ds_config_fp16 fp16;
     ds_config_bf16 bf16;
     ds_dtype compute_dtype;    /* F16, BF16 or F32, from the two above */

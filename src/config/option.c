@@ -142,6 +142,9 @@ void dsi_option_expected(dsi_buf *buf, const dsi_option *option)
         put_choices(buf, option->choices);
     }
     put_bounds(buf, option);
+    if ((option->flags & DSI_OPT_GROUPS) != 0) {
+        dsi_buf_puts(buf, ", or a list of one for parameters with weight decay and one for others");
+    }
     if ((option->flags & DSI_OPT_ONE_TEXT) != 0) {
         dsi_buf_puts(buf, " or one string");
     }
@@ -296,12 +299,17 @@ static bool is_list_of(dsi_eval *eval, const dsi_option *option, const dsi_node 
     return true;
 }
 
-/* One value a group of parameters: the engine has one learning rate for all. */
-static const dsi_node *one_of_groups(const dsi_option *option, const dsi_node *given)
+/* One value a group of parameters gives the first; the rules look for the second. There are two,
+ * those with weight decay and norms and biases, so a list of more must say the same of all. */
+static const dsi_node *one_of_groups(dsi_eval *eval, const dsi_option *option,
+                                     const dsi_node *given)
 {
     if ((option->flags & DSI_OPT_GROUPS) == 0 || given->kind != DSI_NODE_LIST ||
-        given->first == NULL) {
+        given->first == NULL || !is_list_of(eval, option, given)) {
         return given;
+    }
+    if (given->n_children == 2) {
+        return given->first;
     }
     for (const dsi_node *child = given->first; child != NULL; child = child->next) {
         if (!dsi_node_equal(child, given->first)) {
@@ -320,7 +328,7 @@ static const dsi_node *check_scalar(dsi_eval *eval, const dsi_option *option, co
         return as_bool(eval, given, lax);
     case DSI_OPT_INT:
     case DSI_OPT_REAL: {
-        const dsi_node *number = as_number(eval, option, one_of_groups(option, given), lax);
+        const dsi_node *number = as_number(eval, option, one_of_groups(eval, option, given), lax);
         return number != NULL && in_bounds(option, number) ? number : NULL;
     }
     case DSI_OPT_TEXT:

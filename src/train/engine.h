@@ -46,6 +46,8 @@ typedef struct dsi_engine_spec {
     ds_loss_average average;
     dsi_loss_scale loss_scale;
     ds_schedule_params schedule;
+    bool has_groups; /* norms and biases have another: */
+    ds_schedule_params schedule_no_decay;
     uint64_t seed;
     ds_isa isa;
     ds_checkpoint_tag_validation tag_validation;

@@ -191,7 +191,14 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                        "optimizer: the configuration names none; add \"optimizer\": {\"type\": "
                        "\"AdamW\", \"params\": {\"lr\": …}}");
     }
+    if (v->scheduler_has_groups && params->decay_all) {
+        return ds_fail(ctx, DS_ERR_CONFIG,
+                       "scheduler.params has a value for norms and biases, which decay_all puts "
+                       "into one group with all others; give one value, or leave decay_all");
+    }
     *spec = (dsi_engine_spec){.schedule = v->scheduler,
+                              .has_groups = v->scheduler_has_groups,
+                              .schedule_no_decay = v->scheduler_no_decay,
                               .loss_scale = read_loss_scale(&v->fp16),
                               .seed = params->seed,
                               .decay_all = params->decay_all,

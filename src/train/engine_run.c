@@ -227,10 +227,12 @@ int64_t dsi_engine_updates(const ds_engine *engine)
     return (int64_t)(engine->global_steps - engine->skipped_steps);
 }
 
-static void current_rates(const ds_engine *engine, double *lr, double *momentum)
+static void current_rates(const ds_engine *engine, int group, double *lr, double *momentum)
 {
-    const ds_schedule_point point =
-        ds_schedule_at(&engine->spec.schedule, engine->spec.lr, dsi_engine_updates(engine));
+    const dsi_engine_spec *spec = &engine->spec;
+    const bool other = group == DSI_GROUP_NO_DECAY && spec->has_groups;
+    const ds_schedule_point point = ds_schedule_at(
+        other ? &spec->schedule_no_decay : &spec->schedule, spec->lr, dsi_engine_updates(engine));
     *lr = point.lr;
     *momentum = point.has_momentum ? point.momentum : engine->spec.beta1;
     if (engine->forced_lr >= 0.0) {
@@ -242,7 +244,7 @@ double ds_engine_lr(const ds_engine *engine)
 {
     double lr = 0.0;
     double momentum = 0.0;
-    current_rates(engine, &lr, &momentum);
+    current_rates(engine, DSI_GROUP_DECAY, &lr, &momentum);
     return lr;
 }
 
@@ -250,7 +252,7 @@ double ds_engine_momentum(const ds_engine *engine)
 {
     double lr = 0.0;
     double momentum = 0.0;
-    current_rates(engine, &lr, &momentum);
+    current_rates(engine, DSI_GROUP_DECAY, &lr, &momentum);
     return momentum;
 }
 
@@ -258,10 +260,10 @@ void dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int64_t u
 {
     const dsi_engine_spec *spec = &engine->spec;
     const double t = (double)update;
-    double lr = 0.0;
-    double beta1 = 0.0;
-    current_rates(engine, &lr, &beta1);
     for (int group = 0; group < 2; ++group) {
+        double lr = 0.0;
+        double beta1 = 0.0;
+        current_rates(engine, group, &lr, &beta1);
         float *hyper = dsi_exec_cell(engine->exec, cells[group]);
         hyper[DSI_HYPER_LR] = (float)lr;
         hyper[DSI_HYPER_BETA1] = (float)beta1;

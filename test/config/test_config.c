@@ -622,6 +622,31 @@ static void takes_folders_of_each_kind(void **state)
     ds_config_destroy(&config);
 }
 
+/* DeepSpeed takes a value a group of parameters: here those with weight decay, then the others. */
+static void takes_rates_of_groups(void **state)
+{
+    ds_config *config;
+    CHECK_OK(*state, resolve(*state,
+                             "{train_batch_size: 2, optimizer: {type: 'Adam'}, scheduler: {type: "
+                             "'WarmupLR', params: {warmup_min_lr: [0, 0.5], warmup_max_lr: [1, 2], "
+                             "warmup_num_steps: 4}}}",
+                             1, NULL, &config));
+    const ds_config_values *v = dsi_config_values(config);
+    assert_true(v->scheduler_has_groups);
+    assert_true(v->scheduler.warmup_min_lr == 0 && v->scheduler.warmup_max_lr == 1);
+    assert_true(v->scheduler_no_decay.warmup_min_lr == 0.5);
+    assert_true(v->scheduler_no_decay.warmup_max_lr == 2);
+    assert_int_equal(v->scheduler_no_decay.warmup_num_steps, 4);
+    assert_string_equal(ds_config_find(config, "scheduler.params.warmup_max_lr")->value, "[1, 2]");
+    ds_config_destroy(&config);
+    CHECK_OK(*state, resolve(*state,
+                             "{train_batch_size: 2, optimizer: {type: 'Adam'}, scheduler: {type: "
+                             "'WarmupLR', params: {warmup_max_lr: [1, 1, 1]}}}",
+                             1, NULL, &config));
+    assert_false(dsi_config_values(config)->scheduler_has_groups);
+    ds_config_destroy(&config);
+}
+
 /* At the top level DeepSpeed does not read unknown keys: a notice, unless it looks like a slip. */
 static void notes_unknown_top_level_keys(void **state)
 {
@@ -733,6 +758,7 @@ int main(void)
         cmocka_unit_test(loader_keys_are_told_of),
         cmocka_unit_test(allows_unknown_keys),
         cmocka_unit_test(notes_unknown_top_level_keys),
+        cmocka_unit_test(takes_rates_of_groups),
         cmocka_unit_test(takes_folders_of_each_kind),
         cmocka_unit_test(prints_and_reads_back),
         cmocka_unit_test(explains),

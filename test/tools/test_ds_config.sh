@@ -85,6 +85,12 @@ want="step,lr
 out=$("$bin" lr "$work/right.json" --steps 6 --micro_batch 1)
 [ "$out" = "$want" ] || fail "lr: $out"
 
+sed 's/"warmup_num_steps"/"warmup_max_lr": [0.01, 0.02], &/' "$work/right.json" > "$work/groups.json"
+expect 0 "step,lr,lr_no_decay
+1,0,0
+2,0,0
+3,0.0025,0.005" "$bin" lr "$work/groups.json" --steps 3 --micro_batch 1
+
 "$bin" docs | cmp - "$root/docs/config.md" ||
     fail "docs/config.md is out of date: ds_config docs > docs/config.md"
 

@@ -290,6 +290,49 @@ static void schedule_counts_updates(void **state)
     close_bench(&b);
 }
 
+/* The first number of each trained parameter. */
+static uint32_t first_numbers(const ds_engine *engine, float out[], bool no_decay[], uint32_t most)
+{
+    uint32_t n = 0;
+    for (ds_cell cell = 0; cell < ds_cells_count(engine->cells) && n < most; ++cell) {
+        const ds_cell_info *info = ds_cells_get(engine->cells, cell);
+        if (info->kind == DS_CELL_PARAM) {
+            no_decay[n] = info->no_decay;
+            CHECK_OK(ctx, dsi_exec_read(engine->exec, cell, 0, &out[n++], sizeof *out));
+        }
+    }
+    return n;
+}
+
+/* A value a group: norms and biases go by a schedule of their own. */
+static void groups_have_rates_of_their_own(void **state)
+{
+    enum { MOST = 256 };
+    static float before[MOST];
+    static float after[MOST];
+    static bool no_decay[MOST];
+    bench b;
+    (void)state;
+    open_bench(&b, "gpt2", false);
+    dsi_engine_spec spec = parity_spec(&b.p, DS_DTYPE_F32, dsi_cpu_isa());
+    spec.schedule = ds_schedule_default(DS_SCHEDULE_WARMUP);
+    spec.schedule.warmup_min_lr = spec.schedule.warmup_max_lr = 0.01;
+    spec.schedule_no_decay = spec.schedule;
+    spec.schedule_no_decay.warmup_min_lr = spec.schedule_no_decay.warmup_max_lr = 0.0;
+    spec.has_groups = true;
+    ds_engine *engine = parity_engine(ctx, &b.p, &spec);
+    const uint32_t n = first_numbers(engine, before, no_decay, MOST);
+    (void)micro_step(engine, &b.p.batch);
+    assert_true(n > 4 && n < MOST);
+    assert_int_equal(first_numbers(engine, after, no_decay, MOST), n);
+    for (uint32_t i = 0; i < n; ++i) {
+        assert_int_equal(before[i] == after[i], no_decay[i]);
+    }
+    assert_true(ds_engine_lr(engine) == 0.01);
+    ds_engine_destroy(&engine);
+    close_bench(&b);
+}
+
 /* Dropout draws other numbers for each step, sample and seed, and none in evaluation. */
 static void random_numbers_move_on(void **state)
 {
@@ -525,6 +568,7 @@ int main(void)
         cmocka_unit_test(boundaries),
         cmocka_unit_test(accumulation_is_a_mean),
         cmocka_unit_test(schedule_counts_updates),
+        cmocka_unit_test(groups_have_rates_of_their_own),
         cmocka_unit_test(random_numbers_move_on),
         cmocka_unit_test(step_and_sample_both_count),
         cmocka_unit_test(evaluation_on_other_data),
