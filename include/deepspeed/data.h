@@ -5,11 +5,11 @@
  * or .parquet, or tokenized from .bin/.idx. A loader cuts it into batches of B rows of T tokens:
  * STREAM
  * (.txt, rows with "text", .bin/.idx): documents joined end to end, windows of T tokens; each epoch
- * starts the windows at another place and visits them in another order; SAMPLES (rows with
- * "prompt"+"completion" or "messages"): whole samples packed into rows, never cut. A row knows its
- * documents: `first` is the lowest position that a query may see, positions restart at a document's
- * start, and the last token of a document has no target. Everything is a pure function of files,
- * seed and cursor, so a run resumes exactly.
+ * starts the windows at another place and visits them in another order; SAMPLES (rows of other
+ * schemas: messages, ShareGPT, prompt and completion, Alpaca; docs/internals/data.md): whole
+ * samples packed into rows, never cut. A row knows its documents: `first` is the lowest position
+ * that a query may see, positions restart at a document's start, and the last token of a document
+ * has no target. Everything is a pure function of files, seed and cursor, so a run resumes exactly.
  */
 #ifndef DEEPSPEED_DATA_H
 #define DEEPSPEED_DATA_H
@@ -32,11 +32,14 @@ typedef struct ds_dataset_params {
     const char *const *files; /* .txt, rows, or .bin/.idx (either name); all of one kind */
     uint32_t n_files;
     const ds_tokenizer *tokenizer; /* borrowed for the call; may be NULL for .bin/.idx */
-    const ds_chat *chat;           /* borrowed for the call; needed for "messages" */
+    const ds_chat *chat;           /* borrowed for the call; needed for messages */
     int64_t seq_length;            /* T */
     ds_too_long too_long;          /* default TRUNCATE */
     bool append_eos; /* default false; true: each document of plain text ends with eos. A sample
                         ends with the tokenizer's eos, or its template's, in any case */
+    const char *column_map; /* which columns of the rows stand for which fields: "text=content,
+                               messages=conv"; default NULL: those of the same names. Of two schemas
+                               that fit a row, the one with a mapped field is read */
     DS_RESERVED(8);
 } ds_dataset_params;
 

@@ -147,7 +147,8 @@ const dsi_jinja *dsi_chat_template_for(const ds_chat *chat, const json_t *row)
 
 /* Renders, and finds the spans when they are asked for. */
 static ds_status render(const ds_chat *chat, const dsi_jinja *template, json_t *variables,
-                        uint32_t flags, ds_chat_text *text_out, char *error, size_t error_size)
+                        const uint8_t *counts, uint32_t flags, ds_chat_text *text_out, char *error,
+                        size_t error_size)
 {
     char why[DSI_JINJA_ERROR];
     dsi_jinja_result result;
@@ -159,8 +160,8 @@ static ds_status render(const ds_chat *chat, const dsi_jinja *template, json_t *
         return status;
     }
     if (flags & DS_CHAT_SPANS) {
-        status =
-            dsi_chat_find_spans(template, variables, &result, &spans, &n_spans, why, sizeof why);
+        status = dsi_chat_find_spans(template, variables, counts, &result, &spans, &n_spans, why,
+                                     sizeof why);
     }
     if (status < 0) {
         (void)snprintf(error, error_size, "the chat template %.60s: %s", chat->name, why);
@@ -173,8 +174,9 @@ static ds_status render(const ds_chat *chat, const dsi_jinja *template, json_t *
     return status;
 }
 
-ds_status dsi_chat_render_row(const ds_chat *chat, const json_t *row, uint32_t flags,
-                              ds_chat_text *text_out, char *error, size_t error_size)
+ds_status dsi_chat_render_row(const ds_chat *chat, const json_t *row, const uint8_t *counts,
+                              uint32_t flags, ds_chat_text *text_out, char *error,
+                              size_t error_size)
 {
     json_t *variables = json_object();
     const dsi_jinja *template = dsi_chat_template_for(chat, row);
@@ -188,7 +190,7 @@ ds_status dsi_chat_render_row(const ds_chat *chat, const json_t *row, uint32_t f
                        "the tokenizer has several chat templates and none is the default");
     }
     if (status >= 0) {
-        status = render(chat, template, variables, flags, text_out, error, error_size);
+        status = render(chat, template, variables, counts, flags, text_out, error, error_size);
     }
     json_decref(variables);
     return status;
@@ -205,7 +207,8 @@ ds_status ds_chat_render_json(const ds_chat *chat, const char *json, size_t n, u
         return ds_fail(chat->ctx, DS_ERR_FORMAT, "a chat must be a JSON object: %s",
                        row == NULL ? wrong_at.text : "it is another value");
     }
-    const ds_status status = dsi_chat_render_row(chat, row, flags, text_out, error, sizeof error);
+    const ds_status status =
+        dsi_chat_render_row(chat, row, NULL, flags, text_out, error, sizeof error);
     json_decref(row);
     return status < 0 ? ds_fail(chat->ctx, status, "%s", error) : status;
 }
@@ -230,7 +233,7 @@ ds_status ds_chat_render(const ds_chat *chat, const ds_chat_message *messages, s
     json_t *row = fine ? json_pack("{s:O}", "messages", list) : NULL;
     json_decref(list);
     if (row != NULL) {
-        status = dsi_chat_render_row(chat, row, flags, text_out, error, sizeof error);
+        status = dsi_chat_render_row(chat, row, NULL, flags, text_out, error, sizeof error);
         json_decref(row);
     }
     return status < 0 ? ds_fail(chat->ctx, status, "%s", error) : status;

@@ -111,8 +111,9 @@ static bool is_assistant(const json_t *message)
     return role != NULL && strcmp(role, "assistant") == 0;
 }
 
-static ds_status of_turns(const json_t *messages, const dsi_jinja_result *rendered, turn header,
-                          ds_chat_span *spans, size_t *n_out, char *error, size_t error_size)
+static ds_status of_turns(const json_t *messages, const uint8_t *counts,
+                          const dsi_jinja_result *rendered, turn header, ds_chat_span *spans,
+                          size_t *n_out, char *error, size_t error_size)
 {
     const char *text = dsi_buf_text(&rendered->out);
     size_t at = 0;
@@ -132,15 +133,40 @@ static ds_status of_turns(const json_t *messages, const dsi_jinja_result *render
             return refuse(error, error_size, i, "it is not seen where its header ends");
         }
         const char *end = without_blanks(t).end;
-        if (end > begin) {
+        if (end > begin && (counts == NULL || counts[i] != 0)) {
             spans[(*n_out)++] = (ds_chat_span){(size_t)(begin - text), (size_t)(end - text)};
         }
     }
     return DS_OK;
 }
 
-static ds_status of_generation(const dsi_jinja_result *rendered, ds_chat_span *spans, size_t *n_out,
-                               char *error, size_t error_size)
+/* counts, or NULL where they leave out no turn of the assistant. */
+static const uint8_t *choosing(const uint8_t *counts, const json_t *messages)
+{
+    for (size_t i = 0; counts != NULL && i < json_array_size(messages); ++i) {
+        if (counts[i] == 0 && is_assistant(json_array_get(messages, i))) {
+            return counts;
+        }
+    }
+    return NULL;
+}
+
+/* Whether the turn counts in which a range stands; -1: it stands in none. */
+static int counts_at(const dsi_jinja_result *rendered, const uint8_t *counts, size_t n_messages,
+                     dsi_jinja_range range)
+{
+    for (size_t i = 0; i < n_messages; ++i) {
+        if (rendered->turns[i].begin <= range.begin && range.end <= rendered->turns[i].end) {
+            return counts[i];
+        }
+    }
+    return -1;
+}
+
+/* counts NULL: all count. */
+static ds_status of_generation(const dsi_jinja_result *rendered, const uint8_t *counts,
+                               size_t n_messages, ds_chat_span *spans, size_t *n_out, char *error,
+                               size_t error_size)
 {
     if (rendered->generated_hidden) {
         (void)snprintf(error, error_size,
@@ -149,15 +175,25 @@ static ds_status of_generation(const dsi_jinja_result *rendered, ds_chat_span *s
         return DS_ERR_UNSUPPORTED;
     }
     for (size_t i = 0; i < rendered->n_generated; ++i) {
-        if (rendered->generated[i].end > rendered->generated[i].begin) {
-            spans[(*n_out)++] =
-                (ds_chat_span){rendered->generated[i].begin, rendered->generated[i].end};
+        const dsi_jinja_range range = rendered->generated[i];
+        int said = 1;
+        if (range.end > range.begin && counts != NULL) {
+            said = rendered->turns_hidden ? -1 : counts_at(rendered, counts, n_messages, range);
+        }
+        if (said < 0) {
+            (void)snprintf(error, error_size,
+                           "not every turn is to count, and it is not seen of which turn a "
+                           "{%% generation %%} is");
+            return DS_ERR_UNSUPPORTED;
+        }
+        if (range.end > range.begin && said > 0) {
+            spans[(*n_out)++] = (ds_chat_span){range.begin, range.end};
         }
     }
     return DS_OK;
 }
 
-ds_status dsi_chat_find_spans(const dsi_jinja *template, json_t *variables,
+ds_status dsi_chat_find_spans(const dsi_jinja *template, json_t *variables, const uint8_t *counts,
                               const dsi_jinja_result *rendered, ds_chat_span **spans_out,
                               size_t *n_out, char *error, size_t error_size)
 {
@@ -169,13 +205,14 @@ ds_status dsi_chat_find_spans(const dsi_jinja *template, json_t *variables,
     (void)snprintf(error, error_size, "no memory to render a chat");
     *n_out = 0;
     if (spans != NULL && dsi_jinja_has_generation(template)) {
-        status = of_generation(rendered, spans, n_out, error, error_size);
+        status =
+            of_generation(rendered, choosing(counts, messages), n, spans, n_out, error, error_size);
     } else if (spans != NULL &&
                json_object_set_new(variables, "add_generation_prompt", json_true()) == 0) {
         status = dsi_jinja_render(template, variables, &prompted, error, error_size);
         if (status >= 0) {
-            status = of_turns(messages, rendered, tail_of(&prompted, n), spans, n_out, error,
-                              error_size);
+            status = of_turns(messages, counts, rendered, tail_of(&prompted, n), spans, n_out,
+                              error, error_size);
             dsi_jinja_result_free(&prompted);
         }
     }

@@ -29,6 +29,7 @@ typedef struct batch {
     uint32_t n;
     char noted[KEYS_NOTED][56]; /* unread keys, each said once */
     uint32_t n_noted;
+    bool said_alpaca;
 } batch;
 
 static void tokenize_task(void *arg, uint32_t task, uint32_t thread)
@@ -76,6 +77,26 @@ static void note_unread(ds_ctx *ctx, const char *place, batch *b, const dsi_line
     }
 }
 
+/* Rows that nothing trains on are errors; what Alpaca's rows become is said once. */
+static ds_status check_schema(ds_ctx *ctx, const char *place, batch *b, const dsi_line *line,
+                              const dsi_source_sink *sink)
+{
+    if (line->schema >= DSI_SCHEMA_PREFERENCE && !sink->preferences) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "%s: a row of the schema %s: preference training (DPO, KTO and the like) is "
+                       "not there yet; ds_data check reads such rows",
+                       place, dsi_schema_name(line->schema));
+    }
+    if (line->schema == DSI_SCHEMA_ALPACA && !b->said_alpaca) {
+        b->said_alpaca = true;
+        ds_log(ctx, DS_LOG_JOB,
+               "%s: \"instruction\" and \"output\" are put into Alpaca's prompt, \"### "
+               "Instruction:\"; no chat template is used, here and in later rows",
+               place);
+    }
+    return DS_OK;
+}
+
 static ds_status deliver(ds_ctx *ctx, const dsi_rows *rows, batch *b, const dsi_source_sink *sink)
 {
     for (uint32_t i = 0; i < b->n; ++i) {
@@ -87,6 +108,7 @@ static ds_status deliver(ds_ctx *ctx, const dsi_rows *rows, batch *b, const dsi_
             return ds_fail(ctx, unwanted ? DS_ERR_UNSUPPORTED : line->status, "%s: %s", place,
                            unwanted ? sink->no_samples : line->message);
         }
+        DS_TRY(check_schema(ctx, place, b, line, sink));
         note_unread(ctx, place, b, line);
         if (line->n > 0) {
             const dsi_document document = {line->ids, line->sample ? line->counted : NULL, line->n,

@@ -1,9 +1,9 @@
 /* Text files as tokenized documents, in file order. Used by datasets and by ds_data.
  *
  * Kinds, told by the ending: .txt, one document a file; rows (rows/rows.h), one object each:
- * {"text"}, or a sample {"prompt","completion"} or {"messages"} whose loss counts only in the
- * answer. Rows, and parts of a large text, are tokenized on all threads of the context; documents
- * arrive in order on the caller's thread, a large one in pieces.
+ * of a schema (schema/schema.h): {"text"}, or a sample whose loss counts only in the answer. Rows,
+ * and parts of a large text, are tokenized on all threads of the context; documents arrive in order
+ * on the caller's thread, a large one in pieces.
  */
 #ifndef DSI_DATA_SOURCE_H
 #define DSI_DATA_SOURCE_H
@@ -25,6 +25,7 @@ typedef struct dsi_source_sink {
     void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_all); /* NULL: none */
     void *user;
     const char *no_samples; /* why a sample is an error; NULL: it is none */
+    bool preferences;       /* rows of preferences are taken; else an error: none trains on them */
 } dsi_source_sink;
 
 ds_status dsi_source_read(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
@@ -36,13 +37,29 @@ enum { DSI_PART_BYTES = 256 << 10 };
 ds_status dsi_text_read(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
                         const dsi_map *text, size_t part_bytes, const dsi_source_sink *sink);
 
+/* What a row is (schema/schema.h); from PREFERENCE on nothing here trains on it. */
+typedef enum dsi_schema {
+    DSI_SCHEMA_TEXT,
+    DSI_SCHEMA_PAIR,
+    DSI_SCHEMA_CHAT,
+    DSI_SCHEMA_ALPACA,
+    DSI_SCHEMA_PREFERENCE,
+    DSI_SCHEMA_UNPAIRED,
+    DSI_N_SCHEMAS
+} dsi_schema;
+/* "prompt-completion". */
+const char *dsi_schema_name(dsi_schema schema);
+
 /* One row, tokenized: what jsonl_line.c makes, freed by its caller. */
 enum { DSI_UNREAD_KEYS = 8 };
 typedef struct dsi_line {
     uint32_t *ids; /* malloc; NULL for an empty line */
     uint8_t *counted;
     uint64_t n;
+    uint64_t n_chosen; /* of a preference: prompt and chosen answer, then prompt and rejected one */
+    dsi_schema schema;
     bool sample;
+    uint32_t columns; /* a bit a mapping of --column_map: its column is there */
     ds_status status;
     char message[320];                /* of an error */
     char unread[DSI_UNREAD_KEYS][56]; /* keys that nothing reads, the first few of them */
@@ -52,6 +69,11 @@ typedef struct dsi_line {
 void dsi_line_tokenize(const ds_dataset_params *params, ds_tokenizer_scratch *scratch,
                        const char *text, size_t n, dsi_line *line_out);
 void dsi_line_free(dsi_line *line);
+
+/* Errors: ERR_ARG, what is wrong in a --column_map (NULL: none); that no row of a file had one of
+ * its columns (`columns`: the lines' together). schema/schema_columns.c. */
+ds_status dsi_columns_check(ds_ctx *ctx, const char *column_map);
+ds_status dsi_columns_seen(ds_ctx *ctx, const char *path, const char *column_map, uint32_t columns);
 
 bool dsi_path_ends(const char *path, const char *end);
 

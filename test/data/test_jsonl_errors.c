@@ -86,13 +86,15 @@ static void messages_that_break_the_rule(void **state)
          "\"system\") does not fit: it takes no system message"},
         {"llama2", CHAT(",{\"role\":\"a\\u001b[1m\",\"content\":\"c\"}"),
          "messages[2] (role \"a?[1m\") does not fit: it knows the roles system"},
-        {"chatml", "{\"messages\":[]}", "a chat without messages"},
+        {"chatml", "{\"messages\":[]}",
+         "\"messages\" must be a list of messages; found an empty one"},
         {"chatml", CHAT(",\"c\""),
          "messages[2] must be an object with \"role\" and \"content\"; found a string"},
         {"chatml", CHAT(",{\"content\":\"c\"}"),
          "messages[2]: \"role\" must be a string; found nothing"},
         {"chatml", CHAT(",{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}"),
-         "str + list has no meaning"},
+         "messages[2] (role \"user\"): content[0] must be {\"type\": \"text\", \"text\": \"…\"}; "
+         "found an object"},
         {"chatml", CHAT(",{\"role\":\"assistant\",\"content\":null}"), "dict has no \"content\""},
         {"chatml", "{\"messages\":\"hello\"}", "\"messages\" must be a list; found a string"},
     };
@@ -100,7 +102,7 @@ static void messages_that_break_the_rule(void **state)
         check_line(cases[i].chat, i, cases[i].line, DS_ERR_FORMAT, cases[i].says);
     }
     check_line(NULL, 3, CHAT(""), DS_ERR_ARG,
-               "\"messages\" need a chat template, and the tokenizer has none: give "
+               "messages need a chat template, and the tokenizer has none: give "
                "--chat_template, such as chatml");
 }
 
@@ -112,22 +114,25 @@ static void lines_of_a_wrong_shape(void **state)
     } cases[] = {
         {"{\"text\": \"a\" \"b\"}", "column 16: '}' expected near '\"b\"'"},
         {"{\"text\": \"\xFF\"}", "column 10: unable to decode byte 0xff near '\"'"},
-        {"[\"text\"]", "a line must be a JSON object; found a list"},
-        {"{}", "expected \"text\", or \"prompt\" and \"completion\", or \"messages\"; found an "
-               "empty object"},
-        {"{\"instruction\":\"a\",\"output\":\"b\"}",
-         "expected \"text\", or \"prompt\" and \"completion\", or \"messages\"; found the keys "
-         "\"instruction\", \"output\""},
+        {"[\"text\"]", "a row must be a JSON object; found a list"},
+        {"{}",
+         "expected \"text\", \"messages\", \"prompt\" and \"completion\", \"instruction\" and "
+         "\"output\", or \"chosen\" and \"rejected\" (--column_map names other columns); found "
+         "an empty object"},
+        {"{\"question\":\"a\",\"output\":null}",
+         "(--column_map names other columns); found the keys \"question\", \"output\""},
         {"{\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1}",
-         "expected \"text\", or \"prompt\" and \"completion\", or \"messages\"; found the keys "
-         "\"a\", \"b\", \"c\", \"d\", …"},
+         "(--column_map names other columns); found the keys \"a\", \"b\", \"c\", \"d\", …"},
         {"{\"text\":7}", "\"text\" must be a string; found a number"},
         {"{\"prompt\":\"a\"}",
-         "\"prompt\" and \"completion\" must both be strings; found a string and nothing"},
+         "\"prompt\" and \"completion\" must both be strings, or both lists of messages; "
+         "found a string and nothing"},
         {"{\"completion\":\"a\"}",
-         "\"prompt\" and \"completion\" must both be strings; found nothing and a string"},
+         "\"prompt\" and \"completion\" must both be strings, or both lists of messages; "
+         "found nothing and a string"},
         {"{\"prompt\":true,\"completion\":{}}",
-         "\"prompt\" and \"completion\" must both be strings; found true or false and an object"},
+         "\"prompt\" and \"completion\" must both be strings, or both lists of messages; "
+         "found true or false and an object"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         check_line(NULL, 300 * i, cases[i].line, DS_ERR_FORMAT, cases[i].says);
@@ -135,7 +140,7 @@ static void lines_of_a_wrong_shape(void **state)
 }
 
 #define LOST                                                                                       \
-    " is not read by the chat template and would be lost: take it out of the line, or choose "
+    " is not read by the chat template and would be lost: take it out of the row, or choose "
 
 /* What would change the text or the loss is not dropped. */
 static void parts_that_would_be_lost(void **state)
@@ -149,9 +154,8 @@ static void parts_that_would_be_lost(void **state)
          "messages[2] (role \"assistant\"): \"tool_calls\"" LOST},
         {CHAT(",{\"role\":\"assistant\",\"content\":\"\",\"reasoning_content\":\"r\"}"),
          "messages[2] (role \"assistant\"): \"reasoning_content\"" LOST},
-        {CHAT(",{\"role\":\"assistant\",\"content\":\"\",\"weight\":0}"),
-         "messages[2] (role \"assistant\"): \"weight\" is not supported: the loss counts every "
-         "turn"},
+        {CHAT(",{\"role\":\"assistant\",\"content\":\"\",\"weight\":0.5}"),
+         "messages[2] (role \"assistant\"): \"weight\" is 0.5, and only 0 and 1 are supported"},
         {"{\"tools\":[{}],\"messages\":[" FIRST "]}", "\"tools\"" LOST},
         {"{\"documents\":[{}],\"messages\":[" FIRST "]}", "\"documents\"" LOST},
         {"{\"chat_template_kwargs\":7,\"messages\":[" FIRST "]}",
@@ -203,9 +207,9 @@ static void other_keys_are_noted_once(void **state)
         .files = &file, .n_files = 1, .tokenizer = tok, .chat = chat, .seq_length = 64};
     CHECK_OK(ctx, ds_dataset_open(ctx, &params, &data));
     (void)snprintf(want, sizeof want,
-                   "%s:1: \"id\" is not read, here and in later lines\n"
+                   "%s:1: chat_template_kwargs' \"quick\" is not read, here and in later lines\n"
                    "%s:1: a message's \"mood\" is not read, here and in later lines\n"
-                   "%s:1: chat_template_kwargs' \"quick\" is not read, here and in later lines\n",
+                   "%s:1: \"id\" is not read, here and in later lines\n",
                    path, path, path);
     assert_string_equal(noted, want);
     ds_dataset_close(&data);

@@ -3,13 +3,15 @@ token ids, and which of them count in the loss. Also masks/tokenizer-*.json, whe
 the family's special tokens.
 
 Chats: apply_chat_template with return_assistant_tokens_mask, on the model's template with its assistant's turn and end token put
-into {% generation %}. Pairs: prompt and completion encoded apart, the completion and the end token count.
+into {% generation %}. Pairs, as TRL's SFTTrainer prepares them: prompt, completion and end token encoded as one text; what follows
+the tokens that it has in common with the prompt alone counts.
 """
 import json
 import pathlib
 
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
+from trl.data_utils import common_prefix_length
 
 HERE = pathlib.Path(__file__).parent
 OUT = HERE / "masks"
@@ -127,7 +129,6 @@ def main():
     OUT.mkdir(exist_ok=True)
     for name, (base, bos, eos, mark) in FAMILIES.items():
         path = tokenizer(base, SPECIAL.get(base))
-        raw = Tokenizer.from_file(path)
         tok = PreTrainedTokenizerFast(tokenizer_file=path, bos_token=bos, eos_token=eos)
         template = (HERE / "templates" / f"{name}.jinja").read_text()
         marked = mark(template)
@@ -135,9 +136,10 @@ def main():
         chats = [chat_of(tok, template, marked, c) for c in CHATS]
         pairs = []
         for prompt, completion in PAIRS:
-            p = raw.encode(prompt, add_special_tokens=True).ids
-            c = raw.encode(completion, add_special_tokens=False).ids + [raw.token_to_id(eos)]
-            pairs.append({"line": {"prompt": prompt, "completion": completion}, "ids": p + c, "mask": [0] * len(p) + [1] * len(c)})
+            alone = tok(prompt)["input_ids"]
+            whole = tok(prompt + completion + eos)["input_ids"]
+            n = common_prefix_length(alone, whole)
+            pairs.append({"line": {"prompt": prompt, "completion": completion}, "ids": whole, "mask": [0] * n + [1] * (len(whole) - n)})
         out = {"template": f"{name}.jinja", "tokenizer": str(pathlib.Path(path).relative_to(HERE)), "bos": bos, "eos": eos,
                "chats": [c for c in chats if c], "pairs": pairs}
         (OUT / f"{name}.json").write_text(json.dumps(out, ensure_ascii=False) + "\n")

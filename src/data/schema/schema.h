@@ -1,0 +1,110 @@
+/* Rows of training data, whatever names and forms they have, as one normal form.
+ *
+ * A row passes through: columns under the names of fields (schema_columns.c), which schema it is of
+ * (schema_recognise.c), the schema's reader (schema_chat.c with schema_message.c,
+ * schema_pair.c, schema_alpaca.c), what
+ * the chat template would leave out (schema_lost.c), tokens with loss flags (schema_tokens.c).
+ * jsonl_line.c calls them. All run on any thread: an error is a text in the line.
+ *
+ *   text              {"text"}: all of it counts
+ *   prompt-completion {"prompt","completion"}: strings, or lists of messages; the completion counts
+ *   messages          {"messages"} or {"conversations"}, messages of role and content or of from
+ *                     and value (ShareGPT); the assistant's turns count
+ *   Alpaca            {"instruction","input","output"} in Alpaca's prompt; the output counts
+ *   preference        {"prompt","chosen","rejected"}, the prompt may be within both
+ *   unpaired          {"prompt","completion","label"}, label true or false
+ */
+#ifndef DSI_DATA_SCHEMA_H
+#define DSI_DATA_SCHEMA_H
+
+#include "data/chat_template.h"
+#include "data/source.h"
+
+#include <jansson.h>
+
+/* A row in normal form; the JSON is owned. Texts are strings, chats lists of messages of role and
+ * content as chat templates read them. */
+typedef struct dsi_form {
+    dsi_schema schema;
+    json_t *prompt;   /* text or chat that does not count; NULL: none */
+    json_t *answer;   /* what counts: a text, or a chat (without prompt: its assistant's turns). Of
+                         Alpaca with a history a list of texts, of which every second counts */
+    json_t *rejected; /* of a preference: the other answer */
+    json_t *context;  /* "tools", "documents", "chat_template_kwargs" for the template */
+    uint8_t *counts;  /* of a chat without prompt, a message each: whether it counts */
+} dsi_form;
+
+/* What a row is read with. */
+typedef struct dsi_schema_row {
+    const ds_dataset_params *params;
+    const json_t *row; /* fields, not columns */
+    dsi_line *line;
+} dsi_schema_row;
+
+/* ---- the line's error and notices: schema_recognise.c ---- */
+
+/* Records an error; false, for the caller to return. */
+bool dsi_schema_refuse(const dsi_schema_row *r, ds_status status, const char *format, ...)
+    DS_PRINTF(3, 4);
+bool dsi_schema_no_memory(const dsi_schema_row *r);
+/* A key that nothing reads: WHOSE"key". */
+void dsi_schema_note(const dsi_schema_row *r, const char *whose, const char *key);
+/* "a list", "nothing", … */
+const char *dsi_schema_kind(const json_t *json);
+bool dsi_schema_is_one_of(const char *key, const char *const *names);
+/* The value of a field; NULL when it is not there or null. */
+json_t *dsi_schema_field(const dsi_schema_row *r, const char *field);
+
+/* Reads r->row into *form_out, to be freed in any case. */
+bool dsi_schema_read(const dsi_schema_row *r, dsi_form *form_out);
+void dsi_form_free(dsi_form *form);
+
+/* ---- columns ---- */
+
+/* The row with its columns under the names of fields, as params->column_map says; the caller
+ * releases it. NULL: no memory. */
+json_t *dsi_columns_apply(const dsi_schema_row *r, json_t *row);
+bool dsi_columns_maps(const ds_dataset_params *params, const char *field);
+/* The column that stands for a field, for messages. */
+enum { DSI_COLUMN_NAME = 64 };
+const char *dsi_columns_name(const ds_dataset_params *params, const char *field,
+                             char name[DSI_COLUMN_NAME]);
+
+/* ---- readers of one schema each; they fill what the form lacks ---- */
+
+bool dsi_schema_chat(const dsi_schema_row *r, dsi_form *form);
+bool dsi_schema_pair(const dsi_schema_row *r, dsi_form *form);
+bool dsi_schema_preference(const dsi_schema_row *r, dsi_form *form);
+bool dsi_schema_alpaca(const dsi_schema_row *r, dsi_form *form);
+
+/* Fills form->context; a chat template must be there. Before messages are read: which template it
+ * is depends on the tools. */
+bool dsi_schema_context(const dsi_schema_row *r, dsi_form *form);
+/* One message in the normal form, NAME[i] in errors; the caller's. template NULL: none is the
+ * default, an error of the rendering. */
+json_t *dsi_schema_message(const dsi_schema_row *r, const dsi_jinja *template, const char *name,
+                           size_t i, const json_t *message, uint8_t *counts_out);
+/* The messages of a field in the normal form. counts_out is malloc's; NULL: a turn that says
+ * whether it counts is refused. The list is the caller's; NULL on an error. */
+json_t *dsi_schema_messages(const dsi_schema_row *r, const dsi_form *form, const char *field,
+                            uint8_t **counts_out);
+/* A list or object that may also be given as JSON text; the caller releases *value_out. NULL there:
+ * it is absent, null, or an empty text. */
+bool dsi_schema_nested(const dsi_schema_row *r, const char *name, const json_t *value,
+                       json_t **value_out);
+
+/* ---- what the chat template does not read ---- */
+
+bool dsi_schema_lost_message(const dsi_schema_row *r, const dsi_jinja *template, const char *where,
+                             const json_t *message);
+bool dsi_schema_lost_context(const dsi_schema_row *r, const dsi_jinja *template,
+                             const json_t *context);
+
+/* ---- tokens ---- */
+
+enum { DSI_ROW_TEXT_MAX = 1 << 30 }; /* bytes of a text put together */
+
+bool dsi_form_tokenize(const dsi_schema_row *r, ds_tokenizer_scratch *scratch,
+                       const dsi_form *form);
+
+#endif
