@@ -104,6 +104,18 @@ ds_status ds_fail_at(ds_ctx *ctx, const char *file, int line, ds_status status, 
     return status;
 }
 
+void dsi_ctx_error_within(ds_ctx *ctx, const char *where)
+{
+    if (ctx == NULL || where[0] == '\0') {
+        return;
+    }
+    char message[2 * DSI_ERROR_BYTES];
+    (void)pthread_mutex_lock(&ctx->lock);
+    (void)snprintf(message, sizeof message, "%.1024s: %s", where, ctx->message);
+    dsi_plain_message(message, ctx->message, sizeof ctx->message);
+    (void)pthread_mutex_unlock(&ctx->lock);
+}
+
 void ds_log(ds_ctx *ctx, ds_log_level level, const char *format, ...)
 {
     if (ctx != NULL && level > ctx->params.level) {

@@ -16,6 +16,10 @@ struct ds_ctx {
     dsi_pool *pool;
 };
 
+/* Puts "where: " before the newest error's message, and leaves its place: for callers that know
+ * what the error's own function cannot. Nothing for "". */
+void dsi_ctx_error_within(ds_ctx *ctx, const char *where);
+
 /* The pool that kernels of this context run on. Borrowed. */
 dsi_pool *dsi_ctx_pool(ds_ctx *ctx);
 

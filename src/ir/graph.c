@@ -1,6 +1,8 @@
 /* Building a graph. See include/deepspeed/graph.h for what it is, graph.h for its invariants. */
 #include "ir/graph.h"
 
+#include "base/context.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -150,8 +152,8 @@ static ds_status check_operands(const ds_graph *graph, const ds_op *op, const ds
                        op->name);
     }
     if (n_in < op->n_in_min || n_in > op->n_in_max) {
-        return ds_fail(graph->ctx, DS_ERR_ARG, "%s: %s takes %u to %u inputs, got %u", graph->scope,
-                       op->name, op->n_in_min, op->n_in_max, n_in);
+        return ds_fail(graph->ctx, DS_ERR_ARG, "%s takes %u to %u inputs, got %u", op->name,
+                       op->n_in_min, op->n_in_max, n_in);
     }
     for (uint32_t i = 0; i < n_in; ++i) {
         metas[i] = (ds_meta){0};
@@ -159,14 +161,14 @@ static ds_status check_operands(const ds_graph *graph, const ds_op *op, const ds
             continue;
         }
         if (in[i] >= graph->n_values) {
-            return ds_fail(graph->ctx, DS_ERR_ARG, "%s: %s input %u is no value of this graph",
-                           graph->scope, op->name, i);
+            return ds_fail(graph->ctx, DS_ERR_ARG, "%s input %u is no value of this graph",
+                           op->name, i);
         }
         const dsi_value_info *value = &graph->values[in[i]];
         if (value->cell != DS_NONE && graph->current[value->cell] != in[i]) {
             return ds_fail(graph->ctx, DS_ERR_GRAPH,
-                           "%s: %s reads an old version of cell %s, which was written since",
-                           graph->scope, op->name, graph->cells->items[value->cell].name);
+                           "%s reads an old version of cell %s, which was written since", op->name,
+                           graph->cells->items[value->cell].name);
         }
         metas[i] = value->meta;
     }
@@ -189,8 +191,8 @@ static ds_status describe_output(const ds_graph *graph, const ds_op *op, const d
     }
     if ((uint32_t)writes >= n_in || in[writes] == DS_NONE ||
         graph->values[in[writes]].cell == DS_NONE) {
-        return ds_fail(graph->ctx, DS_ERR_GRAPH, "%s: %s must write a cell through input %d",
-                       graph->scope, op->name, writes);
+        return ds_fail(graph->ctx, DS_ERR_GRAPH, "%s must write a cell through input %d", op->name,
+                       writes);
     }
     const dsi_value_info *old = &graph->values[in[writes]];
     info->cell = old->cell;
@@ -199,8 +201,8 @@ static ds_status describe_output(const ds_graph *graph, const ds_op *op, const d
     return DS_OK;
 }
 
-ds_status ds_graph_apply(ds_graph *graph, const ds_op *op, const void *attrs, const ds_value *in,
-                         uint32_t n_in, ds_value *out)
+static ds_status apply(ds_graph *graph, const ds_op *op, const void *attrs, const ds_value *in,
+                       uint32_t n_in, ds_value *out)
 {
     ds_meta in_metas[DS_MAX_IN];
     ds_meta out_metas[DS_MAX_OUT];
@@ -247,6 +249,16 @@ ds_status ds_graph_apply(ds_graph *graph, const ds_op *op, const void *attrs, co
     graph->n_operands += n_in + op->n_out;
     graph->nodes[graph->n_nodes++] = node;
     return DS_OK;
+}
+
+ds_status ds_graph_apply(ds_graph *graph, const ds_op *op, const void *attrs, const ds_value *in,
+                         uint32_t n_in, ds_value *out)
+{
+    const ds_status status = apply(graph, op, attrs, in, n_in, out);
+    if (status < 0) {
+        dsi_ctx_error_within(graph->ctx, graph->scope);
+    }
+    return status;
 }
 
 ds_status ds_graph_output(ds_graph *graph, const char *name, ds_value value)

@@ -140,9 +140,8 @@ ds_value dsi_nn_cell(ds_nn *nn, const ds_cell_info *info)
         if (old.dtype != info->meta.dtype || !ds_shape_equal(old.shape, info->meta.shape)) {
             char a[160];
             char b[160];
-            nn->status = ds_fail(
-                ds_graph_ctx(nn->graph), DS_ERR_SHAPE, "%s is used as %s, but it is %s", info->name,
-                ds_meta_text(info->meta, a, sizeof a), ds_meta_text(old, b, sizeof b));
+            ds_nn_fail(nn, DS_ERR_SHAPE, "%s is used as %s, but it is %s", info->name,
+                       ds_meta_text(info->meta, a, sizeof a), ds_meta_text(old, b, sizeof b));
             return DS_NONE;
         }
     } else if (!dsi_nn_ok(nn, ds_cells_add(cells, info, &cell))) {
