@@ -175,7 +175,8 @@ ds_status ds_model_from_text(ds_ctx *ctx, const char *text, ds_model **model_out
     return make(ctx, json, integers_vanish, strdup(text), model_out);
 }
 
-ds_status ds_model_print(const ds_model *model, char **text_out)
+/* Constants of a config that is like the model's own. */
+static ds_status print_constants(const ds_model *model, const void *config, char **text_out)
 {
     char *text = NULL;
     size_t n = 0;
@@ -183,7 +184,9 @@ ds_status ds_model_print(const ds_model *model, char **text_out)
     if (out != NULL) {
         (void)fprintf(out, "model_type: %s\n", model->info.architecture);
         if (model->family != NULL) {
-            model->family->print(model->info.architecture, model->config, out);
+            model->family->print(model->info.architecture, config, out);
+        } else {
+            ds_custom_print(&model->info, config, out);
         }
     }
     if (out == NULL || fclose(out) != 0) {
@@ -192,6 +195,27 @@ ds_status ds_model_print(const ds_model *model, char **text_out)
     }
     *text_out = text;
     return DS_OK;
+}
+
+ds_status ds_model_print(const ds_model *model, char **text_out)
+{
+    return print_constants(model, model->config, text_out);
+}
+
+ds_status ds_model_print_config(const ds_model *model, const char *config_json, char **text_out)
+{
+    if (model->family == NULL) {
+        void *config = NULL;
+        DS_TRY(ds_custom_parse(model->ctx, &model->info, config_json, &config));
+        const ds_status status = print_constants(model, config, text_out);
+        free(config);
+        return status;
+    }
+    ds_model *other = NULL;
+    DS_TRY(ds_model_from_text(model->ctx, config_json, &other));
+    const ds_status status = ds_model_print(other, text_out);
+    ds_model_destroy(&other);
+    return status;
 }
 
 void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, int64_t vocab_size, double init_std)
@@ -226,12 +250,15 @@ static ds_status check_reserved(ds_ctx *ctx, const ds_model_info *info)
 ds_status ds_model_custom(ds_ctx *ctx, const ds_model_info *info, ds_model_fn trace,
                           const void *config, ds_model **model_out)
 {
+    char *text = NULL;
     DS_TRY(check_reserved(ctx, info));
+    DS_TRY(ds_custom_write(ctx, info, config, &text));
     ds_model *model = calloc(1, sizeof *model);
     if (model == NULL) {
+        free(text);
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a model");
     }
-    *model = (ds_model){.ctx = ctx, .info = *info, .trace = trace, .config = config};
+    *model = (ds_model){.ctx = ctx, .info = *info, .trace = trace, .config = config, .text = text};
     if (model->info.base_prefix == NULL) {
         model->info.base_prefix = "";
     }

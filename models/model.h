@@ -20,6 +20,14 @@ typedef struct ds_family {
 extern const ds_family ds_family_gpt2;
 extern const ds_family ds_family_llama;
 
+/* Of a custom model with fields (custom.c): its constants as the text of a config.json (NULL
+ * without fields), read back from one into memory for free(), and a line "key: value" each. */
+ds_status ds_custom_write(ds_ctx *ctx, const ds_model_info *info, const void *config,
+                          char **text_out);
+ds_status ds_custom_parse(ds_ctx *ctx, const ds_model_info *info, const char *text,
+                          void **config_out);
+void ds_custom_print(const ds_model_info *info, const void *config, FILE *out);
+
 /* The end of every language model, x (B,T,C): the loss against the input `targets`, or, in
  * GENERATE, the logits of row `last` of each sequence. embedding: the tied projection (V,C);
  * DS_NONE: a parameter lm_head.weight of its own. */

@@ -32,6 +32,8 @@ typedef struct ds_model_info {
     ds_dtype dtype;           /* of the stored weights (torch_dtype), NONE when not said */
     const char *base_prefix;  /* "transformer." or "model.": absent in files of the bare model */
     const char *embedding;    /* the parameter that a tied output projection is; NULL: unknown */
+    const ds_attr *fields; /* default NULL; of a custom model: its constants, see ds_model_custom */
+    uint32_t n_fields;
     DS_RESERVED(8);
 } ds_model_info;
 
@@ -42,17 +44,35 @@ DS_API ds_status ds_model_from_config(ds_ctx *ctx, const char *path, ds_model **
 /* The same from the text of a config.json. */
 DS_API ds_status ds_model_from_text(ds_ctx *ctx, const char *text, ds_model **model_out);
 /* Its constants as they are resolved, a line "key: value" each, whatever the layout of the
- * config.json that gave them; of a custom model its name alone. The caller frees *text_out. Errors:
- * ERR_NOMEM. */
+ * config.json that gave them; of a custom model its name and its fields. The caller frees
+ * *text_out. Errors: ERR_NOMEM. */
 DS_API ds_status ds_model_print(const ds_model *model, char **text_out);
+/* The same of another config.json, given as text and read as a model of this kind: to compare them.
+ * Errors: as of reading it. */
+DS_API ds_status ds_model_print_config(const ds_model *model, const char *config_json,
+                                       char **text_out);
 
-/* A model written by the caller. info is copied, its strings borrowed; config is handed to trace.
- */
+/* A model written by the caller. info is copied, its strings and fields borrowed; config is handed
+ * to trace.
+ *
+ * info->fields describes the numbers of config, as an operator's attributes are described:
+ *
+ *     static const ds_attr fields[] = {{"width", DS_ATTR_INT, offsetof(mlp, width)}};
+ *     const ds_model_info info = {.architecture = "mlp", .fields = fields, .n_fields = 1};
+ *
+ * With it the model has a config.json, {"model_type": "mlp", "width": 32}: it is written with
+ * exports and checkpoints, ranks compare it, and a resume compares it with the checkpoint's, field
+ * by field. Errors: ERR_ARG (a field twice, or not finite), ERR_NOMEM. */
 DS_API ds_status ds_model_custom(ds_ctx *ctx, const ds_model_info *info, ds_model_fn trace,
                                  const void *config, ds_model **model_out);
+/* Reads such a config.json into config, of which an error may leave a part filled. Errors:
+ * ERR_NOT_FOUND, ERR_FORMAT (a field is missing or no number; names it), ERR_UNSUPPORTED (another
+ * model_type). Keys that are no fields are passed over. */
+DS_API ds_status ds_model_read_config(ds_ctx *ctx, const char *path, const ds_model_info *info,
+                                      void *config);
 DS_API void ds_model_destroy(ds_model **model);
 DS_API const ds_model_info *ds_model_get_info(const ds_model *model);
-/* The text of config.json, NULL for a custom model. */
+/* The text of config.json, NULL for a custom model without fields. */
 DS_API const char *ds_model_config_text(const ds_model *model);
 /* Traces into a tracer; the first error of the trace. */
 DS_API ds_status ds_model_trace(const ds_model *model, ds_nn *nn);

@@ -6,6 +6,7 @@
  */
 #include "train/engine.h"
 
+#include "base/context.h"
 #include "io/json_load.h"
 
 #include <stdio.h>
@@ -54,7 +55,6 @@ ds_status dsi_engine_check_model(const ds_engine *engine, const ds_checkpoint *c
 {
     const char *path = ds_checkpoint_get_info(ckpt)->path;
     const char *config = ds_checkpoint_state(ckpt, "model");
-    ds_model *model = NULL;
     char *saved = NULL;
     char *own = NULL;
     if (config == NULL || ds_model_config_text(engine->model) == NULL) {
@@ -66,18 +66,16 @@ ds_status dsi_engine_check_model(const ds_engine *engine, const ds_checkpoint *c
         }
         return DS_OK;
     }
-    ds_status status = ds_model_from_text(engine->ctx, config, &model);
-    if (status >= 0) {
-        status = ds_model_print(model, &saved);
-    }
-    if (status >= 0) {
+    ds_status status = ds_model_print_config(engine->model, config, &saved);
+    if (status < 0) {
+        dsi_ctx_error_within(engine->ctx, path);
+    } else {
         status = ds_model_print(engine->model, &own);
     }
     if (status >= 0) {
         status = compare_models(engine, path, saved, own);
         status = status >= 0 ? compare_models(engine, path, own, saved) : status;
     }
-    ds_model_destroy(&model);
     free(saved);
     free(own);
     return status;

@@ -319,7 +319,7 @@ static void wrong_lines_are_refused(void **state)
          "expected cells, then nod"},
         {HEAD "%2 = accumulate(\"x\"@scalar, %1) : f32[4] ; forward \"\"\n"
               "%3 = neg(\"x\"@scalar) : f32[4] ; forward \"\"\n",
-         "line 4: : neg reads an old version of cell x"},
+         "line 4: neg reads an old version of cell x"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
