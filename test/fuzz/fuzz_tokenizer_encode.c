@@ -1,8 +1,8 @@
 /* Fuzzer: any text through the tokenizers of test/golden/data. The first byte chooses one.
  *
  * Checked: ranges ascend within the text, remembered words change nothing, a byte-level tokenizer
- * gives the text back, streamed decoding equals decoding at once, and the text cut at every safe
- * place has the same ids.
+ * gives the text back, streamed decoding equals decoding at once (but of bad bytes under byte
+ * fallback), and the text cut at every safe place has the same ids.
  */
 #include "data/tokenizer.h"
 
@@ -56,6 +56,19 @@ static subject *subjects(void)
     return all;
 }
 
+/* Under byte fallback one bad byte spoils the good ones beside it when all are decoded at once, and
+ * a stream has given those already. */
+static bool may_differ(const ds_tokenizer *tok, const uint32_t *ids, size_t n, const char *repaired,
+                       size_t size)
+{
+    char *raw = NULL;
+    size_t n_raw = 0;
+    require(ds_tokenizer_decode(tok, ids, n, 0, &raw, &n_raw) >= 0, "decode");
+    const bool bad = n_raw != size || memcmp(raw, repaired, size) != 0;
+    free(raw);
+    return tok->falls_back && bad;
+}
+
 static void check_stream(const ds_tokenizer *tok, const uint32_t *ids, size_t n)
 {
     char *whole = NULL;
@@ -63,6 +76,7 @@ static void check_stream(const ds_tokenizer *tok, const uint32_t *ids, size_t n)
     require(ds_tokenizer_decode(tok, ids, n, DS_DECODE_REPAIR, &whole, &size) >= 0, "decode");
     ds_detokenizer *decoder = NULL;
     require(ds_detokenizer_create(tok, 0, &decoder) >= 0, "decoder");
+    const bool free_to_differ = may_differ(tok, ids, n, whole, size);
     size_t at = 0;
     for (size_t i = 0; i <= n; ++i) {
         const char *piece;
@@ -70,11 +84,11 @@ static void check_stream(const ds_tokenizer *tok, const uint32_t *ids, size_t n)
         require((i < n ? ds_detokenizer_push(decoder, ids[i], &piece, &n_piece)
                        : ds_detokenizer_flush(decoder, &piece, &n_piece)) >= 0,
                 "stream");
-        require(at + n_piece <= size && memcmp(whole + at, piece, n_piece) == 0,
+        require(free_to_differ || (at + n_piece <= size && memcmp(whole + at, piece, n_piece) == 0),
                 "streamed text differs");
         at += n_piece;
     }
-    require(at == size, "streamed text is shorter");
+    require(free_to_differ || at == size, "streamed text is shorter");
     ds_detokenizer_destroy(&decoder);
     free(whole);
 }
