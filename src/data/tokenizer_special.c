@@ -176,6 +176,7 @@ ds_status dsi_special_apply(ds_tokenizer *tok, const dsi_folder_files *files, co
             ? apply(&r, tree)
             : ds_fail(tok->ctx, DS_ERR_NOMEM, "no memory for the special tokens");
     free(r.table.data);
+    free(r.read.data);
     free(r.named.data);
     free(r.further.data);
     free(r.to_add.data);

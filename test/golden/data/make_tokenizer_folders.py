@@ -429,6 +429,12 @@ def answer(case, vocabularies, r, folder):
     return out, None
 
 
+def fixed():
+    """What random folders showed once: the family, and files put over its own."""
+    # another token has the index of "the", whose properties count all the same
+    yield "gpt2", {"added_tokens.json": {"the": 330}, "special_tokens_map.json": {"sep_token": {"content": "the", "single_word": True}}}
+
+
 def make(count, seed, n_texts, write):
     bases = families()
     vocabularies = {}
@@ -454,6 +460,10 @@ def make(count, seed, n_texts, write):
         spelled = strings_in(case["files"])
         case["texts"] = [some_text(r, spelled) for _ in range(n_texts)]
         case["answer"], case["error"] = answer(case, vocabularies, r, folder)
+        write(case)
+    for name, files in fixed():
+        case = {"what": [name, "fixed"], "files": {**copy.deepcopy(bases[name]), **files}, "texts": ["dthe the thee", "x the"]}
+        case["answer"], case["error"] = answer(case, vocabularies, random.Random(0), folder)
         write(case)
     shutil.rmtree(folder, ignore_errors=True)
 
