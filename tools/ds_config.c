@@ -72,6 +72,7 @@ static int fail(ds_ctx *ctx, ds_status status)
 static ds_trainer_values trainer_values(const options *o)
 {
     ds_trainer_values v = o->trainer;
+    v.fill_sections = true;
     v.fp16 = (ds_maybe){o->fp16_given, o->fp16};
     v.bf16 = (ds_maybe){o->bf16_given, o->bf16};
     return v;
@@ -85,8 +86,9 @@ static bool has_flag(const ds_trainer_values *t)
                             t->adam_beta1,    t->adam_beta2,
                             t->adam_epsilon,  t->max_grad_norm,
                             t->warmup_steps,  t->hidden_size,
-                            t->fp16,          t->bf16};
-    bool any = false;
+                            t->fp16,          t->bf16,
+                            t->warmup_ratio};
+    bool any = t->optim != NULL || t->lr_scheduler_type != NULL || t->lr_scheduler_kwargs != NULL;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
         any = any || all[i].known;
     }
@@ -152,7 +154,7 @@ static ds_status load_resolved(ds_ctx *ctx, const options *o, const char *file,
     ds_config *config = NULL;
     DS_TRY(ds_config_load_file(ctx, file, &params, &config));
     const ds_config_item *total = ds_config_find(config, "scheduler.params.total_num_steps");
-    if (total == NULL || strcmp(total->value, "\"auto\"") != 0) {
+    if (total != NULL && strcmp(total->value, "\"auto\"") != 0) {
         trainer.total_steps = (ds_maybe){0}; /* --steps of `lr` only says how far to print */
     }
     const ds_status status = ds_config_resolve(config, (uint32_t)o->world_size, &trainer);
@@ -319,7 +321,8 @@ int main(int argc, char **argv)
          .min = 1,
          .max = 1e8,
          .given_out = &o.trainer.total_steps.known,
-         .doc = "lr: updates to print. \"auto\" of scheduler.params.total_num_steps."},
+         .doc = "lr: updates to print. Updates of the run, for an \"auto\" of "
+                "scheduler.params.total_num_steps and for a file without a schedule."},
         {.name = "plot",
          .type = DSI_ARG_SWITCH,
          .out = &o.plot,

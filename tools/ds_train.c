@@ -15,6 +15,8 @@
 
 enum { EXIT_USE = 2, EXIT_INTERRUPTED = 130 };
 
+static const char warmup_path[] = "scheduler.params.warmup_num_steps";
+
 static int fail(ds_ctx *ctx, int code)
 {
     (void)fprintf(stderr, "ds_train: %s\n", ds_ctx_error(ctx));
@@ -37,6 +39,24 @@ static int fail_in_run(const train_run *run)
     return EXIT_FAILURE;
 }
 
+/* What updates the weights, whoever chose it. */
+static void describe_update(const train_run *run)
+{
+    const ds_config_values *v = dsi_config_values(run->config);
+    const ds_config_optimizer *o = &v->optimizer;
+    const ds_schedule_params *s = &v->scheduler;
+    const bool adamw = o->kind == DS_OPTIMIZER_ADAM && o->decoupled;
+    char warmup[96] = "";
+    if (s->kind != DS_SCHEDULE_NONE && ds_config_find(run->config, warmup_path) != NULL) {
+        (void)snprintf(warmup, sizeof warmup, ", warm-up of %lld in %llu steps",
+                       (long long)s->warmup_num_steps, (unsigned long long)run->total_steps);
+    }
+    ds_log(run->ctx, DS_LOG_JOB, "optimizer: %s, rate %g, weight decay %g; schedule: %s%s",
+           adamw ? "AdamW" : ds_optimizer_kind_name(o->kind), o->lr, o->weight_decay,
+           s->kind == DS_SCHEDULE_NONE ? "none, a constant rate" : ds_schedule_kind_name(s->kind),
+           warmup);
+}
+
 static ds_status describe(train_run *run)
 {
     char *text = NULL;
@@ -53,6 +73,7 @@ static ds_status describe(train_run *run)
            (unsigned long long)run->total_steps,
            (long long)dsi_config_values(run->config)->batch.train_batch_size,
            (long long)run->seq_length);
+    describe_update(run);
     DS_TRY(ds_engine_print_precision(engine, &text));
     ds_log(run->ctx, DS_LOG_JOB, "%s", text);
     free(text);

@@ -86,10 +86,19 @@ typedef struct ds_trainer_values {
     ds_maybe adam_beta1, adam_beta2;      /* --adam_beta1, --adam_beta2 [0.9, 0.999] */
     ds_maybe adam_epsilon;                /* --adam_epsilon [1e-8] */
     ds_maybe max_grad_norm;               /* --max_grad_norm [1] */
-    ds_maybe warmup_steps;                /* --warmup_steps [0] */
+    ds_maybe warmup_steps;                /* --warmup_steps [0]; below 1: as warmup_ratio */
     ds_maybe total_steps;                 /* --steps, or what --epochs amounts to */
     ds_maybe fp16, bf16;                  /* --fp16, --bf16 [0]: 0 or 1 */
     ds_maybe hidden_size;                 /* of the model */
+    ds_maybe warmup_ratio; /* --warmup_ratio [0]: part of total_steps; excludes warmup_steps */
+
+    /* Sections that the file lacks. Texts are borrowed for the call; NULL: not given. */
+    const char *optim;               /* --optim [adamw_torch], of TrainingArguments */
+    const char *lr_scheduler_type;   /* --lr_scheduler_type [linear], or none */
+    const char *lr_scheduler_kwargs; /* --lr_scheduler_kwargs: a JSON object */
+    bool fill_sections; /* true: a file without `optimizer` gets the Trainer's, one without
+                           `scheduler` too where total_steps is known. Default false, as
+                           DeepSpeed: no optimizer, a constant rate */
     DS_RESERVED(16);
 } ds_trainer_values;
 

@@ -67,6 +67,7 @@ static void evaluate(ds_config *config, dsi_eval *eval)
     }
     if (config->params.kind == DS_CONFIG_TRAINING) {
         dsi_config_migrate(eval, root);
+        dsi_config_sections(eval, root);
         dsi_config_walk(eval, root);
         dsi_config_auto(eval);
         dsi_config_store(eval);
@@ -129,6 +130,7 @@ static ds_status run(ds_config *config, uint32_t world_size, const ds_trainer_va
         .trainer = trainer != NULL ? trainer : &nothing_known,
         .items = calloc(DSI_EVAL_MAX_ITEMS, sizeof *eval.items),
         .values = &config->values,
+        .usual = dsi_buf_make(4096),
     };
     if (eval.items == NULL) {
         return ds_fail(config->ctx, DS_ERR_NOMEM, "no memory for the items of a configuration");
@@ -136,6 +138,7 @@ static ds_status run(ds_config *config, uint32_t world_size, const ds_trainer_va
     evaluate(config, &eval);
     dsi_diags_sort(&config->diags);
     free(eval.items);
+    dsi_buf_free(&eval.usual);
     const ds_status status = report(config, &eval);
     config->is_resolved = status >= 0 && world_size != 0;
     return status;

@@ -76,17 +76,30 @@ static void missing(dsi_eval *eval, const dsi_item *item, const char *flag)
                    flag);
 }
 
-/* The Trainer's default, said once for each key. */
+void dsi_config_say_usual(dsi_eval *eval, const char *flag, const char *value)
+{
+    dsi_buf *said = &eval->usual;
+    if (said->data == NULL || strstr(dsi_buf_text(said), flag) == NULL) { /* of two keys: once */
+        dsi_buf_printf(said, "%s%s %s", said->size > 0 ? ", " : "", flag, value);
+    }
+}
+
 static void take_usual(dsi_eval *eval, dsi_item *item, const dsi_node *usual, const char *flag)
 {
     dsi_buf buf = dsi_buf_make(512);
     dsi_node_json(&buf, usual);
     fill(eval, item, usual, "the Trainer's default");
-    if (!eval->for_plan) {
-        dsi_item_notice(eval, item, "\"auto\" is %s, the Trainer's default; for another give %s",
-                        dsi_buf_text(&buf), flag);
-    }
+    dsi_config_say_usual(eval, flag, dsi_buf_text(&buf));
     dsi_buf_free(&buf);
+}
+
+/* One line for all that neither the file nor a flag says. */
+static void say_usual(dsi_eval *eval)
+{
+    if (eval->usual.size > 0 && !eval->for_plan) {
+        dsi_item_notice(eval, NULL, "not given, and so the Trainer's defaults: %s",
+                        dsi_buf_text(&eval->usual));
+    }
 }
 
 static void check_match(dsi_eval *eval, const dsi_item *item, const dsi_node *trainer,
@@ -252,20 +265,50 @@ static void settle_betas(dsi_eval *eval)
     settle(eval, item, make_betas(eval, first, second), usual, flag);
 }
 
-/* The Trainer keeps one warm-up step at least; DeepSpeed refuses none. */
+/* Updates of the warm-up that a flag gives: a number, or a part of all updates, rounded up as
+ * TrainingArguments.get_warmup_steps does. *flag_out names the flag. */
+static ds_maybe warmup_of_flags(dsi_eval *eval, const char **flag_out)
+{
+    const ds_trainer_values *t = eval->trainer;
+    const bool by_steps = t->warmup_steps.known && t->warmup_steps.value != 0;
+    const bool part = by_steps && t->warmup_steps.value > 0 && t->warmup_steps.value < 1;
+    ds_maybe ratio = part ? t->warmup_steps : t->warmup_ratio;
+    *flag_out = by_steps || !t->warmup_ratio.known ? "--warmup_steps" : "--warmup_ratio";
+    if (by_steps && t->warmup_ratio.known && t->warmup_ratio.value != 0) {
+        dsi_item_error(eval, NULL, "--warmup_steps and --warmup_ratio are both given; drop one");
+    }
+    if ((by_steps && !part) || !ratio.known) {
+        return t->warmup_steps;
+    }
+    const int64_t own = dsi_item_int(eval, "scheduler.params.total_num_steps", 0);
+    const double total = own > 0 ? (double)own : t->total_steps.value;
+    if (!(ratio.value >= 0 && ratio.value <= 1)) {
+        dsi_item_error(eval, NULL, "%s: expected a part from 0 to 1, found %.17g", *flag_out,
+                       ratio.value);
+    } else if (own <= 0 && !t->total_steps.known && ratio.value != 0) {
+        dsi_item_error(eval, NULL, "%s is a part of all updates: give their number, --steps",
+                       *flag_out);
+    } else {
+        return ds_known(ceil(total * ratio.value));
+    }
+    return (ds_maybe){0};
+}
+
+/* DeepSpeed's schedules refuse a warm-up of 0; 1 is the least there, as the Trainer passes it. */
 static void settle_warmup(dsi_eval *eval)
 {
-    static const char flag[] = "--warmup_steps";
-    const ds_maybe steps = eval->trainer->warmup_steps;
+    const char *flag = "--warmup_steps";
+    const ds_maybe steps = warmup_of_flags(eval, &flag);
     dsi_item *item = dsi_item_find(eval, "scheduler.params.warmup_num_steps");
     if (item != NULL) {
-        const double count = steps.value == 0 ? 1 : steps.value;
+        const double least = item->option->min;
+        const double count = steps.value == 0 ? least : steps.value;
         const dsi_node *trainer = steps.known ? make_value(eval, item->option, count) : NULL;
         if (steps.known && trainer == NULL) {
             item->open = false;
             wrong_flag(eval, item->option, steps.value, flag);
         } else {
-            settle(eval, item, trainer, dsi_node_make_int(eval->arena, 1), flag);
+            settle(eval, item, trainer, dsi_node_make_int(eval->arena, (int64_t)least), flag);
         }
     }
     dsi_item *least = dsi_item_find(eval, "scheduler.params.warmup_min_lr");
@@ -305,6 +348,7 @@ void dsi_config_auto(dsi_eval *eval)
     if (eval->world_size == 0) {
         return;
     }
+    dsi_config_sections_origin(eval);
     follow_batch(eval);
     follow_rate(eval, "optimizer.params.lr", "scheduler.params.warmup_max_lr");
     follow_rate(eval, "scheduler.params.warmup_max_lr", "optimizer.params.lr");
@@ -318,6 +362,8 @@ void dsi_config_auto(dsi_eval *eval)
     settle_betas(eval);
     settle_warmup(eval);
     dsi_config_auto_flags(eval);
+    dsi_config_sections_flags(eval);
+    say_usual(eval);
     settle_train_batch(eval);
     int64_t stage = 0;
     const dsi_item *stage_item = dsi_item_find(eval, "zero_optimization.stage");

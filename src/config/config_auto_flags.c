@@ -60,30 +60,31 @@ static void set_by_schedule(dsi_eval *eval, ds_maybe value, const char *flag, co
     }
 }
 
-/* The Trainer without a schedule in the file makes one of its own, which is not built here. */
+/* The library makes no schedule of its own, as DeepSpeed; the Trainer does. */
 static void constant_rate(dsi_eval *eval)
 {
     const dsi_item *rate = dsi_item_find(eval, "optimizer.params.lr");
     if (rate != NULL && rate->origin == DS_ORIGIN_AUTO && type_of(eval, "scheduler") == NULL &&
-        !eval->for_plan) {
+        !eval->for_plan && !eval->trainer->fill_sections) {
         dsi_item_notice(eval, rate,
-                        "without a section \"scheduler\" the learning rate is constant; the "
-                        "Trainer's own schedule, a line to 0, is not built: WarmupDecayLR falls "
-                        "like it");
+                        "without a section \"scheduler\" the learning rate is constant, as "
+                        "DeepSpeed's; the Trainer's falls: type linear does so here");
     }
 }
 
 /* Without a schedule the rate is constant: there is nothing to warm up. */
-static void warmup(dsi_eval *eval)
+static void warmup(dsi_eval *eval, ds_maybe value, const char *flag)
 {
-    const ds_maybe steps = eval->trainer->warmup_steps;
-    if (steps.known && type_of(eval, "scheduler") == NULL && steps.value != 0) {
+    if (!value.known || value.value == 0) {
+        return;
+    }
+    if (type_of(eval, "scheduler") != NULL) {
+        needs_key(eval, value, flag, "scheduler", "warmup_num_steps");
+    } else {
         dsi_item_error(eval, NULL,
-                       "--warmup_steps is not in force: without a section \"scheduler\" the "
-                       "learning rate is constant; add one (WarmupLR, WarmupDecayLR, "
-                       "WarmupCosineLR), or drop the flag");
-    } else if (type_of(eval, "scheduler") != NULL) {
-        needs_key(eval, steps, "--warmup_steps", "scheduler", "warmup_num_steps");
+                       "%s is not in force: without a section \"scheduler\" the learning rate is "
+                       "constant; give --lr_scheduler_type, or drop the flag",
+                       flag);
     }
 }
 
@@ -104,6 +105,7 @@ void dsi_config_auto_flags(dsi_eval *eval)
         set_by_schedule(eval, t->adam_beta1, "--adam_beta1",
                         "cycle_min_mom and cycle_max_mom (cycle_momentum)");
     }
-    warmup(eval);
+    warmup(eval, t->warmup_steps, "--warmup_steps");
+    warmup(eval, t->warmup_ratio, "--warmup_ratio");
     constant_rate(eval);
 }

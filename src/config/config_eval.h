@@ -2,6 +2,7 @@
  *
  * The stages, in order, each in a file of its own; all add to the same errors and go on:
  *   migrate  old forms of whole sections are rewritten in the tree
+ *   sections those that the file lacks and the Trainer has are added to it
  *   walk     each row meets its key: names, types, bounds, what is not built; makes the items
  *   auto     "auto" and the trainer's values
  *   store    items with a field go into ds_config_values
@@ -39,17 +40,24 @@ typedef struct dsi_eval {
     dsi_item *items;                  /* room for DSI_EVAL_MAX_ITEMS */
     size_t n_items;
     ds_config_values *values;
-    bool no_memory; /* sticky */
+    bool trainer_optimizer; /* the file has none, the Trainer's is used */
+    dsi_buf usual;          /* flags with the Trainer's defaults that are in force */
+    bool no_memory;         /* sticky */
 } dsi_eval;
 
 /* The stages. */
 void dsi_config_migrate(dsi_eval *eval, dsi_node *root);
+void dsi_config_sections(dsi_eval *eval, dsi_node *root);
 void dsi_config_walk(dsi_eval *eval, const dsi_node *root);
 /* Of walk: reports the keys of an object (NULL: none) that its section has not. */
 void dsi_config_unknown(dsi_eval *eval, const dsi_section *section, const dsi_node *object,
                         const char *path);
 void dsi_config_auto(dsi_eval *eval);
-void dsi_config_auto_flags(dsi_eval *eval); /* of auto: flags that no key can take */
+void dsi_config_auto_flags(dsi_eval *eval);      /* of auto: flags that no key can take */
+void dsi_config_sections_origin(dsi_eval *eval); /* of auto: where added values come from */
+void dsi_config_sections_flags(dsi_eval *eval);  /* of auto: flags beside sections of the file */
+/* Adds a flag and the Trainer's default that it has to the notice of them. */
+void dsi_config_say_usual(dsi_eval *eval, const char *flag, const char *value);
 void dsi_config_store(dsi_eval *eval);
 void dsi_config_batch(dsi_eval *eval);
 /* Of batch: what elasticity.enabled makes of the triple. True: nothing is left to derive. */

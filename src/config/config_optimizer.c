@@ -137,7 +137,9 @@ static void tested_optimizer(dsi_eval *eval)
     const ds_config_values *v = eval->values;
     const bool untested =
         v->optimizer.kind == DS_OPTIMIZER_SGD || v->optimizer.kind == DS_OPTIMIZER_LAMB;
-    if (untested && v->zero.stage >= 1 && !dsi_item_true(eval, "zero_allow_untested_optimizer")) {
+    if (untested && v->zero.stage >= 1 &&
+        !eval->trainer_optimizer && /* the Trainer allows its own */
+        !dsi_item_true(eval, "zero_allow_untested_optimizer")) {
         dsi_item_error(eval, dsi_item_find(eval, "optimizer.type"),
                        "expected Adam, AdamW, Adagrad or Lion with zero_optimization.stage %" PRId64
                        ", found %s; set zero_allow_untested_optimizer to true, or the stage to 0",
@@ -164,6 +166,32 @@ static void leave_momentum(dsi_eval *eval, ds_schedule_params *s)
                  "an optimizer without betas");
 }
 
+/* What one of the Trainer's needs of the optimizer's rate. */
+static void trainer_schedule(dsi_eval *eval, ds_schedule_params *s)
+{
+    const dsi_item *rate = dsi_item_find(eval, "optimizer.params.lr");
+    const double lr = eval->values->optimizer.lr;
+    const bool has_least = s->kind == DS_SCHEDULE_COSINE_WITH_MIN_LR ||
+                           s->kind == DS_SCHEDULE_COSINE_WARMUP_WITH_MIN_LR;
+    const bool one = dsi_item_given(dsi_item_find(eval, "scheduler.params.min_lr")) !=
+                     dsi_item_given(dsi_item_find(eval, "scheduler.params.min_lr_rate"));
+    const dsi_item *type = dsi_item_find(eval, "scheduler.type");
+    if (has_least && !one) {
+        dsi_item_error(eval, type, "%s needs one of min_lr and min_lr_rate",
+                       ds_schedule_kind_name(s->kind));
+    }
+    if (rate == NULL || rate->open || (!has_least && s->kind != DS_SCHEDULE_POLYNOMIAL)) {
+        return;
+    }
+    const double least = s->kind == DS_SCHEDULE_POLYNOMIAL ? s->lr_end : 0;
+    if (!(lr > least && lr >= 1e-30)) {
+        dsi_item_error(eval, type, "expected a learning rate above %s %g, found %g",
+                       has_least ? "the smallest," : "lr_end,", has_least ? 1e-30 : least, lr);
+        return;
+    }
+    s->default_lr = lr;
+}
+
 static void scheduler_type(dsi_eval *eval)
 {
     ds_schedule_params *s = &eval->values->scheduler;
@@ -176,17 +204,22 @@ static void scheduler_type(dsi_eval *eval)
         }
         return;
     }
-    if (!find_type(eval, "scheduler.type", dsi_scheduler_variants, dsi_scheduler_variant(type), 5,
-                   "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest", &index)) {
+    if (!find_type(eval, "scheduler.type", dsi_scheduler_variants, dsi_scheduler_variant(type), 15,
+                   "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest, or the "
+                   "Trainer's linear, cosine, cosine_with_restarts, cosine_with_min_lr, "
+                   "cosine_warmup_with_min_lr, polynomial, constant, constant_with_warmup, "
+                   "inverse_sqrt, warmup_stable_decay",
+                   &index)) {
         return;
     }
     s->kind = (ds_schedule_kind)(DS_SCHEDULE_WARMUP + index);
     leave_momentum(eval, s);
-    const bool has_end =
-        s->kind == DS_SCHEDULE_WARMUP_DECAY || s->kind == DS_SCHEDULE_WARMUP_COSINE;
+    if (s->kind >= DS_SCHEDULE_LINEAR) {
+        trainer_schedule(eval, s);
+    }
     const dsi_item *total = dsi_item_find(eval, "scheduler.params.total_num_steps");
     const dsi_item *warmup = dsi_item_find(eval, "scheduler.params.warmup_num_steps");
-    if (has_end && total != NULL && total->node != NULL && !total->open && !warmup->open &&
+    if (total != NULL && total->node != NULL && !total->open && !warmup->open &&
         s->total_num_steps < s->warmup_num_steps) {
         dsi_item_notice(eval, total,
                         "%" PRId64 " is less than warmup_num_steps, %" PRId64

@@ -74,10 +74,11 @@ typedef struct dsi_option {
 } dsi_option;
 
 enum {
-    DSI_SECTION_LAX = 1,     /* DeepSpeed coerces here ("500", "true") and drops "auto" */
-    DSI_SECTION_OPEN = 2,    /* unknown keys are kept and not reported */
-    DSI_SECTION_FEATURE = 4, /* its presence asks for a feature: defaults are not listed without */
-    DSI_SECTION_GATED = 8    /* while its key `enabled` is false its keys give no notice */
+    DSI_SECTION_LAX = 1,      /* DeepSpeed coerces here ("500", "true") and drops "auto" */
+    DSI_SECTION_OPEN = 2,     /* unknown keys are kept and not reported */
+    DSI_SECTION_FEATURE = 4,  /* its presence asks for a feature: defaults are not listed without */
+    DSI_SECTION_TRAINER = 16, /* a schedule of Hugging Face's Trainer, not of DeepSpeed */
+    DSI_SECTION_GATED = 8     /* while its key `enabled` is false its keys give no notice */
 };
 
 struct dsi_section {

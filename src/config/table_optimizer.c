@@ -251,6 +251,6 @@ static const dsi_option rows[] = {
 };
 const dsi_section dsi_section_optimizer = {
     .path = "optimizer",
-    .doc = "A training engine needs a type.",
+    .doc = "A training engine needs a type; ds_train takes --optim without one.",
     DSI_SECTION_ROWS(rows),
 };

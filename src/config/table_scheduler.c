@@ -1,5 +1,5 @@
-/* `scheduler`: the five schedules and the parameters of each. Formulas: docs/internals/schedule.md.
- */
+/* `scheduler`: DeepSpeed's five schedules and the Trainer's, and the parameters of each. Formulas:
+ * docs/internals/schedule.md. */
 #include "config/option_rows.h"
 
 #define LAST_ITERATION                                                                             \
@@ -113,6 +113,106 @@ static const dsi_section range = {
     DSI_SECTION_ROWS(range_rows),
 };
 
+/* ---- the Trainer's: names of transformers, and of DeepSpeed for what both have ---- */
+
+#define COUNT_UP                                                                                   \
+    I("warmup_num_steps", "0", IN_FORCE, "Updates of the warm-up, a line from 0. 0: none.",        \
+      MIN(0), WITH(TRAINER), .aliases = "num_warmup_steps", FIELD(scheduler.warmup_num_steps))
+#define COUNT_ALL                                                                                  \
+    I("total_num_steps", NULL, IN_FORCE, "Updates of the whole run.", MIN(1),                      \
+      WITH(REQUIRED | TRAINER), .aliases = "num_training_steps", FIELD(scheduler.total_num_steps))
+#define WAVES(d)                                                                                   \
+    R("num_cycles", d, IN_FORCE, "Waves of the cosine; 0.5 falls once.", MIN(0), MAX(1e9),         \
+      FIELD(scheduler.num_cycles))
+#define LEAST                                                                                      \
+    R("min_lr", "null", IN_FORCE, "Least learning rate; this, or min_lr_rate.", MIN(0),            \
+      WITH(NULLABLE), FIELD(scheduler.min_lr)),                                                    \
+        R("min_lr_rate", "null", IN_FORCE, "Least learning rate over the optimizer's lr.", MIN(0), \
+          WITH(NULLABLE), FIELD(scheduler.min_lr_rate))
+#define RAMP(k, d, text, field)                                                                    \
+    E(k, d, IN_FORCE, text, .choices = "linear|cosine|1-sqrt", FIELD(field))
+
+#define TRAINER_SECTION(name, of, text)                                                            \
+    static const dsi_section name = {.path = "scheduler.params",                                   \
+                                     .title = "scheduler.params of " of,                           \
+                                     .doc = text,                                                  \
+                                     .flags = DSI_SECTION_TRAINER,                                 \
+                                     DSI_SECTION_ROWS(name##_rows)}
+
+static const dsi_option linear_rows[] = {COUNT_ALL, COUNT_UP};
+TRAINER_SECTION(linear, "linear", "A line up, then a line down to 0.");
+
+static const dsi_option wave_rows[] = {COUNT_ALL, COUNT_UP, WAVES("0.5")};
+TRAINER_SECTION(wave, "cosine", "A line up, then along a cosine to 0.");
+
+static const dsi_option restarts_rows[] = {
+    COUNT_ALL,
+    COUNT_UP,
+    R("num_cycles", "1", IN_FORCE, "Falls from the whole rate to 0.", MIN(0), MAX(1e9),
+      FIELD(scheduler.num_cycles)),
+};
+TRAINER_SECTION(restarts, "cosine_with_restarts",
+                "A line up, then along a cosine to 0, again and again.");
+
+static const dsi_option least_rows[] = {COUNT_ALL, COUNT_UP, LEAST, WAVES("0.5")};
+TRAINER_SECTION(least, "cosine_with_min_lr", "A line up, then along a cosine to the least rate.");
+
+static const dsi_option warm_rows[] = {
+    COUNT_ALL,
+    COUNT_UP,
+    LEAST,
+    R("warmup_lr_rate", "null", IN_FORCE,
+      "First learning rate over the optimizer's lr. null: 1 / warmup_num_steps.", MIN(0),
+      WITH(NULLABLE), FIELD(scheduler.warmup_lr_rate)),
+    WAVES("0.5"),
+};
+TRAINER_SECTION(warm, "cosine_warmup_with_min_lr",
+                "As cosine_with_min_lr, with a warm-up that starts above 0.");
+
+static const dsi_option polynomial_rows[] = {
+    COUNT_ALL,
+    COUNT_UP,
+    R("lr_end", "1e-07", IN_FORCE, "Last learning rate, below the optimizer's lr.", MIN(0),
+      FIELD(scheduler.lr_end)),
+    R("power", "1", IN_FORCE, "Exponent of the part that is left of the run.", MIN(0), MAX(1e9),
+      FIELD(scheduler.power)),
+};
+TRAINER_SECTION(polynomial, "polynomial", "A line up, then a power of the part that is left.");
+
+static const dsi_option rising_rows[] = {COUNT_UP};
+TRAINER_SECTION(rising, "constant_with_warmup", "A line up, then constant.");
+
+static const dsi_section constant = {
+    .path = "scheduler.params",
+    .title = "scheduler.params of constant",
+    .doc = "The optimizer's learning rate; no parameters.",
+    .flags = DSI_SECTION_TRAINER,
+};
+
+static const dsi_option root_rows[] = {
+    COUNT_UP,
+    I("timescale", "null", IN_FORCE,
+      "Updates in which the rate falls by a factor of sqrt(2). null: the warm-up, or 10000.",
+      MIN(1), WITH(NULLABLE), FIELD(scheduler.timescale)),
+};
+TRAINER_SECTION(root, "inverse_sqrt", "A line up, then one over a square root.");
+
+static const dsi_option stable_rows[] = {
+    COUNT_ALL,
+    COUNT_UP,
+    I("num_decay_steps", NULL, IN_FORCE, "Updates of the fall.", MIN(0), WITH(REQUIRED),
+      FIELD(scheduler.num_decay_steps)),
+    I("num_stable_steps", "null", IN_FORCE,
+      "Updates at the whole rate. null: what warm-up and fall leave of the run.", MIN(0),
+      WITH(NULLABLE), FIELD(scheduler.num_stable_steps)),
+    RAMP("warmup_type", "\"linear\"", "Shape of the warm-up.", scheduler.warmup_ramp),
+    RAMP("decay_type", "\"cosine\"", "Shape of the fall.", scheduler.decay_ramp),
+    R("min_lr_ratio", "0", IN_FORCE, "Least learning rate over the optimizer's lr, at both ends.",
+      MIN(0), FIELD(scheduler.min_lr_ratio)),
+    WAVES("0.5"),
+};
+TRAINER_SECTION(stable, "warmup_stable_decay", "Up, constant, and down at the end.");
+
 /* In the order of ds_schedule_kind, from WARMUP. */
 const dsi_variant dsi_scheduler_variants[] = {
     {"WarmupLR", &warmup},
@@ -120,9 +220,19 @@ const dsi_variant dsi_scheduler_variants[] = {
     {"WarmupCosineLR", &cosine},
     {"OneCycle", &cycle},
     {"LRRangeTest", &range},
+    {"linear", &linear},
+    {"cosine", &wave},
+    {"cosine_with_restarts", &restarts},
+    {"cosine_with_min_lr", &least},
+    {"cosine_warmup_with_min_lr", &warm},
+    {"polynomial", &polynomial},
+    {"constant", &constant},
+    {"constant_with_warmup", &rising},
+    {"inverse_sqrt", &root},
+    {"warmup_stable_decay", &stable},
     {"LambdaLR|MultiplicativeLR|StepLR|MultiStepLR|ConstantLR|LinearLR|ExponentialLR|PolynomialLR|"
      "CosineAnnealingLR|CosineAnnealingWarmRestarts|ChainedScheduler|SequentialLR|"
-     "ReduceLROnPlateau|CyclicLR|OneCycleLR",
+     "ReduceLROnPlateau|CyclicLR|OneCycleLR|reduce_lr_on_plateau|greedy",
      NULL},
     {NULL, NULL},
 };
@@ -149,14 +259,17 @@ static const dsi_section *choose(const dsi_node *parent)
 
 static const dsi_option rows[] = {
     T("type", "null", IN_FORCE,
-      "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest. Known and not built: "
-      "PyTorch's schedules.",
+      "WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest; or one of Hugging Face's "
+      "Trainer, by the name in --lr_scheduler_type, which DeepSpeed does not know. Known and not "
+      "built: PyTorch's schedules, reduce_lr_on_plateau, greedy.",
       WITH(NULLABLE)),
     VARIANT("params", NULL, IN_FORCE, "Parameters of the type; see the tables of each.",
             WITH(NULLABLE), .choose = choose),
 };
 const dsi_section dsi_section_scheduler = {
     .path = "scheduler",
-    .doc = "Without a type the learning rate stays what the optimizer's lr says.",
+    .doc =
+        "Without a type the learning rate stays what the optimizer's lr says; ds_train then takes "
+        "--lr_scheduler_type, a line to 0 without it.",
     DSI_SECTION_ROWS(rows),
 };

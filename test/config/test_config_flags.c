@@ -268,7 +268,7 @@ static verdict judge_all(const file *f, const ds_trainer_values *t)
     judge(&v, t->adam_beta1, f->optimizer->betas && !(s->cycle && f->cycle_momentum), f->beta1,
           "--adam_beta1");
     judge(&v, t->adam_beta2, f->optimizer->betas, f->beta2, "--adam_beta2");
-    if (t->warmup_steps.known && (t->warmup_steps.value != 0 || s->name != NULL)) {
+    if (t->warmup_steps.known && (t->warmup_steps.value != 0 || s->warmup)) {
         judge(&v, ds_known(fmax(1, t->warmup_steps.value)), s->warmup, f->warm, "--warmup_steps");
     }
     return v;

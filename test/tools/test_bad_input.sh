@@ -61,7 +61,18 @@ bad 2 '--gradient_accumulation_steps: expected at least 1, found 0' ds_plan "${r
     --deepspeed_config ds.json --gradient_accumulation_steps 0
 bad 2 "--micro_batch: expected a whole number, found '1.5'" ds_config resolve ds.json --micro_batch 1.5
 bad 1 'lr: the file and the flag --learning_rate disagree: 0.001 here, 0.5 by' ds_train "${full[@]}" --learning_rate 0.5
-bad 1 '--warmup_steps is not in force: without a section "scheduler"' ds_train "${full[@]}" --warmup_steps 5
+bad 1 '--warmup_steps is not in force: without a section "scheduler"' ds_train "${full[@]}" --warmup_steps 5 \
+    --lr_scheduler_type none
+bad 2 '--warmup_ratio: expected at most 1' ds_train "${full[@]}" --warmup_ratio 1.5
+bad 1 '--warmup_steps and --warmup_ratio are both given' ds_train "${full[@]}" --warmup_ratio 0.5 --warmup_steps 1
+echo '{"train_batch_size": 2}' > bare.json
+bad 1 'found "adafactor", which is not built' ds_config resolve bare.json --optim adafactor
+bad 1 'the file and the flag --optim disagree' ds_train "${full[@]}" --optim sgd
+bad 1 'found "greedy", which is not built' ds_train "${full[@]}" --lr_scheduler_type greedy
+bad 1 '--lr_scheduler_type: expected one of linear' ds_train "${full[@]}" --lr_scheduler_type liner
+bad 1 '--lr_scheduler_kwargs:1:' ds_train "${full[@]}" --lr_scheduler_kwargs '{"a'
+bad 1 '"a" is no parameter of linear' ds_train "${full[@]}" --lr_scheduler_kwargs '{"a": 1}'
+bad 1 'needs one of min_lr and min_lr_rate' ds_train "${full[@]}" --lr_scheduler_type cosine_with_min_lr
 bad 1 'world size = 3 × 1 × 1 = 3, found 2; remove one of the three (--micro_batch and' ds_train "${full[@]}" \
     --micro_batch 3 --gradient_accumulation_steps 1
 sed 's/AdamW/SGD/' ds.json > sgd.json
@@ -106,7 +117,7 @@ config '{"train_batch_size": 5, "train_micro_batch_size_per_gpu": 2, "gradient_a
 config '{"train_batch_size": 2, "optimizer": {"type": "Magic"}}' 'Magic'
 config '{"train_batch_size": 2, "fp16": {"enabled": true}, "bf16": {"enabled": true}}' 'bf16'
 config '{"train_batch_size": 2, "zero_optimization": {"stage": 9}}' 'stage'
-config '{"train_micro_batch_size_per_gpu": "auto"}' 'micro_batch'
+config '{"train_micro_batch_size_per_gpu": "many"}' 'micro_batch'
 
 # ---- model folders
 folder() { # name: a fresh copy of the right folder

@@ -39,7 +39,7 @@ cat > "$work/wrong.json" <<'EOF'
 EOF
 
 expect 0 "right.json: right, 1 notice" "$bin" check "$work/right.json"
-expect 0 "the Trainer's default; for another give --micro_batch" "$bin" check "$work/right.json" --world_size 2
+expect 0 "the Trainer's defaults: --micro_batch 8" "$bin" check "$work/right.json" --world_size 2
 expect 1 "wrong.json: 2 errors" "$bin" check "$work/wrong.json"
 expect 1 "wrong.json:1:25: gradient_acumulation_steps: unknown key; did you mean" \
     "$bin" check "$work/wrong.json"

@@ -29,7 +29,9 @@ FLAGS = [["--steps", "4"], ["--save_interval", "1"], ["--eval_interval", "1", "-
          ["--too_long", "drop"], ["--append_eos"], ["--loss_average", "targets"], ["--decay_all"], ["--max_skipped_steps", "3"],
          ["--freeze", "*norm*"], ["--eval_fraction", "0.3"], ["--keep_last", "2"], ["--learning_rate", "3e-4"],
          ["--weight_decay", "0.2"], ["--adam_beta1", "0.8"], ["--bf16"], ["--output", "other"], ["--resume"],
-         ["--trace", "t.json"], ["--max_grad_norm", "1.0"], ["--gradient_accumulation_steps", "1"], ["--threads", "2"], ["--strict"]]
+         ["--trace", "t.json"], ["--max_grad_norm", "1.0"], ["--gradient_accumulation_steps", "1"], ["--threads", "2"], ["--strict"],
+         ["--warmup_steps", "1"], ["--warmup_ratio", "0.5"], ["--lr_scheduler_type", "cosine"], ["--lr_scheduler_kwargs", "{}"],
+         ["--optim", "adamw_torch"]]
 HARMLESS = [["--metrics", "m.jsonl"], ["--print_plan"]]
 
 

@@ -63,7 +63,7 @@ done
 # (the job itself is killed, not a shell around it)
 (
     exec "$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config disk.json --threads 1 \
-        --steps 100000 --save_interval 6 --keep_last 1 --output out --metrics killed.jsonl
+        --steps 100000 --lr_scheduler_type none --save_interval 6 --keep_last 1 --output out --metrics killed.jsonl
 ) > log 2>&1 &
 job=$!
 for _ in $(seq 600); do
@@ -75,8 +75,8 @@ wait $job 2> /dev/null || true
 [ -z "$(ls -A swap)" ] || fail "a killed job left files in the folder"
 "$build/ds_checkpoint" verify out > log 2>&1 || fail "the checkpoint of a killed job"
 step=$(sed -E 's/[^0-9]*//' out/latest)
-train disk.json --steps $((step + 3)) --output out --resume --metrics resumed.jsonl > log 2>&1 || fail "resuming after a kill"
-train memory.json --steps $((step + 3)) --metrics whole.jsonl > log 2>&1 || fail "the whole run"
+train disk.json --steps $((step + 3)) --lr_scheduler_type none --output out --resume --metrics resumed.jsonl > log 2>&1 || fail "resuming after a kill"
+train memory.json --steps $((step + 3)) --lr_scheduler_type none --metrics whole.jsonl > log 2>&1 || fail "the whole run"
 [ "$(losses resumed.jsonl)" = "$(losses whole.jsonl | tail -n 3)" ] || fail "the resumed run has other losses"
 
 # a full disk is said before anything starts

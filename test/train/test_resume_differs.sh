@@ -67,7 +67,7 @@ config 's/"stage": 1/"stage": 2/'; may 'zero_optimization.stage 1' llama.json ot
 config 's/"train_batch_size": 4/"train_batch_size": 8/'; may 'train_batch_size 4' llama.json other_ds.json
 config 's/"stage": 1/"stage": 1, "reduce_bucket_size": 1000/'; may '' llama.json other_ds.json
 config 's/"gradient_clipping"/"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}, "gradient_clipping"/'
-may 'scheduler null' llama.json other_ds.json
+may 'scheduler.type "linear"; from here on it is "WarmupLR"' llama.json other_ds.json
 # Frozen parameters stay frozen, without moments too; data that differs in one letter is other data.
 config 's/"AdamW", "params": {"lr": 1e-3, "betas": \[0.9, 0.95\]}/"SGD", "params": {"lr": 1e-3}/; s/"stage": 1/"stage": 0/'
 rm -rf first && train llama.json other_ds.json --steps 2 --output first --freeze '*norm*' || fail "a run with frozen parameters"

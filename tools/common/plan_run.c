@@ -53,6 +53,7 @@ static ds_status resolve(plan_run *run)
 {
     const plan_options *o = run->options;
     ds_trainer_values v = o->trainer;
+    v.fill_sections = true; /* without total_steps: no schedule, of which a plan knows nothing */
     if (is_auto(run, "scheduler.params.total_num_steps")) {
         v.total_steps = ds_known(1000.0);
     }

@@ -51,6 +51,7 @@ static ds_status open_tokenizer(train_run *run)
 ds_trainer_values train_trainer_values(const train_options *o, int64_t hidden, uint64_t steps)
 {
     ds_trainer_values v = o->trainer;
+    v.fill_sections = true;
     if (hidden > 0) {
         v.hidden_size = ds_known((double)hidden);
     }
@@ -82,8 +83,8 @@ static ds_status resolve_config(train_run *run)
     if (o->epochs > 0.0) {
         const ds_config_item *total =
             ds_config_find(run->config, "scheduler.params.total_num_steps");
-        const bool is_auto = total != NULL && strcmp(total->value, "\"auto\"") == 0;
-        v.total_steps = is_auto ? ds_known(1e9) : (ds_maybe){0}; /* replaced below */
+        const bool is_open = total == NULL || strcmp(total->value, "\"auto\"") == 0;
+        v.total_steps = is_open ? ds_known(1e9) : (ds_maybe){0}; /* replaced below */
     }
     DS_TRY(ds_config_resolve(run->config, ds_comm_size(run->comm), &v));
     DS_TRY(train_data_loaders(run));
