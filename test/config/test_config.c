@@ -648,6 +648,22 @@ static void takes_rates_of_groups(void **state)
     ds_config_destroy(&config);
 }
 
+/* Where DeepSpeed reads a key without a check, null is as good as none. */
+static void takes_null(void **state)
+{
+    ds_config *config;
+    CHECK_OK(*state, resolve(*state,
+                             "{train_batch_size: 2, aio: null, bf16: null, dump_state: null, "
+                             "zero_allow_untested_optimizer: null, prescale_gradients: null, "
+                             "activation_checkpointing: {partition_activations: null}}",
+                             1, NULL, &config));
+    const ds_config_values *v = dsi_config_values(config);
+    assert_int_equal(v->aio.block_size, 1048576);
+    assert_false(v->dump_state || v->prescale_gradients);
+    assert_false(v->activation_checkpointing.partition_activations);
+    ds_config_destroy(&config);
+}
+
 /* At the top level DeepSpeed does not read unknown keys: a notice, unless it looks like a slip. */
 static void notes_unknown_top_level_keys(void **state)
 {
@@ -759,6 +775,7 @@ int main(void)
         cmocka_unit_test(loader_keys_are_told_of),
         cmocka_unit_test(allows_unknown_keys),
         cmocka_unit_test(notes_unknown_top_level_keys),
+        cmocka_unit_test(takes_null),
         cmocka_unit_test(takes_rates_of_groups),
         cmocka_unit_test(takes_folders_of_each_kind),
         cmocka_unit_test(prints_and_reads_back),
