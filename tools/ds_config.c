@@ -31,7 +31,8 @@ static const char about[] =
     "  resolve FILE  the effective values as JSON, each with its origin: default,\n"
     "                file (line and column), alias, auto (which flag), rule\n"
     "  explain KEY   what a key means, its values, and what it does in this build:\n"
-    "                zero_optimization.stage, or just stage\n"
+    "                zero_optimization.stage, or just stage; a part of keys, such as\n"
+    "                bucket, lists those that have it\n"
     "  lr FILE       the learning rate of each optimizer step, as CSV\n"
     "  schema        JSON Schema of the file, for editors\n"
     "  docs          the page docs/config.md: every key";

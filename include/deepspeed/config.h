@@ -179,8 +179,9 @@ DS_API const char *ds_config_notice(const ds_config *config, size_t index);
  * resolve, ERR_NOMEM. */
 DS_API ds_status ds_config_print(const ds_config *config, bool origins, char **text_out);
 
-/* Everything known of a key (a path, or the last part of one), as text. Errors: ERR_NOT_FOUND
- * (names the nearest key). The caller frees *text_out with free(). */
+/* Everything known of a key (a path, or the last part of one), as text; of a word that is part of
+ * several keys a list of them. Errors: ERR_NOT_FOUND (names the nearest key). The caller frees
+ * *text_out with free(). */
 DS_API ds_status ds_config_explain(ds_ctx *ctx, const char *key, char **text_out);
 
 /* The option tables as JSON Schema (draft 2020-12), and as the page docs/config.md. The caller

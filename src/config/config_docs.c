@@ -1,7 +1,6 @@
-/* The option tables as text: docs/config.md, and what `explain` says of a key. */
+/* The option tables as text: docs/config.md. */
 #include "config/config_impl.h"
 
-#include "base/nearest.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -184,90 +183,5 @@ ds_status ds_config_docs(ds_ctx *ctx, char **text_out)
         "`--strict` makes every unknown key an error, `--allow_unknown_keys` every one a "
         "notice.\n");
     dsi_config_visit(put_section, &buf);
-    return dsi_config_give(ctx, &buf, text_out);
-}
-
-/* ---- explain --------------------------------------------------------------------------------- */
-
-typedef struct explain {
-    const char *key;
-    dsi_buf *buf;
-    dsi_nearest nearest;
-    size_t n_found;
-} explain;
-
-static bool is_named(const dsi_section *section, const dsi_option *row, const char *key)
-{
-    const size_t n = strlen(section->path);
-    const char *last = key;
-    if (n > 0 && strncmp(key, section->path, n) == 0 && key[n] == '.') {
-        last = key + n + 1;
-    } else if (strchr(key, '.') != NULL) {
-        return false;
-    }
-    return strcmp(row->key, last) == 0 ||
-           (row->aliases != NULL && dsi_choice_index(row->aliases, last, false) >= 0) ||
-           (row->old != NULL && dsi_choice_index(row->old, last, false) >= 0);
-}
-
-static void explain_row(explain *e, const dsi_section *section, const dsi_option *row)
-{
-    dsi_buf *buf = e->buf;
-    dsi_buf_printf(buf, "%s%s%s%s\n", e->n_found++ != 0 ? "\n" : "", section->path,
-                   section->path[0] != '\0' ? "." : "", row->key);
-    if (section->title != NULL && section->path[0] != '\0') {
-        dsi_buf_printf(buf, "  of       %s\n", section->title);
-    }
-    dsi_buf_printf(buf, "  meaning  %s\n  value    ", row->doc);
-    dsi_option_expected(buf, row);
-    dsi_buf_printf(buf, "\n  default  %s\n",
-                   row->def != NULL                       ? row->def
-                   : (row->flags & DSI_OPT_REQUIRED) != 0 ? "none: the key is required"
-                                                          : "none");
-    dsi_buf_printf(buf, "  here     %s%s%s\n", dsi_force_text(row), row->note != NULL ? ": " : "",
-                   row->note != NULL ? row->note : "");
-    if ((row->flags & DSI_OPT_TRAINER) != 0) {
-        dsi_buf_puts(buf, "  \"auto\"   filled from the command line or the model\n");
-    }
-    if (row->aliases != NULL) {
-        dsi_buf_printf(buf, "  aliases  %s\n", row->aliases);
-    }
-    if (row->old != NULL) {
-        dsi_buf_printf(buf, "  old name %s\n", row->old);
-    }
-    for (uint32_t i = 0; row->section != NULL && i < row->section->n_rows; ++i) {
-        dsi_buf_printf(buf, "%s%s", i == 0 ? "  keys     " : ", ", row->section->rows[i].key);
-    }
-    dsi_buf_puts(buf, row->section != NULL ? "\n" : "");
-}
-
-static void explain_section(void *arg, const dsi_section *section)
-{
-    explain *e = arg;
-    for (uint32_t i = 0; i < section->n_rows; ++i) {
-        const dsi_option *row = &section->rows[i];
-        const char *last = strrchr(e->key, '.');
-        e->nearest.word = last != NULL ? last + 1 : e->key;
-        dsi_nearest_offer(&e->nearest, row->key);
-        if (is_named(section, row, e->key)) {
-            explain_row(e, section, row);
-        }
-    }
-}
-
-ds_status ds_config_explain(ds_ctx *ctx, const char *key, char **text_out)
-{
-    dsi_buf buf = dsi_buf_make(DOCS_CEILING);
-    explain e = {.key = key, .buf = &buf, .nearest = {.word = key}};
-    dsi_config_visit(explain_section, &e);
-    if (e.n_found == 0) {
-        dsi_buf_free(&buf);
-        if (e.nearest.best != NULL) {
-            return ds_fail(ctx, DS_ERR_NOT_FOUND, "no key is named \"%s\"; did you mean \"%s\"?",
-                           key, e.nearest.best);
-        }
-        return ds_fail(ctx, DS_ERR_NOT_FOUND,
-                       "no key is named \"%s\"; docs/config.md lists all of them", key);
-    }
     return dsi_config_give(ctx, &buf, text_out);
 }

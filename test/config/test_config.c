@@ -735,7 +735,7 @@ static void explains(void **state)
         assert_non_null(strstr(text, "here     one rank\n"));
         free(text);
     }
-    CHECK_FAILS(*state, ds_config_explain(*state, "overlap_com", &text), DS_ERR_NOT_FOUND,
+    CHECK_FAILS(*state, ds_config_explain(*state, "overlap_cmom", &text), DS_ERR_NOT_FOUND,
                 "did you mean \"overlap_comm\"?");
 }
 

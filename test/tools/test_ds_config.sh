@@ -57,6 +57,10 @@ expect 1 "warmup_num_steps: the file and the flag --warmup_steps disagree" \
 expect 1 "zero_optimization.stage: expected" "$bin" resolve "$work/wrong.json"
 expect 0 "stage3_prefetch_bucket_size" "$bin" explain prefetch_bucket_size
 expect 1 'did you mean "stage"' "$bin" explain stge
+expect 0 'keys have "Bucket" in their names' "$bin" explain Bucket
+expect 0 "zero_optimization.allgather_bucket_size
+    Elements" "$bin" explain bucket
+expect 0 "  meaning  " "$bin" explain untested # part of one key: all of it
 expect 2 "did you mean --world_size" "$bin" check "$work/right.json" --wrold_size 2
 expect 2 "--help explains them" "$bin" chekc "$work/right.json"
 expect 2 "usage: ds_config" "$bin"
