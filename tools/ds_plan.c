@@ -44,19 +44,11 @@ static ds_status print_all(const plan_run *run, const dsi_printed *printed)
 
 static ds_status report(const plan_run *run, int *code)
 {
-    dsi_plan_report made;
-    dsi_candidate changes[DSI_CANDIDATE_CHANGES];
-    dsi_printed printed = {.report = &made, .changes = changes};
-    DS_TRY(dsi_report_make(run->ctx, &run->request, &made));
-    const bool fits = !dsi_report_lacks(&made, NULL);
-    ds_status status = DS_OK;
-    if (!fits) {
-        status = dsi_fit_changes(run->ctx, &made, changes, &printed.n_changes);
-        printed.least = printed.n_changes == 0 && changes[0].planned;
-    }
-    status = status < 0 ? status : print_all(run, &printed);
-    dsi_report_free(&made);
-    *code = status < 0 ? EXIT_FAILED : fits ? EXIT_FITS : EXIT_TOO_LARGE;
+    dsi_full_report full;
+    DS_TRY(dsi_full_report_make(run->ctx, &run->request, &full));
+    const ds_status status = print_all(run, &full.printed);
+    dsi_report_free(&full.report);
+    *code = status < 0 ? EXIT_FAILED : full.fits ? EXIT_FITS : EXIT_TOO_LARGE;
     return status;
 }
 

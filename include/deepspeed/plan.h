@@ -1,16 +1,51 @@
-/* Plans of a run before it runs: what model states weigh by DeepSpeed's own estimates. The full
- * account (activations, communication, operations, time) is the tool ds_plan's.
+/* Plans of a run before it runs: the full account of what it costs a rank, as the tool ds_plan
+ * prints it, and what model states weigh by DeepSpeed's own estimates.
  *
  * Thread rule: pure functions, any thread.
  */
 #ifndef DEEPSPEED_PLAN_H
 #define DEEPSPEED_PLAN_H
 
+#include <deepspeed/config.h>
 #include <deepspeed/model.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ---- the full account ------------------------------------------------------------------------ */
+
+/* What is planned; everything is borrowed for the call. */
+typedef struct ds_plan_params {
+    const ds_model *model;
+    const ds_config *config;   /* resolved for the ranks that are planned: ds_config_resolve */
+    int64_t seq_length;        /* T, at least 1 */
+    uint32_t n_nodes;          /* hosts that the ranks are spread over; default 0: 1 */
+    uint32_t n_threads;        /* of a rank; default 0: its share of this machine's cores */
+    const char *const *frozen; /* default NULL: glob patterns of parameters without gradient */
+    uint32_t n_frozen;
+    uint64_t memory_bytes; /* that a rank may use; default 0: that of the device, without one any */
+    const char *device;    /* what a rank runs on, for times and memory: a shipped profile
+                              ("h100-sxm") or a profile file; default NULL: this processor, no times */
+    DS_RESERVED(8);
+} ds_plan_params;
+
+typedef enum ds_plan_format {
+    DS_PLAN_TEXT, /* for people */
+    DS_PLAN_JSON, /* one object {"ds_plan": 1, …} */
+    DS_PLAN_HTML, /* one page: text, memory over the steps, the simulated timeline */
+    DS_PLAN_TRACE /* the simulated timeline for Chrome's tracing page; needs a device */
+} ds_plan_format;
+
+/* Builds the plan that each rank would build, and counts: memory by kind at the peak,
+ * communication, operations, with a device time too; whether it fits, and what would make it fit.
+ * Nothing is allocated for the run, no weights are read. *fits_out (may be NULL): whether it fits;
+ * what is not known is no shortage. The caller frees *text_out with free(). Errors: ERR_ARG, those
+ * of the model and of the configuration, ERR_NOT_FOUND and ERR_FORMAT (device), ERR_NOMEM. */
+DS_API ds_status ds_plan_report(ds_ctx *ctx, const ds_plan_params *params, ds_plan_format format,
+                                bool *fits_out, char **text_out);
+
+/* ---- DeepSpeed's estimates ------------------------------------------------------------------- */
 
 /* What is estimated; the fields are DeepSpeed's arguments. */
 typedef struct ds_estimate_params {

@@ -7,6 +7,8 @@
 #include "train/plan_changes.h"
 #include "train/plan_fit.h"
 
+#include <deepspeed/plan.h>
+
 /* What is printed: a report, and where it does not fit the changes that dsi_fit_changes found. */
 typedef struct dsi_printed {
     const dsi_plan_report *report;
@@ -15,6 +17,24 @@ typedef struct dsi_printed {
     uint32_t n_changes;
     bool least;
 } dsi_printed;
+
+/* A report with what would make it fit. printed points into it: it stays where it is. */
+typedef struct dsi_full_report {
+    dsi_plan_report report;
+    dsi_candidate changes[DSI_CANDIDATE_CHANGES];
+    dsi_printed printed;
+    bool fits;
+} dsi_full_report;
+
+/* Plans, and where that does not fit looks for changes. The caller frees full->report. Errors: as
+ * dsi_report_make. */
+ds_status dsi_full_report_make(ds_ctx *ctx, const dsi_report_request *request,
+                               dsi_full_report *full);
+/* Offload to the host is real only where the device's memory is said: of a device that has its own
+ * it is. *limited_out: the configuration with it, owned by the caller; NULL where it is as it is.
+ */
+ds_status dsi_report_limit_device(ds_ctx *ctx, const dsi_report_request *request,
+                                  ds_config **limited_out);
 
 ds_status dsi_report_text(const dsi_printed *printed, char **text_out);
 /* One JSON object, {"ds_plan": 1, …}. */

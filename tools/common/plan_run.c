@@ -111,23 +111,15 @@ static uint32_t threads_of(const plan_options *o)
     return (uint32_t)(o->threads > 0 ? o->threads : share > 0 ? share : 1);
 }
 
-/* Offload to the host is real only where the device's memory is said: of a device that has its own
- * it is. */
 static ds_status limit_device(plan_run *run)
 {
-    char bytes[32];
-    const dsi_setting setting = {"device_memory", bytes};
     ds_config *limited = NULL;
-    if (run->request.device == NULL || run->device.shared || run->request.memory == 0 ||
-        dsi_config_values(run->config)->device_memory > 0) {
-        return DS_OK;
+    DS_TRY(dsi_report_limit_device(run->ctx, &run->request, &limited));
+    if (limited != NULL) {
+        ds_config_destroy(&run->config);
+        run->config = limited;
+        run->request.config = limited;
     }
-    (void)snprintf(bytes, sizeof bytes, "%zu", run->request.memory);
-    DS_TRY(dsi_config_with(run->ctx, run->config, &setting, 1, run->request.n_ranks,
-                           ds_model_get_info(run->model)->hidden_size, &limited));
-    ds_config_destroy(&run->config);
-    run->config = limited;
-    run->request.config = limited;
     return DS_OK;
 }
 
