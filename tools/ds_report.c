@@ -6,8 +6,11 @@
 #include "comm/net.h"
 #include "comm/shm.h"
 #include "common/args.h"
+#include "common/machine.h"
 #include "common/output.h"
 #include "common/size_text.h"
+#include "monitor/html.h"
+#include "monitor/run_page.h"
 #include "op/ops.h"
 
 #include <deepspeed/aio.h>
@@ -26,12 +29,15 @@ enum { NAME_WIDTH = 33, LINE_BYTES = 1024, SMALL_SHM = 512 };
 
 typedef struct options {
     bool hide_operator_status, hide_errors_and_warnings;
+    dsi_arg_list runs;
+    const char *output;
 } options;
 
 static const char about[] =
     "Tells what this machine has (processor, memory, disks, compilers, MPI, CUDA) and what this "
     "installation can do with it: operators by instruction set, and each backend, with the reason "
-    "where one cannot be used.";
+    "where one cannot be used. With --runs: the page of a run of ds_train, or of several side by "
+    "side.";
 
 static void row(const char *name, const char *format, ...) DS_PRINTF(2, 3);
 static void row(const char *name, const char *format, ...)
@@ -102,17 +108,10 @@ static void cpu_row(void)
     static const char *const wanted[] = {"avx2",        "fma",      "avx512f", "avx512_bf16",
                                          "avx512_fp16", "amx_bf16", "amx_int8"};
     char line[16384];
-    char model[LINE_BYTES] = "unknown";
+    char model[LINE_BYTES];
     char flags[LINE_BYTES] = "";
     FILE *file = fopen("/proc/cpuinfo", "r");
     while (file != NULL && fgets(line, sizeof line, file) != NULL && line[0] != '\n') {
-        const char *colon = strchr(line, ':');
-        if (colon == NULL) {
-            continue;
-        }
-        if (strncmp(line, "model name", 10) == 0) {
-            (void)snprintf(model, sizeof model, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
-        }
         for (size_t i = 0; strncmp(line, "flags", 5) == 0 && i < sizeof wanted / sizeof *wanted;
              ++i) {
             char word[32];
@@ -127,7 +126,7 @@ static void cpu_row(void)
     if (file != NULL) {
         (void)fclose(file);
     }
-    row("processor", "%s", model);
+    row("processor", "%s", machine_processor(model, sizeof model));
     row("processor features", "%s", flags);
     row("instruction set in use", "%s", ds_isa_name(dsi_cpu_isa()));
 }
@@ -289,6 +288,57 @@ static void report_backends(const options *o)
     row("file I/O: threads", "[OKAY]");
 }
 
+/* ---- pages of runs --------------------------------------------------------------------------- */
+
+static ds_status check_runs(ds_ctx *ctx, const options *o)
+{
+    if (o->runs.n == 0) {
+        return ds_fail(ctx, DS_ERR_ARG, "--output needs --runs RUN…: the runs whose page it is");
+    }
+    if (o->runs.n > DSI_RUN_PAGE_MOST) {
+        return ds_fail(ctx, DS_ERR_ARG, "--runs: %zu runs; a page has room for %d", o->runs.n,
+                       DSI_RUN_PAGE_MOST);
+    }
+    if (o->output == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "--runs needs --output FILE.html");
+    }
+    DS_TRY(output_not_input(ctx, o->output, (const char *const *)o->runs.items, o->runs.n));
+    return strcmp(o->output, "-") == 0 ? DS_OK : dsi_html_check(ctx, o->output, DSI_RUN_PAGE_KIND);
+}
+
+static ds_status report_runs(ds_ctx *ctx, const options *o)
+{
+    dsi_run_history *runs[DSI_RUN_PAGE_MOST] = {NULL};
+    char *text = NULL;
+    DS_TRY(check_runs(ctx, o));
+    ds_status status = DS_OK;
+    for (size_t i = 0; i < o->runs.n && status >= 0; ++i) {
+        status = dsi_run_history_read(ctx, o->runs.items[i], &runs[i]);
+    }
+    if (status >= 0) {
+        status = o->runs.n == 1 ? dsi_run_page(ctx, runs[0], false, &text)
+                                : dsi_run_page_compare(ctx, runs, o->runs.n, &text);
+    }
+    if (status >= 0) {
+        status = output_put(ctx, o->output, text, strlen(text));
+    }
+    for (size_t i = 0; i < o->runs.n; ++i) {
+        dsi_run_history_destroy(&runs[i]);
+    }
+    free(text);
+    return status;
+}
+
+static void report_all(const options *o)
+{
+    if (!o->hide_operator_status) {
+        report_operators();
+    }
+    report_machine(o);
+    report_software();
+    report_backends(o);
+}
+
 int main(int argc, char **argv)
 {
     output_guard("ds_report");
@@ -302,6 +352,18 @@ int main(int argc, char **argv)
          .type = DSI_ARG_SWITCH,
          .out = &o.hide_errors_and_warnings,
          .doc = "Leave out the reasons why something cannot be used."},
+        {.name = "runs",
+         .type = DSI_ARG_LIST,
+         .out = &o.runs,
+         .value = "RUN…",
+         .doc = "Output folders or --metrics files of ds_train: writes their page to --output "
+                "instead. Several (at most 12) are compared: curves in the same charts, figures in "
+                "a table, and what their configurations differ in."},
+        {.name = "output",
+         .type = DSI_ARG_TEXT,
+         .out = &o.output,
+         .value = "FILE.html",
+         .doc = "That page; - is standard output."},
     };
     const dsi_args_spec spec = {.usage = "ds_report [FLAGS]",
                                 .about = about,
@@ -315,17 +377,20 @@ int main(int argc, char **argv)
     bool help = false;
     if (dsi_args_parse_flags(ctx, &spec, argc, argv, &help) < 0) {
         (void)fprintf(stderr, "ds_report: %s\n", ds_ctx_error(ctx));
+        dsi_arg_list_free(&o.runs);
         ds_ctx_destroy(&ctx);
         return 2;
     }
-    if (!help) {
-        if (!o.hide_operator_status) {
-            report_operators();
+    int code = EXIT_SUCCESS;
+    if (!help && (o.runs.n > 0 || o.output != NULL)) {
+        if (report_runs(ctx, &o) < 0) {
+            (void)fprintf(stderr, "ds_report: %s\n", ds_ctx_error(ctx));
+            code = EXIT_FAILURE;
         }
-        report_machine(&o);
-        report_software();
-        report_backends(&o);
+    } else if (!help) {
+        report_all(&o);
     }
+    dsi_arg_list_free(&o.runs);
     ds_ctx_destroy(&ctx);
-    return EXIT_SUCCESS;
+    return code;
 }

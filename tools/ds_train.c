@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { EXIT_USE = 2, EXIT_INTERRUPTED = 130 };
+enum { EXIT_USE = 2, EXIT_INTERRUPTED = 130, FAILURE_BYTES = 8192 };
 
 static const char warmup_path[] = "scheduler.params.warmup_num_steps";
 
@@ -23,20 +23,17 @@ static int fail(ds_ctx *ctx, int code)
     return code;
 }
 
-/* What the run did: a step, or something after the last that it took. */
-static int fail_in_run(const train_run *run)
+/* What failed: a step, or something before or after the last that the run took. */
+static void tell_failure(const train_run *run, char *text, size_t n)
 {
-    const unsigned long long taken = ds_engine_global_steps(run->engine);
+    const unsigned long long taken = run->training ? ds_engine_global_steps(run->engine) : 0;
     if (taken == 0 && !run->stepping) {
-        return fail(run->ctx, EXIT_FAILURE);
-    }
-    if (run->stepping) {
-        (void)fprintf(stderr, "ds_train: in training step %llu: %s\n", taken + 1,
-                      ds_ctx_error(run->ctx));
+        (void)snprintf(text, n, "%s", ds_ctx_error(run->ctx));
+    } else if (run->stepping) {
+        (void)snprintf(text, n, "in training step %llu: %s", taken + 1, ds_ctx_error(run->ctx));
     } else {
-        (void)fprintf(stderr, "ds_train: after step %llu: %s\n", taken, ds_ctx_error(run->ctx));
+        (void)snprintf(text, n, "after step %llu: %s", taken, ds_ctx_error(run->ctx));
     }
-    return EXIT_FAILURE;
 }
 
 /* What updates the weights, whoever chose it. */
@@ -205,9 +202,12 @@ static int run_with(const train_options *options, const ds_ctx_params *params)
     ds_status status = ds_comm_open(ctx, &comm);
     status = status < 0 ? status : train(&run, comm, options, &interrupted);
     int code = EXIT_SUCCESS;
+    char why[FAILURE_BYTES];
     if (status < 0) {
-        code = run.training ? fail_in_run(&run) : fail(ctx, EXIT_FAILURE);
+        tell_failure(&run, why, sizeof why);
+        (void)fprintf(stderr, "ds_train: %s\n", why);
         ds_comm_abort(comm, ds_ctx_error(ctx));
+        code = EXIT_FAILURE;
     }
     if (status >= 0 && interrupted && params->rank == 0) {
         (void)fprintf(stderr,
@@ -215,8 +215,13 @@ static int run_with(const train_options *options, const ds_ctx_params *params)
                       "--resume\n",
                       (unsigned long long)ds_engine_global_steps(run.engine));
     }
+    if (train_history_end(&run, interrupted, status < 0 ? why : NULL) < 0 && status >= 0) {
+        (void)fprintf(stderr, "ds_train: the run ended well, but its history is not whole: %s\n",
+                      ds_ctx_error(ctx));
+        code = EXIT_FAILURE;
+    }
     train_output_close(&run, status >= 0);
-    code = status >= 0 && interrupted ? EXIT_INTERRUPTED : code;
+    code = code == EXIT_SUCCESS && interrupted ? EXIT_INTERRUPTED : code;
     train_teardown(&run);
     ds_comm_close(&comm);
     ds_ctx_destroy(&ctx);

@@ -95,6 +95,10 @@ void dsi_arg_list_free(dsi_arg_list *list);
 ds_status dsi_args_print(ds_ctx *ctx, const dsi_args_spec *spec, const char *const *without,
                          char **text_out);
 
+/* The command line as a shell takes it, words quoted where they need it; NULL when out of memory.
+ * From malloc. */
+char *dsi_args_command(int argc, char **argv);
+
 /* Writes the help text, 80 columns wide. */
 void dsi_args_help(const dsi_args_spec *spec, FILE *stream);
 

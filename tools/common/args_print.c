@@ -64,3 +64,35 @@ ds_status dsi_args_print(ds_ctx *ctx, const dsi_args_spec *spec, const char *con
     *text_out = text;
     return DS_OK;
 }
+
+static bool is_safe(const char *word)
+{
+    return word[0] != '\0' &&
+           word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                             "0123456789_./-+=:,@%")] == '\0';
+}
+
+char *dsi_args_command(int argc, char **argv)
+{
+    char *text = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+    for (int i = 0; out != NULL && i < argc; ++i) {
+        const bool safe = is_safe(argv[i]);
+        (void)fputs(i > 0 ? " " : "", out);
+        (void)fputs(safe ? argv[i] : "'", out);
+        for (const char *c = argv[i]; !safe && *c != '\0'; ++c) {
+            if (*c == '\'') {
+                (void)fputs("'\\''", out);
+            } else {
+                (void)fputc(*c, out);
+            }
+        }
+        (void)fputs(safe ? "" : "'", out);
+    }
+    if (out == NULL || fclose(out) != 0) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}

@@ -109,3 +109,21 @@ uint64_t machine_memory_bytes(void)
     }
     return bytes;
 }
+
+const char *machine_processor(char *name, size_t n)
+{
+    char line[1024];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    (void)snprintf(name, n, "unknown");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) == 0 && colon != NULL && colon[1] == ' ') {
+            (void)snprintf(name, n, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+            break;
+        }
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return name;
+}

@@ -17,4 +17,7 @@ uint64_t machine_memory_bytes(void);
 /* Largest resident memory of this process so far. */
 uint64_t machine_peak_bytes(void);
 
+/* The processor's name as the system calls it, "unknown" else. Returns name. */
+const char *machine_processor(char *name, size_t n);
+
 #endif

@@ -6,13 +6,15 @@
 #include "data/data_files.h"
 #include "io/folder_lock.h"
 
+#include <stdio.h>
+
 #include <deepspeed/data.h>
 #include <deepspeed/engine.h>
 
 /* The command line, parsed. Texts are borrowed from argv. */
 typedef struct train_options {
     const char *model, *model_config, *tokenizer, *deepspeed_config, *output, *resume, *metrics;
-    const char *loss_average;
+    const char *loss_average, *report;
     const char *chat_template, *too_long, *sample, *trace, *trace_steps;
     dsi_arg_list data, eval_data, freeze;
     bool trial; /* of the autotuner: writes nothing of its own */
@@ -26,7 +28,8 @@ typedef struct train_options {
     int64_t sample_length, max_skipped_steps;
     ds_trainer_values trainer; /* of the flags that fill "auto", and none else */
     bool fp16, bf16, fp16_given, bf16_given;
-    char *text; /* a line a flag, for the comparison of ranks */
+    char *text;    /* a line a flag, for the comparison of ranks */
+    char *command; /* the command line, quoted for a shell */
 } train_options;
 
 /* Parses and checks the flags. *help_out: --help was printed, nothing is to be done. The caller
@@ -36,6 +39,7 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
 void train_options_free(train_options *options);
 
 typedef struct train_report train_report;
+typedef struct train_history train_history;
 
 /* Tokens of a row; and what the flags say of the configuration's "auto" (steps 0: not known). */
 int64_t train_seq_length(const train_options *options, const ds_model *model);
@@ -61,6 +65,10 @@ typedef struct train_run {
     ds_status trace_lost;             /* why there is no trace of them; the run goes on */
     uint64_t saving;                  /* step of a save that nothing was told of yet; 0: none */
     dsi_folder_lock lock;             /* on the output folder; rank 0 */
+    FILE *metrics;                    /* --metrics; rank 0 */
+    train_history *history;           /* NULL: neither --output nor --report; rank 0 */
+    size_t memory_most;               /* bytes, see train_metrics.c */
+    double memory_due;                /* seconds, monotonic */
     bool training;                    /* the loop runs */
     bool stepping;                    /* and in it a step */
     double started;                   /* seconds, monotonic */
@@ -137,6 +145,31 @@ ds_status train_report_save(train_report *report, uint64_t step);
 /* A line of text that must not be mixed up with the live line. */
 void train_report_say(train_report *report, const char *format, ...) DS_PRINTF(2, 3);
 ds_status train_report_close(train_report **report);
+
+/* ---- lines of JSON: tools/common/train_metrics.c; to --metrics and to the history; rank 0 ---- */
+
+/* Opens --metrics; a resumed run appends. */
+ds_status train_metrics_open(train_run *run);
+/* mfu may be NAN: not known. */
+ds_status train_metrics_step(train_run *run, const train_step *step, double mfu,
+                             uint64_t peak_bytes);
+ds_status train_metrics_eval(train_run *run, uint64_t step, double loss, double count);
+ds_status train_metrics_save(train_run *run, uint64_t step, double stall, double write);
+ds_status train_metrics_close(train_run *run);
+
+/* ---- the history of a run and its page: tools/common/train_history.c; rank 0 ---- */
+
+/* Before anything is opened: what is in their places is ours or nothing. */
+ds_status train_history_check(const train_run *run);
+/* Before the first step: history up to where the run goes on, a line of what starts, a page. */
+ds_status train_history_open(train_run *run);
+/* A line of JSON without newline; rewrites the page when it is time, `soon` within a second. A run
+ * is worth more than its history: what cannot be written is logged once, and told by the end. */
+void train_history_line(train_run *run, const char *line, bool soon);
+/* The verdict and the last page; error: why the run failed, NULL. Errors: of any line before. */
+ds_status train_history_end(train_run *run, bool interrupted, const char *error);
+/* The start's line: configuration, machine, model, data. From malloc; NULL when out of memory. */
+char *train_history_start_text(const train_run *run);
 
 /* A batch of the loader as the engine takes it; tensors has room for 4. */
 ds_batch train_batch_of(const ds_loader_batch *batch, ds_named_tensor *tensors);

@@ -82,7 +82,7 @@ static void spare_files(train_options *o)
     const char *trial = getenv("DS_AUTOTUNING_TRIAL");
     o->trial = trial != NULL && trial[0] != '\0';
     if (o->trial) {
-        o->metrics = o->sample = o->trace = o->trace_steps = NULL;
+        o->metrics = o->sample = o->trace = o->trace_steps = o->report = NULL;
         o->output = o->resume_given ? o->output : NULL; /* to read from */
         o->overwrite = false;
         o->save_interval = o->eval_interval = o->keep_last = 0;
@@ -91,9 +91,9 @@ static void spare_files(train_options *o)
 
 /* Flags that ranks may have otherwise: they change no result and no collective, or name files,
  * whose contents are compared instead (train_same.c). */
-static const char *const rank_flags[] = {"metrics",      "print_plan",       "model",
-                                         "model_config", "tokenizer",        "data",
-                                         "eval_data",    "deepspeed_config", NULL};
+static const char *const rank_flags[] = {"metrics",          "report",    "print_plan", "model",
+                                         "model_config",     "tokenizer", "data",       "eval_data",
+                                         "deepspeed_config", NULL};
 
 ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options *o, bool *help_out)
 {
@@ -289,6 +289,13 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .doc =
              "One JSON object a step: step, loss, lr, grad_norm, loss_scale, tokens_per_s, mfu (of "
              "what a product of 768 x 768 x 768 reaches here), peak_bytes."},
+        {.name = "report",
+         .type = DSI_ARG_TEXT,
+         .out = &o->report,
+         .value = "FILE.html",
+         .doc = "Page of the run: curves, memory against its plan, saves, configuration, machine. "
+                "It is written anew while the run goes on, and loads itself anew in a browser. "
+                "Default: report.html in --output; \"none\": no page."},
         {.name = "trace",
          .type = DSI_ARG_TEXT,
          .out = &o->trace,
@@ -342,6 +349,10 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
     }
     DS_TRY(*help_out ? DS_OK : resume_after_restart(ctx, o));
     spare_files(o);
+    o->command = dsi_args_command(argc, argv);
+    if (o->command == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for the command line");
+    }
     DS_TRY(*help_out ? DS_OK : check(ctx, o));
     return dsi_args_print(ctx, &spec, rank_flags, &o->text);
 }
@@ -352,4 +363,5 @@ void train_options_free(train_options *options)
     dsi_arg_list_free(&options->eval_data);
     dsi_arg_list_free(&options->freeze);
     free(options->text);
+    free(options->command);
 }

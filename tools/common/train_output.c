@@ -154,10 +154,13 @@ ds_status train_output_check(train_run *run)
     const train_options *o = run->options;
     ds_status status = DS_OK;
     DS_TRY(ds_comm_agree(run->comm, run->ctx, train_paths_check(run)));
-    if (o->output == NULL || o->trial) {
-        return DS_OK;
+    if (ds_comm_rank(run->comm) == 0) {
+        status = train_history_check(run);
     }
-    if (is_leader(run) && access(o->output, F_OK) == 0) {
+    if (o->output == NULL || o->trial) {
+        return ds_comm_agree(run->comm, run->ctx, status);
+    }
+    if (status >= 0 && is_leader(run) && access(o->output, F_OK) == 0) {
         status = enter(run);
         if (status == DS_OK && o->resume_given) {
             status = settle(run);

@@ -7,6 +7,7 @@
  */
 #include "common/train.h"
 #include "io/file.h"
+#include "monitor/run_history.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -37,21 +38,28 @@ static char *trimmed(const char *path)
     return strndup(path, n);
 }
 
-/* real stays NULL for a path that cannot be: whoever opens it says why. */
+/* Links resolved as far as the path is there, the names of what is still to come behind; NULL for a
+ * path that cannot be: whoever opens it says why. From malloc. */
+static char *real_of(const char *path)
+{
+    char *plain = trimmed(path);
+    char *real = realpath(path, NULL);
+    char *folder = real == NULL && plain != NULL ? dsi_path_folder(plain) : NULL;
+    if (folder != NULL && strcmp(folder, plain) != 0) {
+        char *above = real_of(folder);
+        real = above != NULL ? dsi_path_join(above, dsi_path_name(plain)) : NULL;
+        free(above);
+    }
+    free(folder);
+    free(plain);
+    return real;
+}
+
 static place place_of(const char *flag, const char *path)
 {
     place p = {.flag = flag, .path = path};
-    char *plain = trimmed(path);
     p.there = stat(path, &p.st) == 0;
-    p.real = realpath(path, NULL);
-    if (p.real == NULL && plain != NULL) {
-        char *folder = dsi_path_folder(plain);
-        char *real = folder != NULL ? realpath(folder, NULL) : NULL;
-        p.real = real != NULL ? dsi_path_join(real, dsi_path_name(plain)) : NULL;
-        free(real);
-        free(folder);
-    }
-    free(plain);
+    p.real = real_of(path);
     return p;
 }
 
@@ -106,17 +114,29 @@ static ds_status refuse(ds_ctx *ctx, const place *out, const char *how, const pl
                    out->flag, out->path, how, in->flag, in->path);
 }
 
-/* Names that a model folder is written with. */
+/* Names that an output folder is written with. */
 static bool is_written(const char *name)
 {
-    static const char *const names[] = {"config.json", "latest", "model.safetensors.index.json"};
+    static const char *const names[] = {"config.json",
+                                        "generation_config.json",
+                                        "latest",
+                                        "model.safetensors.index.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "chat_template.jinja",
+                                        "additional_chat_templates",
+                                        DSI_RUN_HISTORY_NAME,
+                                        ".ds_begun",
+                                        ".ds_lock"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
         if (strcmp(name, names[i]) == 0) {
             return true;
         }
     }
     const size_t n = strlen(name);
-    return strncmp(name, "tokenizer", 9) == 0 ||
+    return strncmp(name, "tokenizer", 9) == 0 || strncmp(name, "global_step", 11) == 0 ||
            (n > 12 && strcmp(name + n - 12, ".safetensors") == 0);
 }
 
@@ -223,24 +243,57 @@ ds_status train_paths_check_config(const train_run *run)
     return DS_OK;
 }
 
+/* Where no --report is given the page has its own name in the folder. */
+static bool is_page(const train_options *o, const char *name)
+{
+    return o->report == NULL && strcmp(name, DSI_RUN_PAGE_NAME) == 0;
+}
+
+/* A file among those that the run itself writes into --output. */
+static ds_status compare_written(ds_ctx *ctx, const train_options *o, const place *folder,
+                                 const place *file)
+{
+    const char *inner = is_inside(file, folder) ? file->real + strlen(folder->real) + 1 : NULL;
+    if (inner == NULL) {
+        return DS_OK;
+    }
+    char *first = strndup(inner, strcspn(inner, "/"));
+    const bool taken = first != NULL && (is_written(first) || is_page(o, inner));
+    free(first);
+    return taken ? ds_fail(ctx, DS_ERR_ARG,
+                           "%s %s has a name that the run itself writes in --output %s; give "
+                           "another path",
+                           file->flag, file->path, folder->path)
+                 : DS_OK;
+}
+
+static ds_status compare_outputs(ds_ctx *ctx, const train_options *o, const place *a,
+                                 const place *b)
+{
+    if (is_same(a, b)) {
+        return ds_fail(ctx, DS_ERR_ARG, "%s and %s are both %s", a->flag, b->flag, a->path);
+    }
+    return strcmp(a->flag, "--output") == 0 ? compare_written(ctx, o, a, b) : DS_OK;
+}
+
 ds_status train_paths_check(const train_run *run)
 {
+    enum { N = 4 };
     ds_ctx *ctx = run->ctx;
     const train_options *o = run->options;
-    const char *const flags[] = {"--output", "--metrics", "--trace"};
-    const char *const paths[] = {o->trial ? NULL : o->output, o->metrics, o->trace};
-    for (size_t i = 0; i < 3; ++i) {
+    const char *const flags[N] = {"--output", "--metrics", "--trace", "--report"};
+    const bool page = o->report != NULL && strcmp(o->report, "none") != 0;
+    const char *const paths[N] = {o->trial ? NULL : o->output, o->metrics, o->trace,
+                                  page ? o->report : NULL};
+    for (size_t i = 0; i < N; ++i) {
         if (paths[i] == NULL) {
             continue;
         }
         place out = place_of(flags[i], paths[i]);
         ds_status status = compare_all(run, &out);
-        for (size_t k = i + 1; k < 3 && status == DS_OK; ++k) {
+        for (size_t k = i + 1; k < N && status == DS_OK; ++k) {
             place other = place_of(flags[k], paths[k] != NULL ? paths[k] : "");
-            if (paths[k] != NULL && is_same(&out, &other)) {
-                status =
-                    ds_fail(ctx, DS_ERR_ARG, "%s and %s are both %s", flags[i], flags[k], paths[i]);
-            }
+            status = paths[k] != NULL ? compare_outputs(ctx, o, &out, &other) : DS_OK;
             place_free(&other);
         }
         place_free(&out);

@@ -19,7 +19,6 @@
 struct train_report {
     train_run *run;
     ds_monitor *monitor;
-    FILE *metrics;
     bool speaks;       /* rank 0 */
     bool live;         /* a terminal: one line that is overwritten */
     bool line_open;    /* the live line stands without newline */
@@ -46,17 +45,13 @@ ds_status train_report_open(train_run *run, train_report **report_out)
     }
     report->live = isatty(STDERR_FILENO) != 0;
     report->first = ds_engine_global_steps(run->engine);
-    const char *path = run->options->metrics;
-    if (path != NULL) {
-        const ds_status opened =
-            dsi_file_stream(run->ctx, path, run->options->resume_given, &report->metrics);
-        if (opened < 0) {
-            (void)train_report_close(report_out);
-            return ds_fail(run->ctx, opened, "--metrics: %s", ds_ctx_error(run->ctx));
-        }
+    ds_status status = train_metrics_open(run);
+    if (status >= 0) {
+        status = train_history_open(run);
     }
-    const ds_status status =
-        ds_monitor_open(run->ctx, &v->tensorboard, &v->csv_monitor, &report->monitor);
+    if (status >= 0) {
+        status = ds_monitor_open(run->ctx, &v->tensorboard, &v->csv_monitor, &report->monitor);
+    }
     if (status < 0) {
         (void)train_report_close(report_out);
     }
@@ -172,43 +167,6 @@ static void draw(train_report *report, const train_step *step, double mfu, uint6
     report->last_drawn = now;
 }
 
-enum { NUMBER_BYTES = 32 };
-
-/* JSON has no word for what is not finite. */
-static const char *json_number(double value, char *text)
-{
-    (void)snprintf(text, NUMBER_BYTES, isfinite(value) ? "%.9g" : "null", value);
-    return text;
-}
-
-static ds_status write_metrics(train_report *report, const train_step *step, double mfu,
-                               uint64_t peak_bytes)
-{
-    char disk[48] = "";
-    char loss[NUMBER_BYTES];
-    char norm[NUMBER_BYTES];
-    char part[NUMBER_BYTES];
-    if (report->metrics == NULL) {
-        return DS_OK;
-    }
-    if (ds_engine_disk_bytes(report->run->engine) > 0) {
-        (void)snprintf(disk, sizeof disk, ",\"disk_wait_s\":%.3f", step->disk_wait);
-    }
-    const int n = fprintf(report->metrics,
-                          "{\"step\":%llu,\"loss\":%s,\"lr\":%.9g,\"grad_norm\":%s,"
-                          "\"loss_scale\":%.9g,\"tokens_per_s\":%.1f,\"mfu\":%s,"
-                          "\"peak_bytes\":%llu%s}\n",
-                          (unsigned long long)step->step, json_number(step->loss, loss), step->lr,
-                          json_number(step->grad_norm, norm), step->loss_scale,
-                          (double)step->tokens / step->seconds, json_number(mfu, part),
-                          (unsigned long long)peak_bytes, disk);
-    if (n < 0 || fflush(report->metrics) != 0) {
-        return ds_fail(report->run->ctx, DS_ERR_IO, "cannot write --metrics %s: %s",
-                       report->run->options->metrics, strerror(errno));
-    }
-    return DS_OK;
-}
-
 /* DeepSpeed's timers of a step, in milliseconds. */
 static ds_status write_times(train_report *report, uint64_t x)
 {
@@ -260,13 +218,13 @@ ds_status train_report_step(train_report *report, const train_step *step)
     double mfu = NAN;
     if (first) {
         report->first_step = now;
-    } else if (show || report->metrics != NULL) {
+    } else if (show || report->run->metrics != NULL || report->run->history != NULL) {
         mfu = mfu_of(report);
     }
     if (show) {
         draw(report, step, mfu, peak_bytes);
     }
-    DS_TRY(write_metrics(report, step, mfu, peak_bytes));
+    DS_TRY(train_metrics_step(report->run, step, mfu, peak_bytes));
     return write_monitors(report, step);
 }
 
@@ -284,13 +242,7 @@ ds_status train_report_eval(train_report *report, uint64_t step, double loss, do
                      "step %llu  validation loss %.4f nats a token, perplexity %.3f, over "
                      "%.0f tokens",
                      (unsigned long long)step, loss, exp(loss), count);
-    char text[NUMBER_BYTES];
-    if (report->metrics != NULL &&
-        fprintf(report->metrics, "{\"step\":%llu,\"eval_loss\":%s,\"eval_tokens\":%.0f}\n",
-                (unsigned long long)step, json_number(loss, text), count) < 0) {
-        return ds_fail(report->run->ctx, DS_ERR_IO, "cannot write --metrics %s",
-                       report->run->options->metrics);
-    }
+    DS_TRY(train_metrics_eval(report->run, step, loss, count));
     return report->monitor == NULL
                ? DS_OK
                : ds_monitor_write(report->monitor, "Train/Samples/eval_loss", loss,
@@ -315,11 +267,7 @@ ds_status train_report_save(train_report *report, uint64_t step)
         train_report_say(report, "saved %s/global_step%llu in %.2f s", run->options->output,
                          (unsigned long long)step, saved.stall_seconds);
     }
-    if (report->metrics != NULL &&
-        fprintf(report->metrics, "{\"step\":%llu,\"save_stall_s\":%.6f,\"save_write_s\":%.6f}\n",
-                (unsigned long long)step, saved.stall_seconds, saved.write_seconds) < 0) {
-        return ds_fail(run->ctx, DS_ERR_IO, "cannot write --metrics %s", run->options->metrics);
-    }
+    DS_TRY(train_metrics_save(report->run, step, saved.stall_seconds, saved.write_seconds));
     if (report->monitor == NULL) {
         return DS_OK;
     }
@@ -332,12 +280,8 @@ ds_status train_report_save(train_report *report, uint64_t step)
 ds_status train_report_close(train_report **report_inout)
 {
     train_report *report = *report_inout;
-    ds_status status = DS_OK;
     end_line(report);
-    if (report->metrics != NULL && fclose(report->metrics) != 0) {
-        status = ds_fail(report->run->ctx, DS_ERR_IO, "cannot write --metrics %s: %s",
-                         report->run->options->metrics, strerror(errno));
-    }
+    const ds_status status = train_metrics_close(report->run);
     const ds_status closed = ds_monitor_close(&report->monitor);
     free(report);
     *report_inout = NULL;

@@ -1,0 +1,109 @@
+/* What a run did, as lines of JSON: to --metrics and to the history. See train.h. */
+#include "base/clock.h"
+#include "base/process_memory.h"
+#include "common/train.h"
+#include "io/file.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { NUMBER_BYTES = 32, LINE_BYTES = 768 };
+
+ds_status train_metrics_open(train_run *run)
+{
+    const char *path = run->options->metrics;
+    if (path == NULL) {
+        return DS_OK;
+    }
+    const ds_status status =
+        dsi_file_stream(run->ctx, path, run->options->resume_given, &run->metrics);
+    return status < 0 ? ds_fail(run->ctx, status, "--metrics: %s", ds_ctx_error(run->ctx)) : DS_OK;
+}
+
+/* Bytes of this process without mapped files, as plans count them: the most that was found. Asking
+ * is slow for a process with much shared memory, so it is done for a hundredth of the time. */
+static size_t memory_seen(train_run *run)
+{
+    const double start = dsi_clock_seconds();
+    if (start >= run->memory_due) {
+        dsi_process_memory now;
+        dsi_process_memory_read(&now);
+        const size_t bytes = now.anonymous + now.shared;
+        const double wait = 100.0 * (dsi_clock_seconds() - start);
+        run->memory_most = bytes > run->memory_most ? bytes : run->memory_most;
+        run->memory_due = start + (wait > 1.0 ? wait : 1.0);
+    }
+    return run->memory_most;
+}
+
+static ds_status lost(const train_run *run)
+{
+    return ds_fail(run->ctx, DS_ERR_IO, "cannot write --metrics %s: %s", run->options->metrics,
+                   strerror(errno));
+}
+
+static ds_status put(train_run *run, const char *line, bool soon)
+{
+    train_history_line(run, line, soon);
+    if (run->metrics != NULL &&
+        (fprintf(run->metrics, "%s\n", line) < 0 || fflush(run->metrics) != 0)) {
+        return lost(run);
+    }
+    return DS_OK;
+}
+
+/* JSON has no word for what is not finite. */
+static const char *json_number(double value, char *text)
+{
+    (void)snprintf(text, NUMBER_BYTES, isfinite(value) ? "%.9g" : "null", value);
+    return text;
+}
+
+ds_status train_metrics_step(train_run *run, const train_step *step, double mfu,
+                             uint64_t peak_bytes)
+{
+    char disk[48] = "";
+    char loss[NUMBER_BYTES];
+    char norm[NUMBER_BYTES];
+    char part[NUMBER_BYTES];
+    char line[LINE_BYTES];
+    if (ds_engine_disk_bytes(run->engine) > 0) {
+        (void)snprintf(disk, sizeof disk, ",\"disk_wait_s\":%.3f", step->disk_wait);
+    }
+    (void)snprintf(
+        line, sizeof line,
+        "{\"step\":%llu,\"loss\":%s,\"lr\":%.9g,\"grad_norm\":%s,"
+        "\"loss_scale\":%.9g,\"tokens_per_s\":%.1f,\"mfu\":%s,"
+        "\"peak_bytes\":%llu,\"memory_bytes\":%zu%s,\"tokens\":%llu,\"seconds\":%.6f%s}",
+        (unsigned long long)step->step, json_number(step->loss, loss), step->lr,
+        json_number(step->grad_norm, norm), step->loss_scale, (double)step->tokens / step->seconds,
+        json_number(mfu, part), (unsigned long long)peak_bytes, memory_seen(run), disk,
+        (unsigned long long)step->tokens, step->seconds, step->applied ? "" : ",\"skipped\":true");
+    return put(run, line, false);
+}
+
+ds_status train_metrics_eval(train_run *run, uint64_t step, double loss, double count)
+{
+    char number[NUMBER_BYTES];
+    char line[LINE_BYTES];
+    (void)snprintf(line, sizeof line, "{\"step\":%llu,\"eval_loss\":%s,\"eval_tokens\":%.0f}",
+                   (unsigned long long)step, json_number(loss, number), count);
+    return put(run, line, true);
+}
+
+ds_status train_metrics_save(train_run *run, uint64_t step, double stall, double write)
+{
+    char line[LINE_BYTES];
+    (void)snprintf(line, sizeof line, "{\"step\":%llu,\"save_stall_s\":%.6f,\"save_write_s\":%.6f}",
+                   (unsigned long long)step, stall, write);
+    return put(run, line, true);
+}
+
+ds_status train_metrics_close(train_run *run)
+{
+    FILE *metrics = run->metrics;
+    run->metrics = NULL;
+    return metrics != NULL && fclose(metrics) != 0 ? lost(run) : DS_OK;
+}
