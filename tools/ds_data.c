@@ -1,7 +1,8 @@
-/* ds_data: tokenizes text to indexed data, and inspects such data. */
+/* ds_data: tokenizes text to indexed data, inspects such data, and checks rows of any schema. */
 #include "base/clock.h"
 #include "base/plain.h"
 #include "common/args.h"
+#include "common/data_check.h"
 #include "common/output.h"
 #include "data/data_files.h"
 #include "data/dataset.h"
@@ -21,10 +22,10 @@ enum { EXIT_USE = 2, EXIT_INTERRUPTED = 130 };
 static const char *volatile staged[2];
 
 typedef struct options {
-    const char *command, *tokenizer, *output;
+    const char *command, *tokenizer, *output, *chat_template, *column_map;
     dsi_arg_list words;
     dsi_data_files files; /* that the words of tokenize stand for */
-    int64_t documents, threads;
+    int64_t documents, threads, skip_bad;
     bool append_eos;
 } options;
 
@@ -35,12 +36,17 @@ static const char about[] =
     "folder stands for all such files in it and below, a quoted pattern for its matches. The "
     "outputs "
     "appear when all is done: Ctrl-C or an error leaves nothing of them.\n\n"
-    "inspect: checks such files and prints their counts and first documents.";
+    "inspect: checks such files and prints their counts and first documents.\n\n"
+    "check: reads files as ds_train does, rows of every schema (text, messages, ShareGPT, "
+    "prompt-completion, Alpaca, preference pairs), and prints how many rows and tokens there are "
+    "of "
+    "each, and how many count in the loss.";
 
 static const char after[] =
     "Examples:\n"
     "  ds_data tokenize corpus.jsonl --tokenizer Qwen2.5-0.5B --output corpus --append_eos\n"
-    "  ds_data inspect corpus.bin --tokenizer Qwen2.5-0.5B --documents 3\n\n"
+    "  ds_data inspect corpus.bin --tokenizer Qwen2.5-0.5B --documents 3\n"
+    "  ds_data check pairs.parquet --tokenizer Qwen2.5-0.5B --column_map prompt=question\n\n"
     "Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted.";
 
 /* ---- tokenize ---- */
@@ -49,7 +55,7 @@ typedef struct job {
     ds_ctx *ctx;
     dsi_indexed_writer *writer;
     const char *path;
-    uint64_t n_documents, n_tokens;
+    uint64_t n_documents, n_tokens, n_bad;
     double started, drawn;
     bool live;
 } job;
@@ -140,10 +146,14 @@ static void draw(void *user, uint64_t done, uint64_t all)
 
 static ds_status read_all(ds_ctx *ctx, const options *o, const ds_tokenizer *tokenizer, job *j)
 {
-    const ds_dataset_params params = {.tokenizer = tokenizer, .append_eos = o->append_eos};
+    const ds_dataset_params params = {.tokenizer = tokenizer,
+                                      .append_eos = o->append_eos,
+                                      .column_map = o->column_map,
+                                      .skip_bad = (uint64_t)o->skip_bad};
     const dsi_source_sink sink = {.document = write_document,
                                   .progress = draw,
                                   .user = j,
+                                  .n_bad = &j->n_bad,
                                   .no_samples =
                                       "a prompt or messages: indexed data has no place for what "
                                       "counts in the loss; train on the .jsonl itself"};
@@ -206,6 +216,9 @@ static ds_status tokenize(ds_ctx *ctx, options *o)
         (void)printf("%s.bin, %s.idx: %llu documents, %llu tokens in %.2f s\n", o->output,
                      o->output, (unsigned long long)j.n_documents, (unsigned long long)j.n_tokens,
                      seconds);
+        if (j.n_bad > 0) {
+            (void)printf("%llu bad rows were left out\n", (unsigned long long)j.n_bad);
+        }
     }
     return status;
 }
@@ -299,6 +312,23 @@ static ds_status inspect(ds_ctx *ctx, const options *o)
     return status;
 }
 
+/* ---- the commands ---- */
+
+static ds_status check(ds_ctx *ctx, options *o)
+{
+    if (o->words.n < 2 || o->tokenizer == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "check needs files and --tokenizer; see --help");
+    }
+    DS_TRY(dsi_data_files_list(ctx, o->words.items + 1, o->words.n - 1, &o->files));
+    const data_check_options what = {.files = &o->files,
+                                     .tokenizer = o->tokenizer,
+                                     .chat_template = o->chat_template,
+                                     .column_map = o->column_map,
+                                     .skip_bad = (uint64_t)o->skip_bad,
+                                     .append_eos = o->append_eos};
+    return data_check(ctx, &what);
+}
+
 static ds_status run(ds_ctx *ctx, options *o)
 {
     const char *command = o->words.n > 0 ? o->words.items[0] : "";
@@ -308,7 +338,10 @@ static ds_status run(ds_ctx *ctx, options *o)
     if (strcmp(command, "inspect") == 0) {
         return inspect(ctx, o);
     }
-    return ds_fail(ctx, DS_ERR_ARG, "expected the command tokenize or inspect, got \"%s\"",
+    if (strcmp(command, "check") == 0) {
+        return check(ctx, o);
+    }
+    return ds_fail(ctx, DS_ERR_ARG, "expected the command tokenize, inspect or check, got \"%s\"",
                    command);
 }
 
@@ -327,6 +360,25 @@ int main(int argc, char **argv)
          .out = &o.output,
          .value = "PREFIX",
          .doc = "Writes PREFIX.bin and PREFIX.idx."},
+        {.name = "chat_template",
+         .type = DSI_ARG_TEXT,
+         .out = &o.chat_template,
+         .value = "NAME",
+         .doc = "Chat template for messages that check reads, as ds_train's."},
+        {.name = "column_map",
+         .type = DSI_ARG_TEXT,
+         .out = &o.column_map,
+         .value = "FIELD=COLUMN,…",
+         .doc = "Columns of the rows that stand for fields: text=content,messages=conv. Of two "
+                "schemas that fit a row, the one with a mapped field is read."},
+        {.name = "skip_bad",
+         .type = DSI_ARG_INT,
+         .out = &o.skip_bad,
+         .value = "N",
+         .def = "0",
+         .max = 1e15,
+         .doc = "Leave out up to N rows that cannot be read, each with a warning; one more is an "
+                "error."},
         {.name = "append_eos",
          .type = DSI_ARG_SWITCH,
          .out = &o.append_eos,
@@ -346,7 +398,7 @@ int main(int argc, char **argv)
          .max = 4096,
          .doc = "Threads; default: the cores that this process may use."},
     };
-    const dsi_args_spec spec = {.usage = "ds_data tokenize|inspect FILE… [FLAGS]",
+    const dsi_args_spec spec = {.usage = "ds_data tokenize|inspect|check FILE… [FLAGS]",
                                 .about = about,
                                 .rows = rows,
                                 .n_rows = sizeof rows / sizeof rows[0],

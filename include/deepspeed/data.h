@@ -40,6 +40,8 @@ typedef struct ds_dataset_params {
     const char *column_map; /* which columns of the rows stand for which fields: "text=content,
                                messages=conv"; default NULL: those of the same names. Of two schemas
                                that fit a row, the one with a mapped field is read */
+    uint64_t skip_bad; /* default 0: a row that cannot be read is an error; so many are left out,
+                          each with a warning of file, line and reason */
     DS_RESERVED(8);
 } ds_dataset_params;
 
@@ -47,6 +49,7 @@ typedef struct ds_dataset_info {
     uint64_t n_documents, n_tokens;
     uint64_t n_truncated, n_dropped; /* over-long samples, cut to a row or left out */
     uint64_t n_uncounted; /* samples left out as no token of theirs, cut to a row, is a target */
+    uint64_t n_bad;       /* rows left out, as skip_bad allows */
     bool samples;         /* SAMPLES; false: STREAM */
     uint32_t max_id;      /* largest token id; 0 for one mapped .bin, whose ids are checked as they
                              are read */

@@ -319,7 +319,8 @@ static ds_status read_file(ds_dataset *dataset, const ds_dataset_params *params,
         return take_indexed(dataset, params, path);
     }
     taker t = {.dataset = dataset, .params = params, .path = path};
-    const dsi_source_sink sink = {.document = take_document, .user = &t};
+    const dsi_source_sink sink = {
+        .document = take_document, .user = &t, .n_bad = &dataset->info.n_bad};
     return dsi_source_read(dataset->ctx, params, path, &sink);
 }
 

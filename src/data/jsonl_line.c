@@ -34,6 +34,7 @@ void dsi_line_tokenize(const ds_dataset_params *params, ds_tokenizer_scratch *sc
         return;
     }
     json_t *row = dsi_columns_apply(&r, json);
+    r.columns = json;
     r.row = row;
     if (row == NULL) {
         (void)dsi_schema_no_memory(&r);

@@ -30,6 +30,8 @@ typedef struct batch {
     char noted[KEYS_NOTED][56]; /* unread keys, each said once */
     uint32_t n_noted;
     bool said_alpaca;
+    bool any;         /* a row was read */
+    uint32_t columns; /* the lines' */
 } batch;
 
 static void tokenize_task(void *arg, uint32_t task, uint32_t thread)
@@ -97,24 +99,51 @@ static ds_status check_schema(ds_ctx *ctx, const char *place, batch *b, const ds
     return DS_OK;
 }
 
+/* A bad row is left out, or is the error. What is no fault of the row is an error always. */
+static ds_status take_bad(ds_ctx *ctx, const char *place, const batch *b, const dsi_line *line,
+                          const dsi_source_sink *sink)
+{
+    const uint64_t most = sink->n_bad != NULL ? b->params->skip_bad : 0;
+    const bool fault_of_row = line->status == DS_ERR_FORMAT || line->status == DS_ERR_UNSUPPORTED ||
+                              line->status == DS_ERR_LIMIT;
+    if (most == 0 || !fault_of_row) {
+        return ds_fail(ctx, line->status, "%s: %s", place, line->message);
+    }
+    if (*sink->n_bad == most) {
+        return ds_fail(ctx, line->status, "%s: %s (and %llu bad rows before, as many as may be)",
+                       place, line->message, (unsigned long long)most);
+    }
+    *sink->n_bad += 1;
+    ds_log(ctx, DS_LOG_WARN, "%s: left out: %s", place, line->message);
+    return DS_OK;
+}
+
+static ds_status deliver_line(ds_ctx *ctx, const char *place, batch *b, const dsi_line *line,
+                              const dsi_source_sink *sink)
+{
+    if (line->sample && sink->no_samples != NULL) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED, "%s: %s", place, sink->no_samples);
+    }
+    if (line->status < 0) {
+        return take_bad(ctx, place, b, line, sink);
+    }
+    DS_TRY(check_schema(ctx, place, b, line, sink));
+    note_unread(ctx, place, b, line);
+    const dsi_document document = {.ids = line->ids,
+                                   .counted = line->sample ? line->counted : NULL,
+                                   .n = line->n,
+                                   .sample = line->sample,
+                                   .schema = line->schema};
+    return line->n > 0 ? sink->document(sink->user, &document) : DS_OK;
+}
+
 static ds_status deliver(ds_ctx *ctx, const dsi_rows *rows, batch *b, const dsi_source_sink *sink)
 {
     for (uint32_t i = 0; i < b->n; ++i) {
         char place[400];
-        const dsi_line *line = &b->lines[i];
-        const bool unwanted = line->sample && sink->no_samples != NULL;
         dsi_rows_place(rows, b->places[i], place, sizeof place);
-        if (unwanted || line->status < 0) {
-            return ds_fail(ctx, unwanted ? DS_ERR_UNSUPPORTED : line->status, "%s: %s", place,
-                           unwanted ? sink->no_samples : line->message);
-        }
-        DS_TRY(check_schema(ctx, place, b, line, sink));
-        note_unread(ctx, place, b, line);
-        if (line->n > 0) {
-            const dsi_document document = {line->ids, line->sample ? line->counted : NULL, line->n,
-                                           line->sample, false};
-            DS_TRY(sink->document(sink->user, &document));
-        }
+        b->columns |= b->lines[i].columns;
+        DS_TRY(deliver_line(ctx, place, b, &b->lines[i], sink));
     }
     return DS_OK;
 }
@@ -124,6 +153,7 @@ static ds_status tokenize_rows(ds_ctx *ctx, batch *b, dsi_rows *rows, const dsi_
     bool end = false;
     while (!end) {
         DS_TRY(fill(b, rows, &end));
+        b->any |= b->n > 0;
         ds_parallel(ctx, tokenize_task, b, b->n);
         const ds_status status = deliver(ctx, rows, b, sink);
         for (uint32_t i = 0; i < b->n; ++i) {
@@ -179,6 +209,9 @@ static ds_status read_rows(ds_ctx *ctx, const ds_dataset_params *params, const c
     if (status >= 0) {
         status = tokenize_rows(ctx, b, rows, sink);
     }
+    if (status >= 0 && b->any) {
+        status = dsi_columns_seen(ctx, path, params->column_map, b->columns);
+    }
     if (b != NULL) {
         free_batch(b, n_threads);
     }
@@ -210,6 +243,7 @@ ds_status dsi_source_read(ds_ctx *ctx, const ds_dataset_params *params, const ch
                        ".tsv, each also with .gz or .zst; .parquet; .bin or .idx",
                        path);
     }
+    DS_TRY(dsi_columns_check(ctx, params->column_map));
     if (params->tokenizer == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "%s: a tokenizer is needed for text", path);
     }

@@ -11,32 +11,6 @@
 #include "io/file.h"
 #include <deepspeed/data.h>
 
-/* One document, or the next piece of the one given before (joins). counted: per token, NULL when
- * all count; sample: not plain text, always whole. */
-typedef struct dsi_document {
-    const uint32_t *ids;
-    const uint8_t *counted;
-    uint64_t n;
-    bool sample, joins;
-} dsi_document;
-
-typedef struct dsi_source_sink {
-    ds_status (*document)(void *user, const dsi_document *document);
-    void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_all); /* NULL: none */
-    void *user;
-    const char *no_samples; /* why a sample is an error; NULL: it is none */
-    bool preferences;       /* rows of preferences are taken; else an error: none trains on them */
-} dsi_source_sink;
-
-ds_status dsi_source_read(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
-                          const dsi_source_sink *sink);
-
-/* One text as one document (source_text.c): cut into parts of about part_bytes where the tokenizer
- * allows it, else whole. The ids do not depend on part_bytes or the number of threads. */
-enum { DSI_PART_BYTES = 256 << 10 };
-ds_status dsi_text_read(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
-                        const dsi_map *text, size_t part_bytes, const dsi_source_sink *sink);
-
 /* What a row is (schema/schema.h); from PREFERENCE on nothing here trains on it. */
 typedef enum dsi_schema {
     DSI_SCHEMA_TEXT,
@@ -49,6 +23,35 @@ typedef enum dsi_schema {
 } dsi_schema;
 /* "prompt-completion". */
 const char *dsi_schema_name(dsi_schema schema);
+
+/* One document, or the next piece of the one given before (joins). counted: per token, NULL when
+ * all count; sample: not plain text, always whole. */
+typedef struct dsi_document {
+    const uint32_t *ids;
+    const uint8_t *counted;
+    uint64_t n;
+    bool sample, joins;
+    dsi_schema schema; /* of a row */
+} dsi_document;
+
+typedef struct dsi_source_sink {
+    ds_status (*document)(void *user, const dsi_document *document);
+    void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_all); /* NULL: none */
+    void *user;
+    const char *no_samples; /* why a sample is an error; NULL: it is none */
+    bool preferences;       /* rows of preferences are taken; else an error: none trains on them */
+    uint64_t
+        *n_bad; /* counts bad rows that are left out, params->skip_bad at most; NULL: none is */
+} dsi_source_sink;
+
+ds_status dsi_source_read(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
+                          const dsi_source_sink *sink);
+
+/* One text as one document (source_text.c): cut into parts of about part_bytes where the tokenizer
+ * allows it, else whole. The ids do not depend on part_bytes or the number of threads. */
+enum { DSI_PART_BYTES = 256 << 10 };
+ds_status dsi_text_read(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
+                        const dsi_map *text, size_t part_bytes, const dsi_source_sink *sink);
 
 /* One row, tokenized: what jsonl_line.c makes, freed by its caller. */
 enum { DSI_UNREAD_KEYS = 8 };

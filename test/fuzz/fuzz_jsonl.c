@@ -1,6 +1,6 @@
-/* Fuzzer of training text: the first byte chooses a tokenizer, the second template, file kind and
- * how samples that are too long are handled; the rest is a .jsonl or a .txt. Run from the top of
- * the sources: it reads test/golden/data. */
+/* Fuzzer of training text: the first byte chooses a tokenizer, columns and whether bad rows are
+ * left out, the second template, file kind and how samples that are too long are handled; the rest
+ * is a .jsonl or a .txt. Run from the top of the sources: it reads test/golden/data. */
 #include "fuzz/fuzz_rows.h"
 
 #include <deepspeed/chat.h>
@@ -49,7 +49,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .chat = s->n_chats > 0 ? s->chats[data[1] / 4 % s->n_chats] : NULL,
         .seq_length = LENGTH,
         .too_long = data[1] & 1 ? DS_TOO_LONG_DROP : DS_TOO_LONG_TRUNCATE,
-        .append_eos = (data[1] & 2) != 0};
+        .append_eos = (data[1] & 2) != 0,
+        .column_map = data[0] & 0x40 ? "text=t,prompt=p,messages=m" : NULL,
+        .skip_bad = data[0] & 0x20 ? 3 : 0};
     ds_dataset *dataset = NULL;
     if (ds_dataset_open(fuzz_context(), &params, &dataset) >= 0) {
         fuzz_require(ds_dataset_get_info(dataset).max_id < ds_tokenizer_vocab_size(s->tokenizer),

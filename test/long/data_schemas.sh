@@ -7,6 +7,6 @@ build=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
 if [ -z "${DS_ORACLE_PYTHON:-}" ]; then
     echo "not run: DS_ORACLE_PYTHON names no Python with TRL"
-    exit 0
+    exit 77
 fi
 exec "$DS_ORACLE_PYTHON" "$here/data_schemas.py" "$build/schema_rows" "${ROWS:-500}" "${SEED:-$RANDOM}"

@@ -31,7 +31,8 @@ FLAGS = [["--steps", "4"], ["--save_interval", "1"], ["--eval_interval", "1", "-
          ["--weight_decay", "0.2"], ["--adam_beta1", "0.8"], ["--bf16"], ["--output", "other"], ["--resume"],
          ["--trace", "t.json"], ["--max_grad_norm", "1.0"], ["--gradient_accumulation_steps", "1"], ["--threads", "2"], ["--strict"],
          ["--warmup_steps", "1"], ["--warmup_ratio", "0.5"], ["--lr_scheduler_type", "cosine"], ["--lr_scheduler_kwargs", "{}"],
-         ["--optim", "adamw_torch"]]
+         ["--optim", "adamw_torch"],
+         ["--column_map", "text=content"], ["--skip_bad", "3"]]
 HARMLESS = [["--metrics", "m.jsonl"], ["--print_plan"]]
 
 

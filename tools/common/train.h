@@ -15,7 +15,7 @@
 typedef struct train_options {
     const char *model, *model_config, *tokenizer, *deepspeed_config, *output, *resume, *metrics;
     const char *loss_average, *report;
-    const char *chat_template, *too_long, *sample, *trace, *trace_steps;
+    const char *chat_template, *column_map, *too_long, *sample, *trace, *trace_steps;
     dsi_arg_list data, eval_data, freeze;
     bool trial; /* of the autotuner: writes nothing of its own */
     bool decay_all;
@@ -25,7 +25,7 @@ typedef struct train_options {
     bool resume_given, allow_unknown_keys, strict, print_plan, append_eos;
     double eval_fraction, epochs;
     int64_t seq_length, steps, save_interval, eval_interval, keep_last, seed, threads;
-    int64_t sample_length, max_skipped_steps;
+    int64_t sample_length, max_skipped_steps, skip_bad;
     ds_trainer_values trainer; /* of the flags that fill "auto", and none else */
     bool fp16, bf16, fp16_given, bf16_given;
     char *text;    /* a line a flag, for the comparison of ranks */

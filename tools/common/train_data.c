@@ -43,9 +43,15 @@ static ds_status open_dataset(train_run *run, const dsi_data_files *files, ds_da
                                       .too_long = strcmp(run->options->too_long, "drop") == 0
                                                       ? DS_TOO_LONG_DROP
                                                       : DS_TOO_LONG_TRUNCATE,
-                                      .append_eos = run->options->append_eos};
+                                      .append_eos = run->options->append_eos,
+                                      .column_map = run->options->column_map,
+                                      .skip_bad = (uint64_t)run->options->skip_bad};
     DS_TRY(ds_dataset_open(run->ctx, &params, out));
     const ds_dataset_info info = ds_dataset_get_info(*out);
+    if (info.n_bad > 0) {
+        ds_log(run->ctx, DS_LOG_WARN, "data: %llu bad rows were left out",
+               (unsigned long long)info.n_bad);
+    }
     if (info.n_uncounted > 0) {
         ds_log(run->ctx, DS_LOG_WARN,
                "data: %llu samples were left out: no answer within their first %lld tokens",
@@ -68,6 +74,9 @@ static ds_status open_dataset(train_run *run, const dsi_data_files *files, ds_da
 ds_status train_data_open(train_run *run)
 {
     const train_options *o = run->options;
+    if (o->column_map != NULL && !train_data_has_rows(run)) {
+        return ds_fail(run->ctx, DS_ERR_ARG, "--column_map: no file of --data has rows");
+    }
     DS_TRY(open_dataset(run, &run->data_files, &run->train_data));
     if (run->eval_files.n > 0) {
         return open_dataset(run, &run->eval_files, &run->eval_data);

@@ -120,9 +120,10 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .out = &o->data,
          .value = "PATH…",
          .doc =
-             "Training data: .txt; rows (text; prompt and completion; messages) in .jsonl, .json, "
-             ".csv, .tsv, each also .gz or .zst, or .parquet; .bin/.idx. A folder stands for all "
-             "such files in it and below, a pattern (quoted, 'part-*.jsonl') for what it matches."},
+             "Training data: .txt; rows (text; messages or conversations; prompt and completion; "
+             "instruction, input and output) in .jsonl, .json, .csv, .tsv, each also .gz or .zst, "
+             "or .parquet; .bin/.idx. A folder stands for all such files in it and below, a "
+             "pattern (quoted, 'part-*.jsonl') for what it matches."},
         {.name = "eval_data",
          .type = DSI_ARG_LIST,
          .out = &o->eval_data,
@@ -149,6 +150,20 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .doc = "Chat template for messages: chatml, llama2, llama3, llama3.1, llama3.2, "
                 "mistral-v0.1, -v0.2, -v1, -v3 or -tekken, qwen2, qwen2.5, qwen3 or qwen3-2507; "
                 "default: the tokenizer's own, of which one can be named, too."},
+        {.name = "column_map",
+         .type = DSI_ARG_TEXT,
+         .out = &o->column_map,
+         .value = "FIELD=COLUMN,…",
+         .doc = "Columns of the rows that stand for fields: text=content,messages=conv. Of two "
+                "schemas that fit a row, the one with a mapped field is read."},
+        {.name = "skip_bad",
+         .type = DSI_ARG_INT,
+         .out = &o->skip_bad,
+         .value = "N",
+         .def = "0",
+         .max = 1e15,
+         .doc = "Leave out up to N rows that cannot be read, each with a warning; one more is an "
+                "error."},
         {.name = "too_long",
          .type = DSI_ARG_TEXT,
          .out = &o->too_long,

@@ -37,7 +37,8 @@ typedef struct dsi_form {
 /* What a row is read with. */
 typedef struct dsi_schema_row {
     const ds_dataset_params *params;
-    const json_t *row; /* fields, not columns */
+    const json_t *columns; /* the row as its file has it */
+    const json_t *row;     /* its fields */
     dsi_line *line;
 } dsi_schema_row;
 

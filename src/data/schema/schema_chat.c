@@ -79,51 +79,60 @@ json_t *dsi_schema_messages(const dsi_schema_row *r, const dsi_form *form, const
 
 /* ---- what stands beside the messages ---- */
 
-/* Objects in a list may be JSON texts, too. */
-static json_t *list_of_objects(const dsi_schema_row *r, const char *name, const json_t *list)
+/* The objects of a list, which may be JSON texts too. */
+static bool read_objects(const dsi_schema_row *r, const char *name, const json_t *list, json_t *out)
 {
-    json_t *out = json_array();
     for (size_t i = 0; i < json_array_size(list); ++i) {
         json_t *item = NULL;
-        if (!dsi_schema_nested(r, name, json_array_get(list, i), &item) || item == NULL ||
-            json_array_append_new(out, item) != 0) {
-            json_decref(out);
-            return NULL;
+        if (!dsi_schema_nested(r, name, json_array_get(list, i), &item)) {
+            return false;
+        }
+        if (!json_is_object(item)) {
+            json_decref(item);
+            return dsi_schema_refuse(r, DS_ERR_FORMAT, "%s[%zu] must be an object; found %s", name,
+                                     i, dsi_schema_kind(json_array_get(list, i)));
+        }
+        if (json_array_append_new(out, item) != 0) {
+            return dsi_schema_no_memory(r);
         }
     }
-    return out;
+    return true;
+}
+
+/* A list of objects, or an object, into the context. */
+static bool read_beside(const dsi_schema_row *r, const char *field, bool is_list, json_t *context)
+{
+    char column[DSI_COLUMN_NAME];
+    const char *name = dsi_columns_name(r->params, field, column);
+    json_t *value = NULL;
+    if (!dsi_schema_nested(r, name, dsi_schema_field(r, field), &value) || value == NULL) {
+        return r->line->status >= 0;
+    }
+    json_t *read = is_list ? json_array() : json_incref(value);
+    bool fine = false;
+    if (is_list ? !json_is_array(value) : !json_is_object(value)) {
+        (void)dsi_schema_refuse(r, DS_ERR_FORMAT, "\"%s\" must be %s; found %s", name,
+                                is_list ? "a list" : "an object", dsi_schema_kind(value));
+    } else if (!is_list || read_objects(r, name, value, read)) {
+        fine = json_object_set(context, field, read) == 0 || dsi_schema_no_memory(r);
+    }
+    json_decref(read);
+    json_decref(value);
+    return fine;
 }
 
 bool dsi_schema_context(const dsi_schema_row *r, dsi_form *form)
 {
-    static const char *const names[] = {"tools", "documents", "chat_template_kwargs"};
     if (r->params->chat == NULL) {
         return dsi_schema_refuse(r, DS_ERR_ARG,
                                  "messages need a chat template, and the tokenizer has none: give "
                                  "--chat_template, such as chatml");
     }
     form->context = json_object();
-    for (size_t i = 0; i < 3; ++i) {
-        json_t *value = NULL;
-        if (!dsi_schema_nested(r, names[i], dsi_schema_field(r, names[i]), &value)) {
-            return false;
-        }
-        if (json_is_array(value)) {
-            json_t *list = list_of_objects(r, names[i], value);
-            json_decref(value);
-            value = list;
-            if (value == NULL) {
-                return r->line->status < 0
-                           ? false
-                           : dsi_schema_refuse(r, DS_ERR_FORMAT, "\"%s\" must be a list of objects",
-                                               names[i]);
-            }
-        }
-        if (value != NULL && json_object_set_new(form->context, names[i], value) != 0) {
-            return dsi_schema_no_memory(r);
-        }
-    }
-    return dsi_schema_lost_context(r, dsi_chat_template_for(r->params->chat, form->context),
+    return read_beside(r, "tools", true, form->context) &&
+           read_beside(r, "documents", true, form->context) &&
+           read_beside(r, "chat_template_kwargs", false, form->context) &&
+           dsi_schema_lost_context(r, dsi_chat_template_for(r->params->chat, form->context),
                                    form->context);
 }
 

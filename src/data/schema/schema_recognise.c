@@ -192,7 +192,7 @@ static bool refuse_keys(const dsi_schema_row *r)
     size_t shown = 0;
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)r->row, key, value)
+    json_object_foreach((json_t *)(uintptr_t)r->columns, key, value)
     {
         if (shown < SHOWN) {
             used += (size_t)snprintf(keys + used, sizeof keys - used, "%s\"%.20s\"",
@@ -205,8 +205,8 @@ static bool refuse_keys(const dsi_schema_row *r)
         "expected \"text\", \"messages\", \"prompt\" and \"completion\", \"instruction\" and "
         "\"output\", or \"chosen\" and \"rejected\" (--column_map names other columns); found "
         "%s%s%s",
-        json_object_size(r->row) == 0 ? "an empty object" : "the keys ", keys,
-        json_object_size(r->row) > SHOWN ? ", …" : "");
+        json_object_size(r->columns) == 0 ? "an empty object" : "the keys ", keys,
+        json_object_size(r->columns) > SHOWN ? ", …" : "");
 }
 
 /* Says what is missing, or of a wrong kind, of the first schema of which a part is there. */
