@@ -230,12 +230,12 @@ static ds_status print_document(ds_ctx *ctx, const ds_dataset *dataset, uint64_t
 {
     enum { SHOWN = 64 };
     uint32_t ids[SHOWN];
-    const uint64_t begin = dataset->begin[d];
-    const uint64_t n = dataset->begin[d + 1] - begin;
+    const uint64_t begin = dsi_dataset_begin(dataset, d);
+    const uint64_t n = dsi_dataset_begin(dataset, d + 1) - begin;
     const size_t shown = n < SHOWN ? (size_t)n : SHOWN;
     (void)printf("document %llu, %llu tokens:", (unsigned long long)d, (unsigned long long)n);
     for (size_t i = 0; i < shown; ++i) {
-        ids[i] = (uint32_t)dsi_tokens_get(dataset->tokens, begin + i);
+        ids[i] = (uint32_t)dsi_store_get(dataset->tokens, begin + i);
         if (tokenizer == NULL) {
             (void)printf(" %u", ids[i]);
         }
@@ -275,7 +275,7 @@ static ds_status inspect_file(ds_ctx *ctx, const options *o, const char *path,
     uint64_t shortest = UINT64_MAX;
     uint64_t longest = 0;
     for (uint64_t d = 0; d < dataset->n_docs; ++d) {
-        const uint64_t n = dataset->begin[d + 1] - dataset->begin[d];
+        const uint64_t n = dsi_dataset_begin(dataset, d + 1) - dsi_dataset_begin(dataset, d);
         shortest = n < shortest ? n : shortest;
         longest = n > longest ? n : longest;
     }

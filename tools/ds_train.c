@@ -63,7 +63,7 @@ static ds_status describe(train_run *run)
            (double)ds_engine_n_parameters(engine) / 1e6,
            (double)ds_engine_n_trainable(engine) / 1e6,
            (double)ds_engine_planned_bytes(engine) / 1048576.0);
-    const ds_dataset_info info = ds_dataset_get_info(run->train_data);
+    const ds_dataset_info info = train_data_info(&run->train_data);
     ds_log(run->ctx, DS_LOG_JOB,
            "data: %llu tokens in %llu documents; %llu steps of %lld rows of %lld tokens",
            (unsigned long long)info.n_tokens, (unsigned long long)info.n_documents,

@@ -97,6 +97,17 @@ DS_API ds_status ds_loader_create(ds_ctx *ctx, const ds_dataset *dataset,
                                   const ds_loader_params *params, ds_loader **loader_out);
 DS_API void ds_loader_destroy(ds_loader **loader);
 
+/* A reader over several datasets of one kind (borrowed), from which samples (SAMPLES) or rows
+ * (STREAM) are drawn in proportion to their weights (NULL: equal ones): at any time each has been
+ * drawn its share but for a few, and which comes next is a function of the seed and the number of
+ * draws before. Each has its own order and epochs. An epoch of the mixture has as many draws as all
+ * datasets hold together; a small dataset with a large weight is then repeated. Without shuffle
+ * they are read one after another, once each. Errors: as ds_loader_create, with the number of the
+ * dataset; ERR_ARG also for a weight that is not above 0, and for datasets of both kinds. */
+DS_API ds_status ds_loader_create_mixed(ds_ctx *ctx, const ds_dataset *const *datasets,
+                                        const double *weights, uint32_t n_datasets,
+                                        const ds_loader_params *params, ds_loader **loader_out);
+
 /* Next batch; goes on with the next epoch at the end. No allocation. Errors: ERR_FORMAT (a number
  * in indexed data that is no id of the vocabulary: names the document). */
 DS_API ds_status ds_loader_next(ds_loader *loader, ds_loader_batch *batch_out);
@@ -107,7 +118,8 @@ DS_API ds_status ds_loader_next(ds_loader *loader, ds_loader_batch *batch_out);
 DS_API void ds_loader_rewind(ds_loader *loader);
 DS_API ds_status ds_loader_next_once(ds_loader *loader, ds_loader_batch *batch_out, bool *done_out);
 
-/* Rows of the current epoch, of all ranks together. SAMPLES: packs the epoch to count them. */
+/* Rows of the current epoch, of all ranks together. SAMPLES: packs the epoch to count them; of a
+ * mixture, an epoch from here on. */
 DS_API uint64_t ds_loader_epoch_rows(const ds_loader *loader);
 DS_API uint64_t ds_loader_epoch(const ds_loader *loader);
 

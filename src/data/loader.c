@@ -4,10 +4,12 @@
 #include "base/arena.h"
 #include "base/reserved.h"
 
-#include <jansson.h>
+#include <deepspeed/context.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* bytes_out: of a batch. Positions are i32. */
 static ds_status check_params(ds_ctx *ctx, const ds_loader_params *params, size_t *bytes_out)
@@ -28,50 +30,112 @@ static ds_status check_params(ds_ctx *ctx, const ds_loader_params *params, size_
     return DS_OK;
 }
 
-ds_status ds_loader_create(ds_ctx *ctx, const ds_dataset *dataset, const ds_loader_params *params,
-                           ds_loader **loader_out)
+static ds_status check_weight(ds_ctx *ctx, double weight)
+{
+    return weight > 0.0 && isfinite(weight)
+               ? DS_OK
+               : ds_fail(ctx, DS_ERR_ARG, "the weight %g of a data source must be above 0", weight);
+}
+
+static ds_status check_lane(const ds_loader *loader, uint32_t i)
+{
+    const dsi_lane *lane = &loader->lanes[i];
+    DS_TRY(check_weight(loader->ctx, lane->weight));
+    if (lane->dataset->info.samples != loader->samples) {
+        return ds_fail(loader->ctx, DS_ERR_ARG,
+                       "prompts or messages cannot be mixed with plain text or indexed data: give "
+                       "one kind");
+    }
+    return loader->samples ? dsi_loader_check_samples(loader, lane)
+                           : dsi_loader_check_stream(loader, lane);
+}
+
+/* The same dataset twice has two orders. */
+static ds_status set_lanes(ds_loader *loader, const ds_dataset *const *datasets,
+                           const double *weights)
+{
+    for (uint32_t i = 0; i < loader->n_lanes; ++i) {
+        dsi_lane *lane = &loader->lanes[i];
+        lane->dataset = datasets[i];
+        lane->seed = loader->params.seed + i * UINT64_C(0x9E3779B97F4A7C15);
+        lane->weight = weights != NULL ? weights[i] : 1.0;
+        const ds_status status = check_lane(loader, i);
+        if (status < 0 && loader->n_lanes > 1) {
+            char reason[512];
+            (void)snprintf(reason, sizeof reason, "%s", ds_ctx_error(loader->ctx));
+            return ds_fail(loader->ctx, status, "data source %u: %s", i + 1, reason);
+        }
+        DS_TRY(status);
+        const uint64_t parts[2] = {loader->content, dsi_dataset_content(lane->dataset)};
+        loader->content = i > 0 ? XXH3_64bits(parts, sizeof parts) : parts[1];
+    }
+    dsi_loader_share(loader);
+    return DS_OK;
+}
+
+static ds_status allocate(ds_loader *loader, size_t bytes)
+{
+    loader->lanes = calloc(loader->n_lanes, 2 * sizeof *loader->lanes);
+    loader->data = malloc(bytes);
+    return loader->data != NULL && loader->lanes != NULL
+               ? DS_OK
+               : ds_fail(loader->ctx, DS_ERR_NOMEM,
+                         "no memory for a batch of %lld rows of %lld tokens",
+                         (long long)loader->params.batch, (long long)loader->params.seq_length);
+}
+
+ds_status ds_loader_create_mixed(ds_ctx *ctx, const ds_dataset *const *datasets,
+                                 const double *weights, uint32_t n_datasets,
+                                 const ds_loader_params *params, ds_loader **loader_out)
 {
     DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_loader_params", params));
     size_t bytes = 0;
     DS_TRY(check_params(ctx, params, &bytes));
+    if (n_datasets == 0) {
+        return ds_fail(ctx, DS_ERR_ARG, "a loader needs data");
+    }
     ds_loader *loader = calloc(1, sizeof *loader);
     if (loader == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a loader");
     }
-    *loader = (ds_loader){.ctx = ctx, .dataset = dataset, .params = *params};
+    *loader = (ds_loader){.ctx = ctx, .params = *params, .n_lanes = n_datasets};
     loader->params.n_ranks = params->n_ranks == 0 ? 1 : params->n_ranks;
     loader->params.n_vocab = params->n_vocab == 0 ? (int64_t)INT32_MAX + 1 : params->n_vocab;
-    loader->data = malloc(bytes);
-    if (loader->data == NULL) {
-        ds_loader_destroy(&loader);
-        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a batch of %lld rows of %lld tokens",
-                       (long long)params->batch, (long long)params->seq_length);
+    loader->samples = datasets[0]->info.samples;
+    ds_status status = allocate(loader, bytes);
+    if (status >= 0) {
+        status = set_lanes(loader, datasets, weights);
     }
-    const ds_status status =
-        dataset->info.samples ? dsi_loader_check_samples(loader) : dsi_loader_check_stream(loader);
     if (status < 0) {
         ds_loader_destroy(&loader);
         return status;
     }
-    loader->content = dsi_dataset_content(dataset);
     *loader_out = loader;
     return DS_OK;
+}
+
+ds_status ds_loader_create(ds_ctx *ctx, const ds_dataset *dataset, const ds_loader_params *params,
+                           ds_loader **loader_out)
+{
+    return ds_loader_create_mixed(ctx, &dataset, NULL, 1, params, loader_out);
 }
 
 void ds_loader_destroy(ds_loader **loader)
 {
     if (loader != NULL && *loader != NULL) {
+        free((*loader)->lanes);
         free((*loader)->data);
         free(*loader);
         *loader = NULL;
     }
 }
 
-int32_t dsi_loader_id(ds_loader *loader, uint64_t at)
+int32_t dsi_loader_id(ds_loader *loader, const ds_dataset *dataset, uint64_t at)
 {
-    const int32_t id = dsi_tokens_get(loader->dataset->tokens, at);
+    const int32_t id = dsi_store_get(dataset->tokens, at);
     if (id < 0 || id >= loader->params.n_vocab) {
         loader->bad = at;
+        loader->bad_dataset = dataset;
     }
     return id;
 }
@@ -95,10 +159,32 @@ static dsi_row row_at(ds_loader *loader, int64_t index)
     return (dsi_row){base, base + plane, base + 2 * plane, base + 3 * plane};
 }
 
+/* The lanes of a mixture go on where they are. */
+static void begin_epoch(ds_loader *loader)
+{
+    if (loader->n_lanes == 1 || !loader->params.shuffle) {
+        dsi_loader_rewind_to(loader, loader->epoch + 1, 0);
+    } else {
+        loader->epoch += 1;
+        loader->next = 0;
+    }
+}
+
+/* False: the epoch is over, and another is not to begin. */
 static bool fill_row(ds_loader *loader, const dsi_row *row, bool once)
 {
-    return loader->dataset->info.samples ? dsi_loader_row_samples(loader, row, once)
-                                         : dsi_loader_row_stream(loader, row, once);
+    if (loader->next >= dsi_loader_draws(loader)) {
+        if (once) {
+            return false;
+        }
+        begin_epoch(loader);
+    }
+    if (loader->samples) {
+        dsi_loader_row_samples(loader, row);
+    } else {
+        dsi_loader_row_stream(loader, row);
+    }
+    return true;
 }
 
 /* The rows of all ranks: own ones are filled, others passed over. Returns whether any rank got one;
@@ -137,23 +223,24 @@ static ds_loader_batch view(ds_loader *loader)
 
 static ds_status check_ids(const ds_loader *loader)
 {
-    const ds_dataset *dataset = loader->dataset;
+    const ds_dataset *dataset = loader->bad_dataset;
     if (loader->bad == DSI_NO_TOKEN) {
         return DS_OK;
     }
     const uint64_t d = dsi_dataset_document(dataset, loader->bad);
-    const int32_t id = dsi_tokens_get(dataset->tokens, loader->bad);
+    const int32_t id = dsi_store_get(dataset->tokens, loader->bad);
     if (id < 0) {
         return ds_fail(
             loader->ctx, DS_ERR_FORMAT,
             "token %llu of document %llu of the data is a number that can be no token id",
-            (unsigned long long)(loader->bad - dataset->begin[d]), (unsigned long long)d);
+            (unsigned long long)(loader->bad - dsi_dataset_begin(dataset, d)),
+            (unsigned long long)d);
     }
     return ds_fail(loader->ctx, DS_ERR_FORMAT,
                    "token %llu of document %llu of the data is %d, outside of the vocabulary of "
                    "%lld: the data was made with another tokenizer",
-                   (unsigned long long)(loader->bad - dataset->begin[d]), (unsigned long long)d, id,
-                   (long long)loader->params.n_vocab);
+                   (unsigned long long)(loader->bad - dsi_dataset_begin(dataset, d)),
+                   (unsigned long long)d, id, (long long)loader->params.n_vocab);
 }
 
 ds_status ds_loader_next(ds_loader *loader, ds_loader_batch *batch_out)
@@ -166,8 +253,7 @@ ds_status ds_loader_next(ds_loader *loader, ds_loader_batch *batch_out)
 
 void ds_loader_rewind(ds_loader *loader)
 {
-    loader->epoch = 0;
-    loader->next = 0;
+    dsi_loader_rewind_to(loader, 0, 0);
 }
 
 ds_status ds_loader_next_once(ds_loader *loader, ds_loader_batch *batch_out, bool *done_out)
@@ -181,134 +267,20 @@ ds_status ds_loader_next_once(ds_loader *loader, ds_loader_batch *batch_out, boo
 
 uint64_t ds_loader_epoch_rows(const ds_loader *loader)
 {
-    return loader->dataset->info.samples ? dsi_loader_samples_rows(loader, loader->epoch)
-                                         : dsi_loader_stream_rows(loader, loader->epoch);
+    ds_loader at = *loader;
+    if (!loader->samples) {
+        return dsi_loader_draws(loader);
+    }
+    at.lanes += loader->n_lanes;
+    memcpy(at.lanes, loader->lanes, loader->n_lanes * sizeof *at.lanes);
+    at.next = 0;
+    if (loader->n_lanes == 1) {
+        dsi_loader_rewind_to(&at, loader->epoch, 0);
+    }
+    return dsi_loader_pack_epoch(&at);
 }
 
 uint64_t ds_loader_epoch(const ds_loader *loader)
 {
     return loader->epoch;
-}
-
-/* What a cursor belongs to. */
-enum { DIGEST_TEXT = 17 };
-
-static void digest_text(const ds_loader *loader, char text[DIGEST_TEXT])
-{
-    (void)snprintf(text, DIGEST_TEXT, "%016llx",
-                   (unsigned long long)dsi_dataset_digest(loader->dataset));
-}
-
-/* Older cursors have none. */
-static void content_text(const ds_loader *loader, char text[DIGEST_TEXT])
-{
-    (void)snprintf(text, DIGEST_TEXT, "%016llx", (unsigned long long)loader->content);
-}
-
-ds_status ds_loader_save(const ds_loader *loader, char **json_out)
-{
-    char digest[DIGEST_TEXT];
-    char content[DIGEST_TEXT];
-    digest_text(loader, digest);
-    content_text(loader, content);
-    json_t *json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s, s:s}", "epoch",
-                             (json_int_t)loader->epoch, "next", (json_int_t)loader->next, "seed",
-                             (json_int_t)loader->params.seed, "seq_length",
-                             (json_int_t)loader->params.seq_length, "n_tokens",
-                             (json_int_t)loader->dataset->info.n_tokens, "n_documents",
-                             (json_int_t)loader->dataset->n_docs, "shuffle",
-                             (int)loader->params.shuffle, "digest", digest, "content", content);
-    char *text = json == NULL ? NULL : json_dumps(json, JSON_COMPACT);
-    json_decref(json);
-    if (text == NULL) {
-        return ds_fail(loader->ctx, DS_ERR_NOMEM, "no memory for the data cursor");
-    }
-    *json_out = text;
-    return DS_OK;
-}
-
-static ds_status same(const ds_loader *loader, const json_t *json, const char *key, uint64_t own)
-{
-    const json_t *value = json_object_get(json, key);
-    if (!json_is_integer(value)) {
-        return ds_fail(loader->ctx, DS_ERR_FORMAT, "the saved data cursor lacks the number \"%s\"",
-                       key);
-    }
-    if ((uint64_t)json_integer_value(value) != own) {
-        return ds_fail(loader->ctx, DS_ERR_ARG,
-                       "the saved data cursor is of other data or settings: %s was %lld, now it is "
-                       "%llu",
-                       key, (long long)json_integer_value(value), (unsigned long long)own);
-    }
-    return DS_OK;
-}
-
-static ds_status same_content(const ds_loader *loader, const json_t *json)
-{
-    char own[DIGEST_TEXT];
-    const char *saved = json_string_value(json_object_get(json, "digest"));
-    const json_t *shuffle = json_object_get(json, "shuffle");
-    digest_text(loader, own);
-    if (saved == NULL || !json_is_boolean(shuffle)) {
-        return ds_fail(loader->ctx, DS_ERR_FORMAT,
-                       "the saved data cursor lacks its \"digest\" or \"shuffle\"");
-    }
-    if (json_is_true(shuffle) != loader->params.shuffle || strcmp(saved, own) != 0) {
-        return ds_fail(loader->ctx, DS_ERR_ARG,
-                       "the saved data cursor is of other data or settings: %s",
-                       strcmp(saved, own) != 0 ? "as many tokens and documents, but others"
-                                               : "shuffle differs");
-    }
-    const char *content = json_string_value(json_object_get(json, "content"));
-    content_text(loader, own);
-    if (content != NULL && strcmp(content, own) != 0) {
-        return ds_fail(loader->ctx, DS_ERR_ARG,
-                       "the saved data cursor is of other data: as many tokens and documents, but "
-                       "some token, or whether it counts in the loss, is another");
-    }
-    return DS_OK;
-}
-
-/* A number from 0 to limit. */
-static ds_status position(const ds_loader *loader, const json_t *json, const char *key,
-                          json_int_t limit, uint64_t *value_out)
-{
-    const json_t *value = json_object_get(json, key);
-    if (!json_is_integer(value) || json_integer_value(value) < 0 ||
-        json_integer_value(value) > limit) {
-        return ds_fail(loader->ctx, DS_ERR_FORMAT,
-                       "the saved data cursor lacks its position, a number \"%s\" from 0 to %lld",
-                       key, (long long)limit);
-    }
-    *value_out = (uint64_t)json_integer_value(value);
-    return DS_OK;
-}
-
-static ds_status restore(ds_loader *loader, const json_t *json)
-{
-    uint64_t epoch = 0;
-    uint64_t next = 0;
-    DS_TRY(same(loader, json, "seed", loader->params.seed));
-    DS_TRY(same(loader, json, "seq_length", (uint64_t)loader->params.seq_length));
-    DS_TRY(same(loader, json, "n_tokens", loader->dataset->info.n_tokens));
-    DS_TRY(same(loader, json, "n_documents", loader->dataset->n_docs));
-    DS_TRY(same_content(loader, json));
-    DS_TRY(position(loader, json, "epoch", UINT32_MAX, &epoch)); /* the order knows 32 bits of it */
-    DS_TRY(position(loader, json, "next", INT64_MAX, &next));
-    loader->epoch = epoch;
-    loader->next = next;
-    return DS_OK;
-}
-
-ds_status ds_loader_restore(ds_loader *loader, const char *text)
-{
-    json_error_t error;
-    json_t *json = json_loads(text, 0, &error);
-    if (json == NULL) {
-        return ds_fail(loader->ctx, DS_ERR_FORMAT, "the saved data cursor is no JSON: %s",
-                       error.text);
-    }
-    const ds_status status = restore(loader, json);
-    json_decref(json);
-    return status;
 }

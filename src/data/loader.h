@@ -1,4 +1,9 @@
-/* Inside of ds_loader, shared by loader.c and the two ways to cut rows. */
+/* Inside of ds_loader, shared by loader*.c.
+ *
+ * A draw is a window (STREAM) or a sample (SAMPLES). Each dataset is a lane with an order and an
+ * epoch of its own; which lane the next draw is from is a function of the seed and of the number of
+ * draws before it (loader_lanes.c). With one lane its position is the loader's.
+ */
 #ifndef DSI_DATA_LOADER_H
 #define DSI_DATA_LOADER_H
 
@@ -9,33 +14,60 @@ typedef struct dsi_row {
     int32_t *input_ids, *targets, *positions, *first;
 } dsi_row;
 
+typedef struct dsi_lane {
+    const ds_dataset *dataset;
+    double weight;
+    uint64_t seed; /* of its order */
+    uint64_t upto; /* draws whose number, of 2^64, is at most this, and above the lane before */
+    uint64_t epoch, next; /* of its order */
+} dsi_lane;
+
 struct ds_loader {
     ds_ctx *ctx;
-    const ds_dataset *dataset;
     ds_loader_params params;
+    bool samples;
+    dsi_lane *lanes; /* [n_lanes], and as many again to work with */
+    uint32_t n_lanes;
     int32_t *data; /* four planes (B,T) */
     uint64_t batch_tokens;
-    uint64_t content; /* dsi_dataset_content */
+    uint64_t content; /* of all datasets */
     uint64_t bad;     /* a token that is no id of the vocabulary, met in this batch; DSI_NO_TOKEN */
-    /* the cursor */
+    const ds_dataset *bad_dataset;
+    /* the cursor, with that of each lane */
     uint64_t epoch;
-    uint64_t next; /* STREAM: window; SAMPLES: sample of the epoch's order */
+    uint64_t next; /* draw of the epoch */
 };
 
 #define DSI_NO_TOKEN UINT64_MAX
 
-/* Token `at` of the data; notes one that is no id. */
-int32_t dsi_loader_id(ds_loader *loader, uint64_t at);
+/* Token `at` of the dataset; notes one that is no id. */
+int32_t dsi_loader_id(ds_loader *loader, const ds_dataset *dataset, uint64_t at);
 
 void dsi_loader_clear_row(dsi_row row, int64_t from, int64_t length);
 
-/* Fills one row, NULL: another rank's, passed over, and advances; with `once` returns false at the
- * end of the epoch instead of going on. */
-bool dsi_loader_row_stream(ds_loader *loader, const dsi_row *row, bool once);
-bool dsi_loader_row_samples(ds_loader *loader, const dsi_row *row, bool once);
-ds_status dsi_loader_check_stream(ds_loader *loader);
-ds_status dsi_loader_check_samples(ds_loader *loader);
-uint64_t dsi_loader_stream_rows(const ds_loader *loader, uint64_t epoch);
-uint64_t dsi_loader_samples_rows(const ds_loader *loader, uint64_t epoch);
+/* ---- loader_lanes.c ---- */
+
+/* Sets the shares of the lanes by their weights. */
+void dsi_loader_share(ds_loader *loader);
+/* Draws of a lane's epoch, and of the loader's. */
+uint64_t dsi_lane_draws(const ds_loader *loader, const dsi_lane *lane, uint64_t epoch);
+uint64_t dsi_loader_draws(const ds_loader *loader);
+/* The lane of the next draw; its `next` is below its draws. */
+dsi_lane *dsi_loader_lane(ds_loader *loader);
+/* The next draw is done. */
+void dsi_loader_drew(ds_loader *loader, dsi_lane *lane);
+/* All lanes to this place of their first order. */
+void dsi_loader_rewind_to(ds_loader *loader, uint64_t epoch, uint64_t next);
+
+/* ---- the two ways to cut rows ---- */
+
+/* Fills one row, NULL: another rank's, passed over, and advances. The epoch has draws left. */
+void dsi_loader_row_stream(ds_loader *loader, const dsi_row *row);
+void dsi_loader_row_samples(ds_loader *loader, const dsi_row *row);
+ds_status dsi_loader_check_stream(const ds_loader *loader, const dsi_lane *lane);
+ds_status dsi_loader_check_samples(const ds_loader *loader, const dsi_lane *lane);
+uint64_t dsi_lane_windows(const ds_loader *loader, const dsi_lane *lane, uint64_t epoch);
+/* Rows that the draws of an epoch are packed into, from the present place on; moves the loader. */
+uint64_t dsi_loader_pack_epoch(ds_loader *loader);
 
 #endif

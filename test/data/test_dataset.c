@@ -43,6 +43,13 @@ static const char *put_text(const char *name, const char *text)
     return put(name, text, strlen(text));
 }
 
+static void begins_at(const ds_dataset *data, const uint64_t *want)
+{
+    for (uint64_t d = 0; d <= data->n_docs; ++d) {
+        assert_int_equal(dsi_dataset_begin(data, d), want[d]);
+    }
+}
+
 static ds_status open_files(const char *a, const char *b, bool eos, ds_dataset **out)
 {
     const char *files[2] = {a, b};
@@ -110,7 +117,7 @@ static void end_tokens(void **state)
     assert_int_equal(info.n_documents, 3);
     assert_int_equal(info.n_tokens, 6);
     for (uint64_t at = 1; at < 6; at += 2) {
-        assert_int_equal(dsi_tokens_get(data->tokens, at), ds_tokenizer_eos_id(gpt2));
+        assert_int_equal(dsi_store_get(data->tokens, at), ds_tokenizer_eos_id(gpt2));
     }
     ds_dataset_close(&data);
     const ds_dataset_params params = {
@@ -162,13 +169,13 @@ static void text_in_parts(void **state)
     const char *path = put("parts.txt", text, BYTES);
     free(text);
     CHECK_OK(ctx, open_files(path, put_text("t.txt", "a"), true, &data));
-    const uint64_t n = data->begin[1];
+    const uint64_t n = dsi_dataset_begin(data, 1);
     assert_int_equal(data->n_docs, 2);
     assert_true(n > BYTES / 10);
     for (uint64_t i = 0; i + 1 < n; ++i) {
-        assert_int_not_equal(dsi_tokens_get(data->tokens, i), ds_tokenizer_eos_id(gpt2));
+        assert_int_not_equal(dsi_store_get(data->tokens, i), ds_tokenizer_eos_id(gpt2));
     }
-    assert_int_equal(dsi_tokens_get(data->tokens, n - 1), ds_tokenizer_eos_id(gpt2));
+    assert_int_equal(dsi_store_get(data->tokens, n - 1), ds_tokenizer_eos_id(gpt2));
     ds_dataset_close(&data);
 }
 
@@ -232,7 +239,7 @@ static void indexed_types(void **state)
         CHECK_OK(ctx, open_files(put_index(&specs[i], 100), NULL, false, &data));
         assert_int_equal(data->tokens->mapped_bytes, specs[i].width);
         assert_int_equal(ds_dataset_get_info(data).n_tokens, 5);
-        assert_int_equal(dsi_tokens_get(data->tokens, 4), 104);
+        assert_int_equal(dsi_store_get(data->tokens, 4), 104);
         assert_int_equal(strstr(warning, "behind its last token") != NULL, specs[i].trailing > 0);
         ds_dataset_close(&data);
     }
@@ -255,10 +262,10 @@ static void indexed_of_deepspeed(void **state)
                        names[k]);
         CHECK_OK(ctx, open_files(path, NULL, false, &data));
         assert_int_equal(data->n_docs, by_item ? 8 : 5);
-        assert_memory_equal(data->begin, begin, (data->n_docs + 1) * sizeof *begin);
+        begins_at(data, begin);
         const int32_t base = data->tokens->mapped_bytes > 1 ? 1000 : 0;
         for (uint64_t i = 0; i < 30; ++i) {
-            assert_int_equal(dsi_tokens_get(data->tokens, i), base + (int32_t)(7 * i + 3) % 120);
+            assert_int_equal(dsi_store_get(data->tokens, i), base + (int32_t)(7 * i + 3) % 120);
         }
         ds_dataset_close(&data);
     }
@@ -327,10 +334,10 @@ static void indexed_long_documents(void **state)
     CHECK_OK(ctx, dsi_indexed_commit(&writer));
     CHECK_OK(ctx, open_files(path_of("long.bin"), NULL, false, &data));
     assert_int_equal(data->n_docs, 4);
-    assert_memory_equal(data->begin, want, sizeof want);
+    begins_at(data, want);
     for (uint64_t i = 0; i < 27; ++i) {
         const uint64_t at = i < 3 ? i : i < 8 ? i - 3 : i < 17 ? i - 8 : i - 17;
-        assert_int_equal(dsi_tokens_get(data->tokens, i), at);
+        assert_int_equal(dsi_store_get(data->tokens, i), at);
     }
     ds_dataset_close(&data);
 }
@@ -343,7 +350,7 @@ static void indexed_without_documents(void **state)
     ds_dataset *data = NULL;
     CHECK_OK(ctx, open_files(put_index(&spec, 0), NULL, false, &data));
     assert_int_equal(ds_dataset_get_info(data).n_documents, 3);
-    assert_int_equal(data->begin[2], 3);
+    assert_int_equal(dsi_dataset_begin(data, 2), 3);
     ds_dataset_close(&data);
 }
 
@@ -454,9 +461,9 @@ static uint64_t read_pair(uint32_t *id_out)
         return 0;
     }
     const uint64_t n = data->n_docs;
-    *id_out = (uint32_t)dsi_tokens_get(data->tokens, 0);
-    assert_int_equal(dsi_tokens_get(data->tokens, ds_dataset_get_info(data).n_tokens - 1), *id_out);
-    assert_int_equal(data->begin[n], data->tokens->map.size / 2);
+    *id_out = (uint32_t)dsi_store_get(data->tokens, 0);
+    assert_int_equal(dsi_store_get(data->tokens, ds_dataset_get_info(data).n_tokens - 1), *id_out);
+    assert_int_equal(dsi_dataset_begin(data, n), data->tokens->indexed.bin.size / 2);
     ds_dataset_close(&data);
     return n;
 }

@@ -166,8 +166,8 @@ static void indexed_round_trip(void **state)
         CHECK_OK(w->ctx, open_data(w, 2, DS_TOO_LONG_DROP, &data));
         assert_int_equal(ds_dataset_get_info(data).n_documents, 2);
         assert_int_equal(ds_dataset_get_info(data).n_tokens, 5);
-        assert_int_equal(dsi_tokens_get(data->tokens, 2), 299);
-        assert_int_equal(dsi_tokens_get(data->tokens, 4), vocabularies[v] - 1);
+        assert_int_equal(dsi_store_get(data->tokens, 2), 299);
+        assert_int_equal(dsi_store_get(data->tokens, 4), vocabularies[v] - 1);
         ds_dataset_close(&data);
     }
     write_file(w, "indexed.idx", "MMIDIDX");

@@ -149,7 +149,7 @@ static int64_t place_of(const ds_dataset *text, const int32_t *ids)
     for (int64_t at = 0; at < N_TEXT - LENGTH; ++at) {
         bool here = true;
         for (int64_t i = 0; i < LENGTH && here; ++i) {
-            here = dsi_tokens_get(text->tokens, (uint64_t)(at + i)) == ids[i];
+            here = dsi_store_get(text->tokens, (uint64_t)(at + i)) == ids[i];
         }
         if (here) {
             return at;

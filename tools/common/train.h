@@ -16,10 +16,13 @@ typedef struct train_options {
     const char *model, *model_config, *tokenizer, *deepspeed_config, *output, *resume, *metrics;
     const char *loss_average, *report;
     const char *chat_template, *column_map, *too_long, *sample, *trace, *trace_steps;
-    dsi_arg_list data, eval_data, freeze;
+    dsi_arg_list data, data_weights, eval_data, freeze;
+    double *weights; /* [n_weights] of data_weights: one a word of data, or none */
+    size_t n_weights;
     bool trial; /* of the autotuner: writes nothing of its own */
     bool decay_all;
     bool overwrite;
+    bool restart_data;
     bool restarted; /* by the launcher, after a failure */
     uint32_t local_rank;
     bool resume_given, allow_unknown_keys, strict, print_plan, append_eos;
@@ -46,6 +49,12 @@ int64_t train_seq_length(const train_options *options, const ds_model *model);
 ds_trainer_values train_trainer_values(const train_options *options, int64_t hidden_size,
                                        uint64_t steps);
 
+/* Several with weights, else one. */
+typedef struct train_datasets {
+    ds_dataset **items;
+    uint32_t n;
+} train_datasets;
+
 /* Everything that a run holds. Fields are NULL until setup made them. */
 typedef struct train_run {
     ds_ctx *ctx;
@@ -55,7 +64,7 @@ typedef struct train_run {
     ds_tokenizer *tokenizer;
     ds_chat *chat;
     dsi_data_files data_files, eval_files;
-    ds_dataset *train_data, *eval_data;
+    train_datasets train_data, eval_data;
     ds_loader *train_loader, *eval_loader;
     ds_config *config;
     ds_engine *engine;
@@ -94,6 +103,9 @@ ds_status train_data_find(train_run *run);
 /* Whether any of them has rows, which may be chats. */
 bool train_data_has_rows(const train_run *run);
 ds_status train_data_open(train_run *run);
+void train_data_close(train_datasets *set);
+/* Counts of all of them together. */
+ds_dataset_info train_data_info(const train_datasets *set);
 /* The configuration's batch is known. */
 ds_status train_data_loaders(train_run *run);
 

@@ -95,7 +95,7 @@ static void add_files(json_t *rows, const char *name, const dsi_data_files *file
 
 static void add_data(json_t *facts, const train_run *run)
 {
-    const ds_dataset_info info = ds_dataset_get_info(run->train_data);
+    const ds_dataset_info info = train_data_info(&run->train_data);
     json_t *rows = section(facts, "Data", false);
     add_files(rows, "training", &run->data_files);
     row(rows, "documents", "%llu", (unsigned long long)info.n_documents);
@@ -109,9 +109,9 @@ static void add_data(json_t *facts, const train_run *run)
         (long long)dsi_config_values(run->config)->batch.train_batch_size,
         (long long)run->seq_length);
     add_files(rows, "validation", &run->eval_files);
-    if (run->eval_data != NULL) {
+    if (run->eval_data.n > 0) {
         row(rows, "validation tokens", "%llu",
-            (unsigned long long)ds_dataset_get_info(run->eval_data).n_tokens);
+            (unsigned long long)train_data_info(&run->eval_data).n_tokens);
     }
 }
 

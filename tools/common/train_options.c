@@ -1,4 +1,5 @@
 /* ds_train's flags. */
+#include "base/number.h"
 #include "ckpt/ckpt_begun.h"
 #include "common/train.h"
 #include "common/trainer_flags.h"
@@ -22,6 +23,34 @@ static const char after[] =
     "      --deepspeed_config ds.json --output tuned\n"
     "  ds_train … --output out --resume            go on from the newest checkpoint\n\n"
     "Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted after saving.";
+
+/* One of --data_weights for each word of --data. */
+static ds_status read_weights(ds_ctx *ctx, train_options *o)
+{
+    const dsi_arg_list *texts = &o->data_weights;
+    if (texts->n == 0) {
+        return DS_OK;
+    }
+    if (texts->n != o->data.n) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--data_weights has %zu numbers for the %zu paths of --data: give one each "
+                       "(a pattern in quotes is one path)",
+                       texts->n, o->data.n);
+    }
+    o->weights = calloc(texts->n, sizeof *o->weights);
+    if (o->weights == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for --data_weights");
+    }
+    for (o->n_weights = 0; o->n_weights < texts->n; ++o->n_weights) {
+        const char *text = texts->items[o->n_weights];
+        double *weight = &o->weights[o->n_weights];
+        if (!dsi_number_real(text, weight) || !(*weight > 0.0)) {
+            return ds_fail(ctx, DS_ERR_ARG, "--data_weights: expected a number above 0, got \"%s\"",
+                           text);
+        }
+    }
+    return DS_OK;
+}
 
 static ds_status check(ds_ctx *ctx, const train_options *o)
 {
@@ -52,6 +81,9 @@ static ds_status check(ds_ctx *ctx, const train_options *o)
     }
     if (o->trace_steps != NULL && o->trace == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "--trace_steps needs --trace FILE");
+    }
+    if (o->restart_data && !o->resume_given) {
+        return ds_fail(ctx, DS_ERR_ARG, "--restart_data needs --resume");
     }
     if (o->overwrite && o->output == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "--overwrite needs --output DIR");
@@ -124,6 +156,14 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
              "instruction, input and output) in .jsonl, .json, .csv, .tsv, each also .gz or .zst, "
              "or .parquet; .bin/.idx. A folder stands for all such files in it and below, a "
              "pattern (quoted, 'part-*.jsonl') for what it matches."},
+        {.name = "data_weights",
+         .type = DSI_ARG_LIST,
+         .out = &o->data_weights,
+         .value = "W…",
+         .doc = "A number above 0 for each PATH of --data: samples (of plain text: rows) are drawn "
+                "from it in this proportion, whatever it holds; it begins again when it is used "
+                "up. An epoch has as many draws as all of them hold. Without: one PATH after "
+                "another, each once an epoch, in one shuffled order."},
         {.name = "eval_data",
          .type = DSI_ARG_LIST,
          .out = &o->eval_data,
@@ -282,6 +322,12 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
              "--restarts started again (DS_RESTART_COUNT above 0) does so by itself when it has "
              "saved "
              "one."},
+        {.name = "restart_data",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->restart_data,
+         .doc = "With --resume: keep model, optimizer and step, and begin the data anew, which may "
+                "be other data, weights, seed or row length; else these must be as they were. A "
+                "job that the launcher starts again goes on within the data where it can."},
         {.name = "overwrite",
          .type = DSI_ARG_SWITCH,
          .out = &o->overwrite,
@@ -369,13 +415,16 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for the command line");
     }
     DS_TRY(*help_out ? DS_OK : check(ctx, o));
+    DS_TRY(*help_out ? DS_OK : read_weights(ctx, o));
     return dsi_args_print(ctx, &spec, rank_flags, &o->text);
 }
 
 void train_options_free(train_options *options)
 {
     dsi_arg_list_free(&options->data);
+    dsi_arg_list_free(&options->data_weights);
     dsi_arg_list_free(&options->eval_data);
+    free(options->weights);
     dsi_arg_list_free(&options->freeze);
     free(options->text);
     free(options->command);

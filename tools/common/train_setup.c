@@ -41,7 +41,7 @@ static ds_status open_tokenizer(train_run *run)
                        "the tokenizer has %u ids, the model's vocabulary only %lld", vocab,
                        (long long)model_vocab);
     }
-    if ((train_data_has_rows(run)) &&
+    if (train_data_has_rows(run) &&
         (o->chat_template != NULL || ds_tokenizer_chat_template(run->tokenizer) != NULL)) {
         return ds_chat_create(run->ctx, run->tokenizer, o->chat_template, &run->chat);
     }
@@ -111,6 +111,49 @@ static int64_t steps_of_epoch(const train_run *run, int64_t rows)
     return (all + rows - 1) / rows;
 }
 
+/* A job that the launcher started again has read this data before, if it has saved since. */
+static bool begins_data_anew(const train_options *o)
+{
+    const char *count = getenv("DS_RESTART_COUNT");
+    return o->restart_data && (count == NULL || count[strspn(count, "0")] == '\0');
+}
+
+static ds_status resume_data(const train_run *run, const char *cursor)
+{
+    const train_options *o = run->options;
+    char reason[1024];
+    if (begins_data_anew(o)) {
+        ds_log(run->ctx, DS_LOG_JOB, "the data begins anew");
+        return DS_OK;
+    }
+    const ds_status status = ds_loader_restore(run->train_loader, cursor);
+    if (status != DS_ERR_ARG) {
+        return status;
+    }
+    (void)snprintf(reason, sizeof reason, "%s", ds_ctx_error(run->ctx));
+    if (o->restart_data) {
+        ds_log(run->ctx, DS_LOG_JOB, "the data begins anew: %s", reason);
+        return DS_OK;
+    }
+    return ds_fail(run->ctx, status,
+                   "%s; --restart_data keeps model and optimizer and begins this data anew",
+                   reason);
+}
+
+static ds_status resume(train_run *run)
+{
+    const train_options *o = run->options;
+    char *cursor = NULL;
+    const char *tag = o->resume != NULL && o->resume[0] != '\0' ? o->resume : NULL;
+    DS_TRY(ds_engine_load_checkpoint(run->engine, o->output, tag, &cursor));
+    const ds_status status = cursor != NULL ? resume_data(run, cursor) : DS_OK;
+    free(cursor);
+    DS_TRY(status);
+    ds_log(run->ctx, DS_LOG_JOB, "resumed after step %llu",
+           (unsigned long long)ds_engine_global_steps(run->engine));
+    return DS_OK;
+}
+
 static ds_status build_engine(train_run *run)
 {
     const train_options *o = run->options;
@@ -130,18 +173,7 @@ static ds_status build_engine(train_run *run)
                                      .n_frozen = (uint32_t)o->freeze.n};
     DS_TRY(ds_initialize(run->ctx, &params, &run->engine));
     ds_engine_keep_checkpoints(run->engine, (uint32_t)run->options->keep_last);
-    if (o->resume_given) {
-        char *cursor = NULL;
-        const char *tag = o->resume != NULL && o->resume[0] != '\0' ? o->resume : NULL;
-        DS_TRY(ds_engine_load_checkpoint(run->engine, o->output, tag, &cursor));
-        const ds_status status =
-            cursor != NULL ? ds_loader_restore(run->train_loader, cursor) : DS_OK;
-        free(cursor);
-        DS_TRY(status);
-        ds_log(run->ctx, DS_LOG_JOB, "resumed after step %llu",
-               (unsigned long long)ds_engine_global_steps(run->engine));
-    }
-    return DS_OK;
+    return o->resume_given ? resume(run) : DS_OK;
 }
 
 ds_status train_setup(ds_ctx *ctx, ds_comm *comm, const train_options *options, train_run *run)
@@ -168,8 +200,8 @@ void train_teardown(train_run *run)
     ds_engine_destroy(&run->engine);
     ds_loader_destroy(&run->train_loader);
     ds_loader_destroy(&run->eval_loader);
-    ds_dataset_close(&run->eval_data);
-    ds_dataset_close(&run->train_data);
+    train_data_close(&run->eval_data);
+    train_data_close(&run->train_data);
     ds_chat_destroy(&run->chat);
     ds_tokenizer_close(&run->tokenizer);
     ds_config_destroy(&run->config);

@@ -1,0 +1,166 @@
+/* Files of any kind as tokens. See data_take.h. */
+#include "data/data_take.h"
+
+#include "data/source.h"
+#include "data/token_store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PART_TOKENS = 64 << 10 };
+
+/* What a source's sink needs. */
+typedef struct reading {
+    ds_ctx *ctx;
+    const ds_dataset_params *params;
+    dsi_take *take;
+    const char *path;
+} reading;
+
+bool dsi_take_is_indexed(const char *path)
+{
+    return dsi_path_ends(path, ".bin") || dsi_path_ends(path, ".idx");
+}
+
+ds_status dsi_take_kind(ds_ctx *ctx, dsi_take *take, const char *path, bool samples)
+{
+    if (take->has_kind && take->info.samples != samples) {
+        return ds_fail(ctx, DS_ERR_ARG, "%s: %s cannot be mixed with %s before: give one kind",
+                       path, samples ? "prompts or messages" : "plain text or indexed data",
+                       samples ? "the plain text or indexed data" : "the prompts or messages");
+    }
+    take->has_kind = true;
+    take->info.samples = samples;
+    return DS_OK;
+}
+
+static ds_status add(dsi_take *take, const uint32_t *ids, const uint8_t *counted, uint64_t n,
+                     bool joins)
+{
+    uint32_t max = take->info.max_id;
+    if (n == 0) {
+        return DS_OK;
+    }
+    for (uint64_t i = 0; i < n; ++i) {
+        max = ids[i] > max ? ids[i] : max;
+    }
+    DS_TRY(take->add(take->user, ids, counted, n, joins));
+    take->info.max_id = max;
+    take->info.n_tokens += n;
+    take->info.n_documents += !joins;
+    take->n_last = joins ? take->n_last + n : n;
+    take->longest = take->n_last > take->longest ? take->n_last : take->longest;
+    return DS_OK;
+}
+
+/* Whether any of the first n tokens is a target that counts. The first token is no target. */
+static bool has_target(const dsi_document *document, uint64_t n)
+{
+    if (document->counted == NULL || n < 2) {
+        return n >= 2;
+    }
+    return memchr(document->counted + 1, 1, n - 1) != NULL;
+}
+
+/* Takes one document: cuts or drops a sample that is too long, drops one that teaches nothing. */
+static ds_status take_document(void *user, const dsi_document *document)
+{
+    const reading *r = user;
+    ds_dataset_info *info = &r->take->info;
+    const bool too_long = document->sample && document->n > (uint64_t)r->params->seq_length;
+    const uint64_t n = too_long ? (uint64_t)r->params->seq_length : document->n;
+    DS_TRY(dsi_take_kind(r->ctx, r->take, r->path, document->sample));
+    if (too_long && r->params->too_long == DS_TOO_LONG_DROP) {
+        info->n_dropped += 1;
+        return DS_OK;
+    }
+    if (document->sample && !has_target(document, n)) {
+        info->n_uncounted += 1;
+        return DS_OK;
+    }
+    info->n_truncated += too_long;
+    return add(r->take, document->ids, document->counted, n, document->joins);
+}
+
+/* A document of mapped indexed data, in parts. */
+static ds_status copy_document(const reading *r, const dsi_store *mapped, uint64_t begin,
+                               uint64_t end, uint32_t *part)
+{
+    uint64_t n = 0;
+    for (uint64_t at = begin; at < end; at += n) {
+        for (n = 0; n < PART_TOKENS && at + n < end; ++n) {
+            const int32_t id = dsi_store_get(mapped, at + n);
+            if (id < 0) {
+                return ds_fail(r->ctx, DS_ERR_FORMAT,
+                               "%s: token %llu is a number that can be no token id", r->path,
+                               (unsigned long long)(at + n));
+            }
+            part[n] = (uint32_t)id;
+        }
+        DS_TRY(add(r->take, part, NULL, n, at > begin));
+    }
+    return DS_OK;
+}
+
+static ds_status take_indexed(const reading *r)
+{
+    dsi_indexed x;
+    DS_TRY(dsi_take_kind(r->ctx, r->take, r->path, false));
+    DS_TRY(dsi_indexed_open(r->ctx, r->path, &x));
+    const dsi_store mapped = {
+        .mapped = x.bin.data, .mapped_bytes = x.width, .mapped_signed = x.is_signed};
+    uint32_t *part = malloc(PART_TOKENS * sizeof *part);
+    ds_status status =
+        part != NULL ? DS_OK : ds_fail(r->ctx, DS_ERR_NOMEM, "no memory to read %s", r->path);
+    for (uint64_t d = 0; d < dsi_indexed_n_documents(&x) && status >= 0; ++d) {
+        status =
+            copy_document(r, &mapped, dsi_indexed_begin(&x, d), dsi_indexed_begin(&x, d + 1), part);
+    }
+    free(part);
+    dsi_indexed_close(&x);
+    return status;
+}
+
+/* x.bin and x.idx are one pair: "x.*" of a shell would read it twice. */
+static ds_status check_pairs(ds_ctx *ctx, const ds_dataset_params *params)
+{
+    for (uint32_t i = 0; i < params->n_files; ++i) {
+        const char *idx = params->files[i];
+        const size_t n = strlen(idx);
+        for (uint32_t k = 0; k < params->n_files && dsi_path_ends(idx, ".idx"); ++k) {
+            const char *bin = params->files[k];
+            if (dsi_path_ends(bin, ".bin") && strlen(bin) == n && memcmp(bin, idx, n - 4) == 0) {
+                return ds_fail(ctx, DS_ERR_ARG, "%s and %s are one pair: give one of them", bin,
+                               idx);
+            }
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status check_some(ds_ctx *ctx, const ds_dataset_params *params, const dsi_take *take)
+{
+    const ds_dataset_info *info = &take->info;
+    const char *path = params->n_files > 0 ? params->files[0] : "no file";
+    if (info->n_tokens == 0 && info->n_dropped + info->n_uncounted > 0) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "%s: no sample is left: %llu are longer than %lld tokens, %llu have no "
+                       "answer within them",
+                       path, (unsigned long long)info->n_dropped, (long long)params->seq_length,
+                       (unsigned long long)info->n_uncounted);
+    }
+    return info->n_tokens > 0 ? DS_OK : ds_fail(ctx, DS_ERR_ARG, "%s: no data", path);
+}
+
+ds_status dsi_take_files(ds_ctx *ctx, const ds_dataset_params *params, dsi_take *take)
+{
+    DS_TRY(check_pairs(ctx, params));
+    for (uint32_t i = 0; i < params->n_files; ++i) {
+        reading r = {.ctx = ctx, .params = params, .take = take, .path = params->files[i]};
+        const dsi_source_sink sink = {
+            .document = take_document, .user = &r, .n_bad = &take->info.n_bad};
+        DS_TRY(dsi_take_is_indexed(r.path) ? take_indexed(&r)
+                                           : dsi_source_read(ctx, params, r.path, &sink));
+    }
+    return check_some(ctx, params, take);
+}

@@ -1,0 +1,28 @@
+/* Files of any kind as tokens for a row: the rules between a source and a store. See data_take.c.
+ * Called by dataset.c and by the data cache. */
+#ifndef DSI_DATA_TAKE_H
+#define DSI_DATA_TAKE_H
+
+#include <deepspeed/data.h>
+
+typedef struct dsi_take {
+    /* n > 0 tokens: a document, or more of the last one (joins). counted NULL: all count. */
+    ds_status (*add)(void *user, const uint32_t *ids, const uint8_t *counted, uint64_t n,
+                     bool joins);
+    void *user;
+    /* what was taken */
+    ds_dataset_info info;
+    uint64_t longest; /* tokens of a document */
+    uint64_t n_last;  /* of the last one */
+    bool has_kind;    /* info.samples is known: some document was read */
+} dsi_take;
+
+/* Reads all files, in order, into take->add; a sample that is too long is cut or dropped, one that
+ * teaches nothing is left out. Errors: those of ds_dataset_open. */
+ds_status dsi_take_files(ds_ctx *ctx, const ds_dataset_params *params, dsi_take *take);
+/* All files are of one kind. */
+ds_status dsi_take_kind(ds_ctx *ctx, dsi_take *take, const char *path, bool samples);
+/* Whether the path names indexed data. */
+bool dsi_take_is_indexed(const char *path);
+
+#endif
