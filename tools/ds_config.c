@@ -221,7 +221,8 @@ static int print_plot(ds_ctx *ctx, const ds_config_values *values, int64_t steps
     for (int64_t i = 0; i < steps; ++i) {
         rates[i] = ds_schedule_at(&values->scheduler, values->optimizer.lr, i).lr;
     }
-    dsi_plot(stdout, "learning rate by update", rates, (size_t)steps, 64, 16);
+    dsi_plot(stdout, "learning rate by update", rates, (size_t)steps, 0, (uint64_t)steps - 1, 64,
+             16);
     free(rates);
     return EXIT_RIGHT;
 }

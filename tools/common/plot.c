@@ -19,8 +19,8 @@ static double column_value(const double *values, size_t n, size_t column, size_t
     return sum / (double)(end - begin);
 }
 
-void dsi_plot(FILE *stream, const char *title, const double *values, size_t n, size_t columns,
-              size_t rows)
+void dsi_plot(FILE *stream, const char *title, const double *values, size_t n, uint64_t first,
+              uint64_t last, size_t columns, size_t rows)
 {
     static const char *const marks[] = {" ", "▄", "▀", "█"}; /* bit 0: lower half, bit 1: upper */
     size_t height[MAX_COLUMNS];                              /* in half rows */
@@ -57,5 +57,8 @@ void dsi_plot(FILE *stream, const char *title, const double *values, size_t n, s
     for (size_t c = 0; c < columns; ++c) {
         (void)fputs("─", stream);
     }
-    (void)fprintf(stream, "\n%10s  0%*zu\n", "", (int)(columns > 1 ? columns - 1 : 1), n - 1);
+    char begin[24];
+    const int used = snprintf(begin, sizeof begin, "%llu", (unsigned long long)first);
+    const int room = (int)columns > used ? (int)columns - used : 1;
+    (void)fprintf(stream, "\n%10s  %s%*llu\n", "", begin, room, (unsigned long long)last);
 }

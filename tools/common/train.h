@@ -5,6 +5,7 @@
 #include "common/args.h"
 #include "data/data_files.h"
 #include "io/folder_lock.h"
+#include "monitor/run_history.h"
 
 #include <stdio.h>
 
@@ -75,7 +76,7 @@ typedef struct train_run {
     uint64_t saving;                  /* step of a save that nothing was told of yet; 0: none */
     dsi_folder_lock lock;             /* on the output folder; rank 0 */
     FILE *metrics;                    /* --metrics; rank 0 */
-    train_history *history;           /* NULL: neither --output nor --report; rank 0 */
+    train_history *history;           /* of this run; rank 0 */
     size_t memory_most;               /* bytes, see train_metrics.c */
     double memory_due;                /* seconds, monotonic */
     bool training;                    /* the loop runs */
@@ -168,6 +169,8 @@ ds_status train_metrics_step(train_run *run, const train_step *step, double mfu,
 ds_status train_metrics_eval(train_run *run, uint64_t step, double loss, double count);
 ds_status train_metrics_save(train_run *run, uint64_t step, double stall, double write);
 ds_status train_metrics_close(train_run *run);
+/* Whether lines are written anywhere. */
+bool train_metrics_are_kept(const train_run *run);
 
 /* ---- the history of a run and its page: tools/common/train_history.c; rank 0 ---- */
 
@@ -178,6 +181,11 @@ ds_status train_history_open(train_run *run);
 /* A line of JSON without newline; rewrites the page when it is time, `soon` within a second. A run
  * is worth more than its history: what cannot be written is logged once, and told by the end. */
 void train_history_line(train_run *run, const char *line, bool soon);
+/* What is known of the run so far, and the page's path, NULL: none. */
+const dsi_run_history *train_history_seen(const train_run *run);
+const char *train_history_page(const train_run *run);
+/* The end of a run in words, with its curve of loss on a terminal: tools/common/train_summary.c. */
+void train_summary_print(const train_run *run, FILE *out);
 /* The verdict and the last page; error: why the run failed, NULL. Errors: of any line before. */
 ds_status train_history_end(train_run *run, bool interrupted, const char *error);
 /* The start's line: configuration, machine, model, data. From malloc; NULL when out of memory. */

@@ -180,9 +180,6 @@ ds_status train_history_open(train_run *run)
     const train_options *o = run->options;
     char *page = page_path(o);
     char *path = in_output(o, DSI_RUN_HISTORY_NAME);
-    if (page == NULL && path == NULL) {
-        return DS_OK;
-    }
     run->history = calloc(1, sizeof *run->history);
     if (run->history == NULL) {
         free(page);
@@ -197,6 +194,16 @@ ds_status train_history_open(train_run *run)
         run->history = NULL;
     }
     return status;
+}
+
+const dsi_run_history *train_history_seen(const train_run *run)
+{
+    return run->history->seen;
+}
+
+const char *train_history_page(const train_run *run)
+{
+    return run->history->page;
 }
 
 /* {"event": "end", …} of jansson, since an error holds any text. */

@@ -107,3 +107,8 @@ ds_status train_metrics_close(train_run *run)
     run->metrics = NULL;
     return metrics != NULL && fclose(metrics) != 0 ? lost(run) : DS_OK;
 }
+
+bool train_metrics_are_kept(const train_run *run)
+{
+    return run->metrics != NULL || run->options->output != NULL || run->options->report != NULL;
+}

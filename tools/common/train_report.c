@@ -1,26 +1,26 @@
-/* What a run tells: a live line on a terminal, else a line every steps_per_print; the metrics file;
- * monitors. */
+/* What a run tells: lines that stay, on standard output, one every steps_per_print steps, for each
+ * evaluation and save, and at the end; a live line below them where standard error is a terminal;
+ * the lines of JSON; monitors. */
 #include "base/clock.h"
 #include "base/plain.h"
 #include "common/machine.h"
 #include "common/step_speed.h"
 #include "common/train.h"
 #include "config/config_values.h"
-#include "io/file.h"
 
 #include <deepspeed/monitor.h>
-#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct train_report {
     train_run *run;
     ds_monitor *monitor;
     bool speaks;       /* rank 0 */
-    bool live;         /* a terminal: one line that is overwritten */
+    FILE *lines;       /* where what stays is written */
+    bool live;         /* standard error is a terminal: one line there is overwritten */
     bool line_open;    /* the live line stands without newline */
     double last_drawn; /* seconds, monotonic */
     step_speed speed;  /* of the newest steps */
@@ -29,6 +29,21 @@ struct train_report {
     double peak_flops; /* measured on this machine; 0: not, or no bound on what steps reach */
     bool peak_known;   /* it was measured, whatever came of it */
 };
+
+/* Whether another output of the run goes there: lines of text would spoil it. */
+static bool outputs_to_stdout(const train_options *o)
+{
+    const char *const paths[] = {o->metrics, o->trace, o->report};
+    struct stat out;
+    struct stat st;
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; ++i) {
+        if (paths[i] != NULL && fstat(STDOUT_FILENO, &out) == 0 && stat(paths[i], &st) == 0 &&
+            st.st_dev == out.st_dev && st.st_ino == out.st_ino) {
+            return true;
+        }
+    }
+    return false;
+}
 
 ds_status train_report_open(train_run *run, train_report **report_out)
 {
@@ -44,6 +59,7 @@ ds_status train_report_open(train_run *run, train_report **report_out)
         return DS_OK;
     }
     report->live = isatty(STDERR_FILENO) != 0;
+    report->lines = outputs_to_stdout(run->options) ? stderr : stdout;
     report->first = ds_engine_global_steps(run->engine);
     ds_status status = train_metrics_open(run);
     if (status >= 0) {
@@ -58,12 +74,20 @@ ds_status train_report_open(train_run *run, train_report **report_out)
     return status;
 }
 
+/* Takes the live line away: what stays is written in its place. */
 static void end_line(train_report *report)
 {
     if (report->line_open) {
-        (void)fputc('\n', stderr);
+        (void)fputs("\r\033[K", stderr);
         report->line_open = false;
     }
+}
+
+static void put_line(train_report *report, const char *text)
+{
+    end_line(report);
+    (void)fprintf(report->lines, "%s\n", text);
+    (void)fflush(report->lines);
 }
 
 void train_report_say(train_report *report, const char *format, ...)
@@ -72,14 +96,13 @@ void train_report_say(train_report *report, const char *format, ...)
     if (!report->speaks) {
         return;
     }
-    end_line(report);
     char text[2048];
     char plain[2048];
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
     dsi_plain_message(text, plain, sizeof plain);
-    (void)fprintf(stderr, "%s\n", plain);
+    put_line(report, plain);
 }
 
 /* "1:02:03", "2:03". */
@@ -141,11 +164,14 @@ static const char *peak_text(double mfu, char *text, size_t n)
     return text;
 }
 
-static void draw(train_report *report, const train_step *step, double mfu, uint64_t peak_bytes)
+enum { STEP_BYTES = 256 };
+
+static void describe_step(const train_report *report, const train_step *step, double mfu,
+                          uint64_t peak_bytes, char text[STEP_BYTES])
 {
     const uint64_t done = step->step - report->first;
-    const double now = dsi_clock_seconds();
-    const double each = done > 1 ? (now - report->first_step) / (double)(done - 1) : step->seconds;
+    const double since = dsi_clock_seconds() - report->first_step;
+    const double each = done > 1 ? since / (double)(done - 1) : step->seconds;
     char left[32];
     char peak[32];
     char disk[32] = "";
@@ -154,17 +180,21 @@ static void draw(train_report *report, const train_step *step, double mfu, uint6
         (void)snprintf(disk, sizeof disk, "%.0f%% disk wait  ",
                        step->disk_wait / step->seconds * 100.0);
     }
-    (void)fprintf(stderr,
-                  "%sstep %llu/%llu  loss %.4f  lr %.3g  norm %.3f  %.0f tok/s  %s"
-                  "%s%.0f MiB  left %s%s%s",
-                  report->live ? "\r\033[K" : "", (unsigned long long)step->step,
-                  (unsigned long long)report->run->total_steps, step->loss, step->lr,
-                  step->grad_norm, step_speed_rate(&report->speed),
-                  peak_text(mfu, peak, sizeof peak), disk, (double)peak_bytes / 1048576.0, left,
-                  step->applied ? "" : "  (skipped)", report->live ? "" : "\n");
+    (void)snprintf(text, STEP_BYTES,
+                   "step %llu/%llu  loss %.4f  lr %.3g  norm %.3f  %.0f tok/s  %s%s%.0f MiB  "
+                   "left %s%s",
+                   (unsigned long long)step->step, (unsigned long long)report->run->total_steps,
+                   step->loss, step->lr, step->grad_norm, step_speed_rate(&report->speed),
+                   peak_text(mfu, peak, sizeof peak), disk, (double)peak_bytes / 1048576.0, left,
+                   step->applied ? "" : "  (skipped)");
+}
+
+static void draw(train_report *report, const char *text)
+{
+    (void)fprintf(stderr, "\r\033[K%s", text);
     (void)fflush(stderr);
-    report->line_open = report->live;
-    report->last_drawn = now;
+    report->line_open = true;
+    report->last_drawn = dsi_clock_seconds();
 }
 
 /* DeepSpeed's timers of a step, in milliseconds. */
@@ -212,17 +242,23 @@ ds_status train_report_step(train_report *report, const train_step *step)
     const bool first = step->step == report->first + 1;
     const bool last = step->step >= report->run->total_steps;
     step_speed_add(&report->speed, (double)step->tokens, step->seconds);
-    const bool show = report->live ? now - report->last_drawn > 0.1 || last || first
-                                   : every > 0 && (step->step % (uint64_t)every == 0 || last);
+    const bool stays = every > 0 && (step->step % (uint64_t)every == 0 || last);
+    const bool shown = report->live && (now - report->last_drawn > 0.1 || last || first);
     const uint64_t peak_bytes = machine_peak_bytes();
     double mfu = NAN;
     if (first) {
         report->first_step = now;
-    } else if (show || report->run->metrics != NULL || report->run->history != NULL) {
+    } else if (stays || shown || train_metrics_are_kept(report->run)) {
         mfu = mfu_of(report);
     }
-    if (show) {
-        draw(report, step, mfu, peak_bytes);
+    if (stays || shown) {
+        char text[STEP_BYTES];
+        describe_step(report, step, mfu, peak_bytes, text);
+        if (stays) {
+            put_line(report, text);
+        } else {
+            draw(report, text);
+        }
     }
     DS_TRY(train_metrics_step(report->run, step, mfu, peak_bytes));
     return write_monitors(report, step);
@@ -281,6 +317,9 @@ ds_status train_report_close(train_report **report_inout)
 {
     train_report *report = *report_inout;
     end_line(report);
+    if (report->speaks && report->run->history != NULL) {
+        train_summary_print(report->run, report->lines);
+    }
     const ds_status status = train_metrics_close(report->run);
     const ds_status closed = ds_monitor_close(&report->monitor);
     free(report);
