@@ -264,8 +264,8 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, options *o, bool *hel
 
 static bool is_launched(void)
 {
-    static const char *const names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK",
-                                        "PMI_RANK", "SLURM_PROCID"};
+    static const char *const names[] = {"RANK",     "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK",
+                                        "PMI_RANK", "PALS_LOCAL_RANKID",    "SLURM_PROCID"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
         if (getenv(names[i]) != NULL) {
             return true;

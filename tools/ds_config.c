@@ -4,6 +4,7 @@
 #include "common/output.h"
 #include "common/plot.h"
 #include "common/trainer_flags.h"
+#include "common/trainer_names.h"
 #include "config/config_values.h"
 
 #include <deepspeed/context.h>
@@ -351,6 +352,7 @@ int main(int argc, char **argv)
                                 .about = about,
                                 .rows = rows,
                                 .n_rows = sizeof rows / sizeof rows[0],
+                                .others = trainer_names,
                                 .after = after};
     ds_ctx_params params = ds_ctx_params_default();
     params.n_threads = 1;

@@ -60,7 +60,8 @@ static void own_flags(int n, char **argv, dsi_words *out)
                                    (at >= 2 && argv[i][at] == '-' && mine[k][at] == '_'))) {
                 ++at;
             }
-            skip = at == length && (argv[i][at] == '\0' || argv[i][at] == '=');
+            const bool begins = k == 0 && at > 2; /* --autotuning may be abbreviated */
+            skip = (at == length || begins) && (argv[i][at] == '\0' || argv[i][at] == '=');
             if (skip && argv[i][at] == '\0' && strcmp(mine[k], "--dry_run") != 0) {
                 ++i; /* its value */
             }

@@ -18,7 +18,9 @@ typedef struct family {
     const char *rank, *size, *local_rank, *local_size, *node, *n_nodes; /* NULL: has none */
 } family;
 
-enum { FAMILY_PMI = 3, FAMILY_SLURM = 4, N_FAMILIES = 5 };
+/* PALS, HPE's mpiexec, gives PMIx's rank and its own local numbers; the size is PMI's or, as from
+ * DeepSpeed's launcher for MPICH, WORLD_SIZE. */
+enum { FAMILY_PALS = 3, FAMILY_PMI = 5, FAMILY_SLURM = 6, N_FAMILIES = 7 };
 
 static const family families[N_FAMILIES] = {
     {"the launcher", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CROSS_RANK",
@@ -27,6 +29,9 @@ static const family families[N_FAMILIES] = {
      "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, NULL},
     {"MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
      "MV2_COMM_WORLD_LOCAL_SIZE", NULL, NULL},
+    {"PALS", "PMIX_RANK", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", "PALS_NODEID", NULL},
+    {"PALS", "PMIX_RANK", "WORLD_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", "PALS_NODEID",
+     NULL},
     {"MPI's process manager", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL,
      NULL},
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_NODEID",
@@ -49,9 +54,15 @@ static bool has(const char *name)
     return text != NULL && text[0] != '\0';
 }
 
+static bool is_pals(const family *f)
+{
+    return f >= &families[FAMILY_PALS] && f < &families[FAMILY_PMI];
+}
+
+/* PMIX_RANK alone may be of any that speaks PMIx. */
 static bool is_set(const family *f)
 {
-    return has(f->rank) && has(f->size);
+    return has(f->rank) && has(f->size) && (!is_pals(f) || has(f->local_rank));
 }
 
 /* srun --mpi=pmi2 sets PMI's numbers, but not who shares a host; its own say that. They are another
@@ -80,9 +91,13 @@ static ds_status refuse_half(ds_ctx *ctx)
 {
     for (size_t i = 0; i < FAMILY_SLURM; ++i) {
         const family *f = &families[i];
-        const char *names[] = {
-            f->rank, f->size,   f->local_rank, f->local_size, i == 0 ? "LOCAL_SIZE" : NULL,
-            f->node, f->n_nodes};
+        const char *names[] = {is_pals(f) ? NULL : f->rank,
+                               is_pals(f) ? NULL : f->size,
+                               f->local_rank,
+                               f->local_size,
+                               i == 0 ? "LOCAL_SIZE" : NULL,
+                               f->node,
+                               f->n_nodes};
         for (size_t k = 0; k < sizeof names / sizeof names[0]; ++k) {
             if (has(names[k])) {
                 return ds_fail(ctx, DS_ERR_CONFIG,
@@ -186,8 +201,9 @@ ds_status dsi_comm_world_read(ds_ctx *ctx, dsi_comm_world *world_out)
         DS_TRY(read_number(ctx, f->size, 1, &w.size));
         DS_TRY(read_number(ctx, f->local_rank, UINT32_MAX, &w.local_rank));
         DS_TRY(read_number(ctx, f->local_size, 0, &w.local_size));
-        DS_TRY(f == &families[0] ? read_local_size(ctx, f, &w) : DS_OK);
-        DS_TRY(read_number(ctx, f->n_nodes != NULL ? f->node : NULL, UINT32_MAX, &w.node));
+        DS_TRY(f == &families[0] || is_pals(f) ? read_local_size(ctx, f, &w) : DS_OK);
+        const bool has_node = f->n_nodes != NULL || is_pals(f);
+        DS_TRY(read_number(ctx, has_node ? f->node : NULL, UINT32_MAX, &w.node));
         DS_TRY(read_number(ctx, f->n_nodes, 0, &w.n_nodes));
         DS_TRY(complete(ctx, f, &w));
         DS_TRY(check_launchers(ctx, &w));

@@ -24,7 +24,7 @@ const char *net_module_mpi(void)
     if (getenv("OMPI_COMM_WORLD_SIZE") != NULL) {
         return "openmpi";
     }
-    if (getenv("PMI_SIZE") != NULL) {
+    if (getenv("PMI_SIZE") != NULL || getenv("PALS_LOCAL_RANKID") != NULL) {
         return "mpich";
     }
     return getenv("PMIX_RANK") != NULL ? "openmpi" : NULL;

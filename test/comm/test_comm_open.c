@@ -34,6 +34,10 @@ static const char *const names[] = {"RANK",
                                     "SLURM_JOB_ID",
                                     "SLURM_STEP_ID",
                                     "MPI_LOCALNRANKS",
+                                    "PMIX_RANK",
+                                    "PALS_LOCAL_RANKID",
+                                    "PALS_LOCAL_SIZE",
+                                    "PALS_NODEID",
                                     "MPI_LOCALRANKID"};
 
 static void clean(void)
@@ -144,6 +148,42 @@ static void test_slurm(void **state)
     ds_ctx_destroy(&ctx);
 }
 
+/* HPE's mpiexec: PMIx's rank, local numbers of its own; the size is PMI's or WORLD_SIZE. */
+static void test_pals(void **state)
+{
+    (void)state;
+    ds_ctx *ctx;
+    dsi_comm_world w;
+    clean();
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    set("PMIX_RANK", "5"); /* of any that speaks PMIx */
+    CHECK_OK(ctx, dsi_comm_world_read(ctx, &w));
+    assert_int_equal(w.size, 1);
+    set("PALS_LOCAL_RANKID", "1");
+    CHECK_FAILS(ctx, dsi_comm_world_read(ctx, &w), DS_ERR_CONFIG, "PALS_LOCAL_RANKID is set");
+    set("WORLD_SIZE", "8");
+    set("LOCAL_SIZE", "4");
+    CHECK_OK(ctx, dsi_comm_world_read(ctx, &w));
+    assert_int_equal(w.rank, 5);
+    assert_int_equal(w.size, 8);
+    assert_int_equal(w.local_rank, 1);
+    assert_int_equal(w.node, 1);
+    assert_int_equal(w.n_nodes, 2);
+    assert_int_equal(unsetenv("WORLD_SIZE"), 0);
+    assert_int_equal(unsetenv("LOCAL_SIZE"), 0);
+    set("PMI_SIZE", "8");
+    set("PALS_LOCAL_SIZE", "2");
+    set("PALS_NODEID", "2");
+    CHECK_OK(ctx, dsi_comm_world_read(ctx, &w));
+    assert_int_equal(w.local_size, 2);
+    assert_int_equal(w.node, 2);
+    assert_int_equal(w.n_nodes, 4);
+    set("PALS_LOCAL_RANKID", "2");
+    CHECK_FAILS(ctx, dsi_comm_world_read(ctx, &w), DS_ERR_CONFIG, "these contradict");
+    clean();
+    ds_ctx_destroy(&ctx);
+}
+
 /* One rank of three: opens, adds up, leaves. */
 static int run_rank(const char *rank, const char *last)
 {
@@ -208,10 +248,8 @@ int main(void)
 {
     (void)alarm(60);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_world),
-        cmocka_unit_test(test_slurm),
-        cmocka_unit_test(test_open),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_world), cmocka_unit_test(test_slurm),   cmocka_unit_test(test_pals),
+        cmocka_unit_test(test_open),  cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,6 +53,20 @@ prints '\[rank 0\] x'
 job 0 --num_gpus 2 --prefix none --show first sh -c 'echo x$RANK'
 prints x0
 silent x1
+# Flags abbreviated as argparse takes them; a Python script; the help of --no_ssh.
+job 0 --num_g=2 --prefi none --sh first sh -c 'echo x$RANK'
+prints x0
+silent x1
+job 2 --num=2 sh -c 'echo x'
+says 'num may be --num_nodes or --num_gpus; write more of it'
+touch train.py
+job 2 --num_gpus 2 train.py --epochs 3
+says 'train.py is a Python script.*ds_train takes the place'
+printf '#!/bin/sh\necho "script $1"\n' > runs.py && chmod +x runs.py
+job 0 --num_gpus 1 ./runs.py x
+prints 'script x'
+job 0 --no_ssh --help
+grep -q 'DS_JOB_SECRET=' out.txt || fail "--no_ssh does not name its secret"
 job 0 --num_gpus 2 printf '%s|' 'a b' '$HOME' ';' "it's" '' '*'
 prints "a b\\|\\\$HOME\\|;\\|it's\\|\\|\\*\\|"
 # Lines never mix: two writers, long lines.

@@ -13,6 +13,7 @@ typedef struct flags {
     const char *kind;
     const char *resume;
     dsi_arg_list data;
+    bool abbreviates;
 } flags;
 
 #define MAX_ROWS 8
@@ -52,19 +53,70 @@ static ds_status parse(ds_ctx *ctx, flags *f, dsi_args *args, const char **words
          .alone = "newest",
          .doc = "Tag."},
         {.name = "data", .type = DSI_ARG_LIST, .out = &f->data, .doc = "Files."},
+        {.name = "device", .type = DSI_ARG_TEXT, .out = &f->resume, .doc = "Device."},
+        {.name = "stop", .type = DSI_ARG_TEXT, .out = &f->resume, .in_full = true, .doc = "Stop."},
     };
-    const dsi_args_spec spec = {.usage = "x", .rows = rows, .n_rows = sizeof rows / sizeof rows[0]};
+    static const dsi_arg_other others[] = {
+        {.name = "max_steps", .same = "steps"},
+        {.name = "deepspeed", .same = "deepspeed_config", .may_be_alone = true},
+        {.name = "do_train", .instead = "x trains; leave it out"},
+        {.name = "elsewhere", .same = "of_another_tool"},
+        {0}};
+    const dsi_args_spec spec = {.usage = "x",
+                                .rows = rows,
+                                .n_rows = sizeof rows / sizeof rows[0],
+                                .others = others,
+                                .abbreviates = f->abbreviates};
     int argc = 0;
     while (words[argc] != NULL) {
         ++argc;
     }
-    *f = (flags){0};
+    *f = (flags){.abbreviates = f->abbreviates};
     return dsi_args_parse(ctx, &spec, argc, (char **)words, args);
+}
+
+/* Other programs' names: the same flag, or what to do instead. */
+static void knows_other_names(void **state)
+{
+    flags f = {0};
+    dsi_args args;
+    const char *same[] = {"x", "--deepspeed", "--max-steps=7", "--deepspeed", "ds.json", NULL};
+    const char *other[] = {"x", "--do_train", NULL};
+    const char *unknown[] = {"x", "--elsewhere", NULL};
+    CHECK_OK(*state, parse(*state, &f, &args, same));
+    assert_int_equal(f.steps, 7);
+    assert_string_equal(f.config, "ds.json");
+    dsi_args_free(&args);
+    CHECK_FAILS(*state, parse(*state, &f, &args, other), DS_ERR_ARG,
+                "--do_train is not a flag here: x trains; leave it out");
+    CHECK_FAILS(*state, parse(*state, &f, &args, unknown), DS_ERR_ARG, "unknown flag --elsewhere");
+}
+
+/* As argparse: the only flag that begins so. */
+static void takes_abbreviations(void **state)
+{
+    flags f = {.abbreviates = true};
+    dsi_args args;
+    const char *words[] = {"x", "--st=7", "--learning-r", "2", "--k", "adamw", "--verb", NULL};
+    const char *own[] = {"x", "--res", "--kind", "adam", NULL};
+    const char *two[] = {"x", "--de", "a", NULL};
+    const char *full[] = {"x", "--kin", "adam", NULL};
+    CHECK_OK(*state, parse(*state, &f, &args, words));
+    assert_true(f.steps == 7 && f.lr == 2 && f.verbose);
+    assert_string_equal(f.kind, "adamw");
+    dsi_args_free(&args);
+    CHECK_OK(*state, parse(*state, &f, &args, own));
+    assert_string_equal(f.resume, "newest");
+    dsi_args_free(&args);
+    CHECK_FAILS(*state, parse(*state, &f, &args, two), DS_ERR_ARG,
+                "--de may be --deepspeed_config or --device; write more of it");
+    f.abbreviates = false;
+    CHECK_FAILS(*state, parse(*state, &f, &args, full), DS_ERR_ARG, "did you mean --kind");
 }
 
 static void reads_every_spelling(void **state)
 {
-    flags f;
+    flags f = {0};
     dsi_args args;
     const char *words[] = {
         "x",         "first",  "--steps", "7", "--learning_rate=-2e-4", "--data", "a",       "b",
@@ -86,7 +138,7 @@ static void reads_every_spelling(void **state)
 
 static void switches_take_a_value(void **state)
 {
-    flags f;
+    flags f = {0};
     dsi_args args;
     const char *off[] = {"x", "--verbose=false", "word", NULL};
     CHECK_OK(*state, parse(*state, &f, &args, off));
@@ -101,7 +153,7 @@ static void switches_take_a_value(void **state)
 /* DeepSpeed's own tools write both. */
 static void dashes_are_underscores(void **state)
 {
-    flags f;
+    flags f = {0};
     dsi_args args;
     const char *words[] = {"x", "--learning-rate", "0.5", NULL};
     CHECK_OK(*state, parse(*state, &f, &args, words));
@@ -111,7 +163,7 @@ static void dashes_are_underscores(void **state)
 
 static void values_may_be_optional(void **state)
 {
-    flags f;
+    flags f = {0};
     dsi_args args;
     const char *alone[] = {"x", "--resume", "--steps", "3", NULL};
     CHECK_OK(*state, parse(*state, &f, &args, alone));
@@ -150,7 +202,7 @@ static void refuses(void **state)
         {{"x", "--verbose=maybe"}, "expected true or false"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
-        flags f;
+        flags f = {0};
         dsi_args args;
         const char *words[MAX_ROWS] = {0};
         memcpy(words, cases[i].words, sizeof cases[i].words);
@@ -160,7 +212,7 @@ static void refuses(void **state)
 
 static void help_wins(void **state)
 {
-    flags f;
+    flags f = {0};
     dsi_args args;
     const char *words[] = {"x", "--nonsense", "-h", NULL};
     CHECK_OK(*state, parse(*state, &f, &args, words));
@@ -199,6 +251,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_every_spelling),
+        cmocka_unit_test(knows_other_names),
+        cmocka_unit_test(takes_abbreviations),
         cmocka_unit_test(switches_take_a_value),
         cmocka_unit_test(dashes_are_underscores),
         cmocka_unit_test(values_may_be_optional),

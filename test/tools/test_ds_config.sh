@@ -62,6 +62,10 @@ expect 0 "zero_optimization.allgather_bucket_size
     Elements" "$bin" explain bucket
 expect 0 "  meaning  " "$bin" explain untested # part of one key: all of it
 expect 2 "did you mean --world_size" "$bin" check "$work/right.json" --wrold_size 2
+expect 0 '"train_micro_batch_size_per_gpu": 3' \
+    "$bin" resolve "$work/right.json" --per_device_train_batch_size 3 --values
+expect 2 "--logging_steps is not a flag here" "$bin" check "$work/right.json" --logging_steps 5
+expect 2 "unknown flag --num_train_epochs" "$bin" check "$work/right.json" --num_train_epochs 5
 expect 2 "--help explains them" "$bin" chekc "$work/right.json"
 expect 2 "usage: ds_config" "$bin"
 expect 0 "Exit codes" "$bin" --help

@@ -51,6 +51,13 @@ eval_steps() { grep eval_loss "$work/$1.jsonl" | sed -E 's/.*"step":([0-9]+).*/\
 loss_steps() { grep '"loss"' "$work/$1.jsonl" | sed -E 's/.*"step":([0-9]+).*/\1/' | line; }
 tags() { (cd "$work/$1" && ls -d global_step* | sort -V | line); }
 
+# The Trainer's names.
+run names train --model_config "$work/gpt.json" --train_file "$work/text.txt" --max_steps 2 --block_size 32 \
+    --per_device_train_batch_size 4 --output_dir "$work/names" --save_steps 1 --save_total_limit 1 \
+    --validation_file "$work/text.txt" --eval_steps 1
+equal "steps by another name" "$(loss_steps names)" "1 2"
+equal "evaluations by another name" "$(eval_steps names)" "1 2"
+equal "checkpoints by another name" "$(tags names)" "global_step2"
 # Steps, evaluations, checkpoints.
 run plain train "${fresh[@]}" --steps 10 --eval_interval 4 --save_interval 3 --output "$work/plain"
 equal "steps" "$(loss_steps plain)" "1 2 3 4 5 6 7 8 9 10"

@@ -1,7 +1,7 @@
 /* Table-driven command-line flags. See args.h. */
 #include "args.h"
 
-#include "base/nearest.h"
+#include "args_find.h"
 #include "base/number.h"
 #include <stdlib.h>
 #include <string.h>
@@ -128,43 +128,6 @@ static ds_status store(ds_ctx *ctx, const dsi_arg *row, const char *text)
     return DS_OK;
 }
 
-static ds_status unknown_flag(ds_ctx *ctx, const dsi_args_spec *spec, const char *name)
-{
-    dsi_nearest nearest = {.word = name};
-    for (size_t i = 0; i < spec->n_rows; ++i) {
-        if (spec->rows[i].name != NULL) {
-            dsi_nearest_offer(&nearest, spec->rows[i].name);
-        }
-    }
-    if (nearest.best != NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "unknown flag --%s; did you mean --%s? (--help lists all)",
-                       name, nearest.best);
-    }
-    return ds_fail(ctx, DS_ERR_ARG, "unknown flag --%s; --help lists all flags", name);
-}
-
-/* Whether n bytes spell a flag's name; DeepSpeed's benchmark writes dashes for underscores. */
-static bool spells(const char *text, size_t n, const char *name)
-{
-    size_t i = 0;
-    while (i < n && name[i] != '\0' && (text[i] == name[i] || (text[i] == '-' && name[i] == '_'))) {
-        ++i;
-    }
-    return i == n && name[n] == '\0';
-}
-
-/* The row of the n bytes at name, NULL when there is none. */
-static const dsi_arg *find_row(const dsi_args_spec *spec, const char *name, size_t n)
-{
-    for (size_t i = 0; i < spec->n_rows; ++i) {
-        const dsi_arg *row = &spec->rows[i];
-        if (row->name != NULL && spells(name, n, row->name)) {
-            return row;
-        }
-    }
-    return NULL;
-}
-
 static bool is_flag(const char *text)
 {
     return strncmp(text, "--", 2) == 0;
@@ -248,11 +211,12 @@ static ds_status take_flag(ds_ctx *ctx, const dsi_args_spec *spec, int argc, cha
     const char *name = argv[*i_inout] + 2;
     const char *equals = strchr(name, '=');
     const size_t n = equals != NULL ? (size_t)(equals - name) : strlen(name);
-    const dsi_arg *row = find_row(spec, name, n);
-    if (row == NULL) {
-        char copy[64];
-        (void)snprintf(copy, sizeof copy, "%.*s", n < 60 ? (int)n : 60, name);
-        return unknown_flag(ctx, spec, copy);
+    const dsi_arg *row = NULL;
+    bool may_be_alone = false;
+    DS_TRY(dsi_args_find(ctx, spec, name, n, &row, &may_be_alone));
+    const char *next = *i_inout + 1 < argc ? argv[*i_inout + 1] : NULL;
+    if (may_be_alone && equals == NULL && (next == NULL || is_flag(next))) {
+        return DS_OK;
     }
     if (row->given_out != NULL) {
         *row->given_out = true;

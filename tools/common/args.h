@@ -4,7 +4,8 @@
  * from the same rows, and names the nearest flag for an unknown one. Accepted: --flag value,
  * --flag=value, for switches --flag, --flag=false and --flag true, for lists --flag a b c and
  * repeated flags; dashes for the underscores of a name. "--" ends the flags. Words that are no
- * flags are handed back in order.
+ * flags are handed back in order. A spec may know other programs' names of flags, and take
+ * abbreviations.
  *
  *     int64_t steps;
  *     const char *config = NULL;
@@ -58,16 +59,27 @@ typedef struct dsi_arg {
     const char *choices; /* of TEXT: "adam|adamw"; NULL: any text */
     double min,
         max; /* of INT, REAL and WHOLE, both inclusive; both 0: unbounded, only max 0: no max */
+    bool in_full;    /* never abbreviated */
     bool *given_out; /* NULL, or set to whether the command line has the flag */
     const char *doc; /* one or more sentences */
 } dsi_arg;
+
+/* A flag by another program's name: the same as one of ours, or what to do instead. */
+typedef struct dsi_arg_other {
+    const char *name;
+    const char *same;    /* of our row; a spec without that row does not know the name */
+    const char *instead; /* where same is NULL: the rest of the error */
+    bool may_be_alone;   /* without a value it says nothing */
+} dsi_arg_other;
 
 typedef struct dsi_args_spec {
     const char *usage; /* "ds_config check FILE [FLAGS]" */
     const char *about; /* paragraphs before the flags */
     const dsi_arg *rows;
     size_t n_rows;
-    const char *after; /* paragraphs after the flags: examples, exit codes; NULL: none */
+    const char *after;           /* paragraphs after the flags: examples, exit codes; NULL: none */
+    const dsi_arg_other *others; /* the last one has no name; NULL: none */
+    bool abbreviates;            /* the only flag that begins so is meant, as in argparse */
     bool stop_at_word; /* the first word ends the flags: the rest belongs to another program */
 } dsi_args_spec;
 

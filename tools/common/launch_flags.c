@@ -5,6 +5,7 @@
 #include "common/size_text.h"
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char about[] =
     "Starts the ranks of a job: here, or on the hosts of a hostfile. PROGRAM is a path or a name "
@@ -82,6 +83,22 @@ static ds_status own_flags(int argc, char **argv, dsi_launch_options *o, int *us
     return DS_OK;
 }
 
+/* DeepSpeed's launcher starts Python with a script; here a program is started as it is. */
+static ds_status check_script(ds_ctx *ctx, const char *program)
+{
+    const char *end = strrchr(program, '.');
+    const bool runs = strchr(program, '/') != NULL && access(program, X_OK) == 0;
+    if (end == NULL || strcmp(end, ".py") != 0 || runs) {
+        return DS_OK;
+    }
+    return ds_fail(ctx, DS_ERR_ARG,
+                   "%s is a Python script, and there is no Python here: ds_train takes the place "
+                   "of a training script (deepspeed --num_gpus 2 ds_train --model DIR --data FILE "
+                   "--deepspeed_config FILE; it knows the Trainer's flags); deepspeed python3 %s "
+                   "starts the script all the same, without DeepSpeed in it",
+                   program, program);
+}
+
 static ds_status check(ds_ctx *ctx, const dsi_launch_options *o)
 {
     if (o->command.n == 0) {
@@ -92,6 +109,7 @@ static ds_status check(ds_ctx *ctx, const dsi_launch_options *o)
         return ds_fail(ctx, DS_ERR_ARG, "%s: expected at least 1, found 0",
                        o->num_gpus == 0 ? "--num_gpus" : "--num_nodes");
     }
+    DS_TRY(check_script(ctx, o->command.items[0]));
     return dsi_words_check(ctx, &o->command);
 }
 
@@ -153,7 +171,8 @@ ds_status launch_flags_parse(ds_ctx *ctx, int argc, char **argv, dsi_launch_opti
         SWITCH("force_multi", o->force_multi, "Take the way over several nodes for one host too."),
         SWITCH("no_ssh", o->no_ssh,
                "Reach no other node: this command is started by hand on every node, with the same "
-               "hostfile and its own --node_rank."),
+               "hostfile and --master_addr, its own --node_rank, and the same secret in the "
+               "environment: DS_JOB_SECRET=$(openssl rand -hex 16), drawn once for the job."),
         NUMBER("node_rank", o->node_rank, -1, 16383,
                "With --no_ssh: which host of the hostfile this machine is, from 0."),
         SWITCH("no_ssh_check", o->no_ssh_check, "Do not first try to reach the first host."),
@@ -188,9 +207,14 @@ ds_status launch_flags_parse(ds_ctx *ctx, int argc, char **argv, dsi_launch_opti
          .def = "false",
          .alone = "true",
          .doc = "The same as --log_level error."},
-        SWITCH("dry_run", o->dry_run,
-               "Start nothing: print every command and each rank's environment, quoted for a "
-               "shell."),
+        {.name = "dry_run",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->dry_run,
+         .def = "false",
+         .alone = "true",
+         .in_full = true,
+         .doc = "Start nothing: print every command and each rank's environment, quoted for a "
+                "shell."},
         SWITCH("save_pid", o->save_pid,
                "Write the launcher's process number to /tmp/NUMBER.deepspeed while it runs."),
         HEADING("Failure:"),
@@ -210,9 +234,13 @@ ds_status launch_flags_parse(ds_ctx *ctx, int argc, char **argv, dsi_launch_opti
          .min = 0,
          .max = 1e9,
          .doc = "End a job that still runs after this long, with exit code 124; 0: never."},
-        TEXT("rank_memory", rank_memory, "BYTES", NULL,
-             "Most memory of a rank with its children, such as 2G: the job is killed when one "
-             "uses more, with exit code 137."),
+        {.name = "rank_memory",
+         .type = DSI_ARG_TEXT,
+         .out = &rank_memory,
+         .value = "BYTES",
+         .in_full = true,
+         .doc = "Most memory of a rank with its children, such as 2G: the job is killed when one "
+                "uses more, with exit code 137."},
         NUMBER("restarts", o->restarts, 0, 1000000,
                "After a failure start the job again, at most N times. Ranks see how often in "
                "DS_RESTART_COUNT; ds_train then goes on from its newest checkpoint."),
@@ -224,9 +252,13 @@ ds_status launch_flags_parse(ds_ctx *ctx, int argc, char **argv, dsi_launch_opti
                "With --elastic_training: the fewest nodes. Default 1."),
         NUMBER("max_elastic_nodes", o->max_elastic_nodes, -1, 16384,
                "With --elastic_training: the most nodes. Default all."),
-        TEXT("elastic_config", o->elastic_config, "FILE", NULL,
-             "Configuration with the elasticity section. Default: the program's own "
-             "--deepspeed_config."),
+        {.name = "elastic_config",
+         .type = DSI_ARG_TEXT,
+         .out = &o->elastic_config,
+         .value = "FILE",
+         .in_full = true, /* no flag of DeepSpeed's: --elastic is its --elastic_training */
+         .doc = "Configuration with the elasticity section. Default: the program's own "
+                "--deepspeed_config."},
         HEADING("Autotuning:"),
         CHOICE("autotuning", o->autotuning, "tune|run", NULL,
                "Search for the fastest settings of ZeRO stage, micro-batch, recomputation and "
@@ -234,6 +266,7 @@ ds_status launch_flags_parse(ds_ctx *ctx, int argc, char **argv, dsi_launch_opti
                "predicted, the best few are run for a few steps. tune writes the results folder; "
                "run then starts the job with the best. With --dry_run only predicts."),
         {.name = "trial_seconds",
+         .in_full = true, /* as --device, --rank_memory and --dry_run: ds_launcher.c drops them */
          .type = DSI_ARG_REAL,
          .out = &o->trial_seconds,
          .value = "SECONDS",
@@ -243,9 +276,13 @@ ds_status launch_flags_parse(ds_ctx *ctx, int argc, char **argv, dsi_launch_opti
          .doc = "A trial that takes longer is ended and counts as failed. --rank_memory bounds "
                 "the memory of trials, not of the job that run starts; default: what is free "
                 "here, shared by the ranks."},
-        TEXT("device", o->device, "PROFILE", NULL,
-             "What a rank runs on, as for ds_plan; none: times are not predicted. Default: "
-             "measured here by ds_bench, once for a results folder."),
+        {.name = "device",
+         .type = DSI_ARG_TEXT,
+         .out = &o->device,
+         .value = "PROFILE",
+         .in_full = true,
+         .doc = "What a rank runs on, as for ds_plan; none: times are not predicted. Default: "
+                "measured here by ds_bench, once for a results folder."},
         HEADING("Restart:"),
         {.name = "restart_count",
          .type = DSI_ARG_INT,
@@ -261,6 +298,7 @@ ds_status launch_flags_parse(ds_ctx *ctx, int argc, char **argv, dsi_launch_opti
                                 .rows = rows,
                                 .n_rows = sizeof rows / sizeof rows[0],
                                 .after = after,
+                                .abbreviates = true,
                                 .stop_at_word = true};
     dsi_args args = {0};
     int used = 0;

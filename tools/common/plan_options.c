@@ -2,6 +2,7 @@
 #include "common/plan_run.h"
 #include "common/size_text.h"
 #include "common/trainer_flags.h"
+#include "common/trainer_names.h"
 
 #include <string.h>
 
@@ -318,6 +319,7 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
                                 .about = about,
                                 .rows = rows,
                                 .n_rows = sizeof rows / sizeof rows[0],
+                                .others = trainer_names,
                                 .after = after};
     dsi_args args = {0};
     DS_TRY(dsi_args_parse(ctx, &spec, argc, argv, &args));

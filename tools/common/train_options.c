@@ -3,6 +3,7 @@
 #include "ckpt/ckpt_begun.h"
 #include "common/train.h"
 #include "common/trainer_flags.h"
+#include "common/trainer_names.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,11 @@ static const char after[] =
     "  ds_train --model Qwen2.5-0.5B --data chats.jsonl --epochs 3 --learning_rate 2e-5 \\\n"
     "      --deepspeed_config ds.json --output tuned\n"
     "  ds_train … --output out --resume            go on from the newest checkpoint\n\n"
+    "Names of flags of Hugging Face's Trainer and of scripts made with it are taken where they "
+    "mean\n"
+    "the same (--model_name_or_path, --per_device_train_batch_size, --num_train_epochs,\n"
+    "--max_steps, --output_dir, --save_steps, --max_seq_length …); of others the error says what\n"
+    "is here in their place.\n\n"
     "Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted after saving.";
 
 /* One of --data_weights for each word of --data. */
@@ -403,6 +409,7 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
                                 .about = about,
                                 .rows = rows,
                                 .n_rows = sizeof rows / sizeof rows[0],
+                                .others = trainer_names,
                                 .after = after};
     DS_TRY(dsi_args_parse_flags(ctx, &spec, argc, argv, help_out));
     if (o->resume_given && o->overwrite) {

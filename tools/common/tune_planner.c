@@ -123,8 +123,12 @@ static ds_status predict(void *self, ds_ctx *ctx, const char *text, dsi_predicti
     return status;
 }
 
-static const char *const flags[] = {"train_micro_batch_size_per_gpu", "--micro_batch",
-                                    "gradient_accumulation_steps", "--gradient_accumulation_steps",
+static const char *const flags[] = {"train_micro_batch_size_per_gpu",
+                                    "--micro_batch",
+                                    "train_micro_batch_size_per_gpu",
+                                    "--per_device_train_batch_size",
+                                    "gradient_accumulation_steps",
+                                    "--gradient_accumulation_steps",
                                     NULL};
 
 const dsi_tune_planner tune_planner_ds_train = {

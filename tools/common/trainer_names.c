@@ -1,0 +1,132 @@
+/* See trainer_names.h. The names are those of transformers' TrainingArguments and example scripts,
+ * TRL and the training scripts of model families. */
+#include "common/trainer_names.h"
+
+#include <stddef.h>
+
+#define SAME(theirs, ours)                                                                         \
+    {                                                                                              \
+        .name = (theirs), .same = (ours)                                                           \
+    }
+#define INSTEAD(theirs, text)                                                                      \
+    {                                                                                              \
+        .name = (theirs), .instead = (text)                                                        \
+    }
+
+#define ADAPTERS                                                                                   \
+    "adapters (LoRA) are not available; all parameters are trained, --freeze leaves some out"
+#define QUANTIZED "quantized weights are not available; --bf16 and --fp16 train in 16 bits"
+#define LOADER    "batches are made while a step runs; leave it out"
+#define HUB       "nothing is sent to a hub; --output is a folder that can be uploaded"
+#define EVALUATE                                                                                   \
+    "--eval_interval N evaluates every N steps, 0 at the end, on --eval_data or --eval_fraction"
+#define SAVING   "--save_interval N saves every N steps, 0 at the end"
+#define PRINTING "\"steps_per_print\" in the configuration says how often a line is printed"
+#define MONITORS                                                                                   \
+    "--metrics FILE writes every step; \"tensorboard\" and \"csv_monitor\" are sections of the "   \
+    "configuration"
+#define ROWS      "samples are packed into full rows of --seq_length tokens, which see only themselves"
+#define FETCHING  "--data names files or folders; data sets are not downloaded"
+#define RESUMING  "--resume [TAG] goes on from a checkpoint of --output, the newest without a tag"
+#define RECOMPUTE "\"activation_checkpointing\": {\"recompute\": \"full\"} in the configuration"
+#define KERNELS   "there is one implementation, the fastest for this processor; leave it out"
+#define FOLDER    "a model folder is read as it is; leave it out"
+#define LOSS      "the loss is the cross entropy of the counted tokens; leave it out"
+
+const dsi_arg_other trainer_names[] = {
+    SAME("model_name_or_path", "model"),
+    SAME("tokenizer_name", "tokenizer"),
+    SAME("tokenizer_name_or_path", "tokenizer"),
+    INSTEAD("config_name", "--model_config FILE trains a new model of that config.json"),
+    INSTEAD("config_overrides", "--model_config FILE names a config.json, to be edited"),
+    INSTEAD("model_type", "--model_config FILE names a config.json, which has it"),
+    INSTEAD("torch_dtype", "--bf16 and --fp16 say what weights compute in"),
+    INSTEAD("attn_implementation", KERNELS),
+    INSTEAD("use_flash_attn", KERNELS),
+    INSTEAD("torch_compile", KERNELS),
+    INSTEAD("tf32", KERNELS),
+    INSTEAD("use_fast_tokenizer", FOLDER),
+    INSTEAD("trust_remote_code", FOLDER),
+    INSTEAD("low_cpu_mem_usage", FOLDER),
+    INSTEAD("cache_dir", FOLDER),
+    INSTEAD("model_revision", FOLDER),
+    INSTEAD("use_peft", ADAPTERS),
+    INSTEAD("use_lora", ADAPTERS),
+    INSTEAD("lora_r", ADAPTERS),
+    INSTEAD("lora_rank", ADAPTERS),
+    INSTEAD("lora_alpha", ADAPTERS),
+    INSTEAD("lora_dropout", ADAPTERS),
+    INSTEAD("lora_target_modules", ADAPTERS),
+    INSTEAD("q_lora", QUANTIZED),
+    INSTEAD("load_in_4bit", QUANTIZED),
+    INSTEAD("load_in_8bit", QUANTIZED),
+
+    SAME("train_file", "data"),
+    SAME("validation_file", "eval_data"),
+    SAME("data_path", "data"),
+    SAME("eval_data_path", "eval_data"),
+    INSTEAD("dataset_name", FETCHING),
+    INSTEAD("dataset_config_name", FETCHING),
+    INSTEAD("dataset_dir", FETCHING),
+    INSTEAD("dataset", FETCHING),
+    INSTEAD("validation_split_percentage", "--eval_fraction F holds back a part, such as 0.05"),
+    INSTEAD("max_train_samples", "--steps N ends the run earlier"),
+    SAME("block_size", "seq_length"),
+    SAME("max_seq_length", "seq_length"),
+    SAME("max_length", "seq_length"),
+    SAME("model_max_length", "seq_length"),
+    SAME("cutoff_len", "seq_length"),
+    INSTEAD("packing", ROWS),
+    INSTEAD("group_by_length", ROWS),
+    INSTEAD("pad_to_max_length", ROWS),
+    INSTEAD("lazy_preprocess", "data is tokenized once, at the start; leave it out"),
+    INSTEAD("preprocessing_num_workers", "--threads N says how many threads work"),
+    INSTEAD("dataloader_num_workers", LOADER),
+    INSTEAD("dataloader_pin_memory", LOADER),
+    INSTEAD("dataloader_drop_last", LOADER),
+    INSTEAD("remove_unused_columns", LOADER),
+    INSTEAD("overwrite_cache", LOADER),
+    INSTEAD("data_seed", "--seed is that of the data's order too"),
+
+    INSTEAD("do_train", "ds_train trains; leave it out"),
+    INSTEAD("do_eval", EVALUATE),
+    INSTEAD("do_predict", "ds_generate writes text with the trained model"),
+    {.name = "deepspeed", .same = "deepspeed_config", .may_be_alone = true},
+    SAME("per_device_train_batch_size", "micro_batch"),
+    INSTEAD("per_device_eval_batch_size", "evaluations take --micro_batch rows too"),
+    SAME("num_train_epochs", "epochs"),
+    SAME("max_steps", "steps"),
+    INSTEAD("gradient_checkpointing", RECOMPUTE),
+    INSTEAD("gradient_checkpointing_kwargs", RECOMPUTE),
+    INSTEAD("local_rank", "deepspeed tells ranks their numbers through LOCAL_RANK"),
+    INSTEAD("ddp_find_unused_parameters", LOADER),
+    INSTEAD("ddp_timeout", "DEEPSPEED_TIMEOUT in the environment counts minutes"),
+    INSTEAD("label_smoothing_factor", LOSS),
+    INSTEAD("neftune_noise_alpha", LOSS),
+    INSTEAD("average_tokens_across_devices", "--loss_average targets"),
+
+    SAME("output_dir", "output"),
+    INSTEAD("overwrite_output_dir",
+            "--overwrite begins anew in an --output that holds an earlier run"),
+    INSTEAD("resume_from_checkpoint", RESUMING),
+    SAME("save_steps", "save_interval"),
+    INSTEAD("save_strategy", SAVING),
+    INSTEAD("save_only_model", SAVING),
+    INSTEAD("save_safetensors", "every file of weights is safetensors; leave it out"),
+    SAME("save_total_limit", "keep_last"),
+    SAME("eval_steps", "eval_interval"),
+    INSTEAD("eval_strategy", EVALUATE),
+    INSTEAD("evaluation_strategy", EVALUATE),
+    INSTEAD("logging_steps", PRINTING),
+    INSTEAD("logging_strategy", PRINTING),
+    INSTEAD("logging_first_step", PRINTING),
+    INSTEAD("log_level", PRINTING),
+    INSTEAD("disable_tqdm", "there are plain lines where the output is no terminal"),
+    INSTEAD("logging_dir", MONITORS),
+    INSTEAD("report_to", MONITORS),
+    INSTEAD("run_name", MONITORS),
+    INSTEAD("plot_loss", MONITORS),
+    INSTEAD("push_to_hub", HUB),
+    INSTEAD("hub_model_id", HUB),
+    {0},
+};
