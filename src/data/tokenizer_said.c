@@ -125,13 +125,13 @@ static ds_status read_table(dsi_said_reader *r, const json_t *tree)
 
 /* ---- the named tokens and the further ones ---- */
 
-/* The properties that the sources of the table give a text; the entry read last counts, also when
- * another text took its index. */
+/* The properties that the table gives a text; the entry read last counts, also when another text
+ * took its index. */
 static void look_up(const dsi_said_reader *r, dsi_said *g)
 {
-    for (size_t i = r->read.n; i > 0; --i) {
-        if (dsi_said_same_text(&r->read.data[i - 1], g)) {
-            *g = r->read.data[i - 1];
+    for (size_t i = r->table.n; i > 0; --i) {
+        if (dsi_said_same_text(&r->table.data[i - 1], g)) {
+            *g = r->table.data[i - 1];
             return;
         }
     }

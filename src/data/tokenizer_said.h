@@ -14,6 +14,7 @@ typedef struct dsi_said {
     bool plain;            /* a text alone */
     bool says_normalized;
     int64_t index; /* in a table of added tokens */
+    size_t turn;   /* of the list that it is on, as read */
 } dsi_said;
 
 typedef struct dsi_said_list {
@@ -28,8 +29,7 @@ typedef struct dsi_said_reader {
     json_t *specific;               /* names of the folder's own with their tokens */
     dsi_said found[DSI_SAID_NAMES]; /* by dsi_said_names */
     bool is_there[DSI_SAID_NAMES];
-    dsi_said_list table;   /* of added tokens: one an index, the last one read */
-    dsi_said_list read;    /* all that were read for it, replaced ones too */
+    dsi_said_list table;   /* of added tokens, as read: of those with one index the last counts */
     dsi_said_list named;   /* all with a name, in order */
     dsi_said_list further; /* extra_special_tokens */
     dsi_said_list to_add;  /* for tokenizer_special.c */

@@ -102,13 +102,7 @@ bool dsi_said_is_empty(const json_t *value)
 static ds_status put_in_table(dsi_said_reader *r, int64_t index, dsi_said g)
 {
     g.index = index;
-    DS_TRY(dsi_said_push(r, &r->read, g));
-    for (size_t i = 0; i < r->table.n; ++i) {
-        if (r->table.data[i].index == index) {
-            r->table.data[i] = g;
-            return DS_OK;
-        }
-    }
+    g.turn = r->table.n;
     return dsi_said_push(r, &r->table, g);
 }
 

@@ -24,7 +24,9 @@ static int by_index(const void *a, const void *b)
 {
     const dsi_said *x = a;
     const dsi_said *y = b;
-    return x->index < y->index ? -1 : x->index > y->index;
+    return x->index != y->index ? (x->index < y->index ? -1 : 1)
+           : x->turn < y->turn  ? -1
+                                : x->turn > y->turn;
 }
 
 /* Puts a token on the list unless it is there: among the added ones or the table's new ones by its
@@ -52,7 +54,9 @@ static ds_status add_all(dsi_said_reader *r)
         qsort(r->table.data, r->table.n, sizeof *r->table.data, by_index);
     }
     for (size_t i = 0; i < r->table.n; ++i) {
-        DS_TRY(dsi_said_push(r, &r->to_add, r->table.data[i]));
+        if (i + 1 == r->table.n || r->table.data[i].index != r->table.data[i + 1].index) {
+            DS_TRY(dsi_said_push(r, &r->to_add, r->table.data[i]));
+        }
     }
     const size_t n_table = r->to_add.n;
     for (size_t i = 0; i < r->named.n; ++i) {
@@ -176,7 +180,6 @@ ds_status dsi_special_apply(ds_tokenizer *tok, const dsi_folder_files *files, co
             ? apply(&r, tree)
             : ds_fail(tok->ctx, DS_ERR_NOMEM, "no memory for the special tokens");
     free(r.table.data);
-    free(r.read.data);
     free(r.named.data);
     free(r.further.data);
     free(r.to_add.data);

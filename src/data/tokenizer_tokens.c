@@ -74,8 +74,9 @@ static ds_status add_new(ds_tokenizer *tok, const char *path, const dsi_added_to
     if (made.id >= DSI_TOK_MAX_ID) {
         return ds_fail(tok->ctx, DS_ERR_LIMIT, "%s: more than %d tokens", path, DSI_TOK_MAX_ID);
     }
-    /* Where the vocabulary's ids have holes a new token may have taken this one's id. */
-    for (uint32_t i = 0; known && made.id >= tok->vocab.n_tokens && i < tok->n_added; ++i) {
+    /* Where the vocabulary's ids have holes a new token, below next_added, may have taken it. */
+    const bool may_be_taken = known && made.id >= tok->vocab.n_tokens && made.id < tok->next_added;
+    for (uint32_t i = 0; may_be_taken && i < tok->n_added; ++i) {
         if (tok->added[i].id == made.id) {
             return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
                            "%s: the added tokens \"%.60s\" and \"%.60s\" have the same id %u: the "
