@@ -127,6 +127,22 @@ static void the_endless_is_stopped(void **state)
     expect("{% set t = 'aaaaaaaa' * 100000 %}{% for a in range(100000) %}{% if t.count('b') %}"
            "{% endif %}{% endfor %}",
            DS_ERR_LIMIT, "steps");
+    expect("{% set t = 'aaaaaaaa' * 100000 %}{% for a in range(9) %}{% if t.rfind(t[:400000] ~ "
+           "'b') %}{% endif %}{% endfor %}",
+           DS_ERR_LIMIT, "steps");
+    expect("{% set t = 'aaaaaaaa' * 100000 %}{% for a in range(999) %}{% if t.rsplit(t[:400000] ~ "
+           "'b') and t.rpartition(t[:400000] ~ 'b') %}{% endif %}{% endfor %}",
+           DS_ERR_LIMIT, "steps");
+    expect("{% set t = 'aaaaaaaa' * 100000 %}{% set u = 'b' * 800000 ~ 'a' %}{% for a in range(9) "
+           "%}{% if t.strip(u) %}{% endif %}{% endfor %}",
+           DS_ERR_LIMIT, "steps");
+    expect("{% set t = 'aaaaaaaa' * 1000000 %}{% for a in range(100000) %}{% if t < t ~ 'a' or "
+           "t.startswith(t) or t.isalpha() or t.count('a') %}{% endif %}{% endfor %}",
+           DS_ERR_LIMIT, "");
+    expect("{% set t = 'aaaaaaaa' * 8000000 %}{% set a %}{{ t }}{% set b %}{{ t }}{% set c %}"
+           "{{ t }}{% set d %}{{ t }}{% set e %}{{ t }}{% endset %}{% endset %}{% endset %}"
+           "{% endset %}{% endset %}",
+           DS_ERR_LIMIT, "a text of more than");
     expect("{% set n = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(60) %}"
            "{% set n.s = n.s + n.s %}{% endfor %}",
            DS_ERR_LIMIT, "");

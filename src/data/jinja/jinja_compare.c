@@ -126,6 +126,7 @@ int dsi_ji_compare(dsi_ji *j, dsi_jv a, dsi_jv b)
         order = compare_numbers(a, b);
     } else if (a.kind == DSI_JV_STR && b.kind == DSI_JV_STR) {
         const size_t n = a.n < b.n ? a.n : b.n;
+        (void)dsi_ji_step(j, n / 256);
         order = memcmp(a.text, b.text, n); /* UTF-8 has the order of its characters */
         order = order != 0 ? order : a.n < b.n ? -1 : a.n > b.n;
     } else if ((a.kind == DSI_JV_LIST && b.kind == DSI_JV_LIST) || (is_tuple(a) && is_tuple(b))) {

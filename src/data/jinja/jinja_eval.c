@@ -58,12 +58,13 @@ static dsi_jv eval_compare(dsi_ji *j, const dsi_jn *node, dsi_ji_scope *scope)
 
 static dsi_jv eval_concat(dsi_ji *j, const dsi_jn *node, dsi_ji_scope *scope)
 {
-    dsi_buf out = dsi_buf_make(1 << 28);
+    dsi_jv *parts = dsi_ji_alloc(j, node->list.n, sizeof *parts);
     for (uint32_t i = 0; i < node->list.n && !j->failed; ++i) {
-        const dsi_jv v = dsi_ji_eval(j, node->list.at[i], scope);
-        if (!j->failed) {
-            dsi_ji_put(j, &out, v);
-        }
+        parts[i] = dsi_ji_eval(j, node->list.at[i], scope);
+    }
+    dsi_buf out = dsi_buf_make(1 << 28); /* not before: one at a time, however deep it is nested */
+    for (uint32_t i = 0; i < node->list.n && !j->failed; ++i) {
+        dsi_ji_put(j, &out, parts[i]);
     }
     return dsi_ji_buffer(j, &out);
 }

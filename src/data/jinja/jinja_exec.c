@@ -98,11 +98,18 @@ void dsi_ji_unpack(dsi_ji *j, dsi_ji_scope *scope, const dsi_jn *target, dsi_jv 
 
 /* ---- statements ---- */
 
+dsi_buf *dsi_ji_catch(dsi_ji *j, dsi_buf *text)
+{
+    dsi_buf *outer = j->out;
+    *text = dsi_buf_make(outer->ceiling - outer->size);
+    j->out = text;
+    return outer;
+}
+
 dsi_jv dsi_ji_caught(dsi_ji *j, dsi_jn_list body, dsi_ji_scope *scope, dsi_ji_flow *flow_out)
 {
-    dsi_buf text = dsi_buf_make(TEXT_BYTES);
-    dsi_buf *outer = j->out;
-    j->out = &text;
+    dsi_buf text;
+    dsi_buf *outer = dsi_ji_catch(j, &text);
     const dsi_ji_flow flow = dsi_ji_exec(j, body, scope);
     j->out = outer;
     if (flow_out != NULL) {

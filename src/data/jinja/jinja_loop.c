@@ -233,9 +233,8 @@ dsi_jv dsi_ji_call_loop(dsi_ji *j, dsi_jv_loop *loop, const dsi_ji_args *args)
     if (items[0].kind == DSI_JV_MISSING) {
         return dsi_ji_wrong(j, "loop() needs what it is to walk through");
     }
-    dsi_buf text = dsi_buf_make(1 << 28);
-    dsi_buf *outer = j->out;
-    j->out = &text;
+    dsi_buf text;
+    dsi_buf *outer = dsi_ji_catch(j, &text);
     start(j, loop->node, loop->outer, items[0], loop->depth0 + 1);
     j->out = outer;
     return dsi_ji_buffer(j, &text);

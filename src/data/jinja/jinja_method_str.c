@@ -108,6 +108,7 @@ static dsi_jv affix(dsi_ji *j, dsi_jv s, const dsi_jv *a, bool (*fits)(dsi_jv, d
     if (a[1].kind != DSI_JV_MISSING) {
         return dsi_ji_refuse(j, "%s() of a part of a text", name);
     }
+    (void)dsi_ji_step(j, s.n / 256);
     if (a[0].kind != DSI_JV_TUPLE) {
         return need_str(j, a[0], name) ? dsi_jv_bool(fits(s, a[0])) : dsi_jv_none();
     }
@@ -148,12 +149,19 @@ static dsi_jv s_removesuffix(dsi_ji *j, dsi_jv s, const dsi_jv *a)
     return ends(s, a[0]) ? dsi_jv_str(s.text, s.n - a[0].n) : s;
 }
 
-static const char *find_last(const char *text, size_t n, dsi_jv what)
+/* Each place that may be the one is a step, and so are 64 bytes that are compared there. */
+static const char *find_last(dsi_ji *j, const char *text, size_t n, dsi_jv what)
 {
-    for (size_t i = n >= what.n ? n - what.n + 1 : 0; i-- > 0;) {
-        if (memcmp(text + i, what.text, what.n) == 0) {
-            return text + i;
+    if (what.n == 0) {
+        return text + n;
+    }
+    size_t left = n >= what.n ? n - what.n + 1 : 0;
+    while (left > 0 && dsi_ji_step(j, 1 + what.n / 64)) {
+        const char *at = memrchr(text, what.text[0], left);
+        if (at == NULL || memcmp(at, what.text, what.n) == 0) {
+            return at;
         }
+        left = (size_t)(at - text);
     }
     return NULL;
 }
@@ -168,7 +176,7 @@ static dsi_jv search(dsi_ji *j, dsi_jv s, const dsi_jv *a, bool last, const char
         return dsi_ji_refuse(j, "%s() in a part of a text", name);
     }
     (void)dsi_ji_step(j, s.n / 16);
-    const char *at = last         ? find_last(s.text, s.n, a[0])
+    const char *at = last         ? find_last(j, s.text, s.n, a[0])
                      : a[0].n > 0 ? memmem(s.text, s.n, a[0].text, a[0].n)
                                   : s.text;
     if (at == NULL) {
@@ -215,6 +223,9 @@ static dsi_jv s_count(dsi_ji *j, dsi_jv s, const dsi_jv *a)
     for (const char *p = s.text; (p = memmem(p, (size_t)(end - p), a[0].text, a[0].n)) != NULL;
          p += a[0].n) {
         ++n;
+        if (!dsi_ji_step(j, 1)) {
+            break;
+        }
     }
     return dsi_jv_int(n);
 }
@@ -246,6 +257,7 @@ typedef struct pieces {
 
 static void add(dsi_ji *j, pieces *p, const char *begin, const char *end)
 {
+    (void)dsi_ji_step(j, 1);
     if (p->n == p->room) {
         const size_t room = p->room * 2 + 8;
         dsi_jv *grown = dsi_ji_alloc(j, room, sizeof *grown);
@@ -298,11 +310,10 @@ static void rsplit_by(dsi_ji *j, dsi_jv s, dsi_jv by, int64_t times, pieces *out
     const char *end = s.text + s.n;
     const char *at;
     while (times != 0 && !j->failed &&
-           (at = find_last(s.text, (size_t)(end - s.text), by)) != NULL) {
+           (at = find_last(j, s.text, (size_t)(end - s.text), by)) != NULL) {
         add(j, out, at + by.n, end);
         end = at;
         --times;
-        (void)dsi_ji_step(j, 1);
     }
     add(j, out, s.text, end);
     for (size_t i = 0; i < out->n / 2; ++i) {
@@ -362,7 +373,9 @@ static dsi_jv parted(dsi_ji *j, dsi_jv s, const dsi_jv *a, bool right)
     }
     pieces out = {0};
     const char *end = s.text + s.n;
-    const char *at = right ? find_last(s.text, s.n, a[0]) : memmem(s.text, s.n, a[0].text, a[0].n);
+    (void)dsi_ji_step(j, s.n / 16);
+    const char *at =
+        right ? find_last(j, s.text, s.n, a[0]) : memmem(s.text, s.n, a[0].text, a[0].n);
     if (at != NULL) {
         add(j, &out, s.text, at);
         add(j, &out, at, at + a[0].n);
@@ -391,6 +404,7 @@ static dsi_jv s_rpartition(dsi_ji *j, dsi_jv s, const dsi_jv *a)
 static dsi_jv all_are(dsi_ji *j, dsi_jv s, unsigned classes)
 {
     const char *end = s.text + s.n;
+    (void)dsi_ji_step(j, s.n / 16);
     for (const char *p = s.text; p < end;) {
         uint32_t cp;
         p += dsi_utf8_decode((const unsigned char *)p, (const unsigned char *)end, &cp);

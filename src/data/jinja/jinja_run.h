@@ -189,6 +189,9 @@ dsi_jv dsi_ji_eval(dsi_ji *j, const dsi_jn *node, dsi_ji_scope *scope);
 bool dsi_ji_eval_args(dsi_ji *j, dsi_jn_list list, dsi_ji_scope *scope, dsi_ji_args *args_out);
 typedef enum dsi_ji_flow { DSI_JI_GO_ON, DSI_JI_BREAK, DSI_JI_CONTINUE } dsi_ji_flow;
 dsi_ji_flow dsi_ji_exec(dsi_ji *j, dsi_jn_list body, dsi_ji_scope *scope);
+/* What is written goes to text from now on; returns what j->out is to be again. All such texts that
+ * are open at a time share the ceiling of the result. */
+dsi_buf *dsi_ji_catch(dsi_ji *j, dsi_buf *text);
 /* Runs a body with its text caught. */
 dsi_jv dsi_ji_caught(dsi_ji *j, dsi_jn_list body, dsi_ji_scope *scope, dsi_ji_flow *flow_out);
 void dsi_ji_exec_for(dsi_ji *j, const dsi_jn *node, dsi_ji_scope *scope);

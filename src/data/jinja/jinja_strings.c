@@ -9,9 +9,9 @@ static size_t decode(const char *p, const char *end, uint32_t *cp)
     return dsi_utf8_decode((const unsigned char *)p, (const unsigned char *)end, cp);
 }
 
-static bool has_char(dsi_jv chars, const char *p, size_t n)
+static bool has_char(dsi_ji *j, dsi_jv chars, const char *p, size_t n)
 {
-    return n > 0 && memmem(chars.text, chars.n, p, n) != NULL;
+    return n > 0 && dsi_ji_step(j, 1 + chars.n / 64) && memmem(chars.text, chars.n, p, n) != NULL;
 }
 
 /* Where the last character of a text begins. */
@@ -40,14 +40,14 @@ dsi_jv dsi_ji_strip(dsi_ji *j, dsi_jv s, dsi_jv chars, dsi_ji_sides sides)
     while ((sides & DSI_JI_LEFT) && begin < end) {
         uint32_t cp;
         const size_t n = decode(begin, end, &cp);
-        if (!has_char(chars, begin, n)) {
+        if (!has_char(j, chars, begin, n)) {
             break;
         }
         begin += n;
     }
     while ((sides & DSI_JI_RIGHT) && begin < end) {
         const char *p = last_char(begin, end);
-        if (!has_char(chars, p, (size_t)(end - p))) {
+        if (!has_char(j, chars, p, (size_t)(end - p))) {
             break;
         }
         end = p;
@@ -93,6 +93,9 @@ dsi_jv dsi_ji_replace(dsi_ji *j, dsi_jv s, dsi_jv old, dsi_jv new, int64_t count
         dsi_buf_append(&out, new.text, new.n);
         p = at + old.n;
         --count;
+        if (!dsi_ji_step(j, 1 + new.n / 64)) {
+            break;
+        }
     }
     dsi_buf_append(&out, p, (size_t)(end - p));
     return dsi_ji_buffer(j, &out);
@@ -168,6 +171,7 @@ dsi_jv dsi_ji_splitlines(dsi_ji *j, dsi_jv s, bool keep)
 {
     size_t room = 16;
     size_t count = 0;
+    (void)dsi_ji_step(j, s.n / 16);
     dsi_jv *at = dsi_ji_alloc(j, room, sizeof *at);
     const char *p = s.text;
     const char *end = s.text + s.n;
@@ -198,7 +202,6 @@ dsi_jv dsi_ji_splitlines(dsi_ji *j, dsi_jv s, bool keep)
         at[count++] = dsi_jv_str(line, (size_t)((keep ? p : stop) - line));
         line = p;
     }
-    (void)dsi_ji_step(j, s.n / 64);
     return dsi_ji_list(j, at, count, DSI_JV_LIST);
 }
 
@@ -206,6 +209,7 @@ bool dsi_ji_is_cased(dsi_ji *j, dsi_jv s, dsi_ji_class how)
 {
     bool any = false;
     const char *end = s.text + s.n;
+    (void)dsi_ji_step(j, s.n / 16);
     for (const char *p = s.text; p < end && !j->failed;) {
         uint32_t cp;
         p += decode(p, end, &cp);
