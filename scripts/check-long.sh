@@ -13,6 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=$(nproc)
 logs=build/long
+heed=(env --default-signal=INT,QUIT,HUP) # what runs in the background has them ignored, and tests send them
 
 fuzz() {
     local out=build-fuzz clang checks="address,undefined,float-cast-overflow -fno-sanitize-recover=all"
@@ -43,10 +44,10 @@ demo() { # SEED
 
 part() { # NAME
     case $1 in
-    check) scripts/check.sh ;;
+    check) "${heed[@]}" scripts/check.sh ;;
     fuzz | comm_sim) "$1" ;;
     demo_*) demo "${1#demo_}" ;;
-    *) bash "test/long/$1.sh" "$PWD/build" ;;
+    *) "${heed[@]}" bash "test/long/$1.sh" "$PWD/build" ;;
     esac
 }
 

@@ -32,13 +32,20 @@ JOBS = {
 }
 
 
+def heed_all():
+    """A test in the background inherits SIGINT ignored, and its child would, too."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def one(name, rng, case):
     argv = JOBS[name]
     number = rng.choice([signal.SIGINT, signal.SIGTERM])
     moment = rng.choice([rng.uniform(0, 0.1), rng.uniform(0, 1.2)])
     log = open("log%d" % case, "wb")
     program = argv if argv[0] == "env" else [BIN + "/" + argv[0]] + argv[1:]
-    p = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    p = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                         preexec_fn=heed_all)
     time.sleep(moment)
     if p.poll() is not None:
         return "ended before", 0.0, p.returncode
