@@ -22,7 +22,7 @@ dsi_engine_spec plan_case_spec(const plan_case *c, uint32_t n_ranks)
                   .eps = 1e-8,
                   .decoupled_decay = true,
                   .max_norm = 1.0},
-        .zero = {.n_ranks = n_ranks,
+        .zero = {.mesh = dsi_mesh_data(n_ranks),
                  .stage = c->stage,
                  .reduce_each = c->accumulation == 1,
                  .comm_dtype = c->dtype,

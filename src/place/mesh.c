@@ -26,6 +26,15 @@ dsi_axis dsi_axis_from_name(const char *name, size_t n)
 
 /* ---- making -------------------------------------------------------------------------------- */
 
+dsi_mesh dsi_mesh_data(uint32_t n_ranks)
+{
+    dsi_mesh mesh = {.n_ranks = n_ranks};
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        mesh.size[a] = a == DSI_AXIS_DPS ? n_ranks : 1;
+    }
+    return mesh;
+}
+
 ds_status dsi_mesh_of(ds_ctx *ctx, const uint32_t size[DSI_AXIS_COUNT], dsi_mesh *mesh_out)
 {
     dsi_mesh mesh = {.n_ranks = 1};
@@ -170,10 +179,10 @@ uint32_t dsi_mesh_rank(const dsi_mesh *mesh, const dsi_coords *coords)
     return rank;
 }
 
-dsi_group dsi_mesh_group(const dsi_mesh *mesh, const dsi_axes *axes, uint32_t rank)
+dsi_rank_group dsi_mesh_group(const dsi_mesh *mesh, const dsi_axes *axes, uint32_t rank)
 {
     dsi_coords coords = dsi_mesh_coords(mesh, rank);
-    dsi_group group = {.axes = *axes, .size = 1};
+    dsi_rank_group group = {.axes = *axes, .size = 1};
     for (uint32_t i = 0; i < axes->n; ++i) {
         const uint32_t a = axes->axis[i];
         group.index = group.index * mesh->size[a] + coords.at[a];

@@ -56,12 +56,12 @@ typedef struct dsi_axes {
 } dsi_axes;
 
 /* The ranks that differ from one rank along a tuple of axes only. */
-typedef struct dsi_group {
+typedef struct dsi_rank_group {
     dsi_axes axes;
     uint32_t size;
     uint32_t index; /* the place of the rank in it */
     uint32_t color; /* names the group among those of its axes: for dsi_comm_split, key = index */
-} dsi_group;
+} dsi_rank_group;
 
 typedef struct dsi_coords {
     uint32_t at[DSI_AXIS_COUNT];
@@ -69,6 +69,8 @@ typedef struct dsi_coords {
 
 /* Errors: ERR_CONFIG names the keys whose numbers do not fit together, and a remedy. */
 ds_status dsi_mesh_make(ds_ctx *ctx, const dsi_mesh_params *params, dsi_mesh *mesh_out);
+/* Data parallelism over n ranks and nothing else. */
+dsi_mesh dsi_mesh_data(uint32_t n_ranks);
 /* From sizes; n_ranks is their product. Errors: ERR_ARG. */
 ds_status dsi_mesh_of(ds_ctx *ctx, const uint32_t size[DSI_AXIS_COUNT], dsi_mesh *mesh_out);
 ds_status dsi_mesh_check(ds_ctx *ctx, const dsi_mesh *mesh);
@@ -76,7 +78,7 @@ ds_status dsi_mesh_check(ds_ctx *ctx, const dsi_mesh *mesh);
 dsi_coords dsi_mesh_coords(const dsi_mesh *mesh, uint32_t rank);
 uint32_t dsi_mesh_rank(const dsi_mesh *mesh, const dsi_coords *coords);
 
-dsi_group dsi_mesh_group(const dsi_mesh *mesh, const dsi_axes *axes, uint32_t rank);
+dsi_rank_group dsi_mesh_group(const dsi_mesh *mesh, const dsi_axes *axes, uint32_t rank);
 /* The i-th rank of the group of `rank` along axes. Pre: i < its size. */
 uint32_t dsi_mesh_peer(const dsi_mesh *mesh, const dsi_axes *axes, uint32_t rank, uint32_t i);
 /* Whether group indices ascend with ranks, without a gap of another group between them. */

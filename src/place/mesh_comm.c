@@ -41,7 +41,7 @@ ds_status dsi_mesh_comms_get(dsi_mesh_comms *comms, const dsi_axes *axes, dsi_co
         return ds_fail(comms->ctx, DS_ERR_LIMIT, "more than %d different groups of a mesh",
                        DSI_MESH_COMMS_MOST);
     }
-    const dsi_group group = dsi_mesh_group(&comms->mesh, axes, comms->world->rank);
+    const dsi_rank_group group = dsi_mesh_group(&comms->mesh, axes, comms->world->rank);
     dsi_comm *comm = NULL;
     DS_TRY(dsi_comm_split(comms->world, group.color, group.index, &comm));
     comms->group[comms->n].axes = *axes;

@@ -96,9 +96,20 @@ static bool walk_next(walk *w)
     return false;
 }
 
+static bool same_box(const dsi_part *a, const dsi_part *b)
+{
+    return a->n_dims == b->n_dims &&
+           memcmp(a->offset, b->offset, a->n_dims * sizeof a->offset[0]) == 0 &&
+           memcmp(a->lengths, b->lengths, a->n_dims * sizeof a->lengths[0]) == 0;
+}
+
 int64_t dsi_part_common(const dsi_part *a, const dsi_part *b)
 {
     int64_t n = 0;
+    if (same_box(a, b)) { /* ranges of the same elements */
+        const int64_t end = least(a->begin + a->count, b->begin + b->count);
+        return most(0, end - most(a->begin, b->begin));
+    }
     if (!a->flat && !b->flat) { /* boxes: no need to walk */
         n = a->count > 0 && b->count > 0 ? 1 : 0;
         for (uint32_t d = 0; d < a->n_dims; ++d) {

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { NAME_BYTES = 256 };
+
 typedef struct work {
     ds_ctx *ctx;
     const dsi_place_node *node;
@@ -27,10 +29,12 @@ static ds_status refuse(const work *w, uint32_t i, const dsi_placement *need, co
     char have_text[DSI_PLACEMENT_TEXT];
     char need_text[DSI_PLACEMENT_TEXT];
     char meta[128];
+    char name[NAME_BYTES];
     const char *hint = w->p->rule.hint;
+    w->node->name(w->node->user, i, name, sizeof name);
     return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
                    "%s at %s: input %u (%s %s) is placed %s and would have to be %s: %s%s%s",
-                   w->node->op->name, w->node->scope, i, w->node->names[i],
+                   w->node->op->name, w->node->scope, i, name,
                    ds_meta_text(w->node->in_meta[i], meta, sizeof meta),
                    dsi_placement_str(&w->node->in[i].at, have_text),
                    dsi_placement_str(need, need_text), why, hint != NULL ? "; " : "",
@@ -54,16 +58,39 @@ static uint32_t element_inputs(const work *w)
     return mask;
 }
 
-/* The input whose Flat the node takes over: a fixed one, else the first. n_in: none is flat. */
+static bool is_gathered(const work *w, uint32_t i)
+{
+    return (w->node->whole >> i & 1u) != 0;
+}
+
+/* The input whose Flat the node takes over: of the fixed ones that over most axes, else the first.
+ * n_in: none. */
 static uint32_t leading_flat(const work *w)
 {
     uint32_t first = w->node->n_in;
     for (uint32_t i = w->node->n_in; i-- > 0;) {
-        const bool is_flat = is_there(w, i) && w->node->in[i].at.flat.n > 0;
-        const bool better = first == w->node->n_in || is_fixed(w, i) || !is_fixed(w, first);
+        const bool is_flat = is_there(w, i) && w->node->in[i].at.flat.n > 0 && !is_gathered(w, i);
+        const bool none = first == w->node->n_in;
+        const bool more =
+            !none && is_fixed(w, i) && w->node->in[i].at.flat.n >= w->node->in[first].at.flat.n;
+        const bool better = none || !is_fixed(w, first) || more;
         first = is_flat && better ? i : first;
     }
     return first;
+}
+
+static bool is_own_on(const work *w, uint32_t i, uint32_t axes)
+{
+    return is_there(w, i) && (dsi_placement_own_axes(&w->node->in[i].at) & axes) != 0;
+}
+
+/* Whether a written input is placed as the flat one, or may be updated on its slice. */
+static bool may_be_written(const work *w, uint32_t i, const dsi_placement *flat)
+{
+    const dsi_placement *own = &w->node->in[i].at;
+    const bool updates = (w->p->rule.flags & DSI_RULE_UPDATE) != 0 && own->flat.n == 0;
+    return updates || (dsi_axes_equal(&own->flat, &flat->flat) && own->cut == flat->cut &&
+                       own->owner == flat->owner);
 }
 
 /* Whether the operator can work on slices here: its rule says so, the leading one is among its
@@ -76,11 +103,9 @@ static bool may_stay_flat(const work *w, uint32_t lead, uint32_t elements)
     const bool whole = (flags & DSI_RULE_OWNER) != 0 && flat->cut == DSI_CUT_TENSOR;
     bool free = ((flags & able) != 0 || whole) && (elements >> lead & 1u) != 0;
     for (uint32_t i = 0; i < w->node->n_in; ++i) {
-        if ((elements >> i & 1u) != 0 && is_fixed(w, i)) {
-            const dsi_placement *own = &w->node->in[i].at;
-            free = free && dsi_axes_equal(&own->flat, &flat->flat) && own->cut == flat->cut &&
-                   own->owner == flat->owner;
-        }
+        const bool written = (elements >> i & 1u) != 0 && is_fixed(w, i);
+        free = free && !is_own_on(w, i, dsi_axes_mask(&flat->flat)) &&
+               (!written || may_be_written(w, i, flat));
     }
     return free;
 }
@@ -98,19 +123,16 @@ static void take_flat(dsi_placement *to, const dsi_placement *flat)
 static ds_status place_flat(work *w)
 {
     const uint32_t lead = leading_flat(w);
-    if (lead == w->node->n_in) {
-        return DS_OK;
-    }
-    const dsi_placement flat = w->node->in[lead].at;
+    const dsi_placement flat = lead < w->node->n_in ? w->node->in[lead].at : dsi_replicate();
     const uint32_t axes = dsi_axes_mask(&flat.flat);
     const uint32_t elements = element_inputs(w);
-    const bool stays = may_stay_flat(w, lead, elements);
+    const bool stays = lead < w->node->n_in && may_stay_flat(w, lead, elements);
     for (uint32_t i = 0; i < w->node->n_in; ++i) {
         dsi_placement *need = &w->p->need[i].at;
         if (!is_there(w, i)) {
             continue;
         }
-        if (stays && (elements >> i & 1u) != 0) {
+        if (stays && (elements >> i & 1u) != 0 && !is_gathered(w, i)) {
             for (uint32_t k = 0; k < flat.flat.n; ++k) {
                 if (need->on[flat.flat.axis[k]].kind == DSI_SHARD) {
                     return refuse(w, i, &flat, "another input is flat along an axis that cuts it");
@@ -134,7 +156,8 @@ static ds_status place_flat(work *w)
             dsi_placement *out = &w->p->out[o].at;
             for (uint32_t k = 0; k < flat.flat.n && (w->p->rule.flags & DSI_RULE_ADDS_ALL) != 0;
                  ++k) {
-                *out = dsi_partial(*out, (dsi_axis)flat.flat.axis[k]);
+                *out =
+                    dsi_partial_of(*out, (dsi_axis)flat.flat.axis[k], dsi_rule_terms(&w->p->rule));
             }
             if ((w->p->rule.flags & DSI_RULE_ADDS_ALL) == 0) {
                 take_flat(out, &flat);
@@ -173,6 +196,9 @@ static double price_of_move(const work *w, uint32_t i, dsi_axis axis, dsi_place_
     const double whole = bytes_of(w->node->in_meta[i]) * (n - 1.0) / n;
     if (from_flat) {
         return to.kind == DSI_PARTIAL ? -1.0 : whole;
+    }
+    if (from.kind == DSI_PARTIAL && (to.kind == DSI_PARTIAL || (from.dim != 0 && to.kind != 0))) {
+        return -1.0; /* another reduction; what is no plain sum is reduced everywhere */
     }
     switch (from.kind) {
     case DSI_REPLICATE:
@@ -226,8 +252,9 @@ static bool is_taken_up(const work *w, dsi_axis axis, const dsi_strategy *s)
     const dsi_place_kind kind = s->linear ? DSI_PARTIAL : DSI_SHARD;
     bool taken = s->letter == '\0' && !s->linear;
     for (uint32_t i = 0; i < w->node->n_in; ++i) {
-        taken = taken || (is_there(w, i) && s->in[i].kind == kind &&
-                          w->node->in[i].at.on[axis].kind == kind);
+        const dsi_place_on has = w->node->in[i].at.on[axis];
+        const bool alike = has.kind != DSI_PARTIAL || has.dim == s->in[i].dim;
+        taken = taken || (is_there(w, i) && s->in[i].kind == kind && has.kind == kind && alike);
     }
     return taken;
 }
@@ -244,8 +271,45 @@ static void take(work *w, dsi_axis axis, const dsi_strategy *s)
     dsi_rule_case_take(&w->p->rule, w->node->mesh, axis, s);
 }
 
+/* On an axis where the node works on the rank's own samples. */
+static ds_status place_own(work *w, dsi_axis axis)
+{
+    const bool may_gather = (w->node->policy->gather >> axis & 1u) != 0;
+    for (uint32_t i = 0; i < w->node->n_in; ++i) {
+        dsi_placement *need = &w->p->need[i].at;
+        const dsi_place_on from = need->on[axis];
+        if (!is_there(w, i) || from.kind == DSI_OWN) {
+            continue;
+        }
+        need->on[axis] = (dsi_place_on){0};
+        if (is_fixed(w, i)) {
+            return refuse(w, i, &w->node->in[i].at,
+                          "it is written, with what each rank has of its own samples");
+        }
+        if (from.kind == DSI_SHARD && !may_gather) {
+            return refuse(w, i, need, "the other inputs are of the rank's own samples");
+        }
+    }
+    for (uint32_t o = 0; o < w->node->n_out; ++o) {
+        w->p->out[o].at = dsi_own(w->p->out[o].at, axis);
+    }
+    return DS_OK;
+}
+
+static bool has_own(const work *w, dsi_axis axis)
+{
+    bool own = false;
+    for (uint32_t i = 0; i < w->node->n_in; ++i) {
+        own = own || is_own_on(w, i, 1u << axis);
+    }
+    return own;
+}
+
 static ds_status place_axis(work *w, dsi_axis axis)
 {
+    if (has_own(w, axis)) {
+        return place_own(w, axis);
+    }
     dsi_strategy list[DSI_RULE_STRATEGIES];
     const uint32_t n = dsi_rule_strategies(&w->p->rule, w->node->mesh, axis, w->node->policy, list);
     const dsi_strategy *best = NULL;
@@ -325,23 +389,37 @@ static ds_status average_outputs(work *w)
     return DS_OK;
 }
 
+/* The list of moves of an input that changes; on an error once more, with its name. */
+static ds_status plan_input(work *w, uint32_t i, const dsi_moves **moves_out)
+{
+    dsi_redistribution r = {.name = w->node->op->name,
+                            .mesh = *w->node->mesh,
+                            .meta = w->node->in_meta[i],
+                            .from = w->node->in[i].at,
+                            .to = w->p->need[i].at,
+                            .most_bytes = w->node->policy->most_bytes};
+    ds_status status = dsi_redistribute_memo(w->ctx, w->node->memo, &r, moves_out);
+    if (status < 0) {
+        char input[NAME_BYTES];
+        char name[2 * NAME_BYTES];
+        w->node->name(w->node->user, i, input, sizeof input);
+        (void)snprintf(name, sizeof name, "%s at %s: input %u (%s)", w->node->op->name,
+                       w->node->scope, i, input);
+        r.name = name;
+        status = dsi_redistribute_memo(w->ctx, w->node->memo, &r, moves_out);
+    }
+    return status;
+}
+
 static ds_status plan_moves(work *w)
 {
     for (uint32_t i = 0; i < w->node->n_in; ++i) {
-        char name[512];
-        w->p->moves[i].n = 0;
+        const dsi_moves *moves = NULL;
         if (!is_there(w, i) || dsi_placement_equal(&w->node->in[i].at, &w->p->need[i].at)) {
             continue;
         }
-        (void)snprintf(name, sizeof name, "%s at %s: input %u (%s)", w->node->op->name,
-                       w->node->scope, i, w->node->names[i]);
-        const dsi_redistribution r = {.name = name,
-                                      .mesh = *w->node->mesh,
-                                      .meta = w->node->in_meta[i],
-                                      .from = w->node->in[i].at,
-                                      .to = w->p->need[i].at,
-                                      .most_bytes = w->node->policy->most_bytes};
-        DS_TRY(dsi_redistribute(w->ctx, &r, &w->p->moves[i]));
+        DS_TRY(plan_input(w, i, &moves));
+        w->p->bytes += moves->bytes;
     }
     return DS_OK;
 }

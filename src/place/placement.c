@@ -20,6 +20,18 @@ dsi_placement dsi_partial(dsi_placement p, dsi_axis axis)
     return p;
 }
 
+dsi_placement dsi_partial_of(dsi_placement p, dsi_axis axis, dsi_terms terms)
+{
+    p.on[axis] = (dsi_place_on){DSI_PARTIAL, (uint8_t)terms};
+    return p;
+}
+
+dsi_placement dsi_own(dsi_placement p, dsi_axis axis)
+{
+    p.on[axis] = (dsi_place_on){DSI_OWN, 0};
+    return p;
+}
+
 dsi_placement dsi_flat(dsi_placement p, dsi_axes axes)
 {
     p.flat = axes;
@@ -48,6 +60,11 @@ static uint32_t axes_of_kind(const dsi_placement *p, dsi_place_kind kind)
 uint32_t dsi_placement_partial_axes(const dsi_placement *p)
 {
     return axes_of_kind(p, DSI_PARTIAL);
+}
+
+uint32_t dsi_placement_own_axes(const dsi_placement *p)
+{
+    return axes_of_kind(p, DSI_OWN);
 }
 
 uint32_t dsi_placement_shard_axes(const dsi_placement *p)
@@ -96,11 +113,17 @@ static ds_status check_flat(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_placeme
     return DS_OK;
 }
 
+static bool is_known(dsi_place_on on)
+{
+    return on.kind == DSI_PARTIAL ? on.dim <= DSI_TERMS_SIDE
+                                  : on.kind == DSI_SHARD || (on.kind <= DSI_OWN && on.dim == 0);
+}
+
 ds_status dsi_placement_check(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_placement *p,
                               ds_shape shape, const char *name)
 {
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
-        if (p->on[a].kind > DSI_PARTIAL || (p->on[a].kind != DSI_SHARD && p->on[a].dim != 0)) {
+        if (!is_known(p->on[a])) {
             return bad(ctx, p, name, "an axis has no kind that is known");
         }
         if (p->on[a].kind == DSI_SHARD && p->on[a].dim >= shape.n_dims) {
@@ -155,7 +178,7 @@ static void cut(int64_t n, uint32_t size, uint32_t index, int64_t *begin_out, in
 
 static void cut_flat(const dsi_mesh *mesh, const dsi_placement *p, uint32_t rank, dsi_part *part)
 {
-    const dsi_group group = dsi_mesh_group(mesh, &p->flat, rank);
+    const dsi_rank_group group = dsi_mesh_group(mesh, &p->flat, rank);
     const int64_t n = part->count;
     part->flat = true;
     if (p->cut == DSI_CUT_TENSOR) {

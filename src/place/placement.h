@@ -1,9 +1,10 @@
 /* Placements: where the elements of a logical tensor are on a mesh.
  *
- * For each axis of the mesh a value is replicated, cut along one of its dims, or a sum whose
- * addends lie on the ranks of the axis; or it is flat on an ordered tuple of axes: row-major
- * elements padded and cut into equal slices (ZeRO), or given whole to one owner. {0} is Replicate
- * on every axis. Plain values; every rank computes the same.
+ * For each axis of the mesh a value is replicated, cut along one of its dims, or the sum (or
+ * maximum) of what the ranks of the axis have; or each rank has one of its own, for its own samples
+ * (the data axes: such a value has the shape of one rank's); or it is flat on an ordered tuple of
+ * axes: row-major elements padded and cut into equal slices (ZeRO), or given whole to one owner.
+ * {0} is Replicate on every axis. Plain values; every rank computes the same.
  *
  * Cuts: n indices (or elements) over N ranks make slices of S = ceil(n/N); rank r has
  * [r·S, min((r+1)·S, n)), which may be short or empty. Axes that cut the same dim cut one after the
@@ -20,11 +21,24 @@
 #include "place/mesh.h"
 #include "place/part.h"
 
-typedef enum dsi_place_kind { DSI_REPLICATE = 0, DSI_SHARD, DSI_PARTIAL } dsi_place_kind;
+typedef enum dsi_place_kind {
+    DSI_REPLICATE = 0,
+    DSI_SHARD,
+    DSI_PARTIAL,
+    DSI_OWN /* no relation between the ranks' values: nothing moves them */
+} dsi_place_kind;
+
+/* What a Partial value is of the ranks' terms. Of one value all axes have the same. */
+typedef enum dsi_terms {
+    DSI_TERMS_SUM = 0, /* the canonical sum, below */
+    DSI_TERMS_MAX,     /* the largest, NaN above all */
+    DSI_TERMS_EXACT,   /* exact pairs (op/ops.h, sum_parts): any order gives the same bits */
+    DSI_TERMS_SIDE     /* the terms side by side in rank order: readers reduce them */
+} dsi_terms;
 
 typedef struct dsi_place_on {
     uint8_t kind; /* dsi_place_kind */
-    uint8_t dim;  /* of DSI_SHARD, else 0 */
+    uint8_t dim;  /* of DSI_SHARD; of DSI_PARTIAL its dsi_terms; else 0 */
 } dsi_place_on;
 
 typedef enum dsi_cut {
@@ -44,6 +58,8 @@ typedef struct dsi_placement {
 dsi_placement dsi_replicate(void);
 dsi_placement dsi_shard(dsi_placement p, dsi_axis axis, uint32_t dim);
 dsi_placement dsi_partial(dsi_placement p, dsi_axis axis);
+dsi_placement dsi_partial_of(dsi_placement p, dsi_axis axis, dsi_terms terms);
+dsi_placement dsi_own(dsi_placement p, dsi_axis axis);
 dsi_placement dsi_flat(dsi_placement p, dsi_axes axes);
 dsi_placement dsi_flat_owner(dsi_placement p, dsi_axes axes, uint32_t owner);
 
@@ -67,11 +83,12 @@ bool dsi_placement_is_even(const dsi_mesh *mesh, const dsi_placement *p, ds_shap
 
 /* Axes of one kind, as a mask (1 << axis). */
 uint32_t dsi_placement_partial_axes(const dsi_placement *p);
+uint32_t dsi_placement_own_axes(const dsi_placement *p);
 uint32_t dsi_placement_shard_axes(const dsi_placement *p); /* Shard of any dim */
 uint32_t dsi_placement_dim_axes(const dsi_placement *p, uint32_t dim);
 
-/* "R", "dps:S(0) tp:P", "tp:S(1) flat(dps,ep)", "flat(dps;tensor@3)". Axes that are replicated are
- * left out. */
+/* "R", "dps:S(0) tp:P", "dps:own", "tp:S(1) flat(dps,ep)", "flat(dps;tensor@3)"; Pmax, Pexact and
+ * Pside are the other reductions. Axes that are replicated are left out. */
 void dsi_placement_text(const dsi_placement *p, dsi_buf *buf);
 /* The same into a text of fixed size, for messages. */
 enum { DSI_PLACEMENT_TEXT = 160 };

@@ -4,6 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char *const partial_names[] = {[DSI_TERMS_SUM] = "P",
+                                            [DSI_TERMS_MAX] = "Pmax",
+                                            [DSI_TERMS_EXACT] = "Pexact",
+                                            [DSI_TERMS_SIDE] = "Pside"};
+
 void dsi_placement_text(const dsi_placement *p, dsi_buf *buf)
 {
     const char *blank = "";
@@ -11,8 +16,10 @@ void dsi_placement_text(const dsi_placement *p, dsi_buf *buf)
         if (p->on[a].kind == DSI_SHARD) {
             dsi_buf_printf(buf, "%s%s:S(%u)", blank, dsi_axis_name((dsi_axis)a), p->on[a].dim);
             blank = " ";
-        } else if (p->on[a].kind == DSI_PARTIAL) {
-            dsi_buf_printf(buf, "%s%s:P", blank, dsi_axis_name((dsi_axis)a));
+        } else if (p->on[a].kind != DSI_REPLICATE) {
+            const bool own = p->on[a].kind == DSI_OWN;
+            dsi_buf_printf(buf, "%s%s:%s", blank, dsi_axis_name((dsi_axis)a),
+                           own ? "own" : partial_names[p->on[a].dim % 4]);
             blank = " ";
         }
     }
@@ -107,8 +114,18 @@ static const char *read_on(const char *at, dsi_placement *p)
         *p = dsi_shard(*p, axis, dim);
         return at;
     }
-    *p = dsi_partial(*p, axis);
-    return expect(at, ":P");
+    if (expect(at, ":own") != NULL) {
+        *p = dsi_own(*p, axis);
+        return expect(at, ":own");
+    }
+    for (int how = DSI_TERMS_SIDE; how >= 0; --how) { /* "P" is the beginning of the others */
+        const char *next = expect(expect(at, ":"), partial_names[how]);
+        if (next != NULL) {
+            *p = dsi_partial_of(*p, axis, (dsi_terms)how);
+            return next;
+        }
+    }
+    return NULL;
 }
 
 ds_status dsi_placement_parse(ds_ctx *ctx, const char *text, dsi_placement *p_out)
@@ -127,7 +144,7 @@ ds_status dsi_placement_parse(ds_ctx *ctx, const char *text, dsi_placement *p_ou
     if (next == NULL || *text == '\0') {
         return ds_fail(ctx, DS_ERR_FORMAT,
                        "placement: \"%.100s\", expected R or a list of axis:S(dim), axis:P, "
-                       "flat(axes), flat(axes;tensor@owner); wrong at \"%.20s\"",
+                       "axis:own, flat(axes), flat(axes;tensor@owner); wrong at \"%.20s\"",
                        text, at);
     }
     *p_out = p;

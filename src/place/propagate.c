@@ -12,6 +12,7 @@ typedef struct walk {
     const dsi_propagate_params *params;
     dsi_propagation *p;
     dsi_placed placed; /* of the current node */
+    dsi_moves_memo memo;
 } walk;
 
 static void value_name(const ds_graph *graph, ds_value value, char name[NAME_BYTES])
@@ -29,23 +30,30 @@ static void value_name(const ds_graph *graph, ds_value value, char name[NAME_BYT
 static ds_status place_cells(walk *w)
 {
     const ds_graph *g = w->graph;
+    for (ds_cell c = 0; c < w->p->n_cells; ++c) {
+        const ds_cell_info *info = ds_cells_get(g->cells, c);
+        dsi_spread *spread = &w->p->cell[c];
+        w->params->cell(w->params->user, c, info, spread);
+        DS_TRY(dsi_placement_check(g->ctx, &w->p->mesh, &spread->at, info->meta.shape, info->name));
+        spread->at = dsi_placement_simplify(&w->p->mesh, &spread->at);
+    }
     for (ds_value v = 0; v < g->n_values; ++v) {
         const dsi_value_info *info = &g->values[v];
-        if (info->producer != DS_NONE || info->cell == DS_NONE) {
-            continue;
+        if (info->producer == DS_NONE && info->cell != DS_NONE) {
+            w->p->value[v] = w->p->cell[info->cell];
         }
-        char name[NAME_BYTES];
-        dsi_spread spread = {0};
-        value_name(g, v, name);
-        w->params->cell(w->params->user, info->cell, ds_cells_get(g->cells, info->cell), &spread);
-        DS_TRY(dsi_placement_check(g->ctx, &w->p->mesh, &spread.at, info->meta.shape, name));
-        spread.at = dsi_placement_simplify(&w->p->mesh, &spread.at);
-        w->p->value[v] = spread;
     }
     return DS_OK;
 }
 
-/* A written cell is left as it was: what follows, and the next step, rely on it. */
+static bool is_update(const dsi_node_info *node)
+{
+    const dsi_rule *rule = dsi_rule_find(node->op);
+    return rule != NULL && (rule->flags & DSI_RULE_UPDATE) != 0;
+}
+
+/* A written cell is left as it was: what follows, and the next step, rely on it; or it is gathered
+ * behind an update of its slices. */
 static ds_status check_writes(const walk *w, const dsi_node_info *node, const ds_value *in)
 {
     for (uint32_t o = 0; o < node->n_out && node->op->writes != NULL; ++o) {
@@ -58,7 +66,10 @@ static ds_status check_writes(const walk *w, const dsi_node_info *node, const ds
         }
         const dsi_spread *cell = &w->p->value[in[from]];
         const dsi_spread *made = &w->placed.out[o];
-        if (!dsi_placement_equal(&cell->at, &made->at) || cell->averaged != made->averaged) {
+        const bool gathered = is_update(node) && made->at.flat.n > 0 && cell->at.flat.n == 0;
+        const bool alike =
+            dsi_placement_equal(&cell->at, &made->at) && cell->averaged == made->averaged;
+        if (!gathered && !alike) {
             char name[NAME_BYTES];
             char have[DSI_PLACEMENT_TEXT];
             char want[DSI_PLACEMENT_TEXT];
@@ -74,6 +85,78 @@ static ds_status check_writes(const walk *w, const dsi_node_info *node, const ds
     return DS_OK;
 }
 
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+static ds_cell_kind kind_of(const walk *w, ds_value v)
+{
+    const ds_cell cell = v != DS_NONE ? w->graph->values[v].cell : DS_NONE;
+    return cell != DS_NONE ? ds_cells_get(w->graph->cells, cell)->kind : DS_CELL_SCALAR;
+}
+
+uint32_t dsi_completed_input(const ds_graph *graph, const dsi_node_info *node)
+{
+    if (node->op == &dsi_op_gradient) {
+        return 0;
+    }
+    if (node->op != &dsi_op_store && node->op != &dsi_op_accumulate) {
+        return node->n_in;
+    }
+    const ds_cell cell = graph->values[dsi_node_out(graph, node)[0]].cell;
+    return ds_cells_get(graph->cells, cell)->kind == DS_CELL_GRAD ? 1 : node->n_in;
+}
+
+dsi_spread dsi_completed_spread(const dsi_spread *value)
+{
+    dsi_spread s = *value;
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        if (s.at.on[a].kind == DSI_OWN) {
+            s.at = dsi_partial(s.at, (dsi_axis)a);
+            s.averaged |= 1u << a;
+        }
+    }
+    return s;
+}
+
+/* The inputs of a node as its rule sees them, and those that are gathered first. */
+static uint32_t prepare_inputs(const walk *w, const dsi_node_info *node, uint32_t fixed,
+                               dsi_spread *spreads)
+{
+    const ds_value *in = dsi_node_in(w->graph, node);
+    const dsi_rule *rule = dsi_rule_find(node->op);
+    const bool by_columns = rule != NULL && (rule->flags & DSI_RULE_COLUMNS) != 0;
+    const uint32_t completed = dsi_completed_input(w->graph, node);
+    uint32_t whole = 0;
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        const bool is_fixed = (fixed >> i & 1u) != 0;
+        const ds_cell_kind kind = kind_of(w, in[i]);
+        const bool is_sum = dsi_placement_partial_axes(&spreads[i].at) != 0;
+        if (i == completed) {
+            spreads[i] = dsi_completed_spread(&spreads[i]);
+        }
+        if ((i == completed && node->op == &dsi_op_gradient && spreads[i].averaged != 0) ||
+            (kind == DS_CELL_GRAD && is_sum && !is_fixed)) {
+            spreads[i] = (dsi_spread){.at = w->params->gradient};
+        }
+        whole |= kind == DS_CELL_PARAM && !is_fixed && !by_columns ? 1u << i : 0;
+    }
+    return whole;
+}
+
+/* What a node that knows its slice made of it is completed at once: the phase may be all that runs.
+ */
+static void complete_columns(const dsi_node_info *node, dsi_spread *s)
+{
+    const dsi_rule *rule = dsi_rule_find(node->op);
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        if (rule != NULL && (rule->flags & DSI_RULE_COLUMNS) != 0 &&
+            s->at.on[a].kind == DSI_PARTIAL) {
+            s->at.on[a] = (dsi_place_on){0};
+        }
+    }
+}
+
+/* ---- nodes ----------------------------------------------------------------------------------- */
+
 static uint32_t written_inputs(const walk *w, const dsi_node_info *node, const ds_value *in)
 {
     uint32_t mask = 0;
@@ -87,22 +170,32 @@ static uint32_t written_inputs(const walk *w, const dsi_node_info *node, const d
     return mask;
 }
 
+typedef struct named_inputs {
+    const ds_graph *graph;
+    const ds_value *in;
+} named_inputs;
+
+static void input_name(const void *user, uint32_t input, char *text, size_t n)
+{
+    const named_inputs *named = user;
+    char name[NAME_BYTES] = "none";
+    if (named->in[input] != DS_NONE) {
+        value_name(named->graph, named->in[input], name);
+    }
+    (void)snprintf(text, n, "%s", name);
+}
+
 static ds_status place_one(walk *w, const dsi_node_info *node)
 {
     const ds_graph *g = w->graph;
     const ds_value *in = dsi_node_in(g, node);
     const ds_value *out = dsi_node_out(g, node);
-    char names[DS_MAX_IN][NAME_BYTES];
-    const char *name_list[DS_MAX_IN];
     dsi_spread spreads[DS_MAX_IN];
     memset(spreads, 0, sizeof spreads);
     ds_meta in_meta[DS_MAX_IN] = {{0}};
     ds_meta out_meta[DS_MAX_OUT] = {{0}};
     for (uint32_t i = 0; i < node->n_in; ++i) {
-        name_list[i] = names[i];
-        (void)snprintf(names[i], NAME_BYTES, "none");
         if (in[i] != DS_NONE) {
-            value_name(g, in[i], names[i]);
             spreads[i] = w->p->value[in[i]];
             in_meta[i] = g->values[in[i]].meta;
         }
@@ -110,9 +203,12 @@ static ds_status place_one(walk *w, const dsi_node_info *node)
     for (uint32_t o = 0; o < node->n_out; ++o) {
         out_meta[o] = out[o] == DS_NONE ? (ds_meta){0} : g->values[out[o]].meta;
     }
+    const uint32_t fixed = written_inputs(w, node, in);
+    const uint32_t whole = prepare_inputs(w, node, fixed, spreads);
     const dsi_place_node one = {
         .mesh = &w->p->mesh,
         .policy = &w->params->policy,
+        .memo = &w->memo,
         .op = node->op,
         .attrs = node->attrs,
         .in_meta = in_meta,
@@ -120,22 +216,47 @@ static ds_status place_one(walk *w, const dsi_node_info *node)
         .n_in = node->n_in,
         .n_out = node->n_out,
         .in = spreads,
-        .fixed = written_inputs(w, node, in),
+        .fixed = fixed,
+        .whole = whole,
         .scope = node->scope != NULL && *node->scope != '\0' ? node->scope : "the graph",
-        .names = name_list,
+        .name = input_name,
+        .user = &(named_inputs){g, in},
     };
     DS_TRY(dsi_place_node_run(g->ctx, &one, &w->placed));
     DS_TRY(check_writes(w, node, in));
+    w->p->bytes += w->placed.bytes;
     for (uint32_t i = 0; i < node->n_in; ++i) {
         w->p->use[node->in_at + i] = w->placed.need[i];
-        w->p->bytes += w->placed.moves[i].bytes;
     }
     for (uint32_t o = 0; o < node->n_out; ++o) {
-        if (out[o] != DS_NONE) {
-            w->p->value[out[o]] = w->placed.out[o];
+        if (out[o] == DS_NONE) {
+            continue;
+        }
+        const int from = node->op->writes != NULL ? node->op->writes[o] : -1;
+        dsi_spread *value = &w->p->value[out[o]];
+        w->p->use[node->out_at + o] = w->placed.out[o];
+        *value = w->placed.out[o];
+        complete_columns(node, value);
+        if (from >= 0 && (fixed >> from & 1u) != 0) {
+            *value = w->p->value[in[from]]; /* a written cell stays where it is */
         }
     }
     return DS_OK;
+}
+
+/* Outputs are what a value is, with its sums complete. */
+static void place_outputs(walk *w)
+{
+    for (uint32_t i = 0; i < w->graph->n_outputs; ++i) {
+        dsi_spread *output = &w->p->output[i];
+        *output = w->p->value[w->graph->outputs[i].value];
+        for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+            if (output->at.on[a].kind == DSI_PARTIAL) {
+                output->at.on[a] = (dsi_place_on){0};
+                output->averaged &= ~(1u << a);
+            }
+        }
+    }
 }
 
 ds_status dsi_propagate(const ds_graph *graph, const dsi_propagate_params *params,
@@ -148,10 +269,14 @@ ds_status dsi_propagate(const ds_graph *graph, const dsi_propagate_params *param
         p->mesh = params->mesh;
         p->n_values = graph->n_values;
         p->n_operands = graph->n_operands;
+        p->n_cells = ds_cells_count(graph->cells);
+        p->cell = calloc((size_t)p->n_cells + 1, sizeof *p->cell);
         p->value = calloc((size_t)graph->n_values + 1, sizeof *p->value);
         p->use = calloc((size_t)graph->n_operands + 1, sizeof *p->use);
+        p->output = calloc((size_t)graph->n_outputs + 1, sizeof *p->output);
     }
-    if (w == NULL || p == NULL || p->value == NULL || p->use == NULL) {
+    if (w == NULL || p == NULL || p->value == NULL || p->use == NULL || p->output == NULL ||
+        p->cell == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory for the placements of a graph");
         goto end;
     }
@@ -163,10 +288,14 @@ ds_status dsi_propagate(const ds_graph *graph, const dsi_propagate_params *param
     for (uint32_t n = 0; n < graph->n_nodes; ++n) {
         DS_TRY_GOTO(status, place_one(w, &graph->nodes[n]), end);
     }
+    place_outputs(w);
     *out = p;
     p = NULL;
 end:
     dsi_propagation_destroy(&p);
+    if (w != NULL) {
+        dsi_moves_memo_free(&w->memo);
+    }
     free(w);
     return status;
 }
@@ -178,6 +307,8 @@ void dsi_propagation_destroy(dsi_propagation **p)
     }
     free((*p)->value);
     free((*p)->use);
+    free((*p)->output);
+    free((*p)->cell);
     free(*p);
     *p = NULL;
 }
@@ -202,7 +333,12 @@ static void node_text(const ds_graph *g, const dsi_propagation *p, const dsi_nod
     const char *comma = "";
     for (uint32_t o = 0; o < node->n_out; ++o) {
         if (out[o] != DS_NONE) {
+            const dsi_spread *made = &p->use[node->out_at + o];
             dsi_buf_printf(buf, "%s%%%u ", comma, out[o]);
+            if (!dsi_placement_equal(&made->at, &p->value[out[o]].at)) {
+                spread_text(made, buf);
+                dsi_buf_puts(buf, " -> ");
+            }
             spread_text(&p->value[out[o]], buf);
             comma = ", ";
         }

@@ -6,6 +6,7 @@
 #include "place/redistribute.h"
 #include "place/redistribute_moves.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -272,6 +273,60 @@ ds_status dsi_redistribute(ds_ctx *ctx, const dsi_redistribution *r, dsi_moves *
     }
     *moves_out = s.best;
     return DS_OK;
+}
+
+/* ---- the memo -------------------------------------------------------------------------------- */
+
+struct dsi_moves_entry {
+    dsi_mesh mesh;
+    ds_meta meta;
+    dsi_placement from, to;
+    size_t most_bytes;
+    dsi_moves moves;
+};
+
+static bool answers(const struct dsi_moves_entry *e, const dsi_redistribution *r)
+{
+    return e->meta.dtype == r->meta.dtype && ds_shape_equal(e->meta.shape, r->meta.shape) &&
+           dsi_placement_equal(&e->from, &r->from) && dsi_placement_equal(&e->to, &r->to) &&
+           e->most_bytes == r->most_bytes && memcmp(&e->mesh, &r->mesh, sizeof e->mesh) == 0;
+}
+
+ds_status dsi_redistribute_memo(ds_ctx *ctx, dsi_moves_memo *memo, const dsi_redistribution *r,
+                                const dsi_moves **moves_out)
+{
+    for (uint32_t i = memo->n; i-- > 0;) {
+        if (answers(&memo->entries[i], r)) {
+            *moves_out = &memo->entries[i].moves;
+            return DS_OK;
+        }
+    }
+    if (memo->n == memo->capacity) {
+        const uint32_t capacity = memo->capacity == 0 ? 16 : 2 * memo->capacity;
+        struct dsi_moves_entry *entries =
+            realloc(memo->entries, (size_t)capacity * sizeof *entries);
+        if (entries == NULL) {
+            return ds_fail(ctx, DS_ERR_NOMEM, "no memory for the moves of a graph");
+        }
+        memo->entries = entries;
+        memo->capacity = capacity;
+    }
+    struct dsi_moves_entry *e = &memo->entries[memo->n];
+    DS_TRY(dsi_redistribute(ctx, r, &e->moves));
+    e->mesh = r->mesh;
+    e->meta = r->meta;
+    e->from = r->from;
+    e->to = r->to;
+    e->most_bytes = r->most_bytes;
+    memo->n += 1;
+    *moves_out = &e->moves;
+    return DS_OK;
+}
+
+void dsi_moves_memo_free(dsi_moves_memo *memo)
+{
+    free(memo->entries);
+    *memo = (dsi_moves_memo){0};
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */

@@ -72,6 +72,18 @@ typedef struct dsi_redistribution {
  *  ERR_LIMIT        larger than most_bytes. */
 ds_status dsi_redistribute(ds_ctx *ctx, const dsi_redistribution *r, dsi_moves *moves_out);
 
+/* Lists that were found, so that equal questions are asked once: a graph asks the same of all its
+ * layers, and finding a list looks at every rank. {0} is empty; the owner frees it. */
+typedef struct dsi_moves_memo {
+    struct dsi_moves_entry *entries;
+    uint32_t n, capacity;
+} dsi_moves_memo;
+
+/* As dsi_redistribute; *moves_out is the memo's, until the next call. Errors: also ERR_NOMEM. */
+ds_status dsi_redistribute_memo(ds_ctx *ctx, dsi_moves_memo *memo, const dsi_redistribution *r,
+                                const dsi_moves **moves_out);
+void dsi_moves_memo_free(dsi_moves_memo *memo);
+
 /* Whether adding along `first` and later along the rest of `partial` gives the canonical sum along
  * all of `partial` (masks of axes): integers; else f32 or f64, and `first` the innermost of them,
  * with a power of two of ranks, so that its groups are aligned blocks of the tree. */

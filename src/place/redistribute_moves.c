@@ -111,6 +111,16 @@ typedef struct chunks {
     bool even;         /* every rank's local memory of parts has `chunk` slots */
 } chunks;
 
+/* Whether a rank has the same in `whole` as the first of its group. */
+static bool is_as_first(const dsi_moves *m, const dsi_placement *whole, const dsi_axes *axes,
+                        uint32_t rank)
+{
+    const uint32_t first = peer_of(m, axes, rank, 0);
+    const dsi_part a = part_of(m, whole, first);
+    const dsi_part b = part_of(m, whole, rank);
+    return first != rank && a.count == b.count && dsi_part_inside(&a, &b);
+}
+
 /* Compares the parts that ranks have in `cut` with what each has in `whole`, group by group. */
 static chunks look(const dsi_moves *m, const dsi_placement *cut, const dsi_placement *whole,
                    const dsi_axes *axes)
@@ -118,6 +128,9 @@ static chunks look(const dsi_moves *m, const dsi_placement *cut, const dsi_place
     chunks c = {.is_partition = true, .in_place = true, .even = true};
     const uint32_t size = dsi_axes_size(&m->mesh, axes);
     for (uint32_t rank = 0; rank < m->mesh.n_ranks; ++rank) {
+        if (is_as_first(m, whole, axes, rank)) {
+            continue; /* seen with the first */
+        }
         const dsi_part all = part_of(m, whole, rank);
         const int64_t slice = slice_of(all.count, size);
         int64_t sum = 0;
@@ -286,7 +299,11 @@ bool dsi_moves_exchange(dsi_moves *moves, dsi_placement *at, const dsi_placement
 {
     const uint32_t flat = dsi_axes_mask(&at->flat);
     const dsi_axes axes = mask == flat ? at->flat : dsi_axes_of(mask);
+    const uint32_t cuts = dsi_placement_shard_axes(to) | dsi_axes_mask(&to->flat);
     dsi_moves exact = *moves;
+    if ((cuts & mask) == 0 && at->cut != DSI_CUT_TENSOR && gather(moves, at, to, &axes)) {
+        return true; /* all need everything: whoever has most sends no less in any other way */
+    }
     dsi_placement reached = *at;
     if (!all_to_all(&exact, &reached, to, &axes)) {
         return false;

@@ -28,7 +28,14 @@ enum {
     DSI_RULE_MEAN_ROWS = 16, /* a mean over rows: cut on the policy's mean axes only */
     DSI_RULE_MEAN = 32,      /* a mean over all elements: equal cuts only */
     DSI_RULE_SAMPLES = 64,   /* draws random numbers by sample: cut on the policy's own axes only */
-    DSI_RULE_REFUSED = 128   /* not an operator of the logical graph */
+    DSI_RULE_REFUSED = 128,  /* not an operator of the logical graph */
+    DSI_RULE_MAX = 256,      /* its sums are maxima (DSI_TERMS_MAX) … */
+    DSI_RULE_EXACT = 512,    /* … or exact (DSI_TERMS_EXACT) … */
+    DSI_RULE_SIDE = 1024,    /* … or left to the readers (DSI_TERMS_SIDE) */
+    DSI_RULE_UPDATE = 2048,  /* of a written cell that is replicated where others are flat it may
+                                update a slice, which is gathered behind it */
+    DSI_RULE_COLUMNS = 4096  /* knows by its rank which elements a slice has: also a parameter's;
+                                what  it makes of a slice is completed at once */
 };
 
 enum { DSI_RULE_LETTERS = 24, DSI_RULE_GROUPS = 3, DSI_RULE_STRATEGIES = 32 };
@@ -46,7 +53,8 @@ typedef struct dsi_rule {
     void (*adapt)(struct dsi_rule_case *c); /* by attributes and shapes; default: none */
 } dsi_rule;
 
-/* NULL when the operator has none (custom operators): it works on replicated operands only. */
+/* NULL when the operator has none (custom operators): it works on replicated operands only, and on
+ * the rank's own samples. */
 const dsi_rule *dsi_rule_find(const ds_op *op);
 
 /* A rule applied to shapes and attributes. */
@@ -71,6 +79,9 @@ typedef struct dsi_rule_case {
 
 void dsi_rule_case_make(const ds_op *op, const void *attrs, const ds_meta *in, uint32_t n_in,
                         const ds_meta *out, uint32_t n_out, dsi_rule_case *c_out);
+
+/* What the operator's Partial operands are of the ranks' terms. */
+dsi_terms dsi_rule_terms(const dsi_rule_case *c);
 
 /* What is agreed of axes, beside their sizes. Masks of axes. */
 typedef struct dsi_place_policy {

@@ -130,6 +130,19 @@ void dsi_rule_case_make(const ds_op *op, const void *attrs, const ds_meta *in, u
     }
 }
 
+dsi_terms dsi_rule_terms(const dsi_rule_case *c)
+{
+    return (c->flags & DSI_RULE_MAX) != 0     ? DSI_TERMS_MAX
+           : (c->flags & DSI_RULE_EXACT) != 0 ? DSI_TERMS_EXACT
+           : (c->flags & DSI_RULE_SIDE) != 0  ? DSI_TERMS_SIDE
+                                              : DSI_TERMS_SUM;
+}
+
+static dsi_place_on partial_of(const dsi_rule_case *c)
+{
+    return (dsi_place_on){DSI_PARTIAL, (uint8_t)dsi_rule_terms(c)};
+}
+
 /* ---- strategies ------------------------------------------------------------------------------ */
 
 static bool in_is_there(const dsi_rule_case *c, uint32_t i)
@@ -197,7 +210,7 @@ static bool cut_letter(const dsi_rule_case *c, char letter, dsi_strategy *s)
             if (strchr(c->sums, letter) == NULL) {
                 return false;
             }
-            s->out[o] = (dsi_place_on){DSI_PARTIAL, 0};
+            s->out[o] = partial_of(c);
             partial |= c->added[o];
         } else if ((c->flags & DSI_RULE_MEAN_ROWS) != 0) {
             partial |= c->added[o]; /* the number of rows: each rank its own */
@@ -205,7 +218,7 @@ static bool cut_letter(const dsi_rule_case *c, char letter, dsi_strategy *s)
     }
     for (uint32_t i = 0; i < c->n_in; ++i) {
         if (in_is_there(c, i) && (partial >> i & 1u) != 0 && s->in[i].kind != DSI_SHARD) {
-            s->in[i] = (dsi_place_on){DSI_PARTIAL, 0};
+            s->in[i] = partial_of(c);
         }
     }
     return has != 0;
@@ -251,12 +264,12 @@ static void pass_group(const dsi_rule_case *c, uint32_t group, dsi_strategy *s)
     *s = (dsi_strategy){.linear = true};
     for (uint32_t i = 0; i < c->n_in; ++i) {
         if (in_is_there(c, i) && (group >> i & 1u) != 0) {
-            s->in[i] = (dsi_place_on){DSI_PARTIAL, 0};
+            s->in[i] = partial_of(c);
         }
     }
     for (uint32_t o = 0; o < c->n_out; ++o) {
         if (out_is_there(c, o) && ((c->computed[o] | c->added[o]) & group) != 0) {
-            s->out[o] = (dsi_place_on){DSI_PARTIAL, 0};
+            s->out[o] = partial_of(c);
         }
     }
 }

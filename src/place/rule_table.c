@@ -215,7 +215,8 @@ static void adapt_reshape(dsi_rule_case *c)
     }
 #define UPDATE(name)                                                                               \
     {                                                                                              \
-        &dsi_op_##name, "* * _ . * * *", "* * * *", "*", "", "", DSI_RULE_ELEMENTS, NULL           \
+        &dsi_op_##name, "* * _ . * * *", "* * * *", "*", "", "",                                   \
+            DSI_RULE_ELEMENTS | DSI_RULE_UPDATE, NULL                                              \
     }
 #define REFUSED(name)                                                                              \
     {                                                                                              \
@@ -284,24 +285,25 @@ static const dsi_rule rules[] = {
     {&dsi_op_split, "*", "* * * * * * * *", "*", "*", "0", 0, adapt_split},
     {&dsi_op_concat, "*", "*", "*", "", "all", 0, adapt_concat},
     {&dsi_op_take_rows, "b_c b", "bc", "bc", "", "0", 0, NULL},
-    {&dsi_op_store, "* *", "*", "*", "", "01", DSI_RULE_ELEMENTS, NULL},
+    {&dsi_op_store, "* *", "*", "*", "", "01", DSI_RULE_ELEMENTS | DSI_RULE_UPDATE, NULL},
     {&dsi_op_accumulate, "* *", "*", "*", "", "01", DSI_RULE_ELEMENTS, NULL},
     {&dsi_op_kv_write, "b_c b_c b", "b_c", "bc", "", "", 0, NULL},
-    {&dsi_op_abs_max, "*", ".", "", "", "", 0, NULL}, /* a maximum is no sum */
-    {&dsi_op_max_of, ".", ".", "", "", "", 0, NULL},
-    {&dsi_op_sum_squares, "* .", "_", "*", "*", "", DSI_RULE_ADDS_ALL, NULL},
-    {&dsi_op_sum_parts, "_", "_", "", "", "all", 0, NULL},
+    {&dsi_op_abs_max, "*", ".", "*", "*", "", DSI_RULE_ADDS_ALL | DSI_RULE_MAX, NULL},
+    {&dsi_op_max_of, ".", ".", "", "", "all", DSI_RULE_MAX, NULL},
+    {&dsi_op_sum_squares, "* .", "_", "*", "*", "", DSI_RULE_ADDS_ALL | DSI_RULE_EXACT, NULL},
+    {&dsi_op_sum_parts, "_", "_", "", "", "all", DSI_RULE_EXACT, NULL},
     {&dsi_op_clip_factor, "_ . .", ". .", "", "", "", 0, NULL},
     UPDATE(adam),
     UPDATE(sgd),
     UPDATE(lion),
     UPDATE(adagrad),
     {&dsi_op_lamb, "* * _ . * * *", "* * * *", "", "", "", DSI_RULE_OWNER, NULL},
-    {&dsi_op_column_sums, "* . .", "_", "", "", "", 0, NULL},
+    {&dsi_op_column_sums, "* . .", "_", "", "", "",
+     DSI_RULE_ADDS_ALL | DSI_RULE_SIDE | DSI_RULE_COLUMNS, NULL},
     {&dsi_op_choose_columns, "_ *", "_", "", "", "", 0, NULL},
     {&dsi_op_weigh_columns, "_ * _ .", "_", "", "", "", 0, NULL},
-    {&dsi_op_take_columns, "* _ .", "__", "", "", "", 0, NULL},
-    {&dsi_op_put_columns, "* __ _ .", "*", "", "", "", 0, NULL},
+    {&dsi_op_take_columns, "* _ .", "__", "", "", "", DSI_RULE_ADDS_ALL | DSI_RULE_COLUMNS, NULL},
+    {&dsi_op_put_columns, "* __ _ .", "*", "", "", "", DSI_RULE_ELEMENTS | DSI_RULE_COLUMNS, NULL},
     {&dsi_op_postpone, "* * . .", "*", "*", "", "", DSI_RULE_ELEMENTS, NULL},
     REFUSED(take_slice),
     REFUSED(reduce_scatter),

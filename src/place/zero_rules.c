@@ -1,66 +1,102 @@
 /* Where each cell lies, for a ZeRO stage. See zero.h. */
 #include "place/zero.h"
 
-static dsi_zero_place place_of(const dsi_zero_spec *spec, const ds_cell_info *cell, int64_t *kept)
+#include <stdlib.h>
+
+/* The value of each rank's own samples, or with `term` a term of the mean over them. */
+static dsi_spread over_data(const dsi_mesh *mesh, bool term)
+{
+    const dsi_axes data = dsi_axes_data();
+    dsi_spread s = {0};
+    for (uint32_t i = 0; i < data.n; ++i) {
+        s.at = dsi_own(s.at, (dsi_axis)data.axis[i]);
+    }
+    s.at = dsi_placement_simplify(mesh, &s.at);
+    return term ? dsi_completed_spread(&s) : s;
+}
+
+static dsi_spread cut(const dsi_mesh *mesh, bool flat)
+{
+    const dsi_placement at =
+        flat ? dsi_flat(dsi_replicate(), dsi_axes_zero(false)) : dsi_replicate();
+    return (dsi_spread){.at = dsi_placement_simplify(mesh, &at)};
+}
+
+static dsi_spread place(const dsi_zero_spec *spec, const ds_cell_info *cell, int64_t *kept)
 {
     const int64_t count = ds_shape_count(cell->meta.shape);
     switch (cell->kind) {
     case DS_CELL_PARAM:
         if (spec->stage < 3) {
-            return DSI_ZERO_LOCAL;
+            return cut(&spec->mesh, false);
         }
         if (count < spec->persistence_threshold && count <= spec->model_persistence - *kept) {
             *kept += count;
-            return DSI_ZERO_LOCAL;
+            return cut(&spec->mesh, false);
         }
-        return DSI_ZERO_FLAT;
+        return cut(&spec->mesh, true);
     case DS_CELL_GRAD:
-        if (spec->stage >= 2) {
-            return DSI_ZERO_FLAT;
+        if (spec->stage < 2 && !spec->reduce_each) {
+            return over_data(&spec->mesh, true);
         }
-        if (!spec->reduce_each) {
-            return DSI_ZERO_PARTIAL;
-        }
-        return spec->stage == 1 ? DSI_ZERO_FLAT : DSI_ZERO_LOCAL;
+        return cut(&spec->mesh, spec->stage >= 1);
     case DS_CELL_MASTER:
     case DS_CELL_EXP_AVG:
     case DS_CELL_EXP_AVG_SQ:
     case DS_CELL_MOMENTUM:
     case DS_CELL_WAITING:
     case DS_CELL_HANDED:
-        return spec->stage >= 1 ? DSI_ZERO_FLAT : DSI_ZERO_LOCAL;
+        return cut(&spec->mesh, spec->stage >= 1);
+    case DS_CELL_INPUT:
+    case DS_CELL_OUTPUT:
+    case DS_CELL_KV:
+        return over_data(&spec->mesh, false);
     default:
-        return DSI_ZERO_LOCAL;
+        return cut(&spec->mesh, false);
     }
 }
 
-void dsi_zero_rules(const dsi_zero_spec *spec, const ds_cells *cells, dsi_zero_place *places)
+void dsi_zero_rules(const dsi_zero_spec *spec, const ds_cells *cells, dsi_spread *spreads)
 {
     int64_t kept = 0;
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
-        places[c] =
-            spec->n_ranks > 1 ? place_of(spec, ds_cells_get(cells, c), &kept) : DSI_ZERO_LOCAL;
+        spreads[c] = place(spec, ds_cells_get(cells, c), &kept);
     }
 }
 
-static int64_t slice_of(const dsi_zero_spec *spec, int64_t whole)
+static void cell_of(void *user, ds_cell cell, const ds_cell_info *info, dsi_spread *spread_out)
 {
-    return whole / spec->n_ranks + (whole % spec->n_ranks != 0 ? 1 : 0);
+    const dsi_spread *spreads = user;
+    (void)info;
+    *spread_out = spreads[cell];
 }
 
-ds_meta dsi_zero_meta(const dsi_zero_spec *spec, ds_meta whole, dsi_zero_place place)
+ds_status dsi_zero_lower(const ds_graph *graph, const dsi_zero_spec *spec, ds_cells *local,
+                         ds_graph **local_out)
 {
-    if (place != DSI_ZERO_FLAT) {
-        return whole;
+    dsi_spread *spreads = calloc((size_t)ds_cells_count(graph->cells) + 1, sizeof *spreads);
+    dsi_propagation *placed = NULL;
+    if (spreads == NULL) {
+        return ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to place the graph");
     }
-    return (ds_meta){whole.dtype, ds_shape_1d(slice_of(spec, ds_shape_count(whole.shape)))};
-}
-
-void dsi_zero_own(const dsi_zero_spec *spec, int64_t whole, uint32_t rank, int64_t *begin_out,
-                  int64_t *count_out)
-{
-    const int64_t slice = slice_of(spec, whole);
-    const int64_t begin = slice * rank < whole ? slice * rank : whole;
-    *begin_out = begin;
-    *count_out = whole - begin < slice ? whole - begin : slice;
+    dsi_zero_rules(spec, graph->cells, spreads);
+    const dsi_propagate_params params = {.mesh = spec->mesh,
+                                         .policy = dsi_place_policy_default(),
+                                         .gradient = cut(&spec->mesh, spec->stage >= 1).at,
+                                         .cell = cell_of,
+                                         .user = spreads};
+    ds_status status = dsi_propagate(graph, &params, &placed);
+    if (status >= 0) {
+        const dsi_localize_params how = {.placed = placed,
+                                         .sum = spec->sum,
+                                         .comm_dtype = spec->comm_dtype,
+                                         .reduce_bucket = spec->reduce_bucket,
+                                         .gather_bucket = spec->gather_bucket,
+                                         .max_live = spec->max_live,
+                                         .max_reuse_distance = spec->max_reuse_distance};
+        status = dsi_localize(graph, &how, local, local_out);
+    }
+    dsi_propagation_destroy(&placed);
+    free(spreads);
+    return status;
 }

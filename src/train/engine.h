@@ -86,12 +86,12 @@ struct ds_engine {
     ds_ctx *ctx;
     const ds_model *model;
     dsi_engine_spec spec;
-    ds_comm *comm;          /* the engine's own; NULL: one rank */
-    ds_cells *cells;        /* logical: names, shapes of the model */
-    ds_cells *local;        /* what this rank holds: same ids, local shapes; with one rank the same
-                               table */
-    dsi_zero_place *places; /* per cell */
-    dsi_homes homes;        /* of the local cells; none: all on the device */
+    ds_comm *comm;      /* the engine's own; NULL: one rank */
+    ds_cells *cells;    /* logical: names, shapes of the model */
+    ds_cells *local;    /* what this rank holds: same ids, local shapes; with one rank the same
+                           table */
+    dsi_spread *places; /* per cell */
+    dsi_homes homes;    /* of the local cells; none: all on the device */
     dsi_train_cells own;
     dsi_plan *train_plan, *eval_plan;
     dsi_exec *exec;

@@ -205,7 +205,7 @@ ds_status dsi_engine_get_cell(const ds_engine *engine, ds_cell cell, float *data
     const ds_cell_info *info = ds_cells_get(engine->cells, cell);
     const ds_meta meta = info->meta;
     const size_t count = (size_t)ds_shape_count(meta.shape);
-    if (engine->places[cell] != DSI_ZERO_FLAT && !dsi_exec_is_swapped(engine->exec, cell)) {
+    if (engine->places[cell].at.flat.n == 0 && !dsi_exec_is_swapped(engine->exec, cell)) {
         dsi_half_copy(engine->ctx, data, DS_DTYPE_F32, dsi_exec_cell(engine->exec, cell),
                       meta.dtype, count, 1.0f);
         return DS_OK;

@@ -153,7 +153,7 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
     engine->ctx = ctx;
     engine->model = params->model;
     engine->spec = *spec;
-    engine->spec.zero.n_ranks = ds_comm_size(params->comm);
+    engine->spec.zero.mesh = dsi_mesh_data(ds_comm_size(params->comm));
     if (spec->offload.patience <= 0.0) {
         engine->spec.offload.patience = patience_of(params->comm);
     }

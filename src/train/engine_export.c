@@ -69,7 +69,7 @@ static ds_tensor_source source_of(const ds_engine *engine, ds_cell c, cut_tensor
 {
     const ds_cell_info *cell = ds_cells_get(engine->cells, c);
     ds_tensor_source source = {.name = cell->name, .meta = cell->meta};
-    if (engine->places[c] == DSI_ZERO_FLAT || dsi_exec_is_swapped(engine->exec, c)) {
+    if (engine->places[c].at.flat.n > 0 || dsi_exec_is_swapped(engine->exec, c)) {
         source.fill = fill_cut;
         source.user = cut;
     } else {
@@ -139,7 +139,7 @@ static size_t largest_cut(const ds_engine *engine)
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         const size_t bytes = ds_meta_bytes(ds_cells_get(engine->cells, c)->meta);
         const bool fetched =
-            engine->places[c] == DSI_ZERO_FLAT || dsi_exec_is_swapped(engine->exec, c);
+            engine->places[c].at.flat.n > 0 || dsi_exec_is_swapped(engine->exec, c);
         if (is_weight(engine, c) && fetched && bytes > most) {
             most = bytes;
         }

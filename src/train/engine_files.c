@@ -58,7 +58,7 @@ static ds_status add_tensor(ds_engine *engine, ds_checkpoint_writer *writer, ds_
     const ds_cell_info *cell = ds_cells_get(engine->cells, c);
     const dsi_span own = dsi_engine_span(engine, c);
     const ds_extent extent = ds_extent_flat(own.begin, own.count);
-    const bool cut = engine->places[c] == DSI_ZERO_FLAT;
+    const bool cut = engine->places[c].at.flat.n > 0;
     *swapped = (swapped_cell){engine, c};
     const ds_checkpoint_slice slice = {.kind = ds_cell_kind_name(cell->kind),
                                        .name = cell->name,

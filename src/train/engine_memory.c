@@ -40,7 +40,7 @@ void dsi_engine_memory(const ds_engine *engine, dsi_engine_bytes *bytes_out)
             continue;
         }
         const double held = (double)ds_meta_bytes(ds_cells_get(engine->local, c)->meta);
-        const bool cut = engine->places[c] == DSI_ZERO_FLAT;
+        const bool cut = engine->places[c].at.flat.n > 0;
         const bool persistent = s == PARAMETERS && engine->spec.zero.stage == 3 && !cut &&
                                 ds_comm_size(engine->comm) > 1;
         bytes_out->held[s] += held;

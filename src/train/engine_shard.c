@@ -13,9 +13,11 @@ static int64_t count_of(const ds_engine *engine, ds_cell cell)
 dsi_span dsi_engine_span(const ds_engine *engine, ds_cell cell)
 {
     dsi_span span = {0, count_of(engine, cell)};
-    if (engine->places != NULL && engine->places[cell] == DSI_ZERO_FLAT) {
-        dsi_zero_own(&engine->spec.zero, span.count, ds_comm_rank(engine->comm), &span.begin,
-                     &span.count);
+    if (engine->places != NULL && engine->places[cell].at.flat.n > 0) {
+        const dsi_part part = dsi_placement_part(&engine->spec.zero.mesh, &engine->places[cell].at,
+                                                 ds_cells_get(engine->cells, cell)->meta.shape,
+                                                 ds_comm_rank(engine->comm));
+        span = (dsi_span){part.begin, part.count};
     }
     return span;
 }
@@ -99,7 +101,7 @@ static ds_status own_part(const ds_engine *engine, ds_cell cell, void *room, con
 ds_status dsi_engine_whole(const ds_engine *engine, ds_cell cell, void *data)
 {
     const ds_cell_info *info = ds_cells_get(engine->cells, cell);
-    if (engine->places == NULL || engine->places[cell] != DSI_ZERO_FLAT) {
+    if (engine->places == NULL || engine->places[cell].at.flat.n == 0) {
         return dsi_exec_read(engine->exec, cell, 0, data, ds_meta_bytes(info->meta));
     }
     const void *own = NULL;

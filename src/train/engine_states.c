@@ -162,7 +162,7 @@ static ds_status get_partial(const ds_engine *engine, ds_cell cell, float *data,
     const dsi_comm_part part = {.in = sent, .out = sent, .count = count};
     const dsi_comm_call call = {.kind = DSI_COLL_ALL_REDUCE,
                                 .dtype = zero->comm_dtype,
-                                .factor = zero->sum ? 1.0f : 1.0f / (float)zero->n_ranks,
+                                .factor = zero->sum ? 1.0f : 1.0f / (float)zero->mesh.n_ranks,
                                 .parts = &part,
                                 .n_parts = 1,
                                 .what = ds_cells_get(engine->cells, cell)->name};
@@ -200,7 +200,7 @@ static ds_status get_full(ds_engine *engine, query q, float *data, size_t count)
 {
     DS_TRY(open_full(engine, &q, "get", NULL, count));
     DS_TRY(make_ready(engine, &q));
-    if (engine->places[q.cell] == DSI_ZERO_PARTIAL) {
+    if (engine->places[q.cell].averaged != 0) {
         DS_TRY(get_partial(engine, q.cell, data, count));
     } else {
         DS_TRY(dsi_engine_get_cell(engine, q.cell, data));
@@ -223,8 +223,8 @@ static ds_status put_grad(ds_engine *engine, ds_cell cell, int64_t begin, const 
     if (scaled == NULL) {
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to set a gradient");
     }
-    if (engine->places[cell] == DSI_ZERO_PARTIAL) {
-        factor *= zero->sum ? 1.0f : (float)zero->n_ranks;
+    if (engine->places[cell].averaged != 0) {
+        factor *= zero->sum ? 1.0f : (float)zero->mesh.n_ranks;
         factor = ds_comm_rank(engine->comm) == 0 ? factor : 0.0f;
     }
     for (size_t i = 0; i < count; ++i) {
@@ -264,7 +264,7 @@ static ds_status set_full(ds_engine *engine, query q, const float *data, size_t 
 static ds_status open_local(const ds_engine *engine, query *q, dsi_span *span_out)
 {
     DS_TRY(find(engine, q));
-    if (engine->places[q->cell] == DSI_ZERO_PARTIAL) {
+    if (engine->places[q->cell].averaged != 0) {
         return ds_fail(engine->ctx, DS_ERR_UNSUPPORTED,
                        "the gradient of %s is not reduced before the step "
                        "(gradient_accumulation_steps above 1 in zero_optimization.stage %u); get "
@@ -309,7 +309,7 @@ static ds_status set_local(ds_engine *engine, query q, const float *data, size_t
                        "the full one",
                        q.name);
     }
-    if (engine->comm != NULL && engine->places[held] != DSI_ZERO_FLAT) {
+    if (engine->comm != NULL && engine->places[held].at.flat.n == 0) {
         return ds_fail(engine->ctx, DS_ERR_UNSUPPORTED,
                        "every rank holds %s of %s whole: set the full one",
                        ds_cell_kind_name(ds_cells_get(engine->cells, held)->kind), q.name);

@@ -40,7 +40,8 @@ static ds_status run(ds_engine *engine, ds_phase phase)
 ds_status dsi_engine_run_phase(ds_engine *engine, ds_phase phase)
 {
     const bool breakdown = engine->spec.wall_clock_breakdown;
-    const bool reduces = breakdown && phase == DS_PHASE_BACKWARD && engine->spec.zero.n_ranks > 1;
+    const bool reduces =
+        breakdown && phase == DS_PHASE_BACKWARD && engine->spec.zero.mesh.n_ranks > 1;
     const bool measured = engine->spec.autotune.enabled;
     engine->phases_run |= 1u << phase;
     const bool noted = is_profiled(engine) || dsi_run_trace_is_on(engine);

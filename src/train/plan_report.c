@@ -208,7 +208,7 @@ static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
     const ds_engine_params params = {
         .model = request->model, .config = request->config, .seq_length = request->seq_length};
     DS_TRY(dsi_engine_read_config(ctx, &params, &r->spec));
-    r->spec.zero.n_ranks = request->n_ranks;
+    r->spec.zero.mesh = dsi_mesh_data(request->n_ranks);
     const dsi_rank_request rank = {.model = request->model,
                                    .spec = &r->spec,
                                    .frozen = request->frozen,

@@ -26,7 +26,7 @@ static dsi_plan_env plan_env(const maker *m)
                           .isa = m->spec->isa,
                           .choose = m->request->choose != NULL ? m->request->choose
                                                                : dsi_cpu_kernel_choose,
-                          .overlap = m->spec->overlap && m->spec->zero.n_ranks > 1,
+                          .overlap = m->spec->overlap && m->spec->zero.mesh.n_ranks > 1,
                           .prefetch = m->spec->prefetch,
                           .homes = m->plan.homes.items,
                           .n_homes = m->plan.homes.n,
@@ -129,8 +129,8 @@ static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool b
         DS_TRY_GOTO(status, keep(m, graph, &made[KEPT]), done);
         graph = made[KEPT];
     }
-    if (m->spec->zero.n_ranks > 1) {
-        DS_TRY_GOTO(status, dsi_zero_localize(graph, &m->spec->zero, m->plan.local, &made[LOCAL]),
+    if (m->spec->zero.mesh.n_ranks > 1) {
+        DS_TRY_GOTO(status, dsi_zero_lower(graph, &m->spec->zero, m->plan.local, &made[LOCAL]),
                     done);
         graph = made[LOCAL];
     }
@@ -306,7 +306,7 @@ static ds_status build(maker *m)
 {
     DS_TRY(ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.cells));
     m->plan.local = m->plan.cells;
-    if (m->spec->zero.n_ranks > 1 || dsi_offload_is_on(&m->spec->offload)) {
+    if (m->spec->zero.mesh.n_ranks > 1 || dsi_offload_is_on(&m->spec->offload)) {
         m->plan.local = NULL; /* made with each try */
     }
     DS_TRY(freeze(m));

@@ -9,7 +9,7 @@
 
 typedef struct dsi_rank_request {
     const ds_model *model;
-    const dsi_engine_spec *spec; /* its zero.n_ranks is the number of ranks */
+    const dsi_engine_spec *spec; /* its zero.mesh.n_ranks is the number of ranks */
     const char *const *frozen;   /* glob patterns of parameters without gradient */
     uint32_t n_frozen;
     uint32_t n_threads;
@@ -19,10 +19,10 @@ typedef struct dsi_rank_request {
 
 typedef struct dsi_rank_plan {
     ds_ctx *ctx;
-    ds_cells *cells;        /* logical */
-    ds_cells *local;        /* of the rank: same ids; with one rank the same table */
-    dsi_zero_place *places; /* per cell */
-    dsi_homes homes;        /* of the local cells; none: all on the device */
+    ds_cells *cells;    /* logical */
+    ds_cells *local;    /* of the rank: same ids; with one rank the same table */
+    dsi_spread *places; /* per cell */
+    dsi_homes homes;    /* of the local cells; none: all on the device */
     dsi_train_cells own;
     dsi_plan *train_plan, *eval_plan;
     ds_recompute recompute;                                 /* in force: what auto came to */
@@ -40,7 +40,7 @@ ds_status dsi_rank_plan_build(ds_ctx *ctx, const dsi_rank_request *request,
 void dsi_rank_plan_free(dsi_rank_plan *plan);
 
 /* The engine's numbers from a resolved configuration; params->config is read, also seq_length,
- * seed, loss and gradient outputs. zero.n_ranks is left 0. */
+ * seed, loss and gradient outputs. zero.mesh.n_ranks is left 0. */
 ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params,
                                  dsi_engine_spec *spec_out);
 

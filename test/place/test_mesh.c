@@ -94,13 +94,13 @@ static void test_groups(void **state)
         for (uint32_t rank = 0; rank < mesh.n_ranks; ++rank) {
             const dsi_coords coords = dsi_mesh_coords(&mesh, rank);
             assert_int_equal(dsi_mesh_rank(&mesh, &coords), rank);
-            const dsi_group group = dsi_mesh_group(&mesh, &axes, rank);
+            const dsi_rank_group group = dsi_mesh_group(&mesh, &axes, rank);
             assert_int_equal(group.size, n);
             assert_true(group.color < mesh.n_ranks / n);
             assert_int_equal(dsi_mesh_peer(&mesh, &axes, rank, group.index), rank);
             for (uint32_t i = 0; i < n; ++i) {
                 const uint32_t peer = dsi_mesh_peer(&mesh, &axes, rank, i);
-                const dsi_group theirs = dsi_mesh_group(&mesh, &axes, peer);
+                const dsi_rank_group theirs = dsi_mesh_group(&mesh, &axes, peer);
                 assert_int_equal(theirs.color, group.color);
                 assert_int_equal(theirs.index, i);
                 assert_true(i == 0 || peer > dsi_mesh_peer(&mesh, &axes, rank, i - 1));

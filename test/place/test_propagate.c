@@ -146,6 +146,55 @@ static void test_text(void **state)
     close_small(&s);
 }
 
+/* A rank's own samples: parameters are gathered, a stored gradient is a term of a mean, and a cell
+ * that is replicated is updated on the slices of its states. */
+static void test_own(void **state)
+{
+    (void)state;
+    static const placed_cell rows[] = {
+        {"x", DS_CELL_INPUT, F32({2, {8, 4}}), "dps:own"},
+        {"w", DS_CELL_PARAM, F32({2, {6, 4}}), "flat(dps)"},
+        {"v", DS_CELL_PARAM, F32({2, {6, 4}}), "R"},
+        {"w", DS_CELL_GRAD, F32({2, {6, 4}}), "flat(dps)"},
+        {"v", DS_CELL_EXP_AVG, F32({2, {6, 4}}), "flat(dps)"},
+        {"hyper", DS_CELL_SCALAR, F32({1, {8}}), "R"},
+        {"factor", DS_CELL_SCALAR, F32({0, {0}}), "R"},
+        {"seed", DS_CELL_INPUT, F32({2, {8, 6}}), "dps:own"},
+    };
+    static const dsi_linear_attrs linear = {.transposed = 0};
+    static const dsi_optim_attrs optim = {.eps = 1e-8};
+    small s = open_small(rows, 8);
+    const ds_value y = apply(&s, "w", &dsi_op_linear, &linear, read_cell(&s, 0), read_cell(&s, 1));
+    const ds_value seed = read_cell(&s, 7);
+    ds_value gradient[8];
+    CHECK_OK(ctx, dsi_grad_build(s.graph, &y, &seed, 1, gradient));
+    const ds_value g = apply(&s, "w", &dsi_op_store, NULL, read_cell(&s, 3), gradient[1]);
+    const ds_value top = apply(&s, "norm", &dsi_op_abs_max, NULL, g, DS_NONE);
+    (void)apply(&s, "norm", &dsi_op_sum_squares, NULL, g, top);
+    const ds_value in[6] = {read_cell(&s, 2), g,       read_cell(&s, 5),
+                            read_cell(&s, 6), DS_NONE, read_cell(&s, 4)};
+    ds_value out[DS_MAX_OUT];
+    CHECK_OK(ctx, ds_graph_set_scope(s.graph, "v"));
+    CHECK_OK(ctx, ds_graph_apply(s.graph, &dsi_op_lion, &optim, in, 6, out));
+    dsi_propagation *p = NULL;
+    CHECK_OK(ctx, propagate(&s, "mesh(dps=2)", &p));
+    dsi_buf buf = dsi_buf_make(1 << 16);
+    dsi_propagation_text(s.graph, p, &buf);
+    assert_string_equal(
+        dsi_buf_text(&buf),
+        "mesh(dps=2)\n"
+        "%2 dps:own = linear(input x dps:own, param w flat(dps) -> R) @ w\n"
+        "%4 dps:own = linear_dw(input x dps:own, input seed dps:own) @ w\n"
+        "%6 flat(dps) = store(grad w flat(dps), %4 dps:own -> flat(dps)) @ w\n"
+        "%7 dps:Pmax = abs_max(%6 flat(dps)) @ norm\n"
+        "%8 dps:Pexact = sum_squares(%6 flat(dps), %7 dps:Pmax -> R) @ norm\n"
+        "%13 flat(dps) -> R, %14 flat(dps) = lion(param v R -> flat(dps), %6 flat(dps), "
+        "scalar hyper R, scalar factor R, exp_avg v flat(dps)) @ v\n");
+    dsi_buf_free(&buf);
+    dsi_propagation_destroy(&p);
+    close_small(&s);
+}
+
 /* One node whose inputs lie as given; what the error says. */
 static void refuses(const placed_cell *rows, uint32_t n_rows, const char *mesh, const ds_op *op,
                     const void *attrs, const char *says)
@@ -184,7 +233,14 @@ static void test_refused(void **state)
     refuses(row, 1, "mesh(tp=2)", &dsi_op_softmax, NULL,
             "softmax at model.layers.3: input 0 (input x f32[8,4]) is placed tp:S(1) and would "
             "have to be R");
-    refuses(row, 1, "mesh(tp=2)", &dsi_op_abs_max, NULL, "is placed tp:S(1)");
+    static const placed_cell owned[] = {
+        {"m", DS_CELL_STATE, F32({2, {4, 8}}), "R"},
+        {"x", DS_CELL_INPUT, F32({2, {4, 8}}), "dps:own"},
+    };
+    refuses(
+        owned, 2, "mesh(dps=2)", &dsi_op_store, NULL,
+        "input 0 (state m f32[4,8]) is placed R and would have to be R: it is written, with what "
+        "each rank has of its own samples");
     static const placed_cell few[] = {{"x", DS_CELL_INPUT, F32({2, {3, 4}}), "tp:S(0)"}};
     refuses(few, 1, "mesh(tp=4)", &dsi_op_tanh, NULL, "would have to be R");
     static const dsi_attention_attrs packed = {
@@ -228,6 +284,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text),
+        cmocka_unit_test(test_own),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

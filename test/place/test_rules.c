@@ -72,7 +72,7 @@ static void put_element(const ds_tensor *t, int64_t i, double value)
     }
 }
 
-static dsi_group sum_group(const trial *t, const dsi_placement *p, uint32_t rank)
+static dsi_rank_group sum_group(const trial *t, const dsi_placement *p, uint32_t rank)
 {
     const dsi_axes axes = dsi_axes_of(dsi_placement_partial_axes(p));
     return dsi_mesh_group(&t->mesh, &axes, rank);
@@ -83,6 +83,9 @@ static dsi_group sum_group(const trial *t, const dsi_placement *p, uint32_t rank
 static double addend(const trial *t, uint32_t i, double value, uint32_t k, uint32_t n)
 {
     const ds_meta meta = t->whole->in_meta[i];
+    if (dsi_rule_terms(&t->rule) == DSI_TERMS_MAX) {
+        return k == 0 ? value : value - (double)k;
+    }
     const bool rows = (t->rule.flags & DSI_RULE_MEAN_ROWS) != 0 && meta.shape.n_dims == 0 && i > 0;
     if (meta.dtype == DS_DTYPE_I32 || meta.dtype == DS_DTYPE_I64) {
         return k == 0 ? value - 3.0 * (double)(n - 1) : 3.0;
@@ -97,7 +100,7 @@ static void fill_local(const trial *t, uint32_t i, uint32_t rank, const ds_tenso
     const dsi_part part = dsi_placement_part(&t->mesh, &t->need[i], whole.meta.shape, rank);
     const dsi_part all = dsi_part_whole(whole.meta.shape);
     dsi_part_copy(&all, whole.data, &part, local->data, ds_dtype_bytes(whole.meta.dtype));
-    const dsi_group group = sum_group(t, &t->need[i], rank);
+    const dsi_rank_group group = sum_group(t, &t->need[i], rank);
     for (int64_t e = 0; group.size > 1 && e < part.count; ++e) {
         put_element(local, e,
                     t->times_in[i] * addend(t, i, op_element(local, e), group.index, group.size));
@@ -241,6 +244,20 @@ static void check_sum(const trial *t, uint32_t o, const op_operands *ranks)
     ++n_sums;
 }
 
+/* The largest of the ranks' scalars is the whole run's. */
+static void check_max(const trial *t, uint32_t o, const op_operands *ranks)
+{
+    double most = -INFINITY;
+    assert_int_equal(t->whole->out[o].meta.shape.n_dims, 0);
+    for (uint32_t rank = 0; rank < t->mesh.n_ranks; ++rank) {
+        most = fmax(most, op_element(&ranks[rank].out[o], 0));
+    }
+    if (most != op_element(&t->whole->out[o], 0)) {
+        fail_msg("%s: output %u: the largest of the ranks' is %.9g, expected %.9g", t->label, o,
+                 most, op_element(&t->whole->out[o], 0));
+    }
+}
+
 static void run_trial(const trial *t)
 {
     op_operands ranks[MOST_RANKS];
@@ -255,7 +272,11 @@ static void run_trial(const trial *t)
             continue;
         }
         if (dsi_placement_partial_axes(&t->out[o]) != 0) {
-            check_sum(t, o, ranks);
+            if (dsi_rule_terms(&t->rule) == DSI_TERMS_MAX) {
+                check_max(t, o, ranks);
+            } else {
+                check_sum(t, o, ranks);
+            }
             continue;
         }
         for (uint32_t r = 0; r < t->mesh.n_ranks; ++r) {

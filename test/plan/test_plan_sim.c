@@ -66,7 +66,7 @@ static made make(uint32_t n_ranks, uint32_t stage, ds_recompute recompute, bool 
                                             .optimizer = DSI_OPTIMIZER_ADAM,
                                             .eps = 1e-8,
                                             .max_norm = 1.0},
-                                  .zero = {.n_ranks = n_ranks,
+                                  .zero = {.mesh = dsi_mesh_data(n_ranks),
                                            .stage = stage,
                                            .reduce_each = true,
                                            .comm_dtype = DS_DTYPE_BF16,

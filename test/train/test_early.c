@@ -330,7 +330,7 @@ static void reductions_have_time(void **state)
     for (uint32_t stage = 0; stage <= 3; ++stage) {
         dsi_engine_spec spec = make_spec(true, DSI_ON_DEVICE, DSI_ON_DEVICE);
         spec.overlap = true;
-        spec.zero = (dsi_zero_spec){.n_ranks = 2,
+        spec.zero = (dsi_zero_spec){.mesh = dsi_mesh_data(2),
                                     .stage = stage,
                                     .reduce_each = true,
                                     .comm_dtype = DS_DTYPE_BF16,

@@ -520,7 +520,7 @@ static void states_come_once(void **state)
             offload.how.reuse = 0;
             dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, &offload);
             spec.train.keep_nonfinite = early != 0;
-            spec.zero = (dsi_zero_spec){.n_ranks = 2,
+            spec.zero = (dsi_zero_spec){.mesh = dsi_mesh_data(2),
                                         .stage = stage,
                                         .comm_dtype = DS_DTYPE_BF16,
                                         .reduce_bucket = 100000,

@@ -1,0 +1,206 @@
+/* The walk over the logical graph. See localize.h. */
+#include "place/localize_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+ds_meta dsi_local_meta(const dsi_mesh *mesh, const dsi_placement *at, ds_meta whole)
+{
+    const dsi_part part = dsi_placement_part(mesh, at, whole.shape, 0);
+    return (ds_meta){whole.dtype, dsi_part_shape(&part)};
+}
+
+static const dsi_spread *need_of(const dsi_localizing *l, const dsi_node_info *node, uint32_t i)
+{
+    return &l->placed->use[node->in_at + i];
+}
+
+static const dsi_spread *made_by(const dsi_localizing *l, const dsi_node_info *node, uint32_t o)
+{
+    return &l->placed->use[node->out_at + o];
+}
+
+static ds_status localize_inputs(dsi_localizing *l, ds_node n, ds_value *in)
+{
+    const dsi_node_info *node = &l->r.from->nodes[n];
+    const uint32_t end = dsi_completed_input(l->r.from, node);
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        const ds_value v = dsi_node_in(l->r.from, node)[i];
+        in[i] = v;
+        if (v != DS_NONE) {
+            const dsi_spread *value = &l->placed->value[v];
+            const dsi_spread from = i == end ? dsi_completed_spread(value) : *value;
+            DS_TRY(dsi_localize_value(l, v, &from, need_of(l, node, i), l->bucket_of[n], &in[i]));
+        }
+    }
+    return DS_OK;
+}
+
+/* ---- updates of what every rank has whole ------------------------------------------------------
+ */
+
+enum { IN_PARAM = 0, IN_MASTER = 4 };
+
+/* Whether a node makes a slice of the cell that it writes, which is to be gathered behind it. */
+static bool writes_slice(const dsi_localizing *l, const dsi_node_info *node)
+{
+    const ds_value first = dsi_node_out(l->r.from, node)[0];
+    return node->op->writes != NULL && first != DS_NONE && node->op->writes[0] == 0 &&
+           made_by(l, node, 0)->at.flat.n > l->placed->value[first].at.flat.n;
+}
+
+/* The parameter's next version from all slices of x, rounded to its type. */
+static ds_status gather_behind(dsi_localizing *l, const dsi_node_info *node, ds_value cell,
+                               ds_value x)
+{
+    const ds_value first = dsi_node_out(l->r.from, node)[0];
+    const ds_meta meta = l->r.from->values[first].meta;
+    dsi_comm_attrs attrs = dsi_localize_comm(l, &made_by(l, node, 0)->at.flat, -1);
+    ds_value in[2] = {cell, x};
+    ds_value out[DS_MAX_OUT];
+    if (ds_graph_meta(l->r.to, x).dtype != meta.dtype) {
+        const dsi_cast_attrs cast = {.dtype = meta.dtype};
+        DS_TRY(dsi_localize_apply(l, &dsi_op_cast, &cast, x, &in[1]));
+    }
+    attrs.bucket = dsi_bucket_next(&l->bucket, ds_shape_count(meta.shape), meta.dtype,
+                                   l->params->gather_bucket);
+    DS_TRY(ds_graph_apply(l->r.to, &dsi_op_gather_store, &attrs, in, 2, out));
+    l->r.map[first] = out[0];
+    return DS_OK;
+}
+
+/* The master, where there is one, is updated as an fp32 parameter; what is gathered is its
+ * rounding.
+ */
+static ds_status update_slice(dsi_localizing *l, const dsi_node_info *node)
+{
+    const ds_value *logical = dsi_node_out(l->r.from, node);
+    const ds_value whole = l->r.map[dsi_node_in(l->r.from, node)[0]];
+    ds_value in[DS_MAX_IN];
+    ds_value out[DS_MAX_OUT];
+    const bool master =
+        node->n_in > IN_MASTER && dsi_node_in(l->r.from, node)[IN_MASTER] != DS_NONE;
+    if (node->op == &dsi_op_store) {
+        DS_TRY(dsi_localize_value(l, dsi_node_in(l->r.from, node)[1],
+                                  &l->placed->value[dsi_node_in(l->r.from, node)[1]],
+                                  need_of(l, node, 1), -1, &in[1]));
+        return gather_behind(l, node, whole, in[1]);
+    }
+    for (uint32_t i = master ? 1 : 0; i < node->n_in; ++i) {
+        const ds_value v = dsi_node_in(l->r.from, node)[i];
+        in[i] = v;
+        if (v != DS_NONE) {
+            DS_TRY(dsi_localize_value(l, v, &l->placed->value[v], need_of(l, node, i), -1, &in[i]));
+        }
+    }
+    if (master) {
+        in[IN_PARAM] = in[IN_MASTER];
+        in[IN_MASTER] = DS_NONE;
+    }
+    DS_TRY(ds_graph_apply(l->r.to, node->op, node->attrs, in, node->n_in, out));
+    for (uint32_t o = 1; o < node->n_out; ++o) {
+        if (logical[o] != DS_NONE) {
+            l->r.map[logical[o]] = o == 1 && master ? out[0] : out[o];
+        }
+    }
+    return gather_behind(l, node, whole, out[0]);
+}
+
+/* ---- nodes ----------------------------------------------------------------------------------- */
+
+/* What a node makes of a slice is completed at once where the propagation says so. */
+static ds_status complete_outputs(dsi_localizing *l, const dsi_node_info *node)
+{
+    for (uint32_t o = 0; o < node->n_out; ++o) {
+        const ds_value v = dsi_node_out(l->r.from, node)[o];
+        if (v != DS_NONE && node->op->writes == NULL) {
+            DS_TRY(dsi_localize_value(l, v, made_by(l, node, o), &l->placed->value[v], -1,
+                                      &l->r.map[v]));
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status localize_node(dsi_localizing *l, ds_node n)
+{
+    const dsi_node_info *node = &l->r.from->nodes[n];
+    ds_value in[DS_MAX_IN];
+    ds_value out[DS_MAX_OUT];
+    DS_TRY(dsi_rewrite_stand_at(&l->r, node));
+    if (writes_slice(l, node)) {
+        return update_slice(l, node);
+    }
+    DS_TRY(localize_inputs(l, n, in));
+    DS_TRY(ds_graph_apply(l->r.to, node->op, node->attrs, in, node->n_in, out));
+    dsi_rewrite_made(&l->r, node, out);
+    return complete_outputs(l, node);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+static ds_status localize_cells(dsi_localizing *l)
+{
+    for (ds_cell c = ds_cells_count(l->cells); c < ds_cells_count(l->r.from->cells); ++c) {
+        ds_cell_info info = *ds_cells_get(l->r.from->cells, c);
+        ds_cell same = DS_NONE;
+        info.meta = dsi_local_meta(&l->placed->mesh, &l->placed->cell[c].at, info.meta);
+        DS_TRY(ds_cells_add(l->cells, &info, &same));
+    }
+    return DS_OK;
+}
+
+static ds_status localize_graph(dsi_localizing *l)
+{
+    const ds_graph *g = l->r.from;
+    ds_phase phase = DS_PHASE_FORWARD;
+    DS_TRY(dsi_bucket_gradients(l));
+    for (ds_node n = 0; n < g->n_nodes; ++n) {
+        if (g->nodes[n].phase != phase) {
+            phase = g->nodes[n].phase;
+            dsi_bucket_close(&l->bucket); /* a collective belongs to one phase */
+        }
+        DS_TRY(localize_node(l, n));
+    }
+    for (uint32_t i = 0; i < g->n_outputs; ++i) {
+        const ds_value v = g->outputs[i].value;
+        DS_TRY(dsi_localize_value(l, v, &l->placed->value[v], &l->placed->output[i], -1,
+                                  &l->r.map[v]));
+    }
+    return DS_OK;
+}
+
+ds_status dsi_localize(const ds_graph *graph, const dsi_localize_params *params, ds_cells *local,
+                       ds_graph **local_out)
+{
+    const size_t n_cells = (size_t)ds_cells_count(graph->cells) + 1;
+    const size_t n_values = (size_t)graph->n_values + 1;
+    dsi_localizing l = {.params = params,
+                        .placed = params->placed,
+                        .r = {.from = graph},
+                        .cells = local,
+                        .bucket = {.id = -1}};
+    l.others = malloc(n_values * sizeof *l.others);
+    l.bucket_of = calloc((size_t)graph->n_nodes + 1, sizeof *l.bucket_of);
+    l.gathered = malloc(n_cells * sizeof *l.gathered);
+    l.used_at = calloc(n_cells, sizeof *l.used_at);
+    ds_status status = DS_OK;
+    if (l.others == NULL || l.bucket_of == NULL || l.gathered == NULL || l.used_at == NULL) {
+        status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to place the graph");
+    } else {
+        memset(l.others, 0xff, n_values * sizeof *l.others); /* all DS_NONE */
+        memset(l.gathered, 0xff, n_cells * sizeof *l.gathered);
+        status = localize_cells(&l);
+    }
+    if (status >= 0) {
+        status = dsi_rewrite_begin(&l.r, graph, local);
+    }
+    if (status >= 0) {
+        status = localize_graph(&l);
+    }
+    free(l.others);
+    free(l.bucket_of);
+    free(l.gathered);
+    free(l.used_at);
+    dsi_moves_memo_free(&l.memo);
+    return dsi_rewrite_end(&l.r, status, local_out);
+}

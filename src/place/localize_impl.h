@@ -1,0 +1,55 @@
+/* Inside of localize: localize.c walks the nodes, localize_move.c makes nodes of a change of
+ * placement, localize_bucket.c says which gradients share a collective. See localize.h. */
+#ifndef DSI_PLACE_LOCALIZE_IMPL_H
+#define DSI_PLACE_LOCALIZE_IMPL_H
+
+#include "ir/rewrite.h"
+#include "op/ops.h"
+#include "place/localize.h"
+
+/* Another form of a value, made for the newest reader that needed one. */
+typedef struct dsi_other_form {
+    dsi_placement at;
+    ds_value value; /* local; DS_NONE: none yet */
+} dsi_other_form;
+
+/* The bucket under construction. */
+typedef struct dsi_bucket {
+    int64_t id, fill; /* id -1: none yet */
+    ds_dtype dtype;   /* NONE: closed */
+} dsi_bucket;
+
+typedef struct dsi_localizing {
+    const dsi_localize_params *params;
+    const dsi_propagation *placed;
+    dsi_rewrite r;
+    dsi_moves_memo memo;
+    ds_cells *cells;        /* local */
+    dsi_other_form *others; /* per value of the logical graph */
+    int64_t *bucket_of;     /* per node: of the gradient that it completes */
+    dsi_bucket bucket;
+    /* Parameters that were gathered. Per cell: the newest value, DS_NONE before; and `used`, the
+     * elements of parameters used so far, when it was used last. */
+    ds_value *gathered;
+    int64_t *used_at;
+    int64_t used;
+} dsi_localizing;
+
+/* The bucket of the next tensor: the open one, or a new one when it does not fit. */
+int64_t dsi_bucket_next(dsi_bucket *bucket, int64_t count, ds_dtype dtype, int64_t limit);
+void dsi_bucket_close(dsi_bucket *bucket);
+/* Fills bucket_of: gradients share a bucket in the order in which the backward pass makes them. */
+ds_status dsi_bucket_gradients(dsi_localizing *l);
+
+/* The local value of `v`, which is placed `from`, as it is needed. bucket: of a reduction, -1:
+ * alone.
+ */
+ds_status dsi_localize_value(dsi_localizing *l, ds_value v, const dsi_spread *from,
+                             const dsi_spread *need, int64_t bucket, ds_value *value_out);
+
+ds_status dsi_localize_apply(dsi_localizing *l, const ds_op *op, const void *attrs, ds_value in,
+                             ds_value *value_out);
+/* Attributes of a collective along axes. */
+dsi_comm_attrs dsi_localize_comm(const dsi_localizing *l, const dsi_axes *axes, int64_t bucket);
+
+#endif
