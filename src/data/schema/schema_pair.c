@@ -1,21 +1,31 @@
 /* Prompts with an answer, or with a chosen and a rejected one: texts or chats. See schema.h. */
 #include "data/schema/schema.h"
+#include "io/json_load.h"
 
 #include <string.h>
 
-/* Messages, or JSON text of a list of them, which no prompt in words is. */
+/* A list, or JSON text of a list of messages, as a .csv has it. */
 static bool is_chat(const json_t *value)
 {
-    return json_is_array(value);
+    const char *text = json_string_value(value);
+    json_error_t error;
+    if (text == NULL || *text != '[') {
+        return json_is_array(value);
+    }
+    json_t *list = dsi_json_parse(text, json_string_length(value), JSON_ALLOW_NUL, &error);
+    const json_t *first = json_array_get(list, 0);
+    const bool chat =
+        json_object_get(first, "role") != NULL || json_object_get(first, "from") != NULL;
+    json_decref(list);
+    return chat;
 }
 
-/* The fields that are read besides, of which a prompt may be missing. */
 typedef struct side {
     const char *field;
     json_t **out;
 } side;
 
-/* All sides are texts, or all are chats. */
+/* All sides are chats, or all are texts. */
 static bool read_sides(const dsi_schema_row *r, dsi_form *form, const side *sides, size_t n)
 {
     size_t n_chats = 0;
@@ -25,7 +35,7 @@ static bool read_sides(const dsi_schema_row *r, dsi_form *form, const side *side
         n_texts += json_is_string(dsi_schema_field(r, sides[i].field));
     }
     if (n_chats < n && n_texts < n) {
-        char names[3][DSI_COLUMN_NAME];
+        char names[2][DSI_COLUMN_NAME];
         const size_t last = n - 1;
         return dsi_schema_refuse(
             r, DS_ERR_FORMAT,
@@ -35,12 +45,12 @@ static bool read_sides(const dsi_schema_row *r, dsi_form *form, const side *side
             dsi_schema_kind(dsi_schema_field(r, sides[0].field)),
             dsi_schema_kind(dsi_schema_field(r, sides[last].field)));
     }
-    if (n_chats > 0 && !dsi_schema_context(r, form)) {
+    if (n_chats == n && !dsi_schema_context(r, form)) {
         return false;
     }
     for (size_t i = 0; i < n; ++i) {
-        *sides[i].out = n_chats > 0 ? dsi_schema_messages(r, form, sides[i].field, NULL)
-                                    : json_incref(dsi_schema_field(r, sides[i].field));
+        *sides[i].out = n_chats == n ? dsi_schema_messages(r, form, sides[i].field, NULL)
+                                     : json_incref(dsi_schema_field(r, sides[i].field));
         if (*sides[i].out == NULL) {
             return false;
         }
@@ -135,8 +145,8 @@ bool dsi_schema_preference(const dsi_schema_row *r, dsi_form *form)
 {
     const json_t *prompt = dsi_schema_field(r, "prompt");
     /* a prompt in words beside chats repeats what is in them */
-    const bool implicit =
-        prompt == NULL || (json_is_string(prompt) && is_chat(dsi_schema_field(r, "chosen")));
+    const bool implicit = prompt == NULL || (json_is_string(prompt) && !is_chat(prompt) &&
+                                             is_chat(dsi_schema_field(r, "chosen")));
     const side sides[] = {
         {"prompt", &form->prompt}, {"chosen", &form->answer}, {"rejected", &form->rejected}};
     return read_sides(r, form, sides + implicit, 3 - (size_t)implicit) &&

@@ -101,6 +101,7 @@ def row_messages(rng):
         row["messages"][-1]["reasoning_content"] = words(rng)
     if rng.random() < 0.3:
         row["messages"] = with_calls(rng, row["messages"], calls(rng))
+        row["messages"][-3]["content"] = rng.choice([None, "", words(rng)])
         row["tools"] = [TOOL]
     line = json.loads(json.dumps(row))
     if "tools" in row and rng.random() < 0.5:
@@ -154,10 +155,15 @@ def row_pair(rng):
     return row, row
 
 
+def as_texts(rng, row):
+    """Its lists as JSON texts, as in a .csv, or as they are."""
+    return {k: json.dumps(v) for k, v in row.items()} if rng.random() < 0.3 else row
+
+
 def row_pair_chat(rng):
     row = {"prompt": chat(rng, "user"), "completion": [{"role": "assistant", "content": said(rng)}]}
     row["chat_template_kwargs"] = {"thinks": rng.random() < 0.6}
-    return row, row
+    return as_texts(rng, row), row
 
 
 ALPACA = ("Below is an instruction that describes a task, paired with an input that provides further context. Write a response that appropriately completes the request.",
@@ -171,6 +177,21 @@ def row_alpaca(rng):
     head = line.get("system") or ALPACA[0 if line["input"] else 1]
     middle = f"\n\n### Input:\n{line['input']}" if line["input"] else ""
     return line, {"prompt": f"{head}\n\n### Instruction:\n{line['instruction']}{middle}\n\n### Response:\n", "completion": line["output"]}
+
+
+def row_history(rng):
+    """TRL has no such rows: the texts one after another, of which every second counts."""
+    history = [[words(rng), said(rng)] for _ in range(rng.randrange(1, 3))]
+    line, row = row_alpaca(rng)
+    head = line.get("system") or ALPACA[0 if line["input"] else 1]
+    last = row["prompt"][len(head):].removeprefix("\n\n### Instruction:\n")
+    pieces = [head]
+    for question, answer in history:
+        pieces[-1] += f"\n\n### Instruction:\n{question}\n\n### Response:\n"
+        pieces += [(answer, True), ""]
+    pieces[-1] += "\n\n### Instruction:\n" + last
+    line["history"] = json.dumps(history) if rng.random() < 0.3 else history
+    return line, {"pieces": pieces + [(line["output"], False)]}
 
 
 def row_preference(rng):
@@ -187,7 +208,7 @@ def row_implicit(rng):
 
 def row_preference_chat(rng):
     row = {"prompt": chat(rng, "user")} | {k: [{"role": "assistant", "content": said(rng)}] for k in ("chosen", "rejected")}
-    return row, row
+    return as_texts(rng, row), row
 
 
 def row_implicit_chat(rng):
@@ -200,13 +221,18 @@ def row_implicit_chat(rng):
 SCHEMAS = {  # rows: what they are called here
     "messages": (row_messages, "messages"), "turns": (row_turns, "messages"), "sharegpt": (row_sharegpt, "messages"),
     "sharegpt calls": (row_sharegpt_calls, "messages"), "text": (row_text, "text"), "pair": (row_pair, "prompt-completion"),
-    "pair chat": (row_pair_chat, "prompt-completion"), "alpaca": (row_alpaca, "Alpaca"), "preference": (row_preference, "preference"),
+    "pair chat": (row_pair_chat, "prompt-completion"), "alpaca": (row_alpaca, "Alpaca"), "alpaca history": (row_history, "Alpaca"),
+    "preference": (row_preference, "preference"),
     "implicit": (row_implicit, "preference"), "preference chat": (row_preference_chat, "preference"),
     "implicit chat": (row_implicit_chat, "preference"),
 }
 
 
 # ---- what TRL makes of them ----
+
+TOKENIZERS = {"tokenizer-qwen2.json": (None, "<|im_end|>"), "tokenizer-llama2.json": ("<s>", "</s>"),
+              "masks/tokenizer-llama3-chat.json": ("<|begin_of_text|>", "<|eot_id|>")}
+
 
 def load(rows):
     """As a user's file comes to TRL."""
@@ -216,8 +242,29 @@ def load(rows):
         return datasets.load_dataset("json", data_files=str(path), split="train", cache_dir=folder, keep_in_memory=True)
 
 
+def joined(tok, pieces):
+    """One text of which the pairs count, each with the end token, as transformers' assistant mask."""
+    text, spans = "", []
+    for piece in pieces:
+        if isinstance(piece, str):
+            text += piece
+            continue
+        said_text, always = piece
+        begin = len(text)
+        text += said_text + (tok.eos_token if always or not said_text.endswith(tok.eos_token) else "")
+        spans.append((begin, len(text) - 1))
+    done = tok(text)
+    mask = [0] * len(done["input_ids"])
+    for begin, last in spans:
+        for i in range(done.char_to_token(begin), done.char_to_token(last) + 1):
+            mask[i] = 1
+    return done["input_ids"], mask, 0
+
+
 def prepare(tok, rows):
     """[(ids, mask, n_chosen)]."""
+    if "pieces" in rows[0]:
+        return [joined(tok, r["pieces"]) for r in rows]
     quiet = {"output_dir": tempfile.gettempdir(), "max_length": None, "report_to": [], "bf16": False}
     first = rows[0]
     trainer = types.SimpleNamespace(_tokenizer=tok, chat_template=None, completion_only_loss="prompt" in first)
@@ -237,9 +284,9 @@ def prepare(tok, rows):
 
 
 def tokenizer(name):
-    """A tokenizer beside this script with the template of the oracle; its eos."""
-    eos, bos = ("</s>", "<s>") if name == "llama2" else ("<|im_end|>", None)
-    tok = PreTrainedTokenizerFast(tokenizer_file=str(HERE / f"tokenizer-{name}.json"), eos_token=eos, bos_token=bos)
+    """A tokenizer beside this script with the template of the oracle; its bos and eos."""
+    bos, eos = TOKENIZERS[name]
+    tok = PreTrainedTokenizerFast(tokenizer_file=str(HERE / name), eos_token=eos, bos_token=bos)
     tok.chat_template = ORACLE_TEMPLATE
     return tok, bos, eos
 
@@ -254,9 +301,9 @@ def cases(rng, tok, n):
 
 def main():
     out = {"template": OWN_TEMPLATE, "families": []}
-    for name in ("qwen2", "llama2"):
+    for name in TOKENIZERS:
         tok, bos, eos = tokenizer(name)
-        out["families"].append({"tokenizer": f"tokenizer-{name}.json", "bos": bos, "eos": eos, "rows": list(cases(random.Random(17), tok, 3))})
+        out["families"].append({"tokenizer": name, "bos": bos, "eos": eos, "rows": list(cases(random.Random(17), tok, 2))})
     text = json.dumps(out, ensure_ascii=False, separators=(",", ":")).replace("{\"of\"", "\n{\"of\"")
     (HERE / "schemas.json").write_text(text + "\n")
     print(len(text), "bytes", file=sys.stderr)
