@@ -51,6 +51,22 @@ ds_status dsi_comm_run(dsi_comm *comm, const dsi_comm_call *call)
     return dsi_comm_wait(comm, ticket, NULL);
 }
 
+ds_status dsi_comm_gather(dsi_comm *comm, const void *own, void *all, size_t bytes,
+                          const char *what)
+{
+    if (comm == NULL) {
+        memcpy(all, own, bytes);
+        return DS_OK;
+    }
+    const dsi_comm_part part = {.in = own, .out = all, .count = comm->size * bytes};
+    return dsi_comm_run(comm, &(dsi_comm_call){.kind = DSI_COLL_ALL_GATHER,
+                                               .dtype = DS_DTYPE_U8,
+                                               .factor = 1.0f,
+                                               .parts = &part,
+                                               .n_parts = 1,
+                                               .what = what});
+}
+
 ds_status dsi_comm_barrier(dsi_comm *comm, const char *what)
 {
     return dsi_comm_run(comm, &(dsi_comm_call){.kind = DSI_COLL_BARRIER, .what = what});

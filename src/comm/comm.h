@@ -144,6 +144,9 @@ void dsi_comm_away(dsi_comm *comm, double until);
 /* Start and wait. */
 ds_status dsi_comm_run(dsi_comm *comm, const dsi_comm_call *call);
 ds_status dsi_comm_barrier(dsi_comm *comm, const char *what);
+/* `bytes` of each rank (1 at least) into all[size][bytes], in rank order. comm NULL: one rank. */
+ds_status dsi_comm_gather(dsi_comm *comm, const void *own, void *all, size_t bytes,
+                          const char *what);
 
 /* A communicator of the ranks that give the same color, ordered by key, then by rank;
  * DSI_COLOR_NONE joins none (*comm_out NULL). Collective. The caller destroys it before its parent.

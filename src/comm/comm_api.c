@@ -43,18 +43,11 @@ ds_status ds_comm_barrier(ds_comm *comm)
 /* One 8-byte word of each rank, in rank order. */
 static ds_status gather_word(dsi_comm *comm, const void *word, int64_t *words, const char *what)
 {
-    const dsi_comm_part part = {.in = word, .out = words, .count = comm->size};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_GATHER,
-                                .dtype = DS_DTYPE_I64,
-                                .factor = 1.0f,
-                                .parts = &part,
-                                .n_parts = 1,
-                                .what = what};
     if (comm->size > MAX_RANKS) {
         return ds_fail(comm->ctx, DS_ERR_LIMIT, "%u ranks, at most %d can agree on numbers",
                        comm->size, MAX_RANKS);
     }
-    return dsi_comm_run(comm, &call);
+    return dsi_comm_gather(comm, word, words, sizeof *words, what);
 }
 
 /* The aligned binary tree over ranks [begin, begin + span), span a power of two. */

@@ -1,5 +1,6 @@
 /* Chooses the network of a job, opens it, and puts shared memory under it where ranks share a node.
  * See net.h. */
+#include "base/machine_id.h"
 #include "comm/hier.h"
 #include "comm/net_impl.h"
 #include "comm/shm.h"
@@ -23,15 +24,10 @@ typedef struct place_card {
 
 static uint64_t own_reach(void)
 {
-    char boot[64] = "";
     struct stat space = {0};
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (file != NULL) {
-        (void)fgets(boot, sizeof boot, file);
-        (void)fclose(file);
-    }
     (void)stat("/proc/self/ns/net", &space);
-    return XXH3_64bits_withSeed(boot, strlen(boot), (uint64_t)space.st_ino);
+    const uint64_t words[2] = {dsi_machine_id(), (uint64_t)space.st_ino};
+    return XXH3_64bits(words, sizeof words);
 }
 
 static ds_status gather_cards(const dsi_comm_world *world, dsi_comm *flat, place_card *cards)
@@ -40,14 +36,7 @@ static ds_status gather_cards(const dsi_comm_world *world, dsi_comm *flat, place
     if (getrandom(mine.name, sizeof mine.name, 0) != (ssize_t)sizeof mine.name) {
         return ds_fail(flat->ctx, DS_ERR_IO, "no random numbers for a name");
     }
-    const dsi_comm_part part = {
-        .in = &mine, .out = cards, .count = flat->size * sizeof mine / sizeof(int64_t)};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_GATHER,
-                                .dtype = DS_DTYPE_I64,
-                                .parts = &part,
-                                .n_parts = 1,
-                                .what = "places of the ranks"};
-    return dsi_comm_run(flat, &call);
+    return dsi_comm_gather(flat, &mine, cards, sizeof mine, "places of the ranks");
 }
 
 /* Ranks in a block, from the places of all. */

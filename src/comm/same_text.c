@@ -8,6 +8,8 @@
 
 enum { LINE_BYTES = 400 };
 
+static const char of_ranks[] = "comparison of ranks";
+
 typedef struct text_lines {
     char *text;         /* lines end with 0 here */
     const char **lines; /* into text */
@@ -47,18 +49,6 @@ static ds_status split_lines(ds_ctx *ctx, text_lines *t)
     return DS_OK;
 }
 
-static ds_status gather(dsi_comm *comm, ds_dtype dtype, const void *in, void *out, size_t each)
-{
-    const dsi_comm_part part = {.in = in, .out = out, .count = each * comm->size};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_GATHER,
-                                .dtype = dtype,
-                                .factor = 1.0f,
-                                .parts = &part,
-                                .n_parts = 1,
-                                .what = "comparison of ranks"};
-    return dsi_comm_run(comm, &call);
-}
-
 /* The first rank whose word differs from rank 0's; 0 when none does. */
 static uint32_t first_other(const int64_t *words, uint32_t n_ranks, size_t stride)
 {
@@ -82,7 +72,7 @@ static ds_status report(dsi_comm *comm, const text_lines *t, uint32_t rank, size
         memset(own, 0, sizeof own);
         memcpy(own, t->lines[line], n < sizeof own ? n : sizeof own - 1);
     }
-    ds_status status = gather(comm, DS_DTYPE_U8, own, all, LINE_BYTES);
+    ds_status status = dsi_comm_gather(comm, own, all, LINE_BYTES, of_ranks);
     if (status >= 0) {
         status = ds_fail(comm->ctx, DS_ERR_PEER,
                          "rank %u has another %s than rank 0: rank 0 has "
@@ -105,7 +95,7 @@ static ds_status explain(dsi_comm *comm, const text_lines *t, size_t longest)
         goto done;
     }
     memcpy(own, t->hashes, t->n * sizeof *own);
-    DS_TRY_GOTO(status, gather(comm, DS_DTYPE_I64, own, all, longest), done);
+    DS_TRY_GOTO(status, dsi_comm_gather(comm, own, all, longest * sizeof *own, of_ranks), done);
     const uint32_t rank = first_other(all, comm->size, longest);
     size_t line = 0;
     while (line + 1 < longest && all[line] == all[rank * longest + line]) {
@@ -126,7 +116,7 @@ static ds_status compare(dsi_comm *comm, const text_lines *t)
     if (all == NULL) {
         return ds_fail(comm->ctx, DS_ERR_NOMEM, "no memory to compare ranks");
     }
-    ds_status status = gather(comm, DS_DTYPE_I64, own, all, 2);
+    ds_status status = dsi_comm_gather(comm, own, all, sizeof own, of_ranks);
     const bool differ = status >= 0 && first_other(all, comm->size, 2) > 0;
     size_t longest = 1;
     for (uint32_t rank = 0; rank < comm->size; ++rank) {

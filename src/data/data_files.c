@@ -1,5 +1,6 @@
 /* Folders and patterns as lists of data files. See data_files.h. */
 #include "data/data_files.h"
+#include "data/indexed.h"
 
 #include "data/rows/data_bytes.h"
 #include "data/rows/rows.h"
@@ -64,11 +65,10 @@ static bool is_about_data(const char *name)
 static bool is_indexed(const char *path)
 {
     struct stat st;
-    char *index = dsi_path_ends(path, ".bin") ? strdup(path) : NULL;
+    char *index = dsi_path_ends(path, ".bin") ? dsi_indexed_other(path) : NULL;
     if (index == NULL) {
         return false;
     }
-    memcpy(index + strlen(index) - 4, ".idx", 4);
     const bool is = stat(index, &st) == 0 && S_ISREG(st.st_mode);
     free(index);
     return is;

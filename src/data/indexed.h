@@ -20,6 +20,10 @@ typedef struct dsi_indexed {
     const unsigned char *sizes, *pointers, *boundaries; /* in idx, unaligned */
 } dsi_indexed;
 
+/* The other file of the pair: of "a.bin" "a.idx", and the other way round. The caller frees it.
+ * NULL: the path has neither ending, or there is no memory. */
+char *dsi_indexed_other(const char *path);
+
 /* path: either file, or their common part. Checks every size and offset; bytes of the .bin behind
  * the last item are left alone, with a warning. Errors: ERR_NOT_FOUND,
  * ERR_FORMAT (what is wrong), ERR_UNSUPPORTED (items that are not back to back, a type). */

@@ -1,5 +1,6 @@
 /* Reads indexed data. Nothing in the files is trusted. */
 #include "data/indexed.h"
+#include "data/source.h"
 
 #include "base/arena.h"
 
@@ -120,6 +121,16 @@ static ds_status parse(ds_ctx *ctx, const char *path, dsi_indexed *x)
     }
     DS_TRY(check_items(ctx, path, x));
     return check_boundaries(ctx, path, x);
+}
+
+char *dsi_indexed_other(const char *path)
+{
+    const bool bin = dsi_path_ends(path, ".bin");
+    char *other = bin || dsi_path_ends(path, ".idx") ? strdup(path) : NULL;
+    if (other != NULL) {
+        memcpy(other + strlen(other) - 4, bin ? ".idx" : ".bin", 4);
+    }
+    return other;
 }
 
 ds_status dsi_indexed_open(ds_ctx *ctx, const char *path, dsi_indexed *indexed_out)

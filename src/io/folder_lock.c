@@ -5,6 +5,7 @@
  */
 #include "io/folder_lock.h"
 
+#include "base/machine_id.h"
 #include "io/file.h"
 #include <deepspeed/context.h>
 #include <errno.h>
@@ -48,11 +49,9 @@ static unsigned long long own_start(void)
 static void owner_text(char text[TEXT_BYTES])
 {
     char host[256] = "";
-    char boot[64];
     (void)gethostname(host, sizeof host - 1);
-    read_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
-    (void)snprintf(text, TEXT_BYTES, "host %s process %ld start %llu boot %s\n", host,
-                   (long)getpid(), own_start(), boot);
+    (void)snprintf(text, TEXT_BYTES, "host %s process %ld start %llu machine %016llx\n", host,
+                   (long)getpid(), own_start(), (unsigned long long)dsi_machine_id());
 }
 
 typedef enum lock_state { HELD, BUSY, OWN, GONE, NO_FLOCK } lock_state;

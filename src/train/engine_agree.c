@@ -3,6 +3,7 @@
  * Ranks compare, first difference first: the program, the model's constants, the numbers that no
  * plan shows, the model as it is traced (which says all of a custom model too), the plans.
  */
+#include "accel/cpu/cpu_features.h"
 #include "base/buf.h"
 #include "base/build_id.h"
 #include "comm/same_text.h"
@@ -44,6 +45,8 @@ static ds_status same_facts(const ds_engine *engine)
     DS_TRY(ds_model_print(engine->model, &model));
     dsi_build_id(build, sizeof build);
     dsi_buf_printf(&text, "program: %s\n", build);
+    dsi_buf_printf(&text, "threads (--threads, DS_THREADS): %u\n", ds_ctx_n_threads(engine->ctx));
+    dsi_buf_printf(&text, "kernels (processor, DS_CPU_ISA): %s\n", ds_isa_name(dsi_cpu_isa()));
     dsi_buf_puts(&text, model);
     put_numbers(&engine->spec, &text);
     free(model);

@@ -47,15 +47,8 @@ ds_status dsi_engine_same(const ds_engine *engine, const char *what, uint64_t di
         dsi_comm_abort(engine->comm, "out of memory comparing a call");
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to %s", what);
     }
-    const dsi_comm_part part = {.in = &mine, .out = all, .count = engine->comm->size * sizeof mine};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_GATHER,
-                                .dtype = DS_DTYPE_U8,
-                                .factor = 1.0f,
-                                .parts = &part,
-                                .n_parts = 1,
-                                .what = what};
     ds_status status = own < 0 ? own : DS_OK;
-    const ds_status met = dsi_comm_run(engine->comm, &call);
+    const ds_status met = dsi_comm_gather(engine->comm, &mine, all, sizeof mine, what);
     if (status == DS_OK) {
         status = met < 0 ? met : compare(engine, all);
     }

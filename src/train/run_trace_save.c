@@ -3,6 +3,7 @@
  * A rank sends its records, rank 0 writes. It holds one other rank's records at a time.
  */
 #include "base/clock.h"
+#include "base/machine_id.h"
 #include "train/engine_same.h"
 #include "train/run_trace_spans.h"
 
@@ -21,33 +22,6 @@ typedef struct card {
     uint64_t n, n_lost;
     double begin; /* of its first record */
 } card;
-
-static uint64_t this_host(uint32_t rank)
-{
-    char boot[64] = "";
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (file == NULL) {
-        return rank;
-    }
-    const char *got = fgets(boot, sizeof boot, file);
-    (void)fclose(file);
-    return got != NULL ? XXH3_64bits(boot, strlen(boot)) : rank;
-}
-
-static ds_status gather(dsi_comm *comm, const void *mine, void *all, size_t bytes, const char *what)
-{
-    if (comm == NULL) {
-        memcpy(all, mine, bytes);
-        return DS_OK;
-    }
-    const dsi_comm_part part = {.in = mine, .out = all, .count = comm->size * bytes};
-    return dsi_comm_run(comm, &(dsi_comm_call){.kind = DSI_COLL_ALL_GATHER,
-                                               .dtype = DS_DTYPE_U8,
-                                               .factor = 1.0f,
-                                               .parts = &part,
-                                               .n_parts = 1,
-                                               .what = what});
-}
 
 /* One end of the way of some bytes between rank 0 and another. */
 static ds_status carry(dsi_comm *comm, dsi_coll kind, uint32_t peer, void *data, size_t bytes)
@@ -148,12 +122,12 @@ static ds_status exchange(const ds_engine *engine, const char *path, card *cards
 {
     const dsi_run_trace *t = engine->trace;
     const uint32_t rank = ds_comm_rank(engine->comm);
-    const card mine = {.host = this_host(rank),
+    const card mine = {.host = dsi_machine_id(),
                        .n = t->n,
                        .n_lost = t->n_lost,
                        .begin = t->n > 0 ? t->records[0].begin : 0.0};
     dsi_trace_writer w = {0};
-    DS_TRY(gather(engine->comm, &mine, cards, sizeof mine, "sizes of a trace"));
+    DS_TRY(dsi_comm_gather(engine->comm, &mine, cards, sizeof mine, "sizes of a trace"));
     DS_TRY(compare_clocks(engine->comm, cards, ahead));
     ds_status status = rank == 0 ? open_writer(&w, engine, cards, path) : DS_OK;
     status = ds_comm_agree(engine->comm, engine->ctx, status);

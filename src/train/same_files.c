@@ -1,7 +1,13 @@
-/* Files compared over ranks. See same_files.h. */
+/* Files compared over ranks. See same_files.h.
+ *
+ * Time, memory and traffic grow with the bytes that a host reads and with files × ranks. Hashes
+ * meet in one all-reduce: the largest, and the largest of LIMIT - hash. They add up to LIMIT where
+ * all are equal.
+ */
 #include "train/same_files.h"
 
 #include "base/buf.h"
+#include "base/machine_id.h"
 #include "comm/same_text.h"
 #include "io/file.h"
 
@@ -15,6 +21,7 @@
 #include <xxhash.h>
 
 enum { PIECE_BYTES = 64 << 20, LIST_BYTES = 64 << 20 };
+#define LIMIT (INT64_C(1) << 62) /* above every hash; of what cannot be read */
 
 /* What tells one file from another: the machine's start, device, inode. */
 typedef struct file_id {
@@ -22,16 +29,22 @@ typedef struct file_id {
     uint64_t size;
 } file_id;
 
+/* How the ranks with this rank's file share its pieces. */
+typedef struct share {
+    uint32_t n, own; /* so many, and this rank's place among them */
+} share;
+
 typedef struct compare {
     ds_ctx *ctx;
     dsi_comm *comm;
     const char *const *paths;
     uint32_t n;
     const char *what;
-    bool named;       /* of a folder: names are compared too */
-    file_id *ids;     /* [rank][file] */
-    uint64_t *first;  /* [file]: its first piece; n + 1 of them */
-    uint64_t *hashes; /* [rank][piece]; 0 where the rank did not read it */
+    bool named;      /* of a folder: names are compared too */
+    file_id *ids;    /* [rank][file] */
+    share *shares;   /* [file] */
+    uint64_t *first; /* [file]: its first piece; n + 1 of them */
+    int64_t *words;  /* [2][piece]: hashes and LIMIT - hashes; 0 where this rank does not read */
 } compare;
 
 /* A piece that this rank reads. */
@@ -44,54 +57,27 @@ typedef struct reading {
     const compare *c;
     const piece *pieces;
     const dsi_map *maps;
-    uint64_t *own;
 } reading;
 
 static const char remedy[] = "give all ranks the same files";
 
-static uint64_t machine_id(void)
-{
-    char text[64] = "";
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (file != NULL) {
-        (void)fgets(text, sizeof text, file);
-        (void)fclose(file);
-    }
-    return XXH3_64bits(text, strlen(text));
-}
+/* ---- what files there are -------------------------------------------------------------------- */
 
-static ds_status gather(const compare *c, const void *in, void *out, uint64_t words)
-{
-    const dsi_comm_part part = {.in = in, .out = out, .count = words * c->comm->size};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_GATHER,
-                                .dtype = DS_DTYPE_I64,
-                                .factor = 1.0f,
-                                .parts = &part,
-                                .n_parts = 1,
-                                .what = "comparison of files"};
-    return words > 0 ? dsi_comm_run(c->comm, &call) : DS_OK;
-}
-
-/* Sizes first, and a folder's names: they are compared as text, and a file that cannot be read is
- * told to all.
+/* A folder's names, and files that cannot be read, are compared as text, so that all hear of them.
  */
 static ds_status same_list(const compare *c, file_id *own)
 {
     dsi_buf text = dsi_buf_make(LIST_BYTES);
-    const uint64_t machine = machine_id();
     for (uint32_t i = 0; i < c->n; ++i) {
         struct stat s;
-        char name[300];
-        (void)snprintf(name, sizeof name, "file %u", i + 1);
-        if (c->named) {
-            (void)snprintf(name, sizeof name, "%s", dsi_path_name(c->paths[i]));
-        }
+        const char *name = dsi_path_name(c->paths[i]);
         if (stat(c->paths[i], &s) != 0) {
             dsi_buf_printf(&text, "%s: %s\n", name, strerror(errno));
             continue;
         }
-        own[i] = (file_id){machine, (uint64_t)s.st_dev, (uint64_t)s.st_ino, (uint64_t)s.st_size};
-        dsi_buf_printf(&text, "%s: %llu bytes\n", name, (unsigned long long)s.st_size);
+        own[i] = (file_id){dsi_machine_id(), (uint64_t)s.st_dev, (uint64_t)s.st_ino,
+                           (uint64_t)s.st_size};
+        dsi_buf_printf(&text, "%s\n", c->named ? name : "a file");
     }
     const ds_status status =
         text.failed ? ds_fail(c->ctx, DS_ERR_NOMEM, "no memory to compare files")
@@ -110,59 +96,65 @@ static bool same_file(const file_id *a, const file_id *b)
     return a->machine == b->machine && a->device == b->device && a->inode == b->inode;
 }
 
-static bool one_for_all(const compare *c, uint32_t file)
-{
-    for (uint32_t r = 1; r < c->comm->size; ++r) {
-        if (!same_file(id_of(c, 0, file), id_of(c, r, file))) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* The rank that reads a piece for all ranks with the same file as `rank`. */
-static uint32_t reader_of(const compare *c, uint32_t rank, uint32_t file, uint64_t index)
-{
-    const file_id *own = id_of(c, rank, file);
-    uint32_t n = 0;
-    for (uint32_t r = 0; r < c->comm->size; ++r) {
-        n += same_file(own, id_of(c, r, file));
-    }
-    uint64_t left = index % n;
-    for (uint32_t r = 0; r < c->comm->size; ++r) {
-        if (same_file(own, id_of(c, r, file)) && left-- == 0) {
-            return r;
-        }
-    }
-    return rank;
-}
-
-static void count_pieces(compare *c)
+static ds_status check_sizes(const compare *c)
 {
     for (uint32_t f = 0; f < c->n; ++f) {
-        const uint64_t size = id_of(c, 0, f)->size; /* the same on all ranks by now */
-        const uint64_t pieces = size / PIECE_BYTES + (size % PIECE_BYTES != 0 ? 1 : 0);
-        c->first[f + 1] = c->first[f] + (one_for_all(c, f) ? 0 : pieces);
+        for (uint32_t r = 1; r < c->comm->size; ++r) {
+            if (id_of(c, r, f)->size != id_of(c, 0, f)->size) {
+                return ds_fail(c->ctx, DS_ERR_PEER,
+                               "rank %u has another %s than rank 0: its %s has %llu bytes, rank "
+                               "0's %llu; %s",
+                               r, c->what, dsi_path_name(c->paths[f]),
+                               (unsigned long long)id_of(c, r, f)->size,
+                               (unsigned long long)id_of(c, 0, f)->size, remedy);
+            }
+        }
+    }
+    return DS_OK;
+}
+
+/* Of a file that is one for all ranks there is nothing to read. */
+static void share_pieces(compare *c)
+{
+    for (uint32_t f = 0; f < c->n; ++f) {
+        const file_id *own = id_of(c, c->comm->rank, f);
+        const uint64_t pieces = own->size / PIECE_BYTES + (own->size % PIECE_BYTES != 0 ? 1 : 0);
+        for (uint32_t r = 0; r < c->comm->size; ++r) {
+            const uint32_t same = same_file(own, id_of(c, r, f)) ? 1 : 0;
+            c->shares[f].n += same;
+            c->shares[f].own += r < c->comm->rank ? same : 0;
+        }
+        c->first[f + 1] = c->first[f] + (c->shares[f].n == c->comm->size ? 0 : pieces);
     }
 }
+
+static bool is_reader(const compare *c, uint32_t file, uint64_t index)
+{
+    return index % c->shares[file].n == c->shares[file].own;
+}
+
+/* ---- what is in them ------------------------------------------------------------------------- */
 
 static void read_task(void *arg, uint32_t task, uint32_t thread)
 {
     const reading *r = arg;
+    const compare *c = r->c;
     const piece *p = &r->pieces[task];
     const dsi_map *map = &r->maps[p->file];
-    const uint64_t begin = (p->index - r->c->first[p->file]) * PIECE_BYTES;
+    const uint64_t begin = (p->index - c->first[p->file]) * PIECE_BYTES;
+    int64_t *words[2] = {&c->words[p->index], &c->words[c->first[c->n] + p->index]};
     (void)thread;
-    if (begin < map->size) {
-        const uint64_t left = map->size - begin;
-        const uint64_t hash =
-            XXH3_64bits(map->data + begin, left < PIECE_BYTES ? left : PIECE_BYTES);
-        r->own[p->index] = hash != 0 ? hash : 1;
+    if (begin >= map->size) { /* it cannot be opened any more, or became shorter */
+        *words[0] = *words[1] = LIMIT;
+        return;
     }
+    const uint64_t left = map->size - begin;
+    const uint64_t hash = XXH3_64bits(map->data + begin, left < PIECE_BYTES ? left : PIECE_BYTES);
+    *words[0] = 1 + (int64_t)(hash % (uint64_t)(LIMIT - 1));
+    *words[1] = LIMIT - *words[0];
 }
 
-/* Hashes this rank's pieces. A file that cannot be opened any more has hashes of 0. */
-static ds_status read_pieces(const compare *c, uint64_t *own)
+static ds_status read_pieces(const compare *c)
 {
     const uint64_t n = c->first[c->n];
     piece *pieces = calloc(n + 1, sizeof *pieces);
@@ -175,7 +167,7 @@ static ds_status read_pieces(const compare *c, uint64_t *own)
     for (uint32_t f = 0; f < c->n && status >= 0; ++f) {
         const uint32_t before = n_own;
         for (uint64_t i = c->first[f]; i < c->first[f + 1]; ++i) {
-            if (reader_of(c, c->comm->rank, f, i) == c->comm->rank) {
+            if (is_reader(c, f, i)) {
                 pieces[n_own++] = (piece){f, i};
             }
         }
@@ -184,7 +176,7 @@ static ds_status read_pieces(const compare *c, uint64_t *own)
         }
     }
     if (status >= 0) {
-        reading r = {c, pieces, maps, own};
+        reading r = {c, pieces, maps};
         ds_parallel(c->ctx, read_task, &r, n_own);
     }
     for (uint32_t f = 0; maps != NULL && f < c->n; ++f) {
@@ -195,35 +187,72 @@ static ds_status read_pieces(const compare *c, uint64_t *own)
     return status;
 }
 
-static ds_status check_hashes(const compare *c)
+/* The word of the rank that read a piece for all ranks with the file of `rank`. */
+static int64_t word_for(const compare *c, const int64_t *words, uint32_t rank, uint32_t file)
+{
+    for (uint32_t r = 0; r < c->comm->size; ++r) {
+        if (words[r] != 0 && same_file(id_of(c, rank, file), id_of(c, r, file))) {
+            return words[r];
+        }
+    }
+    return 0;
+}
+
+/* The pieces differ: by which rank. */
+static ds_status report(const compare *c, uint32_t f, uint64_t index, int64_t own)
+{
+    int64_t *words = calloc(c->comm->size, sizeof *words);
+    if (words == NULL) {
+        return ds_fail(c->ctx, DS_ERR_NOMEM, "no memory to compare files");
+    }
+    ds_status status = dsi_comm_gather(c->comm, &own, words, sizeof own, "comparison of files");
+    uint32_t r = 0;
+    const int64_t good = word_for(c, words, 0, f);
+    while (status >= 0 && good != LIMIT && r + 1 < c->comm->size &&
+           word_for(c, words, r, f) == good) {
+        ++r;
+    }
+    const bool unread = status >= 0 && word_for(c, words, r, f) == LIMIT;
+    const char *name = dsi_path_name(c->paths[f]);
+    free(words);
+    DS_TRY(status);
+    return unread ? ds_fail(c->ctx, DS_ERR_PEER,
+                            "rank %u cannot read its %s (%s), or it became shorter; %s", r, c->what,
+                            name, remedy)
+                  : ds_fail(c->ctx, DS_ERR_PEER,
+                            "rank %u has another %s than rank 0: %s differs behind byte %llu; %s",
+                            r, c->what, name,
+                            (unsigned long long)((index - c->first[f]) * PIECE_BYTES), remedy);
+}
+
+/* One all-reduce for all pieces; `all` as c->words. */
+static ds_status meet(const compare *c, int64_t *all)
+{
+    const dsi_comm_part part = {.in = c->words, .out = all, .count = 2 * c->first[c->n]};
+    const dsi_comm_call call = {.kind = DSI_COLL_ALL_REDUCE,
+                                .dtype = DS_DTYPE_I64,
+                                .reduction = DSI_REDUCE_MAX,
+                                .factor = 1.0f,
+                                .parts = &part,
+                                .n_parts = 1,
+                                .what = "comparison of files"};
+    return dsi_comm_run(c->comm, &call);
+}
+
+static ds_status check_hashes(const compare *c, const int64_t *all)
 {
     const uint64_t n = c->first[c->n];
     for (uint32_t f = 0; f < c->n; ++f) {
         for (uint64_t i = c->first[f]; i < c->first[f + 1]; ++i) {
-            const uint64_t good = c->hashes[reader_of(c, 0, f, i) * n + i];
-            for (uint32_t r = 1; r < c->comm->size; ++r) {
-                const uint64_t hash = c->hashes[reader_of(c, r, f, i) * n + i];
-                const uint64_t begin = (i - c->first[f]) * PIECE_BYTES;
-                if (hash == 0 || good == 0) {
-                    return ds_fail(c->ctx, DS_ERR_PEER,
-                                   "rank %u cannot read its %s (%s), or it became shorter; %s",
-                                   reader_of(c, good == 0 ? 0 : r, f, i), c->what,
-                                   dsi_path_name(c->paths[f]), remedy);
-                }
-                if (hash != good) {
-                    return ds_fail(c->ctx, DS_ERR_PEER,
-                                   "rank %u has another %s than rank 0: %s differs behind byte "
-                                   "%llu; %s",
-                                   r, c->what, dsi_path_name(c->paths[f]),
-                                   (unsigned long long)begin, remedy);
-                }
+            if (all[i] + all[n + i] != LIMIT) {
+                return report(c, f, i, c->words[i]);
             }
         }
     }
     return DS_OK;
 }
 
-static ds_status compare_content(compare *c, uint64_t *own)
+static ds_status compare_content(compare *c)
 {
     const uint64_t n = c->first[c->n];
     if (n == 0) {
@@ -233,25 +262,31 @@ static ds_status compare_content(compare *c, uint64_t *own)
         ds_log(c->ctx, DS_LOG_JOB, "the ranks have copies of the %s: their contents are compared",
                c->what);
     }
-    DS_TRY(read_pieces(c, own));
-    DS_TRY(gather(c, own, c->hashes, n));
-    return check_hashes(c);
+    int64_t *all = calloc(2 * n, sizeof *all);
+    c->words = calloc(2 * n, sizeof *c->words);
+    ds_status status = all != NULL && c->words != NULL
+                           ? read_pieces(c)
+                           : ds_fail(c->ctx, DS_ERR_NOMEM, "no memory to compare files");
+    if (status >= 0) {
+        status = meet(c, all);
+    }
+    if (status >= 0) {
+        status = check_hashes(c, all);
+    }
+    free(all);
+    free(c->words);
+    return status;
 }
 
 static ds_status compare_all(compare *c, file_id *own)
 {
     DS_TRY(same_list(c, own));
-    DS_TRY(gather(c, own, c->ids, (uint64_t)c->n * sizeof *own / sizeof(uint64_t)));
-    count_pieces(c);
-    const uint64_t n = c->first[c->n];
-    uint64_t *hashes = calloc(n + 1, sizeof *hashes);
-    c->hashes = calloc((n + 1) * c->comm->size, sizeof *c->hashes);
-    const ds_status status = hashes != NULL && c->hashes != NULL
-                                 ? compare_content(c, hashes)
-                                 : ds_fail(c->ctx, DS_ERR_NOMEM, "no memory to compare files");
-    free(hashes);
-    free(c->hashes);
-    return status;
+    DS_TRY(c->n == 0
+               ? DS_OK
+               : dsi_comm_gather(c->comm, own, c->ids, c->n * sizeof *own, "comparison of files"));
+    DS_TRY(check_sizes(c));
+    share_pieces(c);
+    return compare_content(c);
 }
 
 static ds_status same_files(compare c)
@@ -259,12 +294,14 @@ static ds_status same_files(compare c)
     file_id *own = calloc((size_t)c.n + 1, sizeof *own);
     c.ids = calloc((size_t)c.n * c.comm->size + 1, sizeof *c.ids);
     c.first = calloc((size_t)c.n + 1, sizeof *c.first);
-    const ds_status status = own != NULL && c.ids != NULL && c.first != NULL
+    c.shares = calloc((size_t)c.n + 1, sizeof *c.shares);
+    const ds_status status = own != NULL && c.ids != NULL && c.first != NULL && c.shares != NULL
                                  ? compare_all(&c, own)
                                  : ds_fail(c.ctx, DS_ERR_NOMEM, "no memory to compare files");
     free(own);
     free(c.ids);
     free(c.first);
+    free(c.shares);
     return status;
 }
 
@@ -275,87 +312,10 @@ ds_status dsi_same_files(ds_ctx *ctx, dsi_comm *comm, const char *const *paths, 
     return comm == NULL || comm->size == 1 ? DS_OK : same_files(c);
 }
 
-/* ---- folders ---- */
-
-static bool is_read(const char *name)
+ds_status dsi_same_names(ds_ctx *ctx, dsi_comm *comm, const char *const *paths, uint32_t n_paths,
+                         const char *what)
 {
-    static const char *const endings[] = {".safetensors", ".json", ".jinja", ".txt", ".model"};
-    const size_t n = strlen(name);
-    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; ++i) {
-        const size_t m = strlen(endings[i]);
-        if (name[0] != '.' && n > m && strcmp(name + n - m, endings[i]) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* The paths of what is read, in order. What cannot be listed is a path of its own, so that all
- * ranks hear of it. */
-static ds_status list_folder(ds_ctx *ctx, const char *folder, char ***paths_out, uint32_t *n_out)
-{
-    struct stat s;
-    char **names = NULL;
-    size_t n_names = 0;
-    const bool is_folder = stat(folder, &s) == 0 && S_ISDIR(s.st_mode);
-    bool listed = is_folder;
-    if (is_folder && dsi_folder_list(ctx, folder, &names, &n_names) < 0) {
-        n_names = 0;
-        listed = false;
-    }
-    char **paths = calloc(n_names + 2, sizeof *paths);
-    uint32_t n = 0;
-    bool whole = paths != NULL;
-    for (size_t i = 0; i < n_names && whole; ++i) {
-        if (is_read(names[i])) {
-            paths[n] = dsi_path_join(folder, names[i]);
-            whole = paths[n++] != NULL;
-        }
-    }
-    if (!listed && whole) {
-        paths[n] = strdup(folder);
-        whole = paths[n++] != NULL;
-    }
-    dsi_names_free(names, n_names);
-    if (!whole) {
-        dsi_names_free(paths, n);
-        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to compare files");
-    }
-    *paths_out = paths;
-    *n_out = n;
-    return DS_OK;
-}
-
-static ds_status same_listed(ds_ctx *ctx, dsi_comm *comm, const char *folder, const char *what)
-{
-    char **paths = NULL;
-    uint32_t n = 0;
-    if (folder != NULL) {
-        DS_TRY(list_folder(ctx, folder, &paths, &n));
-    }
-    const compare c = {.ctx = ctx,
-                       .comm = comm,
-                       .paths = (const char *const *)paths,
-                       .n = n,
-                       .what = what,
-                       .named = true};
-    const ds_status status = same_files(c);
-    dsi_names_free(paths, n);
-    return status;
-}
-
-ds_status dsi_same_folder(ds_ctx *ctx, dsi_comm *comm, const char *folder, const char *what)
-{
-    struct stat s;
-    if (comm == NULL || comm->size == 1) {
-        return DS_OK;
-    }
-    char *templates = folder != NULL ? dsi_path_join(folder, "additional_chat_templates") : NULL;
-    ds_status status = same_listed(ctx, comm, folder, what);
-    if (status >= 0) {
-        const bool has = templates != NULL && stat(templates, &s) == 0 && S_ISDIR(s.st_mode);
-        status = same_listed(ctx, comm, has ? templates : NULL, "folder of chat templates");
-    }
-    free(templates);
-    return status;
+    const compare c = {
+        .ctx = ctx, .comm = comm, .paths = paths, .n = n_paths, .what = what, .named = true};
+    return comm == NULL || comm->size == 1 ? DS_OK : same_files(c);
 }

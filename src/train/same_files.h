@@ -15,6 +15,10 @@
 ds_status dsi_same_files(ds_ctx *ctx, dsi_comm *comm, const char *const *paths, uint32_t n_paths,
                          const char *what);
 
+/* The same of files whose names count, too. */
+ds_status dsi_same_names(ds_ctx *ctx, dsi_comm *comm, const char *const *paths, uint32_t n_paths,
+                         const char *what);
+
 /* The same for the files of a folder that a model is read from: *.safetensors, *.json, *.jinja,
  * *.txt, *.model. folder NULL: none. A path of a file: that file. */
 ds_status dsi_same_folder(ds_ctx *ctx, dsi_comm *comm, const char *folder, const char *what);

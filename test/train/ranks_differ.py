@@ -1,14 +1,15 @@
-"""Ranks that differ, at random: ranks_differ.py BUILD CASES SEED.
+"""Ranks that differ, at random: ranks_differ.py BUILD SOURCE CASES SEED.
 
-Each case gives one rank another flag, another file of the model folder (one bit of a weight, a field of config.json, the
-tokenizer), other data or another configuration file, on 2 to 4 ranks and any ZeRO stage. It must be named, with the right
-rank, before anything is trained, within seconds; what changes no result (metrics, a copy of a file with the same
-content) trains on (its exit code is looked at, not its loss). Needs no package. Exit 1 when a case does not hold.
+Each case gives one rank another flag, key of the configuration, field of config.json, variable of the environment, or file
+(model folder, tokenizer, data of each kind), on 2 to 4 ranks and any ZeRO stage. What can differ is taken from the program's
+tables (differ_tables.py). The rank and what differs must be named before anything is trained, within seconds, unless the
+table says that a rank may have its own: then the run must end well. Needs no package. Exit 1 when a case does not hold.
 """
 import json
 import os
 import pathlib
 import random
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,91 +17,80 @@ import sys
 import tempfile
 import time
 
+import differ_tables
+
 SECONDS = 20  # with the machine busy; alone it is below one
 MODEL = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 320, "hidden_size": 32, "intermediate_size": 64,
          "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
          "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False, "attention_dropout": 0.0}
-FIELDS = {"rms_norm_eps": 1e-6, "rope_theta": 500000.0, "attention_dropout": 0.1, "max_position_embeddings": 512,
-          "hidden_act": "gelu", "initializer_range": 0.03, "num_attention_heads": 8, "num_key_value_heads": 4,
-          "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
 CONFIG = {"train_batch_size": 12, "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto"}},
           "zero_optimization": {"stage": 0}, "gradient_clipping": 1.0}
-FLAGS = [["--steps", "4"], ["--save_interval", "1"], ["--eval_interval", "1", "--eval_fraction", "0.2"], ["--seed", "7"], ["--seq_length", "24"],
-         ["--too_long", "drop"], ["--append_eos"], ["--loss_average", "targets"], ["--decay_all"], ["--max_skipped_steps", "3"],
-         ["--freeze", "*norm*"], ["--eval_fraction", "0.3"], ["--keep_last", "2"], ["--learning_rate", "3e-4"],
-         ["--weight_decay", "0.2"], ["--adam_beta1", "0.8"], ["--bf16"], ["--output", "other"], ["--resume"],
-         ["--trace", "t.json"], ["--max_grad_norm", "1.0"], ["--gradient_accumulation_steps", "1"], ["--threads", "2"], ["--strict"],
-         ["--warmup_steps", "1"], ["--warmup_ratio", "0.5"], ["--lr_scheduler_type", "cosine"], ["--lr_scheduler_kwargs", "{}"],
-         ["--optim", "adamw_torch"],
-         ["--column_map", "text=content"], ["--skip_bad", "3"]]
-HARMLESS = [["--metrics", "m.jsonl"], ["--print_plan"]]
+JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 class Case:
-    def __init__(self, build, folder, rng):
-        self.build, self.folder, self.rng = build, folder, rng
+    def __init__(self, build, folder, tables, rng):
+        self.build, self.folder, self.tables, self.rng = build, folder, tables, rng
         self.ranks = rng.choice([2, 2, 3, 4])
         self.other = rng.randrange(1, self.ranks)
-        self.stage = rng.randrange(4)
-        self.common = {"--model": folder / "model", "--data": folder / "data.txt", "--deepspeed_config": self.config({}, "ds.json"),
+        self.config = json.loads(json.dumps(CONFIG))
+        self.config["zero_optimization"]["stage"] = rng.randrange(4)
+        (folder / "ds.json").write_text(json.dumps(self.config))
+        self.common = {"--model": folder / "model", "--data": folder / "data.txt", "--deepspeed_config": folder / "ds.json", "--eval_fraction": "0.2",
                        "--seq_length": "32", "--steps": "2", "--learning_rate": "1e-3", "--output": "out", "--threads": "1"}
 
-    def config(self, change, name):
-        config = json.loads(json.dumps(CONFIG))
-        config["zero_optimization"]["stage"] = self.stage
-        config.update(change)
-        path = self.folder / name
-        path.write_text(json.dumps(config))
-        return path
-
     def copy(self, name):
-        to = self.folder / "copy"
-        shutil.rmtree(to, ignore_errors=True)
-        if (self.folder / name).is_dir():
-            shutil.copytree(self.folder / name, to)
-        else:
-            to = self.folder / f"copy-{name}"
-            shutil.copy(self.folder / name, to)
+        """A copy of a file or folder, under the same name."""
+        to = self.folder / "copy" / name
+        to.parent.mkdir(exist_ok=True)
+        shutil.copytree(self.folder / name, to) if (self.folder / name).is_dir() else shutil.copy(self.folder / name, to)
         return to
 
-    def run(self, flags):
-        """Exit code, text and seconds of a run in which the other rank has these flags besides."""
+    def run(self, flags, variables):
+        """Exit code, text and seconds of a run in which the other rank has these flags and variables besides."""
         other = dict(self.common)
         for i, word in enumerate(flags):
             if str(word).startswith("--"):
                 alone = i + 1 == len(flags) or str(flags[i + 1]).startswith("--")
                 other[word] = None if alone else flags[i + 1]
-        program = [f"{self.build}/ds_train"]
-        lines = [shlex.join(program + [str(w) for pair in given.items() for w in pair if w is not None]) for given in (other, self.common)]
+        lines = [shlex.join([f"{self.build}/ds_train"] + [str(w) for pair in given.items() for w in pair if w is not None])
+                 for given in (other, self.common)]
         script = self.folder / "rank.sh"
-        script.write_text(f'#!/bin/sh\n[ "$RANK" = {self.other} ] && exec {lines[0]}\nexec {lines[1]}\n')
+        exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in variables.items())
+        script.write_text(f'#!/bin/sh\n[ "$RANK" = {self.other} ] && {{ {exports}exec {lines[0]}; }}\nexec {lines[1]}\n')
         script.chmod(0o755)
-        shutil.rmtree(self.folder / "out", ignore_errors=True)
-        env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
+        env = {k: v for k, v in os.environ.items() if k not in JOB and not k.startswith("DS_")}
         env["DEEPSPEED_TIMEOUT"] = "0.5"
         begin = time.monotonic()
         done = subprocess.run([f"{self.build}/deepspeed", "--num_gpus", str(self.ranks), str(script)], cwd=self.folder,
                               env=env, capture_output=True, text=True, timeout=120, check=False)
         return done.returncode, done.stdout + done.stderr, time.monotonic() - begin
 
-    def named(self, flags, what):
-        code, text, seconds = self.run(flags)
+    def says(self, what, text, bad):
+        stage = self.config["zero_optimization"]["stage"]
+        return [f"{what}, {self.ranks} ranks, stage {stage}, rank {self.other}: {b}\n{text[-1500:]}" for b in bad]
+
+    def named(self, what, name, flags=(), variables=None, own_name=None):
+        """`name` is a regular expression of what must be in the line that names the rank; own_name of the rank's own error."""
+        code, text, seconds = self.run(flags, variables or {})
+        compared = [line for line in text.splitlines() if f"rank {self.other} has " in line]
+        own = [line for line in text.splitlines() if f"[rank {self.other}] ds_train: " in line]  # it refuses its own command line or file
         bad = []
         if code == 0:
             bad.append("it ended with exit code 0")
-        if f"rank {self.other} has another" not in text:
+        if not compared and not own:
             bad.append("the rank is not named")
+        elif not any(re.search(name if compared else own_name or name, line) for line in compared or own):
+            bad.append(f"'{name}' is not named")
         if list((self.folder / "out").glob("global_step*")):
             bad.append("something was trained and saved")
         if seconds > SECONDS:
             bad.append(f"it took {seconds:.0f} s")
-        return [f"{what}, {self.ranks} ranks, stage {self.stage}, rank {self.other}: {b}\n{text[-1500:]}" for b in bad]
+        return self.says(what, text, bad)
 
-    def trains(self, flags, what):
-        code, text, _ = self.run(flags)
-        if code != 0:
-            return [f"{what}, {self.ranks} ranks, stage {self.stage}: exit code {code}\n{text[-1500:]}"]
-        return []
+    def trains(self, what, flags=(), variables=None):
+        code, text, _ = self.run(flags, variables or {})
+        return self.says(what, text, [f"exit code {code}"] if code != 0 else [])
 
 
 def flip_bit(path, rng):
@@ -109,85 +99,140 @@ def flip_bit(path, rng):
     path.write_bytes(data)
 
 
-def differ(case, kind):
-    rng = case.rng
-    if kind == "flag":
-        flags = rng.choice(FLAGS)
-        return case.named(flags, " ".join(flags))
-    if kind == "harmless":
-        flags = rng.choice(HARMLESS)
-        return case.trains(flags, " ".join(flags))
+def a_flag(case):
+    flag = case.rng.choice([f for f in case.tables["flags"] if f.may["ranks"] != "content"])
+    words = flag.words(case.rng, case.common.get(flag.name))
+    if flag.may["ranks"] == "free":
+        return case.trains(" ".join(words), words)
+    return case.named(" ".join(words), re.escape(flag.name) + r"\b", words)
+
+
+def a_key(case):
+    key = case.rng.choice(case.tables["keys"])
+    given = case.config.get(key.path)
+    value = key.value(case.rng, given)
+    if value is None:
+        return a_key(case)
+    other = case.folder / "other.json"
+    other.write_text(json.dumps(differ_tables.with_key(case.config, key.path, value)))
+    names = "|".join(re.escape(name) + r"\b" for name in [key.path, *differ_tables.resolved_otherwise(case.build, case.folder / "ds.json", other)])
+    if re.match(r"(scheduler|optimizer)\.params", key.path):
+        names += "|configuration file"  # of another type: no key of the run
+    section = re.escape(key.path.split(".")[0])  # a file that is wrong by itself may be told by another key of the section
+    return case.named(f"{key.path} {json.dumps(value)}", names, ["--deepspeed_config", other], own_name=section)
+
+
+def a_field(case):
+    field = case.rng.choice(case.tables["fields"])
+    value = field.value(case.rng, MODEL.get(field.key))
+    inside = "|".join(value) if isinstance(value, dict) else field.key
+    name = rf"\b({field.key}|{inside})\b|(folder|model_config) than rank 0.*(config|first)\.json"
+    what = f"{field.key} {json.dumps(value)}"
+    if case.rng.random() < 0.5:
+        case.common["--model_config"], case.common["--tokenizer"] = case.folder / "first.json", "bytes"
+        del case.common["--model"]
+        copy = case.copy("first.json")
+        copy.write_text(json.dumps({**MODEL, field.key: value}))
+        return case.named(what, name, ["--model_config", copy])
+    copy = case.copy("model")
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, field.key: value}))
+    return case.named(what, name, ["--model", copy])
+
+
+def a_variable(case):
+    variable = case.rng.choice(case.tables["variables"])
+    value = case.rng.choice(variable.values)
+    if variable.name == "DS_THREADS":
+        del case.common["--threads"]
+    given = {variable.name: value}
+    if variable.ranks == "OWN":
+        return case.trains(f"{variable.name}={value}", variables=given)
+    return case.named(f"{variable.name}={value}", variable.name, variables=given)
+
+
+def a_model_file(case):
+    copy = case.copy("model")
+    kind = case.rng.choice(["weight", "tokenizer", "more", "template", "beside"])
     if kind == "weight":
-        copy = case.copy("model")
-        flip_bit(copy / "model.safetensors", rng)
-        return case.named(["--model", copy], "a bit of a weight")
-    if kind == "field":
-        copy = case.copy("model")
-        key = rng.choice(list(FIELDS))
-        config = json.loads((copy / "config.json").read_text())
-        (copy / "config.json").write_text(json.dumps({**config, key: FIELDS[key]}))
-        return case.named(["--model", copy], key)
+        flip_bit(copy / "model.safetensors", case.rng)
+        return case.named("a bit of a weight", "model.safetensors", ["--model", copy])
     if kind == "tokenizer":
-        copy = case.copy("model")
         text = (copy / "tokenizer.json").read_text()
         (copy / "tokenizer.json").write_text(text.replace("{", "{ ", 1))
-        return case.named(["--model", copy], "tokenizer.json")
-    if kind == "template":
-        copy = case.copy("model")
-        for folder, text in ((case.folder / "model", "a"), (copy, "b")):
-            (folder / "additional_chat_templates").mkdir(exist_ok=True)
-            (folder / "additional_chat_templates" / "foo.jinja").write_text(text)
-        return case.named(["--model", copy], "a template of a folder")
-    if kind == "beside":
-        copy = case.copy("model")
-        (copy / "tokenizer_config.json").write_text('{"chat_template": "x"}')
-        case.common["--tokenizer"] = case.folder / "model" / "tokenizer.json"
-        return case.named(["--tokenizer", copy / "tokenizer.json"], "a file beside the tokenizer")
-    if kind == "file":
-        copy = case.copy("model")
+        return case.named("tokenizer.json", "tokenizer.json", ["--model", copy])
+    if kind == "more":
         (copy / "generation_config.json").write_text("{}")
-        return case.named(["--model", copy], "one file more")
-    if kind == "data":
-        copy = case.copy("data.txt")
-        flip_bit(copy, rng)
-        os.replace(copy, case.folder / "other" / "data.txt")
-        return case.named(["--data", case.folder / "other" / "data.txt"], "a bit of the data")
-    if kind == "config":
-        change = rng.choice([{"gradient_clipping": 0.5}, {"train_batch_size": 24}, {"bf16": {"enabled": True}}])
-        return case.named(["--deepspeed_config", case.config(change, "other.json")], f"configuration {change}")
-    copy = case.copy("model")
-    shutil.copy(case.folder / "data.txt", case.folder / "other" / "data.txt")
-    return case.trains(["--model", copy, "--data", case.folder / "other" / "data.txt"], "copies with the same content")
+        return case.named("one file more", "generation_config.json", ["--model", copy])
+    if kind == "template":
+        (copy / "additional_chat_templates").mkdir()
+        (copy / "additional_chat_templates" / "foo.jinja").write_text("b")
+        return case.named("a template of a folder", "foo.jinja", ["--model", copy])
+    (copy / "tokenizer_config.json").write_text('{"chat_template": "x"}')
+    case.common["--tokenizer"] = case.folder / "model" / "tokenizer.json"
+    return case.named("a file beside the tokenizer", "tokenizer_config.json", ["--tokenizer", copy / "tokenizer.json"])
 
 
-KINDS = ["flag"] * 5 + ["harmless", "weight", "weight", "field", "field", "tokenizer", "file", "template", "beside", "data", "config", "copy"]
+def a_data_file(case):
+    """Of each kind, as training or evaluation data, alone or behind another."""
+    first, bits = case.rng.choice([("data.txt", "data.txt"), ("rows.jsonl", "rows.jsonl"), ("rows.csv", "rows.csv"), ("packed.bin", "packed.bin"),
+                                   ("packed.bin", "packed.idx"), ("packed.idx", "packed.bin"), ("packed.idx", "packed.idx")])
+    flag = case.rng.choice(["--data", "--eval_data"])
+    if flag == "--eval_data":
+        del case.common["--eval_fraction"]
+    for name in {first, bits, "packed.bin", "packed.idx"} if first.startswith("packed") else {first}:
+        copy = case.copy(name)
+    case.common[flag] = case.folder / first
+    if case.rng.random() < 0.2:
+        return case.trains(f"a copy of {first}", [flag, copy.parent / first])
+    flip_bit(copy.parent / bits, case.rng)
+    return case.named(f"{flag} {first}: a bit of {bits}", re.escape(bits), [flag, copy.parent / first])
+
+
+def a_copy(case):
+    return case.trains("copies with the same content", ["--model", case.copy("model"), "--data", case.copy("data.txt"), "--deepspeed_config",
+                                                        case.copy("ds.json")])
+
+
+KINDS = [a_flag] * 6 + [a_key] * 6 + [a_field] * 4 + [a_variable] * 2 + [a_model_file] * 2 + [a_data_file] * 3 + [a_copy]
+
+
+def make_files(build, folder, rng):
+    text = "".join(rng.choice("abcdefgh ,.\n") for _ in range(20000))
+    (folder / "data.txt").write_text(text)
+    (folder / "rows.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in text.split("\n") if line))
+    (folder / "rows.csv").write_text("text\n" + "".join(json.dumps(line) + "\n" for line in text.split("\n") if line))
+    (folder / "first.json").write_text(json.dumps(MODEL))
+    (folder / "one.json").write_text(json.dumps({**CONFIG, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}))
+    for command in (["ds_data", "tokenize", folder / "data.txt", "--tokenizer", "bytes", "--output", folder / "packed"],
+                    ["ds_train", "--model_config", folder / "first.json", "--tokenizer", "bytes", "--data", folder / "data.txt", "--seq_length", "32",
+                     "--steps", "1", "--deepspeed_config", folder / "one.json", "--output", folder / "model"]):
+        subprocess.run([build / command[0], *command[1:]], check=True, capture_output=True)
+    for place in (folder / "model").iterdir():
+        if place.name.startswith("global_step") or place.name == "latest":
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
 
 
 def main():
-    build, n, seed = pathlib.Path(sys.argv[1]).resolve(), int(sys.argv[2]), int(sys.argv[3])
+    build, source, n, seed = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve(), int(sys.argv[3]), int(sys.argv[4])
     rng = random.Random(seed)
+    tables = {"flags": differ_tables.flags(build), "keys": differ_tables.keys(build), "fields": differ_tables.fields(source),
+              "variables": differ_tables.variables(source)}
     counts = {}
     failures = []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        (folder / "other").mkdir()
-        (folder / "data.txt").write_text("".join(rng.choice("abcdefgh ,.\n") for _ in range(20000)))
-        (folder / "first.json").write_text(json.dumps(MODEL))
-        (folder / "one.json").write_text(json.dumps({**CONFIG, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}))
-        subprocess.run([build / "ds_train", "--model_config", folder / "first.json", "--tokenizer", "bytes", "--data", folder / "data.txt",
-                        "--seq_length", "32", "--steps", "1", "--deepspeed_config", folder / "one.json", "--output", folder / "model"],
-                       check=True, capture_output=True)
-        for place in (folder / "model").iterdir():
-            if place.name.startswith("global_step") or place.name == "latest":
-                shutil.rmtree(place) if place.is_dir() else place.unlink()
+        make_files(build, folder, rng)
         for i in range(n):
+            for left in ("copy", "out", "other_out"):
+                shutil.rmtree(folder / left, ignore_errors=True)
             kind = KINDS[i % len(KINDS)] if n <= 2 * len(KINDS) else rng.choice(KINDS)
-            found = differ(Case(build, folder, rng), kind)
-            counts[kind] = counts.get(kind, 0) + 1
+            found = kind(Case(build, folder, tables, rng))
+            counts[kind.__name__] = counts.get(kind.__name__, 0) + 1
             failures += found
             for line in found:
-                print(line)
-    print("ranks that differ:", ", ".join(f"{counts[k]} {k}" for k in sorted(counts)), f"- {len(failures)} failures")
+                print(f"case {i}: {line}", flush=True)
+    print(f"ranks that differ, seed {seed}:", ", ".join(f"{counts[k]} {k}" for k in sorted(counts)), f"- {len(failures)} failures")
     return 1 if failures else 0
 
 

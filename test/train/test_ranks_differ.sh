@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # labels: slow
-# Ranks that differ in a flag, a file or a bit of one are named before anything is trained; see ranks_differ.py.
-# Usage: test_ranks_differ.sh BUILD [CASES [SEED]]
+# Ranks that differ in a flag, key, field, variable, file or a bit of one are named before anything is trained; see
+# ranks_differ.py. Usage: test_ranks_differ.sh BUILD [CASES [SEED]]; without SEED other cases each time
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-exec python3 "$here/ranks_differ.py" "$1" "${2:-30}" "${3:-1}"
+exec python3 "$here/ranks_differ.py" "$1" "$here/../.." "${2:-48}" "${3:-$RANDOM}"

@@ -108,7 +108,7 @@ SH
 chmod +x "$scratch/differ.sh"
 start "$scratch/differ.sh" "${train[@]}"
 ends 10
-has 'rank 1 has another configuration file than rank 0: .* differs behind byte 0'
+has 'rank 1 has another configuration than rank 0: rank 0 has "optimizer.params.lr: 0.002", rank 1 has "optimizer.params.lr: 0.003"'
 
 case="a rank with another binary"
 head -c 36 /dev/zero > "$scratch/id"

@@ -47,6 +47,14 @@ typedef enum dsi_arg_type {
     DSI_ARG_LIST     /* out: dsi_arg_list *, zeroed by the caller, freed with dsi_arg_list_free */
 } dsi_arg_type;
 
+/* Who may have another value of a flag than the others: ranks of a job, a run that is resumed. */
+typedef enum dsi_arg_may {
+    DSI_ARG_SAME,    /* nobody */
+    DSI_ARG_CONTENT, /* it names what is compared by itself: files, keys */
+    DSI_ARG_NOTICED, /* allowed, and said */
+    DSI_ARG_FREE     /* it changes no result */
+} dsi_arg_may;
+
 typedef struct dsi_arg {
     const char *name; /* without dashes */
     char letter;      /* short form: 'H' for -H; 0: none */
@@ -59,9 +67,11 @@ typedef struct dsi_arg {
     const char *choices; /* of TEXT: "adam|adamw"; NULL: any text */
     double min,
         max; /* of INT, REAL and WHOLE, both inclusive; both 0: unbounded, only max 0: no max */
-    bool in_full;    /* never abbreviated */
-    bool *given_out; /* NULL, or set to whether the command line has the flag */
-    const char *doc; /* one or more sentences */
+    bool in_full;      /* never abbreviated */
+    bool *given_out;   /* NULL, or set to whether the command line has the flag */
+    const char *doc;   /* one or more sentences; the help adds what `ranks` and `resume` allow */
+    dsi_arg_may ranks; /* never NOTICED */
+    dsi_arg_may resume;
 } dsi_arg;
 
 /* A flag by another program's name: the same as one of ours, or what to do instead. */
@@ -101,10 +111,9 @@ ds_status dsi_args_parse_flags(ds_ctx *ctx, const dsi_args_spec *spec, int argc,
                                bool *help_out);
 void dsi_arg_list_free(dsi_arg_list *list);
 
-/* What the flags came to, a line "--name: value" each, those in `without` (names, NULL at the end)
- * left out. Every flag of the table is in it unless it is left out by name. The caller frees
+/* What the flags came to that are `wanted`, a line "--name: value" each. The caller frees
  * *text_out. Errors: ERR_NOMEM. */
-ds_status dsi_args_print(ds_ctx *ctx, const dsi_args_spec *spec, const char *const *without,
+ds_status dsi_args_print(ds_ctx *ctx, const dsi_args_spec *spec, bool (*wanted)(const dsi_arg *row),
                          char **text_out);
 
 /* The command line as a shell takes it, words quoted where they need it; NULL when out of memory.

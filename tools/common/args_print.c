@@ -32,17 +32,7 @@ static void print_value(const dsi_arg *row, FILE *out)
     }
 }
 
-static bool is_in(const char *const *names, const char *name)
-{
-    for (; *names != NULL; ++names) {
-        if (strcmp(*names, name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-ds_status dsi_args_print(ds_ctx *ctx, const dsi_args_spec *spec, const char *const *without,
+ds_status dsi_args_print(ds_ctx *ctx, const dsi_args_spec *spec, bool (*wanted)(const dsi_arg *row),
                          char **text_out)
 {
     char *text = NULL;
@@ -50,7 +40,7 @@ ds_status dsi_args_print(ds_ctx *ctx, const dsi_args_spec *spec, const char *con
     FILE *out = open_memstream(&text, &n);
     for (size_t i = 0; out != NULL && i < spec->n_rows; ++i) {
         const dsi_arg *row = &spec->rows[i];
-        if (row->type == DSI_ARG_HEADING || is_in(without, row->name)) {
+        if (row->type == DSI_ARG_HEADING || !wanted(row)) {
             continue;
         }
         (void)fprintf(out, "--%s: ", row->name);

@@ -12,6 +12,37 @@
 
 enum { MOST_THREADS = 4096, MOST_RESTARTS = 1000000, EXIT_USE = 2 };
 
+/* Whether a rank may have its own. */
+typedef enum variable_may {
+    OWN,    /* it changes no result */
+    SAME,   /* it is compared (environment_text) */
+    EFFECT, /* what comes of it is compared (engine_agree.c): hosts may need their own to be equal
+             */
+} variable_may;
+
+/* A variable; what the launcher gives each rank and what tells jobs apart is comm's (comm_open.c,
+ * job_name.c). */
+typedef struct variable {
+    const char *name;
+    const char *words; /* that it may be, | between them; NULL: see min and max */
+    int64_t min, max;  /* of a number; both 0: see folder */
+    bool folder;       /* it names a folder; else the reader checks it */
+    variable_may ranks;
+} variable;
+
+static const variable variables[] = {
+    {.name = "DS_CPU_ISA", .ranks = EFFECT},
+    {.name = "DS_THREADS", .min = 1, .max = MOST_THREADS, .ranks = EFFECT},
+    {.name = "DS_AUTOTUNING_TRIAL", .words = "1", .ranks = SAME},
+    {.name = "DS_RESTART_COUNT", .max = MOST_RESTARTS, .ranks = SAME},
+    {.name = "DS_ACCELERATOR", .words = "cpu|cuda", .ranks = OWN}, /* of the launcher */
+    {.name = "DS_MPI", .words = "openmpi|mpich", .ranks = OWN},    /* how a rank finds the module */
+    {.name = "DS_MODULE_PATH", .folder = true, .ranks = OWN},
+    {.name = "DS_RENDEZVOUS", .words = "launcher", .ranks = OWN}, /* rank 0's */
+};
+
+enum { N_VARIABLES = sizeof variables / sizeof variables[0] };
+
 /* One word of those with | between them. */
 static ds_status check_word(ds_ctx *ctx, const char *name, const char *words)
 {
@@ -53,18 +84,25 @@ static ds_status check_folder(ds_ctx *ctx, const char *name)
                    name, path);
 }
 
+static ds_status check_one(ds_ctx *ctx, const variable *v)
+{
+    int64_t number = 0;
+    if (v->words != NULL) {
+        return check_word(ctx, v->name, v->words);
+    }
+    if (v->max > 0) {
+        return dsi_number_env(ctx, v->name, v->min, v->max, 0, &number);
+    }
+    return v->folder ? check_folder(ctx, v->name) : DS_OK;
+}
+
 static ds_status check_all(ds_ctx *ctx)
 {
-    uint32_t threads = 0;
-    int64_t restarts = 0;
     DS_TRY(dsi_cpu_isa_check(ctx));
-    DS_TRY(environment_threads(ctx, &threads));
-    DS_TRY(dsi_number_env(ctx, "DS_RESTART_COUNT", 0, MOST_RESTARTS, 0, &restarts));
-    DS_TRY(check_word(ctx, "DS_ACCELERATOR", "cpu|cuda"));
-    DS_TRY(check_word(ctx, "DS_MPI", "openmpi|mpich"));
-    DS_TRY(check_word(ctx, "DS_RENDEZVOUS", "launcher"));
-    DS_TRY(check_word(ctx, "DS_AUTOTUNING_TRIAL", "1"));
-    return check_folder(ctx, "DS_MODULE_PATH");
+    for (size_t i = 0; i < N_VARIABLES; ++i) {
+        DS_TRY(check_one(ctx, &variables[i]));
+    }
+    return DS_OK;
 }
 
 void environment_check(const char *program)
@@ -81,4 +119,22 @@ void environment_check(const char *program)
         exit(EXIT_USE);
     }
     ds_ctx_destroy(&ctx);
+}
+
+char *environment_text(void)
+{
+    char *text = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+    for (size_t i = 0; out != NULL && i < N_VARIABLES; ++i) {
+        const char *value = getenv(variables[i].name);
+        if (variables[i].ranks == SAME) {
+            (void)fprintf(out, "%s: %s\n", variables[i].name, value != NULL ? value : "");
+        }
+    }
+    if (out == NULL || fclose(out) != 0) {
+        free(text);
+        return NULL;
+    }
+    return text;
 }

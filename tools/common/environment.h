@@ -10,6 +10,10 @@
  * have. The first call of every main, by output_guard. */
 void environment_check(const char *program);
 
+/* The variables that all ranks of a run have the same, a line "NAME: value" each. The caller frees
+ * it; NULL: no memory. */
+char *environment_text(void);
+
 /* DS_THREADS, 1 to 4096; 0: it is not set. */
 ds_status environment_threads(ds_ctx *ctx, uint32_t *threads_out);
 

@@ -32,8 +32,9 @@ typedef struct train_options {
     int64_t sample_length, max_skipped_steps, skip_bad;
     ds_trainer_values trainer; /* of the flags that fill "auto", and none else */
     bool fp16, bf16, fp16_given, bf16_given;
-    char *text;    /* a line a flag, for the comparison of ranks */
-    char *command; /* the command line, quoted for a shell */
+    char *text;           /* a line a flag, for the comparison of ranks */
+    char *noticed, *kept; /* the same of flags that may change at a resume, and that may not */
+    char *command;        /* the command line, quoted for a shell */
 } train_options;
 
 /* Parses and checks the flags. *help_out: --help was printed, nothing is to be done. The caller
@@ -87,10 +88,12 @@ typedef struct train_run {
 /* Opens model, tokenizer, data and configuration and builds the engine; resumes when asked. */
 ds_status train_setup(ds_ctx *ctx, ds_comm *comm, const train_options *options, train_run *run);
 void train_teardown(train_run *run);
-/* Before anything is read: all ranks have the same flags and the same files behind them, or
- * ERR_PEER names the first difference and its rank. Collective. (The model folder is the engine's.)
- */
-ds_status train_same(const train_run *run);
+/* Before anything is read: all ranks have the same flags and variables of the environment, or
+ * ERR_PEER names the first difference and its rank. Collective. */
+ds_status train_same_call(const train_run *run);
+/* The same of configuration and config.json, which are open, key by key, and of the files of
+ * tokenizer and data, which are not. (The model folder is the engine's.) */
+ds_status train_same_inputs(const train_run *run);
 
 /* Refuses a --output, --metrics or --trace that is an input, or lies in an input folder. */
 ds_status train_paths_check(const train_run *run);

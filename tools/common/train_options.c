@@ -127,11 +127,28 @@ static void spare_files(train_options *o)
     }
 }
 
-/* Flags that ranks may have otherwise: they change no result and no collective, or name files,
- * whose contents are compared instead (train_same.c). */
-static const char *const rank_flags[] = {"metrics",          "report",    "print_plan", "model",
-                                         "model_config",     "tokenizer", "data",       "eval_data",
-                                         "deepspeed_config", NULL};
+static bool is_same_on_ranks(const dsi_arg *row)
+{
+    return row->ranks == DSI_ARG_SAME;
+}
+
+static bool is_noticed(const dsi_arg *row)
+{
+    return row->resume == DSI_ARG_NOTICED;
+}
+
+/* The values of the configuration are judged by their keys. */
+static bool is_kept(const dsi_arg *row)
+{
+    return row->resume == DSI_ARG_SAME || row->resume == DSI_ARG_CONTENT;
+}
+
+static ds_status print_flags(ds_ctx *ctx, const dsi_args_spec *spec, train_options *o)
+{
+    DS_TRY(dsi_args_print(ctx, spec, is_same_on_ranks, &o->text));
+    DS_TRY(dsi_args_print(ctx, spec, is_noticed, &o->noticed));
+    return dsi_args_print(ctx, spec, is_kept, &o->kept);
+}
 
 ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options *o, bool *help_out)
 {
@@ -142,17 +159,23 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .type = DSI_ARG_TEXT,
          .out = &o->model,
          .value = "DIR",
-         .doc = "Model folder: config.json, *.safetensors, tokenizer files."},
+         .doc = "Model folder: config.json, *.safetensors, tokenizer files.",
+         .ranks = DSI_ARG_CONTENT,
+         .resume = DSI_ARG_CONTENT},
         {.name = "model_config",
          .type = DSI_ARG_TEXT,
          .out = &o->model_config,
          .value = "FILE",
-         .doc = "A config.json: start from random weights."},
+         .doc = "A config.json: start from random weights.",
+         .ranks = DSI_ARG_CONTENT,
+         .resume = DSI_ARG_CONTENT},
         {.name = "tokenizer",
          .type = DSI_ARG_TEXT,
          .out = &o->tokenizer,
          .value = "DIR|FILE|bytes",
-         .doc = "Tokenizer; default: that of --model. \"bytes\" is one id a byte."},
+         .doc = "Tokenizer; default: that of --model. \"bytes\" is one id a byte.",
+         .ranks = DSI_ARG_CONTENT,
+         .resume = DSI_ARG_CONTENT},
         {.name = "data",
          .type = DSI_ARG_LIST,
          .out = &o->data,
@@ -161,7 +184,9 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
              "Training data: .txt; rows (text; messages or conversations; prompt and completion; "
              "instruction, input and output) in .jsonl, .json, .csv, .tsv, each also .gz or .zst, "
              "or .parquet; .bin/.idx. A folder stands for all such files in it and below, a "
-             "pattern (quoted, 'part-*.jsonl') for what it matches."},
+             "pattern (quoted, 'part-*.jsonl') for what it matches.",
+         .ranks = DSI_ARG_CONTENT,
+         .resume = DSI_ARG_CONTENT},
         {.name = "data_weights",
          .type = DSI_ARG_LIST,
          .out = &o->data_weights,
@@ -174,7 +199,9 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .type = DSI_ARG_LIST,
          .out = &o->eval_data,
          .value = "PATH…",
-         .doc = "Held-out data."},
+         .doc = "Held-out data.",
+         .ranks = DSI_ARG_CONTENT,
+         .resume = DSI_ARG_FREE},
         {.name = "eval_fraction",
          .type = DSI_ARG_REAL,
          .out = &o->eval_fraction,
@@ -226,21 +253,25 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .type = DSI_ARG_TEXT,
          .out = &o->deepspeed_config,
          .value = "FILE",
-         .doc = "DeepSpeed configuration, JSON or HJSON."},
+         .doc = "DeepSpeed configuration, JSON or HJSON.",
+         .ranks = DSI_ARG_CONTENT,
+         .resume = DSI_ARG_CONTENT},
         {.name = "steps",
          .type = DSI_ARG_INT,
          .out = &o->steps,
          .value = "N",
          .def = "0",
          .max = 1e15,
-         .doc = "Optimizer steps to take."},
+         .doc = "Optimizer steps to take.",
+         .resume = DSI_ARG_NOTICED},
         {.name = "epochs",
          .type = DSI_ARG_REAL,
          .out = &o->epochs,
          .value = "X",
          .def = "0",
          .max = 1e6,
-         .doc = "Passes over the data, instead of --steps."},
+         .doc = "Passes over the data, instead of --steps.",
+         .resume = DSI_ARG_NOTICED},
         {.name = "seed",
          .type = DSI_ARG_INT,
          .out = &o->seed,
@@ -270,7 +301,8 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .max = 1e15,
          .doc =
              "Steps in a row with gradients that are not finite that end the run in an error; 0: "
-             "only at its end. Overflows that a dynamic loss scale answers do not count."},
+             "only at its end. Overflows that a dynamic loss scale answers do not count.",
+         .resume = DSI_ARG_FREE},
         {.name = "freeze",
          .type = DSI_ARG_LIST,
          .out = &o->freeze,
@@ -282,41 +314,49 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .value = "N",
          .def = "0",
          .max = 4096,
-         .doc = "Threads; default: the cores that this process may use."},
+         .doc = "Threads; default: the cores that this process may use.",
+         .resume = DSI_ARG_FREE},
         {.name = "allow_unknown_keys",
          .type = DSI_ARG_SWITCH,
          .out = &o->allow_unknown_keys,
-         .doc = "Unknown keys of the configuration are warnings, in sections too."},
+         .doc = "Unknown keys of the configuration are warnings, in sections too.",
+         .resume = DSI_ARG_FREE},
         {.name = "strict",
          .type = DSI_ARG_SWITCH,
          .out = &o->strict,
          .doc = "Every unknown key of the configuration is an error; else one at the top level, "
                 "which DeepSpeed does "
-                "not read, is a notice unless it is near a known key."},
+                "not read, is a notice unless it is near a known key.",
+         .resume = DSI_ARG_FREE},
         {.name = "print_plan",
          .type = DSI_ARG_SWITCH,
          .out = &o->print_plan,
-         .doc = "Print every step of the plan before the run."},
+         .doc = "Print every step of the plan before the run.",
+         .ranks = DSI_ARG_FREE,
+         .resume = DSI_ARG_FREE},
         {.type = DSI_ARG_HEADING, .doc = "Output"},
         {.name = "output",
          .type = DSI_ARG_TEXT,
          .out = &o->output,
          .value = "DIR",
-         .doc = "Model folder and checkpoints; default: nothing is saved."},
+         .doc = "Model folder and checkpoints; default: nothing is saved.",
+         .resume = DSI_ARG_FREE},
         {.name = "save_interval",
          .type = DSI_ARG_INT,
          .out = &o->save_interval,
          .value = "N",
          .def = "0",
          .max = 1e15,
-         .doc = "Steps between checkpoints; 0: only at the end."},
+         .doc = "Steps between checkpoints; 0: only at the end.",
+         .resume = DSI_ARG_NOTICED},
         {.name = "keep_last",
          .type = DSI_ARG_INT,
          .out = &o->keep_last,
          .value = "N",
          .def = "0",
          .max = 1e9,
-         .doc = "Keep only the newest N checkpoints; 0: all."},
+         .doc = "Keep only the newest N checkpoints; 0: all.",
+         .resume = DSI_ARG_FREE},
         {.name = "resume",
          .type = DSI_ARG_TEXT,
          .out = &o->resume,
@@ -327,13 +367,15 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
              "Go on from a checkpoint of --output; default tag: the newest. A job that deepspeed "
              "--restarts started again (DS_RESTART_COUNT above 0) does so by itself when it has "
              "saved "
-             "one."},
+             "one.",
+         .resume = DSI_ARG_FREE},
         {.name = "restart_data",
          .type = DSI_ARG_SWITCH,
          .out = &o->restart_data,
          .doc = "With --resume: keep model, optimizer and step, and begin the data anew, which may "
                 "be other data, weights, seed or row length; else these must be as they were. A "
-                "job that the launcher starts again goes on within the data where it can."},
+                "job that the launcher starts again goes on within the data where it can.",
+         .resume = DSI_ARG_FREE},
         {.name = "overwrite",
          .type = DSI_ARG_SWITCH,
          .out = &o->overwrite,
@@ -341,45 +383,54 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
              "Begin anew in an --output that holds an earlier run, which is else refused. Once "
              "the new run has saved its first checkpoint, all checkpoints that were there are "
              "removed; its model folder replaces the files of the old one at the end. A run that "
-             "ends before its first save removes nothing. Other files stay."},
+             "ends before its first save removes nothing. Other files stay.",
+         .resume = DSI_ARG_FREE},
         {.name = "eval_interval",
          .type = DSI_ARG_INT,
          .out = &o->eval_interval,
          .value = "N",
          .def = "0",
          .max = 1e15,
-         .doc = "Steps between evaluations; 0: only at the end."},
+         .doc = "Steps between evaluations; 0: only at the end.",
+         .resume = DSI_ARG_NOTICED},
         {.name = "metrics",
          .type = DSI_ARG_TEXT,
          .out = &o->metrics,
          .value = "FILE.jsonl",
          .doc =
              "One JSON object a step: step, loss, lr, grad_norm, loss_scale, tokens_per_s, mfu (of "
-             "what a product of 768 x 768 x 768 reaches here), peak_bytes."},
+             "what a product of 768 x 768 x 768 reaches here), peak_bytes.",
+         .ranks = DSI_ARG_FREE,
+         .resume = DSI_ARG_FREE},
         {.name = "report",
          .type = DSI_ARG_TEXT,
          .out = &o->report,
          .value = "FILE.html",
          .doc = "Page of the run: curves, memory against its plan, saves, configuration, machine. "
                 "It is written anew while the run goes on, and loads itself anew in a browser. "
-                "Default: report.html in --output; \"none\": no page."},
+                "Default: report.html in --output; \"none\": no page.",
+         .ranks = DSI_ARG_FREE,
+         .resume = DSI_ARG_FREE},
         {.name = "trace",
          .type = DSI_ARG_TEXT,
          .out = &o->trace,
          .value = "FILE",
          .doc = "Write the timeline of some steps on every rank, for Perfetto or Chrome's tracing "
-                "page; ds_plan diff lays it over the plan's."},
+                "page; ds_plan diff lays it over the plan's.",
+         .resume = DSI_ARG_FREE},
         {.name = "trace_steps",
          .type = DSI_ARG_TEXT,
          .out = &o->trace_steps,
          .value = "A:B",
          .doc = "Optimizer steps of that timeline, A alone for one; default: the second and third "
-                "of this run."},
+                "of this run.",
+         .resume = DSI_ARG_FREE},
         {.name = "sample",
          .type = DSI_ARG_TEXT,
          .out = &o->sample,
          .value = "TEXT",
-         .doc = "Generate from the trained model at the end, starting with TEXT."},
+         .doc = "Generate from the trained model at the end, starting with TEXT.",
+         .resume = DSI_ARG_FREE},
         {.name = "sample_length",
          .type = DSI_ARG_INT,
          .out = &o->sample_length,
@@ -387,7 +438,8 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .def = "300",
          .min = 1,
          .max = 1e6,
-         .doc = "Tokens of that sample."},
+         .doc = "Tokens of that sample.",
+         .resume = DSI_ARG_FREE},
         {.type = DSI_ARG_HEADING,
          .doc = "Values of the configuration: what \"auto\" or an absent key stands for, as for "
                 "Hugging Face's Trainer. A number in the file must be the same; a flag that no key "
@@ -423,7 +475,7 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
     }
     DS_TRY(*help_out ? DS_OK : check(ctx, o));
     DS_TRY(*help_out ? DS_OK : read_weights(ctx, o));
-    return dsi_args_print(ctx, &spec, rank_flags, &o->text);
+    return print_flags(ctx, &spec, o);
 }
 
 void train_options_free(train_options *options)
@@ -434,5 +486,7 @@ void train_options_free(train_options *options)
     free(options->weights);
     dsi_arg_list_free(&options->freeze);
     free(options->text);
+    free(options->noticed);
+    free(options->kept);
     free(options->command);
 }

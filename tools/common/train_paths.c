@@ -6,6 +6,7 @@
  * writes the files of a model folder: an input that has the name of one must not lie there.
  */
 #include "common/train.h"
+#include "data/indexed.h"
 #include "io/file.h"
 #include "monitor/run_history.h"
 
@@ -197,15 +198,11 @@ static ds_status compare_data(ds_ctx *ctx, const place *out, const char *flag,
     }
     for (size_t i = 0; i < files->n; ++i) {
         const char *path = files->paths[i];
-        char other[PATH_MAX];
-        const size_t n = strlen(path);
-        DS_TRY(compare_with(ctx, out, flag, path));
-        if (n > 4 && n < sizeof other &&
-            (strcmp(path + n - 4, ".bin") == 0 || strcmp(path + n - 4, ".idx") == 0)) {
-            memcpy(other, path, n + 1);
-            memcpy(other + n - 3, path[n - 3] == 'b' ? "idx" : "bin", 3);
-            DS_TRY(compare_with(ctx, out, flag, other));
-        }
+        char *other = dsi_indexed_other(path);
+        ds_status status = compare_with(ctx, out, flag, path);
+        status = status < 0 ? status : compare_with(ctx, out, flag, other);
+        free(other);
+        DS_TRY(status);
     }
     return DS_OK;
 }

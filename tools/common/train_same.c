@@ -1,7 +1,9 @@
-/* What ds_train's ranks compare before anything is read. See train.h. */
+/* What ds_train's ranks compare before they open tokenizer and data. See train.h. */
+#include "base/buf.h"
 #include "comm/same_text.h"
+#include "common/environment.h"
 #include "common/train.h"
-#include "data/source.h"
+#include "data/indexed.h"
 #include "io/file.h"
 #include "train/same_files.h"
 
@@ -9,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+enum { CONFIG_BYTES = 16 << 20 };
 
 static ds_status same_file(const train_run *run, const char *path, const char *what)
 {
@@ -49,16 +53,11 @@ static ds_status same_data(const train_run *run, const dsi_data_files *files, co
     ds_status status = paths != NULL && others != NULL
                            ? DS_OK
                            : ds_fail(run->ctx, DS_ERR_NOMEM, "no memory to compare data");
-    for (size_t i = 0; i < files->n && status >= 0; ++i) {
+    for (size_t i = 0; status >= 0 && i < files->n; ++i) {
         const char *path = files->paths[i];
-        const bool bin = dsi_path_ends(path, ".bin");
         paths[n++] = path;
-        if (bin || dsi_path_ends(path, ".idx")) {
-            const int stem = (int)strlen(path) - 4;
-            if (asprintf(&others[i], "%.*s%s", stem, path, bin ? ".idx" : ".bin") < 0) {
-                others[i] = NULL;
-                status = ds_fail(run->ctx, DS_ERR_NOMEM, "no memory to compare data");
-            }
+        others[i] = dsi_indexed_other(path);
+        if (others[i] != NULL) {
             paths[n++] = others[i];
         }
     }
@@ -73,13 +72,58 @@ static ds_status same_data(const train_run *run, const dsi_data_files *files, co
     return status;
 }
 
-ds_status train_same(const train_run *run)
+/* The keys that the file has, by their paths; then the file, which may have what nothing reads. */
+static ds_status same_config(const train_run *run)
 {
-    const train_options *o = run->options;
-    DS_TRY(dsi_same_text(run->ctx, run->comm, o->text, "flag",
-                         "all ranks of a run have the same flags"));
-    DS_TRY(same_file(run, o->deepspeed_config, "configuration file"));
-    DS_TRY(same_file(run, o->model_config, "model_config"));
+    dsi_buf text = dsi_buf_make(CONFIG_BYTES);
+    for (size_t i = 0; i < ds_config_n_items(run->config); ++i) {
+        const ds_config_item *item = ds_config_item_at(run->config, i);
+        if (item->origin != DS_ORIGIN_DEFAULT) {
+            dsi_buf_printf(&text, "%s: %s\n", item->path, item->value);
+        }
+    }
+    const ds_status status =
+        text.failed ? ds_fail(run->ctx, DS_ERR_NOMEM, "no memory to compare configurations")
+                    : dsi_same_text(run->ctx, run->comm, dsi_buf_text(&text), "configuration",
+                                    "give all ranks the same --deepspeed_config");
+    dsi_buf_free(&text);
+    return status < 0 ? status
+                      : same_file(run, run->options->deepspeed_config, "configuration file");
+}
+
+/* What is read of config.json by its fields; then the file, of which a copy is saved. */
+static ds_status same_model_config(const train_run *run)
+{
+    char *text = NULL;
+    DS_TRY(ds_model_print(run->model, &text));
+    const ds_status status =
+        dsi_same_text(run->ctx, run->comm, text, "config.json", "give all ranks the same model");
+    free(text);
+    return status < 0 ? status : same_file(run, run->options->model_config, "model_config");
+}
+
+static ds_status same_environment(const train_run *run)
+{
+    char *text = environment_text();
+    const ds_status status = text == NULL
+                                 ? ds_fail(run->ctx, DS_ERR_NOMEM, "no memory to compare ranks")
+                                 : dsi_same_text(run->ctx, run->comm, text, "environment",
+                                                 "the variable is the same on all ranks of a run");
+    free(text);
+    return status;
+}
+
+ds_status train_same_call(const train_run *run)
+{
+    DS_TRY(same_environment(run));
+    return dsi_same_text(run->ctx, run->comm, run->options->text, "flag",
+                         "all ranks of a run have the same flags");
+}
+
+ds_status train_same_inputs(const train_run *run)
+{
+    DS_TRY(same_config(run));
+    DS_TRY(same_model_config(run));
     DS_TRY(same_tokenizer(run));
     DS_TRY(same_data(run, &run->data_files, "data"));
     return same_data(run, &run->eval_files, "evaluation data");

@@ -183,10 +183,11 @@ ds_status train_setup(ds_ctx *ctx, ds_comm *comm, const train_options *options, 
     *run =
         (train_run){.ctx = ctx, .comm = comm, .options = options, .started = dsi_clock_seconds()};
     DS_TRY(train_data_find(run));
-    DS_TRY(train_same(run));
-    DS_TRY(train_output_check(run));
+    DS_TRY(train_same_call(run));
     DS_TRY(ds_config_load_file(ctx, options->deepspeed_config, &params, &run->config));
     DS_TRY(open_model(run));
+    DS_TRY(train_same_inputs(run));
+    DS_TRY(train_output_check(run));
     DS_TRY(open_tokenizer(run));
     DS_TRY(train_data_open(run));
     DS_TRY(resolve_config(run));
