@@ -58,7 +58,6 @@ static void loss_scale(dsi_eval *eval)
     const int64_t power = dsi_item_int(eval, "fp16.initial_scale_power", 16);
     fp16->dynamic = fp16->loss_scale == 0;
     fp16->initial_scale = ldexp(1.0, (int)power);
-    fp16->min_loss_scale = (double)dsi_item_int(eval, "fp16.min_loss_scale", 1);
     if (fp16->enabled && fp16->dynamic && fp16->initial_scale < fp16->min_loss_scale) {
         dsi_item_error(eval, dsi_item_find(eval, "fp16.min_loss_scale"),
                        "expected at most the initial scale, 2^%" PRId64 ", found %g; lower it or "

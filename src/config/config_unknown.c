@@ -51,6 +51,13 @@ static void offer_names(dsi_eval *eval, dsi_nearest *nearest, const dsi_option *
     }
 }
 
+/* What people call a remark is no slip, whatever it is near ("comet"). */
+static bool is_remark(const char *key)
+{
+    return key[0] == '_' || key[0] == '/' || key[0] == '#' ||
+           dsi_choice_index("comment|comments|description|note|notes", key, true) >= 0;
+}
+
 /* What to do about an unknown key; NULL: nothing is near it. *slip_out: it looks misspelt or
  * misplaced, and not merely like a longer name with a known one in it. */
 static const char *remedy_of(dsi_eval *eval, const dsi_section *section, const char *key,
@@ -79,7 +86,9 @@ static void unknown_key(dsi_eval *eval, const dsi_section *section, const dsi_no
 {
     bool is_slip = false;
     const char *remedy = remedy_of(eval, section, child->key, &is_slip);
-    const bool is_free = section == &dsi_section_root && !is_slip && !eval->strict;
+    const bool is_free =
+        section == &dsi_section_root && !eval->strict && (!is_slip || is_remark(child->key));
+    remedy = is_remark(child->key) ? NULL : remedy;
     const bool is_notice = eval->allow_unknown_keys || is_free;
     if (remedy == NULL) {
         remedy = is_free ? "DeepSpeed does not read it either"

@@ -228,6 +228,12 @@ static const dsi_option compile_rows[] = {
     B("sync_after_allgather", "false", NO_EFFECT, "Wait after gathers.", COMPILE_NOTE),
     B("keep_int_input_tensors", "true", NO_EFFECT, "Keep integer inputs.", COMPILE_NOTE),
     B("keep_all_input_tensors", "false", NO_EFFECT, "Keep all inputs.", COMPILE_NOTE),
+    B("enabled", "false", NO_EFFECT, "torch.compile, in DeepSpeed 0.14.", COMPILE_NOTE),
+    B("disable", "false", NO_EFFECT, "No torch.compile, in DeepSpeed 0.14.", COMPILE_NOTE),
+    T("backend", "null", NO_EFFECT, "Of torch.compile, in DeepSpeed 0.14.", WITH(NULLABLE),
+      COMPILE_NOTE),
+    OBJECT("kwargs", "null", NO_EFFECT, "Of torch.compile, in DeepSpeed 0.14.", WITH(NULLABLE),
+           COMPILE_NOTE),
     TEXTS("passes", "null", NO_EFFECT, "Passes by name: z1, z3, autosp, autotp.", WITH(NULLABLE),
           COMPILE_NOTE),
 };

@@ -1,6 +1,12 @@
 /* Precision: fp16, bf16, data_types, amp, torch_autocast. */
 #include "config/option_rows.h"
 
+/* Their sections were open before DeepSpeed 0.17. */
+#define PASSED_OVER "DeepSpeed read nothing of it, and refuses it since 0.17"
+#define NO_SCALE(k)                                                                                \
+    ANY(k, "null", NO_EFFECT, "Of fp16's loss scale, in files for old versions of DeepSpeed.",     \
+        NOTE("bf16 has no loss scale; " PASSED_OVER))
+
 static const dsi_option fp16_rows[] = {
     B("enabled", "false", IN_FORCE, "Compute in fp16, with fp32 master weights.", WITH(TRAINER),
       FIELD(fp16.enabled)),
@@ -17,8 +23,12 @@ static const dsi_option fp16_rows[] = {
     B("consecutive_hysteresis", "false", IN_FORCE,
       "Refill the hysteresis after every step without overflow.",
       FIELD(fp16.consecutive_hysteresis)),
-    I("min_loss_scale", "1", IN_FORCE, "Least dynamic scale; an overflow there is fatal.", MIN(0),
-      WITH(ABOVE)),
+    R("min_loss_scale", "1", IN_FORCE,
+      "Least dynamic scale; an overflow there is fatal. (DeepSpeed since 0.17: a whole number.)",
+      MIN(0), WITH(ABOVE), FIELD(fp16.min_loss_scale)),
+    ANY("opt_level", "null", NO_EFFECT, "Of NVIDIA Apex, in files for old versions of DeepSpeed.",
+        NOTE(PASSED_OVER)),
+    ANY("fp16_scale_tolerance", "null", NO_EFFECT, "Of other programs.", NOTE(PASSED_OVER)),
     B("fp16_master_weights_and_grads", "false", IN_FORCE,
       "No fp32 master weights; gradients accumulate in fp16. Needs ZeRO stage 1 or more.",
       FIELD(fp16.master_weights_and_grads)),
@@ -47,6 +57,14 @@ static const dsi_option bf16_rows[] = {
     B("bf16_optimizer_states", "false", IN_FORCE,
       "Keep the optimizer's averages in bf16. Needs bf16_master_weights_and_grads.",
       FIELD(bf16.optimizer_states)),
+    NO_SCALE("loss_scale"),
+    NO_SCALE("initial_scale_power"),
+    NO_SCALE("loss_scale_window"),
+    NO_SCALE("hysteresis"),
+    NO_SCALE("consecutive_hysteresis"),
+    NO_SCALE("min_loss_scale"),
+    ANY("auto_cast", "null", NO_EFFECT, "Cast inputs to bf16.",
+        NOTE("inputs are token ids; there is nothing to cast")),
 };
 const dsi_section dsi_section_bf16 = {
     .path = "bf16",

@@ -597,12 +597,12 @@ static void loader_keys_are_told_of(void **state)
 
 static void allows_unknown_keys(void **state)
 {
-    const char *text = "{train_batch_size: 2, my_key: 1, fp16: {opt_level: 'O2'}}";
+    const char *text = "{train_batch_size: 2, my_key: 1, fp16: {opt_lvl: 'O2'}}";
     const ds_config_params params = {.allow_unknown_keys = true};
     ds_config *config;
     CHECK_OK(*state, ds_config_load_text(*state, "ds.json", text, strlen(text), &params, &config));
     assert_true(has_notice(config, "my_key: unknown key, not read"));
-    assert_true(has_notice(config, "fp16.opt_level: unknown key, not read"));
+    assert_true(has_notice(config, "fp16.opt_lvl: unknown key, not read"));
     ds_config_destroy(&config);
 }
 
@@ -664,10 +664,26 @@ static void takes_null(void **state)
     ds_config_destroy(&config);
 }
 
+/* Keys that DeepSpeed passed over before 0.17, and a least scale below 1. */
+static void takes_files_of_old_versions(void **state)
+{
+    ds_config *config;
+    CHECK_OK(*state, resolve(*state,
+                             "{train_batch_size: 2, fp16: {enabled: true, min_loss_scale: 1e-10, "
+                             "opt_level: 'O2'}, bf16: {loss_scale: 0, initial_scale_power: 16, "
+                             "loss_scale_window: 1000, hysteresis: 2, min_loss_scale: 1, "
+                             "auto_cast: true}, compile: {disable: false, backend: 'inductor'}}",
+                             1, NULL, &config));
+    assert_true(dsi_config_values(config)->fp16.min_loss_scale == 1e-10);
+    assert_true(has_notice(config, "fp16.opt_level: no effect: DeepSpeed read nothing of it"));
+    ds_config_destroy(&config);
+}
+
 /* At the top level DeepSpeed does not read unknown keys: a notice, unless it looks like a slip. */
 static void notes_unknown_top_level_keys(void **state)
 {
-    const char *text = "{train_batch_size: 2, _comment: 'x', example_key: {a: 1}, fp16_notes: 1}";
+    const char *text =
+        "{train_batch_size: 2, _comment: 'x', comment: 'y', example_key: {a: 1}, fp16_notes: 1}";
     const char *slip = "{train_batch_size: 2, gradient_acumulation_steps: 1}";
     const char *misplaced = "{train_batch_size: 2, overlap_comm: true}";
     const ds_config_params strict = {.strict = true};
@@ -776,6 +792,7 @@ int main(void)
         cmocka_unit_test(allows_unknown_keys),
         cmocka_unit_test(notes_unknown_top_level_keys),
         cmocka_unit_test(takes_null),
+        cmocka_unit_test(takes_files_of_old_versions),
         cmocka_unit_test(takes_rates_of_groups),
         cmocka_unit_test(takes_folders_of_each_kind),
         cmocka_unit_test(prints_and_reads_back),
