@@ -28,6 +28,20 @@ typedef struct ds_loader ds_loader;
 /* What happens to a sample longer than the sequence length (SAMPLES only). */
 typedef enum ds_too_long { DS_TOO_LONG_TRUNCATE, DS_TOO_LONG_DROP } ds_too_long;
 
+/* What ds_dataset_open is at. */
+typedef enum ds_dataset_stage {
+    DS_DATASET_READS,  /* files, to tokens */
+    DS_DATASET_HASHES, /* files, to know whether the cache has their tokens */
+    DS_DATASET_WAITS   /* for another process that fills the cache with them */
+} ds_dataset_stage;
+
+typedef struct ds_dataset_progress {
+    ds_dataset_stage stage;
+    uint64_t done, all; /* bytes of the files, as they lie on the disk; 0 and 0: WAITS */
+    uint64_t n_tokens;  /* READS: so far */
+    DS_RESERVED(4);
+} ds_dataset_progress;
+
 typedef struct ds_dataset_params {
     const char *const *files; /* .txt, rows, or .bin/.idx (either name); all of one kind */
     uint32_t n_files;
@@ -42,6 +56,15 @@ typedef struct ds_dataset_params {
                                that fit a row, the one with a mapped field is read */
     uint64_t skip_bad; /* default 0: a row that cannot be read is an error; so many are left out,
                           each with a warning of file, line and reason */
+    const char *cache; /* a folder, made when missing, that keeps the tokens of large data as mapped
+                          files, for this run and later ones; default NULL: they stay in memory.
+                          One .bin/.idx alone is mapped itself */
+    uint64_t cache_from_bytes; /* the size of all files from which the cache is used, compressed
+                                  ones and .parquet counted eightfold; default 0: any */
+    /* Called now and then on the caller's thread, several times a second but for a text that has no
+     * place to be cut; a negative status ends the opening with it. Default NULL */
+    ds_status (*progress)(void *user, const ds_dataset_progress *progress);
+    void *progress_user;
     DS_RESERVED(8);
 } ds_dataset_params;
 
@@ -58,7 +81,8 @@ typedef struct ds_dataset_info {
 
 /* Reads and tokenizes the files on all threads of the context (.bin is mapped, not read). The
  * caller owns *dataset_out. Errors: ERR_NOT_FOUND, ERR_IO, ERR_FORMAT (file and line), ERR_ARG (no
- * data, mixed kinds, tokenizer, chat or end token missing). */
+ * data, mixed kinds, tokenizer, chat or end token missing), ERR_STATE (with a cache: a file changed
+ * while it was read). */
 DS_API ds_status ds_dataset_open(ds_ctx *ctx, const ds_dataset_params *params,
                                  ds_dataset **dataset_out);
 DS_API void ds_dataset_close(ds_dataset **dataset);

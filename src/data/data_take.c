@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { PART_TOKENS = 64 << 10 };
 
@@ -15,7 +16,17 @@ typedef struct reading {
     const ds_dataset_params *params;
     dsi_take *take;
     const char *path;
+    uint64_t before, size, all; /* bytes of the files before this one, of it, and of all */
+    ds_status status;           /* of the progress */
 } reading;
+
+ds_status dsi_take_say(const ds_dataset_params *params, ds_dataset_stage stage, uint64_t done,
+                       uint64_t all, uint64_t n_tokens)
+{
+    const ds_dataset_progress progress = {
+        .stage = stage, .done = done, .all = all, .n_tokens = n_tokens};
+    return params->progress != NULL ? params->progress(params->progress_user, &progress) : DS_OK;
+}
 
 bool dsi_take_is_indexed(const char *path)
 {
@@ -69,6 +80,7 @@ static ds_status take_document(void *user, const dsi_document *document)
     ds_dataset_info *info = &r->take->info;
     const bool too_long = document->sample && document->n > (uint64_t)r->params->seq_length;
     const uint64_t n = too_long ? (uint64_t)r->params->seq_length : document->n;
+    DS_TRY(r->status);
     DS_TRY(dsi_take_kind(r->ctx, r->take, r->path, document->sample));
     if (too_long && r->params->too_long == DS_TOO_LONG_DROP) {
         info->n_dropped += 1;
@@ -80,6 +92,18 @@ static ds_status take_document(void *user, const dsi_document *document)
     }
     info->n_truncated += too_long;
     return add(r->take, document->ids, document->counted, n, document->joins);
+}
+
+/* done of all: in whatever the source counts. A failure ends the reading at the next document. */
+static void note_progress(void *user, uint64_t done, uint64_t all)
+{
+    reading *r = user;
+    const double part = all > 0 ? (double)done / (double)all : 1.0;
+    const uint64_t bytes = r->before + (uint64_t)(part * (double)r->size);
+    if (r->status >= 0) {
+        r->status =
+            dsi_take_say(r->params, DS_DATASET_READS, bytes, r->all, r->take->info.n_tokens);
+    }
 }
 
 /* A document of mapped indexed data, in parts. */
@@ -152,15 +176,30 @@ static ds_status check_some(ds_ctx *ctx, const ds_dataset_params *params, const 
     return info->n_tokens > 0 ? DS_OK : ds_fail(ctx, DS_ERR_ARG, "%s: no data", path);
 }
 
+static uint64_t size_of(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
+}
+
 ds_status dsi_take_files(ds_ctx *ctx, const ds_dataset_params *params, dsi_take *take)
 {
+    reading r = {.ctx = ctx, .params = params, .take = take};
     DS_TRY(check_pairs(ctx, params));
     for (uint32_t i = 0; i < params->n_files; ++i) {
-        reading r = {.ctx = ctx, .params = params, .take = take, .path = params->files[i]};
-        const dsi_source_sink sink = {
-            .document = take_document, .user = &r, .n_bad = &take->info.n_bad};
+        r.all += size_of(params->files[i]);
+    }
+    for (uint32_t i = 0; i < params->n_files; ++i) {
+        r.path = params->files[i];
+        r.size = size_of(r.path);
+        const dsi_source_sink sink = {.document = take_document,
+                                      .progress = note_progress,
+                                      .user = &r,
+                                      .n_bad = &take->info.n_bad};
         DS_TRY(dsi_take_is_indexed(r.path) ? take_indexed(&r)
                                            : dsi_source_read(ctx, params, r.path, &sink));
+        DS_TRY(r.status);
+        r.before += r.size;
     }
     return check_some(ctx, params, take);
 }

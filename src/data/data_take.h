@@ -20,6 +20,9 @@ typedef struct dsi_take {
 /* Reads all files, in order, into take->add; a sample that is too long is cut or dropped, one that
  * teaches nothing is left out. Errors: those of ds_dataset_open. */
 ds_status dsi_take_files(ds_ctx *ctx, const ds_dataset_params *params, dsi_take *take);
+/* Calls the params' progress, if there is one. */
+ds_status dsi_take_say(const ds_dataset_params *params, ds_dataset_stage stage, uint64_t done,
+                       uint64_t all, uint64_t n_tokens);
 /* All files are of one kind. */
 ds_status dsi_take_kind(ds_ctx *ctx, dsi_take *take, const char *path, bool samples);
 /* Whether the path names indexed data. */

@@ -2,6 +2,7 @@
 #include "data/dataset.h"
 
 #include "base/reserved.h"
+#include "data/data_cache.h"
 #include "data/data_take.h"
 
 #include <stdlib.h>
@@ -65,6 +66,7 @@ static ds_status map_indexed(ds_dataset *dataset, const char *path)
     dsi_indexed x;
     DS_TRY(dsi_indexed_open(dataset->ctx, path, &x));
     dsi_store_take_indexed(dataset->tokens, &x);
+    dsi_store_seal(dataset->tokens);
     dataset->longest = UINT64_MAX;
     return dataset->tokens->n > 0 ? DS_OK : ds_fail(dataset->ctx, DS_ERR_ARG, "%s: no data", path);
 }
@@ -75,9 +77,17 @@ static ds_status fill(ds_dataset *dataset, const ds_dataset_params *params)
     if (params->n_files == 1 && dsi_take_is_indexed(params->files[0])) {
         return map_indexed(dataset, params->files[0]);
     }
+    if (dsi_cache_wanted(params)) {
+        dsi_cache_meta meta;
+        DS_TRY(dsi_cache_open(dataset->ctx, params, dataset->tokens, &meta));
+        dataset->info = meta.info;
+        dataset->longest = meta.longest;
+        return DS_OK;
+    }
     DS_TRY(dsi_take_files(dataset->ctx, params, &take));
     dataset->info = take.info;
     dataset->longest = take.longest;
+    dsi_store_seal(dataset->tokens);
     return DS_OK;
 }
 
@@ -91,7 +101,6 @@ static void count(ds_dataset *dataset)
 static ds_status open_files(ds_dataset *dataset, const ds_dataset_params *params)
 {
     DS_TRY(fill(dataset, params));
-    dsi_store_seal(dataset->tokens);
     dataset->end = dataset->tokens->n;
     dataset->n_docs = dataset->tokens->n_docs;
     count(dataset);

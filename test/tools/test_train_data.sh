@@ -57,3 +57,21 @@ grep -q 'the data begins anew' log && grep -q 'resumed after step 2' log || fail
 train --data other.txt --steps 8 --output two --resume --restart_data || fail "other data, whole"
 DS_RESTART_COUNT=1 train --data other.txt --steps 8 --output one --resume --restart_data || fail "started again"
 cmp one/model.safetensors two/model.safetensors || fail "started again, it goes on where it was"
+
+# the cache: the same model as without it, from any number of ranks; the second run reads nothing
+ranks() { "$build/deepspeed" --num_gpus 2 "$build/ds_train" --model_config llama.json --deepspeed_config ds.json --tokenizer bytes \
+    --seq_length 16 --threads 1 --lr_scheduler_type none "$@" > log 2>&1; }
+train --data set other.txt --data_weights 3 1 --eval_fraction 0.1 --steps 4 --output cached --data_cache cache || fail "cached"
+cmp whole/model.safetensors cached/model.safetensors || fail "the cached run differs"
+[ "$(grep -c 'tokenized once, into cache' log)" = 2 ] || fail "tokenized once"
+train --data set other.txt --data_weights 3 1 --eval_fraction 0.1 --steps 6 --output cached --resume --data_cache none || fail "none"
+! grep -q 'tokens of cache' log || fail "--data_cache none"
+ranks --data set --steps 2 --output two_ranks --data_cache new || fail "two ranks"
+[ "$(grep -c 'tokenized once' log)" = 1 ] || fail "one rank tokenizes"
+ranks --data set --steps 2 --output two_again --data_cache new || fail "two ranks again"
+grep -q 'tokens of new' log && ! grep -q 'tokenized once' log || fail "the second run finds it"
+cmp two_ranks/model.safetensors two_again/model.safetensors || fail "two ranks, cached"
+XDG_CACHE_HOME=$work/xdg train --data other.txt --steps 1 || fail "a default"
+[ ! -e xdg ] || fail "small data is not cached"
+: > in_the_way
+bad 1 '--data_cache DIR puts it elsewhere' --data other.txt --steps 1 --data_cache in_the_way/cache

@@ -16,7 +16,7 @@
 typedef struct train_options {
     const char *model, *model_config, *tokenizer, *deepspeed_config, *output, *resume, *metrics;
     const char *loss_average, *report;
-    const char *chat_template, *column_map, *too_long, *sample, *trace, *trace_steps;
+    const char *chat_template, *column_map, *data_cache, *too_long, *sample, *trace, *trace_steps;
     dsi_arg_list data, data_weights, eval_data, freeze;
     double *weights; /* [n_weights] of data_weights: one a word of data, or none */
     size_t n_weights;
@@ -67,6 +67,7 @@ typedef struct train_run {
     ds_chat *chat;
     dsi_data_files data_files, eval_files;
     train_datasets train_data, eval_data;
+    char *cache; /* folder of tokens; NULL: they stay in memory */
     ds_loader *train_loader, *eval_loader;
     ds_config *config;
     ds_engine *engine;
@@ -99,6 +100,22 @@ ds_status train_same_inputs(const train_run *run);
 ds_status train_paths_check(const train_run *run);
 /* The same for the files that the resolved configuration names as outputs. */
 ds_status train_paths_check_config(const train_run *run);
+
+/* ---- waiting: tools/common/train_wait.c ---- */
+
+/* A rank that opens data, with the others. */
+typedef struct train_wait {
+    train_run *run;
+    ds_dataset_stage stage;
+    bool live, drawn;              /* a line on a terminal is drawn over */
+    double started, ticked, shown; /* seconds: the stage, the last sum, the last line */
+} train_wait;
+
+void train_wait_begin(train_run *run, train_wait *wait);
+/* The opening with these params shows its progress, and keeps in touch with the other ranks. */
+void train_wait_use(train_wait *wait, ds_dataset_params *params);
+/* This rank is done; returns when all are. Collective. */
+ds_status train_wait_all(train_wait *wait);
 
 /* ---- data: tools/common/train_data.c ---- */
 

@@ -1,11 +1,20 @@
 /* The data of a run: the files that --data and --eval_data name, opened as data sets, and their
  * loaders. Called by train_setup. */
+#include "comm/same_text.h"
 #include "common/train.h"
 #include "config/config_values.h"
+#include "data/data_cache.h"
+#include "data/dataset.h"
 #include "data/rows/rows.h"
+#include "io/file.h"
 
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Smaller data is read anew by each run, unless --data_cache is given. */
+enum { CACHE_FROM_BYTES = 256 << 20 };
 
 static bool has_rows(const dsi_data_files *files)
 {
@@ -61,22 +70,89 @@ static ds_status check_dataset(const train_run *run, const ds_dataset *dataset, 
                          info.max_id, (long long)vocab);
 }
 
-/* Opens n files as the next dataset of the set. */
-static ds_status open_next(train_run *run, char *const *paths, size_t n, train_datasets *set)
+/* One dataset to open. */
+typedef struct source {
+    char *const *paths;
+    size_t n;
+    train_datasets *set;
+} source;
+
+static ds_dataset_params params_of(const train_run *run, const source *from)
 {
     const train_options *o = run->options;
-    const ds_dataset_params params = {
-        .files = (const char *const *)paths,
-        .n_files = (uint32_t)n,
-        .tokenizer = run->tokenizer,
-        .chat = run->chat,
-        .seq_length = run->seq_length,
-        .too_long = strcmp(o->too_long, "drop") == 0 ? DS_TOO_LONG_DROP : DS_TOO_LONG_TRUNCATE,
-        .append_eos = o->append_eos,
-        .column_map = o->column_map,
-        .skip_bad = (uint64_t)o->skip_bad};
-    DS_TRY(ds_dataset_open(run->ctx, &params, &set->items[set->n]));
-    return check_dataset(run, set->items[set->n++], paths[0]);
+    return (ds_dataset_params){.files = (const char *const *)from->paths,
+                               .n_files = (uint32_t)from->n,
+                               .tokenizer = run->tokenizer,
+                               .chat = run->chat,
+                               .seq_length = run->seq_length,
+                               .too_long = strcmp(o->too_long, "drop") == 0 ? DS_TOO_LONG_DROP
+                                                                            : DS_TOO_LONG_TRUNCATE,
+                               .append_eos = o->append_eos,
+                               .column_map = o->column_map,
+                               .skip_bad = (uint64_t)o->skip_bad,
+                               .cache = run->cache,
+                               .cache_from_bytes = o->data_cache != NULL ? 0 : CACHE_FROM_BYTES};
+}
+
+/* With weights each word of --data is a dataset, else all its files together are one; and so are
+ * those of --eval_data. The i-th of them; false: there are no more. */
+static bool source_at(train_run *run, size_t i, source *out)
+{
+    const dsi_data_files *files = &run->data_files;
+    const dsi_data_files *eval = &run->eval_files;
+    const size_t n = run->options->n_weights > 0 ? files->n_words : 1;
+    if (i < n && run->options->n_weights > 0) {
+        const size_t begin = files->begin[i];
+        *out = (source){files->paths + begin, files->begin[i + 1] - begin, &run->train_data};
+    } else if (i < n) {
+        *out = (source){files->paths, files->n, &run->train_data};
+    } else {
+        *out = (source){eval->paths, eval->n, &run->eval_data};
+    }
+    return i < n || (i == n && eval->n > 0);
+}
+
+static ds_status open_all(train_run *run, train_wait *wait)
+{
+    source from;
+    for (size_t i = 0; source_at(run, i, &from); ++i) {
+        ds_dataset_params params = params_of(run, &from);
+        train_wait_use(wait, &params);
+        DS_TRY(ds_dataset_open(run->ctx, &params, &from.set->items[from.set->n]));
+        DS_TRY(check_dataset(run, from.set->items[from.set->n++], from.paths[0]));
+    }
+    return DS_OK;
+}
+
+/* Whether any rank would use the cache: the answer is the same on all. */
+static ds_status wants_cache(train_run *run, bool *wants_out)
+{
+    double wants = 0.0;
+    source from;
+    for (size_t i = 0; source_at(run, i, &from); ++i) {
+        const ds_dataset_params params = params_of(run, &from);
+        wants += dsi_cache_wanted(&params) ? 1.0 : 0.0;
+    }
+    DS_TRY(ds_comm_sum(run->comm, &wants, 1));
+    *wants_out = wants > 0.0;
+    return DS_OK;
+}
+
+/* A host's first rank fills the cache, which the others find then. */
+static ds_status open_in_turn(train_run *run)
+{
+    const bool first = run->options->local_rank == 0;
+    train_wait wait;
+    bool wants = false;
+    DS_TRY(wants_cache(run, &wants));
+    train_wait_begin(run, &wait);
+    DS_TRY(first || !wants ? open_all(run, &wait) : DS_OK);
+    DS_TRY(train_wait_all(&wait));
+    if (wants) {
+        DS_TRY(first ? DS_OK : open_all(run, &wait));
+        DS_TRY(train_wait_all(&wait));
+    }
+    return DS_OK;
 }
 
 static ds_status make_set(const train_run *run, size_t n, train_datasets *set)
@@ -85,32 +161,50 @@ static ds_status make_set(const train_run *run, size_t n, train_datasets *set)
     return set->items != NULL ? DS_OK : ds_fail(run->ctx, DS_ERR_NOMEM, "no memory for data");
 }
 
-/* With weights each word is a dataset, else all files together are one. */
-static ds_status open_train(train_run *run)
-{
-    const dsi_data_files *files = &run->data_files;
-    const bool weighted = run->options->n_weights > 0;
-    DS_TRY(make_set(run, files->n_words, &run->train_data));
-    if (!weighted) {
-        return open_next(run, files->paths, files->n, &run->train_data);
-    }
-    for (size_t i = 0; i < files->n_words; ++i) {
-        DS_TRY(open_next(run, files->paths + files->begin[i], files->begin[i + 1] - files->begin[i],
-                         &run->train_data));
-    }
-    return DS_OK;
-}
-
 /* Each source gives its last part. */
 static ds_status split(train_run *run)
 {
     train_datasets *set = &run->eval_data;
-    DS_TRY(make_set(run, run->train_data.n, set));
     for (; set->n < run->train_data.n; ++set->n) {
         DS_TRY(ds_dataset_split(run->train_data.items[set->n], run->options->eval_fraction,
                                 &set->items[set->n]));
     }
     return DS_OK;
+}
+
+/* A cache of one host may be another's: what the ranks have read must be the same. */
+static ds_status same_content(const train_run *run)
+{
+    uint64_t content = 0;
+    char text[32];
+    for (uint32_t i = 0; i < run->train_data.n; ++i) {
+        content = content * 31 + dsi_dataset_content(run->train_data.items[i]);
+    }
+    for (uint32_t i = 0; i < run->eval_data.n; ++i) {
+        content = content * 31 + dsi_dataset_content(run->eval_data.items[i]);
+    }
+    (void)snprintf(text, sizeof text, "tokens: %016llx", (unsigned long long)content);
+    return dsi_same_text(run->ctx, run->comm, text, "data",
+                         "remove the data cache on its host (--data_cache)");
+}
+
+/* From malloc; NULL: none. */
+static char *cache_folder(const train_options *o)
+{
+    static const char name[] = "deepspeed_native";
+    const char *home = getenv("HOME");
+    const char *caches = getenv("XDG_CACHE_HOME");
+    char *path = NULL;
+    if (o->data_cache != NULL) {
+        return strcmp(o->data_cache, "none") == 0 ? NULL : strdup(o->data_cache);
+    }
+    if (caches != NULL && caches[0] == '/') { /* others are to be passed over, the standard says */
+        return dsi_path_join(caches, name);
+    }
+    if (home == NULL || home[0] != '/' || asprintf(&path, "%s/.cache/%s", home, name) < 0) {
+        return NULL;
+    }
+    return path;
 }
 
 ds_status train_data_open(train_run *run)
@@ -119,12 +213,13 @@ ds_status train_data_open(train_run *run)
     if (o->column_map != NULL && !train_data_has_rows(run)) {
         return ds_fail(run->ctx, DS_ERR_ARG, "--column_map: no file of --data has rows");
     }
-    DS_TRY(open_train(run));
-    if (run->eval_files.n > 0) {
-        DS_TRY(make_set(run, 1, &run->eval_data));
-        return open_next(run, run->eval_files.paths, run->eval_files.n, &run->eval_data);
-    }
-    return o->eval_fraction > 0.0 ? split(run) : DS_OK;
+    run->cache = cache_folder(o);
+    (void)signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of the write */
+    DS_TRY(make_set(run, run->data_files.n_words, &run->train_data));
+    DS_TRY(make_set(run, run->data_files.n_words, &run->eval_data));
+    DS_TRY(open_in_turn(run));
+    DS_TRY(o->eval_fraction > 0.0 ? split(run) : DS_OK);
+    return same_content(run);
 }
 
 void train_data_close(train_datasets *set)

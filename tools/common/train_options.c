@@ -195,6 +195,14 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
                 "from it in this proportion, whatever it holds; it begins again when it is used "
                 "up. An epoch has as many draws as all of them hold. Without: one PATH after "
                 "another, each once an epoch, in one shuffled order."},
+        {.name = "data_cache",
+         .type = DSI_ARG_TEXT,
+         .out = &o->data_cache,
+         .value = "DIR|none",
+         .doc = "Folder that keeps the tokens of data, for later runs and for data larger than "
+                "memory; with the flag all data, without it what is 256 MiB or more (compressed "
+                "files and .parquet counted eightfold), in deepspeed_native of $XDG_CACHE_HOME or "
+                "~/.cache. \"none\": all tokens stay in memory."},
         {.name = "eval_data",
          .type = DSI_ARG_LIST,
          .out = &o->eval_data,

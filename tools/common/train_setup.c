@@ -209,4 +209,5 @@ void train_teardown(train_run *run)
     ds_model_destroy(&run->model);
     dsi_data_files_free(&run->eval_files);
     dsi_data_files_free(&run->data_files);
+    free(run->cache);
 }
