@@ -22,12 +22,12 @@ static const char about[] =
     "Lists, shows, verifies and converts the checkpoints of a folder that training saved into, "
     "whatever the number of ranks that saved them.\n\n"
     "Commands:\n"
-    "  list DIR                  every checkpoint: step, bytes, tag, state\n"
-    "  inspect DIR [TAG]         counters, states, shards and tensors of one\n"
-    "  verify DIR [TAG]          reads all of one and compares every checksum\n"
-    "  export DIR OUT [TAG]      writes a Hugging Face model folder: config.json, weights\n"
-    "  consolidate DIR OUT [TAG] writes one of many shards as one of one shard into the save\n"
-    "                            folder OUT\n\n"
+    "  list DIR                   every checkpoint: step, bytes, tag, state\n"
+    "  inspect DIR [TAG]          counters, states, shards and tensors of one\n"
+    "  verify DIR [TAG]           reads all of one and compares every checksum\n"
+    "  export DIR OUT [TAG]       writes a Hugging Face model folder: config.json, weights\n"
+    "  consolidate DIR OUT [TAG]  writes one of many shards as one of one shard into the save "
+    "folder OUT\n\n"
     "Without TAG the checkpoint is the one that DIR/latest names.";
 
 static const char after[] =

@@ -42,12 +42,13 @@ static const char about[] =
     "of "
     "each, and how many count in the loss.";
 
-static const char after[] =
-    "Examples:\n"
-    "  ds_data tokenize corpus.jsonl --tokenizer Qwen2.5-0.5B --output corpus --append_eos\n"
-    "  ds_data inspect corpus.bin --tokenizer Qwen2.5-0.5B --documents 3\n"
-    "  ds_data check pairs.parquet --tokenizer Qwen2.5-0.5B --column_map prompt=question\n\n"
-    "Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted.";
+static const char after[] = "Examples:\n"
+                            "  ds_data tokenize corpus.jsonl --tokenizer Qwen2.5-0.5B \\\n"
+                            "      --output corpus --append_eos\n"
+                            "  ds_data inspect corpus.bin --tokenizer Qwen2.5-0.5B --documents 3\n"
+                            "  ds_data check pairs.parquet \\\n"
+                            "      --tokenizer Qwen2.5-0.5B --column_map prompt=question\n\n"
+                            "Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted.";
 
 /* ---- tokenize ---- */
 

@@ -23,8 +23,8 @@ static const char after[] =
     "\nspeed is all bytes over that time; GB are 2^30 bytes.\n\n"
     "Examples:\n"
     "  ds_io --folder /mnt/nvme0 --io_size 1G --read\n"
-    "  ds_io --folder /mnt/nvme0 /mnt/nvme1 --io_size 4G --block_size 8M --queue_depth 32 \\\n"
-    "        --io_parallel 4\n\n"
+    "  ds_io --folder /mnt/nvme0 /mnt/nvme1 --io_size 4G --block_size 8M \\\n"
+    "        --queue_depth 32 --io_parallel 4\n\n"
     "ds_nvme_tune searches the settings for you and writes the section `aio`.\n\n"
     "Exit codes: 0 done, 1 failed, 2 wrong usage.";
 

@@ -9,4 +9,13 @@ for tool in deepspeed ds_ssh ds_elastic ds_train ds_generate ds_data ds_checkpoi
         exit 1
     fi
 done
+# No line is wider than 80 letters, and a row of a table that is wrapped goes on under its second column.
+for tool in deepspeed ds_ssh ds_elastic ds_train ds_generate ds_data ds_checkpoint zero_to_fp32 ds_report ds_bench ds_plan ds_io \
+    ds_nvme_tune ds_config; do
+    if "$build/$tool" --help | LC_ALL=C.UTF-8 grep -E '^.{81,}'; then
+        echo "$tool --help has lines that are too long" >&2
+        exit 1
+    fi
+done
+"$build/ds_checkpoint" --help | grep -A1 '^  export DIR OUT' | grep -qx '                             weights'
 mandoc -T lint -W error "$DS_SOURCE_DIR"/man/*.1
