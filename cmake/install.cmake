@@ -31,6 +31,7 @@ install(FILES ${PROJECT_BINARY_DIR}/ds DESTINATION ${CMAKE_INSTALL_BINDIR}) # a 
 file(GLOB pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/man/*.1)
 install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES man/deepspeed.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 RENAME ds.1)
+install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES completion/deepspeed.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
   RENAME ds_train)
 foreach(name deepspeed ds ds_ssh ds_elastic ds_generate ds_config ds_data ds_checkpoint zero_to_fp32 ds_report ds_bench ds_plan ds_io ds_nvme_tune)

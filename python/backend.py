@@ -39,6 +39,9 @@ def _files() -> tuple[str, dict[str, bytes]]:
     info = f"{NAME}-{version}.dist-info"
     files[f"{info}/METADATA"] = _metadata(version).encode()
     files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: backend.py\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    for name in ("LICENSE", "NOTICE"):
+        if (HERE.parent / name).is_file():
+            files[f"{info}/{name}"] = (HERE.parent / name).read_bytes()
     return version, files
 
 

@@ -47,6 +47,7 @@ if ldd "$scratch/app/build/app_static" | grep libdeepspeed; then
     echo "FAILED: the program of deepspeed::deepspeed_static needs the shared library"
     exit 1
 fi
+[ -s "$scratch/usr/share/doc/deepspeed/LICENSE" ] && [ -s "$scratch/usr/share/doc/deepspeed/NOTICE" ]
 for page in deepspeed ds_ssh ds_elastic ds_train ds_generate ds_config ds_data ds_checkpoint; do
     [ -s "$scratch/usr/share/man/man1/$page.1" ] && [ -x "$scratch/usr/bin/$page" ]
 done
