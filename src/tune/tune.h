@@ -48,10 +48,12 @@ typedef struct dsi_tune_planner {
     ds_status (*open)(ds_ctx *ctx, const dsi_tune_job *job, void **self_out);
     /* Errors: ERR_NOMEM ends the search; any other refuses this configuration, and says why. */
     ds_status (*predict)(void *self, ds_ctx *ctx, const char *config, dsi_prediction *out);
+    /* rows that an epoch of the data has; 0: not known. Optional; NULL: never known */
+    uint64_t (*rows)(void *self);
     void (*close)(void *self);
 } dsi_tune_planner;
 
-enum { DSI_TUNE_PLANNER_VERSION = 1 };
+enum { DSI_TUNE_PLANNER_VERSION = 2 };
 
 typedef struct dsi_tune_params {
     const dsi_launch_options *launch; /* of the job; its command is the program */

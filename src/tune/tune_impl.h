@@ -160,6 +160,13 @@ bool dsi_tune_is_better(const dsi_tune *t, const dsi_tune_candidate *a,
                         const dsi_tune_candidate *b);
 int64_t dsi_tune_rows(const dsi_tune *t, const dsi_tune_candidate *c); /* of all ranks in a step */
 
+/* ---- tune_ahead.c: before the first trial ---- */
+
+/* Leaves out micro-batches of which a step would take more rows than the data has. */
+void dsi_tune_bound_batches(dsi_tune *t);
+/* How many trials there may be, and how long they will take. */
+void dsi_tune_tell_time(const dsi_tune *t);
+
 /* ---- tune_formula.c: ZeRO's formula, for programs without planner ---- */
 
 /* Memory of a candidate from n_params and activation_bytes. false: not known. */

@@ -192,6 +192,7 @@ static ds_status predict(dsi_tune *t)
     if (t->interrupted) {
         return DS_OK;
     }
+    dsi_tune_bound_batches(t);
     DS_TRY(dsi_tune_predict(t));
     for (uint32_t i = 0; i < t->n_items; ++i) {
         fits += t->items[i].state == DSI_TUNE_OPEN ? 1 : 0;
@@ -212,6 +213,7 @@ static ds_status predict(dsi_tune *t)
         ds_log(t->ctx, DS_LOG_JOB, "%u settings for %u ranks, %u are worth a trial", t->n_items,
                t->n_ranks, chosen);
     }
+    dsi_tune_tell_time(t);
     if (planned == 0 && t->n_items > 0) {
         return ds_fail(t->ctx, DS_ERR_CONFIG, "no setting can be planned; %s: %s", t->items[0].name,
                        t->items[0].why);

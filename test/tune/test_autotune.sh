@@ -35,6 +35,23 @@ gone() {
 }
 r=autotuning_results
 
+# ---- the rows of the data bound the micro-batches
+mkdir rows
+cat > rows/gpt.json << 'END'
+{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 256, "n_positions": 32, "n_ctx": 32,
+ "n_embd": 64, "n_layer": 2, "n_head": 2, "tie_word_embeddings": true}
+END
+for i in $(seq 50); do echo "{\"prompt\": \"a question, number $i\", \"completion\": \"seven\"}"; done > rows/text.jsonl
+cat > rows/ds.json << 'END'
+{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 2, "optimizer": {"type": "AdamW"},
+ "autotuning": {"enabled": true}}
+END
+few=("$bin/ds_train" --model_config rows/gpt.json --tokenizer bytes --data rows/text.jsonl --steps 30 --deepspeed_config rows/ds.json)
+job 0 --dry_run --device xeon-amx-2 --num_gpus 1 --autotuning tune "${few[@]}"
+says 'the data has 50 rows: micro-batches up to 24 are tried'
+silent 'tmbspg(32|64|1024)'
+prints 'tmbspg24'
+
 # ---- ds_train: planned, run, written
 cat > gpt.json << 'END'
 {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 256, "n_positions": 32, "n_ctx": 32,
@@ -52,6 +69,7 @@ train=("$bin/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt
     --micro_batch 3 --threads 1 --deepspeed_config ds.json --output saved --metrics metrics.jsonl)
 job 0 --device xeon-amx-2 --num_gpus 1 --autotuning tune "${train[@]}"
 says '[0-9]+ settings for 1 ranks predicted in .* worth a trial'
+says 'at most 2 trials of 4 steps: about [0-9]+ s as predicted, at most 10 min \(--trial_seconds 300 each\)'
 says 'trial 1 z0_gas2_tmbspg[0-9]+_rc[a-z]+: predicted [0-9.]+ s a step, [0-9.]+ GiB'
 says 'trial 2 z0_gas2_tmbspg[0-9]+_rc[a-z]+: [0-9.]+ samples/s, [0-9.]+ s a step'
 prints '^\| tuning_space \| num_experiments \| best_metric_val \| best_exp_name '

@@ -125,8 +125,12 @@ ds_status train_data_find(train_run *run);
 bool train_data_has_rows(const train_run *run);
 ds_status train_data_open(train_run *run);
 void train_data_close(train_datasets *set);
+/* Rows of an epoch of the training data, on all ranks together. Errors: as ds_loader_create. */
+ds_status train_data_rows(const train_run *run, uint64_t *rows_out);
 /* Counts of all of them together. */
 ds_dataset_info train_data_info(const train_datasets *set);
+/* Tokenizer and chat template, for the data that was found. */
+ds_status train_tokenizer_open(train_run *run);
 /* The configuration's batch is known. */
 ds_status train_data_loaders(train_run *run);
 

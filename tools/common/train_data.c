@@ -274,3 +274,16 @@ ds_status train_data_loaders(train_run *run)
     }
     return DS_OK;
 }
+
+ds_status train_data_rows(const train_run *run, uint64_t *rows_out)
+{
+    const ds_loader_params params = {.batch = 1,
+                                     .seq_length = run->seq_length,
+                                     .n_vocab = ds_model_get_info(run->model)->vocab_size,
+                                     .n_ranks = 1};
+    ds_loader *loader = NULL;
+    DS_TRY(create_loader(run, &run->train_data, run->options->weights, &params, &loader));
+    *rows_out = ds_loader_epoch_rows(loader);
+    ds_loader_destroy(&loader);
+    return DS_OK;
+}

@@ -29,7 +29,7 @@ static ds_status open_model(train_run *run)
 }
 
 /* A model without chat template can still train on text: the lack is an error only for messages. */
-static ds_status open_tokenizer(train_run *run)
+ds_status train_tokenizer_open(train_run *run)
 {
     const train_options *o = run->options;
     DS_TRY(ds_tokenizer_open(run->ctx, o->tokenizer != NULL ? o->tokenizer : o->model,
@@ -188,7 +188,7 @@ ds_status train_setup(ds_ctx *ctx, ds_comm *comm, const train_options *options, 
     DS_TRY(open_model(run));
     DS_TRY(train_same_inputs(run));
     DS_TRY(train_output_check(run));
-    DS_TRY(open_tokenizer(run));
+    DS_TRY(train_tokenizer_open(run));
     DS_TRY(train_data_open(run));
     DS_TRY(resolve_config(run));
     DS_TRY(ds_comm_agree(run->comm, ctx, train_paths_check_config(run)));

@@ -3,6 +3,7 @@
 
 #include "common/machine.h"
 #include "common/train.h"
+#include "common/tune_rows.h"
 #include "config/config_values.h"
 #include "launch/head.h"
 #include "train/plan_report.h"
@@ -123,6 +124,12 @@ static ds_status predict(void *self, ds_ctx *ctx, const char *text, dsi_predicti
     return status;
 }
 
+static uint64_t rows(void *self)
+{
+    const planner *p = self;
+    return tune_count_rows(&p->options, p->model);
+}
+
 static const char *const flags[] = {"train_micro_batch_size_per_gpu",
                                     "--micro_batch",
                                     "train_micro_batch_size_per_gpu",
@@ -138,6 +145,7 @@ const dsi_tune_planner tune_planner_ds_train = {
     .flags = flags,
     .open = open_planner,
     .predict = predict,
+    .rows = rows,
     .close = close_planner,
 };
 
