@@ -86,6 +86,11 @@ seeds() {
             printf "\\x0${n}\\x02"'{"text":"once upon a time"}\n{"text":""}\n{"text":"\\u0000 x"}\n' > "$to/text-$n"
             printf "\\x0${n}\\x0f"'plain text\nof two lines\n' > "$to/txt-$n"
         done
+        n=0
+        while read -r line; do
+            n=$((n + 1))
+            { printf '\x02\x04'; printf '%s\n' "$line"; } > "$to/schema-$n"
+        done < <(sed -nE 's/^\{"of":"[^"]*","line":(.*),"schema":"[^"]*","ids".*/\1/p' $golden/data/schemas.json)
         ;;
     fuzz_indexed)
         for file in $golden/data/indexed/*.idx; do

@@ -98,6 +98,73 @@ static void rows_as_trl_prepares_them(void **state)
     json_decref(golden);
 }
 
+/* The text of the tokens of a row that count: with the tokenizer "bytes" an id is a byte. */
+static void check_counted(const char *template, const char *row, const char *counted,
+                          const char *whole)
+{
+    ds_tokenizer *tok = NULL;
+    ds_tokenizer_scratch *scratch = NULL;
+    ds_chat *chat = NULL;
+    dsi_line line;
+    char found[256] = "";
+    char all[256] = "";
+    size_t n = 0;
+    CHECK_OK(ctx, ds_tokenizer_open(ctx, "bytes", &tok));
+    CHECK_OK(ctx, ds_chat_create(ctx, tok, template, &chat));
+    CHECK_OK(ctx, ds_tokenizer_scratch_create(tok, 0, &scratch));
+    const ds_dataset_params params = {.tokenizer = tok, .chat = chat};
+    dsi_line_tokenize(&params, scratch, row, strlen(row), &line);
+    assert_int_equal(line.status, DS_OK);
+    assert_true(line.n < sizeof all);
+    for (size_t i = 0; i < line.n; ++i) {
+        all[i] = (char)line.ids[i];
+        if (line.counted[i] != 0) {
+            found[n++] = (char)line.ids[i];
+        }
+    }
+    assert_string_equal(found, counted);
+    assert_string_equal(all, whole);
+    dsi_line_free(&line);
+    ds_tokenizer_scratch_destroy(&scratch);
+    ds_chat_destroy(&chat);
+    ds_tokenizer_close(&tok);
+}
+
+/* Also where the template does not mark what the assistant says. */
+static void turns_that_do_not_count(void **state)
+{
+    (void)state;
+    check_counted("chatml",
+                  "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"weight\":1},"
+                  "{\"role\":\"assistant\",\"content\":\"b\",\"train\":false},"
+                  "{\"role\":\"user\",\"content\":\"c\",\"train\":null},"
+                  "{\"role\":\"assistant\",\"content\":\"d\"}]}",
+                  "d<|im_end|>",
+                  "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
+                  "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\nd<|im_end|>\n");
+    check_counted("chatml",
+                  "{\"system\":\"s\",\"conversations\":[{\"from\":\"human\",\"value\":\"a\"},"
+                  "{\"from\":\"gpt\",\"value\":\"b\",\"weight\":1.0},"
+                  "{\"from\":\"human\",\"value\":\"c\"},"
+                  "{\"from\":\"gpt\",\"value\":\"d\",\"weight\":0}]}",
+                  "b<|im_end|>",
+                  "<|im_start|>system\ns<|im_end|>\n"
+                  "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
+                  "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\nd<|im_end|>\n");
+}
+
+/* chatml never says "text": transformers would fail, other templates print the list. */
+static void parts_for_a_template_of_texts(void **state)
+{
+    (void)state;
+    check_counted(
+        "chatml",
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+        "{\"type\":\"text\",\"text\":\"b\"}]},"
+        "{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"c\"}]}]}",
+        "c<|im_end|>", "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n");
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -119,6 +186,8 @@ static int tear_down(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_as_trl_prepares_them)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_as_trl_prepares_them),
+                                       cmocka_unit_test(turns_that_do_not_count),
+                                       cmocka_unit_test(parts_for_a_template_of_texts)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -226,7 +226,9 @@ static bool tokenize_pair(const work *w, const dsi_form *form)
     if (prompt == NULL) {
         return dsi_schema_no_memory(w->r);
     }
-    memcpy(prompt, tokens.ids, prefix * sizeof *prompt);
+    if (prefix > 0) { /* ids may be NULL otherwise */
+        memcpy(prompt, tokens.ids, prefix * sizeof *prompt);
+    }
     bool fine = append_answer(w, form, form->answer, prompt, &prefix);
     line->n_chosen = line->n;
     fine =
