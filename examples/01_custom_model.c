@@ -1,8 +1,9 @@
 /* A model of one's own: a small MLP that learns sin(x)·cos(y) from points drawn at random.
  *
  * Shows: a model written with nn.h, a configuration in the program, a batch of plain arrays, and
- * ds_engine_train_batch(). Exits with 1 when the loss did not fall. */
-#include <deepspeed/engine.h>
+ * ds_engine_train_batch(); a table of the model's constants, which exports and checkpoints write
+ * and a resume compares. Exits with 1 when the loss did not fall. */
+#include <deepspeed/deepspeed.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -21,6 +22,8 @@ static const char config_text[] =
 typedef struct mlp_config {
     int64_t width;
 } mlp_config;
+
+static const ds_attr mlp_fields[] = {{"width", DS_ATTR_INT, offsetof(mlp_config, width)}};
 
 /* points (B,2) → value (B,1); loss: mean squared difference from target (B,1). */
 static void trace_mlp(ds_nn *nn, const void *config)
@@ -91,13 +94,14 @@ static ds_status train(ds_ctx *ctx, ds_engine *engine)
 static ds_status run(ds_ctx *ctx, ds_config **config, ds_model **model, ds_engine **engine)
 {
     static const mlp_config mlp = {.width = 32};
-    const ds_model_info info = {.architecture = "mlp"};
+    const ds_model_info info = {.architecture = "mlp", .fields = mlp_fields, .n_fields = 1};
     DS_TRY(ds_config_load_text(ctx, "mlp", config_text, strlen(config_text), NULL, config));
     DS_TRY(ds_config_resolve(*config, 1, NULL));
     DS_TRY(ds_model_custom(ctx, &info, trace_mlp, &mlp, model));
     const ds_engine_params params = {
         .model = *model, .config = *config, .seq_length = 1, .seed = 7};
     DS_TRY(ds_initialize(ctx, &params, engine));
+    (void)printf("%s\n", ds_model_config_text(*model));
     return train(ctx, *engine);
 }
 

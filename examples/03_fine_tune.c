@@ -2,10 +2,11 @@
  *
  *     03_fine_tune MODEL DATA.jsonl OUTPUT [TOKENIZER]
  *
- * Shows: model, tokenizer, data and engine put together by hand, as ds_train does. TOKENIZER is a
- * folder or "bytes"; default: that of MODEL. Exits with 1 when the loss did not fall. */
+ * Shows: model, tokenizer, data and engine put together by hand, as ds_train does, and a sample
+ * by the engine's own weights. TOKENIZER is a folder or "bytes"; default: that of MODEL. Exits with
+ * 1 when the loss did not fall. */
 #include <deepspeed/data.h>
-#include <deepspeed/engine.h>
+#include <deepspeed/infer.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,10 +119,40 @@ static ds_status train(ds_ctx *ctx, tuning *t)
     return DS_OK;
 }
 
+/* What the tuned model says, by the engine's weights as they are now: nothing is saved for it. */
+static ds_status speak(const tuning *t, ds_generator *generator)
+{
+    enum { N_IDS = 24 };
+    uint32_t ids[N_IDS] = {'T'};
+    const ds_sampling sampling = {.temperature = 0.7, .seed = 1};
+    char *text = NULL;
+    size_t n = 0;
+    DS_TRY(ds_generator_prompt(generator, ids, 1));
+    for (int i = 1; i < N_IDS; ++i) {
+        DS_TRY(ds_generator_next(generator, &sampling, &ids[i]));
+        ids[i] = ids[i] < ds_tokenizer_vocab_size(t->tokenizer) ? ids[i] : '?';
+    }
+    DS_TRY(ds_tokenizer_decode(t->tokenizer, ids, N_IDS, DS_DECODE_REPAIR, &text, &n));
+    (void)printf("says: %s\n", text);
+    free(text);
+    return DS_OK;
+}
+
+static ds_status generate(ds_ctx *ctx, const tuning *t)
+{
+    ds_generator *generator = NULL;
+    const ds_generator_params params = {.engine = t->engine};
+    DS_TRY(ds_generator_create(ctx, &params, &generator));
+    const ds_status status = speak(t, generator);
+    ds_generator_destroy(&generator);
+    return status;
+}
+
 static ds_status run(ds_ctx *ctx, tuning *t, char **argv, const char *tokenizer)
 {
     DS_TRY(open_tuning(ctx, t, argv[1], argv[2], tokenizer));
     DS_TRY(train(ctx, t));
+    DS_TRY(generate(ctx, t));
     DS_TRY(ds_engine_save_16bit_model(t->engine, argv[3], NULL));
     return ds_tokenizer_save(ctx, t->tokenizer, argv[3]);
 }

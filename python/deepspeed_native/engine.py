@@ -8,7 +8,7 @@ import os
 from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
 from . import _abi
-from ._library import BATCH_FN, C, Context, Owned, encoded, shared_context, take_text
+from ._library import BATCH_FN, C, Context, Owned, encoded, log, shared_context, take_text
 from .config import Config, ConfigLike
 from .errors import ArgumentError, DeepSpeedError
 from .generation import Generator
@@ -60,6 +60,8 @@ class Engine(Owned):
         self.world_size = C.ds_comm_size(self._comm.pointer)
         hidden = model.info.hidden_size
         config.resolve(self.world_size, **({"hidden_size": hidden} if hidden > 0 else {}), **trainer)
+        for notice in config.notices:
+            log.warning("%s", notice)
         patterns = (ctypes.c_char_p * len(frozen))(*(p.encode() for p in frozen))
         params = _abi.ds_engine_params(
             model=model.pointer, config=config.pointer, seq_length=seq_length, seed=seed,
@@ -234,6 +236,7 @@ class Engine(Owned):
         """Goes on with a prompt, by the weights as they are now; see Generator.generate. Collective."""
         if self._generator is None:
             self._generator = Generator(engine=self)
+            self._generator._needs = (self.model,)  # the engine owns it: no circle
             self._generator.steps = self.global_steps
         elif self._generator.steps != self.global_steps:
             self._generator.update()

@@ -26,7 +26,7 @@ class Generator(Owned):
         self.steps = -1  # of the engine, when its weights were taken
         params = _abi.ds_generator_params(max_length=max_length, dtype=C.ds_dtype_from_name(dtype.encode()) if dtype else 0)
         if engine is not None:
-            super().__init__(engine.context, engine.model)
+            super().__init__(engine.context, engine)
             params.engine = engine.pointer
         else:
             model = model if isinstance(model, Model) else Model(model, context)  # type: ignore[arg-type]
