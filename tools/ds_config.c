@@ -1,34 +1,39 @@
 /* ds_config: checks, resolves and explains DeepSpeed configuration files. A thin main over
  * include/deepspeed/config.h. */
-#include "common/args.h"
+#include "common/config_check.h"
+#include "common/default_config.h"
 #include "common/output.h"
 #include "common/plot.h"
 #include "common/trainer_flags.h"
 #include "common/trainer_names.h"
 #include "config/config_values.h"
+#include "io/file.h"
 
 #include <deepspeed/context.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { EXIT_RIGHT = 0, EXIT_WRONG = 1, EXIT_USAGE = 2, EXIT_FAILED = 3 };
 
 typedef struct options {
     int64_t world_size;
     bool world_given;
-    bool allow_unknown_keys, strict;
     const char *kind;
     bool values_only;
     bool plot;
-    int64_t steps;
-    bool fp16, bf16, fp16_given, bf16_given;
-    ds_trainer_values trainer; /* of the flags, fp16 and bf16 apart */
+    train_options train; /* ds_train's flags */
 } options;
+
+enum { USUAL_STEPS = 100 /* that lr prints */, USUAL_LENGTH = 1024 /* tokens of a row */ };
 
 static const char about[] =
     "Reads DeepSpeed configuration files, JSON or HJSON.\n\n"
     "Commands:\n"
-    "  check FILE    all errors and notices of a file\n"
+    "  check FILE    whether ds_train would take it with these flags: all errors and\n"
+    "                notices; with --model also what the model's plan refuses\n"
+    "  init          a configuration for this machine, --model and --world_size, with\n"
+    "                comments, to --output FILE: what ds_train takes without one\n"
     "  resolve FILE  the effective values as JSON, each with its origin: default,\n"
     "                file (line and column), alias, auto (which flag), rule\n"
     "  explain KEY   what a key means, its values, and what it does in this build:\n"
@@ -39,11 +44,11 @@ static const char about[] =
     "  docs          the page docs/config.md: every key";
 
 static const char after[] =
-    "\"auto\" in a file, or a key that it leaves out, stands for one of the flags above, as for\n"
-    "Hugging Face's Trainer; \"auto\" without the flag for the Trainer's default. A flag that\n"
-    "contradicts a number in the file, or that no key can take, is an error.\n\n"
+    "The other flags are ds_train's, which see. check starts as ds_train does, up to where memory\n"
+    "would be taken; memory, disks and weights are left to the run.\n\n"
     "Examples:\n"
-    "  ds_config check ds.json\n"
+    "  ds_config check ds.json --model Qwen2.5-0.5B --learning_rate 2e-5 --bf16\n"
+    "  ds_config init --model Qwen2.5-0.5B --output ds.json\n"
     "  ds_config resolve ds.json --world_size 8 --micro_batch 4 --learning_rate 3e-4\n"
     "  ds_config lr ds.json --steps 2000 --plot\n"
     "  ds_config explain overlap_comm\n"
@@ -71,35 +76,10 @@ static int fail(ds_ctx *ctx, ds_status status)
     return exit_code(status);
 }
 
-static ds_trainer_values trainer_values(const options *o)
-{
-    ds_trainer_values v = o->trainer;
-    v.fill_sections = true;
-    v.fp16 = (ds_maybe){o->fp16_given, o->fp16};
-    v.bf16 = (ds_maybe){o->bf16_given, o->bf16};
-    return v;
-}
-
-/* Whether a flag says what only a resolved configuration can take. */
-static bool has_flag(const ds_trainer_values *t)
-{
-    const ds_maybe all[] = {t->micro_batch,   t->gradient_accumulation_steps,
-                            t->learning_rate, t->weight_decay,
-                            t->adam_beta1,    t->adam_beta2,
-                            t->adam_epsilon,  t->max_grad_norm,
-                            t->warmup_steps,  t->hidden_size,
-                            t->fp16,          t->bf16,
-                            t->warmup_ratio};
-    bool any = t->optim != NULL || t->lr_scheduler_type != NULL || t->lr_scheduler_kwargs != NULL;
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
-        any = any || all[i].known;
-    }
-    return any;
-}
-
 static ds_config_params load_params(const options *o)
 {
-    ds_config_params params = {.allow_unknown_keys = o->allow_unknown_keys, .strict = o->strict};
+    ds_config_params params = {.allow_unknown_keys = o->train.allow_unknown_keys,
+                               .strict = o->train.strict};
     if (strcmp(o->kind, "inference") == 0) {
         params.kind = DS_CONFIG_INFERENCE;
     } else if (strcmp(o->kind, "inference_v2") == 0) {
@@ -115,14 +95,14 @@ static void print_notices(const ds_config *config, FILE *stream)
     }
 }
 
-static int check(ds_ctx *ctx, const options *o, const char *file)
+/* Of an inference engine: names, types and bounds. */
+static int check_inference(ds_ctx *ctx, const options *o, const char *file)
 {
     const ds_config_params params = load_params(o);
-    const ds_trainer_values trainer = trainer_values(o);
-    const uint32_t world = o->world_given || has_flag(&trainer) ? (uint32_t)o->world_size : 0;
+    ds_config *config = NULL;
     size_t n_errors = 0;
     char *text = NULL;
-    ds_status status = ds_config_check_file(ctx, file, &params, world, &trainer, &n_errors, &text);
+    ds_status status = ds_config_check_file(ctx, file, &params, 0, NULL, &n_errors, &text);
     if (status < 0) {
         return fail(ctx, status);
     }
@@ -132,13 +112,8 @@ static int check(ds_ctx *ctx, const options *o, const char *file)
         return EXIT_WRONG;
     }
     free(text);
-    ds_config *config = NULL;
     status = ds_config_load_file(ctx, file, &params, &config);
-    if (status >= 0 && world != 0) {
-        status = ds_config_resolve(config, world, &trainer);
-    }
     if (status < 0) {
-        ds_config_destroy(&config);
         return fail(ctx, status);
     }
     print_notices(config, stdout);
@@ -148,11 +123,58 @@ static int check(ds_ctx *ctx, const options *o, const char *file)
     return EXIT_RIGHT;
 }
 
+static int check(ds_ctx *ctx, const options *o, const char *file)
+{
+    if (strcmp(o->kind, "training") != 0) {
+        return check_inference(ctx, o, file);
+    }
+    if (o->train.deepspeed_config != NULL) {
+        return fail(ctx, ds_fail(ctx, DS_ERR_ARG,
+                                 "check takes its file as a word, found --deepspeed_config too"));
+    }
+    return config_check(ctx, &o->train, o->world_given ? (uint32_t)o->world_size : 0, file);
+}
+
+static ds_status init_length(ds_ctx *ctx, const train_options *t, int64_t *length_out)
+{
+    ds_model *model = NULL;
+    char *path = t->model != NULL ? dsi_path_join(t->model, "config.json") : NULL;
+    const char *from = path != NULL ? path : t->model_config;
+    ds_status status = DS_OK;
+    *length_out = t->seq_length > 0 ? t->seq_length : USUAL_LENGTH;
+    if (from != NULL) {
+        status = ds_model_from_config(ctx, from, &model);
+        *length_out = status >= 0 ? train_seq_length(t, model) : 0;
+        ds_model_destroy(&model);
+    }
+    free(path);
+    return status;
+}
+
+static ds_status init(ds_ctx *ctx, const options *o)
+{
+    const train_options *t = &o->train;
+    const ds_trainer_values trainer = train_trainer_values(t, 0, 0);
+    default_config made = {.n_ranks = (uint32_t)o->world_size, .trainer = &trainer};
+    DS_TRY(init_length(ctx, t, &made.seq_length));
+    default_config_make(&made);
+    if (t->output == NULL) {
+        (void)fputs(made.text, stdout);
+        return DS_OK;
+    }
+    struct stat st;
+    if (stat(t->output, &st) == 0 && S_ISREG(st.st_mode) && !t->overwrite) {
+        return ds_fail(ctx, DS_ERR_ARG, "%s is there already; give --overwrite, or another name",
+                       t->output);
+    }
+    return dsi_file_replace(ctx, t->output, made.text, strlen(made.text));
+}
+
 static ds_status load_resolved(ds_ctx *ctx, const options *o, const char *file,
                                ds_config **config_out)
 {
     const ds_config_params params = load_params(o);
-    ds_trainer_values trainer = trainer_values(o);
+    ds_trainer_values trainer = train_trainer_values(&o->train, 0, (uint64_t)o->train.steps);
     ds_config *config = NULL;
     DS_TRY(ds_config_load_file(ctx, file, &params, &config));
     const ds_config_item *total = ds_config_find(config, "scheduler.params.total_num_steps");
@@ -228,24 +250,25 @@ static int print_plot(ds_ctx *ctx, const ds_config_values *values, int64_t steps
     return EXIT_RIGHT;
 }
 
-static int learning_rate(ds_ctx *ctx, const options *o, const char *file)
+static int learning_rate(ds_ctx *ctx, options *o, const char *file)
 {
     ds_config *config = NULL;
+    o->train.steps = o->train.steps > 0 ? o->train.steps : USUAL_STEPS;
     const ds_status status = load_resolved(ctx, o, file, &config);
     if (status < 0) {
         return fail(ctx, status);
     }
     int code = EXIT_RIGHT;
     if (o->plot) {
-        code = print_plot(ctx, dsi_config_values(config), o->steps);
+        code = print_plot(ctx, dsi_config_values(config), o->train.steps);
     } else {
-        print_csv(dsi_config_values(config), o->steps);
+        print_csv(dsi_config_values(config), o->train.steps);
     }
     ds_config_destroy(&config);
     return code;
 }
 
-static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
+static int run(ds_ctx *ctx, options *o, const dsi_arg_list *words)
 {
     const char *command = words->n > 0 ? words->items[0] : "";
     const char *operand = words->n > 1 ? words->items[1] : NULL;
@@ -258,6 +281,10 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
     if (strcmp(command, "docs") == 0 && words->n == 1) {
         status = ds_config_docs(ctx, &text);
         return print_text(ctx, status, text);
+    }
+    if (words->n == 1 && strcmp(command, "init") == 0) {
+        status = init(ctx, o);
+        return status < 0 ? fail(ctx, status) : EXIT_RIGHT;
     }
     if (words->n == 2 && strcmp(command, "check") == 0) {
         return check(ctx, o, operand);
@@ -272,16 +299,18 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
         status = ds_config_explain(ctx, operand, &text);
         return print_text(ctx, status, text);
     }
-    return fail(ctx, ds_fail(ctx, DS_ERR_ARG,
-                             "expected check FILE, resolve FILE, lr FILE, explain KEY, schema or "
-                             "docs, found \"%s\" with %zu operands; --help explains them",
-                             command, words->n > 0 ? words->n - 1 : 0));
+    return fail(ctx,
+                ds_fail(ctx, DS_ERR_ARG,
+                        "expected check FILE, init, resolve FILE, lr FILE, explain KEY, schema "
+                        "or docs, found \"%s\" with %zu operands; --help explains them",
+                        command, words->n > 0 ? words->n - 1 : 0));
 }
 
 int main(int argc, char **argv)
 {
     output_guard("ds_config");
     options o = {0};
+    ds_maybe hidden_size = {0};
     const dsi_arg rows[] = {
         {.name = "world_size",
          .type = DSI_ARG_INT,
@@ -291,19 +320,8 @@ int main(int argc, char **argv)
          .min = 1,
          .max = 1 << 20,
          .given_out = &o.world_given,
-         .doc = "Data-parallel ranks to resolve for. check resolves only when it, or one of the "
-                "values below, is given."},
-        {.name = "allow_unknown_keys",
-         .type = DSI_ARG_SWITCH,
-         .out = &o.allow_unknown_keys,
-         .def = "false",
-         .doc = "Unknown keys are notices, not errors, in sections too."},
-        {.name = "strict",
-         .type = DSI_ARG_SWITCH,
-         .out = &o.strict,
-         .def = "false",
-         .doc = "Every unknown key is an error; else one at the top level, which DeepSpeed does "
-                "not read, is a notice unless it is near a known key."},
+         .doc = "Data-parallel ranks to resolve for; check: default those of the file's three "
+                "batch sizes, else 1."},
         {.name = "kind",
          .type = DSI_ARG_TEXT,
          .out = &o.kind,
@@ -316,37 +334,13 @@ int main(int argc, char **argv)
          .out = &o.values_only,
          .def = "false",
          .doc = "resolve: only values, nested as in a configuration file."},
-        {.name = "steps",
-         .type = DSI_ARG_INT,
-         .out = &o.steps,
-         .value = "N",
-         .def = "100",
-         .min = 1,
-         .max = 1e8,
-         .given_out = &o.trainer.total_steps.known,
-         .doc = "lr: updates to print. Updates of the run, for an \"auto\" of "
-                "scheduler.params.total_num_steps and for a file without a schedule."},
         {.name = "plot",
          .type = DSI_ARG_SWITCH,
          .out = &o.plot,
          .def = "false",
          .doc = "lr: draw the schedule in the terminal instead of CSV."},
-        {.type = DSI_ARG_HEADING,
-         .doc = "Values of the configuration: what \"auto\" or an absent key stands for"},
-        TRAINER_BATCH_FLAGS(o.trainer),
-        TRAINER_OPTIMIZER_FLAGS(o.trainer),
-        TRAINER_FLAG("hidden_size", o.trainer.hidden_size, WHOLE, "N", 1, 1e9,
-                     "The model's width, for an \"auto\" of ZeRO's buckets."),
-        {.name = "fp16",
-         .type = DSI_ARG_SWITCH,
-         .out = &o.fp16,
-         .given_out = &o.fp16_given,
-         .doc = "fp16.enabled, also where FILE leaves it out; --fp16=false says that it is off."},
-        {.name = "bf16",
-         .type = DSI_ARG_SWITCH,
-         .out = &o.bf16,
-         .given_out = &o.bf16_given,
-         .doc = "bf16.enabled, also where FILE leaves it out; --bf16=false says that it is off."},
+        TRAINER_FLAG("hidden_size", hidden_size, WHOLE, "N", 1, 1e9,
+                     "The model's width, for an \"auto\" of ZeRO's buckets without --model."),
     };
     const dsi_args_spec spec = {.usage = "ds_config COMMAND [FILE | KEY] [FLAGS]",
                                 .about = about,
@@ -361,17 +355,18 @@ int main(int argc, char **argv)
         return EXIT_FAILED;
     }
     dsi_args args = {0};
-    const ds_status status = dsi_args_parse(ctx, &spec, argc, argv, &args);
+    const ds_status status = train_options_parse_with(ctx, &spec, argc, argv, &o.train, &args);
     int code = EXIT_RIGHT;
     if (status < 0) {
         code = fail(ctx, status);
-    } else if (args.help || args.words.n == 0) {
-        dsi_args_help(&spec, args.help ? stdout : stderr);
-        code = args.help ? EXIT_RIGHT : EXIT_USAGE;
-    } else {
-        o.trainer.total_steps.value = (double)o.steps;
+    } else if (args.words.n == 0 && !args.help) {
+        (void)fprintf(stderr, "usage: %s\n--help explains it\n", spec.usage);
+        code = EXIT_USAGE;
+    } else if (!args.help) {
+        o.train.trainer.hidden_size = hidden_size;
         code = run(ctx, &o, &args.words);
     }
+    train_options_free(&o.train);
     dsi_args_free(&args);
     ds_ctx_destroy(&ctx);
     return code;

@@ -132,6 +132,9 @@ struct ds_engine {
 /* Builds an engine from numbers; params->config is not read. */
 ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
                             const dsi_engine_spec *spec, ds_engine **engine_out);
+/* Whether ds_initialize would plan an engine on n_ranks; params->comm and weights are not read, no
+ * memory of the plan is taken. Errors: those of the configuration, the model and the plan. */
+ds_status dsi_engine_check(ds_ctx *ctx, const ds_engine_params *params, uint32_t n_ranks);
 
 /* engine_agree.c: all ranks have the same program, model, numbers and plans, or the run does not
  * start (collective, ERR_PEER). engine_resume.c: a checkpoint's model is this one (ERR_ARG names

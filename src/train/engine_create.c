@@ -1,4 +1,5 @@
 /* Builds an engine: graphs, plans, memory, weights. */
+#include "accel/cpu/cpu_features.h"
 #include "comm/comm_log.h"
 #include "train/memory_report.h"
 #include "train/rank_plan.h"
@@ -143,8 +144,8 @@ static ds_status join(ds_engine *engine, ds_comm *comm)
     return DS_OK;
 }
 
-ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
-                            const dsi_engine_spec *spec, ds_engine **engine_out)
+static ds_status begin(ds_ctx *ctx, const ds_engine_params *params, const dsi_engine_spec *spec,
+                       uint32_t n_ranks, ds_engine **engine_out)
 {
     ds_engine *engine = calloc(1, sizeof *engine);
     if (engine == NULL) {
@@ -153,13 +154,35 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
     engine->ctx = ctx;
     engine->model = params->model;
     engine->spec = *spec;
-    engine->spec.zero.mesh = dsi_mesh_data(ds_comm_size(params->comm));
-    if (spec->offload.patience <= 0.0) {
-        engine->spec.offload.patience = patience_of(params->comm);
-    }
+    engine->spec.zero.mesh = dsi_mesh_data(n_ranks);
     engine->forced_boundary = -1;
     engine->forced_lr = -1.0;
     engine->grad_norm = -1.0;
+    *engine_out = engine;
+    return DS_OK;
+}
+
+ds_status dsi_engine_check(ds_ctx *ctx, const ds_engine_params *params, uint32_t n_ranks)
+{
+    dsi_engine_spec spec;
+    ds_engine *engine = NULL;
+    DS_TRY(dsi_cpu_isa_check(ctx));
+    DS_TRY(dsi_engine_read_config(ctx, params, &spec));
+    DS_TRY(begin(ctx, params, &spec, n_ranks, &engine));
+    ds_status status = plan(engine, params);
+    status = status < 0 ? status : dsi_engine_check_average(engine);
+    ds_engine_destroy(&engine);
+    return status;
+}
+
+ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
+                            const dsi_engine_spec *spec, ds_engine **engine_out)
+{
+    ds_engine *engine = NULL;
+    DS_TRY(begin(ctx, params, spec, ds_comm_size(params->comm), &engine));
+    if (spec->offload.patience <= 0.0) {
+        engine->spec.offload.patience = patience_of(params->comm);
+    }
     ds_status status = DS_OK;
     DS_TRY_GOTO(status, join(engine, params->comm), failed);
     DS_TRY_GOTO(status, plan(engine, params), failed);

@@ -80,8 +80,8 @@ bad 1 '--adam_epsilon is not in force: expected one whose params have "eps", fou
     --deepspeed_config sgd.json --adam_epsilon 1e-6
 bad 2 'model' ds_train --data text.txt --tokenizer bytes --deepspeed_config ds.json --steps 1
 bad 2 'data' ds_train "${data[@]}"
-bad 2 'deepspeed_config' ds_train "${run[@]}" --data text.txt --steps 1
-bad 2 'steps' ds_train "${run[@]}" --data text.txt --deepspeed_config ds.json
+bad 2 'deepspeed_config' ds_train "${run[@]}" --data text.txt --steps 1 --deepspeed_config
+bad 2 'steps' ds_train "${run[@]}" --data text.txt --deepspeed_config ds.json --steps 2 --epochs 1
 bad 2 'model' ds_train "${full[@]}" --model model
 bad 2 'epochs' ds_train "${full[@]}" --epochs 1
 bad 2 'resume' ds_train "${full[@]}" --resume

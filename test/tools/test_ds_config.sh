@@ -38,7 +38,7 @@ cat > "$work/wrong.json" <<'EOF'
 {"train_batch_size": 8, "gradient_acumulation_steps": 2, "zero_optimization": {"stage": 5}}
 EOF
 
-expect 0 "right.json: right, 1 notice" "$bin" check "$work/right.json"
+expect 0 "right.json: right for 1 rank, 2 notices" "$bin" check "$work/right.json"
 expect 0 "the Trainer's defaults: --micro_batch 8" "$bin" check "$work/right.json" --world_size 2
 expect 1 "wrong.json: 2 errors" "$bin" check "$work/wrong.json"
 expect 1 "wrong.json:1:25: gradient_acumulation_steps: unknown key; did you mean" \
@@ -65,12 +65,39 @@ expect 2 "did you mean --world_size" "$bin" check "$work/right.json" --wrold_siz
 expect 0 '"train_micro_batch_size_per_gpu": 3' \
     "$bin" resolve "$work/right.json" --per_device_train_batch_size 3 --values
 expect 2 "--logging_steps is not a flag here" "$bin" check "$work/right.json" --logging_steps 5
-expect 2 "unknown flag --num_train_epochs" "$bin" check "$work/right.json" --num_train_epochs 5
+expect 0 "right.json: right for 1 rank" "$bin" check "$work/right.json" --num_train_epochs 5
 expect 2 "--help explains them" "$bin" chekc "$work/right.json"
 expect 2 "usage: ds_config" "$bin"
 expect 0 "Exit codes" "$bin" --help
 expect 0 "learning rate by update" "$bin" lr "$work/right.json" --steps 8 --plot --micro_batch 1
 expect 0 '"$schema":"https://json-schema.org/draft/2020-12/schema"' "$bin" schema
+
+# what ds_train would take: the ranks of the batch sizes, the model's plan
+echo '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}' > "$work/eight.json"
+expect 0 "eight.json: right for 8 ranks" "$bin" check "$work/eight.json" --optim sgd
+expect 1 "world size = 4" "$bin" check "$work/eight.json" --world_size 4
+expect 2 "found --deepspeed_config too" "$bin" check "$work/eight.json" --deepspeed_config "$work/eight.json"
+model="$root/test/common/gpt2.json"
+echo '{"train_batch_size": 2, "device_memory": 1000000}' > "$work/small.json"
+expect 0 "small.json: right" "$bin" check "$work/small.json"
+expect 1 "device_memory: the plan needs" "$bin" check "$work/small.json" --model_config "$model"
+expect 2 "exclude each other" "$bin" check "$work/small.json" --fp16 --bf16
+# a configuration for this machine: taken as it is, by check and by ds_train
+expect 0 '"stage": 0' "$bin" init
+expect 0 '"stage": 2' "$bin" init --world_size 4
+expect 0 '"train_micro_batch_size_per_gpu": 4,' "$bin" init --seq_length 1024
+expect 0 "for 1 rank and rows of 128 tokens" "$bin" init --model_config "$model"
+expect 0 "" "$bin" init --model_config "$model" --output "$work/made.json"
+expect 2 "made.json is there already" "$bin" init --model_config "$model" --output "$work/made.json"
+expect 0 "" "$bin" init --model_config "$model" --output "$work/made.json" --overwrite
+expect 0 "made.json: right for 1 rank, 1 notice" "$bin" check "$work/made.json" --steps 1
+printf '%.0s0123456789' {1..100} > "$work/text.txt"
+train=("$1/ds_train" --model_config "$model" --tokenizer bytes --data "$work/text.txt" --threads 1)
+expect 0 "ZeRO stage 0 for 1 rank" "${train[@]}" --seq_length 32 --steps 1
+expect 0 "3 epochs, as the Trainer" "${train[@]}" --seq_length 128 --micro_batch 4
+with=$("${train[@]}" --steps 2 --deepspeed_config "$work/made.json" 2>&1 | grep -o 'loss [0-9.]*' | tail -n 1)
+without=$("${train[@]}" --steps 2 2>&1 | grep -o 'loss [0-9.]*' | tail -n 1)
+[ -n "$with" ] && [ "$with" = "$without" ] || fail "init's file is another run: '$with', '$without'"
 
 echo '{"dtype": "half", "tp": {"tp_size": 1}, "moe": true, "max_tokens": 64}' > "$work/inference.json"
 echo '{"state_manager": {"max_ragged_sequence_count": 1000}}' > "$work/ragged.json"

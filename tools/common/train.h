@@ -30,6 +30,7 @@ typedef struct train_options {
     double eval_fraction, epochs;
     int64_t seq_length, steps, save_interval, eval_interval, keep_last, seed, threads;
     int64_t sample_length, max_skipped_steps, skip_bad;
+    bool usual_epochs;         /* neither --steps nor --epochs was given */
     ds_trainer_values trainer; /* of the flags that fill "auto", and none else */
     bool fp16, bf16, fp16_given, bf16_given;
     char *text;           /* a line a flag, for the comparison of ranks */
@@ -41,6 +42,17 @@ typedef struct train_options {
  * frees the options in any case. */
 ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options *options_out,
                               bool *help_out);
+/* The same flags for another tool, beside its own rows: nothing need be given, words are handed
+ * back in *args_out, which the caller frees after a success. */
+ds_status train_options_parse_with(ds_ctx *ctx, const dsi_args_spec *own, int argc, char **argv,
+                                   train_options *options_out, dsi_args *args_out);
+/* What flags lack (train_options_missing) or contradict (train_options_conflict): ERR_ARG. */
+ds_status train_options_missing(ds_ctx *ctx, const train_options *options);
+ds_status train_options_conflict(ds_ctx *ctx, const train_options *options);
+/* Reads --data_weights: one for each word of --data. */
+ds_status train_options_weights(ds_ctx *ctx, train_options *options);
+/* What a restart by the launcher and a trial of the autotuner make of them. */
+ds_status train_options_adjust(ds_ctx *ctx, train_options *options);
 void train_options_free(train_options *options);
 
 typedef struct train_report train_report;
@@ -60,7 +72,8 @@ typedef struct train_datasets {
 /* Everything that a run holds. Fields are NULL until setup made them. */
 typedef struct train_run {
     ds_ctx *ctx;
-    ds_comm *comm; /* the ranks of the job; NULL: one */
+    ds_comm *comm;    /* the ranks of the job; NULL: one */
+    uint32_t n_ranks; /* of the job, or for which it is checked */
     const train_options *options;
     ds_model *model;
     ds_tokenizer *tokenizer;
@@ -88,6 +101,13 @@ typedef struct train_run {
 
 /* Opens model, tokenizer, data and configuration and builds the engine; resumes when asked. */
 ds_status train_setup(ds_ctx *ctx, ds_comm *comm, const train_options *options, train_run *run);
+/* The same as far as a job of n_ranks would be refused before it takes memory, without taking any.
+ * Options without a model or data check what can be said without them. */
+ds_status train_check(ds_ctx *ctx, uint32_t n_ranks, const train_options *options, train_run *run);
+/* The configuration's part: loads the file, or makes the default; resolves it, once model and data
+ * are open, and logs its notices. */
+ds_status train_config_open(train_run *run);
+ds_status train_config_resolve(train_run *run);
 void train_teardown(train_run *run);
 /* Before anything is read: all ranks have the same flags and variables of the environment, or
  * ERR_PEER names the first difference and its rank. Collective. */

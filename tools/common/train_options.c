@@ -1,6 +1,4 @@
 /* ds_train's flags. */
-#include "base/number.h"
-#include "ckpt/ckpt_begun.h"
 #include "common/train.h"
 #include "common/trainer_flags.h"
 #include "common/trainer_names.h"
@@ -8,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { USUAL_EPOCHS = 3 /* the Trainer's num_train_epochs */ };
 
 static const char about[] =
     "Trains a language model on this machine's processor, driven by a DeepSpeed configuration. The "
@@ -29,103 +29,6 @@ static const char after[] =
     "--max_steps, --output_dir, --save_steps, --max_seq_length …); of others the error says what\n"
     "is here in their place.\n\n"
     "Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted after saving.";
-
-/* One of --data_weights for each word of --data. */
-static ds_status read_weights(ds_ctx *ctx, train_options *o)
-{
-    const dsi_arg_list *texts = &o->data_weights;
-    if (texts->n == 0) {
-        return DS_OK;
-    }
-    if (texts->n != o->data.n) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "--data_weights has %zu numbers for the %zu paths of --data: give one each "
-                       "(a pattern in quotes is one path)",
-                       texts->n, o->data.n);
-    }
-    o->weights = calloc(texts->n, sizeof *o->weights);
-    if (o->weights == NULL) {
-        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for --data_weights");
-    }
-    for (o->n_weights = 0; o->n_weights < texts->n; ++o->n_weights) {
-        const char *text = texts->items[o->n_weights];
-        double *weight = &o->weights[o->n_weights];
-        if (!dsi_number_real(text, weight) || !(*weight > 0.0)) {
-            return ds_fail(ctx, DS_ERR_ARG, "--data_weights: expected a number above 0, got \"%s\"",
-                           text);
-        }
-    }
-    return DS_OK;
-}
-
-static ds_status check(ds_ctx *ctx, const train_options *o)
-{
-    if ((o->model == NULL) == (o->model_config == NULL)) {
-        return ds_fail(ctx, DS_ERR_ARG, "give either --model DIR or --model_config FILE");
-    }
-    if (o->data.n == 0) {
-        return ds_fail(ctx, DS_ERR_ARG, "--data PATH is missing: what to train on");
-    }
-    if (o->deepspeed_config == NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "--deepspeed_config FILE is missing");
-    }
-    if (o->model_config != NULL && o->tokenizer == NULL) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "--model_config needs --tokenizer DIR, FILE or the word bytes");
-    }
-    if (o->eval_data.n > 0 && o->eval_fraction > 0.0) {
-        return ds_fail(ctx, DS_ERR_ARG, "give either --eval_data or --eval_fraction");
-    }
-    if (o->eval_interval > 0 && o->eval_data.n == 0 && o->eval_fraction <= 0.0) {
-        return ds_fail(ctx, DS_ERR_ARG, "--eval_interval needs --eval_data or --eval_fraction");
-    }
-    if ((o->steps > 0) == (o->epochs > 0.0)) {
-        return ds_fail(ctx, DS_ERR_ARG, "give either --steps N or --epochs X");
-    }
-    if (o->fp16 && o->bf16) {
-        return ds_fail(ctx, DS_ERR_ARG, "--fp16 and --bf16 exclude each other");
-    }
-    if (o->trace_steps != NULL && o->trace == NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "--trace_steps needs --trace FILE");
-    }
-    if (o->restart_data && !o->resume_given) {
-        return ds_fail(ctx, DS_ERR_ARG, "--restart_data needs --resume");
-    }
-    if (o->overwrite && o->output == NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "--overwrite needs --output DIR");
-    }
-    if ((o->resume_given || o->save_interval > 0) && o->output == NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "--resume and --save_interval need --output DIR");
-    }
-    return DS_OK;
-}
-
-/* A job started again by the launcher goes on from its newest checkpoint, if it has saved one. What
- * an earlier run saved there is not its own. */
-static ds_status resume_after_restart(ds_ctx *ctx, train_options *o)
-{
-    const char *count = getenv("DS_RESTART_COUNT");
-    if (count == NULL || count[strspn(count, "0")] == '\0' || o->output == NULL ||
-        o->resume_given) {
-        return DS_OK;
-    }
-    o->restarted = true;
-    return dsi_ckpt_begun_has_new(ctx, o->output, &o->resume_given);
-}
-
-/* A trial of the autotuner is the user's own command: it must leave the user's files as they are.
- */
-static void spare_files(train_options *o)
-{
-    const char *trial = getenv("DS_AUTOTUNING_TRIAL");
-    o->trial = trial != NULL && trial[0] != '\0';
-    if (o->trial) {
-        o->metrics = o->sample = o->trace = o->trace_steps = o->report = NULL;
-        o->output = o->resume_given ? o->output : NULL; /* to read from */
-        o->overwrite = false;
-        o->save_interval = o->eval_interval = o->keep_last = 0;
-    }
-}
 
 static bool is_same_on_ranks(const dsi_arg *row)
 {
@@ -150,7 +53,77 @@ static ds_status print_flags(ds_ctx *ctx, const dsi_args_spec *spec, train_optio
     return dsi_args_print(ctx, spec, is_kept, &o->kept);
 }
 
-ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options *o, bool *help_out)
+/* Who parses: ds_train itself, or a tool with rows of its own, which takes words. */
+typedef struct parse {
+    const dsi_args_spec *own; /* NULL: ds_train */
+    bool *help_out;
+    dsi_args *args_out;
+} parse;
+
+/* Before a restart by the launcher resumes what began with --overwrite. */
+static ds_status one_start(ds_ctx *ctx, const train_options *o)
+{
+    return o->resume_given && o->overwrite
+               ? ds_fail(ctx, DS_ERR_ARG, "--resume and --overwrite exclude each other")
+               : DS_OK;
+}
+
+static ds_status finish(ds_ctx *ctx, const dsi_args_spec *spec, train_options *o)
+{
+    o->usual_epochs = o->steps == 0 && o->epochs <= 0.0;
+    o->epochs = o->usual_epochs ? USUAL_EPOCHS : o->epochs;
+    DS_TRY(train_options_conflict(ctx, o));
+    DS_TRY(train_options_weights(ctx, o));
+    return print_flags(ctx, spec, o);
+}
+
+/* The rows of ds_train, then those of the other tool. */
+static ds_status parse_own(ds_ctx *ctx, const dsi_args_spec *ds_train, const parse *how, int argc,
+                           char **argv, train_options *o)
+{
+    const dsi_args_spec *own = how->own;
+    const size_t n = ds_train->n_rows + own->n_rows;
+    dsi_arg *rows = calloc(n, sizeof *rows);
+    if (rows == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for flags");
+    }
+    memcpy(rows, own->rows, own->n_rows * sizeof *rows);
+    memcpy(rows + own->n_rows, ds_train->rows, ds_train->n_rows * sizeof *rows);
+    dsi_args_spec all = *own;
+    all.rows = rows;
+    all.n_rows = n;
+    all.others = ds_train->others;
+    ds_status status = dsi_args_parse(ctx, &all, argc, argv, how->args_out);
+    if (status >= 0 && how->args_out->help) {
+        dsi_args_help(&all, stdout);
+    } else if (status >= 0) {
+        status = one_start(ctx, o);
+        status = status < 0 ? status : finish(ctx, &all, o);
+        if (status < 0) {
+            dsi_args_free(how->args_out);
+        }
+    }
+    free(rows);
+    return status;
+}
+
+static ds_status parse_flags(ds_ctx *ctx, const dsi_args_spec *spec, const parse *how, int argc,
+                             char **argv, train_options *o)
+{
+    if (how->own != NULL) {
+        return parse_own(ctx, spec, how, argc, argv, o);
+    }
+    DS_TRY(dsi_args_parse_flags(ctx, spec, argc, argv, how->help_out));
+    if (*how->help_out) {
+        return DS_OK;
+    }
+    DS_TRY(one_start(ctx, o));
+    DS_TRY(train_options_adjust(ctx, o));
+    DS_TRY(train_options_missing(ctx, o));
+    return finish(ctx, spec, o);
+}
+
+static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv, train_options *o)
 {
     memset(o, 0, sizeof *o);
     const dsi_arg rows[] = {
@@ -261,7 +234,8 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .type = DSI_ARG_TEXT,
          .out = &o->deepspeed_config,
          .value = "FILE",
-         .doc = "DeepSpeed configuration, JSON or HJSON.",
+         .doc = "DeepSpeed configuration, JSON or HJSON; without one ds_train chooses, and says "
+                "what.",
          .ranks = DSI_ARG_CONTENT,
          .resume = DSI_ARG_CONTENT},
         {.name = "steps",
@@ -278,7 +252,7 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
          .value = "X",
          .def = "0",
          .max = 1e6,
-         .doc = "Passes over the data, instead of --steps.",
+         .doc = "Passes over the data, instead of --steps; 3 without both.",
          .resume = DSI_ARG_NOTICED},
         {.name = "seed",
          .type = DSI_ARG_INT,
@@ -471,19 +445,24 @@ ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options 
                                 .n_rows = sizeof rows / sizeof rows[0],
                                 .others = trainer_names,
                                 .after = after};
-    DS_TRY(dsi_args_parse_flags(ctx, &spec, argc, argv, help_out));
-    if (o->resume_given && o->overwrite) {
-        return ds_fail(ctx, DS_ERR_ARG, "--resume and --overwrite exclude each other");
-    }
-    DS_TRY(*help_out ? DS_OK : resume_after_restart(ctx, o));
-    spare_files(o);
     o->command = dsi_args_command(argc, argv);
     if (o->command == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for the command line");
     }
-    DS_TRY(*help_out ? DS_OK : check(ctx, o));
-    DS_TRY(*help_out ? DS_OK : read_weights(ctx, o));
-    return print_flags(ctx, &spec, o);
+    return parse_flags(ctx, &spec, how, argc, argv, o);
+}
+
+ds_status train_options_parse(ds_ctx *ctx, int argc, char **argv, train_options *o, bool *help_out)
+{
+    const parse how = {.help_out = help_out};
+    return parse_rows(ctx, &how, argc, argv, o);
+}
+
+ds_status train_options_parse_with(ds_ctx *ctx, const dsi_args_spec *own, int argc, char **argv,
+                                   train_options *o, dsi_args *args_out)
+{
+    const parse how = {.own = own, .args_out = args_out};
+    return parse_rows(ctx, &how, argc, argv, o);
 }
 
 void train_options_free(train_options *options)

@@ -3,8 +3,8 @@
 #include "base/clock.h"
 #include "common/train.h"
 #include "config/config_values.h"
+#include "train/engine.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,67 +48,35 @@ ds_status train_tokenizer_open(train_run *run)
     return DS_OK;
 }
 
-ds_trainer_values train_trainer_values(const train_options *o, int64_t hidden, uint64_t steps)
-{
-    ds_trainer_values v = o->trainer;
-    v.fill_sections = true;
-    if (hidden > 0) {
-        v.hidden_size = ds_known((double)hidden);
-    }
-    if (o->fp16_given) {
-        v.fp16 = ds_known(o->fp16);
-    }
-    if (o->bf16_given) {
-        v.bf16 = ds_known(o->bf16);
-    }
-    if (steps > 0) {
-        v.total_steps = ds_known((double)steps);
-    }
-    return v;
-}
-
-static ds_trainer_values trainer_values(const train_run *run)
-{
-    return train_trainer_values(run->options, ds_model_get_info(run->model)->hidden_size,
-                                run->total_steps);
-}
-
-/* Epochs become steps once the batch size is known; the schedule may then need the steps: resolve
- * twice. */
-static ds_status resolve_config(train_run *run)
-{
-    const train_options *o = run->options;
-    run->total_steps = (uint64_t)o->steps;
-    ds_trainer_values v = trainer_values(run);
-    if (o->epochs > 0.0) {
-        const ds_config_item *total =
-            ds_config_find(run->config, "scheduler.params.total_num_steps");
-        const bool is_open = total == NULL || strcmp(total->value, "\"auto\"") == 0;
-        v.total_steps = is_open ? ds_known(1e9) : (ds_maybe){0}; /* replaced below */
-    }
-    DS_TRY(ds_config_resolve(run->config, ds_comm_size(run->comm), &v));
-    DS_TRY(train_data_loaders(run));
-    if (o->epochs > 0.0) {
-        const int64_t rows = dsi_config_values(run->config)->batch.train_batch_size;
-        const double all = o->epochs * (double)ds_loader_epoch_rows(run->train_loader);
-        run->total_steps = (uint64_t)fmax(1.0, ceil(all / (double)rows));
-        v = trainer_values(run);
-        DS_TRY(ds_config_resolve(run->config, ds_comm_size(run->comm), &v));
-    }
-    for (size_t i = 0; ds_comm_rank(run->comm) == 0 && i < ds_config_n_notices(run->config); ++i) {
-        ds_log(run->ctx, DS_LOG_WARN, "%s", ds_config_notice(run->config, i));
-    }
-    return DS_OK;
-}
-
 /* Steps of an epoch, rounded up; 0 where nothing asks or the configuration says it, since counting
- * may read all the data. */
+ * may read all the data. A check without data takes any number. */
 static int64_t steps_of_epoch(const train_run *run, int64_t rows)
 {
     const ds_config_zenflow *z = &dsi_config_values(run->config)->zero.zenflow;
     const bool asks = z->enabled && z->select_by_epoch && z->steps_per_epoch == 0;
-    const int64_t all = asks ? (int64_t)ds_loader_epoch_rows(run->train_loader) : 0;
-    return (all + rows - 1) / rows;
+    if (!asks || run->train_loader == NULL) {
+        return asks ? 1 : 0;
+    }
+    return ((int64_t)ds_loader_epoch_rows(run->train_loader) + rows - 1) / rows;
+}
+
+static ds_engine_params engine_params(const train_run *run)
+{
+    const train_options *o = run->options;
+    const int64_t rows = dsi_config_values(run->config)->batch.train_batch_size;
+    return (ds_engine_params){.model = run->model,
+                              .config = run->config,
+                              .seq_length = run->seq_length,
+                              .steps_per_epoch = steps_of_epoch(run, rows),
+                              .seed = (uint64_t)o->seed,
+                              .decay_all = o->decay_all,
+                              .average = strcmp(o->loss_average, "targets") == 0
+                                             ? DS_AVERAGE_TARGETS
+                                             : DS_AVERAGE_MICRO_BATCHES,
+                              .comm = run->comm,
+                              .weights = o->model,
+                              .frozen = o->freeze.items,
+                              .n_frozen = (uint32_t)o->freeze.n};
 }
 
 /* A job that the launcher started again has read this data before, if it has saved since. */
@@ -157,43 +125,61 @@ static ds_status resume(train_run *run)
 static ds_status build_engine(train_run *run)
 {
     const train_options *o = run->options;
-    const int64_t rows = dsi_config_values(run->config)->batch.train_batch_size;
-    const ds_engine_params params = {.model = run->model,
-                                     .config = run->config,
-                                     .seq_length = run->seq_length,
-                                     .steps_per_epoch = steps_of_epoch(run, rows),
-                                     .seed = (uint64_t)o->seed,
-                                     .decay_all = o->decay_all,
-                                     .average = strcmp(o->loss_average, "targets") == 0
-                                                    ? DS_AVERAGE_TARGETS
-                                                    : DS_AVERAGE_MICRO_BATCHES,
-                                     .comm = run->comm,
-                                     .weights = o->model,
-                                     .frozen = o->freeze.items,
-                                     .n_frozen = (uint32_t)o->freeze.n};
+    const ds_engine_params params = engine_params(run);
     DS_TRY(ds_initialize(run->ctx, &params, &run->engine));
     ds_engine_keep_checkpoints(run->engine, (uint32_t)run->options->keep_last);
     return o->resume_given ? resume(run) : DS_OK;
 }
 
-ds_status train_setup(ds_ctx *ctx, ds_comm *comm, const train_options *options, train_run *run)
+/* All that is looked at before memory is taken. A check may lack model, data or both. */
+static ds_status open_inputs(train_run *run)
 {
-    const ds_config_params params = {.allow_unknown_keys = options->allow_unknown_keys,
-                                     .strict = options->strict};
-    *run =
-        (train_run){.ctx = ctx, .comm = comm, .options = options, .started = dsi_clock_seconds()};
+    const train_options *o = run->options;
+    const bool has_model = o->model != NULL || o->model_config != NULL;
     DS_TRY(train_data_find(run));
     DS_TRY(train_same_call(run));
-    DS_TRY(ds_config_load_file(ctx, options->deepspeed_config, &params, &run->config));
-    DS_TRY(open_model(run));
-    DS_TRY(train_same_inputs(run));
+    if (o->deepspeed_config != NULL) {
+        DS_TRY(train_config_open(run));
+    }
+    if (has_model) {
+        DS_TRY(open_model(run));
+    }
+    if (o->deepspeed_config == NULL) { /* the default needs the length of a row */
+        DS_TRY(train_config_open(run));
+    }
+    if (run->comm != NULL) { /* of a check there are no ranks */
+        DS_TRY(train_same_inputs(run));
+    }
     DS_TRY(train_output_check(run));
-    DS_TRY(train_tokenizer_open(run));
-    DS_TRY(train_data_open(run));
-    DS_TRY(resolve_config(run));
-    DS_TRY(ds_comm_agree(run->comm, ctx, train_paths_check_config(run)));
+    if (has_model && o->data.n > 0) {
+        DS_TRY(train_tokenizer_open(run));
+        DS_TRY(train_data_open(run));
+    }
+    DS_TRY(train_config_resolve(run));
+    return ds_comm_agree(run->comm, run->ctx, train_paths_check_config(run));
+}
+
+ds_status train_setup(ds_ctx *ctx, ds_comm *comm, const train_options *options, train_run *run)
+{
+    *run = (train_run){.ctx = ctx,
+                       .comm = comm,
+                       .n_ranks = ds_comm_size(comm),
+                       .options = options,
+                       .started = dsi_clock_seconds()};
+    DS_TRY(open_inputs(run));
     DS_TRY(build_engine(run));
     return train_output_open(run); /* a result that cannot be kept is no run */
+}
+
+ds_status train_check(ds_ctx *ctx, uint32_t n_ranks, const train_options *options, train_run *run)
+{
+    *run = (train_run){.ctx = ctx, .n_ranks = n_ranks, .options = options};
+    DS_TRY(open_inputs(run));
+    if (run->model == NULL) {
+        return DS_OK;
+    }
+    const ds_engine_params params = engine_params(run);
+    return dsi_engine_check(ctx, &params, n_ranks);
 }
 
 void train_teardown(train_run *run)

@@ -1,0 +1,91 @@
+/* The configuration of a run: the file's, or the default; resolved for flags, model and data.
+ * Called by train_setup.c, for a run and for ds_config check alike. */
+#include "common/default_config.h"
+#include "common/train.h"
+#include "config/config_values.h"
+
+#include <math.h>
+#include <string.h>
+
+ds_trainer_values train_trainer_values(const train_options *o, int64_t hidden, uint64_t steps)
+{
+    ds_trainer_values v = o->trainer;
+    v.fill_sections = true;
+    if (hidden > 0) {
+        v.hidden_size = ds_known((double)hidden);
+    }
+    if (o->fp16_given) {
+        v.fp16 = ds_known(o->fp16);
+    }
+    if (o->bf16_given) {
+        v.bf16 = ds_known(o->bf16);
+    }
+    if (steps > 0) {
+        v.total_steps = ds_known((double)steps);
+    }
+    return v;
+}
+
+static ds_trainer_values trainer_values(const train_run *run)
+{
+    return train_trainer_values(run->options,
+                                run->model != NULL ? ds_model_get_info(run->model)->hidden_size : 0,
+                                run->total_steps);
+}
+
+ds_status train_config_open(train_run *run)
+{
+    const train_options *o = run->options;
+    const ds_config_params params = {.allow_unknown_keys = o->allow_unknown_keys,
+                                     .strict = o->strict};
+    if (o->deepspeed_config != NULL) {
+        return ds_config_load_file(run->ctx, o->deepspeed_config, &params, &run->config);
+    }
+    const ds_trainer_values v = trainer_values(run);
+    default_config made = {.n_ranks = run->n_ranks, .seq_length = run->seq_length, .trainer = &v};
+    default_config_make(&made);
+    if (ds_comm_rank(run->comm) == 0) {
+        ds_log(run->ctx, DS_LOG_JOB, "%s", made.said);
+    }
+    return ds_config_load_text(run->ctx, "the default configuration", made.text, strlen(made.text),
+                               &params, &run->config);
+}
+
+/* Steps for a schedule that needs them before they are known: --epochs. */
+static ds_maybe steps_to_come(const train_run *run)
+{
+    const ds_config_item *total = ds_config_find(run->config, "scheduler.params.total_num_steps");
+    const bool is_open = total == NULL || strcmp(total->value, "\"auto\"") == 0;
+    return is_open ? ds_known(1e9) : (ds_maybe){0};
+}
+
+/* Epochs become steps once the batch size is known; the schedule may then need the steps: resolve
+ * twice. */
+ds_status train_config_resolve(train_run *run)
+{
+    const train_options *o = run->options;
+    run->total_steps = (uint64_t)o->steps;
+    ds_trainer_values v = trainer_values(run);
+    if (o->steps == 0) {
+        v.total_steps = steps_to_come(run);
+    }
+    DS_TRY(ds_config_resolve(run->config, run->n_ranks, &v));
+    if (run->train_data.n > 0) {
+        DS_TRY(train_data_loaders(run));
+    }
+    if (o->epochs > 0.0 && run->train_data.n > 0) {
+        const int64_t rows = dsi_config_values(run->config)->batch.train_batch_size;
+        const double all = o->epochs * (double)ds_loader_epoch_rows(run->train_loader);
+        run->total_steps = (uint64_t)fmax(1.0, ceil(all / (double)rows));
+        v = trainer_values(run);
+        DS_TRY(ds_config_resolve(run->config, run->n_ranks, &v));
+    }
+    if (o->usual_epochs && run->train_data.n > 0 && ds_comm_rank(run->comm) == 0) {
+        ds_log(run->ctx, DS_LOG_JOB, "neither --steps nor --epochs: %g epochs, as the Trainer",
+               o->epochs);
+    }
+    for (size_t i = 0; ds_comm_rank(run->comm) == 0 && i < ds_config_n_notices(run->config); ++i) {
+        ds_log(run->ctx, DS_LOG_WARN, "%s", ds_config_notice(run->config, i));
+    }
+    return DS_OK;
+}

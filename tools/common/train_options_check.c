@@ -1,0 +1,118 @@
+/* What ds_train's flags lack or contradict, and what the environment makes of them. See train.h. */
+#include "base/number.h"
+#include "ckpt/ckpt_begun.h"
+#include "common/train.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+ds_status train_options_missing(ds_ctx *ctx, const train_options *o)
+{
+    if ((o->model == NULL) == (o->model_config == NULL)) {
+        return ds_fail(ctx, DS_ERR_ARG, "give either --model DIR or --model_config FILE");
+    }
+    if (o->data.n == 0) {
+        return ds_fail(ctx, DS_ERR_ARG, "--data PATH is missing: what to train on");
+    }
+    return DS_OK;
+}
+
+ds_status train_options_conflict(ds_ctx *ctx, const train_options *o)
+{
+    if (o->model != NULL && o->model_config != NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "give either --model DIR or --model_config FILE");
+    }
+    if (o->model_config != NULL && o->data.n > 0 && o->tokenizer == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--model_config needs --tokenizer DIR, FILE or the word bytes");
+    }
+    if (o->eval_data.n > 0 && o->eval_fraction > 0.0) {
+        return ds_fail(ctx, DS_ERR_ARG, "give either --eval_data or --eval_fraction");
+    }
+    if (o->eval_interval > 0 && o->eval_data.n == 0 && o->eval_fraction <= 0.0) {
+        return ds_fail(ctx, DS_ERR_ARG, "--eval_interval needs --eval_data or --eval_fraction");
+    }
+    if (o->steps > 0 && o->epochs > 0.0) {
+        return ds_fail(ctx, DS_ERR_ARG, "give either --steps N or --epochs X");
+    }
+    if (o->fp16 && o->bf16) {
+        return ds_fail(ctx, DS_ERR_ARG, "--fp16 and --bf16 exclude each other");
+    }
+    if (o->strict && o->allow_unknown_keys) {
+        return ds_fail(ctx, DS_ERR_ARG, "--strict and --allow_unknown_keys exclude each other");
+    }
+    if (o->trace_steps != NULL && o->trace == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "--trace_steps needs --trace FILE");
+    }
+    if (o->restart_data && !o->resume_given) {
+        return ds_fail(ctx, DS_ERR_ARG, "--restart_data needs --resume");
+    }
+    if (o->overwrite && o->output == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "--overwrite needs --output DIR");
+    }
+    if ((o->resume_given || o->save_interval > 0) && o->output == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "--resume and --save_interval need --output DIR");
+    }
+    return DS_OK;
+}
+
+ds_status train_options_weights(ds_ctx *ctx, train_options *o)
+{
+    const dsi_arg_list *texts = &o->data_weights;
+    if (texts->n == 0) {
+        return DS_OK;
+    }
+    if (texts->n != o->data.n) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--data_weights has %zu numbers for the %zu paths of --data: give one each "
+                       "(a pattern in quotes is one path)",
+                       texts->n, o->data.n);
+    }
+    o->weights = calloc(texts->n, sizeof *o->weights);
+    if (o->weights == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for --data_weights");
+    }
+    for (o->n_weights = 0; o->n_weights < texts->n; ++o->n_weights) {
+        const char *text = texts->items[o->n_weights];
+        double *weight = &o->weights[o->n_weights];
+        if (!dsi_number_real(text, weight) || !(*weight > 0.0)) {
+            return ds_fail(ctx, DS_ERR_ARG, "--data_weights: expected a number above 0, got \"%s\"",
+                           text);
+        }
+    }
+    return DS_OK;
+}
+
+/* A job started again by the launcher goes on from its newest checkpoint, if it has saved one. What
+ * an earlier run saved there is not its own. */
+static ds_status resume_after_restart(ds_ctx *ctx, train_options *o)
+{
+    const char *count = getenv("DS_RESTART_COUNT");
+    if (count == NULL || count[strspn(count, "0")] == '\0' || o->output == NULL ||
+        o->resume_given) {
+        return DS_OK;
+    }
+    o->restarted = true;
+    return dsi_ckpt_begun_has_new(ctx, o->output, &o->resume_given);
+}
+
+/* A trial of the autotuner is the user's own command: it must leave the user's files as they are.
+ */
+static void spare_files(train_options *o)
+{
+    const char *trial = getenv("DS_AUTOTUNING_TRIAL");
+    o->trial = trial != NULL && trial[0] != '\0';
+    if (o->trial) {
+        o->metrics = o->sample = o->trace = o->trace_steps = o->report = NULL;
+        o->output = o->resume_given ? o->output : NULL; /* to read from */
+        o->overwrite = false;
+        o->save_interval = o->eval_interval = o->keep_last = 0;
+    }
+}
+
+ds_status train_options_adjust(ds_ctx *ctx, train_options *o)
+{
+    DS_TRY(resume_after_restart(ctx, o));
+    spare_files(o);
+    return DS_OK;
+}
