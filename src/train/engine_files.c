@@ -249,7 +249,7 @@ static ds_status check_moment(const ds_engine *engine, const ds_checkpoint *ckpt
             ds_cells_find(engine->cells, kinds[k], tensor->name) == DS_NONE) {
             return ds_fail(engine->ctx, DS_ERR_ARG,
                            "%s has the %s of %s, which this run does not train (frozen "
-                           "parameters): it would be lost; resume with the same",
+                           "parameters, --freeze): it would be lost; resume with the same",
                            ds_checkpoint_get_info(ckpt)->path, tensor->kind, tensor->name);
         }
     }

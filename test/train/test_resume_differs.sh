@@ -44,6 +44,9 @@ model() { sed "$1" llama.json > other.json; }
 config() { sed "$1" ds.json > other_ds.json; }
 
 may "" llama.json ds.json
+may 'the run was saved with --steps 2; from here on it is 4' llama.json ds.json
+may 'the run was saved with --save_interval 0; from here on it is 1' llama.json ds.json --save_interval 1
+refuses 'other than then: --eval_fraction' llama.json ds.json --eval_fraction 0.25
 model 's/1e-5/1e-6/'; refuses 'it had "rms_norm_eps: ' other.json ds.json
 model 's/10000.0/500000.0/'; refuses 'it had "rope_theta: 10000", this run has "rope_theta: 500000"' other.json ds.json
 model 's/"num_attention_heads": 4/"num_attention_heads": 8/; s/"num_key_value_heads": 4/"num_key_value_heads": 8/'

@@ -116,6 +116,12 @@ ds_status train_same_call(const train_run *run);
  * tokenizer and data, which are not. (The model folder is the engine's.) */
 ds_status train_same_inputs(const train_run *run);
 
+/* What a checkpoint has of the run beside the engine's: for the engine's data_state. The caller
+ * frees it. */
+ds_status train_state_print(const train_run *run, char **text_out);
+/* Goes on from the checkpoint that --resume names; says which flags are otherwise now. */
+ds_status train_resume(train_run *run);
+
 /* Refuses a --output, --metrics or --trace that is an input, or lies in an input folder. */
 ds_status train_paths_check(const train_run *run);
 /* The same for the files that the resolved configuration names as outputs. */

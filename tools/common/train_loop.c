@@ -139,7 +139,7 @@ static ds_status save(train_run *run, train_report *report)
 {
     char *cursor = NULL;
     DS_TRY(save_ended(run, report, true)); /* the one before */
-    DS_TRY(ds_loader_save(run->train_loader, &cursor));
+    DS_TRY(train_state_print(run, &cursor));
     ds_status status = ds_engine_save_checkpoint(run->engine, run->options->output, NULL, cursor);
     free(cursor);
     DS_TRY(status);

@@ -38,8 +38,8 @@ ds_status train_tokenizer_open(train_run *run)
     const int64_t model_vocab = ds_model_get_info(run->model)->vocab_size;
     if ((int64_t)vocab > model_vocab) {
         return ds_fail(run->ctx, DS_ERR_ARG,
-                       "the tokenizer has %u ids, the model's vocabulary only %lld", vocab,
-                       (long long)model_vocab);
+                       "the tokenizer has %u ids, the model's vocabulary only %lld (vocab_size)",
+                       vocab, (long long)model_vocab);
     }
     if (train_data_has_rows(run) &&
         (o->chat_template != NULL || ds_tokenizer_chat_template(run->tokenizer) != NULL)) {
@@ -79,56 +79,13 @@ static ds_engine_params engine_params(const train_run *run)
                               .n_frozen = (uint32_t)o->freeze.n};
 }
 
-/* A job that the launcher started again has read this data before, if it has saved since. */
-static bool begins_data_anew(const train_options *o)
-{
-    const char *count = getenv("DS_RESTART_COUNT");
-    return o->restart_data && (count == NULL || count[strspn(count, "0")] == '\0');
-}
-
-static ds_status resume_data(const train_run *run, const char *cursor)
-{
-    const train_options *o = run->options;
-    char reason[1024];
-    if (begins_data_anew(o)) {
-        ds_log(run->ctx, DS_LOG_JOB, "the data begins anew");
-        return DS_OK;
-    }
-    const ds_status status = ds_loader_restore(run->train_loader, cursor);
-    if (status != DS_ERR_ARG) {
-        return status;
-    }
-    (void)snprintf(reason, sizeof reason, "%s", ds_ctx_error(run->ctx));
-    if (o->restart_data) {
-        ds_log(run->ctx, DS_LOG_JOB, "the data begins anew: %s", reason);
-        return DS_OK;
-    }
-    return ds_fail(run->ctx, status,
-                   "%s; --restart_data keeps model and optimizer and begins this data anew",
-                   reason);
-}
-
-static ds_status resume(train_run *run)
-{
-    const train_options *o = run->options;
-    char *cursor = NULL;
-    const char *tag = o->resume != NULL && o->resume[0] != '\0' ? o->resume : NULL;
-    DS_TRY(ds_engine_load_checkpoint(run->engine, o->output, tag, &cursor));
-    const ds_status status = cursor != NULL ? resume_data(run, cursor) : DS_OK;
-    free(cursor);
-    DS_TRY(status);
-    ds_log(run->ctx, DS_LOG_JOB, "resumed after step %llu",
-           (unsigned long long)ds_engine_global_steps(run->engine));
-    return DS_OK;
-}
-
 static ds_status build_engine(train_run *run)
 {
     const train_options *o = run->options;
     const ds_engine_params params = engine_params(run);
     DS_TRY(ds_initialize(run->ctx, &params, &run->engine));
     ds_engine_keep_checkpoints(run->engine, (uint32_t)run->options->keep_last);
-    return o->resume_given ? resume(run) : DS_OK;
+    return o->resume_given ? train_resume(run) : DS_OK;
 }
 
 /* All that is looked at before memory is taken. A check may lack model, data or both. */

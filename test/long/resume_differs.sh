@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# Resumes with what a resume can differ in, at random: CASES of them (default 1000). Usage: resume_differs.sh BUILD
+set -euo pipefail
+build=$1
+exec bash "$(dirname "$0")/../train/test_resume_random.sh" "$build" "${CASES:-1000}" "${SEED:-$RANDOM}"
