@@ -87,7 +87,7 @@ static void messages_that_break_the_rule(void **state)
         {"llama2", CHAT(",{\"role\":\"a\\u001b[1m\",\"content\":\"c\"}"),
          "messages[2] (role \"a?[1m\") does not fit: it knows the roles system"},
         {"chatml", "{\"messages\":[]}",
-         "\"messages\" must be a list of messages; found an empty one"},
+         "\"messages\" must be a list of messages; found an empty list"},
         {"chatml", CHAT(",\"c\""),
          "messages[2] must be an object with \"role\" and \"content\"; found a string"},
         {"chatml", CHAT(",{\"content\":\"c\"}"),
@@ -96,7 +96,8 @@ static void messages_that_break_the_rule(void **state)
          "messages[2] (role \"user\"): content[0] must be {\"type\": \"text\", \"text\": \"…\"}; "
          "found an object"},
         {"chatml", CHAT(",{\"role\":\"assistant\",\"content\":null}"), "dict has no \"content\""},
-        {"chatml", "{\"messages\":\"hello\"}", "\"messages\" must be a list; found a string"},
+        {"chatml", "{\"messages\":\"hello\"}",
+         "\"messages\" must be a list of messages; found a string"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         check_line(cases[i].chat, i, cases[i].line, DS_ERR_FORMAT, cases[i].says);

@@ -83,7 +83,7 @@ static void rows_that_are_wrong(void **state)
         {CHAT("messages", "{\"role\":\"user\",\"content\":\"a\",\"value\":\"b\"}"),
          "messages[0] (role \"user\"): both \"content\" and \"value\" are there"},
         {CHAT("conversations", HUMAN ",{\"from\":\"function_call\",\"value\":\"call it\"}"),
-         "\"value\" is a text that is no JSON: its line 1, column"},
+         "conversations[1].value is a text that is no JSON: its line 1, column"},
         {CHAT("conversations",
               HUMAN ",{\"from\":\"function_call\",\"value\":\"{\\\"name\\\":7}\"}"),
          "conversations[1] (from \"function_call\"): a call must be {\"name\": \"…\", "
@@ -104,17 +104,18 @@ static void rows_that_are_wrong(void **state)
         {CHAT("messages", "{\"role\":\"user\",\"content\":7}"),
          "content must be a string, a list of parts or null; found a number"},
         {"{\"messages\":\"[{'role': 'user'}]\"}",
-         "\"messages\" is a text that is no JSON: its line 1, column 3"},
-        {"{\"messages\":\"[]\"}", "\"messages\" must be a list of messages; found an empty one"},
-        {"{\"messages\":{\"role\":\"user\"}}", "\"messages\" must be a list; found an object"},
+         "messages is a text that is no JSON: its line 1, column 3"},
+        {"{\"messages\":\"[]\"}", "\"messages\" must be a list of messages; found an empty list"},
+        {"{\"messages\":{\"role\":\"user\"}}",
+         "\"messages\" must be a list of messages; found an object"},
         {"{\"tools\":\"none\",\"messages\":[" USER "," SAID "]}",
-         "\"tools\" is a text that is no JSON"},
+         "tools is a text that is no JSON"},
         {"{\"tools\":[7],\"messages\":[" USER "," SAID "]}",
          "tools[0] must be an object; found a number"},
         {"{\"tools\":{\"name\":\"a\"},\"messages\":[" USER "," SAID "]}",
          "\"tools\" must be a list; found an object"},
         {CHAT("messages", USER ",{\"role\":\"assistant\",\"tool_calls\":\"[\"}"),
-         "\"tool_calls\" is a text that is no JSON"},
+         "messages[1].tool_calls is a text that is no JSON"},
         {"{\"system\":7,\"messages\":[" USER "," SAID "]}",
          "\"system\" must be a string; found a number"},
         {"{\"instruction\":\"a\",\"output\":7}",
@@ -129,7 +130,7 @@ static void rows_that_are_wrong(void **state)
          "\"prompt\" and \"completion\" must both be strings, or both lists of messages; found a "
          "list and a string"},
         {"{\"prompt\":[],\"completion\":[" SAID "]}",
-         "\"prompt\" must be a list of messages; found an empty one"},
+         "\"prompt\" must be a list of messages; found an empty list"},
         {"{\"chosen\":\"a\"}", "\"chosen\" and \"rejected\" must both be strings, or both lists of "
                                "messages; found a string and nothing"},
         {"{\"chosen\":[" USER "],\"rejected\":\"b\"}",
@@ -203,6 +204,11 @@ static void columns_stand_for_fields(void **state)
     /* a mapped field chooses among schemas, also under its own name */
     static const char both[] = "{\"text\":\"abcdefgh\",\"prompt\":\"abc\",\"completion\":\"de\"}\n";
     assert_int_equal(tokens_of(both, "prompt=prompt"), tokens_of(plain, NULL));
+    /* what is empty is not there */
+    assert_int_equal(tokens_of("{\"text\":\"\",\"messages\":[],\"prompt\":\"abc\",\"completion\":"
+                               "\"de\"}\n",
+                               NULL),
+                     tokens_of(plain, NULL));
     assert_int_equal(tokens_of(both, "text=text"), tokens_of("{\"text\":\"abcdefgh\"}\n", NULL));
 }
 
@@ -218,12 +224,13 @@ static void maps_that_are_wrong(void **state)
         {"text=a,text=b", "--column_map text=a,text=b: text is there twice"},
         {"text=a,prompt=a", "--column_map text=a,prompt=a: a is there twice"},
         {"text=a,system=b", "x.jsonl: no row has the column \"b\" of --column_map"},
+        {"text=a,system=c", "--column_map system=c: rows of the schema text have no \"system\""},
         {"text=b", "x.jsonl:1: expected \"text\", \"messages\", "},
-        {"messages=a", "x.jsonl:1: \"a\" must be a list; found a string"},
+        {"messages=a", "x.jsonl:1: \"a\" must be a list of messages; found a string"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         ds_dataset *data = NULL;
-        assert_true(open_text("{\"a\":\"some text\"}\n", cases[i].map, 0, &data) < 0);
+        assert_true(open_text("{\"a\":\"some text\",\"c\":\"d\"}\n", cases[i].map, 0, &data) < 0);
         if (strstr(ds_ctx_error(ctx), cases[i].says) == NULL) {
             fail_msg("%s: %s\nlacks %s", cases[i].map, ds_ctx_error(ctx), cases[i].says);
         }
@@ -252,8 +259,9 @@ static void bad_rows_are_left_out_and_counted(void **state)
         fail_msg("%s\nbegins not with %s", noted, want);
     }
     ds_dataset_close(&data);
-    CHECK_FAILS(ctx, open_text(three_bad, NULL, 2, &data), DS_ERR_FORMAT,
-                "x.jsonl:6: a row must be a JSON object; found a list (and 2 bad rows before");
+    CHECK_FAILS(
+        ctx, open_text(three_bad, NULL, 2, &data), DS_ERR_FORMAT,
+        "x.jsonl:6: a row must be a JSON object; found an empty list (and 2 bad rows before");
     CHECK_FAILS(ctx, open_text(three_bad, NULL, 0, &data), DS_ERR_FORMAT, "x.jsonl:2: \"prompt\"");
 }
 

@@ -53,6 +53,8 @@ void dsi_schema_note(const dsi_schema_row *r, const char *whose, const char *key
 /* "a list", "nothing", … */
 const char *dsi_schema_kind(const json_t *json);
 bool dsi_schema_is_one_of(const char *key, const char *const *names);
+/* null, a list or a text without anything in it. */
+bool dsi_schema_is_empty(const json_t *value);
 /* The value of a field; NULL when it is not there or null. */
 json_t *dsi_schema_field(const dsi_schema_row *r, const char *field);
 
@@ -90,7 +92,7 @@ json_t *dsi_schema_message(const dsi_schema_row *r, const dsi_jinja *template, c
 json_t *dsi_schema_messages(const dsi_schema_row *r, const dsi_form *form, const char *field,
                             uint8_t **counts_out);
 /* A list or object that may also be given as JSON text; the caller releases *value_out. NULL there:
- * it is absent, null, or an empty text. */
+ * it is absent, null, or an empty text. name: what it is, for an error. */
 bool dsi_schema_nested(const dsi_schema_row *r, const char *name, const json_t *value,
                        json_t **value_out);
 

@@ -21,7 +21,7 @@ bool dsi_schema_nested(const dsi_schema_row *r, const char *name, const json_t *
     *value_out = dsi_json_parse(text, json_string_length(value), JSON_ALLOW_NUL, &error);
     return *value_out != NULL ||
            dsi_schema_refuse(r, DS_ERR_FORMAT,
-                             "\"%s\" is a text that is no JSON: its line %d, column %d: %s", name,
+                             "%s is a text that is no JSON: its line %d, column %d: %s", name,
                              error.line, error.column, error.text);
 }
 
@@ -55,7 +55,7 @@ json_t *dsi_schema_messages(const dsi_schema_row *r, const dsi_form *form, const
     }
     if (!json_is_array(list) || json_array_size(list) == 0) {
         (void)dsi_schema_refuse(r, DS_ERR_FORMAT, "\"%s\" must be a list of messages; found %s",
-                                name, json_is_array(list) ? "an empty one" : dsi_schema_kind(list));
+                                name, dsi_schema_kind(list));
         json_decref(list);
         return NULL;
     }

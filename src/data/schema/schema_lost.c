@@ -17,12 +17,6 @@ static bool template_reads(const dsi_jinja *template, const char *key)
            dsi_jinja_mentions(template, "thinking") || dsi_jinja_mentions(template, "reasoning");
 }
 
-static bool is_empty(const json_t *value)
-{
-    return json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0) ||
-           (json_is_string(value) && json_string_length(value) == 0);
-}
-
 bool dsi_schema_lost_message(const dsi_schema_row *r, const dsi_jinja *template, const char *where,
                              const json_t *message)
 {
@@ -34,7 +28,7 @@ bool dsi_schema_lost_message(const dsi_schema_row *r, const dsi_jinja *template,
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)message, key, value)
     {
-        if (template == NULL || is_empty(value) || dsi_schema_is_one_of(key, always) ||
+        if (template == NULL || dsi_schema_is_empty(value) || dsi_schema_is_one_of(key, always) ||
             template_reads(template, key)) {
             continue;
         }
@@ -55,7 +49,9 @@ bool dsi_schema_lost_context(const dsi_schema_row *r, const dsi_jinja *template,
     for (const char *const *name = lists; *name != NULL && template != NULL; ++name) {
         if (json_array_size(json_object_get(context, *name)) > 0 &&
             !dsi_jinja_mentions(template, *name)) {
-            return dsi_schema_refuse(r, DS_ERR_UNSUPPORTED, "\"%s\" " REMEDY, *name);
+            char column[DSI_COLUMN_NAME];
+            return dsi_schema_refuse(r, DS_ERR_UNSUPPORTED, "\"%s\" " REMEDY,
+                                     dsi_columns_name(r->params, *name, column));
         }
     }
     json_object_foreach(json_object_get(context, "chat_template_kwargs"), key, value)

@@ -31,6 +31,8 @@ static json_t *member(const json_t *object, const char *key)
 typedef struct place {
     const dsi_schema_row *r;
     const dsi_jinja *template; /* NULL: none is the default */
+    const char *list;          /* messages */
+    size_t index;              /* 2 */
     char where[WHERE];         /* messages[2] (role "user"): */
 } place;
 
@@ -89,6 +91,14 @@ static bool read_content(const place *p, const char *role, const json_t *content
     return *content_out != NULL || dsi_schema_no_memory(p->r);
 }
 
+/* A member that may be JSON text. */
+static bool read_nested(const place *p, const char *key, const json_t *value, json_t **value_out)
+{
+    char name[WHERE];
+    (void)snprintf(name, sizeof name, "%s[%zu].%s", p->list, p->index, key);
+    return dsi_schema_nested(p->r, name, value, value_out);
+}
+
 /* One call of a function_call turn: {"name", "arguments"} as templates read calls. */
 static json_t *call_of(const place *p, const json_t *call)
 {
@@ -106,7 +116,7 @@ static json_t *call_of(const place *p, const json_t *call)
 static bool set_calls(const place *p, json_t *message, const json_t *value)
 {
     json_t *calls = NULL;
-    if (!dsi_schema_nested(p->r, "value", value, &calls)) {
+    if (!read_nested(p, "value", value, &calls)) {
         return false;
     }
     const size_t n = json_is_array(calls) ? json_array_size(calls) : 1;
@@ -204,7 +214,7 @@ static bool copy_members(const place *p, const json_t *message, json_t *out)
         }
         if (strcmp(key, "tool_calls") != 0) {
             copy = json_incref(value);
-        } else if (!dsi_schema_nested(p->r, key, value, &copy)) {
+        } else if (!read_nested(p, key, value, &copy)) {
             return false;
         }
         if (copy != NULL && json_object_set_new(out, key, copy) != 0) {
@@ -281,7 +291,7 @@ static bool fill_message(place *p, const json_t *message, json_t *out, uint8_t *
 json_t *dsi_schema_message(const dsi_schema_row *r, const dsi_jinja *template, const char *name,
                            size_t i, const json_t *message, uint8_t *counts_out)
 {
-    place p = {.r = r, .template = template};
+    place p = {.r = r, .template = template, .list = name, .index = i};
     (void)snprintf(p.where, WHERE, "%s[%zu]: ", name, i);
     if (!json_is_object(message)) {
         (void)dsi_schema_refuse(r, DS_ERR_FORMAT,

@@ -36,7 +36,7 @@ const char *dsi_schema_kind(const json_t *json)
     case JSON_OBJECT:
         return "an object";
     case JSON_ARRAY:
-        return "a list";
+        return json_array_size(json) > 0 ? "a list" : "an empty list";
     case JSON_STRING:
         return "a string";
     case JSON_INTEGER:
@@ -72,6 +72,12 @@ void dsi_schema_note(const dsi_schema_row *r, const char *whose, const char *key
     if (line->n_unread < DSI_UNREAD_KEYS) {
         memcpy(line->unread[line->n_unread++], text, sizeof text);
     }
+}
+
+bool dsi_schema_is_empty(const json_t *value)
+{
+    return json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_string(value) && json_string_length(value) == 0);
 }
 
 json_t *dsi_schema_field(const dsi_schema_row *r, const char *field)
@@ -137,6 +143,16 @@ static bool fits(const dsi_schema_row *r, const schema_rule *rule)
     return true;
 }
 
+/* Of those that fit: whether nothing is in what it needs. */
+static bool is_hollow(const dsi_schema_row *r, const schema_rule *rule)
+{
+    bool empty = true;
+    for (size_t i = 0; rule->fields[i] != NULL; ++i) {
+        empty = empty && dsi_schema_is_empty(dsi_schema_field(r, rule->fields[i]));
+    }
+    return empty;
+}
+
 static bool is_mapped(const dsi_schema_row *r, const schema_rule *rule)
 {
     for (size_t i = 0; rule->fields[i] != NULL; ++i) {
@@ -147,21 +163,32 @@ static bool is_mapped(const dsi_schema_row *r, const schema_rule *rule)
     return false;
 }
 
+/* Those that fit; the hollow ones only when no other does. */
+static size_t find_fitting(const dsi_schema_row *r, const schema_rule *fitting[N_RULES])
+{
+    size_t n = 0;
+    for (int hollow = 0; hollow < 2 && n == 0; ++hollow) {
+        for (size_t i = 0; i < N_RULES; ++i) {
+            if (fits(r, &rules[i]) && is_hollow(r, &rules[i]) == (hollow == 1)) {
+                fitting[n++] = &rules[i];
+            }
+        }
+    }
+    return n;
+}
+
 /* Of those that fit the only one, or the only one of them that --column_map names. NULL: an error,
  * or *none_out. */
 static const schema_rule *choose(const dsi_schema_row *r, bool *none_out)
 {
     const schema_rule *fitting[N_RULES];
     const schema_rule *mapped = NULL;
-    size_t n = 0;
+    const size_t n = find_fitting(r, fitting);
     size_t n_mapped = 0;
-    for (size_t i = 0; i < N_RULES; ++i) {
-        if (fits(r, &rules[i])) {
-            fitting[n++] = &rules[i];
-            if (is_mapped(r, &rules[i])) {
-                mapped = &rules[i];
-                ++n_mapped;
-            }
+    for (size_t i = 0; i < n; ++i) {
+        if (is_mapped(r, fitting[i])) {
+            mapped = fitting[i];
+            ++n_mapped;
         }
     }
     *none_out = n == 0;
@@ -223,7 +250,8 @@ static bool refuse_part(const dsi_schema_row *r)
         }
         if (rule->fields[1] == NULL) {
             return dsi_schema_refuse(r, DS_ERR_FORMAT, "\"%s\" must be a %s; found %s", name,
-                                     rule->schema == DSI_SCHEMA_TEXT ? "string" : "list",
+                                     rule->schema == DSI_SCHEMA_TEXT ? "string"
+                                                                     : "list of messages",
                                      dsi_schema_kind(one));
         }
         return dsi_schema_refuse(
@@ -236,11 +264,6 @@ static bool refuse_part(const dsi_schema_row *r)
 }
 
 /* ---- keys that nothing reads ---- */
-
-static bool is_empty(const json_t *value)
-{
-    return json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0);
-}
 
 /* Whether another schema reads it, which was not chosen. */
 static bool is_of_other(const char *key)
@@ -269,9 +292,16 @@ static bool account_keys(const dsi_schema_row *r, const schema_rule *rule, const
     json_object_foreach((json_t *)(uintptr_t)r->row, key, value)
     {
         const bool of_chat = dsi_schema_is_one_of(key, of_chats);
-        if (is_empty(value) || (of_chat ? chats : dsi_schema_is_one_of(key, rule->read)) ||
+        if (dsi_schema_is_empty(value) ||
+            (of_chat ? chats : dsi_schema_is_one_of(key, rule->read)) ||
             (form->schema == DSI_SCHEMA_UNPAIRED && strcmp(key, "label") == 0)) {
             continue;
+        }
+        if (dsi_columns_maps(r->params, key) && !is_of_other(key)) {
+            char column[DSI_COLUMN_NAME];
+            return dsi_schema_refuse(
+                r, DS_ERR_UNSUPPORTED, "--column_map %s=%s: rows of the schema %s have no \"%s\"",
+                key, dsi_columns_name(r->params, key, column), dsi_schema_name(form->schema), key);
         }
         if ((of_chat || dsi_schema_is_one_of(key, lost)) && !(chosen && is_of_other(key))) {
             return dsi_schema_refuse(
