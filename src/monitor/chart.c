@@ -8,41 +8,42 @@
 
 enum { X_TICKS = 8, Y_TICKS = 6, FEW = 40 };
 
-double dsi_chart_x(const dsi_axis *x, double value)
+double dsi_chart_x(const dsi_chart_axis *x, double value)
 {
-    return DSI_CHART_WIDTH * dsi_axis_at(x, value);
+    return DSI_CHART_WIDTH * dsi_chart_axis_at(x, value);
 }
 
-double dsi_chart_y(const dsi_axis *y, double value)
+double dsi_chart_y(const dsi_chart_axis *y, double value)
 {
-    return DSI_CHART_HEIGHT * (1.0 - dsi_axis_at(y, value));
+    return DSI_CHART_HEIGHT * (1.0 - dsi_chart_axis_at(y, value));
 }
 
 /* Of a narrow screen every second figure is hidden, the last stays. */
-static void put_x_figures(dsi_buf *page, const dsi_axis *x, const char *unit)
+static void put_x_figures(dsi_buf *page, const dsi_chart_axis *x, const char *unit)
 {
     for (size_t i = 0; i < x->n; ++i) {
-        char text[DSI_AXIS_TEXT];
-        const double at = 100.0 * dsi_axis_at(x, x->ticks[i]);
+        char text[DSI_CHART_TEXT];
+        const double at = 100.0 * dsi_chart_axis_at(x, x->ticks[i]);
         const bool last = i + 1 == x->n;
         const bool odd = (x->n - 1 - i) % 2 == 1;
         const char *side = at > 94.0 ? " last" : "";
         dsi_buf_printf(page, "<span class=\"x%s%s\" style=\"left:%.2f%%\">", side,
                        odd ? " odd" : "", at);
-        dsi_html_text(page, dsi_axis_text(x, x->ticks[i], text));
+        dsi_html_text(page, dsi_chart_axis_text(x, x->ticks[i], text));
         dsi_buf_printf(page, "%s%s</span>", last && unit[0] != '\0' ? " " : "", last ? unit : "");
     }
 }
 
-void dsi_chart_open(dsi_buf *page, const dsi_axis *x, const dsi_axis *y, const char *x_unit)
+void dsi_chart_open(dsi_buf *page, const dsi_chart_axis *x, const dsi_chart_axis *y,
+                    const char *x_unit)
 {
     dsi_buf_printf(page, "<div class=\"plot\" data-x0=\"%.9g\" data-x1=\"%.9g\">", x->low, x->high);
     put_x_figures(page, x, x_unit);
     for (size_t i = 0; i < y->n; ++i) {
-        char text[DSI_AXIS_TEXT];
+        char text[DSI_CHART_TEXT];
         dsi_buf_printf(page, "<span class=\"y\" style=\"bottom:%.2f%%\">",
-                       100.0 * dsi_axis_at(y, y->ticks[i]));
-        dsi_html_text(page, dsi_axis_text(y, y->ticks[i], text));
+                       100.0 * dsi_chart_axis_at(y, y->ticks[i]));
+        dsi_html_text(page, dsi_chart_axis_text(y, y->ticks[i], text));
         dsi_buf_puts(page, "</span>");
     }
     dsi_buf_printf(page, "\n<svg viewBox=\"0 0 %d %d\" preserveAspectRatio=\"none\">\n",
@@ -54,6 +55,17 @@ void dsi_chart_open(dsi_buf *page, const dsi_axis *x, const dsi_axis *y, const c
     dsi_buf_printf(page, "\"/>\n<path class=\"base\" d=\"M0 %dH%d", DSI_CHART_HEIGHT,
                    DSI_CHART_WIDTH);
     dsi_buf_puts(page, "\"/>\n");
+}
+
+void dsi_chart_open_sized(dsi_buf *page, const dsi_chart_axis *x, const char *x_unit, int pixels,
+                          int height)
+{
+    dsi_buf_printf(page, "<div class=\"plot lanes\" style=\"height:%dpx\">", pixels);
+    put_x_figures(page, x, x_unit);
+    dsi_buf_printf(page,
+                   "\n<svg viewBox=\"0 0 %d %d\" preserveAspectRatio=\"none\">\n"
+                   "<path class=\"base\" d=\"M0 %dH%d\"/>\n",
+                   DSI_CHART_WIDTH, height, height, DSI_CHART_WIDTH);
 }
 
 void dsi_chart_close(dsi_buf *page)
@@ -68,8 +80,8 @@ static double scale_of(const dsi_chart *c)
     return c->scale > 0.0 ? c->scale : 1.0;
 }
 
-static void put_path(dsi_buf *page, const dsi_chart *c, const dsi_axis *x, const dsi_axis *y,
-                     const dsi_series *s, const double *values)
+static void put_path(dsi_buf *page, const dsi_chart *c, const dsi_chart_axis *x,
+                     const dsi_chart_axis *y, const dsi_series *s, const double *values)
 {
     bool pen = false;
     for (size_t i = 0; i < s->n; ++i) {
@@ -87,8 +99,8 @@ static void put_path(dsi_buf *page, const dsi_chart *c, const dsi_axis *x, const
 }
 
 /* From the least to the largest value of each point, where points hold several. */
-static void put_band(dsi_buf *page, const dsi_chart *c, const dsi_axis *x, const dsi_axis *y,
-                     const dsi_chart_line *line)
+static void put_band(dsi_buf *page, const dsi_chart *c, const dsi_chart_axis *x,
+                     const dsi_chart_axis *y, const dsi_chart_line *line)
 {
     const dsi_series *s = line->series;
     dsi_buf_printf(page, "<path style=\"stroke:var(--c%d);opacity:.25\" d=\"", line->colour);
@@ -102,8 +114,8 @@ static void put_band(dsi_buf *page, const dsi_chart *c, const dsi_axis *x, const
     dsi_buf_puts(page, "\"/>\n");
 }
 
-static void put_dots(dsi_buf *page, const dsi_chart *c, const dsi_axis *x, const dsi_axis *y,
-                     const dsi_chart_line *line, const double *values)
+static void put_dots(dsi_buf *page, const dsi_chart *c, const dsi_chart_axis *x,
+                     const dsi_chart_axis *y, const dsi_chart_line *line, const double *values)
 {
     const dsi_series *s = line->series;
     dsi_buf_printf(page,
@@ -118,8 +130,8 @@ static void put_dots(dsi_buf *page, const dsi_chart *c, const dsi_axis *x, const
     dsi_buf_puts(page, "\"/>\n");
 }
 
-static void put_line(dsi_buf *page, const dsi_chart *c, const dsi_axis *x, const dsi_axis *y,
-                     const dsi_chart_line *line)
+static void put_line(dsi_buf *page, const dsi_chart *c, const dsi_chart_axis *x,
+                     const dsi_chart_axis *y, const dsi_chart_line *line)
 {
     double *values = malloc((line->series->n + 1) * sizeof *values);
     if (values == NULL) {
@@ -151,7 +163,7 @@ static void put_line(dsi_buf *page, const dsi_chart *c, const dsi_axis *x, const
     free(values);
 }
 
-static void put_marks(dsi_buf *page, const dsi_axis *x, const dsi_chart_marks *marks)
+static void put_marks(dsi_buf *page, const dsi_chart_axis *x, const dsi_chart_marks *marks)
 {
     dsi_buf_printf(page, "<path style=\"stroke:var(--%s);%s\" d=\"", marks->colour,
                    marks->full ? "stroke-dasharray:3 3" : "stroke-width:2");
@@ -242,7 +254,7 @@ static void put_figures(dsi_buf *page, const dsi_chart *c)
 }
 
 /* Around every value: none is cut off. */
-static dsi_axis y_axis(const dsi_chart *c)
+static dsi_chart_axis y_axis(const dsi_chart *c)
 {
     double low = c->from_zero ? 0.0 : NAN;
     double high = c->level > 0.0 ? c->level / scale_of(c) : NAN;
@@ -253,13 +265,13 @@ static dsi_axis y_axis(const dsi_chart *c)
         low = fmin(low, least / scale_of(c));
         high = fmax(high, most / scale_of(c));
     }
-    return dsi_axis_make(low, high, c->log, false, Y_TICKS);
+    return dsi_chart_axis_make(low, high, c->log, false, Y_TICKS);
 }
 
 void dsi_chart_put(dsi_buf *page, const dsi_chart *c)
 {
-    const dsi_axis x = dsi_axis_make(0.0, c->x_high, false, true, X_TICKS);
-    const dsi_axis y = y_axis(c);
+    const dsi_chart_axis x = dsi_chart_axis_make(0.0, c->x_high, false, true, X_TICKS);
+    const dsi_chart_axis y = y_axis(c);
     dsi_buf_printf(page, "<section class=\"card%s\"><div class=\"head\"><h3>",
                    c->wide ? " wide" : "");
     dsi_html_text(page, c->title);

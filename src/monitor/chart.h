@@ -4,7 +4,7 @@
 #define DSI_MONITOR_CHART_H
 
 #include "base/buf.h"
-#include "monitor/axis.h"
+#include "monitor/chart_axis.h"
 #include "monitor/series.h"
 
 #include <stdbool.h>
@@ -44,10 +44,15 @@ void dsi_chart_put(dsi_buf *page, const dsi_chart *chart);
 
 /* The parts, for other charts: the place with grid, figures and an open <svg>, and its end. x_unit
  * is told behind the last figure of the x axis. */
-void dsi_chart_open(dsi_buf *page, const dsi_axis *x, const dsi_axis *y, const char *x_unit);
+void dsi_chart_open(dsi_buf *page, const dsi_chart_axis *x, const dsi_chart_axis *y,
+                    const char *x_unit);
+/* The same without a y axis, so many pixels high, for a drawing of `height` units: lanes, with room
+ * for names at the left. */
+void dsi_chart_open_sized(dsi_buf *page, const dsi_chart_axis *x, const char *x_unit, int pixels,
+                          int height);
 void dsi_chart_close(dsi_buf *page);
 /* Places in the SVG. */
-double dsi_chart_x(const dsi_axis *x, double value);
-double dsi_chart_y(const dsi_axis *y, double value);
+double dsi_chart_x(const dsi_chart_axis *x, double value);
+double dsi_chart_y(const dsi_chart_axis *y, double value);
 
 #endif

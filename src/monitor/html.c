@@ -94,11 +94,15 @@ void dsi_html_begin(dsi_buf *page, const char *title, const char *kind, int refr
     dsi_buf_puts(page, "</style>\n</head>\n<body>\n<main>\n");
 }
 
-void dsi_html_end(dsi_buf *page)
+void dsi_html_end(dsi_buf *page, bool script)
 {
-    dsi_buf_puts(page, "</main>\n<script>\n");
-    dsi_buf_puts(page, dsi_html_script);
-    dsi_buf_puts(page, "</script>\n</body>\n</html>\n");
+    dsi_buf_puts(page, "</main>\n");
+    if (script) {
+        dsi_buf_puts(page, "<script>\n");
+        dsi_buf_puts(page, dsi_html_script);
+        dsi_buf_puts(page, "</script>\n");
+    }
+    dsi_buf_puts(page, "</body>\n</html>\n");
 }
 
 void dsi_html_tile(dsi_buf *page, const char *name, const char *value, const char *note,

@@ -18,7 +18,7 @@ static void put_cell(dsi_buf *page, const char *text)
 static void put_row(dsi_buf *page, const dsi_run_history *h, size_t i)
 {
     const char *tone = "";
-    char text[DSI_AXIS_TEXT];
+    char text[DSI_CHART_TEXT];
     const char *verdict = dsi_run_verdict(h, false, &tone);
     dsi_buf_printf(page, "<tr><td><b style=\"color:var(--c%zu)\">■</b> ", i);
     dsi_html_text(page, h->name);
@@ -208,7 +208,7 @@ ds_status dsi_run_page_compare(ds_ctx *ctx, dsi_run_history *const *runs, size_t
     put_table(&page, runs, n);
     put_charts(&page, runs, n);
     put_differences(&page, runs, n);
-    dsi_html_end(&page);
+    dsi_html_end(&page, true);
     if (page.failed) {
         dsi_buf_free(&page);
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for the page of runs");

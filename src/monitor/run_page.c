@@ -103,8 +103,8 @@ static void put_head(dsi_buf *page, const dsi_run_history *h, bool live)
 
 static void put_loss_tiles(dsi_buf *page, const dsi_run_history *h)
 {
-    char value[DSI_AXIS_TEXT];
-    char best[DSI_AXIS_TEXT];
+    char value[DSI_CHART_TEXT];
+    char best[DSI_CHART_TEXT];
     char note[LINE_BYTES];
     const dsi_series *loss = &h->curves[DSI_RUN_LOSS];
     if (loss->n == 0) {
@@ -124,9 +124,9 @@ static void put_loss_tiles(dsi_buf *page, const dsi_run_history *h)
 
 static void put_speed_tiles(dsi_buf *page, const dsi_run_history *h)
 {
-    char value[DSI_AXIS_TEXT];
+    char value[DSI_CHART_TEXT];
     char note[LINE_BYTES];
-    char text[DSI_AXIS_TEXT];
+    char text[DSI_CHART_TEXT];
     if (!(h->seconds > 0.0)) {
         return;
     }
@@ -140,9 +140,9 @@ static void put_speed_tiles(dsi_buf *page, const dsi_run_history *h)
 
 static void put_tiles(dsi_buf *page, const dsi_run_history *h)
 {
-    char value[DSI_AXIS_TEXT];
+    char value[DSI_CHART_TEXT];
     char note[LINE_BYTES];
-    char text[DSI_AXIS_TEXT];
+    char text[DSI_CHART_TEXT];
     const double plan = dsi_run_number(h, "planned_bytes");
     dsi_buf_puts(page, "<section class=\"tiles\">\n");
     put_loss_tiles(page, h);
@@ -301,7 +301,7 @@ ds_status dsi_run_page(ds_ctx *ctx, const dsi_run_history *h, bool live, char **
     put_charts(&page, h);
     put_sessions(&page, h);
     put_facts(&page, h);
-    dsi_html_end(&page);
+    dsi_html_end(&page, true);
     if (page.failed) {
         dsi_buf_free(&page);
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for the page of a run");

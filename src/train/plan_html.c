@@ -1,45 +1,109 @@
-/* A report of a plan as one page: its text, memory over the steps as stacked areas, the simulated
- * timeline as lanes. No scripts, no links: it opens anywhere. */
-#include "base/buf.h"
+/* A report of a plan as one page: figures, memory over the steps as stacked areas, the simulated
+ * timeline as lanes, its text. No scripts, no links: it opens anywhere. */
+#include "train/plan_html.h"
+
+#include "config/config_values.h"
 #include "cost/trace.h"
+#include "monitor/chart.h"
+#include "monitor/html.h"
 #include "train/plan_print.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
-enum { TEXT_CEILING = 64 << 20, CURVE_POINTS = 600, WIDTH = 1100, HEIGHT = 320, LANE = 26 };
+enum { TEXT_CEILING = 64 << 20, CURVE_POINTS = 600, TICKS = 7, TEXT_BYTES = 128 };
 
-static const char *const colours[] = {"#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f",
-                                      "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#bab0ac",
-                                      "#e0e0e0", "#8c8c8c", "#5c5c5c"};
+static const double room_for_name = 0.09; /* of the width, below which a phase has none */
 
-static void put_escaped(dsi_buf *page, const char *text)
+void dsi_plan_html_phase_line(dsi_buf *page, const dsi_chart_axis *x, double begin, int height)
 {
-    for (; *text != '\0'; ++text) {
-        switch (*text) {
-        case '<':
-            dsi_buf_puts(page, "&lt;");
-            break;
-        case '>':
-            dsi_buf_puts(page, "&gt;");
-            break;
-        case '&':
-            dsi_buf_puts(page, "&amp;");
-            break;
-        case '"':
-            dsi_buf_puts(page, "&quot;");
-            break;
-        default:
-            dsi_buf_putc(page, *text);
-        }
+    dsi_buf_printf(page,
+                   "<path style=\"stroke:var(--dim);stroke-dasharray:3 3\" d=\"M%.2f 0V%d\"/>\n",
+                   dsi_chart_x(x, begin), height);
+}
+
+void dsi_plan_html_phase_name(dsi_buf *page, const dsi_chart_axis *x, double begin, double end,
+                              const char *name)
+{
+    const double part = dsi_chart_axis_at(x, end) - dsi_chart_axis_at(x, begin);
+    if (part >= room_for_name) {
+        dsi_buf_printf(page, "<span class=\"phase%s\" style=\"left:%.2f%%\">%s</span>",
+                       part < 2.0 * room_for_name ? " odd" : "",
+                       100.0 * dsi_chart_axis_at(x, begin), name);
     }
 }
 
-/* ---- memory -------------------------------------------------------------------------------- */
+/* ---- figures -------------------------------------------------------------------------------- */
+
+static double sum_of(const dsi_plan_report *r, int from, int to)
+{
+    double sum = 0.0;
+    for (int place = 0; place < DSI_RESIDENCY_COUNT; ++place) {
+        for (int kind = from; kind <= to && place != DSI_RESIDENCY_DISK; ++kind) {
+            sum += (double)r->peak[place][kind];
+        }
+    }
+    return sum;
+}
+
+/* What is there whatever the batch, beside what the tokens of a micro-batch bring. */
+static void put_parts(dsi_buf *page, const dsi_plan_report *r)
+{
+    char value[DSI_CHART_TEXT];
+    char note[TEXT_BYTES];
+    const ds_config_values *v = dsi_config_values(r->request.config);
+    dsi_html_tile(page, "Model",
+                  dsi_bytes_text(sum_of(r, DSI_MEMORY_PARAM, DSI_MEMORY_MOMENT), value),
+                  "parameters, gradients, optimizer", "");
+    (void)snprintf(note, sizeof note, "%lld × %lld tokens, at the peak",
+                   (long long)v->batch.train_micro_batch_size_per_gpu,
+                   (long long)r->request.seq_length);
+    dsi_html_tile(page, "Context",
+                  dsi_bytes_text(sum_of(r, DSI_MEMORY_ACTIVATION, DSI_MEMORY_GAPS), value), note,
+                  "");
+    dsi_html_tile(page, "Program",
+                  dsi_bytes_text(sum_of(r, DSI_MEMORY_HOST_STATE, DSI_MEMORY_PROCESS), value),
+                  "plans, libraries, host state", "");
+}
+
+static void put_tiles(dsi_buf *page, const dsi_plan_report *r)
+{
+    char value[TEXT_BYTES];
+    char note[TEXT_BYTES];
+    char text[DSI_CHART_TEXT];
+    dsi_shortage lack;
+    const bool lacks = dsi_report_lacks(r, &lack);
+    dsi_buf_puts(page, "<section class=\"tiles\">\n");
+    (void)snprintf(note, sizeof note, "%s %s", lacks ? "more than" : "of",
+                   dsi_bytes_text((double)(lacks ? lack.have : r->request.memory), text));
+    dsi_html_tile(page, "Memory of a rank", dsi_bytes_text((double)dsi_report_need(r), value),
+                  lacks || r->request.memory > 0 ? note : NULL,
+                  lacks                   ? "bad"
+                  : r->request.memory > 0 ? "good"
+                                          : "");
+    put_parts(page, r);
+    (void)snprintf(value, sizeof value, "%.2f M", (double)r->n_parameters / 1e6);
+    (void)snprintf(note, sizeof note, "%.2f M trained", (double)r->n_trainable / 1e6);
+    dsi_html_tile(page, "Parameters", value, note, "");
+    if (r->timeline != NULL) {
+        (void)snprintf(note, sizeof note, "%s tokens a second a rank",
+                       dsi_figure(round(r->timeline->tokens_per_second), text));
+        dsi_html_tile(page, "A step", dsi_clock_text(r->timeline->step.seconds, value), note, "");
+        (void)snprintf(value, sizeof value, "%.1f %%", 100.0 * r->timeline->mfu);
+        dsi_html_tile(page, "MFU", value, "of the device's peak", "");
+    }
+    dsi_buf_puts(page, "</section>\n");
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
 
 typedef struct curve {
     size_t points[CURVE_POINTS][DSI_MEMORY_KIND_COUNT];
     uint32_t n, run;
-    double most; /* bytes at the top edge */
+    double unit; /* bytes */
+    const char *unit_name;
+    dsi_chart_axis x, y;
 } curve;
 
 static double sum_below(const size_t *point, int kind)
@@ -53,12 +117,13 @@ static double sum_below(const size_t *point, int kind)
 
 static double x_of(const curve *c, uint32_t i)
 {
-    return c->n > 1 ? (double)i * WIDTH / (c->n - 1) : 0.0;
+    const double step = (double)i * c->run;
+    return dsi_chart_x(&c->x, i + 1 == c->n || step > c->x.high ? c->x.high : step);
 }
 
 static double y_of(const curve *c, double bytes)
 {
-    return HEIGHT * (1.0 - bytes / c->most);
+    return dsi_chart_y(&c->y, bytes / c->unit);
 }
 
 static size_t largest_of(const curve *c, int kind)
@@ -72,59 +137,107 @@ static size_t largest_of(const curve *c, int kind)
 
 static void put_area(dsi_buf *page, const curve *c, int kind)
 {
+    char text[DSI_CHART_TEXT];
     const size_t largest = largest_of(c, kind);
     if (largest == 0) {
         return;
     }
-    dsi_buf_printf(page, "<polygon fill=\"%s\" points=\"", colours[kind]);
+    dsi_buf_printf(page, "<polygon style=\"fill:var(--c%d)\" points=\"",
+                   kind == DSI_MEMORY_GAPS ? 10 : kind);
     for (uint32_t i = 0; i < c->n; ++i) {
         dsi_buf_printf(page, "%.1f,%.1f ", x_of(c, i), y_of(c, sum_below(c->points[i], kind + 1)));
     }
     for (uint32_t i = c->n; i-- > 0;) {
         dsi_buf_printf(page, "%.1f,%.1f ", x_of(c, i), y_of(c, sum_below(c->points[i], kind)));
     }
-    dsi_buf_printf(page, "\"><title>%s: up to %.2f MiB</title></polygon>\n",
-                   dsi_memory_kind_name((dsi_memory_kind)kind), (double)largest / 1048576.0);
+    dsi_buf_printf(page, "\"><title>%s: up to %s</title></polygon>\n",
+                   dsi_memory_kind_name((dsi_memory_kind)kind),
+                   dsi_bytes_text((double)largest, text));
 }
 
-static void put_line(dsi_buf *page, const curve *c, double bytes, const char *colour,
-                     const char *what)
+static void put_level(dsi_buf *page, const curve *c, double bytes, const char *colour)
 {
     dsi_buf_printf(page,
-                   "<line x1=\"0\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"%s\"/>"
-                   "<text x=\"4\" y=\"%.1f\">%s: %.2f GiB</text>\n",
-                   WIDTH, y_of(c, bytes), y_of(c, bytes), colour, y_of(c, bytes) - 4.0, what,
-                   bytes / 1073741824.0);
+                   "<path style=\"stroke:var(--%s);stroke-width:1.5;stroke-dasharray:5 4\" "
+                   "d=\"M0 %.1fH%d\"/>\n",
+                   colour, y_of(c, bytes), DSI_CHART_WIDTH);
 }
 
-/* Where phases begin. */
-static void put_phases(dsi_buf *page, const dsi_plan_report *r)
+static void put_phases(dsi_buf *page, const curve *c, const dsi_plan *plan, bool names)
 {
-    const dsi_plan *plan = r->plan.train_plan;
     for (int phase = 0; phase < DS_PHASE_COUNT; ++phase) {
-        const double x = (double)plan->phase_begin[phase] * WIDTH / (plan->n_steps + 1.0);
-        if (plan->phase_begin[phase] == plan->phase_begin[phase + 1]) {
-            continue;
+        const double begin = plan->phase_begin[phase];
+        const double end = plan->phase_begin[phase + 1];
+        if (end > begin && names) {
+            dsi_plan_html_phase_name(page, &c->x, begin, end, dsi_phase_name((ds_phase)phase));
+        } else if (end > begin) {
+            dsi_plan_html_phase_line(page, &c->x, begin, DSI_CHART_HEIGHT);
         }
-        dsi_buf_printf(page,
-                       "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"0\" y2=\"%d\" stroke=\"#444\" "
-                       "stroke-dasharray=\"3 3\"/><text x=\"%.1f\" y=\"%d\">%s</text>\n",
-                       x, x, HEIGHT, x + 3.0, HEIGHT + 14, dsi_phase_name((ds_phase)phase));
     }
 }
 
-static void put_legend(dsi_buf *page, const curve *c)
+static void put_key(dsi_buf *page, const curve *c, double peak, double limit)
 {
-    dsi_buf_puts(page, "<p>");
+    char text[DSI_CHART_TEXT];
+    dsi_buf_puts(page, "<div class=\"key\">");
     for (int k = 0; k < DSI_MEMORY_KIND_COUNT; ++k) {
         if (largest_of(c, k) > 0) {
             dsi_buf_printf(page,
-                           "<span style=\"border-left:1em solid %s;padding:0 1em 0 .4em\">%s"
-                           "</span>",
-                           colours[k], dsi_memory_kind_name((dsi_memory_kind)k));
+                           "<span><i class=\"box\" style=\"background:var(--c%d)\"></i>%s, up to "
+                           "%s</span>",
+                           k == DSI_MEMORY_GAPS ? 10 : k, dsi_memory_kind_name((dsi_memory_kind)k),
+                           dsi_bytes_text((double)largest_of(c, k), text));
         }
     }
-    dsi_buf_puts(page, "</p>\n");
+    dsi_buf_printf(page, "<span><i class=\"dash\" style=\"color:var(--ink)\"></i>peak, %s</span>",
+                   dsi_bytes_text(peak, text));
+    if (limit > 0.0) {
+        dsi_buf_printf(page,
+                       "<span><i class=\"dash\" style=\"color:var(--bad)\"></i>room, %s</span>",
+                       dsi_bytes_text(limit, text));
+    }
+    dsi_buf_puts(page, "</div>\n");
+}
+
+static void put_rest(dsi_buf *page, double peak, double rest)
+{
+    char text[DSI_CHART_TEXT];
+    if (rest > 0.0) {
+        dsi_buf_printf(page,
+                       "<p class=\"dim\">Beside it, in every step: %s of the program, its plans "
+                       "and what is offloaded to the host's memory; ",
+                       dsi_bytes_text(rest, text));
+        dsi_buf_printf(page, "%s in all.</p>\n", dsi_bytes_text(peak + rest, text));
+    }
+}
+
+/* limit: 0 where it is not known, or so far above that the curve would be flat below it. */
+static void put_curve(dsi_buf *page, const dsi_plan_report *r, curve *c, double peak, double limit,
+                      double rest)
+{
+    c->unit_name = dsi_bytes_unit(limit > peak ? limit : peak, &c->unit);
+    c->x = dsi_chart_axis_make(0.0, r->ledger->n_steps, false, true, TICKS + 1);
+    c->y = dsi_chart_axis_make(0.0, (limit > peak ? limit : peak) / c->unit, false, false, TICKS);
+    dsi_buf_printf(page,
+                   "<section class=\"card wide plan\"><div class=\"head\"><h3>Memory of a rank "
+                   "<small>%s over the %u steps of its plan</small></h3>",
+                   c->unit_name, r->ledger->n_steps);
+    put_key(page, c, peak, limit);
+    dsi_buf_puts(page, "</div>\n");
+    dsi_chart_open(page, &c->x, &c->y, "steps");
+    for (int k = 0; k < DSI_MEMORY_KIND_COUNT; ++k) {
+        put_area(page, c, k);
+    }
+    put_level(page, c, peak, "ink");
+    if (limit > 0.0) {
+        put_level(page, c, limit, "bad");
+    }
+    put_phases(page, c, r->plan.train_plan, false);
+    dsi_buf_puts(page, "</svg>\n");
+    put_phases(page, c, r->plan.train_plan, true);
+    dsi_chart_close(page);
+    put_rest(page, peak, rest);
+    dsi_buf_puts(page, "</section>\n");
 }
 
 static ds_status put_memory(dsi_buf *page, const dsi_plan_report *r)
@@ -136,93 +249,30 @@ static ds_status put_memory(dsi_buf *page, const dsi_plan_report *r)
     const ds_status status = dsi_report_curve(r, c->points, CURVE_POINTS, &c->n, &c->run);
     if (status >= 0) {
         const double peak = (double)r->total[DSI_RESIDENCY_DEVICE];
-        const double beside =
-            (double)dsi_report_need(r) - peak; /* the host's, where it is shared */
-        const double limit = (double)r->request.memory - beside;
-        c->most = 1.08 * (limit > peak && limit < 2.0 * peak ? limit : peak);
-        dsi_buf_printf(page, "<h2>Memory of a rank over the %u steps of its plan</h2>\n",
-                       r->ledger->n_steps);
-        if (beside > 0.0) {
-            dsi_buf_printf(page,
-                           "<p>Beside it, in every step: %.2f GiB of the program, its plans and "
-                           "what is offloaded to the host's memory; %.2f GiB in all.</p>\n",
-                           beside / 1073741824.0, (peak + beside) / 1073741824.0);
-        }
-        dsi_buf_printf(page, "<svg viewBox=\"0 0 %d %d\" width=\"100%%\">\n", WIDTH, HEIGHT + 20);
-        for (int k = 0; k < DSI_MEMORY_KIND_COUNT; ++k) {
-            put_area(page, c, k);
-        }
-        put_line(page, c, peak, "#000", "peak");
-        if (limit > 0.0 && limit < c->most) {
-            put_line(page, c, limit, "#c00", "memory");
-        }
-        put_phases(page, r);
-        dsi_buf_puts(page, "</svg>\n");
-        put_legend(page, c);
+        const double rest = (double)dsi_report_need(r) - peak; /* the host's, where it is shared */
+        const double limit = (double)r->request.memory - rest;
+        put_curve(page, r, c, peak, limit > 0.0 && limit < 2.0 * peak ? limit : 0.0, rest);
     }
     free(c);
     return status;
 }
 
-/* ---- timeline -------------------------------------------------------------------------------- */
+/* ---- the page ------------------------------------------------------------------------------- */
 
-static int lane_of(const dsi_sim_event *event)
+static void put_head(dsi_buf *page, const dsi_plan_report *r)
 {
-    return (int)event->stream;
-}
-
-/* Events of one phase; those too short to be seen are left out, so that a page stays small. */
-static void put_events(dsi_buf *page, const dsi_timeline *t, ds_phase phase, double from,
-                       double scale)
-{
-    double last[DSI_STREAM_COUNT];
-    for (int i = 0; i < DSI_STREAM_COUNT; ++i) {
-        last[i] = -1.0;
+    dsi_shortage lack;
+    const bool lacks = dsi_report_lacks(r, &lack);
+    const bool known = lacks || r->request.memory > 0;
+    dsi_buf_puts(page, "<header><h1>");
+    dsi_html_text(page, ds_model_get_info(r->request.model)->architecture);
+    dsi_buf_printf(page, ", ZeRO stage %u, %u rank%s</h1>", r->spec.zero.stage, r->request.n_ranks,
+                   r->request.n_ranks == 1 ? "" : "s");
+    if (known) {
+        dsi_buf_printf(page, "<span class=\"pill %s\">%s</span>", lacks ? "bad" : "good",
+                       lacks ? "does not fit" : "fits");
     }
-    for (uint32_t i = t->phase_begin[phase]; i < t->phase_begin[phase + 1]; ++i) {
-        const dsi_sim_event *e = &t->events[i];
-        const dsi_sim_step *step = &t->spec.steps[e->step];
-        const double x = (from + e->start) * scale;
-        const double width = (e->end - e->start) * scale;
-        const int lane = lane_of(e);
-        if (x + width < last[lane] + 0.4) {
-            continue;
-        }
-        last[lane] = x + width;
-        dsi_buf_printf(
-            page, "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\"><title>", x,
-            lane * LANE, width > 0.4 ? width : 0.4, LANE - 6, e->stall ? "#c00" : colours[lane]);
-        put_escaped(page, e->stall ? "waits for " : "");
-        put_escaped(page, step->op);
-        dsi_buf_puts(page, " ");
-        put_escaped(page, step->scope != NULL ? step->scope : "");
-        dsi_buf_printf(page, " %.3f ms</title></rect>\n", 1e3 * (e->end - e->start));
-    }
-}
-
-static void put_timeline(dsi_buf *page, const dsi_timeline *t)
-{
-    double total = 0.0;
-    double from = 0.0;
-    for (int phase = 0; phase < DS_PHASE_COUNT; ++phase) {
-        total += t->phases[phase].seconds;
-    }
-    if (total <= 0.0) {
-        return;
-    }
-    dsi_buf_printf(page,
-                   "<h2>Simulated timeline: one micro-batch, norm and update, %.3f s</h2>\n"
-                   "<svg viewBox=\"-130 0 %d %d\" width=\"100%%\">\n",
-                   total, WIDTH + 130, LANE * DSI_STREAM_COUNT + 16);
-    for (int lane = 0; lane < DSI_STREAM_COUNT; ++lane) {
-        dsi_buf_printf(page, "<text x=\"-128\" y=\"%d\">%s</text>\n", lane * LANE + 14,
-                       dsi_sim_stream_name((dsi_sim_stream)lane));
-    }
-    for (int phase = 0; phase < DS_PHASE_COUNT; ++phase) {
-        put_events(page, t, (ds_phase)phase, from, WIDTH / total);
-        from += t->phases[phase].seconds;
-    }
-    dsi_buf_puts(page, "</svg>\n<p>red: computation waits</p>\n");
+    dsi_buf_puts(page, "</header>\n");
 }
 
 ds_status dsi_report_html(const dsi_printed *printed, char **text_out)
@@ -231,20 +281,19 @@ ds_status dsi_report_html(const dsi_printed *printed, char **text_out)
     char *text = NULL;
     dsi_buf page = dsi_buf_make(TEXT_CEILING);
     DS_TRY(dsi_report_text(printed, &text));
-    dsi_buf_puts(&page, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-                        "<title>ds_plan</title>\n<style>body{font:14px sans-serif;margin:2em;"
-                        "max-width:1240px}svg{background:#fafafa}text{font:11px sans-serif}"
-                        "</style></head><body>\n<h1>");
-    put_escaped(&page, ds_model_get_info(r->request.model)->architecture);
-    dsi_buf_printf(&page, ", ZeRO stage %u, %u rank%s</h1>\n", r->spec.zero.stage,
-                   r->request.n_ranks, r->request.n_ranks == 1 ? "" : "s");
+    dsi_html_begin(&page, "ds_plan", DSI_PLAN_PAGE_KIND, 0);
+    put_head(&page, r);
+    put_tiles(&page, r);
+    dsi_buf_puts(&page, "<section class=\"charts\">\n");
     const ds_status status = put_memory(&page, r);
     if (r->timeline != NULL) {
-        put_timeline(&page, r->timeline);
+        dsi_plan_html_timeline(&page, r->timeline);
     }
-    dsi_buf_puts(&page, "<pre>\n");
-    put_escaped(&page, text);
-    dsi_buf_puts(&page, "</pre>\n</body></html>\n");
+    dsi_buf_puts(&page, "</section>\n<h2>The report</h2>\n<div class=\"card scroll\">"
+                        "<pre class=\"wide-text\">");
+    dsi_html_text(&page, text);
+    dsi_buf_puts(&page, "</pre></div>\n");
+    dsi_html_end(&page, false);
     free(text);
     if (status < 0 || page.failed) {
         dsi_buf_free(&page);

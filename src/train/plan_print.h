@@ -39,6 +39,8 @@ ds_status dsi_report_limit_device(ds_ctx *ctx, const dsi_report_request *request
 ds_status dsi_report_text(const dsi_printed *printed, char **text_out);
 /* One JSON object, {"ds_plan": 1, …}. */
 ds_status dsi_report_json(const dsi_printed *printed, char **text_out);
+/* How dsi_html_check knows that page. */
+#define DSI_PLAN_PAGE_KIND "plan"
 /* One page without scripts or links: text, memory over the steps, the simulated timeline. */
 ds_status dsi_report_html(const dsi_printed *printed, char **text_out);
 /* The simulated timeline for Chrome's tracing page and Perfetto. ERR_ARG without a timeline. */

@@ -81,8 +81,8 @@ def main():
     page.feed(pathlib.Path(sys.argv[1]).read_text())
     page.close()
     assert not page.open, page.open
-    assert page.scripts == 1
     rest = sys.argv[2:]
+    assert page.scripts == (0 if "-script" in rest else 1)
     if rest and pathlib.Path(rest[0]).is_file():
         steps, evals = lines_of(pathlib.Path(rest.pop(0)))
         norms = {k: None if (v["grad_norm"] or 0) < 0 else v["grad_norm"] for k, v in steps.items()}

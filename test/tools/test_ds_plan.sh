@@ -80,13 +80,15 @@ check forms 3 'MFU [0-9.]+ %' "$tool" "${big[@]}" --device h100-sxm --html "$dir
     --trace "$dir/p.trace"
 [ "$("$tool" "${big[@]}" --device h100-sxm | grep -cE '^  (activation_checkpointing.recompute "(selective|full)"|activation_checkpointing.cpu_checkpointing true): .* GiB, .* step [0-9.]+ s instead of')" = 3 ] ||
     { echo "FAILED: three changes, their memory and their costs"; failed=1; }
-for what in '<svg' 'gathered parameters' 'communication</text>' 'MFU'; do
+for what in '<svg' 'gathered parameters' '>communication</span>' '>forward</span>' '>update</span>' 'steps</span>' 's</span>' '>Context</span>' 'MFU'; do
     grep -q -- "$what" "$dir/p.html" || { echo "FAILED html: no $what"; failed=1; }
 done
 if grep -qiE '<script|https?:' "$dir/p.html"; then
     echo "FAILED html: it is not self-contained"
     failed=1
 fi
+! grep -qE '>(disk read|disk write|host compute)</span>' "$dir/p.html" || { echo "FAILED html: lanes of nothing"; failed=1; }
+python3 "$DS_SOURCE_DIR/test/tools/run_report.py" "$dir/p.html" -script 'Simulated timeline' 'Memory of a rank' 'up to' || failed=1
 grep -q '"traceEvents"' "$dir/p.trace" || { echo "FAILED trace"; failed=1; }
 "$tool" "${big[@]}" --memory 200000000000 --json "$dir/big.json" || { echo "FAILED json"; failed=1; }
 check diff_alike 0 'the plans are alike' "$tool" diff "$dir/big.json" "$dir/big.json"
@@ -127,9 +129,9 @@ check limit_lacks 3 '"lacks": \{"need": [0-9]+, "have": 2000000000, "of": "devic
 sed 's/"gradient_clipping"/"device_memory": 4000000000, &/; s/"stage": 3/&, "offload_optimizer": {"device": "cpu"}/' "$dir/z3.json" > "$dir/beside.json"
 check twice 0 '^  master weights, host +[0-9]' "$tool" --model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/beside.json" --memory 20000000000
 check page 0 'fits: ' "$tool" --model_config "$DS_SOURCE_DIR/bench/gpt2_124m.json" --deepspeed_config "$dir/beside.json" --memory 20000000000 --html "$dir/beside.html"
-[ "$(grep -o '<polygon' "$dir/beside.html" | wc -l)" = "$(grep -o '<span' "$dir/beside.html" | wc -l)" ] ||
+[ "$(grep -o '<polygon' "$dir/beside.html" | wc -l)" = "$(grep -o '<i class="box"' "$dir/beside.html" | wc -l)" ] ||
     { echo "FAILED: a kind without a legend"; failed=1; }
-grep -qE 'Beside it, in every step: [0-9.]+ GiB .*; [0-9.]+ GiB in all' "$dir/beside.html" || { echo "FAILED: the host's part"; failed=1; }
+grep -qE 'Beside it, in every step: [0-9.]+ [MG]iB .*; [0-9.]+ GiB in all' "$dir/beside.html" || { echo "FAILED: the host's part"; failed=1; }
 zero 3 8 1 | sed 's/"stage": 3/&, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}/' > "$dir/host.json"
 printf '{"base": "h100-sxm", "name": "small-host", "host": {"bytes": 1000000000}}' > "$dir/small.json"
 check host 3 'does not fit: .* GiB more than 0.93 GiB \(the memory of its host' "$tool" "${open[@]/auto8.json/host.json}" --device "$dir/small.json"

@@ -2,7 +2,7 @@
 #include "base/plain.h"
 #include "common/plot.h"
 #include "common/train.h"
-#include "monitor/axis.h"
+#include "monitor/chart_axis.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ void train_summary_print(const train_run *run, FILE *out)
 {
     const dsi_run_history *h = train_history_seen(run);
     const char *page = train_history_page(run);
-    char text[DSI_AXIS_TEXT];
+    char text[DSI_CHART_TEXT];
     char plain[1024];
     if (h->n_steps == 0) {
         return;
