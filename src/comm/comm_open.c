@@ -6,6 +6,7 @@
 #include "comm/job_name.h"
 #include "comm/net.h"
 #include "comm/shm.h"
+#include "comm/slurm_place.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -205,6 +206,9 @@ ds_status dsi_comm_world_read(ds_ctx *ctx, dsi_comm_world *world_out)
         const bool has_node = f->n_nodes != NULL || is_pals(f);
         DS_TRY(read_number(ctx, has_node ? f->node : NULL, UINT32_MAX, &w.node));
         DS_TRY(read_number(ctx, f->n_nodes, 0, &w.n_nodes));
+        if (f == &families[FAMILY_SLURM] && w.node != UINT32_MAX) {
+            w.local_size = dsi_slurm_tasks_of(getenv("SLURM_STEP_TASKS_PER_NODE"), w.node);
+        }
         DS_TRY(complete(ctx, f, &w));
         DS_TRY(check_launchers(ctx, &w));
     } else {

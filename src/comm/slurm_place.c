@@ -32,6 +32,26 @@ bool dsi_slurm_first_host(const char *list, char *host, size_t n)
     return used > 0;
 }
 
+uint32_t dsi_slurm_tasks_of(const char *list, uint32_t node)
+{
+    unsigned long first = 0; /* node that the next number is of */
+    while (list != NULL && *list >= '0' && *list <= '9') {
+        char *end = NULL;
+        const unsigned long tasks = strtoul(list, &end, 10);
+        unsigned long nodes = 1;
+        if (strncmp(end, "(x", 2) == 0) {
+            nodes = strtoul(end + 2, &end, 10);
+            end += *end == ')';
+        }
+        if (node >= first && node - first < nodes) {
+            return tasks <= UINT32_MAX ? (uint32_t)tasks : 0;
+        }
+        first += nodes;
+        list = *end == ',' ? end + 1 : NULL;
+    }
+    return 0;
+}
+
 /* 0 where it is not set; false: it is no number. */
 static bool number(const char *name, int64_t *value_out)
 {

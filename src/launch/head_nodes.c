@@ -83,7 +83,10 @@ static ds_status ask_address(dsi_head *h)
 ds_status dsi_head_choose_address(dsi_head *h)
 {
     const dsi_launch_options *o = h->options;
-    const bool unknown = h->runner->allocates && h->hosts.n > 1; /* the ranks know who is first */
+    /* Slurm has an order of its own, in which the ranks find the first host; slots of different
+     * numbers are given to it host by host, in ours. */
+    const bool unknown =
+        h->runner->allocates && h->hosts.n > 1 && dsi_hosts_unequal(&h->hosts) == NULL;
     (void)snprintf(h->master_addr, sizeof h->master_addr, "%s",
                    o->master_addr != NULL ? o->master_addr
                    : unknown              ? ""

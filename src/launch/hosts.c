@@ -294,6 +294,15 @@ ds_status dsi_hosts_set_slots(ds_ctx *ctx, dsi_hosts *hosts, uint32_t n, bool ma
     return DS_OK;
 }
 
+const dsi_host *dsi_hosts_unequal(const dsi_hosts *hosts)
+{
+    size_t i = 1;
+    while (i < hosts->n && hosts->items[i].n_slots == hosts->items[0].n_slots) {
+        ++i;
+    }
+    return i < hosts->n ? &hosts->items[i] : NULL;
+}
+
 uint32_t dsi_hosts_first_rank(const dsi_hosts *hosts, size_t host)
 {
     uint32_t n = 0;

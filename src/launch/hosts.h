@@ -46,6 +46,9 @@ ds_status dsi_hosts_first(ds_ctx *ctx, dsi_hosts *hosts, uint32_t n_nodes);
 /* Gives every host the slots 0 … n-1. ERR_ARG names a host that has fewer, unless may_grow. */
 ds_status dsi_hosts_set_slots(ds_ctx *ctx, dsi_hosts *hosts, uint32_t n, bool may_grow);
 
+/* The first host with another number of slots than the first one; NULL: all have as many. */
+const dsi_host *dsi_hosts_unequal(const dsi_hosts *hosts);
+
 uint32_t dsi_hosts_n_ranks(const dsi_hosts *hosts);
 /* The rank of a host's first slot. */
 uint32_t dsi_hosts_first_rank(const dsi_hosts *hosts, size_t host);

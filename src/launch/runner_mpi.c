@@ -69,17 +69,16 @@ static ds_status check_plain(ds_ctx *ctx, const dsi_runner_job *job)
 static ds_status check_equal(ds_ctx *ctx, const dsi_runner_job *job)
 {
     DS_TRY(check_plain(ctx, job));
-    for (size_t i = 1; i < job->hosts->n; ++i) {
-        if (job->hosts->items[i].n_slots != job->hosts->items[0].n_slots) {
-            return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                           "--launcher %s: expected as many slots on every host, found %" PRIu32
-                           " on %s and %" PRIu32 " on %s; level them with --num_gpus",
-                           job->options->launcher, job->hosts->items[0].n_slots,
-                           job->hosts->items[0].name, job->hosts->items[i].n_slots,
-                           job->hosts->items[i].name);
-        }
+    const dsi_host *first = &job->hosts->items[0];
+    const dsi_host *other = dsi_hosts_unequal(job->hosts);
+    if (other == NULL) {
+        return DS_OK;
     }
-    return DS_OK;
+    return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                   "--launcher %s: expected as many slots on every host, found %" PRIu32
+                   " on %s and %" PRIu32 " on %s; level them with --num_gpus",
+                   job->options->launcher, first->n_slots, first->name, other->n_slots,
+                   other->name);
 }
 
 static size_t name_length(const char *item)
@@ -179,14 +178,33 @@ static void mvapich_env(const dsi_runner_job *job, dsi_words *env)
 
 /* ---- Slurm ----------------------------------------------------------------------------------- */
 
+/* Each host as often as it has slots, which is how srun takes different numbers. */
+static void add_repeated_hosts(const dsi_runner_job *job, dsi_words *argv)
+{
+    dsi_buf list = dsi_buf_make(8 << 20);
+    for (size_t i = 0; i < job->hosts->n; ++i) {
+        for (uint32_t k = 0; k < job->hosts->items[i].n_slots; ++k) {
+            dsi_buf_printf(&list, "%s%s", i + k > 0 ? "," : "", job->hosts->items[i].name);
+        }
+    }
+    dsi_words_take(argv, &list);
+}
+
 static void slurm_command(const dsi_runner_job *job, size_t node, dsi_words *argv)
 {
     (void)node;
+    const bool equal = dsi_hosts_unequal(job->hosts) == NULL;
     dsi_words_add(argv, "srun");
     add_number(argv, "-n", dsi_hosts_n_ranks(job->hosts));
     add_number(argv, "--nodes", (uint32_t)job->hosts->n);
-    add_number(argv, "--ntasks-per-node", job->hosts->items[0].n_slots);
-    if (job->hosts_known) {
+    if (equal) {
+        add_number(argv, "--ntasks-per-node", job->hosts->items[0].n_slots);
+    }
+    if (!equal) { /* of a hostfile: an allocation's hosts that are not known are equal */
+        dsi_words_add(argv, "--distribution=arbitrary");
+        dsi_words_add(argv, "--nodelist");
+        add_repeated_hosts(job, argv);
+    } else if (job->hosts_known) {
         dsi_words_add(argv, "--nodelist");
         dsi_runner_add_hosts(job, false, argv);
     }
@@ -240,7 +258,7 @@ const dsi_runner dsi_mpi_runners[DSI_N_MPI_RUNNERS] = {
         .program = "srun",
         .package = "slurm-client",
         .allocates = true,
-        .check = check_equal,
+        .check = check_plain,
         .command = slurm_command,
     },
 };

@@ -31,6 +31,7 @@ static const char *const names[] = {"RANK",
                                     "SLURM_NODEID",
                                     "SLURM_STEP_NUM_NODES",
                                     "SLURM_STEP_NODELIST",
+                                    "SLURM_STEP_TASKS_PER_NODE",
                                     "SLURM_JOB_ID",
                                     "SLURM_STEP_ID",
                                     "MPI_LOCALNRANKS",
@@ -148,6 +149,35 @@ static void test_slurm(void **state)
     ds_ctx_destroy(&ctx);
 }
 
+/* Hosts with different numbers of tasks. */
+static void test_slurm_unequal(void **state)
+{
+    (void)state;
+    ds_ctx *ctx;
+    dsi_comm_world w;
+    clean();
+    assert_int_equal(dsi_slurm_tasks_of("2(x3),1", 0), 2);
+    assert_int_equal(dsi_slurm_tasks_of("2(x3),1", 2), 2);
+    assert_int_equal(dsi_slurm_tasks_of("2(x3),1", 3), 1);
+    assert_int_equal(dsi_slurm_tasks_of("2(x3),1", 4), 0);
+    assert_int_equal(dsi_slurm_tasks_of("x", 0), 0);
+    assert_int_equal(dsi_slurm_tasks_of(NULL, 0), 0);
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    set("SLURM_PROCID", "3");
+    set("SLURM_STEP_NUM_TASKS", "4");
+    set("SLURM_LOCALID", "0");
+    set("SLURM_NODEID", "1");
+    set("SLURM_STEP_NUM_NODES", "2");
+    set("SLURM_STEP_TASKS_PER_NODE", "3,1");
+    CHECK_OK(ctx, dsi_comm_world_read(ctx, &w));
+    assert_int_equal(w.local_size, 1);
+    assert_int_equal(w.node, 1);
+    set("SLURM_LOCALID", "1");
+    CHECK_FAILS(ctx, dsi_comm_world_read(ctx, &w), DS_ERR_CONFIG, "these contradict");
+    clean();
+    ds_ctx_destroy(&ctx);
+}
+
 /* HPE's mpiexec: PMIx's rank, local numbers of its own; the size is PMI's or WORLD_SIZE. */
 static void test_pals(void **state)
 {
@@ -248,7 +278,8 @@ int main(void)
 {
     (void)alarm(60);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_world), cmocka_unit_test(test_slurm),   cmocka_unit_test(test_pals),
+        cmocka_unit_test(test_world), cmocka_unit_test(test_slurm),
+        cmocka_unit_test(test_pals),  cmocka_unit_test(test_slurm_unequal),
         cmocka_unit_test(test_open),  cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -106,6 +106,10 @@ slurm_end "$work/one"
     across "deepspeed --launcher slurm" "$bin/deepspeed" --launcher slurm --num_nodes 2 --num_gpus 2 "${train[@]}"
     printf 'dsb slots=2\ndsa slots=2\n' > "$work/two/dsa/home/hosts" # Slurm has an order of its own
     across "with a hostfile" "$bin/deepspeed" --launcher slurm -H hosts "${train[@]}"
+    printf 'dsb slots=1\ndsa slots=3\n' > "$work/two/dsa/home/hosts"
+    across "with unequal slots" "$bin/deepspeed" --launcher slurm -H hosts "${train[@]}"
+    printf 'dsa slots=3\ndsb slots=1\n' > "$work/two/dsa/home/hosts"
+    across "with unequal slots, the other order" "$bin/deepspeed" --launcher slurm -H hosts "${train[@]}"
     across "srun with a secret" env DS_JOB_SECRET=0123456789abcdef0123456789abcdef srun -N 2 -n 4 "${train[@]}"
     kinds=$(here srun --mpi=list 2>&1)
     # MPICH spins while it waits: four of its ranks on fewer cores, beside other work, may take minutes.
