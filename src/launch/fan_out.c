@@ -43,7 +43,7 @@ static ds_status fill(fan *f)
             return ds_fail(f->ctx, DS_ERR_NOMEM, "no memory for %zu hosts", f->hosts.n);
         }
         dsi_ssh_command(&options, &f->ssh_args, &f->argv[i]);
-        dsi_words_add(&f->argv[i], name);
+        dsi_ssh_target(&f->hosts.items[i], &f->argv[i]);
         dsi_words_add(&f->argv[i], f->what->command);
         DS_TRY(dsi_words_check(f->ctx, &f->argv[i]));
         f->tasks[i] = (dsi_task){

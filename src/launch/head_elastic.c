@@ -70,8 +70,7 @@ static bool allows(const dsi_head *h, const ds_elastic_params *p, uint32_t n_ran
 
 static void drop_host(dsi_hosts *hosts, size_t i)
 {
-    free(hosts->items[i].name);
-    free(hosts->items[i].slots);
+    dsi_host_free(&hosts->items[i]);
     --hosts->n;
     memmove(&hosts->items[i], &hosts->items[i + 1], (hosts->n - i) * sizeof *hosts->items);
 }

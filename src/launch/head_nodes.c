@@ -57,7 +57,7 @@ static ds_status ask_address(dsi_head *h)
     if (strcmp(h->runner->name, "ssh") == 0) {
         dsi_words_add_all(&argv, &h->runner_args);
     }
-    dsi_words_add(&argv, host);
+    dsi_ssh_target(&h->hosts.items[0], &argv);
     dsi_words_add(&argv, "hostname -I");
     DS_TRY(dsi_words_check(h->ctx, &argv));
     const int wait_status = run_and_read(&argv, word, sizeof word);

@@ -23,18 +23,34 @@ const char *dsi_host_name_fault(const char *name, size_t n)
     for (size_t i = 0; i < n; ++i) {
         if (!isalnum((unsigned char)name[i]) &&
             (name[i] == '\0' || strchr("._:-", name[i]) == NULL)) {
-            return "a host name holds letters, digits and ._:- only (a user or key for a host "
-                   "belongs into ~/.ssh/config)";
+            return "a host name holds letters, digits and ._:- only (a key for a host belongs "
+                   "into ~/.ssh/config)";
         }
     }
     return NULL;
 }
 
+void dsi_host_free(dsi_host *host)
+{
+    free(host->name);
+    free(host->user);
+    free(host->slots);
+    *host = (dsi_host){0};
+}
+
+const dsi_host *dsi_hosts_with_user(const dsi_hosts *hosts)
+{
+    size_t i = 0;
+    while (i < hosts->n && hosts->items[i].user == NULL) {
+        ++i;
+    }
+    return i < hosts->n ? &hosts->items[i] : NULL;
+}
+
 void dsi_hosts_free(dsi_hosts *hosts)
 {
     for (size_t i = 0; i < hosts->n; ++i) {
-        free(hosts->items[i].name);
-        free(hosts->items[i].slots);
+        dsi_host_free(&hosts->items[i]);
     }
     free(hosts->items);
     *hosts = (dsi_hosts){0};
@@ -158,20 +174,35 @@ static bool rest_is_right(reader *r, const char *at, const char *end)
     return true;
 }
 
+/* NULL when n bytes may be a user's name, which ssh must not take for a flag. */
+static const char *user_fault(const char *user, size_t n)
+{
+    bool right = n > 0 && n <= DSI_MAX_USER && user[0] != '-';
+    for (size_t i = 0; i < n; ++i) {
+        right = right && user[i] != '\0' &&
+                (isalnum((unsigned char)user[i]) || strchr("._-", user[i]) != NULL);
+    }
+    return right ? NULL : "a user has 1 to 64 letters, digits and ._-, and no '-' first";
+}
+
 static ds_status read_line(reader *r, const char *at, const char *end)
 {
     uint32_t slots = 0;
-    const size_t n = next_word(&at, end);
-    if (n == 0) {
+    const size_t n_word = next_word(&at, end);
+    if (n_word == 0) {
         return DS_OK;
     }
-    const char *host = at;
-    const char *wrong = dsi_host_name_fault(host, n);
+    const char *user = memchr(at, '@', n_word) != NULL ? at : NULL;
+    const size_t n_user = user != NULL ? (size_t)((const char *)memchr(at, '@', n_word) - at) : 0;
+    const char *host = user != NULL ? at + n_user + 1 : at;
+    const size_t n = n_word - (size_t)(host - at);
+    const char *wrong = user != NULL ? user_fault(user, n_user) : NULL;
+    wrong = wrong != NULL ? wrong : dsi_host_name_fault(host, n);
     if (wrong != NULL) {
-        fault(r, wrong, host, n);
+        fault(r, wrong, at, n_word);
         return DS_OK;
     }
-    at += n;
+    at += n_word;
     const size_t n_count = next_word(&at, end);
     if (n_count == 0 || !read_count(at, n_count, "slots=", &slots) || slots == 0 ||
         slots > DSI_MAX_SLOTS) {
@@ -192,6 +223,11 @@ static ds_status read_line(reader *r, const char *at, const char *end)
         return DS_OK;
     }
     DS_TRY(add(r->ctx, &r->hosts, host, n, slots));
+    if (user != NULL) {
+        char *copy = strndup(user, n_user);
+        r->hosts.items[r->hosts.n - 1].user = copy;
+        DS_TRY(copy != NULL ? DS_OK : ds_fail(r->ctx, DS_ERR_NOMEM, "no memory for a user"));
+    }
     r->lines[r->hosts.n - 1] = r->line;
     return DS_OK;
 }
@@ -264,9 +300,7 @@ ds_status dsi_hosts_first(ds_ctx *ctx, dsi_hosts *hosts, uint32_t n_nodes)
             hosts->n, n_nodes);
     }
     while (hosts->n > n_nodes) {
-        --hosts->n;
-        free(hosts->items[hosts->n].name);
-        free(hosts->items[hosts->n].slots);
+        dsi_host_free(&hosts->items[--hosts->n]);
     }
     return DS_OK;
 }

@@ -12,10 +12,11 @@
 #include "base/buf.h"
 #include <stdint.h>
 
-enum { DSI_MAX_HOSTS = 16384, DSI_MAX_SLOTS = 1024, DSI_MAX_HOST_NAME = 253 };
+enum { DSI_MAX_HOSTS = 16384, DSI_MAX_SLOTS = 1024, DSI_MAX_HOST_NAME = 253, DSI_MAX_USER = 64 };
 
 typedef struct dsi_host {
     char *name;
+    char *user; /* whom ssh logs in as; NULL: as it is configured */
     uint32_t *slots;
     uint32_t n_slots;
 } dsi_host;
@@ -25,14 +26,17 @@ typedef struct dsi_hosts {
     size_t n, capacity;
 } dsi_hosts;
 
-/* Reads "name slots=N" lines; '#' begins a comment; max_slots=M (Open MPI's) is accepted and has no
- * say. `name` is the file's, for messages. Errors: ERR_FORMAT with "name:line: …" for each wrong
- * line, ten at most; ERR_LIMIT; ERR_NOMEM. The caller frees *hosts_out. */
+/* Reads "[user@]name slots=N" lines; '#' begins a comment; max_slots=M (Open MPI's) is accepted and
+ * has no say. `name` is the file's, for messages. Errors: ERR_FORMAT with "name:line: …" for each
+ * wrong line, ten at most; ERR_LIMIT; ERR_NOMEM. The caller frees *hosts_out. */
 ds_status dsi_hosts_parse(ds_ctx *ctx, const char *name, const char *text, size_t n,
                           dsi_hosts *hosts_out);
 /* Of a file; ERR_NOT_FOUND when there is none. */
 ds_status dsi_hosts_read(ds_ctx *ctx, const char *path, dsi_hosts *hosts_out);
 void dsi_hosts_free(dsi_hosts *hosts);
+void dsi_host_free(dsi_host *host);
+/* A host that has a user, NULL without one. */
+const dsi_host *dsi_hosts_with_user(const dsi_hosts *hosts);
 
 /* Adds a host with slots 0 … n_slots-1. Errors: ERR_NOMEM, ERR_LIMIT. */
 ds_status dsi_hosts_add(ds_ctx *ctx, dsi_hosts *hosts, const char *name, uint32_t n_slots);

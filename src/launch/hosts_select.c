@@ -112,8 +112,7 @@ static void apply(const choice *c, dsi_hosts *hosts, bool keep)
         }
         host->n_slots = n;
         if (n == 0) {
-            free(host->name);
-            free(host->slots);
+            dsi_host_free(host);
         } else {
             hosts->items[kept++] = *host;
         }

@@ -62,6 +62,13 @@ static ds_status check_plain(ds_ctx *ctx, const dsi_runner_job *job)
                            o->launcher, ours[i].flag, ours[i].instead);
         }
     }
+    const dsi_host *host = dsi_hosts_with_user(job->hosts);
+    if (host != NULL) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "--launcher %s starts the ranks itself and takes no user of a host, found "
+                       "%s@%s; put the user into ~/.ssh/config, or use --launcher pdsh or ssh",
+                       o->launcher, host->user, host->name);
+    }
     DS_TRY(check_colon(ctx, job));
     return check_slots(ctx, job);
 }

@@ -25,6 +25,15 @@ void dsi_ssh_command(const dsi_launch_options *options, const dsi_words *more, d
     dsi_words_add_all(argv, more);
 }
 
+void dsi_ssh_target(const dsi_host *host, dsi_words *argv)
+{
+    if (host->user != NULL) {
+        dsi_words_addf(argv, "%s@%s", host->user, host->name);
+    } else {
+        dsi_words_add(argv, host->name);
+    }
+}
+
 static void add_switch(dsi_words *argv, bool is_on, const char *flag)
 {
     if (is_on) {
@@ -94,7 +103,7 @@ static void ssh_command(const dsi_runner_job *job, size_t node, dsi_words *argv)
     (void)snprintf(rank, sizeof rank, "%zu", node);
     dsi_ssh_command(job->options, job->ssh_args, argv);
     dsi_words_add_all(argv, job->args);
-    dsi_words_add(argv, job->hosts->items[node].name);
+    dsi_ssh_target(&job->hosts->items[node], argv);
     node_text(job, rank, &text);
     dsi_words_take(argv, &text);
 }
@@ -135,6 +144,10 @@ static void pdsh_command(const dsi_runner_job *job, size_t node, dsi_words *argv
     dsi_ssh_command(job->options, job->ssh_args, &ssh);
     for (size_t i = 0; i < ssh.n; ++i) {
         add_escaped(argv, ssh.items[i]);
+    }
+    if (dsi_hosts_with_user(job->hosts) != NULL) { /* of the others pdsh's default, one's own */
+        dsi_words_add(argv, "-l");
+        dsi_words_add(argv, "%u");
     }
     dsi_words_add(argv, "%h");
     node_text(job, NODE_RANK, &text);

@@ -8,9 +8,11 @@ void dsi_runner_add_hosts(const dsi_runner_job *job, bool counts, dsi_words *arg
 {
     dsi_buf list = dsi_buf_make(8 << 20);
     for (size_t i = 0; i < job->hosts->n; ++i) {
-        dsi_buf_printf(&list, "%s%s", i > 0 ? "," : "", job->hosts->items[i].name);
+        const dsi_host *host = &job->hosts->items[i];
+        dsi_buf_printf(&list, "%s%s%s%s", i > 0 ? "," : "", host->user != NULL ? host->user : "",
+                       host->user != NULL ? "@" : "", host->name);
         if (counts) {
-            dsi_buf_printf(&list, ":%" PRIu32, job->hosts->items[i].n_slots);
+            dsi_buf_printf(&list, ":%" PRIu32, host->n_slots);
         }
     }
     dsi_words_take(argv, &list);

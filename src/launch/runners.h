@@ -61,6 +61,8 @@ extern const dsi_runner dsi_mpi_runners[DSI_N_MPI_RUNNERS];   /* runner_mpi.c */
 void dsi_runner_add_hosts(const dsi_runner_job *job, bool counts, dsi_words *argv);
 
 /* Appends "ssh FLAGS" and `more`. */
+/* Adds "user@name", or the name alone. */
+void dsi_ssh_target(const dsi_host *host, dsi_words *argv);
 void dsi_ssh_command(const dsi_launch_options *options, const dsi_words *more, dsi_words *argv);
 
 #endif

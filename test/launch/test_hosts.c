@@ -70,7 +70,11 @@ static void names_wrong_lines(void **state)
         {"w0 slots=2 gpus=3", "after slots=N, found 'gpus=3'"},
         {"w0 slots=2\n\nw0 slots=1", "hosts:3: expected each host once (it stands in line 1 too)"},
         {"-oProxyCommand=x slots=1", "begins with a letter or digit, found '-oProxyCommand=x'"},
-        {"me@w0 slots=1", "~/.ssh/config"},
+        {"-l@w0 slots=1", "a user has 1 to 64 letters, digits and ._-, and no '-' first"},
+        {"@w0 slots=1", "a user has 1 to 64 letters"},
+        {"a@-w0 slots=1", "begins with a letter or digit"},
+        {"a@b@w0 slots=1", "letters, digits and ._:- only"},
+        {"w0 slots=1\nme@w0 slots=1", "hosts:2: expected each host once"},
         {"w0;id slots=1", "letters, digits and ._:- only"},
         {"a slots=1\n- slots=1\nb\n",
          "hosts:2: a host name begins with a letter or digit, found '-'"
@@ -80,6 +84,20 @@ static void names_wrong_lines(void **state)
         dsi_hosts hosts;
         CHECK_FAILS(ctx, parse(ctx, cases[i].text, &hosts), DS_ERR_FORMAT, cases[i].message);
     }
+}
+
+/* Users are for ssh; hosts are known by their names. */
+static void reads_users(void **state)
+{
+    dsi_hosts hosts;
+    CHECK_OK(*state, parse(*state, "alice@w0 slots=2\nw1 slots=1\n", &hosts));
+    assert_string_equal(hosts.items[0].name, "w0");
+    assert_string_equal(hosts.items[0].user, "alice");
+    assert_null(hosts.items[1].user);
+    assert_ptr_equal(dsi_hosts_with_user(&hosts), &hosts.items[0]);
+    CHECK_OK(*state, dsi_hosts_select(*state, &hosts, "w1", NULL));
+    assert_null(dsi_hosts_with_user(&hosts));
+    dsi_hosts_free(&hosts);
 }
 
 #define POOL "w0 slots=4\nw1 slots=4\n"
@@ -230,13 +248,10 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_hostfiles),
-        cmocka_unit_test(names_wrong_lines),
-        cmocka_unit_test(chooses),
-        cmocka_unit_test(refuses_choices),
-        cmocka_unit_test(counts),
-        cmocka_unit_test(travels_as_text),
-        cmocka_unit_test(base64_turns_back),
+        cmocka_unit_test(reads_hostfiles),    cmocka_unit_test(names_wrong_lines),
+        cmocka_unit_test(reads_users),        cmocka_unit_test(chooses),
+        cmocka_unit_test(refuses_choices),    cmocka_unit_test(counts),
+        cmocka_unit_test(travels_as_text),    cmocka_unit_test(base64_turns_back),
         cmocka_unit_test(refuses_zero_bytes),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -54,6 +54,8 @@ refused() { # TEXT FLAGS…
 }
 refused "expected one of pdsh, ssh" -H hosts --launcher qsub ./prog
 refused "as many slots on every host, found 2 on w0 and 1 on w1" -H uneven --launcher mpich ./prog
+printf 'alice@w0 slots=1\n' > users
+refused "takes no user of a host, found alice@w0; put the user into ~/.ssh/config" -H users --force_multi --launcher openmpi ./prog
 refused "slots from 0 without gaps, found others on host w0" -H hosts -i w0:1@w1 --launcher openmpi ./prog
 refused "--log_dir has no hold on them" -H hosts --launcher openmpi --log_dir x ./prog
 refused "cannot be given an argument ':'" -H hosts --launcher openmpi ./prog a : b

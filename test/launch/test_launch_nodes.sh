@@ -100,6 +100,13 @@ for launcher in pdsh ssh; do
     prints '[rank 0] 0 0'
     [ "$(cat logs/*_rank0.log)" = '0 0' ] || fail "the log file"
     rm -r logs
+    # Users of hosts.
+    printf 'root@127.0.0.2 slots=2\nroot@127.0.0.3 slots=1\n' > users
+    job 0 -H users --ssh_port "$port" --launcher $launcher --prefix all sh -c 'echo $RANK of $(id -un)'
+    prints '[rank 2] 2 of root'
+    printf '127.0.0.2 slots=1\nnobody-here@127.0.0.3 slots=1\n' > users
+    job 255 -H users --ssh_port "$port" --launcher $launcher sh -c 'exec sleep 60'
+    says 'nobody-here@127.0.0.3: Permission denied'
     # The second node fails: the first is ended.
     DS_MARK=fails job 139 "${way[@]}" sh -c 'ulimit -c 0; if [ $RANK = 2 ]; then sleep 0.5; echo last; kill -SEGV $$; fi; exec sleep 60'
     says 'rank 2 on [^ ]+ was killed by SIGSEGV'
