@@ -3,6 +3,7 @@
  * Parquet files and their rows are pyarrow's (make_rows.py). */
 #include "common/check.h"
 #include "common/scratch.h"
+#include "data/parquet/parquet.h"
 #include "data/rows/rows.h"
 #include "io/json_load.h"
 
@@ -201,8 +202,60 @@ static void records(void **state)
     check("a.csv", "a\nx\ny,z\n", "{\"a\":\"x\"}\n", ":3: more than the 1 cells of the header");
     check("a.csv", "a\n\"x\ny", "", ":2: a quote is never closed");
     check("a.csv", "a,b,a\n", "", ":1: two columns have the name \"a\"");
+    /* as pandas: a line of blanks is blank, and so is one of tabs where they delimit nothing */
+    check("a.csv", " \na\n1\n \t \n 3\n   ", "{\"a\":\"1\"}\n{\"a\":\" 3\"}\n", "");
+    check("a.csv", "a,b\n ,x\n \"q\"", "{\"a\":\" \",\"b\":\"x\"}\n{\"a\":\" \\\"q\\\"\"}\n", "");
+    check("a.tsv", "a\tb\n   \n \t \n", "{\"a\":\" \",\"b\":\" \"}\n", "");
     check("a.csv", "a\n", "", "");
     check("a.csv", "", "", "");
+}
+
+/* As many columns as there may be, whose names are compared in time; and one more. */
+static void many_columns(void **state)
+{
+    (void)state;
+    enum { MOST = 65536, ROOM = 8 };
+    char *text = malloc((size_t)(MOST + 2) * ROOM);
+    size_t n = 0;
+    assert_non_null(text);
+    for (int i = 0; i < MOST - 1; ++i) {
+        n += (size_t)snprintf(text + n, ROOM, "c%x,", i);
+    }
+    (void)strcpy(text + n, "c7");
+    check("a.csv", text, "", ":1: two columns have the name \"c7\"");
+    (void)strcpy(text + n, "x\n");
+    check("a.csv", text, "", "");
+    (void)strcpy(text + n, "x,y\n");
+    check("a.csv", text, "", ":1: it has more than 65536 columns");
+    free(text);
+}
+
+/* The pages of all columns together have a limit: file, row group and column are named. */
+static void pages_have_a_limit(void **state)
+{
+    (void)state;
+    dsi_parquet *file = NULL;
+    dsi_buf json = dsi_buf_make(1 << 20);
+    bool end = false;
+    size_t enough = 256;
+    for (ds_status status = DS_ERR_FORMAT; status < 0; enough *= 2) {
+        assert_true(enough < 1 << 20);
+        end = false;
+        CHECK_OK(ctx, dsi_parquet_open(ctx, golden("chat_snappy", ".parquet"), &file));
+        dsi_parquet_limit(file, enough);
+        for (status = DS_OK; status >= 0 && !end;) {
+            dsi_buf_clear(&json);
+            status = dsi_parquet_next(file, &json, &end);
+        }
+        dsi_parquet_close(&file);
+        if (status < 0) {
+            assert_non_null(
+                strstr(ds_ctx_error(ctx), "chat_snappy.parquet: row group 0, column \""));
+            assert_non_null(strstr(ds_ctx_error(ctx), "the limit for a file, 1 GiB"));
+        }
+    }
+    assert_true(enough > 512); /* the first try was refused */
+    dsi_buf_free(&json);
 }
 
 /* ---- compressed ---- */
@@ -280,6 +333,8 @@ int main(void)
                                        cmocka_unit_test(lines),
                                        cmocka_unit_test(lists),
                                        cmocka_unit_test(records),
+                                       cmocka_unit_test(many_columns),
+                                       cmocka_unit_test(pages_have_a_limit),
                                        cmocka_unit_test(compressed)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

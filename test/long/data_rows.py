@@ -150,7 +150,7 @@ def write_records(rng, path):
             if any(cells) or len(cells) > 1:
                 writer.writerow(cells)
             if rng.random() < 0.1 and len(names) > 1:
-                f.write(end)
+                f.write(rng.choice(["", " ", "   " if tabs else " \t "]) + end)
             if rng.random() < 0.1 and len(names) > 1:
                 writer.writerow(["short"])
     frame = pandas.read_csv(path, sep="\t" if tabs else ",", dtype=str)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* A footer's structures take some thirty times its bytes. */
-enum { FOOTER_ARENA_BYTES = 1 << 30 };
+enum { FOOTER_ARENA_BYTES = 1 << 30, PAGES_BYTES = 1 << 30 };
 
 struct dsi_parquet {
     ds_ctx *ctx;
@@ -18,6 +18,7 @@ struct dsi_parquet {
     dsi_shape *root;
     dsi_shape_leaf *leaves;
     dsi_parquet_column *columns;
+    dsi_parquet_account account;
     uint32_t group;     /* the next row group to open */
     uint64_t rows_left; /* of the one that is open */
 };
@@ -49,6 +50,7 @@ static ds_status open_file(dsi_parquet *f, const char *path)
         return ds_fail(f->ctx, DS_ERR_NOMEM, "no memory to read %s", path);
     }
     for (uint32_t i = 0; i < f->meta.n_leaves; ++i) {
+        f->columns[i].account = &f->account;
         f->columns[i].type = f->leaves[i].type;
         f->columns[i].max_def = f->leaves[i].max_def;
         f->columns[i].max_rep = f->leaves[i].max_rep;
@@ -62,6 +64,7 @@ ds_status dsi_parquet_open(ds_ctx *ctx, const char *path, dsi_parquet **file_out
     if (f != NULL) {
         f->ctx = ctx;
         f->path = strdup(path);
+        f->account.limit = PAGES_BYTES;
     }
     if (f == NULL || f->path == NULL || dsi_arena_create(FOOTER_ARENA_BYTES, &f->arena) < 0) {
         dsi_parquet_close(&f);
@@ -74,6 +77,11 @@ ds_status dsi_parquet_open(ds_ctx *ctx, const char *path, dsi_parquet **file_out
     }
     *file_out = f;
     return DS_OK;
+}
+
+void dsi_parquet_limit(dsi_parquet *file, size_t bytes)
+{
+    file->account.limit = bytes;
 }
 
 uint64_t dsi_parquet_n_rows(const dsi_parquet *file)

@@ -22,6 +22,8 @@ typedef struct dsi_parquet dsi_parquet;
  * (encrypted, or no column that can be read), ERR_NOMEM. */
 ds_status dsi_parquet_open(ds_ctx *ctx, const char *path, dsi_parquet **file_out);
 void dsi_parquet_close(dsi_parquet **file);
+/* Sets what its pages and dictionaries may take at once, for tests; otherwise 1 GiB. */
+void dsi_parquet_limit(dsi_parquet *file, size_t bytes);
 uint64_t dsi_parquet_n_rows(const dsi_parquet *file);
 /* Appends the next row; *end_out true, and nothing appended, behind the last. Errors: ERR_FORMAT
  * and ERR_UNSUPPORTED (name row group and column), ERR_LIMIT (a row beyond the buffer's ceiling),

@@ -10,8 +10,6 @@ enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3 };
  * asks for. */
 enum { PAGE_BYTES_MAX = 1 << 30 };
 
-static const char *const no_memory = "no memory for a page";
-
 static uint32_t bits_of(uint32_t max_level)
 {
     uint32_t bits = 0;
@@ -48,6 +46,7 @@ static const char *unpack(const dsi_parquet_column *c, const dsi_parquet_page *p
                           const uint8_t *data, size_t plain, dsi_parquet_room *room,
                           dsi_span *span_out)
 {
+    dsi_parquet_account *account = c->account;
     const size_t n = page->full - plain;
     if (c->codec == DSI_PARQUET_UNCOMPRESSED || !page->compressed) {
         *span_out = (dsi_span){data + plain, data + page->packed};
@@ -56,8 +55,9 @@ static const char *unpack(const dsi_parquet_column *c, const dsi_parquet_page *p
     if (page->full > PAGE_BYTES_MAX) {
         return "a page is larger than 1 GiB";
     }
-    if (!dsi_parquet_room_grow(room, n > 0 ? n : 1)) {
-        return no_memory;
+    const char *bad = dsi_parquet_room_grow(account, room, n > 0 ? n : 1);
+    if (bad != NULL) {
+        return bad;
     }
     *span_out = (dsi_span){room->data, (const uint8_t *)room->data + n};
     if (n == 0 && page->packed == plain) {
@@ -88,9 +88,10 @@ static const char *read_dictionary(dsi_parquet_column *c, const dsi_parquet_page
     if (page->n_entries > (uint64_t)(span.end - span.p) / 4) {
         return "the dictionary has fewer values than its head tells";
     }
-    if (!dsi_parquet_room_grow(&c->dictionary_room,
-                               ((size_t)page->n_entries + 1) * sizeof *c->dictionary)) {
-        return no_memory;
+    bad = dsi_parquet_room_grow(c->account, &c->dictionary_room,
+                                ((size_t)page->n_entries + 1) * sizeof *c->dictionary);
+    if (bad != NULL) {
+        return bad;
     }
     c->dictionary = c->dictionary_room.data;
     for (uint32_t i = 0; i < page->n_entries && bad == NULL; ++i) {

@@ -9,6 +9,11 @@
 #include "data/parquet/parquet_bits.h"
 #include "data/parquet/parquet_meta.h"
 
+/* What all rooms of a file take together: its sizes are claims, and a small file may claim much. */
+typedef struct dsi_parquet_account {
+    size_t used, limit;
+} dsi_parquet_account;
+
 /* Memory that is kept from page to page. */
 typedef struct dsi_parquet_room {
     void *data;
@@ -34,6 +39,7 @@ typedef struct dsi_parquet_values {
 } dsi_parquet_values;
 
 typedef struct dsi_parquet_column {
+    dsi_parquet_account *account; /* the file's */
     dsi_parquet_physical type;
     uint32_t max_def, max_rep;
     int32_t codec;
@@ -76,7 +82,7 @@ const char *dsi_parquet_values_next(dsi_parquet_column *column, dsi_parquet_valu
 const char *dsi_parquet_plain(dsi_parquet_physical type, dsi_span *span, uint64_t *at,
                               dsi_parquet_value *value_out);
 
-/* At least n bytes; false when out of memory. */
-bool dsi_parquet_room_grow(dsi_parquet_room *room, size_t n);
+/* At least n bytes. NULL, or what is wrong: no memory, or the account's limit. */
+const char *dsi_parquet_room_grow(dsi_parquet_account *account, dsi_parquet_room *room, size_t n);
 
 #endif

@@ -16,20 +16,24 @@ enum {
 };
 
 static const char *const ends_early = "a page ends within its values";
-static const char *const no_memory = "no memory for a page";
 
-bool dsi_parquet_room_grow(dsi_parquet_room *room, size_t n)
+const char *dsi_parquet_room_grow(dsi_parquet_account *account, dsi_parquet_room *room, size_t n)
 {
-    if (n > room->size || room->data == NULL) {
-        const size_t size = n + n / 4 + 64;
-        void *data = realloc(room->data, size);
-        if (data == NULL) {
-            return false;
-        }
-        room->data = data;
-        room->size = size;
+    if (n <= room->size && room->data != NULL) {
+        return NULL;
     }
-    return true;
+    const size_t size = n + n / 4 + 64;
+    if (size > account->limit || account->used - room->size > account->limit - size) {
+        return "the pages that are held at once are larger than the limit for a file, 1 GiB";
+    }
+    void *data = realloc(room->data, size);
+    if (data == NULL) {
+        return "no memory for a page";
+    }
+    account->used += size - room->size;
+    room->data = data;
+    room->size = size;
+    return NULL;
 }
 
 static uint32_t width_of(dsi_parquet_physical type)
@@ -173,8 +177,9 @@ static const char *next_joined(dsi_parquet_column *c, const uint8_t *suffix, uin
     if ((uint64_t)prefix + n > INT32_MAX) {
         return "a text of a page is longer than 2 GiB";
     }
-    if (!dsi_parquet_room_grow(&c->text, (size_t)prefix + n)) {
-        return no_memory;
+    const char *bad = dsi_parquet_room_grow(c->account, &c->text, (size_t)prefix + n);
+    if (bad != NULL) {
+        return bad;
     }
     if (n > 0) {
         memcpy((uint8_t *)c->text.data + prefix, suffix, n);

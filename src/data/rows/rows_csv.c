@@ -48,12 +48,11 @@ static ds_status read_quoted(dsi_rows *r)
     }
 }
 
-/* Reads a cell into r->cell, and what is behind it. */
+/* Reads a cell into r->cell, behind blanks that are there already, and what is behind it. */
 static ds_status read_cell(dsi_rows *r, cell_end *end_out)
 {
     ds_status status = DS_OK;
-    dsi_buf_clear(&r->cell);
-    if (dsi_rows_look(r, &status) == '"') {
+    if (r->cell.size == 0 && dsi_rows_look(r, &status) == '"') {
         (void)dsi_rows_byte(r, &status);
         DS_TRY(read_quoted(r));
     }
@@ -84,13 +83,6 @@ static ds_status add_column(dsi_rows *r)
     dsi_buf_putc(&name, '"');
     dsi_buf_json(&name, dsi_buf_text(&r->cell), r->cell.size);
     dsi_buf_puts(&name, "\":");
-    for (size_t i = 0; i < r->n_columns; ++i) {
-        if (strcmp(r->columns[i], dsi_buf_text(&name)) == 0) {
-            dsi_buf_free(&name);
-            return ds_fail(r->ctx, DS_ERR_FORMAT, "%s:1: two columns have the name \"%.60s\"",
-                           r->path, dsi_buf_text(&r->cell));
-        }
-    }
     if (r->n_columns == COLUMNS_MAX) {
         dsi_buf_free(&name);
         return dsi_rows_bad(r, 1, "it has more than 65536 columns");
@@ -107,12 +99,43 @@ static ds_status add_column(dsi_rows *r)
     return DS_OK;
 }
 
-/* Blank lines; false at the end of the file. */
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static ds_status check_names(const dsi_rows *r)
+{
+    char **sorted = malloc(r->n_columns * sizeof *sorted);
+    const char *twice = NULL;
+    if (sorted == NULL) {
+        return ds_fail(r->ctx, DS_ERR_NOMEM, "no memory to read %s", r->path);
+    }
+    memcpy(sorted, r->columns, r->n_columns * sizeof *sorted);
+    qsort(sorted, r->n_columns, sizeof *sorted, by_name);
+    for (size_t i = 1; i < r->n_columns && twice == NULL; ++i) {
+        twice = strcmp(sorted[i - 1], sorted[i]) == 0 ? sorted[i] : NULL;
+    }
+    free(sorted);
+    return twice == NULL ? DS_OK
+                         : ds_fail(r->ctx, DS_ERR_FORMAT, "%s:%llu: two columns have the name %.*s",
+                                   r->path, (unsigned long long)r->place,
+                                   (int)(strlen(twice) < 60 ? strlen(twice) - 1 : 60), twice);
+}
+
+/* Blank lines, also those of blanks that delimit nothing; false at the end of the file. Blanks that
+ * begin a record are left in r->cell. */
 static bool skip_blank(dsi_rows *r, ds_status *status)
 {
     int c = dsi_rows_look(r, status);
-    while (c == '\n' || c == '\r') {
+    dsi_buf_clear(&r->cell);
+    while (c == '\n' || c == '\r' || ((c == ' ' || c == '\t') && !is_delimiter(r, c))) {
         (void)dsi_rows_byte(r, status);
+        if (c == '\n' || c == '\r') {
+            dsi_buf_clear(&r->cell);
+        } else {
+            dsi_buf_putc(&r->cell, (char)c);
+        }
         c = dsi_rows_look(r, status);
     }
     return c >= 0;
@@ -129,8 +152,9 @@ static ds_status read_header(dsi_rows *r)
     while (end == END_CELL) {
         DS_TRY(read_cell(r, &end));
         DS_TRY(add_column(r));
+        dsi_buf_clear(&r->cell);
     }
-    return DS_OK;
+    return check_names(r);
 }
 
 static void put_cell(dsi_rows *r, size_t column, dsi_buf *json)
@@ -169,6 +193,7 @@ ds_status dsi_rows_next_record(dsi_rows *r, dsi_buf *json, bool *end_out)
                            r->path, (unsigned long long)r->place, r->n_columns);
         }
         put_cell(r, n++, json);
+        dsi_buf_clear(&r->cell);
     }
     dsi_buf_putc(json, '}');
     return DS_OK;
