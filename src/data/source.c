@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_AT_ONCE = 256, BYTES_AT_ONCE = 16 << 20, KEYS_NOTED = 64 };
+enum { ROWS_AT_ONCE = 1024, BYTES_AT_ONCE = 16 << 20, KEYS_NOTED = 64 };
 
 bool dsi_path_ends(const char *path, const char *end)
 {

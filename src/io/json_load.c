@@ -1,6 +1,8 @@
 /* JSON texts. See json_load.h. */
 #include "io/json_load.h"
 
+#include "io/json_quick.h"
+
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -68,7 +70,11 @@ char *dsi_json_widen(const char *text, size_t n)
 
 json_t *dsi_json_parse(const char *text, size_t n, size_t flags, json_error_t *error)
 {
-    json_t *json = json_loadb(text, n, flags, error);
+    json_t *json = (flags & ~(size_t)JSON_ALLOW_NUL) == 0 ? dsi_json_quick(text, n) : NULL;
+    if (json != NULL) {
+        return json;
+    }
+    json = json_loadb(text, n, flags, error);
     if (json != NULL || json_error_code(error) != json_error_numeric_overflow) {
         return json;
     }
