@@ -51,22 +51,12 @@ static bool find_type(dsi_eval *eval, const char *path, const dsi_variant *varia
     return true;
 }
 
-static void ignored_params(dsi_eval *eval, const char *section)
-{
-    /* params without type: DeepSpeed ignores them too */
-    dsi_notice_at(eval->diags, 0, 0, section, "without a \"type\" it does nothing");
-}
-
 static void optimizer_type(dsi_eval *eval)
 {
     ds_config_optimizer *o = &eval->values->optimizer;
     const char *type = dsi_item_text(eval, "optimizer.type");
     int index = -1;
     if (type == NULL) {
-        const dsi_item *item = dsi_item_find(eval, "optimizer.type");
-        if (item != NULL && item->given != NULL && item->given->kind == DSI_NODE_NULL) {
-            ignored_params(eval, "optimizer");
-        }
         return;
     }
     if (!find_type(eval, "optimizer.type", dsi_optimizer_variants, dsi_optimizer_variant(type), 5,
@@ -198,10 +188,6 @@ static void scheduler_type(dsi_eval *eval)
     const char *type = dsi_item_text(eval, "scheduler.type");
     int index = -1;
     if (type == NULL) {
-        const dsi_item *item = dsi_item_find(eval, "scheduler.type");
-        if (item != NULL && item->given != NULL && item->given->kind == DSI_NODE_NULL) {
-            ignored_params(eval, "scheduler");
-        }
         return;
     }
     if (!find_type(eval, "scheduler.type", dsi_scheduler_variants, dsi_scheduler_variant(type), 15,

@@ -9,6 +9,7 @@
 #include "config/config_eval.h"
 #include "config/config_read.h"
 
+#include <stdio.h>
 #include <string.h>
 
 typedef struct trainer_optimizer {
@@ -183,9 +184,26 @@ static const char *chosen_schedule(const dsi_eval *eval)
     return t->fill_sections && t->total_steps.known ? "linear" : NULL;
 }
 
+/* Without a type nothing of params is in force, nor in DeepSpeed. */
+static void notice_typeless(dsi_eval *eval, const dsi_node *root, const char *name)
+{
+    const dsi_node *section = dsi_node_find(root, name);
+    const bool is = section != NULL && section->kind == DSI_NODE_OBJECT;
+    const dsi_node *type = is ? dsi_node_find(section, "type") : NULL;
+    const dsi_node *params = is ? dsi_node_find(section, "params") : NULL;
+    char path[32];
+    if (params != NULL && (type == NULL || type->kind == DSI_NODE_NULL)) {
+        (void)snprintf(path, sizeof path, "%s.params", name);
+        dsi_notice_at(eval->diags, params->key_line, params->key_column, path,
+                      "without a \"type\" beside it nothing of it is in force");
+    }
+}
+
 void dsi_config_sections(dsi_eval *eval, dsi_node *root)
 {
     const char *schedule = chosen_schedule(eval);
+    notice_typeless(eval, root, "optimizer");
+    notice_typeless(eval, root, "scheduler");
     if (eval->world_size == 0) {
         return;
     }

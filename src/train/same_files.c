@@ -63,11 +63,30 @@ static const char remedy[] = "give all ranks the same files";
 
 /* ---- what files there are -------------------------------------------------------------------- */
 
-/* A folder's names, and files that cannot be read, are compared as text, so that all hear of them.
+/* Names count in a folder, and say which file is one too many. */
+static ds_status names_count(const compare *c, bool *count_out)
+{
+    const uint64_t own = c->n;
+    uint64_t *all = calloc(c->comm->size, sizeof *all);
+    if (all == NULL) {
+        return ds_fail(c->ctx, DS_ERR_NOMEM, "no memory to compare files");
+    }
+    const ds_status status = dsi_comm_gather(c->comm, &own, all, sizeof own, "comparison of files");
+    *count_out = c->named;
+    for (uint32_t r = 1; r < c->comm->size; ++r) {
+        *count_out = *count_out || all[r] != all[0];
+    }
+    free(all);
+    return status;
+}
+
+/* Names that count, and files that cannot be read, are compared as text, so that all hear of them.
  */
 static ds_status same_list(const compare *c, file_id *own)
 {
     dsi_buf text = dsi_buf_make(LIST_BYTES);
+    bool named = false;
+    DS_TRY(names_count(c, &named));
     for (uint32_t i = 0; i < c->n; ++i) {
         struct stat s;
         const char *name = dsi_path_name(c->paths[i]);
@@ -77,7 +96,7 @@ static ds_status same_list(const compare *c, file_id *own)
         }
         own[i] = (file_id){dsi_machine_id(), (uint64_t)s.st_dev, (uint64_t)s.st_ino,
                            (uint64_t)s.st_size};
-        dsi_buf_printf(&text, "%s\n", c->named ? name : "a file");
+        dsi_buf_printf(&text, "%s\n", named ? name : "a file");
     }
     const ds_status status =
         text.failed ? ds_fail(c->ctx, DS_ERR_NOMEM, "no memory to compare files")

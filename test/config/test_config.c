@@ -679,6 +679,20 @@ static void takes_files_of_old_versions(void **state)
     ds_config_destroy(&config);
 }
 
+static void params_without_type(void **state)
+{
+    static const char *const texts[] = {
+        "{train_batch_size: 2, scheduler: {params: {warmup_num_steps: 7}}}",
+        "{train_batch_size: 2, scheduler: {type: null, params: {warmup_num_steps: 7}}}",
+        "{train_batch_size: 2, scheduler: {type: 'WarmupLR', params: {warmup_num_steps: 7}}}"};
+    for (size_t i = 0; i < 3; ++i) {
+        ds_config *config;
+        CHECK_OK(*state, resolve(*state, texts[i], 1, NULL, &config));
+        assert_true(has_notice(config, "scheduler.params: without a \"type\"") == (i < 2));
+        ds_config_destroy(&config);
+    }
+}
+
 /* At the top level DeepSpeed does not read unknown keys: a notice, unless it looks like a slip. */
 static void notes_unknown_top_level_keys(void **state)
 {
@@ -776,6 +790,7 @@ int main(void)
         cmocka_unit_test(has_defaults),
         cmocka_unit_test(reads_values),
         cmocka_unit_test(knows_optimizers),
+        cmocka_unit_test(params_without_type),
         cmocka_unit_test(fills_auto),
         cmocka_unit_test(names_missing_flags),
         cmocka_unit_test(one_precision_flag_is_enough),

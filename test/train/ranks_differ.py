@@ -5,6 +5,7 @@ Each case gives one rank another flag, key of the configuration, field of config
 tables (differ_tables.py). The rank and what differs must be named before anything is trained, within seconds, unless the
 table says that a rank may have its own: then the run must end well. Needs no package. Exit 1 when a case does not hold.
 """
+import gzip
 import json
 import os
 import pathlib
@@ -175,7 +176,8 @@ def a_model_file(case):
 
 def a_data_file(case):
     """Of each kind, as training or evaluation data, alone or behind another."""
-    first, bits = case.rng.choice([("data.txt", "data.txt"), ("rows.jsonl", "rows.jsonl"), ("rows.csv", "rows.csv"), ("packed.bin", "packed.bin"),
+    first, bits = case.rng.choice([("data.txt", "data.txt"), ("rows.jsonl", "rows.jsonl"), ("rows.csv", "rows.csv"),
+                                   ("rows.jsonl.gz", "rows.jsonl.gz"), ("packed.bin", "packed.bin"),
                                    ("packed.bin", "packed.idx"), ("packed.idx", "packed.bin"), ("packed.idx", "packed.idx")])
     flag = case.rng.choice(["--data", "--eval_data"])
     if flag == "--eval_data":
@@ -189,12 +191,28 @@ def a_data_file(case):
     return case.named(f"{flag} {first}: a bit of {bits}", re.escape(bits), [flag, copy.parent / first])
 
 
+def a_data_folder(case):
+    """A folder stands for the files in it: one more, one less, another bit."""
+    copy = case.copy("folder")
+    kind = case.rng.choice(["more", "less", "bit"])
+    name = case.rng.choice(sorted(path.name for path in copy.iterdir()))
+    if kind == "more":
+        name = case.rng.choice(["a.txt", "m.jsonl", "z.txt"])
+        (copy / name).write_text('{"text": "more"}\n')
+    elif kind == "less":
+        (copy / name).unlink()
+    else:
+        flip_bit(copy / name, case.rng)
+    case.common["--data"] = case.folder / "folder"
+    return case.named(f"a folder of data: {kind} {name}", re.escape(name), ["--data", copy])
+
+
 def a_copy(case):
     return case.trains("copies with the same content", ["--model", case.copy("model"), "--data", case.copy("data.txt"), "--deepspeed_config",
                                                         case.copy("ds.json")])
 
 
-KINDS = [a_flag] * 6 + [a_key] * 6 + [a_field] * 4 + [a_variable] * 2 + [a_model_file] * 2 + [a_data_file] * 3 + [a_copy]
+KINDS = [a_flag] * 6 + [a_key] * 6 + [a_field] * 4 + [a_variable] * 2 + [a_model_file] * 2 + [a_data_file] * 3 + [a_data_folder, a_copy]
 
 
 def make_files(build, folder, rng):
@@ -202,6 +220,10 @@ def make_files(build, folder, rng):
     (folder / "data.txt").write_text(text)
     (folder / "rows.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in text.split("\n") if line))
     (folder / "rows.csv").write_text("text\n" + "".join(json.dumps(line) + "\n" for line in text.split("\n") if line))
+    (folder / "rows.jsonl.gz").write_bytes(gzip.compress((folder / "rows.jsonl").read_bytes()))
+    (folder / "folder").mkdir()
+    for name in ("b.txt", "c.jsonl", "n.csv"):
+        shutil.copy(folder / {"b.txt": "data.txt", "c.jsonl": "rows.jsonl", "n.csv": "rows.csv"}[name], folder / "folder" / name)
     (folder / "first.json").write_text(json.dumps(MODEL))
     (folder / "one.json").write_text(json.dumps({**CONFIG, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}))
     for command in (["ds_data", "tokenize", folder / "data.txt", "--tokenizer", "bytes", "--output", folder / "packed"],

@@ -189,7 +189,7 @@ def a_topology(case):
     config = json.loads(json.dumps(case.config))
     if kind in ("ranks", "both"):
         ranks = case.rng.choice([n for n in (1, 2, 4) if n != case.ranks])
-        name += "|ranks"
+        name += "|saved by"
     if kind in ("stage", "both"):
         config["zero_optimization"]["stage"] = case.rng.choice([s for s in range(4) if s != case.stage])
         name += r"|zero_optimization\.stage"

@@ -40,10 +40,10 @@ static bool is_noticed(const dsi_arg *row)
     return row->resume == DSI_ARG_NOTICED;
 }
 
-/* The values of the configuration are judged by their keys. */
+/* What ranks have otherwise, paths of copies, is in no state of the run. */
 static bool is_kept(const dsi_arg *row)
 {
-    return row->resume == DSI_ARG_SAME || row->resume == DSI_ARG_CONTENT;
+    return row->resume == DSI_ARG_SAME && row->ranks == DSI_ARG_SAME;
 }
 
 static ds_status print_flags(ds_ctx *ctx, const dsi_args_spec *spec, train_options *o)

@@ -83,8 +83,8 @@ static void notice_changes(const train_run *run, const json_t *saved)
         return;
     }
     if (ranks > 0 && ranks != (json_int_t)ds_comm_size(run->comm)) {
-        ds_log(run->ctx, DS_LOG_WARN, "the run was saved by %lld ranks; from here on there are %u",
-               (long long)ranks, ds_comm_size(run->comm));
+        ds_log(run->ctx, DS_LOG_WARN, "the run was saved by %lld rank%s; from here on there are %u",
+               (long long)ranks, ranks == 1 ? "" : "s", ds_comm_size(run->comm));
     }
     if (noticed != NULL) {
         compare_flags(run, noticed, run->options->noticed, NULL);
