@@ -97,7 +97,8 @@ typedef struct ds_trainer_values {
     const char *lr_scheduler_type;   /* --lr_scheduler_type [linear], or none */
     const char *lr_scheduler_kwargs; /* --lr_scheduler_kwargs: a JSON object */
     bool fill_sections; /* true: a file without `optimizer` gets the Trainer's, one without
-                           `scheduler` too where total_steps is known. Default false, as
+                           `scheduler` too where total_steps is known, one without batch sizes
+                           8 rows a micro-batch. Default false, as
                            DeepSpeed: no optimizer, a constant rate */
     DS_RESERVED(16);
 } ds_trainer_values;

@@ -26,7 +26,7 @@ def trainer_values(given: Mapping[str, float]) -> _abi.ds_trainer_values:
         if isinstance(field, _abi.ds_maybe):
             field.known, field.value = True, float(value)
         else:
-            setattr(values, name, value)
+            setattr(values, name, value.encode() if isinstance(value, str) else value)
     return values
 
 

@@ -183,6 +183,18 @@ static void follow_batch(dsi_eval *eval)
     }
 }
 
+/* A file that says nothing of batches gets the Trainer's micro-batch, where its sections are
+ * filled. */
+static void usual_batch(dsi_eval *eval)
+{
+    dsi_item *micro = dsi_item_find(eval, "train_micro_batch_size_per_gpu");
+    const bool elastic = dsi_item_true(eval, "elasticity.enabled");
+    if (eval->trainer->fill_sections && !elastic && micro != NULL && !dsi_item_given(micro) &&
+        !dsi_item_given(dsi_item_find(eval, "train_batch_size"))) {
+        micro->open = true;
+    }
+}
+
 /* Without the flag the optimizer's rate and the schedule's highest one are the same. */
 static void follow_rate(dsi_eval *eval, const char *path, const char *other_path)
 {
@@ -349,6 +361,7 @@ void dsi_config_auto(dsi_eval *eval)
         return;
     }
     dsi_config_sections_origin(eval);
+    usual_batch(eval);
     follow_batch(eval);
     follow_rate(eval, "optimizer.params.lr", "scheduler.params.warmup_max_lr");
     follow_rate(eval, "scheduler.params.warmup_max_lr", "optimizer.params.lr");

@@ -66,6 +66,27 @@ static void a_file_without_sections_gets_the_trainers(void **state)
     ds_config_destroy(&config);
 }
 
+/* A file that says nothing of batches: the Trainer's 8 rows, or the flag's; the library refuses it.
+ */
+static void a_file_without_batches_gets_the_trainers(void **state)
+{
+    ds_config *config;
+    const ds_trainer_values usual = {.fill_sections = true};
+    static const char *const files[] = {"{}", "{train_batch_size: 'auto'}",
+                                        "{gradient_accumulation_steps: 'auto'}"};
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; ++i) {
+        CHECK_OK(*state, resolve(*state, files[i], &usual, &config));
+        assert_int_equal(dsi_config_values(config)->batch.train_batch_size, 8);
+        assert_int_equal(n_notices_with(config, "--micro_batch 8"), 1);
+        ds_config_destroy(&config);
+    }
+    const ds_trainer_values flag = {.fill_sections = true, .micro_batch = ds_known(3)};
+    CHECK_OK(*state, resolve(*state, "{gradient_accumulation_steps: 2}", &flag, &config));
+    assert_int_equal(dsi_config_values(config)->batch.train_batch_size, 6);
+    ds_config_destroy(&config);
+    CHECK_FAILS(*state, resolve(*state, "{}", NULL, &config), DS_ERR_CONFIG, "found neither");
+}
+
 /* DeepSpeed's meaning: the library fills nothing unless it is asked. */
 static void the_library_fills_nothing(void **state)
 {
@@ -290,6 +311,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_without_sections_gets_the_trainers),
+        cmocka_unit_test(a_file_without_batches_gets_the_trainers),
         cmocka_unit_test(the_library_fills_nothing),
         cmocka_unit_test(maps_the_trainers_optimizers),
         cmocka_unit_test(takes_the_parameters_of_a_schedule),
