@@ -189,6 +189,9 @@ static void test_pals(void **state)
     set("PMIX_RANK", "5"); /* of any that speaks PMIx */
     CHECK_OK(ctx, dsi_comm_world_read(ctx, &w));
     assert_int_equal(w.size, 1);
+    set("PMI_SIZE", "8"); /* not PALS' without its local number */
+    CHECK_FAILS(ctx, dsi_comm_world_read(ctx, &w), DS_ERR_CONFIG, "PMI_SIZE is set, PMI_RANK is");
+    assert_int_equal(unsetenv("PMI_SIZE"), 0);
     set("PALS_LOCAL_RANKID", "1");
     CHECK_FAILS(ctx, dsi_comm_world_read(ctx, &w), DS_ERR_CONFIG, "PALS_LOCAL_RANKID is set");
     set("WORLD_SIZE", "8");
