@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The determinism law on GPT-2 124M: 2 ranks, bf16 and fp16, 20 steps each, dropout 0.1 and clipping active in every
 # run, the first step overflows in fp16. One factor changes at a time; accumulation 4 is compared with itself. Run by
-# `make check-long`. Usage: zero_124m.sh BUILD
+# `make check-long`. Usage: zero_124m.sh BUILD. ZERO_STEPS: steps a run (default 20; an even number of at least 4).
 set -euo pipefail
 build=$1
 scratch=$(mktemp -d)
@@ -22,14 +22,14 @@ is_active() { # DTYPE LINE
 compare() { # DTYPE BASE CHANGE: the changed run has the base's hash
     local dtype=$1 base=$2 change=$3 got verdict=same
     # shellcheck disable=SC2086
-    got=$(run transport=shm ranks=2 steps=20 "dtype=$dtype" $change)
+    got=$(run transport=shm ranks=2 "steps=${ZERO_STEPS:-20}" "dtype=$dtype" $change)
     [ "${got:0:21}" = "${base:0:21}" ] || { verdict=DIFFERS; failed=1; }
     echo "$dtype $change: $got $verdict"
 }
 
 for dtype in bf16 f16; do
     for accumulation in 1 4; do
-        base=$(run transport=shm ranks=2 steps=20 "dtype=$dtype" stage=0 "accumulation=$accumulation")
+        base=$(run transport=shm ranks=2 "steps=${ZERO_STEPS:-20}" "dtype=$dtype" stage=0 "accumulation=$accumulation")
         echo "$dtype stage=0 accumulation=$accumulation: $base"
         is_active "$dtype" "$base" || { echo "$dtype: clipping or the overflow is not active"; failed=1; }
         if [ "$accumulation" = 4 ]; then
