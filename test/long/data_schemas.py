@@ -16,6 +16,7 @@ import tempfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import trl
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "golden" / "data"))
 import make_schemas  # noqa: E402
@@ -52,11 +53,11 @@ def ours(program, folder, path):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def model_folder(folder, name, bos, eos):
+def model_folder(folder, name, bos, eos, template):
     folder = pathlib.Path(folder)
     (folder / "tokenizer.json").write_text((make_schemas.HERE / name).read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": bos, "eos_token": eos}))
-    (folder / "chat_template.jinja").write_text(make_schemas.OWN_TEMPLATE)
+    (folder / "chat_template.jinja").write_text(template)
 
 
 def difference(case, have):
@@ -71,6 +72,32 @@ def show(tok, name, case, have, wrong):
         print(f"  {label}", list(zip(tok.convert_ids_to_tokens(of.get("ids", [])), of.get("mask", []))))
 
 
+def trained_templates(program, rng, n):
+    """Chats by each of TRL's own templates with {% generation %}: rows seen, and those that differ."""
+    seen = bad = 0
+    folder_of = pathlib.Path(trl.__file__).parent / "chat_templates"
+    name, eos, bos = "tokenizer-qwen2.json", "<|im_end|>", "<|endoftext|>"
+    for path in sorted(folder_of.glob("*_training.jinja")):
+        tok, _, _ = make_schemas.tokenizer(name)
+        tok.bos_token, tok.chat_template = bos, path.read_text()
+        # A turn that ends with a character of several tokens: transformers leaves the last of them out.
+        lines = [{"messages": [{**m, "content": m["content"] + "."} for m in make_schemas.chat(rng)]} for _ in range(n)]
+        with tempfile.TemporaryDirectory() as folder:
+            model_folder(folder, name, bos, eos, tok.chat_template)
+            found = pathlib.Path(folder, "rows.jsonl")
+            found.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            for line, have in zip(lines, ours(program, folder, found), strict=True):
+                try:
+                    ids, mask, _ = make_schemas.prepare(tok, [json.loads(json.dumps(line))])[0]
+                except Exception:  # the template refuses these roles, or parts are what it wants
+                    ids = mask = None
+                seen += 1
+                if have.get("ids") != ids or have.get("mask") != mask:
+                    bad += 1
+                    print(f"{path.name}: {have.get('error', 'differs')}\n  {json.dumps(line)[:300]}")
+    return seen, bad
+
+
 def main():
     program, n, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     rng = random.Random(seed)
@@ -80,7 +107,7 @@ def main():
         cases = list(make_schemas.cases(rng, tok, n))
         for schema, group in itertools.groupby(cases, lambda c: c["of"]):
             with tempfile.TemporaryDirectory() as folder:
-                model_folder(folder, name, bos, eos)
+                model_folder(folder, name, bos, eos, make_schemas.OWN_TEMPLATE)
                 group = list(group)
                 path = write(rng, folder, [c["line"] for c in group])
                 if path.suffix == ".csv":  # an empty cell is null there, and a row that lacks what it must have is refused
@@ -93,6 +120,9 @@ def main():
                     of[schema] = of.get(schema, 0) + (case is not None)
                     if wrong and bad < 6:
                         show(tok, f"{name}, {path.name}", case, have, wrong)
+    chats, wrong = trained_templates(program, rng, 10)
+    print(f"chats by TRL's templates: {chats}, {wrong} differ")
+    seen, bad = seen + chats, bad + wrong
     print(f"rows of data (seed {seed}): {seen} in {len(of)} schemas, {bad} differ")
     print(", ".join(f"{k} {v}" for k, v in (of | kinds).items()))
     return 1 if bad or seen == 0 else 0
