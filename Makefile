@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The two commands of the README, and a few more. Each sets up what it needs.
 .PHONY: demo check build check-long bench setup clean deb install format
 

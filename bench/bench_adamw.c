@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* AdamW against a loop that only streams the same reads and writes, and against DeepSpeed's.
  *
  * usage: bench_adamw [millions of parameters] [rounds] [threads] [--peer "COMMAND"]

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # ds_io against fio with the same settings, alternating. Usage: bench_aio.sh BUILD [FOLDER] [MEGABYTES] [ROUNDS]
 # Reads and writes of one file past the page cache, through io_uring where the kernel permits it (fio then too),
 # for a few pairs of block size and depth. fio runs twice: as it is, and with its buffers on huge pages, as ds_io's

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention and attention_backward: every kernel that this machine has, on one shape.
  *
  * usage: bench_attention [options] with B=4 H=12 KV=12 T=1024 TK=0 D=64 WINDOW=0 DROPOUT=0

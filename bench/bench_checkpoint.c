@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rate at which N processes save a checkpoint together, into a folder on the disk in question.
  *
  *     bench_checkpoint FOLDER MEGABYTES RANKS [behind]

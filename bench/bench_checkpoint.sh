@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Checkpoint writing against fio on the same disk. Usage: bench_checkpoint.sh BUILD [FOLDER] [MEGABYTES] [RUNS]
 # For 1 and 2 ranks, alternating: a save of so many megabytes with every sync, and fio writing as many bytes with as
 # many jobs, through the page cache with a sync at the end, and directly. Prints all rates, the medians, and the

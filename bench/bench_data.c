@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows to a cache of tokens, against the tokenizer alone on the same texts in memory.
  *
  * usage: bench_data TOKENIZER ROWS.jsonl FOLDER [threads] [rounds]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Decoding of GPT-2 124M in bf16, one token at a time, against reading its weights.
  *
  * usage: bench_decode [tokens a round] [rounds] [threads]

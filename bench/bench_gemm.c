@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products of one GPT-2 124M training step (4096 tokens), ours against oneDNN.
  *
  * oneDNN's matmul gets its best case: weights already in the layout that it asks for, no bias, its

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Times the kernels that are no matrix products at the shapes of GPT-2 124M (4 samples of 1024
  * tokens), against copying as many bytes.
  *

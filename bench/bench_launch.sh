@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What the launcher adds: two ranks of ds_train for one step, started by `deepspeed --num_gpus 2` and by hand (the same
 # environment, both processes at once), in turn. Wall time of the whole run, so the launcher's end counts as well.
 # Usage: bench_launch.sh BUILD [ROUNDS]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of ranks against what the engine plans: GPT-2 124M (bench/gpt2_124m.json), sequence 1024,
  * bf16, AdamW.
  *

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # States on disk: GPT-2 124M, bf16, with as much computation as traffic and with three times as much, against what the plan
 # says on a profile of this machine, and against computation and disk alone.
 # Usage: bench_offload.sh BUILD FOLDER [PROFILE ["RATIO CLIPPING"...]]

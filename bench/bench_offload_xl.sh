@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # GPT-2 XL in 6 GiB, states and parameters on disk: what of a step the disk decides, against fio with the same access.
 # Usage: bench_offload_xl.sh BUILD FOLDER [LAYERS] [ROUNDS]; 48 layers are GPT-2 XL (40 GB of disk, some 4 minutes), 8 take a
 # fifth of that. Decided by the disk are the update (reads of gradients and states beside writes of states and parameters)

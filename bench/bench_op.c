@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Times every kernel of every operator at the shapes of GPT-2 124M.
  *
  * usage: bench_op [--ref] [--list] [--dtype bf16|f16|f32] [--threads N] [OP]

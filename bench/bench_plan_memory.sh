@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Predicted peak memory against measured: GPT-2 124M and a Llama of 134M, runs above 1 GiB, on one to four ranks, stages 0
 # to 3, in three precisions, with recomputation and offload. Usage: bench_plan_memory.sh BUILD [TEXT]; TEXT: only rows whose name has it.
 # Measured is the largest sum, over the run, of anonymous and of the proportional share of shared memory of a rank

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Predicted step time against measured: GPT-2 124M and a Llama of 77M, on one, two and four ranks, stages 0 to 3, in three
 # precisions, with accumulation, recomputation and offload to host and disk. Leave the machine alone meanwhile.
 # Usage: bench_plan_time.sh BUILD [--only PATTERN] [--profiles DIR] [--folder DIR] [--steps N] [--shorter N] [--traces DIR]

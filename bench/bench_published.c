@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Predictions against published figures: data parallel, ZeRO and FSDP in bf16 on A100 and H100.
  *
  * usage: bench_published [--only TEXT] [--timeline]

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What recomputation costs: a step of GPT-2 124M (bf16, 2 x 1024 tokens) that keeps all, recomputes selectively, every second layer,
 # every layer; in turn, ROUNDS times. Time over the time that keeps all, beside the same ratio of the plan's operations.
 # Usage: bench_recompute.sh BUILD [ROUNDS]; no round begins after three minutes.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How fast this machine computes at this moment: on a shared host that changes, and a prediction
  * holds for the machine that was measured.
  *

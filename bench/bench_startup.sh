@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Time from process start to the end of the first step of the demo's model. Usage: bench_startup.sh BUILD [RUNS]
 # Starts ds_train without checkpoints and takes the time at which its line for step 1 arrives; also the time of a
 # whole run of one step, with its end. Prints every run's milliseconds and the medians (target: 200 for the first).

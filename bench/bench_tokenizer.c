@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokenizer speed on one thread: opening, and encoding a text.
  *
  * usage: bench_tokenizer TOKENIZER TEXT [rounds]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokenizing: ours against the `tokenizers` package, one thread each, alternating in one run.
 
 usage: bench_tokenizer.py LIBRARY TEXT TOKENIZER...

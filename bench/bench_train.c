@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Training steps of GPT-2 124M, sequence 1024, micro-batch 4, on random tokens.
  *
  * usage: bench_train [--dtype bf16|fp32] [--steps N] [--threads N] [--profile] [--peer "COMMAND"]

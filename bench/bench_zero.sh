@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What ranks cost: GPT-2 124M, bf16, sequence 1024, 4 rows a step, two cores. One rank with two threads against two
 # ranks of one thread at ZeRO-2 and ZeRO-3, in turn. Usage: bench_zero.sh BUILD [ROUNDS [STEPS]]
 # Prints each run's median tokens/s (without its first two steps) and the median ratios (targets: 0.90 and 0.85).

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The peer of bench_adamw: DeepSpeed's CPUAdam, its C++ operator built by DeepSpeed's own builder (g++ and ninja).
 
     peer_cpu_adam.py [--millions 134] [--threads 2]    prints "ready" when it is built and warm; then for each line on

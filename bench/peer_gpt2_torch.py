@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The peer of bench_train: a training step of GPT-2 124M in PyTorch on the CPU.
 
 Plain GPT-2 with random weights and random data: eager, scaled_dot_product_attention, cross entropy over the whole

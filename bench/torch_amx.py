@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lets PyTorch use AMX where a hypervisor hides CPUID leaf 0x1D, so that a peer runs at its best.
 
 oneDNN inside PyTorch asks that leaf how large the tiles are. Some virtual machines offer AMX (leaf 7) but answer

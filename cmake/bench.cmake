@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Benchmarks: bench/bench_*.c, one program each, linked with bench/common/*.c. Built, never run, by ninja.
 # One that compares with a peer library is left out, with a line that says so, when the peer is not
 # installed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # An example is examples/NN_name.c: only public headers, linked with the static library, and a test
 # example_NN that runs it; files it writes lie in the build folder.
 file(GLOB DS_EXAMPLES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.c)

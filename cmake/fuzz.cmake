@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Fuzzers: test/fuzz/fuzz_*.c, one program each, all built by the target `fuzzers` (scripts/check-long.sh).
 # They need clang. Libraries are linked statically, so that the programs run on another machine.
 file(GLOB DS_FUZZERS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/fuzz/fuzz_*.c)

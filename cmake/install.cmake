@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake --install: headers, libraries, pkg-config file, CMake package, man pages, completion; CPack's .deb.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)

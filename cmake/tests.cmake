@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # A line "labels: threads slow" near the top of a test gives it CTest labels: `threads` runs under the
 # thread sanitizer too, `slow` not under address sanitizer, `tree` looks at sources only.
 function(ds_labels name source)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Modules that carry bytes between hosts: loaded when a job needs one, so that the library neither links
 # nor needs MPI or UCX. One for each implementation that is installed.
 include(GNUInstallDirs)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # bash completion for the ds_ tools: flags from each tool's --help, files elsewhere.
 _deepspeed()
 {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model of one's own: a small MLP that learns sin(x)·cos(y) from points drawn at random.
  *
  * Shows: a model written with nn.h, a configuration in the program, a batch of plain arrays, and

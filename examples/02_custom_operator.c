@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An operator of one's own, with a kernel in plain C: snake(x) = x + sin²(a·x)/a.
  *
  * Shows: attributes, the shape rule, a gradient rule made of a second own operator and the built-in

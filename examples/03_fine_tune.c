@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fine-tunes a Hugging Face model folder on a .jsonl file and saves it as such a folder again.
  *
  *     03_fine_tune MODEL DATA.jsonl OUTPUT [TOKENIZER]

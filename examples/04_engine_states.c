@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Looking into a running engine, and changing it: gradients before the step, the optimizer's
  * states, and a parameter that one rank rewrites. The same program under `deepspeed --num_gpus 2`
  * and any ZeRO stage does the same: whole tensors are gathered, whoever holds them.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where time and memory go: the timeline of two steps, for ui.perfetto.dev, and the memory in use
  * between forward and backward.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Keys of config.json that every class of transformers knows (configuration_utils.py), and values
  * that the families share. */
 #include "fields.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Custom models: their constants in config.json, by the caller's table of fields.
  *
  * A model with a table is treated like a known family: its config.json is written with exports and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads config.json by tables. See fields.h. */
 #include "fields.h"
 

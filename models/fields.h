@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config.json by tables: one row a key says what types it may hold, where its value goes and what
  * the key does. A family has a table of the keys that its class in transformers knows
  * (configuration_*.py of transformers 5); common_fields.c has those of all classes. A key without

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GPT-2 (Radford et al., "Language models are unsupervised multitask learners", 2019), with Hugging
  * Face's parameter names and config.json keys. */
 #include "gpt2.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hyperparameters of GPT-2, shared by gpt2.c (the model) and gpt2_config.c (reading). */
 #ifndef DS_MODELS_GPT2_H
 #define DS_MODELS_GPT2_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config.json of GPT-2, as GPT2Config of transformers 5 declares the fields. */
 #include "gpt2.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hyperparameters of the Llama family, shared by llama.c (the model) and llama_config.c (reading).
  */
 #ifndef DS_MODELS_LLAMA_H

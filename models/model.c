@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds a model's family by config.json and holds its hyperparameters. */
 #include "model.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a family gives to model.c. Internal to models/. */
 #ifndef DS_MODELS_MODEL_H
 #define DS_MODELS_MODEL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary positions from config.json, in the layouts of transformers 4 (rope_theta, rope_scaling)
  * and 5 (rope_parameters), resolved in the order of transformers 5 (modeling_rope_utils.py):
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the package for pip (PEP 517) with the standard library alone: it needs no network and no other package.
 
 The wheel is pure Python: the files of deepspeed_native/, and _abi.py made of the headers beside this folder.

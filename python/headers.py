@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the library's public headers and writes deepspeed_native/_abi.py: structs, enums, functions.
 
 So no layout and no signature is written twice: what Python knows of the library is what the headers

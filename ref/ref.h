@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The oracles: straight-line models of the supported families, forward and backward, in plain C.
  *
  * They are the clearest statement of what each model computes, share no code with the library, and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the oracles share besides arithmetic: scratch memory, names, AdamW. See ref.h. */
 #include "ref/ref.h"
 

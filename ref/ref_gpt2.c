@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GPT-2 (Radford et al. 2019), forward and backward.
  *
  *   x = wte[token] + wpe[position]

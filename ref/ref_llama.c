@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The Llama family, forward and backward: Llama 2 (Touvron et al. 2023) and 3 (Dubey et al. 2024),
  * Mistral (Jiang et al. 2023), Qwen2 and Qwen3 (Yang et al. 2024, 2025).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See ref_ops.h. */
 #include "ref/ref_ops.h"
 

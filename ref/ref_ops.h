@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The operations of the oracles, forward and backward, in plain loops.
  *
  * Called by ref/gpt2.c and ref/llama.c only. Everything is fp32, row-major, and computed exactly in

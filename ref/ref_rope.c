@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary positions (Su et al. 2021, "RoFormer") with the scalings of transformers'
  * modeling_rope_utils. Powers and what depends on the configuration alone are fp64, then rounded;
  * frequencies and angles are fp32. See ref_ops.h. */

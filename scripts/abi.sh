@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The library's binary interface against the committed baseline: functions, and layouts of public structs and enums.
 # Usage: abi.sh check [LIBRARY] | update
 #   check   fails on any difference; with a shared library also when its symbols are not those of the headers. Without

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds and runs every benchmark; called by `make bench`. Installs what is missing. Leave the machine alone meanwhile.
 # DS_BENCH_PYTHON=/path/to/python (with torch, tokenizers, deepspeed) adds the comparisons with these.
 # DS_BENCH_LONG=1 adds predictions against runs, and offload against its parts: some half an hour more.

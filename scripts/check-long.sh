@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # make check-long: all parts, one after the other, also behind one that failed; a table of seconds and verdicts at the end.
 #   check     make check
 #   fuzz      every fuzzer, FUZZ_SECONDS each (default 600), FUZZ_JOBS at a time (default: as many as there are cores).

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # make check: every test in the release build, all again under address and undefined-behaviour
 # sanitizers, and those with threads under the thread sanitizer. Closes with CTest's summary.
 set -euo pipefail

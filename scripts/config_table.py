@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Which DeepSpeed configurations of a folder run as they are, with the flags of a user of Hugging Face's Trainer.
 
 Usage: config_table.py BUILD FOLDER [--world_size N] [--run N] [--full]

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Trains a small GPT of Llama's kind on Shakespeare from scratch and lets it speak. Usage: demo.sh BUILD [ds_train flags]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # scripts/fuzz_run.sh FOLDER SECONDS JOBS [NAME…]: runs the fuzzers that scripts/check-long.sh built in FOLDER
 # (all, or those named), SECONDS each, JOBS at a time. It needs no compiler: FOLDER may come from another
 # machine. A fuzzer's corpus is kept in FOLDER/corpus and grows from run to run; findings are in

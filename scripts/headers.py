@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks the public headers: deepspeed.h includes each, and each struct may grow, or never will.
 
 A struct that may grow ends in DS_RESERVED (docs/adr/0014-structs-grow-into-room.md). The others are

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks that a folder of src/ includes only from itself and from folders to its left.
 
 The order is DESIGN's; groups on one level must not include one another. Public headers of

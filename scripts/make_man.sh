@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Prints a tool's man page, made of its --help. Usage: make_man.sh BUILD TOOL
 set -euo pipefail
 build=$1

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes src/data/tokenizer_class_table.c: which tokenizer class transformers makes for a model type, and the names of the
 classes that build a tokenizer in a way of their own. Needs transformers; the version is noted in the file.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes src/data/unicode_table.c: eight properties of every code point, one bit each.
 
 L, N and White_Space are taken from the `tokenizers` package itself (its regex engine decides what

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_bench: how fast the ranks of a job exchange data; with --profile, what one host can do. Thin:
  * coll_bench measures, coll_table prints; profile_run is the other half. */
 #include "comm/comm.h"

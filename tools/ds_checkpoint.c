@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_checkpoint: lists, shows, verifies and converts the checkpoints of a save folder. A thin main
  * over include/deepspeed/checkpoint.h. */
 #include "base/plain.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_config: checks, resolves and explains DeepSpeed configuration files. A thin main over
  * include/deepspeed/config.h. */
 #include "common/config_check.h"

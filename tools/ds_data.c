@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_data: tokenizes text to indexed data, inspects such data, and checks rows of any schema. */
 #include "base/clock.h"
 #include "base/plain.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_elastic: what batch and numbers of ranks an elasticity section gives. A thin main over
  * include/deepspeed/elasticity.h. */
 #include "base/number.h"

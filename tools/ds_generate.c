@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_generate: text from a model folder or a training checkpoint. */
 #include "base/buf.h"
 #include "ckpt/ckpt_foreign.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_io: how fast files are read and written. Thin: io_bench measures. */
 #include "common/args.h"
 #include "common/io_bench.h"

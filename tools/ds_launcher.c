@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* deepspeed (also installed as ds): starts the ranks of a job. A thin main over src/launch. */
 #include "common/launch_flags.h"
 #include "common/output.h"

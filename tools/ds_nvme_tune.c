@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_nvme_tune: searches the settings of asynchronous I/O on given folders and writes the section
  * `aio`. Thin: io_bench measures, tune_space enumerates. */
 #include "common/args.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_plan: what a run costs, before it runs. A thin main over src/train/plan_*.h; flags, diff and
  * estimate are in tools/common/plan_*.c. */
 #include "common/output.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_report: what this machine has and what this installation can do with it. */
 #include "accel/cpu/cpu_features.h"
 #include "accel/cpu/registry.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_ssh: runs a command on every host of a hostfile. A thin main over src/launch. */
 #include "base/buf.h"
 #include "common/args.h"

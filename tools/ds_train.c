@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_train: trains a language model. The parts are in tools/common/train*.c. */
 #include "base/pool.h"
 #include "comm/comm.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zero_to_fp32: the fp32 weights of a checkpoint as a file that anything reads. Flags and messages
  * are those of DeepSpeed's script of that name. A thin main over include/deepspeed/checkpoint.h. */
 #include "common/args.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See peak.h. */
 #include "common/peak.h"
 #include "accel/cpu/cpu_features.h"

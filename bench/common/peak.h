@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rate of arithmetic that no memory holds up: the limit of matrix products. */
 #ifndef DS_BENCH_PEAK_H
 #define DS_BENCH_PEAK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A peer: another program that does the same piece of work on request, so that its runs and ours
  * alternate in one run of a bench. It prints "ready" when it is warm; then for each line on its
  * standard input it does what the line says and prints one line with "total": seconds. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See plan_case.h. */
 #include "common/plan_case.h"
 

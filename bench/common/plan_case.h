@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A training configuration as benchmarks of predictions write it down, and its simulated step. */
 #ifndef DS_BENCH_PLAN_CASE_H
 #define DS_BENCH_PLAN_CASE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See read_rate.h. */
 #include "common/read_rate.h"
 #include "base/clock.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rate at which a thread pool reads memory: the limit of what must read it once. */
 #ifndef DS_BENCH_READ_RATE_H
 #define DS_BENCH_READ_RATE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See stream.h. Without AVX2 there is no loop and the time means nothing. */
 #include "common/stream.h"
 #include "base/clock.h"

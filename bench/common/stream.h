@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A loop that only reads and writes the arrays of an optimizer step: the limit of such a step. */
 #ifndef DS_BENCH_STREAM_H
 #define DS_BENCH_STREAM_H

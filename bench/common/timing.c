@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Helpers of the benchmarks. See timing.h. */
 #include "common/timing.h"
 #include "base/half.h"

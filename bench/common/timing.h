@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Helpers of the benchmarks: medians, random data. */
 #ifndef DS_BENCH_TIMING_H
 #define DS_BENCH_TIMING_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Asynchronous file I/O past the page cache, as DeepSpeed's aio_handle.
  *
  *     ds_aio_handle *io = NULL;

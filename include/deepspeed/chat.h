@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Chat messages to text, as the model's own template does it, and where the assistant speaks.
  *
  * A model's template is Jinja text and is interpreted: the text equals that of transformers'

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: logical tensors and named JSON states, in a folder that is there whole or not at
  * all.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks of a job, for programs: who am I, and small agreements. Tensors are moved by the
  * engine.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DeepSpeed's configuration: load a JSON or HJSON file, resolve it, read numbers.
  *
  * Two calls. ds_config_load_file reads and checks every key (syntax, names, types, bounds,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The context: error record, log sink and thread pool of one user of the library.
  *
  * It is the first parameter of whatever can fail or log; there is no global state besides it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Training data: files to tokens, tokens to batches.
  *
  * A dataset is a list of documents, each a run of token ids with a flag a token: whether it counts

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every public header of the library. Each can also be included by itself; the README has the order
  * to read them in. */
 #ifndef DEEPSPEED_DEEPSPEED_H

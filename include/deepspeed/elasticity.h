@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Elasticity: one batch size that many numbers of ranks can train with, DeepSpeed's versions 0.1
  * and 0.2 of the computation. A configuration with elasticity.enabled is resolved by it; a
  * scheduler may ask it directly.

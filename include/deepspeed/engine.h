@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The training engine: forward, backward, step, as DeepSpeed users know them.
  *
  *     ds_initialize(ctx, &params, &engine);

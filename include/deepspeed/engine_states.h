@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters, gradients and optimizer states of a running engine, whole or this rank's part, on
  * every ZeRO stage: DeepSpeed's safe_get_full_*, safe_set_full_*, safe_get_local_*,
  * safe_set_local_* and GatheredParameters. Values are fp32, whatever the engine stores.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The graph: what is computed, as data. Cells live long, values once, nodes apply operators.
  *
  * A value is an SSA result. A cell is named mutable storage (a parameter, a moment, a KV block);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writing a Hugging Face model folder: config.json, weights as safetensors, tokenizer files.
  *
  *     ds_hf_export *e;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text generation: prefill and decode plans over KV cells, on the same operators as training.
  *
  *     ds_generator_create(ctx, &params, &generator);

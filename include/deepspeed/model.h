@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Models: architectures known by their Hugging Face config.json, and custom ones.
  *
  * A model is a function that traces single-device code, with its hyperparameters. Language models

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Monitors: scalars to TensorBoard event files and CSV, with DeepSpeed's tags and paths.
  *
  * TensorBoard writes output_path/job_name/events.out.tfevents.*, CSV writes

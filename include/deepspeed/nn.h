@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writing models: single-device code that is traced into a graph.
  *
  * A function that builds part of a model takes values and returns a value; nothing is computed. An

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operators and kernels: the extension point for custom computations.
  *
  * An operator is one const struct with everything that is known of it apart from how it is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans of a run before it runs: the full account of what it costs a rank, as the tool ds_plan
  * prints it, and what model states weigh by DeepSpeed's own estimates.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a run did, for people and tools: the timeline of its steps, and where its memory lies.
  *
  *     DS_TRY(ds_engine_trace_start(engine, 2, 3));     // the second and third optimizer step

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors files and folders of them: reading by memory map, writing as a stream.
  *
  * A file is an 8-byte little-endian header size, a JSON header {"name": {"dtype", "shape",

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Learning-rate schedules: DeepSpeed's five and those of Hugging Face's Trainer, as pure functions
  * of the number of optimizer updates.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every fallible function returns, and how an error message is recorded.
  *
  * Rule: the function that decides an error records it once with ds_fail(); callers only forward

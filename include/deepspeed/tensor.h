@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Element types, shapes and borrowed views of dense row-major tensors. */
 #ifndef DEEPSPEED_TENSOR_H
 #define DEEPSPEED_TENSOR_H

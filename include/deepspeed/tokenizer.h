@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokenizers: text to ids and back, with the ids that the `tokenizers` package gives.
  *
  * Read from a model folder or a file: tokenizer.json (byte-level BPE as GPT-2, Llama 3 and Qwen use

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The library's version, and how its structs grow.
  *
  * The three numbers below are the only place that knows them: CMake reads them here. A header says

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libdeepspeed from Python: train and generate without PyTorch.
 
     import deepspeed_native as ds

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds libdeepspeed, types its functions by _abi.py, and turns statuses into exceptions."""
 from __future__ import annotations
 

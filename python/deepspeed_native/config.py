@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configurations: DeepSpeed's JSON or HJSON, from a dict, a text or a file."""
 from __future__ import annotations
 

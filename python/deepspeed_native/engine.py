@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine: forward, backward, step, evaluation, files, generation."""
 from __future__ import annotations
 

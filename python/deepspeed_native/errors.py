@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The library's errors as exceptions, with its messages."""
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generation, from a live engine or from a model folder."""
 from __future__ import annotations
 

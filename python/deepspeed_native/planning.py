@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run costs before it runs."""
 from __future__ import annotations
 

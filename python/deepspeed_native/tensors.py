@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors in and out without copies: the buffer protocol, numpy's array interface, DLPack.
 
 In: whatever has a buffer (numpy, array.array, bytes, memoryview) or __dlpack__ (torch, jax) on the processor, contiguous;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The bump allocator: a list of blocks, newest first. */
 #include "base/arena.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A bump allocator for things that die together: a graph, a plan, a parsed file. */
 #ifndef DSI_BASE_ARENA_H
 #define DSI_BASE_ARENA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A growable byte string with a ceiling: for building texts and reading files. */
 #ifndef DSI_BASE_BUF_H
 #define DSI_BASE_BUF_H

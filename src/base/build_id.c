@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the note NT_GNU_BUILD_ID from the loaded object. */
 #include "base/build_id.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What distinguishes one build of this program from another. */
 #ifndef DSI_BASE_BUILD_ID_H
 #define DSI_BASE_BUILD_ID_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The context: creation, error record, log sink. See include/deepspeed/context.h. */
 #include "base/context.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of ds_ctx. Only base/ reads the fields; others use the functions. */
 #ifndef DSI_BASE_CONTEXT_H
 #define DSI_BASE_CONTEXT_H

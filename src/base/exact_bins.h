@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The exact sum of squares of fp32 numbers, when the largest magnitude is not known beforehand.
  *
  * Bins with fixed units, 2^34 apart, that cover the squares of all normal fp32 numbers: every

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A sum of squares of fp32 numbers whose value does not depend on the order or split of the work.
  *
  * Squares are cut on two grids fixed by the largest magnitude, so that all additions are exact

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bf16 and fp16 conversions, one element at a time: round to nearest even, NaN stays NaN. The plain
  * reference that vector kernels are compared with. */
 #ifndef DSI_BASE_HALF_H

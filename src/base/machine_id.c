@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See machine_id.h. */
 #include "base/machine_id.h"
 

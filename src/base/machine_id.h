@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which machine this is, since which start: equal on all processes of one running kernel, and never
  * on two. For what asks whether files, clocks or memory are the same. */
 #ifndef DSI_BASE_MACHINE_ID_H

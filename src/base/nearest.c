@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Edit distance and the choice of a suggestion. See nearest.h. */
 #include "base/nearest.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The known word nearest to a misspelt one: for "did you mean" in errors about keys and flags. */
 #ifndef DSI_BASE_NEAREST_H
 #define DSI_BASE_NEAREST_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Normal deviates in bulk: the same bits on every instruction set.
  *
  * Box-Muller (1958): with u1 in (0,1) and an angle of u2 turns, r·cos and r·sin of it, r = sqrt(-2

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Strict numbers. See number.h. */
 #include "base/number.h"
 

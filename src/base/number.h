@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers in texts of flags and of the environment, read strictly: the whole text is one decimal
  * number, in range, or it is refused. No white space, hexadecimal, "inf" or "nan".
  */

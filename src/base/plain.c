@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text without control characters. See plain.h. */
 #include "base/plain.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text from files and other programs as a terminal may show it: what would move the cursor, change
  * colours, the title or the order of letters is written as \x1b or \u202e instead.
  *

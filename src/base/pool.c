@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The thread pool. See pool.h for the law.
  *
  * A loop is published by bumping `epoch`; workers take tasks from an atomic counter; the caller

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The thread pool: one parallel loop at a time, the caller takes part.
  *
  * Law: what a task computes depends on its index only, never on the thread that ran it or on the

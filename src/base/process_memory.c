@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Measures memory, from /proc and mincore. See process_memory.h. */
 #include "base/process_memory.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What memory this process has, measured. Called for reports; allocates nothing. */
 #ifndef DSI_BASE_PROCESS_MEMORY_H
 #define DSI_BASE_PROCESS_MEMORY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reserved words at the end of public structs must be zero: see version.h. */
 #ifndef DSI_BASE_RESERVED_H
 #define DSI_BASE_RESERVED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Derived deviates of the counter-based generator. */
 #include "base/rng.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Element types and shapes. See include/deepspeed/tensor.h. */
 #include <deepspeed/tensor.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A shared counter from which the lanes of one parallel loop claim pieces of work, when a lane
  * keeps scratch memory or looks ahead over more than one piece. What a piece computes must not
  * depend on the lane that took it. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The version of this library, and the check of reserved words. See include/deepspeed/version.h. */
 #include "base/reserved.h"
 

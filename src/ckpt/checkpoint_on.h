@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints saved and loaded by several ranks together: what deepspeed/checkpoint.h does, over a
  * communicator. Called by the engine.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The record of what a save folder held when a run began. See ckpt_begun.h.
  *
  * A checkpoint of the record is known by its tag and the inode of its folder: a new one of the same

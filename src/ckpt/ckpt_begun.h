@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a save folder held when the run that writes there began: DIR/.ds_begun.
  *
  * A line "INODE TAG" for each checkpoint of an earlier run. From this a run that replaces the

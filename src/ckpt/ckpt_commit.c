@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The commit of a checkpoint: shards, manifest, rename, `latest`. See ckpt_writer.h.
  *
  * 1. Nothing under the tag's name changes before every shard and manifest is written and synced.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Weights out of a checkpoint, and one checkpoint out of many shards: streamed, so that memory is
  * bounded by one tensor, whatever the number of ranks that saved it.
  *

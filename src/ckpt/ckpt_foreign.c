@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of DeepSpeed for Python, told by the names of their files. See ckpt_foreign.h.
  *
  *     DIR/latest, DIR/latest_universal          the tag

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Folders that are taken for our checkpoints and are others'. Called where none was found. */
 #ifndef DSI_CKPT_FOREIGN_H
 #define DSI_CKPT_FOREIGN_H

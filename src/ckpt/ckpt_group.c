@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Exchanges among the ranks of a checkpoint. See ckpt_group.h. */
 #include "ckpt/ckpt_group.h"
 

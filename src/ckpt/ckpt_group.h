@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks that save or load one checkpoint together: small exchanges, and agreement about errors.
  *
  * Called by the writer, the reader and the saver. With one rank (comm NULL or of size 1) every call

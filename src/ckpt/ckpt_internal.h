@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What writer, manifest and reader of checkpoints share. */
 #ifndef DSI_CKPT_INTERNAL_H
 #define DSI_CKPT_INTERNAL_H

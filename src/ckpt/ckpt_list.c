@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The save folder: which checkpoints it holds, which to offer when one is broken, which to remove.
  */
 #include "ckpt/ckpt_foreign.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The manifest as text. A line for each state, shard and tensor, so that people and diff can read
  * it; the last line holds the XXH3-64 of all bytes before it. */
 #include "ckpt/ckpt_internal.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parsing a manifest: the checksum line first, then every member, nothing trusted.
  *
  * 1. The text ends with the checksum line, and the XXH3-64 of all before it is that number.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a checkpoint on several ranks. See checkpoint_on.h. */
 #include "ckpt/checkpoint_on.h"
 #include "ckpt/ckpt_group.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the ranks of a save write: one temporary folder when all see the same save folder, else one
  * for each file system.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of a checkpoint from other hosts. See ckpt_pool.h.
  *
  * Every rank knows which shards every rank sees, and for a tensor which part every rank wants. So

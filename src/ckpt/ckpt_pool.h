@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A checkpoint that the hosts of a job have together: where they do not share the folder, what one
  * lacks comes from another over the communicator, one tensor at a time. Called by the engine.
  *

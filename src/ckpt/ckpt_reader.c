@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loading a checkpoint: open, look up, read parts, verify. */
 #include "ckpt/ckpt_internal.h"
 

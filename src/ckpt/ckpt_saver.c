@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Saving behind training: the slices are copied, a thread writes them while the caller goes on.
  *
  * The thread allocates and frees nothing while all goes well (LAW 6: steps run meanwhile): commit

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who stores what all ranks have: replicated tensors are laid end to end, in the order they were
  * given, and cut so that every shard comes to the same size where the rank's own slices allow it.
  */

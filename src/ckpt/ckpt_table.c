@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The lists of all ranks, merged on rank 0.
  *
  * A rank sends its slices in the order of its shard (sorted by kind, name, call), then its states:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Collecting what a checkpoint saves: slices and states. The commit is in ckpt_commit.c. */
 #include "ckpt/ckpt_writer.h"
 #include "ckpt/checkpoint_on.h"

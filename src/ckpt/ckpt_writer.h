@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of a checkpoint writer: shared by its parts (collect, places, share, table, commit,
  * saver).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs of elements. See extent.h. */
 #include "ckpt/extent.h"
 

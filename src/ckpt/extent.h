@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of tensors as ascending runs of row-major elements: cover checks and copies between parts
  * that were cut in different ways. */
 #ifndef DSI_CKPT_EXTENT_H

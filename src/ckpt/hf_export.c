@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hugging Face model folders: staged beside (or inside) their place. See hf_export.h. */
 #include <deepspeed/hf_export.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matches stored tensors with parameters. See model_weights.h. */
 #include "ckpt/model_weights.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which stored tensor each parameter of a model is. Used by training and generation. */
 #ifndef DSI_CKPT_MODEL_WEIGHTS_H
 #define DSI_CKPT_MODEL_WEIGHTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bandwidths and sizes as text. See bandwidth.h. */
 #include "comm/bandwidth.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The bandwidths of a collective, and sizes as text, as the tables of DeepSpeed's communication
  * logger and of its benchmark show them. Called by comm_log*.c and ds_bench. Pure functions.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The front of communicators: checks, numbers, defaults of optional slots. See comm.h. */
 #include "comm/comm.h"
 

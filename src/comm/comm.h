@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators: a group of ranks, and the collectives among them, whatever carries the bytes.
  *
  * A call is started, then waited for; calls on one communicator are started by every rank of it in

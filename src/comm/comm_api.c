@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The public side of communicators: include/deepspeed/comm.h. NULL stands for one rank. */
 #include "comm/comm.h"
 

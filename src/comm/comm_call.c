@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Geometry, digest, text and checks of calls. See comm_call.h. */
 #include "comm/comm_call.h"
 

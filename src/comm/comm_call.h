@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every transport needs to know of a call: its geometry, its digest, its words for a
  * diagnosis.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The log of collectives: measuring. See comm_log.h. */
 #include "comm/comm_log.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The log of collectives behind ds_comm_log_*: counts and latencies by operation and message size.
  *
  * Called by comm.c around every call of a communicator that has a log, by engine_create.c, and by

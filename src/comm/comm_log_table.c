@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The log of collectives: rows, averages and the summary in DeepSpeed's layout. See comm_log.h. */
 #include "comm/comm_log.h"
 

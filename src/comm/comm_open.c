@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who this process is in its job, and the communicator of the job. The variables are tried family
  * by family: the launcher's (those of torch and DeepSpeed), Open MPI's, MPICH's and Intel MPI's,
  * Slurm's. docs/internals/comm.md lists them. */

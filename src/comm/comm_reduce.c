@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reductions: the choice of the kernel, the mode of the processor, integers and fp64. See reduce.h.
  */
 #include "comm/reduce.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The communicator of one rank: every collective is a copy, made when the call starts.
  *
  * Made by dsi_comm_self and by dsi_comm_open for a world of one.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The shared-memory communicator: starting, moving, waiting. See shm_impl.h for the invariants. */
 #include "base/clock.h"
 #include "comm/shm_impl.h"

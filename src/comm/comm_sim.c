@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated communicator: starting, moving, waiting. See sim.h and, for the invariants,
  * sim_impl.h. */
 #include "comm/sim_impl.h"

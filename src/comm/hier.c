@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The hierarchical communicator: start, wait, end. See hier_impl.h. */
 #include "base/clock.h"
 #include "comm/hier_impl.h"

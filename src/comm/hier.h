@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The hierarchy: shared memory inside of a block of ranks, a network between blocks, with the same
  * bits as without it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of the hierarchical communicator. Shared by hier*.c alone. Invariants:
  *  1. Collectives of all groups that share a queue (a twin has one of its own, for its thread) are
  * done one after another, in the order of their starts on this rank, by whoever waits. What is

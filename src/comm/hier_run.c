@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a collective is done in the hierarchy. With L ranks in a block and M blocks, rank = n·L + j:
  *
  * ALL_REDUCE: inside of the block each rank j gets segment j of all and adds it up (fp32); the

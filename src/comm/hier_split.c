@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Groups of a hierarchical communicator: hierarchical again where blocks remain, shared memory
  * alone when all members are in one block, else the network alone. Collective over the parent. */
 #include "comm/hier_impl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See job_name.h. */
 #include "comm/job_name.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What names a job among those of a user on one host, from the environment. Called by comm_open.c
  * and shm_meet.c. */
 #ifndef DSI_COMM_JOB_NAME_H

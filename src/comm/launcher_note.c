@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See launcher_note.h. Called by what waits for ranks (shm_meet.c, rendezvous_*.c) and by the
  * launcher. */
 #include "comm/launcher_note.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a rank tells the launcher of its host: which rank it waited for in vain. The launcher alone
  * sees all ranks of the host end, and else would blame the one that gave up.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lines while ranks wait to meet. See meet_wait.h. */
 #include "comm/meet_wait.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Waiting for ranks to meet: who is missing is said while the others wait, not only at the end.
  * Used by shm_meet.c and rendezvous_wait.c and _join.c. */
 #ifndef DSI_COMM_MEET_WAIT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* MPI's own collectives, for comparisons: exported by the modules of MPI beside their wire.
  *
  * Implemented by mpi/mpi_peer.c, which includes only this header; found by net_module.c; called by

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The communicator of a job whose ranks are reached over a network: MPI or UCX between nodes,
  * shared memory inside of a node.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The transport over a wire: start, wait, destroy. See net_impl.h; what ends in _locked is called
  * with the world's lock held. */
 #include "base/clock.h"

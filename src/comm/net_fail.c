@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a network world fails: once, with one reason that every rank learns over the rendezvous. The
  * thread that finds it may not be the one whose call it is. */
 #include "comm/net_impl.h"

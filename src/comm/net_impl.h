@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of the network communicator: the shared world, its groups, calls under way.
  *
  * Shared by net_*.c alone. Invariants:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds, loads and opens the module of a wire: libdeepspeed_mpi_openmpi.so,
  * libdeepspeed_mpi_mpich.so, libdeepspeed_ucx.so. Called by net_world.c.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A call under way: its messages, phase by phase. See net_impl.h. Called by net_comm.c. */
 #include "comm/net_impl.h"
 

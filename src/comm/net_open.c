@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Chooses the network of a job, opens it, and puts shared memory under it where ranks share a node.
  * See net.h. */
 #include "base/machine_id.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which bytes of a call go to which rank, and come from it, in each phase; and the local work.
  *
  * Reductions: every rank gets the contributions to its slice, adds them in the canonical order

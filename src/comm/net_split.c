@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Groups of a network communicator. Collective over the parent. */
 #include "comm/net_impl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opens what the ranks of a job share: wire and rendezvous. See net_impl.h. Called by net_open.c.
  *
  * UCX: first the rendezvous (at MASTER_ADDR:MASTER_PORT), over which UCX's addresses travel. MPI:

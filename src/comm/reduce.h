@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums and maxima of the contributions of N ranks, the same bits whoever computes them.
  *
  * SUM: each contribution is converted to fp32 (F64: stays fp64), added in the aligned binary tree

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernel of reductions of F32, BF16 and F16, one block at a time; a template.
  *
  * Included by comm_reduce.c (plain C) and by simd/reduce_simd.c, which is compiled once for each

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rendezvous of a job: a small key-value store over TCP through which ranks meet, compare
  * digests, say where they stand, and learn who died. The only protocol of ours on a wire; tensors
  * never pass here.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rendezvous client: requests, and a thread that reads answers and notices and sends
  * heartbeats. See rendezvous.h and rendezvous_client.h. Called by net_world.c and the launcher. */
 #include "comm/rendezvous_client.h"

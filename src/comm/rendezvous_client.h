@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of the rendezvous client. Shared by rendezvous_client.c, _join.c and _digest.c alone.
  *
  * Locks: `requests` is held for a whole request; `write` for the bytes of one frame; `state` guards

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One connection of the rendezvous server. See rendezvous_conn.h. */
 #include "comm/rendezvous_conn.h"
 

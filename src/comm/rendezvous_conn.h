@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One connection of the rendezvous server: what has been read and not handled, what is to be sent.
  * Called by rendezvous_server.c.
  */

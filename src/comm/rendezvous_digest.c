@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Comparison of digests over the rendezvous, and the first line in which two texts differ. Uses the
  * client's requests. See rendezvous.h. */
 #include "comm/rendezvous_client.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Frames of the rendezvous. See rendezvous_frame.h. */
 #include "comm/rendezvous_frame.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Frames of the rendezvous: what lies on the wire, and its codes of authenticity.
  *
  * A frame is a head of 24 bytes, key, value, and 16 bytes of code; numbers are little endian. The

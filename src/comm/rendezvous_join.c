@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a rank joins the rendezvous and leaves it. See rendezvous.h. */
 #include "comm/rendezvous_client.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A port that is still free when the rendezvous comes to listen on it. See rendezvous.h. */
 #include "comm/rendezvous.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rendezvous server: one thread, one connection a rank. See rendezvous.h.
  *
  * Called by net_open.c (rank 0) and by the launcher. Invariants, all kept by the server's thread:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* TCP sockets of the rendezvous. See rendezvous_socket.h. */
 #include "comm/rendezvous_socket.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* TCP sockets of the rendezvous: addresses as text, listening, connecting. IPv4 and IPv6.
  *
  * Called by rendezvous_server.c and rendezvous_client.c.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the rendezvous server remembers. See rendezvous_store.h. */
 #include "comm/rendezvous_store.h"
 

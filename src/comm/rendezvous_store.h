@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the rendezvous server remembers: keys with values, and meetings (barriers and digests).
  * Plain data, no sockets; only the server's thread touches it. Called by rendezvous_server.c.
  */

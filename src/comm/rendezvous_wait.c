@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Waiting for ranks that have not joined, with lines that name them. See rendezvous.h. */
 #include "comm/rendezvous_client.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The comparison of texts over ranks. See same_text.h. Lines are compared by hash; only when one
  * differs are texts sent. */
 #include "comm/same_text.h"

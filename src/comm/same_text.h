@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* LAW 5: what could differ between ranks is compared before the first step.
  *
  * A text of lines stands for what must be the same everywhere: "rms_norm_eps: 1e-06", the step of a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The communicator of ranks that are processes of one host, over shared memory.
  *
  * Opened by dsi_comm_open, and by transports between hosts for the ranks of their own host.

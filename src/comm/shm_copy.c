@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See shm_copy.h. */
 #include "comm/shm_copy.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Large copies, by the threads of a pool where there is one.
  *
  * From some MiB on, what is written goes past the caches: it will not be read soon by anybody in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The watchdog of the shared-memory communicator: who is missing, where everybody stands. */
 #include "base/clock.h"
 #include "comm/shm_impl.h"

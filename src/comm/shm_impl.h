@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of the shared-memory communicator: the process's side of a group. Shared by shm_*.c.
  *
  * Invariants (docs/internals/comm.md explains them):

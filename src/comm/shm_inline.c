@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small collectives: the operands travel beside the announcements, and every rank computes what it
  * needs from those of all. One synchronisation. */
 #include "comm/shm_impl.h"

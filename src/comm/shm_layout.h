@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What lies in the shared memory of a group of ranks: one block for each rank.
  *
  * Only the rank itself writes its block, but for `taken` and `consumed` of a channel, which its

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mappings of shared memory: where they lie, in which pages, which of them are there before use.
  * Called by shm_open.c.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How processes of one host meet and hand descriptors to one another.
  *
  * Each rank binds a datagram socket (shm_note.h). The ranks say hello to rank 0 until it answers

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Datagrams between the processes of one host. See shm_note.h. */
 #include "comm/shm_note.h"
 

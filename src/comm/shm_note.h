@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The datagrams with which processes of one host meet. Shared by shm_note.c, shm_meet.c and
  * shm_stand_in.c alone.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Groups of the shared-memory communicator: the first, those split from it, symmetric memory. */
 #include "base/clock.h"
 #include "comm/shm_impl.h"

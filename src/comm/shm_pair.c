@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Messages between two ranks: a channel for each direction, messages in order.
  *
  * A small message travels with its announcement, one in symmetric memory is read where it lies, a

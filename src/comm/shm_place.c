@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives on symmetric memory: peers' operands are read where they lie. Two synchronisations:
  * everybody has come, everybody is done.
  *

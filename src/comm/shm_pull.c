@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives whose operands lie in private memory, where the system lets the ranks read one
  * another's memory (process_vm_readv, for sums process_vm_writev): the bytes are copied once, not
  * twice. Addresses are announced, as for calls in place: everybody has come, everybody is done.

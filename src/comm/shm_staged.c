@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives whose operands lie in private memory: chunks through staging buffers.
  *
  * Each chunk is put (copied into the own staging buffer), for an all-reduce summed (each rank its

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of a call as one stream of elements, walked in pieces. */
 #include "comm/shm_impl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Doorbells of processes, sleeping, and who is dead. See shm_layout.h.
  *
  * The order that makes it safe: a rank changes a counter, then looks for sleepers; a sleeper makes

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated communicator: N ranks as threads of one process, with delays, reordering and the
  * loss of a rank. For tests: it is slow, simple, and an independent second opinion on the bits.
  */

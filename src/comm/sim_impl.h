@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of the simulated communicator. Shared by comm_sim.c and sim_*.c alone.
  *
  * Invariants, all under world->lock:

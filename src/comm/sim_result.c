@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inputs and results of a simulated call: every rank computes its own from the copies of all. See
  * sim_impl.h. */
 #include "comm/sim_impl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Time in the simulator: delays, waiting for others, who is missing. See sim_impl.h. */
 #include "comm/sim_impl.h"
 

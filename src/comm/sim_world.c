@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Worlds of simulated ranks, and groups split from them, which are worlds again. See sim_impl.h. */
 #include "comm/sim_impl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the ranks of a Slurm step meet. See slurm_place.h. */
 #include "comm/slurm_place.h"
 

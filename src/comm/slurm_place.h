@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the ranks of a Slurm step meet when nobody says. Called by net_world.c. */
 #ifndef DSI_COMM_SLURM_PLACE_H
 #define DSI_COMM_SLURM_PLACE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Copies past the caches of the processor that writes. */
 #ifndef DSI_COMM_STREAM_COPY_H
 #define DSI_COMM_STREAM_COPY_H

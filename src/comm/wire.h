@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A wire: moves bytes between processes, matched by peer and tag. What MPI and UCX give us, and
  * nothing else; the collectives are ours (net_comm.c).
  *

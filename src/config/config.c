@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_config: load, resolve, read. See include/deepspeed/config.h.
  *
  * A config keeps the text of its file and evaluates it anew for each resolve, into a fresh arena:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* "auto", and values of the trainer: as Hugging Face's Trainer resolves them (transformers,
  * integrations/deepspeed.py, HfTrainerDeepSpeedConfig; training_args.py for what it takes where no
  * flag is given).

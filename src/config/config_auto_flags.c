@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Flags that no key of this file can take: each is an error that names it, since a run in which it
  * does nothing is not the one that was asked for. Called by config_auto.c. What elasticity says of
  * batch flags is in config_elastic.c.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The batch triple: train_batch_size = micro batch × accumulation steps × world size.
  *
  * Any that is missing follows from the others as DeepSpeed derives it: T alone or M alone means

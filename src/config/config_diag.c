@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Errors and notices of one file. See config_diag.h. */
 #include "config/config_diag.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Collects errors and notices about one configuration file, to report them together.
  *
  * Every part of config/ that finds something wrong adds it here and goes on. Messages live in the

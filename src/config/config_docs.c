@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The option tables as text: docs/config.md. */
 #include "config/config_impl.h"
 

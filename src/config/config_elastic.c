@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The section elasticity: its parameters, and the batch triple that follows from them. Called by
  * config_batch.c, before it derives the triple.
  */

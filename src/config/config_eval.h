@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One evaluation of a file: from its tree and the option tables to effective values.
  *
  * The stages, in order, each in a file of its own; all add to the same errors and go on:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `ds_config explain`: what is known of a key, from its row. See include/deepspeed/config.h. */
 #include "config/config_impl.h"
 

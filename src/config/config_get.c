@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One effective value by its path: what a program reads of a configuration. See config.h. */
 #include "base/nearest.h"
 #include "config/config_impl.h"

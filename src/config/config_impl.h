@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of ds_config. Only config/ reads the fields. */
 #ifndef DSI_CONFIG_IMPL_H
 #define DSI_CONFIG_IMPL_H

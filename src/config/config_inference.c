@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules of the files of inference engines. Called by config.c in place of those of training. */
 #include "config/config_eval.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules about memory: what lives on the host or on disk between its uses, what is computed again.
  * Called by config_rules.c as one of its rules. */
 #include "config/config_eval.h"

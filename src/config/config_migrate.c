@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Old forms that are more than another name: rewritten in the tree before the tables see it.
  *
  *   "zero_optimization": true        → {"stage": 1, "allgather_bucket_size": allgather_size}

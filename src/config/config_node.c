@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Values of a configuration tree: making, comparing, writing. See config_node.h. */
 #include "config/config_node.h"
 

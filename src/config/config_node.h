@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tree that a configuration file is read into: values with their place in the file.
  *
  * The reader makes it (config_read.c), everything in config/ reads it. Nodes and texts live in the

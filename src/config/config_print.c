@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The effective configuration as JSON: nested, or flat with the origin of each value. */
 #include "config/config_impl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules about ranks: ZeRO's communication, sub-groups, what several ranks do not have. Called by
  * config_rules.c as one of its rules. */
 #include "config/config_eval.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The JSON and HJSON reader: objects, lists, keys. See config_read.h. */
 #include "config/config_read.h"
 

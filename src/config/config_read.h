@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads JSON and HJSON text into a tree. Called by config.c and by the fuzzer. */
 #ifndef DSI_CONFIG_READ_H
 #define DSI_CONFIG_READ_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What depends on several keys: contradictions, derived values, what a combination asks for.
  *
  * A rule is a function that reads items and values, adds errors or notices, and sets derived

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Words of JSON and HJSON. See config_scan.h. */
 #include "config/config_scan.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The words of the JSON and HJSON reader: white space, comments, strings, numbers. Used by
  * config_read.c alone.
  *

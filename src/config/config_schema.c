@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The option tables as JSON Schema, draft 2020-12, for editors. */
 #include "config/config_impl.h"
 

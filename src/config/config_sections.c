@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sections that the file lacks and the Trainer has: `optimizer` as --optim says, `scheduler` as
  * --lr_scheduler_type does, with its defaults AdamW and a line to 0. Called by config.c before the
  * walk, which then meets them as if they stood in the file, each value "auto"; and by

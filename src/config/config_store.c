@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Items with a field go into ds_config_values. */
 #include "config/config_eval.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Keys that no row has. Called by the walk for each section of the file; see config_eval.h.
  *
  * Below a known section one is an error: DeepSpeed refuses it, or hands it to an optimizer or a

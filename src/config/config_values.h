@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A resolved configuration as a plain struct: all that an engine and the tools read.
  *
  * Filled by the fields of the option tables (config_store.c) and by rules. It grows with the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The walk: each row of each table meets its key in the file. See config_eval.h. */
 #include "config/config_eval.h"
 

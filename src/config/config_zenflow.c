@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules of the section zenflow. Called by config_rules.c as one of its rules, behind those of
  * offload.
  */

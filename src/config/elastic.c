@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DeepSpeed's elastic batch sizes. See include/deepspeed/elasticity.h. Called by config_elastic.c
  * and ds_elastic.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Helpers over rows: choices, defaults, what a row accepts, and the check of one value. */
 #include "config/option.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The option tables: one row a key, one table a section.
  *
  * A row is everything that is known of a key. The tables check a file, fill ds_config_values, print

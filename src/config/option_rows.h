@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Short names for the rows of the option tables. Only table_*.c include it. */
 #ifndef DSI_CONFIG_OPTION_ROWS_H
 #define DSI_CONFIG_OPTION_ROWS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* compression_training and the other forms of quantization. */
 #include "config/option_rows.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Data efficiency, curricula, layer drop, and compression. */
 #include "config/option_rows.h"
 

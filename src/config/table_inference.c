@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files of DeepSpeed's inference engines: init_inference's, and version 2's. Nothing here reads
  * their values: generation takes its settings from flags. They are known so that they can be
  * checked. */

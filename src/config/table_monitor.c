@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is logged, timed, monitored and saved. */
 #include "config/option_rows.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `optimizer`: its types and the parameters of each. */
 #include "config/option_rows.h"
 

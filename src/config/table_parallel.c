@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parallelism beyond data parallelism, elasticity, compilation, tuning. */
 #include "config/option_rows.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Precision: fp16, bf16, data_types, amp, torch_autocast. */
 #include "config/option_rows.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The keys of the top level. */
 #include "config/option_rows.h"
 

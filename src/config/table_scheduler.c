@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `scheduler`: DeepSpeed's five schedules and the Trainer's, and the parameters of each. Formulas:
  * docs/internals/schedule.md. */
 #include "config/option_rows.h"

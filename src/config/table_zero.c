@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `zero_optimization` and what stands in it. */
 #include "config/option_rows.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The time of collectives by algorithm; the fastest counts. See device.h.
  *
  * P: bytes of the whole tensor; n ranks, g of them on this rank's node, k = n/g nodes. Each rank

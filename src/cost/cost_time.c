@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Times of computation, moves and collectives from a profile. See device.h for the formulas. */
 #include "cost/device.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Device profiles: what one rank's processor, memory, links and disk can do.
  *
  * A profile comes from the shipped table (device_table.c, data-sheet figures with their sources),

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads profile files: JSON to dsi_device. Every key is a row of device_rows.c. */
 #include "base/nearest.h"
 #include "cost/device_rows.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How the shipped profiles that were measured (device_xeon.c, device_zen3.c, device_zen5.c) write
  * down a class's rate: of products the share of the peak and the sizes of half, of the others the
  * share of the memory's bandwidth. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes profile files: the JSON that device_file.c reads. */
 #include "cost/device_rows.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The keys of profile files. See device_rows.h. */
 #include "cost/device_rows.h"
 

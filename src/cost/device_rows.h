@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every key of a profile file, once: what reads and what writes profiles share these tables. */
 #ifndef DSI_COST_DEVICE_ROWS_H
 #define DSI_COST_DEVICE_ROWS_H

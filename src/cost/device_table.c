@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The shipped profiles and links: data-sheet peaks, and shares of them that were measured
  * elsewhere. docs/internals/cost.md repeats the sources as a table.
  *

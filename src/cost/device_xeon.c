@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A shipped profile that was measured: `ds_bench --profile` on two cores of an Intel Xeon with AMX
  * (family 6, model 207, virtual, 23 GiB; 21 November 2026), collectives of two ranks over shared
  * memory from docs/measurements/comm.md (64 MiB). An example of what to expect of such a processor;

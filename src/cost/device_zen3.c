@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A shipped profile that was measured: `deepspeed --num_gpus 2 ds_bench --profile` on two cores of
  * an AMD EPYC (Zen 3: AVX2, no AVX-512; family 25, model 1, virtual, 23 GiB; 22 November 2026), the
  * hop of a collective from docs/measurements/comm.md. An example of what to expect of such a

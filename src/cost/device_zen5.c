@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A shipped profile that was measured: `deepspeed --num_gpus 2 ds_bench --profile` on two cores of
  * an AMD EPYC (Zen 5: AVX-512 with products of bf16; family 26, model 2, virtual, 23 GiB;
  * 22 November 2026). An example of what to expect of such a processor; measure your own. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes over steps. See ledger.h. */
 #include "cost/ledger.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The one account of bytes over the steps of a plan (LAW 2): what lies where, of what kind, from
  * which step to which. plan_build fills one for the arena of each plan; the rank's ledger adds
  * cells and what the host holds (train/rank_ledger.h). Policies, reports and the engine ask it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Puts a profile together from measurements. See measure.h and measure_session.h. */
 #include "cost/measure_session.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Measures this machine and makes a device profile of it: the project's own kernels on random
  * operands of training's shapes, copies, collectives among the ranks of a job, and a file.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fits the share of the peak and the sizes of half to measured products. See measure.h.
  *
  * log(seconds · peak / flops) = -log(share) + sum over m, n, k of log(1 + half/size). For given

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Measures operators of a training step, in turn, as a step runs them. See measure_session.h.
  *
  * A kernel that runs again and again finds its operands in caches and the clock as high as it

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One operator with operands of a training step, timed. See measure.h. */
 #include "cost/measure.h"
 

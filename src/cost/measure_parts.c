@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Measures memory, the collectives of several ranks, and a file. See measure_session.h. */
 #include "cost/measure_session.h"
 

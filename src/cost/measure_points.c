@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The shapes on which operators are measured. See measure.h. */
 #include "cost/measure.h"
 

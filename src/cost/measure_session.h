@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the parts of a measurement share: measure.c puts them together, measure_kernels.c times
  * operators, measure_parts.c memory, collectives and the disk. Figures are of one rank until
  * measure.c makes them the node's.

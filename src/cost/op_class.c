@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operators to classes, and the shape of a product from its operands. See op_class.h. */
 #include "cost/op_class.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Classes of operators that share one model of time, and what the model needs of one step.
  *
  * Products (LINEAR to ATTENTION_BACKWARD) are bound by arithmetic and have a shape m, n, k; the

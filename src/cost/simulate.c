@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The simulator. See simulate.h.
  *
  * State: the host thread's time `now`, and for each stream a queue of started work whose head goes

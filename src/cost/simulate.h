@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The simulator: from steps in plan order to a timeline of one training step.
  *
  * Every rank runs the same steps, so one rank is simulated. A host thread issues the steps in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of the simulator. Shared by simulate*.c alone:
  *
  *     simulate.c        the thread, its streams and their time

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a simulation counts: events, rows, and the sums of the whole step. See simulate_state.h. */
 #include "cost/simulate_state.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A timeline as text and as JSON. See simulate.h. */
 #include "cost/simulate.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The trace writer. See trace.h. The format: Google's "Trace Event Format", JSON object form, with
  * complete events (ph X), metadata events (ph M) and times in microseconds. */
 #include "cost/trace.h"

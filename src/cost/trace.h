@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes traces that Chrome's about:tracing and Perfetto open: the simulated timeline, and measured
  * ones, in one format, so that they can be laid over each other.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Chat templates: choosing one, opening and closing. See chat.h. */
 #include "data/chat_template.h"
 #include "data/tokenizer.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The built-in chat templates, for models whose files have none. See chat.h.
  *
  * Written for this project after the formats of the model families, for chats without tools: what a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Chats to text: a row's parts as the template's variables, as transformers' apply_chat_template
  * passes them. See chat.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the assistant speaks in a rendered chat. See chat.h.
  *
  * A template may say so itself: {% generation %}. In others the loop over the messages shows what

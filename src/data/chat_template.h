@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files chat*.c share: the template in use and its rendering. See chat.h. */
 #ifndef DSI_DATA_CHAT_TEMPLATE_H
 #define DSI_DATA_CHAT_TEMPLATE_H

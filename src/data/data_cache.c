@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The data cache: finds the entry of some files, or makes it. See data_cache.h.
  *
  * 1. An entry appears whole: written under a temporary name, synced, renamed. A killed maker leaves

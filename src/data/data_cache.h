@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokens of large data on disk: made once, mapped afterwards. See data_cache.c.
  *
  * An entry is a folder of the cache:

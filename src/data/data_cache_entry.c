@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An entry of the data cache, mapped and checked. See data_cache.h.
  *
  * Sizes must fit, the table of documents ascends (all of it is read, and its hash checked), and so

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The names of cache entries: hashes of what tokens depend on. See data_cache.h.
  *
  * 1. The name of an entry changes with every byte of the data files, of the tokenizer's files and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes an entry of the data cache, in memory of a few MiB. See data_cache.h. */
 #include "data/data_cache.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Folders and patterns as lists of data files. See data_files.h. */
 #include "data/data_files.h"
 #include "data/indexed.h"

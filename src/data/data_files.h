@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The files that a word of --data stands for: a file, a folder, or a pattern. See data_files.c.
  * Called by the tools before anything is opened. */
 #ifndef DSI_DATA_FILES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files of any kind as tokens. See data_take.h. */
 #include "data/data_take.h"
 

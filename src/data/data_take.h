@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files of any kind as tokens for a row: the rules between a source and a store. See data_take.c.
  * Called by dataset.c and by the data cache. */
 #ifndef DSI_DATA_TAKE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Datasets: opening, splitting, what cursors ask. See include/deepspeed/data.h. */
 #include "data/dataset.h"
 

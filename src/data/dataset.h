@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of ds_dataset: a run of tokens of a store, whole documents but for the first and the last
  * where a split cut them.
  */

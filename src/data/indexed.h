@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Megatron's and DeepSpeed's indexed data: tokens in NAME.bin, where they begin in NAME.idx.
  *
  * The MMIDIDX layout, little endian: magic "MMIDIDX\0\0", u64 version 1, u8 dtype, u64 items N, u64

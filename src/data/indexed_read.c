@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads indexed data. Nothing in the files is trusted. */
 #include "data/indexed.h"
 #include "data/source.h"

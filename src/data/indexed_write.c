@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes indexed data, one item a document, or several where the format's limit asks for it. */
 #include "data/indexed.h"
 

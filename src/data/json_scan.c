@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The scanner of json_scan.h. */
 #include "data/json_scan.h"
 

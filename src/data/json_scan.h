@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A scanner for JSON that is too large to make a tree of.
  *
  * The tokenizer's reader walks with it to the large parts of a file and reads them in place. The

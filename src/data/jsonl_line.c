@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One row: JSON to tokens with loss flags, by way of its schema (schema/schema.h). Runs on any
  * thread: errors are texts in the result, not records in the context. */
 #include "data/schema/schema.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Batches: the common part of both ways to cut a dataset. See include/deepspeed/data.h. */
 #include "data/loader.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of ds_loader, shared by loader*.c.
  *
  * A draw is a window (STREAM) or a sample (SAMPLES). Each dataset is a lane with an order and an

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The cursor of a loader as JSON. See include/deepspeed/data.h. */
 #include "data/loader.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Several datasets drawn from by weight. See loader.h.
  *
  * Draw i has the number start + i * phi modulo 2^64, where phi is 2^64 over the golden ratio and

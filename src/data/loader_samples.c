@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SAMPLES: whole samples packed into rows in the epoch's order; a row ends where the next sample
  * would not fit, and with the epoch. */
 #include "data/loader.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* STREAM: windows of T tokens over documents joined end to end. */
 #include "data/loader.h"
 

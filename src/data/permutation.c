@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A balanced Feistel network over the next even power of two, walked until the image is below n
  * (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). */
 #include "data/permutation.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A pseudo-random permutation of [0,n) that is computed point by point: no table, any start. */
 #ifndef DSI_DATA_PERMUTATION_H
 #define DSI_DATA_PERMUTATION_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text files as documents. See source.h. */
 #include "data/source.h"
 

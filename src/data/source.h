@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text files as tokenized documents, in file order. Used by datasets and by ds_data.
  *
  * Kinds, told by the ending: .txt, one document a file; rows (rows/rows.h), one object each:

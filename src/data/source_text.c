@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One text as one document, tokenized on all threads. See source.h.
  *
  * The text is cut where the tokenizer shows that nothing reaches across (tokenizer_cut.c); the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokens in memory or mapped. See token_store.h. */
 #include "data/token_store.h"
 

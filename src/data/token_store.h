@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the tokens of a dataset lie, and where its documents begin: in memory, in mapped indexed
  * data, or in a mapped entry of the data cache. Shared by the parts of a split, and const once it
  * is filled.

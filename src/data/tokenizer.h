@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of ds_tokenizer: what the files tokenizer_*.c share.
  *
  * Data path of an encode: added tokens that match raw text cut it into segments; a segment is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Added tokens: finding them in text, leftmost first, the longest at a place.
  *
  * The tries are built at load and searched by the encoder: one over raw text, one over normalized

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What comes behind the model in a tokenizer.json: decoder and post-processor.
  *
  * Called once while a file is read, with the same law as tokenizer_components.c.

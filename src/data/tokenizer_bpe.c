@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One word to ids by byte-pair merges.
  *
  * Called by the pre-tokenizer for each word, so it is the hot spot of encoding. A short word is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The chat templates of a tokenizer's folder, as transformers reads them: the files of templates
  * where there are any, else what tokenizer_config.json holds, one or several by name.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What transformers makes of a folder besides reading its tokenizer.json.
  *
  * Called once while a folder is opened. Most classes take tokenizer.json as it stands. Those of

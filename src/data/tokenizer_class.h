@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which tokenizer transformers makes of a folder: by model type and class name. See
  * tokenizer_class.c; the tables are made by scripts/make_tokenizer_classes.py. */
 #ifndef DSI_DATA_TOKENIZER_CLASS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Made by scripts/make_tokenizer_classes.py; not to be changed by hand. */
 #include "data/tokenizer_class.h"
 

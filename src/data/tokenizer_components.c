@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The components of a tokenizer.json that change or split text: normalizer, pre-tokenizer.
  *
  * Called once while a file is read. Law: a component that is not supported, and an option of one

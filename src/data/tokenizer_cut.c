@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where a text may be cut so that its parts, encoded one by one, give the ids of the whole.
  *
  * Called at load (which kinds of places are safe with this tokenizer) and by the reader of large

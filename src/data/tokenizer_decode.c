@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From ids back to text: the decoder steps, whole or streamed.
  *
  * Both run the same machine over one id at a time: a token's bytes, changed by the steps, go into a

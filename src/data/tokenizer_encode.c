@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The encoder: the scratch, and the path from a text to its ids.
  *
  * See tokenizer.h for the stages. Invariant: nothing in a scratch outlives the call but buffers and

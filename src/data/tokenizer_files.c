@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The small files beside a tokenizer: reading them, the chat template, further ids; and saving.
  *
  * Called once by ds_tokenizer_open. What they say of tokens is read in tokenizer_special.c; here

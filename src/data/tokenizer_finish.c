@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The last part of loading: the tables derived from vocabulary and components.
  *
  * Called by the readers of tokenizer_json.c after vocabulary and components are there.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading members of a tokenizer.json: each of the kind that it must be, or an error that names it.
  *
  * Called by what reads its components: tokenizer_components.c, tokenizer_model.c,

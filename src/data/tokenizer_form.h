@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading members of a tokenizer.json; see tokenizer_form.c. */
 #ifndef DSI_DATA_TOKENIZER_FORM_H
 #define DSI_DATA_TOKENIZER_FORM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading tokenizer.json and GPT-2's two files: the large parts by a scanner, the rest by jansson.
  *
  * A vocabulary of 128k tokens with its merges is most of a file of 10 MB or more. Making a JSON

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loading a tokenizer: what the files that read and build it share. Once open it is const, and
  * tokenizer.h is all that encoding and decoding need. */
 #ifndef DSI_DATA_TOKENIZER_LOAD_H

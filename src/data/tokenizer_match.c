@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds a pattern in a text, in steps whose number the size of the text bounds.
  *
  * Called for each word by Split and Replace. PCRE2 limits the steps of one place at which a match

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The model of a tokenizer.json and its added tokens, and the order in which components are read.
  *
  * Called once while a file is read, with the same law as tokenizer_components.c.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The normalizers: from a segment of the input to the text that is split and merged.
  *
  * Called by the encoder for each segment, and at load for the patterns of added tokens. Unicode

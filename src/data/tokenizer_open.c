@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening and closing a tokenizer, and what one can ask it.
  *
  * The public face of tokenizer_*.c for everything that is neither encoding nor decoding.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The pre-tokenizer steps: from a normalized segment to words.
  *
  * Called by the encoder for each segment. A step gives each of its pieces to the next step at once;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Patterns of a tokenizer file by PCRE2, with the meaning that Oniguruma gives them.
  *
  * Called for Split and Replace with a pattern that no scanner knows; tokenizer_match.c runs it.

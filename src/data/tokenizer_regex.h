@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A compiled pattern: between tokenizer_regex.c, which makes it, and tokenizer_match.c. */
 #ifndef DSI_DATA_TOKENIZER_REGEX_H
 #define DSI_DATA_TOKENIZER_REGEX_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the small files of a folder say of its tokens, brought into lists.
  *
  * Called once by tokenizer_special.c, which adds them. The table of added tokens is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the small files of a folder say of its tokens: between tokenizer_said.c with
  * tokenizer_said_token.c, which read it, and tokenizer_special.c, which adds the tokens. */
 #ifndef DSI_DATA_TOKENIZER_SAID_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One token as a file of the folder gives it, and the tables of added tokens.
  *
  * Called by tokenizer_said.c. Contents are borrowed from the JSON.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hand-written scanners for the pre-tokenizer patterns of GPT-2, Llama 3 and Qwen2.
  *
  * Called for each piece of text, so they are the hot loop before the merges. They are used only

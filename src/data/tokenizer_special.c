@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tokens that a folder's small files name, added as transformers adds them; bos, eos, pad, unk.
  *
  * Called once while a folder is opened, behind the components and before the tables are built. The

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the small files beside a tokenizer say of its tokens; see tokenizer_special.c. */
 #ifndef DSI_DATA_TOKENIZER_SPECIAL_H
 #define DSI_DATA_TOKENIZER_SPECIAL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The list of added tokens: a token that the vocabulary has keeps its id, another takes the next
  * one after all that are there; what a file says of its id is not asked, as in the package.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The vocabulary (spelling <-> id) and the table of merges.
  *
  * Called while a tokenizer is read; both are const afterwards. Invariant: tables are at most half

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One thread that runs a job of the executor beside its caller: started, then waited for.
  *
  * Thread rule: create, start, finish and destroy by one thread, the owner. Between start and finish

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The executor, the plans that it has, and the cells that its caller reads, writes and exchanges
  * between phases. See exec.h.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The executor: memory for cells and arena, and runs of plan phases.
  *
  * Use: create, bind cells that live elsewhere (mapped weights), add plans, allocate, run. After

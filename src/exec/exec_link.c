@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Links a plan to memory: the addresses that its kernels and collectives are called with, once all
  * cells and arenas have their places; and again, when cells change theirs.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What memory the executor has, and where each cell lies in it: one map for cells and the arena,
  * memory that peers may read for what collectives send, storage of cells that live elsewhere.
  * Nothing is mapped behind dsi_exec_allocate.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a phase of a plan, step by step: kernels, collectives and swaps; on the caller's thread, or
  * beside it. A step that fails is named, and swaps that its phase has started are waited for.
  */

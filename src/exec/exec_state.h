@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of the executor. Shared by exec*.c alone:
  *
  *     exec.c          the executor, its plans and its cells

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Storage of cells that do not live on the device, and transfers from and to it.
  *
  * Host memory is one map; on disk states, parameters and activations have a scratch file each,

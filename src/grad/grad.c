@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reverse walk. See grad.h. */
 #include "grad/grad.h"
 

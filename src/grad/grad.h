@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reverse walk: from roots and their seeds to the gradient of every trainable parameter.
  *
  * Emits nodes of phase BACKWARD at the end of the graph by calling each operator's gradient rule.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The generator: a plan for each of a few piece lengths, over shared cells. See infer.h.
  *
  * A prompt runs through the plans in pieces, the last one padded: what padding leaves behind the

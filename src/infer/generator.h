@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of ds_generator. */
 #ifndef DSI_INFER_GENERATOR_H
 #define DSI_INFER_GENERATOR_H

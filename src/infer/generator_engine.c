@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Weights of a live engine: gathered whole, a parameter at a time, into the generator's memory.
  *
  * Every rank of the engine has a generator of its own and gathers alike. What is taken is what a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Weights of a generator: mapped from a model folder where the dtype fits, else converted into
  * memory; or read from a training checkpoint. */
 #include "ckpt/model_weights.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Greedy, temperature, top-k and top-p (nucleus: Holtzman et al., "The curious case of neural text
  * degeneration", 2020), in the order of Hugging Face's warpers: temperature, then k, then p. */
 #include "infer/sampler.h"

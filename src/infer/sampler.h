@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Drawing an id from logits. */
 #ifndef DSI_INFER_SAMPLER_H
 #define DSI_INFER_SAMPLER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Asynchronous transfers: open, submit, close. See aio.h; waits are in aio_wait.c. */
 #include "io/aio_impl.h"
 

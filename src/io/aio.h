@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Asynchronous transfers between memory and files: what swapping to disk stands on.
  *
  * Open once with every ceiling; add files; then submit (buffer, file, offset, bytes) and get a

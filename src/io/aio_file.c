@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The files of asynchronous I/O: opened twice, with O_DIRECT and without; scratch files striped
  * over folders. See aio.h. */
 #include "io/aio_impl.h"

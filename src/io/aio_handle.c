@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The public handle: files by path, opened for each transfer, waited for all together. See
  * include/deepspeed/aio.h. */
 #include "base/arena.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by aio*.c: files, requests, pieces, workers.
  *
  * A request (one call) is cut into pieces (one system call each) by whichever worker has room.

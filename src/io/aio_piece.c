@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pieces: how a request is cut, and what the result of a system call means. See aio_impl.h. */
 #include "io/aio_impl.h"
 

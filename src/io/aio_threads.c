@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The thread-pool backend: each thread has one piece and moves it with pread or pwrite. Also what
  * all workers share: their memory for copies, start and stop. See aio_impl.h. */
 #include "io/aio_impl.h"

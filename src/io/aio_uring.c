@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The io_uring backend: intra_op_parallelism threads with a ring each, queue_depth pieces in a
  * ring. See aio_impl.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Waits for transfers: how they went, and what is said of a disk that is slow or does not answer.
  * See aio.h. */
 #include "io/aio_impl.h"

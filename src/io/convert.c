@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversion through fp32 (or fp64 where one side is), in blocks that stay in the cache. f64 to a
  * 16-bit type goes by way of f32 with rounding to odd, so that the result is rounded once. */
 #include "io/convert.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversion of element types, block by block: for reading and writing files, not for kernels. */
 #ifndef DSI_IO_CONVERT_H
 #define DSI_IO_CONVERT_H

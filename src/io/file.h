@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files that appear whole or not at all, folders likewise, and read-only maps.
  *
  * A staged file or folder is written under a temporary name beside its place

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Two buffers and a thread that writes them with O_DIRECT. See file_direct.h.
  *
  * 1. `pending`, `pending_bytes`, `reason` and `quit` change under the lock only; the thread reads

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writing a large file past the page cache. Inside of file_out.c.
  *
  * The caller fills one buffer while a thread writes the other: copies and checksums cost no time

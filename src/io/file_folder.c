@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Folders: creation, removal, staging and replacement; paths. See file.h; dsi_folder_merge is in
  * file_merge.c. */
 #include "io/file.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Read-only maps of regular files. See file.h. The mapping is private; a file that another process
  * cuts short while it is mapped ends this one with SIGBUS, as for every user of mmap. */
 #include "io/file.h"

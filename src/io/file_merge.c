@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Moving staged files into a folder that is there. See file.h. */
 #include "io/file.h"
 

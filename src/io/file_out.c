@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Output files: staged under a temporary name, synced, renamed; pipes and devices are written as
  * they are. See file.h. */
 #include "io/file.h"

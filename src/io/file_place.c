@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where an output goes: links are followed here, by name, so that what is renamed later lands on
  * the file and not on the link. See file_place.h. */
 #include "io/file_place.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What stands where an output is to go, and how it is therefore written. */
 #ifndef DSI_IO_FILE_PLACE_H
 #define DSI_IO_FILE_PLACE_H

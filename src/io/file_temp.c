@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Temporary names: creation under a lock, and removal of what killed writers left. See file.h.
  *
  * A name is removed under its lock, by whoever can take that. A file system without flock (some

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Temporary names with locks, shared by staged files and staged folders. */
 #ifndef DSI_IO_FILE_TEMP_H
 #define DSI_IO_FILE_TEMP_H

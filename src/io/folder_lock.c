@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Locks on folders. See folder_lock.h.
  *
  * The file is removed under its lock. Whoever locked it after that holds a file without a name, and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A folder that one process at a time writes: a lock (flock) on DIR/.ds_lock.
  *
  * The file holds host, process id, its start and the boot id of its owner, for the message to a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* JSON texts. See json_load.h. */
 #include "io/json_load.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* JSON texts by jansson with one kind of error message, in which memory that ran out is told from a
  * text that is wrong. */
 #ifndef DSI_IO_JSON_LOAD_H

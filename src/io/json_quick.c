@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Common JSON, read quickly: see json_load.h.
  *
  * jansson looks at each byte by several calls, which for rows of text takes as long as to tokenize

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A quick reader of common JSON; dsi_json_parse tries it first. */
 #ifndef DSI_IO_JSON_QUICK_H
 #define DSI_IO_JSON_QUICK_H

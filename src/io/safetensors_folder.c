@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model folder's weights: one file, or the shards of model.safetensors.index.json. */
 #include "io/safetensors_internal.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The header of a safetensors file: parsed by jansson, then every entry checked against the file.
  *
  * 1. 8 + header size <= file size; the header is UTF-8 JSON, an object, without duplicate keys.

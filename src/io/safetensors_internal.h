@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of an open ds_safetensors; shared by the reader of files and that of folders.
  *
  * Invariants once open: entries are in the order of files and data; by_name is sorted and has no

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Open safetensors: life, look-up, copies. The header is parsed in safetensors_header.c. */
 #include "io/safetensors_internal.h"
 

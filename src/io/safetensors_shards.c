@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A set of weight files with its index: how tensors are dealt to shards, and what stays of an
  * earlier set. The cut is that of huggingface_hub: tensors in order, a new shard when the next one
  * would pass the limit, a tensor above the limit by itself. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One safetensors file as a stream: header first, then the data of each tensor, block by block.
  *
  * The order of data is that of the safetensors package (its ranking of dtypes, then names), so that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writing safetensors into an open file, and sets of them into a folder; for checkpoints and model
  * folders, which add their own names and checks. */
 #ifndef DSI_IO_SAFETENSORS_WRITE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of cells: named storage that outlives a step. */
 #include "base/reserved.h"
 #include "ir/graph.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Building a graph. See include/deepspeed/graph.h for what it is, graph.h for its invariants. */
 #include "ir/graph.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of ds_graph and ds_cells, for the passes. Everybody else uses include/deepspeed/graph.h.
  *
  * Invariants (dsi_graph_check):

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The graph's invariants, asserted. Called after each pass in tests and debug builds. */
 #include "ir/graph.h"
 

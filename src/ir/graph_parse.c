@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Graph text back into a graph: the inverse of graph_text.c, which describes the text.
  *
  * Operators come from the caller, since this layer knows none. Ids in the text are checked, not

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A graph as text: one line a cell, a node, an output. For people, comparisons, graph_parse.c.
  *
  *   cell %2 param bf16[768,50257] "wte.weight" normal=0.02 frozen no_decay

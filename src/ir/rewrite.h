@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A graph made anew from another, node by node: what every pass that rewrites a graph does beside
  * its own idea.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Words of graph text. See text_scan.h. */
 #include "ir/text_scan.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading graph text word by word. Used by graph_parse.c; not a general scanner.
  *
  * Each function takes what it is asked for or fails with ERR_FORMAT naming line, column, what was

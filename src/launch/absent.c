@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A process in the place of a rank that ended and never came. See absent.h. */
 #include "launch/absent.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See base64.h. */
 #include "launch/base64.h"
 

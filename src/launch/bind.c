@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cores by hwloc. See bind.h. */
 #include "launch/bind.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which cores each rank of a node gets (--bind_cores_to_rank, --bind_core_list). Made by
  * launch_node.c, applied between fork and exec by process.c.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --dry_run: the commands and environments of a job, for a shell. See head.h. */
 #include "launch/head_impl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The environment that nodes get from the head: chosen variables, and the file .deepspeed_env.
  *
  * It travels with the job's secret on the first line of the nodes' standard input, or inside the

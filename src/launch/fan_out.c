@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See fan_out.h. The hosts are tasks of the supervisor that do not end one another. */
 #include "launch/fan_out.h"
 

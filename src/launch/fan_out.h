@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One command on many hosts at once, over ssh. Called by tools/ds_ssh.c. */
 #ifndef DSI_LAUNCH_FAN_OUT_H
 #define DSI_LAUNCH_FAN_OUT_H

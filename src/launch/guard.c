@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kills what a dead launcher left. See guard.h. */
 #include "launch/guard.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small process that outlives the launcher for a moment: when the launcher dies by whatever
  * means, the guard kills every process group that it had started. The death signal of process.c
  * reaches only the children themselves; this reaches theirs too. Called by supervise.c.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The launcher's course. See head.h. */
 #include "launch/head_impl.h"
 

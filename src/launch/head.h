@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The launcher itself: from options to an exit code. Called by tools/ds_launcher.c. */
 #ifndef DSI_LAUNCH_HEAD_H
 #define DSI_LAUNCH_HEAD_H

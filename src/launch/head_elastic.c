@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --elastic_training: which hosts and slots a restart takes. See head_impl.h.
  *
  * A host that was not reached is left out; so is a slot that was the first to fail twice in a row.

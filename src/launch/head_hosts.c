@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which hosts and slots a job gets. See head.h. */
 #include "launch/head.h"
 #include "launch/runners.h"

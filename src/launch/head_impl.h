@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files head_*.c share: one launcher at work. */
 #ifndef DSI_LAUNCH_HEAD_IMPL_H
 #define DSI_LAUNCH_HEAD_IMPL_H

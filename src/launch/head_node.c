@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks of this machine, on the only node of a job or as one node of several; and the relay
  * that stands between pdsh and ssh. See head.h.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs on several hosts: the runner's command, run and watched. See head.h. */
 #include "launch/exports.h"
 #include "launch/head_impl.h"

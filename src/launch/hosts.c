@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hostfiles and lists of hosts. See hosts.h. */
 #include "launch/hosts.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The hosts of a job and their slots: read from a hostfile, chosen by include and exclude, carried
  * to the nodes as text. A slot is a place for one rank: a device number where there are devices.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --include and --exclude. See hosts.h. */
 #include "launch/hosts.h"
 

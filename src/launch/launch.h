@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One job on one node: the environment of each rank, and its run. Called by tools/deepspeed.c, on
  * the only node of a job or on each of several.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks of one node as tasks of the supervisor. See launch.h. */
 #include "comm/launcher_note.h"
 #include "launch/bind.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the command line of `deepspeed` asks for: plain values, filled by
  * tools/common/launch_flags.c, read by head.c. Texts are borrowed from the command line.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Counts and log lines of the kernel's out-of-memory killer. See oom.h.
  *
  * Sources: the Linux kernel's Documentation/admin-guide/cgroup-v2.rst (memory.events),

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether the kernel ended a process for want of memory. Called by supervise.c.
  *
  * Evidence, best first: the kernel log names the process (readable for root, mostly); the count of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prefixed lines, log files, last lines. See output.h. */
 #include "launch/output.h"
 

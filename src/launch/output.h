@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the processes of a job write: to the terminal with a prefix, to a log file each, and the
  * last lines kept for a report. Called by supervise.c.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fork and exec with everything that makes a child go away with its parent. See process.h. */
 #include "launch/process.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Starts one process of a job: its own process group, its outputs in pipes, and its death with the
  * launcher's. Called by supervise.c.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The environment of a rank, and what it needs: a secret, a share of the cores. */
 #include "comm/launcher_note.h"
 #include "launch/launch.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mpirun of several makes, and srun. See runners.h.
  *
  * They start the ranks themselves; a rank learns its number from them (src/comm reads OMPI_…, PMI_…

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pdsh and ssh: this launcher on each node. See runners.h.
  *
  * The command that reaches a node's shell is one word, every part of it quoted. What must stay

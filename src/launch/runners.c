@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runners by name, and what their commands have in common. See runners.h. */
 #include "launch/runners.h"
 

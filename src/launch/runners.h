@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What starts the ranks of a job on several hosts: a row of a table for each launcher name.
  *
  * A runner only builds command lines; head.c runs or prints them. pdsh and ssh start this launcher

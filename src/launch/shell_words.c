@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Quoting for a shell, and splitting as one does. See words.h.
  *
  * Source of the rules: POSIX.1-2017, Shell Command Language, 2.2 Quoting.

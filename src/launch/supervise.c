@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The launcher's loop: starts the tasks, watches them to their end, and says how it was. See
  * supervise.h. */
 #include "launch/supervise_impl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs the processes of a job until all have ended: outputs, signals, the first failure, the end.
  *
  * The one loop of the launcher; single-threaded. Tasks are the ranks of this host, or the ways to

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How tasks end, and which of them is the cause. See supervise_impl.h. */
 #include "launch/supervise_impl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of the launcher's loop. Shared by supervise.c (start and loop) and supervise_*.c alone. */
 #ifndef DSI_LAUNCH_SUPERVISE_IMPL_H
 #define DSI_LAUNCH_SUPERVISE_IMPL_H

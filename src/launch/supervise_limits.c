@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bounds of a job: how long it runs, what its tasks use, and the file that ends it. Called by
  * supervise.c.
  *

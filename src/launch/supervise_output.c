@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the tasks of a job print: read without waiting, fed to the terminal and their logs
  * (output.h). See supervise_impl.h. */
 #include "launch/supervise_impl.h"

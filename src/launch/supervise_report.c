@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the user reads when a job fails: who, where, why, and its last lines. See supervise.h. */
 #include "launch/supervise_impl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a job is ended: by forwarding signals to its tasks, then, after a deadline, by SIGKILL. See
  * supervise_impl.h. */
 #include "launch/supervise_impl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Owned word lists and environments. See words.h. */
 #include "launch/words.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lists of words that own their texts: command lines and environments; and words for a shell.
  *
  * A list is always terminated by NULL, so that `items` is an argv or an envp. Used by everything in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lists of hosts as text, DeepSpeed's world info. See hosts.h. */
 #include "launch/base64.h"
 #include "launch/hosts.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Curves as SVG. See chart.h. */
 #include "monitor/chart.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Charts of a page: curves over steps, with axes, units, a legend, marks, and the figures under the
  * pointer. */
 #ifndef DSI_MONITOR_CHART_H

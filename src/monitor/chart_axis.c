@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Round figures for axes. See chart_axis.h. */
 #include "monitor/chart_axis.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Axes: round figures at which lines are drawn, and how they are written. */
 #ifndef DSI_MONITOR_CHART_AXIS_H
 #define DSI_MONITOR_CHART_AXIS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Frame and escaping of pages. See html.h. */
 #include "monitor/html.h"
 

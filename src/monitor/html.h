@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pages that stand alone: their style, their small script, and texts escaped. No page refers to
  * anything outside of itself. Used by the pages of runs and of plans. */
 #ifndef DSI_MONITOR_HTML_H

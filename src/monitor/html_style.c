@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The style sheet and the script of every page. A chart is an SVG that is stretched to its place,
  * with its texts beside it in HTML, so that letters keep their size on any screen; see chart.c. The
  * script only shows the figures under the pointer: a page is whole without it. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The style sheet and the script of every page. */
 #ifndef DSI_MONITOR_HTML_STYLE_H
 #define DSI_MONITOR_HTML_STYLE_H

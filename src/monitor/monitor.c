@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Monitors: TensorBoard and CSV. See include/deepspeed/monitor.h. */
 #include "monitor/tfevents.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The page of several runs. See run_page.h. */
 #include "monitor/chart.h"
 #include "monitor/html.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lines of a history to what a page shows. See run_history.h. */
 #include "monitor/run_history.h"
 

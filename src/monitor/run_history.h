@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is known of a run, read from the lines of its history: a JSON object a line, as ds_train
  * writes them to --metrics FILE and OUTPUT/history.jsonl.
  *

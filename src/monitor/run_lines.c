@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Histories in files: which lines count, and the cut for a run that is resumed. See run_history.h.
  *
  * A line is kept when no later line of a step repeats or precedes its step; lines of sessions

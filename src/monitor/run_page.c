@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The page of one run. See run_page.h. */
 #include "monitor/run_page.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The page of a run, and of several side by side, made of their histories. */
 #ifndef DSI_MONITOR_RUN_PAGE_H
 #define DSI_MONITOR_RUN_PAGE_H

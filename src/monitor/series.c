@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Curves in bounded memory. See series.h. */
 #include "monitor/series.h"
 

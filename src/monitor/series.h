@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A curve in bounded memory: every value while there are few, else means with their extremes over
  * equal numbers of steps. Used by the history of a run and its charts; one thread at a time. */
 #ifndef DSI_MONITOR_SERIES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* TensorBoard event files. See tfevents.h. */
 #include "monitor/tfevents.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* TensorBoard event files: records of Event messages with scalars. Used by monitor.c.
  *
  * Format: TFRecord (length u64, masked CRC-32C of it, data, masked CRC-32C of it; little endian)

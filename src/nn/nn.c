@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tracer: scopes, parameters, inputs, outputs, errors. Layers are in nn_layers.c.
  *
  * Invariant: after an error `status` is negative and every function returns DS_NONE untouched.

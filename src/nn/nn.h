@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of the tracer, shared by nn.c and nn_layers.c. */
 #ifndef DSI_NN_NN_H
 #define DSI_NN_NN_H

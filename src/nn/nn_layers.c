@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The layers of nn.h: each a few operators with their parameters. */
 #include "base/reserved.h"
 #include "nn/nn.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Layers that are computed tile by tile: any function along T, a linear layer along its features.
  * Called by models; see nn.h. A split or concat holds a few parts only, so that both recurse. */
 #include "base/reserved.h"

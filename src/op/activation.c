@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* activation and glu with their backward operators: rules. */
 #include "op/op_util.h"
 

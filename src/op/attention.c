@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention and attention_backward: rules. */
 #include "op/op_util.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* store, accumulate, kv_write: rules of the nodes that write cells. */
 #include "op/op_util.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives and the local cut that goes with them: rules. The executor runs them through the
  * communicator; no accelerator has kernels for them. Slices are one-dimensional. */
 #include "op/op_util.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Columns of a weight apart from the rest: sums, choice, taking and putting, and the gradient that
  * waits (ZenFlow): rules. See ops.h for what they compute and docs/internals/zenflow.md for use. */
 #include "op/op_util.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cross_entropy, fused with the output projection or not, and their backward operators: rules. */
 #include "op/op_util.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dropout: rule. Its gradient is itself, with the same counters. */
 #include "op/op_util.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Binary operators with broadcast, and unary ones: rules. */
 #include "op/op_util.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* embedding and embedding_dw: rules. */
 #include "op/op_util.h"
 

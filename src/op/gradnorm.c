@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The global gradient norm: largest magnitude, exact sum of squares, clip factor: rules. */
 #include "base/exact_bins.h"
 #include "op/op_util.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* linear and linear_dw: rules. See ops.h for what they compute. */
 #include "op/op_util.h"
 

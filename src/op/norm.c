@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* layer_norm and rms_norm with their backward operators: rules. */
 #include "op/op_util.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The list of built-in operators. */
 #include "op/ops.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See op_util.h. */
 #include "op/op_util.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the shape and gradient rules share: operand checks with one wording, and emitting nodes.
  *
  * Conventions: a statistic (mean, lse, loss …) is f32, or f64 where the activations are f64 (finite

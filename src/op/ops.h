@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The built-in operators: their names, operands and attributes. The contract between models, the
  * gradient rules and the kernels of every accelerator; src/op/<file>.c holds the rules.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adam, sgd, lion, adagrad, lamb: rules. docs/internals/optim.md states the arithmetic. */
 #include "op/op_util.h"
 

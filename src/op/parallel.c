@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loop that kernels share their work with: the context's pool. */
 #include "base/context.h"
 

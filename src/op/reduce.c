@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums and means, and their transposes fill and expand: rules. */
 #include "op/op_util.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope_table and rope: rules. */
 #include "op/op_util.h"
 

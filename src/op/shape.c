@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cast, reshape, permute, slice, pad, split, concat, take_rows: rules. */
 #include "op/op_util.h"
 

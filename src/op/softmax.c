@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* softmax and softmax_backward: rules. */
 #include "op/op_util.h"
 

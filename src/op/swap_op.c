@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* swap_in and swap_out: rules. The executor runs them between memory and where the cell lives, host
  * memory or disk; no accelerator has kernels for them. */
 #include "op/op_util.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loss scaling. See loss_scale.h. */
 #include "optim/loss_scale.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loss scaling for fp16: DeepSpeed's algorithm (deepspeed/runtime/fp16/loss_scaler.py), the same
  * for every ZeRO stage. Host state, advanced once an optimizer step.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DeepSpeed's five learning-rate schedules. See include/deepspeed/schedule.h; the Trainer's are in
  * schedule_trainer.c.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The learning-rate schedules of Hugging Face's Trainer: each is a factor of the optimizer's rate.
  * See schedule_trainer.h; formulas: docs/internals/schedule.md.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The schedules of Hugging Face's Trainer, for schedule.c, which knows DeepSpeed's. */
 #ifndef DSI_OPTIM_SCHEDULE_TRAINER_H
 #define DSI_OPTIM_SCHEDULE_TRAINER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sorts a graph with early updates. See early.h. */
 #include "pass/early.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Early updates: nodes that use up gradients in the backward phase stand right behind them. */
 #ifndef DSI_PASS_EARLY_H
 #define DSI_PASS_EARLY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fusion pass: one walk that finds patterns, one that rebuilds the graph. See fuse.h.
  *
  * A decision is stored at the node where the fused node is emitted (`emit`); nodes that it swallows

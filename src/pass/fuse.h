@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fusion: several nodes become one with an epilogue or an accumulating operand. */
 #ifndef DSI_PASS_FUSE_H
 #define DSI_PASS_FUSE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where cells live between their uses: the tags that offload.c obeys and the executor honours. */
 #ifndef DSI_PASS_HOME_H
 #define DSI_PASS_HOME_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Obeys the tags of policy.c. See keep.h. */
 #include "pass/keep.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kept logits: the forward pass leaves the loss's logits to the backward pass. */
 #ifndef DSI_PASS_KEEP_H
 #define DSI_PASS_KEEP_H

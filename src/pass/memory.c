@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Offset assignment: greedy by size, lowest gap first (the "greedy by size" strategy of Pisarchyk
  * and Lee, "Efficient memory management for deep neural net inference", 2020). */
 #include "pass/memory.h"

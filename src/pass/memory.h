@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Static memory: offsets for intervals of bytes over time, decided before anything runs. */
 #ifndef DSI_PASS_MEMORY_H
 #define DSI_PASS_MEMORY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Obeys the homes of cells: the new graph, node by node. See offload.h. */
 #include "pass/offload_state.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Offload: cells that live in host memory or on disk are moved to the device around their uses. */
 #ifndef DSI_PASS_OFFLOAD_H
 #define DSI_PASS_OFFLOAD_H

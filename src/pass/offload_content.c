@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a cell holds, as a value of the new graph: brought into memory for its uses, kept there for
  * near ones, and swapped out; and the homes that say where cells live.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What leaves memory where it is made: gradients, for the update; and what the forward pass keeps
  * for the backward pass, into cells of its own.
  */

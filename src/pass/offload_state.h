@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of offload. Shared by offload*.c alone:
  *
  *     offload.c           the new graph, node by node

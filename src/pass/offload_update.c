@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Updates of what lives elsewhere: chunk by chunk, on parts of cells; and their states, of which
  * the first come before the backward phase begins.
  */

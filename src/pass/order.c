@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Program order, without dead nodes, with memory-freeing nodes moved up, and with the nodes of one
  * bucket side by side, behind the last value that the bucket carries. What uses up a complete
  * gradient moves up behind it, and behind the last reader of what it overwrites. What a collective

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Linear order: when each node runs. */
 #ifndef DSI_PASS_ORDER_H
 #define DSI_PASS_ORDER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Start and wait of collectives and swaps. See overlap.h. */
 #include "pass/overlap.h"
 

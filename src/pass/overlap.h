@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* When collectives and swaps start and when they are waited for. */
 #ifndef DSI_PASS_OVERLAP_H
 #define DSI_PASS_OVERLAP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Decides what is recomputed and what is kept. See policy.h. */
 #include "pass/policy.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is kept for the backward pass and what is computed again: tags, obeyed by remat.c and
  * keep.c. */
 #ifndef DSI_PASS_POLICY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Obeys the tags of policy.c. See remat.h. */
 #include "pass/remat.h"
 

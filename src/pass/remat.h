@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recomputation: forward values that the backward pass needs are made there again. */
 #ifndef DSI_PASS_REMAT_H
 #define DSI_PASS_REMAT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The walk over the logical graph. See localize.h. */
 #include "place/localize_impl.h"
 

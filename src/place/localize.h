@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Localize: lowers a placed graph to one rank's form: local shapes, collectives explicit.
  *
  * propagate.h says where every value is and how each node needs it; this makes nodes of the

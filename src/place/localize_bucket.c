@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which tensors share a collective. See localize_impl.h. */
 #include "place/localize_impl.h"
 

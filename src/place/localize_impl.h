@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of localize: localize.c walks the nodes, localize_move.c makes nodes of a change of
  * placement, localize_bucket.c says which gradients share a collective. See localize.h. */
 #ifndef DSI_PLACE_LOCALIZE_IMPL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a change of placement to nodes. See localize_impl.h. */
 #include "place/localize_impl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The mesh: sizes, coordinates, groups. See mesh.h. */
 #include "place/mesh.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The mesh: the grid of processes, its axes, and the groups of ranks along them.
  *
  * Called by the placement algebra, the rules that read a configuration, and whoever makes

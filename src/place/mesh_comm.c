@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators of a mesh. See mesh_comm.h. */
 #include "place/mesh_comm.h"
 

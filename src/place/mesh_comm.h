@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators of a mesh: one for each tuple of axes that is asked for, split off the world.
  *
  * Called by engines at set-up and by the interpreter of moves. Asking is collective: every rank

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of tensors: what two of them share, and copies between them. See part.h.
  *
  * Everything walks the rows (last dim) of the boxes' intersection: within a row the elements of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The part of a logical tensor that one rank holds: a box of it, or a range of a box's elements.
  *
  * Made by placements, read by redistribution (what overlaps with what), by checkpoints (as extents)

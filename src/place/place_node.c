@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Places one node. See place_node.h. */
 #include "place/place_node.h"
 

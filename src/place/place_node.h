@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Places one node: from the placements of its inputs, those that it needs and those of its outputs.
  *
  * Called by propagate.c. Axis after axis the cheapest strategy of the operator's rule is taken

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Placements: makers, validity, the part of a rank. See placement.h. */
 #include "place/placement.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Placements: where the elements of a logical tensor are on a mesh.
  *
  * For each axis of the mesh a value is replicated, cut along one of its dims, or the sum (or

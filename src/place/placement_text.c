@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Placements as text, and back. See placement.h. */
 #include "place/placement.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Propagation over a graph. See propagate.h. */
 #include "place/propagate.h"
 

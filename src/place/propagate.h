@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Propagation: from the placements of cells to those of every value of a graph, and to the
  * redistributions in between.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Redistribution: refusals, and the search for the cheapest list. See redistribute.h.
  *
  * The search knows no case by case table: it compares the parts that ranks have with the parts that

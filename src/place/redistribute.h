@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Redistribution: how a value gets from one placement to another, as a list of moves.
  *
  * Called by localize (a move becomes nodes of the local graph), by engines that gather or scatter

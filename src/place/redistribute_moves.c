@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Single moves of a redistribution. See redistribute_moves.h. */
 #include "place/redistribute_moves.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Single moves of a redistribution, found by comparing parts. For redistribute.c alone.
  *
  * Each function appends its moves and advances *at; one that returns bool does neither when the

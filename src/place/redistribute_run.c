@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The interpreter of moves. See redistribute_run.h. */
 #include "place/redistribute_run.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs the moves of a redistribution through communicators: for set-up (gathering and scattering
  * whole cells), for checkpoints and for tests. It allocates; the steps of a plan do not use it.
  */

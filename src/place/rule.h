@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Placement rules: what each operator allows on each axis of a mesh.
  *
  * A rule is a row of a table (rule_table.c): the dims of operands as letters, as in an einsum. From

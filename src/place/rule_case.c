@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rule applied to shapes: labels of every dim, and the strategies of an axis. See rule.h. */
 #include "place/rule.h"
 

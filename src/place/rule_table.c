@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The placement rule of every built-in operator, and what attributes change of it. See rule.h. */
 #include "place/rule.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ZeRO as placements on the data axes: where each cell lies for a stage, and the lowering of a
  * graph by them. DESIGN section 4 is the table.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where each cell lies, for a ZeRO stage. See zero.h. */
 #include "place/zero.h"
 

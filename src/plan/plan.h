@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plan: a straight-line schedule with every byte of memory known before anything runs.
  *
  * A step is one kernel, or one collective of a whole bucket, on operands whose places are fixed: an

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From graph to plan: order, slots, and the stages of plan_lower.h. See plan.h. */
 #include "pass/fuse.h"
 #include "pass/order.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The independent checker: follows the contents of the arena through the plan, step by step.
  *
  * It keeps the list of byte ranges that hold something, each with the values that it holds (several

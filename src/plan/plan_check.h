@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of the checker. Shared by plan_check*.c alone:
  *
  *     plan_check.c           contents of the arena and of cells, step by step

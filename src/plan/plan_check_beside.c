@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What runs beside other phases: invariant 10 of plan.h. */
 #include "plan/plan_check.h"
 

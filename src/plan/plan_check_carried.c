@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Swaps that end in the next step: invariant 12 of plan.h. */
 #include "plan/plan_check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the bytes of each value of a graph are for, for the ledger. Called by plan_place.c. */
 #include "plan/plan_kinds.h"
 #include "op/ops.h"

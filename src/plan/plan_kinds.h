@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the bytes of each value of a graph are for. */
 #ifndef DSI_PLAN_PLAN_KINDS_H
 #define DSI_PLAN_PLAN_KINDS_H

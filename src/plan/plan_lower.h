@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The lowering of one graph to a plan, for the files of its stages alone, in their order:
  *
  *     plan_build.c     order, slots of the order, steps; the whole

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where what a plan needs lies: offsets, outputs, ledger. See plan_lower.h. */
 #include "plan/plan_lower.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Questions to a finished plan: outputs, what lives across a phase, its text and digest. */
 #include "base/buf.h"
 #include "plan/plan.h"

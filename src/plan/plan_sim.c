@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A plan as abstract steps. See plan_sim.h. */
 #include "plan/plan_sim.h"
 

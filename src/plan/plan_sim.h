@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a plan to the steps that the simulator takes. Called by whoever predicts a run: the planner,
  * the benchmark that compares predictions with measurements.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The steps of a plan: operands, kernels, costs. See plan_lower.h. */
 #include "plan/plan_lower.h"
 

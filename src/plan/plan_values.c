@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the values of a plan are made and how long they live. See plan_lower.h. */
 #include "plan/plan_lower.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See autotune_measure.h. Keys of the file are DeepSpeed's: latency, throughput, FLOPS_per_gpu,
  * forward, backward, step; and more. Times are milliseconds of an optimizer step from end to end,
  * data included (DeepSpeed: the sum of the three parts). */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* autotuning.enabled in a run: the engine times the steps start_profile_step to end_profile_step,
  * counted from 1 in this process, and rank 0 writes what it measured as JSON. `deepspeed
  * --autotuning` sets this in its trials and reads the file; any program on the engine takes part by

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of ds_engine. Parts: engine_create.c builds, engine_run.c runs, engine_weights.c fills,
  * engine_access.c answers, engine_files.c saves and loads, engine_saving.c saves behind training,
  * engine_config.c reads the configuration, engine_agree.c compares ranks,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Questions to an engine, and its setters. */
 #include "train/engine_same.h"
 #include "train/half_copy.h"

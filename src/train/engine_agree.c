@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What must be the same on all ranks before the first step (LAW 5). Called by engine_create.c.
  *
  * Ranks compare, first difference first: the program, the model's constants, the numbers that no

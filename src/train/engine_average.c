@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The mean over the losses of a step: of the means of its micro-batches (DeepSpeed), or over all
  * its counted targets (newer versions of Hugging Face's Trainer). Called by engine_run.c.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From DeepSpeed's configuration to the engine's numbers; the precision table. */
 #include "accel/cpu/cpu_features.h"
 #include "base/buf.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Builds an engine: graphs, plans, memory, weights. */
 #include "accel/cpu/cpu_features.h"
 #include "comm/comm_log.h"

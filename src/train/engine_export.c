@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model folder that transformers loads: config.json, weights, tokenizer files. */
 #include "io/file.h"
 #include "train/engine.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of an engine. What is saved: master weights (or parameters that have none), moments,
  * and the states that the host holds; gradients never, so a save is possible at a step boundary
  * only. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the engine does for the flops profiler: times of steps, and the report. */
 #include "io/file.h"
 #include "train/engine.h"

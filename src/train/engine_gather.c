@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters gathered for a while: copies of whole ones, and back. See deepspeed/engine_states.h.
  */
 #include "train/engine_same.h"

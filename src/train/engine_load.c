@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Weights of a model folder into an engine: mapped, converted once. */
 #include "ckpt/model_weights.h"
 #include "train/engine.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the model states of this rank weigh, beside what ZeRO's formula says they should. */
 #include "base/buf.h"
 #include "train/engine.h"

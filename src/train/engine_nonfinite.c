@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is not finite in an engine: how long, and where. See engine.h. */
 #include "train/engine.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What of a checkpoint must be as in the run that resumes it (LAW 5). Called by engine_files.c.
  *
  * The model's constants, field by field, and the configuration, key by key: a key is free (it

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs an engine: forward, backward, step, and what is built of them. */
 #include "op/ops.h"
 #include "train/engine.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Agreement about a call before it is made. See engine_same.h. */
 #include "train/engine_same.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether all ranks make the same call; for engine_states.c and engine_gather.c. */
 #ifndef DSI_TRAIN_ENGINE_SAME_H
 #define DSI_TRAIN_ENGINE_SAME_H

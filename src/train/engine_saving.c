@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints written behind training: the engine's saver, and what is known of its saves.
  *
  * The memory of the copies is made with the engine and counted in what it reports; see

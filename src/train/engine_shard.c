@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which part of each logical tensor this rank holds; writing parts, gathering wholes. */
 #include "train/engine.h"
 #include "train/half_copy.h"

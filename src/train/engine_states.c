@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole and local parameters, gradients and optimizer states of an engine. See
  * deepspeed/engine_states.h.
  *

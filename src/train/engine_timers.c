@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wall_clock_breakdown and dump_state: what the engine says of itself while it runs. */
 #include "base/clock.h"
 #include "train/run_trace.h"

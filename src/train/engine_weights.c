@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fills the parameters: freshly, or from a model folder. */
 #include "base/rng.h"
 #include "train/engine.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ZenFlow at run time: which of its phases a step runs, and what they are told. The schedule is a
  * function of the updates done so far, of the configuration, and, where the interval of the rest is
  * found by weighing, of exact sums: the same on every rank. docs/internals/zenflow.md.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See flops_profile.h. A step counts for the module of the parameter that it reads, itself or
  * gathered (stage 3), else for that of its scope, since a fused node has the scope of its last
  * part. */

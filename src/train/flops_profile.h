@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The FLOPs profiler: parameters, operations and time by module, from the plan and one measured
  * step. Layout of the report after DeepSpeed's flops profiler. */
 #ifndef DSI_TRAIN_FLOPS_PROFILE_H

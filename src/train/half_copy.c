@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversions of whole tensors. See half_copy.h. */
 #include "train/half_copy.h"
 

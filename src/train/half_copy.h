@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversions between fp32 and a cell's dtype, element by element, on the context's threads. */
 #ifndef DSI_TRAIN_HALF_COPY_H
 #define DSI_TRAIN_HALF_COPY_H

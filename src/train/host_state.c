@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* States of an engine as JSON texts. See host_state.h. A checkpoint is not trusted: a value that
  * is missing, of another type or out of its range is an error, never a zero. */
 #include "train/host_state.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the host of an engine holds and a checkpoint keeps besides tensors: counters, the loss
  * scaler, the seed. Texts to values and back; nothing here touches an engine. */
 #ifndef DSI_TRAIN_HOST_STATE_H

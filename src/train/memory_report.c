@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Planned and measured memory by kind. See memory_report.h. */
 #include "train/memory_report.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory_breakdown: planned and measured memory by kind at points of a step.
  *
  * The view is the plan's account (cost/ledger.h) summed once for each point at which an engine can

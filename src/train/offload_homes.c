@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See offload_homes.h. */
 #include "train/offload_homes.h"
 

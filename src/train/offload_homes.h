@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From the configuration to homes: which cells live in host memory or on disk. */
 #ifndef DSI_TRAIN_OFFLOAD_HOMES_H
 #define DSI_TRAIN_OFFLOAD_HOMES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One configuration beside the given one. See plan_candidate.h. */
 #include "train/plan_candidate.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One configuration beside the given one: the settings in which it differs, and, once it is
  * planned, what it needs and costs. A candidate that the configuration's rules or the planner
  * refuse stays without figures.

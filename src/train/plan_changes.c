@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The changes that are tried, one at a time and together. See plan_changes.h. */
 #include "train/plan_changes.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What would make a plan fit that does not. Each change is planned whole; those that cannot be
  * enough by what whole parameters and kept activations take are left out.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A configuration with some values replaced. See plan_choice.h. */
 #include "train/plan_choice.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Changed configurations for the planner: what a resolved configuration gives, with some values
  * replaced, as text and resolved again. All rules of configurations hold for them.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The report of a plan for programs, as the tool ds_plan prints it. See include/deepspeed/plan.h.
  */
 #include "base/pool.h"

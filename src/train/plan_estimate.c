@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DeepSpeed's estimates of model states. Source: DeepSpeed 0.19, runtime/zero/stage_1_and_2.py and
  * stage3.py, estimate_zero2_model_states_mem_needs and estimate_zero3_model_states_mem_needs. */
 #include "base/buf.h"

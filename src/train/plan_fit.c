@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The search. See plan_fit.h. */
 #include "train/plan_fit.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Searches for the best configuration that fits. Every candidate is planned whole; nothing is
  * guessed from formulas.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A report of a plan as one page: figures, memory over the steps as stacked areas, the simulated
  * timeline as lanes, its text. No scripts, no links: it opens anywhere. */
 #include "train/plan_html.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of a plan's page: plan_html.c (figures, memory), plan_html_time.c (timeline). */
 #ifndef DSI_TRAIN_PLAN_HTML_H
 #define DSI_TRAIN_PLAN_HTML_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated timeline of a plan's page: lanes over time. See plan_html.h. */
 #include "monitor/chart.h"
 #include "monitor/html.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A report of a plan for programs. ds_plan diff reads it back. */
 #include "base/buf.h"
 #include "train/plan_print.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A report of a plan in its forms: for people, for programs, as a page, as a trace. The caller
  * frees every *text_out with free(). Errors: ERR_NOMEM.
  */

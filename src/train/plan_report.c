@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Counts what a plan costs. See plan_report.h. */
 #include "train/plan_report.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a run will cost a rank, from its plan alone: memory, communication, operations. ds_plan
  * prints it (plan_text.c, plan_json.c, …); nothing here allocates cells or talks to a rank.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a rank holds, over the steps of its training plan. See rank_ledger.h. */
 #include "train/rank_ledger.h"
 

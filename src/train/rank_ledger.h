@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ledger of a rank: cells, the arena over the training plan, and what its host holds. Its sum
  * at any step is what the executor maps for cells and arenas, byte for byte, plus the host's share.
  */

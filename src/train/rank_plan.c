@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From model and configuration to what a rank runs. See rank_plan.h. */
 #include "train/rank_plan.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Records the timeline of a run. See run_trace.h. */
 #include "train/run_trace.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The timeline of a run: what a rank records while it runs. Written to a file by run_trace_save.c
  * and run_trace_spans.c.
  *

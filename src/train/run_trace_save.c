@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Merges what the ranks recorded into one trace file. See run_trace.h.
  *
  * A rank sends its records, rank 0 writes. It holds one other rank's records at a time.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From records to spans. See run_trace_spans.h.
  *
  * Every rank runs the same plan, so the plan of this one names the steps of all.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes what ranks recorded as spans of a trace. Called by run_trace_save.c on rank 0, which opens
  * a writer, gives it one rank after the other, and closes the file.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files compared over ranks. See same_files.h.
  *
  * Time, memory and traffic grow with the bytes that a host reads and with files × ranks. Hashes

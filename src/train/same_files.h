@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files that ranks read for themselves must have the same content: a stale copy on one host is
  * another model (LAW 5).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The files of a folder, compared over ranks. See same_files.h. */
 #include "io/file.h"
 #include "train/same_files.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Builds the training graph. See train_graph.h. */
 #include "train/train_graph_build.h"
 

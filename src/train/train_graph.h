@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The training graph: traced model, gradients, reduction, norm, update; and the evaluation graph.
  *
  * Pure: a function of model and spec. Cells are added to the table that both graphs share. The

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files that build the training graph share. Private to train_graph.c and zenflow_graph.c.
  */
 #ifndef DSI_TRAIN_TRAIN_GRAPH_BUILD_H

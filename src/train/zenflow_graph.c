@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ZenFlow's part of the training graph: of every weight matrix some columns are updated each step,
  * the rest every so many steps. docs/internals/zenflow.md says what each phase does.
  *

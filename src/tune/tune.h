@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `deepspeed --autotuning tune|run`: a search for fast settings.
  *
  * Course (tune_run.c): the user's configuration says what may vary (tune_space.c); every candidate

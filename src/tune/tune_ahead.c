@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is known of a search before its first trial: the data's rows, and the time. See tune_impl.h.
  */
 #include "tune/tune_impl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The user's command: where its configuration is, and which flags say what a candidate sets. See
  * tune_impl.h. A flag is the same with dashes and underscores, and with its value behind '='. */
 #include "tune/tune_impl.h"

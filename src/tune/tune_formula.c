@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of model states by ZeRO's formula, and activations that grow with the micro-batch: for
  * programs that no planner knows. Parameters and activations come from autotuning.model_info or
  * from one run of the program. See tune_impl.h.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files tune_*.c share: one search at work. */
 #ifndef DSI_TUNE_TUNE_IMPL_H
 #define DSI_TUNE_TUNE_IMPL_H

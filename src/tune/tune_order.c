@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which candidates are run, and in which order. See tune_impl.h.
  *
  * The model-based order starts from the predictions and corrects them by what was measured: by the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The analytic search: makes the candidates and predicts each. See tune_impl.h.
  *
  * Stage, recomputation and micro-batch first; micro-batches rise until one does not fit or three in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The results folder: results_dir/NAME/…, exps_dir/NAME.json, results.json. See tune_impl.h.
  *
  * Every file is written whole (io/file.h), so that a search that is killed leaves none half. A lock

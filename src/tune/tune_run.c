@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The course of a search. See tune.h. */
 #include "base/clock.h"
 #include "launch/launch.h"

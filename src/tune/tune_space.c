@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What may vary: read from the user's configuration and the section autotuning. See tune_impl.h.
  *
  * A value that the user wrote stays; a list of values is a choice; what is absent or "auto" is

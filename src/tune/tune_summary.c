@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the user reads at the end, and the files of the best settings. See tune_impl.h. The first
  * table and its last line are DeepSpeed's. */
 #include "tune/tune_impl.h"

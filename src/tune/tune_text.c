@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Changed configurations, as text. See tune_impl.h.
  *
  * The user's text is read anew for each, changed as a tree and printed as JSON, so that keys which

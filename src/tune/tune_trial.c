@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One trial: the user's command with a changed configuration, through the launcher, ended by the
  * metrics that its engine writes or by a limit. See tune_impl.h.
  *

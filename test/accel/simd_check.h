@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* For tests of the vector kernels: tensors of random numbers, running one kernel of each set. */
 #ifndef DS_TEST_SIMD_CHECK_H
 #define DS_TEST_SIMD_CHECK_H

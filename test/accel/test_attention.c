@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention and its gradient on every kernel of this machine against the reference, beyond the
  * sizes of test/op/op_cases.c: lengths around the block sizes, head dims, windows, documents,
  * groups, offsets, dropout. The operator harness runs each row in every dtype, and on one and three

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The bits of a query's result depend on the query and on the keys that it sees: not on the queries
  * beside it, on where it lies in a block of them, or on the number of threads. Random prompts over
  * a KV cell: all queries at once against random runs of them with the offset of the first, by every

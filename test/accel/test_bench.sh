@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Benchmarks use the instructions that this machine has, and say which. Usage: test_bench.sh BUILD
 # labels: slow
 set -euo pipefail

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products: every implementation that this machine can run against the plain one, in all
  * dtypes, layouts and epilogues, at odd sizes and strides; guards around everything written, NaN
  * around everything that must not be read; packed B; the split of the work against the threads. */

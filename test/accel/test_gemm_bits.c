@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The bits of a row of a matrix product depend on that row, on B and on the instruction set: not on
  * the other rows, on the number of threads, or on B being packed. Random shapes, layouts, dtypes
  * and epilogues; each row alone, random runs of rows and the whole, by every instruction set that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exp, log, tanh, sigmoid and GELU of the vector kernels against the C library's fp64 functions,
  * over a grid of all fp32 bit patterns: errors in units of the last place.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Norms on AVX2 and AVX-512 against fp64, at odd widths; the same bits on any number of threads. */
 #include "accel/simd_check.h"
 

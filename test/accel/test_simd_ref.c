@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Vector kernels against the reference kernels at odd sizes and in every element type: the same
  * bits where only + - * / sqrt fma are used, a stated tolerance for exp, tanh and sums.
  */

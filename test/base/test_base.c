@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* labels: threads
  * base/: half precision against arithmetic, the pool, the arena's ceiling, Philox known answers. */
 #include "base/arena.h"

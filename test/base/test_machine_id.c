@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One machine has one id, and what cannot be read is like nothing else. */
 #include "base/machine_id.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Normal deviates: the same bits on every instruction set and for any split, and the distribution.
  */
 #include "base/rng.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers of flags and of the environment: the whole text is one decimal number, or none. */
 #include "base/number.h"
 #include "common/check.h"

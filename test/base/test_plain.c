@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text that a terminal may show: named characters, and random ones against a plain statement of
  * what may remain. */
 #include "base/plain.h"

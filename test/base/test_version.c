@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The version is one, and reserved words that are not zero are refused by whoever takes the struct.
  */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: what is saved comes back, whatever the cut; tags, leftovers, lists; wrong slices and
  * states are refused. */
 #include "common/check.h"

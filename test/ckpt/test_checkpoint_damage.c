@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Damaged checkpoints: each kind of damage is refused by name, with another checkpoint to load;
  * what lies in sound shards is read. */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Weights and single shards out of checkpoints of many ranks: the same bytes whatever the ranks.
  *
  * `test_checkpoint_export write DIR RANKS` makes a save folder for shell tests; `write_large DIR

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of hosts that do not share the save folder: what one host lacks comes from another,
  * on the ranks that saved and on others; a lost or damaged shard is named on every rank.
  * labels: threads */

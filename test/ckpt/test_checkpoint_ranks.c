@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of N ranks: any cut that is saved loads on any other, bit for bit; what one rank
  * cannot do fails the save on all and leaves the checkpoint before it.
  * labels: threads */

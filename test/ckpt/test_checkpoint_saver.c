@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Saving behind training: what is written is what there was at the commit, whatever changes after;
  * a failure shows at the next call; the caller's communicator is free meanwhile.
  * labels: threads */

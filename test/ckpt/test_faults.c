@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Saves on a disk that fails: each system call of a save fails once in turn, writes come short or
  * are interrupted, the disk is full for real, the folder cannot be written. Each time one clear
  * error, the checkpoint before is whole, and nothing is left behind. */

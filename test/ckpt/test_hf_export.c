@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Model folders: what is exported equals what transformers saves, byte for byte; a folder that
  * exists keeps its other files; a failed export leaves it as it was. */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kill -9 at random moments of a loop of saves: `latest` always opens, every checksum holds, and
  * the step is never older than the last save that was reported done. */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every allocation of saving, opening, exporting and opening weights fails once in turn: an error
  * each time, nothing leaked, nothing left in the folder, and the next try succeeds. */
 #include "common/check.h"

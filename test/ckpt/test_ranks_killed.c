@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Processes that save together over shared memory: kill -9 of any of them at any moment ends the
  * save on the others and leaves a whole checkpoint; so do a full disk and a file size limit of one.
  */

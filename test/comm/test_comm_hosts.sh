@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # Communicators between two hosts: two sets of namespaces (network, host name, IPC, mounts, their own
 # /dev/shm) that share only a cable. Ranks 0 and 1 on the first, 2 and 3 on the second: conformance, a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The log of collectives: what it counts, its arithmetic and layout, the straggler effect, its
  * limits; on simulated ranks and on processes that share memory.
  *

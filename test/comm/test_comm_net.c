@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators over MPI and UCX, with real processes. The program is driver and rank: called with
  * "rank SCENARIO" it is one rank of a job, whose place it reads from the environment.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The world from the environment, and the communicator that follows from it. */
 #include "comm/comm.h"
 #include "comm/slurm_place.h"

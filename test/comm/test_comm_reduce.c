@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of reductions: every instruction set against plain C, partial sums, special values.
  */
 #include "base/half.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The shared-memory communicator: conformance with processes, equality with sim, faults. */
 #include "base/clock.h"
 #include "comm/shm_impl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The self and the simulated communicators: conformance, faults, random schedules.
  * labels: threads */
 #include "comm/sim.h"

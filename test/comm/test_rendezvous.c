@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rendezvous: join, keys, barriers, digests, deaths, refusals, strangers, heartbeats.
  * labels: threads */
 #include "comm/rendezvous.h"

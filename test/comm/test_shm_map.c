@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mappings of shared memory: where they begin, large pages, sizes that fill none. */
 #include "comm/shm_impl.h"
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* In the place of a rank that ended and never came, over the rendezvous: whoever waits for it is
  * told, one that has joined is not blamed; without anybody in its place the error names the
  * missing. Over shared memory: test/launch/test_launch_absent.sh. */

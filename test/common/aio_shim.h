@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Transfers that fail on demand, below the library: this file defines pread, pwrite and liburing's
  * submitting calls for the program that includes it (one source file of it). A transfer of a file
  * can come short, be interrupted, fail, take long or never end, on threads and in io_uring alike.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small helpers that tests share; cmocka does the rest. */
 #ifndef DS_TEST_CHECK_H
 #define DS_TEST_CHECK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See comm_conform.h. */
 #include "common/comm_conform.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conformance of a communicator, whatever the transport: each rank calls the same functions on its
  * own communicator; every rank knows the inputs of all and computes what it must get, with a plain
  * recursive sum that shares no code with the library's.

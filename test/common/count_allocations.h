@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Counts allocating calls: whoever includes it replaces malloc and its like in its program. For one
  * source file of a test; nothing where they cannot be replaced (own_malloc.h). */
 #ifndef DS_TEST_COUNT_ALLOCATIONS_H

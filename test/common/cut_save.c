@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See cut_save.h. */
 #include "common/cut_save.h"
 #include "common/check.h"

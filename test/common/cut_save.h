@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small checkpoint of many forms: tensors in slices of different cuts, of two dtypes, a scalar
  * and an empty one, and three states. Every value tells its step. */
 #ifndef DS_TEST_CUT_SAVE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hashes the states of an engine. See engine_hash.h. */
 #include "common/engine_hash.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One number for all that an engine has learnt. For tests. */
 #ifndef DS_TEST_ENGINE_HASH_H
 #define DS_TEST_ENGINE_HASH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads golden files: small safetensors and JSON. For tests only, so that the library's own readers
  * are not trusted to check themselves. Anything unexpected fails the test. */
 #ifndef DS_TEST_GOLDEN_H

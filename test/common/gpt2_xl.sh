@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # GPT-2 XL with states and parameters on disk, for 6 GiB of memory. For long tests and benchmarks; sourced by bash.
 
 gpt2_xl_files() { # FOLDER LAYERS: writes FOLDER/gpt2_xl.json and FOLDER/ds.json, which swaps to FOLDER

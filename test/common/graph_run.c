@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See graph_run.h. */
 #include "common/graph_run.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model folder below test/golden run through graph, plan and executor, with what tests vary:
  * dtype, instruction set, fusion, memory reuse. For tests of parity. */
 #ifndef DS_TEST_GRAPH_RUN_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Runs a program in so many bytes of memory, page cache included, no swap. For long tests; sourced by bash. Where no memory
 # control group can be made (it takes root), group_peak is empty and only the process itself can be measured.
 group="" group_peak=""

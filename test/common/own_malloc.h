@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CAN_REPLACE_MALLOC: whether a test program may define malloc and its like: not under a sanitizer,
  * which has its own, nor with another libc than glibc. Tests that must end with 77, skipped. */
 #ifndef DS_TEST_OWN_MALLOC_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "common/parity.h"
 
 #include "accel/cpu/registry.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parity goldens through the library's own engine. For tests. */
 #ifndef DS_TEST_PARITY_H
 #define DS_TEST_PARITY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of N ranks for tests. See rank_saves.h. */
 #include "common/rank_saves.h"
 

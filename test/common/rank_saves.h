@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model's state saved by N ranks as ZeRO cuts it, whose every value tells its step, tensor and
  * place; for tests that save and load on different numbers of ranks. */
 #ifndef DS_TEST_RANK_SAVES_H

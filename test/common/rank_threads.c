@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Simulated ranks for tests. See rank_threads.h. */
 #include "common/rank_threads.h"
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a function on N simulated ranks, one thread each. */
 #ifndef DS_TEST_RANK_THREADS_H
 #define DS_TEST_RANK_THREADS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See ref_model.h. */
 #include "common/ref_model.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An oracle of ref/ made from a model folder below test/golden: its config.json read with Hugging
  * Face's names, its fp32 weights, gradients beside them. For tests. */
 #ifndef DS_TEST_REF_MODEL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints for tests that disturb saves. */
 #include "common/saves.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small checkpoint whose every value tells its step; for tests that disturb saves. */
 #ifndef DS_TEST_SAVES_H
 #define DS_TEST_SAVES_H

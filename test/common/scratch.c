@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Temporary folders of tests. */
 #include "common/scratch.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A temporary folder for tests that write files, and whole files in one call. */
 #ifndef DS_TEST_SCRATCH_H
 #define DS_TEST_SCRATCH_H

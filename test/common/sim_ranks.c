@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Simulated ranks. See sim_ranks.h. */
 #include "common/sim_ranks.h"
 #include "common/check.h"

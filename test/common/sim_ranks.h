@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* N simulated ranks, a thread and a context each, for tests of what runs over communicators. */
 #ifndef TEST_COMMON_SIM_RANKS_H
 #define TEST_COMMON_SIM_RANKS_H

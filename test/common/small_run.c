@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "common/small_run.h"
 
 #include "accel/cpu/cpu_features.h"

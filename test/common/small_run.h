@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small model trained for a few steps, with what it has in memory, on the host or on disk. For
  * tests. */
 #ifndef DS_TEST_SMALL_RUN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See zenflow_net.h. */
 #include "common/zenflow_net.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small network under ZenFlow, for the tests of it: the network of make_zenflow.py, settings,
  * runs on threads as ranks. */
 #ifndef TEST_COMMON_ZENFLOW_NET_H

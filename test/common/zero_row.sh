@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # One run of GPT-2 124M through zero_row, for the tests of test/long. Sourced; expects $build and $scratch.
 
 run() { # ARGUMENTS…, among them ranks=… and transport=…: prints "hash …", or nothing when it fails

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loading and resolving: batch sizes, "auto", aliases, old forms, defaults, origins, the rules. */
 #include "common/check.h"
 #include "config/config_values.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Public example configurations of DeepSpeed, DeepSpeedExamples and transformers
  * (test/golden/config/corpus.jsonl): each is accepted, or refused for exactly the stated reasons;
  * and what is accepted comes to the values that DeepSpeed itself resolves. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A table of wrong configurations: each gives its error, with place, key, and remedy; and several
  * errors of one file come together, in order. */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every flag that fills a key is in force or refused by name: random files (a key absent, "auto" or
  * a number; sections absent; optimizers and schedules that have the key or not) and random flags,
  * against a model that knows only which keys a section has and what the numbers are.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Values by their paths: each type, derived values, and what is asked for wrongly. */
 #include "common/check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every row of a whole number: a value of the file is the value in force, to the last digit, or it
  * is refused by name. Random texts of every form (beyond 63 bits, with fraction, with exponent, in
  * quotes) against a model that reads the digits itself. DS_NUMBERS_CASES: texts a row (default 60).

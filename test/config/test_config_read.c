@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The JSON and HJSON reader: against hjson-py (test/golden/config/read.jsonl), and places, ceilings
  * and duplicate keys of our own. */
 #include "base/buf.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sections that a file lacks: the Trainer's optimizer and schedule by its flags; what contradicts a
  * section of the file; warm-up as a part of all steps; the one line of defaults. */
 #include "common/check.h"

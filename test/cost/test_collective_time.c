@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Times of collectives: hand-computed cases, and properties over a grid. */
 #include "common/check.h"
 #include "cost/device.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Device profiles: the shipped table, files and their errors, times of work. */
 #include "common/check.h"
 #include "cost/device.h"

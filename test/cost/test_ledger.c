@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ledger: bytes by kind at a step, the curve, the peak, the largest; against a plain sum. */
 #include "common/check.h"
 #include "cost/ledger.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fit on samples made from known rates; every operator that is measured, on small sizes. */
 #include "common/check.h"
 #include "cost/measure.h"

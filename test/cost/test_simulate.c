@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The simulator on small timelines worked out by hand; the same by an independent account over
  * random plans; traces. */
 #include "common/check.h"

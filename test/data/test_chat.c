@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/chat: templates of models and the built-in ones give what transformers' apply_chat_template
  * gave (test/golden/data/chat.json, made by make_chat.py), and where the assistant speaks. */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/chat: a template that is one token off a known one is rendered as transformers renders it,
  * or refused, which is rare; never as the known one (test/golden/data/chat_mutations.json, made by
  * make_chat_mutations.py). The share of refusals is printed. */

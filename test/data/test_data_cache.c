@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The data cache: the same batches as from memory, whatever happens to it or to who makes it. */
 #include "common/check.h"
 #include "common/scratch.h"

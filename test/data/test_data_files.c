@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Folders and patterns as lists of data files: what is taken, in which order, what is refused. */
 #include "common/check.h"
 #include "common/scratch.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/dataset: kinds of files, samples that teach nothing, end tokens, indexed data as others
  * write it, and a writer of it that is killed at any moment. */
 #include "common/check.h"

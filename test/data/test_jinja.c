@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/jinja: each construct renders as transformers renders it, and is an error where it is one
  * there (test/golden/data/jinja.json, made by make_jinja.py); what would not end is stopped; what
  * is not known is refused with its place. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/jsonl_line: a line that is refused is named by file and line, with what is wrong in it: the
  * column of broken JSON, the member of a wrong type, the message that breaks the template's rule.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/: rows of both kinds, each token once in evaluation, exact resume, indexed data round trip.
  */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/loader over several weighted datasets: shares, orders, resumes and ranks. */
 #include "common/check.h"
 #include "common/scratch.h"

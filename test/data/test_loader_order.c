@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The order of rows: a permutation of each epoch by its seed, full batches over the end of an
  * epoch, parts of ranks, windows that move from epoch to epoch; samples that fill a row exactly;
  * cursors of other settings are refused. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/loader on many ranks: together they read what one rank reads with their batches joined, and
  * a cursor of any number of ranks resumes with any other. */
 #include "common/check.h"

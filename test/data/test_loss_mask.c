@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/: chats and prompt+completion pairs from a .jsonl to the rows of a loader: ids, targets and
  * what counts in the loss equal transformers' (test/golden/data/masks, made by make_masks.py), for
  * each family of chat templates. */

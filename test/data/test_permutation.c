@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/permutation: a bijection of [0,n) for every n, seed and epoch tried. */
 #include "common/check.h"
 #include "data/permutation.h"

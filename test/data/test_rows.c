@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/rows: every container gives the rows that its writer put in; what is damaged, cut short or
  * contradicts itself is named by file and place, and no row is made up or lost in silence. The
  * Parquet files and their rows are pyarrow's (make_rows.py). */

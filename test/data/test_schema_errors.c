@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/schema: rows that a schema does not allow are named by file and line with the column and the
  * reason; --column_map and what it chooses; --skip_bad leaves rows out and counts them.
  *

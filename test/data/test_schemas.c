@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/schema: rows of every schema become the ids and the loss mask that TRL's preparation gives
  * (test/golden/data/schemas.json, made by make_schemas.py). */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/source_text: a text that is cut and tokenized on several threads gives the ids of the whole,
  * for each family of tokenizers and for components in odd combinations; a text that cannot be cut
  * stays whole.

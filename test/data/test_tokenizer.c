@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/tokenizer: small tokenizers of each family give the ids and texts that the `tokenizers`
  * package gave (test/golden/data/tokenizers.json, made by make_tokenizers.py).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/tokenizer: malformed and unsupported files give one clear error that names the cause; and
  * what the files beside a tokenizer say about bos, eos, pad and saving. */
 #include "common/check.h"

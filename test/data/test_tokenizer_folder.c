@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/tokenizer: whole folders, some random changes away from real families, are read as
  * transformers' AutoTokenizer reads them, or refused by name
  * (test/golden/data/tokenizer_folders.jsonl, made by make_tokenizer_folders.py).

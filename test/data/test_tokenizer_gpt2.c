@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/tokenizer: GPT-2's real vocabulary and the bytes tokenizer: known ids, round trip, errors.
  */
 #include "common/check.h"

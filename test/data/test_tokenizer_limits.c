@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data/tokenizer: what a text costs is bounded by its size, whatever the tokenizer's file says:
  * steps of a pattern's matching, and text that normalizers make. */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of the configuration: any bytes are read, checked, and resolved when they are right. Build
  * with clang -fsanitize=fuzzer,address,undefined; seeds: test/golden/config/. */
 #include "config/config_values.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes device profiles: no text may crash the reader, and what it takes is finite, printable and
  * read back alike. */
 #include "cost/device.h"

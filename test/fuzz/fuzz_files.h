@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What fuzzers of files share: a folder whose files lie in memory, inputs of several parts, one
  * context. Nothing here is used outside of test/fuzz. */
 #ifndef DSI_TEST_FUZZ_FILES_H

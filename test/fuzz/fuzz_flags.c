@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of ds_train's command line: a line of the input is a word. */
 #include "common/train.h"
 #include "fuzz/fuzz_files.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of graph text: what is accepted prints as a text that is accepted again and prints the
  * same. Build with clang -fsanitize=fuzzer,address,undefined. */
 #include <deepspeed/graph.h>

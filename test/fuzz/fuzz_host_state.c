@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of the host states in a checkpoint: the parts are "engine", "loss_scaler" (may be absent)
  * and "random", separated by "%%%%", the loss scaler last. What is accepted prints as texts that
  * are accepted and give the same. */

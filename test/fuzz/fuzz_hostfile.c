@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of what the launcher reads: hostfiles, choices of slots, env files, control lines, world
  * info, words of --launcher_args. The first byte picks the reader; what a quoted word splits into
  * is compared with the word. Seeds: none needed. */

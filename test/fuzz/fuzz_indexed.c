@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of indexed data: an .idx and a .bin of any content, separated by "%%%%". What opens has
  * documents that ascend within the tokens, and batches that are sound; alone and copied. */
 #include "data/dataset.h"

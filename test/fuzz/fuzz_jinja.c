@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer: any text as a chat template, rendered with a chat that has one of everything. The ranges
  * that come back lie within the text. */
 #include "data/jinja/jinja.h"

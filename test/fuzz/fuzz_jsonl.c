@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of training text: the first byte chooses a tokenizer, columns and whether bad rows are
  * left out, the second template, file kind and how samples that are too long are handled; the rest
  * is a .jsonl or a .txt. Run from the top of the sources: it reads test/golden/data. */

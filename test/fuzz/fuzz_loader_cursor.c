@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of loader cursors: any text as the saved state, and any position within a right one. The
  * first byte chooses kind of data and rank. What is accepted reads on, and saves as a cursor that
  * is accepted again. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of checkpoint manifests: any bytes, and any bytes with the right checksum line after them.
  * What is accepted is printed and must be accepted again. Build with clang
  * -fsanitize=fuzzer,address,undefined; seeds: test/golden/ckpt/. */

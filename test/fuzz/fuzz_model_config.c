@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of a model's config.json: what is accepted is traced for training and for generation, at
  * shapes of its own sizes. Nothing is allocated but the graph. */
 #include "fuzz/fuzz_files.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of Parquet files: any bytes. Reading ends, with rows that are JSON or with a message. */
 #include "data/parquet/parquet.h"
 #include "fuzz/fuzz_files.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of rendezvous frames: any bytes, in one piece and cut into two; what is accepted is
  * written again and must be the same bytes up to the code. Build with clang
  * -fsanitize=fuzzer,address,undefined.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of text containers of rows: the first byte chooses the kind, the rest is the file. */
 #include "data/rows/rows.h"
 #include "fuzz/fuzz_files.h"

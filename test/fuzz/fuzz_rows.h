@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What fuzzers of data check of every batch of a loader. */
 #ifndef DSI_TEST_FUZZ_ROWS_H
 #define DSI_TEST_FUZZ_ROWS_H

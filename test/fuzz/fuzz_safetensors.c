@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of safetensors headers: any bytes as a file, or as a header whose size is right. What is
  * accepted is read to the last byte and written again. Build with clang
  * -fsanitize=fuzzer,address,undefined; seeds: test/golden/io/. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of a model folder's weights in shards: model.safetensors.index.json and the shards
  * a.safetensors and b.safetensors, separated by "%%%%". */
 #include "fuzz/fuzz_files.h"

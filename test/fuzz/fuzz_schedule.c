@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of learning-rate schedules: the input is laid over the parameters; what passes the check
  * gives a rate for any number of updates. */
 #include "fuzz/fuzz_files.h"

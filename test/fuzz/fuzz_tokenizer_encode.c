@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer: any text through the tokenizers of test/golden/data. The first byte chooses one.
  *
  * Checked: ranges ascend within the text, remembered words change nothing, a byte-level tokenizer

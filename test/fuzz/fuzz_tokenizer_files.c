@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer of a tokenizer's folder: the parts are vocab.json, merges.txt, tokenizer_config.json,
  * special_tokens_map.json, generation_config.json, chat_template.jinja, added_tokens.json,
  * config.json and tokenizer.json (without which the first two count), separated by "%%%%"; an

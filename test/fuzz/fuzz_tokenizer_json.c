@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzer: a tokenizer.json of any content. What opens must encode, decode and close. */
 #include <deepspeed/context.h>
 #include <deepspeed/tokenizer.h>

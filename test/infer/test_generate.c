@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Generation against transformers: 64 greedy tokens in fp32, whatever the pieces that the prompt
  * runs in; and the sampler. */
 #include "accel/cpu/cpu_features.h"

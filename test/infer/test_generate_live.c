@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* labels: threads
  * Generation from a live engine: the ids that a generator draws are those of the same weights saved
  * and loaded, before and after more training, on one rank and on ranks that each hold a part. */

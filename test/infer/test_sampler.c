@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The sampler refuses logits of which any is not finite, wherever it stands and however it draws.
  */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Asynchronous transfers against a copy in memory: both backends, on a disk and on tmpfs, any size,
  * offset and address, several folders, several threads; and what is refused.
  * labels: threads */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A disk that fails: transfers that come short, are interrupted, refused or end in an error, on
  * threads and in io_uring; a full disk, a limited file size, a killed process; no io_uring.
  * labels: threads */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The public handle: whole and background transfers of files by path, several handles at once, and
  * what is refused.
  * labels: threads */

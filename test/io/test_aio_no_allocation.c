@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* LAW: no allocation between opening and closing: every allocating call of every thread is counted
  * while requests of all kinds are submitted, polled and waited for, failing ones too.
  * labels: threads */

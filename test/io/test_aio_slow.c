@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A disk that is slow is named in the log and changes nothing; one that does not answer ends the
  * wait, and neither the next call nor closing waits for it; when it answers after all, all goes on.
  * labels: threads */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversions of files' element types against the plain ones of base, and double rounding. */
 #include "common/check.h"
 

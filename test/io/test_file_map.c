@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Maps of files: their bytes, and of an empty file a place that may be added to. */
 #include "common/check.h"
 #include "common/scratch.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a writer has staged is its own from the moment that it can be seen, whoever cleans beside
  * it. labels: threads */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* io/json_quick: what it reads is what jansson reads, and it reads nothing that jansson refuses. */
 #include "common/check.h"
 #include "io/json_quick.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors: files of the Python packages read and written back byte for byte, folders and
  * shards, and a table of malformed files, each refused by name. */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Graph text: print, parse and print again is the same text, plan and bits, on the training graph
  * of each golden model; each wrong line is refused with its place. */
 #include "accel/cpu/registry.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A graph made anew: a copy is the same text, what a pass puts in between leaves the copies where
  * they stood, and an error leaves nothing behind. */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # A Slurm of one's own in a folder, for shell tests that source this file. Needs munged, slurmctld, slurmd and srun.
 #

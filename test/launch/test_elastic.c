@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Elasticity: DeepSpeed's results over a grid, the vectors of its own tests, messages, and the
  * batch triple of a configuration. */
 #include "common/check.h"

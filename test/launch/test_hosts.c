@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hostfiles, the choice of hosts and slots, and lists as text. */
 #include "common/check.h"
 #include "launch/base64.h"

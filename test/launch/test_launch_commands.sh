@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The commands of each launcher and the environments of ranks, as --dry_run prints them, against
 # test/golden/launch/commands.txt; what each refuses. UPDATE=1 writes the golden file.
 set -u

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # Real jobs of small programs on this machine: environment, prefixes, log files, failures, signals, stopped
 # and orphaned processes, exit codes.

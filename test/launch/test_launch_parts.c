@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of the launcher by themselves: words for a shell (through a real sh), environments, env
  * files, core lists, out-of-memory evidence, outputs. */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Two hosts of this one machine, for shell tests that source this file: sets of namespaces (network, host name, IPC,
 # processes, mounts) that share a cable and the installed programs. Each has its own /dev/shm, /tmp, home, disk and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares the token ids of chats, and which of them count in the loss, with transformers' return_assistant_tokens_mask.
 
 Usage: chat_masks.py CHAT_MASKS TOKENIZER... -- FOLDER...

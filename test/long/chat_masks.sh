@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Ids and loss masks of chats against transformers' return_assistant_tokens_mask: every template with {% generation %} of the repository
 # and of the folder DS_CHAT_TEMPLATES, with a byte-level and a SentencePiece tokenizer. Needs DS_ORACLE_PYTHON, an interpreter with
 # transformers. Usage: chat_masks.sh BUILD

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collects the chat templates of source trees into a folder for chat_templates.py, and a table of where each came from.
 
 Usage: chat_template_collect.py OUT TABLE NAME=TREE...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares our rendering of chat templates with transformers': every byte and every range of {% generation %}, or an error in both.
 
 Usage: chat_templates.py TEST_JINJA [--edits N] [--seed S] FOLDER...

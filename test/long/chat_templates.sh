@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Chat templates against transformers' renderer: the templates of the repository and those of the folder DS_CHAT_TEMPLATES, whole and
 # with random edits of one token (CHAT_EDITS, default 10000; CHAT_SEED). Needs DS_ORACLE_PYTHON, an interpreter with transformers.
 # Usage: chat_templates.sh BUILD

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random data files, their rows compared with a program's: data_rows.py PROGRAM FILES SEED.
 
 PROGRAM (test/programs/data_rows.c) prints a JSON object a row of each file that it is given. Parquet files differ in schema

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Random data files (Parquet, CSV, TSV, JSON lists) by pyarrow and Python, their rows as ours and as pyarrow and pandas read
 # them. Usage: data_rows.sh BUILD. Needs DS_ORACLE_PYTHON: a Python with pyarrow and pandas. FILES: how many (1500).
 set -euo pipefail

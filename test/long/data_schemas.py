@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random rows of every schema, their ids and loss mask as ours and as TRL's preparation: data_schemas.py PROGRAM ROWS SEED.
 
 The rows of a schema come in one container: .jsonl, .json, .csv (lists as JSON texts), .parquet.

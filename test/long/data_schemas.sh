@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Random rows of every schema (messages, turns, ShareGPT, Alpaca, pairs, preferences, text): ids and loss mask as ours and as
 # datasets and TRL's preparation give them; and chats by each of TRL's own templates. Usage: data_schemas.sh BUILD. Needs DS_ORACLE_PYTHON: a Python with datasets,
 # transformers and TRL. ROWS: how many of each schema and tokenizer (500).

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Hostile names in every kind of input, many seeds: test/tools/test_hostile_names.sh at length. Usage: hostile_names.sh BUILD.
 set -euo pipefail
 DS_SOURCE_DIR=$(cd "$(dirname "$0")/../.." && pwd)

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Ranks that never join, many random jobs: test/launch/test_launch_absent.sh at length. Usage: launch_absent.sh BUILD.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # 65,536 tokens a row: three optimizer steps of a Llama of 8 layers, width 512, 8 heads and 32,000 tokens in bf16 inside 4 GiB
 # of memory, page cache included; peak against the plan, and operations a second against those of rows of 1024 tokens. At 4096
 # tokens tiles give the loss of the first step bit for bit, and its gradient norm but for the order in which gradients add.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Random mutations of config.json, transformers against this build: run by model_config.sh.
 
     model_config.py BUILD N SEED [--show CLASS]

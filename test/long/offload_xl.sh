@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # GPT-2 XL (1.5 billion parameters, 23 GiB of states) trains in 6 GiB of memory, page cache included: states, gradients
 # and parameters on disk, layers recomputed, random weights made slice by slice. Usage: offload_xl.sh BUILD.
 # DS_OFFLOAD_DIR: a folder with 30 GB free (default: BUILD). The limit is a memory control group where one can be made (root);

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The random tests of flags, configuration files and uneven micro-batches with more cases and other seeds. Usage: random_input.sh BUILD
 set -euo pipefail
 build=$1

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Ranks that differ in what a rank can differ in, at random: CASES of them (default 1500). Usage: ranks_differ.sh BUILD
 set -euo pipefail
 build=$1

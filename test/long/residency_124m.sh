@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Residence and recomputation change no bit: GPT-2 124M in bf16 on 1 and 2 ranks, each ZeRO stage, with states, half of them or
 # everything on disk or in host memory, each beside another kind of recomputation in every stage, against the run that keeps
 # all in memory. Dropout and clipping are active. Run by `make check-long`. Usage: residency_124m.sh BUILD

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Resumes with what a resume can differ in, at random: CASES of them (default 1000). Usage: resume_differs.sh BUILD
 set -euo pipefail
 build=$1

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Signals at random moments of every tool's long work, many seeds: test/tools/test_signals.sh at length. Usage: signals.sh BUILD.
 set -euo pipefail
 DS_SOURCE_DIR=$(cd "$(dirname "$0")/../.." && pwd)

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The number of threads and the bits of a row, more cases than make check: training on each instruction set that the machine has (a
 # higher one is the machine's own), rows of matrix products and queries of attention. Usage: threads.sh BUILD
 set -euo pipefail

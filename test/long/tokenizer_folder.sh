@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Whole tokenizer folders, random changes away from six families', against transformers' AutoTokenizer: no difference, and at
 # most 5 % refused of what it accepts, each reason with its count. FOLDERS (default 6000) of seed SEED (default: of the day).
 # Also whether the table of classes is that of the installed transformers.

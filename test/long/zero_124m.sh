@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The determinism law on GPT-2 124M: 2 ranks, bf16 and fp16, 20 steps each, dropout 0.1 and clipping active in every
 # run, the first step overflows in fp16. One factor changes at a time; accumulation 4 is compared with itself. Run by
 # `make check-long`. Usage: zero_124m.sh BUILD. ZERO_STEPS: steps a run (default 20; an even number of at least 4).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mutated config.json against transformers (test/golden/model_config/cases.json): the logits of a
  * short and of a long sequence are its logits, or both refuse. What transformers accepts and this
  * project refuses is known by name. test/long/model_config.sh does the same with random mutations.

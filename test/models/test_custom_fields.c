@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A custom model's constants: written with checkpoint and export, read back, compared at a resume.
  */
 #include "common/check.h"

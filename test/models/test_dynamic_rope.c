@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dynamic rotary scaling looks at a document: one packed with others in a row is trained as it is
  * read alone, and generation computes what training does. */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole numbers beyond 64 bits, which transformers writes where there is no limit
  * ("model_max_length": 1000000000000000019884624838656): config.json, tokenizer files and JSONL are
  * read, trained on, saved and exported all the same. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* models/model: config.json that names no model. */
 #include "common/check.h"
 #include "common/scratch.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The models through graph, plan and executor: bit for bit like the oracles with reference kernels,
  * and like transformers (test/golden/parity) with the machine's best. */
 #include "common/check.h"

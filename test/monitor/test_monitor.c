@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* monitor/: CSV text, and an event file whose every byte is known from TensorBoard's own writer:
  * the bytes below were read back by tensorboard's EventAccumulator. */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An error of a shape names the scope in which it was made, once. */
 #include "common/check.h"
 

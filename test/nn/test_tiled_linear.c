@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_nn_tiled_linear against one linear layer of the same weights, and against finite differences:
  * cut outputs change no bit, cut inputs the order of sums alone. */
 #include "accel/cpu/cpu_features.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operands of a case and running a kernel on them. See harness.h. */
 #include "op/harness.h"
 

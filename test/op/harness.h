@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The operator harness: cases of every operator, run on every kernel.
  *
  * A case is a row of the table in op_cases.c: an operator, attributes, and operands in a small

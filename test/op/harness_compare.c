@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every kernel against the reference; every number of threads the same bits. See harness.h. */
 #include "op/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See harness_golden.h. */
 #include "op/harness_golden.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lines of test/golden/op/: a tag, words, numbers. */
 #ifndef DS_TEST_OP_HARNESS_GOLDEN_H
 #define DS_TEST_OP_HARNESS_GOLDEN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradient rules against central differences in fp64, and in the 16- and 32-bit dtypes against
  * fp64.
  *

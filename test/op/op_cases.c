@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of cases of the operator harness: one row a case. harness.h explains the notation. */
 #include "op/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The global norm: the same bits for any split and any order of the elements, right to rounding,
  * and defined when something is not finite. On every kernel of this machine. */
 #include "accel/cpu/cpu_features.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradient rules of every operator against finite differences in fp64. */
 #include "common/check.h"
 #include "op/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every kernel of this machine against the reference kernels, over the table of cases. */
 #include "common/check.h"
 #include "op/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizer steps against fp64 results (test/golden/op/optim.txt), on every kernel. */
 #include "accel/cpu/cpu_features.h"
 #include "accel/cpu/registry.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shape rules and kernels on random operands and attributes: a rule refuses with a message or
  * accepts; what it accepts every kernel computes, or refuses by name, without touching memory
  * outside. Empty tensors included. Most useful under the address and undefined sanitizers. */

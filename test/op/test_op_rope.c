@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope_table against transformers' rotary embeddings (test/golden/op/rope.txt). */
 #include "common/check.h"
 #include "op/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every operator's struct must hold: a name, a doc, attributes that its table covers, a
  * reference kernel; and refusals that name operator, operand, got and expected. */
 #include "common/check.h"

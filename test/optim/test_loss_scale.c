@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The dynamic loss scaler against DeepSpeed's (test/golden/optim/loss_scale.json). */
 #include "common/check.h"
 #include "common/golden.h"

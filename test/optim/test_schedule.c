@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Learning-rate schedules against DeepSpeed's own (test/golden/config/schedule.csv) and the
  * Trainer's (test/golden/optim/trainer_schedule.csv), and the checks of their parameters. */
 #include "common/check.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The mesh: sizes from numbers of a configuration, coordinates, groups, text, errors. */
 #include "common/check.h"
 #include "place/mesh.h"

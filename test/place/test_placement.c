@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Placements and parts: what each rank holds, spelled out; copies and extents against a walk over
  * every element; text that reads back; what is refused. */
 #include "base/rng.h"

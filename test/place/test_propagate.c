@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Propagation: the text of a small graph's placements, and what is refused, in which words. */
 #include "common/check.h"
 #include "grad/grad.h"

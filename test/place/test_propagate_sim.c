@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Propagation executed: forward and backward of whole models, placed on a mesh, run node by node on
  * simulated ranks with reference kernels and the planned redistributions, against one rank.
  * labels: threads

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The lists of moves that redistribution finds, as text; and what it refuses. */
 #include "common/check.h"
 #include "place/redistribute.h"

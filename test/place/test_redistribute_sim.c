@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Redistribution executed on simulated ranks: every pair of placements, and random walks over
  * placements, against the logical value. Bits, padding included.
  * labels: threads

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Placement rules, executed: every strategy of every operator, on one axis and on two together.
  *
  * A case of the operator harness is run whole by the reference kernel; then on each rank with the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan/: the checker refuses plans that are broken on purpose, equal graphs give equal digests,
  * graph text says what is there, and the memory pass packs without overlap. */
 #include "accel/cpu/registry.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans as simulated steps: operations and bytes against formulas that know nothing of plans, for
  * each ZeRO stage, with recompute and offload; and how the step time follows ranks and links. */
 #include "common/check.h"

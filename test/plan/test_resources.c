@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What training plans need, pinned in test/golden/plan/resources.txt: bytes of the arena and of the
  * cells, steps, collectives, operations, kernels by operator. A change that needs more fails here;
  * one that needs less is pinned by copying the file that the failing test names. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prints what training makes of chats: chat_masks FOLDER FILE…, with the tokenizer and chat
  * template of FOLDER, for each file of one sample a line {"ids": […], "mask": […]} (mask: 1 for a
  * token that counts in the loss) or {"error": "…"}. test/long/chat_masks.sh compares them with

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prints the rows of data files as JSON, a line each: data_rows FILE … An error is the line "ERROR
  * message". test/long/data_rows.sh compares them with those of other readers. */
 #include "data/rows/rows.h"

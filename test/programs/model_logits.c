@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Logits of many model folders, one process: for the comparison of config.json with transformers.
  *
  *     model_logits LIST OUT SHORT LONG

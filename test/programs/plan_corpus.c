@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The corpus of plans: what ranks run, for models × stages × ranks × types × options, in a text
  * that says operators, operands, order and bytes, and leaves out what a lowering may choose freely:
  * numbers of buckets, waits, addresses, kernels.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prints what rows of training data become, a JSON object a row: schema_rows TOKENIZER TEMPLATE
  * COLUMN_MAP FILE. TEMPLATE and COLUMN_MAP may be empty. An error is {"error": message}.
  * test/long/data_schemas.sh compares them with TRL's. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One run of the bit-identity matrix: trains a small model for a few steps and prints the hash of
  * all weights and optimizer states.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The package's structs, enums and constants are those of the C compiler, and every public function is known."""
 import ctypes
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Python package: training, files, generation, tensors in and out, errors. numpy and torch are used where they are."""
 import array
 import importlib.util

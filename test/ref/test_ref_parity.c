@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The oracles of ref/ against transformers' results: logits, loss, gradients, AdamW steps, greedy
  * text. Goldens: test/golden/parity. */
 #include "common/check.h"

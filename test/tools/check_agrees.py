@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ds_config check and ds_train agree: check_agrees.py BUILD CASES SEED.
 
 Random configurations and flags, right and wrong; each is given to ds_config check and, for one step on one rank, to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hostile strings in every kind of input of the tools; see test_hostile_names.sh, which makes what it starts from.
 
 What a tool writes to its terminal must be UTF-8 without control characters (but line feeds, tabs, and the live line's own

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every output path of every tool, at every kind of place: links stay links, devices stay devices, inputs
 stay as they are, and the bytes come where the path leads, or the tool says why not and fails.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks a page of ds_train or ds_report: run_report.py PAGE [HISTORY] [WORD…]
 
 The page is well-formed and alone (no reference to anything else, no markup of foreign names), and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Signals at random moments of every tool's long work; see test_signals.sh, which makes what it starts from.
 
 A second after SIGINT or SIGTERM the process has ended, by the signal, with 128 + its number or with 130 (interrupted), or has said why it goes on."""

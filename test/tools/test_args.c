@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tools/common/args: every way to write a flag, and what a wrong one is told. */
 #include "common/check.h"
 #include "tools/common/args.h"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # Bad input through the real tools: each case has its exit code and a text that its one error message must
 # hold. Nothing crashes, and files that were there before are untouched.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # ds_config check has ds_train's verdict and words: random configurations and flags (check_agrees.py).
 # DS_CASES: how many; DS_SEED: which.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # scripts/check-long.sh: parts are chosen by name, a failed one does not end the others, the table and the status say what happened, and
 # LONG_RESUME passes over what passed with the same sources. Usage: test_check_long.sh BUILD
 # labels: tree

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # scripts/config_table.py: what runs, what is refused and why, a group a folder, and two steps of what runs.
 set -u
 bin=$(realpath "$1")

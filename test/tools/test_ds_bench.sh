@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # ds_bench: DeepSpeed's table, the arithmetic of its figures, JSON, the ways to start it, exit codes; MPI's column
 # where Open MPI is installed. Usage: test_ds_bench.sh BUILD
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # ds_checkpoint: what it prints and returns for right, broken and missing checkpoints.
 set -u
 bin=$1

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # ds_config as a user runs it: each command, its output, its exit code; docs/config.md is up to date.
 set -u
 bin=$1/ds_config

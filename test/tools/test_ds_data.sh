@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # ds_data as a newcomer meets it: what it writes whatever the number of threads, what it refuses and
 # how, and that an interrupted run leaves nothing.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # ds_io and ds_nvme_tune: figures, their arithmetic, content, exit codes; nothing is left behind, also by Ctrl-C;
 # the section that the tuner writes is one. Usage: test_ds_io.sh BUILD
 set -euo pipefail

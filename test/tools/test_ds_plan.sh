@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # ds_plan: reports in every form, what fits and what would, searches, differences, DeepSpeed's tables;
 # a 70-billion-parameter Llama on 1024 ranks within 2 s.
 set -u

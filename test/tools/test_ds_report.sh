@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # ds_report: its sections, that it agrees with the system, its flags and exit codes. Usage: test_ds_report.sh BUILD
 set -euo pipefail
 build=$1

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The model folder that ds_train writes keeps what it does not write itself of --model's, and no old weights.
 set -euo pipefail
 bin=$(realpath "$1")

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A checkpoint of DeepSpeed for Python, given to any tool that takes one: the error says what it is and what works.
 set -euo pipefail
 bin=$(realpath "$1")

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # Names and texts from files reach the terminal without what it would obey: hostile strings in every kind of input,
 # each tool run on a terminal of its own. DS_HOSTILE_CASES (60) and DS_HOSTILE_SEED (1) choose how many and which.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: tree
 # An installed tree: C and C++ programs build against it by pkg-config and by find_package.
 set -euo pipefail

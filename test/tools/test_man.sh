@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: tree
 # Man pages say what --help says, and mandoc finds no error in any.
 set -euo pipefail

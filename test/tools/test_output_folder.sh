@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # What ds_train does to an --output that is not empty: an earlier run's checkpoints and model are replaced only with
 # --overwrite, and removed only after the new run's first save; one process at a time writes there; a kill at any moment

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # No path that ds_train writes may be one that it reads, by whatever name: refused before anything is written.
 set -euo pipefail
 bin=$(realpath "$1")

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow tree
 # The Python package, installed by pip into an environment of its own without a network, and used from another folder: its
 # layouts are the C compiler's, its tests pass, ranks of the launcher train alike, the README's example works.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokens a second: the steps that warm up are left out, the newest count. */
 #include "common/check.h"
 #include "tools/common/step_speed.h"

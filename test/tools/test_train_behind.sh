@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # ds_train with checkpoints written behind training, on one rank and on two: the model is that of a run that saves at
 # once, byte for byte; a run ended by SIGINT, and one whose rank is killed with kill -9 between and in its saves, leave

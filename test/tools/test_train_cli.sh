@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # ds_train and ds_generate as a user runs them: metrics and monitors are written; a run that SIGINT ends in
 # the middle goes on with --resume to the same model, byte for byte; folder and checkpoint generate the same.

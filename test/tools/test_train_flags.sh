@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # Each flag of ds_train does what it says: steps, evaluations, checkpoints and their number, metrics, resume
 # by tag, seeds, epochs, the part held back; the reported loss is the mean of the micro-batches, the

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # Ranks that wait for data longer than the watchdog's time are not taken for lost: here another process holds the lock of the
 # cache's entry. Usage: test_train_wait.sh BUILD

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # zero_to_fp32 and ds_checkpoint on checkpoints of many shards: what they write, print and return;
 # memory stays bounded by one tensor.
 set -u

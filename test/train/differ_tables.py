@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a rank of a job, or a run that is resumed, can differ in, from the program's own tables.
 
 flags(build)      rows of ds_train --help, with who may have them otherwise

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks that differ, at random: ranks_differ.py BUILD SOURCE CASES SEED.
 
 Each case gives one rank another flag, key of the configuration, field of config.json, variable of the environment, or file

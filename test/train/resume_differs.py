@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs that are resumed otherwise, at random: resume_differs.py BUILD SOURCE CASES SEED.
 
 A run of 4 steps saves after 2. Each case goes on from there with another flag, key of the configuration, field of config.json,

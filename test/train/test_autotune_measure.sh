@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # autotuning.enabled in a run: the measured steps, the file, the model's figures; and a trial of the autotuner
 # leaves the user's files alone.
 set -u

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* States that are still on their way to disk when the next step begins: which they are, and that
  * whoever comes in between finds them at home. Errors of such transfers: test_offload_io. */
 #include "common/check.h"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # --column_map and --skip_bad of ds_train: what is read, counted and said; a resume or a rank with other columns is another run.
 # Usage: test_data_columns.sh BUILD
 set -euo pipefail

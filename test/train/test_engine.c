@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* labels: threads
  * The engine: order of calls, resume bit for bit, evaluation in between, frozen parameters,
  * gradients from outputs, loss scaling, memory plans. Models: the parity goldens. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole and local parameters, gradients and optimizer states, and gathered parameters: 1 to 3 ranks
  * and every stage against an engine of one rank; ranks that ask for different things get an error.
  * labels: threads */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* labels: threads
  * What a step does, against plain arithmetic: learning rate, weight decay, clipping, loss scale and
  * boundaries; random numbers by step and sample; and a run of everything at once, dropout,

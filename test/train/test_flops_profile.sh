@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The FLOPs profiler: a report of one step whose parameters and products are those that one computes by hand.
 # Usage: test_flops_profile.sh BUILD
 set -euo pipefail

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Frozen parameters: no gradient, no state, and no work for what nobody reads; every other gradient
  * has the same bits as with nothing frozen. */
 #include "accel/cpu/cpu_features.h"

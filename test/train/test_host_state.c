@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* train/host_state: texts and values agree, and what is missing, of another type or out of range
  * is named, never read as zero. */
 #include "common/check.h"

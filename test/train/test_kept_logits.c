@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Logits that the forward pass keeps: when it does, where the two gradients stand, and that no bit
  * changes. Kernels: test_op_forms. Over several ranks: test_zero_matrix.sh. */
 #include "common/check.h"

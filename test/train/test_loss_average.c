@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* labels: threads
  * The mean of a step's losses over micro-batches and over counted targets. Micro-batches with very
  * uneven numbers of targets, one without any; over targets one step of any ranks and accumulation

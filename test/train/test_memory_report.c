@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory_breakdown: what is planned agrees with the plan's account, what is measured with what was
  * touched; the lines come where DeepSpeed's do, and only when they are asked for.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* LAW: a step allocates nothing. Every allocating call of every thread, the library's, libc's and
  * other libraries', is counted between the start and the end of engine steps, the first included:
  * batch from the loader, forward, backward, step, evaluation, recorded for a trace; on one rank and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Offload: states, gradients and parameters in host memory or on disk give the bits of the run in
  * memory, out of less device memory. Over several ranks: test_zero_matrix.sh. */
 #include "common/check.h"

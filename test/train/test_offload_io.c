@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Offload on a disk that misbehaves: short and slow transfers change nothing, an error or no answer
  * ends the step with its reason, leaves an engine that refuses to go on or be saved, and the last
  * checkpoint is whole.

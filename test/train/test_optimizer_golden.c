@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizers through the engine against DeepSpeed and torch (test/golden/optim): each section of a
  * DeepSpeed configuration, ten steps of one tensor whose gradient is given. */
 #include "common/check.h"

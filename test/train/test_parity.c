@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine against transformers: logits, gradients, AdamW steps. (Graphs alone, and against ref/:
  * test/models.)
  * Goldens: test/golden/parity. Tolerances are the project's contract:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_plan_report gives what the tool ds_plan prints for the same model, configuration and ranks. */
 #include "common/check.h"
 #include "common/scratch.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a plan report says is what engines do: the bytes at the peak are those that the executor
  * maps, and collectives are those of the plan. */
 #include "common/parity.h"

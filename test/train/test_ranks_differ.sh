@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # Ranks that differ in a flag, key, field, variable, file or a bit of one are named before anything is trained; see
 # ranks_differ.py. Usage: test_ranks_differ.sh BUILD [CASES [SEED]]; without SEED other cases each time

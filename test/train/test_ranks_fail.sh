@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # A rank that dies, hangs, leaves or differs is named within ten seconds (the watchdog set to five), no process and no
 # shared memory is left over, and the last checkpoint is whole. Usage: test_ranks_fail.sh BUILD

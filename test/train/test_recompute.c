@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Activation checkpointing: the same bits as without it, in less memory, for as many operations as
  * the plan says. Over several ranks: test_zero_matrix.sh. */
 #include "common/check.h"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # Resumes with a flag, key, field, data, ranks, stage or residency changed at random; see resume_differs.py.
 # Usage: test_resume_random.sh BUILD [CASES [SEED]]; without SEED other cases each time

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* labels: threads
  * The timeline of a run: every step of the plan on every rank, once for each time it ran, named as
  * the plan's trace names it; nothing overlaps within a thread; recording changes no bits.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints written behind training by an engine: what is written is what there was at the save,
  * steps run meanwhile, a second save waits for the first, `latest` moves last, a failure of the
  * writing shows once at the next call on every rank, destruction waits; 1 to 3 ranks, each stage.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One process at a time saves into a folder: a second one is refused by name, a killed one leaves
  * no lock, and of many that take and drop it no two ever hold it. */
 #include "common/check.h"

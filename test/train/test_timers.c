@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wall_clock_breakdown: the times of a step are of that step alone, all its micro-batches. */
 #include "base/clock.h"
 #include "common/parity.h"

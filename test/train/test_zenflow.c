@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ZenFlow: DeepSpeed's own trajectories, and a plain reference that is fed the engine's gradients.
  */
 #include "base/half.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* labels: threads
  * ZenFlow's rest updated beside the next steps (overlap_step): the same bits whenever the update
  * ends, on any stage, number of ranks, residence and number of threads, and through checkpoints;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* labels: threads
  * ZenFlow: the determinism law over ranks, stages and residences, checkpoints, and what the host
  * sets. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* labels: threads
  * ZeRO over simulated ranks: the determinism law. For one world size every stage, bucket size and
  * transport gives the same weights bit for bit; one rank gives the same gradients within rounding.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # The determinism law over a covering matrix: every pair of values of (model, dtype, ranks, stage, overlap, bucket,
 # transport, accumulation, threads, resume, recompute, offload, zenflow, early) occurs in some row; rows that differ only in what the law

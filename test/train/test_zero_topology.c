@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* labels: slow threads
  * Checkpoints fit any topology: saved on each of (1, 2, 3, 4, 8 ranks) x (stages 0 to 3), loaded on
  * each other: the same logical tensors, bit for bit, and training goes on. */

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: tree
 # The binary interface is the committed baseline's, and the library exports what the headers declare.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: tree
 # The README's commands: every tool and flag in its shell blocks exists; every path it names is there.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: tree
 # Every C file is formatted.
 cd "$DS_SOURCE_DIR" || exit 1

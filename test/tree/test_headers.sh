@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: tree
 # Public headers: all are in deepspeed.h, structs have room to grow, each compiles alone as C11 and C++17.
 set -euo pipefail

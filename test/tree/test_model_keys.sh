@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: tree
 # Every key of config.json that a table of models/ has is in docs/internals/models.md.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # deepspeed --autotuning: a real search over ds_train; programs that hang, grow, fail or know no engine; an
 # interruption and what goes on from it.

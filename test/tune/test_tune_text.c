@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Changed configurations as text: what is set, replaced, taken away, and what stays. */
 #include "common/check.h"
 #include "tune/tune_impl.h"

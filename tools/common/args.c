@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Table-driven command-line flags. See args.h. */
 #include "args.h"
 

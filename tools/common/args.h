@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Command-line flags of the tools, from a table. Flags use underscores, as DeepSpeed's do.
  *
  * A tool states its flags as rows; the parser stores values through their pointers, writes --help

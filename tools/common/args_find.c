@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Names of flags: full, of other programs, abbreviated; and what is near an unknown one. */
 #include "args_find.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which row a word of the command line means. Only args.c includes it. */
 #ifndef DSI_TOOLS_ARGS_FIND_H
 #define DSI_TOOLS_ARGS_FIND_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The text of --help, 80 columns wide. See args.h.
  *
  * In the texts around the flags a paragraph is wrapped; an indented line that has two columns,

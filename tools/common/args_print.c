@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The values of flags as text. See args.h. */
 #include "common/args.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Times collectives by size. See coll_bench.h. */
 #include "common/coll_bench.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Times collectives by size, for ds_bench: ours, MPI's own, and a copy as the bound.
  *
  * A message size is what one rank hands in, as in DeepSpeed's benchmark: of an all_gather its

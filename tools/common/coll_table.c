@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The output of ds_bench. See coll_table.h. */
 #include "common/coll_table.h"
 

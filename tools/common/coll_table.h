@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The output of ds_bench: DeepSpeed's tables, or JSON. Only rank 0 calls it. */
 #ifndef DSI_TOOLS_COLL_TABLE_H
 #define DSI_TOOLS_COLL_TABLE_H

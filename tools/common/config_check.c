@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_config check of a training configuration. See config_check.h. */
 #include "common/config_check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether ds_train would take a configuration file, by ds_train's own start. */
 #ifndef DSI_TOOLS_CONFIG_CHECK_H
 #define DSI_TOOLS_CONFIG_CHECK_H

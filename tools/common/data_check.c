@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_data check: a table a file, a line a schema. See data_check.h. */
 #include "common/data_check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_data check: what rows of training data are, read as ds_train reads them. */
 #ifndef DSI_TOOLS_DATA_CHECK_H
 #define DSI_TOOLS_DATA_CHECK_H

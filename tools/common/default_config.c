@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a run without a configuration gets. See default_config.h. */
 #include "common/default_config.h"
 

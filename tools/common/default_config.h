@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The configuration of a run that names none, as text: for ds_train, and for ds_config init, which
  * writes it. */
 #ifndef DSI_TOOLS_DEFAULT_CONFIG_H

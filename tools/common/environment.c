@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every tool reads of the environment, checked when it starts. See environment.h. */
 #include "common/environment.h"
 

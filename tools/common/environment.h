@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The environment of the tools: variables of this project that are set must mean something. The
  * job's (RANK, WORLD_SIZE, …) are read by comm/comm_open.c, in the same way. */
 #ifndef DSI_TOOLS_ENVIRONMENT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Timing of file transfers. See io_bench.h. */
 #include "common/io_bench.h"
 

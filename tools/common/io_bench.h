@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Times reads and writes of files in given folders; for ds_io and ds_nvme_tune.
  *
  * A task is a thread with a file, a buffer as large as the file, and a handle. Files have no name

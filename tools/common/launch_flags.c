@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Flags of `deepspeed` as rows. See launch_flags.h. */
 #include "common/launch_flags.h"
 

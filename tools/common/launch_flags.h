@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The command line of `deepspeed`. */
 #ifndef DSI_TOOLS_LAUNCH_FLAGS_H
 #define DSI_TOOLS_LAUNCH_FLAGS_H

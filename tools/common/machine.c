@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Facts of this machine and process. */
 #include "common/machine.h"
 

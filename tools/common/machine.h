@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Facts of this machine and process, for reports. */
 #ifndef DSI_TOOLS_MACHINE_H
 #define DSI_TOOLS_MACHINE_H

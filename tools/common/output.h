@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a tool prints or writes reaches its reader, or the tool fails: a full disk is an error and
  * no silence, and costs no file that was there before. */
 #ifndef DSI_TOOLS_OUTPUT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_plan diff: two plans side by side, the figures that differ; of traces (plan_trace.h) the
  * times. */
 #include "common/plan_run.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_plan estimate: DeepSpeed's tables of model states. */
 #include "common/plan_run.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_plan's flags. */
 #include "common/plan_run.h"
 #include "common/size_text.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opens model and configuration for ds_plan. Numbers that do not change a plan (rates, betas) need
  * not be known: an "auto" among them stands for its usual value. */
 #include "common/plan_run.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_plan's parts: its flags, opening what they name, its commands. */
 #ifndef DSI_TOOLS_PLAN_RUN_H
 #define DSI_TOOLS_PLAN_RUN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads traces for ds_plan diff, and lays two over each other in one file. See plan_trace.h. */
 #include "common/plan_trace.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_plan diff of two traces: a plan's and a run's, or any two. */
 #ifndef DSI_TOOLS_PLAN_TRACE_H
 #define DSI_TOOLS_PLAN_TRACE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Curves in a terminal. See plot.h. */
 #include "plot.h"
 

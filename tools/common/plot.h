@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Curves in a terminal, drawn with block letters: two dots high and one wide a character. */
 #ifndef DSI_TOOLS_PLOT_H
 #define DSI_TOOLS_PLOT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See profile_run.h. */
 #include "common/profile_run.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_bench --profile: measures this machine, alone or with the ranks of a job, and writes the
  * device profile that ds_plan --device takes. */
 #ifndef DS_TOOLS_PROFILE_RUN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text from a model folder to standard output: ds_generate, and ds_train's sample. */
 #ifndef DSI_TOOLS_SAMPLE_H
 #define DSI_TOOLS_SAMPLE_H

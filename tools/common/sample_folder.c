@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A sample from a folder: ds_train's closing words. */
 #include "common/sample.h"
 

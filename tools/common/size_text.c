@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes as text. See size_text.h. */
 #include "common/size_text.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes as people write and read them; for tools that handle files. */
 #ifndef DSI_TOOLS_SIZE_TEXT_H
 #define DSI_TOOLS_SIZE_TEXT_H

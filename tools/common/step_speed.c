@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Speed over a window of steps. See step_speed.h. */
 #include "common/step_speed.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How fast steps are: over the newest ones, without those that warm up. */
 #ifndef DSI_TOOLS_STEP_SPEED_H
 #define DSI_TOOLS_STEP_SPEED_H

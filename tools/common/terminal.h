@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a tool prints of files, as a terminal may show it: names and texts that somebody else chose
  * neither move the cursor nor reorder letters. A file or pipe gets every byte as it is. */
 #ifndef DSI_TOOLS_TERMINAL_H

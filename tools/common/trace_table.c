@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of ds_plan diff for traces. See plan_trace.h.
  *
  * Rows are sums over spans, divided by how often the phase ran in that process, or the update: a

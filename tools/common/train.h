@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_train's parts: options → setup → loop, with a reporter. Each in a file of its own. */
 #ifndef DSI_TOOLS_TRAIN_H
 #define DSI_TOOLS_TRAIN_H

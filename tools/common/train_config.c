@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The configuration of a run: the file's, or the default; resolved for flags, model and data.
  * Called by train_setup.c, for a run and for ds_config check alike. */
 #include "common/default_config.h"

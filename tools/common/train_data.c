@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The data of a run: the files that --data and --eval_data name, opened as data sets, and their
  * loaders. Called by train_setup. */
 #include "comm/same_text.h"

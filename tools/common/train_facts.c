@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a history says of a run when it starts: command line, configuration and where its values are
  * from, model, data, machine. See train.h. */
 #include "accel/cpu/cpu_features.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The history of a run in its output folder, and its page. See train.h, monitor/run_history.h.
  *
  * 1. OUTPUT/history.jsonl holds the run from its first step on, whatever resumes and restarts: what

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The training loop: steps, evaluations, checkpoints, interruption. */
 #include "base/clock.h"
 #include "common/train.h"

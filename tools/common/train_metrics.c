@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a run did, as lines of JSON: to --metrics and to the history. See train.h. */
 #include "base/clock.h"
 #include "base/process_memory.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A run whose gradients are no longer finite: when it ends, and what of it is not saved. */
 #include "common/train.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_train's flags. */
 #include "common/train.h"
 #include "common/trainer_flags.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What ds_train's flags lack or contradict, and what the environment makes of them. See train.h. */
 #include "base/number.h"
 #include "ckpt/ckpt_begun.h"

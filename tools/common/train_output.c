@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a run may do to its --output: see --overwrite, --resume. Called by train_setup and the loop.
  *
  * 1. A fresh run into a folder that holds a run's checkpoints or model is refused, unless it says

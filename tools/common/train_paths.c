@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* No file or folder that a run writes is one that it reads. Called at the start, before anything is
  * opened.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What ds_train saves of itself beside the engine's states, and how a run goes on from it. Called
  * by train_setup.c and train_loop.c.
  *

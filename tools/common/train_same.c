@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What ds_train's ranks compare before they open tokenizer and data. See train.h. */
 #include "base/buf.h"
 #include "comm/same_text.h"

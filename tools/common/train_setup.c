@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opens what a run needs, in the order in which errors are cheapest: configuration text, model,
  * tokenizer, data, then the engine. */
 #include "base/clock.h"

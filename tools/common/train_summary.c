@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a run in words and a curve. See train.h. */
 #include "base/plain.h"
 #include "common/plot.h"

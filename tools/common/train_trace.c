@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ds_train --trace: the timeline of some steps of a run. */
 #include "common/train.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that open data: they end at different times, and none of them may seem to be lost.
  *
  * While data is read, every rank joins a small sum now and then: one that is still at work from the

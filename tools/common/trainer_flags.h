@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The flags that fill "auto" and missing sections, as rows of args.h: the same names and ranges in
  * ds_train, ds_plan and ds_config. They are stored in a ds_trainer_values, and known only when they
  * are given. */

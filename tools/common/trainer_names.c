@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See trainer_names.h. The names are those of transformers' TrainingArguments and example scripts,
  * TRL and the training scripts of model families. */
 #include "common/trainer_names.h"

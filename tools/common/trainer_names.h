@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Flags of Hugging Face's Trainer, and of scripts made with it, that are spelt otherwise here. */
 #ifndef DSI_TOOLS_TRAINER_NAMES_H
 #define DSI_TOOLS_TRAINER_NAMES_H

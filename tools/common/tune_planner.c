@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See tune_planner.h. */
 #include "common/tune_planner.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the autotuner of `deepspeed` learns without running: the plan of a ds_train command, and the
  * memory that its ranks may use. */
 #ifndef DS_TOOLS_TUNE_PLANNER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of the data of a job. See tune_rows.h. */
 #include "common/tune_rows.h"
 

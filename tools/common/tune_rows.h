@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How many rows a training job's data has, for the autotuner. */
 #ifndef DSI_TOOLS_TUNE_ROWS_H
 #define DSI_TOOLS_TUNE_ROWS_H

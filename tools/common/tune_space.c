@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The settings that ds_nvme_tune tries. See tune_space.h. */
 #include "common/tune_space.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The settings that ds_nvme_tune tries: a list of values for each key, all combinations. */
 #ifndef DSI_TOOLS_TUNE_SPACE_H
 #define DSI_TOOLS_TUNE_SPACE_H

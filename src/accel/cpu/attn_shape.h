@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the operands of attention lie and which keys a query sees: plain C that the fast kernels of
  * every instruction set share.
  *

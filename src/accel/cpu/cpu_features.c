@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Instruction set detection. See cpu_features.h. */
 #include "accel/cpu/cpu_features.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which instruction set this process may use. Called by whoever chooses a CPU kernel.
  *
  * Answer: the highest level for which the processor, the operating system (saved register state)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Chooses the implementation of a matrix product. See gemm.h. */
 #include "accel/cpu/gemm.h"
 #include "accel/cpu/cpu_features.h"

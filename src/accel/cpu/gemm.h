@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products on the CPU, with what surrounds them fused into the store. Called by the kernels
  * of linear, linear_dw, cross entropy and attention.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the matrix product's files share: the table of implementations, element access. */
 #ifndef DSI_ACCEL_CPU_GEMM_IMPL_H
 #define DSI_ACCEL_CPU_GEMM_IMPL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plain matrix product: the oracle of every faster one. Sums left to right over k in fp32,
  * multiply then add, one rounding each. */
 #include "accel/cpu/gemm_impl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The list of kernel families. Add a family here: declare it, then name it in `families`. */
 #include "accel/cpu/registry.h"
 

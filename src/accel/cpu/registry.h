@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which kernels the CPU has, and which one a step uses.
  *
  * A family is a NULL-terminated list of kernels that one file exports; registry.c lists the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One kernel for every operator. See null_kernel.h. */
 #include "accel/null/null_kernel.h"
 

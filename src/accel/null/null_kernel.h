@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The accelerator that computes nothing: plans for it need no kernels, its runs touch no memory.
  *
  * Used to see what a plan costs, whatever the operators: steps, floating-point operations and bytes

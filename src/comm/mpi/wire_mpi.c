@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The wire over MPI: point-to-point messages of bytes on a communicator of our own. One source,
  * built once for each MPI implementation that is installed. See wire.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reduce_block.h compiled for one instruction set (DSI_ISA); dsi_reduce chooses among them. */
 #include "comm/reduce_block.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The wire over UCX: tagged messages between workers, whose addresses travel over the rendezvous.
  * For jobs that no MPI started. See wire.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Jinja templates as transformers' apply_chat_template renders them: an immutable sandbox with
  * trim_blocks, lstrip_blocks, loop controls and {% generation %}.
  *

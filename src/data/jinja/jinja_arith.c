@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operators: arithmetic of Python's int (64 bits of it) and float, joining of texts and lists,
  * comparisons, "in". See jinja_run.h. */
 #include "data/jinja/jinja_run.h"

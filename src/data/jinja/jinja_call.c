@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Calls: arguments to parameters, macros, the global functions. See jinja_run.h. */
 #include "data/jinja/jinja_run.h"
 

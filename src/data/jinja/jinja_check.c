@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What jinja2's compiler refuses although it parses: so that a template that is an error there is
  * one here, too, even where the wrong part is never reached.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Equality, order and hashing of values: Python's. 1 == 1.0 == true, an undefined equals an
  * undefined, lists compare item by item, and there is no order between kinds. See jinja_run.h. */
 #include "data/jinja/jinja_run.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Expressions. See jinja_run.h. */
 #include "data/jinja/jinja_run.h"
 

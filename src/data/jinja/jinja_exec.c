@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Statements, scopes, and a rendering from its start to its end. See jinja_run.h.
  *
  * Scopes are jinja2's: the body of a loop, a macro, a block that is caught and a {% with %} have

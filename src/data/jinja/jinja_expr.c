@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokens to expressions, by jinja2's precedence: if-else, or, and, not, comparisons, + -, ~,
  * * / // %, **, and what jinja_primary.c reads. Called by jinja_parse.c.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Filters of one value: texts, numbers, JSON. Those of sequences are in jinja_filter_seq.c. See
  * jinja_run.h. */
 #include "data/jinja/jinja_strings.h"

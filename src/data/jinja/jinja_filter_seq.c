@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Filters of sequences: map, select, sort, join and the like. See jinja_run.h.
  *
  * jinja2's generators do their work when they are read. Here it is done at once, which is the same

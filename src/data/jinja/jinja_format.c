@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* "…" % values and "…".format(): the plain forms of them. See jinja_run.h. */
 #include "data/jinja/jinja_run.h"
 #include "data/jinja/jinja_unicode.h"

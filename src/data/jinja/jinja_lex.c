@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A template's text to tokens, as jinja2's lexer does with trim_blocks and lstrip_blocks.
  *
  * Called by dsi_jinja_parse. White space control is done here: "-" takes off all of it on its side,

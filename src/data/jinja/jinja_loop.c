@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* {% for %}: its items, taken one at a time as they are asked for, and "loop". See jinja_run.h.
  *
  * A loop looks one item ahead only when its body asks for loop.last or loop.nextitem, and at all of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attributes, items and slices by the rules of the sandbox: a.b prefers the attribute, a['b'] the
  * item, and what is not there is undefined. See jinja_run.h. */
 #include "data/jinja/jinja_run.h"

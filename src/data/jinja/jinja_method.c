@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Methods of str, list, tuple and dict, as far as templates use them. See jinja_run.h.
  *
  * A method that Python has and this table has not is refused when a template asks for it; one that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Methods of str. See jinja_method.c. */
 #include "data/jinja/jinja_strings.h"
 

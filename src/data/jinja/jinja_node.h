@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A parsed template: tokens, nodes, and the calls of the reader of templates. See jinja.h.
  *
  * Nodes live in the template's arena and are const after parsing, so any number of threads may

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokens to statements, and opening and closing of a template. See jinja.h. */
 #include "data/jinja/jinja_node.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokens to what operators stand between: literals, names, brackets, and behind them members,
  * calls, filters and tests. Called by jinja_expr.c. A filter binds closer than any operator but
  * after a sign.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading of tokens, which statements and expressions share: the token in hand, nodes, and failing.
  * See jinja_node.h. */
 #include "data/jinja/jinja_node.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rendering in progress, and what the files of the evaluator share. See jinja.h.
  *
  * Errors are sticky: after dsi_ji_fail every call returns at once with some value, every loop ends,

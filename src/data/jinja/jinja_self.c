@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The name "self", which jinja2 gives a template that reads it: an object of the template's blocks.
  *
  * Called once after parsing, behind jinja_check.c. There are no blocks here, so a member of it is

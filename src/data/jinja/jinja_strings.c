@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Work on texts that both methods and filters do: strip, replace, case, lines. See jinja_method.c.
  */
 #include "data/jinja/jinja_strings.h"

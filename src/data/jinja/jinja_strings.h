@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What methods and filters of texts share. See jinja_method.c. */
 #ifndef DSI_DATA_JINJA_STRINGS_H
 #define DSI_DATA_JINJA_STRINGS_H

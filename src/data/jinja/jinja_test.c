@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests: "x is defined". See jinja_run.h. */
 #include "data/jinja/jinja_strings.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Values as texts: str(), repr(), and json.dumps() with transformers' options. See jinja_run.h. */
 #include "data/jinja/jinja_run.h"
 #include "data/jinja/jinja_unicode.h"

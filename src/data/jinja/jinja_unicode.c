@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Characters as Python's str sees them: white space, case, what repr() prints.
  *
  * Called by the methods and filters of strings. Tables are libutf8proc's and the tokenizers'; where

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Characters as Python's str sees them. See jinja_unicode.c. */
 #ifndef DSI_DATA_JINJA_UNICODE_H
 #define DSI_DATA_JINJA_UNICODE_H

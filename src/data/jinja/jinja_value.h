@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Values of templates: Python's, as far as templates can have them.
  *
  * A value is 16 bytes and immutable, as the sandbox allows no change of lists and dicts; what it

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A Parquet file, row by row. See parquet.h. */
 #include "data/parquet/parquet.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of a Parquet file as JSON objects, one after another, in bounded memory.
  *
  * Read are what data sets use: truth values, numbers, texts, dates and timestamps, in structs,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows out of columns. See parquet_assemble.h.
  *
  * Invariant: `rep` is the repetition level that the next entry of every column below a node must

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows out of columns: the entries of all columns of a row, put together by their levels. */
 #ifndef DSI_DATA_PARQUET_ASSEMBLE_H
 #define DSI_DATA_PARQUET_ASSEMBLE_H

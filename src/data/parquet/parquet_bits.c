@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packed integers of Parquet. See parquet_bits.h. */
 #include "data/parquet/parquet_bits.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs of small integers as Parquet packs them: levels, dictionary indices, deltas. Every read is
  * bounded; a read past the end reports false and the page is bad. Source: parquet-format's
  * Encodings.md. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compressed pages: by the libraries that made the formats. See parquet_page.h. */
 #include "data/parquet/parquet_page.h"
 

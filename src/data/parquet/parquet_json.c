@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A value of a Parquet column as JSON. See parquet_assemble.h. */
 #include "data/parquet/parquet_assemble.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A Parquet file's footer. See parquet_meta.h; heads of pages are in parquet_page_head.c. */
 #include "data/parquet/parquet_meta.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a Parquet file says of itself: its schema, its row groups, the head of each page.
  *
  * Read from the footer and from the bytes before each page; nothing of it is trusted: numbers are

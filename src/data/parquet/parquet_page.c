@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A column's pages, one after another. See parquet_page.h. */
 #include "data/parquet/parquet_page.h"
 

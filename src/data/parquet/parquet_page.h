@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One column of one row group as a stream of entries: repetition level, definition level, value.
  *
  * Pages are read one after another and decoded value by value; in memory are the dictionary and the

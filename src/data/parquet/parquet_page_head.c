@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The head of a page of a Parquet file. See parquet_meta.h. */
 #include "data/parquet/parquet_meta.h"
 #include "data/parquet/parquet_thrift.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The schema as rows are read by it. See parquet_shape.h. */
 #include "data/parquet/parquet_shape.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The shape of a row: the schema's tree with lists and maps found, and what cannot be read left
  * out. Made by shape.c, walked by assemble.c.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Thrift's compact protocol. See parquet_thrift.h. */
 #include "data/parquet/parquet_thrift.h"
 

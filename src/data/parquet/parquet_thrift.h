@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A reader of Thrift's compact protocol, as far as Parquet's footers and page headers need it.
  *
  * The bytes are not trusted. A read past the end, or a number that is too long, sets `bad`; from

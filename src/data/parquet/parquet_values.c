@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The values of a page, by their encoding. See parquet_page.h. */
 #include "data/parquet/parquet_page.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes of plain and compressed files. See data_bytes.h. */
 #include "data/rows/data_bytes.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The bytes of a data file, front to back: as they are, or decompressed where the name ends in .gz
  * or .zst. A plain file is mapped and comes in one piece; a compressed one in pieces of bounded
  * size, whatever it grows to. Used by rows of text files and by source.c.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of a data file. See rows.h. */
 #include "data/rows/rows_impl.h"
 

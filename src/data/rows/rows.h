@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of a data file, each a JSON value as text, whatever holds them.
  *
  * The kind is told by the ending, before .gz or .zst:

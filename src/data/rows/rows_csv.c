@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Records of a .csv or .tsv as objects of texts. See rows.h. Source: RFC 4180, and pandas' read_csv
  * where that says nothing (missing cells, a quote within a cell, blank lines). */
 #include "data/rows/rows_impl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the kinds of rows share. See rows.h. */
 #ifndef DSI_DATA_ROWS_IMPL_H
 #define DSI_DATA_ROWS_IMPL_H

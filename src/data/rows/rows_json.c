@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of a .json: the items of a list, or values one after another. Only their ends are looked
  * for, by brackets and strings; what is between is checked by the reader of a row. See rows.h. */
 #include "data/rows/rows_impl.h"

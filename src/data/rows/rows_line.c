@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A row a line. See rows.h. */
 #include "data/rows/rows_impl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of training data, whatever names and forms they have, as one normal form.
  *
  * A row passes through: columns under the names of fields (schema_columns.c), which schema it is of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Instructions with an answer in Alpaca's prompt. See schema.h.
  *
  * The texts are those of Stanford's Alpaca, with the line break behind "### Response:" that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Chats: lists of messages and what stands beside them for the template. See schema.h. */
 #include "data/schema/schema.h"
 #include "io/json_load.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --column_map: which column of the rows stands for which field. See schema.h.
  *
  * A map is "FIELD=COLUMN,FIELD=COLUMN…". A comma parts two of them only before a field's name and

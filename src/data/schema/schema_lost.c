@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a row holds and the chat template does not read: calls, reasoning, tools and documents that
  * would be lost are errors, other members are noted. See schema.h. */
 #include "data/schema/schema.h"

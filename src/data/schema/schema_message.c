@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One message, of role and content or of from and value (ShareGPT), as chat templates read it, and
  * whether it counts. See schema.h. */
 #include "data/schema/schema.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prompts with an answer, or with a chosen and a rejected one: texts or chats. See schema.h. */
 #include "data/schema/schema.h"
 #include "io/json_load.h"

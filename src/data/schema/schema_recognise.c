@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which schema a row is of, and that nothing of it is dropped in silence. See schema.h. */
 #include "data/schema/schema.h"
 

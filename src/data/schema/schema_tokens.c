@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows in normal form to tokens with loss flags, as TRL's SFTTrainer prepares them: a prompt and
  * its answer are tokenized as one text, and what follows the tokens that both the prompt alone and
  * the whole begin with is the answer. See schema.h. */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes corpus.jsonl: public example configurations, and what DeepSpeed itself makes of them.
 
 Usage: make_corpus.py DEEPSPEED EXAMPLES TRANSFORMERS, three checkouts (the third may be a folder with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes read.jsonl: texts, and what hjson-py 3.1.0 reads from them (null: it refuses the text).
 
 Needs: pip install hjson==3.1.0. Run in this folder. The texts are pieced together from the dialect's

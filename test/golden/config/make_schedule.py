@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes schedule.csv: learning rates and first betas of DeepSpeed's five schedules, from the real
 package, stepped as its engine steps them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes chat.json: chat templates, conversations, and what transformers' apply_chat_template makes
 of them. The templates beside it are those of the models (templates/NAME.jinja), and others."""
 import json

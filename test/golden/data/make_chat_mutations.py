@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes chat_mutations.json: edits of one token of the templates beside it, and what transformers' apply_chat_template makes of
 each for a few conversations: a digest (FNV-1a, 64 bits) of the text, null where it raises. An edit is [offset, bytes taken out,
 text put in] of templates/NAME.jinja. A reader of templates may refuse an edit; what it renders must have the digest."""

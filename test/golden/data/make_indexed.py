@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes indexed/*.bin and *.idx with DeepSpeed's own builder, in each type of token, and in Megatron's type codes;
 and reads a pair of ours back with DeepSpeed's reader.
 

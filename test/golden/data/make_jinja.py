@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes jinja.json: templates of one construct each, the variables that they are rendered with, and what transformers' renderer of
 chat templates makes of them: the text and the ranges of {% generation %} in characters, or null where it raises."""
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes masks/NAME.json: for each family of chat templates a file of training samples, and what transformers makes of them:
 token ids, and which of them count in the loss. Also masks/tokenizer-*.json, where a family's tokenizer beside this script lacks
 the family's special tokens.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small Parquet files by pyarrow and their rows, for test_rows.c: make_rows.py (needs pyarrow)."""
 import datetime
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes schemas.json: rows of training data in every schema, and the ids and loss mask that TRL's preparation makes of them.
 
 The rows are random. Each comes as two: the line that is read here, and the row of `datasets` that stands for it where TRL knows

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes whole tokenizer folders, each some random changes away from a real family's, with what transformers'
 AutoTokenizer.from_pretrained(folder) makes of them: ids with and without special tokens, decoded texts with and without
 them, and the ids of bos, eos, pad and unk. test_tokenizer_folder compares the library with it.

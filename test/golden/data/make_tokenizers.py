@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes tokenizer-*.json, small tokenizers of each family trained here, and tokenizers.json: texts
 with the ids and decoded texts that the `tokenizers` package gives for each of them.
 

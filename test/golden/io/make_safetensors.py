@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Golden files of test/io: written by the safetensors package and by transformers' save_pretrained.
 
     python make_safetensors.py      # torch, transformers, safetensors; writes beside itself

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes elastic.csv: DeepSpeed's own compute_elastic_config over a grid. Usage: make_elastic.py CHECKOUT
 
 CHECKOUT is a folder with DeepSpeed's sources; the installed package need not hold deepspeed/elasticity.

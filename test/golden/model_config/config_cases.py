@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiny models of the five families and random mutations of their config.json, for make_config.py and
 test/long/model_config.py. Needs torch and transformers."""
 import copy

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes this folder's models and cases.json: mutated config.json and what transformers makes of them.
 
     python make_config.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes optim.txt: optimizer steps in fp64 by torch.optim (adam, sgd, adagrad) and, for Lion and LAMB, which torch
 lacks, by the formulas of their papers as DeepSpeed has them. Run: python make_optim.py > optim.txt
 

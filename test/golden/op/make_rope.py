@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes rope.txt: cosines and sines of transformers' rotary embeddings. Run: python make_rope.py > rope.txt
 
 Each case: "case NAME head_dim theta scaling factor low high original beta_fast beta_slow attention_factor mscale

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes lamb_*.json and lamb_*.safetensors: ten steps of LAMB by DeepSpeed's own kernel.
 
 DeepSpeed has LAMB only as a CUDA kernel. Its source, from the installed package, is taken as it is, run by one thread on

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the goldens of optimizers and of the dynamic loss scaler.
 
 optim.json           cases: "config", sections of a DeepSpeed configuration; "source", what computed the golden

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes trainer_schedule.csv: learning rates of the schedules of Hugging Face's Trainer, from
 transformers' get_scheduler, stepped as the Trainer steps them.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the parity goldens: small random models of each family, run by transformers.
 
 For every variant a folder with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes estimate.txt: DeepSpeed's tables of model states, for test_ds_plan.sh.
 
 usage: make_estimate.py > estimate.txt     (needs deepspeed)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes steps.json: loss, learning rate and gradient norm of 20 steps of Hugging Face's Trainer, in fp32 and bf16, with
 model/ and rows.jsonl, which it makes too. zero2.json is a configuration as fine-tuning frameworks ship them: everything
 "auto", no optimizer, no scheduler.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trajectories of DeepSpeed's ZenFlow with overlap_step (0.19.8, stage 2, one CPU rank) for
 test/train/test_zenflow.c. Run: DS_ACCELERATOR=cpu python make_late.py OUT.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trajectories of DeepSpeed's ZenFlow (0.19.8, stages 1 and 2, overlap_step false, one CPU rank) on a
 small network, for test/train/test_zenflow.c. Run: DS_ACCELERATOR=cpu python make_zenflow.py OUT.
 

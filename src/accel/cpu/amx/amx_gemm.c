@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products in bf16 on AMX. See amx_plan.h for the cut, amx_tile.h for the inner loop.
  *
  * Each lane claims blocks of C one after another. While it computes one chunk of a block, side jobs

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packing of bf16 operands for the tile loop. See amx_pack.h. */
 #include "accel/cpu/amx/amx_pack.h"
 #include "accel/cpu/simd/gemm_transpose.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packing of bf16 operands into the form that the tile loop loads: steps of 32 values of k, 2 KiB
  * each, two tiles a step.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How one product is cut. See amx_plan.h. */
 #include "accel/cpu/amx/amx_plan.h"
 #include "accel/cpu/amx/amx_tile.h"

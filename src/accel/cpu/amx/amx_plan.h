@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How one product is cut for the tile loop: blocks of C, chunks and blocks of k, and what lies
  * where in the workspace. A pure function of the shape, so that it can be part of a plan.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Side jobs: work for the vector units and the caches that is spread over the steps of the tile
  * loop, where those units idle for most of the 64 cycles that four tile products take. Storing the
  * previous block of C, packing the next block of B and fetching the next panel of A all hide there.

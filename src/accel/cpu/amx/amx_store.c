@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Storing finished sums. See amx_store.h. */
 #include "accel/cpu/amx/amx_store.h"
 #include "accel/cpu/simd/gemm_finish.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Storing one block of finished sums into C, with the epilogue: a side job. */
 #ifndef DSI_ACCEL_CPU_AMX_STORE_H
 #define DSI_ACCEL_CPU_AMX_STORE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tile loop: C[32,32] += A[32,K]·B[K,32] in bf16 on AMX, four accumulators.
  *
  * Tiles 0..3 hold C (row half × column half), 4 and 5 the two row halves of A, 6 and 7 the two

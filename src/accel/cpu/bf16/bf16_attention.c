@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention in bf16, on tiles of AMX or dot products of AVX-512.
  *
  * A task is one kv head of one sample and a chunk of its queries. It packs the keys and values that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the forward and backward kernels of attention in bf16 share. */
 #ifndef DSI_ACCEL_CPU_BF16_ATTENTION_H
 #define DSI_ACCEL_CPU_BF16_ATTENTION_H

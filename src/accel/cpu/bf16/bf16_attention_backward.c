@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_backward in bf16, on tiles of AMX or dot products of AVX-512.
  *
  * A task is one kv head of one sample. It packs the operands in the forms that five products need,

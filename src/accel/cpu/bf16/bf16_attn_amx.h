@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products of packed blocks on AMX tiles, for bf16_attn_tile.h, which alone includes this.
  *
  * Tile configuration is loaded and released in each task.

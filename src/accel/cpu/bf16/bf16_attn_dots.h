@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products of packed blocks by AVX-512's dot products of pairs of bf16, for bf16_attn_tile.h, which
  * alone includes this.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The attention kernels in bf16, as the family that registry.c lists. */
 #include "accel/cpu/bf16/bf16_attention.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packing of attention's operands into tiles, and results out of them. See bf16_attn_tile.h. */
 #include "accel/cpu/bf16/bf16_attn_tile.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tiles of attention in bf16: packing rows into them, and products over packed blocks. Files of
  * this folder are compiled once for AMX and once for AVX-512's dot products of pairs of bf16, which
  * take the same layout: only bf16_attn_amx.h and bf16_attn_dots.h differ.

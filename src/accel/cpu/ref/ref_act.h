@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Activation functions and their derivatives. */
 #ifndef DSI_ACCEL_CPU_REF_ACT_H
 #define DSI_ACCEL_CPU_REF_ACT_H

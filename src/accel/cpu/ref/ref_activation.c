@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of activation, glu and their backward operators: items are elements. */
 #include "accel/cpu/ref/ref_act.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of attention and attention_backward.
  *
  * A head's keys and values are copied out as reals first, keys (and in the backward pass values)

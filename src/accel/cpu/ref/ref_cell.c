@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of store, accumulate and kv_write. */
 #include "accel/cpu/ref/ref_real.h"
 #include "op/ops.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of columns that are taken apart from the rest of a weight, and of postpone. */
 #include "accel/cpu/ref/ref_real.h"
 #include "op/ops.h"

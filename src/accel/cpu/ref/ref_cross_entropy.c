@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of cross_entropy and linear_cross_entropy with their backward operators.
  *
  * Logits exist for a block of rows (forward, dx) or a panel of columns (dw) at a time only.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The one matrix product of the reference kernels: x·w for a panel of REF_PANEL columns, each sum
  * in fp32 from 0, from the first k to the last. Columns are computed side by side, so the order of
  * a sum never changes. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernel of dropout: items are elements. */
 #include "accel/cpu/ref/ref_real.h"
 #include "base/rng.h"

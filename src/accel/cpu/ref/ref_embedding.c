@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of embedding and embedding_dw. */
 #include "accel/cpu/ref/ref_real.h"
 #include "op/ops.h"

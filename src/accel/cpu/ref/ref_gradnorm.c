@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of the global gradient norm. Items of one order, though any would do. */
 #include "accel/cpu/ref/ref_real.h"
 #include "base/exact_bins.h"

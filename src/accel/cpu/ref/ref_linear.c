@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of linear and linear_dw. */
 #include "accel/cpu/ref/ref_act.h"
 #include "accel/cpu/ref/ref_dot.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The families of reference kernels, one a file: X(name) for ref_<name>.c. */
 #ifndef DSI_ACCEL_CPU_REF_LIST_H
 #define DSI_ACCEL_CPU_REF_LIST_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of layer_norm, rms_norm and their backward operators. */
 #include "accel/cpu/ref/ref_real.h"
 #include "op/ops.h"

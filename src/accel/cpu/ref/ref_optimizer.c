@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of the optimizers: docs/internals/optim.md, operation by operation. */
 #include "accel/cpu/ref/ref_real.h"
 #include "base/exact_sum.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every reference kernel is written in: `real` arithmetic, and loads and stores that convert.
  *
  * The files of this folder are compiled twice. In the library real is float: f32, bf16 and f16

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of the sums, fill and expand. */
 #include "accel/cpu/ref/ref_real.h"
 #include "op/ops.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of rope_table and rope.
  *
  * The frequencies follow transformers' modeling_rope_utils, which computes them in fp32 tensors

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of cast, reshape, permute, slice, pad, split, concat and take_rows. */
 #include "accel/cpu/ref/ref_real.h"
 #include "op/ops.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference kernels of softmax and softmax_backward: items are rows. */
 #include "accel/cpu/ref/ref_real.h"
 #include "op/ops.h"

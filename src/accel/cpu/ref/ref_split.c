@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See ref_split.h. */
 #include "accel/cpu/ref/ref_split.h"
 

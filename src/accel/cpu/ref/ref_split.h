@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How reference kernels split their work: contiguous ranges of items, one range a thread. What an
  * item computes never depends on the split, so the bits are the same for any number of threads. It
  * also sets the float mode (subnormals flushed) of every kernel, which is why all of them use it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The vector parts of attention: masks, 2^x, dropout. Lanes are queries, VF_WIDTH of them; a row of
  * scores is one key against all lanes, so maxima and sums over keys need no horizontal step.
  *

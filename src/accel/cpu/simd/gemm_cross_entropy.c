@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* linear_cross_entropy on the matrix-product engine.
  *
  * The logits of all rows for one panel of columns exist in fp32, in scratch or where they are kept;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What linear_cross_entropy and its backward operators share on the matrix-product engine: the
  * vocabulary is walked in panels of PANEL columns. */
 #ifndef DSI_ACCEL_CPU_GEMM_CROSS_ENTROPY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The backward operators of linear_cross_entropy on the matrix-product engine.
  *
  * A panel of logits, made again or kept by the forward operator, becomes rounded gradients; these

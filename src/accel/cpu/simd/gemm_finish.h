@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The epilogue of a matrix product on one vector: what gemm.h promises, in that order. Included by
  * the files that compute products on vectors or tiles. */
 #ifndef DSI_ACCEL_CPU_GEMM_FINISH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels made of matrix products: each for the vector set that the file is compiled for, and with
  * AVX-512 once more with products of pairs of bf16, and once with products on AMX tiles.
  */

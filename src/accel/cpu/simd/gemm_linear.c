@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* linear and linear_dw on the matrix-product engine; the column sums of dy for the bias. */
 #include "accel/cpu/simd/gemm_kernels.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The families of kernels made of matrix products; registry.c lists them. */
 #include "accel/cpu/simd/gemm_kernels.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The one order of a sum over k in the matrix products of this folder, gemm_simd.c and
  * gemm_vector.c: blocks of KC elements counted from k = 0; a block is one chain of multiply-adds
  * from zero, element by element; the sums of the blocks are added in their order. It depends on k,

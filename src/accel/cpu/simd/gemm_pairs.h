@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packing for the products of bf16 pairs of gemm_simd.c, which alone includes this, in place of
  * gemm_panels.h: the same panels, but an element is two values of k side by side, as the dot
  * product takes them, the even one in the low half. Nothing is converted. Values beyond the edges

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packing for the matrix products of gemm_simd.c, which alone includes this: what a tile of MR × NR
  * of C reads lies in one piece, widened to fp32. Elements beyond the edges of A and B are zero.
  *

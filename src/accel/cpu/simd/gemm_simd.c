@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products with vector multiply-adds in fp32; other dtypes are widened while packing. For
  * avx512_bf16 the same with dot products of pairs of bf16, summed in fp32: k counts pairs.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rearranging values held in registers, for the packing of matrix products: a square of 32-bit
  * values transposed; with AVX-512, two rows of 16-bit values made into pairs. */
 #ifndef DSI_ACCEL_CPU_GEMM_TRANSPOSE_H

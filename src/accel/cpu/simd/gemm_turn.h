@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows read as columns: 4·VF_WIDTH bytes of each of VF_WIDTH rows of B, stored (n,k), become
  * vectors whose lanes are rows, one for each 32 bits of k. For gemm_vector.c, whose sums run along
  * k in order.

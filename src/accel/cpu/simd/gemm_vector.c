@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products of 1 to 4 rows (decoding): B is read once as it lies in memory, at the speed of memory.
  *
  * Every sum has the order of gemm_order.h, so that a row has the bits that it has among many; tasks

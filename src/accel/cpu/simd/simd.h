@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One small vector abstraction for kernels: a vector of fp32, 16 wide on AVX-512 and 8 wide on
  * AVX2.
  *

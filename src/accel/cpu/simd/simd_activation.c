@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* activation, glu and their gradients: GELU in both forms and SiLU. Held to a tolerance. */
 #include "accel/cpu/simd/simd_kernel.h"
 #include "accel/cpu/simd/vec_math.h"

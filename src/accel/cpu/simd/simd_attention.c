@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention in fp32 vectors, for f32, bf16 and f16 operands.
  *
  * A task is one kv head of one sample and a chunk of its queries. Keys and values become dense fp32

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the vector kernels of attention share: products of small fp32 matrices, copies in and out.
  *
  * Every product is C(rows × lanes) (+)= A(rows × n)·B(n × lanes) with B and C contiguous along the

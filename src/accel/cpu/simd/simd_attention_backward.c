@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_backward in fp32 vectors, for f32, bf16 and f16 operands.
  *
  * A task is one kv head of one sample. For each block of keys and each block of queries, which are

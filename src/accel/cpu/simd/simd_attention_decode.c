@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention for a step of generation: a few queries against all the keys of a cell, with the bits
  * that simd_attention.c gives the same query among many.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simd.h on AVX2 with FMA and F16C. Included by simd.h only. */
 #ifndef DSI_ACCEL_CPU_SIMD_AVX2_H
 #define DSI_ACCEL_CPU_SIMD_AVX2_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simd.h on AVX-512 (F, BW, DQ, VL). Included by simd.h only. */
 #ifndef DSI_ACCEL_CPU_SIMD_AVX512_H
 #define DSI_ACCEL_CPU_SIMD_AVX512_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cast, store, accumulate and postpone. The reference's bits. */
 #include "accel/cpu/simd/simd_kernel.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cross_entropy and cross_entropy_backward on whole logits. The form fused with the output
  * projection is with the matrix products.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dropout: Philox4x32-10 (base/rng.h) on VL_WIDTH counters at a time; the reference's bits.
  *
  * A word is of one element, four elements share a counter; so a block of elements starts at the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Elementwise operators: arithmetic with broadcasting of a row or a scalar, and unary functions.
  *
  * Computed in fp32, rounded once. All but exp, log, tanh and sigmoid give the reference's bits.

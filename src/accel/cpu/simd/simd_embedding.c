@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* embedding and embedding_dw.
  *
  * embedding_dw splits the columns, so that each task adds the rows of its columns in token order:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* base/exact_sum.h on vectors, and the largest magnitude of vectors. */
 #ifndef DSI_ACCEL_CPU_SIMD_EXACT_H
 #define DSI_ACCEL_CPU_SIMD_EXACT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The two reductions that softmax and cross entropy share: a row's largest element, and the sum of
  * exponentials below it. NaN elements are skipped by the first and come out of the second.
  */

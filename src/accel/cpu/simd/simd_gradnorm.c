@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* abs_max and sum_squares: the global gradient norm, the same bits for any split of the work. */
 #include "accel/cpu/simd/simd_exact.h"
 

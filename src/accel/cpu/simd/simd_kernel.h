@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the kernels of this folder share: their list, the split of work, dispatch by element type.
  *
  * A kernel is a const ds_kernel named by DSI_SIMD_KERNEL and one line in DSI_SIMD_KERNELS;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lamb: moments and maxima, exact norms, update: three passes over one tensor. The sequence is that
  * of docs/internals/optim.md.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The vector kernels of one instruction set, as the family that registry.c lists. */
 #include "accel/cpu/simd/simd_kernel.h"
 

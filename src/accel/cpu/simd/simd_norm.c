@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* layer_norm and rms_norm: a pass for the mean, one for the variance, one for the output, each over
  * a row that is in cache.
  */

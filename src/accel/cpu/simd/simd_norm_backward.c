@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* layer_norm_backward and rms_norm_backward.
  *
  * Rows go in a number of blocks that depends on the shape only; each block sums its dw and db in

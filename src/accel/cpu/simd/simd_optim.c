@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adam, sgd, lion and adagrad: one pass over parameter, gradient and states.
  *
  * Each update is the sequence of docs/internals/optim.md, so that every kernel gives the same bits.

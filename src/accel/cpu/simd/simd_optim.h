@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loop that all elementwise optimizer updates share: operands, scalars, prefetch, tails.
  *
  * Operands of the operators (op/ops.h): param, grad, hyper, factor, [master], states; outputs

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* permute: any element type, by its size. Where the last dim stays last whole rows are copied;
  * elsewhere squares of TILE by TILE elements, whose lines stay in the L1 cache.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums over everything, over rows and over columns, and their transposes fill and expand.
  *
  * Blocks depend on the shape only; sums inside a block are fp32 in a fixed order, whole sums add

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope: heads rotated by a table of cosines and sines, tokens split over threads; the reference's
  * bits (two products and a sum, each rounded). */
 #include "accel/cpu/simd/simd_kernel.h"

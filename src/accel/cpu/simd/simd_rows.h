@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Helpers for kernels that reduce along rows: widened vectors of weights, loops over the vectors of
  * a row with the masked tail last, sums in a fixed order.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slice, pad, split and concat: they only move elements, so any type goes by its size.
  *
  * They copy runs: a tensor is `outer` groups of dim·inner elements around the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* softmax and softmax_backward over the last dimension: rows in cache, sums in a fixed order. */
 #include "accel/cpu/simd/simd_exp_rows.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exp, log, tanh, erf, sigmoid and the activations on vectors of fp32.
  *
  * Used by every kernel of this folder that needs them. Polynomials are minimax fits of our own
