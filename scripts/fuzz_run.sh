@@ -7,7 +7,7 @@
 # FUZZ_TIMEOUT seconds (default 20; more on a busy machine) is a finding. The exit status is 1 when there was one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# -ge 3 ] || { sed -n '2,6s/^# //p' "$0" >&2; exit 2; }
+[ $# -ge 3 ] || { sed -n '3,7s/^# //p' "$0" >&2; exit 2; }
 out=$1 seconds=$2 jobs=$3
 shift 3
 mkdir -p "$out/findings" "$out/seeds" "$out/corpus"

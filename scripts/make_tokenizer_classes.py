@@ -41,7 +41,8 @@ def names():
 
 def main():
     path = sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent / "src/data/tokenizer_class_table.c"
-    lines = ["/* Made by scripts/make_tokenizer_classes.py; not to be changed by hand. */",
+    lines = ["/* SPDX-License-Identifier: Apache-2.0 */",
+             "/* Made by scripts/make_tokenizer_classes.py; not to be changed by hand. */",
              '#include "data/tokenizer_class.h"', "",
              f'const char dsi_class_version[] = "{transformers.__version__}";', "",
              "/* Sorted by model type. */", "const dsi_class_model dsi_class_models[] = {", *rows(), "    {NULL, NULL, DSI_CLASS_FILE, false},", "};", "",

@@ -25,6 +25,7 @@ class Dataset(Owned):
         super().__init__(context)
         names = [files] if isinstance(files, (str, os.PathLike)) else list(files)
         paths = (ctypes.c_char_p * len(names))(*(encoded(name) for name in names))
+        more = {name: encoded(value) if isinstance(value, (str, os.PathLike)) else value for name, value in more.items()}
         params = _abi.ds_dataset_params(files=ctypes.addressof(paths), n_files=len(names), seq_length=seq_length, **more)
         chat = ctypes.c_void_p()
         if tokenizer is not None:
