@@ -76,6 +76,7 @@ expect 0 '"$schema":"https://json-schema.org/draft/2020-12/schema"' "$bin" schem
 # what ds_train would take: the ranks of the batch sizes, the model's plan
 echo '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}' > "$work/eight.json"
 expect 0 "eight.json: right for 8 ranks" "$bin" check "$work/eight.json" --optim sgd
+expect 1 "zero_optimization.stage: expected" "$bin" check <(echo '{"zero_optimization": {"stage": 9}}')
 expect 1 "world size = 4" "$bin" check "$work/eight.json" --world_size 4
 expect 2 "found --deepspeed_config too" "$bin" check "$work/eight.json" --deepspeed_config "$work/eight.json"
 model="$root/test/common/gpt2.json"

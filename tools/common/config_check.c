@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 enum { RIGHT = 0, WRONG = 1, UNREADABLE = 3, ANY_WIDTH = 1024, MOST_RANKS = 1 << 20 };
 
@@ -18,7 +18,9 @@ static int64_t number_at(const ds_config *config, const char *path)
 static uint32_t ranks_of(ds_ctx *ctx, const char *file, const ds_config_params *params)
 {
     ds_config *config = NULL;
-    if (ds_config_load_file(ctx, file, params, &config) < 0) {
+    struct stat st;
+    if (stat(file, &st) != 0 || !S_ISREG(st.st_mode) || /* a pipe is read once */
+        ds_config_load_file(ctx, file, params, &config) < 0) {
         return 1; /* the check says why */
     }
     const int64_t total = number_at(config, "train_batch_size");
