@@ -6,15 +6,18 @@
 #include "common/args.h"
 #include "common/output.h"
 #include "common/size_text.h"
+#include "io/file.h"
 
 #include <deepspeed/checkpoint.h>
 #include <deepspeed/context.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { EXIT_RIGHT = 0, EXIT_BROKEN = 1, EXIT_USAGE = 2, EXIT_FAILED = 3 };
 
 typedef struct options {
-    bool all;
+    bool all, overwrite;
     const char *state, *dtype, *max_shard_size, *tokenizer;
     bool given_dtype, given_size, exclude_frozen;
 } options;
@@ -257,6 +260,9 @@ static int export(ds_ctx *ctx, const options *o, const char *dir, const char *ou
         status = ds_checkpoint_open(ctx, dir, tag, &c);
     }
     if (status == DS_OK) {
+        status = output_folder_free(ctx, out, o->overwrite);
+    }
+    if (status == DS_OK) {
         status = ds_checkpoint_export(c, &params, &info);
     }
     if (status == DS_OK) {
@@ -270,10 +276,28 @@ static int export(ds_ctx *ctx, const options *o, const char *dir, const char *ou
     return status < 0 ? fail(ctx, status) : EXIT_RIGHT;
 }
 
-static int consolidate(ds_ctx *ctx, const char *dir, const char *out, const char *tag)
+/* Whether OUT has a checkpoint of this name. */
+static ds_status check_tag(ds_ctx *ctx, const options *o, const char *out, const char *tag)
+{
+    struct stat st;
+    char *path = dsi_path_join(out, tag);
+    const bool there = path == NULL || stat(path, &st) == 0;
+    free(path);
+    return there && !o->overwrite
+               ? ds_fail(ctx, DS_ERR_ARG,
+                         "%s holds %s already: --overwrite replaces it; or give another folder",
+                         out, tag)
+               : DS_OK;
+}
+
+static int consolidate(ds_ctx *ctx, const options *o, const char *dir, const char *out,
+                       const char *tag)
 {
     ds_checkpoint *c = NULL;
     ds_status status = ds_checkpoint_open(ctx, dir, tag, &c);
+    if (status == DS_OK) {
+        status = check_tag(ctx, o, out, ds_checkpoint_get_info(c)->tag);
+    }
     if (status == DS_OK) {
         status = ds_checkpoint_consolidate(c, out);
     }
@@ -305,7 +329,7 @@ static int run_copy(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
                      "belong to export");
     }
     return is_export ? export(ctx, o, words->items[1], words->items[2], tag)
-                     : consolidate(ctx, words->items[1], words->items[2], tag);
+                     : consolidate(ctx, o, words->items[1], words->items[2], tag);
 }
 
 static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
@@ -381,6 +405,11 @@ int main(int argc, char **argv)
          .out = &o.exclude_frozen,
          .def = "false",
          .doc = "export: without parameters that were not trained."},
+        {.name = "overwrite",
+         .type = DSI_ARG_SWITCH,
+         .out = &o.overwrite,
+         .doc = "export: into a folder that holds a model's files; consolidate: over a checkpoint "
+                "of the same name."},
     };
     const dsi_args_spec spec = {.usage = "ds_checkpoint COMMAND DIR [TAG] [FLAGS]",
                                 .about = about,

@@ -23,6 +23,7 @@ enum { EXIT_USE = 2, EXIT_INTERRUPTED = 130 };
 static const char *volatile staged[2];
 
 typedef struct options {
+    bool overwrite;
     const char *command, *tokenizer, *output, *chat_template, *column_map;
     dsi_arg_list words;
     dsi_data_files files; /* that the words of tokenize stand for */
@@ -177,6 +178,7 @@ static ds_status check_outputs(ds_ctx *ctx, const options *o)
             return ds_fail(ctx, DS_ERR_NOMEM, "no memory to write %s", o->output);
         }
         status = output_not_input(ctx, path, (const char *const *)o->files.paths, o->files.n);
+        status = status < 0 ? status : output_free(ctx, path, NULL, o->overwrite);
         free(path);
     }
     return status;
@@ -362,6 +364,10 @@ int main(int argc, char **argv)
          .out = &o.output,
          .value = "PREFIX",
          .doc = "Writes PREFIX.bin and PREFIX.idx."},
+        {.name = "overwrite",
+         .type = DSI_ARG_SWITCH,
+         .out = &o.overwrite,
+         .doc = "Replace them where they are there."},
         {.name = "chat_template",
          .type = DSI_ARG_TEXT,
          .out = &o.chat_template,

@@ -3,6 +3,8 @@
  * estimate are in tools/common/plan_*.c. */
 #include "common/output.h"
 #include "common/plan_run.h"
+#include "monitor/html.h"
+#include "train/plan_print.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,7 +129,12 @@ static ds_status check_outputs(ds_ctx *ctx, const plan_options *o)
         DS_TRY(output_not_input(ctx, paths[i], inputs, sizeof inputs / sizeof *inputs));
         DS_TRY(paths[i] != NULL ? output_check(ctx, paths[i]) : DS_OK);
     }
-    return DS_OK;
+    const bool page = o->html != NULL && strcmp(o->html, "-") != 0 && !o->overwrite;
+    DS_TRY(page ? dsi_html_check(ctx, o->html, DSI_PLAN_PAGE_KIND) : DS_OK);
+    DS_TRY(output_free(ctx, o->json, "{\n  \"ds_plan\": ", o->overwrite));
+    DS_TRY(
+        output_free(ctx, o->trace, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", o->overwrite));
+    return output_free(ctx, o->output, NULL, o->overwrite);
 }
 
 int main(int argc, char **argv)

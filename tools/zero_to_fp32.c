@@ -14,7 +14,7 @@
 
 typedef struct options {
     const char *max_shard_size, *tag;
-    bool safe_serialization, exclude_frozen, debug;
+    bool safe_serialization, exclude_frozen, overwrite, debug;
 } options;
 
 static const char about[] =
@@ -65,6 +65,7 @@ static ds_status convert(ds_ctx *ctx, const options *o, const char *dir, const c
     ds_checkpoint_export_info done;
     ds_checkpoint_export_params params = {.folder = output, .exclude_frozen = o->exclude_frozen};
     DS_TRY(size_parse(ctx, "max_shard_size", o->max_shard_size, &params.max_shard_bytes));
+    DS_TRY(output_folder_free(ctx, output, o->overwrite));
     DS_TRY(ds_checkpoint_open(ctx, dir, tag, &c));
     const ds_checkpoint_info *info = ds_checkpoint_get_info(c);
     (void)printf("Processing zero checkpoint '%s'\n", info->path);
@@ -140,6 +141,10 @@ int main(int argc, char **argv)
          .out = &o.exclude_frozen,
          .def = "false",
          .doc = "Without parameters that were not trained."},
+        {.name = "overwrite",
+         .type = DSI_ARG_SWITCH,
+         .out = &o.overwrite,
+         .doc = "Into a folder that holds a model's files."},
         {.name = "debug",
          .letter = 'd',
          .type = DSI_ARG_SWITCH,

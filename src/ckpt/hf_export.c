@@ -113,6 +113,36 @@ static ds_status write_config(const ds_hf_export *e, const char *json)
     return status;
 }
 
+/* Templates beside the one of the tokenizer, a file each, as transformers keeps them. */
+static ds_status copy_templates(const ds_hf_export *e, const char *from)
+{
+    static const char name[] = "additional_chat_templates";
+    struct stat st;
+    char **names = NULL;
+    size_t n = 0;
+    char *source = dsi_path_join(from, name);
+    char *target = dsi_path_join(e->stage.path, name);
+    ds_status status = source != NULL && target != NULL ? DS_OK : no_memory(e->ctx);
+    if (status == DS_OK && stat(source, &st) == 0 && S_ISDIR(st.st_mode)) {
+        status = dsi_folder_make(e->ctx, target);
+        status = status < 0 ? status : dsi_folder_list(e->ctx, source, &names, &n);
+    }
+    for (size_t i = 0; i < n && status == DS_OK; ++i) {
+        char *one = dsi_path_join(source, names[i]);
+        char *other = dsi_path_join(target, names[i]);
+        const bool file = one != NULL && stat(one, &st) == 0 && S_ISREG(st.st_mode);
+        status = one == NULL || other == NULL ? no_memory(e->ctx)
+                 : file                       ? dsi_file_copy(e->ctx, one, other)
+                                              : DS_OK;
+        free(one);
+        free(other);
+    }
+    dsi_names_free(names, n);
+    free(source);
+    free(target);
+    return status;
+}
+
 static ds_status copy_files(const ds_hf_export *e, const char *from)
 {
     static const char *const names[] = {"tokenizer.json",
@@ -141,7 +171,7 @@ static ds_status copy_files(const ds_hf_export *e, const char *from)
         free(source);
         free(target);
     }
-    return status;
+    return status == DS_OK ? copy_templates(e, from) : status;
 }
 
 /* Chooses where to stage: inside of a folder that exists, else beside it. What stands there in the

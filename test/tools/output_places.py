@@ -259,11 +259,11 @@ def search(_, case):
 
 def plan(flag, *more):
     return lambda path, case: ["ds_plan", *SMALL, "--deepspeed_config", "in/ds.json", "--threads", "1", "--memory", "1GB",
-                               *more, flag, path]
+                               *more, "--overwrite", flag, path]
 
 
 OUTPUTS = [
-    Output("ds_train --metrics", lambda path, case: train("--metrics", path), ALL, has(b'{"step":1,'), b"step 1/1"),
+    Output("ds_train --metrics", lambda path, case: train("--metrics", path, "--overwrite"), ALL, has(b'{"step":1,'), b"step 1/1"),
     Output("ds_train --trace", lambda path, case: train("--trace", path), ALL, has(b'"traceEvents"'), b"step 1/1"),
     Output("flops_profiler.output_file",
            with_config(lambda path: {"flops_profiler": {"enabled": True, "profile_step": 0, "output_file": str(path)}}),
@@ -293,7 +293,7 @@ OUTPUTS = [
     Output("ds_plan --html", plan("--html"), ALL, has(b"<svg"), b"planned in", inputs=("gpt.json",)),
     Output("ds_plan --trace", plan("--trace", "--device", "h100-sxm"), ALL, has(b'"traceEvents"'), b"planned in"),
     Output("ds_plan --output", plan("--output", "--fit"), ALL, has(b'"train_micro_batch_size_per_gpu"'), b"planned in"),
-    Output("ds_plan diff --trace", lambda path, case: ["ds_plan", "diff", "in/a.trace", "in/b.trace", "--trace", path], ALL,
+    Output("ds_plan diff --trace", lambda path, case: ["ds_plan", "diff", "in/a.trace", "in/b.trace", "--overwrite", "--trace", path], ALL,
            has(b'"traceEvents"'), b"total", inputs=("a.trace", "b.trace")),
     Output("ds_nvme_tune --output",
            lambda path, case: ["ds_nvme_tune", "--nvme_dir", "in", "--io_size", "1M", "--sweep_config", "in/sweep.json",
@@ -301,12 +301,12 @@ OUTPUTS = [
            inputs=("sweep.json",)),
     Output("ds_bench --profile", lambda path, case: ["ds_bench", "--profile", path], EARLY, None, b"measuring"),
     *[Output(f"ds_data tokenize {end}",
-             lambda path, case: ["ds_data", "tokenize", "in/text.txt", "--tokenizer", "bytes", "--output",
+             lambda path, case: ["ds_data", "tokenize", "in/text.txt", "--tokenizer", "bytes", "--overwrite", "--output",
                                  str(path).removesuffix(".bin").removesuffix(".idx")],
              FILES + REFUSED + [null, link_to_null, full, link_to_full, fifo, link_to_fifo, closed_folder], right,
              b"tokens in", at=f"out{end}", inputs=("text.txt",), beside=("out.bin", "out.idx"))
       for end, right in ((".bin", has(b"l\0i\0n\0e\0")), (".idx", has(b"MMIDIDX")))],
-    *[Output(name, lambda path, case, words=words: [*words, os.path.dirname(path)],
+    *[Output(name, lambda path, case, words=words: [*words, os.path.dirname(path), "--overwrite"],
              FIXED + [fifo_in_folder, null_in_folder], has(b"__metadata__"), b"Saved", code=(1, 3), at="model.safetensors",
              beside=("config.json", "tokenizer.json", "tokenizer_config.json"))
       for name, words in (("ds_checkpoint export", ["ds_checkpoint", "export", "in/run"]),

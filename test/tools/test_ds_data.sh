@@ -120,7 +120,7 @@ mv keep.* kept
 for signal in INT TERM; do
     code=0
     (cd kept && exec env --default-signal=INT "$data" tokenize ../long.jsonl --tokenizer "$tok" \
-        --output keep --threads 1) > out.log 2> err.log &
+        --output keep --overwrite --threads 1) > out.log 2> err.log &
     pid=$!
     for i in $(seq 200); do
         [ -n "$(find kept -name '.keep.bin*' -size +0)" ] && break

@@ -143,7 +143,7 @@ check fit_disk 0 '^chosen: .*offload_optimizer.nvme_path "/a,/b".*sub_group_size
     --fit --nvme_path /a,/b --output "$dir/disk.json"
 check fitted_disk 0 'fits: ' "$tool" "${small[@]}" --deepspeed_config "$dir/disk.json" --memory 900000000
 check fit_host 0 '^chosen: .*offload_optimizer.device "cpu"' "$tool" "${small[@]}" --device h100-sxm --memory 1600000000 \
-    --fit --output "$dir/host.json"
+    --fit --overwrite --output "$dir/host.json"
 check fitted_host 0 'fits: ' "$tool" "${small[@]}" --device h100-sxm --deepspeed_config "$dir/host.json" --memory 1600000000
 check changes_offload 3 'offload_optimizer.device "nvme".*sub_group_size 10000000' "$tool" "${small[@]}" --memory 900000000
 # parameters really leave memory: max_in_cpu would keep those of every model below 1e9 elements
@@ -204,9 +204,9 @@ for form in "" "--json -" "--json /dev/full"; do
 done
 echo old > "$dir/page.html"
 ln -s page.html "$dir/link.html"
-(trap '' XFSZ && ulimit -f 4 && "$tool" "${small[@]}" --html "$dir/link.html" > /dev/null 2>&1) && { echo "FAILED: page too large"; failed=1; }
+(trap '' XFSZ && ulimit -f 4 && "$tool" "${small[@]}" --overwrite --html "$dir/link.html" > /dev/null 2>&1) && { echo "FAILED: page too large"; failed=1; }
 [ "$(cat "$dir/page.html")" = old ] || { echo "FAILED: a page that could not be written took the old one away"; failed=1; }
-"$tool" "${small[@]}" --html "$dir/link.html" > /dev/null
+"$tool" "${small[@]}" --overwrite --html "$dir/link.html" > /dev/null
 [ -L "$dir/link.html" ] && grep -q '<svg' "$dir/page.html" || { echo "FAILED: html through a link"; failed=1; }
 check to_stdout 0 '"ds_plan": 1' "$tool" "${small[@]}" --json /dev/stdout
 

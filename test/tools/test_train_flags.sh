@@ -134,7 +134,7 @@ dealt() { # name, accumulation, ranks, flags
 {"train_batch_size": 4, "gradient_accumulation_steps": $steps, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
 END
     "$bin/deepspeed" --num_gpus "$ranks" "$bin/ds_train" --tokenizer bytes --seq_length 40 --threads 1 --model_config "$work/gpt.json" \
-        --data "$work/uneven.jsonl" --deepspeed_config "$work/dealt.json" --steps 3 --metrics "$work/$name.jsonl" "$@" \
+        --data "$work/uneven.jsonl" --deepspeed_config "$work/dealt.json" --steps 3 --overwrite --metrics "$work/$name.jsonl" "$@" \
         > "$work/$name.log" 2>&1 || fail "$name: $(cat "$work/$name.log")"
 }
 near() { # name, key: as of the run whole_rows

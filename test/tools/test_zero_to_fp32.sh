@@ -30,12 +30,12 @@ check size 2 '--max_shard_size: expected a size such as 5GB' "$tool" "$dir/save"
 check missing 1 "No such file|has no file 'latest'" "$tool" "$dir/none" "$dir/o"
 check tag 1 "--resume global_step2 loads it" "$tool" "$dir/save" "$dir/o" -t global_step9
 check plain 0 'Reconstructed Trainable fp32 state dict with 4 params 567 elements' "$tool" "$dir/save" "$dir/a"
-check frozen 0 'Reconstructed Frozen fp32 state dict with 4 params 31225 elements' "$tool" "$dir/save" "$dir/a"
+check frozen 0 'Reconstructed Frozen fp32 state dict with 4 params 31225 elements' "$tool" "$dir/save" "$dir/a" --overwrite
 check world 0 'Detected checkpoint of world_size: 4' "$tool" "$dir/save/global_step2/" "$dir/b" --safe_serialization -d
 cmp "$dir/a/model.safetensors" "$dir/b/model.safetensors" || failed=1
 pushd "$dir/save/global_step2" >/dev/null || exit 1
 check here 0 'Saved fp32' "$tool" . "$dir/c"
-cd .. && check above 0 'Saved fp32' "$tool" . "$dir/c"
+cd .. && check above 0 'Saved fp32' "$tool" . "$dir/c" --overwrite
 popd >/dev/null || exit 1
 check shards 0 'Saved fp32' "$tool" "$dir/save" "$dir/d" --max_shard_size 60KB --exclude_frozen_parameters
 [ -f "$dir/d/model.safetensors" ] || { echo "FAILED: 2268 bytes of weights are one file"; failed=1; }

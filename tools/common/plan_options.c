@@ -270,6 +270,11 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .out = &o->output,
          .value = "FILE",
          .doc = "Where --fit writes the completed configuration; default: the terminal."},
+        {.name = "overwrite",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->overwrite,
+         .doc = "Let --json, --html, --trace and --output replace files that are there and that "
+                "they did not write."},
         {.type = DSI_ARG_HEADING, .doc = "Of estimate"},
         {.name = "total_params",
          .type = DSI_ARG_INT,

@@ -13,6 +13,7 @@ typedef struct plan_options {
     plan_command command;
     const char *files[2]; /* of diff */
     const char *model, *model_config, *deepspeed_config, *memory, *device;
+    bool overwrite;
     const char *json, *html, *trace, *output, *nvme_path;
     dsi_arg_list freeze;
     int64_t world_size, nodes, seq_length, threads;

@@ -8,6 +8,7 @@
  *    last one took to write. A page that is a pipe or a device is written once, at the end.
  */
 #include "base/clock.h"
+#include "common/output.h"
 #include "common/train.h"
 #include "io/file.h"
 #include "monitor/html.h"
@@ -58,6 +59,7 @@ ds_status train_history_check(const train_run *run)
     char *page = page_path(o);
     char *path = in_output(o, DSI_RUN_HISTORY_NAME);
     struct stat st;
+    const bool keeps = o->overwrite || o->resume_given || o->restarted;
     const bool there = o->report != NULL || (o->output != NULL && stat(o->output, &st) == 0);
     ds_status status = DS_OK;
     if (page != NULL && there) {
@@ -68,7 +70,7 @@ ds_status train_history_check(const train_run *run)
     }
     free(page);
     free(path);
-    return status;
+    return status < 0 ? status : output_free(run->ctx, o->metrics, NULL, keeps);
 }
 
 static void free_history(train_history *h)

@@ -366,7 +366,8 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
              "Begin anew in an --output that holds an earlier run, which is else refused. Once "
              "the new run has saved its first checkpoint, all checkpoints that were there are "
              "removed; its model folder replaces the files of the old one at the end. A run that "
-             "ends before its first save removes nothing. Other files stay.",
+             "ends before its first save removes nothing. Other files stay. A --metrics file that "
+             "is there is replaced, too.",
          .resume = DSI_ARG_FREE},
         {.name = "eval_interval",
          .type = DSI_ARG_INT,

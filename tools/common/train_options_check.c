@@ -48,8 +48,8 @@ ds_status train_options_conflict(ds_ctx *ctx, const train_options *o)
     if (o->restart_data && !o->resume_given) {
         return ds_fail(ctx, DS_ERR_ARG, "--restart_data needs --resume");
     }
-    if (o->overwrite && o->output == NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "--overwrite needs --output DIR");
+    if (o->overwrite && o->output == NULL && o->metrics == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "--overwrite needs --output DIR or --metrics FILE");
     }
     if ((o->resume_given || o->save_interval > 0) && o->output == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "--resume and --save_interval need --output DIR");

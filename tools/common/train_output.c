@@ -8,6 +8,7 @@
  * 3. A restart by the launcher goes on only from checkpoints of its own run: it asks the record.
  */
 #include "ckpt/ckpt_begun.h"
+#include "common/output.h"
 #include "common/train.h"
 #include "io/file.h"
 
@@ -18,30 +19,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t n = strlen(text);
-    const size_t n_end = strlen(end);
-    return n >= n_end && strcmp(text + n - n_end, end) == 0;
-}
-
-static bool is_model_file(const char *name)
-{
-    return name[0] != '.' && (strcmp(name, "config.json") == 0 || ends_with(name, ".safetensors") ||
-                              (strncmp(name, "pytorch_model", 13) == 0 && ends_with(name, ".bin")));
-}
-
-/* The first file of a model folder among the names; NULL: none. */
-static const char *model_file(char **names, size_t n)
-{
-    for (size_t i = 0; i < n; ++i) {
-        if (is_model_file(names[i])) {
-            return names[i];
-        }
-    }
-    return NULL;
-}
 
 static bool has_latest(const char *folder)
 {
@@ -64,13 +41,10 @@ static ds_status refuse(const train_run *run, const char *what, const char *whic
 static ds_status check_free(const train_run *run)
 {
     const char *output = run->options->output;
-    char **names = NULL;
-    size_t n_names = 0;
     ds_checkpoint_entry *list = NULL;
     size_t n = 0;
-    DS_TRY(dsi_folder_list(run->ctx, output, &names, &n_names));
     ds_status status = ds_checkpoint_list(run->ctx, output, &list, &n);
-    const char *model = model_file(names, n_names);
+    char *model = output_model_file(run->ctx, output);
     if (status == DS_OK && n > 0) {
         status = refuse(run, "checkpoints of an earlier run", list[n - 1].tag);
     } else if (status == DS_OK && has_latest(output)) {
@@ -79,7 +53,7 @@ static ds_status check_free(const train_run *run)
         status = refuse(run, "a model folder", model);
     }
     ds_checkpoint_list_free(list, n);
-    dsi_names_free(names, n_names);
+    free(model);
     return status;
 }
 
