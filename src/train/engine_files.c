@@ -398,8 +398,8 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *poo
                        "%s was saved with the optimizer %s, the configuration asks for %s",
                        info->path, info->optimizer, optimizer_name(engine));
     }
-    DS_TRY(check_extra(engine, ckpt));
     DS_TRY(dsi_engine_check_model(engine, ckpt));
+    DS_TRY(check_extra(engine, ckpt));
     DS_TRY(read_states(engine, ckpt, &state));
     DS_TRY(check_rules(engine, info->path, &state));
     DS_TRY(dsi_engine_check_config(engine, ckpt));

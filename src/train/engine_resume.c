@@ -195,6 +195,28 @@ static ds_status compare_configs(walk *w, const json_t *saved, const json_t *own
     return DS_OK;
 }
 
+/* Parameters of one type of schedule that `one` has and `other` has not: they have no default. */
+static ds_status compare_schedule(walk *w, const json_t *one, const json_t *other, bool saved)
+{
+    const json_t *a = json_object_get(one, "scheduler");
+    const json_t *b = json_object_get(other, "scheduler");
+    const char *key;
+    json_t *value;
+    if (a == NULL || b == NULL ||
+        json_equal(json_object_get(a, "type"), json_object_get(b, "type")) == 0) {
+        return DS_OK;
+    }
+    json_object_foreach(json_object_get(a, "params"), key, value)
+    {
+        if (json_object_get(json_object_get(b, "params"), key) == NULL) {
+            (void)snprintf(w->path, sizeof w->path, "scheduler.params.%s", key);
+            DS_TRY(differs(w, saved ? value : json_null(), saved ? json_null() : value));
+        }
+    }
+    w->path[0] = '\0';
+    return DS_OK;
+}
+
 /* A key that only one has: the configuration prints none whose default is null. */
 static ds_status compare_sections(walk *w, const json_t *saved, const json_t *own)
 {
@@ -240,6 +262,12 @@ ds_status dsi_engine_check_config(const ds_engine *engine, const ds_checkpoint *
     }
     if (status >= 0) {
         status = compare_sections(&w, saved, own);
+    }
+    if (status >= 0) {
+        status = compare_schedule(&w, saved, own, true);
+    }
+    if (status >= 0) {
+        status = compare_schedule(&w, own, saved, false);
     }
     json_decref(saved);
     json_decref(own);

@@ -49,13 +49,14 @@ class Flag:
 
 def flags(build):
     text = subprocess.run([f"{build}/ds_train", "--help"], capture_output=True, text=True, check=True).stdout
-    rows, heading = [], ""
+    rows, heading, before = [], "", "\n"
     for block in re.split(r"\n(?=  --|\S)", text):
         lines = block.rstrip().split("\n")
         if lines[0].startswith("  --"):
             rows.append(Flag(lines[0].strip(), [line.strip() for line in lines[1:]], heading))
-        elif len(lines) == 1:
+        elif before.endswith("\n"):  # behind an empty line; else a heading goes on
             heading = lines[0]
+        before = block
     assert len(rows) > 40 and {"--steps", "--data", "--metrics"} <= {r.name for r in rows}, "ds_train --help has another form"
     return rows
 

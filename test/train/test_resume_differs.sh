@@ -72,6 +72,12 @@ config 's/"train_batch_size": 4/"train_batch_size": 8/'; may 'train_batch_size 4
 config 's/"stage": 1/"stage": 1, "reduce_bucket_size": 1000/'; may '' llama.json other_ds.json
 config 's/"gradient_clipping"/"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}, "gradient_clipping"/'
 may 'scheduler.type "linear"; from here on it is "WarmupLR"' llama.json other_ds.json
+cp other_ds.json with.json
+cp -r first before
+rm -rf first && train llama.json with.json --steps 2 --output first || fail "a run with a schedule"
+sed 's/"warmup_num_steps": 10/"warmup_num_steps": 10, "warmup_max_lr": 0.5/' with.json > other_ds.json
+may 'scheduler.params.warmup_max_lr null; from here on it is 0.5' llama.json other_ds.json
+rm -rf first && mv before first
 # Frozen parameters stay frozen, without moments too; data that differs in one letter is other data.
 config 's/"AdamW", "params": {"lr": 1e-3, "betas": \[0.9, 0.95\]}/"SGD", "params": {"lr": 1e-3}/; s/"stage": 1/"stage": 0/'
 rm -rf first && train llama.json other_ds.json --steps 2 --output first --freeze '*norm*' || fail "a run with frozen parameters"
