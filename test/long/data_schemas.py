@@ -37,7 +37,7 @@ def write(rng, folder, lines):
             path = path.with_suffix(".jsonl")
     if kind == ".csv":
         with open(path, "w", newline="") as f:
-            writer = csv.DictWriter(f, names)
+            writer = csv.DictWriter(f, names, quoting=csv.QUOTE_ALL)  # a line of white space is no row
             writer.writeheader()
             writer.writerows({k: v if isinstance(v, str) else "" if v is None else json.dumps(v) for k, v in line.items()} for line in lines)
     elif kind == ".json":
