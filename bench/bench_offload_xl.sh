@@ -52,7 +52,7 @@ for ((i = 0; i <= rounds; ++i)); do
     printf 'fio read+write %s, read %s; plain pages %s, %s\n' "${mixed[i]}" "${reads[i]}" "${plain_mixed[i]}" "${plain_read[i]}"
     [ "$i" -lt "$rounds" ] || break
     group_run "$build/ds_train" --model_config "$scratch/gpt2_xl.json" --tokenizer bytes --data "$root/data/tinyshakespeare.txt" \
-        --seq_length 1024 --steps 2 --deepspeed_config "$scratch/ds.json" --metrics "$scratch/metrics.jsonl" \
+        --seq_length 1024 --steps 2 --deepspeed_config "$scratch/ds.json" --metrics "$scratch/metrics.jsonl" --overwrite \
         --trace "$scratch/trace.json" --trace_steps 2:2 > "$scratch/log" 2>&1 || { cat "$scratch/log" >&2; exit 1; }
     last=$(tail -n 1 "$scratch/metrics.jsonl")
     step=$(sed -E 's/.*"tokens_per_s":([0-9.e+]+).*/\1/' <<< "$last" | awk '{ printf "%.1f", 1024 / $1 }')

@@ -20,7 +20,7 @@ run() { # NAME RANKS THREADS STAGE: tokens/s
     config "$4" > "$folder/config.json"
     local train=("$build/ds_train" --model_config bench/gpt2_124m.json --tokenizer data/gpt2 --seq_length 1024
         --data data/tinyshakespeare.txt --deepspeed_config "$folder/config.json" --steps "$steps"
-        --threads "$3" --metrics "$folder/metrics.jsonl")
+        --threads "$3" --metrics "$folder/metrics.jsonl" --overwrite)
     if [ "$2" -gt 1 ]; then
         train=("$build/deepspeed" --num_gpus "$2" "${train[@]}")
     fi

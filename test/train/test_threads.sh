@@ -30,7 +30,7 @@ config() { # DTYPE TILE
  \"gradient_clipping\": 1.0, \"steps_per_print\": 1}"
 }
 hash_of() { # MODEL SEQ THREADS: of losses, norms and weights
-    rm -rf "$scratch/out"
+    rm -rf "$scratch/out" "$scratch/m.jsonl"
     DS_THREADS=$3 "$build/ds_train" --model_config "$scratch/$1.json" --seq_length "$2" --deepspeed_config "$scratch/ds.json" \
         --tokenizer bytes --data "$root/data/tinyshakespeare.txt" --steps 2 --output "$scratch/out" --metrics "$scratch/m.jsonl" \
         > "$scratch/log" 2>&1 || { cat "$scratch/log" >&2; return 1; }
