@@ -14,6 +14,7 @@ fail() {
 }
 
 train() { # NAME FLAGS…
+    rm -f "$work/$1.jsonl"
     "$build/ds_train" --model "$golden/model" --tokenizer bytes --data "$golden/rows.jsonl" --seq_length 48 --steps 20 \
         --deepspeed_config "$golden/zero2.json" --micro_batch 2 --gradient_accumulation_steps 3 --loss_average targets \
         --metrics "$work/$1.jsonl" "${@:2}" > "$work/$1.log" 2>&1 || fail "$1: $(cat "$work/$1.log")"
