@@ -69,8 +69,7 @@ static void many_ranks(dsi_eval *eval)
         "zero_optimization.zero_quantized_gradients",
         "zero_optimization.mics_hierarchical_params_gather",
     };
-    static const char *const groups[] = {"zero_optimization.zero_hpz_partition_size",
-                                         "zero_optimization.mics_shard_size"};
+    static const char *const groups[] = {"zero_optimization.zero_hpz_partition_size"};
     static const struct {
         const char *path;
         bool when; /* this value asks for what does not happen */
@@ -119,6 +118,28 @@ static void many_ranks(dsi_eval *eval)
     }
 }
 
+/* What groups of MiCS go with. */
+static void mics(dsi_eval *eval)
+{
+    const ds_config_values *v = eval->values;
+    const dsi_item *size = dsi_item_find(eval, "zero_optimization.mics_shard_size");
+    if (v->zero.mics_shard_size < 1 || eval->world_size < 2) {
+        return;
+    }
+    if (v->zero.stage != 3) {
+        dsi_item_error(eval, size,
+                       "expected -1 with zero_optimization.stage %" PRId64 ", found %" PRId64
+                       ": MiCS shards parameters, gradients and states alike; set the stage to 3",
+                       v->zero.stage, v->zero.mics_shard_size);
+    }
+    if (v->zero.zenflow.enabled) {
+        dsi_item_error(eval, size,
+                       "expected -1 with zero_optimization.zenflow, found %" PRId64
+                       "; change one of them",
+                       v->zero.mics_shard_size);
+    }
+}
+
 static void data_parallel_size(dsi_eval *eval)
 {
     const int64_t size = dsi_item_int(eval, "data_parallel_size", 0);
@@ -135,5 +156,6 @@ void dsi_config_ranks(dsi_eval *eval)
     overlap(eval);
     zero_groups(eval);
     many_ranks(eval);
+    mics(eval);
     data_parallel_size(eval);
 }

@@ -210,7 +210,10 @@ static const dsi_option rows[] = {
     B("zero_quantized_gradients", "false", ONE_RANK, "qgZ: send gradients as int4 between ranks."),
     OBJECT("zeropp_loco_param", "null", PART,
            "Error feedback of qgZ: err_beta and reset_T, both required.", WITH(NULLABLE)),
-    I("mics_shard_size", "-1", ONE_RANK, "Ranks over which MiCS shards. -1: off."),
+    I("mics_shard_size", "-1", IN_FORCE,
+      "MiCS: consecutive ranks that share one copy of parameters and states; every such group has "
+      "one. Stage 3; must divide the world size. -1: off.",
+      FIELD(zero.mics_shard_size)),
     B("mics_hierarchical_params_gather", "false", ONE_RANK, "MiCS gathers within a node first."),
     B("memory_efficient_linear", "true", NO_EFFECT,
       "A linear layer that does not keep gathered weights.",

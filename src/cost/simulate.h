@@ -49,7 +49,7 @@ typedef struct dsi_sim_step {
     dsi_work work;     /* of COMPUTE; of the other streams only work.bytes: what is moved */
     dsi_coll coll;     /* of COMM */
     dsi_group group;   /* of COMM */
-    const char *axis;  /* of COMM: the mesh axis, "dp" */
+    const char *axis;  /* of COMM: the mesh axis: "dp", "dps", … */
     double seconds;    /* above 0: known from elsewhere, used instead of the model */
 } dsi_sim_step;
 

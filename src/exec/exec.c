@@ -4,6 +4,8 @@
  */
 #include "exec/exec_state.h"
 
+#include "op/ops.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -40,6 +42,7 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
         free(exec->plans[i].tensors);
         free(exec->plans[i].calls);
         free(exec->plans[i].comm_calls);
+        free(exec->plans[i].comms);
         free(exec->plans[i].names);
         free(exec->plans[i].tickets);
         free(exec->plans[i].swaps);
@@ -63,6 +66,32 @@ void dsi_exec_set_homes(dsi_exec *exec, const dsi_home *homes, uint32_t n,
     exec->homes = homes;
     exec->n_homes = n;
     exec->swap_params = *params;
+}
+
+void dsi_exec_set_mesh(dsi_exec *exec, dsi_mesh_comms *mesh)
+{
+    exec->mesh = mesh;
+}
+
+/* The communicators that the steps of a plan name, made in the order of its steps. */
+static ds_status find_comms(dsi_exec *exec, dsi_loaded *l)
+{
+    for (uint32_t s = 0; s < l->plan->n_steps; ++s) {
+        const dsi_step *step = &l->plan->steps[s];
+        const dsi_comm_attrs *attrs = step->attrs;
+        l->comms[s] = exec->comm;
+        if ((step->op->flags & DS_OP_COMM) == 0 || attrs->axes == 0) {
+            continue;
+        }
+        if (exec->mesh == NULL) {
+            return ds_fail(exec->ctx, DS_ERR_STATE,
+                           "step %u (%s) is along axes of a mesh, but there is none", s,
+                           step->op->name);
+        }
+        const dsi_axes axes = dsi_axes_decode(attrs->axes);
+        DS_TRY(dsi_mesh_comms_get(exec->mesh, &axes, &l->comms[s]));
+    }
+    return DS_OK;
 }
 
 void dsi_exec_set_beside(dsi_exec *exec, uint32_t n_threads)
@@ -100,6 +129,7 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out)
     l->tensors = calloc(plan->n_refs + 1, sizeof *l->tensors);
     l->calls = calloc(plan->n_steps + 1, sizeof *l->calls);
     l->comm_calls = calloc(plan->n_steps + 1, sizeof *l->comm_calls);
+    l->comms = calloc(plan->n_steps + 1, sizeof *l->comms);
     l->names = calloc(plan->n_steps + 1, sizeof *l->names);
     l->tickets = calloc(plan->n_steps + 1, sizeof *l->tickets);
     l->swaps = calloc(plan->n_steps + 1, sizeof *l->swaps);
@@ -109,10 +139,10 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out)
     *id_out = exec->n_plans++;
     if (l->sigs == NULL || l->tensors == NULL || l->calls == NULL || l->comm_calls == NULL ||
         l->names == NULL || l->tickets == NULL || l->swaps == NULL || l->ahead == NULL ||
-        l->crossing == NULL || l->parts == NULL) {
+        l->crossing == NULL || l->parts == NULL || l->comms == NULL) {
         return ds_fail(exec->ctx, DS_ERR_NOMEM, "no memory for the executor");
     }
-    return DS_OK;
+    return find_comms(exec, l);
 }
 
 bool dsi_exec_has_lost(const dsi_exec *exec)

@@ -11,6 +11,7 @@
 
 #include "comm/comm.h"
 #include "exec/swap.h"
+#include "place/mesh_comm.h"
 #include "plan/plan.h"
 
 typedef struct dsi_exec dsi_exec;
@@ -18,6 +19,10 @@ typedef struct dsi_exec dsi_exec;
 /* comm: for the collectives of the plans, borrowed; NULL when they have none. */
 ds_status dsi_exec_create(ds_ctx *ctx, ds_cells *cells, dsi_comm *comm, dsi_exec **exec_out);
 void dsi_exec_destroy(dsi_exec **exec);
+
+/* Communicators of the mesh whose axes the plans' collectives name; borrowed. Needed when they name
+ * any, before dsi_exec_add, which is collective then. */
+void dsi_exec_set_mesh(dsi_exec *exec, dsi_mesh_comms *mesh);
 
 /* Uses the caller's memory for a cell; it must outlive the executor and hold the cell's bytes,
  * aligned to 64 unless the cell is only read. Before dsi_exec_allocate. */

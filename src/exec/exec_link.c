@@ -39,8 +39,17 @@ static const char *name_collective(dsi_loaded *l, uint32_t s)
     };
     const dsi_step *step = &l->plan->steps[s];
     char *name = l->names[s];
-    const int n = snprintf(name, EXEC_NAME_BYTES, "%s: %s of %.90s", phases[step->phase],
-                           step->op->name, step->scope);
+    const int64_t axes = ((const dsi_comm_attrs *)step->attrs)->axes;
+    char along[64] = "";
+    if (axes != 0) {
+        const dsi_axes tuple = dsi_axes_decode(axes);
+        dsi_buf text = dsi_buf_make(sizeof along);
+        dsi_axes_text(&tuple, &text);
+        (void)snprintf(along, sizeof along, " over %.50s", dsi_buf_text(&text));
+        dsi_buf_free(&text);
+    }
+    const int n = snprintf(name, EXEC_NAME_BYTES, "%s: %s%.40s of %.80s", phases[step->phase],
+                           step->op->name, along, step->scope);
     if (step->n_parts > 1 && n > 0 && n < EXEC_NAME_BYTES) {
         (void)snprintf(name + n, (size_t)(EXEC_NAME_BYTES - n), " and %u more", step->n_parts - 1);
     }
@@ -66,7 +75,8 @@ static void link_collective(const dsi_exec *exec, dsi_loaded *l, uint32_t s)
                             .factor = (float)((const dsi_comm_attrs *)step->attrs)->factor,
                             .parts = parts,
                             .n_parts = step->n_parts,
-                            .symmetric = exec->comm != NULL && exec->comm->size > 1,
+                            .symmetric = l->comms[s] == exec->comm && exec->comm != NULL &&
+                                         exec->comm->size > 1, /* peers read the world's memory */
                             .what = name_collective(l, s)};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) {
         call->kind = kinds[i].op == step->op ? kinds[i].kind : call->kind;

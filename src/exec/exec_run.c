@@ -117,17 +117,16 @@ static ds_status run_swap(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
 }
 
 /* times: work and waited are filled in; NULL: not asked for. */
-static ds_status run_collective(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
-                                dsi_exec_times *times)
+static ds_status run_collective(const dsi_loaded *l, uint32_t s, dsi_exec_times *times)
 {
     const dsi_step *step = &l->plan->steps[s];
     dsi_comm_times took = {0};
     if (step->kind != DSI_STEP_WAIT) {
-        DS_TRY(dsi_comm_start(exec->comm, &l->comm_calls[s], &l->tickets[s]));
+        DS_TRY(dsi_comm_start(l->comms[s], &l->comm_calls[s], &l->tickets[s]));
     }
     if (step->kind != DSI_STEP_START) {
         const uint32_t start = step->kind == DSI_STEP_WAIT ? step->start : s;
-        DS_TRY(dsi_comm_wait(exec->comm, l->tickets[start], times != NULL ? &took : NULL));
+        DS_TRY(dsi_comm_wait(l->comms[start], l->tickets[start], times != NULL ? &took : NULL));
     }
     if (times != NULL) {
         times->work = took.seconds;
@@ -147,10 +146,10 @@ static ds_status run_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
         return run_swap(exec, l, s, times);
     }
     if (step->op == &dsi_op_take_slice) {
-        take_slice(exec->comm, &l->tensors[step->in_at], &l->tensors[step->out_at]);
+        take_slice(l->comms[s], &l->tensors[step->in_at], &l->tensors[step->out_at]);
         return DS_OK;
     }
-    return run_collective(exec, l, s, times);
+    return run_collective(l, s, times);
 }
 
 static ds_status run_traced(const dsi_exec *exec, const dsi_loaded *l, uint32_t s)

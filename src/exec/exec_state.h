@@ -21,6 +21,7 @@ typedef struct dsi_loaded {
     ds_tensor *tensors;             /* per ref */
     ds_kernel_call *calls;          /* per step */
     dsi_comm_call *comm_calls;      /* per step; of collectives */
+    dsi_comm **comms;               /* per step; of collectives and slices: along its axes */
     char (*names)[EXEC_NAME_BYTES]; /* per step; of collectives, for a diagnosis */
     dsi_comm_ticket *tickets;       /* per step; of started collectives */
     dsi_swap_ticket *swaps;         /* per step; of started swaps */
@@ -44,6 +45,7 @@ struct dsi_exec {
     unsigned char *arena;
     size_t map_bytes;
     dsi_comm *comm;
+    dsi_mesh_comms *mesh; /* NULL: collectives are among all ranks */
     const dsi_home *homes; /* of the first n_homes cells */
     uint32_t n_homes;
     dsi_swap_params swap_params;

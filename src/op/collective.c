@@ -76,7 +76,8 @@ static ds_status gather_store_infer(ds_infer *call)
 }
 
 static const ds_attr comm_attrs[] = {
-    DSI_ATTR_INT(dsi_comm_attrs, n_ranks), DSI_ATTR_INT(dsi_comm_attrs, bucket),
+    DSI_ATTR_INT(dsi_comm_attrs, n_ranks), DSI_ATTR_INT(dsi_comm_attrs, axes),
+    DSI_ATTR_INT(dsi_comm_attrs, stride),  DSI_ATTR_INT(dsi_comm_attrs, bucket),
     DSI_ATTR_REAL(dsi_comm_attrs, factor), DSI_ATTR_INT(dsi_comm_attrs, n_dims),
     DSI_ATTR_INT(dsi_comm_attrs, dims[0]), DSI_ATTR_INT(dsi_comm_attrs, dims[1]),
     DSI_ATTR_INT(dsi_comm_attrs, dims[2]), DSI_ATTR_INT(dsi_comm_attrs, dims[3]),

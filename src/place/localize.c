@@ -181,11 +181,13 @@ ds_status dsi_localize(const ds_graph *graph, const dsi_localize_params *params,
                         .cells = local,
                         .bucket = {.id = -1}};
     l.others = malloc(n_values * sizeof *l.others);
+    l.second = calloc((size_t)graph->n_nodes + 1, sizeof *l.second);
     l.bucket_of = calloc((size_t)graph->n_nodes + 1, sizeof *l.bucket_of);
     l.gathered = malloc(n_cells * sizeof *l.gathered);
     l.used_at = calloc(n_cells, sizeof *l.used_at);
     ds_status status = DS_OK;
-    if (l.others == NULL || l.bucket_of == NULL || l.gathered == NULL || l.used_at == NULL) {
+    if (l.others == NULL || l.second == NULL || l.bucket_of == NULL || l.gathered == NULL ||
+        l.used_at == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to place the graph");
     } else {
         memset(l.others, 0xff, n_values * sizeof *l.others); /* all DS_NONE */
@@ -200,6 +202,7 @@ ds_status dsi_localize(const ds_graph *graph, const dsi_localize_params *params,
     }
     free(l.others);
     free(l.bucket_of);
+    free(l.second);
     free(l.gathered);
     free(l.used_at);
     dsi_moves_memo_free(&l.memo);

@@ -7,7 +7,7 @@
 int64_t dsi_bucket_next(dsi_bucket *bucket, int64_t count, ds_dtype dtype, int64_t limit)
 {
     if (bucket->id < 0 || dtype != bucket->dtype || count > limit - bucket->fill) {
-        bucket->id += 1;
+        bucket->id = bucket->n++;
         bucket->fill = 0;
         bucket->dtype = dtype;
     }

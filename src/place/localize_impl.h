@@ -18,6 +18,7 @@ typedef struct dsi_other_form {
 typedef struct dsi_bucket {
     int64_t id, fill; /* id -1: none yet */
     ds_dtype dtype;   /* NONE: closed */
+    int64_t n;        /* numbers given out */
 } dsi_bucket;
 
 typedef struct dsi_localizing {
@@ -28,6 +29,7 @@ typedef struct dsi_localizing {
     ds_cells *cells;        /* local */
     dsi_other_form *others; /* per value of the logical graph */
     int64_t *bucket_of;     /* per node: of the gradient that it completes */
+    int64_t *second;        /* per bucket: of the same tensors' second reduction; 0: none yet */
     dsi_bucket bucket;
     /* Parameters that were gathered. Per cell: the newest value, DS_NONE before; and `used`, the
      * elements of parameters used so far, when it was used last. */

@@ -15,8 +15,16 @@ ds_status dsi_localize_apply(dsi_localizing *l, const ds_op *op, const void *att
 
 dsi_comm_attrs dsi_localize_comm(const dsi_localizing *l, const dsi_axes *axes, int64_t bucket)
 {
-    return (dsi_comm_attrs){
-        .n_ranks = dsi_axes_size(&l->placed->mesh, axes), .bucket = bucket, .factor = 1.0};
+    const dsi_mesh *mesh = &l->placed->mesh;
+    int64_t stride = 1;
+    for (uint32_t a = axes->n > 0 ? axes->axis[axes->n - 1] + 1u : 0; a < DSI_AXIS_COUNT; ++a) {
+        stride *= mesh->size[a];
+    }
+    return (dsi_comm_attrs){.n_ranks = dsi_axes_size(mesh, axes),
+                            .axes = dsi_axes_code(mesh, axes),
+                            .stride = stride,
+                            .bucket = bucket,
+                            .factor = 1.0};
 }
 
 static ds_status gather(dsi_localizing *l, const dsi_axes *axes, ds_shape shape, ds_value *value)
@@ -45,7 +53,7 @@ static ds_status combine(dsi_localizing *l, const dsi_placement *from, ds_value 
 
 /* ---- collectives and slices ------------------------------------------------------------------ */
 
-static ds_status refuse(const dsi_localizing *l, ds_value v, const dsi_moves *moves, uint32_t at)
+static ds_status refuse(const dsi_localizing *l, ds_value v, const dsi_moves *moves)
 {
     char from[DSI_PLACEMENT_TEXT];
     char to[DSI_PLACEMENT_TEXT];
@@ -53,10 +61,8 @@ static ds_status refuse(const dsi_localizing *l, ds_value v, const dsi_moves *mo
     const char *name = info->cell != DS_NONE ? ds_cells_get(l->r.from->cells, info->cell)->name
                                              : l->r.from->nodes[info->producer].scope;
     return ds_fail(l->r.from->ctx, DS_ERR_UNSUPPORTED,
-                   "%s: from %s to %s takes %s%s, which has no collective yet", name,
-                   dsi_placement_str(&moves->from, from), dsi_placement_str(&moves->to, to),
-                   moves->move[at].chunk > 0 ? "chunks of " : "",
-                   dsi_move_name(moves->move[at].kind));
+                   "%s: a change from %s to %s has no collectives yet", name,
+                   dsi_placement_str(&moves->from, from), dsi_placement_str(&moves->to, to));
 }
 
 /* Ranks that a sum over these axes is divided by. */
@@ -66,22 +72,62 @@ static double averaged_ranks(const dsi_localizing *l, uint32_t averaged)
     return l->params->sum || axes.n == 0 ? 1.0 : (double)dsi_axes_size(&l->placed->mesh, &axes);
 }
 
+/* Whether each of the moves is an operator. */
+static bool has_collectives(const dsi_moves *moves)
+{
+    bool all = true;
+    for (uint32_t i = 0; i < moves->n; ++i) {
+        const dsi_move *m = &moves->move[i];
+        all = all && m->chunk == 0 && m->kind != DSI_MOVE_PACK && m->kind != DSI_MOVE_UNPACK &&
+              m->kind != DSI_MOVE_MASK && m->kind != DSI_MOVE_ALL_TO_ALL &&
+              m->kind != DSI_MOVE_BROADCAST && (m->kind != DSI_MOVE_SLICE || m->to.flat.n > 0);
+    }
+    return all;
+}
+
+static bool is_reduction(const dsi_move *move)
+{
+    return move->kind == DSI_MOVE_REDUCE_SCATTER || move->kind == DSI_MOVE_ALL_REDUCE;
+}
+
+/* The last reduction of a list divides. */
+static bool is_last_reduction(const dsi_moves *moves, uint32_t at)
+{
+    bool last = is_reduction(&moves->move[at]);
+    for (uint32_t i = at + 1; i < moves->n; ++i) {
+        last = last && !is_reduction(&moves->move[i]);
+    }
+    return last;
+}
+
+/* What shares a collective in the first step of a reduction does in the second. */
+static int64_t second_bucket(dsi_localizing *l, int64_t bucket)
+{
+    if (l->second[bucket] == 0) {
+        l->second[bucket] = ++l->bucket.n; /* one behind, so that 0 is none */
+    }
+    return l->second[bucket] - 1;
+}
+
 static ds_status run_moves(dsi_localizing *l, ds_value v, const dsi_moves *moves, uint32_t averaged,
                            int64_t bucket, ds_value *value)
 {
+    uint32_t first = 0; /* reduction: the bucket's */
+    while (first < moves->n && !is_reduction(&moves->move[first])) {
+        ++first;
+    }
+    if (!has_collectives(moves)) {
+        return refuse(l, v, moves);
+    }
     for (uint32_t i = 0; i < moves->n; ++i) {
         const dsi_move *move = &moves->move[i];
-        const bool is_slice = move->kind == DSI_MOVE_SLICE && move->to.flat.n > 0;
+        const bool is_slice = move->kind == DSI_MOVE_SLICE;
         const dsi_axes *axes = is_slice ? &move->to.flat : &move->axes;
-        const bool reduces =
-            move->kind == DSI_MOVE_REDUCE_SCATTER || move->kind == DSI_MOVE_ALL_REDUCE;
-        dsi_comm_attrs attrs = dsi_localize_comm(l, axes, reduces ? bucket : -1);
-        const uint32_t divided = averaged & dsi_axes_mask(axes);
+        const bool later = is_reduction(move) && i > first && bucket >= 0;
+        const int64_t own = i == first ? bucket : later ? second_bucket(l, bucket) : -1;
+        dsi_comm_attrs attrs = dsi_localize_comm(l, axes, own);
         const ds_shape shape = dsi_local_meta(&l->placed->mesh, &move->to, moves->meta).shape;
-        attrs.factor = reduces ? 1.0 / averaged_ranks(l, divided) : 1.0;
-        if (move->chunk > 0 || (move->kind == DSI_MOVE_SLICE && !is_slice)) {
-            return refuse(l, v, moves, i);
-        }
+        attrs.factor = is_last_reduction(moves, i) ? 1.0 / averaged_ranks(l, averaged) : 1.0;
         switch (move->kind) {
         case DSI_MOVE_SLICE:
             DS_TRY(dsi_localize_apply(l, &dsi_op_take_slice, &attrs, *value, value));
@@ -96,28 +142,64 @@ static ds_status run_moves(dsi_localizing *l, ds_value v, const dsi_moves *moves
             DS_TRY(gather(l, axes, shape, value));
             break;
         default:
-            return refuse(l, v, moves, i);
+            return refuse(l, v, moves);
         }
     }
     return DS_OK;
+}
+
+/* Whether a sum into slices of fewer ranks is made in steps, along the innermost axes first, whose
+ * terms must stay fp32 in between so that it is rounded once. */
+static bool adds_in_steps(const dsi_localizing *l, const dsi_redistribution *r, uint32_t terms)
+{
+    const uint32_t inner = terms & dsi_axes_mask(&r->to.flat);
+    return (r->meta.dtype == DS_DTYPE_BF16 || r->meta.dtype == DS_DTYPE_F16) && inner != 0 &&
+           inner != terms && dsi_sum_splits(&l->placed->mesh, DS_DTYPE_F32, terms, inner);
+}
+
+/* The same with its sums complete. */
+static dsi_placement reduced(const dsi_placement *from)
+{
+    dsi_placement to = *from;
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        to.on[a] = to.on[a].kind == DSI_PARTIAL ? (dsi_place_on){0} : to.on[a];
+    }
+    return to;
 }
 
 static ds_status move(dsi_localizing *l, ds_value v, const dsi_spread *from, const dsi_spread *need,
                       int64_t bucket, ds_value *value)
 {
     const uint32_t terms = dsi_placement_partial_axes(&from->at);
-    const dsi_redistribution r = {
-        .name = "a value",
-        .mesh = l->placed->mesh,
-        .meta = {ds_graph_meta(l->r.to, *value).dtype, l->r.from->values[v].meta.shape},
-        .from = from->at,
-        .to = need->at};
+    const ds_dtype dtype = ds_graph_meta(l->r.to, *value).dtype;
+    dsi_redistribution r = {.name = "a value",
+                            .mesh = l->placed->mesh,
+                            .meta = {dtype, l->r.from->values[v].meta.shape},
+                            .from = from->at,
+                            .to = need->at};
     const dsi_moves *moves = NULL;
     if (terms != 0 && from->at.on[dsi_axes_of(terms).axis[0]].dim != DSI_TERMS_SUM) {
         return combine(l, &from->at, value);
     }
+    const bool wide = adds_in_steps(l, &r, terms);
+    const dsi_cast_attrs up = {.dtype = DS_DTYPE_F32};
+    const dsi_cast_attrs down = {.dtype = dtype};
+    if (wide) {
+        r.meta.dtype = DS_DTYPE_F32;
+        DS_TRY(dsi_localize_apply(l, &dsi_op_cast, &up, *value, value));
+    }
     DS_TRY(dsi_redistribute_memo(l->r.from->ctx, &l->memo, &r, &moves));
-    return run_moves(l, v, moves, from->averaged & ~need->averaged, bucket, value);
+    if (terms != 0 && !has_collectives(moves)) { /* the sum everywhere, then a part of it */
+        const dsi_placement to = r.to;
+        r.to = reduced(&from->at);
+        DS_TRY(dsi_redistribute_memo(l->r.from->ctx, &l->memo, &r, &moves));
+        DS_TRY(run_moves(l, v, moves, from->averaged & ~need->averaged, bucket, value));
+        r.from = r.to;
+        r.to = to;
+        DS_TRY(dsi_redistribute_memo(l->r.from->ctx, &l->memo, &r, &moves));
+    }
+    DS_TRY(run_moves(l, v, moves, from->averaged & ~need->averaged, bucket, value));
+    return wide ? dsi_localize_apply(l, &dsi_op_cast, &down, *value, value) : DS_OK;
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */

@@ -27,6 +27,38 @@ dsi_axis dsi_axis_from_name(const char *name, size_t n)
 
 /* ---- making -------------------------------------------------------------------------------- */
 
+int64_t dsi_axes_code(const dsi_mesh *mesh, const dsi_axes *axes)
+{
+    bool ordered = true;
+    int64_t code = 0;
+    for (uint32_t i = 0; i < axes->n; ++i) {
+        ordered = ordered && (i == 0 || axes->axis[i] > axes->axis[i - 1]);
+        if (mesh->size[axes->axis[i]] > 1) {
+            code = code * 10 + axes->axis[i] + 1;
+        }
+    }
+    return ordered && dsi_axes_size(mesh, axes) == mesh->n_ranks ? 0 : code;
+}
+
+dsi_axes dsi_axes_decode(int64_t code)
+{
+    dsi_axes axes = {0};
+    int64_t digits[DSI_AXIS_COUNT];
+    uint32_t n = 0;
+    for (; code > 0 && n < DSI_AXIS_COUNT; code /= 10) {
+        digits[n++] = code % 10;
+    }
+    while (n > 0) {
+        dsi_axes_add(&axes, (dsi_axis)(digits[--n] - 1));
+    }
+    return axes.n > 0 ? axes : dsi_axes_of((1u << DSI_AXIS_COUNT) - 1);
+}
+
+const char *dsi_axes_label(int64_t code)
+{
+    return code == 0 ? "dp" : code < 10 ? dsi_axis_name((dsi_axis)(code - 1)) : "axes";
+}
+
 dsi_mesh dsi_mesh_data(uint32_t n_ranks)
 {
     dsi_mesh mesh = {.n_ranks = n_ranks};

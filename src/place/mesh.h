@@ -99,6 +99,13 @@ dsi_axes dsi_axes_data(void);
 /* Axes over which ZeRO cuts dense parameters: dps, ep, sp, with dpr first when `whole`. */
 dsi_axes dsi_axes_zero(bool whole);
 
+/* A tuple as one number, for attributes of collectives: 0 is the whole mesh in its order, else a
+ * decimal digit an axis, outermost first. dsi_axes_decode of 0: all axes. */
+int64_t dsi_axes_code(const dsi_mesh *mesh, const dsi_axes *axes);
+dsi_axes dsi_axes_decode(int64_t code);
+/* Its name in reports: "dp" for all ranks, "dps", …; "axes" for several. */
+const char *dsi_axes_label(int64_t code);
+
 const char *dsi_axis_name(dsi_axis axis);
 dsi_axis dsi_axis_from_name(const char *name, size_t n); /* DSI_AXIS_COUNT when unknown */
 

@@ -12,6 +12,7 @@
 
 typedef struct dsi_zero_spec {
     dsi_mesh mesh;    /* one rank: nothing is done */
+    uint32_t mics;    /* ranks that share one copy of all states (MiCS); 0: all */
     uint32_t stage;   /* 0 to 3 */
     bool reduce_each; /* reduce every micro-batch, not their sum: accumulation is 1, or the run is
                          deterministic. Stages 2 and 3 always do */
@@ -21,6 +22,9 @@ typedef struct dsi_zero_spec {
     /* stage 3, elements */
     int64_t persistence_threshold, model_persistence, max_live, max_reuse_distance;
 } dsi_zero_spec;
+
+/* The mesh of so many ranks, with the sub-groups that the spec asks for. Errors: ERR_CONFIG. */
+ds_status dsi_zero_set_ranks(ds_ctx *ctx, dsi_zero_spec *spec, uint32_t n_ranks);
 
 /* Fills spreads[0 .. count of cells). Pure. Parameters below the persistence threshold stay
  * replicated in stage 3, in cell order, until model_persistence elements are kept. */

@@ -4,6 +4,13 @@
 
 #include <stdlib.h>
 
+ds_status dsi_zero_set_ranks(ds_ctx *ctx, dsi_zero_spec *spec, uint32_t n_ranks)
+{
+    const uint32_t mics = spec->mics > n_ranks ? n_ranks : spec->mics;
+    const dsi_mesh_params params = {.world_size = n_ranks, .mics = mics};
+    return dsi_mesh_make(ctx, &params, &spec->mesh);
+}
+
 /* The value of each rank's own samples, or with `term` a term of the mean over them. */
 static dsi_spread over_data(const dsi_mesh *mesh, bool term)
 {

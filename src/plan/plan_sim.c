@@ -3,6 +3,7 @@
 #include "plan/plan_sim.h"
 
 #include "op/ops.h"
+#include "place/mesh.h"
 
 #include <stdlib.h>
 
@@ -84,8 +85,10 @@ static dsi_sim_step make_step(const dsi_plan *plan, const dsi_step *step, uint32
     const uint32_t n = (uint32_t)attrs->n_ranks;
     sim.stream = DSI_STREAM_COMM;
     sim.coll = coll_of(step->op);
-    sim.group = (dsi_group){n, n < ranks_per_node ? n : ranks_per_node};
-    sim.axis = "dp";
+    const uint32_t apart = attrs->stride > 1 ? (uint32_t)attrs->stride : 1;
+    const uint32_t local = ranks_per_node > apart ? ranks_per_node / apart : 1;
+    sim.group = (dsi_group){n, n < local ? n : local};
+    sim.axis = dsi_axes_label(attrs->axes);
     sim.work.op_class = DSI_CLASS_COMM;
     sim.work.bytes = step->kind == DSI_STEP_WAIT ? 0.0 : carried(plan, step);
     return sim;

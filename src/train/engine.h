@@ -88,6 +88,7 @@ struct ds_engine {
     const ds_model *model;
     dsi_engine_spec spec;
     ds_comm *comm;      /* the engine's own; NULL: one rank */
+    dsi_mesh_comms *mesh; /* groups of its ranks; NULL: one rank */
     ds_cells *cells;    /* logical: names, shapes of the model */
     ds_cells *local;    /* what this rank holds: same ids, local shapes; with one rank the same
                            table */
@@ -219,6 +220,9 @@ typedef struct dsi_span {
     int64_t begin, count;
 } dsi_span;
 dsi_span dsi_engine_span(const ds_engine *engine, ds_cell cell);
+/* Whether this rank is the first of those that hold the same of a cell: it is the one that saves it.
+ */
+bool dsi_engine_is_first(const ds_engine *engine, ds_cell cell);
 
 /* Sets elements [begin, begin + count) of a parameter, and of its master, from fp32, bf16 or fp16
  * data; those that this rank does not hold are passed over. Errors: those of the disk, where the

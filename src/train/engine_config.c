@@ -68,17 +68,18 @@ static ds_checkpoint_tag_validation tag_validation(ds_tag_validation given)
 
 static dsi_zero_spec read_zero(const ds_config_values *v)
 {
-    return (dsi_zero_spec){.stage = (uint32_t)v->zero.stage,
-                           .reduce_each =
-                               v->batch.gradient_accumulation_steps == 1 || v->deterministic,
-                           .sum = v->gradient_sum,
-                           .comm_dtype = v->communication_dtype,
-                           .reduce_bucket = v->zero.reduce_bucket_size,
-                           .gather_bucket = v->zero.allgather_bucket_size,
-                           .persistence_threshold = v->zero.param_persistence_threshold,
-                           .model_persistence = v->zero.model_persistence_threshold,
-                           .max_live = v->zero.max_live_parameters,
-                           .max_reuse_distance = v->zero.max_reuse_distance};
+    return (dsi_zero_spec){
+        .stage = (uint32_t)v->zero.stage,
+        .mics = v->zero.mics_shard_size > 0 ? (uint32_t)v->zero.mics_shard_size : 0,
+        .reduce_each = v->batch.gradient_accumulation_steps == 1 || v->deterministic,
+        .sum = v->gradient_sum,
+        .comm_dtype = v->communication_dtype,
+        .reduce_bucket = v->zero.reduce_bucket_size,
+        .gather_bucket = v->zero.allgather_bucket_size,
+        .persistence_threshold = v->zero.param_persistence_threshold,
+        .model_persistence = v->zero.model_persistence_threshold,
+        .max_live = v->zero.max_live_parameters,
+        .max_reuse_distance = v->zero.max_reuse_distance};
 }
 
 static dsi_zenflow_spec read_zenflow(const ds_config_zenflow *z, int64_t steps_per_epoch)

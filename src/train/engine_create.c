@@ -109,6 +109,7 @@ static ds_status allocate_memory(ds_engine *engine)
 static ds_status allocate(ds_engine *engine)
 {
     DS_TRY(dsi_exec_create(engine->ctx, engine->local, engine->comm, &engine->exec));
+    dsi_exec_set_mesh(engine->exec, engine->mesh);
     DS_TRY(dsi_exec_add(engine->exec, engine->train_plan, &engine->train_id));
     DS_TRY(dsi_exec_add(engine->exec, engine->eval_plan, &engine->eval_id));
     DS_TRY(dsi_zenflow_open(engine));
@@ -141,6 +142,11 @@ static ds_status join(ds_engine *engine, ds_comm *comm)
         if (s->log_comm) {
             dsi_comm_log_share(comm, engine->comm);
         }
+        engine->mesh = calloc(1, sizeof *engine->mesh);
+        if (engine->mesh == NULL) {
+            return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for an engine");
+        }
+        DS_TRY(dsi_mesh_comms_make(engine->ctx, engine->comm, &s->zero.mesh, engine->mesh));
     }
     return DS_OK;
 }
@@ -155,10 +161,14 @@ static ds_status begin(ds_ctx *ctx, const ds_engine_params *params, const dsi_en
     engine->ctx = ctx;
     engine->model = params->model;
     engine->spec = *spec;
-    engine->spec.zero.mesh = dsi_mesh_data(n_ranks);
     engine->forced_boundary = -1;
     engine->forced_lr = -1.0;
     engine->grad_norm = -1.0;
+    const ds_status status = dsi_zero_set_ranks(ctx, &engine->spec.zero, n_ranks);
+    if (status < 0) {
+        ds_engine_destroy(&engine);
+        return status;
+    }
     *engine_out = engine;
     return DS_OK;
 }
@@ -219,6 +229,10 @@ void ds_engine_destroy(ds_engine **engine_inout)
     free(engine->save_dir);
     ds_engine_trace_drop(engine);
     dsi_exec_destroy(&engine->exec);
+    if (engine->mesh != NULL) {
+        dsi_mesh_comms_destroy(engine->mesh);
+        free(engine->mesh);
+    }
     dsi_comm_destroy(&engine->comm);
     dsi_plan_destroy(&engine->train_plan);
     dsi_plan_destroy(&engine->eval_plan);

@@ -58,8 +58,9 @@ static ds_status add_tensor(ds_engine *engine, ds_checkpoint_writer *writer, ds_
 {
     const ds_cell_info *cell = ds_cells_get(engine->cells, c);
     const dsi_span own = dsi_engine_span(engine, c);
-    const ds_extent extent = ds_extent_flat(own.begin, own.count);
     const bool cut = engine->places[c].at.flat.n > 0;
+    const bool first = dsi_engine_is_first(engine, c);
+    const ds_extent extent = ds_extent_flat(own.begin, first ? own.count : 0);
     *swapped = (swapped_cell){engine, c};
     const ds_checkpoint_slice slice = {.kind = ds_cell_kind_name(cell->kind),
                                        .name = cell->name,

@@ -31,7 +31,8 @@ static state state_of(ds_cell_kind kind)
 
 void dsi_engine_memory(const ds_engine *engine, dsi_engine_bytes *bytes_out)
 {
-    const double n_ranks = ds_comm_size(engine->comm);
+    const dsi_axes cuts = dsi_axes_zero(false);
+    const double n_ranks = dsi_axes_size(&engine->spec.zero.mesh, &cuts); /* that share a copy */
     *bytes_out = (dsi_engine_bytes){0};
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->cells, c);
@@ -42,8 +43,8 @@ void dsi_engine_memory(const ds_engine *engine, dsi_engine_bytes *bytes_out)
         }
         const double held = (double)ds_meta_bytes(ds_cells_get(engine->local, c)->meta);
         const bool cut = engine->places[c].at.flat.n > 0;
-        const bool persistent = s == PARAMETERS && engine->spec.zero.stage == 3 && !cut &&
-                                ds_comm_size(engine->comm) > 1;
+        const bool persistent =
+            s == PARAMETERS && engine->spec.zero.stage == 3 && !cut && n_ranks > 1.0;
         bytes_out->held[s] += held;
         bytes_out->formula[s] += cut || persistent ? whole / n_ranks : whole;
         bytes_out->persistent += persistent ? whole - whole / n_ranks : 0.0;

@@ -23,6 +23,18 @@ dsi_span dsi_engine_span(const ds_engine *engine, ds_cell cell)
     return span;
 }
 
+bool dsi_engine_is_first(const ds_engine *engine, ds_cell cell)
+{
+    const dsi_mesh *mesh = &engine->spec.zero.mesh;
+    const dsi_coords at = dsi_mesh_coords(mesh, ds_comm_rank(engine->comm));
+    bool first = true;
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        first =
+            first && (at.at[a] == 0 || dsi_axes_has(&engine->places[cell].at.flat, (dsi_axis)a));
+    }
+    return first;
+}
+
 /* Converts and writes to a cell that does not live on the device, a piece at a time. */
 static ds_status put_swapped(ds_engine *engine, ds_cell cell, size_t first, const void *data,
                              ds_dtype dtype, size_t n)
@@ -115,6 +127,10 @@ ds_status dsi_engine_whole(const ds_engine *engine, ds_cell cell, void *data)
         }
     }
     ds_status status = own_part(engine, cell, room, &own);
+    dsi_comm *group = NULL;
+    if (status >= 0) {
+        status = dsi_mesh_comms_get(engine->mesh, &engine->places[cell].at.flat, &group);
+    }
     const dsi_comm_part part = {.in = own, .out = data, .count = (size_t)count_of(engine, cell)};
     const dsi_comm_call call = {.kind = DSI_COLL_ALL_GATHER,
                                 .dtype = info->meta.dtype,
@@ -123,7 +139,7 @@ ds_status dsi_engine_whole(const ds_engine *engine, ds_cell cell, void *data)
                                 .n_parts = 1,
                                 .what = info->name};
     if (status >= 0) {
-        status = dsi_comm_run(engine->comm, &call);
+        status = dsi_comm_run(group, &call);
     } else { /* the others wait for this rank's part */
         dsi_comm_abort(engine->comm, ds_ctx_error(engine->ctx));
     }

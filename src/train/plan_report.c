@@ -128,15 +128,17 @@ static void count_collective(dsi_plan_report *r, const dsi_step *step)
     double carried = 0.0;
     double sent = 0.0;
     uint32_t i = 0;
-    while (i < r->n_comm && (r->comm[i].op != step->op->name || r->comm[i].phase != step->phase)) {
+    const char *axis = dsi_axes_label(((const dsi_comm_attrs *)step->attrs)->axes);
+    while (i < r->n_comm && (r->comm[i].op != step->op->name || r->comm[i].phase != step->phase ||
+                             strcmp(r->comm[i].axis, axis) != 0)) {
         ++i;
     }
     if (i == DSI_REPORT_MOST_COLLECTIVES) {
-        return; /* five collectives, ten phases */
+        return; /* five collectives, ten phases, two axes and both */
     }
     dsi_report_comm *row = &r->comm[i];
     if (i == r->n_comm) {
-        *row = (dsi_report_comm){.op = step->op->name, .axis = "dp", .phase = step->phase};
+        *row = (dsi_report_comm){.op = step->op->name, .axis = axis, .phase = step->phase};
         r->n_comm += 1;
     }
     const double runs = dsi_report_runs(r, step->phase);
@@ -209,7 +211,7 @@ static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
     const ds_engine_params params = {
         .model = request->model, .config = request->config, .seq_length = request->seq_length};
     DS_TRY(dsi_engine_read_config(ctx, &params, &r->spec));
-    r->spec.zero.mesh = dsi_mesh_data(request->n_ranks);
+    DS_TRY(dsi_zero_set_ranks(ctx, &r->spec.zero, request->n_ranks));
     const dsi_rank_request rank = {.model = request->model,
                                    .spec = &r->spec,
                                    .frozen = request->frozen,

@@ -8,7 +8,7 @@
 #include "cost/simulate.h"
 #include "train/rank_ledger.h"
 
-enum { DSI_REPORT_LARGEST = 10, DSI_REPORT_MOST_COLLECTIVES = 50 };
+enum { DSI_REPORT_LARGEST = 10, DSI_REPORT_MOST_COLLECTIVES = 150 };
 
 /* What to plan. Everything is borrowed and must outlive the report. */
 typedef struct dsi_report_request {

@@ -524,8 +524,8 @@ static void several_ranks(void **state)
     };
     static const char *const refused[] = {
         "zero_quantized_weights: true", "zero_quantized_nontrainable_weights: true",
-        "zero_quantized_gradients: true", "zero_hpz_partition_size: 2", "mics_shard_size: 2"};
-    for (size_t i = 0; i < 7 + 5; ++i) {
+        "zero_quantized_gradients: true", "zero_hpz_partition_size: 2"};
+    for (size_t i = 0; i < 7 + 4; ++i) {
         char text[256];
         ds_config *config = NULL;
         (void)snprintf(text, sizeof text,
@@ -759,8 +759,8 @@ static void explains(void **state)
     free(text);
     static const char *const refused[] = {
         /* on several ranks: they are not in force */
-        "zero_hpz_partition_size",  "zero_quantized_weights", "zero_quantized_nontrainable_weights",
-        "zero_quantized_gradients", "mics_shard_size",        "mics_hierarchical_params_gather"};
+        "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_nontrainable_weights",
+        "zero_quantized_gradients", "mics_hierarchical_params_gather"};
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; ++i) {
         CHECK_OK(*state, ds_config_explain(*state, refused[i], &text));
         assert_non_null(strstr(text, "here     one rank\n"));

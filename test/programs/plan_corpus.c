@@ -260,9 +260,11 @@ static ds_status build(ds_ctx *ctx, const ds_model *model, const plan_case *c, d
                                           .n_frozen = frozen != NULL ? 1 : 0,
                                           .n_threads = 2,
                                           .choose = dsi_null_kernel_choose};
-        spec.zero.mesh = dsi_mesh_data(ranks[c->ranks]);
         spec.isa = DS_ISA_REF;
-        status = dsi_rank_plan_build(ctx, &request, plan);
+        status = dsi_zero_set_ranks(ctx, &spec.zero, ranks[c->ranks]);
+        if (status >= 0) {
+            status = dsi_rank_plan_build(ctx, &request, plan);
+        }
     }
     ds_config_destroy(&config);
     return status;

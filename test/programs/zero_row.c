@@ -24,8 +24,8 @@ enum { BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
 
 typedef struct row {
     char model[16], dtype[8], transport[8], recompute[16], offload[16], save[512];
-    long ranks, stage, overlap, bucket, accumulation, threads, resume, persistence, steps, zenflow,
-        early;
+    long mics, ranks, stage, overlap, bucket, accumulation, threads, resume, persistence, steps,
+        zenflow, early;
 } row;
 
 static int read_row(int argc, char **argv, row *r)
@@ -43,6 +43,7 @@ static int read_row(int argc, char **argv, row *r)
         {"offload", r->offload, sizeof r->offload, NULL},
         {"save", r->save, sizeof r->save, NULL},
         {"ranks", NULL, 0, &r->ranks},
+        {"mics", NULL, 0, &r->mics},
         {"stage", NULL, 0, &r->stage},
         {"overlap", NULL, 0, &r->overlap},
         {"bucket", NULL, 0, &r->bucket},
@@ -141,6 +142,10 @@ static dsi_engine_spec make_spec(const row *r)
                                             .warm_up = 1,
                                             .overlap = r->zenflow == 2};
     spec.zero = (dsi_zero_spec){.stage = (uint32_t)r->stage,
+                                .mics = r->stage == 3 && r->zenflow == 0 && r->mics > 0 &&
+                                                r->ranks % r->mics == 0
+                                            ? (uint32_t)r->mics
+                                            : 0,
                                 .reduce_each = true, /* deterministic */
                                 .comm_dtype = dtype,
                                 .reduce_bucket = r->bucket,

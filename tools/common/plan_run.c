@@ -38,12 +38,14 @@ static bool unknown(const plan_run *run, const char *path)
     return item == NULL || is_auto(run, path) || strcmp(item->value, "null") == 0;
 }
 
-/* A micro-batch that nobody gave is 1 for now; with a given global batch the rest is accumulation.
- */
+/* A micro-batch that nobody gave is 1 for now; with a given global batch the rest is accumulation,
+ * unless that is given as well: then it follows. */
 static void open_batch(plan_run *run, ds_trainer_values *v)
 {
     run->open_batch =
-        !run->options->trainer.micro_batch.known && is_auto(run, "train_micro_batch_size_per_gpu");
+        !run->options->trainer.micro_batch.known &&
+        is_auto(run, "train_micro_batch_size_per_gpu") &&
+        (unknown(run, "train_batch_size") || unknown(run, "gradient_accumulation_steps"));
     run->free_batch = run->open_batch && unknown(run, "train_batch_size");
     if (run->open_batch) {
         v->micro_batch = ds_known(1.0);

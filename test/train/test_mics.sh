@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# MiCS: the same checkpoint as plain ZeRO, bit for bit, also where one goes on from the other's; ds_plan's bytes along the axes; what
+# it does not go with is refused. Usage: test_mics.sh BUILD
+set -euo pipefail
+build=$1
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+cat > model.json <<'EOF'
+{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96,
+ "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+ "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": false}
+EOF
+head -c 40000 "$DS_SOURCE_DIR/data/tinyshakespeare.txt" > text.txt
+config() { # FILE, ZERO SECTION
+    cat > "$1" <<EOF
+{"train_batch_size": 8, "bf16": {"enabled": true}, "gradient_clipping": 1.0,
+ "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "zero_optimization": {$2}}
+EOF
+}
+config plain.json '"stage": 3'
+config mics.json '"stage": 3, "mics_shard_size": 2, "stage3_param_persistence_threshold": 0'
+config two.json '"stage": 2'
+train() { # RANKS, CONFIG, OUTPUT, FLAGS
+    local ranks=$1 config=$2 output=$3
+    shift 3
+    "$build/deepspeed" --num_gpus "$ranks" "$build/ds_train" --model_config model.json --tokenizer bytes --data text.txt \
+        --seq_length 32 --seed 7 --lr_scheduler_type none --deepspeed_config "$config" --output "$output" "$@" > "$output.log" 2>&1 ||
+        { tail -n 20 "$output.log"; return 1; }
+}
+weights() { # OUTPUT: the hash of its newest checkpoint's weights
+    "$build/ds_checkpoint" export "$1" "$1.model" > /dev/null
+    sha256sum < "$1.model/model.safetensors"
+}
+
+train 4 plain.json plain --steps 4
+train 4 mics.json mics --steps 4
+train 4 mics.json on --steps 2
+train 4 two.json on --steps 4 --resume
+train 4 plain.json back --steps 2
+train 4 mics.json back --steps 4 --resume
+for run in mics on back; do
+    "$build/ds_checkpoint" verify "$run" --all > /dev/null
+    [ "$(weights "$run")" = "$(weights plain)" ] || { echo "$run: other weights than plain ZeRO's"; exit 1; }
+    rm -rf plain.model
+done
+
+# Within a group of two, half of what is gathered is sent; plain ZeRO sends three quarters.
+sent() { # CONFIG
+    "$build/ds_plan" --model_config model.json --seq_length 32 --deepspeed_config "$1" --world_size 4 --json - |
+        python3 -c 'import json, sys
+report = json.load(sys.stdin)
+print(sum(c["sent"] for c in report["communication"] if c["collective"] == "all_gather" and c["phase"] == "forward"))'
+}
+config plain0.json '"stage": 3, "stage3_param_persistence_threshold": 0'
+python3 - "$(sent mics.json)" "$(sent plain0.json)" <<'EOF'
+import sys
+mics, plain = map(float, sys.argv[1:])
+assert plain > 0 and abs(mics / plain - (1 / 2) / (3 / 4)) < 1e-6, (mics, plain)
+EOF
+
+config bad.json '"stage": 2, "mics_shard_size": 2'
+if train 2 bad.json bad --steps 1 > /dev/null; then
+    echo "MiCS in stage 2 was taken"
+    exit 1
+fi
+grep -q "mics_shard_size: expected -1 with zero_optimization.stage 2" bad.log
+config bad.json '"stage": 3, "mics_shard_size": 3'
+if train 4 bad.json bad3 --steps 1 > /dev/null; then
+    echo "groups of three of four ranks were taken"
+    exit 1
+fi
+grep -q "mics_shard_size: expected a divisor of the world size, 4, found 3" bad3.log
+echo "MiCS: the same bits as ZeRO-3"
