@@ -69,7 +69,6 @@ static void many_ranks(dsi_eval *eval)
         "zero_optimization.zero_quantized_gradients",
         "zero_optimization.mics_hierarchical_params_gather",
     };
-    static const char *const groups[] = {"zero_optimization.zero_hpz_partition_size"};
     static const struct {
         const char *path;
         bool when; /* this value asks for what does not happen */
@@ -108,35 +107,52 @@ static void many_ranks(dsi_eval *eval)
                            eval->world_size);
         }
     }
-    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; ++i) {
-        if (dsi_item_int(eval, groups[i], 1) > 1) {
-            dsi_item_error(eval, dsi_item_find(eval, groups[i]),
-                           "expected 1 or less on %" PRIu32 " ranks, found %" PRId64
-                           ": sub-groups of ranks are not built yet",
-                           eval->world_size, dsi_item_int(eval, groups[i], 1));
-        }
-    }
 }
 
-/* What groups of MiCS go with. */
-static void mics(dsi_eval *eval)
+/* What groups of ranks go with. */
+static void group_goes(dsi_eval *eval, const char *path, const char *why)
 {
     const ds_config_values *v = eval->values;
-    const dsi_item *size = dsi_item_find(eval, "zero_optimization.mics_shard_size");
-    if (v->zero.mics_shard_size < 1 || eval->world_size < 2) {
-        return;
-    }
+    const dsi_item *size = dsi_item_find(eval, path);
+    const int64_t found = dsi_item_int(eval, path, 0);
     if (v->zero.stage != 3) {
         dsi_item_error(eval, size,
-                       "expected -1 with zero_optimization.stage %" PRId64 ", found %" PRId64
-                       ": MiCS shards parameters, gradients and states alike; set the stage to 3",
-                       v->zero.stage, v->zero.mics_shard_size);
+                       "expected none with zero_optimization.stage %" PRId64 ", found %" PRId64
+                       ": %s; set the stage to 3",
+                       v->zero.stage, found, why);
     }
     if (v->zero.zenflow.enabled) {
         dsi_item_error(eval, size,
-                       "expected -1 with zero_optimization.zenflow, found %" PRId64
+                       "expected none with zero_optimization.zenflow, found %" PRId64
                        "; change one of them",
-                       v->zero.mics_shard_size);
+                       found);
+    }
+}
+
+static void groups(dsi_eval *eval)
+{
+    const ds_config_zero *zero = &eval->values->zero;
+    const bool mics = zero->mics_shard_size > 0 && eval->world_size > 1;
+    const bool hpz = zero->hpz_partition_size > 1 && eval->world_size > 1;
+    if (mics) {
+        group_goes(eval, "zero_optimization.mics_shard_size",
+                   "MiCS shards parameters, gradients and states alike");
+    }
+    if (hpz) {
+        group_goes(eval, "zero_optimization.zero_hpz_partition_size",
+                   "hpZ is about parameters that are sharded");
+    }
+    if (hpz && eval->values->zero.offload_param.device != DS_OFFLOAD_NONE) {
+        dsi_item_error(eval, dsi_item_find(eval, "zero_optimization.zero_hpz_partition_size"),
+                       "expected 1 with zero_optimization.offload_param, found %" PRId64
+                       ": a group's parameters are gathered into memory; change one of them",
+                       zero->hpz_partition_size);
+    }
+    if (mics && hpz) {
+        dsi_item_error(eval, dsi_item_find(eval, "zero_optimization.zero_hpz_partition_size"),
+                       "expected 1 with zero_optimization.mics_shard_size, found %" PRId64
+                       "; change one of them",
+                       zero->hpz_partition_size);
     }
 }
 
@@ -156,6 +172,6 @@ void dsi_config_ranks(dsi_eval *eval)
     overlap(eval);
     zero_groups(eval);
     many_ranks(eval);
-    mics(eval);
+    groups(eval);
     data_parallel_size(eval);
 }

@@ -87,8 +87,9 @@ typedef struct ds_config_zero {
     ds_config_offload offload_param, offload_optimizer;
     int64_t stage; /* 0..3 */
     bool contiguous_gradients, reduce_scatter, allgather_partitions, round_robin_gradients;
-    bool overlap_comm;       /* resolved: null is true for stage 3 */
-    int64_t mics_shard_size; /* ranks that share one copy of all states; below 1: all ranks */
+    bool overlap_comm;          /* resolved: null is true for stage 3 */
+    int64_t mics_shard_size;    /* ranks that share one copy of all states; below 1: all ranks */
+    int64_t hpz_partition_size; /* … of the parameters; below 2: all ranks */
     int64_t reduce_bucket_size, allgather_bucket_size, sub_group_size; /* elements */
     int64_t prefetch_bucket_size, param_persistence_threshold;         /* elements, stage 3 */
     int64_t model_persistence_threshold, max_live_parameters, max_reuse_distance;

@@ -202,8 +202,11 @@ static const dsi_option rows[] = {
       NOTE("the old stage 1 is gone from DeepSpeed too; remove the key")),
     B("round_robin_gradients", "false", IN_FORCE, "Deal slices of gradients out in turn.",
       FIELD(zero.round_robin_gradients)),
-    I("zero_hpz_partition_size", "1", ONE_RANK,
-      "Ranks over which hpZ shards a second copy; must divide the world size.", MIN(0)),
+    I("zero_hpz_partition_size", "1", IN_FORCE,
+      "hpZ: consecutive ranks that share one copy of the parameters, whose gradients and states "
+      "are "
+      "shared by all. Stage 3; must divide the world size.",
+      MIN(0), FIELD(zero.hpz_partition_size)),
     B("zero_quantized_weights", "false", ONE_RANK, "qwZ: send weights as int8 between ranks."),
     B("zero_quantized_nontrainable_weights", "false", ONE_RANK,
       "Send frozen weights as int8 between ranks."),

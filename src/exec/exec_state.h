@@ -45,7 +45,7 @@ struct dsi_exec {
     unsigned char *arena;
     size_t map_bytes;
     dsi_comm *comm;
-    dsi_mesh_comms *mesh; /* NULL: collectives are among all ranks */
+    dsi_mesh_comms *mesh;  /* NULL: collectives are among all ranks */
     const dsi_home *homes; /* of the first n_homes cells */
     uint32_t n_homes;
     dsi_swap_params swap_params;

@@ -334,9 +334,9 @@ extern const ds_op dsi_op_postpone;
 extern const ds_op dsi_op_swap_in, dsi_op_swap_out;
 
 /* ---- collective.c -------------------------------------------------------------------------- */
-/* n_ranks, along axes: the mesh's, as a number (place/mesh.h), 0: all; stride: ranks of the world from
- * one of them to the next; bucket: nodes of one op with equal bucket >= 0 are carried by one collective, -1: alone;
- * factor: of the sums; n_dims and dims: of all_gather's output. */
+/* n_ranks, along axes: the mesh's, as a number (place/mesh.h), 0: all; stride: ranks of the world
+ * from one of them to the next; bucket: nodes of one op with equal bucket >= 0 are carried by one
+ * collective, -1: alone; factor: of the sums; n_dims and dims: of all_gather's output. */
 typedef struct dsi_comm_attrs {
     int64_t n_ranks, axes, stride, bucket;
     double factor;

@@ -56,15 +56,18 @@ static ds_status gather_behind(dsi_localizing *l, const dsi_node_info *node, ds_
 {
     const ds_value first = dsi_node_out(l->r.from, node)[0];
     const ds_meta meta = l->r.from->values[first].meta;
-    dsi_comm_attrs attrs = dsi_localize_comm(l, &made_by(l, node, 0)->at.flat, -1);
+    const dsi_axes axes =
+        dsi_axes_behind(&made_by(l, node, 0)->at.flat, l->placed->value[first].at.flat.n);
+    dsi_comm_attrs attrs = dsi_localize_comm(l, &axes, -1);
     ds_value in[2] = {cell, x};
     ds_value out[DS_MAX_OUT];
     if (ds_graph_meta(l->r.to, x).dtype != meta.dtype) {
         const dsi_cast_attrs cast = {.dtype = meta.dtype};
         DS_TRY(dsi_localize_apply(l, &dsi_op_cast, &cast, x, &in[1]));
     }
-    attrs.bucket = dsi_bucket_next(&l->bucket, ds_shape_count(meta.shape), meta.dtype,
-                                   l->params->gather_bucket);
+    const int64_t bucket = dsi_bucket_next(&l->bucket, ds_shape_count(meta.shape), meta.dtype,
+                                           l->params->gather_bucket);
+    DS_TRY(dsi_bucket_number(l, bucket, &dsi_op_gather_store, attrs.axes, &attrs.bucket));
     DS_TRY(ds_graph_apply(l->r.to, &dsi_op_gather_store, &attrs, in, 2, out));
     l->r.map[first] = out[0];
     return DS_OK;
@@ -181,13 +184,11 @@ ds_status dsi_localize(const ds_graph *graph, const dsi_localize_params *params,
                         .cells = local,
                         .bucket = {.id = -1}};
     l.others = malloc(n_values * sizeof *l.others);
-    l.second = calloc((size_t)graph->n_nodes + 1, sizeof *l.second);
     l.bucket_of = calloc((size_t)graph->n_nodes + 1, sizeof *l.bucket_of);
     l.gathered = malloc(n_cells * sizeof *l.gathered);
     l.used_at = calloc(n_cells, sizeof *l.used_at);
     ds_status status = DS_OK;
-    if (l.others == NULL || l.second == NULL || l.bucket_of == NULL || l.gathered == NULL ||
-        l.used_at == NULL) {
+    if (l.others == NULL || l.bucket_of == NULL || l.gathered == NULL || l.used_at == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to place the graph");
     } else {
         memset(l.others, 0xff, n_values * sizeof *l.others); /* all DS_NONE */
@@ -202,7 +203,7 @@ ds_status dsi_localize(const ds_graph *graph, const dsi_localize_params *params,
     }
     free(l.others);
     free(l.bucket_of);
-    free(l.second);
+    free(l.uses);
     free(l.gathered);
     free(l.used_at);
     dsi_moves_memo_free(&l.memo);

@@ -20,6 +20,32 @@ void dsi_bucket_close(dsi_bucket *bucket)
     bucket->dtype = DS_DTYPE_NONE;
 }
 
+ds_status dsi_bucket_number(dsi_localizing *l, int64_t bucket, const ds_op *op, int64_t axes,
+                            int64_t *id_out)
+{
+    bool taken = false; /* the bucket's own number */
+    *id_out = bucket;
+    if (bucket < 0) {
+        return DS_OK;
+    }
+    for (uint32_t i = 0; i < l->n_uses; ++i) {
+        const dsi_bucket_use *use = &l->uses[i];
+        if (use->bucket == bucket && use->op == op && use->axes == axes) {
+            *id_out = use->id;
+            return DS_OK;
+        }
+        taken = taken || use->bucket == bucket;
+    }
+    dsi_bucket_use *uses = dsi_graph_grow(l->uses, &l->uses_capacity, l->n_uses + 1, sizeof *uses);
+    if (uses == NULL) {
+        return ds_fail(l->r.from->ctx, DS_ERR_NOMEM, "no memory to place the graph");
+    }
+    l->uses = uses;
+    *id_out = taken ? l->bucket.n++ : bucket;
+    l->uses[l->n_uses++] = (dsi_bucket_use){bucket, axes, *id_out, op};
+    return DS_OK;
+}
+
 typedef struct arrival {
     ds_node made_by; /* of the gradient */
     ds_node node;    /* that completes it */

@@ -21,6 +21,12 @@ typedef struct dsi_bucket {
     int64_t n;        /* numbers given out */
 } dsi_bucket;
 
+/* A bucket as one kind of collective: tensors of one bucket may take different ones, or two. */
+typedef struct dsi_bucket_use {
+    int64_t bucket, axes, id;
+    const ds_op *op;
+} dsi_bucket_use;
+
 typedef struct dsi_localizing {
     const dsi_localize_params *params;
     const dsi_propagation *placed;
@@ -29,7 +35,8 @@ typedef struct dsi_localizing {
     ds_cells *cells;        /* local */
     dsi_other_form *others; /* per value of the logical graph */
     int64_t *bucket_of;     /* per node: of the gradient that it completes */
-    int64_t *second;        /* per bucket: of the same tensors' second reduction; 0: none yet */
+    dsi_bucket_use *uses;   /* numbers in the local graph: n_uses of them */
+    uint32_t n_uses, uses_capacity;
     dsi_bucket bucket;
     /* Parameters that were gathered. Per cell: the newest value, DS_NONE before; and `used`, the
      * elements of parameters used so far, when it was used last. */
@@ -41,6 +48,10 @@ typedef struct dsi_localizing {
 /* The bucket of the next tensor: the open one, or a new one when it does not fit. */
 int64_t dsi_bucket_next(dsi_bucket *bucket, int64_t count, ds_dtype dtype, int64_t limit);
 void dsi_bucket_close(dsi_bucket *bucket);
+/* The number in the local graph of a bucket's tensors that this operator carries along these axes;
+ * -1 for -1. Errors: ERR_NOMEM. */
+ds_status dsi_bucket_number(dsi_localizing *l, int64_t bucket, const ds_op *op, int64_t axes,
+                            int64_t *id_out);
 /* Fills bucket_of: gradients share a bucket in the order in which the backward pass makes them. */
 ds_status dsi_bucket_gradients(dsi_localizing *l);
 

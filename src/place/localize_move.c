@@ -100,32 +100,25 @@ static bool is_last_reduction(const dsi_moves *moves, uint32_t at)
     return last;
 }
 
-/* What shares a collective in the first step of a reduction does in the second. */
-static int64_t second_bucket(dsi_localizing *l, int64_t bucket)
+static ds_status reduce(dsi_localizing *l, const ds_op *op, dsi_comm_attrs attrs, int64_t bucket,
+                        ds_value *value)
 {
-    if (l->second[bucket] == 0) {
-        l->second[bucket] = ++l->bucket.n; /* one behind, so that 0 is none */
-    }
-    return l->second[bucket] - 1;
+    DS_TRY(dsi_bucket_number(l, bucket, op, attrs.axes, &attrs.bucket));
+    return dsi_localize_apply(l, op, &attrs, *value, value);
 }
 
 static ds_status run_moves(dsi_localizing *l, ds_value v, const dsi_moves *moves, uint32_t averaged,
                            int64_t bucket, ds_value *value)
 {
-    uint32_t first = 0; /* reduction: the bucket's */
-    while (first < moves->n && !is_reduction(&moves->move[first])) {
-        ++first;
-    }
     if (!has_collectives(moves)) {
         return refuse(l, v, moves);
     }
     for (uint32_t i = 0; i < moves->n; ++i) {
         const dsi_move *move = &moves->move[i];
         const bool is_slice = move->kind == DSI_MOVE_SLICE;
-        const dsi_axes *axes = is_slice ? &move->to.flat : &move->axes;
-        const bool later = is_reduction(move) && i > first && bucket >= 0;
-        const int64_t own = i == first ? bucket : later ? second_bucket(l, bucket) : -1;
-        dsi_comm_attrs attrs = dsi_localize_comm(l, axes, own);
+        const dsi_axes sliced = dsi_axes_behind(&move->to.flat, move->from.flat.n);
+        const dsi_axes *axes = is_slice ? &sliced : &move->axes;
+        dsi_comm_attrs attrs = dsi_localize_comm(l, axes, -1);
         const ds_shape shape = dsi_local_meta(&l->placed->mesh, &move->to, moves->meta).shape;
         attrs.factor = is_last_reduction(moves, i) ? 1.0 / averaged_ranks(l, averaged) : 1.0;
         switch (move->kind) {
@@ -133,10 +126,10 @@ static ds_status run_moves(dsi_localizing *l, ds_value v, const dsi_moves *moves
             DS_TRY(dsi_localize_apply(l, &dsi_op_take_slice, &attrs, *value, value));
             break;
         case DSI_MOVE_REDUCE_SCATTER:
-            DS_TRY(dsi_localize_apply(l, &dsi_op_reduce_scatter, &attrs, *value, value));
+            DS_TRY(reduce(l, &dsi_op_reduce_scatter, attrs, bucket, value));
             break;
         case DSI_MOVE_ALL_REDUCE:
-            DS_TRY(dsi_localize_apply(l, &dsi_op_all_reduce, &attrs, *value, value));
+            DS_TRY(reduce(l, &dsi_op_all_reduce, attrs, bucket, value));
             break;
         case DSI_MOVE_ALL_GATHER:
             DS_TRY(gather(l, axes, shape, value));
@@ -152,7 +145,11 @@ static ds_status run_moves(dsi_localizing *l, ds_value v, const dsi_moves *moves
  * terms must stay fp32 in between so that it is rounded once. */
 static bool adds_in_steps(const dsi_localizing *l, const dsi_redistribution *r, uint32_t terms)
 {
-    const uint32_t inner = terms & dsi_axes_mask(&r->to.flat);
+    const dsi_axes *flat = &r->to.flat;
+    uint32_t inner = 0; /* those that are cut first */
+    for (uint32_t i = 0; i < flat->n && (i == 0 || flat->axis[i] > flat->axis[i - 1]); ++i) {
+        inner |= terms & 1u << flat->axis[i];
+    }
     return (r->meta.dtype == DS_DTYPE_BF16 || r->meta.dtype == DS_DTYPE_F16) && inner != 0 &&
            inner != terms && dsi_sum_splits(&l->placed->mesh, DS_DTYPE_F32, terms, inner);
 }
@@ -260,7 +257,7 @@ ds_status dsi_localize_value(dsi_localizing *l, ds_value v, const dsi_spread *fr
     if (dsi_placement_equal(&from->at, &need->at)) {
         return DS_OK;
     }
-    if (kind == DS_CELL_PARAM && from->at.flat.n > 0) {
+    if (kind == DS_CELL_PARAM && from->at.flat.n > 0 && need->at.flat.n == 0) {
         return gather_parameter(l, v, from, need, value_out);
     }
     if (other->value != DS_NONE && dsi_placement_equal(&other->at, &need->at)) {

@@ -271,6 +271,20 @@ void dsi_axes_add(dsi_axes *axes, dsi_axis axis)
     }
 }
 
+bool dsi_axes_begin(const dsi_axes *a, const dsi_axes *b)
+{
+    return a->n <= b->n && memcmp(a->axis, b->axis, a->n * sizeof a->axis[0]) == 0;
+}
+
+dsi_axes dsi_axes_behind(const dsi_axes *b, uint32_t n)
+{
+    dsi_axes rest = {0};
+    for (uint32_t i = n; i < b->n; ++i) {
+        dsi_axes_add(&rest, (dsi_axis)b->axis[i]);
+    }
+    return rest;
+}
+
 bool dsi_axes_equal(const dsi_axes *a, const dsi_axes *b)
 {
     return a->n == b->n && memcmp(a->axis, b->axis, a->n) == 0;

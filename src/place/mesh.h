@@ -90,6 +90,10 @@ bool dsi_axes_has(const dsi_axes *axes, dsi_axis axis);
 /* Appends; nothing when it is there. */
 void dsi_axes_add(dsi_axes *axes, dsi_axis axis);
 bool dsi_axes_equal(const dsi_axes *a, const dsi_axes *b);
+/* Whether b begins with all of a. */
+bool dsi_axes_begin(const dsi_axes *a, const dsi_axes *b);
+/* The axes of b behind the first n. */
+dsi_axes dsi_axes_behind(const dsi_axes *b, uint32_t n);
 /* From a bit mask (1 << axis), in the mesh's order. */
 dsi_axes dsi_axes_of(uint32_t mask);
 uint32_t dsi_axes_mask(const dsi_axes *axes);

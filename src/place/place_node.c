@@ -89,7 +89,8 @@ static bool is_own_on(const work *w, uint32_t i, uint32_t axes)
 static bool may_be_written(const work *w, uint32_t i, const dsi_placement *flat)
 {
     const dsi_placement *own = &w->node->in[i].at;
-    const bool updates = (w->p->rule.flags & DSI_RULE_UPDATE) != 0 && own->flat.n == 0;
+    const bool updates = (w->p->rule.flags & DSI_RULE_UPDATE) != 0 &&
+                         dsi_axes_begin(&own->flat, &flat->flat) && own->cut != DSI_CUT_TENSOR;
     return updates || (dsi_axes_equal(&own->flat, &flat->flat) && own->cut == flat->cut &&
                        own->owner == flat->owner);
 }

@@ -67,7 +67,8 @@ static ds_status check_writes(const walk *w, const dsi_node_info *node, const ds
         }
         const dsi_spread *cell = &w->p->value[in[from]];
         const dsi_spread *made = &w->placed.out[o];
-        const bool gathered = is_update(node) && made->at.flat.n > 0 && cell->at.flat.n == 0;
+        const bool gathered = is_update(node) && made->at.flat.n > cell->at.flat.n &&
+                              dsi_axes_begin(&cell->at.flat, &made->at.flat);
         const bool alike =
             dsi_placement_equal(&cell->at, &made->at) && cell->averaged == made->averaged;
         if (!gathered && !alike) {

@@ -154,7 +154,9 @@ static void slice(const search *s, trail *t)
             next.on[a] = s->to.on[a];
         } else {
             const uint32_t taken = dsi_placement_shard_axes(&at) | dsi_placement_partial_axes(&at);
-            if (flat == 0 || at.flat.n > 0 || (flat & taken) != 0) {
+            const bool deeper = at.flat.n < s->to.flat.n && dsi_axes_begin(&at.flat, &s->to.flat) &&
+                                (at.flat.n == 0 || at.cut == s->to.cut);
+            if (flat == 0 || !deeper || (flat & taken) != 0) {
                 continue;
             }
             next.flat = s->to.flat;
@@ -205,6 +207,13 @@ static void reduce_along(search *s, const trail *t, const dsi_axes *axes)
         wanted.flat = s->to.flat;
         wanted.cut = s->to.cut;
         wanted.owner = s->to.owner;
+    }
+    if (whole.flat.n > 0 && whole.flat.n < s->to.flat.n &&
+        dsi_axes_begin(&whole.flat, &s->to.flat) && whole.cut == s->to.cut) {
+        const dsi_axes rest = dsi_axes_behind(&s->to.flat, whole.flat.n);
+        if (dsi_axes_mask(&rest) == sum) { /* slices of slices */
+            wanted.flat = s->to.flat;
+        }
     }
     const dsi_placement slices = whole.flat.n == 0 ? dsi_flat(whole, *axes) : wanted;
     trail next = *t;

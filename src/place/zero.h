@@ -13,6 +13,7 @@
 typedef struct dsi_zero_spec {
     dsi_mesh mesh;    /* one rank: nothing is done */
     uint32_t mics;    /* ranks that share one copy of all states (MiCS); 0: all */
+    uint32_t hpz;     /* ranks that share one copy of the parameters alone (hpZ); 0: all */
     uint32_t stage;   /* 0 to 3 */
     bool reduce_each; /* reduce every micro-batch, not their sum: accumulation is 1, or the run is
                          deterministic. Stages 2 and 3 always do */

@@ -7,7 +7,7 @@
 ds_status dsi_zero_set_ranks(ds_ctx *ctx, dsi_zero_spec *spec, uint32_t n_ranks)
 {
     const uint32_t mics = spec->mics > n_ranks ? n_ranks : spec->mics;
-    const dsi_mesh_params params = {.world_size = n_ranks, .mics = mics};
+    const dsi_mesh_params params = {.world_size = n_ranks, .mics = mics, .hpz = spec->hpz};
     return dsi_mesh_make(ctx, &params, &spec->mesh);
 }
 
@@ -23,11 +23,24 @@ static dsi_spread over_data(const dsi_mesh *mesh, bool term)
     return term ? dsi_completed_spread(&s) : s;
 }
 
-static dsi_spread cut(const dsi_mesh *mesh, bool flat)
+/* Gradients and states: over the ranks of a group, with hpZ each slice again over the groups. */
+static dsi_spread cut(const dsi_zero_spec *spec, bool flat)
 {
-    const dsi_placement at =
-        flat ? dsi_flat(dsi_replicate(), dsi_axes_zero(false)) : dsi_replicate();
-    return (dsi_spread){.at = dsi_placement_simplify(mesh, &at)};
+    dsi_axes axes = dsi_axes_zero(false);
+    if (spec->hpz > 1) {
+        dsi_axes_add(&axes, DSI_AXIS_DPR);
+    }
+    const dsi_placement at = flat ? dsi_flat(dsi_replicate(), axes) : dsi_replicate();
+    return (dsi_spread){.at = dsi_placement_simplify(&spec->mesh, &at)};
+}
+
+/* A parameter: as its states, or over a group's ranks alone where its slice there is exactly the
+ * slices of all groups. */
+static dsi_spread cut_parameter(const dsi_zero_spec *spec, int64_t count)
+{
+    const dsi_placement at = dsi_flat(dsi_replicate(), dsi_axes_zero(false));
+    const bool aligned = count % spec->mesh.n_ranks == 0;
+    return aligned ? (dsi_spread){.at = dsi_placement_simplify(&spec->mesh, &at)} : cut(spec, true);
 }
 
 static dsi_spread place(const dsi_zero_spec *spec, const ds_cell_info *cell, int64_t *kept)
@@ -36,31 +49,31 @@ static dsi_spread place(const dsi_zero_spec *spec, const ds_cell_info *cell, int
     switch (cell->kind) {
     case DS_CELL_PARAM:
         if (spec->stage < 3) {
-            return cut(&spec->mesh, false);
+            return cut(spec, false);
         }
         if (count < spec->persistence_threshold && count <= spec->model_persistence - *kept) {
             *kept += count;
-            return cut(&spec->mesh, false);
+            return cut(spec, false);
         }
-        return cut(&spec->mesh, true);
+        return cut_parameter(spec, count);
     case DS_CELL_GRAD:
         if (spec->stage < 2 && !spec->reduce_each) {
             return over_data(&spec->mesh, true);
         }
-        return cut(&spec->mesh, spec->stage >= 1);
+        return cut(spec, spec->stage >= 1);
     case DS_CELL_MASTER:
     case DS_CELL_EXP_AVG:
     case DS_CELL_EXP_AVG_SQ:
     case DS_CELL_MOMENTUM:
     case DS_CELL_WAITING:
     case DS_CELL_HANDED:
-        return cut(&spec->mesh, spec->stage >= 1);
+        return cut(spec, spec->stage >= 1);
     case DS_CELL_INPUT:
     case DS_CELL_OUTPUT:
     case DS_CELL_KV:
         return over_data(&spec->mesh, false);
     default:
-        return cut(&spec->mesh, false);
+        return cut(spec, false);
     }
 }
 
@@ -90,7 +103,7 @@ ds_status dsi_zero_lower(const ds_graph *graph, const dsi_zero_spec *spec, ds_ce
     dsi_zero_rules(spec, graph->cells, spreads);
     const dsi_propagate_params params = {.mesh = spec->mesh,
                                          .policy = dsi_place_policy_default(),
-                                         .gradient = cut(&spec->mesh, spec->stage >= 1).at,
+                                         .gradient = cut(spec, spec->stage >= 1).at,
                                          .cell = cell_of,
                                          .user = spreads};
     ds_status status = dsi_propagate(graph, &params, &placed);

@@ -87,13 +87,13 @@ struct ds_engine {
     ds_ctx *ctx;
     const ds_model *model;
     dsi_engine_spec spec;
-    ds_comm *comm;      /* the engine's own; NULL: one rank */
+    ds_comm *comm;        /* the engine's own; NULL: one rank */
     dsi_mesh_comms *mesh; /* groups of its ranks; NULL: one rank */
-    ds_cells *cells;    /* logical: names, shapes of the model */
-    ds_cells *local;    /* what this rank holds: same ids, local shapes; with one rank the same
-                           table */
-    dsi_spread *places; /* per cell */
-    dsi_homes homes;    /* of the local cells; none: all on the device */
+    ds_cells *cells;      /* logical: names, shapes of the model */
+    ds_cells *local;      /* what this rank holds: same ids, local shapes; with one rank the same
+                             table */
+    dsi_spread *places;   /* per cell */
+    dsi_homes homes;      /* of the local cells; none: all on the device */
     dsi_train_cells own;
     dsi_plan *train_plan, *eval_plan;
     dsi_exec *exec;
@@ -220,7 +220,8 @@ typedef struct dsi_span {
     int64_t begin, count;
 } dsi_span;
 dsi_span dsi_engine_span(const ds_engine *engine, ds_cell cell);
-/* Whether this rank is the first of those that hold the same of a cell: it is the one that saves it.
+/* Whether this rank is the first of those that hold the same of a cell: it is the one that saves
+ * it.
  */
 bool dsi_engine_is_first(const ds_engine *engine, ds_cell cell);
 

@@ -522,10 +522,10 @@ static void several_ranks(void **state)
         "allgather_sequential: true",      "stage3_use_all_reduce_for_fetch_params: true",
         "module_granularity_threshold: 9",
     };
-    static const char *const refused[] = {
-        "zero_quantized_weights: true", "zero_quantized_nontrainable_weights: true",
-        "zero_quantized_gradients: true", "zero_hpz_partition_size: 2"};
-    for (size_t i = 0; i < 7 + 4; ++i) {
+    static const char *const refused[] = {"zero_quantized_weights: true",
+                                          "zero_quantized_nontrainable_weights: true",
+                                          "zero_quantized_gradients: true"};
+    for (size_t i = 0; i < 7 + 3; ++i) {
         char text[256];
         ds_config *config = NULL;
         (void)snprintf(text, sizeof text,
@@ -759,8 +759,8 @@ static void explains(void **state)
     free(text);
     static const char *const refused[] = {
         /* on several ranks: they are not in force */
-        "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_nontrainable_weights",
-        "zero_quantized_gradients", "mics_hierarchical_params_gather"};
+        "zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients",
+        "mics_hierarchical_params_gather"};
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; ++i) {
         CHECK_OK(*state, ds_config_explain(*state, refused[i], &text));
         assert_non_null(strstr(text, "here     one rank\n"));

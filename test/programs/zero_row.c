@@ -24,8 +24,8 @@ enum { BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
 
 typedef struct row {
     char model[16], dtype[8], transport[8], recompute[16], offload[16], save[512];
-    long mics, ranks, stage, overlap, bucket, accumulation, threads, resume, persistence, steps,
-        zenflow, early;
+    long hpz, mics, ranks, stage, overlap, bucket, accumulation, threads, resume, persistence,
+        steps, zenflow, early;
 } row;
 
 static int read_row(int argc, char **argv, row *r)
@@ -44,6 +44,7 @@ static int read_row(int argc, char **argv, row *r)
         {"save", r->save, sizeof r->save, NULL},
         {"ranks", NULL, 0, &r->ranks},
         {"mics", NULL, 0, &r->mics},
+        {"hpz", NULL, 0, &r->hpz},
         {"stage", NULL, 0, &r->stage},
         {"overlap", NULL, 0, &r->overlap},
         {"bucket", NULL, 0, &r->bucket},
@@ -124,6 +125,18 @@ static dsi_offload_spec make_offload(const row *r)
     return spec;
 }
 
+static bool offloads_params(const row *r)
+{
+    return strcmp(r->offload, "params") == 0 || strcmp(r->offload, "host") == 0;
+}
+
+/* Where there are such groups. */
+static uint32_t group_of(const row *r, long size)
+{
+    return r->stage == 3 && r->zenflow == 0 && size > 0 && r->ranks % size == 0 ? (uint32_t)size
+                                                                                : 0;
+}
+
 static dsi_engine_spec make_spec(const row *r)
 {
     const ds_dtype dtype = strcmp(r->dtype, "bf16") == 0  ? DS_DTYPE_BF16
@@ -141,19 +154,18 @@ static dsi_engine_spec make_spec(const row *r)
                                             .select_every = 3,
                                             .warm_up = 1,
                                             .overlap = r->zenflow == 2};
-    spec.zero = (dsi_zero_spec){.stage = (uint32_t)r->stage,
-                                .mics = r->stage == 3 && r->zenflow == 0 && r->mics > 0 &&
-                                                r->ranks % r->mics == 0
-                                            ? (uint32_t)r->mics
-                                            : 0,
-                                .reduce_each = true, /* deterministic */
-                                .comm_dtype = dtype,
-                                .reduce_bucket = r->bucket,
-                                .gather_bucket = r->bucket,
-                                .persistence_threshold = r->persistence,
-                                .model_persistence = INT64_MAX,
-                                .max_live = r->bucket,
-                                .max_reuse_distance = r->bucket};
+    spec.zero =
+        (dsi_zero_spec){.stage = (uint32_t)r->stage,
+                        .mics = group_of(r, r->mics),
+                        .hpz = r->mics == 0 && !offloads_params(r) ? group_of(r, r->hpz) : 0,
+                        .reduce_each = true, /* deterministic */
+                        .comm_dtype = dtype,
+                        .reduce_bucket = r->bucket,
+                        .gather_bucket = r->bucket,
+                        .persistence_threshold = r->persistence,
+                        .model_persistence = INT64_MAX,
+                        .max_live = r->bucket,
+                        .max_reuse_distance = r->bucket};
     spec.recompute = make_recompute(r);
     spec.offload = make_offload(r);
     spec.overlap = r->overlap != 0;

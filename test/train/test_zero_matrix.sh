@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # The determinism law over a covering matrix: every pair of values of (model, dtype, ranks, stage, overlap, bucket,
-# transport, accumulation, threads, resume, recompute, offload, zenflow, early, mics) occurs in some row; rows that differ only in what the law
+# transport, accumulation, threads, resume, recompute, offload, zenflow, early, mics, hpz) occurs in some row; rows that differ only in what the law
 # names give the same hash of weights and optimizer states. Usage: test_zero_matrix.sh BUILD. DS_MATRIX_ROWS=N: only the first N rows.
 set -euo pipefail
 build=$1
@@ -22,9 +22,9 @@ fi
 matrix() {
     awk -v transports="$transports" 'BEGIN {
         srand(1)
-        n = split("model dtype ranks stage overlap bucket transport accumulation threads resume recompute offload zenflow early mics", name)
+        n = split("model dtype ranks stage overlap bucket transport accumulation threads resume recompute offload zenflow early mics hpz", name)
         split("gpt2 llama;f32 bf16 f16;2 3 4 6 8;0 1 2 3;0 1;1000 100000 10000000 1000000000;" transports \
-              ";1 4;1 2;0 1 2;none selective full full2;none states half params host;0 1 2;0 1;0 1 2 3", values, ";")
+              ";1 4;1 2;0 1 2;none selective full full2;none states half params host;0 1 2;0 1;0 1 2 3;0 2 3", values, ";")
         for (f = 1; f <= n; ++f) { size[f] = split(values[f], v, " "); for (i in v) value[f, i] = v[i] }
         for (f = 1; f <= n; ++f) for (g = f + 1; g <= n; ++g) left += size[f] * size[g]
         while (left > 0) {

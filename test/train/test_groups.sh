@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# MiCS: the same checkpoint as plain ZeRO, bit for bit, also where one goes on from the other's; ds_plan's bytes along the axes; what
-# it does not go with is refused. Usage: test_mics.sh BUILD
+# SPDX-License-Identifier: Apache-2.0
+# Groups of ranks (MiCS, hpZ): the same checkpoint as plain ZeRO, bit for bit, also where one goes on from the other's; ds_plan's bytes
+# along the axes; what they do not go with is refused. Usage: test_groups.sh BUILD
 set -euo pipefail
 build=$1
 scratch=$(mktemp -d)
@@ -20,6 +21,7 @@ EOF
 }
 config plain.json '"stage": 3'
 config mics.json '"stage": 3, "mics_shard_size": 2, "stage3_param_persistence_threshold": 0'
+config hpz.json '"stage": 3, "zero_hpz_partition_size": 2, "stage3_param_persistence_threshold": 100'
 config two.json '"stage": 2'
 train() { # RANKS, CONFIG, OUTPUT, FLAGS
     local ranks=$1 config=$2 output=$3
@@ -35,11 +37,13 @@ weights() { # OUTPUT: the hash of its newest checkpoint's weights
 
 train 4 plain.json plain --steps 4
 train 4 mics.json mics --steps 4
+train 4 hpz.json hpz --steps 4
 train 4 mics.json on --steps 2
 train 4 two.json on --steps 4 --resume
 train 4 plain.json back --steps 2
+train 4 hpz.json back --steps 3 --resume
 train 4 mics.json back --steps 4 --resume
-for run in mics on back; do
+for run in mics hpz on back; do
     "$build/ds_checkpoint" verify "$run" --all > /dev/null
     [ "$(weights "$run")" = "$(weights plain)" ] || { echo "$run: other weights than plain ZeRO's"; exit 1; }
     rm -rf plain.model
@@ -53,10 +57,11 @@ report = json.load(sys.stdin)
 print(sum(c["sent"] for c in report["communication"] if c["collective"] == "all_gather" and c["phase"] == "forward"))'
 }
 config plain0.json '"stage": 3, "stage3_param_persistence_threshold": 0'
-python3 - "$(sent mics.json)" "$(sent plain0.json)" <<'EOF'
+config hpz0.json '"stage": 3, "zero_hpz_partition_size": 2, "stage3_param_persistence_threshold": 0'
+python3 - "$(sent mics.json)" "$(sent hpz0.json)" "$(sent plain0.json)" <<'EOF'
 import sys
-mics, plain = map(float, sys.argv[1:])
-assert plain > 0 and abs(mics / plain - (1 / 2) / (3 / 4)) < 1e-6, (mics, plain)
+mics, hpz, plain = map(float, sys.argv[1:])
+assert plain > 0 and abs(mics / plain - (1 / 2) / (3 / 4)) < 1e-6 and hpz == mics, (mics, hpz, plain)
 EOF
 
 config bad.json '"stage": 2, "mics_shard_size": 2'
@@ -64,11 +69,17 @@ if train 2 bad.json bad --steps 1 > /dev/null; then
     echo "MiCS in stage 2 was taken"
     exit 1
 fi
-grep -q "mics_shard_size: expected -1 with zero_optimization.stage 2" bad.log
+grep -q "mics_shard_size: expected none with zero_optimization.stage 2" bad.log
 config bad.json '"stage": 3, "mics_shard_size": 3'
 if train 4 bad.json bad3 --steps 1 > /dev/null; then
     echo "groups of three of four ranks were taken"
     exit 1
 fi
 grep -q "mics_shard_size: expected a divisor of the world size, 4, found 3" bad3.log
-echo "MiCS: the same bits as ZeRO-3"
+config bad.json '"stage": 3, "zero_hpz_partition_size": 2, "offload_param": {"device": "cpu"}'
+if train 2 bad.json bad4 --steps 1 > /dev/null; then
+    echo "hpZ with offloaded parameters was taken"
+    exit 1
+fi
+grep -q "zero_hpz_partition_size: expected 1 with zero_optimization.offload_param" bad4.log
+echo "MiCS and hpZ: the same bits as ZeRO-3"
