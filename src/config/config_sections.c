@@ -259,7 +259,7 @@ static bool is_same_optimizer(const dsi_eval *eval, const char *type)
     return same && (strcmp(o->type, "AdamW") != 0 || decoupled);
 }
 
-/* Pairs that transformers documents as the same, and equal names. */
+/* Pairs that mean the same, and equal names; transformers documents the first two. */
 static bool is_same_schedule(const char *flag, const char *type)
 {
     static const char *const pairs[][2] = {{"linear", "WarmupDecayLR"},
