@@ -190,9 +190,9 @@ static json_t *number(quick *q)
 {
     const bool negative = take(q, '-');
     const char *begin = q->p;
-    json_int_t n = 0;
+    uint64_t n = 0; /* room for a digit more than is taken */
     while (q->p < q->end && *q->p >= '0' && *q->p <= '9' && q->p - begin <= MAX_DIGITS) {
-        n = n * 10 + (*q->p++ - '0');
+        n = n * 10 + (uint64_t)(*q->p++ - '0');
     }
     const long digits = q->p - begin;
     const char after = q->p < q->end ? *q->p : ' ';
@@ -200,7 +200,7 @@ static json_t *number(quick *q)
         strchr(",]} \n\t\r", after) == NULL || after == '\0') {
         return NULL;
     }
-    return json_integer(negative ? -n : n);
+    return json_integer(negative ? -(json_int_t)n : (json_int_t)n);
 }
 
 static bool word(quick *q, const char *text)
