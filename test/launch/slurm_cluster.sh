@@ -17,12 +17,12 @@ slurm_missing() {
 }
 
 slurm_files() { # FOLDER PORT CONTROLLER NODES
-    mkdir -p "$1/state" "$1/spool"
+    mkdir -p "$1/state" "$1/spool" "$1/tmp"
     head -c 1024 /dev/urandom > "$1/key"
     chmod 400 "$1/key"
     printf '%s\n' "ClusterName=test" "SlurmctldHost=$3" "SlurmUser=$(id -un)" "SlurmdUser=$(id -un)" \
         "AuthType=auth/munge" "CredType=cred/munge" "AuthInfo=socket=$1/munge.sock" "SlurmctldPort=$2" \
-        "SlurmdPort=$(($2 + 1))" "StateSaveLocation=$1/state" "SlurmdSpoolDir=$1/spool" \
+        "SlurmdPort=$(($2 + 1))" "StateSaveLocation=$1/state" "SlurmdSpoolDir=$1/spool" "TmpFS=$1/tmp" \
         "SlurmctldPidFile=$1/slurmctld.pid" "SlurmdPidFile=$1/slurmd.pid" "SlurmctldLogFile=$1/slurmctld.log" \
         "SlurmdLogFile=$1/slurmd.log" "ProctrackType=proctrack/linuxproc" "TaskPlugin=task/none" \
         "JobAcctGatherType=jobacct_gather/none" "SwitchType=switch/none" "MpiDefault=none" "ReturnToService=2" \

@@ -216,7 +216,7 @@ fresh
 sed 's/"n_layer": 4/"n_layer": 5/' "$gpt" > other.json
 bad 1 'it had "n_layer: 4"' ds_train --model_config other.json "${tune[@]}" --output copy --resume
 sed 's/"n_layer": 4/"n_layer": 3/' "$gpt" > fewer.json
-bad 1 'h.3.' ds_train --model_config fewer.json "${tune[@]}" --output copy --resume
+bad 1 'n_layer' ds_train --model_config fewer.json "${tune[@]}" --output copy --resume
 sed 's/AdamW/SGD/' ds.json > sgd.json
 bad 1 'optimizer adam, the configuration asks for sgd' ds_train "${run[@]}" --data text.txt --steps 2 --deepspeed_config sgd.json --output copy --resume
 
