@@ -148,6 +148,11 @@ static void groups(dsi_eval *eval)
                        ": a group's parameters are gathered into memory; change one of them",
                        zero->hpz_partition_size);
     }
+    if ((mics || hpz) && dsi_item_true(eval, "comms_logger.enabled")) {
+        dsi_item_notice(eval, dsi_item_find(eval, "comms_logger.enabled"),
+                        "collectives of all ranks are logged, those inside of a group of "
+                        "mics_shard_size or zero_hpz_partition_size are not yet");
+    }
     if (mics && hpz) {
         dsi_item_error(eval, dsi_item_find(eval, "zero_optimization.zero_hpz_partition_size"),
                        "expected 1 with zero_optimization.mics_shard_size, found %" PRId64

@@ -543,6 +543,16 @@ static void several_ranks(void **state)
         assert_false(has_notice(config, "no effect here"));
         ds_config_destroy(&config);
     }
+    for (int on = 0; on < 2; ++on) { /* groups of ranks have no log yet */
+        ds_config *config = NULL;
+        const char *text = on == 0 ? "{train_batch_size: 4, zero_optimization: {stage: 3, "
+                                     "mics_shard_size: 2}}"
+                                   : "{train_batch_size: 4, comms_logger: {enabled: true}, "
+                                     "zero_optimization: {stage: 3, mics_shard_size: 2}}";
+        CHECK_OK(*state, resolve(*state, text, 2, NULL, &config));
+        assert_int_equal(has_notice(config, "are not yet"), on);
+        ds_config_destroy(&config);
+    }
 }
 
 /* What DeepSpeed's loader reads: each key that is given is refused or told of once, by place. */
