@@ -55,7 +55,7 @@ static void write_folder(ds_ctx *ctx, const char *dir, ds_model **model_out, dou
                                             .batch = 1,
                                             .seq_length = 8,
                                             .accumulation = 1,
-                                            .optimizer = DSI_OPTIMIZER_ADAM,
+                                            .optimizer = DS_OPTIMIZER_ADAM,
                                             .eps = 1e-8},
                                   .lr = 1e-4,
                                   .beta1 = 0.9,

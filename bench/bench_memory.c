@@ -67,7 +67,7 @@ static dsi_engine_spec spec_of(const options *o)
                                        .batch = o->batch,
                                        .seq_length = SEQUENCE,
                                        .accumulation = 1,
-                                       .optimizer = DSI_OPTIMIZER_ADAM,
+                                       .optimizer = DS_OPTIMIZER_ADAM,
                                        .eps = 1e-8,
                                        .max_norm = 1.0,
                                        .decoupled_decay = true},

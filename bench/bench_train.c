@@ -123,8 +123,8 @@ static void trace_step(void *user, const dsi_step *step, const dsi_exec_times *t
     }
     ++r->calls;
     r->seconds += times->end - times->begin;
-    r->flops += step->flops;
-    r->bytes += step->bytes;
+    r->flops += step->cost.flops;
+    r->bytes += step->cost.bytes;
 }
 
 static int slower_first(const void *a, const void *b)
@@ -136,7 +136,7 @@ static int slower_first(const void *a, const void *b)
 
 static void print_profile(profile *p, int steps)
 {
-    static const char *const phases[DS_PHASE_COUNT] = {"forward", "backward"};
+    static const char *const phases[DS_PHASE_STEP] = {"forward", "backward"};
     double total = 0.0;
     for (uint32_t i = 0; i < p->n_rows; ++i) {
         total += p->rows[i].seconds;
@@ -146,7 +146,7 @@ static void print_profile(profile *p, int steps)
                  "ms", "GFLOP/s", "GB/s", "share");
     for (uint32_t i = 0; i < p->n_rows; ++i) {
         const row *r = &p->rows[i];
-        const char *phase = phases[r->phase] != NULL ? phases[r->phase] : "update";
+        const char *phase = r->phase < DS_PHASE_STEP ? phases[r->phase] : "update";
         (void)printf("%-26s %-16s %-9s %6.0f %9.2f %9.1f %7.1f %5.1f%%\n", r->op, r->kernel, phase,
                      (double)r->calls / steps, 1e3 * r->seconds / steps,
                      1e-9 * r->flops / r->seconds, 1e-9 * r->bytes / r->seconds,
@@ -208,7 +208,7 @@ static dsi_engine_spec spec_of(ds_dtype dtype)
                                        .batch = BATCH,
                                        .seq_length = SEQUENCE,
                                        .accumulation = 1,
-                                       .optimizer = DSI_OPTIMIZER_ADAM,
+                                       .optimizer = DS_OPTIMIZER_ADAM,
                                        .eps = 1e-8,
                                        .decoupled_decay = true},
                              .lr = 1e-4,

@@ -24,7 +24,7 @@ file(GLOB DS_TEST_COMMON CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/common/*.c
   ${PROJECT_SOURCE_DIR}/test/op/harness*.c ${PROJECT_SOURCE_DIR}/test/op/op_cases.c)
 # The reference kernels once more in double precision, for finite differences.
 file(GLOB DS_REF64 CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/ref/*.c)
-list(FILTER DS_REF64 EXCLUDE REGEX "ref_(split|gradnorm|columns|optimizer)\\.c$")
+list(FILTER DS_REF64 EXCLUDE REGEX "ref_(split|gradnorm|columns|optimizer|lamb)\\.c$")
 add_library(ds_ref64 OBJECT ${DS_REF64})
 target_link_libraries(ds_ref64 PRIVATE ds_flags)
 target_compile_definitions(ds_ref64 PRIVATE DSI_REF_F64=1)
@@ -59,4 +59,12 @@ foreach(source ${DS_SHELL_TESTS})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${DS_SHELL_TEST_TIMEOUT}
     ENVIRONMENT "DS_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
   ds_labels(${name} ${source})
+endforeach()
+# An accelerator as a shared object, right and with each of its faults, for test_tool_accel.sh.
+foreach(fault RANGE 0 6)
+  add_library(own_accel_${fault} MODULE ${PROJECT_SOURCE_DIR}/test/accel/own_accel.c)
+  target_link_libraries(own_accel_${fault} PRIVATE ds_flags)
+  target_compile_definitions(own_accel_${fault} PRIVATE OWN_ACCEL_FAULT=${fault})
+  target_include_directories(own_accel_${fault} PRIVATE ${PROJECT_SOURCE_DIR}/include)
+  set_target_properties(own_accel_${fault} PROPERTIES PREFIX "")
 endforeach()

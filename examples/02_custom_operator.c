@@ -2,8 +2,8 @@
 /* An operator of one's own, with a kernel in plain C: snake(x) = x + sin²(a·x)/a.
  *
  * Shows: attributes, the shape rule, a gradient rule made of a second own operator and the built-in
- * "mul", kernels that run on the context's threads, and the operator inside a model. Exits with 1
- * when the loss did not fall. */
+ * "mul", what it is (class, place rule), kernels that run on the context's threads, and the
+ * operator inside a model. Exits with 1 when the loss did not fall. */
 #include <deepspeed/engine.h>
 
 #include <math.h>
@@ -98,6 +98,14 @@ static const ds_kernel slope_kernel = {
     .version = DS_OP_VERSION, .name = "ref", .op = "snake_slope", .run = slope_run};
 static const ds_kernel *const slope_kernels[] = {&slope_kernel, NULL};
 
+/* Both go element by element: any dim may be split over ranks. Neither is linear, so that a sum of
+ * which each rank has a term must be finished first. snake makes 0 from 0 and may run on the flat,
+ * padded slices of ZeRO; its slope does not. Without a rule each rank would run it on whole tensors
+ * of its own samples. */
+static const ds_place_rule snake_place = {
+    .in = "*", .out = "*", .split = "*", .flags = DS_PLACE_ELEMENTS};
+static const ds_place_rule slope_place = {.in = "*", .out = "*", .split = "*"};
+
 /* The derivative. It has no gradient rule: nothing differentiates twice. */
 static const ds_op snake_slope = {.version = DS_OP_VERSION,
                                   .name = "snake_slope",
@@ -109,7 +117,9 @@ static const ds_op snake_slope = {.version = DS_OP_VERSION,
                                   .attrs = snake_fields,
                                   .n_attrs = 1,
                                   .infer = snake_infer,
-                                  .kernels = slope_kernels};
+                                  .kernels = slope_kernels,
+                                  .op_class = DS_CLASS_ELEMENTWISE,
+                                  .place = &slope_place};
 
 /* dx = dy · slope(x) */
 static ds_status snake_grad(ds_grad *call)
@@ -138,7 +148,10 @@ static const ds_op snake = {.version = DS_OP_VERSION,
                             .n_attrs = 1,
                             .infer = snake_infer,
                             .grad = snake_grad,
-                            .kernels = snake_kernels};
+                            .kernels = snake_kernels,
+                            .op_class = DS_CLASS_ELEMENTWISE,
+                            .again = DS_AGAIN_CHEAP, /* rather computed again than kept */
+                            .place = &snake_place};
 
 /* ---- a model that uses it: x (B,1) → a periodic function of x ---------------------------------
  */

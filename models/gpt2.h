@@ -3,7 +3,7 @@
 #ifndef DS_MODELS_GPT2_H
 #define DS_MODELS_GPT2_H
 
-#include "model.h"
+#include "families.h"
 
 typedef struct ds_gpt2_config {
     int64_t vocab_size, n_positions, n_embd, n_layer, n_head, n_inner;

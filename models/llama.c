@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The Llama family: Llama 2 and 3 (Touvron et al. 2023; Dubey et al. 2024), Mistral (Jiang et al.
  * 2023), Qwen2/2.5 and Qwen3 (Yang et al. 2024, 2025), with Hugging Face's names and keys. */
-#include "model.h"
+#include "model/family.h"
 
 #include "llama.h"
 

@@ -4,7 +4,7 @@
 #ifndef DS_MODELS_LLAMA_H
 #define DS_MODELS_LLAMA_H
 
-#include "model.h"
+#include "families.h"
 
 /* Resolved: no value here depends on whether its key was there. */
 typedef struct ds_llama_config {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* config.json of the Llama family: a table for each model_type, as its class in transformers 5
  * declares the fields. */
-#include "fields.h"
 #include "llama.h"
+#include "model/fields.h"
 
 #include <math.h>
 #include <string.h>

@@ -12,7 +12,7 @@ import re
 
 HEADER = '''"""The C interface of libdeepspeed {version}, made of its headers by headers.py. Not edited by hand."""
 # ruff: noqa
-from ctypes import (Structure, c_bool, c_char_p, c_double, c_float, c_int, c_int8, c_int16, c_int32, c_int64, c_size_t,
+from ctypes import (Structure, c_bool, c_char, c_char_p, c_double, c_float, c_int, c_int8, c_int16, c_int32, c_int64, c_size_t,
                     c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)
 
 VERSION = {number}
@@ -142,9 +142,11 @@ class Headers:
         base, rest = re.fullmatch(r"((?:const |struct )*\w+(?: const)?)\s*(.*)", line, re.S).groups()
         fields = []
         for declarator in rest.split(","):
-            stars, name, length = re.fullmatch(r"\s*((?:\*\s*(?:const)?\s*)*)(\w+)(?:\[(\w+)\])?\s*", declarator).groups()
+            stars, name, dims = re.fullmatch(r"\s*((?:\*\s*(?:const)?\s*)*)(\w+)((?:\[[^\]]+\])*)\s*", declarator).groups()
             kind = self.ctype(base + " *" * stars.count("*"))
-            fields.append((name, f"{kind} * {self.number(length)}" if length else kind))
+            for length in reversed(re.findall(r"\[([^\]]+)\]", dims)):
+                kind = f"({kind} * {self.number(length)})"
+            fields.append((name, kind.removeprefix("(").removesuffix(")") if dims.count("[") == 1 else kind))
         return fields
 
     def _read_structs(self, text: str) -> None:

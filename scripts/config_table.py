@@ -23,7 +23,8 @@ import tempfile
 
 FLAGS = {"--per_device_train_batch_size": "4", "--gradient_accumulation_steps": "2", "--learning_rate": "2e-5",
          "--weight_decay": "0.01", "--adam_beta1": "0.9", "--adam_beta2": "0.95", "--adam_epsilon": "1e-8",
-         "--max_grad_norm": "1.0", "--warmup_ratio": "0.03", "--lr_scheduler_type": "cosine"}
+         "--max_grad_norm": "1.0", "--warmup_ratio": "0.03", "--lr_scheduler_type": "cosine", "--max_steps": "100"}
+OTHER_NAMES = {"--micro_batch": "--per_device_train_batch_size", "--steps": "--max_steps"}  # errors say ours
 MODEL = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 256}
 TOP = {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "optimizer", "fp16", "bf16"}
 
@@ -50,14 +51,14 @@ def check(build, path, world_size):
     flags, more = dict(FLAGS), precision(path)
     while True:
         done = subprocess.run([f"{build}/ds_config", "check", str(path), "--world_size", str(world_size), "--hidden_size",
-                               str(MODEL["n_embd"]), "--max_steps", "100", *words(flags), *more],
+                               str(MODEL["n_embd"]), *words(flags), *more],
                               capture_output=True, text=True, errors="replace")
         if done.returncode == 0:
             return [], words(flags) + more
         lines = (done.stdout if done.returncode == 1 else done.stderr).splitlines()
         errors = [line.replace(f"{path}:", "", 1) for line in lines if not re.search(r": \d+ errors?$", line)]
         names = {name for line in errors for name in re.findall(r"--\w+", line)}
-        names |= {"--per_device_train_batch_size"} if "--micro_batch" in names else set()
+        names |= {trainers for ours, trainers in OTHER_NAMES.items() if ours in names}
         given = [name for name in flags if name in names]
         if not given:
             return errors, words(flags) + more

@@ -118,6 +118,7 @@ seeds() {
     fuzz_flags)
         printf '%s\n' --model m --data a.jsonl b.txt --epochs=3 --learning_rate 2e-5 --deepspeed_config d.json --output o --resume > "$to/1"
         printf '%s\n' --model_config c.json --tokenizer bytes --data t.txt --eval_fraction 0.1 --steps 100 --deepspeed_config d --bf16 true --seed 3 --threads 2 > "$to/2"
+        printf '%s\n' --model m --data a.jsonl --output o > "$to/3" # without a configuration and a length
         ;;
     esac
 }

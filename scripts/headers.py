@@ -12,10 +12,11 @@ import sys
 FIXED = set("""ds_chat_message ds_chat_span ds_extent ds_maybe ds_named_tensor ds_batch ds_init ds_estimate
     ds_text_pair ds_shape ds_meta ds_tensor ds_token_range""".split())
 # Made by the library and read through a pointer: a field at the end moves nothing.
-BY_POINTER = set("""ds_config_item ds_safetensor ds_checkpoint_tensor ds_checkpoint_info
+BY_POINTER = set("""ds_place_case ds_config_item ds_safetensor ds_checkpoint_tensor ds_checkpoint_info
     ds_checkpoint_saver_info""".split())
-# DS_OP_VERSION counts their changes.
-VERSIONED = set("ds_attr ds_infer ds_grad ds_cost ds_kernel_sig ds_kernel_call ds_kernel ds_op".split())
+# DS_OP_VERSION or DS_ACCEL_VERSION counts their changes.
+VERSIONED = set("ds_accel ds_accel_memory ds_accel_kernels ds_accel_streams ds_accel_library "
+                "ds_attr ds_infer ds_grad ds_cost ds_kernel_sig ds_kernel_call ds_kernel".split())
 EXEMPT = FIXED | BY_POINTER | VERSIONED
 STRUCT = re.compile(r"^(?:typedef )?struct (\w+) \{\n(.*?)^\}", re.M | re.S)
 

@@ -11,6 +11,7 @@ ds_data) does="tokenize text to indexed data, inspect it, and check rows of trai
 ds_checkpoint) does="list, inspect, verify and convert checkpoints" see="ds_train zero_to_fp32" ;;
 zero_to_fp32) does="write the fp32 weights of a checkpoint" see="ds_checkpoint ds_train" ;;
 deepspeed) does="start the ranks of a job, here or on many hosts" see="ds_train ds_ssh ds_elastic" ;;
+ds_accel_test) does="check an accelerator, one of the library's or a shared object" see="ds_report ds_train" ;;
 ds_ssh) does="run a command on every host of a hostfile" see="deepspeed" ;;
 ds_elastic) does="show the batch and numbers of ranks of an elastic configuration" see="deepspeed ds_config" ;;
 ds_bench) does="time the collectives of a job by message size" see="deepspeed ds_report" ;;

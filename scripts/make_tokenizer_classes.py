@@ -44,8 +44,7 @@ def main():
     lines = ["/* SPDX-License-Identifier: Apache-2.0 */",
              "/* Made by scripts/make_tokenizer_classes.py; not to be changed by hand. */",
              '#include "data/tokenizer_class.h"', "",
-             f'const char dsi_class_version[] = "{transformers.__version__}";', "",
-             "/* Sorted by model type. */", "const dsi_class_model dsi_class_models[] = {", *rows(), "    {NULL, NULL, DSI_CLASS_FILE, false},", "};", "",
+             f"/* Of transformers {transformers.__version__}, sorted by model type. */", "const dsi_class_model dsi_class_models[] = {", *rows(), "    {NULL, NULL, DSI_CLASS_FILE, false},", "};", "",
              "const char *const dsi_class_others[] = {", *names(), "    NULL,", "};"]
     pathlib.Path(path).write_text("\n".join(lines) + "\n")
 

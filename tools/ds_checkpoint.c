@@ -4,6 +4,7 @@
 #include "base/plain.h"
 #include "ckpt/ckpt_foreign.h"
 #include "common/args.h"
+#include "common/hub_flag.h"
 #include "common/output.h"
 #include "common/size_text.h"
 #include "io/file.h"
@@ -18,7 +19,7 @@ enum { EXIT_RIGHT = 0, EXIT_BROKEN = 1, EXIT_USAGE = 2, EXIT_FAILED = 3 };
 
 typedef struct options {
     bool all, overwrite;
-    const char *state, *dtype, *max_shard_size, *tokenizer;
+    const char *state, *dtype, *max_shard_size, *tokenizer, *tokenizer_revision;
     bool given_dtype, given_size, exclude_frozen;
 } options;
 
@@ -231,15 +232,10 @@ static int verify_all(ds_ctx *ctx, const char *dir)
 
 static ds_status dtype_of(ds_ctx *ctx, const char *name, ds_dtype *dtype_out)
 {
-    static const struct {
-        const char *name;
-        ds_dtype dtype;
-    } names[] = {{"fp32", DS_DTYPE_F32}, {"bf16", DS_DTYPE_BF16}, {"fp16", DS_DTYPE_F16}};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
-        if (strcmp(name, names[i].name) == 0) {
-            *dtype_out = names[i].dtype;
-            return DS_OK;
-        }
+    const ds_dtype dtype = ds_dtype_from_name(name);
+    if (dtype == DS_DTYPE_F32 || dtype == DS_DTYPE_BF16 || dtype == DS_DTYPE_F16) {
+        *dtype_out = dtype;
+        return DS_OK;
     }
     return ds_fail(ctx, DS_ERR_ARG, "--dtype: expected fp32, bf16 or fp16, found '%s'", name);
 }
@@ -252,7 +248,15 @@ static int export(ds_ctx *ctx, const options *o, const char *dir, const char *ou
                                           .model_folder = true,
                                           .copy_from = o->tokenizer,
                                           .exclude_frozen = o->exclude_frozen};
-    ds_status status = dtype_of(ctx, o->dtype, &params.dtype);
+    char *found = NULL;
+    ds_status status = hub_flag_find(ctx, "tokenizer", &params.copy_from, o->tokenizer_revision,
+                                     DS_HUB_TOKENIZER, &found);
+    if (status == DS_OK) {
+        status = hub_flag_spare(ctx, found, "output", out);
+    }
+    if (status == DS_OK) {
+        status = dtype_of(ctx, o->dtype, &params.dtype);
+    }
     if (status == DS_OK) {
         status = size_parse(ctx, "max_shard_size", o->max_shard_size, &params.max_shard_bytes);
     }
@@ -272,6 +276,7 @@ static int export(ds_ctx *ctx, const options *o, const char *dir, const char *ou
                                           (o->exclude_frozen ? 0 : info.frozen_elements)),
                      o->dtype);
     }
+    free(found);
     ds_checkpoint_close(&c);
     return status < 0 ? fail(ctx, status) : EXIT_RIGHT;
 }
@@ -398,8 +403,14 @@ int main(int argc, char **argv)
         {.name = "tokenizer",
          .type = DSI_ARG_TEXT,
          .out = &o.tokenizer,
-         .value = "FOLDER",
-         .doc = "export: copy the tokenizer files of this model folder, too."},
+         .value = "DIR|ORG/NAME",
+         .doc = "export: copy the tokenizer files of this model folder, too, or of this model in "
+                "the Hugging Face cache."},
+        {.name = "tokenizer_revision",
+         .type = DSI_ARG_TEXT,
+         .out = &o.tokenizer_revision,
+         .value = "REV",
+         .doc = "export: branch, tag or commit of it; default: main."},
         {.name = "exclude_frozen_parameters",
          .type = DSI_ARG_SWITCH,
          .out = &o.exclude_frozen,

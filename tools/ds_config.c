@@ -3,6 +3,7 @@
  * include/deepspeed/config.h. */
 #include "common/config_check.h"
 #include "common/default_config.h"
+#include "common/hub_flag.h"
 #include "common/output.h"
 #include "common/plot.h"
 #include "common/trainer_flags.h"
@@ -124,7 +125,7 @@ static int check_inference(ds_ctx *ctx, const options *o, const char *file)
     return EXIT_RIGHT;
 }
 
-static int check(ds_ctx *ctx, const options *o, const char *file)
+static int check(ds_ctx *ctx, options *o, const char *file)
 {
     if (strcmp(o->kind, "training") != 0) {
         return check_inference(ctx, o, file);
@@ -132,6 +133,10 @@ static int check(ds_ctx *ctx, const options *o, const char *file)
     if (o->train.deepspeed_config != NULL) {
         return fail(ctx, ds_fail(ctx, DS_ERR_ARG,
                                  "check takes its file as a word, found --deepspeed_config too"));
+    }
+    const ds_status status = train_options_find(ctx, &o->train, DS_HUB_CONFIG);
+    if (status < 0) {
+        return fail(ctx, status);
     }
     return config_check(ctx, &o->train, o->world_given ? (uint32_t)o->world_size : 0, file);
 }
@@ -152,9 +157,11 @@ static ds_status init_length(ds_ctx *ctx, const train_options *t, int64_t *lengt
     return status;
 }
 
-static ds_status init(ds_ctx *ctx, const options *o)
+static ds_status init(ds_ctx *ctx, options *o)
 {
-    const train_options *t = &o->train;
+    train_options *t = &o->train;
+    DS_TRY(train_options_find(ctx, t, DS_HUB_CONFIG));
+    DS_TRY(hub_flag_spare(ctx, t->model_found, "output", t->output));
     const ds_trainer_values trainer = train_trainer_values(t, 0, 0);
     default_config made = {.n_ranks = (uint32_t)o->world_size, .trainer = &trainer};
     DS_TRY(init_length(ctx, t, &made.seq_length));

@@ -4,6 +4,7 @@
 #include "base/plain.h"
 #include "common/args.h"
 #include "common/data_check.h"
+#include "common/hub_flag.h"
 #include "common/output.h"
 #include "data/data_files.h"
 #include "data/dataset.h"
@@ -24,9 +25,11 @@ static const char *volatile staged[2];
 
 typedef struct options {
     bool overwrite;
-    const char *command, *tokenizer, *output, *chat_template, *column_map;
+    const char *command, *tokenizer, *tokenizer_revision, *output, *chat_template, *alpaca,
+        *column_map;
     dsi_arg_list words;
-    dsi_data_files files; /* that the words of tokenize stand for */
+    char *tokenizer_found; /* folder of the Hugging Face cache; NULL: --tokenizer is a path */
+    dsi_data_files files;  /* that the words of tokenize stand for */
     int64_t documents, threads, skip_bad;
     bool append_eos;
 } options;
@@ -45,7 +48,7 @@ static const char about[] =
     "each, and how many count in the loss.";
 
 static const char after[] = "Examples:\n"
-                            "  ds_data tokenize corpus.jsonl --tokenizer Qwen2.5-0.5B \\\n"
+                            "  ds_data tokenize corpus.jsonl --tokenizer Qwen/Qwen2.5-0.5B \\\n"
                             "      --output corpus --append_eos\n"
                             "  ds_data inspect corpus.bin --tokenizer Qwen2.5-0.5B --documents 3\n"
                             "  ds_data check pairs.parquet \\\n"
@@ -177,7 +180,10 @@ static ds_status check_outputs(ds_ctx *ctx, const options *o)
         if (asprintf(&path, "%s%s", o->output, ends_of[i]) < 0) {
             return ds_fail(ctx, DS_ERR_NOMEM, "no memory to write %s", o->output);
         }
-        status = output_not_input(ctx, path, (const char *const *)o->files.paths, o->files.n);
+        status = hub_flag_spare(ctx, o->tokenizer_found, "output", path);
+        status = status < 0
+                     ? status
+                     : output_not_input(ctx, path, (const char *const *)o->files.paths, o->files.n);
         status = status < 0 ? status : output_free(ctx, path, NULL, o->overwrite);
         free(path);
     }
@@ -327,6 +333,7 @@ static ds_status check(ds_ctx *ctx, options *o)
     const data_check_options what = {.files = &o->files,
                                      .tokenizer = o->tokenizer,
                                      .chat_template = o->chat_template,
+                                     .alpaca = o->alpaca,
                                      .column_map = o->column_map,
                                      .skip_bad = (uint64_t)o->skip_bad,
                                      .append_eos = o->append_eos};
@@ -336,6 +343,8 @@ static ds_status check(ds_ctx *ctx, options *o)
 static ds_status run(ds_ctx *ctx, options *o)
 {
     const char *command = o->words.n > 0 ? o->words.items[0] : "";
+    DS_TRY(hub_flag_find(ctx, "tokenizer", &o->tokenizer, o->tokenizer_revision, DS_HUB_TOKENIZER,
+                         &o->tokenizer_found));
     if (strcmp(command, "tokenize") == 0) {
         return tokenize(ctx, o);
     }
@@ -357,8 +366,14 @@ int main(int argc, char **argv)
         {.name = "tokenizer",
          .type = DSI_ARG_TEXT,
          .out = &o.tokenizer,
-         .value = "DIR|FILE|bytes",
-         .doc = "Tokenizer: a model folder, tokenizer.json, vocab.json, or the word bytes."},
+         .value = "DIR|FILE|ORG/NAME|bytes",
+         .doc = "Tokenizer: a model folder, tokenizer.json, vocab.json, the name of a model in the "
+                "Hugging Face cache, or the word bytes."},
+        {.name = "tokenizer_revision",
+         .type = DSI_ARG_TEXT,
+         .out = &o.tokenizer_revision,
+         .value = "REV",
+         .doc = "Of a --tokenizer by its name: branch, tag or commit; default: main."},
         {.name = "output",
          .type = DSI_ARG_TEXT,
          .out = &o.output,
@@ -379,6 +394,16 @@ int main(int argc, char **argv)
          .value = "FIELD=COLUMN,…",
          .doc = "Columns of the rows that stand for fields: text=content,messages=conv. Of two "
                 "schemas that fit a row, the one with a mapped field is read."},
+        {.name = "alpaca",
+         .type = DSI_ARG_TEXT,
+         .out = &o.alpaca,
+         .value = "auto|template|stanford",
+         .def = "auto",
+         .choices = "auto|template|stanford",
+         .doc = "check: what rows of instruction, input and output become: messages in the chat "
+                "template, "
+                "or Stanford's prompt (\"### Instruction:\"). auto: the template where there is "
+                "one."},
         {.name = "skip_bad",
          .type = DSI_ARG_INT,
          .out = &o.skip_bad,
@@ -435,6 +460,7 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "ds_data: %s\n", ds_ctx_error(ctx));
     }
     dsi_data_files_free(&o.files);
+    free(o.tokenizer_found);
     dsi_args_free(&args);
     ds_ctx_destroy(&ctx);
     return status >= 0 ? EXIT_SUCCESS : status == DS_ERR_ARG ? EXIT_USE : EXIT_FAILURE;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ds_plan: what a run costs, before it runs. A thin main over src/train/plan_*.h; flags, diff and
  * estimate are in tools/common/plan_*.c. */
+#include "common/hub_flag.h"
 #include "common/output.h"
 #include "common/plan_run.h"
 #include "monitor/html.h"
-#include "train/plan_print.h"
+#include "report/plan_print.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { EXIT_FITS = 0, EXIT_FAILED = 1, EXIT_USE = 2, EXIT_TOO_LARGE = 3 };
+enum { EXIT_FITS = 0, EXIT_FAILED = 1, EXIT_USE = 2, EXIT_TOO_LARGE = 3, PATH_BYTES = 4096 };
 
 /* Writes what `make` gave, and frees it. */
 static ds_status put(ds_ctx *ctx, const char *path, ds_status made, char *text)
@@ -119,21 +120,29 @@ static ds_status run_command(ds_ctx *ctx, const plan_options *options, int *code
     return plan(ctx, options, code);
 }
 
+/* How a plan's timeline begins; that of a run is a measurement, and no plan makes it again. */
+static const char timeline_mark[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+                                    "{\"ph\":\"M\",\"pid\":100,\"tid\":1,\"name\":\"process_name\","
+                                    "\"args\":{\"name\":\"planned rank\"}}";
+
 /* Before the work whose result they will hold. */
 static ds_status check_outputs(ds_ctx *ctx, const plan_options *o)
 {
+    static const char *const flags[] = {"json", "html", "trace", "output"};
     const char *const paths[] = {o->json, o->html, o->trace, o->output};
-    const char *const inputs[] = {o->model_config, o->deepspeed_config, o->device, o->files[0],
-                                  o->files[1]};
+    char config[PATH_BYTES];
+    (void)snprintf(config, sizeof config, "%s/config.json", o->model != NULL ? o->model : "");
+    const char *const inputs[] = {o->model != NULL ? config : o->model_config, o->deepspeed_config,
+                                  o->device, o->files[0], o->files[1]};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; ++i) {
+        DS_TRY(hub_flag_spare(ctx, o->model_found, flags[i], paths[i]));
         DS_TRY(output_not_input(ctx, paths[i], inputs, sizeof inputs / sizeof *inputs));
         DS_TRY(paths[i] != NULL ? output_check(ctx, paths[i]) : DS_OK);
     }
     const bool page = o->html != NULL && strcmp(o->html, "-") != 0 && !o->overwrite;
     DS_TRY(page ? dsi_html_check(ctx, o->html, DSI_PLAN_PAGE_KIND) : DS_OK);
     DS_TRY(output_free(ctx, o->json, "{\n  \"ds_plan\": ", o->overwrite));
-    DS_TRY(
-        output_free(ctx, o->trace, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", o->overwrite));
+    DS_TRY(output_free(ctx, o->trace, timeline_mark, o->overwrite));
     return output_free(ctx, o->output, NULL, o->overwrite);
 }
 
@@ -151,7 +160,9 @@ int main(int argc, char **argv)
     }
     ds_status status = plan_options_parse(ctx, argc, argv, &options, &help);
     if (status >= 0 && !help) {
-        status = check_outputs(ctx, &options);
+        status = hub_flag_find(ctx, "model", &options.model, options.model_revision, DS_HUB_CONFIG,
+                               &options.model_found);
+        status = status < 0 ? status : check_outputs(ctx, &options);
         code = status < 0 ? EXIT_FAILED : code;
     }
     if (status >= 0 && !help) {

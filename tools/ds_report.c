@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ds_report: what this machine has and what this installation can do with it. */
+#include "accel/accel.h"
 #include "accel/cpu/cpu_features.h"
 #include "accel/cpu/registry.h"
 #include "base/build_id.h"
+#include "base/processor.h"
 #include "comm/comm.h"
 #include "comm/net.h"
 #include "comm/shm.h"
@@ -32,6 +34,7 @@ typedef struct options {
     bool hide_operator_status, hide_errors_and_warnings;
     dsi_arg_list runs;
     const char *output;
+    bool overwrite;
 } options;
 
 static const char about[] =
@@ -102,32 +105,27 @@ static void report_operators(void)
     (void)printf("%u operators; each has a plain C kernel\n", n_ops);
 }
 
+static void report_accelerators(void)
+{
+    heading("Accelerators (--accelerator)");
+    for (uint32_t i = 0; dsi_accel_at(i) != NULL; ++i) {
+        row(dsi_accel_at(i)->name, "%s", dsi_accel_at(i)->doc);
+    }
+}
+
 /* ---- machine --------------------------------------------------------------------------------- */
 
 static void cpu_row(void)
 {
-    static const char *const wanted[] = {"avx2",        "fma",      "avx512f", "avx512_bf16",
-                                         "avx512_fp16", "amx_bf16", "amx_int8"};
-    char line[16384];
-    char model[LINE_BYTES];
     char flags[LINE_BYTES] = "";
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL && line[0] != '\n') {
-        for (size_t i = 0; strncmp(line, "flags", 5) == 0 && i < sizeof wanted / sizeof *wanted;
-             ++i) {
-            char word[32];
-            (void)snprintf(word, sizeof word, " %s ", wanted[i]);
-            line[strcspn(line, "\n")] = ' ';
-            if (strstr(line, word) != NULL) {
-                const size_t n = strlen(flags);
-                (void)snprintf(flags + n, sizeof flags - n, "%s%s", n > 0 ? " " : "", wanted[i]);
-            }
+    size_t n = 0;
+    const char *name = NULL;
+    for (size_t i = 0; (name = dsi_processor_feature_name(i)) != NULL && n < sizeof flags; ++i) {
+        if (dsi_processor_has(1u << i)) {
+            n += (size_t)snprintf(flags + n, sizeof flags - n, "%s%s", n > 0 ? " " : "", name);
         }
     }
-    if (file != NULL) {
-        (void)fclose(file);
-    }
-    row("processor", "%s", machine_processor(model, sizeof model));
+    row("processor", "%s", dsi_processor_get()->name);
     row("processor features", "%s", flags);
     row("instruction set in use", "%s", ds_isa_name(dsi_cpu_isa()));
 }
@@ -172,7 +170,8 @@ static void report_machine(const options *o)
         row("host", "%s, %s %s %s", u.nodename, u.sysname, u.release, u.machine);
     }
     cpu_row();
-    row("cores of this process", "%ld of %ld", (long)get_nprocs(), sysconf(_SC_NPROCESSORS_CONF));
+    row("cores of this process", "%u of %ld", dsi_processor_n_cores(),
+        sysconf(_SC_NPROCESSORS_CONF));
     if (sysinfo(&info) == 0) {
         row("memory", "%s free of %s",
             size_text((uint64_t)info.freeram * info.mem_unit, a, sizeof a),
@@ -304,7 +303,12 @@ static ds_status check_runs(ds_ctx *ctx, const options *o)
         return ds_fail(ctx, DS_ERR_ARG, "--runs needs --output FILE.html");
     }
     DS_TRY(output_not_input(ctx, o->output, (const char *const *)o->runs.items, o->runs.n));
-    return strcmp(o->output, "-") == 0 ? DS_OK : dsi_html_check(ctx, o->output, DSI_RUN_PAGE_KIND);
+    if (o->overwrite || strcmp(o->output, "-") == 0) {
+        return output_check(ctx, o->output);
+    }
+    /* a page of one run may be ds_train's own, or of a run whose history is gone */
+    return o->runs.n == 1 ? output_free(ctx, o->output, NULL, false)
+                          : dsi_html_check(ctx, o->output, DSI_RUN_COMPARE_KIND);
 }
 
 static ds_status report_runs(ds_ctx *ctx, const options *o)
@@ -317,7 +321,7 @@ static ds_status report_runs(ds_ctx *ctx, const options *o)
         status = dsi_run_history_read(ctx, o->runs.items[i], &runs[i]);
     }
     if (status >= 0) {
-        status = o->runs.n == 1 ? dsi_run_page(ctx, runs[0], false, &text)
+        status = o->runs.n == 1 ? dsi_run_page(ctx, runs[0], 0.0, &text)
                                 : dsi_run_page_compare(ctx, runs, o->runs.n, &text);
     }
     if (status >= 0) {
@@ -334,6 +338,7 @@ static void report_all(const options *o)
 {
     if (!o->hide_operator_status) {
         report_operators();
+        report_accelerators();
     }
     report_machine(o);
     report_software();
@@ -364,7 +369,11 @@ int main(int argc, char **argv)
          .type = DSI_ARG_TEXT,
          .out = &o.output,
          .value = "FILE.html",
-         .doc = "That page; - is standard output."},
+         .doc = "That page; - is standard output. A comparison that is there is replaced."},
+        {.name = "overwrite",
+         .type = DSI_ARG_SWITCH,
+         .out = &o.overwrite,
+         .doc = "Replace whatever file is there."},
     };
     const dsi_args_spec spec = {.usage = "ds_report [FLAGS]",
                                 .about = about,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ds_train: trains a language model. The parts are in tools/common/train*.c. */
-#include "base/pool.h"
+#include "base/processor.h"
 #include "comm/comm.h"
 #include "common/environment.h"
 #include "common/output.h"
@@ -27,7 +27,7 @@ static int fail(ds_ctx *ctx, int code)
 /* What failed: a step, or something before or after the last that the run took. */
 static void tell_failure(const train_run *run, char *text, size_t n)
 {
-    const unsigned long long taken = run->training ? ds_engine_global_steps(run->engine) : 0;
+    const unsigned long long taken = run->training ? train_steps_done(run) : 0;
     if (taken == 0 && !run->stepping) {
         (void)snprintf(text, n, "%s", ds_ctx_error(run->ctx));
     } else if (run->stepping) {
@@ -113,13 +113,19 @@ static ds_status finish(train_run *run)
     }
     if (zero->stage == 3 && ds_comm_size(run->comm) > 1 &&
         !zero->gather_16bit_weights_on_model_save) {
+        char tag[64] = "";
+        if (o->load_best) {
+            (void)snprintf(tag, sizeof tag, " global_step%llu", (unsigned long long)run->best.step);
+        }
         ds_log(run->ctx, DS_LOG_WARN,
                "no model folder is written: zero_optimization."
-               "stage3_gather_16bit_weights_on_model_save is false. \"ds_checkpoint export %s\" "
+               "stage3_gather_16bit_weights_on_model_save is false. \"ds_checkpoint export %s "
+               "FOLDER%s\" "
                "makes one of the checkpoint",
-               o->output);
+               o->output, tag);
         return DS_OK;
     }
+    DS_TRY(train_best_load(run));
     /* Files of the model folder that this library has no use for, unless of another tokenizer. */
     DS_TRY(
         ds_engine_save_16bit_model(run->engine, o->output, o->tokenizer == NULL ? o->model : NULL));
@@ -130,7 +136,7 @@ static ds_status finish(train_run *run)
     DS_TRY(ds_tokenizer_save(run->ctx, run->tokenizer, o->output));
     ds_log(run->ctx, DS_LOG_JOB, "model folder: %s", o->output);
     if (o->sample != NULL) {
-        return sample_from_folder(run->ctx, o->output, o->sample, o->sample_length);
+        return sample_from_folder(run->ctx, o->output, o->sample, o->sample_length, o->accelerator);
     }
     return DS_OK;
 }
@@ -181,7 +187,7 @@ static ds_status context_params(ds_ctx *ctx, train_options *options, ds_ctx_para
         DS_TRY(environment_threads(ctx, &params->n_threads));
     }
     if (params->n_threads == 0 && world.local_size > 1) {
-        const uint32_t cores = dsi_pool_n_cores();
+        const uint32_t cores = dsi_processor_n_cores();
         params->n_threads = cores > world.local_size ? cores / world.local_size : 1;
     }
     if (world.rank != 0) {
@@ -190,7 +196,7 @@ static ds_status context_params(ds_ctx *ctx, train_options *options, ds_ctx_para
     return DS_OK;
 }
 
-static int run_with(const train_options *options, const ds_ctx_params *params)
+static int run_with(train_options *options, const ds_ctx_params *params)
 {
     ds_ctx *ctx = NULL;
     if (ds_ctx_create(params, &ctx) < 0) {
@@ -201,6 +207,9 @@ static int run_with(const train_options *options, const ds_ctx_params *params)
     ds_comm *comm = NULL;
     bool interrupted = false;
     ds_status status = ds_comm_open(ctx, &comm);
+    if (status >= 0) {
+        status = ds_comm_agree(comm, ctx, train_options_find(ctx, options, DS_HUB_MODEL));
+    }
     status = status < 0 ? status : train(&run, comm, options, &interrupted);
     int code = EXIT_SUCCESS;
     char why[FAILURE_BYTES];

@@ -19,7 +19,7 @@ dsi_engine_spec plan_case_spec(const plan_case *c, uint32_t n_ranks)
                   .batch = c->batch,
                   .seq_length = c->seq_length,
                   .accumulation = c->accumulation,
-                  .optimizer = DSI_OPTIMIZER_ADAM,
+                  .optimizer = DS_OPTIMIZER_ADAM,
                   .eps = 1e-8,
                   .decoupled_decay = true,
                   .max_norm = 1.0},
@@ -69,7 +69,7 @@ ds_status plan_case_predict(ds_ctx *ctx, const plan_case *c, const ds_model *mod
     *out = (plan_prediction){.plan = {.ctx = ctx}};
     DS_TRY(dsi_rank_plan_build(ctx, &request, &out->plan));
     const dsi_plan *plan = out->plan.train_plan;
-    DS_TRY(dsi_plan_sim_steps(plan, local, &out->plan.homes, &out->steps));
+    DS_TRY(dsi_plan_sim_steps(plan, local, &out->plan.residencies, &out->steps));
     const dsi_sim_spec sim = {.device = device,
                               .steps = out->steps,
                               .n_steps = plan->n_steps,

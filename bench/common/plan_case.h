@@ -3,8 +3,8 @@
 #ifndef DS_BENCH_PLAN_CASE_H
 #define DS_BENCH_PLAN_CASE_H
 
+#include "compile/rank_plan.h"
 #include "cost/simulate.h"
-#include "train/rank_plan.h"
 
 typedef struct plan_case {
     const char *name, *model; /* model: the text of its config.json */

@@ -14,7 +14,7 @@
  * through the page cache, and the log says so. Any offset, size and buffer address is right; what
  * is aligned to 4096 goes to the disk without a copy.
  *
- * Thread rule: one thread at a time uses a handle; several handles work beside one another, on the
+ * Thread rule: one thread at a time uses a handle; several handles work concurrently, on the
  * same file too as long as their ranges do not overlap. Buffers belong to the handle from the async
  * call to the end of the wait.
  */

@@ -61,7 +61,9 @@ typedef struct ds_checkpoint_params {
                               left (ds_checkpoint_keep); default 0: all stay. What cannot be removed
                               is a warning: the save itself is done */
     ds_checkpoint_tag_validation tag_validation; /* between ranks; default WARN */
-    DS_RESERVED(8);
+    const char *keep_tag; /* a checkpoint that keep_last never removes, such as the best; it counts
+                             among those that are left. Default NULL: none */
+    DS_RESERVED(7);
 } ds_checkpoint_params;
 
 typedef struct ds_checkpoint_slice {

@@ -91,7 +91,8 @@ typedef struct ds_comm_log_row {
     double total_ms;               /* of all calls */
     double average_ms;             /* without the tenth at each end */
     double algbw_gbps, busbw_gbps; /* 1e9 bits a second, averaged likewise */
-    DS_RESERVED(8);
+    const char *axes; /* of the mesh, "(dps)", where the ranks are a group along them, else "" */
+    DS_RESERVED(7);
 } ds_comm_log_row;
 
 /* Rows in the order of the summary; 0 without a log. */

@@ -146,6 +146,27 @@ typedef struct ds_config_monitor {
     DS_RESERVED(8);
 } ds_config_monitor;
 
+/* wandb: a run of Weights & Biases, kept offline. Texts may be NULL. */
+typedef struct ds_config_wandb {
+    bool enabled;
+    const char *group, *team, *project;
+    DS_RESERVED(8);
+} ds_config_wandb;
+
+/* comet.mode: whether the service, when it is sent the experiment, makes a new one of its key or
+ * goes on with one that it has. */
+typedef enum ds_comet_mode { DS_COMET_GET_OR_CREATE, DS_COMET_CREATE, DS_COMET_GET } ds_comet_mode;
+
+/* comet: an experiment of Comet, kept offline. Texts may be NULL; there is no API key, which
+ * nothing here needs. */
+typedef struct ds_config_comet {
+    bool enabled;
+    int64_t samples_log_interval;
+    const char *project, *workspace, *experiment_name, *experiment_key;
+    ds_comet_mode mode;
+    DS_RESERVED(8);
+} ds_config_comet;
+
 /* ---- what people read ------------------------------------------------------------------------ */
 
 typedef enum ds_config_origin_kind {

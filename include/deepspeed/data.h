@@ -29,6 +29,10 @@ typedef struct ds_loader ds_loader;
 /* What happens to a sample longer than the sequence length (SAMPLES only). */
 typedef enum ds_too_long { DS_TOO_LONG_TRUNCATE, DS_TOO_LONG_DROP } ds_too_long;
 
+/* What rows of instruction, input and output become: Stanford's Alpaca prompt, whatever the
+ * tokenizer, or a chat by the template (docs/internals/data.md). */
+typedef enum ds_alpaca { DS_ALPACA_PROMPT, DS_ALPACA_CHAT } ds_alpaca;
+
 /* What ds_dataset_open is at. */
 typedef enum ds_dataset_stage {
     DS_DATASET_READS,  /* files, to tokens */
@@ -66,7 +70,8 @@ typedef struct ds_dataset_params {
      * place to be cut; a negative status ends the opening with it. Default NULL */
     ds_status (*progress)(void *user, const ds_dataset_progress *progress);
     void *progress_user;
-    DS_RESERVED(8);
+    uint64_t alpaca; /* a ds_alpaca, default PROMPT; CHAT needs `chat` */
+    DS_RESERVED(7);
 } ds_dataset_params;
 
 typedef struct ds_dataset_info {

@@ -4,6 +4,7 @@
 #ifndef DEEPSPEED_DEEPSPEED_H
 #define DEEPSPEED_DEEPSPEED_H
 
+#include <deepspeed/accel.h>
 #include <deepspeed/aio.h>
 #include <deepspeed/chat.h>
 #include <deepspeed/checkpoint.h>
@@ -16,11 +17,13 @@
 #include <deepspeed/engine_states.h>
 #include <deepspeed/graph.h>
 #include <deepspeed/hf_export.h>
+#include <deepspeed/hub.h>
 #include <deepspeed/infer.h>
 #include <deepspeed/model.h>
 #include <deepspeed/monitor.h>
 #include <deepspeed/nn.h>
 #include <deepspeed/op.h>
+#include <deepspeed/place.h>
 #include <deepspeed/plan.h>
 #include <deepspeed/profile.h>
 #include <deepspeed/safetensors.h>

@@ -60,10 +60,18 @@ typedef struct ds_engine_params {
                        Trainer; true: they have, as where DeepSpeed is given all parameters in one
                        group. A checkpoint is resumed with the value that it was saved with, */
     ds_loss_average average; /* default DS_AVERAGE_MICRO_BATCHES; and so with this */
-    ds_comm *comm; /* default NULL: one rank; the data-parallel ranks, borrowed, must outlive the
+    ds_comm *comm; /* default NULL: one rank; the ranks of the run, borrowed, must outlive the
                       engine. Then every call that runs something, saves, loads, gets or sets is
                       collective */
-    DS_RESERVED(8);
+    const char *accelerator; /* default NULL, or "auto": the best that there is; or "NAME" or
+                                "NAME:OPTIONS", of those that ds_report lists. The same on all
+                                ranks */
+    uint64_t
+        memory_bytes; /* default 0: this rank's share of the machine's memory, or of its control
+                         group's limit, or what the launcher's --rank_memory allows: bytes that
+                         the rank may use. Up to half of them the plan keeps what would else be
+                         made again. On several ranks the least counts. It changes no result */
+    DS_RESERVED(6);
 } ds_engine_params;
 
 /* A named tensor of a batch, or a gradient of a named output. */
@@ -113,6 +121,13 @@ DS_API ds_status ds_engine_train_batch(ds_engine *engine, ds_batch_fn next, void
  * counted targets; both may be NULL. */
 DS_API ds_status ds_engine_eval_batch(ds_engine *engine, const ds_batch *batch, double *loss_out,
                                       double *count_out);
+
+/* The ranks that differ from this one in their samples alone, in the order of the samples: what a
+ * loader is given is its rank and size (ds_comm_rank, ds_comm_size), and what is counted by sample
+ * is summed over it, of several ranks with the same samples each time by one. With data parallelism
+ * alone: all ranks of the run. NULL: one rank. Borrowed; used like the engine, by one thread.
+ * Source: DeepSpeed's data-parallel group. */
+DS_API ds_comm *ds_engine_data_comm(const ds_engine *engine);
 
 /* A named output of the newest forward (borrowed until the next call that runs something). */
 DS_API ds_status ds_engine_output(ds_engine *engine, const char *name, ds_tensor *tensor_out);
@@ -224,6 +239,10 @@ DS_API ds_status ds_engine_checkpoint_wait(ds_engine *engine);
  * removes older whole checkpoints until n are left, on every host that has a save folder of its
  * own; see ds_checkpoint_keep. 0: all stay, the default. What cannot be removed is a warning. */
 DS_API void ds_engine_keep_checkpoints(ds_engine *engine, uint32_t n);
+/* The checkpoint of this tag is not among those that saves remove, such as the best so far; it
+ * counts among the n. It replaces the tag before; NULL: none. Copied. Errors: ERR_ARG (its length).
+ */
+DS_API ds_status ds_engine_keep_tag(ds_engine *engine, const char *tag);
 
 /* Writes a model folder that transformers loads: config.json, model.safetensors in the compute
  * dtype, and the tokenizer files found in tokenizer_dir (may be NULL). */
@@ -233,6 +252,7 @@ DS_API ds_status ds_engine_save_16bit_model(ds_engine *engine, const char *dir,
 /* Bytes of the model states that this rank holds, beside ZeRO's formula. free() the text. */
 DS_API ds_status ds_engine_print_memory(const ds_engine *engine, char **text_out);
 /* ---- texts, each freed by the caller with free() ---- */
+/* The training plan, a line a step; then the program that forward, backward and step run. */
 DS_API ds_status ds_engine_print_plan(const ds_engine *engine, char **text_out);
 DS_API ds_status ds_engine_print_precision(const ds_engine *engine, char **text_out);
 

@@ -84,27 +84,24 @@ DS_API const ds_cell_info *ds_cells_get(const ds_cells *cells, ds_cell cell);
 DS_API ds_status ds_cells_freeze(ds_cells *cells, const char *pattern, uint32_t *n_out);
 DS_API const char *ds_cell_kind_name(ds_cell_kind kind);
 
-/* When a node runs. Phases run in this order; a plan holds one or several of them. Those between
- * norm and update belong to ZenFlow: settle, choose and fetch run when columns are chosen, postpone
- * each step, rest when the rest is due, take before it. */
-#define DS_PHASE_LIST(X)                                                                           \
-    X(FORWARD, "forward")                                                                          \
-    X(BACKWARD, "backward")                                                                        \
-    X(NORM, "norm")                                                                                \
-    X(SETTLE, "settle")                                                                            \
-    X(TAKE, "take")                                                                                \
-    X(CHOOSE, "choose")                                                                            \
-    X(FETCH, "fetch")                                                                              \
-    X(POSTPONE, "postpone")                                                                        \
-    X(REST, "rest")                                                                                \
-    X(UPDATE, "update")
+/* When a node runs. A graph has the phases forward and backward, which run for each micro-batch,
+ * and behind them those that it is given, which run once a step, in the order in which they are
+ * added.
+ */
+typedef uint32_t ds_phase;
+enum {
+    DS_PHASE_FORWARD,
+    DS_PHASE_BACKWARD,
+    DS_PHASE_STEP, /* the first that is added */
+    DS_MAX_PHASES = 16
+};
 
-typedef enum ds_phase {
-#define X(id, text) DS_PHASE_##id,
-    DS_PHASE_LIST(X)
-#undef X
-        DS_PHASE_COUNT
-} ds_phase;
+/* Flags of a phase. */
+enum {
+    DS_PHASE_SKIPPABLE = 1, /* a step may leave it out: it passes nothing on but cells */
+    DS_PHASE_SIDE = 2,      /* may run on a side stream while other phases and steps go on; one */
+    DS_PHASE_ALONE = 4      /* runs only while no phase is on the side stream */
+};
 
 /* An empty graph over a borrowed table of cells, which must outlive it. */
 DS_API ds_status ds_graph_create(ds_ctx *ctx, ds_cells *cells, ds_graph **graph_out);
@@ -112,7 +109,15 @@ DS_API void ds_graph_destroy(ds_graph **graph);
 DS_API ds_cells *ds_graph_cells(const ds_graph *graph);
 DS_API ds_ctx *ds_graph_ctx(const ds_graph *graph);
 
-/* The phase and scope of nodes applied from now on. scope is copied. */
+/* Adds a phase behind those that the graph has. flags: DS_PHASE_SKIPPABLE, …, or 0. name:
+ * [a-z0-9_]+, copied. Errors: ERR_ARG (a name that is there, a second DS_PHASE_SIDE), ERR_LIMIT
+ * (DS_MAX_PHASES), ERR_NOMEM. */
+DS_API ds_status ds_graph_add_phase(ds_graph *graph, const char *name, uint32_t flags,
+                                    ds_phase *phase_out);
+/* DS_NONE when the graph has none of that name. */
+DS_API ds_phase ds_graph_find_phase(const ds_graph *graph, const char *name);
+
+/* The phase and scope of nodes applied from now on; phases never decrease. scope is copied. */
 DS_API void ds_graph_set_phase(ds_graph *graph, ds_phase phase);
 /* The region of nodes applied from now on; 0: none. Values that stay inside a region may be
  * computed again in the backward pass instead of being kept (activation checkpointing); see

@@ -35,7 +35,9 @@ typedef struct ds_generator_params {
     const char *tag;    /* default NULL: the checkpoint named by `latest` */
     ds_dtype dtype;     /* default NONE: that of the stored weights, or of the engine */
     int64_t max_length; /* most positions, prompt included; default 0: the model's */
-    DS_RESERVED(8);
+    const char *accelerator; /* default NULL: the best that there is, or that of `engine`; else as
+                                in ds_engine_params */
+    DS_RESERVED(7);
 } ds_generator_params;
 
 /* Builds plans, memory and weights. Errors: those of models and folders; ERR_NOMEM names bytes;
@@ -52,6 +54,14 @@ DS_API ds_status ds_generator_update(ds_generator *generator);
 /* Starts a new sequence with n >= 1 prompt ids. Errors: ERR_LIMIT past max_length, ERR_ARG on an id
  * outside of the vocabulary. */
 DS_API ds_status ds_generator_prompt(ds_generator *generator, const uint32_t *ids, size_t n);
+
+/* The same, but what these ids have in common with the sequence at its begin is not run again: its
+ * keys and values are kept. The logits have the bits of ds_generator_prompt; so that they do, ids
+ * that steps appended are run again where steps and prompts round otherwise (bf16 on processors
+ * with products of bf16 pairs), and everything is where rotary positions depend on the length. For
+ * the turns of a conversation. kept_out may be NULL: how many ids were kept, at most n - 1. */
+DS_API ds_status ds_generator_prompt_on(ds_generator *generator, const uint32_t *ids, size_t n,
+                                        size_t *kept_out);
 
 /* How an id is drawn from the logits. All zero is greedy. */
 typedef struct ds_sampling {

@@ -178,11 +178,14 @@ typedef struct ds_attention_params {
     int64_t window; /* default 0: none */
     double scale;   /* default 0: 1/sqrt(D) */
     double dropout; /* default 0; only in TRAIN */
-    DS_RESERVED(8);
+    bool all_keys;  /* default false: causal. true: every query sees every key, and keys may be of
+                       another sequence and number (cross-attention); window must be 0 */
+    DS_RESERVED(7);
 } ds_attention_params;
-/* Causal attention. q (B,T,H·D) with k, v (B,T,KV·D); or k = v = DS_NONE and q packed
- * (B,T,(H+2·KV)·D). first i32 (B,T): lowest visible position of each query (document mask), or
- * DS_NONE. In GENERATE, k and v are written to the KV cells of the scope and read from there. */
+/* Attention, causal unless all_keys. q (B,T,H·D) with k, v (B,T,KV·D); or k = v = DS_NONE and q
+ * packed (B,T,(H+2·KV)·D). first i32 (B,T): lowest visible position of each query (document mask),
+ * or DS_NONE. In GENERATE, k and v of causal attention are written to the KV cells of the scope and
+ * read from there; with all_keys they are given whole each time. */
 DS_API ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value first,
                                 const ds_attention_params *params);
 
@@ -206,6 +209,63 @@ DS_API ds_value ds_nn_cast(ds_nn *nn, ds_value x, ds_dtype dtype);
 DS_API ds_value ds_nn_reshape(ds_nn *nn, ds_value x, ds_shape shape);
 DS_API ds_value ds_nn_mean_all(ds_nn *nn, ds_value x); /* f32 scalar */
 DS_API ds_value ds_nn_sum_all(ds_nn *nn, ds_value x);  /* f32 scalar */
+/* Functions of each element, computed in f32 and rounded once to x's dtype. */
+DS_API ds_value ds_nn_neg(ds_nn *nn, ds_value x);
+DS_API ds_value ds_nn_exp(ds_nn *nn, ds_value x);
+DS_API ds_value ds_nn_log(ds_nn *nn, ds_value x);
+DS_API ds_value ds_nn_sqrt(ds_nn *nn, ds_value x);
+DS_API ds_value ds_nn_square(ds_nn *nn, ds_value x);
+DS_API ds_value ds_nn_tanh(ds_nn *nn, ds_value x);
+DS_API ds_value ds_nn_sigmoid(ds_nn *nn, ds_value x);
+DS_API ds_value ds_nn_relu(ds_nn *nn, ds_value x);
+
+/* ---- parts and reductions: a dim below 0 counts from the last, -1 -------------------------- */
+/* x[.., start : start + length, ..] of dim. */
+DS_API ds_value ds_nn_slice(ds_nn *nn, ds_value x, int64_t dim, int64_t start, int64_t length);
+/* 1 to 16 values side by side on dim, alike on the others. */
+DS_API ds_value ds_nn_concat(ds_nn *nn, const ds_value *parts, uint32_t n, int64_t dim);
+/* Two dims exchanged. */
+DS_API ds_value ds_nn_transpose(ds_nn *nn, ds_value x, int64_t dim_a, int64_t dim_b);
+/* Over one dim, which the result lacks. f32 whatever x is. ds_nn_mean: ERR_SHAPE where the dim is
+ * empty. */
+DS_API ds_value ds_nn_sum(ds_nn *nn, ds_value x, int64_t dim);
+DS_API ds_value ds_nn_mean(ds_nn *nn, ds_value x, int64_t dim);
+/* Over one dim, which the result lacks, in x's dtype; NaN where one is NaN. The gradient goes in
+ * equal parts to all elements that are the largest (smallest), as torch.amax's. ERR_SHAPE where the
+ * dim is empty. */
+DS_API ds_value ds_nn_max(ds_nn *nn, ds_value x, int64_t dim);
+DS_API ds_value ds_nn_min(ds_nn *nn, ds_value x, int64_t dim);
+/* a (..,M,K) times b (..,K,N) → (..,M,N), a product for each item of the leading dims, which are
+ * alike; sums in f32, rounded once to a's dtype. b_transposed: b is (..,N,K), as the keys in
+ * attention scores. ERR_SHAPE names both shapes. */
+DS_API ds_value ds_nn_bmm(ds_nn *nn, ds_value a, ds_value b, bool b_transposed);
+
+/* ---- masks: bool, true where something holds. Inputs of the host may be i32, 0 for false -------
+ */
+typedef enum ds_comparison {
+    DS_LESS,
+    DS_LESS_EQUAL,
+    DS_EQUAL,
+    DS_NOT_EQUAL,
+    DS_GREATER,
+    DS_GREATER_EQUAL
+} ds_comparison;
+/* a against b of the same dtype (a float, i32 or bool) and shape, or against a number, which must
+ * be one of a's dtype when that is no float; → bool of a's shape. With NaN only DS_NOT_EQUAL holds.
+ * No gradient. */
+DS_API ds_value ds_nn_compare(ds_nn *nn, ds_value a, ds_comparison kind, ds_value b);
+DS_API ds_value ds_nn_compare_to(ds_nn *nn, ds_value a, ds_comparison kind, double number);
+/* a where the mask is true, else b; a and b alike. The mask's dims are a's, or 1, from the last on:
+ * (B,1,1,S) masks the keys of scores (B,H,T,S). On masks themselves: and is where(m, n, m), or is
+ * where(m, m, n). */
+DS_API ds_value ds_nn_where(ds_nn *nn, ds_value mask, ds_value a, ds_value b);
+/* x where the mask is false, else the number, rounded to x's dtype. */
+DS_API ds_value ds_nn_masked_fill(ds_nn *nn, ds_value x, ds_value mask, double number);
+/* x (..,T,S) at and below (ds_nn_tril), or at and above (ds_nn_triu), the diagonal s - t =
+ * diagonal; the number elsewhere. Causal scores: ds_nn_tril(nn, scores, 0, -INFINITY). */
+DS_API ds_value ds_nn_tril(ds_nn *nn, ds_value x, int64_t diagonal, double number);
+DS_API ds_value ds_nn_triu(ds_nn *nn, ds_value x, int64_t diagonal, double number);
+
 /* x (B,T,C), index i32 (B) → (B,C). No gradient. */
 DS_API ds_value ds_nn_take_rows(ds_nn *nn, ds_value x, ds_value index);
 

@@ -9,14 +9,13 @@
 #define DEEPSPEED_OP_H
 
 #include <deepspeed/graph.h>
+#include <deepspeed/place.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define DS_MAX_IN     16
-#define DS_MAX_OUT    8
-#define DS_OP_VERSION 2u /* 2: ds_isa has AVX512_BF16 before AMX */
+#define DS_OP_VERSION 3u /* 3: ds_op says op_class, role, again and place; ds_cost says m, n, k */
 
 /* Attributes are a plain struct of int64_t and double fields, described by a table so that graphs
  * print, parse and hash. */
@@ -55,9 +54,73 @@ typedef struct ds_grad {
 
 typedef struct ds_cost {
     double flops;
-    double bytes; /* read and written once */
-    double again; /* the part of flops that repeats what the forward pass computed */
-} ds_cost;
+    double bytes;    /* read and written once */
+    double again;    /* the part of flops that repeats what the forward pass computed */
+    int64_t m, n, k; /* of a product: rows, columns, summed length; of attention: queries of all
+                        heads, keys, head dim. 0: not known, which counts as large */
+} ds_cost;           /* zero when the rule is called */
+
+/* Classes share one model of time. Products (LINEAR to ATTENTION_BACKWARD) are bound by arithmetic
+ * and count as operations of the model (MFU); the others are bound by memory. */
+#define DS_OP_CLASS_LIST(X)                                                                        \
+    X(LINEAR, "linear")                                                                            \
+    X(LINEAR_DW, "linear_dw")                                                                      \
+    X(LOSS, "loss")                                                                                \
+    X(LOSS_BACKWARD, "loss_backward")                                                              \
+    X(ATTENTION, "attention")                                                                      \
+    X(ATTENTION_BACKWARD, "attention_backward")                                                    \
+    X(NORM, "norm")                                                                                \
+    X(NORM_BACKWARD, "norm_backward")                                                              \
+    X(ELEMENTWISE, "elementwise")                                                                  \
+    X(EMBEDDING, "embedding")                                                                      \
+    X(EMBEDDING_BACKWARD, "embedding_backward")                                                    \
+    X(REDUCE, "reduce")                                                                            \
+    X(OPTIMIZER, "optimizer")                                                                      \
+    X(COPY, "copy")                                                                                \
+    X(COMM, "comm")                                                                                \
+    X(VIEW, "view")
+
+typedef enum ds_op_class {
+    DS_CLASS_UNSTATED, /* of a custom operator: ELEMENTWISE */
+#define X(id, text) DS_CLASS_##id,
+    DS_OP_CLASS_LIST(X)
+#undef X
+        DS_CLASS_COUNT
+} ds_op_class;
+
+/* What an operator is for. Passes, plans and the executor ask for it; all but COMPUTE belong to the
+ * engine. */
+typedef enum ds_op_role {
+    DS_ROLE_UNSTATED,       /* of a custom operator: COMPUTE */
+    DS_ROLE_COMPUTE,        /* part of a model or of its gradient */
+    DS_ROLE_CAST,           /* another dtype, and nothing else */
+    DS_ROLE_GRADIENT,       /* marks a complete gradient */
+    DS_ROLE_STORE,          /* input 1 becomes the content of a cell */
+    DS_ROLE_ACCUMULATE,     /* input 1 is added to a cell */
+    DS_ROLE_WRITE,          /* writes part of a cell */
+    DS_ROLE_MAGNITUDE,      /* largest magnitude of a gradient */
+    DS_ROLE_NORM,           /* the rest of the norm of gradients */
+    DS_ROLE_SELECT,         /* chooses and takes columns (ZenFlow) */
+    DS_ROLE_POSTPONE,       /* sums gradients of a later update (ZenFlow) */
+    DS_ROLE_UPDATE,         /* an optimizer's update of a parameter */
+    DS_ROLE_TAKE_SLICE,     /* this rank's slice; nothing is sent */
+    DS_ROLE_REDUCE_SCATTER, /* from here to GATHER_STORE: collectives */
+    DS_ROLE_ALL_REDUCE,
+    DS_ROLE_ALL_GATHER,
+    DS_ROLE_ALL_TO_ALL,
+    DS_ROLE_GATHER_STORE,
+    DS_ROLE_SWAP_IN, /* between memory and where a cell lives */
+    DS_ROLE_SWAP_OUT,
+    DS_ROLE_COUNT
+} ds_op_role;
+
+/* Whether the backward pass rather runs the operator again than keeps its outputs, under
+ * activation_checkpointing "selective" and its automatic form. */
+typedef enum ds_op_again {
+    DS_AGAIN_UNSTATED, /* of a custom operator: COSTLY */
+    DS_AGAIN_CHEAP,    /* bound by memory: costs little beside what its outputs weigh */
+    DS_AGAIN_COSTLY    /* its outputs are kept */
+} ds_op_again;
 
 enum {
     DS_OP_VIEW = 1,   /* output 0 is input 0's storage under another shape */
@@ -85,7 +148,13 @@ struct ds_op {
     ds_status (*grad)(ds_grad *call);                      /* NULL: no gradient flows through */
     void (*cost)(const ds_infer *call, ds_cost *cost_out); /* NULL: bytes of all operands */
     const struct ds_kernel *const
-        *kernels; /* of a custom op: NULL-terminated; NULL for built-ins */
+        *kernels;               /* of a custom op: NULL-terminated; NULL for built-ins */
+    ds_op_class op_class;       /* default ELEMENTWISE; VIEW with DS_OP_VIEW and only then */
+    ds_op_role role;            /* of a custom op: COMPUTE or 0 */
+    ds_op_again again;          /* default COSTLY */
+    const ds_place_rule *place; /* NULL: runs on whole inputs on every rank, or on each
+                                   data-parallel rank's own samples; see place.h */
+    DS_RESERVED(8);
 };
 
 /* A built-in operator by name. For the gradient rule of a custom one: "add", "sub", "mul", "div",

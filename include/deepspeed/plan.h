@@ -28,7 +28,9 @@ typedef struct ds_plan_params {
     uint64_t memory_bytes; /* that a rank may use; default 0: that of the device, without one any */
     const char *device;    /* what a rank runs on, for times and memory: a shipped profile
                               ("h100-sxm") or a profile file; default NULL: this processor, no times */
-    DS_RESERVED(8);
+    const char *accelerator; /* default NULL: whose kernels and their workspace; as in
+                                ds_engine_params, for another device null */
+    DS_RESERVED(7);
 } ds_plan_params;
 
 typedef enum ds_plan_format {

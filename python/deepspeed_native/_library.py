@@ -112,6 +112,13 @@ def take_text(pointer: ctypes.c_void_p) -> str:
     return take_bytes(pointer).decode(errors="replace")
 
 
+def hub_folder(context: Context, name: Any, revision: Optional[str], needs: int) -> str:
+    """The folder that a model's name stands for in the Hugging Face cache; a path stays as it is."""
+    out = ctypes.c_void_p()
+    context.check(C.ds_hub_find(context.pointer, encoded(name), encoded(revision), needs, ctypes.byref(out)))
+    return take_text(out)
+
+
 class Owned:
     """An object of the library with a destroy function; the objects that it needs are kept alive."""
 

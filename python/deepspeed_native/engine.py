@@ -69,6 +69,8 @@ class Engine(Owned):
             weights=encoded(weights if weights is not None else model.weights),
             frozen=ctypes.addressof(patterns) if frozen else None, n_frozen=len(frozen), comm=self._comm.pointer)
         context.check(C.ds_initialize(context.pointer, ctypes.byref(params), ctypes.byref(self._pointer)))
+        data = C.ds_engine_data_comm(self.pointer)  # what a Loader is given
+        self.dp_rank, self.dp_world_size = C.ds_comm_rank(data), C.ds_comm_size(data)
 
     def close(self) -> None:
         if getattr(self, "_generator", None) is not None:

@@ -9,17 +9,18 @@ import pathlib
 from typing import Any, Mapping, Optional, Union
 
 from . import _abi
-from ._library import C, Context, Owned, encoded, take_text
+from ._library import C, Context, Owned, encoded, hub_folder, take_text
 
 ModelLike = Union["Model", Mapping[str, Any], str, "os.PathLike[str]"]
 
 
 class Model(Owned):
-    """A model folder, a config.json, or its contents as a dict. `weights` is the folder when it has safetensors."""
+    """A model folder, the name of a model in the Hugging Face cache ("org/name", of a `revision`), a config.json, or its contents
+    as a dict. `weights` is the folder when it has safetensors."""
 
     _destroy = "ds_model_destroy"
 
-    def __init__(self, source: ModelLike, context: Optional[Context] = None) -> None:
+    def __init__(self, source: ModelLike, context: Optional[Context] = None, revision: Optional[str] = None) -> None:
         super().__init__(context)
         self.weights: Optional[str] = None
         out = ctypes.byref(self._pointer)
@@ -27,6 +28,8 @@ class Model(Owned):
             status = C.ds_model_from_text(self.context.pointer, json.dumps(source).encode(), out)
         else:
             path = pathlib.Path(os.fspath(source))  # type: ignore[arg-type]
+            if revision is not None or not path.exists():
+                path = pathlib.Path(hub_folder(self.context, source, revision, _abi.DS_HUB_MODEL))  # type: ignore[arg-type]
             if path.is_dir():
                 self.weights = str(path) if any(path.glob("*.safetensors")) else None
                 path = path / "config.json"

@@ -8,16 +8,19 @@ import os
 from typing import Any, Mapping, Optional, Sequence, Union
 
 from . import _abi
-from ._library import C, Context, Owned, encoded, take_bytes
+from ._library import C, Context, Owned, encoded, hub_folder, take_bytes
 
 
 class Tokenizer(Owned):
-    """A tokenizer of a model folder, a tokenizer.json, or "bytes"."""
+    """A tokenizer of a model folder, of a model's name in the Hugging Face cache (of a `revision`), a tokenizer.json, or "bytes"."""
 
     _destroy = "ds_tokenizer_close"
 
-    def __init__(self, path: Union[str, "os.PathLike[str]"], context: Optional[Context] = None) -> None:
+    def __init__(self, path: Union[str, "os.PathLike[str]"], context: Optional[Context] = None,
+                 revision: Optional[str] = None) -> None:
         super().__init__(context)
+        if os.fspath(path) != "bytes":
+            path = hub_folder(self.context, path, revision, _abi.DS_HUB_TOKENIZER)
         self.context.check(C.ds_tokenizer_open(self.context.pointer, encoded(path), ctypes.byref(self._pointer)))
         self._scratch = ctypes.c_void_p()
         self.context.check(C.ds_tokenizer_scratch_create(self._pointer, 0, ctypes.byref(self._scratch)))

@@ -3,6 +3,7 @@
 #include "base/context.h"
 
 #include "base/plain.h"
+#include "base/processor.h"
 #include "base/reserved.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,7 +26,7 @@ ds_status ds_ctx_create(const ds_ctx_params *params, ds_ctx **ctx_out)
     }
     ctx->params = params != NULL ? *params : ds_ctx_params_default();
     if (ctx->params.n_threads == 0) {
-        ctx->params.n_threads = dsi_pool_n_cores();
+        ctx->params.n_threads = dsi_processor_n_cores();
     }
     if (ctx->params.world_size == 0) {
         ctx->params.world_size = 1;

@@ -19,7 +19,7 @@ static size_t min3(size_t a, size_t b, size_t c)
 }
 
 /* Optimal string alignment over three rolling rows. */
-size_t dsi_edit_distance(const char *a, const char *b)
+static size_t edit_distance(const char *a, const char *b)
 {
     const size_t n_a = strnlen(a, MAX_WORD);
     const size_t n_b = strnlen(b, MAX_WORD);
@@ -54,7 +54,7 @@ static bool is_near(const char *a, const char *b, size_t distance)
 
 void dsi_nearest_offer(dsi_nearest *nearest, const char *candidate)
 {
-    const size_t distance = dsi_edit_distance(nearest->word, candidate);
+    const size_t distance = edit_distance(nearest->word, candidate);
     const bool contains =
         strlen(nearest->word) >= 4 && strlen(candidate) >= 4 &&
         (strstr(candidate, nearest->word) != NULL || strstr(nearest->word, candidate) != NULL);

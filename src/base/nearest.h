@@ -6,10 +6,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Edits (insert, delete, replace, swap of neighbours; letter case is free) from a to b. Words
- * longer than 64 bytes are compared by their first 64. */
-size_t dsi_edit_distance(const char *a, const char *b);
-
 /* Collects the best of the candidates offered so far. Start with {word}. */
 typedef struct dsi_nearest {
     const char *word; /* what the user wrote */

@@ -10,6 +10,7 @@
  * The polynomials are least-squares fits on Chebyshev nodes: ln(1+t) = t - t²/2 + t³·p(t) within
  * 2e-9 on [1/√2-1, √2-1]; sin and cos of a quarter turn within 6e-8.
  */
+#include "base/processor.h"
 #include "base/rng.h"
 
 #include <math.h>
@@ -140,11 +141,10 @@ run_avx512(uint64_t seed, uint32_t site, uint64_t block, float scale, float *out
 static run_fn best_run(int widest)
 {
 #if defined(__x86_64__)
-    if (widest >= 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl")) {
+    if (widest >= 2 && dsi_processor_has(DSI_CPU_SET_AVX512)) {
         return run_avx512;
     }
-    if (widest >= 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (widest >= 1 && dsi_processor_has(DSI_CPU_SET_AVX2)) {
         return run_avx2;
     }
 #else

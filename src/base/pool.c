@@ -10,7 +10,6 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -149,17 +148,6 @@ static void wait_for_workers(dsi_pool *pool)
         futex_wait(&pool->n_busy, busy);
     }
     atomic_store(&pool->caller_sleeps, false);
-}
-
-uint32_t dsi_pool_n_cores(void)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) != 0) {
-        return 1;
-    }
-    const int n = CPU_COUNT(&set);
-    return n > 0 ? (uint32_t)n : 1;
 }
 
 ds_status dsi_pool_create(uint32_t n_threads, dsi_pool **pool_out)

@@ -19,9 +19,6 @@ typedef void (*dsi_task_fn)(void *arg, uint32_t task, uint32_t thread);
 /* n_threads includes the caller, >= 1. */
 ds_status dsi_pool_create(uint32_t n_threads, dsi_pool **pool_out);
 void dsi_pool_destroy(dsi_pool **pool);
-/* Cores that this process may run on, at least 1. */
-uint32_t dsi_pool_n_cores(void);
-
 uint32_t dsi_pool_n_threads(const dsi_pool *pool); /* 1 for NULL */
 
 /* Runs fn for each task and returns when all are done. pool NULL: serially. Not reentrant: a task

@@ -3,6 +3,7 @@
 #include "base/process_memory.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,13 @@ void dsi_process_memory_read(dsi_process_memory *memory_out)
     const size_t free = bytes_of(text, "MemAvailable");
     memory_out->machine_memory = all;
     memory_out->machine_used = all > free ? all - free : 0;
+}
+
+void dsi_process_memory_trim(void)
+{
+#if defined(__GLIBC__)
+    (void)malloc_trim(0);
+#endif
 }
 
 size_t dsi_resident_bytes(const void *data, size_t bytes)

@@ -16,6 +16,10 @@ typedef struct dsi_process_memory {
 
 void dsi_process_memory_read(dsi_process_memory *memory_out);
 
+/* Gives freed memory of the allocator back to the system, where it can: after work that needed much
+ * for a short time. */
+void dsi_process_memory_trim(void);
+
 /* How many of these bytes of mapped memory are resident. */
 size_t dsi_resident_bytes(const void *data, size_t bytes);
 

@@ -177,7 +177,8 @@ static ds_status publish(ds_checkpoint_writer *w, bool allow_exchange)
 /* The new checkpoint is whole and `latest` names it: what fails from now on is no failed save. */
 void dsi_ckpt_remove_old(ds_checkpoint_writer *w)
 {
-    if (w->leads && w->keep_last > 0 && ds_checkpoint_keep(w->ctx, w->dir, w->keep_last) < 0) {
+    if (w->leads && w->keep_last > 0 &&
+        dsi_ckpt_keep_with(w->ctx, w->dir, w->keep_last, w->keep_tag) < 0) {
         ds_log(w->ctx, DS_LOG_WARN,
                "checkpoint %s is saved, but an older one cannot be removed: %s", w->m.info.tag,
                ds_ctx_error(w->ctx));

@@ -82,7 +82,12 @@ static bool names_a_rank(const char *message)
 {
     unsigned rank = 0;
     int n = 0;
-    return sscanf(message, "rank %u on %n", &rank, &n) == 1 && n > 0;
+    if (sscanf(message, "rank %u%n", &rank, &n) != 1) {
+        return false;
+    }
+    const char *behind = message + n;
+    const char *end = strncmp(behind, " (", 2) == 0 ? strchr(behind, ')') : NULL; /* coordinates */
+    return strncmp(end != NULL ? end + 1 : behind, " on ", 4) == 0;
 }
 
 ds_status dsi_ckpt_agree(dsi_ckpt_group *g, ds_status status)
@@ -103,8 +108,8 @@ ds_status dsi_ckpt_agree(dsi_ckpt_group *g, ds_status status)
     if (first == g->rank && names_a_rank(ds_ctx_error(g->ctx))) { /* shared before */
         (void)snprintf(g->reason, DSI_CKPT_REASON_BYTES, "%s", ds_ctx_error(g->ctx));
     } else if (first == g->rank) {
-        (void)snprintf(g->reason, DSI_CKPT_REASON_BYTES, "rank %u on %s: %s", g->rank, g->host,
-                       ds_ctx_error(g->ctx));
+        (void)snprintf(g->reason, DSI_CKPT_REASON_BYTES, "%s on %s: %s",
+                       dsi_comm_rank_name(g->comm, g->rank).text, g->host, ds_ctx_error(g->ctx));
     }
     DS_TRY(dsi_ckpt_broadcast(g, g->reason, DSI_CKPT_REASON_BYTES, first));
     g->reason[DSI_CKPT_REASON_BYTES - 1] = '\0';

@@ -9,7 +9,7 @@
 #ifndef DSI_CKPT_GROUP_H
 #define DSI_CKPT_GROUP_H
 
-#include "comm/comm.h"
+#include "comm/rank_names.h"
 
 enum { DSI_CKPT_REASON_BYTES = 1536, DSI_CKPT_HOST_BYTES = 72 };
 

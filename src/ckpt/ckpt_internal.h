@@ -5,7 +5,7 @@
 
 #include "base/arena.h"
 #include "base/buf.h"
-#include "ckpt/extent.h"
+#include "io/extent.h"
 #include "io/file.h"
 
 #define DSI_CKPT_FORMAT         "ds_checkpoint"
@@ -95,6 +95,8 @@ ds_status dsi_ckpt_verify_slice(ds_checkpoint *ckpt, const ds_checkpoint_tensor 
 /* Number of shards that are not in this folder. */
 size_t dsi_ckpt_n_absent(const ds_checkpoint *ckpt);
 /* Records the present error again with the newest sound checkpoint of the folder besides `tag`. */
+/* As ds_checkpoint_keep; a checkpoint of this tag stays too, and counts. tag may be NULL. */
+ds_status dsi_ckpt_keep_with(ds_ctx *ctx, const char *dir, size_t n_keep, const char *tag);
 ds_status dsi_ckpt_fail_with_offer(ds_ctx *ctx, ds_status status, const char *dir, const char *tag);
 /* The tag that `latest` names, into 256 bytes. */
 ds_status dsi_ckpt_read_latest(ds_ctx *ctx, const char *dir, char *tag);

@@ -173,6 +173,11 @@ static bool is_removable(const ds_checkpoint_entry *entry)
 
 ds_status ds_checkpoint_keep(ds_ctx *ctx, const char *dir, size_t n_keep)
 {
+    return dsi_ckpt_keep_with(ctx, dir, n_keep, NULL);
+}
+
+ds_status dsi_ckpt_keep_with(ds_ctx *ctx, const char *dir, size_t n_keep, const char *tag)
+{
     ds_checkpoint_entry *list = NULL;
     size_t n = 0;
     size_t n_whole = 0;
@@ -187,7 +192,9 @@ ds_status ds_checkpoint_keep(ds_ctx *ctx, const char *dir, size_t n_keep)
     }
     ds_status status = DS_OK;
     for (size_t i = 0; i < n && n_whole > n_keep && status == DS_OK; ++i) {
-        if (is_removable(&list[i]) && !list[i].latest && i != newest) {
+        const bool stays =
+            list[i].latest || i == newest || (tag != NULL && strcmp(list[i].tag, tag) == 0);
+        if (is_removable(&list[i]) && !stays) {
             status = dsi_folder_discard(ctx, dir, list[i].tag);
             --n_whole;
         }

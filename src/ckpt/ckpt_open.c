@@ -41,10 +41,10 @@ static ds_status compare_manifests(dsi_ckpt_group *g, const ds_checkpoint *c)
     for (uint32_t r = 0; r < g->size && status == DS_OK; ++r) {
         if (all[r] != all[0]) {
             status = ds_fail(g->ctx, DS_ERR_PEER,
-                             "%s: rank %u sees another manifest than rank 0: their folders hold "
+                             "%s: %s sees another manifest than rank 0: their folders hold "
                              "parts of different saves; bring those of one save together, or "
                              "choose another tag",
-                             ds_checkpoint_get_info(c)->path, r);
+                             ds_checkpoint_get_info(c)->path, dsi_comm_rank_name(g->comm, r).text);
         }
     }
     free(all);

@@ -114,7 +114,7 @@ static ds_status keep_hosts(ds_checkpoint_writer *w, const place *all)
     return w->hosts != NULL ? DS_OK : no_memory(w);
 }
 
-static ds_status settle(ds_checkpoint_writer *w, const place *all, const place *mine)
+static ds_status choose_folders(ds_checkpoint_writer *w, const place *all, const place *mine)
 {
     bool shared = true;
     w->leaders = dsi_arena_array(w->m.arena, w->group.size, sizeof *w->leaders);
@@ -146,7 +146,7 @@ static ds_status make(ds_checkpoint_writer *w, place *all)
     if (!found) {
         DS_TRY(spread(w, all, &mine));
     }
-    return dsi_ckpt_agree(g, settle(w, all, &mine));
+    return dsi_ckpt_agree(g, choose_folders(w, all, &mine));
 }
 
 ds_status dsi_ckpt_places_make(ds_checkpoint_writer *w)

@@ -179,12 +179,13 @@ static ds_status learn_wants(dsi_ckpt_pool *pool, const ds_checkpoint_tensor *t,
     for (uint32_t r = 1; r < pool->group.size; ++r) {
         if (pool->wants[r].tensor != pool->wants[0].tensor) {
             return ds_fail(pool->ctx, DS_ERR_PEER,
-                           "%s: rank %u reads another tensor than rank 0: their models differ",
-                           pool->m->info.path, r);
+                           "%s: %s reads another tensor than rank 0: their models differ",
+                           pool->m->info.path, dsi_comm_rank_name(pool->group.comm, r).text);
         }
         if (pool->wants[r].any && !dsi_extent_is_inside(&pool->wants[r].extent, t->meta.shape)) {
-            return ds_fail(pool->ctx, DS_ERR_PEER, "%s: rank %u asks for a part beyond %s/%s",
-                           pool->m->info.path, r, t->kind, t->name);
+            return ds_fail(pool->ctx, DS_ERR_PEER, "%s: %s asks for a part beyond %s/%s",
+                           pool->m->info.path, dsi_comm_rank_name(pool->group.comm, r).text,
+                           t->kind, t->name);
         }
     }
     return DS_OK;

@@ -47,8 +47,8 @@ static ds_status check_alike(const ds_checkpoint_writer *w, const load *all)
     for (uint32_t r = 1; r < w->group.size; ++r) {
         if (all[r].replicated != all[0].replicated || all[r].digest != all[0].digest) {
             return ds_fail(w->ctx, DS_ERR_PEER,
-                           "checkpoint %s: rank %u gives other replicated tensors than rank 0",
-                           w->m.info.tag, r);
+                           "checkpoint %s: %s gives other replicated tensors than rank 0",
+                           w->m.info.tag, dsi_comm_rank_name(w->group.comm, r).text);
         }
     }
     return DS_OK;

@@ -184,8 +184,8 @@ static ds_status get_slice(ds_checkpoint_writer *w, reader *r, row *out)
 
 static ds_status damaged(const ds_checkpoint_writer *w, uint32_t rank)
 {
-    return ds_fail(w->ctx, DS_ERR_PEER, "%s: the list that rank %u sent cannot be read",
-                   w->group.what, rank);
+    return ds_fail(w->ctx, DS_ERR_PEER, "%s: the list that %s sent cannot be read", w->group.what,
+                   dsi_comm_rank_name(w->group.comm, rank).text);
 }
 
 /* Takes rank's states: a section has one text, whoever gives it. */
@@ -206,9 +206,9 @@ static ds_status merge_states(ds_checkpoint_writer *w, reader *r, uint32_t rank)
         }
         if (k < w->m.n_states) {
             return ds_fail(w->ctx, DS_ERR_ARG,
-                           "checkpoint: rank %u gives another text for state '%s' than the ranks "
+                           "checkpoint: %s gives another text for state '%s' than the ranks "
                            "before it; name a state by its rank where it differs",
-                           rank, key);
+                           dsi_comm_rank_name(w->group.comm, rank).text, key);
         }
         DS_TRY(dsi_ckpt_push_state(w, key, value));
     }
@@ -256,9 +256,11 @@ static ds_status check_tensor(const ds_checkpoint_writer *w, const row *rows, si
         char b[128];
         return ds_fail(w->ctx, DS_ERR_SHAPE,
                        "checkpoint: tensor '%s/%s' is given with different shapes or dtypes: %s by "
-                       "rank %u, %s by rank %u",
-                       t->kind, t->name, ds_meta_text(t->meta, a, sizeof a), rows[0].shard,
-                       ds_meta_text(rows[other].tensor.meta, b, sizeof b), rows[other].shard);
+                       "%s, %s by %s",
+                       t->kind, t->name, ds_meta_text(t->meta, a, sizeof a),
+                       dsi_comm_rank_name(w->group.comm, rows[0].shard).text,
+                       ds_meta_text(rows[other].tensor.meta, b, sizeof b),
+                       dsi_comm_rank_name(w->group.comm, rows[other].shard).text);
     }
     if (cover != DSI_COVER_EXACT) {
         return ds_fail(w->ctx, DS_ERR_SHAPE,

@@ -40,6 +40,7 @@ void dsi_ckpt_writer_free(ds_checkpoint_writer **writer)
     free(w->pending);
     free(w->folder);
     free(w->dir);
+    free(w->keep_tag);
     free(w);
     *writer = NULL;
 }
@@ -100,15 +101,15 @@ static ds_status check_tags(ds_checkpoint_writer *w, const claim *all,
         }
         if (validation == DS_CHECKPOINT_TAG_FAIL) {
             return ds_fail(w->ctx, DS_ERR_PEER,
-                           "the ranks save under different tags: rank 0 '%s', rank %u '%s'; give "
+                           "the ranks save under different tags: rank 0 '%s', %s '%s'; give "
                            "all the same, or set checkpoint.tag_validation to \"Warn\"",
-                           all[0].tag, r, all[r].tag);
+                           all[0].tag, dsi_comm_rank_name(w->group.comm, r).text, all[r].tag);
         }
         if (w->group.rank == 0) {
             ds_log(w->ctx, DS_LOG_WARN,
-                   "the ranks save under different tags: rank 0 '%s', rank %u '%s'; rank 0's is "
+                   "the ranks save under different tags: rank 0 '%s', %s '%s'; rank 0's is "
                    "used (checkpoint.tag_validation)",
-                   all[0].tag, r, all[r].tag);
+                   all[0].tag, dsi_comm_rank_name(w->group.comm, r).text, all[r].tag);
         }
         break;
     }
@@ -123,11 +124,11 @@ static ds_status compare_claims(ds_checkpoint_writer *w, const claim *all,
         if (all[r].step != all[0].step || all[r].samples != all[0].samples ||
             all[r].tokens != all[0].tokens || all[r].optimizer != all[0].optimizer) {
             return ds_fail(w->ctx, DS_ERR_PEER,
-                           "checkpoint %s: rank %u has done %llu steps on %llu samples, rank 0 "
+                           "checkpoint %s: %s has done %llu steps on %llu samples, rank 0 "
                            "%llu steps on %llu samples, or their optimizers differ",
-                           all[0].tag, r, (unsigned long long)all[r].step,
-                           (unsigned long long)all[r].samples, (unsigned long long)all[0].step,
-                           (unsigned long long)all[0].samples);
+                           all[0].tag, dsi_comm_rank_name(w->group.comm, r).text,
+                           (unsigned long long)all[r].step, (unsigned long long)all[r].samples,
+                           (unsigned long long)all[0].step, (unsigned long long)all[0].samples);
         }
     }
     if (strcmp(w->m.info.tag, all[0].tag) != 0) {
@@ -165,7 +166,9 @@ static ds_status prepare(ds_checkpoint_writer *w, const ds_checkpoint_params *pa
     w->keep_latest = params->keep_latest;
     w->keep_last = params->keep_last;
     w->dir = strdup(params->dir);
-    if (w->dir == NULL || dsi_arena_create(ARENA_BYTES, &w->m.arena) < 0) {
+    w->keep_tag = params->keep_tag != NULL ? strdup(params->keep_tag) : NULL;
+    if (w->dir == NULL || (w->keep_tag == NULL && params->keep_tag != NULL) ||
+        dsi_arena_create(ARENA_BYTES, &w->m.arena) < 0) {
         return no_memory(w->ctx);
     }
     return set_info(w, params);

@@ -32,6 +32,7 @@ struct ds_checkpoint_writer {
     char *dir;
     bool keep_latest;
     uint32_t keep_last;
+    char *keep_tag; /* NULL: none */
 
     /* the place of this rank's shard */
     dsi_stage stage; /* of a leader: the one that made the temporary folder of its host */

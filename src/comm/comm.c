@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "comm/comm_call.h"
 #include "comm/comm_log.h"
+#include "comm/rank_names.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -92,6 +93,7 @@ ds_status dsi_comm_twin(dsi_comm *comm, ds_ctx *ctx, dsi_comm **comm_out)
     (*comm_out)->twin = true;
     (*comm_out)->ctx = ctx;
     (*comm_out)->timeout = comm->timeout;
+    dsi_comm_set_names(*comm_out, comm->names, comm->names_first, comm->names_step);
     (*comm_out)->pool = NULL; /* that of the first thread */
     return DS_OK;
 }

@@ -22,6 +22,7 @@
 
 typedef struct dsi_comm dsi_comm;
 typedef struct dsi_comm_log dsi_comm_log;
+typedef struct dsi_rank_names dsi_rank_names; /* see rank_names.h */
 
 typedef enum dsi_coll {
     DSI_COLL_BARRIER,
@@ -95,6 +96,8 @@ typedef struct dsi_transport {
     ds_status (*twin)(dsi_comm *comm, ds_ctx *ctx, dsi_comm **comm_out);
     /* optional: default nobody gets more time. See dsi_comm_away */
     void (*away)(dsi_comm *comm, double until);
+    /* optional: default nothing: the communicator's names of ranks are others now */
+    void (*named)(dsi_comm *comm);
     /* optional: default nothing to prepare */
     ds_status (*reserve)(dsi_comm *comm, size_t bytes);
     /* optional: default peers learn of the end by their timeout */
@@ -103,6 +106,8 @@ typedef struct dsi_transport {
 } dsi_transport;
 
 #define DSI_TRANSPORT_VERSION 2u
+
+enum { DSI_COMM_AXES_BYTES = 32 };
 
 /* The head of every transport's communicator. */
 struct dsi_comm {
@@ -114,7 +119,10 @@ struct dsi_comm {
     uint64_t sequence; /* calls started so far: the number that a diagnosis names */
     dsi_comm_log *log; /* times the calls, see comm_log.h; NULL: none */
     bool owns_log;
-    void *memory; /* of the default dsi_comm_symmetric */
+    const dsi_rank_names *names; /* of its ranks in messages; NULL: their numbers here */
+    uint32_t names_first, names_step;
+    char axes[DSI_COMM_AXES_BYTES]; /* of a mesh, along which the ranks are a group; "": none */
+    void *memory;                   /* of the default dsi_comm_symmetric */
     size_t memory_bytes;
     dsi_pool *pool; /* threads that a wait may use beside its own; default NULL: none. Set it when
                        no other thread runs loops on that pool during waits. */
@@ -155,10 +163,10 @@ ds_status dsi_comm_gather(dsi_comm *comm, const void *own, void *all, size_t byt
 #define DSI_COLOR_NONE UINT32_MAX
 ds_status dsi_comm_split(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **comm_out);
 
-/* A communicator of the same ranks for another thread of each: its calls run beside those of comm,
- * in an order of their own, and its errors go to ctx, which is borrowed and outlives it.
- * Collective. The caller destroys it before comm, when no thread is in it. Errors: ERR_UNSUPPORTED
- * says why two threads cannot use this transport. */
+/* A communicator of the same ranks for another thread of each: its calls run concurrently with
+ * those of comm, in an order of their own, and its errors go to ctx, which is borrowed and outlives
+ * it. Collective. The caller destroys it before comm, when no thread is in it. Errors:
+ * ERR_UNSUPPORTED says why two threads cannot use this transport. */
 ds_status dsi_comm_twin(dsi_comm *comm, ds_ctx *ctx, dsi_comm **comm_out);
 
 /* Zeroed memory of the same size on every rank, aligned to a page, for operands of `symmetric`

@@ -2,6 +2,8 @@
 /* The public side of communicators: include/deepspeed/comm.h. NULL stands for one rank. */
 #include "comm/comm.h"
 
+#include "comm/rank_names.h"
+
 #include <deepspeed/comm.h>
 #include <string.h>
 
@@ -97,7 +99,8 @@ ds_status ds_comm_agree(ds_comm *comm, ds_ctx *ctx, ds_status own)
     }
     for (uint32_t rank = 0; rank < comm->size; ++rank) {
         if (words[rank] < 0) {
-            return ds_fail(ctx, DS_ERR_PEER, "rank %u failed: %s; see its messages", rank,
+            return ds_fail(ctx, DS_ERR_PEER, "%s failed: %s; see its messages",
+                           dsi_comm_rank_name(comm, rank).text,
                            ds_status_text((ds_status)words[rank]));
         }
     }

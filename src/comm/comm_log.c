@@ -37,6 +37,7 @@ static void reset(dsi_comm_log *log)
     memset(log->places, 0, PLACES * sizeof *log->places);
     memset(log->rows, 0, DSI_LOG_ROWS * sizeof *log->rows);
     log->n_rows = 1;
+    log->n_groups = log->n_groups == 0 ? 1 : log->n_groups;
     log->n_calls = 0;
     log->n_lost = 0;
     for (int i = 0; i < DSI_LOG_N_SAMPLES; ++i) { /* written, so that a step meets no new page */
@@ -92,14 +93,39 @@ void ds_comm_log_reset(ds_comm *comm)
     }
 }
 
+/* The group of these axes; made when new, 0 when there is no room. */
+static dsi_log_group *group_of(dsi_comm_log *log, const char *axes)
+{
+    uint32_t i = 1;
+    while (i < log->n_groups && strcmp(log->groups[i].axes, axes) != 0) {
+        ++i;
+    }
+    if (axes[0] == '\0' || i == DSI_LOG_MOST_GROUPS) {
+        return log->groups;
+    }
+    if (i >= log->n_groups) {
+        log->n_groups = i + 1;
+        memcpy(log->groups[i].axes, axes, sizeof log->groups[i].axes);
+    }
+    return &log->groups[i];
+}
+
 void dsi_comm_log_share(const dsi_comm *from, dsi_comm *to)
 {
     dsi_comm_log_detach(to);
     to->log = from->log;
+    if (to->log != NULL && to->axes[0] != '\0') {
+        dsi_log_group *group = group_of(to->log, to->axes);
+        group->comm = group == to->log->groups ? NULL : to;
+    }
 }
 
 void dsi_comm_log_detach(dsi_comm *comm)
 {
+    for (uint32_t i = 0; comm->log != NULL && i < comm->log->n_groups; ++i) {
+        dsi_log_group *group = &comm->log->groups[i];
+        group->comm = group->comm == comm ? NULL : group->comm;
+    }
     if (comm->owns_log) {
         destroy(comm->log);
     }
@@ -131,7 +157,7 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 
 static uint64_t hash_of(const dsi_log_row *row)
 {
-    uint64_t hash = mix(mix(mix(0, row->kind), row->n_ranks), row->bytes);
+    uint64_t hash = mix(mix(mix(mix(0, row->kind), row->n_ranks), row->bytes), row->group);
     for (const char *p = row->caller; *p != '\0'; ++p) {
         hash = mix(hash, (unsigned char)*p);
     }
@@ -141,7 +167,7 @@ static uint64_t hash_of(const dsi_log_row *row)
 static bool same_row(const dsi_log_row *a, const dsi_log_row *b)
 {
     return a->kind == b->kind && a->n_ranks == b->n_ranks && a->bytes == b->bytes &&
-           strcmp(a->caller, b->caller) == 0;
+           a->group == b->group && strcmp(a->caller, b->caller) == 0;
 }
 
 /* The row of this kind of call; made when new, 0 when there is no room. */
@@ -163,8 +189,10 @@ static uint16_t find_row(dsi_comm_log *log, const dsi_log_row *wanted)
 
 static uint16_t row_of(dsi_comm_log *log, const dsi_comm *comm, const dsi_comm_call *call)
 {
-    dsi_log_row wanted = {
-        .kind = call->kind, .n_ranks = comm->size, .bytes = message_bytes(comm, call)};
+    dsi_log_row wanted = {.kind = call->kind,
+                          .n_ranks = comm->size,
+                          .group = (uint32_t)(group_of(log, comm->axes) - log->groups),
+                          .bytes = message_bytes(comm, call)};
     if (log->params.debug && call->what != NULL) {
         (void)snprintf(wanted.caller, sizeof wanted.caller, "%s", call->what);
     }
@@ -197,9 +225,10 @@ static void say(const dsi_comm *comm, const dsi_log_row *row, double seconds)
     char size[DSI_SIZE_TEXT_BYTES];
     const dsi_bandwidth rate = dsi_coll_bandwidth(row->kind, row->bytes, row->n_ranks, seconds);
     ds_log(comm->ctx, DS_LOG_JOB,
-           "comm op: %s%s%s%s | time (ms): %.2f | msg size: %s | algbw (Gbps): %.2f | busbw "
+           "comm op: %s%s%s%s%s%s | time (ms): %.2f | msg size: %s | algbw (Gbps): %.2f | busbw "
            "(Gbps): %.2f",
-           dsi_coll_name(row->kind), row->caller[0] != '\0' ? " | [Caller Func: " : "", row->caller,
+           dsi_coll_name(row->kind), comm->axes[0] != '\0' ? " over " : "", comm->axes,
+           row->caller[0] != '\0' ? " | [Caller Func: " : "", row->caller,
            row->caller[0] != '\0' ? "]" : "", seconds * 1e3, dsi_size_text(row->bytes, size),
            rate.algorithm * 8e-9, rate.bus * 8e-9);
 }

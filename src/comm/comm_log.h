@@ -21,13 +21,14 @@ enum {
     DSI_LOG_ROWS = 1024,
     DSI_LOG_SAMPLES = 1 << 18, /* latencies that are kept */
     DSI_LOG_UNDER_WAY = 256,
-    DSI_LOG_CALLER_BYTES = 96
+    DSI_LOG_CALLER_BYTES = 96,
+    DSI_LOG_MOST_GROUPS = 33 /* with that of all ranks */
 };
 
 /* Row 0 stands for all calls that found no other. */
 typedef struct dsi_log_row {
     dsi_coll kind;
-    uint32_t n_ranks;
+    uint32_t n_ranks, group; /* of the log's groups */
     size_t bytes;
     uint64_t count;
     double seconds; /* of all */
@@ -52,8 +53,16 @@ typedef struct dsi_log_call {
     uint8_t samples;
 } dsi_log_call;
 
+/* Ranks along axes of a mesh. */
+typedef struct dsi_log_group {
+    char axes[DSI_COMM_AXES_BYTES];
+    dsi_comm *comm; /* NULL: gone */
+} dsi_log_group;
+
 struct dsi_comm_log {
     ds_comm_log_params params;
+    dsi_log_group groups[DSI_LOG_MOST_GROUPS]; /* 0: whatever has no axes */
+    uint32_t n_groups;
     dsi_log_row *rows;
     uint32_t n_rows;  /* with row 0 */
     uint16_t *places; /* hash table of rows, 0: free */
@@ -68,9 +77,11 @@ void dsi_comm_log_started(dsi_comm_log *log, const dsi_comm *comm, const dsi_com
 void dsi_comm_log_ended(dsi_comm_log *log, const dsi_comm *comm, dsi_comm_ticket ticket,
                         ds_status status);
 
-/* Makes `from`'s log that of `to` too; `from` must outlive it. Both have the same ranks. */
+/* Makes `from`'s log that of `to` too; `from` must outlive it. Both have the same ranks; or `to` is
+ * a group along to->axes, of the same size on all ranks, which make its calls in the same order;
+ * groups beyond the ceiling are not told apart from all ranks. Nothing when `from` has none. */
 void dsi_comm_log_share(const dsi_comm *from, dsi_comm *to);
-/* Frees the log if the communicator owns it. */
+/* Frees the log if the communicator owns it; else the log forgets the communicator. */
 void dsi_comm_log_detach(dsi_comm *comm);
 
 #endif

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The log of collectives: rows, averages and the summary in DeepSpeed's layout. See comm_log.h. */
 #include "comm/comm_log.h"
+#include "comm/rank_names.h"
 
 #include "base/buf.h"
 #include "comm/bandwidth.h"
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,7 +111,8 @@ static double sum_of(const by_row *rows, uint32_t row)
 
 static bool same_name(const dsi_log_row *a, const dsi_log_row *b)
 {
-    return a->kind == b->kind && a->n_ranks == b->n_ranks && strcmp(a->caller, b->caller) == 0;
+    return a->kind == b->kind && a->n_ranks == b->n_ranks && a->group == b->group &&
+           strcmp(a->caller, b->caller) == 0;
 }
 
 /* Operations in the order in which they first came, each by size; row 0, if it counted, last. */
@@ -143,6 +146,7 @@ static ds_comm_log_row describe(const dsi_comm_log *log, const by_row *latencies
     const float *values;
     ds_comm_log_row out = {.op = (ds_comm_op)row->kind,
                            .caller = row->caller,
+                           .axes = log->groups[row->group].axes,
                            .n_ranks = row->n_ranks,
                            .bytes = row->bytes,
                            .count = row->count,
@@ -209,6 +213,9 @@ static void name_line(dsi_buf *text, const dsi_comm *comm, const dsi_log_row *ro
         return;
     }
     dsi_buf_puts(text, dsi_coll_name(row->kind));
+    if (row->group != 0) {
+        dsi_buf_printf(text, " over %s", comm->log->groups[row->group].axes);
+    }
     if (row->n_ranks != comm->size) {
         dsi_buf_printf(text, " (%u ranks)", row->n_ranks);
     }
@@ -302,6 +309,25 @@ static ds_status check_same_calls(dsi_comm *comm, uint64_t n)
     return DS_OK;
 }
 
+/* Fills `least`, negated, where a call was one of this group; `waited` is scratch memory. */
+static ds_status least_of_group(dsi_comm *comm, const dsi_comm_log *log, uint32_t g, size_t n,
+                                effect *e)
+{
+    const dsi_log_samples *samples = &log->samples[DSI_LOG_ALL_RANKS];
+    for (size_t i = 0; i < n; ++i) {
+        const bool own = log->rows[samples->rows[i]].group == g;
+        e->waited[i] = own ? -samples->seconds[i] : -FLT_MAX;
+    }
+    dsi_comm_log *kept = comm->log;
+    comm->log = NULL; /* this call is none of the run's */
+    const ds_status status = greatest(comm, DS_DTYPE_F32, e->waited, n);
+    comm->log = kept;
+    for (size_t i = 0; i < n && status >= 0; ++i) {
+        e->least[i] = log->rows[samples->rows[i]].group == g ? e->waited[i] : e->least[i];
+    }
+    return status;
+}
+
 static ds_status find_effect(dsi_comm *comm, const dsi_comm_log *log, effect *effect_out)
 {
     const dsi_log_samples *samples = &log->samples[DSI_LOG_ALL_RANKS];
@@ -314,10 +340,11 @@ static ds_status find_effect(dsi_comm *comm, const dsi_comm_log *log, effect *ef
     status = ds_comm_agree(comm, comm->ctx, status);
     status = status < 0 ? status : check_same_calls(comm, samples->n);
     for (size_t i = 0; i < n && status >= 0; ++i) {
-        e.least[i] = -samples->seconds[i];
+        e.least[i] = 1.0f; /* not timed: of a group that is gone */
     }
-    if (n > 0 && status >= 0) {
-        status = greatest(comm, DS_DTYPE_F32, e.least, n);
+    for (uint32_t g = 0; g < log->n_groups && n > 0 && status >= 0; ++g) {
+        dsi_comm *group = g == 0 ? comm : log->groups[g].comm;
+        status = group == NULL ? DS_OK : least_of_group(group, log, g, n, &e);
     }
     if (status < 0) {
         free_effect(&e);
@@ -350,10 +377,9 @@ static ds_status add_verdict(dsi_buf *text, dsi_comm *comm, double waited)
         most = all[r] > all[most] ? r : most;
     }
     if (status >= 0 && comm->size > 1) {
-        dsi_buf_printf(text,
-                       "Rank %u waited least for the others (%.2f ms in all), rank %u most (%.2f "
-                       "ms).\n",
-                       least, all[least] * 1e3, most, all[most] * 1e3);
+        dsi_buf_printf(text, "R%s", dsi_comm_rank_name(comm, least).text + 1); /* a sentence */
+        dsi_buf_printf(text, " waited least for the others (%.2f ms in all), %s most (%.2f ms).\n",
+                       all[least] * 1e3, dsi_comm_rank_name(comm, most).text, all[most] * 1e3);
     }
     free(all);
     return status;

@@ -254,10 +254,13 @@ ds_status dsi_comm_open(ds_ctx *ctx, const dsi_comm_world *world, dsi_comm **com
         dsi_job_name(name);
         char card[DSI_JOB_CARD_BYTES];
         dsi_job_card(card);
+        char at[DSI_JOB_PLACE_BYTES];
+        dsi_job_place(at);
         const dsi_shm_params params = {.rank = world->rank,
                                        .size = world->size,
                                        .job = name,
                                        .card = card,
+                                       .place = at,
                                        .timeout =
                                            world->timeout > 0.0 ? world->timeout : DEFAULT_TIMEOUT};
         return dsi_comm_shm_open(ctx, &params, comm_out);

@@ -3,12 +3,12 @@
  */
 #include "comm/reduce.h"
 
+#include "base/processor.h"
 #include "comm/reduce_block.h"
 #include "comm/stream_copy.h"
 #include <pthread.h>
 #include <string.h>
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -21,28 +21,15 @@ void dsi_reduce_block_avx512(const dsi_reduce_job *job, const void *const *in, s
                              size_t n, void *out);
 #endif
 
-#ifdef DSI_HAVE_avx2
-/* __builtin_cpu_supports knows no f16c in clang 14. */
-static bool has_f16c(void)
-{
-    unsigned a;
-    unsigned b;
-    unsigned c = 0;
-    unsigned d;
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
-}
-#endif
-
 static dsi_reduce_block_fn best_kernel(void)
 {
 #ifdef DSI_HAVE_avx512
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    if (dsi_processor_has(DSI_CPU_SET_AVX512)) {
         return dsi_reduce_block_avx512;
     }
 #endif
 #ifdef DSI_HAVE_avx2
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
+    if (dsi_processor_has(DSI_CPU_SET_AVX2)) {
         return dsi_reduce_block_avx2;
     }
 #endif
@@ -57,8 +44,7 @@ static void choose_kernel(void)
     chosen = best_kernel();
 }
 
-/* Chosen once: in a virtual machine the host answers each CPUID, which takes longer than a small
- * collective. */
+/* Chosen once. */
 static dsi_reduce_block_fn real_kernel(void)
 {
     (void)pthread_once(&once, choose_kernel);

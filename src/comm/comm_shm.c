@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The shared-memory communicator: starting, moving, waiting. See shm_impl.h for the invariants. */
 #include "base/clock.h"
+#include "comm/rank_names.h"
 #include "comm/shm_impl.h"
 #include <sched.h>
 #include <stdio.h>
@@ -262,10 +263,12 @@ static ds_status settle_exchange(shm_comm *comm, shm_op *op)
         if (totals[comm->head.rank] != expected) {
             char reason[320];
             (void)snprintf(reason, sizeof reason,
-                           "ranks disagree in all_to_all \"%.80s\": rank %u sends %llu elements to "
-                           "rank %u, which expects %llu",
-                           op->call.what != NULL ? op->call.what : "", r,
-                           (unsigned long long)totals[comm->head.rank], comm->head.rank,
+                           "ranks disagree in all_to_all \"%.80s\": %s sends %llu elements to "
+                           "%s, which expects %llu",
+                           op->call.what != NULL ? op->call.what : "",
+                           dsi_comm_rank_name(&comm->head, r).text,
+                           (unsigned long long)totals[comm->head.rank],
+                           dsi_comm_rank_name(&comm->head, comm->head.rank).text,
                            (unsigned long long)expected);
             return shm_fail_comm(comm, reason);
         }
@@ -340,7 +343,8 @@ static void post_queued(shm_comm *comm, bool *moved)
     }
 }
 
-ds_status shm_progress(shm_comm *comm, bool *moved)
+/* Moves everything of the communicator that can be moved. */
+static ds_status progress(shm_comm *comm, bool *moved)
 {
     post_queued(comm, moved);
     DS_TRY(work(comm, moved));
@@ -410,7 +414,7 @@ static bool help_others(shm_comm *comm)
     (void)pthread_mutex_lock(&comm->job->lock);
     for (shm_comm *other = comm->job->first; other != NULL; other = other->next) {
         if (other != comm && !other->failed && try_lock(other)) {
-            (void)shm_progress(other, &moved);
+            (void)progress(other, &moved);
             unlock(other);
         }
     }
@@ -446,7 +450,7 @@ static ds_status wait_until_complete(shm_comm *comm, watch *w)
     const uint32_t spins = comm->job->crowded ? SPINS_CROWDED : SPINS;
     for (uint32_t idle = 0;;) {
         bool moved = false;
-        DS_TRY(shm_progress(comm, &moved));
+        DS_TRY(progress(comm, &moved));
         if (is_complete(comm, w->op, w->pair)) {
             return DS_OK;
         }
@@ -467,7 +471,7 @@ static ds_status wait_until_complete(shm_comm *comm, watch *w)
         }
         DS_TRY(look(comm, w));
         const uint32_t rings = shm_bell_begin(comm->job);
-        ds_status status = shm_progress(comm, &moved);
+        ds_status status = progress(comm, &moved);
         moved = help_others(comm) || moved;
         if (status == DS_OK && !moved && !is_complete(comm, w->op, w->pair)) {
             unlock(comm);
@@ -528,7 +532,7 @@ static ds_status test_locked(shm_comm *comm, dsi_comm_ticket ticket, bool late, 
     shm_pair_op *pair = is_pair ? &comm->pairs[number % SHM_OPS] : NULL;
     bool moved = false;
     *done_out = false;
-    DS_TRY(shm_progress(comm, &moved));
+    DS_TRY(progress(comm, &moved));
     (void)help_others(comm);
     if (number == 0) {
         return DS_OK;

@@ -4,6 +4,7 @@
 #include "comm/sim_impl.h"
 
 #include "base/clock.h"
+#include "comm/rank_names.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,8 +68,8 @@ static ds_status start_locked(sim_comm *sim, const dsi_comm_call *call, dsi_comm
         sim->head.rank == world->options.drop_rank) {
         self->lost = true;
         (void)pthread_cond_broadcast(&world->moved);
-        return ds_fail(sim->head.ctx, DS_ERR_INTERRUPTED,
-                       "the simulation loses rank %u at call %llu", sim->head.rank,
+        return ds_fail(sim->head.ctx, DS_ERR_INTERRUPTED, "the simulation loses %s at call %llu",
+                       dsi_comm_rank_name(&sim->head, sim->head.rank).text,
                        (unsigned long long)sim->head.sequence);
     }
     if (world->failed) {
@@ -205,7 +206,8 @@ static void sim_abort(dsi_comm *comm, const char *reason)
 {
     sim_comm *sim = (sim_comm *)comm;
     char text[SIM_REASON_BYTES];
-    (void)snprintf(text, sizeof text, "rank %u gives up: %.400s", comm->rank, reason);
+    (void)snprintf(text, sizeof text, "%s gives up: %.400s",
+                   dsi_comm_rank_name(comm, comm->rank).text, reason);
     (void)pthread_mutex_lock(&sim->world->lock);
     if (!sim->world->failed) {
         sim->world->failed = true;
@@ -240,6 +242,7 @@ ds_status dsi_comm_sim_create(ds_ctx *const *ctxs, uint32_t size,
     for (uint32_t r = 0; r < size; ++r) {
         const ds_status status = sim_comm_make(ctxs[r], world, r, 60.0, &comms_out[r]);
         if (status < 0) {
+            world->n_users = r;
             for (uint32_t made = 0; made < r; ++made) {
                 sim_destroy(comms_out[made]);
             }

@@ -2,6 +2,7 @@
 /* The hierarchical communicator: start, wait, end. See hier_impl.h. */
 #include "base/clock.h"
 #include "comm/hier_impl.h"
+#include "comm/rank_names.h"
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,9 +140,11 @@ static ds_status fail_all(hier_comm *hier, ds_status status)
         (void)snprintf(text, sizeof text, "%s", ds_ctx_error(hier->head.ctx));
         dsi_comm_abort(hier->on.local, text);
         dsi_comm_abort(hier->on.flat, text);
-        return ds_fail(hier->head.ctx, status,
-                       "%s (seen by rank %u; shared memory counts its ranks from rank %u on)", text,
-                       hier->head.rank, first);
+        return hier->head.names != NULL
+                   ? ds_fail(hier->head.ctx, status, "%s", text)
+                   : ds_fail(hier->head.ctx, status,
+                             "%s (seen by rank %u; shared memory counts its ranks from rank %u on)",
+                             text, hier->head.rank, first);
     }
     return status;
 }
@@ -189,6 +192,18 @@ static ds_status hier_reserve(dsi_comm *comm, size_t bytes)
     return dsi_comm_reserve(hier->on.local, bytes);
 }
 
+static void hier_named(dsi_comm *comm)
+{
+    const hier_comm *hier = (const hier_comm *)comm;
+    const uint32_t step = comm->names_step;
+    const uint32_t width = hier->on.local->size;
+    const uint32_t block = comm->names_first + hier->block * width * step;
+    const uint32_t place = comm->names_first + hier->on.local->rank * step;
+    dsi_comm_set_names(hier->on.flat, comm->names, comm->names_first, step);
+    dsi_comm_set_names(hier->on.local, comm->names, block, step);
+    dsi_comm_set_names(hier->on.cross, comm->names, place, width * step);
+}
+
 static void hier_abort(dsi_comm *comm, const char *reason)
 {
     hier_comm *hier = (hier_comm *)comm;
@@ -230,6 +245,7 @@ static const dsi_transport hier_transport = {
     .split = hier_split,
     .twin = hier_twin,
     .symmetric = hier_symmetric,
+    .named = hier_named,
     .reserve = hier_reserve,
     .abort = hier_abort,
     .destroy = hier_destroy,

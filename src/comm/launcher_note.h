@@ -18,7 +18,7 @@ enum { DSI_LAUNCHER_NAME_BYTES = 64 };
 
 typedef struct dsi_absent_note {
     uint32_t rank;  /* of the job: it did not join */
-    double seconds; /* so long it was waited for */
+    double seconds; /* so long it was waited for; 0: it ended with code 0 and was not waited for */
 } dsi_absent_note;
 
 /* Does nothing where no launcher listens; never waits. */

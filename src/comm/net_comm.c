@@ -29,7 +29,8 @@ static ds_status advance_all_locked(net_world *world)
         for (uint64_t left = group->active; left != 0; left &= left - 1) {
             const uint32_t i = (uint32_t)__builtin_ctzll(left);
             if (net_op_advance(group, &group->ops[i]) < 0) { /* what is no peer's fault, too */
-                return net_fail(world, "rank %u: no memory for a call", world->wire->rank);
+                return net_fail(world, "%s: no memory for a call",
+                                net_rank_name(world, world->wire->rank).text);
             }
             if (group->ops[i].phase == NET_DONE) {
                 group->active &= ~(UINT64_C(1) << i);
@@ -194,8 +195,26 @@ static void net_abort(dsi_comm *comm, const char *reason)
     lock(world);
     if (!world->failed) {
         world->failed = true;
-        (void)snprintf(world->reason, sizeof world->reason, "rank %u gave up: %s",
-                       world->wire->rank, reason);
+        (void)snprintf(world->reason, sizeof world->reason, "%s gave up: %s",
+                       net_rank_name(world, world->wire->rank).text, reason);
+    }
+    unlock(world);
+}
+
+/* What the world says names its ranks by a group of all of them, whose order is the wire's. */
+static void net_named(dsi_comm *comm)
+{
+    const net_group *group = (const net_group *)comm;
+    net_world *world = group->world;
+    bool all = comm->size == world->wire->size;
+    for (uint32_t r = 0; r < comm->size; ++r) {
+        all = all && group->members[r] == r;
+    }
+    lock(world);
+    if (all && comm->names != NULL) {
+        world->named = comm;
+    } else if (world->named == comm) {
+        world->named = NULL;
     }
     unlock(world);
 }
@@ -205,6 +224,7 @@ static void net_destroy(dsi_comm *comm)
     net_group *group = (net_group *)comm;
     net_world *world = group->world;
     lock(world);
+    world->named = world->named == comm ? NULL : world->named;
     net_group **at = &world->first;
     while (*at != NULL && *at != group) {
         at = &(*at)->next;
@@ -226,8 +246,8 @@ static void net_destroy(dsi_comm *comm)
 #define NET_TRANSPORT(label)                                                                       \
     {                                                                                              \
         .version = DSI_TRANSPORT_VERSION, .name = (label), .start = net_start, .wait = net_wait,   \
-        .split = net_split, .twin = net_twin, .test = net_test, .reserve = net_reserve,            \
-        .abort = net_abort, .destroy = net_destroy                                                 \
+        .split = net_split, .twin = net_twin, .test = net_test, .named = net_named,                \
+        .reserve = net_reserve, .abort = net_abort, .destroy = net_destroy                         \
     }
 static const dsi_transport net_transports[2] = {NET_TRANSPORT("mpi"), NET_TRANSPORT("ucx")};
 

@@ -23,6 +23,30 @@ ds_status net_fail(net_world *world, const char *format, ...)
     return DS_ERR_PEER;
 }
 
+dsi_rank_name net_rank_name(const net_world *world, uint32_t rank)
+{
+    dsi_rank_name number;
+    if (world->named != NULL) {
+        return dsi_comm_rank_name(world->named, rank);
+    }
+    (void)snprintf(number.text, sizeof number.text, "rank %u", rank);
+    return number;
+}
+
+/* The rendezvous knows numbers alone: the name takes the place of the one that its text begins
+ * with. */
+static void put_name(const net_world *world, char text[DSI_RDV_TEXT_BYTES])
+{
+    char rest[DSI_RDV_TEXT_BYTES];
+    unsigned rank = 0;
+    int n = 0;
+    if (world->named != NULL && sscanf(text, "rank %u%n", &rank, &n) == 1 &&
+        rank < world->named->size) {
+        (void)snprintf(rest, sizeof rest, "%s", text + n);
+        (void)snprintf(text, DSI_RDV_TEXT_BYTES, "%s%.400s", net_rank_name(world, rank).text, rest);
+    }
+}
+
 ds_status net_told(const net_group *group, ds_status status)
 {
     return status == DS_ERR_PEER ? ds_fail(group->head.ctx, status, "%s", group->world->reason)
@@ -35,6 +59,7 @@ ds_status net_check(net_world *world)
         char text[DSI_RDV_TEXT_BYTES];
         if (dsi_rdv_failed(world->rdv, text, NULL)) {
             world->failed = true; /* all know it already */
+            put_name(world, text);
             memcpy(world->reason, text, sizeof world->reason);
         }
     }
@@ -47,6 +72,7 @@ static void rank_text(const net_world *world, uint32_t rank, char *text)
     if (world->rdv == NULL || dsi_rdv_status(world->rdv, rank, 2.0, text) != DS_OK) {
         (void)snprintf(text, DSI_RDV_TEXT_BYTES, "rank %u", rank);
     }
+    put_name(world, text);
 }
 
 ds_status net_fail_wire(net_world *world, const char *call)
@@ -73,9 +99,10 @@ ds_status net_fail_disagree(const net_group *group, const net_op *op, uint32_t p
     char theirs[200];
     dsi_call_info info = op->packets_in[peer].head.info;
     info.what[sizeof info.what - 1] = '\0';
-    return net_fail(group->world, "ranks disagree: rank %u calls %.160s, rank %u calls %.160s",
-                    group->members[group->head.rank],
-                    dsi_call_info_text(&op->info, mine, sizeof mine), group->members[peer],
+    return net_fail(group->world, "ranks disagree: %s calls %.160s, %s calls %.160s",
+                    net_rank_name(group->world, group->members[group->head.rank]).text,
+                    dsi_call_info_text(&op->info, mine, sizeof mine),
+                    net_rank_name(group->world, group->members[peer]).text,
                     dsi_call_info_text(&info, theirs, sizeof theirs));
 }
 
@@ -96,12 +123,13 @@ ds_status net_fail_late(const net_group *group, const net_op *op, double waited)
     for (uint32_t i = 0; used == 0 && i < op->n_messages; ++i) {
         const net_message *message = &op->messages[i];
         if (message->open) {
-            used +=
-                (size_t)snprintf(missing, sizeof missing, "the data %s rank %u",
-                                 message->receive ? "of" : "for", group->members[message->peer]);
+            used += (size_t)snprintf(
+                missing, sizeof missing, "the data %s %s", message->receive ? "of" : "for",
+                net_rank_name(group->world, group->members[message->peer]).text);
         }
     }
-    return net_fail(group->world, "%.160s: rank %u waited %.1f s; missing: %s",
+    return net_fail(group->world, "%.160s: %s waited %.1f s; missing: %s",
                     dsi_call_info_text(&op->info, call, sizeof call),
-                    group->members[group->head.rank], waited, missing);
+                    net_rank_name(group->world, group->members[group->head.rank]).text, waited,
+                    missing);
 }

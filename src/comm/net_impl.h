@@ -17,6 +17,7 @@
 
 #include "comm/comm_call.h"
 #include "comm/net.h"
+#include "comm/rank_names.h"
 #include "comm/rendezvous.h"
 #include "comm/wire.h"
 
@@ -81,6 +82,7 @@ typedef struct net_world {
     dsi_rdv *rdv;            /* NULL: none */
     dsi_rdv_server *server;  /* of rank 0 */
     struct net_group *first; /* all groups */
+    const dsi_comm *named;   /* a group of all ranks whose names they have; NULL: none */
     uint32_t n_users, next_id;
     bool failed;
     char reason[DSI_RDV_TEXT_BYTES];
@@ -125,6 +127,8 @@ ds_status net_op_stage(net_group *group, net_op *op, size_t bytes);
 /* net_fail.c. All with the lock held, by whatever thread moves the call: they leave the reason in
  * the world; net_told hands it to the context of the caller. */
 ds_status net_fail(net_world *world, const char *format, ...) DS_PRINTF(2, 3);
+/* A rank of the world in messages. */
+dsi_rank_name net_rank_name(const net_world *world, uint32_t rank);
 ds_status net_fail_wire(net_world *world, const char *call);
 ds_status net_fail_disagree(const net_group *group, const net_op *op, uint32_t peer);
 ds_status net_fail_late(const net_group *group, const net_op *op, double waited);

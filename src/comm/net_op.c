@@ -267,12 +267,13 @@ static ds_status on_head(const net_group *group, net_op *op, uint32_t peer, size
         return net_fail_disagree(group, op, peer);
     }
     if (head->bytes != expected) {
-        return net_fail(group->world,
-                        "ranks disagree about all_to_all (call %llu): rank %u sends %llu bytes to "
-                        "rank %u, which expects %zu",
-                        (unsigned long long)op->info.number, group->members[peer],
-                        (unsigned long long)head->bytes, group->members[group->head.rank],
-                        expected);
+        return net_fail(
+            group->world,
+            "ranks disagree about all_to_all (call %llu): %s sends %llu bytes to "
+            "%s, which expects %zu",
+            (unsigned long long)op->info.number,
+            net_rank_name(group->world, group->members[peer]).text, (unsigned long long)head->bytes,
+            net_rank_name(group->world, group->members[group->head.rank]).text, expected);
     }
     return DS_OK;
 }
@@ -311,8 +312,9 @@ ds_status net_op_advance(net_group *group, net_op *op)
         if (message->receive && message->is_head) {
             DS_TRY(on_head(group, op, message->peer, n));
         } else if (message->receive && n != message->bytes) {
-            return net_fail(group->world, "rank %u sent %zu bytes, expected %zu",
-                            group->members[message->peer], n, message->bytes);
+            return net_fail(group->world, "%s sent %zu bytes, expected %zu",
+                            net_rank_name(group->world, group->members[message->peer]).text, n,
+                            message->bytes);
         }
     }
     return op->n_open == 0 ? end_phase(group, op) : DS_OK;

@@ -95,7 +95,7 @@ ds_status net_twin(dsi_comm *comm, ds_ctx *ctx, dsi_comm **comm_out)
     if (!wire->ours_alone) {
         return ds_fail(
             comm->ctx, DS_ERR_UNSUPPORTED,
-            "a second thread would use MPI beside this program, which began MPI without "
+            "a second thread would use MPI concurrently with this program, which began MPI without "
             "MPI_THREAD_MULTIPLE: begin it with that, or leave its begin to the library");
     }
     DS_TRY(net_split(comm, 0, comm->rank, comm_out));

@@ -3,6 +3,8 @@
  * differs are texts sent. */
 #include "comm/same_text.h"
 
+#include "comm/rank_names.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -76,10 +78,10 @@ static ds_status report(dsi_comm *comm, const text_lines *t, uint32_t rank, size
     ds_status status = dsi_comm_gather(comm, own, all, LINE_BYTES, of_ranks);
     if (status >= 0) {
         status = ds_fail(comm->ctx, DS_ERR_PEER,
-                         "rank %u has another %s than rank 0: rank 0 has "
+                         "%s has another %s than rank 0: rank 0 has "
                          "\"%.*s\", rank %u has \"%.*s\"; %s",
-                         rank, t->what, LINE_BYTES, all, rank, LINE_BYTES,
-                         all + (size_t)rank * LINE_BYTES, t->remedy);
+                         dsi_comm_rank_name(comm, rank).text, t->what, LINE_BYTES, all, rank,
+                         LINE_BYTES, all + (size_t)rank * LINE_BYTES, t->remedy);
     }
     free(all);
     return status;

@@ -16,6 +16,8 @@ typedef struct dsi_shm_params {
     uint32_t first;      /* the job's rank of the one that is rank 0 here */
     const char *job;     /* names the meeting: the same on all of them, not guessed by others */
     const char *card;    /* lines "NAME=VALUE" that must be the same on all; NULL: none */
+    const char *place;   /* names where it meets among the user's jobs of this host: those with
+                            another `job` there may be of this job; NULL or "": unknown */
     double timeout;      /* seconds to wait for the others, now and in calls; 0: for ever */
     bool no_pull;        /* default false: large operands in private memory are read with
                             process_vm_readv if the system allows it to all ranks */

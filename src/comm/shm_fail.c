@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The watchdog of the shared-memory communicator: who is missing, where everybody stands. */
 #include "base/clock.h"
+#include "comm/rank_names.h"
 #include "comm/shm_impl.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,8 +24,8 @@ void shm_abort_job(shm_comm *comm, const char *reason)
     if (!atomic_compare_exchange_strong(&head->aborted, &none, 1)) {
         return; /* the first reason is the one to know */
     }
-    head->abort_rank = comm->job->rank;
-    (void)snprintf(head->reason, sizeof head->reason, "%s", reason);
+    const dsi_rank_name own = dsi_comm_rank_name_or(&comm->head, comm->head.rank, comm->job->rank);
+    (void)snprintf(head->reason, sizeof head->reason, "%s gives up: %s", own.text, reason);
     atomic_store(&head->aborted, 2);
     shm_ring_all(comm->job->world);
 }
@@ -35,8 +36,10 @@ ds_status shm_disagree(shm_comm *comm, const dsi_call_info *mine, uint32_t other
     char a[200];
     char b[200];
     char reason[600];
-    (void)snprintf(reason, sizeof reason, "ranks disagree: rank %u calls %s, rank %u calls %s",
-                   comm->head.rank, dsi_call_info_text(mine, a, sizeof a), other,
+    (void)snprintf(reason, sizeof reason, "ranks disagree: %s calls %s, %s calls %s",
+                   dsi_comm_rank_name(&comm->head, comm->head.rank).text,
+                   dsi_call_info_text(mine, a, sizeof a),
+                   dsi_comm_rank_name(&comm->head, other).text,
                    dsi_call_info_text(theirs, b, sizeof b));
     return shm_fail_comm(comm, reason);
 }
@@ -74,8 +77,8 @@ static void add_place(text *t, const shm_comm *comm, uint32_t rank)
     }
     const char *state = shm_process_state(process->pid);
     const bool here = process->pid_space == shm_own(comm->job->world)->pid_space;
-    add(t, "rank %u (process %lld%s%s): %s%s", rank, (long long)process->pid,
-        here && state[0] != '\0' ? ", " : "", here ? state : "",
+    add(t, "%s (process %lld%s%s): %s%s", dsi_comm_rank_name(&comm->head, rank).text,
+        (long long)process->pid, here && state[0] != '\0' ? ", " : "", here ? state : "",
         waiting != 0 ? "waits, last started " : "last started ", call);
 }
 
@@ -132,9 +135,11 @@ static ds_status report(shm_comm *comm, const shm_op *op, const shm_pair_op *pai
     info.number = pair != NULL ? pair->number : shm_own(comm)->infos[op->number % SHM_SLOTS].number;
     if (dead != UINT32_MAX) {
         const shm_block *process = shm_block_of(comm->job->world, comm->world_rank[dead]);
-        add(&t, "rank %u (process %lld) %s; ", dead, (long long)process->pid, because);
+        add(&t, "%s (process %lld) %s; ", dsi_comm_rank_name(&comm->head, dead).text,
+            (long long)process->pid, because);
     }
-    add(&t, "rank %u waits in %s", comm->head.rank, dsi_call_info_text(&info, call, sizeof call));
+    add(&t, "%s waits in %s", dsi_comm_rank_name(&comm->head, comm->head.rank).text,
+        dsi_call_info_text(&info, call, sizeof call));
     if (dead == UINT32_MAX) {
         add(&t, " %s", because);
     }
@@ -166,10 +171,7 @@ ds_status shm_look_around(shm_comm *comm, const shm_op *op, const shm_pair_op *p
         return ds_fail(comm->head.ctx, DS_ERR_PEER, "%s", comm->reason);
     }
     if (atomic_load(&head->aborted) == 2) {
-        char reason[sizeof head->reason + 64];
-        (void)snprintf(reason, sizeof reason, "rank %u gives up: %s", head->abort_rank,
-                       head->reason);
-        return shm_fail_comm(comm, reason);
+        return shm_fail_comm(comm, head->reason);
     }
     for (uint32_t r = 0; r < comm->head.size; ++r) {
         const uint32_t world_rank = comm->world_rank[r];

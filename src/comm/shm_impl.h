@@ -203,8 +203,6 @@ bool shm_pull_try(const shm_comm *world, uint32_t rank, uint64_t address, uint64
 /* Staged. */
 void shm_staged_begin(shm_comm *comm, shm_op *op);
 bool shm_staged_work(shm_comm *comm, shm_op *op, bool *finished_out);
-/* Whether the counter at this offset of every other rank's block is at least `count`. */
-bool shm_all_have(const shm_comm *comm, size_t counter, uint64_t count);
 /* Messages. */
 ds_status shm_pair_start(shm_comm *comm, const dsi_comm_call *call, uint64_t *number_out);
 ds_status shm_pair_progress(shm_comm *comm, bool *moved);
@@ -215,8 +213,5 @@ extern const dsi_transport dsi_shm_transport;
 ds_status shm_split(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **comm_out);
 ds_status shm_symmetric(dsi_comm *comm, size_t bytes, void **memory_out);
 void shm_destroy(dsi_comm *comm);
-
-/* Moves everything of the communicator that can be moved. */
-ds_status shm_progress(shm_comm *comm, bool *moved);
 
 #endif

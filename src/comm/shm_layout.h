@@ -103,7 +103,6 @@ typedef struct shm_head {
     uint32_t size;
     uint32_t block_bytes_low;                    /* layouts of different builds differ: a check */
     _Alignas(SHM_LINE) _Atomic uint32_t aborted; /* 0, 1 while the reason is written, then 2 */
-    uint32_t abort_rank;
     char reason[SHM_REASON];
 } shm_head;
 

@@ -7,6 +7,7 @@
  * tells the others which.
  */
 #include "comm/shm_note.h"
+#include "comm/shm_stray.h"
 
 #include "base/clock.h"
 #include "comm/launcher_note.h"
@@ -114,24 +115,6 @@ static void tell_all(const shm_job *job, const bool *came, shm_note_kind kind, u
     }
 }
 
-static ds_status check_card(ds_ctx *ctx, const char *own, const shm_note *what)
-{
-    const char *other = what->text;
-    while (*own != '\0' && *other != '\0') {
-        const size_t n = strcspn(own, "\n");
-        const size_t m = strcspn(other, "\n");
-        if (n != m || memcmp(own, other, n) != 0) {
-            return ds_fail(ctx, DS_ERR_PEER,
-                           "rank %u has %.*s in its environment, rank 0 has %.*s: the variables of "
-                           "the launcher are the same on all ranks of a job",
-                           what->rank, (int)m, other, (int)n, own);
-        }
-        own += n + (own[n] == '\n');
-        other += m + (other[m] == '\n');
-    }
-    return DS_OK;
-}
-
 static ds_status check_hello(ds_ctx *ctx, const dsi_shm_params *params, const shm_job *job,
                              const shm_note *what)
 {
@@ -145,7 +128,11 @@ static ds_status check_hello(ds_ctx *ctx, const dsi_shm_params *params, const sh
                        "%u and %zu bytes)",
                        what->rank, what->block_bytes, sizeof(shm_block));
     }
-    return check_card(ctx, params->card != NULL ? params->card : "", what);
+    char text[512];
+    return params->card != NULL &&
+                   dsi_job_card_differs(params->card, what->text, what->rank, text, sizeof text)
+               ? ds_fail(ctx, DS_ERR_PEER, "%s", text)
+               : DS_OK;
 }
 
 /* "rank 1 of 2 on HOST". */
@@ -175,6 +162,7 @@ static ds_status take_note(ds_ctx *ctx, const dsi_shm_params *params, const shm_
 {
     if (what->kind == NOTE_GONE) {
         came[what->rank] = true; /* its place takes the refusal */
+        dsi_launcher_tell_absent(params->first + what->rank, 0.0);
         return ds_fail(ctx, DS_ERR_PEER, "%s", what->text);
     }
     if (what->kind == NOTE_HELLO) {
@@ -232,6 +220,7 @@ static ds_status gather(ds_ctx *ctx, const dsi_shm_params *params, shm_job *job,
     int other;
     dsi_meet_wait wait = dsi_meet_wait_begin(params->timeout);
     double told = wait.begin;
+    shm_stray stray = shm_stray_begin(params, job);
     while (!all_came(came, job->size) && status == DS_OK) {
         if (shm_note_receive(job, &what, &other)) {
             status = take_note(ctx, params, job, &what, came);
@@ -241,8 +230,10 @@ static ds_status gather(ds_ctx *ctx, const dsi_shm_params *params, shm_job *job,
         }
         if (status == DS_OK && !all_came(came, job->size)) {
             status = wait_on(ctx, params, job, came, &wait, &told);
+            status = status < 0 ? status : shm_stray_look(ctx, &stray, came);
         }
     }
+    shm_stray_end(&stray);
     if (status < 0) {
         tell_all(job, came, NOTE_REFUSED, 0, ds_ctx_error(ctx));
         return status;
@@ -254,12 +245,16 @@ static ds_status gather(ds_ctx *ctx, const dsi_shm_params *params, shm_job *job,
 }
 
 /* An answer of rank 0, or of what stands in its place. DS_IN_PROGRESS: not yet the memory. */
-static ds_status take_answer(ds_ctx *ctx, shm_job *job, shm_note *missing, int *fd_out)
+static ds_status take_answer(ds_ctx *ctx, const dsi_shm_params *params, shm_job *job,
+                             shm_note *missing, int *fd_out)
 {
     shm_note what;
     int fd;
     if (!shm_note_receive(job, &what, &fd)) {
         return DS_IN_PROGRESS;
+    }
+    if (what.kind == NOTE_GONE) { /* before the launcher can see this rank fail */
+        dsi_launcher_tell_absent(params->first + what.rank, 0.0);
     }
     if (what.kind == NOTE_REFUSED || what.kind == NOTE_GONE) {
         return ds_fail(ctx, DS_ERR_PEER, "%s", what.text);
@@ -277,43 +272,56 @@ static ds_status take_answer(ds_ctx *ctx, shm_job *job, shm_note *missing, int *
     return DS_IN_PROGRESS;
 }
 
+/* One hello and its answers, for half a second at most. DS_IN_PROGRESS: not yet the memory. */
+static ds_status ask_once(ds_ctx *ctx, const dsi_shm_params *params, shm_job *job,
+                          const shm_note *hello, bool *heard, shm_note *missing, int *fd_out)
+{
+    const int error = shm_note_send(job, 0, hello, -1);
+    if (*heard && error == ECONNREFUSED) {
+        return ds_fail(ctx, DS_ERR_PEER, "rank 0 of this host went away while the ranks met");
+    }
+    *heard = *heard || error == 0;
+    if (error != 0) {
+        const struct timespec pause = {0, 2000000};
+        (void)nanosleep(&pause, NULL);
+        return DS_IN_PROGRESS;
+    }
+    ds_status status = DS_IN_PROGRESS;
+    for (int tries = 0; tries < 5 && status == DS_IN_PROGRESS; ++tries) {
+        status = take_answer(ctx, params, job, missing, fd_out);
+    }
+    return status;
+}
+
 /* The others: hello until rank 0 answers. */
 static ds_status say_hello(ds_ctx *ctx, const dsi_shm_params *params, shm_job *job, int *fd_out)
 {
     shm_note hello = shm_note_make(job, NOTE_HELLO, 0);
     dsi_meet_wait wait = dsi_meet_wait_begin(params->timeout);
+    shm_stray stray = shm_stray_begin(params, job);
     shm_note missing = {.tag = 0}; /* rank 0, as long as nothing is heard of it */
     bool came[DSI_SHM_MAX_RANKS];
     bool heard = false;
+    ds_status status = DS_IN_PROGRESS;
     memset(came, true, sizeof came);
     came[0] = false;
     name_missing(came, job->size, missing.text, sizeof missing.text);
     (void)snprintf(hello.text, sizeof hello.text, "%s", params->card != NULL ? params->card : "");
-    for (;;) {
-        const int error = shm_note_send(job, 0, &hello, -1);
-        if (heard && error == ECONNREFUSED) {
-            return ds_fail(ctx, DS_ERR_PEER, "rank 0 of this host went away while the ranks met");
+    while (status == DS_IN_PROGRESS) {
+        status = ask_once(ctx, params, job, &hello, &heard, &missing, fd_out);
+        if (status == DS_IN_PROGRESS && dsi_meet_wait_over(&wait)) {
+            status = never_joined(ctx, params, (uint32_t)missing.tag, missing.text);
         }
-        heard = heard || error == 0;
-        if (dsi_meet_wait_over(&wait)) {
-            return never_joined(ctx, params, (uint32_t)missing.tag, missing.text);
-        }
-        if (!heard && dsi_meet_wait_due(&wait)) { /* once it is there it says who is missing */
-            dsi_meet_wait_say(ctx, &wait, job->rank, missing.text);
-        }
-        if (error != 0) {
-            const struct timespec pause = {0, 2000000};
-            (void)nanosleep(&pause, NULL);
-            continue;
-        }
-        ds_status status = DS_IN_PROGRESS;
-        for (int tries = 0; tries < 5 && status == DS_IN_PROGRESS; ++tries) {
-            status = take_answer(ctx, job, &missing, fd_out);
-        }
-        if (status != DS_IN_PROGRESS) {
-            return status;
+        if (status == DS_IN_PROGRESS && !heard) { /* once it is there it says who is missing */
+            const ds_status shown = shm_stray_show(ctx, &stray);
+            status = shown < 0 ? shown : status;
+            if (dsi_meet_wait_due(&wait)) {
+                dsi_meet_wait_say(ctx, &wait, job->rank, missing.text);
+            }
         }
     }
+    shm_stray_end(&stray);
+    return status;
 }
 
 ds_status shm_meet(ds_ctx *ctx, const dsi_shm_params *params, shm_job *job, int *fd_out)

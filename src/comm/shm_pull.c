@@ -11,6 +11,7 @@
  * a process that has not been seen alive right before: its number may be another's afterwards.
  */
 #include "base/clock.h"
+#include "comm/rank_names.h"
 #include "comm/shm_impl.h"
 
 #include <errno.h>
@@ -49,8 +50,8 @@ static ds_status fail_read(shm_comm *comm, uint32_t rank, int error)
     if (now < comm->unread_since + PATIENCE) {
         return DS_IN_PROGRESS;
     }
-    (void)snprintf(reason, sizeof reason,
-                   "the memory of rank %u (process %lld) cannot be reached: %s", comm->unread_rank,
+    (void)snprintf(reason, sizeof reason, "the memory of %s (process %lld) cannot be reached: %s",
+                   dsi_comm_rank_name(&comm->head, comm->unread_rank).text,
                    (long long)pid_of(comm, comm->unread_rank), strerror(comm->unread_error));
     return shm_fail_comm(comm, reason);
 }

@@ -344,7 +344,8 @@ static void get(shm_comm *comm, shm_op *op)
     shm_ring_all(comm);
 }
 
-bool shm_all_have(const shm_comm *comm, size_t counter, uint64_t count)
+/* Whether the counter at this offset of every other rank's block is at least `count`. */
+static bool all_have(const shm_comm *comm, size_t counter, uint64_t count)
 {
     for (uint32_t r = 0; r < comm->head.size; ++r) {
         const shm_counter *c =
@@ -364,18 +365,18 @@ bool shm_staged_work(shm_comm *comm, shm_op *op, bool *finished_out)
         again = false;
         const uint64_t next = op->first_chunk + op->put;
         if (op->put < op->n_chunks && op->put < op->got + 2 &&
-            (next < 2 || shm_all_have(comm, offsetof(shm_block, got), next - 1))) {
+            (next < 2 || all_have(comm, offsetof(shm_block, got), next - 1))) {
             put(comm, op);
             again = true;
         }
         if (reduced && op->summed < op->put &&
-            shm_all_have(comm, offsetof(shm_block, put), op->first_chunk + op->summed + 1)) {
+            all_have(comm, offsetof(shm_block, put), op->first_chunk + op->summed + 1)) {
             sum(comm, op);
             again = true;
         }
         const size_t needed = reduced ? offsetof(shm_block, summed) : offsetof(shm_block, put);
         if (op->got < (reduced ? op->summed : op->put) &&
-            shm_all_have(comm, needed, op->first_chunk + op->got + 1)) {
+            all_have(comm, needed, op->first_chunk + op->got + 1)) {
             get(comm, op);
             again = true;
         }

@@ -4,6 +4,7 @@
 #include "comm/sim_impl.h"
 
 #include "base/clock.h"
+#include "comm/rank_names.h"
 #include "comm/reduce.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,9 +112,10 @@ static ds_status disagree(sim_comm *sim, const sim_op *mine, uint32_t other, con
     char a[160];
     char b[160];
     char reason[SIM_REASON_BYTES];
-    (void)snprintf(reason, sizeof reason,
-                   "ranks disagree: rank %u calls %.160s, rank %u calls %.160s", sim->head.rank,
-                   dsi_call_info_text(&mine->info, a, sizeof a), other,
+    (void)snprintf(reason, sizeof reason, "ranks disagree: %s calls %.160s, %s calls %.160s",
+                   dsi_comm_rank_name(&sim->head, sim->head.rank).text,
+                   dsi_call_info_text(&mine->info, a, sizeof a),
+                   dsi_comm_rank_name(&sim->head, other).text,
                    dsi_call_info_text(&theirs->info, b, sizeof b));
     return sim_fail(sim, reason);
 }

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "comm/rank_names.h"
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -37,8 +38,9 @@ ds_status sim_fail(sim_comm *sim, const char *reason)
 }
 
 /* Who among the ranks has not started collective `number`, and where each stands. */
-static void missing_text(const sim_world *world, uint64_t number, char *text, size_t n)
+static void missing_text(const sim_comm *sim, uint64_t number, char *text, size_t n)
 {
+    const sim_world *world = sim->world;
     size_t used = 0;
     text[0] = '\0';
     for (uint32_t r = 0; r < world->size; ++r) {
@@ -47,12 +49,12 @@ static void missing_text(const sim_world *world, uint64_t number, char *text, si
             continue;
         }
         const sim_op *last = &rank->coll[rank->n_coll % SIM_RING];
-        used +=
-            (size_t)snprintf(text + used, n - used, "%srank %u%s (%llu calls started%s%s%s)",
-                             used > 0 ? ", " : "", r, rank->lost ? ", lost" : "",
-                             (unsigned long long)rank->n_coll, rank->n_coll > 0 ? ", last " : "",
-                             rank->n_coll > 0 ? dsi_coll_name((dsi_coll)last->info.kind) : "",
-                             rank->n_coll > 0 ? last->info.what : "");
+        used += (size_t)snprintf(text + used, n - used, "%s%s%s (%llu calls started%s%s%s)",
+                                 used > 0 ? ", " : "", dsi_comm_rank_name(&sim->head, r).text,
+                                 rank->lost ? ", lost" : "", (unsigned long long)rank->n_coll,
+                                 rank->n_coll > 0 ? ", last " : "",
+                                 rank->n_coll > 0 ? dsi_coll_name((dsi_coll)last->info.kind) : "",
+                                 rank->n_coll > 0 ? last->info.what : "");
     }
 }
 
@@ -75,13 +77,14 @@ ds_status sim_wait_for_change(sim_comm *sim, const sim_op *op, double deadline)
         char call[160];
         char reason[SIM_REASON_BYTES];
         if (pair) {
-            (void)snprintf(missing, sizeof missing, "rank %u", op->call.peer);
+            (void)snprintf(missing, sizeof missing, "%s",
+                           dsi_comm_rank_name(&sim->head, op->call.peer).text);
         } else {
-            missing_text(world, op != NULL ? op->number : UINT64_MAX, missing, sizeof missing);
+            missing_text(sim, op != NULL ? op->number : UINT64_MAX, missing, sizeof missing);
         }
-        (void)snprintf(reason, sizeof reason, "%.160s: rank %u waits; missing: %s",
+        (void)snprintf(reason, sizeof reason, "%.160s: %s waits; missing: %s",
                        op != NULL ? dsi_call_info_text(&op->info, call, sizeof call) : "a slot",
-                       sim->head.rank, missing);
+                       dsi_comm_rank_name(&sim->head, sim->head.rank).text, missing);
         return sim_fail(sim, reason);
     }
     struct timespec until;

@@ -32,6 +32,7 @@ sim_world *sim_world_make(uint32_t size, const dsi_comm_sim_options *options)
     (void)pthread_mutex_init(&world->lock, NULL);
     (void)pthread_cond_init(&world->moved, NULL);
     world->size = size;
+    world->n_users = size; /* a rank may leave before another has come */
     world->options = *options;
     world->ranks = calloc(size, sizeof *world->ranks);
     world->colors = calloc(size, sizeof *world->colors);
@@ -58,7 +59,6 @@ ds_status sim_comm_make(ds_ctx *ctx, sim_world *world, uint32_t rank, double tim
                            .size = world->size,
                            .timeout = timeout};
     sim->world = world;
-    ++world->n_users;
     *comm_out = &sim->head;
     return DS_OK;
 }

@@ -22,7 +22,12 @@ static dsi_buf item_text(const dsi_item *item)
                (item->option->flags & DSI_OPT_GROUPS) != 0) {
         dsi_node_json(&buf, item->given);
     } else if (item->node != NULL) {
-        dsi_node_json(&buf, item->node);
+        const bool secret = (item->option->flags & DSI_OPT_SECRET) != 0;
+        if (secret && item->node->kind == DSI_NODE_TEXT) {
+            dsi_buf_puts(&buf, "\"(not shown)\"");
+        } else {
+            dsi_node_json(&buf, item->node);
+        }
     } else {
         dsi_buf_puts(&buf, "null");
     }
@@ -72,6 +77,7 @@ static void evaluate(ds_config *config, dsi_eval *eval)
         dsi_config_walk(eval, root);
         dsi_config_auto(eval);
         dsi_config_store(eval);
+        dsi_config_data_ranks(eval);
         dsi_config_batch(eval);
         dsi_config_rules(eval);
     } else {

@@ -122,8 +122,8 @@ static void check_match(dsi_eval *eval, const dsi_item *item, const dsi_node *tr
 
 /* `trainer` (NULL: no flag) is the value, unless the file has one, which must be the same; else
  * `usual` (NULL: none) is that of an open item. */
-static void settle(dsi_eval *eval, dsi_item *item, const dsi_node *trainer, const dsi_node *usual,
-                   const char *flag)
+static void resolve_item(dsi_eval *eval, dsi_item *item, const dsi_node *trainer,
+                         const dsi_node *usual, const char *flag)
 {
     if (item == NULL) {
         return;
@@ -165,8 +165,9 @@ static void settle_simple(dsi_eval *eval, const auto_rule *rule)
         }
         return;
     }
-    settle(eval, item, trainer,
-           isnan(rule->usual) ? NULL : make_value(eval, item->option, rule->usual), rule->flag);
+    resolve_item(eval, item, trainer,
+                 isnan(rule->usual) ? NULL : make_value(eval, item->option, rule->usual),
+                 rule->flag);
 }
 
 /* Beside a given train_batch_size the other two are derived from it; see config_batch.c. */
@@ -221,8 +222,8 @@ static void settle_precision(dsi_eval *eval, const char *path, ds_maybe own, con
         own = ds_known(0);
         flag = other_flag;
     }
-    settle(eval, item, own.known ? make_value(eval, item->option, own.value) : NULL,
-           dsi_node_make_bool(eval->arena, false), flag);
+    resolve_item(eval, item, own.known ? make_value(eval, item->option, own.value) : NULL,
+                 dsi_node_make_bool(eval->arena, false), flag);
 }
 
 static dsi_node *make_betas(dsi_eval *eval, double first, double second)
@@ -263,7 +264,7 @@ static void settle_betas(dsi_eval *eval)
         return;
     }
     if (!t->adam_beta1.known && !t->adam_beta2.known) {
-        settle(eval, item, NULL, usual, "--adam_beta1 and --adam_beta2");
+        resolve_item(eval, item, NULL, usual, "--adam_beta1 and --adam_beta2");
         return;
     }
     const double first = beta_or(t->adam_beta1, item, 0, 0.9);
@@ -275,7 +276,7 @@ static void settle_betas(dsi_eval *eval)
         item->open = false;
         return;
     }
-    settle(eval, item, make_betas(eval, first, second), usual, flag);
+    resolve_item(eval, item, make_betas(eval, first, second), usual, flag);
 }
 
 /* Updates of the warm-up that a flag gives: a number, or a part of all updates, rounded up as
@@ -321,7 +322,7 @@ static void settle_warmup(dsi_eval *eval)
             item->open = false;
             wrong_flag(eval, item->option, steps.value, flag);
         } else {
-            settle(eval, item, trainer, dsi_node_make_int(eval->arena, (int64_t)least), flag);
+            resolve_item(eval, item, trainer, dsi_node_make_int(eval->arena, (int64_t)least), flag);
         }
     }
     dsi_item *least = dsi_item_find(eval, "scheduler.params.warmup_min_lr");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The batch triple: train_batch_size = micro batch × accumulation steps × world size.
+/* The batch triple: train_batch_size = micro batch × accumulation steps × ranks that have samples
+ * of their own, which are the world but for tensor parallelism.
  *
  * Any that is missing follows from the others as DeepSpeed derives it: T alone or M alone means
  * one accumulation step; G alone, or nothing, is an error. Nothing is rounded.
@@ -82,7 +83,7 @@ static void derive(dsi_eval *eval, dsi_item *item, int64_t value, const char *ho
 static bool multiply(dsi_eval *eval, const triple *t, int64_t *product_out)
 {
     const int64_t limit = INT64_C(1) << 40;
-    int64_t product = eval->world_size;
+    int64_t product = eval->values->data_ranks;
     for (int i = 1; i < 3; ++i) {
         if (t->value[i] > limit / product) {
             dsi_item_error(eval, t->item[i],
@@ -100,28 +101,32 @@ static bool multiply(dsi_eval *eval, const triple *t, int64_t *product_out)
 /* T is known, and M or G is missing. */
 static bool split_total(dsi_eval *eval, triple *t)
 {
-    const int64_t world = eval->world_size;
+    const int64_t ranks = eval->values->data_ranks;
+    const char *text = dsi_config_data_text(eval);
     int64_t per_rank;
-    if (!divide(eval, t->item[0], t->value[0], world, "the world size", &per_rank)) {
+    if (!divide(eval, t->item[0], t->value[0], ranks, dsi_eval_text(eval, "the %s", text),
+                &per_rank)) {
         return false;
     }
     if (t->value[1] != 0) {
-        if (!divide(eval, t->item[0], t->value[0], t->value[1] * world,
-                    "train_micro_batch_size_per_gpu × world size", &t->value[2])) {
+        if (!divide(eval, t->item[0], t->value[0], t->value[1] * ranks,
+                    dsi_eval_text(eval, "train_micro_batch_size_per_gpu × %s", text),
+                    &t->value[2])) {
             return false;
         }
-        derive(eval, t->item[2], t->value[2], T_KEY " / micro batch / world size");
+        derive(eval, t->item[2], t->value[2],
+               dsi_eval_text(eval, T_KEY " / micro batch / %s", text));
         return true;
     }
     if (t->value[2] == 0) {
         t->value[2] = 1;
         derive(eval, t->item[2], 1, "1 unless given");
     }
-    if (!divide(eval, t->item[0], t->value[0], t->value[2] * world,
-                "gradient_accumulation_steps × world size", &t->value[1])) {
+    if (!divide(eval, t->item[0], t->value[0], t->value[2] * ranks,
+                dsi_eval_text(eval, "gradient_accumulation_steps × %s", text), &t->value[1])) {
         return false;
     }
-    derive(eval, t->item[1], t->value[1], T_KEY " / " G_KEY " / world size");
+    derive(eval, t->item[1], t->value[1], dsi_eval_text(eval, T_KEY " / " G_KEY " / %s", text));
     return true;
 }
 
@@ -147,18 +152,19 @@ static void resolve(dsi_eval *eval, triple *t)
         return;
     }
     if (t->value[0] == 0) {
-        derive(eval, t->item[0], product, "micro batch × accumulation × world size");
+        derive(eval, t->item[0], product,
+               dsi_eval_text(eval, "micro batch × accumulation × %s", dsi_config_data_text(eval)));
     } else if (t->value[0] != product) {
         dsi_item_error(eval, t->item[0],
                        "expected train_micro_batch_size_per_gpu × gradient_accumulation_steps × "
-                       "world size = %" PRId64 " × %" PRId64 " × %" PRIu32 " = %" PRId64
-                       ", found %" PRId64 "; remove one of the three%s",
-                       t->value[1], t->value[2], eval->world_size, product, t->value[0],
-                       flags_in(eval));
+                       "%s = %" PRId64 " × %" PRId64 " × %" PRIu32 " = %" PRId64 ", found %" PRId64
+                       "; remove one of the three%s",
+                       dsi_config_data_text(eval), t->value[1], t->value[2],
+                       eval->values->data_ranks, product, t->value[0], flags_in(eval));
     }
 }
 
-/* What can be said before the world size is known. */
+/* What can be said before the ranks are known. */
 static void check_early(dsi_eval *eval, const triple *t)
 {
     const bool can_multiply =
@@ -190,7 +196,7 @@ void dsi_config_batch(dsi_eval *eval)
     if (t.open) {
         return;
     }
-    if (eval->world_size == 0) {
+    if (eval->values->data_ranks == 0) {
         check_early(eval, &t);
     } else {
         resolve(eval, &t);

@@ -58,29 +58,6 @@ const char *dsi_force_text(const dsi_option *row)
     return "";
 }
 
-const char *dsi_type_text(const dsi_option *row)
-{
-    static const char *const texts[] = {
-        [DSI_OPT_BOOL] = "boolean",
-        [DSI_OPT_INT] = "integer",
-        [DSI_OPT_REAL] = "number",
-        [DSI_OPT_TEXT] = "string",
-        [DSI_OPT_ENUM] = "word",
-        [DSI_OPT_DTYPE] = "element type",
-        [DSI_OPT_INTS] = "list of integers",
-        [DSI_OPT_REALS] = "list of numbers",
-        [DSI_OPT_TEXTS] = "list of strings",
-        [DSI_OPT_LIST] = "list",
-        [DSI_OPT_ANY] = "any",
-        [DSI_OPT_OBJECT] = "object",
-        [DSI_OPT_SECTION] = "section",
-        [DSI_OPT_SECTIONS] = "sections by name",
-        [DSI_OPT_RECORDS] = "list of sections",
-        [DSI_OPT_VARIANT] = "section by type",
-    };
-    return texts[row->type];
-}
-
 /* ---- docs/config.md -------------------------------------------------------------------------- */
 
 /* Text in a table cell: a bar would end it. */

@@ -104,7 +104,7 @@ static void refuse_batch_keys(dsi_eval *eval)
 
 static void set_triple(dsi_eval *eval, const ds_elastic_result *result)
 {
-    const int64_t each = result->train_batch_size / eval->world_size;
+    const int64_t each = result->train_batch_size / eval->values->data_ranks;
     const int64_t values[3] = {result->train_batch_size, result->micro_batch_size,
                                each / result->micro_batch_size};
     const ds_maybe flags[3] = {
@@ -134,7 +134,7 @@ bool dsi_config_elastic(dsi_eval *eval)
     ds_elastic_params *kept = dsi_arena_copy(eval->arena, &params, sizeof params);
     eval->no_memory = eval->no_memory || kept == NULL;
     eval->values->elasticity = kept;
-    const uint32_t world = eval->world_size;
+    const uint32_t world = eval->values->data_ranks;
     ds_elastic_result result = {0};
     ds_ctx *ctx = NULL;
     ds_ctx_params quiet = ds_ctx_params_default();

@@ -60,6 +60,10 @@ void dsi_config_sections_flags(dsi_eval *eval);  /* of auto: flags beside sectio
 /* Adds a flag and the Trainer's default that it has to the notice of them. */
 void dsi_config_say_usual(dsi_eval *eval, const char *flag, const char *value);
 void dsi_config_store(dsi_eval *eval);
+/* Of store: how many ranks have samples of their own, which batch and ZeRO count by; and those in
+ * words, "the world size" where they are all. */
+void dsi_config_data_ranks(dsi_eval *eval);
+const char *dsi_config_data_text(const dsi_eval *eval);
 void dsi_config_batch(dsi_eval *eval);
 /* Of batch: what elasticity.enabled makes of the triple. True: nothing is left to derive. */
 bool dsi_config_elastic(dsi_eval *eval);

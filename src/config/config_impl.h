@@ -31,7 +31,5 @@ void dsi_config_visit(dsi_section_fn fn, void *arg);
 
 /* "in force", "not built", … : what a row does, for people. */
 const char *dsi_force_text(const dsi_option *row);
-/* "whole number", "true or false", …: its type in a word or two. */
-const char *dsi_type_text(const dsi_option *row);
 
 #endif

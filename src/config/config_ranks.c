@@ -6,6 +6,41 @@
 #include <inttypes.h>
 #include <strings.h>
 
+#define TP_KEY      "tensor_parallel.autotp_size"
+#define TP_SIZE_KEY "tensor_parallel.tensor_parallel.tp_size"
+
+/* The world without the axes whose ranks have the same samples, as DeepSpeed counts it. A number
+ * that does not divide the world is said once: the rest then is as before the world is known. */
+void dsi_config_data_ranks(dsi_eval *eval)
+{
+    ds_config_values *v = eval->values;
+    const int64_t tp = dsi_item_int(eval, TP_KEY, 0);
+    v->tensor_parallel = 1;
+    v->data_ranks = eval->world_size;
+    const int64_t other = dsi_item_int(eval, TP_SIZE_KEY, 1);
+    if (other > 1 && other != tp) {
+        dsi_item_error(eval, dsi_item_find(eval, TP_SIZE_KEY),
+                       "expected 1 or " TP_KEY ", %" PRId64 ", found %" PRId64, tp, other);
+    }
+    if (eval->world_size == 0 || tp < 2) {
+        return;
+    }
+    v->data_ranks = 0;
+    if (eval->world_size % tp == 0) {
+        v->tensor_parallel = (uint32_t)tp;
+        v->data_ranks = eval->world_size / v->tensor_parallel;
+    } else {
+        dsi_item_error(eval, dsi_item_find(eval, TP_KEY),
+                       "expected a divisor of the world size, %" PRIu32 ", found %" PRId64,
+                       eval->world_size, tp);
+    }
+}
+
+const char *dsi_config_data_text(const dsi_eval *eval)
+{
+    return eval->values->tensor_parallel > 1 ? "world size / " TP_KEY : "world size";
+}
+
 static void reduction(dsi_eval *eval)
 {
     ds_config_values *v = eval->values;
@@ -31,13 +66,13 @@ static void overlap(dsi_eval *eval)
 
 static void shards_divide(dsi_eval *eval, const char *path, bool clamp)
 {
-    const int64_t world = eval->world_size;
+    const int64_t ranks = eval->values->data_ranks;
     int64_t size = dsi_item_int(eval, path, 0);
-    size = clamp && size > world ? world : size;
-    if (world != 0 && size > 1 && world % size != 0) {
+    size = clamp && size > ranks ? ranks : size;
+    if (ranks != 0 && size > 1 && ranks % size != 0) {
         dsi_item_error(eval, dsi_item_find(eval, path),
-                       "expected a divisor of the world size, %" PRId64 ", found %" PRId64, world,
-                       size);
+                       "expected a divisor of the %s, %" PRId64 ", found %" PRId64,
+                       dsi_config_data_text(eval), ranks, size);
     }
 }
 
@@ -87,7 +122,7 @@ static void many_ranks(dsi_eval *eval)
         {"zero_optimization.allgather_sequential", true,
          "prefetch_bucket_size and overlap_comm decide what is gathered at a time"},
     };
-    if (eval->world_size < 2) {
+    if (eval->values->data_ranks < 2) {
         return;
     }
     for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; ++i) {
@@ -104,7 +139,7 @@ static void many_ranks(dsi_eval *eval)
         if (dsi_item_true(eval, switches[i])) {
             dsi_item_error(eval, dsi_item_find(eval, switches[i]),
                            "expected false on %" PRIu32 " ranks, found true: it is not built yet",
-                           eval->world_size);
+                           eval->values->data_ranks);
         }
     }
 }
@@ -132,8 +167,9 @@ static void group_goes(dsi_eval *eval, const char *path, const char *why)
 static void groups(dsi_eval *eval)
 {
     const ds_config_zero *zero = &eval->values->zero;
-    const bool mics = zero->mics_shard_size > 0 && eval->world_size > 1;
-    const bool hpz = zero->hpz_partition_size > 1 && eval->world_size > 1;
+    const bool several = eval->values->data_ranks > 1;
+    const bool mics = zero->mics_shard_size > 0 && several;
+    const bool hpz = zero->hpz_partition_size > 1 && several;
     if (mics) {
         group_goes(eval, "zero_optimization.mics_shard_size",
                    "MiCS shards parameters, gradients and states alike");
@@ -148,11 +184,6 @@ static void groups(dsi_eval *eval)
                        ": a group's parameters are gathered into memory; change one of them",
                        zero->hpz_partition_size);
     }
-    if ((mics || hpz) && dsi_item_true(eval, "comms_logger.enabled")) {
-        dsi_item_notice(eval, dsi_item_find(eval, "comms_logger.enabled"),
-                        "collectives of all ranks are logged, those inside of a group of "
-                        "mics_shard_size or zero_hpz_partition_size are not yet");
-    }
     if (mics && hpz) {
         dsi_item_error(eval, dsi_item_find(eval, "zero_optimization.zero_hpz_partition_size"),
                        "expected 1 with zero_optimization.mics_shard_size, found %" PRId64
@@ -164,10 +195,11 @@ static void groups(dsi_eval *eval)
 static void data_parallel_size(dsi_eval *eval)
 {
     const int64_t size = dsi_item_int(eval, "data_parallel_size", 0);
-    if (size != 0 && eval->world_size != 0 && size != (int64_t)eval->world_size) {
+    const uint32_t ranks = eval->values->data_ranks;
+    if (size != 0 && ranks != 0 && size != (int64_t)ranks) {
         dsi_item_error(eval, dsi_item_find(eval, "data_parallel_size"),
-                       "expected the world size, %" PRIu32 ", found %" PRId64 "; remove the key",
-                       eval->world_size, size);
+                       "expected the %s, %" PRIu32 ", found %" PRId64 "; remove the key",
+                       dsi_config_data_text(eval), ranks, size);
     }
 }
 

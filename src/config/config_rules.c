@@ -167,12 +167,32 @@ static void checkpoint_behind(dsi_eval *eval)
     }
 }
 
+/* What comet_ml takes as the key of an experiment. */
+static void comet_key(dsi_eval *eval)
+{
+    static const char word[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    const ds_config_comet *comet = &eval->values->comet;
+    const char *key = comet->experiment_key;
+    const size_t n = key != NULL ? strlen(key) : 0;
+    if (!comet->enabled) {
+        return;
+    }
+    if (key != NULL && (n < 32 || n > 50 || key[strspn(key, word)] != '\0')) {
+        dsi_item_error(eval, dsi_item_find(eval, "comet.experiment_key"),
+                       "expected 32 to 50 letters and digits, found \"%s\"", key);
+    }
+    if (key == NULL && comet->mode == DS_COMET_GET) {
+        dsi_item_error(eval, dsi_item_find(eval, "comet.mode"),
+                       "\"get\" goes on with an experiment: give its comet.experiment_key");
+    }
+}
+
 typedef void (*rule_fn)(dsi_eval *eval);
 static const rule_fn rules[] = {
     one_precision,           narrow_weights,   data_types,        loss_scale,
     dsi_config_optimizer,    dsi_config_ranks, dsi_config_memory, data_efficiency,
     dsi_config_comms_logger, aio_blocks,       checkpoint_behind, dsi_config_autotuning,
-    dsi_config_zenflow,
+    dsi_config_zenflow,      comet_key,
 };
 
 void dsi_config_rules(dsi_eval *eval)

@@ -2,20 +2,22 @@
 /* Words of JSON and HJSON. See config_scan.h. */
 #include "config/config_scan.h"
 
+#include "base/escape.h"
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-int dsi_scan_at(const dsi_scan *r, size_t pos)
+/* The byte at a place, at the current one; -1 past the end. */
+static int scan_at(const dsi_scan *r, size_t pos)
 {
     return pos < r->n ? (unsigned char)r->text[pos] : -1;
 }
 
 int dsi_scan_peek(const dsi_scan *r)
 {
-    return dsi_scan_at(r, r->pos);
+    return scan_at(r, r->pos);
 }
 
 uint32_t dsi_scan_column(const dsi_scan *r, size_t pos)
@@ -65,7 +67,7 @@ static bool skip_block_comment(dsi_scan *r)
 {
     r->pos += 2;
     while (dsi_scan_peek(r) >= 0) {
-        if (dsi_scan_peek(r) == '*' && dsi_scan_at(r, r->pos + 1) == '/') {
+        if (dsi_scan_peek(r) == '*' && scan_at(r, r->pos + 1) == '/') {
             r->pos += 2;
             return true;
         }
@@ -80,7 +82,7 @@ bool dsi_scan_skip(dsi_scan *r)
 {
     for (;;) {
         const int c = dsi_scan_peek(r);
-        const int next = dsi_scan_at(r, r->pos + 1);
+        const int next = scan_at(r, r->pos + 1);
         if (c == ' ' || c == '\t' || c == '\r' || c == '\n') {
             dsi_scan_step(r);
         } else if (c == '#' || (c == '/' && next == '/')) {
@@ -111,37 +113,17 @@ dsi_node *dsi_scan_node(dsi_scan *r, dsi_node_kind kind)
     return node;
 }
 
-static void put_utf8(dsi_buf *buf, uint32_t c)
-{
-    if (c < 0x80) {
-        dsi_buf_putc(buf, (char)c);
-    } else if (c < 0x800) {
-        dsi_buf_putc(buf, (char)(0xc0 | c >> 6));
-        dsi_buf_putc(buf, (char)(0x80 | (c & 63)));
-    } else if (c < 0x10000) {
-        dsi_buf_putc(buf, (char)(0xe0 | c >> 12));
-        dsi_buf_putc(buf, (char)(0x80 | (c >> 6 & 63)));
-        dsi_buf_putc(buf, (char)(0x80 | (c & 63)));
-    } else {
-        dsi_buf_putc(buf, (char)(0xf0 | c >> 18));
-        dsi_buf_putc(buf, (char)(0x80 | (c >> 12 & 63)));
-        dsi_buf_putc(buf, (char)(0x80 | (c >> 6 & 63)));
-        dsi_buf_putc(buf, (char)(0x80 | (c & 63)));
-    }
-}
-
 static bool read_hex4(dsi_scan *r, uint32_t *value_out)
 {
     uint32_t value = 0;
     for (int i = 0; i < 4; ++i) {
         const int c = dsi_scan_peek(r);
-        const bool digit = c >= '0' && c <= '9';
-        const bool letter = (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-        if (!digit && !letter) {
+        const int digit = c < 0 ? -1 : dsi_hex_digit((char)c);
+        if (digit < 0) {
             (void)dsi_scan_bad(r, "four hexadecimal digits after \\u");
             return false;
         }
-        value = value << 4 | (uint32_t)(digit ? c - '0' : (c | 32) - 'a' + 10);
+        value = value << 4 | (uint32_t)digit;
         ++r->pos;
     }
     *value_out = value;
@@ -154,8 +136,7 @@ static bool read_unicode_escape(dsi_scan *r)
     if (!read_hex4(r, &c)) {
         return false;
     }
-    if (c >= 0xd800 && c < 0xdc00 && dsi_scan_peek(r) == '\\' &&
-        dsi_scan_at(r, r->pos + 1) == 'u') {
+    if (c >= 0xd800 && c < 0xdc00 && dsi_scan_peek(r) == '\\' && scan_at(r, r->pos + 1) == 'u') {
         r->pos += 2;
         uint32_t low;
         if (!read_hex4(r, &low)) {
@@ -171,7 +152,8 @@ static bool read_unicode_escape(dsi_scan *r)
         (void)dsi_scan_bad(r, "\\u with a character other than zero or half a pair");
         return false;
     }
-    put_utf8(&r->scratch, c);
+    char out[4];
+    dsi_buf_append(&r->scratch, out, dsi_utf8_encode(c, out));
     return true;
 }
 
@@ -228,8 +210,8 @@ const char *dsi_scan_quoted(dsi_scan *r)
 
 bool dsi_scan_at_multiline(const dsi_scan *r)
 {
-    return dsi_scan_peek(r) == '\'' && dsi_scan_at(r, r->pos + 1) == '\'' &&
-           dsi_scan_at(r, r->pos + 2) == '\'';
+    return dsi_scan_peek(r) == '\'' && scan_at(r, r->pos + 1) == '\'' &&
+           scan_at(r, r->pos + 2) == '\'';
 }
 
 static void skip_indent(dsi_scan *r, size_t indent)
@@ -364,8 +346,8 @@ static bool store_literal(dsi_scan *r, dsi_node *node, const char *text, size_t 
 
 static bool ends_literal(const dsi_scan *r, size_t i)
 {
-    const int c = dsi_scan_at(r, i);
-    const int next = dsi_scan_at(r, i + 1);
+    const int c = scan_at(r, i);
+    const int next = scan_at(r, i + 1);
     return c < 0 || c == '\n' || c == '\r' || c == ',' || c == '}' || c == ']' || c == '#' ||
            (c == '/' && (next == '/' || next == '*'));
 }
@@ -383,7 +365,7 @@ dsi_node *dsi_scan_unquoted(dsi_scan *r)
     }
     const size_t start = r->pos;
     for (size_t i = start;; ++i) {
-        const int c = dsi_scan_at(r, i);
+        const int c = scan_at(r, i);
         if (c == 0) {
             r->pos = i;
             return dsi_scan_bad(r, "text without zero bytes");

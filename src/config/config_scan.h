@@ -2,7 +2,7 @@
 /* The words of the JSON and HJSON reader: white space, comments, strings, numbers. Used by
  * config_read.c alone.
  *
- * Invariants: pos <= n; every byte is read through dsi_scan_at(), which gives -1 past the end; a
+ * Invariants: pos <= n; every byte is read through scan_at(), which gives -1 past the end; a
  * function that returns NULL or false has recorded the error. Columns count bytes from 1.
  */
 #ifndef DSI_CONFIG_SCAN_H
@@ -27,8 +27,6 @@ typedef struct dsi_scan {
     dsi_buf scratch;    /* the string being read */
 } dsi_scan;
 
-/* The byte at a place, at the current one; -1 past the end. */
-int dsi_scan_at(const dsi_scan *r, size_t pos);
 int dsi_scan_peek(const dsi_scan *r);
 uint32_t dsi_scan_column(const dsi_scan *r, size_t pos);
 /* Steps over one byte and keeps count of lines. */

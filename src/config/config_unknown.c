@@ -21,7 +21,7 @@ static const dsi_option *find_row(const dsi_section *section, const char *name)
 }
 
 /* The first section, in order of the tables, that has the key; NULL when none has. */
-static const dsi_section *home_of(const dsi_section *section, const char *name)
+static const dsi_section *owner_of(const dsi_section *section, const char *name)
 {
     for (uint32_t i = 0; i < section->n_rows; ++i) {
         const dsi_option *row = &section->rows[i];
@@ -31,7 +31,7 @@ static const dsi_section *home_of(const dsi_section *section, const char *name)
         if (find_row(row->section, name) != NULL) {
             return row->section;
         }
-        const dsi_section *deeper = home_of(row->section, name);
+        const dsi_section *deeper = owner_of(row->section, name);
         if (deeper != NULL) {
             return deeper;
         }
@@ -69,10 +69,10 @@ static const char *remedy_of(dsi_eval *eval, const dsi_section *section, const c
         offer_names(eval, &nearest, &section->rows[i]);
     }
     *slip_out = true;
-    const dsi_section *home = home_of(eval->root, key);
+    const dsi_section *owner = owner_of(eval->root, key);
     if (nearest.best == NULL || nearest.distance > 2) {
-        if (home != NULL) {
-            return dsi_eval_text(eval, "it belongs in \"%s\"", home->path);
+        if (owner != NULL) {
+            return dsi_eval_text(eval, "it belongs in \"%s\"", owner->path);
         }
         if (find_row(eval->root, key) != NULL) {
             return "it belongs at the top level";

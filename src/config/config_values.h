@@ -8,6 +8,7 @@
 #ifndef DSI_CONFIG_VALUES_H
 #define DSI_CONFIG_VALUES_H
 
+#include <deepspeed/checkpoint.h>
 #include <deepspeed/config.h>
 
 typedef struct ds_config_batch {
@@ -167,13 +168,14 @@ typedef struct ds_config_autotuning {
     int64_t num_params, hidden_size; /* 0: not known */
 } ds_config_autotuning;
 
-typedef enum ds_tag_validation { DS_TAG_WARN, DS_TAG_IGNORE, DS_TAG_FAIL } ds_tag_validation;
-
 struct ds_elastic_params; /* see elasticity.h */
 
 typedef struct ds_config_values {
     ds_config_batch batch;
     uint32_t world_size;
+    uint32_t tensor_parallel; /* ranks that share each layer and have the same samples; 1: none */
+    bool tp_overlap_comm;
+    uint32_t data_ranks; /* of the world: those that have samples of their own */
     const struct ds_elastic_params *elasticity; /* NULL: not enabled */
     ds_config_optimizer optimizer;
     ds_schedule_params scheduler;
@@ -197,9 +199,11 @@ typedef struct ds_config_values {
     ds_config_aio aio;
     ds_config_flops_profiler flops_profiler;
     ds_config_monitor tensorboard, csv_monitor;
+    ds_config_wandb wandb;
+    ds_config_comet comet;
     ds_config_comms_logger comms_logger;
     ds_config_autotuning autotuning;
-    ds_tag_validation tag_validation;
+    ds_checkpoint_tag_validation tag_validation;
     bool checkpoint_behind;         /* datastates_ckpt, or checkpoint.writer.decoupled */
     uint64_t checkpoint_host_bytes; /* datastates_ckpt.host_cache_size; 0: no limit */
     int64_t steps_per_print;        /* 0: never */

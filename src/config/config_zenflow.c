@@ -35,6 +35,12 @@ static void zenflow_needs(dsi_eval *eval)
             "expected false with zero_optimization.zenflow, whose columns are updated in "
             "fp32; change one of them");
     }
+    if (v->tensor_parallel > 1) {
+        dsi_item_error(eval, dsi_item_find(eval, "tensor_parallel.autotp_size"),
+                       "expected 0 or 1 with zero_optimization.zenflow, found %" PRIu32
+                       ": it chooses among whole columns; change one of them",
+                       v->tensor_parallel);
+    }
     if (v->gradient_sum) {
         dsi_item_error(eval, dsi_item_find(eval, "gradient_allreduce_op"),
                        "expected \"mean\" with zero_optimization.zenflow, found \"sum\"; change "

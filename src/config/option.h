@@ -49,7 +49,8 @@ enum {
     DSI_OPT_ONE_TEXT = 64,   /* of TEXTS: also one string */
     DSI_OPT_ABOVE_MIN = 128, /* min itself is out of range */
     DSI_OPT_IGNORED = 256,   /* deprecated without a successor */
-    DSI_OPT_OR_BOOL = 512    /* of SECTION: also true or false */
+    DSI_OPT_OR_BOOL = 512,   /* of SECTION: also true or false */
+    DSI_OPT_SECRET = 1024    /* of TEXT: its value is shown and written nowhere */
 };
 
 typedef struct dsi_section dsi_section;

@@ -38,5 +38,6 @@
 #define ONE_TEXT DSI_OPT_ONE_TEXT
 #define ABOVE    DSI_OPT_ABOVE_MIN
 #define IGNORED  DSI_OPT_IGNORED
+#define SECRET   DSI_OPT_SECRET
 
 #endif

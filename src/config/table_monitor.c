@@ -31,36 +31,47 @@ const dsi_section dsi_section_csv = {
 };
 
 static const dsi_option wandb_rows[] = {
-    B("enabled", "false", NOT_BUILT, "Send metrics to Weights & Biases.",
-      NOTE("it is not built; set it to false and use tensorboard or csv_monitor")),
-    T("group", "null", PART, "Group of runs.", WITH(NULLABLE)),
-    T("team", "null", PART, "Team that owns the project.", WITH(NULLABLE)),
-    T("project", "\"deepspeed\"", PART, "Project."),
+    B("enabled", "false", IN_FORCE,
+      "Keep the run offline in ./wandb (or in $WANDB_DIR/wandb), for \"wandb sync\".",
+      FIELD(wandb.enabled)),
+    T("group", "null", IN_FORCE, "Group of runs.", WITH(NULLABLE), FIELD(wandb.group)),
+    T("team", "null", IN_FORCE, "Team that owns the project.", WITH(NULLABLE), FIELD(wandb.team)),
+    T("project", "\"deepspeed\"", IN_FORCE, "Project.", FIELD(wandb.project)),
 };
 const dsi_section dsi_section_wandb = {
     .path = "wandb",
-    .doc = "Weights & Biases.",
-    .flags = DSI_SECTION_LAX | DSI_SECTION_FEATURE,
+    .doc = "Weights & Biases. A run is kept offline, as with WANDB_MODE=offline; nothing is sent. "
+           "In force too: WANDB_MODE disabled, WANDB_DIR, WANDB_NAME, WANDB_RUN_ID.",
+    .flags = DSI_SECTION_LAX | DSI_SECTION_GATED,
     DSI_SECTION_ROWS(wandb_rows),
 };
 
 static const dsi_option comet_rows[] = {
-    B("enabled", "false", NOT_BUILT, "Send metrics to Comet.",
-      NOTE("it is not built; set it to false and use tensorboard or csv_monitor")),
-    I("samples_log_interval", "100", PART, "Samples between two reports.", MIN(1)),
-    T("project", "null", PART, "Project.", WITH(NULLABLE)),
-    T("workspace", "null", PART, "Workspace.", WITH(NULLABLE)),
-    T("api_key", "null", PART, "Key of the service.", WITH(NULLABLE)),
-    T("experiment_name", "null", PART, "Name of the run.", WITH(NULLABLE)),
-    T("experiment_key", "null", PART, "Key of the run.", WITH(NULLABLE)),
-    E("mode", "null", PART, "Whether a run is made or continued.",
-      .choices = "get|create|get_or_create", WITH(NULLABLE)),
-    B("online", "null", PART, "Send at once, or keep for later.", WITH(NULLABLE)),
+    B("enabled", "false", IN_FORCE,
+      "Keep the experiment offline in ./.cometml-runs (or in $COMET_OFFLINE_DIRECTORY), for "
+      "\"comet upload\".",
+      FIELD(comet.enabled)),
+    I("samples_log_interval", "100", IN_FORCE, "Samples between two values of a tag.", MIN(1),
+      FIELD(comet.samples_log_interval)),
+    T("project", "null", IN_FORCE, "Project.", WITH(NULLABLE), FIELD(comet.project)),
+    T("workspace", "null", IN_FORCE, "Workspace.", WITH(NULLABLE), FIELD(comet.workspace)),
+    T("api_key", "null", NO_EFFECT, "Key of the service.", WITH(NULLABLE | SECRET),
+      NOTE("nothing is sent, and the key is written nowhere; \"comet upload\" asks for it")),
+    T("experiment_name", "null", IN_FORCE, "Name of the run.", WITH(NULLABLE),
+      FIELD(comet.experiment_name)),
+    T("experiment_key", "null", IN_FORCE, "Key of the run: 32 to 50 letters and digits.",
+      WITH(NULLABLE), FIELD(comet.experiment_key)),
+    E("mode", "null", IN_FORCE,
+      "Whether the upload makes an experiment of that key or goes on with one; null: "
+      "get_or_create.",
+      .choices = "get_or_create|create|get", WITH(NULLABLE), FIELD(comet.mode)),
+    B("online", "null", NOT_BUILT, "Send at once, or keep for later.", .harmless = "false|null",
+      WITH(NULLABLE), NOTE("experiments are kept offline, for \"comet upload\"; set it to false")),
 };
 const dsi_section dsi_section_comet = {
     .path = "comet",
-    .doc = "Comet.",
-    .flags = DSI_SECTION_LAX | DSI_SECTION_FEATURE,
+    .doc = "Comet. An experiment is kept offline, nothing is sent.",
+    .flags = DSI_SECTION_LAX | DSI_SECTION_GATED,
     DSI_SECTION_ROWS(comet_rows),
 };
 

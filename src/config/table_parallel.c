@@ -21,11 +21,13 @@ const dsi_section dsi_section_pipeline = {
 };
 
 static const dsi_option tp_rows[] = {
-    I("tp_size", "1", NOT_BUILT, "Ranks that share each layer.", MIN(0), .harmless = "0",
-      NOTE("tensor parallelism is not built yet; set it to 1")),
-    I("tp_grain_size", "1", PART, "Granularity of the split.", MIN(1)),
-    ANY("mpu", "null", PART, "Set by programs only.", WITH(NULLABLE)),
-    ANY("tp_group", "null", PART, "Set by programs only.", WITH(NULLABLE)),
+    I("tp_size", "1", IN_FORCE, "Ranks that share each layer: 1, or autotp_size.", MIN(0)),
+    I("tp_grain_size", "1", NO_EFFECT, "Granularity of the split.", MIN(1),
+      NOTE("all shards are equal; what the ranks do not divide stays whole")),
+    ANY("mpu", "null", NO_EFFECT, "Set by programs only.", WITH(NULLABLE),
+        NOTE("the mesh is made from autotp_size")),
+    ANY("tp_group", "null", NO_EFFECT, "Set by programs only.", WITH(NULLABLE),
+        NOTE("the mesh is made from autotp_size")),
 };
 static const dsi_section tp = {
     .path = "tensor_parallel.tensor_parallel",
@@ -65,22 +67,31 @@ static const dsi_section partition = {
     DSI_SECTION_ROWS(partition_rows),
 };
 static const dsi_option tensor_parallel_rows[] = {
-    ANY("dtype", "null", PART, "Element type; DeepSpeed accepts only \"auto\" in a file.",
-        WITH(NULLABLE)),
-    I("autotp_size", "0", NOT_BUILT, "Ranks that share each layer. 0: off.", MIN(0),
-      .harmless = "1", NOTE("tensor parallelism is not built yet; set it to 0 or 1")),
-    B("tp_overlap_comm", "false", PART, "Send while computing."),
-    S("tensor_parallel", NULL, PART, "Size of the group.", .section = &tp, .aliases = "tp"),
-    LIST("injection_policy_tuple", "null", PART, "Layers to split.", WITH(NULLABLE)),
-    S("partition_config", "null", PART, "Rules for the split.", WITH(NULLABLE),
-      .section = &partition),
-    T("preset_model", "null", PART,
+    ANY("dtype", "null", NO_EFFECT, "Element type; DeepSpeed accepts only \"auto\" in a file.",
+        WITH(NULLABLE), NOTE("bf16 and fp16 say it")),
+    I("autotp_size", "0", IN_FORCE,
+      "Ranks that share each layer, neighbours with the same samples; they divide the world. 0 and "
+      "1: off. Which layers can be sharded is found from the model; the others are whole on every "
+      "rank. Works with every ZeRO stage.",
+      MIN(0)),
+    B("tp_overlap_comm", "false", IN_FORCE,
+      "Reductions run beside computation that does not need them, ZeRO's too: as overlap_comm.",
+      FIELD(tp_overlap_comm)),
+    S("tensor_parallel", NULL, IN_FORCE, "Size of the group.", .section = &tp, .aliases = "tp"),
+    LIST("injection_policy_tuple", "null", NOT_BUILT, "PyTorch classes to split.", WITH(NULLABLE),
+         .harmless = "[]",
+         NOTE("it names PyTorch's modules; what can be sharded is found without")),
+    S("partition_config", "null", NOT_BUILT, "Rules for the split.", WITH(NULLABLE),
+      .section = &partition,
+      NOTE("rules by pattern are not built yet; without them the model's layers are found")),
+    T("preset_model", "null", NO_EFFECT,
       "Rules by model: llama, bloom, chatglm, mixtral, deepseek_v2, "
       "qwen2, phi3.",
-      WITH(NULLABLE)),
-    B("keep_module_on_host", "false", PART, "Keep whole weights in host memory."),
-    B("replace_with_kernel_inject", "false", PART, "Use fused kernels.",
-      .aliases = "kernel_inject"),
+      WITH(NULLABLE), NOTE("what can be sharded is found from the model")),
+    B("keep_module_on_host", "false", NO_EFFECT, "Keep whole weights in host memory.",
+      NOTE("a rank reads its own shards from the model's files")),
+    B("replace_with_kernel_inject", "false", NO_EFFECT, "Use fused kernels.",
+      .aliases = "kernel_inject", NOTE("kernels are fused wherever they can be")),
 };
 const dsi_section dsi_section_tensor_parallel = {
     .path = "tensor_parallel",

@@ -69,8 +69,8 @@ static const dsi_option rows[] = {
       MIN(0), FIELD(mlp_tile_tokens)),
     I("device_memory", "null", IN_FORCE,
       "Bytes that a rank may use for model states, activations and workspace. A plan that needs "
-      "more is refused before anything is allocated; recompute auto chooses by it. Not a key of "
-      "DeepSpeed.",
+      "more is refused before anything is allocated; recompute auto chooses by it, and what may be "
+      "transferred ahead becomes less before a plan is refused. Not a key of DeepSpeed.",
       MIN(1), WITH(NULLABLE), FIELD(device_memory)),
     B("dump_state", "false", IN_FORCE, "Print the effective configuration when the engine starts.",
       FIELD(dump_state), WITH(NULLABLE)),
@@ -121,8 +121,10 @@ static const dsi_option rows[] = {
       .section = &dsi_section_aio, WITH(NULLABLE)),
     S("comms_logger", NULL, IN_FORCE, "A log of communication calls.",
       .section = &dsi_section_comms_logger),
-    S("wandb", NULL, NOT_BUILT, "Metrics sent to Weights & Biases.", .section = &dsi_section_wandb),
-    S("comet", NULL, NOT_BUILT, "Metrics sent to Comet.", .section = &dsi_section_comet),
+    S("wandb", NULL, IN_FORCE, "A run of Weights & Biases, kept offline.",
+      .section = &dsi_section_wandb),
+    S("comet", NULL, IN_FORCE, "An experiment of Comet, kept offline.",
+      .section = &dsi_section_comet),
     S("flops_profiler", NULL, IN_FORCE, "Counts floating-point operations by module.",
       .section = &dsi_section_flops),
     S("nebula", NULL, NOT_BUILT, "Azure's asynchronous checkpoints.",

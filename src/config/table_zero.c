@@ -86,7 +86,8 @@ static const dsi_option zenflow_rows[] = {
       "auto: as soon as these weigh as much as those of the chosen columns.",
       MIN(1), WITH(AUTO), ZENFLOW(update_interval)),
     B("overlap_step", "false", IN_FORCE,
-      "Update the other columns on threads of their own beside the next steps; forward passes see "
+      "Update the other columns on threads of their own, concurrently with the next steps; forward "
+      "passes see "
       "the result from the next such update on, one interval late.",
       ZENFLOW(overlap_step)),
     B("offload", "false", IN_FORCE,
@@ -99,9 +100,8 @@ static const dsi_option zenflow_rows[] = {
     I("full_warm_up_rounds", "0", IN_FORCE, "Steps at the start that update all columns.", MIN(0),
       ZENFLOW(full_warm_up_rounds)),
     R("pt_reserved_cores_perc", "0.5", IN_FORCE,
-      "With overlap_step: share of the threads, rounded up, that the update beside the steps "
-      "leaves "
-      "to them; where it would have none, it takes as many as they.",
+      "With overlap_step: share of the threads, rounded up, that this update leaves "
+      "to the steps; where it would have none, it takes as many as they.",
       MIN(0), MAX(1), ZENFLOW(reserved)),
     I("steps_per_epoch", "null", IN_FORCE,
       "Steps of an epoch, for select_strategy epoch and auto; ds_train counts them where they are "

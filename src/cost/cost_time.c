@@ -29,13 +29,13 @@ static double filled(int64_t size, double half)
 
 double dsi_time_work(const dsi_device *device, const dsi_work *work)
 {
-    if (work->op_class == DSI_CLASS_VIEW) {
+    if (work->op_class == DS_CLASS_VIEW) {
         return 0.0;
     }
     const dsi_peak p = peak_of(work->dtype);
     const dsi_rate *rate = &device->rates[p][work->op_class];
     double arithmetic = 0.0;
-    if (work->op_class <= DSI_CLASS_LAST_PRODUCT) {
+    if (dsi_op_class_is_model(work->op_class)) {
         const double share = rate->compute * filled(work->m, rate->half_m) *
                              filled(work->n, rate->half_n) * filled(work->k, rate->half_k);
         arithmetic = work->flops / (device->peak[p] * share);

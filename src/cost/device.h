@@ -41,10 +41,10 @@ typedef struct dsi_device {
     char name[48];
     char source[192];
     double peak[DSI_PEAK_COUNT]; /* FLOP/s, dense */
-    double latency;              /* seconds that a step costs beside its work */
+    double latency;              /* seconds that a step costs on top of its work */
     double memory_bytes;
     double memory_bandwidth; /* bytes/s */
-    dsi_rate rates[DSI_PEAK_COUNT][DSI_CLASS_COUNT];
+    dsi_rate rates[DSI_PEAK_COUNT][DS_CLASS_COUNT];
     bool shared; /* the figures above are of a whole node, divided among its ranks (processors);
                     else of one rank's device */
 
@@ -54,7 +54,7 @@ typedef struct dsi_device {
     dsi_link node;   /* between ranks of a node */
     dsi_link net;    /* between nodes; bandwidth of one rank's share */
     double overlap;  /* share of a collective that goes on while the rank computes: 1 with copy
-                        engines or kernels beside, 0 when the waiting thread does the work */
+                        engines or kernels of its own, 0 when the waiting thread does the work */
     double slowdown; /* share of its speed that computation loses meanwhile */
 
     double host_memory_bytes;     /* of a node */

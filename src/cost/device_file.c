@@ -156,12 +156,12 @@ static ds_status read_rates_of(const reader *r, const char *name, json_t *value,
     json_object_foreach(value, key, entry)
     {
         dsi_nearest nearest = {.word = key};
-        uint32_t c = 0;
-        while (c < DSI_CLASS_COUNT && strcmp(dsi_op_class_name((dsi_op_class)c), key) != 0) {
-            dsi_nearest_offer(&nearest, dsi_op_class_name((dsi_op_class)c));
+        uint32_t c = DSI_CLASS_FIRST;
+        while (c < DS_CLASS_COUNT && strcmp(dsi_op_class_name((ds_op_class)c), key) != 0) {
+            dsi_nearest_offer(&nearest, dsi_op_class_name((ds_op_class)c));
             ++c;
         }
-        if (c == DSI_CLASS_COUNT) {
+        if (c == DS_CLASS_COUNT) {
             return unknown_key(r, path, key, nearest.best);
         }
         (void)snprintf(path, sizeof path, "rates.%s.%s", name, key);
@@ -237,7 +237,7 @@ static dsi_device plain_device(void)
 {
     dsi_device device = {.latency = 5e-6, .ranks_per_node = 1};
     for (int p = 0; p < DSI_PEAK_COUNT; ++p) {
-        for (int c = 0; c < DSI_CLASS_COUNT; ++c) {
+        for (int c = DSI_CLASS_FIRST; c < DS_CLASS_COUNT; ++c) {
             device.rates[p][c] = (dsi_rate){.compute = 0.7, .memory = 0.8};
         }
     }

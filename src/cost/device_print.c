@@ -64,9 +64,9 @@ static void print_rates(const dsi_device *device, dsi_buf *text)
     dsi_buf_puts(text, ",\n  \"rates\": {");
     for (int p = 0; p < DSI_PEAK_COUNT; ++p) {
         dsi_buf_printf(text, "%s\n    \"%s\": {", p > 0 ? "," : "", dsi_peak_names[p]);
-        for (int c = 0; c < DSI_CLASS_COUNT; ++c) {
-            dsi_buf_printf(text, "%s\n      \"%s\": {", c > 0 ? "," : "",
-                           dsi_op_class_name((dsi_op_class)c));
+        for (int c = DSI_CLASS_FIRST; c < DS_CLASS_COUNT; ++c) {
+            dsi_buf_printf(text, "%s\n      \"%s\": {", c > DSI_CLASS_FIRST ? "," : "",
+                           dsi_op_class_name((ds_op_class)c));
             print_rows(dsi_rate_rows, dsi_n_rate_rows, NULL, &device->rates[p][c], ", ", text);
             dsi_buf_putc(text, '}');
         }

@@ -43,17 +43,17 @@
 /* GEMM's share, attention's and its backward's. */
 #define GPU_ROW(gemm, att, att_back)                                                               \
     {                                                                                              \
-        [DSI_CLASS_LINEAR] = PRODUCT(gemm, 64.0, 64.0, 96.0),                                      \
-        [DSI_CLASS_LINEAR_DW] = PRODUCT(gemm, 64.0, 64.0, 96.0),                                   \
-        [DSI_CLASS_LOSS] = PRODUCT(0.9 * (gemm), 64.0, 64.0, 96.0),                                \
-        [DSI_CLASS_LOSS_BACKWARD] = PRODUCT(0.9 * (gemm), 64.0, 64.0, 96.0),                       \
-        [DSI_CLASS_ATTENTION] = PRODUCT(att, 128.0, 500.0, 27.0),                                  \
-        [DSI_CLASS_ATTENTION_BACKWARD] = PRODUCT(att_back, 128.0, 500.0, 27.0),                    \
-        [DSI_CLASS_NORM] = MEMORY(0.80), [DSI_CLASS_NORM_BACKWARD] = MEMORY(0.60),                 \
-        [DSI_CLASS_ELEMENTWISE] = MEMORY(0.85), [DSI_CLASS_EMBEDDING] = MEMORY(0.60),              \
-        [DSI_CLASS_EMBEDDING_BACKWARD] = MEMORY(0.30), [DSI_CLASS_REDUCE] = MEMORY(0.85),          \
-        [DSI_CLASS_OPTIMIZER] = MEMORY(0.85), [DSI_CLASS_COPY] = MEMORY(0.85),                     \
-        [DSI_CLASS_COMM] = MEMORY(1.0), [DSI_CLASS_VIEW] = MEMORY(1.0),                            \
+        [DS_CLASS_LINEAR] = PRODUCT(gemm, 64.0, 64.0, 96.0),                                       \
+        [DS_CLASS_LINEAR_DW] = PRODUCT(gemm, 64.0, 64.0, 96.0),                                    \
+        [DS_CLASS_LOSS] = PRODUCT(0.9 * (gemm), 64.0, 64.0, 96.0),                                 \
+        [DS_CLASS_LOSS_BACKWARD] = PRODUCT(0.9 * (gemm), 64.0, 64.0, 96.0),                        \
+        [DS_CLASS_ATTENTION] = PRODUCT(att, 128.0, 500.0, 27.0),                                   \
+        [DS_CLASS_ATTENTION_BACKWARD] = PRODUCT(att_back, 128.0, 500.0, 27.0),                     \
+        [DS_CLASS_NORM] = MEMORY(0.80), [DS_CLASS_NORM_BACKWARD] = MEMORY(0.60),                   \
+        [DS_CLASS_ELEMENTWISE] = MEMORY(0.85), [DS_CLASS_EMBEDDING] = MEMORY(0.60),                \
+        [DS_CLASS_EMBEDDING_BACKWARD] = MEMORY(0.30), [DS_CLASS_REDUCE] = MEMORY(0.85),            \
+        [DS_CLASS_OPTIMIZER] = MEMORY(0.85), [DS_CLASS_COPY] = MEMORY(0.85),                       \
+        [DS_CLASS_COMM] = MEMORY(1.0), [DS_CLASS_VIEW] = MEMORY(1.0),                              \
     }
 
 #define GPU_RATES(gemm, att, att_back)                                                             \
@@ -125,7 +125,7 @@ static const dsi_link links[] = {
     .host_adam = 0.8 * (bandwidth) / 28.0, .disk_read = 27.0 * GB, .disk_write = 16.0 * GB,        \
     .disk_latency = 1e-4
 
-/* What all of them have alike: computation and kernels of collectives go on beside each other. */
+/* What all of them have alike: computation and kernels of collectives run concurrently. */
 #define GPU_COMMON .latency = 5e-6, .overlap = 1.0, .slowdown = 0.06
 
 #define SHARES "; shares of the peaks: docs/internals/cost.md"

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The one account of bytes over the steps of a plan (LAW 2): what lies where, of what kind, from
  * which step to which. plan_build fills one for the arena of each plan; the rank's ledger adds
- * cells and what the host holds (train/rank_ledger.h). Policies, reports and the engine ask it.
+ * cells and what the host holds (compile/rank_ledger.h). Policies, reports and the engine ask it.
  *
  * Invariants: first <= last < n_steps of every entry; a kind and a residency of the lists below.
  * One thread; queries are const.
  */
 #ifndef DSI_COST_LEDGER_H
 #define DSI_COST_LEDGER_H
+
+#include "base/residency.h"
 
 #include <deepspeed/context.h>
 #include <stdbool.h>
@@ -34,14 +36,6 @@ typedef enum dsi_memory_kind {
 #undef X
         DSI_MEMORY_KIND_COUNT
 } dsi_memory_kind;
-
-/* Where bytes lie. Without a device memory of its own, DEVICE is the host's memory. */
-typedef enum dsi_residency {
-    DSI_RESIDENCY_DEVICE,
-    DSI_RESIDENCY_HOST,
-    DSI_RESIDENCY_DISK,
-    DSI_RESIDENCY_COUNT
-} dsi_residency;
 
 typedef struct dsi_ledger_entry {
     dsi_memory_kind kind;

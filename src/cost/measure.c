@@ -3,7 +3,7 @@
 #include "cost/measure_session.h"
 
 #include "accel/cpu/cpu_features.h"
-#include "base/pool.h"
+#include "base/processor.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -29,13 +29,13 @@ ds_status dsi_measure_average(const dsi_measure_session *s, double *value)
 }
 
 /* The ranks that compute while kernels are measured: on fewer cores than threads each would be
- * timed now alone, now beside others. */
+ * timed now alone, now with others on its cores. */
 static dsi_measure_session open_session(ds_ctx *ctx, const dsi_measure_spec *spec,
                                         dsi_device *device)
 {
     const uint32_t ranks = spec->comm != NULL ? spec->comm->size : 1;
     const uint32_t rank = spec->comm != NULL ? spec->comm->rank : 0;
-    const uint32_t fit = dsi_pool_n_cores() / ds_ctx_n_threads(ctx);
+    const uint32_t fit = dsi_processor_n_cores() / ds_ctx_n_threads(ctx);
     const uint32_t n_active = fit < 1 ? 1 : fit < ranks ? fit : ranks;
     return (dsi_measure_session){.ctx = ctx,
                                  .spec = spec,
@@ -69,7 +69,7 @@ static void of_node(dsi_measure_session *s)
     d->host_memory_bytes = d->memory_bytes;
     d->host_bandwidth = d->memory_bandwidth;
     d->host_link = 0.5 * d->memory_bandwidth; /* a copy reads and writes */
-    d->host_adam = d->memory_bandwidth * d->rates[DSI_PEAK_F32][DSI_CLASS_OPTIMIZER].memory / 28.0;
+    d->host_adam = d->memory_bandwidth * d->rates[DSI_PEAK_F32][DS_CLASS_OPTIMIZER].memory / 28.0;
 }
 
 /* What readers of profiles would refuse comes of a machine that did other work meanwhile. */

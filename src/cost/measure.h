@@ -28,7 +28,7 @@ ds_status dsi_measure(ds_ctx *ctx, const dsi_measure_spec *spec, dsi_device *dev
 
 /* One operator on given sizes, see measure_ops.c. */
 typedef struct dsi_measure_point {
-    dsi_op_class op_class;
+    ds_op_class op_class;
     int variant; /* operand layouts; which operator of the class */
     int64_t m, n, k;
 } dsi_measure_point;

@@ -27,7 +27,7 @@ typedef struct series {
 /* FLOP/s of a product that is not small. */
 static ds_status speed_of(const dsi_measure_session *s, ds_dtype dtype, double *rate_out)
 {
-    static const dsi_measure_point usual = {DSI_CLASS_LINEAR, 0, 512, 768, 768};
+    static const dsi_measure_point usual = {DS_CLASS_LINEAR, 0, 512, 768, 768};
     dsi_measure_trial *trial = NULL;
     dsi_measure_sample sample = {.seconds = 0.0};
     DS_TRY(dsi_measure_open(s->ctx, &usual, dtype, &trial));
@@ -112,7 +112,7 @@ static dsi_rate memory_rate(const dsi_measure_sample *samples, uint32_t n, doubl
     return (dsi_rate){.compute = 1.0, .memory = n > 0 ? exp(sum / (double)n) : 1.0};
 }
 
-static void fit_class(const dsi_measure_session *s, const series *all, dsi_op_class op_class,
+static void fit_class(const dsi_measure_session *s, const series *all, ds_op_class op_class,
                       dsi_peak peak)
 {
     dsi_measure_sample samples[MOST_SAMPLES];
@@ -136,9 +136,9 @@ static void scale_to_round(const dsi_measure_session *s, const series *all, dsi_
     for (size_t i = 0; i < DSI_MEASURE_POINTS; ++i) {
         predicted[group_of(&all->points[i])] += dsi_time_work(s->device, &all->samples[i].work);
     }
-    for (int c = 0; c < DSI_CLASS_COMM; ++c) {
+    for (int c = DSI_CLASS_FIRST; c < DS_CLASS_COMM; ++c) {
         dsi_rate *rate = &s->device->rates[peak][c];
-        if (dsi_op_class_is_model((dsi_op_class)c)) {
+        if (dsi_op_class_is_model((ds_op_class)c)) {
             rate->compute *= predicted[0] / all->typical[0];
         } else {
             rate->memory *= predicted[1] / all->typical[1];
@@ -163,8 +163,8 @@ static ds_status measure_dtype(const dsi_measure_session *s, dsi_peak peak, ds_d
         }
     }
     s->device->peak[peak] = best;
-    for (int c = 0; c < DSI_CLASS_COUNT; ++c) {
-        fit_class(s, all, (dsi_op_class)c, peak);
+    for (int c = DSI_CLASS_FIRST; c < DS_CLASS_COUNT; ++c) {
+        fit_class(s, all, (ds_op_class)c, peak);
     }
     scale_to_round(s, all, peak);
     return DS_OK;
@@ -173,7 +173,7 @@ static ds_status measure_dtype(const dsi_measure_session *s, dsi_peak peak, ds_d
 /* What a step costs that has nothing to do. */
 static ds_status measure_latency(const dsi_measure_session *s)
 {
-    const dsi_measure_point tiny = {DSI_CLASS_ELEMENTWISE, 3, 1, 16, 0};
+    const dsi_measure_point tiny = {DS_CLASS_ELEMENTWISE, 3, 1, 16, 0};
     dsi_measure_trial *trial = NULL;
     dsi_measure_sample sample = {.seconds = 0.0};
     DS_TRY(dsi_measure_open(s->ctx, &tiny, DS_DTYPE_F32, &trial));

@@ -97,7 +97,7 @@ static void make_attention(dsi_measure_trial *t, const dsi_measure_point *p, ds_
                                                .packed = 1,
                                                .causal = 1,
                                                .scale = 0.125};
-    if (p->op_class == DSI_CLASS_ATTENTION) {
+    if (p->op_class == DS_CLASS_ATTENTION) {
         t->op = &dsi_op_attention;
         operand(t, packed);
         return;
@@ -117,7 +117,7 @@ static void make_loss(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype
     const ds_meta w = meta(act, ds_shape_2d(p->n, p->k));
     const ds_meta targets = meta(DS_DTYPE_I32, ds_shape_1d(p->m));
     t->ids = p->n;
-    if (p->op_class == DSI_CLASS_LOSS) {
+    if (p->op_class == DS_CLASS_LOSS) {
         t->op = &dsi_op_linear_cross_entropy;
         t->attrs.ce = (dsi_linear_ce_attrs){.ce.ignore_index = -100};
         operand(t, x);
@@ -139,7 +139,7 @@ static void make_loss(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype
 static void make_norm(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype act)
 {
     const bool rms = p->variant == 1;
-    const bool backward = p->op_class == DSI_CLASS_NORM_BACKWARD;
+    const bool backward = p->op_class == DS_CLASS_NORM_BACKWARD;
     const ds_meta x = meta(act, ds_shape_2d(p->m, p->n));
     const ds_meta stat = meta(DS_DTYPE_F32, ds_shape_1d(p->m));
     t->attrs.norm = (dsi_norm_attrs){.eps = 1e-5};
@@ -181,7 +181,7 @@ static void make_elementwise(dsi_measure_trial *t, const dsi_measure_point *p, d
 static void make_embedding(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype act)
 {
     t->ids = p->k;
-    if (p->op_class == DSI_CLASS_EMBEDDING) {
+    if (p->op_class == DS_CLASS_EMBEDDING) {
         t->op = &dsi_op_embedding;
         operand(t, meta(act, ds_shape_2d(p->k, p->n)));
         operand(t, meta(DS_DTYPE_I32, ds_shape_1d(p->m)));
@@ -200,7 +200,7 @@ static void make_update(dsi_measure_trial *t, const dsi_measure_point *p, ds_dty
     const ds_meta x = meta(act, ds_shape_1d(p->m));
     const ds_meta wide = meta(DS_DTYPE_F32, ds_shape_1d(p->m));
     const ds_meta one = meta(DS_DTYPE_F32, ds_shape_of(0, NULL));
-    if (p->op_class == DSI_CLASS_REDUCE) {
+    if (p->op_class == DS_CLASS_REDUCE) {
         t->op = p->variant == 0 ? &dsi_op_abs_max : &dsi_op_sum_squares;
         operand(t, x);
         if (p->variant != 0) {
@@ -233,33 +233,33 @@ static void make_copy(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype
 static void make_trial(dsi_measure_trial *t, const dsi_measure_point *p, ds_dtype act)
 {
     switch (p->op_class) {
-    case DSI_CLASS_LINEAR:
+    case DS_CLASS_LINEAR:
         make_linear(t, p, act);
         break;
-    case DSI_CLASS_LINEAR_DW:
+    case DS_CLASS_LINEAR_DW:
         make_linear_dw(t, p, act);
         break;
-    case DSI_CLASS_LOSS:
-    case DSI_CLASS_LOSS_BACKWARD:
+    case DS_CLASS_LOSS:
+    case DS_CLASS_LOSS_BACKWARD:
         make_loss(t, p, act);
         break;
-    case DSI_CLASS_ATTENTION:
-    case DSI_CLASS_ATTENTION_BACKWARD:
+    case DS_CLASS_ATTENTION:
+    case DS_CLASS_ATTENTION_BACKWARD:
         make_attention(t, p, act);
         break;
-    case DSI_CLASS_NORM:
-    case DSI_CLASS_NORM_BACKWARD:
+    case DS_CLASS_NORM:
+    case DS_CLASS_NORM_BACKWARD:
         make_norm(t, p, act);
         break;
-    case DSI_CLASS_EMBEDDING:
-    case DSI_CLASS_EMBEDDING_BACKWARD:
+    case DS_CLASS_EMBEDDING:
+    case DS_CLASS_EMBEDDING_BACKWARD:
         make_embedding(t, p, act);
         break;
-    case DSI_CLASS_REDUCE:
-    case DSI_CLASS_OPTIMIZER:
+    case DS_CLASS_REDUCE:
+    case DS_CLASS_OPTIMIZER:
         make_update(t, p, act);
         break;
-    case DSI_CLASS_COPY:
+    case DS_CLASS_COPY:
         make_copy(t, p, act);
         break;
     default:
@@ -360,7 +360,7 @@ static void cost_of(dsi_measure_trial *t)
             cost.bytes += (double)ds_meta_bytes(i < t->n_in ? t->in[i] : t->out[i - t->n_in]);
         }
     }
-    t->work = dsi_work_of(&t->sig, cost.flops, cost.bytes);
+    t->work = dsi_work_of(&t->sig, &cost);
 }
 
 static ds_status prepare(dsi_measure_trial *t)

@@ -83,7 +83,7 @@ static ds_status check_step(const dsi_sim *sm, uint32_t s)
 {
     const dsi_sim_step *steps = sm->spec->steps;
     const dsi_sim_step *step = &steps[s];
-    if (step->stream >= DSI_STREAM_COUNT || step->phase >= DS_PHASE_COUNT) {
+    if (step->stream >= DSI_STREAM_COUNT || step->phase >= sm->spec->phases->n) {
         return bad_step(sm, s, "its stream or phase is out of range");
     }
     if (s > 0 && step->phase < steps[s - 1].phase) {
@@ -142,7 +142,7 @@ static double speed_of(const dsi_sim *sm, dsi_sim_stream stream, bool computing)
     return computing ? sm->device->overlap : 1.0;
 }
 
-/* Speed of computation beside what is under way. */
+/* Speed of computation while collectives are in flight. */
 static double compute_speed(const dsi_sim *sm)
 {
     const bool comm = sm->lanes[DSI_STREAM_COMM].head != DS_NONE && sm->device->overlap > 0.0;
@@ -237,9 +237,9 @@ static void await(dsi_sim *sm, uint32_t s, uint32_t waiter)
     }
     if (sm->counting) {
         const double repeats = dsi_timeline_repeats(sm->timeline, sm->spec->steps[waiter].phase);
-        const bool carried = s > waiter; /* the first micro-batch alone waits */
-        sm->repeated += carried ? stalled * (repeats - 1.0) : 0.0;
-        dsi_sim_row_of(sm->timeline, step)->exposed += stalled * (carried ? 1.0 : repeats);
+        const bool deferred = s > waiter; /* the first micro-batch alone waits */
+        sm->repeated += deferred ? stalled * (repeats - 1.0) : 0.0;
+        dsi_sim_row_of(sm->timeline, step)->exposed += stalled * (deferred ? 1.0 : repeats);
         dsi_sim_add_event(sm, waiter, DSI_STREAM_COMPUTE, true, start, sm->now, sm->phase_start);
     }
 }
@@ -308,23 +308,23 @@ static ds_status make_arrays(dsi_sim *sm)
 }
 
 /* The phases before `until`. */
-static void run_phases(dsi_sim *sm, bool counting, int until)
+static void run_phases(dsi_sim *sm, bool counting, uint32_t until)
 {
     const dsi_sim_spec *spec = sm->spec;
     uint32_t begin = 0;
     sm->counting = counting;
-    for (int p = 0; p < until; ++p) {
+    for (ds_phase p = 0; p < until; ++p) {
         uint32_t end = begin;
-        while (end < spec->n_steps && spec->steps[end].phase == (ds_phase)p) {
+        while (end < spec->n_steps && spec->steps[end].phase == p) {
             ++end;
         }
-        run_phase(sm, (ds_phase)p, begin, end);
+        run_phase(sm, p, begin, end);
         begin = end;
     }
 }
 
 /* Whether a step begins with moves of the one before. */
-static bool is_carried(const dsi_sim_spec *spec)
+static bool is_deferred(const dsi_sim_spec *spec)
 {
     for (uint32_t s = 0; s < spec->n_steps; ++s) {
         if (spec->steps[s].kind == DSI_SIM_WAIT && spec->steps[s].start > s) {
@@ -340,12 +340,12 @@ static ds_status run_all(dsi_sim *sm)
     for (uint32_t s = 0; s < spec->n_steps; ++s) {
         DS_TRY(check_step(sm, s));
     }
-    if (is_carried(spec)) {
-        run_phases(sm, false, DS_PHASE_COUNT);
-        run_phases(sm, true, DS_PHASE_COUNT);
+    if (is_deferred(spec)) {
+        run_phases(sm, false, spec->phases->n);
+        run_phases(sm, true, spec->phases->n);
         run_phases(sm, false, DS_PHASE_FORWARD + 1); /* until what it has left under way ends */
     } else {
-        run_phases(sm, true, DS_PHASE_COUNT);
+        run_phases(sm, true, spec->phases->n);
     }
     dsi_sim_sort_events(sm->timeline);
     dsi_sim_compose(sm);

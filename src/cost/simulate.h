@@ -5,9 +5,10 @@
  * order; RUN occupies its stream and holds the thread; START puts its work on its stream, which
  * goes on by itself as far as the device overlaps; WAIT holds the thread until that work has ended.
  * Phases are simulated once, and the step is composed of them as the engine runs them: accumulation
- * × (forward, backward), norm, update. A move may end in a later phase than it starts in, or in the
- * forward phase of the next step, whose WAIT then stands before its START (plan.h, invariant 8):
- * then a step is simulated before the one that counts, which begins with what is under way.
+ * × (forward, backward), then the phases behind them. A move may end in a later phase than it
+ * starts in, or in the forward phase of the next step, whose WAIT then stands before its START
+ * (plan.h, invariant 8): then a step is simulated before the one that counts, which begins with
+ * what is under way.
  *
  * Pure and deterministic: no clock, no device. The caller keeps the steps and their texts until the
  * timeline is destroyed.
@@ -17,7 +18,7 @@
 
 #include "cost/device.h"
 
-#include <deepspeed/graph.h>
+#include "ir/phase.h"
 
 typedef enum dsi_sim_kind { DSI_SIM_RUN, DSI_SIM_START, DSI_SIM_WAIT } dsi_sim_kind;
 
@@ -49,7 +50,7 @@ typedef struct dsi_sim_step {
     dsi_work work;     /* of COMPUTE; of the other streams only work.bytes: what is moved */
     dsi_coll coll;     /* of COMM */
     dsi_group group;   /* of COMM */
-    const char *axis;  /* of COMM: the mesh axis: "dp", "dps", … */
+    int64_t axes;      /* of COMM: those of the mesh (place/mesh.h) */
     double seconds;    /* above 0: known from elsewhere, used instead of the model */
 } dsi_sim_step;
 
@@ -57,11 +58,11 @@ typedef struct dsi_sim_spec {
     const dsi_device *device;  /* of one rank: dsi_device_of_rank */
     const dsi_sim_step *steps; /* sorted by phase */
     uint32_t n_steps;
-    uint32_t local_ranks;         /* ranks of this node that share host and disk; 0: 1 */
-    int64_t accumulation;         /* micro-batches of a step; 0: 1 */
-    double share[DS_PHASE_COUNT]; /* of steps that run the phase at all; 0: all, below 0: none */
-    bool rest_beside;             /* DS_PHASE_REST goes on beside the steps that follow */
-    double clear_bytes;           /* of accumulators set to zero once a step; 0: none */
+    uint32_t local_ranks;        /* ranks of this node that share host and disk; 0: 1 */
+    int64_t accumulation;        /* micro-batches of a step; 0: 1 */
+    const dsi_phases *phases;    /* names and flags; kept by the caller, as the steps */
+    double share[DS_MAX_PHASES]; /* of steps that run the phase at all; 0: all, below 0: none */
+    double clear_bytes;          /* of accumulators set to zero once a step; 0: none */
     double model_flops;  /* of one micro-batch, forward and backward, without recompute: MFU */
     double tokens;       /* of one micro-batch; 0: not known */
     ds_dtype peak_dtype; /* MFU and HFU are shares of this peak */
@@ -95,7 +96,7 @@ typedef struct dsi_sim_sum {
 typedef struct dsi_sim_row {
     const char *name; /* class, or collective */
     dsi_sim_stream stream;
-    const char *axis; /* of collectives, else NULL */
+    int64_t axes; /* of collectives */
     ds_phase phase;
     uint64_t calls;
     double seconds, exposed; /* exposed: of streams other than COMPUTE */
@@ -107,8 +108,8 @@ typedef struct dsi_timeline {
     dsi_device device;     /* a copy; spec.device points to it */
     dsi_sim_event *events; /* by phase, then by start */
     uint32_t n_events;
-    uint32_t phase_begin[DS_PHASE_COUNT + 1]; /* of events */
-    dsi_sim_sum phases[DS_PHASE_COUNT];
+    uint32_t phase_begin[DS_MAX_PHASES + 1]; /* of events */
+    dsi_sim_sum phases[DS_MAX_PHASES];
     dsi_sim_sum step; /* of the whole step */
     dsi_sim_row *rows;
     uint32_t n_rows;

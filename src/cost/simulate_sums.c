@@ -34,25 +34,20 @@ static const char *row_name(const dsi_sim_step *step)
                                            : dsi_sim_stream_name(step->stream);
 }
 
-static bool same_axis(const char *a, const char *b)
-{
-    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
-}
-
 dsi_sim_row *dsi_sim_row_of(dsi_timeline *t, const dsi_sim_step *step)
 {
     const char *name = row_name(step);
-    const char *axis = step->stream == DSI_STREAM_COMM ? step->axis : NULL;
+    const int64_t axes = step->stream == DSI_STREAM_COMM ? step->axes : 0;
     for (uint32_t i = 0; i < t->n_rows; ++i) {
         dsi_sim_row *row = &t->rows[i];
         if (row->phase == step->phase && row->stream == step->stream &&
-            strcmp(row->name, name) == 0 && same_axis(row->axis, axis)) {
+            strcmp(row->name, name) == 0 && row->axes == axes) {
             return row;
         }
     }
     if (t->n_rows < SIM_MOST_ROWS) {
         t->rows[t->n_rows++] =
-            (dsi_sim_row){.name = name, .stream = step->stream, .axis = axis, .phase = step->phase};
+            (dsi_sim_row){.name = name, .stream = step->stream, .axes = axes, .phase = step->phase};
     }
     return &t->rows[t->n_rows - 1];
 }
@@ -101,13 +96,13 @@ static void add_sum(dsi_sim_sum *total, const dsi_sim_sum *part, double times)
     total->move_bytes += times * part->move_bytes;
 }
 
-/* A rest beside the steps has their processor for its computation, so that costs them as much as
- * ever; but it waits for its moves while they go on, as far as they last. */
-static void hide_rest(dsi_timeline *t)
+/* A phase on the side stream has the steps' processor for its computation, so that costs them as
+ * much as ever; but it waits for its moves while they go on, as far as they last. */
+static void hide_side(dsi_timeline *t, ds_phase side)
 {
-    const double share = dsi_timeline_repeats(t, DS_PHASE_REST);
-    const double others = t->step.seconds - share * t->phases[DS_PHASE_REST].seconds;
-    const double hidden = fmin(share * t->phases[DS_PHASE_REST].exposed_moves, others);
+    const double share = dsi_timeline_repeats(t, side);
+    const double others = t->step.seconds - share * t->phases[side].seconds;
+    const double hidden = fmin(share * t->phases[side].exposed_moves, others);
     t->step.seconds -= hidden;
     t->step.exposed_moves -= hidden;
 }
@@ -127,16 +122,17 @@ void dsi_sim_compose(dsi_sim *sm)
 {
     dsi_timeline *t = sm->timeline;
     const dsi_sim_spec *spec = sm->spec;
-    for (int p = 0; p < DS_PHASE_COUNT; ++p) {
-        add_sum(&t->step, &t->phases[p], dsi_timeline_repeats(t, (ds_phase)p));
+    for (uint32_t p = 0; p < spec->phases->n; ++p) {
+        add_sum(&t->step, &t->phases[p], dsi_timeline_repeats(t, p));
     }
     t->step.seconds -= sm->repeated;
     t->step.exposed_moves -= sm->repeated;
-    if (spec->rest_beside) {
-        hide_rest(t);
+    const ds_phase side = dsi_phases_side(spec->phases);
+    if (side != DS_NONE) {
+        hide_side(t, side);
     }
     const dsi_work clear = {
-        .op_class = DSI_CLASS_COPY, .dtype = DS_DTYPE_F32, .bytes = spec->clear_bytes};
+        .op_class = DS_CLASS_COPY, .dtype = DS_DTYPE_F32, .bytes = spec->clear_bytes};
     const double cleared = spec->clear_bytes > 0.0 ? dsi_time_work(&t->device, &clear) : 0.0;
     t->step.seconds += cleared;
     t->step.compute += cleared;
@@ -171,7 +167,7 @@ void dsi_sim_sort_events(dsi_timeline *t)
 {
     uint32_t at = 0;
     qsort(t->events, t->n_events, sizeof *t->events, by_start);
-    for (int p = 0; p <= DS_PHASE_COUNT; ++p) {
+    for (int p = 0; p <= DS_MAX_PHASES; ++p) {
         while (at < t->n_events && (int)t->events[at].phase < p) {
             ++at;
         }

@@ -2,18 +2,15 @@
 /* A timeline as text and as JSON. See simulate.h. */
 #include "cost/simulate.h"
 
+#include "place/mesh.h"
+
 #include <string.h>
 
 enum { MOST_PRINTED = 16 };
 
-static const char *phase_name(ds_phase phase)
+static const char *phase_name(const dsi_timeline *t, ds_phase phase)
 {
-    static const char *const names[] = {
-#define X(id, text) text,
-        DS_PHASE_LIST(X)
-#undef X
-    };
-    return names[phase];
+    return t->spec.phases->items[phase].name;
 }
 
 /* "12.34 ms", right-aligned in 11 places. */
@@ -49,9 +46,11 @@ static void print_rows(const dsi_timeline *t, dsi_buf *text)
         const dsi_sim_row *row = &t->rows[i];
         const bool compute = row->stream == DSI_STREAM_COMPUTE;
         const double counts = compute ? row->seconds : row->exposed;
+        char axes[DSI_AXES_LABEL];
         dsi_buf_printf(text, "%-20s %-16s %-9s %7llu", row->name,
-                       row->axis != NULL ? row->axis : dsi_sim_stream_name(row->stream),
-                       phase_name(row->phase), (unsigned long long)row->calls);
+                       row->stream == DSI_STREAM_COMM ? dsi_axes_label(row->axes, axes)
+                                                      : dsi_sim_stream_name(row->stream),
+                       phase_name(t, row->phase), (unsigned long long)row->calls);
         put_seconds(text, row->seconds);
         put_seconds(text, row->exposed);
         dsi_buf_printf(text, " %5.1f%%",
@@ -66,10 +65,11 @@ static void print_rows(const dsi_timeline *t, dsi_buf *text)
     }
 }
 
-/* ZenFlow's phases only where they have something. */
+/* What a step may leave out, only where it has something. */
 static bool is_shown(const dsi_timeline *t, ds_phase phase)
 {
-    return phase <= DS_PHASE_NORM || phase == DS_PHASE_UPDATE || t->phases[phase].seconds > 0.0;
+    return (t->spec.phases->items[phase].flags & DS_PHASE_SKIPPABLE) == 0 ||
+           t->phases[phase].seconds > 0.0;
 }
 
 void dsi_timeline_print(const dsi_timeline *t, dsi_buf *text)
@@ -77,11 +77,11 @@ void dsi_timeline_print(const dsi_timeline *t, dsi_buf *text)
     dsi_buf_printf(text, "device %s\n%-9s %5s %10s %10s %10s %10s %10s %10s %10s\n", t->device.name,
                    "phase", "times", "time", "compute", "comm", "(exposed)", "moves", "(exposed)",
                    "bubble");
-    for (int p = 0; p < DS_PHASE_COUNT; ++p) {
-        if (!is_shown(t, (ds_phase)p)) {
+    for (ds_phase p = 0; p < t->spec.phases->n; ++p) {
+        if (!is_shown(t, p)) {
             continue;
         }
-        put_sum(text, phase_name((ds_phase)p), dsi_timeline_repeats(t, (ds_phase)p), &t->phases[p]);
+        put_sum(text, phase_name(t, p), dsi_timeline_repeats(t, p), &t->phases[p]);
     }
     put_sum(text, "step", 1, &t->step);
     dsi_buf_printf(text, "MFU %.1f %%, HFU %.1f %% of %.4g TFLOP/s", 100.0 * t->mfu, 100.0 * t->hfu,
@@ -104,19 +104,18 @@ static void json_sum(dsi_buf *text, const dsi_sim_sum *sum)
                    sum->exposed_moves, sum->bubble, sum->flops, sum->comm_bytes, sum->move_bytes);
 }
 
-static void json_row(dsi_buf *text, const dsi_sim_row *row)
+static void json_row(dsi_buf *text, const dsi_timeline *t, const dsi_sim_row *row)
 {
     dsi_buf_printf(text, "{\"name\": \"%s\", \"stream\": \"%s\", ", row->name,
                    dsi_sim_stream_name(row->stream));
-    if (row->axis != NULL) {
-        dsi_buf_puts(text, "\"axis\": \"");
-        dsi_buf_json(text, row->axis, strlen(row->axis));
-        dsi_buf_puts(text, "\", ");
+    if (row->stream == DSI_STREAM_COMM) {
+        char axes[DSI_AXES_LABEL];
+        dsi_buf_printf(text, "\"axis\": \"%s\", ", dsi_axes_label(row->axes, axes));
     }
     dsi_buf_printf(text,
                    "\"phase\": \"%s\", \"calls\": %llu, \"seconds\": %.9g, \"exposed\": %.9g, "
                    "\"flops\": %.9g, \"bytes\": %.9g}",
-                   phase_name(row->phase), (unsigned long long)row->calls, row->seconds,
+                   phase_name(t, row->phase), (unsigned long long)row->calls, row->seconds,
                    row->exposed, row->flops, row->bytes);
 }
 
@@ -127,12 +126,12 @@ void dsi_timeline_json(const dsi_timeline *t, dsi_buf *text)
     dsi_buf_puts(text, "\", \"step\": {");
     json_sum(text, &t->step);
     dsi_buf_puts(text, "}, \"phases\": [");
-    for (int p = 0; p < DS_PHASE_COUNT; ++p) {
-        if (!is_shown(t, (ds_phase)p)) {
+    for (ds_phase p = 0; p < t->spec.phases->n; ++p) {
+        if (!is_shown(t, p)) {
             continue;
         }
         dsi_buf_printf(text, "%s\n  {\"name\": \"%s\", \"repeats\": %.9g, ", p > 0 ? "," : "",
-                       phase_name((ds_phase)p), dsi_timeline_repeats(t, (ds_phase)p));
+                       phase_name(t, p), dsi_timeline_repeats(t, p));
         json_sum(text, &t->phases[p]);
         dsi_buf_putc(text, '}');
     }
@@ -141,7 +140,7 @@ void dsi_timeline_json(const dsi_timeline *t, dsi_buf *text)
     dsi_buf_puts(text, " \"rows\": [");
     for (uint32_t i = 0; i < t->n_rows; ++i) {
         dsi_buf_puts(text, i > 0 ? ",\n  " : "\n  ");
-        json_row(text, &t->rows[i]);
+        json_row(text, t, &t->rows[i]);
     }
     dsi_buf_puts(text, "]}");
 }

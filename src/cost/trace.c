@@ -40,7 +40,7 @@ void dsi_trace_process(dsi_trace *trace, uint32_t pid, const char *name)
     name_event(trace, pid, DSI_TRACE_PHASES, "process_name", name);
 }
 
-void dsi_trace_stream(dsi_trace *trace, uint32_t pid, uint32_t tid, const char *name)
+static void trace_stream(dsi_trace *trace, uint32_t pid, uint32_t tid, const char *name)
 {
     name_event(trace, pid, tid, "thread_name", name);
     begin_event(trace);
@@ -52,11 +52,10 @@ void dsi_trace_stream(dsi_trace *trace, uint32_t pid, uint32_t tid, const char *
 
 void dsi_trace_streams(dsi_trace *trace, uint32_t pid, const bool used[DSI_STREAM_COUNT])
 {
-    dsi_trace_stream(trace, pid, DSI_TRACE_PHASES, "phases");
+    trace_stream(trace, pid, DSI_TRACE_PHASES, "phases");
     for (uint32_t i = 0; i < DSI_STREAM_COUNT; ++i) {
         if (used[i]) {
-            dsi_trace_stream(trace, pid, DSI_TRACE_STREAMS + i,
-                             dsi_sim_stream_name((dsi_sim_stream)i));
+            trace_stream(trace, pid, DSI_TRACE_STREAMS + i, dsi_sim_stream_name((dsi_sim_stream)i));
         }
     }
 }
@@ -118,17 +117,8 @@ void dsi_trace_end(dsi_trace *trace)
 
 /* ---- a timeline ---- */
 
-static const char *phase_name(ds_phase phase)
-{
-    static const char *const names[] = {
-#define X(id, text) text,
-        DS_PHASE_LIST(X)
-#undef X
-    };
-    return names[phase];
-}
-
-dsi_trace_span dsi_trace_of_step(const dsi_sim_step *steps, uint32_t s, bool stall)
+dsi_trace_span dsi_trace_of_step(const dsi_phases *phases, const dsi_sim_step *steps, uint32_t s,
+                                 bool stall)
 {
     const dsi_sim_step *step = &steps[s];
     const dsi_sim_step *work = step->kind == DSI_SIM_WAIT ? &steps[step->start] : step;
@@ -140,20 +130,20 @@ dsi_trace_span dsi_trace_of_step(const dsi_sim_step *steps, uint32_t s, bool sta
                             .name = stall ? "wait" : work->op,
                             .category = stall ? "stall" : category,
                             .scope = work->scope,
-                            .phase = phase_name(step->phase),
+                            .phase = phases->items[step->phase].name,
                             .node = s,
                             .flops = stall ? 0.0 : work->work.flops,
                             .bytes = stall ? 0.0 : work->work.bytes,
                             .runs = 1.0};
 }
 
-dsi_trace_span dsi_trace_of_phase(ds_phase phase)
+dsi_trace_span dsi_trace_of_phase(const char *phase)
 {
-    const bool whole = phase == DS_PHASE_COUNT;
+    const bool whole = phase == NULL;
     return (dsi_trace_span){.tid = DSI_TRACE_PHASES,
-                            .name = whole ? "step" : phase_name(phase),
+                            .name = whole ? "step" : phase,
                             .category = whole ? "step" : "phase",
-                            .phase = whole ? NULL : phase_name(phase),
+                            .phase = phase,
                             .node = DS_NONE,
                             .runs = 1.0};
 }
@@ -162,7 +152,7 @@ dsi_trace_span dsi_trace_of_phase(ds_phase phase)
 static double add_phase(dsi_trace *trace, const dsi_timeline *t, uint32_t pid, ds_phase phase,
                         double start)
 {
-    dsi_trace_span span = dsi_trace_of_phase(phase);
+    dsi_trace_span span = dsi_trace_of_phase(t->spec.phases->items[phase].name);
     span.pid = pid;
     span.start = start;
     span.end = start + t->phases[phase].seconds;
@@ -172,7 +162,7 @@ static double add_phase(dsi_trace *trace, const dsi_timeline *t, uint32_t pid, d
     }
     for (uint32_t i = t->phase_begin[phase]; i < t->phase_begin[phase + 1]; ++i) {
         const dsi_sim_event *event = &t->events[i];
-        span = dsi_trace_of_step(t->spec.steps, event->step, event->stall);
+        span = dsi_trace_of_step(t->spec.phases, t->spec.steps, event->step, event->stall);
         span.pid = pid;
         span.start = start + event->start;
         span.end = start + event->end;
@@ -194,9 +184,9 @@ void dsi_trace_timeline(dsi_trace *trace, const dsi_timeline *timeline, uint32_t
     dsi_trace_process(trace, pid, name);
     dsi_trace_streams(trace, pid, used);
     const int64_t runs = wanted < all ? wanted : all;
-    dsi_trace_span step = dsi_trace_of_phase(DS_PHASE_COUNT);
+    dsi_trace_span step = dsi_trace_of_phase(NULL);
     step.pid = pid;
-    for (int p = 0; p < DS_PHASE_COUNT; ++p) {
+    for (uint32_t p = 0; p < timeline->spec.phases->n; ++p) {
         step.end += (p <= DS_PHASE_BACKWARD ? (double)runs : 1.0) * timeline->phases[p].seconds;
     }
     dsi_trace_add(trace, &step); /* before the phases inside of it */
@@ -204,7 +194,7 @@ void dsi_trace_timeline(dsi_trace *trace, const dsi_timeline *timeline, uint32_t
         now = add_phase(trace, timeline, pid, DS_PHASE_FORWARD, now);
         now = add_phase(trace, timeline, pid, DS_PHASE_BACKWARD, now);
     }
-    for (int p = DS_PHASE_NORM; p < DS_PHASE_COUNT; ++p) {
-        now = add_phase(trace, timeline, pid, (ds_phase)p, now);
+    for (ds_phase p = DS_PHASE_STEP; p < timeline->spec.phases->n; ++p) {
+        now = add_phase(trace, timeline, pid, p, now);
     }
 }

@@ -45,14 +45,14 @@ typedef struct dsi_trace_span {
 
 dsi_trace dsi_trace_begin(dsi_buf *text);
 void dsi_trace_process(dsi_trace *trace, uint32_t pid, const char *name);
-void dsi_trace_stream(dsi_trace *trace, uint32_t pid, uint32_t tid, const char *name);
 /* Names every thread that `used` has, and the one of phases. */
 void dsi_trace_streams(dsi_trace *trace, uint32_t pid, const bool used[DSI_STREAM_COUNT]);
 /* What a trace says of a step of a plan, whether simulated or measured: all but process and times.
  * stall: of the wait for it, or `s` is one. */
-dsi_trace_span dsi_trace_of_step(const dsi_sim_step *steps, uint32_t s, bool stall);
-/* The span of a phase, or (DS_PHASE_COUNT) of a whole step; likewise. */
-dsi_trace_span dsi_trace_of_phase(ds_phase phase);
+dsi_trace_span dsi_trace_of_step(const dsi_phases *phases, const dsi_sim_step *steps, uint32_t s,
+                                 bool stall);
+/* The span of a phase, or (NULL) of a whole step; likewise. */
+dsi_trace_span dsi_trace_of_phase(const char *phase);
 void dsi_trace_add(dsi_trace *trace, const dsi_trace_span *span);
 void dsi_trace_end(dsi_trace *trace);
 

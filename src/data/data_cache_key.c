@@ -29,7 +29,7 @@ enum {
     PIECE_BYTES = 16 << 20,
     PIECES_AT_ONCE = 64,
     HEX = 33,
-    SETTLED_SECONDS = 3 /* from a change of a file on, until its hash is kept */
+    UNCHANGED_SECONDS = 3 /* from a change of a file on, until its hash is kept */
 };
 
 /* A data file, or the other file of its pair. */
@@ -220,15 +220,15 @@ static ds_status content_of(ds_ctx *ctx, const ds_dataset_params *params, XXH3_s
 {
     char name[HEX];
     char *path = NULL;
-    const bool settled = newest + SETTLED_SECONDS < time(NULL);
+    const bool unchanged = newest + UNCHANGED_SECONDS < time(NULL);
     to_hex(files, name);
     if (asprintf(&path, "%s/%s.source", params->cache, name) < 0) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory to hash data");
     }
     ds_status status = DS_OK;
-    if (!settled || !read_kept(path, hex_out)) {
+    if (!unchanged || !read_kept(path, hex_out)) {
         status = hash_contents(ctx, params, hash, hex_out);
-        if (status >= 0 && settled) {
+        if (status >= 0 && unchanged) {
             keep(ctx, path, hex_out);
         }
     }
@@ -273,6 +273,7 @@ static ds_status hash_rules(ds_ctx *ctx, const ds_dataset_params *params, XXH3_s
     add_text(hash, params->chat != NULL ? params->chat->name : NULL);
     add_text(hash, params->column_map);
     add_number(hash, params->append_eos);
+    add_number(hash, params->alpaca);
     return DS_OK;
 }
 

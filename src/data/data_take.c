@@ -34,7 +34,8 @@ bool dsi_take_is_indexed(const char *path)
     return dsi_path_ends(path, ".bin") || dsi_path_ends(path, ".idx");
 }
 
-ds_status dsi_take_kind(ds_ctx *ctx, dsi_take *take, const char *path, bool samples)
+/* All files are of one kind. */
+static ds_status take_kind(ds_ctx *ctx, dsi_take *take, const char *path, bool samples)
 {
     if (take->has_kind && take->info.samples != samples) {
         return ds_fail(ctx, DS_ERR_ARG, "%s: %s cannot be mixed with %s before: give one kind",
@@ -82,7 +83,7 @@ static ds_status take_document(void *user, const dsi_document *document)
     const bool too_long = document->sample && document->n > (uint64_t)r->params->seq_length;
     const uint64_t n = too_long ? (uint64_t)r->params->seq_length : document->n;
     DS_TRY(r->status);
-    DS_TRY(dsi_take_kind(r->ctx, r->take, r->path, document->sample));
+    DS_TRY(take_kind(r->ctx, r->take, r->path, document->sample));
     if (too_long && r->params->too_long == DS_TOO_LONG_DROP) {
         info->n_dropped += 1;
         return DS_OK;
@@ -130,7 +131,7 @@ static ds_status copy_document(const reading *r, const dsi_store *mapped, uint64
 static ds_status take_indexed(const reading *r)
 {
     dsi_indexed x;
-    DS_TRY(dsi_take_kind(r->ctx, r->take, r->path, false));
+    DS_TRY(take_kind(r->ctx, r->take, r->path, false));
     DS_TRY(dsi_indexed_open(r->ctx, r->path, &x));
     const dsi_store mapped = {
         .mapped = x.bin.data, .mapped_bytes = x.width, .mapped_signed = x.is_signed};

@@ -24,8 +24,6 @@ ds_status dsi_take_files(ds_ctx *ctx, const ds_dataset_params *params, dsi_take 
 /* Calls the params' progress, if there is one. */
 ds_status dsi_take_say(const ds_dataset_params *params, ds_dataset_stage stage, uint64_t done,
                        uint64_t all, uint64_t n_tokens);
-/* All files are of one kind. */
-ds_status dsi_take_kind(ds_ctx *ctx, dsi_take *take, const char *path, bool samples);
 /* Whether the path names indexed data. */
 bool dsi_take_is_indexed(const char *path);
 

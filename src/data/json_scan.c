@@ -2,7 +2,7 @@
 /* The scanner of json_scan.h. */
 #include "data/json_scan.h"
 
-#include "data/unicode_table.h"
+#include "base/escape.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -40,27 +40,10 @@ ds_status dsi_json_scan_expect(dsi_json_scan *r, char c)
     return DS_OK;
 }
 
-static int hex4(const char *p)
-{
-    int v = 0;
-    for (int i = 0; i < 4; ++i) {
-        const char c = p[i];
-        const int d = c >= '0' && c <= '9'   ? c - '0'
-                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                             : -1;
-        if (d < 0) {
-            return -1;
-        }
-        v = v * 16 + d;
-    }
-    return v;
-}
-
 /* The character of \uXXXX (r->p is behind the u), two of them for a surrogate pair. */
 static ds_status read_unicode_escape(dsi_json_scan *r, char **out)
 {
-    const int first = r->end - r->p >= 4 ? hex4(r->p) : -1;
+    const int first = r->end - r->p >= 4 ? dsi_hex4(r->p) : -1;
     if (first < 0) {
         return dsi_json_scan_bad(r, "bad \\u escape");
     }
@@ -68,7 +51,7 @@ static ds_status read_unicode_escape(dsi_json_scan *r, char **out)
     uint32_t cp = (uint32_t)first;
     if (first >= 0xD800 && first < 0xE000) {
         const int second =
-            r->end - r->p >= 6 && r->p[0] == '\\' && r->p[1] == 'u' ? hex4(r->p + 2) : -1;
+            r->end - r->p >= 6 && r->p[0] == '\\' && r->p[1] == 'u' ? dsi_hex4(r->p + 2) : -1;
         if (first >= 0xDC00 || second < 0xDC00 || second > 0xDFFF) {
             return dsi_json_scan_bad(r, "unpaired surrogate in a \\u escape");
         }

@@ -50,8 +50,7 @@ void dsi_loader_clear_row(dsi_row row, int64_t from, int64_t length);
 
 /* Sets the shares of the lanes by their weights. */
 void dsi_loader_share(ds_loader *loader);
-/* Draws of a lane's epoch, and of the loader's. */
-uint64_t dsi_lane_draws(const ds_loader *loader, const dsi_lane *lane, uint64_t epoch);
+/* Draws of the loader's epoch. */
 uint64_t dsi_loader_draws(const ds_loader *loader);
 /* The lane of the next draw; its `next` is below its draws. */
 dsi_lane *dsi_loader_lane(ds_loader *loader);

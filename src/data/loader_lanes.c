@@ -27,7 +27,8 @@ void dsi_loader_share(ds_loader *loader)
     loader->lanes[loader->n_lanes - 1].upto = UINT64_MAX;
 }
 
-uint64_t dsi_lane_draws(const ds_loader *loader, const dsi_lane *lane, uint64_t epoch)
+/* Draws of a lane's epoch. */
+static uint64_t lane_draws(const ds_loader *loader, const dsi_lane *lane, uint64_t epoch)
 {
     return loader->samples ? lane->dataset->n_docs : dsi_lane_windows(loader, lane, epoch);
 }
@@ -37,10 +38,10 @@ uint64_t dsi_loader_draws(const ds_loader *loader)
 {
     uint64_t draws = 0;
     if (loader->n_lanes == 1) {
-        return dsi_lane_draws(loader, loader->lanes, loader->epoch);
+        return lane_draws(loader, loader->lanes, loader->epoch);
     }
     for (uint32_t i = 0; i < loader->n_lanes; ++i) {
-        draws += dsi_lane_draws(loader, &loader->lanes[i], 0);
+        draws += lane_draws(loader, &loader->lanes[i], 0);
     }
     return draws;
 }
@@ -63,7 +64,7 @@ static dsi_lane *in_order(ds_loader *loader)
 {
     dsi_lane *lane = loader->lanes;
     const dsi_lane *last = lane + loader->n_lanes - 1;
-    while (lane < last && lane->next >= dsi_lane_draws(loader, lane, lane->epoch)) {
+    while (lane < last && lane->next >= lane_draws(loader, lane, lane->epoch)) {
         ++lane;
     }
     return lane;
@@ -75,7 +76,7 @@ dsi_lane *dsi_loader_lane(ds_loader *loader)
     if (loader->n_lanes > 1) {
         lane = loader->params.shuffle ? by_weight(loader) : in_order(loader);
     }
-    if (lane->next >= dsi_lane_draws(loader, lane, lane->epoch)) {
+    if (lane->next >= lane_draws(loader, lane, lane->epoch)) {
         lane->epoch += 1;
         lane->next = 0;
     }

@@ -92,10 +92,14 @@ static ds_status check_schema(ds_ctx *ctx, const char *place, batch *b, const ds
     }
     if (line->schema == DSI_SCHEMA_ALPACA && !b->said_alpaca) {
         b->said_alpaca = true;
-        ds_log(ctx, DS_LOG_JOB,
-               "%s: \"instruction\" and \"output\" are put into Alpaca's prompt, \"### "
-               "Instruction:\"; no chat template is used, here and in later rows",
-               place);
+        ds_log(
+            ctx, DS_LOG_JOB,
+            b->params->alpaca == DS_ALPACA_CHAT
+                ? "%s: \"instruction\" and \"output\" are a user's message and its answer in the "
+                  "chat template, here and in later rows"
+                : "%s: \"instruction\" and \"output\" are put into Alpaca's prompt, \"### "
+                  "Instruction:\"; no chat template is used, here and in later rows",
+            place);
     }
     return DS_OK;
 }

@@ -447,8 +447,6 @@ dsi_added_match dsi_added_find(const ds_tokenizer *tok, const dsi_trie *trie,
 
 /* The byte of "<0xXX>", -1 for another text. */
 int dsi_byte_of_piece(const char *text, size_t n);
-/* The byte that a letter of the byte-level alphabet stands for, -1 for another code point. */
-int dsi_byte_of_letter(uint32_t cp);
 /* The letter of a byte. */
 uint32_t dsi_letter_of_byte(unsigned byte);
 

@@ -8,12 +8,12 @@
 #include <stdbool.h>
 
 typedef enum dsi_class_kind {
-    DSI_CLASS_FILE, /* tokenizer.json as it stands */
+    DS_CLASS_FILE, /* tokenizer.json as it stands */
     /* The others take vocabulary and merges out of it and make the rest anew: */
-    DSI_CLASS_LLAMA,
-    DSI_CLASS_QWEN2,
-    DSI_CLASS_GPT2,
-    DSI_CLASS_OTHER /* one that is not supported */
+    DS_CLASS_LLAMA,
+    DS_CLASS_QWEN2,
+    DS_CLASS_GPT2,
+    DS_CLASS_OTHER /* one that is not supported */
 } dsi_class_kind;
 
 typedef struct dsi_class_model {
@@ -22,7 +22,6 @@ typedef struct dsi_class_model {
     bool forced; /* whatever class the folder names */
 } dsi_class_model;
 
-extern const char dsi_class_version[];           /* of transformers */
 extern const dsi_class_model dsi_class_models[]; /* ends with model NULL */
 extern const char *const dsi_class_others[];     /* ends with NULL */
 

@@ -7,6 +7,7 @@
  */
 #include "data/tokenizer.h"
 
+#include "base/escape.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,22 +72,14 @@ static void replace_all(dsi_buf *to, const dsi_buf *from, const dsi_decode_step 
     }
 }
 
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                                  : -1;
-}
-
 /* The byte of "<0xXX>", -1 for another text. */
 int dsi_byte_of_piece(const char *text, size_t n)
 {
     if (n != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') {
         return -1;
     }
-    const int high = hex_digit(text[3]);
-    const int low = hex_digit(text[4]);
+    const int high = dsi_hex_digit(text[3]);
+    const int low = dsi_hex_digit(text[4]);
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 

@@ -25,7 +25,8 @@ uint32_t dsi_letter_of_byte(unsigned byte)
     return 256 + (byte <= 32 ? byte : byte <= 160 ? 33 + byte - 127 : 67);
 }
 
-int dsi_byte_of_letter(uint32_t cp)
+/* The byte that a letter of the byte-level alphabet stands for, -1 for another code point. */
+static int byte_of_letter(uint32_t cp)
 {
     if (cp < 256) {
         return is_own_letter(cp) ? (int)cp : -1;
@@ -54,7 +55,7 @@ static bool spelling_bytes(const char *spelling, size_t n, char *out, size_t *n_
     while (p < end) {
         uint32_t cp;
         p += dsi_utf8_decode(p, end, &cp);
-        const int byte = dsi_byte_of_letter(cp);
+        const int byte = byte_of_letter(cp);
         if (byte < 0) {
             return false;
         }

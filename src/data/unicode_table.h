@@ -7,6 +7,8 @@
 #ifndef DSI_DATA_UNICODE_TABLE_H
 #define DSI_DATA_UNICODE_TABLE_H
 
+#include "base/escape.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -70,31 +72,6 @@ static inline size_t dsi_utf8_decode(const unsigned char *p, const unsigned char
         }
     }
     return 1;
-}
-
-/* Writes a code point below 0x110000 as UTF-8 and returns its bytes, 1 to 4. */
-static inline size_t dsi_utf8_encode(uint32_t cp, char out[4])
-{
-    if (cp < 0x80) {
-        out[0] = (char)cp;
-        return 1;
-    }
-    if (cp < 0x800) {
-        out[0] = (char)(0xC0 | cp >> 6);
-        out[1] = (char)(0x80 | (cp & 63));
-        return 2;
-    }
-    if (cp < 0x10000) {
-        out[0] = (char)(0xE0 | cp >> 12);
-        out[1] = (char)(0x80 | (cp >> 6 & 63));
-        out[2] = (char)(0x80 | (cp & 63));
-        return 3;
-    }
-    out[0] = (char)(0xF0 | cp >> 18);
-    out[1] = (char)(0x80 | (cp >> 12 & 63));
-    out[2] = (char)(0x80 | (cp >> 6 & 63));
-    out[3] = (char)(0x80 | (cp & 63));
-    return 4;
 }
 
 #endif

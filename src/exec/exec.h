@@ -3,12 +3,13 @@
  *
  * Use: create, bind cells that live elsewhere (mapped weights), add plans, allocate, run. After
  * allocate nothing is allocated any more (LAW 6). One thread calls; kernels use the context's pool.
- * A phase that a plan has beside the others (dsi_plan.rest_beside) runs on a thread of the
- * executor's, between start and finish.
+ * A plan's phase on the side stream (dsi_plan.side) runs on a thread of the executor's, between
+ * start and finish.
  */
 #ifndef DSI_EXEC_EXEC_H
 #define DSI_EXEC_EXEC_H
 
+#include "accel/accel.h"
 #include "comm/comm.h"
 #include "exec/swap.h"
 #include "place/mesh_comm.h"
@@ -20,21 +21,28 @@ typedef struct dsi_exec dsi_exec;
 ds_status dsi_exec_create(ds_ctx *ctx, ds_cells *cells, dsi_comm *comm, dsi_exec **exec_out);
 void dsi_exec_destroy(dsi_exec **exec);
 
+/* The accelerator that runs the plans, which were made for it; default dsi_accel_cpu. Before
+ * everything that adds, binds or allocates. Errors: those of its open. */
+ds_status dsi_exec_set_accel(dsi_exec *exec, const dsi_accel_choice *choice);
+
 /* Communicators of the mesh whose axes the plans' collectives name; borrowed. Needed when they name
  * any, before dsi_exec_add, which is collective then. */
 void dsi_exec_set_mesh(dsi_exec *exec, dsi_mesh_comms *mesh);
 
+/* Whether host memory and device memory are one: dsi_exec_bind and dsi_exec_host_view work. */
+bool dsi_exec_is_on_host(const dsi_exec *exec);
 /* Uses the caller's memory for a cell; it must outlive the executor and hold the cell's bytes,
- * aligned to 64 unless the cell is only read. Before dsi_exec_allocate. */
+ * aligned to 64 unless the cell is only read. Before dsi_exec_allocate. Errors: ERR_UNSUPPORTED
+ * when the accelerator has memory of its own. */
 ds_status dsi_exec_bind(dsi_exec *exec, ds_cell cell, void *data);
 
-/* Where cells live; n entries, borrowed as long as the executor. Before dsi_exec_allocate. */
-void dsi_exec_set_homes(dsi_exec *exec, const dsi_home *homes, uint32_t n,
-                        const dsi_swap_params *params);
+/* The residency of cells; n entries, borrowed as long as the executor. Before dsi_exec_allocate. */
+void dsi_exec_set_residencies(dsi_exec *exec, const dsi_cell_residency *residencies, uint32_t n,
+                              const dsi_swap_params *params);
 
-/* Threads of the kernels of the phase that runs beside others; default 1. Before dsi_exec_allocate.
+/* Threads of the kernels of the concurrent phase; default 1. Before dsi_exec_allocate.
  */
-void dsi_exec_set_beside(dsi_exec *exec, uint32_t n_threads);
+void dsi_exec_set_side_threads(dsi_exec *exec, uint32_t n_threads);
 
 /* Adds a plan (borrowed, must outlive the executor). *id_out names it in the calls below. */
 ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out);
@@ -44,25 +52,29 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out);
  * the call is collective. Errors: ERR_NOMEM naming the bytes. */
 ds_status dsi_exec_allocate(dsi_exec *exec);
 
+/* The slot of the forward and backward phases that run from now on, of what is read and written of
+ * inputs, and of outputs; 0 at the start. Of a plan with fewer slots it is 0. */
+void dsi_exec_set_slot(dsi_exec *exec, uint32_t slot);
+
 /* Runs a phase of a plan. Swaps may still be under way when it returns (plan.h, invariant 8): a
  * later phase waits for them, or whoever needs the arena or the cells first. An error names step,
  * operator and scope; that of a swap may be one of an earlier phase. */
 ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase);
-/* Whether something that a phase took home did not get there: the cells are no state of any step
+/* Whether a writeback of a phase failed: the cells are no state of any step
  * any more. Until dsi_exec_drop. */
 bool dsi_exec_has_lost(const dsi_exec *exec);
 
-/* Begins the phase rest of a plan that has it beside others, and returns. One at a time: the caller
- * has finished the one before. Until dsi_exec_finish nobody else touches the cells that it touches:
- * of phases, settle, choose, fetch and take do. It is not traced. */
+/* Begins a plan's phase on the side stream, and returns. One at a time: the caller has finished the
+ * one before. Until dsi_exec_finish nobody else touches the cells that it touches: of phases, those
+ * that run alone (DS_PHASE_ALONE) do. It is not traced. */
 ds_status dsi_exec_start(dsi_exec *exec, uint32_t id);
 /* Waits for the end of what was started; nothing when nothing was. Its error names step, operator
- * and scope, and is given again until the next start or dsi_exec_drop, which waits and forgets it,
- * and swaps that are under way. */
+ * and scope, and is returned again until the next start or dsi_exec_drop, which waits and forgets
+ * it, and swaps that are under way. */
 ds_status dsi_exec_finish(dsi_exec *exec);
 void dsi_exec_drop(dsi_exec *exec);
 
-/* Cells a[i] and b[i], alike and at home in the same place, change their contents without moving
+/* Cells a[i] and b[i], alike and of the same residency, change their contents without moving
  * them; so do their parts. Neither is sent by a collective. Between phases that touch them. */
 void dsi_exec_exchange(dsi_exec *exec, const ds_cell *a, const ds_cell *b, uint32_t n);
 
@@ -82,13 +94,19 @@ double dsi_exec_swap_waited(const dsi_exec *exec);
 
 /* How much of dsi_exec_bytes is resident: pages that were touched. */
 size_t dsi_exec_resident_bytes(const dsi_exec *exec);
-/* Memory of a cell that lives on the host; NULL of others. */
-const void *dsi_exec_host_cell(const dsi_exec *exec, ds_cell cell);
-/* Its memory; NULL when it does not live on the device. */
-void *dsi_exec_cell(const dsi_exec *exec, ds_cell cell);
-/* A named output, valid until the next phase runs. Errors: ERR_NOT_FOUND. */
-ds_status dsi_exec_output(const dsi_exec *exec, uint32_t id, const char *name,
-                          ds_tensor *tensor_out);
+/* Resident bytes of a cell's own storage in memory: of the device or of the host; 0 on disk. */
+size_t dsi_exec_resident_of(const dsi_exec *exec, ds_cell cell);
+/* Where the host reads and writes a cell of the device without a copy, between phases. NULL when it
+ * cannot: it lives elsewhere, or the accelerator keeps its memory to itself. Whoever asks has the
+ * way through dsi_exec_read and dsi_exec_write too. */
+void *dsi_exec_host_view(const dsi_exec *exec, ds_cell cell);
+/* A cell of one fp32 number. */
+ds_status dsi_exec_write_real(dsi_exec *exec, ds_cell cell, double value);
+
+/* A named output, for the host to read until the next phase runs. Errors: ERR_NOT_FOUND. */
+ds_status dsi_exec_output(dsi_exec *exec, uint32_t id, const char *name, ds_tensor *tensor_out);
+/* One of a single fp32 number; it stays until its phase runs again. Errors: ERR_NOT_FOUND. */
+ds_status dsi_exec_real(dsi_exec *exec, uint32_t id, const char *name, double *value_out);
 
 /* Bytes mapped by dsi_exec_allocate: cells and arena. */
 size_t dsi_exec_bytes(const dsi_exec *exec);

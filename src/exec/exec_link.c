@@ -8,19 +8,36 @@
 
 #include <stdio.h>
 
-void *dsi_exec_place_of(const dsi_exec *exec, const dsi_loaded *l, const dsi_ref *ref)
+void *dsi_exec_cell_of(const dsi_exec *exec, ds_cell cell, uint32_t slot)
 {
+    unsigned char *data = exec->cell_data[cell];
+    return data != NULL && slot > 0 && slot < dsi_exec_cell_slots(exec, cell)
+               ? data + slot * dsi_exec_cell_stride(exec, cell)
+               : data;
+}
+
+void *dsi_exec_place_of(const dsi_exec *exec, const dsi_loaded *l, const dsi_ref *ref,
+                        uint32_t slot)
+{
+    const dsi_range *range = &l->plan->slot;
+    const bool moves = ref->offset >= range->offset && ref->offset - range->offset < range->bytes;
     switch (ref->space) {
     case DSI_SPACE_ARENA:
-        return exec->arena + ref->offset;
+        return exec->arena + ref->offset + (moves ? slot * range->bytes : 0);
     case DSI_SPACE_SHARED:
         return l->shared + ref->offset;
     case DSI_SPACE_CELL:
-        return exec->cell_data[ref->cell];
+        return dsi_exec_cell_of(exec, ref->cell, slot);
     case DSI_SPACE_NONE:
         break;
     }
     return NULL;
+}
+
+void *dsi_exec_peer_view(const dsi_exec *exec, void *memory)
+{
+    return dsi_exec_is_on_host(exec) ? memory
+                                     : exec->accel->memory->peer_view(exec->device, memory);
 }
 
 /* The elements of a tensor as the communicator sees them: it knows no 8-byte reals. */
@@ -32,11 +49,6 @@ static ds_dtype carried_as(ds_dtype dtype)
 /* "backward: reduce_scatter of transformer.h.3.mlp.c_fc.weight and 11 more". */
 static const char *name_collective(dsi_loaded *l, uint32_t s)
 {
-    static const char *const phases[DS_PHASE_COUNT] = {
-#define X(id, name) [DS_PHASE_##id] = name,
-        DS_PHASE_LIST(X)
-#undef X
-    };
     const dsi_step *step = &l->plan->steps[s];
     char *name = l->names[s];
     const int64_t axes = ((const dsi_comm_attrs *)step->attrs)->axes;
@@ -48,46 +60,74 @@ static const char *name_collective(dsi_loaded *l, uint32_t s)
         (void)snprintf(along, sizeof along, " over %.50s", dsi_buf_text(&text));
         dsi_buf_free(&text);
     }
-    const int n = snprintf(name, EXEC_NAME_BYTES, "%s: %s%.40s of %.80s", phases[step->phase],
-                           step->op->name, along, step->scope);
+    const int n =
+        snprintf(name, EXEC_NAME_BYTES, "%s: %s%.40s of %.80s",
+                 l->plan->phases.items[step->phase].name, step->op->name, along, step->scope);
     if (step->n_parts > 1 && n > 0 && n < EXEC_NAME_BYTES) {
         (void)snprintf(name + n, (size_t)(EXEC_NAME_BYTES - n), " and %u more", step->n_parts - 1);
     }
     return name;
 }
 
+static size_t counts_of(const dsi_step *step)
+{
+    return step->op->role == DS_ROLE_ALL_TO_ALL && step->kind != DSI_STEP_WAIT
+               ? step->n_parts * (size_t)((const dsi_comm_attrs *)step->attrs)->n_ranks
+               : 0;
+}
+
+size_t dsi_exec_n_counts(const dsi_plan *plan)
+{
+    size_t n = 0;
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        n += counts_of(&plan->steps[s]);
+    }
+    return n;
+}
+
+/* All-to-alls of a plan move equal blocks: those sent are as large as those received. */
+static void link_counts(const dsi_loaded *l, uint32_t s, size_t *counts)
+{
+    const dsi_step *step = &l->plan->steps[s];
+    const size_t n_ranks = (size_t)((const dsi_comm_attrs *)step->attrs)->n_ranks;
+    dsi_comm_part *parts = l->parts + step->in_at;
+    for (size_t i = 0; i < counts_of(step); ++i) {
+        dsi_comm_part *part = &parts[i / n_ranks];
+        counts[i] = part->count / n_ranks;
+        part->counts_in = part->counts_out = counts + i / n_ranks * n_ranks;
+    }
+}
+
 /* The call of a collective's step; its parts stand at the place of its operands. */
 static void link_collective(const dsi_exec *exec, dsi_loaded *l, uint32_t s)
 {
-    static const struct {
-        const ds_op *op;
-        dsi_coll kind;
-    } kinds[] = {{&dsi_op_reduce_scatter, DSI_COLL_REDUCE_SCATTER},
-                 {&dsi_op_all_reduce, DSI_COLL_ALL_REDUCE},
-                 {&dsi_op_all_gather, DSI_COLL_ALL_GATHER},
-                 {&dsi_op_gather_store, DSI_COLL_ALL_GATHER},
-                 {&dsi_op_take_slice, DSI_COLL_COUNT}};
+    static const dsi_coll kinds[DS_ROLE_COUNT] = {
+        [DS_ROLE_REDUCE_SCATTER] = DSI_COLL_REDUCE_SCATTER,
+        [DS_ROLE_ALL_REDUCE] = DSI_COLL_ALL_REDUCE,
+        [DS_ROLE_ALL_GATHER] = DSI_COLL_ALL_GATHER,
+        [DS_ROLE_ALL_TO_ALL] = DSI_COLL_ALL_TO_ALL,
+        [DS_ROLE_GATHER_STORE] = DSI_COLL_ALL_GATHER,
+        [DS_ROLE_TAKE_SLICE] = DSI_COLL_COUNT,
+    };
     const dsi_step *step = &l->plan->steps[s];
     const uint32_t n_in = step->n_in / step->n_parts;
     dsi_comm_part *parts = l->parts + step->in_at;
     dsi_comm_call *call = &l->comm_calls[s];
-    *call = (dsi_comm_call){.dtype = carried_as(l->plan->refs[step->out_at].meta.dtype),
+    *call = (dsi_comm_call){.kind = kinds[step->op->role],
+                            .dtype = carried_as(l->plan->refs[step->out_at].meta.dtype),
                             .factor = (float)((const dsi_comm_attrs *)step->attrs)->factor,
                             .parts = parts,
                             .n_parts = step->n_parts,
                             .symmetric = l->comms[s] == exec->comm && exec->comm != NULL &&
                                          exec->comm->size > 1, /* peers read the world's memory */
                             .what = name_collective(l, s)};
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) {
-        call->kind = kinds[i].op == step->op ? kinds[i].kind : call->kind;
-    }
     for (uint32_t i = 0; i < step->n_parts; ++i) {
         const ds_tensor *in = &l->tensors[step->in_at + i * n_in + n_in - 1];
         const ds_tensor *out = &l->tensors[step->out_at + i];
         const bool gathers = call->kind == DSI_COLL_ALL_GATHER;
         parts[i] = (dsi_comm_part){
-            .in = in->data,
-            .out = out->data,
+            .in = dsi_exec_peer_view(exec, in->data),
+            .out = dsi_exec_peer_view(exec, out->data),
             .count = (size_t)ds_shape_count(gathers ? out->meta.shape : in->meta.shape)};
     }
 }
@@ -111,7 +151,7 @@ static void find_ahead(dsi_loaded *l)
 {
     for (uint32_t s = 0; s < l->plan->n_steps; ++s) {
         const dsi_step *step = &l->plan->steps[s];
-        if (step->op == &dsi_op_swap_in && step->kind != DSI_STEP_WAIT &&
+        if (step->op->role == DS_ROLE_SWAP_IN && step->kind != DSI_STEP_WAIT &&
             is_read_later(l->plan, s)) {
             l->ahead[l->n_ahead++] = s;
         }
@@ -128,11 +168,35 @@ static void find_crossing(dsi_loaded *l)
     }
 }
 
+static void link_operands(const dsi_exec *exec, dsi_loaded *l, uint32_t slot)
+{
+    const dsi_plan *plan = l->plan;
+    ds_tensor *tensors = l->tensors + (size_t)slot * plan->n_refs;
+    for (uint32_t i = 0; i < plan->n_refs; ++i) {
+        const dsi_ref *ref = &plan->refs[i];
+        tensors[i] = (ds_tensor){dsi_exec_place_of(exec, l, ref, slot), ref->meta};
+    }
+}
+
+static ds_kernel_call call_of(const dsi_exec *exec, const dsi_loaded *l, uint32_t s, uint32_t slot)
+{
+    const dsi_plan *plan = l->plan;
+    const dsi_step *step = &plan->steps[s];
+    const ds_tensor *tensors = l->tensors + (size_t)slot * plan->n_refs;
+    return (ds_kernel_call){
+        .ctx = step->phase == plan->side ? dsi_side_thread_ctx(exec->side_thread) : exec->ctx,
+        .sig = &l->sigs[s],
+        .in = tensors + step->in_at,
+        .out = tensors + step->out_at,
+        .work = step->work_bytes > 0 ? exec->arena + step->work_offset : NULL};
+}
+
 void dsi_exec_link(const dsi_exec *exec, dsi_loaded *l)
 {
     const dsi_plan *plan = l->plan;
-    for (uint32_t i = 0; i < plan->n_refs; ++i) {
-        l->tensors[i] = (ds_tensor){dsi_exec_place_of(exec, l, &plan->refs[i]), plan->refs[i].meta};
+    size_t *counts = l->counts;
+    for (uint32_t slot = 0; slot < plan->n_slots; ++slot) {
+        link_operands(exec, l, slot);
     }
     for (uint32_t s = 0; s < plan->n_steps; ++s) {
         const dsi_step *step = &plan->steps[s];
@@ -143,15 +207,13 @@ void dsi_exec_link(const dsi_exec *exec, dsi_loaded *l)
                                      .in = plan->metas + step->in_at,
                                      .out = plan->metas + step->out_at,
                                      .n_threads = plan->n_threads};
-        const bool beside = plan->rest_beside && step->phase == DS_PHASE_REST;
-        l->calls[s] =
-            (ds_kernel_call){.ctx = beside ? dsi_beside_ctx(exec->beside) : exec->ctx,
-                             .sig = &l->sigs[s],
-                             .in = l->tensors + step->in_at,
-                             .out = l->tensors + step->out_at,
-                             .work = step->work_bytes > 0 ? exec->arena + step->work_offset : NULL};
+        for (uint32_t slot = 0; slot < plan->n_slots; ++slot) {
+            l->calls[(size_t)slot * plan->n_steps + s] = call_of(exec, l, s, slot);
+        }
         if ((step->op->flags & DS_OP_COMM) != 0 && step->kind != DSI_STEP_WAIT) {
             link_collective(exec, l, s);
+            link_counts(l, s, counts);
+            counts += counts_of(step);
         }
     }
     find_ahead(l);
@@ -162,11 +224,8 @@ void dsi_exec_relink(dsi_exec *exec)
 {
     dsi_exec_place_parts(exec);
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
-        const dsi_loaded *l = &exec->plans[i];
-        for (uint32_t r = 0; r < l->plan->n_refs; ++r) {
-            if (l->plan->refs[r].space == DSI_SPACE_CELL) {
-                l->tensors[r].data = exec->cell_data[l->plan->refs[r].cell];
-            }
+        for (uint32_t slot = 0; slot < exec->plans[i].plan->n_slots; ++slot) {
+            link_operands(exec, &exec->plans[i], slot);
         }
     }
 }

@@ -7,9 +7,7 @@
 
 #include "base/process_memory.h"
 
-#include <errno.h>
-#include <string.h>
-#include <sys/mman.h>
+#include <stdlib.h>
 
 enum { ALIGN = 64 };
 
@@ -18,12 +16,29 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+size_t dsi_exec_cell_stride(const dsi_exec *exec, ds_cell cell)
+{
+    return aligned(ds_meta_bytes(ds_cells_get(exec->cells, cell)->meta));
+}
+
+uint32_t dsi_exec_cell_slots(const dsi_exec *exec, ds_cell cell)
+{
+    return ds_cells_get(exec->cells, cell)->kind == DS_CELL_INPUT && exec->n_slots > 1
+               ? exec->n_slots
+               : 1;
+}
+
+static size_t own_bytes(const dsi_exec *exec, ds_cell cell)
+{
+    return dsi_exec_cell_slots(exec, cell) * dsi_exec_cell_stride(exec, cell);
+}
+
 /* Whether the cell needs memory of its own on the device. */
 static bool needs_memory(const dsi_exec *exec, ds_cell cell)
 {
-    const dsi_home home = dsi_exec_home_of(exec, cell);
-    return exec->cell_data[cell] == NULL && home.residence == DSI_ON_DEVICE &&
-           home.parent == DS_NONE;
+    const dsi_cell_residency residency = dsi_exec_residency_of(exec, cell);
+    return exec->cell_data[cell] == NULL && residency.where == DSI_RESIDENCY_DEVICE &&
+           residency.parent == DS_NONE;
 }
 
 static bool is_shared(const dsi_exec *exec, ds_cell cell)
@@ -59,6 +74,16 @@ static ds_status allocate_shared(dsi_exec *exec)
     }
     void *memory = NULL;
     DS_TRY(dsi_comm_symmetric(exec->comm, bytes, &memory));
+    if (!dsi_exec_is_on_host(exec)) {
+        const ds_accel_memory *table = exec->accel->memory;
+        if (table->adopt == NULL || table->peer_view == NULL) {
+            return ds_fail(exec->ctx, DS_ERR_UNSUPPORTED,
+                           "the accelerator %s shares no memory with communicators; use one rank, "
+                           "or the accelerator cpu",
+                           exec->accel->name);
+        }
+        DS_TRY(table->adopt(exec->device, exec->ctx, memory, bytes));
+    }
     exec->shared = memory;
     exec->shared_bytes = bytes;
     size_t at = 0;
@@ -75,11 +100,11 @@ static ds_status allocate_shared(dsi_exec *exec)
     return DS_OK;
 }
 
-static ds_status open_beside(dsi_exec *exec)
+static ds_status open_side_thread(dsi_exec *exec)
 {
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
-        if (exec->plans[i].plan->rest_beside) {
-            return dsi_beside_create(exec->ctx, exec->n_beside, &exec->beside);
+        if (exec->plans[i].plan->side != DS_NONE) {
+            return dsi_side_thread_create(exec->ctx, exec->n_side_threads, &exec->side_thread);
         }
     }
     return DS_OK;
@@ -88,34 +113,70 @@ static ds_status open_beside(dsi_exec *exec)
 static ds_status open_swap(dsi_exec *exec)
 {
     bool any = false;
-    for (uint32_t c = 0; c < exec->n_homes; ++c) {
-        any = any || exec->homes[c].residence != DSI_ON_DEVICE;
+    bool disk = false;
+    for (uint32_t c = 0; c < exec->n_residencies; ++c) {
+        any = any || exec->residencies[c].where != DSI_RESIDENCY_DEVICE;
+        disk = disk || exec->residencies[c].where == DSI_RESIDENCY_DISK;
     }
-    return any ? dsi_swap_create(exec->ctx, exec->cells, exec->homes, exec->n_homes,
+    if (disk && !dsi_exec_is_on_host(exec) && exec->accel->memory->peer_view == NULL) {
+        return ds_fail(exec->ctx, DS_ERR_UNSUPPORTED,
+                       "the accelerator %s moves nothing to or from a disk; offload to cpu "
+                       "instead of nvme, or use the accelerator cpu",
+                       exec->accel->name);
+    }
+    return any ? dsi_swap_create(exec->ctx, exec->cells, exec->residencies, exec->n_residencies,
                                  &exec->swap_params, &exec->swap)
                : DS_OK;
 }
 
 void dsi_exec_place_parts(dsi_exec *exec)
 {
-    for (ds_cell c = 0; c < exec->n_homes; ++c) {
-        const dsi_home *home = &exec->homes[c];
-        if (home->residence == DSI_ON_DEVICE && home->parent != DS_NONE) {
-            exec->cell_data[c] = (unsigned char *)exec->cell_data[home->parent] + home->offset;
+    for (ds_cell c = 0; c < exec->n_residencies; ++c) {
+        const dsi_cell_residency *residency = &exec->residencies[c];
+        if (residency->where == DSI_RESIDENCY_DEVICE && residency->parent != DS_NONE) {
+            exec->cell_data[c] =
+                (unsigned char *)exec->cell_data[residency->parent] + residency->offset;
         }
     }
+}
+
+/* Outputs of all plans, one after the other; none where the host reads them in place. */
+static ds_status allocate_copies(dsi_exec *exec)
+{
+    size_t bytes = 0;
+    if (dsi_exec_is_on_host(exec)) {
+        return DS_OK;
+    }
+    for (uint32_t i = 0; i < exec->n_plans; ++i) {
+        for (uint32_t o = 0; o < exec->plans[i].plan->n_outputs; ++o) {
+            bytes += aligned(ds_meta_bytes(exec->plans[i].plan->outputs[o].ref.meta));
+        }
+    }
+    exec->copies = malloc(bytes + 1);
+    if (exec->copies == NULL) {
+        return ds_fail(exec->ctx, DS_ERR_NOMEM, "no memory for %.1f MiB of outputs on the host",
+                       (double)bytes / 1048576.0);
+    }
+    size_t at = 0;
+    for (uint32_t i = 0; i < exec->n_plans; ++i) {
+        for (uint32_t o = 0; o < exec->plans[i].plan->n_outputs; ++o) {
+            exec->plans[i].copies[o] = exec->copies + at;
+            at += aligned(ds_meta_bytes(exec->plans[i].plan->outputs[o].ref.meta));
+        }
+    }
+    return DS_OK;
 }
 
 ds_status dsi_exec_allocate(dsi_exec *exec)
 {
     size_t cell_bytes = 0;
     size_t arena_bytes = 0;
-    DS_TRY(open_beside(exec));
+    DS_TRY(open_side_thread(exec));
     DS_TRY(open_swap(exec));
     DS_TRY(allocate_shared(exec));
     for (ds_cell c = 0; c < exec->n_cells; ++c) {
         if (needs_memory(exec, c)) {
-            cell_bytes += aligned(ds_meta_bytes(ds_cells_get(exec->cells, c)->meta));
+            cell_bytes += own_bytes(exec, c);
         }
     }
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
@@ -123,35 +184,34 @@ ds_status dsi_exec_allocate(dsi_exec *exec)
         arena_bytes = bytes > arena_bytes ? bytes : arena_bytes;
     }
     cell_bytes =
-        exec->swap != NULL ? dsi_home_bytes(cell_bytes) : cell_bytes; /* aligns the arena */
-    exec->map_bytes = cell_bytes + aligned(arena_bytes) + ALIGN;
-    void *map =
-        mmap(NULL, exec->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (map == MAP_FAILED) {
-        exec->map_bytes = 0;
-        return ds_fail(exec->ctx, DS_ERR_NOMEM, "cannot map %.1f MiB for cells and arena: %s",
-                       (double)(cell_bytes + arena_bytes) / 1048576.0, strerror(errno));
-    }
-    (void)madvise(map, exec->map_bytes, MADV_HUGEPAGE);
+        exec->swap != NULL ? dsi_swap_block_bytes(cell_bytes) : cell_bytes; /* aligns the arena */
+    const size_t map_bytes = cell_bytes + aligned(arena_bytes) + ALIGN;
+    void *map = NULL;
+    DS_TRY(exec->accel->memory->alloc(exec->device, exec->ctx, map_bytes, "cells and arena", &map));
     exec->map = map;
+    exec->map_bytes = map_bytes;
     exec->arena = exec->map + cell_bytes;
     size_t at = 0;
     for (ds_cell c = 0; c < exec->n_cells; ++c) {
         if (needs_memory(exec, c)) {
             exec->cell_data[c] = exec->map + at;
-            at += aligned(ds_meta_bytes(ds_cells_get(exec->cells, c)->meta));
+            at += own_bytes(exec, c);
         }
     }
     dsi_exec_place_parts(exec);
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         dsi_exec_link(exec, &exec->plans[i]);
     }
-    return DS_OK;
+    DS_TRY(allocate_copies(exec));
+    return dsi_exec_open_streams(exec);
 }
 
 size_t dsi_exec_resident_bytes(const dsi_exec *exec)
 {
-    const size_t own = exec->map != NULL ? dsi_resident_bytes(exec->map, exec->map_bytes) : 0;
+    const bool seen = dsi_exec_is_on_host(exec); /* else all of it is taken */
+    const size_t own = exec->map == NULL ? 0
+                       : seen            ? dsi_resident_bytes(exec->map, exec->map_bytes)
+                                         : exec->map_bytes;
     return own + (exec->shared != NULL ? dsi_resident_bytes(exec->shared, exec->shared_bytes) : 0);
 }
 

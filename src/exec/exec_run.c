@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a phase of a plan, step by step: kernels, collectives and swaps; on the caller's thread, or
- * beside it. A step that fails is named, and swaps that its phase has started are waited for.
+ * on the side thread. A step that fails is named, and swaps that its phase has started are waited
+ * for.
  */
 #include "exec/exec_state.h"
 
 #include "base/clock.h"
-#include "op/ops.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* ctx: where the kernels of the step say what failed; swaps say it to the executor's. */
-static ds_status fail_step(const dsi_exec *exec, ds_ctx *ctx, const dsi_plan *plan, uint32_t s,
-                           ds_status status)
+/* ctx: where the kernels of the step report; swaps report to the executor's. */
+ds_status dsi_exec_fail_step(const dsi_exec *exec, ds_ctx *ctx, const dsi_plan *plan, uint32_t s,
+                             ds_status status)
 {
     char reason[1024];
     const dsi_step *step = &plan->steps[s];
-    const char *said = ds_ctx_error(step->kernel != NULL ? ctx : exec->ctx);
-    const size_t n = strlen(said);
-    memcpy(reason, said, n < sizeof reason ? n + 1 : sizeof reason - 1);
+    const char *cause = ds_ctx_error(step->kernel != NULL ? ctx : exec->ctx);
+    const size_t n = strlen(cause);
+    memcpy(reason, cause, n < sizeof reason ? n + 1 : sizeof reason - 1);
     reason[sizeof reason - 1] = '\0';
     if ((step->op->flags & DS_OP_SWAP) != 0) {
         const dsi_step *start = step->kind == DSI_STEP_WAIT ? &plan->steps[step->start] : step;
@@ -46,52 +46,62 @@ static void discard_swaps(const dsi_exec *exec, const dsi_loaded *l, ds_phase ph
     }
 }
 
-/* Waits for what phases of a plan have left under way, and tells of the first that failed. What did
- * not come is brought again. */
-static ds_status settle_plan(dsi_exec *exec, dsi_loaded *l)
+/* Waits for the swaps that phases of a plan have left in flight, and reports the first that failed.
+ * What did not arrive is fetched again. */
+static ds_status drain_plan(dsi_exec *exec, dsi_loaded *l)
 {
-    char told[1024];
+    char text[1024];
     ds_status first = DS_OK;
     for (uint32_t i = 0; i < l->n_crossing; ++i) {
         const uint32_t s = l->crossing[i];
         const ds_status status = dsi_swap_wait(exec->swap, &l->swaps[s], NULL);
         if (status < 0 && first >= 0) {
-            first = fail_step(exec, exec->ctx, l->plan, s, status);
-            (void)snprintf(told, sizeof told, "%s", ds_ctx_error(exec->ctx));
+            first = dsi_exec_fail_step(exec, exec->ctx, l->plan, s, status);
+            (void)snprintf(text, sizeof text, "%s", ds_ctx_error(exec->ctx));
         }
         if (status < 0) {
             dsi_swap_discard(exec->swap, &l->swaps[s]);
-            l->bring_again = true;
+            l->refetch = true;
         }
     }
-    return first < 0 ? ds_fail(exec->ctx, first, "%s", told) : DS_OK;
+    return first < 0 ? ds_fail(exec->ctx, first, "%s", text) : DS_OK;
 }
 
 void dsi_exec_note_written(dsi_exec *exec)
 {
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
-        exec->plans[i].bring_again = true;
+        exec->plans[i].refetch = true;
     }
 }
 
-ds_status dsi_exec_settle(dsi_exec *exec)
+ds_status dsi_exec_drain(dsi_exec *exec)
 {
+    DS_TRY(dsi_exec_arrive(exec));
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
-        DS_TRY(settle_plan(exec, &exec->plans[i]));
+        DS_TRY(drain_plan(exec, &exec->plans[i]));
     }
     return DS_OK;
 }
 
-/* The slice that this rank owns, padded with zeros. */
-static void take_slice(const dsi_comm *comm, const ds_tensor *x, const ds_tensor *slice)
+dsi_slice_bytes dsi_exec_slice(const dsi_comm *comm, const ds_tensor *x, const ds_tensor *slice)
 {
     const size_t size = ds_dtype_bytes(x->meta.dtype);
     const size_t count = (size_t)ds_shape_count(x->meta.shape);
-    const size_t length = dsi_comm_slice(count, comm->size);
+    const size_t length = (size_t)ds_shape_count(slice->meta.shape);
     const size_t begin = length * comm->rank < count ? length * comm->rank : count;
     const size_t n = count - begin < length ? count - begin : length;
-    memcpy(slice->data, (const unsigned char *)x->data + begin * size, n * size);
-    memset((unsigned char *)slice->data + n * size, 0, (length - n) * size);
+    return (dsi_slice_bytes){begin * size, n * size, (length - n) * size};
+}
+
+/* The slice that this rank owns, padded with zeros. */
+static ds_status take_slice(const dsi_exec *exec, const dsi_comm *comm, const ds_tensor *x,
+                            const ds_tensor *slice)
+{
+    const ds_accel_memory *memory = exec->accel->memory;
+    const dsi_slice_bytes own = dsi_exec_slice(comm, x, slice);
+    unsigned char *to = slice->data;
+    DS_TRY(memory->copy(exec->device, to, (const unsigned char *)x->data + own.begin, own.bytes));
+    return memory->fill(exec->device, to + own.bytes, 0, own.padding);
 }
 
 static ds_status wait_for_swap(const dsi_exec *exec, dsi_swap_ticket *ticket, dsi_exec_times *times)
@@ -109,10 +119,10 @@ static ds_status run_swap(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
     if (step->kind == DSI_STEP_WAIT) {
         return wait_for_swap(exec, &l->swaps[step->start], times);
     }
-    const bool write = step->op == &dsi_op_swap_out;
+    const bool write = step->op->role == DS_ROLE_SWAP_OUT;
     const uint32_t memory = write ? step->in_at + 1 : step->out_at;
     DS_TRY(dsi_swap_start(exec->swap, l->plan->refs[step->in_at].cell, write,
-                          l->tensors[memory].data, &l->swaps[s]));
+                          dsi_exec_peer_view(exec, l->tensors[memory].data), &l->swaps[s]));
     return step->kind == DSI_STEP_RUN ? dsi_swap_wait(exec->swap, &l->swaps[s], NULL) : DS_OK;
 }
 
@@ -135,65 +145,119 @@ static ds_status run_collective(const dsi_loaded *l, uint32_t s, dsi_exec_times 
     return DS_OK;
 }
 
-static ds_status run_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
-                          dsi_exec_times *times)
+static uint32_t slot_of(const dsi_exec *exec, const dsi_loaded *l, const dsi_step *step)
 {
-    const dsi_step *step = &l->plan->steps[s];
-    if (step->kernel != NULL) {
-        return step->kernel->run(&l->calls[s]);
-    }
-    if ((step->op->flags & DS_OP_SWAP) != 0) {
-        return run_swap(exec, l, s, times);
-    }
-    if (step->op == &dsi_op_take_slice) {
-        take_slice(l->comms[s], &l->tensors[step->in_at], &l->tensors[step->out_at]);
-        return DS_OK;
-    }
-    return run_collective(l, s, times);
+    return step->phase <= DS_PHASE_BACKWARD && exec->slot < l->plan->n_slots ? exec->slot : 0;
 }
 
-static ds_status run_traced(const dsi_exec *exec, const dsi_loaded *l, uint32_t s)
+ds_kernel_call *dsi_exec_call_of(const dsi_exec *exec, const dsi_loaded *l, uint32_t s)
+{
+    const uint32_t slot = slot_of(exec, l, &l->plan->steps[s]);
+    return &l->calls[(size_t)slot * l->plan->n_steps + s];
+}
+
+ds_status dsi_exec_host_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
+                             dsi_exec_times *times)
+{
+    return (l->plan->steps[s].op->flags & DS_OP_SWAP) != 0 ? run_swap(exec, l, s, times)
+                                                           : run_collective(l, s, times);
+}
+
+/* stream: NULL where the accelerator has none. */
+static ds_status run_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
+                          ds_accel_stream *stream, dsi_exec_times *times, bool *named_out)
+{
+    const dsi_step *step = &l->plan->steps[s];
+    if (stream != NULL) {
+        return dsi_exec_stream_step(exec, l, s, stream, times, named_out);
+    }
+    if (step->kernel != NULL) {
+        return step->kernel->run(dsi_exec_call_of(exec, l, s));
+    }
+    if (step->op->role == DS_ROLE_TAKE_SLICE) {
+        return take_slice(exec, l->comms[s], &l->tensors[step->in_at], &l->tensors[step->out_at]);
+    }
+    return dsi_exec_host_step(exec, l, s, times);
+}
+
+/* On a stream, its time is that until it is done. */
+static ds_status run_traced(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
+                            ds_accel_stream *stream, bool *named_out)
 {
     dsi_exec_times times = {.begin = dsi_clock_seconds()};
-    DS_TRY(run_step(exec, l, s, &times));
+    DS_TRY(run_step(exec, l, s, stream, &times, named_out));
+    DS_TRY(stream != NULL ? dsi_exec_wait_stream(exec, stream, named_out) : DS_OK);
     times.end = dsi_clock_seconds();
     exec->trace(exec->trace_user, &l->plan->steps[s], &times);
     return DS_OK;
 }
 
+/* Moves a cell to device memory at once. */
+static ds_status bring(const dsi_exec *exec, const dsi_loaded *l, uint32_t s)
+{
+    const dsi_step *step = &l->plan->steps[s];
+    const ds_cell cell = l->plan->refs[step->in_at].cell;
+    void *memory = l->tensors[step->out_at].data;
+    if (dsi_exec_residency_of(exec, cell).where == DSI_RESIDENCY_HOST) {
+        return exec->accel->memory->copy(exec->device, memory, dsi_swap_host(exec->swap, cell),
+                                         ds_meta_bytes(ds_cells_get(exec->cells, cell)->meta));
+    }
+    DS_TRY(dsi_swap_start(exec->swap, cell, false, dsi_exec_peer_view(exec, memory), &l->swaps[s]));
+    return dsi_swap_wait(exec->swap, &l->swaps[s], NULL);
+}
+
 /* What an earlier phase brought for this one, once more. Nothing of it is under way: whoever wrote
- * a cell, or was told that one did not come, has waited. */
-static ds_status bring_again(dsi_exec *exec, dsi_loaded *l, ds_phase phase)
+ * a cell, or got the error of one that did not arrive, has waited. */
+static ds_status refetch(dsi_exec *exec, dsi_loaded *l, ds_phase phase)
 {
     const dsi_plan *plan = l->plan;
     for (uint32_t i = 0; i < l->n_ahead && l->ahead[i] < plan->phase_begin[phase]; ++i) {
         const uint32_t s = l->ahead[i];
-        const dsi_step *step = &plan->steps[s];
-        ds_status status = dsi_swap_start(exec->swap, plan->refs[step->in_at].cell, false,
-                                          l->tensors[step->out_at].data, &l->swaps[s]);
-        status = status < 0 ? status : dsi_swap_wait(exec->swap, &l->swaps[s], NULL);
+        const ds_status status = bring(exec, l, s);
         if (status < 0) {
-            return fail_step(exec, exec->ctx, plan, s, status);
+            return dsi_exec_fail_step(exec, exec->ctx, plan, s, status);
         }
     }
-    l->bring_again = false;
+    l->refetch = false;
     return DS_OK;
 }
 
-/* ctx: as of fail_step. */
-static ds_status run_phase(const dsi_exec *exec, const dsi_loaded *l, ds_phase phase, ds_ctx *ctx,
-                           bool traced)
+/* Where a phase runs. */
+typedef struct place_of_run {
+    ds_ctx *ctx;             /* as of dsi_exec_fail_step */
+    ds_accel_stream *stream; /* NULL: the accelerator has none */
+    bool traced;
+} place_of_run;
+
+/* What has failed, and what is done about that: transfers still in flight end. */
+static ds_status give_up(const dsi_exec *exec, const dsi_loaded *l, ds_phase phase, uint32_t s,
+                         const place_of_run *at, ds_status status, bool named)
+{
+    if (at->stream != NULL && !named) { /* what was queued before may be the reason */
+        char reason[1024];
+        (void)snprintf(reason, sizeof reason, "%s", ds_ctx_error(at->ctx));
+        const ds_status queued = dsi_exec_wait_stream(exec, at->stream, &named);
+        status = queued < 0 ? queued : ds_fail(at->ctx, status, "%s", reason);
+    }
+    const ds_status reported =
+        named ? status : dsi_exec_fail_step(exec, at->ctx, l->plan, s, status);
+    discard_swaps(exec, l, phase);
+    return reported;
+}
+
+static ds_status run_phase(const dsi_exec *exec, const dsi_loaded *l, ds_phase phase,
+                           const place_of_run *at)
 {
     const dsi_plan *plan = l->plan;
     for (uint32_t s = plan->phase_begin[phase]; s < plan->phase_begin[phase + 1]; ++s) {
-        const ds_status status = traced ? run_traced(exec, l, s) : run_step(exec, l, s, NULL);
+        bool named = false;
+        const ds_status status = at->traced ? run_traced(exec, l, s, at->stream, &named)
+                                            : run_step(exec, l, s, at->stream, NULL, &named);
         if (status < 0) {
-            const ds_status told = fail_step(exec, ctx, plan, s, status);
-            discard_swaps(exec, l, phase);
-            return told;
+            return give_up(exec, l, phase, s, at, status, named);
         }
     }
-    return DS_OK;
+    return dsi_exec_keep_reals(exec, l, phase, at->stream);
 }
 
 ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
@@ -201,48 +265,61 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
     if (id >= exec->n_plans || exec->map == NULL) {
         return ds_fail(exec->ctx, DS_ERR_STATE, "plan %u cannot run yet", id);
     }
-    for (uint32_t i = 0; i < exec->n_plans; ++i) {
-        DS_TRY(i != id ? settle_plan(exec, &exec->plans[i]) : DS_OK); /* they share the arena */
-    }
     dsi_loaded *l = &exec->plans[id];
-    if (phase == DS_PHASE_FORWARD) {
-        l->bring_again = false; /* it brings what is there now */
-    } else if (l->bring_again && phase == DS_PHASE_BACKWARD) {
-        DS_TRY(bring_again(exec, l, phase));
+    const bool brings = l->refetch && phase == DS_PHASE_BACKWARD;
+    if (id != exec->last_id || exec->late < 0 || brings) { /* plans share the arena */
+        DS_TRY(dsi_exec_arrive(exec));
     }
-    return run_phase(exec, l, phase, exec->ctx, exec->trace != NULL);
+    exec->last_id = id;
+    for (uint32_t i = 0; i < exec->n_plans; ++i) {
+        DS_TRY(i != id ? drain_plan(exec, &exec->plans[i]) : DS_OK);
+    }
+    if (phase == DS_PHASE_FORWARD) {
+        l->refetch = false; /* it brings what is there now */
+    } else if (brings) {
+        DS_TRY(refetch(exec, l, phase));
+    }
+    const place_of_run at = {exec->ctx, exec->compute, exec->trace != NULL};
+    return run_phase(exec, l, phase, &at);
 }
 
 /* On the thread of its own. */
-static ds_status run_rest(void *user)
+static ds_status run_side(void *user)
 {
     const dsi_exec *exec = user;
-    return run_phase(exec, &exec->plans[exec->beside_id], DS_PHASE_REST,
-                     dsi_beside_ctx(exec->beside), false);
+    const dsi_loaded *l = &exec->plans[exec->side_id];
+    const place_of_run at = {dsi_side_thread_ctx(exec->side_thread), exec->side, false};
+    bool named = false;
+    DS_TRY(run_phase(exec, l, l->plan->side, &at));
+    return at.stream != NULL ? dsi_exec_wait_stream(exec, at.stream, &named) : DS_OK;
 }
 
 ds_status dsi_exec_start(dsi_exec *exec, uint32_t id)
 {
-    if (id >= exec->n_plans || exec->beside == NULL || !exec->plans[id].plan->rest_beside) {
-        return ds_fail(exec->ctx, DS_ERR_STATE, "plan %u has no phase beside others", id);
+    if (id >= exec->n_plans || exec->side_thread == NULL || exec->plans[id].plan->side == DS_NONE) {
+        return ds_fail(exec->ctx, DS_ERR_STATE, "plan %u has no phase on the side stream", id);
     }
-    exec->beside_id = id;
-    dsi_beside_start(exec->beside, run_rest, exec);
+    DS_TRY(dsi_exec_arrive(exec));
+    exec->side_id = id;
+    dsi_side_thread_start(exec->side_thread, run_side, exec);
     return DS_OK;
 }
 
 ds_status dsi_exec_finish(dsi_exec *exec)
 {
-    const ds_status status = exec->beside != NULL ? dsi_beside_finish(exec->beside) : DS_OK;
-    return status < 0 ? ds_fail(exec->ctx, status, "%s", ds_ctx_error(dsi_beside_ctx(exec->beside)))
+    const ds_status status =
+        exec->side_thread != NULL ? dsi_side_thread_finish(exec->side_thread) : DS_OK;
+    return status < 0 ? ds_fail(exec->ctx, status, "%s",
+                                ds_ctx_error(dsi_side_thread_ctx(exec->side_thread)))
                       : DS_OK;
 }
 
 void dsi_exec_drop(dsi_exec *exec)
 {
-    if (exec->beside != NULL) {
-        dsi_beside_drop(exec->beside);
+    if (exec->side_thread != NULL) {
+        dsi_side_thread_drop(exec->side_thread);
     }
+    (void)dsi_exec_arrive(exec);
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         const dsi_loaded *l = &exec->plans[i];
         for (uint32_t at = 0; at < l->n_crossing; ++at) {

@@ -2,15 +2,17 @@
 /* Inside of the executor. Shared by exec*.c alone:
  *
  *     exec.c          the executor, its plans and its cells
+ *     exec_access.c   cells and outputs that the host reads and writes between phases
  *     exec_memory.c   what memory there is and where each cell lies in it
  *     exec_link.c     addresses of a plan's operands
  *     exec_run.c      a phase, step by step
+ *     exec_stream.c   the same on an accelerator that has streams
  */
 #ifndef DSI_EXEC_STATE_H
 #define DSI_EXEC_STATE_H
 
-#include "exec/beside.h"
 #include "exec/exec.h"
+#include "exec/side_thread.h"
 
 enum { EXEC_MAX_PLANS = 16, EXEC_NAME_BYTES = 160 };
 
@@ -18,62 +20,119 @@ enum { EXEC_MAX_PLANS = 16, EXEC_NAME_BYTES = 160 };
 typedef struct dsi_loaded {
     const dsi_plan *plan;
     ds_kernel_sig *sigs;            /* per step */
-    ds_tensor *tensors;             /* per ref */
-    ds_kernel_call *calls;          /* per step */
+    ds_tensor *tensors;             /* per slot and ref */
+    ds_kernel_call *calls;          /* per slot and step */
     dsi_comm_call *comm_calls;      /* per step; of collectives */
     dsi_comm **comms;               /* per step; of collectives and slices: along its axes */
     char (*names)[EXEC_NAME_BYTES]; /* per step; of collectives, for a diagnosis */
     dsi_comm_ticket *tickets;       /* per step; of started collectives */
     dsi_swap_ticket *swaps;         /* per step; of started swaps */
-    uint32_t *ahead;                /* steps that bring what a later phase reads: n_ahead of them */
+    ds_accel_event **events;        /* per step; of swaps: passed when they are done */
+    uint32_t *ahead; /* swaps into memory of what a later phase reads: n_ahead of them */
     uint32_t n_ahead;
-    bool bring_again;   /* some of it is old, a cell has been written since, or did not come */
+    bool refetch;       /* some of it is old: a cell was written since, or a swap failed */
     uint32_t *crossing; /* swaps that start in one phase and end in another: n_crossing of them */
     uint32_t n_crossing;
     dsi_comm_part *parts;  /* of all collectives, one after the other */
+    size_t *counts;        /* of all all-to-alls: elements of each rank's block, for each part */
     unsigned char *shared; /* arena of what collectives send */
+    void **copies; /* per output: for the host, when it cannot touch the device; else NULL */
+    float *reals;  /* per output: of one number, as its phase has left it */
 } dsi_loaded;
 
 struct dsi_exec {
     ds_ctx *ctx;
     ds_cells *cells;
+    const ds_accel *accel;
+    ds_accel_device *device; /* NULL: the accelerator has no state */
+    /* Where it has streams; else NULL. side: of the concurrent phase. */
+    ds_accel_stream *compute, *load, *store, *side;
+    ds_accel_event *fence; /* recorded and waited for at once */
+    ds_status late;        /* failed on a stream, not yet reported */
+    char late_text[1024];
     void **cell_data; /* per cell */
     uint32_t n_cells; /* entries of cell_data */
     dsi_loaded plans[EXEC_MAX_PLANS];
     uint32_t n_plans;
-    unsigned char *map; /* cells, then the arena */
+    uint32_t n_slots, slot; /* most of any plan; that of the next phases and of the host's inputs */
+    unsigned char *map;     /* cells, then the arena */
     unsigned char *arena;
     size_t map_bytes;
+    unsigned char *copies; /* of outputs, for the host */
     dsi_comm *comm;
-    dsi_mesh_comms *mesh;  /* NULL: collectives are among all ranks */
-    const dsi_home *homes; /* of the first n_homes cells */
-    uint32_t n_homes;
+    dsi_mesh_comms *mesh;                  /* NULL: collectives are among all ranks */
+    const dsi_cell_residency *residencies; /* of the first n_residencies cells */
+    uint32_t n_residencies;
     dsi_swap_params swap_params;
-    dsi_swap *swap;        /* NULL: every cell lives on the device */
-    dsi_beside *beside;    /* NULL: no plan has a phase beside others */
-    uint32_t n_beside;     /* threads of its kernels */
-    uint32_t beside_id;    /* whose phase was started last */
-    unsigned char *shared; /* shared cells, then the shared arena of each plan */
+    dsi_swap *swap;               /* NULL: every cell lives on the device */
+    dsi_side_thread *side_thread; /* NULL: no plan has a concurrent phase */
+    uint32_t n_side_threads;      /* threads of its kernels */
+    uint32_t side_id;             /* whose phase was started last */
+    uint32_t last_id;             /* whose phase ran last */
+    unsigned char *shared;        /* shared cells, then the shared arena of each plan */
     size_t shared_bytes;
     dsi_exec_trace_fn trace;
     void *trace_user;
 };
 
-/* exec.c: where a cell lives. */
-dsi_home dsi_exec_home_of(const dsi_exec *exec, ds_cell cell);
+/* exec.c: a cell's residency. */
+dsi_cell_residency dsi_exec_residency_of(const dsi_exec *exec, ds_cell cell);
 
+/* exec_access.c: copies a phase's outputs of one number to the host, for dsi_exec_real. */
+ds_status dsi_exec_keep_reals(const dsi_exec *exec, const dsi_loaded *l, ds_phase phase,
+                              ds_accel_stream *stream);
+
+/* exec_memory.c: what one slot's memory of a cell takes; how many there are. */
+size_t dsi_exec_cell_stride(const dsi_exec *exec, ds_cell cell);
+uint32_t dsi_exec_cell_slots(const dsi_exec *exec, ds_cell cell);
 /* exec_memory.c: parts of cells that live on the device lie inside of them. */
 void dsi_exec_place_parts(dsi_exec *exec);
 
 /* exec_run.c: waits for swaps that a phase has left under way. */
-ds_status dsi_exec_settle(dsi_exec *exec);
+ds_status dsi_exec_drain(dsi_exec *exec);
 /* exec_run.c: a swapped cell gets another content between phases. */
 void dsi_exec_note_written(dsi_exec *exec);
 
+/* exec_run.c: names the step that failed. ctx: where its kernel reports. */
+ds_status dsi_exec_fail_step(const dsi_exec *exec, ds_ctx *ctx, const dsi_plan *plan, uint32_t s,
+                             ds_status status);
+/* exec_run.c: a collective or a transfer of the disk, which the host begins and waits for. */
+ds_status dsi_exec_host_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
+                             dsi_exec_times *times);
+
+/* exec_run.c: what a step's kernel is called with, in the slot that is set. */
+ds_kernel_call *dsi_exec_call_of(const dsi_exec *exec, const dsi_loaded *l, uint32_t s);
+
+/* exec_run.c: the part of a tensor that this rank owns, and the zeros behind it. */
+typedef struct dsi_slice_bytes {
+    size_t begin, bytes, padding;
+} dsi_slice_bytes;
+dsi_slice_bytes dsi_exec_slice(const dsi_comm *comm, const ds_tensor *x, const ds_tensor *slice);
+
+/* exec_stream.c; without streams nothing happens there. */
+ds_status dsi_exec_open_streams(dsi_exec *exec);
+void dsi_exec_close_streams(dsi_exec *exec);
+/* Waits for all streams but that of the concurrent phase, before the host touches what steps
+ * touch. Reports what has failed on them, once; look: and does not forget it. */
+ds_status dsi_exec_arrive(dsi_exec *exec);
+ds_status dsi_exec_look(dsi_exec *exec);
+/* *named_out: the message of the error names a step already. */
+ds_status dsi_exec_stream_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
+                               ds_accel_stream *stream, dsi_exec_times *times, bool *named_out);
+ds_status dsi_exec_wait_stream(const dsi_exec *exec, ds_accel_stream *stream, bool *named_out);
+
 /* exec_link.c */
 
+/* Numbers in `counts` of a loaded plan. */
+size_t dsi_exec_n_counts(const dsi_plan *plan);
+
+/* A cell's memory in a slot: inputs have one each. NULL where it has none. */
+void *dsi_exec_cell_of(const dsi_exec *exec, ds_cell cell, uint32_t slot);
 /* The memory of an operand; NULL of one that has none, as that of a swapped cell. */
-void *dsi_exec_place_of(const dsi_exec *exec, const dsi_loaded *l, const dsi_ref *ref);
+void *dsi_exec_place_of(const dsi_exec *exec, const dsi_loaded *l, const dsi_ref *ref,
+                        uint32_t slot);
+/* The address by which communicators and disks reach it. */
+void *dsi_exec_peer_view(const dsi_exec *exec, void *memory);
 /* Fills in what the plan's steps are called with: all memory lies where it will stay. */
 void dsi_exec_link(const dsi_exec *exec, dsi_loaded *l);
 /* The addresses of cells in the plans' operands, after some have changed. */

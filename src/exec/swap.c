@@ -13,7 +13,7 @@
 enum { ZERO_BYTES = 1 << 22 };
 
 typedef struct place {
-    dsi_residence residence;
+    dsi_residency residency;
     dsi_swap_content content; /* which scratch file */
     size_t offset;            /* in the host map or the scratch file */
     size_t bytes;             /* of the content */
@@ -49,26 +49,27 @@ static dsi_swap_content content_of(ds_cell_kind kind)
 }
 
 /* Deals out storage: first the cells that have their own, then the parts in those. */
-static void deal_out(dsi_swap *swap, const ds_cells *cells, const dsi_home *homes)
+static void deal_out(dsi_swap *swap, const ds_cells *cells, const dsi_cell_residency *residencies)
 {
     for (int parts = 0; parts < 2; ++parts) {
         for (ds_cell c = 0; c < swap->n; ++c) {
-            const dsi_home *home = &homes[c];
+            const dsi_cell_residency *residency = &residencies[c];
             place *p = &swap->places[c];
-            if (home->residence == DSI_ON_DEVICE || (home->parent != DS_NONE) != (parts == 1)) {
+            if (residency->where == DSI_RESIDENCY_DEVICE ||
+                (residency->parent != DS_NONE) != (parts == 1)) {
                 continue;
             }
             const ds_cell_info *info = ds_cells_get(cells, c);
-            *p = (place){home->residence, content_of(info->kind), 0, ds_meta_bytes(info->meta)};
+            *p = (place){residency->where, content_of(info->kind), 0, ds_meta_bytes(info->meta)};
             if (parts == 1) {
-                p->content = swap->places[home->parent].content;
-                p->offset = swap->places[home->parent].offset + home->offset;
+                p->content = swap->places[residency->parent].content;
+                p->offset = swap->places[residency->parent].offset + residency->offset;
                 continue;
             }
-            size_t *end =
-                home->residence == DSI_ON_HOST ? &swap->host_bytes : &swap->disk_bytes[p->content];
+            size_t *end = residency->where == DSI_RESIDENCY_HOST ? &swap->host_bytes
+                                                                 : &swap->disk_bytes[p->content];
             p->offset = *end;
-            *end += dsi_home_bytes(p->bytes);
+            *end += dsi_swap_block_bytes(p->bytes);
         }
     }
 }
@@ -98,8 +99,16 @@ static ds_status open_files(dsi_swap *swap, const dsi_swap_params *params)
                            "offload to nvme needs nvme_path, a folder on the disk to use");
         }
         if (swap->disk_bytes[c] > 0) {
-            DS_TRY(dsi_aio_add_scratch_in(swap->aio, dsi_swap_content_name((dsi_swap_content)c),
-                                          swap->disk_bytes[c], first, n, &swap->files[c]));
+            const ds_status status =
+                dsi_aio_add_scratch(swap->aio, dsi_swap_content_name((dsi_swap_content)c),
+                                    swap->disk_bytes[c], first, n, &swap->files[c]);
+            if (status < 0) {
+                char *reason = strdup(ds_ctx_error(swap->ctx)); /* the record is written anew */
+                const ds_status named = ds_fail(swap->ctx, status, "%s: %s", params->disks[c].key,
+                                                reason != NULL ? reason : "failed");
+                free(reason);
+                return named;
+            }
         }
         first += n;
     }
@@ -134,8 +143,8 @@ static ds_status open_disk(dsi_swap *swap, const dsi_swap_params *params)
     return status < 0 ? status : open_files(swap, params);
 }
 
-ds_status dsi_swap_create(ds_ctx *ctx, const ds_cells *cells, const dsi_home *homes, uint32_t n,
-                          const dsi_swap_params *params, dsi_swap **swap_out)
+ds_status dsi_swap_create(ds_ctx *ctx, const ds_cells *cells, const dsi_cell_residency *residencies,
+                          uint32_t n, const dsi_swap_params *params, dsi_swap **swap_out)
 {
     dsi_swap *swap = calloc(1, sizeof *swap);
     if (swap == NULL) {
@@ -148,7 +157,7 @@ ds_status dsi_swap_create(ds_ctx *ctx, const ds_cells *cells, const dsi_home *ho
     if (swap->places == NULL) {
         status = ds_fail(ctx, DS_ERR_NOMEM, "no memory for offload");
     } else {
-        deal_out(swap, cells, homes);
+        deal_out(swap, cells, residencies);
     }
     if (status >= 0 && swap->host_bytes > 0) {
         status = map_host(swap);
@@ -170,7 +179,7 @@ void dsi_swap_destroy(dsi_swap **swap_inout)
     if (swap == NULL) {
         return;
     }
-    const bool settled = dsi_swap_settle(swap);
+    const bool settled = dsi_swap_drain(swap);
     dsi_aio_close(&swap->aio);
     if (settled) {
         ds_aio_buffer_destroy(&swap->zeros, ZERO_BYTES);
@@ -187,9 +196,9 @@ ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
                          dsi_swap_ticket *ticket_out)
 {
     const place *p = &swap->places[cell];
-    const size_t blocks = dsi_home_bytes(p->bytes);
+    const size_t blocks = dsi_swap_block_bytes(p->bytes);
     *ticket_out = (dsi_swap_ticket){.begin = dsi_clock_seconds(), .write = write};
-    if (p->residence == DSI_ON_HOST) {
+    if (p->residency == DSI_RESIDENCY_HOST) {
         unsigned char *host = swap->host + p->offset;
         memcpy(write ? (void *)host : data, write ? data : (void *)host, p->bytes);
         return DS_OK;
@@ -227,9 +236,9 @@ void dsi_swap_forgive(dsi_swap *swap)
     }
 }
 
-bool dsi_swap_settle(dsi_swap *swap)
+bool dsi_swap_drain(dsi_swap *swap)
 {
-    return swap == NULL || swap->aio == NULL || dsi_aio_settle(swap->aio);
+    return swap == NULL || swap->aio == NULL || dsi_aio_drain(swap->aio);
 }
 
 void dsi_swap_discard(dsi_swap *swap, dsi_swap_ticket *ticket)
@@ -254,7 +263,7 @@ static ds_status access_cell(dsi_swap *swap, ds_cell cell, size_t offset, bool w
         return ds_fail(swap->ctx, DS_ERR_ARG, "bytes %zu to %zu of a cell of %zu", offset,
                        offset + bytes, p->bytes);
     }
-    if (p->residence == DSI_ON_HOST) {
+    if (p->residency == DSI_RESIDENCY_HOST) {
         unsigned char *host = swap->host + p->offset + offset;
         memcpy(write ? (void *)host : data, write ? data : (void *)host, bytes);
         return DS_OK;
@@ -280,7 +289,7 @@ ds_status dsi_swap_write(dsi_swap *swap, ds_cell cell, size_t offset, const void
 ds_status dsi_swap_clear(dsi_swap *swap, ds_cell cell)
 {
     const place *p = &swap->places[cell];
-    if (p->residence == DSI_ON_HOST) {
+    if (p->residency == DSI_RESIDENCY_HOST) {
         memset(swap->host + p->offset, 0, p->bytes);
         return DS_OK;
     }
@@ -298,18 +307,18 @@ void dsi_swap_exchange(dsi_swap *swap, ds_cell a, ds_cell b)
     swap->places[b] = kept;
 }
 
-void dsi_swap_place_parts(dsi_swap *swap, const dsi_home *homes)
+void dsi_swap_place_parts(dsi_swap *swap, const dsi_cell_residency *residencies)
 {
     for (ds_cell c = 0; c < swap->n; ++c) {
-        if (homes[c].residence != DSI_ON_DEVICE && homes[c].parent != DS_NONE) {
-            const place *parent = &swap->places[homes[c].parent];
+        if (residencies[c].where != DSI_RESIDENCY_DEVICE && residencies[c].parent != DS_NONE) {
+            const place *parent = &swap->places[residencies[c].parent];
             swap->places[c].content = parent->content;
-            swap->places[c].offset = parent->offset + homes[c].offset;
+            swap->places[c].offset = parent->offset + residencies[c].offset;
         }
     }
 }
 
-const void *dsi_swap_host(const dsi_swap *swap, ds_cell cell)
+void *dsi_swap_host(const dsi_swap *swap, ds_cell cell)
 {
     return swap->host + swap->places[cell].offset;
 }

@@ -9,7 +9,7 @@
 #define DSI_EXEC_SWAP_H
 
 #include "io/aio.h"
-#include "pass/home.h"
+#include "pass/cell_residency.h"
 
 typedef struct dsi_swap dsi_swap;
 
@@ -25,6 +25,7 @@ typedef enum dsi_swap_content {
 typedef struct dsi_swap_disk {
     const char *const *folders; /* borrowed for the call */
     uint32_t n_folders;         /* 0: none of it may live on disk */
+    const char *key; /* of the configuration, which gave them; an error names it; static */
 } dsi_swap_disk;
 
 typedef struct dsi_swap_params {
@@ -40,15 +41,15 @@ typedef struct dsi_swap_ticket {
     bool write;
 } dsi_swap_ticket;
 
-/* homes: an entry for each of the first n cells, the others live on the device; borrowed. All
+/* residencies: an entry for each of the first n cells, the others live on the device; borrowed. All
  * storage is zero. Errors: ERR_CONFIG (cells on disk and no folder), and those of dsi_aio_open and
  * dsi_aio_add_scratch, such as a full disk. */
-ds_status dsi_swap_create(ds_ctx *ctx, const ds_cells *cells, const dsi_home *homes, uint32_t n,
-                          const dsi_swap_params *params, dsi_swap **swap_out);
+ds_status dsi_swap_create(ds_ctx *ctx, const ds_cells *cells, const dsi_cell_residency *residencies,
+                          uint32_t n, const dsi_swap_params *params, dsi_swap **swap_out);
 void dsi_swap_destroy(dsi_swap **swap);
 /* Waits for all transfers. False: the disk does not answer, and memory that was given to
  * dsi_swap_start must stay mapped for good. Accepts NULL. */
-bool dsi_swap_settle(dsi_swap *swap);
+bool dsi_swap_drain(dsi_swap *swap);
 
 /* Moves a whole cell from or to memory, which is aligned to and has room for whole blocks. */
 ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
@@ -56,7 +57,7 @@ ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
 /* *seconds_out (may be NULL): from the start to the end of the transfer; 0: it ended within its
  * start. */
 ds_status dsi_swap_wait(dsi_swap *swap, dsi_swap_ticket *ticket, double *seconds_out);
-/* After an error of another step: waits, as dsi_swap_settle does, and says nothing. */
+/* After an error of another step: waits, as dsi_swap_drain does, and reports nothing. */
 void dsi_swap_discard(dsi_swap *swap, dsi_swap_ticket *ticket);
 /* Whether a wait has found that what was moved to a cell did not get there; until dsi_swap_forgive.
  * Accept NULL. */
@@ -74,12 +75,12 @@ ds_status dsi_swap_write(dsi_swap *swap, ds_cell cell, size_t offset, const void
 ds_status dsi_swap_clear(dsi_swap *swap, ds_cell cell);
 
 /* Two cells of the same size and residence change their contents; no transfer of them is in flight.
- * Then place_parts, with the homes of the creation, does the same for their parts. */
+ * Then place_parts, with the residencies of the creation, does the same for their parts. */
 void dsi_swap_exchange(dsi_swap *swap, ds_cell a, ds_cell b);
-void dsi_swap_place_parts(dsi_swap *swap, const dsi_home *homes);
+void dsi_swap_place_parts(dsi_swap *swap, const dsi_cell_residency *residencies);
 
 /* Memory of a cell that lives on the host. */
-const void *dsi_swap_host(const dsi_swap *swap, ds_cell cell);
+void *dsi_swap_host(const dsi_swap *swap, ds_cell cell);
 /* Bytes of storage in host memory and on disk. */
 size_t dsi_swap_host_bytes(const dsi_swap *swap);
 size_t dsi_swap_disk_bytes(const dsi_swap *swap);

@@ -8,10 +8,9 @@
 #include "infer/generator.h"
 
 #include "accel/cpu/cpu_features.h"
-#include "accel/cpu/registry.h"
 #include "base/reserved.h"
+#include "compile/train_graph.h"
 #include "infer/sampler.h"
-#include "train/train_graph.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +29,7 @@ static ds_status build_piece(ds_generator *g, int64_t length, int64_t longest)
                             .kv_length = g->max_length + longest};
     const dsi_plan_env env = {.n_threads = ds_ctx_n_threads(g->ctx),
                               .isa = dsi_cpu_isa(),
-                              .choose = dsi_cpu_kernel_choose};
+                              .choose = dsi_accel_chosen(&g->accel)->kernels->choose};
     ds_graph *graph = NULL;
     DS_TRY(dsi_forward_graph(g->model, &trace, NULL, NULL, g->cells, &graph));
     piece->length = length;
@@ -62,29 +61,24 @@ static ds_cell find_input(const ds_generator *g, const dsi_piece *piece, const c
 }
 
 static ds_status input(const ds_generator *g, const dsi_piece *piece, const char *name,
-                       int32_t **data_out)
+                       ds_cell *cell_out)
 {
     const ds_cell cell = find_input(g, piece, name);
     if (cell == DS_NONE) {
         return ds_fail(g->ctx, DS_ERR_UNSUPPORTED, "the model has no input %s for generation",
                        name);
     }
-    *data_out = dsi_exec_cell(g->exec, cell);
+    *cell_out = cell;
     return DS_OK;
 }
 
-static ds_status link_piece(ds_generator *g, dsi_piece *piece)
+static ds_status find_inputs(const ds_generator *g, dsi_piece *piece)
 {
-    ds_tensor logits;
     DS_TRY(input(g, piece, "input_ids", &piece->input_ids));
     DS_TRY(input(g, piece, "positions", &piece->positions));
     DS_TRY(input(g, piece, "kv_offset", &piece->kv_offset));
     DS_TRY(input(g, piece, "last", &piece->last));
-    if (find_input(g, piece, "length") != DS_NONE) {
-        DS_TRY(input(g, piece, "length", &piece->sequence));
-    }
-    DS_TRY(dsi_exec_output(g->exec, piece->id, "logits", &logits));
-    piece->logits = logits.data;
+    piece->sequence = find_input(g, piece, "length");
     return DS_OK;
 }
 
@@ -94,6 +88,7 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
     DS_TRY(ds_cells_create(g->ctx, MAX_CELLS, &g->cells));
     DS_TRY(build_pieces(g));
     DS_TRY(dsi_exec_create(g->ctx, g->cells, NULL, &g->exec));
+    DS_TRY(dsi_exec_set_accel(g->exec, &g->accel));
     for (uint32_t i = 0; i < g->n_pieces; ++i) {
         DS_TRY(dsi_exec_add(g->exec, g->pieces[i].plan, &g->pieces[i].id));
     }
@@ -105,11 +100,14 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
         DS_TRY(dsi_generator_convert_weights(g));
     }
     for (uint32_t i = 0; i < g->n_pieces; ++i) {
-        DS_TRY(link_piece(g, &g->pieces[i]));
+        DS_TRY(find_inputs(g, &g->pieces[i]));
     }
+    const size_t longest = (size_t)g->pieces[g->n_pieces - 1].length;
+    g->ids = malloc(2 * longest * sizeof *g->ids);
     g->order = malloc((size_t)g->vocab_size * sizeof *g->order);
     g->weight = malloc((size_t)g->vocab_size * sizeof *g->weight);
-    if (g->order == NULL || g->weight == NULL) {
+    g->held = malloc((size_t)g->max_length * sizeof *g->held);
+    if (g->ids == NULL || g->held == NULL || g->order == NULL || g->weight == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for sampling");
     }
     return DS_OK;
@@ -137,6 +135,11 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
 {
     DS_TRY(dsi_cpu_isa_check(g->ctx));
     DS_TRY(check_source(g->ctx, params));
+    if (params->accelerator == NULL && params->engine != NULL) {
+        g->accel = params->engine->spec.accel;
+    } else {
+        DS_TRY(dsi_accel_choose(g->ctx, params->accelerator, &g->accel));
+    }
     g->model = params->model != NULL ? params->model : params->engine->model;
     const ds_model_info *info = ds_model_get_info(g->model);
     if (info->vocab_size == 0) {
@@ -191,10 +194,17 @@ void ds_generator_destroy(ds_generator **generator)
     }
     dsi_generator_close_weights(g);
     ds_cells_destroy(&g->cells);
+    free(g->ids);
     free(g->order);
     free(g->weight);
+    free(g->held);
     free(g);
     *generator = NULL;
+}
+
+static ds_status write_ints(ds_generator *g, ds_cell cell, const int32_t *data, int64_t n)
+{
+    return dsi_exec_write(g->exec, cell, 0, data, (size_t)n * sizeof *data);
 }
 
 /* Runs n ids, 1 <= n <= piece->length, behind what the KV cells hold. sequence: ids of the whole
@@ -202,26 +212,34 @@ void ds_generator_destroy(ds_generator **generator)
 static ds_status run_piece(ds_generator *g, const dsi_piece *piece, const uint32_t *ids, int64_t n,
                            int64_t sequence)
 {
+    ds_tensor logits;
+    int32_t *positions = g->ids + piece->length;
+    for (int64_t i = 0; i < n; ++i) {
+        g->held[g->length + i] = ids[i];
+    }
     for (int64_t i = 0; i < piece->length; ++i) {
         const int64_t position = g->length + i < g->max_length ? g->length + i : g->max_length - 1;
-        piece->input_ids[i] = i < n ? (int32_t)ids[i] : 0;
-        piece->positions[i] = (int32_t)position;
+        g->ids[i] = i < n ? (int32_t)ids[i] : 0;
+        positions[i] = (int32_t)position;
     }
-    piece->kv_offset[0] = (int32_t)g->length;
-    piece->last[0] = (int32_t)(n - 1);
-    if (piece->sequence != NULL) {
-        piece->sequence[0] = (int32_t)sequence;
+    DS_TRY(write_ints(g, piece->input_ids, g->ids, piece->length));
+    DS_TRY(write_ints(g, piece->positions, positions, piece->length));
+    DS_TRY(write_ints(g, piece->kv_offset, &(int32_t){(int32_t)g->length}, 1));
+    DS_TRY(write_ints(g, piece->last, &(int32_t){(int32_t)(n - 1)}, 1));
+    if (piece->sequence != DS_NONE) {
+        DS_TRY(write_ints(g, piece->sequence, &(int32_t){(int32_t)sequence}, 1));
     }
     DS_TRY(dsi_exec_run(g->exec, piece->id, DS_PHASE_FORWARD));
+    DS_TRY(dsi_exec_output(g->exec, piece->id, "logits", &logits));
     g->length += n;
-    g->logits = piece->logits;
+    g->logits = logits.data;
     return DS_OK;
 }
 
-/* The shortest piece that holds n ids, else the longest there is. */
+/* The shortest piece of several ids that holds n, else the longest there is. */
 static const dsi_piece *choose_piece(const ds_generator *g, int64_t n)
 {
-    for (uint32_t i = 0; i < g->n_pieces; ++i) {
+    for (uint32_t i = 1; i < g->n_pieces; ++i) {
         if (g->pieces[i].length >= n) {
             return &g->pieces[i];
         }
@@ -229,7 +247,44 @@ static const dsi_piece *choose_piece(const ds_generator *g, int64_t n)
     return &g->pieces[g->n_pieces - 1];
 }
 
-ds_status ds_generator_prompt(ds_generator *g, const uint32_t *ids, size_t n)
+/* Runs the ids of a prompt of n that are not in the KV cells. Where they begin changes no bit: the
+ * last id is a step when it is left over behind whole pieces of the longest counted from the first
+ * id, and no other is. */
+static ds_status run_prompt(ds_generator *g, const uint32_t *ids, int64_t n)
+{
+    const int64_t longest = g->pieces[g->n_pieces - 1].length;
+    const int64_t steps_from = longest == 1 ? 0 : n % longest == 1 ? n - 1 : n;
+    g->first_step = steps_from;
+    while (g->length < n) {
+        const bool step = g->length >= steps_from;
+        const int64_t left = step ? 1 : steps_from - g->length;
+        const dsi_piece *piece = step ? &g->pieces[0] : choose_piece(g, left);
+        const int64_t part = left < piece->length ? left : piece->length;
+        DS_TRY(run_piece(g, piece, ids + g->length, part, n));
+    }
+    return DS_OK;
+}
+
+/* Whether a step of generation rounds otherwise than the same id in a prompt: attention.md. */
+static bool steps_differ(const ds_generator *g)
+{
+    return g->dtype == DS_DTYPE_BF16 && dsi_cpu_isa() >= DS_ISA_AVX512_BF16;
+}
+
+/* How many of the ids are in the KV cells as a prompt of n would put them there. The last one is
+ * run in any case, for its logits. */
+static int64_t common_begin(const ds_generator *g, const uint32_t *ids, int64_t n)
+{
+    int64_t most = g->length < n - 1 ? g->length : n - 1;
+    most = steps_differ(g) && g->first_step < most ? g->first_step : most;
+    int64_t kept = 0;
+    while (kept < most && g->held[kept] == ids[kept]) {
+        ++kept;
+    }
+    return g->pieces[0].sequence == DS_NONE ? kept : 0;
+}
+
+static ds_status check_prompt(const ds_generator *g, const uint32_t *ids, size_t n)
 {
     if (n == 0 || n > (size_t)g->max_length) {
         return ds_fail(g->ctx, DS_ERR_LIMIT, "the prompt has %zu tokens; 1 to %lld are possible", n,
@@ -242,14 +297,24 @@ ds_status ds_generator_prompt(ds_generator *g, const uint32_t *ids, size_t n)
                            (long long)g->vocab_size);
         }
     }
-    g->length = 0;
-    for (size_t at = 0; at < n;) {
-        const dsi_piece *piece = choose_piece(g, (int64_t)(n - at));
-        const int64_t part = (int64_t)(n - at) < piece->length ? (int64_t)(n - at) : piece->length;
-        DS_TRY(run_piece(g, piece, ids + at, part, (int64_t)n));
-        at += (size_t)part;
-    }
     return DS_OK;
+}
+
+ds_status ds_generator_prompt(ds_generator *g, const uint32_t *ids, size_t n)
+{
+    DS_TRY(check_prompt(g, ids, n));
+    g->length = 0;
+    return run_prompt(g, ids, (int64_t)n);
+}
+
+ds_status ds_generator_prompt_on(ds_generator *g, const uint32_t *ids, size_t n, size_t *kept_out)
+{
+    DS_TRY(check_prompt(g, ids, n));
+    g->length = common_begin(g, ids, (int64_t)n);
+    if (kept_out != NULL) {
+        *kept_out = (size_t)g->length;
+    }
+    return run_prompt(g, ids, (int64_t)n);
 }
 
 ds_status ds_generator_next(ds_generator *g, const ds_sampling *sampling, uint32_t *id_out)

@@ -10,14 +10,13 @@
 
 enum { DSI_GENERATOR_PIECES = 4 };
 
-/* A plan for pieces of one length, and the addresses of its inputs and output. */
+/* A plan for pieces of one length, and the cells of its inputs. */
 typedef struct dsi_piece {
     int64_t length;
     dsi_plan *plan;
     uint32_t id; /* in the executor */
-    int32_t *input_ids, *positions, *kv_offset, *last;
-    int32_t *sequence; /* its length so far; NULL: the model does not ask */
-    const float *logits;
+    ds_cell input_ids, positions, kv_offset, last;
+    ds_cell sequence; /* its length so far; DS_NONE: the model does not ask */
 } dsi_piece;
 
 struct ds_generator {
@@ -25,6 +24,7 @@ struct ds_generator {
     const ds_model *model;
     ds_engine *engine; /* whose weights it has; NULL: of a file */
     ds_dtype dtype;
+    dsi_accel_choice accel;
     int64_t max_length;
     int64_t vocab_size;
     ds_cells *cells;
@@ -32,7 +32,10 @@ struct ds_generator {
     dsi_piece pieces[DSI_GENERATOR_PIECES]; /* ascending; the first decodes: length 1 */
     uint32_t n_pieces;
     int64_t length;      /* ids in the KV cells */
+    uint32_t *held;      /* they; [max_length] */
+    int64_t first_step;  /* ids from here on were run one by one */
     const float *logits; /* behind the newest id; NULL before a prompt */
+    int32_t *ids;        /* of a piece, and their positions: the longest piece each */
     uint32_t *order;     /* scratch of the sampler: vocab_size each */
     float *weight;
     void *source; /* what the mapped weights live in; closed by weights.c */
@@ -42,6 +45,12 @@ struct ds_generator {
  * those of another dtype (after). Closing frees the mapping. */
 ds_status dsi_generator_bind_weights(ds_generator *generator, const ds_generator_params *params);
 ds_status dsi_generator_convert_weights(ds_generator *generator);
+/* Gives a cell its contents: fn writes them to `data`, where the cell lies or on their way there.
+ */
+typedef ds_status (*dsi_generator_fill_fn)(ds_generator *generator, ds_cell cell, void *data,
+                                           void *user);
+ds_status dsi_generator_fill(ds_generator *generator, ds_cell cell, dsi_generator_fill_fn fn,
+                             void *user);
 void dsi_generator_close_weights(ds_generator *generator);
 /* The same of a live engine, after everything else. own: how that went on this rank. Collective. */
 ds_status dsi_generator_take_engine(ds_generator *generator, ds_status own);

@@ -23,6 +23,17 @@ static size_t largest_parameter(const ds_cells *cells)
     return most;
 }
 
+static ds_status convert(ds_generator *g, ds_cell c, void *data, void *user)
+{
+    const ds_cell_info *cell = ds_cells_get(g->cells, c);
+    const size_t count = (size_t)ds_shape_count(cell->meta.shape);
+    const size_t overflows = dsi_convert(DS_DTYPE_F32, user, g->dtype, data, count);
+    return overflows == 0
+               ? DS_OK
+               : ds_fail(g->ctx, DS_ERR_NUMERIC, "%zu values of %s are beyond the range of %s",
+                         overflows, cell->name, ds_dtype_name(g->dtype));
+}
+
 static ds_status take(ds_generator *g, float *scratch)
 {
     for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
@@ -32,12 +43,7 @@ static ds_status take(ds_generator *g, float *scratch)
         }
         const size_t count = (size_t)ds_shape_count(cell->meta.shape);
         DS_TRY(ds_engine_get(g->engine, DS_CELL_PARAM, cell->name, scratch, count));
-        const size_t overflows =
-            dsi_convert(DS_DTYPE_F32, scratch, g->dtype, dsi_exec_cell(g->exec, c), count);
-        if (overflows > 0) {
-            return ds_fail(g->ctx, DS_ERR_NUMERIC, "%zu values of %s are beyond the range of %s",
-                           overflows, cell->name, ds_dtype_name(g->dtype));
-        }
+        DS_TRY(dsi_generator_fill(g, c, convert, scratch));
     }
     return DS_OK;
 }

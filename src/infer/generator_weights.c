@@ -51,7 +51,7 @@ static ds_status bind_folder(ds_generator *g, source *s, const char *weights)
     DS_TRY(dsi_weights_match(g->ctx, g->model, g->cells, s->st, s->by_cell));
     for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
         const ds_safetensor *tensor = s->by_cell[c];
-        if (tensor != NULL && can_map(tensor, g->dtype)) {
+        if (tensor != NULL && dsi_exec_is_on_host(g->exec) && can_map(tensor, g->dtype)) {
             /* Kernels only read parameters: the map stays read-only. */
             DS_TRY(dsi_exec_bind(g->exec, c, (void *)(uintptr_t)tensor->data));
             s->by_cell[c] = NULL;
@@ -73,8 +73,27 @@ ds_status dsi_generator_bind_weights(ds_generator *g, const ds_generator_params 
     return bind_folder(g, s, params->weights);
 }
 
-static ds_status read_checkpoint(ds_generator *g, const source *s, ds_cell c)
+ds_status dsi_generator_fill(ds_generator *g, ds_cell c, dsi_generator_fill_fn fill, void *user)
 {
+    void *view = dsi_exec_host_view(g->exec, c);
+    if (view != NULL) {
+        return fill(g, c, view, user);
+    }
+    const size_t bytes = ds_meta_bytes(ds_cells_get(g->cells, c)->meta);
+    void *room = malloc(bytes + 1);
+    if (room == NULL) {
+        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to read %s",
+                       ds_cells_get(g->cells, c)->name);
+    }
+    ds_status status = fill(g, c, room, user);
+    status = status < 0 ? status : dsi_exec_write(g->exec, c, 0, room, bytes);
+    free(room);
+    return status;
+}
+
+static ds_status read_checkpoint(ds_generator *g, ds_cell c, void *data, void *user)
+{
+    const source *s = user;
     const ds_cell_info *cell = ds_cells_get(g->cells, c);
     const ds_checkpoint_tensor *tensor = ds_checkpoint_find(s->ckpt, "master", cell->name);
     tensor = tensor != NULL ? tensor : ds_checkpoint_find(s->ckpt, "param", cell->name);
@@ -83,20 +102,26 @@ static ds_status read_checkpoint(ds_generator *g, const source *s, ds_cell c)
                        "%s: the weight %s is missing or of another shape",
                        ds_checkpoint_get_info(s->ckpt)->path, cell->name);
     }
-    return ds_checkpoint_read(s->ckpt, tensor, NULL, g->dtype, dsi_exec_cell(g->exec, c));
+    return ds_checkpoint_read(s->ckpt, tensor, NULL, g->dtype, data);
+}
+
+static ds_status read_folder(ds_generator *g, ds_cell c, void *data, void *user)
+{
+    const source *s = user;
+    return ds_safetensors_read(g->ctx, s->by_cell[c], g->dtype, data);
 }
 
 ds_status dsi_generator_convert_weights(ds_generator *g)
 {
-    const source *s = g->source;
+    source *s = g->source;
     for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
         if (ds_cells_get(g->cells, c)->kind != DS_CELL_PARAM) {
             continue;
         }
         if (s->ckpt != NULL) {
-            DS_TRY(read_checkpoint(g, s, c));
+            DS_TRY(dsi_generator_fill(g, c, read_checkpoint, s));
         } else if (s->by_cell[c] != NULL) {
-            DS_TRY(ds_safetensors_read(g->ctx, s->by_cell[c], g->dtype, dsi_exec_cell(g->exec, c)));
+            DS_TRY(dsi_generator_fill(g, c, read_folder, s));
         }
     }
     return DS_OK;

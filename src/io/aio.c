@@ -166,7 +166,7 @@ void dsi_aio_close(dsi_aio **aio_inout)
         return;
     }
     *aio_inout = NULL;
-    if (!dsi_aio_settle(aio)) {
+    if (!dsi_aio_drain(aio)) {
         abandon(aio);
         return;
     }

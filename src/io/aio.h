@@ -8,11 +8,11 @@
  *     const dsi_aio_params params = {.io = ds_aio_params_default(), .folders = folders,
  *                                    .n_folders = 2, .max_files = 8, .max_requests = 64};
  *     DS_TRY(dsi_aio_open(ctx, &params, &aio));
- *     DS_TRY(dsi_aio_add_scratch(aio, "exp_avg", bytes, &file));
+ *     DS_TRY(dsi_aio_add_scratch(aio, "exp_avg", bytes, 0, 2, &file));
  *     DS_TRY(dsi_aio_write(aio, file, 0, buffer, n, &ticket));
  *     DS_TRY(dsi_aio_wait(aio, ticket));
  *
- * Thread rule: read, write, poll, wait and stats may be called from any thread, at once; a ticket
+ * Thread rule: read, write, wait and stats may be called from any thread, at once; a ticket
  * is waited for by one thread. Open, add, remove and close: one thread, and the file concerned (for
  * close: every file) has no request that another thread still submits or waits for.
  *
@@ -57,22 +57,21 @@ typedef struct dsi_aio_stats { /* since the opening */
 ds_status dsi_aio_open(ds_ctx *ctx, const dsi_aio_params *params, dsi_aio **aio_out);
 /* Waits for what is in flight, stops the threads, closes the files. Accepts NULL. When a wait has
  * found that the disk does not answer, and it still does not, all that is left to the process, for
- * its buffers are the disk's: they must stay mapped (dsi_aio_settle tells). */
+ * its buffers are the disk's: they must stay mapped (dsi_aio_drain tells). */
 void dsi_aio_close(dsi_aio **aio);
 /* Waits for what is in flight, not for a disk that does not answer. False: some of it still is. */
-bool dsi_aio_settle(dsi_aio *aio);
+bool dsi_aio_drain(dsi_aio *aio);
 /* The values in force, backend URING or THREADS. */
 ds_aio_params dsi_aio_in_force(const dsi_aio *aio);
 dsi_aio_stats dsi_aio_get_stats(dsi_aio *aio);
 
-/* A file for swapping, of `bytes` rounded up to DSI_AIO_ALIGN, its room taken from the disks at
- * once, its content zero. It has no name: it goes with the process however that ends, and no other
- * job can meet it. `name` is for messages. Errors: ERR_NOT_FOUND, ERR_IO (folder missing or not
- * writable, disk full: says how much is free), ERR_LIMIT (max_files). */
-ds_status dsi_aio_add_scratch(dsi_aio *aio, const char *name, uint64_t bytes, uint32_t *file_out);
-/* The same over `n` of the folders, from number `first` on. */
-ds_status dsi_aio_add_scratch_in(dsi_aio *aio, const char *name, uint64_t bytes, uint32_t first,
-                                 uint32_t n, uint32_t *file_out);
+/* A file for swapping over `n` of the folders, from number `first` on, of `bytes` rounded up to
+ * DSI_AIO_ALIGN, its room taken from the disks at once, its content zero. It has no name: it goes
+ * with the process however that ends, and no other job can meet it. `name` is for messages. Errors:
+ * ERR_NOT_FOUND, ERR_IO (folder missing or not writable, disk full: says how much is free),
+ * ERR_LIMIT (max_files). */
+ds_status dsi_aio_add_scratch(dsi_aio *aio, const char *name, uint64_t bytes, uint32_t first,
+                              uint32_t n, uint32_t *file_out);
 /* A file that has a name. write false: for reading only. write true: reading and writing, created
  * when missing, grows as written. */
 ds_status dsi_aio_add_path(dsi_aio *aio, const char *path, bool write, uint32_t *file_out);
@@ -88,8 +87,6 @@ ds_status dsi_aio_read(dsi_aio *aio, uint32_t file, uint64_t offset, void *buffe
                        dsi_aio_ticket *ticket_out);
 ds_status dsi_aio_write(dsi_aio *aio, uint32_t file, uint64_t offset, const void *buffer,
                         size_t bytes, dsi_aio_ticket *ticket_out);
-/* DS_IN_PROGRESS, or what dsi_aio_wait returns; then the ticket is used up. */
-ds_status dsi_aio_poll(dsi_aio *aio, dsi_aio_ticket ticket);
 /* Waits and uses the ticket up. A wait of more than 30 s (or a tenth of the patience, if that is
  * less) is logged, with file, bytes, seconds and pace; then one of twice as long, and so on.
  * Errors: ERR_IO (names file, offset, reason, remedy; which bytes of the range were moved is then
@@ -99,7 +96,7 @@ ds_status dsi_aio_wait(dsi_aio *aio, dsi_aio_ticket ticket);
 /* The same. *seconds_out (may be NULL): from the submission to the end of the transfer, whenever
  * that was; 0 for ticket 0. */
 ds_status dsi_aio_wait_timed(dsi_aio *aio, dsi_aio_ticket ticket, double *seconds_out);
-/* After an error elsewhere: waits as dsi_aio_settle does, and uses the ticket up without a word. */
+/* After an error elsewhere: waits as dsi_aio_drain does, and uses the ticket up without a word. */
 void dsi_aio_discard(dsi_aio *aio, dsi_aio_ticket ticket);
 
 #endif

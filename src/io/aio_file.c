@@ -214,13 +214,8 @@ static ds_status open_scratch(dsi_aio *aio, aio_file *file, uint32_t i, const ch
     return reason == 0 ? DS_OK : no_room(aio, name, folder, bytes, reason);
 }
 
-ds_status dsi_aio_add_scratch(dsi_aio *aio, const char *name, uint64_t bytes, uint32_t *file_out)
-{
-    return dsi_aio_add_scratch_in(aio, name, bytes, 0, aio->n_folders, file_out);
-}
-
-ds_status dsi_aio_add_scratch_in(dsi_aio *aio, const char *name, uint64_t bytes, uint32_t first,
-                                 uint32_t n, uint32_t *file_out)
+ds_status dsi_aio_add_scratch(dsi_aio *aio, const char *name, uint64_t bytes, uint32_t first,
+                              uint32_t n, uint32_t *file_out)
 {
     uint32_t id = 0;
     aio_file file;

@@ -223,21 +223,6 @@ ds_status dsi_aio_wait_timed(dsi_aio *aio, dsi_aio_ticket ticket, double *second
     return use_up(aio, r);
 }
 
-ds_status dsi_aio_poll(dsi_aio *aio, dsi_aio_ticket ticket)
-{
-    aio_request *r = NULL;
-    if (ticket == 0) {
-        return DS_OK;
-    }
-    (void)pthread_mutex_lock(&aio->lock);
-    const ds_status status = find(aio, ticket, &r);
-    if (status < 0 || r->state != AIO_DONE) {
-        (void)pthread_mutex_unlock(&aio->lock);
-        return status < 0 ? status : DS_IN_PROGRESS;
-    }
-    return use_up(aio, r);
-}
-
 /* ---- after an error ---- */
 
 /* Whether one may go on waiting: a disk that did not answer in time is given a little more of it,
@@ -262,7 +247,7 @@ void dsi_aio_discard(dsi_aio *aio, dsi_aio_ticket ticket)
 }
 
 /* Lock held. */
-static bool settle(dsi_aio *aio)
+static bool drain(dsi_aio *aio)
 {
     watch w = begin_watch(aio);
     while (aio->n_active > 0 && has_hope(aio, &w)) {
@@ -271,18 +256,18 @@ static bool settle(dsi_aio *aio)
     return aio->n_active == 0;
 }
 
-bool dsi_aio_settle(dsi_aio *aio)
+bool dsi_aio_drain(dsi_aio *aio)
 {
     (void)pthread_mutex_lock(&aio->lock);
-    const bool settled = settle(aio);
+    const bool drained = drain(aio);
     (void)pthread_mutex_unlock(&aio->lock);
-    return settled;
+    return drained;
 }
 
 bool dsi_aio_answers(dsi_aio *aio)
 {
     (void)pthread_mutex_lock(&aio->lock);
-    aio->stuck = aio->stuck && !settle(aio);
+    aio->stuck = aio->stuck && !drain(aio);
     const bool answers = !aio->stuck;
     (void)pthread_mutex_unlock(&aio->lock);
     return answers;

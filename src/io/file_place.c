@@ -12,7 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_LINKS = 40 }; /* as the system's */
+enum {
+    MAX_LINKS = 40, /* as the system's */
+    MAX_LOOKS = 100
+};
 
 static ds_status no_memory(ds_ctx *ctx, const char *path)
 {
@@ -114,9 +117,27 @@ static ds_status look_folder(ds_ctx *ctx, const char *path)
     return status;
 }
 
-static ds_status look(ds_ctx *ctx, const char *path, dsi_place *place)
+/* Whether the name at the end of the links names the file that the path names. Another job may put
+ * a new file there between two looks: those are taken again. */
+static bool is_end(const char *path, dsi_place *place)
 {
     struct stat end;
+    for (int i = 0; i < MAX_LOOKS; ++i) {
+        if (stat(place->path, &end) != 0) {
+            return false;
+        }
+        if (end.st_ino == place->st.st_ino && end.st_dev == place->st.st_dev) {
+            return true;
+        }
+        if (stat(path, &place->st) != 0) {
+            return false;
+        }
+    }
+    return false;
+}
+
+static ds_status look(ds_ctx *ctx, const char *path, dsi_place *place)
+{
     DS_TRY(follow(ctx, path, place));
     if (place->descriptor >= 0) {
         return look_descriptor(ctx, path, place);
@@ -137,8 +158,7 @@ static ds_status look(ds_ctx *ctx, const char *path, dsi_place *place)
     if (!S_ISREG(place->st.st_mode)) {
         return look_stream(ctx, path, place);
     }
-    if (stat(place->path, &end) != 0 || end.st_ino != place->st.st_ino ||
-        end.st_dev != place->st.st_dev) {
+    if (!is_end(path, place)) {
         return ds_fail(ctx, DS_ERR_IO, "cannot write %s: its link does not tell where its file is",
                        path);
     }

@@ -7,13 +7,13 @@
 #include <stdbool.h>
 #include <sys/stat.h>
 
-typedef enum dsi_place_kind {
+typedef enum dsi_place_form {
     DSI_PLACE_FILE,  /* a regular file, or nothing: replaced whole, from beside it */
     DSI_PLACE_STREAM /* a pipe, a device, or a descriptor of this process: written as it is */
-} dsi_place_kind;
+} dsi_place_form;
 
 typedef struct dsi_place {
-    dsi_place_kind kind;
+    dsi_place_form kind;
     char *path;     /* every link at its end followed: renaming to it replaces no link */
     int descriptor; /* that the path names, such as 1 for /dev/stdout; -1: none */
     bool taken;     /* FILE: a file is there, and `st` tells of it */

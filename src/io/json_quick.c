@@ -8,6 +8,9 @@
  */
 #include "io/json_quick.h"
 
+#include "base/escape.h"
+
+#include <endian.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -17,7 +20,7 @@ enum { MAX_DEPTH = 256, MAX_DIGITS = 18 };
 
 typedef struct quick {
     const char *p, *end;
-    char *room; /* for a string with escapes, as large as the text */
+    char *room; /* for a string with escapes, eight bytes larger than the text */
     size_t n_text;
     int depth;
 } quick;
@@ -40,23 +43,50 @@ static bool take(quick *q, char c)
 
 /* ---- strings ---- */
 
-/* The first byte that is a control character, a quote, a backslash or no ASCII. */
-static const char *plain_end(const char *p, const char *end)
+static bool is_plain(char c)
+{
+    return (unsigned char)c >= 0x20 && (unsigned char)c < 0x80 && c != '"' && c != '\\';
+}
+
+/* How many of the eight bytes at p come before one that is a control character, a quote, a
+ * backslash or no ASCII. */
+static unsigned plain_of_eight(const char *p)
 {
     static const uint64_t ones = UINT64_C(0x0101010101010101);
     static const uint64_t high = UINT64_C(0x8080808080808080);
-    for (; end - p >= 8; p += 8) {
-        uint64_t x;
-        memcpy(&x, p, sizeof x);
-        const uint64_t quote = x ^ (ones * '"');
-        const uint64_t slash = x ^ (ones * '\\');
-        if (((x | (x - ones * 0x20) | (quote - ones) | (slash - ones)) & high) != 0) {
-            break; /* perhaps: a borrow may tell of a byte too many */
-        }
+    uint64_t x;
+    memcpy(&x, p, sizeof x);
+    x = le64toh(x);
+    const uint64_t quote = x ^ (ones * '"');
+    const uint64_t slash = x ^ (ones * '\\');
+    const uint64_t hits = (x | (x - ones * 0x20) | (quote - ones) | (slash - ones)) & high;
+    /* The lowest is right: only a byte that is one borrows from the next. */
+    return hits != 0 ? (unsigned)__builtin_ctzll(hits) >> 3 : 8;
+}
+
+/* The first byte that is not plain. */
+static const char *plain_end(const char *p, const char *end)
+{
+    unsigned n = 8;
+    for (; n == 8 && end - p >= 8; p += n) {
+        n = plain_of_eight(p);
     }
-    while (p < end && (unsigned char)*p >= 0x20 && (unsigned char)*p < 0x80 && *p != '"' &&
-           *p != '\\') {
+    while (n == 8 && p < end && is_plain(*p)) {
         ++p;
+    }
+    return p;
+}
+
+/* The same, and copies what comes before, up to eight bytes more. */
+static const char *copy_plain(const char *p, const char *end, char *out)
+{
+    unsigned n = 8;
+    for (; n == 8 && end - p >= 8; p += n, out += n) {
+        memcpy(out, p, 8);
+        n = plain_of_eight(p);
+    }
+    while (n == 8 && p < end && is_plain(*p)) {
+        *out++ = *p++;
     }
     return p;
 }
@@ -80,58 +110,23 @@ static size_t sequence(const char *p, const char *end)
     return c < least[n] || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000) ? 0 : n;
 }
 
-/* Four hexadecimal digits; 0 where there are none, as for a zero. */
-static uint32_t hex4(const char *p)
-{
-    uint32_t c = 0;
-    for (int i = 0; i < 4; ++i) {
-        const char d = p[i];
-        const int digit = d >= '0' && d <= '9'   ? d - '0'
-                          : d >= 'a' && d <= 'f' ? d - 'a' + 10
-                          : d >= 'A' && d <= 'F' ? d - 'A' + 10
-                                                 : -1;
-        if (digit < 0) {
-            return 0;
-        }
-        c = c << 4 | (uint32_t)digit;
-    }
-    return c;
-}
-
-static size_t put_utf8(char *out, uint32_t c)
-{
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    if (c < 0x800) {
-        out[0] = (char)(0xC0 | c >> 6);
-        out[1] = (char)(0x80 | (c & 0x3F));
-        return 2;
-    }
-    out[0] = (char)(0xE0 | c >> 12);
-    out[1] = (char)(0x80 | (c >> 6 & 0x3F));
-    out[2] = (char)(0x80 | (c & 0x3F));
-    return 3;
-}
-
 /* The escape at p, behind its backslash; *n_out bytes of it are written. */
 static bool escape(quick *q, char *out, size_t *n_out)
 {
-    static const char names[] = "\"\\/bfnrt";
-    static const char means[] = "\"\\/\b\f\n\r\t";
-    const char *at = q->p < q->end && *q->p != '\0' ? strchr(names, *q->p) : NULL;
-    if (at != NULL) {
-        *out = means[at - names];
+    static const char means[256] = {['"'] = '"',  ['\\'] = '\\', ['/'] = '/',  ['b'] = '\b',
+                                    ['f'] = '\f', ['n'] = '\n',  ['r'] = '\r', ['t'] = '\t'};
+    const char meant = q->p < q->end ? means[(unsigned char)*q->p] : '\0';
+    if (meant != '\0') {
+        *out = meant;
         *n_out = 1;
         ++q->p;
         return true;
     }
-    const uint32_t c = q->end - q->p >= 5 && *q->p == 'u' ? hex4(q->p + 1) : 0;
-    if (c == 0 || (c >= 0xD800 && c < 0xE000)) {
+    const int c = q->end - q->p >= 5 && *q->p == 'u' ? dsi_hex4(q->p + 1) : -1;
+    if (c <= 0 || (c >= 0xD800 && c < 0xE000)) {
         return false;
     }
-    *n_out = put_utf8(out, c); /* at most three bytes for six of the text */
+    *n_out = dsi_utf8_encode((uint32_t)c, out); /* at most three bytes for six of the text */
     q->p += 5;
     return true;
 }
@@ -141,16 +136,18 @@ static bool decode(quick *q, size_t n, size_t *n_out)
 {
     for (;;) {
         const char *begin = q->p;
-        q->p = plain_end(q->p, q->end);
-        while (q->p < q->end && (unsigned char)*q->p >= 0x80) {
+        q->p = copy_plain(begin, q->end, q->room + n);
+        n += (size_t)(q->p - begin);
+        if (q->p < q->end && (unsigned char)*q->p >= 0x80) {
             const size_t step = sequence(q->p, q->end);
+            memcpy(q->room + n, q->p, step);
+            n += step;
+            q->p += step;
             if (step == 0) {
                 return false;
             }
-            q->p = plain_end(q->p + step, q->end);
+            continue;
         }
-        memcpy(q->room + n, begin, (size_t)(q->p - begin));
-        n += (size_t)(q->p - begin);
         if (take(q, '"')) {
             *n_out = n;
             return true;
@@ -174,7 +171,7 @@ static bool string(quick *q, const char **bytes_out, size_t *n_out)
         return true;
     }
     if (q->room == NULL) {
-        q->room = malloc(q->n_text);
+        q->room = malloc(q->n_text + 8);
     }
     if (q->room == NULL) {
         return false;

@@ -3,6 +3,7 @@
 #include "ir/graph.h"
 
 #include "base/context.h"
+#include "ir/op_check.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +45,7 @@ ds_status ds_graph_create(ds_ctx *ctx, ds_cells *cells, ds_graph **graph_out)
     graph->ctx = ctx;
     graph->cells = cells;
     graph->scope = "";
+    graph->phases = dsi_phases_make();
     *graph_out = graph;
     return DS_OK;
 }
@@ -72,6 +74,16 @@ ds_cells *ds_graph_cells(const ds_graph *graph)
 ds_ctx *ds_graph_ctx(const ds_graph *graph)
 {
     return graph->ctx;
+}
+
+ds_status ds_graph_add_phase(ds_graph *graph, const char *name, uint32_t flags, ds_phase *phase_out)
+{
+    return dsi_phases_add(graph->ctx, graph->arena, &graph->phases, name, flags, phase_out);
+}
+
+ds_phase ds_graph_find_phase(const ds_graph *graph, const char *name)
+{
+    return dsi_phases_find(&graph->phases, name);
 }
 
 void ds_graph_set_phase(ds_graph *graph, ds_phase phase)
@@ -151,6 +163,9 @@ static ds_status check_operands(const ds_graph *graph, const ds_op *op, const ds
     if (op->version != DS_OP_VERSION || op->n_out > DS_MAX_OUT || op->n_in_max > DS_MAX_IN) {
         return ds_fail(graph->ctx, DS_ERR_ARG, "operator %s is built for another version",
                        op->name);
+    }
+    if (op->kernels != NULL) {
+        DS_TRY(dsi_op_check(graph->ctx, op));
     }
     if (n_in < op->n_in_min || n_in > op->n_in_max) {
         return ds_fail(graph->ctx, DS_ERR_ARG, "%s takes %u to %u inputs, got %u", op->name,

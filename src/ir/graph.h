@@ -13,6 +13,7 @@
 #define DSI_IR_GRAPH_H
 
 #include "base/arena.h"
+#include "ir/phase.h"
 #include <deepspeed/graph.h>
 #include <deepspeed/op.h>
 
@@ -61,6 +62,7 @@ struct ds_graph {
     uint32_t n_operands, operands_capacity;
     dsi_output_info *outputs;
     uint32_t n_outputs, outputs_capacity;
+    dsi_phases phases;
     ds_value *current; /* per cell: value of the current version, DS_NONE before the first read */
     uint32_t current_capacity;
     const char *scope; /* of nodes applied from now on, like the three below */

@@ -259,20 +259,36 @@ static ds_status take_op(parser *p, const ds_op **op_out)
     return dsi_text_take(&p->scan, "(");
 }
 
+/* After "phase ". */
+static ds_status take_phase_line(parser *p)
+{
+    char word[WORD_BYTES];
+    uint32_t flags = 0;
+    ds_phase phase = 0;
+    const uint32_t n_line = p->scan.n_lines;
+    DS_TRY(dsi_text_word(&p->scan, "the name of a phase", word, sizeof word));
+    for (uint32_t bit = 0; bit < 3; ++bit) {
+        flags |= dsi_text_try(&p->scan, dsi_phase_words[bit]) ? 1u << bit : 0;
+    }
+    DS_TRY(dsi_text_end_line(&p->scan));
+    const ds_status status = ds_graph_add_phase(p->graph, word, flags, &phase);
+    return status < 0 ? ds_fail(p->scan.ctx, DS_ERR_FORMAT, "line %u: %s", n_line,
+                                ds_ctx_error(p->scan.ctx))
+                      : DS_OK;
+}
+
 static ds_status take_phase(parser *p)
 {
-    static const char *const phases[DS_PHASE_COUNT] = {
-#define X(id, name) [DS_PHASE_##id] = name,
-        DS_PHASE_LIST(X)
-#undef X
-    };
-    for (int phase = 0; phase < DS_PHASE_COUNT; ++phase) {
-        if ((ds_phase)phase >= p->graph->phase && dsi_text_try(&p->scan, phases[phase])) {
-            ds_graph_set_phase(p->graph, (ds_phase)phase);
-            return DS_OK;
-        }
+    const dsi_text_scan before = p->scan;
+    char word[WORD_BYTES];
+    DS_TRY(dsi_text_word(&p->scan, "a phase", word, sizeof word));
+    const ds_phase phase = ds_graph_find_phase(p->graph, word);
+    if (phase == DS_NONE || phase < p->graph->phase) {
+        p->scan = before;
+        return dsi_text_expected(&p->scan, "a phase that is not before that of the line above");
     }
-    return dsi_text_expected(&p->scan, "a phase that is not before that of the line above");
+    ds_graph_set_phase(p->graph, phase);
+    return DS_OK;
 }
 
 /* A node as its line has it. */
@@ -401,6 +417,9 @@ static ds_status take_output_line(parser *p)
 static ds_status parse_lines(parser *p)
 {
     DS_TRY(grow_rows(p));
+    while (dsi_text_try(&p->scan, "phase ")) {
+        DS_TRY(take_phase_line(p));
+    }
     while (dsi_text_try(&p->scan, "cell ")) {
         DS_TRY(take_cell_line(p));
     }
@@ -415,7 +434,7 @@ static ds_status parse_lines(parser *p)
         DS_TRY(take_output_line(p));
     }
     if (*p->scan.at != '\0') {
-        return dsi_text_expected(&p->scan, "cells, then nodes, then outputs");
+        return dsi_text_expected(&p->scan, "phases, cells, nodes, outputs in this order");
     }
     if (p->n_read < p->n_firsts) {
         const first_value *left = &p->firsts[p->n_read];

@@ -73,11 +73,6 @@ static void print_attrs(dsi_buf *text, const dsi_node_info *node)
 
 static void print_node(dsi_buf *text, const ds_graph *graph, const dsi_node_info *node)
 {
-    static const char *const phases[DS_PHASE_COUNT] = {
-#define X(id, name) [DS_PHASE_##id] = name,
-        DS_PHASE_LIST(X)
-#undef X
-    };
     for (uint32_t i = 0; i < node->n_out; ++i) {
         const ds_value v = dsi_node_out(graph, node)[i];
         dsi_buf_puts(text, i == 0 ? "" : ", ");
@@ -100,7 +95,7 @@ static void print_node(dsi_buf *text, const ds_graph *graph, const dsi_node_info
         dsi_buf_putc(text, ' ');
         print_meta(text, v == DS_NONE ? (ds_meta){0} : graph->values[v].meta);
     }
-    dsi_buf_printf(text, " ; %s ", phases[node->phase]);
+    dsi_buf_printf(text, " ; %s ", graph->phases.items[node->phase].name);
     print_quoted(text, node->scope);
     if (node->region != 0) {
         dsi_buf_printf(text, " region=%u", node->region);
@@ -169,10 +164,25 @@ static ds_status print_cells(dsi_buf *text, const ds_graph *graph)
     return DS_OK;
 }
 
+/* Those that every graph has are not printed. */
+static void print_phases(dsi_buf *text, const dsi_phases *phases)
+{
+    for (uint32_t p = DS_PHASE_STEP; p < phases->n; ++p) {
+        dsi_buf_printf(text, "phase %s", phases->items[p].name);
+        for (uint32_t bit = 0; bit < 3; ++bit) {
+            if ((phases->items[p].flags >> bit & 1u) != 0) {
+                dsi_buf_puts(text, dsi_phase_words[bit]);
+            }
+        }
+        dsi_buf_putc(text, '\n');
+    }
+}
+
 ds_status ds_graph_print(const ds_graph *graph, char **text_out)
 {
     dsi_buf text = dsi_buf_make(TEXT_CEILING);
     dsi_buf_append(&text, "", 0); /* an empty graph is an empty text */
+    print_phases(&text, &graph->phases);
     DS_TRY(print_cells(&text, graph));
     for (ds_node n = 0; n < graph->n_nodes; ++n) {
         print_node(&text, graph, &graph->nodes[n]);

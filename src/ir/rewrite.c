@@ -11,6 +11,7 @@ ds_status dsi_rewrite_begin(dsi_rewrite *r, const ds_graph *from, ds_cells *cell
         return ds_fail(from->ctx, DS_ERR_NOMEM, "no memory to rewrite the graph");
     }
     DS_TRY(ds_graph_create(from->ctx, cells, &r->to));
+    DS_TRY(dsi_phases_copy(from->ctx, r->to->arena, &from->phases, &r->to->phases));
     for (ds_value v = 0; v < from->n_values; ++v) {
         r->map[v] = DS_NONE;
         if (from->values[v].producer == DS_NONE) {

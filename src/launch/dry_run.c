@@ -2,6 +2,8 @@
 /* --dry_run: the commands and environments of a job, for a shell. See head.h. */
 #include "launch/head_impl.h"
 
+#include "base/processor.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,7 +51,7 @@ static void add_own(const dsi_head *h, const dsi_words *env, dsi_buf *text)
 static void add_rank(const dsi_head *h, size_t node, uint32_t local, dsi_buf *text)
 {
     dsi_launch launch = dsi_head_launch(h, node);
-    const uint32_t cores = dsi_cores_allowed() / h->hosts.items[node].n_slots;
+    const uint32_t cores = dsi_processor_n_cores() / h->hosts.items[node].n_slots;
     dsi_words env = {0};
     launch.env = h->multi ? &h->exports : &h->env;
     dsi_rank_env(&launch, local, cores > 0 ? cores : 1, &env);

@@ -171,6 +171,9 @@ ds_status dsi_head_run_relay(dsi_head *h, int *exit_code_out)
     status = status >= 0 ? dsi_supervise(h->ctx, &params, &outcome) : status;
     dsi_words_free(&env);
     if (status >= 0 && outcome.exit_code != 0 && !outcome.interrupted) {
+        if (outcome.awaited) {
+            notify(h, o->relay, "awaits", (long)outcome.awaited_rank);
+        }
         notify(h, o->relay, "code", outcome.exit_code);
     }
     *exit_code_out = outcome.exit_code;

@@ -323,6 +323,7 @@ static ds_status run_tasks(nodes_run *run, dsi_outcome *outcome_out)
         .control = -1,
         .notice = run->notice[0],
         .ways = true,
+        .hosts = &run->h->hosts,
         /* the memory of ranks is watched on their nodes */
         .limits = {.seconds = run->h->options->time_limit, .done_file = run->h->options->done_file},
         .terminal = run->h->options->terminal};

@@ -347,6 +347,17 @@ uint32_t dsi_hosts_first_rank(const dsi_hosts *hosts, size_t host)
     return n;
 }
 
+const char *dsi_hosts_of_rank(const dsi_hosts *hosts, uint32_t rank)
+{
+    for (size_t i = 0; i < hosts->n; ++i) {
+        if (rank < hosts->items[i].n_slots) {
+            return hosts->items[i].name;
+        }
+        rank -= hosts->items[i].n_slots;
+    }
+    return NULL;
+}
+
 uint32_t dsi_hosts_n_ranks(const dsi_hosts *hosts)
 {
     return dsi_hosts_first_rank(hosts, hosts->n);

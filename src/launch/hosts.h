@@ -58,6 +58,9 @@ uint32_t dsi_hosts_n_ranks(const dsi_hosts *hosts);
 /* The rank of a host's first slot. */
 uint32_t dsi_hosts_first_rank(const dsi_hosts *hosts, size_t host);
 
+/* The name of the host that has a rank; NULL: none has. */
+const char *dsi_hosts_of_rank(const dsi_hosts *hosts, uint32_t rank);
+
 /* {"host": [slots…], …} in URL-safe base64, as DeepSpeed's world info; and back. Errors:
  * ERR_FORMAT, ERR_LIMIT, ERR_NOMEM. */
 ds_status dsi_hosts_encode(ds_ctx *ctx, const dsi_hosts *hosts, dsi_buf *buf);

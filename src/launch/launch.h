@@ -50,8 +50,6 @@ extern const char *const dsi_rank_env_names[];
 /* Runs the ranks of this node until they have ended. Errors as dsi_supervise. */
 ds_status dsi_launch_node(ds_ctx *ctx, const dsi_launch *launch, dsi_outcome *outcome_out);
 
-/* Cores that this process may use, at least 1. */
-uint32_t dsi_cores_allowed(void);
 /* 128 bits from the system's generator, as 32 hex digits. Errors: ERR_IO. */
 ds_status dsi_make_secret(ds_ctx *ctx, char text[DSI_SECRET_TEXT]);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks of one node as tasks of the supervisor. See launch.h. */
+#include "base/processor.h"
 #include "comm/launcher_note.h"
 #include "launch/bind.h"
 #include "launch/launch.h"
@@ -119,7 +120,7 @@ static ds_status share_cores(node_run *node)
         node->threads = node->binding.cores_each;
         return DS_OK;
     }
-    const uint32_t cores = dsi_cores_allowed();
+    const uint32_t cores = dsi_processor_n_cores();
     node->threads = cores > node->n ? cores / node->n : 1;
     return DS_OK;
 }

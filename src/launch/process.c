@@ -25,7 +25,8 @@ const char *dsi_signal_name(int signal, char *text, size_t size)
     return text;
 }
 
-void dsi_own_folder(char *text, size_t size)
+/* A folder of this executable, "" when unknown. */
+static void own_folder(char *text, size_t size)
 {
     const ssize_t n = readlink("/proc/self/exe", text, size - 1);
     text[n > 0 ? n : 0] = '\0';
@@ -96,7 +97,7 @@ ds_status dsi_program_find(ds_ctx *ctx, const char *name, char **path_out)
         return find_by_path(ctx, name, path_out);
     }
     char own[4096];
-    dsi_own_folder(own, sizeof own);
+    own_folder(own, sizeof own);
     char *path = NULL;
     if (strncmp(name, "ds_", 3) == 0 && own[0] != '\0') {
         path = in_folder(own, strlen(own), name);

@@ -46,8 +46,6 @@ bool dsi_process_is_ending(const dsi_process *process);
 /* Closes what is open of out, err and control. */
 void dsi_process_close(dsi_process *process);
 
-/* A folder of this executable, "" when unknown. */
-void dsi_own_folder(char *text, size_t size);
 /* "SIGKILL", or "signal 40". */
 const char *dsi_signal_name(int signal, char *text, size_t size);
 

@@ -10,12 +10,24 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-const char *const dsi_rank_env_names[] = {
-    "RANK",        "LOCAL_RANK",      "WORLD_SIZE",          "LOCAL_WORLD_SIZE",
-    "LOCAL_SIZE",  "CROSS_RANK",      "CROSS_SIZE",          "MASTER_ADDR",
-    "MASTER_PORT", "OMP_NUM_THREADS", "DS_THREADS",          "DS_RESTART_COUNT",
-    "DS_SLOT",     "DS_JOB_SECRET",   DSI_LAUNCHER_VARIABLE, "CUDA_VISIBLE_DEVICES",
-    NULL};
+const char *const dsi_rank_env_names[] = {"RANK",
+                                          "LOCAL_RANK",
+                                          "WORLD_SIZE",
+                                          "LOCAL_WORLD_SIZE",
+                                          "LOCAL_SIZE",
+                                          "CROSS_RANK",
+                                          "CROSS_SIZE",
+                                          "MASTER_ADDR",
+                                          "MASTER_PORT",
+                                          "OMP_NUM_THREADS",
+                                          "DS_THREADS",
+                                          "DS_RESTART_COUNT",
+                                          "DS_SLOT",
+                                          "DS_JOB_SECRET",
+                                          DSI_LAUNCHER_VARIABLE,
+                                          "DS_RANK_MEMORY",
+                                          "CUDA_VISIBLE_DEVICES",
+                                          NULL};
 
 static void set_number(dsi_words *env, const char *name, uint32_t value)
 {
@@ -65,20 +77,15 @@ void dsi_rank_env(const dsi_launch *launch, uint32_t local, uint32_t threads, ds
     } else {
         dsi_env_unset(&env, DSI_LAUNCHER_VARIABLE); /* of a launcher that started this one */
     }
+    if (launch->limits.rank_bytes > 0) {
+        dsi_env_setf(&env, "DS_RANK_MEMORY", "%zu", launch->limits.rank_bytes);
+    } else {
+        dsi_env_unset(&env, "DS_RANK_MEMORY");
+    }
     if (launch->devices) {
         set_devices(host, &env);
     }
     *env_out = env;
-}
-
-uint32_t dsi_cores_allowed(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) {
-        return (uint32_t)CPU_COUNT(&set);
-    }
-    const long n = sysconf(_SC_NPROCESSORS_ONLN); /* more than 1024: the set is too small */
-    return n > 0 ? (uint32_t)n : 1;
 }
 
 ds_status dsi_make_secret(ds_ctx *ctx, char text[DSI_SECRET_TEXT])

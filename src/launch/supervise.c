@@ -163,6 +163,8 @@ static void fill_outcome(dsi_job *job, dsi_outcome *outcome)
     outcome->interrupted = job->stop == DSI_STOP_SIGNAL || job->stop == DSI_STOP_LOST;
     outcome->signalled = job->signalled;
     outcome->limit = job->limit;
+    outcome->awaited = job->awaited;
+    outcome->awaited_rank = job->awaited_rank;
     outcome->peak_bytes = job->peak_bytes;
     for (size_t i = 0; i < job->n; ++i) {
         outcome->no_memory = outcome->no_memory || job->tasks[i].oom;

@@ -16,6 +16,7 @@
 #ifndef DSI_LAUNCH_SUPERVISE_H
 #define DSI_LAUNCH_SUPERVISE_H
 
+#include "launch/hosts.h"
 #include "launch/output.h"
 #include "launch/process.h"
 #include <stdint.h>
@@ -56,7 +57,8 @@ typedef struct dsi_supervise_params {
     int control;      /* descriptor whose "signal N" lines are obeyed and whose end ends the job;
                          -1: none */
     int notice;       /* descriptor on which relays tell "LABEL pid N" when they start and "LABEL
-                         code N" when their node failed, a line each; -1: none */
+                         code N" when their node failed, a line each, before that "LABEL awaits
+                         N" where it waited for rank N in vain; -1: none */
     int absences; /* with `ranks`, of dsi_launcher_listen: on which ranks tell whom they waited for
                      in vain; -1: none */
     bool independent; /* a task that fails is named and does not end the others; the outcome's code
@@ -66,6 +68,7 @@ typedef struct dsi_supervise_params {
     bool quiet;       /* nothing is said of a failure: another launcher does */
     bool ways;        /* the tasks are ways to nodes, which report their ranks themselves: a failure
                          is told in one line, without last lines */
+    const dsi_hosts *hosts; /* with `ways`: of the job; NULL: not known */
     dsi_limits limits;
     const int *terminal; /* where what is shown goes: two descriptors, of output and errors; NULL:
                             1 and 2 */
@@ -74,11 +77,13 @@ typedef struct dsi_supervise_params {
 typedef struct dsi_outcome {
     int exit_code;    /* 0; the first failed task's code, or 128 + its signal */
     bool interrupted; /* ended by a signal to the launcher, or by the end of `control` */
-    bool signalled;  /* a signal that ends came, also while the job was ending for another reason */
-    size_t first;    /* index of the first task that failed; n_tasks: none */
-    char label[256]; /* its label, or the one of a notice; "" when none failed */
-    dsi_limit limit; /* which one ended it */
-    bool no_memory;  /* the kernel ended a task for want of memory */
+    bool signalled; /* a signal that ends came, also while the job was ending for another reason */
+    bool awaited;   /* with `ways`: the node that failed had waited in vain for a rank elsewhere */
+    uint32_t awaited_rank;
+    size_t first;      /* index of the first task that failed; n_tasks: none */
+    char label[256];   /* its label, or the one of a notice; "" when none failed */
+    dsi_limit limit;   /* which one ended it */
+    bool no_memory;    /* the kernel ended a task for want of memory */
     size_t peak_bytes; /* most that a task was seen to use, with limits.rank_bytes or done_file */
 } dsi_outcome;
 

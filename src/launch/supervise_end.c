@@ -32,7 +32,8 @@ static void on_stand_in_end(dsi_job *job, pid_t pid, int wait_status)
         if (job->tasks[i].stand_in == pid) {
             job->tasks[i].stand_in = 0;
             job->tasks[i].absent =
-                WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == DSI_ABSENT_TAKEN;
+                job->tasks[i].absent ||
+                (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == DSI_ABSENT_TAKEN);
         }
     }
 }
@@ -97,7 +98,9 @@ static void hear_absences(dsi_job *job)
         while (i < job->n && job->tasks[i].task->rank != note.rank) {
             ++i;
         }
-        if (i < job->n) {
+        if (i < job->n && note.seconds <= 0.0) {
+            job->tasks[i].absent = !job->tasks[i].alive && job->tasks[i].wait_status == 0;
+        } else if (i < job->n) {
             job->tasks[i].awaited = note.seconds;
         } else {
             job->elsewhere = note;
@@ -226,6 +229,8 @@ void dsi_job_reap(dsi_job *job)
     if (job->stop == DSI_STOP_NONE && !job->params->independent) {
         find_cause(job);
         if (job->first < job->n) {
+            job->awaited = job->params->ways &&
+                           dsi_report_awaited(&job->tasks[job->first].output, &job->awaited_rank);
             if (!job->params->quiet) {
                 dsi_report_first(job);
             }

@@ -93,11 +93,15 @@ static void on_line(dsi_job *job, const char *line, bool is_notice)
     }
     if (strcmp(what, "pid") == 0 && number > 1) {
         dsi_job_add_relay(job, (pid_t)number);
+    } else if (strcmp(what, "awaits") == 0 && number >= 0 && job->stop == DSI_STOP_NONE) {
+        job->awaited = true;
+        job->awaited_rank = (uint32_t)number;
     } else if (strcmp(what, "code") == 0 && job->stop == DSI_STOP_NONE) {
+        char node[sizeof "node " + sizeof label];
         job->notice_code = number;
         memcpy(job->notice_label, label, sizeof label);
-        ds_log(job->ctx, DS_LOG_ERROR, "node %s %s%s", label,
-               dsi_way_end(number, text, sizeof text), "; ending the others");
+        (void)snprintf(node, sizeof node, "node %s", label);
+        dsi_report_way(job, node, dsi_way_end(number, text, sizeof text), "; ending the others");
         dsi_job_stop(job, DSI_STOP_FAILED, SIGTERM, job->params->grace);
     }
 }

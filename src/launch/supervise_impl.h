@@ -52,6 +52,8 @@ typedef struct dsi_job {
     int *relays;    /* descriptors of processes that told their number */
     size_t n_relays;
     dsi_absent_note elsewhere; /* a rank of another host that was waited for in vain; 0 s: none */
+    bool awaited;              /* with `ways`: a node tells of such a rank */
+    uint32_t awaited_rank;
     char notice_label[256];
     int notice_code; /* exit code that another process told */
     double deadline; /* when to kill; 0: never */
@@ -114,6 +116,10 @@ bool dsi_running_failed(const dsi_running *running);
 int dsi_running_code(const dsi_running *running);
 /* "failed with exit code 3", "cannot be reached, …" for what a way to a node ended with. */
 const char *dsi_way_end(int code, char *text, size_t size);
+/* One line, of a node that failed: `how` is dsi_way_end's. */
+void dsi_report_way(const dsi_job *job, const char *node, const char *how, const char *then);
+/* The rank of another host for which a node's ranks waited, by the end of its launcher's report. */
+bool dsi_report_awaited(const dsi_output *output, uint32_t *rank_out);
 /* Seconds until dsi_limits_check wants to be called, negative: never. */
 double dsi_limits_wait(const dsi_job *job);
 /* Looks whether a limit is reached; then says which one, and whose, and ends the job. */

@@ -78,15 +78,44 @@ static void write_elsewhere(const dsi_job *job, dsi_buf *buf)
     }
 }
 
+/* The end of a node's report is read by the launcher that started the node's. */
+#define END_FORMAT     "---- exit code %d ----\n"
+#define AWAITED_FORMAT "---- exit code %d: rank %u of another host never joined ----"
+
+bool dsi_report_awaited(const dsi_output *output, uint32_t *rank_out)
+{
+    dsi_buf buf = dsi_buf_make(2 * DSI_TAIL_BYTES);
+    bool found = false;
+    dsi_output_tail(output, "", &buf);
+    for (const char *at = dsi_buf_text(&buf); at != NULL && !found; at = strstr(at, "---- exit")) {
+        int code = 0;
+        int end = 0;
+        found = sscanf(at, AWAITED_FORMAT "%n", &code, rank_out, &end) == 2 && end > 0;
+        at += *at != '\0' ? 1 : 0;
+    }
+    dsi_buf_free(&buf);
+    return found;
+}
+
+void dsi_report_way(const dsi_job *job, const char *node, const char *how, const char *then)
+{
+    const dsi_hosts *hosts = job->params->hosts;
+    const char *host =
+        job->awaited && hosts != NULL ? dsi_hosts_of_rank(hosts, job->awaited_rank) : NULL;
+    if (host != NULL) {
+        ds_log(job->ctx, DS_LOG_ERROR, "rank %u on %s never joined the others: %s %s%s",
+               job->awaited_rank, host, node, how, then);
+    } else {
+        ds_log(job->ctx, DS_LOG_ERROR, "%s %s%s", node, how, then);
+    }
+}
+
 void dsi_report_first(dsi_job *job)
 {
     const dsi_running *running = &job->tasks[job->first];
     dsi_buf buf = dsi_buf_make(4096);
     char text[96];
-    if (job->params->ways) {
-        dsi_buf_printf(&buf, "%s %s", running->task->label,
-                       dsi_way_end(dsi_running_code(running), text, sizeof text));
-    } else {
+    if (!job->params->ways) {
         write_elsewhere(job, &buf);
         dsi_buf_printf(&buf, "%s on %s ", running->task->label, job->params->host);
         describe_end(running, &buf);
@@ -99,7 +128,13 @@ void dsi_report_first(dsi_job *job)
         dsi_buf_printf(&buf, running->alive ? " and the other %zu" : "; ending the other %zu",
                        n_others);
     }
-    ds_log(job->ctx, DS_LOG_ERROR, "%s", dsi_buf_text(&buf));
+    if (job->params->ways) {
+        dsi_report_way(job, running->task->label,
+                       dsi_way_end(dsi_running_code(running), text, sizeof text),
+                       dsi_buf_text(&buf));
+    } else {
+        ds_log(job->ctx, DS_LOG_ERROR, "%s", dsi_buf_text(&buf));
+    }
     dsi_buf_free(&buf);
 }
 
@@ -166,7 +201,11 @@ void dsi_report_end(dsi_job *job)
     write_cause(running, &buf);
     write_others(job, &buf);
     write_tail(running, &buf);
-    dsi_buf_printf(&buf, "---- exit code %d ----\n", dsi_running_code(running));
+    if (job->elsewhere.seconds > 0) {
+        dsi_buf_printf(&buf, AWAITED_FORMAT "\n", dsi_running_code(running), job->elsewhere.rank);
+    } else {
+        dsi_buf_printf(&buf, END_FORMAT, dsi_running_code(running));
+    }
     log_lines(job->ctx, dsi_buf_text(&buf));
     dsi_buf_free(&buf);
 }

@@ -75,7 +75,7 @@ void dsi_html_json(dsi_buf *page, const char *text)
     }
 }
 
-void dsi_html_begin(dsi_buf *page, const char *title, const char *kind, int refresh)
+void dsi_html_begin(dsi_buf *page, const char *title, const char *kind)
 {
     dsi_buf_printf(
         page,
@@ -83,9 +83,6 @@ void dsi_html_begin(dsi_buf *page, const char *title, const char *kind, int refr
         "%s\">\n<meta name=\"viewport\" content=\"width=device-width, "
         "initial-scale=1\">\n",
         kind);
-    if (refresh > 0) {
-        dsi_buf_printf(page, "<meta http-equiv=\"refresh\" content=\"%d\">\n", refresh);
-    }
     dsi_buf_puts(page, "<title>");
     dsi_html_text(page, title);
     dsi_buf_puts(page, "</title>\n<style>\n");

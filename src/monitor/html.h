@@ -12,8 +12,8 @@ void dsi_html_text(dsi_buf *page, const char *text);
 /* The same as the inside of a JSON string in a <script>. */
 void dsi_html_json(dsi_buf *page, const char *text);
 /* The beginning of a page up to <main>; kind: what wrote it ("run report"), by which it is known
- * again (dsi_html_is_ours). refresh > 0: the page loads itself anew after so many seconds. */
-void dsi_html_begin(dsi_buf *page, const char *title, const char *kind, int refresh);
+ * again (dsi_html_is_ours). */
+void dsi_html_begin(dsi_buf *page, const char *title, const char *kind);
 /* script: with that which shows figures under the pointer. */
 void dsi_html_end(dsi_buf *page, bool script);
 /* A figure with its name. note may be NULL; tone: "", "good", "warn" or "bad". */

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Monitors: TensorBoard and CSV. See include/deepspeed/monitor.h. */
+/* Monitors: TensorBoard and CSV here, W&B and Comet in files of their own. See
+ * include/deepspeed/monitor.h. */
+#include "monitor/comet_run.h"
 #include "monitor/tfevents.h"
+#include "monitor/wandb_run.h"
 
 #include "base/reserved.h"
 #include "io/file.h"
@@ -27,6 +30,10 @@ struct ds_monitor {
     char folder[PATH_BYTES]; /* of CSV */
     csv_file files[MAX_TAGS];
     uint32_t n_files;
+    dsi_wandb *wandb; /* NULL when off; so comet */
+    dsi_comet *comet;
+    int exit_code;
+    char *error; /* why the run failed; NULL */
 };
 
 static double wall_time(void)
@@ -88,33 +95,73 @@ static ds_status open_events(ds_monitor *monitor, const ds_config_monitor *confi
     return dsi_tfevents_begin(monitor->ctx, monitor->events, wall_time());
 }
 
-ds_status ds_monitor_open(ds_ctx *ctx, const ds_config_monitor *tensorboard,
-                          const ds_config_monitor *csv, ds_monitor **monitor_out)
+static ds_status check_reserved(ds_ctx *ctx, const ds_monitor_params *p)
 {
-    if (tensorboard != NULL) {
-        DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_config_monitor", tensorboard));
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_monitor_params", p));
+    if (p->tensorboard != NULL) {
+        DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_config_monitor", p->tensorboard));
     }
-    if (csv != NULL) {
-        DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_config_monitor", csv));
+    if (p->csv != NULL) {
+        DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_config_monitor", p->csv));
     }
+    if (p->wandb != NULL) {
+        DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_config_wandb", p->wandb));
+    }
+    return p->comet != NULL ? DSI_RESERVED_CHECK(ctx, "ds_config_comet", p->comet) : DS_OK;
+}
+
+static ds_status open_all(ds_monitor *monitor, const ds_monitor_params *p)
+{
+    ds_ctx *ctx = monitor->ctx;
+    if (p->tensorboard != NULL && p->tensorboard->enabled) {
+        DS_TRY(open_events(monitor, p->tensorboard));
+    }
+    if (p->csv != NULL && p->csv->enabled) {
+        monitor->csv = true;
+        DS_TRY(folder_of(ctx, p->csv, monitor->folder));
+    }
+    if (p->wandb != NULL && p->wandb->enabled) {
+        DS_TRY(dsi_wandb_open(ctx, p->wandb, p->config, &monitor->wandb));
+    }
+    return p->comet != NULL && p->comet->enabled
+               ? dsi_comet_open(ctx, p->comet, p->config, &monitor->comet)
+               : DS_OK;
+}
+
+ds_status ds_monitor_create(ds_ctx *ctx, const ds_monitor_params *params, ds_monitor **monitor_out)
+{
+    DS_TRY(check_reserved(ctx, params));
     ds_monitor *monitor = calloc(1, sizeof *monitor);
-    ds_status status = DS_OK;
     if (monitor == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a monitor");
     }
     monitor->ctx = ctx;
-    if (tensorboard != NULL && tensorboard->enabled) {
-        status = open_events(monitor, tensorboard);
-    }
-    if (status >= 0 && csv != NULL && csv->enabled) {
-        monitor->csv = true;
-        status = folder_of(ctx, csv, monitor->folder);
-    }
+    const ds_status status = open_all(monitor, params);
     if (status < 0) {
+        monitor->exit_code = 1;
         (void)ds_monitor_close(&monitor);
         return status;
     }
     *monitor_out = monitor;
+    return DS_OK;
+}
+
+ds_status ds_monitor_open(ds_ctx *ctx, const ds_config_monitor *tensorboard,
+                          const ds_config_monitor *csv, ds_monitor **monitor_out)
+{
+    const ds_monitor_params params = {.tensorboard = tensorboard, .csv = csv};
+    return ds_monitor_create(ctx, &params, monitor_out);
+}
+
+ds_status ds_monitor_end(ds_monitor *monitor, int exit_code, const char *error)
+{
+    char *copy = error != NULL ? strdup(error) : NULL;
+    if (copy == NULL && error != NULL) {
+        return ds_fail(monitor->ctx, DS_ERR_NOMEM, "no memory for a monitor");
+    }
+    free(monitor->error);
+    monitor->error = copy;
+    monitor->exit_code = exit_code;
     return DS_OK;
 }
 
@@ -164,7 +211,10 @@ ds_status ds_monitor_write(ds_monitor *monitor, const char *tag, double value, u
                            strerror(errno));
         }
     }
-    return DS_OK;
+    if (monitor->wandb != NULL) {
+        DS_TRY(dsi_wandb_write(monitor->wandb, tag, value, step));
+    }
+    return monitor->comet != NULL ? dsi_comet_write(monitor->comet, tag, value, step) : DS_OK;
 }
 
 ds_status ds_monitor_flush(ds_monitor *monitor)
@@ -183,7 +233,12 @@ ds_status ds_monitor_close(ds_monitor **monitor_inout)
     if (monitor == NULL) {
         return DS_OK;
     }
-    const ds_status status = ds_monitor_flush(monitor);
+    ds_status status = ds_monitor_flush(monitor);
+    const ds_status wandb = dsi_wandb_close(&monitor->wandb, monitor->exit_code);
+    status = status < 0 ? status : wandb;
+    const ds_status comet = dsi_comet_close(&monitor->comet, monitor->error);
+    status = status < 0 ? status : comet;
+    free(monitor->error);
     if (monitor->events != NULL) {
         (void)fclose(monitor->events);
     }

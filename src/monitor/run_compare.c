@@ -204,7 +204,7 @@ static void put_differences(dsi_buf *page, dsi_run_history *const *runs, size_t 
 ds_status dsi_run_page_compare(ds_ctx *ctx, dsi_run_history *const *runs, size_t n, char **text_out)
 {
     dsi_buf page = dsi_buf_make(PAGE_CEILING);
-    dsi_html_begin(&page, "Runs compared", DSI_RUN_PAGE_KIND, 0);
+    dsi_html_begin(&page, "Runs compared", DSI_RUN_COMPARE_KIND);
     dsi_buf_printf(&page, "<header><h1>%zu runs compared</h1></header>\n", n);
     put_table(&page, runs, n);
     put_charts(&page, runs, n);

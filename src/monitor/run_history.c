@@ -26,6 +26,7 @@ static void session_clear(dsi_run_session *s)
 {
     free(s->verdict);
     free(s->error);
+    free(s->why);
     *s = (dsi_run_session){0};
 }
 
@@ -87,12 +88,24 @@ static void feed_step(dsi_run_history *h, uint64_t step, const json_t *line)
     h->step = step;
 }
 
+/* A run that chooses its best step says which; else it is that of the least loss. */
+static void feed_best(dsi_run_history *h, const json_t *line)
+{
+    const double value = number(line, "best_eval_loss");
+    if (isfinite(value)) {
+        h->best_eval = value;
+        h->best_eval_step = (uint64_t)number_or_zero(line, "best_step");
+    }
+}
+
 static void feed_eval(dsi_run_history *h, uint64_t step, const json_t *line)
 {
     h->eval_loss = number(line, "eval_loss");
     h->eval_step = step;
     h->n_evals += 1;
-    if (isfinite(h->eval_loss) && !(h->eval_loss >= h->best_eval)) {
+    if (json_object_get(line, "best_step") != NULL) {
+        feed_best(h, line);
+    } else if (isfinite(h->eval_loss) && !(h->eval_loss >= h->best_eval)) {
         h->best_eval = h->eval_loss;
         h->best_eval_step = step;
     }
@@ -106,6 +119,7 @@ static void feed_start(dsi_run_history *h, uint64_t step, json_t *line)
         memmove(&h->sessions[0], &h->sessions[1], (DSI_RUN_SESSIONS - 1) * sizeof *h->sessions);
         h->n_sessions -= 1;
     }
+    h->model_step = 0; /* another session ends otherwise */
     h->sessions[h->n_sessions++] =
         (dsi_run_session){.from = step,
                           .began = number_or_zero(line, "time"),
@@ -121,6 +135,8 @@ static void feed_end(dsi_run_history *h, const json_t *line)
         dsi_run_session *s = &h->sessions[h->n_sessions - 1];
         free(s->verdict);
         free(s->error);
+        free(s->why);
+        s->why = text(line, "why");
         s->ended = number_or_zero(line, "time");
         s->verdict = text(line, "verdict");
         s->error = text(line, "error");
@@ -145,6 +161,9 @@ static bool feed(dsi_run_history *h, json_t *line)
         dsi_series_add(&h->curves[DSI_RUN_SAVES], step, 1.0);
         h->n_saves += 1;
         h->save_seconds += number_or_zero(line, "save_stall_s");
+    } else if (json_object_get(line, "model_step") != NULL) {
+        feed_best(h, line);
+        h->model_step = (uint64_t)number_or_zero(line, "model_step");
     } else if (json_object_get(line, "loss") != NULL) {
         feed_step(h, step, line);
     } else {

@@ -4,10 +4,11 @@
  *
  *   {"step": 7, "loss": …, "lr": …, "grad_norm": …, "loss_scale": …, "tokens_per_s": …, …}
  *   {"step": 10, "eval_loss": …, "eval_tokens": …}     {"step": 10, "save_stall_s": …, …}
+ *   {"step": 10, "best_step": 5, "best_eval_loss": …, "stopped_early": …, "model_step": 5}
  *   {"ds_history": 1, "event": "start", "step": 0, …}  {"event": "end", "verdict": "finished", …}
  *
- * The last two are in the history of an output folder only. Whatever its length, a run takes
- * bounded memory here. Called by the page of a run and by ds_train; one thread at a time.
+ * The last two (sessions) are in the history of an output folder only. Whatever its length, a run
+ * takes bounded memory here. Called by the page of a run and by ds_train; one thread at a time.
  */
 #ifndef DSI_MONITOR_RUN_HISTORY_H
 #define DSI_MONITOR_RUN_HISTORY_H
@@ -40,6 +41,7 @@ typedef struct dsi_run_session {
     bool resumed, restarted;
     char *verdict; /* "finished", "interrupted", "failed"; NULL: none was written */
     char *error;   /* of "failed"; NULL else */
+    char *why;     /* it ended before its last step; NULL else */
 } dsi_run_session;
 
 typedef struct dsi_run_history {
@@ -54,7 +56,8 @@ typedef struct dsi_run_history {
     double tokens, seconds, save_seconds; /* sums over what was seen */
     double loss, eval_loss, best_eval;    /* newest, newest, least; NAN: none */
     uint64_t best_eval_step, eval_step;
-    double peak_bytes; /* most */
+    uint64_t model_step; /* whose weights the model folder has; 0: not told */
+    double peak_bytes;   /* most */
 } dsi_run_history;
 
 /* An empty history; NULL when out of memory. name is copied. */

@@ -29,7 +29,7 @@ const char *dsi_run_text(const dsi_run_history *h, const char *key)
     return text != NULL ? text : "";
 }
 
-double dsi_run_number(const dsi_run_history *h, const char *key)
+static double run_number(const dsi_run_history *h, const char *key)
 {
     return json_number_value(json_object_get(h->start, key));
 }
@@ -75,7 +75,7 @@ static void put_head(dsi_buf *page, const dsi_run_history *h, bool live)
     const char *tone = "";
     const char *verdict = dsi_run_verdict(h, live, &tone);
     const dsi_run_session *s = dsi_run_history_last(h);
-    const double steps = dsi_run_number(h, "steps");
+    const double steps = run_number(h, "steps");
     char began[64];
     char written[64];
     dsi_buf_puts(page, "<header><h1>");
@@ -93,6 +93,10 @@ static void put_head(dsi_buf *page, const dsi_run_history *h, bool live)
     if (live || (s != NULL && s->ended > 0.0)) {
         dsi_buf_printf(page, " · %s %s", live ? "as of" : "ended",
                        time_text(live ? (double)time(NULL) : s->ended, written, sizeof written));
+    }
+    if (s != NULL && s->why != NULL) {
+        dsi_buf_puts(page, " · ");
+        dsi_html_text(page, s->why);
     }
     dsi_buf_puts(page, "</p></header>\n");
     if (s != NULL && s->error != NULL) {
@@ -121,6 +125,14 @@ static void put_loss_tiles(dsi_buf *page, const dsi_run_history *h)
         dsi_html_tile(page, "Validation loss", dsi_figure(h->eval_loss, value), note,
                       isfinite(h->eval_loss) ? "" : "bad");
     }
+    if (h->model_step > 0) {
+        const bool is_best = h->model_step == h->best_eval_step;
+        (void)snprintf(value, sizeof value, "step %llu", (unsigned long long)h->model_step);
+        (void)snprintf(note, sizeof note, "%s, of %llu steps",
+                       is_best ? "the best evaluation" : "the last one",
+                       (unsigned long long)h->step);
+        dsi_html_tile(page, "Weights of the model", value, note, "");
+    }
 }
 
 static void put_speed_tiles(dsi_buf *page, const dsi_run_history *h)
@@ -144,7 +156,7 @@ static void put_tiles(dsi_buf *page, const dsi_run_history *h)
     char value[DSI_CHART_TEXT];
     char note[LINE_BYTES];
     char text[DSI_CHART_TEXT];
-    const double plan = dsi_run_number(h, "planned_bytes");
+    const double plan = run_number(h, "planned_bytes");
     dsi_buf_puts(page, "<section class=\"tiles\">\n");
     put_loss_tiles(page, h);
     put_speed_tiles(page, h);
@@ -180,8 +192,8 @@ static void put_chart(dsi_buf *page, const dsi_run_history *h, const dsi_run_cur
 {
     const bool loss = row->curve == DSI_RUN_LOSS;
     const bool memory = row->curve == DSI_RUN_MEMORY;
-    const double plan = memory ? dsi_run_number(h, "planned_bytes") : 0.0;
-    const double steps = dsi_run_number(h, "steps");
+    const double plan = memory ? run_number(h, "planned_bytes") : 0.0;
+    const double steps = run_number(h, "steps");
     const dsi_chart_line lines[] = {
         {.name = row->name, .series = &h->curves[row->curve], .smooth = row->smooth},
         {.name = "validation", .series = &h->curves[DSI_RUN_EVAL], .colour = 1, .dots = true}};
@@ -243,8 +255,8 @@ static void put_sessions(dsi_buf *page, const dsi_run_history *h)
                                     : "started",
                        (unsigned long long)s->from, time_text(s->ended, ended, sizeof ended));
         dsi_html_text(page, s->verdict != NULL ? s->verdict : last ? "" : "no end recorded");
-        dsi_buf_puts(page, s->error != NULL ? ": " : "");
-        dsi_html_text(page, s->error);
+        dsi_buf_puts(page, s->error != NULL || s->why != NULL ? ": " : "");
+        dsi_html_text(page, s->error != NULL ? s->error : s->why);
         dsi_buf_puts(page, "</td></tr>\n");
     }
     dsi_buf_puts(page, "</table></div>\n");
@@ -293,15 +305,54 @@ static void put_facts(dsi_buf *page, const dsi_run_history *h)
     }
 }
 
-ds_status dsi_run_page(ds_ctx *ctx, const dsi_run_history *h, bool live, char **text_out)
+/* The page of a run that goes on loads itself anew while it is news. After `silence` seconds
+ * without a new one nobody writes it: it says so and stays as it is. No <meta> refresh, which could
+ * not end. */
+static void put_reload(dsi_buf *page, double silence)
 {
+    dsi_buf_printf(page,
+                   "<script>\n"
+                   "(function () {\n"
+                   "  var written = %.0f, silence = %.0f;\n"
+                   "  if (Date.now() / 1000 - written <= silence) {\n"
+                   "    setTimeout(function () { location.reload(); }, %d);\n"
+                   "    return;\n"
+                   "  }\n"
+                   "  document.getElementById('silent').hidden = false;\n"
+                   "  var pill = document.querySelector('.pill');\n"
+                   "  pill.className = 'pill bad';\n"
+                   "  pill.textContent = 'no news';\n"
+                   "})();\n"
+                   "</script>\n",
+                   (double)time(NULL), silence, 1000 * DSI_RUN_PAGE_REFRESH);
+}
+
+static void put_silent(dsi_buf *page, double silence)
+{
+    char text[DSI_CHART_TEXT];
+    dsi_buf_printf(page,
+                   "<div class=\"card error\" id=\"silent\" hidden><h3 class=\"bad\">No news</h3>"
+                   "Nothing was written here for more than %s: the run was killed, or it stands "
+                   "still. This page no longer loads itself anew.</div>\n",
+                   dsi_clock_text(silence, text));
+}
+
+ds_status dsi_run_page(ds_ctx *ctx, const dsi_run_history *h, double silence, char **text_out)
+{
+    const bool live = silence > 0.0;
     dsi_buf page = dsi_buf_make(PAGE_CEILING);
-    dsi_html_begin(&page, h->name, DSI_RUN_PAGE_KIND, live ? DSI_RUN_PAGE_REFRESH : 0);
+    dsi_html_begin(&page, h->name, DSI_RUN_PAGE_KIND);
     put_head(&page, h, live);
+    if (live) {
+        put_silent(&page, silence);
+    }
     put_tiles(&page, h);
     put_charts(&page, h);
     put_sessions(&page, h);
     put_facts(&page, h);
+    if (live) {
+        put_reload(&page, silence);
+    }
     dsi_html_end(&page, true);
     if (page.failed) {
         dsi_buf_free(&page);

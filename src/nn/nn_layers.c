@@ -202,18 +202,25 @@ ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value
                    DSI_RESERVED_CHECK(ds_graph_ctx(nn->graph), "ds_attention_params", params))) {
         return DS_NONE;
     }
+    if (params->all_keys && params->window != 0) {
+        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                   "ds_nn_attention: window is %lld and all_keys is true; a window is of causal "
+                   "attention",
+                   (long long)params->window);
+        return DS_NONE;
+    }
     const bool dropout = nn->trace.mode == DS_TRACE_TRAIN && params->dropout > 0.0;
     const dsi_attention_attrs attrs = {
         .n_heads = params->n_heads,
         .n_kv_heads = params->n_kv_heads,
         .head_dim = params->head_dim,
         .packed = k == DS_NONE,
-        .causal = 1,
+        .causal = params->all_keys ? 0 : 1,
         .window = params->window,
         .scale = params->scale > 0.0 ? params->scale : 1.0 / sqrt((double)params->head_dim),
         .dropout = dropout ? params->dropout : 0.0,
         .site = dropout ? ++nn->n_sites : 0};
-    if (nn->trace.mode == DS_TRACE_GENERATE) {
+    if (nn->trace.mode == DS_TRACE_GENERATE && !params->all_keys) {
         return attention_with_cache(nn, q, k, v, &attrs);
     }
     const ds_value in[6] = {q, k, v, first, DS_NONE, dropout ? random_state(nn) : DS_NONE};

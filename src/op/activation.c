@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* activation and glu with their backward operators: rules. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 static ds_status check_kind(const ds_infer *call)
@@ -83,23 +84,25 @@ static ds_status glu_grad(ds_grad *call)
 
 static const ds_attr act_attrs[] = {DSI_ATTR_INT(dsi_act_attrs, kind)};
 
-#define ACT_OP(op_name, text, n, outs, infer_fn, grad_fn, op_flags)                                \
+#define ACT_OP(op_name, text, n, outs, infer_fn, grad_fn, op_flags, again_is, place_is)            \
     {                                                                                              \
         .version = DS_OP_VERSION, .name = (op_name), .doc = (text), .n_in_min = (n),               \
         .n_in_max = (n), .n_out = (outs), .flags = (op_flags),                                     \
         .attrs_bytes = sizeof(dsi_act_attrs), .attrs = act_attrs, .n_attrs = DSI_N(act_attrs),     \
-        .infer = (infer_fn), .grad = (grad_fn), .cost = cost,                                      \
+        .infer = (infer_fn), .grad = (grad_fn), .cost = cost, .op_class = DS_CLASS_ELEMENTWISE,    \
+        .role = DS_ROLE_COMPUTE, .again = (again_is), .place = (place_is),                         \
     }
 
 const ds_op dsi_op_activation = ACT_OP(
     "activation", "x → act(x); kind 0 identity, 1 GELU (tanh form), 2 SiLU, 3 GELU (erf form).", 1,
-    1, activation_infer, activation_grad, DS_OP_INPLACE);
+    1, activation_infer, activation_grad, DS_OP_INPLACE, DS_AGAIN_CHEAP, DSI_PLACE_EACH(""));
 const ds_op dsi_op_activation_backward =
     ACT_OP("activation_backward", "dy, x → dx = dy·act'(x); kinds as activation.", 2, 1,
-           activation_backward_infer, NULL, DS_OP_INPLACE);
+           activation_backward_infer, NULL, DS_OP_INPLACE, DS_AGAIN_COSTLY, DSI_PLACE_EACH("0"));
 const ds_op dsi_op_glu =
     ACT_OP("glu", "gate, up → act(gate)·up: SwiGLU with kind 2, GeGLU with kinds 1 and 3.", 2, 1,
-           glu_infer, glu_grad, DS_OP_INPLACE);
-const ds_op dsi_op_glu_backward =
-    ACT_OP("glu_backward", "dy, gate, up → dgate = dy·up·act'(gate), dup = dy·act(gate).", 3, 2,
-           glu_backward_infer, NULL, 0);
+           glu_infer, glu_grad, DS_OP_INPLACE, DS_AGAIN_CHEAP, DSI_PLACE_EACH(""));
+const ds_op dsi_op_glu_backward = ACT_OP(
+    "glu_backward", "dy, gate, up → dgate = dy·up·act'(gate), dup = dy·act(gate).", 3, 2,
+    glu_backward_infer, NULL, 0, DS_AGAIN_COSTLY,
+    DSI_PLACE(.in = "*", .out = "* *", .split = "*", .linear = "0", .flags = DS_PLACE_ELEMENTS));

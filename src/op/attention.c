@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention and attention_backward: rules. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 typedef struct dims {
@@ -112,6 +113,9 @@ static void cost_of(const ds_infer *call, uint32_t at, double products, ds_cost 
     const double heads = (double)q.shape.dims[0] * (double)a->n_heads;
     cost_out->flops = 2.0 * products * heads * pairs * (double)a->head_dim;
     cost_out->bytes = dsi_op_bytes(call);
+    cost_out->m = ds_shape_rows(q.shape) * a->n_heads;
+    cost_out->n = tk;
+    cost_out->k = a->head_dim;
 }
 
 static void attention_cost(const ds_infer *call, ds_cost *cost_out)
@@ -161,9 +165,53 @@ static const ds_attr attention_attrs[] = {
     DSI_ATTR_INT(dsi_attention_attrs, site),
 };
 
+static void adapt_heads(ds_place_case *c, uint32_t q, bool has_rng)
+{
+    const dsi_attention_attrs *a = c->attrs;
+    c->unit_letter = 'h';
+    c->units[0] = a->n_heads;
+    c->units[1] = a->n_kv_heads;
+    c->hint = "the ranks that share the heads must divide n_heads and n_kv_heads";
+    if (a->packed != 0) {
+        dsi_place_drop(c->split, 'h');
+        c->in[q][2] = '_';
+        c->hint = "packed q, k, v cannot be cut by heads; give them as three tensors";
+    }
+    if (has_rng && a->dropout > 0.0) {
+        dsi_place_drop(c->split, 'h');
+        c->flags |= DS_PLACE_SAMPLES;
+        c->hint = "dropout draws by sample, so only samples may be cut, on axes where the random "
+                  "state counts from the rank's own first sample";
+    }
+}
+
+static void adapt_attention(ds_place_case *c)
+{
+    adapt_heads(c, 0, dsi_place_has(c, 5));
+}
+
+/* A rank's heads. */
+static void heads_local(const ds_infer *local, uint32_t q, dsi_attention_attrs *a)
+{
+    if (a->packed == 0) {
+        a->n_heads = local->in[q].shape.dims[2] / a->head_dim;
+        a->n_kv_heads = local->in[q + 1].shape.dims[2] / a->head_dim;
+    }
+}
+
+static void attention_local(const ds_infer *local, void *attrs)
+{
+    heads_local(local, 0, attrs);
+}
+
 const ds_op dsi_op_attention = {
     .version = DS_OP_VERSION,
     .name = "attention",
+    .op_class = DS_CLASS_ATTENTION,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "bth bsh bsh bt b _", .out = "bth bht", .split = "hb",
+                       .adapt = adapt_attention, .local = attention_local),
     .doc =
         "q (B,Tq,H·D) or packed q,k,v (B,T,(H+2·KV)·D), [k, v (B,Tk,KV·D)], [first i32 (B,Tq)], "
         "[offset i32 (B)], [rng i64 (4)] → y (B,Tq,H·D), lse f32 (B,H,Tq): softmax(scale·q·kᵀ)·v "
@@ -200,9 +248,29 @@ static ds_status attention_backward_infer(ds_infer *call)
     return DS_OK;
 }
 
+static void adapt_attention_backward(ds_place_case *c)
+{
+    const dsi_attention_attrs *a = c->attrs;
+    adapt_heads(c, 1, dsi_place_has(c, 7));
+    if (a->packed != 0) {
+        c->out[0][2] = '_';
+    }
+}
+
+static void attention_backward_local(const ds_infer *local, void *attrs)
+{
+    heads_local(local, 1, attrs);
+}
+
 const ds_op dsi_op_attention_backward = {
     .version = DS_OP_VERSION,
     .name = "attention_backward",
+    .op_class = DS_CLASS_ATTENTION_BACKWARD,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "bth bth bsh bsh bth bht bt _", .out = "bth bsh bsh", .split = "hb",
+                       .linear = "0", .adapt = adapt_attention_backward,
+                       .local = attention_backward_local),
     .doc = "dy, q or packed, [k], [v], y, lse, [first], [rng] → dq or dpacked, [dk], [dv]: the "
            "gradient of attention; attributes as there.",
     .n_in_min = 6,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* store, accumulate, kv_write: rules of the nodes that write cells. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 static ds_status store_infer(ds_infer *call)
@@ -22,6 +23,11 @@ static const int8_t writes_first[] = {0};
 const ds_op dsi_op_store = {
     .version = DS_OP_VERSION,
     .name = "store",
+    .op_class = DS_CLASS_COPY,
+    .role = DS_ROLE_STORE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "* *", .out = "*", .split = "*", .linear = "01",
+                       .flags = DS_PLACE_ELEMENTS | DS_PLACE_UPDATE),
     .doc = "cell, x of its shape → the cell's next version: x cast to the cell's dtype.",
     .n_in_min = 2,
     .n_in_max = 2,
@@ -43,6 +49,11 @@ static ds_status accumulate_infer(ds_infer *call)
 const ds_op dsi_op_accumulate = {
     .version = DS_OP_VERSION,
     .name = "accumulate",
+    .op_class = DS_CLASS_ELEMENTWISE,
+    .role = DS_ROLE_ACCUMULATE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "* *", .out = "*", .split = "*", .linear = "01",
+                       .flags = DS_PLACE_ELEMENTS),
     .doc =
         "cell, x of its shape → the cell's next version: cell + x in fp32, rounded to the cell's "
         "dtype.",
@@ -82,6 +93,10 @@ static void kv_write_cost(const ds_infer *call, ds_cost *cost_out)
 const ds_op dsi_op_kv_write = {
     .version = DS_OP_VERSION,
     .name = "kv_write",
+    .op_class = DS_CLASS_COPY,
+    .role = DS_ROLE_WRITE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "b_c b_c b", .out = "b_c", .split = "bc"),
     .doc =
         "cell (B,Tmax,C), x (B,T,C), offset i32 (B) → the cell's next version with rows offset[b] "
         "to offset[b]+T of sample b replaced by x. Rows beyond the cell are an error.",

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives and the local cut that goes with them: rules. The executor runs them through the
  * communicator; no accelerator has kernels for them. Slices are one-dimensional. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 static int64_t slice_of(int64_t count, int64_t n_ranks)
@@ -19,18 +20,29 @@ static ds_status check_attrs(const ds_infer *call, const dsi_comm_attrs *a)
     return DS_OK;
 }
 
+/* What is moved may be of any dtype; what is added, of one that a sum has. */
+static ds_status need_x(const ds_infer *call, bool summed)
+{
+    const ds_meta x = dsi_op_in(call, 0);
+    if (summed && !dsi_dtype_is_float(x.dtype)) {
+        return dsi_op_need_float(call, 0, "x", 0);
+    }
+    return dsi_op_has(call, 0) ? DS_OK : dsi_op_bad(call, 0, "x", "a tensor");
+}
+
 /* x → its own slice. */
 static ds_status cut_infer(ds_infer *call)
 {
     const dsi_comm_attrs *a = call->attrs;
     DS_TRY(check_attrs(call, a));
-    DS_TRY(dsi_op_need_float(call, 0, "x", 0));
+    DS_TRY(need_x(call, call->op == &dsi_op_reduce_scatter));
     const ds_meta x = call->in[0];
     call->out[0] = dsi_meta_of(x.dtype, ds_shape_1d(slice_of(ds_shape_count(x.shape), a->n_ranks)));
     return DS_OK;
 }
 
-static ds_status all_reduce_infer(ds_infer *call)
+/* Of one shape: a sum, and a term of one. */
+static ds_status alike_infer(ds_infer *call)
 {
     DS_TRY(check_attrs(call, call->attrs));
     DS_TRY(dsi_op_need_float(call, 0, "x", 0));
@@ -66,6 +78,20 @@ static ds_status all_gather_infer(ds_infer *call)
     return DS_OK;
 }
 
+static ds_status all_to_all_infer(ds_infer *call)
+{
+    const dsi_comm_attrs *a = call->attrs;
+    DS_TRY(check_attrs(call, a));
+    DS_TRY(need_x(call, false));
+    const ds_meta x = call->in[0];
+    if (x.shape.n_dims < 1 || x.shape.dims[0] % a->n_ranks != 0) {
+        return dsi_op_bad(call, 0, "x", "a first dim that %lld ranks divide",
+                          (long long)a->n_ranks);
+    }
+    call->out[0] = x;
+    return DS_OK;
+}
+
 static ds_status gather_store_infer(ds_infer *call)
 {
     DS_TRY(check_attrs(call, call->attrs));
@@ -86,28 +112,37 @@ static const ds_attr comm_attrs[] = {
 };
 static const int8_t writes_first[] = {0};
 
-#define COMM_OP(op_name, n_inputs, infer_fn, writes_of, text)                                      \
+#define COMM_OP(op_name, class_is, role_is, n_inputs, infer_fn, writes_of, text)                   \
     {                                                                                              \
         .version = DS_OP_VERSION, .name = (op_name), .doc = (text), .n_in_min = (n_inputs),        \
         .n_in_max = (n_inputs), .n_out = 1, .flags = DS_OP_COMM,                                   \
         .attrs_bytes = sizeof(dsi_comm_attrs), .attrs = comm_attrs, .n_attrs = DSI_N(comm_attrs),  \
-        .writes = (writes_of), .infer = (infer_fn),                                                \
+        .writes = (writes_of), .infer = (infer_fn), .op_class = (class_is), .role = (role_is),     \
+        .again = DS_AGAIN_COSTLY, .place = DSI_PLACE_NOWHERE,                                      \
     }
 
 const ds_op dsi_op_take_slice =
-    COMM_OP("take_slice", 1, cut_infer, NULL,
+    COMM_OP("take_slice", DS_CLASS_COPY, DS_ROLE_TAKE_SLICE, 1, cut_infer, NULL,
             "x of P elements → the S = ceil(P/n_ranks) elements that this rank owns, padded with "
             "zeros. Nothing is sent.");
+const ds_op dsi_op_take_term =
+    COMM_OP("take_term", DS_CLASS_COPY, DS_ROLE_TAKE_SLICE, 1, alike_infer, NULL,
+            "x, which all ranks have → x on the first rank, zeros on the others: terms whose sum "
+            "over ranks is x. Nothing is sent.");
 const ds_op dsi_op_reduce_scatter =
-    COMM_OP("reduce_scatter", 1, cut_infer, NULL,
+    COMM_OP("reduce_scatter", DS_CLASS_COMM, DS_ROLE_REDUCE_SCATTER, 1, cut_infer, NULL,
             "x of P elements → this rank's slice of the sum over ranks: in fp32 in the canonical "
             "order, times factor, rounded once.");
 const ds_op dsi_op_all_reduce =
-    COMM_OP("all_reduce", 1, all_reduce_infer, NULL,
+    COMM_OP("all_reduce", DS_CLASS_COMM, DS_ROLE_ALL_REDUCE, 1, alike_infer, NULL,
             "x → the sum over ranks: in fp32 in the canonical order, times factor, rounded once.");
 const ds_op dsi_op_all_gather =
-    COMM_OP("all_gather", 1, all_gather_infer, NULL,
+    COMM_OP("all_gather", DS_CLASS_COMM, DS_ROLE_ALL_GATHER, 1, all_gather_infer, NULL,
             "slice (S) → the tensor dims of all ranks' slices, padding cut off.");
-const ds_op dsi_op_gather_store =
-    COMM_OP("gather_store", 2, gather_store_infer, writes_first,
-            "cell, slice (S) → the cell's next version: all ranks' slices, padding cut off.");
+const ds_op dsi_op_all_to_all =
+    COMM_OP("all_to_all", DS_CLASS_COMM, DS_ROLE_ALL_TO_ALL, 1, all_to_all_infer, NULL,
+            "x, whose first dim is n_ranks equal blocks → block i is what rank i has as the block "
+            "of this rank's index.");
+const ds_op dsi_op_gather_store = COMM_OP(
+    "gather_store", DS_CLASS_COMM, DS_ROLE_GATHER_STORE, 2, gather_store_infer, writes_first,
+    "cell, slice (S) → the cell's next version: all ranks' slices, padding cut off.");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Columns of a weight apart from the rest: sums, choice, taking and putting, and the gradient that
  * waits (ZenFlow): rules. See ops.h for what they compute and docs/internals/zenflow.md for use. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 static const ds_shape scalar = {0};
@@ -60,13 +61,15 @@ static const ds_attr columns_attrs[] = {
 };
 static const int8_t writes_first[] = {0};
 
-#define COLUMNS_OP(op_name, n_inputs, infer_fn, writes_of, in_place, text)                         \
+#define COLUMNS_OP(op_name, class_is, role_is, place_is, n_inputs, infer_fn, writes_of, in_place,  \
+                   text)                                                                           \
     {                                                                                              \
         .version = DS_OP_VERSION, .name = (op_name), .doc = (text), .n_in_min = (n_inputs),        \
         .n_in_max = (n_inputs), .n_out = 1, .flags = (in_place),                                   \
         .attrs_bytes = sizeof(dsi_columns_attrs), .attrs = columns_attrs,                          \
         .n_attrs = DSI_N(columns_attrs), .writes = (writes_of), .infer = (infer_fn),               \
-        .cost = cost_of,                                                                           \
+        .cost = cost_of, .op_class = (class_is), .role = (role_is), .again = DS_AGAIN_COSTLY,      \
+        .place = (place_is),                                                                       \
     }
 
 static void cost_of(const ds_infer *call, ds_cost *cost_out)
@@ -134,23 +137,32 @@ static ds_status put_columns_infer(ds_infer *call)
 }
 
 const ds_op dsi_op_column_sums =
-    COLUMNS_OP("column_sums", 3, column_sums_infer, NULL, 0,
+    COLUMNS_OP("column_sums", DS_CLASS_REDUCE, DS_ROLE_SELECT,
+               DSI_PLACE(.in = "* . .", .out = "_",
+                         .flags = DS_PLACE_ADDS_ALL | DSI_PLACE_SIDE | DSI_PLACE_COLUMNS),
+               3, column_sums_infer, NULL, 0,
                "x (rows,columns) or a slice of it, top f32 () (largest magnitude of all tensors), "
                "rank i32 () → f64 (columns): sums of magnitudes, exact on a grid below top.");
 const ds_op dsi_op_choose_columns = COLUMNS_OP(
-    "choose_columns", 2, choose_columns_infer, writes_first, 0,
+    "choose_columns", DS_CLASS_REDUCE, DS_ROLE_SELECT, DSI_PLACE(.in = "_ *", .out = "_"), 2,
+    choose_columns_infer, writes_first, 0,
     "index i32 (K), sums f64 (columns) or (n,columns), which are added → the cell's next version: "
     "the K columns of the largest sums, ascending; of equal ones the first.");
 const ds_op dsi_op_weigh_columns = COLUMNS_OP(
-    "weigh_columns", 4, weigh_columns_infer, writes_first, 0,
+    "weigh_columns", DS_CLASS_REDUCE, DS_ROLE_SELECT, DSI_PLACE(.in = "_ * _ .", .out = "_"), 4,
+    weigh_columns_infer, writes_first, 0,
     "weights f64 (2), sums, index, more f32 () → the cell's next version: the sums of the columns "
     "that are not in index, and of those that are, added to what was there unless more is 0.");
-const ds_op dsi_op_take_columns =
-    COLUMNS_OP("take_columns", 3, take_columns_infer, NULL, 0,
-               "x (rows,columns) or a slice of it, index i32 (K), rank i32 () → (rows,K): those "
-               "columns; zeros where the index is -1 or the slice has not the element.");
+const ds_op dsi_op_take_columns = COLUMNS_OP(
+    "take_columns", DS_CLASS_COPY, DS_ROLE_SELECT,
+    DSI_PLACE(.in = "* _ .", .out = "__", .flags = DS_PLACE_ADDS_ALL | DSI_PLACE_COLUMNS), 3,
+    take_columns_infer, NULL, 0,
+    "x (rows,columns) or a slice of it, index i32 (K), rank i32 () → (rows,K): those "
+    "columns; zeros where the index is -1 or the slice has not the element.");
 const ds_op dsi_op_put_columns = COLUMNS_OP(
-    "put_columns", 4, put_columns_infer, writes_first, DS_OP_INPLACE,
+    "put_columns", DS_CLASS_COPY, DS_ROLE_WRITE,
+    DSI_PLACE(.in = "* __ _ .", .out = "*", .flags = DS_PLACE_ELEMENTS | DSI_PLACE_COLUMNS), 4,
+    put_columns_infer, writes_first, DS_OP_INPLACE,
     "x (rows,columns) or a slice of it, taken f32 (rows,K), index i32 (K), rank i32 () → the "
     "cell's next version: x with those columns replaced, rounded to its dtype.");
 
@@ -170,6 +182,10 @@ static ds_status postpone_infer(ds_infer *call)
 const ds_op dsi_op_postpone = {
     .version = DS_OP_VERSION,
     .name = "postpone",
+    .op_class = DS_CLASS_ELEMENTWISE,
+    .role = DS_ROLE_POSTPONE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "* * . .", .out = "*", .split = "*", .flags = DS_PLACE_ELEMENTS),
     .doc = "cell f32, x of its shape, more f32 (), factor f32 () → the cell's next version: "
            "fma(factor, x, cell), or factor·x where more is 0.",
     .n_in_min = 4,

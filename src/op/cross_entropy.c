@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cross_entropy, fused with the output projection or not, and their backward operators: rules. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 /* loss, lse, count over rows of shape `rows`. */
@@ -47,24 +48,30 @@ static ds_status linear_cross_entropy_infer(ds_infer *call)
     return DS_OK;
 }
 
-/* Products of rows with a weight of `weights` elements. */
-static void cost_of(const ds_infer *call, int64_t rows, double weights, double products,
-                    ds_cost *cost_out)
+/* Products of rows with a weight (vocabulary,width). */
+static void cost_of(const ds_infer *call, int64_t rows, ds_meta weight, int64_t width,
+                    double products, ds_cost *cost_out)
 {
-    cost_out->flops = 2.0 * products * (double)rows * weights;
+    const int64_t weights = ds_shape_count(weight.shape);
+    cost_out->flops = 2.0 * products * (double)rows * (double)weights;
     cost_out->bytes = dsi_op_bytes(call);
+    cost_out->m = rows;
+    cost_out->n = weights / (width > 0 ? width : 1);
+    cost_out->k = width;
 }
 
 static void linear_cross_entropy_cost(const ds_infer *call, ds_cost *cost_out)
 {
-    cost_of(call, ds_shape_rows(call->in[0].shape), dsi_op_count(call->in[1]), 1.0, cost_out);
+    const ds_shape x = call->in[0].shape;
+    cost_of(call, ds_shape_rows(x), call->in[1], ds_shape_last(x), 1.0, cost_out);
 }
 
 static void linear_cross_entropy_backward_cost(const ds_infer *call, ds_cost *cost_out)
 {
     const dsi_ce_backward_attrs *a = call->attrs;
     const double products = 1.0 + (a->no_dx == 0 ? 1.0 : 0.0) + (a->no_dw == 0 ? 1.0 : 0.0);
-    cost_of(call, ds_shape_rows(call->in[1].shape), dsi_op_count(call->in[2]), products,
+    const ds_shape x = call->in[1].shape;
+    cost_of(call, ds_shape_rows(x), call->in[2], ds_shape_last(x), products,
             cost_out); /* the logits again, dx, dw */
     cost_out->again = cost_out->flops / products;
 }
@@ -108,6 +115,11 @@ static const ds_attr linear_ce_attrs[] = {
 const ds_op dsi_op_linear_cross_entropy = {
     .version = DS_OP_VERSION,
     .name = "linear_cross_entropy",
+    .op_class = DS_CLASS_LOSS,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "*_ __ *", .out = ". * . *_", .split = "*", .sums = "*", .means = "0",
+                       .flags = DS_PLACE_MEAN_ROWS),
     .doc = "x (..,C), w (V,C) or, transposed, (C,V), targets i32 (..) → loss f32 () mean over rows "
            "whose target is not ignore_index (0 when there are none), lse f32 (..), count f32 (), "
            "[logits f32 (..,V)]. Logits stay fp32 and are never whole in memory unless keep is 1.",
@@ -161,6 +173,11 @@ static const ds_attr ce_backward_attrs[] = {
 const ds_op dsi_op_linear_cross_entropy_backward = {
     .version = DS_OP_VERSION,
     .name = "linear_cross_entropy_backward",
+    .op_class = DS_CLASS_LOSS_BACKWARD,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = ". *_ __ * * . __", .out = "*_<01234+5 __<01234+56", .split = "*",
+                       .sums = "*", .linear = "06", .means = "01", .flags = DS_PLACE_MEAN_ROWS),
     .doc = "dloss f32 (), x, w, targets, lse, count, [dw_in f32] → [dx (..,C)], [dw f32 in w's "
            "layout (dw_in is added to the finished sums)]; no_dx and no_dw leave one out. The "
            "gradient of the logits is rounded to x's dtype before the two products.",
@@ -204,12 +221,18 @@ static ds_status linear_cross_entropy_dx_infer(ds_infer *call)
 
 static void linear_cross_entropy_dx_cost(const ds_infer *call, ds_cost *cost_out)
 {
-    cost_of(call, ds_shape_rows(call->in[2].shape), dsi_op_count(call->in[1]), 1.0, cost_out);
+    const int64_t width = ds_shape_last(call->out[0].shape);
+    cost_of(call, ds_shape_rows(call->in[2].shape), call->in[1], width, 1.0, cost_out);
 }
 
 const ds_op dsi_op_linear_cross_entropy_dx = {
     .version = DS_OP_VERSION,
     .name = "linear_cross_entropy_dx",
+    .op_class = DS_CLASS_LOSS_BACKWARD,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = ". __ *_ * * .", .out = "*_<01234+5", .split = "*", .sums = "*",
+                       .linear = "0", .means = "0", .flags = DS_PLACE_MEAN_ROWS),
     .doc = "dloss f32 (), w, logits f32 (..,V), targets, lse, count → dx (..,C): what "
            "linear_cross_entropy_backward makes, from logits that were kept.",
     .n_in_min = 6,
@@ -237,12 +260,18 @@ static ds_status linear_cross_entropy_dw_infer(ds_infer *call)
 
 static void linear_cross_entropy_dw_cost(const ds_infer *call, ds_cost *cost_out)
 {
-    cost_of(call, ds_shape_rows(call->in[1].shape), dsi_op_count(call->out[0]), 1.0, cost_out);
+    const ds_shape x = call->in[1].shape;
+    cost_of(call, ds_shape_rows(x), call->out[0], ds_shape_last(x), 1.0, cost_out);
 }
 
 const ds_op dsi_op_linear_cross_entropy_dw = {
     .version = DS_OP_VERSION,
     .name = "linear_cross_entropy_dw",
+    .op_class = DS_CLASS_LOSS_BACKWARD,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = ". *_ *_ * * . __", .out = "__<01234+56", .split = "*", .sums = "*",
+                       .linear = "06", .means = "0", .flags = DS_PLACE_MEAN_ROWS),
     .doc = "dloss f32 (), x (..,C), logits f32 (..,V), targets, lse, count, [dw_in f32] → dw f32 "
            "(V,C) or, transposed, (C,V): what linear_cross_entropy_backward makes, from logits "
            "that were kept.",
@@ -289,6 +318,11 @@ static ds_status cross_entropy_grad(ds_grad *call)
 const ds_op dsi_op_cross_entropy = {
     .version = DS_OP_VERSION,
     .name = "cross_entropy",
+    .op_class = DS_CLASS_ELEMENTWISE,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "*_ *", .out = ". * .", .split = "*", .sums = "*", .means = "0",
+                       .flags = DS_PLACE_MEAN_ROWS),
     .doc = "logits (..,V), targets i32 (..) → loss f32 () mean over rows whose target is not "
            "ignore_index (0 when there are none), lse f32 (..), count f32 ().",
     .n_in_min = 2,
@@ -316,6 +350,11 @@ static ds_status cross_entropy_backward_infer(ds_infer *call)
 const ds_op dsi_op_cross_entropy_backward = {
     .version = DS_OP_VERSION,
     .name = "cross_entropy_backward",
+    .op_class = DS_CLASS_ELEMENTWISE,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = ". *_ * * .", .out = "*_<0123+4", .split = "*", .sums = "*",
+                       .linear = "0", .means = "0", .flags = DS_PLACE_MEAN_ROWS),
     .doc =
         "dloss f32 (), logits, targets, lse, count → dlogits = (softmax - target)·dloss/count; 0 "
         "in ignored rows.",

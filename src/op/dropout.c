@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dropout: rule. Its gradient is itself, with the same counters. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 static ds_status dropout_infer(ds_infer *call)
@@ -33,9 +34,25 @@ static const ds_attr dropout_attrs[] = {
     DSI_ATTR_INT(dsi_dropout_attrs, site),
 };
 
+static void adapt_dropout(ds_place_case *c)
+{
+    const dsi_dropout_attrs *a = c->attrs;
+    if (a->p > 0.0) {
+        c->split[c->split[0] != '\0' ? 1 : 0] = '\0'; /* samples are the first dim */
+        c->flags |= DS_PLACE_SAMPLES;
+        c->hint = "dropout draws by sample, so only dim 0 may be cut, on axes where the random "
+                  "state counts from the rank's own first sample";
+    }
+}
+
 const ds_op dsi_op_dropout = {
     .version = DS_OP_VERSION,
     .name = "dropout",
+    .op_class = DS_CLASS_ELEMENTWISE,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_CHEAP,
+    .place =
+        DSI_PLACE(.in = "* _", .out = "*", .split = "*", .linear = "0", .adapt = adapt_dropout),
     .doc =
         "x (B,..), rng i64 (4) {seed, step, first global sample, 0} → x·keep/(1-p); keep is a pure "
         "function of seed, step, site, global sample and element.",

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Binary operators with broadcast, and unary ones: rules. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 static ds_status binary_infer(ds_infer *call)
@@ -92,18 +93,55 @@ static ds_status div_grad(ds_grad *call)
     return DS_OK;
 }
 
-#define BINARY_OP(op_name, text, grad_fn)                                                          \
+/* b is like a, or a row, or a scalar. */
+static void adapt_broadcast(ds_place_case *c, bool keeps_zero)
+{
+    const ds_shape a = c->in_meta[0].shape;
+    const ds_shape b = c->in_meta[1].shape;
+    const bool scalar = b.n_dims == 0;
+    if (ds_shape_equal(a, b)) {
+        return;
+    }
+    c->in[1][0] = scalar ? '\0' : c->in[0][a.n_dims - 1];
+    c->in[1][1] = '\0';
+    if (!scalar || !keeps_zero) {
+        c->flags &= ~(uint32_t)DS_PLACE_ELEMENTS;
+    }
+}
+
+static void adapt_binary(ds_place_case *c)
+{
+    adapt_broadcast(c, false);
+}
+
+static void adapt_mul(ds_place_case *c)
+{
+    adapt_broadcast(c, true);
+}
+
+static void adapt_div(ds_place_case *c)
+{
+    adapt_broadcast(c, true);
+    if (c->in_meta[1].shape.n_dims > 0) { /* 0/0 in the padding */
+        c->flags &= ~(uint32_t)DS_PLACE_ELEMENTS;
+    }
+}
+
+#define BINARY_OP(op_name, text, grad_fn, linear_in, adapt_fn)                                     \
     {                                                                                              \
         .version = DS_OP_VERSION, .name = (op_name), .doc = (text), .n_in_min = 2, .n_in_max = 2,  \
         .n_out = 1, .flags = DS_OP_INPLACE, .infer = binary_infer, .grad = (grad_fn),              \
-        .cost = dsi_cost_elementwise,                                                              \
+        .cost = dsi_cost_elementwise, .op_class = DS_CLASS_ELEMENTWISE, .role = DS_ROLE_COMPUTE,   \
+        .again = DS_AGAIN_CHEAP,                                                                   \
+        .place = DSI_PLACE(.in = "* *", .out = "*", .split = "*", .linear = (linear_in),           \
+                           .flags = DS_PLACE_ELEMENTS, .adapt = (adapt_fn)),                       \
     }
 #define BROADCAST "; b has a's shape, or is (C) for a (..,C), or a scalar; result in a's dtype."
 
-const ds_op dsi_op_add = BINARY_OP("add", "a, b → a + b" BROADCAST, add_grad);
-const ds_op dsi_op_sub = BINARY_OP("sub", "a, b → a - b" BROADCAST, sub_grad);
-const ds_op dsi_op_mul = BINARY_OP("mul", "a, b → a·b" BROADCAST, mul_grad);
-const ds_op dsi_op_div = BINARY_OP("div", "a, b → a/b" BROADCAST, div_grad);
+const ds_op dsi_op_add = BINARY_OP("add", "a, b → a + b" BROADCAST, add_grad, "01", adapt_binary);
+const ds_op dsi_op_sub = BINARY_OP("sub", "a, b → a - b" BROADCAST, sub_grad, "01", adapt_binary);
+const ds_op dsi_op_mul = BINARY_OP("mul", "a, b → a·b" BROADCAST, mul_grad, "0|1", adapt_mul);
+const ds_op dsi_op_div = BINARY_OP("div", "a, b → a/b" BROADCAST, div_grad, "0", adapt_div);
 
 static ds_status unary_infer(ds_infer *call)
 {
@@ -223,27 +261,35 @@ static ds_status relu_backward_infer(ds_infer *call)
     return DS_OK;
 }
 
-#define UNARY_OP(op_name, text, grad_fn)                                                           \
+#define UNARY_OP(op_name, text, grad_fn, place_is)                                                 \
     {                                                                                              \
         .version = DS_OP_VERSION, .name = (op_name), .doc = (text), .n_in_min = 1, .n_in_max = 1,  \
         .n_out = 1, .flags = DS_OP_INPLACE, .infer = unary_infer, .grad = (grad_fn),               \
-        .cost = dsi_cost_elementwise,                                                              \
+        .cost = dsi_cost_elementwise, .op_class = DS_CLASS_ELEMENTWISE, .role = DS_ROLE_COMPUTE,   \
+        .again = DS_AGAIN_CHEAP, .place = (place_is),                                              \
     }
 
-const ds_op dsi_op_neg = UNARY_OP("neg", "x → -x.", neg_grad);
-const ds_op dsi_op_exp = UNARY_OP("exp", "x → e to the x.", exp_grad);
-const ds_op dsi_op_log = UNARY_OP("log", "x → natural logarithm of x.", log_grad);
-const ds_op dsi_op_sqrt = UNARY_OP("sqrt", "x → square root of x.", sqrt_grad);
-const ds_op dsi_op_tanh = UNARY_OP("tanh", "x → hyperbolic tangent of x.", tanh_grad);
-const ds_op dsi_op_sigmoid = UNARY_OP("sigmoid", "x → 1/(1 + exp(-x)).", sigmoid_grad);
-const ds_op dsi_op_relu = UNARY_OP("relu", "x → the larger of x and 0; NaN stays.", relu_grad);
-const ds_op dsi_op_square = UNARY_OP("square", "x → x².", square_grad);
+const ds_op dsi_op_neg = UNARY_OP("neg", "x → -x.", neg_grad, DSI_PLACE_EACH("0"));
+const ds_op dsi_op_exp = UNARY_OP("exp", "x → e to the x.", exp_grad, DSI_PLACE_POINTS);
+const ds_op dsi_op_log = UNARY_OP("log", "x → natural logarithm of x.", log_grad, DSI_PLACE_POINTS);
+const ds_op dsi_op_sqrt = UNARY_OP("sqrt", "x → square root of x.", sqrt_grad, DSI_PLACE_EACH(""));
+const ds_op dsi_op_tanh =
+    UNARY_OP("tanh", "x → hyperbolic tangent of x.", tanh_grad, DSI_PLACE_EACH(""));
+const ds_op dsi_op_sigmoid =
+    UNARY_OP("sigmoid", "x → 1/(1 + exp(-x)).", sigmoid_grad, DSI_PLACE_POINTS);
+const ds_op dsi_op_relu =
+    UNARY_OP("relu", "x → the larger of x and 0; NaN stays.", relu_grad, DSI_PLACE_EACH(""));
+const ds_op dsi_op_square = UNARY_OP("square", "x → x².", square_grad, DSI_PLACE_EACH(""));
 
 static const ds_attr scale_attrs[] = {DSI_ATTR_REAL(dsi_scale_attrs, factor)};
 
 const ds_op dsi_op_scale = {
     .version = DS_OP_VERSION,
     .name = "scale",
+    .op_class = DS_CLASS_ELEMENTWISE,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_CHEAP,
+    .place = DSI_PLACE_EACH("0"),
     .doc = "x → factor·x, factor rounded to fp32.",
     .n_in_min = 1,
     .n_in_max = 1,
@@ -260,6 +306,10 @@ const ds_op dsi_op_scale = {
 const ds_op dsi_op_relu_backward = {
     .version = DS_OP_VERSION,
     .name = "relu_backward",
+    .op_class = DS_CLASS_ELEMENTWISE,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE_EACH("0"),
     .doc = "dy, y → dy where y > 0, else 0.",
     .n_in_min = 2,
     .n_in_max = 2,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* embedding and embedding_dw: rules. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 static ds_status embedding_infer(ds_infer *call)
@@ -63,6 +64,10 @@ static ds_status embedding_grad(ds_grad *call)
 const ds_op dsi_op_embedding = {
     .version = DS_OP_VERSION,
     .name = "embedding",
+    .op_class = DS_CLASS_EMBEDDING,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "_c * _c *", .out = "*c", .split = "*c"),
     .doc = "table (V,C), ids i32 (..), [position table (P,C), positions i32 (..)] → (..,C): "
            "table[id] + position_table[position]. An id out of range is an error that names it.",
     .n_in_min = 2,
@@ -100,6 +105,11 @@ static const ds_attr embedding_dw_attrs[] = {DSI_ATTR_INT(dsi_embedding_dw_attrs
 const ds_op dsi_op_embedding_dw = {
     .version = DS_OP_VERSION,
     .name = "embedding_dw",
+    .op_class = DS_CLASS_EMBEDDING_BACKWARD,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place =
+        DSI_PLACE(.in = "* *c _c", .out = "_c<01+2", .split = "*c", .sums = "*", .linear = "12"),
     .doc =
         "ids i32 (..), dy (..,C), [dtable_in f32 (V,C)] → dtable f32 (V,C): dtable_in, or 0, plus "
         "the rows of dy in token order.",

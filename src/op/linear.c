@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear and linear_dw: rules. See ops.h for what they compute. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 static ds_shape weight_shape(int64_t transposed, int64_t n_in, int64_t n_out)
@@ -49,7 +50,10 @@ static ds_status linear_infer(ds_infer *call)
 
 static void linear_cost(const ds_infer *call, ds_cost *cost_out)
 {
-    cost_out->flops = 2.0 * dsi_op_count(call->out[0]) * (double)ds_shape_last(call->in[0].shape);
+    cost_out->m = ds_shape_rows(call->in[0].shape);
+    cost_out->n = ds_shape_last(call->out[0].shape);
+    cost_out->k = ds_shape_last(call->in[0].shape);
+    cost_out->flops = 2.0 * dsi_op_count(call->out[0]) * (double)cost_out->k;
     cost_out->bytes = dsi_op_bytes(call);
 }
 
@@ -133,9 +137,27 @@ static const ds_attr linear_attrs[] = {
     DSI_ATTR_INT(dsi_linear_attrs, out_dtype),
 };
 
+static void adapt_linear(ds_place_case *c)
+{
+    const dsi_linear_attrs *a = c->attrs;
+    if (a->transposed != 0) {
+        dsi_place_swap_dims(c->in[1]);
+    }
+    if (a->activation != DSI_ACT_NONE) { /* of the finished sum only */
+        dsi_place_drop(c->split, 'k');
+        c->n_groups = 0;
+        c->hint = "an activation needs the finished sum";
+    }
+}
+
 const ds_op dsi_op_linear = {
     .version = DS_OP_VERSION,
     .name = "linear",
+    .op_class = DS_CLASS_LINEAR,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "*k ok o *o", .out = "*o<01+23 *o<01+2", .split = "*ok", .sums = "k",
+                       .linear = "023|123", .adapt = adapt_linear),
     .doc = "x (..,K), w (O,K) or, transposed, (K,O), [bias (O)], [residual (..,O)] → y (..,O), "
            "[pre (..,O)]: activation(x·wᵀ + bias) + residual; pre is the sum before the "
            "activation, saved on request.",
@@ -176,7 +198,10 @@ static ds_status linear_dw_infer(ds_infer *call)
 
 static void linear_dw_cost(const ds_infer *call, ds_cost *cost_out)
 {
-    cost_out->flops = 2.0 * dsi_op_count(call->in[0]) * (double)ds_shape_last(call->in[1].shape);
+    cost_out->m = ds_shape_last(call->in[0].shape);
+    cost_out->n = ds_shape_last(call->in[1].shape);
+    cost_out->k = ds_shape_rows(call->in[0].shape);
+    cost_out->flops = 2.0 * dsi_op_count(call->in[0]) * (double)cost_out->n;
     cost_out->bytes = dsi_op_bytes(call);
 }
 
@@ -186,9 +211,23 @@ static const ds_attr linear_dw_attrs[] = {
     DSI_ATTR_INT(dsi_linear_dw_attrs, out_dtype),
 };
 
+static void adapt_linear_dw(ds_place_case *c)
+{
+    const dsi_linear_dw_attrs *a = c->attrs;
+    if (a->transposed != 0) {
+        dsi_place_swap_dims(c->in[2]);
+        dsi_place_swap_dims(c->out[0]);
+    }
+}
+
 const ds_op dsi_op_linear_dw = {
     .version = DS_OP_VERSION,
     .name = "linear_dw",
+    .op_class = DS_CLASS_LINEAR_DW,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "*k *o ok o", .out = "ok<01+2 o<1+3", .split = "*ok", .sums = "*",
+                       .linear = "123", .adapt = adapt_linear_dw),
     .doc =
         "x (..,K), dy (..,O), [dw_in], [dbias_in] → dw (O,K) or, transposed, (K,O), [dbias (O)]: "
         "weight and bias gradients of linear, summed over rows in row order; *_in are added to "

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* layer_norm and rms_norm with their backward operators: rules. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 static ds_status check_eps(const ds_infer *call)
@@ -54,6 +55,10 @@ static const ds_attr norm_attrs[] = {DSI_ATTR_REAL(dsi_norm_attrs, eps)};
 const ds_op dsi_op_layer_norm = {
     .version = DS_OP_VERSION,
     .name = "layer_norm",
+    .op_class = DS_CLASS_NORM,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_CHEAP,
+    .place = DSI_PLACE(.in = "*_ _ _", .out = "*_ * *", .split = "*"),
     .doc = "x (..,C), w (C), [b (C)] → y (..,C), mean f32 (..), rstd f32 (..): "
            "y = (x-mean)·rstd·w + b over the last dim, rstd = 1/sqrt(variance + eps).",
     .n_in_min = 2,
@@ -101,6 +106,11 @@ static const ds_attr norm_backward_attrs[] = {DSI_ATTR_INT(dsi_norm_backward_att
 const ds_op dsi_op_layer_norm_backward = {
     .version = DS_OP_VERSION,
     .name = "layer_norm_backward",
+    .op_class = DS_CLASS_NORM_BACKWARD,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "*_ *_ _ * * *_", .out = "*_ _<0134 _<0", .split = "*", .sums = "*",
+                       .linear = "05"),
     .doc = "dy, x (..,C), w (C), mean, rstd f32 (..), [dres (..,C)] → dx (+ dres before rounding), "
            "dw f32 (C), [db f32 (C)]; dw and db are summed in row order.",
     .n_in_min = 5,
@@ -141,6 +151,10 @@ static ds_status rms_norm_grad(ds_grad *call)
 const ds_op dsi_op_rms_norm = {
     .version = DS_OP_VERSION,
     .name = "rms_norm",
+    .op_class = DS_CLASS_NORM,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_CHEAP,
+    .place = DSI_PLACE(.in = "*_ _", .out = "*_ *", .split = "*"),
     .doc = "x (..,C), w (C) → y (..,C), rstd f32 (..): y = x·rstd·w, rstd = 1/sqrt(mean of squares "
            "+ eps).",
     .n_in_min = 2,
@@ -162,6 +176,11 @@ static ds_status rms_norm_backward_infer(ds_infer *call)
 const ds_op dsi_op_rms_norm_backward = {
     .version = DS_OP_VERSION,
     .name = "rms_norm_backward",
+    .op_class = DS_CLASS_NORM_BACKWARD,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "*_ *_ _ * *_", .out = "*_ _<013", .split = "*", .sums = "*",
+                       .linear = "04"),
     .doc =
         "dy, x (..,C), w (C), rstd f32 (..), [dres (..,C)] → dx (+ dres before rounding), dw f32 "
         "(C), summed in row order.",

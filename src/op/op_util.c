@@ -123,6 +123,12 @@ void dsi_cost_elementwise(const ds_infer *call, ds_cost *cost_out)
     cost_out->bytes = dsi_op_bytes(call);
 }
 
+void dsi_cost_copy(const ds_infer *call, ds_cost *cost_out)
+{
+    cost_out->flops = 0.0;
+    cost_out->bytes = 2.0 * (double)ds_meta_bytes(call->out[0]);
+}
+
 void dsi_grad_clear(ds_grad *call)
 {
     for (uint32_t i = 0; i < call->n_in; ++i) {
@@ -169,7 +175,8 @@ ds_status dsi_emit_cast(ds_grad *call, ds_value value, ds_dtype dtype, ds_value 
     return dsi_emit1(call, &dsi_op_cast, &attrs, value, out);
 }
 
-ds_dtype dsi_grad_dtype(const ds_grad *call, uint32_t i)
+/* dtype of the gradient of input i: f32 for a cell, else the value's. */
+static ds_dtype grad_dtype(const ds_grad *call, uint32_t i)
 {
     const ds_dtype own = dsi_grad_meta(call, call->in[i]).dtype;
     return ds_graph_cell_of(call->graph, call->in[i]) != DS_NONE ? dsi_stat_dtype(own) : own;
@@ -185,7 +192,7 @@ ds_status dsi_grad_give(ds_grad *call, uint32_t i, ds_value value)
     if (!dsi_grad_wants(call, i)) {
         return DS_OK;
     }
-    return dsi_emit_cast(call, value, dsi_grad_dtype(call, i), &call->d_in[i]);
+    return dsi_emit_cast(call, value, grad_dtype(call, i), &call->d_in[i]);
 }
 
 ds_status dsi_grad_refuse(const ds_grad *call, uint32_t output, const char *name)
@@ -197,4 +204,15 @@ ds_status dsi_grad_refuse(const ds_grad *call, uint32_t output, const char *name
                        call->op->name, output, name);
     }
     return DS_OK;
+}
+
+ds_status dsi_grad_by(ds_grad *call, const ds_op *op, const void *attrs)
+{
+    dsi_grad_clear(call);
+    if (call->d_out[0] == DS_NONE) {
+        return DS_OK;
+    }
+    ds_value d;
+    DS_TRY(dsi_emit1(call, op, attrs, call->d_out[0], &d));
+    return dsi_grad_give(call, 0, d);
 }

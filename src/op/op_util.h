@@ -47,6 +47,8 @@ double dsi_op_bytes(const ds_infer *call); /* all operands once */
 double dsi_op_count(ds_meta meta);
 /* Bytes of all operands, one operation an element of output 0. */
 void dsi_cost_elementwise(const ds_infer *call, ds_cost *cost_out);
+/* Output 0 read and written, nothing computed. */
+void dsi_cost_copy(const ds_infer *call, ds_cost *cost_out);
 
 /* ---- gradient rules ---------------------------------------------------------------------------
  */
@@ -63,8 +65,8 @@ ds_status dsi_emit2(ds_grad *call, const ds_op *op, const void *attrs, ds_value 
 ds_status dsi_emit_cast(ds_grad *call, ds_value value, ds_dtype dtype, ds_value *out);
 /* d_in[i] = value, cast to what a gradient of input i must be. Nothing when i wants none. */
 ds_status dsi_grad_give(ds_grad *call, uint32_t i, ds_value value);
-/* dtype of the gradient of input i: f32 for a cell, else the value's. */
-ds_dtype dsi_grad_dtype(const ds_grad *call, uint32_t i);
+/* The gradient of input 0 is op of output 0's, if one flows; the others have none. */
+ds_status dsi_grad_by(ds_grad *call, const ds_op *op, const void *attrs);
 bool dsi_grad_wants(const ds_grad *call, uint32_t i);
 /* An error when a gradient arrives at an output that has none, such as a saved statistic. */
 ds_status dsi_grad_refuse(const ds_grad *call, uint32_t output, const char *name);

@@ -38,6 +38,15 @@ typedef struct dsi_linear_dw_attrs {
  * (O)]: xᵀ·dy summed over rows in fp32; dw_in is added in fp32 when present. */
 extern const ds_op dsi_op_linear_dw;
 
+/* ---- bmm.c -------------------------------------------------------------------------------- */
+typedef struct dsi_bmm_attrs {
+    int64_t a_transposed, b_transposed; /* 1: a is (..,K,M); b is (..,N,K) */
+    int64_t out_dtype;                  /* ds_dtype of y; 0: that of a */
+} dsi_bmm_attrs;
+/* bmm: a (..,M,K), b (..,K,N) → y (..,M,N): for each item of the leading dims the product, summed
+ * in fp32, rounded once. */
+extern const ds_op dsi_op_bmm;
+
 /* ---- embedding.c --------------------------------------------------------------------------- */
 /* embedding: table (V,C), ids i32 (..), [position table (P,C)], [positions i32 (..)] → (..,C) in
  * the table's dtype; the sum of both rows in fp32, rounded once. An id out of range is an error of
@@ -203,6 +212,41 @@ extern const ds_op dsi_op_relu_backward;
 extern const ds_op dsi_op_sum_all, dsi_op_mean_all, dsi_op_sum_last, dsi_op_sum_rows, dsi_op_fill,
     dsi_op_expand_last, dsi_op_expand_rows;
 
+/* ---- maximum.c ------------------------------------------------------------------------------ */
+/* max_last: x (..,C), C > 0 → (..) in x's dtype; -0 counts as 0. max_last_backward: dy (..), x, y
+ * (..) → dx: dy / n at the n elements of the row that are y. */
+extern const ds_op dsi_op_max_last, dsi_op_max_last_backward;
+
+/* ---- select.c ------------------------------------------------------------------------------- */
+enum {
+    DSI_COMPARE_LT,
+    DSI_COMPARE_LE,
+    DSI_COMPARE_EQ,
+    DSI_COMPARE_NE,
+    DSI_COMPARE_GT,
+    DSI_COMPARE_GE,
+    DSI_COMPARE_COUNT
+};
+typedef struct dsi_compare_attrs {
+    int64_t kind; /* DSI_COMPARE_* */
+    double value; /* without b; rounded to fp32 beside floats */
+} dsi_compare_attrs;
+/* compare: a (floats, i32, bool), [b as a] → bool of a's shape. */
+extern const ds_op dsi_op_compare;
+typedef struct dsi_where_attrs {
+    int64_t inverse; /* 1: a where the mask is 0 */
+    double other;    /* without b, rounded to a's dtype */
+} dsi_where_attrs;
+/* where: mask (bool or i32), a (floats, i32, bool), [b as a] → a where mask ≠ 0, else b or other.
+ */
+extern const ds_op dsi_op_where;
+typedef struct dsi_band_attrs {
+    int64_t lower, upper; /* diagonals that stay, s - t */
+    double other;
+} dsi_band_attrs;
+/* band: x (..,T,S) → x[..,t,s] where lower ≤ s - t ≤ upper, else other. */
+extern const ds_op dsi_op_band;
+
 /* ---- shape.c -------------------------------------------------------------------------------- */
 typedef struct dsi_cast_attrs {
     int64_t dtype;
@@ -300,10 +344,15 @@ typedef struct dsi_optim_attrs {
  * f32 or bf16 (written) → the same written ones in the order param, [master], states. One stated
  * sequence of fp32 operations with explicit fma, identical on every instruction set;
  * docs/internals/optim.md. adam:    states exp_avg, exp_avg_sq      sgd: state momentum [absent
- * when momentum is 0] lion:    state exp_avg                   adagrad: state exp_avg_sq lamb:
- * states exp_avg, exp_avg_sq; per-tensor norms by exact sums. */
-extern const ds_op dsi_op_adam, dsi_op_sgd, dsi_op_lion, dsi_op_adagrad, dsi_op_lamb;
-bool dsi_op_is_update(const ds_op *op); /* one of them */
+ * when momentum is 0] lion:    state exp_avg                   adagrad: state exp_avg_sq */
+extern const ds_op dsi_op_adam, dsi_op_sgd, dsi_op_lion, dsi_op_adagrad;
+/* lamb.c: LAMB in three steps, operands where the others have them.
+ * lamb_moments: exp_avg (written), grad, hyper, factor, none, exp_avg_sq (written) → exp_avg, none,
+ * exp_avg_sq. lamb_sums: exp_avg, exp_avg_sq, weight (the master, or the parameter), hyper → f64
+ * (38): exact sums in bins (sum_squares without top) of the squares of the weight, then of the
+ * update. lamb: param (written), sums, hyper, none, [master (written)], exp_avg, exp_avg_sq →
+ * param, [master]. */
+extern const ds_op dsi_op_lamb_moments, dsi_op_lamb_sums, dsi_op_lamb;
 
 /* ---- columns.c (phases norm to update) --------------------------------------------------------
  */
@@ -342,7 +391,7 @@ typedef struct dsi_comm_attrs {
     double factor;
     int64_t n_dims, dims[DS_MAX_DIMS];
 } dsi_comm_attrs;
-extern const ds_op dsi_op_take_slice, dsi_op_reduce_scatter, dsi_op_all_reduce, dsi_op_all_gather,
-    dsi_op_gather_store;
+extern const ds_op dsi_op_take_slice, dsi_op_take_term, dsi_op_reduce_scatter, dsi_op_all_reduce,
+    dsi_op_all_gather, dsi_op_all_to_all, dsi_op_gather_store;
 
 #endif

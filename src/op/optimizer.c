@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* adam, sgd, lion, adagrad, lamb: rules. docs/internals/optim.md states the arithmetic. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 enum { IN_PARAM, IN_GRAD, IN_HYPER, IN_FACTOR, IN_MASTER, IN_STATE };
@@ -63,39 +64,33 @@ static const ds_attr optim_attrs[] = {
 };
 static const int8_t optim_writes[] = {IN_PARAM, IN_MASTER, IN_STATE, IN_STATE + 1};
 
-#define OPTIM_OP(op_name, text, least, n_states, infer_fn, in_place)                               \
+#define UPDATE(in_words, out_words)                                                                \
+    DSI_PLACE(.in = (in_words), .out = (out_words), .split = "*",                                  \
+              .flags = DS_PLACE_ELEMENTS | DS_PLACE_UPDATE)
+#define OPTIM_OP(op_name, text, least, n_states, infer_fn, in_place, place_is)                     \
     {                                                                                              \
         .version = DS_OP_VERSION, .name = (op_name),                                               \
         .doc = "param, grad, hyper f32 (8), factor f32 (), [master f32], " text,                   \
         .n_in_min = (least), .n_in_max = IN_STATE + (n_states), .n_out = 2 + (n_states),           \
         .flags = (in_place), .attrs_bytes = sizeof(dsi_optim_attrs), .attrs = optim_attrs,         \
         .n_attrs = DSI_N(optim_attrs), .writes = optim_writes, .infer = (infer_fn),                \
-        .cost = optimizer_cost,                                                                    \
+        .cost = optimizer_cost, .op_class = DS_CLASS_OPTIMIZER, .role = DS_ROLE_UPDATE,            \
+        .again = DS_AGAIN_COSTLY, .place = (place_is),                                             \
     }
 
-const ds_op dsi_op_adam = OPTIM_OP("adam",
-                                   "exp_avg, exp_avg_sq → the same, updated: Adam (adamw 0, decay "
-                                   "added to the gradient) or AdamW (adamw 1).",
-                                   7, 2, two_states_infer, DS_OP_INPLACE);
+const ds_op dsi_op_adam =
+    OPTIM_OP("adam",
+             "exp_avg, exp_avg_sq → the same, updated: Adam (adamw 0, decay "
+             "added to the gradient) or AdamW (adamw 1).",
+             7, 2, two_states_infer, DS_OP_INPLACE, UPDATE("* * _ . * * *", "* * * *"));
 const ds_op dsi_op_sgd =
     OPTIM_OP("sgd",
              "[momentum buffer] → the same, updated: SGD with momentum beta1, dampening, "
              "Nesterov.",
-             4, 1, sgd_infer, DS_OP_INPLACE);
+             4, 1, sgd_infer, DS_OP_INPLACE, UPDATE("* * _ . * *", "* * *"));
 const ds_op dsi_op_lion =
     OPTIM_OP("lion", "exp_avg → the same, updated: Lion, the sign of a zero update being 0.", 6, 1,
-             one_state_infer, DS_OP_INPLACE);
+             one_state_infer, DS_OP_INPLACE, UPDATE("* * _ . * *", "* * *"));
 const ds_op dsi_op_adagrad =
     OPTIM_OP("adagrad", "exp_avg_sq → the same, updated: Adagrad, decay added to the gradient.", 6,
-             1, one_state_infer, DS_OP_INPLACE);
-const ds_op dsi_op_lamb =
-    OPTIM_OP("lamb",
-             "exp_avg, exp_avg_sq → the same, updated: LAMB, its trust ratio from exact "
-             "norms and clamped to [min_coeff, max_coeff].",
-             7, 2, two_states_infer, 0);
-
-bool dsi_op_is_update(const ds_op *op)
-{
-    return op == &dsi_op_adam || op == &dsi_op_sgd || op == &dsi_op_lion || op == &dsi_op_adagrad ||
-           op == &dsi_op_lamb;
-}
+             1, one_state_infer, DS_OP_INPLACE, UPDATE("* * _ . * *", "* * *"));

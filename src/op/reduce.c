@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums and means, and their transposes fill and expand: rules. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 static ds_status sum_all_infer(ds_infer *call)
@@ -149,27 +150,44 @@ static ds_status expand_rows_grad(ds_grad *call)
     return give_sum(call, &dsi_op_sum_rows, 0);
 }
 
-#define REDUCE_OP(op_name, text, n, infer_fn, grad_fn, cost_fn)                                    \
+#define REDUCE_OP(op_name, class_is, place_is, text, n, infer_fn, grad_fn, cost_fn)                \
     {                                                                                              \
         .version = DS_OP_VERSION, .name = (op_name), .doc = (text), .n_in_min = (n),               \
         .n_in_max = (n), .n_out = 1, .infer = (infer_fn), .grad = (grad_fn), .cost = (cost_fn),    \
+        .op_class = (class_is), .role = DS_ROLE_COMPUTE, .again = DS_AGAIN_COSTLY,                 \
+        .place = (place_is),                                                                       \
     }
 
-const ds_op dsi_op_sum_all = REDUCE_OP("sum_all", "x → f32 (): the sum of all elements.", 1,
-                                       sum_all_infer, sum_all_grad, sum_cost);
-const ds_op dsi_op_mean_all = REDUCE_OP("mean_all", "x → f32 (): the mean of all elements.", 1,
-                                        mean_all_infer, mean_all_grad, sum_cost);
-const ds_op dsi_op_sum_last = REDUCE_OP("sum_last", "x (..,C) → f32 (..): sums over the last dim.",
-                                        1, sum_last_infer, sum_last_grad, sum_cost);
+const ds_op dsi_op_sum_all =
+    REDUCE_OP("sum_all", DS_CLASS_REDUCE,
+              DSI_PLACE(.in = "*", .out = ".", .split = "*", .sums = "*", .linear = "0",
+                        .flags = DS_PLACE_ADDS_ALL),
+              "x → f32 (): the sum of all elements.", 1, sum_all_infer, sum_all_grad, sum_cost);
+const ds_op dsi_op_mean_all =
+    REDUCE_OP("mean_all", DS_CLASS_REDUCE,
+              DSI_PLACE(.in = "*", .out = ".", .split = "*", .sums = "*", .linear = "0",
+                        .means = "0", .flags = DS_PLACE_MEAN),
+              "x → f32 (): the mean of all elements.", 1, mean_all_infer, mean_all_grad, sum_cost);
+const ds_op dsi_op_sum_last = REDUCE_OP(
+    "sum_last", DS_CLASS_REDUCE,
+    DSI_PLACE(.in = "*c", .out = "*", .split = "*c", .sums = "c", .linear = "0"),
+    "x (..,C) → f32 (..): sums over the last dim.", 1, sum_last_infer, sum_last_grad, sum_cost);
 const ds_op dsi_op_sum_rows =
-    REDUCE_OP("sum_rows", "x (..,C) → f32 (C): sums over all dims but the last, in row order.", 1,
+    REDUCE_OP("sum_rows", DS_CLASS_REDUCE,
+              DSI_PLACE(.in = "*c", .out = "c", .split = "*c", .sums = "*", .linear = "0"),
+              "x (..,C) → f32 (C): sums over all dims but the last, in row order.", 1,
               sum_rows_infer, sum_rows_grad, sum_cost);
-const ds_op dsi_op_fill =
-    REDUCE_OP("fill", "like, s f32 () → a tensor as like, every element s rounded to its dtype.", 2,
-              fill_infer, fill_grad, spread_cost);
+const ds_op dsi_op_fill = REDUCE_OP(
+    "fill", DS_CLASS_ELEMENTWISE, DSI_PLACE(.in = "* .", .out = "*", .split = "*", .linear = "1"),
+    "like, s f32 () → a tensor as like, every element s rounded to its dtype.", 2, fill_infer,
+    fill_grad, spread_cost);
 const ds_op dsi_op_expand_last =
-    REDUCE_OP("expand_last", "x f32 (..), like (..,C) → x repeated along the last dim, as like.", 2,
+    REDUCE_OP("expand_last", DS_CLASS_ELEMENTWISE,
+              DSI_PLACE(.in = "* *c", .out = "*c", .split = "*c", .linear = "0"),
+              "x f32 (..), like (..,C) → x repeated along the last dim, as like.", 2,
               expand_last_infer, expand_last_grad, spread_cost);
 const ds_op dsi_op_expand_rows =
-    REDUCE_OP("expand_rows", "x f32 (C), like (..,C) → x repeated in every row, as like.", 2,
-              expand_rows_infer, expand_rows_grad, spread_cost);
+    REDUCE_OP("expand_rows", DS_CLASS_ELEMENTWISE,
+              DSI_PLACE(.in = "c *c", .out = "*c", .split = "*c", .linear = "0"),
+              "x f32 (C), like (..,C) → x repeated in every row, as like.", 2, expand_rows_infer,
+              expand_rows_grad, spread_cost);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rope_table and rope: rules. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 static ds_status check_scaling(const ds_infer *call, const dsi_rope_table_attrs *a)
@@ -71,9 +72,24 @@ static const ds_attr rope_table_attrs[] = {
     DSI_ATTR_INT(dsi_rope_table_attrs, truncate),
 };
 
+/* The base of dynamic scaling looks at all positions of a document. */
+static void adapt_rope_table(ds_place_case *c)
+{
+    const dsi_rope_table_attrs *a = c->attrs;
+    if (a->scaling == DSI_ROPE_DYNAMIC) {
+        dsi_place_drop(c->split, 't');
+        c->in[0][1] = c->out[0][1] = '_';
+        c->hint = "dynamic rotary scaling needs whole sequences";
+    }
+}
+
 const ds_op dsi_op_rope_table = {
     .version = DS_OP_VERSION,
     .name = "rope_table",
+    .op_class = DS_CLASS_ELEMENTWISE,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "bt b", .out = "bt_", .split = "bt", .adapt = adapt_rope_table),
     .doc =
         "positions i32 (B,T) [, lengths i32 (B)] → f32 (B,T,D): cosines of D/2 rotary frequencies, "
         "then sines, times the attention factor; scaling 0 none, 1 linear, 2 dynamic NTK by "
@@ -128,9 +144,21 @@ static const ds_attr rope_attrs[] = {
     DSI_ATTR_INT(dsi_rope_attrs, inverse),
 };
 
+static void adapt_rope(ds_place_case *c)
+{
+    const dsi_rope_attrs *a = c->attrs;
+    c->unit_letter = 'h';
+    c->units[0] = c->units[1] = ds_shape_last(c->in_meta[0].shape) / a->head_dim;
+}
+
 const ds_op dsi_op_rope = {
     .version = DS_OP_VERSION,
     .name = "rope",
+    .op_class = DS_CLASS_ELEMENTWISE,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_CHEAP,
+    .place = DSI_PLACE(.in = "bth bt_", .out = "bth", .split = "hbt", .linear = "0",
+                       .adapt = adapt_rope),
     .doc = "x (B,T,H·D), table f32 (B,T,D) → each head rotated: (a,b) = (x[i], x[i+D/2]) become "
            "(a·cos-b·sin, b·cos+a·sin); inverse turns the sign of sin.",
     .n_in_min = 2,

@@ -1,19 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cast, reshape, permute, slice, pad, split, concat, take_rows: rules. */
+/* cast, reshape, gradient, permute, take_rows: rules. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
-#include <stdio.h>
-
-static ds_status give_emitted(ds_grad *call, const ds_op *op, const void *attrs)
-{
-    dsi_grad_clear(call);
-    if (call->d_out[0] == DS_NONE) {
-        return DS_OK;
-    }
-    ds_value d;
-    DS_TRY(dsi_emit1(call, op, attrs, call->d_out[0], &d));
-    return dsi_grad_give(call, 0, d);
-}
+#include <string.h>
 
 /* ---- cast ------------------------------------------------------------------------------------ */
 static ds_status cast_infer(ds_infer *call)
@@ -38,6 +28,10 @@ static const ds_attr cast_attrs[] = {DSI_ATTR_INT(dsi_cast_attrs, dtype)};
 const ds_op dsi_op_cast = {
     .version = DS_OP_VERSION,
     .name = "cast",
+    .op_class = DS_CLASS_COPY,
+    .role = DS_ROLE_CAST,
+    .again = DS_AGAIN_CHEAP,
+    .place = DSI_PLACE_EACH("0"), /* law 4a: a gradient is rounded before it is reduced */
     .doc = "x → x in another float dtype, rounded to nearest even.",
     .n_in_min = 1,
     .n_in_max = 1,
@@ -82,7 +76,7 @@ static ds_status reshape_grad(ds_grad *call)
     for (uint32_t i = 0; i < x.n_dims; ++i) {
         attrs.dims[i] = x.dims[i];
     }
-    return give_emitted(call, &dsi_op_reshape, &attrs);
+    return dsi_grad_by(call, &dsi_op_reshape, &attrs);
 }
 
 #define ROWS8(type, field)                                                                         \
@@ -99,9 +93,48 @@ static void no_cost(const ds_infer *call, ds_cost *cost_out)
     *cost_out = (ds_cost){0};
 }
 
+/* A dim of x and a dim of y can be cut alike when what stands before them has the same size, and
+ * both divide: then a part of either is the same run of elements. Letters that meet no partner are
+ * dropped. */
+static void adapt_reshape(ds_place_case *c)
+{
+    const ds_shape x = c->in_meta[0].shape;
+    const ds_shape y = c->out_meta[0].shape;
+    memset(c->out[0], '_', y.n_dims);
+    c->out[0][y.n_dims] = '\0';
+    int64_t before_x = 1;
+    for (uint32_t i = 0; i < x.n_dims; before_x *= x.dims[i++]) {
+        bool met = false;
+        int64_t before_y = 1;
+        for (uint32_t k = 0; k < y.n_dims && !met; before_y *= y.dims[k++]) {
+            if (before_x == before_y && c->out[0][k] == '_' && (x.dims[i] > 1) == (y.dims[k] > 1)) {
+                c->out[0][k] = c->in[0][i];
+                met = true;
+            }
+        }
+        if (!met) {
+            dsi_place_drop(c->split, c->in[0][i]);
+            c->in[0][i] = '_';
+        }
+    }
+    c->hint = "the new shape does not keep the dim that is cut, or not in equal parts";
+}
+
+static void reshape_local(const ds_infer *local, void *attrs)
+{
+    dsi_reshape_attrs *a = attrs;
+    a->n_dims = local->out[0].shape.n_dims;
+    memcpy(a->dims, local->out[0].shape.dims, sizeof a->dims);
+}
+
 const ds_op dsi_op_reshape = {
     .version = DS_OP_VERSION,
     .name = "reshape",
+    .op_class = DS_CLASS_VIEW,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_CHEAP,
+    .place = DSI_PLACE(.in = "*", .out = "*", .split = "*", .linear = "0", .flags = DS_PLACE_VIEW,
+                       .adapt = adapt_reshape, .local = reshape_local),
     .doc = "x → the same elements under another shape; a view, nothing moves.",
     .n_in_min = 1,
     .n_in_max = 1,
@@ -126,6 +159,10 @@ static ds_status gradient_infer(ds_infer *call)
 const ds_op dsi_op_gradient = {
     .version = DS_OP_VERSION,
     .name = "gradient",
+    .op_class = DS_CLASS_VIEW,
+    .role = DS_ROLE_GRADIENT,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE_EACH("0"),
     .doc = "x → x: the gradient of a parameter is complete here, and what reduces gradients over "
            "ranks reduces it; a view, nothing moves.",
     .n_in_min = 1,
@@ -164,15 +201,27 @@ static ds_status permute_grad(ds_grad *call)
     for (int64_t i = 0; i < a->n_dims; ++i) {
         inverse.order[a->order[i]] = i;
     }
-    return give_emitted(call, &dsi_op_permute, &inverse);
+    return dsi_grad_by(call, &dsi_op_permute, &inverse);
 }
 
 static const ds_attr permute_attrs[] = {DSI_ATTR_INT(dsi_permute_attrs, n_dims),
                                         ROWS8(dsi_permute_attrs, order)};
 
+static void adapt_permute(ds_place_case *c)
+{
+    const dsi_permute_attrs *a = c->attrs;
+    for (uint32_t d = 0; d < c->out_meta[0].shape.n_dims; ++d) {
+        c->out[0][d] = c->in[0][a->order[d]];
+    }
+}
+
 const ds_op dsi_op_permute = {
     .version = DS_OP_VERSION,
     .name = "permute",
+    .op_class = DS_CLASS_COPY,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_CHEAP,
+    .place = DSI_PLACE(.in = "*", .out = "*", .split = "*", .linear = "0", .adapt = adapt_permute),
     .doc = "x → its dims in another order: out dim i is in dim order[i].",
     .n_in_min = 1,
     .n_in_max = 1,
@@ -182,256 +231,6 @@ const ds_op dsi_op_permute = {
     .n_attrs = DSI_N(permute_attrs),
     .infer = permute_infer,
     .grad = permute_grad,
-};
-
-/* ---- slice and pad ----------------------------------------------------------------------------
- */
-static ds_status check_dim(const ds_infer *call, int64_t dim)
-{
-    const ds_meta x = dsi_op_in(call, 0);
-    if (!dsi_op_has(call, 0) || x.shape.n_dims < 1) {
-        return dsi_op_bad(call, 0, "x", "a tensor with at least 1 dimension");
-    }
-    if (dim < 0 || dim >= (int64_t)x.shape.n_dims) {
-        return dsi_op_bad_attr(call, "dim is %lld, expected 0 to %u", (long long)dim,
-                               x.shape.n_dims - 1);
-    }
-    return DS_OK;
-}
-
-static ds_status slice_infer(ds_infer *call)
-{
-    const dsi_slice_attrs *a = call->attrs;
-    DS_TRY(check_dim(call, a->dim));
-    const ds_meta x = call->in[0];
-    if (a->start < 0 || a->length < 0 || a->length > x.shape.dims[a->dim] ||
-        a->start > x.shape.dims[a->dim] - a->length) {
-        return dsi_op_bad_attr(call, "start %lld and length %lld on dim %lld of %lld elements",
-                               (long long)a->start, (long long)a->length, (long long)a->dim,
-                               (long long)x.shape.dims[a->dim]);
-    }
-    call->out[0] = x;
-    call->out[0].shape.dims[a->dim] = a->length;
-    return DS_OK;
-}
-
-static ds_status slice_grad(ds_grad *call)
-{
-    const dsi_slice_attrs *a = call->attrs;
-    const ds_shape x = dsi_grad_meta(call, call->in[0]).shape;
-    const dsi_pad_attrs attrs = {
-        .dim = a->dim, .before = a->start, .after = x.dims[a->dim] - a->start - a->length};
-    return give_emitted(call, &dsi_op_pad, &attrs);
-}
-
-static void copy_cost(const ds_infer *call, ds_cost *cost_out)
-{
-    cost_out->flops = 0.0;
-    cost_out->bytes = 2.0 * (double)ds_meta_bytes(call->out[0]);
-}
-
-static const ds_attr slice_attrs[] = {
-    DSI_ATTR_INT(dsi_slice_attrs, dim),
-    DSI_ATTR_INT(dsi_slice_attrs, start),
-    DSI_ATTR_INT(dsi_slice_attrs, length),
-};
-
-const ds_op dsi_op_slice = {
-    .version = DS_OP_VERSION,
-    .name = "slice",
-    .doc = "x → elements start to start+length of one dim.",
-    .n_in_min = 1,
-    .n_in_max = 1,
-    .n_out = 1,
-    .attrs_bytes = sizeof(dsi_slice_attrs),
-    .attrs = slice_attrs,
-    .n_attrs = DSI_N(slice_attrs),
-    .infer = slice_infer,
-    .grad = slice_grad,
-    .cost = copy_cost,
-};
-
-static ds_status pad_infer(ds_infer *call)
-{
-    const dsi_pad_attrs *a = call->attrs;
-    enum { LIMIT = 1 << 30 };
-    DS_TRY(check_dim(call, a->dim));
-    if (a->before < 0 || a->after < 0 || a->before > LIMIT || a->after > LIMIT) {
-        return dsi_op_bad_attr(call, "before %lld, after %lld, expected 0 to %d",
-                               (long long)a->before, (long long)a->after, LIMIT);
-    }
-    call->out[0] = call->in[0];
-    call->out[0].shape.dims[a->dim] += a->before + a->after;
-    return DS_OK;
-}
-
-static ds_status pad_grad(ds_grad *call)
-{
-    const dsi_pad_attrs *a = call->attrs;
-    const ds_shape x = dsi_grad_meta(call, call->in[0]).shape;
-    const dsi_slice_attrs attrs = {.dim = a->dim, .start = a->before, .length = x.dims[a->dim]};
-    return give_emitted(call, &dsi_op_slice, &attrs);
-}
-
-static const ds_attr pad_attrs[] = {
-    DSI_ATTR_INT(dsi_pad_attrs, dim),
-    DSI_ATTR_INT(dsi_pad_attrs, before),
-    DSI_ATTR_INT(dsi_pad_attrs, after),
-};
-
-const ds_op dsi_op_pad = {
-    .version = DS_OP_VERSION,
-    .name = "pad",
-    .doc = "x → zeros before and after x on one dim.",
-    .n_in_min = 1,
-    .n_in_max = 1,
-    .n_out = 1,
-    .attrs_bytes = sizeof(dsi_pad_attrs),
-    .attrs = pad_attrs,
-    .n_attrs = DSI_N(pad_attrs),
-    .infer = pad_infer,
-    .grad = pad_grad,
-    .cost = copy_cost,
-};
-
-/* ---- split ----------------------------------------------------------------------------------- */
-static ds_status split_infer(ds_infer *call)
-{
-    const dsi_split_attrs *a = call->attrs;
-    DS_TRY(check_dim(call, a->dim));
-    const int64_t n = call->in[0].shape.dims[a->dim];
-    if (a->length < 1 || a->length >= n || (n - 1) / a->length >= DS_MAX_OUT) {
-        return dsi_op_bad_attr(
-            call, "length %lld of a dim of %lld, expected one that makes 2 to %d parts",
-            (long long)a->length, (long long)n, DS_MAX_OUT);
-    }
-    for (int64_t at = 0, i = 0; at < n; at += a->length, ++i) {
-        call->out[i] = call->in[0];
-        call->out[i].shape.dims[a->dim] = n - at < a->length ? n - at : a->length;
-    }
-    return DS_OK;
-}
-
-/* Some parts lack a gradient: those that have one, each between zeros, added. */
-static ds_status split_grad_some(ds_grad *call, uint32_t n, ds_value *sum)
-{
-    const dsi_split_attrs *a = call->attrs;
-    const int64_t whole = dsi_grad_meta(call, call->in[0]).shape.dims[a->dim];
-    *sum = DS_NONE;
-    for (uint32_t i = 0; i < n; ++i) {
-        const int64_t length = dsi_grad_meta(call, call->out[i]).shape.dims[a->dim];
-        const dsi_pad_attrs pad = {
-            .dim = a->dim, .before = i * a->length, .after = whole - i * a->length - length};
-        ds_value d = DS_NONE;
-        if (call->d_out[i] == DS_NONE) {
-            continue;
-        }
-        DS_TRY(dsi_emit1(call, &dsi_op_pad, &pad, call->d_out[i], &d));
-        if (*sum != DS_NONE) {
-            DS_TRY(dsi_emit2(call, &dsi_op_add, NULL, *sum, d, &d));
-        }
-        *sum = d;
-    }
-    return DS_OK;
-}
-
-static ds_status split_grad(ds_grad *call)
-{
-    const dsi_concat_attrs attrs = {.dim = ((const dsi_split_attrs *)call->attrs)->dim};
-    uint32_t n = 0;
-    uint32_t given = 0;
-    ds_value out[DS_MAX_OUT];
-    dsi_grad_clear(call);
-    for (; n < call->n_out && call->out[n] != DS_NONE; ++n) {
-        given += call->d_out[n] != DS_NONE ? 1 : 0;
-    }
-    DS_TRY(given == n ? dsi_emit(call, &dsi_op_concat, &attrs, call->d_out, n, out)
-                      : split_grad_some(call, n, &out[0]));
-    return dsi_grad_give(call, 0, out[0]);
-}
-
-static const ds_attr split_attrs[] = {
-    DSI_ATTR_INT(dsi_split_attrs, dim),
-    DSI_ATTR_INT(dsi_split_attrs, length),
-};
-
-static void split_cost(const ds_infer *call, ds_cost *cost_out)
-{
-    cost_out->flops = 0.0;
-    cost_out->bytes = 2.0 * (double)ds_meta_bytes(call->in[0]);
-}
-
-const ds_op dsi_op_split = {
-    .version = DS_OP_VERSION,
-    .name = "split",
-    .doc = "x → 2 to 8 parts of `length` elements on one dim, the last one maybe shorter.",
-    .n_in_min = 1,
-    .n_in_max = 1,
-    .n_out = DS_MAX_OUT,
-    .attrs_bytes = sizeof(dsi_split_attrs),
-    .attrs = split_attrs,
-    .n_attrs = DSI_N(split_attrs),
-    .infer = split_infer,
-    .grad = split_grad,
-    .cost = split_cost,
-};
-
-/* ---- concat ---------------------------------------------------------------------------------- */
-static ds_status concat_infer(ds_infer *call)
-{
-    const dsi_concat_attrs *a = call->attrs;
-    DS_TRY(check_dim(call, a->dim));
-    ds_meta out = call->in[0];
-    for (uint32_t i = 1; i < call->n_in; ++i) {
-        ds_meta want = call->in[0];
-        const ds_meta x = call->in[i];
-        if (x.shape.n_dims == want.shape.n_dims) {
-            want.shape.dims[a->dim] = x.shape.dims[a->dim];
-        }
-        char name[16];
-        (void)snprintf(name, sizeof name, "x%u", i);
-        DS_TRY(dsi_op_need(call, i, name, want.dtype, want.shape));
-        out.shape.dims[a->dim] += x.shape.dims[a->dim];
-    }
-    call->out[0] = out;
-    return DS_OK;
-}
-
-static ds_status concat_grad(ds_grad *call)
-{
-    const dsi_concat_attrs *a = call->attrs;
-    dsi_grad_clear(call);
-    if (call->d_out[0] == DS_NONE) {
-        return DS_OK;
-    }
-    dsi_slice_attrs attrs = {.dim = a->dim};
-    for (uint32_t i = 0; i < call->n_in; ++i) {
-        attrs.length = dsi_grad_meta(call, call->in[i]).shape.dims[a->dim];
-        if (dsi_grad_wants(call, i)) {
-            ds_value d;
-            DS_TRY(dsi_emit1(call, &dsi_op_slice, &attrs, call->d_out[0], &d));
-            DS_TRY(dsi_grad_give(call, i, d));
-        }
-        attrs.start += attrs.length;
-    }
-    return DS_OK;
-}
-
-static const ds_attr concat_attrs[] = {DSI_ATTR_INT(dsi_concat_attrs, dim)};
-
-const ds_op dsi_op_concat = {
-    .version = DS_OP_VERSION,
-    .name = "concat",
-    .doc = "2 to 16 tensors that differ on one dim only → one, side by side on that dim.",
-    .n_in_min = 2,
-    .n_in_max = DS_MAX_IN,
-    .n_out = 1,
-    .attrs_bytes = sizeof(dsi_concat_attrs),
-    .attrs = concat_attrs,
-    .n_attrs = DSI_N(concat_attrs),
-    .infer = concat_infer,
-    .grad = concat_grad,
-    .cost = copy_cost,
 };
 
 /* ---- take_rows ------------------------------------------------------------------------------- */
@@ -449,6 +248,10 @@ static ds_status take_rows_infer(ds_infer *call)
 const ds_op dsi_op_take_rows = {
     .version = DS_OP_VERSION,
     .name = "take_rows",
+    .op_class = DS_CLASS_COPY,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "b_c b", .out = "bc", .split = "bc", .linear = "0"),
     .doc =
         "x (B,T,C), index i32 (B) → (B,C): row index[b] of sample b. An index out of range is an "
         "error. No gradient.",
@@ -456,5 +259,5 @@ const ds_op dsi_op_take_rows = {
     .n_in_max = 2,
     .n_out = 1,
     .infer = take_rows_infer,
-    .cost = copy_cost,
+    .cost = dsi_cost_copy,
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* softmax and softmax_backward: rules. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 static ds_status softmax_infer(ds_infer *call)
@@ -29,6 +30,10 @@ static ds_status softmax_grad(ds_grad *call)
 const ds_op dsi_op_softmax = {
     .version = DS_OP_VERSION,
     .name = "softmax",
+    .op_class = DS_CLASS_ELEMENTWISE,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_CHEAP,
+    .place = DSI_PLACE(.in = "*_", .out = "*_", .split = "*"),
     .doc = "x (..,C) → exp(x - max) / sum over the last dim.",
     .n_in_min = 1,
     .n_in_max = 1,
@@ -49,6 +54,10 @@ static ds_status softmax_backward_infer(ds_infer *call)
 const ds_op dsi_op_softmax_backward = {
     .version = DS_OP_VERSION,
     .name = "softmax_backward",
+    .op_class = DS_CLASS_ELEMENTWISE,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "*_ *_", .out = "*_", .split = "*", .linear = "0"),
     .doc = "dy, y (..,C) → dx = y·(dy - sum of dy·y over the last dim).",
     .n_in_min = 2,
     .n_in_max = 2,

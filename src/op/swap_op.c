@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* swap_in and swap_out: rules. The executor runs them between memory and where the cell lives, host
  * memory or disk; no accelerator has kernels for them. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 static ds_status swap_in_infer(ds_infer *call)
@@ -31,6 +32,10 @@ static const int8_t writes_first[] = {0};
 const ds_op dsi_op_swap_in = {
     .version = DS_OP_VERSION,
     .name = "swap_in",
+    .op_class = DS_CLASS_COPY,
+    .role = DS_ROLE_SWAP_IN,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE_NOWHERE,
     .doc = "cell that lives in host memory or on disk → its content.",
     .n_in_min = 1,
     .n_in_max = 1,
@@ -42,6 +47,10 @@ const ds_op dsi_op_swap_in = {
 const ds_op dsi_op_swap_out = {
     .version = DS_OP_VERSION,
     .name = "swap_out",
+    .op_class = DS_CLASS_COPY,
+    .role = DS_ROLE_SWAP_OUT,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE_NOWHERE,
     .doc = "cell that lives in host memory or on disk, x → the cell's next version, x.",
     .n_in_min = 2,
     .n_in_max = 2,

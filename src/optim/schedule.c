@@ -143,38 +143,6 @@ ds_schedule_point ds_schedule_at(const ds_schedule_params *p, double optimizer_l
     return unchanged;
 }
 
-ds_schedule_params ds_schedule_default(ds_schedule_kind kind)
-{
-    return (ds_schedule_params){
-        .kind = kind,
-        .last_batch_iteration = -1,
-        .warmup_max_lr = kind == DS_SCHEDULE_WARMUP_DECAY ? 0.001 : NAN,
-        .warmup_num_steps = kind >= DS_SCHEDULE_LINEAR ? 0 : 1000,
-        .cos_min_ratio = 1e-4,
-        .cycle_min_lr = NAN,
-        .cycle_max_lr = NAN,
-        .cycle_first_step_size = 2000,
-        .cycle_second_step_size = NAN,
-        .cycle_second_stair_count = -1,
-        .cycle_momentum = true,
-        .cycle_min_mom = 0.8,
-        .cycle_max_mom = 0.9,
-        .lr_range_test_min_lr = 1e-3,
-        .lr_range_test_step_size = 2000,
-        .lr_range_test_step_rate = 1,
-        .num_cycles = kind == DS_SCHEDULE_COSINE_WITH_RESTARTS ? 1 : 0.5,
-        .min_lr = NAN,
-        .min_lr_rate = NAN,
-        .default_lr = NAN,
-        .warmup_lr_rate = NAN,
-        .lr_end = 1e-7,
-        .power = 1,
-        .num_decay_steps = -1,
-        .num_stable_steps = -1,
-        .decay_ramp = DS_RAMP_COSINE,
-    };
-}
-
 ds_status dsi_schedule_need(ds_ctx *ctx, bool holds, const char *key, const char *expected,
                             double found)
 {
@@ -267,14 +235,4 @@ ds_status ds_schedule_check(ds_ctx *ctx, const ds_schedule_params *p)
         return dsi_schedule_trainer_check(ctx, p);
     }
     return ds_fail(ctx, DS_ERR_CONFIG, "expected a schedule, found kind %d", (int)p->kind);
-}
-
-const char *ds_schedule_kind_name(ds_schedule_kind kind)
-{
-    static const char *const names[] = {
-#define X(id, text) text,
-        DS_SCHEDULE_KIND_LIST(X)
-#undef X
-    };
-    return (unsigned)kind < DS_SCHEDULE_KIND_COUNT ? names[kind] : "?";
 }

@@ -3,7 +3,6 @@
 #include "pass/early.h"
 
 #include "ir/rewrite.h"
-#include "op/ops.h"
 #include "pass/order.h"
 
 #include <stdlib.h>
@@ -11,7 +10,7 @@
 /* Where a gradient was complete is no node any more: it is what it was made from. */
 static ds_status copy_node(dsi_rewrite *r, const dsi_node_info *node)
 {
-    if (node->op == &dsi_op_gradient) {
+    if (node->op->role == DS_ROLE_GRADIENT) {
         r->map[dsi_node_out(r->from, node)[0]] = r->map[dsi_node_in(r->from, node)[0]];
         return DS_OK;
     }

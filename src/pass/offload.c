@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Obeys the homes of cells: the new graph, node by node. See offload.h. */
+/* Obeys the residencies of cells: the new graph, node by node. See offload.h. */
 #include "pass/offload_state.h"
 
 #include "op/ops.h"
@@ -11,14 +11,14 @@
 /* Nodes that write a cell whole, whatever it is. */
 static bool writes_swapped(const dsi_offloader *o, const dsi_node_info *node)
 {
-    return (node->op == &dsi_op_put_columns || node->op == &dsi_op_store) &&
+    return (node->op->role == DS_ROLE_WRITE || node->op->role == DS_ROLE_STORE) &&
            dsi_offload_swapped(o, dsi_offload_cell_of(o, dsi_node_out(o->r.from, node)[0]));
 }
 
 static ds_status lower_write(dsi_offloader *o, const dsi_node_info *node)
 {
     const ds_cell cell = dsi_offload_cell_of(o, dsi_node_out(o->r.from, node)[0]);
-    const bool whole = node->op == &dsi_op_store;
+    const bool whole = node->op->role == DS_ROLE_STORE;
     ds_value in[DS_MAX_IN];
     ds_value x = DS_NONE;
     for (uint32_t i = whole ? 1 : 0; i < node->n_in; ++i) {
@@ -126,13 +126,13 @@ static void count_uses(dsi_offloader *o)
 }
 
 ds_status dsi_offload_graph(const ds_graph *graph, const dsi_offload *offload, ds_cells *cells,
-                            dsi_homes *homes, ds_graph **offload_out)
+                            dsi_residencies *residencies, ds_graph **offload_out)
 {
     const size_t n_cells = (size_t)ds_cells_count(graph->cells) + 1;
     dsi_offloader o = {.how = offload,
                        .r = {.from = graph},
                        .cells = cells,
-                       .homes = homes,
+                       .residencies = residencies,
                        .n_cells = ds_cells_count(graph->cells)};
     o.uses = calloc((size_t)graph->n_values + 1, sizeof *o.uses);
     o.resident = calloc(n_cells, sizeof *o.resident);

@@ -4,27 +4,27 @@
 #define DSI_PASS_OFFLOAD_H
 
 #include "ir/graph.h"
-#include "pass/home.h"
+#include "pass/cell_residency.h"
 
 /* Per cell of the local table, parts included; grows as parts are made. */
-typedef struct dsi_homes {
-    dsi_home *items;
+typedef struct dsi_residencies {
+    dsi_cell_residency *items;
     uint32_t n, capacity;
-} dsi_homes;
+} dsi_residencies;
 
 typedef struct dsi_offload {
     int64_t chunk; /* elements of a parameter that are updated together; 0: all */
     int64_t reuse; /* a parameter stays in memory when its next use in the same phase is nearer than
                       this many elements of other parameters */
-    dsi_residence activations; /* of what the forward pass keeps for the backward pass */
+    dsi_residency activations; /* of what the forward pass keeps for the backward pass */
     size_t least_activation;   /* bytes; a smaller one stays */
     size_t forward_ahead;      /* bytes of states that the forward phase brings for early updates */
 } dsi_offload;
 
-/* Makes a new graph in which cells whose home is not the device are touched by swap_in and swap_out
- * alone. cells: the table of the new graph; it is the graph's own, or receives copies of its cells,
- * which keep their ids; parts are added behind. homes: has an entry a cell of the graph's table;
- * receives those of the parts.
+/* Makes a new graph in which cells whose residency is not the device are touched by swap_in and
+ * swap_out alone. cells: the table of the new graph; it is the graph's own, or receives copies of
+ * its cells, which keep their ids; parts are added behind. residencies: has an entry a cell of the
+ * graph's table; receives those of the parts.
  *
  * A use of a parameter reads its content, swapped in once for neighbouring uses. A gradient swaps
  * out as soon as it is made; its largest magnitude, which the norm asks for, is found before. A
@@ -37,9 +37,9 @@ typedef struct dsi_offload {
  * where the result of an element depends on its own alone, or sums are exact. Pure. Errors:
  * ERR_UNSUPPORTED names what cannot work on a swapped cell. The caller destroys *offload_out. */
 ds_status dsi_offload_graph(const ds_graph *graph, const dsi_offload *offload, ds_cells *cells,
-                            dsi_homes *homes, ds_graph **offload_out);
+                            dsi_residencies *residencies, ds_graph **offload_out);
 
 /* Entry of a cell; on the device when there is none. */
-dsi_home dsi_homes_of(const dsi_homes *homes, ds_cell cell);
+dsi_cell_residency dsi_residency_of(const dsi_residencies *residencies, ds_cell cell);
 
 #endif

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a cell holds, as a value of the new graph: brought into memory for its uses, kept there for
- * near ones, and swapped out; and the homes that say where cells live.
+/* What a cell holds, as a value of the new graph: swapped into memory for its uses, kept there for
+ * near ones, and swapped out; and the residencies of cells.
  */
 #include "pass/offload_state.h"
 
 #include "op/ops.h"
 
-dsi_home dsi_homes_of(const dsi_homes *homes, ds_cell cell)
+dsi_cell_residency dsi_residency_of(const dsi_residencies *residencies, ds_cell cell)
 {
-    const dsi_home device = {DSI_ON_DEVICE, DS_NONE, 0};
-    return cell < homes->n ? homes->items[cell] : device;
+    const dsi_cell_residency device = {DSI_RESIDENCY_DEVICE, DS_NONE, 0};
+    return cell < residencies->n ? residencies->items[cell] : device;
 }
 
 bool dsi_offload_swapped(const dsi_offloader *o, ds_cell cell)
 {
-    return cell != DS_NONE && dsi_homes_of(o->homes, cell).residence != DSI_ON_DEVICE;
+    return cell != DS_NONE && dsi_residency_of(o->residencies, cell).where != DSI_RESIDENCY_DEVICE;
 }
 
 ds_cell dsi_offload_cell_of(const dsi_offloader *o, ds_value v)
@@ -27,17 +27,18 @@ static int64_t count_of(const dsi_offloader *o, ds_cell cell)
     return ds_shape_count(ds_cells_get(o->cells, cell)->meta.shape);
 }
 
-ds_status dsi_offload_add_home(dsi_offloader *o, ds_cell cell, dsi_home home)
+ds_status dsi_offload_add_residency(dsi_offloader *o, ds_cell cell, dsi_cell_residency residency)
 {
-    dsi_home *items = dsi_graph_grow(o->homes->items, &o->homes->capacity, cell + 1, sizeof *items);
+    dsi_cell_residency *items =
+        dsi_graph_grow(o->residencies->items, &o->residencies->capacity, cell + 1, sizeof *items);
     if (items == NULL) {
         return ds_fail(o->r.from->ctx, DS_ERR_NOMEM, "no memory to offload");
     }
-    o->homes->items = items;
-    while (o->homes->n <= cell) {
-        items[o->homes->n++] = (dsi_home){DSI_ON_DEVICE, DS_NONE, 0};
+    o->residencies->items = items;
+    while (o->residencies->n <= cell) {
+        items[o->residencies->n++] = (dsi_cell_residency){DSI_RESIDENCY_DEVICE, DS_NONE, 0};
     }
-    items[cell] = home;
+    items[cell] = residency;
     return DS_OK;
 }
 
@@ -95,9 +96,7 @@ void dsi_offload_forget(dsi_offloader *o)
     }
 }
 
-/* What an update of this phase has made is in memory, on its way to its home: an update whose
- * result is read is not cut. */
-static bool is_in_hand(const dsi_offloader *o, ds_value v)
+bool dsi_offload_in_hand(const dsi_offloader *o, ds_value v)
 {
     const ds_node maker = o->r.from->values[v].producer;
     return maker != DS_NONE && dsi_offload_is_update(&o->r.from->nodes[maker]) &&
@@ -113,7 +112,7 @@ ds_status dsi_offload_operand(dsi_offloader *o, ds_value v, ds_value *value_out)
         *value_out = o->back[v];
         return DS_OK;
     }
-    if (dsi_offload_swapped(o, dsi_offload_cell_of(o, v)) && !is_in_hand(o, v)) {
+    if (dsi_offload_swapped(o, dsi_offload_cell_of(o, v)) && !dsi_offload_in_hand(o, v)) {
         return use(o, dsi_offload_cell_of(o, v), value_out);
     }
     *value_out = o->r.map[v];

@@ -14,7 +14,7 @@ bool dsi_offload_writes_gradient(const dsi_offloader *o, const dsi_node_info *no
 {
     const ds_cell cell =
         node->n_out > 0 ? dsi_offload_cell_of(o, dsi_node_out(o->r.from, node)[0]) : DS_NONE;
-    return (node->op == &dsi_op_store || node->op == &dsi_op_accumulate) &&
+    return (node->op->role == DS_ROLE_STORE || node->op->role == DS_ROLE_ACCUMULATE) &&
            dsi_offload_swapped(o, cell) && ds_cells_get(o->cells, cell)->kind == DS_CELL_GRAD;
 }
 
@@ -23,7 +23,7 @@ static ds_status take_abs_max(dsi_offloader *o, ds_value logical, ds_value x)
 {
     for (ds_node n = 0; n < o->r.from->n_nodes; ++n) {
         const dsi_node_info *node = &o->r.from->nodes[n];
-        if (node->op == &dsi_op_abs_max && dsi_node_in(o->r.from, node)[0] == logical) {
+        if (node->op->role == DS_ROLE_MAGNITUDE && dsi_node_in(o->r.from, node)[0] == logical) {
             DS_TRY(dsi_offload_apply(o, node->op, node->attrs, &x, 1,
                                      &o->r.map[dsi_node_out(o->r.from, node)[0]]));
             o->gone[n] = true;
@@ -39,7 +39,7 @@ ds_status dsi_offload_lower_gradient(dsi_offloader *o, const dsi_node_info *node
     const ds_dtype dtype = ds_cells_get(o->cells, cell)->meta.dtype;
     ds_value x = DS_NONE;
     DS_TRY(dsi_offload_operand(o, dsi_node_in(o->r.from, node)[1], &x));
-    if (node->op == &dsi_op_accumulate) {
+    if (node->op->role == DS_ROLE_ACCUMULATE) {
         ds_value in[2] = {DS_NONE, x};
         DS_TRY(dsi_offload_content(o, cell, &in[0]));
         DS_TRY(dsi_offload_apply(o, node->op, node->attrs, in, 2, &x));
@@ -101,7 +101,8 @@ static ds_status make_waiting_place(dsi_offloader *o, ds_value v)
     if (o->left_in[v] == DS_NONE) {
         DS_TRY(ds_cells_add(o->cells, &info, &o->left_in[v]));
     }
-    return dsi_offload_add_home(o, o->left_in[v], (dsi_home){o->how->activations, DS_NONE, 0});
+    return dsi_offload_add_residency(o, o->left_in[v],
+                                     (dsi_cell_residency){o->how->activations, DS_NONE, 0});
 }
 
 /* What the forward pass leaves to the backward pass. */
@@ -110,7 +111,8 @@ static ds_status find_activations(dsi_offloader *o)
     for (ds_value v = 0; v < o->r.from->n_values; ++v) {
         o->left_in[v] = o->back[v] = DS_NONE;
     }
-    for (ds_node n = 0; n < o->r.from->n_nodes && o->how->activations != DSI_ON_DEVICE; ++n) {
+    for (ds_node n = 0; n < o->r.from->n_nodes && o->how->activations != DSI_RESIDENCY_DEVICE;
+         ++n) {
         const dsi_node_info *node = &o->r.from->nodes[n];
         for (uint32_t i = 0; node->phase == DS_PHASE_BACKWARD && i < node->n_in; ++i) {
             const ds_value v = dsi_node_in(o->r.from, node)[i];

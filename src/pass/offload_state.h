@@ -2,7 +2,7 @@
 /* Inside of offload. Shared by offload*.c alone:
  *
  *     offload.c           the new graph, node by node
- *     offload_content.c   what a cell holds, in memory and home again
+ *     offload_content.c   what a cell holds, in memory and written back
  *     offload_leave.c     gradients and activations, which leave memory where they are made
  *     offload_update.c    updates, chunk by chunk, and their states
  */
@@ -25,7 +25,7 @@ typedef struct dsi_offloader {
     const dsi_offload *how;
     dsi_rewrite r;
     ds_cells *cells; /* may be those of from: kept activations are added behind them */
-    dsi_homes *homes;
+    dsi_residencies *residencies;
     ds_cell n_cells;    /* of from, at the start */
     uint32_t *uses;     /* per value of from */
     ds_value *resident; /* per cell: its content in memory, DS_NONE when not */
@@ -45,8 +45,8 @@ typedef struct dsi_offloader {
 bool dsi_offload_swapped(const dsi_offloader *o, ds_cell cell);
 /* The cell that a value of from is the content of, or DS_NONE. */
 ds_cell dsi_offload_cell_of(const dsi_offloader *o, ds_value v);
-/* Receives the home of a cell of the new graph. */
-ds_status dsi_offload_add_home(dsi_offloader *o, ds_cell cell, dsi_home home);
+/* Receives the residency of a cell of the new graph. */
+ds_status dsi_offload_add_residency(dsi_offloader *o, ds_cell cell, dsi_cell_residency residency);
 /* A node of the new graph; its first output. */
 ds_status dsi_offload_apply(dsi_offloader *o, const ds_op *op, const void *attrs,
                             const ds_value *in, uint32_t n_in, ds_value *value_out);
@@ -56,6 +56,9 @@ ds_status dsi_offload_content(dsi_offloader *o, ds_cell cell, ds_value *value_ou
 ds_status dsi_offload_swap_out(dsi_offloader *o, ds_cell cell, ds_value x);
 /* What stands in the new graph for a value of from as an operand. */
 ds_status dsi_offload_operand(dsi_offloader *o, ds_value v, ds_value *value_out);
+/* Whether an update of this phase has made it: it is in memory, its writeback in flight, since an
+ * update whose result is read is not cut. */
+bool dsi_offload_in_hand(const dsi_offloader *o, ds_value v);
 /* Nothing stays in memory from one phase to the next. */
 void dsi_offload_forget(dsi_offloader *o);
 
@@ -74,7 +77,7 @@ ds_status dsi_offload_lower_gradient(dsi_offloader *o, const dsi_node_info *node
 /* Nodes that may run part by part, their scalars being inputs 2 and 3. */
 bool dsi_offload_is_update(const dsi_node_info *node);
 bool dsi_offload_touches_swapped(const dsi_offloader *o, const dsi_node_info *node);
-/* Such a node in the new graph. Errors: ERR_UNSUPPORTED names an optimizer that cannot be cut. */
+/* Such a node in the new graph. */
 ds_status dsi_offload_lower_update(dsi_offloader *o, const dsi_node_info *node);
 /* At the end of the forward phase: states of the first early updates. */
 ds_status dsi_offload_bring_states(dsi_offloader *o);

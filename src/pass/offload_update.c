@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Updates of what lives elsewhere: chunk by chunk, on parts of cells; and their states, of which
+/* Updates of offloaded cells: chunk by chunk, on parts of cells; and their states, of which
  * the first come before the backward phase begins.
  */
 #include "pass/offload_state.h"
@@ -12,7 +12,7 @@ enum { IN_PARAM = 0, IN_GRAD = 1, IN_HYPER = 2, IN_FACTOR = 3, IN_MASTER = 4 };
 
 bool dsi_offload_is_update(const dsi_node_info *node)
 {
-    return node->op == &dsi_op_postpone || dsi_op_is_update(node->op);
+    return node->op->role == DS_ROLE_POSTPONE || node->op->role == DS_ROLE_UPDATE;
 }
 
 bool dsi_offload_touches_swapped(const dsi_offloader *o, const dsi_node_info *node)
@@ -30,9 +30,10 @@ bool dsi_offload_touches_swapped(const dsi_offloader *o, const dsi_node_info *no
 static int64_t chunk_of(const dsi_offloader *o, const dsi_node_info *node, int64_t count)
 {
     const ds_value *in = dsi_node_in(o->r.from, node);
-    const int64_t step = DSI_HOME_ALIGN; /* elements: whole blocks in every dtype */
+    const int64_t step = DSI_SWAP_BLOCK; /* elements: whole blocks in every dtype */
     const int64_t chunk = (o->how->chunk + step - 1) / step * step;
-    bool cut = o->how->chunk > 0 && chunk < count && (node->op->flags & DS_OP_INPLACE) != 0;
+    bool cut = o->how->chunk > 0 && chunk < count && (node->op->flags & DS_OP_INPLACE) != 0 &&
+               ds_shape_count(o->r.from->values[in[IN_GRAD]].meta.shape) == count; /* no norms */
     for (uint32_t i = 0; i < node->n_in; ++i) {
         const bool scalar = i == IN_HYPER || i == IN_FACTOR;
         cut = cut && (scalar || i == IN_GRAD || in[i] == DS_NONE ||
@@ -65,8 +66,8 @@ static ds_status part_of(dsi_offloader *o, ds_cell cell, int64_t begin, int64_t 
     info.name = name;
     info.meta.shape = ds_shape_1d(count);
     DS_TRY(ds_cells_add(o->cells, &info, part));
-    return dsi_offload_add_home(o, *part,
-                                (dsi_home){dsi_homes_of(o->homes, cell).residence, cell, offset});
+    return dsi_offload_add_residency(
+        o, *part, (dsi_cell_residency){dsi_residency_of(o->residencies, cell).where, cell, offset});
 }
 
 typedef struct update {
@@ -104,6 +105,10 @@ static ds_status update_operand(dsi_offloader *o, update *u, uint32_t i)
         return DS_OK;
     }
     DS_TRY(part_of(o, dsi_offload_cell_of(o, v), u->begin, u->count, &u->cells[i]));
+    if (u->whole && dsi_offload_in_hand(o, v)) {
+        u->in[i] = o->r.map[v];
+        return DS_OK;
+    }
     const bool rounded = i == IN_PARAM && dsi_offload_swapped(o, u->cells[i]) &&
                          u->node->n_in > IN_MASTER &&
                          dsi_node_in(o->r.from, u->node)[IN_MASTER] != DS_NONE;
@@ -161,12 +166,6 @@ static ds_status lower_chunk(dsi_offloader *o, update *u)
 
 ds_status dsi_offload_lower_update(dsi_offloader *o, const dsi_node_info *node)
 {
-    if ((node->op->flags & DS_OP_INPLACE) == 0) {
-        return ds_fail(o->r.from->ctx, DS_ERR_UNSUPPORTED,
-                       "optimizer.type %s does not work with offload_optimizer; Adam, AdamW, "
-                       "Adagrad, Lion and SGD do",
-                       node->op->name);
-    }
     const ds_meta meta = o->r.from->values[dsi_node_in(o->r.from, node)[IN_PARAM]].meta;
     const int64_t count = ds_shape_count(meta.shape);
     const int64_t chunk = chunk_of(o, node, count);
@@ -193,9 +192,10 @@ static ds_status bring_chunk(dsi_offloader *o, const dsi_node_info *node, int64_
                              int64_t count, size_t *room)
 {
     for (uint32_t i = IN_MASTER; i < node->n_in; ++i) {
-        const ds_cell cell = dsi_offload_cell_of(o, dsi_node_in(o->r.from, node)[i]);
-        if (!dsi_offload_swapped(o, cell)) {
-            continue;
+        const ds_value v = dsi_node_in(o->r.from, node)[i];
+        const ds_cell cell = dsi_offload_cell_of(o, v);
+        if (!dsi_offload_swapped(o, cell) || o->r.from->values[v].producer != DS_NONE) {
+            continue; /* or an earlier node writes it */
         }
         const size_t bytes =
             (size_t)count * ds_dtype_bytes(ds_cells_get(o->cells, cell)->meta.dtype);
@@ -219,7 +219,7 @@ ds_status dsi_offload_bring_states(dsi_offloader *o)
     size_t room = o->how->forward_ahead;
     for (ds_node n = 0; n < o->r.from->n_nodes && room > 0; ++n) {
         const dsi_node_info *node = &o->r.from->nodes[n];
-        if (node->phase != DS_PHASE_BACKWARD || !dsi_op_is_update(node->op) ||
+        if (node->phase != DS_PHASE_BACKWARD || node->op->role != DS_ROLE_UPDATE ||
             !dsi_offload_touches_swapped(o, node)) {
             continue;
         }

@@ -2,7 +2,7 @@
 /* Program order, without dead nodes, with memory-freeing nodes moved up, and with the nodes of one
  * bucket side by side, behind the last value that the bucket carries. What uses up a complete
  * gradient moves up behind it, and behind the last reader of what it overwrites. What a collective
- * made is not asked for before the next one has started, so that the two have time beside
+ * made is not asked for before the next one has started, so that the two have time concurrent with
  * computation.
  *
  * The typical gain: the cast or accumulation of a weight gradient, traced after the whole backward
@@ -176,12 +176,13 @@ static bool uses_up_gradient(const sorter *s, const dsi_node_info *node)
         const ds_value v = dsi_node_in(g, node)[i];
         const ds_node maker = v != DS_NONE ? g->values[v].producer : DS_NONE;
         const ds_op *op = maker != DS_NONE ? g->nodes[maker].op : NULL;
-        if (op == &dsi_op_gradient || (node->op == &dsi_op_cast && op != NULL &&
-                                       dsi_op_is_update(op) && g->values[v].cell != DS_NONE)) {
+        if (op != NULL && (op->role == DS_ROLE_GRADIENT ||
+                           (node->op->role == DS_ROLE_CAST && op->role == DS_ROLE_UPDATE &&
+                            g->values[v].cell != DS_NONE))) {
             return true;
         }
     }
-    return node->op == &dsi_op_gradient;
+    return node->op->role == DS_ROLE_GRADIENT;
 }
 
 static void run(sorter *s, ds_node n)

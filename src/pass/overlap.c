@@ -2,7 +2,6 @@
 /* Start and wait of collectives and swaps. See overlap.h. */
 #include "pass/overlap.h"
 
-#include "op/ops.h"
 #include "pass/order.h"
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +21,8 @@ typedef struct group {
     uint32_t start; /* place before which it starts */
     uint32_t wait;  /* place before which it is waited for */
     ds_phase until; /* phase of that wait */
-    bool carried;   /* the wait is in the next step: its place is before the start */
-    uint64_t room;  /* of a SWAP_OUT: bytes that may be on their way home when it starts */
+    bool deferred;  /* the wait is in the next step: its place is before the start */
+    uint64_t room;  /* of a SWAP_OUT: bytes of writebacks in flight when it starts, at most */
     uint32_t next_start, next_wait; /* the next group that starts, is waited for, at its place */
     uint32_t before;                /* the last one of its kind before it */
     kind kind;                      /* GATHER: of a parameter, it may start ahead */
@@ -40,8 +39,8 @@ typedef struct spreader {
     uint32_t *made_by;        /* per value: group + 1 of the collective that makes it, 0 for none */
     uint32_t *starts, *waits; /* per place: the first group there, DS_NONE for none */
     uint64_t *states;         /* per place: bytes of states that wait there for their update */
-    uint32_t first[DS_PHASE_COUNT]; /* of a phase: its first place, and the one behind its last */
-    uint32_t end[DS_PHASE_COUNT];
+    uint32_t first[DS_MAX_PHASES]; /* of a phase: its first place, and the one behind its last */
+    uint32_t end[DS_MAX_PHASES];
 } spreader;
 
 static const dsi_node_info *node_at(const spreader *s, uint32_t place)
@@ -54,7 +53,8 @@ static bool overlaps(const spreader *s, const dsi_node_info *node)
     if ((node->op->flags & DS_OP_SWAP) != 0) {
         return true;
     }
-    return s->limits->comm && (node->op->flags & DS_OP_COMM) != 0 && node->op != &dsi_op_take_slice;
+    return s->limits->comm && (node->op->flags & DS_OP_COMM) != 0 &&
+           node->op->role != DS_ROLE_TAKE_SLICE;
 }
 
 /* Whether a gather reads version 0 of a parameter: nothing of its phase comes before it. */
@@ -62,7 +62,7 @@ static bool is_parameter_gather(const spreader *s, const dsi_node_info *node)
 {
     const ds_value in = dsi_node_in(s->graph, node)[0];
     const dsi_value_info *value = &s->graph->values[in];
-    return node->op == &dsi_op_all_gather && value->cell != DS_NONE && value->version == 0;
+    return node->op->role == DS_ROLE_ALL_GATHER && value->cell != DS_NONE && value->version == 0;
 }
 
 /* Of what a swap moves. */
@@ -96,7 +96,7 @@ static kind kind_of(const spreader *s, const dsi_node_info *node)
 {
     if ((node->op->flags & DS_OP_SWAP) != 0) {
         const kind in = is_for_update(s, node) ? STATE_IN : SWAP_IN;
-        return node->op == &dsi_op_swap_in ? in : SWAP_OUT;
+        return node->op->role == DS_ROLE_SWAP_IN ? in : SWAP_OUT;
     }
     return is_parameter_gather(s, node) ? GATHER : REDUCTION;
 }
@@ -211,13 +211,13 @@ static uint64_t amount_of(const spreader *s, const group *g)
     return g->kind == GATHER ? (uint64_t)ds_shape_count(meta.shape) : ds_meta_bytes(meta);
 }
 
-/* Reading and writing have one pool with carry; three quarters of the room for writing stay for
- * that: while a long product runs, what is on its way in either direction is all that the disk has
- * to do. */
+/* Reading and writing have one pool with deferred writebacks; three quarters of the room for
+ * writing stay for that: while a long product runs, what is on its way in either direction is all
+ * that the disk has to do. */
 static uint64_t ahead_of_updates(const spreader *s)
 {
     const uint64_t own = s->limits->update_ahead;
-    const uint64_t more = own > 0 && s->limits->carry ? s->limits->write_behind / 4 : 0;
+    const uint64_t more = own > 0 && s->limits->defer ? s->limits->write_behind / 4 : 0;
     return own < UINT64_MAX - more ? own + more : UINT64_MAX;
 }
 
@@ -234,8 +234,8 @@ static bool is_for_next_phase(const spreader *s, const group *g)
     return g->until != node_at(s, g->begin)->phase;
 }
 
-/* Behind half of what computation will leave in memory: the last step's states are home then, and
- * there is time for those of this one. */
+/* Behind half of what computation will leave in memory: the last step's writebacks have ended then,
+ * and there is time for those of this one. */
 static uint32_t middle_of(const spreader *s, uint32_t place)
 {
     uint32_t middle = phase_start(s, place);
@@ -278,7 +278,8 @@ static void start_ahead(spreader *s)
             const group *before = &s->groups[j];
             const uint32_t at = is_for_next_phase(s, before) ? before->wait : before->begin;
             if (at >= first) {
-                g->start = at;
+                g->start = at < g->begin ? at : g->begin; /* what an earlier phase brought may be
+                                                             used behind that */
                 ahead += amount_of(s, before);
                 ++n;
             }
@@ -303,8 +304,9 @@ static void keep_versions(spreader *s)
     }
 }
 
-/* Bytes of states that have come, or are coming, and wait at each place for their update: first
- * what is added there to those of the place before, then the sums (of numbers that wrap around). */
+/* Bytes of states that have arrived, or are in flight, and wait at each place for their update:
+ * first what is added there to those of the place before, then the sums (of numbers that wrap
+ * around). */
 static void find_states(spreader *s)
 {
     for (uint32_t i = 0; i < s->n_groups; ++i) {
@@ -319,22 +321,22 @@ static void find_states(spreader *s)
     }
 }
 
-/* What may be on its way home when a swap starts at a place. With carry, what an update has made
- * has the room of states that have not come. */
+/* Bytes of writebacks in flight when a swap starts at a place, at most. With deferred writebacks
+ * the results of updates have the room of states that have not arrived. */
 static uint64_t room_at(const spreader *s, uint32_t place)
 {
     const uint64_t own = s->limits->write_behind;
     const uint64_t ahead = s->limits->update_ahead;
     const uint64_t both = own < UINT64_MAX - ahead ? own + ahead : UINT64_MAX;
     const dsi_node_info *node = node_at(s, place);
-    if (!s->limits->carry || !(is_of_state(s, node) || cell_kind(s, node) == DS_CELL_PARAM)) {
+    if (!s->limits->defer || !(is_of_state(s, node) || cell_kind(s, node) == DS_CELL_PARAM)) {
         return own;
     }
     const uint64_t taken = s->states[place];
     return taken < both ? both - taken : 0;
 }
 
-/* A swap to its home is waited for before one starts that exceeds what may be under way. */
+/* A writeback is waited for before one starts that exceeds the bytes in flight. */
 static void bound_writes(spreader *s)
 {
     find_states(s);
@@ -360,8 +362,8 @@ static void bound_writes(spreader *s)
     }
 }
 
-/* With write_first what an update takes home, side by side, is waited for right behind it. */
-static void settle_writes(spreader *s)
+/* With write_first an update's writebacks, which stand side by side, are waited for behind them. */
+static void drain_writes(spreader *s)
 {
     for (uint32_t i = 0; i < s->n_groups && s->limits->write_first; ++i) {
         group *g = &s->groups[i];
@@ -390,20 +392,16 @@ static uint32_t last_state_of(const spreader *s, ds_phase phase)
     return last;
 }
 
-/* States that are still on their way home where the last phase that swaps ends are waited for in
- * the next step, before its forward phase brings any. They start when all that the last updates
- * read has come: that is waited for in this step. Not with ZenFlow, whose steps differ. */
-static void carry_writes(spreader *s)
+/* Writebacks of states still in flight where the last phase that swaps ends are waited for in
+ * the next step, before its forward phase prefetches any. They start when all that the last updates
+ * read has arrived: that is waited for in this step. Not where steps differ in their phases. */
+static void defer_writes(spreader *s)
 {
     ds_phase last = DS_PHASE_FORWARD;
-    bool alike = s->limits->carry;
+    const bool alike = s->limits->defer && dsi_phases_all_run(&s->graph->phases);
     for (uint32_t i = 0; i < s->n_groups; ++i) {
         const ds_phase phase = node_at(s, s->groups[i].begin)->phase;
         last = s->groups[i].kind >= SWAP_IN && phase > last ? phase : last;
-    }
-    for (uint32_t place = 0; place < s->n; ++place) {
-        const ds_phase phase = node_at(s, place)->phase;
-        alike = alike && (phase <= DS_PHASE_NORM || phase == DS_PHASE_UPDATE);
     }
     if (!alike || last == DS_PHASE_FORWARD || node_at(s, 0)->phase != DS_PHASE_FORWARD) {
         return;
@@ -415,7 +413,7 @@ static void carry_writes(spreader *s)
         if (g->kind == SWAP_OUT && node->phase == last && is_of_state(s, node) &&
             g->wait == phase_end(s, g->begin)) {
             g->start = g->start > read ? g->start : read;
-            g->carried = true;
+            g->deferred = true;
             g->until = DS_PHASE_FORWARD;
             g->wait = middle_of(s, 0);
         }
@@ -452,7 +450,7 @@ static void emit_waits(const spreader *s, uint32_t place, bool before, dsi_slot 
     for (uint32_t i = s->waits[place]; i != DS_NONE; i = s->groups[i].next_wait) {
         const group *g = &s->groups[i];
         const bool ends = place == s->n || g->until < node_at(s, place)->phase;
-        if ((g->begin < place || g->carried) && ends == before) {
+        if ((g->begin < place || g->deferred) && ends == before) {
             emit(s, g, DSI_SLOT_WAIT, slots, n);
         }
     }
@@ -496,8 +494,8 @@ ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, c
         start_ahead(&s);
         keep_versions(&s);
         bound_writes(&s);
-        settle_writes(&s);
-        carry_writes(&s);
+        drain_writes(&s);
+        defer_writes(&s);
         spread(&s, slots, n_out);
     }
     free(s.groups);

@@ -18,11 +18,11 @@ typedef struct dsi_slot {
 typedef struct dsi_overlap_limits {
     bool comm;        /* collectives overlap; false: they start and end in one place */
     int64_t prefetch; /* elements of gathers of parameters that may be started ahead of their use */
-    /* bytes of swaps in flight, 0: none beside computation. Into memory in the forward and backward
+    /* bytes of swaps in flight, 0: none during computation. Into memory in the forward and backward
      * phases, and in the later ones; back */
     size_t read_ahead, update_ahead, write_behind;
-    bool carry;       /* states may still be on their way home when the next step begins */
-    bool write_first; /* what an update takes home is there before the next update begins */
+    bool defer;       /* writebacks of states may end in the next step */
+    bool write_first; /* an update's writebacks end before the next update begins */
 } dsi_overlap_limits;
 
 /* Spreads an order of n nodes (buckets side by side) to slots (room for 2n). A collective or swap
@@ -30,7 +30,7 @@ typedef struct dsi_overlap_limits {
  * end of its phase, or when too much is under way. Gathers of parameters and swaps into memory
  * start ahead of their place as far as the limits go. Two kinds of swaps end in another phase than
  * they start in: states that the forward phase brings for updates of the backward phase, and, with
- * carry, states that the step's last swaps take home: their wait stands in the forward phase, and
+ * defer, the last writebacks of states in a step: their wait stands in the forward phase, and
  * is for those of the step before. same[v]: the value whose storage v is (elided stores). Pure.
  * Errors: ERR_NOMEM. */
 ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, const ds_value *same,

@@ -7,11 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Bound by memory: running them again costs little beside what their outputs weigh. */
-static const char cheap_ops[] =
-    "layer_norm rms_norm activation glu dropout rope cast add sub mul div scale neg exp log sqrt "
-    "tanh sigmoid relu square softmax reshape permute slice concat pad";
-
 /* Whether a list of names with commas and blanks holds a name. */
 static bool lists(const char *names, const char *name)
 {
@@ -32,7 +27,7 @@ static bool runs_again(const dsi_recompute *r, const ds_op *op)
     if (r->mode == DS_RECOMPUTE_FULL) {
         return true;
     }
-    return lists(r->operators != NULL ? r->operators : cheap_ops, op->name);
+    return r->operators != NULL ? lists(r->operators, op->name) : op->again == DS_AGAIN_CHEAP;
 }
 
 /* Each name listed is an operator, built in or of the model's own. */
@@ -56,7 +51,7 @@ static ds_status check_operators(const ds_graph *graph, const char *names)
     return DS_OK;
 }
 
-/* Regions a group: what the caller says, or what makes so many groups. */
+/* Regions a group: what the caller sets, or what makes so many groups. */
 static int64_t group_size(const dsi_recompute *r, uint32_t n_regions)
 {
     if (r->n_checkpoints > 0) {
@@ -116,17 +111,20 @@ ds_status dsi_policy_recompute(const ds_graph *graph, const dsi_recompute *recom
     return DS_OK;
 }
 
-uint32_t dsi_policy_keep(const ds_graph *graph, bool *keep)
+static bool is_few(const ds_graph *graph, const dsi_node_info *loss)
+{
+    const ds_shape x = graph->values[dsi_node_in(graph, loss)[0]].meta.shape;
+    return ds_shape_rows(x) <= ds_shape_last(x);
+}
+
+uint32_t dsi_policy_keep(const ds_graph *graph, dsi_kept_logits which, bool *keep)
 {
     uint32_t kept = 0;
     for (ds_node n = 0; n < graph->n_nodes; ++n) {
         const dsi_node_info *node = &graph->nodes[n];
-        keep[n] = false;
-        if (node->op == &dsi_op_linear_cross_entropy) {
-            const ds_shape x = graph->values[dsi_node_in(graph, node)[0]].meta.shape;
-            keep[n] = ds_shape_rows(x) <= ds_shape_last(x);
-            kept += keep[n] ? 1 : 0;
-        }
+        keep[n] = which != DSI_LOGITS_NONE && node->op == &dsi_op_linear_cross_entropy &&
+                  (which == DSI_LOGITS_ALL || is_few(graph, node));
+        kept += keep[n] ? 1 : 0;
     }
     return kept;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of localize: localize.c walks the nodes, localize_move.c makes nodes of a change of
- * placement, localize_bucket.c says which gradients share a collective. See localize.h. */
+/* Inside of localize: localize.c walks the nodes, localize_value.c finds what a reader needs,
+ * localize_move.c and localize_box.c make nodes of a change of placement, localize_bucket.c says
+ * which gradients share a collective. See localize.h. */
 #ifndef DSI_PLACE_LOCALIZE_IMPL_H
 #define DSI_PLACE_LOCALIZE_IMPL_H
 
@@ -34,7 +35,7 @@ typedef struct dsi_localizing {
     dsi_moves_memo memo;
     ds_cells *cells;        /* local */
     dsi_other_form *others; /* per value of the logical graph */
-    int64_t *bucket_of;     /* per node: of the gradient that it completes */
+    int64_t *bucket_of;     /* per node that completes a gradient */
     dsi_bucket_use *uses;   /* numbers in the local graph: n_uses of them */
     uint32_t n_uses, uses_capacity;
     dsi_bucket bucket;
@@ -63,7 +64,31 @@ ds_status dsi_localize_value(dsi_localizing *l, ds_value v, const dsi_spread *fr
 
 ds_status dsi_localize_apply(dsi_localizing *l, const ds_op *op, const void *attrs, ds_value in,
                              ds_value *value_out);
+/* The same without looking for one that was made before: nodes of the change. */
+ds_status dsi_localize_move(dsi_localizing *l, ds_value v, const dsi_spread *from,
+                            const dsi_spread *need, int64_t bucket, ds_value *value);
+/* All ranks' slices along axes, as a tensor of this shape. */
+ds_status dsi_localize_gather(dsi_localizing *l, const dsi_axes *axes, ds_shape shape,
+                              ds_value *value);
+/* A view, where the shape is another. */
+ds_status dsi_localize_reshape(dsi_localizing *l, ds_shape shape, ds_value *value);
 /* Attributes of a collective along axes. */
 dsi_comm_attrs dsi_localize_comm(const dsi_localizing *l, const dsi_axes *axes, int64_t bucket);
+
+/* localize_box.c: moves of values that are cut along dims; those of flat values are the special
+ * case without such a cut. Each may be made where the function before says that it is one. *value:
+ * local, in the row-major order of its placement, of whatever shape. */
+bool dsi_box_is_slice(const dsi_moves *moves, const dsi_placement *from, const dsi_placement *to);
+ds_status dsi_box_slice(dsi_localizing *l, const dsi_moves *moves, const dsi_placement *from,
+                        const dsi_placement *to, ds_value *value);
+bool dsi_box_is_gather(const dsi_moves *moves, const dsi_placement *from, const dsi_placement *to);
+ds_status dsi_box_gather(dsi_localizing *l, const dsi_moves *moves, const dsi_placement *from,
+                         const dsi_placement *to, ds_value *value);
+bool dsi_box_is_reduce_scatter(const dsi_moves *moves, const dsi_move *move);
+ds_status dsi_box_reduce_scatter(dsi_localizing *l, const dsi_moves *moves, const dsi_move *move,
+                                 const dsi_comm_attrs *attrs, ds_value *value);
+bool dsi_box_is_all_to_all(const dsi_moves *moves, const dsi_move *move);
+ds_status dsi_box_all_to_all(dsi_localizing *l, const dsi_moves *moves, const dsi_move *move,
+                             ds_value *value);
 
 #endif

@@ -27,7 +27,17 @@ dsi_comm_attrs dsi_localize_comm(const dsi_localizing *l, const dsi_axes *axes, 
                             .factor = 1.0};
 }
 
-static ds_status gather(dsi_localizing *l, const dsi_axes *axes, ds_shape shape, ds_value *value)
+ds_status dsi_localize_reshape(dsi_localizing *l, ds_shape shape, ds_value *value)
+{
+    dsi_reshape_attrs attrs = {.n_dims = shape.n_dims};
+    memcpy(attrs.dims, shape.dims, sizeof attrs.dims);
+    return ds_shape_equal(ds_graph_meta(l->r.to, *value).shape, shape)
+               ? DS_OK
+               : dsi_localize_apply(l, &dsi_op_reshape, &attrs, *value, value);
+}
+
+ds_status dsi_localize_gather(dsi_localizing *l, const dsi_axes *axes, ds_shape shape,
+                              ds_value *value)
 {
     dsi_comm_attrs attrs = dsi_localize_comm(l, axes, -1);
     attrs.n_dims = shape.n_dims;
@@ -37,14 +47,17 @@ static ds_status gather(dsi_localizing *l, const dsi_axes *axes, ds_shape shape,
 
 /* ---- maxima and exact sums ------------------------------------------------------------------- */
 
-/* All terms go everywhere: no order of additions can be another then. */
-static ds_status combine(dsi_localizing *l, const dsi_placement *from, ds_value *value)
+/* All terms go everywhere: no order of additions can be another then. Along some of their axes they
+ * may stay terms. */
+static ds_status combine(dsi_localizing *l, const dsi_placement *from, const dsi_placement *need,
+                         ds_value *value)
 {
-    const dsi_axes axes = dsi_axes_of(dsi_placement_partial_axes(from));
+    const dsi_axes axes =
+        dsi_axes_of(dsi_placement_partial_axes(from) & ~dsi_placement_partial_axes(need));
     const int64_t n = dsi_axes_size(&l->placed->mesh, &axes);
     const int64_t count = ds_shape_count(ds_graph_meta(l->r.to, *value).shape);
     const bool is_max = from->on[axes.axis[0]].dim == DSI_TERMS_MAX;
-    DS_TRY(gather(l, &axes, is_max ? ds_shape_1d(n) : ds_shape_2d(n, count), value));
+    DS_TRY(dsi_localize_gather(l, &axes, is_max ? ds_shape_1d(n) : ds_shape_2d(n, count), value));
     if (from->on[axes.axis[0]].dim == DSI_TERMS_SIDE) {
         return DS_OK;
     }
@@ -72,15 +85,63 @@ static double averaged_ranks(const dsi_localizing *l, uint32_t averaged)
     return l->params->sum || axes.n == 0 ? 1.0 : (double)dsi_axes_size(&l->placed->mesh, &axes);
 }
 
-/* Whether each of the moves is an operator. */
-static bool has_collectives(const dsi_moves *moves)
+/* A reduce-scatter of flat slices: those that the collective makes, in their order. */
+static bool is_flat_reduction(const dsi_move *move)
+{
+    return move->chunk == 0 && move->to.flat.n > 0;
+}
+
+/* The axes along which what is whole becomes a term. `to` is left as it is before that. */
+static dsi_axes new_terms(const dsi_placement *from, dsi_placement *to)
+{
+    uint32_t axes = 0;
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        if (from->on[a].kind == DSI_REPLICATE && to->on[a].kind == DSI_PARTIAL) {
+            to->on[a] = (dsi_place_on){0};
+            axes |= 1u << a;
+        }
+    }
+    return dsi_axes_of(axes);
+}
+
+/* A maximum has what is whole as each of its terms, a sum as its first. */
+static ds_status make_term(dsi_localizing *l, const dsi_axes *axes, const dsi_placement *to,
+                           ds_value *value)
+{
+    const dsi_comm_attrs attrs = dsi_localize_comm(l, axes, -1);
+    return to->on[axes->axis[0]].dim == DSI_TERMS_MAX
+               ? DS_OK
+               : dsi_localize_apply(l, &dsi_op_take_term, &attrs, *value, value);
+}
+
+static bool is_lowered(const dsi_moves *moves, uint32_t i)
+{
+    const dsi_move *m = &moves->move[i];
+    const bool packed = i > 0 && moves->move[i - 1].kind == DSI_MOVE_PACK;
+    switch (m->kind) {
+    case DSI_MOVE_PACK: /* with the collective that they belong to */
+    case DSI_MOVE_UNPACK:
+    case DSI_MOVE_ALL_REDUCE:
+        return true;
+    case DSI_MOVE_SLICE:
+        return dsi_box_is_slice(moves, &m->from, &m->to);
+    case DSI_MOVE_ALL_GATHER:
+        return dsi_box_is_gather(moves, &m->from, &m->to);
+    case DSI_MOVE_REDUCE_SCATTER:
+        return (is_flat_reduction(m) && !packed) || dsi_box_is_reduce_scatter(moves, m);
+    case DSI_MOVE_ALL_TO_ALL:
+        return dsi_box_is_all_to_all(moves, m);
+    default:
+        return false;
+    }
+}
+
+/* Whether each of the moves has nodes. */
+static bool is_all_lowered(const dsi_moves *moves)
 {
     bool all = true;
     for (uint32_t i = 0; i < moves->n; ++i) {
-        const dsi_move *m = &moves->move[i];
-        all = all && m->chunk == 0 && m->kind != DSI_MOVE_PACK && m->kind != DSI_MOVE_UNPACK &&
-              m->kind != DSI_MOVE_MASK && m->kind != DSI_MOVE_ALL_TO_ALL &&
-              m->kind != DSI_MOVE_BROADCAST && (m->kind != DSI_MOVE_SLICE || m->to.flat.n > 0);
+        all = all && is_lowered(moves, i);
     }
     return all;
 }
@@ -100,45 +161,50 @@ static bool is_last_reduction(const dsi_moves *moves, uint32_t at)
     return last;
 }
 
-static ds_status reduce(dsi_localizing *l, const ds_op *op, dsi_comm_attrs attrs, int64_t bucket,
-                        ds_value *value)
+static ds_status number_bucket(dsi_localizing *l, const ds_op *op, int64_t bucket,
+                               dsi_comm_attrs *attrs)
 {
-    DS_TRY(dsi_bucket_number(l, bucket, op, attrs.axes, &attrs.bucket));
-    return dsi_localize_apply(l, op, &attrs, *value, value);
+    return dsi_bucket_number(l, bucket, op, attrs->axes, &attrs->bucket);
+}
+
+static ds_status run_move(dsi_localizing *l, const dsi_moves *moves, uint32_t i, double factor,
+                          int64_t bucket, ds_value *value)
+{
+    const dsi_move *m = &moves->move[i];
+    dsi_comm_attrs attrs = dsi_localize_comm(l, &m->axes, -1);
+    attrs.factor = is_last_reduction(moves, i) ? factor : 1.0;
+    switch (m->kind) {
+    case DSI_MOVE_SLICE:
+        return dsi_box_slice(l, moves, &m->from, &m->to, value);
+    case DSI_MOVE_ALL_GATHER:
+        return dsi_box_gather(l, moves, &m->from, &m->to, value);
+    case DSI_MOVE_ALL_TO_ALL:
+        return dsi_box_all_to_all(l, moves, m, value);
+    case DSI_MOVE_ALL_REDUCE:
+        DS_TRY(number_bucket(l, &dsi_op_all_reduce, bucket, &attrs));
+        return dsi_localize_apply(l, &dsi_op_all_reduce, &attrs, *value, value);
+    case DSI_MOVE_REDUCE_SCATTER:
+        DS_TRY(number_bucket(l, &dsi_op_reduce_scatter, bucket, &attrs));
+        return is_flat_reduction(m)
+                   ? dsi_localize_apply(l, &dsi_op_reduce_scatter, &attrs, *value, value)
+                   : dsi_box_reduce_scatter(l, moves, m, &attrs, value);
+    default: /* PACK, UNPACK */
+        return DS_OK;
+    }
 }
 
 static ds_status run_moves(dsi_localizing *l, ds_value v, const dsi_moves *moves, uint32_t averaged,
                            int64_t bucket, ds_value *value)
 {
-    if (!has_collectives(moves)) {
+    if (!is_all_lowered(moves)) {
         return refuse(l, v, moves);
     }
     for (uint32_t i = 0; i < moves->n; ++i) {
-        const dsi_move *move = &moves->move[i];
-        const bool is_slice = move->kind == DSI_MOVE_SLICE;
-        const dsi_axes sliced = dsi_axes_behind(&move->to.flat, move->from.flat.n);
-        const dsi_axes *axes = is_slice ? &sliced : &move->axes;
-        dsi_comm_attrs attrs = dsi_localize_comm(l, axes, -1);
-        const ds_shape shape = dsi_local_meta(&l->placed->mesh, &move->to, moves->meta).shape;
-        attrs.factor = is_last_reduction(moves, i) ? 1.0 / averaged_ranks(l, averaged) : 1.0;
-        switch (move->kind) {
-        case DSI_MOVE_SLICE:
-            DS_TRY(dsi_localize_apply(l, &dsi_op_take_slice, &attrs, *value, value));
-            break;
-        case DSI_MOVE_REDUCE_SCATTER:
-            DS_TRY(reduce(l, &dsi_op_reduce_scatter, attrs, bucket, value));
-            break;
-        case DSI_MOVE_ALL_REDUCE:
-            DS_TRY(reduce(l, &dsi_op_all_reduce, attrs, bucket, value));
-            break;
-        case DSI_MOVE_ALL_GATHER:
-            DS_TRY(gather(l, axes, shape, value));
-            break;
-        default:
-            return refuse(l, v, moves);
-        }
+        DS_TRY(run_move(l, moves, i, 1.0 / averaged_ranks(l, averaged), bucket, value));
     }
-    return DS_OK;
+    /* collectives make slices of one dim; a part of a box has the box's */
+    return dsi_localize_reshape(l, dsi_local_meta(&l->placed->mesh, &moves->to, moves->meta).shape,
+                                value);
 }
 
 /* Whether a sum into slices of fewer ranks is made in steps, along the innermost axes first, whose
@@ -154,18 +220,47 @@ static bool adds_in_steps(const dsi_localizing *l, const dsi_redistribution *r, 
            inner != terms && dsi_sum_splits(&l->placed->mesh, DS_DTYPE_F32, terms, inner);
 }
 
-/* The same with its sums complete. */
-static dsi_placement reduced(const dsi_placement *from)
+/* The same with its sums complete, but those that stay. */
+static dsi_placement reduced(const dsi_placement *from, const dsi_placement *need)
 {
     dsi_placement to = *from;
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
-        to.on[a] = to.on[a].kind == DSI_PARTIAL ? (dsi_place_on){0} : to.on[a];
+        const bool ends = to.on[a].kind == DSI_PARTIAL && need->on[a].kind != DSI_PARTIAL;
+        to.on[a] = ends ? (dsi_place_on){0} : to.on[a];
     }
     return to;
 }
 
-static ds_status move(dsi_localizing *l, ds_value v, const dsi_spread *from, const dsi_spread *need,
+/* The cuts that both have, from the outermost of each dim on; flat where both are so of one box. */
+static dsi_placement in_common(const dsi_placement *from, const dsi_placement *to)
+{
+    dsi_placement both = *from;
+    uint32_t apart = 0; /* dims */
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        const dsi_place_on f = from->on[a];
+        const dsi_place_on t = to->on[a];
+        const bool same = f.kind == t.kind && f.dim == t.dim;
+        apart |= f.kind == DSI_SHARD && !same ? 1u << f.dim : 0;
+        apart |= t.kind == DSI_SHARD && !same ? 1u << t.dim : 0;
+        const bool keeps = f.kind != DSI_SHARD || (same && (apart >> f.dim & 1u) == 0);
+        both.on[a] = keeps ? f : (dsi_place_on){0};
+    }
+    both.flat = (dsi_axes){0};
+    both.cut = DSI_CUT_NONE;
+    both.owner = 0;
+    return both;
+}
+
+static ds_status step(dsi_localizing *l, ds_value v, const dsi_redistribution *r, uint32_t averaged,
                       int64_t bucket, ds_value *value)
+{
+    const dsi_moves *moves = NULL;
+    DS_TRY(dsi_redistribute_memo(l->r.from->ctx, &l->memo, r, &moves));
+    return run_moves(l, v, moves, averaged, bucket, value);
+}
+
+ds_status dsi_localize_move(dsi_localizing *l, ds_value v, const dsi_spread *from,
+                            const dsi_spread *need, int64_t bucket, ds_value *value)
 {
     const uint32_t terms = dsi_placement_partial_axes(&from->at);
     const ds_dtype dtype = ds_graph_meta(l->r.to, *value).dtype;
@@ -175,8 +270,20 @@ static ds_status move(dsi_localizing *l, ds_value v, const dsi_spread *from, con
                             .from = from->at,
                             .to = need->at};
     const dsi_moves *moves = NULL;
+    dsi_spread before = *need;
+    const dsi_axes added = new_terms(&from->at, &before.at);
+    if (added.n > 0) {
+        if (need->at.on[added.axis[0]].dim == DSI_TERMS_SIDE) {
+            return refuse(l, v, &(dsi_moves){.from = from->at, .to = need->at});
+        }
+        if (!dsi_placement_equal(&from->at, &before.at)) {
+            DS_TRY(dsi_localize_move(l, v, from, &before, bucket, value));
+        }
+        return make_term(l, &added, &need->at, value);
+    }
+    uint32_t averaged = from->averaged & ~need->averaged;
     if (terms != 0 && from->at.on[dsi_axes_of(terms).axis[0]].dim != DSI_TERMS_SUM) {
-        return combine(l, &from->at, value);
+        return combine(l, &from->at, &need->at, value);
     }
     const bool wide = adds_in_steps(l, &r, terms);
     const dsi_cast_attrs up = {.dtype = DS_DTYPE_F32};
@@ -186,86 +293,22 @@ static ds_status move(dsi_localizing *l, ds_value v, const dsi_spread *from, con
         DS_TRY(dsi_localize_apply(l, &dsi_op_cast, &up, *value, value));
     }
     DS_TRY(dsi_redistribute_memo(l->r.from->ctx, &l->memo, &r, &moves));
-    if (terms != 0 && !has_collectives(moves)) { /* the sum everywhere, then a part of it */
+    if (terms != 0 && !is_all_lowered(moves)) { /* the sum everywhere, then a part of it */
         const dsi_placement to = r.to;
-        r.to = reduced(&from->at);
-        DS_TRY(dsi_redistribute_memo(l->r.from->ctx, &l->memo, &r, &moves));
-        DS_TRY(run_moves(l, v, moves, from->averaged & ~need->averaged, bucket, value));
+        r.to = reduced(&from->at, &to);
+        DS_TRY(step(l, v, &r, averaged, bucket, value));
         r.from = r.to;
         r.to = to;
+        averaged = 0;
         DS_TRY(dsi_redistribute_memo(l->r.from->ctx, &l->memo, &r, &moves));
     }
-    DS_TRY(run_moves(l, v, moves, from->averaged & ~need->averaged, bucket, value));
+    if (!is_all_lowered(moves)) { /* what is cut otherwise, whole, then a part of it */
+        const dsi_placement to = r.to;
+        r.to = in_common(&r.from, &to);
+        DS_TRY(step(l, v, &r, averaged, bucket, value));
+        r.from = r.to;
+        r.to = to;
+    }
+    DS_TRY(step(l, v, &r, averaged, bucket, value));
     return wide ? dsi_localize_apply(l, &dsi_op_cast, &down, *value, value) : DS_OK;
-}
-
-/* ---- parameters ------------------------------------------------------------------------------ */
-
-/* The whole parameter for a use in this phase: gathered anew, unless the last use is near. */
-static ds_status gather_parameter(dsi_localizing *l, ds_value v, const dsi_spread *from,
-                                  const dsi_spread *need, ds_value *value_out)
-{
-    const ds_cell cell = l->r.from->values[v].cell;
-    const int64_t count = ds_shape_count(ds_cells_get(l->r.from->cells, cell)->meta.shape);
-    const int64_t distance = l->used - l->used_at[cell];
-    const int64_t live = l->params->max_live < l->params->max_reuse_distance
-                             ? l->params->max_live
-                             : l->params->max_reuse_distance;
-    if (l->gathered[cell] == DS_NONE || distance > live || count > live - distance) {
-        DS_TRY(ds_graph_read(l->r.to, cell, &l->gathered[cell]));
-        DS_TRY(move(l, v, from, need, -1, &l->gathered[cell]));
-    }
-    if (distance > 0 || l->used == 0) {
-        l->used += count;
-    }
-    l->used_at[cell] = l->used;
-    *value_out = l->gathered[cell];
-    return DS_OK;
-}
-
-/* ---- gradients ------------------------------------------------------------------------------- */
-
-/* An accumulated gradient, whose terms the cell has: rounded, then reduced. */
-static ds_status reduce_accumulated(dsi_localizing *l, ds_value v, const dsi_spread *from,
-                                    const dsi_spread *need, ds_value *value)
-{
-    const dsi_value_info *info = &l->r.from->values[v];
-    const ds_dtype dtype = l->params->comm_dtype;
-    const char *scope = l->r.to->scope;
-    DS_TRY(ds_graph_set_scope(l->r.to, ds_cells_get(l->r.from->cells, info->cell)->name));
-    if (info->meta.dtype != dtype) {
-        const dsi_cast_attrs cast = {.dtype = dtype};
-        DS_TRY(dsi_localize_apply(l, &dsi_op_cast, &cast, *value, value));
-    }
-    const int64_t bucket = dsi_bucket_next(&l->bucket, ds_shape_count(info->meta.shape), dtype,
-                                           l->params->reduce_bucket);
-    DS_TRY(move(l, v, from, need, bucket, value));
-    l->r.to->scope = scope;
-    return DS_OK;
-}
-
-/* ---- any value ------------------------------------------------------------------------------- */
-
-ds_status dsi_localize_value(dsi_localizing *l, ds_value v, const dsi_spread *from,
-                             const dsi_spread *need, int64_t bucket, ds_value *value_out)
-{
-    const ds_cell cell = l->r.from->values[v].cell;
-    const ds_cell_kind kind =
-        cell != DS_NONE ? ds_cells_get(l->r.from->cells, cell)->kind : DS_CELL_SCALAR;
-    dsi_other_form *other = &l->others[v];
-    *value_out = l->r.map[v];
-    if (dsi_placement_equal(&from->at, &need->at)) {
-        return DS_OK;
-    }
-    if (kind == DS_CELL_PARAM && from->at.flat.n > 0 && need->at.flat.n == 0) {
-        return gather_parameter(l, v, from, need, value_out);
-    }
-    if (other->value != DS_NONE && dsi_placement_equal(&other->at, &need->at)) {
-        *value_out = other->value;
-        return DS_OK;
-    }
-    DS_TRY(kind == DS_CELL_GRAD ? reduce_accumulated(l, v, from, need, value_out)
-                                : move(l, v, from, need, bucket, value_out));
-    *other = (dsi_other_form){need->at, *value_out};
-    return DS_OK;
 }

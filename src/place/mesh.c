@@ -2,6 +2,7 @@
 /* The mesh: sizes, coordinates, groups. See mesh.h. */
 #include "place/mesh.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const char *const names[] = {
@@ -37,7 +38,8 @@ int64_t dsi_axes_code(const dsi_mesh *mesh, const dsi_axes *axes)
             code = code * 10 + axes->axis[i] + 1;
         }
     }
-    return ordered && dsi_axes_size(mesh, axes) == mesh->n_ranks ? 0 : code;
+    const bool world = ordered && dsi_axes_size(mesh, axes) == mesh->n_ranks;
+    return world && dsi_mesh_data_size(mesh) == mesh->n_ranks ? 0 : code;
 }
 
 dsi_axes dsi_axes_decode(int64_t code)
@@ -54,9 +56,16 @@ dsi_axes dsi_axes_decode(int64_t code)
     return axes.n > 0 ? axes : dsi_axes_of((1u << DSI_AXIS_COUNT) - 1);
 }
 
-const char *dsi_axes_label(int64_t code)
+const char *dsi_axes_label(int64_t code, char text[DSI_AXES_LABEL])
 {
-    return code == 0 ? "dp" : code < 10 ? dsi_axis_name((dsi_axis)(code - 1)) : "axes";
+    const dsi_axes axes = dsi_axes_decode(code);
+    size_t used = 0;
+    (void)snprintf(text, DSI_AXES_LABEL, "dp");
+    for (uint32_t i = 0; code != 0 && i < axes.n; ++i) {
+        used += (size_t)snprintf(text + used, DSI_AXES_LABEL - used, "%s%s", i > 0 ? "," : "",
+                                 dsi_axis_name((dsi_axis)axes.axis[i]));
+    }
+    return text;
 }
 
 dsi_mesh dsi_mesh_data(uint32_t n_ranks)
@@ -197,8 +206,11 @@ dsi_coords dsi_mesh_coords(const dsi_mesh *mesh, uint32_t rank)
 {
     dsi_coords coords;
     for (uint32_t a = DSI_AXIS_COUNT; a-- > 0;) {
-        coords.at[a] = rank % mesh->size[a];
-        rank /= mesh->size[a];
+        coords.at[a] = 0;
+        if (mesh->size[a] > 1) { /* most are 1, and divisions take long */
+            coords.at[a] = rank % mesh->size[a];
+            rank /= mesh->size[a];
+        }
     }
     return coords;
 }
@@ -324,6 +336,24 @@ dsi_axes dsi_axes_data(void)
     return dsi_axes_of(1u << DSI_AXIS_DPR | 1u << DSI_AXIS_DPS | 1u << DSI_AXIS_EP);
 }
 
+uint32_t dsi_mesh_data_size(const dsi_mesh *mesh)
+{
+    const dsi_axes data = dsi_axes_data();
+    return dsi_axes_size(mesh, &data);
+}
+
+uint32_t dsi_mesh_data_rank(const dsi_mesh *mesh, uint32_t rank)
+{
+    const dsi_axes data = dsi_axes_data();
+    return dsi_mesh_group(mesh, &data, rank).index;
+}
+
+int64_t dsi_mesh_first_sample(const dsi_mesh *mesh, uint32_t rank, int64_t micro_step,
+                              int64_t batch)
+{
+    return (micro_step * dsi_mesh_data_size(mesh) + dsi_mesh_data_rank(mesh, rank)) * batch;
+}
+
 dsi_axes dsi_axes_zero(bool whole)
 {
     return dsi_axes_of((whole ? 1u << DSI_AXIS_DPR : 0u) | 1u << DSI_AXIS_DPS | 1u << DSI_AXIS_EP |
@@ -343,6 +373,21 @@ void dsi_mesh_text(const dsi_mesh *mesh, dsi_buf *buf)
         }
     }
     dsi_buf_putc(buf, ')');
+}
+
+void dsi_mesh_coords_text(const dsi_mesh *mesh, uint32_t rank, dsi_buf *buf)
+{
+    const dsi_axes data = dsi_axes_data();
+    const dsi_coords coords = dsi_mesh_coords(mesh, rank);
+    if (dsi_mesh_data_size(mesh) == mesh->n_ranks) {
+        return;
+    }
+    dsi_buf_printf(buf, "dp %u", dsi_mesh_data_rank(mesh, rank));
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        if (mesh->size[a] > 1 && !dsi_axes_has(&data, (dsi_axis)a)) {
+            dsi_buf_printf(buf, ", %s %u", names[a], coords.at[a]);
+        }
+    }
 }
 
 void dsi_axes_text(const dsi_axes *axes, dsi_buf *buf)

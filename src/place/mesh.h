@@ -100,21 +100,33 @@ uint32_t dsi_axes_mask(const dsi_axes *axes);
 uint32_t dsi_axes_size(const dsi_mesh *mesh, const dsi_axes *axes); /* ranks of a group */
 /* Axes that data parallelism is made of: gradients of dense parameters are Partial on them. */
 dsi_axes dsi_axes_data(void);
+/* Ranks that have different samples, and the place of a rank among them: what loaders, random
+ * numbers and batch sizes count by, where files and diagnoses name the rank of the world. */
+uint32_t dsi_mesh_data_size(const dsi_mesh *mesh);
+uint32_t dsi_mesh_data_rank(const dsi_mesh *mesh, uint32_t rank);
+/* Of the samples of a step, the first of a rank's micro-batch. */
+int64_t dsi_mesh_first_sample(const dsi_mesh *mesh, uint32_t rank, int64_t micro_step,
+                              int64_t batch);
 /* Axes over which ZeRO cuts dense parameters: dps, ep, sp, with dpr first when `whole`. */
 dsi_axes dsi_axes_zero(bool whole);
 
-/* A tuple as one number, for attributes of collectives: 0 is the whole mesh in its order, else a
- * decimal digit an axis, outermost first. dsi_axes_decode of 0: all axes. */
+/* A tuple as one number, for attributes of collectives: 0 is all ranks in their order where
+ * they are data-parallel alone, else a decimal digit for each axis of several ranks, outermost
+ * first. dsi_axes_decode of 0: all axes. */
 int64_t dsi_axes_code(const dsi_mesh *mesh, const dsi_axes *axes);
 dsi_axes dsi_axes_decode(int64_t code);
-/* Its name in reports: "dp" for all ranks, "dps", …; "axes" for several. */
-const char *dsi_axes_label(int64_t code);
+/* Its name in reports: "dp" for 0, else "tp", "dps,tp", …; returns text. */
+enum { DSI_AXES_LABEL = 32 };
+const char *dsi_axes_label(int64_t code, char text[DSI_AXES_LABEL]);
 
 const char *dsi_axis_name(dsi_axis axis);
 dsi_axis dsi_axis_from_name(const char *name, size_t n); /* DSI_AXIS_COUNT when unknown */
 
 /* "mesh(dpr=2,tp=2)": axes of size 1 are left out; one rank is "mesh()". */
 void dsi_mesh_text(const dsi_mesh *mesh, dsi_buf *buf);
+/* "dp 2, tp 1": where a rank stands among those with other samples, and on each other axis of
+ * several ranks; "" where all ranks have other samples. */
+void dsi_mesh_coords_text(const dsi_mesh *mesh, uint32_t rank, dsi_buf *buf);
 /* "(dps,ep)" */
 void dsi_axes_text(const dsi_axes *axes, dsi_buf *buf);
 /* Read back. Errors: ERR_FORMAT names the place. */

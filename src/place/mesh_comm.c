@@ -2,7 +2,31 @@
 /* Communicators of a mesh. See mesh_comm.h. */
 #include "place/mesh_comm.h"
 
+#include "comm/comm_log.h"
+
+#include <stdio.h>
 #include <string.h>
+
+static dsi_rank_name name_rank(const dsi_rank_names *head, uint32_t rank)
+{
+    const dsi_mesh_names *names = (const dsi_mesh_names *)head;
+    const dsi_mesh *mesh = &names->mesh;
+    const uint32_t of_world =
+        names->axes.n > 0 ? dsi_mesh_peer(mesh, &names->axes, names->rank, rank) : rank;
+    dsi_rank_name name;
+    dsi_buf coords = dsi_buf_make(sizeof name.text);
+    dsi_mesh_coords_text(mesh, of_world, &coords);
+    const bool several = coords.size > 0;
+    (void)snprintf(name.text, sizeof name.text, "rank %u%s%s%s", of_world, several ? " (" : "",
+                   dsi_buf_text(&coords), several ? ")" : "");
+    dsi_buf_free(&coords);
+    return name;
+}
+
+static dsi_mesh_names names_of(const dsi_mesh *mesh, const dsi_axes *axes, uint32_t rank)
+{
+    return (dsi_mesh_names){.head = {name_rank}, .mesh = *mesh, .axes = *axes, .rank = rank};
+}
 
 ds_status dsi_mesh_comms_make(ds_ctx *ctx, dsi_comm *world, const dsi_mesh *mesh,
                               dsi_mesh_comms *comms_out)
@@ -11,7 +35,10 @@ ds_status dsi_mesh_comms_make(ds_ctx *ctx, dsi_comm *world, const dsi_mesh *mesh
         return ds_fail(ctx, DS_ERR_ARG, "the mesh has %u ranks, the world %u", mesh->n_ranks,
                        world->size);
     }
+    const dsi_axes none = {0};
     *comms_out = (dsi_mesh_comms){.ctx = ctx, .world = world, .mesh = *mesh};
+    comms_out->names = names_of(mesh, &none, world->rank);
+    dsi_comm_set_names(world, &comms_out->names.head, 0, 1);
     return DS_OK;
 }
 
@@ -26,8 +53,22 @@ static bool is_world(const dsi_mesh *mesh, const dsi_axes *axes)
     return dsi_axes_size(mesh, axes) == mesh->n_ranks;
 }
 
-ds_status dsi_mesh_comms_get(dsi_mesh_comms *comms, const dsi_axes *axes, dsi_comm **comm_out)
+/* Without those of one rank: tuples of the same groups are equal. */
+static dsi_axes of_several_ranks(const dsi_mesh *mesh, const dsi_axes *axes)
 {
+    dsi_axes rest = {0};
+    for (uint32_t i = 0; i < axes->n; ++i) {
+        if (mesh->size[axes->axis[i]] > 1) {
+            dsi_axes_add(&rest, (dsi_axis)axes->axis[i]);
+        }
+    }
+    return rest;
+}
+
+ds_status dsi_mesh_comms_get(dsi_mesh_comms *comms, const dsi_axes *along, dsi_comm **comm_out)
+{
+    const dsi_axes several = of_several_ranks(&comms->mesh, along);
+    const dsi_axes *axes = &several;
     if (is_world(&comms->mesh, axes)) {
         *comm_out = comms->world;
         return DS_OK;
@@ -45,6 +86,14 @@ ds_status dsi_mesh_comms_get(dsi_mesh_comms *comms, const dsi_axes *axes, dsi_co
     const dsi_rank_group group = dsi_mesh_group(&comms->mesh, axes, comms->world->rank);
     dsi_comm *comm = NULL;
     DS_TRY(dsi_comm_split(comms->world, group.color, group.index, &comm));
+    dsi_buf name = dsi_buf_make(sizeof comm->axes);
+    dsi_axes_text(axes, &name);
+    (void)snprintf(comm->axes, sizeof comm->axes, "%s", dsi_buf_text(&name));
+    dsi_buf_free(&name);
+    dsi_comm_log_share(comms->world, comm);
+    dsi_mesh_names *names = &comms->group[comms->n].names;
+    *names = names_of(&comms->mesh, axes, comms->world->rank);
+    dsi_comm_set_names(comm, &names->head, 0, 1);
     comms->group[comms->n].axes = *axes;
     comms->group[comms->n++].comm = comm;
     *comm_out = comm;
@@ -55,6 +104,9 @@ void dsi_mesh_comms_destroy(dsi_mesh_comms *comms)
 {
     while (comms->n > 0) {
         dsi_comm_destroy(&comms->group[--comms->n].comm);
+    }
+    if (comms->world != NULL) {
+        dsi_comm_set_names(comms->world, NULL, 0, 1);
     }
     memset(comms, 0, sizeof *comms);
 }

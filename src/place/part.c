@@ -16,6 +16,29 @@ dsi_part dsi_part_whole(ds_shape shape)
     return part;
 }
 
+bool dsi_part_next_run(const dsi_part *part, ds_shape shape, dsi_run *run)
+{
+    const int64_t at = run->local + run->count;
+    int64_t inner = 1; /* elements of the box that are neighbours in the tensor */
+    int64_t left = part->begin + at;
+    int64_t stride = 1;
+    bool whole = true; /* the dims behind */
+    if (at >= part->count) {
+        return false;
+    }
+    *run = (dsi_run){.local = at};
+    for (uint32_t d = part->n_dims; d-- > 0;) {
+        inner *= whole ? part->lengths[d] : 1;
+        whole = whole && part->lengths[d] == shape.dims[d];
+        run->begin += (part->offset[d] + left % part->lengths[d]) * stride;
+        left /= part->lengths[d];
+        stride *= shape.dims[d];
+    }
+    const int64_t rest = inner - (part->begin + at) % inner;
+    run->count = rest < part->count - at ? rest : part->count - at;
+    return true;
+}
+
 ds_shape dsi_part_shape(const dsi_part *part)
 {
     return part->flat ? ds_shape_1d(part->slots) : ds_shape_of(part->n_dims, part->lengths);

@@ -48,6 +48,16 @@ enum { DSI_PART_MOST_EXTENTS = 2 * DS_MAX_DIMS };
 uint32_t dsi_part_extents(const dsi_part *part, ds_shape shape,
                           ds_extent extents_out[DSI_PART_MOST_EXTENTS]);
 
+/* Elements of a part that lie side by side in the tensor too. */
+typedef struct dsi_run {
+    int64_t begin; /* in the tensor, row-major */
+    int64_t local; /* in the part's memory */
+    int64_t count;
+} dsi_run;
+/* The run behind *run, of {0} the first; false: there is none. A flat part of a whole tensor is one
+ * run. */
+bool dsi_part_next_run(const dsi_part *part, ds_shape shape, dsi_run *run);
+
 /* Shape of the local memory: the box's, or (slots) when flat. */
 ds_shape dsi_part_shape(const dsi_part *part);
 

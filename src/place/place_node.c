@@ -1,31 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Places one node. See place_node.h. */
-#include "place/place_node.h"
+/* Places one node, axis after axis. See place_node.h. */
+#include "place/place_node_impl.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { NAME_BYTES = 256 };
 
-typedef struct work {
-    ds_ctx *ctx;
-    const dsi_place_node *node;
-    dsi_placed *p;
-    uint32_t settled;             /* axes that Flat decided */
-    uint32_t was_flat[DS_MAX_IN]; /* axes on which an input is gathered from Flat */
-} work;
-
-static bool is_there(const work *w, uint32_t i)
-{
-    return w->node->in_meta[i].dtype != DS_DTYPE_NONE;
-}
-
-static bool is_fixed(const work *w, uint32_t i)
-{
-    return (w->node->fixed >> i & 1u) != 0;
-}
-
-static ds_status refuse(const work *w, uint32_t i, const dsi_placement *need, const char *why)
+ds_status dsi_placing_refuse(const dsi_placing *w, uint32_t i, const dsi_placement *need,
+                             const char *why)
 {
     char have_text[DSI_PLACEMENT_TEXT];
     char need_text[DSI_PLACEMENT_TEXT];
@@ -40,138 +23,6 @@ static ds_status refuse(const work *w, uint32_t i, const dsi_placement *need, co
                    dsi_placement_str(&w->node->in[i].at, have_text),
                    dsi_placement_str(need, need_text), why, hint != NULL ? "; " : "",
                    hint != NULL ? hint : "");
-}
-
-/* ---- Flat ------------------------------------------------------------------------------------ */
-
-/* Inputs that are element by element like output 0. */
-static uint32_t element_inputs(const work *w)
-{
-    const dsi_rule_case *c = &w->p->rule;
-    uint32_t mask = 0;
-    for (uint32_t i = 0; i < c->n_in; ++i) {
-        const bool alike = (c->flags & (DSI_RULE_VIEW | DSI_RULE_ADDS_ALL)) != 0
-                               ? i == 0
-                               : ds_shape_equal(c->in_meta[i].shape, c->out_meta[0].shape) &&
-                                     strcmp(c->in[i], c->out[0]) == 0;
-        mask |= is_there(w, i) && alike ? 1u << i : 0;
-    }
-    return mask;
-}
-
-static bool is_gathered(const work *w, uint32_t i)
-{
-    return (w->node->whole >> i & 1u) != 0;
-}
-
-/* The input whose Flat the node takes over: of the fixed ones that over most axes, else the first.
- * n_in: none. */
-static uint32_t leading_flat(const work *w)
-{
-    uint32_t first = w->node->n_in;
-    for (uint32_t i = w->node->n_in; i-- > 0;) {
-        const bool is_flat = is_there(w, i) && w->node->in[i].at.flat.n > 0 && !is_gathered(w, i);
-        const bool none = first == w->node->n_in;
-        const bool more =
-            !none && is_fixed(w, i) && w->node->in[i].at.flat.n >= w->node->in[first].at.flat.n;
-        const bool better = none || !is_fixed(w, first) || more;
-        first = is_flat && better ? i : first;
-    }
-    return first;
-}
-
-static bool is_own_on(const work *w, uint32_t i, uint32_t axes)
-{
-    return is_there(w, i) && (dsi_placement_own_axes(&w->node->in[i].at) & axes) != 0;
-}
-
-/* Whether a written input is placed as the flat one, or may be updated on its slice. */
-static bool may_be_written(const work *w, uint32_t i, const dsi_placement *flat)
-{
-    const dsi_placement *own = &w->node->in[i].at;
-    const bool updates = (w->p->rule.flags & DSI_RULE_UPDATE) != 0 &&
-                         dsi_axes_begin(&own->flat, &flat->flat) && own->cut != DSI_CUT_TENSOR;
-    return updates || (dsi_axes_equal(&own->flat, &flat->flat) && own->cut == flat->cut &&
-                       own->owner == flat->owner);
-}
-
-/* Whether the operator can work on slices here: its rule says so, the leading one is among its
- * elements, and no written cell stands against it. */
-static bool may_stay_flat(const work *w, uint32_t lead, uint32_t elements)
-{
-    const uint32_t able = DSI_RULE_ELEMENTS | DSI_RULE_VIEW | DSI_RULE_ADDS_ALL;
-    const uint32_t flags = w->p->rule.flags;
-    const dsi_placement *flat = &w->node->in[lead].at;
-    const bool whole = (flags & DSI_RULE_OWNER) != 0 && flat->cut == DSI_CUT_TENSOR;
-    bool free = ((flags & able) != 0 || whole) && (elements >> lead & 1u) != 0;
-    for (uint32_t i = 0; i < w->node->n_in; ++i) {
-        const bool written = (elements >> i & 1u) != 0 && is_fixed(w, i);
-        free = free && !is_own_on(w, i, dsi_axes_mask(&flat->flat)) &&
-               (!written || may_be_written(w, i, flat));
-    }
-    return free;
-}
-
-static void take_flat(dsi_placement *to, const dsi_placement *flat)
-{
-    for (uint32_t k = 0; k < flat->flat.n; ++k) {
-        to->on[flat->flat.axis[k]] = (dsi_place_on){0};
-    }
-    to->flat = flat->flat;
-    to->cut = flat->cut;
-    to->owner = flat->owner;
-}
-
-static ds_status place_flat(work *w)
-{
-    const uint32_t lead = leading_flat(w);
-    const dsi_placement flat = lead < w->node->n_in ? w->node->in[lead].at : dsi_replicate();
-    const uint32_t axes = dsi_axes_mask(&flat.flat);
-    const uint32_t elements = element_inputs(w);
-    const bool stays = lead < w->node->n_in && may_stay_flat(w, lead, elements);
-    for (uint32_t i = 0; i < w->node->n_in; ++i) {
-        dsi_placement *need = &w->p->need[i].at;
-        if (!is_there(w, i)) {
-            continue;
-        }
-        if (stays && (elements >> i & 1u) != 0 && !is_gathered(w, i)) {
-            for (uint32_t k = 0; k < flat.flat.n; ++k) {
-                if (need->on[flat.flat.axis[k]].kind == DSI_SHARD) {
-                    return refuse(w, i, &flat, "another input is flat along an axis that cuts it");
-                }
-            }
-            take_flat(need, &flat);
-        } else if (need->flat.n > 0) {
-            if (is_fixed(w, i)) {
-                return refuse(w, i, &(dsi_placement){0},
-                              "the operator cannot work on slices of it, and it is written");
-            }
-            w->was_flat[i] = dsi_axes_mask(&need->flat);
-            need->flat = (dsi_axes){0};
-            need->cut = DSI_CUT_NONE;
-            need->owner = 0;
-        }
-    }
-    if (stays) {
-        w->settled = axes;
-        for (uint32_t o = 0; o < w->node->n_out; ++o) {
-            dsi_placement *out = &w->p->out[o].at;
-            for (uint32_t k = 0; k < flat.flat.n && (w->p->rule.flags & DSI_RULE_ADDS_ALL) != 0;
-                 ++k) {
-                *out =
-                    dsi_partial_of(*out, (dsi_axis)flat.flat.axis[k], dsi_rule_terms(&w->p->rule));
-            }
-            if ((w->p->rule.flags & DSI_RULE_ADDS_ALL) == 0) {
-                take_flat(out, &flat);
-            }
-        }
-        for (uint32_t i = 0; i < w->node->n_in; ++i) { /* the others are small: replicated */
-            for (uint32_t k = 0; k < flat.flat.n && (elements >> i & 1u) == 0; ++k) {
-                w->p->need[i].at.on[flat.flat.axis[k]] = (dsi_place_on){0};
-            }
-        }
-    }
-    return DS_OK;
 }
 
 /* ---- one axis -------------------------------------------------------------------------------- */
@@ -189,8 +40,16 @@ static double bytes_of(ds_meta meta)
     return (double)ds_meta_bytes(meta);
 }
 
+/* A mean over rows knows the number of its own rows from whoever cut them: it cannot be made of the
+ * number of all. */
+static bool lacks_rows(const dsi_placing *w, dsi_place_on from, dsi_place_on to)
+{
+    return (w->p->rule.flags & DS_PLACE_MEAN_ROWS) != 0 && to.kind == DSI_PARTIAL &&
+           from.kind != DSI_PARTIAL;
+}
+
 /* What it costs that an input changes on an axis; negative: not allowed. */
-static double price_of_move(const work *w, uint32_t i, dsi_axis axis, dsi_place_on to)
+static double price_of_move(const dsi_placing *w, uint32_t i, dsi_axis axis, dsi_place_on to)
 {
     const dsi_place_on from = w->node->in[i].at.on[axis];
     const bool from_flat = (w->was_flat[i] >> axis & 1u) != 0;
@@ -222,16 +81,18 @@ static bool same_on(dsi_place_on a, dsi_place_on b)
     return a.kind == b.kind && a.dim == b.dim;
 }
 
-static price price_of(const work *w, dsi_axis axis, const dsi_strategy *s)
+static price price_of(const dsi_placing *w, dsi_axis axis, const dsi_strategy *s)
 {
     price p = {.allowed = true};
     for (uint32_t i = 0; i < w->node->n_in; ++i) {
         const bool from_flat = (w->was_flat[i] >> axis & 1u) != 0;
         const dsi_place_on from = w->node->in[i].at.on[axis];
-        if (!is_there(w, i) || (same_on(from, s->in[i]) && !from_flat)) {
+        if (!dsi_placing_has(w, i) || (same_on(from, s->in[i]) && !from_flat)) {
             continue;
         }
-        const double bytes = is_fixed(w, i) ? -1.0 : price_of_move(w, i, axis, s->in[i]);
+        const double bytes = dsi_placing_is_fixed(w, i) || lacks_rows(w, from, s->in[i])
+                                 ? -1.0
+                                 : price_of_move(w, i, axis, s->in[i]);
         if (bytes < 0.0) {
             p.blocked = p.n_blocked == 0 ? i : p.blocked;
             p.allowed = false;
@@ -249,19 +110,20 @@ static price price_of(const work *w, dsi_axis axis, const dsi_strategy *s)
 }
 
 /* Whether some input has already what the strategy is about. */
-static bool is_taken_up(const work *w, dsi_axis axis, const dsi_strategy *s)
+static bool is_taken_up(const dsi_placing *w, dsi_axis axis, const dsi_strategy *s)
 {
     const dsi_place_kind kind = s->linear ? DSI_PARTIAL : DSI_SHARD;
     bool taken = s->letter == '\0' && !s->linear;
     for (uint32_t i = 0; i < w->node->n_in; ++i) {
         const dsi_place_on has = w->node->in[i].at.on[axis];
         const bool alike = has.kind != DSI_PARTIAL || has.dim == s->in[i].dim;
-        taken = taken || (is_there(w, i) && s->in[i].kind == kind && has.kind == kind && alike);
+        taken =
+            taken || (dsi_placing_has(w, i) && s->in[i].kind == kind && has.kind == kind && alike);
     }
     return taken;
 }
 
-static void take(work *w, dsi_axis axis, const dsi_strategy *s)
+static void take(dsi_placing *w, dsi_axis axis, const dsi_strategy *s)
 {
     for (uint32_t i = 0; i < w->node->n_in; ++i) {
         w->p->need[i].at.on[axis] = s->in[i];
@@ -274,22 +136,22 @@ static void take(work *w, dsi_axis axis, const dsi_strategy *s)
 }
 
 /* On an axis where the node works on the rank's own samples. */
-static ds_status place_own(work *w, dsi_axis axis)
+static ds_status place_own(dsi_placing *w, dsi_axis axis)
 {
     const bool may_gather = (w->node->policy->gather >> axis & 1u) != 0;
     for (uint32_t i = 0; i < w->node->n_in; ++i) {
         dsi_placement *need = &w->p->need[i].at;
         const dsi_place_on from = need->on[axis];
-        if (!is_there(w, i) || from.kind == DSI_OWN) {
+        if (!dsi_placing_has(w, i) || from.kind == DSI_OWN) {
             continue;
         }
         need->on[axis] = (dsi_place_on){0};
-        if (is_fixed(w, i)) {
-            return refuse(w, i, &w->node->in[i].at,
-                          "it is written, with what each rank has of its own samples");
+        if (dsi_placing_is_fixed(w, i)) {
+            return dsi_placing_refuse(w, i, &w->node->in[i].at,
+                                      "it is written, with what each rank has of its own samples");
         }
         if (from.kind == DSI_SHARD && !may_gather) {
-            return refuse(w, i, need, "the other inputs are of the rank's own samples");
+            return dsi_placing_refuse(w, i, need, "the other inputs are of the rank's own samples");
         }
     }
     for (uint32_t o = 0; o < w->node->n_out; ++o) {
@@ -298,16 +160,16 @@ static ds_status place_own(work *w, dsi_axis axis)
     return DS_OK;
 }
 
-static bool has_own(const work *w, dsi_axis axis)
+static bool has_own(const dsi_placing *w, dsi_axis axis)
 {
     bool own = false;
     for (uint32_t i = 0; i < w->node->n_in; ++i) {
-        own = own || is_own_on(w, i, 1u << axis);
+        own = own || dsi_placing_is_own(w, i, 1u << axis);
     }
     return own;
 }
 
-static ds_status place_axis(work *w, dsi_axis axis)
+static ds_status place_axis(dsi_placing *w, dsi_axis axis)
 {
     if (has_own(w, axis)) {
         return place_own(w, axis);
@@ -335,11 +197,12 @@ static ds_status place_axis(work *w, dsi_axis axis)
     if (best == NULL) {
         dsi_placement need = w->node->in[fewest.blocked].at;
         need.on[axis] = nearest->in[fewest.blocked];
-        return refuse(w, fewest.blocked, &need,
-                      is_fixed(w, fewest.blocked)
-                          ? "it is written, so it stays where it is"
-                          : "no rule of the operator fits, and the policy does not allow this "
-                            "change");
+        return dsi_placing_refuse(
+            w, fewest.blocked, &need,
+            dsi_placing_is_fixed(w, fewest.blocked)
+                ? "it is written, so it stays where it is"
+                : "no rule of the operator fits, and the policy does not allow this "
+                  "change");
     }
     take(w, axis, best);
     return DS_OK;
@@ -348,7 +211,7 @@ static ds_status place_axis(work *w, dsi_axis axis)
 /* ---- averages, moves ------------------------------------------------------------------------- */
 
 /* A sum that is reduced on the way is divided then; everything else keeps its averaged axes. */
-static void average_inputs(work *w)
+static void average_inputs(dsi_placing *w)
 {
     for (uint32_t i = 0; i < w->node->n_in; ++i) {
         const uint32_t before = dsi_placement_partial_axes(&w->node->in[i].at);
@@ -358,18 +221,18 @@ static void average_inputs(work *w)
 }
 
 /* Averaged inputs pass where the operator is linear in all of them together. */
-static ds_status average_outputs(work *w)
+static ds_status average_outputs(dsi_placing *w)
 {
-    const dsi_rule_case *c = &w->p->rule;
+    const ds_place_case *c = &w->p->rule;
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
         uint32_t has = 0;
         uint32_t there = 0;
         uint32_t first = 0;
         for (uint32_t i = 0; i < w->node->n_in; ++i) {
-            const bool averaged = is_there(w, i) && (w->p->need[i].averaged >> a & 1u) != 0;
+            const bool averaged = dsi_placing_has(w, i) && (w->p->need[i].averaged >> a & 1u) != 0;
             first = averaged && has == 0 ? i : first;
             has |= averaged ? 1u << i : 0;
-            there |= is_there(w, i) ? 1u << i : 0;
+            there |= dsi_placing_has(w, i) ? 1u << i : 0;
         }
         if (has == 0) {
             continue;
@@ -379,9 +242,10 @@ static ds_status average_outputs(work *w)
             group = (c->group[g] & there) == has ? c->group[g] : group;
         }
         if (group == 0) {
-            return refuse(w, first, &w->node->in[first].at,
-                          "it is still to be divided by the number of ranks (it comes from a mean "
-                          "over their rows), which not all that it meets is; reduce it first");
+            return dsi_placing_refuse(
+                w, first, &w->node->in[first].at,
+                "it is still to be divided by the number of ranks (it comes from a mean "
+                "over their rows), which not all that it meets is; reduce it first");
         }
         for (uint32_t o = 0; o < w->node->n_out; ++o) {
             const bool flows = ((c->computed[o] | c->added[o]) & group) != 0;
@@ -392,7 +256,7 @@ static ds_status average_outputs(work *w)
 }
 
 /* The list of moves of an input that changes; on an error once more, with its name. */
-static ds_status plan_input(work *w, uint32_t i, const dsi_moves **moves_out)
+static ds_status plan_input(dsi_placing *w, uint32_t i, const dsi_moves **moves_out)
 {
     dsi_redistribution r = {.name = w->node->op->name,
                             .mesh = *w->node->mesh,
@@ -413,11 +277,11 @@ static ds_status plan_input(work *w, uint32_t i, const dsi_moves **moves_out)
     return status;
 }
 
-static ds_status plan_moves(work *w)
+static ds_status plan_moves(dsi_placing *w)
 {
     for (uint32_t i = 0; i < w->node->n_in; ++i) {
         const dsi_moves *moves = NULL;
-        if (!is_there(w, i) || dsi_placement_equal(&w->node->in[i].at, &w->p->need[i].at)) {
+        if (!dsi_placing_has(w, i) || dsi_placement_equal(&w->node->in[i].at, &w->p->need[i].at)) {
             continue;
         }
         DS_TRY(plan_input(w, i, &moves));
@@ -428,11 +292,11 @@ static ds_status plan_moves(work *w)
 
 ds_status dsi_place_node_run(ds_ctx *ctx, const dsi_place_node *node, dsi_placed *placed_out)
 {
-    work w = {.ctx = ctx, .node = node, .p = placed_out};
+    dsi_placing w = {.ctx = ctx, .node = node, .p = placed_out};
     memset(placed_out, 0, sizeof *placed_out);
     dsi_rule_case_make(node->op, node->attrs, node->in_meta, node->n_in, node->out_meta,
                        node->n_out, &placed_out->rule);
-    if ((placed_out->rule.flags & DSI_RULE_REFUSED) != 0) {
+    if ((placed_out->rule.flags & DSI_PLACE_REFUSED) != 0) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
                        "%s at %s: a collective is no operator of a logical graph: it is what "
                        "placements are lowered to",
@@ -441,7 +305,7 @@ ds_status dsi_place_node_run(ds_ctx *ctx, const dsi_place_node *node, dsi_placed
     for (uint32_t i = 0; i < node->n_in; ++i) {
         placed_out->need[i] = node->in[i];
     }
-    DS_TRY(place_flat(&w));
+    DS_TRY(dsi_place_flat(&w));
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
         if (node->mesh->size[a] > 1 && (w.settled >> a & 1u) == 0) {
             DS_TRY(place_axis(&w, (dsi_axis)a));

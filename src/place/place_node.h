@@ -44,7 +44,7 @@ typedef struct dsi_place_node {
 typedef struct dsi_placed {
     dsi_spread need[DS_MAX_IN], out[DS_MAX_OUT];
     size_t bytes;       /* that a rank sends or receives from `in` to `need` */
-    dsi_rule_case rule; /* for dsi_rule_local_attrs */
+    ds_place_case rule; /* for dsi_rule_local_attrs */
 } dsi_placed;
 
 /* Where need has fewer averaged axes than in, the sum is multiplied by 1/size on the way.

@@ -214,22 +214,10 @@ dsi_part dsi_placement_part(const dsi_mesh *mesh, const dsi_placement *p, ds_sha
 
 int64_t dsi_placement_slots(const dsi_mesh *mesh, const dsi_placement *p, ds_shape shape)
 {
-    int64_t most = 0;
-    for (uint32_t rank = 0; rank < mesh->n_ranks; ++rank) {
-        const dsi_part part = dsi_placement_part(mesh, p, shape, rank);
-        most = part.slots > most ? part.slots : most;
-    }
-    return most;
-}
-
-bool dsi_placement_is_even(const dsi_mesh *mesh, const dsi_placement *p, ds_shape shape)
-{
-    const int64_t count = dsi_placement_part(mesh, p, shape, 0).count;
-    for (uint32_t rank = 0; rank < mesh->n_ranks; ++rank) {
-        const dsi_part part = dsi_placement_part(mesh, p, shape, rank);
-        if (part.count != count || part.slots != count) {
-            return false;
-        }
-    }
-    return true;
+    dsi_placement box = *p;
+    box.flat.n = 0;
+    const int64_t n = dsi_placement_part(mesh, &box, shape, 0).count; /* the first has most */
+    const uint32_t size = dsi_axes_size(mesh, &p->flat);
+    const bool sliced = p->flat.n > 0 && p->cut != DSI_CUT_TENSOR;
+    return sliced ? n / size + (n % size != 0 ? 1 : 0) : n;
 }

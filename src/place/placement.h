@@ -79,8 +79,6 @@ dsi_part dsi_placement_part(const dsi_mesh *mesh, const dsi_placement *p, ds_sha
                             uint32_t rank);
 /* Largest slots of all ranks: memory that is the same size everywhere. */
 int64_t dsi_placement_slots(const dsi_mesh *mesh, const dsi_placement *p, ds_shape shape);
-/* Whether every rank holds the same number of elements and none is padding. */
-bool dsi_placement_is_even(const dsi_mesh *mesh, const dsi_placement *p, ds_shape shape);
 
 /* Axes of one kind, as a mask (1 << axis). */
 uint32_t dsi_placement_partial_axes(const dsi_placement *p);

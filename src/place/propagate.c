@@ -12,7 +12,8 @@ typedef struct walk {
     const ds_graph *graph;
     const dsi_propagate_params *params;
     dsi_propagation *p;
-    dsi_placed placed; /* of the current node */
+    dsi_placed placed;      /* of the current node */
+    dsi_placement gradient; /* of complete gradients, simplified */
     dsi_moves_memo memo;
 } walk;
 
@@ -47,10 +48,27 @@ static ds_status place_cells(walk *w)
     return DS_OK;
 }
 
+/* Of its rule. */
+static uint32_t flags_of(const dsi_node_info *node)
+{
+    return node->op->place != NULL ? node->op->place->flags : 0;
+}
+
 static bool is_update(const dsi_node_info *node)
 {
-    const dsi_rule *rule = dsi_rule_find(node->op);
-    return rule != NULL && (rule->flags & DSI_RULE_UPDATE) != 0;
+    return (flags_of(node) & DS_PLACE_UPDATE) != 0;
+}
+
+/* Whether what ranks made of slices, side by side, is what a rank has of the cell. */
+static bool may_gather(const walk *w, const dsi_placement *cell, const dsi_placement *made,
+                       ds_value v)
+{
+    const ds_shape shape = w->graph->values[v].meta.shape;
+    const dsi_axes axes = dsi_axes_behind(&made->flat, cell->flat.n);
+    return made->flat.n > cell->flat.n && dsi_axes_begin(&cell->flat, &made->flat) &&
+           (cell->flat.n == 0 ||
+            dsi_placement_slots(&w->p->mesh, made, shape) * dsi_axes_size(&w->p->mesh, &axes) ==
+                dsi_placement_slots(&w->p->mesh, cell, shape));
 }
 
 /* A written cell is left as it was: what follows, and the next step, rely on it; or it is gathered
@@ -67,8 +85,7 @@ static ds_status check_writes(const walk *w, const dsi_node_info *node, const ds
         }
         const dsi_spread *cell = &w->p->value[in[from]];
         const dsi_spread *made = &w->placed.out[o];
-        const bool gathered = is_update(node) && made->at.flat.n > cell->at.flat.n &&
-                              dsi_axes_begin(&cell->at.flat, &made->at.flat);
+        const bool gathered = is_update(node) && may_gather(w, &cell->at, &made->at, in[from]);
         const bool alike =
             dsi_placement_equal(&cell->at, &made->at) && cell->averaged == made->averaged;
         if (!gathered && !alike) {
@@ -97,10 +114,10 @@ static ds_cell_kind kind_of(const walk *w, ds_value v)
 
 uint32_t dsi_completed_input(const ds_graph *graph, const dsi_node_info *node)
 {
-    if (node->op == &dsi_op_gradient) {
+    if (node->op->role == DS_ROLE_GRADIENT) {
         return 0;
     }
-    if (node->op != &dsi_op_store && node->op != &dsi_op_accumulate) {
+    if (node->op->role != DS_ROLE_STORE && node->op->role != DS_ROLE_ACCUMULATE) {
         return node->n_in;
     }
     const ds_cell cell = graph->values[dsi_node_out(graph, node)[0]].cell;
@@ -119,27 +136,39 @@ dsi_spread dsi_completed_spread(const dsi_spread *value)
     return s;
 }
 
+/* A complete gradient: placed as they are on the data axes, sharded elsewhere as it was made. */
+static dsi_spread complete_gradient(const walk *w, const dsi_spread *made)
+{
+    dsi_spread s = {.at = w->gradient};
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        if (made->at.on[a].kind == DSI_SHARD) {
+            s.at = dsi_shard(s.at, (dsi_axis)a, made->at.on[a].dim);
+        }
+    }
+    return s;
+}
+
 /* The inputs of a node as its rule sees them, and those that are gathered first. */
 static uint32_t prepare_inputs(const walk *w, const dsi_node_info *node, uint32_t fixed,
                                dsi_spread *spreads)
 {
     const ds_value *in = dsi_node_in(w->graph, node);
-    const dsi_rule *rule = dsi_rule_find(node->op);
-    const bool by_columns = rule != NULL && (rule->flags & DSI_RULE_COLUMNS) != 0;
+    const bool by_slices = (flags_of(node) & (DSI_PLACE_COLUMNS | DSI_PLACE_SLICES)) != 0;
     const uint32_t completed = dsi_completed_input(w->graph, node);
     uint32_t whole = 0;
     for (uint32_t i = 0; i < node->n_in; ++i) {
         const bool is_fixed = (fixed >> i & 1u) != 0;
         const ds_cell_kind kind = kind_of(w, in[i]);
-        const bool is_sum = dsi_placement_partial_axes(&spreads[i].at) != 0;
-        if (i == completed) {
-            spreads[i] = dsi_completed_spread(&spreads[i]);
+        spreads[i] = i == completed ? dsi_completed_spread(&spreads[i]) : spreads[i];
+        const uint32_t sums = dsi_placement_partial_axes(&spreads[i].at);
+        const bool of_cell = kind == DS_CELL_GRAD && !is_fixed && i != completed;
+        const bool marked =
+            i == completed && node->op->role == DS_ROLE_GRADIENT && spreads[i].averaged != 0;
+        /* what is still averaged where it is no sum is not divided by a reduction */
+        if ((of_cell || marked) && sums != 0 && (spreads[i].averaged & ~sums) == 0) {
+            spreads[i] = complete_gradient(w, &spreads[i]);
         }
-        if ((i == completed && node->op == &dsi_op_gradient && spreads[i].averaged != 0) ||
-            (kind == DS_CELL_GRAD && is_sum && !is_fixed)) {
-            spreads[i] = (dsi_spread){.at = w->params->gradient};
-        }
-        whole |= kind == DS_CELL_PARAM && !is_fixed && !by_columns ? 1u << i : 0;
+        whole |= kind == DS_CELL_PARAM && !is_fixed && !by_slices ? 1u << i : 0;
     }
     return whole;
 }
@@ -148,10 +177,8 @@ static uint32_t prepare_inputs(const walk *w, const dsi_node_info *node, uint32_
  */
 static void complete_columns(const dsi_node_info *node, dsi_spread *s)
 {
-    const dsi_rule *rule = dsi_rule_find(node->op);
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
-        if (rule != NULL && (rule->flags & DSI_RULE_COLUMNS) != 0 &&
-            s->at.on[a].kind == DSI_PARTIAL) {
+        if ((flags_of(node) & DSI_PLACE_COLUMNS) != 0 && s->at.on[a].kind == DSI_PARTIAL) {
             s->at.on[a] = (dsi_place_on){0};
         }
     }
@@ -286,6 +313,7 @@ ds_status dsi_propagate(const ds_graph *graph, const dsi_propagate_params *param
     w->params = params;
     w->p = p;
     DS_TRY_GOTO(status, dsi_mesh_check(graph->ctx, &params->mesh), end);
+    w->gradient = dsi_placement_simplify(&params->mesh, &params->gradient);
     DS_TRY_GOTO(status, place_cells(w), end);
     for (uint32_t n = 0; n < graph->n_nodes; ++n) {
         DS_TRY_GOTO(status, place_one(w, &graph->nodes[n]), end);

@@ -24,7 +24,8 @@ typedef void (*dsi_place_cell_fn)(void *user, ds_cell cell, const ds_cell_info *
 typedef struct dsi_propagate_params {
     dsi_mesh mesh;
     dsi_place_policy policy;
-    dsi_placement gradient; /* of complete gradients; where they have a cell, as that is placed */
+    dsi_placement gradient; /* of complete gradients on the data axes; where they have a cell, as
+                               that is placed. On the others their shards stay */
     dsi_place_cell_fn cell;
     void *user;
 } dsi_propagate_params;

@@ -46,6 +46,13 @@ bool dsi_sum_splits(const dsi_mesh *mesh, ds_dtype dtype, uint32_t partial, uint
     return is_integer(dtype) || first == 0 || rest == 0 || (is_exact && is_inner && is_aligned);
 }
 
+/* Of terms that may be combined in any order: all but the canonical sum's. */
+static bool is_any_order(const dsi_placement *p)
+{
+    const dsi_axes axes = dsi_axes_of(dsi_placement_partial_axes(p));
+    return axes.n > 0 && p->on[axes.axis[0]].dim != DSI_TERMS_SUM;
+}
+
 static ds_status check_sums(ds_ctx *ctx, const dsi_redistribution *r, const dsi_placement *from,
                             const dsi_placement *to)
 {
@@ -63,8 +70,9 @@ static ds_status check_sums(ds_ctx *ctx, const dsi_redistribution *r, const dsi_
                       "ambiguous: a value that is cut along an axis is no sum along it; replicate "
                       "it first, or keep the cut");
     }
-    if (!dsi_sum_splits(&r->mesh, r->meta.dtype, before, before & ~after) ||
-        (stay != 0 && made != 0 && !is_integer(r->meta.dtype))) {
+    const bool ordered = !is_integer(r->meta.dtype) && !is_any_order(from);
+    if (ordered && (!dsi_sum_splits(&r->mesh, r->meta.dtype, before, before & ~after) ||
+                    (stay != 0 && made != 0))) {
         return refuse(ctx, r, DS_ERR_UNSUPPORTED,
                       "ambiguous: adding along some of its axes first would change the canonical "
                       "sum along all of them; reduce all Partial axes together (fp32 may add "
@@ -80,6 +88,7 @@ typedef struct search {
     ds_meta meta;
     dsi_placement to; /* simplified, its new Partial axes still Replicate */
     dsi_axes masked;  /* those axes */
+    bool any_order;   /* terms of the Partial axes may be combined in any order */
     bool found;
     dsi_moves best;
 } search;
@@ -221,7 +230,8 @@ static void reduce_along(search *s, const trail *t, const dsi_axes *axes)
         reduce(s, &next);
     }
     next = *t;
-    if (dsi_moves_reduce_scatter(&next.moves, &next.at, &slices, axes)) {
+    if (!dsi_placement_equal(&slices, &wanted) &&
+        dsi_moves_reduce_scatter(&next.moves, &next.at, &slices, axes)) {
         reduce(s, &next);
     }
     next = *t;
@@ -242,7 +252,7 @@ static void reduce(search *s, const trail *t)
     for (uint32_t from = 0; from < DSI_AXIS_COUNT; ++from) {
         const uint32_t first = sum & ~((1u << from) - 1);
         const bool is_new = (sum >> from & 1u) != 0;
-        if (is_new && dsi_sum_splits(s->mesh, s->meta.dtype, partial, first)) {
+        if (is_new && (s->any_order || dsi_sum_splits(s->mesh, s->meta.dtype, partial, first))) {
             const dsi_axes axes = dsi_axes_of(first);
             reduce_along(s, t, &axes);
         }
@@ -256,7 +266,7 @@ ds_status dsi_redistribute(ds_ctx *ctx, const dsi_redistribution *r, dsi_moves *
     const dsi_placement from = dsi_placement_simplify(&r->mesh, &r->from);
     const dsi_placement to = dsi_placement_simplify(&r->mesh, &r->to);
     DS_TRY(check_sums(ctx, r, &from, &to));
-    search s = {.mesh = &r->mesh, .meta = r->meta, .to = to};
+    search s = {.mesh = &r->mesh, .meta = r->meta, .to = to, .any_order = is_any_order(&from)};
     s.masked = dsi_axes_of(dsi_placement_partial_axes(&to) & ~dsi_placement_partial_axes(&from));
     for (uint32_t i = 0; i < s.masked.n; ++i) {
         s.to.on[s.masked.axis[i]] = (dsi_place_on){0};
@@ -347,7 +357,7 @@ static const char *const move_names[] = {
 #undef X
 };
 
-const char *dsi_move_name(dsi_move_kind kind)
+static const char *move_name(dsi_move_kind kind)
 {
     return kind < DSI_MOVE_KIND_COUNT ? move_names[kind] : "?";
 }
@@ -359,13 +369,13 @@ bool dsi_move_is_local(dsi_move_kind kind)
 
 static void move_text(const dsi_moves *moves, const dsi_move *m, dsi_buf *buf)
 {
-    dsi_buf_puts(buf, dsi_move_name(m->kind));
+    dsi_buf_puts(buf, move_name(m->kind));
     if (m->kind == DSI_MOVE_SLICE) {
         dsi_buf_puts(buf, " to ");
         dsi_placement_text(&m->to, buf);
     }
     if (m->kind == DSI_MOVE_PACK || m->kind == DSI_MOVE_UNPACK) {
-        dsi_buf_printf(buf, " for %s", dsi_move_name(m->of));
+        dsi_buf_printf(buf, " for %s", move_name(m->of));
     }
     if (m->axes.n > 0) {
         dsi_buf_puts(buf, " over ");

@@ -92,7 +92,6 @@ bool dsi_sum_splits(const dsi_mesh *mesh, ds_dtype dtype, uint32_t partial, uint
 
 /* A line a move: "reduce_scatter over (dps) of 4, chunks of 12, 144 bytes". */
 void dsi_moves_text(const dsi_moves *moves, dsi_buf *buf);
-const char *dsi_move_name(dsi_move_kind kind);
 bool dsi_move_is_local(dsi_move_kind kind);
 
 #endif

@@ -112,24 +112,31 @@ typedef struct chunks {
     bool even;         /* every rank's local memory of parts has `chunk` slots */
 } chunks;
 
-/* Whether a rank has the same in `whole` as the first of its group. */
+/* Whether a rank has the same in `whole` as the first of its group; same: they all have. */
 static bool is_as_first(const dsi_moves *m, const dsi_placement *whole, const dsi_axes *axes,
-                        uint32_t rank)
+                        uint32_t rank, bool same)
 {
     const uint32_t first = peer_of(m, axes, rank, 0);
+    if (same || first == rank) {
+        return first != rank;
+    }
     const dsi_part a = part_of(m, whole, first);
     const dsi_part b = part_of(m, whole, rank);
-    return first != rank && a.count == b.count && dsi_part_inside(&a, &b);
+    return a.count == b.count && dsi_part_inside(&a, &b);
 }
 
 /* Compares the parts that ranks have in `cut` with what each has in `whole`, group by group. */
 static chunks look(const dsi_moves *m, const dsi_placement *cut, const dsi_placement *whole,
                    const dsi_axes *axes)
 {
-    chunks c = {.is_partition = true, .in_place = true, .even = true};
+    chunks c = {.is_partition = true, .in_place = true};
+    int64_t most_slots = 0;
+    int64_t least_slots = INT64_MAX;
     const uint32_t size = dsi_axes_size(&m->mesh, axes);
+    const uint32_t cuts = dsi_placement_shard_axes(whole) | dsi_axes_mask(&whole->flat);
+    const bool same = (cuts & dsi_axes_mask(axes)) == 0;
     for (uint32_t rank = 0; rank < m->mesh.n_ranks; ++rank) {
-        if (is_as_first(m, whole, axes, rank)) {
+        if (is_as_first(m, whole, axes, rank, same)) {
             continue; /* seen with the first */
         }
         const dsi_part all = part_of(m, whole, rank);
@@ -144,13 +151,13 @@ static chunks look(const dsi_moves *m, const dsi_placement *cut, const dsi_place
                          part.count == least(slice, all.count - begin) &&
                          (part.count == 0 || at == begin);
             c.chunk = most(c.chunk, part.count);
+            most_slots = most(most_slots, part.slots);
+            least_slots = least(least_slots, part.slots);
             sum += part.count;
         }
         c.is_partition = c.is_partition && sum == all.count;
     }
-    for (uint32_t rank = 0; rank < m->mesh.n_ranks; ++rank) {
-        c.even = c.even && part_of(m, cut, rank).slots == c.chunk;
-    }
+    c.even = most_slots == c.chunk && least_slots == c.chunk; /* of all: each is in a group */
     c.in_place = c.in_place && c.is_partition;
     return c;
 }

@@ -62,7 +62,8 @@ static int64_t whole(const view *v)
                                                                            : v->from.count;
 }
 
-int64_t dsi_move_writes(const dsi_moves *moves, uint32_t i, uint32_t rank)
+/* Elements that a rank's memory holds after move i; padding beyond what it means is zero. */
+static int64_t move_writes(const dsi_moves *moves, uint32_t i, uint32_t rank)
 {
     const view v = view_of(moves, i, rank);
     const dsi_move *m = v.move;
@@ -83,8 +84,9 @@ int64_t dsi_move_writes(const dsi_moves *moves, uint32_t i, uint32_t rank)
     }
 }
 
-void dsi_move_counts(const dsi_moves *moves, uint32_t i, uint32_t rank, size_t *counts_in,
-                     size_t *counts_out)
+/* Elements that `rank` sends to and receives from each index of the group of an ALL_TO_ALL. */
+static void move_counts(const dsi_moves *moves, uint32_t i, uint32_t rank, size_t *counts_in,
+                        size_t *counts_out)
 {
     const view v = view_of(moves, i, rank);
     for (uint32_t k = 0; k < v.size; ++k) {
@@ -137,7 +139,8 @@ static void unpack(const view *v, const void *in, void *out)
     }
 }
 
-void dsi_move_local(const dsi_moves *moves, uint32_t i, uint32_t rank, const void *in, void *out)
+/* One local move. out: move_writes elements, zeroed. */
+static void move_local(const dsi_moves *moves, uint32_t i, uint32_t rank, const void *in, void *out)
 {
     const view v = view_of(moves, i, rank);
     switch (v.move->kind) {
@@ -180,7 +183,7 @@ static ds_status run_collective(const view *v, uint32_t i, dsi_mesh_comms *comms
     }
     dsi_comm_part part = {.in = in, .out = out, .count = (size_t)whole(v)};
     if (v->move->kind == DSI_MOVE_ALL_TO_ALL) {
-        dsi_move_counts(v->moves, i, v->rank, counts, counts + v->size);
+        move_counts(v->moves, i, v->rank, counts, counts + v->size);
         part.count = 0;
         part.counts_in = counts;
         part.counts_out = counts + v->size;
@@ -219,14 +222,14 @@ ds_status dsi_moves_run(const dsi_moves *moves, dsi_mesh_comms *comms, const cha
     ds_status status = DS_OK;
     for (uint32_t i = 0; i < moves->n; ++i) {
         const view v = view_of(moves, i, rank);
-        void *next = make_memory(dsi_move_writes(moves, i, rank), element);
+        void *next = make_memory(move_writes(moves, i, rank), element);
         if (next == NULL) {
             status = ds_fail(comms->ctx, DS_ERR_NOMEM, "%s: out of memory", what);
             dsi_comm_abort(comms->world, "out of memory");
             goto end;
         }
         if (dsi_move_is_local(v.move->kind)) {
-            dsi_move_local(moves, i, rank, at, next);
+            move_local(moves, i, rank, at, next);
         } else {
             status = run_collective(&v, i, comms, what, at, next);
         }

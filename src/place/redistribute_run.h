@@ -14,12 +14,4 @@
 ds_status dsi_moves_run(const dsi_moves *moves, dsi_mesh_comms *comms, const char *what,
                         const void *in, void *out);
 
-/* Elements that a rank's memory holds after move i; padding beyond what it means is zero. */
-int64_t dsi_move_writes(const dsi_moves *moves, uint32_t i, uint32_t rank);
-/* One local move. out: dsi_move_writes elements, zeroed. */
-void dsi_move_local(const dsi_moves *moves, uint32_t i, uint32_t rank, const void *in, void *out);
-/* Elements that `rank` sends to and receives from each index of the group of an ALL_TO_ALL. */
-void dsi_move_counts(const dsi_moves *moves, uint32_t i, uint32_t rank, size_t *counts_in,
-                     size_t *counts_out);
-
 #endif

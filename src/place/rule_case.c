@@ -4,6 +4,11 @@
 
 #include <string.h>
 
+static const char *or_empty(const char *text)
+{
+    return text != NULL ? text : "";
+}
+
 /* ---- reading a row --------------------------------------------------------------------------- */
 
 /* The length of the word at text; blanks end it. */
@@ -40,6 +45,7 @@ static void label_dims(const char *pattern, uint32_t n_dims, char *label)
     label[at] = '\0';
 }
 
+/* Hex digits, or "all". */
 static uint32_t read_mask(const char *text, size_t n, uint32_t all)
 {
     uint32_t mask = 0;
@@ -47,15 +53,15 @@ static uint32_t read_mask(const char *text, size_t n, uint32_t all)
         return all;
     }
     for (size_t i = 0; i < n; ++i) {
-        mask |= 1u << (text[i] - '0');
+        mask |= 1u << (text[i] <= '9' ? text[i] - '0' : text[i] - 'a' + 10);
     }
     return mask;
 }
 
-static void read_outputs(dsi_rule_case *c)
+static void read_outputs(ds_place_case *c)
 {
     const uint32_t all = (1u << c->n_in) - 1;
-    const char *word = c->rule->out;
+    const char *word = or_empty(c->op->place->out);
     for (uint32_t o = 0; o < c->n_out; ++o, word = next_word(word)) {
         if (c->out_meta[o].dtype == DS_DTYPE_NONE) {
             continue;
@@ -73,7 +79,7 @@ static void read_outputs(dsi_rule_case *c)
 }
 
 /* Letters of a row, `*` replaced by the leading dims of the operands. */
-static void read_letters(const dsi_rule_case *c, const char *text, char *letters)
+static void read_letters(const ds_place_case *c, const char *text, char *letters)
 {
     uint32_t n = 0;
     for (; *text != '\0'; ++text) {
@@ -94,9 +100,10 @@ static void read_letters(const dsi_rule_case *c, const char *text, char *letters
     letters[n] = '\0';
 }
 
-static void read_groups(dsi_rule_case *c)
+static void read_groups(ds_place_case *c)
 {
-    for (const char *at = c->rule->linear; *at != '\0' && c->n_groups < DSI_RULE_GROUPS;) {
+    for (const char *at = or_empty(c->op->place->linear);
+         *at != '\0' && c->n_groups < DS_PLACE_GROUPS;) {
         const size_t n = strcspn(at, "|");
         c->group[c->n_groups++] = read_mask(at, n, (1u << c->n_in) - 1);
         at += n + (at[n] == '|' ? 1 : 0);
@@ -104,18 +111,19 @@ static void read_groups(dsi_rule_case *c)
 }
 
 void dsi_rule_case_make(const ds_op *op, const void *attrs, const ds_meta *in, uint32_t n_in,
-                        const ds_meta *out, uint32_t n_out, dsi_rule_case *c_out)
+                        const ds_meta *out, uint32_t n_out, ds_place_case *c_out)
 {
-    dsi_rule_case *c = c_out;
-    *c = (dsi_rule_case){.rule = dsi_rule_find(op), .op = op, .attrs = attrs, .n_in = n_in};
-    c->n_out = n_out;
+    ds_place_case *c = c_out;
+    const ds_place_rule *rule = op->place;
+    *c = (ds_place_case){.op = op, .attrs = attrs, .n_in = n_in, .n_out = n_out};
     c->in_meta = in;
     c->out_meta = out;
-    if (c->rule == NULL) {
+    if (rule == NULL) {
         return;
     }
-    c->flags = c->rule->flags;
-    const char *word = c->rule->in;
+    c->flags = rule->flags;
+    c->means = read_mask(or_empty(rule->means), strlen(or_empty(rule->means)), 0);
+    const char *word = or_empty(rule->in);
     for (uint32_t i = 0; i < n_in; ++i) {
         if (in[i].dtype != DS_DTYPE_NONE) {
             label_dims(word, in[i].shape.n_dims, c->in[i]);
@@ -123,42 +131,42 @@ void dsi_rule_case_make(const ds_op *op, const void *attrs, const ds_meta *in, u
         word = *next_word(word) != '\0' ? next_word(word) : word;
     }
     read_outputs(c);
-    read_letters(c, c->rule->cuts, c->cuts);
-    read_letters(c, c->rule->sums, c->sums);
+    read_letters(c, or_empty(rule->split), c->split);
+    read_letters(c, or_empty(rule->sums), c->sums);
     read_groups(c);
-    if (c->rule->adapt != NULL) {
-        c->rule->adapt(c);
+    if (rule->adapt != NULL) {
+        rule->adapt(c);
     }
 }
 
-dsi_terms dsi_rule_terms(const dsi_rule_case *c)
+dsi_terms dsi_rule_terms(const ds_place_case *c)
 {
-    return (c->flags & DSI_RULE_MAX) != 0     ? DSI_TERMS_MAX
-           : (c->flags & DSI_RULE_EXACT) != 0 ? DSI_TERMS_EXACT
-           : (c->flags & DSI_RULE_SIDE) != 0  ? DSI_TERMS_SIDE
-                                              : DSI_TERMS_SUM;
+    return (c->flags & DS_PLACE_MAX) != 0      ? DSI_TERMS_MAX
+           : (c->flags & DSI_PLACE_EXACT) != 0 ? DSI_TERMS_EXACT
+           : (c->flags & DSI_PLACE_SIDE) != 0  ? DSI_TERMS_SIDE
+                                               : DSI_TERMS_SUM;
 }
 
-static dsi_place_on partial_of(const dsi_rule_case *c)
+static dsi_place_on partial_of(const ds_place_case *c)
 {
     return (dsi_place_on){DSI_PARTIAL, (uint8_t)dsi_rule_terms(c)};
 }
 
 /* ---- strategies ------------------------------------------------------------------------------ */
 
-static bool in_is_there(const dsi_rule_case *c, uint32_t i)
+static bool in_is_there(const ds_place_case *c, uint32_t i)
 {
     return c->in_meta[i].dtype != DS_DTYPE_NONE;
 }
 
-static bool out_is_there(const dsi_rule_case *c, uint32_t o)
+static bool out_is_there(const ds_place_case *c, uint32_t o)
 {
     return c->out_meta[o].dtype != DS_DTYPE_NONE;
 }
 
 /* Whether the letter's dims can be cut over `size` ranks more: heads evenly; different sizes (a
  * reshape, grouped heads) evenly; and no rank is left without any. */
-static bool can_cut(const dsi_rule_case *c, char letter, uint32_t size, bool evenly)
+static bool can_cut(const ds_place_case *c, char letter, uint32_t size, bool evenly)
 {
     const int64_t before = c->times[(int)letter] == 0 ? 1 : c->times[(int)letter];
     const int64_t total = before * (int64_t)size;
@@ -195,7 +203,7 @@ static dsi_place_on cut_at(const char *label, char letter)
 }
 
 /* Cuts a letter; false where an output would depend on the cut in a way that is no sum. */
-static bool cut_letter(const dsi_rule_case *c, char letter, dsi_strategy *s)
+static bool cut_letter(const ds_place_case *c, char letter, dsi_strategy *s)
 {
     uint32_t has = 0;
     *s = (dsi_strategy){.letter = letter};
@@ -213,7 +221,7 @@ static bool cut_letter(const dsi_rule_case *c, char letter, dsi_strategy *s)
             }
             s->out[o] = partial_of(c);
             partial |= c->added[o];
-        } else if ((c->flags & DSI_RULE_MEAN_ROWS) != 0) {
+        } else if ((c->flags & DS_PLACE_MEAN_ROWS) != 0) {
             partial |= c->added[o]; /* the number of rows: each rank its own */
         }
     }
@@ -227,17 +235,13 @@ static bool cut_letter(const dsi_rule_case *c, char letter, dsi_strategy *s)
 
 /* Outputs of a mean over rows that then lack the division by the number of ranks: the loss, or the
  * gradients. Statistics of single rows and the number of rows are as they are. */
-static uint32_t averaged_outputs(const dsi_rule_case *c)
+static uint32_t averaged_outputs(const ds_place_case *c)
 {
-    if ((c->flags & DSI_RULE_MEAN) != 0) {
-        return 1;
-    }
-    const bool forward = c->op == &dsi_op_linear_cross_entropy || c->op == &dsi_op_cross_entropy;
-    return (c->flags & DSI_RULE_MEAN_ROWS) == 0 ? 0 : forward ? 1 : 3;
+    return (c->flags & (DS_PLACE_MEAN | DS_PLACE_MEAN_ROWS)) != 0 ? c->means : 0;
 }
 
 /* Inputs that are added to averaged outputs; the number of rows is no such thing. */
-static uint32_t averaged_inputs(const dsi_rule_case *c, uint32_t averaged)
+static uint32_t averaged_inputs(const ds_place_case *c, uint32_t averaged)
 {
     uint32_t mask = 0;
     for (uint32_t o = 0; o < c->n_out; ++o) {
@@ -249,18 +253,18 @@ static uint32_t averaged_inputs(const dsi_rule_case *c, uint32_t averaged)
     return mask;
 }
 
-static bool is_agreed(const dsi_rule_case *c, dsi_axis axis, char letter,
+static bool is_agreed(const ds_place_case *c, dsi_axis axis, char letter,
                       const dsi_place_policy *policy)
 {
     const bool mean = (policy->mean >> axis & 1u) != 0;
     const bool own = (policy->own >> axis & 1u) != 0;
     const bool sample = letter == 'b' || letter == 'A';
-    return ((c->flags & DSI_RULE_MEAN_ROWS) == 0 || mean) &&
-           ((c->flags & DSI_RULE_SAMPLES) == 0 || (own && sample));
+    return ((c->flags & DS_PLACE_MEAN_ROWS) == 0 || mean) &&
+           ((c->flags & DS_PLACE_SAMPLES) == 0 || (own && sample));
 }
 
 /* Passes Partial through a group of inputs. */
-static void pass_group(const dsi_rule_case *c, uint32_t group, dsi_strategy *s)
+static void pass_group(const ds_place_case *c, uint32_t group, dsi_strategy *s)
 {
     *s = (dsi_strategy){.linear = true};
     for (uint32_t i = 0; i < c->n_in; ++i) {
@@ -275,14 +279,14 @@ static void pass_group(const dsi_rule_case *c, uint32_t group, dsi_strategy *s)
     }
 }
 
-uint32_t dsi_rule_strategies(const dsi_rule_case *c, const dsi_mesh *mesh, dsi_axis axis,
+uint32_t dsi_rule_strategies(const ds_place_case *c, const dsi_mesh *mesh, dsi_axis axis,
                              const dsi_place_policy *policy,
                              dsi_strategy list_out[DSI_RULE_STRATEGIES])
 {
     uint32_t n = 0;
     list_out[n++] = (dsi_strategy){0};
-    const bool evenly = (c->flags & (DSI_RULE_MEAN | DSI_RULE_MEAN_ROWS)) != 0;
-    for (const char *letter = c->cuts; *letter != '\0' && n < DSI_RULE_STRATEGIES; ++letter) {
+    const bool evenly = (c->flags & (DS_PLACE_MEAN | DS_PLACE_MEAN_ROWS)) != 0;
+    for (const char *letter = c->split; *letter != '\0' && n < DSI_RULE_STRATEGIES; ++letter) {
         if (is_agreed(c, axis, *letter, policy) && can_cut(c, *letter, mesh->size[axis], evenly) &&
             cut_letter(c, *letter, &list_out[n])) {
             list_out[n].averaged = averaged_outputs(c);
@@ -296,7 +300,7 @@ uint32_t dsi_rule_strategies(const dsi_rule_case *c, const dsi_mesh *mesh, dsi_a
     return n;
 }
 
-void dsi_rule_case_take(dsi_rule_case *c, const dsi_mesh *mesh, dsi_axis axis,
+void dsi_rule_case_take(ds_place_case *c, const dsi_mesh *mesh, dsi_axis axis,
                         const dsi_strategy *s)
 {
     if (s->letter != '\0') {
@@ -317,27 +321,38 @@ dsi_place_policy dsi_place_policy_default(void)
 
 /* ---- local attributes ------------------------------------------------------------------------ */
 
-void dsi_rule_local_attrs(const dsi_rule_case *c, const dsi_mesh *mesh, const dsi_placement *need,
+static ds_meta local_meta(const dsi_mesh *mesh, const dsi_placement *at, ds_meta whole,
+                          uint32_t rank)
+{
+    if (whole.dtype == DS_DTYPE_NONE) {
+        return whole;
+    }
+    const dsi_part part = dsi_placement_part(mesh, at, whole.shape, rank);
+    return (ds_meta){whole.dtype, dsi_part_shape(&part)};
+}
+
+void dsi_rule_local_attrs(const ds_place_case *c, const dsi_mesh *mesh, const dsi_placement *need,
                           const dsi_placement *out, uint32_t rank, void *attrs_out)
 {
     if (c->op->attrs_bytes > 0) {
         memcpy(attrs_out, c->attrs, c->op->attrs_bytes);
     }
-    if (c->op == &dsi_op_attention || c->op == &dsi_op_attention_backward) {
-        dsi_attention_attrs *a = attrs_out;
-        const uint32_t q = c->op == &dsi_op_attention ? 0 : 1;
-        if (a->packed == 0) {
-            const dsi_part in_q = dsi_placement_part(mesh, &need[q], c->in_meta[q].shape, rank);
-            const dsi_part in_k =
-                dsi_placement_part(mesh, &need[q + 1], c->in_meta[q + 1].shape, rank);
-            a->n_heads = in_q.lengths[2] / a->head_dim;
-            a->n_kv_heads = in_k.lengths[2] / a->head_dim;
-        }
-    } else if (c->op == &dsi_op_reshape) {
-        dsi_reshape_attrs *a = attrs_out;
-        const dsi_part part = dsi_placement_part(mesh, &out[0], c->out_meta[0].shape, rank);
-        const ds_shape shape = dsi_part_shape(&part);
-        a->n_dims = shape.n_dims;
-        memcpy(a->dims, shape.dims, sizeof a->dims);
+    if (c->op->place == NULL || c->op->place->local == NULL) {
+        return;
     }
+    ds_meta in_meta[DS_MAX_IN];
+    ds_meta out_meta[DS_MAX_OUT];
+    for (uint32_t i = 0; i < c->n_in; ++i) {
+        in_meta[i] = local_meta(mesh, &need[i], c->in_meta[i], rank);
+    }
+    for (uint32_t o = 0; o < c->n_out; ++o) {
+        out_meta[o] = local_meta(mesh, &out[o], c->out_meta[o], rank);
+    }
+    const ds_infer local = {.op = c->op,
+                            .attrs = c->attrs,
+                            .n_in = c->n_in,
+                            .in = in_meta,
+                            .n_out = c->n_out,
+                            .out = out_meta};
+    c->op->place->local(&local, attrs_out);
 }

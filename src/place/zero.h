@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ZeRO as placements on the data axes: where each cell lies for a stage, and the lowering of a
- * graph by them. DESIGN section 4 is the table.
+/* ZeRO as placements on the data axes, and layers sharded on tp: where each cell lies, and the
+ * lowering of a graph by that. DESIGN section 4 is the table.
  *
  * What comes in for a rank's own samples is its own (DSI_OWN). Parameters, gradients and states are
- * replicated, flat over the axes that ZeRO cuts, or, gradients, terms of a mean.
+ * replicated, flat over the axes that ZeRO cuts, or, gradients, terms of a mean; of what is sharded
+ * on tp, ZeRO cuts the shard.
  */
 #ifndef DSI_PLACE_ZERO_H
 #define DSI_PLACE_ZERO_H
@@ -11,10 +12,15 @@
 #include "place/localize.h"
 
 typedef struct dsi_zero_spec {
-    dsi_mesh mesh;    /* one rank: nothing is done */
-    uint32_t mics;    /* ranks that share one copy of all states (MiCS); 0: all */
-    uint32_t hpz;     /* ranks that share one copy of the parameters alone (hpZ); 0: all */
-    uint32_t stage;   /* 0 to 3 */
+    dsi_mesh mesh;  /* one rank: nothing is done */
+    uint32_t tp;    /* neighbouring ranks that have the same samples, the tp axis; 0: 1. What
+                       no rule shards on it is replicated: they compute the same */
+    uint32_t mics;  /* ranks that share one copy of all states (MiCS); 0: all */
+    uint32_t hpz;   /* ranks that share one copy of the parameters alone (hpZ); 0: all */
+    uint32_t stage; /* 0 to 3 */
+    /* Per cell: the dim that tp shards, or DSI_NO_DIM (tensor_rules.h); NULL: none. States are
+     * sharded as the parameter that they belong to. Borrowed. */
+    const int8_t *tensor_dims;
     bool reduce_each; /* reduce every micro-batch, not their sum: accumulation is 1, or the run is
                          deterministic. Stages 2 and 3 always do */
     bool sum;         /* gradients are summed over ranks, not averaged */

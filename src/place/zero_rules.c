@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where each cell lies, for a ZeRO stage. See zero.h. */
+#include "place/tensor_rules.h"
 #include "place/zero.h"
 
 #include <stdlib.h>
 
 ds_status dsi_zero_set_ranks(ds_ctx *ctx, dsi_zero_spec *spec, uint32_t n_ranks)
 {
-    const uint32_t mics = spec->mics > n_ranks ? n_ranks : spec->mics;
-    const dsi_mesh_params params = {.world_size = n_ranks, .mics = mics, .hpz = spec->hpz};
+    const uint32_t data = n_ranks / (spec->tp > 0 ? spec->tp : 1);
+    const uint32_t mics = spec->mics > data ? data : spec->mics;
+    const dsi_mesh_params params = {
+        .world_size = n_ranks, .tp = spec->tp, .mics = mics, .hpz = spec->hpz};
     return dsi_mesh_make(ctx, &params, &spec->mesh);
 }
 
@@ -39,13 +42,15 @@ static dsi_spread cut(const dsi_zero_spec *spec, bool flat)
 static dsi_spread cut_parameter(const dsi_zero_spec *spec, int64_t count)
 {
     const dsi_placement at = dsi_flat(dsi_replicate(), dsi_axes_zero(false));
-    const bool aligned = count % spec->mesh.n_ranks == 0;
+    const dsi_axes whole = dsi_axes_zero(true);
+    const bool aligned = count % dsi_axes_size(&spec->mesh, &whole) == 0;
     return aligned ? (dsi_spread){.at = dsi_placement_simplify(&spec->mesh, &at)} : cut(spec, true);
 }
 
-static dsi_spread place(const dsi_zero_spec *spec, const ds_cell_info *cell, int64_t *kept)
+/* On the data axes. count: elements of the shard. */
+static dsi_spread place_on_data(const dsi_zero_spec *spec, const ds_cell_info *cell, int64_t count,
+                                int64_t *kept)
 {
-    const int64_t count = ds_shape_count(cell->meta.shape);
     switch (cell->kind) {
     case DS_CELL_PARAM:
         if (spec->stage < 3) {
@@ -77,11 +82,28 @@ static dsi_spread place(const dsi_zero_spec *spec, const ds_cell_info *cell, int
     }
 }
 
+/* The dim of a cell that tp shards, or DSI_NO_DIM. */
+static int tensor_dim(const dsi_zero_spec *spec, const ds_cells *cells, ds_cell c)
+{
+    const ds_cell_info *cell = ds_cells_get(cells, c);
+    const bool is_sharded = spec->tensor_dims != NULL && spec->mesh.size[DSI_AXIS_TP] > 1;
+    const ds_cell param = cell->of != DS_NONE ? cell->of : c;
+    /* a state that has not its parameter's shape (one number for the tensor) is not cut */
+    const bool alike = ds_shape_equal(cell->meta.shape, ds_cells_get(cells, param)->meta.shape);
+    return is_sharded && alike ? spec->tensor_dims[param] : DSI_NO_DIM;
+}
+
 void dsi_zero_rules(const dsi_zero_spec *spec, const ds_cells *cells, dsi_spread *spreads)
 {
     int64_t kept = 0;
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
-        spreads[c] = place(spec, ds_cells_get(cells, c), &kept);
+        const ds_cell_info *cell = ds_cells_get(cells, c);
+        const int dim = tensor_dim(spec, cells, c);
+        const int64_t shards = dim != DSI_NO_DIM ? spec->mesh.size[DSI_AXIS_TP] : 1;
+        spreads[c] = place_on_data(spec, cell, ds_shape_count(cell->meta.shape) / shards, &kept);
+        if (dim != DSI_NO_DIM) {
+            spreads[c].at = dsi_shard(spreads[c].at, DSI_AXIS_TP, (uint32_t)dim);
+        }
     }
 }
 

@@ -21,7 +21,7 @@ static ds_status make_slots(dsi_lowering *b)
                                        .read_ahead = b->env->read_ahead,
                                        .update_ahead = b->env->update_ahead,
                                        .write_behind = b->env->write_behind,
-                                       .carry = b->env->carry,
+                                       .defer = b->env->defer,
                                        .write_first = b->env->write_first};
     return dsi_overlap(b->graph, b->order, b->n_order, b->same, &limits, b->slots, &b->n_slots);
 }
@@ -56,6 +56,7 @@ static ds_status allocate(dsi_lowering *b)
         zeroed(b, (size_t)ds_cells_count(g->cells) + 1, sizeof *b->plan->cell_swapped);
     b->plan->n_cells = ds_cells_count(g->cells);
     b->plan->cell_parent = zeroed(b, (size_t)b->plan->n_cells + 1, sizeof *b->plan->cell_parent);
+    b->plan->cell_offset = zeroed(b, (size_t)b->plan->n_cells + 1, sizeof *b->plan->cell_offset);
     b->plan->cell_shared = zeroed(b, b->plan->n_cells + 1, sizeof *b->plan->cell_shared);
     b->root = zeroed(b, g->n_values + 1, sizeof *b->root);
     b->first = zeroed(b, g->n_values + 1, sizeof *b->first);
@@ -66,14 +67,14 @@ static ds_status allocate(dsi_lowering *b)
     b->same = zeroed(b, g->n_values + 1, sizeof *b->same);
     b->items = zeroed(b, n_items, sizeof *b->items);
     b->plan->steps = zeroed(b, 2 * (size_t)g->n_nodes + 1, sizeof *b->plan->steps);
-    b->plan->refs = zeroed(b, 2 * (size_t)g->n_operands + 1, sizeof *b->plan->refs);
-    b->plan->metas = zeroed(b, 2 * (size_t)g->n_operands + 1, sizeof *b->plan->metas);
+    b->plan->refs = zeroed(b, (size_t)g->n_operands + 1, sizeof *b->plan->refs);
+    b->plan->metas = zeroed(b, (size_t)g->n_operands + 1, sizeof *b->plan->metas);
     if (b->order == NULL || b->root == NULL || b->first == NULL || b->last == NULL ||
         b->kept == NULL || b->uses == NULL || b->placed == NULL || b->same == NULL ||
         b->items == NULL || b->slots == NULL || b->step_of == NULL || b->shared == NULL ||
         b->swapped == NULL || b->plan->cell_swapped == NULL || b->plan->cell_shared == NULL ||
-        b->plan->cell_parent == NULL || b->plan->steps == NULL || b->plan->refs == NULL ||
-        b->plan->metas == NULL) {
+        b->plan->cell_parent == NULL || b->plan->cell_offset == NULL || b->plan->steps == NULL ||
+        b->plan->refs == NULL || b->plan->metas == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for the plan");
     }
     return DS_OK;
@@ -82,18 +83,20 @@ static ds_status allocate(dsi_lowering *b)
 static void bound_phases(dsi_lowering *b)
 {
     uint32_t at = 0;
-    for (int phase = 0; phase < DS_PHASE_COUNT; ++phase) {
+    for (int phase = 0; phase < DS_MAX_PHASES; ++phase) {
         b->plan->phase_begin[phase] = at < b->n_slots ? b->step_of[at] : b->n_steps;
         while (at < b->n_slots && b->slots[at].phase == (ds_phase)phase) {
             ++at;
         }
     }
-    b->plan->phase_begin[DS_PHASE_COUNT] = b->n_steps;
+    b->plan->phase_begin[DS_MAX_PHASES] = b->n_steps;
 }
 
 static ds_status lower(dsi_lowering *b)
 {
     DS_TRY(allocate(b));
+    DS_TRY(dsi_phases_copy(b->graph->ctx, b->plan->arena, &b->graph->phases, &b->plan->phases));
+    b->plan->side = dsi_phases_side(&b->plan->phases);
     DS_TRY(dsi_order(b->graph, b->order, &b->n_order));
     dsi_lower_count_uses(b);
     dsi_lower_elide_stores(b);
@@ -107,9 +110,11 @@ static ds_status lower(dsi_lowering *b)
     dsi_lower_mark_shared(b);
     dsi_lower_mark_swapped(b);
     DS_TRY(dsi_lower_make_steps(b));
+    DS_TRY(dsi_lower_check_slots(b));
     DS_TRY(dsi_lower_place_memory(b));
     DS_TRY(dsi_lower_name_outputs(b));
     DS_TRY(dsi_lower_place_shared(b));
+    DS_TRY(dsi_lower_place_events(b));
     DS_TRY(dsi_lower_fill_ledger(b));
     return dsi_plan_check(b->plan);
 }
@@ -126,7 +131,7 @@ ds_status dsi_plan_build(const ds_graph *graph, const dsi_plan_env *env, dsi_pla
     plan->cells = graph->cells;
     plan->n_threads = env->n_threads;
     plan->isa = env->isa;
-    plan->rest_beside = env->rest_beside;
+    plan->n_slots = env->n_slots > 1 ? env->n_slots : 1;
     dsi_lowering b = {.graph = graph, .env = env, .plan = plan};
     ds_status status = DS_OK;
     if (!env->no_fuse) {

@@ -6,8 +6,6 @@
  */
 #include "plan/plan_check.h"
 
-#include "op/ops.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,14 +20,16 @@ typedef struct checker {
     uint32_t *last_read;     /* per value: last step that reads it; 0 when none */
     bool *is_output;         /* per value */
     ds_phase *made_in;       /* per value: phase of its producer */
-    bool *in_flight;         /* per value: a start that has not been waited for writes it */
-    uint32_t *wait_of;       /* per step: the wait of a start; UINT32_MAX: none */
+    bool *made;              /* per value: a step has made it */
+    const dsi_ref **lies;    /* per value: where its bytes are, NULL: nowhere in an arena */
+    ds_cell *from;           /* per value: the swapped cell that it is the content of, or DS_NONE */
+    bool *kept_result;       /* per value: it is swapped out, or updated in place */
     uint32_t *epoch_of;      /* per value of a cell: writes of the cell before it */
     uint32_t *epoch;         /* per cell: writes so far */
     uint32_t *part_written;  /* per cell: 1 + the last phase that wrote a part of it */
     uint32_t *whole_written; /* per cell: 1 + the last phase that wrote it */
     held *held;
-    uint32_t n_held, room;
+    uint32_t n_held, room, n_values;
 } checker;
 
 ds_status dsi_plan_broken(const dsi_plan *plan, uint32_t s, int invariant, const char *what)
@@ -88,8 +88,8 @@ static ds_status check_parts(const checker *c, uint32_t s, const dsi_ref *ref)
 {
     const dsi_step *step = &c->plan->steps[s];
     const uint32_t now = (uint32_t)step->phase + 1;
-    if (ref->space != DSI_SPACE_CELL || step->kind == DSI_STEP_WAIT) {
-        return DS_OK; /* a wait is of what its start read */
+    if (ref->space != DSI_SPACE_CELL) {
+        return DS_OK;
     }
     const ds_cell parent = parent_of(c, ref->cell);
     return c->part_written[ref->cell] == now ||
@@ -101,25 +101,21 @@ static ds_status check_parts(const checker *c, uint32_t s, const dsi_ref *ref)
 static ds_status check_read(const checker *c, uint32_t s, const dsi_ref *ref)
 {
     DS_TRY(check_place(c, s, ref));
-    if (ref->space != DSI_SPACE_NONE && c->in_flight[ref->value]) {
-        return broken(c, s, 8, "reads what a collective has not finished writing");
+    if (ref->space == DSI_SPACE_CELL && !ref->initial && !c->made[ref->value]) {
+        return broken(c, s, 3, "reads a version of a cell that nobody made");
     }
     if (ref->space == DSI_SPACE_CELL && c->epoch_of[ref->value] != c->epoch[ref->cell]) {
         return broken(c, s, 3, "reads a version of a cell that was overwritten");
     }
     DS_TRY(check_parts(c, s, ref));
-    const size_t bytes = ds_meta_bytes(ref->meta);
-    if (!in_arena(ref) || bytes == 0) {
+    if (!in_arena(ref) || ds_meta_bytes(ref->meta) == 0) {
         return DS_OK;
     }
-    for (uint32_t i = 0; i < c->n_held; ++i) {
-        const held *h = &c->held[i];
-        if (h->value == ref->value && h->space == ref->space && h->offset == ref->offset &&
-            (h->bytes == bytes || h->bytes == dsi_home_bytes(bytes))) {
-            return DS_OK;
-        }
-    }
-    return broken(c, s, 3, "reads bytes that do not hold its input");
+    const dsi_ref *lies = c->lies[ref->value];
+    return lies != NULL && lies->space == ref->space && lies->offset == ref->offset &&
+                   ds_meta_bytes(lies->meta) == ds_meta_bytes(ref->meta)
+               ? DS_OK
+               : broken(c, s, 3, "reads bytes that do not hold its input");
 }
 
 /* Input of step s that output i may lie on: a view, or the stated in-place operand. */
@@ -144,9 +140,12 @@ static ds_status check_write(checker *c, uint32_t s, uint32_t i)
     const dsi_ref *ref = &c->plan->refs[step->out_at + i];
     const bool blocks = (step->op->flags & DS_OP_SWAP) != 0;
     const size_t content = ds_meta_bytes(ref->meta);
-    const size_t bytes = blocks ? dsi_home_bytes(content) : content;
+    const size_t bytes = blocks ? dsi_swap_block_bytes(content) : content;
     const bool view = (step->op->flags & DS_OP_VIEW) != 0;
     DS_TRY(check_place(c, s, ref));
+    if (ref->space != DSI_SPACE_NONE) {
+        c->made[ref->value] = true;
+    }
     if (ref->space == DSI_SPACE_CELL) {
         c->epoch[ref->cell] += view ? 0 : 1;
         c->whole_written[ref->cell] = (uint32_t)step->phase + 1;
@@ -172,15 +171,20 @@ static ds_status check_write(checker *c, uint32_t s, uint32_t i)
             if (read_now && !allowed_overlap(c, step, i, old)) {
                 return broken(c, s, 4, "overwrites its own input");
             }
-            continue; /* dead: forget it */
+            c->lies[old->value] = NULL; /* dead: forget it */
+            continue;
         }
-        c->held[kept++] = *old;
+        if (kept != h) {
+            c->held[kept] = *old;
+        }
+        kept += 1;
     }
     c->n_held = kept;
     if (c->n_held == c->room) {
         return broken(c, s, 1, "too many live values to check");
     }
     c->held[c->n_held++] = (held){ref->space, ref->offset, bytes, ref->value};
+    c->lies[ref->value] = ref;
     return DS_OK;
 }
 
@@ -212,68 +216,13 @@ static ds_status check_work(const checker *c, uint32_t s)
     return DS_OK;
 }
 
-/* A wait holds the operands of its start. */
-static bool is_of_start(const dsi_plan *plan, const dsi_step *wait, const dsi_step *start)
-{
-    bool same = wait->op == start->op && wait->n_in == start->n_in + start->n_out;
-    for (uint32_t i = 0; same && i < wait->n_in; ++i) {
-        const dsi_ref *got = &plan->refs[wait->in_at + i];
-        const dsi_ref *want =
-            &plan->refs[i < start->n_in ? start->in_at + i : start->out_at + i - start->n_in];
-        const bool gone = got->space == DSI_SPACE_NONE && want->space == DSI_SPACE_CELL;
-        same = gone || /* the version of the cell that was overwritten */
-               (got->value == want->value && got->space == want->space &&
-                got->offset == want->offset && got->cell == want->cell);
-    }
-    return same && wait->n_out == 0;
-}
-
-/* Each start has one wait: of a collective in its phase, of a swap in that or another one. */
-static ds_status check_waits(checker *c)
-{
-    const dsi_plan *plan = c->plan;
-    for (uint32_t s = 0; s < plan->n_steps; ++s) {
-        const dsi_step *step = &plan->steps[s];
-        if (step->kind != DSI_STEP_WAIT) {
-            continue;
-        }
-        if (step->start >= plan->n_steps || plan->steps[step->start].kind != DSI_STEP_START ||
-            c->wait_of[step->start] != UINT32_MAX ||
-            !is_of_start(plan, step, &plan->steps[step->start])) {
-            return broken(c, s, 8, "does not hold the operands of its start");
-        }
-        c->wait_of[step->start] = s;
-    }
-    for (uint32_t s = 0; s < plan->n_steps; ++s) {
-        const dsi_step *step = &plan->steps[s];
-        const uint32_t wait = c->wait_of[s];
-        const bool swap = (step->op->flags & DS_OP_SWAP) != 0;
-        if (step->kind == DSI_STEP_START &&
-            (wait == UINT32_MAX ||
-             (!swap && (wait < s || plan->steps[wait].phase != step->phase)))) {
-            return broken(c, s, 8, "a collective is not waited for in its phase");
-        }
-    }
-    return DS_OK;
-}
-
-/* Marks what a START writes, and clears it at its WAIT. */
-static void note_flight(checker *c, uint32_t s)
-{
-    const dsi_step *step = &c->plan->steps[s];
-    const dsi_step *start = step->kind == DSI_STEP_WAIT ? &c->plan->steps[step->start] : step;
-    for (uint32_t i = 0; i < start->n_out && step->kind != DSI_STEP_RUN; ++i) {
-        c->in_flight[c->plan->refs[start->out_at + i].value] = step->kind == DSI_STEP_START;
-    }
-}
-
 /* What a swap moves to or from an arena comes in whole blocks. */
 static ds_status check_blocks(const checker *c, uint32_t s, const dsi_ref *ref)
 {
     const size_t room =
         ref->space == DSI_SPACE_SHARED ? c->plan->shared_bytes : c->plan->arena_bytes;
-    const size_t bytes = dsi_home_bytes(ds_meta_bytes(ref->meta));
-    return in_arena(ref) && (ref->offset % DSI_HOME_ALIGN != 0 || ref->offset > room ||
+    const size_t bytes = dsi_swap_block_bytes(ds_meta_bytes(ref->meta));
+    return in_arena(ref) && (ref->offset % DSI_SWAP_BLOCK != 0 || ref->offset > room ||
                              bytes > room - ref->offset)
                ? broken(c, s, 9, "a swap moves whole blocks")
                : DS_OK;
@@ -313,7 +262,8 @@ static ds_status check_collective(const checker *c, uint32_t s)
     if ((step->op->flags & DS_OP_COMM) == 0 || n_each == 0 || step->work_bytes != 0) {
         return broken(c, s, 7, "a step without a kernel that is no collective");
     }
-    for (uint32_t i = n_each - 1; i < step->n_in && step->op != &dsi_op_take_slice; i += n_each) {
+    for (uint32_t i = n_each - 1; i < step->n_in && step->op->role != DS_ROLE_TAKE_SLICE;
+         i += n_each) {
         const dsi_ref *ref = &c->plan->refs[step->in_at + i];
         const bool cell = ref->space == DSI_SPACE_CELL && c->plan->cell_shared[ref->cell];
         if (ref->space != DSI_SPACE_SHARED && !cell) {
@@ -321,6 +271,50 @@ static ds_status check_collective(const checker *c, uint32_t s)
         }
     }
     return DS_OK;
+}
+
+/* Whether somebody sees output i of step s. */
+static bool is_used(const checker *c, uint32_t s, uint32_t i)
+{
+    const dsi_ref *ref = &c->plan->refs[c->plan->steps[s].out_at + i];
+    return !in_arena(ref) || c->last_read[ref->value] > s || c->is_output[ref->value] ||
+           ds_meta_bytes(ref->meta) == 0;
+}
+
+/* What a swap brings is the content of its cell; so is what an update makes of it in place. */
+static void follow_content(checker *c, uint32_t s)
+{
+    const dsi_step *step = &c->plan->steps[s];
+    const dsi_ref *in = &c->plan->refs[step->in_at];
+    const dsi_ref *out = &c->plan->refs[step->out_at];
+    for (uint32_t i = 0; i < step->n_out; ++i) {
+        if (!in_arena(&out[i])) {
+            continue;
+        }
+        if ((step->op->flags & DS_OP_SWAP) != 0) {
+            c->from[out[i].value] = in->cell;
+        } else if (step->n_parts == 1 && step->op->writes != NULL && step->op->writes[i] >= 0 &&
+                   in_arena(&in[step->op->writes[i]])) {
+            c->from[out[i].value] = c->from[in[step->op->writes[i]].value];
+        }
+    }
+}
+
+static ds_status check_results(checker *c, uint32_t s)
+{
+    const dsi_step *step = &c->plan->steps[s];
+    bool lost = step->n_out > 0;
+    follow_content(c, s);
+    for (uint32_t i = 0; i < step->n_out; ++i) {
+        const dsi_ref *ref = &c->plan->refs[step->out_at + i];
+        const bool swap = (step->op->flags & DS_OP_SWAP) != 0;
+        if (!swap && in_arena(ref) && c->from[ref->value] != DS_NONE &&
+            !c->kept_result[ref->value]) {
+            return broken(c, s, 12, "updates what a swap has brought, and no swap takes it back");
+        }
+        lost = lost && (!is_used(c, s, i) || ref->space == DSI_SPACE_NONE);
+    }
+    return lost ? broken(c, s, 12, "makes what nobody reads") : DS_OK;
 }
 
 static ds_status check_phases(const checker *c)
@@ -357,32 +351,24 @@ static ds_status follow(checker *c)
 {
     const dsi_plan *plan = c->plan;
     DS_TRY(check_phases(c));
-    DS_TRY(dsi_plan_check_beside(plan));
-    DS_TRY(check_waits(c));
-    DS_TRY(dsi_plan_check_carried(plan));
+    DS_TRY(dsi_plan_check_side(plan));
     for (uint32_t s = 0; s < plan->n_steps; ++s) {
         const dsi_step *step = &plan->steps[s];
-        const bool carried = step->kind == DSI_STEP_WAIT && step->start > s;
-        if (step->kind == DSI_STEP_WAIT) {
-            note_flight(c, s);
-        }
-        for (uint32_t i = 0; i < step->n_in && !carried; ++i) {
+        for (uint32_t i = 0; i < step->n_in; ++i) {
             DS_TRY(check_read(c, s, &plan->refs[step->in_at + i]));
         }
         DS_TRY(check_swap(c, s));
         DS_TRY(check_collective(c, s));
+        DS_TRY(check_results(c, s));
         DS_TRY(check_work(c, s));
         for (uint32_t i = 0; i < step->n_out; ++i) {
             DS_TRY(check_write(c, s, i));
-        }
-        if (step->kind == DSI_STEP_START) {
-            note_flight(c, s);
         }
         if (s + 1 == plan->n_steps || plan->steps[s + 1].phase != step->phase) {
             DS_TRY(check_outputs(c, step->phase, s));
         }
     }
-    return DS_OK;
+    return dsi_plan_check_streams(plan);
 }
 
 static uint32_t count_values(const dsi_plan *plan)
@@ -398,6 +384,16 @@ static uint32_t count_values(const dsi_plan *plan)
     return n;
 }
 
+/* Whether input i of a step is swapped out, or updated in place. */
+static bool keeps_result(const dsi_step *step, uint32_t i)
+{
+    bool found = step->op->role == DS_ROLE_SWAP_OUT;
+    for (uint32_t o = 0; o < step->n_out && step->op->writes != NULL && step->n_parts == 1; ++o) {
+        found = found || step->op->writes[o] == (int)i;
+    }
+    return found;
+}
+
 static void gather_facts(checker *c)
 {
     const dsi_plan *plan = c->plan;
@@ -407,6 +403,7 @@ static void gather_facts(checker *c)
             const dsi_ref *ref = &plan->refs[step->in_at + i];
             if (ref->space != DSI_SPACE_NONE) {
                 c->last_read[ref->value] = s;
+                c->kept_result[ref->value] = c->kept_result[ref->value] || keeps_result(step, i);
             }
         }
         for (uint32_t i = 0; i < step->n_out; ++i) {
@@ -419,37 +416,42 @@ static void gather_facts(checker *c)
     for (uint32_t i = 0; i < plan->n_outputs; ++i) {
         c->is_output[plan->outputs[i].ref.value] = true;
     }
+    memset(c->from, 0xff, c->n_values * sizeof *c->from); /* DS_NONE */
 }
 
 ds_status dsi_plan_check(const dsi_plan *plan)
 {
     const uint32_t n_values = count_values(plan);
-    checker c = {.plan = plan, .room = plan->n_refs + 1};
+    checker c = {.plan = plan, .room = plan->n_refs + 1, .n_values = n_values};
     c.last_read = calloc(n_values + 1, sizeof *c.last_read);
     c.is_output = calloc(n_values + 1, sizeof *c.is_output);
     c.made_in = calloc(n_values + 1, sizeof *c.made_in);
-    c.in_flight = calloc(n_values + 1, sizeof *c.in_flight);
-    c.wait_of = malloc((plan->n_steps + 1) * sizeof *c.wait_of);
+    c.made = calloc(n_values + 1, sizeof *c.made);
+    c.lies = calloc(n_values + 1, sizeof *c.lies);
+    c.from = calloc(n_values + 1, sizeof *c.from);
+    c.kept_result = calloc(n_values + 1, sizeof *c.kept_result);
     c.epoch_of = calloc(n_values + 1, sizeof *c.epoch_of);
     c.epoch = calloc(ds_cells_count(plan->cells) + 1, sizeof *c.epoch);
     c.part_written = calloc(ds_cells_count(plan->cells) + 1, sizeof *c.part_written);
     c.whole_written = calloc(ds_cells_count(plan->cells) + 1, sizeof *c.whole_written);
     c.held = calloc(c.room, sizeof *c.held);
     ds_status status = DS_OK;
-    if (c.last_read == NULL || c.is_output == NULL || c.made_in == NULL || c.in_flight == NULL ||
-        c.wait_of == NULL || c.epoch_of == NULL || c.epoch == NULL || c.part_written == NULL ||
-        c.whole_written == NULL || c.held == NULL) {
+    if (c.last_read == NULL || c.is_output == NULL || c.made_in == NULL || c.made == NULL ||
+        c.lies == NULL || c.from == NULL || c.kept_result == NULL || c.epoch_of == NULL ||
+        c.epoch == NULL || c.part_written == NULL || c.whole_written == NULL || c.held == NULL) {
         status = ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory to check the plan");
     } else {
-        memset(c.wait_of, 0xff, (plan->n_steps + 1) * sizeof *c.wait_of);
         gather_facts(&c);
         status = follow(&c);
+        status = status < 0 ? status : dsi_plan_check_slots(plan, n_values);
     }
     free(c.last_read);
     free(c.is_output);
     free(c.made_in);
-    free(c.in_flight);
-    free(c.wait_of);
+    free(c.made);
+    free(c.lies);
+    free(c.from);
+    free(c.kept_result);
     free(c.epoch_of);
     free(c.epoch);
     free(c.part_written);

@@ -37,23 +37,24 @@ static bool makes_gradient(const ds_graph *g, const dsi_node_info *node)
             return true;
         }
     }
-    return node->op == &dsi_op_all_reduce || node->op == &dsi_op_reduce_scatter ||
-           node->op == &dsi_op_sum_squares;
+    return node->op->role == DS_ROLE_ALL_REDUCE || node->op->role == DS_ROLE_REDUCE_SCATTER ||
+           node->op->role == DS_ROLE_NORM;
 }
 
 static dsi_memory_kind kind_of(const ds_graph *g, const dsi_node_info *node)
 {
-    if (node->op == &dsi_op_all_gather && of_kind(g, dsi_node_in(g, node)[0], DS_CELL_PARAM)) {
+    if (node->op->role == DS_ROLE_ALL_GATHER &&
+        of_kind(g, dsi_node_in(g, node)[0], DS_CELL_PARAM)) {
         return DSI_MEMORY_GATHERED;
     }
-    if (node->op == &dsi_op_swap_in) {
+    if (node->op->role == DS_ROLE_SWAP_IN) {
         const ds_cell cell = g->values[dsi_node_in(g, node)[0]].cell;
         return dsi_memory_kind_of(ds_cells_get(g->cells, cell)->kind);
     }
     if ((node->op->flags & DS_OP_COMM) != 0) {
         return DSI_MEMORY_COMM;
     }
-    if (dsi_op_is_update(node->op)) {
+    if (node->op->role == DS_ROLE_UPDATE) {
         return DSI_MEMORY_WORKSPACE;
     }
     switch (node->phase) {
@@ -73,9 +74,9 @@ static void mark_gradients(const ds_graph *g, uint8_t *kinds)
     for (ds_node n = g->n_nodes; n-- > 0;) {
         const dsi_node_info *node = &g->nodes[n];
         const ds_value out = node->n_out > 0 ? dsi_node_out(g, node)[0] : DS_NONE;
-        const bool passes =
-            out != DS_NONE && kinds[out] == DSI_MEMORY_GRAD &&
-            (node->op == &dsi_op_cast || node->op == &dsi_op_add || node->op == &dsi_op_reshape);
+        const bool passes = out != DS_NONE && kinds[out] == DSI_MEMORY_GRAD &&
+                            (node->op->role == DS_ROLE_CAST || node->op == &dsi_op_add ||
+                             (node->op->flags & DS_OP_VIEW) != 0);
         if (!passes && !makes_gradient(g, node)) {
             continue;
         }

@@ -5,6 +5,8 @@
  *     plan_values.c    where each value is made and how long it lives
  *     plan_steps.c     steps with operands, kernels and costs
  *     plan_place.c     offsets in the arenas, the ledger, outputs
+ *     plan_slots.c     what lies in the slots of micro-batches in flight
+ *     plan_streams.c   streams, and the events between them
  */
 #ifndef DSI_PLAN_LOWER_H
 #define DSI_PLAN_LOWER_H
@@ -56,9 +58,17 @@ dsi_ref dsi_lower_make_ref(const dsi_lowering *b, ds_value v);
 
 /* Offsets of values and scratch, in the arena and in what ranks share; named outputs; the ledger.
  */
+/* plan_slots.c: whether item i is kept from a forward to its backward phase where several of these
+ * may be in flight; that everything so kept can be. */
+bool dsi_lower_is_of_slot(const dsi_lowering *b, uint32_t item);
+ds_status dsi_lower_check_slots(const dsi_lowering *b);
 ds_status dsi_lower_place_memory(dsi_lowering *b);
 ds_status dsi_lower_place_shared(dsi_lowering *b);
 ds_status dsi_lower_name_outputs(dsi_lowering *b);
 ds_status dsi_lower_fill_ledger(dsi_lowering *b);
+
+/* The stream of each step, and the events that order steps of different streams: behind all
+ * offsets, since bytes that are used again order steps too. */
+ds_status dsi_lower_place_events(dsi_lowering *b);
 
 #endif

@@ -17,10 +17,10 @@ ds_status dsi_lower_place_shared(dsi_lowering *b)
         if (b->root[v] == v && b->shared[v]) {
             const bool swaps = b->swapped[v];
             const size_t bytes = ds_meta_bytes(g->values[v].meta);
-            items[v] = (dsi_memory_item){.bytes = swaps ? dsi_home_bytes(bytes) : bytes,
+            items[v] = (dsi_memory_item){.bytes = swaps ? dsi_swap_block_bytes(bytes) : bytes,
                                          .first = b->first[v],
                                          .last = b->last[v],
-                                         .align = swaps ? DSI_HOME_ALIGN : 0};
+                                         .align = swaps ? DSI_SWAP_BLOCK : 0};
         }
     }
     const ds_status status =
@@ -41,33 +41,49 @@ ds_status dsi_lower_place_shared(dsi_lowering *b)
     return status;
 }
 
-/* Whether item i is of the phase that runs beside the others. */
-static bool is_beside(const dsi_lowering *b, uint32_t i)
+/* Whether item i is of the phase on the side stream. */
+static bool is_side(const dsi_lowering *b, uint32_t i)
 {
-    const uint32_t *begin = b->plan->phase_begin;
+    const uint32_t *begin = b->plan->phase_begin + b->plan->side;
     const dsi_memory_item *item = &b->items[i];
-    return b->plan->rest_beside && i < b->graph->n_values + b->n_steps && item->bytes > 0 &&
-           item->first >= begin[DS_PHASE_REST] && item->last < begin[DS_PHASE_REST + 1];
+    return i < b->graph->n_values + b->n_steps && item->bytes > 0 && item->first >= begin[0] &&
+           item->last < begin[1];
 }
 
-/* The phase that runs beside the others gets the end of the arena to itself. */
-static ds_status assign_beside(dsi_lowering *b, dsi_memory_item *apart, uint32_t n)
+/* Items that get a range of the arena to themselves, behind all others. */
+typedef struct apart {
+    bool (*holds)(const dsi_lowering *b, uint32_t item);
+    uint32_t copies;        /* of the range, one behind the other */
+    dsi_range *range;       /* out */
+    dsi_memory_item *items; /* n, 0 bytes where not of it */
+} apart;
+
+static ds_status take_apart(dsi_lowering *b, apart *a, uint32_t n)
 {
-    dsi_plan *plan = b->plan;
+    a->items = calloc((size_t)n + 1, sizeof *a->items);
+    if (a->items == NULL) {
+        return ds_fail(b->plan->ctx, DS_ERR_NOMEM, "no memory for the plan");
+    }
     for (uint32_t i = 0; i < n; ++i) {
-        if (is_beside(b, i)) {
-            apart[i] = b->items[i];
+        if (a->holds(b, i)) {
+            a->items[i] = b->items[i];
             b->items[i].bytes = 0;
         }
     }
-    DS_TRY(dsi_memory_assign(plan->ctx, b->items, n, !b->env->no_reuse, &plan->arena_bytes));
-    DS_TRY(dsi_memory_assign(plan->ctx, apart, n, !b->env->no_reuse, &plan->beside.bytes));
-    plan->beside.offset = dsi_home_bytes(plan->arena_bytes);
-    plan->arena_bytes = plan->beside.offset + plan->beside.bytes;
+    return DS_OK;
+}
+
+static ds_status assign_apart(dsi_lowering *b, apart *a, uint32_t n)
+{
+    dsi_plan *plan = b->plan;
+    DS_TRY(dsi_memory_assign(plan->ctx, a->items, n, !b->env->no_reuse, &a->range->bytes));
+    a->range->offset = dsi_swap_block_bytes(plan->arena_bytes);
+    a->range->bytes = a->copies > 1 ? dsi_swap_block_bytes(a->range->bytes) : a->range->bytes;
+    plan->arena_bytes = a->range->offset + a->copies * a->range->bytes;
     for (uint32_t i = 0; i < n; ++i) {
-        if (apart[i].bytes > 0) {
-            apart[i].offset += plan->beside.offset;
-            b->items[i] = apart[i];
+        if (a->items[i].bytes > 0) {
+            b->items[i] = a->items[i];
+            b->items[i].offset += a->range->offset;
         }
     }
     return DS_OK;
@@ -75,16 +91,22 @@ static ds_status assign_beside(dsi_lowering *b, dsi_memory_item *apart, uint32_t
 
 static ds_status assign_arena(dsi_lowering *b, uint32_t n)
 {
-    if (!b->plan->rest_beside) {
-        return dsi_memory_assign(b->plan->ctx, b->items, n, !b->env->no_reuse,
-                                 &b->plan->arena_bytes);
+    dsi_plan *plan = b->plan;
+    apart ranges[2] = {{.holds = is_side, .copies = 1, .range = &plan->side_range},
+                       {dsi_lower_is_of_slot, plan->n_slots, &plan->slot, NULL}};
+    const bool used[2] = {plan->side != DS_NONE, plan->n_slots > 1};
+    ds_status status = DS_OK;
+    for (int k = 0; k < 2 && status >= 0; ++k) {
+        status = used[k] ? take_apart(b, &ranges[k], n) : DS_OK;
     }
-    dsi_memory_item *apart = calloc((size_t)n + 1, sizeof *apart);
-    if (apart == NULL) {
-        return ds_fail(b->plan->ctx, DS_ERR_NOMEM, "no memory for the plan");
+    status = status < 0
+                 ? status
+                 : dsi_memory_assign(plan->ctx, b->items, n, !b->env->no_reuse, &plan->arena_bytes);
+    for (int k = 0; k < 2 && status >= 0; ++k) {
+        status = used[k] ? assign_apart(b, &ranges[k], n) : DS_OK;
     }
-    const ds_status status = assign_beside(b, apart, n);
-    free(apart);
+    free(ranges[0].items);
+    free(ranges[1].items);
     return status;
 }
 
@@ -97,10 +119,10 @@ ds_status dsi_lower_place_memory(dsi_lowering *b)
             b->first[v] != UINT32_MAX && !b->shared[v]) {
             const bool swaps = b->swapped[v];
             const size_t bytes = ds_meta_bytes(g->values[v].meta);
-            b->items[v] = (dsi_memory_item){.bytes = swaps ? dsi_home_bytes(bytes) : bytes,
+            b->items[v] = (dsi_memory_item){.bytes = swaps ? dsi_swap_block_bytes(bytes) : bytes,
                                             .first = b->first[v],
                                             .last = b->last[v],
-                                            .align = swaps ? DSI_HOME_ALIGN : 0};
+                                            .align = swaps ? DSI_SWAP_BLOCK : 0};
         }
     }
     const uint32_t n_own = g->n_values + b->n_steps;
@@ -123,7 +145,7 @@ ds_status dsi_lower_place_memory(dsi_lowering *b)
     return DS_OK;
 }
 
-/* What is carried into the next step is in use at both ends of the plan. */
+/* What a deferred writeback moves is in use at both ends of the plan. */
 static ds_status enter_value(dsi_ledger *ledger, dsi_ledger_entry entry)
 {
     const uint32_t last = entry.last;

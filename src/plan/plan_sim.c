@@ -20,19 +20,25 @@ static ds_kernel_sig sig_of(const dsi_plan *plan, const dsi_step *step)
 
 static dsi_coll coll_of(const ds_op *op)
 {
-    if (op == &dsi_op_reduce_scatter) {
+    switch (op->role) {
+    case DS_ROLE_REDUCE_SCATTER:
         return DSI_COLL_REDUCE_SCATTER;
+    case DS_ROLE_ALL_REDUCE:
+        return DSI_COLL_ALL_REDUCE;
+    case DS_ROLE_ALL_TO_ALL:
+        return DSI_COLL_ALL_TO_ALL;
+    default:
+        return DSI_COLL_ALL_GATHER;
     }
-    return op == &dsi_op_all_reduce ? DSI_COLL_ALL_REDUCE : DSI_COLL_ALL_GATHER;
 }
 
 static bool is_collective(const dsi_step *step)
 {
-    return (step->op->flags & DS_OP_COMM) != 0 && step->op != &dsi_op_take_slice;
+    return (step->op->flags & DS_OP_COMM) != 0 && step->op->role != DS_ROLE_TAKE_SLICE;
 }
 
-/* Bytes of the whole tensors that a collective carries: what it takes in, or what it gathers. */
-static double carried(const dsi_plan *plan, const dsi_step *step)
+/* Bytes of the whole tensors of a collective: its inputs, or what it gathers. */
+static double collective_bytes(const dsi_plan *plan, const dsi_step *step)
 {
     const bool gathers = coll_of(step->op) == DSI_COLL_ALL_GATHER;
     const uint32_t at = gathers ? step->out_at : step->in_at;
@@ -44,16 +50,18 @@ static double carried(const dsi_plan *plan, const dsi_step *step)
     return bytes;
 }
 
-/* A swap moves the value beside its cell: what it brings, or what it takes away. */
-static void make_swap(const dsi_plan *plan, const dsi_step *step, const dsi_homes *homes,
-                      dsi_sim_step *sim)
+/* A swap moves a value from or to its cell. */
+static void make_swap(const dsi_plan *plan, const dsi_step *step,
+                      const dsi_residencies *residencies, dsi_sim_step *sim)
 {
-    const bool in = step->op == &dsi_op_swap_in;
-    const dsi_ref *cell = &plan->refs[step->in_at];
-    const bool disk = homes != NULL && dsi_homes_of(homes, cell->cell).residence == DSI_ON_DISK;
+    const bool in = step->op->role == DS_ROLE_SWAP_IN;
+    const dsi_step *start = step->kind == DSI_STEP_WAIT ? &plan->steps[step->start] : step;
+    const dsi_ref *cell = &plan->refs[start->in_at];
+    const bool disk = residencies != NULL &&
+                      dsi_residency_of(residencies, cell->cell).where == DSI_RESIDENCY_DISK;
     sim->stream = in ? (disk ? DSI_STREAM_DISK_READ : DSI_STREAM_HOST_IN)
                      : (disk ? DSI_STREAM_DISK_WRITE : DSI_STREAM_HOST_OUT);
-    sim->work.op_class = DSI_CLASS_COPY;
+    sim->work.op_class = DS_CLASS_COPY;
     for (uint32_t i = 0; i < step->n_parts && step->kind != DSI_STEP_WAIT; ++i) {
         const uint32_t at = in ? step->out_at + i : step->in_at + 2 * i + 1;
         sim->work.bytes += (double)ds_meta_bytes(plan->metas[at]);
@@ -61,7 +69,7 @@ static void make_swap(const dsi_plan *plan, const dsi_step *step, const dsi_home
 }
 
 static dsi_sim_step make_step(const dsi_plan *plan, const dsi_step *step, uint32_t ranks_per_node,
-                              const dsi_homes *homes)
+                              const dsi_residencies *residencies)
 {
     static const dsi_sim_kind kinds[] = {[DSI_STEP_RUN] = DSI_SIM_RUN,
                                          [DSI_STEP_START] = DSI_SIM_START,
@@ -73,12 +81,12 @@ static dsi_sim_step make_step(const dsi_plan *plan, const dsi_step *step, uint32
                         .op = step->op->name,
                         .scope = step->scope};
     if ((step->op->flags & DS_OP_SWAP) != 0) {
-        make_swap(plan, step, homes, &sim);
+        make_swap(plan, step, residencies, &sim);
         return sim;
     }
     if (!is_collective(step)) {
         const ds_kernel_sig sig = sig_of(plan, step);
-        sim.work = dsi_work_of(&sig, step->flops, step->bytes);
+        sim.work = dsi_work_of(&sig, &step->cost);
         return sim;
     }
     const dsi_comm_attrs *attrs = step->attrs;
@@ -88,21 +96,21 @@ static dsi_sim_step make_step(const dsi_plan *plan, const dsi_step *step, uint32
     const uint32_t apart = attrs->stride > 1 ? (uint32_t)attrs->stride : 1;
     const uint32_t local = ranks_per_node > apart ? ranks_per_node / apart : 1;
     sim.group = (dsi_group){n, n < local ? n : local};
-    sim.axis = dsi_axes_label(attrs->axes);
-    sim.work.op_class = DSI_CLASS_COMM;
-    sim.work.bytes = step->kind == DSI_STEP_WAIT ? 0.0 : carried(plan, step);
+    sim.axes = attrs->axes;
+    sim.work.op_class = DS_CLASS_COMM;
+    sim.work.bytes = step->kind == DSI_STEP_WAIT ? 0.0 : collective_bytes(plan, step);
     return sim;
 }
 
-ds_status dsi_plan_sim_steps(const dsi_plan *plan, uint32_t ranks_per_node, const dsi_homes *homes,
-                             dsi_sim_step **steps_out)
+ds_status dsi_plan_sim_steps(const dsi_plan *plan, uint32_t ranks_per_node,
+                             const dsi_residencies *residencies, dsi_sim_step **steps_out)
 {
     dsi_sim_step *steps = calloc((size_t)plan->n_steps + 1, sizeof *steps);
     if (steps == NULL) {
         return ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory for %u simulated steps", plan->n_steps);
     }
     for (uint32_t s = 0; s < plan->n_steps; ++s) {
-        steps[s] = make_step(plan, &plan->steps[s], ranks_per_node, homes);
+        steps[s] = make_step(plan, &plan->steps[s], ranks_per_node, residencies);
     }
     *steps_out = steps;
     return DS_OK;
@@ -116,7 +124,7 @@ double dsi_plan_model_flops(const dsi_plan *plan)
         if (step->phase == DS_PHASE_FORWARD && step->kind != DSI_STEP_WAIT &&
             !is_collective(step)) {
             const ds_kernel_sig sig = sig_of(plan, step);
-            const dsi_work work = dsi_work_of(&sig, step->flops, step->bytes);
+            const dsi_work work = dsi_work_of(&sig, &step->cost);
             flops += dsi_op_class_is_model(work.op_class) ? work.flops : 0.0;
         }
     }

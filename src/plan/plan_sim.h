@@ -10,11 +10,11 @@
 #include "plan/plan.h"
 
 /* Fills *steps_out with plan->n_steps steps in the plan's order; free() them. ranks_per_node: how
- * many neighbours of the data-parallel axis share a node. homes: where cells live, NULL: all on the
- * device; a swap of a cell without an entry counts as host memory. Names point into the plan. Pure.
- * Errors: ERR_NOMEM. */
-ds_status dsi_plan_sim_steps(const dsi_plan *plan, uint32_t ranks_per_node, const dsi_homes *homes,
-                             dsi_sim_step **steps_out);
+ * many neighbours of the data-parallel axis share a node. residencies: where cells live, NULL: all
+ * on the device; a swap of a cell without an entry counts as host memory. Names point into the
+ * plan. Pure. Errors: ERR_NOMEM. */
+ds_status dsi_plan_sim_steps(const dsi_plan *plan, uint32_t ranks_per_node,
+                             const dsi_residencies *residencies, dsi_sim_step **steps_out);
 
 /* Operations that the model needs for one micro-batch, forward and backward without recompute:
  * three times the products of the forward phase (each has two in the backward pass). */

@@ -2,7 +2,6 @@
 /* The steps of a plan: operands, kernels, costs. See plan_lower.h. */
 #include "plan/plan_lower.h"
 
-#include "op/ops.h"
 #include "pass/order.h"
 #include <string.h>
 
@@ -32,7 +31,6 @@ static void add_cost(dsi_step *step, const dsi_plan *plan)
 {
     ds_meta out[DS_MAX_OUT];
     memcpy(out, plan->metas + step->out_at, step->n_out * sizeof *out);
-    ds_cost cost = {0};
     const ds_infer call = {.op = step->op,
                            .attrs = step->attrs,
                            .n_in = step->n_in,
@@ -40,15 +38,12 @@ static void add_cost(dsi_step *step, const dsi_plan *plan)
                            .n_out = step->n_out,
                            .out = out};
     if (step->op->cost != NULL) {
-        step->op->cost(&call, &cost);
+        step->op->cost(&call, &step->cost);
     } else {
         for (uint32_t i = 0; i < step->n_in + step->n_out; ++i) {
-            cost.bytes += (double)ds_meta_bytes(plan->metas[step->in_at + i]);
+            step->cost.bytes += (double)ds_meta_bytes(plan->metas[step->in_at + i]);
         }
     }
-    step->flops = cost.flops;
-    step->again = cost.again;
-    step->bytes = cost.bytes;
 }
 
 dsi_ref dsi_lower_make_ref(const dsi_lowering *b, ds_value v)
@@ -62,6 +57,7 @@ dsi_ref dsi_lower_make_ref(const dsi_lowering *b, ds_value v)
     const dsi_space arena = b->shared[root] ? DSI_SPACE_SHARED : DSI_SPACE_ARENA;
     return (dsi_ref){.meta = g->values[v].meta,
                      .space = cell != DS_NONE ? DSI_SPACE_CELL : arena,
+                     .initial = g->values[b->same[v]].producer == DS_NONE,
                      .cell = cell,
                      .value = b->same[v]};
 }
@@ -84,10 +80,6 @@ static void add_operands(dsi_lowering *b, uint32_t begin, uint32_t end, dsi_step
     for (uint32_t at = begin; at < end; ++at) {
         const dsi_node_info *node = dsi_lower_node_of(b, at);
         add_refs(b, dsi_node_in(g, node), node->n_in);
-        if (step->kind == DSI_STEP_WAIT && node->op->writes != NULL) { /* the old version is gone */
-            b->plan->refs[b->plan->n_refs - node->n_in + (uint32_t)node->op->writes[0]] =
-                dsi_lower_make_ref(b, DS_NONE);
-        }
     }
     step->out_at = b->plan->n_refs;
     for (uint32_t at = begin; at < end; ++at) {
@@ -95,15 +87,10 @@ static void add_operands(dsi_lowering *b, uint32_t begin, uint32_t end, dsi_step
     }
     step->n_in = step->out_at - step->in_at;
     step->n_out = b->plan->n_refs - step->out_at;
-    if (step->kind == DSI_STEP_WAIT) { /* reads them all */
-        step->n_in += step->n_out;
-        step->out_at += step->n_out;
-        step->n_out = 0;
-    }
 }
 
-/* The START that a WAIT belongs to: of the same first node, before it, or behind it when the swap
- * is carried. */
+/* The START that a WAIT belongs to: of the same first node, before it, or behind it when the
+ * writeback is deferred. */
 static uint32_t find_start(const dsi_lowering *b, uint32_t wait)
 {
     uint32_t at = wait;
@@ -133,14 +120,15 @@ static ds_status make_step(dsi_lowering *b, uint32_t begin, uint32_t end)
     if (step->scope == NULL || step->attrs == NULL) {
         return ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory for the plan");
     }
-    add_operands(b, begin, end, step);
     if (step->kind == DSI_STEP_WAIT) {
         step->start = find_start(b, begin);
+        step->in_at = step->out_at = b->plan->n_refs;
         return DS_OK;
     }
+    add_operands(b, begin, end, step);
     if ((node->op->flags & (DS_OP_COMM | DS_OP_SWAP)) != 0) {
         for (uint32_t i = 0; i < step->n_in + step->n_out; ++i) {
-            step->bytes += (double)ds_meta_bytes(plan->metas[step->in_at + i]);
+            step->cost.bytes += (double)ds_meta_bytes(plan->metas[step->in_at + i]);
         }
         return DS_OK;
     }

@@ -2,8 +2,6 @@
 /* Where the values of a plan are made and how long they live. See plan_lower.h. */
 #include "plan/plan_lower.h"
 
-#include "op/ops.h"
-
 /* The step that makes v, and whether any step from there up to `end` touches cell c. */
 static bool touched_between(const dsi_lowering *b, ds_value v, uint32_t end, ds_cell c)
 {
@@ -35,7 +33,7 @@ void dsi_lower_elide_stores(dsi_lowering *b)
     }
     for (uint32_t s = 0; s < b->n_order; ++s) {
         const dsi_node_info *node = &g->nodes[b->order[s]];
-        const ds_value x = node->op == &dsi_op_store ? dsi_node_in(g, node)[1] : DS_NONE;
+        const ds_value x = node->op->role == DS_ROLE_STORE ? dsi_node_in(g, node)[1] : DS_NONE;
         const ds_value y = x == DS_NONE ? DS_NONE : dsi_node_out(g, node)[0];
         const ds_node maker = x == DS_NONE ? DS_NONE : g->values[x].producer;
         bool elide = maker != DS_NONE && !b->env->no_reuse && g->values[x].cell == DS_NONE &&
@@ -73,7 +71,7 @@ void dsi_lower_count_uses(dsi_lowering *b)
 /* The input that a collective sends; DS_NONE for other nodes. */
 static ds_value sent_by(const ds_graph *g, const dsi_node_info *node)
 {
-    const bool sends = (node->op->flags & DS_OP_COMM) != 0 && node->op != &dsi_op_take_slice;
+    const bool sends = (node->op->flags & DS_OP_COMM) != 0 && node->op->role != DS_ROLE_TAKE_SLICE;
     return sends ? dsi_node_in(g, node)[node->op->writes != NULL ? 1 : 0] : DS_NONE;
 }
 
@@ -101,15 +99,17 @@ void dsi_lower_mark_swapped(dsi_lowering *b)
 {
     const ds_graph *g = b->graph;
     for (uint32_t c = 0; c < b->plan->n_cells; ++c) {
-        const bool known = c < b->env->n_homes;
-        b->plan->cell_swapped[c] = known && b->env->homes[c].residence != DSI_ON_DEVICE;
-        b->plan->cell_parent[c] = known ? b->env->homes[c].parent : DS_NONE;
+        const bool known = c < b->env->n_residencies;
+        b->plan->cell_swapped[c] = known && b->env->residencies[c].where != DSI_RESIDENCY_DEVICE;
+        b->plan->cell_parent[c] = known ? b->env->residencies[c].parent : DS_NONE;
+        b->plan->cell_offset[c] =
+            b->plan->cell_parent[c] != DS_NONE ? b->env->residencies[c].offset : 0;
     }
     for (uint32_t s = 0; s < b->n_slots; ++s) {
         const dsi_node_info *node = dsi_lower_node_of(b, s);
         if ((node->op->flags & DS_OP_SWAP) != 0) {
-            const ds_value v =
-                node->op == &dsi_op_swap_in ? dsi_node_out(g, node)[0] : dsi_node_in(g, node)[1];
+            const ds_value v = node->op->role == DS_ROLE_SWAP_IN ? dsi_node_out(g, node)[0]
+                                                                 : dsi_node_in(g, node)[1];
             b->swapped[b->root[b->same[v]]] = true;
         }
     }
@@ -122,10 +122,10 @@ static void use(dsi_lowering *b, ds_value v, uint32_t step)
     }
 }
 
-/* The wait of a carried swap, which comes before its start: what it takes home is in use from there
- * to the end, and from the begin up to the wait. Such a lifetime has its last step before its
+/* The wait of a deferred writeback, which comes before its start: what it moves is in use from
+ * there to the end, and from the begin up to the wait. Such a lifetime has its last step before its
  * first. */
-static void extend_carried(dsi_lowering *b)
+static void extend_deferred(dsi_lowering *b)
 {
     const ds_graph *g = b->graph;
     for (uint32_t at = 0; at < b->n_slots; ++at) {
@@ -165,7 +165,7 @@ void dsi_lower_find_lifetimes(dsi_lowering *b)
             }
         }
     }
-    extend_carried(b);
+    extend_deferred(b);
 }
 
 static uint32_t end_of_phase(const dsi_lowering *b, ds_phase phase)

@@ -6,6 +6,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/process_memory.h"
 #include "io/file.h"
 #include "train/engine.h"
 
@@ -15,43 +16,12 @@
 
 enum { TEXT_CEILING = 1 << 16 };
 
-static void take_path(char *out, size_t size, const char *given, const char *usual)
-{
-    (void)snprintf(out, size, "%s", given != NULL ? given : usual);
-}
-
-dsi_autotune_spec dsi_autotune_read(const ds_config_autotuning *config)
-{
-    const char *trial = getenv("DS_AUTOTUNING_TRIAL");
-    const int64_t first = config->start_profile_step > 0 ? config->start_profile_step : 1;
-    dsi_autotune_spec spec = {.enabled = config->enabled,
-                              .model_info = config->enabled && config->profile_model,
-                              .trial = trial != NULL && trial[0] != '\0',
-                              .first = first,
-                              .last = config->end_profile_step > first ? config->end_profile_step
-                                                                       : first};
-    take_path(spec.metric_path, sizeof spec.metric_path, config->metric_path,
-              "./autotuning_metric.json");
-    take_path(spec.model_info_path, sizeof spec.model_info_path, config->model_info_path,
-              "./autotuning_model_info.json");
-    return spec;
-}
-
 /* Bytes of this process that count (LAW 6): private memory and its part of shared memory. */
 static double memory_now(void)
 {
-    FILE *file = fopen("/proc/self/smaps_rollup", "re");
-    char line[256];
-    double kib = 0.0;
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        if (strncmp(line, "Pss_Anon:", 9) == 0 || strncmp(line, "Pss_Shmem:", 10) == 0) {
-            kib += strtod(strchr(line, ':') + 1, NULL);
-        }
-    }
-    if (file != NULL) {
-        (void)fclose(file);
-    }
-    return kib * 1024.0;
+    dsi_process_memory memory;
+    dsi_process_memory_read(&memory);
+    return (double)(memory.anonymous + memory.shared);
 }
 
 static ds_status named(ds_ctx *ctx, const char *key, ds_status status)
@@ -71,7 +41,7 @@ static ds_status write_whole(ds_ctx *ctx, const char *key, const char *path, con
 static double after_backward(const dsi_autotune_state *state)
 {
     double seconds = 0.0;
-    for (int phase = DS_PHASE_NORM; phase < DS_PHASE_COUNT; ++phase) {
+    for (ds_phase phase = DS_PHASE_STEP; phase < DS_MAX_PHASES; ++phase) {
         seconds += state->seconds[phase];
     }
     return seconds;
@@ -83,8 +53,8 @@ static ds_status write_metrics(const ds_engine *engine, double seconds)
     const dsi_autotune_state *state = &engine->autotune;
     const double n = (double)(spec->last - spec->first + 1);
     const double accumulation = (double)engine->spec.train.accumulation;
-    const double rows =
-        (double)engine->spec.train.batch * accumulation * ds_comm_size(engine->comm);
+    const double rows = (double)engine->spec.train.batch * accumulation *
+                        dsi_mesh_data_size(&engine->spec.zero.mesh);
     const double flops = ds_engine_flops(engine) * accumulation;
     const double ms = 1e3 / n;
     dsi_buf text = dsi_buf_make(TEXT_CEILING);

@@ -10,24 +10,13 @@
 #ifndef DSI_TRAIN_AUTOTUNE_MEASURE_H
 #define DSI_TRAIN_AUTOTUNE_MEASURE_H
 
-#include "config/config_values.h"
+#include "compile/run_spec.h"
 #include <deepspeed/graph.h>
 
-typedef struct dsi_autotune_spec {
-    bool enabled;
-    bool model_info;     /* write that file too, when the engine is built */
-    bool trial;          /* DS_AUTOTUNING_TRIAL is set: this process is ended in the midst of
-                            training, and writes no checkpoint and no model folder */
-    int64_t first, last; /* steps */
-    char metric_path[DS_CONFIG_TEXT_BYTES], model_info_path[DS_CONFIG_TEXT_BYTES];
-} dsi_autotune_spec;
-
 typedef struct dsi_autotune_state {
-    int64_t n_steps;                /* that this process has taken */
-    double begin;                   /* clock seconds at the start of the first measured step */
-    double seconds[DS_PHASE_COUNT]; /* of the measured steps, in their phases */
+    int64_t n_steps;               /* that this process has taken */
+    double begin;                  /* clock seconds at the start of the first measured step */
+    double seconds[DS_MAX_PHASES]; /* of the measured steps, in their phases */
 } dsi_autotune_state;
-
-dsi_autotune_spec dsi_autotune_read(const ds_config_autotuning *config);
 
 #endif

@@ -1,69 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of ds_engine. Parts: engine_create.c builds, engine_run.c runs, engine_weights.c fills,
  * engine_access.c answers, engine_files.c saves and loads, engine_saving.c saves behind training,
- * engine_config.c reads the configuration, engine_agree.c compares ranks,
+ * engine_config.c has ds_initialize, engine_agree.c compares ranks,
  * engine_resume.c a checkpoint with the run,
  * engine_nonfinite.c finds what is not finite, engine_average.c averages the loss,
- * engine_zenflow.c runs the updates of ZenFlow,
+ * engine_program.c says what calls run, engine_batch.c takes what they bring, engine_rates.c has
+ * the numbers of updates, engine_zenflow.c the states of ZenFlow, engine_zenflow_step.c its step,
  * engine_shard.c knows which part of a tensor this rank holds.
  *
- * States: IDLE → forward → FORWARDED → backward → ACCUMULATED (at least one backward since the last
- * step call) → step → IDLE. Forward is also allowed in ACCUMULATED: then the step call between
- * micro-batches was left out, as DeepSpeed's boundary logic allows only with it; ERR_STATE.
+ * What its calls run, and which call is awaited, stands in its programs (engine_program.c).
  */
 #ifndef DSI_TRAIN_ENGINE_H
 #define DSI_TRAIN_ENGINE_H
 
+#include "compile/run_spec.h"
 #include "exec/exec.h"
 #include "io/folder_lock.h"
-#include "optim/loss_scale.h"
-#include "pass/policy.h"
-#include "place/zero.h"
+#include "pipe/program.h"
 #include "train/autotune_measure.h"
-#include "train/flops_profile.h"
-#include "train/offload_homes.h"
-#include "train/train_graph.h"
 
 #include <deepspeed/checkpoint.h>
 #include <deepspeed/engine.h>
 
-typedef enum dsi_engine_state {
-    DSI_ENGINE_IDLE,
-    DSI_ENGINE_FORWARDED,
-    DSI_ENGINE_ACCUMULATED
-} dsi_engine_state;
+/* What its programs await; and their plans. */
+typedef enum dsi_engine_call {
+    DSI_CALL_FORWARD,
+    DSI_CALL_BACKWARD,
+    DSI_CALL_STEP,
+    DSI_CALL_EVALUATE
+} dsi_engine_call;
+enum { DSI_PLAN_TRAIN, DSI_PLAN_EVAL };
 
-/* All that the engine needs from the configuration, as plain numbers. */
-typedef struct dsi_engine_spec {
-    dsi_train_spec train;
-    dsi_zero_spec zero;
-    dsi_recompute recompute; /* AUTO: the first of none, selective and full that fits */
-    size_t device_memory;    /* bytes for cells and arenas; 0: no limit */
-    dsi_offload_spec offload;
-    double reserved_cores; /* share of the threads that ZenFlow's overlapped update leaves alone */
-    double lr, beta1, beta2, weight_decay; /* beta1 is the momentum of SGD */
-    bool bias_correction;
-    bool decay_all; /* weight decay on norms and biases too */
-    ds_loss_average average;
-    dsi_loss_scale loss_scale;
-    ds_schedule_params schedule;
-    bool has_groups; /* norms and biases have another: */
-    ds_schedule_params schedule_no_decay;
-    uint64_t seed;
-    ds_isa isa;
-    ds_checkpoint_tag_validation tag_validation;
-    bool save_behind;       /* checkpoints are written behind training */
-    size_t save_host_bytes; /* most that their copy may take; 0: no limit */
-    bool overlap;           /* collectives run beside computation */
-    int64_t prefetch;       /* elements of stage 3's gathers ahead of their use */
-    bool no_fuse, no_reuse; /* for comparisons in tests */
-    bool wall_clock_breakdown, memory_breakdown;
-    dsi_flops_spec flops;
-    dsi_autotune_spec autotune;
-    bool log_comm; /* time the collectives */
-    ds_comm_log_params comm_log;
-    int64_t steps_per_print; /* between two lines of times; 0: none */
-} dsi_engine_spec;
+/* What the caller gave to the call in progress; borrowed for it. */
+typedef struct dsi_engine_args {
+    const ds_batch *batch;
+    const ds_named_tensor *gradients;
+    uint32_t n_gradients;
+} dsi_engine_args;
 
 /* How far ZenFlow is. Saved with a checkpoint. */
 typedef struct dsi_zenflow_state {
@@ -72,14 +45,16 @@ typedef struct dsi_zenflow_state {
     int64_t waiting;        /* steps whose gradients wait */
     int64_t chosen_updates; /* since the choice */
     int64_t rest_updates;
+    bool choosing,
+        due;   /* columns are chosen, the rest is updated in the step in progress; not saved */
     bool late; /* forward passes do not see the newest update of the rest yet; it may still run */
 } dsi_zenflow_state;
 
 typedef struct dsi_engine_timers {
-    double seconds[DS_PHASE_COUNT]; /* of the step in progress */
-    double reduce;                  /* the part of BACKWARD in collectives */
-    ds_engine_times last;           /* the newest step */
-    ds_engine_times sum;            /* of n_steps steps since the last line of times */
+    double seconds[DS_MAX_PHASES]; /* of the step in progress */
+    double reduce;                 /* the part of BACKWARD in collectives */
+    ds_engine_times last;          /* the newest step */
+    ds_engine_times sum;           /* of n_steps steps since the last line of times */
     uint64_t n_steps;
 } dsi_engine_timers;
 
@@ -89,11 +64,13 @@ struct ds_engine {
     dsi_engine_spec spec;
     ds_comm *comm;        /* the engine's own; NULL: one rank */
     dsi_mesh_comms *mesh; /* groups of its ranks; NULL: one rank */
-    ds_cells *cells;      /* logical: names, shapes of the model */
-    ds_cells *local;      /* what this rank holds: same ids, local shapes; with one rank the same
-                             table */
-    dsi_spread *places;   /* per cell */
-    dsi_homes homes;      /* of the local cells; none: all on the device */
+    ds_comm *given;       /* the caller's, whose ranks have the mesh's names; NULL: one rank */
+    ds_comm *data_comm; /* of mesh: the ranks that differ in their samples alone; NULL: one rank */
+    ds_cells *cells;    /* logical: names, shapes of the model */
+    ds_cells *local;    /* what this rank holds: same ids, local shapes; with one rank the same
+                           table */
+    dsi_spread *places; /* per cell */
+    dsi_residencies residencies; /* of the local cells; none: all on the device */
     dsi_train_cells own;
     dsi_plan *train_plan, *eval_plan;
     dsi_exec *exec;
@@ -103,11 +80,14 @@ struct ds_engine {
     ds_checkpoint_saver *saver;   /* NULL: saves are written at once */
     ds_engine_save_info saved;    /* of a save that was written at once */
     uint32_t keep_last;           /* checkpoints that stay after a save; 0: all */
+    char keep_tag[256];           /* one that stays whatever its age; "": none */
     char *save_dir;               /* rank 0: folder of the newest save … */
     dsi_folder_lock save_lock;    /* … which no other process may write in */
     struct ds_gathered *gathered; /* those that have not ended, a list */
 
-    dsi_engine_state state;
+    dsi_program training, evaluation;
+    dsi_program_at at; /* in training */
+    dsi_engine_args call;
     bool broken;           /* a call failed while it changed states: they are neither old nor new */
     int64_t micro_step;    /* backwards since the last boundary */
     int forced_boundary;   /* -1, 0, 1 */
@@ -116,9 +96,10 @@ struct ds_engine {
     uint64_t skipped_steps;
     uint64_t nonfinite_steps; /* see ds_engine_nonfinite_steps */
     uint64_t global_samples, global_tokens;
-    double loss, grad_norm;
-    double count;        /* counted targets of the newest forward; with DS_AVERAGE_TARGETS only */
+    double grad_norm;
+    double count;        /* counted targets of the newest backward; with DS_AVERAGE_TARGETS only */
     double step_targets; /* see engine_average.c */
+    bool at_boundary;    /* the step in progress updates */
     bool applied;
     dsi_zenflow_state zenflow;
     ds_cell *late_pairs; /* of ZenFlow's overlap: n waiting, then n handed, of the same matrices */
@@ -143,6 +124,8 @@ ds_status dsi_engine_check(ds_ctx *ctx, const ds_engine_params *params, uint32_t
  * the constant), and so is of its configuration what a resumed run keeps (ERR_CONFIG names the
  * key). */
 ds_status dsi_engine_agree(const ds_engine *engine);
+/* engine_room.c: spec.room, before there is a plan (collective). */
+ds_status dsi_engine_find_room(ds_engine *engine, const ds_engine_params *params);
 char *dsi_engine_frozen(const ds_engine *engine); /* for a checkpoint; free() */
 ds_status dsi_engine_check_frozen(const ds_engine *engine, const ds_checkpoint *ckpt);
 ds_status dsi_engine_check_config(const ds_engine *engine, const ds_checkpoint *ckpt);
@@ -150,6 +133,12 @@ ds_status dsi_engine_check_model(const ds_engine *engine, const ds_checkpoint *c
 
 /* ERR_STATE when the engine is broken: its states must not be used, let alone saved. */
 ds_status dsi_engine_check_whole(const ds_engine *engine, const char *call);
+
+/* Builds the programs from plans and specification; runs the piece of one that a call names
+ * (ERR_STATE when another is awaited); the call that training awaits. */
+ds_status dsi_engine_make_programs(ds_engine *engine);
+ds_status dsi_engine_call_program(ds_engine *engine, dsi_engine_call call);
+dsi_engine_call dsi_engine_awaits(const ds_engine *engine);
 
 /* Runs one phase of the training plan, timed when the configuration asks for it; and after a step
  * logs the times every steps_per_print steps. */
@@ -170,23 +159,25 @@ ds_status dsi_engine_write_model_info(const ds_engine *engine);
 void dsi_engine_dump_state(const ds_engine *engine);
 
 /* Writes a hyper cell for the t-th update, counted from 1. */
-void dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int64_t t);
+ds_status dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int64_t t);
 
 /* ZenFlow (engine_zenflow.c). open: before memory is there. say: logs what the settings come to.
- * begin: after memory is there. update: the phases after norm. finish: waits for an update that
- * runs beside the steps; the host may then touch master weights and moments. settle: finish, and
- * chosen columns go back to their master weights, which the host may then read; nothing without
- * ZenFlow. ERR_STATE between forward and step. tidy: what no longer waits is
- * 0, for a checkpoint. check: what one said of the index. */
+ * begin: after memory is there. finish: waits for an update that
+ * runs concurrently with the steps; the host may then touch master weights and moments. drain:
+ * finish, and chosen columns go back to their master weights, which the host may then read; nothing
+ * without ZenFlow. ERR_STATE between forward and step. tidy: what no longer waits is 0, for a
+ * checkpoint. check: what one said of the index. */
 ds_status dsi_zenflow_open(ds_engine *engine);
 void dsi_zenflow_say(const ds_engine *engine);
 ds_status dsi_zenflow_begin(ds_engine *engine);
-ds_status dsi_zenflow_update(ds_engine *engine);
 ds_status dsi_zenflow_finish(const ds_engine *engine);
-ds_status dsi_zenflow_settle(const ds_engine *engine);
+ds_status dsi_zenflow_drain(const ds_engine *engine);
 ds_status dsi_zenflow_tidy(ds_engine *engine);
 ds_status dsi_zenflow_check(const ds_engine *engine, const char *path);
 
+/* engine_tensor.c: says at level JOB what tensor parallelism shards. Errors: ERR_CONFIG: nothing.
+ */
+ds_status dsi_engine_say_tensor(const ds_engine *engine);
 /* engine_average.c: whether the loss can be averaged as the specification says; adds the newest
  * forward's targets to the step's (collective); the gradient of that loss; what undoes it, loss
  * scale included, once all micro-batches are through. */
@@ -215,11 +206,10 @@ ds_status dsi_engine_hold_folder(ds_engine *engine, const char *dir);
 /* Makes the saver and the memory of its copies, when the specification asks for one. Collective. */
 ds_status dsi_engine_open_saver(ds_engine *engine);
 
-/* The elements [begin, begin + count) of a cell's logical tensor that this rank's cell holds. */
-typedef struct dsi_span {
-    int64_t begin, count;
-} dsi_span;
-dsi_span dsi_engine_span(const ds_engine *engine, ds_cell cell);
+/* What this rank's cell holds of its logical tensor. */
+dsi_part dsi_engine_part(const ds_engine *engine, ds_cell cell);
+/* Whether that is less than all on some rank. */
+bool dsi_engine_is_cut(const ds_engine *engine, ds_cell cell);
 /* Whether this rank is the first of those that hold the same of a cell: it is the one that saves
  * it.
  */
@@ -234,15 +224,15 @@ ds_status dsi_engine_put(ds_engine *engine, ds_cell param, int64_t begin, int64_
 ds_status dsi_engine_put_cell(ds_engine *engine, ds_cell cell, int64_t begin, int64_t count,
                               const void *data, ds_dtype dtype);
 
-/* The whole of a cell in its own dtype, gathered from all ranks when it is cut. Collective then.
- * data: room for the logical tensor. */
+/* The whole of a cell in its own dtype, gathered from all ranks when it is sharded. Collective
+ * then. data: room for the logical tensor. */
 ds_status dsi_engine_whole(const ds_engine *engine, ds_cell cell, void *data);
 
-/* Bytes of model states on this rank: parameters, gradients, master weights, moments. The formula
+/* Bytes of model states on this rank, by dsi_memory_kind from PARAM to MOMENT. The formula
  * is ZeRO's for the placements in force (DESIGN sections 4 and 7), without padding; what persistent
  * parameters of stage 3 weigh beyond it stands apart. */
 typedef struct dsi_engine_bytes {
-    double held[4], formula[4];
+    double held[DSI_MEMORY_MOMENT + 1], formula[DSI_MEMORY_MOMENT + 1];
     double persistent;
 } dsi_engine_bytes;
 void dsi_engine_memory(const ds_engine *engine, dsi_engine_bytes *bytes_out);

@@ -3,6 +3,7 @@
 #include "train/engine_same.h"
 #include "train/half_copy.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,12 @@
 
 double ds_engine_loss(const ds_engine *engine)
 {
-    return engine->loss;
+    double loss = 0.0;
+    if (engine->own.loss_seed == DS_NONE) {
+        return loss;
+    }
+    const ds_status status = dsi_exec_real(engine->exec, engine->train_id, "loss", &loss);
+    return status < 0 ? (double)NAN : loss;
 }
 
 double ds_engine_grad_norm(const ds_engine *engine)
@@ -48,6 +54,11 @@ bool ds_engine_was_step_applied(const ds_engine *engine)
     return engine->applied;
 }
 
+ds_comm *ds_engine_data_comm(const ds_engine *engine)
+{
+    return engine->data_comm;
+}
+
 int64_t ds_engine_micro_batch(const ds_engine *engine)
 {
     return engine->spec.train.batch;
@@ -83,8 +94,8 @@ uint64_t ds_engine_n_trainable(const ds_engine *engine)
 static double count_flops(const dsi_plan *plan, bool recomputed)
 {
     double flops = 0.0;
-    for (uint32_t s = 0; s < plan->phase_begin[DS_PHASE_NORM]; ++s) {
-        flops += plan->steps[s].recomputed == recomputed ? plan->steps[s].flops : 0.0;
+    for (uint32_t s = 0; s < plan->phase_begin[DS_PHASE_STEP]; ++s) {
+        flops += plan->steps[s].recomputed == recomputed ? plan->steps[s].cost.flops : 0.0;
     }
     return flops;
 }
@@ -126,7 +137,7 @@ const ds_cells *ds_engine_cells(const ds_engine *engine)
 
 ds_status ds_engine_set_lr(ds_engine *engine, double lr)
 {
-    if (dsi_train_is_early(&engine->spec.train) && engine->state == DSI_ENGINE_ACCUMULATED) {
+    if (dsi_train_is_early(&engine->spec.train) && dsi_engine_awaits(engine) == DSI_CALL_STEP) {
         return ds_fail(engine->ctx, DS_ERR_STATE,
                        "ds_engine_set_lr is too late for this step: with bf16.check_grad_overflow "
                        "false, gradient_clipping 0 and gradient_accumulation_steps 1 the backward "
@@ -196,7 +207,7 @@ ds_status ds_engine_get(const ds_engine *engine, ds_cell_kind kind, const char *
 {
     ds_cell cell = DS_NONE;
     DS_TRY(open_cell(engine, kind, name, NULL, count, &cell));
-    DS_TRY(kind == DS_CELL_PARAM || kind == DS_CELL_MASTER ? dsi_zenflow_settle(engine)
+    DS_TRY(kind == DS_CELL_PARAM || kind == DS_CELL_MASTER ? dsi_zenflow_drain(engine)
                                                            : dsi_zenflow_finish(engine));
     return dsi_engine_get_cell(engine, cell, data);
 }
@@ -206,9 +217,9 @@ ds_status dsi_engine_get_cell(const ds_engine *engine, ds_cell cell, float *data
     const ds_cell_info *info = ds_cells_get(engine->cells, cell);
     const ds_meta meta = info->meta;
     const size_t count = (size_t)ds_shape_count(meta.shape);
-    if (engine->places[cell].at.flat.n == 0 && !dsi_exec_is_swapped(engine->exec, cell)) {
-        dsi_half_copy(engine->ctx, data, DS_DTYPE_F32, dsi_exec_cell(engine->exec, cell),
-                      meta.dtype, count, 1.0f);
+    const void *view = dsi_exec_host_view(engine->exec, cell);
+    if (!dsi_engine_is_cut(engine, cell) && view != NULL) {
+        dsi_half_copy(engine->ctx, data, DS_DTYPE_F32, view, meta.dtype, count, 1.0f);
         return DS_OK;
     }
     if (meta.dtype == DS_DTYPE_F32) {
@@ -233,7 +244,7 @@ ds_status ds_engine_set(ds_engine *engine, ds_cell_kind kind, const char *name, 
     DS_TRY(open_cell(engine, kind, name, data, count, &cell));
     DS_TRY(dsi_zenflow_finish(engine));
     if (kind == DS_CELL_PARAM || kind == DS_CELL_MASTER) {
-        DS_TRY(dsi_zenflow_settle(engine));
+        DS_TRY(dsi_zenflow_drain(engine));
         engine->zenflow.fetch = engine->zenflow.chosen;
     }
     if (kind == DS_CELL_PARAM) {
@@ -245,5 +256,17 @@ ds_status ds_engine_set(ds_engine *engine, ds_cell_kind kind, const char *name, 
 
 ds_status ds_engine_print_plan(const ds_engine *engine, char **text_out)
 {
-    return dsi_plan_print(engine->train_plan, text_out);
+    enum { CEILING = 1 << 30 };
+    char *plan = NULL;
+    dsi_buf text = dsi_buf_make(CEILING);
+    DS_TRY(dsi_plan_print(engine->train_plan, &plan));
+    dsi_buf_puts(&text, plan);
+    free(plan);
+    dsi_program_print(&engine->training, &text);
+    if (text.failed) {
+        dsi_buf_free(&text);
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to print the plan");
+    }
+    *text_out = text.data;
+    return DS_OK;
 }

@@ -22,6 +22,8 @@ static const char remedy[] =
 static void put_numbers(const dsi_engine_spec *s, dsi_buf *text)
 {
     const dsi_zenflow_spec *z = &s->train.zenflow;
+    dsi_mesh_text(&s->zero.mesh, text);
+    dsi_buf_putc(text, '\n');
     dsi_buf_printf(text, "seed: %llu\nlr: %.17g\nbeta1: %.17g\nbeta2: %.17g\n",
                    (unsigned long long)s->seed, s->lr, s->beta1, s->beta2);
     dsi_buf_printf(text, "weight_decay: %.17g\neps: %.17g\nloss scale: %.17g\nstage: %u\n",
@@ -48,6 +50,8 @@ static ds_status same_facts(const ds_engine *engine)
     dsi_buf_printf(&text, "program: %s\n", build);
     dsi_buf_printf(&text, "threads (--threads, DS_THREADS): %u\n", ds_ctx_n_threads(engine->ctx));
     dsi_buf_printf(&text, "kernels (processor, DS_CPU_ISA): %s\n", ds_isa_name(dsi_cpu_isa()));
+    dsi_buf_printf(&text, "accelerator (--accelerator): %s:%s\n",
+                   dsi_accel_chosen(&engine->spec.accel)->name, engine->spec.accel.options);
     dsi_buf_puts(&text, model);
     put_numbers(&engine->spec, &text);
     free(model);

@@ -5,9 +5,10 @@
  * Over targets: with n_i counted targets and mean loss l_i in each micro-batch of each rank and
  * N = Σ n_i the gradient is Σ n_i ∇l_i / N. N is known behind the last backward only, so a
  * micro-batch is seeded by n_i / P, P a power of two so that the quotient is exact, and what
- * updates are multiplied by besides the loss scale's inverse is P · ranks / N, since the reduction
- * takes the mean over ranks. Nothing depends on the stage, on when gradients are reduced or on
- * which rank had which targets but the order of the sums, which is the law's.
+ * updates are multiplied by besides the loss scale's inverse is P · ranks / N: the ranks with
+ * samples of their own, since the reduction takes the mean over them. Nothing depends on the stage,
+ * on when gradients are reduced or on which rank had which targets but the order of the sums, which
+ * is the law's.
  *
  * Invariant: step_targets is N of the micro-batches behind backward, the one in it included; the
  * same on all ranks.
@@ -53,14 +54,16 @@ ds_status dsi_engine_check_average(const ds_engine *engine)
 
 ds_status dsi_engine_add_targets(ds_engine *engine)
 {
-    double n = engine->count;
+    double n = 0.0;
     if (engine->spec.average != DS_AVERAGE_TARGETS) {
         return DS_OK;
     }
+    DS_TRY(dsi_exec_real(engine->exec, engine->train_id, "count", &engine->count));
+    n = engine->count;
     if (engine->micro_step == 0) {
         engine->step_targets = 0.0;
     }
-    DS_TRY(ds_comm_sum(engine->comm, &n, 1));
+    DS_TRY(ds_comm_sum(engine->data_comm, &n, 1));
     engine->step_targets += n;
     return DS_OK;
 }
@@ -79,6 +82,6 @@ double dsi_engine_inverse_scale(const ds_engine *engine)
     if (engine->spec.average != DS_AVERAGE_TARGETS || engine->step_targets <= 0.0) {
         return inverse;
     }
-    return inverse * unit(&engine->spec.train) * (double)ds_comm_size(engine->comm) /
-           engine->step_targets;
+    return inverse * unit(&engine->spec.train) *
+           (double)dsi_mesh_data_size(&engine->spec.zero.mesh) / engine->step_targets;
 }

@@ -2,8 +2,8 @@
 /* Builds an engine: graphs, plans, memory, weights. */
 #include "accel/cpu/cpu_features.h"
 #include "comm/comm_log.h"
+#include "compile/rank_plan.h"
 #include "train/memory_report.h"
-#include "train/rank_plan.h"
 #include "train/same_files.h"
 
 #include <deepspeed/profile.h>
@@ -29,6 +29,16 @@ static ds_status check_limit(const ds_engine *engine, const dsi_rank_plan *made)
         (double)bytes / mib, (double)arenas / mib, (double)limit / mib);
 }
 
+/* What the policy chose, where the configuration left it a choice or has to know. */
+static void say_memory(const ds_engine *engine, const dsi_rank_plan *made)
+{
+    char text[DSI_MEMORY_CHOICE_BYTES];
+    dsi_memory_choice_text(&made->choice, made->n_kept, text);
+    if (engine->spec.device_memory > 0 && text[0] != '\0') {
+        ds_log(engine->ctx, DS_LOG_JOB, "device_memory: %s", text);
+    }
+}
+
 /* Takes over what dsi_rank_plan_build made. */
 static ds_status plan(ds_engine *engine, const ds_engine_params *params)
 {
@@ -42,11 +52,13 @@ static ds_status plan(ds_engine *engine, const ds_engine_params *params)
     engine->cells = made.cells;
     engine->local = made.local;
     engine->places = made.places;
-    engine->homes = made.homes;
+    engine->residencies = made.residencies;
     engine->own = made.own;
     engine->train_plan = made.train_plan;
     engine->eval_plan = made.eval_plan;
-    engine->spec.recompute.mode = made.recompute;
+    engine->spec.recompute.mode = made.choice.recompute;
+    say_memory(engine, &made);
+    DS_TRY(dsi_engine_say_tensor(engine));
     for (int s = 0; s < DSI_OFFLOAD_SECTIONS; ++s) {
         if (made.idle[s][0] != '\0') {
             ds_log(engine->ctx, DS_LOG_JOB, "%s", made.idle[s]);
@@ -61,12 +73,22 @@ typedef struct disk_folders {
     const char *list[DS_CONFIG_MAX_FOLDERS];
 } disk_folders;
 
-static dsi_swap_disk read_folders(disk_folders *f, const char *own, const char *common)
+/* A content without folders of its own goes where the optimizer's states go. */
+static dsi_swap_disk read_folders(disk_folders *f, const dsi_offload_spec *spec,
+                                  dsi_swap_content content)
 {
-    (void)snprintf(f->text, sizeof f->text, "%s", own[0] != '\0' ? own : common);
+    const char *own = spec->folders, *key = "zero_optimization.offload_optimizer.nvme_path";
+    if (content == DSI_SWAP_PARAMS && spec->param_folders[0] != '\0') {
+        own = spec->param_folders;
+        key = "zero_optimization.offload_param.nvme_path";
+    } else if (content == DSI_SWAP_ACTIVATIONS && spec->activation_folders[0] != '\0') {
+        own = spec->activation_folders;
+        key = "activation_checkpointing.nvme_path";
+    }
+    (void)snprintf(f->text, sizeof f->text, "%s", own);
     memcpy(f->parts, f->text, sizeof f->parts);
     const uint32_t n = dsi_offload_folders(f->parts, f->list);
-    return (dsi_swap_disk){f->list, n};
+    return (dsi_swap_disk){f->list, n, key};
 }
 
 static void say_offloaded(const ds_engine *engine, const disk_folders *folders)
@@ -89,18 +111,13 @@ static ds_status allocate_memory(ds_engine *engine)
 {
     const dsi_offload_spec *spec = &engine->spec.offload;
     disk_folders folders[DSI_SWAP_CONTENTS];
-    const dsi_swap_params swap = {
-        .aio = spec->aio,
-        .disks = {[DSI_SWAP_STATES] = read_folders(&folders[DSI_SWAP_STATES], spec->folders, ""),
-                  [DSI_SWAP_PARAMS] =
-                      read_folders(&folders[DSI_SWAP_PARAMS], spec->param_folders, spec->folders),
-                  [DSI_SWAP_ACTIVATIONS] = read_folders(&folders[DSI_SWAP_ACTIVATIONS],
-                                                        spec->activation_folders, spec->folders)},
-        .max_requests = 1024,
-        .patience = spec->patience};
-    dsi_exec_set_homes(engine->exec, engine->homes.items, engine->homes.n, &swap);
+    dsi_swap_params swap = {.aio = spec->aio, .max_requests = 1024, .patience = spec->patience};
+    for (int c = 0; c < DSI_SWAP_CONTENTS; ++c) {
+        swap.disks[c] = read_folders(&folders[c], spec, (dsi_swap_content)c);
+    }
+    dsi_exec_set_residencies(engine->exec, engine->residencies.items, engine->residencies.n, &swap);
     DS_TRY(dsi_exec_allocate(engine->exec));
-    if (engine->homes.n > 0) {
+    if (engine->residencies.n > 0) {
         say_offloaded(engine, folders);
     }
     return DS_OK;
@@ -109,9 +126,11 @@ static ds_status allocate_memory(ds_engine *engine)
 static ds_status allocate(ds_engine *engine)
 {
     DS_TRY(dsi_exec_create(engine->ctx, engine->local, engine->comm, &engine->exec));
+    DS_TRY(dsi_exec_set_accel(engine->exec, &engine->spec.accel));
     dsi_exec_set_mesh(engine->exec, engine->mesh);
     DS_TRY(dsi_exec_add(engine->exec, engine->train_plan, &engine->train_id));
     DS_TRY(dsi_exec_add(engine->exec, engine->eval_plan, &engine->eval_id));
+    DS_TRY(dsi_engine_make_programs(engine));
     DS_TRY(dsi_zenflow_open(engine));
     DS_TRY(allocate_memory(engine));
     DS_TRY(dsi_engine_open_flops(engine));
@@ -146,7 +165,11 @@ static ds_status join(ds_engine *engine, ds_comm *comm)
         if (engine->mesh == NULL) {
             return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for an engine");
         }
+        const dsi_axes data = dsi_axes_data();
         DS_TRY(dsi_mesh_comms_make(engine->ctx, engine->comm, &s->zero.mesh, engine->mesh));
+        dsi_comm_set_names(comm, &engine->mesh->names.head, 0, 1);
+        engine->given = comm;
+        DS_TRY(dsi_mesh_comms_get(engine->mesh, &data, &engine->data_comm));
     }
     return DS_OK;
 }
@@ -180,7 +203,8 @@ ds_status dsi_engine_check(ds_ctx *ctx, const ds_engine_params *params, uint32_t
     DS_TRY(dsi_cpu_isa_check(ctx));
     DS_TRY(dsi_engine_read_config(ctx, params, &spec));
     DS_TRY(begin(ctx, params, &spec, n_ranks, &engine));
-    ds_status status = plan(engine, params);
+    ds_status status = dsi_engine_find_room(engine, params);
+    status = status < 0 ? status : plan(engine, params);
     status = status < 0 ? status : dsi_engine_check_average(engine);
     ds_engine_destroy(&engine);
     return status;
@@ -196,6 +220,7 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
     }
     ds_status status = DS_OK;
     DS_TRY_GOTO(status, join(engine, params->comm), failed);
+    DS_TRY_GOTO(status, dsi_engine_find_room(engine, params), failed);
     DS_TRY_GOTO(status, plan(engine, params), failed);
     DS_TRY_GOTO(status, dsi_engine_check_average(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_agree(engine), failed);
@@ -229,6 +254,9 @@ void ds_engine_destroy(ds_engine **engine_inout)
     free(engine->save_dir);
     ds_engine_trace_drop(engine);
     dsi_exec_destroy(&engine->exec);
+    if (engine->given != NULL && engine->given->names == &engine->mesh->names.head) {
+        dsi_comm_set_names(engine->given, NULL, 0, 1);
+    }
     if (engine->mesh != NULL) {
         dsi_mesh_comms_destroy(engine->mesh);
         free(engine->mesh);
@@ -242,7 +270,7 @@ void ds_engine_destroy(ds_engine **engine_inout)
     ds_cells_destroy(&engine->cells);
     free(engine->late_pairs);
     free(engine->places);
-    free(engine->homes.items);
+    free(engine->residencies.items);
     free(engine->step_seconds);
     free(engine->memory);
     free(engine->config_text);

@@ -7,23 +7,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Shards as transformers cuts them by default. */
+/* Sizes of shards as in transformers, by default. */
 static const uint64_t max_shard_bytes = (uint64_t)5 << 30;
 
-/* Rank 0 writes. A tensor that is cut over the ranks is gathered when the writer comes to it: rank
- * 0 names the cell, all ranks gather it, until rank 0 names none. One tensor at a time is whole. */
+/* Rank 0 writes. A tensor that is sharded over the ranks is gathered when the writer comes to it:
+ * rank 0 names the cell, all ranks gather it, until rank 0 names none. One tensor at a time is
+ * whole. */
 typedef struct whole_tensor {
     const ds_engine *engine;
     ds_cell cell; /* whose data it is; DS_NONE at first */
     unsigned char *data;
 } whole_tensor;
 
-typedef struct cut_tensor { /* what the writer's callback needs */
+typedef struct shard_tensor { /* what the writer's callback needs */
     whole_tensor *whole;
     ds_cell cell;
-} cut_tensor;
+} shard_tensor;
 
-/* All ranks: what rank 0 says. */
+/* All ranks: the word of rank 0. */
 static ds_status hear(const ds_engine *engine, int64_t *word)
 {
     const dsi_comm_part part = {.in = word, .out = word, .count = 1};
@@ -38,7 +39,7 @@ static ds_status hear(const ds_engine *engine, int64_t *word)
 
 static ds_status fill_cut(void *user, size_t offset, void *data, size_t n)
 {
-    const cut_tensor *cut = user;
+    const shard_tensor *cut = user;
     whole_tensor *whole = cut->whole;
     if (whole->cell != cut->cell) {
         int64_t word = cut->cell;
@@ -50,7 +51,7 @@ static ds_status fill_cut(void *user, size_t offset, void *data, size_t n)
     return DS_OK;
 }
 
-/* The other ranks: gather with rank 0 until it says that it is done, or that it failed. */
+/* The other ranks: gather with rank 0 until it reports that it is done, or that it failed. */
 static ds_status serve(const ds_engine *engine, void *data)
 {
     for (;;) {
@@ -66,15 +67,14 @@ static ds_status serve(const ds_engine *engine, void *data)
     }
 }
 
-static ds_tensor_source source_of(const ds_engine *engine, ds_cell c, cut_tensor *cut)
+static ds_tensor_source source_of(const ds_engine *engine, ds_cell c, shard_tensor *cut)
 {
     const ds_cell_info *cell = ds_cells_get(engine->cells, c);
     ds_tensor_source source = {.name = cell->name, .meta = cell->meta};
-    if (engine->places[c].at.flat.n > 0 || dsi_exec_is_swapped(engine->exec, c)) {
+    source.data = dsi_engine_is_cut(engine, c) ? NULL : dsi_exec_host_view(engine->exec, c);
+    if (source.data == NULL) {
         source.fill = fill_cut;
         source.user = cut;
-    } else {
-        source.data = dsi_exec_cell(engine->exec, c);
     }
     return source;
 }
@@ -85,7 +85,7 @@ static bool is_weight(const ds_engine *engine, ds_cell c)
 }
 
 /* A custom model has no config.json: only its weights are written. */
-static ds_status write_weights(const ds_engine *engine, const char *dir, cut_tensor *cuts)
+static ds_status write_weights(const ds_engine *engine, const char *dir, shard_tensor *cuts)
 {
     const uint32_t n_cells = ds_cells_count(engine->cells);
     ds_tensor_source *sources = calloc((size_t)n_cells + 1, sizeof *sources);
@@ -107,7 +107,7 @@ static ds_status write_weights(const ds_engine *engine, const char *dir, cut_ten
 }
 
 static ds_status write_folder(const ds_engine *engine, const char *dir, const char *tokenizer_dir,
-                              cut_tensor *cuts)
+                              shard_tensor *cuts)
 {
     const ds_hf_export_params params = {.folder = dir,
                                         .config_json = ds_model_config_text(engine->model),
@@ -133,14 +133,13 @@ static ds_status write_folder(const ds_engine *engine, const char *dir, const ch
     return ds_hf_export_finish(&export);
 }
 
-/* Bytes of the largest weight that is cut over the ranks or does not live in memory. */
+/* Bytes of the largest weight that is sharded over the ranks or does not live in memory. */
 static size_t largest_cut(const ds_engine *engine)
 {
     size_t most = 1;
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         const size_t bytes = ds_meta_bytes(ds_cells_get(engine->cells, c)->meta);
-        const bool fetched =
-            engine->places[c].at.flat.n > 0 || dsi_exec_is_swapped(engine->exec, c);
+        const bool fetched = dsi_engine_is_cut(engine, c) || dsi_exec_is_swapped(engine->exec, c);
         if (is_weight(engine, c) && fetched && bytes > most) {
             most = bytes;
         }
@@ -157,7 +156,7 @@ ds_status ds_engine_save_16bit_model(ds_engine *engine, const char *dir, const c
     DS_TRY(dsi_engine_check_whole(engine, "ds_engine_save_16bit_model"));
     const uint32_t n_cells = ds_cells_count(engine->cells);
     whole_tensor whole = {.engine = engine, .cell = DS_NONE, .data = malloc(largest_cut(engine))};
-    cut_tensor *cuts = calloc((size_t)n_cells + 1, sizeof *cuts);
+    shard_tensor *cuts = calloc((size_t)n_cells + 1, sizeof *cuts);
     ds_status status = DS_OK;
     if (whole.data == NULL || cuts == NULL) {
         status = ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for the model folder");
@@ -168,7 +167,7 @@ ds_status ds_engine_save_16bit_model(ds_engine *engine, const char *dir, const c
         goto done;
     }
     for (ds_cell c = 0; c < n_cells; ++c) {
-        cuts[c] = (cut_tensor){&whole, c};
+        cuts[c] = (shard_tensor){&whole, c};
     }
     status = write_folder(engine, dir, tokenizer_dir, cuts);
     int64_t word = status < 0 ? (int64_t)status - 1 : -1;

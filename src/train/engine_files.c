@@ -16,7 +16,11 @@
 
 static const char *optimizer_name(const ds_engine *engine)
 {
-    static const char *const names[] = {"adam", "sgd", "lion", "adagrad", "lamb"};
+    static const char *const names[DS_OPTIMIZER_KIND_COUNT] = {
+        [DS_OPTIMIZER_ADAM] = "adam", [DS_OPTIMIZER_SGD] = "sgd",
+        [DS_OPTIMIZER_LION] = "lion", [DS_OPTIMIZER_ADAGRAD] = "adagrad",
+        [DS_OPTIMIZER_LAMB] = "lamb",
+    };
     return names[engine->spec.train.optimizer];
 }
 
@@ -40,50 +44,72 @@ static bool is_saved(const ds_engine *engine, const ds_cell_info *cell)
     }
 }
 
-/* A piece of a cell that does not live in memory, for the writer. */
+/* A slice of a cell that does not live in memory, for the writer. */
 typedef struct swapped_cell {
     const ds_engine *engine;
     ds_cell cell;
+    size_t begin; /* byte of the cell */
 } swapped_cell;
 
 static ds_status fill_swapped(void *user, size_t offset, void *data, size_t n)
 {
     const swapped_cell *s = user;
-    return dsi_exec_read(s->engine->exec, s->cell, offset, data, n);
+    return dsi_exec_read(s->engine->exec, s->cell, s->begin + offset, data, n);
 }
 
-/* What is cut is written by its owners; what all ranks hold, by one of them. */
-static ds_status add_tensor(ds_engine *engine, ds_checkpoint_writer *writer, ds_cell c,
-                            swapped_cell *swapped)
+/* extent NULL: all of it, which every rank has. */
+static ds_status add_slice(ds_engine *engine, ds_checkpoint_writer *writer, const ds_extent *extent,
+                           swapped_cell *swapped)
 {
-    const ds_cell_info *cell = ds_cells_get(engine->cells, c);
-    const dsi_span own = dsi_engine_span(engine, c);
-    const bool cut = engine->places[c].at.flat.n > 0;
-    const bool first = dsi_engine_is_first(engine, c);
-    const ds_extent extent = ds_extent_flat(own.begin, first ? own.count : 0);
-    *swapped = (swapped_cell){engine, c};
+    const ds_cell_info *cell = ds_cells_get(engine->cells, swapped->cell);
+    const unsigned char *view = dsi_exec_host_view(engine->exec, swapped->cell);
     const ds_checkpoint_slice slice = {.kind = ds_cell_kind_name(cell->kind),
                                        .name = cell->name,
                                        .meta = cell->meta,
-                                       .extent = cut ? &extent : NULL,
-                                       .replicated = !cut,
-                                       .data = dsi_exec_cell(engine->exec, c),
+                                       .extent = extent,
+                                       .replicated = extent == NULL,
+                                       .data = view != NULL ? view + swapped->begin : NULL,
                                        .fill = fill_swapped,
                                        .user = swapped};
     return ds_checkpoint_writer_add(writer, &slice);
 }
 
+/* What is sharded is written by its owners, of those with the same by the first; what all ranks
+ * hold, by all together. swapped: DSI_PART_MOST_EXTENTS of them. */
+static ds_status add_tensor(ds_engine *engine, ds_checkpoint_writer *writer, ds_cell c,
+                            swapped_cell *swapped)
+{
+    const ds_meta meta = ds_cells_get(engine->cells, c)->meta;
+    const dsi_part own = dsi_engine_part(engine, c);
+    ds_extent extents[DSI_PART_MOST_EXTENTS] = {ds_extent_flat(0, 0)};
+    uint32_t n = 0;
+    size_t begin = 0;
+    swapped[0] = (swapped_cell){engine, c, 0};
+    if (!dsi_engine_is_cut(engine, c)) {
+        return add_slice(engine, writer, NULL, &swapped[0]);
+    }
+    if (dsi_engine_is_first(engine, c)) {
+        n = dsi_part_extents(&own, meta.shape, extents);
+    }
+    for (uint32_t i = 0; i < n || i == 0; ++i) { /* an empty one where there is none */
+        swapped[i] = (swapped_cell){engine, c, begin};
+        DS_TRY(add_slice(engine, writer, &extents[i], &swapped[i]));
+        begin += (size_t)ds_extent_count(&extents[i], meta.shape) * ds_dtype_bytes(meta.dtype);
+    }
+    return DS_OK;
+}
+
 ds_status dsi_engine_add_tensors(ds_engine *engine, ds_checkpoint_writer *writer, void **keep_out)
 {
     const uint32_t n = ds_cells_count(engine->cells);
-    swapped_cell *swapped = calloc((size_t)n + 1, sizeof *swapped);
+    swapped_cell *swapped = calloc((size_t)n + 1, DSI_PART_MOST_EXTENTS * sizeof *swapped);
     ds_status status = DS_OK;
     if (swapped == NULL) {
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for a checkpoint");
     }
     for (ds_cell c = 0; c < n && status >= 0; ++c) {
         if (is_saved(engine, ds_cells_get(engine->cells, c))) {
-            status = add_tensor(engine, writer, c, &swapped[c]);
+            status = add_tensor(engine, writer, c, &swapped[(size_t)c * DSI_PART_MOST_EXTENTS]);
         }
     }
     *keep_out = swapped;
@@ -157,10 +183,12 @@ ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const ch
                                          .tokens = engine->global_tokens,
                                          .optimizer = optimizer_name(engine),
                                          .keep_last = engine->keep_last,
+                                         .keep_tag =
+                                             engine->keep_tag[0] != '\0' ? engine->keep_tag : NULL,
                                          .tag_validation = engine->spec.tag_validation};
     ds_checkpoint_writer *writer = NULL;
     DS_TRY(dsi_engine_check_whole(engine, "ds_engine_save_checkpoint"));
-    if (engine->state != DSI_ENGINE_IDLE || engine->micro_step != 0) {
+    if (dsi_engine_awaits(engine) != DSI_CALL_FORWARD || engine->micro_step != 0) {
         return ds_fail(engine->ctx, DS_ERR_STATE,
                        "a checkpoint can only be saved between optimizer steps: %lld of %lld "
                        "micro-batches are accumulated",
@@ -170,7 +198,7 @@ ds_status ds_engine_save_checkpoint(ds_engine *engine, const char *dir, const ch
         ds_log(engine->ctx, DS_LOG_JOB, "a trial of the autotuner: no checkpoint is written");
         return DS_OK;
     }
-    DS_TRY(dsi_zenflow_settle(engine));
+    DS_TRY(dsi_zenflow_drain(engine));
     DS_TRY(dsi_zenflow_tidy(engine));
     const double begin = dsi_clock_seconds();
     DS_TRY(dsi_engine_hold_folder(engine, dir));
@@ -275,24 +303,61 @@ static ds_status check_extra(const ds_engine *engine, const ds_checkpoint *ckpt)
     return DS_OK;
 }
 
-/* Reads what this rank holds of a tensor to where it lives. All ranks take part. */
+/* The most extents that a rank has of a cell. */
+static uint32_t most_extents(const ds_engine *engine, ds_cell c)
+{
+    const ds_shape shape = ds_cells_get(engine->cells, c)->meta.shape;
+    ds_extent extents[DSI_PART_MOST_EXTENTS];
+    uint32_t most = 1;
+    if (engine->places == NULL || dsi_placement_shard_axes(&engine->places[c].at) == 0) {
+        return 1;
+    }
+    for (uint32_t r = 0; r < engine->spec.zero.mesh.n_ranks; ++r) {
+        const dsi_part part =
+            dsi_placement_part(&engine->spec.zero.mesh, &engine->places[c].at, shape, r);
+        const uint32_t n = dsi_part_extents(&part, shape, extents);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* This rank's part of a tensor. All ranks take part, and read as often as the one with most. */
+static ds_status read_part(const ds_engine *engine, dsi_ckpt_pool *pool,
+                           const ds_checkpoint_tensor *tensor, ds_cell c, unsigned char *data)
+{
+    const ds_meta meta = ds_cells_get(engine->cells, c)->meta;
+    const dsi_part own = dsi_engine_part(engine, c);
+    ds_extent extents[DSI_PART_MOST_EXTENTS];
+    const uint32_t n = dsi_part_extents(&own, meta.shape, extents);
+    const uint32_t most = most_extents(engine, c);
+    for (uint32_t i = 0; i < most; ++i) {
+        const ds_extent *wanted = i < n ? &extents[i] : NULL;
+        DS_TRY(dsi_ckpt_pool_read(pool, tensor, wanted, meta.dtype, data));
+        data += wanted != NULL
+                    ? (size_t)ds_extent_count(wanted, meta.shape) * ds_dtype_bytes(meta.dtype)
+                    : 0;
+    }
+    return DS_OK;
+}
+
+/* Reads what this rank holds of a tensor to where it lives. */
 static ds_status load_tensor(ds_engine *engine, dsi_ckpt_pool *pool,
                              const ds_checkpoint_tensor *tensor, ds_cell c)
 {
-    const ds_dtype dtype = ds_cells_get(engine->cells, c)->meta.dtype;
-    const dsi_span own = dsi_engine_span(engine, c);
-    const ds_extent extent = ds_extent_flat(own.begin, own.count);
-    const ds_extent *wanted = own.count > 0 ? &extent : NULL;
-    if (!dsi_exec_is_swapped(engine->exec, c)) {
-        return dsi_ckpt_pool_read(pool, tensor, wanted, dtype, dsi_exec_cell(engine->exec, c));
+    const dsi_part own = dsi_engine_part(engine, c);
+    const size_t bytes =
+        (size_t)own.count * ds_dtype_bytes(ds_cells_get(engine->cells, c)->meta.dtype);
+    void *view = dsi_exec_host_view(engine->exec, c);
+    if (view != NULL) {
+        return read_part(engine, pool, tensor, c, view);
     }
-    void *room = malloc((size_t)own.count * ds_dtype_bytes(dtype) + 1);
+    void *room = malloc(bytes + 1);
     if (room == NULL) {
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to load %s", tensor->name);
     }
-    ds_status status = dsi_ckpt_pool_read(pool, tensor, wanted, dtype, room);
+    ds_status status = read_part(engine, pool, tensor, c, room);
     if (status >= 0) {
-        status = dsi_engine_put_cell(engine, c, own.begin, own.count, room, dtype);
+        status = dsi_exec_write(engine->exec, c, 0, room, bytes);
     }
     free(room);
     return status;
@@ -412,7 +477,7 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *poo
     engine->global_tokens = info->tokens;
     DS_TRY(dsi_zenflow_check(engine, info->path));
     engine->broken = false;
-    engine->state = DSI_ENGINE_IDLE;
+    engine->at = 0;
     engine->micro_step = 0;
     const char *data = ds_checkpoint_state(ckpt, "data");
     if (data_state_out != NULL) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the engine does for the flops profiler: times of steps, and the report. */
 #include "io/file.h"
+#include "report/flops_profile.h"
 #include "train/engine.h"
 
 #include <stdio.h>
@@ -67,8 +68,8 @@ ds_status dsi_engine_open_flops(ds_engine *engine)
 static double step_seconds(const ds_engine *engine)
 {
     double seconds = 0.0;
-    for (int phase = DS_PHASE_NORM; phase < DS_PHASE_COUNT; ++phase) {
-        seconds += phase_seconds(engine, (ds_phase)phase);
+    for (ds_phase phase = DS_PHASE_STEP; phase < DS_MAX_PHASES; ++phase) {
+        seconds += phase_seconds(engine, phase);
     }
     return seconds;
 }
@@ -81,7 +82,7 @@ ds_status dsi_engine_report_flops(ds_engine *engine)
         engine->global_steps != (uint64_t)engine->spec.flops.profile_step + 1) {
         return DS_OK;
     }
-    for (uint32_t s = 0; s < engine->train_plan->phase_begin[DS_PHASE_NORM]; ++s) {
+    for (uint32_t s = 0; s < engine->train_plan->phase_begin[DS_PHASE_STEP]; ++s) {
         engine->step_seconds[s] *= share;
     }
     const dsi_flops_run run = {.seconds = engine->step_seconds,
@@ -90,6 +91,7 @@ ds_status dsi_engine_report_flops(ds_engine *engine)
                                .step = step_seconds(engine),
                                .global_step = engine->global_steps - 1,
                                .n_ranks = ds_comm_size(engine->comm),
+                               .n_data_ranks = dsi_mesh_data_size(&engine->spec.zero.mesh),
                                .micro_batch = engine->spec.train.batch,
                                .accumulation = engine->spec.train.accumulation,
                                .model = ds_model_get_info(engine->model)->architecture != NULL

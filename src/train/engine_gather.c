@@ -134,7 +134,7 @@ ds_status ds_engine_gather(ds_engine *engine, const char *const *names, uint32_t
                        .digests = calloc((size_t)n + 1, sizeof *g->digests)};
     call_text(what, sizeof what, names, n, modifier);
     ds_status own = prepare(g, names);
-    own = own == DS_OK ? dsi_zenflow_settle(engine) : own;
+    own = own == DS_OK ? dsi_zenflow_drain(engine) : own;
     ds_status status = dsi_engine_same(engine, what, own == DS_OK ? digest_of_list(g) : 0, own);
     for (uint32_t i = 0; i < n && status == DS_OK; ++i) {
         status = dsi_engine_get_cell(engine, best_copy(g, i), g->copies[i]);
@@ -185,7 +185,7 @@ static ds_status check_end(const ds_gathered *g)
 static ds_status take_over(ds_gathered *g, uint32_t i)
 {
     ds_engine *engine = g->engine;
-    DS_TRY(dsi_zenflow_settle(engine));
+    DS_TRY(dsi_zenflow_drain(engine));
     engine->zenflow.fetch = engine->zenflow.chosen;
     const char *name = ds_cells_get(engine->cells, g->cells[i])->name;
     const size_t count = count_of(g, i);

@@ -5,25 +5,35 @@
 
 #include <stdlib.h>
 
+static ds_status fill_run(ds_engine *engine, ds_cell cell, const ds_safetensor *tensor,
+                          const dsi_run *run)
+{
+    const size_t size = ds_dtype_bytes(tensor->meta.dtype);
+    const size_t skip = (size_t)run->begin * size;
+    const ds_dtype dtype = ds_cells_get(engine->cells, cell)->meta.dtype;
+    unsigned char *view = dsi_exec_host_view(engine->exec, cell);
+    ds_safetensor part = *tensor;
+    part.meta.shape = ds_shape_1d(run->count);
+    part.data = (const unsigned char *)tensor->data + skip;
+    part.bytes = (size_t)run->count * size;
+    part.file_offset += skip;
+    if (view == NULL) {
+        return dsi_engine_put_cell(engine, cell, run->begin, run->count, part.data,
+                                   part.meta.dtype);
+    }
+    return ds_safetensors_read(engine->ctx, &part, dtype,
+                               view + (size_t)run->local * ds_dtype_bytes(dtype));
+}
+
 /* Reads only the part that this rank holds. */
 static ds_status fill_cell(ds_engine *engine, ds_cell cell, const ds_safetensor *tensor)
 {
-    const dsi_span own = dsi_engine_span(engine, cell);
-    const size_t size = ds_dtype_bytes(tensor->meta.dtype);
-    const size_t skip = (size_t)own.begin * size;
-    ds_safetensor part = *tensor;
-    if (own.count == 0) {
-        return DS_OK;
+    const dsi_part own = dsi_engine_part(engine, cell);
+    const ds_shape shape = ds_cells_get(engine->cells, cell)->meta.shape;
+    for (dsi_run run = {0}; dsi_part_next_run(&own, shape, &run);) {
+        DS_TRY(fill_run(engine, cell, tensor, &run));
     }
-    part.meta.shape = ds_shape_1d(own.count);
-    part.data = (const unsigned char *)tensor->data + skip;
-    part.bytes = (size_t)own.count * size;
-    part.file_offset += skip;
-    const ds_dtype dtype = ds_cells_get(engine->cells, cell)->meta.dtype;
-    if (dsi_exec_is_swapped(engine->exec, cell)) {
-        return dsi_engine_put_cell(engine, cell, own.begin, own.count, part.data, part.meta.dtype);
-    }
-    return ds_safetensors_read(engine->ctx, &part, dtype, dsi_exec_cell(engine->exec, cell));
+    return DS_OK;
 }
 
 static ds_status fill(ds_engine *engine, const ds_safetensor *const *by_cell)

@@ -1,33 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the model states of this rank weigh, beside what ZeRO's formula says they should. */
+/* What the model states of this rank weigh, and what ZeRO's formula computes. */
 #include "base/buf.h"
+#include "plan/plan_kinds.h"
 #include "train/engine.h"
 
 #include <string.h>
-
-/* The four kinds of model states; the moments are one. */
-typedef enum state { PARAMETERS, GRADIENTS, MASTERS, MOMENTS, STATE_COUNT } state;
-
-static state state_of(ds_cell_kind kind)
-{
-    switch (kind) {
-    case DS_CELL_PARAM:
-        return PARAMETERS;
-    case DS_CELL_GRAD:
-    case DS_CELL_WAITING:
-    case DS_CELL_HANDED:
-        return GRADIENTS;
-    case DS_CELL_MASTER:
-        return MASTERS;
-    case DS_CELL_EXP_AVG:
-    case DS_CELL_EXP_AVG_SQ:
-    case DS_CELL_MOMENTUM:
-    case DS_CELL_CHOSEN:
-        return MOMENTS;
-    default:
-        return STATE_COUNT;
-    }
-}
 
 void dsi_engine_memory(const ds_engine *engine, dsi_engine_bytes *bytes_out)
 {
@@ -36,17 +13,17 @@ void dsi_engine_memory(const ds_engine *engine, dsi_engine_bytes *bytes_out)
     *bytes_out = (dsi_engine_bytes){0};
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->cells, c);
-        const state s = state_of(cell->kind);
+        const dsi_memory_kind s = dsi_memory_kind_of(cell->kind);
         const double whole = (double)ds_meta_bytes(cell->meta);
-        if (s == STATE_COUNT) {
+        if (s > DSI_MEMORY_MOMENT) {
             continue;
         }
         const double held = (double)ds_meta_bytes(ds_cells_get(engine->local, c)->meta);
-        const bool cut = engine->places[c].at.flat.n > 0;
+        const bool sharded = dsi_engine_is_cut(engine, c);
         const bool persistent =
-            s == PARAMETERS && engine->spec.zero.stage == 3 && !cut && n_ranks > 1.0;
+            s == DSI_MEMORY_PARAM && engine->spec.zero.stage == 3 && !sharded && n_ranks > 1.0;
         bytes_out->held[s] += held;
-        bytes_out->formula[s] += cut || persistent ? whole / n_ranks : whole;
+        bytes_out->formula[s] += sharded || persistent ? whole / n_ranks : whole;
         bytes_out->persistent += persistent ? whole - whole / n_ranks : 0.0;
     }
 }
@@ -70,8 +47,6 @@ static ds_status print_arena(dsi_buf *text, const dsi_ledger *ledger)
 
 ds_status ds_engine_print_memory(const ds_engine *engine, char **text_out)
 {
-    static const char *const names[STATE_COUNT] = {"parameters", "gradients", "master weights",
-                                                   "moments"};
     const double mib = 1048576.0;
     dsi_engine_bytes b;
     double held = 0.0;
@@ -80,11 +55,11 @@ ds_status ds_engine_print_memory(const ds_engine *engine, char **text_out)
     dsi_engine_memory(engine, &b);
     dsi_buf_printf(&text, "model states of a rank (ZeRO stage %u, %u ranks), MiB: held, formula\n",
                    engine->spec.zero.stage, ds_comm_size(engine->comm));
-    for (int s = 0; s < STATE_COUNT; ++s) {
+    for (int s = 0; s <= DSI_MEMORY_MOMENT; ++s) {
         held += b.held[s];
         formula += b.formula[s];
-        dsi_buf_printf(&text, "%-16s %10.2f %10.2f\n", names[s], b.held[s] / mib,
-                       b.formula[s] / mib);
+        dsi_buf_printf(&text, "%-16s %10.2f %10.2f\n", dsi_memory_kind_name((dsi_memory_kind)s),
+                       b.held[s] / mib, b.formula[s] / mib);
     }
     dsi_buf_printf(&text, "%-16s %10.2f %10.2f\n", "sum", held / mib, formula / mib);
     if (b.persistent > 0.0) {

@@ -31,14 +31,31 @@ static bool is_finite(const void *data, ds_dtype dtype, size_t n)
     return true;
 }
 
+/* A piece at a time, where the host cannot touch the cell. */
+static bool is_copy_finite(const ds_engine *engine, ds_cell cell, ds_meta meta)
+{
+    uint64_t room[512];
+    const size_t bytes = ds_meta_bytes(meta);
+    bool finite = true;
+    for (size_t at = 0; at < bytes && finite; at += sizeof room) {
+        const size_t n = bytes - at < sizeof room ? bytes - at : sizeof room;
+        finite = dsi_exec_read(engine->exec, cell, at, room, n) < 0 ||
+                 is_finite(room, meta.dtype, n / ds_dtype_bytes(meta.dtype));
+    }
+    return finite;
+}
+
 static bool is_spoiled(const ds_engine *engine, ds_cell cell, ds_cell_kind kind)
 {
     const ds_cell_info *info = ds_cells_get(engine->local, cell);
-    const void *data = info->kind == kind ? dsi_exec_cell(engine->exec, cell) : NULL;
     const ds_dtype dtype = info->meta.dtype;
-    return data != NULL &&
-           (dtype == DS_DTYPE_F32 || dtype == DS_DTYPE_BF16 || dtype == DS_DTYPE_F16) &&
-           !is_finite(data, dtype, (size_t)ds_shape_count(info->meta.shape));
+    if (info->kind != kind || dsi_exec_is_swapped(engine->exec, cell) ||
+        (dtype != DS_DTYPE_F32 && dtype != DS_DTYPE_BF16 && dtype != DS_DTYPE_F16)) {
+        return false;
+    }
+    const void *data = dsi_exec_host_view(engine->exec, cell);
+    return data != NULL ? !is_finite(data, dtype, (size_t)ds_shape_count(info->meta.shape))
+                        : !is_copy_finite(engine, cell, info->meta);
 }
 
 const char *ds_engine_first_nonfinite(const ds_engine *engine, bool *is_gradient_out)

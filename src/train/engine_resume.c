@@ -96,10 +96,12 @@ static const char *const noticed[] = {"train_batch_size",
                                       "zero_optimization.offload_optimizer.device",
                                       "zero_optimization.offload_param.device",
                                       "zero_optimization.zenflow",
+                                      "tensor_parallel.autotp_size",
                                       "deterministic",
                                       NULL};
 
 static const char *const unnoticed[] = {"zero_optimization",
+                                        "tensor_parallel",
                                         "activation_checkpointing",
                                         "steps_per_print",
                                         "wall_clock_breakdown",

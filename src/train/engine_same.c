@@ -2,6 +2,8 @@
 /* Agreement about a call before it is made. See engine_same.h. */
 #include "train/engine_same.h"
 
+#include "comm/rank_names.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,21 +18,22 @@ static ds_status compare(const ds_engine *engine, const ask *all)
 {
     for (uint32_t r = 0; r < engine->comm->size; ++r) {
         if (all[r].status < 0) {
-            return ds_fail(engine->ctx, DS_ERR_PEER, "rank %u failed to %s: %s; see its messages",
-                           r, all[r].what, ds_status_text((ds_status)all[r].status));
+            return ds_fail(engine->ctx, DS_ERR_PEER, "%s failed to %s: %s; see its messages",
+                           dsi_comm_rank_name(engine->comm, r).text, all[r].what,
+                           ds_status_text((ds_status)all[r].status));
         }
     }
     for (uint32_t r = 1; r < engine->comm->size; ++r) {
         if (strcmp(all[r].what, all[0].what) != 0) {
             return ds_fail(engine->ctx, DS_ERR_PEER,
-                           "the ranks differ: rank 0 would %s, rank %u would %s; all ranks make "
+                           "the ranks differ: rank 0 would %s, %s would %s; all ranks make "
                            "the same calls",
-                           all[0].what, r, all[r].what);
+                           all[0].what, dsi_comm_rank_name(engine->comm, r).text, all[r].what);
         }
         if (all[r].digest != all[0].digest) {
             return ds_fail(engine->ctx, DS_ERR_PEER,
-                           "%s: rank %u gives other values than rank 0; all ranks give the same",
-                           all[0].what, r);
+                           "%s: %s gives other values than rank 0; all ranks give the same",
+                           all[0].what, dsi_comm_rank_name(engine->comm, r).text);
         }
     }
     return DS_OK;

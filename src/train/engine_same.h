@@ -11,7 +11,7 @@
 ds_status dsi_engine_same(const ds_engine *engine, const char *what, uint64_t digest,
                           ds_status own);
 
-/* The whole of a cell as fp32. Collective when it is cut. */
+/* The whole of a cell as fp32. Collective when it is sharded. */
 ds_status dsi_engine_get_cell(const ds_engine *engine, ds_cell cell, float *data);
 
 #endif

@@ -90,6 +90,16 @@ ds_status ds_engine_checkpoint_wait(ds_engine *engine)
     return ds_comm_agree(engine->comm, engine->ctx, status);
 }
 
+ds_status ds_engine_keep_tag(ds_engine *engine, const char *tag)
+{
+    const size_t n = tag != NULL ? strlen(tag) : 0;
+    if (n >= sizeof engine->keep_tag) {
+        return ds_fail(engine->ctx, DS_ERR_ARG, "the tag of a checkpoint to keep has %zu bytes", n);
+    }
+    memcpy(engine->keep_tag, tag != NULL ? tag : "", n + 1);
+    return DS_OK;
+}
+
 void ds_engine_keep_checkpoints(ds_engine *engine, uint32_t n)
 {
     engine->keep_last = n;

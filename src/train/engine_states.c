@@ -2,9 +2,10 @@
 /* Whole and local parameters, gradients and optimizer states of an engine. See
  * deepspeed/engine_states.h.
  *
- * Where a state lies follows from its placement: LOCAL (whole on every rank), FLAT (cut) or PARTIAL
- * (a gradient that is reduced at the boundary only: then a getter reduces a copy just as the step
- * will, and a setter gives rank 0 the whole sum). Gradients are stored with the loss scale. */
+ * Where a state lies follows from its placement: LOCAL (whole on every rank), FLAT (sharded) or
+ * PARTIAL (a gradient that is reduced at the boundary only: then a getter reduces a copy just as
+ * the step will, and a setter gives rank 0 the whole sum). Gradients are stored with the loss
+ * scale. */
 #include "train/engine_same.h"
 #include "train/half_copy.h"
 
@@ -94,7 +95,7 @@ static ds_status find(const ds_engine *engine, query *q)
                        "gradient_accumulation_steps 1",
                        q->name);
     }
-    if (engine->state != DSI_ENGINE_ACCUMULATED) {
+    if (dsi_engine_awaits(engine) != DSI_CALL_STEP) {
         return ds_fail(engine->ctx, DS_ERR_STATE,
                        "the gradient of %s is there between ds_engine_backward and ds_engine_step",
                        q->name);
@@ -160,14 +161,18 @@ static ds_status get_partial(const ds_engine *engine, ds_cell cell, float *data,
     ds_status status =
         dsi_exec_read(engine->exec, cell, 0, own, count * ds_dtype_bytes(meta.dtype));
     dsi_half_copy(engine->ctx, sent, zero->comm_dtype, own, meta.dtype, count, 1.0f);
+    const dsi_axes axes = dsi_axes_of(engine->places[cell].averaged);
+    const float n = (float)dsi_axes_size(&zero->mesh, &axes);
     const dsi_comm_part part = {.in = sent, .out = sent, .count = count};
     const dsi_comm_call call = {.kind = DSI_COLL_ALL_REDUCE,
                                 .dtype = zero->comm_dtype,
-                                .factor = zero->sum ? 1.0f : 1.0f / (float)zero->mesh.n_ranks,
+                                .factor = zero->sum ? 1.0f : 1.0f / n,
                                 .parts = &part,
                                 .n_parts = 1,
                                 .what = ds_cells_get(engine->cells, cell)->name};
-    const ds_status run = dsi_comm_run(engine->comm, &call);
+    dsi_comm *group = NULL; /* the ranks that have terms */
+    ds_status run = dsi_mesh_comms_get(engine->mesh, &axes, &group);
+    run = run < 0 ? run : dsi_comm_run(group, &call);
     status = status < 0 ? status : run;
     if (status >= 0) {
         dsi_half_copy(engine->ctx, data, DS_DTYPE_F32, sent, zero->comm_dtype, count, 1.0f);
@@ -189,7 +194,7 @@ static ds_status make_ready(const ds_engine *engine, const query *q)
 {
     switch (q->kind) {
     case DS_STATE_PARAM:
-        return dsi_zenflow_settle(engine);
+        return dsi_zenflow_drain(engine);
     case DS_STATE_OPTIMIZER:
         return dsi_zenflow_finish(engine);
     default:
@@ -225,8 +230,10 @@ static ds_status put_grad(ds_engine *engine, ds_cell cell, int64_t begin, const 
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to set a gradient");
     }
     if (engine->places[cell].averaged != 0) {
-        factor *= zero->sum ? 1.0f : (float)zero->mesh.n_ranks;
-        factor = ds_comm_rank(engine->comm) == 0 ? factor : 0.0f;
+        const dsi_axes axes = dsi_axes_of(engine->places[cell].averaged);
+        const dsi_rank_group terms = dsi_mesh_group(&zero->mesh, &axes, ds_comm_rank(engine->comm));
+        factor *= zero->sum ? 1.0f : (float)terms.size;
+        factor = terms.index == 0 ? factor : 0.0f;
     }
     for (size_t i = 0; i < count; ++i) {
         scaled[i] = factor != 0.0f ? data[i] * factor : 0.0f;
@@ -262,7 +269,7 @@ static ds_status set_full(ds_engine *engine, query q, const float *data, size_t 
 
 /* ---- this rank's part ---- */
 
-static ds_status open_local(const ds_engine *engine, query *q, dsi_span *span_out)
+static ds_status open_local(const ds_engine *engine, query *q, dsi_part *part_out)
 {
     DS_TRY(find(engine, q));
     if (engine->places[q->cell].averaged != 0) {
@@ -272,36 +279,36 @@ static ds_status open_local(const ds_engine *engine, query *q, dsi_span *span_ou
                        "the full one, or set \"deterministic\"",
                        q->name, engine->spec.zero.stage);
     }
-    *span_out = dsi_engine_span(engine, q->cell);
+    *part_out = dsi_engine_part(engine, q->cell);
     return DS_OK;
 }
 
 static ds_status get_local(ds_engine *engine, query q, float *data, size_t count)
 {
-    dsi_span span;
-    DS_TRY(open_local(engine, &q, &span));
-    DS_TRY(check_count(engine, &q, span.count, count));
+    dsi_part own;
+    DS_TRY(open_local(engine, &q, &own));
+    DS_TRY(check_count(engine, &q, own.count, count));
     DS_TRY(make_ready(engine, &q));
     const ds_dtype dtype = ds_cells_get(engine->cells, q.cell)->meta.dtype;
     const size_t bytes = count * ds_dtype_bytes(dtype);
-    void *own = malloc(bytes + 1);
-    if (own == NULL) {
+    void *copy = malloc(bytes + 1);
+    if (copy == NULL) {
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to get a part of %s", q.name);
     }
-    const ds_status status = dsi_exec_read(engine->exec, q.cell, 0, own, bytes);
+    const ds_status status = dsi_exec_read(engine->exec, q.cell, 0, copy, bytes);
     if (status >= 0) {
         const float factor = q.kind == DS_STATE_GRAD ? (float)(1.0 / grad_scale(engine)) : 1.0f;
-        dsi_half_copy(engine->ctx, data, DS_DTYPE_F32, own, dtype, count, factor);
+        dsi_half_copy(engine->ctx, data, DS_DTYPE_F32, copy, dtype, count, factor);
     }
-    free(own);
+    free(copy);
     return status;
 }
 
 static ds_status set_local(ds_engine *engine, query q, const float *data, size_t count)
 {
-    dsi_span span;
-    DS_TRY(open_local(engine, &q, &span));
-    DS_TRY(check_count(engine, &q, span.count, count));
+    dsi_part own;
+    DS_TRY(open_local(engine, &q, &own));
+    DS_TRY(check_count(engine, &q, own.count, count));
     const ds_cell param = ds_cells_find(engine->cells, DS_CELL_PARAM, q.name);
     const ds_cell held = q.kind == DS_STATE_PARAM ? param : q.cell;
     if (q.kind == DS_STATE_PARAM && engine->zenflow.chosen) {
@@ -310,13 +317,17 @@ static ds_status set_local(ds_engine *engine, query q, const float *data, size_t
                        "the full one",
                        q.name);
     }
-    if (engine->comm != NULL && engine->places[held].at.flat.n == 0) {
+    if (engine->comm != NULL && !dsi_engine_is_cut(engine, held)) {
         return ds_fail(engine->ctx, DS_ERR_UNSUPPORTED,
                        "every rank holds %s of %s whole: set the full one",
                        ds_cell_kind_name(ds_cells_get(engine->cells, held)->kind), q.name);
     }
     DS_TRY(make_ready(engine, &q));
-    return put(engine, &q, span.begin, data, count);
+    const ds_shape shape = ds_cells_get(engine->cells, q.cell)->meta.shape;
+    for (dsi_run run = {0}; dsi_part_next_run(&own, shape, &run);) {
+        DS_TRY(put(engine, &q, run.begin, data + run.local, (size_t)run.count));
+    }
+    return DS_OK;
 }
 
 /* ---- the public functions ---- */
@@ -375,10 +386,17 @@ ds_status ds_engine_local_range(const ds_engine *engine, ds_state_kind kind, con
                                 const char *state, int64_t *begin_out, int64_t *count_out)
 {
     query q = {kind, name, state, DS_NONE};
-    dsi_span span;
-    DS_TRY(open_local(engine, &q, &span));
-    *begin_out = span.begin;
-    *count_out = span.count;
+    dsi_part own;
+    dsi_run run = {0};
+    DS_TRY(open_local(engine, &q, &own));
+    (void)dsi_part_next_run(&own, ds_cells_get(engine->cells, q.cell)->meta.shape, &run);
+    if (run.count != own.count) {
+        return ds_fail(engine->ctx, DS_ERR_UNSUPPORTED,
+                       "%s is sharded along a dim: this rank's part is not one range of elements",
+                       q.name);
+    }
+    *begin_out = own.count > 0 ? run.begin : own.begin;
+    *count_out = own.count;
     return DS_OK;
 }
 

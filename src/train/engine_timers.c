@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wall_clock_breakdown and dump_state: what the engine says of itself while it runs. */
+/* wall_clock_breakdown and dump_state: what the engine reports of itself while it runs. */
 #include "base/clock.h"
 #include "train/run_trace.h"
 
@@ -83,7 +83,7 @@ static void finish_step(dsi_engine_timers *t)
                                 .backward_inner = 1e3 * (t->seconds[DS_PHASE_BACKWARD] - t->reduce),
                                 .backward_allreduce = 1e3 * t->reduce,
                                 .step = 0.0};
-    for (int phase = DS_PHASE_NORM; phase < DS_PHASE_COUNT; ++phase) {
+    for (ds_phase phase = DS_PHASE_STEP; phase < DS_MAX_PHASES; ++phase) {
         t->last.step += 1e3 * t->seconds[phase];
     }
     t->sum.forward += t->last.forward;

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { BLOCK = 1 << 14, RUN = 1 << 22 };
+enum { BLOCK = 1 << 14, PIECE = 1 << 22 };
 
 typedef struct init_job {
     float *data;
@@ -35,22 +35,30 @@ static void init_block(void *arg, uint32_t task, uint32_t thread)
     }
 }
 
+static ds_status init_run(ds_engine *engine, ds_cell c, init_job *job, const dsi_run *run)
+{
+    for (int64_t at = 0; at < run->count; at += PIECE) {
+        job->first = (size_t)(run->begin + at);
+        job->count = (size_t)(run->count - at < PIECE ? run->count - at : PIECE);
+        ds_parallel(engine->ctx, init_block, job, (uint32_t)((job->count + BLOCK - 1) / BLOCK));
+        DS_TRY(dsi_engine_put(engine, c, run->begin + at, (int64_t)job->count, job->data,
+                              DS_DTYPE_F32));
+    }
+    return DS_OK;
+}
+
 /* Fills one parameter run by run, only what this rank holds. Its random site is the hash of its
  * name: the same whatever else the model holds. */
 static ds_status init_parameter(ds_engine *engine, ds_cell c, uint64_t seed, float *scratch)
 {
     const ds_cell_info *info = ds_cells_get(engine->cells, c);
-    const dsi_span own = dsi_engine_span(engine, c);
+    const dsi_part own = dsi_engine_part(engine, c);
     init_job job = {.data = scratch,
                     .init = info->init,
                     .seed = seed,
                     .site = (uint32_t)XXH3_64bits(info->name, strlen(info->name))};
-    for (int64_t at = 0; at < own.count; at += RUN) {
-        job.first = (size_t)(own.begin + at);
-        job.count = (size_t)(own.count - at < RUN ? own.count - at : RUN);
-        ds_parallel(engine->ctx, init_block, &job, (uint32_t)((job.count + BLOCK - 1) / BLOCK));
-        DS_TRY(
-            dsi_engine_put(engine, c, own.begin + at, (int64_t)job.count, scratch, DS_DTYPE_F32));
+    for (dsi_run run = {0}; dsi_part_next_run(&own, info->meta.shape, &run);) {
+        DS_TRY(init_run(engine, c, &job, &run));
     }
     return DS_OK;
 }
@@ -59,7 +67,7 @@ static ds_status init_parameter(ds_engine *engine, ds_cell c, uint64_t seed, flo
  * parameter is whole. */
 static ds_status init_fresh(ds_engine *engine, uint64_t seed)
 {
-    float *scratch = malloc(RUN * sizeof *scratch);
+    float *scratch = malloc(PIECE * sizeof *scratch);
     if (scratch == NULL) {
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to initialise the parameters");
     }

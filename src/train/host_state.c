@@ -77,7 +77,7 @@ static ds_status take_zenflow(const section *engine, dsi_host_state *state)
     return whole(&s, "rest_updates", 0, &state->rest_updates);
 }
 
-/* How the run was told to train, where configuration and model do not say it. */
+/* How the run trains, where configuration and model do not say it. */
 static ds_status take_rules(const section *s, dsi_host_state *state)
 {
     int64_t decay_all = 0;

@@ -4,8 +4,8 @@
 
 #include "base/buf.h"
 #include "base/process_memory.h"
+#include "compile/rank_ledger.h"
 #include "plan/plan_kinds.h"
-#include "train/rank_ledger.h"
 
 #include <deepspeed/profile.h>
 #include <stdarg.h>
@@ -47,31 +47,28 @@ static void sum_phase(const size_t *curve, const dsi_plan *plan, ds_phase phase,
 /* Bytes of a cell where it lives; parts lie in their parent. */
 static void sum_cells(const ds_engine *engine, dsi_memory_view *view)
 {
-    static const dsi_residency places[] = {[DSI_ON_DEVICE] = DSI_RESIDENCY_DEVICE,
-                                           [DSI_ON_HOST] = DSI_RESIDENCY_HOST,
-                                           [DSI_ON_DISK] = DSI_RESIDENCY_DISK};
     for (ds_cell c = 0; c < ds_cells_count(engine->local); ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->local, c);
-        const dsi_home home = dsi_homes_of(&engine->homes, c);
-        if (home.parent == DS_NONE) {
-            view->cells[places[home.residence]][dsi_memory_kind_of(cell->kind)] +=
+        const dsi_cell_residency residency = dsi_residency_of(&engine->residencies, c);
+        if (residency.parent == DS_NONE) {
+            view->cells[residency.where][dsi_memory_kind_of(cell->kind)] +=
                 ds_meta_bytes(cell->meta);
         }
     }
 }
 
-/* What the rank's ledger holds beside cells and arenas. */
+/* What the rank's ledger holds other than cells and arenas. */
 static ds_status sum_program(const ds_engine *engine, size_t *bytes_out)
 {
     const dsi_rank_plan rank = {.ctx = engine->ctx,
                                 .cells = engine->cells,
                                 .local = engine->local,
                                 .places = engine->places,
-                                .homes = engine->homes,
+                                .residencies = engine->residencies,
                                 .own = engine->own,
                                 .train_plan = engine->train_plan,
                                 .eval_plan = engine->eval_plan,
-                                .recompute = engine->spec.recompute.mode};
+                                .choice = {.recompute = engine->spec.recompute.mode}};
     size_t bytes[DSI_MEMORY_KIND_COUNT];
     dsi_ledger *ledger = NULL;
     DS_TRY(dsi_rank_ledger(&rank, ds_comm_size(engine->comm), false, &ledger));
@@ -97,12 +94,12 @@ ds_status dsi_engine_view_memory(ds_engine *engine)
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for a memory report");
     }
     dsi_ledger_curve(plan->ledger, DSI_RESIDENCY_DEVICE, curve);
-    for (int p = 0; p < DS_PHASE_COUNT; ++p) {
-        sum_phase(curve, plan, (ds_phase)p, view);
+    for (ds_phase p = 0; p < DS_MAX_PHASES; ++p) {
+        sum_phase(curve, plan, p, view);
     }
     free(curve);
-    sum_at(plan->ledger, plan->phase_begin[DS_PHASE_BACKWARD], view->values[DSI_ENGINE_FORWARDED]);
-    sum_at(plan->ledger, plan->phase_begin[DS_PHASE_NORM], view->values[DSI_ENGINE_ACCUMULATED]);
+    sum_at(plan->ledger, plan->phase_begin[DS_PHASE_BACKWARD], view->values[DSI_CALL_BACKWARD]);
+    sum_at(plan->ledger, plan->phase_begin[DS_PHASE_STEP], view->values[DSI_CALL_STEP]);
     sum_cells(engine, view);
     view->program = program;
     engine->memory = view;
@@ -136,12 +133,10 @@ static void measure(const ds_engine *engine, measured *m)
     }
     for (ds_cell c = 0; c < ds_cells_count(engine->local); ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->local, c);
-        const dsi_home home = dsi_homes_of(&engine->homes, c);
-        const bool host = home.residence == DSI_ON_HOST;
-        const void *data =
-            host ? dsi_exec_host_cell(engine->exec, c) : dsi_exec_cell(engine->exec, c);
-        if (home.parent == DS_NONE && data != NULL) {
-            const size_t bytes = dsi_resident_bytes(data, ds_meta_bytes(cell->meta));
+        const dsi_cell_residency residency = dsi_residency_of(&engine->residencies, c);
+        const bool host = residency.where == DSI_RESIDENCY_HOST;
+        if (residency.parent == DS_NONE && residency.where != DSI_RESIDENCY_DISK) {
+            const size_t bytes = dsi_exec_resident_of(engine->exec, c);
             m->cells[host ? DSI_RESIDENCY_HOST : DSI_RESIDENCY_DEVICE]
                     [dsi_memory_kind_of(cell->kind)] += bytes;
             m->all_cells += bytes;
@@ -159,9 +154,10 @@ static size_t most_of(const ds_engine *engine, int kind)
     const dsi_memory_view *v = engine->memory;
     size_t most = 0;
     for (int k = 0; k < DSI_MEMORY_KIND_COUNT; ++k) {
-        most += k == kind || kind == DSI_MEMORY_KIND_COUNT ? v->values[engine->state][k] : 0;
+        most += k == kind || kind == DSI_MEMORY_KIND_COUNT ? v->values[dsi_engine_awaits(engine)][k]
+                                                           : 0;
     }
-    for (int p = 0; p < DS_PHASE_COUNT; ++p) {
+    for (ds_phase p = 0; p < DS_MAX_PHASES; ++p) {
         const size_t in_phase = kind < DSI_MEMORY_KIND_COUNT ? v->most[p][kind] : v->most_sum[p];
         const bool ran = (engine->phases_run & 1u << p) != 0;
         most = ran && in_phase > most ? in_phase : most;
@@ -180,7 +176,7 @@ static ds_memory_info info_of(const ds_engine *engine, const measured *m)
                            .machine_used = m->process.machine_used,
                            .machine_memory = m->process.machine_memory};
     if (engine->exec != NULL) {
-        info.in_use = cells + sum_kinds(v->values[engine->state]);
+        info.in_use = cells + sum_kinds(v->values[dsi_engine_awaits(engine)]);
         info.in_use_peak = cells + most_of(engine, DSI_MEMORY_KIND_COUNT);
         info.mapped = dsi_exec_bytes(engine->exec);
         info.host = dsi_exec_host_bytes(engine->exec);
@@ -264,7 +260,8 @@ static void put_values(const sink *to, const ds_engine *engine)
         char name[64];
         (void)snprintf(name, sizeof name, "  %s", dsi_memory_kind_name((dsi_memory_kind)k));
         if (most > 0) {
-            put_row(to, name, engine->memory->values[engine->state][k], most, NO_FIGURE);
+            put_row(to, name, engine->memory->values[dsi_engine_awaits(engine)][k], most,
+                    NO_FIGURE);
         }
     }
 }
@@ -285,7 +282,7 @@ static void put_table(const sink *to, const ds_engine *engine, const measured *m
     put_row(to, "sum", i->planned, NO_FIGURE, i->resident);
 }
 
-/* DeepSpeed's two lines, then what they do not say. */
+/* DeepSpeed's two lines, then what they do not report. */
 static void put_report(const sink *to, const ds_engine *engine, const char *message)
 {
     measured m;

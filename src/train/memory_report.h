@@ -10,13 +10,13 @@
 
 #include "train/engine.h"
 
-enum { DSI_MEMORY_POINTS = DSI_ENGINE_ACCUMULATED + 1 }; /* states of an engine */
+enum { DSI_MEMORY_POINTS = DSI_CALL_STEP + 1 }; /* by the call that an engine awaits */
 
 typedef struct dsi_memory_view {
     size_t cells[DSI_RESIDENCY_COUNT][DSI_MEMORY_KIND_COUNT]; /* the whole run */
     size_t values[DSI_MEMORY_POINTS][DSI_MEMORY_KIND_COUNT];  /* in the arenas, in each state */
-    size_t most[DS_PHASE_COUNT][DSI_MEMORY_KIND_COUNT];       /* in any step of a phase */
-    size_t most_sum[DS_PHASE_COUNT];                          /* of all kinds together */
+    size_t most[DS_MAX_PHASES][DSI_MEMORY_KIND_COUNT];        /* in any step of a phase */
+    size_t most_sum[DS_MAX_PHASES];                           /* of all kinds together */
     size_t program; /* plans and tables, program, libraries, communicator */
 } dsi_memory_view;
 

@@ -21,7 +21,7 @@ static size_t records_a_step(const ds_engine *engine)
     const dsi_plan *plan = engine->train_plan;
     const size_t micro = steps_of(plan, DS_PHASE_FORWARD) + steps_of(plan, DS_PHASE_BACKWARD) + 1;
     return (size_t)engine->spec.train.accumulation * micro +
-           (plan->phase_begin[DS_PHASE_COUNT] - plan->phase_begin[DS_PHASE_NORM]) + 1;
+           (plan->phase_begin[DS_MAX_PHASES] - plan->phase_begin[DS_PHASE_STEP]) + 1;
 }
 
 static ds_status check_range(const ds_engine *engine, uint64_t first, uint64_t last)
@@ -38,7 +38,7 @@ static ds_status check_range(const ds_engine *engine, uint64_t first, uint64_t l
                        (unsigned long long)engine->trace->first,
                        (unsigned long long)engine->trace->last);
     }
-    if (engine->state != DSI_ENGINE_IDLE || engine->micro_step != 0) {
+    if (dsi_engine_awaits(engine) != DSI_CALL_FORWARD || engine->micro_step != 0) {
         return ds_fail(engine->ctx, DS_ERR_STATE,
                        "a trace starts between two optimizer steps, not within one");
     }

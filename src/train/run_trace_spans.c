@@ -5,6 +5,7 @@
  */
 #include "train/run_trace_spans.h"
 
+#include "comm/rank_names.h"
 #include "plan/plan_sim.h"
 
 #include <stdio.h>
@@ -15,7 +16,7 @@ enum { TEXT_CEILING = 1 << 22, TEXT_FLUSH = 1 << 20 };
 
 typedef dsi_trace_writer writer;
 
-/* Something that a stream did beside the thread. */
+/* Something that a stream did concurrently with the thread. */
 typedef struct dsi_trace_piece {
     uint32_t stream, node, step;
     double begin, end, waited;
@@ -27,6 +28,11 @@ static ds_phase phase_of(const writer *w, const dsi_run_record *r)
         return r->node == (uint32_t)DSI_HOST_BATCH ? DS_PHASE_FORWARD : DS_PHASE_BACKWARD;
     }
     return w->steps[r->node].phase;
+}
+
+static const char *name_of(const writer *w, ds_phase phase)
+{
+    return w->engine->train_plan->phases.items[phase].name;
 }
 
 static void put(writer *w, dsi_trace_span span, uint32_t step, double begin, double end)
@@ -63,7 +69,7 @@ static ds_status put_phases(writer *w, const dsi_run_record *records, size_t n)
                    (whole == 1 || phase_of(w, &records[last + 1]) == phase)) {
                 ++last;
             }
-            put(w, dsi_trace_of_phase(whole == 1 ? DS_PHASE_COUNT : phase), records[i].step,
+            put(w, dsi_trace_of_phase(whole == 1 ? NULL : name_of(w, phase)), records[i].step,
                 records[i].begin, records[last].end);
             DS_TRY(flush(w, TEXT_FLUSH));
             i = last + 1;
@@ -74,7 +80,7 @@ static ds_status put_phases(writer *w, const dsi_run_record *records, size_t n)
 
 static void put_host(writer *w, const dsi_run_record *r)
 {
-    dsi_trace_span span = dsi_trace_of_phase(phase_of(w, r));
+    dsi_trace_span span = dsi_trace_of_phase(name_of(w, phase_of(w, r)));
     span.tid = DSI_TRACE_THREAD;
     span.name = r->node == (uint32_t)DSI_HOST_BATCH ? "copy batch" : "clear gradients";
     span.category = "host";
@@ -105,7 +111,8 @@ static void put_wait(writer *w, const dsi_run_record *r)
     const double begin = r->since > 0.0f ? r->begin - r->since : issued[0];
     const double end = r->work > 0.0f ? begin + r->work : issued[1];
     add_piece(w, r, start, begin, end < r->end ? end : r->end);
-    put(w, dsi_trace_of_step(w->steps, r->node, true), r->step, r->begin, r->end);
+    put(w, dsi_trace_of_step(&w->engine->train_plan->phases, w->steps, r->node, true), r->step,
+        r->begin, r->end);
 }
 
 static void put_record(writer *w, const dsi_run_record *r)
@@ -115,7 +122,8 @@ static void put_record(writer *w, const dsi_run_record *r)
         return;
     }
     const dsi_sim_step *step = &w->steps[r->node];
-    dsi_trace_span span = dsi_trace_of_step(w->steps, r->node, step->stream != DSI_STREAM_COMPUTE);
+    dsi_trace_span span = dsi_trace_of_step(&w->engine->train_plan->phases, w->steps, r->node,
+                                            step->stream != DSI_STREAM_COMPUTE);
     switch (step->kind) {
     case DSI_SIM_WAIT:
         put_wait(w, r);
@@ -159,7 +167,8 @@ static ds_status put_pieces(writer *w)
         if (i == 0 || p->stream != w->pieces[i - 1].stream) {
             free_at = p->begin;
         }
-        dsi_trace_span span = dsi_trace_of_step(w->steps, p->node, false);
+        dsi_trace_span span =
+            dsi_trace_of_step(&w->engine->train_plan->phases, w->steps, p->node, false);
         span.waited = p->waited;
         put(w, span, p->step, p->begin > free_at ? p->begin : free_at, p->end);
         DS_TRY(flush(w, TEXT_FLUSH));
@@ -173,13 +182,13 @@ ds_status dsi_trace_writer_rank(writer *w, uint32_t rank, const dsi_run_record *
                                 double origin)
 {
     bool used[DSI_STREAM_COUNT] = {[DSI_STREAM_COMPUTE] = true};
-    char name[32];
     const uint32_t n_steps = w->engine->train_plan->n_steps;
     for (size_t i = 0; i < n; ++i) {
         if (records[i].node < n_steps) {
             used[w->steps[records[i].node].stream] = true;
         } else if (records[i].node < (uint32_t)DSI_HOST_CLEAR) {
-            return ds_fail(w->engine->ctx, DS_ERR_PEER, "rank %u sent no trace", rank);
+            return ds_fail(w->engine->ctx, DS_ERR_PEER, "%s sent no trace",
+                           dsi_comm_rank_name(w->engine->comm, rank).text);
         }
     }
     w->pid = DSI_TRACE_RANKS + rank;
@@ -187,8 +196,7 @@ ds_status dsi_trace_writer_rank(writer *w, uint32_t rank, const dsi_run_record *
     w->first = n > 0 ? records[0].begin : origin;
     w->n_pieces = 0;
     memset(w->issued, 0, ((size_t)n_steps + 1) * sizeof *w->issued);
-    (void)snprintf(name, sizeof name, "rank %u", rank);
-    dsi_trace_process(&w->trace, w->pid, name);
+    dsi_trace_process(&w->trace, w->pid, dsi_comm_rank_name(w->engine->comm, rank).text);
     dsi_trace_streams(&w->trace, w->pid, used);
     DS_TRY(put_phases(w, records, n));
     for (size_t i = 0; i < n; ++i) {
@@ -211,7 +219,7 @@ ds_status dsi_trace_writer_open(writer *w, const ds_engine *engine, uint64_t mos
     if (w->issued == NULL || w->records == NULL || w->pieces == NULL) {
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for a trace of %zu records", room);
     }
-    DS_TRY(dsi_plan_sim_steps(plan, ds_comm_size(engine->comm), &engine->homes, &w->steps));
+    DS_TRY(dsi_plan_sim_steps(plan, ds_comm_size(engine->comm), &engine->residencies, &w->steps));
     DS_TRY(dsi_file_stage(engine->ctx, path, &w->file));
     w->trace = dsi_trace_begin(&w->text);
     return DS_OK;

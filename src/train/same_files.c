@@ -9,6 +9,7 @@
 
 #include "base/buf.h"
 #include "base/machine_id.h"
+#include "comm/rank_names.h"
 #include "comm/same_text.h"
 #include "io/file.h"
 
@@ -122,10 +123,10 @@ static ds_status check_sizes(const compare *c)
         for (uint32_t r = 1; r < c->comm->size; ++r) {
             if (id_of(c, r, f)->size != id_of(c, 0, f)->size) {
                 return ds_fail(c->ctx, DS_ERR_PEER,
-                               "rank %u has another %s than rank 0: its %s has %llu bytes, rank "
+                               "%s has another %s than rank 0: its %s has %llu bytes, rank "
                                "0's %llu; %s",
-                               r, c->what, dsi_path_name(c->paths[f]),
-                               (unsigned long long)id_of(c, r, f)->size,
+                               dsi_comm_rank_name(c->comm, r).text, c->what,
+                               dsi_path_name(c->paths[f]), (unsigned long long)id_of(c, r, f)->size,
                                (unsigned long long)id_of(c, 0, f)->size, remedy);
             }
         }
@@ -237,11 +238,11 @@ static ds_status report(const compare *c, uint32_t f, uint64_t index, int64_t ow
     free(words);
     DS_TRY(status);
     return unread ? ds_fail(c->ctx, DS_ERR_PEER,
-                            "rank %u cannot read its %s (%s), or it became shorter; %s", r, c->what,
-                            name, remedy)
+                            "%s cannot read its %s (%s), or it became shorter; %s",
+                            dsi_comm_rank_name(c->comm, r).text, c->what, name, remedy)
                   : ds_fail(c->ctx, DS_ERR_PEER,
-                            "rank %u has another %s than rank 0: %s differs behind byte %llu; %s",
-                            r, c->what, name,
+                            "%s has another %s than rank 0: %s differs behind byte %llu; %s",
+                            dsi_comm_rank_name(c->comm, r).text, c->what, name,
                             (unsigned long long)((index - c->first[f]) * PIECE_BYTES), remedy);
 }
 

@@ -14,7 +14,7 @@ void dsi_tune_bound_batches(dsi_tune *t)
     dsi_tune_space *s = &t->space;
     const bool asks = t->planner_self != NULL && t->planner->rows != NULL && s->rows == 0;
     const uint64_t rows = asks ? t->planner->rows(t->planner_self) : 0;
-    const double each = (double)s->accumulation * (double)t->n_ranks;
+    const double each = (double)s->accumulation * (double)t->n_data_ranks;
     uint32_t n = 0;
     while (n < s->n_batches && (double)s->batches[n] * each <= (double)rows) {
         ++n;

@@ -11,7 +11,7 @@ bool dsi_tune_formula(const dsi_tune *t, const dsi_tune_candidate *c, dsi_predic
 {
     const ds_config_item *halves[] = {ds_config_find(t->options_config, "bf16.enabled"),
                                       ds_config_find(t->options_config, "fp16.enabled")};
-    const double n = (double)t->n_ranks;
+    const double n = (double)t->n_data_ranks;
     bool half = false;
     if (t->n_params <= 0.0) {
         return false;

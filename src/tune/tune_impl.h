@@ -105,6 +105,7 @@ typedef struct dsi_tune {
     size_t config_word, config_offset; /* where the command has it */
     const char **mapped;               /* key, flag, key, flag, …, NULL */
     uint32_t n_ranks, n_nodes, n_local, n_threads;
+    uint32_t n_data_ranks; /* of them, those that have samples of their own */
     char results[DSI_TUNE_PATH], experiments[DSI_TUNE_PATH]; /* absolute */
     int lock;                                                /* of the results folder; -1: none */
     dsi_tune_space space;

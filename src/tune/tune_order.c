@@ -14,7 +14,7 @@
 
 int64_t dsi_tune_rows(const dsi_tune *t, const dsi_tune_candidate *c)
 {
-    return c->micro_batch * c->accumulation * (int64_t)t->n_ranks;
+    return c->micro_batch * c->accumulation * (int64_t)t->n_data_ranks;
 }
 
 /* ---- scores: more is better ---- */

@@ -97,7 +97,7 @@ static void find_twin(const dsi_tune *t, dsi_tune_candidate *c)
         const dsi_tune_candidate *o = &t->items[i];
         const dsi_prediction *p = &c->prediction;
         if (o != c && o->predicted && o->state == DSI_TUNE_OPEN &&
-            (o->stage == c->stage || t->n_ranks == 1) && o->micro_batch == c->micro_batch &&
+            (o->stage == c->stage || t->n_data_ranks == 1) && o->micro_batch == c->micro_batch &&
             o->accumulation == c->accumulation && o->prediction.need == p->need &&
             o->prediction.hardware_flops == p->hardware_flops && o->prediction.sent == p->sent &&
             fabs(o->prediction.seconds - p->seconds) <= 1e-6 * p->seconds) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The course of a search. See tune.h. */
 #include "base/clock.h"
+#include "base/processor.h"
 #include "launch/launch.h"
 #include "tune/tune_impl.h"
 
@@ -133,7 +134,7 @@ static ds_status count_ranks(dsi_tune *t)
     t->n_nodes = (uint32_t)hosts.n;
     t->n_local = hosts.items[0].n_slots;
     dsi_hosts_free(&hosts);
-    const uint32_t cores = dsi_cores_allowed();
+    const uint32_t cores = dsi_processor_n_cores();
     t->n_threads = cores > t->n_local ? cores / t->n_local : 1;
     return DS_OK;
 }

@@ -93,11 +93,21 @@ static void read_stages(reader *r)
     } else {
         add_stage(r, is_open(stage) ? &all : stage);
     }
-    if (r->t->n_ranks == 1 && s->n_stages > 1 && !offloads(zero, "offload_optimizer") &&
+    if (r->t->n_data_ranks == 1 && s->n_stages > 1 && !offloads(zero, "offload_optimizer") &&
         !offloads(zero, "offload_param")) {
         s->n_stages = 1; /* they are all the same plan */
         s->one_stage = true;
     }
+}
+
+/* A size that does not divide the ranks is for the trial to refuse, by its name. */
+static void read_data_ranks(reader *r)
+{
+    int64_t tp = 0;
+    const dsi_node *size = dsi_node_find(dsi_node_find(r->root, "tensor_parallel"), "autotp_size");
+    const bool shares = size != NULL && dsi_node_int(size, &tp) && tp > 1;
+    r->t->n_data_ranks =
+        shares && r->t->n_ranks % tp == 0 ? (uint32_t)(r->t->n_ranks / tp) : r->t->n_ranks;
 }
 
 /* ---- batches ---- */
@@ -125,7 +135,7 @@ static void add_batch(reader *r, int64_t batch)
     const ds_config_autotuning *o = &r->t->options;
     dsi_tune_space *s = r->space;
     const double rows = s->rows > 0 ? (double)s->rows : (double)batch * (double)s->accumulation;
-    const double all = rows * (double)r->t->n_ranks;
+    const double all = rows * (double)r->t->n_data_ranks;
     const bool repeated = s->n_batches > 0 && s->batches[s->n_batches - 1] >= batch;
     if (batch >= o->min_micro_batch && batch <= o->max_micro_batch && !repeated &&
         all <= MOST_ROWS &&
@@ -195,16 +205,16 @@ static void read_rows(reader *r)
     if (is_open(total)) {
         return;
     }
-    if (!dsi_node_int(total, &rows) || rows < 1 || rows % (int64_t)r->t->n_ranks != 0) {
+    if (!dsi_node_int(total, &rows) || rows < 1 || rows % (int64_t)r->t->n_data_ranks != 0) {
         char text[160];
         (void)snprintf(text, sizeof text,
                        "expected a multiple of the %u ranks, since the search keeps it; remove it "
                        "to let the batch grow",
-                       r->t->n_ranks);
+                       r->t->n_data_ranks);
         fail(r, "train_batch_size", text);
         return;
     }
-    r->space->rows = rows / (int64_t)r->t->n_ranks;
+    r->space->rows = rows / (int64_t)r->t->n_data_ranks;
 }
 
 static void read_batches(reader *r)
@@ -407,6 +417,7 @@ ds_status dsi_tune_read_space(dsi_tune *t)
     if (r.root == NULL || diags.n_errors > 0) {
         r.status = ds_fail(t->ctx, DS_ERR_CONFIG, "%s: no configuration", t->config_path);
     } else {
+        read_data_ranks(&r);
         read_stages(&r);
         read_batches(&r);
         read_recompute(&r);

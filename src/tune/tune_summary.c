@@ -287,6 +287,7 @@ static ds_status put_best(dsi_tune *t)
     dsi_words command = {0};
     dsi_buf text = dsi_buf_make(TEXT_CEILING);
     dsi_tune_set(&best, "autotuning", "");
+    dsi_tune_set(&best, "comet.api_key", ""); /* it is written nowhere */
     DS_TRY(dsi_tune_text(t->ctx, &t->raw, best.settings, best.n_settings, &config));
     (void)snprintf(path, sizeof path, "%s/ds_config_optimal.json", t->results);
     ds_status status = dsi_tune_put(t->ctx, path, dsi_buf_text(&config));

@@ -445,7 +445,7 @@ static void take_model_info(dsi_tune *t, const char *folder)
 ds_status dsi_tune_profile_model(dsi_tune *t)
 {
     dsi_tune_candidate c = {.name = "profile_model_info",
-                            .stage = t->n_ranks > 1 ? 3 : 0,
+                            .stage = t->n_data_ranks > 1 ? 3 : 0,
                             .micro_batch = 1,
                             .accumulation = 1};
     trial_files f = {0};
@@ -453,7 +453,7 @@ ds_status dsi_tune_profile_model(dsi_tune *t)
     dsi_tune_set_int(&c, "zero_optimization.stage", c.stage);
     dsi_tune_set_int(&c, "train_micro_batch_size_per_gpu", 1);
     dsi_tune_set_int(&c, "gradient_accumulation_steps", 1);
-    dsi_tune_set_int(&c, "train_batch_size", (int64_t)t->n_ranks);
+    dsi_tune_set_int(&c, "train_batch_size", (int64_t)t->n_data_ranks);
     for (uint32_t i = 0; i < t->space.n_axes; ++i) {
         if (t->space.axes[i].from_stage == 0 && t->space.axes[i].n > 0) {
             dsi_tune_set(&c, t->space.axes[i].path, t->space.axes[i].values[0]);

@@ -246,30 +246,26 @@ static void casts_and_cells(void **state)
 
 static void optimizers(void **state)
 {
-    static const char *const names[] = {"adam", "sgd", "lion", "adagrad", "lamb"};
-    static const uint32_t n_states[] = {2, 1, 1, 1, 2};
+    static const char *const names[] = {"adam", "sgd", "lion", "adagrad"};
+    static const uint32_t n_states[] = {2, 1, 1, 1};
     (void)state;
     ds_ctx *ctx = new_ctx(3);
-    for (int k = 0; k < 5 * 3 * 3 * 2 * 4; ++k) {
-        const int opt = k % 5;
-        const ds_dtype param = check_types[k / 5 % 3];
-        const ds_dtype grad = check_types[k / 15 % 3];
-        const ds_dtype st = k / 45 % 2 == 0 ? DS_DTYPE_F32 : DS_DTYPE_BF16;
-        const int variant = k / 90;
+    for (int k = 0; k < 4 * 3 * 3 * 2 * 4; ++k) {
+        const int opt = k % 4;
+        const ds_dtype param = check_types[k / 4 % 3];
+        const ds_dtype grad = check_types[k / 12 % 3];
+        const ds_dtype st = k / 36 % 2 == 0 ? DS_DTYPE_F32 : DS_DTYPE_BF16;
+        const int variant = k / 72;
         const int64_t n = sizes[(size_t)k % 8];
         const ds_shape s = ds_shape_1d(n);
-        const dsi_optim_attrs attrs = {.eps = 1e-8,
-                                       .adamw = variant & 1,
-                                       .dampening = 0.1,
-                                       .nesterov = variant >> 1,
-                                       .max_coeff = 10.0,
-                                       .min_coeff = 0.01};
+        const dsi_optim_attrs attrs = {
+            .eps = 1e-8, .adamw = variant & 1, .dampening = 0.1, .nesterov = variant >> 1};
         const bool master = param != DS_DTYPE_F32;
         const uint32_t states = opt == 1 && variant == 3 ? 0 : n_states[opt];
         op_case c = {.op = names[opt], .attrs = &attrs, .n_in = 5 + states, .n_out = 2 + states};
         c.in[0] = noise(param, s, 1, 0.5f);
         c.in[1] = noise(grad, s, 2, 0.1f);
-        for (int64_t i = 5; opt != 4 && i < n; i += 77) { /* LAMB would spread it over all */
+        for (int64_t i = 5; i < n; i += 77) {
             write_element(c.in[1].data, grad, (size_t)i,
                           nanf("0x3fffff")); /* rounded, it would carry */
         }

@@ -9,6 +9,7 @@
 #include "comm/shm.h"
 #include "common/check.h"
 #include "common/sim_ranks.h"
+#include "place/mesh_comm.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,6 +255,93 @@ static uint32_t all_bodies(ds_ctx *ctx, dsi_comm *comm, void *arg)
     return n_failed > 0 ? n_failed : finds_the_straggler(comm);
 }
 
+/* ---- groups along the axes of a mesh ---- */
+
+enum { GRID = 4 };
+
+static ds_status sum_along(dsi_comm *comm, size_t count)
+{
+    float *in = calloc(count, sizeof *in);
+    float *out = calloc(count, sizeof *out);
+    const dsi_comm_part part = {.in = in, .out = out, .count = count};
+    const ds_status status = dsi_comm_run(comm, &(dsi_comm_call){.kind = DSI_COLL_ALL_REDUCE,
+                                                                 .dtype = DS_DTYPE_F32,
+                                                                 .factor = 1.0f,
+                                                                 .parts = &part,
+                                                                 .n_parts = 1,
+                                                                 .what = "a sum"});
+    free(in);
+    free(out);
+    return status;
+}
+
+/* Each tuple of axes has rows of its own, and waits for nobody but its group. */
+static uint32_t logs_groups(ds_ctx *ctx, dsi_comm *comm, void *arg)
+{
+    static const dsi_axis tuple[2] = {DSI_AXIS_DPS, DSI_AXIS_DPR};
+    static const char *const names[3] = {"", "(dps)", "(dpr)"};
+    const uint32_t size[DSI_AXIS_COUNT] = {1, 2, 2, 1, 1, 1};
+    const ds_comm_log_params params = {.all = true};
+    const ds_comm_log_row want[3] = {{.n_ranks = 4, .bytes = 4000, .count = 1},
+                                     {.n_ranks = 2, .bytes = 8000, .count = 3},
+                                     {.n_ranks = 2, .bytes = 8000, .count = 1}};
+    dsi_mesh mesh;
+    dsi_mesh_comms groups;
+    ds_comm_log_row row;
+    char *text = NULL;
+    (void)arg;
+    FAIL_UNLESS(ds_comm_log_start(comm, &params) >= 0);
+    FAIL_UNLESS(dsi_mesh_of(ctx, size, &mesh) >= 0);
+    FAIL_UNLESS(dsi_mesh_comms_make(ctx, comm, &mesh, &groups) >= 0);
+    FAIL_UNLESS(sum_along(comm, 1000) >= 0);
+    for (uint32_t i = 0; i < 4; ++i) {
+        dsi_axes axes = {0};
+        dsi_comm *group = NULL;
+        dsi_axes_add(&axes, tuple[i / 3]);
+        FAIL_UNLESS(dsi_mesh_comms_get(&groups, &axes, &group) >= 0 && group->size == 2);
+        FAIL_UNLESS(sum_along(group, 2000) >= 0);
+    }
+    FAIL_UNLESS(ds_comm_log_n_rows(comm) == 3);
+    for (uint32_t i = 0; i < 3; ++i) {
+        FAIL_UNLESS(ds_comm_log_get_row(comm, i, &row) >= 0);
+        FAIL_UNLESS(strcmp(row.axes, names[i]) == 0 && row.n_ranks == want[i].n_ranks);
+        FAIL_UNLESS(row.bytes == want[i].bytes && row.count == want[i].count && row.total_ms > 0.0);
+    }
+    for (uint32_t i = 0; i < 5; ++i) { /* (i + 1)(rank + 1) tenths of a millisecond */
+        comm->log->samples[DSI_LOG_ALL_RANKS].seconds[i] =
+            (float)((double)((i + 1) * (comm->rank + 1)) * 1e-4);
+    }
+    FAIL_UNLESS(ds_comm_log_summary(comm, true, &text) >= 0);
+    /* rank 3 waits in all for rank 0, along dps for rank 2, along dpr for rank 1 */
+    FAIL_UNLESS(
+        comm->rank != 3 ||
+        strstr(text,
+               "all_reduce\n"
+               "                    3.91 KB             1                   0.10                "
+               "0.30                0.10                0.30                \n"
+               "all_reduce over (dps) (2 ranks)\n"
+               "                    7.81 KB             3                   2.70                "
+               "0.90                0.90                0.30                \n"
+               "all_reduce over (dpr) (2 ranks)\n"
+               "                    7.81 KB             1                   1.00                "
+               "1.00                1.00                1.00                \n") != NULL ||
+        (puts(text), false));
+    free(text);
+    FAIL_UNLESS(comm->log->samples[DSI_LOG_ALL_RANKS].n == 5); /* the table's own calls are not */
+    dsi_mesh_comms_destroy(&groups);
+    FAIL_UNLESS(ds_comm_log_n_rows(comm) == 3); /* groups go, what they did stays */
+    FAIL_UNLESS(ds_comm_log_summary(comm, true, &text) >= 0);
+    FAIL_UNLESS(strstr(text, "all_reduce over (dps) (2 ranks)") != NULL);
+    free(text);
+    return 0;
+}
+
+static void on_a_mesh(void **state)
+{
+    (void)state;
+    assert_int_equal(sim_ranks_run(GRID, NULL, logs_groups, NULL), 0);
+}
+
 static void on_simulated_ranks(void **state)
 {
     (void)state;
@@ -421,8 +509,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(on_processes), /* before threads begin */
-        cmocka_unit_test(on_simulated_ranks),   cmocka_unit_test(logs_what_is_asked_for),
-        cmocka_unit_test(full_tables_are_told), cmocka_unit_test(unequal_logs_are_refused),
+        cmocka_unit_test(on_simulated_ranks),
+        cmocka_unit_test(on_a_mesh),
+        cmocka_unit_test(logs_what_is_asked_for),
+        cmocka_unit_test(full_tables_are_told),
+        cmocka_unit_test(unequal_logs_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,7 @@ void *graph_run_cell(const graph_run *run, ds_cell_kind kind, const char *name, 
         return NULL;
     }
     *count_out = (size_t)ds_shape_count(ds_cells_get(run->cells, cell)->meta.shape);
-    return dsi_exec_cell(run->exec, cell);
+    return dsi_exec_host_view(run->exec, cell);
 }
 
 static void open_model(graph_run *run, ds_ctx *ctx, const char *folder)
@@ -49,6 +49,7 @@ static void open_exec(graph_run *run, const ds_graph *graph, const graph_run_par
                               .isa = dsi_cpu_isa_capped(params->isa),
                               .choose = dsi_cpu_kernel_choose,
                               .no_reuse = params->no_reuse,
+                              .n_slots = params->n_slots,
                               .no_fuse = params->no_fuse};
     CHECK_OK(run->ctx, dsi_plan_build(graph, &env, &run->plan));
     CHECK_OK(run->ctx, dsi_plan_check(run->plan));
@@ -79,7 +80,7 @@ static void load_weights(graph_run *run, const char *folder)
             assert_int_equal(golden_find(&file, info->name)->count,
                              ds_shape_count(info->meta.shape));
             for (size_t i = 0; i < golden_find(&file, info->name)->count; ++i) {
-                put(dsi_exec_cell(run->exec, c), info->meta.dtype, i, from[i]);
+                put(dsi_exec_host_view(run->exec, c), info->meta.dtype, i, from[i]);
             }
             n += info->kind == DS_CELL_PARAM;
         }
@@ -107,8 +108,9 @@ void graph_run_open(graph_run *run, ds_ctx *ctx, const char *folder, const ref_b
                                  .master = params->dtype != DS_DTYPE_F32,
                                  .batch = batch->b,
                                  .seq_length = batch->t,
-                                 .accumulation = 1,
-                                 .optimizer = DSI_OPTIMIZER_ADAM,
+                                 .accumulation =
+                                     params->accumulation > 1 ? params->accumulation : 1,
+                                 .optimizer = DS_OPTIMIZER_ADAM,
                                  .eps = 1e-8,
                                  .decoupled_decay = true};
     const size_t n = (size_t)(batch->b * batch->t);
@@ -157,7 +159,7 @@ void graph_run_update(graph_run *run, const ref_adamw_params *params)
 {
     const double t = (double)params->step;
     for (size_t group = 0; group < 2; ++group) {
-        float *hyper = dsi_exec_cell(run->exec, run->own.hyper[group]);
+        float *hyper = dsi_exec_host_view(run->exec, run->own.hyper[group]);
         hyper[DSI_HYPER_LR] = (float)params->lr;
         hyper[DSI_HYPER_BETA1] = (float)params->beta1;
         hyper[DSI_HYPER_BETA2] = (float)params->beta2;
@@ -166,8 +168,10 @@ void graph_run_update(graph_run *run, const ref_adamw_params *params)
         hyper[DSI_HYPER_BIAS2] = (float)sqrt(1.0 - pow(params->beta2, t));
         hyper[DSI_HYPER_FIRST] = params->step == 1 ? 1.0f : 0.0f;
     }
-    CHECK_OK(run->ctx, dsi_exec_run(run->exec, run->id, DS_PHASE_NORM));
-    CHECK_OK(run->ctx, dsi_exec_run(run->exec, run->id, DS_PHASE_UPDATE));
+    CHECK_OK(run->ctx,
+             dsi_exec_run(run->exec, run->id, dsi_phases_find(&run->plan->phases, "norm")));
+    CHECK_OK(run->ctx,
+             dsi_exec_run(run->exec, run->id, dsi_phases_find(&run->plan->phases, "update")));
 }
 
 void graph_run_logits(ds_ctx *ctx, const char *folder, const int32_t *tokens, int64_t t, ds_isa isa,

@@ -5,15 +5,17 @@
 #define DS_TEST_GRAPH_RUN_H
 
 #include "common/golden.h"
+#include "compile/train_graph.h"
 #include "exec/exec.h"
 #include "ref/ref.h"
-#include "train/train_graph.h"
 
 typedef struct graph_run_params {
     ds_dtype dtype;
     ds_isa isa; /* highest that kernels may use, the machine permitting */
     bool no_fuse, no_reuse;
     bool reparse; /* print the graph and run what the text parses to */
+    uint32_t n_slots;
+    int64_t accumulation; /* 0: 1 */
 } graph_run_params;
 
 typedef struct graph_run {

@@ -57,7 +57,7 @@ dsi_engine_spec parity_spec(const parity_case *p, ds_dtype dtype, ds_isa isa)
                                        .batch = p->n_batch,
                                        .seq_length = p->n_seq,
                                        .accumulation = 1,
-                                       .optimizer = DSI_OPTIMIZER_ADAM,
+                                       .optimizer = DS_OPTIMIZER_ADAM,
                                        .eps = 1e-8,
                                        .decoupled_decay = true},
                              .lr = 1e-3,
@@ -103,11 +103,11 @@ static void fill_cells(ds_ctx *ctx, const parity_case *p, ds_cells *cells, dsi_e
         const ds_cell_info *cell = ds_cells_get(cells, c);
         if (cell->kind == DS_CELL_PARAM) {
             CHECK_OK(ctx, ds_safetensors_read(ctx, by_cell[c], cell->meta.dtype,
-                                              dsi_exec_cell(exec, c)));
+                                              dsi_exec_host_view(exec, c)));
         }
         for (int i = 0; cell->kind == DS_CELL_INPUT && i < 4; ++i) {
             if (strcmp(cell->name + strlen("eval/"), p->tensors[i].name) == 0) {
-                memcpy(dsi_exec_cell(exec, c), p->tensors[i].tensor.data,
+                memcpy(dsi_exec_host_view(exec, c), p->tensors[i].tensor.data,
                        ds_meta_bytes(cell->meta));
             }
         }

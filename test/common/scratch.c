@@ -33,8 +33,8 @@ void scratch_remove(char *folder)
 
 const char *scratch_path(const char *folder, const char *name)
 {
-    static char buffers[8][1024];
-    static unsigned next;
+    static _Thread_local char buffers[8][1024]; /* ranks are threads */
+    static _Thread_local unsigned next;
     char *buffer = buffers[next++ % 8];
     (void)snprintf(buffer, sizeof buffers[0], "%s/%s", folder, name);
     return buffer;

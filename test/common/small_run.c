@@ -16,7 +16,7 @@ const char small_llama[] =
     "\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
     "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}";
 
-dsi_offload_spec small_away(const char *folder, dsi_residence states, dsi_residence params)
+dsi_offload_spec small_away(const char *folder, dsi_residency states, dsi_residency params)
 {
     dsi_offload_spec spec = {.states = states,
                              .params = params,
@@ -26,7 +26,7 @@ dsi_offload_spec small_away(const char *folder, dsi_residence states, dsi_reside
                              .read_ahead = 20000,
                              .update_ahead = 60000,
                              .write_behind = 60000,
-                             .carry = true,
+                             .defer = true,
                              .aio = ds_aio_params_default()};
     (void)snprintf(spec.folders, sizeof spec.folders, "%s", folder);
     return spec;
@@ -42,7 +42,7 @@ dsi_engine_spec small_spec(ds_dtype dtype)
                                        .batch = SMALL_BATCH,
                                        .seq_length = SMALL_SEQ,
                                        .accumulation = 1,
-                                       .optimizer = DSI_OPTIMIZER_ADAM,
+                                       .optimizer = DS_OPTIMIZER_ADAM,
                                        .eps = 1e-8,
                                        .decoupled_decay = true},
                              .lr = 1e-3,
@@ -68,7 +68,8 @@ ds_model *small_model(ds_ctx *ctx, const char *folder, const char *config)
 ds_engine *small_engine(ds_ctx *ctx, const ds_model *model, const dsi_engine_spec *spec)
 {
     ds_engine *engine = NULL;
-    const ds_engine_params params = {.model = model, .seq_length = SMALL_SEQ, .seed = 5};
+    const ds_engine_params params = {
+        .model = model, .seq_length = SMALL_SEQ, .seed = 5, .memory_bytes = SMALL_MEMORY};
     CHECK_OK(ctx, dsi_engine_create(ctx, &params, spec, &engine));
     return engine;
 }

@@ -7,13 +7,14 @@
 #include "train/engine.h"
 
 enum { SMALL_BATCH = 2, SMALL_SEQ = 48, SMALL_VOCABULARY = 211, SMALL_WIDTH = 48 };
+enum { SMALL_MEMORY = 1 }; /* of a rank: no room to keep what the plan need not keep */
 
 /* config.json of three layers: GPT-2 with dropout and tied embeddings, Llama with neither. */
 extern const char small_gpt2[];
 extern const char small_llama[];
 
 /* As much traffic as there can be: small chunks, small parameters too, nothing reused. */
-dsi_offload_spec small_away(const char *folder, dsi_residence states, dsi_residence params);
+dsi_offload_spec small_away(const char *folder, dsi_residency states, dsi_residency params);
 
 /* AdamW with weight decay; states in fp32, a master where dtype is narrower. Nothing is offloaded.
  */

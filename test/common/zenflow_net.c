@@ -51,7 +51,7 @@ static dsi_engine_spec make_spec(const zenflow_setting *s)
                                       .batch = BATCH,
                                       .seq_length = 1,
                                       .accumulation = s->accumulation > 0 ? s->accumulation : 1,
-                                      .optimizer = DSI_OPTIMIZER_ADAM,
+                                      .optimizer = DS_OPTIMIZER_ADAM,
                                       .eps = 1e-15,
                                       .decoupled_decay = !s->coupled_decay,
                                       .max_norm = s->max_norm,
@@ -121,9 +121,9 @@ dsi_zenflow_spec zenflow_steps_of(int64_t update, int64_t select, int64_t warm_u
 
 dsi_offload_spec zenflow_away(int how, const char *folder)
 {
-    const dsi_residence there = how % 2 == 0 ? DSI_ON_HOST : DSI_ON_DISK;
-    dsi_offload_spec spec = small_away(folder, there, how >= 2 ? there : DSI_ON_DEVICE);
-    spec.chosen = how >= 2 ? DSI_ON_HOST : DSI_ON_DEVICE;
+    const dsi_residency there = how % 2 == 0 ? DSI_RESIDENCY_HOST : DSI_RESIDENCY_DISK;
+    dsi_offload_spec spec = small_away(folder, there, how >= 2 ? there : DSI_RESIDENCY_DEVICE);
+    spec.chosen = how >= 2 ? DSI_RESIDENCY_HOST : DSI_RESIDENCY_DEVICE;
     spec.threshold = 17;
     spec.how.chunk = 100;
     return spec;
@@ -163,8 +163,8 @@ uint64_t zenflow_hash(ds_ctx *own, ds_engine *engine)
                 hash = XXH3_64bits_withSeed(data, n * sizeof *data, hash);
             }
         } else if (wanted) {
-            hash = XXH3_64bits_withSeed(dsi_exec_cell(engine->exec, c), ds_meta_bytes(info->meta),
-                                        hash);
+            hash = XXH3_64bits_withSeed(dsi_exec_host_view(engine->exec, c),
+                                        ds_meta_bytes(info->meta), hash);
         }
     }
     return hash;

@@ -2,34 +2,13 @@
 /* Sections that a file lacks: the Trainer's optimizer and schedule by its flags; what contradicts a
  * section of the file; warm-up as a part of all steps; the one line of defaults. */
 #include "common/check.h"
+#include "common/config_case.h"
 #include "config/config_values.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define BATCH "train_micro_batch_size_per_gpu: 2, "
-
-/* Loads and resolves; *config_out is NULL after an error. */
-static ds_status resolve(ds_ctx *ctx, const char *text, const ds_trainer_values *trainer,
-                         ds_config **config_out)
-{
-    *config_out = NULL;
-    DS_TRY(ds_config_load_text(ctx, "ds.json", text, strlen(text), NULL, config_out));
-    const ds_status status = ds_config_resolve(*config_out, 1, trainer);
-    if (status < 0) {
-        ds_config_destroy(config_out);
-    }
-    return status;
-}
-
-static size_t n_notices_with(const ds_config *config, const char *text)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < ds_config_n_notices(config); ++i) {
-        n += strstr(ds_config_notice(config, i), text) != NULL;
-    }
-    return n;
-}
 
 static const char *origin_of(const ds_config *config, const char *path)
 {
@@ -45,7 +24,7 @@ static void a_file_without_sections_gets_the_trainers(void **state)
                                        .adam_beta2 = ds_known(0.95),
                                        .warmup_steps = ds_known(3)};
     ds_config *config;
-    CHECK_OK(*state, resolve(*state, "{" BATCH "}", &trainer, &config));
+    CHECK_OK(*state, config_resolve(*state, "{" BATCH "}", 1, &trainer, &config));
     const ds_config_values *v = dsi_config_values(config);
     assert_int_equal(v->optimizer.kind, DS_OPTIMIZER_ADAM);
     assert_true(v->optimizer.decoupled && v->optimizer.bias_correction);
@@ -59,9 +38,10 @@ static void a_file_without_sections_gets_the_trainers(void **state)
     assert_string_equal(origin_of(config, "optimizer.type"), "the Trainer's default");
     assert_string_equal(origin_of(config, "optimizer.params.lr"), "--learning_rate");
     assert_string_equal(origin_of(config, "scheduler.type"), "the Trainer's default");
-    assert_int_equal(n_notices_with(config, "the Trainer's defaults: --optim adamw_torch, "
-                                            "--lr_scheduler_type linear, --adam_epsilon 1e-08, "
-                                            "--weight_decay 0"),
+    assert_int_equal(config_n_notices_with(config,
+                                           "the Trainer's defaults: --optim adamw_torch, "
+                                           "--lr_scheduler_type linear, --adam_epsilon 1e-08, "
+                                           "--weight_decay 0"),
                      1);
     assert_int_equal(ds_config_n_notices(config), 1);
     ds_config_destroy(&config);
@@ -76,16 +56,17 @@ static void a_file_without_batches_gets_the_trainers(void **state)
     static const char *const files[] = {"{}", "{train_batch_size: 'auto'}",
                                         "{gradient_accumulation_steps: 'auto'}"};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; ++i) {
-        CHECK_OK(*state, resolve(*state, files[i], &usual, &config));
+        CHECK_OK(*state, config_resolve(*state, files[i], 1, &usual, &config));
         assert_int_equal(dsi_config_values(config)->batch.train_batch_size, 8);
-        assert_int_equal(n_notices_with(config, "--micro_batch 8"), 1);
+        assert_int_equal(config_n_notices_with(config, "--micro_batch 8"), 1);
         ds_config_destroy(&config);
     }
     const ds_trainer_values flag = {.fill_sections = true, .micro_batch = ds_known(3)};
-    CHECK_OK(*state, resolve(*state, "{gradient_accumulation_steps: 2}", &flag, &config));
+    CHECK_OK(*state, config_resolve(*state, "{gradient_accumulation_steps: 2}", 1, &flag, &config));
     assert_int_equal(dsi_config_values(config)->batch.train_batch_size, 6);
     ds_config_destroy(&config);
-    CHECK_FAILS(*state, resolve(*state, "{}", NULL, &config), DS_ERR_CONFIG, "found neither");
+    CHECK_FAILS(*state, config_resolve(*state, "{}", 1, NULL, &config), DS_ERR_CONFIG,
+                "found neither");
 }
 
 /* DeepSpeed's meaning: the library fills nothing unless it is asked. */
@@ -93,13 +74,13 @@ static void the_library_fills_nothing(void **state)
 {
     ds_config *config;
     const ds_trainer_values steps = {.total_steps = ds_known(20)};
-    CHECK_OK(*state, resolve(*state, "{" BATCH "}", &steps, &config));
+    CHECK_OK(*state, config_resolve(*state, "{" BATCH "}", 1, &steps, &config));
     assert_int_equal(dsi_config_values(config)->optimizer.kind, DS_OPTIMIZER_NONE);
     assert_int_equal(dsi_config_values(config)->scheduler.kind, DS_SCHEDULE_NONE);
     ds_config_destroy(&config);
     const ds_trainer_values none = {
         .total_steps = ds_known(20), .fill_sections = true, .lr_scheduler_type = "none"};
-    CHECK_OK(*state, resolve(*state, "{" BATCH "}", &none, &config));
+    CHECK_OK(*state, config_resolve(*state, "{" BATCH "}", 1, &none, &config));
     assert_int_equal(dsi_config_values(config)->scheduler.kind, DS_SCHEDULE_NONE);
     ds_config_destroy(&config);
 }
@@ -120,8 +101,8 @@ static void maps_the_trainers_optimizers(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         const ds_trainer_values trainer = {.optim = cases[i].name, .weight_decay = ds_known(0.1)};
         ds_config *config;
-        CHECK_OK(*state,
-                 resolve(*state, "{" BATCH "zero_optimization: {stage: 2}}", &trainer, &config));
+        CHECK_OK(*state, config_resolve(*state, "{" BATCH "zero_optimization: {stage: 2}}", 1,
+                                        &trainer, &config));
         const ds_config_optimizer *o = &dsi_config_values(config)->optimizer;
         assert_int_equal(o->kind, cases[i].kind);
         assert_true(o->lr == 5e-5 && o->weight_decay == 0.1 && o->eps == cases[i].eps);
@@ -140,7 +121,7 @@ static void takes_the_parameters_of_a_schedule(void **state)
                                        .lr_scheduler_type = "cosine_with_min_lr",
                                        .lr_scheduler_kwargs = "{\"min_lr\": 1e-4}"};
     ds_config *config;
-    CHECK_OK(*state, resolve(*state, "{" BATCH "}", &trainer, &config));
+    CHECK_OK(*state, config_resolve(*state, "{" BATCH "}", 1, &trainer, &config));
     const ds_config_values *v = dsi_config_values(config);
     assert_int_equal(v->scheduler.warmup_num_steps, 3);
     CHECK_OK(*state, ds_schedule_check(*state, &v->scheduler));
@@ -151,7 +132,7 @@ static void takes_the_parameters_of_a_schedule(void **state)
     char *text = NULL;
     CHECK_OK(*state, ds_config_print(config, false, &text));
     ds_config *again;
-    CHECK_OK(*state, resolve(*state, text, NULL, &again));
+    CHECK_OK(*state, config_resolve(*state, text, 1, NULL, &again));
     assert_memory_equal(&dsi_config_values(again)->scheduler.total_num_steps,
                         &v->scheduler.total_num_steps, sizeof v->scheduler.total_num_steps);
     assert_true(ds_schedule_at(&dsi_config_values(again)->scheduler, 1e-3, 50).lr ==
@@ -190,7 +171,7 @@ static void warms_up_by_a_ratio(void **state)
         ds_trainer_values flags = cases[i].flags;
         ds_config *config;
         flags.fill_sections = true;
-        CHECK_OK(*state, resolve(*state, cases[i].file, &flags, &config));
+        CHECK_OK(*state, config_resolve(*state, cases[i].file, 1, &flags, &config));
         assert_int_equal(dsi_config_values(config)->scheduler.warmup_num_steps, cases[i].want);
         ds_config_destroy(&config);
     }
@@ -217,7 +198,7 @@ static void the_files_own_section_wins(void **state)
         ds_config *config;
         flags.fill_sections = true;
         flags.total_steps = ds_known(10);
-        CHECK_OK(*state, resolve(*state, cases[i].file, &flags, &config));
+        CHECK_OK(*state, config_resolve(*state, cases[i].file, 1, &flags, &config));
         ds_config_destroy(&config);
     }
 }
@@ -286,26 +267,13 @@ static void refuses_by_name(void **state)
         ds_config *config;
         flags.fill_sections = true;
         flags.total_steps = ds_known(10);
-        CHECK_FAILS(*state, resolve(*state, cases[i].file, &flags, &config), DS_ERR_CONFIG,
-                    cases[i].says);
+        CHECK_FAILS(*state, config_resolve(*state, cases[i].file, 1, &flags, &config),
+                    DS_ERR_CONFIG, cases[i].says);
     }
     ds_config *config;
     const ds_trainer_values no_total = {.lr_scheduler_type = "linear"};
-    CHECK_FAILS(*state, resolve(*state, "{" BATCH ADAMW "}", &no_total, &config), DS_ERR_CONFIG,
-                "give --steps");
-}
-
-static int set_up(void **state)
-{
-    ds_ctx_params params = ds_ctx_params_default();
-    params.n_threads = 1;
-    return ds_ctx_create(&params, (ds_ctx **)state);
-}
-
-static int tear_down(void **state)
-{
-    ds_ctx_destroy((ds_ctx **)state);
-    return 0;
+    CHECK_FAILS(*state, config_resolve(*state, "{" BATCH ADAMW "}", 1, &no_total, &config),
+                DS_ERR_CONFIG, "give --steps");
 }
 
 int main(void)
@@ -320,5 +288,5 @@ int main(void)
         cmocka_unit_test(the_files_own_section_wins),
         cmocka_unit_test(refuses_by_name),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, config_set_up, config_tear_down);
 }

@@ -47,7 +47,7 @@ static void shipped(void **state)
         assert_true(d->peak[DSI_PEAK_BF16] >= (widens ? 0.8 : 1.0) * d->peak[DSI_PEAK_F32]);
         assert_true(d->memory_bytes > 1e9 && d->memory_bandwidth > 1e9);
         for (int p = 0; p < DSI_PEAK_COUNT; ++p) {
-            for (int c = 0; c < DSI_CLASS_COUNT; ++c) {
+            for (int c = DSI_CLASS_FIRST; c < DS_CLASS_COUNT; ++c) {
                 assert_true(d->rates[p][c].compute > 0.0 && d->rates[p][c].memory > 0.0);
             }
         }
@@ -55,7 +55,7 @@ static void shipped(void **state)
         CHECK_OK(ctx, dsi_device_parse(ctx, d->name, dsi_buf_text(&text), text.size, &back));
         dsi_device_print(&back, &again);
         assert_string_equal(dsi_buf_text(&text), dsi_buf_text(&again));
-        assert_true(back.rates[1][DSI_CLASS_LINEAR].half_k == d->rates[1][DSI_CLASS_LINEAR].half_k);
+        assert_true(back.rates[1][DS_CLASS_LINEAR].half_k == d->rates[1][DS_CLASS_LINEAR].half_k);
         assert_true(back.net.bandwidth == d->net.bandwidth);
         dsi_buf_free(&text);
         dsi_buf_free(&again);
@@ -93,8 +93,8 @@ static void bases(void **state)
     assert_string_equal(d.name, "ours");
     assert_true(d.memory_bytes == 7e10 && d.memory_bandwidth == 2039e9);
     assert_true(d.net.bandwidth == 50e9);
-    assert_true(d.rates[DSI_PEAK_BF16][DSI_CLASS_LINEAR].compute == 0.5);
-    assert_true(d.rates[DSI_PEAK_F16][DSI_CLASS_LINEAR].compute == 0.87);
+    assert_true(d.rates[DSI_PEAK_BF16][DS_CLASS_LINEAR].compute == 0.5);
+    assert_true(d.rates[DSI_PEAK_F16][DS_CLASS_LINEAR].compute == 0.87);
     CHECK_OK(ctx, parse("{\"name\": \"bare\", \"peak\": {\"f32\": 1e12, \"bf16\": 2e12, \"f16\": "
                         "2e12}, \"memory\": {\"bytes\": 1e9, \"bandwidth\": 1e11}}",
                         &d));
@@ -168,9 +168,9 @@ static void work(void **state)
 {
     (void)state;
     dsi_device d = {.peak = {1e12, 10e12, 10e12}, .latency = 1e-5, .memory_bandwidth = 1e11};
-    d.rates[DSI_PEAK_BF16][DSI_CLASS_LINEAR] =
+    d.rates[DSI_PEAK_BF16][DS_CLASS_LINEAR] =
         (dsi_rate){.compute = 0.8, .memory = 0.5, .half_m = 100, .half_k = 300};
-    dsi_work w = {.op_class = DSI_CLASS_LINEAR,
+    dsi_work w = {.op_class = DS_CLASS_LINEAR,
                   .dtype = DS_DTYPE_BF16,
                   .m = 100,
                   .n = 7,
@@ -180,11 +180,11 @@ static void work(void **state)
     near(dsi_time_work(&d, &w), 1e-5 + 6e9 / (10e12 * 0.8 * 0.5 * 0.75));
     w.bytes = 1e9;
     near(dsi_time_work(&d, &w), 1e-5 + 1e9 / 0.5e11);
-    w.op_class = DSI_CLASS_VIEW;
+    w.op_class = DS_CLASS_VIEW;
     near(dsi_time_work(&d, &w), 0.0);
-    d.rates[DSI_PEAK_F32][DSI_CLASS_OPTIMIZER] = (dsi_rate){.compute = 1e-6, .memory = 1.0};
+    d.rates[DSI_PEAK_F32][DS_CLASS_OPTIMIZER] = (dsi_rate){.compute = 1e-6, .memory = 1.0};
     const dsi_work adam = {
-        .op_class = DSI_CLASS_OPTIMIZER, .dtype = DS_DTYPE_F32, .flops = 1e9, .bytes = 1e8};
+        .op_class = DS_CLASS_OPTIMIZER, .dtype = DS_DTYPE_F32, .flops = 1e9, .bytes = 1e8};
     near(dsi_time_work(&d, &adam), 1e-5 + 1e-3);
 }
 

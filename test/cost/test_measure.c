@@ -37,9 +37,9 @@ static void fits(void **state)
     for (int t = 0; t < 2; ++t) {
         dsi_device d = {.peak = {1e12, 1e12, 1e12}, .memory_bandwidth = 1e18};
         dsi_measure_sample samples[N];
-        d.rates[DSI_PEAK_F32][DSI_CLASS_LINEAR] = truths[t];
+        d.rates[DSI_PEAK_F32][DS_CLASS_LINEAR] = truths[t];
         for (int i = 0; i < N; ++i) {
-            samples[i].work = (dsi_work){.op_class = DSI_CLASS_LINEAR,
+            samples[i].work = (dsi_work){.op_class = DS_CLASS_LINEAR,
                                          .dtype = DS_DTYPE_F32,
                                          .m = sizes[i][0],
                                          .n = sizes[i][1],
@@ -47,8 +47,8 @@ static void fits(void **state)
                                          .flops = 2e9};
             samples[i].seconds = dsi_time_work(&d, &samples[i].work);
         }
-        d.rates[DSI_PEAK_F32][DSI_CLASS_LINEAR] = dsi_measure_fit(samples, N, 1e12);
-        d.rates[DSI_PEAK_F32][DSI_CLASS_LINEAR].memory = 1.0;
+        d.rates[DSI_PEAK_F32][DS_CLASS_LINEAR] = dsi_measure_fit(samples, N, 1e12);
+        d.rates[DSI_PEAK_F32][DS_CLASS_LINEAR].memory = 1.0;
         for (int i = 0; i < N; ++i) {
             const double ratio = dsi_time_work(&d, &samples[i].work) / samples[i].seconds;
             if (fabs(ratio - 1.0) > limits[t]) {
@@ -62,17 +62,17 @@ static void every_class_runs(void **state)
 {
     (void)state;
     static const dsi_measure_point points[] = {
-        {DSI_CLASS_LINEAR, 3, 64, 96, 32},       {DSI_CLASS_LINEAR, 0, 64, 96, 32},
-        {DSI_CLASS_LINEAR_DW, 3, 64, 96, 32},    {DSI_CLASS_LINEAR_DW, 0, 64, 96, 32},
-        {DSI_CLASS_LOSS, 0, 32, 100, 64},        {DSI_CLASS_LOSS_BACKWARD, 0, 32, 100, 64},
-        {DSI_CLASS_ATTENTION, 2, 128, 32, 64},   {DSI_CLASS_ATTENTION_BACKWARD, 2, 128, 32, 64},
-        {DSI_CLASS_NORM, 0, 32, 64, 0},          {DSI_CLASS_NORM, 1, 32, 64, 0},
-        {DSI_CLASS_NORM_BACKWARD, 0, 32, 64, 0}, {DSI_CLASS_NORM_BACKWARD, 1, 32, 64, 0},
-        {DSI_CLASS_ELEMENTWISE, 0, 32, 64, 0},   {DSI_CLASS_ELEMENTWISE, 1, 32, 64, 0},
-        {DSI_CLASS_ELEMENTWISE, 2, 32, 64, 0},   {DSI_CLASS_ELEMENTWISE, 3, 32, 64, 0},
-        {DSI_CLASS_EMBEDDING, 0, 32, 64, 100},   {DSI_CLASS_EMBEDDING_BACKWARD, 0, 32, 64, 100},
-        {DSI_CLASS_REDUCE, 0, 1000, 0, 0},       {DSI_CLASS_REDUCE, 1, 1000, 0, 0},
-        {DSI_CLASS_OPTIMIZER, 0, 1000, 0, 0},    {DSI_CLASS_COPY, 0, 1000, 0, 0},
+        {DS_CLASS_LINEAR, 3, 64, 96, 32},       {DS_CLASS_LINEAR, 0, 64, 96, 32},
+        {DS_CLASS_LINEAR_DW, 3, 64, 96, 32},    {DS_CLASS_LINEAR_DW, 0, 64, 96, 32},
+        {DS_CLASS_LOSS, 0, 32, 100, 64},        {DS_CLASS_LOSS_BACKWARD, 0, 32, 100, 64},
+        {DS_CLASS_ATTENTION, 2, 128, 32, 64},   {DS_CLASS_ATTENTION_BACKWARD, 2, 128, 32, 64},
+        {DS_CLASS_NORM, 0, 32, 64, 0},          {DS_CLASS_NORM, 1, 32, 64, 0},
+        {DS_CLASS_NORM_BACKWARD, 0, 32, 64, 0}, {DS_CLASS_NORM_BACKWARD, 1, 32, 64, 0},
+        {DS_CLASS_ELEMENTWISE, 0, 32, 64, 0},   {DS_CLASS_ELEMENTWISE, 1, 32, 64, 0},
+        {DS_CLASS_ELEMENTWISE, 2, 32, 64, 0},   {DS_CLASS_ELEMENTWISE, 3, 32, 64, 0},
+        {DS_CLASS_EMBEDDING, 0, 32, 64, 100},   {DS_CLASS_EMBEDDING_BACKWARD, 0, 32, 64, 100},
+        {DS_CLASS_REDUCE, 0, 1000, 0, 0},       {DS_CLASS_REDUCE, 1, 1000, 0, 0},
+        {DS_CLASS_OPTIMIZER, 0, 1000, 0, 0},    {DS_CLASS_COPY, 0, 1000, 0, 0},
     };
     static const ds_dtype dtypes[] = {DS_DTYPE_F32, DS_DTYPE_BF16, DS_DTYPE_F16};
     for (size_t i = 0; i < sizeof points / sizeof points[0]; ++i) {

@@ -26,13 +26,21 @@ static int teardown(void **state)
     return 0;
 }
 
+enum { NORM = DS_PHASE_STEP, UPDATE, REST };
+static const dsi_phases phases = {.items = {{"forward", 0},
+                                            {"backward", 0},
+                                            {"norm", 0},
+                                            {"update", 0},
+                                            {"rest", DS_PHASE_SKIPPABLE}},
+                                  .n = 5};
+
 static dsi_sim_step run(ds_phase phase, double seconds)
 {
     return (dsi_sim_step){.kind = DSI_SIM_RUN,
                           .phase = phase,
                           .op = "linear",
                           .scope = "layer \"0\"",
-                          .work = {.op_class = DSI_CLASS_LINEAR, .flops = 1e12},
+                          .work = {.op_class = DS_CLASS_LINEAR, .flops = 1e12},
                           .seconds = seconds};
 }
 
@@ -43,7 +51,6 @@ static dsi_sim_step start(ds_phase phase, dsi_sim_stream stream, double seconds)
                           .stream = stream,
                           .op = "all_gather",
                           .coll = DSI_COLL_ALL_GATHER,
-                          .axis = "dp",
                           .work = {.bytes = 1e9},
                           .seconds = seconds};
 }
@@ -67,6 +74,7 @@ static dsi_timeline *simulate(const dsi_device *device, const dsi_sim_step *step
     const dsi_sim_spec spec = {.device = device,
                                .steps = steps,
                                .n_steps = n,
+                               .phases = &phases,
                                .accumulation = accumulation,
                                .model_flops = 3e12,
                                .tokens = 1000,
@@ -159,7 +167,7 @@ static void queues(void **state)
 static void disk_shared(void **state)
 {
     (void)state;
-    const ds_phase p = DS_PHASE_UPDATE;
+    const ds_phase p = UPDATE;
     const dsi_sim_step steps[] = {
         start(p, DSI_STREAM_DISK_READ, 2.0), start(p, DSI_STREAM_DISK_WRITE, 1.0),
         wait_for(p, 1, DSI_STREAM_DISK_WRITE), wait_for(p, 0, DSI_STREAM_DISK_READ)};
@@ -186,14 +194,15 @@ static void composition(void **state)
     (void)state;
     dsi_device d = overlapping;
     d.memory_bandwidth = 1e9;
-    d.rates[DSI_PEAK_F32][DSI_CLASS_COPY] = (dsi_rate){.compute = 1.0, .memory = 0.5};
-    dsi_sim_step sync = start(DS_PHASE_NORM, DSI_STREAM_COMM, 0.25);
+    d.rates[DSI_PEAK_F32][DS_CLASS_COPY] = (dsi_rate){.compute = 1.0, .memory = 0.5};
+    dsi_sim_step sync = start(NORM, DSI_STREAM_COMM, 0.25);
     sync.kind = DSI_SIM_RUN;
     const dsi_sim_step steps[] = {run(DS_PHASE_FORWARD, 1.0), run(DS_PHASE_BACKWARD, 2.0), sync,
-                                  run(DS_PHASE_UPDATE, 0.5)};
+                                  run(UPDATE, 0.5)};
     const dsi_sim_spec spec = {.device = &d,
                                .steps = steps,
                                .n_steps = 4,
+                               .phases = &phases,
                                .accumulation = 3,
                                .clear_bytes = 2e9,
                                .model_flops = 1e12,
@@ -212,19 +221,21 @@ static void composition(void **state)
 
 /* Every second step starts an update that computes for 1 s and waits 4 s for the disk: beside steps
  * of 3 s the waiting is hidden, beside steps of 0.5 s only as much of it as they last. */
-static void rest_beside_steps(void **state)
+static void side_phase(void **state)
 {
     (void)state;
-    dsi_sim_step read = start(DS_PHASE_REST, DSI_STREAM_DISK_READ, 4.0);
+    dsi_sim_step read = start(REST, DSI_STREAM_DISK_READ, 4.0);
     read.kind = DSI_SIM_RUN;
+    dsi_phases side = phases;
+    side.items[REST].flags |= DS_PHASE_SIDE;
     for (int i = 0; i < 3; ++i) {
         const double step = i == 2 ? 0.5 : 3.0;
-        const dsi_sim_step steps[] = {run(DS_PHASE_FORWARD, step), read, run(DS_PHASE_REST, 1.0)};
+        const dsi_sim_step steps[] = {run(DS_PHASE_FORWARD, step), read, run(REST, 1.0)};
         const dsi_sim_spec spec = {.device = &overlapping,
                                    .steps = steps,
                                    .n_steps = 3,
-                                   .rest_beside = i > 0,
-                                   .share = {[DS_PHASE_REST] = 0.5}};
+                                   .phases = i > 0 ? &side : &phases,
+                                   .share = {[REST] = 0.5}};
         const double waits = i == 0 ? 2.0 : i == 1 ? 0.0 : 1.5;
         dsi_timeline *t = NULL;
         CHECK_OK(ctx, dsi_simulate(ctx, &spec, &t));
@@ -239,10 +250,11 @@ static void malformed(void **state)
     (void)state;
     const ds_phase p = DS_PHASE_FORWARD;
     dsi_sim_step steps[2] = {run(p, 1.0), wait_for(p, 0, DSI_STREAM_COMM)};
-    const dsi_sim_spec spec = {.device = &overlapping, .steps = steps, .n_steps = 2};
+    const dsi_sim_spec spec = {
+        .device = &overlapping, .steps = steps, .n_steps = 2, .phases = &phases};
     dsi_timeline *t = NULL;
     CHECK_FAILS(ctx, dsi_simulate(ctx, &spec, &t), DS_ERR_GRAPH, "waits for no start");
-    steps[0] = run(DS_PHASE_UPDATE, 1.0);
+    steps[0] = run(UPDATE, 1.0);
     steps[1] = run(p, 1.0);
     CHECK_FAILS(ctx, dsi_simulate(ctx, &spec, &t), DS_ERR_GRAPH, "phases are not in order");
     steps[0] = run(p, 1.0);
@@ -406,7 +418,7 @@ static void into_the_next_of_several(void **state)
     const dsi_sim_step steps[] = {run(DS_PHASE_FORWARD, 2.0),
                                   wait_for(DS_PHASE_FORWARD, 4, DSI_STREAM_DISK_WRITE),
                                   run(DS_PHASE_FORWARD, 1.0), run(DS_PHASE_BACKWARD, 3.0),
-                                  start(DS_PHASE_UPDATE, DSI_STREAM_DISK_WRITE, 5.0)};
+                                  start(UPDATE, DSI_STREAM_DISK_WRITE, 5.0)};
     dsi_timeline *t = simulate(&overlapping, steps, 5, 4);
     double exposed = 0.0;
     near(t->phases[DS_PHASE_FORWARD].seconds, 6.0); /* of the first */
@@ -424,9 +436,9 @@ static void into_the_next_of_several(void **state)
 static void texts(void **state)
 {
     (void)state;
-    const dsi_sim_step steps[] = {
-        start(DS_PHASE_FORWARD, DSI_STREAM_COMM, 3.0), run(DS_PHASE_FORWARD, 2.0),
-        wait_for(DS_PHASE_FORWARD, 0, DSI_STREAM_COMM), run(DS_PHASE_UPDATE, 4.0)};
+    const dsi_sim_step steps[] = {start(DS_PHASE_FORWARD, DSI_STREAM_COMM, 3.0),
+                                  run(DS_PHASE_FORWARD, 2.0),
+                                  wait_for(DS_PHASE_FORWARD, 0, DSI_STREAM_COMM), run(UPDATE, 4.0)};
     dsi_timeline *t = simulate(&overlapping, steps, 4, 5);
     dsi_buf text = dsi_buf_make(1 << 20);
     dsi_trace trace = dsi_trace_begin(&text);
@@ -437,7 +449,7 @@ static void texts(void **state)
     assert_non_null(root);
     const json_t *events = json_object_get(root, "traceEvents");
     int spans = 0;
-    int phases = 0;
+    int n_phases = 0;
     double end = 0.0;
     for (size_t i = 0; i < json_array_size(events); ++i) {
         const json_t *e = json_array_get(events, i);
@@ -445,13 +457,13 @@ static void texts(void **state)
         const bool whole = json_integer_value(json_object_get(e, "tid")) == DSI_TRACE_PHASES;
         if (strcmp(json_string_value(json_object_get(e, "ph")), "X") == 0) {
             spans += !whole;
-            phases += whole;
+            n_phases += whole;
             end = json_number_value(json_object_get(e, "ts")) +
                   json_number_value(json_object_get(e, "dur"));
         }
     }
     assert_int_equal(spans, 2 * 3 + 1);
-    assert_int_equal(phases, 2 * 1 + 1 + 1); /* forward twice, update, the step */
+    assert_int_equal(n_phases, 2 * 1 + 1 + 1); /* forward twice, update, the step */
     near(end, 1e6 * (2 * 3.0 + 4.0));
     json_decref(root);
     dsi_buf_clear(&text);
@@ -476,7 +488,7 @@ int main(void)
         cmocka_unit_test(queues),
         cmocka_unit_test(disk_shared),
         cmocka_unit_test(composition),
-        cmocka_unit_test(rest_beside_steps),
+        cmocka_unit_test(side_phase),
         cmocka_unit_test(malformed),
         cmocka_unit_test(random_plans),
         cmocka_unit_test(texts),

@@ -2,6 +2,7 @@
 /* data/chat: templates of models and the built-in ones give what transformers' apply_chat_template
  * gave (test/golden/data/chat.json, made by make_chat.py), and where the assistant speaks. */
 #include "common/check.h"
+#include "common/scratch.h"
 
 #include <deepspeed/chat.h>
 #include <jansson.h>
@@ -14,7 +15,7 @@
 
 static ds_ctx *ctx;
 static json_t *golden;
-static char folder[64];
+static char *folder;
 
 /* A tokenizer whose template is `text`. */
 static ds_tokenizer *tokenizer_with(const char *text)
@@ -357,9 +358,9 @@ static int set_up(void **state)
     (void)state;
     json_error_t error;
     golden = json_load_file(DS_SOURCE_DIR "/test/golden/data/chat.json", 0, &error);
-    (void)strcpy(folder, "test_chat_XXXXXX");
+    folder = scratch_make();
     ds_tokenizer *tok = NULL;
-    if (golden == NULL || mkdtemp(folder) == NULL || ds_ctx_create(NULL, &ctx) < 0 ||
+    if (golden == NULL || ds_ctx_create(NULL, &ctx) < 0 ||
         ds_tokenizer_open(ctx, "bytes", &tok) < 0 || ds_tokenizer_save(ctx, tok, folder) < 0) {
         return 1;
     }
@@ -370,12 +371,10 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    char command[96];
-    (void)snprintf(command, sizeof command, "rm -r %s", folder);
-    const int removed = system(command);
+    scratch_remove(folder);
     json_decref(golden);
     ds_ctx_destroy(&ctx);
-    return removed;
+    return 0;
 }
 
 int main(void)

@@ -270,6 +270,8 @@ static void entries_are_of_their_data(void **state)
     assert_int_equal(reads(w, &params), 0);
     params.column_map = "text=text";
     assert_int_equal(reads(w, &params), 1);
+    params.alpaca = DS_ALPACA_CHAT;
+    assert_int_equal(reads(w, &params), 1);
     params.cache_from_bytes = 1 << 20;
     params.column_map = NULL;
     assert_int_equal(reads(w, &params), 1); /* too small to be cached */

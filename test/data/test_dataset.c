@@ -2,6 +2,7 @@
 /* data/dataset: kinds of files, samples that teach nothing, end tokens, indexed data as others
  * write it, and a writer of it that is killed at any moment. */
 #include "common/check.h"
+#include "common/scratch.h"
 #include "data/dataset.h"
 #include "data/indexed.h"
 #include "data/source.h"
@@ -17,12 +18,12 @@
 
 static ds_ctx *ctx;
 static ds_tokenizer *bytes, *gpt2;
-static char folder[64];
+static char *folder;
 static char warning[512]; /* the newest log line */
 
 static const char *path_of(const char *name)
 {
-    static char paths[32][128];
+    static char paths[32][512];
     static int turn;
     char *path = paths[turn++ % 32];
     (void)snprintf(path, sizeof paths[0], "%s/%s", folder, name);
@@ -509,8 +510,7 @@ static int set_up(void **state)
     ds_ctx_params params = ds_ctx_params_default();
     params.n_threads = 1; /* a child forks off */
     params.log = keep_line;
-    (void)strcpy(folder, "/tmp/ds_dataset_XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    folder = scratch_make();
     assert_int_equal(ds_ctx_create(&params, &ctx), DS_OK);
     CHECK_OK(ctx, ds_tokenizer_open(ctx, "bytes", &bytes));
     /* a folder with the files that name the end token */
@@ -528,9 +528,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    char command[96];
-    (void)snprintf(command, sizeof command, "rm -rf %s", folder);
-    assert_int_equal(system(command), 0);
+    scratch_remove(folder);
     ds_tokenizer_close(&gpt2);
     ds_tokenizer_close(&bytes);
     ds_ctx_destroy(&ctx);

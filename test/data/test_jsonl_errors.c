@@ -5,17 +5,17 @@
  * labels: threads
  */
 #include "common/check.h"
+#include "common/scratch.h"
 
 #include <deepspeed/context.h>
 #include <deepspeed/data.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static ds_ctx *ctx;
 static ds_tokenizer *tok;
-static char folder[64];
+static char *folder;
 
 static void write_file(const char *name, const char *text, char *path, size_t room)
 {
@@ -31,7 +31,7 @@ static void check_line(const char *chat_name, size_t good, const char *bad, ds_s
                        const char *says)
 {
     static char text[1 << 17];
-    char path[128];
+    char path[512];
     const char *file = path;
     ds_chat *chat = NULL;
     ds_dataset *data = NULL;
@@ -47,7 +47,7 @@ static void check_line(const char *chat_name, size_t good, const char *bad, ds_s
     }
     const ds_dataset_params params = {
         .files = &file, .n_files = 1, .tokenizer = tok, .chat = chat, .seq_length = 64};
-    char want[512];
+    char want[1024];
     (void)snprintf(want, sizeof want, "%s:%zu: ", path, good + 1);
     assert_int_equal(ds_dataset_open(ctx, &params, &data), status);
     if (strncmp(ds_ctx_error(ctx), want, strlen(want)) != 0 ||
@@ -197,8 +197,8 @@ static void other_keys_are_noted_once(void **state)
         "\"role\":\"user\",\"content\":\"a\","
         "\"tool_calls\":null},{\"role\":\"assistant\",\"content\":\"b\",\"mood\":\"m\"}]}\n";
     char text[1024];
-    char path[128];
-    char want[768];
+    char path[512];
+    char want[2048];
     const char *file = path;
     ds_chat *chat = NULL;
     ds_dataset *data = NULL;
@@ -238,8 +238,7 @@ static int set_up(void **state)
     char command[512];
     params.n_threads = 3;
     params.log = note;
-    (void)strcpy(folder, "/tmp/ds_jsonl_XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    folder = scratch_make();
     (void)snprintf(command, sizeof command,
                    "cp %s/test/golden/data/tokenizer-llama2.json %s/tokenizer.json && "
                    "printf '{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\"}' > "
@@ -254,9 +253,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    char command[96];
-    (void)snprintf(command, sizeof command, "rm -rf %s", folder);
-    assert_int_equal(system(command), 0);
+    scratch_remove(folder);
     ds_tokenizer_close(&tok);
     ds_ctx_destroy(&ctx);
     return 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* data/loader over several weighted datasets: shares, orders, resumes and ranks. */
 #include "common/check.h"
+#include "common/loader_world.h"
 #include "common/scratch.h"
 
 #include <deepspeed/data.h>
@@ -19,19 +20,23 @@ typedef struct world {
 
 static const char letters[SOURCES] = {'a', 'h', 'q'};
 
-static ds_loader *make(world *w, int kind, const double *weights, int64_t batch, uint32_t rank,
-                       uint32_t n_ranks, bool shuffle)
+static loader_world on(const world *w, int kind, const double *weights, int64_t batch,
+                       uint32_t n_ranks)
 {
-    const ds_loader_params params = {.batch = batch,
-                                     .seq_length = LENGTH,
-                                     .seed = 9,
-                                     .shuffle = shuffle,
-                                     .rank = rank,
-                                     .n_ranks = n_ranks};
-    ds_loader *loader = NULL;
-    CHECK_OK(w->ctx, ds_loader_create_mixed(w->ctx, (const ds_dataset *const *)w->data[kind],
-                                            weights, SOURCES, &params, &loader));
-    return loader;
+    return (loader_world){.ctx = w->ctx,
+                          .data = (const ds_dataset *const *)w->data[kind],
+                          .weights = weights,
+                          .n_data = SOURCES,
+                          .length = LENGTH,
+                          .batch = batch,
+                          .n_ranks = n_ranks};
+}
+
+/* Of one rank. */
+static ds_loader *make(const world *w, int kind, const double *weights, int64_t batch, bool shuffle)
+{
+    const loader_world of = on(w, kind, weights, batch, 1);
+    return loader_make(&of, 0, shuffle);
 }
 
 static int source_of(int32_t id)
@@ -63,7 +68,7 @@ static void weights_are_shares(void **state)
             const double *weight = weights[k];
             const double sum = weight[0] + weight[1] + weight[2];
             uint64_t counts[SOURCES] = {0};
-            ds_loader *loader = make(w, kind, weight, 1, 0, 1, true);
+            ds_loader *loader = make(w, kind, weight, 1, true);
             for (int i = 0; i < 3000; ++i) {
                 ds_loader_batch batch;
                 CHECK_OK(w->ctx, ds_loader_next(loader, &batch));
@@ -76,30 +81,6 @@ static void weights_are_shares(void **state)
             ds_loader_destroy(&loader);
         }
     }
-}
-
-/* Reads `calls` batches of each rank from a cursor on, in the one order; the cursor behind them. */
-static char *read_on(world *w, int kind, const double *weights, uint32_t n_ranks, int64_t batch,
-                     int calls, const char *cursor, int32_t *out)
-{
-    char *after = NULL;
-    const int64_t cells = batch * LENGTH;
-    for (uint32_t r = 0; r < n_ranks; ++r) {
-        ds_loader *loader = make(w, kind, weights, batch, r, n_ranks, true);
-        if (cursor != NULL) {
-            CHECK_OK(w->ctx, ds_loader_restore(loader, cursor));
-        }
-        for (int call = 0; call < calls; ++call) {
-            ds_loader_batch own;
-            CHECK_OK(w->ctx, ds_loader_next(loader, &own));
-            memcpy(out + (call * (int64_t)n_ranks + r) * cells, own.input_ids.data,
-                   (size_t)cells * sizeof *out);
-        }
-        free(after);
-        CHECK_OK(w->ctx, ds_loader_save(loader, &after));
-        ds_loader_destroy(&loader);
-    }
-    return after;
 }
 
 static uint32_t below(uint32_t n)
@@ -123,10 +104,12 @@ static void resumes_are_exact(void **state)
         const int after = 1 + (int)below(20);
         const uint32_t ranks[2] = {1 + below(3), 1 + below(3)};
         const int n = before * (int)ranks[0] + after * (int)ranks[1];
-        free(read_on(w, kind, weights, 1, 1, n, NULL, whole));
-        char *cursor = read_on(w, kind, weights, ranks[0], 1, before, NULL, parts);
-        free(read_on(w, kind, weights, ranks[1], 1, after, cursor,
-                     parts + before * (int)ranks[0] * LENGTH));
+        const loader_world alone = on(w, kind, weights, 1, 1);
+        const loader_world first = on(w, kind, weights, 1, ranks[0]);
+        const loader_world second = on(w, kind, weights, 1, ranks[1]);
+        free(loader_read_on(&alone, n, NULL, whole));
+        char *cursor = loader_read_on(&first, before, NULL, parts);
+        free(loader_read_on(&second, after, cursor, parts + before * (int)ranks[0] * LENGTH));
         assert_memory_equal(whole, parts, (size_t)n * LENGTH * sizeof *whole);
         free(cursor);
     }
@@ -142,7 +125,7 @@ static void epochs_are_as_long_as_the_data(void **state)
     for (int kind = 0; kind < 2; ++kind) {
         uint64_t counts[SOURCES] = {0};
         uint64_t all = 0;
-        ds_loader *loader = make(w, kind, weights, 1, 0, 1, true);
+        ds_loader *loader = make(w, kind, weights, 1, true);
         const uint64_t rows = ds_loader_epoch_rows(loader);
         for (uint64_t i = 0; i < rows; ++i) {
             ds_loader_batch batch;
@@ -167,7 +150,7 @@ static void evaluation_reads_all_once(void **state)
 {
     world *w = *state;
     uint64_t want = 0;
-    ds_loader *loader = make(w, 1, NULL, 2, 0, 1, false);
+    ds_loader *loader = make(w, 1, NULL, 2, false);
     for (int s = 0; s < SOURCES; ++s) {
         want += ds_dataset_get_info(w->data[1][s]).n_documents;
     }
@@ -194,8 +177,8 @@ static void others_are_refused(void **state)
     const ds_loader_params params = {.batch = 1, .seq_length = LENGTH, .seed = 9, .shuffle = true};
     const ds_dataset *mixed[2] = {w->data[0][0], w->data[1][0]};
     char *cursor = NULL;
-    ds_loader *one = make(w, 0, weights, 1, 0, 1, true);
-    ds_loader *two = make(w, 0, others, 1, 0, 1, true);
+    ds_loader *one = make(w, 0, weights, 1, true);
+    ds_loader *two = make(w, 0, others, 1, true);
     ds_loader *single = NULL;
     CHECK_OK(w->ctx, ds_loader_create(w->ctx, w->data[0][0], &params, &single));
     CHECK_OK(w->ctx, ds_loader_save(one, &cursor));

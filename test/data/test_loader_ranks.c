@@ -2,6 +2,7 @@
 /* data/loader on many ranks: together they read what one rank reads with their batches joined, and
  * a cursor of any number of ranks resumes with any other. */
 #include "common/check.h"
+#include "common/loader_world.h"
 
 #include <deepspeed/data.h>
 #include <stdio.h>
@@ -16,18 +17,22 @@ typedef struct world {
     ds_dataset *data[2]; /* STREAM, SAMPLES */
 } world;
 
-static ds_loader *make(world *w, int kind, int64_t batch, uint32_t rank, uint32_t n_ranks,
+/* The loaders of a kind on so many ranks. */
+static loader_world on(const world *w, int kind, int64_t batch, uint32_t n_ranks)
+{
+    return (loader_world){.ctx = w->ctx,
+                          .data = (const ds_dataset *const *)&w->data[kind],
+                          .n_data = 1,
+                          .length = LENGTH,
+                          .batch = batch,
+                          .n_ranks = n_ranks};
+}
+
+static ds_loader *make(const world *w, int kind, int64_t batch, uint32_t rank, uint32_t n_ranks,
                        bool shuffle)
 {
-    const ds_loader_params params = {.batch = batch,
-                                     .seq_length = LENGTH,
-                                     .seed = 9,
-                                     .shuffle = shuffle,
-                                     .rank = rank,
-                                     .n_ranks = n_ranks};
-    ds_loader *loader = NULL;
-    CHECK_OK(w->ctx, ds_loader_create(w->ctx, w->data[kind], &params, &loader));
-    return loader;
+    const loader_world of = on(w, kind, batch, n_ranks);
+    return loader_make(&of, rank, shuffle);
 }
 
 /* Rows [begin, begin + n) of `all` are the n rows of `part`. */
@@ -122,31 +127,6 @@ static void evaluation_ends_together(void **state)
     }
 }
 
-/* Reads `calls` batches on n_ranks ranks from a cursor (NULL: from the start), writes their ids in
- * the one order to out, and returns the cursor behind them. */
-static char *read_on(world *w, int kind, uint32_t n_ranks, int64_t batch, int calls,
-                     const char *cursor, int32_t *out)
-{
-    char *after = NULL;
-    const int64_t cells = batch * LENGTH;
-    for (uint32_t r = 0; r < n_ranks; ++r) {
-        ds_loader *loader = make(w, kind, batch, r, n_ranks, true);
-        if (cursor != NULL) {
-            CHECK_OK(w->ctx, ds_loader_restore(loader, cursor));
-        }
-        for (int call = 0; call < calls; ++call) {
-            ds_loader_batch own;
-            CHECK_OK(w->ctx, ds_loader_next(loader, &own));
-            memcpy(out + (call * (int64_t)n_ranks + r) * cells, own.input_ids.data,
-                   (size_t)cells * sizeof *out);
-        }
-        free(after);
-        CHECK_OK(w->ctx, ds_loader_save(loader, &after));
-        ds_loader_destroy(&loader);
-    }
-    return after;
-}
-
 /* 24 rows read in two halves with different numbers of ranks are the 24 rows of one rank. */
 static void cursor_moves_between_worlds(void **state)
 {
@@ -159,14 +139,15 @@ static void cursor_moves_between_worlds(void **state)
     enum { N = sizeof worlds / sizeof *worlds, HALF = 12 * LENGTH };
     for (int kind = 0; kind < 2; ++kind) {
         int32_t want[2 * HALF];
-        free(read_on(w, kind, 1, 1, 24, NULL, want));
+        const loader_world alone = on(w, kind, 1, 1);
+        free(loader_read_on(&alone, 24, NULL, want));
         for (size_t a = 0; a < N; ++a) {
             int32_t got[2 * HALF];
-            char *cursor =
-                read_on(w, kind, worlds[a].ranks, worlds[a].batch, worlds[a].calls, NULL, got);
+            const loader_world first = on(w, kind, worlds[a].batch, worlds[a].ranks);
+            char *cursor = loader_read_on(&first, worlds[a].calls, NULL, got);
             for (size_t b = 0; b < N; ++b) {
-                free(read_on(w, kind, worlds[b].ranks, worlds[b].batch, worlds[b].calls, cursor,
-                             got + HALF));
+                const loader_world second = on(w, kind, worlds[b].batch, worlds[b].ranks);
+                free(loader_read_on(&second, worlds[b].calls, cursor, got + HALF));
                 assert_memory_equal(got, want, sizeof want);
             }
             free(cursor);

@@ -3,6 +3,7 @@
  * what counts in the loss equal transformers' (test/golden/data/masks, made by make_masks.py), for
  * each family of chat templates. */
 #include "common/check.h"
+#include "common/scratch.h"
 
 #include <deepspeed/data.h>
 #include <dirent.h>
@@ -10,12 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { LENGTH = 256, ROWS = 2, FAMILIES = 12 };
 
 static ds_ctx *ctx;
-static char folder[64];
+static char *folder;
 
 static const char *path_in(const char *base, const char *name)
 {
@@ -170,8 +170,7 @@ static void every_family(void **state)
 static int set_up(void **state)
 {
     (void)state;
-    (void)strcpy(folder, "/tmp/ds_loss_mask_XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    folder = scratch_make();
     assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
     return 0;
 }
@@ -179,9 +178,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    char command[96];
-    (void)snprintf(command, sizeof command, "rm -rf %s", folder);
-    assert_int_equal(system(command), 0);
+    scratch_remove(folder);
     ds_ctx_destroy(&ctx);
     return 0;
 }

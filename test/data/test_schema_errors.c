@@ -5,18 +5,18 @@
  * labels: threads
  */
 #include "common/check.h"
+#include "common/scratch.h"
 
 #include <deepspeed/context.h>
 #include <deepspeed/data.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static ds_ctx *ctx;
 static ds_tokenizer *tok;
 static ds_chat *chat;
-static char folder[64];
+static char *folder;
 static char noted[4096];
 
 static void note(void *user, ds_log_level level, const char *text)
@@ -30,7 +30,7 @@ static void note(void *user, ds_log_level level, const char *text)
 static ds_status open_text(const char *text, const char *column_map, uint64_t skip_bad,
                            ds_dataset **data)
 {
-    static char path[128];
+    static char path[512];
     const char *file = path;
     (void)snprintf(path, sizeof path, "%s/x.jsonl", folder);
     FILE *stream = fopen(path, "wb");
@@ -52,7 +52,7 @@ static ds_status open_text(const char *text, const char *column_map, uint64_t sk
 static void check_bad(const char *line, ds_status status, const char *says)
 {
     char text[2048];
-    char want[128];
+    char want[512];
     ds_dataset *data = NULL;
     (void)snprintf(text, sizeof text, "{\"prompt\":\"a\",\"completion\":\"b\"}\n%s\n", line);
     (void)snprintf(want, sizeof want, "%s/x.jsonl:2: ", folder);
@@ -288,8 +288,7 @@ static int set_up(void **state)
     ds_ctx_params params = ds_ctx_params_default();
     params.n_threads = 3;
     params.log = note;
-    (void)strcpy(folder, "/tmp/ds_schema_errors_XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    folder = scratch_make();
     assert_int_equal(ds_ctx_create(&params, &ctx), DS_OK);
     CHECK_OK(ctx, ds_tokenizer_open(ctx, "bytes", &tok));
     CHECK_OK(ctx, ds_chat_create(ctx, tok, "chatml", &chat));
@@ -299,9 +298,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    char command[96];
-    (void)snprintf(command, sizeof command, "rm -rf %s", folder);
-    assert_int_equal(system(command), 0);
+    scratch_remove(folder);
     ds_chat_destroy(&chat);
     ds_tokenizer_close(&tok);
     ds_ctx_destroy(&ctx);

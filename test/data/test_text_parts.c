@@ -6,6 +6,7 @@
  * labels: threads
  */
 #include "common/check.h"
+#include "common/scratch.h"
 #include "data/source.h"
 #include "data/tokenizer.h"
 
@@ -14,13 +15,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { THREADS = 5, MAX_IDS = 1 << 20 };
 
 static ds_ctx *one, *odd; /* of one thread, of THREADS */
 static json_t *golden;
-static char folder[64];
+static char *folder;
 
 /* What a sink collects. */
 typedef struct taken {
@@ -457,8 +457,7 @@ static int set_up(void **state)
     ds_ctx_params params = ds_ctx_params_default();
     golden =
         json_load_file(DS_SOURCE_DIR "/test/golden/data/tokenizers.json", JSON_ALLOW_NUL, &error);
-    (void)strcpy(folder, "/tmp/ds_parts_XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    folder = scratch_make();
     params.n_threads = 1;
     assert_int_equal(ds_ctx_create(&params, &one), DS_OK);
     params.n_threads = THREADS;
@@ -469,10 +468,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    char path[128];
-    (void)snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    (void)unlink(path);
-    (void)rmdir(folder);
+    scratch_remove(folder);
     json_decref(golden);
     ds_ctx_destroy(&one);
     ds_ctx_destroy(&odd);

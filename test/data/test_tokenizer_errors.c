@@ -2,6 +2,7 @@
 /* data/tokenizer: malformed and unsupported files give one clear error that names the cause; and
  * what the files beside a tokenizer say about bos, eos, pad and saving. */
 #include "common/check.h"
+#include "common/scratch.h"
 
 #include <deepspeed/tokenizer.h>
 #include <stdio.h>
@@ -10,7 +11,7 @@
 #include <unistd.h>
 
 static ds_ctx *ctx;
-static char folder[64];
+static char *folder;
 
 static void write_file(const char *name, const char *text)
 {
@@ -263,18 +264,16 @@ static void saving_copies_the_files(void **state)
 static int set_up(void **state)
 {
     (void)state;
-    (void)strcpy(folder, "test_tokenizer_XXXXXX");
-    return mkdtemp(folder) == NULL || ds_ctx_create(NULL, &ctx) < 0;
+    folder = scratch_make();
+    return ds_ctx_create(NULL, &ctx) < 0;
 }
 
 static int tear_down(void **state)
 {
     (void)state;
-    char command[96];
-    (void)snprintf(command, sizeof command, "rm -r %s", folder);
-    const int removed = system(command);
+    scratch_remove(folder);
     ds_ctx_destroy(&ctx);
-    return removed;
+    return 0;
 }
 
 int main(void)

@@ -19,7 +19,7 @@
 enum { REASONS = 400, REFUSED_PERCENT = 5 };
 
 static ds_ctx *ctx;
-static char folder[256];
+static char *folder;
 static const char *const names[] = {
     "tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "config.json",           "vocab.json",
@@ -182,7 +182,7 @@ static bool same_answer(subject *s, const json_t *row)
 /* Saving copies the tokenizer's files as they are: transformers then reads the same. */
 static bool same_files(subject *s, const json_t *files)
 {
-    char saved[300];
+    char saved[512];
     (void)snprintf(saved, sizeof saved, "%s/saved", folder);
     CHECK_OK(ctx, ds_tokenizer_save(ctx, s->tok, saved));
     const bool whole = json_object_get(files, "tokenizer.json") != NULL;
@@ -192,12 +192,12 @@ static bool same_files(subject *s, const json_t *files)
             strcmp(names[i], "vocab.json") == 0 || strcmp(names[i], "merges.txt") == 0;
         const bool want = json_object_get(files, names[i]) != NULL && !(vocab && whole) &&
                           strcmp(names[i], "config.json") != 0; /* the model's: not saved here */
-        char path[512];
+        char path[1024];
         (void)snprintf(path, sizeof path, "%s/%s", saved, names[i]);
         const bool there = access(path, F_OK) == 0;
         same = same && there == want;
         if (there) {
-            char original[512];
+            char original[1024];
             (void)snprintf(original, sizeof original, "%s/%s", folder, names[i]);
             scratch_same(path, original);
         }
@@ -306,23 +306,17 @@ static void folders_are_read_as_transformers_does(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(folders_are_read_as_transformers_does)};
-    (void)snprintf(folder, sizeof folder, "/tmp/ds_tokenizer_folder_XXXXXX");
-    if (ds_ctx_create(NULL, &ctx) < 0 || mkdtemp(folder) == NULL) {
+    folder = scratch_make();
+    if (ds_ctx_create(NULL, &ctx) < 0) {
         return 1;
     }
-    char saved[300];
+    char saved[512];
     (void)snprintf(saved, sizeof saved, "%s/saved", folder);
     if (mkdir(saved, 0700) != 0) {
         return 1;
     }
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    (void)rmdir(saved);
-    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
-        char path[512];
-        (void)snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        (void)unlink(path);
-    }
-    (void)rmdir(folder);
+    scratch_remove(folder);
     ds_ctx_destroy(&ctx);
     return failed;
 }

@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (dsi_device_parse(NULL, "fuzz", (const char *)data, n, &device) < 0) {
         return 0;
     }
-    const dsi_work work = {.op_class = DSI_CLASS_LINEAR, .dtype = DS_DTYPE_BF16, .flops = 1e9};
+    const dsi_work work = {.op_class = DS_CLASS_LINEAR, .dtype = DS_DTYPE_BF16, .flops = 1e9};
     if (!isfinite(dsi_time_work(&device, &work))) {
         abort();
     }

@@ -21,7 +21,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         help = help || strncmp(words[i], "--help", 6) == 0 || strcmp(words[i], "-h") == 0;
     }
     if (!help && train_options_parse(fuzz_context(), n, words, &options, &help) >= 0) {
-        fuzz_require(options.data.n > 0 && options.deepspeed_config != NULL &&
+        fuzz_require(options.data.n > 0 &&
+                         (options.model != NULL) != (options.model_config != NULL) &&
                          (options.steps > 0) != (options.epochs > 0.0),
                      "flags that must be refused");
         fuzz_require(options.seq_length >= 0 && options.eval_fraction >= 0.0 &&

@@ -10,6 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A number below n, of a linear congruential generator. */
+static uint32_t rand_below(uint64_t *seed, uint32_t n)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((*seed >> 33) % n);
+}
+
 static void greedy_of(ds_ctx *ctx, const char *name)
 {
     parity_case p;
@@ -127,6 +134,114 @@ static void steps_like_prompts(void **state)
     }
 }
 
+/* The next prompt of a conversation: the sequence so far, rarely cut or changed, and new ids; 0:
+ * there is no room for it. */
+static size_t next_prompt(uint32_t *ids, size_t n, size_t most, int64_t vocab, uint64_t *seed)
+{
+    const uint32_t kind = rand_below(seed, 8);
+    n = kind == 0 ? rand_below(seed, (uint32_t)n + 1) : n;
+    if (kind == 1 && n > 0) {
+        ids[rand_below(seed, (uint32_t)n)] = rand_below(seed, (uint32_t)vocab);
+    }
+    size_t more = kind == 2 && n > 0 ? 0 : 1 + rand_below(seed, 40);
+    while (more-- > 0) {
+        if (n >= most) {
+            return 0;
+        }
+        ids[n++] = rand_below(seed, (uint32_t)vocab);
+    }
+    return n;
+}
+
+enum { TURNS = 25, MOST = 700 };
+
+typedef struct twins {
+    const char *name;
+    ds_generator *kept, *fresh;
+    uint32_t ids[MOST + 1];
+    size_t n, n_kept, length;
+    int64_t vocab;
+    uint64_t seed;
+} twins;
+
+/* Steps of both behind the same prompt, with the same bits. */
+static void twins_step(ds_ctx *ctx, twins *t, int turn)
+{
+    const ds_sampling sampling = {.temperature = turn % 2 ? 0.9 : 0.0, .seed = (uint64_t)turn};
+    for (uint32_t step = rand_below(&t->seed, 20);; --step) {
+        uint32_t a = 0;
+        uint32_t b = 0;
+        int64_t vocab = 0;
+        if (memcmp(ds_generator_logits(t->kept, &vocab), ds_generator_logits(t->fresh, &vocab),
+                   (size_t)t->vocab * sizeof(float)) != 0) {
+            fail_msg("%s in %s, turn %d, %zu ids: other bits than a fresh prompt", t->name,
+                     ds_dtype_name(ds_generator_dtype(t->kept)), turn, t->n);
+        }
+        if (step == 0 || t->n >= t->length) {
+            break;
+        }
+        CHECK_OK(ctx, ds_generator_next(t->kept, &sampling, &a));
+        CHECK_OK(ctx, ds_generator_next(t->fresh, &sampling, &b));
+        assert_int_equal(a, b);
+        t->ids[t->n++] = a;
+    }
+}
+
+static void twins_turn(ds_ctx *ctx, twins *t, int turn)
+{
+    const bool again =
+        ds_generator_dtype(t->kept) == DS_DTYPE_BF16 && dsi_cpu_isa() >= DS_ISA_AVX512_BF16;
+    const size_t before = t->n;
+    uint32_t old[MOST + 1];
+    size_t common = 0;
+    size_t same = 0;
+    memcpy(old, t->ids, sizeof old);
+    t->n = next_prompt(t->ids, t->n, t->length, t->vocab, &t->seed);
+    if (t->n == 0) { /* a new conversation, behind what the generator still holds */
+        return;
+    }
+    while (common < before && common + 1 < t->n && old[common] == t->ids[common]) {
+        ++common;
+    }
+    CHECK_OK(ctx, ds_generator_prompt_on(t->kept, t->ids, t->n, &same));
+    CHECK_OK(ctx, ds_generator_prompt(t->fresh, t->ids, t->n));
+    assert_true(before == 0 || (again ? same <= common : same == common));
+    t->n_kept += same;
+    twins_step(ctx, t, turn);
+}
+
+/* Turns of random conversations, what they have in common kept: the bits are those of fresh
+ * prompts. */
+static void kept_like_fresh_of(ds_ctx *ctx, const char *name, ds_dtype dtype, uint64_t seed)
+{
+    parity_case p;
+    twins t = {.name = name, .seed = seed, .length = MOST};
+    parity_open(ctx, name, &p);
+    const int64_t limit = ds_model_get_info(p.model)->max_positions;
+    t.length = limit > 0 && limit < MOST ? (size_t)limit : MOST;
+    t.vocab = p.vocab;
+    const ds_generator_params params = {
+        .model = p.model, .weights = p.folder, .dtype = dtype, .max_length = (int64_t)t.length};
+    CHECK_OK(ctx, ds_generator_create(ctx, &params, &t.kept));
+    CHECK_OK(ctx, ds_generator_create(ctx, &params, &t.fresh));
+    for (int turn = 0; turn < TURNS; ++turn) {
+        twins_turn(ctx, &t, turn);
+    }
+    assert_true(t.n_kept > TURNS);
+    ds_generator_destroy(&t.kept);
+    ds_generator_destroy(&t.fresh);
+    parity_close(&p);
+}
+
+static void kept_like_fresh(void **state)
+{
+    static const char *const names[] = {"mistral", "qwen3", "llama3_tied", "gpt2"};
+    static const ds_dtype dtypes[] = {DS_DTYPE_F32, DS_DTYPE_F16, DS_DTYPE_BF16};
+    for (uint64_t i = 0; i < 12; ++i) {
+        kept_like_fresh_of(*state, names[i / 3], dtypes[i % 3], i + 1);
+    }
+}
+
 static void bad_calls(void **state)
 {
     ds_ctx *ctx = *state;
@@ -205,8 +320,11 @@ static int drop_ctx(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy_like_transformers), cmocka_unit_test(pieces_agree),
-        cmocka_unit_test(steps_like_prompts),       cmocka_unit_test(bad_calls),
+        cmocka_unit_test(greedy_like_transformers),
+        cmocka_unit_test(pieces_agree),
+        cmocka_unit_test(steps_like_prompts),
+        cmocka_unit_test(kept_like_fresh),
+        cmocka_unit_test(bad_calls),
         cmocka_unit_test(sampler_shares),
     };
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);

@@ -156,7 +156,8 @@ static void run_model(fixture *f, const dsi_aio_params *params, uint64_t seed)
     m.shadow = calloc(1, FILE_BYTES);
     m.memory = aligned_alloc(DSI_AIO_ALIGN, (size_t)REGIONS * STRIDE);
     CHECK_OK(f->ctx, dsi_aio_open(f->ctx, params, &m.aio));
-    CHECK_OK(f->ctx, dsi_aio_add_scratch(m.aio, "model", FILE_BYTES, &m.file));
+    CHECK_OK(f->ctx,
+             dsi_aio_add_scratch(m.aio, "model", FILE_BYTES, 0, params->n_folders, &m.file));
     for (int i = 0; i < ROUNDS; ++i) {
         batch(&m);
         check_whole(&m, FILE_BYTES);
@@ -232,7 +233,7 @@ static void several_threads_on(void **state, ds_aio_backend backend)
     pthread_t threads[THREADS];
     model models[THREADS];
     CHECK_OK(f->ctx, dsi_aio_open(f->ctx, &params, &aio));
-    CHECK_OK(f->ctx, dsi_aio_add_scratch(aio, "shared", FILE_BYTES, &file));
+    CHECK_OK(f->ctx, dsi_aio_add_scratch(aio, "shared", FILE_BYTES, 0, 2, &file));
     for (uint32_t i = 0; i < THREADS; ++i) {
         models[i] = (model){.ctx = f->ctx, .aio = aio, .file = file, .seed = i, .shadow = shadow};
         models[i].n_regions = REGIONS / THREADS;
@@ -260,7 +261,7 @@ static void several_threads_with_io_uring(void **state)
 
 /* ---- files with a name, tickets, refusals ---- */
 
-static void polling_ends_and_uses_the_ticket_up(void **state)
+static void waiting_uses_the_ticket_up(void **state)
 {
     fixture *f = *state;
     const char *folders[] = {f->folders[0]};
@@ -268,16 +269,11 @@ static void polling_ends_and_uses_the_ticket_up(void **state)
     dsi_aio *aio = NULL;
     uint32_t file = 0;
     dsi_aio_ticket ticket = 0;
-    ds_status status = DS_IN_PROGRESS;
     char *data = calloc(1, FILE_BYTES);
     CHECK_OK(f->ctx, dsi_aio_open(f->ctx, &params, &aio));
-    CHECK_OK(f->ctx, dsi_aio_add_scratch(aio, "poll", FILE_BYTES, &file));
+    CHECK_OK(f->ctx, dsi_aio_add_scratch(aio, "twice", FILE_BYTES, 0, 1, &file));
     CHECK_OK(f->ctx, dsi_aio_write(aio, file, 0, data, FILE_BYTES, &ticket));
-    while (status == DS_IN_PROGRESS) {
-        status = dsi_aio_poll(aio, ticket);
-    }
-    CHECK_OK(f->ctx, status);
-    CHECK_FAILS(f->ctx, dsi_aio_poll(aio, ticket), DS_ERR_ARG, "used up");
+    CHECK_OK(f->ctx, dsi_aio_wait(aio, ticket));
     CHECK_FAILS(f->ctx, dsi_aio_wait(aio, ticket), DS_ERR_ARG, "used up");
     CHECK_OK(f->ctx, dsi_aio_wait(aio, 0));
     dsi_aio_close(&aio);
@@ -322,11 +318,12 @@ static void ceilings_hold(void **state)
     char byte = 0;
     CHECK_OK(f->ctx, dsi_aio_open(f->ctx, &params, &aio));
     for (uint32_t i = 0; i < params.max_files; ++i) {
-        CHECK_OK(f->ctx, dsi_aio_add_scratch(aio, "one", 4097, &file));
+        CHECK_OK(f->ctx, dsi_aio_add_scratch(aio, "one", 4097, 0, 1, &file));
     }
-    CHECK_FAILS(f->ctx, dsi_aio_add_scratch(aio, "more", 1, &other), DS_ERR_LIMIT, "more than 4");
+    CHECK_FAILS(f->ctx, dsi_aio_add_scratch(aio, "more", 1, 0, 1, &other), DS_ERR_LIMIT,
+                "more than 4");
     dsi_aio_remove(aio, 1);
-    CHECK_OK(f->ctx, dsi_aio_add_scratch(aio, "again", 1, &other));
+    CHECK_OK(f->ctx, dsi_aio_add_scratch(aio, "again", 1, 0, 1, &other));
     assert_int_equal(other, 1);
     for (uint32_t i = 0; i < params.max_requests; ++i) {
         CHECK_OK(f->ctx, dsi_aio_read(aio, file, 1, &byte, 1, &tickets[i]));
@@ -382,9 +379,9 @@ static void places_that_are_wrong_are_named(void **state)
     dsi_aio *aio = NULL;
     uint32_t file = 0;
     CHECK_OK(f->ctx, dsi_aio_open(f->ctx, &params, &aio));
-    CHECK_FAILS(f->ctx, dsi_aio_add_scratch(aio, "x", 1, &file), DS_ERR_NOT_FOUND,
+    CHECK_FAILS(f->ctx, dsi_aio_add_scratch(aio, "x", 1, 0, 2, &file), DS_ERR_NOT_FOUND,
                 "/no/such/folder");
-    CHECK_FAILS(f->ctx, dsi_aio_add_scratch(aio, "../x", 1, &file), DS_ERR_ARG, "../x");
+    CHECK_FAILS(f->ctx, dsi_aio_add_scratch(aio, "../x", 1, 0, 2, &file), DS_ERR_ARG, "../x");
     CHECK_FAILS(f->ctx, dsi_aio_add_path(aio, "/no/such/file", false, &file), DS_ERR_NOT_FOUND,
                 "/no/such/file");
     CHECK_FAILS(f->ctx, dsi_aio_add_path(aio, f->folders[0], false, &file), DS_ERR_IO,
@@ -432,7 +429,7 @@ int main(void)
         cmocka_unit_test(any_range_on_io_uring),
         cmocka_unit_test(several_threads_with_threads),
         cmocka_unit_test(several_threads_with_io_uring),
-        cmocka_unit_test(polling_ends_and_uses_the_ticket_up),
+        cmocka_unit_test(waiting_uses_the_ticket_up),
         cmocka_unit_test(closing_waits),
         cmocka_unit_test(ceilings_hold),
         cmocka_unit_test(wrong_values_are_refused),

@@ -111,7 +111,7 @@ static bench set_up(fixture *f, ds_aio_backend backend, bool single_submit)
     }
     shim_clear();
     CHECK_OK(f->ctx, dsi_aio_open(f->ctx, &params, &b.aio));
-    CHECK_OK(f->ctx, dsi_aio_add_scratch(b.aio, "faults", BYTES, &b.file));
+    CHECK_OK(f->ctx, dsi_aio_add_scratch(b.aio, "faults", BYTES, 0, 1, &b.file));
     return b;
 }
 
@@ -395,7 +395,7 @@ static ds_status add_large(fixture *f)
     dsi_aio *aio = NULL;
     uint32_t file = 0;
     DS_TRY(dsi_aio_open(f->ctx, &params, &aio));
-    const ds_status status = dsi_aio_add_scratch(aio, "large", (uint64_t)10 * BYTES, &file);
+    const ds_status status = dsi_aio_add_scratch(aio, "large", (uint64_t)10 * BYTES, 0, 1, &file);
     dsi_aio_close(&aio);
     return status;
 }

@@ -33,8 +33,7 @@ static void requests(ds_ctx *ctx, dsi_aio *aio, uint32_t scratch, uint32_t named
     CHECK_OK(ctx, dsi_aio_read(aio, scratch, 3, data + 1, BYTES / 3, &tickets[0]));
     CHECK_OK(ctx, dsi_aio_read(aio, named, 0, data + BYTES / 2, 70006, &tickets[1]));
     CHECK_OK(ctx, dsi_aio_wait(aio, tickets[1]));
-    while (dsi_aio_poll(aio, tickets[0]) == DS_IN_PROGRESS) {
-    }
+    CHECK_OK(ctx, dsi_aio_wait(aio, tickets[0]));
     CHECK_OK(ctx, dsi_aio_read(aio, named, 4096, data, 1 << 19, &tickets[2]));
     assert_int_equal(dsi_aio_wait(aio, tickets[2]), DS_ERR_IO); /* ends before */
     assert_int_equal(dsi_aio_read(aio, scratch, BYTES, data, 1, &tickets[3]), DS_ERR_ARG);
@@ -57,7 +56,7 @@ static void count_on(ds_ctx *ctx, ds_aio_backend backend, const char *folder)
     params.io.backend = backend;
     params.io.intra_op_parallelism = 2;
     CHECK_OK(ctx, dsi_aio_open(ctx, &params, &aio));
-    CHECK_OK(ctx, dsi_aio_add_scratch(aio, "count", BYTES, &scratch));
+    CHECK_OK(ctx, dsi_aio_add_scratch(aio, "count", BYTES, 0, 2, &scratch));
     CHECK_OK(ctx, dsi_aio_add_path(aio, scratch_path(folder, "named"), true, &named));
     count_begin();
     for (int i = 0; i < 5; ++i) {

@@ -47,7 +47,7 @@ static ds_status open_aio(fixture *f, ds_aio_backend backend, double patience)
     params.io.backend = backend;
     f->lines[0] = '\0';
     DS_TRY(dsi_aio_open(f->ctx, &params, &f->aio));
-    return dsi_aio_add_scratch(f->aio, "states", BYTES, &f->file);
+    return dsi_aio_add_scratch(f->aio, "states", BYTES, 0, 1, &f->file);
 }
 
 static int setup(void **state)
@@ -160,7 +160,7 @@ static void lose_patience(fixture *f)
     expect_line(f, "slow disk: waiting for");
     const double begin = dsi_clock_seconds();
     CHECK_FAILS(f->ctx, move(f, false), DS_ERR_IO, "still does not answer");
-    assert_false(dsi_aio_settle(f->aio));
+    assert_false(dsi_aio_drain(f->aio));
     assert_true(dsi_clock_seconds() - begin < 5.0);
 }
 
@@ -169,7 +169,7 @@ static void answer_late(fixture *f, ds_aio_backend backend)
     CHECK_OK(f->ctx, open_aio(f, backend, 0.4));
     lose_patience(f);
     shim_clear();
-    assert_true(dsi_aio_settle(f->aio));
+    assert_true(dsi_aio_drain(f->aio));
     move_both_ways(f);
     dsi_aio_close(&f->aio);
 }

@@ -71,7 +71,7 @@ static ds_graph *train_graph(const parity_case *p, ds_dtype dtype, int64_t accum
     ds_graph *graph = NULL;
     uint32_t n = 0;
     spec.train.accumulation = accumulation;
-    spec.train.optimizer = accumulation > 1 ? DSI_OPTIMIZER_LAMB : DSI_OPTIMIZER_ADAM;
+    spec.train.optimizer = accumulation > 1 ? DS_OPTIMIZER_LAMB : DS_OPTIMIZER_ADAM;
     spec.train.max_norm = 0.1; /* no short decimal in binary */
     spec.train.eps = 1.0 / 3e8;
     CHECK_OK(ctx, ds_cells_create(ctx, MAX_CELLS, cells_out));
@@ -104,7 +104,7 @@ static void check_same_cells(const graph_run *a, const graph_run *b)
         const ds_cell_info *info = ds_cells_get(a->cells, c);
         const ds_cell other = ds_cells_find(b->cells, info->kind, info->name);
         assert_int_not_equal(other, DS_NONE);
-        if (memcmp(dsi_exec_cell(a->exec, c), dsi_exec_cell(b->exec, other),
+        if (memcmp(dsi_exec_host_view(a->exec, c), dsi_exec_host_view(b->exec, other),
                    ds_meta_bytes(info->meta)) != 0) {
             fail_msg("%s cell %s differs", ds_cell_kind_name(info->kind), info->name);
         }
@@ -228,7 +228,7 @@ static void odd_text_comes_back(void **state)
 /* The texts that the fuzzer starts from, as they are in test/golden/ir: of today's operators. */
 static void stored_texts_come_back(void **state)
 {
-    static const char *const names[] = {"odd", "packed_gpt2", "rope_yarn"};
+    static const char *const names[] = {"odd", "packed_gpt2", "rope_yarn", "masks"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
         char path[1024];
@@ -271,7 +271,8 @@ static void parse_fails(const char *text, const char *message)
 static void wrong_lines_are_refused(void **state)
 {
     static const char *const cases[][2] = {
-        {"what\n", "line 1, column 1: expected cells, then nodes, then outputs, found 'what'"},
+        {"what\n",
+         "line 1, column 1: expected phases, cells, nodes, outputs in this order, found 'what'"},
         {"cell %0 scalar f32[4] \"x\" zeros", "expected the end of the line, found the end of the"},
         {"cell 0 scalar f32[4] \"x\" zeros\n", "line 1, column 6: expected a value such as %3"},
         {"cell %4294967295 scalar f32[] \"x\" zeros\n", "column 7: expected the number of a value"},
@@ -310,14 +311,21 @@ static void wrong_lines_are_refused(void **state)
         {HEAD "%2 = scale(%1) factor=x : f32[4] ; forward \"\"\n", "column 23: expected a real"},
         {HEAD "%2 = cast(%1) dtype=1.5 : f32[4] ; forward \"\"\n", "expected ' :', found '.5 :"},
         {HEAD "%2 = cast(%1) dtype=77 : f32[4] ; forward \"\"\n", "line 3: "},
+        {"phase norm\nphase norm\n", "line 2: phase \"norm\": expected a new name"},
+        {"phase a side\nphase b side\n", "line 2: phase \"b\": \"a\" is on the side stream"},
+        {"phase a alone side\n", "line 1, column 14: expected the end of the line"},
+        {HEAD "phase a\n", "expected phases, cells, nodes"},
+        {"phase a\nphase b\nphase c\nphase d\nphase e\nphase f\nphase g\nphase h\nphase i\n"
+         "phase j\nphase k\nphase l\nphase m\nphase n\nphase o\n",
+         "line 15: phase \"o\": a graph has at most 16 phases"},
         {HEAD "%2 = neg(%1) : f32[4] ; sideways \"\"\n", "expected a phase"},
-        {HEAD "%2 = neg(%1) : f32[4] ; norm \"\"\n%3 = neg(%1) : f32[4] ; backward \"\"\n",
+        {HEAD "%2 = neg(%1) : f32[4] ; backward \"\"\n%3 = neg(%1) : f32[4] ; forward \"\"\n",
          "line 4, column 25: expected a phase that is not before that of the line above"},
         {HEAD "output \"y\" %9\n", "line 3, column 12: expected a value that a line above defines"},
         {HEAD "output \"y\" -\n", "expected a new name and a value"},
         {HEAD "output \"y\" %1\noutput \"y\" %1\n", "line 4: output \"y\": expected a new name"},
         {HEAD "output \"y\" %1\n%2 = neg(%1) : f32[4] ; forward \"\"\n",
-         "expected cells, then nod"},
+         "expected phases, cells, nodes"},
         {HEAD "%2 = accumulate(\"x\"@scalar, %1) : f32[4] ; forward \"\"\n"
               "%3 = neg(\"x\"@scalar) : f32[4] ; forward \"\"\n",
          "line 4: neg reads an old version of cell x"},

@@ -9,6 +9,8 @@
 #include <string.h>
 
 static const char graph_text[] =
+    "phase norm\n"
+    "phase update skippable alone\n"
     "cell %0 scalar f32[4] \"x\" zeros\n"
     "cell %1 state f32[4] \"s\" ones\n"
     "%2 = neg(\"x\"@scalar) : f32[4] ; forward \"a\"\n"
@@ -73,7 +75,9 @@ static void what_comes_between_moves_nothing(void **state)
         CHECK_OK(ctx, dsi_rewrite_copy(&r, node));
     }
     CHECK_OK(ctx, dsi_rewrite_end(&r, DS_OK, &made));
-    assert_text(made, "cell %0 scalar f32[4] \"x\" zeros\n"
+    assert_text(made, "phase norm\n"
+                      "phase update skippable alone\n"
+                      "cell %0 scalar f32[4] \"x\" zeros\n"
                       "cell %1 state f32[4] \"s\" ones\n"
                       "%2 = neg(\"x\"@scalar) : f32[4] ; forward \"between\" region=7\n"
                       "%3 = neg(\"x\"@scalar) : f32[4] ; forward \"a\"\n"

@@ -38,6 +38,10 @@ static void reads_hostfiles(void **state)
                         &hosts));
     assert_string_equal(show(&hosts, &buf), "w0:0,1 w1:0 10.0.0.3:0,1,2 fe80::1:0");
     assert_int_equal(dsi_hosts_n_ranks(&hosts), 7);
+    assert_string_equal(dsi_hosts_of_rank(&hosts, 1), "w0");
+    assert_string_equal(dsi_hosts_of_rank(&hosts, 2), "w1");
+    assert_string_equal(dsi_hosts_of_rank(&hosts, 6), "fe80::1");
+    assert_null(dsi_hosts_of_rank(&hosts, 7));
     assert_int_equal(dsi_hosts_first_rank(&hosts, 2), 3);
     dsi_hosts_free(&hosts);
     dsi_buf_free(&buf);

@@ -22,8 +22,8 @@ fail() { echo "FAILED: $*"; failed=1; sed 's/^/    out: /' out.txt | head -20 | 
 # ---- the server and its hosts
 ssh-keygen -q -t ed25519 -N '' -f key && ssh-keygen -q -t ed25519 -N '' -f hostkey || exit 1
 cp key.pub authorized && chmod 600 authorized && mkdir -p /run/sshd
-for port in $(seq 22431 22470); do
-    (exec 3<> "/dev/tcp/127.0.0.1/$port") 2> /dev/null || break
+for port in $(seq $((23000 + $$ % 8000)) 31999); do # another of these tests may run beside it
+    (exec 3<> "/dev/tcp/127.0.0.2/$port") 2> /dev/null || break
 done
 cat > sshd_config << END
 Port $port
@@ -108,6 +108,14 @@ for launcher in pdsh ssh; do
     printf '127.0.0.2 slots=1\nnobody-here@127.0.0.3 slots=1\n' > users
     job 255 -H users --ssh_port "$port" --launcher $launcher sh -c 'exec sleep 60'
     says 'nobody-here@127.0.0.3: Permission denied'
+    # A rank that never joins is named with its node, not the node of the one that gave up waiting.
+    for missing in 0 2; do
+        at=127.0.0.$((missing == 2 ? 3 : 2))
+        job 1 "${way[@]}" sh -c "[ \$RANK = $missing ] && exec sleep 60; DEEPSPEED_TIMEOUT=0.05 exec $bin/ds_bench --all_reduce --max_size 8"
+        grep -E '^deepspeed: (node|rank [0-9]+ on [^ ]+ never)' err.txt | tail -n 1 > named.txt
+        grep -qE "^deepspeed: (rank $missing on $at never joined the others: node 127.0.0.[23]|node $at) failed with" named.txt ||
+            fail "rank $missing of $at is missing, named is: $(cat named.txt)"
+    done
     # The second node fails: the first is ended.
     DS_MARK=fails job 139 "${way[@]}" sh -c 'ulimit -c 0; if [ $RANK = 2 ]; then sleep 0.5; echo last; kill -SEGV $$; fi; exec sleep 60'
     says 'rank 2 on [^ ]+ was killed by SIGSEGV'

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of the launcher by themselves: words for a shell (through a real sh), environments, env
  * files, core lists, out-of-memory evidence, outputs. */
+#include "base/processor.h"
 #include "common/check.h"
 #include "common/scratch.h"
 #include "launch/bind.h"
@@ -262,7 +263,7 @@ static void deals_cores(void **state)
     }
     CHECK_OK(ctx, status);
     assert_int_equal(CPU_COUNT_S(binding.cpus_bytes, dsi_binding_cpus(&binding, 0)),
-                     dsi_cores_allowed());
+                     dsi_processor_n_cores());
     dsi_binding_free(&binding);
     CHECK_FAILS(ctx, dsi_bind(ctx, NULL, 8000, &binding), DS_ERR_ARG, "a core for each of 8000");
     CHECK_FAILS(ctx, dsi_bind(ctx, "8000", 1, &binding), DS_ERR_ARG, "that may be used here");

@@ -58,8 +58,8 @@ cat "$scratch/long.jsonl"
 own=$(field peak_bytes long | sort -n | tail -n 1)
 long_rate=$(field tokens_per_s long | sort -g | awk -v flops="$long_flops" '{ a[NR] = $1 } END { print a[int((NR + 1) / 2)] * flops / 65536 }')
 awk -v own="$own" -v need="$need" -v whole="$(group_most "$own")" -v limit="$limit" -v long="$long_rate" -v short="$short_rate" \
-    -v losses="$(field loss long | tr '\n' ' ')" 'BEGIN {
-    printf "losses %s; the process at most %.3f GiB, planned %.3f GiB (%.4f), with the page cache %.2f GiB, limit %.0f GiB\n",
-        losses, own / 2^30, need / 2^30, own / need, whole / 2^30, limit / 2^30
+    -v says="$group_says" -v losses="$(field loss long | tr '\n' ' ')" 'BEGIN {
+    printf "losses %s; the process at most %.3f GiB, planned %.3f GiB (%.4f), with the page cache %.2f GiB, limit %.0f GiB, %s\n",
+        losses, own / 2^30, need / 2^30, own / need, whole / 2^30, limit / 2^30, says
     printf "%.3f TFLOP/s at 65,536 tokens, %.3f at 1024: %.2f\n", long / 1e12, short / 1e12, long / short
     exit !(whole <= limit && own < 1.03 * need && own > 0.97 * need) }'

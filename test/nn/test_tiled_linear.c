@@ -55,7 +55,7 @@ static void put(const ds_tensor *t, int64_t i, double x)
 
 static ds_tensor cell_at(const run *r, ds_cell cell)
 {
-    return (ds_tensor){dsi_exec_cell(r->exec, cell), ds_cells_get(r->cells, cell)->meta};
+    return (ds_tensor){dsi_exec_host_view(r->exec, cell), ds_cells_get(r->cells, cell)->meta};
 }
 
 static ds_tensor cell_of(const run *r, const char *name)

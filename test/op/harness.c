@@ -92,6 +92,9 @@ static void set_element(const ds_tensor *t, int64_t i, double value)
     case DS_DTYPE_I64:
         ((int64_t *)t->data)[i] = (int64_t)value;
         break;
+    case DS_DTYPE_BOOL:
+        ((uint8_t *)t->data)[i] = value != 0.0;
+        break;
     default:
         break;
     }
@@ -110,6 +113,8 @@ double op_element(const ds_tensor *t, int64_t i)
         return ((const double *)t->data)[i];
     case DS_DTYPE_I32:
         return (double)((const int32_t *)t->data)[i];
+    case DS_DTYPE_BOOL:
+        return (double)((const uint8_t *)t->data)[i];
     default:
         return (double)((const int64_t *)t->data)[i];
     }
@@ -202,6 +207,9 @@ static const ds_kernel *find_in(const ds_kernel *const *const *lists, size_t n,
 
 const ds_kernel *op_reference(const ds_kernel_sig *sig)
 {
+    if (sig->op->kernels != NULL) { /* a custom operator's */
+        return sig->op->kernels[0];
+    }
     const ds_kernel *found = find_in(families, sizeof families / sizeof families[0], sig);
     return found != NULL ? found : find_in(twins, sizeof twins / sizeof twins[0], sig);
 }
@@ -321,7 +329,9 @@ static ds_status run_on(ds_ctx *ctx, op_operands *o, const ds_kernel *kernel, bo
     ds_tensor out[DS_MAX_OUT];
     memcpy(out, o->out, sizeof out);
     for (uint32_t i = 0; i < o->sig.n_out; ++i) {
-        const int from = op->writes != NULL ? op->writes[i] : in_place && i == 0 ? 0 : -1;
+        const int from = op->writes != NULL   ? op->writes[i]
+                         : in_place && i == 0 ? (int)op->inplace_in
+                                              : -1;
         if (from >= 0 && out[i].data != NULL) {
             out[i].data = o->in[from].data;
         }

@@ -8,7 +8,7 @@
  * needs a row.
  *
  * Operands, separated by blanks; "-" is an absent one, else TYPE[dims]FILL:
- *   TYPE  act (the dtype under test), stat (f32; f64 in fp64 runs), f32, f64, bf16, i32, i64
+ *   TYPE  act (the dtype under test), stat (f32; f64 in fp64 runs), f32, f64, bf16, i32, i64, bool
  *   FILL  nothing: normal deviates     ~S: those times S           +: uniform in [0.25,1.25)
  *         <N: integers in [0,N)        <Nm: and every fifth is -100
  *         d: i32 (B,T) first visible key of documents of 5 tokens  p: i32 (B,T) positions 0,1,…

@@ -21,6 +21,10 @@
 #define ROPE(...)     ATTRS(dsi_rope_table_attrs, .theta = 10000.0, __VA_ARGS__)
 #define OPTIM(...)    ATTRS(dsi_optim_attrs, .eps = 1e-8, __VA_ARGS__)
 #define COLUMNS(r, c) ATTRS(dsi_columns_attrs, .rows = (r), .columns = (c))
+#define BMM(...)      ATTRS(dsi_bmm_attrs, __VA_ARGS__)
+#define WHERE(i, x)   ATTRS(dsi_where_attrs, .inverse = (i), .other = (x))
+#define BAND(l, u, x) ATTRS(dsi_band_attrs, .lower = (l), .upper = (u), .other = (x))
+#define COMPARE(k, x) ATTRS(dsi_compare_attrs, .kind = DSI_COMPARE_##k, .value = (x))
 #define FORWARD(...)                                                                               \
     &(const op_forward)                                                                            \
     {                                                                                              \
@@ -34,6 +38,7 @@
 #define WIDE          .n_heads = 2, .n_kv_heads = 1, .head_dim = 64, .causal = 1, .scale = 0.125
 #define BIG           .n_heads = 4, .n_kv_heads = 2, .head_dim = 128, .causal = 1, .scale = 0.09
 #define TINY          .n_heads = 3, .n_kv_heads = 3, .head_dim = 5, .causal = 1, .scale = 0.45
+#define MAX_SAVED     FORWARD(&dsi_op_max_last, NULL, 1, {1}, {2})
 #define LAYER_STATS   FORWARD(&dsi_op_layer_norm, EPS, 2, {1, 2}, {-1, 3, 4})
 #define RMS_STATS     FORWARD(&dsi_op_rms_norm, EPS, 2, {1, 2}, {-1, 3})
 #define ATT_SAVED(a)  FORWARD(&dsi_op_attention, a, 6, {1, 2, 3, 6, -1, 7}, {4, 5})
@@ -91,6 +96,15 @@ const op_case op_cases[] = {
     {&dsi_op_linear_dw, "own dtype", "act[40,33] act[40,96]",
      DW(.transposed = 1, .out_dtype = DS_DTYPE_BF16), .flags = OP_BF16},
     /* embedding */
+    {&dsi_op_bmm, "odd", "act[3,7,33] act[3,33,17]", BMM(0)},
+    {&dsi_op_bmm, "a transposed", "act[2,3,9,7] act[2,3,9,35]", BMM(.a_transposed = 1)},
+    {&dsi_op_bmm, "b transposed", "act[5,40,24] act[5,19,24]", BMM(.b_transposed = 1)},
+    {&dsi_op_bmm, "both", "act[4,9,7] act[4,35,9]", BMM(.a_transposed = 1, .b_transposed = 1)},
+    {&dsi_op_bmm, "one large", "act[1,130,70] act[1,70,129]", BMM(0)},
+    {&dsi_op_bmm, "to f32", "act[3,9,33] act[3,33,40]", BMM(.out_dtype = DS_DTYPE_F32),
+     .flags = OP_NO_GRAD},
+    {&dsi_op_bmm, "many small", "act[67,3,5] act[67,5,2]", BMM(0)},
+    {&dsi_op_bmm, "no batch", "act[13,33] act[33,5]", BMM(0)},
     {&dsi_op_embedding, "tokens", "act[11,33] i32[2,7]<11", .flags = OP_EXACT},
     {&dsi_op_embedding, "positions", "act[131,64] i32[3,17]<131 act[20,64] i32[3,17]p",
      .flags = OP_EXACT},
@@ -184,6 +198,14 @@ const op_case op_cases[] = {
     {&dsi_op_attention_backward, "grouped",
      "act[2,33,64] act[2,33,64] act[2,33,32] act[2,33,32] act[2,33,64] stat[2,4,33]", ATT(GROUPED),
      .loose = 4, .forward = ATT_PLAIN(ATT(GROUPED))},
+    {&dsi_op_attention_backward, "all keys",
+     "act[2,5,64] act[2,5,64] act[2,19,32] act[2,19,32] act[2,5,64] stat[2,4,5]",
+     ATT(.n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .scale = 0.25), .loose = 4,
+     .forward = ATT_PLAIN(ATT(.n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .scale = 0.25))},
+    {&dsi_op_attention_backward, "all keys, long",
+     "act[1,133,64] act[1,133,64] act[1,71,32] act[1,71,32] act[1,133,64] stat[1,4,133]",
+     ATT(.n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .scale = 0.25), .loose = 4,
+     .forward = ATT_PLAIN(ATT(.n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .scale = 0.25))},
     {&dsi_op_attention_backward, "window and documents",
      "act[2,67,64] act[2,67,64] act[2,67,32] act[2,67,32] act[2,67,64] stat[2,4,67] i32[2,67]d",
      ATT(GROUPED, .window = 4), .loose = 4,
@@ -302,6 +324,44 @@ const op_case op_cases[] = {
     {&dsi_op_fill, "odd", "act[3,33] stat[]", .flags = OP_EXACT},
     {&dsi_op_expand_last, "odd", "stat[3,7] act[3,7,33]", .flags = OP_EXACT},
     {&dsi_op_expand_rows, "odd", "stat[33] act[3,7,33]", .flags = OP_EXACT},
+    /* maxima */
+    {&dsi_op_max_last, "odd", "act[3,7,33]", .flags = OP_EXACT},
+    {&dsi_op_max_last, "one element", "act[5,1]", .flags = OP_EXACT},
+    {&dsi_op_max_last, "vector", "act[40003]", .flags = OP_EXACT},
+    {&dsi_op_max_last_backward, "odd", "act[3,7] act[3,7,33] act[3,7]", .flags = OP_EXACT,
+     .forward = MAX_SAVED},
+    {&dsi_op_max_last_backward, "all alike", "act[7] act[7,133]=2 act[7]", .flags = OP_EXACT,
+     .forward = MAX_SAVED},
+    /* masks */
+    {&dsi_op_compare, "<", "act[7,133] act[7,133]", COMPARE(LT, 0.0), .flags = OP_EXACT},
+    {&dsi_op_compare, "<=", "act[3,33]~0.1 act[3,33]0", COMPARE(LE, 0.0), .flags = OP_EXACT},
+    {&dsi_op_compare, "= of integers", "i32[33]<3 i32[33]<3", COMPARE(EQ, 0.0),
+     .flags = OP_EXACT | OP_F32},
+    {&dsi_op_compare, "!= a number", "i32[7,33]<3", COMPARE(NE, 2.0), .flags = OP_EXACT | OP_F32},
+    {&dsi_op_compare, "= a number", "act[40003]0", COMPARE(EQ, 0.0), .flags = OP_EXACT},
+    {&dsi_op_compare, ">", "act[20011]", COMPARE(GT, 0.3), .flags = OP_EXACT},
+    {&dsi_op_compare, ">= of bool", "bool[7,9]<2 bool[7,9]<2", COMPARE(GE, 0.0),
+     .flags = OP_EXACT | OP_F32},
+    {&dsi_op_where, "bool", "bool[7,133]<2 act[7,133] act[7,133]", WHERE(0, 0.0),
+     .flags = OP_EXACT},
+    {&dsi_op_where, "filled", "bool[3,1,1,33]<2 act[3,2,5,33]", WHERE(1, -1e4), .flags = OP_EXACT},
+    {&dsi_op_where, "row of i32", "i32[33]<2 act[40,33] act[40,33]", WHERE(0, 0.0),
+     .flags = OP_EXACT},
+    {&dsi_op_where, "by row", "i32[7,1]<3m act[3,7,33]", WHERE(0, 0.5), .flags = OP_EXACT},
+    {&dsi_op_where, "scalar mask", "bool[]=1 act[5,9] act[5,9]", WHERE(1, 0.0), .flags = OP_EXACT},
+    {&dsi_op_where, "scalar", "bool[]=1 act[] act[]", WHERE(0, 0.0), .flags = OP_EXACT},
+    {&dsi_op_where, "of i32", "bool[7,1]<2 i32[7,9]<99", WHERE(0, -7.0),
+     .flags = OP_EXACT | OP_F32 | OP_NO_GRAD},
+    {&dsi_op_where, "both masks", "bool[9]<2 bool[7,9]<2", WHERE(0, 0.0),
+     .flags = OP_EXACT | OP_F32 | OP_NO_GRAD},
+    {&dsi_op_band, "causal", "act[2,3,17,33]", BAND(INT64_MIN, 0, -1e4), .flags = OP_EXACT},
+    {&dsi_op_band, "window", "act[3,40,33]", BAND(-3, 2, 0.0), .flags = OP_EXACT},
+    {&dsi_op_band, "above", "act[33,17]", BAND(1, INT64_MAX, 0.25), .flags = OP_EXACT},
+    {&dsi_op_band, "nothing", "act[5,7]", BAND(2, 1, 0.5), .flags = OP_EXACT},
+    {&dsi_op_band, "of a mask", "bool[3,9,7]<2", BAND(INT64_MIN, 0, 0.0),
+     .flags = OP_EXACT | OP_F32 | OP_NO_GRAD},
+    {&dsi_op_band, "of i32", "i32[9,7]<99", BAND(-1, 1, -5.0),
+     .flags = OP_EXACT | OP_F32 | OP_NO_GRAD},
     /* shapes */
     {&dsi_op_cast, "to f32", "act[7,33]", ATTRS(dsi_cast_attrs, .dtype = DS_DTYPE_F32),
      .flags = OP_EXACT | OP_NO_GRAD},
@@ -408,9 +468,17 @@ const op_case op_cases[] = {
      .flags = OP_EXACT},
     {&dsi_op_adagrad, "master", "act[133] act[133] f32[8]h f32[]=0.7 f32[133] f32[133]+", OPTIM(0),
      .flags = OP_EXACT | OP_BF16 | OP_F16},
-    {&dsi_op_lamb, "f32", "f32[7,133] act[7,133] f32[8]h f32[]=0.7 - f32[7,133]~0.1 f32[7,133]+",
+    {&dsi_op_lamb_moments, "f32", "f32[7,133]~0.1 act[7,133] f32[8]h f32[]=0.7 - f32[7,133]+",
+     OPTIM(0), .flags = OP_EXACT | OP_BF16 | OP_F16},
+    {&dsi_op_lamb_moments, "bf16", "bf16[133]~0.1 act[133] f32[8]h f32[]=0.7 - bf16[133]+",
+     OPTIM(0), .flags = OP_EXACT | OP_BF16 | OP_F16},
+    {&dsi_op_lamb_sums, "f32", "f32[6,12]~0.1 f32[6,12]+ f32[6,12] f32[8]h", OPTIM(0),
+     .flags = OP_EXACT},
+    {&dsi_op_lamb_sums, "many", "bf16[70001]~0.1 bf16[70001]+ act[70001] f32[8]h", OPTIM(0),
+     .flags = OP_EXACT | OP_BF16},
+    {&dsi_op_lamb, "f32", "f32[7,133] f64[38]+ f32[8]h - - f32[7,133]~0.1 f32[7,133]+",
      OPTIM(.max_coeff = 10.0, .min_coeff = 0.01), .flags = OP_EXACT},
-    {&dsi_op_lamb, "master", "act[133] act[133] f32[8]h f32[]=0.7 f32[133] f32[133]~0.1 f32[133]+",
+    {&dsi_op_lamb, "master", "act[133] f64[38]+ f32[8]h - f32[133] f32[133]~0.1 f32[133]+",
      OPTIM(.max_coeff = 10.0, .min_coeff = 0.01), .flags = OP_EXACT | OP_BF16 | OP_F16},
     {0},
 };
@@ -427,6 +495,11 @@ const op_case op_bench_cases[] = {
     {&dsi_op_linear, "dx of fc", "act[4096,3072] act[768,3072]", LINEAR(.transposed = 0)},
     {&dsi_op_linear, "one token", "act[1,768] act[768,3072] act[3072]", LINEAR(.transposed = 1)},
     {&dsi_op_linear_dw, "fc", "act[4096,768] act[4096,3072]", DW(.transposed = 1, .with_bias = 1)},
+    {&dsi_op_bmm, "scores", "act[48,1024,64] act[48,1024,64]", BMM(.b_transposed = 1)},
+    {&dsi_op_bmm, "values", "act[48,1024,1024] act[48,1024,64]", BMM(0)},
+    {&dsi_op_where, "padding", "bool[4,1,1,1024]<2 act[4,12,1024,1024]", WHERE(1, -1e4)},
+    {&dsi_op_band, "causal", "act[4,12,1024,1024]", BAND(INT64_MIN, 0, -1e4)},
+    {&dsi_op_max_last, "1024", "act[4096,1024]"},
     {&dsi_op_embedding, "tokens", "act[50257,768] i32[4,1024]<50257 act[1024,768] i32[4,1024]p"},
     {&dsi_op_embedding_dw, "tokens", "i32[4,1024]<50257 act[4,1024,768]",
      ATTRS(dsi_embedding_dw_attrs, .n_rows = 50257)},

@@ -24,12 +24,8 @@ static bool read_golden(FILE *file, golden *g)
         return false;
     }
     const double *x = g->head.x; /* adamw dampening nesterov momentum n steps */
-    g->attrs = (dsi_optim_attrs){.eps = 1e-8,
-                                 .adamw = (int64_t)x[0],
-                                 .dampening = x[1],
-                                 .nesterov = (int64_t)x[2],
-                                 .max_coeff = 10.0,
-                                 .min_coeff = 0.01};
+    g->attrs = (dsi_optim_attrs){
+        .eps = 1e-8, .adamw = (int64_t)x[0], .dampening = x[1], .nesterov = (int64_t)x[2]};
     g->momentum = x[3] != 0.0;
     g->n = (int)x[4];
     g->n_steps = (int)x[5];
@@ -94,7 +90,10 @@ static void steps_equal_double_precision(void **state)
     while (read_golden(file, &g)) {
         char in[160];
         const char *op = g.head.word[2];
-        const bool two = strcmp(op, "adam") == 0 || strcmp(op, "lamb") == 0;
+        if (strcmp(op, "lamb") == 0) { /* three operators: test_op_lamb */
+            continue;
+        }
+        const bool two = strcmp(op, "adam") == 0;
         const bool one = two || strcmp(op, "sgd") != 0 || g.momentum;
         (void)snprintf(in, sizeof in, "f32[%d] f32[%d] f32[8] f32[]=1", g.n, g.n);
         for (int s = 0; s < (two ? 2 : one ? 1 : 0); ++s) {
@@ -115,7 +114,7 @@ static void steps_equal_double_precision(void **state)
         op_operands_destroy(&o);
         ++n_cases;
     }
-    assert_int_equal(n_cases, 9);
+    assert_int_equal(n_cases, 8);
     (void)fclose(file);
     ds_ctx_destroy(&ctx);
 }
@@ -126,11 +125,10 @@ static void zero_learning_rate_changes_no_parameter(void **state)
     (void)state;
     ds_ctx *ctx = NULL;
     assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
-    static const char *const ops[] = {"adam", "sgd", "lion", "adagrad", "lamb"};
-    static const dsi_optim_attrs attrs = {
-        .eps = 1e-8, .adamw = 1, .max_coeff = 10.0, .min_coeff = 0.01};
-    for (uint32_t i = 0; i < 5; ++i) {
-        const bool two = i == 0 || i == 4;
+    static const char *const ops[] = {"adam", "sgd", "lion", "adagrad"};
+    static const dsi_optim_attrs attrs = {.eps = 1e-8, .adamw = 1};
+    for (uint32_t i = 0; i < 4; ++i) {
+        const bool two = i == 0;
         const op_case c = {.op = ds_op_find(ops[i]),
                            .label = "lr 0",
                            .in = two ? "f32[33] f32[33] f32[8]h f32[]=1 - f32[33]+ f32[33]+"

@@ -3,6 +3,7 @@
  * reference kernel; and refusals that name operator, operand, got and expected. */
 #include "common/check.h"
 #include "ir/graph.h"
+#include "ir/op_check.h"
 #include "op/harness.h"
 
 #include <string.h>
@@ -45,6 +46,39 @@ static void attributes_cover_their_struct(void **state)
     }
 }
 
+/* What passes, plans and costs ask of an operator, it says itself. */
+static void facts_are_stated(void **state)
+{
+    (void)state;
+    ds_ctx *ctx = NULL;
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    for (uint32_t i = 0; dsi_op_all()[i] != NULL; ++i) {
+        const ds_op *op = dsi_op_all()[i];
+        const bool view = (op->flags & DS_OP_VIEW) != 0;
+        const bool sends = (op->flags & DS_OP_COMM) != 0 && op->role != DS_ROLE_TAKE_SLICE;
+        if (op->op_class == DS_CLASS_UNSTATED || op->op_class >= DS_CLASS_COUNT) {
+            fail_msg("%s states no class", op->name);
+        }
+        if (op->role == DS_ROLE_UNSTATED || op->role >= DS_ROLE_COUNT) {
+            fail_msg("%s states no role", op->name);
+        }
+        if (op->again != DS_AGAIN_CHEAP && op->again != DS_AGAIN_COSTLY) {
+            fail_msg("%s does not state whether it is cheap to run again", op->name);
+        }
+        assert_int_equal(op->op_class == DS_CLASS_VIEW, view);
+        assert_int_equal(op->op_class == DS_CLASS_COMM, sends);
+        assert_int_equal(op->op_class == DS_CLASS_OPTIMIZER, op->role == DS_ROLE_UPDATE);
+        assert_int_equal((op->flags & DS_OP_SWAP) != 0,
+                         op->role == DS_ROLE_SWAP_IN || op->role == DS_ROLE_SWAP_OUT);
+        if (op->place == NULL) {
+            fail_msg("%s states no place rule", op->name);
+        }
+        CHECK_OK(ctx, dsi_op_check(ctx, op));
+        assert_null(op->kernels); /* the mark of a custom operator */
+    }
+    ds_ctx_destroy(&ctx);
+}
+
 static void every_operator_has_a_reference_kernel(void **state)
 {
     (void)state;
@@ -57,7 +91,7 @@ static void every_operator_has_a_reference_kernel(void **state)
             if (op_reference(&o.sig) == NULL) {
                 fail_msg("%s (%s) has no reference kernel", c->op->name, c->label);
             }
-            ds_cost cost = {-1.0, -1.0, 0.0};
+            ds_cost cost = {.flops = -1.0, .bytes = -1.0};
             if (c->op->cost != NULL) {
                 const ds_infer infer = {ctx,       c->op,       c->attrs,  o.sig.n_in,
                                         o.in_meta, o.sig.n_out, o.out_meta};
@@ -136,6 +170,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_and_docs),
         cmocka_unit_test(attributes_cover_their_struct),
+        cmocka_unit_test(facts_are_stated),
         cmocka_unit_test(every_operator_has_a_reference_kernel),
         cmocka_unit_test(refusals_name_operand_got_and_expected),
         cmocka_unit_test(kernels_refuse_bad_indices),

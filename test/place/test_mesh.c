@@ -117,6 +117,92 @@ static void test_groups(void **state)
     assert_int_equal(dsi_mesh_peer(&mesh, &swapped, 0, 1), 2);
 }
 
+/* Ranks of one model have the same samples; those of different ones all others, each once. */
+static void test_samples(void **state)
+{
+    (void)state;
+    static const char *const meshes[] = {"mesh()", "mesh(dps=4)", "mesh(tp=2)",
+                                         "mesh(dpr=2,dps=3,tp=2)",
+                                         "mesh(pp=2,dps=2,ep=2,sp=2,tp=2)"};
+    for (size_t m = 0; m < sizeof meshes / sizeof meshes[0]; ++m) {
+        dsi_mesh mesh;
+        uint32_t seen[64] = {0};
+        CHECK_OK(ctx, dsi_mesh_parse(ctx, meshes[m], &mesh));
+        const uint32_t n = dsi_mesh_data_size(&mesh);
+        const uint32_t copies = mesh.n_ranks / n;
+        assert_int_equal(n, mesh.size[DSI_AXIS_DPR] * mesh.size[DSI_AXIS_DPS] *
+                                mesh.size[DSI_AXIS_EP]);
+        for (uint32_t rank = 0; rank < mesh.n_ranks; ++rank) {
+            for (int64_t micro = 0; micro < 2; ++micro) {
+                const int64_t first = dsi_mesh_first_sample(&mesh, rank, micro, 3);
+                assert_true(first >= 0 && first % 3 == 0 && first / 3 < 2 * n);
+                ++seen[first / 3];
+            }
+            dsi_coords at = dsi_mesh_coords(&mesh, rank); /* another rank of its model */
+            at.at[DSI_AXIS_TP] = at.at[DSI_AXIS_SP] = at.at[DSI_AXIS_PP] = 0;
+            assert_int_equal(dsi_mesh_data_rank(&mesh, rank),
+                             dsi_mesh_data_rank(&mesh, dsi_mesh_rank(&mesh, &at)));
+        }
+        for (uint32_t i = 0; i < 2 * n; ++i) {
+            assert_int_equal(seen[i], copies);
+        }
+    }
+}
+
+static void test_coordinates(void **state)
+{
+    (void)state;
+    const struct {
+        const char *mesh;
+        uint32_t rank;
+        const char *text;
+    } rows[] = {
+        {"mesh()", 0, ""},
+        {"mesh(dps=8)", 5, ""},
+        {"mesh(dpr=2,dps=2,ep=2)", 5, ""},
+        {"mesh(dps=4,tp=2)", 5, "dp 2, tp 1"},
+        {"mesh(dpr=2,dps=2,tp=2)", 5, "dp 2, tp 1"},
+        {"mesh(tp=2)", 1, "dp 0, tp 1"},
+        {"mesh(pp=2,dps=2,ep=2,sp=2,tp=2)", 29, "dp 3, pp 1, sp 0, tp 1"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        dsi_mesh mesh;
+        dsi_buf buf = dsi_buf_make(256);
+        CHECK_OK(ctx, dsi_mesh_parse(ctx, rows[i].mesh, &mesh));
+        dsi_mesh_coords_text(&mesh, rows[i].rank, &buf);
+        assert_string_equal(dsi_buf_text(&buf), rows[i].text);
+        dsi_buf_free(&buf);
+    }
+}
+
+/* What collectives say of their axes: nothing where all ranks are data-parallel. */
+static void test_labels(void **state)
+{
+    (void)state;
+    const struct {
+        const char *mesh;
+        dsi_axes axes;
+        int64_t code;
+        const char *text;
+    } rows[] = {
+        {"mesh(dps=4)", dsi_axes_zero(true), 0, "dp"},
+        {"mesh(dpr=2,dps=2)", dsi_axes_zero(true), 0, "dp"},
+        {"mesh(dpr=2,dps=2)", dsi_axes_zero(false), 3, "dps"},
+        {"mesh(dpr=2,dps=2)", {2, {DSI_AXIS_DPS, DSI_AXIS_DPR}}, 32, "dps,dpr"},
+        {"mesh(dps=2,tp=2)", dsi_axes_zero(true), 3, "dps"},
+        {"mesh(dps=2,tp=2)", {2, {DSI_AXIS_DPS, DSI_AXIS_TP}}, 36, "dps,tp"},
+        {"mesh(tp=2)", {2, {DSI_AXIS_DPS, DSI_AXIS_TP}}, 6, "tp"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        dsi_mesh mesh;
+        char text[DSI_AXES_LABEL];
+        CHECK_OK(ctx, dsi_mesh_parse(ctx, rows[i].mesh, &mesh));
+        const int64_t code = dsi_axes_code(&mesh, &rows[i].axes);
+        assert_int_equal(code, rows[i].code);
+        assert_string_equal(dsi_axes_label(code, text), rows[i].text);
+    }
+}
+
 static void test_text_errors(void **state)
 {
     (void)state;
@@ -142,10 +228,10 @@ static void test_text_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_make),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_text_errors),
+        cmocka_unit_test(test_make),        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_groups),      cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_text_errors), cmocka_unit_test(test_coordinates),
+        cmocka_unit_test(test_labels),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

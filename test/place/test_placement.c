@@ -106,6 +106,12 @@ static void test_parts(void **state)
         dsi_buf_clear(&buf);
         describe(&mesh, &p, rows[i].shape, &buf);
         assert_string_equal(dsi_buf_text(&buf), rows[i].parts);
+        int64_t slots = 0;
+        for (uint32_t rank = 0; rank < mesh.n_ranks; ++rank) {
+            const dsi_part part = dsi_placement_part(&mesh, &p, rows[i].shape, rank);
+            slots = part.slots > slots ? part.slots : slots;
+        }
+        assert_true(dsi_placement_slots(&mesh, &p, rows[i].shape) == slots);
         dsi_buf_free(&buf);
     }
 }
@@ -213,6 +219,22 @@ static void check_extents(const dsi_part *part, ds_shape shape, const int64_t *l
     assert_int_equal(at, part->count);
 }
 
+/* Runs are the elements in their order, as few as there are gaps in the tensor. */
+static void check_runs(const dsi_part *part, ds_shape shape, const int64_t *list)
+{
+    dsi_run run = {0};
+    int64_t at = 0;
+    while (dsi_part_next_run(part, shape, &run)) {
+        assert_true(run.count > 0 && run.local == at && at + run.count <= part->count);
+        assert_true(at == 0 || list[at] != list[at - 1] + 1 || shape.n_dims > 2);
+        for (int64_t i = 0; i < run.count; ++i) {
+            assert_int_equal(list[at + i], run.begin + i);
+        }
+        at += run.count;
+    }
+    assert_int_equal(at, part->count);
+}
+
 static void check_pair(const dsi_part *a, const dsi_part *b, ds_shape shape)
 {
     int64_t in[256];
@@ -277,6 +299,7 @@ static void test_random(void **state)
             const dsi_part same = dsi_placement_part(&mesh, &simple, shape, rank);
             list_elements(&part, shape, list);
             check_extents(&part, shape, list);
+            check_runs(&part, shape, list);
             assert_int_equal(part.count, same.count);
             const uint32_t other = draw(mesh.n_ranks);
             const dsi_part theirs = dsi_placement_part(&mesh, &q, shape, other);

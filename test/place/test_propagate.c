@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Propagation: the text of a small graph's placements, and what is refused, in which words. */
 #include "common/check.h"
+#include "common/own_op.h"
 #include "grad/grad.h"
+#include "op/ops.h"
 #include "place/propagate.h"
 
 #include <stdlib.h>
@@ -267,18 +269,41 @@ static void test_refused(void **state)
     refuses(split, 2, "mesh(tp=2)", &dsi_op_store, NULL,
             "input 0 (grad g f32[4,8]) is placed tp:S(1) and would have to be tp:S(0): it is "
             "written, so it stays where it is");
-    static const dsi_optim_attrs optim = {.eps = 1e-8};
-    static const placed_cell lamb[] = {
-        {"w", DS_CELL_PARAM, F32({1, {8}}), "flat(dps)"},
-        {"g", DS_CELL_INPUT, F32({1, {8}}), "flat(dps)"},
-        {"hyper", DS_CELL_SCALAR, F32({1, {8}}), "R"},
-        {"factor", DS_CELL_SCALAR, F32({0, {0}}), "R"},
-        {"none", DS_CELL_STATE, {DS_DTYPE_NONE, {0, {0}}}, "R"},
-        {"w", DS_CELL_EXP_AVG, F32({1, {8}}), "flat(dps)"},
-        {"w", DS_CELL_EXP_AVG_SQ, F32({1, {8}}), "flat(dps)"},
+}
+
+/* A custom operator with a rule is split as it says; without one it works on whole values, and on
+ * the rank's own samples. */
+static void test_custom(void **state)
+{
+    (void)state;
+    static const placed_cell rows[] = {
+        {"x", DS_CELL_INPUT, F32({2, {8, 4}}), "tp:S(0)"},
+        {"w", DS_CELL_PARAM, F32({1, {4}}), "R"},
+        {"dy", DS_CELL_INPUT, F32({2, {8, 4}}), "tp:S(0)"},
     };
-    refuses(lamb, 7, "mesh(dps=2)", &dsi_op_lamb, &optim,
-            "the operator cannot work on slices of it, and it is written");
+    small s = open_small(rows, 3);
+    const ds_value y = apply(&s, "", &own_scale, NULL, read_cell(&s, 0), read_cell(&s, 1));
+    const ds_value dw = apply(&s, "", &own_scale_dw, NULL, read_cell(&s, 0), read_cell(&s, 2));
+    dsi_propagation *p = NULL;
+    char text[DSI_PLACEMENT_TEXT];
+    CHECK_OK(ctx, propagate(&s, "mesh(tp=2)", &p));
+    assert_string_equal(dsi_placement_str(&p->value[y].at, text), "tp:S(0)");
+    assert_string_equal(dsi_placement_str(&p->value[dw].at, text), "tp:P");
+    dsi_propagation_destroy(&p);
+    close_small(&s);
+    refuses(rows, 2, "mesh(tp=2)", &own_plain, NULL,
+            "own_plain at model.layers.3: input 0 (input x f32[8,4]) is placed tp:S(0) and would "
+            "have to be R: no rule of the operator fits");
+    static const placed_cell own[] = {
+        {"x", DS_CELL_INPUT, F32({2, {8, 4}}), "dps:own"},
+        {"w", DS_CELL_PARAM, F32({1, {4}}), "flat(dps)"},
+    };
+    s = open_small(own, 2);
+    const ds_value z = apply(&s, "", &own_plain, NULL, read_cell(&s, 0), read_cell(&s, 1));
+    CHECK_OK(ctx, propagate(&s, "mesh(dps=2)", &p));
+    assert_string_equal(dsi_placement_str(&p->value[z].at, text), "dps:own");
+    dsi_propagation_destroy(&p);
+    close_small(&s);
 }
 
 int main(void)
@@ -287,6 +312,7 @@ int main(void)
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_own),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_custom),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -11,10 +11,12 @@
 #include "common/check.h"
 #include "common/golden.h"
 #include "common/sim_ranks.h"
+#include "compile/train_graph.h"
 #include "grad/grad.h"
+#include "op/ops.h"
 #include "place/propagate.h"
 #include "place/redistribute_run.h"
-#include "train/train_graph.h"
+#include "place/tensor_rules.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -137,33 +139,22 @@ typedef struct layout {
     size_t bytes;                 /* of all redistributions: pinned */
 } layout;
 
-static void place_parameter(const layout *l, const ds_cell_info *info, dsi_placement *at)
+static int8_t tensor_dims[CEILING]; /* per parameter, of dsi_tensor_rules */
+
+static void place_parameter(const layout *l, ds_cell param, ds_cell_kind kind, dsi_placement *at)
 {
-    static const char *const outs[] = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"};
-    static const char *const ins[] = {"o_proj.weight", "down_proj.weight"};
-    for (uint32_t i = 0; l->tensor && i < 5; ++i) {
-        char name[64];
-        (void)snprintf(name, sizeof name, "%s.weight", outs[i]);
-        const bool is_weight = ends_with(info->name, name);
-        (void)snprintf(name, sizeof name, "%s.bias", outs[i]);
-        if (is_weight || ends_with(info->name, name)) {
-            *at = dsi_shard(*at, DSI_AXIS_TP, 0);
-        }
+    if (l->tensor && tensor_dims[param] != DSI_NO_DIM) {
+        *at = dsi_shard(*at, DSI_AXIS_TP, (uint32_t)tensor_dims[param]);
     }
-    for (uint32_t i = 0; l->tensor && i < 2; ++i) {
-        if (ends_with(info->name, ins[i])) {
-            *at = dsi_shard(*at, DSI_AXIS_TP, 1);
-        }
-    }
-    const bool flat = info->kind == DS_CELL_GRAD ? l->flat_grads : l->flat_params;
+    const bool flat = kind == DS_CELL_GRAD ? l->flat_grads : l->flat_params;
     *at = flat ? dsi_flat(*at, dsi_axes_zero(false)) : *at;
 }
 
 static void place_cell(void *user, ds_cell cell, const ds_cell_info *info, dsi_spread *spread_out)
 {
-    (void)cell;
     if (info->kind == DS_CELL_PARAM || info->kind == DS_CELL_GRAD) {
-        place_parameter(user, info, &spread_out->at);
+        const ds_cell param = info->kind == DS_CELL_GRAD ? info->of : cell;
+        place_parameter(user, param, info->kind, &spread_out->at);
     } else if (info->kind == DS_CELL_INPUT && info->meta.shape.n_dims == 2) {
         dsi_placement at = dsi_shard(dsi_replicate(), DSI_AXIS_DPR, 0);
         at = dsi_shard(at, DSI_AXIS_DPS, 0);
@@ -282,7 +273,7 @@ static void describe(const rank_run *k, const dsi_node_info *node, node_run *n)
             n->out_meta[o].shape = dsi_part_shape(&part);
         }
     }
-    dsi_rule_case rule;
+    ds_place_case rule;
     dsi_rule_case_make(node->op, node->attrs, n->in_whole, node->n_in, n->out_whole, node->n_out,
                        &rule);
     dsi_rule_local_attrs(&rule, &k->r->p->mesh, n->need, n->made, k->rank, n->attrs);
@@ -417,6 +408,7 @@ static run *run_layout(const traced *t, const layout *l, size_t *bytes_out)
     params.user = &own;
     params.policy.mean |= 1u << DSI_AXIS_SP; /* each rank has as many rows */
     CHECK_OK(ctx, dsi_mesh_parse(ctx, l->mesh, &params.mesh));
+    CHECK_OK(ctx, dsi_tensor_rules(t->graph, &params.mesh, tensor_dims));
     CHECK_OK(ctx, dsi_propagate(t->graph, &params, &p));
     r->t = t;
     r->p = p;
@@ -543,6 +535,9 @@ static void test_gpt2(void **state)
     static const layout rows[] = {
         {"gpt2", "mesh(dps=2)", false, true, false, false, 68016},
         {"gpt2", "mesh(dps=4)", true, true, false, false, 306504},
+        {"gpt2", "mesh(tp=3)", false, false, true, false, 32768},
+        {"gpt2", "mesh(tp=2)", false, false, true, false, 24576},
+        {"gpt2", "mesh(dps=2,tp=4)", true, true, true, false, 138672},
     };
     run_layouts(rows, sizeof rows / sizeof rows[0]);
 }

@@ -40,6 +40,11 @@ static void test_moves(void **state)
         const char *text;
     } rows[] = {
         {"mesh(dps=4)", "R", "R", {1, {8}}, ""},
+        {"mesh(ep=2,sp=3)",
+         "ep:Pmax sp:Pmax",
+         "sp:Pmax",
+         {0, {0}},
+         "all_reduce over (ep) of 2, 8 bytes\n"},
         {"mesh(dps=4)", "dps:P", "R", {1, {10}}, "all_reduce over (dps) of 4, 72 bytes\n"},
         {"mesh(dps=4)",
          "dps:P",

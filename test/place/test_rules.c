@@ -7,9 +7,11 @@
  * within rounding.
  */
 #include "common/check.h"
+#include "common/own_op.h"
 #include "op/harness.h"
 #include "place/rule.h"
 
+#include "base/exact_bins.h"
 #include "base/half.h"
 #include <math.h>
 #include <stdio.h>
@@ -39,7 +41,7 @@ typedef struct trial {
     const op_case *c;
     ds_dtype act;
     dsi_mesh mesh;
-    dsi_rule_case rule;
+    ds_place_case rule;
     dsi_placement need[DS_MAX_IN], out[DS_MAX_OUT];
     double times[DS_MAX_OUT];   /* ranks over which an output is averaged */
     double times_in[DS_MAX_IN]; /* … an input */
@@ -87,7 +89,7 @@ static double addend(const trial *t, uint32_t i, double value, uint32_t k, uint3
     if (dsi_rule_terms(&t->rule) == DSI_TERMS_MAX) {
         return k == 0 ? value : value - (double)k;
     }
-    const bool rows = (t->rule.flags & DSI_RULE_MEAN_ROWS) != 0 && meta.shape.n_dims == 0 && i > 0;
+    const bool rows = (t->rule.flags & DS_PLACE_MEAN_ROWS) != 0 && meta.shape.n_dims == 0 && i > 0;
     if (meta.dtype == DS_DTYPE_I32 || meta.dtype == DS_DTYPE_I64) {
         return k == 0 ? value - 3.0 * (double)(n - 1) : 3.0;
     }
@@ -107,7 +109,7 @@ static void fill_local(const trial *t, uint32_t i, uint32_t rank, const ds_tenso
                     t->times_in[i] * addend(t, i, op_element(local, e), group.index, group.size));
     }
     const bool is_rng = whole.meta.dtype == DS_DTYPE_I64;
-    if (is_rng && (t->rule.flags & DSI_RULE_SAMPLES) != 0) {
+    if (is_rng && (t->rule.flags & DS_PLACE_SAMPLES) != 0) {
         const uint32_t x = t->c->op == &dsi_op_attention_backward ? 1 : 0;
         const dsi_part own =
             dsi_placement_part(&t->mesh, &t->need[x], t->whole->in_meta[x].shape, rank);
@@ -200,7 +202,7 @@ static void check_part(const trial *t, uint32_t o, uint32_t rank, const ds_tenso
 static void check_sum(const trial *t, uint32_t o, const op_operands *ranks)
 {
     const ds_tensor want = t->whole->out[o];
-    const bool weighted = (t->rule.flags & DSI_RULE_MEAN_ROWS) != 0 && t->times[o] != 1.0 &&
+    const bool weighted = (t->rule.flags & DS_PLACE_MEAN_ROWS) != 0 && t->times[o] != 1.0 &&
                           want.meta.shape.n_dims == 0;
     const int64_t n = ds_shape_count(want.meta.shape);
     const ds_tensor sum = {calloc((size_t)n, sizeof(double)), {DS_DTYPE_F64, want.meta.shape}};
@@ -245,6 +247,33 @@ static void check_sum(const trial *t, uint32_t o, const op_operands *ranks)
     ++n_sums;
 }
 
+/* Exact sums in bins: joined, the number of the whole run. */
+static void check_exact(const trial *t, uint32_t o, const op_operands *ranks)
+{
+    const ds_tensor *want = &t->whole->out[o];
+    const uint32_t sums = dsi_placement_partial_axes(&t->out[o]);
+    for (int64_t at = 0; at < ds_shape_count(want->meta.shape); at += DSI_EXACT_WIDE) {
+        dsi_exact_bins got = {{0.0}};
+        dsi_exact_bins whole = {{0.0}};
+        dsi_exact_bins_join(&whole, (const double *)want->data + at);
+        for (uint32_t rank = 0; rank < t->mesh.n_ranks; ++rank) {
+            const dsi_coords coords = dsi_mesh_coords(&t->mesh, rank);
+            bool first = true; /* of those that have the same */
+            for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+                first = first && ((sums >> a & 1u) != 0 || coords.at[a] == 0);
+            }
+            if (first) {
+                dsi_exact_bins_join(&got, (const double *)ranks[rank].out[o].data + at);
+            }
+        }
+        if (dsi_exact_bins_total(got.at) != dsi_exact_bins_total(whole.at)) {
+            fail_msg("%s: output %u: the exact sum is %.17g, expected %.17g", t->label, o,
+                     dsi_exact_bins_total(got.at), dsi_exact_bins_total(whole.at));
+        }
+    }
+    ++n_sums;
+}
+
 /* The largest of the ranks' scalars is the whole run's. */
 static void check_max(const trial *t, uint32_t o, const op_operands *ranks)
 {
@@ -275,6 +304,10 @@ static void run_trial(const trial *t)
         if (dsi_placement_partial_axes(&t->out[o]) != 0) {
             if (dsi_rule_terms(&t->rule) == DSI_TERMS_MAX) {
                 check_max(t, o, ranks);
+            } else if (dsi_rule_terms(&t->rule) == DSI_TERMS_EXACT &&
+                       (t->rule.flags & DS_PLACE_ADDS_ALL) != 0 &&
+                       ds_shape_count(t->whole->out[o].meta.shape) % DSI_EXACT_WIDE == 0) {
+                check_exact(t, o, ranks);
             } else {
                 check_sum(t, o, ranks);
             }
@@ -437,6 +470,14 @@ static const op_case more_cases[] = {
     {.op = NULL},
 };
 
+/* Rules of custom operators are read and run as those of the built-in ones. */
+static const op_case own_cases[] = {
+    {.op = &own_scale, .label = "own", .in = "f32[6,4,12] f32[12]", .flags = OP_F32},
+    {.op = &own_scale_dw, .label = "own", .in = "f32[6,4,12] f32[6,4,12]", .flags = OP_F32},
+    {.op = &own_plain, .label = "no rule", .in = "f32[6,4,12] f32[12]", .flags = OP_F32},
+    {.op = NULL},
+};
+
 static void run_table(const op_case *table, const uint32_t *size, const dsi_axis *axes,
                       uint32_t n_axes, uint32_t n_dtypes)
 {
@@ -455,6 +496,13 @@ static void test_one_axis(void **state)
         const uint32_t size[DSI_AXIS_COUNT] = {1, 1, 1, 1, 1, n};
         run_table(op_cases, size, axes, 1, n == 2 ? 2 : 1);
         run_table(more_cases, size, axes, 1, 2);
+        const uint32_t before = n_run;
+        const uint32_t sums = n_sums;
+        run_table(own_cases, size, axes, 1, 1);
+        /* scale: replicated, three dims of x, a sum in x, one in w; dw: five and a sum each way;
+         * without a rule: replicated */
+        assert_int_equal(n_run - before, n == 2 ? 13 : 11);
+        assert_true(n_sums > sums);
     }
     print_message("%u strategies, %u sums over ranks\n", n_run, n_sums);
     assert_true(n_run > 500 && n_sums > 100);
@@ -467,22 +515,12 @@ static void test_two_axes(void **state)
     const uint32_t size[DSI_AXIS_COUNT] = {1, 1, 2, 1, 1, 2};
     run_table(op_cases, size, axes, 2, 1);
     run_table(more_cases, size, axes, 2, 1);
-}
-
-static void test_every_operator_has_a_rule(void **state)
-{
-    (void)state;
-    for (uint32_t i = 0; dsi_op_all()[i] != NULL; ++i) {
-        if (dsi_rule_find(dsi_op_all()[i]) == NULL) {
-            fail_msg("%s has no placement rule", dsi_op_all()[i]->name);
-        }
-    }
+    run_table(own_cases, size, axes, 2, 1);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_operator_has_a_rule),
         cmocka_unit_test(test_one_axis),
         cmocka_unit_test(test_two_axes),
     };

@@ -60,7 +60,7 @@ static void checker_refuses(void **state)
     first_out->offset = offset;
     CHECK_OK(ctx, dsi_plan_check(plan));
     const ds_phase phase = plan->steps[1].phase;
-    plan->steps[1].phase = DS_PHASE_UPDATE;
+    plan->steps[1].phase = DS_PHASE_STEP;
     expect_broken(ctx, plan, "invariant 1");
     plan->steps[1].phase = phase;
     dsi_step *last = &plan->steps[plan->n_steps - 1];
@@ -296,7 +296,7 @@ static void checker_follows_collectives(void **state)
     const uint32_t last = find_step(plan, &dsi_op_reduce_scatter, DSI_STEP_WAIT);
     assert_int_equal(last, plan->n_steps - 1);
     plan->n_steps -= 1; /* never waited for */
-    for (int phase = 0; phase <= DS_PHASE_COUNT; ++phase) {
+    for (ds_phase phase = 0; phase <= DS_MAX_PHASES; ++phase) {
         plan->phase_begin[phase] -= plan->phase_begin[phase] > plan->n_steps ? 1 : 0;
     }
     expect_broken(ctx, plan, "invariant 8");

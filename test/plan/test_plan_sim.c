@@ -2,9 +2,9 @@
 /* Plans as simulated steps: operations and bytes against formulas that know nothing of plans, for
  * each ZeRO stage, with recompute and offload; and how the step time follows ranks and links. */
 #include "common/check.h"
+#include "compile/rank_plan.h"
 #include "op/ops.h"
 #include "plan/plan_sim.h"
-#include "train/rank_plan.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -56,37 +56,38 @@ typedef struct made {
 static made make(uint32_t n_ranks, uint32_t stage, ds_recompute recompute, bool disk)
 {
     made m = {.plan = {.ctx = ctx}};
-    const dsi_engine_spec spec = {.train = {.dtype = DS_DTYPE_BF16,
-                                            .comm_dtype = DS_DTYPE_BF16,
-                                            .accumulate_dtype = DS_DTYPE_F32,
-                                            .state_dtype = DS_DTYPE_F32,
-                                            .master = true,
-                                            .batch = B,
-                                            .seq_length = T,
-                                            .accumulation = 1,
-                                            .optimizer = DSI_OPTIMIZER_ADAM,
-                                            .eps = 1e-8,
-                                            .max_norm = 1.0},
-                                  .zero = {.mesh = dsi_mesh_data(n_ranks),
-                                           .stage = stage,
-                                           .reduce_each = true,
-                                           .comm_dtype = DS_DTYPE_BF16,
-                                           .reduce_bucket = 1000000,
-                                           .gather_bucket = 1000000,
-                                           .model_persistence = INT64_MAX,
-                                           .max_live = 1000000,
-                                           .max_reuse_distance = 0},
-                                  .recompute = {.mode = recompute},
-                                  .offload = {.states = disk ? DSI_ON_DISK : DSI_ON_DEVICE,
-                                              .ratio = 1.0,
-                                              .how = {.chunk = 4096},
-                                              .write_behind = 1 << 20,
-                                              .update_ahead = 1 << 20},
-                                  .overlap = true,
-                                  .isa = DS_ISA_REF};
+    const dsi_engine_spec spec = {
+        .train = {.dtype = DS_DTYPE_BF16,
+                  .comm_dtype = DS_DTYPE_BF16,
+                  .accumulate_dtype = DS_DTYPE_F32,
+                  .state_dtype = DS_DTYPE_F32,
+                  .master = true,
+                  .batch = B,
+                  .seq_length = T,
+                  .accumulation = 1,
+                  .optimizer = DS_OPTIMIZER_ADAM,
+                  .eps = 1e-8,
+                  .max_norm = 1.0},
+        .zero = {.mesh = dsi_mesh_data(n_ranks),
+                 .stage = stage,
+                 .reduce_each = true,
+                 .comm_dtype = DS_DTYPE_BF16,
+                 .reduce_bucket = 1000000,
+                 .gather_bucket = 1000000,
+                 .model_persistence = INT64_MAX,
+                 .max_live = 1000000,
+                 .max_reuse_distance = 0},
+        .recompute = {.mode = recompute},
+        .offload = {.states = disk ? DSI_RESIDENCY_DISK : DSI_RESIDENCY_DEVICE,
+                    .ratio = 1.0,
+                    .how = {.chunk = 4096},
+                    .write_behind = 1 << 20,
+                    .update_ahead = 1 << 20},
+        .overlap = true,
+        .isa = DS_ISA_REF};
     const dsi_rank_request request = {.model = model, .spec = &spec, .n_threads = 1};
     CHECK_OK(ctx, dsi_rank_plan_build(ctx, &request, &m.plan));
-    CHECK_OK(ctx, dsi_plan_sim_steps(m.plan.train_plan, 2, &m.plan.homes, &m.steps));
+    CHECK_OK(ctx, dsi_plan_sim_steps(m.plan.train_plan, 2, &m.plan.residencies, &m.steps));
     return m;
 }
 
@@ -134,7 +135,7 @@ static uint32_t losses(const made *m)
     for (uint32_t s = 0; s < m->plan.train_plan->n_steps; ++s) {
         const dsi_work *work = &m->steps[s].work;
         if (m->steps[s].stream == DSI_STREAM_COMPUTE &&
-            (work->op_class == DSI_CLASS_LOSS || work->op_class == DSI_CLASS_LOSS_BACKWARD)) {
+            (work->op_class == DS_CLASS_LOSS || work->op_class == DS_CLASS_LOSS_BACKWARD)) {
             assert_int_equal(work->dtype, DS_DTYPE_BF16);
             assert_true(work->m == (int64_t)B * T && work->n == V && work->k == C);
             ++n;
@@ -224,6 +225,7 @@ static double step_seconds(const made *m, const dsi_device *device)
 {
     const dsi_sim_spec spec = {.device = device,
                                .steps = m->steps,
+                               .phases = &m->plan.train_plan->phases,
                                .n_steps = m->plan.train_plan->n_steps,
                                .local_ranks = 2,
                                .accumulation = 1,

@@ -10,16 +10,14 @@
  * options of a plan follow from its number. test_plan_corpus.sh compares with
  * test/golden/plan_corpus.txt.
  */
-#include "accel/null/null_kernel.h"
 #include "base/buf.h"
+#include "common/config_plan.h"
 #include "op/ops.h"
-#include "train/plan_report.h"
-#include "train/rank_plan.h"
+#include "report/plan_report.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 /* ---- what is planned ------------------------------------------------------------------------- */
@@ -175,7 +173,7 @@ static uint32_t write_steps(writer *w)
         if (step->kind == DSI_STEP_WAIT) {
             continue;
         }
-        dsi_buf_printf(w->text, "%s %s%s", dsi_phase_name(step->phase), step->op->name,
+        dsi_buf_printf(w->text, "%s %s%s", w->plan->phases.items[step->phase].name, step->op->name,
                        step->recomputed ? " again" : "");
         write_attrs(w, step);
         dsi_buf_puts(w->text, " (");
@@ -186,7 +184,7 @@ static uint32_t write_steps(writer *w)
         for (uint32_t i = 0; i < step->n_out; ++i) {
             write_operand(w, &w->plan->refs[step->out_at + i]);
         }
-        dsi_buf_printf(w->text, " bytes=%.17g @%s\n", step->bytes, step->scope);
+        dsi_buf_printf(w->text, " bytes=%.17g @%s\n", step->cost.bytes, step->scope);
         ++n;
     }
     for (uint32_t i = 0; i < w->plan->n_outputs; ++i) {
@@ -226,48 +224,14 @@ static uint32_t write_plan(const dsi_plan *plan, const char *title, dsi_buf *tex
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-static ds_status read_model(ds_ctx *ctx, const char *text, ds_model **model_out)
-{
-    char path[] = "plan_corpus_XXXXXX";
-    const int file = mkstemp(path);
-    const size_t n = strlen(text);
-    if (file < 0 || write(file, text, n) != (ssize_t)n || close(file) != 0) {
-        return ds_fail(ctx, DS_ERR_IO, "cannot write a model's config.json here");
-    }
-    const ds_status status = ds_model_from_config(ctx, path, model_out);
-    (void)unlink(path);
-    return status;
-}
-
 static ds_status build(ds_ctx *ctx, const ds_model *model, const plan_case *c, dsi_rank_plan *plan)
 {
-    const char *frozen = models[c->model].frozen;
-    ds_config *config = NULL;
-    dsi_engine_spec spec;
-    ds_status status =
-        ds_config_load_text(ctx, c->name, c->config, strlen(c->config), NULL, &config);
-    if (status >= 0) {
-        status = ds_config_resolve(config, ranks[c->ranks], NULL);
-    }
-    if (status >= 0) {
-        const ds_engine_params params = {.model = model, .config = config, .seq_length = SEQ};
-        status = dsi_engine_read_config(ctx, &params, &spec);
-    }
-    if (status >= 0) {
-        const dsi_rank_request request = {.model = model,
-                                          .spec = &spec,
-                                          .frozen = &frozen,
-                                          .n_frozen = frozen != NULL ? 1 : 0,
-                                          .n_threads = 2,
-                                          .choose = dsi_null_kernel_choose};
-        spec.isa = DS_ISA_REF;
-        status = dsi_zero_set_ranks(ctx, &spec.zero, ranks[c->ranks]);
-        if (status >= 0) {
-            status = dsi_rank_plan_build(ctx, &request, plan);
-        }
-    }
-    ds_config_destroy(&config);
-    return status;
+    const config_plan what = {.name = c->name,
+                              .config = c->config,
+                              .frozen = models[c->model].frozen,
+                              .n_ranks = ranks[c->ranks],
+                              .seq_length = SEQ};
+    return config_plan_build(ctx, model, &what, plan);
 }
 
 /* A line for the case; the text too, when `show`. A case that is refused has the reason instead. */
@@ -298,7 +262,7 @@ static int tell(ds_ctx *ctx, const ds_model *model, const plan_case *c, bool sho
 static int tell_all(ds_ctx *ctx, uint32_t model, const char *only)
 {
     ds_model *made = NULL;
-    int failed = read_model(ctx, models[model].json, &made) < 0;
+    int failed = config_plan_model(ctx, models[model].json, &made) < 0;
     for (uint32_t i = 0; i < STAGES * RANKS * TYPES * VARIANTS && failed == 0; ++i) {
         plan_case c = {.model = model,
                        .stage = i / (RANKS * TYPES * VARIANTS),

@@ -5,9 +5,9 @@
  *     zero_row key=value …      see the table of keys below
  *
  * resume=1 saves half way and goes on from that with a new engine; resume=2 saves every step behind
- * training to the end, and then does the same. transport=sim runs the ranks as threads of this
- * process; otherwise the process is one rank of the job that its environment names. Rank 0 prints
- * "hash …". Dropout and clipping are always active.
+ * training to the end, and then does the same. accel names the accelerator. transport=sim runs the
+ * ranks as threads of this process; otherwise the process is one rank of the job that its
+ * environment names. Rank 0 prints "hash …". Dropout and clipping are always active.
  */
 #include "base/rng.h"
 #include "comm/sim.h"
@@ -23,8 +23,9 @@
 enum { BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
 
 typedef struct row {
-    char model[16], dtype[8], transport[8], recompute[16], offload[16], save[512];
-    long hpz, mics, ranks, stage, overlap, bucket, accumulation, threads, resume, persistence,
+    char model[16], dtype[8], transport[8], optimizer[8], recompute[16], offload[16], save[512],
+        accel[64];
+    long tp, hpz, mics, ranks, stage, overlap, bucket, accumulation, threads, resume, persistence,
         steps, zenflow, early;
 } row;
 
@@ -39,10 +40,13 @@ static int read_row(int argc, char **argv, row *r)
         {"model", r->model, sizeof r->model, NULL},
         {"dtype", r->dtype, sizeof r->dtype, NULL},
         {"transport", r->transport, sizeof r->transport, NULL},
+        {"optimizer", r->optimizer, sizeof r->optimizer, NULL}, /* adam, lamb (not with zenflow) */
         {"recompute", r->recompute, sizeof r->recompute, NULL},
         {"offload", r->offload, sizeof r->offload, NULL},
         {"save", r->save, sizeof r->save, NULL},
+        {"accel", r->accel, sizeof r->accel, NULL},
         {"ranks", NULL, 0, &r->ranks},
+        {"tp", NULL, 0, &r->tp},
         {"mics", NULL, 0, &r->mics},
         {"hpz", NULL, 0, &r->hpz},
         {"stage", NULL, 0, &r->stage},
@@ -59,6 +63,7 @@ static int read_row(int argc, char **argv, row *r)
     *r = (row){.model = "gpt2",
                .dtype = "f32",
                .transport = "sim",
+               .optimizer = "adam",
                .recompute = "none",
                .offload = "none",
                .ranks = 2,
@@ -108,19 +113,19 @@ static dsi_offload_spec make_offload(const row *r)
     const bool host = strcmp(r->offload, "host") == 0;
     const bool all =
         (host || strcmp(r->offload, "params") == 0) && (r->stage == 3 || r->ranks == 1);
-    dsi_offload_spec spec = {.states = host ? DSI_ON_HOST : DSI_ON_DISK,
+    dsi_offload_spec spec = {.states = host ? DSI_RESIDENCY_HOST : DSI_RESIDENCY_DISK,
                              .ratio = strcmp(r->offload, "half") == 0 ? 0.5 : 1.0,
                              .threshold = 64,
                              .how = {.chunk = 5000 * scale, .reuse = 30000 * scale},
                              .read_ahead = 100000 * scale,
                              .update_ahead = 80000 * scale,
                              .write_behind = 50000 * scale,
-                             .carry = true,
+                             .defer = true,
                              .aio = ds_aio_params_default()};
     if (strcmp(r->offload, "none") == 0) {
-        spec.states = DSI_ON_DEVICE;
+        spec.states = DSI_RESIDENCY_DEVICE;
     }
-    spec.params = all ? spec.states : DSI_ON_DEVICE;
+    spec.params = all ? spec.states : DSI_RESIDENCY_DEVICE;
     (void)snprintf(spec.folders, sizeof spec.folders, "/tmp");
     return spec;
 }
@@ -130,11 +135,17 @@ static bool offloads_params(const row *r)
     return strcmp(r->offload, "params") == 0 || strcmp(r->offload, "host") == 0;
 }
 
+/* Ranks that share layers, where they divide the job; ZenFlow has none. */
+static uint32_t tp_of(const row *r)
+{
+    return r->zenflow == 0 && r->tp > 1 && r->ranks % r->tp == 0 ? (uint32_t)r->tp : 1;
+}
+
 /* Where there are such groups. */
 static uint32_t group_of(const row *r, long size)
 {
-    return r->stage == 3 && r->zenflow == 0 && size > 0 && r->ranks % size == 0 ? (uint32_t)size
-                                                                                : 0;
+    const long n_data = r->ranks / (long)tp_of(r);
+    return r->stage == 3 && r->zenflow == 0 && size > 0 && n_data % size == 0 ? (uint32_t)size : 0;
 }
 
 static dsi_engine_spec make_spec(const row *r)
@@ -148,6 +159,11 @@ static dsi_engine_spec make_spec(const row *r)
     spec.train.accumulation = r->accumulation;
     spec.train.max_norm = r->early != 0 ? 0.0 : 0.1;
     spec.train.keep_nonfinite = r->early != 0 && dtype != DS_DTYPE_F16;
+    if (strcmp(r->optimizer, "lamb") == 0 && r->zenflow == 0) {
+        spec.train.optimizer = DS_OPTIMIZER_LAMB;
+        spec.train.max_coeff = 10.0;
+        spec.train.min_coeff = 0.01;
+    }
     spec.train.zenflow = (dsi_zenflow_spec){.on = r->zenflow != 0, /* chosen at 1 and 3 */
                                             .ratio = 0.2,
                                             .update_every = 2,
@@ -155,7 +171,8 @@ static dsi_engine_spec make_spec(const row *r)
                                             .warm_up = 1,
                                             .overlap = r->zenflow == 2};
     spec.zero =
-        (dsi_zero_spec){.stage = (uint32_t)r->stage,
+        (dsi_zero_spec){.tp = tp_of(r),
+                        .stage = (uint32_t)r->stage,
                         .mics = group_of(r, r->mics),
                         .hpz = r->mics == 0 && !offloads_params(r) ? group_of(r, r->hpz) : 0,
                         .reduce_each = true, /* deterministic */
@@ -206,8 +223,8 @@ static ds_status one_step(const row *r, ds_engine *engine, ds_comm *comm, int64_
     const ds_batch batch = {tensors, 4};
     const int64_t step = (int64_t)ds_engine_global_steps(engine);
     for (long micro = 0; micro < r->accumulation; ++micro) {
-        const int64_t rank = ds_comm_rank(comm);
-        const int64_t n = ds_comm_size(comm);
+        const int64_t rank = ds_comm_rank(comm) / tp_of(r);
+        const int64_t n = ds_comm_size(comm) / tp_of(r);
         make_batch(vocab, ((step * r->accumulation + micro) * n + rank) * BATCH, data[0], data[1],
                    data[2], data[3]);
         DS_TRY(ds_engine_forward(engine, &batch));
@@ -227,13 +244,14 @@ typedef struct rank_job {
 
 static ds_status train(const row *r, ds_ctx *ctx, ds_comm *comm, const ds_model *model)
 {
-    const dsi_engine_spec spec = make_spec(r);
+    dsi_engine_spec spec = make_spec(r);
     const ds_engine_params params = {.model = model, .seq_length = SEQ, .seed = 5, .comm = comm};
     const int64_t vocab = ds_model_get_info(model)->vocab_size;
     ds_engine *engine = NULL;
     ds_status status = DS_OK;
     uint64_t hash = 0;
     double loss = 0.0;
+    DS_TRY(dsi_accel_choose(ctx, r->accel, &spec.accel));
     DS_TRY(dsi_engine_create(ctx, &params, &spec, &engine));
     for (long step = 0; step < r->steps && r->resume == 2; ++step) {
         DS_TRY_GOTO(status, ds_engine_save_checkpoint(engine, r->save, NULL, NULL), done);
@@ -254,8 +272,8 @@ static ds_status train(const row *r, ds_ctx *ctx, ds_comm *comm, const ds_model 
     }
     DS_TRY_GOTO(status, engine_hash(ctx, engine, &hash), done);
     if (ds_comm_rank(comm) == 0) {
-        (void)printf("hash %016llx  norm %.9g  skipped %llu  parameters %llu\n",
-                     (unsigned long long)hash, ds_engine_grad_norm(engine),
+        (void)printf("hash %016llx  loss %.9g  norm %.9g  skipped %llu  parameters %llu\n",
+                     (unsigned long long)hash, loss, ds_engine_grad_norm(engine),
                      (unsigned long long)ds_engine_skipped_steps(engine),
                      (unsigned long long)ds_engine_n_parameters(engine));
     }

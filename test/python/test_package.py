@@ -62,6 +62,7 @@ class Training(unittest.TestCase):
     def test_values_and_notices(self):
         e = engine()
         self.assertEqual((e.config["train_batch_size"], e.config["optimizer.params.lr"]), (4, 1e-2))
+        self.assertEqual((e.dp_rank, e.dp_world_size), (0, 1))
         self.assertEqual((e.rank, e.world_size, e.gradient_accumulation_steps), (0, 1, 2))
         self.assertEqual(e.parameters()["model.embed_tokens.weight"], (131, 32))
         e.lr = 0.5

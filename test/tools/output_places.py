@@ -237,7 +237,7 @@ def with_config(section):
         values.update(section(path))
         config = case.parent / f"{case.name}.json"
         config.write_text(json.dumps(values))
-        return train(config=str(config))
+        return train("--metrics", "/dev/null", "--overwrite", config=str(config))
     return args
 
 
@@ -264,7 +264,7 @@ def plan(flag, *more):
 
 OUTPUTS = [
     Output("ds_train --metrics", lambda path, case: train("--metrics", path, "--overwrite"), ALL, has(b'{"step":1,'), b"step 1/1"),
-    Output("ds_train --trace", lambda path, case: train("--trace", path), ALL, has(b'"traceEvents"'), b"step 1/1"),
+    Output("ds_train --trace", lambda path, case: train("--trace", path, "--overwrite"), ALL, has(b'"traceEvents"'), b"step 1/1"),
     Output("flops_profiler.output_file",
            with_config(lambda path: {"flops_profiler": {"enabled": True, "profile_step": 0, "output_file": str(path)}}),
            [k for k in ALL if k not in (missing_folder, slash)], has(b"Flops Profiler"), b"step 1/1"),  # its folder is made

@@ -8,6 +8,7 @@ its figures are those of the history's lines. Each WORD is in its text, "-WORD" 
 import html.parser
 import json
 import pathlib
+import re
 import sys
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -20,7 +21,7 @@ CURVES = {"loss": "loss", "learning rate": "lr", "gradient norm": "grad_norm", "
 class Page(html.parser.HTMLParser):
     def __init__(self):
         super().__init__(convert_charrefs=True)
-        self.open, self.text, self.figures, self.scripts, self.refresh = [], [], [], 0, False
+        self.open, self.text, self.figures, self.scripts, self.reload = [], [], [], 0, None
         self.title = None
         self.charts = {}
 
@@ -31,7 +32,7 @@ class Page(html.parser.HTMLParser):
             assert not name.startswith("on") and name not in ("src", "href", "xlink:href"), (tag, name)
             assert "url(" not in (value or "") and "http:" not in (value or "") and "https:" not in (value or ""), value
         assert "style" not in attrs or "\"" not in attrs["style"]
-        self.refresh |= attrs.get("http-equiv") == "refresh"
+        assert attrs.get("http-equiv") != "refresh"  # it would not end when the run is killed
         if tag == "script":
             self.scripts += attrs.get("type") != "application/json"
         if tag == "path":
@@ -50,6 +51,7 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data):
         if self.open and self.open[-1] == "script":
+            self.reload = self.reload or re.search(r"written = (\d+), silence = (\d+);.*location\.reload\(\); }, 5000\)", data, re.S)
             if data.lstrip().startswith("[{"):
                 self.charts[self.title] = json.loads(data)
         elif self.open and self.open[-1] == "h3":
@@ -79,11 +81,12 @@ def same(curve, values):
 
 def main():
     page = Page()
-    page.feed(pathlib.Path(sys.argv[1]).read_text())
+    path = pathlib.Path(sys.argv[1])
+    page.feed(path.read_text())
     page.close()
     assert not page.open, page.open
     rest = sys.argv[2:]
-    assert page.scripts == (0 if "-script" in rest else 1)
+    assert page.scripts == (0 if "-script" in rest else 2 if "refresh" in rest else 1)
     if rest and pathlib.Path(rest[0]).is_file():
         steps, evals = lines_of(pathlib.Path(rest.pop(0)))
         norms = {k: None if (v["grad_norm"] or 0) < 0 else v["grad_norm"] for k, v in steps.items()}
@@ -98,9 +101,10 @@ def main():
     text = " ".join(" ".join(page.text).split())
     for word in rest:
         if word == "refresh":
-            assert page.refresh
+            written, silence = map(int, page.reload.groups())
+            assert silence == 600 and 0 <= path.stat().st_mtime - written <= 60, (written, silence)
         elif word == "-refresh":
-            assert not page.refresh
+            assert page.reload is None
         elif word.startswith("-"):
             assert word[1:] not in text, word
         else:

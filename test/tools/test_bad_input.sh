@@ -96,7 +96,7 @@ bad 2 'tokenizer' ds_data tokenize text.txt --output o
 bad 2 'output' ds_data tokenize text.txt --tokenizer bytes
 
 # ---- a full disk behind standard output
-for tool in deepspeed ds_bench ds_checkpoint ds_config ds_data ds_elastic ds_generate ds_io ds_nvme_tune ds_plan ds_report ds_ssh \
+for tool in deepspeed ds_accel_test ds_bench ds_checkpoint ds_config ds_data ds_elastic ds_generate ds_io ds_nvme_tune ds_plan ds_report ds_ssh \
     ds_train zero_to_fp32; do
     cases=$((cases + 1))
     "$bin/$tool" --help > /dev/full 2> err.txt && { echo "FAILED: $tool --help into a full disk is no error"; failed=1; }

@@ -16,10 +16,10 @@ cat > "$work/in/one/numbers.json" << 'END'
 {"fp16": {"enabled": true}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "train_batch_size": 6,
  "train_micro_batch_size_per_gpu": 3, "_comment": "values of its own, which the flags contradict"}
 END
-echo '{"train_batch_size": 8, "tensor_parallel": {"autotp_size": 4}}' > "$work/in/two/parallel.json"
+echo '{"train_batch_size": 8, "pipeline": {"stages": 4}}' > "$work/in/two/parallel.json"
 echo '{"name": "not a configuration"}' > "$work/in/two/package.json"
 out=$(python3 "$DS_SOURCE_DIR/scripts/config_table.py" "$bin" "$work/in" --run 9 2>&1) || { echo "FAILED: $out"; exit 1; }
-for text in "refused  two/parallel.json: 1:60: tensor_parallel.autotp_size: not available" \
+for text in "refused  two/parallel.json: 1:48: pipeline.stages: not available" \
     "     2     2  one" "     1     0  two" "     3     2  all: 66.7 % run as they are" \
     "2 of 2 train two steps of a tiny model"; do
     case $out in

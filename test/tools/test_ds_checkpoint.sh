@@ -4,23 +4,7 @@
 set -u
 bin=$1
 tool=$bin/ds_checkpoint
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-failed=0
-
-# check NAME EXIT PATTERN COMMAND...: runs, compares the exit code, looks for the pattern
-check() {
-    local name=$1 want=$2 pattern=$3
-    shift 3
-    local text code
-    text=$("$@" 2>&1)
-    code=$?
-    if [ "$code" -ne "$want" ] || ! grep -qE -- "$pattern" <<<"$text"; then
-        echo "FAILED $name: exit $code (expected $want), text:"
-        echo "$text"
-        failed=1
-    fi
-}
+. "$(dirname "$0")/../common/tool_check.sh"
 
 "$bin/test_checkpoint" write "$dir/save" || exit 1
 cp -r "$dir/save/step2" "$dir/save/copy"

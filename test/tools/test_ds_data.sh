@@ -76,6 +76,18 @@ printf '%s\n' rows.jsonl 'schema rows tokens in the loss' 'text 1 3 3' 'Alpaca 1
 sed -E 's/^ +//; s/ +/ /g; /^Preferences can be read, not trained on/d' out.log | diff want.log - || fail "check prints another table"
 grep -qF 'rows.jsonl:3: left out: "content" must be a string; found a number' err.log || fail "check names the bad row: $(cat err.log)"
 grep -qF 'rows.jsonl:4: "instruction" and "output" are put into Alpaca' err.log || fail "check says what Alpaca's rows become: $(cat err.log)"
+# Alpaca by the chat template, where there is one, is the chat that it stands for
+echo '{"system":"s","instruction":"x","input":"z","output":"y","history":[["a","b"]]}' > alpaca.jsonl
+echo '{"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"x\nz"},{"role":"assistant","content":"y"}]}' > chat.jsonl
+for how in auto template stanford; do
+    "$data" check alpaca.jsonl --tokenizer bytes --chat_template chatml --alpaca $how 2> $how.log | sed -E '1,2d; s/Alpaca  /messages/' > $how.out
+done
+"$data" check chat.jsonl --tokenizer bytes --chat_template chatml 2> err.log | sed 1,2d | diff -w - template.out || fail "Alpaca by the template is not the chat"
+cmp auto.out template.out || fail "auto is not the template"
+! cmp -s auto.out stanford.out || fail "stanford is the template"
+grep -qF 'are a user'"'"'s message and its answer in the chat template' auto.log || fail "check does not say that the template is used"
+bad 2 '--alpaca template needs a chat template' "$data" check alpaca.jsonl --tokenizer bytes --alpaca template
+rm -f alpaca.jsonl chat.jsonl ./*.out auto.log template.log stanford.log
 printf '{"text":"a"}\n{"text":7}\n{"text":"b"}\n' > some.jsonl
 "$data" tokenize some.jsonl --tokenizer bytes --output some --skip_bad 1 2> err.log | grep -q '^1 bad rows were left out' || fail "tokenize counts bad rows"
 bad 1 'rows.jsonl:1: a prompt or messages' "$data" tokenize rows.jsonl --tokenizer bytes --output out

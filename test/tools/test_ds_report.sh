@@ -26,6 +26,14 @@ if [ -e "$build/libdeepspeed_ucx.so" ]; then # found beside the program, however
 fi
 model=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)
 [ -z "$model" ] || grep -qF "$model" <<< "$text" || fail "the processor is not $model"
+flags=" $(sed -n 's/^flags[[:space:]]*: //p' /proc/cpuinfo | head -n 1) " # the system's own list, where it has one
+for name in avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16 avx512_fp16 amx_tile amx_bf16 amx_int8; do
+    [ -n "$model" ] || break
+    found=$(grep '^processor features' <<< "$text") has=no listed=no
+    [[ "$found " = *" $name "* ]] && has=yes
+    [[ $flags = *" $name "* ]] && listed=yes
+    [ "$has" = "$listed" ] || fail "$name: of the processor $has, listed by the system $listed"
+done
 [ "$(DS_CPU_ISA=ref "$build/ds_report" | grep -c '^avx2.*\[NO\]')" = 1 ] || fail "DS_CPU_ISA=ref still uses avx2"
 if "$build/ds_report" --hide_operator_status | grep -q "Native operator"; then fail "operators are not hidden"; fi
 code=0

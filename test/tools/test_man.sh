@@ -4,7 +4,7 @@
 # Man pages say what --help says, and mandoc finds no error in any.
 set -euo pipefail
 build=$1
-for tool in deepspeed ds_ssh ds_elastic ds_train ds_generate ds_data ds_checkpoint zero_to_fp32 ds_report ds_bench ds_plan ds_io ds_nvme_tune; do
+for tool in deepspeed ds_accel_test ds_ssh ds_elastic ds_train ds_generate ds_data ds_checkpoint zero_to_fp32 ds_report ds_bench ds_plan ds_io ds_nvme_tune; do
     if ! "$DS_SOURCE_DIR/scripts/make_man.sh" "$build" "$tool" | diff -u "$DS_SOURCE_DIR/man/$tool.1" -; then
         echo "man/$tool.1 is old: run scripts/make_man.sh BUILD $tool > man/$tool.1" >&2
         exit 1

@@ -25,6 +25,15 @@ train() { # code, text, flags
     [ $code = "$want" ] || fail "exit $code, expected $want: $* $(tail -n 5 log.txt)"
     grep -qF -- "$text" log.txt || fail "expected '$text' with $*: $(tail -n 5 log.txt)"
 }
+# appears FILE PROCESS: waits for what the process makes, however busy the machine is.
+appears() {
+    for _ in $(seq 1200); do
+        [ ! -f "$1" ] || return 0
+        kill -0 "$2" 2> /dev/null || break
+        sleep 0.05
+    done
+    fail "no $1 after a minute, or process $2 ended: $(tail -n 5 first.log kill.log 2> /dev/null)"
+}
 sums() { (cd "$1" && find . -type f | sort | xargs sha256sum); }
 tags() { (cd "$1" && ls -d global_step* | tr '\n' ' '); }
 
@@ -71,14 +80,11 @@ DS_RESTART_COUNT=1 train 1 'holds checkpoints' --steps 1 --output dead
 # Two at once: the second is refused with the first's process; a killed one leaves no lock.
 "$bin/ds_train" "${base[@]}" --steps 100000000 --save_interval 50 --keep_last 2 --output busy > first.log 2>&1 &
 first=$!
-for _ in $(seq 100); do
-    [ ! -f busy/latest ] || break
-    sleep 0.05
-done
-sums busy/"$(cat busy/latest)" > /dev/null
+appears busy/latest $first
 train 1 "process $first on host $(hostname)" --steps 1 --output busy --resume
 train 1 "process $first on host $(hostname)" --steps 1 --output busy --overwrite
 kill -9 $first
+wait $first 2> /dev/null || true # its lock ends with it
 train 0 'resumed after step' --steps 1 --output busy --resume
 grep -q 'flock' log.txt && fail "$(cat log.txt)"
 
@@ -114,10 +120,7 @@ echo "killed during --overwrite: $old times the old run, $new times the new one,
 rm -rf try && cp -a kill try
 "$bin/ds_train" "${base[@]}" --deepspeed_config new.json --steps 100000000 --save_interval 3 --output try --overwrite > kill.log 2>&1 &
 pid=$!
-for _ in $(seq 100); do
-    [ ! -f try/global_step9/ds_manifest.json ] || break
-    sleep 0.05
-done
+appears try/global_step9/ds_manifest.json $pid
 kill -9 $pid
 wait $pid 2> /dev/null || true
 DS_RESTART_COUNT=1 train 0 'resumed after step' --steps 1 --output try --overwrite

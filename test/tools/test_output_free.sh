@@ -40,6 +40,30 @@ keeps m.jsonl 'is there already' "${train[@]}" --metrics m.jsonl
 "${train[@]}" --output run --resume --steps 2 --metrics m.jsonl > out 2> err
 [ "$(grep -c '"loss"' m.jsonl)" = 2 ] || fail "a resumed run did not append: $(cat m.jsonl)"
 
+# --trace, --report, the profile that the configuration names: another run's stay; a run that goes on replaces its own.
+"${train[@]}" --trace t.json --report r.html > out 2> err || fail "$(cat err)"
+grep -q traceEvents t.json
+keeps t.json 't.json is there already and would be lost: --overwrite' "${train[@]}" --trace t.json
+keeps r.html 'r.html is there already and would be lost: --overwrite' "${train[@]}" --report r.html
+keeps t.json 't.json is there already' "${plan[@]}" --device xeon-amx-2 --trace t.json
+keeps r.html 'r.html is there already' "$bin/ds_report" --runs run --output r.html
+keeps r.html 'r.html is there and was not written as a comparison' "$bin/ds_report" --runs run m.jsonl --output r.html
+echo mine: > t.json
+cp r.html page.html
+replaces t.json "${train[@]}" --trace t.json --report r.html
+! cmp -s r.html page.html || fail "--overwrite keeps the page"
+replaces t.json "${plan[@]}" --device xeon-amx-2 --trace t.json
+replaces r.html "$bin/ds_report" --runs run --output r.html
+"$bin/ds_report" --runs run m.jsonl --output both.html
+"$bin/ds_report" --runs run m.jsonl --output both.html || fail "a comparison is not made again"
+cp -r run longer
+"${train[@]}" --output longer --resume --steps 3 --trace t.json --report r.html > out 2> err || fail "a run that goes on: $(cat err)"
+sed 's/}}/}, "flops_profiler": {"enabled": true, "profile_step": 0, "output_file": "profile.txt"}}/' ds.json > profiled.json
+"${train[@]/ds.json/profiled.json}" > out 2> err || fail "$(cat err)"
+keeps profile.txt 'flops_profiler.output_file: profile.txt is there already' "${train[@]/ds.json/profiled.json}"
+echo mine: > profile.txt
+replaces profile.txt "${train[@]/ds.json/profiled.json}" --output profiled
+
 # A folder that holds only a tokenizer, or only a config.json.
 for name in tokenizer.json config.json tokenizer.model merges.txt; do
     mkdir only

@@ -6,7 +6,7 @@ set -eu
 bin=$1
 root=$DS_SOURCE_DIR
 work=$(mktemp -d "$1/run_report.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+trap 'for job in $(jobs -p); do kill -9 "$job" 2> /dev/null || true; done; rm -rf "$work"' EXIT
 cd "$work"
 
 check() { python3 "$root/test/tools/run_report.py" "$@"; }
@@ -58,13 +58,13 @@ mv good.json ds.json
 # While it runs the page loads itself anew; the end stops that.
 "${train[@]}" --output live --steps 1000000 > out 2> err &
 for _ in $(seq 300); do
-    grep -q 'http-equiv="refresh"' live/report.html 2> /dev/null && break
+    grep -q 'location.reload' live/report.html 2> /dev/null && break
     sleep 0.1
 done
-check live/report.html running refresh
+check live/report.html running refresh 'No news Nothing was written here for more than 10:00 min: the run was killed, or it stands still'
 kill $!
 wait $! || [ $? = 130 ]
-check live/report.html interrupted -refresh
+check live/report.html interrupted -refresh '-No news'
 
 # What is not ours stays; a page can be left out, or be elsewhere.
 mkdir own
@@ -83,6 +83,16 @@ run page --steps 1 --report else.html
 check else.html page/history.jsonl finished
 "${train[@]}" --steps 2 --report alone.html --metrics m.jsonl 2> err
 check alone.html m.jsonl finished
+
+# The plan of memory holds what the process has: what was measured on the way is given back.
+echo '{"train_batch_size": 2, "optimizer": {"type": "AdamW"}, "memory_breakdown": true}' > memory.json
+"${train[@]/ds.json/memory.json}" --steps 3 --metrics memory.jsonl > out 2> err
+if nm "$bin/ds_train" | grep -qE '__(asan|tsan|msan)_init'; then
+    echo "sanitizer: resident memory not compared"
+else
+    awk '$1 == "sum" { planned = $2; resident = $4 } END { exit !(planned > 40 && resident < planned + 1) }' out err ||
+        { grep -h ' sum ' out err >&2; exit 1; }
+fi
 
 # Several runs, of folders and of --metrics files.
 "$bin/ds_report" --runs "o<b>" page m.jsonl --output cmp.html

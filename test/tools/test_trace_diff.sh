@@ -54,7 +54,7 @@ for place in none/x.json folder /dev/null/x; do
     want 1 "^ds_train: --trace: cannot .*${place%/x*}" "${train[@]}" --steps 5 --metrics none.jsonl --trace $place
     [ ! -e none.jsonl ] || fail "a run began whose trace cannot be written to $place"
 done
-want 1 'goes from step 1 to step 5' "${train[@]}" --steps 5 --trace before.json --trace_steps 9
+want 1 'goes from step 1 to step 5' "${train[@]}" --steps 5 --trace before.json --trace_steps 9 --overwrite
 [ "$(cat before.json)" = kept ] && [ ! -e no.json ] || fail "a refused run wrote a trace"
 
 # a trace that cannot be written costs no training: the rest of it and its checkpoint are there

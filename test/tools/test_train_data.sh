@@ -4,16 +4,7 @@
 # Usage: test_train_data.sh BUILD
 set -euo pipefail
 build=$(cd "$1" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE DS_RESTART_COUNT
-fail() { echo "FAILED: $*"; cat log; exit 1; }
-
-cat > llama.json <<'JSON'
-{"model_type": "llama", "vocab_size": 320, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
- "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
-JSON
+. "$DS_SOURCE_DIR/test/common/tiny_llama.sh" 1 16 2 64
 echo '{"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}' > ds.json
 mkdir -p set/more
 for i in $(seq 200); do echo "{\"text\": \"number $i\"}"; done > set/a.jsonl
@@ -72,7 +63,7 @@ ranks --data set --steps 2 --output two_ranks --data_cache new || fail "two rank
 ranks --data set --steps 2 --output two_again --data_cache new || fail "two ranks again"
 grep -q 'tokens of new' log && ! grep -q 'tokenized once' log || fail "the second run finds it"
 cmp two_ranks/model.safetensors two_again/model.safetensors || fail "two ranks, cached"
-XDG_CACHE_HOME=$work/xdg train --data other.txt --steps 1 || fail "a default"
+XDG_CACHE_HOME=$scratch/xdg train --data other.txt --steps 1 || fail "a default"
 [ ! -e xdg ] || fail "small data is not cached"
 : > in_the_way
 bad 1 '--data_cache DIR puts it elsewhere' --data other.txt --steps 1 --data_cache in_the_way/cache

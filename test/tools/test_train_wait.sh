@@ -5,14 +5,7 @@
 # cache's entry. Usage: test_train_wait.sh BUILD
 set -euo pipefail
 build=$(cd "$1" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
-cat > llama.json <<'JSON'
-{"model_type": "llama", "vocab_size": 320, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
- "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
-JSON
+. "$DS_SOURCE_DIR/test/common/tiny_llama.sh" 1 16 2 64
 echo '{"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}' > ds.json
 seq 1 500 > a.txt
 train() {

@@ -4,23 +4,7 @@
 # memory stays bounded by one tensor.
 set -u
 bin=$(cd "$1" && pwd)
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-failed=0
-
-# check NAME EXIT PATTERN COMMAND...: runs, compares the exit code, looks for the pattern
-check() {
-    local name=$1 want=$2 pattern=$3
-    shift 3
-    local text code
-    text=$("$@" 2>&1)
-    code=$?
-    if [ "$code" -ne "$want" ] || ! grep -qE -- "$pattern" <<<"$text"; then
-        echo "FAILED $name: exit $code (expected $want), text:"
-        echo "$text"
-        failed=1
-    fi
-}
+. "$(dirname "$0")/../common/tool_check.sh"
 
 "$bin/test_checkpoint_export" write "$dir/save" 4 || exit 1
 tool=$bin/zero_to_fp32

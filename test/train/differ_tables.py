@@ -162,8 +162,8 @@ TYPES = {"SIZE": ["int"], "SIZE_OR_NULL": ["int", "null"], "ANY_INT": ["int", "n
 def fields(source, model_type="llama"):
     """The rows of one class, those of all classes, and what is read outside of tables."""
     rows = {}
-    for name in (f"{'gpt2' if model_type == 'gpt2' else 'llama'}_config.c", "common_fields.c"):
-        text = (source / "models" / name).read_text()
+    for name in (f"models/{'gpt2' if model_type == 'gpt2' else 'llama'}_config.c", "src/model/common_fields.c"):
+        text = (source / name).read_text()
         for body in re.findall(r"#define SHARED\(.*?\n\n", text, re.S) + re.findall(r"ds_field (?:%s_fields|fields|common|rows)\[\] = \{.*?\n\};"
                                                                                 % model_type, text, re.S):
             for macro, key, rest in re.findall(r"(\w+)\(\"(\w+)\"([^;]*?)(?=\),|\)\s*$)", body):

@@ -34,6 +34,8 @@ NEAR = 1e-6  # other sums: the order over ranks is another
 JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 NOT_ALONE = ("--output", "--resume", "--overwrite", "--restart_data", "--data_weights")  # they say what is resumed, or from which data
 
+BEST = ("--load_best_model_at_end", "--metric_for_best_model", "--greater_is_better", "--early_stopping_patience", "--early_stopping_threshold")
+
 
 class Runs:
     def __init__(self, build, folder, rng):
@@ -167,18 +169,21 @@ def a_key(case):
 
 
 def a_flag(case):
-    flag = case.rng.choice([f for f in case.tables["flags"] if f.may["ranks"] != "content" and f.name not in NOT_ALONE])
+    flag = case.rng.choice([f for f in case.tables["flags"] if "content" not in (f.may["ranks"], f.may["resume"]) and f.name not in NOT_ALONE])
     words = flag.words(case.rng, case.given.get(flag.name))
     changes = {words[0]: words[1] if len(words) > 1 else None}
     if flag.name == "--epochs":
         del case.given["--steps"]
     if flag.name == "--trace_steps":
         changes["--trace"] = "t.json"
+    if flag.name in BEST:  # none is taken alone
+        changes = {"--eval_interval": "2", **({} if flag.name == BEST[0] else {"--early_stopping_patience": "3"}), **changes}
     name = "|".join([re.escape(flag.name) + r"\b", flag.name[2:] + r"\b", *(re.escape(key) + r"\b" for key in flag.keys if flag.trainer)])
     name += {"--epochs": "|--steps", "--append_eos": "|end token", "--micro_batch": "|gradient_accumulation_steps",
-             "--gradient_accumulation_steps": "|train_micro_batch_size_per_gpu"}.get(flag.name, "")
+             "--gradient_accumulation_steps": "|train_micro_batch_size_per_gpu", **dict.fromkeys(BEST, "|--eval_interval|--early_stopping_patience")}.get(
+                 flag.name, "")
     must = {"free": ("same bits",), "noticed": ("noticed",), "same": ("refused", "same bits")}[flag.may["resume"]]
-    if flag.trainer or flag.name in ("--trace", "--trace_steps"):
+    if flag.trainer or flag.name in ("--trace", "--trace_steps", *BEST):
         must = ("refused", "noticed", "same bits")
     return case.resumed(" ".join(words), name, changes, must=must)
 

@@ -4,21 +4,12 @@
 # Usage: test_data_columns.sh BUILD
 set -euo pipefail
 build=$1
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
-
-cat > llama.json <<'JSON'
-{"model_type": "llama", "vocab_size": 320, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
- "num_key_value_heads": 4, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
-JSON
+. "$DS_SOURCE_DIR/test/common/tiny_llama.sh" 1 32 4 256
 echo '{"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}' > ds.json
 for i in $(seq 40); do
     printf '{"question": "q%d", "better": "an answer %d", "worse": "no answer %d"}\n' "$i" "$i" "$i"
 done > data.jsonl
 sed -i '7s/.*/{"question": 7, "better": "b"}/; 9s/.*/{"question": /' data.jsonl
-fail() { echo "FAILED: $*"; cat log; exit 1; }
 train() { # FLAGS…
     "$build/ds_train" --model_config llama.json --deepspeed_config ds.json --tokenizer bytes --data data.jsonl --seq_length 64 --threads 1 "$@" > log 2>&1
 }

@@ -6,9 +6,9 @@
 #include "common/engine_hash.h"
 #include "common/scratch.h"
 #include "common/small_run.h"
+#include "compile/rank_plan.h"
 #include "op/ops.h"
 #include "train/engine.h"
-#include "train/rank_plan.h"
 
 #include <deepspeed/engine_states.h>
 
@@ -22,13 +22,13 @@ enum { STEPS = 3 };
 static ds_ctx *ctx;
 static char *folder;
 
-static dsi_offload_spec away(dsi_residence states, dsi_residence params)
+static dsi_offload_spec away(dsi_residency states, dsi_residency params)
 {
     return small_away(folder, states, params);
 }
 
 /* early false: the same numbers, updated behind the backward pass. */
-static dsi_engine_spec make_spec(bool early, dsi_residence states, dsi_residence params)
+static dsi_engine_spec make_spec(bool early, dsi_residency states, dsi_residency params)
 {
     dsi_engine_spec spec = small_spec(DS_DTYPE_BF16);
     spec.train.keep_nonfinite = early;
@@ -87,11 +87,11 @@ static void expect_same(const result *got, const result *kept, bool both_early, 
 static void early_updates_change_no_bit(void **state)
 {
     static const char *const configs[] = {small_gpt2, small_llama};
-    static const dsi_residence places[] = {DSI_ON_HOST, DSI_ON_DISK};
+    static const dsi_residency places[] = {DSI_RESIDENCY_HOST, DSI_RESIDENCY_DISK};
     (void)state;
     for (int c = 0; c < 2; ++c) {
         for (int f32 = 0; f32 < 2; ++f32) {
-            dsi_engine_spec spec = make_spec(false, DSI_ON_DEVICE, DSI_ON_DEVICE);
+            dsi_engine_spec spec = make_spec(false, DSI_RESIDENCY_DEVICE, DSI_RESIDENCY_DEVICE);
             const ds_dtype dtype = f32 ? DS_DTYPE_F32 : DS_DTYPE_BF16;
             spec.train.dtype = spec.train.comm_dtype = dtype;
             spec.train.master = !f32;
@@ -101,8 +101,8 @@ static void early_updates_change_no_bit(void **state)
             expect_same(&kept, &late, false, "an early update in memory");
             for (int p = 0; p < 2; ++p) {
                 for (int which = 1; which < 4; ++which) {
-                    spec.offload = away((which & 1) != 0 ? places[p] : DSI_ON_DEVICE,
-                                        (which & 2) != 0 ? places[p] : DSI_ON_DEVICE);
+                    spec.offload = away((which & 1) != 0 ? places[p] : DSI_RESIDENCY_DEVICE,
+                                        (which & 2) != 0 ? places[p] : DSI_RESIDENCY_DEVICE);
                     const result got = run(configs[c], spec);
                     expect_same(&got, &kept, true, "an early update of what lives elsewhere");
                 }
@@ -113,19 +113,21 @@ static void early_updates_change_no_bit(void **state)
 
 static void no_setting_changes_a_bit(void **state)
 {
-    const result kept = run(small_gpt2, make_spec(true, DSI_ON_DEVICE, DSI_ON_DEVICE));
+    const result kept =
+        run(small_gpt2, make_spec(true, DSI_RESIDENCY_DEVICE, DSI_RESIDENCY_DEVICE));
     (void)state;
     for (int i = 0; i < 9; ++i) {
-        dsi_engine_spec spec = make_spec(true, DSI_ON_DISK, i == 8 ? DSI_ON_DEVICE : DSI_ON_DISK);
+        dsi_engine_spec spec =
+            make_spec(true, DSI_RESIDENCY_DISK, i == 8 ? DSI_RESIDENCY_DEVICE : DSI_RESIDENCY_DISK);
         spec.offload.how.chunk = i == 0 ? 0 : 4096;
         spec.offload.how.reuse = i == 1 ? INT64_MAX : 0;
         spec.offload.read_ahead = i == 2 ? 0 : 20000;
         spec.offload.update_ahead = i == 3 ? 0 : i == 4 ? SIZE_MAX : 60000;
         spec.offload.write_behind = i == 5 ? 0 : 60000;
-        spec.offload.carry = i != 6;
+        spec.offload.defer = i != 6;
         spec.offload.ratio = i == 6 ? 0.4 : 1.0;
         spec.recompute.mode = i >= 7 ? DS_RECOMPUTE_FULL : DS_RECOMPUTE_NONE;
-        spec.offload.how.activations = i == 7 ? DSI_ON_DISK : DSI_ON_DEVICE;
+        spec.offload.how.activations = i == 7 ? DSI_RESIDENCY_DISK : DSI_RESIDENCY_DEVICE;
         spec.no_reuse = i == 4;
         const result got = run(small_gpt2, spec);
         char what[40];
@@ -136,16 +138,16 @@ static void no_setting_changes_a_bit(void **state)
 
 static void every_optimizer(void **state)
 {
-    static const dsi_optimizer kinds[] = {DSI_OPTIMIZER_SGD, DSI_OPTIMIZER_LION,
-                                          DSI_OPTIMIZER_ADAGRAD};
+    static const ds_optimizer_kind kinds[] = {DS_OPTIMIZER_SGD, DS_OPTIMIZER_LION,
+                                              DS_OPTIMIZER_ADAGRAD};
     (void)state;
     for (int i = 0; i < 3; ++i) {
-        dsi_engine_spec spec = make_spec(false, DSI_ON_DEVICE, DSI_ON_DEVICE);
+        dsi_engine_spec spec = make_spec(false, DSI_RESIDENCY_DEVICE, DSI_RESIDENCY_DEVICE);
         spec.train.optimizer = kinds[i];
         spec.train.momentum = true;
         const result late = run(small_llama, spec);
         spec.train.keep_nonfinite = true;
-        spec.offload = away(DSI_ON_DISK, DSI_ON_DISK);
+        spec.offload = away(DSI_RESIDENCY_DISK, DSI_RESIDENCY_DISK);
         const result got = run(small_llama, spec);
         expect_same(&got, &late, false, "an optimizer");
     }
@@ -185,10 +187,11 @@ static uint64_t set_in_between(dsi_engine_spec spec)
 
 static void what_the_host_sets_counts(void **state)
 {
-    const uint64_t kept = set_in_between(make_spec(true, DSI_ON_DEVICE, DSI_ON_DEVICE));
+    const uint64_t kept =
+        set_in_between(make_spec(true, DSI_RESIDENCY_DEVICE, DSI_RESIDENCY_DEVICE));
     (void)state;
-    for (dsi_residence where = DSI_ON_HOST; where <= DSI_ON_DISK; ++where) {
-        dsi_engine_spec spec = make_spec(true, where, DSI_ON_DEVICE);
+    for (dsi_residency where = DSI_RESIDENCY_HOST; where <= DSI_RESIDENCY_DISK; ++where) {
+        dsi_engine_spec spec = make_spec(true, where, DSI_RESIDENCY_DEVICE);
         spec.offload.threshold = 0;
         spec.offload.update_ahead = SIZE_MAX;
         assert_true(set_in_between(spec) == kept);
@@ -201,7 +204,7 @@ static void what_the_host_sets_before_a_step_is_brought_once(void **state)
 {
     enum { WIDTH = 48, MANY = 40 };
     static const char *const vector = "transformer.ln_f.weight";
-    dsi_engine_spec spec = make_spec(true, DSI_ON_DISK, DSI_ON_DEVICE);
+    dsi_engine_spec spec = make_spec(true, DSI_RESIDENCY_DISK, DSI_RESIDENCY_DEVICE);
     spec.offload.threshold = 0;
     spec.offload.update_ahead = 1 << 20;
     float numbers[WIDTH] = {0};
@@ -224,8 +227,8 @@ static void what_the_host_sets_before_a_step_is_brought_once(void **state)
 /* Saved from the disk, loaded into memory, and the other way round. */
 static void resumed_runs_agree(void **state)
 {
-    const dsi_engine_spec specs[] = {make_spec(true, DSI_ON_DEVICE, DSI_ON_DEVICE),
-                                     make_spec(true, DSI_ON_DISK, DSI_ON_DISK)};
+    const dsi_engine_spec specs[] = {make_spec(true, DSI_RESIDENCY_DEVICE, DSI_RESIDENCY_DEVICE),
+                                     make_spec(true, DSI_RESIDENCY_DISK, DSI_RESIDENCY_DISK)};
     uint64_t hashes[4];
     result unused = {0};
     (void)state;
@@ -250,24 +253,25 @@ static void resumed_runs_agree(void **state)
 /* Each update stands behind its gradient, before the backward pass of the layers below. */
 static void updates_start_with_the_backward_pass(void **state)
 {
-    const dsi_engine_spec spec = make_spec(true, DSI_ON_DISK, DSI_ON_DEVICE);
+    const dsi_engine_spec spec = make_spec(true, DSI_RESIDENCY_DISK, DSI_RESIDENCY_DEVICE);
     ds_model *model = small_model(ctx, folder, small_gpt2);
     ds_engine *engine = small_engine(ctx, model, &spec);
     const dsi_plan *plan = engine->train_plan;
     const uint32_t begin = plan->phase_begin[DS_PHASE_BACKWARD];
-    const uint32_t end = plan->phase_begin[DS_PHASE_NORM];
+    const uint32_t end = plan->phase_begin[DS_PHASE_STEP];
     uint32_t first = end;
     uint32_t n = 0;
     (void)state;
     for (uint32_t s = begin; s < end; ++s) {
-        if (dsi_op_is_update(plan->steps[s].op)) {
+        if (plan->steps[s].op->role == DS_ROLE_UPDATE) {
             first = s < first ? s : first;
             ++n;
         }
     }
     assert_true(n > 30);
     assert_true(first - begin < (end - begin) / 4);
-    assert_int_equal(plan->phase_begin[DS_PHASE_UPDATE], plan->phase_begin[DS_PHASE_COUNT]);
+    assert_int_equal(plan->phase_begin[dsi_phases_find(&plan->phases, "update")],
+                     plan->phase_begin[DS_MAX_PHASES]);
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         assert_true(ds_cells_get(engine->cells, c)->kind != DS_CELL_GRAD);
     }
@@ -286,17 +290,17 @@ static uint32_t computing_before(const dsi_plan *plan, uint32_t end)
 }
 
 /* States of the first updates come while the forward pass computes, within the limit: with carry
- * that of what is on its way home is theirs too. */
+ * that of writebacks is theirs too. */
 static void the_forward_pass_brings_states(void **state)
 {
     enum { LIMIT = 60000 };
     (void)state;
     for (int ahead = 0; ahead < 3; ++ahead) {
         const size_t limit = (size_t)ahead * LIMIT;
-        dsi_engine_spec spec = make_spec(true, DSI_ON_DISK, DSI_ON_DEVICE);
+        dsi_engine_spec spec = make_spec(true, DSI_RESIDENCY_DISK, DSI_RESIDENCY_DEVICE);
         spec.offload.update_ahead = ahead > 0 ? LIMIT : 0;
         spec.offload.write_behind = LIMIT;
-        spec.offload.carry = ahead == 2;
+        spec.offload.defer = ahead == 2;
         ds_model *model = small_model(ctx, folder, small_gpt2);
         ds_engine *engine = small_engine(ctx, model, &spec);
         const dsi_plan *plan = engine->train_plan;
@@ -329,7 +333,7 @@ static void reductions_have_time(void **state)
 {
     (void)state;
     for (uint32_t stage = 0; stage <= 3; ++stage) {
-        dsi_engine_spec spec = make_spec(true, DSI_ON_DEVICE, DSI_ON_DEVICE);
+        dsi_engine_spec spec = make_spec(true, DSI_RESIDENCY_DEVICE, DSI_RESIDENCY_DEVICE);
         spec.overlap = true;
         spec.zero = (dsi_zero_spec){.mesh = dsi_mesh_data(2),
                                     .stage = stage,
@@ -342,7 +346,7 @@ static void reductions_have_time(void **state)
         dsi_rank_plan rank;
         CHECK_OK(ctx, dsi_rank_plan_build(ctx, &request, &rank));
         const dsi_plan *plan = rank.train_plan;
-        const uint32_t end = plan->phase_begin[DS_PHASE_NORM];
+        const uint32_t end = plan->phase_begin[DS_PHASE_STEP];
         uint32_t reductions = 0;
         uint32_t beside = 0;
         for (uint32_t s = plan->phase_begin[DS_PHASE_BACKWARD]; s < end; ++s) {
@@ -369,7 +373,7 @@ static void reductions_have_time(void **state)
 /* A step behind s of the same phase that reads the arena first. */
 static uint32_t reader_behind(const dsi_plan *plan, uint32_t s)
 {
-    const uint32_t end = plan->phase_begin[DS_PHASE_NORM];
+    const uint32_t end = plan->phase_begin[DS_PHASE_STEP];
     for (++s; s < end; ++s) {
         const dsi_step *step = &plan->steps[s];
         if (step->kernel != NULL && step->n_in > 0 &&
@@ -400,22 +404,22 @@ static void an_update_too_early_is_refused(void **state)
 {
     (void)state;
     for (int parts = 0; parts < 2; ++parts) {
-        dsi_engine_spec spec = make_spec(true, DSI_ON_DISK, DSI_ON_DEVICE);
+        dsi_engine_spec spec = make_spec(true, DSI_RESIDENCY_DISK, DSI_RESIDENCY_DEVICE);
         spec.offload.how.chunk = parts ? 4096 : 0;
         ds_model *model = small_model(ctx, folder, small_gpt2);
         ds_engine *engine = small_engine(ctx, model, &spec);
         dsi_plan *plan = engine->train_plan;
         uint32_t n = 0;
         CHECK_OK(ctx, dsi_plan_check(plan));
-        for (uint32_t s = 0; s < plan->phase_begin[DS_PHASE_NORM]; ++s) {
+        for (uint32_t s = 0; s < plan->phase_begin[DS_PHASE_STEP]; ++s) {
             const dsi_ref *out = &plan->refs[plan->steps[s].out_at];
-            if (!dsi_op_is_update(plan->steps[s].op)) {
+            if (plan->steps[s].op->role != DS_ROLE_UPDATE) {
                 continue;
             }
             const ds_cell parent = plan->cell_parent[out->cell];
             const dsi_ref *use = use_before(plan, s, parent != DS_NONE ? parent : out->cell);
             const uint32_t late = reader_behind(plan, s);
-            if (use == NULL || late == plan->phase_begin[DS_PHASE_NORM] ||
+            if (use == NULL || late == plan->phase_begin[DS_PHASE_STEP] ||
                 (parent != DS_NONE) != (parts == 1)) {
                 continue;
             }
@@ -437,7 +441,7 @@ static void an_update_too_early_is_refused(void **state)
 /* What the backward pass has used cannot change before the step. */
 static void what_comes_too_late_is_named(void **state)
 {
-    const dsi_engine_spec spec = make_spec(true, DSI_ON_DISK, DSI_ON_DEVICE);
+    const dsi_engine_spec spec = make_spec(true, DSI_RESIDENCY_DISK, DSI_RESIDENCY_DEVICE);
     ds_model *model = small_model(ctx, folder, small_gpt2);
     ds_engine *engine = small_engine(ctx, model, &spec);
     small_batch data;
@@ -465,7 +469,8 @@ static void what_is_not_finite_is_applied_if_asked(void **state)
 {
     (void)state;
     for (int early = 0; early < 2; ++early) {
-        const dsi_engine_spec spec = make_spec(early != 0, DSI_ON_DEVICE, DSI_ON_DEVICE);
+        const dsi_engine_spec spec =
+            make_spec(early != 0, DSI_RESIDENCY_DEVICE, DSI_RESIDENCY_DEVICE);
         ds_model *model = small_model(ctx, folder, small_gpt2);
         ds_engine *engine = small_engine(ctx, model, &spec);
         small_batch data;

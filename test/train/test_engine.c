@@ -33,7 +33,7 @@ static void check_same_state(const ds_engine *a, const ds_engine *b)
             continue;
         }
         assert_int_not_equal(other, DS_NONE);
-        if (memcmp(dsi_exec_cell(a->exec, c), dsi_exec_cell(b->exec, other),
+        if (memcmp(dsi_exec_host_view(a->exec, c), dsi_exec_host_view(b->exec, other),
                    ds_meta_bytes(info->meta)) != 0) {
             fail_msg("%s %s differs", ds_cell_kind_name(info->kind), info->name);
         }
@@ -118,7 +118,7 @@ typedef struct resume_case {
     const char *model;
     ds_dtype dtype;
     int64_t accumulation;
-    dsi_optimizer optimizer;
+    ds_optimizer_kind optimizer;
 } resume_case;
 
 static void check_resume(ds_ctx *ctx, const resume_case *c)
@@ -169,12 +169,12 @@ static void check_resume(ds_ctx *ctx, const resume_case *c)
 static void resume_bit_for_bit(void **state)
 {
     static const resume_case cases[] = {
-        {"gpt2", DS_DTYPE_BF16, 1, DSI_OPTIMIZER_ADAM},
-        {"llama3_tied", DS_DTYPE_F32, 2, DSI_OPTIMIZER_LION},
-        {"qwen3", DS_DTYPE_F16, 2, DSI_OPTIMIZER_ADAM},
-        {"mistral", DS_DTYPE_BF16, 3, DSI_OPTIMIZER_SGD},
-        {"qwen2", DS_DTYPE_BF16, 1, DSI_OPTIMIZER_LAMB},
-        {"llama2", DS_DTYPE_F32, 1, DSI_OPTIMIZER_ADAGRAD},
+        {"gpt2", DS_DTYPE_BF16, 1, DS_OPTIMIZER_ADAM},
+        {"llama3_tied", DS_DTYPE_F32, 2, DS_OPTIMIZER_LION},
+        {"qwen3", DS_DTYPE_F16, 2, DS_OPTIMIZER_ADAM},
+        {"mistral", DS_DTYPE_BF16, 3, DS_OPTIMIZER_SGD},
+        {"qwen2", DS_DTYPE_BF16, 1, DS_OPTIMIZER_LAMB},
+        {"llama2", DS_DTYPE_F32, 1, DS_OPTIMIZER_ADAGRAD},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         check_resume(*state, &cases[i]);

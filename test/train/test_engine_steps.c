@@ -121,7 +121,7 @@ static void sgd_step(const sgd_case *c)
     bench b;
     open_bench(&b, "gpt2", false);
     dsi_engine_spec spec = parity_spec(&b.p, c->dtype, dsi_cpu_isa());
-    spec.train.optimizer = DSI_OPTIMIZER_SGD;
+    spec.train.optimizer = DS_OPTIMIZER_SGD;
     spec.train.comm_dtype = DS_DTYPE_F32;
     spec.train.max_norm = c->max_norm;
     spec.lr = 0.25;
@@ -416,8 +416,8 @@ static void evaluation_on_other_data(void **state)
         for (ds_cell c = 0; c < ds_cells_count(plain->cells); ++c) {
             const ds_cell_info *cell = ds_cells_get(plain->cells, c);
             if (cell->kind == DS_CELL_MASTER || cell->kind == DS_CELL_GRAD) {
-                assert_memory_equal(dsi_exec_cell(between->exec, c), dsi_exec_cell(plain->exec, c),
-                                    ds_meta_bytes(cell->meta));
+                assert_memory_equal(dsi_exec_host_view(between->exec, c),
+                                    dsi_exec_host_view(plain->exec, c), ds_meta_bytes(cell->meta));
             }
         }
         ds_engine_destroy(&plain);

@@ -53,6 +53,7 @@ grep -q "^fwd latency: *[0-9.]* [mu]*s *$" report.txt || fail "no time of the fo
 modules() { sed -nE 's/^ *\(([^)]*)\): .* Params, (.*) = .*% MACs.*/\1 \2/p' report.txt; }
 modules > whole.txt
 for threshold in 0 100; do
+    rm -f report.txt # a report of another run would stay
     sed "s/\"bf16\"/\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": $threshold}, \"bf16\"/" ds.json > zero.json
     "$build/deepspeed" --num_gpus 2 "$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt \
         --deepspeed_config zero.json --steps 4 --threads 1 > log 2>&1 || { cat log; exit 1; }
@@ -60,11 +61,13 @@ for threshold in 0 100; do
 done
 
 # depth 0: the model alone
+rm -f report.txt
 sed -i 's/"top_modules": 2/"module_depth": 0/' ds.json
 "$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config ds.json --steps 4 --threads 1 > log 2>&1
 ! grep -q "depth 1:\|(transformer)" report.txt || fail "deeper than asked"
 
 # a step that the run does not reach is told of
+rm -f report.txt
 sed 's/"profile_step": 2/"profile_step": 4/' ds.json > late.json
 "$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config late.json --steps 4 --threads 1 > log 2>&1
 grep -q "profile_step 4: this run has 0 optimizer steps behind it and ends with 4; nothing is profiled" log || { cat log; exit 1; }

@@ -5,9 +5,9 @@
 #include "common/engine_hash.h"
 #include "common/scratch.h"
 #include "common/small_run.h"
+#include "compile/rank_plan.h"
 #include "op/ops.h"
 #include "train/engine.h"
-#include "train/rank_plan.h"
 
 #include <string.h>
 
@@ -67,30 +67,31 @@ static dsi_rank_plan plan_of(const char *config, const dsi_engine_spec *spec, co
     return plan;
 }
 
-/* As many tokens as the model is wide keep their logits, more do not, nor does recomputation, nor a
- * device that has no room for them. An evaluation never does. */
+/* As many tokens as the model is wide keep their logits; more do where there is room; recomputation
+ * does not, nor a device that is too small for them. An evaluation never does. */
 static void which_are_kept(void **state)
 {
     const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16);
     (void)state;
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 7; ++i) {
         dsi_engine_spec other = spec;
-        other.train.batch = i == 1 ? 2 : 1;
+        other.train.batch = i == 1 || i == 6 ? 2 : 1;
+        other.room = i == 6 ? SIZE_MAX : 0;
         other.recompute.mode = i == 2   ? DS_RECOMPUTE_FULL
                                : i == 3 ? DS_RECOMPUTE_SELECTIVE
-                               : i >= 4 ? DS_RECOMPUTE_AUTO
+                               : i == 4 ? DS_RECOMPUTE_AUTO
                                         : DS_RECOMPUTE_NONE;
-        other.device_memory = i >= 4 ? SIZE_MAX : 0;
+        other.device_memory = i == 4 || i == 5 ? SIZE_MAX : 0;
         dsi_rank_plan plan = plan_of(small_gpt2, &other, NULL);
         assert_int_equal(keeps(plan.train_plan), i == 0 || i >= 4);
         assert_int_equal(count_of(plan.eval_plan, &dsi_op_linear_cross_entropy_dx), 0);
-        assert_true(!(i == 0 || i >= 4) || plan.recompute == DS_RECOMPUTE_NONE);
+        assert_true(!(i == 0 || i >= 4) || plan.choice.recompute == DS_RECOMPUTE_NONE);
         const size_t need = dsi_rank_mapped_bytes(&plan);
         dsi_rank_plan_free(&plan);
         other.device_memory = need - 1; /* what else there is to try comes next */
         plan = plan_of(small_gpt2, &other, NULL);
         assert_false(keeps(plan.train_plan));
-        assert_true(i == 1 || dsi_rank_mapped_bytes(&plan) <= need);
+        assert_true(i == 1 || i == 6 || dsi_rank_mapped_bytes(&plan) <= need);
         dsi_rank_plan_free(&plan);
     }
 }
@@ -217,7 +218,7 @@ static void no_bit_changes(void **state)
             const result full = run(configs[c], &spec, frozen[c], false);
             expect_same(&full, &kept, "recomputation");
             spec.recompute.mode = DS_RECOMPUTE_NONE;
-            spec.offload = small_away(folder, DSI_ON_DISK, DSI_ON_DISK);
+            spec.offload = small_away(folder, DSI_RESIDENCY_DISK, DSI_RESIDENCY_DISK);
             for (int early = 0; early < 2; ++early) {
                 spec.train.keep_nonfinite = early == 1;
                 const result away = run(configs[c], &spec, frozen[c], true);

@@ -187,8 +187,8 @@ static void rows(void **state)
     free(text);
     ds_engine_destroy(&engine);
 
-    spec.offload = (dsi_offload_spec){.states = DSI_ON_DISK,
-                                      .params = DSI_ON_HOST,
+    spec.offload = (dsi_offload_spec){.states = DSI_RESIDENCY_DISK,
+                                      .params = DSI_RESIDENCY_HOST,
                                       .ratio = 1.0,
                                       .threshold = 1,
                                       .how = {.chunk = 4096},

@@ -127,7 +127,7 @@ static void train(ds_engine *engine, feed *f, const char *what)
 typedef struct setting {
     const char *model;
     ds_dtype dtype;
-    dsi_optimizer optimizer;
+    ds_optimizer_kind optimizer;
     ds_isa isa;
     bool zenflow; /* in AVX2's case beside the steps */
 } setting;
@@ -175,16 +175,16 @@ static void run(const setting *s, ds_dataset *data)
 static void steps_allocate_nothing(void **state)
 {
     static const setting settings[] = {
-        {"gpt2", DS_DTYPE_F32, DSI_OPTIMIZER_ADAM, DS_ISA_REF, false},
-        {"gpt2", DS_DTYPE_BF16, DSI_OPTIMIZER_ADAM, DS_ISA_AMX, true},
-        {"llama3_tied", DS_DTYPE_F16, DSI_OPTIMIZER_ADAM, DS_ISA_AVX2, true},
-        {"gpt2", DS_DTYPE_F32, DSI_OPTIMIZER_ADAM, DS_ISA_AMX, false},
-        {"gpt2", DS_DTYPE_BF16, DSI_OPTIMIZER_LAMB, DS_ISA_AMX, false},
-        {"packed_gpt2", DS_DTYPE_BF16, DSI_OPTIMIZER_ADAM, DS_ISA_AVX2, false},
-        {"qwen3", DS_DTYPE_BF16, DSI_OPTIMIZER_SGD, DS_ISA_AMX, false},
-        {"llama3", DS_DTYPE_BF16, DSI_OPTIMIZER_LION, DS_ISA_REF, false},
-        {"rope_dynamic", DS_DTYPE_F32, DSI_OPTIMIZER_ADAGRAD, DS_ISA_AMX, false},
-        {"llama3_tied", DS_DTYPE_F16, DSI_OPTIMIZER_ADAM, DS_ISA_AMX, false},
+        {"gpt2", DS_DTYPE_F32, DS_OPTIMIZER_ADAM, DS_ISA_REF, false},
+        {"gpt2", DS_DTYPE_BF16, DS_OPTIMIZER_ADAM, DS_ISA_AMX, true},
+        {"llama3_tied", DS_DTYPE_F16, DS_OPTIMIZER_ADAM, DS_ISA_AVX2, true},
+        {"gpt2", DS_DTYPE_F32, DS_OPTIMIZER_ADAM, DS_ISA_AMX, false},
+        {"gpt2", DS_DTYPE_BF16, DS_OPTIMIZER_LAMB, DS_ISA_AMX, false},
+        {"packed_gpt2", DS_DTYPE_BF16, DS_OPTIMIZER_ADAM, DS_ISA_AVX2, false},
+        {"qwen3", DS_DTYPE_BF16, DS_OPTIMIZER_SGD, DS_ISA_AMX, false},
+        {"llama3", DS_DTYPE_BF16, DS_OPTIMIZER_LION, DS_ISA_REF, false},
+        {"rope_dynamic", DS_DTYPE_F32, DS_OPTIMIZER_ADAGRAD, DS_ISA_AMX, false},
+        {"llama3_tied", DS_DTYPE_F16, DS_OPTIMIZER_ADAM, DS_ISA_AMX, false},
     };
     ds_tokenizer *tokenizer = NULL;
     char *folder = scratch_make();
@@ -215,15 +215,15 @@ typedef struct trial {
     uint32_t n_ranks, stage;
     bool overlap;
     bool saves;         /* before each step, written behind it */
-    dsi_residence away; /* where states and parameters live, activations too */
+    dsi_residency away; /* where states and parameters live, activations too */
 } trial;
 
 static const trial tried[N_TRIED] = {
-    {2, 0, false, false, DSI_ON_DEVICE}, {2, 1, true, false, DSI_ON_DEVICE},
-    {2, 2, true, false, DSI_ON_DEVICE},  {2, 3, true, false, DSI_ON_DEVICE},
-    {1, 0, false, true, DSI_ON_DEVICE},  {2, 1, true, true, DSI_ON_DEVICE},
-    {2, 3, true, true, DSI_ON_DEVICE},   {1, 3, false, false, DSI_ON_HOST},
-    {1, 3, false, false, DSI_ON_DISK},   {2, 3, true, false, DSI_ON_DISK}};
+    {2, 0, false, false, DSI_RESIDENCY_DEVICE}, {2, 1, true, false, DSI_RESIDENCY_DEVICE},
+    {2, 2, true, false, DSI_RESIDENCY_DEVICE},  {2, 3, true, false, DSI_RESIDENCY_DEVICE},
+    {1, 0, false, true, DSI_RESIDENCY_DEVICE},  {2, 1, true, true, DSI_RESIDENCY_DEVICE},
+    {2, 3, true, true, DSI_RESIDENCY_DEVICE},   {1, 3, false, false, DSI_RESIDENCY_HOST},
+    {1, 3, false, false, DSI_RESIDENCY_DISK},   {2, 3, true, false, DSI_RESIDENCY_DISK}};
 
 /* One rank: NULL, or what went wrong. The context is its own: a fork lacks this program's threads.
  */
@@ -289,7 +289,7 @@ static void rank_main(uint32_t rank, const trial *t, const char *folder, const c
     const char *wrong = rank_steps(own, comm, t, folder);
     if (wrong != NULL) {
         (void)fprintf(stderr,
-                      "stage %u, rank %u%s, residence %d: %s: %u calls, the first returns to %p\n",
+                      "stage %u, rank %u%s, residency %d: %s: %u calls, the first returns to %p\n",
                       t->stage, rank, t->saves ? ", saving" : "", (int)t->away, wrong,
                       atomic_load(&n_calls), atomic_load(&first_caller));
     }

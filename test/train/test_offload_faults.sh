@@ -47,9 +47,14 @@ sed 's/"nvme"/"none"/g' <(config "$scratch/swap") > memory.json
 train memory.json --steps 12 --metrics memory.jsonl > log 2>&1 || fail "the run in memory"
 config "$scratch/swap" > disk.json
 
-config "$scratch/none" > missing.json
-! train missing.json --steps 2 > log 2>&1 || fail "a missing folder was accepted"
-grep -q "$scratch/none" log || fail "the missing folder is not named"
+config "$scratch/none" > missing_states.json
+sed "s|$scratch/none|$scratch/swap|" missing_states.json > missing_params.json # the first is the optimizer's
+sed -i "s|\(offload_param.*nvme_path\": \"\)[^\"]*|\1$scratch/none|" missing_params.json
+sed "s|\"bf16\"|\"activation_checkpointing\": {\"nvme_path\": \"$scratch/none\"}, &|" disk.json > missing_kept.json
+for missing in states:offload_optimizer.nvme_path params:offload_param.nvme_path kept:activation_checkpointing.nvme_path; do
+    ! train "missing_${missing%:*}.json" --steps 2 > log 2>&1 || fail "a missing folder was accepted ($missing)"
+    grep -q "${missing#*:}: cannot write in folder $scratch/none: No such" log || fail "$missing: the missing folder is not named"
+done
 
 # two jobs share a folder: neither sees the other
 train disk.json --steps 12 --metrics a.jsonl > log.a 2>&1 &

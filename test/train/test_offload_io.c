@@ -22,7 +22,7 @@ static const ds_aio_backend backends[] = {DS_AIO_AUTO, DS_AIO_THREADS};
 static dsi_engine_spec make_spec(const parity_case *p, ds_aio_backend backend)
 {
     dsi_engine_spec spec = parity_spec(p, DS_DTYPE_BF16, DS_ISA_REF);
-    spec.offload = small_away(folder, DSI_ON_DISK, DSI_ON_DISK);
+    spec.offload = small_away(folder, DSI_RESIDENCY_DISK, DSI_RESIDENCY_DISK);
     spec.offload.aio.backend = backend;
     spec.train.accumulation = 2;
     return spec;

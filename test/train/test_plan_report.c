@@ -3,7 +3,7 @@
  * maps, and collectives are those of the plan. */
 #include "common/parity.h"
 #include "common/sim_ranks.h"
-#include "train/plan_report.h"
+#include "report/plan_report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

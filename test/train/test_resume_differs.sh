@@ -4,21 +4,12 @@
 # named, with both values, and nothing of the output is touched. What may change does, with a notice. Usage: test_resume_differs.sh BUILD
 set -euo pipefail
 build=$1
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
-
-cat > llama.json <<'JSON'
-{"model_type": "llama", "vocab_size": 320, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
- "num_key_value_heads": 4, "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
-JSON
+. "$DS_SOURCE_DIR/test/common/tiny_llama.sh" 2 32 4 256
 cat > ds.json <<'JSON'
 {"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.95]}}, "gradient_clipping": 1.0,
  "zero_optimization": {"stage": 1}}
 JSON
 seq 1 4000 > data.txt
-fail() { echo "FAILED: $*"; cat log; exit 1; }
 train() { # MODEL CONFIG FLAGS…
     "$build/ds_train" --model_config "$1" --deepspeed_config "$2" --tokenizer bytes --data data.txt --seq_length 32 --threads 1 "${@:3}" > log 2>&1
 }

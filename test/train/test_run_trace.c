@@ -165,6 +165,7 @@ static trace planned(const dsi_plan *plan)
     CHECK_OK(ctx, dsi_plan_sim_steps(plan, 1, NULL, &steps));
     const dsi_sim_spec spec = {.device = &device,
                                .steps = steps,
+                               .phases = &plan->phases,
                                .n_steps = plan->n_steps,
                                .accumulation = ACCUMULATION,
                                .peak_dtype = DS_DTYPE_BF16};
@@ -293,7 +294,7 @@ static void steps_are_filled(void **state)
 
 typedef struct job {
     const char *path;
-    dsi_residence away;
+    dsi_residency away;
     uint64_t spans_wanted; /* 0: a rank failed */
 } job;
 
@@ -321,8 +322,8 @@ static uint32_t trace_rank(ds_ctx *rank_ctx, dsi_comm *comm, void *arg)
         (void)fprintf(stderr, "rank %u: %s\n", comm->rank, ds_ctx_error(rank_ctx));
     } else if (comm->rank == 0) {
         const uint32_t *begin = engine->train_plan->phase_begin;
-        j->spans_wanted = (LAST - FIRST + 1) * (ACCUMULATION * begin[DS_PHASE_NORM] +
-                                                (begin[DS_PHASE_COUNT] - begin[DS_PHASE_NORM]));
+        j->spans_wanted = (LAST - FIRST + 1) * (ACCUMULATION * begin[DS_PHASE_STEP] +
+                                                (begin[DS_MAX_PHASES] - begin[DS_PHASE_STEP]));
     }
     ds_engine_destroy(&engine);
     return status < 0;
@@ -363,11 +364,11 @@ static void check_ranks(const char *path, uint64_t wanted, dsi_sim_stream in, ds
 
 static void ranks_with_offload(void **state)
 {
-    job disk = {.path = scratch_path(folder, "disk.json"), .away = DSI_ON_DISK};
+    job disk = {.path = scratch_path(folder, "disk.json"), .away = DSI_RESIDENCY_DISK};
     (void)state;
     assert_int_equal(sim_ranks_run(MOST_RANKS, NULL, trace_rank, &disk), 0);
     check_ranks(disk.path, disk.spans_wanted, DSI_STREAM_DISK_READ, DSI_STREAM_DISK_WRITE);
-    job host = {.path = scratch_path(folder, "host.json"), .away = DSI_ON_HOST};
+    job host = {.path = scratch_path(folder, "host.json"), .away = DSI_RESIDENCY_HOST};
     assert_int_equal(sim_ranks_run(MOST_RANKS, NULL, trace_rank, &host), 0);
     check_ranks(host.path, host.spans_wanted, DSI_STREAM_HOST_IN, DSI_STREAM_HOST_OUT);
 }

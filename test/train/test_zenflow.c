@@ -46,7 +46,7 @@ static void compare_index(const golden_file *file, const ds_engine *engine, cons
     const ds_cell cell = ds_cells_find(engine->cells, DS_CELL_CHOSEN, path);
     assert_true(cell != DS_NONE);
     assert_int_equal(want->count, ds_cells_get(engine->cells, cell)->meta.shape.dims[0]);
-    assert_memory_equal(dsi_exec_cell(engine->exec, cell), want->data,
+    assert_memory_equal(dsi_exec_host_view(engine->exec, cell), want->data,
                         want->count * sizeof(int32_t));
 }
 
@@ -71,7 +71,7 @@ static void follow(const golden_file *batches, const golden_file *file, const ch
             CHECK_OK(ctx, ds_engine_get(engine, DS_CELL_PARAM, names[i], data, n));
             if (s->zenflow.overlap) {
                 const ds_cell seen = ds_cells_find(engine->cells, DS_CELL_PARAM, names[i]);
-                memcpy(data, dsi_exec_cell(engine->exec, seen), n * sizeof *data);
+                memcpy(data, dsi_exec_host_view(engine->exec, seen), n * sizeof *data);
             }
             for (size_t k = 0; k < n; ++k) {
                 most = fmax(most, fabs((double)data[k] - (double)want[k]));
@@ -283,7 +283,7 @@ static double seen_off_by(ds_engine *engine, const plain *p, const char *name)
     const ds_cell cell = ds_cells_find(engine->cells, DS_CELL_PARAM, name);
     const bool narrow = ds_cells_get(engine->cells, cell)->meta.dtype == DS_DTYPE_BF16;
     for (int i = 0; i < p->rows * p->columns; ++i) {
-        const void *data = dsi_exec_cell(engine->exec, cell);
+        const void *data = dsi_exec_host_view(engine->exec, cell);
         const double x = narrow ? (double)dsi_bf16_to_f32(((const uint16_t *)data)[i])
                                 : (double)((const float *)data)[i];
         const double unit = narrow ? fabs(p->seen[i]) / 256.0 : 0.0;

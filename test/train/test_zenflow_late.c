@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* labels: threads
  * ZenFlow's rest updated beside the next steps (overlap_step): the same bits whenever the update
- * ends, on any stage, number of ranks, residence and number of threads, and through checkpoints;
+ * ends, on any stage, number of ranks, residency and number of threads, and through checkpoints;
  * what the host reads and sets meanwhile; an update that fails. */
 #include "common/aio_shim.h"
 #include "common/check.h"
@@ -64,7 +64,7 @@ static void residences_give_the_same_bits(void **state)
             for (int how = 0; how < 4; ++how) {
                 s.offload = zenflow_away(how, folder);
                 if (zenflow_run_all(&s).hash != want) {
-                    fail_msg("%s, %u ranks: residence %d gives other bits", ds_dtype_name(s.dtype),
+                    fail_msg("%s, %u ranks: residency %d gives other bits", ds_dtype_name(s.dtype),
                              n, how);
                 }
             }
@@ -89,7 +89,7 @@ static void its_end_does_not_matter(void **state)
     }
 }
 
-/* At every step of the schedule, by another stage, from files of other residences. */
+/* At every step of the schedule, by another stage, from files of other residencies. */
 static void resuming_gives_the_same_bits(void **state)
 {
     char *disk = scratch_make();
@@ -256,16 +256,17 @@ static void the_checker_sees_who_meets_it(void **state)
     ds_engine *engine = zenflow_open_engine(ctx, &s, model, NULL);
     const dsi_plan *plan = engine->train_plan;
     CHECK_OK(ctx, dsi_plan_check(plan));
-    dsi_ref *const places[2] = {find_ref(plan, DS_PHASE_REST, DSI_SPACE_ARENA),
-                                find_ref(plan, DS_PHASE_BACKWARD, DSI_SPACE_ARENA)};
+    dsi_ref *const places[2] = {
+        find_ref(plan, dsi_phases_find(&plan->phases, "rest"), DSI_SPACE_ARENA),
+        find_ref(plan, DS_PHASE_BACKWARD, DSI_SPACE_ARENA)};
     for (int i = 0; i < 2; ++i) {
         const dsi_ref kept = *places[i];
-        places[i]->offset = i == 0 ? 0 : plan->beside.offset;
+        places[i]->offset = i == 0 ? 0 : plan->side_range.offset;
         is_seen(plan);
         *places[i] = kept;
     }
     static const ds_cell_kind kinds[] = {DS_CELL_MASTER, DS_CELL_EXP_AVG};
-    dsi_ref *const cell = find_ref(plan, DS_PHASE_UPDATE, DSI_SPACE_CELL);
+    dsi_ref *const cell = find_ref(plan, dsi_phases_find(&plan->phases, "update"), DSI_SPACE_CELL);
     const dsi_ref kept = *cell;
     for (int i = 0; i < 2; ++i) { /* what it writes */
         cell->cell = ds_cells_find(engine->local, kinds[i], "2.weight[0:100]");
@@ -291,7 +292,7 @@ static void breaks_at_the_next_update(ds_engine *engine)
     step_once(engine, 4);
     zenflow_fill_batch(5, 0, x, y);
     zenflow_run_batch(ctx, engine, x, y);
-    CHECK_FAILS(ctx, ds_engine_step(engine), DS_ERR_IO, "the update that runs beside");
+    CHECK_FAILS(ctx, ds_engine_step(engine), DS_ERR_IO, "the update concurrent with");
     CHECK_FAILS(ctx, ds_engine_forward(engine, &(ds_batch){0}), DS_ERR_STATE, "load a checkpoint");
 }
 
@@ -326,7 +327,7 @@ static void a_failure_is_said(void **state)
         if (step == DS_OK && end < 0) {
             ++n_beside;
             assert_int_equal(end, DS_ERR_IO);
-            assert_non_null(strstr(ds_ctx_error(ctx), "overlap_step: the update that runs beside"));
+            assert_non_null(strstr(ds_ctx_error(ctx), "overlap_step: the update concurrent with"));
             assert_non_null(strstr(ds_ctx_error(ctx), strerror(EIO)));
             CHECK_FAILS(ctx, ds_engine_save_checkpoint(engine, folder, "bad", NULL), DS_ERR_IO,
                         "load a checkpoint");

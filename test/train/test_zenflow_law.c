@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* labels: threads
- * ZenFlow: the determinism law over ranks, stages and residences, checkpoints, and what the host
+ * ZenFlow: the determinism law over ranks, stages and residencies, checkpoints, and what the host
  * sets. */
 #include "common/check.h"
 #include "common/golden.h"
@@ -64,7 +64,7 @@ static void residences_give_the_same_bits(void **state)
             for (int away = 0; away < 4; ++away) {
                 s.offload = zenflow_away(away, folder);
                 if (zenflow_run_all(&s).hash != want.hash) {
-                    fail_msg("%s, %u ranks: residence %d gives other bits", ds_dtype_name(s.dtype),
+                    fail_msg("%s, %u ranks: residency %d gives other bits", ds_dtype_name(s.dtype),
                              n, away);
                 }
             }
@@ -195,7 +195,7 @@ static void hostile_columns_are_refused(void **state)
         zenflow_run_batch(ctx, engine, x, y);
         CHECK_OK(ctx, ds_engine_step(engine));
         const ds_cell index = ds_cells_find(engine->cells, DS_CELL_CHOSEN, "0.weight/index");
-        *(int32_t *)dsi_exec_cell(engine->exec, index) = bad[i];
+        *(int32_t *)dsi_exec_host_view(engine->exec, index) = bad[i];
         CHECK_OK(ctx, ds_engine_save_checkpoint(engine, folder, "x", NULL));
         CHECK_FAILS(ctx, ds_engine_load_checkpoint(engine, folder, "x", NULL), DS_ERR_FORMAT,
                     "0.weight/index names column");

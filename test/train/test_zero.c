@@ -29,7 +29,7 @@ typedef struct run {
     double scale; /* initial loss scale of fp16; 0: none */
     int64_t persistence;
     bool overlap, reorder, narrow;
-    dsi_residence away; /* of states, parameters and activations */
+    dsi_residency away; /* of states, parameters and activations */
     const char *folder; /* on disk */
 } run;
 
@@ -65,7 +65,7 @@ static dsi_engine_spec make_spec(const parity_case *p, const run *r)
     spec.overlap = r->overlap;
     spec.prefetch = r->bucket;
     spec.offload = small_away(r->folder != NULL ? r->folder : "", r->away,
-                              r->stage == 3 ? r->away : DSI_ON_DEVICE);
+                              r->stage == 3 ? r->away : DSI_RESIDENCY_DEVICE);
     spec.offload.how = (dsi_offload){.chunk = 3000, .activations = r->away};
     if (r->scale > 0.0) {
         spec.loss_scale = dsi_loss_scale_dynamic(r->scale, 2, 1.0, 1, false);
@@ -246,7 +246,7 @@ static void residence_gives_the_same_bits(void **state)
         r.overlap = true;
         r.folder = folder;
         for (r.stage = 1; r.stage <= 3; ++r.stage) {
-            r.away = r.stage == 2 ? DSI_ON_HOST : DSI_ON_DISK;
+            r.away = r.stage == 2 ? DSI_RESIDENCY_HOST : DSI_RESIDENCY_DISK;
             const result got = run_all(&r);
             print_run(&r, &got);
             assert_true(got.hash == kept.hash);

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # The determinism law over a covering matrix: every pair of values of (model, dtype, ranks, stage, overlap, bucket,
-# transport, accumulation, threads, resume, recompute, offload, zenflow, early, mics, hpz) occurs in some row; rows that differ only in what the law
+# transport, accumulation, threads, resume, recompute, offload, zenflow, early, mics, hpz, optimizer) occurs in some row; rows that differ only in what the law
 # names give the same hash of weights and optimizer states. Usage: test_zero_matrix.sh BUILD. DS_MATRIX_ROWS=N: only the first N rows.
+# DS_MATRIX_WITH: more words of zero_row for all rows, such as tp=2. DS_MATRIX_SEED: other rows.
 set -euo pipefail
 build=$1
 scratch=$(mktemp -d)
@@ -20,11 +21,11 @@ fi
 
 # Greedy pairwise covering: of 60 random rows take the one that covers most new pairs, until none is left.
 matrix() {
-    awk -v transports="$transports" 'BEGIN {
-        srand(1)
-        n = split("model dtype ranks stage overlap bucket transport accumulation threads resume recompute offload zenflow early mics hpz", name)
+    awk -v transports="$transports" -v seed="${DS_MATRIX_SEED:-1}" 'BEGIN {
+        srand(seed)
+        n = split("model dtype ranks stage overlap bucket transport accumulation threads resume recompute offload zenflow early mics hpz optimizer", name)
         split("gpt2 llama;f32 bf16 f16;2 3 4 6 8;0 1 2 3;0 1;1000 100000 10000000 1000000000;" transports \
-              ";1 4;1 2;0 1 2;none selective full full2;none states half params host;0 1 2;0 1;0 1 2 3;0 2 3", values, ";")
+              ";1 4;1 2;0 1 2;none selective full full2;none states half params host;0 1 2;0 1;0 1 2 3;0 2 3;adam lamb", values, ";")
         for (f = 1; f <= n; ++f) { size[f] = split(values[f], v, " "); for (i in v) value[f, i] = v[i] }
         for (f = 1; f <= n; ++f) for (g = f + 1; g <= n; ++g) left += size[f] * size[g]
         while (left > 0) {
@@ -69,7 +70,8 @@ count=0
 while read -r line; do
     [ "$count" -lt "${DS_MATRIX_ROWS:-1000000}" ] || break
     count=$((count + 1))
-    group="model=$(value_of model "$line") dtype=$(value_of dtype "$line") ranks=$(value_of ranks "$line") accumulation=$(value_of accumulation "$line") zenflow=$(value_of zenflow "$line") early=$(value_of early "$line")"
+    line+=" ${DS_MATRIX_WITH:-}"
+    group="${DS_MATRIX_WITH:-} model=$(value_of model "$line") dtype=$(value_of dtype "$line") ranks=$(value_of ranks "$line") accumulation=$(value_of accumulation "$line") zenflow=$(value_of zenflow "$line") early=$(value_of early "$line") optimizer=$(value_of optimizer "$line")"
     if [ -z "${expected[$group]:-}" ]; then
         expected[$group]=$(run "$group transport=sim stage=0" < /dev/null | grep -o 'hash [0-9a-f]*')
     fi

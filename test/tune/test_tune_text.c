@@ -172,6 +172,8 @@ static void test_batches(void **state)
     (void)state;
     expect_batches("{}", 8, 6, 8); /* 1, 2, 3, 4, 6, 8 */
     expect_batches("{train_batch_size: 24}", 1024, 6, 12);
+    /* both ranks have the same rows */
+    expect_batches("{train_batch_size: 24, tensor_parallel: {autotp_size: 2}}", 1024, 8, 24);
     expect_batches("{train_micro_batch_size_per_gpu: [4, 1, 4]}", 1024, 2, 4);
     /* bounds and batches without measure */
     expect_batches("{}", INT64_MAX, 49, 3 << 23);

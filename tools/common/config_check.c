@@ -26,8 +26,10 @@ static uint32_t ranks_of(ds_ctx *ctx, const char *file, const ds_config_params *
     const int64_t total = number_at(config, "train_batch_size");
     const int64_t micro = number_at(config, "train_micro_batch_size_per_gpu");
     const int64_t steps = number_at(config, "gradient_accumulation_steps");
+    const int64_t tp = number_at(config, "tensor_parallel.autotp_size");
     const int64_t one = micro * steps; /* both below 2^31 */
-    const int64_t ranks = total > 0 && one > 0 && total % one == 0 ? total / one : 1;
+    const int64_t data = total > 0 && one > 0 && total % one == 0 ? total / one : 1;
+    const int64_t ranks = tp > 1 && tp <= MOST_RANKS && data <= MOST_RANKS ? data * tp : data;
     ds_config_destroy(&config);
     return ranks <= MOST_RANKS ? (uint32_t)ranks : 1;
 }

@@ -7,6 +7,7 @@
 
 #include <deepspeed/context.h>
 #include <stdio.h>
+#include <string.h>
 
 /* What a file holds of one schema. */
 typedef struct tally {
@@ -62,6 +63,17 @@ static ds_status check_files(ds_ctx *ctx, const data_check_options *o,
     return DS_OK;
 }
 
+ds_status data_alpaca(ds_ctx *ctx, const char *flag, const ds_chat *chat, uint64_t *alpaca_out)
+{
+    if (strcmp(flag, "template") == 0 && chat == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--alpaca template needs a chat template, and the tokenizer has none: give "
+                       "--chat_template, such as chatml");
+    }
+    *alpaca_out = chat != NULL && strcmp(flag, "stanford") != 0 ? DS_ALPACA_CHAT : DS_ALPACA_PROMPT;
+    return DS_OK;
+}
+
 ds_status data_check(ds_ctx *ctx, const data_check_options *o)
 {
     ds_tokenizer *tokenizer = NULL;
@@ -71,12 +83,15 @@ ds_status data_check(ds_ctx *ctx, const data_check_options *o)
     if (o->chat_template != NULL || ds_tokenizer_chat_template(tokenizer) != NULL) {
         status = ds_chat_create(ctx, tokenizer, o->chat_template, &chat);
     }
+    uint64_t alpaca = DS_ALPACA_PROMPT;
+    status = status < 0 ? status : data_alpaca(ctx, o->alpaca, chat, &alpaca);
     if (status >= 0) {
         const ds_dataset_params params = {.tokenizer = tokenizer,
                                           .chat = chat,
                                           .append_eos = o->append_eos,
                                           .column_map = o->column_map,
-                                          .skip_bad = o->skip_bad};
+                                          .skip_bad = o->skip_bad,
+                                          .alpaca = alpaca};
         status = check_files(ctx, o, &params);
     }
     ds_chat_destroy(&chat);

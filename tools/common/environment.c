@@ -36,6 +36,7 @@ static const variable variables[] = {
     {.name = "DS_THREADS", .min = 1, .max = MOST_THREADS, .ranks = EFFECT},
     {.name = "DS_AUTOTUNING_TRIAL", .words = "1", .ranks = SAME},
     {.name = "DS_RESTART_COUNT", .max = MOST_RESTARTS, .ranks = SAME},
+    {.name = "DS_RANK_MEMORY", .min = 1, .max = INT64_MAX, .ranks = OWN},
     {.name = "DS_ACCELERATOR", .words = "cpu|cuda", .ranks = OWN}, /* of the launcher */
     {.name = "DS_MPI", .words = "openmpi|mpich", .ranks = OWN},    /* how a rank finds the module */
     {.name = "DS_MODULE_PATH", .folder = true, .ranks = OWN},

@@ -11,14 +11,7 @@
  * measured. */
 double machine_peak_flops(ds_ctx *ctx, ds_dtype dtype);
 
-/* Memory that this process may use: the machine's, or the limit of its memory control group when
- * that is lower. 0 when unknown. */
-uint64_t machine_memory_bytes(void);
-
 /* Largest resident memory of this process so far. */
 uint64_t machine_peak_bytes(void);
-
-/* The processor's name as the system calls it, "unknown" else. Returns name. */
-const char *machine_processor(char *name, size_t n);
 
 #endif

@@ -62,7 +62,7 @@ ds_status output_not_input(ds_ctx *ctx, const char *path, const char *const *inp
 
 static bool begins_with(const char *path, const char *mark)
 {
-    char begin[64] = "";
+    char begin[256] = "";
     const size_t n = mark != NULL ? strlen(mark) : 0;
     FILE *file = n > 0 && n < sizeof begin ? fopen(path, "re") : NULL;
     const bool same = file != NULL && fread(begin, 1, n, file) == n && memcmp(begin, mark, n) == 0;

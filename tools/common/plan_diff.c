@@ -74,7 +74,7 @@ static ds_status complete(ds_ctx *ctx, const plan_options *options, const char *
  */
 static json_t *partner(json_t *list, const json_t *item, size_t index)
 {
-    static const char *const keys[] = {"collective", "phase", "name", "what", "kind"};
+    static const char *const keys[] = {"collective", "phase", "name", "what", "kind", "stream"};
     if (!json_is_object(item)) {
         return json_array_get(list, index);
     }

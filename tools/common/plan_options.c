@@ -5,6 +5,7 @@
 #include "common/trainer_flags.h"
 #include "common/trainer_names.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const char about[] =
@@ -38,7 +39,7 @@ static const char after[] =
     "not\n"
     "fit.";
 
-enum { NAMES = 18 };
+enum { NAMES = 19 };
 
 /* Flags that mean nothing to a command. */
 static const char *const foreign[][NAMES] = {
@@ -46,8 +47,9 @@ static const char *const foreign[][NAMES] = {
     [PLAN_DIFF] = {"deepspeed_config", "json", "html", "fit", "nvme_path", "output", "total_params",
                    "largest_layer_params", "additional_buffer_factor", "stage"},
     [PLAN_ESTIMATE] = {"deepspeed_config", "seq_length", "freeze", "allow_unknown_keys", "memory",
-                       "threads", "device", "json", "html", "trace", "fit", "nvme_path", "output",
-                       "micro_batch", "gradient_accumulation_steps", "fp16", "bf16"}};
+                       "threads", "device", "accelerator", "json", "html", "trace", "fit",
+                       "nvme_path", "output", "micro_batch", "gradient_accumulation_steps", "fp16",
+                       "bf16"}};
 
 static ds_status refuse_foreign(ds_ctx *ctx, plan_command command, const dsi_arg *rows, size_t n)
 {
@@ -173,8 +175,14 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
         {.name = "model",
          .type = DSI_ARG_TEXT,
          .out = &o->model,
-         .value = "DIR",
-         .doc = "Model folder; only its config.json is read."},
+         .value = "DIR|ORG/NAME",
+         .doc = "Model folder, or the name of a model in the Hugging Face cache; only its "
+                "config.json is read."},
+        {.name = "model_revision",
+         .type = DSI_ARG_TEXT,
+         .out = &o->model_revision,
+         .value = "REV",
+         .doc = "Of a --model by its name: branch, tag or commit; default: main."},
         {.name = "model_config",
          .type = DSI_ARG_TEXT,
          .out = &o->model_config,
@@ -232,6 +240,14 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .def = "0",
          .max = 4096,
          .doc = "Threads of a rank; default: its share of the cores of this machine."},
+        {.name = "accelerator",
+         .type = DSI_ARG_TEXT,
+         .out = &o->accelerator,
+         .value = "NAME",
+         .def = "auto",
+         .doc =
+             "Whose kernels and their workspace: cpu, null, sim; auto is what ds_train takes, and "
+             "null for a --device that is not this processor."},
         {.name = "device",
          .type = DSI_ARG_TEXT,
          .out = &o->device,
@@ -346,4 +362,5 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
 void plan_options_free(plan_options *options)
 {
     dsi_arg_list_free(&options->freeze);
+    free(options->model_found);
 }

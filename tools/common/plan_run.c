@@ -3,8 +3,8 @@
  * not be known: an "auto" among them stands for its usual value. */
 #include "common/plan_run.h"
 
-#include "base/pool.h"
-#include "common/machine.h"
+#include "base/machine_memory.h"
+#include "base/processor.h"
 #include "common/size_text.h"
 #include "config/config_values.h"
 
@@ -96,7 +96,7 @@ static ds_status find_memory(plan_run *run)
         (void)snprintf(run->memory_of, sizeof run->memory_of, "--memory");
     } else {
         const int64_t share = ranks_of_a_node(o);
-        bytes = machine_memory_bytes() / (uint64_t)share;
+        bytes = dsi_machine_memory() / (uint64_t)share;
         (void)snprintf(run->memory_of, sizeof run->memory_of,
                        share > 1 ? "this machine's memory, for each of %lld ranks"
                                  : "this machine's memory",
@@ -109,7 +109,7 @@ static ds_status find_memory(plan_run *run)
 
 static uint32_t threads_of(const plan_options *o)
 {
-    const int64_t cores = (int64_t)dsi_pool_n_cores();
+    const int64_t cores = (int64_t)dsi_processor_n_cores();
     const int64_t share = cores / ranks_of_a_node(o);
     return (uint32_t)(o->threads > 0 ? o->threads : share > 0 ? share : 1);
 }
@@ -179,6 +179,7 @@ ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, const char *co
     run->request.config = run->config;
     run->request.n_ranks = (uint32_t)options->world_size;
     run->request.n_nodes = (uint32_t)options->nodes;
+    run->request.accelerator = options->accelerator;
     run->request.n_threads = threads_of(options);
     run->request.frozen = options->freeze.items;
     run->request.n_frozen = (uint32_t)options->freeze.n;

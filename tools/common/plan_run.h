@@ -4,7 +4,7 @@
 #define DSI_TOOLS_PLAN_RUN_H
 
 #include "common/args.h"
-#include "train/plan_print.h"
+#include "report/plan_print.h"
 
 typedef enum plan_command { PLAN_REPORT, PLAN_DIFF, PLAN_ESTIMATE } plan_command;
 
@@ -12,7 +12,9 @@ typedef enum plan_command { PLAN_REPORT, PLAN_DIFF, PLAN_ESTIMATE } plan_command
 typedef struct plan_options {
     plan_command command;
     const char *files[2]; /* of diff */
-    const char *model, *model_config, *deepspeed_config, *memory, *device;
+    const char *model, *model_config, *deepspeed_config, *memory, *device, *accelerator;
+    const char *model_revision;
+    char *model_found; /* folder of the Hugging Face cache; NULL: --model is a path */
     bool overwrite;
     const char *json, *html, *trace, *output, *nvme_path;
     dsi_arg_list freeze;

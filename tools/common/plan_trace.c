@@ -12,18 +12,13 @@ bool trace_is_one(const json_t *json)
     return json_is_array(json_object_get(json, "traceEvents"));
 }
 
-uint32_t trace_phase(const char *name)
+uint32_t trace_phase(const trace_side *side, const char *name)
 {
-    static const char *const names[TRACE_PHASES] = {
-#define X(id, text) text,
-        DS_PHASE_LIST(X)
-#undef X
-    };
     uint32_t i = 0;
-    while (i < TRACE_PHASES && (name == NULL || strcmp(name, names[i]) != 0)) {
+    while (i < side->n_phases && (name == NULL || strcmp(name, side->phases[i]) != 0)) {
         ++i;
     }
-    return i;
+    return i < side->n_phases ? i : TRACE_PHASES;
 }
 
 const char *trace_arg(const json_t *event, const char *key)
@@ -83,13 +78,26 @@ static double count_of(const json_t *event)
 /* A run's trace has a phase as often as it ran. */
 static void count_updates(trace_side *side)
 {
-    for (uint32_t i = 0; i < side->n_pids && !side->planned; ++i) {
+    const uint32_t update = trace_phase(side, "update");
+    for (uint32_t i = 0; i < side->n_pids && !side->planned && update != TRACE_PHASES; ++i) {
         double *runs = side->runs[i];
-        for (int p = DS_PHASE_NORM + 1; p < DS_PHASE_UPDATE; ++p) {
-            runs[p] =
-                runs[p] > 0.0 && runs[DS_PHASE_UPDATE] > 0.0 ? runs[DS_PHASE_UPDATE] : runs[p];
+        for (uint32_t p = 0; p < side->n_phases; ++p) {
+            const bool of_step =
+                strcmp(side->phases[p], "forward") != 0 && strcmp(side->phases[p], "backward") != 0;
+            runs[p] = of_step && runs[p] > 0.0 && runs[update] > 0.0 ? runs[update] : runs[p];
         }
     }
+}
+
+/* The index of a phase, which is entered at its first span. */
+static uint32_t enter_phase(trace_side *side, const char *name)
+{
+    const uint32_t phase = trace_phase(side, name);
+    if (phase != TRACE_PHASES || name == NULL || side->n_phases == TRACE_PHASES) {
+        return phase;
+    }
+    side->phases[side->n_phases] = name;
+    return side->n_phases++;
 }
 
 static ds_status count_phases(ds_ctx *ctx, trace_side *side)
@@ -103,8 +111,10 @@ static ds_status count_phases(ds_ctx *ctx, trace_side *side)
     for (size_t i = 0; i < json_array_size(events); ++i) {
         const json_t *event = json_array_get(events, i);
         const uint32_t process = trace_side_process(side, event);
-        const uint32_t phase = trace_phase(trace_arg(event, "phase"));
-        if (is(event, "cat", "phase") && process < side->n_pids && phase < TRACE_PHASES) {
+        const uint32_t phase = is(event, "cat", "phase") && process < side->n_pids
+                                   ? enter_phase(side, trace_arg(event, "phase"))
+                                   : TRACE_PHASES;
+        if (phase < TRACE_PHASES) {
             side->runs[process][phase] += count_of(event);
             all += 1.0;
         }

@@ -3,11 +3,12 @@
 #ifndef DSI_TOOLS_PLAN_TRACE_H
 #define DSI_TOOLS_PLAN_TRACE_H
 
-#include <deepspeed/graph.h>
+#include <deepspeed/context.h>
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdint.h>
 
-enum { TRACE_PHASES = DS_PHASE_COUNT };
+enum { TRACE_PHASES = 32 }; /* most */
 
 /* The processes of one trace, and by what the times of each phase are divided: of forward and
  * backward how often they ran, of what follows the updates, since some phases are not of each. */
@@ -18,6 +19,8 @@ typedef struct trace_side {
     int64_t *pids;
     uint32_t n_pids;
     uint32_t newest; /* the process that was asked for last: a rank's events stand together */
+    const char *phases[TRACE_PHASES]; /* in the order of their first spans; of the JSON */
+    uint32_t n_phases;
     double (*runs)[TRACE_PHASES]; /* per process */
 } trace_side;
 
@@ -29,8 +32,8 @@ ds_status trace_side_open(ds_ctx *ctx, const char *path, json_t *json, trace_sid
 void trace_side_close(trace_side *side);
 /* The index of a span's process; n_pids when it is not there. */
 uint32_t trace_side_process(trace_side *side, const json_t *event);
-/* The ds_phase of "forward" … "update"; TRACE_PHASES for other words and NULL. */
-uint32_t trace_phase(const char *name);
+/* The index of a phase; TRACE_PHASES where the side has none of that name, and for NULL. */
+uint32_t trace_phase(const trace_side *side, const char *name);
 /* An argument of a span that is text; NULL when absent. */
 const char *trace_arg(const json_t *event, const char *key);
 

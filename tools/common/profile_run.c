@@ -2,7 +2,7 @@
 /* See profile_run.h. */
 #include "common/profile_run.h"
 
-#include "base/pool.h"
+#include "base/processor.h"
 #include "common/environment.h"
 #include "common/output.h"
 #include "cost/measure.h"
@@ -17,7 +17,7 @@ enum { NAME_BYTES = 48, TEXT_BYTES = 1 << 20 };
 /* DS_THREADS, which the launcher gives, else this rank's share of the cores. */
 static uint32_t share_of_cores(uint32_t local_ranks)
 {
-    const uint32_t cores = dsi_pool_n_cores();
+    const uint32_t cores = dsi_processor_n_cores();
     uint32_t asked = 0;
     (void)environment_threads(NULL, &asked); /* checked at the start */
     if (asked > 0) {

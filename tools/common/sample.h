@@ -14,6 +14,7 @@ ds_status sample_stream(ds_ctx *ctx, ds_generator *generator, const ds_tokenizer
                         FILE *stream, int64_t *n_out, double *seconds_out);
 
 /* Opens a model folder, prints prompt and sample (temperature 0.8, top-p 0.95). */
-ds_status sample_from_folder(ds_ctx *ctx, const char *dir, const char *prompt, int64_t n);
+ds_status sample_from_folder(ds_ctx *ctx, const char *dir, const char *prompt, int64_t n,
+                             const char *accelerator);
 
 #endif

@@ -25,7 +25,8 @@ static ds_status with_tokenizer(ds_ctx *ctx, ds_generator *generator, const ds_t
     return status;
 }
 
-ds_status sample_from_folder(ds_ctx *ctx, const char *dir, const char *prompt, int64_t n)
+ds_status sample_from_folder(ds_ctx *ctx, const char *dir, const char *prompt, int64_t n,
+                             const char *accelerator)
 {
     char path[PATH_BYTES];
     ds_model *model = NULL;
@@ -35,7 +36,7 @@ ds_status sample_from_folder(ds_ctx *ctx, const char *dir, const char *prompt, i
     (void)snprintf(path, sizeof path, "%s/config.json", dir);
     DS_TRY_GOTO(status, ds_model_from_config(ctx, path, &model), done);
     DS_TRY_GOTO(status, ds_tokenizer_open(ctx, dir, &tokenizer), done);
-    const ds_generator_params params = {.model = model, .weights = dir};
+    const ds_generator_params params = {.model = model, .weights = dir, .accelerator = accelerator};
     DS_TRY_GOTO(status, ds_generator_create(ctx, &params, &generator), done);
     status = with_tokenizer(ctx, generator, tokenizer, prompt, n);
 done:

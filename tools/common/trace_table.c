@@ -17,7 +17,7 @@
 
 enum { NAME_BYTES = 96, MOST_ROWS = 4096, SHOWN_SCOPES = 30 };
 
-typedef enum table_part { BY_PHASE, BY_WORK, BESIDE, BY_SCOPE, PART_COUNT } table_part;
+typedef enum table_part { BY_PHASE, BY_WORK, CONCURRENT, BY_SCOPE, PART_COUNT } table_part;
 
 typedef struct row {
     table_part part;
@@ -82,7 +82,7 @@ static void add_event(table *t, int which, trace_side *side, const json_t *event
     const char *name = trace_arg(event, "phase");
     const char *scope = trace_arg(event, "scope");
     const uint32_t process = trace_side_process(side, event);
-    const uint32_t phase = trace_phase(name);
+    const uint32_t phase = trace_phase(side, name);
     char folded[NAME_BYTES];
     if (category == NULL || phase == TRACE_PHASES || process == side->n_pids ||
         side->runs[process][phase] <= 0.0) {
@@ -95,7 +95,7 @@ static void add_event(table *t, int which, trace_side *side, const json_t *event
         return;
     }
     if (json_integer_value(json_object_get(event, "tid")) != DSI_TRACE_THREAD) {
-        add(t, which, side, process, row_of(t, BESIDE, category), seconds);
+        add(t, which, side, process, row_of(t, CONCURRENT, category), seconds);
         return;
     }
     const bool stall = strcmp(category, "stall") == 0;
@@ -125,7 +125,7 @@ static int in_order(const void *a, const void *b)
         return x->part < y->part ? -1 : 1;
     }
     if (x->part == BY_PHASE) {
-        return trace_phase(x->name) < trace_phase(y->name) ? -1 : 1;
+        return x->place < y->place ? -1 : 1;
     }
     const double s = fmax(x->seconds[0], x->seconds[1]);
     const double u = fmax(y->seconds[0], y->seconds[1]);
@@ -185,7 +185,7 @@ static void print_part(const table *t, table_part part, const char *title, bool 
         (void)snprintf(name, sizeof name, "%u more", n_rest);
         print_line(name, &rest, ranks);
     }
-    if (part != BESIDE && shown > 1) {
+    if (part != CONCURRENT && shown > 1) {
         print_line("sum", &sum, ranks);
     }
 }
@@ -195,7 +195,7 @@ static void print(const table *t, const trace_side sides[2])
     static const char *const titles[PART_COUNT] = {
         [BY_PHASE] = "phases",
         [BY_WORK] = "what the rank's thread did",
-        [BESIDE] = "beside it",
+        [CONCURRENT] = "concurrent with it",
         [BY_SCOPE] = "the thread, by scope; * stands for every layer"};
     const bool ranks = sides[1].n_pids > 1;
     const bool both = sides[0].planned == sides[1].planned;

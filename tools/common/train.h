@@ -4,20 +4,26 @@
 #define DSI_TOOLS_TRAIN_H
 
 #include "common/args.h"
+#include "common/best_step.h"
 #include "data/data_files.h"
 #include "io/folder_lock.h"
 #include "monitor/run_history.h"
+#include "place/mesh.h"
 
 #include <stdio.h>
 
 #include <deepspeed/data.h>
 #include <deepspeed/engine.h>
+#include <deepspeed/hub.h>
 
 /* The command line, parsed. Texts are borrowed from argv. */
 typedef struct train_options {
     const char *model, *model_config, *tokenizer, *deepspeed_config, *output, *resume, *metrics;
-    const char *loss_average, *report;
-    const char *chat_template, *column_map, *data_cache, *too_long, *sample, *trace, *trace_steps;
+    const char *loss_average, *report, *best_metric, *accelerator;
+    const char *model_revision, *tokenizer_revision;
+    char *model_found, *tokenizer_found; /* folders of the Hugging Face cache; NULL: paths */
+    const char *chat_template, *alpaca, *column_map, *data_cache, *too_long, *sample, *trace,
+        *trace_steps;
     dsi_arg_list data, data_weights, eval_data, freeze;
     double *weights; /* [n_weights] of data_weights: one a word of data, or none */
     size_t n_weights;
@@ -30,7 +36,9 @@ typedef struct train_options {
     bool resume_given, allow_unknown_keys, strict, print_plan, append_eos;
     double eval_fraction, epochs;
     int64_t seq_length, steps, save_interval, eval_interval, keep_last, seed, threads;
-    int64_t sample_length, max_skipped_steps, skip_bad;
+    int64_t sample_length, max_skipped_steps, skip_bad, early_patience;
+    double early_threshold;
+    bool load_best, greater_is_better, greater_given, early_threshold_given;
     bool usual_epochs;         /* neither --steps nor --epochs was given */
     ds_trainer_values trainer; /* of the flags that fill "auto", and none else */
     bool fp16, bf16, fp16_given, bf16_given;
@@ -54,6 +62,9 @@ ds_status train_options_conflict(ds_ctx *ctx, const train_options *options);
 ds_status train_options_weights(ds_ctx *ctx, train_options *options);
 /* What a restart by the launcher and a trial of the autotuner make of them. */
 ds_status train_options_adjust(ds_ctx *ctx, train_options *options);
+/* The folders of --model and --tokenizer that are names of the Hugging Face cache take their place.
+ * needs: of ds_hub_find, for what the caller reads. */
+ds_status train_options_find(ds_ctx *ctx, train_options *options, uint32_t needs);
 void train_options_free(train_options *options);
 
 typedef struct train_report train_report;
@@ -75,10 +86,12 @@ typedef struct train_run {
     ds_ctx *ctx;
     ds_comm *comm;    /* the ranks of the job; NULL: one */
     uint32_t n_ranks; /* of the job, or for which it is checked */
+    dsi_mesh mesh;    /* of them, once the configuration is resolved */
     const train_options *options;
     ds_model *model;
     ds_tokenizer *tokenizer;
     ds_chat *chat;
+    uint64_t alpaca; /* a ds_alpaca */
     dsi_data_files data_files, eval_files;
     train_datasets train_data, eval_data;
     char *cache; /* folder of tokens; NULL: they stay in memory */
@@ -89,6 +102,11 @@ typedef struct train_run {
     uint64_t total_steps;
     uint64_t trace_first, trace_last; /* optimizer steps to trace, counted from 1; 0: none */
     ds_status trace_lost;             /* why there is no trace of them; the run goes on */
+    best_step best;                   /* of the evaluations so far */
+    double best_tokens;               /* over which they were; 0: none yet */
+    uint64_t best_saved;              /* newest step that was the best when it was saved; 0: none */
+    bool stops_early;                 /* the evaluations no longer improve */
+    uint64_t ended;                   /* step of the end, once the best weights are loaded; or 0 */
     uint64_t saving;                  /* step of a save that nothing was told of yet; 0: none */
     dsi_folder_lock lock;             /* on the output folder; rank 0 */
     FILE *metrics;                    /* --metrics; rank 0 */
@@ -189,6 +207,32 @@ bool train_is_finite(const train_run *run);
  * step after first_step was better, or such a gradient spoiled the weights. */
 ds_status train_check_finite(train_run *run, uint64_t first_step, bool end);
 
+/* ---- the best step: tools/common/train_best.c ---- */
+
+/* Whether any flag asks which evaluation is the best. */
+bool train_best_is_asked(const train_options *options);
+/* ERR_ARG: flags that contradict. */
+ds_status train_best_conflict(ds_ctx *ctx, const train_options *options);
+/* An evaluation over so many tokens; the same on all ranks. */
+void train_best_feed(train_run *run, uint64_t step, double loss, double tokens);
+/* Whether this step is to be saved because it is the best. */
+bool train_best_needs_save(const train_run *run, uint64_t step);
+/* Before a save of that step: the best checkpoint is not removed by it. */
+ds_status train_best_saving(train_run *run, uint64_t step);
+/* What a checkpoint has of it: a JSON object, NULL when out of memory or when nothing asks; and
+ * what a resumed run takes of it (NULL: none was saved). */
+json_t *train_best_state(const train_run *run);
+ds_status train_best_resume(train_run *run, const json_t *saved);
+/* ", the best so far", or how far off it is; "" when nothing asks. */
+void train_best_text(const train_run *run, char *text, size_t n);
+/* Why a run that stops early does; "" for others. */
+void train_best_stop_text(const train_run *run, char *text, size_t n);
+/* The engine gets the weights of the best step, for the model folder. Collective. Errors:
+ * ERR_NUMERIC when no evaluation had one; those of the loading. */
+ds_status train_best_load(train_run *run);
+/* Optimizer steps of the run, whatever was loaded since. */
+uint64_t train_steps_done(const train_run *run);
+
 /* ---- reporting: only rank 0 speaks and writes ---- */
 
 /* What happened in one optimizer step. */
@@ -208,6 +252,8 @@ ds_status train_report_eval(train_report *report, uint64_t step, double loss, do
 ds_status train_report_save(train_report *report, uint64_t step);
 /* A line of text that must not be mixed up with the live line. */
 void train_report_say(train_report *report, const char *format, ...) DS_PRINTF(2, 3);
+/* How the loop ended, for the monitors; before the close. */
+ds_status train_report_ended(train_report *report, ds_status status, bool interrupted);
 ds_status train_report_close(train_report **report);
 
 /* ---- lines of JSON: tools/common/train_metrics.c; to --metrics and to the history; rank 0 ---- */
@@ -219,6 +265,8 @@ ds_status train_metrics_step(train_run *run, const train_step *step, double mfu,
                              uint64_t peak_bytes);
 ds_status train_metrics_eval(train_run *run, uint64_t step, double loss, double count);
 ds_status train_metrics_save(train_run *run, uint64_t step, double stall, double write);
+/* At the end of a run that knows its best step. */
+ds_status train_metrics_best(train_run *run, uint64_t step);
 ds_status train_metrics_close(train_run *run);
 /* Whether lines are written anywhere. */
 bool train_metrics_are_kept(const train_run *run);

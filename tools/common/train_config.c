@@ -3,6 +3,7 @@
  * Called by train_setup.c, for a run and for ds_config check alike. */
 #include "common/default_config.h"
 #include "common/train.h"
+#include "compile/run_spec.h"
 #include "config/config_values.h"
 
 #include <math.h>
@@ -71,6 +72,7 @@ ds_status train_config_resolve(train_run *run)
         v.total_steps = steps_to_come(run);
     }
     DS_TRY(ds_config_resolve(run->config, run->n_ranks, &v));
+    DS_TRY(dsi_run_mesh(run->ctx, dsi_config_values(run->config), run->n_ranks, &run->mesh));
     if (run->train_data.n > 0) {
         DS_TRY(train_data_loaders(run));
     }

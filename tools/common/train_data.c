@@ -91,6 +91,7 @@ static ds_dataset_params params_of(const train_run *run, const source *from)
                                .append_eos = o->append_eos,
                                .column_map = o->column_map,
                                .skip_bad = (uint64_t)o->skip_bad,
+                               .alpaca = run->alpaca,
                                .cache = run->cache,
                                .cache_from_bytes = o->data_cache != NULL ? 0 : CACHE_FROM_BYTES};
 }
@@ -265,8 +266,8 @@ ds_status train_data_loaders(train_run *run)
                                .seed = (uint64_t)run->options->seed,
                                .shuffle = true,
                                .n_vocab = ds_model_get_info(run->model)->vocab_size,
-                               .rank = ds_comm_rank(run->comm),
-                               .n_ranks = ds_comm_size(run->comm)};
+                               .rank = dsi_mesh_data_rank(&run->mesh, ds_comm_rank(run->comm)),
+                               .n_ranks = dsi_mesh_data_size(&run->mesh)};
     DS_TRY(
         create_loader(run, &run->train_data, run->options->weights, &params, &run->train_loader));
     if (run->eval_data.n > 0) {

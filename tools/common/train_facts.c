@@ -3,7 +3,8 @@
  * from, model, data, machine. See train.h. */
 #include "accel/cpu/cpu_features.h"
 #include "base/build_id.h"
-#include "common/machine.h"
+#include "base/machine_memory.h"
+#include "base/processor.h"
 #include "common/size_text.h"
 #include "common/train.h"
 #include "config/config_values.h"
@@ -122,10 +123,10 @@ static void add_machine(json_t *facts, const train_run *run)
     char build[80];
     json_t *rows = section(facts, "Machine", false);
     row(rows, "host of rank 0", "%s", gethostname(text, sizeof text) == 0 ? text : "unknown");
-    row(rows, "processor", "%s", machine_processor(text, sizeof text));
+    row(rows, "processor", "%s", dsi_processor_get()->name);
     row(rows, "instruction set", "%s", ds_isa_name(dsi_cpu_isa()));
     row(rows, "ranks", "%u, %u threads each", ds_comm_size(run->comm), ds_ctx_n_threads(run->ctx));
-    row(rows, "memory of the host", "%s", size_text(machine_memory_bytes(), text, sizeof text));
+    row(rows, "memory of the host", "%s", size_text(dsi_machine_memory(), text, sizeof text));
     dsi_build_id(build, sizeof build);
     row(rows, "library", "%s, build %s", ds_version_text(), build);
 }

@@ -15,6 +15,7 @@
 #include "monitor/run_page.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,13 +24,16 @@
 
 static const double seconds_a_page = 3.0;
 static const double part_of_time = 0.01;
+static const double least_silence = 600.0; /* seconds */
 
 struct train_history {
     FILE *file;        /* NULL: no --output */
     char *path, *page; /* page NULL: none */
     bool live;         /* the page can be written anew */
     dsi_run_history *seen;
-    double due; /* seconds, monotonic */
+    double due;     /* seconds, monotonic */
+    double newest;  /* line, likewise; 0: none */
+    double longest; /* seconds between two lines */
     ds_status failed;
 };
 
@@ -53,13 +57,29 @@ static bool is_stream(const char *path)
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode);
 }
 
+/* Files of another run stay, unless --overwrite was said; a run that goes on keeps to its own. */
+static ds_status check_files(const train_run *run)
+{
+    const train_options *o = run->options;
+    const bool keeps = o->overwrite || o->resume_given || o->restarted;
+    const bool page = o->report != NULL && strcmp(o->report, "none") != 0;
+    const char *const flags[] = {"--metrics", "--trace", "--report"};
+    const char *const paths[] = {o->metrics, o->trace, page ? o->report : NULL};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; ++i) {
+        const ds_status status = output_free(run->ctx, paths[i], NULL, keeps);
+        if (status < 0) {
+            return ds_fail(run->ctx, status, "%s: %s", flags[i], ds_ctx_error(run->ctx));
+        }
+    }
+    return DS_OK;
+}
+
 ds_status train_history_check(const train_run *run)
 {
     const train_options *o = run->options;
     char *page = page_path(o);
     char *path = in_output(o, DSI_RUN_HISTORY_NAME);
     struct stat st;
-    const bool keeps = o->overwrite || o->resume_given || o->restarted;
     const bool there = o->report != NULL || (o->output != NULL && stat(o->output, &st) == 0);
     ds_status status = DS_OK;
     if (page != NULL && there) {
@@ -70,7 +90,7 @@ ds_status train_history_check(const train_run *run)
     }
     free(page);
     free(path);
-    return status < 0 ? status : output_free(run->ctx, o->metrics, NULL, keeps);
+    return status < 0 ? status : check_files(run);
 }
 
 static void free_history(train_history *h)
@@ -84,11 +104,17 @@ static void free_history(train_history *h)
     free(h);
 }
 
+/* How long the page of a run that goes on may stay as it is: many times what it did so far. */
+static double silence_of(const train_history *h)
+{
+    return fmax(least_silence, 10.0 * h->longest);
+}
+
 static ds_status write_page(const train_run *run, bool live)
 {
     const train_history *h = run->history;
     char *text = NULL;
-    DS_TRY(dsi_run_page(run->ctx, h->seen, live, &text));
+    DS_TRY(dsi_run_page(run->ctx, h->seen, live ? silence_of(h) : 0.0, &text));
     const ds_status status = dsi_file_replace(run->ctx, h->page, text, strlen(text));
     free(text);
     return status;
@@ -124,11 +150,14 @@ void train_history_line(train_run *run, const char *line, bool soon)
         return;
     }
     (void)dsi_run_history_feed(h->seen, line, strlen(line));
+    const double now = dsi_clock_seconds();
+    h->longest = h->newest > 0.0 ? fmax(h->longest, now - h->newest) : 0.0;
+    h->newest = now;
     if (h->file != NULL && h->failed == DS_OK &&
         (fprintf(h->file, "%s\n", line) < 0 || fflush(h->file) != 0)) {
         note_failure(run, dsi_io_fail(run->ctx, "write", h->path, errno));
     }
-    const double second = dsi_clock_seconds() + 1.0;
+    const double second = now + 1.0;
     h->due = soon && second < h->due ? second : h->due;
     page_in_time(run);
 }
@@ -213,10 +242,17 @@ const char *train_history_page(const train_run *run)
 static char *end_text(const train_run *run, bool interrupted, const char *error)
 {
     const char *verdict = error != NULL ? "failed" : interrupted ? "interrupted" : "finished";
-    json_t *line = json_pack("{s:s,s:I,s:f,s:s}", "event", "end", "step",
-                             (json_int_t)ds_engine_global_steps(run->engine), "time",
-                             (double)time(NULL), "verdict", verdict);
+    json_t *line =
+        json_pack("{s:s,s:I,s:f,s:s}", "event", "end", "step", (json_int_t)train_steps_done(run),
+                  "time", (double)time(NULL), "verdict", verdict);
     char *text = NULL;
+    char why[256] = "";
+    if (error == NULL && !interrupted) {
+        train_best_stop_text(run, why, sizeof why);
+    }
+    if (line != NULL && why[0] != '\0') {
+        (void)json_object_set_new(line, "why", json_string(why));
+    }
     if (line != NULL && error != NULL) {
         json_t *value = json_string(error);
         (void)json_object_set_new(line, "error",

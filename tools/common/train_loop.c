@@ -78,7 +78,7 @@ static ds_status one_step(train_run *run, train_report *report)
     const double waited = ds_engine_disk_wait(run->engine);
     DS_TRY(ds_engine_train_batch(run->engine, feed, &f, &step.loss));
     double tokens = (double)f.tokens;
-    DS_TRY(ds_comm_sum(run->comm, &tokens, 1));
+    DS_TRY(ds_comm_sum(ds_engine_data_comm(run->engine), &tokens, 1));
     step.seconds = dsi_clock_seconds() - start;
     step.disk_wait = ds_engine_disk_wait(run->engine) - waited;
     step.step = ds_engine_global_steps(run->engine);
@@ -109,11 +109,13 @@ static ds_status evaluate(train_run *run, train_report *report)
         total += count;
     }
     double sums[2] = {sum, total};
-    DS_TRY(ds_comm_sum(run->comm, sums, 2));
+    DS_TRY(ds_comm_sum(ds_engine_data_comm(run->engine), sums, 2));
     sum = sums[0];
     total = sums[1];
-    return train_report_eval(report, ds_engine_global_steps(run->engine),
-                             total > 0.0 ? sum / total : 0.0, total);
+    const double loss = total > 0.0 ? sum / total : 0.0;
+    const uint64_t step = ds_engine_global_steps(run->engine);
+    train_best_feed(run, step, loss, total);
+    return train_report_eval(report, step, loss, total);
 }
 
 /* Tells of a save when it is written. wait: stays until it is; all ranks
@@ -140,6 +142,7 @@ static ds_status save(train_run *run, train_report *report)
 {
     char *cursor = NULL;
     DS_TRY(save_ended(run, report, true)); /* the one before */
+    DS_TRY(train_best_saving(run, ds_engine_global_steps(run->engine)));
     DS_TRY(train_state_print(run, &cursor));
     ds_status status = ds_engine_save_checkpoint(run->engine, run->options->output, NULL, cursor);
     free(cursor);
@@ -162,48 +165,89 @@ static bool due(uint64_t step, int64_t interval)
     return interval > 0 && step % (uint64_t)interval == 0;
 }
 
-static ds_status steps(train_run *run, train_report *report, bool *interrupted_out)
+static ds_status save_if_finite(train_run *run, train_report *report, uint64_t *saved)
+{
+    const uint64_t step = ds_engine_global_steps(run->engine);
+    if (train_is_finite(run)) {
+        DS_TRY(save(run, report));
+        *saved = step;
+    } else {
+        train_report_say(report, "step %llu is not saved: its gradients are not finite",
+                         (unsigned long long)step);
+    }
+    return DS_OK;
+}
+
+/* What is done and what a signal asked. */
+typedef struct progress {
+    uint64_t first, saved, evaluated; /* steps */
+    bool interrupted;
+} progress;
+
+/* The last evaluation and save. The order: a checkpoint holds what is known of the best step; else
+ * the evaluation, which takes long, can wait. */
+static ds_status end_steps(train_run *run, train_report *report, const progress *p)
+{
+    const uint64_t step = ds_engine_global_steps(run->engine);
+    const bool best = train_best_is_asked(run->options);
+    const bool evaluates = run->eval_loader != NULL && !p->interrupted && p->evaluated != step;
+    char why[256];
+    if (evaluates && best) {
+        DS_TRY(evaluate(run, report));
+    }
+    if (run->options->output != NULL && p->saved != step) {
+        DS_TRY(save(run, report));
+    }
+    if (evaluates && !best) {
+        DS_TRY(evaluate(run, report));
+    }
+    DS_TRY(save_ended(run, report, true));
+    train_best_stop_text(run, why, sizeof why);
+    if (why[0] != '\0') {
+        train_report_say(report, "step %llu  %s", (unsigned long long)step, why);
+    }
+    return best && !p->interrupted && ds_comm_rank(run->comm) == 0 ? train_metrics_best(run, step)
+                                                                   : DS_OK;
+}
+
+static ds_status after_step(train_run *run, train_report *report, progress *p)
 {
     const train_options *o = run->options;
-    uint64_t evaluated = UINT64_MAX;
+    const uint64_t step = ds_engine_global_steps(run->engine);
+    train_trace_save(run, report, false);
+    DS_TRY(save_ended(run, report, false));
+    DS_TRY(train_check_finite(run, p->first, false));
+    if (run->eval_loader != NULL && due(step, o->eval_interval)) {
+        DS_TRY(evaluate(run, report));
+        p->evaluated = step;
+    }
+    if (o->output != NULL && (due(step, o->save_interval) || train_best_needs_save(run, step))) {
+        DS_TRY(save_if_finite(run, report, &p->saved));
+    }
+    return was_interrupted(run, &p->interrupted);
+}
+
+static ds_status steps(train_run *run, train_report *report, bool *interrupted_out)
+{
     const uint64_t first = ds_engine_global_steps(run->engine);
-    uint64_t saved = first;
-    bool interrupted = false;
-    DS_TRY(was_interrupted(run, &interrupted));
-    while (ds_engine_global_steps(run->engine) < run->total_steps && !interrupted) {
+    progress p = {.first = first, .saved = first, .evaluated = UINT64_MAX};
+    if (first > 0 && run->best.newest == first) {
+        p.evaluated = first; /* the checkpoint holds what came of it */
+    }
+    DS_TRY(was_interrupted(run, &p.interrupted));
+    while (ds_engine_global_steps(run->engine) < run->total_steps && !p.interrupted &&
+           !run->stops_early) {
         run->stepping = true;
         DS_TRY(one_step(run, report));
         run->stepping = false;
-        train_trace_save(run, report, false);
-        DS_TRY(save_ended(run, report, false));
-        DS_TRY(train_check_finite(run, first, false));
-        const uint64_t step = ds_engine_global_steps(run->engine);
-        if (run->eval_loader != NULL && due(step, o->eval_interval)) {
-            DS_TRY(evaluate(run, report));
-            evaluated = step;
-        }
-        if (o->output != NULL && due(step, o->save_interval)) {
-            if (train_is_finite(run)) {
-                DS_TRY(save(run, report));
-                saved = step;
-            } else {
-                train_report_say(report, "step %llu is not saved: its gradients are not finite",
-                                 (unsigned long long)step);
-            }
-        }
-        DS_TRY(was_interrupted(run, &interrupted));
+        DS_TRY(after_step(run, report, &p));
     }
     train_trace_save(run, report, true);
     DS_TRY(train_check_finite(run, first, true));
-    const uint64_t step = ds_engine_global_steps(run->engine);
-    *interrupted_out = interrupted && step < run->total_steps;
-    if (o->output != NULL && saved != step) {
-        DS_TRY(save(run, report));
-    }
-    if (run->eval_loader != NULL && !*interrupted_out && evaluated != step) {
-        DS_TRY(evaluate(run, report));
-    }
-    return save_ended(run, report, true);
+    p.interrupted = p.interrupted && !run->stops_early &&
+                    ds_engine_global_steps(run->engine) < run->total_steps;
+    *interrupted_out = p.interrupted;
+    return end_steps(run, report, &p);
 }
 
 ds_status train_loop(train_run *run, bool *interrupted_out)
@@ -212,6 +256,7 @@ ds_status train_loop(train_run *run, bool *interrupted_out)
     catch_signals(ds_comm_rank(run->comm) == 0);
     DS_TRY(train_report_open(run, &report));
     const ds_status status = steps(run, report, interrupted_out);
+    (void)train_report_ended(report, status, *interrupted_out);
     const ds_status closed = train_report_close(&report);
     if (status >= 0 && closed >= 0 && run->trace_lost < 0) {
         return ds_fail(run->ctx, run->trace_lost,

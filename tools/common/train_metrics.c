@@ -85,12 +85,42 @@ ds_status train_metrics_step(train_run *run, const train_step *step, double mfu,
     return put(run, line, false);
 }
 
+enum { BEST_BYTES = 160 };
+
+/* ,"best_step":20,"best_eval_loss":2.5; null: no loss so far was a number. */
+static const char *json_best(const train_run *run, char text[BEST_BYTES])
+{
+    char number[NUMBER_BYTES];
+    const best_step *b = &run->best;
+    (void)snprintf(text, BEST_BYTES, ",\"best_step\":%llu,\"best_eval_loss\":%s",
+                   (unsigned long long)b->step, json_number(b->step > 0 ? b->value : NAN, number));
+    return text;
+}
+
 ds_status train_metrics_eval(train_run *run, uint64_t step, double loss, double count)
 {
     char number[NUMBER_BYTES];
+    char best[BEST_BYTES];
+    char more[BEST_BYTES + 64] = "";
     char line[LINE_BYTES];
-    (void)snprintf(line, sizeof line, "{\"step\":%llu,\"eval_loss\":%s,\"eval_tokens\":%.0f}",
-                   (unsigned long long)step, json_number(loss, number), count);
+    if (train_best_is_asked(run->options)) {
+        (void)snprintf(more, sizeof more, "%s,\"without_improvement\":%lld", json_best(run, best),
+                       (long long)run->best.without);
+    }
+    (void)snprintf(line, sizeof line, "{\"step\":%llu,\"eval_loss\":%s,\"eval_tokens\":%.0f%s}",
+                   (unsigned long long)step, json_number(loss, number), count, more);
+    return put(run, line, true);
+}
+
+ds_status train_metrics_best(train_run *run, uint64_t step)
+{
+    char best[BEST_BYTES];
+    char line[LINE_BYTES];
+    const bool loads = run->options->load_best && run->best.step > 0;
+    (void)snprintf(line, sizeof line, "{\"step\":%llu%s,\"stopped_early\":%s,\"model_step\":%llu}",
+                   (unsigned long long)step, json_best(run, best),
+                   run->stops_early ? "true" : "false",
+                   (unsigned long long)(loads ? run->best.step : step));
     return put(run, line, true);
 }
 

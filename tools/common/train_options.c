@@ -12,7 +12,8 @@ enum { USUAL_EPOCHS = 3 /* the Trainer's num_train_epochs */ };
 
 static const char about[] =
     "Trains a language model on this machine's processor, driven by a DeepSpeed configuration. The "
-    "model is a Hugging Face folder (fine-tuning) or a config.json (random weights). OUTPUT "
+    "model is a Hugging Face folder, or the name of a model in the local Hugging Face cache "
+    "(fine-tuning), or a config.json (random weights). OUTPUT "
     "becomes "
     "a folder that transformers loads, with DeepSpeed-style checkpoints beside it.";
 
@@ -21,7 +22,7 @@ static const char after[] =
     "Examples:\n"
     "  ds_train --model_config gpt.json --tokenizer bytes --data book.txt \\\n"
     "      --eval_fraction 0.1 --steps 1000 --deepspeed_config ds.json --output out\n"
-    "  ds_train --model Qwen2.5-0.5B --data chats.jsonl --epochs 3 \\\n"
+    "  ds_train --model Qwen/Qwen2.5-0.5B --data chats.jsonl --epochs 3 \\\n"
     "      --learning_rate 2e-5 --deepspeed_config ds.json --output tuned\n"
     "  ds_train … --output out --resume            go on from the newest checkpoint\n\n"
     "Names of flags of Hugging Face's Trainer and of scripts made with it are taken where they "
@@ -132,8 +133,16 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
         {.name = "model",
          .type = DSI_ARG_TEXT,
          .out = &o->model,
-         .value = "DIR",
-         .doc = "Model folder: config.json, *.safetensors, tokenizer files.",
+         .value = "DIR|ORG/NAME",
+         .doc = "Model folder: config.json, *.safetensors, tokenizer files; or the name of a model "
+                "in the Hugging Face cache, where \"hf download\" put it.",
+         .ranks = DSI_ARG_CONTENT,
+         .resume = DSI_ARG_CONTENT},
+        {.name = "model_revision",
+         .type = DSI_ARG_TEXT,
+         .out = &o->model_revision,
+         .value = "REV",
+         .doc = "Of a --model by its name: branch, tag or commit; default: main.",
          .ranks = DSI_ARG_CONTENT,
          .resume = DSI_ARG_CONTENT},
         {.name = "model_config",
@@ -146,8 +155,15 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
         {.name = "tokenizer",
          .type = DSI_ARG_TEXT,
          .out = &o->tokenizer,
-         .value = "DIR|FILE|bytes",
+         .value = "DIR|FILE|ORG/NAME|bytes",
          .doc = "Tokenizer; default: that of --model. \"bytes\" is one id a byte.",
+         .ranks = DSI_ARG_CONTENT,
+         .resume = DSI_ARG_CONTENT},
+        {.name = "tokenizer_revision",
+         .type = DSI_ARG_TEXT,
+         .out = &o->tokenizer_revision,
+         .value = "REV",
+         .doc = "The same of --tokenizer.",
          .ranks = DSI_ARG_CONTENT,
          .resume = DSI_ARG_CONTENT},
         {.name = "data",
@@ -211,6 +227,16 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
          .value = "FIELD=COLUMN,…",
          .doc = "Columns of the rows that stand for fields: text=content,messages=conv. Of two "
                 "schemas that fit a row, the one with a mapped field is read."},
+        {.name = "alpaca",
+         .type = DSI_ARG_TEXT,
+         .out = &o->alpaca,
+         .value = "auto|template|stanford",
+         .def = "auto",
+         .choices = "auto|template|stanford",
+         .doc = "What rows of instruction, input and output become: messages in the chat template, "
+                "or Stanford's prompt (\"### Instruction:\"). auto: the template where there is "
+                "one.",
+         .resume = DSI_ARG_CONTENT},
         {.name = "skip_bad",
          .type = DSI_ARG_INT,
          .out = &o->skip_bad,
@@ -291,6 +317,15 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
          .out = &o->freeze,
          .value = "PATTERN…",
          .doc = "Parameters that are not trained, as glob patterns of their names."},
+        {.name = "accelerator",
+         .type = DSI_ARG_TEXT,
+         .out = &o->accelerator,
+         .value = "NAME",
+         .def = "auto",
+         .doc = "What computes: cpu, null (computes nothing, counts alone), sim (finds errors of "
+                "order; slow), with options behind a colon, sim:seed=7; auto is the best that "
+                "there is.",
+         .resume = DSI_ARG_FREE},
         {.name = "threads",
          .type = DSI_ARG_INT,
          .out = &o->threads,
@@ -338,8 +373,48 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
          .value = "N",
          .def = "0",
          .max = 1e9,
-         .doc = "Keep only the newest N checkpoints; 0: all.",
+         .doc = "Keep only the newest N checkpoints; 0: all. The best one (see below) is one of "
+                "them, whatever its age.",
          .resume = DSI_ARG_FREE},
+        {.name = "load_best_model_at_end",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->load_best,
+         .doc = "The model folder gets the weights of the best evaluation, not of the last step. "
+                "Every new best is saved, whatever --save_interval says, and --keep_last never "
+                "removes it. Needs --eval_interval and --output.",
+         .resume = DSI_ARG_NOTICED},
+        {.name = "metric_for_best_model",
+         .type = DSI_ARG_TEXT,
+         .out = &o->best_metric,
+         .value = "NAME",
+         .doc = "What makes an evaluation the best: loss or eval_loss, which are the same; the "
+                "default of the other flags.",
+         .resume = DSI_ARG_FREE},
+        {.name = "greater_is_better",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->greater_is_better,
+         .given_out = &o->greater_given,
+         .doc = "A greater value is better; false without it.",
+         .resume = DSI_ARG_NOTICED},
+        {.name = "early_stopping_patience",
+         .type = DSI_ARG_INT,
+         .out = &o->early_patience,
+         .value = "N",
+         .def = "0",
+         .max = 1e15,
+         .doc = "End the run after N evaluations in a row that improved nothing; 0: it goes on. "
+                "Checkpoints hold the count, so that a resumed run goes on with it. Needs "
+                "--eval_interval.",
+         .resume = DSI_ARG_NOTICED},
+        {.name = "early_stopping_threshold",
+         .type = DSI_ARG_REAL,
+         .out = &o->early_threshold,
+         .value = "X",
+         .def = "0",
+         .max = 1e15,
+         .given_out = &o->early_threshold_given,
+         .doc = "An improvement by X or less counts as none for that.",
+         .resume = DSI_ARG_NOTICED},
         {.name = "resume",
          .type = DSI_ARG_TEXT,
          .out = &o->resume,
@@ -366,8 +441,8 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
              "Begin anew in an --output that holds an earlier run, which is else refused. Once "
              "the new run has saved its first checkpoint, all checkpoints that were there are "
              "removed; its model folder replaces the files of the old one at the end. A run that "
-             "ends before its first save removes nothing. Other files stay. A --metrics file that "
-             "is there is replaced, too.",
+             "ends before its first save removes nothing. Other files stay. Files of --metrics, "
+             "--trace and --report that are there are replaced, too.",
          .resume = DSI_ARG_FREE},
         {.name = "eval_interval",
          .type = DSI_ARG_INT,
@@ -391,7 +466,9 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
          .out = &o->report,
          .value = "FILE.html",
          .doc = "Page of the run: curves, memory against its plan, saves, configuration, machine. "
-                "It is written anew while the run goes on, and loads itself anew in a browser. "
+                "It is written anew while the run goes on, and loads itself anew in a browser, "
+                "until nothing was written for ten minutes or ten times the longest step: then it "
+                "says that the run was killed. "
                 "Default: report.html in --output; \"none\": no page.",
          .ranks = DSI_ARG_FREE,
          .resume = DSI_ARG_FREE},
@@ -473,6 +550,8 @@ void train_options_free(train_options *options)
     dsi_arg_list_free(&options->data_weights);
     dsi_arg_list_free(&options->eval_data);
     free(options->weights);
+    free(options->model_found);
+    free(options->tokenizer_found);
     dsi_arg_list_free(&options->freeze);
     free(options->text);
     free(options->noticed);

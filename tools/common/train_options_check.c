@@ -2,6 +2,7 @@
 /* What ds_train's flags lack or contradict, and what the environment makes of them. See train.h. */
 #include "base/number.h"
 #include "ckpt/ckpt_begun.h"
+#include "common/hub_flag.h"
 #include "common/train.h"
 
 #include <stdlib.h>
@@ -33,6 +34,7 @@ ds_status train_options_conflict(ds_ctx *ctx, const train_options *o)
     if (o->eval_interval > 0 && o->eval_data.n == 0 && o->eval_fraction <= 0.0) {
         return ds_fail(ctx, DS_ERR_ARG, "--eval_interval needs --eval_data or --eval_fraction");
     }
+    DS_TRY(train_best_conflict(ctx, o));
     if (o->steps > 0 && o->epochs > 0.0) {
         return ds_fail(ctx, DS_ERR_ARG, "give either --steps N or --epochs X");
     }
@@ -48,13 +50,24 @@ ds_status train_options_conflict(ds_ctx *ctx, const train_options *o)
     if (o->restart_data && !o->resume_given) {
         return ds_fail(ctx, DS_ERR_ARG, "--restart_data needs --resume");
     }
-    if (o->overwrite && o->output == NULL && o->metrics == NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "--overwrite needs --output DIR or --metrics FILE");
+    if (o->overwrite && o->output == NULL && o->metrics == NULL && o->trace == NULL &&
+        o->report == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--overwrite needs --output DIR, or --metrics, --trace or --report FILE");
     }
     if ((o->resume_given || o->save_interval > 0) && o->output == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "--resume and --save_interval need --output DIR");
     }
     return DS_OK;
+}
+
+ds_status train_options_find(ds_ctx *ctx, train_options *o, uint32_t needs)
+{
+    const uint32_t tokenizer = o->tokenizer == NULL && o->data.n > 0 ? DS_HUB_TOKENIZER : 0;
+    DS_TRY(hub_flag_find(ctx, "model", &o->model, o->model_revision, needs | tokenizer,
+                         &o->model_found));
+    return hub_flag_find(ctx, "tokenizer", &o->tokenizer, o->tokenizer_revision, DS_HUB_TOKENIZER,
+                         &o->tokenizer_found);
 }
 
 ds_status train_options_weights(ds_ctx *ctx, train_options *o)
@@ -106,7 +119,10 @@ static void spare_files(train_options *o)
     if (o->trial) {
         o->metrics = o->sample = o->trace = o->trace_steps = o->report = NULL;
         o->output = o->resume_given ? o->output : NULL; /* to read from */
-        o->overwrite = false;
+        o->overwrite = o->load_best = o->greater_is_better = o->greater_given = false;
+        o->best_metric = NULL;
+        o->early_patience = 0;
+        o->early_threshold_given = false;
         o->save_interval = o->eval_interval = o->keep_last = 0;
     }
 }

@@ -93,7 +93,7 @@ static bool is_leader(const train_run *run)
 }
 
 /* Ends the removal that a crash cut short; a restart keeps the record for the next one. */
-static ds_status settle(const train_run *run)
+static ds_status end_removal(const train_run *run)
 {
     const train_options *o = run->options;
     DS_TRY(dsi_ckpt_begun_settle(run->ctx, o->output));
@@ -117,7 +117,7 @@ static ds_status enter(train_run *run)
         DS_TRY(dsi_folder_lock_take(run->ctx, o->output, &run->lock));
     }
     if (!o->resume_given && !o->restarted) {
-        DS_TRY(settle(run)); /* a dead run's record: no restart of this one goes on from it */
+        DS_TRY(end_removal(run)); /* a dead run's record: no restart of this one goes on from it */
     }
     DS_TRY(o->resume_given || o->overwrite ? DS_OK : check_free(run));
     DS_TRY(check_names(run));
@@ -138,7 +138,7 @@ ds_status train_output_check(train_run *run)
     if (status >= 0 && is_leader(run) && access(o->output, F_OK) == 0) {
         status = enter(run);
         if (status == DS_OK && o->resume_given) {
-            status = settle(run);
+            status = end_removal(run);
         }
     }
     return ds_comm_agree(run->comm, run->ctx, status);

@@ -6,7 +6,10 @@
  * links. What is in a model or tokenizer folder is an input, each file of it. Into --output the run
  * writes the files of a model folder: an input that has the name of one must not lie there.
  */
+#include "common/hub_flag.h"
+#include "common/output.h"
 #include "common/train.h"
+#include "config/config_values.h"
 #include "data/indexed.h"
 #include "io/file.h"
 #include "monitor/run_history.h"
@@ -216,9 +219,28 @@ static ds_status compare_all(const train_run *run, const place *out)
     DS_TRY(compare_data(ctx, out, "--data", &o->data, &run->data_files));
     DS_TRY(compare_data(ctx, out, "--eval_data", &o->eval_data, &run->eval_files));
     DS_TRY(compare_with(ctx, out, "--deepspeed_config", o->deepspeed_config));
+    const char *flag = out->flag + (strncmp(out->flag, "--", 2) == 0 ? 2 : 0);
+    DS_TRY(hub_flag_spare(ctx, o->model_found, flag, out->path));
+    DS_TRY(hub_flag_spare(ctx, o->tokenizer_found, flag, out->path));
     DS_TRY(compare_with(ctx, out, "--model", o->model));
     DS_TRY(compare_with(ctx, out, "--model_config", o->model_config));
     return bytes ? DS_OK : compare_with(ctx, out, "--tokenizer", o->tokenizer);
+}
+
+/* A profile of another run stays, as the files of --metrics and --trace do. */
+static ds_status check_profile(const train_run *run)
+{
+    const train_options *o = run->options;
+    const ds_config_flops_profiler *f = &dsi_config_values(run->config)->flops_profiler;
+    const bool keeps = o->overwrite || o->resume_given || o->restarted || o->trial;
+    if (!f->enabled || f->output_file == NULL || ds_comm_rank(run->comm) != 0 ||
+        output_free(run->ctx, f->output_file, NULL, keeps) != DS_ERR_ARG) {
+        return DS_OK;
+    }
+    return ds_fail(run->ctx, DS_ERR_ARG,
+                   "flops_profiler.output_file: %s is there already and would be lost; move it, or "
+                   "give another name",
+                   f->output_file);
 }
 
 ds_status train_paths_check_config(const train_run *run)
@@ -238,7 +260,7 @@ ds_status train_paths_check_config(const train_run *run)
         place_free(&out);
         DS_TRY(status);
     }
-    return DS_OK;
+    return check_profile(run);
 }
 
 /* Where no --report is given the page has its own name in the folder. */

@@ -46,9 +46,24 @@ static bool outputs_to_stdout(const train_options *o)
     return false;
 }
 
+static ds_status open_monitor(train_report *report)
+{
+    const train_run *run = report->run;
+    const ds_config_values *v = dsi_config_values(run->config);
+    char *config = NULL;
+    DS_TRY(ds_config_print(run->config, false, &config));
+    const ds_monitor_params params = {.tensorboard = &v->tensorboard,
+                                      .csv = &v->csv_monitor,
+                                      .wandb = &v->wandb,
+                                      .comet = &v->comet,
+                                      .config = config};
+    const ds_status status = ds_monitor_create(run->ctx, &params, &report->monitor);
+    free(config);
+    return status;
+}
+
 ds_status train_report_open(train_run *run, train_report **report_out)
 {
-    const ds_config_values *v = dsi_config_values(run->config);
     train_report *report = calloc(1, sizeof *report);
     if (report == NULL) {
         return ds_fail(run->ctx, DS_ERR_NOMEM, "no memory for the report");
@@ -67,7 +82,7 @@ ds_status train_report_open(train_run *run, train_report **report_out)
         status = train_history_open(run);
     }
     if (status >= 0) {
-        status = ds_monitor_open(run->ctx, &v->tensorboard, &v->csv_monitor, &report->monitor);
+        status = open_monitor(report);
     }
     if (status < 0) {
         (void)train_report_close(report_out);
@@ -275,10 +290,12 @@ ds_status train_report_eval(train_report *report, uint64_t step, double loss, do
                "step %llu: the validation loss is not finite (%g), over %.0f tokens",
                (unsigned long long)step, loss, count);
     }
+    char best[160];
+    train_best_text(report->run, best, sizeof best);
     train_report_say(report,
                      "step %llu  validation loss %.4f nats a token, perplexity %.3f, over "
-                     "%.0f tokens",
-                     (unsigned long long)step, loss, exp(loss), count);
+                     "%.0f tokens%s",
+                     (unsigned long long)step, loss, exp(loss), count, best);
     DS_TRY(train_metrics_eval(report->run, step, loss, count));
     return report->monitor == NULL
                ? DS_OK
@@ -312,6 +329,16 @@ ds_status train_report_save(train_report *report, uint64_t step)
                             1e3 * saved.stall_seconds, x));
     return ds_monitor_write(report->monitor, "Train/Samples/checkpoint_write_ms",
                             1e3 * saved.write_seconds, x);
+}
+
+ds_status train_report_ended(train_report *report, ds_status status, bool interrupted)
+{
+    enum { FAILED = 1, INTERRUPTED = 130 }; /* as the program's own */
+    const int code = status < 0 ? FAILED : interrupted ? INTERRUPTED : 0;
+    return report->monitor == NULL
+               ? DS_OK
+               : ds_monitor_end(report->monitor, code,
+                                status < 0 ? ds_ctx_error(report->run->ctx) : NULL);
 }
 
 ds_status train_report_close(train_report **report_inout)

@@ -26,8 +26,8 @@ ds_status train_state_print(const train_run *run, char **text_out)
     DS_TRY(ds_loader_save(run->train_loader, &cursor));
     json_t *state = json_loads(cursor, 0, &error);
     free(cursor);
-    json_t *own = json_pack("{s:I, s:s, s:s}", "ranks", (json_int_t)ds_comm_size(run->comm),
-                            "noticed", o->noticed, "kept", o->kept);
+    json_t *own = json_pack("{s:I, s:s, s:s, s:o*}", "ranks", (json_int_t)ds_comm_size(run->comm),
+                            "noticed", o->noticed, "kept", o->kept, "best", train_best_state(run));
     char *text =
         json_object_set_new(state, "run", own) == 0 ? json_dumps(state, JSON_COMPACT) : NULL;
     json_decref(state);
@@ -139,7 +139,8 @@ ds_status train_resume(train_run *run)
     json_t *state = text != NULL ? json_loads(text, 0, &error) : NULL;
     const json_t *saved = json_object_get(state, "run");
     notice_changes(run, saved);
-    const ds_status status = text != NULL ? resume_data(run, text, saved) : DS_OK;
+    ds_status status = text != NULL ? resume_data(run, text, saved) : DS_OK;
+    status = status < 0 ? status : train_best_resume(run, json_object_get(saved, "best"));
     json_decref(state);
     free(text);
     DS_TRY(status);

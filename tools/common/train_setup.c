@@ -2,6 +2,7 @@
 /* Opens what a run needs, in the order in which errors are cheapest: configuration text, model,
  * tokenizer, data, then the engine. */
 #include "base/clock.h"
+#include "common/data_check.h"
 #include "common/train.h"
 #include "config/config_values.h"
 #include "train/engine.h"
@@ -44,9 +45,12 @@ ds_status train_tokenizer_open(train_run *run)
     }
     if (train_data_has_rows(run) &&
         (o->chat_template != NULL || ds_tokenizer_chat_template(run->tokenizer) != NULL)) {
-        return ds_chat_create(run->ctx, run->tokenizer, o->chat_template, &run->chat);
+        DS_TRY(ds_chat_create(run->ctx, run->tokenizer, o->chat_template, &run->chat));
     }
-    return DS_OK;
+    if (strcmp(o->alpaca, "auto") != 0 && !train_data_has_rows(run)) {
+        return ds_fail(run->ctx, DS_ERR_ARG, "--alpaca: no file of --data has rows");
+    }
+    return data_alpaca(run->ctx, o->alpaca, run->chat, &run->alpaca);
 }
 
 /* Steps of an epoch, rounded up; 0 where nothing asks or the configuration says it, since counting
@@ -75,6 +79,7 @@ static ds_engine_params engine_params(const train_run *run)
                                              ? DS_AVERAGE_TARGETS
                                              : DS_AVERAGE_MICRO_BATCHES,
                               .comm = run->comm,
+                              .accelerator = o->accelerator,
                               .weights = o->model,
                               .frozen = o->freeze.items,
                               .n_frozen = (uint32_t)o->freeze.n};

@@ -62,6 +62,23 @@ static void put_loss(const dsi_run_history *h, FILE *out)
         (void)fprintf(out, ", best %.4f at step %llu", h->best_eval,
                       (unsigned long long)h->best_eval_step);
     }
+    if (h->model_step > 0 && h->model_step == h->best_eval_step) {
+        (void)fprintf(out, ", whose weights the model has");
+    }
+}
+
+/* Of the whole process without mapped files, measured and planned. */
+static void put_memory(const dsi_run_history *h, FILE *out)
+{
+    const double planned = json_number_value(json_object_get(h->start, "planned_bytes"));
+    const double more = h->peak_bytes - planned;
+    char text[DSI_CHART_TEXT];
+    (void)fprintf(out, "; memory %s", dsi_bytes_text(h->peak_bytes, text));
+    (void)fprintf(out, "%s %s planned", more > 0.0 ? "," : " of", dsi_bytes_text(planned, text));
+    if (more > 0.0) {
+        (void)fprintf(out, " and %s beside the plan (data, tokenizer, libraries)",
+                      dsi_bytes_text(more, text));
+    }
 }
 
 void train_summary_print(const train_run *run, FILE *out)
@@ -80,11 +97,9 @@ void train_summary_print(const train_run *run, FILE *out)
                   dsi_clock_text(h->seconds, text),
                   h->seconds > 0.0 ? h->tokens / h->seconds : 0.0);
     put_loss(h, out);
-    (void)fprintf(out, "; memory %s", dsi_bytes_text(h->peak_bytes, text));
-    (void)fprintf(
-        out, " of %s planned; %llu skipped; %llu saved\n",
-        dsi_bytes_text(json_number_value(json_object_get(h->start, "planned_bytes")), text),
-        (unsigned long long)h->n_skipped, (unsigned long long)h->n_saves);
+    put_memory(h, out);
+    (void)fprintf(out, "; %llu skipped; %llu saved\n", (unsigned long long)h->n_skipped,
+                  (unsigned long long)h->n_saves);
     if (page != NULL) {
         (void)fprintf(out, "page of the run: %s\n", dsi_plain_name(page, plain, sizeof plain));
     }

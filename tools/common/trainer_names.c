@@ -21,7 +21,10 @@
 #define HUB       "nothing is sent to a hub; --output is a folder that can be uploaded"
 #define EVALUATE                                                                                   \
     "--eval_interval N evaluates every N steps, 0 at the end, on --eval_data or --eval_fraction"
-#define SAVING   "--save_interval N saves every N steps, 0 at the end"
+#define SAVING                                                                                     \
+    "--save_interval N saves every N steps, 0 at the end; --load_best_model_at_end each new "      \
+    "best, "                                                                                       \
+    "too"
 #define PRINTING "\"steps_per_print\" in the configuration says how often a line is printed"
 #define MONITORS                                                                                   \
     "--metrics FILE writes every step; \"tensorboard\" and \"csv_monitor\" are sections of the "   \
@@ -49,8 +52,8 @@ const dsi_arg_other trainer_names[] = {
     INSTEAD("use_fast_tokenizer", FOLDER),
     INSTEAD("trust_remote_code", FOLDER),
     INSTEAD("low_cpu_mem_usage", FOLDER),
-    INSTEAD("cache_dir", FOLDER),
-    INSTEAD("model_revision", FOLDER),
+    SAME("revision", "model_revision"),
+    INSTEAD("cache_dir", "HF_HUB_CACHE names the folder of the Hugging Face cache"),
     INSTEAD("use_peft", ADAPTERS),
     INSTEAD("use_lora", ADAPTERS),
     INSTEAD("lora_r", ADAPTERS),
@@ -115,6 +118,7 @@ const dsi_arg_other trainer_names[] = {
     INSTEAD("save_only_model", SAVING),
     INSTEAD("save_safetensors", "every file of weights is safetensors; leave it out"),
     SAME("save_total_limit", "keep_last"),
+    SAME("early_stopping_steps", "early_stopping_patience"),
     SAME("eval_steps", "eval_interval"),
     INSTEAD("eval_strategy", EVALUATE),
     INSTEAD("evaluation_strategy", EVALUATE),

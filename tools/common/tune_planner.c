@@ -2,12 +2,14 @@
 /* See tune_planner.h. */
 #include "common/tune_planner.h"
 
+#include "base/machine_memory.h"
+#include "base/process_memory.h"
 #include "common/machine.h"
 #include "common/train.h"
 #include "common/tune_rows.h"
 #include "config/config_values.h"
 #include "launch/head.h"
-#include "train/plan_report.h"
+#include "report/plan_report.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,6 +57,7 @@ static ds_status open_parts(ds_ctx *ctx, planner *p, const dsi_tune_job *job)
     const train_options *o = &p->options;
     char path[PATH_BYTES];
     DS_TRY(read_command(ctx, p, job->command));
+    DS_TRY(train_options_find(ctx, &p->options, DS_HUB_MODEL));
     (void)snprintf(path, sizeof path, "%s/config.json", o->model != NULL ? o->model : "");
     DS_TRY(ds_model_from_config(ctx, o->model != NULL ? path : o->model_config, &p->model));
     if (job->device != NULL) {
@@ -152,28 +155,15 @@ const dsi_tune_planner tune_planner_ds_train = {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* MemAvailable of /proc/meminfo; 0 when unknown. */
-static uint64_t free_bytes(void)
-{
-    FILE *file = fopen("/proc/meminfo", "re");
-    char line[128];
-    uint64_t kib = 0;
-    while (file != NULL && kib == 0 && fgets(line, sizeof line, file) != NULL) {
-        (void)(sscanf(line, "MemAvailable: %llu", (unsigned long long *)&kib) == 1);
-    }
-    if (file != NULL) {
-        (void)fclose(file);
-    }
-    return kib * 1024;
-}
-
 ds_status tune_find_memory(ds_ctx *ctx, const dsi_launch_options *options, uint64_t *bytes_out)
 {
     dsi_hosts hosts = {0};
     bool local = false;
     DS_TRY(dsi_head_hosts(ctx, options, &hosts, &local));
-    const uint64_t all = machine_memory_bytes();
-    const uint64_t now = free_bytes();
+    const uint64_t all = dsi_machine_memory();
+    dsi_process_memory memory;
+    dsi_process_memory_read(&memory);
+    const uint64_t now = memory.machine_memory - memory.machine_used;
     const uint64_t bytes = now > 0 && (all == 0 || now < all) ? now : all;
     *bytes_out = bytes / 20 * 19 / hosts.items[0].n_slots;
     dsi_hosts_free(&hosts);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Instruction set detection. See cpu_features.h. */
+/* The instruction set in use. See cpu_features.h. */
 #include "accel/cpu/cpu_features.h"
+
+#include "base/processor.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -10,7 +12,6 @@
 #include <string.h>
 #include <strings.h>
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -18,68 +19,29 @@
 static ds_isa detected = DS_ISA_REF; /* written once, under pthread_once */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+/* Asks the kernel to let this process use AMX tiles. */
+static bool tiles_permitted(void)
+{
 #if defined(__x86_64__)
-enum {
-    XCR0_AVX = 0x6,                   /* xmm and ymm */
-    XCR0_AVX512 = 0xe0,               /* masks, upper halves, zmm16-31 */
-    XCR0_AMX = 0x60000,               /* tile configuration and data */
-    ARCH_REQUEST_PERMISSION = 0x1023, /* arch_prctl ARCH_REQ_XCOMP_PERM */
-    XFEATURE_TILE_DATA = 18
-};
-
-static uint64_t saved_state(void)
-{
-    uint32_t low = 0;
-    uint32_t high = 0;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return (uint64_t)high << 32 | low;
-}
-
-static bool has_all(uint32_t word, uint32_t bits)
-{
-    return (word & bits) == bits;
-}
-
-static ds_isa detect(void)
-{
-    uint32_t a = 0;
-    uint32_t b = 0;
-    uint32_t c = 0;
-    uint32_t d = 0;
-    if (!__get_cpuid(1, &a, &b, &c, &d) ||
-        !has_all(c, bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C)) {
-        return DS_ISA_REF;
-    }
-    const uint64_t state = saved_state();
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !has_all(b, bit_AVX2) ||
-        (state & XCR0_AVX) != XCR0_AVX) {
-        return DS_ISA_REF;
-    }
-    if (!has_all(b, bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL) ||
-        (state & XCR0_AVX512) != XCR0_AVX512) {
-        return DS_ISA_AVX2;
-    }
-    const uint32_t amx_tile = 1u << 24;
-    const uint32_t amx_bf16 = 1u << 22;
-    uint32_t a1 = 0;
-    uint32_t unused = 0;
-    (void)__get_cpuid_count(7, 1, &a1, &unused, &unused, &unused);
-    const uint32_t avx512_bf16 = 1u << 5;
-    if (!has_all(a1, avx512_bf16)) {
-        return DS_ISA_AVX512;
-    }
-    if (!has_all(d, amx_tile | amx_bf16) || (state & XCR0_AMX) != XCR0_AMX ||
-        syscall(SYS_arch_prctl, ARCH_REQUEST_PERMISSION, XFEATURE_TILE_DATA) != 0) {
-        return DS_ISA_AVX512_BF16;
-    }
-    return DS_ISA_AMX;
-}
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE */
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 #else
+    return false;
+#endif
+}
+
 static ds_isa detect(void)
 {
-    return DS_ISA_REF;
+    static const uint32_t needs[DS_ISA_COUNT] = {[DS_ISA_AVX2] = DSI_CPU_SET_AVX2,
+                                                 [DS_ISA_AVX512] = DSI_CPU_SET_AVX512,
+                                                 [DS_ISA_AVX512_BF16] = DSI_CPU_SET_AVX512_BF16,
+                                                 [DS_ISA_AMX] = DSI_CPU_SET_AMX};
+    ds_isa isa = DS_ISA_REF;
+    while (isa + 1 < DS_ISA_COUNT && dsi_processor_has(needs[isa + 1])) {
+        isa += 1;
+    }
+    return isa == DS_ISA_AMX && !tiles_permitted() ? DS_ISA_AVX512_BF16 : isa;
 }
-#endif
 
 static ds_isa highest_built(void)
 {

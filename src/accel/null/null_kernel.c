@@ -2,6 +2,8 @@
 /* One kernel for every operator. See null_kernel.h. */
 #include "accel/null/null_kernel.h"
 
+#include "accel/accel.h"
+
 static ds_status compute_nothing(const ds_kernel_call *call)
 {
     (void)call;
@@ -22,3 +24,12 @@ const ds_kernel *dsi_null_kernel_choose(const ds_kernel_sig *sig, ds_isa cap)
     (void)cap;
     return &null_kernel;
 }
+
+static const ds_accel_kernels kernels = {.choose = dsi_null_kernel_choose};
+
+const ds_accel dsi_accel_null = {.version = DS_ACCEL_VERSION,
+                                 .name = "null",
+                                 .doc = "computes nothing: plans and runs are counted alone",
+                                 .memory = &dsi_host_memory,
+                                 .kernels = &kernels,
+                                 .counts_only = true};

@@ -113,7 +113,7 @@ static void bind_rest(dsi_ji *j, const dsi_jn *node, const dsi_ji_args *args, ds
     }
 }
 
-dsi_jv dsi_ji_call_macro(dsi_ji *j, const dsi_jv_macro *macro, const dsi_ji_args *args)
+static dsi_jv call_macro(dsi_ji *j, const dsi_jv_macro *macro, const dsi_ji_args *args)
 {
     const dsi_jn *node = macro->node;
     dsi_ji_scope *scope = dsi_ji_scope_in(j, macro->scope);
@@ -342,7 +342,7 @@ static dsi_jv call_any(dsi_ji *j, dsi_jv function, const dsi_ji_args *args)
     case DSI_JV_FUNCTION:
         return call_function(j, function.name, args);
     case DSI_JV_MACRO:
-        return dsi_ji_call_macro(j, function.macro, args);
+        return call_macro(j, function.macro, args);
     case DSI_JV_LOOP:
         return dsi_ji_call_loop(j, function.loop, args);
     case DSI_JV_METHOD:

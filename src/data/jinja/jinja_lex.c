@@ -7,6 +7,8 @@
  * tag.
  */
 #include "base/buf.h"
+
+#include "base/escape.h"
 #include "data/jinja/jinja_node.h"
 #include "data/jinja/jinja_unicode.h"
 
@@ -219,10 +221,8 @@ static const char *based_digits(const lexer *l, const char *p, int base)
     while (p < l->end) {
         const char *q = p + (*p == '_');
         const char c = q < l->end ? *q : '\0';
-        const int value = is_digit(c)                          ? c - '0'
-                          : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
-                                                               : 99;
-        if (value >= base) {
+        const int value = dsi_hex_digit(c);
+        if (value < 0 || value >= base) {
             break;
         }
         p = q + 1;
@@ -299,8 +299,7 @@ static void number(lexer *l)
     } else {
         uint64_t value = 0;
         for (const char *p = clean + (base == 10 ? 0 : 2); *p != '\0'; ++p) {
-            const unsigned d =
-                is_digit(*p) ? (unsigned)(*p - '0') : (unsigned)((*p | 32) - 'a' + 10);
+            const unsigned d = (unsigned)dsi_hex_digit(*p);
             if (value > ((uint64_t)INT64_MAX - d) / (uint64_t)base) {
                 fail(l, DS_ERR_UNSUPPORTED, "a whole number beyond 64 bits");
                 return;
@@ -319,10 +318,7 @@ static int hex(const char *p, const char *end, int n, uint32_t *value)
 {
     *value = 0;
     for (int i = 0; i < n; ++i) {
-        const char c = p + i < end ? p[i] : '\0';
-        const int d = is_digit(c)                          ? c - '0'
-                      : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
-                                                           : -1;
+        const int d = dsi_hex_digit(p + i < end ? p[i] : '\0');
         if (d < 0) {
             return -1;
         }

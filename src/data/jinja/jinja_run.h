@@ -120,7 +120,6 @@ bool dsi_ji_is(dsi_jv v, const char *text);
 void dsi_ji_put(dsi_ji *j, dsi_buf *out, dsi_jv v);      /* str(v) */
 void dsi_ji_put_repr(dsi_ji *j, dsi_buf *out, dsi_jv v); /* repr(v) */
 dsi_jv dsi_ji_str(dsi_ji *j, dsi_jv v);
-void dsi_ji_put_float(dsi_buf *out, double f);
 
 typedef struct dsi_ji_json {
     bool ascii, sorted;
@@ -158,7 +157,6 @@ bool dsi_ji_bind(dsi_ji *j, const dsi_ji_args *args, const char *what, const cha
 dsi_jv dsi_ji_call(dsi_ji *j, dsi_jv function, const dsi_ji_args *args);
 dsi_jv dsi_ji_call_method(dsi_ji *j, dsi_jv self, const char *name, const dsi_ji_args *args);
 dsi_jv dsi_ji_str_format(dsi_ji *j, dsi_jv self, const dsi_ji_args *args);
-dsi_jv dsi_ji_call_macro(dsi_ji *j, const dsi_jv_macro *macro, const dsi_ji_args *args);
 /* An attribute that is a method of its type: DSI_JI_NO_METHOD when there is none. */
 typedef enum dsi_ji_method_kind {
     DSI_JI_NO_METHOD,

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Python's repr() of a float: the fewest digits that read back. */
-void dsi_ji_put_float(dsi_buf *out, double f)
+static void put_float(dsi_buf *out, double f)
 {
     char digits[40];
     if (isnan(f) || isinf(f)) {
@@ -132,7 +132,7 @@ static void put_other(dsi_ji *j, dsi_buf *out, dsi_jv v)
         dsi_buf_printf(out, "%" PRId64, v.i);
         break;
     case DSI_JV_FLOAT:
-        dsi_ji_put_float(out, v.f);
+        put_float(out, v.f);
         break;
     case DSI_JV_LIST:
         dsi_buf_putc(out, '[');
@@ -357,7 +357,7 @@ static void put_json(dsi_ji *j, dsi_buf *out, dsi_jv v, const dsi_ji_json *how, 
         if (isnan(v.f) || isinf(v.f)) {
             dsi_buf_puts(out, isnan(v.f) ? "NaN" : v.f < 0 ? "-Infinity" : "Infinity");
         } else {
-            dsi_ji_put_float(out, v.f);
+            put_float(out, v.f);
         }
         break;
     case DSI_JV_INT:

@@ -25,7 +25,7 @@ bool dsi_span_u32(dsi_span *span, uint32_t *value_out)
     return true;
 }
 
-bool dsi_span_varint(dsi_span *span, uint64_t *value_out)
+static bool span_varint(dsi_span *span, uint64_t *value_out)
 {
     uint64_t value = 0;
     for (uint32_t shift = 0; shift < 64 && span->p < span->end; shift += 7) {
@@ -63,7 +63,7 @@ static bool next_run(dsi_hybrid *h)
 {
     uint64_t head = 0;
     const uint8_t *data = NULL;
-    if (!dsi_span_varint(&h->span, &head) || head > UINT32_MAX) {
+    if (!span_varint(&h->span, &head) || head > UINT32_MAX) {
         return false;
     }
     h->packed = (head & 1) != 0;
@@ -117,8 +117,8 @@ bool dsi_delta_open(dsi_span span, dsi_delta *delta_out)
     dsi_delta d = {.span = span};
     uint64_t block = 0;
     uint64_t first = 0;
-    if (!dsi_span_varint(&d.span, &block) || !dsi_span_varint(&d.span, &d.n_mini) ||
-        !dsi_span_varint(&d.span, &d.n_left) || !dsi_span_varint(&d.span, &first)) {
+    if (!span_varint(&d.span, &block) || !span_varint(&d.span, &d.n_mini) ||
+        !span_varint(&d.span, &d.n_left) || !span_varint(&d.span, &first)) {
         return false;
     }
     if (d.n_mini == 0 || d.n_mini > 4096 || block == 0 || block > (1 << 24) ||
@@ -135,7 +135,7 @@ bool dsi_delta_open(dsi_span span, dsi_delta *delta_out)
 static bool next_block(dsi_delta *d)
 {
     uint64_t min_delta = 0;
-    if (!dsi_span_varint(&d->span, &min_delta) ||
+    if (!span_varint(&d->span, &min_delta) ||
         !dsi_span_take(&d->span, (size_t)d->n_mini, &d->widths)) {
         return false;
     }

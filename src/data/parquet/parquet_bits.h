@@ -16,7 +16,6 @@ typedef struct dsi_span {
 
 bool dsi_span_take(dsi_span *span, size_t n, const uint8_t **data_out);
 bool dsi_span_u32(dsi_span *span, uint32_t *value_out); /* little endian */
-bool dsi_span_varint(dsi_span *span, uint64_t *value_out);
 
 /* The n bits (at most 64) from bit `at` on, lowest first; the caller knows that they are there. */
 uint64_t dsi_bits_get(const uint8_t *data, uint64_t at, uint32_t n);

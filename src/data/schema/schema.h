@@ -3,7 +3,7 @@
  *
  * A row passes through: columns under the names of fields (schema_columns.c), which schema it is of
  * (schema_recognise.c), the schema's reader (schema_chat.c with schema_message.c,
- * schema_pair.c, schema_alpaca.c), what
+ * schema_pair.c, schema_alpaca.c with schema_instruction.c), what
  * the chat template would leave out (schema_lost.c), tokens with loss flags (schema_tokens.c).
  * jsonl_line.c calls them. All run on any thread: an error is a text in the line.
  *
@@ -11,7 +11,8 @@
  *   prompt-completion {"prompt","completion"}: strings, or lists of messages; the completion counts
  *   messages          {"messages"} or {"conversations"}, messages of role and content or of from
  *                     and value (ShareGPT); the assistant's turns count
- *   Alpaca            {"instruction","input","output"} in Alpaca's prompt; the output counts
+ *   Alpaca            {"instruction","input","output"} in Alpaca's prompt, or as a chat; the output
+ *                     counts
  *   preference        {"prompt","chosen","rejected"}, the prompt may be within both
  *   unpaired          {"prompt","completion","label"}, label true or false
  */
@@ -80,6 +81,12 @@ bool dsi_schema_chat(const dsi_schema_row *r, dsi_form *form);
 bool dsi_schema_pair(const dsi_schema_row *r, dsi_form *form);
 bool dsi_schema_preference(const dsi_schema_row *r, dsi_form *form);
 bool dsi_schema_alpaca(const dsi_schema_row *r, dsi_form *form);
+
+/* An Alpaca row's texts, each NULL when it is not there, as a chat. history: pairs of texts. */
+typedef struct dsi_instruction {
+    const json_t *system, *history, *instruction, *input, *output;
+} dsi_instruction;
+bool dsi_schema_instruction(const dsi_schema_row *r, const dsi_instruction *texts, dsi_form *form);
 
 /* Fills form->context; a chat template must be there. Before messages are read: which template it
  * is depends on the tools. */

@@ -60,12 +60,6 @@ static bool add_history(const dsi_schema_row *r, const json_t *history, json_t *
     for (size_t i = 0; i < json_array_size(history); ++i) {
         const json_t *turn = json_array_get(history, i);
         const json_t *answer = json_array_get(turn, 1);
-        if (json_array_size(turn) != 2 || !json_is_string(json_array_get(turn, 0)) ||
-            !json_is_string(answer)) {
-            return dsi_schema_refuse(r, DS_ERR_FORMAT,
-                                     "history[%zu] must be [\"instruction\", \"answer\"]; found %s",
-                                     i, dsi_schema_kind(turn));
-        }
         add_instruction(buf, json_array_get(turn, 0), NULL);
         bool fine = end_piece(list, buf);
         add(buf, answer);
@@ -83,37 +77,43 @@ static bool read_history(const dsi_schema_row *r, json_t **history_out)
 {
     char column[DSI_COLUMN_NAME];
     const char *name = dsi_columns_name(r->params, "history", column);
-    return dsi_schema_nested(r, name, dsi_schema_field(r, "history"), history_out) &&
-           (*history_out == NULL || json_is_array(*history_out) ||
-            dsi_schema_refuse(r, DS_ERR_FORMAT, "\"%s\" must be a list; found %s", name,
-                              dsi_schema_kind(*history_out)));
+    if (!dsi_schema_nested(r, name, dsi_schema_field(r, "history"), history_out)) {
+        return false;
+    }
+    if (*history_out != NULL && !json_is_array(*history_out)) {
+        return dsi_schema_refuse(r, DS_ERR_FORMAT, "\"%s\" must be a list; found %s", name,
+                                 dsi_schema_kind(*history_out));
+    }
+    for (size_t i = 0; i < json_array_size(*history_out); ++i) {
+        const json_t *turn = json_array_get(*history_out, i);
+        if (json_array_size(turn) != 2 || !json_is_string(json_array_get(turn, 0)) ||
+            !json_is_string(json_array_get(turn, 1))) {
+            return dsi_schema_refuse(r, DS_ERR_FORMAT,
+                                     "history[%zu] must be [\"instruction\", \"answer\"]; found %s",
+                                     i, dsi_schema_kind(turn));
+        }
+    }
+    return true;
 }
 
-/* The texts of the row, the answers at odd places; history may be NULL. */
-static json_t *pieces_of(const dsi_schema_row *r, const json_t *history)
+/* The texts of the row, the answers at odd places. */
+static json_t *pieces_of(const dsi_schema_row *r, const dsi_instruction *texts)
 {
-    const json_t *instruction = NULL;
-    const json_t *input = NULL;
-    const json_t *output = NULL;
-    const json_t *system = NULL;
-    if (!read_text(r, "instruction", &instruction) || !read_text(r, "input", &input) ||
-        !read_text(r, "output", &output) || !read_text(r, "system", &system)) {
-        return NULL;
-    }
+    const json_t *input = texts->input;
     dsi_buf buf = dsi_buf_make(DSI_ROW_TEXT_MAX);
     json_t *list = json_array();
-    if (json_string_length(system) > 0) {
-        add(&buf, system);
+    if (json_string_length(texts->system) > 0) {
+        add(&buf, texts->system);
     } else {
         dsi_buf_puts(&buf, json_string_length(input) > 0 ? WITH_INPUT : WITHOUT_INPUT);
     }
     dsi_buf_puts(&buf, "\n\n");
-    bool fine = add_history(r, history, list, &buf);
+    bool fine = add_history(r, texts->history, list, &buf);
     if (fine) {
-        add_instruction(&buf, instruction, input);
-        fine =
-            (end_piece(list, &buf) && json_array_append(list, (json_t *)(uintptr_t)output) == 0) ||
-            dsi_schema_no_memory(r);
+        add_instruction(&buf, texts->instruction, input);
+        fine = (end_piece(list, &buf) &&
+                json_array_append(list, (json_t *)(uintptr_t)texts->output) == 0) ||
+               dsi_schema_no_memory(r);
     }
     dsi_buf_free(&buf);
     if (!fine) {
@@ -125,12 +125,21 @@ static json_t *pieces_of(const dsi_schema_row *r, const json_t *history)
 
 bool dsi_schema_alpaca(const dsi_schema_row *r, dsi_form *form)
 {
+    dsi_instruction texts = {0};
     json_t *history = NULL;
-    if (!read_history(r, &history)) {
+    if (!read_history(r, &history) || !read_text(r, "instruction", &texts.instruction) ||
+        !read_text(r, "input", &texts.input) || !read_text(r, "output", &texts.output) ||
+        !read_text(r, "system", &texts.system)) {
         json_decref(history);
         return false;
     }
-    json_t *pieces = pieces_of(r, history);
+    texts.history = history;
+    if (r->params->alpaca == DS_ALPACA_CHAT) {
+        const bool fine = dsi_schema_instruction(r, &texts, form);
+        json_decref(history);
+        return fine;
+    }
+    json_t *pieces = pieces_of(r, &texts);
     json_decref(history);
     if (pieces != NULL && json_array_size(pieces) == 2) {
         form->prompt = json_incref(json_array_get(pieces, 0));

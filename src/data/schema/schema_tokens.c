@@ -253,6 +253,6 @@ bool dsi_form_tokenize(const dsi_schema_row *r, ds_tokenizer_scratch *scratch, c
     if (json_is_string(form->answer)) {
         return tokenize_text(&w, form->answer);
     }
-    return form->schema == DSI_SCHEMA_ALPACA ? tokenize_pieces(&w, form->answer)
-                                             : tokenize_chat(&w, form);
+    const bool pieces = form->schema == DSI_SCHEMA_ALPACA && form->counts == NULL;
+    return pieces ? tokenize_pieces(&w, form->answer) : tokenize_chat(&w, form);
 }

@@ -85,7 +85,7 @@ static void sum_squares_range(const ds_kernel_call *call, int64_t begin, int64_t
 static void sum_parts_range(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
 {
     const int64_t length = ds_shape_count(call->out[0].meta.shape);
-    dsi_exact_bins sum = {{0.0}};
+    double sum[2 * DSI_EXACT_WIDE] = {0.0};
     (void)begin;
     (void)end;
     (void)slot;
@@ -93,10 +93,10 @@ static void sum_parts_range(const ds_kernel_call *call, int64_t begin, int64_t e
         const double *part = call->in[i].data;
         const int64_t n = ds_shape_count(call->in[i].meta.shape) / length;
         for (int64_t at = 0; at < n * length; ++at) {
-            sum.at[at % length] += part[at];
+            sum[at % length] += part[at];
         }
     }
-    memcpy(call->out[0].data, sum.at, (size_t)length * sizeof sum.at[0]);
+    memcpy(call->out[0].data, sum, (size_t)length * sizeof sum[0]);
 }
 
 static void clip_factor_range(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)

@@ -7,6 +7,7 @@
 
 #define DSI_REF_FAMILY_LIST(X)                                                                     \
     X(linear)                                                                                      \
+    X(bmm)                                                                                         \
     X(embedding)                                                                                   \
     X(norm)                                                                                        \
     X(activation)                                                                                  \
@@ -17,11 +18,14 @@
     X(dropout)                                                                                     \
     X(elementwise)                                                                                 \
     X(reduce)                                                                                      \
+    X(maximum)                                                                                     \
+    X(select)                                                                                      \
     X(shape)                                                                                       \
     X(cell)
 /* Those without a double-precision twin. */
 #define DSI_REF_SINGLE_LIST(X)                                                                     \
     X(gradnorm)                                                                                    \
+    X(lamb)                                                                                        \
     X(columns)                                                                                     \
     X(optimizer)
 

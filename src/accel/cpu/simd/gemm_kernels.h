@@ -13,6 +13,7 @@
 #define DSI_GEMM_KERNELS(X)                                                                        \
     X(linear)                                                                                      \
     X(linear_dw)                                                                                   \
+    X(bmm)                                                                                         \
     X(linear_cross_entropy)                                                                        \
     X(linear_cross_entropy_backward)                                                               \
     X(linear_cross_entropy_dx)                                                                     \

@@ -125,4 +125,62 @@ DSI_INLINE void exact_cut(const double *magic, vd x, int n, vd *sums)
     }
 }
 
+enum { EXACT_BIN_BLOCK = 4096 };
+
+DSI_INLINE vf bins_get(const void *x, size_t i, size_t end, ds_dtype type)
+{
+    return end - i >= VF_WIDTH ? vf_get(x, type, i) : vf_get_n(x, type, i, end - i);
+}
+
+/* Adds the squares of [begin,end) to bins first, first - 1, …: n of them. */
+DSI_INLINE void bins_add(const void *x, size_t begin, size_t end, int first, int n, ds_dtype type,
+                         dsi_exact_bins *bins)
+{
+    double magic[DSI_EXACT_BINS];
+    vd sums[DSI_EXACT_BINS];
+    for (int k = 0; k < n; ++k) {
+        magic[k] = 0x1.8p52 * dsi_exact_unit(first - k);
+        sums[k] = vd_set(0.0);
+    }
+    for (size_t i = begin; i < end; i += VF_WIDTH) {
+        const vf item = bins_get(x, i, end, type);
+        exact_cut(magic, vd_low(item), n, sums);
+        exact_cut(magic, vd_high(item), n, sums);
+    }
+    for (int k = 0; k < n; ++k) {
+        bins->at[first - k] += vd_sum(sums[k]);
+    }
+}
+
+/* Adds the squares of at most EXACT_BIN_BLOCK elements, carried. */
+DSI_INLINE void exact_bins_block(const void *x, size_t begin, size_t end, ds_dtype type,
+                                 dsi_exact_bins *bins)
+{
+    const int bits = type == DS_DTYPE_F32 ? 24 : type == DS_DTYPE_F16 ? 11 : 8;
+    exact_span span = {vi_set(0), vi_set(0)};
+    for (size_t i = begin; i < end; i += VF_WIDTH) {
+        vf_fetch(x, type, i + EXACT_BIN_BLOCK);
+        exact_span_add(&span, bins_get(x, i, end, type));
+    }
+    const int32_t top = exact_most(span.top);
+    if (top >= 0x7f800000) {
+        bins->at[DSI_EXACT_BINS] += top > 0x7f800000 ? (double)NAN : (double)INFINITY;
+        return; /* the sum is not asked for then */
+    }
+    if (top < 0x00800000) {
+        return;
+    }
+    const int first = dsi_exact_first_bin(exact_exponent(top));
+    const int32_t least = exact_most(span.under) ^ 0x7fffffff;
+    const int n = first - dsi_exact_last_bin(exact_exponent(least), bits) + 1;
+    if (n <= 3 && first >= 2) {
+        bins_add(x, begin, end, first, 3, type, bins);
+    } else if (n == 4) {
+        bins_add(x, begin, end, first, 4, type, bins);
+    } else {
+        bins_add(x, begin, end, first, n, type, bins);
+    }
+    dsi_exact_bins_carry(bins);
+}
+
 #endif

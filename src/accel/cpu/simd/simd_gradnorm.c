@@ -2,7 +2,7 @@
 /* abs_max and sum_squares: the global gradient norm, the same bits for any split of the work. */
 #include "accel/cpu/simd/simd_exact.h"
 
-enum { NORM_GRAIN = 65536, BIN_BLOCK = 4096 };
+enum { NORM_GRAIN = 65536 };
 
 /* ---- abs_max ----------------------------------------------------------------------------------
  */
@@ -112,68 +112,13 @@ typedef struct bins_job {
     dsi_exact_bins *bins; /* one a chunk */
 } bins_job;
 
-DSI_INLINE vf bins_get(const bins_job *job, size_t i, size_t end, ds_dtype type)
-{
-    return end - i >= VF_WIDTH ? vf_get(job->x, type, i) : vf_get_n(job->x, type, i, end - i);
-}
-
-/* Adds the squares of [begin,end) to bins first, first - 1, …: n of them. */
-DSI_INLINE void bins_add(const bins_job *job, size_t begin, size_t end, int first, int n,
-                         ds_dtype type, dsi_exact_bins *bins)
-{
-    double magic[DSI_EXACT_BINS];
-    vd sums[DSI_EXACT_BINS];
-    for (int k = 0; k < n; ++k) {
-        magic[k] = 0x1.8p52 * dsi_exact_unit(first - k);
-        sums[k] = vd_set(0.0);
-    }
-    for (size_t i = begin; i < end; i += VF_WIDTH) {
-        const vf x = bins_get(job, i, end, type);
-        exact_cut(magic, vd_low(x), n, sums);
-        exact_cut(magic, vd_high(x), n, sums);
-    }
-    for (int k = 0; k < n; ++k) {
-        bins->at[first - k] += vd_sum(sums[k]);
-    }
-}
-
-DSI_INLINE void bins_of_block(const bins_job *job, size_t begin, size_t end, ds_dtype type,
-                              dsi_exact_bins *bins)
-{
-    const int bits = type == DS_DTYPE_F32 ? 24 : type == DS_DTYPE_F16 ? 11 : 8;
-    exact_span span = {vi_set(0), vi_set(0)};
-    for (size_t i = begin; i < end; i += VF_WIDTH) {
-        vf_fetch(job->x, type, i + BIN_BLOCK);
-        exact_span_add(&span, bins_get(job, i, end, type));
-    }
-    const int32_t top = exact_most(span.top);
-    if (top >= 0x7f800000) {
-        bins->at[DSI_EXACT_BINS] += top > 0x7f800000 ? (double)NAN : (double)INFINITY;
-        return; /* the sum is not asked for then */
-    }
-    if (top < 0x00800000) {
-        return;
-    }
-    const int first = dsi_exact_first_bin(exact_exponent(top));
-    const int32_t least = exact_most(span.under) ^ 0x7fffffff;
-    const int n = first - dsi_exact_last_bin(exact_exponent(least), bits) + 1;
-    if (n <= 3 && first >= 2) {
-        bins_add(job, begin, end, first, 3, type, bins);
-    } else if (n == 4) {
-        bins_add(job, begin, end, first, 4, type, bins);
-    } else {
-        bins_add(job, begin, end, first, n, type, bins);
-    }
-    dsi_exact_bins_carry(bins);
-}
-
 static void bins_range(const void *opaque, size_t begin, size_t end)
 {
     const bins_job *job = opaque;
     dsi_exact_bins bins = {{0.0}};
-    for (size_t at = begin; at < end; at += BIN_BLOCK) {
-        const size_t stop = end - at < BIN_BLOCK ? end : at + BIN_BLOCK;
-        DSI_BY_TYPE(job->type, bins_of_block(job, at, stop, T, &bins))
+    for (size_t at = begin; at < end; at += EXACT_BIN_BLOCK) {
+        const size_t stop = end - at < EXACT_BIN_BLOCK ? end : at + EXACT_BIN_BLOCK;
+        DSI_BY_TYPE(job->type, exact_bins_block(job->x, at, stop, T, &bins))
     }
     job->bins[begin / job->chunk] = bins;
 }

@@ -34,6 +34,8 @@
     X(sgd)                                                                                         \
     X(lion)                                                                                        \
     X(adagrad)                                                                                     \
+    X(lamb_moments)                                                                                \
+    X(lamb_sums)                                                                                   \
     X(lamb)                                                                                        \
     X(layer_norm)                                                                                  \
     X(layer_norm_backward)                                                                         \
@@ -56,6 +58,11 @@
     X(fill)                                                                                        \
     X(expand_last)                                                                                 \
     X(expand_rows)                                                                                 \
+    X(max_last)                                                                                    \
+    X(max_last_backward)                                                                           \
+    X(compare)                                                                                     \
+    X(where)                                                                                       \
+    X(band)                                                                                        \
     X(cast)                                                                                        \
     X(store)                                                                                       \
     X(accumulate)                                                                                  \

@@ -1,99 +1,176 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lamb: moments and maxima, exact norms, update: three passes over one tensor. The sequence is that
- * of docs/internals/optim.md.
+/* lamb_moments, lamb_sums, lamb: moments, exact sums of squares in bins, update. The sequence is
+ * that of docs/internals/optim.md.
  */
 #include "accel/cpu/simd/simd_exact.h"
 #include "accel/cpu/simd/simd_optim.h"
 
-typedef struct lamb_chunk {
-    float top_p, top_u;
-    dsi_exact_parts p, u;
-} lamb_chunk;
+#include <float.h>
 
-typedef struct lamb_job {
-    optim_job base;
-    size_t chunk;
-    lamb_chunk *chunks;
-    dsi_exact_grid grid_p, grid_u;
-    float step; /* of the last pass */
-} lamb_job;
+/* ---- lamb_moments ---------------------------------------------------------------------------- */
 
-DSI_INLINE vf lamb_weight(const optim_job *job, size_t i, size_t n)
+typedef struct moments_job {
+    void *m, *v;
+    const void *grad;
+    ds_dtype m_type, v_type, grad_type;
+    vf factor, b1, c1, b2, c2;
+} moments_job;
+
+static void moments_range(const void *opaque, size_t begin, size_t end)
 {
-    const void *p = job->master != NULL ? job->master : job->param;
-    vf_fetch(p, DS_DTYPE_F32, i);
-    return vf_get_upto(p, DS_DTYPE_F32, i, n);
-}
-
-/* u from the stored moments; lanes beyond n are 0 as p is. */
-DSI_INLINE vf lamb_direction(const optim_job *job, const optim_scalars *k, vf p, size_t i, size_t n)
-{
-    vf_fetch(job->state[0], job->state_type, i);
-    vf_fetch(job->state[1], job->state_type, i);
-    const vf m = vf_get_upto(job->state[0], job->state_type, i, n);
-    const vf v = vf_get_upto(job->state[1], job->state_type, i, n);
-    const vf u = vf_fma(k->wd, p, vf_div(m, vf_add(vf_sqrt(v), k->eps)));
-    return vf_select(vm_first(n), u, vf_zero()); /* 0/0 when eps is 0 */
-}
-
-static void lamb_moments(const void *opaque, size_t begin, size_t end)
-{
-    const lamb_job *lamb = opaque;
-    const optim_job *job = &lamb->base;
-    const optim_scalars k = optim_scalars_of(job);
-    const ds_dtype st = job->state_type;
-    vi top_p = vi_set(0);
-    vi top_u = vi_set(0);
+    const moments_job *job = opaque;
     for (size_t i = begin; i < end; i += VF_WIDTH) {
         const size_t n = end - i < VF_WIDTH ? end - i : VF_WIDTH;
         vf_fetch(job->grad, job->grad_type, i);
-        const vf g = vf_mul(vf_get_upto(job->grad, job->grad_type, i, n), k.factor);
-        const vf m = vf_fma(k.b1, vf_get_upto(job->state[0], st, i, n), vf_mul(k.c1, g));
-        const vf v = vf_fma(k.b2, vf_get_upto(job->state[1], st, i, n), vf_mul(k.c2, vf_mul(g, g)));
-        vf_put_upto(job->state[0], st, i, m, n);
-        vf_put_upto(job->state[1], st, i, v, n);
-        const vf p = lamb_weight(job, i, n);
-        top_p = abs_bits_max(top_p, p);
-        top_u = abs_bits_max(top_u, lamb_direction(job, &k, p, i, n));
+        vf_fetch(job->m, job->m_type, i);
+        vf_fetch(job->v, job->v_type, i);
+        const vf g = vf_mul(vf_get_upto(job->grad, job->grad_type, i, n), job->factor);
+        const vf m = vf_fma(job->b1, vf_get_upto(job->m, job->m_type, i, n), vf_mul(job->c1, g));
+        const vf v =
+            vf_fma(job->b2, vf_get_upto(job->v, job->v_type, i, n), vf_mul(job->c2, vf_mul(g, g)));
+        vf_put_upto(job->m, job->m_type, i, m, n);
+        vf_put_upto(job->v, job->v_type, i, v, n);
     }
-    lamb->chunks[begin / lamb->chunk].top_p = abs_bits_top(top_p);
-    lamb->chunks[begin / lamb->chunk].top_u = abs_bits_top(top_u);
 }
 
-static void lamb_norms(const void *opaque, size_t begin, size_t end)
+static ds_status moments_run(const ds_kernel_call *call)
 {
-    const lamb_job *lamb = opaque;
-    const optim_job *job = &lamb->base;
-    const optim_scalars k = optim_scalars_of(job);
-    dsi_exact_parts p_parts = {0.0, 0.0};
-    dsi_exact_parts u_parts = {0.0, 0.0};
-    for (size_t run = begin; run < end; run += OPTIM_GRAIN) {
-        const size_t stop = end - run < OPTIM_GRAIN ? end : run + OPTIM_GRAIN;
-        exact_sums p_sums = exact_sums_zero();
-        exact_sums u_sums = exact_sums_zero();
-        for (size_t i = run; i < stop; i += VF_WIDTH) {
+    const ds_tensor *in = call->in;
+    const float *h = in[OPTIM_HYPER].data;
+    const moments_job job = {.m = optim_place(call, 0, OPTIM_PARAM),
+                             .v = optim_place(call, 2, OPTIM_STATES),
+                             .grad = in[OPTIM_GRAD].data,
+                             .m_type = in[OPTIM_PARAM].meta.dtype,
+                             .v_type = in[OPTIM_STATES].meta.dtype,
+                             .grad_type = in[OPTIM_GRAD].meta.dtype,
+                             .factor = vf_set(*(const float *)in[OPTIM_FACTOR].data),
+                             .b1 = vf_set(h[DSI_HYPER_BETA1]),
+                             .c1 = vf_set(1.0f - h[DSI_HYPER_BETA1]),
+                             .b2 = vf_set(h[DSI_HYPER_BETA2]),
+                             .c2 = vf_set(1.0f - h[DSI_HYPER_BETA2])};
+    for_ranges(call->ctx, tensor_count(&in[OPTIM_PARAM]), OPTIM_GRAIN, moments_range, &job);
+    return DS_OK;
+}
+
+/* ---- the update before the trust ratio ------------------------------------------------------- */
+
+typedef struct direction {
+    const void *m, *v, *weight;
+    ds_dtype m_type, v_type, weight_type;
+    vf wd, eps;
+} direction;
+
+static direction direction_of(const ds_tensor *m, const ds_tensor *v, const ds_tensor *weight,
+                              const float *hyper, const dsi_optim_attrs *attrs)
+{
+    return (direction){.m = m->data,
+                       .v = v->data,
+                       .weight = weight->data,
+                       .m_type = m->meta.dtype,
+                       .v_type = v->meta.dtype,
+                       .weight_type = weight->meta.dtype,
+                       .wd = vf_set(hyper[DSI_HYPER_WEIGHT_DECAY]),
+                       .eps = vf_set((float)attrs->eps)};
+}
+
+/* Of n elements from i; 0 of the zeros that fill a slice, whatever eps is. *p_out: the weights. */
+DSI_INLINE vf direction_get(const direction *d, size_t i, size_t n, vf *p_out)
+{
+    vf_fetch(d->m, d->m_type, i);
+    vf_fetch(d->v, d->v_type, i);
+    vf_fetch(d->weight, d->weight_type, i);
+    const vf m = vf_get_upto(d->m, d->m_type, i, n);
+    const vf v = vf_get_upto(d->v, d->v_type, i, n);
+    const vf root = vf_max(vf_set(FLT_MIN), vf_add(vf_sqrt(v), d->eps)); /* NaN passes */
+    *p_out = vf_get_upto(d->weight, d->weight_type, i, n);
+    return vf_fma(d->wd, *p_out, vf_div(m, root));
+}
+
+/* ---- lamb_sums ------------------------------------------------------------------------------- */
+
+typedef struct sums_job {
+    direction d;
+    size_t chunk;
+    dsi_exact_bins (*bins)[2]; /* of weight and update, one pair a chunk */
+} sums_job;
+
+static void sums_range(const void *opaque, size_t begin, size_t end)
+{
+    const sums_job *job = opaque;
+    dsi_exact_bins *bins = job->bins[begin / job->chunk];
+    float p[EXACT_BIN_BLOCK];
+    float u[EXACT_BIN_BLOCK];
+    memset(bins, 0, 2 * sizeof *bins);
+    for (size_t at = begin; at < end; at += EXACT_BIN_BLOCK) {
+        const size_t stop = end - at < EXACT_BIN_BLOCK ? end : at + EXACT_BIN_BLOCK;
+        for (size_t i = at; i < stop; i += VF_WIDTH) {
             const size_t n = stop - i < VF_WIDTH ? stop - i : VF_WIDTH;
-            const vf p = lamb_weight(job, i, n);
-            exact_sums_add(&lamb->grid_p, p, &p_sums);
-            exact_sums_add(&lamb->grid_u, lamb_direction(job, &k, p, i, n), &u_sums);
+            vf weight;
+            const vf update = direction_get(&job->d, i, n, &weight);
+            vf_put_upto(p, DS_DTYPE_F32, i - at, weight, n);
+            vf_put_upto(u, DS_DTYPE_F32, i - at, update, n);
         }
-        exact_sums_close(&lamb->grid_p, &p_sums, &p_parts);
-        exact_sums_close(&lamb->grid_u, &u_sums, &u_parts);
+        exact_bins_block(p, 0, stop - at, DS_DTYPE_F32, &bins[0]);
+        exact_bins_block(u, 0, stop - at, DS_DTYPE_F32, &bins[1]);
     }
-    lamb->chunks[begin / lamb->chunk].p = p_parts;
-    lamb->chunks[begin / lamb->chunk].u = u_parts;
 }
 
-static void lamb_apply(const void *opaque, size_t begin, size_t end)
+static size_t sums_chunks(const ds_kernel_sig *sig, size_t *chunk_out)
 {
-    const lamb_job *lamb = opaque;
-    const optim_job *job = &lamb->base;
-    const optim_scalars k = optim_scalars_of(job);
-    const vf step = vf_set(lamb->step);
+    const size_t n = meta_count(&sig->in[0]);
+    *chunk_out = range_chunk(n, OPTIM_GRAIN);
+    return (n + *chunk_out - 1) / *chunk_out;
+}
+
+static size_t sums_work(const ds_kernel_sig *sig)
+{
+    size_t chunk;
+    return sums_chunks(sig, &chunk) * 2 * sizeof(dsi_exact_bins);
+}
+
+static ds_status sums_run(const ds_kernel_call *call)
+{
+    const ds_tensor *in = call->in;
+    sums_job job = {.d = direction_of(&in[0], &in[1], &in[2], in[3].data, call->sig->attrs),
+                    .bins = call->work};
+    const size_t n_chunks = sums_chunks(call->sig, &job.chunk);
+    dsi_exact_bins total[2] = {{{0.0}}, {{0.0}}};
+    for_ranges(call->ctx, tensor_count(&in[0]), OPTIM_GRAIN, sums_range, &job);
+    for (size_t c = 0; c < n_chunks; ++c) {
+        dsi_exact_bins_join(&total[0], job.bins[c][0].at);
+        dsi_exact_bins_join(&total[1], job.bins[c][1].at);
+    }
+    memcpy(call->out[0].data, total, sizeof total);
+    return DS_OK;
+}
+
+static bool sums_supports(const ds_kernel_sig *sig)
+{
+    bool all = true;
+    for (uint32_t i = 0; i < sig->n_in; ++i) {
+        all = all && is_act_type(sig->in[i].dtype);
+    }
+    return all;
+}
+
+/* ---- lamb ------------------------------------------------------------------------------------ */
+
+typedef struct lamb_job {
+    direction d;
+    void *param;
+    float *master; /* NULL: the parameter is f32 */
+    ds_dtype param_type;
+    vf step;
+} lamb_job;
+
+static void lamb_range(const void *opaque, size_t begin, size_t end)
+{
+    const lamb_job *job = opaque;
     for (size_t i = begin; i < end; i += VF_WIDTH) {
         const size_t n = end - i < VF_WIDTH ? end - i : VF_WIDTH;
-        const vf old = lamb_weight(job, i, n);
-        const vf p = vf_fma(step, lamb_direction(job, &k, old, i, n), old);
+        vf old;
+        const vf u = direction_get(&job->d, i, n, &old);
+        const vf p = vf_fma(job->step, u, old);
         if (job->master != NULL) {
             vf_put_upto(job->master, DS_DTYPE_F32, i, p, n);
         }
@@ -101,63 +178,51 @@ static void lamb_apply(const void *opaque, size_t begin, size_t end)
     }
 }
 
-/* The trust ratio; 1 when a norm is 0 or not finite. */
-static float lamb_ratio(lamb_job *lamb, size_t n_chunks)
+static double lamb_norm(const double *parts)
 {
-    dsi_exact_parts p = {0.0, 0.0};
-    dsi_exact_parts u = {0.0, 0.0};
-    for (size_t c = 0; c < n_chunks; ++c) {
-        p.high += lamb->chunks[c].p.high;
-        p.low += lamb->chunks[c].p.low;
-        dsi_exact_carry(&lamb->grid_p, &p);
-        u.high += lamb->chunks[c].u.high;
-        u.low += lamb->chunks[c].u.low;
-        dsi_exact_carry(&lamb->grid_u, &u);
-    }
-    const double norm_p = lamb->grid_p.empty ? 0.0 : sqrt(p.high + p.low);
-    const double norm_u = lamb->grid_u.empty ? 0.0 : sqrt(u.high + u.low);
-    if (norm_p == 0.0 || norm_u == 0.0) {
+    dsi_exact_bins bins = {{0.0}};
+    dsi_exact_bins_join(&bins, parts);
+    return sqrt(dsi_exact_bins_total(bins.at));
+}
+
+/* The trust ratio; 1 when a norm is 0 or not finite. */
+static float lamb_ratio(const dsi_optim_attrs *a, const double *sums)
+{
+    const double norm_p = lamb_norm(sums);
+    const double norm_u = lamb_norm(sums + DSI_EXACT_WIDE);
+    if (!(norm_p > 0.0) || !(norm_u > 0.0) || !isfinite(norm_p) || !isfinite(norm_u)) {
         return 1.0f;
     }
     const double ratio = norm_p / norm_u;
-    const double most = lamb->base.attrs->max_coeff;
-    const double least = lamb->base.attrs->min_coeff;
-    return (float)(ratio > most ? most : ratio < least ? least : ratio);
-}
-
-static size_t lamb_chunks(size_t n, size_t *chunk_out)
-{
-    *chunk_out = range_chunk(n, OPTIM_GRAIN);
-    return (n + *chunk_out - 1) / *chunk_out;
-}
-
-static size_t lamb_work(const ds_kernel_sig *sig)
-{
-    size_t chunk;
-    return lamb_chunks(meta_count(&sig->in[OPTIM_PARAM]), &chunk) * sizeof(lamb_chunk);
+    return (float)(ratio > a->max_coeff   ? a->max_coeff
+                   : ratio < a->min_coeff ? a->min_coeff
+                                          : ratio);
 }
 
 static ds_status lamb_run(const ds_kernel_call *call)
 {
-    lamb_job lamb = {.base = optim_job_of(call, 2), .chunks = call->work};
-    const size_t n = lamb.base.n;
-    const size_t n_chunks = lamb_chunks(n, &lamb.chunk);
-    float top_p = 0.0f;
-    float top_u = 0.0f;
-    for_ranges(call->ctx, n, OPTIM_GRAIN, lamb_moments, &lamb);
-    for (size_t c = 0; c < n_chunks; ++c) {
-        top_p = larger_magnitude(top_p, lamb.chunks[c].top_p);
-        top_u = larger_magnitude(top_u, lamb.chunks[c].top_u);
-    }
-    lamb.grid_p = dsi_exact_grid_of(top_p);
-    lamb.grid_u = dsi_exact_grid_of(top_u);
-    for_ranges(call->ctx, n, OPTIM_GRAIN, lamb_norms, &lamb);
-    const float *h = lamb.base.hyper;
-    const float scaled = h[DSI_HYPER_LR] * h[DSI_HYPER_BIAS2];
-    const float plain = -(scaled / h[DSI_HYPER_BIAS1]);
-    lamb.step = plain * lamb_ratio(&lamb, n_chunks);
-    for_ranges(call->ctx, n, OPTIM_GRAIN, lamb_apply, &lamb);
+    const ds_tensor *in = call->in;
+    const float *h = in[OPTIM_HYPER].data;
+    const bool has_master = input_at(call, OPTIM_MASTER) != NULL;
+    lamb_job job = {.param = has_master ? call->out[0].data : optim_place(call, 0, OPTIM_PARAM),
+                    .master = has_master ? optim_place(call, 1, OPTIM_MASTER) : NULL,
+                    .param_type = in[OPTIM_PARAM].meta.dtype};
+    const ds_tensor weight = {
+        has_master ? job.master : job.param,
+        {has_master ? DS_DTYPE_F32 : job.param_type, in[OPTIM_PARAM].meta.shape}};
+    const float scaled = (h[DSI_HYPER_LR] * h[DSI_HYPER_BIAS2]) / h[DSI_HYPER_BIAS1];
+    job.d = direction_of(&in[OPTIM_STATES], &in[OPTIM_STATES + 1], &weight, h, call->sig->attrs);
+    job.step = vf_set(-scaled * lamb_ratio(call->sig->attrs, in[OPTIM_GRAD].data));
+    for_ranges(call->ctx, tensor_count(&in[OPTIM_PARAM]), OPTIM_GRAIN, lamb_range, &job);
     return DS_OK;
 }
 
-DSI_SIMD_KERNEL(lamb, optim_supports, lamb_work, lamb_run);
+static bool lamb_supports(const ds_kernel_sig *sig)
+{
+    return is_act_type(sig->in[OPTIM_PARAM].dtype) && (sig->in[OPTIM_PARAM].dtype == DS_DTYPE_F32 ||
+                                                       sig->in[OPTIM_MASTER].dtype == DS_DTYPE_F32);
+}
+
+DSI_SIMD_KERNEL(lamb_moments, all_act_types, NULL, moments_run);
+DSI_SIMD_KERNEL(lamb_sums, sums_supports, sums_work, sums_run);
+DSI_SIMD_KERNEL(lamb, lamb_supports, NULL, lamb_run);

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Accelerators: what the library asks of a device that computes, as tables. Who writes one for a
+ * device that the library does not know includes this.
+ *
+ * An accelerator is one const ds_accel with a table for each noun: memory, kernels, streams. What
+ * it can leave out says what its absence means. A shared object exports the function that
+ * DS_ACCEL_SYMBOL names, which returns it, and is chosen by its path (ds_engine_params.accelerator,
+ * --accelerator ./libmine.so); the program ds_accel_test checks it. The object is linked against
+ * nothing of the library: what it may call is handed to that function. docs/internals/accel.md
+ * shows one.
+ *
+ * Thread rule: one device has one owner at a time, the thread that called open, unless a slot says
+ * otherwise.
+ */
+#ifndef DEEPSPEED_ACCEL_H
+#define DEEPSPEED_ACCEL_H
+
+#include <deepspeed/op.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DS_ACCEL_VERSION 1u
+/* A shared object's function, a ds_accel_entry; another version has another name. */
+#define DS_ACCEL_SYMBOL "ds_accel_v1"
+
+/* An open accelerator: its state, its own to define. */
+typedef struct ds_accel_device ds_accel_device;
+
+typedef struct ds_accel_memory {
+    /* Zeroed memory, aligned to 64. what: for the message. Errors: ERR_NOMEM naming the bytes. */
+    ds_status (*alloc)(ds_accel_device *device, ds_ctx *ctx, size_t bytes, const char *what,
+                       void **memory_out);
+    /* What alloc gave, and its bytes. */
+    void (*release)(ds_accel_device *device, void *memory, size_t bytes);
+    /* Optional; default: kernels reach no memory that alloc has not given. Memory of the host, such
+     * as a communicator's, that kernels are to read and write at its own address. */
+    ds_status (*adopt)(ds_accel_device *device, ds_ctx *ctx, void *memory, size_t bytes);
+    /* Optional; default: nowhere, and plans with collectives or cells on disk are refused; where
+     * on_host: at its own. The address by which communicators and disks of this process reach what
+     * lies at `memory`. */
+    void *(*peer_view)(ds_accel_device *device, void *memory);
+    /* Copies between two places of device memory, or between it and the host, not overlapping; as
+     * fill it is done when it returns, whatever streams do meanwhile with other memory. */
+    ds_status (*copy)(ds_accel_device *device, void *to, const void *from, size_t bytes);
+    ds_status (*fill)(ds_accel_device *device, void *to, int byte, size_t bytes);
+    bool on_host; /* addresses of the host and of the device are one memory; else the host copies */
+} ds_accel_memory;
+
+typedef struct ds_accel_kernels {
+    /* For a plan: the kernel of a step, or NULL when no kernel supports the case. Any thread. */
+    const ds_kernel *(*choose)(const ds_kernel_sig *sig, ds_isa cap);
+} ds_accel_kernels;
+
+/* A stream runs what is queued on it one after another, beside the host and other streams. What
+ * is queued stays as it is, calls and operands and host memory too, until the stream has passed it.
+ * Queueing may fail because what was queued before has: synchronize says what that was. */
+typedef struct ds_accel_stream ds_accel_stream;
+typedef struct ds_accel_event ds_accel_event;
+
+typedef struct ds_accel_streams {
+    /* ctx: whose threads run kernels of this stream, and where they say what failed. Streams of one
+     * context may wait for one another's events. */
+    ds_status (*create)(ds_accel_device *device, ds_ctx *ctx, ds_accel_stream **stream_out);
+    void (*destroy)(ds_accel_stream **stream); /* which has been synchronized; accepts NULL */
+    ds_status (*launch)(ds_accel_stream *stream, const ds_kernel *kernel,
+                        const ds_kernel_call *call);
+    /* As those of ds_accel_memory. */
+    ds_status (*copy)(ds_accel_stream *stream, void *to, const void *from, size_t bytes);
+    ds_status (*fill)(ds_accel_stream *stream, void *to, int byte, size_t bytes);
+    /* The host waits for all that is queued. After a failure what does not depend on it has run,
+     * the rest of the context's streams is dropped, and they can be used again. *failed_out: the
+     * call that failed, NULL when it was another piece of work. */
+    ds_status (*synchronize)(ds_accel_stream *stream, const ds_kernel_call **failed_out);
+    ds_status (*event_create)(ds_accel_device *device, ds_ctx *ctx, ds_accel_event **event_out);
+    void (*event_destroy)(ds_accel_event **event); /* accepts NULL */
+    /* The event is passed when the stream comes here. */
+    ds_status (*record)(ds_accel_stream *stream, ds_accel_event *event);
+    /* The stream goes on when the newest record before this call is passed; at once without one. */
+    ds_status (*wait)(ds_accel_stream *stream, ds_accel_event *event);
+} ds_accel_streams;
+
+typedef struct ds_accel {
+    uint32_t version; /* DS_ACCEL_VERSION */
+    const char *name; /* [a-z0-9_]+, unique */
+    const char *doc;  /* one line for lists */
+    /* Optional, both or none; default: there is no state, and the device is NULL. options: what
+     * stood behind the name, "" when nothing did. */
+    ds_status (*open)(ds_ctx *ctx, const char *options, ds_accel_device **device_out);
+    void (*close)(ds_accel_device **device);
+    const ds_accel_memory *memory;
+    const ds_accel_kernels *kernels;
+    /* Optional; default: kernels run on the thread that calls them, copies at once. */
+    const ds_accel_streams *streams;
+    bool counts_only; /* its kernels compute nothing: losses mean nothing */
+} ds_accel;
+
+/* What a shared object may call. */
+typedef struct ds_accel_library {
+    uint32_t version; /* DS_ACCEL_VERSION */
+    /* Records the message of an error, and returns its status. */
+    ds_status (*fail)(ds_ctx *ctx, ds_status status, const char *text);
+    /* ds_parallel. */
+    void (*parallel)(ds_ctx *ctx, void (*fn)(void *arg, uint32_t task, uint32_t thread), void *arg,
+                     uint32_t n_tasks);
+    /* The processor's kernel, which computes where the host can read and write. */
+    const ds_kernel *(*cpu_kernel)(const ds_kernel_sig *sig, ds_isa cap);
+} ds_accel_library;
+
+/* Called once, when the object is loaded; it stays until the process ends, and so does what is
+ * returned. library: likewise. */
+typedef const ds_accel *(*ds_accel_entry)(const ds_accel_library *library);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

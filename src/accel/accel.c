@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The list of accelerators. Add one here: name it in `accels`. See accel.h. */
+#include "accel/accel.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const ds_accel *const accels[] = {&dsi_accel_cpu, &dsi_accel_null, &dsi_accel_sim};
+
+enum { N_ACCELS = sizeof accels / sizeof accels[0] };
+
+const ds_accel *dsi_accel_at(uint32_t index)
+{
+    return index < N_ACCELS ? accels[index] : NULL;
+}
+
+static const ds_accel *by_name(const char *name)
+{
+    for (uint32_t i = 0; i < N_ACCELS; ++i) {
+        if (strcmp(accels[i]->name, name) == 0) {
+            return accels[i];
+        }
+    }
+    return NULL;
+}
+
+const ds_accel *dsi_accel_chosen(const dsi_accel_choice *choice)
+{
+    return choice->accel != NULL ? choice->accel : &dsi_accel_cpu;
+}
+
+static ds_status not_found(ds_ctx *ctx, const char *text)
+{
+    char names[256] = "";
+    size_t n = 0;
+    for (uint32_t i = 0; i < N_ACCELS && n < sizeof names; ++i) {
+        n += (size_t)snprintf(names + n, sizeof names - n, ", %s", accels[i]->name);
+    }
+    return ds_fail(ctx, DS_ERR_NOT_FOUND,
+                   "there is no accelerator \"%.60s\"; expected one of auto%s, or the "
+                   "path of a shared object, with a slash in it",
+                   text, names);
+}
+
+/* The accelerator of a name or a path. */
+static ds_status find(ds_ctx *ctx, const char *text, dsi_accel_choice *choice)
+{
+    if (strchr(choice->name, '/') != NULL) {
+        return dsi_accel_load(ctx, choice->name, &choice->accel);
+    }
+    choice->accel = by_name(choice->name);
+    return choice->accel != NULL ? DS_OK : not_found(ctx, text);
+}
+
+ds_status dsi_accel_choose(ds_ctx *ctx, const char *text, dsi_accel_choice *choice_out)
+{
+    const bool any = text == NULL || text[0] == '\0' || strcmp(text, "auto") == 0;
+    const char *asked = any ? dsi_accel_cpu.name : text;
+    const char *slash = strrchr(asked, '/');
+    const char *colon = strchr(slash != NULL ? slash : asked, ':');
+    const size_t n = colon != NULL ? (size_t)(colon - asked) : strlen(asked);
+    const char *options = colon != NULL ? colon + 1 : "";
+    dsi_accel_choice choice = {0};
+    if (n >= sizeof choice.name || strlen(options) >= sizeof choice.options) {
+        return ds_fail(
+            ctx, DS_ERR_ARG,
+            "the accelerator's name has more than %zu bytes, or its options more than %zu",
+            sizeof choice.name - 1, sizeof choice.options - 1);
+    }
+    (void)snprintf(choice.name, sizeof choice.name, "%.*s", (int)n, asked);
+    (void)snprintf(choice.options, sizeof choice.options, "%s", options);
+    DS_TRY(find(ctx, asked, &choice));
+    if (options[0] != '\0' && choice.accel->open == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "accelerator %s has no options, got \"%s\"", choice.name,
+                       options);
+    }
+    *choice_out = choice;
+    return DS_OK;
+}

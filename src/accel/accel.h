@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Accelerators inside of the library: which there are, and which one is meant. Their tables are in
+ * include/deepspeed/accel.h.
+ *
+ * Called by the executor, by whoever makes a plan, and by tools that list what there is. It is not
+ * the place of collectives (comm/) nor of files (io/).
+ */
+#ifndef DSI_ACCEL_ACCEL_H
+#define DSI_ACCEL_ACCEL_H
+
+#include <deepspeed/accel.h>
+
+extern const ds_accel dsi_accel_cpu, dsi_accel_null, dsi_accel_sim;
+
+/* Memory of the process itself: of `cpu`, and of others that compute in it. */
+extern const ds_accel_memory dsi_host_memory;
+
+enum { DSI_ACCEL_NAME = 256, DSI_ACCEL_OPTIONS = 128 };
+
+/* An accelerator and what it is opened with. */
+typedef struct dsi_accel_choice {
+    const ds_accel *accel;     /* NULL stands for dsi_accel_cpu */
+    char name[DSI_ACCEL_NAME]; /* as it was asked for: a name, or a path */
+    char options[DSI_ACCEL_OPTIONS];
+} dsi_accel_choice;
+
+/* Reads what a person writes: "NAME" or "NAME:OPTIONS"; NULL, "" and "auto" are the best that there
+ * is, today cpu. A name with a slash is the path of a shared object, which is loaded. Errors:
+ * ERR_NOT_FOUND lists the names; ERR_ARG; those of dsi_accel_load. */
+ds_status dsi_accel_choose(ds_ctx *ctx, const char *text, dsi_accel_choice *choice_out);
+const ds_accel *dsi_accel_chosen(const dsi_accel_choice *choice);
+
+/* accel_module.c: an accelerator of a shared object, which stays loaded. Errors: ERR_NOT_FOUND (no
+ * such object), ERR_FORMAT (it is none), ERR_UNSUPPORTED (of another version), ERR_ARG (a table
+ * lacks something). */
+ds_status dsi_accel_load(ds_ctx *ctx, const char *path, const ds_accel **accel_out);
+
+/* Accelerator `index` (0,1,...) of this build; NULL past the last. */
+const ds_accel *dsi_accel_at(uint32_t index);
+
+#endif

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Accelerators that are shared objects of their own: opened by path, checked, and kept until the
+ * process ends. See accel.h and docs/internals/accel.md.
+ */
+#include "accel/accel.h"
+#include "accel/cpu/registry.h"
+
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <string.h>
+
+/* What is missing of a table; NULL: nothing that must be there. */
+static const char *missing(const ds_accel *a)
+{
+    const ds_accel_memory *m = a->memory;
+    const ds_accel_streams *s = a->streams;
+    if (a->name == NULL || a->name[0] == '\0' || a->doc == NULL) {
+        return "name and doc";
+    }
+    if ((a->open == NULL) != (a->close == NULL)) {
+        return "open or close, of which it has the other";
+    }
+    if (m == NULL || m->alloc == NULL || m->release == NULL || m->copy == NULL || m->fill == NULL) {
+        return "memory with alloc, release, copy and fill";
+    }
+    if (a->kernels == NULL || a->kernels->choose == NULL) {
+        return "kernels with choose";
+    }
+    if (s != NULL &&
+        (s->create == NULL || s->destroy == NULL || s->launch == NULL || s->copy == NULL ||
+         s->fill == NULL || s->synchronize == NULL || s->event_create == NULL ||
+         s->event_destroy == NULL || s->record == NULL || s->wait == NULL)) {
+        return "one of the slots of streams";
+    }
+    return NULL;
+}
+
+/* Whether its tables have what must be there. where: for the message. */
+static ds_status check_tables(ds_ctx *ctx, const ds_accel *accel, const char *where)
+{
+    if (accel->version != DS_ACCEL_VERSION) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "%s: made for version %u of the accelerators' interface, this library has "
+                       "%u; build it against this library's deepspeed/accel.h",
+                       where, accel->version, DS_ACCEL_VERSION);
+    }
+    const char *lacks = missing(accel);
+    return lacks == NULL ? DS_OK : ds_fail(ctx, DS_ERR_ARG, "%s: lacks %s", where, lacks);
+}
+
+static ds_status fail(ds_ctx *ctx, ds_status status, const char *text)
+{
+    return ds_fail(ctx, status, "%s", text);
+}
+
+static const ds_accel_library library = {.version = DS_ACCEL_VERSION,
+                                         .fail = fail,
+                                         .parallel = ds_parallel,
+                                         .cpu_kernel = dsi_cpu_kernel_choose};
+
+ds_status dsi_accel_load(ds_ctx *ctx, const char *path, const ds_accel **accel_out)
+{
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (module == NULL) {
+        return ds_fail(ctx, DS_ERR_NOT_FOUND, "cannot load the accelerator %s: %s", path,
+                       dlerror());
+    }
+    ds_accel_entry entry = NULL;
+    void *symbol = dlsym(module, DS_ACCEL_SYMBOL);
+    memcpy(&entry, &symbol, sizeof entry); /* C has no other way from data to a function */
+    (void)dlclose(module);                 /* it stays: plans point into it */
+    if (entry == NULL) {
+        return ds_fail(ctx, DS_ERR_FORMAT, "%s is no accelerator: it has no function %s", path,
+                       DS_ACCEL_SYMBOL);
+    }
+    const ds_accel *accel = entry(&library);
+    if (accel == NULL) {
+        return ds_fail(ctx, DS_ERR_DEVICE, "%s: the accelerator says that it cannot be used here",
+                       path);
+    }
+    DS_TRY(check_tables(ctx, accel, path));
+    *accel_out = accel;
+    return DS_OK;
+}

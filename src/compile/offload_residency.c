@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See offload_residency.h. */
+#include "compile/offload_residency.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool dsi_offload_is_on(const dsi_offload_spec *spec)
+{
+    return spec->params != DSI_RESIDENCY_DEVICE || spec->states != DSI_RESIDENCY_DEVICE ||
+           spec->chosen != DSI_RESIDENCY_DEVICE || spec->how.activations != DSI_RESIDENCY_DEVICE;
+}
+
+typedef struct chooser {
+    const dsi_offload_spec *spec;
+    int64_t seen, offloaded; /* elements whose states might go, and do */
+    int64_t resident;        /* elements of parameters that stay although they might go */
+} chooser;
+
+/* What becomes of one parameter; large ones alone are worth the way. */
+static void choose(chooser *c, int64_t count, bool *states, bool *params)
+{
+    const dsi_offload_spec *s = c->spec;
+    const bool large = count >= s->threshold;
+    c->seen += large ? count : 0;
+    *states = large && s->states != DSI_RESIDENCY_DEVICE &&
+              (double)(c->offloaded + count) <= s->ratio * (double)c->seen + 0.5;
+    c->offloaded += *states ? count : 0;
+    *params = large && s->params != DSI_RESIDENCY_DEVICE && c->resident + count > s->max_resident;
+    c->resident += large && !*params ? count : 0;
+}
+
+ds_status dsi_offload_rules(const dsi_offload_spec *spec, const ds_cells *cells,
+                            dsi_residencies *residencies)
+{
+    const uint32_t n = ds_cells_count(cells);
+    chooser c = {.spec = spec};
+    residencies->items = calloc((size_t)n + 1, sizeof *residencies->items);
+    if (residencies->items == NULL) {
+        return DS_ERR_NOMEM;
+    }
+    residencies->n = n;
+    residencies->capacity = n + 1;
+    bool *states = calloc((size_t)n + 1, sizeof *states); /* of parameters that come first */
+    if (states == NULL) {
+        return DS_ERR_NOMEM;
+    }
+    for (ds_cell cell = 0; cell < n; ++cell) {
+        const ds_cell_info *info = ds_cells_get(cells, cell);
+        dsi_cell_residency residency = {DSI_RESIDENCY_DEVICE, DS_NONE, 0};
+        bool params = false;
+        if (info->kind == DS_CELL_PARAM && !info->frozen) {
+            choose(&c, ds_shape_count(info->meta.shape), &states[cell], &params);
+            residency.where = params ? spec->params : DSI_RESIDENCY_DEVICE;
+        } else if (info->kind == DS_CELL_PARAM) {
+            const bool large = ds_shape_count(info->meta.shape) >= spec->threshold;
+            residency.where = large ? spec->params : DSI_RESIDENCY_DEVICE;
+        } else if (info->kind == DS_CELL_CHOSEN) { /* matrices; not the index, which all read */
+            residency.where = info->meta.shape.n_dims == 2 ? spec->chosen : DSI_RESIDENCY_DEVICE;
+        } else if (info->of != DS_NONE && info->of < cell && states[info->of]) {
+            residency.where = spec->states;
+        }
+        residencies->items[cell] = residency;
+    }
+    free(states);
+    return DS_OK;
+}
+
+/* What might move of a section, and whether any of it does. */
+typedef struct reach {
+    int64_t largest, all; /* elements of the largest parameter, and of those of the threshold */
+    bool moves;
+} reach;
+
+static void count_cell(const dsi_offload_spec *spec, const ds_cell_info *info,
+                       dsi_cell_residency residency, reach sections[DSI_OFFLOAD_SECTIONS])
+{
+    const bool away = residency.where != DSI_RESIDENCY_DEVICE;
+    if (info->kind == DS_CELL_PARAM) {
+        const int64_t count = ds_shape_count(info->meta.shape);
+        for (int s = 0; s < DSI_OFFLOAD_SECTIONS; ++s) {
+            reach *r = &sections[s];
+            const bool counts = s == DSI_OFFLOAD_PARAMS || !info->frozen;
+            r->largest = counts && count > r->largest ? count : r->largest;
+            r->all += counts && count >= spec->threshold ? count : 0;
+        }
+        sections[DSI_OFFLOAD_PARAMS].moves |= away;
+    } else if (info->kind != DS_CELL_CHOSEN) {
+        sections[DSI_OFFLOAD_STATES].moves |= away;
+    }
+}
+
+void dsi_offload_idle(const dsi_offload_spec *spec, const ds_cells *cells,
+                      const dsi_residencies *residencies,
+                      char why_out[DSI_OFFLOAD_SECTIONS][DSI_OFFLOAD_WHY_BYTES])
+{
+    static const char *const names[] = {"offload_param", "offload_optimizer"};
+    const bool asked[] = {spec->params != DSI_RESIDENCY_DEVICE,
+                          spec->states != DSI_RESIDENCY_DEVICE};
+    reach sections[DSI_OFFLOAD_SECTIONS] = {0};
+    for (ds_cell cell = 0; cell < ds_cells_count(cells); ++cell) {
+        count_cell(spec, ds_cells_get(cells, cell), dsi_residency_of(residencies, cell), sections);
+    }
+    for (int s = 0; s < DSI_OFFLOAD_SECTIONS; ++s) {
+        const reach *r = &sections[s];
+        const size_t n = DSI_OFFLOAD_WHY_BYTES;
+        why_out[s][0] = '\0';
+        if (!asked[s] || r->moves || r->largest == 0) {
+            continue;
+        }
+        if (r->largest < spec->threshold) {
+            (void)snprintf(why_out[s], n,
+                           "zero_optimization.%s moves nothing: the largest parameter has %" PRId64
+                           " elements, param_persistence_threshold keeps those below %" PRId64,
+                           names[s], r->largest, spec->threshold);
+        } else if (s == DSI_OFFLOAD_PARAMS) {
+            (void)snprintf(why_out[s], n,
+                           "zero_optimization.%s moves nothing: the parameters that might go have "
+                           "%" PRId64 " elements, max_in_cpu keeps %" PRId64,
+                           names[s], r->all, spec->max_resident);
+        } else if (spec->ratio < 1.0) {
+            (void)snprintf(why_out[s], n, "zero_optimization.%s moves nothing: its ratio is %g",
+                           names[s], spec->ratio);
+        }
+    }
+}
+
+uint32_t dsi_offload_folders(char *folders, const char *list[DS_CONFIG_MAX_FOLDERS])
+{
+    uint32_t n = 0;
+    char *rest = NULL;
+    for (char *at = strtok_r(folders, ",", &rest); at != NULL && n < DS_CONFIG_MAX_FOLDERS;
+         at = strtok_r(NULL, ",", &rest)) {
+        list[n++] = at;
+    }
+    return n;
+}

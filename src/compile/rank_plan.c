@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From model and configuration to what a rank runs. See rank_plan.h. */
+#include "compile/rank_plan.h"
+
+#include "pass/early.h"
+#include "pass/fuse.h"
+#include "pass/keep.h"
+#include "pass/memory.h"
+#include "pass/remat.h"
+#include "place/tensor_rules.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_CELLS = 1 << 20, MAX_SLOT_RANGES = 4096 };
+
+typedef struct maker {
+    const dsi_rank_request *request;
+    dsi_engine_spec spec; /* as the memory choice in force has it */
+    int8_t *tensor_dims;  /* per logical cell; NULL: no layer is sharded */
+    dsi_rank_plan plan;
+} maker;
+
+static dsi_plan_env plan_env(const maker *m)
+{
+    return (dsi_plan_env){.n_threads = m->request->n_threads,
+                          .isa = m->spec.isa,
+                          .choose = dsi_accel_chosen(&m->spec.accel)->kernels->choose,
+                          .overlap = m->spec.overlap && m->spec.zero.mesh.n_ranks > 1,
+                          .prefetch = m->spec.prefetch,
+                          .residencies = m->plan.residencies.items,
+                          .n_residencies = m->plan.residencies.n,
+                          .read_ahead = m->spec.offload.read_ahead,
+                          .update_ahead = m->spec.offload.update_ahead,
+                          .write_behind = m->spec.offload.write_behind,
+                          .defer = m->spec.offload.defer,
+                          .write_first = m->spec.offload.write_first,
+                          .no_reuse = m->spec.no_reuse,
+                          .no_fuse = m->spec.no_fuse};
+}
+
+/* Bytes of states that the forward phase may prefetch: no writeback is in flight during the forward
+ * phase, so its buffers are free for that too. */
+static size_t forward_ahead(const dsi_offload_spec *offload)
+{
+    const size_t own = offload->update_ahead;
+    const size_t behind = own > 0 && offload->defer ? offload->write_behind : 0;
+    return behind < SIZE_MAX - own ? own + behind : SIZE_MAX;
+}
+
+static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
+{
+    const dsi_train_spec *train = &m->spec.train;
+    const ds_trace how = {.mode = mode,
+                          .dtype = train->dtype,
+                          .batch = train->batch,
+                          .seq_length = train->seq_length,
+                          .mlp_rows = train->mlp_rows};
+    return dsi_forward_graph(m->request->model, &how, train->loss, train->loss_user, m->plan.cells,
+                             graph_out);
+}
+
+/* Declares the parameters by a trace whose graph is dropped, then freezes those that match. */
+static ds_status freeze(const maker *m)
+{
+    ds_graph *graph = NULL;
+    if (m->request->n_frozen == 0) {
+        return DS_OK;
+    }
+    DS_TRY(trace(m, DS_TRACE_TRAIN, &graph));
+    ds_graph_destroy(&graph);
+    for (uint32_t i = 0; i < m->request->n_frozen; ++i) {
+        const char *pattern = m->request->frozen[i];
+        uint32_t n = 0;
+        DS_TRY(ds_cells_freeze(m->plan.cells, pattern, &n));
+        ds_log(m->plan.ctx, DS_LOG_OBJECT, "frozen: %u parameters match %s", n, pattern);
+    }
+    return DS_OK;
+}
+
+/* Tags what is recomputed and obeys the tags. */
+static ds_status recompute(const maker *m, const ds_graph *graph, ds_graph **out)
+{
+    bool *drop = calloc((size_t)graph->n_values + 1, sizeof *drop);
+    if (drop == NULL) {
+        return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for the training graph");
+    }
+    ds_status status = dsi_policy_recompute(graph, &m->spec.recompute, drop);
+    if (status >= 0) {
+        status = dsi_remat(graph, drop, out);
+    }
+    free(drop);
+    return status;
+}
+
+/* Tags what is kept and obeys the tags. */
+static ds_status keep(maker *m, const ds_graph *graph, ds_graph **out)
+{
+    bool *tags = calloc((size_t)graph->n_nodes + 1, sizeof *tags);
+    if (tags == NULL) {
+        return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for the training graph");
+    }
+    m->plan.n_kept = dsi_policy_keep(graph, m->plan.choice.logits, tags);
+    const ds_status status = dsi_keep(graph, tags, out);
+    free(tags);
+    return status;
+}
+
+/* From a logical graph to this rank's plan: fuse, recompute or keep, cut over the ranks, sort for
+ * early updates, offload, lower. */
+static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool backward,
+                       dsi_plan **plan_out)
+{
+    enum { FUSED, REMAT, KEPT, LOCAL, EARLY, OFFLOADED, COUNT };
+    ds_graph *made[COUNT] = {NULL};
+    ds_status status = DS_OK;
+    if (!env.no_fuse) {
+        DS_TRY_GOTO(status, dsi_fuse(graph, &made[FUSED]), done);
+        graph = made[FUSED];
+    }
+    if (backward && m->spec.recompute.mode != DS_RECOMPUTE_NONE) {
+        DS_TRY_GOTO(status, recompute(m, graph, &made[REMAT]), done);
+        graph = made[REMAT];
+    }
+    if (backward && m->plan.choice.logits != DSI_LOGITS_NONE) {
+        DS_TRY_GOTO(status, keep(m, graph, &made[KEPT]), done);
+        graph = made[KEPT];
+    }
+    if (m->spec.zero.mesh.n_ranks > 1) {
+        dsi_zero_spec zero = m->spec.zero;
+        zero.tensor_dims = m->tensor_dims;
+        DS_TRY_GOTO(status, dsi_zero_lower(graph, &zero, m->plan.local, &made[LOCAL]), done);
+        graph = made[LOCAL];
+    }
+    if (backward && dsi_train_is_early(&m->spec.train)) {
+        DS_TRY_GOTO(status, dsi_early(graph, &made[EARLY]), done);
+        graph = made[EARLY];
+    }
+    if (dsi_offload_is_on(&m->spec.offload)) {
+        dsi_offload how = m->spec.offload.how;
+        how.forward_ahead = forward_ahead(&m->spec.offload);
+        DS_TRY_GOTO(
+            status,
+            dsi_offload_graph(graph, &how, m->plan.local, &m->plan.residencies, &made[OFFLOADED]),
+            done);
+        graph = made[OFFLOADED];
+        env.residencies = m->plan.residencies.items;
+        env.n_residencies = m->plan.residencies.n;
+    }
+    env.no_fuse = true;
+    status = dsi_plan_build(graph, &env, plan_out);
+done:
+    for (int i = 0; i < COUNT; ++i) {
+        ds_graph_destroy(&made[i]);
+    }
+    return status;
+}
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + DSI_MEMORY_ALIGN - 1) / DSI_MEMORY_ALIGN * DSI_MEMORY_ALIGN;
+}
+
+/* Cells on the device, as the executor maps them: the same whatever the memory policy chooses. */
+static size_t cell_bytes(const dsi_rank_plan *plan)
+{
+    size_t bytes = 0;
+    bool swaps = false;
+    for (ds_cell c = 0; c < ds_cells_count(plan->local); ++c) {
+        const dsi_cell_residency residency = dsi_residency_of(&plan->residencies, c);
+        swaps = swaps || residency.where != DSI_RESIDENCY_DEVICE;
+        if (residency.where == DSI_RESIDENCY_DEVICE && residency.parent == DS_NONE) {
+            bytes += aligned(ds_meta_bytes(ds_cells_get(plan->local, c)->meta));
+        }
+    }
+    return DSI_MEMORY_ALIGN + (swaps ? dsi_swap_block_bytes(bytes) : bytes);
+}
+
+size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan)
+{
+    const dsi_plan *train = plan->train_plan;
+    const dsi_plan *eval = plan->eval_plan;
+    const size_t arena =
+        train->arena_bytes > eval->arena_bytes ? train->arena_bytes : eval->arena_bytes;
+    return cell_bytes(plan) + aligned(arena) + aligned(train->shared_bytes) +
+           aligned(eval->shared_bytes);
+}
+
+/* Homes of all logical cells. Those of evaluation are declared for it, since parts of cells come
+ * behind them. */
+static ds_status find_residencies(maker *m)
+{
+    ds_graph *graph = NULL;
+    if (!dsi_offload_is_on(&m->spec.offload)) {
+        return DS_OK;
+    }
+    DS_TRY(trace(m, DS_TRACE_EVAL, &graph));
+    ds_graph_destroy(&graph);
+    if (dsi_offload_rules(&m->spec.offload, m->plan.cells, &m->plan.residencies) < 0) {
+        return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
+    }
+    dsi_offload_idle(&m->spec.offload, m->plan.cells, &m->plan.residencies, m->plan.idle);
+    return DS_OK;
+}
+
+/* The evaluation plan keeps off what a forward pass left for its backward pass, and that for the
+ * norm; and off the memory of what runs beside other phases. */
+static ds_status build_eval_plan(maker *m)
+{
+    ds_graph *graph = NULL;
+    dsi_plan_env env = plan_env(m);
+    dsi_range *slot = calloc(MAX_SLOT_RANGES + 1, sizeof *slot);
+    ds_status status = DS_OK;
+    uint32_t n_slot = 0;
+    if (slot == NULL) {
+        return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for the evaluation plan");
+    }
+    for (ds_phase phase = DS_PHASE_FORWARD; phase <= DS_PHASE_BACKWARD; ++phase) {
+        uint32_t n = 0;
+        const uint32_t room = MAX_SLOT_RANGES - n_slot;
+        DS_TRY_GOTO(status, dsi_plan_live_after(m->plan.train_plan, phase, slot + n_slot, room, &n),
+                    done);
+        n_slot += n;
+        if (n > room) { /* keep off the whole arena instead */
+            slot[0] = (dsi_range){0, m->plan.train_plan->arena_bytes};
+            n_slot = 1;
+            break;
+        }
+    }
+    if (m->plan.train_plan->side_range.bytes > 0) {
+        slot[n_slot++] = m->plan.train_plan->side_range;
+    }
+    env.reserved = slot;
+    env.n_reserved = n_slot;
+    DS_TRY_GOTO(status, trace(m, DS_TRACE_EVAL, &graph), done);
+    status = lower(m, graph, env, false, &m->plan.eval_plan);
+done:
+    ds_graph_destroy(&graph);
+    free(slot);
+    return status;
+}
+
+/* The tables as they were before a plan was made: of the rank's own cells, and of residencies. */
+static ds_status start_again(maker *m, uint32_t n_residencies)
+{
+    dsi_plan_destroy(&m->plan.train_plan);
+    dsi_plan_destroy(&m->plan.eval_plan);
+    m->plan.residencies.n = n_residencies;
+    if (m->plan.local == m->plan.cells) {
+        return DS_OK;
+    }
+    ds_cells_destroy(&m->plan.local);
+    return ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.local);
+}
+
+/* Both plans of a choice, in place of those of the choice before. */
+static ds_status lower_choice(maker *m, const ds_graph *graph, const dsi_memory_choice *choice,
+                              uint32_t n_residencies, bool *fits_out)
+{
+    m->plan.choice = *choice;
+    m->plan.n_kept = 0;
+    m->spec = dsi_memory_obey(m->request->spec, choice);
+    DS_TRY(start_again(m, n_residencies));
+    DS_TRY(lower(m, graph, plan_env(m), true, &m->plan.train_plan));
+    DS_TRY(build_eval_plan(m));
+    *fits_out = dsi_memory_fits(m->request->spec, choice, dsi_rank_mapped_bytes(&m->plan));
+    return DS_OK;
+}
+
+/* A choice that decides like the one before, for this graph. */
+static bool is_same(const maker *m, const dsi_memory_choice *next)
+{
+    return next->logits != m->plan.choice.logits && m->plan.n_kept == 0 &&
+           next->recompute == m->plan.choice.recompute;
+}
+
+/* The first choice of the memory policy that fits. A search over configurations meets many that no
+ * choice makes fit: then the first stays where cells alone are too many, else the last, which is
+ * looked at behind the first. */
+static ds_status lower_to_fit(maker *m, const ds_graph *graph)
+{
+    dsi_memory_choice choices[DSI_MEMORY_CHOICES];
+    const uint32_t n = dsi_memory_choices(m->request->spec, choices);
+    const uint32_t n_residencies = m->plan.residencies.n;
+    bool fits = false;
+    DS_TRY(lower_choice(m, graph, &choices[0], n_residencies, &fits));
+    if (fits || n == 1 ||
+        !dsi_memory_fits(m->request->spec, &choices[n - 1], cell_bytes(&m->plan))) {
+        return DS_OK;
+    }
+    if (n > 2) {
+        const dsi_memory_choice first = m->plan.choice;
+        const uint32_t n_kept = m->plan.n_kept;
+        DS_TRY(lower_choice(m, graph, &choices[n - 1], n_residencies, &fits));
+        if (!fits) {
+            return DS_OK;
+        }
+        m->plan.choice = first;
+        m->plan.n_kept = n_kept;
+        fits = false;
+    }
+    for (uint32_t i = 1; i < n && !fits; ++i) {
+        if (!is_same(m, &choices[i])) {
+            DS_TRY(lower_choice(m, graph, &choices[i], n_residencies, &fits));
+        }
+    }
+    return DS_OK;
+}
+
+/* Which layers tp shards: found in the training graph, in force in evaluation too. */
+static ds_status shard_layers(maker *m, const ds_graph *graph)
+{
+    if (m->spec.zero.mesh.size[DSI_AXIS_TP] <= 1 || m->spec.no_shards) {
+        return DS_OK;
+    }
+    m->tensor_dims = malloc(MAX_CELLS);
+    if (m->tensor_dims == NULL) {
+        return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
+    }
+    memset(m->tensor_dims, DSI_NO_DIM, MAX_CELLS); /* those that evaluation adds */
+    return dsi_tensor_rules(graph, &m->spec.zero.mesh, m->tensor_dims);
+}
+
+static ds_status build_plans(maker *m)
+{
+    ds_graph *graph = NULL;
+    DS_TRY(dsi_train_graph(m->request->model, &m->spec.train, m->plan.cells, &graph, &m->plan.own));
+    ds_status status = find_residencies(m);
+    if (status >= 0) {
+        status = shard_layers(m, graph);
+    }
+    if (status >= 0) {
+        status = lower_to_fit(m, graph);
+    }
+    ds_graph_destroy(&graph);
+    return status;
+}
+
+static ds_status place_cells(maker *m)
+{
+    m->plan.places = calloc((size_t)ds_cells_count(m->plan.cells) + 1, sizeof *m->plan.places);
+    if (m->plan.places == NULL) {
+        return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
+    }
+    dsi_zero_spec zero = m->spec.zero;
+    zero.tensor_dims = m->tensor_dims;
+    dsi_zero_rules(&zero, m->plan.cells, m->plan.places);
+    return DS_OK;
+}
+
+static ds_status build(maker *m)
+{
+    DS_TRY(ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.cells));
+    m->plan.local = m->plan.cells;
+    if (m->spec.zero.mesh.n_ranks > 1 || dsi_offload_is_on(&m->spec.offload)) {
+        m->plan.local = NULL; /* made with each try */
+    }
+    DS_TRY(freeze(m));
+    DS_TRY(build_plans(m));
+    return place_cells(m);
+}
+
+ds_status dsi_rank_plan_build(ds_ctx *ctx, const dsi_rank_request *request, dsi_rank_plan *plan_out)
+{
+    maker m = {.request = request, .spec = *request->spec, .plan = {.ctx = ctx}};
+    const ds_status status = build(&m);
+    free(m.tensor_dims);
+    if (status < 0) {
+        dsi_rank_plan_free(&m.plan);
+        return status;
+    }
+    *plan_out = m.plan;
+    return DS_OK;
+}
+
+void dsi_rank_plan_free(dsi_rank_plan *plan)
+{
+    dsi_plan_destroy(&plan->train_plan);
+    dsi_plan_destroy(&plan->eval_plan);
+    if (plan->local != plan->cells) {
+        ds_cells_destroy(&plan->local);
+    }
+    ds_cells_destroy(&plan->cells);
+    free(plan->places);
+    free(plan->residencies.items);
+    *plan = (dsi_rank_plan){.ctx = plan->ctx};
+}

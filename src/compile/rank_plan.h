@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What one rank of a run holds and does, as data: cells, placements, plans. Built from model,
+ * configuration and number of ranks alone (LAW 1): no memory for cells, no communicator, so that
+ * the engine, which runs it, and ds_plan, which only tells what it costs, share it.
+ */
+#ifndef DSI_COMPILE_RANK_PLAN_H
+#define DSI_COMPILE_RANK_PLAN_H
+
+#include "compile/memory_policy.h"
+#include "cost/ledger.h"
+#include "plan/plan.h"
+
+typedef struct dsi_rank_request {
+    const ds_model *model;
+    const dsi_engine_spec *spec; /* its zero.mesh.n_ranks is the number of ranks */
+    const char *const *frozen;   /* glob patterns of parameters without gradient */
+    uint32_t n_frozen;
+    uint32_t n_threads;
+} dsi_rank_request;
+
+typedef struct dsi_rank_plan {
+    ds_ctx *ctx;
+    ds_cells *cells;             /* logical */
+    ds_cells *local;             /* of the rank: same ids; with one rank the same table */
+    dsi_spread *places;          /* per cell */
+    dsi_residencies residencies; /* of the local cells; none: all on the device */
+    dsi_train_cells own;
+    dsi_plan *train_plan, *eval_plan;
+    dsi_memory_choice choice;                               /* in force */
+    uint32_t n_kept;                                        /* losses that keep their logits */
+    char idle[DSI_OFFLOAD_SECTIONS][DSI_OFFLOAD_WHY_BYTES]; /* why a section moves nothing, or "" */
+} dsi_rank_plan;
+
+/* Bytes that the executor maps for the plans of a rank: cells on the device, arenas, what
+ * collectives send. */
+size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan);
+
+/* The request is borrowed for the call. Whoever takes fields over sets them to NULL. On an error
+ * nothing is left to free. Errors: those of the model, of placement and of plan building. */
+ds_status dsi_rank_plan_build(ds_ctx *ctx, const dsi_rank_request *request,
+                              dsi_rank_plan *plan_out);
+void dsi_rank_plan_free(dsi_rank_plan *plan);
+
+#endif

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From DeepSpeed's configuration to the numbers of a run. */
+#include "compile/run_spec.h"
+
+#include "accel/cpu/cpu_features.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void read_optimizer(const ds_config_optimizer *o, dsi_engine_spec *spec)
+{
+    const bool sgd = o->kind == DS_OPTIMIZER_SGD;
+    spec->train.optimizer = o->kind;
+    spec->train.eps = o->eps;
+    spec->train.decoupled_decay = o->decoupled;
+    spec->train.momentum = sgd && o->momentum != 0.0;
+    spec->train.dampening = o->dampening;
+    spec->train.nesterov = o->nesterov;
+    spec->train.max_coeff = o->max_coeff;
+    spec->train.min_coeff = o->min_coeff;
+    spec->lr = o->lr;
+    spec->beta1 = sgd ? o->momentum : o->beta1;
+    spec->beta2 = o->beta2;
+    spec->weight_decay = o->weight_decay;
+    spec->bias_correction =
+        (o->kind == DS_OPTIMIZER_ADAM || o->kind == DS_OPTIMIZER_LAMB) && o->bias_correction;
+}
+
+static dsi_loss_scale read_loss_scale(const ds_config_fp16 *fp16)
+{
+    if (!fp16->enabled) {
+        return dsi_loss_scale_none();
+    }
+    if (!fp16->dynamic) {
+        return dsi_loss_scale_static(fp16->loss_scale);
+    }
+    return dsi_loss_scale_dynamic(fp16->initial_scale, fp16->loss_scale_window,
+                                  fp16->min_loss_scale, fp16->hysteresis,
+                                  fp16->consecutive_hysteresis);
+}
+
+static void read_precision(const ds_config_values *v, dsi_engine_spec *spec)
+{
+    const bool narrow = v->bf16.master_weights_and_grads || v->fp16.master_weights_and_grads;
+    spec->train.dtype = v->compute_dtype;
+    spec->train.comm_dtype = v->communication_dtype;
+    spec->train.accumulate_dtype = narrow ? v->compute_dtype : v->grad_accum_dtype;
+    spec->train.state_dtype = v->bf16.optimizer_states ? DS_DTYPE_BF16 : DS_DTYPE_F32;
+    spec->train.master = v->compute_dtype != DS_DTYPE_F32 && !narrow;
+}
+
+static dsi_zero_spec read_zero(const ds_config_values *v)
+{
+    return (dsi_zero_spec){
+        .tp = v->tensor_parallel,
+        .stage = (uint32_t)v->zero.stage,
+        .mics = v->zero.mics_shard_size > 0 ? (uint32_t)v->zero.mics_shard_size : 0,
+        .hpz = v->zero.hpz_partition_size > 1 ? (uint32_t)v->zero.hpz_partition_size : 0,
+        .reduce_each = v->batch.gradient_accumulation_steps == 1 || v->deterministic,
+        .sum = v->gradient_sum,
+        .comm_dtype = v->communication_dtype,
+        .reduce_bucket = v->zero.reduce_bucket_size,
+        .gather_bucket = v->zero.allgather_bucket_size,
+        .persistence_threshold = v->zero.param_persistence_threshold,
+        .model_persistence = v->zero.model_persistence_threshold,
+        .max_live = v->zero.max_live_parameters,
+        .max_reuse_distance = v->zero.max_reuse_distance};
+}
+
+ds_status dsi_run_mesh(ds_ctx *ctx, const ds_config_values *values, uint32_t n_ranks,
+                       dsi_mesh *mesh_out)
+{
+    dsi_zero_spec zero = read_zero(values);
+    DS_TRY(dsi_zero_set_ranks(ctx, &zero, n_ranks));
+    *mesh_out = zero.mesh;
+    return DS_OK;
+}
+
+static dsi_zenflow_spec read_zenflow(const ds_config_zenflow *z, int64_t steps_per_epoch)
+{
+    const int64_t epoch = steps_per_epoch > 0 ? steps_per_epoch : z->steps_per_epoch;
+    const int64_t unit = z->select_by_epoch ? epoch : 1;
+    const int64_t most = INT64_MAX / (unit > 0 ? unit : 1);
+    return (dsi_zenflow_spec){.on = z->enabled,
+                              .ratio = z->topk_ratio,
+                              .weighs = z->auto_update,
+                              .auto_ratio = z->auto_ratio,
+                              .update_every = z->update_interval,
+                              .select_every =
+                                  z->select_interval < most ? z->select_interval * unit : INT64_MAX,
+                              .warm_up = z->full_warm_up_rounds,
+                              .overlap = z->enabled && z->overlap_step};
+}
+
+static dsi_recompute read_recompute(const ds_config_activation_checkpointing *a)
+{
+    return (dsi_recompute){.mode = a->recompute,
+                           .interval = a->interval,
+                           .n_checkpoints = a->number_checkpoints > 0 ? a->number_checkpoints : 0,
+                           .operators = a->operators};
+}
+
+static dsi_residency residency(const ds_config_values *v, ds_offload_device device)
+{
+    if (device == DS_OFFLOAD_CPU) { /* without a limit the device is all of host memory */
+        return v->device_memory > 0 ? DSI_RESIDENCY_HOST : DSI_RESIDENCY_DEVICE;
+    }
+    return device == DS_OFFLOAD_NVME ? DSI_RESIDENCY_DISK : DSI_RESIDENCY_DEVICE;
+}
+
+/* Bytes that an update of a sub-group moves one way: master, two moments, gradient. */
+static size_t sub_group_bytes(const ds_config_values *v)
+{
+    const int64_t most = (int64_t)1 << 40;
+    const int64_t n = v->zero.sub_group_size < most ? v->zero.sub_group_size : most;
+    return (size_t)n * 16;
+}
+
+static void copy_folders(char text_out[DS_CONFIG_TEXT_BYTES], const char *folders)
+{
+    (void)snprintf(text_out, DS_CONFIG_TEXT_BYTES, "%s", folders != NULL ? folders : "");
+}
+
+static dsi_offload_spec read_offload(const ds_config_values *v)
+{
+    const ds_config_zero *z = &v->zero;
+    const ds_config_offload *states = &z->offload_optimizer;
+    const ds_config_offload *params = &z->offload_param;
+    const double buffers = (double)params->buffer_count * (double)params->buffer_size;
+    const size_t group = sub_group_bytes(v);
+    dsi_offload_spec spec = {
+        .params = residency(v, params->device),
+        .states = residency(v, states->device),
+        .chosen = residency(v, z->zenflow.offload ? DS_OFFLOAD_CPU : DS_OFFLOAD_NONE),
+        .ratio = states->ratio,
+        .max_resident = params->device == DS_OFFLOAD_NVME ? params->max_in_cpu : 0,
+        .threshold = z->param_persistence_threshold,
+        .how = {.chunk = z->sub_group_size,
+                .reuse = z->max_live_parameters < z->max_reuse_distance ? z->max_live_parameters
+                                                                        : z->max_reuse_distance},
+        .read_ahead =
+            (size_t)(buffers < (double)z->prefetch_bucket_size ? buffers
+                                                               : (double)z->prefetch_bucket_size) *
+            ds_dtype_bytes(v->compute_dtype),
+        .update_ahead = states->pipeline_read ? group / 4 * (size_t)states->buffer_count : 0,
+        .write_behind = states->pipeline_write ? group / 4 * (size_t)states->buffer_count : group,
+        .defer = states->pipeline_write,
+        .write_first = !states->pipeline_write,
+        .aio = {.block_size = (uint64_t)v->aio.block_size,
+                .queue_depth = (uint32_t)v->aio.queue_depth,
+                .intra_op_parallelism = (uint32_t)v->aio.intra_op_parallelism,
+                .single_submit = v->aio.single_submit,
+                .overlap_events = v->aio.overlap_events}};
+    const ds_config_activation_checkpointing *kept = &v->activation_checkpointing;
+    spec.how.least_activation = 65536;
+    spec.how.activations =
+        kept->nvme_path != NULL
+            ? DSI_RESIDENCY_DISK
+            : residency(v, kept->cpu_checkpointing ? DS_OFFLOAD_CPU : DS_OFFLOAD_NONE);
+    copy_folders(spec.folders, states->nvme_path);
+    copy_folders(spec.param_folders, params->nvme_path);
+    copy_folders(spec.activation_folders, kept->nvme_path);
+    return spec;
+}
+
+static dsi_flops_spec read_flops(const ds_config_flops_profiler *f)
+{
+    dsi_flops_spec spec = {.enabled = f->enabled,
+                           .profile_step = f->profile_step,
+                           .module_depth = f->module_depth,
+                           .top_modules = f->top_modules,
+                           .detailed = f->detailed};
+    if (f->output_file != NULL) {
+        (void)snprintf(spec.output_file, sizeof spec.output_file, "%s", f->output_file);
+    }
+    return spec;
+}
+
+static void take_path(char *out, size_t size, const char *given, const char *usual)
+{
+    (void)snprintf(out, size, "%s", given != NULL ? given : usual);
+}
+
+static dsi_autotune_spec read_autotune(const ds_config_autotuning *config)
+{
+    const char *trial = getenv("DS_AUTOTUNING_TRIAL");
+    const int64_t first = config->start_profile_step > 0 ? config->start_profile_step : 1;
+    dsi_autotune_spec spec = {.enabled = config->enabled,
+                              .model_info = config->enabled && config->profile_model,
+                              .trial = trial != NULL && trial[0] != '\0',
+                              .first = first,
+                              .last = config->end_profile_step > first ? config->end_profile_step
+                                                                       : first};
+    take_path(spec.metric_path, sizeof spec.metric_path, config->metric_path,
+              "./autotuning_metric.json");
+    take_path(spec.model_info_path, sizeof spec.model_info_path, config->model_info_path,
+              "./autotuning_model_info.json");
+    return spec;
+}
+
+ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_engine_spec *spec)
+{
+    const ds_config_values *v = params->config != NULL ? dsi_config_values(params->config) : NULL;
+    if (v == NULL) {
+        return ds_fail(ctx, DS_ERR_STATE, "ds_initialize needs a resolved configuration");
+    }
+    if (v->optimizer.kind == DS_OPTIMIZER_NONE) {
+        return ds_fail(ctx, DS_ERR_CONFIG,
+                       "optimizer: the configuration names none; add \"optimizer\": {\"type\": "
+                       "\"AdamW\", \"params\": {\"lr\": …}}");
+    }
+    if (v->scheduler_has_groups && params->decay_all) {
+        return ds_fail(ctx, DS_ERR_CONFIG,
+                       "scheduler.params has a value for norms and biases, which decay_all puts "
+                       "into one group with all others; give one value, or leave decay_all");
+    }
+    *spec = (dsi_engine_spec){.schedule = v->scheduler,
+                              .has_groups = v->scheduler_has_groups,
+                              .schedule_no_decay = v->scheduler_no_decay,
+                              .loss_scale = read_loss_scale(&v->fp16),
+                              .seed = params->seed,
+                              .decay_all = params->decay_all,
+                              .average = params->average,
+                              .wall_clock_breakdown = v->wall_clock_breakdown,
+                              .memory_breakdown = v->memory_breakdown,
+                              .steps_per_print = v->steps_per_print,
+                              .isa = dsi_cpu_isa()};
+    read_optimizer(&v->optimizer, spec);
+    read_precision(v, spec);
+    spec->zero = read_zero(v);
+    spec->recompute = read_recompute(&v->activation_checkpointing);
+    spec->offload = read_offload(v);
+    spec->flops = read_flops(&v->flops_profiler);
+    spec->autotune = read_autotune(&v->autotuning);
+    spec->device_memory = (size_t)v->device_memory;
+    spec->overlap = v->zero.overlap_comm || v->tp_overlap_comm;
+    spec->log_comm = v->comms_logger.enabled;
+    spec->comm_log = (ds_comm_log_params){.all = v->comms_logger.prof_all,
+                                          .ops = v->comms_logger.prof_ops,
+                                          .verbose = v->comms_logger.verbose,
+                                          .debug = v->comms_logger.debug};
+    spec->tag_validation = v->tag_validation;
+    spec->save_behind = v->checkpoint_behind;
+    spec->save_host_bytes = (size_t)v->checkpoint_host_bytes;
+    spec->prefetch = v->zero.prefetch_bucket_size;
+    spec->train.batch = v->batch.train_micro_batch_size_per_gpu;
+    spec->train.seq_length = params->seq_length;
+    spec->train.mlp_rows = v->mlp_tile_tokens;
+    spec->train.accumulation = v->batch.gradient_accumulation_steps;
+    spec->train.max_norm = v->gradient_clipping > 0.0 ? v->gradient_clipping : 0.0;
+    spec->reserved_cores = v->zero.zenflow.reserved;
+    spec->train.keep_nonfinite = v->bf16.enabled && !v->bf16.check_grad_overflow;
+    spec->train.zenflow = read_zenflow(&v->zero.zenflow, params->steps_per_epoch);
+    spec->train.gradient_outputs = params->gradient_outputs;
+    spec->train.n_gradient_outputs = params->n_gradient_outputs;
+    spec->train.loss = params->loss;
+    spec->train.loss_user = params->loss_user;
+    return dsi_accel_choose(ctx, params->accelerator, &spec->accel);
+}

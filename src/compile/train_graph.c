@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Builds the training graph. See train_graph.h. */
+#include "compile/train_graph_build.h"
+
+#include "grad/grad.h"
+#include "ir/graph.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATH_BYTES = DSI_TRAIN_PATH_BYTES, CHAIN = 16 };
+
+typedef dsi_train_builder builder;
+
+ds_status dsi_forward_graph(const ds_model *model, const ds_trace *trace, dsi_loss_fn loss,
+                            void *loss_user, ds_cells *cells, ds_graph **graph_out)
+{
+    ds_graph *graph = NULL;
+    ds_nn *nn = NULL;
+    ds_ctx *ctx = cells->ctx;
+    ds_status status = ds_graph_create(ctx, cells, &graph);
+    if (status >= 0) {
+        status = ds_nn_create(graph, trace, &nn);
+    }
+    if (status >= 0) {
+        status = ds_model_trace(model, nn);
+    }
+    if (status >= 0 && loss != NULL && trace->mode != DS_TRACE_GENERATE) {
+        loss(nn, loss_user);
+        status = ds_nn_status(nn);
+    }
+    if (status >= 0 && graph->region != 0) {
+        status = ds_fail(ctx, DS_ERR_STATE, "the model ends inside a region: ds_nn_region_end()");
+    }
+    ds_nn_destroy(&nn);
+    if (status < 0) {
+        ds_graph_destroy(&graph);
+        return status;
+    }
+    *graph_out = graph;
+    return DS_OK;
+}
+
+ds_status dsi_train_add_cell(builder *b, ds_cell_kind kind, const char *name, ds_meta meta,
+                             ds_cell of, ds_cell *cell_out)
+{
+    const ds_cell_info info = {.name = name, .kind = kind, .meta = meta, .of = of};
+    return ds_cells_add(b->cells, &info, cell_out);
+}
+
+ds_status dsi_train_apply(builder *b, const ds_op *op, const void *attrs, const ds_value *in,
+                          uint32_t n_in, ds_value *out)
+{
+    return ds_graph_apply(b->graph, op, attrs, in, n_in, out);
+}
+
+/* Roots: the loss seeded by a scalar cell, and outputs seeded by input cells of the caller. */
+static ds_status build_gradients(builder *b)
+{
+    const uint32_t room = b->spec->n_gradient_outputs + 1;
+    ds_value *roots = calloc((size_t)room * 2, sizeof *roots);
+    ds_value *seeds = roots + room;
+    ds_status status = DS_OK;
+    uint32_t n = 0;
+    if (roots == NULL) {
+        return ds_fail(b->ctx, DS_ERR_NOMEM, "no memory for gradients");
+    }
+    const ds_value loss = ds_graph_find_output(b->graph, "loss");
+    if (loss != DS_NONE) {
+        const ds_meta scalar = {DS_DTYPE_F32, {0}};
+        DS_TRY_GOTO(
+            status,
+            dsi_train_add_cell(b, DS_CELL_SCALAR, "loss_seed", scalar, DS_NONE, &b->own->loss_seed),
+            done);
+        DS_TRY_GOTO(status, ds_graph_read(b->graph, b->own->loss_seed, &seeds[n]), done);
+        roots[n++] = loss;
+    }
+    for (uint32_t i = 0; i < b->spec->n_gradient_outputs; ++i) {
+        char name[PATH_BYTES];
+        ds_cell cell = DS_NONE;
+        roots[n] = ds_graph_find_output(b->graph, b->spec->gradient_outputs[i]);
+        if (roots[n] == DS_NONE) {
+            status = ds_fail(b->ctx, DS_ERR_NOT_FOUND, "the model has no output named %s",
+                             b->spec->gradient_outputs[i]);
+            goto done;
+        }
+        (void)snprintf(name, sizeof name, "gradient/%s", b->spec->gradient_outputs[i]);
+        DS_TRY_GOTO(status,
+                    dsi_train_add_cell(b, DS_CELL_INPUT, name, ds_graph_meta(b->graph, roots[n]),
+                                       DS_NONE, &cell),
+                    done);
+        DS_TRY_GOTO(status, ds_graph_read(b->graph, cell, &seeds[n]), done);
+        ++n;
+    }
+    if (n == 0) {
+        status = ds_fail(b->ctx, DS_ERR_ARG,
+                         "the model declares no \"loss\" and no output takes a gradient");
+        goto done;
+    }
+    b->d_cell = calloc((size_t)ds_cells_count(b->cells) + 1, sizeof *b->d_cell);
+    status = b->d_cell == NULL ? ds_fail(b->ctx, DS_ERR_NOMEM, "no memory for gradients")
+                               : dsi_grad_build(b->graph, roots, seeds, n, b->d_cell);
+done:
+    free(roots);
+    return status;
+}
+
+bool dsi_train_is_early(const dsi_train_spec *spec)
+{
+    return spec->keep_nonfinite && spec->max_norm == 0.0 && spec->accumulation == 1 &&
+           spec->dtype != DS_DTYPE_F16 && !spec->zenflow.on;
+}
+
+/* Rounds a complete gradient to the communication dtype and stores or accumulates it; when it is
+ * used up at once it has no cell. */
+static ds_status reduce_gradient(builder *b, ds_cell param)
+{
+    const bool accumulate = b->spec->accumulation > 1;
+    const bool early = dsi_train_is_early(b->spec);
+    const ds_cell_info info = *ds_cells_get(b->cells, param);
+    const ds_dtype dtype = accumulate ? b->spec->accumulate_dtype : b->spec->comm_dtype;
+    const ds_meta meta = {dtype, info.meta.shape};
+    ds_value gradient = b->d_cell[param];
+    ds_value out[DS_MAX_OUT];
+    ds_cell cell = DS_NONE;
+    DS_TRY(ds_graph_set_scope(b->graph, info.name));
+    if (!early) {
+        DS_TRY(dsi_train_add_cell(b, DS_CELL_GRAD, info.name, meta, param, &cell));
+    }
+    if (ds_graph_meta(b->graph, gradient).dtype != b->spec->comm_dtype) {
+        const dsi_cast_attrs cast = {.dtype = b->spec->comm_dtype};
+        DS_TRY(dsi_train_apply(b, &dsi_op_cast, &cast, &gradient, 1, out));
+        gradient = out[0];
+    }
+    ds_value in[2] = {DS_NONE, gradient};
+    if (early) {
+        DS_TRY(dsi_train_apply(b, &dsi_op_gradient, NULL, &gradient, 1, out));
+        b->reduced[param] = out[0];
+        return DS_OK;
+    }
+    DS_TRY(ds_graph_read(b->graph, cell, &in[0]));
+    DS_TRY(dsi_train_apply(b, accumulate ? &dsi_op_accumulate : &dsi_op_store, NULL, in, 2, out));
+    b->reduced[param] = out[0];
+    return DS_OK;
+}
+
+/* Folds n values by an operator of up to CHAIN inputs. */
+static ds_status fold(builder *b, const ds_op *op, ds_value *values, uint32_t n, ds_value *out)
+{
+    while (n > 1) {
+        uint32_t kept = 0;
+        for (uint32_t at = 0; at < n; at += CHAIN) {
+            ds_value result[DS_MAX_OUT];
+            const uint32_t part = n - at < CHAIN ? n - at : CHAIN;
+            DS_TRY(dsi_train_apply(b, op, NULL, values + at, part, result));
+            values[kept++] = result[0];
+        }
+        n = kept;
+    }
+    *out = values[0];
+    return DS_OK;
+}
+
+/* Maps each reduced gradient through an operator, then folds. */
+static ds_status map_fold(builder *b, const ds_op *map, ds_value extra, const ds_op *combine,
+                          ds_value *scratch, ds_value *out)
+{
+    uint32_t n = 0;
+    for (ds_cell c = 0; c < b->n_params; ++c) {
+        if (b->reduced[c] != DS_NONE) {
+            const ds_value in[2] = {b->reduced[c], extra};
+            ds_value result[DS_MAX_OUT];
+            DS_TRY(dsi_train_apply(b, map, NULL, in, extra == DS_NONE ? 1 : 2, result));
+            scratch[n++] = result[0];
+        }
+    }
+    return fold(b, combine, scratch, n, out);
+}
+
+static ds_status read_inverse_scale(builder *b, ds_value *value_out)
+{
+    const ds_meta scalar = {DS_DTYPE_F32, {0}};
+    if (b->own->inverse_scale == DS_NONE) {
+        DS_TRY(dsi_train_add_cell(b, DS_CELL_SCALAR, "inverse_scale", scalar, DS_NONE,
+                                  &b->own->inverse_scale));
+    }
+    return ds_graph_read(b->graph, b->own->inverse_scale, value_out);
+}
+
+/* Gradient norm and the factor that every gradient is multiplied by. */
+static ds_status build_norm(builder *b, ds_value *factor_out)
+{
+    ds_value in[3];
+    ds_value out[DS_MAX_OUT];
+    ds_value *scratch = calloc((size_t)b->n_params + 1, sizeof *scratch);
+    ds_status status = DS_OK;
+    if (scratch == NULL) {
+        return ds_fail(b->ctx, DS_ERR_NOMEM, "no memory for the training graph");
+    }
+    ds_graph_set_phase(b->graph, b->own->phases.norm);
+    DS_TRY_GOTO(status, ds_graph_set_scope(b->graph, "grad_norm"), done);
+    DS_TRY_GOTO(status, read_inverse_scale(b, &in[2]), done);
+    DS_TRY_GOTO(status, map_fold(b, &dsi_op_abs_max, DS_NONE, &dsi_op_max_of, scratch, &in[1]),
+                done);
+    DS_TRY_GOTO(status, map_fold(b, &dsi_op_sum_squares, in[1], &dsi_op_sum_parts, scratch, &in[0]),
+                done);
+    const dsi_clip_attrs clip = {.max_norm = b->spec->max_norm};
+    DS_TRY_GOTO(status, dsi_train_apply(b, &dsi_op_clip_factor, &clip, in, 3, out), done);
+    DS_TRY_GOTO(status, ds_graph_output(b->graph, "grad_norm", out[0]), done);
+    DS_TRY_GOTO(status, ds_graph_output(b->graph, "grad_top", in[1]), done);
+    *factor_out = out[1];
+done:
+    free(scratch);
+    return status;
+}
+
+typedef struct optimizer_row {
+    const ds_op *op;
+    uint32_t n_states;
+    ds_cell_kind states[2];
+} optimizer_row;
+
+static optimizer_row optimizer_of(const dsi_train_spec *spec)
+{
+    switch (spec->optimizer) {
+    case DS_OPTIMIZER_ADAM:
+        return (optimizer_row){&dsi_op_adam, 2, {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ}};
+    case DS_OPTIMIZER_LAMB:
+        return (optimizer_row){&dsi_op_lamb_moments, 2, {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ}};
+    case DS_OPTIMIZER_LION:
+        return (optimizer_row){&dsi_op_lion, 1, {DS_CELL_EXP_AVG}};
+    case DS_OPTIMIZER_ADAGRAD:
+        return (optimizer_row){&dsi_op_adagrad, 1, {DS_CELL_EXP_AVG_SQ}};
+    default: /* SGD */
+        break;
+    }
+    return (optimizer_row){&dsi_op_sgd, spec->momentum ? 1 : 0, {DS_CELL_MOMENTUM}};
+}
+
+/* The value of a state of a parameter, which is made at its first use. */
+static ds_status read_state(builder *b, ds_cell_kind kind, ds_dtype dtype, ds_cell param,
+                            ds_value *value_out)
+{
+    const ds_cell_info info = *ds_cells_get(b->cells, param);
+    const ds_meta meta = {dtype, info.meta.shape};
+    ds_cell cell = ds_cells_find(b->cells, kind, info.name);
+    if (cell == DS_NONE) {
+        DS_TRY(dsi_train_add_cell(b, kind, info.name, meta, param, &cell));
+    }
+    return ds_graph_read(b->graph, cell, value_out);
+}
+
+/* LAMB: the moments, the norms of the whole tensor, the update. in: operands of an update. */
+static ds_status build_lamb(builder *b, const dsi_optim_attrs *attrs, const ds_value *in)
+{
+    const ds_value weight = in[4] != DS_NONE ? in[4] : in[0];
+    const ds_value moments[6] = {in[5], in[1], in[2], in[3], DS_NONE, in[6]};
+    ds_value made[DS_MAX_OUT];
+    ds_value sums[DS_MAX_OUT];
+    ds_value out[DS_MAX_OUT];
+    DS_TRY(dsi_train_apply(b, &dsi_op_lamb_moments, attrs, moments, 6, made));
+    const ds_value parts[4] = {made[0], made[2], weight, in[2]};
+    DS_TRY(dsi_train_apply(b, &dsi_op_lamb_sums, attrs, parts, 4, sums));
+    const ds_value update[7] = {in[0], sums[0], in[2], DS_NONE, in[4], made[0], made[2]};
+    return dsi_train_apply(b, &dsi_op_lamb, attrs, update, 7, out);
+}
+
+ds_status dsi_train_build_update(builder *b, const dsi_train_update *update)
+{
+    const dsi_train_spec *spec = b->spec;
+    const optimizer_row row = optimizer_of(spec);
+    const ds_cell_info info = *ds_cells_get(b->cells, update->param);
+    const dsi_optim_attrs attrs = {.eps = spec->eps,
+                                   .adamw = spec->decoupled_decay,
+                                   .dampening = spec->dampening,
+                                   .nesterov = spec->nesterov,
+                                   .max_coeff = spec->max_coeff,
+                                   .min_coeff = spec->min_coeff};
+    const uint32_t group = info.no_decay ? DSI_GROUP_NO_DECAY : DSI_GROUP_DECAY;
+    ds_value in[7] = {DS_NONE, update->gradient, DS_NONE, update->factor,
+                      DS_NONE, DS_NONE,          DS_NONE};
+    ds_value out[DS_MAX_OUT];
+    DS_TRY(ds_graph_set_scope(b->graph, info.name));
+    DS_TRY(ds_graph_read(b->graph, update->param, &in[0]));
+    DS_TRY(ds_graph_read(b->graph, update->hyper[group], &in[2]));
+    if (spec->master && info.meta.dtype != DS_DTYPE_F32) {
+        DS_TRY(read_state(b, DS_CELL_MASTER, DS_DTYPE_F32, update->param, &in[4]));
+    }
+    for (uint32_t i = 0; i < row.n_states; ++i) {
+        DS_TRY(read_state(b, row.states[i], spec->state_dtype, update->param, &in[5 + i]));
+    }
+    return spec->optimizer == DS_OPTIMIZER_LAMB
+               ? build_lamb(b, &attrs, in)
+               : dsi_train_apply(b, row.op, &attrs, in, 5 + row.n_states, out);
+}
+
+ds_status dsi_train_add_hyper(builder *b, const char *name, ds_cell cells_out[2])
+{
+    static const char *const groups[2] = {"decay", "no_decay"};
+    const ds_meta meta = {DS_DTYPE_F32, ds_shape_1d(DSI_HYPER_COUNT)};
+    for (uint32_t i = 0; i < 2; ++i) {
+        char text[64];
+        (void)snprintf(text, sizeof text, "%s.%s", name, groups[i]);
+        DS_TRY(dsi_train_add_cell(b, DS_CELL_SCALAR, text, meta, DS_NONE, &cells_out[i]));
+    }
+    return DS_OK;
+}
+
+static ds_status build_updates(builder *b, ds_phase phase, ds_value factor)
+{
+    DS_TRY(dsi_train_add_hyper(b, "hyper", b->own->hyper));
+    if (b->spec->zenflow.on) {
+        return dsi_zenflow_build(b, factor);
+    }
+    ds_graph_set_phase(b->graph, phase);
+    for (ds_cell c = 0; c < b->n_params; ++c) {
+        const dsi_train_update update = {c, b->reduced[c], factor, b->own->hyper};
+        if (update.gradient != DS_NONE) {
+            DS_TRY(dsi_train_build_update(b, &update));
+        }
+    }
+    return DS_OK;
+}
+
+/* The norm of gradients that are gone when it is asked for: squares are summed exactly before. */
+static ds_status build_late_norm(builder *b, ds_value *squares, uint32_t n)
+{
+    const dsi_clip_attrs clip = {.max_norm = 0.0};
+    ds_value in[3] = {DS_NONE, DS_NONE, DS_NONE};
+    ds_value out[DS_MAX_OUT];
+    ds_graph_set_phase(b->graph, b->own->phases.norm);
+    DS_TRY(ds_graph_set_scope(b->graph, "grad_norm"));
+    DS_TRY(read_inverse_scale(b, &in[2]));
+    DS_TRY(fold(b, &dsi_op_sum_parts, squares, n, &in[0]));
+    DS_TRY(dsi_train_apply(b, &dsi_op_clip_factor, &clip, in, 3, out));
+    return ds_graph_output(b->graph, "grad_norm", out[0]);
+}
+
+static ds_status build_early(builder *b)
+{
+    ds_value factor = DS_NONE;
+    uint32_t n = 0;
+    ds_value *squares = calloc((size_t)b->n_params + 1, sizeof *squares);
+    ds_status status = DS_OK;
+    if (squares == NULL) {
+        return ds_fail(b->ctx, DS_ERR_NOMEM, "no memory for the training graph");
+    }
+    for (ds_cell c = 0; c < b->n_params; ++c) {
+        ds_value out[DS_MAX_OUT];
+        if (b->reduced[c] != DS_NONE) {
+            DS_TRY_GOTO(status, ds_graph_set_scope(b->graph, ds_cells_get(b->cells, c)->name),
+                        done);
+            DS_TRY_GOTO(status,
+                        dsi_train_apply(b, &dsi_op_sum_squares, NULL, &b->reduced[c], 1, out),
+                        done);
+            squares[n++] = out[0];
+        }
+    }
+    DS_TRY_GOTO(status, read_inverse_scale(b, &factor), done);
+    DS_TRY_GOTO(status, build_updates(b, DS_PHASE_BACKWARD, factor), done);
+    status = build_late_norm(b, squares, n);
+done:
+    free(squares);
+    return status;
+}
+
+static ds_status add_phases(builder *b)
+{
+    dsi_train_phases *phases = &b->own->phases;
+    DS_TRY(ds_graph_add_phase(b->graph, "norm", 0, &phases->norm));
+    DS_TRY(b->spec->zenflow.on ? dsi_zenflow_add_phases(b) : DS_OK);
+    return ds_graph_add_phase(b->graph, "update", 0, &phases->update);
+}
+
+static ds_status build_all(builder *b)
+{
+    ds_value factor = DS_NONE;
+    uint32_t n = 0;
+    DS_TRY(add_phases(b));
+    DS_TRY(build_gradients(b));
+    for (ds_cell c = 0; c < b->n_params; ++c) {
+        b->reduced[c] = DS_NONE;
+        if (b->d_cell[c] != DS_NONE) {
+            DS_TRY(reduce_gradient(b, c));
+            ++n;
+        }
+    }
+    if (n == 0) {
+        return ds_fail(b->ctx, DS_ERR_ARG, "no trainable parameter reaches the loss");
+    }
+    if (dsi_train_is_early(b->spec)) {
+        return build_early(b);
+    }
+    DS_TRY(build_norm(b, &factor));
+    if (b->spec->keep_nonfinite && b->spec->max_norm == 0.0) { /* it waits for nothing */
+        DS_TRY(read_inverse_scale(b, &factor));
+    }
+    return build_updates(b, b->own->phases.update, factor);
+}
+
+ds_status dsi_train_graph(const ds_model *model, const dsi_train_spec *spec, ds_cells *cells,
+                          ds_graph **graph_out, dsi_train_cells *cells_out)
+{
+    const ds_trace trace = {.mode = DS_TRACE_TRAIN,
+                            .dtype = spec->dtype,
+                            .batch = spec->batch,
+                            .seq_length = spec->seq_length,
+                            .mlp_rows = spec->mlp_rows};
+    builder b = {.spec = spec, .ctx = cells->ctx, .cells = cells, .own = cells_out};
+    memset(cells_out, 0xff, sizeof *cells_out); /* all DS_NONE */
+    DS_TRY(dsi_forward_graph(model, &trace, spec->loss, spec->loss_user, cells, &b.graph));
+    b.n_params = ds_cells_count(cells);
+    b.reduced = calloc((size_t)b.n_params + 1, sizeof *b.reduced);
+    ds_status status = DS_OK;
+    if (b.reduced == NULL) {
+        status = ds_fail(b.ctx, DS_ERR_NOMEM, "no memory for the training graph");
+    } else {
+        status = build_all(&b);
+    }
+    free(b.d_cell);
+    free(b.reduced);
+    if (status < 0) {
+        ds_graph_destroy(&b.graph);
+        return status;
+    }
+    *graph_out = b.graph;
+    return DS_OK;
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The training graph: traced model, gradients, reduction, norm, update; and the evaluation graph.
+ *
+ * Pure: a function of model and spec. Cells are added to the table that both graphs share. The
+ * order of roundings is DESIGN's law 4a: a complete fp32 gradient, rounded once to the
+ * communication dtype, then added to the accumulator.
+ */
+#ifndef DSI_COMPILE_TRAIN_GRAPH_H
+#define DSI_COMPILE_TRAIN_GRAPH_H
+
+#include <deepspeed/config.h>
+#include <deepspeed/model.h>
+
+/* ZenFlow: some columns of every weight matrix are updated each step, the rest every so many steps
+ * from the mean of their gradients. docs/internals/zenflow.md. */
+typedef struct dsi_zenflow_spec {
+    bool on;
+    double ratio;         /* part of the columns, above 0 and below 1 */
+    bool weighs;          /* the rest is due when its gradients weigh enough; else update_every */
+    double auto_ratio;    /* part of the matrices that must say so */
+    int64_t update_every; /* steps */
+    int64_t select_every; /* steps between two choices; 0: chosen once */
+    int64_t warm_up;      /* steps at the start that update everything */
+    bool overlap;         /* the rest is updated beside the next steps, one update late */
+} dsi_zenflow_spec;
+
+/* Traces a loss from the model's outputs; declares "loss". */
+typedef void (*dsi_loss_fn)(ds_nn *nn, void *user);
+
+typedef struct dsi_train_spec {
+    ds_dtype dtype;            /* compute: f32, bf16, f16 */
+    ds_dtype comm_dtype;       /* gradients are rounded to it once */
+    ds_dtype accumulate_dtype; /* of the accumulator when accumulation > 1 */
+    ds_dtype state_dtype;      /* of moments: f32, or bf16 */
+    bool master;               /* keep fp32 weights beside 16-bit parameters */
+    int64_t mlp_rows;          /* tokens of a tile of the feed-forward parts; 0: not tiled */
+    int64_t batch, seq_length; /* of a micro-batch */
+    int64_t accumulation;
+    ds_optimizer_kind optimizer; /* not NONE */
+    double eps;
+    bool decoupled_decay;                /* AdamW */
+    bool momentum;                       /* SGD keeps a buffer */
+    double dampening;                    /* SGD */
+    bool nesterov;                       /* SGD */
+    double max_coeff, min_coeff;         /* LAMB */
+    double max_norm;                     /* 0: no clipping */
+    bool keep_nonfinite;                 /* gradients that are not finite do not skip the step */
+    dsi_zenflow_spec zenflow;            /* ADAM only */
+    const char *const *gradient_outputs; /* outputs that take gradients from the caller */
+    uint32_t n_gradient_outputs;
+    dsi_loss_fn loss; /* NULL: the model declares "loss" */
+    void *loss_user;
+} dsi_train_spec;
+
+/* Of ZenFlow; DS_NONE without it. */
+typedef struct dsi_zenflow_phases {
+    ds_phase settle, take, choose, fetch, postpone, rest;
+} dsi_zenflow_phases;
+
+/* Behind the micro-batches. */
+typedef struct dsi_train_phases {
+    ds_phase norm, update;
+    dsi_zenflow_phases zenflow; /* between the two */
+} dsi_train_phases;
+
+/* Of ZenFlow; DS_NONE without it. */
+typedef struct dsi_zenflow_cells {
+    ds_cell rank;            /* i32 (): this rank, which slice it holds */
+    ds_cell more;            /* f32 (): 0 at the first gradient that waits, then 1 */
+    ds_cell factor;          /* f32 (): 1 / gradients that wait */
+    ds_cell chosen_hyper[2]; /* as hyper below, of chosen columns */
+    ds_cell rest_hyper[2];   /* and of the rest */
+} dsi_zenflow_cells;
+
+/* Cells that the engine writes or reads by itself, and the phases that it runs; DS_NONE where
+ * absent. */
+typedef struct dsi_train_cells {
+    dsi_zenflow_cells zenflow;
+    ds_cell loss_seed;     /* f32 (): gradient of the loss */
+    ds_cell inverse_scale; /* f32 (): undoes loss scale and predivision */
+    ds_cell hyper[2];      /* f32 (DSI_HYPER_COUNT): with and without weight decay */
+    dsi_train_phases phases;
+} dsi_train_cells;
+
+/* Parameter groups: index into dsi_train_cells.hyper. */
+enum { DSI_GROUP_DECAY = 0, DSI_GROUP_NO_DECAY = 1 };
+
+/* Whether no update waits for all gradients: no clipping, no step is skipped, nothing accumulates.
+ * Then each parameter is updated in the backward phase, whatever lives where. */
+bool dsi_train_is_early(const dsi_train_spec *spec);
+
+/* The name of a cell of kind CHOSEN: "PARAM/WHAT". Its states are index i32 (K), value, exp_avg and
+ * exp_avg_sq f32 (rows,K), and weights f64 (2) with spec.weighs. text: room for n bytes. */
+const char *dsi_zenflow_name(const char *param, const char *what, char *text, size_t n);
+
+/* Phases forward, backward, norm, update, with ZenFlow those between them; with its overlap `rest`
+ * is on the side stream, else `take` is empty. Outputs: the model's, and "grad_norm", "grad_top".
+ * Early updates: they stand in backward, update is empty, gradients have no cells, and there is no
+ * "grad_top". */
+ds_status dsi_train_graph(const ds_model *model, const dsi_train_spec *spec, ds_cells *cells,
+                          ds_graph **graph_out, dsi_train_cells *cells_out);
+
+/* The cells of parameters and inputs only: to freeze parameters before dsi_train_graph. Traces the
+ * forward pass in the mode into a graph; also makes evaluation and generation graphs. */
+ds_status dsi_forward_graph(const ds_model *model, const ds_trace *trace, dsi_loss_fn loss,
+                            void *loss_user, ds_cells *cells, ds_graph **graph_out);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files that build the training graph share. Private to train_graph.c and zenflow_graph.c.
+ */
+#ifndef DSI_COMPILE_TRAIN_GRAPH_BUILD_H
+#define DSI_COMPILE_TRAIN_GRAPH_BUILD_H
+
+#include "compile/train_graph.h"
+#include "op/ops.h"
+
+enum { DSI_TRAIN_PATH_BYTES = 1100 };
+
+typedef struct dsi_train_builder {
+    const dsi_train_spec *spec;
+    ds_ctx *ctx;
+    ds_cells *cells;
+    ds_graph *graph;
+    dsi_train_cells *own;
+    uint32_t n_params; /* cells before the optimizer's were added */
+    ds_value *d_cell;  /* per cell: complete fp32 gradient */
+    ds_value *reduced; /* per cell: value of the gradient cell at the boundary */
+} dsi_train_builder;
+
+ds_status dsi_train_add_cell(dsi_train_builder *b, ds_cell_kind kind, const char *name,
+                             ds_meta meta, ds_cell of, ds_cell *cell_out);
+ds_status dsi_train_apply(dsi_train_builder *b, const ds_op *op, const void *attrs,
+                          const ds_value *in, uint32_t n_in, ds_value *out);
+/* The two cells of hyperparameters NAME.decay and NAME.no_decay. */
+ds_status dsi_train_add_hyper(dsi_train_builder *b, const char *name, ds_cell cells_out[2]);
+
+/* The update of a parameter by the configuration's optimizer, from `gradient`, a value like it. */
+typedef struct dsi_train_update {
+    ds_cell param;
+    ds_value gradient, factor;
+    const ds_cell *hyper; /* two cells */
+} dsi_train_update;
+ds_status dsi_train_build_update(dsi_train_builder *b, const dsi_train_update *update);
+
+/* All updates under ZenFlow. */
+ds_status dsi_zenflow_add_phases(dsi_train_builder *b);
+ds_status dsi_zenflow_build(dsi_train_builder *b, ds_value factor);
+
+#endif

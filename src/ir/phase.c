@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See phase.h. */
+#include "ir/phase.h"
+
+#include <string.h>
+
+const char *const dsi_phase_words[3] = {" skippable", " side", " alone"};
+
+dsi_phases dsi_phases_make(void)
+{
+    return (dsi_phases){
+        .items = {[DS_PHASE_FORWARD] = {"forward", 0}, [DS_PHASE_BACKWARD] = {"backward", 0}},
+        .n = DS_PHASE_STEP};
+}
+
+ds_phase dsi_phases_find(const dsi_phases *phases, const char *name)
+{
+    for (uint32_t p = 0; p < phases->n; ++p) {
+        if (strcmp(phases->items[p].name, name) == 0) {
+            return p;
+        }
+    }
+    return DS_NONE;
+}
+
+ds_phase dsi_phases_side(const dsi_phases *phases)
+{
+    for (uint32_t p = 0; p < phases->n; ++p) {
+        if ((phases->items[p].flags & DS_PHASE_SIDE) != 0) {
+            return p;
+        }
+    }
+    return DS_NONE;
+}
+
+bool dsi_phases_all_run(const dsi_phases *phases)
+{
+    for (uint32_t p = 0; p < phases->n; ++p) {
+        if ((phases->items[p].flags & DS_PHASE_SKIPPABLE) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+ds_status dsi_phases_add(ds_ctx *ctx, dsi_arena *arena, dsi_phases *phases, const char *name,
+                         uint32_t flags, ds_phase *phase_out)
+{
+    const size_t length = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_");
+    if (length == 0 || name[length] != '\0' || dsi_phases_find(phases, name) != DS_NONE) {
+        return ds_fail(ctx, DS_ERR_ARG, "phase \"%s\": expected a new name of [a-z0-9_]", name);
+    }
+    if ((flags & DS_PHASE_SIDE) != 0 && dsi_phases_side(phases) != DS_NONE) {
+        return ds_fail(ctx, DS_ERR_ARG, "phase \"%s\": \"%s\" is on the side stream already", name,
+                       phases->items[dsi_phases_side(phases)].name);
+    }
+    if (phases->n == DS_MAX_PHASES) {
+        return ds_fail(ctx, DS_ERR_LIMIT, "phase \"%s\": a graph has at most %d phases", name,
+                       DS_MAX_PHASES);
+    }
+    const char *copy = dsi_arena_strdup(arena, name);
+    if (copy == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for the phase \"%s\"", name);
+    }
+    phases->items[phases->n] = (dsi_phase_info){copy, flags};
+    *phase_out = phases->n++;
+    return DS_OK;
+}
+
+ds_status dsi_phases_copy(ds_ctx *ctx, dsi_arena *arena, const dsi_phases *from, dsi_phases *to)
+{
+    ds_phase phase = 0;
+    *to = dsi_phases_make();
+    for (uint32_t p = to->n; p < from->n; ++p) {
+        DS_TRY(dsi_phases_add(ctx, arena, to, from->items[p].name, from->items[p].flags, &phase));
+    }
+    return DS_OK;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a family of models/ gives to model.c, and what it builds on besides nn.h. */
+#ifndef DSI_MODEL_FAMILY_H
+#define DSI_MODEL_FAMILY_H
+
+#include "model/fields.h"
+
+#include <deepspeed/model.h>
+
+typedef struct ds_family {
+    const char *model_types; /* space-separated values of "model_type" */
+    const char *ignored;     /* space-separated suffixes of stored buffers */
+    size_t config_bytes;
+    /* Reads config.json into config (config_bytes, zeroed) and info, whose architecture is set. */
+    ds_status (*read)(const ds_reader *reader, void *config, ds_model_info *info);
+    ds_model_fn trace;
+    /* Writes config as it is resolved, a line "key: value" each. */
+    void (*print)(const char *model_type, const void *config, FILE *out);
+} ds_family;
+
+/* A model of the first of the families that knows config.json's "model_type"; the list must outlive
+ * it. From a file, or its text. Errors: ERR_NOT_FOUND, ERR_IO and ERR_FORMAT of the file,
+ * ERR_UNSUPPORTED names the model types that are known, and those of the family. */
+typedef struct ds_families {
+    const ds_family *const *items;
+    size_t n;
+} ds_families;
+
+ds_status dsi_model_read(ds_ctx *ctx, const ds_families *families, const char *path,
+                         ds_model **model_out);
+ds_status dsi_model_parse(ds_ctx *ctx, const ds_families *families, const char *text,
+                          ds_model **model_out);
+
+/* The end of every language model, x (B,T,C): the loss against the input `targets`, or, in
+ * GENERATE, the logits of row `last` of each sequence. embedding: the tied projection (V,C);
+ * DS_NONE: a parameter lm_head.weight of its own. */
+void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, int64_t vocab_size, double init_std);
+
+enum { DS_MODEL_MAX_LAYERS = 1024 };
+
+#endif

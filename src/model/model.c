@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finds a model's family by config.json and holds its hyperparameters. */
+#include "model/custom.h"
+#include "model/family.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_STEP = 1 << 16, TYPES_BYTES = 1024 };
+
+struct ds_model {
+    ds_ctx *ctx;
+    const ds_families *families;
+    const ds_family *family; /* NULL for a custom model */
+    ds_model_info info;
+    ds_model_fn trace;
+    const void *config; /* own_config, or the caller's */
+    void *own_config;
+    char *text;
+    char *architecture;
+};
+
+/* Whether `word` is in a space-separated list. */
+static bool in_list(const char *list, const char *word, size_t n)
+{
+    const bool is_word = n > 0 && strchr(word, ' ') == NULL;
+    for (const char *at = is_word ? strstr(list, word) : NULL; at != NULL;
+         at = strstr(at + 1, word)) {
+        const bool starts = at == list || at[-1] == ' ';
+        if (starts && (at[n] == '\0' || at[n] == ' ')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* "gpt2 llama mistral". */
+static void list_types(const ds_families *families, char *text, size_t n)
+{
+    size_t at = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < families->n && at < n; ++i) {
+        at += (size_t)snprintf(text + at, n - at, "%s%s", i > 0 ? " " : "",
+                               families->items[i]->model_types);
+    }
+}
+
+static ds_status find_family(ds_model *model, const ds_reader *reader)
+{
+    const ds_families *families = model->families;
+    const char *type = NULL;
+    DS_TRY(ds_field_text(reader, "model_type", &type));
+    if (type == NULL) {
+        return ds_fail(model->ctx, DS_ERR_FORMAT, "config.json: \"model_type\" is missing");
+    }
+    for (size_t i = 0; i < families->n; ++i) {
+        if (in_list(families->items[i]->model_types, type, strlen(type))) {
+            model->family = families->items[i];
+        }
+    }
+    if (model->family == NULL) {
+        char known[TYPES_BYTES];
+        list_types(families, known, sizeof known);
+        return ds_fail(model->ctx, DS_ERR_UNSUPPORTED,
+                       "config.json: model_type \"%s\" is not known; known are: %s", type, known);
+    }
+    model->architecture = strdup(type);
+    model->info.architecture = model->architecture;
+    return model->architecture != NULL ? DS_OK : DS_ERR_NOMEM;
+}
+
+static ds_status read_config(ds_model *model, const ds_reader *reader)
+{
+    if (!json_is_object(reader->json)) {
+        return ds_fail(model->ctx, DS_ERR_FORMAT, "config.json must hold an object");
+    }
+    DS_TRY(find_family(model, reader));
+    model->own_config = calloc(1, model->family->config_bytes);
+    if (model->own_config == NULL) {
+        return ds_fail(model->ctx, DS_ERR_NOMEM, "no memory for a model");
+    }
+    model->config = model->own_config;
+    model->trace = model->family->trace;
+    return model->family->read(reader, model->own_config, &model->info);
+}
+
+/* A whole file that json_load_file() has just accepted. */
+static ds_status read_text(ds_ctx *ctx, const char *path, char **text_out)
+{
+    FILE *file = fopen(path, "rb");
+    size_t n = 0;
+    char *text = NULL;
+    while (file != NULL && !feof(file) && !ferror(file)) {
+        char *grown = realloc(text, n + TEXT_STEP + 1);
+        if (grown == NULL) {
+            break;
+        }
+        text = grown;
+        n += fread(text + n, 1, TEXT_STEP, file);
+        text[n] = '\0';
+    }
+    const bool whole = file != NULL && text != NULL && feof(file);
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    if (!whole) {
+        free(text);
+        return ds_fail(ctx, DS_ERR_IO, "cannot read %s again", path);
+    }
+    *text_out = text;
+    return DS_OK;
+}
+
+/* The text's tree and the text that is kept of it. Where a whole number is beyond 64 bits, which
+ * transformers writes for "no limit", all whole numbers are read as reals and the text is kept as
+ * it is. */
+static ds_status load_config(ds_ctx *ctx, const char *path, json_t **json_out, bool *vanish_out,
+                             char **text_out)
+{
+    json_error_t error;
+    *vanish_out = false;
+    *json_out = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    if (*json_out != NULL) {
+        *text_out = json_dumps(*json_out, JSON_INDENT(2));
+        return DS_OK;
+    }
+    if (json_error_code(&error) == json_error_numeric_overflow) {
+        *vanish_out = true;
+        *json_out = json_load_file(path, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
+    }
+    if (*json_out == NULL && error.line < 0) { /* the text names the file */
+        return ds_fail(ctx, DS_ERR_NOT_FOUND, "%s", error.text);
+    }
+    if (*json_out == NULL) {
+        return ds_fail(ctx, DS_ERR_FORMAT, "%s:%d: %s", path, error.line, error.text);
+    }
+    return read_text(ctx, path, text_out);
+}
+
+/* Takes over json and text, both NULL when out of memory. */
+static ds_status make(ds_ctx *ctx, const ds_families *families, json_t *json, bool integers_vanish,
+                      char *text, ds_model **model_out)
+{
+    ds_model *model = calloc(1, sizeof *model);
+    ds_status status = DS_OK;
+    if (model == NULL || text == NULL) {
+        free(text);
+        status = ds_fail(ctx, DS_ERR_NOMEM, "no memory for a model");
+    } else {
+        const ds_reader reader = {.ctx = ctx, .json = json, .integers_vanish = integers_vanish};
+        *model = (ds_model){.ctx = ctx, .families = families, .text = text};
+        status = read_config(model, &reader);
+    }
+    json_decref(json);
+    if (status < 0) {
+        ds_model_destroy(&model);
+        return status;
+    }
+    *model_out = model;
+    return DS_OK;
+}
+
+ds_status dsi_model_read(ds_ctx *ctx, const ds_families *families, const char *path,
+                         ds_model **model_out)
+{
+    json_t *json = NULL;
+    char *text = NULL;
+    bool integers_vanish = false;
+    const ds_status status = load_config(ctx, path, &json, &integers_vanish, &text);
+    if (status < 0) {
+        json_decref(json);
+        return status;
+    }
+    return make(ctx, families, json, integers_vanish, text, model_out);
+}
+
+ds_status dsi_model_parse(ds_ctx *ctx, const ds_families *families, const char *text,
+                          ds_model **model_out)
+{
+    json_error_t error;
+    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    bool integers_vanish = false;
+    if (json == NULL && json_error_code(&error) == json_error_numeric_overflow) {
+        integers_vanish = true;
+        json = json_loads(text, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
+    }
+    if (json == NULL) {
+        return ds_fail(ctx, DS_ERR_FORMAT, "config.json: line %d: %s", error.line, error.text);
+    }
+    return make(ctx, families, json, integers_vanish, strdup(text), model_out);
+}
+
+/* Constants of a config that is like the model's own. */
+static ds_status print_constants(const ds_model *model, const void *config, char **text_out)
+{
+    char *text = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+    if (out != NULL) {
+        (void)fprintf(out, "model_type: %s\n", model->info.architecture);
+        if (model->family != NULL) {
+            model->family->print(model->info.architecture, config, out);
+        } else {
+            ds_custom_print(&model->info, config, out);
+        }
+    }
+    if (out == NULL || fclose(out) != 0) {
+        free(text);
+        return ds_fail(model->ctx, DS_ERR_NOMEM, "no memory to print a model");
+    }
+    *text_out = text;
+    return DS_OK;
+}
+
+ds_status ds_model_print(const ds_model *model, char **text_out)
+{
+    return print_constants(model, model->config, text_out);
+}
+
+ds_status ds_model_print_config(const ds_model *model, const char *config_json, char **text_out)
+{
+    if (model->family == NULL) {
+        void *config = NULL;
+        DS_TRY(ds_custom_parse(model->ctx, &model->info, config_json, &config));
+        const ds_status status = print_constants(model, config, text_out);
+        free(config);
+        return status;
+    }
+    ds_model *other = NULL;
+    DS_TRY(dsi_model_parse(model->ctx, model->families, config_json, &other));
+    const ds_status status = ds_model_print(other, text_out);
+    ds_model_destroy(&other);
+    return status;
+}
+
+void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, int64_t vocab_size, double init_std)
+{
+    const ds_trace *t = ds_nn_trace(nn);
+    const int64_t width = ds_shape_last(ds_nn_meta(nn, x).shape);
+    const ds_value weight =
+        embedding != DS_NONE ? embedding
+                             : ds_nn_param_at(nn, "lm_head.weight", ds_shape_2d(vocab_size, width),
+                                              (ds_init){DS_INIT_NORMAL, init_std}, false);
+    if (t->mode == DS_TRACE_GENERATE) {
+        const ds_value last = ds_nn_input(nn, "last", DS_DTYPE_I32, ds_shape_1d(t->batch));
+        ds_nn_output(nn, "logits",
+                     ds_nn_matmul(nn, ds_nn_take_rows(nn, x, last), weight, false, DS_DTYPE_F32));
+        return;
+    }
+    const ds_value targets =
+        ds_nn_input(nn, "targets", DS_DTYPE_I32, ds_shape_2d(t->batch, t->seq_length));
+    (void)ds_nn_linear_cross_entropy(nn, x, weight, targets);
+}
+
+static ds_status check_reserved(ds_ctx *ctx, const ds_model_info *info)
+{
+    for (size_t i = 0; i < sizeof info->reserved / sizeof info->reserved[0]; ++i) {
+        if (info->reserved[i] != 0) {
+            return ds_fail(ctx, DS_ERR_ARG, "ds_model_info: its reserved words are not zero");
+        }
+    }
+    return DS_OK;
+}
+
+ds_status ds_model_custom(ds_ctx *ctx, const ds_model_info *info, ds_model_fn trace,
+                          const void *config, ds_model **model_out)
+{
+    char *text = NULL;
+    DS_TRY(check_reserved(ctx, info));
+    DS_TRY(ds_custom_write(ctx, info, config, &text));
+    ds_model *model = calloc(1, sizeof *model);
+    if (model == NULL) {
+        free(text);
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a model");
+    }
+    *model = (ds_model){.ctx = ctx, .info = *info, .trace = trace, .config = config, .text = text};
+    if (model->info.base_prefix == NULL) {
+        model->info.base_prefix = "";
+    }
+    *model_out = model;
+    return DS_OK;
+}
+
+void ds_model_destroy(ds_model **model)
+{
+    if (model != NULL && *model != NULL) {
+        free((*model)->own_config);
+        free((*model)->text);
+        free((*model)->architecture);
+        free(*model);
+        *model = NULL;
+    }
+}
+
+const ds_model_info *ds_model_get_info(const ds_model *model)
+{
+    return &model->info;
+}
+
+const char *ds_model_config_text(const ds_model *model)
+{
+    return model->text;
+}
+
+ds_status ds_model_trace(const ds_model *model, ds_nn *nn)
+{
+    model->trace(nn, model->config);
+    return ds_nn_status(nn);
+}
+
+bool ds_model_ignores(const ds_model *model, const char *tensor_name)
+{
+    const size_t n = strlen(tensor_name);
+    const char *list = model->family != NULL ? model->family->ignored : "";
+    while (*list != '\0') {
+        const size_t length = strcspn(list, " ");
+        if (length <= n && strncmp(tensor_name + n - length, list, length) == 0) {
+            return true;
+        }
+        list += length;
+        list += strspn(list, " ");
+    }
+    return false;
+}

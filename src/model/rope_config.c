@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rotary positions from config.json, in the layouts of transformers 4 (rope_theta, rope_scaling)
+ * and 5 (rope_parameters), resolved in the order of transformers 5 (modeling_rope_utils.py):
+ *
+ * 1. rope_scaling, when it is not falsy, replaces rope_parameters.
+ * 2. rope_type is before type; a rope_theta or partial_rotary_factor inside is before one outside.
+ * 3. original_max_position_embeddings at the top is before one inside, for llama3 and yarn; the
+ *    default is max_position_embeddings. Other types have no use for it.
+ * 4. Keys that a type does not know have no effect.
+ */
+#include "model/fields.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST_ATTENTION_FACTOR = 100 }; /* beyond, fp32 does not tell scores apart */
+
+typedef struct rope_reader {
+    ds_reader outer,
+        inner; /* inner: rope_scaling or rope_parameters; outer when there is neither */
+    int64_t max_positions;
+    ds_rope_params *rope;
+} rope_reader;
+
+static ds_status missing(const rope_reader *r, const char *type, const char *key)
+{
+    return ds_fail(r->outer.ctx, DS_ERR_FORMAT,
+                   "config.json: \"%s\" is missing: rotary positions of type %s need it", key,
+                   type);
+}
+
+/* A number above 0 that the type cannot do without. */
+static ds_status positive(const rope_reader *r, const char *type, const char *key,
+                          double *value_out)
+{
+    *value_out = 0.0;
+    if (json_object_get(r->inner.json, key) == NULL) {
+        return missing(r, type, key);
+    }
+    DS_TRY(ds_field_number(&r->inner, key, value_out));
+    return *value_out > 0.0 ? DS_OK : ds_field_bad(&r->inner, key, "above 0");
+}
+
+/* Null or 0, as well as nothing, is the default. */
+static ds_status optional(const rope_reader *r, const char *key, double *value_out)
+{
+    double value = 0.0;
+    if (!json_is_null(json_object_get(r->inner.json, key))) {
+        DS_TRY(ds_field_number(&r->inner, key, &value));
+    }
+    *value_out = value != 0.0 ? value : *value_out;
+    return DS_OK;
+}
+
+static ds_status read_original(const rope_reader *r)
+{
+    static const char *const key = "original_max_position_embeddings";
+    r->rope->original_max_positions = r->max_positions;
+    DS_TRY(ds_field_int(&r->inner, key, 1, &r->rope->original_max_positions));
+    return ds_field_int(&r->outer, key, 1, &r->rope->original_max_positions);
+}
+
+static ds_status read_linear(const rope_reader *r)
+{
+    return positive(r, "linear", "factor", &r->rope->factor);
+}
+
+/* Of all dims it is linear; of fewer, check_partial() refuses it. */
+static ds_status read_proportional(const rope_reader *r)
+{
+    return json_object_get(r->inner.json, "factor") != NULL ? read_linear(r) : DS_OK;
+}
+
+static ds_status read_dynamic(const rope_reader *r)
+{
+    r->rope->original_max_positions = r->max_positions;
+    if (r->rope->head_dim < 4) {
+        return ds_fail(r->outer.ctx, DS_ERR_UNSUPPORTED,
+                       "config.json: rotary positions of type dynamic need a head_dim of at least "
+                       "4, found %lld",
+                       (long long)r->rope->head_dim);
+    }
+    return positive(r, "dynamic", "factor", &r->rope->factor);
+}
+
+static ds_status read_llama3(const rope_reader *r)
+{
+    DS_TRY(positive(r, "llama3", "factor", &r->rope->factor));
+    DS_TRY(positive(r, "llama3", "low_freq_factor", &r->rope->low_freq_factor));
+    DS_TRY(positive(r, "llama3", "high_freq_factor", &r->rope->high_freq_factor));
+    return read_original(r);
+}
+
+static ds_status read_truncate(const rope_reader *r)
+{
+    const json_t *value = json_object_get(r->inner.json, "truncate");
+    r->rope->truncate = value == NULL || json_is_true(value);
+    return value == NULL || json_is_boolean(value) || json_is_null(value)
+               ? DS_OK
+               : ds_field_bad(&r->inner, "truncate", "true, false or null (no truncation)");
+}
+
+static double mscale_of(double factor, double mscale)
+{
+    return factor <= 1.0 ? 1.0 : 0.1 * mscale * log(factor) + 1.0;
+}
+
+/* As it is written, or from the factor; scores grow with its square. */
+static ds_status read_attention_factor(const rope_reader *r)
+{
+    const json_t *value = json_object_get(r->inner.json, "attention_factor");
+    const bool computed = value == NULL || json_is_null(value);
+    ds_rope_params *rope = r->rope;
+    DS_TRY(optional(r, "mscale", &rope->mscale));
+    DS_TRY(optional(r, "mscale_all_dim", &rope->mscale_all_dim));
+    rope->attention_factor = mscale_of(rope->factor, 1.0);
+    if (rope->mscale != 0.0 && rope->mscale_all_dim != 0.0) {
+        rope->attention_factor =
+            mscale_of(rope->factor, rope->mscale) / mscale_of(rope->factor, rope->mscale_all_dim);
+    }
+    if (!computed) {
+        DS_TRY(ds_field_number(&r->inner, "attention_factor", &rope->attention_factor));
+    }
+    if (rope->attention_factor >= 0.0 && rope->attention_factor <= MOST_ATTENTION_FACTOR) {
+        return DS_OK;
+    }
+    char expected[64];
+    (void)snprintf(expected, sizeof expected, "such that the attention factor is 0 to %d",
+                   MOST_ATTENTION_FACTOR);
+    return ds_field_bad(&r->inner, computed ? "mscale" : "attention_factor", expected);
+}
+
+static ds_status read_yarn(const rope_reader *r)
+{
+    ds_rope_params *rope = r->rope;
+    DS_TRY(read_original(r));
+    if (json_is_null(json_object_get(r->inner.json, "factor"))) {
+        rope->factor = (double)r->max_positions / (double)rope->original_max_positions;
+    } else {
+        DS_TRY(positive(r, "yarn", "factor", &rope->factor));
+    }
+    rope->beta_fast = 32.0;
+    rope->beta_slow = 1.0;
+    DS_TRY(optional(r, "beta_fast", &rope->beta_fast));
+    DS_TRY(optional(r, "beta_slow", &rope->beta_slow));
+    DS_TRY(read_attention_factor(r));
+    DS_TRY(read_truncate(r));
+    if (rope->beta_fast < 0.0 || rope->beta_slow < 0.0) {
+        return ds_field_bad(&r->inner, rope->beta_fast < 0.0 ? "beta_fast" : "beta_slow",
+                            "above 0");
+    }
+    if (rope->theta == 1.0) {
+        return ds_fail(r->outer.ctx, DS_ERR_FORMAT,
+                       "config.json: \"rope_theta\" is 1, with which yarn has no frequencies");
+    }
+    return DS_OK;
+}
+
+static ds_status read_type(const rope_reader *r)
+{
+    static const struct {
+        const char *name;
+        ds_rope_scaling kind;
+        ds_status (*read)(const rope_reader *r);
+    } kinds[] = {{"default", DS_ROPE_NONE, NULL},
+                 {"linear", DS_ROPE_LINEAR, read_linear},
+                 {"proportional", DS_ROPE_LINEAR, read_proportional},
+                 {"dynamic", DS_ROPE_DYNAMIC, read_dynamic},
+                 {"yarn", DS_ROPE_YARN, read_yarn},
+                 {"llama3", DS_ROPE_LLAMA3, read_llama3}};
+    const char *name = "default";
+    const bool newer = json_object_get(r->inner.json, "rope_type") != NULL;
+    if (r->inner.json != r->outer.json) {
+        DS_TRY(ds_field_text(&r->inner, newer ? "rope_type" : "type", &name));
+    }
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) {
+        if (strcmp(name, kinds[i].name) == 0) {
+            r->rope->scaling = kinds[i].kind;
+            return kinds[i].read != NULL ? kinds[i].read(r) : DS_OK;
+        }
+    }
+    return ds_fail(r->outer.ctx, DS_ERR_UNSUPPORTED,
+                   "config.json: rotary scaling \"%s\" is not supported; supported are default, "
+                   "linear, proportional, dynamic, yarn, llama3",
+                   name);
+}
+
+static ds_status read_theta(const rope_reader *r)
+{
+    const bool inside = json_object_get(r->inner.json, "rope_theta") != NULL;
+    const ds_reader *from = inside ? &r->inner : &r->outer;
+    r->rope->theta = 10000.0;
+    DS_TRY(ds_field_number(from, "rope_theta", &r->rope->theta));
+    return r->rope->theta > 0.0 ? DS_OK : ds_field_bad(from, "rope_theta", "above 0");
+}
+
+/* The default type ignores it; the others would rotate fewer dims than the model's layers take. */
+static ds_status check_partial(const rope_reader *r)
+{
+    static const char *const key = "partial_rotary_factor";
+    const bool inside = json_object_get(r->inner.json, key) != NULL;
+    const ds_reader *from = inside ? &r->inner : &r->outer;
+    const json_t *value = json_object_get(from->json, key);
+    const bool absent = value == NULL || (json_is_null(value) && !inside);
+    if (r->rope->scaling == DS_ROPE_NONE || absent) {
+        return DS_OK;
+    }
+    return json_is_number(value) && json_number_value(value) == 1.0
+               ? DS_OK
+               : ds_field_bad(from, key, "1 with rotary scaling");
+}
+
+/* rope_scaling or rope_parameters, checked to be flat. */
+static ds_status find_inner(rope_reader *r)
+{
+    static const char *const labels[] = {"full_attention", "sliding_attention"};
+    json_t *parameters = json_object_get(r->outer.json, "rope_parameters");
+    json_t *scaling = json_object_get(r->outer.json, "rope_scaling");
+    if (parameters != NULL && !json_is_null(parameters) && !json_is_object(parameters)) {
+        return ds_field_bad(&r->outer, "rope_parameters", "an object or null");
+    }
+    if (!ds_field_is_falsy(scaling) && !json_is_object(scaling)) {
+        return ds_field_bad(&r->outer, "rope_scaling", "an object or null");
+    }
+    const char *key = ds_field_is_falsy(scaling) ? "rope_parameters" : "rope_scaling";
+    r->inner = r->outer;
+    if (!ds_field_is_falsy(json_object_get(r->outer.json, key))) {
+        r->inner.json = json_object_get(r->outer.json, key);
+    }
+    for (size_t i = 0; r->inner.json != r->outer.json && i < 2; ++i) {
+        if (json_object_get(r->inner.json, labels[i]) != NULL) {
+            return ds_fail(r->outer.ctx, DS_ERR_UNSUPPORTED,
+                           "config.json: \"%s\" has \"%s\": parameters for each type of layer are "
+                           "not supported",
+                           key, labels[i]);
+        }
+    }
+    return DS_OK;
+}
+
+ds_status ds_rope_read(const ds_reader *reader, int64_t head_dim, int64_t max_positions,
+                       ds_rope_params *rope)
+{
+    rope_reader r = {.outer = *reader, .max_positions = max_positions, .rope = rope};
+    *rope = (ds_rope_params){.head_dim = head_dim, .factor = 1.0};
+    DS_TRY(find_inner(&r));
+    DS_TRY(read_theta(&r));
+    DS_TRY(read_type(&r));
+    return check_partial(&r);
+}
+
+void ds_rope_print(const ds_rope_params *r, FILE *out)
+{
+    static const char *const types[] = {"default", "linear", "dynamic", "yarn", "llama3"};
+    (void)fprintf(out, "rope_type: %s\nrope_theta: %.17g\n", types[r->scaling], r->theta);
+    if (r->scaling == DS_ROPE_NONE) {
+        return;
+    }
+    (void)fprintf(out,
+                  "rope factor: %.17g\nlow_freq_factor: %.17g\nhigh_freq_factor: %.17g\n"
+                  "original_max_position_embeddings: %lld\nbeta_fast: %.17g\nbeta_slow: %.17g\n"
+                  "attention_factor: %.17g\nmscale: %.17g\nmscale_all_dim: %.17g\ntruncate: %s\n",
+                  r->factor, r->low_freq_factor, r->high_freq_factor,
+                  (long long)r->original_max_positions, r->beta_fast, r->beta_slow,
+                  r->attention_factor, r->mscale, r->mscale_all_dim,
+                  r->truncate ? "true" : "false");
+}

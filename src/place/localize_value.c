@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A value as a reader needs it: made once for equal needs. Parameters are gathered anew when their
+ * last use is far, accumulated gradients are rounded before they are reduced. See localize_impl.h.
+ */
+#include "place/localize_impl.h"
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+/* A parameter, or a rank's shard of it, with its flat slices together: gathered anew for a use in
+ * this phase, unless the last use is near. A use that needs a part of it, or a term, makes that of
+ * it. */
+static ds_status gather_parameter(dsi_localizing *l, ds_value v, const dsi_spread *from,
+                                  const dsi_spread *need, ds_value *value_out)
+{
+    const ds_cell cell = l->r.from->values[v].cell;
+    const int64_t count = ds_shape_count(ds_cells_get(l->r.from->cells, cell)->meta.shape);
+    const int64_t distance = l->used - l->used_at[cell];
+    const int64_t live = l->params->max_live < l->params->max_reuse_distance
+                             ? l->params->max_live
+                             : l->params->max_reuse_distance;
+    dsi_spread gathered = *from;
+    gathered.at.flat = (dsi_axes){0};
+    gathered.at.cut = DSI_CUT_NONE;
+    gathered.at.owner = 0;
+    if (l->gathered[cell] == DS_NONE || distance > live || count > live - distance) {
+        DS_TRY(ds_graph_read(l->r.to, cell, &l->gathered[cell]));
+        DS_TRY(dsi_localize_move(l, v, from, &gathered, -1, &l->gathered[cell]));
+    }
+    if (distance > 0 || l->used == 0) {
+        l->used += count;
+    }
+    l->used_at[cell] = l->used;
+    *value_out = l->gathered[cell];
+    return dsi_placement_equal(&gathered.at, &need->at)
+               ? DS_OK
+               : dsi_localize_move(l, v, &gathered, need, -1, value_out);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+/* An accumulated gradient, whose terms the cell has: rounded, then reduced. */
+static ds_status reduce_accumulated(dsi_localizing *l, ds_value v, const dsi_spread *from,
+                                    const dsi_spread *need, ds_value *value)
+{
+    const dsi_value_info *info = &l->r.from->values[v];
+    const ds_dtype dtype = l->params->comm_dtype;
+    const char *scope = l->r.to->scope;
+    DS_TRY(ds_graph_set_scope(l->r.to, ds_cells_get(l->r.from->cells, info->cell)->name));
+    if (info->meta.dtype != dtype) {
+        const dsi_cast_attrs cast = {.dtype = dtype};
+        DS_TRY(dsi_localize_apply(l, &dsi_op_cast, &cast, *value, value));
+    }
+    const int64_t bucket = dsi_bucket_next(&l->bucket, ds_shape_count(info->meta.shape), dtype,
+                                           l->params->reduce_bucket);
+    DS_TRY(dsi_localize_move(l, v, from, need, bucket, value));
+    l->r.to->scope = scope;
+    return DS_OK;
+}
+
+/* ---- any value ------------------------------------------------------------------------------- */
+
+ds_status dsi_localize_value(dsi_localizing *l, ds_value v, const dsi_spread *from,
+                             const dsi_spread *need, int64_t bucket, ds_value *value_out)
+{
+    const ds_cell cell = l->r.from->values[v].cell;
+    const ds_cell_kind kind =
+        cell != DS_NONE ? ds_cells_get(l->r.from->cells, cell)->kind : DS_CELL_SCALAR;
+    dsi_other_form *other = &l->others[v];
+    *value_out = l->r.map[v];
+    if (dsi_placement_equal(&from->at, &need->at)) {
+        return DS_OK;
+    }
+    if (kind == DS_CELL_PARAM && from->at.flat.n > 0 && need->at.flat.n == 0) {
+        return gather_parameter(l, v, from, need, value_out);
+    }
+    if (other->value != DS_NONE && dsi_placement_equal(&other->at, &need->at)) {
+        *value_out = other->value;
+        return DS_OK;
+    }
+    DS_TRY(kind == DS_CELL_GRAD ? reduce_accumulated(l, v, from, need, value_out)
+                                : dsi_localize_move(l, v, from, need, bucket, value_out));
+    *other = (dsi_other_form){need->at, *value_out};
+    return DS_OK;
+}

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Regions of sharded values. See tensor_rules.h.
+ *
+ * A walk in program order gives each value its region, if any, and the dim that is sharded. Where a
+ * node has no strategy for what it gets, the regions of its inputs fail: their values are whole
+ * again. The walk repeats without the parameters of regions that failed, since what read them
+ * decided by them, until none fails.
+ */
+#include "place/tensor_rules.h"
+
+#include "place/rule.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { NO_REGION = UINT32_MAX };
+
+typedef struct region {
+    uint32_t joined; /* itself, or the region that it became part of */
+    bool failed;
+    bool ended; /* by a sum */
+} region;
+
+typedef struct sharded {
+    uint32_t region; /* NO_REGION: whole */
+    uint8_t dim;
+} sharded;
+
+typedef struct finder {
+    const ds_graph *graph;
+    const dsi_mesh *mesh;
+    dsi_place_policy policy;
+    region *regions;
+    uint32_t n_regions;
+    sharded *values; /* per value */
+    sharded *cells;  /* per cell */
+    bool *banned;    /* per cell: its region failed in a walk before */
+} finder;
+
+static uint32_t root(const finder *f, uint32_t r)
+{
+    while (f->regions[r].joined != r) {
+        r = f->regions[r].joined;
+    }
+    return r;
+}
+
+static bool lives(const finder *f, const sharded *s)
+{
+    return s->region != NO_REGION && !f->regions[root(f, s->region)].failed;
+}
+
+static uint32_t join(finder *f, uint32_t a, uint32_t b)
+{
+    const uint32_t to = root(f, a);
+    const uint32_t from = root(f, b);
+    f->regions[to].failed = f->regions[to].failed || f->regions[from].failed;
+    f->regions[to].ended = f->regions[to].ended || f->regions[from].ended;
+    f->regions[from].joined = to;
+    return to;
+}
+
+/* What may be placed freely: parameters and caches; else DS_NONE. */
+static ds_cell free_cell(const finder *f, ds_value v)
+{
+    const dsi_value_info *info = &f->graph->values[v];
+    if (info->producer != DS_NONE || info->cell == DS_NONE) {
+        return DS_NONE;
+    }
+    const ds_cell_kind kind = ds_cells_get(f->graph->cells, info->cell)->kind;
+    return kind == DS_CELL_PARAM || kind == DS_CELL_KV ? info->cell : DS_NONE;
+}
+
+/* ---- one node -------------------------------------------------------------------------------- */
+
+static ds_meta meta_of(const finder *f, ds_value v)
+{
+    return v == DS_NONE ? (ds_meta){0} : f->graph->values[v].meta;
+}
+
+static bool divides(const finder *f, ds_value v, const dsi_place_on *on)
+{
+    return on->kind != DSI_SHARD ||
+           meta_of(f, v).shape.dims[on->dim] % f->mesh->size[DSI_AXIS_TP] == 0;
+}
+
+/* Whether an input may be as a strategy wants it. A whole activation may be sharded where it is; a
+ * free cell stays as its other readers have it; what is whole may be added to a sum by one rank. */
+static bool takes(const finder *f, ds_value v, const dsi_place_on *want)
+{
+    const ds_cell cell = free_cell(f, v);
+    const sharded *have = cell != DS_NONE ? &f->cells[cell] : &f->values[v];
+    if (lives(f, have)) {
+        return want->kind == DSI_SHARD && want->dim == have->dim;
+    }
+    return want->kind == DSI_REPLICATE || want->kind == DSI_PARTIAL ||
+           (want->kind == DSI_SHARD && (cell == DS_NONE || !f->banned[cell]));
+}
+
+static bool shards_matrix(const finder *f, ds_value v, const dsi_place_on *want)
+{
+    const ds_cell cell = free_cell(f, v);
+    return cell != DS_NONE && want->kind == DSI_SHARD && !lives(f, &f->cells[cell]) &&
+           ds_cells_get(f->graph->cells, cell)->kind == DS_CELL_PARAM &&
+           meta_of(f, v).shape.n_dims >= 2;
+}
+
+/* Whether a strategy fits what the node gets. begins: no activation is sharded, so a weight has to
+ * be, and the activations stay whole. */
+static bool fits(const finder *f, const dsi_node_info *node, const dsi_strategy *s, bool begins)
+{
+    const ds_value *in = dsi_node_in(f->graph, node);
+    const ds_value *out = dsi_node_out(f->graph, node);
+    bool matrix = false;
+    bool sharded_out = false;
+    if (s->letter == 0 || s->linear || s->averaged != 0) {
+        return false;
+    }
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        if (in[i] == DS_NONE) {
+            continue;
+        }
+        const bool moves = begins && free_cell(f, in[i]) == DS_NONE;
+        if (!takes(f, in[i], &s->in[i]) || !divides(f, in[i], &s->in[i]) ||
+            (moves && s->in[i].kind != DSI_REPLICATE)) {
+            return false;
+        }
+        matrix = matrix || shards_matrix(f, in[i], &s->in[i]);
+    }
+    for (uint32_t o = 0; o < node->n_out; ++o) {
+        const bool sum = s->out[o].kind == DSI_PARTIAL;
+        if (out[o] == DS_NONE) {
+            continue;
+        }
+        if (!divides(f, out[o], &s->out[o]) ||
+            (sum && (begins || s->out[o].dim != DSI_TERMS_SUM))) {
+            return false;
+        }
+        sharded_out = sharded_out || s->out[o].kind != DSI_REPLICATE;
+    }
+    return sharded_out && (matrix || !begins);
+}
+
+static bool find_strategy(const finder *f, const dsi_node_info *node, bool begins,
+                          dsi_strategy *found)
+{
+    ds_meta in[DS_MAX_IN] = {{0}};
+    ds_meta out[DS_MAX_OUT] = {{0}};
+    dsi_strategy list[DSI_RULE_STRATEGIES];
+    ds_place_case rule;
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        in[i] = meta_of(f, dsi_node_in(f->graph, node)[i]);
+    }
+    for (uint32_t o = 0; o < node->n_out; ++o) {
+        out[o] = meta_of(f, dsi_node_out(f->graph, node)[o]);
+    }
+    dsi_rule_case_make(node->op, node->attrs, in, node->n_in, out, node->n_out, &rule);
+    const uint32_t n = dsi_rule_strategies(&rule, f->mesh, DSI_AXIS_TP, &f->policy, list);
+    for (uint32_t i = 0; i < n; ++i) {
+        if (fits(f, node, &list[i], begins)) {
+            *found = list[i];
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The region that a node belongs to: its inputs' regions become one, or a new one begins. */
+static uint32_t region_of(finder *f, const dsi_node_info *node)
+{
+    const ds_value *in = dsi_node_in(f->graph, node);
+    uint32_t r = NO_REGION;
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        if (in[i] == DS_NONE) {
+            continue;
+        }
+        const ds_cell cell = free_cell(f, in[i]);
+        const sharded *have = cell != DS_NONE ? &f->cells[cell] : &f->values[in[i]];
+        if (lives(f, have)) {
+            r = r == NO_REGION ? root(f, have->region) : join(f, r, have->region);
+        }
+    }
+    if (r == NO_REGION) {
+        r = f->n_regions++;
+        f->regions[r] = (region){.joined = r};
+    }
+    return r;
+}
+
+static void place_node(finder *f, const dsi_node_info *node, const dsi_strategy *s)
+{
+    const ds_value *in = dsi_node_in(f->graph, node);
+    const ds_value *out = dsi_node_out(f->graph, node);
+    const uint32_t r = region_of(f, node);
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        const ds_cell cell = in[i] != DS_NONE ? free_cell(f, in[i]) : DS_NONE;
+        if (cell != DS_NONE && s->in[i].kind == DSI_SHARD) {
+            f->cells[cell] = (sharded){r, s->in[i].dim};
+        }
+    }
+    for (uint32_t o = 0; o < node->n_out; ++o) {
+        if (out[o] != DS_NONE && s->out[o].kind == DSI_SHARD) {
+            f->values[out[o]] = (sharded){r, s->out[o].dim};
+        }
+        f->regions[r].ended =
+            f->regions[r].ended || (out[o] != DS_NONE && s->out[o].kind == DSI_PARTIAL);
+    }
+}
+
+static bool any_sharded(const finder *f, const dsi_node_info *node)
+{
+    const ds_value *in = dsi_node_in(f->graph, node);
+    bool any = false;
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        const ds_cell cell = in[i] != DS_NONE ? free_cell(f, in[i]) : DS_NONE;
+        any = any ||
+              (in[i] != DS_NONE && lives(f, cell != DS_NONE ? &f->cells[cell] : &f->values[in[i]]));
+    }
+    return any;
+}
+
+static void fail_inputs(finder *f, const dsi_node_info *node)
+{
+    const ds_value *in = dsi_node_in(f->graph, node);
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        const ds_cell cell = in[i] != DS_NONE ? free_cell(f, in[i]) : DS_NONE;
+        const sharded *have = cell != DS_NONE    ? &f->cells[cell]
+                              : in[i] != DS_NONE ? &f->values[in[i]]
+                                                 : NULL;
+        if (have != NULL && lives(f, have)) {
+            f->regions[root(f, have->region)].failed = true;
+        }
+    }
+}
+
+static void visit(finder *f, const dsi_node_info *node)
+{
+    dsi_strategy s;
+    const bool begins = !any_sharded(f, node);
+    if (find_strategy(f, node, begins, &s)) {
+        place_node(f, node, &s);
+    } else if (!begins) {
+        fail_inputs(f, node);
+    }
+}
+
+/* ---- the walks ------------------------------------------------------------------------------- */
+
+static void walk(finder *f)
+{
+    const ds_graph *g = f->graph;
+    f->n_regions = 0;
+    for (ds_value v = 0; v < g->n_values; ++v) {
+        f->values[v].region = NO_REGION;
+    }
+    for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
+        f->cells[c].region = NO_REGION;
+    }
+    for (ds_node n = 0; n < g->n_nodes; ++n) {
+        if (g->nodes[n].phase == DS_PHASE_FORWARD) {
+            visit(f, &g->nodes[n]);
+        }
+    }
+    for (uint32_t i = 0; i < g->n_outputs; ++i) {
+        const sharded *s = &f->values[g->outputs[i].value];
+        if (lives(f, s)) {
+            f->regions[root(f, s->region)].failed = true;
+        }
+    }
+}
+
+/* Cells whose region did not end well are banned; returns whether there are new ones. */
+static bool ban(finder *f)
+{
+    bool more = false;
+    for (ds_cell c = 0; c < ds_cells_count(f->graph->cells); ++c) {
+        const sharded *s = &f->cells[c];
+        const region *r = s->region != NO_REGION ? &f->regions[root(f, s->region)] : NULL;
+        if (r != NULL && (r->failed || !r->ended)) {
+            more = more || !f->banned[c];
+            f->banned[c] = true;
+            f->cells[c].region = NO_REGION;
+        }
+    }
+    return more;
+}
+
+ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, int8_t *dims_out)
+{
+    const uint32_t n_cells = ds_cells_count(graph->cells);
+    finder f = {.graph = graph, .mesh = mesh, .policy = dsi_place_policy_default()};
+    f.regions = calloc((size_t)graph->n_nodes + 1, sizeof *f.regions);
+    f.values = calloc((size_t)graph->n_values + 1, sizeof *f.values);
+    f.cells = calloc((size_t)n_cells + 1, sizeof *f.cells);
+    f.banned = calloc((size_t)n_cells + 1, sizeof *f.banned);
+    const bool room = f.regions != NULL && f.values != NULL && f.cells != NULL && f.banned != NULL;
+    if (room) {
+        do {
+            walk(&f);
+        } while (ban(&f));
+        for (ds_cell c = 0; c < n_cells; ++c) {
+            dims_out[c] = f.cells[c].region != NO_REGION ? (int8_t)f.cells[c].dim : DSI_NO_DIM;
+        }
+    }
+    free(f.regions);
+    free(f.values);
+    free(f.cells);
+    free(f.banned);
+    return room ? DS_OK : ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory for tensor parallelism");
+}

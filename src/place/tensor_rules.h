@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensor parallelism without lists of names: which dim of each parameter is sharded on the tp axis,
+ * found from the operators' rules and the graph alone.
+ *
+ * Megatron's pairs fall out of it (Shoeybi et al., arXiv:1909.08053): a weight whose letter the
+ * activation lacks begins a sharded region (column), a weight that meets a sharded activation in a
+ * letter that is summed ends it (row), and what lies between must take the shard as it is. A region
+ * counts only where it ends so on every way out: then one all-reduce a region is all that moves.
+ */
+#ifndef DSI_PLACE_TENSOR_RULES_H
+#define DSI_PLACE_TENSOR_RULES_H
+
+#include "ir/graph.h"
+#include "place/mesh.h"
+
+enum { DSI_NO_DIM = -1 };
+
+/* Fills dims_out[0 .. count of the graph's cells): the dim of a parameter, or of a key and value
+ * cache, that the tp axis shards, or DSI_NO_DIM. graph: logical; its forward phase is read, fused
+ * or not. All shards are equal: what the axis does not divide stays whole, with its region. Pure:
+ * of the graph and the size of the axis. Errors: ERR_NOMEM. */
+ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, int8_t *dims_out);
+
+#endif

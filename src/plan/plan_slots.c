@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slots: what a forward phase leaves for its backward phase, so many times as micro-batches may be
+ * in flight. It gets a range of the arena to itself, copies of which follow; whoever runs the plan
+ * shifts what lies in the range (plan.h, invariant 13). One slot needs no range: there the values
+ * share the arena with all others. Called by plan_place.c. */
+#include "plan/plan_lower.h"
+
+static bool crosses(const dsi_lowering *b, ds_value v)
+{
+    const uint32_t begin = b->plan->phase_begin[DS_PHASE_BACKWARD];
+    return b->first[v] < begin && (b->last[v] >= begin || b->last[v] < b->first[v]);
+}
+
+bool dsi_lower_is_of_slot(const dsi_lowering *b, uint32_t item)
+{
+    return b->env->n_slots > 1 && item < b->graph->n_values && b->items[item].bytes > 0 &&
+           crosses(b, item);
+}
+
+ds_status dsi_lower_check_slots(const dsi_lowering *b)
+{
+    const ds_graph *g = b->graph;
+    for (ds_value v = 0; v < g->n_values && b->env->n_slots > 1; ++v) {
+        if (b->root[v] != v || g->values[v].cell != DS_NONE || b->placed[v] != DS_NONE ||
+            b->first[v] == UINT32_MAX || !crosses(b, v)) {
+            continue;
+        }
+        const dsi_step *step = &b->plan->steps[b->first[v]];
+        const bool later = b->last[v] >= b->plan->phase_begin[DS_PHASE_STEP];
+        const char *why = b->shared[v] || (step->op->flags & DS_OP_COMM) != 0 ? "is communicated"
+                          : b->swapped[v]                                     ? "is offloaded"
+                          : later ? "is needed behind the backward phase"
+                                  : NULL;
+        if (why != NULL) {
+            return ds_fail(g->ctx, DS_ERR_UNSUPPORTED,
+                           "%u micro-batches in flight are not built where a value of the forward "
+                           "phase (%s, %s) %s; use one",
+                           b->env->n_slots, step->op->name, step->scope, why);
+        }
+    }
+    return DS_OK;
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The search. See plan_fit.h. */
+#include "report/plan_fit.h"
+
+#include "config/config_values.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static ds_status add_tried(ds_ctx *ctx, dsi_fit *fit, const dsi_candidate *c)
+{
+    if (fit->n_tried >= DSI_FIT_CEILING) {
+        return ds_fail(ctx, DS_ERR_LIMIT, "more than %d candidates", DSI_FIT_CEILING);
+    }
+    fit->tried[fit->n_tried] = *c;
+    if (c->fits &&
+        (fit->best == UINT32_MAX || dsi_candidate_by_cost(c, &fit->tried[fit->best]) < 0)) {
+        fit->best = fit->n_tried;
+    }
+    if (fit->least == UINT32_MAX || c->need < fit->tried[fit->least].need) {
+        fit->least = fit->n_tried;
+    }
+    fit->n_tried += 1;
+    return DS_OK;
+}
+
+static ds_status try_one(ds_ctx *ctx, const dsi_report_request *request, dsi_fit *fit,
+                         dsi_candidate *c)
+{
+    DS_TRY(dsi_candidate_plan(ctx, request, c));
+    return c->planned ? add_tried(ctx, fit, c) : DS_OK;
+}
+
+typedef struct searcher {
+    ds_ctx *ctx;
+    const dsi_report_request *request;
+    const dsi_fit_scope *scope;
+    dsi_fit fit;
+    int64_t sizes[DSI_LARGEST_BATCH]; /* micro-batches, largest first */
+    uint32_t n_sizes;
+    int64_t rows; /* of a rank in a step, where they stay as they are */
+    int64_t accumulation;
+    uint32_t n_fit; /* candidates */
+} searcher;
+
+/* The largest micro-batch that fits beside what `with` sets; smaller ones cost more. */
+static ds_status search_batch(searcher *s, const dsi_candidate *with)
+{
+    uint32_t low = 0;
+    uint32_t high = s->n_sizes;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        const int64_t size = s->sizes[middle];
+        dsi_candidate c = *with;
+        if (!s->scope->fixed_batch) {
+            dsi_candidate_set_batch(&c, size,
+                                    s->scope->free_batch ? size * s->accumulation : s->rows);
+        }
+        DS_TRY(try_one(s->ctx, s->request, &s->fit, &c));
+        if (c.planned && c.fits) {
+            high = middle;
+            s->n_fit += 1;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return DS_OK;
+}
+
+/* How much lives elsewhere, and where: what costs less first. */
+typedef struct offload_level {
+    ds_offload_device where;
+    bool params;
+} offload_level;
+
+static uint32_t data_ranks(const searcher *s)
+{
+    return dsi_config_values(s->request->config)->data_ranks;
+}
+
+static bool is_possible(const searcher *s, const offload_level *level, int64_t stage)
+{
+    const int64_t least = level->params ? 3 : 1;
+    if (level->where == DS_OFFLOAD_NONE) {
+        return true;
+    }
+    return (level->where == DS_OFFLOAD_CPU ? dsi_has_own_memory(s->request->device)
+                                           : s->scope->nvme_path != NULL) &&
+           (data_ranks(s) > 1 ? stage >= least : stage == least);
+}
+
+static ds_status search_level(searcher *s, const offload_level *level, int64_t elements)
+{
+    const int64_t given = dsi_config_values(s->request->config)->zero.stage;
+    const uint32_t n_stages =
+        s->scope->stage && (data_ranks(s) > 1 || level->where != DS_OFFLOAD_NONE) ? 4 : 1;
+    const uint32_t n_ways = s->scope->recompute ? 3 : 1;
+    for (uint32_t i = 0; i < n_stages * n_ways; ++i) {
+        const int64_t stage = n_stages > 1 ? i / n_ways : given;
+        dsi_candidate c = {0};
+        if (!is_possible(s, level, stage)) {
+            continue;
+        }
+        if (n_stages > 1) {
+            dsi_candidate_set_stage(&c, stage);
+        }
+        if (n_ways > 1) {
+            dsi_candidate_set_recompute(&c, (ds_recompute)(i % n_ways));
+        }
+        if (s->scope->free_batch) { /* derived again */
+            dsi_candidate_set(&c, "train_batch_size", "");
+        }
+        if (level->where != DS_OFFLOAD_NONE) {
+            static const ds_offload_device none[2] = {DS_OFFLOAD_NONE, DS_OFFLOAD_NONE};
+            dsi_candidate_set_offload(&c, level->where, level->params, elements,
+                                      dsi_buf_text(&s->fit.folder), none);
+        }
+        DS_TRY(search_batch(s, &c));
+    }
+    return DS_OK;
+}
+
+/* Whether less memory could make a run faster: it recomputes, or its micro-batch could grow. */
+static bool memory_costs(const searcher *s)
+{
+    const dsi_candidate *best = s->fit.best == UINT32_MAX ? NULL : &s->fit.tried[s->fit.best];
+    return best == NULL || (best->seconds > 0.0 && (best->recompute != DS_RECOMPUTE_NONE ||
+                                                    best->micro_batch != s->sizes[0]));
+}
+
+static ds_status search(searcher *s)
+{
+    static const offload_level levels[] = {{DS_OFFLOAD_NONE, false},
+                                           {DS_OFFLOAD_CPU, false},
+                                           {DS_OFFLOAD_CPU, true},
+                                           {DS_OFFLOAD_NVME, false},
+                                           {DS_OFFLOAD_NVME, true}};
+    const ds_config_zero *zero = &dsi_config_values(s->request->config)->zero;
+    const bool given = zero->offload_optimizer.device != DS_OFFLOAD_NONE ||
+                       zero->offload_param.device != DS_OFFLOAD_NONE;
+    const size_t n = s->scope->offload && !given ? sizeof levels / sizeof levels[0] : 1;
+    for (size_t i = 0; i < n && (i == 0 || memory_costs(s)); ++i) {
+        const uint32_t before = s->n_fit;
+        for (int e = 0; e < (i == 0 ? 1 : DSI_N_IN_HAND) && s->n_fit == before; ++e) {
+            DS_TRY(search_level(s, &levels[i], dsi_in_hand[e]));
+        }
+    }
+    return DS_OK;
+}
+
+ds_status dsi_fit_search(ds_ctx *ctx, const dsi_report_request *request, const dsi_fit_scope *scope,
+                         dsi_fit *fit_out)
+{
+    const ds_config_batch *batch = &dsi_config_values(request->config)->batch;
+    searcher s = {.ctx = ctx,
+                  .request = request,
+                  .scope = scope,
+                  .fit = {.best = UINT32_MAX,
+                          .least = UINT32_MAX,
+                          .folder = dsi_buf_make(8 * DS_CONFIG_TEXT_BYTES)},
+                  .accumulation = batch->gradient_accumulation_steps};
+    s.rows = batch->train_micro_batch_size_per_gpu * batch->gradient_accumulation_steps;
+    for (int64_t size = 256; size >= 1 && scope->free_batch; size /= 2) {
+        s.sizes[s.n_sizes++] = size;
+    }
+    if (scope->fixed_batch) {
+        s.sizes[0] = batch->train_micro_batch_size_per_gpu;
+        s.n_sizes = 1;
+    } else if (!scope->free_batch) {
+        s.n_sizes = dsi_micro_batches(s.rows, s.sizes);
+    }
+    s.fit.tried = calloc(DSI_FIT_CEILING, sizeof *s.fit.tried);
+    if (scope->nvme_path != NULL) {
+        dsi_buf_putc(&s.fit.folder, '"');
+        dsi_buf_json(&s.fit.folder, scope->nvme_path, strlen(scope->nvme_path));
+        dsi_buf_putc(&s.fit.folder, '"');
+    }
+    if (s.fit.tried == NULL || s.fit.folder.failed) {
+        dsi_fit_free(&s.fit);
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to search a configuration");
+    }
+    const ds_status status = search(&s);
+    if (status < 0) {
+        dsi_fit_free(&s.fit);
+        return status;
+    }
+    *fit_out = s.fit;
+    return DS_OK;
+}
+
+void dsi_fit_free(dsi_fit *fit)
+{
+    free(fit->tried);
+    fit->tried = NULL;
+    dsi_buf_free(&fit->folder);
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Counts what a plan costs. See plan_report.h. */
+#include "report/plan_report.h"
+
+#include "base/clock.h"
+#include "op/ops.h"
+#include "plan/plan_sim.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of the steps, how many run a phase; warm-up apart. What the rest waits for when it is weighed is
+ * not known before the run: counted as every step. */
+static double share_of(const dsi_plan_report *report, ds_phase phase)
+{
+    const dsi_zenflow_spec *z = &report->spec.train.zenflow;
+    const dsi_zenflow_phases *own = &report->plan.own.phases.zenflow;
+    if (phase == own->settle || phase == own->choose || phase == own->fetch) {
+        return z->select_every > 0 ? 1.0 / (double)z->select_every : 0.0;
+    }
+    if (phase == own->take || phase == own->rest) {
+        return z->weighs || z->update_every < 1 ? 1.0 : 1.0 / (double)z->update_every;
+    }
+    return 1.0;
+}
+
+const char *dsi_report_phase(const dsi_plan_report *report, ds_phase phase)
+{
+    return report->plan.train_plan->phases.items[phase].name;
+}
+
+/* Of a phase: how often an optimizer step runs it. */
+static double report_runs(const dsi_plan_report *report, ds_phase phase)
+{
+    return phase <= DS_PHASE_BACKWARD ? (double)report->spec.train.accumulation
+                                      : share_of(report, phase);
+}
+
+size_t dsi_report_need(const dsi_plan_report *report)
+{
+    const bool apart = report->request.device != NULL && !report->request.device->shared;
+    return report->total[DSI_RESIDENCY_DEVICE] + (apart ? 0 : report->total[DSI_RESIDENCY_HOST]);
+}
+
+/* What the ranks of a node put into a host's memory that is apart from the device's. */
+static size_t host_need(const dsi_plan_report *r)
+{
+    const uint32_t n_nodes = r->request.n_nodes > 0 ? r->request.n_nodes : 1;
+    const size_t local = (r->request.n_ranks + n_nodes - 1) / n_nodes;
+    return local * r->total[DSI_RESIDENCY_HOST];
+}
+
+bool dsi_report_lacks(const dsi_plan_report *report, dsi_shortage *shortage_out)
+{
+    const dsi_device *device = report->request.device;
+    const bool apart = device != NULL && !device->shared;
+    const dsi_shortage all[] = {
+        {dsi_report_need(report), report->request.memory, report->request.memory_of},
+        {dsi_rank_mapped_bytes(&report->plan), report->spec.device_memory,
+         "device_memory, for model states, activations and workspace"},
+        {host_need(report), apart ? (size_t)device->host_memory_bytes : 0,
+         "the memory of its host, for all ranks there"}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
+        if (all[i].have > 0 && all[i].need > all[i].have) {
+            if (shortage_out != NULL) {
+                *shortage_out = all[i];
+            }
+            return true;
+        }
+    }
+    return false;
+}
+
+static void count_parameters(dsi_plan_report *r)
+{
+    for (ds_cell c = 0; c < ds_cells_count(r->plan.cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(r->plan.cells, c);
+        const uint64_t n = (uint64_t)ds_shape_count(cell->meta.shape);
+        if (cell->kind == DS_CELL_PARAM) {
+            r->n_parameters += n;
+            r->n_trainable += cell->frozen ? 0 : n;
+        }
+    }
+}
+
+static ds_status count_memory(dsi_plan_report *r)
+{
+    size_t most = 0;
+    const bool apart = r->request.device != NULL && !r->request.device->shared;
+    DS_TRY(dsi_rank_ledger(&r->plan, r->request.n_ranks, apart, &r->ledger));
+    DS_TRY(dsi_ledger_peak(r->ledger, DSI_RESIDENCY_DEVICE, &r->peak_step, &most));
+    for (int where = 0; where < DSI_RESIDENCY_COUNT; ++where) {
+        dsi_ledger_at(r->ledger, (dsi_residency)where, r->peak_step, r->peak[where]);
+        for (int k = 0; k < DSI_MEMORY_KIND_COUNT; ++k) {
+            r->total[where] += r->peak[where][k];
+        }
+    }
+    r->n_largest = dsi_ledger_largest(r->ledger, DSI_RESIDENCY_DEVICE, r->peak_step, r->largest,
+                                      DSI_REPORT_LARGEST);
+    return DS_OK;
+}
+
+/* Bytes of the whole tensors of a collective, and what a rank must send of them: everybody needs
+ * what the other N-1 have; an all-reduce is a reduction and a gathering. */
+static void measure(const dsi_plan *plan, const dsi_step *step, double *carried, double *sent)
+{
+    const uint32_t n_in = step->n_in / step->n_parts;
+    const double n = (double)((const dsi_comm_attrs *)step->attrs)->n_ranks;
+    const bool gathers =
+        step->op->role == DS_ROLE_ALL_GATHER || step->op->role == DS_ROLE_GATHER_STORE;
+    for (uint32_t i = 0; i < step->n_parts; ++i) {
+        const ds_meta in = plan->metas[step->in_at + i * n_in + n_in - 1];
+        const ds_meta out = plan->metas[step->out_at + i];
+        *carried += (double)ds_meta_bytes(gathers ? out : in);
+    }
+    *sent = *carried * (n - 1.0) / n * (step->op->role == DS_ROLE_ALL_REDUCE ? 2.0 : 1.0);
+}
+
+static void count_collective(dsi_plan_report *r, const dsi_step *step)
+{
+    double carried = 0.0;
+    double sent = 0.0;
+    uint32_t i = 0;
+    const int64_t axes = ((const dsi_comm_attrs *)step->attrs)->axes;
+    while (i < r->n_comm && (r->comm[i].op != step->op->name || r->comm[i].phase != step->phase ||
+                             r->comm[i].axes != axes)) {
+        ++i;
+    }
+    if (i == DSI_REPORT_MOST_COLLECTIVES) {
+        return; /* five collectives, ten phases, six sets of axes */
+    }
+    dsi_report_comm *row = &r->comm[i];
+    if (i == r->n_comm) {
+        *row = (dsi_report_comm){.op = step->op->name, .axes = axes, .phase = step->phase};
+        r->n_comm += 1;
+    }
+    const double runs = report_runs(r, step->phase);
+    measure(r->plan.train_plan, step, &carried, &sent);
+    row->calls += (uint64_t)ceil(runs);
+    row->carried += runs * carried;
+    row->sent += runs * sent;
+}
+
+double dsi_step_model_flops(const dsi_plan *plan, const dsi_step *step)
+{
+    const ds_kernel_sig sig = {.op = step->op,
+                               .attrs = step->attrs,
+                               .n_in = step->n_in,
+                               .n_out = step->n_out,
+                               .in = plan->metas + step->in_at,
+                               .out = plan->metas + step->out_at};
+    if (step->recomputed || step->cost.flops <= 0.0 || step->phase > DS_PHASE_BACKWARD) {
+        return 0.0;
+    }
+    const dsi_work work = dsi_work_of(&sig, &step->cost);
+    return dsi_op_class_is_model(work.op_class) ? step->cost.flops - step->cost.again : 0.0;
+}
+
+static void count_steps(dsi_plan_report *r)
+{
+    const dsi_plan *plan = r->plan.train_plan;
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        const double runs = report_runs(r, step->phase);
+        r->hardware_flops += runs * step->cost.flops;
+        r->model_flops += runs * dsi_step_model_flops(plan, step);
+        if ((step->op->flags & DS_OP_COMM) != 0 && step->kind != DSI_STEP_WAIT &&
+            step->op->role != DS_ROLE_TAKE_SLICE) {
+            count_collective(r, step);
+        }
+    }
+}
+
+static ds_status simulate(ds_ctx *ctx, dsi_plan_report *r)
+{
+    const dsi_report_request *request = &r->request;
+    const dsi_train_spec *train = &r->spec.train;
+    const uint32_t n_nodes = request->n_nodes > 0 ? request->n_nodes : 1;
+    const uint32_t local = (request->n_ranks + n_nodes - 1) / n_nodes;
+    r->device = dsi_device_of_rank(request->device, local);
+    DS_TRY(dsi_plan_sim_steps(r->plan.train_plan, local, &r->plan.residencies, &r->sim_steps));
+    dsi_sim_spec spec = {
+        .device = &r->device,
+        .steps = r->sim_steps,
+        .n_steps = r->plan.train_plan->n_steps,
+        .local_ranks = local,
+        .accumulation = train->accumulation,
+        .phases = &r->plan.train_plan->phases,
+        .clear_bytes = train->accumulation > 1 ? dsi_plan_clear_bytes(r->plan.train_plan) : 0.0,
+        .model_flops = r->model_flops / (double)train->accumulation,
+        .tokens = (double)train->batch * (double)train->seq_length,
+        .peak_dtype = train->dtype};
+    for (ds_phase phase = DS_PHASE_STEP; phase < spec.phases->n; ++phase) {
+        const double share = share_of(r, phase);
+        spec.share[phase] = share > 0.0 ? share : -1.0;
+    }
+    return dsi_simulate(ctx, &spec, &r->timeline);
+}
+
+/* Kernels of a device that is not built are those of the null accelerator: no workspace. */
+static const char *accelerator_of(const dsi_report_request *request)
+{
+    const bool given = request->accelerator != NULL && strcmp(request->accelerator, "auto") != 0;
+    const bool other = request->device != NULL && !request->device->shared;
+    return !given && other ? "null" : request->accelerator;
+}
+
+static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
+{
+    const dsi_report_request *request = &r->request;
+    const ds_engine_params params = {.model = request->model,
+                                     .config = request->config,
+                                     .seq_length = request->seq_length,
+                                     .accelerator = accelerator_of(request)};
+    DS_TRY(dsi_engine_read_config(ctx, &params, &r->spec));
+    DS_TRY(dsi_zero_set_ranks(ctx, &r->spec.zero, request->n_ranks));
+    r->spec.room = dsi_memory_room(request->memory);
+    const dsi_rank_request rank = {.model = request->model,
+                                   .spec = &r->spec,
+                                   .frozen = request->frozen,
+                                   .n_frozen = request->n_frozen,
+                                   .n_threads = request->n_threads};
+    DS_TRY(dsi_rank_plan_build(ctx, &rank, &r->plan));
+    count_parameters(r);
+    count_steps(r);
+    DS_TRY(count_memory(r));
+    return request->device != NULL ? simulate(ctx, r) : DS_OK;
+}
+
+ds_status dsi_report_make(ds_ctx *ctx, const dsi_report_request *request,
+                          dsi_plan_report *report_out)
+{
+    const double start = dsi_clock_seconds();
+    memset(report_out, 0, sizeof *report_out);
+    report_out->request = *request;
+    report_out->plan.ctx = ctx;
+    const ds_status status = make(ctx, report_out);
+    if (status < 0) {
+        dsi_report_free(report_out);
+        return status;
+    }
+    report_out->seconds = dsi_clock_seconds() - start;
+    return DS_OK;
+}
+
+void dsi_report_free(dsi_plan_report *report)
+{
+    dsi_timeline_destroy(&report->timeline);
+    free(report->sim_steps);
+    report->sim_steps = NULL;
+    dsi_ledger_destroy(&report->ledger);
+    dsi_rank_plan_free(&report->plan);
+}
+
+ds_status dsi_report_curve(const dsi_plan_report *report, size_t (*points)[DSI_MEMORY_KIND_COUNT],
+                           uint32_t room, uint32_t *n_out, uint32_t *run_out)
+{
+    enum { KINDS = DSI_MEMORY_KIND_COUNT };
+    const uint32_t n_steps = report->ledger->n_steps;
+    const uint32_t run = (n_steps + room - 1) / room;
+    size_t *curve = malloc((size_t)n_steps * KINDS * sizeof *curve);
+    if (curve == NULL) {
+        return ds_fail(report->plan.ctx, DS_ERR_NOMEM, "no memory for the curve of a plan");
+    }
+    dsi_ledger_curve(report->ledger, DSI_RESIDENCY_DEVICE, curve);
+    size_t most = 0;
+    for (uint32_t s = 0; s < n_steps; ++s) {
+        size_t sum = 0;
+        for (int k = 0; k < KINDS; ++k) {
+            sum += curve[(size_t)s * KINDS + (size_t)k];
+        }
+        if (s % run == 0 || sum > most) {
+            memcpy(points[s / run], &curve[(size_t)s * KINDS], sizeof points[0]);
+            most = sum;
+        }
+    }
+    free(curve);
+    *n_out = (n_steps + run - 1) / run;
+    *run_out = run;
+    return DS_OK;
+}

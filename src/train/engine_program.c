@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The programs of an engine: what its calls run, in order. Forward, backward and step are one
+ * program, a micro-batch round its ring; evaluation is another over the same cells. Overflow skip,
+ * clipping (the phase norm), accumulation and early updates stand in it; ZenFlow brings its own
+ * piece. */
+#include "train/engine_actions.h"
+#include "train/run_trace.h"
+
+#include <math.h>
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+static ds_status write_scalar(ds_engine *engine, ds_cell cell, double value)
+{
+    return cell != DS_NONE ? dsi_exec_write_real(engine->exec, cell, value) : DS_OK;
+}
+
+static ds_status count_targets(void *user)
+{
+    return dsi_engine_add_targets(user);
+}
+static const dsi_program_action count_targets_action = {"count_targets", count_targets};
+
+static ds_status seed_loss(void *user)
+{
+    ds_engine *engine = user;
+    return write_scalar(engine, engine->own.loss_seed, dsi_engine_loss_seed(engine));
+}
+static const dsi_program_action seed_loss_action = {"seed_loss", seed_loss};
+
+static bool is_first_micro(const void *user)
+{
+    return ((const ds_engine *)user)->micro_step == 0;
+}
+static const dsi_program_test first_micro = {"first_micro_batch", is_first_micro};
+
+static ds_status clear_gradients(void *user)
+{
+    ds_engine *engine = user;
+    const double begin = dsi_run_trace_begin(engine);
+    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
+        if (ds_cells_get(engine->local, c)->kind == DS_CELL_GRAD) {
+            DS_TRY(dsi_exec_clear(engine->exec, c));
+        }
+    }
+    dsi_run_trace_end(engine, DSI_HOST_CLEAR, begin);
+    return DS_OK;
+}
+static const dsi_program_action clear_gradients_action = {"clear_gradients", clear_gradients};
+
+static ds_status count_micro(void *user)
+{
+    ((ds_engine *)user)->micro_step += 1;
+    return DS_OK;
+}
+static const dsi_program_action count_micro_action = {"count_micro_batch", count_micro};
+
+/* ---- step ------------------------------------------------------------------------------------ */
+
+/* Rates and the factor of gradients: what updates read next to gradients and states. */
+static ds_status write_update_numbers(void *user)
+{
+    ds_engine *engine = user;
+    DS_TRY(write_scalar(engine, engine->own.inverse_scale, dsi_engine_inverse_scale(engine)));
+    return dsi_engine_write_hyper(engine, engine->own.hyper, dsi_engine_updates(engine) + 1);
+}
+static const dsi_program_action update_numbers = {"write_update_numbers", write_update_numbers};
+
+static ds_status begin_step(void *user)
+{
+    ds_engine *engine = user;
+    engine->at_boundary = ds_engine_is_accumulation_boundary(engine);
+    engine->forced_boundary = -1;
+    engine->applied = false;
+    return DS_OK;
+}
+static const dsi_program_action begin_step_action = {"begin_step", begin_step};
+
+static bool is_at_boundary(const void *user)
+{
+    return ((const ds_engine *)user)->at_boundary;
+}
+static const dsi_program_test at_boundary = {"at_boundary", is_at_boundary};
+
+/* Gradients that are not finite, and yet applied. */
+static void count_kept(ds_engine *engine)
+{
+    engine->applied = true;
+    dsi_engine_count_nonfinite(engine, isfinite(engine->grad_norm));
+    if (!isfinite(engine->grad_norm)) {
+        engine->grad_norm = -1.0;
+        ds_log(engine->ctx, DS_LOG_WARN,
+               "step %llu: a gradient is not finite, and is applied "
+               "(bf16.check_grad_overflow is false)",
+               (unsigned long long)engine->global_steps + 1);
+    }
+}
+
+static ds_status judge_gradients(void *user)
+{
+    ds_engine *engine = user;
+    double top = 0.0;
+    DS_TRY(dsi_exec_real(engine->exec, engine->train_id, "grad_norm", &engine->grad_norm));
+    if (engine->spec.train.keep_nonfinite) {
+        count_kept(engine);
+        return DS_OK;
+    }
+    DS_TRY(dsi_exec_real(engine->exec, engine->train_id, "grad_top", &top));
+    engine->applied = isfinite(top) && isfinite(engine->grad_norm);
+    dsi_engine_count_nonfinite(engine, engine->applied);
+    return DS_OK;
+}
+static const dsi_program_action judge_gradients_action = {"judge_gradients", judge_gradients};
+
+static bool is_applied(const void *user)
+{
+    return ((const ds_engine *)user)->applied;
+}
+static const dsi_program_test gradients_finite = {"gradients_applied", is_applied};
+
+static bool is_skipped(const void *user)
+{
+    return !((const ds_engine *)user)->applied;
+}
+static const dsi_program_test step_skipped = {"step_skipped", is_skipped};
+
+static ds_status count_skip(void *user)
+{
+    ds_engine *engine = user;
+    engine->grad_norm = -1.0;
+    engine->skipped_steps += 1;
+    ds_log(engine->ctx, DS_LOG_WARN, "step %llu skipped: a gradient is not finite (loss scale %g)",
+           (unsigned long long)engine->global_steps + 1, engine->spec.loss_scale.scale);
+    return DS_OK;
+}
+static const dsi_program_action count_skip_action = {"count_skip", count_skip};
+
+static ds_status count_step(void *user)
+{
+    ds_engine *engine = user;
+    const uint64_t samples = (uint64_t)(engine->micro_step * engine->spec.train.batch) *
+                             dsi_mesh_data_size(&engine->spec.zero.mesh);
+    engine->global_steps += 1;
+    engine->global_samples += samples;
+    engine->global_tokens += samples * (uint64_t)engine->spec.train.seq_length;
+    engine->micro_step = 0;
+    return dsi_loss_scale_update(engine->ctx, &engine->spec.loss_scale, !engine->applied);
+}
+static const dsi_program_action count_step_action = {"count_step", count_step};
+
+/* May fail on one rank: the step is done. */
+static ds_status report_step(void *user)
+{
+    ds_engine *engine = user;
+    dsi_engine_report_times(engine);
+    DS_TRY(dsi_engine_report_flops(engine));
+    return dsi_engine_measure_step(engine);
+}
+static const dsi_program_action report_step_action = {"report_step", report_step};
+
+/* ---- the programs ---------------------------------------------------------------------------- */
+
+static void add_forward(dsi_program *p)
+{
+    dsi_program_await(p, DSI_CALL_FORWARD, "forward");
+    dsi_program_do(p, &dsi_engine_load_batch);
+    dsi_program_run(p, DSI_PLAN_TRAIN, DS_PHASE_FORWARD, 0);
+}
+
+static void add_backward(const ds_engine *engine, dsi_program *p)
+{
+    dsi_program_await(p, DSI_CALL_BACKWARD, "backward");
+    dsi_program_do(p, &dsi_engine_load_gradients);
+    if (engine->spec.average == DS_AVERAGE_TARGETS) {
+        dsi_program_do(p, &count_targets_action);
+    }
+    dsi_program_do(p, &seed_loss_action);
+    if (engine->spec.train.accumulation > 1) {
+        dsi_program_if(p, &first_micro);
+        dsi_program_do(p, &clear_gradients_action);
+        dsi_program_end(p);
+    }
+    if (dsi_train_is_early(&engine->spec.train)) {
+        dsi_program_do(p, &update_numbers);
+    }
+    dsi_program_run(p, DSI_PLAN_TRAIN, DS_PHASE_BACKWARD, 0);
+    dsi_program_do(p, &count_micro_action);
+}
+
+static void add_step(const ds_engine *engine, dsi_program *p)
+{
+    const dsi_train_phases *phases = &engine->own.phases;
+    dsi_program_await_once(p, DSI_CALL_STEP, "step");
+    dsi_program_do(p, &begin_step_action);
+    dsi_program_if(p, &at_boundary);
+    dsi_program_do(p, &update_numbers);
+    dsi_program_run(p, DSI_PLAN_TRAIN, phases->norm, 0);
+    dsi_program_do(p, &judge_gradients_action);
+    dsi_program_if(p, &gradients_finite);
+    if (engine->spec.train.zenflow.on) {
+        dsi_zenflow_program(engine, p);
+    } else {
+        dsi_program_run(p, DSI_PLAN_TRAIN, phases->update, 0);
+    }
+    dsi_program_end(p);
+    dsi_program_if(p, &step_skipped);
+    dsi_program_do(p, &count_skip_action);
+    dsi_program_end(p);
+    dsi_program_do(p, &count_step_action);
+    dsi_program_do(p, &report_step_action);
+    dsi_program_end(p);
+}
+
+ds_status dsi_engine_make_programs(ds_engine *engine)
+{
+    const dsi_program_plan plans[] = {[DSI_PLAN_TRAIN] = {"train", engine->train_plan},
+                                      [DSI_PLAN_EVAL] = {"eval", engine->eval_plan}};
+    dsi_program *train = &engine->training;
+    dsi_program *eval = &engine->evaluation;
+    *train = (dsi_program){.name = "training", .n_plans = 1, .n_slots = 1, .plans = {plans[0]}};
+    add_forward(train);
+    add_backward(engine, train);
+    add_step(engine, train);
+    *eval = (dsi_program){
+        .name = "evaluation", .n_plans = 2, .n_slots = 1, .plans = {plans[0], plans[1]}};
+    dsi_program_await(eval, DSI_CALL_EVALUATE, "evaluate");
+    dsi_program_do(eval, &dsi_engine_load_eval_batch);
+    dsi_program_run(eval, DSI_PLAN_EVAL, DS_PHASE_FORWARD, 0);
+    DS_TRY(dsi_program_check(engine->ctx, train));
+    return dsi_program_check(engine->ctx, eval);
+}
+
+static ds_status run_phase(void *user, const dsi_instr *instr)
+{
+    ds_engine *engine = user;
+    return instr->plan == DSI_PLAN_TRAIN
+               ? dsi_engine_run_phase(engine, instr->phase)
+               : dsi_exec_run(engine->exec, engine->eval_id, instr->phase);
+}
+
+static ds_status start_phase(void *user, const dsi_instr *instr)
+{
+    ds_engine *engine = user;
+    DS_TRY(dsi_exec_start(engine->exec, engine->train_id));
+    engine->phases_run |= 1u << instr->phase;
+    return DS_OK;
+}
+
+ds_status dsi_engine_call_program(ds_engine *engine, dsi_engine_call call)
+{
+    const dsi_program_client client = {engine, run_phase, start_phase};
+    dsi_program_at once = 0;
+    return call == DSI_CALL_EVALUATE
+               ? dsi_program_call(engine->ctx, &engine->evaluation, &client, call, &once)
+               : dsi_program_call(engine->ctx, &engine->training, &client, call, &engine->at);
+}
+
+dsi_engine_call dsi_engine_awaits(const ds_engine *engine)
+{
+    return (dsi_engine_call)dsi_program_awaits(&engine->training, engine->at)->call;
+}

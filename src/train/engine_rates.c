@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The numbers of an update: rate, momentum, decay, bias correction. See engine.h. */
+#include "op/ops.h"
+#include "train/engine.h"
+
+#include <math.h>
+
+int64_t dsi_engine_updates(const ds_engine *engine)
+{
+    return (int64_t)(engine->global_steps - engine->skipped_steps);
+}
+
+static void current_rates(const ds_engine *engine, int group, double *lr, double *momentum)
+{
+    const dsi_engine_spec *spec = &engine->spec;
+    const bool other = group == DSI_GROUP_NO_DECAY && spec->has_groups;
+    const ds_schedule_point point = ds_schedule_at(
+        other ? &spec->schedule_no_decay : &spec->schedule, spec->lr, dsi_engine_updates(engine));
+    *lr = point.lr;
+    *momentum = point.has_momentum ? point.momentum : engine->spec.beta1;
+    if (engine->forced_lr >= 0.0) {
+        *lr = engine->forced_lr;
+    }
+}
+
+double ds_engine_lr(const ds_engine *engine)
+{
+    double lr = 0.0;
+    double momentum = 0.0;
+    current_rates(engine, DSI_GROUP_DECAY, &lr, &momentum);
+    return lr;
+}
+
+double ds_engine_momentum(const ds_engine *engine)
+{
+    double lr = 0.0;
+    double momentum = 0.0;
+    current_rates(engine, DSI_GROUP_DECAY, &lr, &momentum);
+    return momentum;
+}
+
+ds_status dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int64_t update)
+{
+    const dsi_engine_spec *spec = &engine->spec;
+    const double t = (double)update;
+    for (int group = 0; group < 2; ++group) {
+        double lr = 0.0;
+        double beta1 = 0.0;
+        current_rates(engine, group, &lr, &beta1);
+        float hyper[DSI_HYPER_SPARE + 1] = {0};
+        hyper[DSI_HYPER_LR] = (float)lr;
+        hyper[DSI_HYPER_BETA1] = (float)beta1;
+        hyper[DSI_HYPER_BETA2] = (float)spec->beta2;
+        hyper[DSI_HYPER_WEIGHT_DECAY] =
+            group == DSI_GROUP_DECAY || spec->decay_all ? (float)spec->weight_decay : 0.0f;
+        /* of the rounded betas, which the kernels use: 1 - 0.999 is off by 1e-5 of itself in fp32
+         */
+        const double b1 = (double)hyper[DSI_HYPER_BETA1];
+        const double b2 = (double)hyper[DSI_HYPER_BETA2];
+        hyper[DSI_HYPER_BIAS1] = spec->bias_correction ? (float)(1.0 - pow(b1, t)) : 1.0f;
+        hyper[DSI_HYPER_BIAS2] = spec->bias_correction ? (float)sqrt(1.0 - pow(b2, t)) : 1.0f;
+        hyper[DSI_HYPER_FIRST] = dsi_engine_updates(engine) == 0 ? 1.0f : 0.0f;
+        DS_TRY(dsi_exec_write(engine->exec, cells[group], 0, hyper, sizeof hyper));
+    }
+    return DS_OK;
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What tensor parallelism shards of a model, said where a run begins. */
+#include "train/engine.h"
+
+#include <inttypes.h>
+
+enum { NAMES_BYTES = 160 };
+
+/* Matrices that every rank has whole: the first names, then how many more there are. */
+static void name_whole(const ds_engine *engine, dsi_buf *names)
+{
+    uint32_t more = 0;
+    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+        const bool is_whole = engine->places[c].at.on[DSI_AXIS_TP].kind != DSI_SHARD;
+        if (cell->kind != DS_CELL_PARAM || cell->meta.shape.n_dims < 2 || !is_whole) {
+            continue;
+        }
+        if (more == 0 && names->size < NAMES_BYTES) {
+            dsi_buf_printf(names, "%s%s", names->size > 0 ? ", " : "; whole on each: ", cell->name);
+        } else {
+            ++more;
+        }
+    }
+    if (more > 0) {
+        dsi_buf_printf(names, " and %" PRIu32 " more", more);
+    }
+}
+
+ds_status dsi_engine_say_tensor(const ds_engine *engine)
+{
+    const uint32_t tp = engine->spec.zero.mesh.size[DSI_AXIS_TP];
+    uint32_t n = 0;
+    uint32_t n_sharded = 0;
+    double all = 0;
+    double sharded = 0;
+    if (tp < 2 || engine->spec.no_shards) {
+        return DS_OK;
+    }
+    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+        if (cell->kind == DS_CELL_PARAM) {
+            const bool is_sharded = engine->places[c].at.on[DSI_AXIS_TP].kind == DSI_SHARD;
+            const double count = (double)ds_shape_count(cell->meta.shape);
+            n += 1;
+            n_sharded += is_sharded ? 1 : 0;
+            all += count;
+            sharded += is_sharded ? count : 0;
+        }
+    }
+    if (n_sharded == 0) {
+        return ds_fail(engine->ctx, DS_ERR_CONFIG,
+                       "tensor_parallel.autotp_size %" PRIu32
+                       ": no layer of the model can be shared by so many ranks (heads and widths "
+                       "have to be multiples of it); choose another, or 1",
+                       tp);
+    }
+    dsi_buf names = dsi_buf_make(4 * NAMES_BYTES);
+    name_whole(engine, &names);
+    ds_log(engine->ctx, DS_LOG_JOB,
+           "tensor parallel: %" PRIu32 " ranks share %" PRIu32 " of %" PRIu32
+           " parameters, %.0f %% of the elements%s",
+           tp, n_sharded, n, 100 * sharded / all, dsi_buf_text(&names));
+    dsi_buf_free(&names);
+    return DS_OK;
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What tensor parallelism shards, found without names: pairs of columns and rows, and what stays
+ * whole because a region cannot end. That the numbers hold: test_propagate_sim. */
+#include "base/buf.h"
+#include "common/check.h"
+#include "common/golden.h"
+#include "compile/train_graph.h"
+#include "pass/fuse.h"
+#include "place/tensor_rules.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { BATCH = 2, SEQ = 8, CEILING = 4096, LAYERS = 4 };
+
+static ds_ctx *ctx;
+
+/* "q_proj.weight 0, o_proj.weight 1" of the first layer; every other layer has to be the same. */
+static void find(const char *model_name, uint32_t tp, ds_trace_mode mode, bool fuse,
+                 char text_out[2048])
+{
+    char path[4096];
+    char mesh_text[32];
+    dsi_mesh mesh;
+    ds_model *model = NULL;
+    ds_cells *cells = NULL;
+    ds_graph *graph = NULL;
+    ds_graph *fused = NULL;
+    int8_t dims[CEILING];
+    dsi_buf text = dsi_buf_make(2048);
+    uint32_t n_sharded = 0;
+    uint32_t n_first = 0;
+    golden_path(path, sizeof path, "parity/%s/config.json", model_name);
+    (void)snprintf(mesh_text, sizeof mesh_text, "mesh(tp=%u)", tp);
+    CHECK_OK(ctx, dsi_mesh_parse(ctx, mesh_text, &mesh));
+    CHECK_OK(ctx, ds_model_from_config(ctx, path, &model));
+    CHECK_OK(ctx, ds_cells_create(ctx, CEILING, &cells));
+    const ds_trace trace = {.mode = mode,
+                            .dtype = DS_DTYPE_F32,
+                            .batch = BATCH,
+                            .seq_length = SEQ,
+                            .kv_length = mode == DS_TRACE_GENERATE ? 32 : 0};
+    CHECK_OK(ctx, dsi_forward_graph(model, &trace, NULL, NULL, cells, &graph));
+    if (fuse) {
+        CHECK_OK(ctx, dsi_fuse(graph, &fused));
+    }
+    CHECK_OK(ctx, dsi_tensor_rules(fuse ? fused : graph, &mesh, dims));
+    for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
+        const ds_cell_info *info = ds_cells_get(cells, c);
+        const char *first = strstr(info->name, ".0.");
+        n_sharded += dims[c] != DSI_NO_DIM ? 1 : 0;
+        if (dims[c] != DSI_NO_DIM && first != NULL) {
+            const char *at = info->name + strlen(info->name); /* the last two words */
+            for (int dots = 0; at > info->name && dots < 2; --at) {
+                dots += at[-1] == '.' ? 1 : 0;
+                if (dots == 2) {
+                    break;
+                }
+            }
+            dsi_buf_printf(&text, "%s%s %d", n_first > 0 ? ", " : "", at, dims[c]);
+            ++n_first;
+        }
+    }
+    (void)snprintf(text_out, 2048, "%s", n_first > 0 ? dsi_buf_text(&text) : "");
+    assert_true(n_first == 0 ? n_sharded == 0 : n_sharded % n_first == 0);
+    if (n_first > 0) {
+        assert_int_equal(n_sharded / n_first, LAYERS);
+    }
+    dsi_buf_free(&text);
+    ds_graph_destroy(&fused);
+    ds_graph_destroy(&graph);
+    ds_cells_destroy(&cells);
+    ds_model_destroy(&model);
+}
+
+static void what_is_sharded(void **state)
+{
+    static const char mlp[] = "gate_proj.weight 0, up_proj.weight 0, down_proj.weight 1";
+    static const char all[] = "q_proj.weight 0, k_proj.weight 0, v_proj.weight 0, o_proj.weight 1, "
+                              "gate_proj.weight 0, up_proj.weight 0, down_proj.weight 1";
+    static const char biased[] =
+        "q_proj.weight 0, q_proj.bias 0, k_proj.weight 0, k_proj.bias 0, v_proj.weight 0, "
+        "v_proj.bias 0, o_proj.weight 1, gate_proj.weight 0, up_proj.weight 0, down_proj.weight 1";
+    static const struct {
+        const char *model;
+        uint32_t tp;
+        const char *want;
+    } rows[] = {
+        {"llama3", 2, all},
+        {"llama3", 4, mlp}, /* two heads of keys and values */
+        {"llama2", 4, all},
+        {"llama3", 16, ""}, /* 40 columns */
+        {"mistral", 2, all},
+        {"qwen2", 2, biased},
+        {"qwen3", 2, all},
+        {"gpt2", 2, "c_fc.weight 1, c_fc.bias 0, c_proj.weight 0"}, /* q, k and v are packed */
+        {"llama3_tied", 2, all},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        for (int fuse = 0; fuse < 2; ++fuse) {
+            char text[2048];
+            find(rows[i].model, rows[i].tp, DS_TRACE_TRAIN, fuse == 1, text);
+            if (strcmp(text, rows[i].want) != 0) {
+                fail_msg("%s, tp=%u%s: %s", rows[i].model, rows[i].tp, fuse ? ", fused" : "", text);
+            }
+        }
+    }
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    const ds_ctx_params params = {.level = DS_LOG_ERROR, .n_threads = 1};
+    return ds_ctx_create(&params, &ctx);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    ds_ctx_destroy(&ctx);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_sharded),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* labels: threads
+ * Layers sharded on tp train as whole ones do: losses and norms of N groups of tp ranks are those
+ * of N ranks up to the order of sums; among themselves all ZeRO stages, fused or not, give the same
+ * bits; what one mesh saves, another resumes with the same bits.
+ */
+#include "common/check.h"
+#include "common/engine_hash.h"
+#include "common/rank_threads.h"
+#include "common/scratch.h"
+#include "common/small_run.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 4 };
+
+typedef struct result {
+    uint64_t hash;
+    double loss[STEPS], norm[STEPS];
+} result;
+
+typedef struct run {
+    const char *model;
+    uint32_t n_data, tp, stage;
+    int64_t accumulation;
+    ds_dtype dtype;
+    bool no_fuse;
+    char *folder;
+    int first, last; /* first above 0: resumed there; last below STEPS: saved there; 0: STEPS */
+    size_t bytes;    /* of the parameters, their gradients and states on the first rank */
+    result results[RANK_THREADS_MAX];
+} run;
+
+static dsi_engine_spec spec_of(const run *r)
+{
+    dsi_engine_spec spec = small_spec(r->dtype);
+    spec.train.accumulation = r->accumulation;
+    spec.train.max_norm = 0.5;
+    spec.no_fuse = r->no_fuse;
+    spec.zero = (dsi_zero_spec){.tp = r->tp,
+                                .stage = r->stage,
+                                .reduce_each = true,
+                                .comm_dtype = r->dtype,
+                                .reduce_bucket = 5000,
+                                .gather_bucket = 5000,
+                                .max_live = 1000,
+                                .max_reuse_distance = 1000};
+    return spec;
+}
+
+typedef struct feeder {
+    int32_t next, stride;
+    small_batch batch;
+} feeder;
+
+static ds_status feed(void *user, ds_batch *batch_out)
+{
+    feeder *f = user;
+    *batch_out = small_feed(f->next, &f->batch);
+    f->next += f->stride;
+    return DS_OK;
+}
+
+static ds_status train(dsi_comm *comm, run *r, ds_engine *engine)
+{
+    const dsi_mesh *mesh = &engine->spec.zero.mesh;
+    const int32_t each = (int32_t)(r->n_data * r->accumulation); /* micro-batches of a step */
+    const int last = r->last > 0 ? r->last : STEPS;
+    feeder f = {.next = (int32_t)dsi_mesh_data_rank(mesh, comm->rank) + r->first * each,
+                .stride = (int32_t)r->n_data};
+    result *got = &r->results[comm->rank];
+    DS_TRY(r->first > 0 ? ds_engine_load_checkpoint(engine, r->folder, NULL, NULL) : DS_OK);
+    for (int step = r->first; step < last; ++step) {
+        DS_TRY(ds_engine_train_batch(engine, feed, &f, &got->loss[step]));
+        got->norm[step] = ds_engine_grad_norm(engine);
+    }
+    DS_TRY(last < STEPS ? ds_engine_save_checkpoint(engine, r->folder, NULL, NULL) : DS_OK);
+    return engine_hash(comm->ctx, engine, &got->hash);
+}
+
+static ds_status run_rank(dsi_comm *comm, void *arg)
+{
+    run *r = arg;
+    const dsi_engine_spec spec = spec_of(r);
+    ds_model *model = NULL;
+    ds_engine *engine = NULL;
+    DS_TRY(ds_model_from_config(comm->ctx, scratch_path(r->folder, r->model), &model));
+    const ds_engine_params params = {.model = model,
+                                     .seq_length = SMALL_SEQ,
+                                     .seed = 5,
+                                     .comm = comm,
+                                     .memory_bytes = SMALL_MEMORY};
+    ds_status status = dsi_engine_create(comm->ctx, &params, &spec, &engine);
+    status = status < 0 ? status : train(comm, r, engine);
+    if (status >= 0 && comm->rank == 0) {
+        r->bytes = 0;
+        for (ds_cell c = 0; c < ds_cells_count(engine->local); ++c) {
+            r->bytes += ds_meta_bytes(ds_cells_get(engine->local, c)->meta);
+        }
+    }
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+    return status;
+}
+
+static result run_steps(run *r)
+{
+    const uint32_t n = r->n_data * (r->tp > 0 ? r->tp : 1);
+    memset(r->results, 0, sizeof r->results);
+    assert_int_equal(rank_threads_run(n, NULL, run_rank, r, NULL), DS_OK);
+    for (uint32_t i = 1; i < n; ++i) {
+        assert_memory_equal(&r->results[i], &r->results[0], sizeof r->results[0]);
+    }
+    return r->results[0];
+}
+
+static char *make_folder(void)
+{
+    char *folder = scratch_make();
+    scratch_write(scratch_path(folder, "gpt2.json"), small_gpt2, strlen(small_gpt2));
+    scratch_write(scratch_path(folder, "llama.json"), small_llama, strlen(small_llama));
+    return folder;
+}
+
+static void expect_near(const result *got, const result *want, int first, double tolerance)
+{
+    for (int step = first; step < STEPS; ++step) {
+        if (!(fabs(got->loss[step] - want->loss[step]) <= tolerance * fabs(want->loss[step])) ||
+            !(fabs(got->norm[step] - want->norm[step]) <= tolerance * 8 * want->norm[step])) {
+            fail_msg("step %d: loss %.9g, expected %.9g; norm %.9g, expected %.9g", step,
+                     got->loss[step], want->loss[step], got->norm[step], want->norm[step]);
+        }
+    }
+}
+
+/* fp32: a sum of n products in another order differs by some n·2^-24 of its terms. Sums here have
+ * at most 211 terms; four steps of Adam hand on what the gradients differ by. */
+static const double fp32_near = 211.0 / (1 << 24);
+static const double bf16_near = 1.0 / 128; /* two roundings of an activation */
+
+static void near_whole_layers(void **state)
+{
+    const run rows[] = {
+        {.model = "llama.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "llama.json", .n_data = 2, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "llama.json", .n_data = 3, .tp = 4, .dtype = DS_DTYPE_F32}, /* 2 heads of kv */
+        {.model = "gpt2.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "gpt2.json", .n_data = 2, .tp = 4, .dtype = DS_DTYPE_F32},
+        {.model = "gpt2.json", .n_data = 1, .tp = 3, .dtype = DS_DTYPE_BF16},
+        {.model = "llama.json", .n_data = 2, .tp = 2, .dtype = DS_DTYPE_BF16},
+    };
+    (void)state;
+    char *folder = make_folder();
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; ++i) {
+        run sharded = rows[i / 2];
+        sharded.folder = folder;
+        sharded.accumulation = i % 3 == 0 ? 2 : 1;
+        sharded.no_fuse = i % 2 == 1;
+        run whole = sharded;
+        whole.tp = 0;
+        const result want = run_steps(&whole);
+        const result got = run_steps(&sharded);
+        expect_near(&got, &want, 0, sharded.dtype == DS_DTYPE_F32 ? fp32_near : bf16_near);
+        assert_true(sharded.bytes < whole.bytes); /* a rank has its shards alone */
+    }
+    scratch_remove(folder);
+}
+
+static void stages_give_the_same_bits(void **state)
+{
+    (void)state;
+    char *folder = make_folder();
+    for (int i = 0; i < 4; ++i) {
+        run r = {.model = i % 2 == 0 ? "llama.json" : "gpt2.json",
+                 .n_data = i < 2 ? 2 : 1,
+                 .tp = 2,
+                 .accumulation = 1 + i / 2,
+                 .dtype = i % 2 == 0 ? DS_DTYPE_BF16 : DS_DTYPE_F32,
+                 .folder = folder};
+        const result want = run_steps(&r);
+        for (r.stage = 1; r.stage <= 3; ++r.stage) {
+            const result got = run_steps(&r);
+            assert_memory_equal(&got, &want, sizeof got);
+        }
+    }
+    scratch_remove(folder);
+}
+
+/* Saved behind two steps by one mesh, gone on with by another. */
+static void checkpoints_of_any_mesh(void **state)
+{
+    const run rows[] = {
+        {.n_data = 2, .tp = 0, .stage = 3},
+        {.n_data = 2, .tp = 2, .stage = 3},
+        {.n_data = 2, .tp = 4, .stage = 1},
+        {.n_data = 2, .tp = 2, .stage = 0},
+    };
+    (void)state;
+    const int n = sizeof rows / sizeof rows[0];
+    char *folder = make_folder();
+    for (int from = 0; from < n; ++from) {
+        run r = rows[from];
+        r.model = "llama.json";
+        r.accumulation = 1;
+        r.dtype = DS_DTYPE_F32;
+        r.folder = folder;
+        const result want = run_steps(&r);
+        r.last = 2;
+        (void)run_steps(&r);
+        for (int to = 0; to < n; ++to) {
+            run second = rows[to];
+            second.model = r.model;
+            second.accumulation = 1;
+            second.dtype = r.dtype;
+            second.folder = folder;
+            second.first = 2;
+            const result got = run_steps(&second);
+            expect_near(&got, &want, 2, fp32_near);
+            if (second.tp == r.tp) {
+                assert_true(got.hash == want.hash);
+            }
+        }
+    }
+    scratch_remove(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(near_whole_layers),
+        cmocka_unit_test(stages_give_the_same_bits),
+        cmocka_unit_test(checkpoints_of_any_mesh),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

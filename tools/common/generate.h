@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ds_generate's parts: its flags, what they open, a conversation. */
+#ifndef DSI_TOOLS_GENERATE_H
+#define DSI_TOOLS_GENERATE_H
+
+#include "base/buf.h"
+
+#include <deepspeed/infer.h>
+#include <deepspeed/tokenizer.h>
+
+/* The command line, parsed. Texts are borrowed from argv. */
+typedef struct generate_options {
+    const char *model, *checkpoint, *tag, *tokenizer, *prompt, *prompt_file, *dtype, *system;
+    const char *chat_template, *model_revision, *tokenizer_revision, *accelerator;
+    char *model_found, *tokenizer_found; /* folders of the Hugging Face cache; NULL: paths */
+    int64_t max_new_tokens, top_k, seed, max_length, threads;
+    double temperature, top_p;
+    bool chat, stats, no_echo;
+} generate_options;
+
+typedef struct generate_parts {
+    ds_model *model;
+    ds_tokenizer *tokenizer;
+    ds_tokenizer_scratch *scratch;
+} generate_parts;
+
+/* *help_out: --help was printed. */
+ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o, bool *help_out);
+ds_sampling generate_sampling(const generate_options *o);
+/* Appends the text of --prompt, --prompt_file or standard input. */
+ds_status generate_prompt(ds_ctx *ctx, const generate_options *o, dsi_buf *prompt);
+/* Positions to reserve: what the prompt and the new tokens need, within the model's. */
+int64_t generate_positions(const generate_options *o, const ds_model *model, size_t n_prompt);
+ds_status generate_open(ds_ctx *ctx, const generate_options *o, const ds_model *model,
+                        int64_t length, ds_generator **generator_out);
+
+/* --chat: one message and its answer, or without a prompt a conversation, which Ctrl-C may end. */
+ds_status generate_chat(ds_ctx *ctx, const generate_options *o, const generate_parts *parts,
+                        bool *interrupted_out);
+
+#endif
