@@ -13,12 +13,12 @@ if command -v ccache > /dev/null; then
 fi
 
 # Sanitizers make gcc see paths that are not there: warnings are errors in the release build only.
-build() { # folder, sanitizer
+build() { # folder, sanitizer, what of it (default: all)
     local flags=""
     [ -z "$2" ] || flags="-DDS_WERROR=OFF -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O1\ -g1"
     eval cmake -S . -B "$1" -G Ninja -DDS_SANITIZE="$2" "$flags" "$launcher" > "$1.log" 2>&1 ||
         { cat "$1.log"; exit 1; }
-    cmake --build "$1" -j "$jobs" > "$1.log" 2>&1 || { tail -n 60 "$1.log"; exit 1; }
+    cmake --build "$1" -j "$jobs" --target "${3:-all}" > "$1.log" 2>&1 || { tail -n 60 "$1.log"; exit 1; }
     rm -f "$1.log"
 }
 
@@ -30,8 +30,8 @@ UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1 \
 tail -n 4 build-asan.log
 
 echo "== thread sanitizer"
-build build-tsan thread
-TSAN_OPTIONS=halt_on_error=1:die_after_fork=0 ctest --test-dir build-tsan -L threads --output-on-failure --progress > build-tsan.log 2>&1 ||
+build build-tsan thread threads_tests
+TSAN_OPTIONS=halt_on_error=1:die_after_fork=0 ctest --test-dir build-tsan -j "$jobs" -L threads --output-on-failure --progress > build-tsan.log 2>&1 ||
     { tail -n 80 build-tsan.log; exit 1; }
 tail -n 4 build-tsan.log
 
