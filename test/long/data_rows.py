@@ -132,7 +132,10 @@ def write(rng, path):
         row_group_size=rng.choice([3, 40, 1000]), write_page_checksum=rng.random() < 0.5,
         use_compliant_nested_type=rng.random() < 0.8, version=rng.choice(["1.0", "2.4", "2.6"]),
         write_batch_size=rng.choice([1, 16, 1024]))
-    return [expected(r) for r in pq.read_table(path).to_pylist(maps_as_pydicts="strict")]
+    read = pq.read_table(path)
+    if read.num_rows != pq.ParquetFile(path).metadata.num_rows:
+        read = table  # pyarrow 26 reads no row of a group of booleans in runs whose lists are all null
+    return [expected(r) for r in read.to_pylist(maps_as_pydicts="strict")]
 
 
 CELLS = ["", "a", "NA", "null", "None", "x,y", "tab\there", "two\nlines", "\"quoted\"", "a\"b", " spaces ", "1", "1.50", "true", "\u00e9\U0001f600", "nan ", "\r\n"]
