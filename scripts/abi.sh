@@ -36,11 +36,12 @@ write_abi() {
         --out-file "$scratch/now.abi" "$scratch/libprobe.so"
     sed -i "s|path='[^']*'|path='probe.c'|" "$scratch/now.abi"
 }
+changes_log() { [ -n "$(git show --format= --name-only "$1" -- CHANGELOG.md)" ]; } # COMMIT
 moved_together() { # the newest commit of the baseline has changed the changelog, too
     git rev-parse --git-dir > /dev/null 2>&1 && git diff --quiet HEAD -- "$baseline" || return 0
     local commit
     commit=$(git log -1 --format=%h -- "$baseline")
-    [ -z "$commit" ] || git show --format= --name-only "$commit" | grep -qx CHANGELOG.md || {
+    [ -z "$commit" ] || changes_log "$commit" || {
         echo "commit $commit moves $baseline without a line in CHANGELOG.md"
         exit 1
     }
@@ -61,7 +62,7 @@ check)
     echo "the interface is that of the baseline"
     ;;
 update)
-    if [ -e "$baseline" ] && git diff --quiet HEAD -- CHANGELOG.md && ! git show --format= --name-only HEAD | grep -qx CHANGELOG.md; then
+    if [ -e "$baseline" ] && git diff --quiet HEAD -- CHANGELOG.md && ! changes_log HEAD; then
         echo "say in CHANGELOG.md what changes, then run this again"
         exit 1
     fi
