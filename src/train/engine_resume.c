@@ -244,6 +244,45 @@ static ds_status compare_sections(walk *w, const json_t *saved, const json_t *ow
     return DS_OK;
 }
 
+/* What stands at a path of keys with dots between; NULL where there is nothing. */
+static const json_t *value_at(const json_t *config, const char *path)
+{
+    while (config != NULL) {
+        const char *dot = strchr(path, '.');
+        if (dot == NULL) {
+            return json_object_get(config, path);
+        }
+        config = json_object_getn(config, path, (size_t)(dot - path));
+        path = dot + 1;
+    }
+    return NULL;
+}
+
+/* Keys of sections that one of the two may not have, where that means a value: noticed, too. */
+static ds_status compare_defaults(walk *w, const json_t *saved, const json_t *own)
+{
+    static const struct {
+        const char *path, *without;
+    } keys[] = {{"tensor_parallel.autotp_size", "0"},
+                {"zero_optimization.offload_optimizer.device", "\"none\""},
+                {"zero_optimization.offload_param.device", "\"none\""},
+                {"zero_optimization.zenflow", "null"},
+                {"elasticity", "null"}};
+    ds_status status = DS_OK;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && status >= 0; ++i) {
+        const json_t *a = value_at(saved, keys[i].path);
+        const json_t *b = value_at(own, keys[i].path);
+        json_t *without = json_loads(keys[i].without, JSON_DECODE_ANY, NULL);
+        if ((a == NULL) != (b == NULL) && !json_equal(a != NULL ? a : b, without)) {
+            (void)snprintf(w->path, sizeof w->path, "%s", keys[i].path);
+            status = differs(w, a != NULL ? a : without, b != NULL ? b : without);
+        }
+        json_decref(without);
+    }
+    w->path[0] = '\0';
+    return status;
+}
+
 ds_status dsi_engine_check_config(const ds_engine *engine, const ds_checkpoint *ckpt)
 {
     const char *text = ds_checkpoint_state(ckpt, "config");
@@ -264,6 +303,9 @@ ds_status dsi_engine_check_config(const ds_engine *engine, const ds_checkpoint *
     }
     if (status >= 0) {
         status = compare_sections(&w, saved, own);
+    }
+    if (status >= 0) {
+        status = compare_defaults(&w, saved, own);
     }
     if (status >= 0) {
         status = compare_schedule(&w, saved, own, true);

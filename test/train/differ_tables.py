@@ -35,6 +35,8 @@ class Flag:
             return [self.name]
         if self.choices != [""]:
             return [self.name, rng.choice([c for c in self.choices if c not in (given, self.default)])]
+        if self.name == "--accelerator":  # null computes nothing
+            return [self.name, rng.choice([a for a in ("cpu", "sim", "sim:seed=3") if a != given])]
         kinds = {"N": lambda: str(rng.randrange(1, 9)), "T": lambda: str(rng.choice([8, 16, 24, 40])),
                  "X": lambda: rng.choice(["0.5", "0.25", "0.125"]), "F": lambda: rng.choice(["0.25", "0.3", "0.5"]),
                  "A:B": lambda: rng.choice(["1", "1:2"]), "TEXT": lambda: rng.choice(["Once", "a b"]), "NAME": lambda: rng.choice(["chatml", "cosine", "adamw_torch"]),

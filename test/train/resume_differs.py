@@ -163,6 +163,8 @@ def a_key(case):
         return a_key(case)
     other = case.runs.config(differ_tables.with_key(case.config, key.path, value), "other.json")
     names = [key.path, *differ_tables.resolved_otherwise(case.runs.build, case.runs.folder / "ds.json", case.runs.folder / other)]
+    if key.path.startswith("tensor_parallel."):  # fewer ranks have samples of their own
+        names += ["train_micro_batch_size_per_gpu", "gradient_accumulation_steps"]
     names += [name.rsplit(".", n)[0] for name in names for n in range(1, name.count(".") + 1) if name.rsplit(".", n)[0] != "zero_optimization"]
     name = "|".join(re.escape(n) + r"\b" for n in names)
     return case.resumed(f"{key.path} {json.dumps(value)}", name, {"--deepspeed_config": other}, own_name=re.escape(key.path.split(".")[0]))

@@ -59,6 +59,8 @@ config 's/"gradient_clipping"/"communication_data_type": "fp16", "gradient_clipp
 refuses 'communication_data_type null, this run has "fp16"' llama.json other_ds.json
 config 's/1e-3/2e-3/'; may 'optimizer.params.lr 0.001' llama.json other_ds.json
 config 's/"stage": 1/"stage": 2/'; may 'zero_optimization.stage 1' llama.json other_ds.json
+config 's/"stage": 1/"stage": 1, "offload_optimizer": {"device": "cpu"}/'
+may 'offload_optimizer.device "none"; from here on it is "cpu"' llama.json other_ds.json
 config 's/"train_batch_size": 4/"train_batch_size": 8/'; may 'train_batch_size 4' llama.json other_ds.json
 config 's/"stage": 1/"stage": 1, "reduce_bucket_size": 1000/'; may '' llama.json other_ds.json
 config 's/"gradient_clipping"/"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}, "gradient_clipping"/'
