@@ -83,27 +83,6 @@ ds_status dsi_exec_drain(dsi_exec *exec)
     return DS_OK;
 }
 
-dsi_slice_bytes dsi_exec_slice(const dsi_comm *comm, const ds_tensor *x, const ds_tensor *slice)
-{
-    const size_t size = ds_dtype_bytes(x->meta.dtype);
-    const size_t count = (size_t)ds_shape_count(x->meta.shape);
-    const size_t length = (size_t)ds_shape_count(slice->meta.shape);
-    const size_t begin = length * comm->rank < count ? length * comm->rank : count;
-    const size_t n = count - begin < length ? count - begin : length;
-    return (dsi_slice_bytes){begin * size, n * size, (length - n) * size};
-}
-
-/* The slice that this rank owns, padded with zeros. */
-static ds_status take_slice(const dsi_exec *exec, const dsi_comm *comm, const ds_tensor *x,
-                            const ds_tensor *slice)
-{
-    const ds_accel_memory *memory = exec->accel->memory;
-    const dsi_slice_bytes own = dsi_exec_slice(comm, x, slice);
-    unsigned char *to = slice->data;
-    DS_TRY(memory->copy(exec->device, to, (const unsigned char *)x->data + own.begin, own.bytes));
-    return memory->fill(exec->device, to + own.bytes, 0, own.padding);
-}
-
 static ds_status wait_for_swap(const dsi_exec *exec, dsi_swap_ticket *ticket, dsi_exec_times *times)
 {
     if (times != NULL && ticket->aio != 0) {
@@ -175,7 +154,7 @@ static ds_status run_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
         return step->kernel->run(dsi_exec_call_of(exec, l, s));
     }
     if (step->op->role == DS_ROLE_TAKE_SLICE) {
-        return take_slice(exec, l->comms[s], &l->tensors[step->in_at], &l->tensors[step->out_at]);
+        return dsi_exec_take(exec, l, s, NULL);
     }
     return dsi_exec_host_step(exec, l, s, times);
 }

@@ -103,11 +103,9 @@ ds_status dsi_exec_host_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t
 /* exec_run.c: what a step's kernel is called with, in the slot that is set. */
 ds_kernel_call *dsi_exec_call_of(const dsi_exec *exec, const dsi_loaded *l, uint32_t s);
 
-/* exec_run.c: the part of a tensor that this rank owns, and the zeros behind it. */
-typedef struct dsi_slice_bytes {
-    size_t begin, bytes, padding;
-} dsi_slice_bytes;
-dsi_slice_bytes dsi_exec_slice(const dsi_comm *comm, const ds_tensor *x, const ds_tensor *slice);
+/* exec_take.c: a step of role TAKE_SLICE. stream: NULL where the accelerator has none. */
+ds_status dsi_exec_take(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
+                        ds_accel_stream *stream);
 
 /* exec_stream.c; without streams nothing happens there. */
 ds_status dsi_exec_open_streams(dsi_exec *exec);

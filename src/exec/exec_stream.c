@@ -153,18 +153,6 @@ static ds_status host_swap(const dsi_exec *exec, const dsi_loaded *l, uint32_t s
     return step->kind == DSI_STEP_RUN ? t->wait(stream, l->events[s]) : DS_OK;
 }
 
-static ds_status take_slice(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
-                            ds_accel_stream *stream)
-{
-    const dsi_step *step = &l->plan->steps[s];
-    const ds_tensor *slice = &l->tensors[step->out_at];
-    const dsi_slice_bytes own = dsi_exec_slice(l->comms[s], &l->tensors[step->in_at], slice);
-    const unsigned char *from = (const unsigned char *)l->tensors[step->in_at].data + own.begin;
-    unsigned char *to = slice->data;
-    DS_TRY(exec->accel->streams->copy(stream, to, from, own.bytes));
-    return exec->accel->streams->fill(stream, to + own.bytes, 0, own.padding);
-}
-
 ds_status dsi_exec_stream_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
                                ds_accel_stream *stream, dsi_exec_times *times, bool *named_out)
 {
@@ -173,7 +161,7 @@ ds_status dsi_exec_stream_step(const dsi_exec *exec, const dsi_loaded *l, uint32
         return exec->accel->streams->launch(stream, step->kernel, dsi_exec_call_of(exec, l, s));
     }
     if (step->op->role == DS_ROLE_TAKE_SLICE) {
-        return take_slice(exec, l, s, stream);
+        return dsi_exec_take(exec, l, s, stream);
     }
     const bool waits = step->kind == DSI_STEP_WAIT;
     if ((step->op->flags & DS_OP_SWAP) != 0) {

@@ -127,8 +127,8 @@ const ds_op dsi_op_take_slice =
             "zeros. Nothing is sent.");
 const ds_op dsi_op_take_term =
     COMM_OP("take_term", DS_CLASS_COPY, DS_ROLE_TAKE_SLICE, 1, alike_infer, NULL,
-            "x, which all ranks have → x on the first rank, zeros on the others: terms whose sum "
-            "over ranks is x. Nothing is sent.");
+            "x, which all ranks have → x on the first rank, -0 on the others: terms "
+            "whose sum over ranks is x. Nothing is sent.");
 const ds_op dsi_op_reduce_scatter =
     COMM_OP("reduce_scatter", DS_CLASS_COMM, DS_ROLE_REDUCE_SCATTER, 1, cut_infer, NULL,
             "x of P elements → this rank's slice of the sum over ranks: in fp32 in the canonical "

@@ -53,8 +53,7 @@ static bool overlaps(const spreader *s, const dsi_node_info *node)
     if ((node->op->flags & DS_OP_SWAP) != 0) {
         return true;
     }
-    return s->limits->comm && (node->op->flags & DS_OP_COMM) != 0 &&
-           node->op->role != DS_ROLE_TAKE_SLICE;
+    return s->limits->comm && node->op->op_class == DS_CLASS_COMM;
 }
 
 /* Whether a gather reads version 0 of a parameter: nothing of its phase comes before it. */

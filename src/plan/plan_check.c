@@ -262,7 +262,7 @@ static ds_status check_collective(const checker *c, uint32_t s)
     if ((step->op->flags & DS_OP_COMM) == 0 || n_each == 0 || step->work_bytes != 0) {
         return broken(c, s, 7, "a step without a kernel that is no collective");
     }
-    for (uint32_t i = n_each - 1; i < step->n_in && step->op->role != DS_ROLE_TAKE_SLICE;
+    for (uint32_t i = n_each - 1; i < step->n_in && step->op->op_class == DS_CLASS_COMM;
          i += n_each) {
         const dsi_ref *ref = &c->plan->refs[step->in_at + i];
         const bool cell = ref->space == DSI_SPACE_CELL && c->plan->cell_shared[ref->cell];

@@ -34,7 +34,7 @@ static dsi_coll coll_of(const ds_op *op)
 
 static bool is_collective(const dsi_step *step)
 {
-    return (step->op->flags & DS_OP_COMM) != 0 && step->op->role != DS_ROLE_TAKE_SLICE;
+    return step->op->op_class == DS_CLASS_COMM;
 }
 
 /* Bytes of the whole tensors of a collective: its inputs, or what it gathers. */

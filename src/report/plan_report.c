@@ -165,8 +165,7 @@ static void count_steps(dsi_plan_report *r)
         const double runs = report_runs(r, step->phase);
         r->hardware_flops += runs * step->cost.flops;
         r->model_flops += runs * dsi_step_model_flops(plan, step);
-        if ((step->op->flags & DS_OP_COMM) != 0 && step->kind != DSI_STEP_WAIT &&
-            step->op->role != DS_ROLE_TAKE_SLICE) {
+        if (step->op->op_class == DS_CLASS_COMM && step->kind != DSI_STEP_WAIT) {
             count_collective(r, step);
         }
     }

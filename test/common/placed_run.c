@@ -572,6 +572,13 @@ static void *collective(const placed_case *c, const dsi_node_info *node, ds_meta
     if (node->op == &dsi_op_all_to_all) {
         return to;
     }
+    if (node->op == &dsi_op_take_term) {
+        memcpy(to, ranks[r], group.index == 0 ? n_out * element : 0);
+        for (size_t i = 1; i <= n_out && group.index > 0; ++i) {
+            to[i * element - 1] = (char)0x80; /* -0 */
+        }
+        return to;
+    }
     const void *terms[MOST_TERMS] = {ranks[r]};
     const bool reduces = node->op->role != DS_ROLE_TAKE_SLICE;
     for (uint32_t i = 0; i < group.size && reduces; ++i) {

@@ -30,6 +30,7 @@ typedef struct suite {
     ds_shape shape;
     const char *accel;
     bool overlap;
+    bool minus_zero; /* every term, and so the sum, is -0 */
     const move_case *cases;
     uint32_t n;
 } suite;
@@ -75,6 +76,14 @@ static void fill_whole(ds_meta meta, bool any, void *data)
 {
     for (int64_t e = 0; e < ds_shape_count(meta.shape); ++e) {
         put(meta.dtype, data, e, element(meta.dtype, any, e));
+    }
+}
+
+/* -0, which changes no bit of a sum. */
+static void fill_identity(ds_meta meta, void *data)
+{
+    for (int64_t e = 0; e < ds_shape_count(meta.shape); ++e) {
+        put(meta.dtype, data, e, meta.dtype == DS_DTYPE_BF16 ? 0x8000u : 0x80000000u);
     }
 }
 
@@ -160,6 +169,9 @@ static ds_status write_part(const rank_run *r)
     for (int64_t e = 0; group.size > 1 && e < all.count; ++e) {
         put(r->meta.dtype, whole, e, term(r->meta.dtype, e, group.index, group.size));
     }
+    if (r->suite->minus_zero) {
+        fill_identity(r->meta, whole);
+    }
     memset(own, 0, sizeof own);
     dsi_part_copy(&all, whole, &part, own, width);
     return dsi_exec_write(r->exec, 0, 0, own, (size_t)part.slots * width);
@@ -181,8 +193,9 @@ static bool has_part(const rank_run *r, const ds_tensor *y)
     for (int64_t e = 0; group.size > 1 && e < all.count; ++e) { /* the sum stays as it is */
         put(r->meta.dtype, whole, e, term(r->meta.dtype, e, group.index, group.size));
     }
-    if (dsi_mesh_group(&r->mesh, &made, r->rank).index > 0) { /* the first has all of it */
-        memset(whole, 0, sizeof whole);
+    const bool has_none = dsi_mesh_group(&r->mesh, &made, r->rank).index > 0;
+    if (has_none || r->suite->minus_zero) { /* the first has all of it */
+        fill_identity(r->meta, whole);
     }
     memset(own, 0, sizeof own);
     dsi_part_copy(&all, whole, &part, own, width);
@@ -361,6 +374,22 @@ static void test_axes(void **state)
     SUITE("mesh(sp=2,tp=3)", box(6, 6, 12), two);
 }
 
+/* No move makes +0 of -0, nor does a reduction of what take_term made. */
+static void test_minus_zero(void **state)
+{
+    (void)state;
+    static const move_case cases[] = {
+        {DS_DTYPE_F32, "sp:P", "R", "all_reduce"}, {DS_DTYPE_BF16, "sp:P tp:P", "R", NULL},
+        {DS_DTYPE_F32, "sp:P", "sp:S(0)", NULL},   {DS_DTYPE_F32, "R", "sp:P", "take_term"},
+        {DS_DTYPE_BF16, "sp:P", "tp:P", NULL},
+    };
+    run_suite((suite){.mesh = "mesh(sp=2,tp=3)",
+                      .shape = box(6, 6, 12),
+                      .minus_zero = true,
+                      .cases = cases,
+                      .n = sizeof cases / sizeof cases[0]});
+}
+
 /* Every pair of placements. */
 static void test_pairs(void **state)
 {
@@ -400,6 +429,7 @@ static void test_pairs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_nodes), cmocka_unit_test(test_axes),
+                                       cmocka_unit_test(test_minus_zero),
                                        cmocka_unit_test(test_pairs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
