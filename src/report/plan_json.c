@@ -14,6 +14,20 @@ static void put_text(dsi_buf *text, const char *value)
     dsi_buf_putc(text, '"');
 }
 
+/* {"dpr": 2, "dps": 4}: axes of more than one rank, outermost first. */
+static void put_mesh(dsi_buf *text, const dsi_mesh *mesh)
+{
+    const char *comma = "";
+    dsi_buf_puts(text, ", \"mesh\": {");
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        if (mesh->size[a] > 1) {
+            dsi_buf_printf(text, "%s\"%s\": %u", comma, dsi_axis_name((dsi_axis)a), mesh->size[a]);
+            comma = ", ";
+        }
+    }
+    dsi_buf_putc(text, '}');
+}
+
 static void put_run(dsi_buf *text, const dsi_plan_report *r)
 {
     const dsi_train_spec *t = &r->spec.train;
@@ -26,6 +40,7 @@ static void put_run(dsi_buf *text, const dsi_plan_report *r)
     dsi_buf_printf(text, ", \"dtype\": \"%s\", \"stage\": %u, \"ranks\": %u, \"nodes\": %u",
                    ds_dtype_name(t->dtype), r->spec.zero.stage, r->request.n_ranks,
                    r->request.n_nodes);
+    put_mesh(text, &r->spec.zero.mesh);
     dsi_buf_printf(text,
                    ", \"micro_batch\": %lld, \"accumulation\": %lld, \"seq_length\": %lld, "
                    "\"recompute\": \"%s\", \"kept_logits\": %u, \"memory\": \"%s\"},\n",

@@ -6,25 +6,42 @@
 
 #include <string.h>
 
+/* Ranks that a cell is shared by where it lies along these axes. */
+static double ranks_along(const ds_engine *engine, dsi_axes axes)
+{
+    return dsi_axes_size(&engine->spec.zero.mesh, &axes);
+}
+
+/* The axes that the placement of a cell cuts it on: with hpZ a state on more than its parameter. */
+static dsi_axes cut_axes(const ds_engine *engine, ds_cell cell)
+{
+    const dsi_placement *at = &engine->places[cell].at;
+    return dsi_axes_of(dsi_placement_shard_axes(at) | dsi_axes_mask(&at->flat));
+}
+
+/* Ranks over which stage 3 would cut a parameter that it keeps whole as it is small. */
+static double ranks_of_kept(const ds_engine *engine, ds_cell cell, dsi_memory_kind kind)
+{
+    const bool flat = engine->places != NULL && engine->places[cell].at.flat.n > 0;
+    const bool kept = kind == DSI_MEMORY_PARAM && engine->spec.zero.stage == 3 && !flat;
+    return kept ? ranks_along(engine, dsi_axes_zero(false)) : 1.0;
+}
+
 void dsi_engine_memory(const ds_engine *engine, dsi_engine_bytes *bytes_out)
 {
-    const dsi_axes cuts = dsi_axes_zero(false);
-    const double n_ranks = dsi_axes_size(&engine->spec.zero.mesh, &cuts); /* that share a copy */
     *bytes_out = (dsi_engine_bytes){0};
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->cells, c);
         const dsi_memory_kind s = dsi_memory_kind_of(cell->kind);
-        const double whole = (double)ds_meta_bytes(cell->meta);
         if (s > DSI_MEMORY_MOMENT) {
             continue;
         }
-        const double held = (double)ds_meta_bytes(ds_cells_get(engine->local, c)->meta);
-        const bool sharded = dsi_engine_is_cut(engine, c);
-        const bool persistent =
-            s == DSI_MEMORY_PARAM && engine->spec.zero.stage == 3 && !sharded && n_ranks > 1.0;
-        bytes_out->held[s] += held;
-        bytes_out->formula[s] += sharded || persistent ? whole / n_ranks : whole;
-        bytes_out->persistent += persistent ? whole - whole / n_ranks : 0.0;
+        const double n = engine->places != NULL ? ranks_along(engine, cut_axes(engine, c)) : 1.0;
+        const double part = (double)ds_meta_bytes(cell->meta) / n;
+        const double formula = part / ranks_of_kept(engine, c, s);
+        bytes_out->held[s] += (double)ds_meta_bytes(ds_cells_get(engine->local, c)->meta);
+        bytes_out->formula[s] += formula;
+        bytes_out->persistent += part - formula;
     }
 }
 

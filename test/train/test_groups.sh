@@ -49,6 +49,12 @@ for run in mics hpz on back; do
     rm -rf plain.model
 done
 
+# The mesh of a run is in its history, that of a plan in ds_plan's report.
+grep -q '"event":"start".*"mesh":{"dpr":2,"dps":2}.*\["mesh","mesh(dpr=2,dps=2)"' hpz/history.jsonl
+grep -q '"mesh":{"dps":4}' plain/history.jsonl
+"$build/ds_plan" --model_config model.json --seq_length 32 --deepspeed_config mics.json --world_size 8 --json - |
+    grep '"ranks": 8, "nodes": 1, "mesh": {"dpr": 4, "dps": 2}' > /dev/null
+
 # Within a group of two, half of what is gathered is sent; plain ZeRO sends three quarters.
 sent() { # CONFIG
     "$build/ds_plan" --model_config model.json --seq_length 32 --deepspeed_config "$1" --world_size 4 --json - |

@@ -22,7 +22,7 @@ typedef struct run {
     const char *model;
     ds_dtype dtype;
     uint32_t n_ranks;
-    uint32_t stage;
+    uint32_t stage, hpz;
     int64_t bucket;
     int64_t accumulation;
     bool deterministic;
@@ -53,6 +53,7 @@ static dsi_engine_spec make_spec(const parity_case *p, const run *r)
     spec.train.max_norm = 0.5;
     spec.train.accumulation = r->accumulation;
     spec.zero = (dsi_zero_spec){.stage = r->stage,
+                                .hpz = r->hpz,
                                 .reduce_each = r->accumulation == 1 || r->deterministic,
                                 .comm_dtype = spec.train.comm_dtype,
                                 .reduce_bucket = r->bucket,
@@ -298,6 +299,29 @@ static void states_weigh_what_the_formula_says(void **state)
     }
 }
 
+/* hpZ: 2P/S of the parameters, 14P/N of all else. */
+static void states_of_hpz_are_over_all_ranks(void **state)
+{
+    run r = {.model = "gpt2",
+             .dtype = DS_DTYPE_BF16,
+             .n_ranks = 4,
+             .stage = 3,
+             .accumulation = 2,
+             .narrow = true,
+             .bucket = 1000000};
+    (void)state;
+    const result plain = run_all(&r);
+    r.hpz = 2;
+    const result grouped = run_all(&r);
+    assert_true(plain.hash == grouped.hash);
+    for (int s = 0; s < 4; ++s) {
+        const double times = s == DSI_MEMORY_PARAM ? 2.0 : 1.0;
+        const double formula = times * plain.bytes.formula[s];
+        assert_true(fabs(grouped.bytes.formula[s] - formula) < 1e-6 * formula);
+        assert_true(grouped.bytes.held[s] >= formula && grouped.bytes.held[s] < 1.02 * formula);
+    }
+}
+
 /* A rank that was started with another configuration names itself to all. */
 static void another_plan_is_refused(void **state)
 {
@@ -335,6 +359,7 @@ int main(void)
         cmocka_unit_test(accumulation_splits_the_stages),
         cmocka_unit_test(another_plan_is_refused),
         cmocka_unit_test(states_weigh_what_the_formula_says),
+        cmocka_unit_test(states_of_hpz_are_over_all_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 /* What a history says of a run when it starts: command line, configuration and where its values are
  * from, model, data, machine. See train.h. */
 #include "accel/cpu/cpu_features.h"
+#include "base/buf.h"
 #include "base/build_id.h"
 #include "base/machine_memory.h"
 #include "base/processor.h"
@@ -117,6 +118,29 @@ static void add_data(json_t *facts, const train_run *run)
     }
 }
 
+/* {"dpr": 2, "dps": 4}: axes of more than one rank. */
+static json_t *mesh_of(const train_run *run)
+{
+    json_t *axes = json_object();
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        if (run->mesh.size[a] > 1) {
+            (void)json_object_set_new(axes, dsi_axis_name((dsi_axis)a),
+                                      json_integer(run->mesh.size[a]));
+        }
+    }
+    return axes;
+}
+
+static void add_mesh(json_t *rows, const train_run *run)
+{
+    dsi_buf text = dsi_buf_make(VALUE_BYTES);
+    dsi_mesh_text(&run->mesh, &text);
+    if (run->n_ranks > 1) {
+        row(rows, "mesh", "%s", dsi_buf_text(&text));
+    }
+    dsi_buf_free(&text);
+}
+
 static void add_machine(json_t *facts, const train_run *run)
 {
     char text[256];
@@ -126,6 +150,7 @@ static void add_machine(json_t *facts, const train_run *run)
     row(rows, "processor", "%s", dsi_processor_get()->name);
     row(rows, "instruction set", "%s", ds_isa_name(dsi_cpu_isa()));
     row(rows, "ranks", "%u, %u threads each", ds_comm_size(run->comm), ds_ctx_n_threads(run->ctx));
+    add_mesh(rows, run);
     row(rows, "memory of the host", "%s", size_text(dsi_machine_memory(), text, sizeof text));
     dsi_build_id(build, sizeof build);
     row(rows, "library", "%s, build %s", ds_version_text(), build);
@@ -171,13 +196,13 @@ char *train_history_start_text(const train_run *run)
     add_machine(facts, run);
     add_lines(section(facts, "Flags", true), o->text);
     add_config(facts, run->config, true);
-    json_t *line =
-        json_pack("{s:i,s:s,s:I,s:f,s:b,s:b,s:I,s:I,s:o,s:s,s:o}", "ds_history", DSI_RUN_VERSION,
-                  "event", "start", "step", (json_int_t)ds_engine_global_steps(run->engine), "time",
-                  (double)time(NULL), "resumed", o->resume_given && !o->restarted, "restarted",
-                  o->restarted, "steps", (json_int_t)run->total_steps, "planned_bytes",
-                  (json_int_t)planned_bytes(run), "command", any_text(o->command), "model",
-                  ds_model_get_info(run->model)->architecture, "facts", facts);
+    json_t *line = json_pack(
+        "{s:i,s:s,s:I,s:f,s:b,s:b,s:I,s:I,s:o,s:s,s:o,s:o}", "ds_history", DSI_RUN_VERSION, "event",
+        "start", "step", (json_int_t)ds_engine_global_steps(run->engine), "time",
+        (double)time(NULL), "resumed", o->resume_given && !o->restarted, "restarted", o->restarted,
+        "steps", (json_int_t)run->total_steps, "planned_bytes", (json_int_t)planned_bytes(run),
+        "command", any_text(o->command), "model", ds_model_get_info(run->model)->architecture,
+        "mesh", mesh_of(run), "facts", facts);
     char *text = line != NULL ? json_dumps(line, JSON_COMPACT) : NULL;
     json_decref(line);
     return text;
