@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See launcher_note.h. Called by what waits for ranks (shm_meet.c, rendezvous_*.c) and by the
- * launcher. */
+/* See launcher_note.h. Called by what waits for ranks (shm_meet.c, rendezvous_*.c), by the
+ * communicators of a mesh and by the launcher. */
 #include "comm/launcher_note.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#define NOTE_MAGIC UINT64_C(0x31746e6573626164)
+#define NOTE_MAGIC UINT64_C(0x32746e6573626164)
 
 typedef struct note {
     uint64_t magic;
-    dsi_absent_note what;
+    dsi_launcher_note what;
 } note;
 
 /* Returns the bytes of the address, 0 when the name does not fit. */
@@ -30,7 +31,7 @@ static socklen_t address_of(const char *name, struct sockaddr_un *address)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
 }
 
-void dsi_launcher_tell_absent(uint32_t rank, double seconds)
+static void report(const dsi_launcher_note *what)
 {
     const char *name = getenv(DSI_LAUNCHER_VARIABLE);
     struct sockaddr_un address;
@@ -42,9 +43,21 @@ void dsi_launcher_tell_absent(uint32_t rank, double seconds)
     note one;
     memset(&one, 0, sizeof one);
     one.magic = NOTE_MAGIC;
-    one.what = (dsi_absent_note){.rank = rank, .seconds = seconds};
+    one.what = *what;
     (void)sendto(fd, &one, sizeof one, MSG_NOSIGNAL, (const struct sockaddr *)&address, bytes);
     (void)close(fd);
+}
+
+void dsi_launcher_report_absent(uint32_t rank, double seconds)
+{
+    report(&(dsi_launcher_note){.rank = rank, .seconds = seconds});
+}
+
+void dsi_launcher_report_coords(uint32_t rank, const char *coords)
+{
+    dsi_launcher_note what = {.rank = rank};
+    (void)snprintf(what.coords, sizeof what.coords, "%s", coords);
+    report(&what);
 }
 
 int dsi_launcher_listen(const char *name)
@@ -74,7 +87,7 @@ static bool is_own_user(struct msghdr *message)
     return false;
 }
 
-bool dsi_launcher_hear(int fd, dsi_absent_note *note_out)
+bool dsi_launcher_hear(int fd, dsi_launcher_note *note_out)
 {
     for (;;) {
         note one;
@@ -93,6 +106,7 @@ bool dsi_launcher_hear(int fd, dsi_absent_note *note_out)
         }
         if ((size_t)n == sizeof one && one.magic == NOTE_MAGIC && is_own_user(&message)) {
             *note_out = one.what;
+            note_out->coords[DSI_COORDS_BYTES - 1] = '\0';
             return true;
         }
     }

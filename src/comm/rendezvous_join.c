@@ -99,7 +99,7 @@ static ds_status connect_and_greet(dsi_rdv *rdv, const dsi_rdv_options *options)
             return status;
         }
         if (left <= 0.0) {
-            dsi_launcher_tell_absent(0, options->timeout);
+            dsi_launcher_report_absent(0, options->timeout);
             return ds_fail(
                 rdv->ctx, DS_ERR_PEER,
                 "rank 0 did not join within %g s: rank %u cannot reach the rendezvous at "

@@ -59,7 +59,7 @@ ds_status dsi_rdv_get_from(dsi_rdv *rdv, uint32_t from, const char *key, double 
             (void)snprintf(who, sizeof who, "rank %u (it has joined, not more)", from);
         }
         if (over) {
-            dsi_launcher_tell_absent(missing, timeout);
+            dsi_launcher_report_absent(missing, timeout);
             return ds_fail(rdv->ctx, DS_ERR_PEER,
                            "%s: did not join within %g s: is it started, does it get as far as the "
                            "others? DEEPSPEED_TIMEOUT (minutes) sets how long is waited",

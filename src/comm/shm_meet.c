@@ -149,7 +149,7 @@ static void name_missing(const bool *came, uint32_t size, char *text, size_t n)
 static ds_status never_joined(ds_ctx *ctx, const dsi_shm_params *params, uint32_t missing,
                               const char *who)
 {
-    dsi_launcher_tell_absent(params->first + missing, params->timeout);
+    dsi_launcher_report_absent(params->first + missing, params->timeout);
     return ds_fail(ctx, DS_ERR_PEER,
                    "%s did not join within %g s: is it started, does it get as far as the others? "
                    "DEEPSPEED_TIMEOUT (minutes) sets how long is waited",
@@ -162,7 +162,7 @@ static ds_status take_note(ds_ctx *ctx, const dsi_shm_params *params, const shm_
 {
     if (what->kind == NOTE_GONE) {
         came[what->rank] = true; /* its place takes the refusal */
-        dsi_launcher_tell_absent(params->first + what->rank, 0.0);
+        dsi_launcher_report_absent(params->first + what->rank, 0.0);
         return ds_fail(ctx, DS_ERR_PEER, "%s", what->text);
     }
     if (what->kind == NOTE_HELLO) {
@@ -254,7 +254,7 @@ static ds_status take_answer(ds_ctx *ctx, const dsi_shm_params *params, shm_job 
         return DS_IN_PROGRESS;
     }
     if (what.kind == NOTE_GONE) { /* before the launcher can see this rank fail */
-        dsi_launcher_tell_absent(params->first + what.rank, 0.0);
+        dsi_launcher_report_absent(params->first + what.rank, 0.0);
     }
     if (what.kind == NOTE_REFUSED || what.kind == NOTE_GONE) {
         return ds_fail(ctx, DS_ERR_PEER, "%s", what.text);

@@ -27,7 +27,7 @@ typedef struct node_run {
     uint32_t n; /* ranks here */
     uint32_t threads;
     dsi_binding binding;
-    int absences; /* the ranks tell whom they waited for in vain; -1: they cannot */
+    int reports; /* the ranks tell whom they waited for in vain; -1: they cannot */
     char listens[DSI_LAUNCHER_NAME_BYTES];
     dsi_task *tasks;
     rank_texts *texts;
@@ -92,7 +92,7 @@ static ds_status fill_task(node_run *node, uint32_t local)
     (void)snprintf(texts->prefix, sizeof texts->prefix, bare ? "" : "[rank %" PRIu32 "] ", rank);
     DS_TRY(name_log(node, rank, texts));
     dsi_launch own = *launch;
-    own.listens = node->absences >= 0 ? node->listens : NULL;
+    own.listens = node->reports >= 0 ? node->listens : NULL;
     dsi_rank_env(&own, local, node->threads, &texts->env);
     DS_TRY(dsi_words_check(node->ctx, &texts->env));
     node->tasks[local] = (dsi_task){
@@ -131,7 +131,7 @@ static ds_status listen_to_ranks(node_run *node)
     char random[DSI_SECRET_TEXT];
     DS_TRY(dsi_make_secret(node->ctx, random));
     (void)snprintf(node->listens, sizeof node->listens, "ds-launcher-%s", random);
-    node->absences = dsi_launcher_listen(node->listens);
+    node->reports = dsi_launcher_listen(node->listens);
     return DS_OK;
 }
 
@@ -156,7 +156,7 @@ static ds_status run(node_run *node, dsi_outcome *outcome_out)
                                          .grace = launch->grace,
                                          .control = launch->control,
                                          .notice = -1,
-                                         .absences = node->absences,
+                                         .reports = node->reports,
                                          .limits = launch->limits,
                                          .terminal = launch->terminal};
     return dsi_supervise(node->ctx, &params, outcome_out);
@@ -164,7 +164,7 @@ static ds_status run(node_run *node, dsi_outcome *outcome_out)
 
 ds_status dsi_launch_node(ds_ctx *ctx, const dsi_launch *launch, dsi_outcome *outcome_out)
 {
-    node_run node = {.ctx = ctx, .launch = launch, .absences = -1};
+    node_run node = {.ctx = ctx, .launch = launch, .reports = -1};
     node.n = launch->hosts->items[launch->node].n_slots;
     node.tasks = calloc(node.n, sizeof *node.tasks);
     node.texts = calloc(node.n, sizeof *node.texts);
@@ -173,8 +173,8 @@ ds_status dsi_launch_node(ds_ctx *ctx, const dsi_launch *launch, dsi_outcome *ou
         free(node.texts[i].log_path);
         dsi_words_free(&node.texts[i].env);
     }
-    if (node.absences >= 0) {
-        (void)close(node.absences);
+    if (node.reports >= 0) {
+        (void)close(node.reports);
     }
     dsi_binding_free(&node.binding);
     free(node.texts);

@@ -88,6 +88,8 @@ static void loop(dsi_job *job, struct pollfd *fds)
         fds[n++] = (struct pollfd){.fd = job->signals, .events = POLLIN};
         fds[n++] = (struct pollfd){.fd = lost ? -1 : job->params->control, .events = POLLIN};
         fds[n++] = (struct pollfd){.fd = job->params->notice, .events = POLLIN};
+        fds[n++] =
+            (struct pollfd){.fd = job->params->ranks ? job->params->reports : -1, .events = POLLIN};
         const int ready = poll(fds, n, poll_timeout(job));
         if (ready > 0) {
             dsi_outputs_read(job, fds);
@@ -99,6 +101,9 @@ static void loop(dsi_job *job, struct pollfd *fds)
             }
             if (fds[own + 2].revents != 0) {
                 dsi_job_read_notice(job);
+            }
+            if (fds[own + 3].revents != 0) {
+                dsi_job_read_reports(job);
             }
         } else if (ready == 0) {
             for (size_t i = 0; i < job->n_started; ++i) {

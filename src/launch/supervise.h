@@ -59,8 +59,8 @@ typedef struct dsi_supervise_params {
     int notice;       /* descriptor on which relays tell "LABEL pid N" when they start and "LABEL
                          code N" when their node failed, a line each, before that "LABEL awaits
                          N" where it waited for rank N in vain; -1: none */
-    int absences; /* with `ranks`, of dsi_launcher_listen: on which ranks tell whom they waited for
-                     in vain; -1: none */
+    int reports; /* with `ranks`, of dsi_launcher_listen: on which ranks report whom they waited for
+                    in vain, and their coordinates; -1: none */
     bool independent; /* a task that fails is named and does not end the others; the outcome's code
                          is the largest */
     bool ranks;       /* the tasks are the ranks of one job: one that ends with 0 before the ranks

@@ -90,21 +90,13 @@ static int weight(const dsi_running *running)
 }
 
 /* Marks those for which others waited in vain. */
-static void hear_absences(dsi_job *job)
+static void mark_absent(dsi_job *job)
 {
-    dsi_absent_note note;
-    while (job->params->ranks && dsi_launcher_hear(job->params->absences, &note)) {
-        size_t i = 0;
-        while (i < job->n && job->tasks[i].task->rank != note.rank) {
-            ++i;
-        }
-        if (i < job->n && note.seconds <= 0.0) {
-            job->tasks[i].absent = !job->tasks[i].alive && job->tasks[i].wait_status == 0;
-        } else if (i < job->n) {
-            job->tasks[i].awaited = note.seconds;
-        } else {
-            job->elsewhere = note;
-        }
+    dsi_job_read_reports(job);
+    for (size_t i = 0; i < job->n; ++i) {
+        dsi_running *running = &job->tasks[i];
+        running->absent =
+            running->absent || (running->missed && !running->alive && running->wait_status == 0);
     }
 }
 
@@ -123,7 +115,7 @@ void dsi_job_find_first(dsi_job *job)
     size_t best = job->n;
     const bool failed = any_failed(job); /* a rank for which others wait is not, before they end */
     if (failed) {
-        hear_absences(job);
+        mark_absent(job);
     }
     for (size_t i = 0; i < job->n && failed; ++i) {
         const dsi_running *running = &job->tasks[i];

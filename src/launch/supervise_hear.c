@@ -76,6 +76,29 @@ void dsi_job_read_signals(dsi_job *job)
     }
 }
 
+/* ---- reports of ranks ---- */
+
+void dsi_job_read_reports(dsi_job *job)
+{
+    dsi_launcher_note note;
+    while (job->params->ranks && dsi_launcher_hear(job->params->reports, &note)) {
+        size_t i = 0;
+        while (i < job->n && job->tasks[i].task->rank != note.rank) {
+            ++i;
+        }
+        if (i < job->n && note.coords[0] != '\0') {
+            dsi_running *running = &job->tasks[i];
+            (void)snprintf(running->coords, sizeof running->coords, " (%s)", note.coords);
+        } else if (i < job->n && note.seconds <= 0.0) {
+            job->tasks[i].missed = true;
+        } else if (i < job->n) {
+            job->tasks[i].awaited = note.seconds;
+        } else if (note.coords[0] == '\0') {
+            job->elsewhere = note;
+        }
+    }
+}
+
 /* ---- lines ----------------------------------------------------------------------------------- */
 
 static void on_line(dsi_job *job, const char *line, bool is_notice)

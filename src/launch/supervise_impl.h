@@ -30,8 +30,10 @@ typedef struct dsi_running {
     bool killed;    /* SIGKILL was sent by the launcher */
     bool told;      /* it was told to end before it ended */
     pid_t stand_in; /* process in its place after it ended with 0; 0: none */
+    bool missed;    /* others reported that it ended before it joined */
     bool absent;    /* it ended with 0, and others wait for it to join */
     double awaited; /* seconds after which others gave up waiting for it to join; 0: none did */
+    char coords[DSI_COORDS_BYTES + 3]; /* in the mesh: " (dp 2, tp 1)"; "": not known */
     int wait_status;
     bool oom;
     dsi_buf oom_how;
@@ -51,8 +53,8 @@ typedef struct dsi_job {
     bool signalled; /* a signal that ends came, whatever else ended the job */
     int *relays;    /* descriptors of processes that told their number */
     size_t n_relays;
-    dsi_absent_note elsewhere; /* a rank of another host that was waited for in vain; 0 s: none */
-    bool awaited;              /* with `ways`: a node tells of such a rank */
+    dsi_launcher_note elsewhere; /* a rank of another host that was waited for in vain; 0 s: none */
+    bool awaited;                /* with `ways`: a node tells of such a rank */
     uint32_t awaited_rank;
     char notice_label[256];
     int notice_code; /* exit code that another process told */
@@ -86,6 +88,8 @@ void dsi_job_add_relay(dsi_job *job, pid_t pid);
 void dsi_job_read_signals(dsi_job *job);
 void dsi_job_read_control(dsi_job *job);
 void dsi_job_read_notice(dsi_job *job);
+/* What ranks report, see comm/launcher_note.h. */
+void dsi_job_read_reports(dsi_job *job);
 
 /* ---- supervise_output.c ---- */
 

@@ -117,7 +117,8 @@ void dsi_report_first(dsi_job *job)
     char text[96];
     if (!job->params->ways) {
         write_elsewhere(job, &buf);
-        dsi_buf_printf(&buf, "%s on %s ", running->task->label, job->params->host);
+        dsi_buf_printf(&buf, "%s%s on %s ", running->task->label, running->coords,
+                       job->params->host);
         describe_end(running, &buf);
     }
     const size_t n_others = job->n_alive - (running->alive ? 1 : 0);
@@ -176,7 +177,7 @@ static void write_others(const dsi_job *job, dsi_buf *buf)
         n_told += i != job->first && running->told ? 1 : 0;
         n_killed += i != job->first && running->killed ? 1 : 0;
         if (i != job->first && dsi_running_failed(running) && !running->told) {
-            dsi_buf_printf(buf, "  also       %s ", running->task->label);
+            dsi_buf_printf(buf, "  also       %s%s ", running->task->label, running->coords);
             describe_end(running, buf);
             dsi_buf_puts(buf, "\n");
         }
@@ -193,8 +194,8 @@ void dsi_report_end(dsi_job *job)
     const dsi_running *running = &job->tasks[job->first];
     dsi_buf buf = dsi_buf_make(1 << 16);
     dsi_buf_printf(&buf, "---- %s failed ----\n", running->task->label);
-    dsi_buf_printf(&buf, "  who        %s, process %ld on %s\n", running->task->label,
-                   (long)running->process.pid, job->params->host);
+    dsi_buf_printf(&buf, "  who        %s%s, process %ld on %s\n", running->task->label,
+                   running->coords, (long)running->process.pid, job->params->host);
     dsi_buf_puts(&buf, "  what       it ");
     describe_end(running, &buf);
     dsi_buf_printf(&buf, ", %.1f s after its start\n", running->ended - running->started);

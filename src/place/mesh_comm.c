@@ -3,6 +3,7 @@
 #include "place/mesh_comm.h"
 
 #include "comm/comm_log.h"
+#include "comm/launcher_note.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -28,6 +29,17 @@ static dsi_mesh_names names_of(const dsi_mesh *mesh, const dsi_axes *axes, uint3
     return (dsi_mesh_names){.head = {name_rank}, .mesh = *mesh, .axes = *axes, .rank = rank};
 }
 
+/* To the launcher, whose lines about a rank that died say them. */
+static void report_coords(const dsi_mesh *mesh, uint32_t rank)
+{
+    dsi_buf coords = dsi_buf_make(DSI_COORDS_BYTES);
+    dsi_mesh_coords_text(mesh, rank, &coords);
+    if (coords.size > 0) {
+        dsi_launcher_report_coords(rank, dsi_buf_text(&coords));
+    }
+    dsi_buf_free(&coords);
+}
+
 ds_status dsi_mesh_comms_make(ds_ctx *ctx, dsi_comm *world, const dsi_mesh *mesh,
                               dsi_mesh_comms *comms_out)
 {
@@ -39,6 +51,7 @@ ds_status dsi_mesh_comms_make(ds_ctx *ctx, dsi_comm *world, const dsi_mesh *mesh
     *comms_out = (dsi_mesh_comms){.ctx = ctx, .world = world, .mesh = *mesh};
     comms_out->names = names_of(mesh, &none, world->rank);
     dsi_comm_set_names(world, &comms_out->names.head, 0, 1);
+    report_coords(mesh, world->rank);
     return DS_OK;
 }
 

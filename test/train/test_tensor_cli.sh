@@ -76,4 +76,19 @@ config early.json 3 2 ', "zero_allow_untested_optimizer": true'
 sed -i 's/"stage": 3/"stage": 2, "offload_optimizer": {"device": "cpu"}, "zenflow": {"topk_ratio": 0.1, "update_interval": 2, "select_interval": 4, "full_warm_up_rounds": 0, "select_strategy": "step"}/' early.json
 ! train 4 early.json early --model_config model.json --steps 1 || fail "ZenFlow with tp was accepted"
 grep -q 'tensor_parallel.autotp_size: expected 0 or 1 with zero_optimization.zenflow' early.log || fail "ZenFlow" early.log
+
+# the launcher's lines about a rank that dies say its coordinates
+train 4 tp.json dies --model_config model.json --steps 1000000 --save_interval 2 &
+job=$!
+for ((i = 0; i < 300; ++i)); do
+    [ ! -e dies/latest ] || break
+    sleep 0.1
+done
+for pid in $(pgrep -f "ds_train.* --output dies "); do
+    [ "$(readlink "/proc/$pid/cwd")" = "$scratch" ] || continue
+    ! tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | grep -qx "RANK=3" || kill -KILL "$pid"
+done
+! wait "$job" || fail "a rank was killed and the job went on" dies.log
+grep -q 'rank 3 (dp 1, tp 1) on .* was killed by SIGKILL' dies.log || fail "no coordinates at once" dies.log
+grep -q 'who  *rank 3 (dp 1, tp 1), process' dies.log || fail "no coordinates in the report" dies.log
 echo "tensor parallelism: passed"
