@@ -23,7 +23,7 @@ const char *dsi_sim_stream_name(dsi_sim_stream stream)
 
 static bool holds_thread(const dsi_sim_step *step)
 {
-    return step->kind == DSI_SIM_RUN && step->stream == DSI_STREAM_COMPUTE;
+    return step->kind == DSI_STEP_RUN && step->stream == DSI_STREAM_COMPUTE;
 }
 
 static double step_seconds(const dsi_sim *sm, const dsi_sim_step *step)
@@ -89,17 +89,17 @@ static ds_status check_step(const dsi_sim *sm, uint32_t s)
     if (s > 0 && step->phase < steps[s - 1].phase) {
         return bad_step(sm, s, "phases are not in order");
     }
-    if (step->kind == DSI_SIM_WAIT) {
+    if (step->kind == DSI_STEP_WAIT) {
         const dsi_sim_step *start =
             step->start < sm->spec->n_steps ? &steps[step->start] : &steps[s];
         const bool here = step->start < s && start->phase == step->phase;
-        if (start->kind != DSI_SIM_START || (!here && start->stream == DSI_STREAM_COMM)) {
+        if (start->kind != DSI_STEP_START || (!here && start->stream == DSI_STREAM_COMM)) {
             return bad_step(sm, s, "it waits for no start of its phase");
         }
         sm->awaited[step->start] = true;
         return DS_OK;
     }
-    if (step->kind == DSI_SIM_START && step->stream == DSI_STREAM_COMPUTE) {
+    if (step->kind == DSI_STEP_START && step->stream == DSI_STREAM_COMPUTE) {
         return bad_step(sm, s, "computation runs, it is not started");
     }
     sm->seconds[s] = step_seconds(sm, step);
@@ -248,7 +248,7 @@ static void await(dsi_sim *sm, uint32_t s, uint32_t waiter)
 static void drain(dsi_sim *sm, uint32_t begin, uint32_t end)
 {
     for (uint32_t s = begin; s < end; ++s) {
-        if (sm->spec->steps[s].kind == DSI_SIM_START && !sm->awaited[s]) {
+        if (sm->spec->steps[s].kind == DSI_STEP_START && !sm->awaited[s]) {
             await(sm, s, s);
         }
     }
@@ -260,7 +260,7 @@ static void run_phase(dsi_sim *sm, ds_phase phase, uint32_t begin, uint32_t end)
     sm->sum = sm->counting ? &sm->timeline->phases[phase] : &sm->none;
     for (uint32_t s = begin; s < end; ++s) {
         const dsi_sim_step *step = &sm->spec->steps[s];
-        if (step->kind == DSI_SIM_WAIT) {
+        if (step->kind == DSI_STEP_WAIT) {
             await(sm, step->start, s);
             continue;
         }
@@ -270,7 +270,7 @@ static void run_phase(dsi_sim *sm, ds_phase phase, uint32_t begin, uint32_t end)
             continue;
         }
         post(sm, s);
-        if (step->kind == DSI_SIM_RUN) {
+        if (step->kind == DSI_STEP_RUN) {
             await(sm, s, s);
         }
     }
@@ -327,7 +327,7 @@ static void run_phases(dsi_sim *sm, bool counting, uint32_t until)
 static bool is_deferred(const dsi_sim_spec *spec)
 {
     for (uint32_t s = 0; s < spec->n_steps; ++s) {
-        if (spec->steps[s].kind == DSI_SIM_WAIT && spec->steps[s].start > s) {
+        if (spec->steps[s].kind == DSI_STEP_WAIT && spec->steps[s].start > s) {
             return true;
         }
     }

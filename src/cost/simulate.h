@@ -19,8 +19,7 @@
 #include "cost/device.h"
 
 #include "ir/phase.h"
-
-typedef enum dsi_sim_kind { DSI_SIM_RUN, DSI_SIM_START, DSI_SIM_WAIT } dsi_sim_kind;
+#include "ir/step_kind.h"
 
 #define DSI_SIM_STREAM_LIST(X)                                                                     \
     X(COMPUTE, "compute")                                                                          \
@@ -41,7 +40,7 @@ typedef enum dsi_sim_stream {
 const char *dsi_sim_stream_name(dsi_sim_stream stream);
 
 typedef struct dsi_sim_step {
-    dsi_sim_kind kind;
+    dsi_step_kind kind;
     uint32_t start; /* of a WAIT: index of its START; one behind it is of the step before */
     ds_phase phase;
     dsi_sim_stream stream;

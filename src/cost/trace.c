@@ -121,7 +121,7 @@ dsi_trace_span dsi_trace_of_step(const dsi_phases *phases, const dsi_sim_step *s
                                  bool stall)
 {
     const dsi_sim_step *step = &steps[s];
-    const dsi_sim_step *work = step->kind == DSI_SIM_WAIT ? &steps[step->start] : step;
+    const dsi_sim_step *work = step->kind == DSI_STEP_WAIT ? &steps[step->start] : step;
     const char *category = work->stream == DSI_STREAM_COMPUTE
                                ? dsi_op_class_name(work->work.op_class)
                                : dsi_sim_stream_name(work->stream);

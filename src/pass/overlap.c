@@ -419,11 +419,11 @@ static void defer_writes(spreader *s)
     }
 }
 
-static void emit(const spreader *s, const group *g, dsi_slot_kind role, dsi_slot *slots,
+static void emit(const spreader *s, const group *g, dsi_step_kind role, dsi_slot *slots,
                  uint32_t *n)
 {
     for (uint32_t place = g->begin; place < g->end; ++place) {
-        const ds_phase phase = role == DSI_SLOT_WAIT ? g->until : node_at(s, place)->phase;
+        const ds_phase phase = role == DSI_STEP_WAIT ? g->until : node_at(s, place)->phase;
         slots[(*n)++] = (dsi_slot){s->order[place], role, phase};
     }
 }
@@ -450,7 +450,7 @@ static void emit_waits(const spreader *s, uint32_t place, bool before, dsi_slot 
         const group *g = &s->groups[i];
         const bool ends = place == s->n || g->until < node_at(s, place)->phase;
         if ((g->begin < place || g->deferred) && ends == before) {
-            emit(s, g, DSI_SLOT_WAIT, slots, n);
+            emit(s, g, DSI_STEP_WAIT, slots, n);
         }
     }
 }
@@ -463,10 +463,10 @@ static void spread(spreader *s, dsi_slot *slots, uint32_t *n_out)
         emit_waits(s, place, true, slots, &n);
         emit_waits(s, place, false, slots, &n);
         for (uint32_t i = s->starts[place]; i != DS_NONE; i = s->groups[i].next_start) {
-            emit(s, &s->groups[i], DSI_SLOT_START, slots, &n);
+            emit(s, &s->groups[i], DSI_STEP_START, slots, &n);
         }
         if (place < s->n && !overlaps(s, node_at(s, place))) {
-            slots[n++] = (dsi_slot){s->order[place], DSI_SLOT_RUN, node_at(s, place)->phase};
+            slots[n++] = (dsi_slot){s->order[place], DSI_STEP_RUN, node_at(s, place)->phase};
         }
     }
     *n_out = n;

@@ -4,14 +4,13 @@
 #define DSI_PASS_OVERLAP_H
 
 #include "ir/graph.h"
-
-typedef enum dsi_slot_kind { DSI_SLOT_RUN, DSI_SLOT_START, DSI_SLOT_WAIT } dsi_slot_kind;
+#include "ir/step_kind.h"
 
 /* A place in the order of a plan: a node, or the start or the wait of an asynchronous one. Members
  * of a bucket stand side by side in each of the two roles. */
 typedef struct dsi_slot {
     ds_node node;
-    dsi_slot_kind kind;
+    dsi_step_kind kind;
     ds_phase phase; /* that it runs in; of a wait it may be another one than the node's */
 } dsi_slot;
 

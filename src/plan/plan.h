@@ -38,6 +38,7 @@
 #include "base/arena.h"
 #include "cost/ledger.h"
 #include "ir/graph.h"
+#include "ir/step_kind.h"
 #include "pass/cell_residency.h"
 
 typedef enum dsi_space {
@@ -80,11 +81,6 @@ typedef struct dsi_plan_stream {
     int64_t axes;     /* of COMM: of its communicator (place/mesh.h); 0: all ranks */
     const char *name; /* "compute", "comm dp", "swap in", "side" … */
 } dsi_plan_stream;
-
-/* A collective or swap that overlaps with computation is two steps: its START on its own stream,
- * which has its operands, and its WAIT on the computing stream, which waits for the event behind
- * the START and does nothing else. */
-typedef enum dsi_step_kind { DSI_STEP_RUN, DSI_STEP_START, DSI_STEP_WAIT } dsi_step_kind;
 
 typedef struct dsi_step {
     dsi_step_kind kind;

@@ -71,10 +71,7 @@ static void make_swap(const dsi_plan *plan, const dsi_step *step,
 static dsi_sim_step make_step(const dsi_plan *plan, const dsi_step *step, uint32_t ranks_per_node,
                               const dsi_residencies *residencies)
 {
-    static const dsi_sim_kind kinds[] = {[DSI_STEP_RUN] = DSI_SIM_RUN,
-                                         [DSI_STEP_START] = DSI_SIM_START,
-                                         [DSI_STEP_WAIT] = DSI_SIM_WAIT};
-    dsi_sim_step sim = {.kind = kinds[step->kind],
+    dsi_sim_step sim = {.kind = step->kind,
                         .start = step->start,
                         .phase = step->phase,
                         .stream = DSI_STREAM_COMPUTE,

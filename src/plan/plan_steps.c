@@ -94,7 +94,7 @@ static void add_operands(dsi_lowering *b, uint32_t begin, uint32_t end, dsi_step
 static uint32_t find_start(const dsi_lowering *b, uint32_t wait)
 {
     uint32_t at = wait;
-    while (b->slots[at].node != b->slots[wait].node || b->slots[at].kind != DSI_SLOT_START) {
+    while (b->slots[at].node != b->slots[wait].node || b->slots[at].kind != DSI_STEP_START) {
         at = (at > 0 ? at : b->n_slots) - 1;
     }
     return b->step_of[at];
@@ -103,14 +103,11 @@ static uint32_t find_start(const dsi_lowering *b, uint32_t wait)
 /* The step of the slots at [begin,end): one node, or a bucket. */
 static ds_status make_step(dsi_lowering *b, uint32_t begin, uint32_t end)
 {
-    static const dsi_step_kind kinds[] = {[DSI_SLOT_RUN] = DSI_STEP_RUN,
-                                          [DSI_SLOT_START] = DSI_STEP_START,
-                                          [DSI_SLOT_WAIT] = DSI_STEP_WAIT};
     dsi_plan *plan = b->plan;
     const dsi_node_info *node = dsi_lower_node_of(b, begin);
     const uint32_t s = b->step_of[begin];
     dsi_step *step = &plan->steps[s];
-    *step = (dsi_step){.kind = kinds[b->slots[begin].kind],
+    *step = (dsi_step){.kind = b->slots[begin].kind,
                        .op = node->op,
                        .scope = dsi_arena_strdup(plan->arena, node->scope),
                        .phase = b->slots[begin].phase,

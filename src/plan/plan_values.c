@@ -130,7 +130,7 @@ static void extend_deferred(dsi_lowering *b)
     const ds_graph *g = b->graph;
     for (uint32_t at = 0; at < b->n_slots; ++at) {
         const dsi_node_info *node = dsi_lower_node_of(b, at);
-        if (b->slots[at].kind == DSI_SLOT_WAIT && b->slots[at].phase < node->phase) {
+        if (b->slots[at].kind == DSI_STEP_WAIT && b->slots[at].phase < node->phase) {
             use(b, dsi_node_in(g, node)[1], b->step_of[at]);
         }
     }
@@ -149,7 +149,7 @@ void dsi_lower_find_lifetimes(dsi_lowering *b)
         const dsi_node_info *node = dsi_lower_node_of(b, at);
         const ds_value *out = dsi_node_out(g, node);
         const uint32_t s = b->step_of[at];
-        const bool wait = b->slots[at].kind == DSI_SLOT_WAIT;
+        const bool wait = b->slots[at].kind == DSI_STEP_WAIT;
         if ((node->op->flags & DS_OP_VIEW) != 0) {
             b->root[out[0]] = b->root[dsi_node_in(g, node)[0]];
         }

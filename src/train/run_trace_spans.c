@@ -125,15 +125,15 @@ static void put_record(writer *w, const dsi_run_record *r)
     dsi_trace_span span = dsi_trace_of_step(&w->engine->train_plan->phases, w->steps, r->node,
                                             step->stream != DSI_STREAM_COMPUTE);
     switch (step->kind) {
-    case DSI_SIM_WAIT:
+    case DSI_STEP_WAIT:
         put_wait(w, r);
         return;
-    case DSI_SIM_START:
+    case DSI_STEP_START:
         w->issued[r->node][0] = r->begin;
         w->issued[r->node][1] = r->end;
         span.name = span.category = "start";
         break;
-    case DSI_SIM_RUN:
+    case DSI_STEP_RUN:
         if (step->stream != DSI_STREAM_COMPUTE) {
             add_piece(w, r, r->node, r->begin, r->end);
         }

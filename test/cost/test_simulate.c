@@ -36,7 +36,7 @@ static const dsi_phases phases = {.items = {{"forward", 0},
 
 static dsi_sim_step run(ds_phase phase, double seconds)
 {
-    return (dsi_sim_step){.kind = DSI_SIM_RUN,
+    return (dsi_sim_step){.kind = DSI_STEP_RUN,
                           .phase = phase,
                           .op = "linear",
                           .scope = "layer \"0\"",
@@ -46,7 +46,7 @@ static dsi_sim_step run(ds_phase phase, double seconds)
 
 static dsi_sim_step start(ds_phase phase, dsi_sim_stream stream, double seconds)
 {
-    return (dsi_sim_step){.kind = DSI_SIM_START,
+    return (dsi_sim_step){.kind = DSI_STEP_START,
                           .phase = phase,
                           .stream = stream,
                           .op = "all_gather",
@@ -58,7 +58,7 @@ static dsi_sim_step start(ds_phase phase, dsi_sim_stream stream, double seconds)
 static dsi_sim_step wait_for(ds_phase phase, uint32_t s, dsi_sim_stream stream)
 {
     return (dsi_sim_step){
-        .kind = DSI_SIM_WAIT, .phase = phase, .start = s, .stream = stream, .op = "all_gather"};
+        .kind = DSI_STEP_WAIT, .phase = phase, .start = s, .stream = stream, .op = "all_gather"};
 }
 
 static void near(double got, double want)
@@ -196,7 +196,7 @@ static void composition(void **state)
     d.memory_bandwidth = 1e9;
     d.rates[DSI_PEAK_F32][DS_CLASS_COPY] = (dsi_rate){.compute = 1.0, .memory = 0.5};
     dsi_sim_step sync = start(NORM, DSI_STREAM_COMM, 0.25);
-    sync.kind = DSI_SIM_RUN;
+    sync.kind = DSI_STEP_RUN;
     const dsi_sim_step steps[] = {run(DS_PHASE_FORWARD, 1.0), run(DS_PHASE_BACKWARD, 2.0), sync,
                                   run(UPDATE, 0.5)};
     const dsi_sim_spec spec = {.device = &d,
@@ -225,7 +225,7 @@ static void side_phase(void **state)
 {
     (void)state;
     dsi_sim_step read = start(REST, DSI_STREAM_DISK_READ, 4.0);
-    read.kind = DSI_SIM_RUN;
+    read.kind = DSI_STEP_RUN;
     dsi_phases side = phases;
     side.items[REST].flags |= DS_PHASE_SIDE;
     for (int i = 0; i < 3; ++i) {
@@ -258,14 +258,14 @@ static void malformed(void **state)
     steps[1] = run(p, 1.0);
     CHECK_FAILS(ctx, dsi_simulate(ctx, &spec, &t), DS_ERR_GRAPH, "phases are not in order");
     steps[0] = run(p, 1.0);
-    steps[0].kind = DSI_SIM_START;
+    steps[0].kind = DSI_STEP_START;
     CHECK_FAILS(ctx, dsi_simulate(ctx, &spec, &t), DS_ERR_GRAPH, "not started");
     steps[0] = start(p, DSI_STREAM_COMM, 0.0);
-    steps[0].kind = DSI_SIM_RUN;
+    steps[0].kind = DSI_STEP_RUN;
     steps[0].group = (dsi_group){16, 8}; /* the device has no network */
     CHECK_FAILS(ctx, dsi_simulate(ctx, &spec, &t), DS_ERR_ARG, "over nodes \"network\"");
     steps[0] = start(p, DSI_STREAM_DISK_READ, 0.0);
-    steps[0].kind = DSI_SIM_RUN;
+    steps[0].kind = DSI_STEP_RUN;
     CHECK_FAILS(ctx, dsi_simulate(ctx, &spec, &t), DS_ERR_ARG, "needs: \"disk\"");
     assert_null(t);
 }
@@ -279,14 +279,14 @@ static double account(const dsi_sim_step *steps, uint32_t n)
     assert_non_null(ends);
     for (uint32_t i = 0; i < n; ++i) {
         const dsi_sim_step *s = &steps[i];
-        if (s->kind == DSI_SIM_WAIT) {
+        if (s->kind == DSI_STEP_WAIT) {
             now = fmax(now, ends[s->start]);
         } else if (s->stream == DSI_STREAM_COMPUTE) {
             now += s->seconds;
         } else {
             ends[i] = fmax(now, free_at[s->stream]) + s->seconds;
             free_at[s->stream] = ends[i];
-            now = s->kind == DSI_SIM_RUN ? ends[i] : now;
+            now = s->kind == DSI_STEP_RUN ? ends[i] : now;
         }
     }
     free(ends);
@@ -318,7 +318,7 @@ static uint32_t random_steps(uint64_t *seed, dsi_sim_step *steps, uint32_t room)
             steps[n++] = wait_for(DS_PHASE_BACKWARD, s, steps[s].stream);
         } else if (what == 2) {
             steps[n] = start(DS_PHASE_BACKWARD, stream, seconds);
-            steps[n++].kind = DSI_SIM_RUN;
+            steps[n++].kind = DSI_STEP_RUN;
         } else {
             steps[n++] = run(DS_PHASE_BACKWARD, seconds);
         }

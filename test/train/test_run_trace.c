@@ -385,7 +385,7 @@ static void many_steps(void **state)
     ds_engine *engine = parity_engine(ctx, &model, &spec);
     CHECK_OK(ctx, ds_engine_trace_start(engine, 1, 2));
     CHECK_OK(ctx, dsi_trace_writer_open(&w, engine, MANY, path));
-    w.steps[0].kind = DSI_SIM_RUN; /* as one that another stream did while the thread waited */
+    w.steps[0].kind = DSI_STEP_RUN; /* as one that another stream did while the thread waited */
     w.steps[0].stream = DSI_STREAM_DISK_READ;
     assert_non_null(records);
     for (uint32_t i = 0; i < MANY; ++i) {
