@@ -65,7 +65,7 @@ ds_status dsi_ckpt_gather(dsi_ckpt_group *g, const void *mine, size_t bytes, voi
         return DS_OK;
     }
     const dsi_comm_part part = {.in = mine, .out = all_out, .count = g->size * bytes};
-    return exchange(g, (dsi_comm_call){.kind = DSI_COLL_ALL_GATHER}, &part);
+    return exchange(g, (dsi_comm_call){.kind = DS_COMM_ALL_GATHER}, &part);
 }
 
 ds_status dsi_ckpt_broadcast(dsi_ckpt_group *g, void *data, size_t bytes, uint32_t root)
@@ -74,7 +74,7 @@ ds_status dsi_ckpt_broadcast(dsi_ckpt_group *g, void *data, size_t bytes, uint32
         return DS_OK;
     }
     const dsi_comm_part part = {.in = data, .out = data, .count = bytes};
-    return exchange(g, (dsi_comm_call){.kind = DSI_COLL_BROADCAST, .peer = root}, &part);
+    return exchange(g, (dsi_comm_call){.kind = DS_COMM_BROADCAST, .peer = root}, &part);
 }
 
 /* Whether a message begins as one that the ranks have agreed on. */
@@ -149,7 +149,7 @@ ds_status dsi_ckpt_to_root_again(dsi_ckpt_group *g, const void *mine, size_t byt
     }
     const dsi_comm_part part = {
         .in = mine, .out = pieces->data, .counts_in = g->counts, .counts_out = sizes};
-    return exchange(g, (dsi_comm_call){.kind = DSI_COLL_ALL_TO_ALL}, &part);
+    return exchange(g, (dsi_comm_call){.kind = DS_COMM_ALL_TO_ALL}, &part);
 }
 
 ds_status dsi_ckpt_to_root(dsi_ckpt_group *g, const void *mine, size_t bytes,

@@ -5,17 +5,17 @@
 #include <stdio.h>
 #include <string.h>
 
-dsi_bandwidth dsi_coll_bandwidth(dsi_coll kind, size_t bytes, uint32_t n, double seconds)
+dsi_bandwidth dsi_coll_bandwidth(ds_comm_op kind, size_t bytes, uint32_t n, double seconds)
 {
     const double others = n > 0 ? (double)(n - 1) / (double)n : 0.0;
     const double rate = seconds > 0.0 ? (double)bytes / seconds : 0.0;
     switch (kind) {
-    case DSI_COLL_ALL_REDUCE:
+    case DS_COMM_ALL_REDUCE:
         return (dsi_bandwidth){2.0 * rate, 2.0 * rate * others};
-    case DSI_COLL_ALL_GATHER:
+    case DS_COMM_ALL_GATHER:
         return (dsi_bandwidth){rate * n, rate * n * others};
-    case DSI_COLL_REDUCE_SCATTER:
-    case DSI_COLL_ALL_TO_ALL:
+    case DS_COMM_REDUCE_SCATTER:
+    case DS_COMM_ALL_TO_ALL:
         return (dsi_bandwidth){rate, rate * others};
     default:
         return (dsi_bandwidth){rate, rate};

@@ -22,7 +22,7 @@ typedef struct dsi_bandwidth {
  *   others            bytes/t      bytes/t
  *
  * An all_reduce counts twice, as DeepSpeed counts it and nccl-tests does not. 0 seconds give 0. */
-dsi_bandwidth dsi_coll_bandwidth(dsi_coll kind, size_t bytes, uint32_t n, double seconds);
+dsi_bandwidth dsi_coll_bandwidth(ds_comm_op kind, size_t bytes, uint32_t n, double seconds);
 
 enum { DSI_SIZE_TEXT_BYTES = 32 };
 

@@ -61,7 +61,7 @@ ds_status dsi_comm_gather(dsi_comm *comm, const void *own, void *all, size_t byt
         return DS_OK;
     }
     const dsi_comm_part part = {.in = own, .out = all, .count = comm->size * bytes};
-    return dsi_comm_run(comm, &(dsi_comm_call){.kind = DSI_COLL_ALL_GATHER,
+    return dsi_comm_run(comm, &(dsi_comm_call){.kind = DS_COMM_ALL_GATHER,
                                                .dtype = DS_DTYPE_U8,
                                                .factor = 1.0f,
                                                .parts = &part,
@@ -71,7 +71,7 @@ ds_status dsi_comm_gather(dsi_comm *comm, const void *own, void *all, size_t byt
 
 ds_status dsi_comm_barrier(dsi_comm *comm, const char *what)
 {
-    return dsi_comm_run(comm, &(dsi_comm_call){.kind = DSI_COLL_BARRIER, .what = what});
+    return dsi_comm_run(comm, &(dsi_comm_call){.kind = DS_COMM_BARRIER, .what = what});
 }
 
 ds_status dsi_comm_split(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **comm_out)

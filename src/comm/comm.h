@@ -17,24 +17,13 @@
 #define DSI_COMM_COMM_H
 
 #include "base/pool.h"
+#include <deepspeed/comm.h>
 #include <deepspeed/context.h>
 #include <deepspeed/tensor.h>
 
 typedef struct dsi_comm dsi_comm;
 typedef struct dsi_comm_log dsi_comm_log;
 typedef struct dsi_rank_names dsi_rank_names; /* see rank_names.h */
-
-typedef enum dsi_coll {
-    DSI_COLL_BARRIER,
-    DSI_COLL_ALL_REDUCE,
-    DSI_COLL_REDUCE_SCATTER,
-    DSI_COLL_ALL_GATHER,
-    DSI_COLL_BROADCAST,
-    DSI_COLL_ALL_TO_ALL,
-    DSI_COLL_SEND,
-    DSI_COLL_RECV,
-    DSI_COLL_COUNT
-} dsi_coll;
 
 typedef enum dsi_reduction { DSI_REDUCE_SUM, DSI_REDUCE_MAX } dsi_reduction;
 
@@ -59,7 +48,7 @@ typedef struct dsi_comm_part {
 } dsi_comm_part;
 
 typedef struct dsi_comm_call {
-    dsi_coll kind;
+    ds_comm_op kind;
     ds_dtype dtype;
     dsi_reduction reduction;    /* default SUM */
     float factor;               /* of SUM; 1 for none. 0 is refused: a forgotten field */
@@ -182,7 +171,7 @@ void dsi_comm_abort(dsi_comm *comm, const char *reason);
 /* Frees; not collective. Accepts NULL and *comm == NULL. */
 void dsi_comm_destroy(dsi_comm **comm);
 
-const char *dsi_coll_name(dsi_coll kind); /* "all_reduce" … */
+const char *dsi_coll_name(ds_comm_op kind); /* "all_reduce" … */
 
 /* ---- makers ---- */
 

@@ -7,12 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *dsi_coll_name(dsi_coll kind)
+const char *dsi_coll_name(ds_comm_op kind)
 {
-    static const char *const names[DSI_COLL_COUNT] = {"barrier",    "all_reduce", "reduce_scatter",
-                                                      "all_gather", "broadcast",  "all_to_all",
-                                                      "send",       "recv"};
-    return (unsigned)kind < DSI_COLL_COUNT ? names[kind] : "?";
+    static const char *const names[DS_COMM_OP_COUNT] = {
+        "barrier",   "all_reduce", "reduce_scatter", "all_gather",
+        "broadcast", "all_to_all", "send",           "recv"};
+    return (unsigned)kind < DS_COMM_OP_COUNT ? names[kind] : "?";
 }
 
 dsi_span dsi_span_of(size_t count, uint32_t rank, uint32_t size)
@@ -36,14 +36,14 @@ size_t dsi_part_in_count(const dsi_comm_call *call, const dsi_comm_part *part, u
                          uint32_t size)
 {
     switch (call->kind) {
-    case DSI_COLL_ALL_GATHER:
+    case DS_COMM_ALL_GATHER:
         return dsi_span_of(part->count, rank, size).count;
-    case DSI_COLL_BROADCAST:
+    case DS_COMM_BROADCAST:
         return rank == call->peer ? part->count : 0;
-    case DSI_COLL_ALL_TO_ALL:
+    case DS_COMM_ALL_TO_ALL:
         return sum_counts(part->counts_in, size);
-    case DSI_COLL_RECV:
-    case DSI_COLL_BARRIER:
+    case DS_COMM_RECV:
+    case DS_COMM_BARRIER:
         return 0;
     default:
         return part->count;
@@ -55,12 +55,12 @@ size_t dsi_part_out_count(const dsi_comm_call *call, const dsi_comm_part *part, 
 {
     (void)rank;
     switch (call->kind) {
-    case DSI_COLL_REDUCE_SCATTER:
+    case DS_COMM_REDUCE_SCATTER:
         return dsi_comm_slice(part->count, size);
-    case DSI_COLL_ALL_TO_ALL:
+    case DS_COMM_ALL_TO_ALL:
         return sum_counts(part->counts_out, size);
-    case DSI_COLL_SEND:
-    case DSI_COLL_BARRIER:
+    case DS_COMM_SEND:
+    case DS_COMM_BARRIER:
         return 0;
     default:
         return part->count;
@@ -82,13 +82,13 @@ uint64_t dsi_call_digest(const dsi_comm_call *call)
         memcpy(&factor, &call->factor, sizeof factor);
         words = (uint64_t)call->reduction << 32;
     }
-    if (call->kind == DSI_COLL_BROADCAST) {
+    if (call->kind == DS_COMM_BROADCAST) {
         words = (uint64_t)call->peer << 32;
     }
     uint64_t hash = mix(UINT64_C(0x6473636f6d6d), words | factor);
-    hash = mix(hash, (uint64_t)(pair ? DSI_COLL_SEND : call->kind) << 32 | (uint64_t)call->dtype);
+    hash = mix(hash, (uint64_t)(pair ? DS_COMM_SEND : call->kind) << 32 | (uint64_t)call->dtype);
     for (uint32_t i = 0; i < call->n_parts; ++i) {
-        hash = mix(hash, call->kind == DSI_COLL_ALL_TO_ALL ? 0 : call->parts[i].count);
+        hash = mix(hash, call->kind == DS_COMM_ALL_TO_ALL ? 0 : call->parts[i].count);
     }
     return hash;
 }
@@ -99,7 +99,7 @@ void dsi_call_describe(const dsi_comm_call *call, uint64_t number, dsi_call_info
     info->number = number;
     info->elements = 0;
     for (uint32_t i = 0; i < call->n_parts; ++i) {
-        info->elements += call->kind == DSI_COLL_ALL_TO_ALL ? 0 : call->parts[i].count;
+        info->elements += call->kind == DS_COMM_ALL_TO_ALL ? 0 : call->parts[i].count;
     }
     info->kind = (uint32_t)call->kind;
     info->dtype = (uint32_t)call->dtype;
@@ -118,25 +118,25 @@ char *dsi_call_info_text(const dsi_call_info *info, char *text, size_t n)
     char amount[96] = "";
     char side[64] = "";
     char what[96] = "";
-    if (info->kind == DSI_COLL_ALL_TO_ALL) {
+    if (info->kind == DS_COMM_ALL_TO_ALL) {
         (void)snprintf(amount, sizeof amount, " of %s in %u tensors",
                        ds_dtype_name((ds_dtype)info->dtype), info->n_parts);
-    } else if (info->kind != DSI_COLL_BARRIER) {
+    } else if (info->kind != DS_COMM_BARRIER) {
         (void)snprintf(amount, sizeof amount, " of %llu %s in %u tensor%s",
                        (unsigned long long)info->elements, ds_dtype_name((ds_dtype)info->dtype),
                        info->n_parts, info->n_parts == 1 ? "" : "s");
     }
-    if (dsi_coll_is_pair((dsi_coll)info->kind) || info->kind == DSI_COLL_BROADCAST) {
-        (void)snprintf(side, sizeof side, " %s rank %u",
-                       info->kind == DSI_COLL_SEND ? "to" : "from", info->peer);
-    } else if (dsi_coll_reduces((dsi_coll)info->kind)) {
+    if (dsi_coll_is_pair((ds_comm_op)info->kind) || info->kind == DS_COMM_BROADCAST) {
+        (void)snprintf(side, sizeof side, " %s rank %u", info->kind == DS_COMM_SEND ? "to" : "from",
+                       info->peer);
+    } else if (dsi_coll_reduces((ds_comm_op)info->kind)) {
         (void)snprintf(side, sizeof side, " (%s, factor %.9g)",
                        info->reduction == DSI_REDUCE_MAX ? "max" : "sum", (double)info->factor);
     }
     if (info->what[0] != '\0') {
         (void)snprintf(what, sizeof what, ", \"%.80s\"", info->what);
     }
-    (void)snprintf(text, n, "%s%s%s (call %llu%s)", dsi_coll_name((dsi_coll)info->kind), amount,
+    (void)snprintf(text, n, "%s%s%s (call %llu%s)", dsi_coll_name((ds_comm_op)info->kind), amount,
                    side, (unsigned long long)info->number, what);
     return text;
 }
@@ -169,8 +169,7 @@ static ds_status check_part(const dsi_comm *comm, const dsi_comm_call *call, uin
     const dsi_comm_part *part = &call->parts[index];
     const char *name = dsi_coll_name(call->kind);
     size_t bytes;
-    if (call->kind == DSI_COLL_ALL_TO_ALL &&
-        (part->counts_in == NULL || part->counts_out == NULL)) {
+    if (call->kind == DS_COMM_ALL_TO_ALL && (part->counts_in == NULL || part->counts_out == NULL)) {
         return ds_fail(comm->ctx, DS_ERR_ARG, "%s: part %u lacks counts_in or counts_out", name,
                        index);
     }
@@ -190,11 +189,11 @@ static ds_status check_part(const dsi_comm *comm, const dsi_comm_call *call, uin
 
 ds_status dsi_call_check(const dsi_comm *comm, const dsi_comm_call *call)
 {
-    if ((unsigned)call->kind >= DSI_COLL_COUNT) {
+    if ((unsigned)call->kind >= DS_COMM_OP_COUNT) {
         return ds_fail(comm->ctx, DS_ERR_ARG, "unknown collective %d", (int)call->kind);
     }
     const char *name = dsi_coll_name(call->kind);
-    if (call->kind == DSI_COLL_BARRIER) {
+    if (call->kind == DS_COMM_BARRIER) {
         return call->n_parts == 0 ? DS_OK
                                   : ds_fail(comm->ctx, DS_ERR_ARG, "a barrier carries no tensors");
     }
@@ -208,7 +207,7 @@ ds_status dsi_call_check(const dsi_comm *comm, const dsi_comm_call *call)
         DS_TRY(check_reduction(comm, call));
     }
     const bool pair = dsi_coll_is_pair(call->kind);
-    if ((pair || call->kind == DSI_COLL_BROADCAST) &&
+    if ((pair || call->kind == DS_COMM_BROADCAST) &&
         (call->peer >= comm->size || (pair && call->peer == comm->rank))) {
         return ds_fail(comm->ctx, DS_ERR_ARG, "%s on rank %u of %u: peer %u is not another rank",
                        name, comm->rank, comm->size, call->peer);

@@ -28,14 +28,14 @@ typedef struct dsi_span {
 
 dsi_span dsi_span_of(size_t count, uint32_t rank, uint32_t size);
 
-static inline bool dsi_coll_is_pair(dsi_coll kind)
+static inline bool dsi_coll_is_pair(ds_comm_op kind)
 {
-    return kind == DSI_COLL_SEND || kind == DSI_COLL_RECV;
+    return kind == DS_COMM_SEND || kind == DS_COMM_RECV;
 }
 
-static inline bool dsi_coll_reduces(dsi_coll kind)
+static inline bool dsi_coll_reduces(ds_comm_op kind)
 {
-    return kind == DSI_COLL_ALL_REDUCE || kind == DSI_COLL_REDUCE_SCATTER;
+    return kind == DS_COMM_ALL_REDUCE || kind == DS_COMM_REDUCE_SCATTER;
 }
 
 /* Elements that `part` reads from `in` and writes to `out` (with padding) on this rank. */

@@ -12,8 +12,6 @@
 
 enum { PLACES = 4 * DSI_LOG_ROWS };
 
-_Static_assert((int)DS_COMM_OP_COUNT == (int)DSI_COLL_COUNT, "ds_comm_op names every dsi_coll");
-_Static_assert((int)DS_COMM_RECV == (int)DSI_COLL_RECV, "ds_comm_op and dsi_coll have one order");
 _Static_assert(DSI_LOG_ROWS <= UINT16_MAX, "a row's number has 16 bits");
 
 /* ---- life ---- */
@@ -141,8 +139,8 @@ static size_t message_bytes(const dsi_comm *comm, const dsi_comm_call *call)
     size_t count = 0;
     for (uint32_t i = 0; i < call->n_parts; ++i) {
         const dsi_comm_part *part = &call->parts[i];
-        count += call->kind == DSI_COLL_ALL_GATHER ? dsi_comm_slice(part->count, comm->size)
-                 : call->kind == DSI_COLL_ALL_TO_ALL
+        count += call->kind == DS_COMM_ALL_GATHER ? dsi_comm_slice(part->count, comm->size)
+                 : call->kind == DS_COMM_ALL_TO_ALL
                      ? dsi_part_in_count(call, part, comm->rank, comm->size)
                      : part->count;
     }

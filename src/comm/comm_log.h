@@ -27,7 +27,7 @@ enum {
 
 /* Row 0 stands for all calls that found no other. */
 typedef struct dsi_log_row {
-    dsi_coll kind;
+    ds_comm_op kind;
     uint32_t n_ranks, group; /* of the log's groups */
     size_t bytes;
     uint64_t count;

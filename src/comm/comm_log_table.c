@@ -286,7 +286,7 @@ static void free_effect(effect *e)
 static ds_status greatest(dsi_comm *comm, ds_dtype dtype, void *values, size_t n)
 {
     const dsi_comm_part part = {.in = values, .out = values, .count = n};
-    return dsi_comm_run(comm, &(dsi_comm_call){.kind = DSI_COLL_ALL_REDUCE,
+    return dsi_comm_run(comm, &(dsi_comm_call){.kind = DS_COMM_ALL_REDUCE,
                                                .dtype = dtype,
                                                .reduction = DSI_REDUCE_MAX,
                                                .factor = 1.0f,

@@ -34,7 +34,7 @@ static ds_status self_start(dsi_comm *comm, const dsi_comm_call *call, dsi_comm_
     const double begin = dsi_clock_seconds();
     for (uint32_t i = 0; i < call->n_parts; ++i) {
         const dsi_comm_part *part = &call->parts[i];
-        if (call->kind == DSI_COLL_ALL_TO_ALL && part->counts_in[0] != part->counts_out[0]) {
+        if (call->kind == DS_COMM_ALL_TO_ALL && part->counts_in[0] != part->counts_out[0]) {
             return ds_fail(comm->ctx, DS_ERR_PEER,
                            "all_to_all of one rank: it sends %zu elements to itself and expects "
                            "%zu",

@@ -52,7 +52,7 @@ static void outs_in_regions(const shm_comm *comm, const dsi_comm_call *call, boo
 /* Addresses of the parts fit beside the announcement. */
 static bool table_fits(const shm_comm *comm, const dsi_comm_call *call)
 {
-    const size_t lists = call->kind == DSI_COLL_ALL_REDUCE ? 2 : 1;
+    const size_t lists = call->kind == DS_COMM_ALL_REDUCE ? 2 : 1;
     return shm_table_begin(comm, call) + lists * call->n_parts <= SHM_INLINE / sizeof(uint64_t);
 }
 
@@ -65,26 +65,25 @@ static void choose_mode(shm_comm *comm, shm_op *op)
     const size_t width = ds_dtype_bytes(call->dtype);
     op->mode = SHM_MODE_STAGED;
     op->total = shm_stream_length(
-        call, size, call->kind == DSI_COLL_ALL_GATHER ? shm_slice_length : shm_part_length);
+        call, size, call->kind == DS_COMM_ALL_GATHER ? shm_slice_length : shm_part_length);
     op->total *= width; /* here: bytes */
-    const bool may_pull = comm->scratch != NULL && call->kind != DSI_COLL_ALL_TO_ALL &&
+    const bool may_pull = comm->scratch != NULL && call->kind != DS_COMM_ALL_TO_ALL &&
                           !call->symmetric && table_fits(comm, call);
-    const bool gathers = may_pull && call->kind == DSI_COLL_ALL_GATHER;
+    const bool gathers = may_pull && call->kind == DS_COMM_ALL_GATHER;
     const size_t most = call->symmetric ? SHM_INLINE_SYMMETRIC
                         : gathers       ? SHM_INLINE_GATHER
                                         : SHM_INLINE;
-    if (call->kind != DSI_COLL_ALL_TO_ALL && op->total <= most) {
+    if (call->kind != DS_COMM_ALL_TO_ALL && op->total <= most) {
         op->mode = SHM_MODE_INLINE;
     } else if (call->symmetric && table_fits(comm, call)) {
         bool all = false;
         bool none = true;
-        if (call->kind == DSI_COLL_ALL_REDUCE) {
+        if (call->kind == DS_COMM_ALL_REDUCE) {
             outs_in_regions(comm, call, &all, &none);
         }
         op->push = all;
-        op->mode = all || (none && size <= 3) || call->kind != DSI_COLL_ALL_REDUCE
-                       ? SHM_MODE_PLACE
-                       : SHM_MODE_STAGED;
+        op->mode = all || (none && size <= 3) || call->kind != DS_COMM_ALL_REDUCE ? SHM_MODE_PLACE
+                                                                                  : SHM_MODE_STAGED;
     }
     const bool tables = op->mode == SHM_MODE_PLACE;
     op->data_begin =
@@ -171,7 +170,7 @@ static void announce(shm_comm *comm, shm_op *op)
     const uint32_t place = (uint32_t)(op->number % SHM_SLOTS);
     shm_slot *slot = &own->slots[place];
     unsigned char *beside = own->beside[place];
-    const bool exchange = op->call.kind == DSI_COLL_ALL_TO_ALL;
+    const bool exchange = op->call.kind == DS_COMM_ALL_TO_ALL;
     if (exchange) {
         const bool fits = write_totals(comm, op, (uint64_t *)(void *)beside);
         if (fits) {
@@ -309,7 +308,7 @@ static ds_status work(shm_comm *comm, bool *moved)
             if (!here) {
                 return DS_OK;
             }
-            if (op->call.kind == DSI_COLL_ALL_TO_ALL) {
+            if (op->call.kind == DS_COMM_ALL_TO_ALL) {
                 DS_TRY(settle_exchange(comm, op));
             }
             if (op->mode == SHM_MODE_STAGED) {

@@ -22,7 +22,7 @@ static ds_status copy_counts(sim_comm *sim, sim_op *op)
     const uint32_t size = sim->head.size;
     free(op->counts);
     op->counts = NULL;
-    if (call->kind != DSI_COLL_ALL_TO_ALL) {
+    if (call->kind != DS_COMM_ALL_TO_ALL) {
         return DS_OK;
     }
     op->counts = calloc((size_t)call->n_parts * size + 1, sizeof(size_t));
@@ -91,8 +91,8 @@ static ds_status start_locked(sim_comm *sim, const dsi_comm_call *call, dsi_comm
     DS_TRY(copy_counts(sim, op));
     *ticket_out = op->ticket;
     if (dsi_coll_is_pair(call->kind)) {
-        op->number = call->kind == DSI_COLL_SEND ? ++self->n_sent[call->peer]
-                                                 : ++self->n_received[call->peer];
+        op->number = call->kind == DS_COMM_SEND ? ++self->n_sent[call->peer]
+                                                : ++self->n_received[call->peer];
     } else {
         op->number = ++self->n_coll;
         if (!world->options.reorder || sim_random(sim, 2) == 0) {

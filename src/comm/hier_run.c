@@ -77,7 +77,7 @@ static ds_status tables(hier_comm *hier, uint32_t n_parts, size_t n_counts)
 
 /* ---- inner calls ---- */
 
-static ds_status inner(hier_comm *hier, hier_op *op, dsi_comm *on, dsi_coll kind, ds_dtype dtype,
+static ds_status inner(hier_comm *hier, hier_op *op, dsi_comm *on, ds_comm_op kind, ds_dtype dtype,
                        uint32_t n_parts)
 {
     const dsi_comm_call call = {.kind = kind,
@@ -121,7 +121,7 @@ static size_t place_count(const hier_comm *hier, const dsi_comm_call *call, size
                           uint32_t j)
 {
     const uint32_t width = hier->on.local->size;
-    if (call->kind == DSI_COLL_ALL_REDUCE) {
+    if (call->kind == DS_COMM_ALL_REDUCE) {
         return dsi_span_of(count, j, width).count;
     }
     size_t sum = 0;
@@ -137,7 +137,7 @@ static dsi_span block_span(const hier_comm *hier, const dsi_comm_call *call, siz
 {
     const uint32_t width = hier->on.local->size;
     const uint32_t j = hier->on.local->rank;
-    if (call->kind == DSI_COLL_ALL_REDUCE) {
+    if (call->kind == DS_COMM_ALL_REDUCE) {
         return dsi_span_of(dsi_span_of(count, j, width).count, n, hier->n_blocks);
     }
     dsi_span span = {0, dsi_span_of(count, n * width + j, hier->head.size).count};
@@ -160,7 +160,7 @@ static size_t reduce_stage_bytes(const hier_comm *hier, const dsi_comm_call *cal
         const size_t count = call->parts[i].count;
         const size_t mine = place_count(hier, call, count, hier->on.local->rank);
         const size_t own = block_span(hier, call, count, hier->block).count;
-        bytes += call->kind == DSI_COLL_REDUCE_SCATTER ? align_up(count * width) : 0;
+        bytes += call->kind == DS_COMM_REDUCE_SCATTER ? align_up(count * width) : 0;
         bytes += align_up(mine * hier->on.local->size * width) + align_up(mine * wide) +
                  align_up(own * hier->n_blocks * wide);
     }
@@ -197,7 +197,7 @@ static ds_status sum_in_block(hier_comm *hier, hier_op *op, reduce_stage *stages
             counts[width + j] = mine;
         }
         const void *in = part->in;
-        if (call->kind == DSI_COLL_REDUCE_SCATTER) {
+        if (call->kind == DS_COMM_REDUCE_SCATTER) {
             stages[i].packed = take(hier, part->count * bytes);
             pack_slices(hier, part, bytes, stages[i].packed);
             in = stages[i].packed;
@@ -209,7 +209,7 @@ static ds_status sum_in_block(hier_comm *hier, hier_op *op, reduce_stage *stages
                                          .counts_in = counts,
                                          .counts_out = counts + width};
     }
-    DS_TRY(inner(hier, op, hier->on.local, DSI_COLL_ALL_TO_ALL, call->dtype, call->n_parts));
+    DS_TRY(inner(hier, op, hier->on.local, DS_COMM_ALL_TO_ALL, call->dtype, call->n_parts));
     for (uint32_t i = 0; i < call->n_parts; ++i) {
         const size_t mine = place_count(hier, call, call->parts[i].count, hier->on.local->rank);
         stages[i].partial = take(hier, mine * ds_dtype_bytes(job.out_dtype));
@@ -240,18 +240,18 @@ static ds_status sum_of_blocks(hier_comm *hier, hier_op *op, reduce_stage *stage
                                          .counts_in = counts,
                                          .counts_out = counts + n_blocks};
     }
-    DS_TRY(inner(hier, op, hier->on.cross, DSI_COLL_ALL_TO_ALL, dtype, call->n_parts));
+    DS_TRY(inner(hier, op, hier->on.cross, DS_COMM_ALL_TO_ALL, dtype, call->n_parts));
     for (uint32_t i = 0; i < call->n_parts; ++i) {
         const dsi_comm_part *part = &call->parts[i];
         const dsi_span own = block_span(hier, call, part->count, hier->block);
         char *out = part->out;
-        if (call->kind == DSI_COLL_ALL_REDUCE) {
+        if (call->kind == DS_COMM_ALL_REDUCE) {
             const dsi_span segment =
                 dsi_span_of(part->count, hier->on.local->rank, hier->on.local->size);
             out += (segment.begin + own.begin) * bytes;
         }
         add_up(hier, job, stages[i].dealt, out, own.count);
-        if (call->kind == DSI_COLL_REDUCE_SCATTER) {
+        if (call->kind == DS_COMM_REDUCE_SCATTER) {
             const size_t padding = dsi_comm_slice(part->count, hier->head.size) - own.count;
             memset(out + own.count * bytes, 0, padding * bytes);
         }
@@ -272,7 +272,7 @@ static ds_status gather_sums(hier_comm *hier, hier_op *op)
         hier->parts[i] =
             (dsi_comm_part){.in = out + own.begin * bytes, .out = out, .count = segment.count};
     }
-    DS_TRY(inner(hier, op, hier->on.cross, DSI_COLL_ALL_GATHER, call->dtype, call->n_parts));
+    DS_TRY(inner(hier, op, hier->on.cross, DS_COMM_ALL_GATHER, call->dtype, call->n_parts));
     for (uint32_t i = 0; i < call->n_parts; ++i) {
         const dsi_comm_part *part = &call->parts[i];
         const dsi_span segment =
@@ -281,7 +281,7 @@ static ds_status gather_sums(hier_comm *hier, hier_op *op)
                                          .out = part->out,
                                          .count = part->count};
     }
-    return inner(hier, op, hier->on.local, DSI_COLL_ALL_GATHER, call->dtype, call->n_parts);
+    return inner(hier, op, hier->on.local, DS_COMM_ALL_GATHER, call->dtype, call->n_parts);
 }
 
 static ds_status run_reduction(hier_comm *hier, hier_op *op)
@@ -292,7 +292,7 @@ static ds_status run_reduction(hier_comm *hier, hier_op *op)
     reduce_stage *stages = (reduce_stage *)(void *)take(hier, call->n_parts * sizeof *stages);
     DS_TRY(sum_in_block(hier, op, stages));
     DS_TRY(sum_of_blocks(hier, op, stages));
-    return call->kind == DSI_COLL_ALL_REDUCE ? gather_sums(hier, op) : DS_OK;
+    return call->kind == DS_COMM_ALL_REDUCE ? gather_sums(hier, op) : DS_OK;
 }
 
 /* ---- all-gather ---- */
@@ -316,14 +316,14 @@ static ds_status gather_part(hier_comm *hier, hier_op *op, const dsi_comm_part *
         memcpy(mine, part->in, own.count * bytes);
     }
     hier->parts[0] = (dsi_comm_part){.in = mine, .out = column, .count = slice * hier->n_blocks};
-    DS_TRY(inner(hier, op, hier->on.cross, DSI_COLL_ALL_GATHER, dtype, 1));
+    DS_TRY(inner(hier, op, hier->on.cross, DS_COMM_ALL_GATHER, dtype, 1));
     for (uint32_t n = 0; n < hier->n_blocks; ++n) {
         char *to = n < n_whole ? (char *)part->out + n * width * slice * bytes
                                : take(hier, slice * width * bytes);
         hier->parts[n] =
             (dsi_comm_part){.in = column + n * slice * bytes, .out = to, .count = slice * width};
     }
-    DS_TRY(inner(hier, op, hier->on.local, DSI_COLL_ALL_GATHER, dtype, hier->n_blocks));
+    DS_TRY(inner(hier, op, hier->on.local, DS_COMM_ALL_GATHER, dtype, hier->n_blocks));
     for (uint32_t n = (uint32_t)n_whole; n < hier->n_blocks; ++n) {
         const size_t begin = (size_t)n * width * slice;
         const size_t left = begin < part->count ? part->count - begin : 0;
@@ -353,7 +353,7 @@ static ds_status broadcast_on(hier_comm *hier, hier_op *op, dsi_comm *on, uint32
         hier->parts[i] = (dsi_comm_part){
             .in = first ? part->in : part->out, .out = part->out, .count = part->count};
     }
-    const dsi_comm_call call = {.kind = DSI_COLL_BROADCAST,
+    const dsi_comm_call call = {.kind = DS_COMM_BROADCAST,
                                 .dtype = op->call.dtype,
                                 .peer = root,
                                 .parts = hier->parts,
@@ -415,7 +415,7 @@ static ds_status run_all_to_all(hier_comm *hier, hier_op *op)
         far_part(hier, &call->parts[i], bytes, first + width, size, counts + 2 * (size_t)size,
                  &hier->parts[2 * i + 1]);
     }
-    DS_TRY(inner(hier, op, hier->on.flat, DSI_COLL_ALL_TO_ALL, call->dtype, 2 * call->n_parts));
+    DS_TRY(inner(hier, op, hier->on.flat, DS_COMM_ALL_TO_ALL, call->dtype, 2 * call->n_parts));
     for (uint32_t i = 0; i < call->n_parts; ++i) {
         const dsi_comm_part *part = &call->parts[i];
         hier->parts[i] = (dsi_comm_part){
@@ -425,23 +425,23 @@ static ds_status run_all_to_all(hier_comm *hier, hier_op *op)
             .counts_out = part->counts_out + first,
         };
     }
-    return inner(hier, op, hier->on.local, DSI_COLL_ALL_TO_ALL, call->dtype, call->n_parts);
+    return inner(hier, op, hier->on.local, DS_COMM_ALL_TO_ALL, call->dtype, call->n_parts);
 }
 
 ds_status hier_run(hier_comm *hier, hier_op *op)
 {
     switch (op->call.kind) {
-    case DSI_COLL_ALL_REDUCE:
-    case DSI_COLL_REDUCE_SCATTER:
+    case DS_COMM_ALL_REDUCE:
+    case DS_COMM_REDUCE_SCATTER:
         return run_reduction(hier, op);
-    case DSI_COLL_ALL_GATHER:
+    case DS_COMM_ALL_GATHER:
         return run_gather(hier, op);
-    case DSI_COLL_BROADCAST:
+    case DS_COMM_BROADCAST:
         return run_broadcast(hier, op);
-    case DSI_COLL_ALL_TO_ALL:
+    case DS_COMM_ALL_TO_ALL:
         return run_all_to_all(hier, op);
     default: /* a barrier: whoever is past the second knows that all blocks were past the first */
-        DS_TRY(inner(hier, op, hier->on.local, DSI_COLL_BARRIER, DS_DTYPE_NONE, 0));
-        return inner(hier, op, hier->on.cross, DSI_COLL_BARRIER, DS_DTYPE_NONE, 0);
+        DS_TRY(inner(hier, op, hier->on.local, DS_COMM_BARRIER, DS_DTYPE_NONE, 0));
+        return inner(hier, op, hier->on.cross, DS_COMM_BARRIER, DS_DTYPE_NONE, 0);
     }
 }

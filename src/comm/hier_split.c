@@ -55,7 +55,7 @@ static ds_status gather_wishes(hier_comm *hier, uint32_t color, uint32_t key, wi
 {
     const wish mine = {color, key};
     const dsi_comm_part part = {.in = &mine, .out = wishes, .count = 2 * (size_t)hier->head.size};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_GATHER,
+    const dsi_comm_call call = {.kind = DS_COMM_ALL_GATHER,
                                 .dtype = DS_DTYPE_I64,
                                 .parts = &part,
                                 .n_parts = 1,

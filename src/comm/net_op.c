@@ -134,7 +134,7 @@ static bool is_inline(const net_op *op, size_t bytes)
 /* Whether all peers get the same bytes, so that they are packed once. */
 static bool same_for_all(const net_op *op)
 {
-    return op->call.kind == DSI_COLL_ALL_GATHER || op->phase == NET_SECOND;
+    return op->call.kind == DS_COMM_ALL_GATHER || op->phase == NET_SECOND;
 }
 
 /* Received data goes straight to its place when the call has one tensor that is not reduced. */
@@ -221,8 +221,8 @@ static ds_status post_sends(net_group *group, net_op *op, uint32_t peer, char **
 static ds_status begin_phase(net_group *group, net_op *op)
 {
     const uint32_t size = group->head.size;
-    const bool receives = op->call.kind != DSI_COLL_SEND;
-    const bool sends = op->call.kind != DSI_COLL_RECV;
+    const bool receives = op->call.kind != DS_COMM_SEND;
+    const bool sends = op->call.kind != DS_COMM_RECV;
     char *packed = NULL;
     op->n_messages = op->n_open = 0;
     DS_TRY(net_op_stage(group, op, stage_need(group, op)));
@@ -250,7 +250,7 @@ ds_status net_op_begin(net_group *group, net_op *op, const dsi_comm_call *call)
     op->begin = op->arrived = dsi_clock_seconds();
     dsi_call_describe(call, group->head.sequence, &op->info);
     for (uint32_t r = 0; r < group->head.size; ++r) {
-        op->here[r] = !takes_part(group, op, r) || call->kind == DSI_COLL_SEND;
+        op->here[r] = !takes_part(group, op, r) || call->kind == DS_COMM_SEND;
         op->base[r] = NULL;
     }
     return begin_phase(group, op);

@@ -28,7 +28,7 @@ static net_piece piece(const void *at, size_t begin, size_t count, size_t width)
 
 bool net_is_sliced(const net_group *group, const dsi_comm_call *call)
 {
-    if (call->kind != DSI_COLL_ALL_REDUCE && call->kind != DSI_COLL_BROADCAST) {
+    if (call->kind != DS_COMM_ALL_REDUCE && call->kind != DS_COMM_BROADCAST) {
         return false;
     }
     size_t bytes = 0;
@@ -36,7 +36,7 @@ bool net_is_sliced(const net_group *group, const dsi_comm_call *call)
         bytes += call->parts[i].count * ds_dtype_bytes(call->dtype);
     }
     if (group->head.size == 2) {
-        return call->kind == DSI_COLL_ALL_REDUCE && bytes > NET_DIRECT_BYTES;
+        return call->kind == DS_COMM_ALL_REDUCE && bytes > NET_DIRECT_BYTES;
     }
     return bytes > NET_INLINE;
 }
@@ -52,17 +52,17 @@ net_piece net_send_piece(const net_group *group, const net_op *op, uint32_t peer
     const bool root = call->peer == group->head.rank;
     const net_piece none = {NULL, 0};
     switch (call->kind) {
-    case DSI_COLL_ALL_REDUCE:
+    case DS_COMM_ALL_REDUCE:
         if (op->phase == NET_SECOND) {
             return piece(part->out, own.begin, own.count, width);
         }
         return op->sliced ? piece(part->in, theirs.begin, theirs.count, width)
                           : piece(part->in, 0, part->count, width);
-    case DSI_COLL_REDUCE_SCATTER:
+    case DS_COMM_REDUCE_SCATTER:
         return piece(part->in, theirs.begin, theirs.count, width);
-    case DSI_COLL_ALL_GATHER:
+    case DS_COMM_ALL_GATHER:
         return piece(part->in, 0, own.count, width);
-    case DSI_COLL_BROADCAST:
+    case DS_COMM_BROADCAST:
         if (op->phase == NET_SECOND) {
             return peer == call->peer
                        ? none
@@ -73,9 +73,9 @@ net_piece net_send_piece(const net_group *group, const net_op *op, uint32_t peer
         }
         return op->sliced ? piece(part->in, theirs.begin, theirs.count, width)
                           : piece(part->in, 0, part->count, width);
-    case DSI_COLL_ALL_TO_ALL:
+    case DS_COMM_ALL_TO_ALL:
         return piece(part->in, before(part->counts_in, peer), part->counts_in[peer], width);
-    case DSI_COLL_SEND:
+    case DS_COMM_SEND:
         return piece(part->in, 0, part->count, width);
     default:
         return none;
@@ -92,16 +92,16 @@ net_piece net_recv_piece(const net_group *group, const net_op *op, uint32_t peer
     const dsi_span theirs = dsi_span_of(part->count, peer, size);
     const net_piece none = {NULL, 0};
     switch (call->kind) {
-    case DSI_COLL_ALL_REDUCE:
+    case DS_COMM_ALL_REDUCE:
         if (op->phase == NET_SECOND) {
             return piece(part->out, theirs.begin, theirs.count, width);
         }
         return (net_piece){NULL, (op->sliced ? own.count : part->count) * width};
-    case DSI_COLL_REDUCE_SCATTER:
+    case DS_COMM_REDUCE_SCATTER:
         return (net_piece){NULL, own.count * width};
-    case DSI_COLL_ALL_GATHER:
+    case DS_COMM_ALL_GATHER:
         return piece(part->out, theirs.begin, theirs.count, width);
-    case DSI_COLL_BROADCAST:
+    case DS_COMM_BROADCAST:
         if (call->peer == group->head.rank) {
             return none;
         }
@@ -113,9 +113,9 @@ net_piece net_recv_piece(const net_group *group, const net_op *op, uint32_t peer
         }
         return op->sliced ? piece(part->out, own.begin, own.count, width)
                           : piece(part->out, 0, part->count, width);
-    case DSI_COLL_ALL_TO_ALL:
+    case DS_COMM_ALL_TO_ALL:
         return piece(part->out, before(part->counts_out, peer), part->counts_out[peer], width);
-    case DSI_COLL_RECV:
+    case DS_COMM_RECV:
         return piece(part->out, 0, part->count, width);
     default:
         return none;
@@ -148,7 +148,7 @@ static void reduce_part(const net_group *group, net_op *op, uint32_t index, size
     const uint32_t size = group->head.size;
     const uint32_t rank = group->head.rank;
     const size_t width = ds_dtype_bytes(call->dtype);
-    const bool scatter = call->kind == DSI_COLL_REDUCE_SCATTER;
+    const bool scatter = call->kind == DS_COMM_REDUCE_SCATTER;
     const dsi_span own =
         scatter || op->sliced ? dsi_span_of(part->count, rank, size) : (dsi_span){0, part->count};
     const dsi_reduce_job job = {call->dtype, call->dtype, call->reduction, call->factor, size};
@@ -177,13 +177,13 @@ static void copy_own(const net_group *group, const net_op *op, const dsi_comm_pa
     const char *from = part->in;
     char *to = part->out;
     size_t n = 0;
-    if (call->kind == DSI_COLL_ALL_GATHER) {
+    if (call->kind == DS_COMM_ALL_GATHER) {
         const dsi_span own = dsi_span_of(part->count, rank, group->head.size);
         to += own.begin * width;
         n = own.count;
-    } else if (call->kind == DSI_COLL_BROADCAST && call->peer == rank) {
+    } else if (call->kind == DS_COMM_BROADCAST && call->peer == rank) {
         n = part->count;
-    } else if (call->kind == DSI_COLL_ALL_TO_ALL) {
+    } else if (call->kind == DS_COMM_ALL_TO_ALL) {
         from += before(part->counts_in, rank) * width;
         to += before(part->counts_out, rank) * width;
         n = part->counts_out[rank];

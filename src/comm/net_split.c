@@ -50,7 +50,7 @@ ds_status net_split(dsi_comm *comm, uint32_t color, uint32_t key, dsi_comm **com
         goto free_all;
     }
     const dsi_comm_part part = {.in = &mine, .out = wishes, .count = 3 * (size_t)size};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_GATHER,
+    const dsi_comm_call call = {.kind = DS_COMM_ALL_GATHER,
                                 .dtype = DS_DTYPE_I64,
                                 .parts = &part,
                                 .n_parts = 1,

@@ -226,7 +226,7 @@ static ds_status meet_over_mpi(net_group *group)
         serve_meeting(world, group->head.size, &place);
     }
     const dsi_comm_part part = {.in = &place, .out = &place, .count = sizeof place};
-    const dsi_comm_call call = {.kind = DSI_COLL_BROADCAST,
+    const dsi_comm_call call = {.kind = DS_COMM_BROADCAST,
                                 .dtype = DS_DTYPE_U8,
                                 .parts = &part,
                                 .n_parts = 1,

@@ -8,8 +8,8 @@ static const unsigned char *data_of(const shm_comm *comm, const shm_op *op, uint
 {
     const shm_block *block = shm_block_of(comm, rank);
     const uint32_t slot = (uint32_t)(op->number % SHM_SLOTS);
-    return op->total <= SHM_TINY && op->call.kind != DSI_COLL_ALL_TO_ALL ? block->slots[slot].tiny
-                                                                         : block->beside[slot];
+    return op->total <= SHM_TINY && op->call.kind != DS_COMM_ALL_TO_ALL ? block->slots[slot].tiny
+                                                                        : block->beside[slot];
 }
 
 static void write_exchange(const shm_comm *comm, const dsi_comm_call *call, unsigned char *to)
@@ -34,11 +34,11 @@ void shm_inline_write(const shm_comm *comm, const shm_op *op, unsigned char *to)
 {
     const dsi_comm_call *call = &op->call;
     const size_t width = ds_dtype_bytes(call->dtype);
-    if (call->kind == DSI_COLL_ALL_TO_ALL) {
+    if (call->kind == DS_COMM_ALL_TO_ALL) {
         write_exchange(comm, call, to);
         return;
     }
-    if (call->kind == DSI_COLL_BROADCAST && call->peer != comm->head.rank) {
+    if (call->kind == DS_COMM_BROADCAST && call->peer != comm->head.rank) {
         return;
     }
     for (uint32_t i = 0; i < call->n_parts; ++i) {
@@ -47,9 +47,9 @@ void shm_inline_write(const shm_comm *comm, const shm_op *op, unsigned char *to)
         if (n > 0) {
             memcpy(to, part->in, n * width);
         }
-        to += width * (call->kind == DSI_COLL_ALL_GATHER
-                           ? dsi_comm_slice(part->count, comm->head.size)
-                           : part->count);
+        to +=
+            width * (call->kind == DS_COMM_ALL_GATHER ? dsi_comm_slice(part->count, comm->head.size)
+                                                      : part->count);
     }
 }
 
@@ -63,7 +63,7 @@ static void reduce_parts(shm_comm *comm, const shm_op *op)
     size_t base = 0;
     for (uint32_t i = 0; i < call->n_parts; ++i) {
         const dsi_comm_part *part = &call->parts[i];
-        const bool scatter = call->kind == DSI_COLL_REDUCE_SCATTER;
+        const bool scatter = call->kind == DS_COMM_REDUCE_SCATTER;
         const dsi_span span = scatter ? dsi_span_of(part->count, comm->head.rank, comm->head.size)
                                       : (dsi_span){0, part->count};
         for (uint32_t r = 0; r < comm->head.size; ++r) {
@@ -84,7 +84,7 @@ static void copy_parts(shm_comm *comm, const shm_op *op)
 {
     const dsi_comm_call *call = &op->call;
     const size_t width = ds_dtype_bytes(call->dtype);
-    const bool gather = call->kind == DSI_COLL_ALL_GATHER;
+    const bool gather = call->kind == DS_COMM_ALL_GATHER;
     for (uint32_t r = 0; r < comm->head.size; ++r) {
         const unsigned char *from = data_of(comm, op, r);
         if (!gather && r != call->peer) {
@@ -130,7 +130,7 @@ static void exchange_parts(shm_comm *comm, const shm_op *op)
 
 void shm_inline_work(shm_comm *comm, shm_op *op)
 {
-    if (op->call.kind == DSI_COLL_ALL_TO_ALL) {
+    if (op->call.kind == DS_COMM_ALL_TO_ALL) {
         exchange_parts(comm, op);
     } else if (dsi_coll_reduces(op->call.kind)) {
         reduce_parts(comm, op);

@@ -157,7 +157,7 @@ static ds_status gather_words(shm_comm *comm, int64_t *words, size_t n, int64_t 
                               const char *what)
 {
     const dsi_comm_part part = {.in = words, .out = out, .count = n * comm->head.size};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_GATHER,
+    const dsi_comm_call call = {.kind = DS_COMM_ALL_GATHER,
                                 .dtype = DS_DTYPE_I64,
                                 .factor = 1.0f,
                                 .parts = &part,

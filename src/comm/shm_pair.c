@@ -28,7 +28,7 @@ ds_status shm_pair_start(shm_comm *comm, const dsi_comm_call *call, uint64_t *nu
                         .digest = dsi_call_digest(call),
                         .total = shm_stream_length(call, comm->head.size, shm_part_length),
                         .begin = dsi_clock_seconds()};
-    op->number = call->kind == DSI_COLL_SEND ? ++traffic->n_sent : ++traffic->n_received;
+    op->number = call->kind == DS_COMM_SEND ? ++traffic->n_sent : ++traffic->n_received;
     dsi_call_describe(call, comm->head.sequence, &shm_own(comm)->last_pair);
     comm->n_pairs = number;
     *number_out = number;
@@ -243,7 +243,7 @@ ds_status shm_pair_progress(shm_comm *comm, bool *moved)
         if (over) {
             continue;
         }
-        if (op->call.kind == DSI_COLL_SEND) {
+        if (op->call.kind == DS_COMM_SEND) {
             *moved = send_progress(comm, op) || *moved;
         } else {
             DS_TRY(receive_progress(comm, op, moved));

@@ -52,7 +52,7 @@ static const uint64_t *table_of(const shm_comm *comm, const shm_op *op, uint32_t
 
 size_t shm_table_begin(const shm_comm *comm, const dsi_comm_call *call)
 {
-    return call->kind == DSI_COLL_ALL_TO_ALL ? (size_t)comm->head.size * (call->n_parts + 1) : 0;
+    return call->kind == DS_COMM_ALL_TO_ALL ? (size_t)comm->head.size * (call->n_parts + 1) : 0;
 }
 
 /* A piece of work that threads share: elements [begin, end) of a stream, cut into tasks. */
@@ -83,7 +83,7 @@ static void reduce_task(void *arg, uint32_t task, uint32_t thread)
         ins[r] = shm_decode(comm, r, table_of(comm, w->op, r)[w->index]) + begin;
     }
     if (!w->op->push) {
-        const size_t skipped = call->kind == DSI_COLL_REDUCE_SCATTER ? w->span.begin * width : 0;
+        const size_t skipped = call->kind == DS_COMM_REDUCE_SCATTER ? w->span.begin * width : 0;
         outs[0] = (char *)w->part->out + (begin - skipped);
         const bool own_place = outs[0] == ins[comm->head.rank];
         (w->span.count * width >= SHM_STREAM_SUMS_FROM && !own_place
@@ -221,16 +221,16 @@ static void broadcast(shm_comm *comm, const shm_op *op)
 void shm_place_work(shm_comm *comm, shm_op *op)
 {
     switch (op->call.kind) {
-    case DSI_COLL_ALL_REDUCE:
+    case DS_COMM_ALL_REDUCE:
         all_reduce(comm, op);
         break;
-    case DSI_COLL_REDUCE_SCATTER:
+    case DS_COMM_REDUCE_SCATTER:
         reduce_scatter(comm, op);
         break;
-    case DSI_COLL_ALL_GATHER:
+    case DS_COMM_ALL_GATHER:
         all_gather(comm, op);
         break;
-    case DSI_COLL_ALL_TO_ALL:
+    case DS_COMM_ALL_TO_ALL:
         all_to_all(comm, op);
         break;
     default:

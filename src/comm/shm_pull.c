@@ -114,7 +114,7 @@ void shm_pull_write(const shm_comm *comm, const dsi_comm_call *call, uint64_t *t
     (void)comm;
     for (uint32_t i = 0; i < call->n_parts; ++i) {
         to[i] = (uintptr_t)call->parts[i].in;
-        if (call->kind == DSI_COLL_ALL_REDUCE) {
+        if (call->kind == DS_COMM_ALL_REDUCE) {
             to[call->n_parts + i] = (uintptr_t)call->parts[i].out;
         }
     }
@@ -145,7 +145,7 @@ static dsi_span share_of(const shm_comm *comm, const shm_op *op, uint32_t rank)
 static walk walk_begin(const shm_comm *comm, const shm_op *op, uint32_t rank)
 {
     walk w = {.comm = comm, .op = op};
-    if (op->call.kind == DSI_COLL_ALL_REDUCE) {
+    if (op->call.kind == DS_COMM_ALL_REDUCE) {
         const dsi_span share = share_of(comm, op, rank);
         w.begin = share.begin;
         w.end = share.begin + share.count;
@@ -158,7 +158,7 @@ static bool walk_next(walk *w, size_t most, shm_segment *piece_out)
 {
     const dsi_comm_call *call = &w->op->call;
     const uint32_t size = w->comm->head.size;
-    if (call->kind == DSI_COLL_ALL_REDUCE) {
+    if (call->kind == DS_COMM_ALL_REDUCE) {
         if (w->begin == w->end) {
             return false;
         }
@@ -218,7 +218,7 @@ static ds_status sum_pieces(shm_comm *comm, const shm_op *op, const shm_segment 
                                           : scratch[r] + at * width;
         }
         const size_t skipped =
-            call->kind == DSI_COLL_REDUCE_SCATTER
+            call->kind == DS_COMM_REDUCE_SCATTER
                 ? dsi_span_of(part->count, comm->head.rank, comm->head.size).begin
                 : 0;
         dsi_reduce(&job, ins, (char *)part->out + (pieces[i].offset - skipped) * width,
@@ -266,7 +266,7 @@ static ds_status sum(shm_comm *comm, const shm_op *op)
         }
         if (n > 0) {
             ds_status status = sum_pieces(comm, op, pieces, n, room);
-            if (status == DS_OK && op->call.kind == DSI_COLL_ALL_REDUCE) {
+            if (status == DS_OK && op->call.kind == DS_COMM_ALL_REDUCE) {
                 status = push_pieces(comm, op, pieces, n);
             }
             if (status != DS_OK) {
@@ -301,9 +301,9 @@ static transfer transfer_of(const shm_comm *comm, const shm_op *op, uint32_t r, 
     const size_t width = ds_dtype_bytes(op->call.dtype);
     const uint32_t size = comm->head.size;
     transfer t = {0, 0, 0};
-    if (op->call.kind == DSI_COLL_BROADCAST) {
+    if (op->call.kind == DS_COMM_BROADCAST) {
         t.bytes = r == op->call.peer ? part->count * width : 0;
-    } else if (op->call.kind == DSI_COLL_ALL_GATHER) {
+    } else if (op->call.kind == DS_COMM_ALL_GATHER) {
         const dsi_span span = dsi_span_of(part->count, r, size);
         t.to = span.begin * width;
         t.bytes = span.count * width;
@@ -354,7 +354,7 @@ ds_status shm_pull_work(shm_comm *comm, shm_op *op, bool *finished_out)
 {
     const bool sums = dsi_coll_reduces(op->call.kind);
     const ds_status status = sums ? sum(comm, op) : copy(comm, op);
-    if (op->call.kind == DSI_COLL_REDUCE_SCATTER) {
+    if (op->call.kind == DS_COMM_REDUCE_SCATTER) {
         pad(comm, op);
     }
     *finished_out = status == DS_OK;

@@ -64,10 +64,10 @@ void shm_staged_begin(shm_comm *comm, shm_op *op)
     const dsi_comm_call *call = &op->call;
     const uint32_t size = comm->head.size;
     const size_t room = SHM_CHUNK / width_of(op);
-    const bool whole = call->kind == DSI_COLL_ALL_REDUCE || call->kind == DSI_COLL_BROADCAST;
-    const bool gather = call->kind == DSI_COLL_ALL_GATHER;
+    const bool whole = call->kind == DS_COMM_ALL_REDUCE || call->kind == DS_COMM_BROADCAST;
+    const bool gather = call->kind == DS_COMM_ALL_GATHER;
     op->chunk_elements = whole || gather ? room : room / size / ROUND * ROUND;
-    if (call->kind == DSI_COLL_ALL_TO_ALL) {
+    if (call->kind == DS_COMM_ALL_TO_ALL) {
         op->total = 0;
         for (uint32_t a = 0; a < size; ++a) {
             for (uint32_t b = 0; b < size; ++b) {
@@ -78,7 +78,7 @@ void shm_staged_begin(shm_comm *comm, shm_op *op)
     } else {
         op->total = shm_stream_length(call, size, whole ? shm_part_length : shm_slice_length);
     }
-    if (call->kind == DSI_COLL_ALL_REDUCE && op->total < 2 * room) {
+    if (call->kind == DS_COMM_ALL_REDUCE && op->total < 2 * room) {
         /* two chunks at least, so that copying and summing overlap */
         const size_t half = (op->total + 1) / 2;
         op->chunk_elements = (half + ROUND - 1) / ROUND * ROUND;
@@ -103,10 +103,10 @@ void shm_staged_begin(shm_comm *comm, shm_op *op)
 static void put_whole(shm_comm *comm, shm_op *op, share s, unsigned char *to)
 {
     const size_t width = width_of(op);
-    const bool skip = op->call.kind == DSI_COLL_ALL_REDUCE;
+    const bool skip = op->call.kind == DS_COMM_ALL_REDUCE;
     const size_t first = s.begin;
     const share own = share_of(s.count, comm->head.rank, comm->head.size);
-    if (op->call.kind == DSI_COLL_BROADCAST && op->call.peer != comm->head.rank) {
+    if (op->call.kind == DS_COMM_BROADCAST && op->call.peer != comm->head.rank) {
         return;
     }
     FOR_SEGMENTS(piece, shm_part_length, 0, s)
@@ -131,7 +131,7 @@ static void put_slices(shm_comm *comm, shm_op *op, share s, unsigned char *to)
 {
     const size_t width = width_of(op);
     const uint32_t size = comm->head.size;
-    const bool gather = op->call.kind == DSI_COLL_ALL_GATHER;
+    const bool gather = op->call.kind == DS_COMM_ALL_GATHER;
     const size_t first = s.begin;
     FOR_SEGMENTS(piece, shm_slice_length, 0, s)
     {
@@ -189,11 +189,11 @@ static void put(shm_comm *comm, shm_op *op)
     const share s = chunk_of(op, op->put);
     unsigned char *to = stage_in(comm, comm->head.rank, chunk);
     switch (op->call.kind) {
-    case DSI_COLL_ALL_REDUCE:
-    case DSI_COLL_BROADCAST:
+    case DS_COMM_ALL_REDUCE:
+    case DS_COMM_BROADCAST:
         put_whole(comm, op, s, to);
         break;
-    case DSI_COLL_ALL_TO_ALL:
+    case DS_COMM_ALL_TO_ALL:
         for (uint32_t r = 0; r < comm->head.size; ++r) {
             exchange_piece(comm, op, s, r, false, to + r * op->chunk_elements * width_of(op));
         }
@@ -241,7 +241,7 @@ static void get_whole(shm_comm *comm, shm_op *op, uint64_t chunk, share s)
 {
     const size_t width = width_of(op);
     const share all = s;
-    const bool reduced = op->call.kind == DSI_COLL_ALL_REDUCE;
+    const bool reduced = op->call.kind == DS_COMM_ALL_REDUCE;
     if (!reduced && op->call.peer == comm->head.rank) {
         FOR_SEGMENTS(piece, shm_part_length, 2, s)
         {
@@ -274,7 +274,7 @@ static void get_slices(shm_comm *comm, shm_op *op, uint64_t chunk, share s)
     const size_t width = width_of(op);
     const uint32_t size = comm->head.size;
     const dsi_comm_call *call = &op->call;
-    const bool gather = call->kind == DSI_COLL_ALL_GATHER;
+    const bool gather = call->kind == DS_COMM_ALL_GATHER;
     const dsi_reduce_job job = {call->dtype, call->dtype, call->reduction, call->factor, size};
     const void *ins[DSI_SHM_MAX_RANKS];
     const size_t first = s.begin;
@@ -321,11 +321,11 @@ static void get(shm_comm *comm, shm_op *op)
     const share s = chunk_of(op, op->got);
     shm_block *own = shm_own(comm);
     switch (op->call.kind) {
-    case DSI_COLL_ALL_REDUCE:
-    case DSI_COLL_BROADCAST:
+    case DS_COMM_ALL_REDUCE:
+    case DS_COMM_BROADCAST:
         get_whole(comm, op, chunk, s);
         break;
-    case DSI_COLL_ALL_TO_ALL:
+    case DS_COMM_ALL_TO_ALL:
         for (uint32_t r = 0; r < comm->head.size; ++r) {
             unsigned char *from = stage_in(comm, r, chunk);
             exchange_piece(comm, op, s, r, true,
@@ -337,7 +337,7 @@ static void get(shm_comm *comm, shm_op *op)
         break;
     }
     ++op->got;
-    if (op->call.kind != DSI_COLL_ALL_REDUCE) { /* there it may be a chunk ahead */
+    if (op->call.kind != DS_COMM_ALL_REDUCE) { /* there it may be a chunk ahead */
         atomic_store_explicit(&own->summed.value, chunk + 1, memory_order_release);
     }
     atomic_store(&own->got.value, chunk + 1);
@@ -360,7 +360,7 @@ static bool all_have(const shm_comm *comm, size_t counter, uint64_t count)
 bool shm_staged_work(shm_comm *comm, shm_op *op, bool *finished_out)
 {
     bool moved = false;
-    const bool reduced = op->call.kind == DSI_COLL_ALL_REDUCE;
+    const bool reduced = op->call.kind == DS_COMM_ALL_REDUCE;
     for (bool again = true; again;) {
         again = false;
         const uint64_t next = op->first_chunk + op->put;

@@ -62,7 +62,7 @@ static void compute_reduction(const sim_comm *sim, const dsi_comm_call *call,
     const dsi_reduce_job job = {call->dtype, call->dtype, call->reduction, call->factor,
                                 sim->head.size};
     const void *at[DSI_SIM_MAX_RANKS];
-    const bool scatter = call->kind == DSI_COLL_REDUCE_SCATTER;
+    const bool scatter = call->kind == DS_COMM_REDUCE_SCATTER;
     const dsi_span own = scatter ? dsi_span_of(part->count, sim->head.rank, sim->head.size)
                                  : (dsi_span){0, part->count};
     for (uint32_t r = 0; r < sim->head.size; ++r) {
@@ -87,13 +87,13 @@ static void compute_part(const sim_comm *sim, const dsi_comm_call *call, const d
     for (uint32_t r = 0; r < sim->head.size; ++r) {
         size_t from = 0;
         size_t n = 0;
-        if (call->kind == DSI_COLL_ALL_GATHER) {
+        if (call->kind == DS_COMM_ALL_GATHER) {
             const dsi_span span = dsi_span_of(part->count, r, sim->head.size);
             n = span.count;
             out = (char *)part->out + span.begin * width;
-        } else if (call->kind == DSI_COLL_BROADCAST) {
+        } else if (call->kind == DS_COMM_BROADCAST) {
             n = r == call->peer ? part->count : 0;
-        } else if (call->kind == DSI_COLL_ALL_TO_ALL) {
+        } else if (call->kind == DS_COMM_ALL_TO_ALL) {
             n = part->counts_out[r];
             from = before(theirs[r], sim->head.rank);
             out = (char *)part->out + before(part->counts_out, r) * width;
@@ -135,7 +135,7 @@ static ds_status check_arrived(sim_comm *sim, const sim_op *op, bool *all_out)
             return disagree(sim, op, r, other);
         }
         *all_out = *all_out && other->state >= SIM_READY;
-        for (uint32_t i = 0; op->call.kind == DSI_COLL_ALL_TO_ALL && i < op->call.n_parts; ++i) {
+        for (uint32_t i = 0; op->call.kind == DS_COMM_ALL_TO_ALL && i < op->call.n_parts; ++i) {
             if (other->counts[(size_t)i * world->size + sim->head.rank] !=
                 op->call.parts[i].counts_out[r]) {
                 return disagree(sim, op, r, other);
@@ -163,7 +163,7 @@ ds_status sim_try_compute(sim_comm *sim, sim_op *op)
         op->arrived = other->begin > op->arrived ? other->begin : op->arrived;
     }
     for (uint32_t i = 0; i < call->n_parts; ++i) {
-        for (uint32_t r = 0; r < sim->head.size && call->kind == DSI_COLL_ALL_TO_ALL; ++r) {
+        for (uint32_t r = 0; r < sim->head.size && call->kind == DS_COMM_ALL_TO_ALL; ++r) {
             counts[r] = coll_of(sim->world, r, op->number)->counts + (size_t)i * sim->head.size;
         }
         compute_part(sim, call, &call->parts[i], counts, ins);
@@ -195,7 +195,7 @@ ds_status sim_try_pair(sim_comm *sim, sim_op *op)
         if (other->info.digest != op->info.digest) {
             return disagree(sim, op, op->call.peer, other);
         }
-        const sim_op *send = op->call.kind == DSI_COLL_SEND ? op : other;
+        const sim_op *send = op->call.kind == DS_COMM_SEND ? op : other;
         const sim_op *recv = send == op ? other : op;
         for (uint32_t p = 0; p < send->call.n_parts; ++p) {
             const size_t bytes = send->call.parts[p].count * ds_dtype_bytes(send->call.dtype);

@@ -53,7 +53,7 @@ static void missing_text(const sim_comm *sim, uint64_t number, char *text, size_
                                  used > 0 ? ", " : "", dsi_comm_rank_name(&sim->head, r).text,
                                  rank->lost ? ", lost" : "", (unsigned long long)rank->n_coll,
                                  rank->n_coll > 0 ? ", last " : "",
-                                 rank->n_coll > 0 ? dsi_coll_name((dsi_coll)last->info.kind) : "",
+                                 rank->n_coll > 0 ? dsi_coll_name((ds_comm_op)last->info.kind) : "",
                                  rank->n_coll > 0 ? last->info.what : "");
     }
 }

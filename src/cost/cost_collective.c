@@ -11,59 +11,59 @@
 
 typedef struct problem {
     const dsi_device *device;
-    dsi_coll kind;
+    ds_comm_op kind;
     double bytes; /* P */
     double n, g, k;
 } problem;
 
-static double rounds(dsi_coll kind)
+static double rounds(ds_comm_op kind)
 {
-    return kind == DSI_COLL_ALL_REDUCE ? 2.0 : 1.0;
+    return kind == DS_COMM_ALL_REDUCE ? 2.0 : 1.0;
 }
 
 /* The share of a link that collectives of this kind reach; an all-reduce by ring is a
  * reduce-scatter and an all-gather. */
-static double share_of(const dsi_link *link, dsi_coll kind, bool ring)
+static double share_of(const dsi_link *link, ds_comm_op kind, bool ring)
 {
     switch (kind) {
-    case DSI_COLL_ALL_REDUCE:
+    case DS_COMM_ALL_REDUCE:
         return ring && link->multicast ? 2.0 / (1.0 / link->reduce_scatter + 1.0 / link->all_gather)
                                        : link->all_reduce;
-    case DSI_COLL_REDUCE_SCATTER:
+    case DS_COMM_REDUCE_SCATTER:
         return link->reduce_scatter;
     default:
         return link->all_gather;
     }
 }
 
-static double rate_of(const dsi_link *link, dsi_coll kind, bool ring)
+static double rate_of(const dsi_link *link, ds_comm_op kind, bool ring)
 {
     return link->bandwidth * share_of(link, kind, ring);
 }
 
 /* Bytes that each of n ranks sends. */
-static double sent(dsi_coll kind, double bytes, double n)
+static double sent(ds_comm_op kind, double bytes, double n)
 {
     switch (kind) {
-    case DSI_COLL_BARRIER:
+    case DS_COMM_BARRIER:
         return 0.0;
-    case DSI_COLL_SEND:
-    case DSI_COLL_RECV:
-    case DSI_COLL_BROADCAST:
+    case DS_COMM_SEND:
+    case DS_COMM_RECV:
+    case DS_COMM_BROADCAST:
         return bytes;
     default:
         return rounds(kind) * bytes * (n - 1.0) / n;
     }
 }
 
-static double hops(dsi_coll kind, double n)
+static double hops(ds_comm_op kind, double n)
 {
     switch (kind) {
-    case DSI_COLL_BARRIER:
-    case DSI_COLL_BROADCAST:
+    case DS_COMM_BARRIER:
+    case DS_COMM_BROADCAST:
         return ceil(log2(n));
-    case DSI_COLL_SEND:
-    case DSI_COLL_RECV:
+    case DS_COMM_SEND:
+    case DS_COMM_RECV:
         return 1.0;
     default:
         return rounds(kind) * (n - 1.0);
@@ -88,7 +88,7 @@ static void offer_flat(const problem *p, const dsi_link *link, dsi_coll_time *be
         return;
     }
     offer(best, hops(p->kind, p->n) * link->latency, bytes / rate_of(link, p->kind, true), "ring");
-    if (p->kind == DSI_COLL_ALL_REDUCE) {
+    if (p->kind == DS_COMM_ALL_REDUCE) {
         offer(best, 2.0 * ceil(log2(p->n)) * link->latency,
               2.0 * p->bytes / rate_of(link, p->kind, true), "tree");
         if (link->multicast) {
@@ -108,7 +108,7 @@ static void offer_pipelined(const problem *p, dsi_coll_time *best)
     const double within = rounds(p->kind) * (p->n - p->k) * d->node.latency;
     const double between = rounds(p->kind) * p->k * d->net.latency;
     offer(best, within + between, sent(p->kind, p->bytes, p->n) / rate, "ring");
-    if (p->kind == DSI_COLL_ALL_REDUCE) {
+    if (p->kind == DS_COMM_ALL_REDUCE) {
         const double deep = 2.0 * (p->g - 1.0) * d->node.latency;
         const double wide = 2.0 * ceil(log2(p->k)) * d->net.latency;
         offer(best, deep + wide, 2.0 * p->bytes / rate, "tree");
@@ -134,7 +134,7 @@ static void offer_hierarchical(const problem *p, dsi_coll_time *best)
           p->g > 1.0 ? "hierarchical" : "halving");
 }
 
-dsi_coll_time dsi_time_collective(const dsi_device *device, dsi_coll kind, dsi_group group,
+dsi_coll_time dsi_time_collective(const dsi_device *device, ds_comm_op kind, dsi_group group,
                                   double bytes)
 {
     if (group.n_ranks <= 1) {
@@ -155,11 +155,11 @@ dsi_coll_time dsi_time_collective(const dsi_device *device, dsi_coll kind, dsi_g
         best.node_bytes = sent(kind, bytes, p.n);
         return best;
     }
-    const bool pair = kind == DSI_COLL_SEND || kind == DSI_COLL_RECV;
+    const bool pair = kind == DS_COMM_SEND || kind == DS_COMM_RECV;
     if (p.g > 1.0 && !device->in_place && !pair) {
         offer_pipelined(&p, &best);
     }
-    if (kind == DSI_COLL_ALL_TO_ALL || pair) { /* nothing to combine within a node */
+    if (kind == DS_COMM_ALL_TO_ALL || pair) { /* nothing to combine within a node */
         const double far = pair ? bytes : bytes * (p.n - p.g) / p.n;
         best = (dsi_coll_time){.algorithm = NULL};
         offer(&best, (pair ? 1.0 : p.n - 1.0) * device->net.latency,

@@ -113,7 +113,7 @@ typedef struct dsi_coll_time {
  * Within a node: ring or, for all-reduce, tree and multicast. Over nodes: within each node, then
  * between peers of all nodes with bytes/n_local each, one after the other or, on large ones,
  * pipelined as a ring through all: the slower link counts. */
-dsi_coll_time dsi_time_collective(const dsi_device *device, dsi_coll kind, dsi_group group,
+dsi_coll_time dsi_time_collective(const dsi_device *device, ds_comm_op kind, dsi_group group,
                                   double bytes);
 
 /* Of bytes between device and host, and host and disk, one rank among local_ranks that do alike. */

@@ -17,7 +17,7 @@ ds_status dsi_measure_average(const dsi_measure_session *s, double *value)
         return DS_OK;
     }
     const dsi_comm_part part = {.in = &own, .out = &sum, .count = 1};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_REDUCE,
+    const dsi_comm_call call = {.kind = DS_COMM_ALL_REDUCE,
                                 .dtype = DS_DTYPE_F64,
                                 .factor = 1.0f,
                                 .parts = &part,
@@ -97,7 +97,7 @@ static ds_status share(const dsi_measure_session *s)
         return DS_OK;
     }
     const dsi_comm_part part = {.in = s->device, .out = s->device, .count = sizeof *s->device};
-    const dsi_comm_call call = {.kind = DSI_COLL_BROADCAST,
+    const dsi_comm_call call = {.kind = DS_COMM_BROADCAST,
                                 .dtype = DS_DTYPE_U8,
                                 .factor = 1.0f,
                                 .parts = &part,

@@ -86,7 +86,7 @@ typedef struct exchange {
     void *in, *out;
 } exchange;
 
-static ds_status time_collective(const exchange *e, dsi_coll kind, size_t bytes, int runs,
+static ds_status time_collective(const exchange *e, ds_comm_op kind, size_t bytes, int runs,
                                  double *median_out)
 {
     double seconds[SMALL_RUNS];
@@ -111,8 +111,8 @@ static ds_status time_collective(const exchange *e, dsi_coll kind, size_t bytes,
 
 static ds_status measure_exchange(dsi_measure_session *s, const exchange *e)
 {
-    static const dsi_coll kinds[] = {DSI_COLL_ALL_REDUCE, DSI_COLL_REDUCE_SCATTER,
-                                     DSI_COLL_ALL_GATHER};
+    static const ds_comm_op kinds[] = {DS_COMM_ALL_REDUCE, DS_COMM_REDUCE_SCATTER,
+                                       DS_COMM_ALL_GATHER};
     dsi_link *link = &s->device->node;
     double *const shares[] = {&link->all_reduce, &link->reduce_scatter, &link->all_gather};
     const double n = s->n_ranks;

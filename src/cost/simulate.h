@@ -47,7 +47,7 @@ typedef struct dsi_sim_step {
     const char *op;    /* operator's name */
     const char *scope; /* may be NULL */
     dsi_work work;     /* of COMPUTE; of the other streams only work.bytes: what is moved */
-    dsi_coll coll;     /* of COMM */
+    ds_comm_op coll;   /* of COMM */
     dsi_group group;   /* of COMM */
     int64_t axes;      /* of COMM: those of the mesh (place/mesh.h) */
     double seconds;    /* above 0: known from elsewhere, used instead of the model */

@@ -101,19 +101,11 @@ static void link_counts(const dsi_loaded *l, uint32_t s, size_t *counts)
 /* The call of a collective's step; its parts stand at the place of its operands. */
 static void link_collective(const dsi_exec *exec, dsi_loaded *l, uint32_t s)
 {
-    static const dsi_coll kinds[DS_ROLE_COUNT] = {
-        [DS_ROLE_REDUCE_SCATTER] = DSI_COLL_REDUCE_SCATTER,
-        [DS_ROLE_ALL_REDUCE] = DSI_COLL_ALL_REDUCE,
-        [DS_ROLE_ALL_GATHER] = DSI_COLL_ALL_GATHER,
-        [DS_ROLE_ALL_TO_ALL] = DSI_COLL_ALL_TO_ALL,
-        [DS_ROLE_GATHER_STORE] = DSI_COLL_ALL_GATHER,
-        [DS_ROLE_TAKE_SLICE] = DSI_COLL_COUNT,
-    };
     const dsi_step *step = &l->plan->steps[s];
     const uint32_t n_in = step->n_in / step->n_parts;
     dsi_comm_part *parts = l->parts + step->in_at;
     dsi_comm_call *call = &l->comm_calls[s];
-    *call = (dsi_comm_call){.kind = kinds[step->op->role],
+    *call = (dsi_comm_call){.kind = dsi_op_collective(step->op),
                             .dtype = carried_as(l->plan->refs[step->out_at].meta.dtype),
                             .factor = (float)((const dsi_comm_attrs *)step->attrs)->factor,
                             .parts = parts,
@@ -124,7 +116,7 @@ static void link_collective(const dsi_exec *exec, dsi_loaded *l, uint32_t s)
     for (uint32_t i = 0; i < step->n_parts; ++i) {
         const ds_tensor *in = &l->tensors[step->in_at + i * n_in + n_in - 1];
         const ds_tensor *out = &l->tensors[step->out_at + i];
-        const bool gathers = call->kind == DSI_COLL_ALL_GATHER;
+        const bool gathers = call->kind == DS_COMM_ALL_GATHER;
         parts[i] = (dsi_comm_part){
             .in = dsi_exec_peer_view(exec, in->data),
             .out = dsi_exec_peer_view(exec, out->data),

@@ -146,3 +146,20 @@ const ds_op dsi_op_all_to_all =
 const ds_op dsi_op_gather_store = COMM_OP(
     "gather_store", DS_CLASS_COMM, DS_ROLE_GATHER_STORE, 2, gather_store_infer, writes_first,
     "cell, slice (S) → the cell's next version: all ranks' slices, padding cut off.");
+
+ds_comm_op dsi_op_collective(const ds_op *op)
+{
+    switch (op->role) {
+    case DS_ROLE_REDUCE_SCATTER:
+        return DS_COMM_REDUCE_SCATTER;
+    case DS_ROLE_ALL_REDUCE:
+        return DS_COMM_ALL_REDUCE;
+    case DS_ROLE_ALL_TO_ALL:
+        return DS_COMM_ALL_TO_ALL;
+    case DS_ROLE_ALL_GATHER:
+    case DS_ROLE_GATHER_STORE:
+        return DS_COMM_ALL_GATHER;
+    default:
+        return DS_COMM_OP_COUNT;
+    }
+}

@@ -10,6 +10,7 @@
 #ifndef DSI_OP_OPS_H
 #define DSI_OP_OPS_H
 
+#include <deepspeed/comm.h>
 #include <deepspeed/op.h>
 
 /* Every built-in operator, NULL-terminated; by name: ds_op_find(). */
@@ -393,5 +394,8 @@ typedef struct dsi_comm_attrs {
 } dsi_comm_attrs;
 extern const ds_op dsi_op_take_slice, dsi_op_take_term, dsi_op_reduce_scatter, dsi_op_all_reduce,
     dsi_op_all_gather, dsi_op_all_to_all, dsi_op_gather_store;
+/* What the communicator is asked for by an operator of class COMM; DS_COMM_OP_COUNT: nothing, as
+ * by any other. */
+ds_comm_op dsi_op_collective(const ds_op *op);
 
 #endif

@@ -168,12 +168,12 @@ static void move_local(const dsi_moves *moves, uint32_t i, uint32_t rank, const 
 static ds_status run_collective(const view *v, uint32_t i, dsi_mesh_comms *comms, const char *what,
                                 const void *in, void *out)
 {
-    static const dsi_coll kinds[DSI_MOVE_KIND_COUNT] = {
-        [DSI_MOVE_ALL_GATHER] = DSI_COLL_ALL_GATHER,
-        [DSI_MOVE_REDUCE_SCATTER] = DSI_COLL_REDUCE_SCATTER,
-        [DSI_MOVE_ALL_REDUCE] = DSI_COLL_ALL_REDUCE,
-        [DSI_MOVE_ALL_TO_ALL] = DSI_COLL_ALL_TO_ALL,
-        [DSI_MOVE_BROADCAST] = DSI_COLL_BROADCAST,
+    static const ds_comm_op kinds[DSI_MOVE_KIND_COUNT] = {
+        [DSI_MOVE_ALL_GATHER] = DS_COMM_ALL_GATHER,
+        [DSI_MOVE_REDUCE_SCATTER] = DS_COMM_REDUCE_SCATTER,
+        [DSI_MOVE_ALL_REDUCE] = DS_COMM_ALL_REDUCE,
+        [DSI_MOVE_ALL_TO_ALL] = DS_COMM_ALL_TO_ALL,
+        [DSI_MOVE_BROADCAST] = DS_COMM_BROADCAST,
     };
     dsi_comm *comm = NULL;
     DS_TRY(dsi_mesh_comms_get(comms, &v->move->axes, &comm));

@@ -18,20 +18,6 @@ static ds_kernel_sig sig_of(const dsi_plan *plan, const dsi_step *step)
                            .n_threads = plan->n_threads};
 }
 
-static dsi_coll coll_of(const ds_op *op)
-{
-    switch (op->role) {
-    case DS_ROLE_REDUCE_SCATTER:
-        return DSI_COLL_REDUCE_SCATTER;
-    case DS_ROLE_ALL_REDUCE:
-        return DSI_COLL_ALL_REDUCE;
-    case DS_ROLE_ALL_TO_ALL:
-        return DSI_COLL_ALL_TO_ALL;
-    default:
-        return DSI_COLL_ALL_GATHER;
-    }
-}
-
 static bool is_collective(const dsi_step *step)
 {
     return step->op->op_class == DS_CLASS_COMM;
@@ -40,7 +26,7 @@ static bool is_collective(const dsi_step *step)
 /* Bytes of the whole tensors of a collective: its inputs, or what it gathers. */
 static double collective_bytes(const dsi_plan *plan, const dsi_step *step)
 {
-    const bool gathers = coll_of(step->op) == DSI_COLL_ALL_GATHER;
+    const bool gathers = dsi_op_collective(step->op) == DS_COMM_ALL_GATHER;
     const uint32_t at = gathers ? step->out_at : step->in_at;
     const uint32_t n = gathers ? step->n_out : step->n_in;
     double bytes = 0.0;
@@ -89,7 +75,7 @@ static dsi_sim_step make_step(const dsi_plan *plan, const dsi_step *step, uint32
     const dsi_comm_attrs *attrs = step->attrs;
     const uint32_t n = (uint32_t)attrs->n_ranks;
     sim.stream = DSI_STREAM_COMM;
-    sim.coll = coll_of(step->op);
+    sim.coll = dsi_op_collective(step->op);
     const uint32_t apart = attrs->stride > 1 ? (uint32_t)attrs->stride : 1;
     const uint32_t local = ranks_per_node > apart ? ranks_per_node / apart : 1;
     sim.group = (dsi_group){n, n < local ? n : local};

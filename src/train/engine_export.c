@@ -28,7 +28,7 @@ typedef struct shard_tensor { /* what the writer's callback needs */
 static ds_status hear(const ds_engine *engine, int64_t *word)
 {
     const dsi_comm_part part = {.in = word, .out = word, .count = 1};
-    const dsi_comm_call call = {.kind = DSI_COLL_BROADCAST,
+    const dsi_comm_call call = {.kind = DS_COMM_BROADCAST,
                                 .dtype = DS_DTYPE_I64,
                                 .factor = 1.0f,
                                 .parts = &part,

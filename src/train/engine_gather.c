@@ -191,7 +191,7 @@ static ds_status take_over(ds_gathered *g, uint32_t i)
     const size_t count = count_of(g, i);
     if (engine->comm != NULL) {
         const dsi_comm_part part = {.in = g->copies[i], .out = g->copies[i], .count = count};
-        const dsi_comm_call call = {.kind = DSI_COLL_BROADCAST,
+        const dsi_comm_call call = {.kind = DS_COMM_BROADCAST,
                                     .dtype = DS_DTYPE_F32,
                                     .factor = 1.0f,
                                     .peer = (uint32_t)g->modifier,

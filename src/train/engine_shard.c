@@ -135,7 +135,7 @@ static ds_status gather_flat(const ds_engine *engine, ds_cell cell, const void *
     DS_TRY(dsi_mesh_comms_get(engine->mesh, &engine->places[cell].at.flat, &group));
     const dsi_comm_part part = {
         .in = own, .out = data, .count = (size_t)ds_shape_count(info->meta.shape)};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_GATHER,
+    const dsi_comm_call call = {.kind = DS_COMM_ALL_GATHER,
                                 .dtype = info->meta.dtype,
                                 .factor = 1.0f,
                                 .parts = &part,

@@ -164,7 +164,7 @@ static ds_status get_partial(const ds_engine *engine, ds_cell cell, float *data,
     const dsi_axes axes = dsi_axes_of(engine->places[cell].averaged);
     const float n = (float)dsi_axes_size(&zero->mesh, &axes);
     const dsi_comm_part part = {.in = sent, .out = sent, .count = count};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_REDUCE,
+    const dsi_comm_call call = {.kind = DS_COMM_ALL_REDUCE,
                                 .dtype = zero->comm_dtype,
                                 .factor = zero->sum ? 1.0f : 1.0f / n,
                                 .parts = &part,

@@ -25,7 +25,7 @@ typedef struct card {
 } card;
 
 /* One end of the way of some bytes between rank 0 and another. */
-static ds_status transfer(dsi_comm *comm, dsi_coll kind, uint32_t peer, void *data, size_t bytes)
+static ds_status transfer(dsi_comm *comm, ds_comm_op kind, uint32_t peer, void *data, size_t bytes)
 {
     const dsi_comm_part part = {.in = data, .out = data, .count = bytes};
     return dsi_comm_run(comm, &(dsi_comm_call){.kind = kind,
@@ -44,8 +44,8 @@ static ds_status ask_clock(dsi_comm *comm, uint32_t rank, double *ahead_out)
     for (int i = 0; i < CLOCK_ROUNDS; ++i) {
         double theirs = 0.0;
         const double begin = dsi_clock_seconds();
-        DS_TRY(transfer(comm, DSI_COLL_SEND, rank, &theirs, sizeof theirs));
-        DS_TRY(transfer(comm, DSI_COLL_RECV, rank, &theirs, sizeof theirs));
+        DS_TRY(transfer(comm, DS_COMM_SEND, rank, &theirs, sizeof theirs));
+        DS_TRY(transfer(comm, DS_COMM_RECV, rank, &theirs, sizeof theirs));
         const double end = dsi_clock_seconds();
         if (end - begin < least) {
             least = end - begin;
@@ -59,9 +59,9 @@ static ds_status tell_clock(dsi_comm *comm)
 {
     for (int i = 0; i < CLOCK_ROUNDS; ++i) {
         double mine = 0.0;
-        DS_TRY(transfer(comm, DSI_COLL_RECV, 0, &mine, sizeof mine));
+        DS_TRY(transfer(comm, DS_COMM_RECV, 0, &mine, sizeof mine));
         mine = dsi_clock_seconds();
-        DS_TRY(transfer(comm, DSI_COLL_SEND, 0, &mine, sizeof mine));
+        DS_TRY(transfer(comm, DS_COMM_SEND, 0, &mine, sizeof mine));
     }
     return DS_OK;
 }
@@ -112,7 +112,7 @@ static ds_status write_all(dsi_trace_writer *w, const card *cards, const double 
         const size_t n = (size_t)cards[r].n;
         const dsi_run_record *records = r == 0 ? engine->trace->records : w->records;
         if (r > 0 && n > 0) {
-            DS_TRY(transfer(engine->comm, DSI_COLL_RECV, r, w->records, n * sizeof *records));
+            DS_TRY(transfer(engine->comm, DS_COMM_RECV, r, w->records, n * sizeof *records));
         }
         status = status < 0 ? status : dsi_trace_writer_rank(w, r, records, n, origin + ahead[r]);
     }
@@ -136,8 +136,7 @@ static ds_status exchange(const ds_engine *engine, const char *path, card *cards
         if (rank == 0) {
             status = write_all(&w, cards, ahead);
         } else if (t->n > 0) {
-            status =
-                transfer(engine->comm, DSI_COLL_SEND, 0, t->records, t->n * sizeof *t->records);
+            status = transfer(engine->comm, DS_COMM_SEND, 0, t->records, t->n * sizeof *t->records);
         }
         status = ds_comm_agree(engine->comm, engine->ctx, status);
     }

@@ -250,7 +250,7 @@ static ds_status report(const compare *c, uint32_t f, uint64_t index, int64_t ow
 static ds_status meet(const compare *c, int64_t *all)
 {
     const dsi_comm_part part = {.in = c->words, .out = all, .count = 2 * c->first[c->n]};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_REDUCE,
+    const dsi_comm_call call = {.kind = DS_COMM_ALL_REDUCE,
                                 .dtype = DS_DTYPE_I64,
                                 .reduction = DSI_REDUCE_MAX,
                                 .factor = 1.0f,

@@ -93,7 +93,7 @@ static ds_status train(dsi_comm *comm, ds_ctx *ctx, const run *r)
         for (int i = 0; i < 20 && comm != NULL; ++i) {
             float sum = 1.0f;
             const dsi_comm_part part = {.in = &sum, .out = &sum, .count = 1};
-            CHECK_OK(ctx, dsi_comm_run(comm, &(dsi_comm_call){.kind = DSI_COLL_ALL_REDUCE,
+            CHECK_OK(ctx, dsi_comm_run(comm, &(dsi_comm_call){.kind = DS_COMM_ALL_REDUCE,
                                                               .dtype = DS_DTYPE_F32,
                                                               .factor = 1.0f,
                                                               .parts = &part,

@@ -31,21 +31,21 @@ enum { RANKS = 3, N_REPEATED = 10, N_COLLECTIVES = 8 + N_REPEATED };
 /* ---- one of each ---- */
 
 typedef struct one_part {
-    dsi_coll kind;
+    ds_comm_op kind;
     ds_dtype dtype;
     uint32_t n_parts;
     size_t counts[2];
 } one_part;
 
 static const one_part program[8] = {
-    {DSI_COLL_ALL_REDUCE, DS_DTYPE_F32, 1, {100000}},
-    {DSI_COLL_ALL_GATHER, DS_DTYPE_F32, 1, {100001}}, /* slices of 33334 */
-    {DSI_COLL_REDUCE_SCATTER, DS_DTYPE_F32, 2, {60000, 40000}},
-    {DSI_COLL_ALL_REDUCE, DS_DTYPE_F32, 1, {100000}},
-    {DSI_COLL_ALL_REDUCE, DS_DTYPE_BF16, 1, {65536}},
-    {DSI_COLL_BARRIER, DS_DTYPE_NONE, 0, {0}},
-    {DSI_COLL_BROADCAST, DS_DTYPE_I32, 1, {10000}},
-    {DSI_COLL_ALL_TO_ALL, DS_DTYPE_F32, 1, {6000}},
+    {DS_COMM_ALL_REDUCE, DS_DTYPE_F32, 1, {100000}},
+    {DS_COMM_ALL_GATHER, DS_DTYPE_F32, 1, {100001}}, /* slices of 33334 */
+    {DS_COMM_REDUCE_SCATTER, DS_DTYPE_F32, 2, {60000, 40000}},
+    {DS_COMM_ALL_REDUCE, DS_DTYPE_F32, 1, {100000}},
+    {DS_COMM_ALL_REDUCE, DS_DTYPE_BF16, 1, {65536}},
+    {DS_COMM_BARRIER, DS_DTYPE_NONE, 0, {0}},
+    {DS_COMM_BROADCAST, DS_DTYPE_I32, 1, {10000}},
+    {DS_COMM_ALL_TO_ALL, DS_DTYPE_F32, 1, {6000}},
 };
 
 static char *operand(size_t i)
@@ -90,7 +90,7 @@ static ds_status run_pair(dsi_comm *comm)
     return comm->rank > 1
                ? DS_OK
                : dsi_comm_run(
-                     comm, &(dsi_comm_call){.kind = comm->rank == 0 ? DSI_COLL_SEND : DSI_COLL_RECV,
+                     comm, &(dsi_comm_call){.kind = comm->rank == 0 ? DS_COMM_SEND : DS_COMM_RECV,
                                             .dtype = DS_DTYPE_F32,
                                             .peer = 1 - comm->rank,
                                             .parts = &part,
@@ -264,7 +264,7 @@ static ds_status sum_along(dsi_comm *comm, size_t count)
     float *in = calloc(count, sizeof *in);
     float *out = calloc(count, sizeof *out);
     const dsi_comm_part part = {.in = in, .out = out, .count = count};
-    const ds_status status = dsi_comm_run(comm, &(dsi_comm_call){.kind = DSI_COLL_ALL_REDUCE,
+    const ds_status status = dsi_comm_run(comm, &(dsi_comm_call){.kind = DS_COMM_ALL_REDUCE,
                                                                  .dtype = DS_DTYPE_F32,
                                                                  .factor = 1.0f,
                                                                  .parts = &part,
@@ -394,7 +394,7 @@ static void keep_line(void *user, ds_log_level level, const char *line)
 static void fake_call(dsi_comm *comm, size_t count, dsi_comm_ticket ticket, bool ends)
 {
     const dsi_comm_part part = {.count = count};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_REDUCE,
+    const dsi_comm_call call = {.kind = DS_COMM_ALL_REDUCE,
                                 .dtype = DS_DTYPE_F32,
                                 .factor = 1.0f,
                                 .parts = &part,
@@ -434,7 +434,8 @@ static void logs_what_is_asked_for(void **state)
     CHECK_OK(ctx, ds_comm_log_summary(comm, false, &text));
     assert_non_null(strstr(text, "\nbroadcast | [Caller Func: step of a test]\n"));
     free(text);
-    CHECK_FAILS(ctx, dsi_comm_run(comm, &(dsi_comm_call){.kind = DSI_COLL_COUNT}), DS_ERR_ARG, "");
+    CHECK_FAILS(ctx, dsi_comm_run(comm, &(dsi_comm_call){.kind = DS_COMM_OP_COUNT}), DS_ERR_ARG,
+                "");
     assert_int_equal(ds_comm_log_n_rows(comm), 1); /* a refused call counts for nothing */
     dsi_comm_destroy(&comm);
     ds_ctx_destroy(&ctx);

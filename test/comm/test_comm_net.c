@@ -106,7 +106,7 @@ static int rank_disagree(rank_world *w)
 {
     float x[4] = {0};
     const dsi_comm_part part = {.in = x, .out = x, .count = w->place.rank == 1 ? 3 : 4};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_REDUCE,
+    const dsi_comm_call call = {.kind = DS_COMM_ALL_REDUCE,
                                 .dtype = DS_DTYPE_F32,
                                 .factor = 1.0f,
                                 .parts = &part,

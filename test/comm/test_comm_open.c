@@ -234,7 +234,7 @@ static int run_rank(const char *rank, const char *last)
         return 2;
     }
     const dsi_comm_part part = {.in = &x, .out = &x, .count = 1};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_REDUCE,
+    const dsi_comm_call call = {.kind = DS_COMM_ALL_REDUCE,
                                 .dtype = DS_DTYPE_I32,
                                 .factor = 1.0f,
                                 .parts = &part,

@@ -252,7 +252,7 @@ static int body_killed_inside(dsi_comm *comm, char *text)
     const size_t n = 1 << 20;
     float *x = calloc(n, sizeof *x);
     const dsi_comm_part part = {.in = x, .out = x, .count = n};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_REDUCE,
+    const dsi_comm_call call = {.kind = DS_COMM_ALL_REDUCE,
                                 .dtype = DS_DTYPE_F32,
                                 .factor = 1.0f,
                                 .parts = &part,
@@ -349,7 +349,7 @@ static int body_mismatch(dsi_comm *comm, char *text)
 {
     float x[8] = {0};
     const dsi_comm_part part = {.in = x, .out = x, .count = 8};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_REDUCE,
+    const dsi_comm_call call = {.kind = DS_COMM_ALL_REDUCE,
                                 .dtype = comm->rank == 1 ? DS_DTYPE_BF16 : DS_DTYPE_F32,
                                 .factor = 1.0f,
                                 .parts = &part,
@@ -413,7 +413,7 @@ static int body_crossed(dsi_comm *comm, char *text)
     float *y = calloc(N, sizeof *y);
     const dsi_comm_part of_x = {.in = x, .out = x, .count = N};
     const dsi_comm_part of_y = {.in = y, .out = y, .count = N};
-    dsi_comm_call call = {.kind = DSI_COLL_ALL_REDUCE,
+    dsi_comm_call call = {.kind = DS_COMM_ALL_REDUCE,
                           .dtype = DS_DTYPE_F32,
                           .factor = 1.0f,
                           .parts = &of_x,

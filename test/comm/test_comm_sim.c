@@ -155,7 +155,7 @@ static void body_late(rank_job *job)
         job->status = dsi_comm_barrier(job->comm, "the meeting");
     } else {
         dsi_comm_ticket ticket;
-        const dsi_comm_call call = {.kind = DSI_COLL_RECV, .dtype = DS_DTYPE_F32, .peer = 0};
+        const dsi_comm_call call = {.kind = DS_COMM_RECV, .dtype = DS_DTYPE_F32, .peer = 0};
         job->status = dsi_comm_start(job->comm, &call, &ticket);
         job->status = dsi_comm_wait(job->comm, ticket, NULL);
     }
@@ -178,7 +178,7 @@ static void body_disagree(rank_job *job)
 {
     float x[4] = {0};
     const dsi_comm_part part = {.in = x, .out = x, .count = job->comm->rank == 1 ? 3 : 4};
-    const dsi_comm_call call = {.kind = DSI_COLL_ALL_REDUCE,
+    const dsi_comm_call call = {.kind = DS_COMM_ALL_REDUCE,
                                 .dtype = DS_DTYPE_F32,
                                 .factor = 1.0f,
                                 .parts = &part,
@@ -224,7 +224,7 @@ static void test_refusals(void **state)
     assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
     assert_int_equal(dsi_comm_self(ctx, &comm), DS_OK);
     const dsi_comm_part part = {.in = x, .out = x, .count = 4};
-    const dsi_comm_call good = {.kind = DSI_COLL_ALL_REDUCE,
+    const dsi_comm_call good = {.kind = DS_COMM_ALL_REDUCE,
                                 .dtype = DS_DTYPE_F32,
                                 .factor = 1.0f,
                                 .parts = &part,
@@ -240,7 +240,7 @@ static void test_refusals(void **state)
     bad.dtype = DS_DTYPE_NONE;
     assert_int_equal(dsi_comm_start(comm, &bad, &ticket), DS_ERR_ARG);
     bad = good;
-    bad.kind = DSI_COLL_BROADCAST;
+    bad.kind = DS_COMM_BROADCAST;
     bad.peer = 1;
     assert_int_equal(dsi_comm_start(comm, &bad, &ticket), DS_ERR_ARG);
     bad = good;

@@ -204,35 +204,34 @@ static void begin_part(conform *t, conform_case *c, uint32_t p)
     size_t n_in = count;
     size_t n_out = count;
     size_t first = 0; /* of the own input, as an element of the whole */
-    if (c->kind == DSI_COLL_ALL_TO_ALL) {
+    if (c->kind == DS_COMM_ALL_TO_ALL) {
         c->pair_counts[p] = calloc(2 * (size_t)size, sizeof(size_t));
         n_in = n_out = 0;
         for (uint32_t r = 0; r < size; ++r) {
             n_in += c->pair_counts[p][r] = pair_count(t, c, p, rank, r);
             n_out += c->pair_counts[p][size + r] = pair_count(t, c, p, r, rank);
         }
-    } else if (c->kind == DSI_COLL_ALL_GATHER) {
+    } else if (c->kind == DS_COMM_ALL_GATHER) {
         first = slice * rank < count ? slice * rank : count;
         n_in = count - first < slice ? count - first : slice;
-    } else if (c->kind == DSI_COLL_REDUCE_SCATTER) {
+    } else if (c->kind == DS_COMM_REDUCE_SCATTER) {
         n_out = slice;
     }
     /* the same offsets on each rank: room for the largest */
     const size_t room = (count + slice * 2 + (size_t)size * 4 + 8) * width;
     char *in =
-        take(t, c, c->symmetric, c->kind == DSI_COLL_ALL_TO_ALL ? room + count * width : room);
+        take(t, c, c->symmetric, c->kind == DS_COMM_ALL_TO_ALL ? room + count * width : room);
     char *out = in;
     if (!c->in_place) {
         out = take(t, c, c->symmetric && p % 2 == 0, room + count * width);
         memset(out, 0xa5, n_out * width);
-    } else if (c->kind == DSI_COLL_ALL_GATHER) {
+    } else if (c->kind == DS_COMM_ALL_GATHER) {
         memset(out, 0xa5, n_out * width);
         in = out + first * width;
-    } else if (c->kind == DSI_COLL_REDUCE_SCATTER) {
+    } else if (c->kind == DS_COMM_REDUCE_SCATTER) {
         out = in + slice * rank * width;
     }
-    const bool sends =
-        c->kind != DSI_COLL_RECV && (c->kind != DSI_COLL_BROADCAST || rank == c->peer);
+    const bool sends = c->kind != DS_COMM_RECV && (c->kind != DS_COMM_BROADCAST || rank == c->peer);
     for (size_t i = 0; i < n_in && sends; ++i) {
         set_value(c->dtype, in, i, word_of(t, c->salt, rank, p, first + i));
     }
@@ -241,12 +240,12 @@ static void begin_part(conform *t, conform_case *c, uint32_t p)
                                   .count = count,
                                   .counts_in = c->pair_counts[p],
                                   .counts_out = c->pair_counts[p] + size};
-    if (c->kind != DSI_COLL_ALL_TO_ALL) {
+    if (c->kind != DS_COMM_ALL_TO_ALL) {
         c->parts[p].counts_in = c->parts[p].counts_out = NULL;
     }
-    if (c->kind == DSI_COLL_RECV) {
+    if (c->kind == DS_COMM_RECV) {
         c->parts[p].in = NULL;
-    } else if (c->kind == DSI_COLL_SEND) {
+    } else if (c->kind == DS_COMM_SEND) {
         c->parts[p].out = NULL;
     }
 }
@@ -292,19 +291,19 @@ static void expect(const conform *t, const conform_case *c, uint32_t p, size_t i
     const size_t slice = dsi_comm_slice(c->counts[p], size);
     uint32_t from = c->peer;
     switch (c->kind) {
-    case DSI_COLL_ALL_REDUCE:
+    case DS_COMM_ALL_REDUCE:
         expect_reduced(t, c, p, i, to);
         return;
-    case DSI_COLL_REDUCE_SCATTER:
+    case DS_COMM_REDUCE_SCATTER:
         memset(to, 0, 8);
         if (slice * rank + i < c->counts[p]) {
             expect_reduced(t, c, p, slice * rank + i, to);
         }
         return;
-    case DSI_COLL_ALL_GATHER:
+    case DS_COMM_ALL_GATHER:
         from = (uint32_t)(i / slice);
         break;
-    case DSI_COLL_ALL_TO_ALL:
+    case DS_COMM_ALL_TO_ALL:
         for (from = 0; i >= pair_count(t, c, p, from, rank); ++from) {
             i -= pair_count(t, c, p, from, rank);
         }
@@ -328,10 +327,10 @@ void conform_end(conform *t, conform_case *c)
         failed(t, c, "times make no sense");
     }
     for (uint32_t p = 0; p < c->n_parts; ++p) {
-        size_t n = c->kind == DSI_COLL_REDUCE_SCATTER ? dsi_comm_slice(c->counts[p], t->comm->size)
-                   : c->kind == DSI_COLL_SEND         ? 0
-                                                      : c->counts[p];
-        if (c->kind == DSI_COLL_ALL_TO_ALL) {
+        size_t n = c->kind == DS_COMM_REDUCE_SCATTER ? dsi_comm_slice(c->counts[p], t->comm->size)
+                   : c->kind == DS_COMM_SEND         ? 0
+                                                     : c->counts[p];
+        if (c->kind == DS_COMM_ALL_TO_ALL) {
             n = 0;
             for (uint32_t r = 0; r < t->comm->size; ++r) {
                 n += c->parts[p].counts_out[r];
@@ -369,18 +368,18 @@ void conform_one(conform *t, conform_case c, uint64_t salt)
     t->shared_used = used;
 }
 
-static const dsi_coll group_kinds[5] = {DSI_COLL_ALL_REDUCE, DSI_COLL_REDUCE_SCATTER,
-                                        DSI_COLL_ALL_GATHER, DSI_COLL_BROADCAST,
-                                        DSI_COLL_ALL_TO_ALL};
+static const ds_comm_op group_kinds[5] = {DS_COMM_ALL_REDUCE, DS_COMM_REDUCE_SCATTER,
+                                          DS_COMM_ALL_GATHER, DS_COMM_BROADCAST,
+                                          DS_COMM_ALL_TO_ALL};
 
-static conform_case make_case(const conform *t, dsi_coll kind, ds_dtype dtype, uint32_t variant)
+static conform_case make_case(const conform *t, ds_comm_op kind, ds_dtype dtype, uint32_t variant)
 {
     conform_case c = {.kind = kind,
                       .dtype = dtype,
                       .factor = 1.0f,
                       .peer = variant % t->comm->size,
                       .symmetric = variant / 2 % 2 == 1,
-                      .in_place = variant % 2 == 1 && kind != DSI_COLL_ALL_TO_ALL};
+                      .in_place = variant % 2 == 1 && kind != DS_COMM_ALL_TO_ALL};
     const bool real = dtype == DS_DTYPE_F32 || dtype == DS_DTYPE_BF16 || dtype == DS_DTYPE_F16 ||
                       dtype == DS_DTYPE_F64;
     if (real) {
@@ -426,7 +425,7 @@ void conform_large(conform *t, size_t count)
         for (uint32_t v = 0; v < 4; ++v) {
             conform_case c = make_case(t, group_kinds[k], v < 2 ? DS_DTYPE_F32 : DS_DTYPE_BF16, v);
             c.symmetric = v % 2 == 1;
-            c.in_place = v / 2 % 2 == 1 && group_kinds[k] != DSI_COLL_ALL_TO_ALL;
+            c.in_place = v / 2 % 2 == 1 && group_kinds[k] != DS_COMM_ALL_TO_ALL;
             c.counts[0] = 13;
             c.counts[1] = count + v;
             c.counts[2] = 77;
@@ -478,16 +477,16 @@ void conform_pairs(conform *t)
     const size_t sizes[5] = {1, 0, 100, 5000, 70001};
     for (uint32_t s = 0; s < 5 && size > 1; ++s) {
         for (uint32_t step = 1; step < size; ++step) {
-            conform_case send = make_case(t, DSI_COLL_SEND, DS_DTYPE_BF16, 2 * (s % 2));
+            conform_case send = make_case(t, DS_COMM_SEND, DS_DTYPE_BF16, 2 * (s % 2));
             send.peer = (rank + step) % size;
             send.counts[0] = sizes[s];
             send.counts[1] = 3;
             send.n_parts = 2;
             conform_case recv = send;
-            recv.kind = DSI_COLL_RECV;
+            recv.kind = DS_COMM_RECV;
             recv.symmetric = false;
             recv.peer = (rank + size - step) % size;
-            conform_case between = make_case(t, DSI_COLL_ALL_REDUCE, DS_DTYPE_F32, 0);
+            conform_case between = make_case(t, DS_COMM_ALL_REDUCE, DS_DTYPE_F32, 0);
             between.counts[0] = 64;
             between.n_parts = 1;
             t->shared_used = 0;

@@ -22,7 +22,7 @@ typedef struct conform {
 enum { CONFORM_MAX_PARTS = 12 };
 
 typedef struct conform_case {
-    dsi_coll kind;
+    ds_comm_op kind;
     ds_dtype dtype;
     dsi_reduction reduction;
     float factor;

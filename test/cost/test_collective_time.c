@@ -20,7 +20,8 @@ static void near(double got, double want)
     }
 }
 
-static double seconds(const dsi_device *d, dsi_coll kind, uint32_t n, uint32_t local, double bytes)
+static double seconds(const dsi_device *d, ds_comm_op kind, uint32_t n, uint32_t local,
+                      double bytes)
 {
     return dsi_time_collective(d, kind, (dsi_group){n, local}, bytes).seconds;
 }
@@ -29,7 +30,7 @@ static void one_rank_costs_nothing(void **state)
 {
     (void)state;
     const dsi_coll_time t =
-        dsi_time_collective(&two_levels, DSI_COLL_ALL_REDUCE, (dsi_group){1, 1}, 1e9);
+        dsi_time_collective(&two_levels, DS_COMM_ALL_REDUCE, (dsi_group){1, 1}, 1e9);
     assert_true(t.seconds == 0.0);
     assert_string_equal(t.algorithm, "none");
 }
@@ -38,12 +39,12 @@ static void rings_within_a_node(void **state)
 {
     (void)state;
     /* 3 hops, 3/4 of 1 GB at 50 GB/s */
-    near(seconds(&two_levels, DSI_COLL_ALL_GATHER, 4, 4, 1e9), 3e-6 + 0.015);
-    near(seconds(&two_levels, DSI_COLL_REDUCE_SCATTER, 4, 4, 1e9), 3e-6 + 0.015);
-    near(seconds(&two_levels, DSI_COLL_ALL_REDUCE, 4, 4, 1e9), 6e-6 + 0.03);
+    near(seconds(&two_levels, DS_COMM_ALL_GATHER, 4, 4, 1e9), 3e-6 + 0.015);
+    near(seconds(&two_levels, DS_COMM_REDUCE_SCATTER, 4, 4, 1e9), 3e-6 + 0.015);
+    near(seconds(&two_levels, DS_COMM_ALL_REDUCE, 4, 4, 1e9), 6e-6 + 0.03);
     /* small: a tree has 4 hops, a ring 6 */
     const dsi_coll_time tree =
-        dsi_time_collective(&two_levels, DSI_COLL_ALL_REDUCE, (dsi_group){4, 4}, 1e3);
+        dsi_time_collective(&two_levels, DS_COMM_ALL_REDUCE, (dsi_group){4, 4}, 1e3);
     assert_string_equal(tree.algorithm, "tree");
     near(tree.seconds, 4e-6 + 2e3 / 50e9);
 }
@@ -53,7 +54,7 @@ static void switches_that_sum(void **state)
     (void)state;
     dsi_device d = two_levels;
     d.node.multicast = true;
-    const dsi_coll_time t = dsi_time_collective(&d, DSI_COLL_ALL_REDUCE, (dsi_group){4, 4}, 1e9);
+    const dsi_coll_time t = dsi_time_collective(&d, DS_COMM_ALL_REDUCE, (dsi_group){4, 4}, 1e9);
     assert_string_equal(t.algorithm, "multicast");
     near(t.seconds, 4e-6 + 0.02);
 }
@@ -63,7 +64,7 @@ static void memory_read_in_place(void **state)
     (void)state;
     dsi_device d = two_levels;
     d.in_place = true;
-    const dsi_coll_time t = dsi_time_collective(&d, DSI_COLL_ALL_REDUCE, (dsi_group){4, 4}, 1e9);
+    const dsi_coll_time t = dsi_time_collective(&d, DS_COMM_ALL_REDUCE, (dsi_group){4, 4}, 1e9);
     assert_string_equal(t.algorithm, "direct");
     near(t.seconds, 1e-6 + 0.03);
 }
@@ -74,18 +75,18 @@ static void nodes(void **state)
     /* 2 nodes of 4, 8 GB gathered. Through all: 6 hops inside, 2 outside, 7/8 of 8 GB at the lesser
      * of 50 and 4 · 10 GB/s. One after the other: 3 + 1 hops, 1 GB outside at 10, 6 GB at 50. */
     const dsi_coll_time large =
-        dsi_time_collective(&two_levels, DSI_COLL_ALL_GATHER, (dsi_group){8, 4}, 8e9);
+        dsi_time_collective(&two_levels, DS_COMM_ALL_GATHER, (dsi_group){8, 4}, 8e9);
     assert_string_equal(large.algorithm, "ring");
     near(large.seconds, 26e-6 + 7.0 / 40.0);
     near(large.net_bytes, 1e9);
     near(large.node_bytes, 6e9);
     const dsi_coll_time small =
-        dsi_time_collective(&two_levels, DSI_COLL_ALL_GATHER, (dsi_group){8, 4}, 8e3);
+        dsi_time_collective(&two_levels, DS_COMM_ALL_GATHER, (dsi_group){8, 4}, 8e3);
     assert_string_equal(small.algorithm, "hierarchical");
     near(small.seconds, 3e-6 + 10e-6 + 1e3 / 10e9 + 6e3 / 50e9);
     /* one rank a node: nothing inside */
     const dsi_coll_time thin =
-        dsi_time_collective(&two_levels, DSI_COLL_ALL_GATHER, (dsi_group){4, 1}, 1e9);
+        dsi_time_collective(&two_levels, DS_COMM_ALL_GATHER, (dsi_group){4, 1}, 1e9);
     near(thin.seconds, 2 * 10e-6 + 0.75 / 10.0);
     near(thin.node_bytes, 0.0);
 }
@@ -97,7 +98,7 @@ static void monotone(void **state)
     for (uint32_t i = 0; dsi_device_at(i) != NULL; ++i) {
         const dsi_device *d = dsi_device_at(i);
         const uint32_t g = d->ranks_per_node;
-        for (dsi_coll kind = DSI_COLL_ALL_REDUCE; kind <= DSI_COLL_ALL_GATHER; ++kind) {
+        for (ds_comm_op kind = DS_COMM_ALL_REDUCE; kind <= DS_COMM_ALL_GATHER; ++kind) {
             for (uint32_t k = 1; k <= 512; k *= 2) {
                 double before = 0.0;
                 for (double bytes = 8.0; bytes < 1e11; bytes *= 3.7) {
@@ -105,8 +106,8 @@ static void monotone(void **state)
                     assert_true(isfinite(t) && t > 0.0);
                     assert_true(t >= before);
                     assert_true(seconds(d, kind, 2 * k * g, g, bytes) >= t * 0.999);
-                    assert_true(seconds(d, DSI_COLL_ALL_REDUCE, k * g, g, bytes) >=
-                                0.5 * seconds(d, DSI_COLL_ALL_GATHER, k * g, g, bytes));
+                    assert_true(seconds(d, DS_COMM_ALL_REDUCE, k * g, g, bytes) >=
+                                0.5 * seconds(d, DS_COMM_ALL_GATHER, k * g, g, bytes));
                     before = t;
                 }
             }
@@ -130,7 +131,7 @@ static void measured_elsewhere(void **state)
         dsi_device d;
         const double n = (double)rows[i].ranks;
         CHECK_OK(NULL, dsi_device_find(NULL, rows[i].device, &d));
-        const double t = seconds(&d, DSI_COLL_ALL_REDUCE, rows[i].ranks, 8, rows[i].bytes);
+        const double t = seconds(&d, DS_COMM_ALL_REDUCE, rows[i].ranks, 8, rows[i].bytes);
         const double want = 2.0 * (n - 1.0) / n * rows[i].bytes / rows[i].bus_rate;
         if (fabs(t / want - 1.0) > 0.2) {
             fail_msg("%s, %u ranks, %.0f bytes: %.1f us, measured %.1f us", rows[i].device,

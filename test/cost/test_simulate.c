@@ -50,7 +50,7 @@ static dsi_sim_step start(ds_phase phase, dsi_sim_stream stream, double seconds)
                           .phase = phase,
                           .stream = stream,
                           .op = "all_gather",
-                          .coll = DSI_COLL_ALL_GATHER,
+                          .coll = DS_COMM_ALL_GATHER,
                           .work = {.bytes = 1e9},
                           .seconds = seconds};
 }

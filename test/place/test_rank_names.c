@@ -47,7 +47,7 @@ static ds_status calls_something_else(dsi_comm *world, dsi_mesh_comms *comms)
         dsi_axes_of(1u << (comms->mesh.size[DSI_AXIS_TP] > 1 ? DSI_AXIS_TP : DSI_AXIS_DPS));
     dsi_comm *group = NULL;
     DS_TRY(dsi_mesh_comms_get(comms, &inner, &group));
-    return dsi_comm_run(group, &(dsi_comm_call){.kind = DSI_COLL_ALL_REDUCE,
+    return dsi_comm_run(group, &(dsi_comm_call){.kind = DS_COMM_ALL_REDUCE,
                                                 .dtype = DS_DTYPE_F32,
                                                 .factor = 1.0f,
                                                 .parts = &part,

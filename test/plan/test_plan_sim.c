@@ -186,9 +186,9 @@ static void communication(void **state)
     const double p = 2.0 * parameters();
     for (uint32_t stage = 0; stage <= 3; ++stage) {
         made m = make(4, stage, DS_RECOMPUTE_NONE, false);
-        const double gathered = moved(&m, DSI_STREAM_COMM, DSI_COLL_ALL_GATHER);
-        const double reduced = moved(&m, DSI_STREAM_COMM, DSI_COLL_ALL_REDUCE);
-        const double scattered = moved(&m, DSI_STREAM_COMM, DSI_COLL_REDUCE_SCATTER);
+        const double gathered = moved(&m, DSI_STREAM_COMM, DS_COMM_ALL_GATHER);
+        const double reduced = moved(&m, DSI_STREAM_COMM, DS_COMM_ALL_REDUCE);
+        const double scattered = moved(&m, DSI_STREAM_COMM, DS_COMM_REDUCE_SCATTER);
         if (stage == 0) {
             near(gathered + scattered + 1.0, 1.0);
             assert_true(reduced >= p && reduced < p + 4096.0);

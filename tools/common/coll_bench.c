@@ -30,16 +30,16 @@ typedef struct job {
 
 static const struct {
     const char *name;
-    dsi_coll kind;
+    ds_comm_op kind;
     dsi_mpi_peer_kind mpi;
 } ops[COLL_BENCH_OP_COUNT] = {
-    [COLL_BENCH_ALL_REDUCE] = {"all_reduce", DSI_COLL_ALL_REDUCE, DSI_MPI_PEER_ALL_REDUCE},
-    [COLL_BENCH_REDUCE_SCATTER] = {"reduce_scatter", DSI_COLL_REDUCE_SCATTER,
+    [COLL_BENCH_ALL_REDUCE] = {"all_reduce", DS_COMM_ALL_REDUCE, DSI_MPI_PEER_ALL_REDUCE},
+    [COLL_BENCH_REDUCE_SCATTER] = {"reduce_scatter", DS_COMM_REDUCE_SCATTER,
                                    DSI_MPI_PEER_REDUCE_SCATTER},
-    [COLL_BENCH_ALL_GATHER] = {"all_gather", DSI_COLL_ALL_GATHER, DSI_MPI_PEER_ALL_GATHER},
-    [COLL_BENCH_ALL_TO_ALL] = {"all_to_all", DSI_COLL_ALL_TO_ALL, DSI_MPI_PEER_ALL_TO_ALL},
-    [COLL_BENCH_BROADCAST] = {"broadcast", DSI_COLL_BROADCAST, DSI_MPI_PEER_BROADCAST},
-    [COLL_BENCH_PT2PT] = {"pt2pt", DSI_COLL_SEND, DSI_MPI_PEER_PING_PONG},
+    [COLL_BENCH_ALL_GATHER] = {"all_gather", DS_COMM_ALL_GATHER, DSI_MPI_PEER_ALL_GATHER},
+    [COLL_BENCH_ALL_TO_ALL] = {"all_to_all", DS_COMM_ALL_TO_ALL, DSI_MPI_PEER_ALL_TO_ALL},
+    [COLL_BENCH_BROADCAST] = {"broadcast", DS_COMM_BROADCAST, DSI_MPI_PEER_BROADCAST},
+    [COLL_BENCH_PT2PT] = {"pt2pt", DS_COMM_SEND, DSI_MPI_PEER_PING_PONG},
 };
 
 const char *coll_bench_name(coll_bench_op op)
@@ -47,7 +47,7 @@ const char *coll_bench_name(coll_bench_op op)
     return ops[op].name;
 }
 
-dsi_coll coll_bench_kind(coll_bench_op op)
+ds_comm_op coll_bench_kind(coll_bench_op op)
 {
     return ops[op].kind;
 }
@@ -139,9 +139,9 @@ static ds_status run_pair(const coll_bench *b, const job *j)
     if (rank > 1) {
         return DS_OK;
     }
-    call.kind = rank == 0 ? DSI_COLL_SEND : DSI_COLL_RECV;
+    call.kind = rank == 0 ? DS_COMM_SEND : DS_COMM_RECV;
     DS_TRY(dsi_comm_run(b->comm, &call));
-    call.kind = rank == 0 ? DSI_COLL_RECV : DSI_COLL_SEND;
+    call.kind = rank == 0 ? DS_COMM_RECV : DS_COMM_SEND;
     return dsi_comm_run(b->comm, &call);
 }
 
@@ -305,7 +305,7 @@ static ds_status slowest(const coll_bench *b)
 {
     const dsi_comm_part part = {
         .in = b->times, .out = b->times, .count = (size_t)N_WAYS * b->params.trials};
-    return dsi_comm_run(b->comm, &(dsi_comm_call){.kind = DSI_COLL_ALL_REDUCE,
+    return dsi_comm_run(b->comm, &(dsi_comm_call){.kind = DS_COMM_ALL_REDUCE,
                                                   .dtype = DS_DTYPE_F64,
                                                   .reduction = DSI_REDUCE_MAX,
                                                   .factor = 1.0f,

@@ -37,7 +37,7 @@ typedef enum coll_bench_op {
 
 const char *coll_bench_name(coll_bench_op op);
 /* The collective whose bandwidth formula holds. */
-dsi_coll coll_bench_kind(coll_bench_op op);
+ds_comm_op coll_bench_kind(coll_bench_op op);
 
 typedef struct coll_bench_params {
     ds_dtype dtype;
