@@ -25,7 +25,7 @@ static const char about[] =
     "column MPI/ours is how many times longer MPI takes.";
 
 static const char after[] =
-    "A size is what one rank hands in: of an all_gather its slice, of the others the whole tensor. "
+    "A size is what one rank passes: of an all_gather its slice, of the others the whole tensor. "
     "\nThroughput and bus bandwidth of n ranks, B bytes and t seconds:\n"
     "  all_reduce                  2B/t    B/t 2(n-1)/n\n"
     "  all_gather                  nB/t    nB/t (n-1)/n\n"

@@ -316,7 +316,7 @@ static int consolidate(ds_ctx *ctx, const options *o, const char *dir, const cha
 
 static int usage(const char *what)
 {
-    (void)fprintf(stderr, "ds_checkpoint: %s; --help tells more\n", what);
+    (void)fprintf(stderr, "ds_checkpoint: %s; --help says more\n", what);
     return EXIT_USAGE;
 }
 

@@ -159,7 +159,7 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "ds_elastic: %s\n", ds_ctx_error(ctx));
         code = EXIT_USAGE;
     } else if (!help && path == NULL) {
-        (void)fprintf(stderr, "ds_elastic: expected --config FILE; --help tells more\n");
+        (void)fprintf(stderr, "ds_elastic: expected --config FILE; --help says more\n");
         code = EXIT_USAGE;
     } else if (!help) {
         code = run(ctx, path, (uint32_t)world_size);

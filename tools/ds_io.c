@@ -50,7 +50,7 @@ static ds_status check(ds_ctx *ctx, options *o)
 {
     if (o->folders.n == 0 || o->folders.n > MAX_FOLDERS || o->size == NULL) {
         return ds_fail(ctx, DS_ERR_ARG,
-                       "expected --folder DIR and --io_size BYTES; --help tells "
+                       "expected --folder DIR and --io_size BYTES; --help says "
                        "more");
     }
     DS_TRY(size_parse_binary(ctx, "io_size", o->size, &o->bench.bytes));

@@ -60,7 +60,7 @@ static ds_status check(ds_ctx *ctx, options *o)
 {
     if (o->folders.n == 0 || o->folders.n > MAX_FOLDERS) {
         return ds_fail(ctx, DS_ERR_ARG,
-                       "expected --nvme_dir DIR, up to %d of them; --help tells "
+                       "expected --nvme_dir DIR, up to %d of them; --help says "
                        "more",
                        MAX_FOLDERS);
     }

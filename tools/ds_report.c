@@ -38,7 +38,7 @@ typedef struct options {
 } options;
 
 static const char about[] =
-    "Tells what this machine has (processor, memory, disks, compilers, MPI, CUDA) and what this "
+    "Reports what this machine has (processor, memory, disks, compilers, MPI, CUDA) and what this "
     "installation can do with it: operators by instruction set, and each backend, with the reason "
     "where one cannot be used. With --runs: the page of a run of ds_train, or of several side by "
     "side.";
@@ -65,7 +65,7 @@ static void heading(const char *text)
                  text);
 }
 
-/* First line that a command prints; where a program is that tells none; "not found" else. */
+/* First line that a command prints; where a program is that prints none; "not found" else. */
 static void version_row(const char *name, const char *command)
 {
     char line[LINE_BYTES] = "";

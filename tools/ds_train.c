@@ -173,7 +173,7 @@ static ds_status train(train_run *run, ds_comm *comm, const train_options *optio
 }
 
 /* Threads: the flag, else DS_THREADS, which the launcher gives, else this rank's share of the cores
- * of its host. Only rank 0 tells what goes well. */
+ * of its host. Only rank 0 reports what goes well. */
 static ds_status context_params(ds_ctx *ctx, train_options *options, ds_ctx_params *params)
 {
     dsi_comm_world world;

@@ -99,7 +99,7 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
     char *parent = NULL;
     char *tag = NULL;
     if (words->n != 2) {
-        (void)fprintf(stderr, "zero_to_fp32: expected CHECKPOINT_DIR and OUTPUT_DIR; --help tells "
+        (void)fprintf(stderr, "zero_to_fp32: expected CHECKPOINT_DIR and OUTPUT_DIR; --help says "
                               "more\n");
         return 2;
     }

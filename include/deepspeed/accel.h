@@ -6,7 +6,7 @@
  * it can leave out says what its absence means. A shared object exports the function that
  * DS_ACCEL_SYMBOL names, which returns it, and is chosen by its path (ds_engine_params.accelerator,
  * --accelerator ./libmine.so); the program ds_accel_test checks it. The object is linked against
- * nothing of the library: what it may call is handed to that function. docs/internals/accel.md
+ * nothing of the library: what it may call is passed to that function. docs/internals/accel.md
  * shows one.
  *
  * Thread rule: one device has one owner at a time, the thread that called open, unless a slot says
@@ -53,9 +53,10 @@ typedef struct ds_accel_kernels {
     const ds_kernel *(*choose)(const ds_kernel_sig *sig, ds_isa cap);
 } ds_accel_kernels;
 
-/* A stream runs what is queued on it one after another, beside the host and other streams. What
- * is queued stays as it is, calls and operands and host memory too, until the stream has passed it.
- * Queueing may fail because what was queued before has: synchronize says what that was. */
+/* A stream runs what is queued on it one after another, concurrently with the host and other
+ * streams. What is queued stays as it is, calls and operands and host memory too, until the stream
+ * has passed it. Queueing may fail because what was queued before has: synchronize says what that
+ * was. */
 typedef struct ds_accel_stream ds_accel_stream;
 typedef struct ds_accel_event ds_accel_event;
 

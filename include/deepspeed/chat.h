@@ -47,7 +47,7 @@ enum {
  * with tools; otherwise the one of tok's that has this name, or a built-in one of ds_chat_names().
  * tok (borrowed for the call) gives the spelling of bos and eos. The caller owns *chat_out; ctx
  * must outlive it. Errors: ERR_NOT_FOUND (tok has no template), ERR_FORMAT and ERR_UNSUPPORTED (the
- * text is wrong, or not known here: line and column), ERR_ARG (no such name: tells the names). */
+ * text is wrong, or not known here: line and column), ERR_ARG (no such name: lists the names). */
 DS_API ds_status ds_chat_create(ds_ctx *ctx, const ds_tokenizer *tok, const char *name,
                                 ds_chat **chat_out);
 DS_API void ds_chat_destroy(ds_chat **chat);

@@ -120,7 +120,7 @@ typedef struct ds_checkpoint_saver ds_checkpoint_saver;
 
 typedef struct ds_checkpoint_saver_info {
     size_t copy_bytes;    /* host memory that holds the copy */
-    uint64_t n_saves;     /* handed to the thread so far */
+    uint64_t n_saves;     /* passed to the thread so far */
     double stall_seconds; /* of the newest: in begin and commit, waiting and copying */
     double write_seconds; /* of the newest that ended */
 } ds_checkpoint_saver_info;
@@ -139,7 +139,7 @@ DS_API ds_status ds_checkpoint_saver_reserve(ds_checkpoint_saver *saver, size_t 
 DS_API ds_status ds_checkpoint_saver_begin(ds_checkpoint_saver *saver,
                                            const ds_checkpoint_params *params,
                                            ds_checkpoint_writer **writer_out);
-/* Copies the slices and hands the writer to the thread. *writer is gone whatever the outcome.
+/* Copies the slices and passes the writer to the thread. *writer is gone whatever the outcome.
  * Errors: ERR_NOMEM, what fill returns. */
 DS_API ds_status ds_checkpoint_saver_commit(ds_checkpoint_saver *saver,
                                             ds_checkpoint_writer **writer);
@@ -235,7 +235,7 @@ typedef struct ds_checkpoint_export_info {
 /* Writes the weights (the masters where there are any) under their names as model.safetensors, or
  * shards with an index. Streamed: memory is bounded by one tensor. info_out may be NULL. Errors:
  * ERR_CORRUPT, ERR_NUMERIC (a value beyond the range of dtype), ERR_NOT_FOUND (no weights),
- * ERR_UNSUPPORTED (frozen parameters cannot be told), ERR_IO. */
+ * ERR_UNSUPPORTED (frozen parameters are not known), ERR_IO. */
 DS_API ds_status ds_checkpoint_export(ds_checkpoint *ckpt,
                                       const ds_checkpoint_export_params *params,
                                       ds_checkpoint_export_info *info_out);

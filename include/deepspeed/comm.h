@@ -31,7 +31,7 @@ typedef struct dsi_comm ds_comm;
 DS_API ds_status ds_comm_open(ds_ctx *ctx, ds_comm **comm_out);
 /* Leaves the job. Not collective. Accepts NULL and *comm == NULL. */
 DS_API void ds_comm_close(ds_comm **comm);
-/* Tells the others that this rank gives up, and why: their next wait ends with ERR_PEER. Not
+/* Reports to the others that this rank gives up, and why: their next wait ends with ERR_PEER. Not
  * collective. */
 DS_API void ds_comm_abort(ds_comm *comm, const char *reason);
 
@@ -86,7 +86,7 @@ typedef struct ds_comm_log_row {
     ds_comm_op op;
     const char *caller; /* with `debug`, else ""; valid until the log starts anew or ends */
     uint32_t n_ranks;
-    size_t bytes; /* what a rank hands in: of an all_gather its slice, else the whole tensor */
+    size_t bytes; /* what a rank passes: of an all_gather its slice, else the whole tensor */
     uint64_t count;
     double total_ms;               /* of all calls */
     double average_ms;             /* without the tenth at each end */

@@ -8,7 +8,7 @@
  * rest. Then an engine takes it, and ds_config_get_int and its kin give single values.
  *
  * Thread rule: load and resolve on one thread; a resolved config is const and any thread may read
- * it. Everything that a config hands out is owned by it and lives as long as it does.
+ * it. Everything that a config returns is owned by it and lives as long as it does.
  */
 #ifndef DEEPSPEED_CONFIG_H
 #define DEEPSPEED_CONFIG_H

@@ -107,7 +107,7 @@ DS_API ds_status ds_engine_backward_outputs(ds_engine *engine, const ds_named_te
 /* At the accumulation boundary: norm, clipping, update, schedule, loss scale. Elsewhere only
  * counts. Gradients that are not finite skip the update (ds_engine_was_step_applied). ERR_STATE
  * without a backward. States that live on disk may still be on their way there when it returns; an
- * error of that (ERR_IO) is told by the next call that runs, reads or saves something, and from
+ * error of that (ERR_IO) is reported by the next call that runs, reads or saves something, and from
  * then on calls are ERR_STATE until a checkpoint is loaded. */
 DS_API ds_status ds_engine_step(ds_engine *engine);
 

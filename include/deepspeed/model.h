@@ -53,7 +53,7 @@ DS_API ds_status ds_model_print(const ds_model *model, char **text_out);
 DS_API ds_status ds_model_print_config(const ds_model *model, const char *config_json,
                                        char **text_out);
 
-/* A model written by the caller. info is copied, its strings and fields borrowed; config is handed
+/* A model written by the caller. info is copied, its strings and fields borrowed; config is passed
  * to trace.
  *
  * info->fields describes the numbers of config, as an operator's attributes are described:

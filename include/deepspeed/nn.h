@@ -3,7 +3,7 @@
  *
  * A function that builds part of a model takes values and returns a value; nothing is computed. An
  * error is sticky: the first is recorded, every later call returns DS_NONE, and ds_nn_status()
- * tells at the end. So model code reads like the formula, without error handling on each line.
+ * reports at the end. So model code reads like the formula, without error handling on each line.
  *
  * Shapes: B batch, T positions, C model width, H query heads, KV key-value heads, D head width.
  * Parameters are cells named by the scope path: ds_nn_push(nn, "h.0"); ds_nn_linear(nn, "c_attn",
@@ -110,7 +110,7 @@ DS_API ds_value ds_nn_linear(ds_nn *nn, const char *name, ds_value x,
 /* The same as a grid of tiles with weights of their own: the inputs are cut into in_splits, the
  * outputs into out_splits parts (1 to 64 each; as even as possible, the first ones larger by one).
  * A tile is a parameter by itself, scope.name.linears.O.I.weight (O out, I in; the bias of outputs
- * O is linears.O.LAST.bias): ZeRO stage 3 gathers and offload brings one tile at a time, where the
+ * O is linears.O.LAST.bias): ZeRO stage 3 gathers and offload fetches one tile at a time, where the
  * whole weight would not fit. Names and shapes are those of DeepSpeed's TiledLinear.
  *
  * Cutting outputs changes no bit of y and of weight gradients; cutting inputs adds the tiles' fp32

@@ -55,7 +55,7 @@ typedef struct ds_memory_info {
     size_t mapped;      /* for cells and arenas; does not change */
     size_t host, disk;  /* storage of offloaded cells */
     size_t planned;     /* of the process: mapped, host, copies of checkpoints, program and plans */
-    /* measured; 0 where the system does not tell */
+    /* measured; 0 where the system does not say */
     size_t resident; /* anonymous memory and the share of shared memory, which is part of it */
     size_t resident_shared; /* that share */
     size_t resident_files;  /* mapped files: programs, libraries, weights */

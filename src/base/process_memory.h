@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-/* Bytes; 0 where the system does not tell. */
+/* Bytes; 0 where the system does not say. */
 typedef struct dsi_process_memory {
     size_t anonymous; /* resident, of this process alone */
     size_t shared;    /* its part of resident shared memory */

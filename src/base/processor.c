@@ -21,7 +21,7 @@ enum {
     SAVES_AMX = 0x60000  /* tile configuration and data */
 };
 
-/* Where a feature is told: register of leaf 1 or 7, subleaf 0 or 1, its bit. */
+/* Where a feature is reported: register of leaf 1 or 7, subleaf 0 or 1, its bit. */
 typedef struct feature_row {
     const char *name;
     uint32_t feature;

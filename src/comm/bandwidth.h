@@ -12,7 +12,7 @@ typedef struct dsi_bandwidth {
     double algorithm, bus;
 } dsi_bandwidth;
 
-/* bytes: what one rank hands in (of an all_gather its slice, of a reduce_scatter the whole tensor);
+/* bytes: what one rank passes (of an all_gather its slice, of a reduce_scatter the whole tensor);
  * n: ranks of the communicator. With t seconds:
  *
  *   all_reduce        2·bytes/t    bytes/t · 2(n-1)/n

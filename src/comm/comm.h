@@ -134,9 +134,9 @@ ds_status dsi_comm_wait(dsi_comm *comm, dsi_comm_ticket ticket, dsi_comm_times *
  * timeout, naming who is missing. */
 ds_status dsi_comm_test(dsi_comm *comm, dsi_comm_ticket ticket, bool late, bool *done_out);
 
-/* Tells the others that this rank waits for somebody outside of this communicator, and will have
- * given up by `until` (seconds of dsi_clock_seconds; 0: it is back). Until then they do not take it
- * for the one that is missing: it knows better who is. */
+/* Reports to the others that this rank waits for somebody outside of this communicator, and will
+ * have given up by `until` (seconds of dsi_clock_seconds; 0: it is back). Until then they do not
+ * take it for the one that is missing: it knows better who is. */
 void dsi_comm_away(dsi_comm *comm, double until);
 
 /* Start and wait. */
@@ -165,7 +165,7 @@ ds_status dsi_comm_symmetric(dsi_comm *comm, size_t bytes, void **memory_out);
 /* Makes the staging for calls of up to `bytes` so that no call allocates. Collective. */
 ds_status dsi_comm_reserve(dsi_comm *comm, size_t bytes);
 
-/* Tells the other ranks that this one gives up, and why: their waits end with ERR_PEER. */
+/* Reports to the other ranks that this one gives up, and why: their waits end with ERR_PEER. */
 void dsi_comm_abort(dsi_comm *comm, const char *reason);
 
 /* Frees; not collective. Accepts NULL and *comm == NULL. */

@@ -133,7 +133,7 @@ void dsi_comm_log_detach(dsi_comm *comm)
 
 /* ---- rows ---- */
 
-/* What one rank hands in, alike on every rank where the call allows it. */
+/* What one rank passes, alike on every rank where the call allows it. */
 static size_t message_bytes(const dsi_comm *comm, const dsi_comm_call *call)
 {
     size_t count = 0;

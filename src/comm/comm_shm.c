@@ -163,7 +163,7 @@ static bool write_totals(shm_comm *comm, const shm_op *op, uint64_t *to)
     return exchange_fits(op, sum);
 }
 
-/* Tells the others of the call. IN: the slot is free on every rank. */
+/* Announces the call to the others. IN: the slot is free on every rank. */
 static void announce(shm_comm *comm, shm_op *op)
 {
     shm_block *own = shm_own(comm);

@@ -14,9 +14,9 @@
 
 enum { NAME_WORDS = 3 };
 
-/* What each rank tells the others: where it is, and a name for its block if it is the first. The
- * number of the node may be a guess; shared memory reaches those that have kernel and network name
- * space in common, whatever the numbers say. */
+/* What each rank reports to the others: where it is, and a name for its block if it is the first.
+ * The number of the node may be a guess; shared memory reaches those that have kernel and network
+ * name space in common, whatever the numbers say. */
 typedef struct place_card {
     int64_t node;
     uint64_t reach; /* equal where shared memory reaches */

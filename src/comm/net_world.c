@@ -2,7 +2,7 @@
 /* Opens what the ranks of a job share: wire and rendezvous. See net_impl.h. Called by net_open.c.
  *
  * UCX: first the rendezvous (at MASTER_ADDR:MASTER_PORT), over which UCX's addresses travel. MPI:
- * first MPI, over which rank 0 tells where its rendezvous is, with a secret made for it.
+ * first MPI, over which rank 0 reports where its rendezvous is, with a secret made for it.
  */
 #include "base/number.h"
 #include "comm/net.h"
@@ -24,7 +24,7 @@ enum { SECRET_BYTES = 64, PLACES_BYTES = 900, HOST_BYTES = 256 };
 #define FOR_EVER           1e8
 #define FAILED_NANOSECONDS 100000000
 
-/* Where the rendezvous is, as rank 0 tells it over MPI. */
+/* Where the rendezvous is, as rank 0 reports it over MPI. */
 typedef struct meeting_place {
     uint32_t port; /* 0: there is none */
     char secret[SECRET_BYTES + 4];

@@ -170,7 +170,7 @@ static struct timespec until_time(double seconds)
 }
 
 /* Sends and waits for the answer; DS_IN_PROGRESS: time passed. With `heed`, a failure of the job
- * ends the wait. The answer's value is handed to the caller, who frees it (zero byte after it). */
+ * ends the wait. The answer's value is passed to the caller, who frees it (zero byte after it). */
 static ds_status exchange(dsi_rdv *rdv, rdv_frame *request, double timeout, bool heed,
                           rdv_frame *answer_out, uint8_t **value_out)
 {

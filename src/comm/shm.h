@@ -28,9 +28,9 @@ typedef struct dsi_shm_params {
  * that did not come, differ in size, card or version, or are there twice. */
 ds_status dsi_comm_shm_open(ds_ctx *ctx, const dsi_shm_params *params, dsi_comm **comm_out);
 
-/* In the place of rank params->rank, which ended and never came: tells the ranks that wait for it,
- * or come later, how it ended, and returns when one has taken that; else never. Errors: ERR_PEER, a
- * process is that rank still. */
+/* In the place of rank params->rank, which ended and never came: reports to the ranks that wait for
+ * it, or come later, how it ended, and returns when one has taken that; else never. Errors:
+ * ERR_PEER, a process is that rank still. */
 ds_status dsi_shm_stand_in(ds_ctx *ctx, const dsi_shm_params *params, const char *text);
 
 #endif

@@ -60,7 +60,7 @@ static void add(text *t, const char *format, ...)
     t->used = t->used < t->room ? t->used : t->room - 1;
 }
 
-/* Where a rank stands, as far as its block tells. */
+/* Where a rank stands, as far as its block says. */
 static void add_place(text *t, const shm_comm *comm, uint32_t rank)
 {
     const shm_block *block = shm_block_of(comm, rank);

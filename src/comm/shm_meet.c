@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How processes of one host meet and hand descriptors to one another.
+/* How processes of one host meet and pass descriptors to one another.
  *
  * Each rank binds a datagram socket (shm_note.h). The ranks say hello to rank 0 until it answers
  * with a descriptor of the group's memory; later groups and symmetric memory go the same way, from
@@ -24,7 +24,7 @@
 
 /* A host's name, as much of it as a line has room for. */
 enum { HOST_BYTES = 64 };
-#define TELL_SECONDS 1.0 /* rank 0 tells who is missing so often */
+#define TELL_SECONDS 1.0 /* rank 0 reports who is missing so often */
 
 ds_status shm_memory_create(ds_ctx *ctx, size_t bytes, int *fd_out)
 {
@@ -187,7 +187,7 @@ static bool all_came(const bool *came, uint32_t size)
     return first_missing(came, size) == size;
 }
 
-/* While rank 0 waits: tells who is missing, or gives up. */
+/* While rank 0 waits: reports who is missing, or gives up. */
 static ds_status wait_on(ds_ctx *ctx, const dsi_shm_params *params, const shm_job *job,
                          const bool *came, dsi_meet_wait *wait, double *told)
 {

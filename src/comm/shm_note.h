@@ -16,7 +16,8 @@ typedef enum shm_note_kind {
     NOTE_HELLO = 1, /* text: the card, see shm.h */
     NOTE_MEMORY,
     NOTE_REFUSED,
-    NOTE_MISSING, /* rank 0 tells those that wait with it who is missing; tag: the first of them */
+    NOTE_MISSING, /* rank 0 reports to those that wait with it who is missing; tag: the first of
+                     them */
     NOTE_GONE     /* in the place of a rank that ended and never came: how it ended */
 } shm_note_kind;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tells ranks that wait that another of them ended and will not come. See shm.h; called by
- * comm_open.c in a process that the launcher starts for it. */
+/* What reports to ranks that wait that another of them ended and will not come. See shm.h; called
+ * by comm_open.c in a process that the launcher starts for it. */
 #include "comm/shm_note.h"
 
 #include <stdio.h>

@@ -7,7 +7,7 @@
 
 enum { FEW = 16 };
 
-/* Whether anything is brought to the device, or gathered, at all. */
+/* Whether anything is fetched to the device, or gathered, at all. */
 static bool has_transfers(const dsi_engine_spec *spec)
 {
     return spec->zero.mesh.n_ranks > 1 || dsi_offload_is_on(&spec->offload);
@@ -111,7 +111,7 @@ void dsi_memory_choice_text(const dsi_memory_choice *choice, uint32_t n_kept,
     char text[DSI_MEMORY_CHOICE_BYTES];
     (void)snprintf(text, sizeof text, "%s%s%s%s", recompute[choice->recompute],
                    n_kept > 0 ? ", logits kept" : "", transfers[choice->transfers],
-                   choice->hold ? "" : ", parameters brought for each use");
+                   choice->hold ? "" : ", parameters fetched for each use");
     memcpy(text_out, text + (text[0] != '\0' ? 2 : 0), sizeof text - 2);
 }
 

@@ -186,8 +186,8 @@ size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan)
            aligned(eval->shared_bytes);
 }
 
-/* Homes of all logical cells. Those of evaluation are declared for it, since parts of cells come
- * behind them. */
+/* Placements of all logical cells. Those of evaluation are declared for it, since parts of cells
+ * come behind them. */
 static ds_status find_residencies(maker *m)
 {
     ds_graph *graph = NULL;
@@ -204,7 +204,7 @@ static ds_status find_residencies(maker *m)
 }
 
 /* The evaluation plan keeps off what a forward pass left for its backward pass, and that for the
- * norm; and off the memory of what runs beside other phases. */
+ * norm; and off the memory of what runs concurrently with other phases. */
 static ds_status build_eval_plan(maker *m)
 {
     ds_graph *graph = NULL;

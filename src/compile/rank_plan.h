@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one rank of a run holds and does, as data: cells, placements, plans. Built from model,
  * configuration and number of ranks alone (LAW 1): no memory for cells, no communicator, so that
- * the engine, which runs it, and ds_plan, which only tells what it costs, share it.
+ * the engine, which runs it, and ds_plan, which only reports what it costs, share it.
  */
 #ifndef DSI_COMPILE_RANK_PLAN_H
 #define DSI_COMPILE_RANK_PLAN_H

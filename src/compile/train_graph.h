@@ -21,7 +21,7 @@ typedef struct dsi_zenflow_spec {
     int64_t update_every; /* steps */
     int64_t select_every; /* steps between two choices; 0: chosen once */
     int64_t warm_up;      /* steps at the start that update everything */
-    bool overlap;         /* the rest is updated beside the next steps, one update late */
+    bool overlap; /* the rest is updated concurrently with the next steps, one update late */
 } dsi_zenflow_spec;
 
 /* Traces a loss from the model's outputs; declares "loss". */

@@ -21,7 +21,7 @@ struct ds_config {
     bool is_resolved;
 };
 
-/* Hands the text of buf to the caller as a malloc'd string and frees buf. ERR_NOMEM. */
+/* Returns the text of buf as a malloc'd string and frees buf. ERR_NOMEM. */
 ds_status dsi_config_give(ds_ctx *ctx, dsi_buf *buf, char **text_out);
 
 /* Visits every section that the tables reach, parents before children; variants under the path of

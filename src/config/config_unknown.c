@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keys that no row has. Called by the walk for each section of the file; see config_eval.h.
  *
- * Below a known section one is an error: DeepSpeed refuses it, or hands it to an optimizer or a
+ * Below a known section one is an error: DeepSpeed refuses it, or passes it to an optimizer or a
  * schedule that does. At the top level of a training configuration DeepSpeed does not read it: a
  * likely slip of the pen (near a known key, or the key of a section) is an error, else it is noted.
  */

@@ -75,7 +75,8 @@ static const dsi_option tensor_parallel_rows[] = {
       "rank. Works with every ZeRO stage.",
       MIN(0)),
     B("tp_overlap_comm", "false", IN_FORCE,
-      "Reductions run beside computation that does not need them, ZeRO's too: as overlap_comm.",
+      "Reductions run concurrently with computation that does not need them, ZeRO's too: as "
+      "overlap_comm.",
       FIELD(tp_overlap_comm)),
     S("tensor_parallel", NULL, IN_FORCE, "Size of the group.", .section = &tp, .aliases = "tp"),
     LIST("injection_policy_tuple", "null", NOT_BUILT, "PyTorch classes to split.", WITH(NULLABLE),

@@ -92,7 +92,7 @@ static const dsi_option rows[] = {
       NOTE("there is no sequence parallelism to send for")),
     B("managed_gradient_accumulation", "true", NOT_BUILT,
       "Let the engine find the accumulation boundary.",
-      NOTE("the configuration cannot hand the boundary to the caller; set it to true and call "
+      NOTE("the configuration cannot leave the boundary to the caller; set it to true and call "
            "ds_engine_set_gradient_accumulation_boundary")),
     B("sparse_gradients", "false", NO_EFFECT,
       "Send gradients of embeddings as rows that are not zero.",

@@ -4,7 +4,7 @@
  *
  * A trace is one JSON object {"traceEvents":[…]}: begin, any number of names and spans, end. Times
  * are seconds here, microseconds in the file. The writer appends to a buffer whose `failed` flag
- * tells whether all fitted; whoever writes much takes the text out between two events.
+ * says whether all fitted; whoever writes much takes the text out between two events.
  *
  * A plan's trace and a run's have different processes, so that they can stand in one file. Spans of
  * one thread never overlap, they may only nest: viewers drop others.

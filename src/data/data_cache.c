@@ -6,7 +6,7 @@
  * 2. One process makes an entry while others wait for its lock (NAME.lock), which the kernel drops
  *    with its holder; the next then makes it. A file system without locks has each make its own,
  *    and the last to end gives it the name: both are the same.
- * 3. An entry that is damaged is told of and made anew.
+ * 3. An entry that is damaged is reported and made anew.
  */
 #include "data/data_cache.h"
 

@@ -193,13 +193,13 @@ ds_status dsi_cache_entry_map(ds_ctx *ctx, const ds_dataset_params *params, cons
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory to read the data cache");
     }
     if (access(folder, F_OK) != 0) {
-        status = DS_ERR_NOT_FOUND; /* nothing to tell of */
+        status = DS_ERR_NOT_FOUND; /* nothing to report */
     }
     if (status >= 0) {
         status = read_meta(ctx, folder, &meta);
     }
     if (status >= 0 && meta.info.n_bad > params->skip_bad) {
-        status = DS_ERR_NOT_FOUND; /* to read the files again tells which row it is */
+        status = DS_ERR_NOT_FOUND; /* reading the files again reports which row it is */
     }
     if (status >= 0) {
         status = fill_store(ctx, folder, &meta, tokens);

@@ -150,7 +150,7 @@ static ds_status hash_mapped(ds_ctx *ctx, contents *c, pieces *p)
     return DS_OK;
 }
 
-/* The ending tells how the bytes are read; the rest of the name does not matter. */
+/* The ending says how the bytes are read; the rest of the name does not matter. */
 static ds_status add_content(ds_ctx *ctx, const char *path, void *user)
 {
     contents *c = user;

@@ -19,7 +19,7 @@ typedef struct dsi_data_files {
  * caller frees the list.
  *
  *   a file    itself, whatever its name: who reads it judges the ending
- *   a folder  all data files in it and in the folders below, links followed. Told by the ending:
+ *   a folder  all data files in it and in the folders below, links followed. Known by the ending:
  *             rows, .txt, and .bin with its .idx. Left out are hidden files and folders, other
  *             endings, and what data sets carry beside their rows (dataset_info.json, README.txt …)
  *   a pattern ("part-*.jsonl", where no file has that name) each match in turn, of files those

@@ -4,7 +4,7 @@
  * The MMIDIDX layout, little endian: magic "MMIDIDX\0\0", u64 version 1, u8 dtype, u64 items N, u64
  * document boundaries D, i32 sizes[N] (tokens), i64 pointers[N] (bytes), i64 documents[D] (items,
  * from 0). Type codes are DeepSpeed's: 1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 6 u16, 7 u32, 8 u64;
- * Megatron's 8 is u16, told by the pointers, or by the size of the .bin when only one item has
+ * Megatron's 8 is u16, known by the pointers, or by the size of the .bin when only one item has
  * tokens. Without document boundaries (a builder that never ended one) each item is a document.
  */
 #ifndef DSI_DATA_INDEXED_H

@@ -244,7 +244,7 @@ ds_status dsi_source_read(ds_ctx *ctx, const ds_dataset_params *params, const ch
     }
     if (!text && !dsi_rows_knows(path)) {
         return ds_fail(ctx, DS_ERR_ARG,
-                       "%s: the kind of data is told by the ending: .txt, .jsonl, .json, .csv or "
+                       "%s: the kind of data is known by the ending: .txt, .jsonl, .json, .csv or "
                        ".tsv, each also with .gz or .zst; .parquet; .bin or .idx",
                        path);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Text files as tokenized documents, in file order. Used by datasets and by ds_data.
  *
- * Kinds, told by the ending: .txt, one document a file; rows (rows/rows.h), one object each:
+ * Kinds, known by the ending: .txt, one document a file; rows (rows/rows.h), one object each:
  * of a schema (schema/schema.h): {"text"}, or a sample whose loss counts only in the answer. Rows,
  * and parts of a large text, are tokenized on all threads of the context; documents arrive in order
  * on the caller's thread, a large one in pieces.

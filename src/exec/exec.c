@@ -55,9 +55,9 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
         free(exec->plans[i].copies);
         free(exec->plans[i].reals);
     }
-    const bool settled = dsi_swap_drain(exec->swap);
+    const bool drained = dsi_swap_drain(exec->swap);
     dsi_swap_destroy(&exec->swap);
-    if (exec->map != NULL && settled) { /* else the disk may still write into it */
+    if (exec->map != NULL && drained) { /* else the disk may still write into it */
         exec->accel->memory->release(exec->device, exec->map, exec->map_bytes);
     }
     if (exec->accel->close != NULL) {

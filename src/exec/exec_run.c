@@ -172,7 +172,7 @@ static ds_status run_traced(const dsi_exec *exec, const dsi_loaded *l, uint32_t 
 }
 
 /* Moves a cell to device memory at once. */
-static ds_status bring(const dsi_exec *exec, const dsi_loaded *l, uint32_t s)
+static ds_status fetch(const dsi_exec *exec, const dsi_loaded *l, uint32_t s)
 {
     const dsi_step *step = &l->plan->steps[s];
     const ds_cell cell = l->plan->refs[step->in_at].cell;
@@ -185,14 +185,14 @@ static ds_status bring(const dsi_exec *exec, const dsi_loaded *l, uint32_t s)
     return dsi_swap_wait(exec->swap, &l->swaps[s], NULL);
 }
 
-/* What an earlier phase brought for this one, once more. Nothing of it is under way: whoever wrote
+/* What an earlier phase fetched for this one, once more. Nothing of it is under way: whoever wrote
  * a cell, or got the error of one that did not arrive, has waited. */
 static ds_status refetch(dsi_exec *exec, dsi_loaded *l, ds_phase phase)
 {
     const dsi_plan *plan = l->plan;
     for (uint32_t i = 0; i < l->n_ahead && l->ahead[i] < plan->phase_begin[phase]; ++i) {
         const uint32_t s = l->ahead[i];
-        const ds_status status = bring(exec, l, s);
+        const ds_status status = fetch(exec, l, s);
         if (status < 0) {
             return dsi_exec_fail_step(exec, exec->ctx, plan, s, status);
         }
@@ -245,8 +245,8 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
         return ds_fail(exec->ctx, DS_ERR_STATE, "plan %u cannot run yet", id);
     }
     dsi_loaded *l = &exec->plans[id];
-    const bool brings = l->refetch && phase == DS_PHASE_BACKWARD;
-    if (id != exec->last_id || exec->late < 0 || brings) { /* plans share the arena */
+    const bool fetches = l->refetch && phase == DS_PHASE_BACKWARD;
+    if (id != exec->last_id || exec->late < 0 || fetches) { /* plans share the arena */
         DS_TRY(dsi_exec_arrive(exec));
     }
     exec->last_id = id;
@@ -254,8 +254,8 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
         DS_TRY(i != id ? drain_plan(exec, &exec->plans[i]) : DS_OK);
     }
     if (phase == DS_PHASE_FORWARD) {
-        l->refetch = false; /* it brings what is there now */
-    } else if (brings) {
+        l->refetch = false; /* it fetches what is there now */
+    } else if (fetches) {
         DS_TRY(refetch(exec, l, phase));
     }
     const place_of_run at = {exec->ctx, exec->compute, exec->trace != NULL};

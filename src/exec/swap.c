@@ -179,9 +179,9 @@ void dsi_swap_destroy(dsi_swap **swap_inout)
     if (swap == NULL) {
         return;
     }
-    const bool settled = dsi_swap_drain(swap);
+    const bool drained = dsi_swap_drain(swap);
     dsi_aio_close(&swap->aio);
-    if (settled) {
+    if (drained) {
         ds_aio_buffer_destroy(&swap->zeros, ZERO_BYTES);
     }
     if (swap->host != NULL) {

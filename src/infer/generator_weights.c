@@ -22,7 +22,7 @@ ds_status dsi_generator_stored_dtype(ds_ctx *ctx, const ds_generator_params *par
         *dtype_out = params->engine->spec.train.dtype;
         return DS_OK;
     }
-    if (params->checkpoint != NULL) { /* masters are fp32; the config tells what to compute in */
+    if (params->checkpoint != NULL) { /* masters are fp32; the config says what to compute in */
         const ds_dtype dtype = ds_model_get_info(params->model)->dtype;
         *dtype_out = dtype != DS_DTYPE_NONE ? dtype : DS_DTYPE_F32;
         return DS_OK;

@@ -57,7 +57,7 @@ typedef struct dsi_aio_stats { /* since the opening */
 ds_status dsi_aio_open(ds_ctx *ctx, const dsi_aio_params *params, dsi_aio **aio_out);
 /* Waits for what is in flight, stops the threads, closes the files. Accepts NULL. When a wait has
  * found that the disk does not answer, and it still does not, all that is left to the process, for
- * its buffers are the disk's: they must stay mapped (dsi_aio_drain tells). */
+ * its buffers are the disk's: they must stay mapped (dsi_aio_drain says). */
 void dsi_aio_close(dsi_aio **aio);
 /* Waits for what is in flight, not for a disk that does not answer. False: some of it still is. */
 bool dsi_aio_drain(dsi_aio *aio);

@@ -82,7 +82,7 @@ void dsi_aio_file_refused(dsi_aio *aio, const aio_piece *piece)
 }
 
 /* Whether the kernel says that transfers aligned to DSI_AIO_ALIGN may be direct. Kernels before 6.1
- * say nothing; then the open tells. */
+ * say nothing; then the open reports it. */
 static bool allows_direct(int fd)
 {
 #ifdef STATX_DIOALIGN

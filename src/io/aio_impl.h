@@ -138,7 +138,7 @@ bool dsi_aio_take(dsi_aio *aio, aio_piece *piece_out, uint8_t *copy);
 /* Before its first transfer: fills the copy of a write. */
 void dsi_aio_piece_begin(aio_piece *piece);
 /* Takes the result of a transfer (bytes, or -errno). True: transfer the rest. False: it is over,
- * *reason_out tells how: call dsi_aio_piece_end. */
+ * *reason_out says how: call dsi_aio_piece_end. */
 bool dsi_aio_piece_go_on(dsi_aio *aio, aio_piece *piece, int64_t result, int *reason_out);
 void dsi_aio_piece_end(dsi_aio *aio, aio_piece *piece, int reason);
 

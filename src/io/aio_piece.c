@@ -135,7 +135,7 @@ bool dsi_aio_piece_go_on(dsi_aio *aio, aio_piece *piece, int64_t result, int *re
     return false;
 }
 
-/* The lowest offset decides which error is told. No more pieces are cut of a failed request: it
+/* The lowest offset decides which error is reported. No more pieces are cut of a failed request: it
  * can only be the head of its queue, for pieces of it have been cut already. */
 static void note_error(dsi_aio *aio, aio_request *r, const aio_piece *piece, int reason)
 {

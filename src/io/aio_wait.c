@@ -91,7 +91,7 @@ static void free_entry(dsi_aio *aio, aio_request *r)
     aio->free_list = r;
 }
 
-/* Frees the entry of a request that is done and tells how it went. Lock held; released. */
+/* Frees the entry of a request that is done and reports how it went. Lock held; released. */
 static ds_status use_up(dsi_aio *aio, aio_request *r)
 {
     const aio_request result = *r;

@@ -197,7 +197,7 @@ ds_status dsi_file_reserve(dsi_file_out *f, uint64_t bytes)
         (void)snprintf(verb, sizeof verb, "make room for the %llu bytes of",
                        (unsigned long long)bytes);
         return dsi_io_fail(f->ctx, verb, f->path, reason);
-    } /* a file system without the call: the writes will tell */
+    } /* a file system without the call: the writes will report it */
     if (bytes >= DSI_DIRECT_MIN && f->size == 0 && f->direct == NULL) {
         f->direct = dsi_direct_start(f->fd);
     }

@@ -91,7 +91,7 @@ static ds_status look_descriptor(ds_ctx *ctx, const char *path, dsi_place *place
 }
 
 /* What is no file and no folder: written under the name that was given, since links of /proc to
- * pipes tell none. */
+ * pipes have none. */
 static ds_status look_stream(ds_ctx *ctx, const char *path, dsi_place *place)
 {
     if (S_ISBLK(place->st.st_mode)) {
@@ -159,7 +159,7 @@ static ds_status look(ds_ctx *ctx, const char *path, dsi_place *place)
         return look_stream(ctx, path, place);
     }
     if (!is_end(path, place)) {
-        return ds_fail(ctx, DS_ERR_IO, "cannot write %s: its link does not tell where its file is",
+        return ds_fail(ctx, DS_ERR_IO, "cannot write %s: its link does not say where its file is",
                        path);
     }
     return DS_OK;

@@ -16,7 +16,7 @@ typedef struct dsi_place {
     dsi_place_form kind;
     char *path;     /* every link at its end followed: renaming to it replaces no link */
     int descriptor; /* that the path names, such as 1 for /dev/stdout; -1: none */
-    bool taken;     /* FILE: a file is there, and `st` tells of it */
+    bool taken;     /* FILE: a file is there, and `st` says what it is */
     struct stat st;
 } dsi_place;
 

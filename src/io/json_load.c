@@ -81,7 +81,7 @@ json_t *dsi_json_parse(const char *text, size_t n, size_t flags, json_error_t *e
     }
     char *copy = dsi_json_widen(text, n);
     if (copy == NULL) {
-        error->text[0] = '\0'; /* as jansson tells that memory ran out */
+        error->text[0] = '\0'; /* as jansson reports that memory ran out */
         return NULL;
     }
     json = json_loads(copy, flags, error);

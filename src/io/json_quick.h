@@ -6,7 +6,7 @@
 #include <jansson.h>
 
 /* The object or list that json_loadb(text, n, JSON_ALLOW_NUL, …) gives, or NULL: what is there is
- * for jansson to read, and to tell of. Of equal keys the last counts. Any thread. */
+ * for jansson to read, and to report. Of equal keys the last counts. Any thread. */
 json_t *dsi_json_quick(const char *text, size_t n);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A rank that ends well before the ranks have met would leave the others waiting: the launcher
- * alone knows that it will not come. In its place stands a process that tells them so. See
+ * alone knows that it will not come. In its place stands a process that reports it to them. See
  * supervise.h. */
 #ifndef DSI_LAUNCH_ABSENT_H
 #define DSI_LAUNCH_ABSENT_H

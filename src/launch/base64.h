@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* URL-safe base64 with padding (RFC 4648, section 5): for what launchers hand to one another. */
+/* URL-safe base64 with padding (RFC 4648, section 5): for what launchers pass to one another. */
 #ifndef DSI_LAUNCH_BASE64_H
 #define DSI_LAUNCH_BASE64_H
 

@@ -8,7 +8,7 @@
 #include "launch/supervise.h"
 
 /* Runs the job, or prints what it would run. Errors: whatever keeps the job from running, with the
- * remedy; a job that ran and failed is no error: *exit_code_out tells. */
+ * remedy; a job that ran and failed is no error: *exit_code_out says. */
 ds_status dsi_head_run(ds_ctx *ctx, const dsi_launch_options *options, int *exit_code_out);
 
 /* The same for a caller that must know how the job ended. Nothing is started with --dry_run. */

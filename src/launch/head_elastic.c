@@ -47,7 +47,7 @@ static ds_status check_flags(const dsi_head *h)
     }
     if (o->elastic_training && h->multi && !h->runner->is_way) {
         return ds_fail(h->ctx, DS_ERR_UNSUPPORTED,
-                       "--elastic_training with --launcher %s: it does not tell which node failed; "
+                       "--elastic_training with --launcher %s: it does not say which node failed; "
                        "use --launcher pdsh or ssh",
                        o->launcher);
     }

@@ -122,7 +122,7 @@ ds_status dsi_head_run_as_node(dsi_head *h, int *exit_code_out)
     return DS_OK;
 }
 
-/* Tells the head, which waits for pdsh, about the way to this node. */
+/* Reports to the head, which waits for pdsh, about the way to this node. */
 static void notify(const dsi_head *h, const char *host, const char *what, long number)
 {
     const char *path = dsi_env_get(&h->env, "DS_LAUNCH_NOTICE");

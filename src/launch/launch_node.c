@@ -27,7 +27,7 @@ typedef struct node_run {
     uint32_t n; /* ranks here */
     uint32_t threads;
     dsi_binding binding;
-    int reports; /* the ranks tell whom they waited for in vain; -1: they cannot */
+    int reports; /* the ranks report whom they waited for in vain; -1: they cannot */
     char listens[DSI_LAUNCHER_NAME_BYTES];
     dsi_task *tasks;
     rank_texts *texts;

@@ -28,7 +28,7 @@ typedef struct dsi_task {
     bool shown;           /* on the terminal */
     const char *log_path; /* NULL: no log file */
     bool relays;          /* it is started with the signals that end ignored; its relays, known by
-                             notices, are told in its place */
+                             notices, are reported in its place */
     const char *control_line; /* first line of its standard input, which is then held open and
                                  carries "signal N" lines; NULL: its input is /dev/null */
     dsi_command command;
@@ -56,7 +56,7 @@ typedef struct dsi_supervise_params {
     double grace;     /* seconds between SIGTERM and SIGKILL after a failure */
     int control;      /* descriptor whose "signal N" lines are obeyed and whose end ends the job;
                          -1: none */
-    int notice;       /* descriptor on which relays tell "LABEL pid N" when they start and "LABEL
+    int notice;       /* descriptor on which relays report "LABEL pid N" when they start and "LABEL
                          code N" when their node failed, a line each, before that "LABEL awaits
                          N" where it waited for rank N in vain; -1: none */
     int reports; /* with `ranks`, of dsi_launcher_listen: on which ranks report whom they waited for
@@ -67,7 +67,7 @@ typedef struct dsi_supervise_params {
                          met is a failure (absent.h) */
     bool quiet;       /* nothing is said of a failure: another launcher does */
     bool ways;        /* the tasks are ways to nodes, which report their ranks themselves: a failure
-                         is told in one line, without last lines */
+                         is reported in one line, without last lines */
     const dsi_hosts *hosts; /* with `ways`: of the job; NULL: not known */
     dsi_limits limits;
     const int *terminal; /* where what is shown goes: two descriptors, of output and errors; NULL:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the launcher is told while a job runs: signals, lines of the launcher that started this one
+/* What the launcher hears while a job runs: signals, lines of the launcher that started this one
  * (control), and of processes that wait for nodes (notice). See supervise_impl.h. */
 #include "launch/supervise_impl.h"
 

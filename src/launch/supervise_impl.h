@@ -51,13 +51,13 @@ typedef struct dsi_job {
     dsi_stop stop;
     int stop_signal;
     bool signalled; /* a signal that ends came, whatever else ended the job */
-    int *relays;    /* descriptors of processes that told their number */
+    int *relays;    /* descriptors of processes that reported their number */
     size_t n_relays;
     dsi_launcher_note elsewhere; /* a rank of another host that was waited for in vain; 0 s: none */
-    bool awaited;                /* with `ways`: a node tells of such a rank */
+    bool awaited;                /* with `ways`: a node reports such a rank */
     uint32_t awaited_rank;
     char notice_label[256];
-    int notice_code; /* exit code that another process told */
+    int notice_code; /* exit code that another process reported */
     double deadline; /* when to kill; 0: never */
     bool killing;    /* SIGKILL was sent to all */
     bool gave_up;
@@ -80,7 +80,7 @@ void dsi_job_stop(dsi_job *job, dsi_stop why, int signal, double grace);
 void dsi_job_kill(dsi_job *job);
 /* After the grace: kills; after that: gives up. */
 void dsi_job_at_deadline(dsi_job *job);
-/* A process that told its number while it waits: the descriptor keeps naming it alone. */
+/* A process that reported its number while it waits: the descriptor keeps naming it alone. */
 void dsi_job_add_relay(dsi_job *job, pid_t pid);
 
 /* ---- supervise_hear.c: each reads what is there on its descriptor ---- */

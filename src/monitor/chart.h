@@ -44,7 +44,7 @@ typedef struct dsi_chart {
 void dsi_chart_put(dsi_buf *page, const dsi_chart *chart);
 
 /* The parts, for other charts: the place with grid, figures and an open <svg>, and its end. x_unit
- * is told behind the last figure of the x axis. */
+ * is written behind the last figure of the x axis. */
 void dsi_chart_open(dsi_buf *page, const dsi_chart_axis *x, const dsi_chart_axis *y,
                     const char *x_unit);
 /* The same without a y axis, so many pixels high, for a drawing of `height` units: lanes, with room

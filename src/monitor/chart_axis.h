@@ -31,7 +31,7 @@ const char *dsi_figure(double value, char text[DSI_CHART_TEXT]);
 /* Bytes as "1.50 GiB", seconds as "1:02:03". Return text. */
 const char *dsi_bytes_text(double bytes, char text[DSI_CHART_TEXT]);
 const char *dsi_clock_text(double seconds, char text[DSI_CHART_TEXT]);
-/* The unit in which so many bytes are told, and its size. */
+/* The unit in which so many bytes are written, and its size. */
 const char *dsi_bytes_unit(double bytes, double *size_out);
 
 #endif

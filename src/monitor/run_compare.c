@@ -95,7 +95,7 @@ static void put_charts(dsi_buf *page, dsi_run_history *const *runs, size_t n)
 
 /* ---- what differs --------------------------------------------------------------------------- */
 
-/* The value of a fact; NULL: the run tells none. */
+/* The value of a fact; NULL: the run says none. */
 static const char *fact_of(const dsi_run_history *h, const char *title, const char *name)
 {
     size_t i = 0;
@@ -129,7 +129,7 @@ static void put_difference(dsi_buf *page, dsi_run_history *const *runs, size_t n
 {
     bool differs = false;
     const char *values[DSI_RUN_PAGE_MOST];
-    size_t first = n; /* run that tells of itself: --metrics files do not */
+    size_t first = n; /* run that says it: --metrics files do not */
     for (size_t i = 0; i < n; ++i) {
         values[i] = fact_of(runs[i], title, name);
         first = first == n && runs[i]->start != NULL ? i : first;
@@ -149,7 +149,7 @@ static void put_difference(dsi_buf *page, dsi_run_history *const *runs, size_t n
     dsi_buf_puts(page, "</tr>\n");
 }
 
-/* Whether an earlier run tells of it: then it has its row. */
+/* Whether an earlier run says it: then it has its row. */
 static bool told_before(dsi_run_history *const *runs, size_t n, const char *title, const char *name)
 {
     for (size_t i = 0; i < n; ++i) {

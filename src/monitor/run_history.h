@@ -56,7 +56,7 @@ typedef struct dsi_run_history {
     double tokens, seconds, save_seconds; /* sums over what was seen */
     double loss, eval_loss, best_eval;    /* newest, newest, least; NAN: none */
     uint64_t best_eval_step, eval_step;
-    uint64_t model_step; /* whose weights the model folder has; 0: not told */
+    uint64_t model_step; /* whose weights the model folder has; 0: not known */
     double peak_bytes;   /* most */
 } dsi_run_history;
 

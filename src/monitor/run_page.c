@@ -281,7 +281,7 @@ static void put_rows(dsi_buf *page, const json_t *rows)
     dsi_buf_puts(page, "</table>\n");
 }
 
-/* What the start of the run told: [{"title": …, "rows": […], "closed": true}, …]. */
+/* What the start of the run said: [{"title": …, "rows": […], "closed": true}, …]. */
 static void put_facts(dsi_buf *page, const dsi_run_history *h)
 {
     size_t i = 0;

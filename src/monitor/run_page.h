@@ -31,7 +31,7 @@ typedef struct dsi_run_curve_row {
 
 /* The charts of a page in their order; the last has title NULL. */
 extern const dsi_run_curve_row dsi_run_curve_rows[];
-/* Whether a curve tells anything: it has a value, and a loss scale one other than 1. */
+/* Whether a curve says anything: it has a value, and a loss scale one other than 1. */
 bool dsi_run_curve_tells(const dsi_run_history *history, dsi_run_curve curve);
 /* "finished", "running", "interrupted", "failed", "no end recorded"; and its tone. */
 const char *dsi_run_verdict(const dsi_run_history *history, bool live, const char **tone_out);

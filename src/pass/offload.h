@@ -18,7 +18,7 @@ typedef struct dsi_offload {
                       this many elements of other parameters */
     dsi_residency activations; /* of what the forward pass keeps for the backward pass */
     size_t least_activation;   /* bytes; a smaller one stays */
-    size_t forward_ahead;      /* bytes of states that the forward phase brings for early updates */
+    size_t forward_ahead; /* bytes of states that the forward phase fetches for early updates */
 } dsi_offload;
 
 /* Makes a new graph in which cells whose residency is not the device are touched by swap_in and

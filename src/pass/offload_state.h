@@ -13,7 +13,7 @@
 #include "pass/offload.h"
 
 enum { OFFLOAD_NAME_BYTES = 1100 };
-enum { OFFLOAD_MOST_AHEAD = 128 }; /* states that the forward phase brings */
+enum { OFFLOAD_MOST_AHEAD = 128 }; /* states that the forward phase fetches */
 
 /* What an update will ask for, in memory already. */
 typedef struct dsi_brought {
@@ -50,8 +50,8 @@ ds_status dsi_offload_add_residency(dsi_offloader *o, ds_cell cell, dsi_cell_res
 /* A node of the new graph; its first output. */
 ds_status dsi_offload_apply(dsi_offloader *o, const ds_op *op, const void *attrs,
                             const ds_value *in, uint32_t n_in, ds_value *value_out);
-/* The content of a cell, brought into memory when it lives elsewhere and has not been brought
- * ahead. */
+/* The content of a cell, fetched into memory when its residency is another and it has not been
+ * fetched ahead. */
 ds_status dsi_offload_content(dsi_offloader *o, ds_cell cell, ds_value *value_out);
 ds_status dsi_offload_swap_out(dsi_offloader *o, ds_cell cell, ds_value x);
 /* What stands in the new graph for a value of from as an operand. */

@@ -187,7 +187,7 @@ ds_status dsi_offload_lower_update(dsi_offloader *o, const dsi_node_info *node)
 
 /* ---- states ahead of the backward phase ------------------------------------------------------ */
 
-/* Brings the states of elements [begin, begin + count) of an update, as long as there is room. */
+/* Fetches the states of elements [begin, begin + count) of an update, as long as there is room. */
 static ds_status bring_chunk(dsi_offloader *o, const dsi_node_info *node, int64_t begin,
                              int64_t count, size_t *room)
 {

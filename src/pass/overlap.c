@@ -85,7 +85,8 @@ static bool is_of_state(const spreader *s, const dsi_node_info *node)
     }
 }
 
-/* Whether a swap brings something for an update: a state, or anything behind the backward phase. */
+/* Whether a swap fetches something for an update: a state, or anything behind the backward phase.
+ */
 static bool is_for_update(const spreader *s, const dsi_node_info *node)
 {
     return is_of_state(s, node) || node->phase > DS_PHASE_BACKWARD;
@@ -227,7 +228,7 @@ static uint64_t limit_of(const spreader *s, kind what)
                               : s->limits->read_ahead;
 }
 
-/* Whether the forward phase brings it for the next one. */
+/* Whether the forward phase fetches it for the next one. */
 static bool is_for_next_phase(const spreader *s, const group *g)
 {
     return g->until != node_at(s, g->begin)->phase;
@@ -251,7 +252,7 @@ static uint32_t middle_of(const spreader *s, uint32_t place)
 
 /* A gather, or a swap into memory, starts where an earlier one of its phase stands, as long as what
  * lies between the two fits; states of which all before them fit, where the phase starts. What the
- * phase before has brought counts where it is used. */
+ * phase before has fetched counts where it is used. */
 static void start_ahead(spreader *s)
 {
     uint32_t last[SWAP_OUT + 1];
@@ -277,7 +278,7 @@ static void start_ahead(spreader *s)
             const group *before = &s->groups[j];
             const uint32_t at = is_for_next_phase(s, before) ? before->wait : before->begin;
             if (at >= first) {
-                g->start = at < g->begin ? at : g->begin; /* what an earlier phase brought may be
+                g->start = at < g->begin ? at : g->begin; /* what an earlier phase fetched may be
                                                              used behind that */
                 ahead += amount_of(s, before);
                 ++n;
@@ -379,7 +380,7 @@ static void drain_writes(spreader *s)
     }
 }
 
-/* Where the last state that a phase brings is waited for. */
+/* Where the last state that a phase fetches is waited for. */
 static uint32_t last_state_of(const spreader *s, ds_phase phase)
 {
     uint32_t last = 0;

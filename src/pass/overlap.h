@@ -28,7 +28,7 @@ typedef struct dsi_overlap_limits {
  * starts where it stood, and is waited for before the first node that reads its outputs, before the
  * end of its phase, or when too much is under way. Gathers of parameters and swaps into memory
  * start ahead of their place as far as the limits go. Two kinds of swaps end in another phase than
- * they start in: states that the forward phase brings for updates of the backward phase, and, with
+ * they start in: states that the forward phase fetches for updates of the backward phase, and, with
  * defer, the last writebacks of states in a step: their wait stands in the forward phase, and
  * is for those of the step before. same[v]: the value whose storage v is (elided stores). Pure.
  * Errors: ERR_NOMEM. */

@@ -28,7 +28,7 @@
  * 11. a cell is not read behind a step of its phase that wrote a part of it, nor a part behind one
  *     that wrote the whole;
  * 12. no result is lost: of what a step makes something is read later, lies in a cell or is a named
- *     output; what a swap has brought and an update has changed is swapped out;
+ *     output; what a swap has fetched and an update has changed is swapped out;
  * 13. with several slots, what the backward phase reads of the forward phase lies in `slot`; what
  *     lies there is touched by kernels of these two phases alone, and nothing lies in its copies.
  */

@@ -281,7 +281,7 @@ static bool is_used(const checker *c, uint32_t s, uint32_t i)
            ds_meta_bytes(ref->meta) == 0;
 }
 
-/* What a swap brings is the content of its cell; so is what an update makes of it in place. */
+/* What a swap fetches is the content of its cell; so is what an update makes of it in place. */
 static void follow_content(checker *c, uint32_t s)
 {
     const dsi_step *step = &c->plan->steps[s];
@@ -310,7 +310,7 @@ static ds_status check_results(checker *c, uint32_t s)
         const bool swap = (step->op->flags & DS_OP_SWAP) != 0;
         if (!swap && in_arena(ref) && c->from[ref->value] != DS_NONE &&
             !c->kept_result[ref->value]) {
-            return broken(c, s, 12, "updates what a swap has brought, and no swap takes it back");
+            return broken(c, s, 12, "updates what a swap has fetched, and no swap takes it back");
         }
         lost = lost && (!is_used(c, s, i) || ref->space == DSI_SPACE_NONE);
     }

@@ -22,7 +22,7 @@ static bool touched_between(const dsi_lowering *b, ds_value v, uint32_t end, ds_
 }
 
 /* A value that is only stored into a cell is made in that cell at once: the store is no step. What
- * a swap brings is moved by blocks, for which a cell has no room. */
+ * a swap fetches is moved by blocks, for which a cell has no room. */
 void dsi_lower_elide_stores(dsi_lowering *b)
 {
     const ds_graph *g = b->graph;

@@ -274,7 +274,8 @@ static ds_status try_combined_changes(change_set *set)
     return DS_OK;
 }
 
-/* Where nothing fits the least is told: everything elsewhere, nothing kept, the smallest batch. */
+/* Where nothing fits the least is reported: everything elsewhere, nothing kept, the smallest batch.
+ */
 static ds_status try_least(change_set *set)
 {
     dsi_candidate with = {0};

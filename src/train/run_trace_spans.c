@@ -102,7 +102,7 @@ static void add_piece(writer *w, const dsi_run_record *r, uint32_t node, double 
                                        .waited = r->waited};
 }
 
-/* What was started goes on from its START to its end, which its WAIT tells. The START may be of a
+/* What was started goes on from its START to its end, which its WAIT records. The START may be of a
  * step before the trace. */
 static void put_wait(writer *w, const dsi_run_record *r)
 {

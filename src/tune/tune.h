@@ -4,7 +4,7 @@
  * Course (tune_run.c): the user's configuration says what may vary (tune_space.c); every candidate
  * is predicted (a planner: memory, time); those that fit are ordered and the best few are run as
  * trials (tune_trial.c), which are the user's own command with a changed configuration, bounded in
- * steps, time and memory; the results folder tells all (tune_results.c, tune_summary.c).
+ * steps, time and memory; the results folder says all (tune_results.c, tune_summary.c).
  *
  * Invariants:
  *   1 it ends: each trial within its seconds and a grace, their number is bounded, planning has a

@@ -183,7 +183,7 @@ ds_status dsi_tune_try(dsi_tune *t, dsi_tune_candidate *c);
  * --dry_run neither this nor the next starts anything: what was learned before counts. */
 ds_status dsi_tune_profile_model(dsi_tune *t);
 /* ds_bench --profile with the ranks of this host, under the limits of a trial; "" when it gave none
- * that tells what this job needs. */
+ * that says what this job needs. */
 ds_status dsi_tune_measure_device(dsi_tune *t, char *path, size_t size);
 /* Whether a signal that ends waits to be delivered. */
 bool dsi_tune_is_interrupted(void);

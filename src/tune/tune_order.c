@@ -135,7 +135,7 @@ static bool leads(const dsi_tune *t, uint32_t at)
     return true;
 }
 
-/* Micro-batches that are run should tell something: the ratio to those that are chosen already. */
+/* Micro-batches that are run should show something: the ratio to those that are chosen already. */
 static bool is_apart(const dsi_tune *t, const dsi_tune_candidate *c)
 {
     for (uint32_t i = 0; i < t->n_items; ++i) {
@@ -276,7 +276,7 @@ static bool goes_before(const dsi_tune *t, uint32_t a, uint32_t b)
                                                   : a < b;
     }
     if (x->prediction.seconds <= 0.0 && x->stage != y->stage) {
-        const uint32_t n = tried_of(t, x->stage); /* nothing tells stages apart: take turns */
+        const uint32_t n = tried_of(t, x->stage); /* no difference between stages: take turns */
         const uint32_t m = tried_of(t, y->stage);
         if (n != m) {
             return n < m;

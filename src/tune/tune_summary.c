@@ -208,7 +208,7 @@ static void print_least(const dsi_tune *t, dsi_buf *text)
     }
     if (least != NULL) {
         dsi_buf_printf(text,
-                       "nothing fits; %s needs least, %.2f GiB. %sds_plan tells what else would "
+                       "nothing fits; %s needs least, %.2f GiB. %sds_plan says what else would "
                        "help\n",
                        least->name, (double)least->prediction.need / GIB,
                        t->space.offload != NULL || t->planner == NULL

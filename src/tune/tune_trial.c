@@ -494,7 +494,7 @@ ds_status dsi_tune_profile_model(dsi_tune *t)
     return status;
 }
 
-/* Whether a profile is of as many ranks as this host has, and tells what the job does. */
+/* Whether a profile is of as many ranks as this host has, and says what the job does. */
 static bool serves(const dsi_tune *t, const dsi_device *device)
 {
     const bool links = t->n_local == 1 || device->node.bandwidth > 0.0;

@@ -86,7 +86,7 @@ static void a_file_without_a_name(void **state)
     if (child == 0) { /* of another process's there is no name to put a new file under */
         (void)snprintf(link, sizeof link, "/proc/%ld/fd/%d", (long)parent, fd);
         const ds_status status = dsi_place_look(*state, link, &place);
-        _exit(status == DS_ERR_IO && strstr(ds_ctx_error(*state), "does not tell") != NULL ? 0 : 1);
+        _exit(status == DS_ERR_IO && strstr(ds_ctx_error(*state), "does not say") != NULL ? 0 : 1);
     }
     int ended = -1;
     assert_int_equal(waitpid(child, &ended, 0), child);

@@ -72,7 +72,7 @@ refused "cannot open none" -H none true
 refused "--bind_core_list needs --bind_cores_to_rank" --bind_core_list 0 true
 refused "needs --elastic_training" --min_elastic_nodes 1 true
 refused "expected a configuration with the section elasticity" --elastic_training true
-refused "does not tell which node failed" -H hosts --launcher openmpi --elastic_training ./prog
+refused "does not say which node failed" -H hosts --launcher openmpi --elastic_training ./prog
 printf 'NOT A LINE\n' > .deepspeed_env
 refused ".deepspeed_env:1: expected NAME=VALUE" -H hosts --dry_run ./prog
 clean+=(DS_JOB_SECRET=123)

@@ -54,7 +54,7 @@ printf '{"text":"a"}\n{"messages":[]}\n' > chat.jsonl
 printf '{"text":"a"}\n{"text":\n' > broken.jsonl
 bad 2 'tokenize needs files' "$data" tokenize --output out
 bad 2 'expected the command' "$data" frobnicate
-bad 2 'told by the ending' "$data" tokenize a.docx --tokenizer bytes --output out
+bad 2 'known by the ending' "$data" tokenize a.docx --tokenizer bytes --output out
 bad 2 'a.bin: indexed data is tokenized already' "$data" tokenize a.bin --tokenizer bytes --output out
 bad 2 'inspect reads indexed data' "$data" inspect a.txt
 bad 1 'gone.bin' "$data" inspect gone

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* labels: threads
- * ZenFlow's rest updated beside the next steps (overlap_step): the same bits whenever the update
- * ends, on any stage, number of ranks, residency and number of threads, and through checkpoints;
- * what the host reads and sets meanwhile; an update that fails. */
+ * ZenFlow's rest updated concurrently with the next steps (overlap_step): the same bits whenever
+ * the update ends, on any stage, number of ranks, residency and number of threads, and through
+ * checkpoints; what the host reads and sets meanwhile; an update that fails. */
 #include "common/aio_shim.h"
 #include "common/check.h"
 #include "common/scratch.h"

@@ -5,7 +5,7 @@
  * from the same rows, and names the nearest flag for an unknown one. Accepted: --flag value,
  * --flag=value, for switches --flag, --flag=false and --flag true, for lists --flag a b c and
  * repeated flags; dashes for the underscores of a name. "--" ends the flags. Words that are no
- * flags are handed back in order. A spec may know other programs' names of flags, and take
+ * flags are returned in order. A spec may know other programs' names of flags, and take
  * abbreviations.
  *
  *     int64_t steps;

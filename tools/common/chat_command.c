@@ -86,7 +86,7 @@ ds_status chat_command(ds_ctx *ctx, chat_talk *talk, const char *line, bool *end
         }
     }
     return ds_fail(ctx, DS_ERR_ARG,
-                   "%.*s is no command; /help tells them; a line that begins with // is a message "
+                   "%.*s is no command; /help lists them; a line that begins with // is a message "
                    "that begins with /",
                    (int)n, line);
 }

@@ -207,7 +207,7 @@ ds_status chat_talk_run(ds_ctx *ctx, chat_talk *talk, bool *interrupted_out)
     if (in.terminal) {
         chat_interrupts_take();
         in.edit = chat_edit_open();
-        (void)fputs("Conversation; /help tells the commands, an empty line ends it.\n", stderr);
+        (void)fputs("Conversation; /help lists the commands, an empty line ends it.\n", stderr);
     }
     const ds_status status = run(ctx, talk, &in, interrupted_out);
     chat_edit_close(&in.edit);

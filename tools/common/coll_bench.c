@@ -21,7 +21,7 @@ struct coll_bench {
     double *times; /* by way and trial */
 };
 
-/* One message: whole = all elements of the tensor, own = those that this rank hands in. */
+/* One message: whole = all elements of the tensor, own = those that this rank passes. */
 typedef struct job {
     coll_bench_op op;
     size_t own, whole, element;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Times collectives by size, for ds_bench: ours, MPI's own, and a copy as the bound.
  *
- * A message size is what one rank hands in, as in DeepSpeed's benchmark: of an all_gather its
+ * A message size is what one rank passes, as in DeepSpeed's benchmark: of an all_gather its
  * slice, of everything else the whole tensor. A trial is one call, or CALLS_OF_SMALL calls in a row
  * below RENEW_FROM bytes; before it all ranks meet, and from RENEW_FROM on each has written its
  * operand anew, as a training step does. A trial lasts as long as on its slowest rank; the figure

@@ -14,7 +14,7 @@ static const char after[] =
     "--prompt, --prompt_file or standard input.\n\n"
     "--chat without a prompt converses: each line is a message, which is answered with all that "
     "was "
-    "said before; /help on a terminal tells what else there is. Where standard input is no "
+    "said before; /help on a terminal lists what else there is. Where standard input is no "
     "terminal, empty lines are passed over and an error ends the program; only answers go to "
     "standard output. --system is the system message. When the context (--max_length) has no room "
     "for an answer (--max_new_tokens, at most a quarter of it), the oldest question and its answer "

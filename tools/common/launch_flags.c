@@ -104,7 +104,7 @@ static ds_status check(ds_ctx *ctx, const dsi_launch_options *o)
 {
     if (o->command.n == 0) {
         return ds_fail(ctx, DS_ERR_ARG,
-                       "expected a program to start, found none; --help tells more");
+                       "expected a program to start, found none; --help says more");
     }
     if (o->num_gpus == 0 || o->num_nodes == 0) {
         return ds_fail(ctx, DS_ERR_ARG, "%s: expected at least 1, found 0",

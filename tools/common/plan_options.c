@@ -9,7 +9,8 @@
 #include <string.h>
 
 static const char about[] =
-    "Tells what a run costs before it runs, for any number of ranks and without their hardware: it "
+    "Reports what a run costs before it runs, for any number of ranks and without their hardware: "
+    "it "
     "builds the plan that each rank would build and counts. Nothing is allocated or trained, no "
     "weights are read.\n\n"
     "Commands:\n"

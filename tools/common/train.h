@@ -107,7 +107,7 @@ typedef struct train_run {
     uint64_t best_saved;              /* newest step that was the best when it was saved; 0: none */
     bool stops_early;                 /* the evaluations no longer improve */
     uint64_t ended;                   /* step of the end, once the best weights are loaded; or 0 */
-    uint64_t saving;                  /* step of a save that nothing was told of yet; 0: none */
+    uint64_t saving;                  /* step of a save that was not reported yet; 0: none */
     dsi_folder_lock lock;             /* on the output folder; rank 0 */
     FILE *metrics;                    /* --metrics; rank 0 */
     train_history *history;           /* of this run; rank 0 */
@@ -278,7 +278,8 @@ ds_status train_history_check(const train_run *run);
 /* Before the first step: history up to where the run goes on, a line of what starts, a page. */
 ds_status train_history_open(train_run *run);
 /* A line of JSON without newline; rewrites the page when it is time, `soon` within a second. A run
- * is worth more than its history: what cannot be written is logged once, and told by the end. */
+ * is worth more than its history: what cannot be written is logged once, and reported at the end.
+ */
 void train_history_line(train_run *run, const char *line, bool soon);
 /* What is known of the run so far, and the page's path, NULL: none. */
 const dsi_run_history *train_history_seen(const train_run *run);

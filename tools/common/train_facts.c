@@ -22,7 +22,7 @@
 
 enum { VALUE_BYTES = 4096 };
 
-/* A text of any bytes: what is not UTF-8 is told by its place alone. */
+/* A text of any bytes: of what is not UTF-8 only the place is said. */
 static json_t *any_text(const char *text)
 {
     json_t *value = json_string(text);

@@ -52,7 +52,7 @@ ds_batch train_batch_of(const ds_loader_batch *batch, ds_named_tensor *tensors)
     return (ds_batch){tensors, 4};
 }
 
-/* Hands micro-batches of one step to the engine and counts their tokens. */
+/* Passes micro-batches of one step to the engine and counts their tokens. */
 typedef struct feeder {
     ds_loader *loader;
     ds_named_tensor tensors[4];
@@ -118,7 +118,7 @@ static ds_status evaluate(train_run *run, train_report *report)
     return train_report_eval(report, step, loss, total);
 }
 
-/* Tells of a save when it is written. wait: stays until it is; all ranks
+/* Reports a save when it is written. wait: stays until it is; all ranks
  * call then, whatever each has seen. Else a failure that one rank sees first ends its run, and with
  * it the others'. */
 static ds_status save_ended(train_run *run, train_report *report, bool wait)

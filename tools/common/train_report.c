@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a run tells: lines that stay, on standard output, one every steps_per_print steps, for each
+/* What a run prints: lines that stay, on standard output, one every steps_per_print steps, for each
  * evaluation and save, and at the end; a live line below them where standard error is a terminal;
  * the lines of JSON; monitors. */
 #include "base/clock.h"

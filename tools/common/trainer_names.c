@@ -102,7 +102,7 @@ const dsi_arg_other trainer_names[] = {
     SAME("max_steps", "steps"),
     INSTEAD("gradient_checkpointing", RECOMPUTE),
     INSTEAD("gradient_checkpointing_kwargs", RECOMPUTE),
-    INSTEAD("local_rank", "deepspeed tells ranks their numbers through LOCAL_RANK"),
+    INSTEAD("local_rank", "deepspeed gives ranks their numbers through LOCAL_RANK"),
     INSTEAD("ddp_find_unused_parameters", LOADER),
     INSTEAD("ddp_timeout", "DEEPSPEED_TIMEOUT in the environment counts minutes"),
     INSTEAD("label_smoothing_factor", LOSS),

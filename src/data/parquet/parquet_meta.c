@@ -325,10 +325,9 @@ static ds_status read_footer(ds_ctx *ctx, const char *path, reader *r)
         return ds_fail(ctx, DS_ERR_FORMAT, "%s: no good Parquet file: its footer is damaged", path);
     }
     if (n_rows != r->meta->n_rows) {
-        return ds_fail(
-            ctx, DS_ERR_FORMAT,
-            "%s: no good Parquet file: the footer tells of %llu rows, its groups of %llu", path,
-            (unsigned long long)n_rows, (unsigned long long)r->meta->n_rows);
+        return ds_fail(ctx, DS_ERR_FORMAT,
+                       "%s: no good Parquet file: the footer says %llu rows, its groups of %llu",
+                       path, (unsigned long long)n_rows, (unsigned long long)r->meta->n_rows);
     }
     return DS_OK;
 }

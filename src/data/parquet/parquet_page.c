@@ -51,7 +51,7 @@ static const char *unpack(const dsi_parquet_column *c, const dsi_parquet_page *p
     const size_t n = page->full - plain;
     if (c->codec == DSI_PARQUET_UNCOMPRESSED || !page->compressed) {
         *span_out = (dsi_span){data + plain, data + page->packed};
-        return page->packed == page->full ? NULL : "a page is not as large as its head tells";
+        return page->packed == page->full ? NULL : "a page is not as large as its header says";
     }
     if (page->full > PAGE_BYTES_MAX) {
         return "a page is larger than 1 GiB";
@@ -87,7 +87,7 @@ static const char *read_dictionary(dsi_parquet_column *c, const dsi_parquet_page
         return "a dictionary of truth values";
     }
     if (page->n_entries > (uint64_t)(span.end - span.p) / 4) {
-        return "the dictionary has fewer values than its head tells";
+        return "the dictionary has fewer values than its header says";
     }
     bad = dsi_parquet_room_grow(c->account, &c->dictionary_room,
                                 ((size_t)page->n_entries + 1) * sizeof *c->dictionary);
@@ -159,7 +159,7 @@ static const char *open_page(dsi_parquet_column *c, const dsi_parquet_page *page
         return NULL; /* an index, or something newer: nothing that a row needs */
     }
     if (page->n_entries > c->n_left) {
-        return "the pages of a column have more values than its row group tells";
+        return "the pages of a column have more values than its row group says";
     }
     c->n_left -= page->n_entries;
     c->n_page = page->n_entries;

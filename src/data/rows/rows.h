@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of a data file, each a JSON value as text, whatever holds them.
  *
- * The kind is told by the ending, before .gz or .zst:
+ * The kind is known by the ending, before .gz or .zst:
  *   .jsonl, .ndjson   a value a line
  *   .json             a list of objects, or objects one after another
  *   .csv, .tsv        a header, then a row a record: an object of texts. As pandas reads it: quotes

@@ -9,7 +9,7 @@
 
 typedef struct dsi_rows_kind {
     const char *ending;
-    bool by_number; /* rows are told by number, not by line */
+    bool by_number; /* rows are named by number, not by line */
     bool is_text;   /* read by way of bytes */
     /* Appends the next row; rows->place is set. */
     ds_status (*next)(dsi_rows *rows, dsi_buf *json, bool *end_out);

@@ -89,7 +89,7 @@ DSI_INLINE void optim_tail(const optim_job *job, const optim_scalars *k, size_t 
     }
 }
 
-/* Two vectors side by side: the roots and quotients of one go on beside the rounding of the other.
+/* Two vectors side by side: the roots and quotients of one go on during the rounding of the other.
  */
 DSI_INLINE void optim_pair(const optim_job *job, const optim_scalars *k, size_t i, ds_dtype pt,
                            ds_dtype gt, ds_dtype st, int n_states, optim_step step)
