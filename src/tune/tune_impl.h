@@ -182,9 +182,27 @@ ds_status dsi_tune_try(dsi_tune *t, dsi_tune_candidate *c);
 /* Runs the program once to learn n_params and activation_bytes. Never fails for want of them. With
  * --dry_run neither this nor the next starts anything: what was learned before counts. */
 ds_status dsi_tune_profile_model(dsi_tune *t);
+
+/* ---- tune_device.c ---- */
+
 /* ds_bench --profile with the ranks of this host, under the limits of a trial; "" when it gave none
  * that says what this job needs. */
 ds_status dsi_tune_measure_device(dsi_tune *t, char *path, size_t size);
+
+/* ---- tune_job.c ---- */
+
+typedef struct dsi_tune_task {
+    const char *folder;
+    const dsi_words *command;
+    const char *done_file; /* NULL: the job ends by itself */
+    double seconds;
+    uint64_t memory;
+    bool one_host; /* only this machine, with its share of the job's ranks */
+} dsi_tune_task;
+
+/* Runs it to its end; its output goes to stdout.log and stderr.log of the folder. Errors: those of
+ * the launcher, ERR_IO. */
+ds_status dsi_tune_run_job(const dsi_tune *t, const dsi_tune_task *job, dsi_outcome *outcome);
 /* Whether a signal that ends waits to be delivered. */
 bool dsi_tune_is_interrupted(void);
 

@@ -9,13 +9,11 @@
 #include "tune/tune_impl.h"
 
 #include "base/clock.h"
-#include "cost/device.h"
 #include "io/json_load.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,103 +27,6 @@ enum {
     PATH_BYTES = DSI_TUNE_PATH + 300, /* a folder */
     FILE_BYTES = PATH_BYTES + 32
 };
-
-#define DEVICE_SECONDS 180.0 /* ds_bench takes half a minute */
-
-bool dsi_tune_is_interrupted(void)
-{
-    static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
-    sigset_t pending;
-    (void)sigpending(&pending);
-    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; ++i) {
-        if (sigismember(&pending, ends[i]) == 1) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* ---- running one job of the launcher's in a folder ---- */
-
-typedef struct trial_job {
-    const char *folder;
-    const dsi_words *command;
-    const char *done_file; /* NULL: the job ends by itself */
-    double seconds;
-    uint64_t memory;
-    bool one_host; /* only this machine, with its share of the job's ranks */
-} trial_job;
-
-static void write_line(void *user, ds_log_level level, const char *line)
-{
-    (void)level;
-    (void)dprintf(*(int *)user, "deepspeed: %s\n", line);
-}
-
-static int open_log(const char *folder, const char *name)
-{
-    char path[FILE_BYTES];
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
-    return open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-}
-
-static ds_status run_launcher(const dsi_tune *t, const trial_job *job, int logs[2],
-                              dsi_outcome *outcome)
-{
-    ds_ctx_params params = ds_ctx_params_default();
-    ds_ctx *own = NULL;
-    dsi_launch_options o = *t->params->launch;
-    params.n_threads = 1;
-    params.log = write_line;
-    params.log_user = &logs[1];
-    DS_TRY(ds_ctx_create(&params, &own));
-    o.command = *job->command;
-    o.autotuning = o.log_dir = NULL;
-    o.save_pid = o.dry_run = o.quiet = o.elastic_training = false;
-    o.restarts = 0;
-    o.grace = fmin(o.grace, 3.0);
-    o.time_limit = job->seconds;
-    o.rank_bytes = job->memory;
-    o.done_file = job->done_file;
-    o.terminal = logs;
-    o.prefix = "auto";
-    o.show = "all";
-    if (job->one_host) {
-        o.hostfile_given = false;
-        o.hostfile = "";
-        o.include = o.exclude = NULL;
-        o.num_nodes = -1;
-        o.num_gpus = t->n_local;
-        o.force_multi = o.bind_cores = false;
-        o.core_list = NULL;
-    }
-    (void)setenv("DS_AUTOTUNING_TRIAL", "1", 1);
-    ds_status status = dsi_head_run_outcome(own, &o, outcome);
-    (void)unsetenv("DS_AUTOTUNING_TRIAL");
-    if (status < 0) {
-        status = ds_fail(t->ctx, status, "%s", ds_ctx_error(own));
-    }
-    ds_ctx_destroy(&own);
-    return status;
-}
-
-static ds_status run_job(const dsi_tune *t, const trial_job *job, dsi_outcome *outcome)
-{
-    int logs[2] = {open_log(job->folder, "stdout.log"), open_log(job->folder, "stderr.log")};
-    ds_status status = DS_OK;
-    if (logs[0] < 0 || logs[1] < 0) {
-        status = ds_fail(t->ctx, DS_ERR_IO, "%s: logs cannot be written: %s", job->folder,
-                         strerror(errno));
-    } else {
-        status = run_launcher(t, job, logs, outcome);
-    }
-    for (int i = 0; i < 2; ++i) {
-        if (logs[i] >= 0) {
-            (void)close(logs[i]);
-        }
-    }
-    return status;
-}
 
 /* ---- what a trial left ---- */
 
@@ -396,14 +297,14 @@ static ds_status put_files(const dsi_tune *t, const trial_files *f)
 static ds_status run_trial(dsi_tune *t, dsi_tune_candidate *c, const trial_files *f)
 {
     dsi_outcome outcome = {0};
-    const trial_job job = {.folder = f->folder,
-                           .command = &f->command,
-                           .done_file = f->metrics,
-                           .seconds = t->params->trial_seconds,
-                           .memory = t->params->memory};
+    const dsi_tune_task job = {.folder = f->folder,
+                               .command = &f->command,
+                               .done_file = f->metrics,
+                               .seconds = t->params->trial_seconds,
+                               .memory = t->params->memory};
     DS_TRY(put_files(t, f));
     const double start = dsi_clock_seconds();
-    DS_TRY(run_job(t, &job, &outcome));
+    DS_TRY(dsi_tune_run_job(t, &job, &outcome));
     c->wall = dsi_clock_seconds() - start;
     if (read_metrics(f->folder, &c->metrics)) {
         c->state = DSI_TUNE_MEASURED;
@@ -466,16 +367,16 @@ ds_status dsi_tune_profile_model(dsi_tune *t)
         take_model_info(t, f.folder);
     }
     if (status >= 0 && t->n_params <= 0.0 && !t->params->launch->dry_run) {
-        const trial_job job = {.folder = f.folder,
-                               .command = &f.command,
-                               .done_file = f.info,
-                               .seconds = t->params->trial_seconds,
-                               .memory = t->params->memory};
+        const dsi_tune_task job = {.folder = f.folder,
+                                   .command = &f.command,
+                                   .done_file = f.info,
+                                   .seconds = t->params->trial_seconds,
+                                   .memory = t->params->memory};
         ds_log(t->ctx, DS_LOG_JOB,
                "profile_model_info: running the program once, to learn of its "
                "model");
         status = put_files(t, &f);
-        status = status < 0 ? status : run_job(t, &job, &outcome);
+        status = status < 0 ? status : dsi_tune_run_job(t, &job, &outcome);
         if (status >= 0) {
             take_model_info(t, f.folder);
             t->interrupted = t->interrupted || outcome.signalled || outcome.interrupted;
@@ -492,88 +393,4 @@ ds_status dsi_tune_profile_model(dsi_tune *t)
     }
     free_files(&f);
     return status;
-}
-
-/* Whether a profile is of as many ranks as this host has, and says what the job does. */
-static bool serves(const dsi_tune *t, const dsi_device *device)
-{
-    const bool links = t->n_local == 1 || device->node.bandwidth > 0.0;
-    const bool hosts = t->n_nodes == 1 || device->net.bandwidth > 0.0;
-    const bool disk = t->space.disk[0] == '\0' || device->disk_read > 0.0;
-    return device->ranks_per_node == t->n_local && links && hosts && disk;
-}
-
-/* A profile of an earlier search. */
-static bool has_device(const dsi_tune *t, const char *path)
-{
-    dsi_device device;
-    return !t->options.overwrite && access(path, R_OK) == 0 &&
-           dsi_device_load(t->ctx, path, &device) >= 0 && serves(t, &device);
-}
-
-/* Takes the profile away when it is none: a busy machine can give impossible figures. */
-static void check_device(const dsi_tune *t, const char *folder, char *path)
-{
-    dsi_device device;
-    const bool there = access(path, R_OK) == 0;
-    if (there && dsi_device_load(t->ctx, path, &device) >= 0) {
-        return;
-    }
-    if (!t->interrupted) {
-        ds_log(t->ctx, DS_LOG_WARN,
-               "this machine was not measured (%s): times are not predicted; ds_bench --profile on "
-               "an idle machine, and --device with its file, help",
-               there ? ds_ctx_error(t->ctx) : folder);
-    }
-    (void)unlink(path);
-    path[0] = '\0';
-}
-
-static ds_status run_bench(dsi_tune *t, const char *folder, const char *path)
-{
-    char *program = NULL;
-    dsi_words command = {0};
-    dsi_outcome outcome = {0};
-    ds_status status = dsi_program_find(NULL, "ds_bench", &program);
-    (void)unlink(path);
-    if (status >= 0 && (mkdir(folder, 0777) == 0 || errno == EEXIST)) {
-        ds_log(t->ctx, DS_LOG_JOB,
-               "measuring this machine with ds_bench, about half a minute, once; --device gives a "
-               "profile instead, --device none does without predicted times");
-        dsi_words_add(&command, program);
-        dsi_words_add(&command, "--profile");
-        dsi_words_add(&command, path);
-        if (t->space.disk[0] != '\0') {
-            dsi_words_add(&command, "--profile_folder");
-            dsi_words_add(&command, t->space.disk);
-        }
-        const trial_job job = {
-            .folder = folder, .command = &command, .seconds = DEVICE_SECONDS, .one_host = true};
-        status = dsi_words_check(t->ctx, &command);
-        status = status < 0 ? status : run_job(t, &job, &outcome);
-        t->interrupted = t->interrupted || outcome.signalled || outcome.interrupted;
-    }
-    dsi_words_free(&command);
-    free(program);
-    return status;
-}
-
-ds_status dsi_tune_measure_device(dsi_tune *t, char *path, size_t size)
-{
-    char folder[PATH_BYTES];
-    (void)snprintf(path, size, "%s/device.json", t->results);
-    (void)snprintf(folder, sizeof folder, "%s/profile_device", t->results);
-    if (has_device(t, path)) {
-        return DS_OK;
-    }
-    if (t->params->launch->dry_run || t->n_nodes > 1) {
-        ds_log(t->ctx, DS_LOG_WARN, "%s: times are not predicted; --device says them",
-               t->n_nodes > 1 ? "what hosts send to each other is not measured"
-                              : "--dry_run does not measure this machine");
-        path[0] = '\0';
-        return DS_OK;
-    }
-    const ds_status status = run_bench(t, folder, path);
-    check_device(t, folder, path);
-    return status == DS_ERR_NOMEM ? status : DS_OK;
 }

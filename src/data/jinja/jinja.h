@@ -6,7 +6,7 @@
  * known here is refused with line and column, never rendered in another way. Not trusted: steps,
  * memory, depth and output are bounded.
  *
- *   jinja_lex.c      text to tokens                     jinja_reader.c   the token in hand, nodes
+ *   jinja_lex*.c     text to tokens                     jinja_reader.c   the token in hand, nodes
  *   jinja_primary.c  literals, members, calls           jinja_expr.c     operators
  *   jinja_parse.c    statements                         jinja_check.c    what a compiler refuses
  *   jinja_self.c     the name "self"                    jinja_exec.c     runs statements
