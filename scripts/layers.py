@@ -36,11 +36,9 @@ KEPT = {
     "dsi_parquet_limit": "likewise",
     "dsi_gemm_pack": "B packed by the caller: for weights that do not change; generation packs nothing yet",
     "dsi_gemm_pack_bytes": "likewise",
-    "dsi_plan_digest": "the digest of DESIGN; ranks compare the text that it is made of",
     "dsi_exec_set_slot": "K slots of a program: those of today have one, a pipeline's have more",
     "dsi_mesh_is_block": "the condition of the determinism law for groups that reduce first",
     "dsi_flat_owner": "whole tensors dealt to owners, for matrix optimizers (DESIGN, section 3)",
-    "dsi_tensor_rules": "the placements of tensor parallelism",
     "dsi_mesh_parse": "every artifact prints and parses back: a mesh",
     "dsi_placement_parse": "likewise: a placement",
     "dsi_propagation_text": "likewise: what propagation found",
@@ -104,26 +102,26 @@ def by_symbols(build: pathlib.Path) -> list:
     headers = "\n".join(path.read_text() for path in sorted(ROOT.glob("include/**/*.h")))
     public = set(re.findall(r"\bds_\w+", headers))
     bad = []
-    for symbol, homes in sorted(defined.items()):
-        homes = {home for home in homes if room(home) in RANK}
-        if not homes:
+    for symbol, sources in sorted(defined.items()):
+        sources = {source for source in sources if room(source) in RANK}
+        if not sources:
             continue
-        home = min(homes)
-        users = used.get(symbol, set()) - homes
-        to, is_public = room(home), symbol in public
+        source = min(sources)
+        users = used.get(symbol, set()) - sources
+        to, is_public = room(source), symbol in public
         for user in sorted(users):
             at = room(user)
             if at != to and at in RANK and RANK[to] >= RANK[at]:
-                bad.append(f"{user}: {at} must not use {symbol} of {home}")
+                bad.append(f"{user}: {at} must not use {symbol} of {source}")
             elif at != to and not is_public and ("models" in (at, to) or at == "examples") and (at, to) != ("models", "model"):
-                bad.append(f"{user}: uses {symbol} of {home}, which is not public")
-        template = "/simd/" in home  # compiled for each instruction set
+                bad.append(f"{user}: uses {symbol} of {source}, which is not public")
+        template = "/simd/" in source  # compiled for each instruction set
         if is_public or template or symbol in ENTRIES or symbol in KEPT or f"src/{to}" in KEPT:
             continue
         if not users:
-            bad.append(f"{home}: {symbol}: no other file uses it: make it static, or delete it")
-        elif all(room(user) in TESTS for user in users) and not uses_itself(home, symbol):
-            bad.append(f"{home}: {symbol}: only tests use it: move it to test/, or delete it")
+            bad.append(f"{source}: {symbol}: no other file uses it: make it static, or delete it")
+        elif all(room(user) in TESTS for user in users) and not uses_itself(source, symbol):
+            bad.append(f"{source}: {symbol}: only tests use it: move it to test/, or delete it")
     return bad
 
 

@@ -24,9 +24,9 @@ static dsi_class_kind kind_named(const char *named)
     static const struct {
         const char *name;
         dsi_class_kind kind;
-    } known[] = {{"LlamaTokenizer", DS_CLASS_LLAMA},
-                 {"Qwen2Tokenizer", DS_CLASS_QWEN2},
-                 {"GPT2Tokenizer", DS_CLASS_GPT2}};
+    } known[] = {{"LlamaTokenizer", DSI_CLASS_LLAMA},
+                 {"Qwen2Tokenizer", DSI_CLASS_QWEN2},
+                 {"GPT2Tokenizer", DSI_CLASS_GPT2}};
     for (size_t i = 0; i < sizeof known / sizeof *known; ++i) {
         if (is_name(named, known[i].name)) {
             return known[i].kind;
@@ -34,10 +34,10 @@ static dsi_class_kind kind_named(const char *named)
     }
     for (const char *const *other = dsi_class_others; *other != NULL; ++other) {
         if (is_name(named, *other)) {
-            return DS_CLASS_OTHER;
+            return DSI_CLASS_OTHER;
         }
     }
-    return DS_CLASS_FILE;
+    return DSI_CLASS_FILE;
 }
 
 static const dsi_class_model *row_of(const char *model)
@@ -56,16 +56,16 @@ dsi_class_kind dsi_class_of(const dsi_class_hint *hint, const char **name_out)
     const dsi_class_model *row = row_of(hint->model);
     *name_out = hint->named != NULL ? hint->named : row != NULL ? row->name : "TokenizersBackend";
     if (hint->named == NULL) {
-        return row != NULL ? row->kind : hint->has_file ? DS_CLASS_FILE : DS_CLASS_GPT2;
+        return row != NULL ? row->kind : hint->has_file ? DSI_CLASS_FILE : DSI_CLASS_GPT2;
     }
     const dsi_class_kind kind = kind_named(hint->named);
-    if (row != NULL && row->forced && row->kind != DS_CLASS_FILE) {
+    if (row != NULL && row->forced && row->kind != DSI_CLASS_FILE) {
         *name_out = row->name;
         return row->kind;
     }
-    if ((row != NULL && row->kind == DS_CLASS_FILE) ||
-        (kind == DS_CLASS_LLAMA && hint->is_byte_level)) {
-        return DS_CLASS_FILE;
+    if ((row != NULL && row->kind == DSI_CLASS_FILE) ||
+        (kind == DSI_CLASS_LLAMA && hint->is_byte_level)) {
+        return DSI_CLASS_FILE;
     }
     return kind;
 }
@@ -77,11 +77,11 @@ const char *dsi_class_default(dsi_class_kind kind, const char *key)
     const bool bos = strcmp(key, "bos_token") == 0;
     const bool eos = strcmp(key, "eos_token") == 0;
     switch (kind) {
-    case DS_CLASS_LLAMA:
+    case DSI_CLASS_LLAMA:
         return unk ? "<unk>" : bos ? "<s>" : eos ? "</s>" : NULL;
-    case DS_CLASS_QWEN2:
+    case DSI_CLASS_QWEN2:
         return unk || eos || strcmp(key, "pad_token") == 0 ? end : NULL;
-    case DS_CLASS_GPT2:
+    case DSI_CLASS_GPT2:
         return unk || bos || eos ? end : NULL;
     default:
         return NULL;
@@ -155,21 +155,21 @@ bool dsi_class_rebuild(dsi_class_kind kind, const json_t *config, json_t *root,
                        const char **bad_out)
 {
     const json_t *value = json_object_get(config, "add_prefix_space");
-    const bool given = value != NULL && (!json_is_null(value) || kind == DS_CLASS_GPT2);
+    const bool given = value != NULL && (!json_is_null(value) || kind == DSI_CLASS_GPT2);
     *bad_out = NULL;
-    if (kind == DS_CLASS_FILE) {
+    if (kind == DSI_CLASS_FILE) {
         return true;
     }
-    if (given && kind != DS_CLASS_LLAMA && !json_is_boolean(value)) {
+    if (given && kind != DSI_CLASS_LLAMA && !json_is_boolean(value)) {
         *bad_out = "add_prefix_space";
         return false;
     }
-    const bool prefix = given ? is_truth(value) : kind == DS_CLASS_LLAMA;
-    const bool llama = kind == DS_CLASS_LLAMA;
-    json_t *norm = kind == DS_CLASS_QWEN2 ? json_pack("{s:s}", "type", "NFC") : json_null();
-    json_t *pretok = llama                    ? llama_pretok(config, prefix)
-                     : kind == DS_CLASS_QWEN2 ? qwen2_pretok(prefix)
-                                              : byte_level(prefix, true);
+    const bool prefix = given ? is_truth(value) : kind == DSI_CLASS_LLAMA;
+    const bool llama = kind == DSI_CLASS_LLAMA;
+    json_t *norm = kind == DSI_CLASS_QWEN2 ? json_pack("{s:s}", "type", "NFC") : json_null();
+    json_t *pretok = llama                     ? llama_pretok(config, prefix)
+                     : kind == DSI_CLASS_QWEN2 ? qwen2_pretok(prefix)
+                                               : byte_level(prefix, true);
     json_t *decoder = llama ? llama_decoder(prefix) : byte_level(true, true);
     return json_object_set_new(root, "normalizer", norm) == 0 &&
            json_object_set_new(root, "pre_tokenizer", pretok) == 0 &&

@@ -8,12 +8,12 @@
 #include <stdbool.h>
 
 typedef enum dsi_class_kind {
-    DS_CLASS_FILE, /* tokenizer.json as it stands */
+    DSI_CLASS_FILE, /* tokenizer.json as it stands */
     /* The others take vocabulary and merges out of it and make the rest anew: */
-    DS_CLASS_LLAMA,
-    DS_CLASS_QWEN2,
-    DS_CLASS_GPT2,
-    DS_CLASS_OTHER /* one that is not supported */
+    DSI_CLASS_LLAMA,
+    DSI_CLASS_QWEN2,
+    DSI_CLASS_GPT2,
+    DSI_CLASS_OTHER /* one that is not supported */
 } dsi_class_kind;
 
 typedef struct dsi_class_model {

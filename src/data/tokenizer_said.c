@@ -142,7 +142,7 @@ static void look_up(const dsi_said_reader *r, dsi_said *g)
 static const char *default_of(const dsi_said_reader *r, const char *key, const json_t *tree)
 {
     const json_t *padding = json_object_get(tree, "padding");
-    const bool own = r->files->kind == DS_CLASS_FILE || r->files->kind == DS_CLASS_LLAMA;
+    const bool own = r->files->kind == DSI_CLASS_FILE || r->files->kind == DSI_CLASS_LLAMA;
     if (strcmp(key, "pad_token") == 0 && own && json_is_object(padding)) {
         return json_string_value(json_object_get(padding, "pad_token"));
     }

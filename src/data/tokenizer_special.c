@@ -160,7 +160,7 @@ static ds_status apply(dsi_said_reader *r, const json_t *tree)
 {
     DS_TRY(dsi_said_read(r, tree));
     DS_TRY(add_all(r));
-    if (r->files->kind == DS_CLASS_QWEN2) {
+    if (r->files->kind == DSI_CLASS_QWEN2) {
         DS_TRY(add_again(r));
     }
     DS_TRY(note_ids(r));
@@ -219,7 +219,7 @@ ds_status dsi_special_check(ds_tokenizer *tok, const dsi_folder_files *files)
                        "%s/tokenizer_config.json: \"model_max_length\" must be a number or null",
                        files->folder);
     }
-    if (files->kind == DS_CLASS_OTHER) {
+    if (files->kind == DSI_CLASS_OTHER) {
         return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
                        "%s: transformers reads this folder with the class %.60s, which builds a "
                        "tokenizer of its own and is not supported; known: LlamaTokenizer, "

@@ -196,7 +196,4 @@ ds_status dsi_plan_check(const dsi_plan *plan);
  * for words that are longer); then totals. The caller frees with free(). */
 ds_status dsi_plan_print(const dsi_plan *plan, char **text_out);
 
-/* 64-bit hash of the printed steps: equal plans, equal digests, on any machine. */
-ds_status dsi_plan_digest(const dsi_plan *plan, uint64_t *digest_out);
-
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Questions to a finished plan: outputs, what lives across a phase, streams, its digest. */
+/* Questions to a finished plan: outputs, what lives across a phase, streams. */
 #include "plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 const dsi_plan_output *dsi_plan_find_output(const dsi_plan *plan, const char *name)
 {
@@ -96,13 +95,4 @@ dsi_stream_use dsi_plan_stream_use(const dsi_plan *plan, uint32_t stream)
         }
     }
     return use;
-}
-
-ds_status dsi_plan_digest(const dsi_plan *plan, uint64_t *digest_out)
-{
-    char *text = NULL;
-    DS_TRY(dsi_plan_print(plan, &text));
-    *digest_out = XXH3_64bits(text, strlen(text));
-    free(text);
-    return DS_OK;
 }

@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "common/graph_run.h"
 #include "common/parity.h"
+#include "common/plan_digest.h"
 #include "common/ref_model.h"
 #include "common/scratch.h"
 #include "ir/text_scan.h"
@@ -29,7 +30,7 @@ static uint64_t digest_of(const ds_graph *graph, bool no_fuse)
     dsi_plan *plan = NULL;
     uint64_t digest = 0;
     CHECK_OK(ctx, dsi_plan_build(graph, &env, &plan));
-    CHECK_OK(ctx, dsi_plan_digest(plan, &digest));
+    CHECK_OK(ctx, plan_digest(plan, &digest));
     dsi_plan_destroy(&plan);
     return digest;
 }

@@ -3,6 +3,7 @@
  * graph text says what is there, and the memory pass packs without overlap. */
 #include "accel/cpu/registry.h"
 #include "common/check.h"
+#include "common/plan_digest.h"
 #include "op/ops.h"
 #include "pass/memory.h"
 #include "plan/plan.h"
@@ -122,7 +123,7 @@ static void equal_graphs_equal_digests(void **state)
         dsi_plan_env env = reference;
         env.n_threads = i == 2 ? 2 : 1;
         CHECK_OK(ctx, dsi_plan_build(graph, &env, &plan));
-        CHECK_OK(ctx, dsi_plan_digest(plan, &digests[i]));
+        CHECK_OK(ctx, plan_digest(plan, &digests[i]));
         CHECK_OK(ctx, dsi_plan_print(plan, &text));
         assert_non_null(strstr(text, "layers.3"));
         free(text);

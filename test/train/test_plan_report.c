@@ -2,6 +2,7 @@
 /* What a plan report says is what engines do: the bytes at the peak are those that the executor
  * maps, and collectives are those of the plan. */
 #include "common/parity.h"
+#include "common/plan_digest.h"
 #include "common/sim_ranks.h"
 #include "report/plan_report.h"
 
@@ -77,7 +78,7 @@ static uint32_t run_rank(ds_ctx *c, dsi_comm *world, void *arg)
         failed += ds_engine_planned_bytes(engine) == want->bytes ? 0 : 1;
         failed += dsi_exec_host_bytes(engine->exec) == want->host ? 0 : 1;
         failed += dsi_exec_disk_bytes(engine->exec) == want->disk ? 0 : 1;
-        failed += dsi_plan_digest(engine->train_plan, &digest) < 0 ? 1 : 0;
+        failed += plan_digest(engine->train_plan, &digest) < 0 ? 1 : 0;
         failed += digest == want->digest ? 0 : 1;
     }
     ds_engine_destroy(&engine);
@@ -114,7 +115,7 @@ static void a_report_is_what_engines_map(void **state)
                     report.peak[DSI_RESIDENCY_HOST][DSI_MEMORY_PROCESS];
         want.disk = report.total[DSI_RESIDENCY_DISK];
         assert_true((want.host + want.disk > 0) == (cases[i].offload != NULL));
-        CHECK_OK(ctx, dsi_plan_digest(report.plan.train_plan, &want.digest));
+        CHECK_OK(ctx, plan_digest(report.plan.train_plan, &want.digest));
         assert_int_equal(want.bytes, dsi_rank_mapped_bytes(&report.plan));
         assert_int_equal(sim_ranks_run(cases[i].n_ranks, NULL, run_rank, &want), 0);
         assert_true(report.hardware_flops > report.model_flops && report.model_flops > 0.0);
