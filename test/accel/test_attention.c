@@ -151,20 +151,11 @@ static int backward_failures(ds_ctx *one, ds_ctx *three, const shape *s)
     return op_compare_case(one, three, &c);
 }
 
-static ds_ctx *with_threads(uint32_t n)
-{
-    ds_ctx_params params = ds_ctx_params_default();
-    params.n_threads = n;
-    ds_ctx *ctx = NULL;
-    assert_int_equal(ds_ctx_create(&params, &ctx), DS_OK);
-    return ctx;
-}
-
 static void kernels_agree_with_the_reference(void **state)
 {
     (void)state;
-    ds_ctx *one = with_threads(1);
-    ds_ctx *three = with_threads(3);
+    ds_ctx *one = check_ctx(1);
+    ds_ctx *three = check_ctx(3);
     int failures = 0;
     for (int i = 0; i < N_SHAPES; ++i) {
         failures += forward_failures(one, three, &shapes[i]);
@@ -182,7 +173,7 @@ static void kernels_agree_with_the_reference(void **state)
 static void an_only_key_gives_no_gradient(void **state)
 {
     (void)state;
-    ds_ctx *ctx = with_threads(1);
+    ds_ctx *ctx = check_ctx(1);
     const dsi_attention_attrs attrs = {
         .n_heads = 2, .n_kv_heads = 2, .head_dim = 64, .causal = 1, .window = 1, .scale = 0.125};
     const op_forward forward = {

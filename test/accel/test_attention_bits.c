@@ -182,21 +182,12 @@ static void check_few(ds_ctx *const ctx[3], const prompt *t, ds_isa isa, uint32_
     free_result(&whole);
 }
 
-static ds_ctx *with_threads(uint32_t n)
-{
-    ds_ctx_params params = ds_ctx_params_default();
-    params.n_threads = n;
-    ds_ctx *ctx = NULL;
-    assert_int_equal(ds_ctx_create(&params, &ctx), DS_OK);
-    return ctx;
-}
-
 static void queries_are_independent(void **state)
 {
     (void)state;
     const char *cases = getenv("DS_ATTENTION_BITS_CASES");
     const long n = cases != NULL ? atol(cases) : 60;
-    ds_ctx *ctx[3] = {with_threads(1), with_threads(3), with_threads(7)};
+    ds_ctx *ctx[3] = {check_ctx(1), check_ctx(3), check_ctx(7)};
     uint32_t random = 7;
     for (long i = 0; i < n; ++i) {
         prompt t = make_prompt(&random);

@@ -15,6 +15,26 @@ void check_fails(ds_ctx *ctx, ds_status got, ds_status want, const char *text, c
     }
 }
 
+int check_set_up(void **state)
+{
+    return ds_ctx_create(NULL, (ds_ctx **)state) < 0 ? -1 : 0;
+}
+
+int check_tear_down(void **state)
+{
+    ds_ctx_destroy((ds_ctx **)state);
+    return 0;
+}
+
+ds_ctx *check_ctx(uint32_t n_threads)
+{
+    ds_ctx_params params = ds_ctx_params_default();
+    ds_ctx *ctx = NULL;
+    params.n_threads = n_threads;
+    assert_int_equal(ds_ctx_create(&params, &ctx), DS_OK);
+    return ctx;
+}
+
 double check_relative_difference(const float *got, const float *want, size_t n)
 {
     double difference = 0.0;

@@ -25,6 +25,13 @@
 
 void check_fails(ds_ctx *ctx, ds_status got, ds_status want, const char *text, const char *call);
 
+/* For groups whose *state is a context of its own. */
+int check_set_up(void **state);
+int check_tear_down(void **state);
+
+/* A context with so many threads. The caller destroys it. */
+ds_ctx *check_ctx(uint32_t n_threads);
+
 /* Largest difference over largest reference magnitude. */
 double check_relative_difference(const float *got, const float *want, size_t n);
 

@@ -35,22 +35,11 @@ static void an_empty_file_has_a_place(void **state)
     scratch_remove(dir);
 }
 
-static int set_up(void **state)
-{
-    return ds_ctx_create(NULL, (ds_ctx **)state) == DS_OK ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    ds_ctx_destroy((ds_ctx **)state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_bytes_of_a_file),
         cmocka_unit_test(an_empty_file_has_a_place),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, check_set_up, check_tear_down);
 }

@@ -96,22 +96,11 @@ static void a_file_without_a_name(void **state)
     scratch_remove(dir);
 }
 
-static int set_up(void **state)
-{
-    return ds_ctx_create(NULL, (ds_ctx **)state) == DS_OK ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    ds_ctx_destroy((ds_ctx **)state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_is_replaced_meanwhile),
         cmocka_unit_test(a_file_without_a_name),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, check_set_up, check_tear_down);
 }

@@ -316,17 +316,6 @@ static void clipping_follows_its_formula(void **state)
     assert_true(norm_of(ctx, parts, &top, 0.5f, 0.0, &factor) == 2.5f && factor == 0.5f);
 }
 
-static int set_up(void **state)
-{
-    return ds_ctx_create(NULL, (ds_ctx **)state) < 0 ? -1 : 0;
-}
-
-static int tear_down(void **state)
-{
-    ds_ctx_destroy((ds_ctx **)state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -337,5 +326,5 @@ int main(void)
         cmocka_unit_test(infinities_and_nans_are_defined),
         cmocka_unit_test(clipping_follows_its_formula),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, check_set_up, check_tear_down);
 }

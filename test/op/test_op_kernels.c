@@ -5,20 +5,11 @@
 
 #include <stdio.h>
 
-static ds_ctx *with_threads(uint32_t n)
-{
-    ds_ctx_params params = ds_ctx_params_default();
-    params.n_threads = n;
-    ds_ctx *ctx = NULL;
-    assert_int_equal(ds_ctx_create(&params, &ctx), DS_OK);
-    return ctx;
-}
-
 static void kernels_agree_with_the_reference(void **state)
 {
     (void)state;
-    ds_ctx *one = with_threads(1);
-    ds_ctx *three = with_threads(3);
+    ds_ctx *one = check_ctx(1);
+    ds_ctx *three = check_ctx(3);
     int failures = 0;
     for (const op_case *c = op_cases; c->op != NULL; ++c) {
         failures += op_compare_case(one, three, c);

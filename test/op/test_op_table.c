@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What every operator's struct must hold: a name, a doc, attributes that its table covers, a
  * reference kernel; and refusals that name operator, operand, got and expected. */
+#include "base/buf.h"
 #include "common/check.h"
 #include "ir/graph.h"
 #include "ir/op_check.h"
@@ -76,6 +77,39 @@ static void facts_are_stated(void **state)
         CHECK_OK(ctx, dsi_op_check(ctx, op));
         assert_null(op->kernels); /* the mark of a custom operator */
     }
+    ds_ctx_destroy(&ctx);
+}
+
+/* What ops.h declares is in the table: one that is left out would state its facts to nobody. */
+static void the_table_is_whole(void **state)
+{
+    (void)state;
+    static const char mark[] = "dsi_op_";
+    ds_ctx *ctx = NULL;
+    dsi_buf text = dsi_buf_make(1 << 20);
+    uint32_t n_declared = 0;
+    uint32_t n_listed = 0;
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    CHECK_OK(ctx, dsi_buf_read_file(ctx, DS_SOURCE_DIR "/src/op/ops.h", &text));
+    for (const char *at = strstr(dsi_buf_text(&text), "extern const ds_op "); at != NULL;
+         at = strstr(at, "extern const ds_op ")) {
+        const char *end = strchr(at, ';');
+        for (at = strstr(at, mark); at != NULL && at < end; at = strstr(at, mark)) {
+            char name[64] = "";
+            at += strlen(mark);
+            memcpy(name, at, strspn(at, "abcdefghijklmnopqrstuvwxyz0123456789_"));
+            if (ds_op_find(name) == NULL) {
+                fail_msg("%s is not in op_table.c", name);
+            }
+            ++n_declared;
+        }
+        at = end;
+    }
+    while (dsi_op_all()[n_listed] != NULL) {
+        ++n_listed;
+    }
+    assert_int_equal(n_declared, n_listed);
+    dsi_buf_free(&text);
     ds_ctx_destroy(&ctx);
 }
 
@@ -171,6 +205,7 @@ int main(void)
         cmocka_unit_test(names_and_docs),
         cmocka_unit_test(attributes_cover_their_struct),
         cmocka_unit_test(facts_are_stated),
+        cmocka_unit_test(the_table_is_whole),
         cmocka_unit_test(every_operator_has_a_reference_kernel),
         cmocka_unit_test(refusals_name_operand_got_and_expected),
         cmocka_unit_test(kernels_refuse_bad_indices),

@@ -58,22 +58,11 @@ static void off_by_default(void **state)
     parity_close(&p);
 }
 
-static int make_ctx(void **state)
-{
-    return ds_ctx_create(NULL, (ds_ctx **)state);
-}
-
-static int drop_ctx(void **state)
-{
-    ds_ctx_destroy((ds_ctx **)state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(times_are_of_one_step),
         cmocka_unit_test(off_by_default),
     };
-    return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
+    return cmocka_run_group_tests(tests, check_set_up, check_tear_down);
 }
