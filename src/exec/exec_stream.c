@@ -13,8 +13,6 @@
  */
 #include "exec/exec_state.h"
 
-#include "op/ops.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -139,7 +137,7 @@ static ds_status host_swap(const dsi_exec *exec, const dsi_loaded *l, uint32_t s
 {
     const ds_accel_streams *t = exec->accel->streams;
     const dsi_step *step = &l->plan->steps[s];
-    const bool write = step->op == &dsi_op_swap_out;
+    const bool write = step->op->role == DS_ROLE_SWAP_OUT;
     const uint32_t memory = write ? step->in_at + 1 : step->out_at;
     const ds_cell cell = l->plan->refs[step->in_at].cell;
     ds_accel_stream *own = write ? exec->store : exec->load;
