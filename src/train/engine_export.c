@@ -67,14 +67,22 @@ static ds_status serve(const ds_engine *engine, void *data)
     }
 }
 
+/* What the writer cannot read in place: a weight that is sharded over the ranks, that lives on disk
+ * or in host memory apart, or that lies in memory of a device which the host does not see. */
+static bool is_fetched(const ds_engine *engine, ds_cell c)
+{
+    return dsi_engine_is_cut(engine, c) || dsi_exec_host_view(engine->exec, c) == NULL;
+}
+
 static ds_tensor_source source_of(const ds_engine *engine, ds_cell c, shard_tensor *cut)
 {
     const ds_cell_info *cell = ds_cells_get(engine->cells, c);
     ds_tensor_source source = {.name = cell->name, .meta = cell->meta};
-    source.data = dsi_engine_is_cut(engine, c) ? NULL : dsi_exec_host_view(engine->exec, c);
-    if (source.data == NULL) {
+    if (is_fetched(engine, c)) {
         source.fill = fill_cut;
         source.user = cut;
+    } else {
+        source.data = dsi_exec_host_view(engine->exec, c);
     }
     return source;
 }
@@ -133,14 +141,13 @@ static ds_status write_folder(const ds_engine *engine, const char *dir, const ch
     return ds_hf_export_finish(&export);
 }
 
-/* Bytes of the largest weight that is sharded over the ranks or does not live in memory. */
-static size_t largest_cut(const ds_engine *engine)
+/* Bytes of the largest of them: room for one at a time. */
+static size_t largest_fetched(const ds_engine *engine)
 {
     size_t most = 1;
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         const size_t bytes = ds_meta_bytes(ds_cells_get(engine->cells, c)->meta);
-        const bool fetched = dsi_engine_is_cut(engine, c) || dsi_exec_is_swapped(engine->exec, c);
-        if (is_weight(engine, c) && fetched && bytes > most) {
+        if (is_weight(engine, c) && is_fetched(engine, c) && bytes > most) {
             most = bytes;
         }
     }
@@ -155,7 +162,8 @@ ds_status ds_engine_save_16bit_model(ds_engine *engine, const char *dir, const c
     }
     DS_TRY(dsi_engine_check_whole(engine, "ds_engine_save_16bit_model"));
     const uint32_t n_cells = ds_cells_count(engine->cells);
-    whole_tensor whole = {.engine = engine, .cell = DS_NONE, .data = malloc(largest_cut(engine))};
+    whole_tensor whole = {
+        .engine = engine, .cell = DS_NONE, .data = malloc(largest_fetched(engine))};
     shard_tensor *cuts = calloc((size_t)n_cells + 1, sizeof *cuts);
     ds_status status = DS_OK;
     if (whole.data == NULL || cuts == NULL) {

@@ -19,6 +19,13 @@ ds_status train_options_missing(ds_ctx *ctx, const train_options *o)
     return DS_OK;
 }
 
+/* The accelerator that counts alone: what a run on it saves is no result. */
+static bool computes_nothing(const char *accelerator)
+{
+    return accelerator != NULL && strncmp(accelerator, "null", 4) == 0 &&
+           (accelerator[4] == 0 || accelerator[4] == ':');
+}
+
 ds_status train_options_conflict(ds_ctx *ctx, const train_options *o)
 {
     if (o->model != NULL && o->model_config != NULL) {
@@ -57,6 +64,13 @@ ds_status train_options_conflict(ds_ctx *ctx, const train_options *o)
     }
     if ((o->resume_given || o->save_interval > 0) && o->output == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "--resume and --save_interval need --output DIR");
+    }
+    if (computes_nothing(o->accelerator) && (o->output != NULL || o->sample != NULL)) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--accelerator null computes nothing, so that %s would hold what nothing "
+                       "trained; leave out %s, or take another accelerator",
+                       o->output != NULL ? "--output" : "--sample",
+                       o->output != NULL ? "--output" : "--sample");
     }
     return DS_OK;
 }
