@@ -230,6 +230,13 @@ static int run_with(train_options *options, const ds_ctx_params *params)
                       ds_ctx_error(ctx));
         code = EXIT_FAILURE;
     }
+    if (run.lost != NULL && status >= 0) {
+        if (params->rank == 0) {
+            (void)fprintf(stderr, "ds_train: the run ended well, but %s\n", run.lost);
+        }
+        code = EXIT_FAILURE;
+    }
+    free(run.lost);
     train_output_close(&run, status >= 0);
     code = code == EXIT_SUCCESS && interrupted ? EXIT_INTERRUPTED : code;
     train_teardown(&run);

@@ -39,8 +39,9 @@ DS_API ds_status ds_monitor_create(ds_ctx *ctx, const ds_monitor_params *params,
                                    ds_monitor **monitor_out);
 /* How the run ended, for W&B and Comet: 0 without this call. error: why it failed, NULL; copied. */
 DS_API ds_status ds_monitor_end(ds_monitor *monitor, int exit_code, const char *error);
-/* Writes one scalar; step is DeepSpeed's x value, the global samples. Errors: ERR_IO, ERR_LIMIT on
- * more than 256 tags. One thread. */
+/* Writes one scalar; step is DeepSpeed's x value, the global samples. Errors: ERR_IO, after which
+ * the file that it names gets no more, and the others go on; ERR_LIMIT on more than 256 tags. One
+ * thread. */
 DS_API ds_status ds_monitor_write(ds_monitor *monitor, const char *tag, double value,
                                   uint64_t step);
 /* Makes what was written visible to readers. */

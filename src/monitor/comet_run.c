@@ -32,6 +32,8 @@ struct dsi_comet {
     char meta_path[2 * PATH_BYTES], messages_path[2 * PATH_BYTES];
     FILE *messages;
     uint64_t n_messages;
+    off_t whole;      /* bytes of messages that are written */
+    bool broken;      /* a write failed: no more messages, what was written stays */
     json_int_t began; /* milliseconds since 1970 */
     tag_samples tags[MAX_TAGS];
     uint32_t n_tags;
@@ -56,9 +58,13 @@ static ds_status send(dsi_comet *run, const char *type, json_t *payload)
     if (text == NULL) {
         return ds_fail(run->ctx, DS_ERR_NOMEM, "comet: no memory for a message");
     }
-    const bool lost = fprintf(run->messages, "%s\n", text) < 0 || fflush(run->messages) != 0;
+    run->broken = fprintf(run->messages, "%s\n", text) < 0 || fflush(run->messages) != 0;
     free(text);
-    return lost ? dsi_io_fail(run->ctx, "write", run->messages_path, errno) : DS_OK;
+    if (run->broken) {
+        return dsi_io_fail(run->ctx, "write", run->messages_path, errno);
+    }
+    run->whole = ftell(run->messages);
+    return DS_OK;
 }
 
 static ds_status send_other(dsi_comet *run, const char *key, json_t *value)
@@ -168,11 +174,14 @@ static ds_status choose_paths(dsi_comet *run)
 static ds_status write_meta(dsi_comet *run, const char *error)
 {
     const ds_config_comet *c = run->config;
+    json_t *plain = error != NULL ? json_string(error) : NULL;
+    const char *why = plain != NULL || error == NULL ? error : "(no plain text)"; /* no UTF-8 */
+    json_decref(plain);
     json_t *meta = json_pack(
         "{s:s, s:s?, s:s?, s:I, s:I, s:[], s:s, s:b, s:s?, s:b, s:b}", "offline_id", run->key,
         "project_name", c->project, "workspace", c->workspace, "start_time", run->began,
         "stop_time", now_ms(), "tags", "resume_strategy", strategy(c), "customer_error_reported",
-        error != NULL, "customer_error_message", error, "user_provided_experiment_key",
+        error != NULL, "customer_error_message", why, "user_provided_experiment_key",
         c->experiment_key != NULL, "comet_start_sourced", 0);
     char *text = meta != NULL ? json_dumps(meta, 0) : NULL;
     json_decref(meta);
@@ -266,6 +275,9 @@ static ds_status is_due(dsi_comet *run, const char *tag, uint64_t samples, bool 
 ds_status dsi_comet_write(dsi_comet *run, const char *tag, double value, uint64_t samples)
 {
     bool due = false;
+    if (run->broken) {
+        return DS_OK; /* which was reported */
+    }
     DS_TRY(is_due(run, tag, samples, &due));
     if (!due) {
         return DS_OK;
@@ -278,12 +290,15 @@ ds_status dsi_comet_write(dsi_comet *run, const char *tag, double value, uint64_
 
 static ds_status pack(dsi_comet *run, const char *error)
 {
-    const bool lost = fclose(run->messages) != 0;
+    const bool lost = fclose(run->messages) != 0 && !run->broken;
     const dsi_zip_entry entries[] = {{"experiment.json", run->meta_path},
                                      {"messages.json", run->messages_path}};
     run->messages = NULL;
     if (lost) {
         return dsi_io_fail(run->ctx, "write", run->messages_path, errno);
+    }
+    if (run->broken) {
+        (void)!truncate(run->messages_path, run->whole); /* half a message is none */
     }
     DS_TRY(write_meta(run, error));
     DS_TRY(dsi_zip_pack(run->ctx, run->archive, entries, 2));

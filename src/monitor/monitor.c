@@ -18,14 +18,22 @@
 
 enum { MAX_TAGS = 256, PATH_BYTES = 4096 };
 
+/* An output whose write fails is closed: a file that goes on behind half a record is none. What was
+ * whole stays. */
+typedef struct sink {
+    FILE *stream; /* NULL: off, or lost */
+    char *path;
+    off_t whole; /* bytes that readers can see */
+} sink;
+
 typedef struct csv_file {
     char *tag;
-    FILE *stream;
+    sink out;
 } csv_file;
 
 struct ds_monitor {
     ds_ctx *ctx;
-    FILE *events; /* TensorBoard's file; NULL when off */
+    sink events; /* TensorBoard's file */
     bool csv;
     char folder[PATH_BYTES]; /* of CSV */
     csv_file files[MAX_TAGS];
@@ -76,10 +84,54 @@ static ds_status folder_of(ds_ctx *ctx, const ds_config_monitor *config, char *p
     return make_folders(ctx, path);
 }
 
-static ds_status open_stream(ds_ctx *ctx, const char *path, bool append, FILE **stream_out)
+static ds_status open_sink(ds_ctx *ctx, const char *path, bool append, sink *out)
 {
-    const ds_status status = dsi_file_stream(ctx, path, append, stream_out);
-    return status >= 0 ? DS_OK : ds_fail(ctx, status, "monitor: %s", ds_ctx_error(ctx));
+    *out = (sink){.path = strdup(path)};
+    if (out->path == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a monitor");
+    }
+    const ds_status status = dsi_file_stream(ctx, path, append, &out->stream);
+    if (status < 0) {
+        return ds_fail(ctx, status, "monitor: %s", ds_ctx_error(ctx));
+    }
+    out->whole = ftell(out->stream); /* -1: a pipe */
+    return DS_OK;
+}
+
+static void close_sink(sink *out)
+{
+    if (out->stream != NULL) {
+        (void)fclose(out->stream);
+    }
+    free(out->path);
+    *out = (sink){0};
+}
+
+/* After a write that failed, with errno. */
+static ds_status lose_sink(ds_ctx *ctx, sink *out, const char *key)
+{
+    const char *reason = strerror(errno);
+    const ds_status status =
+        ds_fail(ctx, DS_ERR_IO, "cannot write %s: %s; free some space, or set %s.enabled to false",
+                out->path, reason, key);
+    (void)fclose(out->stream);
+    out->stream = NULL;
+    if (out->whole >= 0) {
+        (void)!truncate(out->path, out->whole);
+    }
+    return status;
+}
+
+static ds_status flush_sink(ds_ctx *ctx, sink *out, const char *key)
+{
+    if (out->stream == NULL) {
+        return DS_OK;
+    }
+    if (fflush(out->stream) != 0) {
+        return lose_sink(ctx, out, key);
+    }
+    out->whole = out->whole >= 0 ? ftell(out->stream) : out->whole;
+    return DS_OK;
 }
 
 static ds_status open_events(ds_monitor *monitor, const ds_config_monitor *config)
@@ -91,8 +143,9 @@ static ds_status open_events(ds_monitor *monitor, const ds_config_monitor *confi
     const size_t at = strlen(path);
     (void)snprintf(path + at, sizeof path - at, "/events.out.tfevents.%010lld.%.100s.%ld.0",
                    (long long)time(NULL), host, (long)getpid());
-    DS_TRY(open_stream(monitor->ctx, path, false, &monitor->events));
-    return dsi_tfevents_begin(monitor->ctx, monitor->events, wall_time());
+    DS_TRY(open_sink(monitor->ctx, path, false, &monitor->events));
+    DS_TRY(dsi_tfevents_begin(monitor->ctx, monitor->events.stream, wall_time()));
+    return flush_sink(monitor->ctx, &monitor->events, "tensorboard");
 }
 
 static ds_status check_reserved(ds_ctx *ctx, const ds_monitor_params *p)
@@ -166,11 +219,11 @@ ds_status ds_monitor_end(ds_monitor *monitor, int exit_code, const char *error)
 }
 
 /* The file of a tag, opened at its first use; the header is written into an empty file only. */
-static ds_status csv_of(ds_monitor *monitor, const char *tag, FILE **stream_out)
+static ds_status csv_of(ds_monitor *monitor, const char *tag, sink **out)
 {
     for (uint32_t i = 0; i < monitor->n_files; ++i) {
         if (strcmp(monitor->files[i].tag, tag) == 0) {
-            *stream_out = monitor->files[i].stream;
+            *out = &monitor->files[i].out;
             return DS_OK;
         }
     }
@@ -184,66 +237,108 @@ static ds_status csv_of(ds_monitor *monitor, const char *tag, FILE **stream_out)
         *c = *c == '/' || *c == ' ' ? '_' : *c;
     }
     csv_file *file = &monitor->files[monitor->n_files];
-    DS_TRY(open_stream(monitor->ctx, path, true, &file->stream));
     file->tag = strdup(tag);
-    monitor->n_files += 1;
     if (file->tag == NULL) {
         return ds_fail(monitor->ctx, DS_ERR_NOMEM, "no memory for a monitor");
     }
+    monitor->n_files += 1;
+    DS_TRY(open_sink(monitor->ctx, path, true, &file->out));
     const char *slash = strrchr(tag, '/');
-    if (ftell(file->stream) <= 0) { /* -1: a pipe */
-        (void)fprintf(file->stream, "step,%s\n", slash != NULL ? slash + 1 : tag);
+    if (file->out.whole <= 0) { /* -1: a pipe */
+        (void)fprintf(file->out.stream, "step,%s\n", slash != NULL ? slash + 1 : tag);
     }
-    *stream_out = file->stream;
+    *out = &file->out;
     return DS_OK;
+}
+
+static ds_status write_events(ds_monitor *monitor, const char *tag, double value, uint64_t step)
+{
+    sink *out = &monitor->events;
+    if (out->stream == NULL) {
+        return DS_OK;
+    }
+    const ds_status status =
+        dsi_tfevents_scalar(monitor->ctx, out->stream, wall_time(), step, tag, value);
+    return status == DS_ERR_IO ? lose_sink(monitor->ctx, out, "tensorboard") : status;
+}
+
+static ds_status write_csv(ds_monitor *monitor, const char *tag, double value, uint64_t step)
+{
+    sink *out = NULL;
+    if (!monitor->csv) {
+        return DS_OK;
+    }
+    DS_TRY(csv_of(monitor, tag, &out));
+    if (out->stream != NULL &&
+        fprintf(out->stream, "%llu,%.9g\n", (unsigned long long)step, value) < 0) {
+        return lose_sink(monitor->ctx, out, "csv_monitor");
+    }
+    return DS_OK;
+}
+
+/* The first failure of several, whose text the context keeps. */
+typedef struct first_failure {
+    ds_status status;
+    char text[1024];
+} first_failure;
+
+static void keep_first(const ds_monitor *monitor, first_failure *first, ds_status status)
+{
+    if (status < 0 && first->status >= 0) {
+        first->status = status;
+        (void)snprintf(first->text, sizeof first->text, "%s", ds_ctx_error(monitor->ctx));
+    }
+}
+
+static ds_status fail_first(const ds_monitor *monitor, const first_failure *first)
+{
+    return first->status < 0 ? ds_fail(monitor->ctx, first->status, "%s", first->text) : DS_OK;
 }
 
 ds_status ds_monitor_write(ds_monitor *monitor, const char *tag, double value, uint64_t step)
 {
-    if (monitor->events != NULL) {
-        DS_TRY(dsi_tfevents_scalar(monitor->ctx, monitor->events, wall_time(), step, tag, value));
-    }
-    if (monitor->csv) {
-        FILE *stream = NULL;
-        DS_TRY(csv_of(monitor, tag, &stream));
-        if (fprintf(stream, "%llu,%.9g\n", (unsigned long long)step, value) < 0) {
-            return ds_fail(monitor->ctx, DS_ERR_IO, "monitor: cannot write %s: %s", tag,
-                           strerror(errno));
-        }
-    }
+    first_failure first = {DS_OK, ""};
+    keep_first(monitor, &first, write_events(monitor, tag, value, step));
+    keep_first(monitor, &first, write_csv(monitor, tag, value, step));
     if (monitor->wandb != NULL) {
-        DS_TRY(dsi_wandb_write(monitor->wandb, tag, value, step));
+        keep_first(monitor, &first, dsi_wandb_write(monitor->wandb, tag, value, step));
     }
-    return monitor->comet != NULL ? dsi_comet_write(monitor->comet, tag, value, step) : DS_OK;
+    if (monitor->comet != NULL) {
+        keep_first(monitor, &first, dsi_comet_write(monitor->comet, tag, value, step));
+    }
+    return fail_first(monitor, &first);
+}
+
+static void flush_all(ds_monitor *monitor, first_failure *first)
+{
+    keep_first(monitor, first, flush_sink(monitor->ctx, &monitor->events, "tensorboard"));
+    for (uint32_t i = 0; i < monitor->n_files; ++i) {
+        keep_first(monitor, first, flush_sink(monitor->ctx, &monitor->files[i].out, "csv_monitor"));
+    }
 }
 
 ds_status ds_monitor_flush(ds_monitor *monitor)
 {
-    bool failed = monitor->events != NULL && fflush(monitor->events) != 0;
-    for (uint32_t i = 0; i < monitor->n_files; ++i) {
-        failed = fflush(monitor->files[i].stream) != 0 || failed;
-    }
-    return failed ? ds_fail(monitor->ctx, DS_ERR_IO, "monitor: cannot write: %s", strerror(errno))
-                  : DS_OK;
+    first_failure first = {DS_OK, ""};
+    flush_all(monitor, &first);
+    return fail_first(monitor, &first);
 }
 
 ds_status ds_monitor_close(ds_monitor **monitor_inout)
 {
     ds_monitor *monitor = monitor_inout != NULL ? *monitor_inout : NULL;
+    first_failure first = {DS_OK, ""};
     if (monitor == NULL) {
         return DS_OK;
     }
-    ds_status status = ds_monitor_flush(monitor);
-    const ds_status wandb = dsi_wandb_close(&monitor->wandb, monitor->exit_code);
-    status = status < 0 ? status : wandb;
-    const ds_status comet = dsi_comet_close(&monitor->comet, monitor->error);
-    status = status < 0 ? status : comet;
+    flush_all(monitor, &first);
+    keep_first(monitor, &first, dsi_wandb_close(&monitor->wandb, monitor->exit_code));
+    keep_first(monitor, &first, dsi_comet_close(&monitor->comet, monitor->error));
+    const ds_status status = fail_first(monitor, &first);
     free(monitor->error);
-    if (monitor->events != NULL) {
-        (void)fclose(monitor->events);
-    }
+    close_sink(&monitor->events);
     for (uint32_t i = 0; i < monitor->n_files; ++i) {
-        (void)fclose(monitor->files[i].stream);
+        close_sink(&monitor->files[i].out);
         free(monitor->files[i].tag);
     }
     free(monitor);

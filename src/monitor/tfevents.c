@@ -57,12 +57,14 @@ static ds_status write_record(ds_ctx *ctx, FILE *stream, const dsi_buf *event)
     const uint64_t length = event->size;
     const uint32_t length_crc = masked(crc32c(&length, sizeof length));
     const uint32_t data_crc = masked(crc32c(event->data, event->size));
-    if (event->failed || fwrite(&length, sizeof length, 1, stream) != 1 ||
+    if (event->failed) {
+        return ds_fail(ctx, DS_ERR_LIMIT, "a tag is too long for TensorBoard, or memory ran out");
+    }
+    if (fwrite(&length, sizeof length, 1, stream) != 1 ||
         fwrite(&length_crc, sizeof length_crc, 1, stream) != 1 ||
         fwrite(event->data, event->size, 1, stream) != 1 ||
         fwrite(&data_crc, sizeof data_crc, 1, stream) != 1) {
-        return ds_fail(ctx, DS_ERR_IO, "cannot write the TensorBoard file: %s",
-                       event->failed ? "tag too long" : strerror(errno));
+        return ds_fail(ctx, DS_ERR_IO, "cannot write the TensorBoard file: %s", strerror(errno));
     }
     return DS_OK;
 }

@@ -50,10 +50,12 @@ struct dsi_wandb {
     dsi_buf items; /* of the row that is waiting */
     uint64_t step; /* its step */
     bool waits;
+    bool broken; /* the file ends in half a record: nothing follows it */
 };
 
-static ds_status lost(const dsi_wandb *run)
+static ds_status lost(dsi_wandb *run)
 {
+    run->broken = true;
     return dsi_io_fail(run->ctx, "write", run->path, errno);
 }
 
@@ -289,6 +291,9 @@ static ds_status end_row(dsi_wandb *run)
 
 ds_status dsi_wandb_write(dsi_wandb *run, const char *tag, double value, uint64_t step)
 {
+    if (run->broken) {
+        return DS_OK; /* which was reported */
+    }
     if (run->waits && step != run->step) {
         DS_TRY(end_row(run));
     }
@@ -305,8 +310,8 @@ ds_status dsi_wandb_close(dsi_wandb **run_inout, int exit_code)
     if (run == NULL) {
         return DS_OK;
     }
-    ds_status status = end_row(run);
-    if (status >= 0) {
+    ds_status status = run->broken ? DS_OK : end_row(run);
+    if (status >= 0 && !run->broken) {
         dsi_buf end = dsi_buf_make(RECORD_CEILING);
         dsi_proto_whole(&end, EXIT_CODE, (uint64_t)(int64_t)exit_code);
         dsi_proto_whole(&end, EXIT_RUNTIME, (uint64_t)seconds_since(run, &now));

@@ -101,21 +101,22 @@ typedef struct train_run {
     int64_t seq_length;
     uint64_t total_steps;
     uint64_t trace_first, trace_last; /* optimizer steps to trace, counted from 1; 0: none */
-    ds_status trace_lost;             /* why there is no trace of them; the run goes on */
-    best_step best;                   /* of the evaluations so far */
-    double best_tokens;               /* over which they were; 0: none yet */
-    uint64_t best_saved;              /* newest step that was the best when it was saved; 0: none */
-    bool stops_early;                 /* the evaluations no longer improve */
-    uint64_t ended;                   /* step of the end, once the best weights are loaded; or 0 */
-    uint64_t saving;                  /* step of a save that was not reported yet; 0: none */
-    dsi_folder_lock lock;             /* on the output folder; rank 0 */
-    FILE *metrics;                    /* --metrics; rank 0 */
-    train_history *history;           /* of this run; rank 0 */
-    size_t memory_most;               /* bytes, see train_metrics.c */
-    double memory_due;                /* seconds, monotonic */
-    bool training;                    /* the loop runs */
-    bool stepping;                    /* and in it a step */
-    double started;                   /* seconds, monotonic */
+    char *lost; /* why its first side output is not whole (trace, --metrics, monitors), from malloc;
+                   NULL: they are. The run goes on, and ends with this as an error */
+    best_step best;         /* of the evaluations so far */
+    double best_tokens;     /* over which they were; 0: none yet */
+    uint64_t best_saved;    /* newest step that was the best when it was saved; 0: none */
+    bool stops_early;       /* the evaluations no longer improve */
+    uint64_t ended;         /* step of the end, once the best weights are loaded; or 0 */
+    uint64_t saving;        /* step of a save that was not reported yet; 0: none */
+    dsi_folder_lock lock;   /* on the output folder; rank 0 */
+    FILE *metrics;          /* --metrics; rank 0 */
+    train_history *history; /* of this run; rank 0 */
+    size_t memory_most;     /* bytes, see train_metrics.c */
+    double memory_due;      /* seconds, monotonic */
+    bool training;          /* the loop runs */
+    bool stepping;          /* and in it a step */
+    double started;         /* seconds, monotonic */
 } train_run;
 
 /* Opens model, tokenizer, data and configuration and builds the engine; resumes when asked. */
@@ -195,7 +196,7 @@ void train_output_close(train_run *run, bool ended);
 /* Reads --trace_steps and starts the trace, when there is a --trace. */
 ds_status train_trace_start(train_run *run);
 /* Writes it when its steps are done, or at the `end` of the run. Collective. A run is worth more
- * than its trace: it goes on without, and train_loop returns the failure at the end. */
+ * than its trace: it goes on without, and ends with the failure in run->lost. */
 void train_trace_save(train_run *run, train_report *report, bool end);
 
 /* Runs to the end or to an interruption; saves. *interrupted_out: a signal ended it. */
@@ -246,28 +247,31 @@ typedef struct train_step {
 } train_step;
 
 ds_status train_report_open(train_run *run, train_report **report_out);
-ds_status train_report_step(train_report *report, const train_step *step);
-ds_status train_report_eval(train_report *report, uint64_t step, double loss, double count);
+/* From here on nothing fails: what cannot be written is noted in run->lost, and logged once. */
+void train_report_step(train_report *report, const train_step *step);
+void train_report_eval(train_report *report, uint64_t step, double loss, double count);
 /* The save of a step is written; the times are asked of the engine. */
-ds_status train_report_save(train_report *report, uint64_t step);
+void train_report_save(train_report *report, uint64_t step);
 /* A line of text that must not be mixed up with the live line. */
 void train_report_say(train_report *report, const char *format, ...) DS_PRINTF(2, 3);
 /* How the loop ended, for the monitors; before the close. */
-ds_status train_report_ended(train_report *report, ds_status status, bool interrupted);
-ds_status train_report_close(train_report **report);
+void train_report_ended(train_report *report, ds_status status, bool interrupted);
+void train_report_close(train_report **report);
 
 /* ---- lines of JSON: tools/common/train_metrics.c; to --metrics and to the history; rank 0 ---- */
 
 /* Opens --metrics; a resumed run appends. */
 ds_status train_metrics_open(train_run *run);
-/* mfu may be NAN: not known. */
-ds_status train_metrics_step(train_run *run, const train_step *step, double mfu,
-                             uint64_t peak_bytes);
-ds_status train_metrics_eval(train_run *run, uint64_t step, double loss, double count);
-ds_status train_metrics_save(train_run *run, uint64_t step, double stall, double write);
+/* Of a file that cannot be written the failure is noted, as train_lost_note does.
+ * mfu may be NAN: not known. */
+void train_metrics_step(train_run *run, const train_step *step, double mfu, uint64_t peak_bytes);
+void train_metrics_eval(train_run *run, uint64_t step, double loss, double count);
+void train_metrics_save(train_run *run, uint64_t step, double stall, double write);
 /* At the end of a run that knows its best step. */
-ds_status train_metrics_best(train_run *run, uint64_t step);
-ds_status train_metrics_close(train_run *run);
+void train_metrics_best(train_run *run, uint64_t step);
+void train_metrics_close(train_run *run);
+/* A run is worth more than what is written of it: keeps the first such loss, for the run's end. */
+void train_lost_note(train_run *run, const char *what);
 /* Whether lines are written anywhere. */
 bool train_metrics_are_kept(const train_run *run);
 

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -85,7 +86,8 @@ static ds_status one_step(train_run *run, train_report *report)
     step.grad_norm = ds_engine_grad_norm(run->engine);
     step.applied = ds_engine_was_step_applied(run->engine);
     step.tokens = (uint64_t)tokens;
-    return train_report_step(report, &step);
+    train_report_step(report, &step);
+    return DS_OK;
 }
 
 static ds_status evaluate(train_run *run, train_report *report)
@@ -115,7 +117,8 @@ static ds_status evaluate(train_run *run, train_report *report)
     const double loss = total > 0.0 ? sum / total : 0.0;
     const uint64_t step = ds_engine_global_steps(run->engine);
     train_best_feed(run, step, loss, total);
-    return train_report_eval(report, step, loss, total);
+    train_report_eval(report, step, loss, total);
+    return DS_OK;
 }
 
 /* Reports a save when it is written. wait: stays until it is; all ranks
@@ -135,7 +138,8 @@ static ds_status save_ended(train_run *run, train_report *report, bool wait)
     const uint64_t step = run->saving;
     run->saving = 0;
     DS_TRY(train_output_saved(run));
-    return train_report_save(report, step);
+    train_report_save(report, step);
+    return DS_OK;
 }
 
 static ds_status save(train_run *run, train_report *report)
@@ -206,8 +210,10 @@ static ds_status end_steps(train_run *run, train_report *report, const progress 
     if (why[0] != '\0') {
         train_report_say(report, "step %llu  %s", (unsigned long long)step, why);
     }
-    return best && !p->interrupted && ds_comm_rank(run->comm) == 0 ? train_metrics_best(run, step)
-                                                                   : DS_OK;
+    if (best && !p->interrupted && ds_comm_rank(run->comm) == 0) {
+        train_metrics_best(run, step);
+    }
+    return DS_OK;
 }
 
 static ds_status after_step(train_run *run, train_report *report, progress *p)
@@ -253,14 +259,12 @@ static ds_status steps(train_run *run, train_report *report, bool *interrupted_o
 ds_status train_loop(train_run *run, bool *interrupted_out)
 {
     train_report *report = NULL;
+    char why[2048];
     catch_signals(ds_comm_rank(run->comm) == 0);
     DS_TRY(train_report_open(run, &report));
     const ds_status status = steps(run, report, interrupted_out);
-    (void)train_report_ended(report, status, *interrupted_out);
-    const ds_status closed = train_report_close(&report);
-    if (status >= 0 && closed >= 0 && run->trace_lost < 0) {
-        return ds_fail(run->ctx, run->trace_lost,
-                       "the run ended well, but the trace %s was not written", run->options->trace);
-    }
-    return status < 0 ? status : closed;
+    train_report_ended(report, status, *interrupted_out);
+    (void)snprintf(why, sizeof why, "%s", status < 0 ? ds_ctx_error(run->ctx) : "");
+    train_report_close(&report); /* may fail, too: the first failure is the run's */
+    return status < 0 ? ds_fail(run->ctx, status, "%s", why) : DS_OK;
 }

@@ -39,20 +39,32 @@ static size_t memory_seen(train_run *run)
     return run->memory_most;
 }
 
-static ds_status lost(const train_run *run)
+void train_lost_note(train_run *run, const char *what)
 {
-    return ds_fail(run->ctx, DS_ERR_IO, "cannot write --metrics %s: %s", run->options->metrics,
-                   strerror(errno));
+    if (run->lost == NULL) {
+        run->lost = strdup(what);
+    }
 }
 
-static ds_status put(train_run *run, const char *line, bool soon)
+static void lost(train_run *run)
+{
+    char text[512];
+    (void)snprintf(text, sizeof text, "cannot write --metrics %.300s: %s", run->options->metrics,
+                   strerror(errno));
+    ds_log(run->ctx, DS_LOG_ERROR, "%s; it gets no more lines, the run goes on", text);
+    train_lost_note(run, text);
+}
+
+static void put(train_run *run, const char *line, bool soon)
 {
     train_history_line(run, line, soon);
     if (run->metrics != NULL &&
         (fprintf(run->metrics, "%s\n", line) < 0 || fflush(run->metrics) != 0)) {
-        return lost(run);
+        FILE *metrics = run->metrics;
+        lost(run);
+        run->metrics = NULL;
+        (void)fclose(metrics);
     }
-    return DS_OK;
 }
 
 /* JSON has no word for what is not finite. */
@@ -62,8 +74,7 @@ static const char *json_number(double value, char *text)
     return text;
 }
 
-ds_status train_metrics_step(train_run *run, const train_step *step, double mfu,
-                             uint64_t peak_bytes)
+void train_metrics_step(train_run *run, const train_step *step, double mfu, uint64_t peak_bytes)
 {
     char disk[48] = "";
     char loss[NUMBER_BYTES];
@@ -82,7 +93,7 @@ ds_status train_metrics_step(train_run *run, const train_step *step, double mfu,
         json_number(step->grad_norm, norm), step->loss_scale, (double)step->tokens / step->seconds,
         json_number(mfu, part), (unsigned long long)peak_bytes, memory_seen(run), disk,
         (unsigned long long)step->tokens, step->seconds, step->applied ? "" : ",\"skipped\":true");
-    return put(run, line, false);
+    put(run, line, false);
 }
 
 enum { BEST_BYTES = 160 };
@@ -97,7 +108,7 @@ static const char *json_best(const train_run *run, char text[BEST_BYTES])
     return text;
 }
 
-ds_status train_metrics_eval(train_run *run, uint64_t step, double loss, double count)
+void train_metrics_eval(train_run *run, uint64_t step, double loss, double count)
 {
     char number[NUMBER_BYTES];
     char best[BEST_BYTES];
@@ -109,10 +120,10 @@ ds_status train_metrics_eval(train_run *run, uint64_t step, double loss, double 
     }
     (void)snprintf(line, sizeof line, "{\"step\":%llu,\"eval_loss\":%s,\"eval_tokens\":%.0f%s}",
                    (unsigned long long)step, json_number(loss, number), count, more);
-    return put(run, line, true);
+    put(run, line, true);
 }
 
-ds_status train_metrics_best(train_run *run, uint64_t step)
+void train_metrics_best(train_run *run, uint64_t step)
 {
     char best[BEST_BYTES];
     char line[LINE_BYTES];
@@ -121,22 +132,24 @@ ds_status train_metrics_best(train_run *run, uint64_t step)
                    (unsigned long long)step, json_best(run, best),
                    run->stops_early ? "true" : "false",
                    (unsigned long long)(loads ? run->best.step : step));
-    return put(run, line, true);
+    put(run, line, true);
 }
 
-ds_status train_metrics_save(train_run *run, uint64_t step, double stall, double write)
+void train_metrics_save(train_run *run, uint64_t step, double stall, double write)
 {
     char line[LINE_BYTES];
     (void)snprintf(line, sizeof line, "{\"step\":%llu,\"save_stall_s\":%.6f,\"save_write_s\":%.6f}",
                    (unsigned long long)step, stall, write);
-    return put(run, line, true);
+    put(run, line, true);
 }
 
-ds_status train_metrics_close(train_run *run)
+void train_metrics_close(train_run *run)
 {
     FILE *metrics = run->metrics;
     run->metrics = NULL;
-    return metrics != NULL && fclose(metrics) != 0 ? lost(run) : DS_OK;
+    if (metrics != NULL && fclose(metrics) != 0) {
+        lost(run);
+    }
 }
 
 bool train_metrics_are_kept(const train_run *run)

@@ -85,9 +85,36 @@ ds_status train_report_open(train_run *run, train_report **report_out)
         status = open_monitor(report);
     }
     if (status < 0) {
-        (void)train_report_close(report_out);
+        train_report_close(report_out);
     }
     return status;
+}
+
+/* A monitor that cannot be written costs no training. */
+static void note_monitor(train_report *report, ds_status status)
+{
+    if (status < 0) {
+        ds_log(report->run->ctx, DS_LOG_ERROR, "%s; it gets no more values, the run goes on",
+               ds_ctx_error(report->run->ctx));
+        train_lost_note(report->run, ds_ctx_error(report->run->ctx));
+    }
+}
+
+static void write_monitor(train_report *report, const char *tag, double value)
+{
+    /* x of every tag */
+    const uint64_t x = ds_engine_global_samples(report->run->engine);
+    if (report->monitor != NULL) {
+        note_monitor(report, ds_monitor_write(report->monitor, tag, value, x));
+    }
+}
+
+/* Readers see a step when it is done. */
+static void flush_monitor(train_report *report)
+{
+    if (report->monitor != NULL) {
+        note_monitor(report, ds_monitor_flush(report->monitor));
+    }
 }
 
 /* Takes the live line away: what stays is written in its place. */
@@ -214,7 +241,7 @@ static void draw(train_report *report, const char *text)
 }
 
 /* DeepSpeed's timers of a step, in milliseconds. */
-static ds_status write_times(train_report *report, uint64_t x)
+static void write_times(train_report *report)
 {
     const ds_engine_times t = ds_engine_step_times(report->run->engine);
     const struct {
@@ -228,31 +255,29 @@ static ds_status write_times(train_report *report, uint64_t x)
         {"Train/Samples/elapsed_time_ms_step", t.step},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
-        DS_TRY(ds_monitor_write(report->monitor, rows[i].tag, rows[i].value, x));
+        write_monitor(report, rows[i].tag, rows[i].value);
     }
-    return DS_OK;
 }
 
-static ds_status write_monitors(train_report *report, const train_step *step)
+static void write_monitors(train_report *report, const train_step *step)
 {
-    const uint64_t x = ds_engine_global_samples(report->run->engine); /* of every tag */
-    if (report->monitor == NULL) {
-        return DS_OK;
-    }
-    DS_TRY(ds_monitor_write(report->monitor, "Train/Samples/train_loss", step->loss, x));
-    DS_TRY(ds_monitor_write(report->monitor, "Train/Samples/lr", step->lr, x));
     const ds_config_values *v = dsi_config_values(report->run->config);
+    write_monitor(report, "Train/Samples/train_loss", step->loss);
+    write_monitor(report, "Train/Samples/lr", step->lr);
     if (v->fp16.enabled) {
-        DS_TRY(ds_monitor_write(report->monitor, "Train/Samples/loss_scale", step->loss_scale, x));
+        write_monitor(report, "Train/Samples/loss_scale", step->loss_scale);
     }
-    return v->wall_clock_breakdown ? write_times(report, x) : DS_OK;
+    if (v->wall_clock_breakdown) {
+        write_times(report);
+    }
+    flush_monitor(report);
 }
 
-ds_status train_report_step(train_report *report, const train_step *step)
+void train_report_step(train_report *report, const train_step *step)
 {
     const int64_t every = dsi_config_values(report->run->config)->steps_per_print;
     if (!report->speaks) {
-        return DS_OK;
+        return;
     }
     const double now = dsi_clock_seconds();
     const bool first = step->step == report->first + 1;
@@ -276,14 +301,14 @@ ds_status train_report_step(train_report *report, const train_step *step)
             draw(report, text);
         }
     }
-    DS_TRY(train_metrics_step(report->run, step, mfu, peak_bytes));
-    return write_monitors(report, step);
+    train_metrics_step(report->run, step, mfu, peak_bytes);
+    write_monitors(report, step);
 }
 
-ds_status train_report_eval(train_report *report, uint64_t step, double loss, double count)
+void train_report_eval(train_report *report, uint64_t step, double loss, double count)
 {
     if (!report->speaks) {
-        return DS_OK;
+        return;
     }
     if (!isfinite(loss)) {
         ds_log(report->run->ctx, DS_LOG_WARN,
@@ -296,20 +321,17 @@ ds_status train_report_eval(train_report *report, uint64_t step, double loss, do
                      "step %llu  validation loss %.4f nats a token, perplexity %.3f, over "
                      "%.0f tokens%s",
                      (unsigned long long)step, loss, exp(loss), count, best);
-    DS_TRY(train_metrics_eval(report->run, step, loss, count));
-    return report->monitor == NULL
-               ? DS_OK
-               : ds_monitor_write(report->monitor, "Train/Samples/eval_loss", loss,
-                                  ds_engine_global_samples(report->run->engine));
+    train_metrics_eval(report->run, step, loss, count);
+    write_monitor(report, "Train/Samples/eval_loss", loss);
+    flush_monitor(report);
 }
 
-ds_status train_report_save(train_report *report, uint64_t step)
+void train_report_save(train_report *report, uint64_t step)
 {
     const train_run *run = report->run;
     const ds_engine_save_info saved = ds_engine_checkpoint_info(run->engine);
-    const uint64_t x = ds_engine_global_samples(run->engine);
     if (!report->speaks) {
-        return DS_OK;
+        return;
     }
     if (saved.behind) {
         train_report_say(report,
@@ -321,36 +343,31 @@ ds_status train_report_save(train_report *report, uint64_t step)
         train_report_say(report, "saved %s/global_step%llu in %.2f s", run->options->output,
                          (unsigned long long)step, saved.stall_seconds);
     }
-    DS_TRY(train_metrics_save(report->run, step, saved.stall_seconds, saved.write_seconds));
-    if (report->monitor == NULL) {
-        return DS_OK;
-    }
-    DS_TRY(ds_monitor_write(report->monitor, "Train/Samples/checkpoint_stall_ms",
-                            1e3 * saved.stall_seconds, x));
-    return ds_monitor_write(report->monitor, "Train/Samples/checkpoint_write_ms",
-                            1e3 * saved.write_seconds, x);
+    train_metrics_save(report->run, step, saved.stall_seconds, saved.write_seconds);
+    write_monitor(report, "Train/Samples/checkpoint_stall_ms", 1e3 * saved.stall_seconds);
+    write_monitor(report, "Train/Samples/checkpoint_write_ms", 1e3 * saved.write_seconds);
+    flush_monitor(report);
 }
 
-ds_status train_report_ended(train_report *report, ds_status status, bool interrupted)
+void train_report_ended(train_report *report, ds_status status, bool interrupted)
 {
     enum { FAILED = 1, INTERRUPTED = 130 }; /* as the program's own */
     const int code = status < 0 ? FAILED : interrupted ? INTERRUPTED : 0;
-    return report->monitor == NULL
-               ? DS_OK
-               : ds_monitor_end(report->monitor, code,
-                                status < 0 ? ds_ctx_error(report->run->ctx) : NULL);
+    if (report->monitor != NULL) {
+        const char *why = status < 0 ? ds_ctx_error(report->run->ctx) : NULL;
+        (void)ds_monitor_end(report->monitor, code, why);
+    }
 }
 
-ds_status train_report_close(train_report **report_inout)
+void train_report_close(train_report **report_inout)
 {
     train_report *report = *report_inout;
     end_line(report);
     if (report->speaks && report->run->history != NULL) {
         train_summary_print(report->run, report->lines);
     }
-    const ds_status status = train_metrics_close(report->run);
-    const ds_status closed = ds_monitor_close(&report->monitor);
+    train_metrics_close(report->run);
+    note_monitor(report, ds_monitor_close(&report->monitor));
     free(report);
     *report_inout = NULL;
-    return status < 0 ? status : closed;
 }

@@ -7,6 +7,7 @@
 
 #include <deepspeed/profile.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* "A" or "A:B", both from 1. */
@@ -89,9 +90,11 @@ void train_trace_save(train_run *run, train_report *report, bool end)
                          (unsigned long long)first);
         return;
     }
-    run->trace_lost = ds_engine_trace_save(run->engine, run->options->trace);
-    if (run->trace_lost < 0) {
+    if (ds_engine_trace_save(run->engine, run->options->trace) < 0) {
+        char text[512];
         ds_log(run->ctx, DS_LOG_ERROR, "no trace: %s; the run goes on", ds_ctx_error(run->ctx));
+        (void)snprintf(text, sizeof text, "the trace %.400s was not written", run->options->trace);
+        train_lost_note(run, text);
         ds_engine_trace_drop(run->engine);
         return;
     }
