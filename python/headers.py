@@ -17,6 +17,26 @@ from ctypes import (Structure, c_bool, c_char, c_char_p, c_double, c_float, c_in
 
 VERSION = {number}
 VERSION_TEXT = "{version}"
+
+
+class Checked(Structure):
+    """A struct whose whole numbers are held to the range of their field: ctypes alone would keep their low bits."""
+
+    def __setattr__(self, name, value):
+        if isinstance(value, int) and not isinstance(value, bool):
+            check_whole(dict(self._fields_).get(name), name, value)
+        super().__setattr__(name, value)
+
+
+def check_whole(kind, name, value):
+    low, high = RANGES.get(kind, (value, value))
+    if not low <= value <= high:
+        raise OverflowError(f"{{name}} is {{value}}, expected a whole number from {{low}} to {{high}}")
+
+
+RANGES = {{kind: (0, 256 ** bytes_ - 1) if unsigned else (-(256 ** bytes_) // 2, 256 ** bytes_ // 2 - 1)
+          for kind, bytes_, unsigned in [(c_int8, 1, 0), (c_int16, 2, 0), (c_int32, 4, 0), (c_int64, 8, 0), (c_uint8, 1, 1),
+                                         (c_uint16, 2, 1), (c_uint32, 4, 1), (c_uint64, 8, 1), (c_size_t, 8, 1)]}}
 '''
 SCALARS = {
     "bool": "c_bool", "char": "c_char", "int": "c_int", "float": "c_float", "double": "c_double",
@@ -196,7 +216,7 @@ class Headers:
         out = [HEADER.format(version=version, number=number)]
         out += [f"{name} = {value}" for name, value in self.constants.items()]
         for name, fields in self.structs.items():
-            out.append(f"\n\nclass {name}(Structure):\n    _fields_ = [")
+            out.append(f"\n\nclass {name}(Checked):\n    _fields_ = [")
             out += [f'        ("{field}", {kind}),' for field, kind in fields]
             out.append("    ]")
         out.append("\n\nSTRUCTS = {" + ", ".join(f'"{n}": {n}' for n in self.structs) + "}")

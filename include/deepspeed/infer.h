@@ -66,7 +66,7 @@ DS_API ds_status ds_generator_prompt_on(ds_generator *generator, const uint32_t 
 /* How an id is drawn from the logits. All zero is greedy. */
 typedef struct ds_sampling {
     double temperature; /* <= 0: greedy, the largest logit, the lowest id among equals */
-    int64_t top_k;      /* 0: all */
+    int64_t top_k;      /* 0: all; below 0 an error, and so for top_p */
     double top_p;       /* 0 or >= 1: all; smallest set of ids whose probability reaches it */
     uint64_t seed;
     DS_RESERVED(8);

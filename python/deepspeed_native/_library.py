@@ -38,6 +38,18 @@ def _open() -> ctypes.CDLL:
                       f"{VARIABLE} to the path of libdeepspeed.so. Tried: " + "; ".join(tried))
 
 
+class _Whole:
+    """The type of a whole number that a function takes: as the fields of structs, held to its range."""
+
+    def __init__(self, kind: Any, function: str) -> None:
+        self.kind, self.name = kind, f"an argument of {function}"
+
+    def from_param(self, value: Any) -> Any:
+        if isinstance(value, int):
+            _abi.check_whole(self.kind, self.name, value)
+        return self.kind.from_param(value)
+
+
 def _load() -> ctypes.CDLL:
     library = _open()
     if not hasattr(library, "ds_version"):
@@ -51,7 +63,8 @@ def _load() -> ctypes.CDLL:
         function = getattr(library, name, None)
         if function is None:
             raise ImportError(f"libdeepspeed has no {name}: it is another build of {_abi.VERSION_TEXT} than this package")
-        function.restype, function.argtypes = result, parameters
+        function.restype = result
+        function.argtypes = [_Whole(kind, name) if kind in _abi.RANGES else kind for kind in parameters]
     return library
 
 
@@ -63,6 +76,13 @@ def encoded(text: Optional[Any]) -> Optional[bytes]:
     return None if text is None else os.fsencode(text)
 
 
+def id_array(ids: Any) -> Any:
+    """Token ids for the library. ctypes alone would keep the low bits of a number that is no id."""
+    for token in ids:
+        _abi.check_whole(ctypes.c_uint32, "a token id", token)
+    return (ctypes.c_uint32 * len(ids))(*ids)
+
+
 class Context:
     """Error record, log and threads. Log lines go to the logger "deepspeed_native". One thread at a time uses a context."""
 
@@ -71,6 +91,7 @@ class Context:
         self._log = _LOG_FN(self._log_line)  # kept: the library calls it
         params.log = ctypes.cast(self._log, ctypes.c_void_p).value
         params.n_threads = threads
+        self.data_ranks: Optional[tuple[int, int]] = None  # (rank, ranks) that differ in their samples, of its newest engine
         self.pointer = ctypes.c_void_p()
         if C.ds_ctx_create(ctypes.byref(params), ctypes.byref(self.pointer)) < 0:
             raise DeepSpeedError("no memory for a context", "ERR_NOMEM")

@@ -71,6 +71,7 @@ class Engine(Owned):
         context.check(C.ds_initialize(context.pointer, ctypes.byref(params), ctypes.byref(self._pointer)))
         data = C.ds_engine_data_comm(self.pointer)  # what a Loader is given
         self.dp_rank, self.dp_world_size = C.ds_comm_rank(data), C.ds_comm_size(data)
+        context.data_ranks = (self.dp_rank, self.dp_world_size)
 
     def close(self) -> None:
         if getattr(self, "_generator", None) is not None:

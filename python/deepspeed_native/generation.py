@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence, Union
 
 from . import _abi
-from ._library import C, Context, Owned, encoded
+from ._library import C, Context, Owned, encoded, id_array
 from .errors import ArgumentError
 from .model import Model
 from .tensors import Tensor
@@ -42,7 +42,7 @@ class Generator(Owned):
         self.context.check(C.ds_generator_update(self.pointer))
 
     def prompt(self, ids: Sequence[int]) -> None:
-        array = (ctypes.c_uint32 * len(ids))(*ids)
+        array = id_array(ids)
         self.context.check(C.ds_generator_prompt(self.pointer, array, len(ids)))
 
     def tokens(self, temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0) -> Iterator[int]:
@@ -66,6 +66,8 @@ class Generator(Owned):
         """New ids for ids; new text for a text, with a tokenizer. Ends with the tokenizer's end, too."""
         if isinstance(prompt, str) and tokenizer is None:
             raise ArgumentError("a text needs a tokenizer: initialize(…, tokenizer=Tokenizer(folder)), or give ids")
+        if max_new_tokens < 0:
+            raise ArgumentError(f"max_new_tokens is {max_new_tokens}, expected at least 0")
         self.prompt(tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)  # type: ignore[union-attr]
         new: list[int] = []
         for token in self.tokens(**sampling) if max_new_tokens > 0 else ():

@@ -8,7 +8,7 @@ import os
 from typing import Any, Mapping, Optional, Sequence, Union
 
 from . import _abi
-from ._library import C, Context, Owned, encoded, hub_folder, take_bytes
+from ._library import C, Context, Owned, encoded, hub_folder, id_array, take_bytes
 
 
 class Tokenizer(Owned):
@@ -51,7 +51,7 @@ class Tokenizer(Owned):
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         flags = _abi.DS_DECODE_REPAIR | (_abi.DS_DECODE_SKIP_SPECIAL if skip_special_tokens else 0)
-        array = (ctypes.c_uint32 * len(ids))(*ids)
+        array = id_array(ids)
         text, size = ctypes.c_void_p(), ctypes.c_size_t()
         self.context.check(C.ds_tokenizer_decode(self.pointer, array, len(ids), flags, ctypes.byref(text), ctypes.byref(size)))
         return take_bytes(text, size.value).decode(errors="replace")

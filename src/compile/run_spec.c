@@ -215,6 +215,11 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                        "scheduler.params has a value for norms and biases, which decay_all puts "
                        "into one group with all others; give one value, or leave decay_all");
     }
+    const bool own = ds_model_config_text(params->model) == NULL; /* which may ignore it */
+    if (params->seq_length < (own ? 0 : 1)) {
+        return ds_fail(ctx, DS_ERR_ARG, "seq_length: expected at least %d, found %lld", own ? 0 : 1,
+                       (long long)params->seq_length);
+    }
     *spec = (dsi_engine_spec){.schedule = v->scheduler,
                               .has_groups = v->scheduler_has_groups,
                               .schedule_no_decay = v->scheduler_no_decay,

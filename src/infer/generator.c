@@ -12,6 +12,7 @@
 #include "compile/train_graph.h"
 #include "infer/sampler.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -317,9 +318,21 @@ ds_status ds_generator_prompt_on(ds_generator *g, const uint32_t *ids, size_t n,
     return run_prompt(g, ids, (int64_t)n);
 }
 
+static ds_status check_sampling(const ds_generator *g, const ds_sampling *s)
+{
+    if (isnan(s->temperature) || isnan(s->top_p) || s->top_k < 0 || s->top_p < 0.0) {
+        return ds_fail(g->ctx, DS_ERR_ARG,
+                       "sampling: expected a temperature and a top_p that are numbers, top_p and "
+                       "top_k at least 0; found temperature %g, top_p %g, top_k %lld",
+                       s->temperature, s->top_p, (long long)s->top_k);
+    }
+    return DS_OK;
+}
+
 ds_status ds_generator_next(ds_generator *g, const ds_sampling *sampling, uint32_t *id_out)
 {
     DS_TRY(DSI_RESERVED_CHECK(g->ctx, "ds_sampling", sampling));
+    DS_TRY(check_sampling(g, sampling));
     uint32_t id = 0;
     if (g->logits == NULL) {
         return ds_fail(g->ctx, DS_ERR_STATE, "ds_generator_next needs a prompt first");

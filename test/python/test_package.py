@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python package: training, files, generation, tensors in and out, errors. numpy and torch are used where they are."""
 import array
+import ctypes
 import importlib.util
 import json
 import math
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import deepspeed_native as ds
 from deepspeed_native import tensors
@@ -23,7 +25,7 @@ IDS = [[(i * 7 + r) % 100 for i in range(16)] for r in range(2)]
 
 def engine(**more):
     config = {**CONFIG, **more.pop("config", {})}
-    return ds.initialize(model=more.pop("model", FOLDER), config=config, seq_length=16, trainer={"learning_rate": 1e-2}, **more)
+    return ds.initialize(model=more.pop("model", FOLDER), config=config, seq_length=more.pop("seq_length", 16), trainer={"learning_rate": 1e-2}, **more)
 
 
 def batches(n):
@@ -122,6 +124,64 @@ class Data(unittest.TestCase):
             again = ds.Loader(data, batch=2, seed=3)
             again.restore(state)
             self.assertEqual(next(again)["input_ids"].tolist(), want)
+
+
+    def test_alpaca_rows_are_what_ds_train_makes_of_them(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "rows.jsonl"
+            path.write_text("".join(json.dumps({"instruction": f"do {i}", "output": "done"}) + "\n" for i in range(8)))
+            tokenizer = ds.Tokenizer("bytes")
+
+            def tokens(**more):
+                return ds.Dataset(path, tokenizer, 256, **more).info.n_tokens
+
+            self.assertEqual(tokens(), tokens(alpaca="stanford"))  # no template
+            self.assertEqual(tokens(chat_template="chatml"), tokens(chat_template="chatml", alpaca="template"))
+            self.assertLess(tokens(chat_template="chatml"), tokens(chat_template="chatml", alpaca="stanford"))
+            for wrong in ({"alpaca": "template"}, {"alpaca": "chat"}):
+                with self.assertRaises(ds.ArgumentError):
+                    tokens(**wrong)
+
+    def test_ranks_have_samples_of_their_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "rows.jsonl"
+            path.write_text("".join(json.dumps({"text": f"row {i} of text"}) + "\n" for i in range(40)))
+            context = ds.Context()
+            data = ds.Dataset(path, ds.Tokenizer("bytes", context), 16, context=context)
+            with mock.patch.dict(os.environ, {"WORLD_SIZE": "2"}):
+                with self.assertRaisesRegex(ds.ArgumentError, "make the engine before the Loader"):
+                    ds.Loader(data, batch=2)
+                ds.Loader(data, batch=2, rank=0, n_ranks=1)
+                with self.assertRaises(ds.ArgumentError):
+                    ds.Loader(data, batch=2, rank=0)
+                context.data_ranks = (1, 2)  # as an engine leaves it
+                mine = next(ds.Loader(data, batch=2))["input_ids"].tolist()
+            self.assertEqual(mine, next(ds.Loader(data, batch=2, rank=1, n_ranks=2))["input_ids"].tolist())
+            self.assertNotEqual(mine, next(ds.Loader(data, batch=2, rank=0, n_ranks=2))["input_ids"].tolist())
+
+
+class Numbers(unittest.TestCase):
+    """A number that its field cannot hold is an error, where ctypes alone keeps the low bits."""
+
+    def test_out_of_range(self):
+        tokenizer = ds.Tokenizer("bytes")
+        for wrong in (lambda: tokenizer.decode([2 ** 40]), lambda: tokenizer.decode([-1]), lambda: engine(seq_length=2 ** 70),
+                      lambda: ds.Generator(FOLDER, max_length=2 ** 64), lambda: ds.Generator(FOLDER).prompt([2 ** 32]),
+                      lambda: ds.plan(FOLDER, CONFIG, seq_length=8, ranks=2 ** 33)):
+            with self.assertRaisesRegex((OverflowError, ctypes.ArgumentError), "expected a whole number from"):
+                wrong()
+
+    def test_lengths_and_sampling(self):
+        for length in (0, -1):
+            with self.assertRaisesRegex(ds.ArgumentError, "seq_length: expected at least 1"):
+                engine(seq_length=length)
+        g = ds.Generator(FOLDER)
+        for wrong in ({"temperature": float("nan")}, {"temperature": 1.0, "top_p": -0.5}, {"temperature": 1.0, "top_k": -1},
+                      {"temperature": 1.0, "top_p": float("nan")}):
+            with self.assertRaisesRegex(ds.ArgumentError, "sampling: expected"):
+                g.generate([1, 2], 2, **wrong)
+        with self.assertRaisesRegex(ds.ArgumentError, "max_new_tokens is -1"):
+            g.generate([1, 2], -1)
 
 
 class Tensors(unittest.TestCase):

@@ -39,6 +39,20 @@ model=$DS_SOURCE_DIR/test/golden/parity/llama3
 "$build/deepspeed" --num_gpus 2 "$python" ranks.py "$model" > two 2>&1 || { cat two; exit 1; }
 [ "$(grep -o 'losses.*' two | sort -u)" = "$(grep -o 'losses.*' one)" ] && [ "$(grep -c losses two)" = 2 ] || { cat one two; exit 1; }
 
+# A Loader gives each rank samples of its own: two ranks see what one does.
+seq 1 60 | sed 's/.*/{"text": "row & of a small file"}/' > own.jsonl
+cat > own.py << 'PY'
+import sys
+import deepspeed_native as ds
+e = ds.initialize(model={"model_type": "gpt2", "vocab_size": 257, "n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 2},
+                  config={"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}}, seq_length=16)
+data = ds.Loader(ds.Dataset("own.jsonl", ds.Tokenizer("bytes"), 16), batch=4 // e.world_size, seed=5)
+print("losses", *(f"{e.train_batch(data):.3f}" for _ in range(4)))
+PY
+"$python" own.py > one 2>&1 || { cat one; exit 1; }
+"$build/deepspeed" --num_gpus 2 "$python" own.py > two 2>&1 || { cat two; exit 1; }
+[ "$(grep -o 'losses.*' two | sort -u)" = "$(grep -o 'losses.*' one)" ] && [ "$(grep -c losses two)" = 2 ] || { cat one two; exit 1; }
+
 # The README's example, as it stands there.
 awk '/^```python/ {inside = 1; next} /^```/ {inside = 0} inside' "$DS_SOURCE_DIR/README.md" > example.py
 [ -s example.py ] || { echo "the README has no example in Python"; exit 1; }
