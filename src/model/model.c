@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { TEXT_STEP = 1 << 16, TYPES_BYTES = 1024 };
 
@@ -112,6 +113,32 @@ static ds_status read_text(ds_ctx *ctx, const char *path, char **text_out)
     return DS_OK;
 }
 
+/* What to do where a config.json cannot be opened; "": nothing to add. */
+static void say_remedy(const char *path, char *text, size_t n)
+{
+    const char *slash = strrchr(path, '/');
+    const int length = slash != NULL ? (int)(slash - path) : 0;
+    char other[4096];
+    text[0] = '\0';
+    if (length == 0 || strcmp(slash, "/config.json") != 0) {
+        return;
+    }
+    (void)snprintf(other, sizeof other, "%.*s/ds_manifest.json", length, path);
+    if (access(other, F_OK) == 0) {
+        (void)snprintf(text, n,
+                       "; that is a checkpoint: give the folder that holds it, with --checkpoint "
+                       "and --tag where there are such flags, or make a model folder of it with "
+                       "ds_checkpoint export");
+        return;
+    }
+    (void)snprintf(other, sizeof other, "%.*s", length, path);
+    (void)snprintf(text, n, "%s",
+                   access(other, F_OK) != 0
+                       ? "; there is no such folder, and a name in the Hugging Face cache is "
+                         "ORGANIZATION/NAME"
+                       : "; a model folder has one");
+}
+
 /* The text's tree and the text that is kept of it. Where a whole number is beyond 64 bits, which
  * transformers writes for "no limit", all whole numbers are read as reals and the text is kept as
  * it is. */
@@ -130,7 +157,9 @@ static ds_status load_config(ds_ctx *ctx, const char *path, json_t **json_out, b
         *json_out = json_load_file(path, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
     }
     if (*json_out == NULL && error.line < 0) { /* the text names the file */
-        return ds_fail(ctx, DS_ERR_NOT_FOUND, "%s", error.text);
+        char remedy[256];
+        say_remedy(path, remedy, sizeof remedy);
+        return ds_fail(ctx, DS_ERR_NOT_FOUND, "%s%s", error.text, remedy);
     }
     if (*json_out == NULL) {
         return ds_fail(ctx, DS_ERR_FORMAT, "%s:%d: %s", path, error.line, error.text);

@@ -91,6 +91,15 @@ static void knows_other_names(void **state)
     CHECK_FAILS(*state, parse(*state, &f, &args, other), DS_ERR_ARG,
                 "--do_train is not a flag here: x trains; leave it out");
     CHECK_FAILS(*state, parse(*state, &f, &args, unknown), DS_ERR_ARG, "unknown flag --elsewhere");
+    /* all of them at once, each once; what is behind "--" is none */
+    const char *many[] = {"x",          "--do_train",  "--steps", "7",  "--elsewhere=3",
+                          "--do_train", "--max_steps", "2",       "--", "--not_one",
+                          NULL};
+    CHECK_FAILS(
+        *state, parse(*state, &f, &args, many), DS_ERR_ARG,
+        "--do_train is not a flag here: x trains; leave it out\n  unknown flag --elsewhere");
+    assert_null(strstr(ds_ctx_error(*state), "not_one"));
+    assert_null(strstr(strstr(ds_ctx_error(*state), "do_train") + 1, "do_train"));
 }
 
 /* As argparse: the only flag that begins so. */

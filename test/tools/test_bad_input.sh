@@ -42,6 +42,15 @@ tag=$(cat saved/latest)
 mkdir model && cp saved/config.json saved/model.safetensors model
 find saved model text.txt ds.json -type f -exec cksum {} + | sort > before.txt
 
+# ---- folders that are no model folders
+bad 1 "unable to open saved/$tag/config.json: No such file or directory; that is a checkpoint: give the folder that holds it" \
+    ds_generate --model "saved/$tag" --tokenizer bytes --prompt a
+bad 1 'unable to open no/such/folder/config.json: No such file or directory; there is no such folder' \
+    ds_generate --model no/such/folder --tokenizer bytes --prompt a
+mkdir hollow
+bad 1 'unable to open hollow/config.json: No such file or directory; a model folder has one' ds_generate --model hollow --tokenizer bytes --prompt a
+bad 1 'a model folder has one' ds_train "${tune[@]}" --model hollow
+
 # ---- flags
 bad 2 'stepz' ds_train "${full[@]}" --stepz 3
 bad 2 'steps' ds_train "${full[@]}" --steps abc

@@ -199,6 +199,32 @@ static ds_status take_values(ds_ctx *ctx, const dsi_arg *row, const char *inline
     return DS_OK;
 }
 
+/* Behind a flag that is none, with its message in the context: those that follow it and are none
+ * either, so that a command line of another program is answered at once. */
+static ds_status name_the_others(ds_ctx *ctx, const dsi_args_spec *spec, int argc, char **argv,
+                                 int at)
+{
+    char text[2048];
+    (void)snprintf(text, sizeof text, "%s", ds_ctx_error(ctx));
+    for (int i = at + 1; i < argc && strcmp(argv[i], "--") != 0 && !spec->stop_at_word; ++i) {
+        const size_t used = strlen(text);
+        const char *name = argv[i] + 2;
+        const dsi_arg *row = NULL;
+        bool alone = false;
+        if (!is_flag(argv[i]) ||
+            dsi_args_find(ctx, spec, name, strcspn(name, "="), &row, &alone) >= 0 ||
+            strstr(text, ds_ctx_error(ctx)) != NULL) {
+            continue;
+        }
+        if (used + strlen(ds_ctx_error(ctx)) + 16 > sizeof text) {
+            (void)snprintf(text + used, sizeof text - used, "\n  and more");
+            break;
+        }
+        (void)snprintf(text + used, sizeof text - used, "\n  %s", ds_ctx_error(ctx));
+    }
+    return ds_fail(ctx, DS_ERR_ARG, "%s", text);
+}
+
 static ds_status take_flag(ds_ctx *ctx, const dsi_args_spec *spec, int argc, char **argv,
                            int *i_inout)
 {
@@ -214,7 +240,9 @@ static ds_status take_flag(ds_ctx *ctx, const dsi_args_spec *spec, int argc, cha
     const size_t n = equals != NULL ? (size_t)(equals - name) : strlen(name);
     const dsi_arg *row = NULL;
     bool may_be_alone = false;
-    DS_TRY(dsi_args_find(ctx, spec, name, n, &row, &may_be_alone));
+    if (dsi_args_find(ctx, spec, name, n, &row, &may_be_alone) < 0) {
+        return name_the_others(ctx, spec, argc, argv, *i_inout);
+    }
     const char *next = *i_inout + 1 < argc ? argv[*i_inout + 1] : NULL;
     if (may_be_alone && equals == NULL && (next == NULL || is_flag(next))) {
         return DS_OK;

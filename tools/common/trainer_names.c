@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See trainer_names.h. The names are those of transformers' TrainingArguments and example scripts,
- * TRL and the training scripts of model families. */
+ * TRL, LLaMA-Factory and the training scripts of model families. */
 #include "common/trainer_names.h"
 
 #include <stddef.h>
@@ -47,6 +47,9 @@ const dsi_arg_other trainer_names[] = {
     INSTEAD("torch_dtype", "--bf16 and --fp16 say what weights compute in"),
     INSTEAD("attn_implementation", KERNELS),
     INSTEAD("use_flash_attn", KERNELS),
+    INSTEAD("flash_attn", KERNELS),
+    INSTEAD("enable_liger_kernel", KERNELS),
+    INSTEAD("use_liger_kernel", KERNELS),
     INSTEAD("torch_compile", KERNELS),
     INSTEAD("tf32", KERNELS),
     INSTEAD("use_fast_tokenizer", FOLDER),
@@ -73,6 +76,18 @@ const dsi_arg_other trainer_names[] = {
     INSTEAD("dataset_config_name", FETCHING),
     INSTEAD("dataset_dir", FETCHING),
     INSTEAD("dataset", FETCHING),
+    INSTEAD("val_size", "--eval_fraction F holds back a part, such as 0.05; a number of rows: "
+                        "--eval_data of a file of them"),
+    INSTEAD("dataset_text_field", "--column_map text=COLUMN names the column of the text"),
+    INSTEAD("template", "--chat_template NAME; without it the tokenizer's own is taken"),
+    INSTEAD("chat_template_path", "--chat_template NAME; without it the tokenizer's own is taken"),
+    INSTEAD("eos_token", "the tokenizer's folder says which tokens end a text"),
+    INSTEAD("assistant_only_loss", "of messages only the assistant's turns count; leave it out"),
+    INSTEAD("completion_only_loss",
+            "of prompt and completion only the latter counts; leave it out"),
+    INSTEAD("train_on_prompt",
+            "of a chat only the assistant's turns count; rows of \"text\" count whole"),
+    INSTEAD("mask_history", "turns with \"train\": false do not count"),
     INSTEAD("validation_split_percentage", "--eval_fraction F holds back a part, such as 0.05"),
     INSTEAD("max_train_samples", "--steps N ends the run earlier"),
     SAME("block_size", "seq_length"),
@@ -92,6 +107,12 @@ const dsi_arg_other trainer_names[] = {
     INSTEAD("overwrite_cache", LOADER),
     INSTEAD("data_seed", "--seed is that of the data's order too"),
 
+    INSTEAD("stage",
+            "ds_train trains on texts and chats (sft and pt); leave it out. ZeRO's stage is "
+            "in the configuration"),
+    INSTEAD("finetuning_type", "all parameters are trained (full), --freeze leaves some out; "
+                               "adapters are not available"),
+    INSTEAD("freeze_trainable_layers", "--freeze PATTERN leaves parameters out"),
     INSTEAD("do_train", "ds_train trains; leave it out"),
     INSTEAD("do_eval", EVALUATE),
     INSTEAD("do_predict", "ds_generate writes text with the trained model"),
@@ -100,11 +121,18 @@ const dsi_arg_other trainer_names[] = {
     INSTEAD("per_device_eval_batch_size", "evaluations take --micro_batch rows too"),
     SAME("num_train_epochs", "epochs"),
     SAME("max_steps", "steps"),
+    INSTEAD("auto_find_batch_size",
+            "deepspeed --autotuning run finds the largest micro-batch that fits"),
+    INSTEAD("full_determinism", "every run has the same bits; leave it out"),
     INSTEAD("gradient_checkpointing", RECOMPUTE),
     INSTEAD("gradient_checkpointing_kwargs", RECOMPUTE),
     INSTEAD("local_rank", "deepspeed gives ranks their numbers through LOCAL_RANK"),
     INSTEAD("ddp_find_unused_parameters", LOADER),
     INSTEAD("ddp_timeout", "DEEPSPEED_TIMEOUT in the environment counts minutes"),
+    INSTEAD("bf16_full_eval", "evaluations compute as steps do; leave it out"),
+    INSTEAD("fp16_full_eval", "evaluations compute as steps do; leave it out"),
+    INSTEAD("pure_bf16",
+            "bf16 with a configuration whose bf16.bf16_master_weights_and_grads is true"),
     INSTEAD("label_smoothing_factor", LOSS),
     INSTEAD("neftune_noise_alpha", LOSS),
     INSTEAD("average_tokens_across_devices", "--loss_average targets"),
@@ -125,6 +153,8 @@ const dsi_arg_other trainer_names[] = {
     INSTEAD("logging_steps", PRINTING),
     INSTEAD("logging_strategy", PRINTING),
     INSTEAD("logging_first_step", PRINTING),
+    INSTEAD("include_num_input_tokens_seen", MONITORS),
+    INSTEAD("include_tokens_per_second", MONITORS),
     INSTEAD("log_level", PRINTING),
     INSTEAD("disable_tqdm", "there are plain lines where the output is no terminal"),
     INSTEAD("logging_dir", MONITORS),
