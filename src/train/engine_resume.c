@@ -98,6 +98,7 @@ static const char *const noticed[] = {"train_batch_size",
                                       "zero_optimization.zenflow",
                                       "tensor_parallel.autotp_size",
                                       "deterministic",
+                                      "mlp_tile_tokens",
                                       NULL};
 
 static const char *const unnoticed[] = {"zero_optimization",
@@ -106,8 +107,6 @@ static const char *const unnoticed[] = {"zero_optimization",
                                         "steps_per_print",
                                         "wall_clock_breakdown",
                                         "memory_breakdown",
-
-                                        "mlp_tile_tokens",
                                         "device_memory",
                                         "dump_state",
                                         "tensorboard",

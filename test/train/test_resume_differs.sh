@@ -55,6 +55,8 @@ config 's/"AdamW"/"Lion"/'; refuses 'optimizer' llama.json other_ds.json
 refuses 'frozen parameters' llama.json ds.json --freeze '*norm*'
 config 's/"stage": 1/"stage": 1, "sub_group_size": 1000/; s/"zero_optimization"/"deterministic": true, "zero_optimization"/'
 may 'deterministic' llama.json other_ds.json
+config 's/"zero_optimization"/"mlp_tile_tokens": 4, "zero_optimization"/' # sums of weight gradients in another order
+may 'mlp_tile_tokens 0; from here on it is 4' llama.json other_ds.json
 config 's/"gradient_clipping"/"communication_data_type": "fp16", "gradient_clipping"/'
 refuses 'communication_data_type null, this run has "fp16"' llama.json other_ds.json
 config 's/1e-3/2e-3/'; may 'optimizer.params.lr 0.001' llama.json other_ds.json
