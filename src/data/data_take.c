@@ -171,7 +171,7 @@ static ds_status check_some(ds_ctx *ctx, const ds_dataset_params *params, const 
     if (info->n_tokens == 0 && info->n_dropped + info->n_uncounted > 0) {
         return ds_fail(ctx, DS_ERR_ARG,
                        "%s: no sample is left: %llu are longer than %lld tokens, %llu have no "
-                       "answer within them",
+                       "answer within them; give longer rows (--seq_length), or other samples",
                        path, (unsigned long long)info->n_dropped, (long long)params->seq_length,
                        (unsigned long long)info->n_uncounted);
     }

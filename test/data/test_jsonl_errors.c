@@ -122,7 +122,8 @@ static void lines_of_a_wrong_shape(void **state)
          "\"output\", or \"chosen\" and \"rejected\" (--column_map names other columns); found "
          "an empty object"},
         {"{\"question\":\"a\",\"output\":null}",
-         "(--column_map names other columns); found the keys \"question\", \"output\""},
+         "(--column_map names other columns); found the keys \"question\", \"output\" (null)"},
+        {"{\"text\":null}", "found the keys \"text\" (null)"},
         {"{\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1}",
          "(--column_map names other columns); found the keys \"a\", \"b\", \"c\", \"d\", …"},
         {"{\"text\":7}", "\"text\" must be a string; found a number"},

@@ -51,6 +51,11 @@ mkdir hollow
 bad 1 'unable to open hollow/config.json: No such file or directory; a model folder has one' ds_generate --model hollow --tokenizer bytes --prompt a
 bad 1 'a model folder has one' ds_train "${tune[@]}" --model hollow
 
+# ---- rows of which nothing counts
+echo '{"prompt": "a question that is longer than a row", "completion": "b"}' > long.jsonl
+bad 1 'no sample is left: 0 are longer than 16 tokens, 1 have no answer within them; give longer rows (--seq_length)' \
+    ds_train "${data[@]}" --data long.jsonl
+
 # ---- flags
 bad 2 'stepz' ds_train "${full[@]}" --stepz 3
 bad 2 'steps' ds_train "${full[@]}" --steps abc

@@ -211,11 +211,11 @@ static const schema_rule *choose(const dsi_schema_row *r, bool *none_out)
 
 /* ---- rows that fit no schema ---- */
 
-/* Names the keys that are there. */
+/* Names the keys that are there; null is no value, and counts as none. */
 static bool refuse_keys(const dsi_schema_row *r)
 {
     enum { SHOWN = 4 };
-    char keys[120] = "";
+    char keys[200] = "";
     size_t used = 0;
     size_t shown = 0;
     const char *key;
@@ -223,8 +223,9 @@ static bool refuse_keys(const dsi_schema_row *r)
     json_object_foreach((json_t *)(uintptr_t)r->columns, key, value)
     {
         if (shown < SHOWN) {
-            used += (size_t)snprintf(keys + used, sizeof keys - used, "%s\"%.20s\"",
-                                     shown > 0 ? ", " : "", key);
+            used +=
+                (size_t)snprintf(keys + used, sizeof keys - used, "%s\"%.20s\"%s",
+                                 shown > 0 ? ", " : "", key, json_is_null(value) ? " (null)" : "");
             ++shown;
         }
     }
