@@ -61,6 +61,63 @@ static void csv_text(void **state)
     ds_ctx_destroy(&ctx);
 }
 
+/* Of two tags one lies on a full disk: it is named, once, and the other goes on. */
+static void full_disk(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/ds_monitor_XXXXXX";
+    char path[256];
+    char text[256];
+    ds_ctx *ctx = NULL;
+    ds_monitor *monitor = NULL;
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof path, "%s/full.csv", folder);
+    assert_int_equal(symlink("/dev/full", path), 0);
+    const ds_config_monitor csv = {.enabled = true, .output_path = folder, .job_name = "."};
+    CHECK_OK(ctx, ds_monitor_open(ctx, NULL, &csv, &monitor));
+    CHECK_OK(ctx, ds_monitor_write(monitor, "full", 1.0, 1));
+    CHECK_OK(ctx, ds_monitor_write(monitor, "free", 1.0, 1));
+    CHECK_FAILS(ctx, ds_monitor_flush(monitor), DS_ERR_IO,
+                "full.csv: No space left on device; free some space, or set csv_monitor.enabled to "
+                "false");
+    CHECK_OK(ctx, ds_monitor_write(monitor, "full", 2.0, 2));
+    CHECK_OK(ctx, ds_monitor_write(monitor, "free", 2.0, 2));
+    CHECK_OK(ctx, ds_monitor_close(&monitor));
+    (void)unlink(path);
+    (void)snprintf(path, sizeof path, "%s/free.csv", folder);
+    read_all(path, text, sizeof text);
+    assert_string_equal(text, "step,free\n1,1\n2,2\n");
+    (void)unlink(path);
+    (void)rmdir(folder);
+    ds_ctx_destroy(&ctx);
+}
+
+/* Comet's archive of a run that failed with a path that is no UTF-8. */
+static void failure_without_utf8(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/ds_monitor_XXXXXX";
+    char path[512];
+    ds_ctx *ctx = NULL;
+    ds_monitor *monitor = NULL;
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(setenv("COMET_OFFLINE_DIRECTORY", folder, 1), 0);
+    const ds_config_comet comet = {.enabled = true,
+                                   .samples_log_interval = 1,
+                                   .mode = DS_COMET_CREATE,
+                                   .experiment_key = "0123456789abcdef0123456789abcdef"};
+    const ds_monitor_params params = {.comet = &comet};
+    CHECK_OK(ctx, ds_monitor_create(ctx, &params, &monitor));
+    CHECK_OK(ctx, ds_monitor_end(monitor, 1, "cannot open caf\xe9: no such file"));
+    CHECK_OK(ctx, ds_monitor_close(&monitor));
+    (void)snprintf(path, sizeof path, "%s/%s.zip", folder, comet.experiment_key);
+    assert_int_equal(unlink(path), 0);
+    (void)rmdir(folder);
+    ds_ctx_destroy(&ctx);
+}
+
 static void unwritable_folder(void **state)
 {
     (void)state;
@@ -76,8 +133,8 @@ static void unwritable_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(event_bytes),
-        cmocka_unit_test(csv_text),
+        cmocka_unit_test(event_bytes),       cmocka_unit_test(csv_text),
+        cmocka_unit_test(full_disk),         cmocka_unit_test(failure_without_utf8),
         cmocka_unit_test(unwritable_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
