@@ -40,7 +40,8 @@ typedef struct ds_graph ds_graph;
     X(STATE, "state")           /* anything else that outlives a step */                           \
     X(WAITING, "waiting")       /* sum of gradients that wait for their update (ZenFlow) */        \
     X(CHOSEN, "chosen")         /* columns of a parameter apart from the rest (ZenFlow) */         \
-    X(HANDED, "handed")         /* sum of gradients whose update is under way (ZenFlow) */
+    X(HANDED, "handed")         /* sum of gradients whose update is under way (ZenFlow) */         \
+    X(MASK, "mask")             /* what of a parameter is kept (compression_training) */
 
 typedef enum ds_cell_kind {
 #define X(id, text) DS_CELL_##id,
@@ -50,11 +51,16 @@ typedef enum ds_cell_kind {
 } ds_cell_kind;
 
 /* How a fresh parameter is filled. Counter-based: the same bits on any number of ranks. */
-typedef enum ds_init_kind { DS_INIT_ZEROS, DS_INIT_ONES, DS_INIT_NORMAL } ds_init_kind;
+typedef enum ds_init_kind {
+    DS_INIT_ZEROS,
+    DS_INIT_ONES,
+    DS_INIT_NORMAL,
+    DS_INIT_UNIFORM
+} ds_init_kind;
 
 typedef struct ds_init {
     ds_init_kind kind;
-    double std; /* of DS_INIT_NORMAL, mean 0 */
+    double std; /* of DS_INIT_NORMAL, mean 0; of DS_INIT_UNIFORM: bound of the magnitude */
 } ds_init;
 
 typedef struct ds_cell_info {

@@ -95,8 +95,8 @@ ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *
     for (ds_cell c = 0; c < ds_cells_count(cells) && status >= 0; ++c) {
         const ds_cell_info *cell = ds_cells_get(cells, c);
         by_cell[c] = NULL;
-        if (cell->kind != DS_CELL_PARAM) {
-            continue;
+        if (cell->kind != DS_CELL_PARAM || cell->of != DS_NONE) {
+            continue; /* what belongs to a parameter is the run's, not the model's */
         }
         by_cell[c] = find(model, st, cell->name);
         if (by_cell[c] == NULL) {

@@ -59,7 +59,8 @@ ds_status dsi_offload_rules(const dsi_offload_spec *spec, const ds_cells *cells,
             residency.where = large ? spec->params : DSI_RESIDENCY_DEVICE;
         } else if (info->kind == DS_CELL_CHOSEN) { /* matrices; not the index, which all read */
             residency.where = info->meta.shape.n_dims == 2 ? spec->chosen : DSI_RESIDENCY_DEVICE;
-        } else if (info->of != DS_NONE && info->of < cell && states[info->of]) {
+        } else if (info->kind != DS_CELL_MASK && info->of != DS_NONE && info->of < cell &&
+                   states[info->of]) {
             residency.where = spec->states;
         }
         residencies->items[cell] = residency;

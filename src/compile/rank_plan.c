@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From model and configuration to what a rank runs. See rank_plan.h. */
 #include "compile/rank_plan.h"
+#include "compile/compress_graph.h"
 
 #include "pass/early.h"
 #include "pass/fuse.h"
@@ -56,8 +57,13 @@ static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
                           .batch = train->batch,
                           .seq_length = train->seq_length,
                           .mlp_rows = train->mlp_rows};
-    return dsi_forward_graph(m->request->model, &how, train->loss, train->loss_user, m->plan.cells,
-                             graph_out);
+    DS_TRY(dsi_forward_graph(m->request->model, &how, train->loss, train->loss_user, m->plan.cells,
+                             graph_out));
+    const ds_status status = dsi_compress_graph(train->compression, graph_out, NULL);
+    if (status < 0) {
+        ds_graph_destroy(graph_out);
+    }
+    return status;
 }
 
 /* Declares the parameters by a trace whose graph is dropped, then freezes those that match. */

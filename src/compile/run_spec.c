@@ -257,6 +257,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->reserved_cores = v->zero.zenflow.reserved;
     spec->train.keep_nonfinite = v->bf16.enabled && !v->bf16.check_grad_overflow;
     spec->train.zenflow = read_zenflow(&v->zero.zenflow, params->steps_per_epoch);
+    spec->train.compression = v->compression;
     spec->train.gradient_outputs = params->gradient_outputs;
     spec->train.n_gradient_outputs = params->n_gradient_outputs;
     spec->train.loss = params->loss;

@@ -370,7 +370,31 @@ static ds_status add_phases(builder *b)
     dsi_train_phases *phases = &b->own->phases;
     DS_TRY(ds_graph_add_phase(b->graph, "norm", 0, &phases->norm));
     DS_TRY(b->spec->zenflow.on ? dsi_zenflow_add_phases(b) : DS_OK);
-    return ds_graph_add_phase(b->graph, "update", 0, &phases->update);
+    DS_TRY(ds_graph_add_phase(b->graph, "update", 0, &phases->update));
+    return b->masks.n > 0
+               ? ds_graph_add_phase(b->graph, "masks", DS_PHASE_SKIPPABLE, &phases->masks)
+               : DS_OK;
+}
+
+/* The masks of compression, of the weights as they are then. */
+static ds_status build_masks(builder *b)
+{
+    if (b->masks.n > 0) {
+        ds_graph_set_phase(b->graph, b->own->phases.masks);
+    }
+    for (uint32_t i = 0; i < b->masks.n; ++i) {
+        const dsi_compress_mask *m = &b->masks.items[i];
+        const dsi_top_mask_attrs top = {m->ratio, m->by, m->transposed};
+        ds_value in[2];
+        ds_value out[DS_MAX_OUT];
+        DS_TRY(ds_graph_set_scope(b->graph, ds_cells_get(b->cells, m->cell)->name));
+        DS_TRY(ds_graph_read(b->graph, m->param, &in[0]));
+        DS_TRY(dsi_train_apply(b, &dsi_op_top_mask, &top, in, 1, out));
+        in[1] = out[0];
+        DS_TRY(ds_graph_read(b->graph, m->cell, &in[0]));
+        DS_TRY(dsi_train_apply(b, &dsi_op_store, NULL, in, 2, out));
+    }
+    return DS_OK;
 }
 
 static ds_status build_all(builder *b)
@@ -410,14 +434,15 @@ ds_status dsi_train_graph(const ds_model *model, const dsi_train_spec *spec, ds_
     builder b = {.spec = spec, .ctx = cells->ctx, .cells = cells, .own = cells_out};
     memset(cells_out, 0xff, sizeof *cells_out); /* all DS_NONE */
     DS_TRY(dsi_forward_graph(model, &trace, spec->loss, spec->loss_user, cells, &b.graph));
+    ds_status status = dsi_compress_graph(spec->compression, &b.graph, &b.masks);
     b.n_params = ds_cells_count(cells);
     b.reduced = calloc((size_t)b.n_params + 1, sizeof *b.reduced);
-    ds_status status = DS_OK;
     if (b.reduced == NULL) {
         status = ds_fail(b.ctx, DS_ERR_NOMEM, "no memory for the training graph");
-    } else {
-        status = build_all(&b);
     }
+    status = status >= 0 ? build_all(&b) : status;
+    status = status >= 0 ? build_masks(&b) : status;
+    free(b.masks.items);
     free(b.d_cell);
     free(b.reduced);
     if (status < 0) {

@@ -8,6 +8,8 @@
 #ifndef DSI_COMPILE_TRAIN_GRAPH_H
 #define DSI_COMPILE_TRAIN_GRAPH_H
 
+#include "config/config_values.h"
+
 #include <deepspeed/config.h>
 #include <deepspeed/model.h>
 
@@ -38,15 +40,16 @@ typedef struct dsi_train_spec {
     int64_t accumulation;
     ds_optimizer_kind optimizer; /* not NONE */
     double eps;
-    bool decoupled_decay;                /* AdamW */
-    bool momentum;                       /* SGD keeps a buffer */
-    double dampening;                    /* SGD */
-    bool nesterov;                       /* SGD */
-    double max_coeff, min_coeff;         /* LAMB */
-    double max_norm;                     /* 0: no clipping */
-    bool keep_nonfinite;                 /* gradients that are not finite do not skip the step */
-    dsi_zenflow_spec zenflow;            /* ADAM only */
-    const char *const *gradient_outputs; /* outputs that take gradients from the caller */
+    bool decoupled_decay;        /* AdamW */
+    bool momentum;               /* SGD keeps a buffer */
+    double dampening;            /* SGD */
+    bool nesterov;               /* SGD */
+    double max_coeff, min_coeff; /* LAMB */
+    double max_norm;             /* 0: no clipping */
+    bool keep_nonfinite;         /* gradients that are not finite do not skip the step */
+    dsi_zenflow_spec zenflow;    /* ADAM only */
+    const ds_config_compression *compression; /* NULL: none; borrowed */
+    const char *const *gradient_outputs;      /* outputs that take gradients from the caller */
     uint32_t n_gradient_outputs;
     dsi_loss_fn loss; /* NULL: the model declares "loss" */
     void *loss_user;
@@ -60,6 +63,7 @@ typedef struct dsi_zenflow_phases {
 /* Behind the micro-batches. */
 typedef struct dsi_train_phases {
     ds_phase norm, update;
+    ds_phase masks;             /* makes the masks of compression, once; DS_NONE: there are none */
     dsi_zenflow_phases zenflow; /* between the two */
 } dsi_train_phases;
 

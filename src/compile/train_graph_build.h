@@ -4,6 +4,7 @@
 #ifndef DSI_COMPILE_TRAIN_GRAPH_BUILD_H
 #define DSI_COMPILE_TRAIN_GRAPH_BUILD_H
 
+#include "compile/compress_graph.h"
 #include "compile/train_graph.h"
 #include "op/ops.h"
 
@@ -16,6 +17,7 @@ typedef struct dsi_train_builder {
     ds_graph *graph;
     dsi_train_cells *own;
     uint32_t n_params; /* cells before the optimizer's were added */
+    dsi_compress_masks masks;
     ds_value *d_cell;  /* per cell: complete fp32 gradient */
     ds_value *reduced; /* per cell: value of the gradient cell at the boundary */
 } dsi_train_builder;

@@ -189,10 +189,21 @@ static void comet_key(dsi_eval *eval)
 
 typedef void (*rule_fn)(dsi_eval *eval);
 static const rule_fn rules[] = {
-    one_precision,           narrow_weights,   data_types,        loss_scale,
-    dsi_config_optimizer,    dsi_config_ranks, dsi_config_memory, data_efficiency,
-    dsi_config_comms_logger, aio_blocks,       checkpoint_behind, dsi_config_autotuning,
-    dsi_config_zenflow,      comet_key,
+    one_precision,
+    narrow_weights,
+    data_types,
+    loss_scale,
+    dsi_config_optimizer,
+    dsi_config_ranks,
+    dsi_config_memory,
+    data_efficiency,
+    dsi_config_comms_logger,
+    aio_blocks,
+    checkpoint_behind,
+    dsi_config_autotuning,
+    dsi_config_zenflow,
+    comet_key,
+    dsi_config_compression,
 };
 
 void dsi_config_rules(dsi_eval *eval)

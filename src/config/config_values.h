@@ -168,6 +168,50 @@ typedef struct ds_config_autotuning {
     int64_t num_params, hidden_size; /* 0: not known */
 } ds_config_autotuning;
 
+/* The section compression_training: one group of one technique. */
+typedef enum ds_compress_technique {
+    DS_COMPRESS_WEIGHTS, /* weight_quantization … */
+    DS_COMPRESS_ACTIVATIONS,
+    DS_COMPRESS_SPARSE,
+    DS_COMPRESS_ROWS,
+    DS_COMPRESS_HEADS,
+    DS_COMPRESS_CHANNELS,
+    DS_COMPRESS_COUNT
+} ds_compress_technique;
+
+typedef struct ds_compress_group {
+    ds_compress_technique technique;
+    char name[64];
+    char modules[DS_CONFIG_TEXT_BYTES]; /* regular expressions, a line each */
+    char related[DS_CONFIG_TEXT_BYTES]; /* a line for each of modules, tabs between expressions */
+    int64_t offset;                     /* updates before it is in force */
+    bool asymmetric;
+    /* of weights */
+    bool in_forward, stochastic, mixed, verbose;
+    double change_ratio; /* of mixed, a step */
+    int64_t groups, start_bits, target_bits, period;
+    int64_t bits; /* of activations */
+    /* of pruning */
+    bool scores; /* method topk: the mask is of scores that are trained */
+    double dense_ratio;
+    int64_t heads;
+} ds_compress_group;
+
+enum { DS_COMPRESS_MAX_GROUPS = 256, DS_COMPRESS_MAX_LAYERS = 512 };
+typedef struct ds_config_compression {
+    bool reduce; /* layer_reduction.enabled */
+    uint32_t n_layers;
+    int32_t layers[DS_COMPRESS_MAX_LAYERS]; /* teacher_layer */
+    char layer_prefix[DS_CONFIG_TEXT_BYTES];
+    char other_modules[DS_CONFIG_TEXT_BYTES]; /* a line each */
+    uint32_t n_groups;
+    ds_compress_group groups[]; /* in the order of ds_compress_technique, then of the file */
+} ds_config_compression;
+
+/* Bytes of one with n groups, for a copy. */
+size_t dsi_compression_bytes(uint32_t n_groups);
+const char *dsi_compress_technique_name(ds_compress_technique technique);
+
 struct ds_elastic_params; /* see elasticity.h */
 
 typedef struct ds_config_values {
@@ -203,6 +247,7 @@ typedef struct ds_config_values {
     ds_config_comet comet;
     ds_config_comms_logger comms_logger;
     ds_config_autotuning autotuning;
+    const ds_config_compression *compression; /* NULL: nothing of the section is enabled */
     ds_checkpoint_tag_validation tag_validation;
     bool checkpoint_behind;         /* datastates_ckpt, or checkpoint.writer.decoupled */
     uint64_t checkpoint_host_bytes; /* datastates_ckpt.host_cache_size; 0: no limit */

@@ -45,8 +45,9 @@ static const dsi_section mixed = {
     DSI_SECTION_ROWS(mixed_rows),
 };
 static const dsi_option weight_quantization_shared_rows[] = {
-    B("enabled", "false", NOT_BUILT, "Quantize weights.", NOT_YET("quantization of weights")),
-    B("quantizer_kernel", "false", PART, "Use CUDA kernels."),
+    B("enabled", "false", IN_FORCE, "Quantize weights."),
+    B("quantizer_kernel", "false", NO_EFFECT, "Use CUDA kernels.",
+      NOTE("the kernels of the accelerator are used")),
     OFFSET("0"),
     I("quantize_groups", "1", PART, "Groups with a scale each.", MIN(1)),
     B("quantize_verbose", "false", PART, "Print it."),
@@ -56,15 +57,14 @@ static const dsi_option weight_quantization_shared_rows[] = {
     S("fp16_mixed_quantize", NULL, PART, "Mixed weights.", .section = &mixed),
 };
 static const dsi_option weight_quantization_params_rows[] = {
-    I("start_bits", NULL, PART, "Bits at the start.", MIN(1)),
-    I("target_bits", NULL, PART, "Bits at the end.", MIN(1)),
+    I("start_bits", NULL, PART, "Bits at the start.", MIN(1), MAX(16)),
+    I("target_bits", NULL, PART, "Bits at the end.", MIN(1), MAX(16)),
     I("quantization_period", "1", PART, "Steps between reductions.", MIN(0)),
 };
 TECHNIQUE(weight_quantization, "Quantized weights.")
 
 static const dsi_option activation_quantization_shared_rows[] = {
-    B("enabled", "false", NOT_BUILT, "Quantize activations.",
-      NOT_YET("quantization of activations")),
+    B("enabled", "false", IN_FORCE, "Quantize the inputs of layers."),
     E("quantization_type", "\"symmetric\"", PART, "Range.", .choices = "symmetric|asymmetric"),
     E("range_calibration", "\"dynamic\"", PART, "How the range is found.",
       .choices = "dynamic|static"),
@@ -77,7 +77,7 @@ TECHNIQUE(activation_quantization, "Quantized activations.")
 
 #define DENSE_RATIO R("dense_ratio", NULL, PART, "Share that is kept.", MIN(0), MAX(1))
 static const dsi_option sparse_pruning_shared_rows[] = {
-    B("enabled", "false", NOT_BUILT, "Prune single weights.", NOT_YET("pruning")),
+    B("enabled", "false", IN_FORCE, "Prune single weights."),
     E("method", "\"l1\"", PART, "How weights are chosen.", .choices = "l1|topk|snip_momentum"),
     OFFSET("1000"),
     I("schedule_offset_end", NULL, PART, "Step at which it is complete.", MIN(0)),
@@ -90,7 +90,7 @@ static const dsi_option sparse_pruning_params_rows[] = {DENSE_RATIO};
 TECHNIQUE(sparse_pruning, "Pruned weights.")
 
 #define PRUNING_SHARED(default_method)                                                             \
-    B("enabled", "false", NOT_BUILT, "Prune.", NOT_YET("pruning")),                                \
+    B("enabled", "false", IN_FORCE, "Prune."),                                                     \
         E("method", default_method, PART, "How it is chosen.", .choices = "l1|topk"),              \
         OFFSET("1000")
 static const dsi_option row_pruning_shared_rows[] = {PRUNING_SHARED("\"l1\"")};

@@ -2,6 +2,8 @@
 /* See op_util.h. */
 #include "op/op_util.h"
 
+#include "ir/graph.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -175,11 +177,19 @@ ds_status dsi_emit_cast(ds_grad *call, ds_value value, ds_dtype dtype, ds_value 
     return dsi_emit1(call, &dsi_op_cast, &attrs, value, out);
 }
 
-/* dtype of the gradient of input i: f32 for a cell, else the value's. */
+/* Whether a value is a cell, or stands for one (DS_OP_PARAMETER). */
+static bool is_parameter(const ds_graph *graph, ds_value value)
+{
+    const dsi_value_info *info = &graph->values[value];
+    return info->cell != DS_NONE ||
+           (info->index == 0 && (graph->nodes[info->producer].op->flags & DS_OP_PARAMETER) != 0);
+}
+
+/* dtype of the gradient of input i: f32 for a parameter, else the value's. */
 static ds_dtype grad_dtype(const ds_grad *call, uint32_t i)
 {
     const ds_dtype own = dsi_grad_meta(call, call->in[i]).dtype;
-    return ds_graph_cell_of(call->graph, call->in[i]) != DS_NONE ? dsi_stat_dtype(own) : own;
+    return is_parameter(call->graph, call->in[i]) ? dsi_stat_dtype(own) : own;
 }
 
 bool dsi_grad_wants(const ds_grad *call, uint32_t i)

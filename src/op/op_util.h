@@ -2,7 +2,8 @@
 /* What the shape and gradient rules share: operand checks with one wording, and emitting nodes.
  *
  * Conventions: a statistic (mean, lse, loss …) is f32, or f64 where the activations are f64 (finite
- * differences); the gradient of a cell (a parameter) is of that type too; the gradient of any other
+ * differences); the gradient of a cell (a parameter), or of
+ * what stands for one (DS_OP_PARAMETER), is of that type too; the gradient of any other
  * value has the value's dtype.
  */
 #ifndef DSI_OP_UTIL_H

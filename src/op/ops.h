@@ -248,6 +248,51 @@ typedef struct dsi_band_attrs {
 /* band: x (..,T,S) → x[..,t,s] where lower ≤ s - t ≤ upper, else other. */
 extern const ds_op dsi_op_band;
 
+/* ---- fake_quant.c -------------------------------------------------------------------------- */
+/* control of fake_quant, one cell a group, written by the host before each forward pass: */
+enum {
+    DSI_QUANT_ON,   /* 0: w itself */
+    DSI_QUANT_BITS, /* 1: sign times mean magnitude; 2: three values; from 3 on a grid */
+    DSI_QUANT_MIX,  /* part of w that is mixed in: mix·w + (1-mix)·quantized */
+    DSI_QUANT_SPARE,
+    DSI_QUANT_COUNT,
+    DSI_QUANT_MAX_BITS = 16
+};
+typedef struct dsi_fake_quant_attrs {
+    int64_t groups;     /* parts of the flat (O,I) weight, each with its own scale */
+    int64_t asymmetric; /* 1: the grid covers [min,max], else [-max|w|,max|w|]; from 3 bits on */
+    int64_t transposed; /* 1: w is stored (I,O) */
+    int64_t stochastic; /* 1: rounded up or down at random, from 3 bits on */
+    int64_t site;       /* of the random numbers */
+} dsi_fake_quant_attrs;
+/* fake_quant: w (O,I), control, [draw i64 (2): seed, step] → w as its format holds it. Straight
+ * gradient. The arithmetic: base/quantize.h. */
+extern const ds_op dsi_op_fake_quant;
+typedef struct dsi_fake_quant_rows_attrs {
+    int64_t bits, asymmetric;
+} dsi_fake_quant_rows_attrs;
+/* fake_quant_rows: x (..,C), on f32 () → the same of activations, a scale a row. */
+extern const ds_op dsi_op_fake_quant_rows;
+
+/* ---- prune.c ------------------------------------------------------------------------------- */
+enum { DSI_TOP_VALUE, DSI_TOP_MAGNITUDE, DSI_TOP_ROW };
+typedef struct dsi_top_mask_attrs {
+    double ratio;       /* ceil(ratio·n) of n are kept */
+    int64_t by;         /* DSI_TOP_* */
+    int64_t transposed; /* of DSI_TOP_ROW: x is (I,O) */
+} dsi_top_mask_attrs;
+/* top_mask: x → mask, f32 for DSI_TOP_VALUE with a straight gradient, else bool without. */
+extern const ds_op dsi_op_top_mask;
+enum { DSI_MASK_ELEMENTS, DSI_MASK_ROWS, DSI_MASK_HEADS };
+typedef struct dsi_mask_attrs {
+    int64_t along;      /* DSI_MASK_* */
+    int64_t heads;      /* of DSI_MASK_HEADS: blocks of the I inputs */
+    int64_t transposed; /* w is (I,O) */
+} dsi_mask_attrs;
+/* mask_weight: w (O,I), mask, on f32 () → w, 0 where the mask is. mask_scores: dy, w, on, mask →
+ * the gradient of mask. */
+extern const ds_op dsi_op_mask_weight, dsi_op_mask_scores;
+
 /* ---- shape.c -------------------------------------------------------------------------------- */
 typedef struct dsi_cast_attrs {
     int64_t dtype;

@@ -18,6 +18,7 @@ dsi_memory_kind dsi_memory_kind_of(ds_cell_kind kind)
     case DS_CELL_EXP_AVG_SQ:
     case DS_CELL_MOMENTUM:
     case DS_CELL_CHOSEN:
+    case DS_CELL_MASK:
         return DSI_MEMORY_MOMENT;
     default:
         return DSI_MEMORY_INPUT;

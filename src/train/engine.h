@@ -6,6 +6,7 @@
  * engine_nonfinite.c finds what is not finite, engine_average.c averages the loss,
  * engine_program.c says what calls run, engine_batch.c takes what they bring, engine_rates.c has
  * the numbers of updates, engine_zenflow.c the states of ZenFlow, engine_zenflow_step.c its step,
+ * engine_compress.c writes the numbers of compression_training,
  * engine_shard.c knows which part of a tensor this rank holds.
  *
  * What its calls run, and which call is awaited, stands in its programs (engine_program.c).
@@ -106,9 +107,11 @@ struct ds_engine {
     uint32_t n_late_pairs;
     dsi_engine_timers timers; /* of wall_clock_breakdown */
     dsi_autotune_state autotune;
-    struct dsi_run_trace *trace;    /* NULL: none is recorded */
-    struct dsi_memory_view *memory; /* NULL: nobody asked yet */
-    uint32_t phases_run;            /* since the last memory report: bit 1 << ds_phase */
+    struct dsi_run_trace *trace;         /* NULL: none is recorded */
+    struct dsi_memory_view *memory;      /* NULL: nobody asked yet */
+    uint32_t phases_run;                 /* since the last memory report: bit 1 << ds_phase */
+    ds_config_compression *compression;  /* its own; NULL: no layer is compressed */
+    struct dsi_compress_state *compress; /* likewise */
     double *step_seconds; /* of the flops profiler, per step of the training plan; else NULL */
 };
 
@@ -174,6 +177,12 @@ ds_status dsi_zenflow_finish(const ds_engine *engine);
 ds_status dsi_zenflow_drain(const ds_engine *engine);
 ds_status dsi_zenflow_tidy(ds_engine *engine);
 ds_status dsi_zenflow_check(const ds_engine *engine, const char *path);
+
+/* engine_compress.c. copy: the specification refers to the engine's own copy. open: before memory
+ * is there. make_masks: of the weights as they are (collective). */
+ds_status dsi_engine_copy_compression(ds_engine *engine);
+ds_status dsi_engine_open_compression(ds_engine *engine);
+ds_status dsi_engine_make_masks(ds_engine *engine);
 
 /* engine_tensor.c: says at level JOB what tensor parallelism shards. Errors: ERR_CONFIG: nothing.
  */

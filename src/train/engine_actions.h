@@ -11,6 +11,8 @@ extern const dsi_program_action dsi_engine_load_batch; /* and the random state *
 extern const dsi_program_action dsi_engine_load_eval_batch;
 extern const dsi_program_action dsi_engine_load_gradients; /* of outputs, with the loss scale */
 
+extern const dsi_program_action dsi_engine_write_compression; /* engine_compress.c */
+
 /* engine_zenflow_step.c: what a step does in place of the update, once its gradients may be used.
  */
 void dsi_zenflow_program(const ds_engine *engine, dsi_program *p);

@@ -38,6 +38,14 @@ static void put_numbers(const dsi_engine_spec *s, dsi_buf *text)
     dsi_buf_printf(text, "zenflow: %d %d %d %.17g %lld %lld %lld\n", z->on, z->weighs, z->overlap,
                    z->auto_ratio, (long long)z->update_every, (long long)z->select_every,
                    (long long)z->warm_up);
+    const ds_config_compression *c = s->train.compression;
+    for (uint32_t i = 0; c != NULL && i < c->n_groups; ++i) {
+        const ds_compress_group *g = &c->groups[i];
+        dsi_buf_printf(text, "compression %s.%s: %lld %d %d %.17g %lld %lld %lld %lld\n",
+                       dsi_compress_technique_name(g->technique), g->name, (long long)g->offset,
+                       g->in_forward, g->mixed, g->change_ratio, (long long)g->start_bits,
+                       (long long)g->target_bits, (long long)g->period, (long long)g->bits);
+    }
 }
 
 static ds_status same_facts(const ds_engine *engine)

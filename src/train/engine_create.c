@@ -132,6 +132,7 @@ static ds_status allocate(ds_engine *engine)
     DS_TRY(dsi_exec_add(engine->exec, engine->eval_plan, &engine->eval_id));
     DS_TRY(dsi_engine_make_programs(engine));
     DS_TRY(dsi_zenflow_open(engine));
+    DS_TRY(dsi_engine_open_compression(engine));
     DS_TRY(allocate_memory(engine));
     DS_TRY(dsi_engine_open_flops(engine));
     engine->rng[0] = ds_cells_find(engine->cells, DS_CELL_INPUT, "train/rng");
@@ -187,7 +188,8 @@ static ds_status begin(ds_ctx *ctx, const ds_engine_params *params, const dsi_en
     engine->forced_boundary = -1;
     engine->forced_lr = -1.0;
     engine->grad_norm = -1.0;
-    const ds_status status = dsi_zero_set_ranks(ctx, &engine->spec.zero, n_ranks);
+    ds_status status = dsi_zero_set_ranks(ctx, &engine->spec.zero, n_ranks);
+    status = status >= 0 ? dsi_engine_copy_compression(engine) : status;
     if (status < 0) {
         ds_engine_destroy(&engine);
         return status;
@@ -235,6 +237,7 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
     dsi_zenflow_say(engine);
     DS_TRY_GOTO(status, dsi_engine_open_saver(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_fill(engine, params->weights, params->seed), failed);
+    DS_TRY_GOTO(status, dsi_engine_make_masks(engine), failed);
     dsi_engine_see_memory(engine, "DeepSpeed Engine: After configure distributed model");
     *engine_out = engine;
     return DS_OK;
@@ -274,6 +277,8 @@ void ds_engine_destroy(ds_engine **engine_inout)
     free(engine->step_seconds);
     free(engine->memory);
     free(engine->config_text);
+    free(engine->compression);
+    free(engine->compress);
     free(engine);
     *engine_inout = NULL;
 }

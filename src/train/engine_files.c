@@ -38,6 +38,7 @@ static bool is_saved(const ds_engine *engine, const ds_cell_info *cell)
     case DS_CELL_MOMENTUM:
     case DS_CELL_WAITING:
     case DS_CELL_CHOSEN:
+    case DS_CELL_MASK:
         return true;
     default:
         return false;
@@ -266,7 +267,7 @@ static bool is_loaded(const ds_cell_info *cell)
 {
     return cell->kind == DS_CELL_PARAM || cell->kind == DS_CELL_MASTER ||
            cell->kind == DS_CELL_EXP_AVG || cell->kind == DS_CELL_EXP_AVG_SQ ||
-           cell->kind == DS_CELL_MOMENTUM || is_zenflow(cell);
+           cell->kind == DS_CELL_MOMENTUM || cell->kind == DS_CELL_MASK || is_zenflow(cell);
 }
 
 /* A stored moment of a parameter that is not trained any more would be lost by the next save. */

@@ -160,9 +160,12 @@ static const dsi_program_action report_step_action = {"report_step", report_step
 
 /* ---- the programs ---------------------------------------------------------------------------- */
 
-static void add_forward(dsi_program *p)
+static void add_forward(const ds_engine *engine, dsi_program *p)
 {
     dsi_program_await(p, DSI_CALL_FORWARD, "forward");
+    if (engine->compression != NULL) {
+        dsi_program_do(p, &dsi_engine_write_compression);
+    }
     dsi_program_do(p, &dsi_engine_load_batch);
     dsi_program_run(p, DSI_PLAN_TRAIN, DS_PHASE_FORWARD, 0);
 }
@@ -218,12 +221,15 @@ ds_status dsi_engine_make_programs(ds_engine *engine)
     dsi_program *train = &engine->training;
     dsi_program *eval = &engine->evaluation;
     *train = (dsi_program){.name = "training", .n_plans = 1, .n_slots = 1, .plans = {plans[0]}};
-    add_forward(train);
+    add_forward(engine, train);
     add_backward(engine, train);
     add_step(engine, train);
     *eval = (dsi_program){
         .name = "evaluation", .n_plans = 2, .n_slots = 1, .plans = {plans[0], plans[1]}};
     dsi_program_await(eval, DSI_CALL_EVALUATE, "evaluate");
+    if (engine->compression != NULL) {
+        dsi_program_do(eval, &dsi_engine_write_compression);
+    }
     dsi_program_do(eval, &dsi_engine_load_eval_batch);
     dsi_program_run(eval, DSI_PLAN_EVAL, DS_PHASE_FORWARD, 0);
     DS_TRY(dsi_program_check(engine->ctx, train));

@@ -30,6 +30,13 @@ static void init_block(void *arg, uint32_t task, uint32_t thread)
                         job->data + begin, end - begin);
         return;
     }
+    if (job->init.kind == DS_INIT_UNIFORM) {
+        for (size_t i = begin; i < end; ++i) {
+            const uint32_t word = dsi_rng_u32(job->seed, job->site, 0, job->first + i);
+            job->data[i] = (float)job->init.std * (2.0f * dsi_rng_unit(word) - 1.0f);
+        }
+        return;
+    }
     for (size_t i = begin; i < end; ++i) {
         job->data[i] = job->init.kind == DS_INIT_ONES ? 1.0f : 0.0f;
     }
@@ -63,9 +70,9 @@ static ds_status init_parameter(ds_engine *engine, ds_cell c, uint64_t seed, flo
     return DS_OK;
 }
 
-/* The master's part lies inside of the parameter's: both are whole or the same slice, or the
- * parameter is whole. */
-static ds_status init_fresh(ds_engine *engine, uint64_t seed)
+/* added: only what belongs to a parameter, and is no part of a model folder. The master's part lies
+ * inside of the parameter's: both are whole or the same slice, or the parameter is whole. */
+static ds_status init_fresh(ds_engine *engine, uint64_t seed, bool added)
 {
     float *scratch = malloc(PIECE * sizeof *scratch);
     if (scratch == NULL) {
@@ -73,7 +80,8 @@ static ds_status init_fresh(ds_engine *engine, uint64_t seed)
     }
     ds_status status = DS_OK;
     for (ds_cell c = 0; c < ds_cells_count(engine->cells) && status >= 0; ++c) {
-        if (ds_cells_get(engine->cells, c)->kind == DS_CELL_PARAM) {
+        const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+        if (cell->kind == DS_CELL_PARAM && (!added || cell->of != DS_NONE)) {
             status = init_parameter(engine, c, seed, scratch);
         }
     }
@@ -84,7 +92,8 @@ static ds_status init_fresh(ds_engine *engine, uint64_t seed)
 ds_status dsi_engine_fill(ds_engine *engine, const char *weights, uint64_t seed)
 {
     if (weights == NULL) {
-        return init_fresh(engine, seed);
+        return init_fresh(engine, seed, false);
     }
-    return dsi_engine_load_folder(engine, weights);
+    DS_TRY(dsi_engine_load_folder(engine, weights));
+    return init_fresh(engine, seed, true);
 }

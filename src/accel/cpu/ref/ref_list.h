@@ -20,12 +20,14 @@
     X(reduce)                                                                                      \
     X(maximum)                                                                                     \
     X(select)                                                                                      \
+    X(prune)                                                                                       \
     X(shape)                                                                                       \
     X(cell)
 /* Those without a double-precision twin. */
 #define DSI_REF_SINGLE_LIST(X)                                                                     \
     X(gradnorm)                                                                                    \
     X(lamb)                                                                                        \
+    X(quant)                                                                                       \
     X(columns)                                                                                     \
     X(optimizer)
 
