@@ -281,9 +281,11 @@ ds_status dsi_localize(const ds_graph *graph, const dsi_localize_params *params,
     l.others = malloc(n_values * sizeof *l.others);
     l.bucket_of = calloc((size_t)graph->n_nodes + 1, sizeof *l.bucket_of);
     l.gathered = malloc(n_cells * sizeof *l.gathered);
+    l.gathered_in = calloc(n_cells, sizeof *l.gathered_in);
     l.used_at = calloc(n_cells, sizeof *l.used_at);
     ds_status status = DS_OK;
-    if (l.others == NULL || l.bucket_of == NULL || l.gathered == NULL || l.used_at == NULL) {
+    if (l.others == NULL || l.bucket_of == NULL || l.gathered == NULL || l.gathered_in == NULL ||
+        l.used_at == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to place the graph");
     } else {
         memset(l.others, 0xff, n_values * sizeof *l.others); /* all DS_NONE */
@@ -300,6 +302,7 @@ ds_status dsi_localize(const ds_graph *graph, const dsi_localize_params *params,
     free(l.bucket_of);
     free(l.uses);
     free(l.gathered);
+    free(l.gathered_in);
     free(l.used_at);
     dsi_moves_memo_free(&l.memo);
     return dsi_rewrite_end(&l.r, status, local_out);

@@ -42,6 +42,7 @@ typedef struct dsi_localizing {
     /* Parameters that were gathered. Per cell: the newest value, DS_NONE before; and `used`, the
      * elements of parameters used so far, when it was used last. */
     ds_value *gathered;
+    ds_phase *gathered_in; /* the phase of its newest use */
     int64_t *used_at;
     int64_t used;
 } dsi_localizing;

@@ -22,10 +22,14 @@ static ds_status gather_parameter(dsi_localizing *l, ds_value v, const dsi_sprea
     gathered.at.flat = (dsi_axes){0};
     gathered.at.cut = DSI_CUT_NONE;
     gathered.at.owner = 0;
-    if (l->gathered[cell] == DS_NONE || distance > live || count > live - distance) {
+    /* a phase behind the micro-batches may run without what the others made */
+    const ds_phase phase = l->r.to->phase;
+    const bool apart = phase >= DS_PHASE_STEP && phase != l->gathered_in[cell];
+    if (l->gathered[cell] == DS_NONE || apart || distance > live || count > live - distance) {
         DS_TRY(ds_graph_read(l->r.to, cell, &l->gathered[cell]));
         DS_TRY(dsi_localize_move(l, v, from, &gathered, -1, &l->gathered[cell]));
     }
+    l->gathered_in[cell] = phase;
     if (distance > 0 || l->used == 0) {
         l->used += count;
     }
