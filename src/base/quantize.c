@@ -87,18 +87,13 @@ static float mean(const dsi_quant_part *part, size_t n)
     return n > 0 ? (float)(part->sum / (double)n) : 0.0f;
 }
 
-float dsi_quant_threshold(const dsi_quant_part *part, size_t n)
-{
-    return 0.7f * mean(part, n);
-}
-
 dsi_quant_scale dsi_quant_scale_of(const dsi_quant_part *part, size_t n, int bits, bool asymmetric)
 {
     dsi_quant_scale s = {.bits = bits};
     if (bits == 1) {
         s.level = mean(part, n);
     } else if (bits == 2) {
-        s.threshold = dsi_quant_threshold(part, n);
+        s.threshold = 0.7f * mean(part, n);
         s.level = part->n_kept > 0.0 ? (float)(part->kept / part->n_kept) : 0.0f;
     } else {
         const float levels = ldexpf(1.0f, bits);

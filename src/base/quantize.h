@@ -38,8 +38,7 @@ dsi_quant_part dsi_quant_measure(const float *x, size_t n);
 /* kept and n_kept of a block. */
 dsi_quant_part dsi_quant_measure_kept(const float *x, size_t n, float threshold);
 void dsi_quant_join(dsi_quant_part *part, const dsi_quant_part *next);
-/* The threshold of 2 bits: kept is measured with it before dsi_quant_scale_of. */
-float dsi_quant_threshold(const dsi_quant_part *part, size_t n);
+/* Of 2 bits the level waits for what is kept above the threshold. */
 dsi_quant_scale dsi_quant_scale_of(const dsi_quant_part *part, size_t n, int bits, bool asymmetric);
 /* noise: NULL, or in [-0.5,0.5) for each, added before a number is rounded to the grid. x and out
  * may be the same. */

@@ -8,7 +8,9 @@
 #include "ckpt/ckpt_internal.h"
 
 #include "base/reserved.h"
+#include "io/json_load.h"
 #include "io/safetensors_write.h"
+#include <deepspeed/context.h>
 #include <deepspeed/hf_export.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,9 +34,43 @@ static ds_status fill(void *user, size_t offset, void *data, size_t n)
     return DS_OK;
 }
 
+/* Scores of compression_training are parameters of a run, not of the model. */
+static bool is_score(const char *name)
+{
+    static const char *const ends[] = {".sparse_mask_scores", ".row_mask_scores",
+                                       ".head_pruning_scores"};
+    const size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; ++i) {
+        const size_t tail = strlen(ends[i]);
+        if (n > tail && strcmp(name + n - tail, ends[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool is_weight(const ds_checkpoint_tensor *t)
 {
-    return strcmp(t->kind, "master") == 0 || strcmp(t->kind, "param") == 0;
+    return (strcmp(t->kind, "master") == 0 || strcmp(t->kind, "param") == 0) && !is_score(t->name);
+}
+
+/* Nobody shall take the folder for the compressed model. */
+static void say_compression(ds_ctx *ctx, const ds_checkpoint *c)
+{
+    const char *text = ds_checkpoint_state(c, "config");
+    json_error_t error;
+    json_t *config = text != NULL ? dsi_json_parse(text, strlen(text), 0, &error) : NULL;
+    const char *name;
+    json_t *technique;
+    json_object_foreach(json_object_get(config, "compression_training"), name, technique)
+    {
+        const json_t *shared = json_object_get(technique, "shared_parameters");
+        if (json_is_true(json_object_get(shared, "enabled"))) {
+            ds_log(ctx, DS_LOG_WARN,
+                   "the weights are as they were trained, before %s of compression_training", name);
+        }
+    }
+    json_decref(config);
 }
 
 /* Whether the optimizer knows the parameter: it has a master copy or a moment. */
@@ -76,6 +112,7 @@ static ds_status choose(ds_ctx *ctx, ds_checkpoint *c, const ds_checkpoint_expor
                         source *sources, size_t *n_out, ds_checkpoint_export_info *info)
 {
     size_t n = 0;
+    say_compression(ctx, c);
     if (params->exclude_frozen && !tells_frozen(c)) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
                        "%s holds neither master weights nor moments, so frozen parameters cannot "

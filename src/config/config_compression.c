@@ -251,45 +251,6 @@ static uint32_t enabled_groups(dsi_eval *eval, int technique)
     return n;
 }
 
-static void read_lines(const reader *r, const char *key, char *text)
-{
-    const dsi_item *item = dsi_item_find(r->eval, dsi_eval_text(r->eval, "%s.%s", r->group, key));
-    const dsi_node *node = item != NULL ? item->node : NULL;
-    for (const dsi_node *n = node != NULL && node->kind == DSI_NODE_LIST ? node->first : NULL;
-         n != NULL; n = n->next) {
-        append(r, key, text, n->as.text, "\n");
-    }
-}
-
-static void read_reduction(dsi_eval *eval, ds_config_compression *c)
-{
-    const char *path = dsi_eval_text(eval, "%s.layer_reduction", root);
-    const reader r = {.eval = eval,
-                      .group = path,
-                      .at = dsi_item_find(eval, dsi_eval_text(eval, "%s.enabled", path))};
-    const dsi_item *layers = dsi_item_find(eval, dsi_eval_text(eval, "%s.teacher_layer", r.group));
-    const char *prefix = dsi_item_text(eval, dsi_eval_text(eval, "%s.module_name_prefix", r.group));
-    c->reduce = true;
-    if (prefix == NULL || layers == NULL || layers->node == NULL || layers->node->first == NULL) {
-        dsi_item_error(eval, r.at, "needs module_name_prefix and teacher_layer");
-        return;
-    }
-    append(&r, "module_name_prefix", c->layer_prefix, prefix, "");
-    for (const dsi_node *n = layers->node->first; n != NULL; n = n->next) {
-        if (c->n_layers == DS_COMPRESS_MAX_LAYERS) {
-            dsi_item_error(eval, layers, "expected at most %d layers", DS_COMPRESS_MAX_LAYERS);
-            return;
-        }
-        c->layers[c->n_layers++] = (int32_t)n->as.integer;
-    }
-    read_lines(&r, "other_module_name", c->other_modules);
-}
-
-static bool reduces(const dsi_eval *eval)
-{
-    return dsi_item_true(eval, "compression_training.layer_reduction.enabled");
-}
-
 static void read_groups(dsi_eval *eval, int technique, ds_config_compression *c)
 {
     for (size_t i = 0; i < eval->n_items; ++i) {
@@ -342,7 +303,7 @@ void dsi_config_compression(dsi_eval *eval)
                 eval, dsi_eval_text(eval, "%s.%s.shared_parameters.enabled", root, names[t]));
         }
     }
-    if (n == 0 && !reduces(eval)) {
+    if (n == 0) {
         return;
     }
     if (n > DS_COMPRESS_MAX_GROUPS) {
@@ -361,12 +322,7 @@ void dsi_config_compression(dsi_eval *eval)
             read_groups(eval, t, c);
         }
     }
-    if (reduces(eval)) {
-        read_reduction(eval, c);
-    }
-    if (n > 0) {
-        compression_needs(eval, enabled);
-    }
+    compression_needs(eval, enabled);
     eval->values->compression = c;
 }
 

@@ -197,13 +197,8 @@ typedef struct ds_compress_group {
     int64_t heads;
 } ds_compress_group;
 
-enum { DS_COMPRESS_MAX_GROUPS = 256, DS_COMPRESS_MAX_LAYERS = 512 };
+enum { DS_COMPRESS_MAX_GROUPS = 256 };
 typedef struct ds_config_compression {
-    bool reduce; /* layer_reduction.enabled */
-    uint32_t n_layers;
-    int32_t layers[DS_COMPRESS_MAX_LAYERS]; /* teacher_layer */
-    char layer_prefix[DS_CONFIG_TEXT_BYTES];
-    char other_modules[DS_CONFIG_TEXT_BYTES]; /* a line each */
     uint32_t n_groups;
     ds_compress_group groups[]; /* in the order of ds_compress_technique, then of the file */
 } ds_config_compression;

@@ -54,6 +54,12 @@ ds_status dsi_generator_take_engine(ds_generator *g, ds_status own)
     if (own == DS_OK) {
         own = dsi_engine_check_whole(g->engine, "generation");
     }
+    if (own == DS_OK && g->engine->compression != NULL) {
+        own = ds_fail(g->ctx, DS_ERR_UNSUPPORTED,
+                      "generation by an engine with compression_training would use the weights "
+                      "before they are quantized and pruned; evaluate with ds_engine_eval_batch, "
+                      "or leave the section out");
+    }
     if (own == DS_OK) {
         scratch = malloc(largest_parameter(g->cells) * sizeof *scratch);
         own = scratch != NULL ? DS_OK : ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for a parameter");

@@ -125,6 +125,12 @@ static ds_status write_folder(const ds_engine *engine, const char *dir, const ch
                                         .copy_from = tokenizer_dir};
     ds_hf_export *export = NULL;
     ds_status status = DS_OK;
+    if (engine->compression != NULL) {
+        ds_log(engine->ctx, DS_LOG_WARN,
+               "%s: the weights are as they are trained, before compression_training quantizes "
+               "and prunes them",
+               dir);
+    }
     if (params.config_json == NULL) {
         return write_weights(engine, dir, cuts);
     }

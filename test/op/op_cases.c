@@ -20,6 +20,8 @@
 #define EPS           ATTRS(dsi_norm_attrs, .eps = 1e-5)
 #define ROPE(...)     ATTRS(dsi_rope_table_attrs, .theta = 10000.0, __VA_ARGS__)
 #define OPTIM(...)    ATTRS(dsi_optim_attrs, .eps = 1e-8, __VA_ARGS__)
+#define QUANT(...)    ATTRS(dsi_fake_quant_attrs, __VA_ARGS__)
+#define MASK(...)     ATTRS(dsi_mask_attrs, __VA_ARGS__)
 #define COLUMNS(r, c) ATTRS(dsi_columns_attrs, .rows = (r), .columns = (c))
 #define BMM(...)      ATTRS(dsi_bmm_attrs, __VA_ARGS__)
 #define WHERE(i, x)   ATTRS(dsi_where_attrs, .inverse = (i), .other = (x))
@@ -332,6 +334,39 @@ const op_case op_cases[] = {
      .forward = MAX_SAVED},
     {&dsi_op_max_last_backward, "all alike", "act[7] act[7,133]=2 act[7]", .flags = OP_EXACT,
      .forward = MAX_SAVED},
+    /* compression; straight gradients are no differences: test_op_grad.c names them */
+    {&dsi_op_fake_quant, "off", "act[6,20] f32[4]0", QUANT(.groups = 4),
+     .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_fake_quant, "on", "act[60,200] f32[4]=8", QUANT(.groups = 4),
+     .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_fake_quant, "asymmetric, (in,out)", "act[60,200] f32[4]=8",
+     QUANT(.groups = 3, .asymmetric = 1, .transposed = 1), .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_fake_quant_rows, "on", "act[3,7,4100] f32[]=1",
+     ATTRS(dsi_fake_quant_rows_attrs, .bits = 8), .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_top_mask, "values", "act[33,17]",
+     ATTRS(dsi_top_mask_attrs, .ratio = 0.3, .by = DSI_TOP_VALUE), .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_top_mask, "magnitudes", "act[33,17]",
+     ATTRS(dsi_top_mask_attrs, .ratio = 0.3, .by = DSI_TOP_MAGNITUDE),
+     .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_top_mask, "rows, (in,out)", "act[33,17]",
+     ATTRS(dsi_top_mask_attrs, .ratio = 0.3, .by = DSI_TOP_ROW, .transposed = 1),
+     .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_mask_weight, "elements", "act[7,12] act[7,12] f32[]=1",
+     MASK(.along = DSI_MASK_ELEMENTS), .flags = OP_EXACT},
+    {&dsi_op_mask_weight, "bool", "act[7,12] bool[7,12]<2 f32[]=1",
+     MASK(.along = DSI_MASK_ELEMENTS), .flags = OP_EXACT},
+    {&dsi_op_mask_weight, "rows", "act[7,12] act[7] f32[]=1", MASK(.along = DSI_MASK_ROWS),
+     .flags = OP_EXACT},
+    {&dsi_op_mask_weight, "rows, (in,out)", "act[7,12] act[12,1] f32[]=1",
+     MASK(.along = DSI_MASK_ROWS, .transposed = 1), .flags = OP_EXACT},
+    {&dsi_op_mask_weight, "heads", "act[7,12] act[1,3] f32[]=1",
+     MASK(.along = DSI_MASK_HEADS, .heads = 3), .flags = OP_EXACT},
+    {&dsi_op_mask_weight, "heads, (in,out)", "act[12,7] act[1,3] f32[]=1",
+     MASK(.along = DSI_MASK_HEADS, .heads = 3, .transposed = 1), .flags = OP_EXACT},
+    {&dsi_op_mask_weight, "off", "act[7,12] act[7] f32[]0", MASK(.along = DSI_MASK_ROWS),
+     .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_mask_scores, "rows", "act[7,12] act[7,12] f32[]=1 act[7]",
+     MASK(.along = DSI_MASK_ROWS), .flags = OP_EXACT},
     /* masks */
     {&dsi_op_compare, "<", "act[7,133] act[7,133]", COMPARE(LT, 0.0), .flags = OP_EXACT},
     {&dsi_op_compare, "<=", "act[3,33]~0.1 act[3,33]0", COMPARE(LE, 0.0), .flags = OP_EXACT},

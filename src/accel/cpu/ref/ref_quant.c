@@ -40,7 +40,7 @@ static int64_t stored(const ds_kernel_call *call, int64_t i)
 static void load(const ds_kernel_call *call, int64_t at, size_t n, float *x)
 {
     for (size_t i = 0; i < n; ++i) {
-        x[i] = ref_get(&call->in[0], stored(call, at + (int64_t)i));
+        x[i] = (float)ref_get(&call->in[0], stored(call, at + (int64_t)i));
     }
 }
 
@@ -179,7 +179,7 @@ static ds_status fake_quant_run(const ds_kernel_call *call)
 static void load_row(const ds_tensor *x, int64_t at, size_t n, float *out)
 {
     for (size_t i = 0; i < n; ++i) {
-        out[i] = ref_get(x, at + (int64_t)i);
+        out[i] = (float)ref_get(x, at + (int64_t)i);
     }
 }
 
