@@ -134,7 +134,9 @@ static ds_status matches(const rewriter *w, const ds_compress_group *g, const la
 /* Pruning and quantized inputs are of linears alone, as in DeepSpeed. */
 static ds_status find_groups(rewriter *w, layer *l)
 {
-    (void)snprintf(w->example, sizeof w->example, "%s", l->name);
+    if (l->bias < DS_MAX_IN || w->example[0] == '\0') { /* rather a linear than a head */
+        (void)snprintf(w->example, sizeof w->example, "%s", l->name);
+    }
     for (uint32_t i = 0; i < w->how->n_groups; ++i) {
         const ds_compress_group *g = &w->how->groups[i];
         int which = -1;
