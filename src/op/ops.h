@@ -422,6 +422,21 @@ extern const ds_op dsi_op_take_columns, dsi_op_put_columns;
  * factor·x where more is 0: a sum of gradients, begun anew without being cleared. */
 extern const ds_op dsi_op_postpone;
 
+/* ---- signs.c ----------------------------------------------------------------------------------
+ */
+/* Numbers as signs, eight a byte, the first in the highest bit, a set bit for x >= 0, and one scale
+ * for all. The pieces of a compressed all-reduce: docs/internals/optim.md. */
+typedef struct dsi_signs_attrs {
+    int64_t count; /* of expand_signs: elements that are no padding; else 0 */
+} dsi_signs_attrs;
+/* compress_signs: x (P), error f32 (N), written → signs u8 (N/8), scale f32 (1), error. With
+ * y = x + error (x 0 behind its end): scale = sqrt(mean of y²) by an exact sum, rounded once;
+ * error = y - (±scale). */
+extern const ds_op dsi_op_compress_signs;
+/* average_signs: signs u8 (n·C/8), scales f32 (n) → f32 (C): the mean of the blocks' ±scale, in
+ * fp64 in the order of blocks, rounded once. expand_signs: signs, scales → f32 (count): ±scale. */
+extern const ds_op dsi_op_average_signs, dsi_op_expand_signs;
+
 /* ---- swap_op.c --------------------------------------------------------------------------------
  */
 /* swap_in: cell → its content. swap_out: cell, x → the cell's next version. For cells that live in

@@ -92,6 +92,9 @@ static void set_element(const ds_tensor *t, int64_t i, double value)
     case DS_DTYPE_I64:
         ((int64_t *)t->data)[i] = (int64_t)value;
         break;
+    case DS_DTYPE_U8:
+        ((uint8_t *)t->data)[i] = (uint8_t)value;
+        break;
     case DS_DTYPE_BOOL:
         ((uint8_t *)t->data)[i] = value != 0.0;
         break;
@@ -113,6 +116,7 @@ double op_element(const ds_tensor *t, int64_t i)
         return ((const double *)t->data)[i];
     case DS_DTYPE_I32:
         return (double)((const int32_t *)t->data)[i];
+    case DS_DTYPE_U8:
     case DS_DTYPE_BOOL:
         return (double)((const uint8_t *)t->data)[i];
     default:

@@ -8,11 +8,11 @@
  * needs a row.
  *
  * Operands, separated by blanks; "-" is an absent one, else TYPE[dims]FILL:
- *   TYPE  act (the dtype under test), stat (f32; f64 in fp64 runs), f32, f64, bf16, i32, i64, bool
- *   FILL  nothing: normal deviates     ~S: those times S           +: uniform in [0.25,1.25)
- *         <N: integers in [0,N)        <Nm: and every fifth is -100
- *         d: i32 (B,T) first visible key of documents of 5 tokens  p: i32 (B,T) positions 0,1,…
- *         r: the random state          h: an optimizer's hyper     0: zeros      =S: S everywhere
+ *   TYPE  act (the dtype under test), stat (f32; f64 in fp64 runs), f32, f64, bf16, i32, i64, u8,
+ * bool FILL  nothing: normal deviates     ~S: those times S           +: uniform in [0.25,1.25) <N:
+ * integers in [0,N)        <Nm: and every fifth is -100 d: i32 (B,T) first visible key of documents
+ * of 5 tokens  p: i32 (B,T) positions 0,1,… r: the random state          h: an optimizer's hyper 0:
+ * zeros      =S: S everywhere
  */
 #ifndef DS_TEST_OP_HARNESS_H
 #define DS_TEST_OP_HARNESS_H

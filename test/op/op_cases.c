@@ -452,6 +452,15 @@ const op_case op_cases[] = {
      .flags = OP_EXACT | OP_F32},
     {&dsi_op_clip_factor, "overflow", "f64[2]0 f32[]=inf f32[]=0.5",
      ATTRS(dsi_clip_attrs, .max_norm = 1.0), .flags = OP_EXACT | OP_F32},
+    /* signs */
+    {&dsi_op_compress_signs, "padded", "act[5,7] f32[40]", ATTRS(dsi_signs_attrs, .count = 0),
+     .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_compress_signs, "many", "act[4096] f32[4096]~0.1", ATTRS(dsi_signs_attrs, .count = 0),
+     .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_average_signs, "3 ranks", "u8[15]<256 f32[3]+", ATTRS(dsi_signs_attrs, .count = 0),
+     .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_expand_signs, "3 blocks", "u8[15]<256 f32[3]+", ATTRS(dsi_signs_attrs, .count = 117),
+     .flags = OP_EXACT | OP_NO_GRAD},
     /* columns */
     {&dsi_op_column_sums, "whole", "act[37,21] f32[] i32[]0", COLUMNS(37, 21), .flags = OP_EXACT,
      .forward = TOP},

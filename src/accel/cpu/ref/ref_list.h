@@ -29,6 +29,7 @@
     X(lamb)                                                                                        \
     X(quant)                                                                                       \
     X(columns)                                                                                     \
+    X(signs)                                                                                       \
     X(optimizer)
 
 #define X(name)                                                                                    \
