@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The compressed all-reduce from its pieces, over simulated ranks: against DeepSpeed's own
- * (test/golden/optim/signs.*, made by make_signs.py), with the same bits for 1 and 3 threads; the
- * bytes that it sends.
+ * (test/golden/optim/signs.*, made by make_signs.py), the same bits for ranks in and out of step,
+ * and for 1 and 3 threads; the bytes that it sends.
  * labels: threads */
 #include "accel/cpu/cpu_features.h"
 #include "accel/cpu/registry.h"
@@ -105,6 +105,7 @@ typedef struct golden_case {
     char name[32];
     int64_t n, padded, steps;
     uint32_t n_ranks;
+    rank_state *ranks; /* what each ends with */
 } golden_case;
 
 static const float *of(const golden_case *c, const char *what, int64_t at)
@@ -149,7 +150,26 @@ static uint32_t run_rank(ds_ctx *ctx, dsi_comm *comm, void *arg)
         const size_t want = (size_t)(c->n_ranks - 1) * (2 * (size_t)chunk / 8 + 2 * sizeof(float));
         n_failed += s.sent != want ? 1 : 0;
     }
+    c->ranks[comm->rank] = s;
     return n_failed;
+}
+
+/* On ranks in step, and on ranks that are late and out of order: the same bits, and those of the
+ * result on every rank. */
+static void run_case(golden_case *c)
+{
+    const dsi_comm_sim_options late = {.seed = 7, .max_delay = 1e-3, .reorder = true};
+    rank_state *states = calloc(2 * MOST_RANKS, sizeof *states);
+    assert_non_null(states);
+    c->ranks = states;
+    assert_int_equal(sim_ranks_run(c->n_ranks, NULL, run_rank, c), 0);
+    c->ranks = states + MOST_RANKS;
+    assert_int_equal(sim_ranks_run(c->n_ranks, &late, run_rank, c), 0);
+    assert_memory_equal(states, states + MOST_RANKS, MOST_RANKS * sizeof *states);
+    for (uint32_t r = 1; r < c->n_ranks; ++r) {
+        assert_memory_equal(states[0].result, states[r].result, sizeof states[r].result);
+    }
+    free(states);
 }
 
 static void test_against_deepspeed(void **state)
@@ -169,7 +189,7 @@ static void test_against_deepspeed(void **state)
         (void)snprintf(c.name, sizeof c.name, "%s",
                        json_string_value(json_object_get(row, "name")));
         assert_true(c.padded <= MOST && c.n_ranks <= MOST_RANKS);
-        assert_int_equal(sim_ranks_run(c.n_ranks, NULL, run_rank, &c), 0);
+        run_case(&c);
     }
     json_decref(root);
     golden_close((golden_file *)&file);
