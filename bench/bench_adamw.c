@@ -223,11 +223,11 @@ int main(int argc, char **argv)
                  o.rounds);
     (void)printf("%-12s %-7s %8s %8s %8s %8s %7s %8s %9s\n", "type", "kernel", "stream", "+prefch",
                  "adamw", "Mparam/s", "ns", "of best", "denormal");
-    const ds_isa best = dsi_cpu_isa_capped(DS_ISA_AVX512); /* tiles have no part in this */
+    const ds_isa best = dsi_cpu_isa_capped(DSI_NEEDS_AVX512); /* tiles have no part in this */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
         bench(ctx, &cases[i], &o, best);
-        if (best > DS_ISA_AVX2) {
-            bench(ctx, &cases[i], &o, DS_ISA_AVX2);
+        if (best > DSI_NEEDS_AVX2) {
+            bench(ctx, &cases[i], &o, DSI_NEEDS_AVX2);
         }
     }
     if (has_peer) {

@@ -156,7 +156,7 @@ static void time_kernels(ds_ctx *ctx, const operands *o, double operations, doub
     uint32_t n = 0;
     for (; n < MOST_KERNELS; ++n) {
         kernels[n] = dsi_cpu_kernel_at(&o->sig, dsi_cpu_isa(), n);
-        if (kernels[n] == NULL || (n > 0 && kernels[n]->isa == DS_ISA_REF)) {
+        if (kernels[n] == NULL || (n > 0 && kernels[n]->needs == DS_ISA_REF)) {
             break;
         }
         const size_t need = kernels[n]->work_bytes != NULL ? kernels[n]->work_bytes(&o->sig) : 0;

@@ -133,7 +133,7 @@ static double time_copy(ds_ctx *ctx, copy_peer *peer, size_t moved)
     const ds_tensor out = {peer->to + peer->at, meta};
     const ds_kernel_sig sig = {&cast, &attrs, 1, 1, &meta, &meta, ds_ctx_n_threads(ctx)};
     const ds_kernel_call call = {ctx, &sig, &in, &out, NULL};
-    peer->kernel = dsi_cpu_kernel_choose(&sig, dsi_cpu_isa_capped(DS_ISA_AVX512));
+    peer->kernel = dsi_cpu_kernel_choose(&sig, dsi_cpu_isa_capped(DSI_NEEDS_AVX512));
     peer->at += half;
     const double start = dsi_clock_seconds();
     (void)peer->kernel->run(&call);
@@ -364,15 +364,15 @@ int main(int argc, char **argv)
     (void)printf("%u threads, medians of %d\n%-20s %-7s %-20s %8s %7s %8s %7s %7s %7s\n",
                  ds_ctx_n_threads(ctx), ROUNDS, "operator", "kernel", "first operand", "cache ms",
                  "GB/s", "mem ms", "GB/s", "copy", "of copy");
-    const ds_isa best = dsi_cpu_isa_capped(DS_ISA_AVX512); /* these operators use no tiles */
+    const ds_isa best = dsi_cpu_isa_capped(DSI_NEEDS_AVX512); /* these operators use no tiles */
     const ds_meta peer_meta = {DS_DTYPE_BF16, {1, {PEER_BYTES / 2}}};
     copy_peer peer = {allocate(peer_meta, 1).data, allocate(peer_meta, 2).data, PEER_BYTES, 0,
                       NULL};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         if (strstr(cases[i].op, wanted) != NULL) {
             bench(ctx, &cases[i], best, &peer);
-            if (best > DS_ISA_AVX2) {
-                bench(ctx, &cases[i], DS_ISA_AVX2, &peer);
+            if (best > DSI_NEEDS_AVX2) {
+                bench(ctx, &cases[i], DSI_NEEDS_AVX2, &peer);
             }
         }
     }

@@ -89,7 +89,7 @@ static int bench_case(ds_ctx *ctx, const options *opt, const op_case *c, ds_dtyp
         if (kernel == NULL) {
             break;
         }
-        if (kernel->isa == DS_ISA_REF && strcmp(kernel->name, "ref") == 0 && !opt->reference) {
+        if (kernel->needs == DS_ISA_REF && strcmp(kernel->name, "ref") == 0 && !opt->reference) {
             continue;
         }
         double seconds = 0.0;

@@ -69,7 +69,7 @@ foreach(source ${DS_SHELL_TESTS})
   ds_labels(${name} ${source})
 endforeach()
 # An accelerator as a shared object, right and with each of its faults, for test_tool_accel.sh.
-foreach(fault RANGE 0 6)
+foreach(fault RANGE 0 7)
   add_library(own_accel_${fault} MODULE ${PROJECT_SOURCE_DIR}/test/accel/own_accel.c)
   target_link_libraries(own_accel_${fault} PRIVATE ds_flags)
   target_compile_definitions(own_accel_${fault} PRIVATE OWN_ACCEL_FAULT=${fault})

@@ -14,6 +14,7 @@
 #include "common/size_text.h"
 #include "monitor/html.h"
 #include "monitor/run_page.h"
+#include "op/isa.h"
 #include "op/ops.h"
 
 #include <deepspeed/aio.h>
@@ -88,19 +89,21 @@ static void version_row(const char *name, const char *command)
 static void report_operators(void)
 {
     uint32_t n_ops = 0;
-    uint32_t n_kernels[DS_ISA_COUNT] = {0};
+    uint32_t n_kernels[DSI_ISA_LEVELS] = {0};
     for (uint32_t i = 0; dsi_op_all()[i] != NULL; ++i) {
         n_ops += (dsi_op_all()[i]->flags & DS_OP_COMM) == 0 ? 1 : 0;
     }
     for (uint32_t i = 0; dsi_cpu_kernel_list(i) != NULL; ++i) {
-        n_kernels[dsi_cpu_kernel_list(i)->isa] += 1;
+        for (uint32_t level = 0; level < DSI_ISA_LEVELS; ++level) {
+            n_kernels[level] += dsi_cpu_kernel_list(i)->needs == dsi_isa_level(level) ? 1 : 0;
+        }
     }
     heading("Native operator report");
     (void)printf("Operators are built with the library; nothing is compiled on first use.\n");
     (void)printf("%-22s %-10s %s\n", "instruction set", "kernels", "usable here");
-    for (int isa = 0; isa < DS_ISA_COUNT; ++isa) {
-        (void)printf("%-22s %-10u %s\n", ds_isa_name((ds_isa)isa), n_kernels[isa],
-                     (ds_isa)isa <= dsi_cpu_isa() ? "[OKAY]" : "[NO]");
+    for (uint32_t level = 0; level < DSI_ISA_LEVELS; ++level) {
+        (void)printf("%-22s %-10u %s\n", dsi_isa_level_name(level), n_kernels[level],
+                     dsi_cpu_has_level(level) ? "[OKAY]" : "[NO]");
     }
     (void)printf("%u operators; each has a plain C kernel\n", n_ops);
 }
@@ -127,7 +130,7 @@ static void cpu_row(void)
     }
     row("processor", "%s", dsi_processor_get()->name);
     row("processor features", "%s", flags);
-    row("instruction set in use", "%s", ds_isa_name(dsi_cpu_isa()));
+    row("instruction set in use", "%s", dsi_isa_print(dsi_cpu_isa()).text);
 }
 
 static void read_text(const char *path, char *text, size_t n)

@@ -130,10 +130,12 @@ bench_peak bench_peak_measure(dsi_pool *pool, uint32_t n_threads, ds_dtype dtype
     bench_peak best = {0};
 #if defined(__x86_64__)
     const ds_isa isa = dsi_cpu_isa();
-    candidates[0] = isa >= DS_ISA_AVX512 ? &avx512 : isa == DS_ISA_AVX2 ? &avx2 : &plain;
+    candidates[0] = (isa & DS_ISA_AVX512) != 0 ? &avx512
+                    : (isa & DS_ISA_AVX2) != 0 ? &avx2
+                                               : &plain;
     if (dtype == DS_DTYPE_BF16) {
-        candidates[1] = isa >= DS_ISA_AVX512_BF16 ? &avx512_bf16 : NULL;
-        candidates[2] = isa >= DS_ISA_AMX ? &amx : NULL;
+        candidates[1] = (isa & DS_ISA_AVX512_BF16) != 0 ? &avx512_bf16 : NULL;
+        candidates[2] = (isa & DS_ISA_AMX) != 0 ? &amx : NULL;
     }
 #endif
     void *random = bench_alloc(RANDOM_BYTES);

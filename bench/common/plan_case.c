@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See plan_case.h. */
 #include "common/plan_case.h"
+#include "accel/cpu/cpu_features.h"
 
 #include "plan/plan_sim.h"
 
@@ -40,7 +41,7 @@ dsi_engine_spec plan_case_spec(const plan_case *c, uint32_t n_ranks)
         .weight_decay = 0.1,
         .bias_correction = true,
         .loss_scale = dsi_loss_scale_none(),
-        .isa = DS_ISA_AMX,
+        .isa = DSI_NEEDS_AMX,
         .overlap = c->overlap,
         .prefetch = 50000000,
     };

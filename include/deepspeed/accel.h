@@ -21,9 +21,9 @@
 extern "C" {
 #endif
 
-#define DS_ACCEL_VERSION 1u
+#define DS_ACCEL_VERSION 2u /* 2: kernels say `has` */
 /* A shared object's function, a ds_accel_entry; another version has another name. */
-#define DS_ACCEL_SYMBOL "ds_accel_v1"
+#define DS_ACCEL_SYMBOL "ds_accel_v2"
 
 /* An open accelerator: its state, its own to define. */
 typedef struct ds_accel_device ds_accel_device;
@@ -50,7 +50,11 @@ typedef struct ds_accel_memory {
 
 typedef struct ds_accel_kernels {
     /* For a plan: the kernel of a step, or NULL when no kernel supports the case. Any thread. */
-    const ds_kernel *(*choose)(const ds_kernel_sig *sig, ds_isa cap);
+    /* It needs no bit that `has` lacks. */
+    const ds_kernel *(*choose)(const ds_kernel_sig *sig, ds_isa has);
+    /* Optional; default: those of the processor. The bits that kernels may need: of the processor,
+     * which `cpu` are, and of DS_ISA_OWN. Any thread. */
+    ds_isa (*has)(ds_isa cpu);
 } ds_accel_kernels;
 
 /* A stream runs what is queued on it one after another, concurrently with the host and other
@@ -106,7 +110,7 @@ typedef struct ds_accel_library {
     void (*parallel)(ds_ctx *ctx, void (*fn)(void *arg, uint32_t task, uint32_t thread), void *arg,
                      uint32_t n_tasks);
     /* The processor's kernel, which computes where the host can read and write. */
-    const ds_kernel *(*cpu_kernel)(const ds_kernel_sig *sig, ds_isa cap);
+    const ds_kernel *(*cpu_kernel)(const ds_kernel_sig *sig, ds_isa has);
 } ds_accel_library;
 
 /* Called once, when the object is loaded; it stays until the process ends, and so does what is

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define DS_OP_VERSION 3u /* 3: ds_op says op_class, role, again and place; ds_cost says m, n, k */
+#define DS_OP_VERSION 4u /* 4: ds_kernel says needs, a set of bits */
 
 /* Attributes are a plain struct of int64_t and double fields, described by a table so that graphs
  * print, parse and hash. */
@@ -149,8 +149,8 @@ struct ds_op {
     ds_status (*infer)(ds_infer *call);
     ds_status (*grad)(ds_grad *call);                      /* NULL: no gradient flows through */
     void (*cost)(const ds_infer *call, ds_cost *cost_out); /* NULL: bytes of all operands */
-    const struct ds_kernel *const
-        *kernels;               /* of a custom op: NULL-terminated; NULL for built-ins */
+    const struct ds_kernel *const *kernels; /* of a custom op: NULL-terminated, best first; NULL for
+                                               built-ins */
     ds_op_class op_class;       /* default ELEMENTWISE; VIEW with DS_OP_VIEW and only then */
     ds_op_role role;            /* of a custom op: COMPUTE or 0 */
     ds_op_again again;          /* default COSTLY */
@@ -165,16 +165,17 @@ struct ds_op {
  * is none of that name. Any thread. */
 DS_API const ds_op *ds_op_find(const char *name);
 
-/* Instruction sets, each including those before it. */
-typedef enum ds_isa {
-    DS_ISA_REF,
-    DS_ISA_AVX2,
-    DS_ISA_AVX512,
-    DS_ISA_AVX512_BF16, /* dot products of pairs of bf16 */
-    DS_ISA_AMX,
-    DS_ISA_COUNT
-} ds_isa;
-DS_API const char *ds_isa_name(ds_isa isa);
+/* What kernels need and machines have beyond plain C: a set of bits, in no order. Bits below 32 are
+ * named here, of processors; those of DS_ISA_OWN an accelerator defines for itself (accel.h). */
+typedef uint64_t ds_isa;
+#define DS_ISA_REF         ((ds_isa)0) /* plain C */
+#define DS_ISA_AVX2        ((ds_isa)1) /* with fma and f16c */
+#define DS_ISA_AVX512      ((ds_isa)2)
+#define DS_ISA_AVX512_BF16 ((ds_isa)4) /* dot products of pairs of bf16 */
+#define DS_ISA_AMX         ((ds_isa)8)
+#define DS_ISA_OWN(i)      ((ds_isa)1 << (32 + (i))) /* i below 32 */
+/* The name of a set of one bit, "ref" of the empty one; NULL of others and of an accelerator's. */
+DS_API const char *ds_isa_name(ds_isa bit);
 
 /* What a kernel is chosen for. */
 typedef struct ds_kernel_sig {
@@ -200,7 +201,7 @@ typedef struct ds_kernel {
     uint32_t version; /* DS_OP_VERSION */
     const char *name; /* "ref", "avx512", "amx_packed": unique within the op */
     const char *op;   /* operator's name */
-    ds_isa isa;       /* lowest instruction set that it needs */
+    ds_isa needs;     /* all of these, to run */
     bool (*supports)(const ds_kernel_sig *sig);     /* NULL: every signature that infer accepts */
     size_t (*work_bytes)(const ds_kernel_sig *sig); /* NULL: 0. Must not depend on data */
     ds_status (*run)(const ds_kernel_call *call);   /* no allocation, no clock, no global state */

@@ -2,6 +2,8 @@
 /* The list of accelerators. Add one here: name it in `accels`. See accel.h. */
 #include "accel/accel.h"
 
+#include "accel/cpu/cpu_features.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -27,6 +29,12 @@ static const ds_accel *by_name(const char *name)
 const ds_accel *dsi_accel_chosen(const dsi_accel_choice *choice)
 {
     return choice->accel != NULL ? choice->accel : &dsi_accel_cpu;
+}
+
+ds_isa dsi_accel_isa(const dsi_accel_choice *choice)
+{
+    const ds_accel_kernels *kernels = dsi_accel_chosen(choice)->kernels;
+    return kernels->has != NULL ? kernels->has(dsi_cpu_isa()) : dsi_cpu_isa();
 }
 
 static ds_status not_found(ds_ctx *ctx, const char *text)

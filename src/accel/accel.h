@@ -29,6 +29,8 @@ typedef struct dsi_accel_choice {
  * ERR_NOT_FOUND lists the names; ERR_ARG; those of dsi_accel_load. */
 ds_status dsi_accel_choose(ds_ctx *ctx, const char *text, dsi_accel_choice *choice_out);
 const ds_accel *dsi_accel_chosen(const dsi_accel_choice *choice);
+/* What kernels of it may need, on this machine. */
+ds_isa dsi_accel_isa(const dsi_accel_choice *choice);
 
 /* accel_module.c: an accelerator of a shared object, which stays loaded. Errors: ERR_NOT_FOUND (no
  * such object), ERR_FORMAT (it is none), ERR_UNSUPPORTED (of another version), ERR_ARG (a table

@@ -2,8 +2,6 @@
 /* From DeepSpeed's configuration to the numbers of a run. */
 #include "compile/run_spec.h"
 
-#include "accel/cpu/cpu_features.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -229,8 +227,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                               .average = params->average,
                               .wall_clock_breakdown = v->wall_clock_breakdown,
                               .memory_breakdown = v->memory_breakdown,
-                              .steps_per_print = v->steps_per_print,
-                              .isa = dsi_cpu_isa()};
+                              .steps_per_print = v->steps_per_print};
     read_optimizer(&v->optimizer, spec);
     read_precision(v, spec);
     spec->zero = read_zero(v);
@@ -262,5 +259,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->train.n_gradient_outputs = params->n_gradient_outputs;
     spec->train.loss = params->loss;
     spec->train.loss_user = params->loss_user;
-    return dsi_accel_choose(ctx, params->accelerator, &spec->accel);
+    DS_TRY(dsi_accel_choose(ctx, params->accelerator, &spec->accel));
+    spec->isa = dsi_accel_isa(&spec->accel);
+    return DS_OK;
 }

@@ -4,6 +4,7 @@
 
 #include "accel/cpu/cpu_features.h"
 #include "base/processor.h"
+#include "op/isa.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -50,8 +51,9 @@ static void describe(dsi_measure_session *s)
     dsi_device *d = s->device;
     (void)snprintf(d->name, sizeof d->name, "%s",
                    s->spec->name != NULL ? s->spec->name : "this-machine");
-    (void)snprintf(d->source, sizeof d->source, "measured: %.0f ranks of %u threads, %s kernels",
-                   s->n_ranks, ds_ctx_n_threads(s->ctx), ds_isa_name(dsi_cpu_isa()));
+    (void)snprintf(d->source, sizeof d->source,
+                   "measured: %.0f ranks of %u threads, %.100s kernels", s->n_ranks,
+                   ds_ctx_n_threads(s->ctx), dsi_isa_print(dsi_cpu_isa()).text);
     d->shared = true;
     d->ranks_per_node = (uint32_t)s->n_ranks;
     d->memory_bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);

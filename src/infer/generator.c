@@ -29,7 +29,7 @@ static ds_status build_piece(ds_generator *g, int64_t length, int64_t longest)
                             .seq_length = length,
                             .kv_length = g->max_length + longest};
     const dsi_plan_env env = {.n_threads = ds_ctx_n_threads(g->ctx),
-                              .isa = dsi_cpu_isa(),
+                              .isa = dsi_accel_isa(&g->accel),
                               .choose = dsi_accel_chosen(&g->accel)->kernels->choose};
     ds_graph *graph = NULL;
     DS_TRY(dsi_forward_graph(g->model, &trace, NULL, NULL, g->cells, &graph));
@@ -269,7 +269,7 @@ static ds_status run_prompt(ds_generator *g, const uint32_t *ids, int64_t n)
 /* Whether a step of generation rounds otherwise than the same id in a prompt: attention.md. */
 static bool steps_differ(const ds_generator *g)
 {
-    return g->dtype == DS_DTYPE_BF16 && dsi_cpu_isa() >= DS_ISA_AVX512_BF16;
+    return g->dtype == DS_DTYPE_BF16 && (dsi_cpu_isa() & DS_ISA_AVX512_BF16) != 0;
 }
 
 /* How many of the ids are in the KV cells as a prompt of n would put them there. The last one is

@@ -62,7 +62,8 @@ typedef enum dsi_plan_stream_kind {
     DSI_PLAN_STREAM_COMPUTE, /* kernels, and collectives that do not overlap: one after another */
     DSI_PLAN_STREAM_COMM,    /* collectives of one communicator */
     DSI_PLAN_STREAM_SWAP_IN,
-    DSI_PLAN_STREAM_SWAP_OUT
+    DSI_PLAN_STREAM_SWAP_OUT,
+    DSI_PLAN_STREAM_COUNT
 } dsi_plan_stream_kind;
 
 /* A queue of work of the device. Stream 0 computes; a phase that runs concurrently with others
@@ -148,9 +149,9 @@ typedef struct dsi_plan {
 
 typedef struct dsi_plan_env {
     uint32_t n_threads;
-    ds_isa isa; /* highest instruction set to use */
+    ds_isa isa; /* what kernels may need */
     /* Kernel chooser of the accelerator: dsi_cpu_kernel_choose, dsi_null_kernel_choose. */
-    const ds_kernel *(*choose)(const ds_kernel_sig *sig, ds_isa cap);
+    const ds_kernel *(*choose)(const ds_kernel_sig *sig, ds_isa has);
     bool no_reuse;    /* every value gets bytes of its own (comparison in tests) */
     bool no_fuse;     /* run the graph as traced */
     uint32_t n_slots; /* 0: 1 */

@@ -2,6 +2,7 @@
 /* A plan as text: a legend, a header, a row a step, totals. Ranks compare it line by line, so each
  * line of a row begins with the number of its step. */
 #include "base/buf.h"
+#include "op/isa.h"
 #include "op/ops.h"
 #include "place/mesh.h"
 #include "plan/plan.h"
@@ -154,7 +155,7 @@ static void put_totals(dsi_buf *text, const dsi_plan *plan)
         bytes += plan->steps[s].cost.bytes;
     }
     dsi_buf_printf(text, "; %u steps, %u threads, up to %s, %.3f GFLOP, %.1f MB moved\n",
-                   plan->n_steps, plan->n_threads, ds_isa_name(plan->isa), flops * 1e-9,
+                   plan->n_steps, plan->n_threads, dsi_isa_print(plan->isa).text, flops * 1e-9,
                    bytes * 1e-6);
     dsi_buf_printf(text, "; arena %.1f MiB", (double)plan->arena_bytes / 1048576.0);
     if (plan->shared_bytes > 0) {

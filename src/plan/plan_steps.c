@@ -2,7 +2,9 @@
 /* The steps of a plan: operands, kernels, costs. See plan_lower.h. */
 #include "plan/plan_lower.h"
 
+#include "op/isa.h"
 #include "pass/order.h"
+
 #include <string.h>
 
 static ds_status choose_kernel(dsi_lowering *b, uint32_t s, dsi_step *step)
@@ -20,6 +22,12 @@ static ds_status choose_kernel(dsi_lowering *b, uint32_t s, dsi_step *step)
         return ds_fail(b->graph->ctx, DS_ERR_UNSUPPORTED, "%s: no kernel of %s for %s", step->scope,
                        step->op->name,
                        ds_meta_text(sig.n_in > 0 ? sig.in[0] : sig.out[0], word, sizeof word));
+    }
+    if ((step->kernel->needs & ~b->env->isa) != 0) {
+        return ds_fail(b->graph->ctx, DS_ERR_DEVICE,
+                       "%s: the accelerator chose kernel %s of %s, which needs %s; there is %s",
+                       step->scope, step->kernel->name, step->op->name,
+                       dsi_isa_print(step->kernel->needs).text, dsi_isa_print(b->env->isa).text);
     }
     step->work_bytes = step->kernel->work_bytes != NULL ? step->kernel->work_bytes(&sig) : 0;
     b->items[b->graph->n_values + s] =

@@ -8,6 +8,7 @@
 #include "base/buf.h"
 #include "base/build_id.h"
 #include "comm/same_text.h"
+#include "op/isa.h"
 #include "train/engine.h"
 
 #include <stdlib.h>
@@ -57,7 +58,8 @@ static ds_status same_facts(const ds_engine *engine)
     dsi_build_id(build, sizeof build);
     dsi_buf_printf(&text, "program: %s\n", build);
     dsi_buf_printf(&text, "threads (--threads, DS_THREADS): %u\n", ds_ctx_n_threads(engine->ctx));
-    dsi_buf_printf(&text, "kernels (processor, DS_CPU_ISA): %s\n", ds_isa_name(dsi_cpu_isa()));
+    dsi_buf_printf(&text, "kernels (processor, DS_CPU_ISA): %s\n",
+                   dsi_isa_print(dsi_accel_isa(&engine->spec.accel)).text);
     dsi_buf_printf(&text, "accelerator (--accelerator): %s:%s\n",
                    dsi_accel_chosen(&engine->spec.accel)->name, engine->spec.accel.options);
     dsi_buf_puts(&text, model);

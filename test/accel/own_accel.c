@@ -8,7 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FAULT_NONE, FAULT_COPY, FAULT_FILL, FAULT_ZERO, FAULT_VERSION, FAULT_TABLE, FAULT_KERNEL };
+enum {
+    FAULT_NONE,
+    FAULT_COPY,
+    FAULT_FILL,
+    FAULT_ZERO,
+    FAULT_VERSION,
+    FAULT_TABLE,
+    FAULT_KERNEL,
+    FAULT_NEEDS
+};
 
 #ifndef OWN_ACCEL_FAULT
 #define OWN_ACCEL_FAULT 0
@@ -59,15 +68,34 @@ static ds_status do_nothing(const ds_kernel_call *call)
 static const ds_kernel idle = {
     .version = DS_OP_VERSION, .name = "idle", .op = "*", .run = do_nothing};
 
-static const ds_kernel *choose(const ds_kernel_sig *sig, ds_isa cap)
+/* Bits of its own: one that every device of it has, and one that none has. */
+#define OWN_BLOCKS DS_ISA_OWN(0)
+#define OWN_TILES  DS_ISA_OWN(1)
+
+static ds_isa has(ds_isa cpu)
 {
-    return OWN_ACCEL_FAULT == FAULT_KERNEL ? &idle : library->cpu_kernel(sig, cap);
+    return cpu | OWN_BLOCKS;
+}
+
+static const ds_kernel in_tiles = {
+    .version = DS_OP_VERSION, .name = "tiles", .op = "*", .needs = OWN_TILES, .run = do_nothing};
+
+/* What the library says that there is has what this accelerator said. */
+static const ds_kernel *choose(const ds_kernel_sig *sig, ds_isa there)
+{
+    if (OWN_ACCEL_FAULT == FAULT_NEEDS) {
+        return &in_tiles;
+    }
+    return (there & OWN_BLOCKS) == 0         ? NULL
+           : OWN_ACCEL_FAULT == FAULT_KERNEL ? &idle
+                                             : library->cpu_kernel(sig, there);
 }
 
 static const ds_accel_memory memory = {
     .alloc = alloc, .release = release, .copy = copy, .fill = fill};
 
-static const ds_accel_kernels kernels = {.choose = OWN_ACCEL_FAULT == FAULT_TABLE ? NULL : choose};
+static const ds_accel_kernels kernels = {.choose = OWN_ACCEL_FAULT == FAULT_TABLE ? NULL : choose,
+                                         .has = has};
 
 static const ds_accel own = {.version =
                                  DS_ACCEL_VERSION + (OWN_ACCEL_FAULT == FAULT_VERSION ? 1u : 0u),
@@ -80,9 +108,9 @@ static const ds_accel own = {.version =
 __attribute__((visibility("default")))
 #endif
 const ds_accel *
-ds_accel_v1(const ds_accel_library *given);
+ds_accel_v2(const ds_accel_library *given);
 
-const ds_accel *ds_accel_v1(const ds_accel_library *given)
+const ds_accel *ds_accel_v2(const ds_accel_library *given)
 {
     library = given;
     return &own;

@@ -7,6 +7,7 @@
 #include "base/half.h"
 #include "base/rng.h"
 #include "common/check.h"
+#include "op/isa.h"
 #include "op/ops.h"
 
 #include <math.h>
@@ -18,8 +19,8 @@ enum { CHECK_GUARD = 64 }; /* bytes after each array that must stay as they are 
 static inline bool cpu_has(ds_isa isa)
 {
 #if defined(__x86_64__)
-    return isa == DS_ISA_AVX2 ? __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
-                              : __builtin_cpu_supports("avx512bw") != 0;
+    return isa == DSI_NEEDS_AVX2 ? __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
+                                 : __builtin_cpu_supports("avx512bw") != 0;
 #else
     (void)isa;
     return false;
@@ -103,8 +104,8 @@ static inline bool run_at(ds_ctx *ctx, ds_isa isa, const char *op_name, const vo
     }
     const ds_kernel_sig sig = {&op, attrs, n_in, n_out, in_meta, out_meta, ds_ctx_n_threads(ctx)};
     const ds_kernel *kernel = dsi_cpu_kernel_choose(&sig, isa);
-    if (kernel == NULL || kernel->isa != isa) {
-        fail_msg("no %s kernel for %s", ds_isa_name(isa), op_name);
+    if (kernel == NULL || kernel->needs != isa) {
+        fail_msg("no %s kernel for %s", dsi_isa_print(isa).text, op_name);
         return false;
     }
     const size_t bytes = kernel->work_bytes != NULL ? kernel->work_bytes(&sig) : 0;
@@ -139,13 +140,13 @@ static inline ds_ctx *new_ctx(uint32_t n_threads)
     return ctx;
 }
 
-static const ds_isa check_isas[] = {DS_ISA_AVX2, DS_ISA_AVX512};
+static const ds_isa check_isas[] = {DSI_NEEDS_AVX2, DSI_NEEDS_AVX512};
 static const ds_dtype check_types[] = {DS_DTYPE_F32, DS_DTYPE_BF16, DS_DTYPE_F16};
 
 #define FOR_ISAS(isa)                                                                              \
     for (size_t isa##_i = 0; isa##_i < 2; ++isa##_i)                                               \
         for (ds_isa isa = check_isas[isa##_i], isa##_once = isa; isa##_once == isa;                \
-             isa##_once = DS_ISA_COUNT)
+             isa##_once = ~isa)
 #define FOR_TYPES(type)                                                                            \
     for (size_t type##_i = 0; type##_i < 3; ++type##_i)                                            \
         for (ds_dtype type = check_types[type##_i], type##_once = type; type##_once == type;       \

@@ -3,6 +3,7 @@
  * over a grid of all fp32 bit patterns: errors in units of the last place.
  */
 #include "accel/simd_check.h"
+#include "op/isa.h"
 
 enum { STRIDE = 4001 }; /* between bit patterns: prime, so that all exponents and low bits occur */
 
@@ -61,7 +62,7 @@ static void check_math(ds_ctx *ctx, ds_isa isa, const math_case *c, const ds_ten
             const double ulps = ulps_between(((float *)y.data)[i], c->exact((double)argument[i]));
             if (!(ulps <= c->ulps)) {
                 fail_msg("%s(%a) on %s is %a: %.3g ulp", c->op, (double)argument[i],
-                         ds_isa_name(isa), (double)((float *)y.data)[i], ulps);
+                         dsi_isa_print(isa).text, (double)((float *)y.data)[i], ulps);
             }
         }
     }
@@ -125,7 +126,7 @@ static void erf_form_is_accurate(void **state)
                 const double want = slope == 0 ? gelu(argument) : gelu_slope(argument);
                 const double limit = 3e-7 * (fabs(want) > 1.0 ? fabs(want) : 1.0);
                 if (!(fabs((double)((float *)y.data)[i] - want) <= limit)) {
-                    fail_msg("gelu %d at %g on %s", slope, argument, ds_isa_name(isa));
+                    fail_msg("gelu %d at %g on %s", slope, argument, dsi_isa_print(isa).text);
                 }
             }
         }

@@ -3,6 +3,7 @@
  * bits where only + - * / sqrt fma are used, a stated tolerance for exp, tanh and sums.
  */
 #include "accel/simd_check.h"
+#include "op/isa.h"
 
 enum { MOST = 8 };
 
@@ -68,7 +69,7 @@ static void compare_output(const op_case *c, ds_isa isa, uint32_t k, const ds_te
     if (c->tolerance == 0.0) {
         if (memcmp(got->data, want->data, ds_meta_bytes(want->meta)) != 0) {
             fail_msg("%s on %s: output %u is not the reference's bits (%s, %lld elements)", c->op,
-                     ds_isa_name(isa), k, ds_dtype_name(type),
+                     dsi_isa_print(isa).text, k, ds_dtype_name(type),
                      (long long)ds_shape_count(want->meta.shape));
         }
         return;
@@ -82,7 +83,7 @@ static void compare_output(const op_case *c, ds_isa isa, uint32_t k, const ds_te
                              (type == DS_DTYPE_F16 ? 0x1p-24 : 0.0);
         if (!(fabs(a - b) <= limit) && !(isnan(a) && isnan(b)) && a != b) {
             fail_msg("%s on %s: output %u[%zu] is %.9g, reference %.9g (%s)", c->op,
-                     ds_isa_name(isa), k, i, a, b, ds_dtype_name(type));
+                     dsi_isa_print(isa).text, k, i, a, b, ds_dtype_name(type));
         }
     }
 }

@@ -5,6 +5,7 @@
  * whole value.
  * labels: threads
  */
+#include "accel/cpu/cpu_features.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "common/check.h"
@@ -141,7 +142,7 @@ static ds_status lower(rank_run *r)
     const dsi_propagate_params where = {
         .mesh = r->mesh, .policy = dsi_place_policy_default(), .cell = place_cell, .user = r};
     const dsi_plan_env env = {.n_threads = 1,
-                              .isa = DS_ISA_AVX2,
+                              .isa = DSI_NEEDS_AVX2,
                               .choose = dsi_accel_at(0)->kernels->choose,
                               .overlap = r->suite->overlap,
                               .prefetch = 1 << 20};

@@ -2,6 +2,7 @@
 /* Slots: micro-batches in flight. Random schedules of a program over K slots give the losses and
  * the accumulated gradients, bit for bit, of one micro-batch after the other, whose backward phases
  * run in the same order. The checker finds what lies in a slot and should not. */
+#include "accel/cpu/cpu_features.h"
 #include "common/check.h"
 #include "common/graph_run.h"
 #include "pipe/program.h"
@@ -109,7 +110,7 @@ static void open(client *c, const char *folder, const inputs *in, ds_dtype dtype
                              .positions = in->positions,
                              .first = in->first};
     const graph_run_params params = {
-        .dtype = dtype, .isa = DS_ISA_AMX, .n_slots = k, .accumulation = MICRO};
+        .dtype = dtype, .isa = DSI_NEEDS_AMX, .n_slots = k, .accumulation = MICRO};
     memset(c, 0, sizeof *c);
     c->in = in;
     graph_run_open(&c->run, ctx, folder, &batch, &params);

@@ -128,7 +128,8 @@ static void steps_like_prompts(void **state)
     for (int i = 0; i < 4; ++i) {
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F32);
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F16);
-        if (dsi_cpu_isa() < DS_ISA_AVX512_BF16) { /* above, prompts take tiles: attention.md */
+        if ((dsi_cpu_isa() & DS_ISA_AVX512_BF16) ==
+            0) { /* above, prompts take tiles: attention.md */
             steps_like_prompts_of(*state, names[i], DS_DTYPE_BF16);
         }
     }
@@ -190,7 +191,7 @@ static void twins_step(ds_ctx *ctx, twins *t, int turn)
 static void twins_turn(ds_ctx *ctx, twins *t, int turn)
 {
     const bool again =
-        ds_generator_dtype(t->kept) == DS_DTYPE_BF16 && dsi_cpu_isa() >= DS_ISA_AVX512_BF16;
+        ds_generator_dtype(t->kept) == DS_DTYPE_BF16 && (dsi_cpu_isa() & DS_ISA_AVX512_BF16) != 0;
     const size_t before = t->n;
     uint32_t old[MOST + 1];
     size_t common = 0;

@@ -117,7 +117,7 @@ static void parsed_graphs_run_alike(void **state)
     static const char *const folders[] = {"parity/packed_gpt2", "parity/qwen3", "parity/rope_yarn"};
     (void)state;
     for (int i = 0; i < 3; ++i) {
-        const graph_run_params params = {.dtype = DS_DTYPE_BF16, .isa = DS_ISA_AMX};
+        const graph_run_params params = {.dtype = DS_DTYPE_BF16, .isa = DSI_NEEDS_AMX};
         graph_run_params again = params;
         golden_file golden = golden_read("%s/golden.safetensors", folders[i]);
         const ref_batch batch = ref_batch_of(&golden);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The models through graph, plan and executor: bit for bit like the oracles with reference kernels,
  * and like transformers (test/golden/parity) with the machine's best. */
+#include "accel/cpu/cpu_features.h"
 #include "common/check.h"
 #include "common/graph_run.h"
 #include "common/ref_model.h"
@@ -16,7 +17,7 @@ enum { N_VARIANTS = sizeof variants / sizeof *variants, FOLDER_BYTES = 64, N_STE
 
 static ds_ctx *ctx;
 static const graph_run_params plain = {.dtype = DS_DTYPE_F32, .isa = DS_ISA_REF, .no_fuse = true};
-static const graph_run_params best = {.dtype = DS_DTYPE_F32, .isa = DS_ISA_AMX};
+static const graph_run_params best = {.dtype = DS_DTYPE_F32, .isa = DSI_NEEDS_AMX};
 
 typedef struct parity {
     char folder[FOLDER_BYTES];
@@ -207,7 +208,7 @@ static void memory_reuse_keeps_the_bits(void **state)
     static const graph_run_params apart = {
         .dtype = DS_DTYPE_F32, .isa = DS_ISA_REF, .no_fuse = true, .no_reuse = true};
     static const graph_run_params best_apart = {
-        .dtype = DS_DTYPE_F32, .isa = DS_ISA_AMX, .no_reuse = true};
+        .dtype = DS_DTYPE_F32, .isa = DSI_NEEDS_AMX, .no_reuse = true};
     (void)state;
     for (size_t i = 0; i < N_VARIANTS; ++i) {
         check_plans_agree(variants[i], "reuse, reference", &plain, &apart, 0.0);
@@ -288,8 +289,8 @@ static void logits_like_transformers(void **state)
         float *logits = malloc(want->count * sizeof *logits);
         assert_non_null(logits);
         for (int64_t b = 0; b < p.batch.b; ++b) {
-            graph_run_logits(ctx, p.folder, p.batch.tokens + b * p.batch.t, p.batch.t, DS_ISA_AMX,
-                             logits + b * want->dims[1] * want->dims[2]);
+            graph_run_logits(ctx, p.folder, p.batch.tokens + b * p.batch.t, p.batch.t,
+                             DSI_NEEDS_AMX, logits + b * want->dims[1] * want->dims[2]);
         }
         check_close(variants[i], "logits",
                     check_relative_difference(logits, want->data, want->count), 1e-5);
@@ -304,7 +305,7 @@ static void narrow_losses(const char *name, ds_dtype dtype, double limit)
 {
     for (size_t i = 0; i < N_VARIANTS; ++i) {
         parity p = load(variants[i]);
-        const graph_run_params params = {.dtype = dtype, .isa = DS_ISA_AMX};
+        const graph_run_params params = {.dtype = dtype, .isa = DSI_NEEDS_AMX};
         graph_run run;
         graph_run_open(&run, ctx, p.folder, &p.batch, &params);
         const double loss = (double)graph_run_pass(&run);

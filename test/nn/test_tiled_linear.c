@@ -8,6 +8,7 @@
 #include "common/check.h"
 #include "exec/exec.h"
 #include "grad/grad.h"
+#include "op/isa.h"
 #include "op/ops.h"
 
 #include <deepspeed/nn.h>
@@ -270,11 +271,12 @@ static void check_against_whole(ds_dtype dtype, ds_isa isa, bool transposed)
     result *whole = compute(dtype, isa, transposed, 0, 0);
     for (size_t s = 0; s < sizeof splits / sizeof splits[0]; ++s) {
         result *tiled = compute(dtype, isa, transposed, splits[s][0], splits[s][1]);
-        print_message(
-            "%s %s %s %lldx%lld: y %.2g dx %.2g dw %.2g\n", ds_dtype_name(dtype), ds_isa_name(isa),
-            transposed ? "(in,out)" : "(out,in)", (long long)splits[s][0], (long long)splits[s][1],
-            furthest(tiled->y, whole->y, ROWS * N_OUT), furthest(tiled->dx, whole->dx, ROWS * N_IN),
-            furthest(tiled->dw, whole->dw, N_OUT * N_IN));
+        print_message("%s %s %s %lldx%lld: y %.2g dx %.2g dw %.2g\n", ds_dtype_name(dtype),
+                      dsi_isa_print(isa).text, transposed ? "(in,out)" : "(out,in)",
+                      (long long)splits[s][0], (long long)splits[s][1],
+                      furthest(tiled->y, whole->y, ROWS * N_OUT),
+                      furthest(tiled->dx, whole->dx, ROWS * N_IN),
+                      furthest(tiled->dw, whole->dw, N_OUT * N_IN));
         if (splits[s][0] == 1) {
             assert_memory_equal(tiled->y, whole->y, sizeof whole->y);
             assert_memory_equal(tiled->dw, whole->dw, sizeof whole->dw);
@@ -294,9 +296,9 @@ static void tiles_are_the_layer(void **state)
 {
     (void)state;
     for (int transposed = 0; transposed < 2; ++transposed) {
-        for (int isa = DS_ISA_REF; isa < DS_ISA_COUNT; ++isa) {
-            check_against_whole(DS_DTYPE_F32, (ds_isa)isa, transposed != 0);
-            check_against_whole(DS_DTYPE_BF16, (ds_isa)isa, transposed != 0);
+        for (uint32_t level = 0; level < DSI_ISA_LEVELS; ++level) {
+            check_against_whole(DS_DTYPE_F32, dsi_isa_level(level), transposed != 0);
+            check_against_whole(DS_DTYPE_BF16, dsi_isa_level(level), transposed != 0);
         }
     }
 }
@@ -306,7 +308,7 @@ static void tiles_are_the_layer(void **state)
 static void cut_inputs_are_rounded_once(void **state)
 {
     (void)state;
-    result *tiled = compute(DS_DTYPE_BF16, DS_ISA_COUNT - 1, false, 5, 3);
+    result *tiled = compute(DS_DTYPE_BF16, DSI_NEEDS_AMX, false, 5, 3);
     for (int64_t row = 0; row < ROWS; ++row) {
         for (int64_t o = 0; o < N_OUT; ++o) {
             double sum = (double)dsi_bf16_to_f32(dsi_f32_to_bf16((float)bias_of(o)));

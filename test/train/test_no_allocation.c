@@ -11,6 +11,7 @@
 #include "common/parity.h"
 #include "common/scratch.h"
 #include "common/small_run.h"
+#include "op/isa.h"
 
 #include <deepspeed/data.h>
 #include <deepspeed/profile.h>
@@ -134,7 +135,7 @@ typedef struct setting {
 
 static void run(const setting *s, ds_dataset *data)
 {
-    char what[128];
+    char what[256];
     parity_case p;
     feed f;
     parity_open(ctx, s->model, &p);
@@ -149,7 +150,7 @@ static void run(const setting *s, ds_dataset *data)
                                             .weighs = true,
                                             .auto_ratio = 0.9,
                                             .select_every = 3,
-                                            .overlap = s->zenflow && s->isa == DS_ISA_AVX2,
+                                            .overlap = s->zenflow && s->isa == DSI_NEEDS_AVX2,
                                             .warm_up = 1};
     spec.wall_clock_breakdown = true;
     spec.memory_breakdown = true;
@@ -161,7 +162,7 @@ static void run(const setting *s, ds_dataset *data)
     CHECK_OK(ctx, ds_loader_create(ctx, data, &params, &f.loader));
     ds_engine *engine = parity_engine(ctx, &p, &spec);
     (void)snprintf(what, sizeof what, "%s %s %s", s->model, ds_dtype_name(s->dtype),
-                   ds_isa_name(s->isa));
+                   dsi_isa_print(s->isa).text);
     CHECK_OK(ctx, ds_engine_trace_start(engine, 2, N_STEPS));
     train(engine, &f, what);
     assert_int_equal(ds_engine_global_steps(engine), 2 * N_STEPS);
@@ -176,15 +177,15 @@ static void steps_allocate_nothing(void **state)
 {
     static const setting settings[] = {
         {"gpt2", DS_DTYPE_F32, DS_OPTIMIZER_ADAM, DS_ISA_REF, false},
-        {"gpt2", DS_DTYPE_BF16, DS_OPTIMIZER_ADAM, DS_ISA_AMX, true},
-        {"llama3_tied", DS_DTYPE_F16, DS_OPTIMIZER_ADAM, DS_ISA_AVX2, true},
-        {"gpt2", DS_DTYPE_F32, DS_OPTIMIZER_ADAM, DS_ISA_AMX, false},
-        {"gpt2", DS_DTYPE_BF16, DS_OPTIMIZER_LAMB, DS_ISA_AMX, false},
-        {"packed_gpt2", DS_DTYPE_BF16, DS_OPTIMIZER_ADAM, DS_ISA_AVX2, false},
-        {"qwen3", DS_DTYPE_BF16, DS_OPTIMIZER_SGD, DS_ISA_AMX, false},
+        {"gpt2", DS_DTYPE_BF16, DS_OPTIMIZER_ADAM, DSI_NEEDS_AMX, true},
+        {"llama3_tied", DS_DTYPE_F16, DS_OPTIMIZER_ADAM, DSI_NEEDS_AVX2, true},
+        {"gpt2", DS_DTYPE_F32, DS_OPTIMIZER_ADAM, DSI_NEEDS_AMX, false},
+        {"gpt2", DS_DTYPE_BF16, DS_OPTIMIZER_LAMB, DSI_NEEDS_AMX, false},
+        {"packed_gpt2", DS_DTYPE_BF16, DS_OPTIMIZER_ADAM, DSI_NEEDS_AVX2, false},
+        {"qwen3", DS_DTYPE_BF16, DS_OPTIMIZER_SGD, DSI_NEEDS_AMX, false},
         {"llama3", DS_DTYPE_BF16, DS_OPTIMIZER_LION, DS_ISA_REF, false},
-        {"rope_dynamic", DS_DTYPE_F32, DS_OPTIMIZER_ADAGRAD, DS_ISA_AMX, false},
-        {"llama3_tied", DS_DTYPE_F16, DS_OPTIMIZER_ADAM, DS_ISA_AMX, false},
+        {"rope_dynamic", DS_DTYPE_F32, DS_OPTIMIZER_ADAGRAD, DSI_NEEDS_AMX, false},
+        {"llama3_tied", DS_DTYPE_F16, DS_OPTIMIZER_ADAM, DSI_NEEDS_AMX, false},
     };
     ds_tokenizer *tokenizer = NULL;
     char *folder = scratch_make();

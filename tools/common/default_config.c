@@ -39,7 +39,7 @@ static int64_t rows_of(int64_t seq_length)
 void default_config_make(default_config *c)
 {
     const ds_trainer_values *t = c->trainer;
-    const bool fast = dsi_cpu_isa() >= DS_ISA_AVX512_BF16;
+    const bool fast = (dsi_cpu_isa() & DS_ISA_AVX512_BF16) != 0;
     const bool precision = t->bf16.known || t->fp16.known;
     const int stage = c->n_ranks > 1 ? 2 : 0;
     char rows[32];

@@ -10,6 +10,7 @@
 #include "common/train.h"
 #include "config/config_values.h"
 #include "monitor/run_history.h"
+#include "op/isa.h"
 
 #include <deepspeed/profile.h>
 #include <deepspeed/version.h>
@@ -148,7 +149,7 @@ static void add_machine(json_t *facts, const train_run *run)
     json_t *rows = section(facts, "Machine", false);
     row(rows, "host of rank 0", "%s", gethostname(text, sizeof text) == 0 ? text : "unknown");
     row(rows, "processor", "%s", dsi_processor_get()->name);
-    row(rows, "instruction set", "%s", ds_isa_name(dsi_cpu_isa()));
+    row(rows, "instruction set", "%s", dsi_isa_print(dsi_cpu_isa()).text);
     row(rows, "ranks", "%u, %u threads each", ds_comm_size(run->comm), ds_ctx_n_threads(run->ctx));
     add_mesh(rows, run);
     row(rows, "memory of the host", "%s", size_text(dsi_machine_memory(), text, sizeof text));

@@ -3,6 +3,7 @@
 #include "accel/cpu/cpu_features.h"
 
 #include "base/processor.h"
+#include "op/isa.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -32,41 +33,40 @@ static bool tiles_permitted(void)
 
 static ds_isa detect(void)
 {
-    static const uint32_t needs[DS_ISA_COUNT] = {[DS_ISA_AVX2] = DSI_CPU_SET_AVX2,
-                                                 [DS_ISA_AVX512] = DSI_CPU_SET_AVX512,
-                                                 [DS_ISA_AVX512_BF16] = DSI_CPU_SET_AVX512_BF16,
-                                                 [DS_ISA_AMX] = DSI_CPU_SET_AMX};
     ds_isa isa = DS_ISA_REF;
-    while (isa + 1 < DS_ISA_COUNT && dsi_processor_has(needs[isa + 1])) {
-        isa += 1;
-    }
-    return isa == DS_ISA_AMX && !tiles_permitted() ? DS_ISA_AVX512_BF16 : isa;
+    isa |= dsi_processor_has(DSI_CPU_SET_AVX2) ? DSI_NEEDS_AVX2 : DS_ISA_REF;
+    isa |= dsi_processor_has(DSI_CPU_SET_AVX512) ? DSI_NEEDS_AVX512 : DS_ISA_REF;
+    isa |= dsi_processor_has(DSI_CPU_SET_AVX512_BF16) ? DSI_NEEDS_AVX512_BF16 : DS_ISA_REF;
+    return dsi_processor_has(DSI_CPU_SET_AMX) && tiles_permitted() ? isa | DSI_NEEDS_AMX : isa;
 }
 
-static ds_isa highest_built(void)
+static ds_isa built(void)
 {
+    ds_isa isa = DS_ISA_REF;
 #if defined(DSI_HAVE_amx)
-    return DS_ISA_AMX;
-#elif defined(DSI_HAVE_avx512_bf16)
-    return DS_ISA_AVX512_BF16;
-#elif defined(DSI_HAVE_avx512)
-    return DS_ISA_AVX512;
-#elif defined(DSI_HAVE_avx2)
-    return DS_ISA_AVX2;
-#else
-    return DS_ISA_REF;
+    isa |= DSI_NEEDS_AMX;
 #endif
+#if defined(DSI_HAVE_avx512_bf16)
+    isa |= DSI_NEEDS_AVX512_BF16;
+#endif
+#if defined(DSI_HAVE_avx512)
+    isa |= DSI_NEEDS_AVX512;
+#endif
+#if defined(DSI_HAVE_avx2)
+    isa |= DSI_NEEDS_AVX2;
+#endif
+    return isa;
 }
 
 static ds_isa environment_cap(void)
 {
     const char *value = getenv("DS_CPU_ISA");
-    for (int i = 0; value != NULL && i < DS_ISA_COUNT; ++i) {
-        if (strcasecmp(value, ds_isa_name((ds_isa)i)) == 0) {
-            return (ds_isa)i;
+    for (uint32_t i = 0; value != NULL && i < DSI_ISA_LEVELS; ++i) {
+        if (strcasecmp(value, dsi_isa_level_name(i)) == 0) {
+            return dsi_isa_level(i);
         }
     }
-    return DS_ISA_AMX;
+    return ~DS_ISA_REF;
 }
 
 ds_status dsi_cpu_isa_check(ds_ctx *ctx)
@@ -74,8 +74,8 @@ ds_status dsi_cpu_isa_check(ds_ctx *ctx)
     const char *value = getenv("DS_CPU_ISA");
     char names[128] = "";
     size_t n = 0;
-    for (int i = 0; i < DS_ISA_COUNT; ++i) {
-        const char *name = ds_isa_name((ds_isa)i);
+    for (uint32_t i = 0; i < DSI_ISA_LEVELS; ++i) {
+        const char *name = dsi_isa_level_name(i);
         if (value == NULL || value[0] == '\0' || strcasecmp(value, name) == 0) {
             return DS_OK;
         }
@@ -88,15 +88,10 @@ ds_status dsi_cpu_isa_check(ds_ctx *ctx)
                    value, names);
 }
 
-static ds_isa lower(ds_isa x, ds_isa y)
-{
-    return x < y ? x : y;
-}
-
 static void detect_once(void)
 {
-    const ds_isa cap = lower(highest_built(), environment_cap());
-    detected = cap == DS_ISA_REF ? DS_ISA_REF : lower(detect(), cap);
+    const ds_isa cap = built() & environment_cap();
+    detected = cap == DS_ISA_REF ? DS_ISA_REF : detect() & cap;
 }
 
 ds_isa dsi_cpu_isa(void)
@@ -107,5 +102,10 @@ ds_isa dsi_cpu_isa(void)
 
 ds_isa dsi_cpu_isa_capped(ds_isa cap)
 {
-    return lower(cap, dsi_cpu_isa());
+    return cap & dsi_cpu_isa();
+}
+
+bool dsi_cpu_has_level(uint32_t index)
+{
+    return index < DSI_ISA_LEVELS && (dsi_isa_level(index) & ~dsi_cpu_isa()) == 0;
 }

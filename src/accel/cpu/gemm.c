@@ -28,14 +28,14 @@ enum { N_IMPLS = sizeof impls / sizeof impls[0] };
 
 dsi_gemm_params dsi_gemm_params_default(void)
 {
-    return (dsi_gemm_params){.alpha = 1.0f, .isa = DS_ISA_AMX, .n_threads = 1};
+    return (dsi_gemm_params){.alpha = 1.0f, .isa = ~(ds_isa)0, .n_threads = 1};
 }
 
 const dsi_gemm_impl *dsi_gemm_choose(const dsi_gemm_params *p)
 {
     const ds_isa isa = dsi_cpu_isa_capped(p->isa);
     for (int i = 0; i < N_IMPLS; ++i) {
-        if (impls[i]->isa <= isa && impls[i]->supports(p)) {
+        if ((impls[i]->needs & ~isa) == 0 && impls[i]->supports(p)) {
             return impls[i];
         }
     }

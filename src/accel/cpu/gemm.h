@@ -21,6 +21,7 @@
 #ifndef DSI_ACCEL_CPU_GEMM_H
 #define DSI_ACCEL_CPU_GEMM_H
 
+#include "accel/cpu/cpu_features.h"
 #include "base/pool.h"
 
 #include <deepspeed/op.h>
@@ -50,11 +51,11 @@ typedef struct dsi_gemm_params {
     dsi_gemm_act activation;
     const void *residual; /* (m,n) in C's dtype, or NULL */
     int64_t ldres;
-    ds_isa isa;         /* highest instruction set to use; the machine's when that is lower */
+    ds_isa isa;         /* what may be used, where the machine has it */
     uint32_t n_threads; /* the plan's: shapes the split. 0 is 1 */
 } dsi_gemm_params;
 
-/* alpha 1, isa AMX (no cap), n_threads 1, everything else 0. */
+/* alpha 1, isa of every bit, n_threads 1, everything else 0. */
 dsi_gemm_params dsi_gemm_params_default(void);
 
 /* Bytes of `work`; may be 0. Depends on no pointer: a, b, c, bias, pre and residual are not read.

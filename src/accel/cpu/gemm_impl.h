@@ -6,11 +6,11 @@
 #include "accel/cpu/gemm.h"
 #include "base/half.h"
 
-/* One way to compute. gemm.c takes the first in its list whose instruction set is allowed and
- * which supports the case. */
+/* One way to compute. gemm.c takes the first in its list whose needs are allowed and which
+ * supports the case. */
 typedef struct dsi_gemm_impl {
     const char *name;
-    ds_isa isa;
+    ds_isa needs;
     bool (*supports)(const dsi_gemm_params *p);
     size_t (*work_bytes)(const dsi_gemm_params *p); /* NULL: 0 */
     void (*run)(dsi_pool *pool, const dsi_gemm_params *p, void *work);

@@ -78,7 +78,7 @@ static void run(dsi_pool *pool, const dsi_gemm_params *p, void *work)
 
 const dsi_gemm_impl dsi_gemm_ref = {
     .name = "ref",
-    .isa = DS_ISA_REF,
+    .needs = DS_ISA_REF,
     .supports = supports,
     .run = run,
 };

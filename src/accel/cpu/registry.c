@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of kernel families. Add a family here: declare it, then name it in `families`. */
+/* The list of kernel families, best first: what needs more stands before what needs less. Add a
+ * family here: declare it, then name it in `families`. */
 #include "accel/cpu/registry.h"
 
 #include "accel/cpu/ref/ref_list.h"
@@ -45,41 +46,36 @@ static const family families[] = {
 
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
-static bool fits(const ds_kernel *kernel, const ds_kernel_sig *sig, ds_isa isa)
+static bool fits(const ds_kernel *kernel, const ds_kernel_sig *sig, ds_isa has)
 {
-    return kernel->isa == isa && strcmp(kernel->op, sig->op->name) == 0 &&
+    return (kernel->needs & ~has) == 0 && strcmp(kernel->op, sig->op->name) == 0 &&
            (kernel->supports == NULL || kernel->supports(sig));
 }
 
-/* Finds kernel `*skip` of one family at one instruction set, counting *skip down. */
-static const ds_kernel *find_in(family list, const ds_kernel_sig *sig, ds_isa isa, uint32_t *skip)
+/* Finds kernel `*skip` of one family, counting *skip down. */
+static const ds_kernel *find_in(family list, const ds_kernel_sig *sig, ds_isa has, uint32_t *skip)
 {
     for (uint32_t i = 0; list != NULL && list[i] != NULL; ++i) {
-        if (fits(list[i], sig, isa) && (*skip)-- == 0) {
+        if (fits(list[i], sig, has) && (*skip)-- == 0) {
             return list[i];
         }
     }
     return NULL;
 }
 
-const ds_kernel *dsi_cpu_kernel_at(const ds_kernel_sig *sig, ds_isa cap, uint32_t index)
+const ds_kernel *dsi_cpu_kernel_at(const ds_kernel_sig *sig, ds_isa has, uint32_t index)
 {
     uint32_t skip = index;
-    for (int isa = (int)cap; isa >= 0; --isa) {
-        const ds_kernel *found = find_in(sig->op->kernels, sig, (ds_isa)isa, &skip);
-        for (uint32_t f = 0; found == NULL && f < N_FAMILIES; ++f) {
-            found = find_in(families[f], sig, (ds_isa)isa, &skip);
-        }
-        if (found != NULL) {
-            return found;
-        }
+    const ds_kernel *found = find_in(sig->op->kernels, sig, has, &skip);
+    for (uint32_t f = 0; found == NULL && f < N_FAMILIES; ++f) {
+        found = find_in(families[f], sig, has, &skip);
     }
-    return NULL;
+    return found;
 }
 
-const ds_kernel *dsi_cpu_kernel_choose(const ds_kernel_sig *sig, ds_isa cap)
+const ds_kernel *dsi_cpu_kernel_choose(const ds_kernel_sig *sig, ds_isa has)
 {
-    return dsi_cpu_kernel_at(sig, cap, 0);
+    return dsi_cpu_kernel_at(sig, has, 0);
 }
 
 const ds_kernel *dsi_cpu_kernel_list(uint32_t index)

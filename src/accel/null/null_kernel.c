@@ -14,14 +14,14 @@ static const ds_kernel null_kernel = {
     .version = DS_OP_VERSION,
     .name = "null",
     .op = "*",
-    .isa = DS_ISA_REF,
+    .needs = DS_ISA_REF,
     .run = compute_nothing,
 };
 
-const ds_kernel *dsi_null_kernel_choose(const ds_kernel_sig *sig, ds_isa cap)
+const ds_kernel *dsi_null_kernel_choose(const ds_kernel_sig *sig, ds_isa has)
 {
     (void)sig;
-    (void)cap;
+    (void)has;
     return &null_kernel;
 }
 

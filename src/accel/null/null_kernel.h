@@ -12,6 +12,6 @@
 #include <deepspeed/op.h>
 
 /* The chooser of dsi_plan_env. Never NULL. Any thread. */
-const ds_kernel *dsi_null_kernel_choose(const ds_kernel_sig *sig, ds_isa cap);
+const ds_kernel *dsi_null_kernel_choose(const ds_kernel_sig *sig, ds_isa has);
 
 #endif

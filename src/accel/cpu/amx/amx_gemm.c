@@ -447,7 +447,7 @@ static void run_gemm(dsi_pool *pool, const dsi_gemm_params *p, void *work)
 
 const dsi_gemm_impl dsi_gemm_amx = {
     .name = "amx",
-    .isa = DS_ISA_AMX,
+    .needs = DSI_NEEDS_AMX,
     .supports = supports,
     .work_bytes = work_bytes,
     .run = run_gemm,

@@ -263,7 +263,7 @@ static ds_status postpone_run(const ds_kernel_call *call)
     static const ds_kernel op_name##_kernel = {.version = DS_OP_VERSION,                           \
                                                .name = "ref",                                      \
                                                .op = #op_name,                                     \
-                                               .isa = DS_ISA_REF,                                  \
+                                               .needs = DS_ISA_REF,                                \
                                                .work_bytes = (work_fn),                            \
                                                .run = op_name##_run}
 

@@ -138,7 +138,7 @@ static void clip_factor_range(const ds_kernel_call *call, int64_t begin, int64_t
     static const ds_kernel op_name##_kernel = {.version = DS_OP_VERSION,                           \
                                                .name = "ref",                                      \
                                                .op = #op_name,                                     \
-                                               .isa = DS_ISA_REF,                                  \
+                                               .needs = DS_ISA_REF,                                \
                                                .run = op_name##_run};
 
 SERIAL_RUN(abs_max)

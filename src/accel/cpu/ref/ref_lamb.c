@@ -132,7 +132,7 @@ static ds_status lamb_run(const ds_kernel_call *call)
     static const ds_kernel op_name##_kernel = {.version = DS_OP_VERSION,                           \
                                                .name = "ref",                                      \
                                                .op = #op_name,                                     \
-                                               .isa = DS_ISA_REF,                                  \
+                                               .needs = DS_ISA_REF,                                \
                                                .run = op_name##_run}
 
 LAMB_KERNEL(lamb_moments);

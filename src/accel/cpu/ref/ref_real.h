@@ -143,7 +143,7 @@ static inline bool ref_supports(const ds_kernel_sig *sig)
     static const ds_kernel op_name##_kernel = {.version = DS_OP_VERSION,                           \
                                                .name = "ref",                                      \
                                                .op = #op_name,                                     \
-                                               .isa = DS_ISA_REF,                                  \
+                                               .needs = DS_ISA_REF,                                \
                                                .supports = ref_supports,                           \
                                                .work_bytes = (work_fn),                            \
                                                .run = (run_fn)}

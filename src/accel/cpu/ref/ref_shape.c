@@ -162,7 +162,7 @@ static bool moves(const ds_kernel_sig *sig)
     static const ds_kernel op_name##_kernel = {.version = DS_OP_VERSION,                           \
                                                .name = "ref",                                      \
                                                .op = #op_name,                                     \
-                                               .isa = DS_ISA_REF,                                  \
+                                               .needs = DS_ISA_REF,                                \
                                                .supports = moves,                                  \
                                                .run = run_fn}
 #define MOVE_KERNEL(op_name) MOVE_KERNEL_BY(op_name, op_name##_run)

@@ -36,11 +36,11 @@
 
 #if defined(DSI_ISA_avx512)
 #define DSI_GEMM_KERNEL(op_name)                                                                   \
-    DSI_GEMM_KERNEL_AT(op_name, amx, "amx", DS_ISA_AMX)                                            \
-    DSI_GEMM_KERNEL_AT(op_name, avx512_bf16, "avx512_bf16", DS_ISA_AVX512_BF16)                    \
-    DSI_GEMM_KERNEL_AT(op_name, avx512, "avx512", DS_ISA_AVX512)
+    DSI_GEMM_KERNEL_AT(op_name, amx, "amx", DSI_NEEDS_AMX)                                         \
+    DSI_GEMM_KERNEL_AT(op_name, avx512_bf16, "avx512_bf16", DSI_NEEDS_AVX512_BF16)                 \
+    DSI_GEMM_KERNEL_AT(op_name, avx512, "avx512", DSI_NEEDS_AVX512)
 #else
-#define DSI_GEMM_KERNEL(op_name) DSI_GEMM_KERNEL_AT(op_name, avx2, "avx2", DS_ISA_AVX2)
+#define DSI_GEMM_KERNEL(op_name) DSI_GEMM_KERNEL_AT(op_name, avx2, "avx2", DSI_NEEDS_AVX2)
 #endif
 
 DSI_INLINE bool gemm_dtype(ds_dtype type)

@@ -349,7 +349,7 @@ static void run_gemm(dsi_pool *pool, const dsi_gemm_params *p, void *work)
 
 const dsi_gemm_impl DSI_NAME(dsi_gemm_simd) = {
     .name = DSI_ISA_TEXT,
-    .isa = DSI_SIMD_ISA,
+    .needs = DSI_SIMD_ISA,
     .supports = supports,
     .work_bytes = work_bytes,
     .run = run_gemm,

@@ -14,6 +14,8 @@
 #ifndef DSI_ACCEL_CPU_SIMD_H
 #define DSI_ACCEL_CPU_SIMD_H
 
+#include "accel/cpu/cpu_features.h"
+
 #include <deepspeed/tensor.h>
 #include <immintrin.h>
 #include <stddef.h>
@@ -33,16 +35,16 @@
 
 #if defined(DSI_ISA_avx512)
 #include "accel/cpu/simd/simd_avx512.h"
-#define DSI_SIMD_ISA DS_ISA_AVX512
+#define DSI_SIMD_ISA DSI_NEEDS_AVX512
 #elif defined(DSI_ISA_avx512_bf16)
 #include "accel/cpu/simd/simd_avx512.h"
-#define DSI_SIMD_ISA DS_ISA_AVX512_BF16
+#define DSI_SIMD_ISA DSI_NEEDS_AVX512_BF16
 #elif defined(DSI_ISA_amx)
 #include "accel/cpu/simd/simd_avx512.h"
-#define DSI_SIMD_ISA DS_ISA_AMX
+#define DSI_SIMD_ISA DSI_NEEDS_AMX
 #elif defined(DSI_ISA_avx2)
 #include "accel/cpu/simd/simd_avx2.h"
-#define DSI_SIMD_ISA DS_ISA_AVX2
+#define DSI_SIMD_ISA DSI_NEEDS_AVX2
 #else
 #error "compile with DSI_ISA_avx2, DSI_ISA_avx512, DSI_ISA_avx512_bf16 or DSI_ISA_amx"
 #endif
