@@ -161,7 +161,7 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out)
     l->names = calloc(plan->n_steps + 1, sizeof *l->names);
     l->tickets = calloc(plan->n_steps + 1, sizeof *l->tickets);
     l->swaps = calloc(plan->n_steps + 1, sizeof *l->swaps);
-    l->events = calloc(plan->n_steps + 1, sizeof *l->events);
+    l->events = calloc(plan->n_events + 1, sizeof *l->events);
     l->ahead = calloc(plan->n_steps + 1, sizeof *l->ahead);
     l->crossing = calloc(plan->n_steps + 1, sizeof *l->crossing);
     l->parts = calloc(plan->n_refs + 1, sizeof *l->parts);
@@ -188,13 +188,13 @@ size_t dsi_exec_table_bytes(const dsi_plan *plan)
     const dsi_loaded *l = NULL;
     const size_t per_step = sizeof *l->sigs + plan->n_slots * sizeof *l->calls +
                             sizeof *l->comm_calls + sizeof *l->names + sizeof *l->tickets +
-                            sizeof *l->swaps + sizeof *l->events + sizeof *l->ahead +
-                            sizeof *l->crossing;
+                            sizeof *l->swaps + sizeof *l->ahead + sizeof *l->crossing;
     const size_t per_ref = plan->n_slots * sizeof *l->tensors + sizeof *l->parts;
     const size_t per_output = sizeof *l->copies + plan->n_slots * sizeof *l->reals;
-    return (plan->n_steps + 1) * per_step + (plan->n_refs + 1) * per_ref +
-           (plan->n_outputs + 1) * per_output + dsi_exec_n_counts(plan) * sizeof *l->counts +
-           dsi_arena_used(plan->arena) + plan->ledger->capacity * sizeof *plan->ledger->entries;
+    return (plan->n_steps + 1) * per_step + (plan->n_events + 1) * sizeof *l->events +
+           (plan->n_refs + 1) * per_ref + (plan->n_outputs + 1) * per_output +
+           dsi_exec_n_counts(plan) * sizeof *l->counts + dsi_arena_used(plan->arena) +
+           plan->ledger->capacity * sizeof *plan->ledger->entries;
 }
 
 void dsi_exec_set_trace(dsi_exec *exec, dsi_exec_trace_fn fn, void *user)

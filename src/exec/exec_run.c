@@ -148,7 +148,7 @@ static ds_status run_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
 {
     const dsi_step *step = &l->plan->steps[s];
     if (stream != NULL) {
-        return dsi_exec_stream_step(exec, l, s, stream, times, named_out);
+        return dsi_exec_stream_step(exec, l, s, times, named_out);
     }
     if (step->kernel != NULL) {
         return step->kernel->run(dsi_exec_call_of(exec, l, s));
@@ -228,7 +228,12 @@ static ds_status run_phase(const dsi_exec *exec, const dsi_loaded *l, ds_phase p
                            const place_of_run *at)
 {
     const dsi_plan *plan = l->plan;
-    for (uint32_t s = plan->phase_begin[phase]; s < plan->phase_begin[phase + 1]; ++s) {
+    const uint32_t begin = plan->phase_begin[phase];
+    const ds_status forked = at->stream != NULL ? dsi_exec_fork(exec, phase == plan->side) : DS_OK;
+    if (forked < 0) {
+        return give_up(exec, l, phase, begin < plan->n_steps ? begin : 0, at, forked, false);
+    }
+    for (uint32_t s = begin; s < plan->phase_begin[phase + 1]; ++s) {
         bool named = false;
         const ds_status status = at->traced ? run_traced(exec, l, s, at->stream, &named)
                                             : run_step(exec, l, s, at->stream, NULL, &named);
@@ -258,7 +263,7 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
     } else if (fetches) {
         DS_TRY(refetch(exec, l, phase));
     }
-    const place_of_run at = {exec->ctx, exec->compute, exec->trace != NULL};
+    const place_of_run at = {exec->ctx, dsi_exec_computing(exec, false), exec->trace != NULL};
     return run_phase(exec, l, phase, &at);
 }
 
@@ -267,10 +272,11 @@ static ds_status run_side(void *user)
 {
     const dsi_exec *exec = user;
     const dsi_loaded *l = &exec->plans[exec->side_id];
-    const place_of_run at = {dsi_side_thread_ctx(exec->side_thread), exec->side, false};
+    const place_of_run at = {dsi_side_thread_ctx(exec->side_thread), dsi_exec_computing(exec, true),
+                             false};
     bool named = false;
     DS_TRY(run_phase(exec, l, l->plan->side, &at));
-    return at.stream != NULL ? dsi_exec_wait_stream(exec, at.stream, &named) : DS_OK;
+    return at.stream != NULL ? dsi_exec_wait_set(exec, true, &named) : DS_OK;
 }
 
 ds_status dsi_exec_start(dsi_exec *exec, uint32_t id)

@@ -27,7 +27,7 @@ typedef struct dsi_loaded {
     char (*names)[EXEC_NAME_BYTES]; /* per step; of collectives, for a diagnosis */
     dsi_comm_ticket *tickets;       /* per step; of started collectives */
     dsi_swap_ticket *swaps;         /* per step; of started swaps */
-    ds_accel_event **events;        /* per step; of swaps: passed when they are done */
+    ds_accel_event **events;        /* per event of the plan */
     uint32_t *ahead; /* swaps into memory of what a later phase reads: n_ahead of them */
     uint32_t n_ahead;
     bool refetch;       /* some of it is old: a cell was written since, or a swap failed */
@@ -45,10 +45,11 @@ struct dsi_exec {
     ds_cells *cells;
     const ds_accel *accel;
     ds_accel_device *device; /* NULL: the accelerator has no state */
-    /* Where it has streams; else NULL. side: of the concurrent phase. */
-    ds_accel_stream *compute, *load, *store, *side;
-    ds_accel_event *fence; /* recorded and waited for at once */
-    ds_status late;        /* failed on a stream, not yet reported */
+    /* Where it has streams, and a plan has that role; else NULL. By set (1: of the concurrent
+     * phase) and role. */
+    ds_accel_stream *queues[2][DSI_PLAN_STREAM_COUNT];
+    ds_accel_event *forks[2]; /* per set: what it computed before the phase */
+    ds_status late;           /* failed on a stream, not yet reported */
     char late_text[1024];
     void **cell_data; /* per cell */
     uint32_t n_cells; /* entries of cell_data */
@@ -114,9 +115,15 @@ void dsi_exec_close_streams(dsi_exec *exec);
  * touch. Reports what has failed on them, once; look: and does not forget it. */
 ds_status dsi_exec_arrive(dsi_exec *exec);
 ds_status dsi_exec_look(dsi_exec *exec);
+/* The stream that computes; NULL where the accelerator has none. */
+ds_accel_stream *dsi_exec_computing(const dsi_exec *exec, bool side);
+/* A phase begins: the set's other streams behind what its computing stream has to do. */
+ds_status dsi_exec_fork(const dsi_exec *exec, bool side);
 /* *named_out: the message of the error names a step already. */
 ds_status dsi_exec_stream_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
-                               ds_accel_stream *stream, dsi_exec_times *times, bool *named_out);
+                               dsi_exec_times *times, bool *named_out);
+/* All streams of a set. */
+ds_status dsi_exec_wait_set(const dsi_exec *exec, bool side, bool *named_out);
 ds_status dsi_exec_wait_stream(const dsi_exec *exec, ds_accel_stream *stream, bool *named_out);
 
 /* exec_link.c */

@@ -1,30 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A phase on an accelerator with streams: kernels on one, copies from and to the host on two more,
- * each step ordered by events as its START and WAIT say. Called by exec_run.c; where an accelerator
- * has no streams, none of this runs.
+/* A phase on an accelerator with streams. What the plan says of streams and events is what is done:
+ * a stream of the device for each role and set, an event for each of the plan's, recorded behind
+ * the step that the plan names and waited for where it says so; at the begin of a phase the fork.
+ * Called by exec_run.c; where an accelerator has no streams, none of this runs.
  *
  * Invariants:
- *  1. what a START queues runs behind all steps before it, and before all behind its WAIT;
- *  2. collectives and transfers of the disk are begun by the host, when their stream has come so
- *     far;
+ *  1. no step is ordered but by its stream, the plan's events, the fork, and 2;
+ *  2. collectives and transfers of the disk are the host's: it begins one when the stream of its
+ *     START has passed what that waits for, and waits for its end where the plan has the WAIT;
  *  3. the host touches memory that steps touch only behind dsi_exec_arrive;
- *  4. the concurrent phase has a stream of its own, which other streams never wait for: the host
- *     does, in start and finish.
+ *  4. streams of the concurrent phase never wait for others: the host does, in start and finish.
  */
 #include "exec/exec_state.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static ds_status make_events(const dsi_exec *exec, dsi_loaded *l)
+enum { ROLES = DSI_PLAN_STREAM_COUNT };
+
+/* Whether some plan has a stream of this role in this set. */
+static bool has_role(const dsi_exec *exec, bool side, uint32_t role)
 {
-    for (uint32_t s = 0; s < l->plan->n_steps; ++s) {
-        const dsi_step *step = &l->plan->steps[s];
-        if ((step->op->flags & DS_OP_SWAP) != 0 && step->kind != DSI_STEP_WAIT) {
-            DS_TRY(exec->accel->streams->event_create(exec->device, exec->ctx, &l->events[s]));
+    for (uint32_t i = 0; i < exec->n_plans; ++i) {
+        const dsi_plan *plan = exec->plans[i].plan;
+        for (uint32_t q = 0; q < plan->n_streams; ++q) {
+            if (plan->streams[q].side == side && plan->streams[q].role == role) {
+                return true;
+            }
         }
     }
-    return DS_OK;
+    return role == DSI_PLAN_STREAM_COMPUTE && !side;
+}
+
+static ds_status open_set(dsi_exec *exec, bool side)
+{
+    const ds_accel_streams *t = exec->accel->streams;
+    ds_ctx *ctx = side ? dsi_side_thread_ctx(exec->side_thread) : exec->ctx;
+    for (uint32_t role = 0; role < ROLES; ++role) {
+        if (has_role(exec, side, role)) {
+            DS_TRY(t->create(exec->device, ctx, &exec->queues[side][role]));
+        }
+    }
+    return t->event_create(exec->device, ctx, &exec->forks[side]);
 }
 
 ds_status dsi_exec_open_streams(dsi_exec *exec)
@@ -33,15 +50,15 @@ ds_status dsi_exec_open_streams(dsi_exec *exec)
     if (t == NULL) {
         return DS_OK;
     }
-    DS_TRY(t->create(exec->device, exec->ctx, &exec->compute));
-    DS_TRY(t->create(exec->device, exec->ctx, &exec->load));
-    DS_TRY(t->create(exec->device, exec->ctx, &exec->store));
-    DS_TRY(t->event_create(exec->device, exec->ctx, &exec->fence));
-    if (exec->side_thread != NULL) {
-        DS_TRY(t->create(exec->device, dsi_side_thread_ctx(exec->side_thread), &exec->side));
-    }
+    DS_TRY(open_set(exec, false));
+    DS_TRY(exec->side_thread != NULL ? open_set(exec, true) : DS_OK);
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
-        DS_TRY(make_events(exec, &exec->plans[i]));
+        const dsi_loaded *l = &exec->plans[i];
+        for (uint32_t e = 0; e < l->plan->n_events; ++e) {
+            const bool side = l->plan->steps[l->plan->events[e]].phase == l->plan->side;
+            ds_ctx *ctx = side ? dsi_side_thread_ctx(exec->side_thread) : exec->ctx;
+            DS_TRY(t->event_create(exec->device, ctx, &l->events[e]));
+        }
     }
     return DS_OK;
 }
@@ -55,15 +72,21 @@ void dsi_exec_close_streams(dsi_exec *exec)
     (void)dsi_exec_arrive(exec);
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         const dsi_loaded *l = &exec->plans[i];
-        for (uint32_t s = 0; l->events != NULL && s < l->plan->n_steps; ++s) {
-            t->event_destroy(&l->events[s]);
+        for (uint32_t e = 0; l->events != NULL && e < l->plan->n_events; ++e) {
+            t->event_destroy(&l->events[e]);
         }
     }
-    t->event_destroy(&exec->fence);
-    t->destroy(&exec->side);
-    t->destroy(&exec->store);
-    t->destroy(&exec->load);
-    t->destroy(&exec->compute);
+    for (uint32_t set = 0; set < 2; ++set) {
+        t->event_destroy(&exec->forks[set]);
+        for (uint32_t role = 0; role < ROLES; ++role) {
+            t->destroy(&exec->queues[set][role]);
+        }
+    }
+}
+
+ds_accel_stream *dsi_exec_computing(const dsi_exec *exec, bool side)
+{
+    return exec->queues[side][DSI_PLAN_STREAM_COMPUTE];
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -91,24 +114,40 @@ ds_status dsi_exec_wait_stream(const dsi_exec *exec, ds_accel_stream *stream, bo
     return *named_out ? name_failed(exec, failed, status) : status;
 }
 
-/* All streams but that of the concurrent phase. The first failure stays in `late`. */
+ds_status dsi_exec_wait_set(const dsi_exec *exec, bool side, bool *named_out)
+{
+    ds_status first = DS_OK;
+    char text[1024] = "";
+    for (uint32_t role = 0; role < ROLES; ++role) {
+        ds_accel_stream *queue = exec->queues[side][role];
+        bool named = false;
+        const ds_status status = queue != NULL ? dsi_exec_wait_stream(exec, queue, &named) : DS_OK;
+        if (status < 0 && first >= 0) {
+            first = status;
+            *named_out = named;
+            (void)snprintf(text, sizeof text, "%s",
+                           ds_ctx_error(side ? dsi_side_thread_ctx(exec->side_thread) : exec->ctx));
+        }
+    }
+    return first < 0 ? ds_fail(side ? dsi_side_thread_ctx(exec->side_thread) : exec->ctx, first,
+                               "%s", text)
+                     : DS_OK;
+}
+
+/* All streams but those of the concurrent phase. The first failure stays in `late`. */
 static void wait_for_all(dsi_exec *exec)
 {
-    ds_accel_stream *const streams[] = {exec->compute, exec->load, exec->store};
-    for (size_t i = 0; i < sizeof streams / sizeof streams[0]; ++i) {
-        bool named = false;
-        const ds_status status =
-            streams[i] != NULL ? dsi_exec_wait_stream(exec, streams[i], &named) : DS_OK;
-        if (status < 0 && exec->late >= 0) {
-            exec->late = status;
-            (void)snprintf(exec->late_text, sizeof exec->late_text, "%s", ds_ctx_error(exec->ctx));
-        }
+    bool named = false;
+    const ds_status status = dsi_exec_wait_set(exec, false, &named);
+    if (status < 0 && exec->late >= 0) {
+        exec->late = status;
+        (void)snprintf(exec->late_text, sizeof exec->late_text, "%s", ds_ctx_error(exec->ctx));
     }
 }
 
 ds_status dsi_exec_look(dsi_exec *exec)
 {
-    if (exec->compute != NULL) {
+    if (dsi_exec_computing(exec, false) != NULL) {
         wait_for_all(exec);
     }
     return exec->late < 0 ? ds_fail(exec->ctx, exec->late, "%s", exec->late_text) : DS_OK;
@@ -123,56 +162,72 @@ ds_status dsi_exec_arrive(dsi_exec *exec)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static ds_status copy_cell(const dsi_exec *exec, ds_accel_stream *stream, ds_cell cell, bool write,
-                           void *memory)
+/* A transfer between device memory and the host's. */
+static ds_status copy_cell(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
+                           ds_accel_stream *queue)
 {
+    const dsi_step *step = &l->plan->steps[s];
+    const bool write = step->op->role == DS_ROLE_SWAP_OUT;
+    const ds_cell cell = l->plan->refs[step->in_at].cell;
+    void *memory = l->tensors[write ? step->in_at + 1 : step->out_at].data;
     void *host = dsi_swap_host(exec->swap, cell);
-    return exec->accel->streams->copy(stream, write ? host : memory, write ? memory : host,
+    return exec->accel->streams->copy(queue, write ? host : memory, write ? memory : host,
                                       ds_meta_bytes(ds_cells_get(exec->cells, cell)->meta));
 }
 
-/* Between device memory and the host: concurrent with computation where the plan has it so. */
-static ds_status host_swap(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
-                           ds_accel_stream *stream)
+/* Whether the host does a step, no WAIT. */
+static bool is_of_host(const dsi_exec *exec, const dsi_loaded *l, uint32_t s)
 {
-    const ds_accel_streams *t = exec->accel->streams;
     const dsi_step *step = &l->plan->steps[s];
-    const bool write = step->op->role == DS_ROLE_SWAP_OUT;
-    const uint32_t memory = write ? step->in_at + 1 : step->out_at;
-    const ds_cell cell = l->plan->refs[step->in_at].cell;
-    ds_accel_stream *own = write ? exec->store : exec->load;
-    if (stream == exec->side) {
-        return copy_cell(exec, stream, cell, write, l->tensors[memory].data);
+    if ((step->op->flags & DS_OP_SWAP) != 0) {
+        const ds_cell cell = l->plan->refs[step->in_at].cell;
+        return dsi_exec_residency_of(exec, cell).where != DSI_RESIDENCY_HOST;
     }
-    DS_TRY(t->record(stream, exec->fence));
-    DS_TRY(t->wait(own, exec->fence));
-    DS_TRY(copy_cell(exec, own, cell, write, l->tensors[memory].data));
-    DS_TRY(t->record(own, l->events[s]));
-    return step->kind == DSI_STEP_RUN ? t->wait(stream, l->events[s]) : DS_OK;
+    return step->kernel == NULL && step->op->role != DS_ROLE_TAKE_SLICE;
 }
 
-ds_status dsi_exec_stream_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
-                               ds_accel_stream *stream, dsi_exec_times *times, bool *named_out)
+static ds_status queue_work(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
+                            ds_accel_stream *queue)
 {
     const dsi_step *step = &l->plan->steps[s];
     if (step->kernel != NULL) {
-        return exec->accel->streams->launch(stream, step->kernel, dsi_exec_call_of(exec, l, s));
+        return exec->accel->streams->launch(queue, step->kernel, dsi_exec_call_of(exec, l, s));
     }
-    if (step->op->role == DS_ROLE_TAKE_SLICE) {
-        return dsi_exec_take(exec, l, s, stream);
-    }
+    return step->op->role == DS_ROLE_TAKE_SLICE ? dsi_exec_take(exec, l, s, queue)
+                                                : copy_cell(exec, l, s, queue);
+}
+
+ds_status dsi_exec_stream_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
+                               dsi_exec_times *times, bool *named_out)
+{
+    const ds_accel_streams *t = exec->accel->streams;
+    const dsi_plan *plan = l->plan;
+    const dsi_step *step = &plan->steps[s];
+    const dsi_plan_stream *stream = &plan->streams[step->stream];
+    ds_accel_stream *queue = exec->queues[stream->side][stream->role];
     const bool waits = step->kind == DSI_STEP_WAIT;
-    if ((step->op->flags & DS_OP_SWAP) != 0) {
-        const dsi_step *start = waits ? &l->plan->steps[step->start] : step;
-        const ds_cell cell = l->plan->refs[start->in_at].cell;
-        if (dsi_exec_residency_of(exec, cell).where == DSI_RESIDENCY_HOST) {
-            if (!waits) {
-                return host_swap(exec, l, s, stream);
-            }
-            return stream != exec->side ? exec->accel->streams->wait(stream, l->events[step->start])
-                                        : DS_OK;
+    const bool of_host = is_of_host(exec, l, waits ? step->start : s);
+    for (uint32_t i = 0; i < step->n_waits && !(waits && of_host); ++i) {
+        DS_TRY(t->wait(queue, l->events[plan->waits[step->wait_at + i]]));
+    }
+    if (of_host) {
+        DS_TRY(waits ? DS_OK : dsi_exec_wait_stream(exec, queue, named_out));
+        DS_TRY(dsi_exec_host_step(exec, l, s, times));
+    } else if (!waits) {
+        DS_TRY(queue_work(exec, l, s, queue));
+    }
+    return step->event != DS_NONE ? t->record(queue, l->events[step->event]) : DS_OK;
+}
+
+ds_status dsi_exec_fork(const dsi_exec *exec, bool side)
+{
+    const ds_accel_streams *t = exec->accel->streams;
+    DS_TRY(t->record(dsi_exec_computing(exec, side), exec->forks[side]));
+    for (uint32_t role = 0; role < ROLES; ++role) {
+        ds_accel_stream *queue = exec->queues[side][role];
+        if (queue != NULL && role != DSI_PLAN_STREAM_COMPUTE) {
+            DS_TRY(t->wait(queue, exec->forks[side]));
         }
     }
-    DS_TRY(waits ? DS_OK : dsi_exec_wait_stream(exec, stream, named_out));
-    return dsi_exec_host_step(exec, l, s, times);
+    return DS_OK;
 }
