@@ -16,6 +16,7 @@
  * wait that was placed is redundant, or when a copy is missing and not missed.
  */
 #include "common/config_plan.h"
+#include "common/plan_order.h"
 #include "op/ops.h"
 
 #include <stdio.h>
@@ -99,189 +100,6 @@ static const struct {
 
 enum { PLANS = sizeof plans / sizeof plans[0], SEQ = 32 };
 
-/* ---- what is reachable from what --------------------------------------------------------------
- */
-
-/* Steps of two training steps, numbered through: t is step t % n of the plan. */
-typedef struct pair {
-    uint32_t before, behind;
-} pair;
-
-typedef struct graph {
-    const dsi_plan *plan;
-    uint32_t n;      /* of the plan */
-    size_t words;    /* of a set of steps */
-    uint64_t *known; /* per step: which have ended when it begins */
-    pair *pairs;     /* of steps that touch the same bytes */
-    size_t n_pairs, room;
-    uint32_t moved, to; /* the step that has gone from the one place to the other, if any */
-} graph;
-
-static void *must(void *memory)
-{
-    if (memory == NULL) {
-        (void)fprintf(stderr, "plan_events: no memory\n");
-        exit(1);
-    }
-    return memory;
-}
-
-/* Where an operand lies, as [begin, end) of a line on which no two storages meet. */
-static bool bytes_of(const dsi_plan *plan, const dsi_step *step, uint32_t i, size_t *begin,
-                     size_t *end)
-{
-    const size_t apart = (size_t)1 << 40;
-    const dsi_ref *ref =
-        &plan->refs[i < step->n_in ? step->in_at + i : step->out_at + i - step->n_in];
-    size_t bytes = ds_meta_bytes(ref->meta);
-    if (ref->space == DSI_SPACE_NONE || bytes == 0 || (step->op->flags & DS_OP_VIEW) != 0) {
-        return false;
-    }
-    if (ref->space == DSI_SPACE_CELL) {
-        const ds_cell parent = plan->cell_parent[ref->cell];
-        *begin =
-            apart * (2 + (parent != DS_NONE ? parent : ref->cell)) + plan->cell_offset[ref->cell];
-    } else {
-        *begin = (ref->space == DSI_SPACE_SHARED ? apart : 0) + ref->offset;
-        bytes = (step->op->flags & DS_OP_SWAP) != 0 ? dsi_swap_block_bytes(bytes) : bytes;
-    }
-    *end = *begin + bytes;
-    return true;
-}
-
-static bool is_hazard(const dsi_plan *plan, const dsi_step *a, const dsi_step *b)
-{
-    size_t from[2];
-    size_t to[2];
-    for (uint32_t i = 0; i < a->n_in + a->n_out; ++i) {
-        if (!bytes_of(plan, a, i, &from[0], &to[0])) {
-            continue;
-        }
-        for (uint32_t j = 0; j < b->n_in + b->n_out; ++j) {
-            if ((i >= a->n_in || j >= b->n_in) && bytes_of(plan, b, j, &from[1], &to[1]) &&
-                from[0] < to[1] && from[1] < to[0]) {
-                return true;
-            }
-        }
-        if (b->work_bytes > 0 && from[0] < b->work_offset + b->work_bytes &&
-            b->work_offset < to[0]) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool is_side(const dsi_plan *plan, uint32_t s)
-{
-    return plan->streams[plan->steps[s].stream].side;
-}
-
-/* All pairs of steps of one set, one of them a START, that touch the same bytes. */
-static void find_pairs(graph *g)
-{
-    const dsi_plan *plan = g->plan;
-    for (uint32_t a = 0; a < g->n; ++a) {
-        for (uint32_t b = 0; b < g->n && plan->steps[a].kind == DSI_STEP_START; ++b) {
-            const dsi_step *other = &plan->steps[b];
-            if (other->kind == DSI_STEP_WAIT || is_side(plan, a) != is_side(plan, b) ||
-                !is_hazard(plan, &plan->steps[a], other)) {
-                continue;
-            }
-            if (g->n_pairs + 3 > g->room) {
-                g->room = 2 * g->room + 1024;
-                g->pairs = must(realloc(g->pairs, g->room * sizeof *g->pairs));
-            }
-            if (a != b) {
-                g->pairs[g->n_pairs++] = a < b ? (pair){a, b} : (pair){b, a};
-            }
-            g->pairs[g->n_pairs++] = (pair){a, g->n + b};
-            g->pairs[g->n_pairs++] = (pair){b, g->n + a};
-        }
-    }
-}
-
-static void learn(graph *g, uint32_t t, uint32_t from, bool ended)
-{
-    uint64_t *known = g->known + t * g->words;
-    for (size_t w = 0; w < g->words; ++w) {
-        known[w] |= g->known[from * g->words + w];
-    }
-    known[from / 64] |= (uint64_t)ended << from % 64;
-}
-
-static bool is_known(const graph *g, uint32_t t, uint32_t by)
-{
-    return (g->known[by * g->words + t / 64] >> t % 64 & 1) != 0;
-}
-
-/* The last step before t on the same stream, or on the computing stream of its set; 2n: none. */
-static uint32_t last_before(const graph *g, uint32_t t, bool computing)
-{
-    const dsi_plan *plan = g->plan;
-    const uint32_t s = t % g->n;
-    for (uint32_t u = t; u-- > 0;) {
-        const uint32_t other = u % g->n;
-        const bool same = plan->steps[other].stream == plan->steps[s].stream;
-        const bool computes =
-            plan->steps[other].kind != DSI_STEP_START && is_side(plan, other) == is_side(plan, s);
-        if (computing ? computes : same) {
-            return u;
-        }
-    }
-    return 2 * g->n;
-}
-
-static void find_known(graph *g)
-{
-    const dsi_plan *plan = g->plan;
-    memset(g->known, 0, 2 * (size_t)g->n * g->words * sizeof *g->known);
-    for (uint32_t t = 0; t < 2 * g->n; ++t) {
-        const uint32_t s = t % g->n;
-        const dsi_step *step = &plan->steps[s];
-        const bool starts = step->kind == DSI_STEP_START;
-        const uint32_t before = last_before(g, t, !starts);
-        if (before < 2 * g->n) {
-            learn(g, t, before, !starts);
-        }
-        const uint32_t first = t - s + plan->phase_begin[step->phase];
-        for (uint32_t u = first; starts && u-- > 0;) { /* the last that its set has computed */
-            if (plan->steps[u % g->n].kind != DSI_STEP_START &&
-                is_side(plan, u % g->n) == is_side(plan, s)) {
-                learn(g, t, u, true);
-                break;
-            }
-        }
-        for (uint32_t i = 0; i < step->n_waits; ++i) {
-            const uint32_t e = plan->events[plan->waits[step->wait_at + i]];
-            if (e < s) {
-                learn(g, t, t - s + e, true);
-            } else if (t >= g->n) {
-                learn(g, t, e, true);
-            }
-        }
-    }
-}
-
-/* Where a step stands now. */
-static uint32_t place_of(const graph *g, uint32_t t)
-{
-    const uint32_t s = t % g->n;
-    return s == g->moved ? t - s + g->to : s > g->moved && s <= g->to ? t - 1 : t;
-}
-
-/* Whether two steps that touch the same bytes are without order. */
-static bool is_racy(graph *g)
-{
-    find_known(g);
-    for (size_t i = 0; i < g->n_pairs; ++i) {
-        const pair p = g->pairs[i];
-        if (!is_known(g, place_of(g, p.before), place_of(g, p.behind))) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* ---- mutations ------------------------------------------------------------------------------- */
 
 /* The parts of a plan that mutations change, to put back. */
@@ -294,9 +112,9 @@ typedef struct kept {
 static kept keep(const dsi_plan *plan)
 {
     kept k = {.n_steps = plan->n_steps};
-    k.steps = must(malloc((plan->n_steps + 1) * sizeof *k.steps));
-    k.events = must(malloc((plan->n_events + 1) * sizeof *k.events));
-    k.waits = must(malloc((plan->n_waits + 1) * sizeof *k.waits));
+    k.steps = plan_order_must(malloc((plan->n_steps + 1) * sizeof *k.steps));
+    k.events = plan_order_must(malloc((plan->n_events + 1) * sizeof *k.events));
+    k.waits = plan_order_must(malloc((plan->n_waits + 1) * sizeof *k.waits));
     memcpy(k.steps, plan->steps, plan->n_steps * sizeof *k.steps);
     memcpy(k.events, plan->events, plan->n_events * sizeof *k.events);
     memcpy(k.waits, plan->waits, plan->n_waits * sizeof *k.waits);
@@ -390,12 +208,12 @@ static void complain(tally *t, const char *name, const dsi_plan *plan, uint32_t 
 }
 
 /* Step s does not wait. */
-static void try_without_wait(graph *g, dsi_plan *plan, uint32_t s, const char *name, tally *t)
+static void try_without_wait(plan_order *g, dsi_plan *plan, uint32_t s, const char *name, tally *t)
 {
     const bool wait = plan->steps[s].kind == DSI_STEP_WAIT;
     const uint32_t n = plan->steps[s].n_waits;
     plan->steps[s].n_waits = 0;
-    const bool racy = is_racy(g);
+    const bool racy = plan_order_is_racy(g);
     const bool refused = is_refused(plan);
     plan->steps[s].n_waits = n;
     t->starts += wait ? 0 : 1;
@@ -409,7 +227,7 @@ static void try_without_wait(graph *g, dsi_plan *plan, uint32_t s, const char *n
 }
 
 /* WAIT s stands at the end of its phase. */
-static void try_delayed(graph *g, dsi_plan *plan, const kept *k, uint32_t s, const char *name,
+static void try_delayed(plan_order *g, dsi_plan *plan, const kept *k, uint32_t s, const char *name,
                         tally *t)
 {
     const uint32_t last = plan->phase_begin[plan->steps[s].phase + 1] - 1;
@@ -419,7 +237,7 @@ static void try_delayed(graph *g, dsi_plan *plan, const kept *k, uint32_t s, con
     move_step(plan, s, last);
     g->moved = s; /* it touches nothing, so the pairs stay */
     g->to = last;
-    const bool racy = is_racy(g);
+    const bool racy = plan_order_is_racy(g);
     const bool refused = is_refused(plan);
     g->moved = g->to = 0;
     t->delayed += 1;
@@ -432,11 +250,9 @@ static void try_delayed(graph *g, dsi_plan *plan, const kept *k, uint32_t s, con
 
 static void try_plan(dsi_plan *plan, const char *name, tally *t)
 {
-    graph g = {.plan = plan, .n = plan->n_steps, .words = 2 * (size_t)plan->n_steps / 64 + 1};
-    g.known = must(malloc(2 * (size_t)g.n * g.words * sizeof *g.known));
+    plan_order g = plan_order_make(plan, false);
     const kept k = keep(plan);
-    find_pairs(&g);
-    if (is_racy(&g) || is_refused(plan)) {
+    if (plan_order_is_racy(&g) || is_refused(plan)) {
         complain(t, name, plan, 0, "the plan as it is has a hazard");
     }
     for (uint32_t s = 0; s < k.n_steps; ++s) {
@@ -454,8 +270,7 @@ static void try_plan(dsi_plan *plan, const char *name, tally *t)
             }
         }
     }
-    free(g.known);
-    free(g.pairs);
+    plan_order_free(&g);
     free(k.steps);
     free(k.events);
     free(k.waits);

@@ -35,6 +35,8 @@ struct ds_accel_device {
     uint32_t n_regions;
     ds_accel_stream *streams[SIM_MAX_STREAMS];
     uint32_t n_streams;
+    const ds_accel_stream *starved; /* runs when nothing else can, for that many turns; or NULL */
+    uint32_t starved_for;
 };
 
 /* Where the bytes of `n` from `memory` on lie; NULL when the device does not reach them. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams of `sim`: work waits in queues, and a turn runs the next of a stream drawn by chance
- * among those that no event holds. Copies take a turn for each piece, so that others see them half
- * done. Turns are taken while somebody waits for a stream, and now and then when work is queued, so
- * that work comes late or early. One seed, one order. See sim_device.h.
+ * among those that no event holds; for a while, drawn too, one of them has no turn while others
+ * can. Copies take a turn for each piece, so that others see them half done. Turns are taken while
+ * somebody waits for a stream, and now and then when work is queued, so that work comes late or
+ * early. One seed, one order. See sim_device.h.
  */
 #include "accel/sim/sim_device.h"
 
@@ -132,12 +133,30 @@ static bool is_runnable(const ds_accel_stream *s, const ds_ctx *ctx)
            (w->kind != SIM_WAIT || w->event->done >= w->ticket);
 }
 
+/* Drawn turn by turn, no stream comes far behind the others; so one of them is held back. */
+static void draw_starved(ds_accel_device *device)
+{
+    if (device->starved_for > 0) {
+        device->starved_for -= 1;
+        return;
+    }
+    const uint32_t which = draw(device, device->n_streams + 1);
+    device->starved = which < device->n_streams ? device->streams[which] : NULL;
+    device->starved_for = draw(device, 1000);
+}
+
 /* One turn of some stream of the context; false: all are empty or held. */
 static bool turn(ds_accel_device *device, const ds_ctx *ctx)
 {
     ds_accel_stream *can[SIM_MAX_STREAMS];
     uint32_t n = 0;
+    draw_starved(device);
     for (uint32_t i = 0; i < device->n_streams; ++i) {
+        if (is_runnable(device->streams[i], ctx) && device->streams[i] != device->starved) {
+            can[n++] = device->streams[i];
+        }
+    }
+    for (uint32_t i = 0; i < device->n_streams && n == 0; ++i) {
         if (is_runnable(device->streams[i], ctx)) {
             can[n++] = device->streams[i];
         }
@@ -205,6 +224,7 @@ static void destroy(ds_accel_stream **stream)
     }
     ds_accel_device *device = s->device;
     (void)pthread_mutex_lock(&device->lock);
+    device->starved = device->starved == s ? NULL : device->starved;
     for (uint32_t i = 0; i < device->n_streams; ++i) {
         if (device->streams[i] == s) {
             device->streams[i] = device->streams[--device->n_streams];

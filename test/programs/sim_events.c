@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Takes the events that steps wait for out of an engine's plan, one at a time, and trains on the
+ * accelerator `sim`: what the plan states is what orders the device, so without one of its events
+ * some schedule gives other bits, unless the order of queues implies it (common/plan_order.h).
+ *
+ *     sim_events [EVERY [SEEDS]]     each EVERY-th event, default 1; most schedules for one,
+ * default 12
+ *
+ * States and parameters are on the host, one rank: nothing is begun by the host inside a phase,
+ * which would order by itself. Fails when less than half of the needed events are seen to be
+ * missing, and when the plan as it is gives other bits than `cpu`. Those that are not seen are
+ * printed: bytes that a late copy does not change, or schedules that were not drawn.
+ */
+#include "common/engine_hash.h"
+#include "common/plan_order.h"
+#include "common/scratch.h"
+#include "common/small_run.h"
+#include "train/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 2 };
+
+typedef struct setting {
+    const char *name;
+    ds_dtype dtype;
+    dsi_residency states, params;
+    size_t ahead, behind;
+} setting;
+
+static const setting settings[] = {
+    {"states on the host", DS_DTYPE_F32, DSI_RESIDENCY_HOST, DSI_RESIDENCY_DEVICE, 60000, 60000},
+    {"states and parameters on the host", DS_DTYPE_BF16, DSI_RESIDENCY_HOST, DSI_RESIDENCY_HOST,
+     60000, 60000},
+};
+
+typedef struct bench {
+    ds_ctx *ctx;
+    const ds_model *model;
+    dsi_engine_spec spec;
+    const char *folder;
+    uint32_t every;
+} bench;
+
+static ds_status train(bench *b, const char *accel, uint32_t without, uint64_t *hash_out)
+{
+    ds_engine *engine = NULL;
+    small_batch room;
+    const ds_engine_params params = {.model = b->model, .seq_length = SMALL_SEQ, .seed = 5};
+    DS_TRY(dsi_accel_choose(b->ctx, accel, &b->spec.accel));
+    DS_TRY(dsi_engine_create(b->ctx, &params, &b->spec, &engine));
+    if (without != DS_NONE) {
+        engine->train_plan->steps[without].n_waits = 0;
+    }
+    ds_status status = DS_OK;
+    for (int32_t step = 0; step < STEPS && status >= 0; ++step) {
+        const ds_batch batch = small_feed(step, &room);
+        status = ds_engine_forward(engine, &batch);
+        status = status < 0 ? status : ds_engine_backward(engine);
+        status = status < 0 ? status : ds_engine_step(engine);
+    }
+    status = status < 0 ? status : engine_hash(b->ctx, engine, hash_out);
+    ds_engine_destroy(&engine);
+    return status;
+}
+
+/* Whether some schedule shows that step s has not waited. A run that fails shows it too. */
+static ds_status is_seen(bench *b, uint32_t s, uint64_t wanted, uint32_t n_seeds, bool *seen_out)
+{
+    *seen_out = false;
+    for (uint32_t seed = 1; seed <= n_seeds && !*seen_out; ++seed) {
+        char accel[64];
+        uint64_t hash = 0;
+        (void)snprintf(accel, sizeof accel, "sim:seed=%u,turn=%u", seed, 64u << (2 * (seed % 6)));
+        *seen_out = train(b, accel, s, &hash) < 0 || hash != wanted;
+    }
+    return DS_OK;
+}
+
+/* The steps whose waits are tried, and how many are not: without them all is in order still, since
+ * steps of a queue end in their order. */
+static ds_status find_waits(bench *b, uint32_t **steps_out, uint32_t *n_out, uint32_t *implied_out)
+{
+    ds_engine *engine = NULL;
+    uint32_t at = 0;
+    const ds_engine_params params = {.model = b->model, .seq_length = SMALL_SEQ, .seed = 5};
+    DS_TRY(dsi_engine_create(b->ctx, &params, &b->spec, &engine));
+    dsi_plan *plan = engine->train_plan;
+    plan_order order = plan_order_make(plan, true);
+    *steps_out = plan_order_must(malloc((plan->n_steps + 1) * sizeof **steps_out));
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        const uint32_t n_waits = plan->steps[s].n_waits;
+        if (n_waits == 0 || at++ % b->every != 0) {
+            continue;
+        }
+        plan->steps[s].n_waits = 0;
+        if (plan_order_is_racy(&order)) {
+            (*steps_out)[(*n_out)++] = s;
+        } else {
+            *implied_out += 1;
+        }
+        plan->steps[s].n_waits = n_waits;
+    }
+    plan_order_free(&order);
+    ds_engine_destroy(&engine);
+    return DS_OK;
+}
+
+static ds_status try_setting(bench *b, const setting *c, uint32_t n_seeds, bool *right_out)
+{
+    uint32_t *steps = NULL;
+    uint32_t n = 0;
+    uint32_t implied = 0;
+    uint32_t seen = 0;
+    uint64_t wanted = 0;
+    uint64_t hash = 0;
+    b->spec = small_spec(c->dtype);
+    b->spec.offload = small_away(b->folder, c->states, c->params);
+    b->spec.offload.read_ahead = b->spec.offload.update_ahead = c->ahead;
+    b->spec.offload.write_behind = c->behind;
+    DS_TRY(train(b, "cpu", DS_NONE, &wanted));
+    DS_TRY(train(b, "sim:seed=1", DS_NONE, &hash));
+    DS_TRY(find_waits(b, &steps, &n, &implied));
+    for (uint32_t i = 0; i < n; ++i) {
+        bool found = false;
+        DS_TRY(is_seen(b, steps[i], wanted, n_seeds, &found));
+        seen += found ? 1 : 0;
+        if (!found) {
+            (void)printf("%s: step %u: no schedule shows that it has not waited\n", c->name,
+                         steps[i]);
+        }
+    }
+    free(steps);
+    (void)printf("%s: waits taken out one at a time: %u implied by queues, %u needed, %u of them "
+                 "seen\n",
+                 c->name, implied, n, seen);
+    *right_out = n > 0 && 2 * seen >= n && hash == wanted;
+    return DS_OK;
+}
+
+int main(int argc, char **argv)
+{
+    const ds_ctx_params params = {.level = DS_LOG_ERROR, .n_threads = 1};
+    const uint32_t every = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1;
+    const uint32_t n_seeds = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 12;
+    ds_ctx *ctx = NULL;
+    bool right = true;
+    if (ds_ctx_create(&params, &ctx) < 0) {
+        return 1;
+    }
+    char *folder = scratch_make();
+    ds_model *model = small_model(ctx, folder, small_gpt2);
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; ++i) {
+        bench b = {.ctx = ctx, .model = model, .folder = folder, .every = every};
+        bool fits = false;
+        const ds_status status = try_setting(&b, &settings[i], n_seeds, &fits);
+        if (status < 0) {
+            (void)fprintf(stderr, "sim_events: %s: %s\n", settings[i].name, ds_ctx_error(ctx));
+        }
+        right = right && fits && status >= 0;
+    }
+    ds_model_destroy(&model);
+    scratch_remove(folder);
+    ds_ctx_destroy(&ctx);
+    return right ? 0 : 1;
+}
