@@ -109,7 +109,7 @@ static ds_status expand_signs_run(const ds_kernel_call *call)
     static const ds_kernel op_name##_kernel = {.version = DS_OP_VERSION,                           \
                                                .name = "ref",                                      \
                                                .op = #op_name,                                     \
-                                               .isa = DS_ISA_REF,                                  \
+                                               .needs = DS_ISA_REF,                                \
                                                .run = op_name##_run}
 
 SIGNS_KERNEL(compress_signs);
