@@ -91,6 +91,11 @@ typedef struct ds_place_case {
     char unit_letter;    /* default 0 */
     const char *hint;    /* for errors; default NULL */
     uint32_t times[128]; /* the library's own: by letter, ranks that split it so far */
+    /* The library's own: an operand that has equal blocks side by side on the dim of this letter,
+     * and how many, where the others have one of them. */
+    char block_letter;
+    bool is_in_blocks; /* an axis has cut blocks: no other does */
+    uint8_t in_blocks[DS_MAX_IN], out_blocks[DS_MAX_OUT];
 } ds_place_case;
 
 #ifdef __cplusplus

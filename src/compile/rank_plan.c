@@ -18,7 +18,7 @@ enum { MAX_CELLS = 1 << 20, MAX_SLOT_RANGES = 4096 };
 typedef struct maker {
     const dsi_rank_request *request;
     dsi_engine_spec spec; /* as the memory choice in force has it */
-    int8_t *tensor_dims;  /* per logical cell; NULL: no layer is sharded */
+    dsi_place_on *tensor; /* per logical cell; NULL: no layer is sharded */
     dsi_rank_plan plan;
 } maker;
 
@@ -134,7 +134,7 @@ static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool b
     }
     if (m->spec.zero.mesh.n_ranks > 1) {
         dsi_zero_spec zero = m->spec.zero;
-        zero.tensor_dims = m->tensor_dims;
+        zero.tensor = m->tensor;
         DS_TRY_GOTO(status, dsi_zero_lower(graph, &zero, m->plan.local, &made[LOCAL]), done);
         graph = made[LOCAL];
     }
@@ -319,12 +319,11 @@ static ds_status shard_layers(maker *m, const ds_graph *graph)
     if (m->spec.zero.mesh.size[DSI_AXIS_TP] <= 1 || m->spec.no_shards) {
         return DS_OK;
     }
-    m->tensor_dims = malloc(MAX_CELLS);
-    if (m->tensor_dims == NULL) {
+    m->tensor = calloc(MAX_CELLS, sizeof *m->tensor); /* {0}: those that evaluation adds */
+    if (m->tensor == NULL) {
         return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
     }
-    memset(m->tensor_dims, DSI_NO_DIM, MAX_CELLS); /* those that evaluation adds */
-    return dsi_tensor_rules(graph, &m->spec.zero.mesh, m->tensor_dims);
+    return dsi_tensor_rules(graph, &m->spec.zero.mesh, m->tensor);
 }
 
 static ds_status build_plans(maker *m)
@@ -349,7 +348,7 @@ static ds_status place_cells(maker *m)
         return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
     }
     dsi_zero_spec zero = m->spec.zero;
-    zero.tensor_dims = m->tensor_dims;
+    zero.tensor = m->tensor;
     dsi_zero_rules(&zero, m->plan.cells, m->plan.places);
     return DS_OK;
 }
@@ -370,7 +369,7 @@ ds_status dsi_rank_plan_build(ds_ctx *ctx, const dsi_rank_request *request, dsi_
 {
     maker m = {.request = request, .spec = *request->spec, .plan = {.ctx = ctx}};
     const ds_status status = build(&m);
-    free(m.tensor_dims);
+    free(m.tensor);
     if (status < 0) {
         dsi_rank_plan_free(&m.plan);
         return status;

@@ -172,10 +172,15 @@ static void adapt_heads(ds_place_case *c, uint32_t q, bool has_rng)
     c->units[0] = a->n_heads;
     c->units[1] = a->n_kv_heads;
     c->hint = "the ranks that share the heads must divide n_heads and n_kv_heads";
-    if (a->packed != 0) {
+    if (a->packed != 0 && a->n_heads == a->n_kv_heads) {
+        c->block_letter = 'h'; /* q, k and v side by side, heads of all */
+        c->in[q][2] = 'h';
+        c->in_blocks[q] = 3;
+    } else if (a->packed != 0) {
         dsi_place_drop(c->split, 'h');
         c->in[q][2] = '_';
-        c->hint = "packed q, k, v cannot be cut by heads; give them as three tensors";
+        c->hint = "packed q, k, v with fewer heads of keys than of queries cannot be cut by heads; "
+                  "give them as three tensors";
     }
     if (has_rng && a->dropout > 0.0) {
         dsi_place_drop(c->split, 'h');
@@ -193,7 +198,9 @@ static void adapt_attention(ds_place_case *c)
 /* A rank's heads. */
 static void heads_local(const ds_infer *local, uint32_t q, dsi_attention_attrs *a)
 {
-    if (a->packed == 0) {
+    if (a->packed != 0 && a->n_heads == a->n_kv_heads) {
+        a->n_heads = a->n_kv_heads = local->in[q].shape.dims[2] / (3 * a->head_dim);
+    } else if (a->packed == 0) {
         a->n_heads = local->in[q].shape.dims[2] / a->head_dim;
         a->n_kv_heads = local->in[q + 1].shape.dims[2] / a->head_dim;
     }
@@ -253,7 +260,8 @@ static void adapt_attention_backward(ds_place_case *c)
     const dsi_attention_attrs *a = c->attrs;
     adapt_heads(c, 1, dsi_place_has(c, 7));
     if (a->packed != 0) {
-        c->out[0][2] = '_';
+        c->out[0][2] = c->in[1][2];
+        c->out_blocks[0] = c->in_blocks[1];
     }
 }
 

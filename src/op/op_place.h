@@ -29,7 +29,8 @@ enum {
 void dsi_place_drop(char *letters, char letter);
 void dsi_place_swap_dims(char *label);
 bool dsi_place_has(const ds_place_case *c, uint32_t input);
-/* The operator works along a dim, which then is not split. */
-void dsi_place_freeze(ds_place_case *c, int64_t dim);
+/* Operand 0 on one side has n equal blocks side by side on a dim, of which each operand on the
+ * other side is one: both are split inside of the blocks. n below 2: the dim is not split. */
+void dsi_place_blocks(ds_place_case *c, int64_t dim, bool in, int64_t n);
 
 #endif

@@ -53,7 +53,19 @@ static const ds_attr slice_attrs[] = {
 
 static void adapt_slice(ds_place_case *c)
 {
-    dsi_place_freeze(c, ((const dsi_slice_attrs *)c->attrs)->dim);
+    const dsi_slice_attrs *a = c->attrs;
+    const int64_t n = c->in_meta[0].shape.dims[a->dim];
+    const bool is_block = a->length > 0 && a->start % a->length == 0 && n % a->length == 0;
+    dsi_place_blocks(c, a->dim, true, is_block ? n / a->length : 0);
+}
+
+/* A rank's part of a block, when blocks are cut. */
+static void slice_local(const ds_infer *local, void *attrs)
+{
+    dsi_slice_attrs *a = attrs;
+    const int64_t length = local->out[0].shape.dims[a->dim];
+    a->start = length < a->length ? a->start / a->length * length : a->start;
+    a->length = length;
 }
 
 const ds_op dsi_op_slice = {
@@ -62,7 +74,8 @@ const ds_op dsi_op_slice = {
     .op_class = DS_CLASS_COPY,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_CHEAP,
-    .place = DSI_PLACE(.in = "*", .out = "*", .split = "*", .linear = "0", .adapt = adapt_slice),
+    .place = DSI_PLACE(.in = "*", .out = "*", .split = "*", .linear = "0", .adapt = adapt_slice,
+                       .local = slice_local),
     .doc = "x → elements start to start+length of one dim.",
     .n_in_min = 1,
     .n_in_max = 1,
@@ -105,7 +118,19 @@ static const ds_attr pad_attrs[] = {
 
 static void adapt_pad(ds_place_case *c)
 {
-    dsi_place_freeze(c, ((const dsi_pad_attrs *)c->attrs)->dim);
+    const dsi_pad_attrs *a = c->attrs;
+    const int64_t n = c->in_meta[0].shape.dims[a->dim];
+    const bool is_block = n > 0 && a->before % n == 0 && a->after % n == 0;
+    dsi_place_blocks(c, a->dim, false, is_block ? c->out_meta[0].shape.dims[a->dim] / n : 0);
+}
+
+static void pad_local(const ds_infer *local, void *attrs)
+{
+    dsi_pad_attrs *a = attrs;
+    const int64_t zeros = local->out[0].shape.dims[a->dim] - local->in[0].shape.dims[a->dim];
+    const int64_t whole = a->before + a->after;
+    a->before = zeros < whole ? a->before * zeros / whole : a->before;
+    a->after = zeros - a->before;
 }
 
 const ds_op dsi_op_pad = {
@@ -114,7 +139,8 @@ const ds_op dsi_op_pad = {
     .op_class = DS_CLASS_COPY,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_CHEAP,
-    .place = DSI_PLACE(.in = "*", .out = "*", .split = "*", .linear = "0", .adapt = adapt_pad),
+    .place = DSI_PLACE(.in = "*", .out = "*", .split = "*", .linear = "0", .adapt = adapt_pad,
+                       .local = pad_local),
     .doc = "x → zeros before and after x on one dim.",
     .n_in_min = 1,
     .n_in_max = 1,
@@ -196,11 +222,15 @@ static void split_cost(const ds_infer *call, ds_cost *cost_out)
 
 static void adapt_split(ds_place_case *c)
 {
-    const int64_t dim = ((const dsi_split_attrs *)c->attrs)->dim;
-    dsi_place_freeze(c, dim);
-    for (uint32_t i = 1; i < c->n_out; ++i) {
-        c->out[i][dim] = '_';
-    }
+    const dsi_split_attrs *a = c->attrs;
+    const int64_t n = c->in_meta[0].shape.dims[a->dim];
+    dsi_place_blocks(c, a->dim, true, n % a->length == 0 ? n / a->length : 0);
+}
+
+static void split_local(const ds_infer *local, void *attrs)
+{
+    dsi_split_attrs *a = attrs;
+    a->length = local->out[0].shape.dims[a->dim];
 }
 
 const ds_op dsi_op_split = {
@@ -210,7 +240,7 @@ const ds_op dsi_op_split = {
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
     .place = DSI_PLACE(.in = "*", .out = "* * * * * * * *", .split = "*", .sums = "*",
-                       .linear = "0", .adapt = adapt_split),
+                       .linear = "0", .adapt = adapt_split, .local = split_local),
     .doc = "x → 2 to 8 parts of `length` elements on one dim, the last one maybe shorter.",
     .n_in_min = 1,
     .n_in_max = 1,
@@ -268,7 +298,12 @@ static const ds_attr concat_attrs[] = {DSI_ATTR_INT(dsi_concat_attrs, dim)};
 
 static void adapt_concat(ds_place_case *c)
 {
-    dsi_place_freeze(c, ((const dsi_concat_attrs *)c->attrs)->dim);
+    const int64_t dim = ((const dsi_concat_attrs *)c->attrs)->dim;
+    bool alike = true;
+    for (uint32_t i = 1; i < c->n_in; ++i) {
+        alike = alike && c->in_meta[i].shape.dims[dim] == c->in_meta[0].shape.dims[dim];
+    }
+    dsi_place_blocks(c, dim, false, alike ? c->n_in : 0);
 }
 
 const ds_op dsi_op_concat = {

@@ -19,7 +19,9 @@
 /* Axes that cut dims in one placement and not in another, in the order of a group. */
 typedef struct cuts {
     dsi_axes axes;
-    uint32_t dim[DSI_AXIS_COUNT]; /* per axis of the tuple */
+    uint32_t dim[DSI_AXIS_COUNT];    /* per axis of the tuple */
+    uint32_t blocks[DSI_AXIS_COUNT]; /* of it, that are cut each; 0: the dim as one */
+    uint32_t n_split;                /* axes that cut blocks: a dim more for each */
 } cuts;
 
 /* The cuts that `with` has more than `without`. False: they differ otherwise too, or a cut is not
@@ -29,7 +31,7 @@ static bool find_cuts(const dsi_placement *without, const dsi_placement *with, c
     *c = (cuts){0};
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
         const dsi_place_on on = with->on[a];
-        if (on.kind == without->on[a].kind && on.dim == without->on[a].dim) {
+        if (dsi_place_on_equal(on, without->on[a])) {
             continue;
         }
         if (on.kind != DSI_SHARD || without->on[a].kind == DSI_SHARD ||
@@ -37,6 +39,8 @@ static bool find_cuts(const dsi_placement *without, const dsi_placement *with, c
             return false;
         }
         c->dim[c->axes.n] = on.dim;
+        c->blocks[c->axes.n] = on.blocks;
+        c->n_split += on.blocks > 0 ? 1 : 0;
         dsi_axes_add(&c->axes, (dsi_axis)a);
     }
     return true;
@@ -59,7 +63,7 @@ static bool is_flat_alike(const dsi_placement *a, const dsi_placement *b)
 /* Whether a shape with a dim more for each axis is one. */
 static bool has_room(const dsi_moves *moves, const cuts *c)
 {
-    return moves->meta.shape.n_dims + c->axes.n <= DS_MAX_DIMS;
+    return moves->meta.shape.n_dims + c->axes.n + c->n_split <= DS_MAX_DIMS;
 }
 
 /* ---- axes to the front and back -------------------------------------------------------------- */
@@ -72,13 +76,20 @@ typedef struct split {
     uint32_t front[DS_MAX_DIMS]; /* of each, its place with the axes in front */
 } split;
 
-/* whole: what the blocks of all ranks make together. */
+/* whole: what the blocks of all ranks make together. A dim that is cut in blocks is blocks, ranks,
+ * rest. */
 static split split_of(const dsi_mesh *mesh, const cuts *c, ds_shape whole)
 {
     split s = {0};
+    uint32_t front = c->axes.n;
     for (uint32_t d = 0; d < whole.n_dims; ++d) {
         int64_t rest = whole.dims[d];
         for (uint32_t i = 0; i < c->axes.n; ++i) {
+            if (c->dim[i] == d && c->blocks[i] > 0) {
+                s.split[s.n] = c->blocks[i];
+                s.front[s.n] = front++;
+                rest /= s.split[s.n++];
+            }
             if (c->dim[i] == d) {
                 s.split[s.n] = mesh->size[c->axes.axis[i]];
                 s.front[s.n] = i;
@@ -86,7 +97,7 @@ static split split_of(const dsi_mesh *mesh, const cuts *c, ds_shape whole)
             }
         }
         s.split[s.n] = rest;
-        s.front[s.n++] = c->axes.n + d;
+        s.front[s.n++] = front++;
     }
     return s;
 }

@@ -239,7 +239,7 @@ static dsi_placement in_common(const dsi_placement *from, const dsi_placement *t
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
         const dsi_place_on f = from->on[a];
         const dsi_place_on t = to->on[a];
-        const bool same = f.kind == t.kind && f.dim == t.dim;
+        const bool same = dsi_place_on_equal(f, t);
         apart |= f.kind == DSI_SHARD && !same ? 1u << f.dim : 0;
         apart |= t.kind == DSI_SHARD && !same ? 1u << t.dim : 0;
         const bool keeps = f.kind != DSI_SHARD || (same && (apart >> f.dim & 1u) == 0);

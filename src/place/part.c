@@ -16,6 +16,53 @@ dsi_part dsi_part_whole(ds_shape shape)
     return part;
 }
 
+/* ---- one dim --------------------------------------------------------------------------------- */
+
+static bool in_blocks(const dsi_part *part, uint32_t d)
+{
+    return part->blocks > 1 && part->block_dim == d;
+}
+
+/* Indices of a block, or of the whole dim. */
+static int64_t each_of(const dsi_part *part, uint32_t d)
+{
+    return in_blocks(part, d) ? part->lengths[d] / part->blocks : part->lengths[d];
+}
+
+/* The tensor's index of the box's. */
+static int64_t index_of(const dsi_part *part, uint32_t d, int64_t local)
+{
+    const int64_t each = each_of(part, d);
+    return in_blocks(part, d) ? part->offset[d] + local / each * part->block_stride + local % each
+                              : part->offset[d] + local;
+}
+
+/* The box's index of the tensor's, which is in the box. */
+static int64_t local_of(const dsi_part *part, uint32_t d, int64_t index)
+{
+    const int64_t at = index - part->offset[d];
+    return in_blocks(part, d) ? at / part->block_stride * each_of(part, d) + at % part->block_stride
+                              : at;
+}
+
+/* The first index from `index` on that is in the box, INT64_MAX: none; *end_out: where its block
+ * ends. */
+static int64_t next_in(const dsi_part *part, uint32_t d, int64_t index, int64_t *end_out)
+{
+    const int64_t each = each_of(part, d);
+    const int64_t stride = in_blocks(part, d) ? part->block_stride : INT64_MAX;
+    const int64_t blocks = in_blocks(part, d) ? part->blocks : 1;
+    const int64_t at = index > part->offset[d] ? index - part->offset[d] : 0;
+    const int64_t block = at / stride + (at % stride >= each ? 1 : 0);
+    if (block >= blocks || each == 0) {
+        *end_out = INT64_MAX;
+        return INT64_MAX;
+    }
+    const int64_t begin = part->offset[d] + (block > 0 ? block * stride : 0);
+    *end_out = begin + each;
+    return index > begin ? index : begin;
+}
+
 bool dsi_part_next_run(const dsi_part *part, ds_shape shape, dsi_run *run)
 {
     const int64_t at = run->local + run->count;
@@ -28,9 +75,9 @@ bool dsi_part_next_run(const dsi_part *part, ds_shape shape, dsi_run *run)
     }
     *run = (dsi_run){.local = at};
     for (uint32_t d = part->n_dims; d-- > 0;) {
-        inner *= whole ? part->lengths[d] : 1;
-        whole = whole && part->lengths[d] == shape.dims[d];
-        run->begin += (part->offset[d] + left % part->lengths[d]) * stride;
+        inner *= whole ? each_of(part, d) : 1;
+        whole = whole && each_of(part, d) == shape.dims[d];
+        run->begin += index_of(part, d, left % part->lengths[d]) * stride;
         left /= part->lengths[d];
         stride *= shape.dims[d];
     }
@@ -49,7 +96,7 @@ static int64_t index_in(const dsi_part *part, const int64_t *at)
 {
     int64_t index = 0;
     for (uint32_t d = 0; d < part->n_dims; ++d) {
-        index = index * part->lengths[d] + (at[d] - part->offset[d]);
+        index = index * part->lengths[d] + local_of(part, d, at[d]);
     }
     return index;
 }
@@ -64,37 +111,67 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* The first index from `from` on that both have on a dim, INT64_MAX: none; *end_out: where those
+ * that follow it end. */
+static int64_t next_common(const dsi_part *a, const dsi_part *b, uint32_t d, int64_t from,
+                           int64_t *end_out)
+{
+    int64_t end_a = 0;
+    int64_t end_b = 0;
+    int64_t in_a = next_in(a, d, from, &end_a);
+    int64_t in_b = next_in(b, d, from, &end_b);
+    while (in_a != in_b) {
+        if (in_a < in_b) {
+            in_a = next_in(a, d, in_b, &end_a);
+        } else {
+            in_b = next_in(b, d, in_a, &end_b);
+        }
+    }
+    *end_out = least(end_a, end_b);
+    return in_a;
+}
+
 /* A walk over the runs of elements that two parts share. */
 typedef struct walk {
     const dsi_part *a, *b;
-    int64_t low[DS_MAX_DIMS], high[DS_MAX_DIMS]; /* intersection of the boxes */
-    int64_t at[DS_MAX_DIMS];                     /* current row; its last index is low */
+    int64_t low[DS_MAX_DIMS]; /* first common indices */
+    int64_t at[DS_MAX_DIMS];  /* current row, or the current block of it */
+    int64_t row;              /* its length */
     bool more;
     int64_t in_a, in_b, n; /* current run: places in the local memories, length */
 } walk;
 
 static walk walk_start(const dsi_part *a, const dsi_part *b)
 {
-    walk w = {.a = a, .b = b, .more = a->count > 0 && b->count > 0};
-    for (uint32_t d = 0; d < a->n_dims; ++d) {
-        w.low[d] = most(a->offset[d], b->offset[d]);
-        w.high[d] = least(a->offset[d] + a->lengths[d], b->offset[d] + b->lengths[d]);
+    walk w = {.a = a, .b = b, .row = 1, .more = a->count > 0 && b->count > 0};
+    for (uint32_t d = 0; d < a->n_dims && w.more; ++d) {
+        int64_t end = 0;
+        w.low[d] = next_common(a, b, d, 0, &end);
         w.at[d] = w.low[d];
-        w.more = w.more && w.low[d] < w.high[d];
+        w.row = end - w.low[d]; /* of the last dim in the end */
+        w.more = w.low[d] != INT64_MAX;
     }
     return w;
 }
 
-/* Goes to the next row. */
+/* Goes to the next row, or block of it. */
 static void walk_row(walk *w)
 {
-    uint32_t d = w->a->n_dims;
-    d = d > 0 ? d - 1 : 0; /* the last dim is the row itself */
-    while (d-- > 0) {
-        if (++w->at[d] < w->high[d]) {
+    const uint32_t last = w->a->n_dims - 1;
+    for (uint32_t d = w->a->n_dims; d-- > 0;) {
+        int64_t end = 0;
+        const int64_t step = d == last ? w->row : 1;
+        const int64_t next = next_common(w->a, w->b, d, w->at[d] + step, &end);
+        if (next != INT64_MAX) {
+            w->at[d] = next;
+            w->row = d == last ? end - next : w->row;
             return;
         }
         w->at[d] = w->low[d];
+        if (d == last) {
+            (void)next_common(w->a, w->b, d, w->low[d], &end);
+            w->row = end - w->low[d];
+        }
     }
     w->more = false;
 }
@@ -103,12 +180,10 @@ static void walk_row(walk *w)
 static bool walk_next(walk *w)
 {
     while (w->more) {
-        const uint32_t n_dims = w->a->n_dims;
-        const int64_t row = n_dims == 0 ? 1 : w->high[n_dims - 1] - w->low[n_dims - 1];
         const int64_t in_a = index_in(w->a, w->at) - w->a->begin;
         const int64_t in_b = index_in(w->b, w->at) - w->b->begin;
         const int64_t first = most(0, most(-in_a, -in_b));
-        const int64_t end = least(row, least(w->a->count - in_a, w->b->count - in_b));
+        const int64_t end = least(w->row, least(w->a->count - in_a, w->b->count - in_b));
         walk_row(w);
         if (first < end) {
             w->in_a = in_a + first;
@@ -122,7 +197,10 @@ static bool walk_next(walk *w)
 
 static bool same_box(const dsi_part *a, const dsi_part *b)
 {
-    return a->n_dims == b->n_dims &&
+    const bool alike =
+        a->blocks == b->blocks &&
+        (a->blocks == 0 || (a->block_dim == b->block_dim && a->block_stride == b->block_stride));
+    return alike && a->n_dims == b->n_dims &&
            memcmp(a->offset, b->offset, a->n_dims * sizeof a->offset[0]) == 0 &&
            memcmp(a->lengths, b->lengths, a->n_dims * sizeof a->lengths[0]) == 0;
 }
@@ -137,9 +215,13 @@ int64_t dsi_part_common(const dsi_part *a, const dsi_part *b)
     if (!a->flat && !b->flat) { /* boxes: no need to walk */
         n = a->count > 0 && b->count > 0 ? 1 : 0;
         for (uint32_t d = 0; d < a->n_dims; ++d) {
-            const int64_t low = most(a->offset[d], b->offset[d]);
-            const int64_t high = least(a->offset[d] + a->lengths[d], b->offset[d] + b->lengths[d]);
-            n *= most(0, high - low);
+            int64_t common = 0;
+            int64_t end = 0;
+            for (int64_t at = next_common(a, b, d, 0, &end); at != INT64_MAX && n > 0;
+                 at = next_common(a, b, d, end, &end)) {
+                common += end - at;
+            }
+            n *= common;
         }
         return n;
     }
@@ -159,7 +241,7 @@ static void locate(const dsi_part *part, int64_t element, int64_t *at)
 {
     int64_t index = part->begin + element;
     for (uint32_t d = part->n_dims; d-- > 0;) {
-        at[d] = part->offset[d] + index % part->lengths[d];
+        at[d] = index_of(part, d, index % part->lengths[d]);
         index /= part->lengths[d];
     }
 }
@@ -216,6 +298,14 @@ int64_t dsi_part_unpack(const dsi_part *from, const void *packed, const dsi_part
     return n;
 }
 
+ds_status dsi_part_visit(const dsi_part *a, const dsi_part *b, dsi_part_visit_fn visit, void *user)
+{
+    for (walk w = walk_start(a, b); walk_next(&w);) {
+        DS_TRY(visit(user, w.in_a, w.in_b, w.n));
+    }
+    return DS_OK;
+}
+
 /* ---- extents --------------------------------------------------------------------------------- */
 
 /* The largest box that begins at `element` of the part and is a range of its elements: indices
@@ -242,33 +332,76 @@ static int64_t box_from(const dsi_part *part, int64_t element, uint32_t *dim_out
     return taken;
 }
 
+dsi_part dsi_part_of_extent(const ds_extent *extent, ds_shape shape)
+{
+    dsi_part part = dsi_part_whole(shape);
+    part.flat = extent->flat;
+    part.begin = extent->flat ? extent->begin : 0;
+    for (uint32_t d = 0; d < part.n_dims && !extent->flat; ++d) {
+        part.offset[d] = extent->offset[d];
+        part.lengths[d] = extent->lengths[d];
+    }
+    part.count = part.slots = ds_extent_count(extent, shape);
+    return part;
+}
+
+/* A box of the part's box, by indices of that: one extent, or one for each block that it meets. */
+static uint32_t add_boxes(const dsi_part *part, const int64_t *offset, const int64_t *lengths,
+                          ds_extent *extents_out)
+{
+    int64_t begin[DS_MAX_DIMS];
+    int64_t along[DS_MAX_DIMS];
+    const uint32_t cut = part->blocks > 1 ? part->block_dim : 0;
+    uint32_t n = 0;
+    for (uint32_t d = 0; d < part->n_dims; ++d) {
+        begin[d] = index_of(part, d, offset[d]);
+        along[d] = lengths[d];
+    }
+    const int64_t end = offset[cut] + lengths[cut];
+    for (int64_t at = offset[cut]; at < end; at += along[cut]) {
+        const int64_t each = each_of(part, cut);
+        begin[cut] = index_of(part, cut, at);
+        along[cut] = least(end - at, each - at % each);
+        extents_out[n++] = ds_extent_box(part->n_dims, begin, along);
+    }
+    return n;
+}
+
 uint32_t dsi_part_extents(const dsi_part *part, ds_shape shape,
                           ds_extent extents_out[DSI_PART_MOST_EXTENTS])
 {
+    static const int64_t none[DS_MAX_DIMS] = {0};
     if (part->count == 0) {
         return 0;
     }
     const dsi_part whole = dsi_part_whole(shape);
-    if (!part->flat || part->n_dims == 0) {
+    if (part->n_dims == 0) {
         extents_out[0] = ds_extent_box(part->n_dims, part->offset, part->lengths);
         return 1;
+    }
+    if (!part->flat) {
+        return add_boxes(part, none, part->lengths, extents_out);
     }
     if (memcmp(part->lengths, whole.lengths, part->n_dims * sizeof part->lengths[0]) == 0) {
         extents_out[0] = ds_extent_flat(part->begin, part->count);
         return 1;
     }
     uint32_t n = 0;
-    for (int64_t done = 0; done < part->count; ++n) {
+    for (int64_t done = 0; done < part->count;) {
         int64_t offset[DS_MAX_DIMS];
         int64_t lengths[DS_MAX_DIMS];
         uint32_t dim;
         int64_t along;
-        locate(part, done, offset);
+        int64_t index = part->begin + done;
+        for (uint32_t d = part->n_dims; d-- > 0;) {
+            offset[d] = index % part->lengths[d];
+            index /= part->lengths[d];
+        }
         done += box_from(part, done, &dim, &along);
         for (uint32_t d = 0; d < part->n_dims; ++d) {
             lengths[d] = d < dim ? 1 : d == dim ? along : part->lengths[d];
         }
-        extents_out[n] = ds_extent_box(part->n_dims, offset, lengths);
+        n += add_boxes(part, offset, lengths, &extents_out[n]);
     }
     return n;
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The part of a logical tensor that one rank holds: a box of it, or a range of a box's elements.
+ * One dim of the box may be in blocks: as many indices in each of them, at equal distances (a
+ * rank's heads of packed q, k, v).
  *
  * Made by placements, read by redistribution (what overlaps with what), by checkpoints (as extents)
  * and by tests. Plain values; elements are opaque bytes.
@@ -19,6 +21,9 @@ typedef struct dsi_part {
     bool flat;
     int64_t offset[DS_MAX_DIMS];  /* box: first index on each dim … */
     int64_t lengths[DS_MAX_DIMS]; /* … and number of indices; 0 where a rank has nothing */
+    uint32_t blocks;              /* of block_dim; 0: no dim is in blocks, else 2 and more */
+    uint32_t block_dim;           /* its length is that of all blocks, its offset the first one's */
+    int64_t block_stride;         /* indices from one block to the next */
     int64_t begin, count;         /* elements of the box, in row-major order */
     int64_t slots;                /* elements of local memory, padding included */
 } dsi_part;
@@ -42,11 +47,21 @@ int64_t dsi_part_pack(const dsi_part *from, const void *in, const dsi_part *to, 
 int64_t dsi_part_unpack(const dsi_part *from, const void *packed, const dsi_part *to, void *out,
                         size_t element_bytes);
 
-/* The part as extents of a tensor, in row-major order: one where it is a box or where its box is
- * the whole tensor, else at most 2 · n_dims boxes. Returns how many; 0 for an empty part. */
-enum { DSI_PART_MOST_EXTENTS = 2 * DS_MAX_DIMS };
+/* The runs of elements that both have, in order: n of them at in_a of a's memory and in_b of b's.
+ * Ends with the first error that `visit` returns. */
+typedef ds_status (*dsi_part_visit_fn)(void *user, int64_t in_a, int64_t in_b, int64_t n);
+ds_status dsi_part_visit(const dsi_part *a, const dsi_part *b, dsi_part_visit_fn visit, void *user);
+
+/* The part as extents of a tensor: one where it is a box or where its box is the whole tensor, else
+ * at most 2 · n_dims boxes, and of a dim in blocks each of them once for each block. Without blocks
+ * they are in row-major order, one behind the other in the part's memory; with blocks they lie
+ * there as dsi_part_of_extent() and dsi_part_copy() say. Returns how many; 0 for an empty part. */
+enum { DSI_PART_MOST_BLOCKS = 8, DSI_PART_MOST_EXTENTS = 2 * DS_MAX_DIMS * DSI_PART_MOST_BLOCKS };
 uint32_t dsi_part_extents(const dsi_part *part, ds_shape shape,
                           ds_extent extents_out[DSI_PART_MOST_EXTENTS]);
+
+/* An extent of a tensor as a part of it. */
+dsi_part dsi_part_of_extent(const ds_extent *extent, ds_shape shape);
 
 /* Elements of a part that lie side by side in the tensor too. */
 typedef struct dsi_run {

@@ -76,18 +76,13 @@ static double price_of_move(const dsi_placing *w, uint32_t i, dsi_axis axis, dsi
     return gathers ? whole : -1.0;
 }
 
-static bool same_on(dsi_place_on a, dsi_place_on b)
-{
-    return a.kind == b.kind && a.dim == b.dim;
-}
-
 static price price_of(const dsi_placing *w, dsi_axis axis, const dsi_strategy *s)
 {
     price p = {.allowed = true};
     for (uint32_t i = 0; i < w->node->n_in; ++i) {
         const bool from_flat = (w->was_flat[i] >> axis & 1u) != 0;
         const dsi_place_on from = w->node->in[i].at.on[axis];
-        if (!dsi_placing_has(w, i) || (same_on(from, s->in[i]) && !from_flat)) {
+        if (!dsi_placing_has(w, i) || (dsi_place_on_equal(from, s->in[i]) && !from_flat)) {
             continue;
         }
         const double bytes = dsi_placing_is_fixed(w, i) || lacks_rows(w, from, s->in[i])
@@ -175,7 +170,13 @@ static ds_status place_axis(dsi_placing *w, dsi_axis axis)
         return place_own(w, axis);
     }
     dsi_strategy list[DSI_RULE_STRATEGIES];
-    const uint32_t n = dsi_rule_strategies(&w->p->rule, w->node->mesh, axis, w->node->policy, list);
+    uint32_t blocks = 0;
+    for (uint32_t i = 0; i < w->node->n_in; ++i) {
+        const uint32_t has = dsi_placing_has(w, i) ? w->node->in[i].at.on[axis].blocks : 0;
+        blocks = has > 0 ? has : blocks;
+    }
+    const uint32_t n =
+        dsi_rule_strategies(&w->p->rule, w->node->mesh, axis, w->node->policy, blocks, list);
     const dsi_strategy *best = NULL;
     const dsi_strategy *nearest = &list[0];
     price least = {0};

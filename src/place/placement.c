@@ -9,27 +9,27 @@ dsi_placement dsi_replicate(void)
     return (dsi_placement){0};
 }
 
-dsi_placement dsi_shard(dsi_placement p, dsi_axis axis, uint32_t dim)
+dsi_placement dsi_shard_blocks(dsi_placement p, dsi_axis axis, uint32_t dim, uint32_t blocks)
 {
-    p.on[axis] = (dsi_place_on){DSI_SHARD, (uint8_t)dim};
+    p.on[axis] = (dsi_place_on){DSI_SHARD, (uint8_t)dim, (uint8_t)blocks};
     return p;
 }
 
 dsi_placement dsi_partial(dsi_placement p, dsi_axis axis)
 {
-    p.on[axis] = (dsi_place_on){DSI_PARTIAL, 0};
+    p.on[axis] = (dsi_place_on){.kind = DSI_PARTIAL};
     return p;
 }
 
 dsi_placement dsi_partial_of(dsi_placement p, dsi_axis axis, dsi_terms terms)
 {
-    p.on[axis] = (dsi_place_on){DSI_PARTIAL, (uint8_t)terms};
+    p.on[axis] = (dsi_place_on){.kind = DSI_PARTIAL, .dim = (uint8_t)terms};
     return p;
 }
 
 dsi_placement dsi_own(dsi_placement p, dsi_axis axis)
 {
-    p.on[axis] = (dsi_place_on){DSI_OWN, 0};
+    p.on[axis] = (dsi_place_on){.kind = DSI_OWN};
     return p;
 }
 
@@ -116,8 +116,38 @@ static ds_status check_flat(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_placeme
 
 static bool is_known(dsi_place_on on)
 {
+    if (on.blocks != 0 &&
+        (on.kind != DSI_SHARD || on.blocks < 2 || on.blocks > DSI_PART_MOST_BLOCKS)) {
+        return false;
+    }
     return on.kind == DSI_PARTIAL ? on.dim <= DSI_TERMS_SIDE
                                   : on.kind == DSI_SHARD || (on.kind <= DSI_OWN && on.dim == 0);
+}
+
+/* A dim in blocks is cut evenly, by one axis alone, and no other dim is in blocks. */
+static ds_status check_blocks(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_placement *p,
+                              ds_shape shape, const char *name)
+{
+    uint32_t n = 0;
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        const dsi_place_on on = p->on[a];
+        if (on.blocks == 0 || mesh->size[a] == 1) {
+            continue;
+        }
+        if (++n > 1) {
+            return bad(ctx, p, name, "two axes cut blocks");
+        }
+        for (uint32_t b = 0; b < DSI_AXIS_COUNT; ++b) {
+            if (b != a && mesh->size[b] > 1 && p->on[b].kind == DSI_SHARD &&
+                p->on[b].dim == on.dim) {
+                return bad(ctx, p, name, "another axis cuts the dim that is cut in blocks");
+            }
+        }
+        if (shape.dims[on.dim] % ((int64_t)on.blocks * mesh->size[a]) != 0) {
+            return bad(ctx, p, name, "the ranks do not divide the blocks of the dim");
+        }
+    }
+    return DS_OK;
 }
 
 ds_status dsi_placement_check(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_placement *p,
@@ -135,6 +165,7 @@ ds_status dsi_placement_check(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_place
                            p->on[a].dim, shape.n_dims);
         }
     }
+    DS_TRY(check_blocks(ctx, mesh, p, shape, name));
     return check_flat(ctx, mesh, p, name);
 }
 
@@ -199,9 +230,17 @@ dsi_part dsi_placement_part(const dsi_mesh *mesh, const dsi_placement *p, ds_sha
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
         if (p->on[a].kind == DSI_SHARD) {
             const uint32_t d = p->on[a].dim;
+            const int64_t blocks = p->on[a].blocks > 0 && mesh->size[a] > 1 ? p->on[a].blocks : 1;
+            const int64_t block = part.lengths[d] / blocks;
             int64_t begin;
-            cut(part.lengths[d], mesh->size[a], coords.at[a], &begin, &part.lengths[d]);
+            cut(block, mesh->size[a], coords.at[a], &begin, &part.lengths[d]);
             part.offset[d] += begin;
+            if (blocks > 1) {
+                part.lengths[d] *= blocks;
+                part.blocks = (uint32_t)blocks;
+                part.block_dim = d;
+                part.block_stride = block;
+            }
         }
     }
     part.count = ds_shape_count(ds_shape_of(part.n_dims, part.lengths));

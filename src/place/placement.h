@@ -9,8 +9,10 @@
  *
  * Cuts: n indices (or elements) over N ranks make slices of S = ceil(n/N); rank r has
  * [r·S, min((r+1)·S, n)), which may be short or empty. Axes that cut the same dim cut one after the
- * other, the mesh's outermost first. Flat cuts what the Shards leave (the local box), over its
- * whole tuple at once; its local memory is S elements, zeros behind the last.
+ * other, the mesh's outermost first. A dim of so many equal blocks may be cut inside of each (the
+ * heads of packed q, k, v): a rank has as much of every block, evenly, and no other axis cuts the
+ * dim. Flat cuts what the Shards leave (the local box), over its whole tuple at once; its local
+ * memory is S elements, zeros behind the last.
  *
  * Sums: the value of a Partial placement is the sum over all ranks of the group along its Partial
  * axes together, in fp32, in the canonical order (aligned binary tree over the group's index, axes
@@ -40,7 +42,14 @@ typedef enum dsi_terms {
 typedef struct dsi_place_on {
     uint8_t kind; /* dsi_place_kind */
     uint8_t dim;  /* of DSI_SHARD; of DSI_PARTIAL its dsi_terms; else 0 */
+    uint8_t
+        blocks; /* of DSI_SHARD: blocks of the dim that are cut each; 0: the dim is cut as one */
 } dsi_place_on;
+
+static inline bool dsi_place_on_equal(dsi_place_on a, dsi_place_on b)
+{
+    return a.kind == b.kind && a.dim == b.dim && a.blocks == b.blocks;
+}
 
 typedef enum dsi_cut {
     DSI_CUT_NONE = 0,
@@ -57,7 +66,11 @@ typedef struct dsi_placement {
 
 /* Makers, to be combined: dsi_shard(dsi_partial(dsi_replicate(), tp), dps, 0). */
 dsi_placement dsi_replicate(void);
-dsi_placement dsi_shard(dsi_placement p, dsi_axis axis, uint32_t dim);
+dsi_placement dsi_shard_blocks(dsi_placement p, dsi_axis axis, uint32_t dim, uint32_t blocks);
+static inline dsi_placement dsi_shard(dsi_placement p, dsi_axis axis, uint32_t dim)
+{
+    return dsi_shard_blocks(p, axis, dim, 0);
+}
 dsi_placement dsi_partial(dsi_placement p, dsi_axis axis);
 dsi_placement dsi_partial_of(dsi_placement p, dsi_axis axis, dsi_terms terms);
 dsi_placement dsi_own(dsi_placement p, dsi_axis axis);
@@ -86,7 +99,8 @@ uint32_t dsi_placement_own_axes(const dsi_placement *p);
 uint32_t dsi_placement_shard_axes(const dsi_placement *p); /* Shard of any dim */
 uint32_t dsi_placement_dim_axes(const dsi_placement *p, uint32_t dim);
 
-/* "R", "dps:S(0) tp:P", "dps:own", "tp:S(1) flat(dps,ep)", "flat(dps;tensor@3)"; Pmax, Pexact and
+/* "R", "dps:S(0) tp:P", "dps:own", "tp:S(1) flat(dps,ep)", "flat(dps;tensor@3)"; "tp:S(1;3)": dim
+ * 1 in each of its 3 blocks; Pmax, Pexact and
  * Pside are the other reductions. Axes that are replicated are left out. */
 void dsi_placement_text(const dsi_placement *p, dsi_buf *buf);
 /* The same into a text of fixed size, for messages. */

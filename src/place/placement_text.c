@@ -15,7 +15,11 @@ void dsi_placement_text(const dsi_placement *p, dsi_buf *buf)
     const char *blank = "";
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
         if (p->on[a].kind == DSI_SHARD) {
-            dsi_buf_printf(buf, "%s%s:S(%u)", blank, dsi_axis_name((dsi_axis)a), p->on[a].dim);
+            dsi_buf_printf(buf, "%s%s:S(%u", blank, dsi_axis_name((dsi_axis)a), p->on[a].dim);
+            if (p->on[a].blocks > 0) {
+                dsi_buf_printf(buf, ";%u", p->on[a].blocks);
+            }
+            dsi_buf_putc(buf, ')');
             blank = " ";
         } else if (p->on[a].kind != DSI_REPLICATE) {
             const bool own = p->on[a].kind == DSI_OWN;
@@ -111,9 +115,15 @@ static const char *read_on(const char *at, dsi_placement *p)
     const char *shard = expect(at, ":S(");
     if (shard != NULL) {
         uint32_t dim = 0;
-        at = expect(read_number(shard, DS_MAX_DIMS - 1, &dim), ")");
-        *p = dsi_shard(*p, axis, dim);
-        return at;
+        uint32_t blocks = 0;
+        at = read_number(shard, DS_MAX_DIMS - 1, &dim);
+        const char *more = expect(at, ";");
+        if (more != NULL) {
+            at = read_number(more, DSI_PART_MOST_BLOCKS, &blocks);
+            at = blocks < 2 ? NULL : at;
+        }
+        *p = dsi_shard_blocks(*p, axis, dim, blocks);
+        return expect(at, ")");
     }
     if (expect(at, ":own") != NULL) {
         *p = dsi_own(*p, axis);
@@ -144,7 +154,9 @@ ds_status dsi_placement_parse(ds_ctx *ctx, const char *text, dsi_placement *p_ou
     }
     if (next == NULL || *text == '\0') {
         return ds_fail(ctx, DS_ERR_FORMAT,
-                       "placement: \"%.100s\", expected R or a list of axis:S(dim), axis:P, "
+                       "placement: \"%.100s\", expected R or a list of axis:S(dim), "
+                       "axis:S(dim;blocks), axis:P, "
+                       ""
                        "axis:own, flat(axes), flat(axes;tensor@owner); wrong at \"%.20s\"",
                        text, at);
     }

@@ -142,7 +142,7 @@ static dsi_spread complete_gradient(const walk *w, const dsi_spread *made)
     dsi_spread s = {.at = w->gradient};
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
         if (made->at.on[a].kind == DSI_SHARD) {
-            s.at = dsi_shard(s.at, (dsi_axis)a, made->at.on[a].dim);
+            s.at.on[a] = made->at.on[a];
         }
     }
     return s;

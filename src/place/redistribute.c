@@ -126,7 +126,7 @@ static void exchange(search *s, const trail *t)
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
         const dsi_place_on from = t->at.on[a];
         const dsi_place_on to = s->to.on[a];
-        if (from.kind != to.kind || from.dim != to.dim) {
+        if (!dsi_place_on_equal(from, to)) {
             differ |= 1u << a;
             dims |= from.kind == DSI_SHARD ? 1u << from.dim : 0;
             dims |= to.kind == DSI_SHARD ? 1u << to.dim : 0;

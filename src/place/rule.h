@@ -42,9 +42,11 @@ typedef struct dsi_strategy {
     uint32_t averaged_in; /* inputs that are added to those, and must be averaged as well */
 } dsi_strategy;
 
-/* All strategies of the case on an axis, replicate first; returns how many. */
+/* All strategies of the case on an axis, replicate first; returns how many. blocks: each letter
+ * that may be cut may be so in that many blocks as well, for operands that are; 0: no. Where an
+ * operator has blocks side by side itself, they are what its strategies cut. */
 uint32_t dsi_rule_strategies(const ds_place_case *c, const dsi_mesh *mesh, dsi_axis axis,
-                             const dsi_place_policy *policy,
+                             const dsi_place_policy *policy, uint32_t blocks,
                              dsi_strategy list_out[DSI_RULE_STRATEGIES]);
 
 /* Attributes of the node for a rank's part, into attrs_out (op->attrs_bytes): heads and shapes are

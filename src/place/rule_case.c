@@ -149,7 +149,7 @@ dsi_terms dsi_rule_terms(const ds_place_case *c)
 
 static dsi_place_on partial_of(const ds_place_case *c)
 {
-    return (dsi_place_on){DSI_PARTIAL, (uint8_t)dsi_rule_terms(c)};
+    return (dsi_place_on){.kind = DSI_PARTIAL, .dim = (uint8_t)dsi_rule_terms(c)};
 }
 
 /* ---- strategies ------------------------------------------------------------------------------ */
@@ -164,10 +164,18 @@ static bool out_is_there(const ds_place_case *c, uint32_t o)
     return c->out_meta[o].dtype != DS_DTYPE_NONE;
 }
 
+/* Blocks that operand i (inputs, then outputs) has of a letter; 1: it is one. */
+static int64_t blocks_of(const ds_place_case *c, char letter, uint32_t i)
+{
+    const uint8_t n = i < c->n_in ? c->in_blocks[i] : c->out_blocks[i - c->n_in];
+    return c->block_letter == letter && n > 0 ? n : 1;
+}
+
 /* Whether the letter's dims can be cut over `size` ranks more: heads evenly; different sizes (a
  * reshape, grouped heads) evenly; and no rank is left without any. */
 static bool can_cut(const ds_place_case *c, char letter, uint32_t size, bool evenly)
 {
+    const bool has_blocks = c->block_letter == letter;
     const int64_t before = c->times[(int)letter] == 0 ? 1 : c->times[(int)letter];
     const int64_t total = before * (int64_t)size;
     int64_t first = -1;
@@ -180,7 +188,8 @@ static bool can_cut(const ds_place_case *c, char letter, uint32_t size, bool eve
         for (uint32_t d = 0; label[d] != '\0'; ++d) {
             if (label[d] == letter) {
                 const int64_t n = meta->shape.dims[d];
-                even = even && n % total == 0;
+                const int64_t blocks = blocks_of(c, letter, i);
+                even = even && n % (total * blocks) == 0;
                 same = same && (first < 0 || n == first);
                 first = n;
             }
@@ -190,16 +199,17 @@ static bool can_cut(const ds_place_case *c, char letter, uint32_t size, bool eve
         even = even && c->units[0] % total == 0 && c->units[1] % total == 0;
         same = false;
     }
-    if (even || evenly || !same || before > 1) {
-        return even && first > 0;
+    if (even || evenly || !same || before > 1 || has_blocks) {
+        return even && first > 0 && (!has_blocks || (before == 1 && !c->is_in_blocks));
     }
     return (first + total - 1) / total * (total - 1) < first;
 }
 
-static dsi_place_on cut_at(const char *label, char letter)
+static dsi_place_on cut_at(const char *label, char letter, uint8_t blocks)
 {
     const char *at = strchr(label, letter);
-    return at == NULL ? (dsi_place_on){0} : (dsi_place_on){DSI_SHARD, (uint8_t)(at - label)};
+    return at == NULL ? (dsi_place_on){0}
+                      : (dsi_place_on){DSI_SHARD, (uint8_t)(at - label), blocks};
 }
 
 /* Cuts a letter; false where an output would depend on the cut in a way that is no sum. */
@@ -208,12 +218,16 @@ static bool cut_letter(const ds_place_case *c, char letter, dsi_strategy *s)
     uint32_t has = 0;
     *s = (dsi_strategy){.letter = letter};
     for (uint32_t i = 0; i < c->n_in; ++i) {
-        s->in[i] = in_is_there(c, i) ? cut_at(c->in[i], letter) : (dsi_place_on){0};
+        s->in[i] = in_is_there(c, i)
+                       ? cut_at(c->in[i], letter, c->block_letter == letter ? c->in_blocks[i] : 0)
+                       : (dsi_place_on){0};
         has |= s->in[i].kind == DSI_SHARD ? 1u << i : 0;
     }
     uint32_t partial = 0;
     for (uint32_t o = 0; o < c->n_out; ++o) {
-        s->out[o] = out_is_there(c, o) ? cut_at(c->out[o], letter) : (dsi_place_on){0};
+        s->out[o] = out_is_there(c, o) ? cut_at(c->out[o], letter,
+                                                c->block_letter == letter ? c->out_blocks[o] : 0)
+                                       : (dsi_place_on){0};
         const bool depends = (c->computed[o] & has) != 0;
         if (out_is_there(c, o) && s->out[o].kind != DSI_SHARD && depends) {
             if (strchr(c->sums, letter) == NULL) {
@@ -279,8 +293,33 @@ static void pass_group(const ds_place_case *c, uint32_t group, dsi_strategy *s)
     }
 }
 
+/* Whether what a strategy cuts may be cut in blocks: wherever the rule is by letters alone, and the
+ * dims are long enough for an equal share of each block. */
+static bool may_be_in_blocks(const ds_place_case *c, const dsi_strategy *s, uint32_t size,
+                             uint32_t blocks)
+{
+    bool may = blocks > 1 && !c->is_in_blocks && s->letter != c->block_letter &&
+               s->letter != c->unit_letter &&
+               (c->flags & (DS_PLACE_SAMPLES | DSI_PLACE_COLUMNS)) == 0 &&
+               c->times[(int)s->letter] <= 1;
+    for (uint32_t i = 0; i < c->n_in + c->n_out && may; ++i) {
+        const dsi_place_on on = i < c->n_in ? s->in[i] : s->out[i - c->n_in];
+        const ds_meta *meta = i < c->n_in ? &c->in_meta[i] : &c->out_meta[i - c->n_in];
+        may = on.kind != DSI_SHARD || meta->shape.dims[on.dim] % ((int64_t)size * blocks) == 0;
+    }
+    return may;
+}
+
+static void cut_in_blocks(const ds_place_case *c, uint32_t blocks, dsi_strategy *s)
+{
+    for (uint32_t i = 0; i < c->n_in + c->n_out; ++i) {
+        dsi_place_on *on = i < c->n_in ? &s->in[i] : &s->out[i - c->n_in];
+        on->blocks = on->kind == DSI_SHARD ? (uint8_t)blocks : 0;
+    }
+}
+
 uint32_t dsi_rule_strategies(const ds_place_case *c, const dsi_mesh *mesh, dsi_axis axis,
-                             const dsi_place_policy *policy,
+                             const dsi_place_policy *policy, uint32_t blocks,
                              dsi_strategy list_out[DSI_RULE_STRATEGIES])
 {
     uint32_t n = 0;
@@ -292,6 +331,11 @@ uint32_t dsi_rule_strategies(const ds_place_case *c, const dsi_mesh *mesh, dsi_a
             list_out[n].averaged = averaged_outputs(c);
             list_out[n].averaged_in = averaged_inputs(c, list_out[n].averaged);
             ++n;
+            if (n < DSI_RULE_STRATEGIES &&
+                may_be_in_blocks(c, &list_out[n - 1], mesh->size[axis], blocks)) {
+                list_out[n] = list_out[n - 1];
+                cut_in_blocks(c, blocks, &list_out[n++]);
+            }
         }
     }
     for (uint32_t g = 0; g < c->n_groups && n < DSI_RULE_STRATEGIES; ++g) {
@@ -306,6 +350,15 @@ void dsi_rule_case_take(ds_place_case *c, const dsi_mesh *mesh, dsi_axis axis,
     if (s->letter != '\0') {
         uint32_t *times = &c->times[(int)s->letter];
         *times = (*times == 0 ? 1 : *times) * mesh->size[axis];
+        bool in_blocks = false;
+        for (uint32_t i = 0; i < c->n_in + c->n_out; ++i) {
+            const dsi_place_on on = i < c->n_in ? s->in[i] : s->out[i - c->n_in];
+            in_blocks = in_blocks || on.blocks > 0;
+        }
+        if (in_blocks) { /* no other axis cuts such a dim */
+            dsi_place_drop(c->split, s->letter);
+            c->is_in_blocks = true;
+        }
     }
 }
 

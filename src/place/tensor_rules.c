@@ -4,7 +4,8 @@
  * A walk in program order gives each value its region, if any, and the dim that is sharded. Where a
  * node has no strategy for what it gets, the regions of its inputs fail: their values are whole
  * again. The walk repeats without the parameters of regions that failed, since what read them
- * decided by them, until none fails.
+ * decided by them, until none fails. A node that could take its input, were it cut inside of equal
+ * blocks, wishes so: its region's parameters are tried once in that way before they are given up.
  */
 #include "place/tensor_rules.h"
 
@@ -18,12 +19,13 @@ enum { NO_REGION = UINT32_MAX };
 typedef struct region {
     uint32_t joined; /* itself, or the region that it became part of */
     bool failed;
-    bool ended; /* by a sum */
+    bool ended;     /* by a sum */
+    uint8_t blocks; /* failed because it is not cut in so many blocks; 0: for another reason */
 } region;
 
 typedef struct sharded {
     uint32_t region; /* NO_REGION: whole */
-    uint8_t dim;
+    uint8_t dim, blocks;
 } sharded;
 
 typedef struct finder {
@@ -35,6 +37,7 @@ typedef struct finder {
     sharded *values; /* per value */
     sharded *cells;  /* per cell */
     bool *banned;    /* per cell: its region failed in a walk before */
+    uint8_t *wished; /* per cell: blocks that it is cut in, if it is; 0: none */
 } finder;
 
 static uint32_t root(const finder *f, uint32_t r)
@@ -56,6 +59,8 @@ static uint32_t join(finder *f, uint32_t a, uint32_t b)
     const uint32_t from = root(f, b);
     f->regions[to].failed = f->regions[to].failed || f->regions[from].failed;
     f->regions[to].ended = f->regions[to].ended || f->regions[from].ended;
+    f->regions[to].blocks =
+        f->regions[to].blocks > 0 ? f->regions[to].blocks : f->regions[from].blocks;
     f->regions[from].joined = to;
     return to;
 }
@@ -81,7 +86,9 @@ static ds_meta meta_of(const finder *f, ds_value v)
 static bool divides(const finder *f, ds_value v, const dsi_place_on *on)
 {
     return on->kind != DSI_SHARD ||
-           meta_of(f, v).shape.dims[on->dim] % f->mesh->size[DSI_AXIS_TP] == 0;
+           meta_of(f, v).shape.dims[on->dim] %
+                   ((int64_t)f->mesh->size[DSI_AXIS_TP] * (on->blocks > 0 ? on->blocks : 1)) ==
+               0;
 }
 
 /* Whether an input may be as a strategy wants it. A whole activation may be sharded where it is; a
@@ -91,10 +98,13 @@ static bool takes(const finder *f, ds_value v, const dsi_place_on *want)
     const ds_cell cell = free_cell(f, v);
     const sharded *have = cell != DS_NONE ? &f->cells[cell] : &f->values[v];
     if (lives(f, have)) {
-        return want->kind == DSI_SHARD && want->dim == have->dim;
+        return want->kind == DSI_SHARD && want->dim == have->dim && want->blocks == have->blocks;
     }
+    const bool free =
+        cell == DS_NONE ||
+        (!f->banned[cell] && (f->wished[cell] == 0 || f->wished[cell] == want->blocks));
     return want->kind == DSI_REPLICATE || want->kind == DSI_PARTIAL ||
-           (want->kind == DSI_SHARD && (cell == DS_NONE || !f->banned[cell]));
+           (want->kind == DSI_SHARD && free);
 }
 
 static bool shards_matrix(const finder *f, ds_value v, const dsi_place_on *want)
@@ -141,12 +151,27 @@ static bool fits(const finder *f, const dsi_node_info *node, const dsi_strategy 
     return sharded_out && (matrix || !begins);
 }
 
-static bool find_strategy(const finder *f, const dsi_node_info *node, bool begins,
-                          dsi_strategy *found)
+/* Blocks that an input is cut in, or that a parameter is to be. */
+static uint32_t blocks_of(const finder *f, const dsi_node_info *node)
+{
+    const ds_value *in = dsi_node_in(f->graph, node);
+    uint32_t blocks = 0;
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        const ds_cell cell = in[i] != DS_NONE ? free_cell(f, in[i]) : DS_NONE;
+        if (in[i] == DS_NONE) {
+            continue;
+        }
+        const sharded *have = cell != DS_NONE ? &f->cells[cell] : &f->values[in[i]];
+        const uint32_t own = lives(f, have) ? have->blocks : cell != DS_NONE ? f->wished[cell] : 0;
+        blocks = own > 0 ? own : blocks;
+    }
+    return blocks;
+}
+
+static uint32_t list_strategies(const finder *f, const dsi_node_info *node, dsi_strategy *list)
 {
     ds_meta in[DS_MAX_IN] = {{0}};
     ds_meta out[DS_MAX_OUT] = {{0}};
-    dsi_strategy list[DSI_RULE_STRATEGIES];
     ds_place_case rule;
     for (uint32_t i = 0; i < node->n_in; ++i) {
         in[i] = meta_of(f, dsi_node_in(f->graph, node)[i]);
@@ -155,7 +180,14 @@ static bool find_strategy(const finder *f, const dsi_node_info *node, bool begin
         out[o] = meta_of(f, dsi_node_out(f->graph, node)[o]);
     }
     dsi_rule_case_make(node->op, node->attrs, in, node->n_in, out, node->n_out, &rule);
-    const uint32_t n = dsi_rule_strategies(&rule, f->mesh, DSI_AXIS_TP, &f->policy, list);
+    return dsi_rule_strategies(&rule, f->mesh, DSI_AXIS_TP, &f->policy, blocks_of(f, node), list);
+}
+
+static bool find_strategy(const finder *f, const dsi_node_info *node, bool begins,
+                          dsi_strategy *found)
+{
+    dsi_strategy list[DSI_RULE_STRATEGIES];
+    const uint32_t n = list_strategies(f, node, list);
     for (uint32_t i = 0; i < n; ++i) {
         if (fits(f, node, &list[i], begins)) {
             *found = list[i];
@@ -195,12 +227,12 @@ static void place_node(finder *f, const dsi_node_info *node, const dsi_strategy 
     for (uint32_t i = 0; i < node->n_in; ++i) {
         const ds_cell cell = in[i] != DS_NONE ? free_cell(f, in[i]) : DS_NONE;
         if (cell != DS_NONE && s->in[i].kind == DSI_SHARD) {
-            f->cells[cell] = (sharded){r, s->in[i].dim};
+            f->cells[cell] = (sharded){r, s->in[i].dim, s->in[i].blocks};
         }
     }
     for (uint32_t o = 0; o < node->n_out; ++o) {
         if (out[o] != DS_NONE && s->out[o].kind == DSI_SHARD) {
-            f->values[out[o]] = (sharded){r, s->out[o].dim};
+            f->values[out[o]] = (sharded){r, s->out[o].dim, s->out[o].blocks};
         }
         f->regions[r].ended =
             f->regions[r].ended || (out[o] != DS_NONE && s->out[o].kind == DSI_PARTIAL);
@@ -219,6 +251,22 @@ static bool any_sharded(const finder *f, const dsi_node_info *node)
     return any;
 }
 
+/* Blocks that the node would take sharded input i in; 0: it takes it in none. */
+static uint8_t blocks_wished(const finder *f, const dsi_node_info *node, uint32_t i,
+                             const sharded *have)
+{
+    dsi_strategy list[DSI_RULE_STRATEGIES];
+    const uint32_t n = list_strategies(f, node, list);
+    uint8_t blocks = 0;
+    for (uint32_t k = 0; k < n; ++k) {
+        const dsi_place_on *on = &list[k].in[i];
+        blocks = blocks == 0 && on->kind == DSI_SHARD && on->dim == have->dim && have->blocks == 0
+                     ? on->blocks
+                     : blocks;
+    }
+    return blocks;
+}
+
 static void fail_inputs(finder *f, const dsi_node_info *node)
 {
     const ds_value *in = dsi_node_in(f->graph, node);
@@ -228,7 +276,9 @@ static void fail_inputs(finder *f, const dsi_node_info *node)
                               : in[i] != DS_NONE ? &f->values[in[i]]
                                                  : NULL;
         if (have != NULL && lives(f, have)) {
-            f->regions[root(f, have->region)].failed = true;
+            region *r = &f->regions[root(f, have->region)];
+            r->blocks = blocks_wished(f, node, i, have);
+            r->failed = true;
         }
     }
 }
@@ -269,6 +319,28 @@ static void walk(finder *f)
     }
 }
 
+/* Whether a cell's region failed, and may not where it is cut in blocks. */
+static bool has_new_wish(const finder *f, ds_cell c)
+{
+    const sharded *s = &f->cells[c];
+    const region *r = s->region != NO_REGION ? &f->regions[root(f, s->region)] : NULL;
+    return r != NULL && r->failed && r->blocks > 0 && f->wished[c] == 0;
+}
+
+/* Blocks for the cells of regions that wish them. What began behind such a region, since that was
+ * whole again, is not judged by this walk. */
+static bool wish(finder *f)
+{
+    bool any = false;
+    for (ds_cell c = 0; c < ds_cells_count(f->graph->cells); ++c) {
+        if (has_new_wish(f, c)) {
+            f->wished[c] = f->regions[root(f, f->cells[c].region)].blocks;
+            any = true;
+        }
+    }
+    return any;
+}
+
 /* Cells whose region did not end well are banned; returns whether there are new ones. */
 static bool ban(finder *f)
 {
@@ -285,7 +357,7 @@ static bool ban(finder *f)
     return more;
 }
 
-ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, int8_t *dims_out)
+ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, dsi_place_on *on_out)
 {
     const uint32_t n_cells = ds_cells_count(graph->cells);
     finder f = {.graph = graph, .mesh = mesh, .policy = dsi_place_policy_default()};
@@ -293,18 +365,23 @@ ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, int8_t *
     f.values = calloc((size_t)graph->n_values + 1, sizeof *f.values);
     f.cells = calloc((size_t)n_cells + 1, sizeof *f.cells);
     f.banned = calloc((size_t)n_cells + 1, sizeof *f.banned);
-    const bool room = f.regions != NULL && f.values != NULL && f.cells != NULL && f.banned != NULL;
+    f.wished = calloc((size_t)n_cells + 1, sizeof *f.wished);
+    const bool room = f.regions != NULL && f.values != NULL && f.cells != NULL &&
+                      f.banned != NULL && f.wished != NULL;
     if (room) {
         do {
             walk(&f);
-        } while (ban(&f));
+        } while (wish(&f) || ban(&f));
         for (ds_cell c = 0; c < n_cells; ++c) {
-            dims_out[c] = f.cells[c].region != NO_REGION ? (int8_t)f.cells[c].dim : DSI_NO_DIM;
+            const sharded *s = &f.cells[c];
+            on_out[c] = s->region != NO_REGION ? (dsi_place_on){DSI_SHARD, s->dim, s->blocks}
+                                               : (dsi_place_on){0};
         }
     }
     free(f.regions);
     free(f.values);
     free(f.cells);
     free(f.banned);
+    free(f.wished);
     return room ? DS_OK : ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory for tensor parallelism");
 }

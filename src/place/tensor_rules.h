@@ -11,14 +11,13 @@
 #define DSI_PLACE_TENSOR_RULES_H
 
 #include "ir/graph.h"
-#include "place/mesh.h"
+#include "place/placement.h"
 
-enum { DSI_NO_DIM = -1 };
-
-/* Fills dims_out[0 .. count of the graph's cells): the dim of a parameter, or of a key and value
- * cache, that the tp axis shards, or DSI_NO_DIM. graph: logical; its forward phase is read, fused
- * or not. All shards are equal: what the axis does not divide stays whole, with its region. Pure:
- * of the graph and the size of the axis. Errors: ERR_NOMEM. */
-ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, int8_t *dims_out);
+/* Fills on_out[0 .. count of the graph's cells): how the tp axis shards a parameter, or a key and
+ * value cache; {0}: each rank has it whole. Where the region's columns are packed (q, k and v; gate
+ * and up), they are cut inside of each block. graph: logical; its forward phase is read, fused or
+ * not. All shards are equal: what the axis does not divide stays whole, with its region. Pure: of
+ * the graph and the size of the axis. Errors: ERR_NOMEM. */
+ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, dsi_place_on *on_out);
 
 #endif

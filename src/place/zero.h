@@ -18,9 +18,9 @@ typedef struct dsi_zero_spec {
     uint32_t mics;  /* ranks that share one copy of all states (MiCS); 0: all */
     uint32_t hpz;   /* ranks that share one copy of the parameters alone (hpZ); 0: all */
     uint32_t stage; /* 0 to 3 */
-    /* Per cell: the dim that tp shards, or DSI_NO_DIM (tensor_rules.h); NULL: none. States are
+    /* Per cell: how tp shards it (tensor_rules.h), {0}: it does not; NULL: none. States are
      * sharded as the parameter that they belong to. Borrowed. */
-    const int8_t *tensor_dims;
+    const dsi_place_on *tensor;
     bool reduce_each; /* reduce every micro-batch, not their sum: accumulation is 1, or the run is
                          deterministic. Stages 2 and 3 always do */
     bool sum;         /* gradients are summed over ranks, not averaged */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where each cell lies, for a ZeRO stage. See zero.h. */
-#include "place/tensor_rules.h"
 #include "place/zero.h"
 
 #include <stdlib.h>
@@ -82,15 +81,15 @@ static dsi_spread place_on_data(const dsi_zero_spec *spec, const ds_cell_info *c
     }
 }
 
-/* The dim of a cell that tp shards, or DSI_NO_DIM. */
-static int tensor_dim(const dsi_zero_spec *spec, const ds_cells *cells, ds_cell c)
+/* How tp shards a cell; {0}: it does not. */
+static dsi_place_on on_tensor(const dsi_zero_spec *spec, const ds_cells *cells, ds_cell c)
 {
     const ds_cell_info *cell = ds_cells_get(cells, c);
-    const bool is_sharded = spec->tensor_dims != NULL && spec->mesh.size[DSI_AXIS_TP] > 1;
+    const bool is_sharded = spec->tensor != NULL && spec->mesh.size[DSI_AXIS_TP] > 1;
     const ds_cell param = cell->of != DS_NONE ? cell->of : c;
     /* a state that has not its parameter's shape (one number for the tensor) is not cut */
     const bool alike = ds_shape_equal(cell->meta.shape, ds_cells_get(cells, param)->meta.shape);
-    return is_sharded && alike ? spec->tensor_dims[param] : DSI_NO_DIM;
+    return is_sharded && alike ? spec->tensor[param] : (dsi_place_on){0};
 }
 
 void dsi_zero_rules(const dsi_zero_spec *spec, const ds_cells *cells, dsi_spread *spreads)
@@ -98,11 +97,11 @@ void dsi_zero_rules(const dsi_zero_spec *spec, const ds_cells *cells, dsi_spread
     int64_t kept = 0;
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(cells, c);
-        const int dim = tensor_dim(spec, cells, c);
-        const int64_t shards = dim != DSI_NO_DIM ? spec->mesh.size[DSI_AXIS_TP] : 1;
+        const dsi_place_on on = on_tensor(spec, cells, c);
+        const int64_t shards = on.kind == DSI_SHARD ? spec->mesh.size[DSI_AXIS_TP] : 1;
         spreads[c] = place_on_data(spec, cell, ds_shape_count(cell->meta.shape) / shards, &kept);
-        if (dim != DSI_NO_DIM) {
-            spreads[c].at = dsi_shard(spreads[c].at, DSI_AXIS_TP, (uint32_t)dim);
+        if (on.kind == DSI_SHARD) {
+            spreads[c].at.on[DSI_AXIS_TP] = on;
         }
     }
 }

@@ -45,16 +45,51 @@ static bool is_saved(const ds_engine *engine, const ds_cell_info *cell)
     }
 }
 
-/* A slice of a cell that does not live in memory, for the writer. */
+/* A slice of a cell that does not live in memory, or not side by side there, for the writer. */
 typedef struct swapped_cell {
     const ds_engine *engine;
     ds_cell cell;
-    size_t begin; /* byte of the cell */
+    size_t begin;     /* byte of the cell */
+    bool in_blocks;   /* its elements are not side by side: */
+    ds_extent extent; /* these */
 } swapped_cell;
+
+typedef struct block_read {
+    const swapped_cell *s;
+    size_t size; /* bytes of an element */
+    unsigned char *data;
+} block_read;
+
+static ds_status read_run(void *user, int64_t in_cell, int64_t in_data, int64_t n)
+{
+    const block_read *b = user;
+    return dsi_exec_read(b->s->engine->exec, b->s->cell, (size_t)in_cell * b->size,
+                         b->data + (size_t)in_data * b->size, (size_t)n * b->size);
+}
+
+static ds_status fill_blocks(const swapped_cell *s, size_t offset, void *data, size_t n)
+{
+    const ds_meta meta = ds_cells_get(s->engine->cells, s->cell)->meta;
+    const dsi_part own = dsi_engine_part(s->engine, s->cell);
+    block_read b = {s, ds_dtype_bytes(meta.dtype), data};
+    dsi_part some = dsi_part_of_extent(&s->extent, meta.shape);
+    if (offset % b.size != 0 || n % b.size != 0) {
+        return ds_fail(s->engine->ctx, DS_ERR_INTERNAL,
+                       "a checkpoint asks for %zu bytes from %zu of elements of %zu", n, offset,
+                       b.size);
+    }
+    some.flat = true;
+    some.begin = (int64_t)(offset / b.size);
+    some.count = some.slots = (int64_t)(n / b.size);
+    return dsi_part_visit(&own, &some, read_run, &b);
+}
 
 static ds_status fill_swapped(void *user, size_t offset, void *data, size_t n)
 {
     const swapped_cell *s = user;
+    if (s->in_blocks) {
+        return fill_blocks(s, offset, data, n);
+    }
     return dsi_exec_read(s->engine->exec, s->cell, s->begin + offset, data, n);
 }
 
@@ -64,14 +99,15 @@ static ds_status add_slice(ds_engine *engine, ds_checkpoint_writer *writer, cons
 {
     const ds_cell_info *cell = ds_cells_get(engine->cells, swapped->cell);
     const unsigned char *view = dsi_exec_host_view(engine->exec, swapped->cell);
-    const ds_checkpoint_slice slice = {.kind = ds_cell_kind_name(cell->kind),
-                                       .name = cell->name,
-                                       .meta = cell->meta,
-                                       .extent = extent,
-                                       .replicated = extent == NULL,
-                                       .data = view != NULL ? view + swapped->begin : NULL,
-                                       .fill = fill_swapped,
-                                       .user = swapped};
+    const ds_checkpoint_slice slice = {
+        .kind = ds_cell_kind_name(cell->kind),
+        .name = cell->name,
+        .meta = cell->meta,
+        .extent = extent,
+        .replicated = extent == NULL,
+        .data = view != NULL && !swapped->in_blocks ? view + swapped->begin : NULL,
+        .fill = fill_swapped,
+        .user = swapped};
     return ds_checkpoint_writer_add(writer, &slice);
 }
 
@@ -85,7 +121,7 @@ static ds_status add_tensor(ds_engine *engine, ds_checkpoint_writer *writer, ds_
     ds_extent extents[DSI_PART_MOST_EXTENTS] = {ds_extent_flat(0, 0)};
     uint32_t n = 0;
     size_t begin = 0;
-    swapped[0] = (swapped_cell){engine, c, 0};
+    swapped[0] = (swapped_cell){.engine = engine, .cell = c};
     if (!dsi_engine_is_cut(engine, c)) {
         return add_slice(engine, writer, NULL, &swapped[0]);
     }
@@ -93,7 +129,7 @@ static ds_status add_tensor(ds_engine *engine, ds_checkpoint_writer *writer, ds_
         n = dsi_part_extents(&own, meta.shape, extents);
     }
     for (uint32_t i = 0; i < n || i == 0; ++i) { /* an empty one where there is none */
-        swapped[i] = (swapped_cell){engine, c, begin};
+        swapped[i] = (swapped_cell){engine, c, begin, own.blocks > 0, extents[i]};
         DS_TRY(add_slice(engine, writer, &extents[i], &swapped[i]));
         begin += (size_t)ds_extent_count(&extents[i], meta.shape) * ds_dtype_bytes(meta.dtype);
     }
@@ -322,6 +358,27 @@ static uint32_t most_extents(const ds_engine *engine, ds_cell c)
     return most;
 }
 
+/* A box of a part that is in blocks: read as it is, then to its places. */
+static ds_status read_block(const ds_engine *engine, dsi_ckpt_pool *pool,
+                            const ds_checkpoint_tensor *tensor, ds_cell c, const ds_extent *wanted,
+                            unsigned char *data)
+{
+    const ds_meta meta = ds_cells_get(engine->cells, c)->meta;
+    const size_t size = ds_dtype_bytes(meta.dtype);
+    const dsi_part own = dsi_engine_part(engine, c);
+    const dsi_part box = dsi_part_of_extent(wanted, meta.shape);
+    void *room = malloc((size_t)box.count * size + 1);
+    if (room == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to load %s", tensor->name);
+    }
+    const ds_status status = dsi_ckpt_pool_read(pool, tensor, wanted, meta.dtype, room);
+    if (status >= 0) {
+        (void)dsi_part_copy(&box, room, &own, data, size);
+    }
+    free(room);
+    return status;
+}
+
 /* This rank's part of a tensor. All ranks take part, and read as often as the one with most. */
 static ds_status read_part(const ds_engine *engine, dsi_ckpt_pool *pool,
                            const ds_checkpoint_tensor *tensor, ds_cell c, unsigned char *data)
@@ -333,6 +390,10 @@ static ds_status read_part(const ds_engine *engine, dsi_ckpt_pool *pool,
     const uint32_t most = most_extents(engine, c);
     for (uint32_t i = 0; i < most; ++i) {
         const ds_extent *wanted = i < n ? &extents[i] : NULL;
+        if (wanted != NULL && own.blocks > 0) {
+            DS_TRY(read_block(engine, pool, tensor, c, wanted, data));
+            continue;
+        }
         DS_TRY(dsi_ckpt_pool_read(pool, tensor, wanted, meta.dtype, data));
         data += wanted != NULL
                     ? (size_t)ds_extent_count(wanted, meta.shape) * ds_dtype_bytes(meta.dtype)

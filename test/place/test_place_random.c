@@ -179,10 +179,12 @@ static dsi_place_on any_on(trial *t, const ds_cell_info *info, uint32_t scheme, 
         return (dsi_place_on){.kind = DSI_PARTIAL};
     }
     if (wild < 2 || (!input && scheme == 3 && wild < 16)) {
-        return (dsi_place_on){DSI_SHARD, (uint8_t)dim};
+        const uint8_t blocks =
+            random_below(&t->rng, 3) == 0 ? (uint8_t)(2 + random_below(&t->rng, 2)) : 0;
+        return (dsi_place_on){DSI_SHARD, (uint8_t)dim, blocks};
     }
     return input && scheme < 3 && scheme <= shape.n_dims
-               ? (dsi_place_on){DSI_SHARD, (uint8_t)(scheme - 1)}
+               ? (dsi_place_on){.kind = DSI_SHARD, .dim = (uint8_t)(scheme - 1)}
                : (dsi_place_on){0};
 }
 

@@ -247,10 +247,10 @@ static void test_refused(void **state)
     static const placed_cell few[] = {{"x", DS_CELL_INPUT, F32({2, {3, 4}}), "tp:S(0)"}};
     refuses(few, 1, "mesh(tp=4)", &dsi_op_tanh, NULL, "would have to be R");
     static const dsi_attention_attrs packed = {
-        .n_heads = 2, .n_kv_heads = 2, .head_dim = 2, .packed = 1, .scale = 1.0};
+        .n_heads = 4, .n_kv_heads = 1, .head_dim = 2, .packed = 1, .scale = 1.0};
     static const placed_cell qkv[] = {{"qkv", DS_CELL_INPUT, F32({3, {1, 4, 12}}), "tp:S(2)"}};
     refuses(qkv, 1, "mesh(tp=2)", &dsi_op_attention, &packed,
-            "packed q, k, v cannot be cut by heads; give them as three tensors");
+            "packed q, k, v with fewer heads of keys than of queries cannot be cut by heads");
     static const dsi_ce_attrs ce = {.ignore_index = -100};
     static const placed_cell rows[] = {
         {"logits", DS_CELL_INPUT, F32({2, {4, 8}}), "tp:S(0)"},

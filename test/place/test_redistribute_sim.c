@@ -156,7 +156,12 @@ static void fill_memory(const suite *s, const job *j, uint32_t i, uint32_t rank,
         for (uint32_t d = shape.n_dims; d-- > 0;) {
             const int64_t at = rest % shape.dims[d];
             rest /= shape.dims[d];
-            inside = inside && at >= part.offset[d] && at < part.offset[d] + part.lengths[d];
+            const bool cut = part.blocks > 0 && part.block_dim == d;
+            const int64_t each = part.lengths[d] / (cut ? part.blocks : 1);
+            const int64_t from =
+                cut ? part.offset[d] + (at - part.offset[d]) / part.block_stride * part.block_stride
+                    : part.offset[d];
+            inside = inside && at >= part.offset[d] && at >= from && at < from + each;
         }
         if (inside) {
             if (in_box >= part.begin && in_box < part.begin + part.count) {
@@ -304,6 +309,10 @@ static ds_meta random_meta(uint32_t n_dims)
     ds_meta meta = {.dtype = dtypes[draw(3)], .shape = {.n_dims = n_dims}};
     for (uint32_t d = 0; d < n_dims; ++d) {
         meta.shape.dims[d] = draw(20) == 0 ? 0 : 1 + draw(d == 0 ? 6 : d == 1 ? 7 : 3);
+        if (d == 1 && draw(3) == 0) { /* as long as blocks need it */
+            meta.shape.dims[0] = meta.shape.dims[0] > 3 ? 3 : meta.shape.dims[0];
+            meta.shape.dims[1] = 12;
+        }
     }
     return meta;
 }
@@ -408,7 +417,7 @@ static void test_two_axes(void **state)
     }
 }
 
-static dsi_placement random_placement(const dsi_mesh *mesh, uint32_t n_dims)
+static dsi_placement random_placement(const dsi_mesh *mesh, ds_shape shape)
 {
     dsi_placement p = {0};
     dsi_axes flat = {0};
@@ -417,7 +426,8 @@ static dsi_placement random_placement(const dsi_mesh *mesh, uint32_t n_dims)
             switch (draw(5)) {
             case 0:
             case 1:
-                p = dsi_shard(p, (dsi_axis)a, draw(n_dims));
+                p = dsi_shard(p, (dsi_axis)a, draw(shape.n_dims));
+                p.on[a].blocks = draw(2) == 0 ? 0 : (uint8_t)(2 + draw(2));
                 break;
             case 2:
                 dsi_axes_add(&flat, (dsi_axis)a);
@@ -428,6 +438,11 @@ static dsi_placement random_placement(const dsi_mesh *mesh, uint32_t n_dims)
             default:
                 break;
             }
+        }
+    }
+    if (dsi_placement_check(ctx, mesh, &p, shape, "x") < 0) { /* blocks where there are none */
+        for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+            p.on[a].blocks = 0;
         }
     }
     const uint32_t size = dsi_axes_size(mesh, &flat);
@@ -468,7 +483,7 @@ static void test_walks(void **state)
             const uint32_t n_dims = 1 + draw(3);
             job *j = new_job(&s, random_meta(n_dims));
             while (j->n_stops < MOST_STOPS) {
-                const dsi_placement p = random_placement(&s.mesh, n_dims);
+                const dsi_placement p = random_placement(&s.mesh, j->meta.shape);
                 add_stop(&s, j, &p);
             }
             n_stops += j->n_stops;

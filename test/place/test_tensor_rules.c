@@ -26,7 +26,7 @@ static void find(const char *model_name, uint32_t tp, ds_trace_mode mode, bool f
     ds_cells *cells = NULL;
     ds_graph *graph = NULL;
     ds_graph *fused = NULL;
-    int8_t dims[CEILING];
+    static dsi_place_on on[CEILING];
     dsi_buf text = dsi_buf_make(2048);
     uint32_t n_sharded = 0;
     uint32_t n_first = 0;
@@ -44,12 +44,12 @@ static void find(const char *model_name, uint32_t tp, ds_trace_mode mode, bool f
     if (fuse) {
         CHECK_OK(ctx, dsi_fuse(graph, &fused));
     }
-    CHECK_OK(ctx, dsi_tensor_rules(fuse ? fused : graph, &mesh, dims));
+    CHECK_OK(ctx, dsi_tensor_rules(fuse ? fused : graph, &mesh, on));
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
         const ds_cell_info *info = ds_cells_get(cells, c);
         const char *first = strstr(info->name, ".0.");
-        n_sharded += dims[c] != DSI_NO_DIM ? 1 : 0;
-        if (dims[c] != DSI_NO_DIM && first != NULL) {
+        n_sharded += on[c].kind == DSI_SHARD ? 1 : 0;
+        if (on[c].kind == DSI_SHARD && first != NULL) {
             const char *at = info->name + strlen(info->name); /* the last two words */
             for (int dots = 0; at > info->name && dots < 2; --at) {
                 dots += at[-1] == '.' ? 1 : 0;
@@ -57,7 +57,10 @@ static void find(const char *model_name, uint32_t tp, ds_trace_mode mode, bool f
                     break;
                 }
             }
-            dsi_buf_printf(&text, "%s%s %d", n_first > 0 ? ", " : "", at, dims[c]);
+            dsi_buf_printf(&text, "%s%s %d", n_first > 0 ? ", " : "", at, on[c].dim);
+            if (on[c].blocks > 0) {
+                dsi_buf_printf(&text, "/%d", on[c].blocks);
+            }
             ++n_first;
         }
     }
@@ -81,6 +84,9 @@ static void what_is_sharded(void **state)
     static const char biased[] =
         "q_proj.weight 0, q_proj.bias 0, k_proj.weight 0, k_proj.bias 0, v_proj.weight 0, "
         "v_proj.bias 0, o_proj.weight 1, gate_proj.weight 0, up_proj.weight 0, down_proj.weight 1";
+    static const char gpt2[] = /* q, k and v are packed */
+        "c_attn.weight 1/3, c_attn.bias 0/3, c_proj.weight 0, c_fc.weight 1, c_fc.bias 0, "
+        "c_proj.weight 0";
     static const struct {
         const char *model;
         uint32_t tp;
@@ -93,7 +99,8 @@ static void what_is_sharded(void **state)
         {"mistral", 2, all},
         {"qwen2", 2, biased},
         {"qwen3", 2, all},
-        {"gpt2", 2, "c_fc.weight 1, c_fc.bias 0, c_proj.weight 0"}, /* q, k and v are packed */
+        {"gpt2", 2, "c_fc.weight 1, c_fc.bias 0, c_proj.weight 0"}, /* three heads */
+        {"gpt2", 3, gpt2},
         {"llama3_tied", 2, all},
     };
     (void)state;

@@ -16,6 +16,10 @@
 
 enum { STEPS = 4 };
 
+static const char packed_gpt2[] =
+    "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":64,\"n_embd\":48,\"n_layer\":3,"
+    "\"n_head\":4,\"resid_pdrop\":0.1,\"embd_pdrop\":0.1,\"attn_pdrop\":0.0}";
+
 typedef struct result {
     uint64_t hash;
     double loss[STEPS], norm[STEPS];
@@ -120,6 +124,8 @@ static char *make_folder(void)
 {
     char *folder = scratch_make();
     scratch_write(scratch_path(folder, "gpt2.json"), small_gpt2, strlen(small_gpt2));
+    /* dropout on probabilities draws by head: without it q, k and v are sharded too */
+    scratch_write(scratch_path(folder, "packed.json"), packed_gpt2, strlen(packed_gpt2));
     scratch_write(scratch_path(folder, "llama.json"), small_llama, strlen(small_llama));
     return folder;
 }
@@ -150,6 +156,8 @@ static void near_whole_layers(void **state)
         {.model = "gpt2.json", .n_data = 2, .tp = 4, .dtype = DS_DTYPE_F32},
         {.model = "gpt2.json", .n_data = 1, .tp = 3, .dtype = DS_DTYPE_BF16},
         {.model = "llama.json", .n_data = 2, .tp = 2, .dtype = DS_DTYPE_BF16},
+        {.model = "packed.json", .n_data = 2, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "packed.json", .n_data = 1, .tp = 4, .dtype = DS_DTYPE_BF16},
     };
     (void)state;
     char *folder = make_folder();
@@ -172,8 +180,10 @@ static void stages_give_the_same_bits(void **state)
 {
     (void)state;
     char *folder = make_folder();
-    for (int i = 0; i < 4; ++i) {
-        run r = {.model = i % 2 == 0 ? "llama.json" : "gpt2.json",
+    for (int i = 0; i < 6; ++i) {
+        run r = {.model = i > 3        ? "packed.json"
+                          : i % 2 == 0 ? "llama.json"
+                                       : "gpt2.json",
                  .n_data = i < 2 ? 2 : 1,
                  .tp = 2,
                  .accumulation = 1 + i / 2,
@@ -200,9 +210,9 @@ static void checkpoints_of_any_mesh(void **state)
     (void)state;
     const int n = sizeof rows / sizeof rows[0];
     char *folder = make_folder();
-    for (int from = 0; from < n; ++from) {
-        run r = rows[from];
-        r.model = "llama.json";
+    for (int i = 0; i < 2 * n; ++i) {
+        run r = rows[i / 2];
+        r.model = i % 2 == 0 ? "llama.json" : "packed.json";
         r.accumulation = 1;
         r.dtype = DS_DTYPE_F32;
         r.folder = folder;
