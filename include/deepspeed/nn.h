@@ -36,7 +36,9 @@ typedef struct ds_trace {
     int64_t kv_length;  /* GENERATE: positions that the KV cells hold */
     int64_t mlp_rows;   /* TRAIN, EVAL: positions of a tile of ds_nn_tiled; default 0: not tiled */
     uint64_t seed;      /* not used by the trace itself */
-    DS_RESERVED(8);
+    int64_t head_ranks; /* ranks that share the heads of attention: fewer heads of keys and values
+                           are repeated until each rank has one; default 0: none are */
+    DS_RESERVED(7);
 } ds_trace;
 
 /* A tracer over a graph, borrowed for its life. trace is copied. */

@@ -49,6 +49,13 @@ static size_t forward_ahead(const dsi_offload_spec *offload)
     return behind < SIZE_MAX - own ? own + behind : SIZE_MAX;
 }
 
+/* Ranks that share the heads of attention, for the trace. */
+static int64_t head_ranks(const maker *m)
+{
+    const uint32_t tp = m->spec.zero.mesh.size[DSI_AXIS_TP];
+    return tp > 1 && !m->spec.no_shards ? tp : 0;
+}
+
 static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
 {
     const dsi_train_spec *train = &m->spec.train;
@@ -329,6 +336,7 @@ static ds_status shard_layers(maker *m, const ds_graph *graph)
 static ds_status build_plans(maker *m)
 {
     ds_graph *graph = NULL;
+    m->spec.train.head_ranks = head_ranks(m);
     DS_TRY(dsi_train_graph(m->request->model, &m->spec.train, m->plan.cells, &graph, &m->plan.own));
     ds_status status = find_residencies(m);
     if (status >= 0) {

@@ -430,7 +430,8 @@ ds_status dsi_train_graph(const ds_model *model, const dsi_train_spec *spec, ds_
                             .dtype = spec->dtype,
                             .batch = spec->batch,
                             .seq_length = spec->seq_length,
-                            .mlp_rows = spec->mlp_rows};
+                            .mlp_rows = spec->mlp_rows,
+                            .head_ranks = spec->head_ranks};
     builder b = {.spec = spec, .ctx = cells->ctx, .cells = cells, .own = cells_out};
     memset(cells_out, 0xff, sizeof *cells_out); /* all DS_NONE */
     DS_TRY(dsi_forward_graph(model, &trace, spec->loss, spec->loss_user, cells, &b.graph));

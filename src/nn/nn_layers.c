@@ -195,6 +195,39 @@ static ds_value attention_with_cache(ds_nn *nn, ds_value q, ds_value k, ds_value
     return ds_nn_apply(nn, &dsi_op_attention, &separate, in, 5);
 }
 
+/* Each head `times` times, side by side: as many as there are ranks. Each computes the few heads
+ * that there are, and takes its own of the many. */
+static ds_value repeat_heads(ds_nn *nn, ds_value x, int64_t n_heads, int64_t times)
+{
+    const ds_shape s = ds_nn_meta(nn, x).shape;
+    const dsi_concat_attrs side_by_side = {.dim = 3};
+    ds_value in[DS_MAX_IN];
+    if (s.n_dims != 3) {
+        return x; /* attention refuses it by name */
+    }
+    const dsi_reshape_attrs apart = {
+        .n_dims = 5, .dims = {s.dims[0], s.dims[1], n_heads, 1, s.dims[2] / n_heads}};
+    const dsi_reshape_attrs together = {.n_dims = 3,
+                                        .dims = {s.dims[0], s.dims[1], s.dims[2] * times}};
+    x = ds_nn_apply(nn, &dsi_op_reshape, &apart, &x, 1);
+    for (int64_t i = 0; i < times; ++i) {
+        in[i] = x;
+    }
+    x = ds_nn_apply(nn, &dsi_op_concat, &side_by_side, in, (uint32_t)times);
+    x = ds_nn_apply(nn, &dsi_op_reshape, &together, &x, 1);
+    return ds_nn_apply(nn, &dsi_op_whole, NULL, &x, 1);
+}
+
+/* Whether ranks that share the heads of queries would each need a head of keys that they cannot
+ * share: fewer of those, of which each is for as many ranks. */
+static bool repeats_heads(const ds_nn *nn, const dsi_attention_attrs *a)
+{
+    const int64_t ranks = nn->trace.head_ranks;
+    return ranks > 1 && a->packed == 0 && a->dropout <= 0.0 && a->n_kv_heads > 0 &&
+           ranks > a->n_kv_heads && a->n_heads % ranks == 0 && ranks % a->n_kv_heads == 0 &&
+           ranks / a->n_kv_heads <= DS_MAX_IN;
+}
+
 ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value first,
                          const ds_attention_params *params)
 {
@@ -210,7 +243,7 @@ ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value
         return DS_NONE;
     }
     const bool dropout = nn->trace.mode == DS_TRACE_TRAIN && params->dropout > 0.0;
-    const dsi_attention_attrs attrs = {
+    dsi_attention_attrs attrs = {
         .n_heads = params->n_heads,
         .n_kv_heads = params->n_kv_heads,
         .head_dim = params->head_dim,
@@ -222,6 +255,12 @@ ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value
         .site = dropout ? ++nn->n_sites : 0};
     if (nn->trace.mode == DS_TRACE_GENERATE && !params->all_keys) {
         return attention_with_cache(nn, q, k, v, &attrs);
+    }
+    if (repeats_heads(nn, &attrs)) {
+        const int64_t times = nn->trace.head_ranks / attrs.n_kv_heads;
+        k = repeat_heads(nn, k, attrs.n_kv_heads, times);
+        v = repeat_heads(nn, v, attrs.n_kv_heads, times);
+        attrs.n_kv_heads = nn->trace.head_ranks;
     }
     const ds_value in[6] = {q, k, v, first, DS_NONE, dropout ? random_state(nn) : DS_NONE};
     return ds_nn_apply(nn, &dsi_op_attention, &attrs, in, dropout ? 6 : 4);

@@ -65,6 +65,7 @@ static const ds_op *const all[] = {
     &dsi_op_cast,
     &dsi_op_reshape,
     &dsi_op_gradient,
+    &dsi_op_whole,
     &dsi_op_permute,
     &dsi_op_slice,
     &dsi_op_pad,

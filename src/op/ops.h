@@ -304,6 +304,8 @@ typedef struct dsi_reshape_attrs {
 } dsi_reshape_attrs;
 extern const ds_op dsi_op_reshape;  /* view */
 extern const ds_op dsi_op_gradient; /* view */
+/* whole: x → x, whole on each rank that shares it, as its gradient is; a view */
+extern const ds_op dsi_op_whole;
 typedef struct dsi_permute_attrs {
     int64_t n_dims;
     int64_t order[DS_MAX_DIMS]; /* out dim i is in dim order[i] */

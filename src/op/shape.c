@@ -173,6 +173,30 @@ const ds_op dsi_op_gradient = {
     .cost = no_cost,
 };
 
+/* ---- whole ----------------------------------------------------------------------------------- */
+static ds_status whole_grad(ds_grad *call)
+{
+    return dsi_grad_by(call, &dsi_op_whole, NULL);
+}
+
+const ds_op dsi_op_whole = {
+    .version = DS_OP_VERSION,
+    .name = "whole",
+    .op_class = DS_CLASS_VIEW,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "_", .out = "_", .flags = DSI_PLACE_WHOLE),
+    .doc = "x → x: on each of the ranks that share it all of it, and all of its gradient, whatever "
+           "those have that read it; a view, nothing moves on one rank.",
+    .n_in_min = 1,
+    .n_in_max = 1,
+    .n_out = 1,
+    .flags = DS_OP_VIEW,
+    .infer = gradient_infer,
+    .grad = whole_grad,
+    .cost = no_cost,
+};
+
 /* ---- permute --------------------------------------------------------------------------------- */
 static ds_status permute_infer(ds_infer *call)
 {

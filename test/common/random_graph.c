@@ -180,6 +180,8 @@ static void unary(pool *p)
         make(p, careful[below(p, 3)], NULL, bounded, 1);
     } else if (which < 4) {
         make(p, ops[which], NULL, &x, 1);
+    } else if (which == 6) {
+        make(p, &dsi_op_whole, NULL, &x, 1);
     } else if (which < 7) {
         make(p, &dsi_op_scale, &scale, &x, 1);
     } else {

@@ -407,6 +407,7 @@ const op_case op_cases[] = {
     {&dsi_op_cast, "tiny to f16", "act[133]~1e-6", ATTRS(dsi_cast_attrs, .dtype = DS_DTYPE_F16),
      .flags = OP_EXACT | OP_NO_GRAD},
     {&dsi_op_gradient, "odd", "act[6,33]", .flags = OP_EXACT},
+    {&dsi_op_whole, "odd", "act[6,33]", .flags = OP_EXACT},
     {&dsi_op_reshape, "odd", "act[6,33]", ATTRS(dsi_reshape_attrs, .n_dims = 3, .dims = {2, 11, 9}),
      .flags = OP_EXACT},
     {&dsi_op_permute, "three", "act[3,5,7]",

@@ -39,6 +39,7 @@ static void find(const char *model_name, uint32_t tp, ds_trace_mode mode, bool f
                             .dtype = DS_DTYPE_F32,
                             .batch = BATCH,
                             .seq_length = SEQ,
+                            .head_ranks = mode == DS_TRACE_TRAIN ? tp : 0,
                             .kv_length = mode == DS_TRACE_GENERATE ? 32 : 0};
     CHECK_OK(ctx, dsi_forward_graph(model, &trace, NULL, NULL, cells, &graph));
     if (fuse) {
@@ -81,6 +82,8 @@ static void what_is_sharded(void **state)
     static const char mlp[] = "gate_proj.weight 0, up_proj.weight 0, down_proj.weight 1";
     static const char all[] = "q_proj.weight 0, k_proj.weight 0, v_proj.weight 0, o_proj.weight 1, "
                               "gate_proj.weight 0, up_proj.weight 0, down_proj.weight 1";
+    static const char grouped[] = "q_proj.weight 0, o_proj.weight 1, "
+                                  "gate_proj.weight 0, up_proj.weight 0, down_proj.weight 1";
     static const char biased[] =
         "q_proj.weight 0, q_proj.bias 0, k_proj.weight 0, k_proj.bias 0, v_proj.weight 0, "
         "v_proj.bias 0, o_proj.weight 1, gate_proj.weight 0, up_proj.weight 0, down_proj.weight 1";
@@ -93,8 +96,9 @@ static void what_is_sharded(void **state)
         const char *want;
     } rows[] = {
         {"llama3", 2, all},
-        {"llama3", 4, mlp}, /* two heads of keys and values */
+        {"llama3", 4, grouped}, /* two heads of keys and values */
         {"llama2", 4, all},
+        {"llama3", 8, mlp}, /* four heads */
         {"llama3", 16, ""}, /* 40 columns */
         {"mistral", 2, all},
         {"qwen2", 2, biased},

@@ -180,13 +180,13 @@ static void stages_give_the_same_bits(void **state)
 {
     (void)state;
     char *folder = make_folder();
-    for (int i = 0; i < 6; ++i) {
-        run r = {.model = i > 3        ? "packed.json"
-                          : i % 2 == 0 ? "llama.json"
-                                       : "gpt2.json",
+    for (int i = 0; i < 7; ++i) {
+        run r = {.model = i == 4 || i == 5 ? "packed.json"
+                          : i % 2 == 0     ? "llama.json"
+                                           : "gpt2.json",
                  .n_data = i < 2 ? 2 : 1,
-                 .tp = 2,
-                 .accumulation = 1 + i / 2,
+                 .tp = i == 6 ? 4 : 2, /* two heads of keys and values */
+                 .accumulation = 1 + i / 2 % 3,
                  .dtype = i % 2 == 0 ? DS_DTYPE_BF16 : DS_DTYPE_F32,
                  .folder = folder};
         const result want = run_steps(&r);

@@ -170,6 +170,7 @@ static bool moves(const ds_kernel_sig *sig)
 REF_KERNEL(cast, cast_run, NULL);
 MOVE_KERNEL_BY(reshape, view_run);
 MOVE_KERNEL_BY(gradient, view_run);
+MOVE_KERNEL_BY(whole, view_run);
 MOVE_KERNEL(permute);
 MOVE_KERNEL(slice);
 MOVE_KERNEL(pad);
@@ -177,5 +178,6 @@ MOVE_KERNEL(split);
 MOVE_KERNEL(concat);
 MOVE_KERNEL(take_rows);
 const ds_kernel *const DSI_REF(shape)[] = {
-    &cast_kernel, &reshape_kernel, &gradient_kernel, &permute_kernel,   &slice_kernel,
-    &pad_kernel,  &split_kernel,   &concat_kernel,   &take_rows_kernel, NULL};
+    &cast_kernel,  &reshape_kernel, &gradient_kernel, &whole_kernel,  &permute_kernel,
+    &slice_kernel, &pad_kernel,     &split_kernel,    &concat_kernel, &take_rows_kernel,
+    NULL};
