@@ -235,7 +235,7 @@ dsi_part dsi_placement_part(const dsi_mesh *mesh, const dsi_placement *p, ds_sha
             int64_t begin;
             cut(block, mesh->size[a], coords.at[a], &begin, &part.lengths[d]);
             part.offset[d] += begin;
-            if (blocks > 1) {
+            if (blocks > 1 && block > 0) {
                 part.lengths[d] *= blocks;
                 part.blocks = (uint32_t)blocks;
                 part.block_dim = d;
