@@ -63,7 +63,8 @@ static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
                           .dtype = train->dtype,
                           .batch = train->batch,
                           .seq_length = train->seq_length,
-                          .mlp_rows = train->mlp_rows};
+                          .mlp_rows = train->mlp_rows,
+                          .head_ranks = head_ranks(m)};
     DS_TRY(dsi_forward_graph(m->request->model, &how, train->loss, train->loss_user, m->plan.cells,
                              graph_out));
     const ds_status status = dsi_compress_graph(train->compression, graph_out, NULL);
