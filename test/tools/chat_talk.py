@@ -191,18 +191,28 @@ def flags_of(fd):
     return [bool(termios.tcgetattr(fd)[3] & flag) for flag in (termios.ICANON, termios.ECHO, termios.ISIG)]
 
 
+def until_edited(t):
+    """A prompt is there, and the editor has the terminal: until then keys are the kernel's."""
+    t.until(b"> ")
+    deadline = time.monotonic() + 60
+    while flags_of(t.fd)[0]:
+        assert time.monotonic() < deadline, "lines are not edited"
+        time.sleep(0.05)
+
+
 def edited():
     """With libedit: lines are edited anywhere, earlier ones come back, UTF-8 stays itself; Ctrl-C and Ctrl-D as without."""
     t = Terminal("--max_new_tokens", 2, term="xterm")
     before = flags_of(t.fd)
-    t.until(b"> ")
+    until_edited(t)
     typed = [b"ell\xe2\x82\xac" + LEFT + ERASE + b"l" + FORWARD + b"o" + HOME + b"h",  # hello, written from the middle
              "é€🙂x".encode() + ERASE, UP + UP, UP + UP + b"!", b"/save edited.jsonl"]
     for line in typed:
         t.send(line)
         time.sleep(0.2)
         t.send(b"\r")
-        t.until(b"\n> ")
+        t.until(b"\n")
+        until_edited(t)
     t.send(b"\x03")
     assert t.end() == 130
     said = [m["content"] for m in json.loads(pathlib.Path("edited.jsonl").read_text())["messages"][::2]]
@@ -210,14 +220,10 @@ def edited():
     pathlib.Path("edited.jsonl").unlink()
     assert before == [True, True, True]
     t = Terminal(term="xterm")
-    t.until(b"> ")
-    deadline = time.monotonic() + 30
-    while flags_of(t.fd)[0]:  # the editor has the terminal
-        assert time.monotonic() < deadline, "lines are not edited"
-        time.sleep(0.05)
+    until_edited(t)
     t.send(b"hello\r")
     t.until(b"good day")
-    t.until(b"> ")
+    until_edited(t)
     t.send(b"\x04")
     t.until(b"\n")
     assert flags_of(t.fd) == before, flags_of(t.fd)
