@@ -111,8 +111,17 @@ static void report_operators(void)
 static void report_accelerators(void)
 {
     heading("Accelerators (--accelerator)");
-    for (uint32_t i = 0; dsi_accel_at(i) != NULL; ++i) {
-        row(dsi_accel_at(i)->name, "%s", dsi_accel_at(i)->doc);
+    uint32_t n = 0;
+    const dsi_accel_row *rows = dsi_accel_rows(&n);
+    const dsi_accel_row *best = dsi_accel_auto(rows, n);
+    for (uint32_t i = 0; i < n; ++i) {
+        row(rows[i].accel->name, "%s%s", rows[i].accel->doc,
+            &rows[i] == best    ? "; auto takes it"
+            : rows[i].rank == 0 ? "; only by name"
+                                : "");
+    }
+    if (best != NULL) {
+        row("auto", "%s: %s, the best of those that are here", best->accel->name, best->why);
     }
 }
 

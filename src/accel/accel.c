@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of accelerators. Add one here: name it in `accels`. See accel.h. */
+/* The list of accelerators. Add one here: a row of `rows`. See accel.h. */
 #include "accel/accel.h"
 
 #include "accel/cpu/cpu_features.h"
@@ -7,20 +7,44 @@
 #include <stdio.h>
 #include <string.h>
 
-static const ds_accel *const accels[] = {&dsi_accel_cpu, &dsi_accel_null, &dsi_accel_sim};
+static const dsi_accel_row rows[] = {
+    {&dsi_accel_cpu, 1, "computes on every machine"},
+    {&dsi_accel_null, 0, "computes nothing"},
+    {&dsi_accel_sim, 0, "for tests, slow"},
+};
 
-enum { N_ACCELS = sizeof accels / sizeof accels[0] };
+enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
-const ds_accel *dsi_accel_at(uint32_t index)
+const dsi_accel_row *dsi_accel_rows(uint32_t *n_out)
 {
-    return index < N_ACCELS ? accels[index] : NULL;
+    *n_out = N_ROWS;
+    return rows;
+}
+
+const dsi_accel_row *dsi_accel_auto(const dsi_accel_row *among, uint32_t n)
+{
+    const dsi_accel_row *best = NULL;
+    for (uint32_t i = 0; i < n; ++i) {
+        if (among[i].rank > (best != NULL ? best->rank : 0)) {
+            best = &among[i];
+        }
+    }
+    return best;
+}
+
+void dsi_accel_say(const dsi_accel_choice *choice, char text_out[DSI_ACCEL_TEXT])
+{
+    const char *name = choice->name[0] != '\0' ? choice->name : dsi_accel_chosen(choice)->name;
+    (void)snprintf(text_out, DSI_ACCEL_TEXT, "%s%s%s%s", name,
+                   choice->options[0] != '\0' ? ":" : "", choice->options,
+                   choice->automatic ? " (auto)" : "");
 }
 
 static const ds_accel *by_name(const char *name)
 {
-    for (uint32_t i = 0; i < N_ACCELS; ++i) {
-        if (strcmp(accels[i]->name, name) == 0) {
-            return accels[i];
+    for (uint32_t i = 0; i < N_ROWS; ++i) {
+        if (strcmp(rows[i].accel->name, name) == 0) {
+            return rows[i].accel;
         }
     }
     return NULL;
@@ -41,8 +65,8 @@ static ds_status not_found(ds_ctx *ctx, const char *text)
 {
     char names[256] = "";
     size_t n = 0;
-    for (uint32_t i = 0; i < N_ACCELS && n < sizeof names; ++i) {
-        n += (size_t)snprintf(names + n, sizeof names - n, ", %s", accels[i]->name);
+    for (uint32_t i = 0; i < N_ROWS && n < sizeof names; ++i) {
+        n += (size_t)snprintf(names + n, sizeof names - n, ", %s", rows[i].accel->name);
     }
     return ds_fail(ctx, DS_ERR_NOT_FOUND,
                    "there is no accelerator \"%.60s\"; expected one of auto%s, or the "
@@ -60,15 +84,20 @@ static ds_status find(ds_ctx *ctx, const char *text, dsi_accel_choice *choice)
     return choice->accel != NULL ? DS_OK : not_found(ctx, text);
 }
 
+bool dsi_accel_is_auto(const char *text)
+{
+    return text == NULL || text[0] == '\0' || strcmp(text, "auto") == 0;
+}
+
 ds_status dsi_accel_choose(ds_ctx *ctx, const char *text, dsi_accel_choice *choice_out)
 {
-    const bool any = text == NULL || text[0] == '\0' || strcmp(text, "auto") == 0;
-    const char *asked = any ? dsi_accel_cpu.name : text;
+    const bool any = dsi_accel_is_auto(text);
+    const char *asked = any ? dsi_accel_auto(rows, N_ROWS)->accel->name : text;
     const char *slash = strrchr(asked, '/');
     const char *colon = strchr(slash != NULL ? slash : asked, ':');
     const size_t n = colon != NULL ? (size_t)(colon - asked) : strlen(asked);
     const char *options = colon != NULL ? colon + 1 : "";
-    dsi_accel_choice choice = {0};
+    dsi_accel_choice choice = {.automatic = any};
     if (n >= sizeof choice.name || strlen(options) >= sizeof choice.options) {
         return ds_fail(
             ctx, DS_ERR_ARG,

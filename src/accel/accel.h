@@ -22,13 +22,30 @@ typedef struct dsi_accel_choice {
     const ds_accel *accel;     /* NULL stands for dsi_accel_cpu */
     char name[DSI_ACCEL_NAME]; /* as it was asked for: a name, or a path */
     char options[DSI_ACCEL_OPTIONS];
+    bool automatic; /* nobody named it */
 } dsi_accel_choice;
 
-/* Reads what a person writes: "NAME" or "NAME:OPTIONS"; NULL, "" and "auto" are the best that there
- * is, today cpu. A name with a slash is the path of a shared object, which is loaded. Errors:
- * ERR_NOT_FOUND lists the names; ERR_ARG; those of dsi_accel_load. */
+/* An accelerator that the library knows. rank: who asks for none gets that of the highest; 0: never
+ * chosen so. why: for lists, what the rank stands for. */
+typedef struct dsi_accel_row {
+    const ds_accel *accel;
+    uint32_t rank;
+    const char *why;
+} dsi_accel_row;
+
+/* The row that `auto` takes of those that there are: of the highest rank, of equal ones the first;
+ * NULL when none has a rank. */
+const dsi_accel_row *dsi_accel_auto(const dsi_accel_row *rows, uint32_t n);
+/* Whether a person leaves the choice: NULL, "" and "auto". */
+bool dsi_accel_is_auto(const char *text);
+/* Reads what a person writes: "NAME" or "NAME:OPTIONS"; the choice that is left is the
+ * best that there is (dsi_accel_auto). A name with a slash is the path of a shared object, which is
+ * loaded. Errors: ERR_NOT_FOUND lists the names; ERR_ARG; those of dsi_accel_load. */
 ds_status dsi_accel_choose(ds_ctx *ctx, const char *text, dsi_accel_choice *choice_out);
 const ds_accel *dsi_accel_chosen(const dsi_accel_choice *choice);
+/* "cpu (auto)", "sim:seed=7": for a line that says what computes. */
+enum { DSI_ACCEL_TEXT = DSI_ACCEL_NAME + DSI_ACCEL_OPTIONS + 8 };
+void dsi_accel_say(const dsi_accel_choice *choice, char text_out[DSI_ACCEL_TEXT]);
 /* What kernels of it may need, on this machine. */
 ds_isa dsi_accel_isa(const dsi_accel_choice *choice);
 
@@ -37,7 +54,7 @@ ds_isa dsi_accel_isa(const dsi_accel_choice *choice);
  * lacks something). */
 ds_status dsi_accel_load(ds_ctx *ctx, const char *path, const ds_accel **accel_out);
 
-/* Accelerator `index` (0,1,...) of this build; NULL past the last. */
-const ds_accel *dsi_accel_at(uint32_t index);
+/* Accelerators of this build, and how many. */
+const dsi_accel_row *dsi_accel_rows(uint32_t *n_out);
 
 #endif

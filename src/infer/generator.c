@@ -139,7 +139,10 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
     if (params->accelerator == NULL && params->engine != NULL) {
         g->accel = params->engine->spec.accel;
     } else {
+        char text[DSI_ACCEL_TEXT];
         DS_TRY(dsi_accel_choose(g->ctx, params->accelerator, &g->accel));
+        dsi_accel_say(&g->accel, text);
+        ds_log(g->ctx, DS_LOG_JOB, "accelerator: %s", text);
     }
     g->model = params->model != NULL ? params->model : params->engine->model;
     const ds_model_info *info = ds_model_get_info(g->model);

@@ -199,9 +199,8 @@ static ds_status simulate(ds_ctx *ctx, dsi_plan_report *r)
 /* Kernels of a device that is not built are those of the null accelerator: no workspace. */
 static const char *accelerator_of(const dsi_report_request *request)
 {
-    const bool given = request->accelerator != NULL && strcmp(request->accelerator, "auto") != 0;
     const bool other = request->device != NULL && !request->device->shared;
-    return !given && other ? "null" : request->accelerator;
+    return other && dsi_accel_is_auto(request->accelerator) ? "null" : request->accelerator;
 }
 
 static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
@@ -212,6 +211,7 @@ static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
                                      .seq_length = request->seq_length,
                                      .accelerator = accelerator_of(request)};
     DS_TRY(dsi_engine_read_config(ctx, &params, &r->spec));
+    r->spec.accel.automatic = dsi_accel_is_auto(request->accelerator);
     DS_TRY(dsi_zero_set_ranks(ctx, &r->spec.zero, request->n_ranks));
     r->spec.room = dsi_memory_room(request->memory);
     const dsi_rank_request rank = {.model = request->model,

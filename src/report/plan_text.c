@@ -14,6 +14,7 @@ static void print_run(dsi_buf *text, const dsi_plan_report *r)
     const dsi_train_spec *t = &r->spec.train;
     const uint32_t n_ranks = r->request.n_ranks;
     char memory[DSI_MEMORY_CHOICE_BYTES];
+    char accelerator[DSI_ACCEL_TEXT];
     dsi_buf_printf(text, "%s: %.2f M parameters (%.2f M trainable), %s, ZeRO stage %u, %u rank%s",
                    ds_model_get_info(r->request.model)->architecture, (double)r->n_parameters / 1e6,
                    (double)r->n_trainable / 1e6, ds_dtype_name(t->dtype), r->spec.zero.stage,
@@ -30,9 +31,11 @@ static void print_run(dsi_buf *text, const dsi_plan_report *r)
     dsi_buf_printf(text, "\n%lld x %lld tokens a micro-batch, %lld micro-batch%s a step: ",
                    (long long)t->batch, (long long)t->seq_length, (long long)t->accumulation,
                    t->accumulation == 1 ? "" : "es");
-    dsi_buf_printf(text, "%.0f tokens a step of all ranks\n",
+    dsi_buf_printf(text, "%.0f tokens a step of all ranks",
                    (double)t->batch * (double)t->seq_length * (double)t->accumulation *
                        dsi_mesh_data_size(&r->spec.zero.mesh));
+    dsi_accel_say(&r->spec.accel, accelerator);
+    dsi_buf_printf(text, "\naccelerator: %s\n", accelerator);
     for (int s = 0; s < DSI_OFFLOAD_SECTIONS; ++s) {
         dsi_buf_printf(text, "%s%s", r->plan.idle[s], r->plan.idle[s][0] != '\0' ? "\n" : "");
     }

@@ -29,6 +29,13 @@ static ds_status check_limit(const ds_engine *engine, const dsi_rank_plan *made)
         (double)bytes / mib, (double)arenas / mib, (double)limit / mib);
 }
 
+static void say_accelerator(const ds_engine *engine)
+{
+    char text[DSI_ACCEL_TEXT];
+    dsi_accel_say(&engine->spec.accel, text);
+    ds_log(engine->ctx, DS_LOG_JOB, "accelerator: %s", text);
+}
+
 /* What the policy chose, where the configuration left it a choice or has to know. */
 static void say_memory(const ds_engine *engine, const dsi_rank_plan *made)
 {
@@ -48,6 +55,7 @@ static ds_status plan(ds_engine *engine, const ds_engine_params *params)
                                       .n_frozen = params->n_frozen,
                                       .n_threads = ds_ctx_n_threads(engine->ctx)};
     dsi_rank_plan made;
+    say_accelerator(engine);
     DS_TRY(dsi_rank_plan_build(engine->ctx, &request, &made));
     engine->cells = made.cells;
     engine->local = made.local;

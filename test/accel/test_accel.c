@@ -43,6 +43,35 @@ static void accelerators_have_names(void **state)
     assert_null(device);
 }
 
+/* What `auto` takes is the best of a list, whatever its order, and a choice says who made it. */
+static void the_best_is_taken_unless_one_is_named(void **state)
+{
+    static const ds_accel better = {.name = "better"};
+    const dsi_accel_row last[] = {
+        {&dsi_accel_cpu, 1, ""}, {&dsi_accel_sim, 0, ""}, {&better, 2, ""}};
+    const dsi_accel_row first[] = {{&better, 2, ""}, {&dsi_accel_cpu, 1, ""}};
+    const dsi_accel_row equal[] = {{&better, 1, ""}, {&dsi_accel_cpu, 1, ""}};
+    const dsi_accel_row tests[] = {{&dsi_accel_sim, 0, ""}, {&dsi_accel_null, 0, ""}};
+    char text[DSI_ACCEL_TEXT];
+    uint32_t n = 0;
+    (void)state;
+    assert_ptr_equal(dsi_accel_auto(last, 3)->accel, &better);
+    assert_ptr_equal(dsi_accel_auto(last, 2)->accel, &dsi_accel_cpu);
+    assert_ptr_equal(dsi_accel_auto(first, 2)->accel, &better);
+    assert_ptr_equal(dsi_accel_auto(equal, 2)->accel, &better);
+    assert_null(dsi_accel_auto(tests, 2));
+    const dsi_accel_row *rows = dsi_accel_rows(&n);
+    assert_ptr_equal(choose("auto").accel, dsi_accel_auto(rows, n)->accel);
+    const char *const asked[] = {NULL, "", "auto", "cpu", "sim:seed=7,turn=1", "null"};
+    const char *const said[] = {"cpu (auto)", "cpu (auto)",        "cpu (auto)",
+                                "cpu",        "sim:seed=7,turn=1", "null"};
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; ++i) {
+        const dsi_accel_choice choice = choose(asked[i]);
+        dsi_accel_say(&choice, text);
+        assert_string_equal(text, said[i]);
+    }
+}
+
 /* Whether a process that reads (or writes) the byte lives. */
 static bool survives(unsigned char *at, bool write)
 {
@@ -204,6 +233,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accelerators_have_names),
+        cmocka_unit_test(the_best_is_taken_unless_one_is_named),
         cmocka_unit_test(a_touch_of_the_host_faults),
         cmocka_unit_test(a_late_failure_names_its_step),
         cmocka_unit_test(outputs_and_losses_are_those_of_cpu),

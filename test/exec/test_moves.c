@@ -143,7 +143,7 @@ static ds_status lower(rank_run *r)
         .mesh = r->mesh, .policy = dsi_place_policy_default(), .cell = place_cell, .user = r};
     const dsi_plan_env env = {.n_threads = 1,
                               .isa = DSI_NEEDS_AVX2,
-                              .choose = dsi_accel_at(0)->kernels->choose,
+                              .choose = dsi_accel_cpu.kernels->choose,
                               .overlap = r->suite->overlap,
                               .prefetch = 1 << 20};
     dsi_localize_params how = {.comm_dtype = DS_DTYPE_F32};

@@ -36,6 +36,9 @@ check device 1 'h100-sxm' "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" -
 check trace_without_times 1 'give --device' \
     "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --memory 1TB --trace "$dir/t"
 check streams 0 '^  comm +[1-9][0-9]* +[1-9]' "$tool" "${xl[@]}" --deepspeed_config "$dir/z3.json" --world_size 4 --memory 1TB
+check auto_of_here 0 '^accelerator: cpu \(auto\)$' "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --memory 1TB
+check auto_of_another 0 '^accelerator: null \(auto\)$' "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --memory 1TB --device h100-sxm
+check named 0 '^accelerator: sim$' "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --memory 1TB --accelerator sim
 check streams_json 0 '"stream": "compute", "steps": [1-9][0-9]*, "waits": [1-9]' \
     "$tool" "${xl[@]}" --deepspeed_config "$dir/z3.json" --world_size 4 --memory 1TB --json -
 check fits 0 'fits: .* GiB are left' "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" \

@@ -9,7 +9,8 @@ fail() {
 }
 text=$("$build/ds_report")
 for words in "Native operator report" "Machine" "Software" "Backends" "accelerator cpu .* \[OKAY\]" \
-    "ranks: shared memory .* \[OKAY\]" "file I/O: io_uring " "file I/O: threads .* \[OKAY\]" "instruction set in use"; do
+    "ranks: shared memory .* \[OKAY\]" "file I/O: io_uring " "file I/O: threads .* \[OKAY\]" "instruction set in use" \
+    "^cpu \.+ .*; auto takes it$" "^sim \.+ .*; only by name$" "^auto \.+ cpu: "; do
     grep -qE "$words" <<< "$text" || fail "no line with \"$words\""
 done
 for tool in ssh mpirun srun pdsh; do # each in its row, whether it tells a version or not

@@ -60,6 +60,7 @@ cmp "$work/whole/model.safetensors" "$work/parts/model.safetensors" || fail "the
 generate() {
     "$bin/ds_generate" "$@" --prompt "ROMEO:" --max_new_tokens 40 --threads 2 2> "$work/generate.log" ||
         fail "ds_generate $*: $(cat "$work/generate.log")"
+    grep -q "accelerator: cpu (auto)$" "$work/generate.log" || fail "ds_generate does not say what computes"
 }
 generate --model "$work/whole" > "$work/a.txt"
 generate --checkpoint "$work/whole" > "$work/b.txt"

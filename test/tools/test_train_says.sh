@@ -22,6 +22,7 @@ loud=$(run "$work/loud.json")
 quiet=$(run "$work/quiet.json")
 [ "$(grep -c 'time (ms) of a step, mean of 2 | forward: .* | backward: .* | step: ' <<< "$loud")" = 2 ]
 grep -q '"train_batch_size": 2' <<< "$loud"
+[ "$(grep -c 'accelerator: cpu (auto)$' <<< "$quiet")" = 1 ]
 ! grep -q 'time (ms)\|"train_batch_size"' <<< "$quiet"
 
 zenflow() { # KEYS
