@@ -80,7 +80,7 @@ typedef struct ds_accel_streams {
     ds_status (*synchronize)(ds_accel_stream *stream, const ds_kernel_call **failed_out);
     ds_status (*event_create)(ds_accel_device *device, ds_ctx *ctx, ds_accel_event **event_out);
     void (*event_destroy)(ds_accel_event **event); /* accepts NULL */
-    /* The event is passed when the stream comes here. */
+    /* The event is passed when the stream comes here. All records of an event are of one stream. */
     ds_status (*record)(ds_accel_stream *stream, ds_accel_event *event);
     /* The stream goes on when the newest record before this call is passed; at once without one. */
     ds_status (*wait)(ds_accel_stream *stream, ds_accel_event *event);

@@ -36,9 +36,22 @@ static void accelerators_have_names(void **state)
                 "there is no accelerator \"gpu\"; expected one of auto, cpu, null, sim");
     CHECK_FAILS(ctx, dsi_accel_choose(ctx, "cpu:fast", &choice), DS_ERR_ARG, "has no options");
     assert_null(choice.accel);
-    const char *const bad[] = {"seed", "seed=", "seed=x", "turn=0", "seed=1 turn=2", "seed=-1"};
+    const char *const bad[][2] = {
+        {"seed", "seed=: expected a whole number of at least 0"},
+        {"seed=", "seed=: expected a whole number of at least 0"},
+        {"seed=x", "seed=x: expected a whole number of at least 0"},
+        {"seed=-1", "seed=-1: expected"},
+        {"turn=0", "turn=0: expected a whole number of at least 1"},
+        {"seed=1 turn=2", "seed=1 turn=2: expected"},
+        {"seed=1,copy_gbps=0", "copy_gbps=0: expected a whole number of at least 1"},
+        {"copy_gbps=1.5", "copy_gbps=1.5: expected"},
+        {"kernel_us=1000000001", "kernel_us=1000000001: expected"},
+        {"seed=99999999999999999999999", "seed=99999999999999999999999: expected"},
+        {"speed=3", "there is no option \"speed\"; expected seed=N, turn=BYTES, copy_gbps="},
+        {"seed=1,", "there is no option \"\""},
+    };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
-        CHECK_FAILS(ctx, dsi_accel_sim.open(ctx, bad[i], &device), DS_ERR_ARG, "expected seed=");
+        CHECK_FAILS(ctx, dsi_accel_sim.open(ctx, bad[i][0], &device), DS_ERR_ARG, bad[i][1]);
     }
     assert_null(device);
 }

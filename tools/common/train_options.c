@@ -323,8 +323,9 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
          .value = "NAME",
          .def = "auto",
          .doc = "What computes: cpu, null (computes nothing, counts alone), sim (finds errors of "
-                "order; slow), with options behind a colon, sim:seed=7; auto is the best that "
-                "there is.",
+                "order; slow), with options behind a colon, sim:seed=7,turn=64; with "
+                "sim:copy_gbps=16,kernel_us=5 it says how long transfers and kernels would take; "
+                "auto is the best that there is.",
          .resume = DSI_ARG_FREE},
         {.name = "threads",
          .type = DSI_ARG_INT,

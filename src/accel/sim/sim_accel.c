@@ -7,30 +7,77 @@
 #include "accel/sim/sim_device.h"
 
 #include <errno.h>
-#include <stdio.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* "seed=7,turn=4096", each at most once or left out. */
+/* An option: a whole number. */
+typedef struct sim_option {
+    const char *key;
+    uint64_t least;
+    size_t offset; /* of a uint64_t of the device */
+} sim_option;
+
+static const sim_option rows[] = {
+    {"seed", 0, offsetof(ds_accel_device, random)},
+    {"turn", 1, offsetof(ds_accel_device, turn_bytes)},
+    {"copy_gbps", 1, offsetof(ds_accel_device, copy_gbps)},
+    {"kernel_us", 1, offsetof(ds_accel_device, kernel_us)},
+};
+
+enum { N_ROWS = sizeof rows / sizeof rows[0], MOST_US = 1000000000 };
+
+static ds_status read_option(ds_accel_device *device, const char *key, const char *value)
+{
+    uint32_t i = 0;
+    while (i < N_ROWS && strcmp(rows[i].key, key) != 0) {
+        i += 1;
+    }
+    if (i == N_ROWS) {
+        return ds_fail(
+            device->ctx, DS_ERR_ARG,
+            "accelerator sim: there is no option \"%.60s\"; expected seed=N, turn=BYTES, "
+            "copy_gbps=GB_A_SECOND or kernel_us=MICROSECONDS, with commas between them",
+            key);
+    }
+    char *end = NULL;
+    errno = 0;
+    const unsigned long long number =
+        value[0] >= '0' && value[0] <= '9' ? strtoull(value, &end, 10) : 0;
+    const bool timed = rows[i].offset == offsetof(ds_accel_device, kernel_us);
+    if (end == NULL || errno != 0 || *end != '\0' || number < rows[i].least ||
+        (timed && number > MOST_US)) {
+        return ds_fail(device->ctx, DS_ERR_ARG,
+                       "accelerator sim: %s=%.60s: expected a whole number of at least %llu%s", key,
+                       value, (unsigned long long)rows[i].least,
+                       timed ? " and at most 1000000000" : "");
+    }
+    const uint64_t kept = number;
+    memcpy((char *)device + rows[i].offset, &kept, sizeof kept);
+    return DS_OK;
+}
+
+/* "seed=7,turn=4096": of two with one key the last counts. */
 static ds_status read_options(ds_accel_device *device, const char *options)
 {
-    const char *at = options;
-    while (*at != '\0') {
-        const bool seed = strncmp(at, "seed=", 5) == 0;
-        const bool turn = strncmp(at, "turn=", 5) == 0;
-        char *end = NULL;
-        errno = 0;
-        const unsigned long long value =
-            (seed || turn) && at[5] >= '0' && at[5] <= '9' ? strtoull(at + 5, &end, 10) : 0;
-        if (end == NULL || errno != 0 || (*end != '\0' && *end != ',') || (turn && value == 0)) {
-            return ds_fail(device->ctx, DS_ERR_ARG,
-                           "accelerator sim: \"%.60s\", expected seed=NUMBER, turn=BYTES (at least "
-                           "1), or both with a comma between them",
-                           options);
+    char text[DSI_ACCEL_OPTIONS];
+    const size_t n = strlen(options);
+    if (n >= sizeof text) {
+        return ds_fail(device->ctx, DS_ERR_ARG, "accelerator sim: options of more than %zu bytes",
+                       sizeof text - 1);
+    }
+    memcpy(text, options, n + 1);
+    for (char *at = text; at != NULL && n > 0;) {
+        char *next = strchr(at, ',');
+        if (next != NULL) {
+            *next++ = '\0';
         }
-        device->random = seed ? value : device->random;
-        device->turn_bytes = turn ? (size_t)value : device->turn_bytes;
-        at = *end == ',' ? end + 1 : end;
+        char *value = strchr(at, '=');
+        if (value != NULL) {
+            *value++ = '\0';
+        }
+        DS_TRY(read_option(device, at, value != NULL ? value : ""));
+        at = next;
     }
     return DS_OK;
 }
@@ -56,6 +103,7 @@ static ds_status open(ds_ctx *ctx, const char *options, ds_accel_device **device
 static void close(ds_accel_device **device)
 {
     if (device != NULL && *device != NULL) {
+        dsi_sim_say_times(*device);
         (void)pthread_mutex_destroy(&(*device)->lock);
         free(*device);
         *device = NULL;

@@ -4,6 +4,7 @@
  *     sim_accel.c     open, close, the tables
  *     sim_memory.c    memory that the host cannot touch
  *     sim_stream.c    queues, events, and what runs next
+ *     sim_clock.c      how long it would take
  *
  * Invariants: an address of device memory is mapped without any permission, its bytes lie at
  * another address that only this folder knows; work of a stream runs in the order of its queue, and
@@ -18,7 +19,27 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-enum { SIM_MAX_REGIONS = 64, SIM_MAX_STREAMS = 16, SIM_QUEUE = 1024 };
+enum {
+    SIM_MAX_REGIONS = 64,
+    SIM_MAX_STREAMS = 16,
+    SIM_QUEUE = 1024,
+    SIM_MAX_HOSTS = 4,
+    SIM_MAX_TIMES = 32
+};
+
+/* Simulated nanoseconds. Streams are in the order of their creation, the last has those that there
+ * is no row for; a destroyed one keeps its row. */
+typedef struct sim_times {
+    uint64_t total;       /* when the last work ends, or the last host is done with waiting */
+    uint64_t host_copies; /* of the memory table, in which nothing of that host is queued */
+    uint64_t kernels[SIM_MAX_TIMES], copies[SIM_MAX_TIMES]; /* in which a stream is busy */
+    uint32_t n_streams;
+} sim_times;
+
+typedef struct sim_clock {
+    uint64_t now;
+    uint32_t row; /* of sim_times */
+} sim_clock;
 
 /* What the device reaches: memory of its own, or of the host that was adopted (real == seen). */
 typedef struct sim_region {
@@ -30,7 +51,13 @@ struct ds_accel_device {
     ds_ctx *ctx;
     pthread_mutex_t lock; /* of all below */
     uint64_t random;
-    size_t turn_bytes; /* most that a copy moves in one turn */
+    uint64_t turn_bytes;           /* most that a copy moves in one turn */
+    uint64_t copy_gbps, kernel_us; /* 0: no time */
+    struct {
+        const ds_ctx *ctx;
+        uint64_t now;
+    } hosts[SIM_MAX_HOSTS];
+    sim_times times;
     sim_region regions[SIM_MAX_REGIONS];
     uint32_t n_regions;
     ds_accel_stream *streams[SIM_MAX_STREAMS];
@@ -41,6 +68,20 @@ struct ds_accel_device {
 
 /* Where the bytes of `n` from `memory` on lie; NULL when the device does not reach them. */
 void *dsi_sim_real(const ds_accel_device *device, const void *memory, size_t n);
+
+/* sim_clock.c, with the device's lock held: what a call of the streams or memory table does to the
+ * clocks. ctx: whose host calls. */
+void dsi_sim_time_new_stream(ds_accel_device *device, sim_clock *clock);
+void dsi_sim_time_kernel(ds_accel_device *device, const ds_ctx *ctx, sim_clock *clock);
+void dsi_sim_time_copy(ds_accel_device *device, const ds_ctx *ctx, sim_clock *clock, size_t bytes);
+void dsi_sim_time_record(ds_accel_device *device, const ds_ctx *ctx, sim_clock *clock,
+                         uint64_t *event);
+void dsi_sim_time_wait(ds_accel_device *device, sim_clock *clock, uint64_t event);
+void dsi_sim_time_synchronize(ds_accel_device *device, const ds_ctx *ctx, const sim_clock *clock);
+void dsi_sim_time_host_copy(ds_accel_device *device, size_t bytes);
+/* Without the lock: what it has come to; and the lines that say so, where a time was asked for. */
+sim_times dsi_sim_times(ds_accel_device *device);
+void dsi_sim_say_times(ds_accel_device *device);
 
 extern const ds_accel_memory dsi_sim_memory;
 extern const ds_accel_streams dsi_sim_streams;

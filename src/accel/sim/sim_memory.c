@@ -92,6 +92,9 @@ static void *either(const ds_accel_device *device, const void *memory, size_t n)
 static ds_status copy(ds_accel_device *device, void *to, const void *from, size_t bytes)
 {
     memcpy(either(device, to, bytes), either(device, from, bytes), bytes);
+    (void)pthread_mutex_lock(&device->lock);
+    dsi_sim_time_host_copy(device, bytes);
+    (void)pthread_mutex_unlock(&device->lock);
     return DS_OK;
 }
 

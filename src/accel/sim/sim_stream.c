@@ -27,6 +27,7 @@ typedef struct sim_work {
 struct ds_accel_event {
     ds_accel_device *device;
     uint64_t recorded, done; /* tickets: queued last; passed last */
+    uint64_t time;           /* simulated, of the newest record */
 };
 
 struct ds_accel_stream {
@@ -34,6 +35,7 @@ struct ds_accel_stream {
     ds_ctx *ctx;
     ds_status failed; /* of the work at the head, which stays there */
     uint32_t head, n;
+    sim_clock clock;
     sim_work queue[SIM_QUEUE];
 };
 
@@ -90,7 +92,7 @@ static ds_status run_kernel(const ds_accel_stream *s, const sim_work *w)
 static bool move(const ds_accel_device *device, sim_work *w)
 {
     const size_t left = w->bytes - w->done;
-    const size_t n = left < device->turn_bytes ? left : device->turn_bytes;
+    const size_t n = left < device->turn_bytes ? left : (size_t)device->turn_bytes;
     unsigned char *to = (unsigned char *)w->to + w->done;
     if (w->kind == SIM_COPY) {
         memcpy(to, (const unsigned char *)w->from + w->done, n);
@@ -206,6 +208,7 @@ static ds_status create(ds_accel_device *device, ds_ctx *ctx, ds_accel_stream **
     const bool full = device->n_streams == SIM_MAX_STREAMS;
     if (!full) {
         device->streams[device->n_streams++] = s;
+        dsi_sim_time_new_stream(device, &s->clock);
     }
     (void)pthread_mutex_unlock(&device->lock);
     if (full) {
@@ -236,6 +239,25 @@ static void destroy(ds_accel_stream **stream)
     *stream = NULL;
 }
 
+static void take_time(ds_accel_stream *s, const sim_work *w)
+{
+    switch (w->kind) {
+    case SIM_LAUNCH:
+    case SIM_FILL:
+        dsi_sim_time_kernel(s->device, s->ctx, &s->clock);
+        break;
+    case SIM_COPY:
+        dsi_sim_time_copy(s->device, s->ctx, &s->clock, w->bytes);
+        break;
+    case SIM_RECORD:
+        dsi_sim_time_record(s->device, s->ctx, &s->clock, &w->event->time);
+        break;
+    case SIM_WAIT:
+        dsi_sim_time_wait(s->device, &s->clock, w->event->time);
+        break;
+    }
+}
+
 /* Queues work; a full queue makes room, which it cannot where all is held. */
 static ds_status put(ds_accel_stream *s, sim_work work)
 {
@@ -254,6 +276,7 @@ static ds_status put(ds_accel_stream *s, sim_work work)
         } else if (work.kind == SIM_WAIT) {
             work.ticket = work.event->recorded;
         }
+        take_time(s, &work);
         s->queue[(s->head + s->n++) % SIM_QUEUE] = work;
     } else {
         status = DS_ERR_STATE; /* something has failed: synchronize says what */
@@ -294,6 +317,7 @@ static ds_status synchronize(ds_accel_stream *s, const ds_kernel_call **failed_o
     ds_status status = DS_OK;
     *failed_out = NULL;
     (void)pthread_mutex_lock(&device->lock);
+    dsi_sim_time_synchronize(device, s->ctx, &s->clock);
     while (s->n > 0 && turn(device, s->ctx)) {
     }
     if (s->n > 0) { /* held: by a failure, or for ever */
