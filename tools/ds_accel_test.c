@@ -10,14 +10,14 @@
 enum { EXIT_WRONG = 1, EXIT_USE = 2 };
 
 static const char about[] =
-    "Checks an accelerator: its memory, streams and events against plain C with random work, and "
+    "Checks an accelerator: its memory, streams, events and graphs against plain C with random "
+    "work, and "
     "small models that it trains and generates with against the processor's numbers.";
 
 static const char after[] =
     "NAME is cpu, null, sim, or the path of a shared object with a slash in it; options stand "
-    "behind "
-    "a\ncolon. What an accelerator leaves out (streams; arithmetic, for one that counts alone) is "
-    "not\nchecked, and said.\n\n"
+    "behind a\ncolon. What an accelerator leaves out (streams; graphs; arithmetic, for one that "
+    "counts alone) is\nnot checked, and said.\n\n"
     "Examples:\n"
     "  ds_accel_test sim:seed=7\n"
     "  ds_accel_test ./libmyaccel.so --rounds 50\n\n"
@@ -39,6 +39,7 @@ static void close_device(accel_conform *c)
 static const char *reason_not(const accel_conform *c, const accel_check *check)
 {
     return check->streams && c->accel->streams == NULL ? "it has no streams"
+           : check->graphs && c->accel->graphs == NULL ? "it captures no graphs"
            : check->computes && c->accel->counts_only  ? "it computes nothing"
                                                        : NULL;
 }

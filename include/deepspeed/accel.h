@@ -21,9 +21,9 @@
 extern "C" {
 #endif
 
-#define DS_ACCEL_VERSION 2u /* 2: kernels say `has` */
+#define DS_ACCEL_VERSION 3u /* 3: graphs */
 /* A shared object's function, a ds_accel_entry; another version has another name. */
-#define DS_ACCEL_SYMBOL "ds_accel_v2"
+#define DS_ACCEL_SYMBOL "ds_accel_v3"
 
 /* An open accelerator: its state, its own to define. */
 typedef struct ds_accel_device ds_accel_device;
@@ -86,6 +86,25 @@ typedef struct ds_accel_streams {
     ds_status (*wait)(ds_accel_stream *stream, ds_accel_event *event);
 } ds_accel_streams;
 
+/* Queued work that is kept, to be queued again as a whole. */
+typedef struct ds_accel_graph ds_accel_graph;
+
+typedef struct ds_accel_graphs {
+    /* From here to `end` what is queued on the stream, and on streams that wait for an event
+     * recorded since, is kept and does not run. Calls, their operands and attributes are copied,
+     * what they point to in memory of host or device is not. No such stream is synchronized, nor
+     * waits for an event recorded before. One capture of a context at a time. Errors:
+     * ERR_UNSUPPORTED without a message: not of this device as it was opened; it works without. */
+    ds_status (*begin)(ds_accel_stream *stream);
+    /* The stream has waited for all that others have to do. *graph_out: NULL on failure; then the
+     * streams are as before `begin`, as they are behind a success. */
+    ds_status (*end)(ds_accel_stream *stream, ds_accel_graph **graph_out);
+    /* Queues all of it: it begins behind what the stream of its begin has to do, and that goes on
+     * behind it. A failure is told by the call that was captured. */
+    ds_status (*launch)(ds_accel_stream *stream, ds_accel_graph *graph);
+    void (*destroy)(ds_accel_graph **graph); /* which has run; before its streams; accepts NULL */
+} ds_accel_graphs;
+
 typedef struct ds_accel {
     uint32_t version; /* DS_ACCEL_VERSION */
     const char *name; /* [a-z0-9_]+, unique */
@@ -99,6 +118,8 @@ typedef struct ds_accel {
     /* Optional; default: kernels run on the thread that calls them, copies at once. */
     const ds_accel_streams *streams;
     bool counts_only; /* its kernels compute nothing: losses mean nothing */
+    /* Optional, of those with streams; default: all is queued each time. */
+    const ds_accel_graphs *graphs;
 } ds_accel;
 
 /* What a shared object may call. */

@@ -14,6 +14,7 @@ static const char *missing(const ds_accel *a)
 {
     const ds_accel_memory *m = a->memory;
     const ds_accel_streams *s = a->streams;
+    const ds_accel_graphs *g = a->graphs;
     if (a->name == NULL || a->name[0] == '\0' || a->doc == NULL) {
         return "name and doc";
     }
@@ -31,6 +32,10 @@ static const char *missing(const ds_accel *a)
          s->fill == NULL || s->synchronize == NULL || s->event_create == NULL ||
          s->event_destroy == NULL || s->record == NULL || s->wait == NULL)) {
         return "one of the slots of streams";
+    }
+    if (g != NULL && (s == NULL || g->begin == NULL || g->end == NULL || g->launch == NULL ||
+                      g->destroy == NULL)) {
+        return "one of the slots of graphs, or the streams that they need";
     }
     return NULL;
 }

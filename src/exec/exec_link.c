@@ -215,6 +215,7 @@ void dsi_exec_link(const dsi_exec *exec, dsi_loaded *l)
 void dsi_exec_relink(dsi_exec *exec)
 {
     dsi_exec_place_parts(exec);
+    exec->graphs_stale = true;
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         for (uint32_t slot = 0; slot < exec->plans[i].plan->n_slots; ++slot) {
             link_operands(exec, &exec->plans[i], slot);

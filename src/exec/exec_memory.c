@@ -203,7 +203,8 @@ ds_status dsi_exec_allocate(dsi_exec *exec)
         dsi_exec_link(exec, &exec->plans[i]);
     }
     DS_TRY(allocate_copies(exec));
-    return dsi_exec_open_streams(exec);
+    DS_TRY(dsi_exec_open_streams(exec));
+    return dsi_exec_capture(exec);
 }
 
 size_t dsi_exec_resident_bytes(const dsi_exec *exec)

@@ -229,6 +229,11 @@ static ds_status run_phase(const dsi_exec *exec, const dsi_loaded *l, ds_phase p
 {
     const dsi_plan *plan = l->plan;
     const uint32_t begin = plan->phase_begin[phase];
+    ds_accel_graph *graph = at->traced ? NULL : dsi_exec_graph_of(exec, l, phase);
+    if (graph != NULL) {
+        const ds_status queued = exec->accel->graphs->launch(at->stream, graph);
+        return queued < 0 ? give_up(exec, l, phase, begin, at, queued, false) : DS_OK;
+    }
     const ds_status forked = at->stream != NULL ? dsi_exec_fork(exec, phase == plan->side) : DS_OK;
     if (forked < 0) {
         return give_up(exec, l, phase, begin < plan->n_steps ? begin : 0, at, forked, false);
@@ -254,6 +259,7 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
     if (id != exec->last_id || exec->late < 0 || fetches) { /* plans share the arena */
         DS_TRY(dsi_exec_arrive(exec));
     }
+    DS_TRY(exec->graphs_stale ? dsi_exec_capture(exec) : DS_OK);
     exec->last_id = id;
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         DS_TRY(i != id ? drain_plan(exec, &exec->plans[i]) : DS_OK);

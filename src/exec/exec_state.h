@@ -7,6 +7,7 @@
  *     exec_link.c     addresses of a plan's operands
  *     exec_run.c      a phase, step by step
  *     exec_stream.c   the same on an accelerator that has streams
+ *     exec_graph.c    phases that an accelerator has captured
  */
 #ifndef DSI_EXEC_STATE_H
 #define DSI_EXEC_STATE_H
@@ -28,6 +29,7 @@ typedef struct dsi_loaded {
     dsi_comm_ticket *tickets;       /* per step; of started collectives */
     dsi_swap_ticket *swaps;         /* per step; of started swaps */
     ds_accel_event **events;        /* per event of the plan */
+    ds_accel_graph **graphs;        /* per slot and phase, NULL where none is; NULL: nowhere */
     uint32_t *ahead; /* swaps into memory of what a later phase reads: n_ahead of them */
     uint32_t n_ahead;
     bool refetch;       /* some of it is old: a cell was written since, or a swap failed */
@@ -49,6 +51,7 @@ struct dsi_exec {
      * phase) and role. */
     ds_accel_stream *queues[2][DSI_PLAN_STREAM_COUNT];
     ds_accel_event *forks[2]; /* per set: what it computed before the phase */
+    bool graphs_stale;        /* addresses have changed since the phases were captured */
     ds_status late;           /* failed on a stream, not yet reported */
     char late_text[1024];
     void **cell_data; /* per cell */
@@ -122,9 +125,18 @@ ds_status dsi_exec_fork(const dsi_exec *exec, bool side);
 /* *named_out: the message of the error names a step already. */
 ds_status dsi_exec_stream_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
                                dsi_exec_times *times, bool *named_out);
+/* Whether the host does a step, no WAIT. */
+bool dsi_exec_is_of_host(const dsi_exec *exec, const dsi_loaded *l, uint32_t s);
 /* All streams of a set. */
 ds_status dsi_exec_wait_set(const dsi_exec *exec, bool side, bool *named_out);
 ds_status dsi_exec_wait_stream(const dsi_exec *exec, ds_accel_stream *stream, bool *named_out);
+
+/* exec_graph.c: captures each phase that is the device's alone, in each slot, for the addresses
+ * that operands have now; what was captured before is dropped. Without graphs nothing happens. */
+ds_status dsi_exec_capture(dsi_exec *exec);
+void dsi_exec_drop_graphs(dsi_exec *exec);
+/* The phase in the slot that is set; NULL: not captured, its steps are queued one by one. */
+ds_accel_graph *dsi_exec_graph_of(const dsi_exec *exec, const dsi_loaded *l, ds_phase phase);
 
 /* exec_link.c */
 

@@ -70,6 +70,7 @@ void dsi_exec_close_streams(dsi_exec *exec)
         return;
     }
     (void)dsi_exec_arrive(exec);
+    dsi_exec_drop_graphs(exec);
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         const dsi_loaded *l = &exec->plans[i];
         for (uint32_t e = 0; l->events != NULL && e < l->plan->n_events; ++e) {
@@ -175,8 +176,7 @@ static ds_status copy_cell(const dsi_exec *exec, const dsi_loaded *l, uint32_t s
                                       ds_meta_bytes(ds_cells_get(exec->cells, cell)->meta));
 }
 
-/* Whether the host does a step, no WAIT. */
-static bool is_of_host(const dsi_exec *exec, const dsi_loaded *l, uint32_t s)
+bool dsi_exec_is_of_host(const dsi_exec *exec, const dsi_loaded *l, uint32_t s)
 {
     const dsi_step *step = &l->plan->steps[s];
     if ((step->op->flags & DS_OP_SWAP) != 0) {
@@ -206,7 +206,7 @@ ds_status dsi_exec_stream_step(const dsi_exec *exec, const dsi_loaded *l, uint32
     const dsi_plan_stream *stream = &plan->streams[step->stream];
     ds_accel_stream *queue = exec->queues[stream->side][stream->role];
     const bool waits = step->kind == DSI_STEP_WAIT;
-    const bool of_host = is_of_host(exec, l, waits ? step->start : s);
+    const bool of_host = dsi_exec_is_of_host(exec, l, waits ? step->start : s);
     for (uint32_t i = 0; i < step->n_waits && !(waits && of_host); ++i) {
         DS_TRY(t->wait(queue, l->events[plan->waits[step->wait_at + i]]));
     }

@@ -16,6 +16,10 @@ while read -r row; do
     rm -rf "$scratch/save"
     # shellcheck disable=SC2086
     got=$("$build/zero_row" $row save="$scratch/save" accel=sim:seed=$seed)
+    rm -rf "$scratch/save"
+    # shellcheck disable=SC2086
+    plain=$("$build/zero_row" $row save="$scratch/save" accel=sim:graphs=0,seed=$seed)
+    [[ $plain == "$got" ]] || { echo "$row: without graphs sim gives $plain, with them $got" >&2; exit 1; }
     [[ $expected == hash* && $got == "$expected" ]] || { echo "$row: sim gives $got, cpu $expected" >&2; exit 1; }
 done << 'ROWS'
 ranks=2 stage=2 overlap=1 bucket=1000

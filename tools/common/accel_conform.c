@@ -10,7 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCKS = 5, BLOCK_BYTES = 20000, STREAMS = 4, OPERATIONS = 300, MANY = 5000 };
+enum {
+    BLOCKS = 5,
+    BLOCK_BYTES = 20000,
+    STREAMS = 4,
+    OPERATIONS = 300,
+    GRAPH_OPERATIONS = 200,
+    MANY = 5000
+};
 
 /* Blocks of device memory, and what they should hold. */
 typedef struct shadow {
@@ -227,6 +234,87 @@ static ds_status check_streams(accel_conform *c)
     return status;
 }
 
+/* Queues a round's operations, as run_round does, and all streams behind the first at its begin and
+ * before the first at its end. events: all are recorded since the begin. */
+static ds_status queue_graph(accel_conform *c, const shadow *s, const queues *q, operation *done)
+{
+    const ds_accel_streams *t = c->accel->streams;
+    uint32_t on[OPERATIONS];
+    ds_accel_event *fork = q->events[OPERATIONS - 1];
+    DS_TRY(t->record(q->streams[0], fork));
+    for (uint32_t k = 1; k < STREAMS; ++k) {
+        DS_TRY(t->wait(q->streams[k], fork));
+    }
+    for (uint32_t i = 0; i < GRAPH_OPERATIONS; ++i) {
+        unsigned char *room = s->room + (size_t)i * BLOCK_BYTES;
+        done[i] = draw(c, UINT64_C(1000000) + i);
+        on[i] = below(c, 8, UINT64_C(1000000) + i, STREAMS);
+        for (uint32_t k = 0; k < i; ++k) {
+            if (on[k] != on[i] && conflict(&done[k], &done[i])) {
+                DS_TRY(t->wait(q->streams[on[i]], q->events[k]));
+            }
+        }
+        DS_TRY(enqueue(c, s, &done[i], q->streams[on[i]], room));
+        DS_TRY(t->record(q->streams[on[i]], q->events[i]));
+    }
+    for (uint32_t k = 1; k < STREAMS; ++k) {
+        DS_TRY(t->record(q->streams[k], q->events[GRAPH_OPERATIONS + k]));
+        DS_TRY(t->wait(q->streams[0], q->events[GRAPH_OPERATIONS + k]));
+    }
+    return DS_OK;
+}
+
+/* Captured work does not run; launched, it does, as often as it is, with what its operands hold by
+ * then, between what is before and behind it on its stream. */
+static ds_status use_graph(accel_conform *c, const shadow *s, const queues *q)
+{
+    const ds_accel_graphs *g = c->accel->graphs;
+    operation done[GRAPH_OPERATIONS];
+    ds_accel_graph *graph = NULL;
+    ds_status status = g->begin(q->streams[0]);
+    if (status == DS_ERR_UNSUPPORTED) {
+        return DS_OK; /* not as it was opened */
+    }
+    DS_TRY(status);
+    status = queue_graph(c, s, q, done);
+    const ds_status ended = g->end(q->streams[0], &graph);
+    status = status < 0 ? status : ended;
+    status = status < 0 ? status : synchronize(c, q);
+    status = status < 0 ? status : compare(c, s, "graphs: before a launch");
+    for (uint64_t round = 0; round < 2 * (uint64_t)c->rounds && status >= 0; ++round) {
+        const int byte = (int)below(c, 9, round, 256);
+        status = c->accel->streams->fill(q->streams[0], s->device[0], byte, BLOCK_BYTES);
+        memset(s->host[0], byte, BLOCK_BYTES);
+        for (uint32_t i = 0; i < GRAPH_OPERATIONS; ++i) {
+            do_on_host(s, &done[i], s->room + (size_t)i * BLOCK_BYTES);
+        }
+        status = status < 0 ? status : g->launch(q->streams[0], graph);
+        status = status < 0 ? status
+                            : c->accel->streams->copy(q->streams[0], s->device[1], s->device[2],
+                                                      BLOCK_BYTES);
+        memcpy(s->host[1], s->host[2], BLOCK_BYTES);
+        status = status < 0 || round % 2 == 0 ? status : synchronize(c, q);
+        status = status < 0 || round % 2 == 0 ? status : compare(c, s, "graphs");
+    }
+    const ds_status last = synchronize(c, q);
+    g->destroy(&graph);
+    return status < 0 ? status : last;
+}
+
+static ds_status check_graphs(accel_conform *c)
+{
+    shadow s;
+    queues q;
+    ds_status status = make(c, &s);
+    status = status < 0 ? status : open_queues(c, &q);
+    status = status < 0 ? status : use_graph(c, &s, &q);
+    if (status >= 0) {
+        close_queues(c, &q);
+    }
+    drop(c, &s);
+    return status;
+}
+
 /* A wait without a record passes; one behind a record of long ago too; and the newest record before
  * the call counts. */
 static ds_status use_events(accel_conform *c, const shadow *s, const queues *q)
@@ -272,11 +360,22 @@ static ds_status check_events(accel_conform *c)
 }
 
 static const accel_check checks[] = {
-    {"memory: zeroed, aligned, copied and filled", check_memory, false, false},
-    {"streams: random work, ordered by events alone", check_streams, true, false},
-    {"events: without a record, recorded again, long queues", check_events, true, false},
-    {"training: small models give cpu's losses", accel_conform_train, false, true},
-    {"generation: the same tokens as on cpu", accel_conform_generate, false, true},
+    {.name = "memory: zeroed, aligned, copied and filled", .run = check_memory},
+    {.name = "streams: random work, ordered by events alone",
+     .run = check_streams,
+     .streams = true},
+    {.name = "events: without a record, recorded again, long queues",
+     .run = check_events,
+     .streams = true},
+    {.name = "graphs: captured work, launched again and again",
+     .run = check_graphs,
+     .graphs = true},
+    {.name = "training: small models give cpu's losses",
+     .run = accel_conform_train,
+     .computes = true},
+    {.name = "generation: the same tokens as on cpu",
+     .run = accel_conform_generate,
+     .computes = true},
 };
 
 const accel_check *accel_conform_at(uint32_t index)

@@ -22,6 +22,7 @@ typedef struct accel_check {
     const char *name;
     ds_status (*run)(accel_conform *c);
     bool streams;  /* of accelerators that have them */
+    bool graphs;   /* likewise */
     bool computes; /* of accelerators that compute */
 } accel_check;
 

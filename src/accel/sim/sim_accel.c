@@ -14,18 +14,19 @@
 /* An option: a whole number. */
 typedef struct sim_option {
     const char *key;
-    uint64_t least;
+    uint64_t least, most;
     size_t offset; /* of a uint64_t of the device */
 } sim_option;
 
 static const sim_option rows[] = {
-    {"seed", 0, offsetof(ds_accel_device, random)},
-    {"turn", 1, offsetof(ds_accel_device, turn_bytes)},
-    {"copy_gbps", 1, offsetof(ds_accel_device, copy_gbps)},
-    {"kernel_us", 1, offsetof(ds_accel_device, kernel_us)},
+    {"seed", 0, UINT64_MAX, offsetof(ds_accel_device, random)},
+    {"turn", 1, UINT64_MAX, offsetof(ds_accel_device, turn_bytes)},
+    {"copy_gbps", 1, UINT64_MAX, offsetof(ds_accel_device, copy_gbps)},
+    {"kernel_us", 1, 1000000000, offsetof(ds_accel_device, kernel_us)},
+    {"graphs", 0, 1, offsetof(ds_accel_device, has_graphs)},
 };
 
-enum { N_ROWS = sizeof rows / sizeof rows[0], MOST_US = 1000000000 };
+enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
 static ds_status read_option(ds_accel_device *device, const char *key, const char *value)
 {
@@ -37,20 +38,18 @@ static ds_status read_option(ds_accel_device *device, const char *key, const cha
         return ds_fail(
             device->ctx, DS_ERR_ARG,
             "accelerator sim: there is no option \"%.60s\"; expected seed=N, turn=BYTES, "
-            "copy_gbps=GB_A_SECOND or kernel_us=MICROSECONDS, with commas between them",
+            "copy_gbps=GB_A_SECOND, kernel_us=MICROSECONDS or graphs=0, with commas between them",
             key);
     }
     char *end = NULL;
     errno = 0;
     const unsigned long long number =
         value[0] >= '0' && value[0] <= '9' ? strtoull(value, &end, 10) : 0;
-    const bool timed = rows[i].offset == offsetof(ds_accel_device, kernel_us);
     if (end == NULL || errno != 0 || *end != '\0' || number < rows[i].least ||
-        (timed && number > MOST_US)) {
+        number > rows[i].most) {
         return ds_fail(device->ctx, DS_ERR_ARG,
-                       "accelerator sim: %s=%.60s: expected a whole number of at least %llu%s", key,
-                       value, (unsigned long long)rows[i].least,
-                       timed ? " and at most 1000000000" : "");
+                       "accelerator sim: %s=%.60s: expected a whole number from %llu to %llu", key,
+                       value, (unsigned long long)rows[i].least, (unsigned long long)rows[i].most);
     }
     const uint64_t kept = number;
     memcpy((char *)device + rows[i].offset, &kept, sizeof kept);
@@ -90,6 +89,7 @@ static ds_status open(ds_ctx *ctx, const char *options, ds_accel_device **device
     }
     device->ctx = ctx;
     device->turn_bytes = 4096;
+    device->has_graphs = 1;
     const ds_status status = read_options(device, options);
     if (status < 0) {
         free(device);
@@ -120,4 +120,5 @@ const ds_accel dsi_accel_sim = {
     .close = close,
     .memory = &dsi_sim_memory,
     .kernels = &kernels,
-    .streams = &dsi_sim_streams};
+    .streams = &dsi_sim_streams,
+    .graphs = &dsi_sim_graphs};

@@ -4,7 +4,8 @@
  *     sim_accel.c     open, close, the tables
  *     sim_memory.c    memory that the host cannot touch
  *     sim_stream.c    queues, events, and what runs next
- *     sim_clock.c      how long it would take
+ *     sim_graph.c     captured work
+ *     sim_clock.c     how long it would take
  *
  * Invariants: an address of device memory is mapped without any permission, its bytes lie at
  * another address that only this folder knows; work of a stream runs in the order of its queue, and
@@ -47,11 +48,43 @@ typedef struct sim_region {
     size_t bytes;
 } sim_region;
 
+typedef enum sim_kind { SIM_LAUNCH, SIM_COPY, SIM_FILL, SIM_RECORD, SIM_WAIT } sim_kind;
+
+typedef struct sim_work {
+    sim_kind kind;
+    const ds_kernel *kernel;
+    const ds_kernel_call *call, *told; /* what runs; what a failure names */
+    void *to;
+    const void *from;
+    size_t bytes, done;
+    int byte;
+    ds_accel_event *event;
+    uint64_t ticket; /* of a record; of a wait: which record */
+} sim_work;
+
+struct ds_accel_event {
+    ds_accel_device *device;
+    uint64_t recorded, done; /* tickets: queued last; passed last */
+    uint64_t time;           /* simulated, of the newest record */
+    ds_accel_graph *capture; /* being captured, with a record; NULL: none */
+};
+
+struct ds_accel_stream {
+    ds_accel_device *device;
+    ds_ctx *ctx;
+    ds_status failed; /* of the work at the head, which stays there */
+    uint32_t head, n;
+    sim_clock clock;
+    ds_accel_graph *capture; /* to which what is queued goes; NULL: none */
+    sim_work queue[SIM_QUEUE];
+};
+
 struct ds_accel_device {
     ds_ctx *ctx;
     pthread_mutex_t lock; /* of all below */
     uint64_t random;
     uint64_t turn_bytes;           /* most that a copy moves in one turn */
+    uint64_t has_graphs;           /* 0: none are captured */
     uint64_t copy_gbps, kernel_us; /* 0: no time */
     struct {
         const ds_ctx *ctx;
@@ -69,6 +102,13 @@ struct ds_accel_device {
 /* Where the bytes of `n` from `memory` on lie; NULL when the device does not reach them. */
 void *dsi_sim_real(const ds_accel_device *device, const void *memory, size_t n);
 
+/* sim_stream.c: queues work; a full queue makes room, which it cannot where all is held. */
+ds_status dsi_sim_put(ds_accel_stream *s, sim_work work);
+
+/* sim_graph.c, with the device's lock held: keeps work that is queued while its stream is captured.
+ * *kept_out: whether that is so. */
+ds_status dsi_sim_capture(ds_accel_stream *s, const sim_work *work, bool *kept_out);
+
 /* sim_clock.c, with the device's lock held: what a call of the streams or memory table does to the
  * clocks. ctx: whose host calls. */
 void dsi_sim_time_new_stream(ds_accel_device *device, sim_clock *clock);
@@ -85,5 +125,6 @@ void dsi_sim_say_times(ds_accel_device *device);
 
 extern const ds_accel_memory dsi_sim_memory;
 extern const ds_accel_streams dsi_sim_streams;
+extern const ds_accel_graphs dsi_sim_graphs;
 
 #endif

@@ -10,35 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum sim_kind { SIM_LAUNCH, SIM_COPY, SIM_FILL, SIM_RECORD, SIM_WAIT } sim_kind;
-
-typedef struct sim_work {
-    sim_kind kind;
-    const ds_kernel *kernel;
-    const ds_kernel_call *call;
-    void *to;
-    const void *from;
-    size_t bytes, done;
-    int byte;
-    ds_accel_event *event;
-    uint64_t ticket; /* of a record; of a wait: which record */
-} sim_work;
-
-struct ds_accel_event {
-    ds_accel_device *device;
-    uint64_t recorded, done; /* tickets: queued last; passed last */
-    uint64_t time;           /* simulated, of the newest record */
-};
-
-struct ds_accel_stream {
-    ds_accel_device *device;
-    ds_ctx *ctx;
-    ds_status failed; /* of the work at the head, which stays there */
-    uint32_t head, n;
-    sim_clock clock;
-    sim_work queue[SIM_QUEUE];
-};
-
 /* ---- what runs ------------------------------------------------------------------------------- */
 
 /* Draws below n (splitmix64). */
@@ -181,7 +152,7 @@ static ds_status fail_group(ds_accel_device *device, const ds_ctx *ctx,
         }
         if (s->failed < 0) {
             status = s->failed;
-            *failed_out = s->queue[s->head].call;
+            *failed_out = s->queue[s->head].told;
         }
         for (; s->n > 0; --s->n, s->head = (s->head + 1) % SIM_QUEUE) {
             const sim_work *w = &s->queue[s->head];
@@ -258,37 +229,44 @@ static void take_time(ds_accel_stream *s, const sim_work *w)
     }
 }
 
-/* Queues work; a full queue makes room, which it cannot where all is held. */
-static ds_status put(ds_accel_stream *s, sim_work work)
+static ds_status queue(ds_accel_stream *s, sim_work work)
 {
     ds_accel_device *device = s->device;
-    ds_status status = DS_OK;
-    (void)pthread_mutex_lock(&device->lock);
     uint32_t early = draw(device, 4) == 0 ? draw(device, 8) : 0;
     while (early > 0 && turn(device, s->ctx)) {
         early -= 1;
     }
     while (s->n == SIM_QUEUE && turn(device, s->ctx)) {
     }
-    if (s->n < SIM_QUEUE) {
-        if (work.kind == SIM_RECORD) {
-            work.ticket = ++work.event->recorded;
-        } else if (work.kind == SIM_WAIT) {
-            work.ticket = work.event->recorded;
-        }
-        take_time(s, &work);
-        s->queue[(s->head + s->n++) % SIM_QUEUE] = work;
-    } else {
-        status = DS_ERR_STATE; /* something has failed: synchronize says what */
+    if (s->n == SIM_QUEUE) { /* something has failed: synchronize says what */
+        return ds_fail(s->ctx, DS_ERR_STATE, "accelerator sim: the queue of a stream is full");
     }
-    (void)pthread_mutex_unlock(&device->lock);
-    return status < 0 ? ds_fail(s->ctx, status, "accelerator sim: the queue of a stream is full")
-                      : DS_OK;
+    if (work.kind == SIM_RECORD) {
+        work.ticket = ++work.event->recorded;
+    } else if (work.kind == SIM_WAIT) {
+        work.ticket = work.event->recorded;
+    }
+    take_time(s, &work);
+    s->queue[(s->head + s->n++) % SIM_QUEUE] = work;
+    return DS_OK;
+}
+
+ds_status dsi_sim_put(ds_accel_stream *s, sim_work work)
+{
+    bool kept = false;
+    (void)pthread_mutex_lock(&s->device->lock);
+    ds_status status = dsi_sim_capture(s, &work, &kept);
+    if (status >= 0 && !kept) {
+        status = queue(s, work);
+    }
+    (void)pthread_mutex_unlock(&s->device->lock);
+    return status;
 }
 
 static ds_status launch(ds_accel_stream *s, const ds_kernel *kernel, const ds_kernel_call *call)
 {
-    return put(s, (sim_work){.kind = SIM_LAUNCH, .kernel = kernel, .call = call});
+    return dsi_sim_put(
+        s, (sim_work){.kind = SIM_LAUNCH, .kernel = kernel, .call = call, .told = call});
 }
 
 static void *real_of(const ds_accel_stream *s, const void *memory, size_t n)
@@ -299,15 +277,15 @@ static void *real_of(const ds_accel_stream *s, const void *memory, size_t n)
 
 static ds_status copy(ds_accel_stream *s, void *to, const void *from, size_t bytes)
 {
-    return put(s, (sim_work){.kind = SIM_COPY,
-                             .to = real_of(s, to, bytes),
-                             .from = real_of(s, from, bytes),
-                             .bytes = bytes});
+    return dsi_sim_put(s, (sim_work){.kind = SIM_COPY,
+                                     .to = real_of(s, to, bytes),
+                                     .from = real_of(s, from, bytes),
+                                     .bytes = bytes});
 }
 
 static ds_status fill(ds_accel_stream *s, void *to, int byte, size_t bytes)
 {
-    return put(
+    return dsi_sim_put(
         s, (sim_work){.kind = SIM_FILL, .to = real_of(s, to, bytes), .byte = byte, .bytes = bytes});
 }
 
@@ -316,6 +294,9 @@ static ds_status synchronize(ds_accel_stream *s, const ds_kernel_call **failed_o
     ds_accel_device *device = s->device;
     ds_status status = DS_OK;
     *failed_out = NULL;
+    if (s->capture != NULL) {
+        return ds_fail(s->ctx, DS_ERR_STATE, "accelerator sim: a stream is captured, nothing runs");
+    }
     (void)pthread_mutex_lock(&device->lock);
     dsi_sim_time_synchronize(device, s->ctx, &s->clock);
     while (s->n > 0 && turn(device, s->ctx)) {
@@ -354,12 +335,12 @@ static void event_destroy(ds_accel_event **event)
 
 static ds_status record(ds_accel_stream *s, ds_accel_event *event)
 {
-    return put(s, (sim_work){.kind = SIM_RECORD, .event = event});
+    return dsi_sim_put(s, (sim_work){.kind = SIM_RECORD, .event = event});
 }
 
 static ds_status wait(ds_accel_stream *s, ds_accel_event *event)
 {
-    return put(s, (sim_work){.kind = SIM_WAIT, .event = event});
+    return dsi_sim_put(s, (sim_work){.kind = SIM_WAIT, .event = event});
 }
 
 const ds_accel_streams dsi_sim_streams = {.create = create,
