@@ -46,6 +46,8 @@ static sim_times end(bench *b)
     const ds_kernel_call *failed = NULL;
     for (int i = 0; i < 2; ++i) {
         CHECK_OK(ctx, t->synchronize(b->stream[i], &failed));
+    }
+    for (int i = 0; i < 2; ++i) { /* nobody waits any more */
         t->destroy(&b->stream[i]);
         t->event_destroy(&b->event[i]);
     }
