@@ -2,7 +2,7 @@
 /* The families that there are. A new one is a file here and a line in this list. */
 #include "families.h"
 
-static const ds_family *const items[] = {&ds_family_gpt2, &ds_family_llama};
+static const ds_family *const items[] = {&ds_family_gpt2, &ds_family_decoder};
 static const ds_families families = {items, sizeof items / sizeof items[0]};
 
 ds_status ds_model_from_config(ds_ctx *ctx, const char *path, ds_model **model_out)

@@ -6,6 +6,6 @@
 #include "model/family.h"
 
 extern const ds_family ds_family_gpt2;
-extern const ds_family ds_family_llama;
+extern const ds_family ds_family_decoder;
 
 #endif

@@ -1,108 +1,138 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The Llama family: Llama 2 and 3 (Touvron et al. 2023; Dubey et al. 2024), Mistral (Jiang et al.
- * 2023), Qwen2/2.5 and Qwen3 (Yang et al. 2024, 2025), with Hugging Face's names and keys. */
-#include "model/family.h"
+/* Llama, Mistral, Qwen2 and Qwen3: config.json as their classes in transformers 5 declare the
+ * fields. */
+#include "decoder.h"
 
-#include "llama.h"
+#include <math.h>
 
-static ds_value project(ds_nn *nn, const ds_llama_config *c, const char *name, ds_value x,
-                        int64_t n_out, bool bias)
-{
-    return ds_nn_linear(
-        nn, name, x,
-        &(ds_linear_params){.n_out = n_out, .bias = bias, .init_std = c->initializer_range});
-}
+#define NO_INT       DS_DECODER_NO_INT
+#define APPLIED      DS_DECODER_APPLIED
+#define SIZE         DS_DECODER_SIZE
+#define SIZE_OR_NULL DS_DECODER_SIZE_OR_NULL
+#define ANY_INT      DS_DECODER_ANY_INT
+#define SWITCH       DS_DECODER_SWITCH
 
-/* RMS norm over each head's width (Qwen3). */
-static ds_value head_norm(ds_nn *nn, const ds_llama_config *c, const char *name, ds_value x)
-{
-    const ds_shape flat = ds_nn_meta(nn, x).shape; /* (B,T,H·D) */
-    const ds_shape heads =
-        ds_shape_4d(flat.dims[0], flat.dims[1], flat.dims[2] / c->head_dim, c->head_dim);
-    const ds_value y = ds_nn_rms_norm(nn, name, ds_nn_reshape(nn, x, heads), c->rms_norm_eps);
-    return ds_nn_reshape(nn, y, flat);
-}
+/* Fields of all four, with the same defaults; std_max bounds initializer_range. */
+#define SHARED(std_max)                                                                            \
+    SIZE("num_attention_heads", n_heads, 32),                                                      \
+        DS_DECODER_REAL("initializer_range", initializer_range, 0.02, std_max),                    \
+        DS_DECODER_REAL("rms_norm_eps", norm_eps, 1e-6, HUGE_VAL), DS_DECODER_COMMON(false),       \
+        DS_DECODER_PAD(NO_INT)
 
-static ds_value attention(ds_nn *nn, const ds_llama_config *c, int64_t layer, ds_value x,
-                          ds_value first, ds_value table)
-{
-    ds_nn_push(nn, "self_attn");
-    ds_value q = project(nn, c, "q_proj", x, c->n_heads * c->head_dim, c->qkv_bias);
-    ds_value k = project(nn, c, "k_proj", x, c->n_kv_heads * c->head_dim, c->qkv_bias);
-    const ds_value v = project(nn, c, "v_proj", x, c->n_kv_heads * c->head_dim, c->qkv_bias);
-    if (c->qk_norm && ds_nn_status(nn) >= 0) {
-        q = head_norm(nn, c, "q_norm", q);
-        k = head_norm(nn, c, "k_norm", k);
-    }
-    q = ds_nn_rope(nn, q, table, c->head_dim);
-    k = ds_nn_rope(nn, k, table, c->head_dim);
-    const ds_value y = ds_nn_attention(nn, q, k, v, first,
-                                       &(ds_attention_params){.n_heads = c->n_heads,
-                                                              .n_kv_heads = c->n_kv_heads,
-                                                              .head_dim = c->head_dim,
-                                                              .window = ds_llama_window(c, layer),
-                                                              .dropout = c->attention_dropout});
-    const ds_value out = project(nn, c, "o_proj", y, c->hidden_size, c->o_bias);
-    ds_nn_pop(nn);
-    return out;
-}
-
-static ds_value mlp(ds_nn *nn, const ds_llama_config *c, ds_value x)
-{
-    ds_nn_push(nn, "mlp");
-    const ds_value gate = project(nn, c, "gate_proj", x, c->intermediate_size, c->mlp_bias);
-    const ds_value up = project(nn, c, "up_proj", x, c->intermediate_size, c->mlp_bias);
-    const ds_value out = project(nn, c, "down_proj", ds_nn_glu(nn, gate, up, c->activation),
-                                 c->hidden_size, c->mlp_bias);
-    ds_nn_pop(nn);
-    return out;
-}
-
-/* The half of a layer that treats each position by itself. */
-static ds_value feed_forward(ds_nn *nn, ds_value x, const void *user)
-{
-    const ds_llama_config *c = user;
-    const ds_value m = ds_nn_rms_norm(nn, "post_attention_layernorm", x, c->rms_norm_eps);
-    return ds_nn_add(nn, x, mlp(nn, c, m));
-}
-
-static void llama_trace(ds_nn *nn, const void *opaque)
-{
-    const ds_llama_config *c = opaque;
-    const ds_trace *t = ds_nn_trace(nn);
-    const ds_shape bt = ds_shape_2d(t->batch, t->seq_length);
-    const ds_init init = {DS_INIT_NORMAL, c->initializer_range};
-    const ds_value ids = ds_nn_input(nn, "input_ids", DS_DTYPE_I32, bt);
-    const ds_value positions = ds_nn_input(nn, "positions", DS_DTYPE_I32, bt);
-    const ds_value first =
-        t->mode == DS_TRACE_GENERATE ? DS_NONE : ds_nn_input(nn, "first", DS_DTYPE_I32, bt);
-    const bool in_pieces = t->mode == DS_TRACE_GENERATE && c->rope.scaling == DS_ROPE_DYNAMIC;
-    const ds_value lengths =
-        in_pieces ? ds_nn_input(nn, "length", DS_DTYPE_I32, ds_shape_1d(t->batch)) : DS_NONE;
-    const ds_value table = ds_nn_rope_table(nn, positions, lengths, &c->rope); /* (B,T,D) */
-    ds_nn_push(nn, "model");
-    const ds_value embedding = ds_nn_param(nn, "embed_tokens.weight",
-                                           ds_shape_2d(c->vocab_size, c->hidden_size), init, false);
-    ds_value x = ds_nn_embedding_sum(nn, embedding, ids, DS_NONE, DS_NONE); /* (B,T,C) */
-    for (int64_t layer = 0; layer < c->n_layers; ++layer) {
-        ds_nn_push(nn, "layers.%lld", (long long)layer);
-        ds_nn_region_begin(nn);
-        const ds_value a = ds_nn_rms_norm(nn, "input_layernorm", x, c->rms_norm_eps);
-        x = ds_nn_add(nn, x, attention(nn, c, layer, a, first, table));
-        x = ds_nn_tiled(nn, x, t->mlp_rows, feed_forward, c);
-        ds_nn_region_end(nn);
-        ds_nn_pop(nn);
-    }
-    x = ds_nn_rms_norm(nn, "norm", x, c->rms_norm_eps);
-    ds_nn_pop(nn);
-    ds_model_head(nn, x, c->tied ? embedding : DS_NONE, c->vocab_size, c->initializer_range);
-}
-
-const ds_family ds_family_llama = {
-    .model_types = "llama mistral qwen2 qwen3",
-    .ignored = "rotary_emb.inv_freq",
-    .config_bytes = sizeof(ds_llama_config),
-    .read = ds_llama_read,
-    .trace = llama_trace,
-    .print = ds_llama_print,
+static const ds_field llama_fields[] = {
+    SHARED(1.0),
+    SIZE("vocab_size", vocab_size, 32000),
+    SIZE("hidden_size", hidden_size, 4096),
+    SIZE("intermediate_size", intermediate_size, 11008),
+    SIZE("num_hidden_layers", n_layers, 32),
+    SIZE_OR_NULL("num_key_value_heads", n_kv_heads, NO_INT),
+    SIZE_OR_NULL("head_dim", head_dim, NO_INT),
+    SIZE("max_position_embeddings", max_positions, 2048),
+    SWITCH("attention_bias", o_bias, false),
+    SWITCH("mlp_bias", mlp_bias, false),
+    DS_FIELD_CHECK("pretraining_tp", DS_FIELD_INT | DS_FIELD_NULL),
+    DS_FIELD_REFUSE("attention_chunk_size", NULL,
+                    "transformers has it in the cache of llama, not in "
+                    "its attention"),
+    DS_FIELD_REFUSE("sliding_window", NULL,
+                    "transformers has it in the cache of llama, not in its attention"),
 };
+
+static const ds_field mistral_fields[] = {
+    SHARED(HUGE_VAL),
+    SIZE("vocab_size", vocab_size, 32000),
+    SIZE("hidden_size", hidden_size, 4096),
+    SIZE("intermediate_size", intermediate_size, 14336),
+    SIZE("num_hidden_layers", n_layers, 32),
+    SIZE("num_key_value_heads", n_kv_heads, 8),
+    SIZE_OR_NULL("head_dim", head_dim, NO_INT),
+    SIZE("max_position_embeddings", max_positions, 131072),
+    DS_FIELD_REFUSE("attention_chunk_size", NULL,
+                    "transformers has it in the cache of mistral, not in "
+                    "its attention"),
+    SIZE_OR_NULL("sliding_window", window, 4096),
+};
+
+/* head_dim is none of its fields, but its layers take it. */
+static const ds_field qwen2_fields[] = {
+    SHARED(HUGE_VAL),
+    SIZE("vocab_size", vocab_size, 151936),
+    SIZE("hidden_size", hidden_size, 4096),
+    SIZE("intermediate_size", intermediate_size, 22016),
+    SIZE("num_hidden_layers", n_layers, 32),
+    SIZE_OR_NULL("num_key_value_heads", n_kv_heads, 32),
+    SIZE("head_dim", head_dim, NO_INT),
+    SIZE("max_position_embeddings", max_positions, 32768),
+    SWITCH("use_sliding_window", use_window, false),
+    ANY_INT("sliding_window", DS_FIELD_INT | DS_FIELD_NULL, window, 4096),
+    ANY_INT("max_window_layers", DS_FIELD_INT, max_window_layers, 28),
+};
+
+static const ds_field qwen3_fields[] = {
+    SHARED(HUGE_VAL),
+    SIZE("vocab_size", vocab_size, 151936),
+    SIZE("hidden_size", hidden_size, 4096),
+    SIZE("intermediate_size", intermediate_size, 22016),
+    SIZE("num_hidden_layers", n_layers, 32),
+    SIZE_OR_NULL("num_key_value_heads", n_kv_heads, 32),
+    SIZE("head_dim", head_dim, 128),
+    SIZE("max_position_embeddings", max_positions, 32768),
+    SWITCH("attention_bias", o_bias, false),
+    SWITCH("use_sliding_window", use_window, false),
+    ANY_INT("sliding_window", DS_FIELD_INT | DS_FIELD_NULL, window, 4096),
+    ANY_INT("max_window_layers", DS_FIELD_INT, max_window_layers, 28),
+};
+
+static ds_status resolve_llama(const ds_reader *reader, ds_decoder_config *c)
+{
+    c->qkv_bias = c->o_bias;
+    return ds_decoder_windows(reader, c, false, 0, "");
+}
+
+/* transformers takes mistral with the key layer_types for ministral, which has no defaults for
+ * these. */
+static ds_status resolve_mistral(const ds_reader *reader, ds_decoder_config *c)
+{
+    if (json_object_get(reader->json, "layer_types") != NULL) {
+        if (ds_field_is_falsy(json_object_get(reader->json, "head_dim"))) {
+            return ds_field_bad(reader, "head_dim", "an integer beside layer_types");
+        }
+        if (c->window == DS_NO_INT) {
+            return ds_field_bad(reader, "sliding_window", "an integer beside layer_types");
+        }
+    }
+    return ds_decoder_windows(reader, c, c->window != DS_NO_INT, 0, "");
+}
+
+static ds_status qwen_windows(const ds_reader *reader, ds_decoder_config *c)
+{
+    return ds_decoder_windows(reader, c, c->window != DS_NO_INT && c->use_window,
+                              c->max_window_layers, " and \"use_sliding_window\": true");
+}
+
+static ds_status resolve_qwen2(const ds_reader *reader, ds_decoder_config *c)
+{
+    c->qkv_bias = true;
+    return qwen_windows(reader, c);
+}
+
+static ds_status resolve_qwen3(const ds_reader *reader, ds_decoder_config *c)
+{
+    c->qkv_bias = c->o_bias;
+    c->qk_norm = DS_QK_HEAD;
+    return qwen_windows(reader, c);
+}
+
+#define KIND(name, windows, whole)                                                                 \
+    const ds_decoder_kind ds_kind_##name = {.model_type = #name,                                   \
+                                            .fields = name##_fields,                               \
+                                            .n_fields = DS_DECODER_N(name##_fields),               \
+                                            .activation = "silu",                                  \
+                                            .theta = 10000.0,                                      \
+                                            .typed = windows,                                      \
+                                            .whole_heads = whole,                                  \
+                                            .resolve = resolve_##name}
+KIND(llama, false, true);
+KIND(mistral, true, false);
+KIND(qwen2, true, false);
+KIND(qwen3, true, false);

@@ -87,9 +87,10 @@ ds_status ds_field_activation(const ds_reader *reader, const char *key, const ch
  * after ds_fields_read_common, which checks the list. */
 const char *ds_field_layer_type(const ds_reader *reader, int64_t layer);
 
-/* rope_parameters, rope_scaling, rope_theta and the rest; see rope_config.c. */
+/* rope_parameters, rope_scaling, rope_theta and the rest; theta: the family's own. See
+ * rope_config.c. */
 ds_status ds_rope_read(const ds_reader *reader, int64_t head_dim, int64_t max_positions,
-                       ds_rope_params *rope);
+                       double theta, ds_rope_params *rope);
 void ds_rope_print(const ds_rope_params *rope, FILE *out);
 
 #endif

@@ -190,7 +190,6 @@ static ds_status read_theta(const rope_reader *r)
 {
     const bool inside = json_object_get(r->inner.json, "rope_theta") != NULL;
     const ds_reader *from = inside ? &r->inner : &r->outer;
-    r->rope->theta = 10000.0;
     DS_TRY(ds_field_number(from, "rope_theta", &r->rope->theta));
     return r->rope->theta > 0.0 ? DS_OK : ds_field_bad(from, "rope_theta", "above 0");
 }
@@ -240,10 +239,10 @@ static ds_status find_inner(rope_reader *r)
 }
 
 ds_status ds_rope_read(const ds_reader *reader, int64_t head_dim, int64_t max_positions,
-                       ds_rope_params *rope)
+                       double theta, ds_rope_params *rope)
 {
     rope_reader r = {.outer = *reader, .max_positions = max_positions, .rope = rope};
-    *rope = (ds_rope_params){.head_dim = head_dim, .factor = 1.0};
+    *rope = (ds_rope_params){.head_dim = head_dim, .theta = theta, .factor = 1.0};
     DS_TRY(find_inner(&r));
     DS_TRY(read_theta(&r));
     DS_TRY(read_type(&r));

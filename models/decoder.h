@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One decoder for many families. A family is data: the fields of its config.json and a
+ * ds_decoder_config that says which variants its layers take. decoder.c traces the model,
+ * decoder_config.c reads config.json, and each family has a file with its tables. */
+#ifndef DS_MODELS_DECODER_H
+#define DS_MODELS_DECODER_H
+
+#include "families.h"
+#include "model/fields.h"
+
+typedef enum ds_qk_norm {
+    DS_QK_NONE,
+    DS_QK_HEAD, /* over each head's width: one weight for all heads */
+    DS_QK_WHOLE /* over all heads together */
+} ds_qk_norm;
+
+typedef enum ds_residual {
+    DS_RESIDUAL_PRE, /* x + f(norm(x)) */
+    DS_RESIDUAL_POST /* x + norm(f(x)) */
+} ds_residual;
+
+/* Resolved: no value here depends on whether its key was there. */
+typedef struct ds_decoder_config {
+    int64_t vocab_size, max_positions, hidden_size, intermediate_size;
+    int64_t n_layers, n_heads, n_kv_heads, head_dim;
+    double norm_eps, initializer_range;
+    double attention_dropout, residual_dropout, embedding_dropout;
+    double embedding_scale, residual_scale, attention_scale, logits_divisor; /* attention: of q·k */
+    ds_activation activation;
+    ds_rope_params rope;
+    ds_residual residual;
+    ds_qk_norm qk_norm;
+    bool layer_norm; /* LayerNorm with a bias; else RMS norm */
+    bool plain_mlp;  /* mlp.c_fc, mlp.c_proj; else gate, up, down */
+    bool tied, qkv_bias, o_bias, mlp_bias;
+    int64_t window;                     /* 0: none */
+    bool windowed[DS_MODEL_MAX_LAYERS]; /* layers that use it */
+    bool unrotated[DS_MODEL_MAX_LAYERS];
+    /* read, and resolved into the others */
+    bool use_window;
+    int64_t max_window_layers, pad_id, interval;
+} ds_decoder_config;
+
+typedef struct ds_decoder_kind {
+    const char *model_type;
+    const ds_field *fields;
+    size_t n_fields;
+    const char *activation; /* hidden_act when absent */
+    double theta;           /* of the rotary positions, when absent */
+    bool typed;             /* layer_types may have sliding_attention */
+    bool whole_heads;       /* hidden_size must be a multiple of the heads */
+    /* What is the family's own: which layers have a window, and variants. After the fields. */
+    ds_status (*resolve)(const ds_reader *reader, ds_decoder_config *config);
+} ds_decoder_kind;
+
+extern const ds_decoder_kind ds_kind_llama, ds_kind_mistral, ds_kind_qwen2, ds_kind_qwen3;
+
+/* Gives layers a window: in those where layer_types says so, else in those from `first` on. */
+ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *config, bool has_window,
+                             int64_t first, const char *needs);
+
+ds_status ds_decoder_read(const ds_reader *reader, void *config, ds_model_info *info);
+void ds_decoder_print(const char *model_type, const void *config, FILE *out);
+int64_t ds_decoder_window(const ds_decoder_config *config, int64_t layer);
+
+/* Rows of the tables. */
+#define DS_DECODER_NO_INT       ((double)DS_NO_INT)
+#define DS_DECODER_APPLIED(...) DS_FIELD_APPLY(ds_decoder_config, __VA_ARGS__)
+#define DS_DECODER_SIZE(key, member, value)                                                        \
+    DS_DECODER_APPLIED(key, DS_FIELD_INT, member, value, 1, INT32_MAX)
+#define DS_DECODER_SIZE_OR_NULL(key, member, value)                                                \
+    DS_DECODER_APPLIED(key, DS_FIELD_INT | DS_FIELD_NULL, member, value, 1, INT32_MAX)
+#define DS_DECODER_ANY_INT(key, types, member, value)                                              \
+    DS_DECODER_APPLIED(key, types, member, value, INT32_MIN, INT32_MAX)
+#define DS_DECODER_SWITCH(key, member, value)                                                      \
+    DS_DECODER_APPLIED(key, DS_FIELD_BOOL, member, value, 0, 1)
+#define DS_DECODER_DROPOUT(key, member)                                                            \
+    DS_DECODER_APPLIED(key, DS_FIELD_NUMBER, member, 0.0, 0.0, DS_BELOW_ONE)
+#define DS_DECODER_REAL(key, member, value, max)                                                   \
+    DS_DECODER_APPLIED(key, DS_FIELD_REAL, member, value, 0.0, max)
+
+/* Fields of all, with the same defaults. */
+#define DS_DECODER_COMMON(tied_default)                                                            \
+    DS_DECODER_DROPOUT("attention_dropout", attention_dropout),                                    \
+        DS_DECODER_SWITCH("tie_word_embeddings", tied, tied_default),                              \
+        DS_FIELD_CHECK("use_cache", DS_FIELD_BOOL),                                                \
+        DS_FIELD_CHECK("bos_token_id", DS_FIELD_INT | DS_FIELD_NULL),                              \
+        DS_FIELD_CHECK("eos_token_id", DS_FIELD_INT | DS_FIELD_INTS | DS_FIELD_NULL)
+#define DS_DECODER_PAD(value)                                                                      \
+    DS_DECODER_ANY_INT("pad_token_id", DS_FIELD_INT | DS_FIELD_NULL, pad_id, value)
+
+#define DS_DECODER_ONLY_CACHE                                                                      \
+    "transformers has it in the cache of this family, not in its attention"
+#define DS_DECODER_N(table) (sizeof(table) / sizeof(table)[0])
+
+#endif

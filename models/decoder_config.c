@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.json of the decoder's families: what is read and resolved alike for all. */
+#include "decoder.h"
+
+#include <math.h>
+#include <string.h>
+
+static const ds_decoder_kind *const kinds[] = {
+    &ds_kind_llama,
+    &ds_kind_mistral,
+    &ds_kind_qwen2,
+    &ds_kind_qwen3,
+};
+
+static const ds_decoder_kind *kind_of(const char *model_type)
+{
+    size_t i = 0;
+    while (strcmp(kinds[i]->model_type, model_type) != 0) {
+        ++i; /* ds_family_decoder names no other */
+    }
+    return kinds[i];
+}
+
+ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *c, bool has_window,
+                             int64_t first, const char *needs)
+{
+    for (int64_t i = 0; i < c->n_layers; ++i) {
+        const char *type = ds_field_layer_type(reader, i);
+        const bool slides = type != NULL && strcmp(type, "sliding_attention") == 0;
+        if (slides && !has_window) {
+            return ds_fail(reader->ctx, DS_ERR_FORMAT,
+                           "config.json: \"layer_types\" has sliding_attention, but there is no "
+                           "window: it needs \"sliding_window\"%s",
+                           needs);
+        }
+        c->windowed[i] = has_window && (type != NULL ? slides : i >= first);
+    }
+    if (has_window && c->window < 1) {
+        return ds_field_bad(reader, "sliding_window", "at least 1, or null");
+    }
+    c->window = has_window ? c->window : 0;
+    return DS_OK;
+}
+
+int64_t ds_decoder_window(const ds_decoder_config *config, int64_t layer)
+{
+    return config->windowed[layer] ? config->window : 0;
+}
+
+static ds_status resolve_heads(const ds_reader *reader, const ds_decoder_kind *k,
+                               ds_decoder_config *c)
+{
+    c->n_kv_heads = c->n_kv_heads != DS_NO_INT ? c->n_kv_heads : c->n_heads;
+    c->head_dim = c->head_dim != DS_NO_INT ? c->head_dim : c->hidden_size / c->n_heads;
+    if (k->whole_heads && c->hidden_size % c->n_heads != 0) {
+        return ds_fail(reader->ctx, DS_ERR_FORMAT,
+                       "config.json: hidden_size %lld is not a multiple of num_attention_heads "
+                       "%lld",
+                       (long long)c->hidden_size, (long long)c->n_heads);
+    }
+    if (c->n_heads % c->n_kv_heads != 0) {
+        return ds_fail(reader->ctx, DS_ERR_FORMAT,
+                       "config.json: num_attention_heads %lld is not a multiple of "
+                       "num_key_value_heads %lld",
+                       (long long)c->n_heads, (long long)c->n_kv_heads);
+    }
+    if (c->head_dim < 2 || c->head_dim % 2 != 0) {
+        return ds_fail(reader->ctx, DS_ERR_FORMAT,
+                       "config.json: head_dim %lld must be even and at least 2",
+                       (long long)c->head_dim);
+    }
+    return DS_OK;
+}
+
+static ds_status check_pad(const ds_reader *reader, const ds_decoder_config *c)
+{
+    const bool inside = c->pad_id >= -c->vocab_size && c->pad_id < c->vocab_size;
+    return inside || c->pad_id == DS_NO_INT
+               ? DS_OK
+               : ds_field_bad(reader, "pad_token_id", "null or a token of the vocabulary");
+}
+
+/* Dynamic scaling is for sequences of up to factor times the positions. */
+static int64_t reach_of(const ds_decoder_config *c)
+{
+    const double factor = c->rope.scaling == DS_ROPE_DYNAMIC ? fmax(c->rope.factor, 1.0) : 1.0;
+    return (int64_t)fmin(floor((double)c->max_positions * factor), INT32_MAX);
+}
+
+/* Values of families that have no field for them. */
+static void set_defaults(ds_decoder_config *c)
+{
+    c->window = c->head_dim = c->n_kv_heads = DS_NO_INT;
+    c->embedding_scale = c->residual_scale = c->logits_divisor = 1.0;
+}
+
+ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *info)
+{
+    ds_decoder_config *c = opaque;
+    const ds_decoder_kind *k = kind_of(info->architecture);
+    set_defaults(c);
+    DS_TRY(ds_fields_read(reader, k->fields, k->n_fields, c));
+    if (c->n_layers > DS_MODEL_MAX_LAYERS) {
+        return ds_fail(reader->ctx, DS_ERR_LIMIT, "config.json: num_hidden_layers %lld is above %d",
+                       (long long)c->n_layers, DS_MODEL_MAX_LAYERS);
+    }
+    DS_TRY(ds_field_activation(reader, "hidden_act", k->activation, &c->activation));
+    DS_TRY(ds_fields_read_common(reader, c->n_layers, k->typed, &info->dtype));
+    DS_TRY(resolve_heads(reader, k, c));
+    DS_TRY(k->resolve(reader, c));
+    DS_TRY(check_pad(reader, c));
+    DS_TRY(ds_rope_read(reader, c->head_dim, c->max_positions, k->theta, &c->rope));
+    info->vocab_size = c->vocab_size;
+    info->max_positions = reach_of(c);
+    info->hidden_size = c->hidden_size;
+    info->tied_embeddings = c->tied;
+    info->base_prefix = "model.";
+    info->embedding = "model.embed_tokens.weight";
+    return DS_OK;
+}
+
+void ds_decoder_print(const char *model_type, const void *opaque, FILE *out)
+{
+    const ds_decoder_config *c = opaque;
+    const ds_decoder_kind *k = kind_of(model_type);
+    ds_fields_print(k->fields, k->n_fields, c, out);
+    (void)fprintf(out, "hidden_act: %d\n", (int)c->activation);
+    ds_rope_print(&c->rope, out);
+    for (int64_t layer = 0; layer < c->n_layers; ++layer) {
+        if (c->window > 0) {
+            (void)fprintf(out, "window of layer %lld: %lld\n", (long long)layer,
+                          (long long)ds_decoder_window(c, layer));
+        }
+        if (c->unrotated[layer]) {
+            (void)fprintf(out, "layer %lld has no rotary positions\n", (long long)layer);
+        }
+    }
+}
