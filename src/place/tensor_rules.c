@@ -3,12 +3,14 @@
  *
  * A walk in program order gives each value its region, if any, and the dim that is sharded. Where a
  * node has no strategy for what it gets, the regions of its inputs fail: their values are whole
- * again. The walk repeats without the parameters of regions that failed, since what read them
- * decided by them, until none fails. A node that could take its input, were it cut inside of equal
- * blocks, wishes so: its region's parameters are tried once in that way before they are given up.
+ * again. The walk repeats without the parameters that began regions that failed, since what read
+ * them decided by them, until none fails. A node that could take its input, were it cut inside of
+ * equal blocks, wishes so: its region's parameters are tried once in that way before they are given
+ * up.
  */
 #include "place/tensor_rules.h"
 
+#include "op/ops.h"
 #include "place/rule.h"
 
 #include <stdlib.h>
@@ -26,6 +28,7 @@ typedef struct region {
 typedef struct sharded {
     uint32_t region; /* NO_REGION: whole */
     uint8_t dim, blocks;
+    bool began; /* cells: the region, or one that became part of it */
 } sharded;
 
 typedef struct finder {
@@ -34,10 +37,10 @@ typedef struct finder {
     dsi_place_policy policy;
     region *regions;
     uint32_t n_regions;
-    sharded *values; /* per value */
-    sharded *cells;  /* per cell */
-    bool *banned;    /* per cell: its region failed in a walk before */
-    uint8_t *wished; /* per cell: blocks that it is cut in, if it is; 0: none */
+    sharded *values;  /* per value */
+    sharded *cells;   /* per cell */
+    uint32_t *banned; /* per cell: dims along which it began a region that failed, as bits */
+    uint8_t *wished;  /* per cell: blocks that it is cut in, if it is; 0: none */
 } finder;
 
 static uint32_t root(const finder *f, uint32_t r)
@@ -91,7 +94,19 @@ static bool divides(const finder *f, ds_value v, const dsi_place_on *on)
                0;
 }
 
-/* Whether an input may be as a strategy wants it. A whole activation may be sharded where it is; a
+/* A norm of whole rows, rotated or not: its backward node takes no slices of them. */
+static bool is_normed(const finder *f, ds_value v)
+{
+    const dsi_value_info *info = &f->graph->values[v];
+    const dsi_node_info *node = info->producer != DS_NONE ? &f->graph->nodes[info->producer] : NULL;
+    while (node != NULL && node->op == &dsi_op_rope) {
+        const ds_node before = f->graph->values[dsi_node_in(f->graph, node)[0]].producer;
+        node = before != DS_NONE ? &f->graph->nodes[before] : NULL;
+    }
+    return node != NULL && node->op->op_class == DS_CLASS_NORM;
+}
+
+/* Whether an input may be as a strategy wants it. What is given may be sharded where it is; a
  * free cell stays as its other readers have it; what is whole may be added to a sum by one rank. */
 static bool takes(const finder *f, ds_value v, const dsi_place_on *want)
 {
@@ -100,9 +115,9 @@ static bool takes(const finder *f, ds_value v, const dsi_place_on *want)
     if (lives(f, have)) {
         return want->kind == DSI_SHARD && want->dim == have->dim && want->blocks == have->blocks;
     }
-    const bool free =
-        cell == DS_NONE ||
-        (!f->banned[cell] && (f->wished[cell] == 0 || f->wished[cell] == want->blocks));
+    const bool free = cell == DS_NONE ? !is_normed(f, v)
+                                      : ((f->banned[cell] >> want->dim & 1u) == 0 &&
+                                         (f->wished[cell] == 0 || f->wished[cell] == want->blocks));
     return want->kind == DSI_REPLICATE || want->kind == DSI_PARTIAL ||
            (want->kind == DSI_SHARD && free);
 }
@@ -219,7 +234,7 @@ static uint32_t region_of(finder *f, const dsi_node_info *node)
     return r;
 }
 
-static void place_node(finder *f, const dsi_node_info *node, const dsi_strategy *s)
+static void place_node(finder *f, const dsi_node_info *node, const dsi_strategy *s, bool begins)
 {
     const ds_value *in = dsi_node_in(f->graph, node);
     const ds_value *out = dsi_node_out(f->graph, node);
@@ -227,12 +242,12 @@ static void place_node(finder *f, const dsi_node_info *node, const dsi_strategy 
     for (uint32_t i = 0; i < node->n_in; ++i) {
         const ds_cell cell = in[i] != DS_NONE ? free_cell(f, in[i]) : DS_NONE;
         if (cell != DS_NONE && s->in[i].kind == DSI_SHARD) {
-            f->cells[cell] = (sharded){r, s->in[i].dim, s->in[i].blocks};
+            f->cells[cell] = (sharded){r, s->in[i].dim, s->in[i].blocks, begins};
         }
     }
     for (uint32_t o = 0; o < node->n_out; ++o) {
         if (out[o] != DS_NONE && s->out[o].kind == DSI_SHARD) {
-            f->values[out[o]] = (sharded){r, s->out[o].dim, s->out[o].blocks};
+            f->values[out[o]] = (sharded){r, s->out[o].dim, s->out[o].blocks, false};
         }
         f->regions[r].ended =
             f->regions[r].ended || (out[o] != DS_NONE && s->out[o].kind == DSI_PARTIAL);
@@ -288,7 +303,7 @@ static void visit(finder *f, const dsi_node_info *node)
     dsi_strategy s;
     const bool begins = !any_sharded(f, node);
     if (find_strategy(f, node, begins, &s)) {
-        place_node(f, node, &s);
+        place_node(f, node, &s, begins);
     } else if (!begins) {
         fail_inputs(f, node);
     }
@@ -341,7 +356,8 @@ static bool wish(finder *f)
     return any;
 }
 
-/* Cells whose region did not end well are banned; returns whether there are new ones. */
+/* Cells that began a region that did not end well are banned; returns whether there are new ones.
+ * Those that came to it later may do better in one of their own. */
 static bool ban(finder *f)
 {
     bool more = false;
@@ -349,8 +365,9 @@ static bool ban(finder *f)
         const sharded *s = &f->cells[c];
         const region *r = s->region != NO_REGION ? &f->regions[root(f, s->region)] : NULL;
         if (r != NULL && (r->failed || !r->ended)) {
-            more = more || !f->banned[c];
-            f->banned[c] = true;
+            const uint32_t dim = s->began ? 1u << s->dim : 0;
+            more = more || (f->banned[c] & dim) != dim;
+            f->banned[c] |= dim;
             f->cells[c].region = NO_REGION;
         }
     }
