@@ -11,6 +11,7 @@ static const ds_decoder_kind *const kinds[] = {
     &ds_kind_qwen2,
     &ds_kind_qwen3,
     &ds_kind_olmo2,
+    &ds_kind_granite,
 };
 
 static const ds_decoder_kind *kind_of(const char *model_type)
