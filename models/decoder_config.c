@@ -12,6 +12,7 @@ static const ds_decoder_kind *const kinds[] = {
     &ds_kind_qwen3,
     &ds_kind_olmo2,
     &ds_kind_granite,
+    &ds_kind_smollm3,
 };
 
 static const ds_decoder_kind *kind_of(const char *model_type)
