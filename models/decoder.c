@@ -139,7 +139,7 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
 }
 
 const ds_family ds_family_decoder = {
-    .model_types = "llama mistral qwen2 qwen3 olmo2 granite smollm3",
+    .model_types = "llama mistral qwen2 qwen3 olmo2 granite smollm3 starcoder2",
     .ignored = "rotary_emb.inv_freq",
     .config_bytes = sizeof(ds_decoder_config),
     .read = ds_decoder_read,

@@ -54,7 +54,7 @@ typedef struct ds_decoder_kind {
 } ds_decoder_kind;
 
 extern const ds_decoder_kind ds_kind_llama, ds_kind_mistral, ds_kind_qwen2, ds_kind_qwen3,
-    ds_kind_olmo2, ds_kind_granite, ds_kind_smollm3;
+    ds_kind_olmo2, ds_kind_granite, ds_kind_smollm3, ds_kind_starcoder2;
 
 /* Gives layers a window: in those where layer_types says so, else in those from `first` on. */
 ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *config, bool has_window,

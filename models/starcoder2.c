@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* StarCoder2 (Lozhkov et al. 2024): LayerNorm, biases, an MLP without gate, dropouts, and one
+ * window for all layers. */
+#include "decoder.h"
+
+#include <math.h>
+#include <string.h>
+
+/* head_dim is none of its fields, but its layers take it. */
+static const ds_field fields[] = {
+    DS_DECODER_COMMON(true),
+    DS_DECODER_PAD(DS_DECODER_NO_INT),
+    DS_DECODER_SIZE("vocab_size", vocab_size, 49152),
+    DS_DECODER_SIZE("hidden_size", hidden_size, 3072),
+    DS_DECODER_SIZE("intermediate_size", intermediate_size, 12288),
+    DS_DECODER_SIZE("num_hidden_layers", n_layers, 30),
+    DS_DECODER_SIZE("num_attention_heads", n_heads, 24),
+    DS_DECODER_SIZE("num_key_value_heads", n_kv_heads, 2),
+    DS_DECODER_SIZE_OR_NULL("head_dim", head_dim, DS_DECODER_NO_INT),
+    DS_DECODER_SIZE("max_position_embeddings", max_positions, 4096),
+    DS_DECODER_REAL("initializer_range", initializer_range, 0.018042, HUGE_VAL),
+    DS_DECODER_REAL("norm_epsilon", norm_eps, 1e-5, HUGE_VAL),
+    DS_DECODER_DROPOUT("residual_dropout", residual_dropout),
+    DS_DECODER_DROPOUT("embedding_dropout", embedding_dropout),
+    DS_DECODER_SWITCH("use_bias", o_bias, true),
+    DS_DECODER_SIZE_OR_NULL("sliding_window", window, DS_DECODER_NO_INT),
+    DS_FIELD_REFUSE("attention_chunk_size", NULL, DS_DECODER_ONLY_CACHE),
+};
+
+/* Its masks go by sliding_window alone, its cache by layer_types: what it holds must be enough for
+ * the masks, and the same in all layers. */
+static ds_status resolve(const ds_reader *reader, ds_decoder_config *c)
+{
+    const bool has_window = c->window != DS_NO_INT;
+    c->layer_norm = true;
+    c->plain_mlp = true;
+    c->qkv_bias = c->mlp_bias = c->o_bias;
+    for (int64_t i = 0; i < c->n_layers; ++i) {
+        const char *type = ds_field_layer_type(reader, i);
+        if (type != NULL && (strcmp(type, ds_field_layer_type(reader, 0)) != 0 ||
+                             (!has_window && strcmp(type, "sliding_attention") == 0))) {
+            return ds_field_bad(reader, "layer_types",
+                                "the same in all layers, sliding_attention only with "
+                                "sliding_window");
+        }
+        c->windowed[i] = has_window;
+    }
+    c->window = has_window ? c->window : 0;
+    return DS_OK;
+}
+
+const ds_decoder_kind ds_kind_starcoder2 = {.model_type = "starcoder2",
+                                            .fields = fields,
+                                            .n_fields = DS_DECODER_N(fields),
+                                            .activation = "gelu_pytorch_tanh",
+                                            .theta = 10000.0,
+                                            .typed = true,
+                                            .resolve = resolve};
