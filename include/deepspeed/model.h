@@ -25,7 +25,7 @@ typedef struct ds_model ds_model;
 typedef void (*ds_model_fn)(ds_nn *nn, const void *config);
 
 typedef struct ds_model_info {
-    const char *architecture; /* "gpt2", "llama", "mistral", "qwen2", "qwen3", or a custom name */
+    const char *architecture; /* model_type of config.json ("gpt2", "llama", …), or a custom name */
     int64_t vocab_size;       /* 0: not a language model */
     int64_t max_positions;    /* 0: no limit; of dynamic rotary scaling factor times the model's */
     int64_t hidden_size;      /* 0: unknown; used to resolve "auto" in configurations */

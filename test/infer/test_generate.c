@@ -57,8 +57,9 @@ static void greedy_like_transformers(void **state)
 static void pieces_agree(void **state)
 {
     ds_ctx *ctx = *state;
-    static const char *const names[] = {"mistral", "qwen3", "rope_yarn", "gpt2"};
-    for (int i = 0; i < 4; ++i) {
+    static const char *const names[] = {"mistral", "qwen3",   "rope_yarn", "gpt2",
+                                        "olmo2",   "granite", "smollm3",   "starcoder2"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         parity_case p;
         ds_generator *generator = NULL;
         uint32_t ids[64];
@@ -124,8 +125,9 @@ static void steps_like_prompts_of(ds_ctx *ctx, const char *name, ds_dtype dtype)
 
 static void steps_like_prompts(void **state)
 {
-    static const char *const names[] = {"mistral", "qwen3", "llama3_tied", "gpt2"};
-    for (int i = 0; i < 4; ++i) {
+    static const char *const names[] = {"mistral", "qwen3",   "llama3_tied", "gpt2",
+                                        "olmo2",   "granite", "smollm3",     "starcoder2"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F32);
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F16);
         if ((dsi_cpu_isa() & DS_ISA_AVX512_BF16) ==

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random mutations of config.json, transformers against this build: run by model_config.sh.
 
-    model_config.py BUILD N SEED [--show CLASS]
+    model_config.py BUILD N SEED [--show CLASS] [--family NAME ...]
 
 Each mutation is a folder with tiny weights that transformers saved. transformers gives the last logits of a short
 and of a long sequence in fp32, and so does BUILD/model_logits. The outcome is one of the classes of CLASSES.
@@ -92,12 +92,13 @@ def main():
     parser.add_argument("n", type=int)
     parser.add_argument("seed", type=int)
     parser.add_argument("--show", default="DIFFERENT,we accept")
+    parser.add_argument("--family", nargs="*", default=[])
     options = parser.parse_args()
     counts, reasons, worst = collections.Counter(), collections.Counter(), 0.0
     with tempfile.TemporaryDirectory() as name:
         scratch = pathlib.Path(name)
         cc.make_bases(scratch / "bases")
-        found = list(cc.cases(options.seed, options.n, scratch / "bases"))
+        found = list(cc.cases(options.seed, options.n, scratch / "bases", options.family))
         folders = []
         for i, (base, config, _) in enumerate(found):
             folders.append(scratch / f"{i}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# config.json against transformers: random mutations of tiny models of the five families, MODEL_CONFIG_CASES of them
+# config.json against transformers: random mutations of tiny models of the families, MODEL_CONFIG_CASES of them
 # (default 6000) with seed MODEL_CONFIG_SEED (default: the day). DS_ORACLE_PYTHON names a Python with torch and
 # transformers 5. Run by `make check-long`. Usage: model_config.sh BUILD
 set -euo pipefail

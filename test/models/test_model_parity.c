@@ -12,8 +12,12 @@
 
 static const char *const variants[] = {"gpt2",      "llama2",       "llama3",      "llama3_tied",
                                        "mistral",   "qwen2",        "qwen3",       "rope_linear",
-                                       "rope_yarn", "rope_dynamic", "packed_gpt2", "packed_llama"};
+                                       "rope_yarn", "rope_dynamic", "packed_gpt2", "packed_llama",
+                                       "olmo2",     "granite",      "smollm3",     "starcoder2"};
 enum { N_VARIANTS = sizeof variants / sizeof *variants, FOLDER_BYTES = 64, N_STEPS = 10 };
+
+/* Those without an oracle in ref/. */
+static const char *const against_transformers[] = {"olmo2", "granite", "smollm3", "starcoder2"};
 
 static ds_ctx *ctx;
 static const graph_run_params plain = {.dtype = DS_DTYPE_F32, .isa = DS_ISA_REF, .no_fuse = true};
@@ -137,10 +141,23 @@ static void check_same(const char *variant, const graph_run *run, oracle *o, ds_
     }
 }
 
+static bool has_oracle(const char *variant)
+{
+    for (size_t i = 0; i < sizeof against_transformers / sizeof *against_transformers; ++i) {
+        if (strcmp(variant, against_transformers[i]) == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void graph_is_the_oracle(void **state)
 {
     (void)state;
     for (size_t i = 0; i < N_VARIANTS; ++i) {
+        if (!has_oracle(variants[i])) {
+            continue;
+        }
         parity p = load(variants[i]);
         graph_run run;
         oracle o;

@@ -11,6 +11,7 @@
 #include "common/small_run.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,6 +121,15 @@ static result run_steps(run *r)
     return r->results[0];
 }
 
+static const struct {
+    const char *model_type, *more;
+} families[] = {
+    {"olmo2", "\"attention_bias\":true"},
+    {"granite", "\"residual_multiplier\":0.3,\"logits_scaling\":3.0,\"attention_multiplier\":0.2"},
+    {"smollm3", "\"no_rope_layer_interval\":2"},
+    {"starcoder2", "\"sliding_window\":9,\"residual_dropout\":0.1,\"embedding_dropout\":0.1"},
+};
+
 static char *make_folder(void)
 {
     char *folder = scratch_make();
@@ -127,6 +137,18 @@ static char *make_folder(void)
     /* dropout on probabilities draws by head: without it q, k and v are sharded too */
     scratch_write(scratch_path(folder, "packed.json"), packed_gpt2, strlen(packed_gpt2));
     scratch_write(scratch_path(folder, "llama.json"), small_llama, strlen(small_llama));
+    for (size_t i = 0; i < sizeof families / sizeof *families; ++i) {
+        char name[32];
+        char text[1024];
+        (void)snprintf(name, sizeof name, "%s.json", families[i].model_type);
+        (void)snprintf(text, sizeof text,
+                       "{\"model_type\":\"%s\",\"vocab_size\":211,\"hidden_size\":48,"
+                       "\"intermediate_size\":112,\"num_hidden_layers\":3,"
+                       "\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+                       "\"max_position_embeddings\":64,\"pad_token_id\":null,%s}",
+                       families[i].model_type, families[i].more);
+        scratch_write(scratch_path(folder, name), text, strlen(text));
+    }
     return folder;
 }
 
@@ -158,6 +180,10 @@ static void near_whole_layers(void **state)
         {.model = "llama.json", .n_data = 2, .tp = 2, .dtype = DS_DTYPE_BF16},
         {.model = "packed.json", .n_data = 2, .tp = 2, .dtype = DS_DTYPE_F32},
         {.model = "packed.json", .n_data = 1, .tp = 4, .dtype = DS_DTYPE_BF16},
+        {.model = "olmo2.json", .n_data = 2, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "granite.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "smollm3.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "starcoder2.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
     };
     (void)state;
     char *folder = make_folder();
@@ -180,10 +206,11 @@ static void stages_give_the_same_bits(void **state)
 {
     (void)state;
     char *folder = make_folder();
-    for (int i = 0; i < 7; ++i) {
-        run r = {.model = i == 4 || i == 5 ? "packed.json"
-                          : i % 2 == 0     ? "llama.json"
-                                           : "gpt2.json",
+    for (int i = 0; i < 8; ++i) {
+        run r = {.model = i == 7             ? "olmo2.json"
+                          : i == 4 || i == 5 ? "packed.json"
+                          : i % 2 == 0       ? "llama.json"
+                                             : "gpt2.json",
                  .n_data = i < 2 ? 2 : 1,
                  .tp = i == 6 ? 4 : 2, /* two heads of keys and values */
                  .accumulation = 1 + i / 2 % 3,

@@ -217,6 +217,10 @@ static void stages_give_the_same_bits(void **state)
          .accumulation = 2,
          .deterministic = true},
         {.model = "llama2", .dtype = DS_DTYPE_BF16, .n_ranks = 8, .accumulation = 1},
+        {.model = "olmo2", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
+        {.model = "granite", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1},
+        {.model = "smollm3", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
+        {.model = "starcoder2", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {

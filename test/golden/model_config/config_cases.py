@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny models of the five families and random mutations of their config.json, for make_config.py and
+"""Tiny models of the families and random mutations of their config.json, for make_config.py and
 test/long/model_config.py. Needs torch and transformers."""
 import copy
 import json
@@ -30,6 +30,7 @@ LLAMA = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=24, num_hidden_
              bos_token_id=None, eos_token_id=None, rope_parameters=ROPE)
 GPT2 = dict(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.2,
             bos_token_id=None, eos_token_id=None)
+STARCODER2 = dict({k: v for k, v in LLAMA.items() if k != "rms_norm_eps"}, norm_epsilon=1e-4)
 WINDOW = dict(use_sliding_window=True, sliding_window=7, max_window_layers=1)
 BASES = {
     "gpt2": ("gpt2", GPT2),
@@ -42,7 +43,20 @@ BASES = {
     "qwen2_tied": ("qwen2", dict(LLAMA, tie_word_embeddings=True)),
     "qwen3": ("qwen3", dict(LLAMA, head_dim=32, **WINDOW)),
     "qwen3_bias": ("qwen3", dict(LLAMA, head_dim=12, attention_bias=True)),
+    "olmo2": ("olmo2", dict(LLAMA, pad_token_id=1)),
+    "olmo2_bias": ("olmo2", dict(LLAMA, head_dim=12, attention_bias=True, tie_word_embeddings=True)),
+    "granite": ("granite", dict(LLAMA, embedding_multiplier=5.0, residual_multiplier=0.4, attention_multiplier=0.2,
+                                logits_scaling=3.0)),
+    "granite_bias": ("granite", dict(LLAMA, head_dim=12, attention_bias=True, mlp_bias=True,
+                                     tie_word_embeddings=True)),
+    "smollm3": ("smollm3", dict(LLAMA, pad_token_id=None, tie_word_embeddings=False, no_rope_layer_interval=2,
+                                use_sliding_window=True, sliding_window=7)),
+    "smollm3_bias": ("smollm3", dict(LLAMA, pad_token_id=3, head_dim=12, no_rope_layers=[0, 1], attention_bias=True,
+                                     mlp_bias=True)),
+    "starcoder2": ("starcoder2", dict(STARCODER2, sliding_window=7)),
+    "starcoder2_plain": ("starcoder2", dict(STARCODER2, use_bias=False, tie_word_embeddings=False)),
 }
+NO_WINDOW = ("gpt2", "llama", "olmo2", "granite")
 
 
 def make_bases(folder):
@@ -236,15 +250,35 @@ GPT2S = {
     "hidden_act": (["silu"], 0.2), "sliding_window": ([None, 7], 0.1), "layer_types": (layer_types, 0.1),
     "head_dim": ([8], 0.1),
 }
+MULTIPLIER = ([1.0, 2, 0.5, 3.0, 0.25, 12], 0.2)
+FAMILY_KEYS = {
+    "granite": {"embedding_multiplier": MULTIPLIER, "residual_multiplier": MULTIPLIER,
+                "attention_multiplier": MULTIPLIER, "logits_scaling": MULTIPLIER},
+    "smollm3": {"no_rope_layers": ([None, [0, 1], [1, 0], [1, 1], [0, 0], [1], [1, 0, 1], [2, -1]], 0.12),
+                "no_rope_layer_interval": ([1, 2, 3, 4, -1, -2], 0.15)},
+    "starcoder2": {"norm_epsilon": ([1e-6, 1e-5, 0.1, 0.0], 0.25), "residual_dropout": DROPS,
+                   "embedding_dropout": DROPS, "use_bias": ([True, False], 0.2)},
+}
+for keys in FAMILY_KEYS.values():
+    assert not keys.keys() & LLAMAS.keys()
+STORED = ("attention_bias", "mlp_bias", "use_bias", "tie_word_embeddings")  # which weights there are
+
+
+def table_of(family):
+    return GPT2S if family == "gpt2" else {**LLAMAS, **FAMILY_KEYS.get(family, {})}
 
 
 def mutate(rng, base, config):
     """A mutated copy of a base's config.json, and what was changed."""
     config = copy.deepcopy(config)
-    table = GPT2S if BASES[base][0] == "gpt2" else LLAMAS
-    windows = 0 if BASES[base][0] == "llama" else 2
-    keys = rng.choices([None, ROPE_KEYS, WINDOW_KEYS], [5, 3, windows])[0]
-    if keys is None or table is GPT2S:
+    family = BASES[base][0]
+    table = table_of(family)
+    own = sorted(FAMILY_KEYS.get(family, {}))
+    if family == "smollm3":
+        own += WINDOW_KEYS
+    windows = 0 if family in NO_WINDOW else 2
+    keys = rng.choices([None, ROPE_KEYS, WINDOW_KEYS, own], [5, 3, windows, 4 if own else 0])[0]
+    if keys is None or family == "gpt2":
         keys = rng.sample(sorted(table), rng.choice([1, 1, 2, 3]))
     else:
         keys = rng.sample(keys, rng.choice([1, 2, 3])) + (rng.sample(sorted(table), 1) if rng.random() < 0.3 else [])
@@ -257,20 +291,25 @@ def mutate(rng, base, config):
         right, wrong = table[key]
         value = wrong_value(rng, key) if rng.random() < wrong else (
             right(rng) if callable(right) else copy.deepcopy(rng.choice(right)))
-        if key == "sliding_window" and BASES[base][0] in ("gpt2", "llama") and rng.random() < 0.7:
+        if key in STORED and key in config and isinstance(value, bool) and rng.random() < 0.7:
+            value = config[key]  # the other one does not go with the stored weights
+        if key == "layer_types" and family == "starcoder2" and rng.random() < 0.7:
+            value = None  # no field of it, and its masks do not go by it
+        if key == "sliding_window" and family in NO_WINDOW and rng.random() < 0.7:
             value = None  # they have no window, and every other value is refused
         config[key] = changes[key] = value
-    if BASES[base][0] != "gpt2" and rng.random() < 0.15:  # the layout of transformers 4
+    if family != "gpt2" and rng.random() < 0.15:  # the layout of transformers 4
         rope = config.pop("rope_parameters", None)
         if isinstance(rope, dict) and "rope_theta" in rope:
             config.setdefault("rope_theta", rope["rope_theta"])
     return config, changes
 
 
-def cases(seed, n, bases_folder):
-    """n (base, config, changes), the same for the same seed."""
+def cases(seed, n, bases_folder, families=()):
+    """n (base, config, changes), the same for the same seed; of these families, or of all."""
     rng = random.Random(seed)
     configs = {b: json.loads((pathlib.Path(bases_folder) / b / "config.json").read_text()) for b in BASES}
+    names = sorted(b for b in BASES if not families or BASES[b][0] in families)
     for _ in range(n):
-        base = rng.choice(sorted(BASES))
+        base = rng.choice(names)
         yield base, *mutate(rng, base, configs[base])

@@ -9,7 +9,7 @@ For every variant a folder with
   grads.safetensors                gradient of the loss by parameter name (of some layers for rope_*)
   golden.json                      losses in the three types, ten AdamW steps' losses, greedy tokens
 
-Needs torch, transformers, safetensors. Deterministic. Run: make_parity.py [OUTPUT_FOLDER]
+Needs torch, transformers, safetensors. Deterministic. Run: make_parity.py [OUTPUT_FOLDER [VARIANT ...]]
 """
 import json
 import os
@@ -19,8 +19,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config,
-                          Qwen3Config)
+from transformers import (AutoModelForCausalLM, GPT2Config, GraniteConfig, LlamaConfig, MistralConfig, Olmo2Config,
+                          Qwen2Config, Qwen3Config, SmolLM3Config, Starcoder2Config)
 
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
@@ -63,6 +63,19 @@ VARIANTS = {
     "rope_yarn": llama(tie_word_embeddings=True,
                        rope_parameters=rope("yarn", theta=100.0, factor=4.0,
                                             original_max_position_embeddings=64)),
+    "olmo2": Olmo2Config(**{**LLAMA, "hidden_size": 24, "num_hidden_layers": 2, "head_dim": 8,
+                            "rope_parameters": rope("default")}),
+    "granite": GraniteConfig(**{**LLAMA, "hidden_size": 24, "num_hidden_layers": 2, "head_dim": 8,
+                                "tie_word_embeddings": True, "attention_bias": True, "embedding_multiplier": 6.0,
+                                "residual_multiplier": 0.3, "attention_multiplier": 0.2, "logits_scaling": 3.0,
+                                "rope_parameters": rope("default")}),
+    # layers 1 and 3 have no rotary positions, and the window
+    "smollm3": SmolLM3Config(**{**LLAMA, "hidden_size": 24, "head_dim": 8, "no_rope_layer_interval": 2,
+                                "use_sliding_window": True, "sliding_window": 7, "rope_parameters": rope("default")}),
+    "starcoder2": Starcoder2Config(**{**{k: v for k, v in LLAMA.items() if k != "rms_norm_eps"}, "hidden_size": 24,
+                                      "num_hidden_layers": 2, "head_dim": 8, "norm_epsilon": 1e-4,
+                                      "sliding_window": 7, "tie_word_embeddings": False,
+                                      "rope_parameters": rope("default")}),
 }
 WEIGHTS_OF = {"rope_linear": "llama3_tied", "rope_dynamic": "llama3_tied", "rope_yarn": "llama3_tied"}
 PACKED = {"gpt2": "packed_gpt2", "llama3_tied": "packed_llama"}
@@ -231,6 +244,8 @@ def share_weights(folder, of):
 def main():
     os.chdir(sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__)))
     for seed, (name, config) in enumerate(VARIANTS.items()):
+        if sys.argv[2:] and name not in sys.argv[2:]:
+            continue
         save_model(name, config, seed)
         if name in WEIGHTS_OF:
             share_weights(name, WEIGHTS_OF[name])
