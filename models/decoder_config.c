@@ -6,14 +6,8 @@
 #include <string.h>
 
 static const ds_decoder_kind *const kinds[] = {
-    &ds_kind_llama,
-    &ds_kind_mistral,
-    &ds_kind_qwen2,
-    &ds_kind_qwen3,
-    &ds_kind_olmo2,
-    &ds_kind_granite,
-    &ds_kind_smollm3,
-    &ds_kind_starcoder2,
+    &ds_kind_llama, &ds_kind_mistral, &ds_kind_qwen2,   &ds_kind_qwen3,
+    &ds_kind_olmo2, &ds_kind_granite, &ds_kind_smollm3, &ds_kind_starcoder2,
 };
 
 static const ds_decoder_kind *kind_of(const char *model_type)
