@@ -24,14 +24,26 @@ static const ds_field fields[] = {
     DS_DECODER_DROPOUT("embedding_dropout", embedding_dropout),
     DS_DECODER_SWITCH("use_bias", o_bias, true),
     DS_DECODER_SIZE_OR_NULL("sliding_window", window, DS_DECODER_NO_INT),
-    DS_FIELD_REFUSE("attention_chunk_size", NULL, DS_DECODER_ONLY_CACHE),
 };
+
+/* Where nothing else says what the cache holds, it is chunks. */
+static ds_status check_chunks(const ds_reader *reader, const ds_decoder_config *c)
+{
+    const json_t *size = json_object_get(reader->json, "attention_chunk_size");
+    const bool chunks = size != NULL && !json_is_null(size);
+    return !chunks || c->window != DS_NO_INT || ds_field_layer_type(reader, 0) != NULL
+               ? DS_OK
+               : ds_fail(reader->ctx, DS_ERR_UNSUPPORTED,
+                         "config.json: \"attention_chunk_size\" is not supported: %s",
+                         DS_DECODER_ONLY_CACHE);
+}
 
 /* Its masks go by sliding_window alone, its cache by layer_types: what it holds must be enough for
  * the masks, and the same in all layers. */
 static ds_status resolve(const ds_reader *reader, ds_decoder_config *c)
 {
     const bool has_window = c->window != DS_NO_INT;
+    DS_TRY(check_chunks(reader, c));
     c->layer_norm = true;
     c->plain_mlp = true;
     c->qkv_bias = c->mlp_bias = c->o_bias;

@@ -291,7 +291,7 @@ def mutate(rng, base, config):
         right, wrong = table[key]
         value = wrong_value(rng, key) if rng.random() < wrong else (
             right(rng) if callable(right) else copy.deepcopy(rng.choice(right)))
-        if key in STORED and key in config and isinstance(value, bool) and rng.random() < 0.7:
+        if key in STORED and key in config and isinstance(value, bool) and rng.random() < 0.9:
             value = config[key]  # the other one does not go with the stored weights
         if key == "layer_types" and family == "starcoder2" and rng.random() < 0.7:
             value = None  # no field of it, and its masks do not go by it
