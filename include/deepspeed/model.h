@@ -31,8 +31,8 @@ typedef struct ds_model_info {
     int64_t hidden_size;      /* 0: unknown; used to resolve "auto" in configurations */
     bool tied_embeddings;     /* the output projection is the token embedding */
     ds_dtype dtype;           /* of the stored weights (torch_dtype), NONE when not said */
-    const char *base_prefix;  /* "transformer." or "model.": absent in files of the bare model */
-    const char *embedding;    /* the parameter that a tied output projection is; NULL: unknown */
+    const char *base_prefix; /* "transformer." or "model.": absent in files of the bare model */
+    const char *embedding;   /* the parameter that a tied output projection is; NULL: unknown */
     const ds_attr *fields; /* default NULL; of a custom model: its constants, see ds_model_custom */
     uint32_t n_fields;
     DS_RESERVED(8);
