@@ -121,7 +121,7 @@ static ds_status check_place(ds_ctx *ctx, const ds_op *op, bool custom)
         return DS_OK; /* not an operator of the logical graph */
     }
     const uint32_t n_words = count_words(in, false, op->n_in_max);
-    if (n_words == 0 || n_words > op->n_in_max) {
+    if (op->n_in_max > 0 && (n_words == 0 || n_words > op->n_in_max)) {
         return bad(ctx, op, "place.in", "not a word of letters, *, _ or . for each input");
     }
     if (count_words(out, true, op->n_in_max) != op->n_out) {

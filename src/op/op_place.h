@@ -23,7 +23,8 @@ enum {
     DSI_PLACE_COLUMNS = 1 << 19, /* knows by its rank which elements a slice has: also a
                                     parameter's; what it makes of a slice is completed at once */
     DSI_PLACE_WHOLE = 1 << 21,   /* gathers what is cut: that is what it is for */
-    DSI_PLACE_SLICES = 1 << 20   /* reads a parameter's slice as it is */
+    DSI_PLACE_SLICES = 1 << 20,  /* reads a parameter's slice as it is */
+    DSI_PLACE_PART = 1 << 22     /* knows by the numbers of its rows which a part of a table has */
 };
 
 /* Takes a letter out of letters that may be split. */

@@ -60,6 +60,19 @@ typedef struct dsi_embedding_dw_attrs {
  * plus rows added in token order. */
 extern const ds_op dsi_op_embedding_dw;
 
+/* ---- vocab.c ------------------------------------------------------------------------------- */
+typedef struct dsi_vocab_attrs {
+    int64_t n_rows; /* of the whole table */
+} dsi_vocab_attrs;
+/* row_numbers: → i32 (n_rows): 0, 1, 2 … Cut with a table, a rank knows which rows it has. */
+extern const ds_op dsi_op_row_numbers;
+/* embedding_part: table (V,C), ids i32 (..), rows i32 (V) → (..,C), rows: -0 where the part lacks
+ * the id; the sum over all parts is the embedding, bit for bit. */
+extern const ds_op dsi_op_embedding_part;
+/* embedding_part_dw: ids i32 (..), dy (..,C), rows i32 (V), [dtable_in f32 (V,C)] → dtable f32
+ * (V,C), the rows that a whole table would have there, bit for bit. */
+extern const ds_op dsi_op_embedding_part_dw;
+
 /* ---- norm.c -------------------------------------------------------------------------------- */
 typedef struct dsi_norm_attrs {
     double eps;
@@ -170,6 +183,18 @@ extern const ds_op dsi_op_linear_cross_entropy_backward;
  * linear_cross_entropy_dw: dloss f32 (), x, logits, targets, lse, count, [dw_in f32] → dw f32 */
 extern const ds_op dsi_op_linear_cross_entropy_dx;
 extern const ds_op dsi_op_linear_cross_entropy_dw;
+typedef struct dsi_ce_part_attrs {
+    dsi_ce_backward_attrs back; /* the forward operator has its `ce` alone */
+    int64_t n_rows;             /* of the whole w */
+} dsi_ce_part_attrs;
+/* vocab.c: the same by parts of w. linear_cross_entropy_part: x, w, targets, rows i32 (V) → terms
+ * f32 (2R): each row's log-sum-exp, then its target's logit or -0; rows. cross_entropy_join: the
+ * terms of all parts (2R) or (n,2R), targets → loss, lse, count; attrs dsi_ce_attrs. */
+extern const ds_op dsi_op_linear_cross_entropy_part;
+extern const ds_op dsi_op_cross_entropy_join;
+/* linear_cross_entropy_part_backward: dloss, x, w, targets, lse, count (of all), rows, [dw_in] →
+ * [what the part adds to dx], [dw]. */
+extern const ds_op dsi_op_linear_cross_entropy_part_backward;
 /* cross_entropy: logits (..,V), targets i32 (..) → loss (), lse (..), count ().
  * cross_entropy_backward: dloss, logits, targets, lse, count → dlogits */
 extern const ds_op dsi_op_cross_entropy;

@@ -144,6 +144,12 @@ static uint32_t accumulating_input(const fuser *f, ds_node n, ds_value dw)
     if (node->op == &dsi_op_embedding_dw && dw == out_of(f, n, 0)) {
         return 2;
     }
+    if (node->op == &dsi_op_embedding_part_dw && dw == out_of(f, n, 0)) {
+        return 3;
+    }
+    if (node->op == &dsi_op_linear_cross_entropy_part_backward && dw == out_of(f, n, 1)) {
+        return 7;
+    }
     if (node->op == &dsi_op_linear_cross_entropy_backward && dw == out_of(f, n, 1)) {
         return 6;
     }

@@ -300,7 +300,7 @@ static bool may_be_in_blocks(const ds_place_case *c, const dsi_strategy *s, uint
 {
     bool may = blocks > 1 && !c->is_in_blocks && s->letter != c->block_letter &&
                s->letter != c->unit_letter &&
-               (c->flags & (DS_PLACE_SAMPLES | DSI_PLACE_COLUMNS)) == 0 &&
+               (c->flags & (DS_PLACE_SAMPLES | DSI_PLACE_COLUMNS | DSI_PLACE_PART)) == 0 &&
                c->times[(int)s->letter] <= 1;
     for (uint32_t i = 0; i < c->n_in + c->n_out && may; ++i) {
         const dsi_place_on on = i < c->n_in ? s->in[i] : s->out[i - c->n_in];

@@ -70,7 +70,7 @@ static void disturb(stream *s, trial *t, const op_operands *o, ds_dtype act)
     if (t->c->attrs != NULL) {
         memcpy(t->attrs, t->c->attrs, t->c->op->attrs_bytes);
     }
-    switch (draw(s, 5)) {
+    switch (t->n_in == 0 ? 0 : draw(s, 5)) {
     case 0:
         draw_attrs(s, t->c->op, t->attrs);
         break;

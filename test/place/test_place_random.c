@@ -615,17 +615,41 @@ static void report(const char *name, const counts *n)
 }
 
 /* Operators that no graph here has: collectives and swaps, which are lowered to; generation,
- * ZenFlow, compression (test_compress.sh) and what other operators stand for. */
+ * ZenFlow, compression (test_compress.sh), parts of the vocabulary (test_tensor_parallel) and what
+ * other operators stand for. */
 static bool is_left_out(const ds_op *op)
 {
-    static const ds_op *const out[] = {
-        &dsi_op_take_slice,     &dsi_op_take_term,   &dsi_op_reduce_scatter,  &dsi_op_all_reduce,
-        &dsi_op_all_gather,     &dsi_op_all_to_all,  &dsi_op_gather_store,    &dsi_op_swap_in,
-        &dsi_op_swap_out,       &dsi_op_take_rows,   &dsi_op_kv_write,        &dsi_op_column_sums,
-        &dsi_op_choose_columns, &dsi_op_postpone,    &dsi_op_weigh_columns,   &dsi_op_take_columns,
-        &dsi_op_put_columns,    &dsi_op_fake_quant,  &dsi_op_fake_quant_rows, &dsi_op_top_mask,
-        &dsi_op_mask_weight,    &dsi_op_mask_scores, &dsi_op_compress_signs,  &dsi_op_average_signs,
-        &dsi_op_expand_signs};
+    static const ds_op *const out[] = {&dsi_op_take_slice,
+                                       &dsi_op_take_term,
+                                       &dsi_op_reduce_scatter,
+                                       &dsi_op_all_reduce,
+                                       &dsi_op_all_gather,
+                                       &dsi_op_all_to_all,
+                                       &dsi_op_gather_store,
+                                       &dsi_op_swap_in,
+                                       &dsi_op_swap_out,
+                                       &dsi_op_take_rows,
+                                       &dsi_op_kv_write,
+                                       &dsi_op_column_sums,
+                                       &dsi_op_choose_columns,
+                                       &dsi_op_postpone,
+                                       &dsi_op_weigh_columns,
+                                       &dsi_op_take_columns,
+                                       &dsi_op_put_columns,
+                                       &dsi_op_fake_quant,
+                                       &dsi_op_fake_quant_rows,
+                                       &dsi_op_top_mask,
+                                       &dsi_op_mask_weight,
+                                       &dsi_op_mask_scores,
+                                       &dsi_op_compress_signs,
+                                       &dsi_op_average_signs,
+                                       &dsi_op_expand_signs,
+                                       &dsi_op_row_numbers,
+                                       &dsi_op_embedding_part,
+                                       &dsi_op_embedding_part_dw,
+                                       &dsi_op_linear_cross_entropy_part,
+                                       &dsi_op_cross_entropy_join,
+                                       &dsi_op_linear_cross_entropy_part_backward};
     bool left = false;
     for (size_t i = 0; i < sizeof out / sizeof out[0]; ++i) {
         left = left || out[i] == op;

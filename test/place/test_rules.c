@@ -197,6 +197,13 @@ static void check_part(const trial *t, uint32_t o, uint32_t rank, const ds_tenso
     free(cut.data);
 }
 
+/* Whether an element is the log of a sum: cross_entropy_join adds what it is the log of. */
+static bool is_log(const trial *t, uint32_t o, int64_t e)
+{
+    return t->rule.op == &dsi_op_linear_cross_entropy_part && o == 0 &&
+           e < ds_shape_count(t->whole->out[o].meta.shape) / 2;
+}
+
 /* Whether ranks hold sums; then adds up what they have. A mean over rows is weighted by the rows
  * that each rank counted. */
 static void check_sum(const trial *t, uint32_t o, const op_operands *ranks)
@@ -224,7 +231,9 @@ static void check_sum(const trial *t, uint32_t o, const op_operands *ranks)
         }
         const double weight = weighted ? op_element(&ranks[rank].out[2], 0) * t->times[o] : 1.0;
         for (int64_t e = 0; e < part.count; ++e) {
-            const double x = op_element(&ranks[rank].out[o], e) * weight / (cut ? 1.0 : copies);
+            const double term = op_element(&ranks[rank].out[o], e);
+            const double x =
+                (is_log(t, o, where[e]) ? exp(term) : term) * weight / (cut ? 1.0 : copies);
             ((double *)sum.data)[where[e]] += x;
             ((double *)size.data)[where[e]] += fabs(x);
         }
@@ -234,8 +243,11 @@ static void check_sum(const trial *t, uint32_t o, const op_operands *ranks)
     const double top = largest(&want);
     const double count = weighted ? op_element(&t->whole->out[2], 0) : 1.0;
     for (int64_t e = 0; e < n; ++e) {
-        const double got = op_element(&sum, e) / t->times[o] / (count > 0 ? count : 1.0);
-        const double scale = op_element(&size, e) / t->times[o] / (count > 0 ? count : 1.0);
+        const double all_terms = op_element(&sum, e) / t->times[o] / (count > 0 ? count : 1.0);
+        const double got = is_log(t, o, e) ? log(all_terms) : all_terms;
+        const double scale = is_log(t, o, e)
+                                 ? fabs(got)
+                                 : op_element(&size, e) / t->times[o] / (count > 0 ? count : 1.0);
         const double w = op_element(&want, e);
         if (!(fabs(got - w) <= tolerance(t) * (scale + top) + 2e-7)) { /* f16's smallest */
             fail_msg("%s: output %u: the sum over ranks of element %lld is %.9g, expected %.9g",

@@ -6,6 +6,8 @@
 #include "accel/cpu/ref/ref_dot.h"
 #include "op/ops.h"
 
+#include <string.h>
+
 enum { ROW_BLOCK = 16 };
 
 static ds_status check_targets(const ds_kernel_call *call, const ds_tensor *targets, int64_t v)
@@ -242,6 +244,85 @@ static ds_status linear_cross_entropy_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
+/* ---- by parts of the vocabulary --------------------------------------------------------------
+ */
+/* Targets are of the whole vocabulary. */
+static int64_t first_row(const ds_tensor *rows)
+{
+    return ((const int32_t *)rows->data)[0];
+}
+
+static size_t linear_cross_entropy_part_work(const ds_kernel_sig *sig)
+{
+    const int64_t c = ds_shape_last(sig->in[0].shape);
+    return ref_slot_bytes(sig, row_reals(c, vocabulary(sig, 1)));
+}
+
+static void part_blocks(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
+{
+    const ref_matrix w = weight(call, 1);
+    const int32_t *targets = call->in[2].data;
+    const int64_t first = first_row(&call->in[3]);
+    const int64_t rows = ds_shape_rows(call->in[0].meta.shape);
+    real *z = ref_slot(call, slot, row_reals(w.n_in, w.n_out));
+    real *panel = z + ROW_BLOCK * w.n_out;
+    real *buffer = panel + REF_PANEL * w.n_in;
+    for (int64_t b = begin; b < end; ++b) {
+        const int64_t row = b * ROW_BLOCK;
+        const int64_t n = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
+        block_logits(&call->in[0], &w, row, n, z, panel, buffer);
+        for (int64_t r = 0; r < n; ++r) {
+            const int64_t target = targets[row + r] - first;
+            const bool here = target >= 0 && target < w.n_out;
+            ref_set(&call->out[0], row + r, log_sum_exp(z + r * w.n_out, w.n_out));
+            ref_set(&call->out[0], rows + row + r, here ? z[r * w.n_out + target] : -R(0.0));
+        }
+    }
+}
+
+static ds_status linear_cross_entropy_part_run(const ds_kernel_call *call)
+{
+    const dsi_ce_part_attrs *a = call->sig->attrs;
+    DS_TRY(check_targets(call, &call->in[2], a->n_rows));
+    memcpy(call->out[1].data, call->in[3].data, ds_meta_bytes(call->in[3].meta));
+    dsi_ref_for(call, n_blocks(ds_shape_rows(call->in[0].meta.shape), ROW_BLOCK), part_blocks);
+    return DS_OK;
+}
+
+/* The parts in their order, then the rows in theirs. */
+static ds_status cross_entropy_join_run(const ds_kernel_call *call)
+{
+    const dsi_ce_attrs *a = call->sig->attrs;
+    const ds_tensor *terms = &call->in[0];
+    const int32_t *targets = call->in[1].data;
+    const int64_t rows = ds_shape_count(call->in[1].meta.shape);
+    const int64_t n = rows > 0 ? ds_shape_count(terms->meta.shape) / (2 * rows) : 0;
+    double loss = 0.0;
+    int64_t count = 0;
+    for (int64_t row = 0; row < rows; ++row) {
+        real top = -(real)INFINITY;
+        real sum = R(0.0);
+        real hit = R(0.0);
+        for (int64_t k = 0; k < n; ++k) {
+            const real lse = ref_get(terms, 2 * rows * k + row);
+            top = lse > top || lse != lse ? lse : top;
+        }
+        for (int64_t k = 0; k < n; ++k) {
+            sum += r_exp(ref_get(terms, 2 * rows * k + row) - top);
+            hit += ref_get(terms, 2 * rows * k + rows + row);
+        }
+        const real lse = top + r_log(sum);
+        ref_set(&call->out[1], row, lse);
+        if (targets[row] != a->ignore_index) {
+            loss += (double)(lse - hit);
+            ++count;
+        }
+    }
+    ref_set(&call->out[0], 0, (real)(count > 0 ? loss / (double)count : 0.0));
+    ref_set(&call->out[2], 0, (real)count);
+    return DS_OK;
+}
+
 /* ---- backward: dloss, x, w, targets, lse, count, [dw_in] → [dx], [dw] -----------------------
  * Of kept logits: dloss, w or x, logits, targets, lse, count, [dw_in] → dx or dw. */
 typedef struct ref_loss {
@@ -252,6 +333,8 @@ typedef struct ref_loss {
     ref_matrix w;             /* of a dw alone: dw's shape, no numbers */
     ds_dtype type;            /* of x and w */
     int64_t rows;
+    int64_t first; /* number of w's first row in the whole vocabulary, of n_all */
+    int64_t n_all;
     real scale;
 } ref_loss;
 
@@ -265,6 +348,7 @@ static ref_loss loss_of(const ds_kernel_call *call)
     const dsi_ce_attrs *a = call->sig->attrs;
     const bool only_dx = call->sig->op == &dsi_op_linear_cross_entropy_dx;
     const bool only_dw = call->sig->op == &dsi_op_linear_cross_entropy_dw;
+    const bool by_parts = call->sig->op == &dsi_op_linear_cross_entropy_part_backward;
     ref_loss l = {.call = call,
                   .targets = &call->in[3],
                   .lse = &call->in[4],
@@ -286,8 +370,10 @@ static ref_loss loss_of(const ds_kernel_call *call)
         l.dx = made(call, 0);
         l.dw = made(call, 1);
         l.w = weight(call, 2);
-        l.start = ref_in(call, 6);
+        l.start = ref_in(call, by_parts ? 7 : 6);
     }
+    l.first = by_parts ? first_row(&call->in[6]) : 0;
+    l.n_all = by_parts ? ((const dsi_ce_part_attrs *)call->sig->attrs)->n_rows : l.w.n_out;
     return l;
 }
 
@@ -299,7 +385,7 @@ static real rounded_dlogit(const ref_loss *l, int64_t n, int64_t v, real z)
     if (target == a->ignore_index) {
         return R(0.0);
     }
-    return ref_round(l->type, dlogit(z, ref_get(l->lse, n), v == target, l->scale));
+    return ref_round(l->type, dlogit(z, ref_get(l->lse, n), v == target - l->first, l->scale));
 }
 
 static int64_t column_reals(int64_t c)
@@ -312,8 +398,8 @@ static size_t backward_work(const ds_kernel_sig *sig)
     const bool only_dw = sig->op == &dsi_op_linear_cross_entropy_dw;
     const bool only_dx = sig->op == &dsi_op_linear_cross_entropy_dx;
     const int64_t v = only_dw ? ds_shape_last(sig->in[2].shape) : vocabulary(sig, only_dx ? 1 : 2);
-    const int64_t c =
-        only_dx ? ds_shape_count(sig->in[1].shape) / v : ds_shape_last(sig->in[1].shape);
+    const int64_t c = only_dx ? ds_shape_count(sig->in[1].shape) / (v > 0 ? v : 1)
+                              : ds_shape_last(sig->in[1].shape);
     const int64_t by_rows = row_reals(c, v);
     return ref_slot_bytes(sig, by_rows > column_reals(c) ? by_rows : column_reals(c));
 }
@@ -405,7 +491,7 @@ static void dw_panels(const ds_kernel_call *call, int64_t begin, int64_t end, ui
 static ds_status linear_cross_entropy_backward_run(const ds_kernel_call *call)
 {
     const ref_loss l = loss_of(call);
-    DS_TRY(check_targets(call, l.targets, l.w.n_out));
+    DS_TRY(check_targets(call, l.targets, l.n_all));
     if (l.dx != NULL) {
         dsi_ref_for(call, n_blocks(l.rows, ROW_BLOCK), dx_blocks);
     }
@@ -419,6 +505,10 @@ REF_KERNEL(cross_entropy, cross_entropy_run, cross_entropy_work);
 REF_KERNEL(cross_entropy_backward, cross_entropy_backward_run, NULL);
 REF_KERNEL(linear_cross_entropy, linear_cross_entropy_run, linear_cross_entropy_work);
 REF_KERNEL(linear_cross_entropy_backward, linear_cross_entropy_backward_run, backward_work);
+REF_KERNEL(linear_cross_entropy_part, linear_cross_entropy_part_run,
+           linear_cross_entropy_part_work);
+REF_KERNEL(cross_entropy_join, cross_entropy_join_run, NULL);
+REF_KERNEL(linear_cross_entropy_part_backward, linear_cross_entropy_backward_run, backward_work);
 REF_KERNEL(linear_cross_entropy_dx, linear_cross_entropy_backward_run, backward_work);
 REF_KERNEL(linear_cross_entropy_dw, linear_cross_entropy_backward_run, backward_work);
 const ds_kernel *const DSI_REF(cross_entropy)[] = {&cross_entropy_kernel,
@@ -427,4 +517,7 @@ const ds_kernel *const DSI_REF(cross_entropy)[] = {&cross_entropy_kernel,
                                                    &linear_cross_entropy_backward_kernel,
                                                    &linear_cross_entropy_dx_kernel,
                                                    &linear_cross_entropy_dw_kernel,
+                                                   &linear_cross_entropy_part_kernel,
+                                                   &cross_entropy_join_kernel,
+                                                   &linear_cross_entropy_part_backward_kernel,
                                                    NULL};

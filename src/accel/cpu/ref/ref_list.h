@@ -9,6 +9,7 @@
     X(linear)                                                                                      \
     X(bmm)                                                                                         \
     X(embedding)                                                                                   \
+    X(vocab)                                                                                       \
     X(norm)                                                                                        \
     X(activation)                                                                                  \
     X(rope)                                                                                        \

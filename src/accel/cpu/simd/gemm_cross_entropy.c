@@ -16,6 +16,7 @@ typedef struct ce_forward {
     int64_t stride;      /* between rows of logits */
     const int32_t *targets;
     int64_t rows, column, n;
+    int64_t first;          /* number of the first column in the whole vocabulary */
     float *top, *sum, *hit; /* per row: running maximum, sum of exponentials, target's logit */
 } ce_forward;
 
@@ -49,7 +50,7 @@ DSI_INLINE void take_row(const ce_forward *f, int64_t row)
     }
     f->sum[row] = (f->sum[row] > 0.0f ? f->sum[row] * expf(old - top) : 0.0f) + sum;
     f->top[row] = top;
-    const int64_t target = (int64_t)f->targets[row] - f->column;
+    const int64_t target = (int64_t)f->targets[row] - f->first - f->column;
     if (target >= 0 && target < f->n) {
         f->hit[row] = z[target];
     }
@@ -78,7 +79,8 @@ static ce_sizes sizes_of(const ds_kernel_sig *sig)
 
 static bool keeps(const ds_kernel_sig *sig)
 {
-    return ((const dsi_linear_ce_attrs *)sig->attrs)->keep != 0;
+    return sig->op == &dsi_op_linear_cross_entropy &&
+           ((const dsi_linear_ce_attrs *)sig->attrs)->keep != 0;
 }
 
 static bool linear_cross_entropy_supports(const ds_kernel_sig *sig)
@@ -112,7 +114,19 @@ static void finish_forward(const ds_kernel_call *call, const ce_forward *f)
     *(float *)call->out[2].data = (float)count;
 }
 
-static ds_status linear_cross_entropy_run(const ds_kernel_call *call, ds_isa isa)
+/* Of a part of the vocabulary: what the others' terms are joined with. */
+static void finish_part(const ds_kernel_call *call, const ce_forward *f)
+{
+    float *terms = call->out[0].data;
+    for (int64_t row = 0; row < f->rows; ++row) {
+        terms[row] = f->top[row] + logf(f->sum[row]);
+        terms[f->rows + row] = f->hit[row];
+    }
+    memcpy(call->out[1].data, call->in[3].data, ds_meta_bytes(call->in[3].meta));
+}
+
+/* A part is told by its `rows`, NULL: the whole vocabulary. */
+static ds_status run(const ds_kernel_call *call, const ds_tensor *part, ds_isa isa)
 {
     const ce_sizes s = sizes_of(call->sig);
     const ds_dtype type = call->in[0].meta.dtype;
@@ -123,14 +137,17 @@ static ds_status linear_cross_entropy_run(const ds_kernel_call *call, ds_isa isa
     ce_forward f = {.stride = keeps(call->sig) ? s.vocab : PANEL,
                     .targets = call->in[2].data,
                     .rows = s.rows,
+                    .first = part != NULL ? ((const int32_t *)part->data)[0] : 0,
                     .top = (float *)(void *)rows,
                     .sum = (float *)(void *)(rows + line),
                     .hit = (float *)(void *)(rows + 2 * line)};
-    DS_TRY(ce_check_targets(call, &call->in[2], s.vocab));
+    DS_TRY(ce_check_targets(call, &call->in[2],
+                            part != NULL ? ((const dsi_ce_part_attrs *)call->sig->attrs)->n_rows
+                                         : s.vocab));
     for (int64_t row = 0; row < s.rows; ++row) {
         f.top[row] = -INFINITY;
         f.sum[row] = 0.0f;
-        f.hit[row] = 0.0f;
+        f.hit[row] = part != NULL ? -0.0f : 0.0f;
     }
     for (f.column = 0; f.column < s.vocab; f.column += PANEL) {
         float *logits = keeps(call->sig) ? (float *)call->out[3].data + f.column : scratch;
@@ -143,8 +160,26 @@ static ds_status linear_cross_entropy_run(const ds_kernel_call *call, ds_isa isa
         dsi_gemm(dsi_ctx_pool(call->ctx), &p, work);
         ds_parallel(call->ctx, take_rows, &f, ce_row_tasks(s.rows));
     }
-    finish_forward(call, &f);
+    if (part != NULL) {
+        finish_part(call, &f);
+    } else {
+        finish_forward(call, &f);
+    }
     return DS_OK;
 }
 
+static ds_status linear_cross_entropy_run(const ds_kernel_call *call, ds_isa isa)
+{
+    return run(call, NULL, isa);
+}
+
+static ds_status linear_cross_entropy_part_run(const ds_kernel_call *call, ds_isa isa)
+{
+    return run(call, &call->in[3], isa);
+}
+
+#define linear_cross_entropy_part_supports linear_cross_entropy_supports
+#define linear_cross_entropy_part_work     linear_cross_entropy_work
+
 DSI_GEMM_KERNEL(linear_cross_entropy)
+DSI_GEMM_KERNEL(linear_cross_entropy_part)

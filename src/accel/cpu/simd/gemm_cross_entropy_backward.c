@@ -13,11 +13,13 @@
 typedef struct ce_operands {
     int x, w, kept, targets, lse, count, dw_in; /* inputs */
     int dx, dw;                                 /* outputs */
+    int part;                                   /* input: the rows of a part; 0: of no part */
 } ce_operands;
 
-static const ce_operands both = {1, 2, -1, 3, 4, 5, 6, 0, 1};
-static const ce_operands only_dx = {-1, 1, 2, 3, 4, 5, -1, 0, -1};
-static const ce_operands only_dw = {1, -1, 2, 3, 4, 5, 6, -1, 0};
+static const ce_operands both = {1, 2, -1, 3, 4, 5, 6, 0, 1, 0};
+static const ce_operands of_part = {1, 2, -1, 3, 4, 5, 7, 0, 1, 6};
+static const ce_operands only_dx = {-1, 1, 2, 3, 4, 5, -1, 0, -1, 0};
+static const ce_operands only_dw = {1, -1, 2, 3, 4, 5, 6, -1, 0, 0};
 
 static bool has_in(const ds_kernel_sig *sig, int i)
 {
@@ -55,7 +57,8 @@ typedef struct ce_backward {
     const float *lse;
     int64_t ignored;
     int64_t rows, column, n;
-    float scale; /* dloss / count */
+    int64_t first; /* number of the first column in the whole vocabulary */
+    float scale;   /* dloss / count */
 } ce_backward;
 
 DSI_INLINE void turn_row(const ce_backward *b, ds_dtype type, int64_t row)
@@ -74,7 +77,7 @@ DSI_INLINE void turn_row(const ce_backward *b, ds_dtype type, int64_t row)
         vf_put_n(b->gradients, type, at + i,
                  vf_mul(vf_exp(vf_sub(vf_load_n(z + i, n - i), lse)), scale), n - i);
     }
-    const int64_t target = (int64_t)b->targets[row] - b->column;
+    const int64_t target = (int64_t)b->targets[row] - b->first - b->column;
     if (counts && target >= 0 && target < b->n) {
         const vf p = vf_exp(vf_sub(vf_load_n(z + target, 1), lse));
         vf_put_n(b->gradients, type, at + (size_t)target, vf_mul(vf_sub(p, vf_set(1.0f)), scale),
@@ -271,8 +274,11 @@ static ds_status run(const ds_kernel_call *call, const ce_operands *o, ds_isa is
                      .lse = call->in[o->lse].data,
                      .ignored = a->ignore_index,
                      .rows = r.s.rows,
+                     .first = o->part > 0 ? ((const int32_t *)call->in[o->part].data)[0] : 0,
                      .scale = count > 0.0f ? *(const float *)call->in[0].data / count : 0.0f};
-    DS_TRY(ce_check_targets(call, &call->in[o->targets], r.s.vocab));
+    DS_TRY(ce_check_targets(call, &call->in[o->targets],
+                            o->part > 0 ? ((const dsi_ce_part_attrs *)call->sig->attrs)->n_rows
+                                        : r.s.vocab));
     if (r.adds && call->in[o->dw_in].data != r.dw) {
         memcpy(r.dw, call->in[o->dw_in].data, ds_meta_bytes(call->out[o->dw].meta));
     }
@@ -289,7 +295,7 @@ static ds_status run(const ds_kernel_call *call, const ce_operands *o, ds_isa is
     return DS_OK;
 }
 
-/* The three operators. */
+/* The operators. */
 static bool supports(const ds_kernel_sig *sig, const ce_operands *o)
 {
     return gemm_dtype(type_of(sig, o)) &&
@@ -314,3 +320,4 @@ static bool supports(const ds_kernel_sig *sig, const ce_operands *o)
 CE_BACKWARD(linear_cross_entropy_backward, &both)
 CE_BACKWARD(linear_cross_entropy_dx, &only_dx)
 CE_BACKWARD(linear_cross_entropy_dw, &only_dw)
+CE_BACKWARD(linear_cross_entropy_part_backward, &of_part)

@@ -17,6 +17,8 @@
     X(linear_cross_entropy)                                                                        \
     X(linear_cross_entropy_backward)                                                               \
     X(linear_cross_entropy_dx)                                                                     \
+    X(linear_cross_entropy_part)                                                                   \
+    X(linear_cross_entropy_part_backward)                                                          \
     X(linear_cross_entropy_dw)
 
 /* supports(sig), work(sig, isa) and run(call, isa) of an operator become its kernels. */

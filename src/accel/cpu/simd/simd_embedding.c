@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* embedding and embedding_dw.
+/* embedding and embedding_dw, of a table and of a part of one.
  *
  * embedding_dw splits the columns, so that each task adds the rows of its columns in token order:
  * deterministic without atomics or sorting.
@@ -84,6 +84,59 @@ static bool embedding_supports(const ds_kernel_sig *sig)
 
 DSI_SIMD_KERNEL(embedding, embedding_supports, NULL, embedding_run);
 
+/* ---- a part of the table ------------------------------------------------------------------------
+ */
+typedef struct part_job {
+    const void *table;
+    const int32_t *ids;
+    void *out;
+    size_t C;
+    int64_t first, n_rows; /* of the part */
+    ds_dtype type;
+} part_job;
+
+static void part_block(const void *opaque, size_t first, size_t last, size_t block)
+{
+    const part_job *job = opaque;
+    const size_t bytes = job->C * ds_dtype_bytes(job->type);
+    (void)block;
+    for (size_t t = first; t < last; ++t) {
+        const int64_t row = (int64_t)job->ids[t] - job->first;
+        char *out = (char *)job->out + t * bytes;
+        if (row >= 0 && row < job->n_rows) {
+            memcpy(out, (const char *)job->table + (size_t)row * bytes, bytes);
+            continue;
+        }
+        for (size_t c = 0; c < job->C; ++c) { /* -0 */
+            if (job->type == DS_DTYPE_F32) {
+                ((float *)(void *)out)[c] = -0.0f;
+            } else {
+                ((uint16_t *)(void *)out)[c] = 0x8000;
+            }
+        }
+    }
+}
+
+static ds_status embedding_part_run(const ds_kernel_call *call)
+{
+    const dsi_vocab_attrs *a = call->sig->attrs;
+    const ds_tensor *table = &call->in[0];
+    const size_t n = tensor_count(&call->in[1]);
+    const part_job job = {.table = table->data,
+                          .ids = call->in[1].data,
+                          .out = call->out[0].data,
+                          .C = (size_t)ds_shape_last(table->meta.shape),
+                          .first = ((const int32_t *)call->in[2].data)[0],
+                          .n_rows = table->meta.shape.dims[0],
+                          .type = table->meta.dtype};
+    DS_TRY(check_ids(call, "id", &call->in[1], a->n_rows));
+    memcpy(call->out[1].data, call->in[2].data, ds_meta_bytes(call->in[2].meta));
+    for_rows(call->ctx, n, row_blocks(n, job.C, ELEMENT_GRAIN, 1024), part_block, &job);
+    return DS_OK;
+}
+
+DSI_SIMD_KERNEL(embedding_part, embedding_supports, NULL, embedding_part_run);
+
 /* ---- gradient of the table --------------------------------------------------------------------
  */
 enum { COLUMNS = 128 }; /* of a task */
@@ -95,6 +148,7 @@ typedef struct scatter_job {
     float *table;
     size_t n_tokens, C;
     ds_dtype type;
+    int64_t first, n_rows; /* of a part; of the whole table 0 and all */
 } scatter_job;
 
 /* The table before any token, elements [begin,end). */
@@ -112,7 +166,11 @@ static void scatter_start(const void *opaque, size_t begin, size_t end)
 DSI_INLINE void add_tokens(const scatter_job *job, size_t begin, size_t end, ds_dtype type)
 {
     for (size_t t = 0; t < job->n_tokens; ++t) {
-        float *row = job->table + (size_t)job->ids[t] * job->C;
+        const int64_t at = (int64_t)job->ids[t] - job->first;
+        if (at < 0 || at >= job->n_rows) {
+            continue;
+        }
+        float *row = job->table + (size_t)at * job->C;
         const size_t from = t * job->C;
         size_t c = begin;
         for (; c + VF_WIDTH <= end; c += VF_WIDTH) {
@@ -132,20 +190,37 @@ static void scatter_columns(const void *opaque, size_t begin, size_t end)
     DSI_BY_TYPE(job->type, add_tokens(job, begin, end, T))
 }
 
-static ds_status embedding_dw_run(const ds_kernel_call *call)
+/* ids: of n_all rows, of which the table has those from the first on. */
+static ds_status scatter(const ds_kernel_call *call, const ds_tensor *before, int64_t first,
+                         int64_t n_all)
 {
     const ds_tensor *ids = &call->in[0];
     const ds_tensor *dy = &call->in[1];
-    const ds_tensor *before = input_at(call, 2);
     const ds_tensor *table = &call->out[0];
-    const scatter_job job = {
-        ids->data,     dy->data,          before != NULL ? before->data : NULL,
-        table->data,   tensor_count(ids), (size_t)ds_shape_last(table->meta.shape),
-        dy->meta.dtype};
-    DS_TRY(check_ids(call, "id", ids, table->meta.shape.dims[0]));
+    const scatter_job job = {.ids = ids->data,
+                             .dy = dy->data,
+                             .before = before != NULL ? before->data : NULL,
+                             .table = table->data,
+                             .n_tokens = tensor_count(ids),
+                             .C = (size_t)ds_shape_last(table->meta.shape),
+                             .type = dy->meta.dtype,
+                             .first = first,
+                             .n_rows = table->meta.shape.dims[0]};
+    DS_TRY(check_ids(call, "id", ids, n_all));
     for_ranges(call->ctx, tensor_count(table), 8 * ELEMENT_GRAIN, scatter_start, &job);
     for_ranges(call->ctx, job.C, COLUMNS, scatter_columns, &job);
     return DS_OK;
+}
+
+static ds_status embedding_dw_run(const ds_kernel_call *call)
+{
+    return scatter(call, input_at(call, 2), 0, call->out[0].meta.shape.dims[0]);
+}
+
+static ds_status embedding_part_dw_run(const ds_kernel_call *call)
+{
+    const dsi_vocab_attrs *a = call->sig->attrs;
+    return scatter(call, input_at(call, 3), ((const int32_t *)call->in[2].data)[0], a->n_rows);
 }
 
 static bool embedding_dw_supports(const ds_kernel_sig *sig)
@@ -154,3 +229,4 @@ static bool embedding_dw_supports(const ds_kernel_sig *sig)
 }
 
 DSI_SIMD_KERNEL(embedding_dw, embedding_dw_supports, NULL, embedding_dw_run);
+DSI_SIMD_KERNEL(embedding_part_dw, embedding_dw_supports, NULL, embedding_part_dw_run);

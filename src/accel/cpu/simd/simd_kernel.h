@@ -51,6 +51,8 @@
     X(rope)                                                                                        \
     X(embedding)                                                                                   \
     X(embedding_dw)                                                                                \
+    X(embedding_part)                                                                              \
+    X(embedding_part_dw)                                                                           \
     X(sum_all)                                                                                     \
     X(mean_all)                                                                                    \
     X(sum_last)                                                                                    \
