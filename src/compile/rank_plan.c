@@ -8,6 +8,7 @@
 #include "pass/keep.h"
 #include "pass/memory.h"
 #include "pass/remat.h"
+#include "pass/vocab_parts.h"
 #include "place/tensor_rules.h"
 
 #include <stdlib.h>
@@ -120,14 +121,19 @@ static ds_status keep(maker *m, const ds_graph *graph, ds_graph **out)
     return status;
 }
 
-/* From a logical graph to this rank's plan: fuse, recompute or keep, cut over the ranks, sort for
- * early updates, offload, lower. */
+/* From a logical graph to this rank's plan: cut the vocabulary, fuse, recompute or keep, cut over
+ * the ranks, sort for early updates, offload, lower. */
 static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool backward,
                        dsi_plan **plan_out)
 {
-    enum { FUSED, REMAT, KEPT, LOCAL, EARLY, OFFLOADED, COUNT };
+    enum { PARTS, FUSED, REMAT, KEPT, LOCAL, EARLY, OFFLOADED, COUNT };
     ds_graph *made[COUNT] = {NULL};
     ds_status status = DS_OK;
+    if (m->tensor != NULL) {
+        const uint32_t tp = m->spec.zero.mesh.size[DSI_AXIS_TP];
+        DS_TRY_GOTO(status, dsi_vocab_parts(graph, tp, m->tensor, &made[PARTS]), done);
+        graph = made[PARTS];
+    }
     if (!env.no_fuse) {
         DS_TRY_GOTO(status, dsi_fuse(graph, &made[FUSED]), done);
         graph = made[FUSED];
@@ -331,7 +337,11 @@ static ds_status shard_layers(maker *m, const ds_graph *graph)
     if (m->tensor == NULL) {
         return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
     }
-    return dsi_tensor_rules(graph, &m->spec.zero.mesh, m->tensor);
+    ds_graph *parts = NULL;
+    DS_TRY(dsi_vocab_parts(graph, m->spec.zero.mesh.size[DSI_AXIS_TP], NULL, &parts));
+    const ds_status status = dsi_tensor_rules(parts, &m->spec.zero.mesh, m->tensor);
+    ds_graph_destroy(&parts);
+    return status;
 }
 
 static ds_status build_plans(maker *m)

@@ -130,12 +130,20 @@ static bool shards_matrix(const finder *f, ds_value v, const dsi_place_on *want)
            meta_of(f, v).shape.n_dims >= 2;
 }
 
+/* Numbers of rows, which are cut as the table is: they are the same whatever is sharded. */
+static bool is_row_numbers(const finder *f, ds_value v)
+{
+    const ds_node maker = f->graph->values[v].producer;
+    return maker != DS_NONE && f->graph->nodes[maker].op == &dsi_op_row_numbers;
+}
+
 /* Whether a strategy fits what the node gets. begins: no activation is sharded, so a weight has to
  * be, and the activations stay whole. */
 static bool fits(const finder *f, const dsi_node_info *node, const dsi_strategy *s, bool begins)
 {
     const ds_value *in = dsi_node_in(f->graph, node);
     const ds_value *out = dsi_node_out(f->graph, node);
+    const bool by_parts = node->op->place != NULL && (node->op->place->flags & DSI_PLACE_PART) != 0;
     bool matrix = false;
     bool sharded_out = false;
     if (s->letter == 0 || s->linear || s->averaged != 0) {
@@ -145,7 +153,7 @@ static bool fits(const finder *f, const dsi_node_info *node, const dsi_strategy 
         if (in[i] == DS_NONE) {
             continue;
         }
-        const bool moves = begins && free_cell(f, in[i]) == DS_NONE;
+        const bool moves = begins && free_cell(f, in[i]) == DS_NONE && !is_row_numbers(f, in[i]);
         if (!takes(f, in[i], &s->in[i]) || !divides(f, in[i], &s->in[i]) ||
             (moves && s->in[i].kind != DSI_REPLICATE)) {
             return false;
@@ -158,7 +166,7 @@ static bool fits(const finder *f, const dsi_node_info *node, const dsi_strategy 
             continue;
         }
         if (!divides(f, out[o], &s->out[o]) ||
-            (sum && (begins || s->out[o].dim != DSI_TERMS_SUM))) {
+            (sum && !by_parts && (begins || s->out[o].dim != DSI_TERMS_SUM))) {
             return false;
         }
         sharded_out = sharded_out || s->out[o].kind != DSI_REPLICATE;

@@ -21,6 +21,20 @@ static const char packed_gpt2[] =
     "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":64,\"n_embd\":48,\"n_layer\":3,"
     "\"n_head\":4,\"resid_pdrop\":0.1,\"embd_pdrop\":0.1,\"attn_pdrop\":0.0}";
 
+/* A vocabulary that 2 and 4 divide. */
+static const char even_llama[] =
+    "{\"model_type\":\"llama\",\"vocab_size\":212,\"hidden_size\":48,\"intermediate_size\":112,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+    "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}";
+
+static const char tied_llama[] =
+    "{\"model_type\":\"llama\",\"vocab_size\":216,\"hidden_size\":48,\"intermediate_size\":112,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+    "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true}";
+static const char even_gpt2[] =
+    "{\"model_type\":\"gpt2\",\"vocab_size\":216,\"n_positions\":64,\"n_embd\":48,\"n_layer\":2,"
+    "\"n_head\":4,\"resid_pdrop\":0.1,\"embd_pdrop\":0.1,\"attn_pdrop\":0.1}";
+
 typedef struct result {
     uint64_t hash;
     double loss[STEPS], norm[STEPS];
@@ -34,6 +48,7 @@ typedef struct run {
     bool no_fuse;
     char *folder;
     int first, last; /* first above 0: resumed there; last below STEPS: saved there; 0: STEPS */
+    int64_t rows;    /* of embedding and head, on the first rank */
     size_t bytes;    /* of the parameters, their gradients and states on the first rank */
     result results[RANK_THREADS_MAX];
 } run;
@@ -101,8 +116,15 @@ static ds_status run_rank(dsi_comm *comm, void *arg)
     status = status < 0 ? status : train(comm, r, engine);
     if (status >= 0 && comm->rank == 0) {
         r->bytes = 0;
+        r->rows = 0;
         for (ds_cell c = 0; c < ds_cells_count(engine->local); ++c) {
-            r->bytes += ds_meta_bytes(ds_cells_get(engine->local, c)->meta);
+            const ds_cell_info *cell = ds_cells_get(engine->local, c);
+            const bool is_table = strcmp(cell->name, "model.embed_tokens.weight") == 0 ||
+                                  strcmp(cell->name, "transformer.wte.weight") == 0 ||
+                                  strcmp(cell->name, "wte.weight") == 0 ||
+                                  strcmp(cell->name, "lm_head.weight") == 0;
+            r->rows += is_table ? cell->meta.shape.dims[0] : 0;
+            r->bytes += ds_meta_bytes(cell->meta);
         }
     }
     ds_engine_destroy(&engine);
@@ -149,6 +171,9 @@ static char *make_folder(void)
                        families[i].model_type, families[i].more);
         scratch_write(scratch_path(folder, name), text, strlen(text));
     }
+    scratch_write(scratch_path(folder, "even.json"), even_llama, strlen(even_llama));
+    scratch_write(scratch_path(folder, "tied.json"), tied_llama, strlen(tied_llama));
+    scratch_write(scratch_path(folder, "even_gpt2.json"), even_gpt2, strlen(even_gpt2));
     return folder;
 }
 
@@ -184,6 +209,12 @@ static void near_whole_layers(void **state)
         {.model = "granite.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
         {.model = "smollm3.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
         {.model = "starcoder2.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "even.json", .n_data = 2, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "even.json", .n_data = 1, .tp = 4, .dtype = DS_DTYPE_BF16},
+        {.model = "tied.json", .n_data = 1, .tp = 4, .dtype = DS_DTYPE_F32},
+        {.model = "tied.json", .n_data = 2, .tp = 2, .dtype = DS_DTYPE_BF16},
+        {.model = "even_gpt2.json", .n_data = 1, .tp = 3, .dtype = DS_DTYPE_F32},
+        {.model = "even_gpt2.json", .n_data = 2, .tp = 2, .dtype = DS_DTYPE_F32},
     };
     (void)state;
     char *folder = make_folder();
@@ -198,6 +229,9 @@ static void near_whole_layers(void **state)
         const result got = run_steps(&sharded);
         expect_near(&got, &want, 0, sharded.dtype == DS_DTYPE_F32 ? fp32_near : bf16_near);
         assert_true(sharded.bytes < whole.bytes); /* a rank has its shards alone */
+        /* 211 rows are shared by nobody */
+        const bool is_even = strncmp(sharded.model, "even", 4) == 0 || sharded.model[0] == 't';
+        assert_int_equal(sharded.rows * (is_even ? sharded.tp : 1), whole.rows);
     }
     scratch_remove(folder);
 }
@@ -206,8 +240,11 @@ static void stages_give_the_same_bits(void **state)
 {
     (void)state;
     char *folder = make_folder();
-    for (int i = 0; i < 8; ++i) {
-        run r = {.model = i == 7             ? "olmo2.json"
+    for (int i = 0; i < 13; ++i) {
+        run r = {.model = i == 12            ? "olmo2.json"
+                          : i > 10           ? "even_gpt2.json"
+                          : i > 8            ? "tied.json"
+                          : i > 6            ? "even.json"
                           : i == 4 || i == 5 ? "packed.json"
                           : i % 2 == 0       ? "llama.json"
                                              : "gpt2.json",
@@ -235,11 +272,12 @@ static void checkpoints_of_any_mesh(void **state)
         {.n_data = 2, .tp = 2, .stage = 0},
     };
     (void)state;
+    static const char *const models[] = {"llama.json", "packed.json", "even.json", "tied.json"};
     const int n = sizeof rows / sizeof rows[0];
     char *folder = make_folder();
-    for (int i = 0; i < 2 * n; ++i) {
-        run r = rows[i / 2];
-        r.model = i % 2 == 0 ? "llama.json" : "packed.json";
+    for (int i = 0; i < 4 * n; ++i) {
+        run r = rows[i / 4];
+        r.model = models[i % 4];
         r.accumulation = 1;
         r.dtype = DS_DTYPE_F32;
         r.folder = folder;
