@@ -158,15 +158,17 @@ class Field:
                 return value
 
 
-TYPES = {"SIZE": ["int"], "SIZE_OR_NULL": ["int", "null"], "ANY_INT": ["int", "null"], "SWITCH": ["bool"]}
+TYPES = {"SIZE": ["int"], "SIZE_OR_NULL": ["int", "null"], "ANY_INT": ["int", "null"], "SWITCH": ["bool"], "REAL": ["real"],
+         "DROPOUT": ["int", "real"]}
 
 
 def fields(source, model_type="llama"):
     """The rows of one class, those of all classes, and what is read outside of tables."""
     rows = {}
-    for name in (f"models/{'gpt2' if model_type == 'gpt2' else 'llama'}_config.c", "src/model/common_fields.c"):
-        text = (source / name).read_text()
-        for body in re.findall(r"#define SHARED\(.*?\n\n", text, re.S) + re.findall(r"ds_field (?:%s_fields|fields|common|rows)\[\] = \{.*?\n\};"
+    own = ["models/gpt2_config.c"] if model_type == "gpt2" else ["models/decoder.h", "models/llama.c"]
+    for name in (*own, "src/model/common_fields.c"):
+        text = (source / name).read_text().replace("DS_DECODER_", "")
+        for body in re.findall(r"#define (?:SHARED|COMMON|PAD)\(.*?\n(?=\n|#)", text, re.S) + re.findall(r"ds_field (?:%s_fields|fields|common|rows)\[\] = \{.*?\n\};"
                                                                                 % model_type, text, re.S):
             for macro, key, rest in re.findall(r"(\w+)\(\"(\w+)\"([^;]*?)(?=\),|\)\s*$)", body):
                 seen = [t for t, word in (("bool", "_BOOL"), ("int", "_INT"), ("real", "_REAL"), ("int", "_NUMBER"), ("real", "_NUMBER"),
