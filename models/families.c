@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The families that there are. A new one is a file here and a line in this list. */
+/* The families that there are: GPT-2, and the decoder, whose model types decoder_config.c lists. A
+ * new family is two files here and a line in this list. */
 #include "families.h"
 
 static const ds_family *const items[] = {&ds_family_gpt2, &ds_family_decoder};
