@@ -7,9 +7,10 @@
  * default 12
  *
  * States and parameters are on the host, one rank: nothing is begun by the host inside a phase,
- * which would order by itself. Fails when less than half of the needed events are seen to be
- * missing, and when the plan as it is gives other bits than `cpu`. Those that are not seen are
- * printed: bytes that a late copy does not change, or schedules that were not drawn.
+ * which would order by itself. Fails when less than four in five of the needed events are seen to
+ * be missing, and when the plan as it is gives other bits than `cpu`. Those that are not seen are
+ * printed: schedules that were not drawn. With 200 for each event 648 of 654 are seen; the others
+ * are waits for the last write to the host of a cell, which is read again long after.
  */
 #include "common/engine_hash.h"
 #include "common/plan_order.h"
@@ -44,8 +45,18 @@ typedef struct bench {
     uint32_t every;
 } bench;
 
+/* Adds the norm of the gradient: without clipping no weight shows that it is wrong. */
+static uint64_t with_norm(uint64_t hash, double norm)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, &norm, sizeof bits);
+    return (hash ^ bits) * 0x100000001b3U;
+}
+
+/* Of the weights and states at the end and of every step's gradient norm. */
 static ds_status train(bench *b, const char *accel, uint32_t without, uint64_t *hash_out)
 {
+    uint64_t norms = 0;
     ds_engine *engine = NULL;
     small_batch room;
     const ds_engine_params params = {.model = b->model, .seq_length = SMALL_SEQ, .seed = 5};
@@ -60,20 +71,24 @@ static ds_status train(bench *b, const char *accel, uint32_t without, uint64_t *
         status = ds_engine_forward(engine, &batch);
         status = status < 0 ? status : ds_engine_backward(engine);
         status = status < 0 ? status : ds_engine_step(engine);
+        norms = with_norm(norms, ds_engine_grad_norm(engine));
     }
     status = status < 0 ? status : engine_hash(b->ctx, engine, hash_out);
+    *hash_out ^= norms;
     ds_engine_destroy(&engine);
     return status;
 }
 
-/* Whether some schedule shows that step s has not waited. A run that fails shows it too. */
+/* Whether some schedule shows that step s has not waited. A run that fails shows it too. Without
+ * captured graphs: those are captured when the engine is made, with all that its plan waits for. */
 static ds_status is_seen(bench *b, uint32_t s, uint64_t wanted, uint32_t n_seeds, bool *seen_out)
 {
     *seen_out = false;
     for (uint32_t seed = 1; seed <= n_seeds && !*seen_out; ++seed) {
         char accel[64];
         uint64_t hash = 0;
-        (void)snprintf(accel, sizeof accel, "sim:seed=%u,turn=%u", seed, 64u << (2 * (seed % 6)));
+        (void)snprintf(accel, sizeof accel, "sim:graphs=0,seed=%u,turn=%u", seed,
+                       64u << (2 * (seed % 6)));
         *seen_out = train(b, accel, s, &hash) < 0 || hash != wanted;
     }
     return DS_OK;
@@ -136,7 +151,7 @@ static ds_status try_setting(bench *b, const setting *c, uint32_t n_seeds, bool 
     (void)printf("%s: waits taken out one at a time: %u implied by queues, %u needed, %u of them "
                  "seen\n",
                  c->name, implied, n, seen);
-    *right_out = n > 0 && 2 * seen >= n && hash == wanted;
+    *right_out = n > 0 && 5 * seen >= 4 * n && hash == wanted;
     return DS_OK;
 }
 
