@@ -294,6 +294,24 @@ static bool is_same(const maker *m, const dsi_memory_choice *next)
            next->recompute == m->plan.choice.recompute;
 }
 
+/* Whether what the graph makes is so much more than the room for kept logits that they will hardly
+ * fit: then the plan without them is made first, and mostly shows it. */
+static bool exceeds_room(const maker *m, const ds_graph *graph)
+{
+    enum { FAR = 8 };
+    const dsi_engine_spec *spec = m->request->spec;
+    const size_t shards =
+        spec->zero.mesh.size[DSI_AXIS_TP] > 0 ? spec->zero.mesh.size[DSI_AXIS_TP] : 1;
+    size_t bytes = 0;
+    if (spec->room == 0 || spec->device_memory > 0) {
+        return false;
+    }
+    for (ds_value v = 0; v < graph->n_values; ++v) {
+        bytes += ds_meta_bytes(graph->values[v].meta) / shards;
+    }
+    return bytes / FAR > spec->room;
+}
+
 /* The first choice of the memory policy that fits. A search over configurations meets many that no
  * choice makes fit: then the first stays where cells alone are too many, else the last, which is
  * looked at behind the first. */
@@ -303,6 +321,12 @@ static ds_status lower_to_fit(maker *m, const ds_graph *graph)
     const uint32_t n = dsi_memory_choices(m->request->spec, choices);
     const uint32_t n_residencies = m->plan.residencies.n;
     bool fits = false;
+    if (n == 2 && exceeds_room(m, graph)) {
+        DS_TRY(lower_choice(m, graph, &choices[1], n_residencies, &fits));
+        if (dsi_rank_mapped_bytes(&m->plan) > m->request->spec->room) {
+            return DS_OK; /* kept logits would need more still */
+        }
+    }
     DS_TRY(lower_choice(m, graph, &choices[0], n_residencies, &fits));
     if (fits || n == 1 ||
         !dsi_memory_fits(m->request->spec, &choices[n - 1], cell_bytes(&m->plan))) {
