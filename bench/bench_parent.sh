@@ -30,8 +30,8 @@ start() {
     elapsed "$1/ds_train" --model_config examples/shakespeare/model.json --tokenizer bytes --data data/tinyshakespeare.txt \
         --deepspeed_config examples/shakespeare/ds_config.json --steps 1
 }
-plan() { # "does not fit" ends with status 1
-    elapsed sh -c '"$@" || [ $? -le 4 ]' sh "$1/ds_plan" --model_config "$folder/llama_70b.json" --seq_length 4096 --deepspeed_config "$folder/large.json" --world_size 1024
+plan() { # "does not fit" ends with status 3
+    elapsed sh -c '"$@" || [ $? -eq 3 ]' sh "$1/ds_plan" --model_config "$folder/llama_70b.json" --seq_length 4096 --deepspeed_config "$folder/large.json" --world_size 1024
 }
 compare() { # NAME ROUNDS COMMAND…
     local name=$1 count=$2 i a b

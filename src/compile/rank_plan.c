@@ -323,8 +323,8 @@ static ds_status lower_to_fit(maker *m, const ds_graph *graph)
     bool fits = false;
     if (n == 2 && exceeds_room(m, graph)) {
         DS_TRY(lower_choice(m, graph, &choices[1], n_residencies, &fits));
-        if (dsi_rank_mapped_bytes(&m->plan) > m->request->spec->room) {
-            return DS_OK; /* kept logits would need more still */
+        if (dsi_rank_mapped_bytes(&m->plan) / 2 > m->request->spec->room) {
+            return DS_OK; /* kept logits need about as much or more, never half of it */
         }
     }
     DS_TRY(lower_choice(m, graph, &choices[0], n_residencies, &fits));

@@ -144,8 +144,43 @@ static bool is_in_use(const dsi_memory_item *item, uint32_t step)
                                      : step >= item->first || step <= item->last;
 }
 
-/* Random intervals, some of them over the end: no two that meet in time share bytes; reuse needs
- * less than no reuse. */
+static bool meet_in_time(const dsi_memory_item *a, const dsi_memory_item *b)
+{
+    bool meet = false;
+    for (uint32_t step = 0; step < 120 && !meet; ++step) {
+        meet = is_in_use(a, step) && is_in_use(b, step);
+    }
+    return meet;
+}
+
+static bool share_bytes(const dsi_memory_item *a, size_t at, const dsi_memory_item *b)
+{
+    return at < b->offset + b->bytes && b->offset < at + a->bytes;
+}
+
+/* Item i lies as low as those that are placed before it, the larger ones, let it: at 0 or right
+ * behind one of them, and at no lower such place. */
+static bool is_lowest(const dsi_memory_item *items, int n, int i)
+{
+    size_t lowest = SIZE_MAX;
+    for (int k = -1; k < n; ++k) { /* a place: 0, or the end of item k */
+        const size_t padded =
+            k < 0 ? 0 : (items[k].bytes + DSI_MEMORY_ALIGN - 1) / DSI_MEMORY_ALIGN;
+        const size_t at = k < 0 ? 0 : items[k].offset + padded * DSI_MEMORY_ALIGN;
+        bool is_free = at < lowest;
+        for (int j = 0; j < n && is_free; ++j) {
+            const bool before =
+                items[j].bytes > items[i].bytes || (items[j].bytes == items[i].bytes && j < i);
+            is_free = !before || !share_bytes(&items[i], at, &items[j]) ||
+                      !meet_in_time(&items[i], &items[j]);
+        }
+        lowest = is_free ? at : lowest;
+    }
+    return items[i].offset == lowest;
+}
+
+/* Random intervals, some of them long, some over the end: no two that meet in time share bytes,
+ * each lies as low as it can; reuse needs less than no reuse. */
 static void memory_never_overlaps(void **state)
 {
     enum { N = 200 };
@@ -157,23 +192,20 @@ static void memory_never_overlaps(void **state)
         for (int i = 0; i < N; ++i) {
             seed = seed * 6364136223846793005ull + 1442695040888963407ull;
             const uint32_t first = (uint32_t)(seed >> 40) % 100;
-            items[i] = (dsi_memory_item){.bytes = (size_t)(seed >> 20) % 5000,
-                                         .first = first,
-                                         .last = (first + (uint32_t)(seed >> 50) % 20) % 110};
+            items[i] = (dsi_memory_item){
+                .bytes = (size_t)(seed >> 20) % 5000,
+                .first = first,
+                .last = (first + (uint32_t)(seed >> 50) % (i % 8 == 0 ? 90 : 20)) % 110};
             sum += items[i].bytes;
         }
         CHECK_OK(*state, dsi_memory_assign(*state, items, N, true, &total));
         assert_true(total < sum / 2);
         for (int i = 0; i < N; ++i) {
             assert_true(items[i].offset + items[i].bytes <= total);
+            assert_true(items[i].bytes == 0 || is_lowest(items, N, i));
             for (int j = 0; j < i; ++j) {
-                bool in_time = false;
-                for (uint32_t step = 0; step < 120; ++step) {
-                    in_time = in_time || (is_in_use(&items[i], step) && is_in_use(&items[j], step));
-                }
-                const bool in_space = items[i].offset < items[j].offset + items[j].bytes &&
-                                      items[j].offset < items[i].offset + items[i].bytes;
-                assert_false(in_time && in_space);
+                assert_false(meet_in_time(&items[i], &items[j]) &&
+                             share_bytes(&items[i], items[i].offset, &items[j]));
             }
         }
     }
