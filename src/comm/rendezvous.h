@@ -62,21 +62,6 @@ void dsi_rdv_leave(dsi_rdv **rdv);
 
 ds_status dsi_rdv_put(dsi_rdv *rdv, const char *key, const void *value, size_t n);
 
-/* Waits until the key is there; a copy is made, the caller frees it. timeout in seconds. Errors:
- * ERR_PEER: not there in time, or a rank died. ERR_NOT_FOUND with timeout 0. */
-ds_status dsi_rdv_get(dsi_rdv *rdv, const char *key, double timeout, void **value_out,
-                      size_t *n_out);
-
-/* Returns when all ranks called it with this name; a name serves once. ERR_PEER names the missing.
- */
-ds_status dsi_rdv_barrier(dsi_rdv *rdv, const char *name, double timeout);
-
-/* All ranks give a digest and the text that it was made of; ERR_PEER on each when they are not all
- * equal, naming the first rank that differs from the most frequent digest, and the first line in
- * which its text differs. A name serves once. */
-ds_status dsi_rdv_digest(dsi_rdv *rdv, const char *name, uint64_t digest, const char *text,
-                         double timeout);
-
 /* Where this rank stands: sent by the client's thread with each heartbeat (twice a second). */
 void dsi_rdv_beat(dsi_rdv *rdv, uint64_t step, uint64_t sequence, const char *what);
 
@@ -89,8 +74,9 @@ void dsi_rdv_abort(dsi_rdv *rdv, const char *reason);
 /* The same in the place of a rank that is gone: the text is whole, it says which one. */
 void dsi_rdv_abort_for(dsi_rdv *rdv, const char *text);
 
-/* Waits for a key that rank `from` puts, as dsi_rdv_get does; meanwhile, and at the end, says which
- * ranks have not joined. */
+/* Waits until a key is there that rank `from` puts; a copy is made, the caller frees it. timeout in
+ * seconds. Meanwhile, and at the end, says which ranks have not joined. Errors: ERR_PEER: not there
+ * in time, or a rank died. */
 ds_status dsi_rdv_get_from(dsi_rdv *rdv, uint32_t from, const char *key, double timeout,
                            void **value_out, size_t *n_out);
 

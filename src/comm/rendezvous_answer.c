@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the rendezvous server answers: who joins, values, meetings, who is missing, notices of
+/* What the rendezvous server answers: who joins, values, who is missing, notices of
  * death. On the server's thread; called by rendezvous_server.c. See rendezvous.h.
  */
 #include "comm/rendezvous_server_impl.h"
@@ -43,18 +43,15 @@ void rdv_server_status(const dsi_rdv_server *server, uint32_t r, char *text, siz
                    rank->what[0] != '\0' ? "\"" : "", dsi_clock_seconds() - rank->heard);
 }
 
-/* Who is not in a meeting; with `joined` who has not joined the job. Returns the first of them. */
-static uint32_t missing_text(const dsi_rdv_server *server, const rdv_meeting *meeting, bool joined,
-                             char *text, size_t n)
+/* Who has not joined the job. Returns the first of them. */
+static uint32_t missing_text(const dsi_rdv_server *server, char *text, size_t n)
 {
     size_t used = 0;
     uint32_t more = 0;
-    uint32_t first = server->store.size;
+    uint32_t first = server->size;
     text[0] = '\0';
-    for (uint32_t r = 0; r < server->store.size; ++r) {
-        const bool here = joined ? server->ranks[r].ever
-                                 : meeting != NULL && (meeting->closed || meeting->here[r] != 0);
-        if (here) {
+    for (uint32_t r = 0; r < server->size; ++r) {
+        if (server->ranks[r].ever) {
             continue;
         }
         char one[256];
@@ -75,7 +72,7 @@ static uint32_t missing_text(const dsi_rdv_server *server, const rdv_meeting *me
 /* The lowest rank that has joined, besides the one that asks; without another that one. */
 static uint32_t lowest_here(const dsi_rdv_server *server, uint32_t asks)
 {
-    for (uint32_t r = 0; r < server->store.size; ++r) {
+    for (uint32_t r = 0; r < server->size; ++r) {
         if (r != asks && server->ranks[r].ever) {
             return r;
         }
@@ -95,7 +92,7 @@ void rdv_server_join(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame *fr
 {
     uint8_t proof[RDV_PROOF_BYTES];
     char why[200];
-    const uint32_t size = server->store.size;
+    const uint32_t size = server->size;
     if (frame->kind != RDV_JOIN || frame->value_bytes != RDV_NONCE_BYTES + RDV_PROOF_BYTES) {
         conn->ended = true;
         return;
@@ -144,16 +141,9 @@ static void send_entry(rdv_conn *conn, const rdv_entry *entry)
                                      .value_bytes = entry->value_bytes});
 }
 
-static void open_request(rdv_conn *conn, const rdv_frame *frame)
+static bool waits_for(const rdv_conn *conn, const char *key, size_t n)
 {
-    conn->open = frame->kind;
-    conn->open_bytes = frame->key_bytes;
-    memcpy(conn->open_key, frame->key, frame->key_bytes);
-}
-
-static bool waits_for(const rdv_conn *conn, rdv_kind kind, const char *key, size_t n)
-{
-    return conn->open == kind && conn->open_bytes == n && memcmp(conn->open_key, key, n) == 0;
+    return conn->waits && conn->wait_bytes == n && memcmp(conn->wait_key, key, n) == 0;
 }
 
 static void on_put(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame *frame)
@@ -167,52 +157,22 @@ static void on_put(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame *fram
     rdv_conn_send(conn, &(rdv_frame){.kind = RDV_DONE});
     const rdv_entry *entry = rdv_store_get(&server->store, frame->key, frame->key_bytes);
     for (uint32_t c = 0; c < server->n_conns; ++c) {
-        if (waits_for(server->conns[c], RDV_WAIT, frame->key, frame->key_bytes)) {
-            server->conns[c]->open = (rdv_kind)0;
+        if (waits_for(server->conns[c], frame->key, frame->key_bytes)) {
+            server->conns[c]->waits = false;
             send_entry(server->conns[c], entry);
         }
     }
 }
 
-static void on_get(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame *frame)
+static void on_wait(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame *frame)
 {
     const rdv_entry *entry = rdv_store_get(&server->store, frame->key, frame->key_bytes);
     if (entry != NULL) {
         send_entry(conn, entry);
-    } else if (frame->kind == RDV_GET) {
-        rdv_conn_send(conn, &(rdv_frame){.kind = RDV_ABSENT});
     } else {
-        open_request(conn, frame);
-    }
-}
-
-static void on_meet(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame *frame)
-{
-    rdv_meeting *meeting = NULL;
-    const char *why =
-        rdv_store_meet(&server->store, frame->key, frame->key_bytes, frame->kind == RDV_DIGEST,
-                       conn->rank, frame->number, &meeting);
-    if (why != NULL) {
-        rdv_conn_send_text(conn, RDV_ERROR, 0, why);
-        return;
-    }
-    open_request(conn, frame);
-    if (!meeting->closed) {
-        return;
-    }
-    uint32_t usual = 0;
-    uint32_t differs = server->store.size;
-    if (meeting->is_digest) {
-        rdv_meeting_differs(meeting, server->store.size, &usual, &differs);
-    }
-    const rdv_frame answer = {.kind = RDV_DONE,
-                              .rank = usual,
-                              .number = differs < server->store.size ? 1 + (uint64_t)differs : 0};
-    for (uint32_t c = 0; c < server->n_conns; ++c) {
-        if (waits_for(server->conns[c], frame->kind, frame->key, frame->key_bytes)) {
-            server->conns[c]->open = (rdv_kind)0;
-            rdv_conn_send(server->conns[c], &answer);
-        }
+        conn->waits = true;
+        conn->wait_bytes = frame->key_bytes;
+        memcpy(conn->wait_key, frame->key, frame->key_bytes);
     }
 }
 
@@ -252,22 +212,17 @@ void rdv_server_request(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame 
     rank->heard = dsi_clock_seconds();
     if (frame->kind < RDV_BEAT) { /* a request: it ends an open one, whose sender gave up */
         conn->serial = frame->serial;
-        conn->open = (rdv_kind)0;
+        conn->waits = false;
     }
     switch (frame->kind) {
     case RDV_PUT:
         on_put(server, conn, frame);
         return;
-    case RDV_GET:
     case RDV_WAIT:
-        on_get(server, conn, frame);
-        return;
-    case RDV_BARRIER:
-    case RDV_DIGEST:
-        on_meet(server, conn, frame);
+        on_wait(server, conn, frame);
         return;
     case RDV_ASK:
-        if (frame->rank >= server->store.size) {
+        if (frame->rank >= server->size) {
             rdv_conn_send_text(conn, RDV_ERROR, 0, "no such rank");
             return;
         }
@@ -275,9 +230,7 @@ void rdv_server_request(dsi_rdv_server *server, rdv_conn *conn, const rdv_frame 
         rdv_conn_send_text(conn, RDV_DONE, frame->rank, text);
         return;
     case RDV_MISSING:
-        missing =
-            missing_text(server, rdv_store_meeting(&server->store, frame->key, frame->key_bytes),
-                         frame->key_bytes == 0, text, sizeof text);
+        missing = missing_text(server, text, sizeof text);
         rdv_conn_send(conn, &(rdv_frame){.kind = RDV_DONE,
                                          .rank = lowest_here(server, conn->rank),
                                          .number = missing,

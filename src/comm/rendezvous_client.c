@@ -265,55 +265,6 @@ ds_status dsi_rdv_put(dsi_rdv *rdv, const char *key, const void *value, size_t n
     return status == DS_IN_PROGRESS ? no_answer(rdv, 4 * ASK_SECONDS) : status;
 }
 
-ds_status dsi_rdv_get(dsi_rdv *rdv, const char *key, double timeout, void **value_out,
-                      size_t *n_out)
-{
-    rdv_frame answer;
-    uint8_t *copy = NULL;
-    const bool now = timeout <= 0.0;
-    const double patience = now ? 4 * ASK_SECONDS : timeout;
-    const ds_status status = rdv_request(rdv, now ? RDV_GET : RDV_WAIT, key, (rdv_frame){0},
-                                         patience, !now, &answer, &copy);
-    DS_TRY(status);
-    if (status == DS_IN_PROGRESS) {
-        return now ? no_answer(rdv, patience)
-                   : ds_fail(rdv->ctx, DS_ERR_PEER,
-                             "nobody has put \"%s\" into the rendezvous within %g s", key, timeout);
-    }
-    if (answer.kind == RDV_ABSENT) {
-        free(copy);
-        return DS_ERR_NOT_FOUND;
-    }
-    *value_out = copy;
-    *n_out = answer.value_bytes;
-    return DS_OK;
-}
-
-ds_status rdv_fail_missing(dsi_rdv *rdv, const char *name, double timeout)
-{
-    rdv_frame answer;
-    uint8_t *text = NULL;
-    const ds_status status =
-        rdv_request(rdv, RDV_MISSING, name, (rdv_frame){0}, ASK_SECONDS, false, &answer, &text);
-    if (status != DS_OK) {
-        return status < 0 ? status : no_answer(rdv, ASK_SECONDS);
-    }
-    (void)ds_fail(rdv->ctx, DS_ERR_PEER, "\"%s\": rank %u waited %g s; missing: %s", name,
-                  rdv->rank, timeout, (const char *)text);
-    free(text);
-    return DS_ERR_PEER;
-}
-
-ds_status dsi_rdv_barrier(dsi_rdv *rdv, const char *name, double timeout)
-{
-    rdv_frame answer;
-    uint8_t *copy = NULL;
-    const ds_status status =
-        rdv_request(rdv, RDV_BARRIER, name, (rdv_frame){0}, timeout, true, &answer, &copy);
-    free(copy);
-    return status == DS_IN_PROGRESS ? rdv_fail_missing(rdv, name, timeout) : status;
-}
-
 ds_status dsi_rdv_status(dsi_rdv *rdv, uint32_t rank, double timeout, char *text_out)
 {
     rdv_frame answer;

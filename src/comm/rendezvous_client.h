@@ -55,7 +55,4 @@ void *rdv_run(void *opaque);
 ds_status rdv_request(dsi_rdv *rdv, rdv_kind kind, const char *key, rdv_frame frame, double timeout,
                       bool heed, rdv_frame *answer_out, uint8_t **value_out);
 
-/* Who has not come to a meeting, as an error. */
-ds_status rdv_fail_missing(dsi_rdv *rdv, const char *name, double timeout);
-
 #endif

@@ -19,9 +19,9 @@ typedef struct rdv_conn {
     uint8_t *read, *write; /* what is not handled, what is not sent */
     size_t read_bytes, read_capacity, write_bytes, write_capacity;
     uint8_t serial; /* of the newest request: what is answered is that */
-    rdv_kind open;  /* WAIT, BARRIER or DIGEST not answered yet, else 0 */
-    size_t open_bytes;
-    char open_key[DSI_RDV_KEY_BYTES];
+    bool waits;     /* for wait_key: a WAIT not answered yet */
+    size_t wait_bytes;
+    char wait_key[DSI_RDV_KEY_BYTES];
 } rdv_conn;
 
 /* Takes over fd (non-blocking) on success; makes the nonce. NULL: no memory, no random numbers. */

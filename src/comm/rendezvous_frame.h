@@ -24,19 +24,14 @@ typedef enum rdv_kind {
     RDV_WELCOME,   /* server: value = its proof */
     RDV_REFUSE,    /* server: value = why; the connection ends */
     RDV_PUT,       /* client: key, value */
-    RDV_GET,       /* client: key; answered at once */
     RDV_WAIT,      /* client: key; answered when it is there */
-    RDV_BARRIER,   /* client: key; answered when all have come */
-    RDV_DIGEST,    /* client: key, number = digest; likewise */
     RDV_ASK,       /* client: rank; answered with its status text */
-    RDV_MISSING,   /* client: key of a barrier or digest; answered with the missing ranks as
-                      text, number: the first of them */
+    RDV_MISSING,   /* client; answered with the ranks that have not joined as text, number: the
+                      first of them, rank: the lowest other one that has */
     RDV_BEAT,      /* client: number = sequence, value = step (8 bytes) and what; no answer */
     RDV_ABORT,     /* client: value = reason; no answer */
     RDV_BYE,       /* client: no answer */
-    RDV_DONE,      /* server's answer; value where one is asked for; DIGEST: number = 0 equal,
-                      else 1 + rank that differs, rank = one that has the usual digest */
-    RDV_ABSENT,    /* server's answer to GET: no such key */
+    RDV_DONE,      /* server's answer; value where one is asked for */
     RDV_ERROR,     /* server's answer: value = why */
     RDV_NOTICE,    /* server, unasked: rank died or gave up, value = reason */
     RDV_KIND_END

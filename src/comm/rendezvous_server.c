@@ -193,7 +193,7 @@ ds_status dsi_rdv_serve(ds_ctx *ctx, const dsi_rdv_options *options, dsi_rdv_ser
     }
     ds_status status = DS_OK;
     server->listen_fd = server->wake[0] = server->wake[1] = -1;
-    server->store.size = options->size;
+    server->size = options->size;
     server->max_conns = options->size + MAX_STRANGERS;
     server->ranks = calloc(options->size, sizeof *server->ranks);
     server->conns = calloc(server->max_conns, sizeof *server->conns);

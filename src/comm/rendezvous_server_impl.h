@@ -24,6 +24,7 @@ struct dsi_rdv_server {
     int listen_fd, wake[2];
     uint16_t port;
     char *secret;
+    uint32_t size; /* ranks */
     rdv_store store;
     rdv_rank *ranks;
     rdv_conn **conns;

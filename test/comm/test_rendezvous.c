@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rendezvous: join, keys, barriers, digests, deaths, refusals, strangers, heartbeats.
+/* The rendezvous: join, keys, deaths, refusals, strangers, heartbeats.
  * labels: threads */
 #include "comm/rendezvous.h"
 
@@ -78,6 +78,22 @@ static void all_are(const job_rank *ranks, uint32_t size, ds_status status)
     }
 }
 
+/* Returns when each rank has come to the meeting of this name. */
+static ds_status meet(dsi_rdv *rdv, const char *name, uint32_t rank, uint32_t size, double timeout)
+{
+    char key[64];
+    (void)snprintf(key, sizeof key, "%s/%u", name, rank);
+    DS_TRY(dsi_rdv_put(rdv, key, NULL, 0));
+    for (uint32_t r = 0; r < size; ++r) {
+        void *value;
+        size_t n;
+        (void)snprintf(key, sizeof key, "%s/%u", name, r);
+        DS_TRY(dsi_rdv_get_from(rdv, r, key, timeout, &value, &n));
+        free(value);
+    }
+    return DS_OK;
+}
+
 static ds_status body_keys(job_rank *self)
 {
     char key[64];
@@ -89,15 +105,12 @@ static ds_status body_keys(job_rank *self)
     memset(big, 'a' + (int)rank, DSI_RDV_VALUE_BYTES);
     void *value;
     size_t n;
-    if (dsi_rdv_get(self->rdv, "absent", 0.0, &value, &n) != DS_ERR_NOT_FOUND) {
-        return DS_ERR_INTERNAL;
-    }
     DS_TRY(dsi_rdv_put(self->rdv, key, big, DSI_RDV_VALUE_BYTES));
     DS_TRY(dsi_rdv_put(self->rdv, "empty", NULL, 0));
     free(big);
     for (uint32_t r = 0; r < size; ++r) {
         (void)snprintf(key, sizeof key, "big/%u", r);
-        DS_TRY(dsi_rdv_get(self->rdv, key, 5.0, &value, &n));
+        DS_TRY(dsi_rdv_get_from(self->rdv, r, key, 5.0, &value, &n));
         const bool right =
             n == DSI_RDV_VALUE_BYTES && ((char *)value)[n - 1] == (char)('a' + (int)r);
         free(value);
@@ -105,16 +118,15 @@ static ds_status body_keys(job_rank *self)
             return DS_ERR_CORRUPT;
         }
     }
-    DS_TRY(dsi_rdv_barrier(self->rdv, "first", 5.0));
-    if (dsi_rdv_barrier(self->rdv, "first", 5.0) != DS_ERR_STATE ||
-        dsi_rdv_put(self->rdv, "a b", "", 0) != DS_ERR_ARG ||
-        dsi_rdv_get(self->rdv, "never", 0.05, &value, &n) != DS_ERR_PEER) {
+    DS_TRY(meet(self->rdv, "first", self->options.rank, size, 5.0));
+    if (dsi_rdv_put(self->rdv, "a b", "", 0) != DS_ERR_ARG ||
+        dsi_rdv_get_from(self->rdv, 0, "never", 0.05, &value, &n) != DS_ERR_PEER) {
         return DS_ERR_INTERNAL;
     }
-    return dsi_rdv_barrier(self->rdv, "second", 5.0);
+    return meet(self->rdv, "second", self->options.rank, size, 5.0);
 }
 
-static void test_keys_and_barriers(void **state)
+static void test_keys(void **state)
 {
     (void)state;
     job_rank ranks[MAX_RANKS];
@@ -145,56 +157,7 @@ static void test_ipv6(void **state)
     all_are(ranks, 2, DS_OK);
 }
 
-static ds_status body_digest(job_rank *self)
-{
-    const char *usual = "plan\nall_reduce w 100\nall_gather w 100\n";
-    const char *other = "plan\nall_reduce w 100\nall_gather w 99\n";
-    DS_TRY(dsi_rdv_digest(self->rdv, "equal", 7, usual, 5.0));
-    const bool odd = self->options.rank == 1;
-    return dsi_rdv_digest(self->rdv, "plan", odd ? 8 : 7, odd ? other : usual, 5.0);
-}
-
-static void test_digest(void **state)
-{
-    (void)state;
-    job_rank ranks[MAX_RANKS];
-    run_job("127.0.0.1", NULL, 4, body_digest, ranks);
-    all_are(ranks, 4, DS_ERR_PEER);
-    for (uint32_t r = 0; r < 4; ++r) {
-        assert_non_null(strstr(ranks[r].text, "rank 1 is the first"));
-        assert_non_null(strstr(ranks[r].text, "line 3: rank 1 has \"all_gather w 99\", rank 0 has "
-                                              "\"all_gather w 100\""));
-    }
-}
-
-/* Two texts of more than one value each, that differ in the second. */
-static ds_status body_long_digest(job_rank *self)
-{
-    const size_t n = DSI_RDV_VALUE_BYTES + 5000;
-    char *text = malloc(n + 1);
-    assert_non_null(text);
-    for (size_t i = 0; i < n; ++i) {
-        text[i] = i % 50 == 49 ? '\n' : 'x';
-    }
-    text[n] = '\0';
-    text[n - 100] = self->options.rank == 0 ? 'y' : 'z';
-    const ds_status status = dsi_rdv_digest(self->rdv, "long", self->options.rank, text, 5.0);
-    free(text);
-    return status;
-}
-
-static void test_long_digest(void **state)
-{
-    (void)state;
-    job_rank ranks[MAX_RANKS];
-    run_job("127.0.0.1", NULL, 2, body_long_digest, ranks);
-    all_are(ranks, 2, DS_ERR_PEER);
-    char line[32];
-    (void)snprintf(line, sizeof line, "line %d:", (DSI_RDV_VALUE_BYTES + 5000 - 100) / 50 + 1);
-    assert_non_null(strstr(ranks[0].text, line));
-}
-
-static ds_status body_missing(job_rank *self)
+static ds_status body_status(job_rank *self)
 {
     dsi_rdv_beat(self->rdv, 12, 55, "grad layer 3");
     if (self->options.rank == 1) {
@@ -207,18 +170,17 @@ static ds_status body_missing(job_rank *self)
     if (strstr(text, "step 12, call 55, \"grad layer 3\"") == NULL) {
         return ds_fail(self->ctx, DS_ERR_CORRUPT, "%s", text);
     }
-    return dsi_rdv_barrier(self->rdv, "meeting", 0.2);
+    return meet(self->rdv, "meeting", self->options.rank, self->options.size, 0.2);
 }
 
-static void test_missing_is_named(void **state)
+static void test_status(void **state)
 {
     (void)state;
     job_rank ranks[MAX_RANKS];
-    run_job("127.0.0.1", NULL, 3, body_missing, ranks);
+    run_job("127.0.0.1", NULL, 3, body_status, ranks);
     assert_int_equal(ranks[0].status, DS_ERR_PEER);
     assert_int_equal(ranks[1].status, DS_OK);
-    assert_non_null(strstr(ranks[0].text, "missing: rank 1 (127.0.0.1:"));
-    assert_non_null(strstr(ranks[0].text, "\"grad layer 3\""));
+    assert_non_null(strstr(ranks[0].text, "rank 1 (it has joined, not more)"));
 }
 
 static ds_status body_abort(job_rank *self)
@@ -227,7 +189,7 @@ static ds_status body_abort(job_rank *self)
         dsi_rdv_abort(self->rdv, "the disk is full");
         return DS_OK;
     }
-    return dsi_rdv_barrier(self->rdv, "save", 5.0);
+    return meet(self->rdv, "save", self->options.rank, self->options.size, 5.0);
 }
 
 static void test_abort(void **state)
@@ -322,15 +284,15 @@ static void test_killed(void **state)
             _exit(1);
         }
         dsi_rdv_beat(mine, 4, 9, "all_gather of w");
-        (void)dsi_rdv_barrier(mine, "both_are_here", 5.0);
+        (void)meet(mine, "both_are_here", 1, 2, 5.0);
         (void)nanosleep(&(struct timespec){.tv_nsec = 700000000}, NULL);
         abort();
     }
     assert_int_equal(dsi_rdv_join(s.ctx, &s.options, &rdv), DS_OK);
-    assert_int_equal(dsi_rdv_barrier(rdv, "both_are_here", 5.0), DS_OK);
+    assert_int_equal(meet(rdv, "both_are_here", 0, 2, 5.0), DS_OK);
     assert_false(dsi_rdv_failed(rdv, text, &who));
     const double begin = dsi_clock_seconds();
-    assert_int_equal(dsi_rdv_barrier(rdv, "the_end", 10.0), DS_ERR_PEER);
+    assert_int_equal(meet(rdv, "the_end", 0, 2, 10.0), DS_ERR_PEER);
     assert_true(dsi_clock_seconds() - begin < 5.0);
     assert_non_null(strstr(ds_ctx_error(s.ctx), "rank 1 (127.0.0.1:"));
     assert_non_null(strstr(ds_ctx_error(s.ctx), "dead, step 4, call 9, \"all_gather of w\""));
@@ -395,7 +357,7 @@ static void test_strangers(void **state)
     assert_int_equal(dsi_rdv_join(s.ctx, &s.options, &rdv), DS_OK);
     void *value;
     size_t n;
-    assert_int_equal(dsi_rdv_get(rdv, "k", 0.0, &value, &n), DS_ERR_NOT_FOUND);
+    assert_int_equal(dsi_rdv_get_from(rdv, 0, "k", 0.05, &value, &n), DS_ERR_PEER);
     dsi_rdv_leave(&rdv);
     close_site(&s);
 }
@@ -427,16 +389,10 @@ static void test_free_port(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys_and_barriers),
-        cmocka_unit_test(test_ipv6),
-        cmocka_unit_test(test_digest),
-        cmocka_unit_test(test_long_digest),
-        cmocka_unit_test(test_missing_is_named),
-        cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_server_ends),
-        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_keys),        cmocka_unit_test(test_ipv6),
+        cmocka_unit_test(test_status),      cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_server_ends), cmocka_unit_test(test_strangers),
         cmocka_unit_test(test_free_port),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
