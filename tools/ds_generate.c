@@ -2,6 +2,7 @@
 /* ds_generate: text from a model folder or a training checkpoint. */
 #include "base/buf.h"
 #include "ckpt/ckpt_foreign.h"
+#include "common/environment.h"
 #include "common/generate.h"
 #include "common/hub_flag.h"
 #include "common/output.h"
@@ -92,15 +93,39 @@ static ds_status run_text(ds_ctx *ctx, const generate_options *o, const generate
     return status;
 }
 
+/* The ranks above 0: they have a part of each layer, and do as rank 0 does. */
+static ds_status follow(ds_ctx *ctx, const generate_options *o, const ds_model *model)
+{
+    ds_generator *generator = NULL;
+    DS_TRY(generate_open(ctx, o, model, 0, &generator));
+    const ds_status status = ds_generator_follow(generator);
+    ds_generator_destroy(&generator);
+    return status;
+}
+
 static ds_status run(ds_ctx *ctx, generate_options *o, bool *interrupted)
 {
     generate_parts all = {0};
     DS_TRY(find_models(ctx, o));
     ds_status status = open_all(ctx, o, &all);
-    if (status >= 0) {
+    if (status >= 0 && ds_comm_rank(o->comm) > 0) {
+        status = follow(ctx, o, all.model);
+    } else if (status >= 0) {
         status = o->chat ? generate_chat(ctx, o, &all, interrupted) : run_text(ctx, o, &all);
     }
     close_all(&all);
+    return status;
+}
+
+/* With the threads of this rank, among its ranks. */
+static ds_status run_ranks(ds_ctx *ctx, generate_options *o, bool *interrupted)
+{
+    ds_status status = ds_comm_open(ctx, &o->comm);
+    status = status < 0 ? status : run(ctx, o, interrupted);
+    if (status < 0) {
+        ds_comm_abort(o->comm, ds_ctx_error(ctx));
+    }
+    ds_comm_close(&o->comm);
     return status;
 }
 
@@ -115,15 +140,18 @@ int main(int argc, char **argv)
     }
     ds_status status = generate_parse(ctx, argc, argv, &o, &help);
     int code = status < 0 ? EXIT_USE : EXIT_SUCCESS;
-    if (status >= 0 && !help && o.threads > 0) {
-        ds_ctx_params params = ds_ctx_params_default();
-        params.n_threads = (uint32_t)o.threads;
-        ds_ctx_destroy(&ctx);
-        status = ds_ctx_create(&params, &ctx);
+    if (status >= 0 && !help) {
+        ds_ctx_params params;
+        status = environment_context(ctx, o.threads, &params, NULL);
+        if (status >= 0) {
+            ds_ctx_destroy(&ctx);
+            status = ds_ctx_create(&params, &ctx);
+        }
+        code = EXIT_FAILURE;
     }
     if (status >= 0 && !help) {
         bool interrupted = false;
-        status = run(ctx, &o, &interrupted);
+        status = run_ranks(ctx, &o, &interrupted);
         code = status < 0 ? EXIT_FAILURE : interrupted ? EXIT_INTERRUPTED : EXIT_SUCCESS;
     }
     if (status < 0) {

@@ -172,30 +172,6 @@ static ds_status train(train_run *run, ds_comm *comm, const train_options *optio
     return *interrupted ? DS_OK : finish(run);
 }
 
-/* Threads: the flag, else DS_THREADS, which the launcher gives, else this rank's share of the cores
- * of its host. Only rank 0 reports what goes well. */
-static ds_status context_params(ds_ctx *ctx, train_options *options, ds_ctx_params *params)
-{
-    dsi_comm_world world;
-    DS_TRY(dsi_comm_world_read(ctx, &world));
-    *params = ds_ctx_params_default();
-    params->rank = world.rank;
-    params->world_size = world.size;
-    options->local_rank = world.local_rank;
-    params->n_threads = (uint32_t)options->threads;
-    if (params->n_threads == 0) {
-        DS_TRY(environment_threads(ctx, &params->n_threads));
-    }
-    if (params->n_threads == 0 && world.local_size > 1) {
-        const uint32_t cores = dsi_processor_n_cores();
-        params->n_threads = cores > world.local_size ? cores / world.local_size : 1;
-    }
-    if (world.rank != 0) {
-        params->level = DS_LOG_WARN;
-    }
-    return DS_OK;
-}
-
 static int run_with(train_options *options, const ds_ctx_params *params)
 {
     ds_ctx *ctx = NULL;
@@ -259,7 +235,7 @@ int main(int argc, char **argv)
     }
     ds_status status = train_options_parse(ctx, argc, argv, &options, &help);
     if (status >= 0 && !help) {
-        status = context_params(ctx, &options, &run_params);
+        status = environment_context(ctx, options.threads, &run_params, &options.local_rank);
     }
     int code = status < 0 ? fail(ctx, EXIT_USE) : EXIT_SUCCESS;
     ds_ctx_destroy(&ctx);

@@ -37,7 +37,12 @@ typedef struct ds_generator_params {
     int64_t max_length; /* most positions, prompt included; default 0: the model's */
     const char *accelerator; /* default NULL: the best that there is, or that of `engine`; else as
                                 in ds_engine_params */
-    DS_RESERVED(7);
+    ds_comm *comm; /* default NULL; else its ranks share the layers (tensor parallelism), found as
+                      in training: each has a part of the weights and of keys and values. Borrowed.
+                      Creation is then collective; rank 0's generator is used as one of a single
+                      rank is, with its max_length and dtype, and the others call
+                      ds_generator_follow. Not with `engine` */
+    DS_RESERVED(6);
 } ds_generator_params;
 
 /* Builds plans, memory and weights. Errors: those of models and folders; ERR_NOMEM names bytes;
@@ -45,6 +50,9 @@ typedef struct ds_generator_params {
 DS_API ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,
                                      ds_generator **generator_out);
 DS_API void ds_generator_destroy(ds_generator **generator);
+/* On the ranks above 0 of params.comm: runs what rank 0's generator runs, until that is destroyed.
+ * Errors: ERR_STATE (on rank 0, or without comm), ERR_PEER when rank 0 is gone. */
+DS_API ds_status ds_generator_follow(ds_generator *generator);
 /* Of a live engine: takes its parameters over again, after it has trained on. The sequence is
  * forgotten: give a prompt. Collective. Allocates room for one parameter meanwhile. After an error
  * the weights are neither old nor new: update again, or destroy. Errors: ERR_STATE (no engine, or

@@ -114,3 +114,15 @@ ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *
     free(used);
     return status;
 }
+
+ds_safetensor dsi_weights_range(const ds_safetensor *tensor, int64_t begin, int64_t count)
+{
+    const size_t size = ds_dtype_bytes(tensor->meta.dtype);
+    const size_t skip = (size_t)begin * size;
+    ds_safetensor range = *tensor;
+    range.meta.shape = ds_shape_1d(count);
+    range.data = (const unsigned char *)tensor->data + skip;
+    range.bytes = (size_t)count * size;
+    range.file_offset += skip;
+    return range;
+}

@@ -13,4 +13,7 @@
 ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
                             const ds_safetensors *st, const ds_safetensor **by_cell);
 
+/* A range of a stored tensor's elements, in row-major order, as a tensor of one dim. */
+ds_safetensor dsi_weights_range(const ds_safetensor *tensor, int64_t begin, int64_t count);
+
 #endif

@@ -16,8 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_CELLS = 1 << 20 };
-
 static const int64_t piece_lengths[DSI_GENERATOR_PIECES] = {1, 16, 64, 256};
 
 static ds_status build_piece(ds_generator *g, int64_t length, int64_t longest)
@@ -27,14 +25,16 @@ static ds_status build_piece(ds_generator *g, int64_t length, int64_t longest)
                             .dtype = g->dtype,
                             .batch = 1,
                             .seq_length = length,
-                            .kv_length = g->max_length + longest};
+                            .kv_length = g->max_length + longest,
+                            .head_ranks = g->comm != NULL ? g->zero.tp : 0};
     const dsi_plan_env env = {.n_threads = ds_ctx_n_threads(g->ctx),
                               .isa = dsi_accel_isa(&g->accel),
                               .choose = dsi_accel_chosen(&g->accel)->kernels->choose};
     ds_graph *graph = NULL;
     DS_TRY(dsi_forward_graph(g->model, &trace, NULL, NULL, g->cells, &graph));
     piece->length = length;
-    const ds_status status = dsi_plan_build(graph, &env, &piece->plan);
+    ds_status status = dsi_generator_lower(g, &graph);
+    status = status < 0 ? status : dsi_plan_build(graph, &env, &piece->plan);
     g->n_pieces += 1;
     ds_graph_destroy(&graph);
     return status;
@@ -86,10 +86,16 @@ static ds_status find_inputs(const ds_generator *g, dsi_piece *piece)
 /* Everything but the weights of an engine. */
 static ds_status build_own(ds_generator *g, const ds_generator_params *params)
 {
-    DS_TRY(ds_cells_create(g->ctx, MAX_CELLS, &g->cells));
+    DS_TRY(ds_cells_create(g->ctx, DSI_GENERATOR_CELLS, &g->cells));
+    g->local = g->cells;
+    if (g->comm != NULL) {
+        DS_TRY(ds_cells_create(g->ctx, DSI_GENERATOR_CELLS, &g->local));
+    }
     DS_TRY(build_pieces(g));
-    DS_TRY(dsi_exec_create(g->ctx, g->cells, NULL, &g->exec));
+    DS_TRY(dsi_generator_place(g));
+    DS_TRY(dsi_exec_create(g->ctx, g->local, g->comm, &g->exec));
     DS_TRY(dsi_exec_set_accel(g->exec, &g->accel));
+    dsi_exec_set_mesh(g->exec, g->mesh);
     for (uint32_t i = 0; i < g->n_pieces; ++i) {
         DS_TRY(dsi_exec_add(g->exec, g->pieces[i].plan, &g->pieces[i].id));
     }
@@ -121,6 +127,11 @@ static ds_status check_source(ds_ctx *ctx, const ds_generator_params *params)
     if (params->engine != NULL && params->model != NULL && params->model != params->engine->model) {
         return ds_fail(ctx, DS_ERR_ARG,
                        "ds_generator_params: model is another one than that of the engine");
+    }
+    if (params->engine != NULL && params->comm != NULL) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "ds_generator_params: an engine's ranks each have a whole generator; leave "
+                       "comm NULL");
     }
     if (given == 0 || (params->engine != NULL && given > 1) ||
         (params->engine == NULL && params->model == NULL)) {
@@ -161,8 +172,10 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
     g->vocab_size = info->vocab_size;
     g->max_length = params->max_length > 0 ? params->max_length : info->max_positions;
     g->dtype = params->dtype;
-    return g->dtype != DS_DTYPE_NONE ? DS_OK
-                                     : dsi_generator_stored_dtype(g->ctx, params, &g->dtype);
+    if (g->dtype == DS_DTYPE_NONE) {
+        DS_TRY(dsi_generator_stored_dtype(g->ctx, params, &g->dtype));
+    }
+    return dsi_generator_join(g, params->comm);
 }
 
 ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,
@@ -182,6 +195,7 @@ ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,
         ds_generator_destroy(&g);
         return status;
     }
+    g->is_made = true;
     *generator_out = g;
     return DS_OK;
 }
@@ -193,6 +207,7 @@ void ds_generator_destroy(ds_generator **generator)
         return;
     }
     dsi_exec_destroy(&g->exec);
+    dsi_generator_leave(g);
     for (uint32_t i = 0; i < g->n_pieces; ++i) {
         dsi_plan_destroy(&g->pieces[i].plan);
     }
@@ -211,11 +226,10 @@ static ds_status write_ints(ds_generator *g, ds_cell cell, const int32_t *data, 
     return dsi_exec_write(g->exec, cell, 0, data, (size_t)n * sizeof *data);
 }
 
-/* Runs n ids, 1 <= n <= piece->length, behind what the KV cells hold. sequence: ids of the whole
- * prompt, or with the new one. */
-static ds_status run_piece(ds_generator *g, const dsi_piece *piece, const uint32_t *ids, int64_t n,
-                           int64_t sequence)
+ds_status dsi_generator_run_piece(ds_generator *g, uint32_t index, const uint32_t *ids, int64_t n,
+                                  int64_t sequence)
 {
+    const dsi_piece *piece = &g->pieces[index];
     ds_tensor logits;
     int32_t *positions = g->ids + piece->length;
     for (int64_t i = 0; i < n; ++i) {
@@ -240,15 +254,23 @@ static ds_status run_piece(ds_generator *g, const dsi_piece *piece, const uint32
     return DS_OK;
 }
 
+/* On all ranks. */
+static ds_status run_piece(ds_generator *g, uint32_t index, const uint32_t *ids, int64_t n,
+                           int64_t sequence)
+{
+    DS_TRY(dsi_generator_lead(g, index, ids, n, sequence));
+    return dsi_generator_run_piece(g, index, ids, n, sequence);
+}
+
 /* The shortest piece of several ids that holds n, else the longest there is. */
-static const dsi_piece *choose_piece(const ds_generator *g, int64_t n)
+static uint32_t choose_piece(const ds_generator *g, int64_t n)
 {
     for (uint32_t i = 1; i < g->n_pieces; ++i) {
         if (g->pieces[i].length >= n) {
-            return &g->pieces[i];
+            return i;
         }
     }
-    return &g->pieces[g->n_pieces - 1];
+    return g->n_pieces - 1;
 }
 
 /* Runs the ids of a prompt of n that are not in the KV cells. Where they begin changes no bit: the
@@ -262,8 +284,9 @@ static ds_status run_prompt(ds_generator *g, const uint32_t *ids, int64_t n)
     while (g->length < n) {
         const bool step = g->length >= steps_from;
         const int64_t left = step ? 1 : steps_from - g->length;
-        const dsi_piece *piece = step ? &g->pieces[0] : choose_piece(g, left);
-        const int64_t part = left < piece->length ? left : piece->length;
+        const uint32_t piece = step ? 0 : choose_piece(g, left);
+        const int64_t room = g->pieces[piece].length;
+        const int64_t part = left < room ? left : room;
         DS_TRY(run_piece(g, piece, ids + g->length, part, n));
     }
     return DS_OK;
@@ -346,7 +369,7 @@ ds_status ds_generator_next(ds_generator *g, const ds_sampling *sampling, uint32
     }
     DS_TRY(dsi_sample(g->ctx, g->logits, g->vocab_size, sampling, (uint64_t)g->length, g->order,
                       g->weight, &id));
-    DS_TRY(run_piece(g, &g->pieces[0], &id, 1, g->length + 1));
+    DS_TRY(run_piece(g, 0, &id, 1, g->length + 1));
     *id_out = id;
     return DS_OK;
 }
@@ -375,8 +398,8 @@ ds_dtype ds_generator_dtype(const ds_generator *g)
 double ds_generator_step_bytes(const ds_generator *g)
 {
     double bytes = 0.0;
-    for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
-        const ds_cell_info *cell = ds_cells_get(g->cells, c);
+    for (ds_cell c = 0; c < ds_cells_count(g->local); ++c) {
+        const ds_cell_info *cell = ds_cells_get(g->local, c);
         if (cell->kind == DS_CELL_PARAM || cell->kind == DS_CELL_KV) {
             bytes += (double)ds_meta_bytes(cell->meta);
         }

@@ -4,11 +4,13 @@
 #define DSI_INFER_GENERATOR_H
 
 #include "exec/exec.h"
+#include "place/part.h"
+#include "place/zero.h"
 #include "train/engine.h"
 
 #include <deepspeed/infer.h>
 
-enum { DSI_GENERATOR_PIECES = 4 };
+enum { DSI_GENERATOR_PIECES = 4, DSI_GENERATOR_CELLS = 1 << 20 };
 
 /* A plan for pieces of one length, and the cells of its inputs. */
 typedef struct dsi_piece {
@@ -28,6 +30,7 @@ struct ds_generator {
     int64_t max_length;
     int64_t vocab_size;
     ds_cells *cells;
+    ds_cells *local; /* their parts of this rank; of one rank the same table */
     dsi_exec *exec;
     dsi_piece pieces[DSI_GENERATOR_PIECES]; /* ascending; the first decodes: length 1 */
     uint32_t n_pieces;
@@ -39,7 +42,33 @@ struct ds_generator {
     uint32_t *order;     /* scratch of the sampler: vocab_size each */
     float *weight;
     void *source; /* what the mapped weights live in; closed by weights.c */
+    /* Layers shared by ranks (generator_ranks.c); NULL on one rank. */
+    dsi_comm *comm;
+    dsi_mesh_comms *mesh;
+    dsi_zero_spec zero;
+    dsi_place_on *tensor; /* per logical cell */
+    dsi_spread *places;
+    int32_t *orders; /* what rank 0 has the others run */
+    bool is_made;    /* they follow, or will */
 };
+
+/* Joins the ranks that share the layers; comm NULL or of one rank: nothing. Collective. */
+ds_status dsi_generator_join(ds_generator *generator, ds_comm *comm);
+/* Ends the others' ds_generator_follow; frees. */
+void dsi_generator_leave(ds_generator *generator);
+/* Replaces a piece's graph by this rank's part of it. */
+ds_status dsi_generator_lower(ds_generator *generator, ds_graph **graph_inout);
+/* Fixes the parts, after all pieces are lowered. */
+ds_status dsi_generator_place(ds_generator *generator);
+/* What this rank has of a cell. */
+dsi_part dsi_generator_part(const ds_generator *generator, ds_cell cell);
+/* Has the other ranks run a piece. */
+ds_status dsi_generator_lead(ds_generator *generator, uint32_t piece, const uint32_t *ids,
+                             int64_t n, int64_t sequence);
+/* Runs n ids, 1 <= n <= the piece's length, behind what the KV cells hold. sequence: ids of the
+ * whole prompt, or with the new one. */
+ds_status dsi_generator_run_piece(ds_generator *generator, uint32_t piece, const uint32_t *ids,
+                                  int64_t n, int64_t sequence);
 
 /* Binds or remembers where each parameter comes from (before memory is allocated), and converts
  * those of another dtype (after). Closing frees the mapping. */

@@ -36,9 +36,18 @@ ds_status dsi_generator_stored_dtype(ds_ctx *ctx, const ds_generator_params *par
     return DS_OK;
 }
 
-static bool can_map(const ds_safetensor *tensor, ds_dtype dtype)
+/* Where this rank's part of a tensor lies in the file's map, ready to be used; NULL: it has to be
+ * converted or put together. */
+static const void *mapped_part(const ds_generator *g, ds_cell c, const ds_safetensor *tensor)
 {
-    return tensor->meta.dtype == dtype && (uintptr_t)tensor->data % ds_dtype_bytes(dtype) == 0;
+    const dsi_part own = dsi_generator_part(g, c);
+    dsi_run run = {0};
+    if (!dsi_exec_is_on_host(g->exec) || tensor->meta.dtype != g->dtype ||
+        !dsi_part_next_run(&own, tensor->meta.shape, &run) || run.count != own.count) {
+        return NULL;
+    }
+    const void *data = dsi_weights_range(tensor, run.begin, run.count).data;
+    return (uintptr_t)data % ds_dtype_bytes(g->dtype) == 0 ? data : NULL;
 }
 
 static ds_status bind_folder(ds_generator *g, source *s, const char *weights)
@@ -51,9 +60,10 @@ static ds_status bind_folder(ds_generator *g, source *s, const char *weights)
     DS_TRY(dsi_weights_match(g->ctx, g->model, g->cells, s->st, s->by_cell));
     for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
         const ds_safetensor *tensor = s->by_cell[c];
-        if (tensor != NULL && dsi_exec_is_on_host(g->exec) && can_map(tensor, g->dtype)) {
+        const void *place = tensor != NULL ? mapped_part(g, c, tensor) : NULL;
+        if (place != NULL) {
             /* Kernels only read parameters: the map stays read-only. */
-            DS_TRY(dsi_exec_bind(g->exec, c, (void *)(uintptr_t)tensor->data));
+            DS_TRY(dsi_exec_bind(g->exec, c, (void *)(uintptr_t)place));
             s->by_cell[c] = NULL;
         }
     }
@@ -79,7 +89,7 @@ ds_status dsi_generator_fill(ds_generator *g, ds_cell c, dsi_generator_fill_fn f
     if (view != NULL) {
         return fill(g, c, view, user);
     }
-    const size_t bytes = ds_meta_bytes(ds_cells_get(g->cells, c)->meta);
+    const size_t bytes = ds_meta_bytes(ds_cells_get(g->local, c)->meta);
     void *room = malloc(bytes + 1);
     if (room == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to read %s",
@@ -87,6 +97,25 @@ ds_status dsi_generator_fill(ds_generator *g, ds_cell c, dsi_generator_fill_fn f
     }
     ds_status status = fill(g, c, room, user);
     status = status < 0 ? status : dsi_exec_write(g->exec, c, 0, room, bytes);
+    free(room);
+    return status;
+}
+
+/* Puts an extent of a checkpoint's tensor into its place among this rank's elements. */
+static ds_status read_extent(ds_generator *g, const ds_checkpoint_tensor *tensor,
+                             const ds_extent *extent, const dsi_part *own, void *data)
+{
+    const source *s = g->source;
+    const dsi_part from = dsi_part_of_extent(extent, tensor->meta.shape);
+    const size_t size = ds_dtype_bytes(g->dtype);
+    void *room = malloc((size_t)from.count * size + 1);
+    if (room == NULL) {
+        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to read a part of a tensor");
+    }
+    const ds_status status = ds_checkpoint_read(s->ckpt, tensor, extent, g->dtype, room);
+    if (status >= 0) {
+        (void)dsi_part_copy(&from, room, own, data, size);
+    }
     free(room);
     return status;
 }
@@ -102,13 +131,30 @@ static ds_status read_checkpoint(ds_generator *g, ds_cell c, void *data, void *u
                        "%s: the weight %s is missing or of another shape",
                        ds_checkpoint_get_info(s->ckpt)->path, cell->name);
     }
-    return ds_checkpoint_read(s->ckpt, tensor, NULL, g->dtype, data);
+    if (g->comm == NULL) {
+        return ds_checkpoint_read(s->ckpt, tensor, NULL, g->dtype, data);
+    }
+    const dsi_part own = dsi_generator_part(g, c);
+    ds_extent extents[DSI_PART_MOST_EXTENTS];
+    const uint32_t n = dsi_part_extents(&own, cell->meta.shape, extents);
+    for (uint32_t i = 0; i < n; ++i) {
+        DS_TRY(read_extent(g, tensor, &extents[i], &own, data));
+    }
+    return DS_OK;
 }
 
 static ds_status read_folder(ds_generator *g, ds_cell c, void *data, void *user)
 {
     const source *s = user;
-    return ds_safetensors_read(g->ctx, s->by_cell[c], g->dtype, data);
+    const dsi_part own = dsi_generator_part(g, c);
+    const ds_safetensor *tensor = s->by_cell[c];
+    for (dsi_run run = {0}; dsi_part_next_run(&own, tensor->meta.shape, &run);) {
+        const ds_safetensor part = dsi_weights_range(tensor, run.begin, run.count);
+        DS_TRY(ds_safetensors_read(g->ctx, &part, g->dtype,
+                                   (unsigned char *)data +
+                                       (size_t)run.local * ds_dtype_bytes(g->dtype)));
+    }
+    return DS_OK;
 }
 
 ds_status dsi_generator_convert_weights(ds_generator *g)

@@ -8,15 +8,9 @@
 static ds_status fill_run(ds_engine *engine, ds_cell cell, const ds_safetensor *tensor,
                           const dsi_run *run)
 {
-    const size_t size = ds_dtype_bytes(tensor->meta.dtype);
-    const size_t skip = (size_t)run->begin * size;
     const ds_dtype dtype = ds_cells_get(engine->cells, cell)->meta.dtype;
     unsigned char *view = dsi_exec_host_view(engine->exec, cell);
-    ds_safetensor part = *tensor;
-    part.meta.shape = ds_shape_1d(run->count);
-    part.data = (const unsigned char *)tensor->data + skip;
-    part.bytes = (size_t)run->count * size;
-    part.file_offset += skip;
+    const ds_safetensor part = dsi_weights_range(tensor, run->begin, run->count);
     if (view == NULL) {
         return dsi_engine_put_cell(engine, cell, run->begin, run->count, part.data,
                                    part.meta.dtype);

@@ -4,6 +4,8 @@
 
 #include "accel/cpu/cpu_features.h"
 #include "base/number.h"
+#include "base/processor.h"
+#include "comm/comm.h"
 
 #include <deepspeed/context.h>
 #include <stdio.h>
@@ -139,4 +141,30 @@ char *environment_text(void)
         return NULL;
     }
     return text;
+}
+
+ds_status environment_context(ds_ctx *ctx, int64_t threads, ds_ctx_params *params_out,
+                              uint32_t *local_rank_out)
+{
+    dsi_comm_world world;
+    DS_TRY(dsi_comm_world_read(ctx, &world));
+    ds_ctx_params params = ds_ctx_params_default();
+    params.rank = world.rank;
+    params.world_size = world.size;
+    params.n_threads = (uint32_t)threads;
+    if (params.n_threads == 0) {
+        DS_TRY(environment_threads(ctx, &params.n_threads));
+    }
+    if (params.n_threads == 0 && world.local_size > 1) {
+        const uint32_t cores = dsi_processor_n_cores();
+        params.n_threads = cores > world.local_size ? cores / world.local_size : 1;
+    }
+    if (world.rank != 0) {
+        params.level = DS_LOG_WARN;
+    }
+    if (local_rank_out != NULL) {
+        *local_rank_out = world.local_rank;
+    }
+    *params_out = params;
+    return DS_OK;
 }

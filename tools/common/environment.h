@@ -4,7 +4,7 @@
 #ifndef DSI_TOOLS_ENVIRONMENT_H
 #define DSI_TOOLS_ENVIRONMENT_H
 
-#include <deepspeed/status.h>
+#include <deepspeed/context.h>
 #include <stdint.h>
 
 /* Ends the program with a message and exit code 2 when a DS_ variable has a value that it cannot
@@ -17,5 +17,11 @@ char *environment_text(void);
 
 /* DS_THREADS, 1 to 4096; 0: it is not set. */
 ds_status environment_threads(ds_ctx *ctx, uint32_t *threads_out);
+
+/* What a rank's context is made with: its rank and world; threads: those of the flag, else
+ * DS_THREADS, which the launcher gives, else this rank's share of the cores of its host. Only rank
+ * 0 reports what goes well. local_rank_out may be NULL. */
+ds_status environment_context(ds_ctx *ctx, int64_t threads, ds_ctx_params *params_out,
+                              uint32_t *local_rank_out);
 
 #endif

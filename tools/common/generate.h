@@ -16,6 +16,7 @@ typedef struct generate_options {
     int64_t max_new_tokens, top_k, seed, max_length, threads;
     double temperature, top_p;
     bool chat, stats, no_echo;
+    ds_comm *comm; /* whose ranks share the layers; NULL: one */
 } generate_options;
 
 typedef struct generate_parts {
@@ -27,6 +28,8 @@ typedef struct generate_parts {
 /* *help_out: --help was printed. */
 ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o, bool *help_out);
 ds_sampling generate_sampling(const generate_options *o);
+/* Whether standard input can be read at all: a launcher's rank has none. */
+ds_status generate_check_input(ds_ctx *ctx, const generate_options *o);
 /* Appends the text of --prompt, --prompt_file or standard input. */
 ds_status generate_prompt(ds_ctx *ctx, const generate_options *o, dsi_buf *prompt);
 /* Positions to reserve: what the prompt and the new tokens need, within the model's. */

@@ -46,6 +46,7 @@ static ds_status answer_once(ds_ctx *ctx, const generate_options *o, const gener
 static ds_status converse(ds_ctx *ctx, const generate_options *o, const generate_parts *all,
                           chat_talk *talk, bool *interrupted)
 {
+    DS_TRY(generate_check_input(ctx, o));
     const int64_t length = talk_positions(o, all->model);
     const int64_t quarter = length / 4;
     DS_TRY(generate_open(ctx, o, all->model, length, &talk->generator));

@@ -4,6 +4,8 @@
 #include "common/generate.h"
 
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const char about[] =
     "Generates text from a model folder (config.json, *.safetensors, tokenizer) or from the newest "
@@ -19,10 +21,13 @@ static const char after[] =
     "standard output. --system is the system message. When the context (--max_length) has no room "
     "for an answer (--max_new_tokens, at most a quarter of it), the oldest question and its answer "
     "are left out, said on standard error.\n\n"
+    "Several ranks share the layers of a model, each has a part of the weights: start them by the "
+    "launcher with --prompt or --prompt_file. Rank 0 writes the text.\n\n"
     "Examples:\n"
     "  ds_generate --model out --prompt \"ROMEO:\" --temperature 0.8 --top_p 0.95\n"
     "  ds_generate --model Qwen/Qwen2.5-0.5B-Instruct --chat --prompt \"What is ZeRO?\"\n"
-    "  ds_generate --model Qwen/Qwen2.5-0.5B-Instruct --chat --system \"Be brief.\"\n\n"
+    "  ds_generate --model Qwen/Qwen2.5-0.5B-Instruct --chat --system \"Be brief.\"\n"
+    "  deepspeed --num_gpus 2 ds_generate --model out --prompt \"ROMEO:\"\n\n"
     "Exit codes: 0 done, 1 failed, 2 wrong use, 130 ended by Ctrl-C.";
 
 ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o, bool *help_out)
@@ -201,8 +206,22 @@ ds_status generate_open(ds_ctx *ctx, const generate_options *o, const ds_model *
                                         .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype)
                                                                   : DS_DTYPE_NONE,
                                         .max_length = length,
-                                        .accelerator = o->accelerator};
+                                        .accelerator = o->accelerator,
+                                        .comm = o->comm};
     return ds_generator_create(ctx, &params, generator_out);
+}
+
+ds_status generate_check_input(ds_ctx *ctx, const generate_options *o)
+{
+    struct stat in;
+    struct stat null;
+    const bool none = fstat(STDIN_FILENO, &in) == 0 && stat("/dev/null", &null) == 0 &&
+                      S_ISCHR(in.st_mode) && in.st_rdev == null.st_rdev;
+    return ds_comm_size(o->comm) > 1 && none
+               ? ds_fail(ctx, DS_ERR_ARG,
+                         "the launcher gives ranks no standard input: use --prompt or "
+                         "--prompt_file, or mpirun, which gives it to rank 0")
+               : DS_OK;
 }
 
 ds_status generate_prompt(ds_ctx *ctx, const generate_options *o, dsi_buf *prompt)
@@ -212,6 +231,9 @@ ds_status generate_prompt(ds_ctx *ctx, const generate_options *o, dsi_buf *promp
         return DS_OK;
     }
     const bool from_stdin = o->prompt_file == NULL || strcmp(o->prompt_file, "-") == 0;
+    if (from_stdin) {
+        DS_TRY(generate_check_input(ctx, o));
+    }
     return dsi_buf_read_file(ctx, from_stdin ? "/dev/stdin" : o->prompt_file, prompt);
 }
 

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A generator whose layers several ranks share: which part of each cell is this rank's, and the
+ * orders by which rank 0 leads.
+ *
+ * Rank 0's generator is used as one of a single rank is. Before it runs a piece it broadcasts what
+ * it will run; the others obey in ds_generator_follow until it ends. So prompts, random numbers and
+ * the end of a sequence are decided once.
+ */
+#include "comm/same_text.h"
+#include "compile/train_graph.h"
+#include "infer/generator.h"
+#include "pass/vocab_parts.h"
+#include "place/tensor_rules.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEAD_INTS = 4 };
+
+/* Order: piece (n_pieces: the end), ids, length before, length of the sequence; then the ids. */
+static ds_status order(ds_generator *g, int32_t *words, size_t n)
+{
+    const dsi_comm_part part = {.in = words, .out = words, .count = n};
+    const dsi_comm_call call = {.kind = DS_COMM_BROADCAST,
+                                .dtype = DS_DTYPE_I32,
+                                .factor = 1.0f,
+                                .parts = &part,
+                                .n_parts = 1,
+                                .what = "what rank 0 generates"};
+    return dsi_comm_run(g->comm, &call);
+}
+
+static size_t order_words(const ds_generator *g)
+{
+    return HEAD_INTS + (size_t)g->pieces[g->n_pieces - 1].length;
+}
+
+/* ---- creation -------------------------------------------------------------------------------- */
+
+/* All ranks have rank 0's length and dtype: the others do not know its prompt. */
+static ds_status share_params(ds_generator *g)
+{
+    int32_t words[2] = {(int32_t)g->dtype, (int32_t)g->max_length};
+    DS_TRY(order(g, words, 2));
+    g->dtype = (ds_dtype)words[0];
+    g->max_length = words[1];
+    return DS_OK;
+}
+
+ds_status dsi_generator_join(ds_generator *g, ds_comm *comm)
+{
+    if (comm == NULL || ds_comm_size(comm) == 1) {
+        return DS_OK;
+    }
+    g->zero = (dsi_zero_spec){.tp = comm->size, .comm_dtype = g->dtype};
+    DS_TRY(dsi_zero_set_ranks(g->ctx, &g->zero, comm->size));
+    DS_TRY(dsi_comm_split(comm, 0, comm->rank, &g->comm));
+    g->comm->timeout = 0.0; /* a user may think; deaths are noticed all the same */
+    DS_TRY(share_params(g));
+    g->mesh = calloc(1, sizeof *g->mesh);
+    if (g->mesh == NULL) {
+        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for a generator");
+    }
+    return dsi_mesh_comms_make(g->ctx, g->comm, &g->zero.mesh, g->mesh);
+}
+
+void dsi_generator_leave(ds_generator *g)
+{
+    if (g->comm != NULL && g->comm->rank == 0 && g->is_made) {
+        g->orders[0] = (int32_t)g->n_pieces;
+        (void)order(g, g->orders, order_words(g)); /* the end; who is gone needs none */
+    }
+    if (g->mesh != NULL) {
+        dsi_mesh_comms_destroy(g->mesh);
+    }
+    free(g->mesh);
+    dsi_comm_destroy(&g->comm);
+    free(g->orders);
+    free(g->tensor);
+    free(g->places);
+    if (g->local != g->cells) {
+        ds_cells_destroy(&g->local);
+    }
+}
+
+static ds_status same_model(const ds_generator *g, const ds_graph *graph)
+{
+    char *text = NULL;
+    DS_TRY(ds_graph_print(graph, &text));
+    const ds_status status =
+        dsi_same_text(g->ctx, g->comm, text, "model", "give every rank the same model");
+    free(text);
+    return status;
+}
+
+/* Which dims tp shards: found in the first piece, in force in all. */
+static ds_status find_shards(ds_generator *g, const ds_graph *graph)
+{
+    g->tensor = calloc(DSI_GENERATOR_CELLS, sizeof *g->tensor); /* {0}: inputs of later pieces */
+    if (g->tensor == NULL) {
+        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to share layers");
+    }
+    ds_graph *parts = NULL;
+    DS_TRY(dsi_vocab_parts(graph, g->zero.tp, NULL, &parts));
+    const ds_status status = dsi_tensor_rules(parts, &g->zero.mesh, g->tensor);
+    ds_graph_destroy(&parts);
+    return status;
+}
+
+ds_status dsi_generator_lower(ds_generator *g, ds_graph **graph_inout)
+{
+    ds_graph *parts = NULL;
+    ds_graph *local = NULL;
+    if (g->comm == NULL) {
+        return DS_OK;
+    }
+    DS_TRY(same_model(g, *graph_inout));
+    if (g->tensor == NULL) {
+        DS_TRY(find_shards(g, *graph_inout));
+        g->zero.tensor = g->tensor;
+    }
+    DS_TRY(dsi_vocab_parts(*graph_inout, g->zero.tp, g->tensor, &parts));
+    const ds_status status = dsi_zero_lower(parts, &g->zero, g->local, &local);
+    ds_graph_destroy(&parts);
+    DS_TRY(status);
+    ds_graph_destroy(graph_inout);
+    *graph_inout = local;
+    return DS_OK;
+}
+
+ds_status dsi_generator_place(ds_generator *g)
+{
+    if (g->comm == NULL) {
+        return DS_OK;
+    }
+    g->places = calloc((size_t)ds_cells_count(g->cells) + 1, sizeof *g->places);
+    g->orders = calloc(order_words(g), sizeof *g->orders);
+    if (g->places == NULL || g->orders == NULL) {
+        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to share layers");
+    }
+    dsi_zero_rules(&g->zero, g->cells, g->places);
+    return DS_OK;
+}
+
+dsi_part dsi_generator_part(const ds_generator *g, ds_cell cell)
+{
+    const ds_shape shape = ds_cells_get(g->cells, cell)->meta.shape;
+    return g->places == NULL
+               ? dsi_part_whole(shape)
+               : dsi_placement_part(&g->zero.mesh, &g->places[cell].at, shape, g->comm->rank);
+}
+
+/* ---- generation ------------------------------------------------------------------------------ */
+
+ds_status dsi_generator_lead(ds_generator *g, uint32_t piece, const uint32_t *ids, int64_t n,
+                             int64_t sequence)
+{
+    if (g->comm == NULL) {
+        return DS_OK;
+    }
+    if (g->comm->rank != 0) {
+        return ds_fail(g->ctx, DS_ERR_STATE,
+                       "rank %u shares its layers with rank 0, which alone is given prompts: call "
+                       "ds_generator_follow here",
+                       g->comm->rank);
+    }
+    const int32_t head[HEAD_INTS] = {(int32_t)piece, (int32_t)n, (int32_t)g->length,
+                                     (int32_t)sequence};
+    memcpy(g->orders, head, sizeof head);
+    memcpy(g->orders + HEAD_INTS, ids, (size_t)n * sizeof *ids);
+    return order(g, g->orders, order_words(g));
+}
+
+ds_status ds_generator_follow(ds_generator *g)
+{
+    if (g->comm == NULL || g->comm->rank == 0) {
+        return ds_fail(g->ctx, DS_ERR_STATE,
+                       "ds_generator_follow is for the ranks above 0 of a generator with a "
+                       "communicator");
+    }
+    for (;;) {
+        DS_TRY(order(g, g->orders, order_words(g)));
+        const int32_t *head = g->orders;
+        if (head[0] == (int32_t)g->n_pieces) {
+            return DS_OK;
+        }
+        g->length = head[2];
+        DS_TRY(dsi_generator_run_piece(g, (uint32_t)head[0], (const uint32_t *)head + HEAD_INTS,
+                                       head[1], head[3]));
+    }
+}
