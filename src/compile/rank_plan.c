@@ -372,6 +372,7 @@ static ds_status build_plans(maker *m)
 {
     ds_graph *graph = NULL;
     m->spec.train.head_ranks = head_ranks(m);
+    m->spec.train.onebit.n_ranks = dsi_mesh_data_size(&m->spec.zero.mesh);
     DS_TRY(dsi_train_graph(m->request->model, &m->spec.train, m->plan.cells, &graph, &m->plan.own));
     ds_status status = find_residencies(m);
     if (status >= 0) {

@@ -23,6 +23,8 @@ static void read_optimizer(const ds_config_optimizer *o, dsi_engine_spec *spec)
     spec->weight_decay = o->weight_decay;
     spec->bias_correction =
         (o->kind == DS_OPTIMIZER_ADAM || o->kind == DS_OPTIMIZER_LAMB) && o->bias_correction;
+    spec->train.onebit =
+        (dsi_onebit_spec){.on = dsi_config_is_onebit(o->kind), .freeze_step = o->freeze_step};
 }
 
 static dsi_loss_scale read_loss_scale(const ds_config_fp16 *fp16)
@@ -55,7 +57,8 @@ static dsi_zero_spec read_zero(const ds_config_values *v)
         .stage = (uint32_t)v->zero.stage,
         .mics = v->zero.mics_shard_size > 0 ? (uint32_t)v->zero.mics_shard_size : 0,
         .hpz = v->zero.hpz_partition_size > 1 ? (uint32_t)v->zero.hpz_partition_size : 0,
-        .reduce_each = v->batch.gradient_accumulation_steps == 1 || v->deterministic,
+        .reduce_each = !dsi_config_is_onebit(v->optimizer.kind) &&
+                       (v->batch.gradient_accumulation_steps == 1 || v->deterministic),
         .sum = v->gradient_sum,
         .comm_dtype = v->communication_dtype,
         .reduce_bucket = v->zero.reduce_bucket_size,

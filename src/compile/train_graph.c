@@ -109,7 +109,7 @@ done:
 bool dsi_train_is_early(const dsi_train_spec *spec)
 {
     return spec->keep_nonfinite && spec->max_norm == 0.0 && spec->accumulation == 1 &&
-           spec->dtype != DS_DTYPE_F16 && !spec->zenflow.on;
+           spec->dtype != DS_DTYPE_F16 && !spec->zenflow.on && !spec->onebit.on;
 }
 
 /* Rounds a complete gradient to the communication dtype and stores or accumulates it; when it is
@@ -162,23 +162,29 @@ static ds_status fold(builder *b, const ds_op *op, ds_value *values, uint32_t n,
     return DS_OK;
 }
 
-/* Maps each reduced gradient through an operator, then folds. */
-static ds_status map_fold(builder *b, const ds_op *map, ds_value extra, const ds_op *combine,
-                          ds_value *scratch, ds_value *out)
+ds_status dsi_train_map_fold(builder *b, const ds_value *gradients, const ds_op *map,
+                             ds_value extra, const ds_op *combine, ds_value *out)
 {
+    ds_value *parts = calloc((size_t)b->n_params + 1, sizeof *parts);
+    ds_status status = DS_OK;
     uint32_t n = 0;
-    for (ds_cell c = 0; c < b->n_params; ++c) {
-        if (b->reduced[c] != DS_NONE) {
-            const ds_value in[2] = {b->reduced[c], extra};
+    if (parts == NULL) {
+        return ds_fail(b->ctx, DS_ERR_NOMEM, "no memory for the training graph");
+    }
+    for (ds_cell c = 0; c < b->n_params && status >= 0; ++c) {
+        if (gradients[c] != DS_NONE) {
+            const ds_value in[2] = {gradients[c], extra};
             ds_value result[DS_MAX_OUT];
-            DS_TRY(dsi_train_apply(b, map, NULL, in, extra == DS_NONE ? 1 : 2, result));
-            scratch[n++] = result[0];
+            status = dsi_train_apply(b, map, NULL, in, extra == DS_NONE ? 1 : 2, result);
+            parts[n++] = result[0];
         }
     }
-    return fold(b, combine, scratch, n, out);
+    status = status >= 0 ? fold(b, combine, parts, n, out) : status;
+    free(parts);
+    return status;
 }
 
-static ds_status read_inverse_scale(builder *b, ds_value *value_out)
+ds_status dsi_train_read_inverse_scale(builder *b, ds_value *value_out)
 {
     const ds_meta scalar = {DS_DTYPE_F32, {0}};
     if (b->own->inverse_scale == DS_NONE) {
@@ -191,28 +197,21 @@ static ds_status read_inverse_scale(builder *b, ds_value *value_out)
 /* Gradient norm and the factor that every gradient is multiplied by. */
 static ds_status build_norm(builder *b, ds_value *factor_out)
 {
+    const dsi_clip_attrs clip = {.max_norm = b->spec->max_norm};
     ds_value in[3];
     ds_value out[DS_MAX_OUT];
-    ds_value *scratch = calloc((size_t)b->n_params + 1, sizeof *scratch);
-    ds_status status = DS_OK;
-    if (scratch == NULL) {
-        return ds_fail(b->ctx, DS_ERR_NOMEM, "no memory for the training graph");
-    }
     ds_graph_set_phase(b->graph, b->own->phases.norm);
-    DS_TRY_GOTO(status, ds_graph_set_scope(b->graph, "grad_norm"), done);
-    DS_TRY_GOTO(status, read_inverse_scale(b, &in[2]), done);
-    DS_TRY_GOTO(status, map_fold(b, &dsi_op_abs_max, DS_NONE, &dsi_op_max_of, scratch, &in[1]),
-                done);
-    DS_TRY_GOTO(status, map_fold(b, &dsi_op_sum_squares, in[1], &dsi_op_sum_parts, scratch, &in[0]),
-                done);
-    const dsi_clip_attrs clip = {.max_norm = b->spec->max_norm};
-    DS_TRY_GOTO(status, dsi_train_apply(b, &dsi_op_clip_factor, &clip, in, 3, out), done);
-    DS_TRY_GOTO(status, ds_graph_output(b->graph, "grad_norm", out[0]), done);
-    DS_TRY_GOTO(status, ds_graph_output(b->graph, "grad_top", in[1]), done);
+    DS_TRY(ds_graph_set_scope(b->graph, "grad_norm"));
+    DS_TRY(dsi_train_read_inverse_scale(b, &in[2]));
+    DS_TRY(
+        dsi_train_map_fold(b, b->reduced, &dsi_op_abs_max, DS_NONE, &dsi_op_max_of, &in[1]));
+    DS_TRY(dsi_train_map_fold(b, b->reduced, &dsi_op_sum_squares, in[1], &dsi_op_sum_parts,
+                              &in[0]));
+    DS_TRY(dsi_train_apply(b, &dsi_op_clip_factor, &clip, in, 3, out));
+    DS_TRY(ds_graph_output(b->graph, "grad_norm", out[0]));
+    DS_TRY(ds_graph_output(b->graph, "grad_top", in[1]));
     *factor_out = out[1];
-done:
-    free(scratch);
-    return status;
+    return DS_OK;
 }
 
 typedef struct optimizer_row {
@@ -225,6 +224,7 @@ static optimizer_row optimizer_of(const dsi_train_spec *spec)
 {
     switch (spec->optimizer) {
     case DS_OPTIMIZER_ADAM:
+    case DS_OPTIMIZER_ONEBIT_ADAM: /* in its warm-up */
         return (optimizer_row){&dsi_op_adam, 2, {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ}};
     case DS_OPTIMIZER_LAMB:
         return (optimizer_row){&dsi_op_lamb_moments, 2, {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ}};
@@ -238,12 +238,10 @@ static optimizer_row optimizer_of(const dsi_train_spec *spec)
     return (optimizer_row){&dsi_op_sgd, spec->momentum ? 1 : 0, {DS_CELL_MOMENTUM}};
 }
 
-/* The value of a state of a parameter, which is made at its first use. */
-static ds_status read_state(builder *b, ds_cell_kind kind, ds_dtype dtype, ds_cell param,
-                            ds_value *value_out)
+ds_status dsi_train_read_state(builder *b, ds_cell_kind kind, ds_meta meta, ds_cell param,
+                               ds_value *value_out)
 {
     const ds_cell_info info = *ds_cells_get(b->cells, param);
-    const ds_meta meta = {dtype, info.meta.shape};
     ds_cell cell = ds_cells_find(b->cells, kind, info.name);
     if (cell == DS_NONE) {
         DS_TRY(dsi_train_add_cell(b, kind, info.name, meta, param, &cell));
@@ -266,31 +264,47 @@ static ds_status build_lamb(builder *b, const dsi_optim_attrs *attrs, const ds_v
     return dsi_train_apply(b, &dsi_op_lamb, attrs, update, 7, out);
 }
 
-ds_status dsi_train_build_update(builder *b, const dsi_train_update *update)
+dsi_optim_attrs dsi_train_update_attrs(const dsi_train_spec *spec)
+{
+    return (dsi_optim_attrs){.eps = spec->eps,
+                             .adamw = spec->decoupled_decay,
+                             .dampening = spec->dampening,
+                             .nesterov = spec->nesterov,
+                             .max_coeff = spec->max_coeff,
+                             .min_coeff = spec->min_coeff};
+}
+
+ds_status dsi_train_read_update(builder *b, const dsi_train_update *update, ds_value *in)
 {
     const dsi_train_spec *spec = b->spec;
     const optimizer_row row = optimizer_of(spec);
     const ds_cell_info info = *ds_cells_get(b->cells, update->param);
-    const dsi_optim_attrs attrs = {.eps = spec->eps,
-                                   .adamw = spec->decoupled_decay,
-                                   .dampening = spec->dampening,
-                                   .nesterov = spec->nesterov,
-                                   .max_coeff = spec->max_coeff,
-                                   .min_coeff = spec->min_coeff};
+    const ds_meta master = {DS_DTYPE_F32, info.meta.shape};
+    const ds_meta state = {spec->state_dtype, info.meta.shape};
     const uint32_t group = info.no_decay ? DSI_GROUP_NO_DECAY : DSI_GROUP_DECAY;
-    ds_value in[7] = {DS_NONE, update->gradient, DS_NONE, update->factor,
-                      DS_NONE, DS_NONE,          DS_NONE};
-    ds_value out[DS_MAX_OUT];
+    in[1] = update->gradient;
+    in[3] = update->factor;
+    in[4] = in[5] = in[6] = DS_NONE;
     DS_TRY(ds_graph_set_scope(b->graph, info.name));
     DS_TRY(ds_graph_read(b->graph, update->param, &in[0]));
     DS_TRY(ds_graph_read(b->graph, update->hyper[group], &in[2]));
     if (spec->master && info.meta.dtype != DS_DTYPE_F32) {
-        DS_TRY(read_state(b, DS_CELL_MASTER, DS_DTYPE_F32, update->param, &in[4]));
+        DS_TRY(dsi_train_read_state(b, DS_CELL_MASTER, master, update->param, &in[4]));
     }
     for (uint32_t i = 0; i < row.n_states; ++i) {
-        DS_TRY(read_state(b, row.states[i], spec->state_dtype, update->param, &in[5 + i]));
+        DS_TRY(dsi_train_read_state(b, row.states[i], state, update->param, &in[5 + i]));
     }
-    return spec->optimizer == DS_OPTIMIZER_LAMB
+    return DS_OK;
+}
+
+ds_status dsi_train_build_update(builder *b, const dsi_train_update *update)
+{
+    const optimizer_row row = optimizer_of(b->spec);
+    const dsi_optim_attrs attrs = dsi_train_update_attrs(b->spec);
+    ds_value in[7];
+    ds_value out[DS_MAX_OUT];
+    DS_TRY(dsi_train_read_update(b, update, in));
+    return b->spec->optimizer == DS_OPTIMIZER_LAMB
                ? build_lamb(b, &attrs, in)
                : dsi_train_apply(b, row.op, &attrs, in, 5 + row.n_states, out);
 }
@@ -320,7 +334,7 @@ static ds_status build_updates(builder *b, ds_phase phase, ds_value factor)
             DS_TRY(dsi_train_build_update(b, &update));
         }
     }
-    return DS_OK;
+    return b->spec->onebit.on ? dsi_onebit_build(b, factor) : DS_OK;
 }
 
 /* The norm of gradients that are gone when it is asked for: squares are summed exactly before. */
@@ -331,7 +345,7 @@ static ds_status build_late_norm(builder *b, ds_value *squares, uint32_t n)
     ds_value out[DS_MAX_OUT];
     ds_graph_set_phase(b->graph, b->own->phases.norm);
     DS_TRY(ds_graph_set_scope(b->graph, "grad_norm"));
-    DS_TRY(read_inverse_scale(b, &in[2]));
+    DS_TRY(dsi_train_read_inverse_scale(b, &in[2]));
     DS_TRY(fold(b, &dsi_op_sum_parts, squares, n, &in[0]));
     DS_TRY(dsi_train_apply(b, &dsi_op_clip_factor, &clip, in, 3, out));
     return ds_graph_output(b->graph, "grad_norm", out[0]);
@@ -357,7 +371,7 @@ static ds_status build_early(builder *b)
             squares[n++] = out[0];
         }
     }
-    DS_TRY_GOTO(status, read_inverse_scale(b, &factor), done);
+    DS_TRY_GOTO(status, dsi_train_read_inverse_scale(b, &factor), done);
     DS_TRY_GOTO(status, build_updates(b, DS_PHASE_BACKWARD, factor), done);
     status = build_late_norm(b, squares, n);
 done:
@@ -371,6 +385,7 @@ static ds_status add_phases(builder *b)
     DS_TRY(ds_graph_add_phase(b->graph, "norm", 0, &phases->norm));
     DS_TRY(b->spec->zenflow.on ? dsi_zenflow_add_phases(b) : DS_OK);
     DS_TRY(ds_graph_add_phase(b->graph, "update", 0, &phases->update));
+    DS_TRY(b->spec->onebit.on ? dsi_onebit_add_phases(b) : DS_OK);
     return b->masks.n > 0
                ? ds_graph_add_phase(b->graph, "masks", DS_PHASE_SKIPPABLE, &phases->masks)
                : DS_OK;
@@ -418,7 +433,7 @@ static ds_status build_all(builder *b)
     }
     DS_TRY(build_norm(b, &factor));
     if (b->spec->keep_nonfinite && b->spec->max_norm == 0.0) { /* it waits for nothing */
-        DS_TRY(read_inverse_scale(b, &factor));
+        DS_TRY(dsi_train_read_inverse_scale(b, &factor));
     }
     return build_updates(b, b->own->phases.update, factor);
 }

@@ -26,6 +26,14 @@ typedef struct dsi_zenflow_spec {
     bool overlap; /* the rest is updated concurrently with the next steps, one update late */
 } dsi_zenflow_spec;
 
+/* 1-bit Adam: in the warm-up Adam of the mean gradient; behind it the second moment is frozen, and
+ * what ranks exchange is the first moment, as signs. docs/internals/onebit.md. */
+typedef struct dsi_onebit_spec {
+    bool on;
+    int64_t freeze_step; /* updates of the warm-up */
+    int64_t n_ranks;     /* that exchange signs; 0 or 1: none do */
+} dsi_onebit_spec;
+
 /* Traces a loss from the model's outputs; declares "loss". */
 typedef void (*dsi_loss_fn)(ds_nn *nn, void *user);
 
@@ -49,6 +57,7 @@ typedef struct dsi_train_spec {
     double max_norm;             /* 0: no clipping */
     bool keep_nonfinite;         /* gradients that are not finite do not skip the step */
     dsi_zenflow_spec zenflow;    /* ADAM only */
+    dsi_onebit_spec onebit;
     const ds_config_compression *compression; /* NULL: none; borrowed */
     const char *const *gradient_outputs;      /* outputs that take gradients from the caller */
     uint32_t n_gradient_outputs;
@@ -61,8 +70,15 @@ typedef struct dsi_zenflow_phases {
     ds_phase settle, take, choose, fetch, postpone, rest;
 } dsi_zenflow_phases;
 
+/* Of 1-bit optimizers behind their warm-up; DS_NONE without. */
+typedef struct dsi_onebit_phases {
+    ds_phase own_norm; /* in place of norm: of the ranks' own gradients. DS_NONE: one rank */
+    ds_phase frozen;   /* in place of update */
+} dsi_onebit_phases;
+
 /* Behind the micro-batches. */
 typedef struct dsi_train_phases {
+    dsi_onebit_phases onebit;
     ds_phase norm, update;
     ds_phase masks;             /* makes the masks of compression, once; DS_NONE: there are none */
     dsi_zenflow_phases zenflow; /* between the two */
@@ -98,8 +114,12 @@ bool dsi_train_is_early(const dsi_train_spec *spec);
  * exp_avg_sq f32 (rows,K), and weights f64 (2) with spec.weighs. text: room for n bytes. */
 const char *dsi_zenflow_name(const char *param, const char *what, char *text, size_t n);
 
+/* Whether ranks keep gradients of their own, and exchange signs behind the warm-up. */
+bool dsi_onebit_exchanges(const dsi_train_spec *spec);
+
 /* Phases forward, backward, norm, update, with ZenFlow those between them; with its overlap `rest`
- * is on the side stream, else `take` is empty. Outputs: the model's, and "grad_norm", "grad_top".
+ * is on the side stream, else `take` is empty. Outputs: the model's, and "grad_norm", "grad_top";
+ * of own_norm "own_norm" (the root of the mean square of the ranks' norms) and "own_top".
  * Early updates: they stand in backward, update is empty, gradients have no cells, and there is no
  * "grad_top". */
 ds_status dsi_train_graph(const ds_model *model, const dsi_train_spec *spec, ds_cells *cells,

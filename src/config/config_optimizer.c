@@ -60,8 +60,8 @@ static void optimizer_type(dsi_eval *eval)
     if (type == NULL) {
         return;
     }
-    if (!find_type(eval, "optimizer.type", dsi_optimizer_variants, dsi_optimizer_variant(type), 5,
-                   "Adam, AdamW, SGD, Lion, Adagrad, Lamb", &index)) {
+    if (!find_type(eval, "optimizer.type", dsi_optimizer_variants, dsi_optimizer_variant(type), 6,
+                   "Adam, AdamW, SGD, Lion, Adagrad, Lamb, OneBitAdam", &index)) {
         return;
     }
     o->kind = (ds_optimizer_kind)(DS_OPTIMIZER_ADAM + index);
@@ -71,7 +71,7 @@ static void optimizer_type(dsi_eval *eval)
         dsi_item_notice(eval, item, "the name of an implementation; it means %s here",
                         ds_optimizer_kind_name(o->kind));
     }
-    if (strcasecmp(type, "adamw") == 0) {
+    if (strcasecmp(type, "adamw") == 0 || dsi_config_is_onebit(o->kind)) {
         o->decoupled = true;
     } else {
         o->decoupled = dsi_item_true(eval, "optimizer.params.adam_w_mode");

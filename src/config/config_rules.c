@@ -3,7 +3,7 @@
  *
  * A rule is a function that reads items and values, adds errors or notices, and sets derived
  * values; `rules` lists all that apply to a training configuration. The large families have files
- * of their own: config_optimizer.c, config_ranks.c, config_memory.c, config_zenflow.c,
+ * of their own: config_optimizer.c, config_ranks.c, config_memory.c, config_zenflow.c, config_onebit.c,
  * config_comms_logger.c, config_autotuning.c. A rule says nothing about keys whose "auto" is still
  * open, which the values then hold as defaults.
  */
@@ -202,6 +202,7 @@ static const rule_fn rules[] = {
     checkpoint_behind,
     dsi_config_autotuning,
     dsi_config_zenflow,
+    dsi_config_onebit,
     comet_key,
     dsi_config_compression,
 };

@@ -28,7 +28,14 @@ typedef struct ds_config_optimizer {
     double momentum, dampening;  /* SGD */
     bool nesterov;               /* SGD */
     double max_coeff, min_coeff; /* LAMB: bounds of the trust ratio */
+    int64_t freeze_step;         /* ONEBIT_ADAM: updates before signs are exchanged */
 } ds_config_optimizer;
+
+/* Whether ranks exchange signs. */
+static inline bool dsi_config_is_onebit(ds_optimizer_kind kind)
+{
+    return kind == DS_OPTIMIZER_ONEBIT_ADAM;
+}
 
 typedef struct ds_config_fp16 {
     bool enabled;

@@ -137,6 +137,35 @@ static const dsi_section lamb = {.path = "optimizer.params",
 #define P_BETAS(d) REALS("betas", d, PART, "Decay of the averages.", MIN(0), MAX(1), WITH(TRAINER))
 #define P_EPS(d)   R("eps", d, PART, "Added to the denominator.", MIN(0), WITH(TRAINER))
 #define P_DECAY    R("weight_decay", "0", PART, "Weight decay.", MIN(0), WITH(TRAINER))
+#define ONEBIT_WITHOUT_EFFECT                                                                      \
+    B("bias_correction", "true", NO_EFFECT, "Correct the averages.",                               \
+      NOTE("DeepSpeed's 1-bit optimizers do not correct averages for their start either")),        \
+        B("eps_inside_sqrt", "false", NO_EFFECT, "Add eps under the square root.",                 \
+          NOTE("DeepSpeed's 1-bit optimizers add eps after the square root either way")),          \
+        B("cuda_aware", "false", NO_EFFECT, "MPI that reads device memory.",                       \
+          NOTE("signs go the way that all collectives of the job go")),                            \
+        E("comm_backend_name", "\"nccl\"", NO_EFFECT, "Library that sends the signs.",             \
+          .choices = "nccl|mpi|hccl|compressed",                                                   \
+          NOTE("signs go the way that all collectives of the job go"))
+
+static const dsi_option onebit_adam_rows[] = {
+    LR("0.001"),
+    BETAS("[0.9, 0.999]"),
+    EPS("1e-08"),
+    WEIGHT_DECAY,
+    I("freeze_step", "100000", IN_FORCE,
+      "Updates with the mean gradient, at least one; then the second moment stays and ranks "
+      "exchange the first one as signs.",
+      MIN(0), FIELD(optimizer.freeze_step)),
+    ONEBIT_WITHOUT_EFFECT,
+    AMSGRAD,
+    MAX_GRAD_NORM,
+};
+static const dsi_section onebit_adam = {.path = "optimizer.params",
+                                        .title = "optimizer.params of OneBitAdam",
+                                        .doc = "1-bit Adam, on ZeRO stage 0.",
+                                        DSI_SECTION_ROWS(onebit_adam_rows)};
+
 #define ONEBIT_ROWS                                                                                \
     P_LR("0.001"), P_BETAS("[0.9, 0.999]"), P_EPS("1e-08"), P_DECAY,                               \
         B("bias_correction", "true", PART, "Correct the averages."),                               \
@@ -148,13 +177,6 @@ static const dsi_section lamb = {.path = "optimizer.params",
         MAX_GRAD_NORM
 #define ONEBIT_FREEZE                                                                              \
     I("freeze_step", "100000", PART, "Steps of plain Adam before compression starts.", MIN(0))
-
-static const dsi_option onebit_adam_rows[] = {ONEBIT_ROWS, ONEBIT_FREEZE};
-static const dsi_section onebit_adam = {.path = "optimizer.params",
-                                        .title = "optimizer.params of OneBitAdam",
-                                        .doc = "1-bit Adam.",
-                                        .flags = DSI_SECTION_FEATURE,
-                                        DSI_SECTION_ROWS(onebit_adam_rows)};
 
 static const dsi_option zero_one_rows[] = {
     ONEBIT_ROWS,
@@ -203,7 +225,7 @@ static const dsi_section muon = {.path = "optimizer.params",
                                  .flags = DSI_SECTION_FEATURE,
                                  DSI_SECTION_ROWS(muon_rows)};
 
-/* The first five families are those of ds_optimizer_kind. */
+/* The first six families are those of ds_optimizer_kind. */
 const dsi_variant dsi_optimizer_variants[] = {
     {"adam|adamw|fusedadam|deepspeedcpuadam|cpuadam", &adam},
     {"sgd", &sgd},
@@ -242,8 +264,8 @@ static const dsi_section *choose(const dsi_node *parent)
 
 static const dsi_option rows[] = {
     T("type", "null", IN_FORCE,
-      "Adam, AdamW, SGD, Lion, Adagrad or Lamb, in any letter case. Known and not built: "
-      "OneBitAdam, ZeroOneAdam, OneBitLamb, Muon, MuAdam, MuAdamW, MuSGD and PyTorch's others.",
+      "Adam, AdamW, SGD, Lion, Adagrad, Lamb or OneBitAdam, in any letter case. Known and not "
+      "built: ZeroOneAdam, OneBitLamb, Muon, MuAdam, MuAdamW, MuSGD and PyTorch's others.",
       WITH(NULLABLE)),
     VARIANT("params", NULL, IN_FORCE, "Parameters of the type; see the tables of each.",
             WITH(NULLABLE), .choose = choose),

@@ -464,6 +464,30 @@ extern const ds_op dsi_op_compress_signs;
  * fp64 in the order of blocks, rounded once. expand_signs: signs, scales → f32 (count): ±scale. */
 extern const ds_op dsi_op_average_signs, dsi_op_expand_signs;
 
+/* ---- ranks.c ----------------------------------------------------------------------------------
+ */
+/* Between what each rank has and what all have, along the axes where a value is the ranks' own.
+ * Logical operators: localize makes collectives of them, or nothing; they have no kernels. */
+typedef struct dsi_ranks_attrs {
+    int64_t n_ranks; /* of mean_by_signs */
+} dsi_ranks_attrs;
+/* own_term: x, a sum over ranks that is not made yet → this rank's term of it, as its own.
+ * largest_of_ranks: x f32 () ≥ 0, own → the largest of the ranks'. sum_of_ranks: x as sum_squares
+ * makes it, own → the exact sum of the ranks'.
+ * mean_by_signs: x, own; worker_error f32 (N), own, written; server_error f32 (N/n_ranks), own,
+ * written → f32 like x: nearly the mean of the ranks', by an exchange of signs and scales
+ * (docs/internals/onebit.md). */
+extern const ds_op dsi_op_own_term, dsi_op_largest_of_ranks, dsi_op_sum_of_ranks,
+    dsi_op_mean_by_signs;
+
+/* ---- onebit.c ---------------------------------------------------------------------------------
+ */
+/* first_moment: exp_avg, grad, hyper, factor → f32: what exp_avg becomes by adam. frozen_adam: as
+ * adam with adamw and without bias correction, but the first moment is given and the second one
+ * stays: param (written), moment f32, hyper, none, [master (written)], exp_avg (written), exp_avg_sq
+ * → param, [master], exp_avg. */
+extern const ds_op dsi_op_first_moment, dsi_op_frozen_adam;
+
 /* ---- swap_op.c --------------------------------------------------------------------------------
  */
 /* swap_in: cell → its content. swap_out: cell, x → the cell's next version. For cells that live in

@@ -220,6 +220,9 @@ static ds_status localize_node(dsi_localizing *l, ds_node n)
     if (gathers(l, node)) {
         return update_slice(l, node);
     }
+    if ((node->op->flags & DS_OP_RANKS) != 0) {
+        return dsi_localize_own(l, node);
+    }
     DS_TRY(localize_inputs(l, n, in));
     cut = cut && node->op->place != NULL;
     if (cut) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of localize: localize.c walks the nodes, localize_value.c finds what a reader needs,
- * localize_move.c and localize_box.c make nodes of a change of placement, localize_bucket.c says
- * which gradients share a collective. See localize.h. */
+ * localize_move.c and localize_box.c make nodes of a change of placement, localize_own.c those of
+ * ranks' own values, localize_bucket.c says which gradients share a collective. See localize.h. */
 #ifndef DSI_PLACE_LOCALIZE_IMPL_H
 #define DSI_PLACE_LOCALIZE_IMPL_H
 
@@ -75,6 +75,10 @@ ds_status dsi_localize_gather(dsi_localizing *l, const dsi_axes *axes, ds_shape 
 ds_status dsi_localize_reshape(dsi_localizing *l, ds_shape shape, ds_value *value);
 /* Attributes of a collective along axes. */
 dsi_comm_attrs dsi_localize_comm(const dsi_localizing *l, const dsi_axes *axes, int64_t bucket);
+
+/* localize_own.c: a node between what ranks have of their own and what all have (DS_OP_RANKS): a
+ * name for what is there already, or an exchange of signs. */
+ds_status dsi_localize_own(dsi_localizing *l, const dsi_node_info *node);
 
 /* localize_box.c: moves of values that are cut along dims; those of flat values are the special
  * case without such a cut. Each may be made where the function before says that it is one. *value:

@@ -132,6 +132,20 @@ static void take(dsi_placing *w, dsi_axis axis, const dsi_strategy *s)
     dsi_rule_case_take(&w->p->rule, w->node->mesh, axis, s);
 }
 
+/* Whether the node makes one value of what the ranks have. Cells that it writes stay their own. */
+static bool is_joined(const dsi_placing *w, uint32_t o)
+{
+    const int8_t *writes = w->node->op->writes;
+    return (w->p->rule.flags & DSI_PLACE_JOINS) != 0 && (writes == NULL || writes[o] < 0);
+}
+
+/* A maximum or an exact sum of which each rank has a term; else a value that all have. */
+static dsi_placement join(const dsi_placing *w, dsi_placement out, dsi_axis axis)
+{
+    const dsi_terms terms = dsi_rule_terms(&w->p->rule);
+    return terms == DSI_TERMS_SUM ? out : dsi_partial_of(out, axis, terms);
+}
+
 /* On an axis where the node works on the rank's own samples. */
 static ds_status place_own(dsi_placing *w, dsi_axis axis)
 {
@@ -152,7 +166,8 @@ static ds_status place_own(dsi_placing *w, dsi_axis axis)
         }
     }
     for (uint32_t o = 0; o < w->node->n_out; ++o) {
-        w->p->out[o].at = dsi_own(w->p->out[o].at, axis);
+        dsi_placement *out = &w->p->out[o].at;
+        *out = is_joined(w, o) ? join(w, *out, axis) : dsi_own(*out, axis);
     }
     return DS_OK;
 }

@@ -136,6 +136,19 @@ dsi_spread dsi_completed_spread(const dsi_spread *value)
     return s;
 }
 
+/* A term of a sum that is not made yet is a rank's own where it is read as such. */
+static dsi_spread own_term(const dsi_spread *value)
+{
+    dsi_spread s = *value;
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        if (s.at.on[a].kind == DSI_PARTIAL && s.at.on[a].dim == DSI_TERMS_SUM) {
+            s.at = dsi_own(s.at, (dsi_axis)a);
+            s.averaged &= ~(1u << a);
+        }
+    }
+    return s;
+}
+
 /* A complete gradient: placed as they are on the data axes, sharded elsewhere as it was made. */
 static dsi_spread complete_gradient(const walk *w, const dsi_spread *made)
 {
@@ -159,6 +172,10 @@ static uint32_t prepare_inputs(const walk *w, const dsi_node_info *node, uint32_
     for (uint32_t i = 0; i < node->n_in; ++i) {
         const bool is_fixed = (fixed >> i & 1u) != 0;
         const ds_cell_kind kind = kind_of(w, in[i]);
+        if ((flags_of(node) & DSI_PLACE_OWN_TERM) != 0) {
+            spreads[i] = own_term(&spreads[i]);
+            continue;
+        }
         spreads[i] = i == completed ? dsi_completed_spread(&spreads[i]) : spreads[i];
         const uint32_t sums = dsi_placement_partial_axes(&spreads[i].at);
         const bool of_cell = kind == DS_CELL_GRAD && !is_fixed && i != completed;

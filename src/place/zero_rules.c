@@ -75,6 +75,8 @@ static dsi_spread place_on_data(const dsi_zero_spec *spec, const ds_cell_info *c
     case DS_CELL_INPUT:
     case DS_CELL_OUTPUT:
     case DS_CELL_KV:
+    case DS_CELL_WORKER_ERROR:
+    case DS_CELL_SERVER_ERROR:
         return over_data(&spec->mesh, false);
     default:
         return cut(spec, false);

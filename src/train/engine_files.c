@@ -19,7 +19,7 @@ static const char *optimizer_name(const ds_engine *engine)
     static const char *const names[DS_OPTIMIZER_KIND_COUNT] = {
         [DS_OPTIMIZER_ADAM] = "adam", [DS_OPTIMIZER_SGD] = "sgd",
         [DS_OPTIMIZER_LION] = "lion", [DS_OPTIMIZER_ADAGRAD] = "adagrad",
-        [DS_OPTIMIZER_LAMB] = "lamb",
+        [DS_OPTIMIZER_LAMB] = "lamb", [DS_OPTIMIZER_ONEBIT_ADAM] = "onebitadam",
     };
     return names[engine->spec.train.optimizer];
 }
@@ -40,6 +40,9 @@ static bool is_saved(const ds_engine *engine, const ds_cell_info *cell)
     case DS_CELL_CHOSEN:
     case DS_CELL_MASK:
         return true;
+    case DS_CELL_WORKER_ERROR: /* zero before */
+    case DS_CELL_SERVER_ERROR:
+        return dsi_onebit_is_frozen(engine);
     default:
         return false;
     }
@@ -93,16 +96,16 @@ static ds_status fill_swapped(void *user, size_t offset, void *data, size_t n)
     return dsi_exec_read(s->engine->exec, s->cell, s->begin + offset, data, n);
 }
 
-/* extent NULL: all of it, which every rank has. */
-static ds_status add_slice(ds_engine *engine, ds_checkpoint_writer *writer, const ds_extent *extent,
-                           swapped_cell *swapped)
+/* extent NULL: all of it, which every rank has. meta: of the whole tensor. */
+static ds_status add_slice(ds_engine *engine, ds_checkpoint_writer *writer, ds_meta meta,
+                           const ds_extent *extent, swapped_cell *swapped)
 {
     const ds_cell_info *cell = ds_cells_get(engine->cells, swapped->cell);
     const unsigned char *view = dsi_exec_host_view(engine->exec, swapped->cell);
     const ds_checkpoint_slice slice = {
         .kind = ds_cell_kind_name(cell->kind),
         .name = cell->name,
-        .meta = cell->meta,
+        .meta = meta,
         .extent = extent,
         .replicated = extent == NULL,
         .data = view != NULL && !swapped->in_blocks ? view + swapped->begin : NULL,
@@ -122,15 +125,19 @@ static ds_status add_tensor(ds_engine *engine, ds_checkpoint_writer *writer, ds_
     uint32_t n = 0;
     size_t begin = 0;
     swapped[0] = (swapped_cell){.engine = engine, .cell = c};
+    if (dsi_engine_is_own(engine, c)) {
+        const ds_meta rows = dsi_engine_own_meta(engine, c, extents);
+        return add_slice(engine, writer, rows, extents, &swapped[0]);
+    }
     if (!dsi_engine_is_cut(engine, c)) {
-        return add_slice(engine, writer, NULL, &swapped[0]);
+        return add_slice(engine, writer, meta, NULL, &swapped[0]);
     }
     if (dsi_engine_is_first(engine, c)) {
         n = dsi_part_extents(&own, meta.shape, extents);
     }
     for (uint32_t i = 0; i < n || i == 0; ++i) { /* an empty one where there is none */
         swapped[i] = (swapped_cell){engine, c, begin, own.blocks > 0, extents[i]};
-        DS_TRY(add_slice(engine, writer, &extents[i], &swapped[i]));
+        DS_TRY(add_slice(engine, writer, meta, &extents[i], &swapped[i]));
         begin += (size_t)ds_extent_count(&extents[i], meta.shape) * ds_dtype_bytes(meta.dtype);
     }
     return DS_OK;
@@ -536,6 +543,7 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *poo
     DS_TRY(dsi_zenflow_begin(engine));
     DS_TRY(load_tensors(engine, ckpt, pool, &state));
     take_states(engine, &state);
+    DS_TRY(dsi_onebit_load(engine, ckpt, pool));
     engine->global_tokens = info->tokens;
     DS_TRY(dsi_zenflow_check(engine, info->path));
     engine->broken = false;

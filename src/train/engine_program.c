@@ -96,21 +96,43 @@ static void count_kept(ds_engine *engine)
     }
 }
 
-static ds_status judge_gradients(void *user)
+static ds_status judge(ds_engine *engine, const char *norm_name, const char *top_name)
 {
-    ds_engine *engine = user;
     double top = 0.0;
-    DS_TRY(dsi_exec_real(engine->exec, engine->train_id, "grad_norm", &engine->grad_norm));
+    DS_TRY(dsi_exec_real(engine->exec, engine->train_id, norm_name, &engine->grad_norm));
     if (engine->spec.train.keep_nonfinite) {
         count_kept(engine);
         return DS_OK;
     }
-    DS_TRY(dsi_exec_real(engine->exec, engine->train_id, "grad_top", &top));
+    DS_TRY(dsi_exec_real(engine->exec, engine->train_id, top_name, &top));
     engine->applied = isfinite(top) && isfinite(engine->grad_norm);
     dsi_engine_count_nonfinite(engine, engine->applied);
     return DS_OK;
 }
+
+static ds_status judge_gradients(void *user)
+{
+    return judge(user, "grad_norm", "grad_top");
+}
 static const dsi_program_action judge_gradients_action = {"judge_gradients", judge_gradients};
+
+static ds_status judge_own(void *user)
+{
+    return judge(user, "own_norm", "own_top");
+}
+static const dsi_program_action judge_own_action = {"judge_own_gradients", judge_own};
+
+static bool is_warm_up(const void *user)
+{
+    return !dsi_onebit_is_frozen(user);
+}
+static const dsi_program_test warm_up = {"warm_up", is_warm_up};
+
+static bool is_frozen(const void *user)
+{
+    return dsi_onebit_is_frozen(user);
+}
+static const dsi_program_test frozen = {"frozen", is_frozen};
 
 static bool is_applied(const void *user)
 {
@@ -190,21 +212,53 @@ static void add_backward(const ds_engine *engine, dsi_program *p)
     dsi_program_do(p, &count_micro_action);
 }
 
-static void add_step(const ds_engine *engine, dsi_program *p)
+/* Norm, or own_norm where ranks exchange signs; which of them, is the host's business. */
+static void add_norm(const ds_engine *engine, dsi_program *p)
 {
     const dsi_train_phases *phases = &engine->own.phases;
+    const bool exchanges = phases->onebit.own_norm != DS_NONE;
+    if (exchanges) {
+        dsi_program_if(p, &warm_up);
+    }
+    dsi_program_run(p, DSI_PLAN_TRAIN, phases->norm, 0);
+    dsi_program_do(p, &judge_gradients_action);
+    if (exchanges) {
+        dsi_program_end(p);
+        dsi_program_if(p, &frozen);
+        dsi_program_run(p, DSI_PLAN_TRAIN, phases->onebit.own_norm, 0);
+        dsi_program_do(p, &judge_own_action);
+        dsi_program_end(p);
+    }
+}
+
+static void add_update(const ds_engine *engine, dsi_program *p)
+{
+    const dsi_train_phases *phases = &engine->own.phases;
+    if (engine->spec.train.zenflow.on) {
+        dsi_zenflow_program(engine, p);
+        return;
+    }
+    if (!engine->spec.train.onebit.on) {
+        dsi_program_run(p, DSI_PLAN_TRAIN, phases->update, 0);
+        return;
+    }
+    dsi_program_if(p, &warm_up);
+    dsi_program_run(p, DSI_PLAN_TRAIN, phases->update, 0);
+    dsi_program_end(p);
+    dsi_program_if(p, &frozen);
+    dsi_program_run(p, DSI_PLAN_TRAIN, phases->onebit.frozen, 0);
+    dsi_program_end(p);
+}
+
+static void add_step(const ds_engine *engine, dsi_program *p)
+{
     dsi_program_await_once(p, DSI_CALL_STEP, "step");
     dsi_program_do(p, &begin_step_action);
     dsi_program_if(p, &at_boundary);
     dsi_program_do(p, &update_numbers);
-    dsi_program_run(p, DSI_PLAN_TRAIN, phases->norm, 0);
-    dsi_program_do(p, &judge_gradients_action);
+    add_norm(engine, p);
     dsi_program_if(p, &gradients_finite);
-    if (engine->spec.train.zenflow.on) {
-        dsi_zenflow_program(engine, p);
-    } else {
-        dsi_program_run(p, DSI_PLAN_TRAIN, phases->update, 0);
-    }
+    add_update(engine, p);
     dsi_program_end(p);
     dsi_program_if(p, &step_skipped);
     dsi_program_do(p, &count_skip_action);

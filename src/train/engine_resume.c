@@ -128,6 +128,8 @@ static const char *const unnoticed[] = {"zero_optimization",
                                         "zero_force_ds_cpu_optimizer",
                                         "optimizer.legacy_fusion",
                                         "optimizer.params.torch_adam",
+                                        "optimizer.params.cuda_aware",
+                                        "optimizer.params.comm_backend_name",
                                         "fp16.initial_scale_power",
                                         NULL};
 

@@ -31,6 +31,7 @@
     X(quant)                                                                                       \
     X(columns)                                                                                     \
     X(signs)                                                                                       \
+    X(onebit)                                                                                      \
     X(optimizer)
 
 #define X(name)                                                                                    \

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes between what each rank has of its own and what all ranks have. See localize_impl.h.
+ *
+ * A rank's own value is a term of a maximum or of an exact sum as it is: only the name of its
+ * placement changes, and whoever reads the whole combines the terms. mean_by_signs is an exchange
+ * (docs/internals/optim.md), x of P elements padded to N on W ranks:
+ *
+ *     x, worker error (N)     compress_signs   signs (N/8), scale (1)
+ *     signs, scale            all_to_all, all_gather   the ranks' signs of the own slice, scales (W)
+ *     those                   average_signs    the mean of the slice (N/W)
+ *     mean, server error      compress_signs   signs (N/8W), scale (1)
+ *     signs, scale            all_gather       signs (N/8), scales (W)
+ *     those                   expand_signs     the mean, everywhere (P)
+ */
+#include "place/localize_impl.h"
+
+enum { BITS = 8 };
+enum { X, WORKER_ERROR, SERVER_ERROR, N_OUT };
+enum { SIGNS, SCALE, ERROR };
+
+static const dsi_spread *need_of(const dsi_localizing *l, const dsi_node_info *node)
+{
+    return &l->placed->use[node->in_at];
+}
+
+/* x in place of signs and a scale: made[], of which the error is the cell's next version. */
+static ds_status compress(dsi_localizing *l, ds_value x, ds_value error, ds_value *made)
+{
+    const dsi_signs_attrs attrs = {0};
+    const ds_value in[2] = {x, error};
+    return ds_graph_apply(l->r.to, &dsi_op_compress_signs, &attrs, in, 2, made);
+}
+
+/* Signs and scales of `in` together, of `count` elements. */
+static ds_status read_signs(dsi_localizing *l, const ds_op *op, int64_t count, const ds_value *in,
+                            ds_value *value_out)
+{
+    const dsi_signs_attrs attrs = {.count = count};
+    ds_value made[DS_MAX_OUT];
+    DS_TRY(ds_graph_apply(l->r.to, op, &attrs, in, 2, made));
+    *value_out = made[0];
+    return DS_OK;
+}
+
+static ds_status exchange(dsi_localizing *l, const dsi_axes *axes, const ds_value *in,
+                          ds_value *out)
+{
+    const ds_shape shape = ds_graph_meta(l->r.to, in[X]).shape;
+    const int64_t n = ds_shape_count(ds_graph_meta(l->r.to, in[WORKER_ERROR]).shape);
+    const dsi_comm_attrs attrs = dsi_localize_comm(l, axes, -1);
+    const int64_t ranks = attrs.n_ranks;
+    ds_value made[DS_MAX_OUT];
+    DS_TRY(compress(l, in[X], in[WORKER_ERROR], made));
+    out[WORKER_ERROR] = made[ERROR];
+    DS_TRY(dsi_localize_reshape(l, ds_shape_2d(ranks, n / BITS / ranks), &made[SIGNS]));
+    DS_TRY(dsi_localize_apply(l, &dsi_op_all_to_all, &attrs, made[SIGNS], &made[SIGNS]));
+    DS_TRY(dsi_localize_gather(l, axes, ds_shape_1d(ranks), &made[SCALE]));
+    DS_TRY(read_signs(l, &dsi_op_average_signs, 0, made, &made[X]));
+    DS_TRY(compress(l, made[X], in[SERVER_ERROR], made));
+    out[SERVER_ERROR] = made[ERROR];
+    DS_TRY(dsi_localize_gather(l, axes, ds_shape_1d(n / BITS), &made[SIGNS]));
+    DS_TRY(dsi_localize_gather(l, axes, ds_shape_1d(ranks), &made[SCALE]));
+    DS_TRY(read_signs(l, &dsi_op_expand_signs, ds_shape_count(shape), made, &out[X]));
+    return dsi_localize_reshape(l, shape, &out[X]);
+}
+
+ds_status dsi_localize_own(dsi_localizing *l, const dsi_node_info *node)
+{
+    const dsi_axes axes = dsi_axes_of(dsi_placement_own_axes(&need_of(l, node)->at));
+    const ds_value *logical = dsi_node_in(l->r.from, node);
+    ds_value in[N_OUT];
+    ds_value out[DS_MAX_OUT];
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        in[i] = out[i] = l->r.map[logical[i]];
+    }
+    if (node->op == &dsi_op_mean_by_signs) {
+        if (dsi_axes_size(&l->placed->mesh, &axes) !=
+            ((const dsi_ranks_attrs *)node->attrs)->n_ranks) {
+            return ds_fail(l->r.from->ctx, DS_ERR_INTERNAL, "%s: signs of %lld ranks, expected %u",
+                           node->scope, (long long)dsi_axes_size(&l->placed->mesh, &axes),
+                           (uint32_t)((const dsi_ranks_attrs *)node->attrs)->n_ranks);
+        }
+        DS_TRY(exchange(l, &axes, in, out));
+    }
+    dsi_rewrite_made(&l->r, node, out);
+    return DS_OK;
+}
