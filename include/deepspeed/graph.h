@@ -41,7 +41,7 @@ typedef struct ds_graph ds_graph;
     X(WAITING, "waiting")       /* sum of gradients that wait for their update (ZenFlow) */        \
     X(CHOSEN, "chosen")         /* columns of a parameter apart from the rest (ZenFlow) */         \
     X(HANDED, "handed")         /* sum of gradients whose update is under way (ZenFlow) */         \
-    X(MASK, "mask")             /* what of a parameter is kept (compression_training) */       \
+    X(MASK, "mask")             /* what of a parameter is kept (compression_training) */           \
     X(WORKER_ERROR, "worker_error") /* what a rank's signs lose (1-bit optimizers) */              \
     X(SERVER_ERROR, "server_error") /* and those of the mean of its slice */
 

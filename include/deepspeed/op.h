@@ -129,8 +129,8 @@ enum {
     DS_OP_COMM = 8,   /* run by the executor through the communicator; has no kernels */
     DS_OP_PARAMETER = 32, /* output 0 stands for the parameter that input 0 is or stands for: its
                              gradient is as wide as a parameter's */
-    DS_OP_RANKS = 64, /* between what ranks have of their own and what all have: lowered to
-                         collectives or to nothing before a plan is made; has no kernels */
+    DS_OP_RANKS = 64,     /* between what ranks have of their own and what all have: lowered to
+                             collectives or to nothing before a plan is made; has no kernels */
     DS_OP_INPLACE = 4 /* output 0 may overwrite input `inplace_in` when that dies here: same dtype
                          and shape, and its element i matters for element i of the output only */
 };

@@ -16,7 +16,8 @@ typedef dsi_train_builder builder;
 
 enum { BITS = 8 };
 
-bool dsi_onebit_exchanges(const dsi_train_spec *spec)
+/* Whether ranks keep gradients of their own, and exchange signs behind the warm-up. */
+static bool exchanges(const dsi_train_spec *spec)
 {
     return spec->onebit.on && spec->onebit.n_ranks > 1;
 }
@@ -24,7 +25,7 @@ bool dsi_onebit_exchanges(const dsi_train_spec *spec)
 ds_status dsi_onebit_add_phases(builder *b)
 {
     dsi_onebit_phases *own = &b->own->phases.onebit;
-    if (dsi_onebit_exchanges(b->spec)) {
+    if (exchanges(b->spec)) {
         DS_TRY(ds_graph_add_phase(b->graph, "own_norm", 0, &own->own_norm));
     }
     return ds_graph_add_phase(b->graph, "frozen", DS_PHASE_SKIPPABLE, &own->frozen);
@@ -129,14 +130,14 @@ static ds_status build_frozen(builder *b, const dsi_train_update *update)
     DS_TRY(dsi_train_apply(b, &dsi_op_first_moment, NULL, moment, 4, out));
     in[1] = out[0];
     in[3] = DS_NONE;
-    DS_TRY(dsi_onebit_exchanges(b->spec) ? build_mean(b, update->param, &in[1]) : DS_OK);
+    DS_TRY(exchanges(b->spec) ? build_mean(b, update->param, &in[1]) : DS_OK);
     return dsi_train_apply(b, &dsi_op_frozen_adam, &attrs, in, 7, out);
 }
 
 static ds_status build_all(builder *b, ds_value *own, ds_value factor)
 {
     const dsi_onebit_phases *phases = &b->own->phases.onebit;
-    if (dsi_onebit_exchanges(b->spec)) {
+    if (exchanges(b->spec)) {
         ds_graph_set_phase(b->graph, phases->own_norm);
         DS_TRY(ds_graph_set_scope(b->graph, "own_norm"));
         DS_TRY(read_own(b, own));

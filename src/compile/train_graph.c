@@ -203,10 +203,9 @@ static ds_status build_norm(builder *b, ds_value *factor_out)
     ds_graph_set_phase(b->graph, b->own->phases.norm);
     DS_TRY(ds_graph_set_scope(b->graph, "grad_norm"));
     DS_TRY(dsi_train_read_inverse_scale(b, &in[2]));
+    DS_TRY(dsi_train_map_fold(b, b->reduced, &dsi_op_abs_max, DS_NONE, &dsi_op_max_of, &in[1]));
     DS_TRY(
-        dsi_train_map_fold(b, b->reduced, &dsi_op_abs_max, DS_NONE, &dsi_op_max_of, &in[1]));
-    DS_TRY(dsi_train_map_fold(b, b->reduced, &dsi_op_sum_squares, in[1], &dsi_op_sum_parts,
-                              &in[0]));
+        dsi_train_map_fold(b, b->reduced, &dsi_op_sum_squares, in[1], &dsi_op_sum_parts, &in[0]));
     DS_TRY(dsi_train_apply(b, &dsi_op_clip_factor, &clip, in, 3, out));
     DS_TRY(ds_graph_output(b->graph, "grad_norm", out[0]));
     DS_TRY(ds_graph_output(b->graph, "grad_top", in[1]));

@@ -114,9 +114,6 @@ bool dsi_train_is_early(const dsi_train_spec *spec);
  * exp_avg_sq f32 (rows,K), and weights f64 (2) with spec.weighs. text: room for n bytes. */
 const char *dsi_zenflow_name(const char *param, const char *what, char *text, size_t n);
 
-/* Whether ranks keep gradients of their own, and exchange signs behind the warm-up. */
-bool dsi_onebit_exchanges(const dsi_train_spec *spec);
-
 /* Phases forward, backward, norm, update, with ZenFlow those between them; with its overlap `rest`
  * is on the side stream, else `take` is empty. Outputs: the model's, and "grad_norm", "grad_top";
  * of own_norm "own_norm" (the root of the mean square of the ranks' norms) and "own_top".

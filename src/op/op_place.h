@@ -17,17 +17,17 @@
 
 /* Flags of DS_PLACE_INTERNAL. */
 enum {
-    DSI_PLACE_REFUSED = 1 << 16, /* not an operator of the logical graph */
-    DSI_PLACE_EXACT = 1 << 17,   /* its sums are exact (DSI_TERMS_EXACT) … */
-    DSI_PLACE_SIDE = 1 << 18,    /* … or left to the readers (DSI_TERMS_SIDE) */
-    DSI_PLACE_COLUMNS = 1 << 19, /* knows by its rank which elements a slice has: also a
-                                    parameter's; what it makes of a slice is completed at once */
-    DSI_PLACE_WHOLE = 1 << 21,   /* gathers what is cut: that is what it is for */
-    DSI_PLACE_SLICES = 1 << 20,  /* reads a parameter's slice as it is */
+    DSI_PLACE_REFUSED = 1 << 16,  /* not an operator of the logical graph */
+    DSI_PLACE_EXACT = 1 << 17,    /* its sums are exact (DSI_TERMS_EXACT) … */
+    DSI_PLACE_SIDE = 1 << 18,     /* … or left to the readers (DSI_TERMS_SIDE) */
+    DSI_PLACE_COLUMNS = 1 << 19,  /* knows by its rank which elements a slice has: also a
+                                     parameter's; what it makes of a slice is completed at once */
+    DSI_PLACE_WHOLE = 1 << 21,    /* gathers what is cut: that is what it is for */
+    DSI_PLACE_SLICES = 1 << 20,   /* reads a parameter's slice as it is */
     DSI_PLACE_OWN_TERM = 1 << 23, /* reads this rank's term of a sum as its own; a name only */
     DSI_PLACE_JOINS = 1 << 24,    /* makes one value of the ranks' own: terms of a maximum or of an
                                      exact sum, else one that all have */
-    DSI_PLACE_PART = 1 << 22     /* knows by the numbers of its rows which a part of a table has */
+    DSI_PLACE_PART = 1 << 22      /* knows by the numbers of its rows which a part of a table has */
 };
 
 /* Takes a letter out of letters that may be split. */

@@ -484,8 +484,8 @@ extern const ds_op dsi_op_own_term, dsi_op_largest_of_ranks, dsi_op_sum_of_ranks
  */
 /* first_moment: exp_avg, grad, hyper, factor → f32: what exp_avg becomes by adam. frozen_adam: as
  * adam with adamw and without bias correction, but the first moment is given and the second one
- * stays: param (written), moment f32, hyper, none, [master (written)], exp_avg (written), exp_avg_sq
- * → param, [master], exp_avg. */
+ * stays: param (written), moment f32, hyper, none, [master (written)], exp_avg (written),
+ * exp_avg_sq → param, [master], exp_avg. */
 extern const ds_op dsi_op_first_moment, dsi_op_frozen_adam;
 
 /* ---- swap_op.c --------------------------------------------------------------------------------

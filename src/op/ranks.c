@@ -54,8 +54,8 @@ static ds_status mean_infer(ds_infer *call)
                           "f32 (N), N a multiple of %lld and at least %lld",
                           (long long)(BITS * a->n_ranks), (long long)ds_shape_count(x.shape));
     }
-    DS_TRY(dsi_op_need(call, SERVER_ERROR, "server_error", DS_DTYPE_F32,
-                       ds_shape_1d(n / a->n_ranks)));
+    DS_TRY(
+        dsi_op_need(call, SERVER_ERROR, "server_error", DS_DTYPE_F32, ds_shape_1d(n / a->n_ranks)));
     call->out[0] = dsi_meta_of(DS_DTYPE_F32, x.shape);
     call->out[WORKER_ERROR] = worker;
     call->out[SERVER_ERROR] = call->in[SERVER_ERROR];
@@ -72,21 +72,20 @@ static const int8_t writes_errors[] = {-1, WORKER_ERROR, SERVER_ERROR};
         .attrs_bytes = sizeof(dsi_ranks_attrs), .attrs = ranks_attrs,                              \
         .n_attrs = DSI_N(ranks_attrs), .writes = (writes_of), .infer = (infer_fn),                 \
         .op_class = DS_CLASS_REDUCE, .role = (role_is), .again = DS_AGAIN_COSTLY,                  \
-        .place = DSI_PLACE(.in = "_", .out = (out_words), .flags = (place_flags)),                     \
+        .place = DSI_PLACE(.in = "_", .out = (out_words), .flags = (place_flags)),                 \
     }
 
 const ds_op dsi_op_own_term =
     RANKS_OP("own_term", 1, DS_ROLE_COMPUTE, own_term_infer, NULL, "_", DSI_PLACE_OWN_TERM,
              "x, a sum over ranks that is not made yet → this rank's term of it, its own. Nothing "
              "is done.");
-const ds_op dsi_op_largest_of_ranks =
-    RANKS_OP("largest_of_ranks", 1, DS_ROLE_NORM, largest_infer, NULL, "_",
-             DSI_PLACE_JOINS | DS_PLACE_MAX,
-             "x f32 (), at least 0, each rank's own → the largest of the ranks'; NaN when any is.");
-const ds_op dsi_op_sum_of_ranks =
-    RANKS_OP("sum_of_ranks", 1, DS_ROLE_NORM, sum_infer, NULL, "_", DSI_PLACE_JOINS | DSI_PLACE_EXACT,
-             "x as sum_squares makes it, each rank's own, all with one top → the exact sum of the "
-             "ranks'.");
+const ds_op dsi_op_largest_of_ranks = RANKS_OP(
+    "largest_of_ranks", 1, DS_ROLE_NORM, largest_infer, NULL, "_", DSI_PLACE_JOINS | DS_PLACE_MAX,
+    "x f32 (), at least 0, each rank's own → the largest of the ranks'; NaN when any is.");
+const ds_op dsi_op_sum_of_ranks = RANKS_OP(
+    "sum_of_ranks", 1, DS_ROLE_NORM, sum_infer, NULL, "_", DSI_PLACE_JOINS | DSI_PLACE_EXACT,
+    "x as sum_squares makes it, each rank's own, all with one top → the exact sum of the "
+    "ranks'.");
 const ds_op dsi_op_mean_by_signs =
     RANKS_OP("mean_by_signs", 3, DS_ROLE_WRITE, mean_infer, writes_errors, "_ _ _", DSI_PLACE_JOINS,
              "x (P elements), worker_error f32 (N; written), server_error f32 (N/n_ranks; "

@@ -6,11 +6,10 @@
  * (docs/internals/optim.md), x of P elements padded to N on W ranks:
  *
  *     x, worker error (N)     compress_signs   signs (N/8), scale (1)
- *     signs, scale            all_to_all, all_gather   the ranks' signs of the own slice, scales (W)
- *     those                   average_signs    the mean of the slice (N/W)
- *     mean, server error      compress_signs   signs (N/8W), scale (1)
- *     signs, scale            all_gather       signs (N/8), scales (W)
- *     those                   expand_signs     the mean, everywhere (P)
+ *     signs, scale            all_to_all, all_gather   the ranks' signs of the own slice, scales
+ * (W) those                   average_signs    the mean of the slice (N/W) mean, server error
+ * compress_signs   signs (N/8W), scale (1) signs, scale            all_gather       signs (N/8),
+ * scales (W) those                   expand_signs     the mean, everywhere (P)
  */
 #include "place/localize_impl.h"
 
@@ -21,6 +20,23 @@ enum { SIGNS, SCALE, ERROR };
 static const dsi_spread *need_of(const dsi_localizing *l, const dsi_node_info *node)
 {
     return &l->placed->use[node->in_at];
+}
+
+/* A tensor's part of an exchange: its bucket's collectives carry those of other tensors too. */
+typedef struct exchange_of {
+    const dsi_axes *axes;
+    int64_t bucket;
+} exchange_of;
+
+/* All ranks' parts. reader: of what comes; what different readers need is carried apart. */
+static ds_status gather(dsi_localizing *l, const exchange_of *e, const ds_op *reader, int64_t count,
+                        ds_value *value)
+{
+    dsi_comm_attrs attrs = dsi_localize_comm(l, e->axes, -1);
+    attrs.n_dims = 1;
+    attrs.dims[0] = count;
+    DS_TRY(dsi_bucket_number(l, e->bucket, reader, attrs.axes, &attrs.bucket));
+    return dsi_localize_apply(l, &dsi_op_all_gather, &attrs, *value, value);
 }
 
 /* x in place of signs and a scale: made[], of which the error is the cell's next version. */
@@ -47,19 +63,22 @@ static ds_status exchange(dsi_localizing *l, const dsi_axes *axes, const ds_valu
 {
     const ds_shape shape = ds_graph_meta(l->r.to, in[X]).shape;
     const int64_t n = ds_shape_count(ds_graph_meta(l->r.to, in[WORKER_ERROR]).shape);
-    const dsi_comm_attrs attrs = dsi_localize_comm(l, axes, -1);
+    const exchange_of e = {axes,
+                           dsi_bucket_next(&l->bucket, n, DS_DTYPE_U8, l->params->reduce_bucket)};
+    dsi_comm_attrs attrs = dsi_localize_comm(l, axes, -1);
     const int64_t ranks = attrs.n_ranks;
     ds_value made[DS_MAX_OUT];
+    DS_TRY(dsi_bucket_number(l, e.bucket, &dsi_op_all_to_all, attrs.axes, &attrs.bucket));
     DS_TRY(compress(l, in[X], in[WORKER_ERROR], made));
     out[WORKER_ERROR] = made[ERROR];
     DS_TRY(dsi_localize_reshape(l, ds_shape_2d(ranks, n / BITS / ranks), &made[SIGNS]));
     DS_TRY(dsi_localize_apply(l, &dsi_op_all_to_all, &attrs, made[SIGNS], &made[SIGNS]));
-    DS_TRY(dsi_localize_gather(l, axes, ds_shape_1d(ranks), &made[SCALE]));
+    DS_TRY(gather(l, &e, &dsi_op_average_signs, ranks, &made[SCALE]));
     DS_TRY(read_signs(l, &dsi_op_average_signs, 0, made, &made[X]));
     DS_TRY(compress(l, made[X], in[SERVER_ERROR], made));
     out[SERVER_ERROR] = made[ERROR];
-    DS_TRY(dsi_localize_gather(l, axes, ds_shape_1d(n / BITS), &made[SIGNS]));
-    DS_TRY(dsi_localize_gather(l, axes, ds_shape_1d(ranks), &made[SCALE]));
+    DS_TRY(gather(l, &e, &dsi_op_all_gather, n / BITS, &made[SIGNS]));
+    DS_TRY(gather(l, &e, &dsi_op_expand_signs, ranks, &made[SCALE]));
     DS_TRY(read_signs(l, &dsi_op_expand_signs, ds_shape_count(shape), made, &out[X]));
     return dsi_localize_reshape(l, shape, &out[X]);
 }

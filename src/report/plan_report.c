@@ -10,12 +10,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool dsi_report_is_warm_up(const dsi_plan_report *report, ds_phase phase)
+{
+    const dsi_train_phases *own = &report->plan.own.phases;
+    const bool norm = phase == own->norm && own->onebit.own_norm != DS_NONE;
+    return norm || (phase == own->update && own->onebit.frozen != DS_NONE);
+}
+
 /* Of the steps, how many run a phase; warm-up apart. What the rest waits for when it is weighed is
  * not known before the run: counted as every step. */
 static double share_of(const dsi_plan_report *report, ds_phase phase)
 {
     const dsi_zenflow_spec *z = &report->spec.train.zenflow;
     const dsi_zenflow_phases *own = &report->plan.own.phases.zenflow;
+    if (dsi_report_is_warm_up(report, phase)) {
+        return 0.0;
+    }
     if (phase == own->settle || phase == own->choose || phase == own->fetch) {
         return z->select_every > 0 ? 1.0 / (double)z->select_every : 0.0;
     }
@@ -134,7 +144,7 @@ static void count_collective(dsi_plan_report *r, const dsi_step *step)
         *row = (dsi_report_comm){.op = step->op->name, .axes = axes, .phase = step->phase};
         r->n_comm += 1;
     }
-    const double runs = report_runs(r, step->phase);
+    const double runs = dsi_report_is_warm_up(r, step->phase) ? 1.0 : report_runs(r, step->phase);
     measure(r->plan.train_plan, step, &carried, &sent);
     row->calls += (uint64_t)ceil(runs);
     row->carried += runs * carried;

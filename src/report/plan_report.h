@@ -54,6 +54,10 @@ typedef struct dsi_plan_report {
     dsi_timeline *timeline; /* NULL without a device */
 } dsi_plan_report;
 
+/* Whether only steps of an optimizer's warm-up run a phase. It counts for nothing but
+ * communication, where it has rows of its own. */
+bool dsi_report_is_warm_up(const dsi_plan_report *report, ds_phase phase);
+
 /* Plans and counts. The caller frees the report with dsi_report_free. Errors: those of
  * dsi_engine_read_config and dsi_rank_plan_build. */
 ds_status dsi_report_make(ds_ctx *ctx, const dsi_report_request *request,

@@ -103,6 +103,7 @@ static void print_comm(dsi_buf *text, const dsi_plan_report *r)
         dsi_buf_puts(text, "communication: none\n\n");
         return;
     }
+    bool warm_up = false;
     dsi_buf_puts(text,
                  "communication of a rank in a step      calls   MiB carried      MiB sent\n");
     for (uint32_t i = 0; i < r->n_comm; ++i) {
@@ -111,6 +112,12 @@ static void print_comm(dsi_buf *text, const dsi_plan_report *r)
         dsi_buf_printf(text, "  %-15s %-4s %-9s %11llu %13.2f %13.2f\n", c->op,
                        dsi_axes_label(c->axes, axes), dsi_report_phase(r, c->phase),
                        (unsigned long long)c->calls, c->carried / mib, c->sent / mib);
+        warm_up = warm_up || dsi_report_is_warm_up(r, c->phase);
+    }
+    if (warm_up) {
+        dsi_buf_printf(text,
+                       "  norm: in the %lld steps of the warm-up; own_norm, frozen: behind it\n",
+                       (long long)r->spec.train.onebit.freeze_step);
     }
     dsi_buf_putc(text, '\n');
 }

@@ -14,8 +14,8 @@
 #ifndef DSI_TRAIN_ENGINE_H
 #define DSI_TRAIN_ENGINE_H
 
-#include "compile/run_spec.h"
 #include "ckpt/ckpt_pool.h"
+#include "compile/run_spec.h"
 #include "exec/exec.h"
 #include "io/folder_lock.h"
 #include "pipe/program.h"
@@ -165,9 +165,9 @@ void dsi_engine_dump_state(const ds_engine *engine);
 /* Writes a hyper cell for the t-th update, counted from 1. */
 ds_status dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int64_t t);
 
-/* 1-bit optimizers (engine_onebit.c): whether the warm-up is over; whether what a cell holds is each
- * rank's own, such a cell as a checkpoint has it (a row a rank, extent_out: this rank's), and its
- * content from a checkpoint, or zero. Behind the states of the host. */
+/* 1-bit optimizers (engine_onebit.c): whether the warm-up is over; whether what a cell holds is
+ * each rank's own, such a cell as a checkpoint has it (a row a rank, extent_out: this rank's), and
+ * its content from a checkpoint, or zero. Behind the states of the host. */
 bool dsi_onebit_is_frozen(const ds_engine *engine);
 bool dsi_engine_is_own(const ds_engine *engine, ds_cell cell);
 ds_meta dsi_engine_own_meta(const ds_engine *engine, ds_cell cell, ds_extent *extent_out);

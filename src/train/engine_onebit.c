@@ -26,8 +26,7 @@ ds_meta dsi_engine_own_meta(const ds_engine *engine, ds_cell cell, ds_extent *ex
     const dsi_mesh *mesh = &engine->spec.zero.mesh;
     const ds_meta meta = ds_cells_get(engine->cells, cell)->meta;
     const int64_t n = ds_shape_count(meta.shape);
-    *extent_out =
-        ds_extent_flat(n * dsi_mesh_data_rank(mesh, ds_comm_rank(engine->comm)), n);
+    *extent_out = ds_extent_flat(n * dsi_mesh_data_rank(mesh, ds_comm_rank(engine->comm)), n);
     return (ds_meta){meta.dtype, ds_shape_2d(dsi_mesh_data_size(mesh), n)};
 }
 
@@ -68,10 +67,11 @@ ds_status dsi_onebit_load(ds_engine *engine, const ds_checkpoint *ckpt, dsi_ckpt
         }
     }
     if (lost && dsi_onebit_is_frozen(engine) && ds_comm_rank(engine->comm) == 0) {
-        ds_log(engine->ctx, DS_LOG_WARN,
-               "%s was saved by another number of ranks, or before they exchanged signs: what their "
-               "signs have lost starts at zero",
-               ds_checkpoint_get_info(ckpt)->path);
+        ds_log(
+            engine->ctx, DS_LOG_WARN,
+            "%s was saved by another number of ranks, or before they exchanged signs: what their "
+            "signs have lost starts at zero",
+            ds_checkpoint_get_info(ckpt)->path);
     }
     return DS_OK;
 }

@@ -24,8 +24,7 @@ static void trace_net(ds_nn *nn, const void *config)
     const ds_value b = ds_nn_param(nn, "b", ds_shape_1d(N_B), init, false);
     const ds_dtype dtype = ds_nn_trace(nn)->dtype;
     const ds_value da = ds_nn_cast(nn, ds_nn_input(nn, "a", DS_DTYPE_F32, shape), dtype);
-    const ds_value db =
-        ds_nn_cast(nn, ds_nn_input(nn, "b", DS_DTYPE_F32, ds_shape_1d(N_B)), dtype);
+    const ds_value db = ds_nn_cast(nn, ds_nn_input(nn, "b", DS_DTYPE_F32, ds_shape_1d(N_B)), dtype);
     (void)config;
     ds_nn_output(nn, "loss",
                  ds_nn_add(nn, ds_nn_sum_all(nn, ds_nn_mul(nn, a, da)),
@@ -40,31 +39,30 @@ typedef struct setting {
 
 static dsi_engine_spec make_spec(const setting *s)
 {
-    return (dsi_engine_spec){.train = {.dtype = s->dtype,
-                                       .comm_dtype = s->dtype,
-                                       .accumulate_dtype = DS_DTYPE_F32,
-                                       .state_dtype = DS_DTYPE_F32,
-                                       .master = s->dtype != DS_DTYPE_F32,
-                                       .batch = 1,
-                                       .seq_length = 1,
-                                       .accumulation = 1,
-                                       .optimizer = s->kind,
-                                       .eps = 1e-6,
-                                       .decoupled_decay = true,
-                                       .max_norm = s->max_norm,
-                                       .onebit = {.on = true, .freeze_step = FREEZE}},
-                             .zero = {.comm_dtype = s->dtype,
-                                      .reduce_bucket = 200,
-                                      .gather_bucket = 200},
-                             .lr = 1e-2,
-                             .beta1 = 0.9,
-                             .beta2 = 0.99,
-                             .weight_decay = 0.02,
-                             .decay_all = true,
-                             .loss_scale = dsi_loss_scale_none(),
-                             .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
-                             .seed = 11,
-                             .isa = dsi_cpu_isa()};
+    return (dsi_engine_spec){
+        .train = {.dtype = s->dtype,
+                  .comm_dtype = s->dtype,
+                  .accumulate_dtype = DS_DTYPE_F32,
+                  .state_dtype = DS_DTYPE_F32,
+                  .master = s->dtype != DS_DTYPE_F32,
+                  .batch = 1,
+                  .seq_length = 1,
+                  .accumulation = 1,
+                  .optimizer = s->kind,
+                  .eps = 1e-6,
+                  .decoupled_decay = true,
+                  .max_norm = s->max_norm,
+                  .onebit = {.on = true, .freeze_step = FREEZE}},
+        .zero = {.comm_dtype = s->dtype, .reduce_bucket = 200, .gather_bucket = 200},
+        .lr = 1e-2,
+        .beta1 = 0.9,
+        .beta2 = 0.99,
+        .weight_decay = 0.02,
+        .decay_all = true,
+        .loss_scale = dsi_loss_scale_none(),
+        .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
+        .seed = 11,
+        .isa = dsi_cpu_isa()};
 }
 
 /* What the ranks share. */
