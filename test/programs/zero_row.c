@@ -40,7 +40,8 @@ static int read_row(int argc, char **argv, row *r)
         {"model", r->model, sizeof r->model, NULL},
         {"dtype", r->dtype, sizeof r->dtype, NULL},
         {"transport", r->transport, sizeof r->transport, NULL},
-        {"optimizer", r->optimizer, sizeof r->optimizer, NULL}, /* adam, lamb (not with zenflow) */
+        {"optimizer", r->optimizer, sizeof r->optimizer,
+         NULL}, /* adam, lamb (not with zenflow), onebit (stage 0) */
         {"recompute", r->recompute, sizeof r->recompute, NULL},
         {"offload", r->offload, sizeof r->offload, NULL},
         {"save", r->save, sizeof r->save, NULL},
@@ -164,6 +165,13 @@ static dsi_engine_spec make_spec(const row *r)
         spec.train.max_coeff = 10.0;
         spec.train.min_coeff = 0.01;
     }
+    const bool onebit = strcmp(r->optimizer, "onebit") == 0;
+    if (onebit) {
+        spec.train.optimizer = DS_OPTIMIZER_ONEBIT_ADAM;
+        spec.train.decoupled_decay = true;
+        spec.train.onebit = (dsi_onebit_spec){.on = true, .freeze_step = 2};
+        spec.bias_correction = false;
+    }
     spec.train.zenflow = (dsi_zenflow_spec){.on = r->zenflow != 0, /* chosen at 1 and 3 */
                                             .ratio = 0.2,
                                             .update_every = 2,
@@ -175,7 +183,7 @@ static dsi_engine_spec make_spec(const row *r)
                         .stage = (uint32_t)r->stage,
                         .mics = group_of(r, r->mics),
                         .hpz = r->mics == 0 && !offloads_params(r) ? group_of(r, r->hpz) : 0,
-                        .reduce_each = true, /* deterministic */
+                        .reduce_each = !onebit, /* deterministic */
                         .comm_dtype = dtype,
                         .reduce_bucket = r->bucket,
                         .gather_bucket = r->bucket,
