@@ -36,4 +36,30 @@ model=llama dtype=bf16 ranks=3
 model=gpt2 dtype=f16 ranks=4 accumulation=2
 END
 [ "$(run model=gpt2 dtype=f32 ranks=2)" != "$("$build/zero_row" model=gpt2 steps=6 | grep -o 'hash [0-9a-f]*')" ] || fail "1-bit Adam is Adam"
+# What is carried: five all-reduces in fp32, then a bit an element there and one a slice back.
+cat > "$scratch/llama.json" <<'JSON'
+{"model_type": "llama", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+ "num_key_value_heads": 4, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
+JSON
+cat > "$scratch/ds.json" <<'JSON'
+{"train_micro_batch_size_per_gpu": 2, "comms_logger": {"enabled": true}, "gradient_clipping": 1.0, "optimizer": {"type": "OneBitAdam", "params":
+ {"lr": 1e-3, "freeze_step": 5, "cuda_aware": false, "comm_backend_name": "nccl", "weight_decay": 0.01}}}
+JSON
+for _ in $(seq 400); do echo "the quick brown fox jumps over the lazy dog"; done > "$scratch/text.txt"
+train() { # RANKS WORDS
+    local ranks=$1
+    shift
+    "$build/deepspeed" --num_gpus "$ranks" "$build/ds_train" --model_config "$scratch/llama.json" --tokenizer bytes --data "$scratch/text.txt" \
+        --seq_length 32 --deepspeed_config "$scratch/ds.json" --output "$scratch/out" "$@" > "$scratch/log" 2>&1 || { cat "$scratch/log"; fail "$*"; }
+}
+carries() { # OP SIZE UNIT TIMES, in the first table
+    awk -v want="$*" '/Breakdown/ {exit} $1 ~ /^[a-z_]+$/ {now = $1} now " " $1 " " $2 " " $3 == want {found = 1} END {exit !found}' "$scratch/log" ||
+        { cat "$scratch/log"; fail "not carried: $*"; }
+}
+train 2 --max_steps 12
+carries all_reduce 481.25 KB 5
+carries all_to_all 15.04 KB 7
+carries all_gather 7.52 KB 7
+train 3 --max_steps 14 --resume
+grep -q "what their signs have lost starts at zero" "$scratch/log" || { cat "$scratch/log"; fail "no notice of other ranks"; }
 echo "$n runs, the same bits in each group"

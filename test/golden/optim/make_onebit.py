@@ -26,7 +26,8 @@ STEPS = 10
 FREEZE = 4
 SHAPES = {"a": (5, 7), "b": (13, )}
 COMMON = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.02}
-CASES = [("OnebitAdam", "adam", ranks) for ranks in (1, 2, 4)]
+CASES = [("OnebitAdam", "adam", ranks, 0.0) for ranks in (1, 2, 4)]
+CASES += [("OnebitAdam", "clip", 2, 0.3)]  # largest norm: of the mean, then of each rank's own
 
 
 def module(name, **fields):
@@ -73,7 +74,7 @@ def frozen(optimizer):
                                                                    False)
 
 
-def run(classes, kind, short, size, tensors):
+def run(classes, kind, short, size, most, tensors):
     generator = torch.Generator().manual_seed(77 * size + len(short))
     name = f"{short}{size}"
     start = {k: torch.randn(s, generator=generator) for k, s in SHAPES.items()}
@@ -101,6 +102,8 @@ def run(classes, kind, short, size, tensors):
             for k, p in params.items():
                 all_ranks = grads[k][step]
                 p.grad = all_ranks[rank].clone() if frozen(optimizer) else all_ranks.mean(0)
+            if most > 0.0:
+                torch.nn.utils.clip_grad_norm_(list(params.values()), most)
             optimizer.step()
         if rank == 0:
             for k, p in params.items():
@@ -119,8 +122,8 @@ def run(classes, kind, short, size, tensors):
 def main():
     classes = load(sys.argv[1])
     tensors = {}
-    for kind, short, size in CASES:
-        run(classes, kind, short, size, tensors)
+    for kind, short, size, most in CASES:
+        run(classes, kind, short, size, most, tensors)
     save_file(tensors, os.path.join(sys.argv[2], "onebit.safetensors"))
     for k, v in sorted(tensors.items()):
         if k.endswith("weights"):
