@@ -5,11 +5,12 @@
  * placement changes, and whoever reads the whole combines the terms. mean_by_signs is an exchange
  * (docs/internals/optim.md), x of P elements padded to N on W ranks:
  *
- *     x, worker error (N)     compress_signs   signs (N/8), scale (1)
- *     signs, scale            all_to_all, all_gather   the ranks' signs of the own slice, scales
- * (W) those                   average_signs    the mean of the slice (N/W) mean, server error
- * compress_signs   signs (N/8W), scale (1) signs, scale            all_gather       signs (N/8),
- * scales (W) those                   expand_signs     the mean, everywhere (P)
+ *   1. compress_signs of x and the worker error (N): signs (N/8), a scale (1)
+ *   2. all_to_all of signs, all_gather of scales: the ranks' signs of the own slice, scales (W)
+ *   3. average_signs of those: the mean of the slice (N/W)
+ *   4. compress_signs of the mean and the server error: signs (N/8W), a scale (1)
+ *   5. all_gather of both: signs (N/8), scales (W)
+ *   6. expand_signs of those: the mean, everywhere (P)
  */
 #include "place/localize_impl.h"
 
