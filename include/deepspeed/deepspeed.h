@@ -25,6 +25,7 @@
 #include <deepspeed/op.h>
 #include <deepspeed/place.h>
 #include <deepspeed/plan.h>
+#include <deepspeed/preference.h>
 #include <deepspeed/profile.h>
 #include <deepspeed/safetensors.h>
 #include <deepspeed/schedule.h>

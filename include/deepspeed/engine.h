@@ -71,7 +71,10 @@ typedef struct ds_engine_params {
                          group's limit, or what the launcher's --rank_memory allows: bytes that
                          the rank may use. Up to half of them the plan keeps what would else be
                          made again. On several ranks the least counts. It changes no result */
-    DS_RESERVED(6);
+    const ds_preference *preference; /* default NULL: cross entropy; or this loss of pairs or
+                                        labelled answers (deepspeed/preference.h): a micro-batch of
+                                        B samples is then 2B or B rows. Borrowed for the call */
+    DS_RESERVED(5);
 } ds_engine_params;
 
 /* A named tensor of a batch, or a gradient of a named output. */
@@ -150,7 +153,8 @@ DS_API uint64_t ds_engine_nonfinite_steps(const ds_engine *engine);
 /* The name of the first parameter of which this rank's weights, else of which its gradient, are not
  * finite, of those on the device; NULL: none. Reads all of them. Not collective; borrowed. */
 DS_API const char *ds_engine_first_nonfinite(const ds_engine *engine, bool *is_gradient_out);
-DS_API uint64_t ds_engine_global_samples(const ds_engine *engine); /* rows, of all ranks */
+DS_API uint64_t ds_engine_global_samples(const ds_engine *engine); /* rows, or pairs of them, of
+                                                                      all ranks */
 DS_API uint64_t ds_engine_global_tokens(const ds_engine *engine);  /* of these rows, padding too */
 DS_API bool ds_engine_was_step_applied(const ds_engine *engine);
 DS_API bool ds_engine_is_accumulation_boundary(const ds_engine *engine);

@@ -14,6 +14,7 @@
 
 #include <deepspeed/graph.h>
 #include <deepspeed/op.h>
+#include <deepspeed/preference.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -38,7 +39,10 @@ typedef struct ds_trace {
     uint64_t seed;      /* not used by the trace itself */
     int64_t head_ranks; /* ranks that share the heads of attention: fewer heads of keys and values
                            are repeated until each rank has one; default 0: none are */
-    DS_RESERVED(7);
+    const ds_preference *preference; /* TRAIN, EVAL: ds_nn_linear_cross_entropy makes this loss of
+                                        the rows, and there is no dropout; borrowed for the life of
+                                        the tracer; default NULL: cross entropy */
+    DS_RESERVED(6);
 } ds_trace;
 
 /* A tracer over a graph, borrowed for its life. trace is copied. */
@@ -192,7 +196,9 @@ DS_API ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, d
                                 const ds_attention_params *params);
 
 /* Mean cross entropy of x·weightᵀ against targets i32 (..), -100 ignored; declares "loss" and
- * "count". The logits are never whole in memory. */
+ * "count". The logits are never whole in memory. In a trace with a preference that loss of the rows
+ * in its place (deepspeed/preference.h), declared with "logps" f32 (rows) and "preference_sums"; of
+ * REWARD weight is the head of scores (1,C), and a row's target stands at its last token. */
 DS_API ds_value ds_nn_linear_cross_entropy(ds_nn *nn, ds_value x, ds_value weight,
                                            ds_value targets);
 /* The same from logits (..,V) that exist. */

@@ -60,12 +60,8 @@ static int64_t head_ranks(const maker *m)
 static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
 {
     const dsi_train_spec *train = &m->spec.train;
-    const ds_trace how = {.mode = mode,
-                          .dtype = train->dtype,
-                          .batch = train->batch,
-                          .seq_length = train->seq_length,
-                          .mlp_rows = train->mlp_rows,
-                          .head_ranks = head_ranks(m)};
+    ds_trace how = dsi_train_trace(train, mode);
+    how.head_ranks = head_ranks(m);
     DS_TRY(dsi_forward_graph(m->request->model, &how, train->loss, train->loss_user, m->plan.cells,
                              graph_out));
     const ds_status status = dsi_compress_graph(train->compression, graph_out, NULL);

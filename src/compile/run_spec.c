@@ -2,6 +2,9 @@
 /* From DeepSpeed's configuration to the numbers of a run. */
 #include "compile/run_spec.h"
 
+#include "base/reserved.h"
+
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,6 +203,62 @@ static dsi_autotune_spec read_autotune(const ds_config_autotuning *config)
     return spec;
 }
 
+static bool smooths(ds_preference_loss loss)
+{
+    return loss == DS_PREFERENCE_SIGMOID || loss == DS_PREFERENCE_ROBUST ||
+           loss == DS_PREFERENCE_EXO_PAIR || loss == DS_PREFERENCE_SIMPO;
+}
+
+/* What a preference loss has of numbers, and of which it is not. */
+static ds_status read_preference(ds_ctx *ctx, const ds_engine_params *params, ds_preference *out)
+{
+    const ds_preference *p = params->preference;
+    if (p == NULL) {
+        *out = (ds_preference){0};
+        return DS_OK;
+    }
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_preference", p));
+    const char *name = ds_preference_loss_name(p->loss);
+    if (name == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "preference: %d is no ds_preference_loss", (int)p->loss);
+    }
+    if (params->loss != NULL) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "the preference loss \"%s\" and a loss of the program exclude each other",
+                       name);
+    }
+    if (!(p->beta > 0.0) || !isfinite(p->beta)) {
+        return ds_fail(ctx, DS_ERR_ARG, "beta is %g; of \"%s\" it must be above 0", p->beta, name);
+    }
+    if (!(p->label_smoothing >= 0.0 && p->label_smoothing < 0.5) ||
+        (p->label_smoothing > 0.0 && !smooths(p->loss))) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "label_smoothing is %g; it is from 0 to below 0.5, and above 0 only of "
+                       "sigmoid, robust, exo_pair and simpo; the loss is \"%s\"",
+                       p->label_smoothing, name);
+    }
+    if (p->loss == DS_PREFERENCE_EXO_PAIR && p->label_smoothing <= 0.0) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "exo_pair takes the logarithm of label_smoothing, which is 0; give some "
+                       "value above, such as 0.001");
+    }
+    if (!(p->desirable_weight >= 0.0) || !(p->undesirable_weight >= 0.0) ||
+        p->desirable_weight + p->undesirable_weight <= 0.0 ||
+        !isfinite(p->desirable_weight + p->undesirable_weight)) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "desirable_weight is %g and undesirable_weight %g; they must be 0 or above, "
+                       "and one of them above 0",
+                       p->desirable_weight, p->undesirable_weight);
+    }
+    if (!isfinite(p->gamma) || !(p->center >= 0.0) || !isfinite(p->center)) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "gamma is %g and center %g; expected finite numbers, the second 0 or above",
+                       p->gamma, p->center);
+    }
+    *out = *p;
+    return DS_OK;
+}
+
 ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_engine_spec *spec)
 {
     const ds_config_values *v = params->config != NULL ? dsi_config_values(params->config) : NULL;
@@ -262,6 +321,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->train.n_gradient_outputs = params->n_gradient_outputs;
     spec->train.loss = params->loss;
     spec->train.loss_user = params->loss_user;
+    DS_TRY(read_preference(ctx, params, &spec->train.preference));
     DS_TRY(dsi_accel_choose(ctx, params->accelerator, &spec->accel));
     spec->isa = dsi_accel_isa(&spec->accel);
     return DS_OK;

@@ -437,15 +437,27 @@ static ds_status build_all(builder *b)
     return build_updates(b, b->own->phases.update, factor);
 }
 
+int64_t dsi_train_rows(const dsi_train_spec *spec)
+{
+    return ds_preference_is_paired(spec->preference.loss) ? 2 * spec->batch : spec->batch;
+}
+
+ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode)
+{
+    return (ds_trace){.mode = mode,
+                      .dtype = spec->dtype,
+                      .batch = dsi_train_rows(spec),
+                      .seq_length = spec->seq_length,
+                      .mlp_rows = spec->mlp_rows,
+                      .head_ranks = spec->head_ranks,
+                      .preference =
+                          spec->preference.loss != DS_PREFERENCE_NONE ? &spec->preference : NULL};
+}
+
 ds_status dsi_train_graph(const ds_model *model, const dsi_train_spec *spec, ds_cells *cells,
                           ds_graph **graph_out, dsi_train_cells *cells_out)
 {
-    const ds_trace trace = {.mode = DS_TRACE_TRAIN,
-                            .dtype = spec->dtype,
-                            .batch = spec->batch,
-                            .seq_length = spec->seq_length,
-                            .mlp_rows = spec->mlp_rows,
-                            .head_ranks = spec->head_ranks};
+    const ds_trace trace = dsi_train_trace(spec, DS_TRACE_TRAIN);
     builder b = {.spec = spec, .ctx = cells->ctx, .cells = cells, .own = cells_out};
     memset(cells_out, 0xff, sizeof *cells_out); /* all DS_NONE */
     DS_TRY(dsi_forward_graph(model, &trace, spec->loss, spec->loss_user, cells, &b.graph));

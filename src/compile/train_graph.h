@@ -45,7 +45,8 @@ typedef struct dsi_train_spec {
     bool master;               /* keep fp32 weights beside 16-bit parameters */
     int64_t head_ranks;        /* ranks that share the heads of attention; 0: one */
     int64_t mlp_rows;          /* tokens of a tile of the feed-forward parts; 0: not tiled */
-    int64_t batch, seq_length; /* of a micro-batch */
+    int64_t batch, seq_length; /* of a micro-batch: samples, tokens a row */
+    ds_preference preference;  /* loss NONE: cross entropy */
     int64_t accumulation;
     ds_optimizer_kind optimizer; /* not NONE */
     double eps;
@@ -64,6 +65,11 @@ typedef struct dsi_train_spec {
     dsi_loss_fn loss; /* NULL: the model declares "loss" */
     void *loss_user;
 } dsi_train_spec;
+
+/* Rows of a micro-batch: two for a pair of preferences. */
+int64_t dsi_train_rows(const dsi_train_spec *spec);
+/* The trace of a micro-batch. It refers to the specification. */
+ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode);
 
 /* Of ZenFlow; DS_NONE without it. */
 typedef struct dsi_zenflow_phases {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of the tracer, shared by nn.c and nn_layers.c. */
+/* Inside of the tracer, shared by nn*.c. */
 #ifndef DSI_NN_NN_H
 #define DSI_NN_NN_H
 
@@ -25,5 +25,9 @@ ds_value dsi_nn_cell(ds_nn *nn, const ds_cell_info *info);
 void dsi_nn_path(ds_nn *nn, const char *name, char *path, size_t n);
 void dsi_nn_apply_all(ds_nn *nn, const ds_op *op, const void *attrs, const ds_value *in,
                       uint32_t n_in, ds_value *out);
+
+/* Declares "loss", "count", "logps" and "preference_sums" of the trace's preference loss, and gives
+ * back the loss. nn_preference.c. */
+ds_value dsi_nn_preference(ds_nn *nn, ds_value x, ds_value weight, ds_value targets);
 
 #endif

@@ -144,9 +144,15 @@ static ds_value random_state(ds_nn *nn)
     return nn->rng;
 }
 
+/* Preferences compare log-probabilities with those of the start, which have none. */
+static bool drops(const ds_nn *nn, double p)
+{
+    return nn->trace.mode == DS_TRACE_TRAIN && nn->trace.preference == NULL && p > 0.0;
+}
+
 ds_value ds_nn_dropout(ds_nn *nn, ds_value x, double p)
 {
-    if (nn->trace.mode != DS_TRACE_TRAIN || p <= 0.0) {
+    if (!drops(nn, p)) {
         return x;
     }
     const dsi_dropout_attrs attrs = {.p = p, .site = ++nn->n_sites};
@@ -242,7 +248,7 @@ ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value
                    (long long)params->window);
         return DS_NONE;
     }
-    const bool dropout = nn->trace.mode == DS_TRACE_TRAIN && params->dropout > 0.0;
+    const bool dropout = drops(nn, params->dropout);
     dsi_attention_attrs attrs = {
         .n_heads = params->n_heads,
         .n_kv_heads = params->n_kv_heads,
@@ -278,6 +284,9 @@ static ds_value declare_loss(ds_nn *nn, const ds_value *out)
 
 ds_value ds_nn_linear_cross_entropy(ds_nn *nn, ds_value x, ds_value weight, ds_value targets)
 {
+    if (nn->trace.preference != NULL) {
+        return dsi_nn_preference(nn, x, weight, targets);
+    }
     const dsi_linear_ce_attrs attrs = {.ce.ignore_index = -100};
     const ds_value in[3] = {x, weight, targets};
     ds_value out[DS_MAX_OUT];
@@ -289,6 +298,13 @@ ds_value ds_nn_cross_entropy(ds_nn *nn, ds_value logits, ds_value targets)
 {
     const dsi_ce_attrs attrs = {.ignore_index = -100};
     const ds_value in[2] = {logits, targets};
+    if (nn->trace.preference != NULL) {
+        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                   "the preference loss \"%s\" is made of ds_nn_linear_cross_entropy; this model "
+                   "calls ds_nn_cross_entropy",
+                   ds_preference_loss_name(nn->trace.preference->loss));
+        return DS_NONE;
+    }
     ds_value out[DS_MAX_OUT];
     dsi_nn_apply_all(nn, &dsi_op_cross_entropy, &attrs, in, 2, out);
     return declare_loss(nn, out);

@@ -200,6 +200,30 @@ extern const ds_op dsi_op_linear_cross_entropy_part_backward;
 extern const ds_op dsi_op_cross_entropy;
 extern const ds_op dsi_op_cross_entropy_backward;
 
+/* ---- logprob.c ------------------------------------------------------------------------------ */
+/* linear_logprob: x (..,C), w, targets i32 (..) → logp f32 (..): log softmax(x·wᵀ)[target], 0 where
+ * the target is ignore_index; lse f32 (..). Attrs dsi_ce_attrs; logits as of linear_cross_entropy.
+ * linear_logprob_backward: dlogp f32 (..), x, w, targets, lse, [dw_in f32] → [dx act], [dw f32 in
+ * w's layout (+ dw_in)]; attrs dsi_ce_backward_attrs. */
+extern const ds_op dsi_op_linear_logprob;
+extern const ds_op dsi_op_linear_logprob_backward;
+
+/* ---- preference.c --------------------------------------------------------------------------- */
+typedef struct dsi_preference_attrs {
+    int64_t loss; /* a ds_preference_loss, not NONE */
+    double beta, label_smoothing, gamma, center;
+    double desirable_weight, undesirable_weight;
+} dsi_preference_attrs;
+/* What the operator counts, in its output `sums`: the fields of ds_preference_sums. */
+enum { DSI_PREFERENCE_SUMS = 11 };
+/* preference: logp f32 (R,T), counted i32 (R,T) (-100: not in the answer), [targets i32 (R,T) of
+ * ORPO's nll], [ref f32 (R)], [labels i32 (R)], [kl f32 ()] → loss f32 (), count f32 () of pairs or
+ * rows with a counted target, logps f32 (R), sums f32 (DSI_PREFERENCE_SUMS). The formulas stand in
+ * deepspeed/preference.h.
+ * preference_backward: dloss f32 (), then the same → dlogp f32 (R,T) */
+extern const ds_op dsi_op_preference;
+extern const ds_op dsi_op_preference_backward;
+
 /* ---- softmax.c ------------------------------------------------------------------------------ */
 /* softmax: x (..,C) → y over the last dim. softmax_backward: dy, y → dx */
 extern const ds_op dsi_op_softmax;

@@ -153,6 +153,9 @@ static uint32_t accumulating_input(const fuser *f, ds_node n, ds_value dw)
     if (node->op == &dsi_op_linear_cross_entropy_backward && dw == out_of(f, n, 1)) {
         return 6;
     }
+    if (node->op == &dsi_op_linear_logprob_backward && dw == out_of(f, n, 1)) {
+        return 5;
+    }
     if (node->op == &dsi_op_linear_dw && dw == out_of(f, n, 0) &&
         ((const dsi_linear_dw_attrs *)node->attrs)->with_bias == 0) {
         return 2;

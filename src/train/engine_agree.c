@@ -77,11 +77,7 @@ static ds_status same_facts(const ds_engine *engine)
 static ds_status print_model(const ds_engine *engine, char **text_out)
 {
     const dsi_train_spec *t = &engine->spec.train;
-    const ds_trace how = {.mode = DS_TRACE_TRAIN,
-                          .dtype = t->dtype,
-                          .batch = t->batch,
-                          .seq_length = t->seq_length,
-                          .mlp_rows = t->mlp_rows};
+    const ds_trace how = dsi_train_trace(t, DS_TRACE_TRAIN);
     ds_cells *cells = NULL;
     ds_graph *graph = NULL;
     DS_TRY(ds_cells_create(engine->ctx, CELLS, &cells));

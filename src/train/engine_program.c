@@ -160,11 +160,12 @@ static const dsi_program_action count_skip_action = {"count_skip", count_skip};
 static ds_status count_step(void *user)
 {
     ds_engine *engine = user;
-    const uint64_t samples = (uint64_t)(engine->micro_step * engine->spec.train.batch) *
-                             dsi_mesh_data_size(&engine->spec.zero.mesh);
+    const dsi_train_spec *t = &engine->spec.train;
+    const uint64_t batches =
+        (uint64_t)engine->micro_step * dsi_mesh_data_size(&engine->spec.zero.mesh);
     engine->global_steps += 1;
-    engine->global_samples += samples;
-    engine->global_tokens += samples * (uint64_t)engine->spec.train.seq_length;
+    engine->global_samples += batches * (uint64_t)t->batch;
+    engine->global_tokens += batches * (uint64_t)(dsi_train_rows(t) * t->seq_length);
     engine->micro_step = 0;
     return dsi_loss_scale_update(engine->ctx, &engine->spec.loss_scale, !engine->applied);
 }

@@ -2,6 +2,8 @@
 /* The table of cases of the operator harness: one row a case. harness.h explains the notation. */
 #include "op/harness.h"
 
+#include <deepspeed/preference.h>
+
 /* A row names only what matters to it. */
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 
@@ -48,7 +50,18 @@
 #define ATT_PACKED(a) FORWARD(&dsi_op_attention, a, 1, {1}, {4, 5})
 #define CE_SAVED(a)   FORWARD(&dsi_op_linear_cross_entropy, a, 3, {1, 2, 3}, {-1, 4, 5, -1})
 #define CE_KEPT       FORWARD(&dsi_op_cross_entropy, CE(0), 2, {2, 3}, {-1, 4, 5})
-#define TOP           FORWARD(&dsi_op_abs_max, NULL, 1, {0}, {1})
+#define LOGPROB(a)    FORWARD(&dsi_op_linear_logprob, a, 3, {1, 2, 3}, {-1, 4})
+#define PREF(k, ...)                                                                               \
+    ATTRS(dsi_preference_attrs, .loss = DS_PREFERENCE_##k, .beta = 0.3, __VA_ARGS__)
+#define PAIRS      "stat[6,7] i32[6,7]<9m - f32[6]"
+#define PAIRS_BACK "stat[]=1.5 stat[6,7] i32[6,7]<9m - f32[6]"
+#define PREF_ROWS(k, ...)                                                                          \
+    {&dsi_op_preference, #k, PAIRS, PREF(k, __VA_ARGS__), .flags = OP_F32},                        \
+    {                                                                                              \
+        &dsi_op_preference_backward, #k, PAIRS_BACK, PREF(k, __VA_ARGS__),                         \
+            .flags = OP_F32 | OP_NO_GRAD                                                           \
+    }
+#define TOP FORWARD(&dsi_op_abs_max, NULL, 1, {0}, {1})
 
 #define BINARY_ROWS(op)                                                                            \
     {&op, "same shape", "act[3,5,33] act[3,5,33]+", .flags = OP_EXACT},                            \
@@ -323,6 +336,48 @@ const op_case op_cases[] = {
     {&dsi_op_linear_cross_entropy_dw, "beyond every block",
      "stat[]=1 act[261,97] stat[261,4111]~2 i32[261]<4111m stat[261] stat[] f32[4111,97]", CE(0),
      .loose = 4, .forward = CE_KEPT},
+    /* linear_logprob */
+    {&dsi_op_linear_logprob, "V,C", "act[2,9,33] act[67,33] i32[2,9]<67", CE(0), .loose = 2},
+    {&dsi_op_linear_logprob, "C,V and ignored", "act[37,64] act[64,131] i32[37]<131m",
+     CE(.transposed = 1), .loose = 2},
+    {&dsi_op_linear_logprob, "all ignored", "act[3,16] act[20,16] i32[3]=-100", CE(0)},
+    {&dsi_op_linear_logprob, "large vocabulary", "act[70,48] act[1037,48] i32[70]<1037m", CE(0),
+     .loose = 2, .flags = OP_NO_GRAD},
+    {&dsi_op_linear_logprob_backward, "V,C",
+     "stat[2,9] act[2,9,33] act[67,33] i32[2,9]<67m stat[2,9]", CEB(.no_dx = 0), .loose = 4,
+     .forward = LOGPROB(CE(0))},
+    {&dsi_op_linear_logprob_backward, "C,V, adds",
+     "stat[37] act[37,64] act[64,131] i32[37]<131m stat[37] f32[64,131]", CEB(.ce.transposed = 1),
+     .loose = 4, .forward = LOGPROB(CE(.transposed = 1))},
+    {&dsi_op_linear_logprob_backward, "no dw",
+     "stat[37] act[37,64] act[131,64] i32[37]<131m stat[37]", CEB(.no_dw = 1), .loose = 4,
+     .forward = LOGPROB(CE(0))},
+    {&dsi_op_linear_logprob_backward, "large vocabulary",
+     "stat[70] act[70,48] act[1037,48] i32[70]<1037m stat[70]", CEB(.no_dx = 0), .loose = 4,
+     .forward = LOGPROB(CE(0))},
+    /* preference */
+    PREF_ROWS(SIGMOID, .label_smoothing = 0.0),
+    PREF_ROWS(SIGMOID, .label_smoothing = 0.1),
+    PREF_ROWS(HINGE, .gamma = 0.0),
+    PREF_ROWS(IPO, .gamma = 0.0),
+    PREF_ROWS(ROBUST, .label_smoothing = 0.1),
+    PREF_ROWS(EXO_PAIR, .label_smoothing = 0.1),
+    PREF_ROWS(NCA_PAIR, .gamma = 0.0),
+    PREF_ROWS(BCO_PAIR, .gamma = 0.0),
+    PREF_ROWS(SPPO_HARD, .gamma = 0.0),
+    PREF_ROWS(APO_ZERO, .gamma = 0.0),
+    PREF_ROWS(APO_DOWN, .gamma = 0.0),
+    PREF_ROWS(SIGMOID_NORM, .gamma = 0.0),
+    {&dsi_op_preference, "SIMPO", "stat[4,9] i32[4,9]<9m",
+     PREF(SIMPO, .gamma = 0.5, .label_smoothing = 0.1), .flags = OP_F32},
+    {&dsi_op_preference, "REWARD", "stat[4,9] i32[4,9]<9m", PREF(REWARD, .center = 0.1),
+     .flags = OP_F32},
+    {&dsi_op_preference, "padding", "stat[4,3] i32[4,3]=-100", PREF(IPO, .gamma = 0.0),
+     .flags = OP_F32},
+    {&dsi_op_preference, "KTO", "stat[5,7] i32[5,7]<9m - f32[5] i32[5]<2 f32[]=0.25",
+     PREF(KTO, .desirable_weight = 1.0, .undesirable_weight = 1.5), .flags = OP_F32},
+    {&dsi_op_preference, "APO_UNPAIRED", "stat[5,7] i32[5,7]<9m - f32[5] i32[5]<2",
+     PREF(APO_UNPAIRED, .desirable_weight = 1.0, .undesirable_weight = 1.5), .flags = OP_F32},
     {&dsi_op_cross_entropy, "odd", "act[2,9,67]~2 i32[2,9]<67m", CE(0), .loose = 2},
     {&dsi_op_cross_entropy_backward, "odd", "stat[]=1.5 act[18,67]~2 i32[18]<67m stat[18] stat[]",
      CE(0), .loose = 2, .forward = FORWARD(&dsi_op_cross_entropy, CE(0), 2, {1, 2}, {-1, 3, 4})},

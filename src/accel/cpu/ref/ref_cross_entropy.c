@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reference kernels of cross_entropy and linear_cross_entropy with their backward operators.
+/* Reference kernels of cross_entropy, linear_cross_entropy and linear_logprob with their backward
+ * operators.
  *
  * Logits exist for a block of rows (forward, dx) or a panel of columns (dw) at a time only.
  */
@@ -244,6 +245,46 @@ static ds_status linear_cross_entropy_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
+/* ---- linear_logprob: a number for each row ----------------------------------------------------
+ */
+static void linear_logprob_blocks(const ds_kernel_call *call, int64_t begin, int64_t end,
+                                  uint32_t slot)
+{
+    const dsi_ce_attrs *a = call->sig->attrs;
+    const ref_matrix w = weight(call, 1);
+    const int32_t *targets = call->in[2].data;
+    const int64_t rows = ds_shape_rows(call->in[0].meta.shape);
+    real *z = ref_slot(call, slot, row_reals(w.n_in, w.n_out));
+    real *panel = z + ROW_BLOCK * w.n_out;
+    real *buffer = panel + REF_PANEL * w.n_in;
+    for (int64_t b = begin; b < end; ++b) {
+        const int64_t row = b * ROW_BLOCK;
+        const int64_t n = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
+        block_logits(&call->in[0], &w, row, n, z, panel, buffer);
+        for (int64_t r = 0; r < n; ++r) {
+            const int32_t target = targets[row + r];
+            const real *zr = z + r * w.n_out;
+            const real lse = log_sum_exp(zr, w.n_out);
+            ref_set(&call->out[1], row + r, lse);
+            ref_set(&call->out[0], row + r, target == a->ignore_index ? R(0.0) : zr[target] - lse);
+        }
+    }
+}
+
+static size_t linear_logprob_work(const ds_kernel_sig *sig)
+{
+    const int64_t c = ds_shape_last(sig->in[0].shape);
+    return ref_slot_bytes(sig, row_reals(c, vocabulary(sig, 1)));
+}
+
+static ds_status linear_logprob_run(const ds_kernel_call *call)
+{
+    const int64_t rows = ds_shape_rows(call->in[0].meta.shape);
+    DS_TRY(check_targets(call, &call->in[2], weight(call, 1).n_out));
+    dsi_ref_for(call, n_blocks(rows, ROW_BLOCK), linear_logprob_blocks);
+    return DS_OK;
+}
+
 /* ---- by parts of the vocabulary --------------------------------------------------------------
  */
 /* Targets are of the whole vocabulary. */
@@ -324,11 +365,13 @@ static ds_status cross_entropy_join_run(const ds_kernel_call *call)
 }
 
 /* ---- backward: dloss, x, w, targets, lse, count, [dw_in] → [dx], [dw] -----------------------
- * Of kept logits: dloss, w or x, logits, targets, lse, count, [dw_in] → dx or dw. */
+ * Of linear_logprob: dlogp, x, w, targets, lse, [dw_in] → [dx], [dw]. Of kept logits: dloss, w or
+ * x, logits, targets, lse, count, [dw_in] → dx or dw. */
 typedef struct ref_loss {
     const ds_kernel_call *call;
     const ds_tensor *x, *logits; /* NULL: not there */
     const ds_tensor *targets, *lse, *start;
+    const ds_tensor *dlogp;   /* of linear_logprob; NULL: `scale` is that of all rows */
     const ds_tensor *dx, *dw; /* NULL: not asked for */
     ref_matrix w;             /* of a dw alone: dw's shape, no numbers */
     ds_dtype type;            /* of x and w */
@@ -349,12 +392,14 @@ static ref_loss loss_of(const ds_kernel_call *call)
     const bool only_dx = call->sig->op == &dsi_op_linear_cross_entropy_dx;
     const bool only_dw = call->sig->op == &dsi_op_linear_cross_entropy_dw;
     const bool by_parts = call->sig->op == &dsi_op_linear_cross_entropy_part_backward;
+    const bool by_rows = call->sig->op == &dsi_op_linear_logprob_backward;
     ref_loss l = {.call = call,
                   .targets = &call->in[3],
                   .lse = &call->in[4],
                   .type = call->in[1].meta.dtype,
                   .rows = ds_shape_count(call->in[3].meta.shape),
-                  .scale = scale_of(&call->in[0], &call->in[5])};
+                  .dlogp = by_rows ? &call->in[0] : NULL,
+                  .scale = by_rows ? R(0.0) : scale_of(&call->in[0], &call->in[5])};
     if (only_dx) {
         l.logits = &call->in[2];
         l.dx = made(call, 0);
@@ -370,7 +415,7 @@ static ref_loss loss_of(const ds_kernel_call *call)
         l.dx = made(call, 0);
         l.dw = made(call, 1);
         l.w = weight(call, 2);
-        l.start = ref_in(call, by_parts ? 7 : 6);
+        l.start = ref_in(call, by_parts ? 7 : by_rows ? 5 : 6);
     }
     l.first = by_parts ? first_row(&call->in[6]) : 0;
     l.n_all = by_parts ? ((const dsi_ce_part_attrs *)call->sig->attrs)->n_rows : l.w.n_out;
@@ -385,7 +430,8 @@ static real rounded_dlogit(const ref_loss *l, int64_t n, int64_t v, real z)
     if (target == a->ignore_index) {
         return R(0.0);
     }
-    return ref_round(l->type, dlogit(z, ref_get(l->lse, n), v == target - l->first, l->scale));
+    const real scale = l->dlogp != NULL ? -ref_get(l->dlogp, n) : l->scale;
+    return ref_round(l->type, dlogit(z, ref_get(l->lse, n), v == target - l->first, scale));
 }
 
 static int64_t column_reals(int64_t c)
@@ -509,6 +555,8 @@ REF_KERNEL(linear_cross_entropy_part, linear_cross_entropy_part_run,
            linear_cross_entropy_part_work);
 REF_KERNEL(cross_entropy_join, cross_entropy_join_run, NULL);
 REF_KERNEL(linear_cross_entropy_part_backward, linear_cross_entropy_backward_run, backward_work);
+REF_KERNEL(linear_logprob, linear_logprob_run, linear_logprob_work);
+REF_KERNEL(linear_logprob_backward, linear_cross_entropy_backward_run, backward_work);
 REF_KERNEL(linear_cross_entropy_dx, linear_cross_entropy_backward_run, backward_work);
 REF_KERNEL(linear_cross_entropy_dw, linear_cross_entropy_backward_run, backward_work);
 const ds_kernel *const DSI_REF(cross_entropy)[] = {&cross_entropy_kernel,
@@ -520,4 +568,6 @@ const ds_kernel *const DSI_REF(cross_entropy)[] = {&cross_entropy_kernel,
                                                    &linear_cross_entropy_part_kernel,
                                                    &cross_entropy_join_kernel,
                                                    &linear_cross_entropy_part_backward_kernel,
+                                                   &linear_logprob_kernel,
+                                                   &linear_logprob_backward_kernel,
                                                    NULL};

@@ -15,6 +15,7 @@
     X(rope)                                                                                        \
     X(attention)                                                                                   \
     X(cross_entropy)                                                                               \
+    X(preference)                                                                                  \
     X(softmax)                                                                                     \
     X(dropout)                                                                                     \
     X(elementwise)                                                                                 \

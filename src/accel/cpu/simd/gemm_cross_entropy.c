@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear_cross_entropy on the matrix-product engine.
+/* linear_cross_entropy and linear_logprob on the matrix-product engine.
  *
  * The logits of all rows for one panel of columns exist in fp32, in scratch or where they are kept;
  * then the running maximum and sum of each row take them in (Milakov and Gimelshein, "Online
@@ -125,6 +125,18 @@ static void finish_part(const ds_kernel_call *call, const ce_forward *f)
     memcpy(call->out[1].data, call->in[3].data, ds_meta_bytes(call->in[3].meta));
 }
 
+/* Of linear_logprob: a number for each row. */
+static void finish_rows(const ds_kernel_call *call, const ce_forward *f)
+{
+    const dsi_ce_attrs *a = call->sig->attrs;
+    float *logp = call->out[0].data;
+    float *lse = call->out[1].data;
+    for (int64_t row = 0; row < f->rows; ++row) {
+        lse[row] = f->top[row] + logf(f->sum[row]);
+        logp[row] = f->targets[row] != a->ignore_index ? f->hit[row] - lse[row] : 0.0f;
+    }
+}
+
 /* A part is told by its `rows`, NULL: the whole vocabulary. */
 static ds_status run(const ds_kernel_call *call, const ds_tensor *part, ds_isa isa)
 {
@@ -162,6 +174,8 @@ static ds_status run(const ds_kernel_call *call, const ds_tensor *part, ds_isa i
     }
     if (part != NULL) {
         finish_part(call, &f);
+    } else if (call->sig->op == &dsi_op_linear_logprob) {
+        finish_rows(call, &f);
     } else {
         finish_forward(call, &f);
     }
@@ -180,6 +194,10 @@ static ds_status linear_cross_entropy_part_run(const ds_kernel_call *call, ds_is
 
 #define linear_cross_entropy_part_supports linear_cross_entropy_supports
 #define linear_cross_entropy_part_work     linear_cross_entropy_work
+#define linear_logprob_supports            linear_cross_entropy_supports
+#define linear_logprob_work                linear_cross_entropy_work
+#define linear_logprob_run                 linear_cross_entropy_run
 
 DSI_GEMM_KERNEL(linear_cross_entropy)
 DSI_GEMM_KERNEL(linear_cross_entropy_part)
+DSI_GEMM_KERNEL(linear_logprob)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The backward operators of linear_cross_entropy on the matrix-product engine.
+/* The backward operators of linear_cross_entropy and linear_logprob on the matrix-product engine.
  *
  * A panel of logits, made again or kept by the forward operator, becomes rounded gradients; these
  * are multiplied twice: into dx, summed over panels in fp32, and into the panel's rows of dw. Of
@@ -9,7 +9,8 @@
  */
 #include "accel/cpu/simd/gemm_cross_entropy.h"
 
-/* Where an operator has its operands; -1: nowhere. dloss is input 0. */
+/* Where an operator has its operands; -1: nowhere. dloss is input 0; without a count it is dlogp, a
+ * number for each row. */
 typedef struct ce_operands {
     int x, w, kept, targets, lse, count, dw_in; /* inputs */
     int dx, dw;                                 /* outputs */
@@ -18,6 +19,7 @@ typedef struct ce_operands {
 
 static const ce_operands both = {1, 2, -1, 3, 4, 5, 6, 0, 1, 0};
 static const ce_operands of_part = {1, 2, -1, 3, 4, 5, 7, 0, 1, 6};
+static const ce_operands by_rows = {1, 2, -1, 3, 4, -1, 5, 0, 1, 0};
 static const ce_operands only_dx = {-1, 1, 2, 3, 4, 5, -1, 0, -1, 0};
 static const ce_operands only_dw = {1, -1, 2, 3, 4, 5, 6, -1, 0, 0};
 
@@ -57,8 +59,9 @@ typedef struct ce_backward {
     const float *lse;
     int64_t ignored;
     int64_t rows, column, n;
-    int64_t first; /* number of the first column in the whole vocabulary */
-    float scale;   /* dloss / count */
+    int64_t first;      /* number of the first column in the whole vocabulary */
+    float scale;        /* dloss / count */
+    const float *dlogp; /* per row, instead of `scale`; NULL: none */
 } ce_backward;
 
 DSI_INLINE void turn_row(const ce_backward *b, ds_dtype type, int64_t row)
@@ -66,7 +69,8 @@ DSI_INLINE void turn_row(const ce_backward *b, ds_dtype type, int64_t row)
     const float *z = b->logits + row * b->stride;
     const size_t at = (size_t)row * PANEL;
     const bool counts = b->targets[row] != b->ignored;
-    const vf scale = vf_set(counts ? b->scale : 0.0f);
+    const float factor = b->dlogp != NULL ? -b->dlogp[row] : b->scale;
+    const vf scale = vf_set(counts ? factor : 0.0f);
     const vf lse = vf_set(b->lse[row]);
     const size_t n = (size_t)b->n;
     size_t i = 0;
@@ -256,7 +260,8 @@ static ds_status run(const ds_kernel_call *call, const ce_operands *o, ds_isa is
 {
     const dsi_ce_attrs *a = call->sig->attrs;
     const ce_work at = work_of(call->sig, o, isa);
-    const float count = *(const float *)call->in[o->count].data;
+    const float *dloss = call->in[0].data;
+    const float count = o->count >= 0 ? *(const float *)call->in[o->count].data : 0.0f;
     char *work = call->work;
     ce_run r = {.call = call,
                 .o = o,
@@ -275,7 +280,8 @@ static ds_status run(const ds_kernel_call *call, const ce_operands *o, ds_isa is
                      .ignored = a->ignore_index,
                      .rows = r.s.rows,
                      .first = o->part > 0 ? ((const int32_t *)call->in[o->part].data)[0] : 0,
-                     .scale = count > 0.0f ? *(const float *)call->in[0].data / count : 0.0f};
+                     .scale = count > 0.0f ? *dloss / count : 0.0f,
+                     .dlogp = o->count < 0 ? dloss : NULL};
     DS_TRY(ce_check_targets(call, &call->in[o->targets],
                             o->part > 0 ? ((const dsi_ce_part_attrs *)call->sig->attrs)->n_rows
                                         : r.s.vocab));
@@ -321,3 +327,4 @@ CE_BACKWARD(linear_cross_entropy_backward, &both)
 CE_BACKWARD(linear_cross_entropy_dx, &only_dx)
 CE_BACKWARD(linear_cross_entropy_dw, &only_dw)
 CE_BACKWARD(linear_cross_entropy_part_backward, &of_part)
+CE_BACKWARD(linear_logprob_backward, &by_rows)

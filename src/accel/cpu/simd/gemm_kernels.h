@@ -19,7 +19,9 @@
     X(linear_cross_entropy_dx)                                                                     \
     X(linear_cross_entropy_part)                                                                   \
     X(linear_cross_entropy_part_backward)                                                          \
-    X(linear_cross_entropy_dw)
+    X(linear_cross_entropy_dw)                                                                     \
+    X(linear_logprob)                                                                              \
+    X(linear_logprob_backward)
 
 /* supports(sig), work(sig, isa) and run(call, isa) of an operator become its kernels. */
 #define DSI_GEMM_KERNEL_AT(op_name, suffix, text, level)                                           \
