@@ -135,6 +135,9 @@ DS_API ds_comm *ds_engine_data_comm(const ds_engine *engine);
 /* A named output of the newest forward (borrowed until the next call that runs something). */
 DS_API ds_status ds_engine_output(ds_engine *engine, const char *name, ds_tensor *tensor_out);
 
+/* The same of the newest ds_engine_eval_batch, right behind it. */
+DS_API ds_status ds_engine_eval_output(ds_engine *engine, const char *name, ds_tensor *tensor_out);
+
 /* ---- accessors ---- */
 DS_API double ds_engine_loss(const ds_engine *engine);      /* of the newest forward */
 DS_API double ds_engine_grad_norm(const ds_engine *engine); /* before clipping, unscaled; of the

@@ -61,20 +61,28 @@ static ds_status check_head(ds_ctx *ctx, const ds_model *model, const ds_safeten
                    head->path, embedding->name);
 }
 
+/* Of a reward model made of a language model. */
+static bool is_left_head(const ds_cells *cells, const char *name)
+{
+    return strcmp(name, head_name) == 0 &&
+           ds_cells_find(cells, DS_CELL_PARAM, DSI_SCORE_HEAD) != DS_NONE;
+}
+
 static bool is_tied_head(const ds_model *model, const char *name)
 {
     const ds_model_info *info = ds_model_get_info(model);
     return info->tied_embeddings && info->embedding != NULL && strcmp(name, head_name) == 0;
 }
 
-static ds_status check_extra(ds_ctx *ctx, const ds_model *model, const ds_safetensors *st,
-                             const bool *used)
+static ds_status check_extra(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
+                             const ds_safetensors *st, const bool *used)
 {
     for (size_t i = 0; i < ds_safetensors_count(st); ++i) {
         const ds_safetensor *tensor = ds_safetensors_at(st, i);
         if (!used[i] && is_tied_head(model, tensor->name)) {
             DS_TRY(check_head(ctx, model, st));
-        } else if (!used[i] && !ds_model_ignores(model, tensor->name)) {
+        } else if (!used[i] && !ds_model_ignores(model, tensor->name) &&
+                   !is_left_head(cells, tensor->name)) {
             return ds_fail(ctx, DS_ERR_FORMAT,
                            "%s: the tensor %s is not part of this model (%s); does config.json "
                            "belong to these weights?",
@@ -99,17 +107,17 @@ ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *
             continue; /* what belongs to a parameter is the run's, not the model's */
         }
         by_cell[c] = find(model, st, cell->name);
-        if (by_cell[c] == NULL) {
+        if (by_cell[c] == NULL && strcmp(cell->name, DSI_SCORE_HEAD) != 0) {
             const ds_safetensor *first = ds_safetensors_at(st, 0);
             status = ds_fail(ctx, DS_ERR_NOT_FOUND, "%s: the tensor %s is missing",
                              first != NULL ? first->path : "weights", cell->name);
-        } else {
+        } else if (by_cell[c] != NULL) {
             used[by_cell[c] - ds_safetensors_at(st, 0)] = true; /* they lie side by side */
             status = check_meta(ctx, cell, by_cell[c]);
         }
     }
     if (status >= 0) {
-        status = check_extra(ctx, model, st, used);
+        status = check_extra(ctx, model, cells, st, used);
     }
     free(used);
     return status;

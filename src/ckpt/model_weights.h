@@ -6,7 +6,12 @@
 #include <deepspeed/model.h>
 #include <deepspeed/safetensors.h>
 
-/* Fills by_cell (ds_cells_count entries): the tensor of each PARAM cell, NULL for other cells.
+/* The head of a reward model, which stands in the place of the output projection: a folder of a
+ * language model has none, and its projection is not read. */
+#define DSI_SCORE_HEAD "score.weight"
+
+/* Fills by_cell (ds_cells_count entries): the tensor of each PARAM cell, NULL for other cells, and
+ * for the head of scores where the files have none.
  * Names are tried as they are, then without the model's base prefix (files of the bare model).
  * Errors: ERR_NOT_FOUND (a parameter without tensor), ERR_SHAPE (another shape, or no real
  * numbers), ERR_FORMAT (a tensor that the model does not have): each names tensor and file. */

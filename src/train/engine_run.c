@@ -134,3 +134,9 @@ ds_status ds_engine_output(ds_engine *engine, const char *name, ds_tensor *tenso
     DS_TRY(expect(engine, DSI_CALL_BACKWARD, "ds_engine_output"));
     return dsi_exec_output(engine->exec, engine->train_id, name, tensor_out);
 }
+
+ds_status ds_engine_eval_output(ds_engine *engine, const char *name, ds_tensor *tensor_out)
+{
+    DS_TRY(dsi_engine_check_whole(engine, "ds_engine_eval_output"));
+    return dsi_exec_output(engine->exec, engine->eval_id, name, tensor_out);
+}

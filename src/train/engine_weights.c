@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fills the parameters: freshly, or from a model folder. */
 #include "base/rng.h"
+#include "ckpt/model_weights.h"
 #include "train/engine.h"
 
 #include <deepspeed/op.h>
@@ -70,7 +71,8 @@ static ds_status init_parameter(ds_engine *engine, ds_cell c, uint64_t seed, flo
     return DS_OK;
 }
 
-/* added: only what belongs to a parameter, and is no part of a model folder. The master's part lies
+/* added: only what belongs to a parameter, and is no part of a model folder, and the head of
+ * scores, which need not be. The master's part lies
  * inside of the parameter's: both are whole or the same slice, or the parameter is whole. */
 static ds_status init_fresh(ds_engine *engine, uint64_t seed, bool added)
 {
@@ -81,7 +83,8 @@ static ds_status init_fresh(ds_engine *engine, uint64_t seed, bool added)
     ds_status status = DS_OK;
     for (ds_cell c = 0; c < ds_cells_count(engine->cells) && status >= 0; ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->cells, c);
-        if (cell->kind == DS_CELL_PARAM && (!added || cell->of != DS_NONE)) {
+        if (cell->kind == DS_CELL_PARAM &&
+            (!added || cell->of != DS_NONE || strcmp(cell->name, DSI_SCORE_HEAD) == 0)) {
             status = init_parameter(engine, c, seed, scratch);
         }
     }
@@ -94,6 +97,6 @@ ds_status dsi_engine_fill(ds_engine *engine, const char *weights, uint64_t seed)
     if (weights == NULL) {
         return init_fresh(engine, seed, false);
     }
-    DS_TRY(dsi_engine_load_folder(engine, weights));
-    return init_fresh(engine, seed, true);
+    DS_TRY(init_fresh(engine, seed, true));
+    return dsi_engine_load_folder(engine, weights);
 }
