@@ -16,6 +16,7 @@
 #define DEEPSPEED_DATA_H
 
 #include <deepspeed/chat.h>
+#include <deepspeed/preference.h>
 #include <deepspeed/tensor.h>
 #include <deepspeed/tokenizer.h>
 
@@ -26,8 +27,18 @@ extern "C" {
 typedef struct ds_dataset ds_dataset;
 typedef struct ds_loader ds_loader;
 
-/* What happens to a sample longer than the sequence length (SAMPLES only). */
-typedef enum ds_too_long { DS_TOO_LONG_TRUNCATE, DS_TOO_LONG_DROP } ds_too_long;
+/* What happens to a sample longer than the sequence length (SAMPLES only): its beginning is kept,
+ * it is left out, or, of preferences, its end is kept. A pair is left out whole. */
+typedef enum ds_too_long {
+    DS_TOO_LONG_TRUNCATE,
+    DS_TOO_LONG_DROP,
+    DS_TOO_LONG_KEEP_END
+} ds_too_long;
+
+/* What rows must be: text or answers to learn from; or preferences (deepspeed/preference.h), of
+ * which a draw is a pair of documents, chosen and rejected, or one with a label. Pairs may be read
+ * as labelled answers, the chosen one first. */
+typedef enum ds_dataset_rows { DS_ROWS_TEXT, DS_ROWS_PAIRS, DS_ROWS_LABELLED } ds_dataset_rows;
 
 /* What rows of instruction, input and output become: Stanford's Alpaca prompt, whatever the
  * tokenizer, or a chat by the template (docs/internals/data.md). */
@@ -71,7 +82,8 @@ typedef struct ds_dataset_params {
     ds_status (*progress)(void *user, const ds_dataset_progress *progress);
     void *progress_user;
     uint64_t alpaca; /* a ds_alpaca, default PROMPT; CHAT needs `chat` */
-    DS_RESERVED(7);
+    uint64_t rows;   /* a ds_dataset_rows, default TEXT */
+    DS_RESERVED(6);
 } ds_dataset_params;
 
 typedef struct ds_dataset_info {
@@ -80,6 +92,7 @@ typedef struct ds_dataset_info {
     uint64_t n_uncounted; /* samples left out as no token of theirs, cut to a row, is a target */
     uint64_t n_bad;       /* rows left out, as skip_bad allows */
     bool samples;         /* SAMPLES; false: STREAM */
+    uint8_t rows;         /* a ds_dataset_rows */
     uint32_t max_id;      /* largest token id; 0 for one mapped .bin, whose ids are checked as they
                              are read */
     DS_RESERVED(8);
@@ -99,6 +112,13 @@ DS_API ds_dataset_info ds_dataset_get_info(const ds_dataset *dataset);
  * Errors: ERR_ARG when either part would hold less than one row. */
 DS_API ds_status ds_dataset_split(ds_dataset *dataset, double fraction, ds_dataset **tail_out);
 
+/* Of a data set of preferences: log-probabilities by the reference, two of each draw (count: all of
+ * them): of a pair the chosen and the rejected answer's, of a labelled answer its own and its
+ * mismatched one's. Copied; lost by a split. ds_engine_reference makes them. */
+DS_API ds_status ds_dataset_set_reference(ds_dataset *dataset, const float *logps, size_t count);
+/* Pairs, or labelled answers. */
+DS_API uint64_t ds_dataset_n_draws(const ds_dataset *dataset);
+
 /* Data-parallel ranks share one order of rows, R = n_ranks * B of them a call: rank r is given rows
  * r*B to r*B + B-1 of each R, and passes over the others. Files, seed and the sequence of calls are
  * the same on all ranks; then so are epoch, cursor and end, and a cursor resumes at the same row
@@ -107,19 +127,38 @@ typedef struct ds_loader_params {
     int64_t batch;      /* B rows, of this rank */
     int64_t seq_length; /* T */
     uint64_t seed;
-    bool shuffle;     /* false: file order, windows from the start, for evaluation */
-    uint32_t rank;    /* default 0 */
-    uint32_t n_ranks; /* default 0, which means 1 */
-    int64_t n_vocab;  /* default 0: not known; ids must be below */
-    DS_RESERVED(8);
+    bool shuffle;                    /* false: file order, windows from the start, for evaluation */
+    uint32_t rank;                   /* default 0 */
+    uint32_t n_ranks;                /* default 0, which means 1 */
+    int64_t n_vocab;                 /* default 0: not known; ids must be below */
+    const ds_preference *preference; /* of data sets of preferences: the loss that reads the
+                                        batches; needed then. Borrowed for the call */
+    DS_RESERVED(7);
 } ds_loader_params;
 
-/* One batch of this rank, all i32 (B,T) owned by the loader until the next call. */
+struct ds_loader_preference;
+
+/* One batch of this rank, all i32 (B,T) owned by the loader until the next call. Of pairs (2B,T),
+ * the chosen ones first. A row of a preference holds one document. */
 typedef struct ds_loader_batch {
     ds_tensor input_ids, targets, positions, first;
-    uint64_t n_tokens; /* not padding */
-    DS_RESERVED(8);
+    uint64_t n_tokens;                             /* not padding */
+    const struct ds_loader_preference *preference; /* of preferences; else NULL */
+    DS_RESERVED(7);
 } ds_loader_batch;
+
+/* What a batch of preferences has besides, under the names of deepspeed/preference.h; data NULL:
+ * the loss does not read it. */
+typedef struct ds_loader_preference {
+    ds_tensor ref_logps;               /* of ds_dataset_set_reference; zeros before */
+    ds_tensor labels;                  /* of labelled answers */
+    ds_tensor completion;              /* of ORPO */
+    const ds_loader_batch *mismatched; /* of KTO, else NULL: prompts with answers of others, for z:
+                                          within each B samples in the order of the data, a prompt
+                                          with the answer before, the first with the last; with its
+                                          own `preference` */
+    DS_RESERVED(8);
+} ds_loader_preference;
 
 /* A reader over a dataset (borrowed). Errors: ERR_ARG when the dataset cannot fill one row, or the
  * rank is not below the number of ranks. */

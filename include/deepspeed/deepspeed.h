@@ -26,6 +26,7 @@
 #include <deepspeed/place.h>
 #include <deepspeed/plan.h>
 #include <deepspeed/preference.h>
+#include <deepspeed/preference_engine.h>
 #include <deepspeed/profile.h>
 #include <deepspeed/safetensors.h>
 #include <deepspeed/schedule.h>

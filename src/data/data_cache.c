@@ -98,7 +98,7 @@ static ds_status find(ds_ctx *ctx, const ds_dataset_params *params, const dsi_ca
                       dsi_store *tokens, dsi_cache_meta *meta_out)
 {
     const char *const names[2] = {key->plain, key->samples};
-    for (size_t i = 0; i < 2; ++i) {
+    for (size_t i = params->rows != DS_ROWS_TEXT; i < 2; ++i) {
         const ds_status status = dsi_cache_entry_map(ctx, params, names[i], tokens, meta_out);
         if (status >= 0) {
             ds_log(ctx, DS_LOG_JOB, "data: tokens of %s/%s", params->cache, names[i]);

@@ -209,6 +209,7 @@ ds_status dsi_cache_entry_map(ds_ctx *ctx, const ds_dataset_params *params, cons
     }
     free(folder);
     DS_TRY(status);
+    meta.info.rows = (uint8_t)params->rows;
     *meta_out = meta;
     return DS_OK;
 }

@@ -292,9 +292,13 @@ static ds_status make_key(ds_ctx *ctx, const ds_dataset_params *params, XXH3_sta
     to_hex(XXH3_128bits_digest(hash), name);
     *key = (dsi_cache_key){.files = {files.high64, files.low64}};
     (void)snprintf(key->plain, sizeof key->plain, "%s", name);
-    (void)snprintf(key->samples, sizeof key->samples, "%s-%lld-%s", name,
-                   (long long)params->seq_length,
-                   params->too_long == DS_TOO_LONG_DROP ? "drop" : "truncate");
+    static const char *const too_long[] = {[DS_TOO_LONG_TRUNCATE] = "truncate",
+                                           [DS_TOO_LONG_DROP] = "drop",
+                                           [DS_TOO_LONG_KEEP_END] = "keep_end"};
+    static const char *const rows[] = {
+        [DS_ROWS_TEXT] = "", [DS_ROWS_PAIRS] = "-pairs", [DS_ROWS_LABELLED] = "-labelled"};
+    (void)snprintf(key->samples, sizeof key->samples, "%s-%lld-%s%s", name,
+                   (long long)params->seq_length, too_long[params->too_long], rows[params->rows]);
     return DS_OK;
 }
 

@@ -47,8 +47,8 @@ static ds_status take_kind(ds_ctx *ctx, dsi_take *take, const char *path, bool s
     return DS_OK;
 }
 
-static ds_status add(dsi_take *take, const uint32_t *ids, const uint8_t *counted, uint64_t n,
-                     bool joins)
+ds_status dsi_take_add(dsi_take *take, const uint32_t *ids, const uint8_t *counted, uint64_t n,
+                       bool joins)
 {
     uint32_t max = take->info.max_id;
     if (n == 0) {
@@ -80,6 +80,11 @@ static ds_status take_document(void *user, const dsi_document *document)
 {
     const reading *r = user;
     ds_dataset_info *info = &r->take->info;
+    if (r->params->rows != DS_ROWS_TEXT) {
+        DS_TRY(r->status);
+        DS_TRY(take_kind(r->ctx, r->take, r->path, true));
+        return dsi_take_preference(r->ctx, r->params, r->path, r->take, document);
+    }
     const bool too_long = document->sample && document->n > (uint64_t)r->params->seq_length;
     const uint64_t n = too_long ? (uint64_t)r->params->seq_length : document->n;
     DS_TRY(r->status);
@@ -93,7 +98,7 @@ static ds_status take_document(void *user, const dsi_document *document)
         return DS_OK;
     }
     info->n_truncated += too_long;
-    return add(r->take, document->ids, document->counted, n, document->joins);
+    return dsi_take_add(r->take, document->ids, document->counted, n, document->joins);
 }
 
 /* done of all: in whatever the source counts. A failure ends the reading at the next document. */
@@ -123,7 +128,7 @@ static ds_status copy_document(const reading *r, const dsi_store *mapped, uint64
             }
             part[n] = (uint32_t)id;
         }
-        DS_TRY(add(r->take, part, NULL, n, at > begin));
+        DS_TRY(dsi_take_add(r->take, part, NULL, n, at > begin));
     }
     return DS_OK;
 }
@@ -188,6 +193,10 @@ ds_status dsi_take_files(ds_ctx *ctx, const ds_dataset_params *params, dsi_take 
 {
     reading r = {.ctx = ctx, .params = params, .take = take};
     DS_TRY(check_pairs(ctx, params));
+    take->info.rows = (uint8_t)params->rows;
+    if (params->too_long == DS_TOO_LONG_KEEP_END && params->rows == DS_ROWS_TEXT) {
+        return ds_fail(ctx, DS_ERR_ARG, "the end of a too long row is kept of preferences only");
+    }
     for (uint32_t i = 0; i < params->n_files; ++i) {
         r.all += size_of(params->files[i]);
     }
@@ -197,6 +206,7 @@ ds_status dsi_take_files(ds_ctx *ctx, const ds_dataset_params *params, dsi_take 
         const dsi_source_sink sink = {.document = take_document,
                                       .progress = note_progress,
                                       .user = &r,
+                                      .preferences = params->rows != DS_ROWS_TEXT,
                                       .n_bad = &take->info.n_bad};
         DS_TRY(dsi_take_is_indexed(r.path) ? take_indexed(&r)
                                            : dsi_source_read(ctx, params, r.path, &sink));

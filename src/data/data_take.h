@@ -4,6 +4,8 @@
 #ifndef DSI_DATA_TAKE_H
 #define DSI_DATA_TAKE_H
 
+#include "data/source.h"
+
 #include <deepspeed/data.h>
 
 typedef struct dsi_take {
@@ -18,6 +20,12 @@ typedef struct dsi_take {
     bool has_kind;    /* info.samples is known: some document was read */
 } dsi_take;
 
+/* One document, or more of the last one, into take->add; counts it. */
+ds_status dsi_take_add(dsi_take *take, const uint32_t *ids, const uint8_t *counted, uint64_t n,
+                       bool joins);
+/* A row of preferences: its documents, cut, or left out. data_preference.c. */
+ds_status dsi_take_preference(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
+                              dsi_take *take, const dsi_document *row);
 /* Reads all files, in order, into take->add; a sample that is too long is cut or dropped, one that
  * teaches nothing is left out. Errors: those of ds_dataset_open. */
 ds_status dsi_take_files(ds_ctx *ctx, const ds_dataset_params *params, dsi_take *take);

@@ -7,6 +7,7 @@
 #include "data/data_take.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <xxhash.h>
 
 uint64_t dsi_dataset_digest(const ds_dataset *dataset)
@@ -49,6 +50,7 @@ void ds_dataset_close(ds_dataset **dataset)
 {
     if (dataset != NULL && *dataset != NULL) {
         dsi_store_release((*dataset)->tokens);
+        free((*dataset)->reference);
         free(*dataset);
         *dataset = NULL;
     }
@@ -75,6 +77,14 @@ static ds_status map_indexed(ds_dataset *dataset, const char *path)
 static ds_status fill(ds_dataset *dataset, const ds_dataset_params *params)
 {
     dsi_take take = {.add = add_to_memory, .user = dataset};
+    dataset->info.rows = (uint8_t)params->rows;
+    for (uint32_t i = 0; i < params->n_files && params->rows != DS_ROWS_TEXT; ++i) {
+        if (dsi_take_is_indexed(params->files[i])) {
+            return ds_fail(dataset->ctx, DS_ERR_ARG,
+                           "%s: indexed data has no preferences; give rows of them",
+                           params->files[i]);
+        }
+    }
     if (params->n_files == 1 && dsi_take_is_indexed(params->files[0])) {
         return map_indexed(dataset, params->files[0]);
     }
@@ -129,6 +139,30 @@ ds_status ds_dataset_open(ds_ctx *ctx, const ds_dataset_params *params, ds_datas
     return DS_OK;
 }
 
+uint64_t ds_dataset_n_draws(const ds_dataset *dataset)
+{
+    return dataset->n_docs / dsi_dataset_each(dataset);
+}
+
+ds_status ds_dataset_set_reference(ds_dataset *dataset, const float *logps, size_t count)
+{
+    const uint64_t want = 2 * ds_dataset_n_draws(dataset);
+    if (dataset->info.rows == DS_ROWS_TEXT || count != want) {
+        return ds_fail(dataset->ctx, DS_ERR_ARG,
+                       "%zu log-probabilities of the reference, expected %llu, of a data set of "
+                       "preferences",
+                       count, (unsigned long long)want);
+    }
+    float *copy = malloc(count * sizeof *copy);
+    if (copy == NULL) {
+        return ds_fail(dataset->ctx, DS_ERR_NOMEM, "no memory for %zu log-probabilities", count);
+    }
+    memcpy(copy, logps, count * sizeof *copy);
+    free(dataset->reference);
+    dataset->reference = copy;
+    return DS_OK;
+}
+
 ds_dataset_info ds_dataset_get_info(const ds_dataset *dataset)
 {
     return dataset->info;
@@ -155,7 +189,8 @@ ds_status ds_dataset_split(ds_dataset *dataset, double fraction, ds_dataset **ta
     }
     uint64_t at = dataset->end - (uint64_t)((double)dataset->info.n_tokens * fraction);
     if (dataset->info.samples) {
-        const uint64_t n = (uint64_t)((double)dataset->n_docs * fraction);
+        const uint64_t each = dsi_dataset_each(dataset);
+        const uint64_t n = each * (uint64_t)((double)(dataset->n_docs / each) * fraction);
         at = dsi_dataset_begin(dataset, dataset->n_docs - n);
     }
     if (at <= dataset->first || at >= dataset->end) {
@@ -166,6 +201,8 @@ ds_status ds_dataset_split(ds_dataset *dataset, double fraction, ds_dataset **ta
     if (tail == NULL) {
         return ds_fail(dataset->ctx, DS_ERR_NOMEM, "no memory for a dataset");
     }
+    free(dataset->reference);
+    dataset->reference = NULL;
     *tail = *dataset;
     dataset->tokens->n_users += 1;
     cut(dataset, at, tail);

@@ -17,6 +17,7 @@ struct ds_dataset {
     uint64_t n_docs;
     uint64_t longest; /* tokens; no document is longer */
     ds_dataset_info info;
+    float *reference; /* of preferences: two of each draw; NULL: none yet */
 };
 
 /* Document d is tokens [begin d, begin d+1) of the store; d <= n_docs. */
@@ -26,6 +27,12 @@ static inline uint64_t dsi_dataset_begin(const ds_dataset *dataset, uint64_t d)
         return d == 0 ? dataset->first : dataset->end;
     }
     return dsi_store_begin(dataset->tokens, dataset->first_doc + d);
+}
+
+/* Documents of a draw: two of a pair. */
+static inline uint64_t dsi_dataset_each(const ds_dataset *dataset)
+{
+    return dataset->info.rows == DS_ROWS_PAIRS ? 2 : 1;
 }
 
 /* The document that token `at` is in; first <= at < end. */

@@ -74,10 +74,11 @@ static ds_status set_lanes(ds_loader *loader, const ds_dataset *const *datasets,
     return DS_OK;
 }
 
+/* bytes: of a row for each draw. */
 static ds_status allocate(ds_loader *loader, size_t bytes)
 {
     loader->lanes = calloc(loader->n_lanes, 2 * sizeof *loader->lanes);
-    loader->data = malloc(bytes);
+    loader->data = malloc(bytes * (size_t)dsi_loader_rows_each(loader));
     return loader->data != NULL && loader->lanes != NULL
                ? DS_OK
                : ds_fail(loader->ctx, DS_ERR_NOMEM,
@@ -107,6 +108,9 @@ ds_status ds_loader_create_mixed(ds_ctx *ctx, const ds_dataset *const *datasets,
     if (status >= 0) {
         status = set_lanes(loader, datasets, weights);
     }
+    if (status >= 0) {
+        status = dsi_loader_open_preference(loader);
+    }
     if (status < 0) {
         ds_loader_destroy(&loader);
         return status;
@@ -124,6 +128,7 @@ ds_status ds_loader_create(ds_ctx *ctx, const ds_dataset *dataset, const ds_load
 void ds_loader_destroy(ds_loader **loader)
 {
     if (loader != NULL && *loader != NULL) {
+        dsi_loader_close_preference(*loader);
         free((*loader)->lanes);
         free((*loader)->data);
         free(*loader);
@@ -152,10 +157,10 @@ void dsi_loader_clear_row(dsi_row row, int64_t from, int64_t length)
     }
 }
 
-static dsi_row row_at(ds_loader *loader, int64_t index)
+dsi_row dsi_loader_row_at(ds_loader *loader, int64_t index)
 {
     const int64_t length = loader->params.seq_length;
-    const int64_t plane = loader->params.batch * length;
+    const int64_t plane = loader->params.batch * dsi_loader_rows_each(loader) * length;
     int32_t *base = loader->data + index * length;
     return (dsi_row){base, base + plane, base + 2 * plane, base + 3 * plane};
 }
@@ -171,16 +176,20 @@ static void begin_epoch(ds_loader *loader)
     }
 }
 
-/* False: the epoch is over, and another is not to begin. */
-static bool fill_row(ds_loader *loader, const dsi_row *row, bool once)
+/* index below 0: another rank's. False: the epoch is over, and another is not to begin. */
+static bool fill_row(ds_loader *loader, int64_t index, bool once)
 {
+    const dsi_row own = dsi_loader_row_at(loader, index < 0 ? 0 : index);
+    const dsi_row *row = index < 0 ? NULL : &own;
     if (loader->next >= dsi_loader_draws(loader)) {
         if (once) {
             return false;
         }
         begin_epoch(loader);
     }
-    if (loader->samples) {
+    if (loader->preference != NULL) {
+        dsi_loader_draw_preference(loader, index);
+    } else if (loader->samples) {
         dsi_loader_row_samples(loader, row);
     } else {
         dsi_loader_row_stream(loader, row);
@@ -198,12 +207,13 @@ static bool fill_batch(ds_loader *loader, bool once)
     loader->bad = DSI_NO_TOKEN;
     for (uint32_t rank = 0; rank < p->n_ranks; ++rank) {
         for (int64_t i = 0; i < p->batch; ++i) {
-            const dsi_row row = row_at(loader, i);
             const bool own = rank == p->rank;
-            if (fill_row(loader, own ? &row : NULL, once)) {
+            if (fill_row(loader, own ? i : -1, once)) {
                 any = true;
+            } else if (own && loader->preference != NULL) {
+                dsi_loader_clear_preference(loader, i);
             } else if (own) {
-                dsi_loader_clear_row(row, 0, p->seq_length);
+                dsi_loader_clear_row(dsi_loader_row_at(loader, i), 0, p->seq_length);
             }
         }
     }
@@ -212,14 +222,15 @@ static bool fill_batch(ds_loader *loader, bool once)
 
 static ds_loader_batch view(ds_loader *loader)
 {
-    const ds_meta meta = {DS_DTYPE_I32,
-                          ds_shape_2d(loader->params.batch, loader->params.seq_length)};
-    const dsi_row row = row_at(loader, 0);
+    const int64_t rows = loader->params.batch * dsi_loader_rows_each(loader);
+    const ds_meta meta = {DS_DTYPE_I32, ds_shape_2d(rows, loader->params.seq_length)};
+    const dsi_row row = dsi_loader_row_at(loader, 0);
     return (ds_loader_batch){.input_ids = {row.input_ids, meta},
                              .targets = {row.targets, meta},
                              .positions = {row.positions, meta},
                              .first = {row.first, meta},
-                             .n_tokens = loader->batch_tokens};
+                             .n_tokens = loader->batch_tokens,
+                             .preference = dsi_loader_view_preference(loader)};
 }
 
 static ds_status check_ids(const ds_loader *loader)
@@ -269,7 +280,7 @@ ds_status ds_loader_next_once(ds_loader *loader, ds_loader_batch *batch_out, boo
 uint64_t ds_loader_epoch_rows(const ds_loader *loader)
 {
     ds_loader at = *loader;
-    if (!loader->samples) {
+    if (!loader->samples || loader->preference != NULL) {
         return dsi_loader_draws(loader);
     }
     at.lanes += loader->n_lanes;

@@ -36,7 +36,8 @@ struct ds_loader {
     const ds_dataset *bad_dataset;
     /* the cursor, with that of each lane */
     uint64_t epoch;
-    uint64_t next; /* draw of the epoch */
+    uint64_t next;                          /* draw of the epoch */
+    struct dsi_preference_rows *preference; /* NULL: rows are not of preferences */
 };
 
 #define DSI_NO_TOKEN UINT64_MAX
@@ -58,6 +59,23 @@ dsi_lane *dsi_loader_lane(ds_loader *loader);
 void dsi_loader_drew(ds_loader *loader, dsi_lane *lane);
 /* All lanes to this place of their first order. */
 void dsi_loader_rewind_to(ds_loader *loader, uint64_t epoch, uint64_t next);
+
+/* Where row `index` of the batch lies. */
+dsi_row dsi_loader_row_at(ds_loader *loader, int64_t index);
+
+/* ---- preferences: loader_preference.c ---- */
+
+/* Rows of a draw, 1 but for pairs. */
+int64_t dsi_loader_rows_each(const ds_loader *loader);
+/* Checks data sets against params->preference, and makes room. */
+ds_status dsi_loader_open_preference(ds_loader *loader);
+void dsi_loader_close_preference(ds_loader *loader);
+/* Fills sample `index` of the batch, below 0: another rank's, and advances. */
+void dsi_loader_draw_preference(ds_loader *loader, int64_t index);
+/* The same of padding. */
+void dsi_loader_clear_preference(ds_loader *loader, int64_t index);
+/* What the batch has besides. */
+const ds_loader_preference *dsi_loader_view_preference(ds_loader *loader);
 
 /* ---- the two ways to cut rows ---- */
 

@@ -30,7 +30,8 @@ void dsi_loader_share(ds_loader *loader)
 /* Draws of a lane's epoch. */
 static uint64_t lane_draws(const ds_loader *loader, const dsi_lane *lane, uint64_t epoch)
 {
-    return loader->samples ? lane->dataset->n_docs : dsi_lane_windows(loader, lane, epoch);
+    return loader->samples ? lane->dataset->n_docs / dsi_dataset_each(lane->dataset)
+                           : dsi_lane_windows(loader, lane, epoch);
 }
 
 /* A mixture's epoch has as many draws as all lanes hold, whatever of them it draws. */

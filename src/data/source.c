@@ -86,8 +86,8 @@ static ds_status check_schema(ds_ctx *ctx, const char *place, batch *b, const ds
 {
     if (line->schema >= DSI_SCHEMA_PREFERENCE && !sink->preferences) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "%s: a row of the schema %s: preference training (DPO, KTO and the like) is "
-                       "not there yet; ds_data check reads such rows",
+                       "%s: a row of the schema %s, which is for preference training (--objective "
+                       "dpo, kto and the like)",
                        place, dsi_schema_name(line->schema));
     }
     if (line->schema == DSI_SCHEMA_ALPACA && !b->said_alpaca) {
@@ -138,7 +138,9 @@ static ds_status deliver_line(ds_ctx *ctx, const char *place, batch *b, const ds
                                    .counted = line->sample ? line->counted : NULL,
                                    .n = line->n,
                                    .sample = line->sample,
-                                   .schema = line->schema};
+                                   .schema = line->schema,
+                                   .n_chosen = line->n_chosen,
+                                   .label = line->label};
     return line->n > 0 ? sink->document(sink->user, &document) : DS_OK;
 }
 

@@ -12,7 +12,7 @@
 #include "io/file.h"
 #include <deepspeed/data.h>
 
-/* What a row is (schema/schema.h); from PREFERENCE on nothing here trains on it. */
+/* What a row is (schema/schema.h); from PREFERENCE on it is for preference losses. */
 typedef enum dsi_schema {
     DSI_SCHEMA_TEXT,
     DSI_SCHEMA_PAIR,
@@ -33,6 +33,9 @@ typedef struct dsi_document {
     uint64_t n;
     bool sample, joins;
     dsi_schema schema; /* of a row */
+    uint64_t n_chosen; /* of a preference: tokens of the chosen answer's document, which the
+                          rejected one's follows */
+    bool label;        /* of an unpaired preference */
 } dsi_document;
 
 typedef struct dsi_source_sink {
@@ -40,7 +43,7 @@ typedef struct dsi_source_sink {
     void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_all); /* NULL: none */
     void *user;
     const char *no_samples; /* why a sample is an error; NULL: it is none */
-    bool preferences;       /* rows of preferences are taken; else an error: none trains on them */
+    bool preferences;       /* rows of preferences are taken; else an error */
     uint64_t
         *n_bad; /* counts bad rows that are left out, params->skip_bad at most; NULL: none is */
 } dsi_source_sink;
@@ -63,6 +66,7 @@ typedef struct dsi_line {
     uint64_t n_chosen; /* of a preference: prompt and chosen answer, then prompt and rejected one */
     dsi_schema schema;
     bool sample;
+    bool label;       /* of an unpaired preference */
     uint32_t columns; /* a bit a mapping of --column_map: its column is there */
     ds_status status;
     char message[320];                /* of an error */

@@ -113,6 +113,7 @@ struct ds_engine {
     uint32_t phases_run;                 /* since the last memory report: bit 1 << ds_phase */
     ds_config_compression *compression;  /* its own; NULL: no layer is compressed */
     struct dsi_compress_state *compress; /* likewise */
+    ds_preference_sums preference[2];    /* of forwards, of evaluations */
     double *step_seconds; /* of the flops profiler, per step of the training plan; else NULL */
 };
 
@@ -203,6 +204,10 @@ ds_status dsi_engine_check_average(const ds_engine *engine);
 ds_status dsi_engine_add_targets(ds_engine *engine);
 double dsi_engine_loss_seed(const ds_engine *engine);
 double dsi_engine_inverse_scale(const ds_engine *engine);
+
+/* engine_preference.c: adds what the newest forward, or evaluation, says of its answers; nothing
+ * without a preference loss. */
+ds_status dsi_engine_add_preference(ds_engine *engine, bool evaluated);
 
 /* Counts for ds_engine_nonfinite_steps: gradients of the newest boundary step. */
 void dsi_engine_count_nonfinite(ds_engine *engine, bool finite);

@@ -37,6 +37,7 @@ ds_status ds_engine_forward(ds_engine *engine, const ds_batch *batch)
     dsi_engine_see_memory(engine, "Engine before forward");
     engine->call = (dsi_engine_args){.batch = batch};
     DS_TRY(dsi_engine_call_program(engine, DSI_CALL_FORWARD));
+    DS_TRY(dsi_engine_add_preference(engine, false));
     dsi_engine_see_memory(engine, "Engine after forward");
     return DS_OK;
 }
@@ -118,6 +119,7 @@ ds_status ds_engine_eval_batch(ds_engine *engine, const ds_batch *batch, double 
     DS_TRY(dsi_engine_check_whole(engine, "ds_engine_eval_batch"));
     engine->call = (dsi_engine_args){.batch = batch};
     DS_TRY(dsi_engine_call_program(engine, DSI_CALL_EVALUATE));
+    DS_TRY(dsi_engine_add_preference(engine, true));
     if (loss_out != NULL) {
         DS_TRY(dsi_exec_real(engine->exec, engine->eval_id, "loss", &value));
         *loss_out = value;

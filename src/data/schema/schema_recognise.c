@@ -332,6 +332,7 @@ bool dsi_schema_read(const dsi_schema_row *r, dsi_form *form_out)
     form_out->schema = labelled ? DSI_SCHEMA_UNPAIRED : rule->schema;
     r->line->schema = form_out->schema;
     r->line->sample = rule->schema != DSI_SCHEMA_TEXT;
+    r->line->label = labelled && json_is_true(dsi_schema_field(r, "label"));
     return rule->reader(r, form_out) && account_keys(r, rule, form_out);
 }
 
