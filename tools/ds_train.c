@@ -66,11 +66,11 @@ static ds_status describe(train_run *run)
            (double)ds_engine_planned_bytes(engine) / 1048576.0);
     const ds_dataset_info info = train_data_info(&run->train_data);
     ds_log(run->ctx, DS_LOG_JOB,
-           "data: %llu tokens in %llu documents; %llu steps of %lld rows of %lld tokens",
+           "data: %llu tokens in %llu documents; %llu steps of %lld %s of %lld tokens",
            (unsigned long long)info.n_tokens, (unsigned long long)info.n_documents,
            (unsigned long long)run->total_steps,
            (long long)dsi_config_values(run->config)->batch.train_batch_size,
-           (long long)run->seq_length);
+           info.rows == DS_ROWS_PAIRS ? "pairs of rows" : "rows", (long long)run->seq_length);
     describe_update(run);
     DS_TRY(ds_engine_print_precision(engine, &text));
     ds_log(run->ctx, DS_LOG_JOB, "%s", text);

@@ -208,6 +208,11 @@ double dsi_engine_inverse_scale(const ds_engine *engine);
 /* engine_preference.c: adds what the newest forward, or evaluation, says of its answers; nothing
  * without a preference loss. */
 ds_status dsi_engine_add_preference(ds_engine *engine, bool evaluated);
+/* The same file: the loss and its numbers as a JSON object, for a checkpoint, "" without one; and
+ * whether a checkpoint was trained with the same (ERR_CONFIG). */
+enum { DSI_PREFERENCE_BYTES = 512 };
+void dsi_engine_print_preference(const ds_engine *engine, char text[DSI_PREFERENCE_BYTES]);
+ds_status dsi_engine_check_preference(const ds_engine *engine, const ds_checkpoint *ckpt);
 
 /* Counts for ds_engine_nonfinite_steps: gradients of the newest boundary step. */
 void dsi_engine_count_nonfinite(ds_engine *engine, bool finite);

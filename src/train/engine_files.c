@@ -202,6 +202,11 @@ static ds_status add_states(ds_engine *engine, ds_checkpoint_writer *writer, con
     if (status >= 0 && engine->config_text != NULL) {
         status = ds_checkpoint_writer_state(writer, "config", engine->config_text);
     }
+    char preference[DSI_PREFERENCE_BYTES];
+    dsi_engine_print_preference(engine, preference);
+    if (status >= 0 && preference[0] != '\0') {
+        status = ds_checkpoint_writer_state(writer, "preference", preference);
+    }
     char *frozen = dsi_engine_frozen(engine);
     if (status >= 0) {
         status = frozen != NULL ? ds_checkpoint_writer_state(writer, "frozen", frozen)
@@ -539,6 +544,7 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *poo
     DS_TRY(check_rules(engine, info->path, &state));
     DS_TRY(dsi_engine_check_config(engine, ckpt));
     DS_TRY(dsi_engine_check_frozen(engine, ckpt));
+    DS_TRY(dsi_engine_check_preference(engine, ckpt));
     engine->broken = true; /* until all of it is there */
     DS_TRY(dsi_zenflow_begin(engine));
     DS_TRY(load_tensors(engine, ckpt, pool, &state));

@@ -5,6 +5,7 @@
 #include "train/engine.h"
 
 #include <deepspeed/preference_engine.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,6 +58,39 @@ ds_preference_sums ds_engine_preference_sums(ds_engine *engine, bool evaluated)
     const ds_preference_sums sums = engine->preference[evaluated];
     engine->preference[evaluated] = (ds_preference_sums){0};
     return sums;
+}
+
+/* ---- checkpoints ------------------------------------------------------------------------------
+ */
+
+void dsi_engine_print_preference(const ds_engine *engine, char text[DSI_PREFERENCE_BYTES])
+{
+    const ds_preference *p = loss_of(engine);
+    text[0] = '\0';
+    if (p != NULL) {
+        (void)snprintf(text, DSI_PREFERENCE_BYTES,
+                       "{\"loss\": \"%s\", \"reference_free\": %s, \"beta\": %.17g, "
+                       "\"label_smoothing\": %.17g, \"gamma\": %.17g, \"center\": %.17g, "
+                       "\"desirable_weight\": %.17g, \"undesirable_weight\": %.17g}",
+                       ds_preference_loss_name(p->loss), p->reference_free ? "true" : "false",
+                       p->beta, p->label_smoothing, p->gamma, p->center, p->desirable_weight,
+                       p->undesirable_weight);
+    }
+}
+
+ds_status dsi_engine_check_preference(const ds_engine *engine, const ds_checkpoint *ckpt)
+{
+    const char *saved = ds_checkpoint_state(ckpt, "preference");
+    char own[DSI_PREFERENCE_BYTES];
+    dsi_engine_print_preference(engine, own);
+    if (strcmp(saved != NULL ? saved : "", own) == 0) {
+        return DS_OK;
+    }
+    return ds_fail(engine->ctx, DS_ERR_CONFIG,
+                   "%s was trained with the loss %s, this run has %s; resume with the same, or "
+                   "begin with the weights alone (a model folder)",
+                   ds_checkpoint_get_info(ckpt)->path, saved != NULL ? saved : "cross entropy",
+                   own[0] != '\0' ? own : "cross entropy");
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 
 #include "common/args.h"
 #include "common/best_step.h"
+#include "common/preference_flags.h"
 #include "data/data_files.h"
 #include "io/folder_lock.h"
 #include "monitor/run_history.h"
@@ -15,6 +16,7 @@
 #include <deepspeed/data.h>
 #include <deepspeed/engine.h>
 #include <deepspeed/hub.h>
+#include <deepspeed/preference_engine.h>
 
 /* The command line, parsed. Texts are borrowed from argv. */
 typedef struct train_options {
@@ -41,6 +43,8 @@ typedef struct train_options {
     bool load_best, greater_is_better, greater_given, early_threshold_given;
     bool usual_epochs;         /* neither --steps nor --epochs was given */
     ds_trainer_values trainer; /* of the flags that fill "auto", and none else */
+    preference_flags preference;
+    const char *truncation_mode; /* NULL: not given */
     bool fp16, bf16, fp16_given, bf16_given;
     char *text;           /* a line a flag, for the comparison of ranks */
     char *noticed, *kept; /* the same of flags that may change at a resume, and that may not */
@@ -91,7 +95,8 @@ typedef struct train_run {
     ds_model *model;
     ds_tokenizer *tokenizer;
     ds_chat *chat;
-    uint64_t alpaca; /* a ds_alpaca */
+    uint64_t alpaca;          /* a ds_alpaca */
+    ds_preference preference; /* loss NONE: texts and answers */
     dsi_data_files data_files, eval_files;
     train_datasets train_data, eval_data;
     char *cache; /* folder of tokens; NULL: they stay in memory */
@@ -180,6 +185,29 @@ ds_status train_tokenizer_open(train_run *run);
 /* The configuration's batch is known. */
 ds_status train_data_loaders(train_run *run);
 
+/* ---- preferences: tools/common/train_preference.c ---- */
+
+bool train_has_preference(const train_run *run);
+/* A ds_dataset_rows: what the data must hold. */
+uint64_t train_preference_rows(const train_run *run);
+/* Gives the data the log-probabilities of the reference. Before a checkpoint is loaded; collective.
+ */
+ds_status train_preference_reference(train_run *run);
+/* Sums *tokens over the ranks, and what the newest batches said. Collective. */
+ds_status train_preference_add(train_run *run, bool evaluated, double *tokens,
+                               ds_preference_sums *out);
+/* What is logged of it, accuracy and margin first; returns how many. */
+enum { TRAIN_METRICS = 10 };
+typedef struct train_metric {
+    const char *name;
+    double value;
+} train_metric;
+size_t train_preference_metrics(const train_run *run, const ds_preference_sums *sums,
+                                train_metric out[TRAIN_METRICS]);
+/* "  accuracies 0.812  margins 1.204"; "" for texts and answers. */
+void train_preference_text(const train_run *run, const ds_preference_sums *sums, char *text,
+                           size_t n);
+
 /* ---- the output folder: tools/common/train_output.c; all are collective but saved and close ----
  */
 
@@ -244,12 +272,20 @@ typedef struct train_step {
     double seconds;
     double disk_wait; /* of them, those in which rank 0 stood still for its disk */
     bool applied;
+    ds_preference_sums preference;
 } train_step;
+
+/* One evaluation, over so many tokens, or pairs or labelled answers. */
+typedef struct train_evaluation {
+    uint64_t step;
+    double loss, count;
+    ds_preference_sums preference;
+} train_evaluation;
 
 ds_status train_report_open(train_run *run, train_report **report_out);
 /* From here on nothing fails: what cannot be written is noted in run->lost, and logged once. */
 void train_report_step(train_report *report, const train_step *step);
-void train_report_eval(train_report *report, uint64_t step, double loss, double count);
+void train_report_eval(train_report *report, const train_evaluation *evaluation);
 /* The save of a step is written; the times are asked of the engine. */
 void train_report_save(train_report *report, uint64_t step);
 /* A line of text that must not be mixed up with the live line. */
@@ -265,7 +301,7 @@ ds_status train_metrics_open(train_run *run);
 /* Of a file that cannot be written the failure is noted, as train_lost_note does.
  * mfu may be NAN: not known. */
 void train_metrics_step(train_run *run, const train_step *step, double mfu, uint64_t peak_bytes);
-void train_metrics_eval(train_run *run, uint64_t step, double loss, double count);
+void train_metrics_eval(train_run *run, const train_evaluation *evaluation);
 void train_metrics_save(train_run *run, uint64_t step, double stall, double write);
 /* At the end of a run that knows its best step. */
 void train_metrics_best(train_run *run, uint64_t step);

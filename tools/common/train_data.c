@@ -78,6 +78,18 @@ typedef struct source {
     train_datasets *set;
 } source;
 
+/* A reward model reads whole answers, as TRL's. */
+static ds_too_long too_long_of(const train_run *run)
+{
+    const train_options *o = run->options;
+    if (strcmp(o->too_long, "drop") == 0 || run->preference.loss == DS_PREFERENCE_REWARD) {
+        return DS_TOO_LONG_DROP;
+    }
+    return o->truncation_mode != NULL && strcmp(o->truncation_mode, "keep_end") == 0
+               ? DS_TOO_LONG_KEEP_END
+               : DS_TOO_LONG_TRUNCATE;
+}
+
 static ds_dataset_params params_of(const train_run *run, const source *from)
 {
     const train_options *o = run->options;
@@ -86,8 +98,8 @@ static ds_dataset_params params_of(const train_run *run, const source *from)
                                .tokenizer = run->tokenizer,
                                .chat = run->chat,
                                .seq_length = run->seq_length,
-                               .too_long = strcmp(o->too_long, "drop") == 0 ? DS_TOO_LONG_DROP
-                                                                            : DS_TOO_LONG_TRUNCATE,
+                               .too_long = too_long_of(run),
+                               .rows = train_preference_rows(run),
                                .append_eos = o->append_eos,
                                .column_map = o->column_map,
                                .skip_bad = (uint64_t)o->skip_bad,
@@ -246,6 +258,7 @@ ds_dataset_info train_data_info(const train_datasets *set)
         sum.n_bad += info.n_bad;
         sum.max_id = info.max_id > sum.max_id ? info.max_id : sum.max_id;
         sum.samples = info.samples;
+        sum.rows = info.rows;
     }
     return sum;
 }
@@ -258,13 +271,25 @@ static ds_status create_loader(const train_run *run, const train_datasets *set,
                                   params, out);
 }
 
+static const ds_preference *preference_of(const train_run *run)
+{
+    return train_has_preference(run) ? &run->preference : NULL;
+}
+
 ds_status train_data_loaders(train_run *run)
 {
     const ds_config_values *v = dsi_config_values(run->config);
+    const bool kto = run->preference.loss == DS_PREFERENCE_KTO;
+    if (kto && v->batch.train_micro_batch_size_per_gpu < 2) {
+        return ds_fail(run->ctx, DS_ERR_CONFIG,
+                       "kto compares an answer with those of its micro-batch: "
+                       "train_micro_batch_size_per_gpu (--micro_batch) must be above 1");
+    }
     ds_loader_params params = {.batch = v->batch.train_micro_batch_size_per_gpu,
                                .seq_length = run->seq_length,
                                .seed = (uint64_t)run->options->seed,
-                               .shuffle = true,
+                               .shuffle = !kto, /* its neighbours are those of the data */
+                               .preference = preference_of(run),
                                .n_vocab = ds_model_get_info(run->model)->vocab_size,
                                .rank = dsi_mesh_data_rank(&run->mesh, ds_comm_rank(run->comm)),
                                .n_ranks = dsi_mesh_data_size(&run->mesh)};
@@ -282,6 +307,7 @@ ds_status train_data_rows(const train_run *run, uint64_t *rows_out)
     const ds_loader_params params = {.batch = 1,
                                      .seq_length = run->seq_length,
                                      .n_vocab = ds_model_get_info(run->model)->vocab_size,
+                                     .preference = preference_of(run),
                                      .n_ranks = 1};
     ds_loader *loader = NULL;
     DS_TRY(create_loader(run, &run->train_data, run->options->weights, &params, &loader));

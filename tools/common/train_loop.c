@@ -55,31 +55,43 @@ ds_batch train_batch_of(const ds_loader_batch *batch, ds_named_tensor *tensors)
 
 /* Passes micro-batches of one step to the engine and counts their tokens. */
 typedef struct feeder {
-    ds_loader *loader;
+    train_run *run;
     ds_named_tensor tensors[4];
+    ds_preference_inputs inputs;
     uint64_t tokens;
 } feeder;
+
+/* The tensors of a loader's batch, for the engine. */
+static ds_status inputs_of(feeder *f, const ds_loader_batch *rows, ds_batch *batch_out)
+{
+    if (!train_has_preference(f->run)) {
+        *batch_out = train_batch_of(rows, f->tensors);
+        return DS_OK;
+    }
+    DS_TRY(ds_engine_preference_batch(f->run->engine, rows, &f->inputs));
+    *batch_out = f->inputs.batch;
+    return DS_OK;
+}
 
 static ds_status feed(void *user, ds_batch *batch_out)
 {
     feeder *f = user;
     ds_loader_batch batch;
-    DS_TRY(ds_loader_next(f->loader, &batch));
+    DS_TRY(ds_loader_next(f->run->train_loader, &batch));
     f->tokens += batch.n_tokens;
-    *batch_out = train_batch_of(&batch, f->tensors);
-    return DS_OK;
+    return inputs_of(f, &batch, batch_out);
 }
 
 static ds_status one_step(train_run *run, train_report *report)
 {
-    feeder f = {.loader = run->train_loader};
+    feeder f = {.run = run};
     train_step step = {.lr = ds_engine_lr(run->engine),
                        .loss_scale = ds_engine_loss_scale(run->engine)};
     const double start = dsi_clock_seconds();
     const double waited = ds_engine_disk_wait(run->engine);
     DS_TRY(ds_engine_train_batch(run->engine, feed, &f, &step.loss));
     double tokens = (double)f.tokens;
-    DS_TRY(ds_comm_sum(ds_engine_data_comm(run->engine), &tokens, 1));
+    DS_TRY(train_preference_add(run, false, &tokens, &step.preference));
     step.seconds = dsi_clock_seconds() - start;
     step.disk_wait = ds_engine_disk_wait(run->engine) - waited;
     step.step = ds_engine_global_steps(run->engine);
@@ -94,10 +106,13 @@ static ds_status evaluate(train_run *run, train_report *report)
 {
     double sum = 0.0;
     double total = 0.0;
+    feeder f = {.run = run};
+    train_evaluation e = {.step = ds_engine_global_steps(run->engine)};
+    (void)ds_engine_preference_sums(run->engine, true);
     ds_loader_rewind(run->eval_loader);
     for (;;) {
         ds_loader_batch batch;
-        ds_named_tensor tensors[4];
+        ds_batch view;
         double loss = 0.0;
         double count = 0.0;
         bool done = false;
@@ -105,19 +120,17 @@ static ds_status evaluate(train_run *run, train_report *report)
         if (done) {
             break;
         }
-        const ds_batch view = train_batch_of(&batch, tensors);
+        DS_TRY(inputs_of(&f, &batch, &view));
         DS_TRY(ds_engine_eval_batch(run->engine, &view, &loss, &count));
         sum += loss * count;
         total += count;
     }
-    double sums[2] = {sum, total};
-    DS_TRY(ds_comm_sum(ds_engine_data_comm(run->engine), sums, 2));
-    sum = sums[0];
-    total = sums[1];
-    const double loss = total > 0.0 ? sum / total : 0.0;
-    const uint64_t step = ds_engine_global_steps(run->engine);
-    train_best_feed(run, step, loss, total);
-    train_report_eval(report, step, loss, total);
+    DS_TRY(ds_comm_sum(ds_engine_data_comm(run->engine), &sum, 1));
+    DS_TRY(train_preference_add(run, true, &total, &e.preference));
+    e.loss = total > 0.0 ? sum / total : 0.0;
+    e.count = total;
+    train_best_feed(run, e.step, e.loss, e.count);
+    train_report_eval(report, &e);
     return DS_OK;
 }
 

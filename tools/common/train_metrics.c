@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NUMBER_BYTES = 32, LINE_BYTES = 768 };
+enum { NUMBER_BYTES = 32, PREFERENCE_BYTES = 512, LINE_BYTES = 768 + PREFERENCE_BYTES };
 
 ds_status train_metrics_open(train_run *run)
 {
@@ -74,12 +74,29 @@ static const char *json_number(double value, char *text)
     return text;
 }
 
+/* ,"rewards/chosen":0.25,… of preferences. */
+static const char *json_preference(const train_run *run, const ds_preference_sums *sums,
+                                   const char *prefix, char text[PREFERENCE_BYTES])
+{
+    train_metric all[TRAIN_METRICS];
+    const size_t n = train_preference_metrics(run, sums, all);
+    size_t at = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < n && at < PREFERENCE_BYTES; ++i) {
+        char number[NUMBER_BYTES];
+        at += (size_t)snprintf(text + at, PREFERENCE_BYTES - at, ",\"%s%s\":%s", prefix,
+                               all[i].name, json_number(all[i].value, number));
+    }
+    return text;
+}
+
 void train_metrics_step(train_run *run, const train_step *step, double mfu, uint64_t peak_bytes)
 {
     char disk[48] = "";
     char loss[NUMBER_BYTES];
     char norm[NUMBER_BYTES];
     char part[NUMBER_BYTES];
+    char preference[PREFERENCE_BYTES];
     char line[LINE_BYTES];
     if (ds_engine_disk_bytes(run->engine) > 0) {
         (void)snprintf(disk, sizeof disk, ",\"disk_wait_s\":%.3f", step->disk_wait);
@@ -88,11 +105,12 @@ void train_metrics_step(train_run *run, const train_step *step, double mfu, uint
         line, sizeof line,
         "{\"step\":%llu,\"loss\":%s,\"lr\":%.9g,\"grad_norm\":%s,"
         "\"loss_scale\":%.9g,\"tokens_per_s\":%.1f,\"mfu\":%s,"
-        "\"peak_bytes\":%llu,\"memory_bytes\":%zu%s,\"tokens\":%llu,\"seconds\":%.6f%s}",
+        "\"peak_bytes\":%llu,\"memory_bytes\":%zu%s,\"tokens\":%llu,\"seconds\":%.6f%s%s}",
         (unsigned long long)step->step, json_number(step->loss, loss), step->lr,
         json_number(step->grad_norm, norm), step->loss_scale, (double)step->tokens / step->seconds,
         json_number(mfu, part), (unsigned long long)peak_bytes, memory_seen(run), disk,
-        (unsigned long long)step->tokens, step->seconds, step->applied ? "" : ",\"skipped\":true");
+        (unsigned long long)step->tokens, step->seconds, step->applied ? "" : ",\"skipped\":true",
+        json_preference(run, &step->preference, "", preference));
     put(run, line, false);
 }
 
@@ -108,18 +126,21 @@ static const char *json_best(const train_run *run, char text[BEST_BYTES])
     return text;
 }
 
-void train_metrics_eval(train_run *run, uint64_t step, double loss, double count)
+void train_metrics_eval(train_run *run, const train_evaluation *e)
 {
     char number[NUMBER_BYTES];
     char best[BEST_BYTES];
     char more[BEST_BYTES + 64] = "";
+    char preference[PREFERENCE_BYTES];
     char line[LINE_BYTES];
     if (train_best_is_asked(run->options)) {
         (void)snprintf(more, sizeof more, "%s,\"without_improvement\":%lld", json_best(run, best),
                        (long long)run->best.without);
     }
-    (void)snprintf(line, sizeof line, "{\"step\":%llu,\"eval_loss\":%s,\"eval_tokens\":%.0f%s}",
-                   (unsigned long long)step, json_number(loss, number), count, more);
+    (void)snprintf(line, sizeof line, "{\"step\":%llu,\"eval_loss\":%s,\"eval_%s\":%.0f%s%s}",
+                   (unsigned long long)e->step, json_number(e->loss, number),
+                   train_has_preference(run) ? "samples" : "tokens", e->count, more,
+                   json_preference(run, &e->preference, "eval_", preference));
     put(run, line, true);
 }
 

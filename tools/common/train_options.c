@@ -172,7 +172,8 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
          .value = "PATH…",
          .doc =
              "Training data: .txt; rows (text; messages or conversations; prompt and completion; "
-             "instruction, input and output) in .jsonl, .json, .csv, .tsv, each also .gz or .zst, "
+             "instruction, input and output; with --objective chosen and rejected, or prompt, "
+             "completion and label) in .jsonl, .json, .csv, .tsv, each also .gz or .zst, "
              "or .parquet; .bin/.idx. A folder stands for all such files in it and below, a "
              "pattern (quoted, 'part-*.jsonl') for what it matches.",
          .ranks = DSI_ARG_CONTENT,
@@ -256,6 +257,16 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
          .type = DSI_ARG_SWITCH,
          .out = &o->append_eos,
          .doc = "End each text document with the end token."},
+        {.type = DSI_ARG_HEADING, .doc = "Preferences"},
+        PREFERENCE_FLAGS(o->preference),
+        {.name = "truncation_mode",
+         .type = DSI_ARG_TEXT,
+         .out = &o->truncation_mode,
+         .value = "keep_start|keep_end",
+         .choices = "keep_start|keep_end",
+         .doc = "What stays of preferences longer than a row; default: keep_start, and a row whose "
+                "prompt alone fills it is left out. A pair that is too long for reward is left "
+                "out."},
         {.type = DSI_ARG_HEADING, .doc = "Run"},
         {.name = "deepspeed_config",
          .type = DSI_ARG_TEXT,

@@ -26,6 +26,24 @@ static bool computes_nothing(const char *accelerator)
            (accelerator[4] == 0 || accelerator[4] == ':');
 }
 
+static ds_status check_preference(ds_ctx *ctx, const train_options *o)
+{
+    ds_preference p;
+    DS_TRY(preference_read(ctx, &o->preference, &p));
+    if (o->truncation_mode == NULL) {
+        return DS_OK;
+    }
+    if (p.loss == DS_PREFERENCE_NONE || p.loss == DS_PREFERENCE_REWARD) {
+        return ds_fail(ctx, DS_ERR_ARG, "--truncation_mode is not of --objective %s",
+                       o->preference.objective);
+    }
+    return strcmp(o->too_long, "drop") == 0
+               ? ds_fail(ctx, DS_ERR_ARG,
+                         "--truncation_mode and --too_long drop exclude each "
+                         "other")
+               : DS_OK;
+}
+
 ds_status train_options_conflict(ds_ctx *ctx, const train_options *o)
 {
     if (o->model != NULL && o->model_config != NULL) {
@@ -42,6 +60,7 @@ ds_status train_options_conflict(ds_ctx *ctx, const train_options *o)
         return ds_fail(ctx, DS_ERR_ARG, "--eval_interval needs --eval_data or --eval_fraction");
     }
     DS_TRY(train_best_conflict(ctx, o));
+    DS_TRY(check_preference(ctx, o));
     if (o->steps > 0 && o->epochs > 0.0) {
         return ds_fail(ctx, DS_ERR_ARG, "give either --steps N or --epochs X");
     }

@@ -207,7 +207,7 @@ static const char *peak_text(double mfu, char *text, size_t n)
     return text;
 }
 
-enum { STEP_BYTES = 256 };
+enum { STEP_BYTES = 320 };
 
 static void describe_step(const train_report *report, const train_step *step, double mfu,
                           uint64_t peak_bytes, char text[STEP_BYTES])
@@ -218,18 +218,20 @@ static void describe_step(const train_report *report, const train_step *step, do
     char left[32];
     char peak[32];
     char disk[32] = "";
+    char preference[64];
+    train_preference_text(report->run, &step->preference, preference, sizeof preference);
     clock_text(each * (double)(report->run->total_steps - step->step), left, sizeof left);
     if (ds_engine_disk_bytes(report->run->engine) > 0) {
         (void)snprintf(disk, sizeof disk, "%.0f%% disk wait  ",
                        step->disk_wait / step->seconds * 100.0);
     }
     (void)snprintf(text, STEP_BYTES,
-                   "step %llu/%llu  loss %.4f  lr %.3g  norm %.3f  %.0f tok/s  %s%s%.0f MiB  "
+                   "step %llu/%llu  loss %.4f%s  lr %.3g  norm %.3f  %.0f tok/s  %s%s%.0f MiB  "
                    "left %s%s",
                    (unsigned long long)step->step, (unsigned long long)report->run->total_steps,
-                   step->loss, step->lr, step->grad_norm, step_speed_rate(&report->speed),
-                   peak_text(mfu, peak, sizeof peak), disk, (double)peak_bytes / 1048576.0, left,
-                   step->applied ? "" : "  (skipped)");
+                   step->loss, preference, step->lr, step->grad_norm,
+                   step_speed_rate(&report->speed), peak_text(mfu, peak, sizeof peak), disk,
+                   (double)peak_bytes / 1048576.0, left, step->applied ? "" : "  (skipped)");
 }
 
 static void draw(train_report *report, const char *text)
@@ -259,11 +261,25 @@ static void write_times(train_report *report)
     }
 }
 
+/* By TRL's names, of evaluations with "eval_" before them. */
+static void write_preference(train_report *report, const ds_preference_sums *sums,
+                             const char *prefix)
+{
+    train_metric all[TRAIN_METRICS];
+    const size_t n = train_preference_metrics(report->run, sums, all);
+    for (size_t i = 0; i < n; ++i) {
+        char tag[96];
+        (void)snprintf(tag, sizeof tag, "Train/Samples/%s%s", prefix, all[i].name);
+        write_monitor(report, tag, all[i].value);
+    }
+}
+
 static void write_monitors(train_report *report, const train_step *step)
 {
     const ds_config_values *v = dsi_config_values(report->run->config);
     write_monitor(report, "Train/Samples/train_loss", step->loss);
     write_monitor(report, "Train/Samples/lr", step->lr);
+    write_preference(report, &step->preference, "");
     if (v->fp16.enabled) {
         write_monitor(report, "Train/Samples/loss_scale", step->loss_scale);
     }
@@ -305,24 +321,31 @@ void train_report_step(train_report *report, const train_step *step)
     write_monitors(report, step);
 }
 
-void train_report_eval(train_report *report, uint64_t step, double loss, double count)
+void train_report_eval(train_report *report, const train_evaluation *e)
 {
+    const bool preference = train_has_preference(report->run);
+    const char *const what = preference ? "samples" : "tokens";
     if (!report->speaks) {
         return;
     }
-    if (!isfinite(loss)) {
+    if (!isfinite(e->loss)) {
         ds_log(report->run->ctx, DS_LOG_WARN,
-               "step %llu: the validation loss is not finite (%g), over %.0f tokens",
-               (unsigned long long)step, loss, count);
+               "step %llu: the validation loss is not finite (%g), over %.0f %s",
+               (unsigned long long)e->step, e->loss, e->count, what);
     }
     char best[160];
+    char more[96];
     train_best_text(report->run, best, sizeof best);
-    train_report_say(report,
-                     "step %llu  validation loss %.4f nats a token, perplexity %.3f, over "
-                     "%.0f tokens%s",
-                     (unsigned long long)step, loss, exp(loss), count, best);
-    train_metrics_eval(report->run, step, loss, count);
-    write_monitor(report, "Train/Samples/eval_loss", loss);
+    train_preference_text(report->run, &e->preference, more, sizeof more);
+    if (!preference) {
+        (void)snprintf(more, sizeof more, " nats a token, perplexity %.3f,", exp(e->loss));
+    }
+    train_report_say(report, "step %llu  validation loss %.4f%s%s over %.0f %s%s",
+                     (unsigned long long)e->step, e->loss, more, preference ? " " : "", e->count,
+                     what, best);
+    train_metrics_eval(report->run, e);
+    write_monitor(report, "Train/Samples/eval_loss", e->loss);
+    write_preference(report, &e->preference, "eval_");
     flush_monitor(report);
 }
 

@@ -78,6 +78,7 @@ static ds_engine_params engine_params(const train_run *run)
                               .average = strcmp(o->loss_average, "targets") == 0
                                              ? DS_AVERAGE_TARGETS
                                              : DS_AVERAGE_MICRO_BATCHES,
+                              .preference = train_has_preference(run) ? &run->preference : NULL,
                               .comm = run->comm,
                               .accelerator = o->accelerator,
                               .weights = o->model,
@@ -91,6 +92,7 @@ static ds_status build_engine(train_run *run)
     const ds_engine_params params = engine_params(run);
     DS_TRY(ds_initialize(run->ctx, &params, &run->engine));
     ds_engine_keep_checkpoints(run->engine, (uint32_t)run->options->keep_last);
+    DS_TRY(train_preference_reference(run));
     return o->resume_given ? train_resume(run) : DS_OK;
 }
 
@@ -98,6 +100,7 @@ static ds_status build_engine(train_run *run)
 static ds_status open_inputs(train_run *run)
 {
     const train_options *o = run->options;
+    DS_TRY(preference_read(run->ctx, &o->preference, &run->preference));
     const bool has_model = o->model != NULL || o->model_config != NULL;
     DS_TRY(train_data_find(run));
     DS_TRY(train_same_call(run));
