@@ -3,6 +3,7 @@
 #include <deepspeed/hf_export.h>
 
 #include "base/reserved.h"
+#include "ckpt/model_weights.h"
 #include "io/file.h"
 #include "io/json_load.h"
 #include "io/safetensors_write.h"
@@ -279,6 +280,53 @@ static ds_status merge(ds_hf_export *e)
     return status;
 }
 
+/* "XForCausalLM" and "XLMHeadModel" become "XForSequenceClassification". */
+static json_t *classifier_of(const char *architecture)
+{
+    static const char *const heads[] = {"ForCausalLM", "LMHeadModel"};
+    for (size_t i = 0; i < 2; ++i) {
+        const char *head = strstr(architecture, heads[i]);
+        if (head != NULL) {
+            return json_sprintf("%.*sForSequenceClassification", (int)(head - architecture),
+                                architecture);
+        }
+    }
+    return json_string(architecture);
+}
+
+/* Of a reward model: transformers takes config.json to be that of a classifier with one label. */
+static ds_status write_classifier(const ds_hf_export *e)
+{
+    char *path = dsi_path_join(e->stage.path, "config.json");
+    json_t *root = path != NULL ? json_load_file(path, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    const char *name = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
+    char *text = NULL;
+    if (json_is_object(root)) {
+        if (name != NULL) {
+            (void)json_array_set_new(json_object_get(root, "architectures"), 0,
+                                     classifier_of(name));
+        }
+        (void)json_object_set_new(root, "id2label", json_pack("{s:s}", "0", "LABEL_0"));
+        (void)json_object_set_new(root, "label2id", json_pack("{s:i}", "LABEL_0", 0));
+        text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    }
+    const ds_status status = text != NULL ? write_text(e, "config.json", text) : no_memory(e->ctx);
+    free(text);
+    free(path);
+    json_decref(root);
+    return status;
+}
+
+static bool has_scores(const ds_hf_export *e)
+{
+    for (size_t i = 0; i < e->n; ++i) {
+        if (strcmp(e->sources[i].name, DSI_SCORE_HEAD) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 ds_status ds_hf_export_finish(ds_hf_export **export_)
 {
     static const ds_text_pair format = {"format", "pt"};
@@ -286,6 +334,9 @@ ds_status ds_hf_export_finish(ds_hf_export **export_)
     ds_hf_export *e = *export_;
     ds_status status = dsi_safetensors_write_set(e->ctx, e->stage.path, e->sources, e->n,
                                                  e->max_shard_bytes, &params);
+    if (status == DS_OK && has_scores(e)) {
+        status = write_classifier(e);
+    }
     if (status == DS_OK) {
         status = e->merges ? merge(e)
                            : dsi_folder_publish(e->ctx, &e->stage, e->parent,

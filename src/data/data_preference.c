@@ -105,10 +105,5 @@ ds_status dsi_take_preference(ds_ctx *ctx, const ds_dataset_params *params, cons
         const answer one = {row->ids, row->counted, row->n, !row->label};
         return stays(&t, &one, 1) ? add(&t, &one) : DS_OK;
     }
-    return ds_fail(ctx, DS_ERR_ARG, "%s: a row of the schema %s; this objective needs %s", path,
-                   dsi_schema_name(row->schema),
-                   params->rows == DS_ROWS_PAIRS
-                       ? "pairs: \"chosen\" and \"rejected\", and \"prompt\" unless both begin "
-                         "with it"
-                       : "\"prompt\", \"completion\" and a \"label\" true or false, or pairs");
+    return ds_fail(ctx, DS_ERR_ARG, "%s: plain text has no preferences; give rows of them", path);
 }

@@ -206,7 +206,6 @@ ds_status dsi_take_files(ds_ctx *ctx, const ds_dataset_params *params, dsi_take 
         const dsi_source_sink sink = {.document = take_document,
                                       .progress = note_progress,
                                       .user = &r,
-                                      .preferences = params->rows != DS_ROWS_TEXT,
                                       .n_bad = &take->info.n_bad};
         DS_TRY(dsi_take_is_indexed(r.path) ? take_indexed(&r)
                                            : dsi_source_read(ctx, params, r.path, &sink));

@@ -80,15 +80,27 @@ static void note_unread(ds_ctx *ctx, const char *place, batch *b, const dsi_line
     }
 }
 
-/* Rows that nothing trains on are errors; what Alpaca's rows become is said once. */
+static bool is_wanted(uint64_t rows, dsi_schema schema)
+{
+    return rows == DS_ROWS_TEXT    ? schema < DSI_SCHEMA_PREFERENCE
+           : rows == DS_ROWS_PAIRS ? schema == DSI_SCHEMA_PREFERENCE
+                                   : schema >= DSI_SCHEMA_PREFERENCE;
+}
+
+/* Rows that the objective does not read are errors; what Alpaca's rows become is said once. */
 static ds_status check_schema(ds_ctx *ctx, const char *place, batch *b, const dsi_line *line,
                               const dsi_source_sink *sink)
 {
-    if (line->schema >= DSI_SCHEMA_PREFERENCE && !sink->preferences) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "%s: a row of the schema %s, which is for preference training (--objective "
-                       "dpo, kto and the like)",
-                       place, dsi_schema_name(line->schema));
+    static const char *const wanted[] = {
+        [DS_ROWS_TEXT] = "which is for preference training (--objective dpo, kto and the like)",
+        [DS_ROWS_PAIRS] = "but this objective needs pairs: \"chosen\" and \"rejected\", and "
+                          "\"prompt\" unless both begin with it",
+        [DS_ROWS_LABELLED] = "but this objective needs \"prompt\", \"completion\" and a \"label\" "
+                             "true or false, or pairs"};
+    const uint64_t rows = b->params->rows;
+    if (!sink->any_schema && !is_wanted(rows, line->schema)) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED, "%s: a row of the schema %s, %s", place,
+                       dsi_schema_name(line->schema), wanted[rows]);
     }
     if (line->schema == DSI_SCHEMA_ALPACA && !b->said_alpaca) {
         b->said_alpaca = true;

@@ -43,7 +43,7 @@ typedef struct dsi_source_sink {
     void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_all); /* NULL: none */
     void *user;
     const char *no_samples; /* why a sample is an error; NULL: it is none */
-    bool preferences;       /* rows of preferences are taken; else an error */
+    bool any_schema;        /* all rows are taken; else those of params->rows alone */
     uint64_t
         *n_bad; /* counts bad rows that are left out, params->skip_bad at most; NULL: none is */
 } dsi_source_sink;

@@ -51,7 +51,7 @@ static ds_status check_files(ds_ctx *ctx, const data_check_options *o,
         tally tallies[DSI_N_SCHEMAS] = {{0}};
         const uint64_t before = n_bad;
         const dsi_source_sink sink = {
-            .document = count, .user = tallies, .preferences = true, .n_bad = &n_bad};
+            .document = count, .user = tallies, .any_schema = true, .n_bad = &n_bad};
         DS_TRY(dsi_source_read(ctx, params, o->files->paths[i], &sink));
         print_table(o->files->paths[i], tallies, n_bad - before);
         preferences |= tallies[DSI_SCHEMA_PREFERENCE].rows + tallies[DSI_SCHEMA_UNPAIRED].rows > 0;
