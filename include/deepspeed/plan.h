@@ -28,9 +28,10 @@ typedef struct ds_plan_params {
     uint64_t memory_bytes; /* that a rank may use; default 0: that of the device, without one any */
     const char *device;    /* what a rank runs on, for times and memory: a shipped profile
                               ("h100-sxm") or a profile file; default NULL: this processor, no times */
-    const char *accelerator; /* default NULL: whose kernels and their workspace; as in
-                                ds_engine_params, for another device null */
-    DS_RESERVED(7);
+    const char *accelerator;         /* default NULL: whose kernels and their workspace; as in
+                                        ds_engine_params, for another device null */
+    const ds_preference *preference; /* default NULL; as in ds_engine_params */
+    DS_RESERVED(6);
 } ds_plan_params;
 
 typedef enum ds_plan_format {

@@ -72,6 +72,7 @@ static dsi_report_request request_of(const ds_plan_params *params, const dsi_dev
         .model = params->model,
         .config = params->config,
         .seq_length = params->seq_length,
+        .preference = params->preference,
         .n_ranks = n_ranks,
         .n_nodes = n_nodes,
         .n_threads = params->n_threads > 0 ? params->n_threads

@@ -41,11 +41,13 @@ static void put_run(dsi_buf *text, const dsi_plan_report *r)
                    ds_dtype_name(t->dtype), r->spec.zero.stage, r->request.n_ranks,
                    r->request.n_nodes);
     put_mesh(text, &r->spec.zero.mesh);
-    dsi_buf_printf(text,
-                   ", \"micro_batch\": %lld, \"accumulation\": %lld, \"seq_length\": %lld, "
-                   "\"recompute\": \"%s\", \"kept_logits\": %u, \"memory\": \"%s\"},\n",
-                   (long long)t->batch, (long long)t->accumulation, (long long)t->seq_length,
-                   dsi_recompute_name(r->plan.choice.recompute), r->plan.n_kept, memory);
+    dsi_buf_printf(
+        text,
+        ", \"micro_batch\": %lld, \"rows\": %lld, \"accumulation\": %lld, \"seq_length\": %lld, "
+        "\"recompute\": \"%s\", \"kept_logits\": %u, \"memory\": \"%s\"},\n",
+        (long long)t->batch, (long long)dsi_train_rows(t), (long long)t->accumulation,
+        (long long)t->seq_length, dsi_recompute_name(r->plan.choice.recompute), r->plan.n_kept,
+        memory);
 }
 
 static void put_kinds(dsi_buf *text, const char *name, const size_t *bytes)

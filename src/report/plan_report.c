@@ -197,7 +197,7 @@ static ds_status simulate(ds_ctx *ctx, dsi_plan_report *r)
         .phases = &r->plan.train_plan->phases,
         .clear_bytes = train->accumulation > 1 ? dsi_plan_clear_bytes(r->plan.train_plan) : 0.0,
         .model_flops = r->model_flops / (double)train->accumulation,
-        .tokens = (double)train->batch * (double)train->seq_length,
+        .tokens = (double)dsi_train_rows(train) * (double)train->seq_length,
         .peak_dtype = train->dtype};
     for (ds_phase phase = DS_PHASE_STEP; phase < spec.phases->n; ++phase) {
         const double share = share_of(r, phase);
@@ -219,6 +219,7 @@ static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
     const ds_engine_params params = {.model = request->model,
                                      .config = request->config,
                                      .seq_length = request->seq_length,
+                                     .preference = request->preference,
                                      .accelerator = accelerator_of(request)};
     DS_TRY(dsi_engine_read_config(ctx, &params, &r->spec));
     r->spec.accel.automatic = dsi_accel_is_auto(request->accelerator);

@@ -28,11 +28,13 @@ static void print_run(dsi_buf *text, const dsi_plan_report *r)
     }
     dsi_memory_choice_text(&r->plan.choice, r->plan.n_kept, memory);
     dsi_buf_printf(text, "%s%s", memory[0] != '\0' ? ", " : "", memory);
-    dsi_buf_printf(text, "\n%lld x %lld tokens a micro-batch, %lld micro-batch%s a step: ",
-                   (long long)t->batch, (long long)t->seq_length, (long long)t->accumulation,
+    dsi_buf_printf(text, "\n%lld%s x %lld tokens a micro-batch, %lld micro-batch%s a step: ",
+                   (long long)dsi_train_rows(t),
+                   ds_preference_is_paired(t->preference.loss) ? " rows, pairs," : "",
+                   (long long)t->seq_length, (long long)t->accumulation,
                    t->accumulation == 1 ? "" : "es");
     dsi_buf_printf(text, "%.0f tokens a step of all ranks",
-                   (double)t->batch * (double)t->seq_length * (double)t->accumulation *
+                   (double)dsi_train_rows(t) * (double)t->seq_length * (double)t->accumulation *
                        dsi_mesh_data_size(&r->spec.zero.mesh));
     dsi_accel_say(&r->spec.accel, accelerator);
     dsi_buf_printf(text, "\naccelerator: %s\n", accelerator);

@@ -40,17 +40,40 @@ static const char after[] =
     "not\n"
     "fit.";
 
-enum { NAMES = 19 };
+enum { NAMES = 28 };
 
 /* Flags that mean nothing to a command. */
 static const char *const foreign[][NAMES] = {
     [PLAN_REPORT] = {"total_params", "largest_layer_params", "additional_buffer_factor", "stage"},
     [PLAN_DIFF] = {"deepspeed_config", "json", "html", "fit", "nvme_path", "output", "total_params",
                    "largest_layer_params", "additional_buffer_factor", "stage"},
-    [PLAN_ESTIMATE] = {"deepspeed_config", "seq_length", "freeze", "allow_unknown_keys", "memory",
-                       "threads", "device", "accelerator", "json", "html", "trace", "fit",
-                       "nvme_path", "output", "micro_batch", "gradient_accumulation_steps", "fp16",
-                       "bf16"}};
+    [PLAN_ESTIMATE] = {"deepspeed_config",
+                       "seq_length",
+                       "freeze",
+                       "allow_unknown_keys",
+                       "memory",
+                       "threads",
+                       "device",
+                       "accelerator",
+                       "json",
+                       "html",
+                       "trace",
+                       "fit",
+                       "nvme_path",
+                       "output",
+                       "micro_batch",
+                       "gradient_accumulation_steps",
+                       "fp16",
+                       "bf16",
+                       "objective",
+                       "loss_type",
+                       "beta",
+                       "label_smoothing",
+                       "reference_free",
+                       "simpo_gamma",
+                       "desirable_weight",
+                       "undesirable_weight",
+                       "center_rewards_coefficient"}};
 
 static ds_status refuse_foreign(ds_ctx *ctx, plan_command command, const dsi_arg *rows, size_t n)
 {
@@ -206,6 +229,7 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .out = &o->freeze,
          .value = "PATTERN…",
          .doc = "Parameters that are not trained, as glob patterns of their names."},
+        PREFERENCE_FLAGS(o->preference),
         {.name = "allow_unknown_keys",
          .type = DSI_ARG_SWITCH,
          .out = &o->allow_unknown_keys,

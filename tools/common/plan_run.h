@@ -4,6 +4,7 @@
 #define DSI_TOOLS_PLAN_RUN_H
 
 #include "common/args.h"
+#include "common/preference_flags.h"
 #include "report/plan_print.h"
 
 typedef enum plan_command { PLAN_REPORT, PLAN_DIFF, PLAN_ESTIMATE } plan_command;
@@ -18,6 +19,7 @@ typedef struct plan_options {
     bool overwrite;
     const char *json, *html, *trace, *output, *nvme_path;
     dsi_arg_list freeze;
+    preference_flags preference;
     int64_t world_size, nodes, seq_length, threads;
     bool allow_unknown_keys, fit;
     int64_t total_params, largest_layer_params; /* of estimate */
@@ -41,6 +43,7 @@ typedef struct plan_run {
     ds_config *config;
     dsi_device device;
     dsi_report_request request;
+    ds_preference preference; /* loss NONE: none */
     char memory_of[80];
     bool open_batch;     /* the micro-batch is "auto" and no flag says it */
     bool free_batch;     /* and nobody gave the global batch */

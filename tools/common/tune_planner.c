@@ -22,6 +22,7 @@ typedef struct planner {
     char **argv; /* the command's words, which the options borrow */
     ds_model *model;
     dsi_device device;
+    ds_preference preference;
     dsi_report_request request;
 } planner;
 
@@ -64,14 +65,17 @@ static ds_status open_parts(ds_ctx *ctx, planner *p, const dsi_tune_job *job)
         DS_TRY(dsi_device_load(ctx, job->device, &p->device));
     }
     const uint32_t given = (uint32_t)o->threads;
-    p->request = (dsi_report_request){.model = p->model,
-                                      .seq_length = train_seq_length(o, p->model),
-                                      .n_ranks = job->n_ranks,
-                                      .n_nodes = job->n_nodes,
-                                      .n_threads = given > 0 ? given : job->n_threads,
-                                      .frozen = o->freeze.items,
-                                      .n_frozen = (uint32_t)o->freeze.n,
-                                      .device = job->device != NULL ? &p->device : NULL};
+    DS_TRY(preference_read(ctx, &o->preference, &p->preference));
+    p->request = (dsi_report_request){
+        .model = p->model,
+        .seq_length = train_seq_length(o, p->model),
+        .preference = p->preference.loss != DS_PREFERENCE_NONE ? &p->preference : NULL,
+        .n_ranks = job->n_ranks,
+        .n_nodes = job->n_nodes,
+        .n_threads = given > 0 ? given : job->n_threads,
+        .frozen = o->freeze.items,
+        .n_frozen = (uint32_t)o->freeze.n,
+        .device = job->device != NULL ? &p->device : NULL};
     return DS_OK;
 }
 

@@ -40,7 +40,9 @@ static void tell_rows(const train_options *options, ds_model *model, int end)
         .options = options, .model = model, .seq_length = train_seq_length(options, model)};
     uint64_t rows = 0;
     (void)alarm(MOST_SECONDS);
-    if (ds_ctx_create(&params, &run.ctx) >= 0 && count(&run, &rows) < 0) {
+    if (ds_ctx_create(&params, &run.ctx) < 0 ||
+        preference_read(run.ctx, &options->preference, &run.preference) < 0 ||
+        count(&run, &rows) < 0) {
         rows = 0;
     }
     _exit(write(end, &rows, sizeof rows) == (ssize_t)sizeof rows ? 0 : 1);
