@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Preference training by ds_train: it learns (held-out pairs), the same bits in every ZeRO stage, under offload and after a resume,
+# what it logs, and what it refuses. Usage: test_preference_runs.sh BUILD
+set -euo pipefail
+build=$1
+. "$DS_SOURCE_DIR/test/common/tiny_llama.sh" 2 32 4 64
+for i in $(seq 200); do # chosen answers are of other letters than rejected ones, in words of any order
+    a=$(echo abcde fghij klmno | cut -d' ' -f$((i % 3 + 1)))
+    b=$(echo vwxyz uvwxy pqrst | cut -d' ' -f$((i / 2 % 3 + 1)))
+    a=${a:i % 4:2}${a:i / 3 % 4:1}
+    b=${b:i / 5 % 4:2}${b:i % 4:1}
+    printf '{"prompt": "q%d", "chosen": " %s %s", "rejected": " %s %s"}\n' "$i" "$a" "$a" "$b" "$b"
+done > pairs.jsonl
+sed -n 's/"chosen": \(".*"\), "rejected".*/"completion": \1, "label": true}/p;n;s/"chosen": .*"rejected": \(".*"\)}/"completion": \1, "label": false}/p' \
+    pairs.jsonl > labelled.jsonl
+config() { # STAGE MORE
+    printf '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "AdamW", "params": {"lr": 3e-3}},
+             "gradient_clipping": 1.0, "deterministic": true, "zero_optimization": {"stage": %s, "stage3_gather_16bit_weights_on_model_save": true%s}}' "$1" "${2-}" > "ds$1.json"
+}
+for stage in 0 1 2 3; do config $stage; done
+train() { # FLAGS…
+    "$build/ds_train" --model_config llama.json --tokenizer bytes --seq_length 32 --threads 1 --overwrite --lr_scheduler_type constant "$@" > log 2>&1
+}
+last() { # NAME: of the last evaluation in m.jsonl
+    grep '"eval_loss"' m.jsonl | tail -1 | grep -o "\"$1\":[^,}]*" | cut -d: -f2
+}
+least() { # NAME BOUND
+    awk -v x="$(last "$1")" -v y="$2" 'BEGIN { exit !(x > y) }' || fail "$1 is $(last "$1"), not above $2"
+}
+
+# It learns. The reference's own accuracy is none: its rewards are 0.
+for objective in dpo orpo simpo reward "dpo --loss_type ipo" "dpo --label_smoothing 0.1" "dpo --loss_type hinge" "dpo --reference_free"; do
+    name=eval_rewards/accuracies
+    [ "$objective" = reward ] && name=eval_accuracy
+    train --objective $objective --data pairs.jsonl --deepspeed_config ds0.json --eval_fraction 0.2 --steps 20 --metrics m.jsonl || fail "$objective"
+    least $name 0.9
+done
+grep -q '"eval_samples":40' m.jsonl || fail "the pairs of an evaluation"
+grep -q 'accuracies 1.000  margins' log || fail "the line of an evaluation"
+for loss in kto apo_zero_unpaired; do
+    train --objective kto --loss_type $loss --data labelled.jsonl --deepspeed_config ds0.json --eval_fraction 0.2 --steps 20 --metrics m.jsonl ||
+        fail "$loss"
+    least eval_rewards/margins 0.2
+done
+train --objective kto --data pairs.jsonl --deepspeed_config ds0.json --eval_fraction 0.2 --steps 20 --metrics m.jsonl || fail "kto of pairs"
+least eval_rewards/margins 0.2
+grep -q '"eval_samples":80' m.jsonl || fail "the answers of pairs"
+
+# The same bits: stages on two ranks, offload, a resume.
+ranks() { # NAME CONFIG FLAGS…
+    local name=$1 config=$2
+    shift 2
+    "$build/deepspeed" --num_gpus 2 "$build/ds_train" --model_config llama.json --tokenizer bytes --seq_length 32 --threads 1 --overwrite --lr_scheduler_type constant \
+        --deepspeed_config "$config" --steps 6 --output "$name" "$@" > log 2>&1 || fail "$name"
+}
+same() { cmp "$1/model.safetensors" "$2/model.safetensors" || fail "$1 and $2 differ"; }
+for objective in "dpo --data pairs.jsonl" "kto --data labelled.jsonl"; do
+    for stage in 0 1 2 3; do
+        ranks "z$stage" "ds$stage.json" --objective $objective
+        same z0 "z$stage"
+    done
+    config 2 ', "offload_optimizer": {"device": "cpu"}'
+    ranks offload ds2.json --objective $objective
+    same z0 offload
+    config 2
+    ranks half ds3.json --objective $objective --steps 3
+    "$build/deepspeed" --num_gpus 2 "$build/ds_train" --model_config llama.json --tokenizer bytes --seq_length 32 --threads 1 --resume --lr_scheduler_type constant \
+        --deepspeed_config ds1.json --steps 6 --output half --objective $objective > log 2>&1 || fail "a resume"
+    same z0 half
+done
+
+# Refusals.
+refuses() { # WORDS FLAGS…
+    local words=$1
+    shift
+    ! train --deepspeed_config ds0.json --steps 1 --metrics m.jsonl "$@" || fail "not refused: $words"
+    grep -qF -- "$words" log || fail "not said: $words"
+}
+refuses "--beta is not of --objective sft" --data pairs.jsonl --beta 0.2
+refuses "pairs.jsonl:1: a row of the schema preference, which is for preference training" --data pairs.jsonl
+refuses "labelled.jsonl:1: a row of the schema unpaired preference, but this objective needs pairs" --data labelled.jsonl --objective dpo
+refuses "--loss_type kto is not of --objective dpo" --data pairs.jsonl --objective dpo --loss_type kto
+refuses "--loss_type is of --objective dpo and kto, not of orpo" --data pairs.jsonl --objective orpo --loss_type ipo
+refuses "label_smoothing is 0.2" --data pairs.jsonl --objective dpo --loss_type ipo --label_smoothing 0.2
+refuses "--reference_free is not of --objective kto" --data labelled.jsonl --objective kto --reference_free
+refuses "must be above 1" --data labelled.jsonl --objective kto --micro_batch 1 --deepspeed_config <(echo '{"train_batch_size": 4,
+    "train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW"}}')
+refuses "no sample is left" --data pairs.jsonl --objective dpo --seq_length 2
+seq 1 400 > plain.txt
+refuses "plain.txt: plain text has no preferences" --data plain.txt --objective dpo
+train --objective dpo --data pairs.jsonl --deepspeed_config ds0.json --steps 2 --output kept || fail "a run"
+! "$build/ds_train" --model_config llama.json --tokenizer bytes --seq_length 32 --threads 1 --resume --deepspeed_config ds0.json --steps 4 \
+    --output kept --objective dpo --beta 0.5 --data pairs.jsonl > log 2>&1 || fail "resumed with another beta"
+grep -qF 'this run has {"loss": "sigmoid", "reference_free": false, "beta": 0.5' log || fail "the loss that differs"
