@@ -42,8 +42,11 @@ static ds_status read_type(ds_ctx *ctx, const preference_flags *f, ds_preference
             return DS_OK;
         }
     }
-    return ds_fail(ctx, DS_ERR_ARG, "--loss_type %s is not of --objective %s", f->loss_type,
-                   f->objective);
+    return ds_fail(ctx, DS_ERR_ARG, "--loss_type %s is not of --objective %s: expected %s",
+                   f->loss_type, f->objective,
+                   dpo ? "sigmoid, hinge, ipo, robust, exo_pair, nca_pair, bco_pair, sppo_hard, "
+                         "apo_zero, apo_down or sigmoid_norm"
+                       : "kto or apo_zero_unpaired");
 }
 
 /* A flag that was given, and whether the objective reads it. */

@@ -35,10 +35,9 @@ typedef struct preference_flags {
          .type = DSI_ARG_TEXT,                                                                     \
          .out = &(f).loss_type,                                                                    \
          .value = "NAME",                                                                          \
-         .choices = "sigmoid|hinge|ipo|robust|exo_pair|nca_pair|bco_pair|sppo_hard|apo_zero|"      \
-                    "apo_down|sigmoid_norm|kto|apo_zero_unpaired",                                 \
-         .doc = "Loss of dpo, by TRL's name (default: sigmoid), or of kto: kto (default) or "      \
-                "apo_zero_unpaired."},                                                             \
+         .doc = "Loss of dpo, by TRL's name: sigmoid (default), hinge, ipo, robust, exo_pair, "    \
+                "nca_pair, bco_pair, sppo_hard, apo_zero, apo_down or sigmoid_norm; or of kto: "   \
+                "kto (default) or apo_zero_unpaired."},                                            \
         PREFERENCE_NUMBER("beta", f, beta, beta_given, 1e-9, 1e9,                                  \
                           "Factor of the log-ratios, or of orpo's odds; default 0.1."),            \
         PREFERENCE_NUMBER("label_smoothing", f, label_smoothing, smoothing_given, 0, 0.5,          \
