@@ -168,8 +168,8 @@ static void rows_that_are_not_supported(void **state)
         {CHAT("messages", "{\"role\":\"user\",\"content\":[{\"type\":\"audio\"}]}," SAID),
          "messages[0] (role \"user\"): content[0] is of the type \"audio\""},
         {"{\"prompt\":\"a\",\"chosen\":\"b\",\"rejected\":\"c\"}",
-         "a row of the schema preference: preference training (DPO, KTO and the like) is not there "
-         "yet; ds_data check reads such rows"},
+         "a row of the schema preference, which is for preference training (--objective dpo, "
+         "kto and the like)"},
         {"{\"prompt\":\"a\",\"completion\":\"b\",\"label\":false}",
          "a row of the schema unpaired preference"},
         {"{\"prompt\":\"a\",\"completion\":\"b\",\"images\":[\"c.png\"]}",
