@@ -43,7 +43,8 @@ typedef struct ds_graph ds_graph;
     X(HANDED, "handed")         /* sum of gradients whose update is under way (ZenFlow) */         \
     X(MASK, "mask")             /* what of a parameter is kept (compression_training) */           \
     X(WORKER_ERROR, "worker_error") /* what a rank's signs lose (1-bit optimizers) */              \
-    X(SERVER_ERROR, "server_error") /* and those of the mean of its slice */
+    X(SERVER_ERROR, "server_error") /* and those of the mean of its slice */                       \
+    X(FROZEN, "frozen")             /* what goes with a frozen second moment (1-bit LAMB) */
 
 typedef enum ds_cell_kind {
 #define X(id, text) DS_CELL_##id,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* 1-bit Adam behind its warm-up: the phases own_norm and frozen of the training graph. In the
- * warm-up, norm and update are those of every optimizer. docs/internals/onebit.md.
+/* 1-bit optimizers behind their warm-up: the phases own_norm and frozen of the training graph, and
+ * what 1-bit Adam does in the latter (LAMB: onebit_lamb_graph.c). In the warm-up, norm and update
+ * are those of every optimizer. docs/internals/onebit.md.
  *
  * Invariants: gradient cells hold this rank's own terms, so that norm may reduce them and frozen
  * need not; own_norm leaves values to frozen alone; parameters and moments are the same on every
@@ -27,6 +28,9 @@ ds_status dsi_onebit_add_phases(builder *b)
     dsi_onebit_phases *own = &b->own->phases.onebit;
     if (exchanges(b->spec)) {
         DS_TRY(ds_graph_add_phase(b->graph, "own_norm", 0, &own->own_norm));
+    }
+    if (b->spec->optimizer == DS_OPTIMIZER_ONEBIT_LAMB) {
+        DS_TRY(ds_graph_add_phase(b->graph, "freeze", DS_PHASE_SKIPPABLE, &own->freeze));
     }
     return ds_graph_add_phase(b->graph, "frozen", DS_PHASE_SKIPPABLE, &own->frozen);
 }
@@ -103,18 +107,28 @@ static ds_status build_own_norm(builder *b, const ds_value *own, ds_value *facto
     return DS_OK;
 }
 
-/* Nearly the mean of the ranks' x. */
-static ds_status build_mean(builder *b, ds_cell param, ds_value *x)
+/* The errors of an exchange, made with it. */
+static ds_status read_error(builder *b, ds_cell_kind kind, const char *name, int64_t n, ds_cell of,
+                            ds_value *value_out)
+{
+    const ds_meta meta = {DS_DTYPE_F32, ds_shape_1d(n)};
+    ds_cell cell = DS_NONE;
+    DS_TRY(dsi_train_add_cell(b, kind, name, meta, of, &cell));
+    return ds_graph_read(b->graph, cell, value_out);
+}
+
+ds_status dsi_onebit_mean(builder *b, const char *name, ds_cell of, ds_value *x)
 {
     const int64_t n_ranks = b->spec->onebit.n_ranks;
     const int64_t n = padded(ds_shape_count(ds_graph_meta(b->graph, *x).shape), n_ranks);
-    const ds_meta worker = {DS_DTYPE_F32, ds_shape_1d(n)};
-    const ds_meta server = {DS_DTYPE_F32, ds_shape_1d(n / n_ranks)};
     const dsi_ranks_attrs attrs = {.n_ranks = n_ranks};
     ds_value in[3] = {*x, DS_NONE, DS_NONE};
     ds_value out[DS_MAX_OUT];
-    DS_TRY(dsi_train_read_state(b, DS_CELL_WORKER_ERROR, worker, param, &in[1]));
-    DS_TRY(dsi_train_read_state(b, DS_CELL_SERVER_ERROR, server, param, &in[2]));
+    if (!exchanges(b->spec)) {
+        return DS_OK;
+    }
+    DS_TRY(read_error(b, DS_CELL_WORKER_ERROR, name, n, of, &in[1]));
+    DS_TRY(read_error(b, DS_CELL_SERVER_ERROR, name, n / n_ranks, of, &in[2]));
     DS_TRY(dsi_train_apply(b, &dsi_op_mean_by_signs, &attrs, in, 3, out));
     *x = out[0];
     return DS_OK;
@@ -130,7 +144,8 @@ static ds_status build_frozen(builder *b, const dsi_train_update *update)
     DS_TRY(dsi_train_apply(b, &dsi_op_first_moment, NULL, moment, 4, out));
     in[1] = out[0];
     in[3] = DS_NONE;
-    DS_TRY(exchanges(b->spec) ? build_mean(b, update->param, &in[1]) : DS_OK);
+    const char *name = ds_cells_get(b->cells, update->param)->name;
+    DS_TRY(dsi_onebit_mean(b, name, update->param, &in[1]));
     return dsi_train_apply(b, &dsi_op_frozen_adam, &attrs, in, 7, out);
 }
 
@@ -142,6 +157,12 @@ static ds_status build_all(builder *b, ds_value *own, ds_value factor)
         DS_TRY(ds_graph_set_scope(b->graph, "own_norm"));
         DS_TRY(read_own(b, own));
         DS_TRY(build_own_norm(b, own, &factor));
+    }
+    if (b->spec->optimizer == DS_OPTIMIZER_ONEBIT_LAMB) {
+        ds_graph_set_phase(b->graph, phases->freeze);
+        DS_TRY(dsi_onebit_lamb_freeze(b));
+        ds_graph_set_phase(b->graph, phases->frozen);
+        return dsi_onebit_lamb_frozen(b, own, factor);
     }
     ds_graph_set_phase(b->graph, phases->frozen);
     for (ds_cell c = 0; c < b->n_params; ++c) {

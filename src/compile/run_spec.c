@@ -26,8 +26,12 @@ static void read_optimizer(const ds_config_optimizer *o, dsi_engine_spec *spec)
     spec->weight_decay = o->weight_decay;
     spec->bias_correction =
         (o->kind == DS_OPTIMIZER_ADAM || o->kind == DS_OPTIMIZER_LAMB) && o->bias_correction;
-    spec->train.onebit =
-        (dsi_onebit_spec){.on = dsi_config_is_onebit(o->kind), .freeze_step = o->freeze_step};
+    spec->train.onebit = (dsi_onebit_spec){.on = dsi_config_is_onebit(o->kind),
+                                           .freeze_step = o->freeze_step,
+                                           .coeff_beta = o->coeff_beta,
+                                           .factor_max = o->factor_max,
+                                           .factor_min = o->factor_min,
+                                           .factor_threshold = o->factor_threshold};
 }
 
 static dsi_loss_scale read_loss_scale(const ds_config_fp16 *fp16)

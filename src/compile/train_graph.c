@@ -226,6 +226,7 @@ static optimizer_row optimizer_of(const dsi_train_spec *spec)
     case DS_OPTIMIZER_ONEBIT_ADAM: /* in its warm-up */
         return (optimizer_row){&dsi_op_adam, 2, {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ}};
     case DS_OPTIMIZER_LAMB:
+    case DS_OPTIMIZER_ONEBIT_LAMB:
         return (optimizer_row){&dsi_op_lamb_moments, 2, {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ}};
     case DS_OPTIMIZER_LION:
         return (optimizer_row){&dsi_op_lion, 1, {DS_CELL_EXP_AVG}};
@@ -237,8 +238,9 @@ static optimizer_row optimizer_of(const dsi_train_spec *spec)
     return (optimizer_row){&dsi_op_sgd, spec->momentum ? 1 : 0, {DS_CELL_MOMENTUM}};
 }
 
-ds_status dsi_train_read_state(builder *b, ds_cell_kind kind, ds_meta meta, ds_cell param,
-                               ds_value *value_out)
+/* The value of a state of a parameter, which is made at its first use. */
+static ds_status read_state(builder *b, ds_cell_kind kind, ds_meta meta, ds_cell param,
+                            ds_value *value_out)
 {
     const ds_cell_info info = *ds_cells_get(b->cells, param);
     ds_cell cell = ds_cells_find(b->cells, kind, info.name);
@@ -249,7 +251,8 @@ ds_status dsi_train_read_state(builder *b, ds_cell_kind kind, ds_meta meta, ds_c
 }
 
 /* LAMB: the moments, the norms of the whole tensor, the update. in: operands of an update. */
-static ds_status build_lamb(builder *b, const dsi_optim_attrs *attrs, const ds_value *in)
+static ds_status build_lamb(builder *b, const dsi_optim_attrs *attrs, ds_cell param,
+                            const ds_value *in)
 {
     const ds_value weight = in[4] != DS_NONE ? in[4] : in[0];
     const ds_value moments[6] = {in[5], in[1], in[2], in[3], DS_NONE, in[6]};
@@ -260,7 +263,8 @@ static ds_status build_lamb(builder *b, const dsi_optim_attrs *attrs, const ds_v
     const ds_value parts[4] = {made[0], made[2], weight, in[2]};
     DS_TRY(dsi_train_apply(b, &dsi_op_lamb_sums, attrs, parts, 4, sums));
     const ds_value update[7] = {in[0], sums[0], in[2], DS_NONE, in[4], made[0], made[2]};
-    return dsi_train_apply(b, &dsi_op_lamb, attrs, update, 7, out);
+    DS_TRY(dsi_train_apply(b, &dsi_op_lamb, attrs, update, 7, out));
+    return b->spec->onebit.on ? dsi_onebit_lamb_warm_up(b, param, sums[0]) : DS_OK;
 }
 
 dsi_optim_attrs dsi_train_update_attrs(const dsi_train_spec *spec)
@@ -288,10 +292,10 @@ ds_status dsi_train_read_update(builder *b, const dsi_train_update *update, ds_v
     DS_TRY(ds_graph_read(b->graph, update->param, &in[0]));
     DS_TRY(ds_graph_read(b->graph, update->hyper[group], &in[2]));
     if (spec->master && info.meta.dtype != DS_DTYPE_F32) {
-        DS_TRY(dsi_train_read_state(b, DS_CELL_MASTER, master, update->param, &in[4]));
+        DS_TRY(read_state(b, DS_CELL_MASTER, master, update->param, &in[4]));
     }
     for (uint32_t i = 0; i < row.n_states; ++i) {
-        DS_TRY(dsi_train_read_state(b, row.states[i], state, update->param, &in[5 + i]));
+        DS_TRY(read_state(b, row.states[i], state, update->param, &in[5 + i]));
     }
     return DS_OK;
 }
@@ -303,8 +307,8 @@ ds_status dsi_train_build_update(builder *b, const dsi_train_update *update)
     ds_value in[7];
     ds_value out[DS_MAX_OUT];
     DS_TRY(dsi_train_read_update(b, update, in));
-    return b->spec->optimizer == DS_OPTIMIZER_LAMB
-               ? build_lamb(b, &attrs, in)
+    return row.op == &dsi_op_lamb_moments
+               ? build_lamb(b, &attrs, update->param, in)
                : dsi_train_apply(b, row.op, &attrs, in, 5 + row.n_states, out);
 }
 

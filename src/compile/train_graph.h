@@ -30,8 +30,10 @@ typedef struct dsi_zenflow_spec {
  * what ranks exchange is the first moment, as signs. docs/internals/onebit.md. */
 typedef struct dsi_onebit_spec {
     bool on;
-    int64_t freeze_step; /* updates of the warm-up */
-    int64_t n_ranks;     /* that exchange signs; 0 or 1: none do */
+    int64_t freeze_step;                             /* updates of the warm-up */
+    int64_t n_ranks;                                 /* that exchange signs; 0 or 1: none do */
+    double coeff_beta;                               /* LAMB */
+    double factor_max, factor_min, factor_threshold; /* LAMB */
 } dsi_onebit_spec;
 
 /* Traces a loss from the model's outputs; declares "loss". */
@@ -79,6 +81,7 @@ typedef struct dsi_zenflow_phases {
 /* Of 1-bit optimizers behind their warm-up; DS_NONE without. */
 typedef struct dsi_onebit_phases {
     ds_phase own_norm; /* in place of norm: of the ranks' own gradients. DS_NONE: one rank */
+    ds_phase freeze;   /* LAMB: once, before frozen runs for the first time */
     ds_phase frozen;   /* in place of update */
 } dsi_onebit_phases;
 

@@ -43,9 +43,6 @@ ds_status dsi_train_map_fold(dsi_train_builder *b, const ds_value *gradients, co
                              ds_value extra, const ds_op *combine, ds_value *out);
 /* The cell that undoes loss scale and predivision, made at its first use. */
 ds_status dsi_train_read_inverse_scale(dsi_train_builder *b, ds_value *value_out);
-/* The value of a state of a parameter, which is made at its first use. */
-ds_status dsi_train_read_state(dsi_train_builder *b, ds_cell_kind kind, ds_meta meta, ds_cell param,
-                               ds_value *value_out);
 /* Operands 0 and 2 on of every update: parameter, hyperparameters, master, states. in: 7. */
 ds_status dsi_train_read_update(dsi_train_builder *b, const dsi_train_update *update, ds_value *in);
 dsi_optim_attrs dsi_train_update_attrs(const dsi_train_spec *spec);
@@ -53,6 +50,12 @@ dsi_optim_attrs dsi_train_update_attrs(const dsi_train_spec *spec);
 /* 1-bit optimizers behind the warm-up. factor: of norm. */
 ds_status dsi_onebit_add_phases(dsi_train_builder *b);
 ds_status dsi_onebit_build(dsi_train_builder *b, ds_value factor);
+/* Nearly the mean of the ranks' x, with errors NAME; x itself on one rank. */
+ds_status dsi_onebit_mean(dsi_train_builder *b, const char *name, ds_cell of, ds_value *x);
+/* Of 1-bit LAMB: an update of the warm-up, the phases freeze and frozen. own: gradients. */
+ds_status dsi_onebit_lamb_warm_up(dsi_train_builder *b, ds_cell param, ds_value sums);
+ds_status dsi_onebit_lamb_freeze(dsi_train_builder *b);
+ds_status dsi_onebit_lamb_frozen(dsi_train_builder *b, const ds_value *own, ds_value factor);
 
 /* All updates under ZenFlow. */
 ds_status dsi_zenflow_add_phases(dsi_train_builder *b);

@@ -60,8 +60,8 @@ static void optimizer_type(dsi_eval *eval)
     if (type == NULL) {
         return;
     }
-    if (!find_type(eval, "optimizer.type", dsi_optimizer_variants, dsi_optimizer_variant(type), 6,
-                   "Adam, AdamW, SGD, Lion, Adagrad, Lamb, OneBitAdam", &index)) {
+    if (!find_type(eval, "optimizer.type", dsi_optimizer_variants, dsi_optimizer_variant(type), 7,
+                   "Adam, AdamW, SGD, Lion, Adagrad, Lamb, OneBitAdam, OneBitLamb", &index)) {
         return;
     }
     o->kind = (ds_optimizer_kind)(DS_OPTIMIZER_ADAM + index);
@@ -116,7 +116,8 @@ static void optimizer_numbers(dsi_eval *eval)
                        "%g, dampening %g",
                        o->momentum, o->dampening);
     }
-    if (o->kind == DS_OPTIMIZER_LAMB && o->min_coeff > o->max_coeff) {
+    const bool lamb = o->kind == DS_OPTIMIZER_LAMB || o->kind == DS_OPTIMIZER_ONEBIT_LAMB;
+    if (lamb && o->min_coeff > o->max_coeff) {
         dsi_item_error(eval, dsi_item_find(eval, "optimizer.params.min_coeff"),
                        "expected at most optimizer.params.max_coeff = %g, found %g", o->max_coeff,
                        o->min_coeff);

@@ -27,14 +27,16 @@ typedef struct ds_config_optimizer {
     bool bias_correction;        /* ADAM, LAMB */
     double momentum, dampening;  /* SGD */
     bool nesterov;               /* SGD */
-    double max_coeff, min_coeff; /* LAMB: bounds of the trust ratio */
-    int64_t freeze_step;         /* ONEBIT_ADAM: updates before signs are exchanged */
+    double max_coeff, min_coeff; /* LAMB, ONEBIT_LAMB: bounds of the trust ratio */
+    int64_t freeze_step;         /* ONEBIT_*: updates before signs are exchanged */
+    double coeff_beta;           /* ONEBIT_LAMB, and the next three */
+    double factor_max, factor_min, factor_threshold;
 } ds_config_optimizer;
 
 /* Whether ranks exchange signs. */
 static inline bool dsi_config_is_onebit(ds_optimizer_kind kind)
 {
-    return kind == DS_OPTIMIZER_ONEBIT_ADAM;
+    return kind == DS_OPTIMIZER_ONEBIT_ADAM || kind == DS_OPTIMIZER_ONEBIT_LAMB;
 }
 
 typedef struct ds_config_fp16 {

@@ -148,23 +148,46 @@ static const dsi_section lamb = {.path = "optimizer.params",
           .choices = "nccl|mpi|hccl|compressed",                                                   \
           NOTE("signs go the way that all collectives of the job go"))
 
+#define ONEBIT_FREEZE                                                                              \
+    I("freeze_step", "100000", IN_FORCE,                                                           \
+      "Updates with the mean gradient, at least one; then the second moment stays and ranks "      \
+      "exchange the first one as signs.",                                                          \
+      MIN(0), FIELD(optimizer.freeze_step))
+
 static const dsi_option onebit_adam_rows[] = {
-    LR("0.001"),
-    BETAS("[0.9, 0.999]"),
-    EPS("1e-08"),
-    WEIGHT_DECAY,
-    I("freeze_step", "100000", IN_FORCE,
-      "Updates with the mean gradient, at least one; then the second moment stays and ranks "
-      "exchange the first one as signs.",
-      MIN(0), FIELD(optimizer.freeze_step)),
-    ONEBIT_WITHOUT_EFFECT,
-    AMSGRAD,
-    MAX_GRAD_NORM,
+    LR("0.001"),   BETAS("[0.9, 0.999]"), EPS("1e-08"), WEIGHT_DECAY,
+    ONEBIT_FREEZE, ONEBIT_WITHOUT_EFFECT, AMSGRAD,      MAX_GRAD_NORM,
 };
 static const dsi_section onebit_adam = {.path = "optimizer.params",
                                         .title = "optimizer.params of OneBitAdam",
                                         .doc = "1-bit Adam, on ZeRO stage 0.",
                                         DSI_SECTION_ROWS(onebit_adam_rows)};
+
+static const dsi_option onebit_lamb_rows[] = {
+    LR("0.001"),
+    BETAS("[0.9, 0.999]"),
+    EPS("1e-08"),
+    WEIGHT_DECAY,
+    ONEBIT_FREEZE,
+    R("max_coeff", "10.0", IN_FORCE, "Largest trust ratio of the warm-up.", MIN(0),
+      FIELD(optimizer.max_coeff)),
+    R("min_coeff", "0.01", IN_FORCE, "Smallest trust ratio of the warm-up.", MIN(0),
+      FIELD(optimizer.min_coeff)),
+    R("coeff_beta", "0.9", IN_FORCE, "Decay of the running average of the warm-up's trust ratios.",
+      MIN(0), MAX(1), FIELD(optimizer.coeff_beta)),
+    R("factor_max", "4.0", IN_FORCE, "Largest factor of that average behind the warm-up.", MIN(0),
+      FIELD(optimizer.factor_max)),
+    R("factor_min", "0.5", IN_FORCE, "Smallest factor of it.", MIN(0), FIELD(optimizer.factor_min)),
+    R("factor_threshold", "0.1", IN_FORCE, "Largest change of the factor in a step, relative.",
+      MIN(0), FIELD(optimizer.factor_threshold)),
+    ONEBIT_WITHOUT_EFFECT,
+    AMSGRAD,
+    MAX_GRAD_NORM,
+};
+static const dsi_section onebit_lamb = {.path = "optimizer.params",
+                                        .title = "optimizer.params of OneBitLamb",
+                                        .doc = "1-bit LAMB, on ZeRO stage 0.",
+                                        DSI_SECTION_ROWS(onebit_lamb_rows)};
 
 #define ONEBIT_ROWS                                                                                \
     P_LR("0.001"), P_BETAS("[0.9, 0.999]"), P_EPS("1e-08"), P_DECAY,                               \
@@ -175,9 +198,6 @@ static const dsi_section onebit_adam = {.path = "optimizer.params",
         E("comm_backend_name", "\"nccl\"", PART, "Library that sends the signs.",                  \
           .choices = "nccl|mpi|hccl|compressed"),                                                  \
         MAX_GRAD_NORM
-#define ONEBIT_FREEZE                                                                              \
-    I("freeze_step", "100000", PART, "Steps of plain Adam before compression starts.", MIN(0))
-
 static const dsi_option zero_one_rows[] = {
     ONEBIT_ROWS,
     I("var_freeze_step", "100000", PART, "Step at which the variance stops changing.", MIN(0)),
@@ -190,22 +210,6 @@ static const dsi_section zero_one = {.path = "optimizer.params",
                                      .doc = "0/1 Adam.",
                                      .flags = DSI_SECTION_FEATURE,
                                      DSI_SECTION_ROWS(zero_one_rows)};
-
-static const dsi_option onebit_lamb_rows[] = {
-    ONEBIT_ROWS,
-    ONEBIT_FREEZE,
-    R("max_coeff", "10.0", PART, "Largest trust ratio.", MIN(0)),
-    R("min_coeff", "0.01", PART, "Smallest trust ratio.", MIN(0)),
-    R("coeff_beta", "0.9", PART, "Decay of the ratio's average."),
-    R("factor_max", "4.0", PART, "Largest correction of the frozen ratio."),
-    R("factor_min", "0.5", PART, "Smallest correction of the frozen ratio."),
-    R("factor_threshold", "0.1", PART, "Largest change of the correction in a step."),
-};
-static const dsi_section onebit_lamb = {.path = "optimizer.params",
-                                        .title = "optimizer.params of OneBitLamb",
-                                        .doc = "1-bit LAMB.",
-                                        .flags = DSI_SECTION_FEATURE,
-                                        DSI_SECTION_ROWS(onebit_lamb_rows)};
 
 static const dsi_option muon_rows[] = {
     P_LR("0.02"),
@@ -225,7 +229,7 @@ static const dsi_section muon = {.path = "optimizer.params",
                                  .flags = DSI_SECTION_FEATURE,
                                  DSI_SECTION_ROWS(muon_rows)};
 
-/* The first six families are those of ds_optimizer_kind. */
+/* The first seven families are those of ds_optimizer_kind. */
 const dsi_variant dsi_optimizer_variants[] = {
     {"adam|adamw|fusedadam|deepspeedcpuadam|cpuadam", &adam},
     {"sgd", &sgd},
@@ -233,8 +237,8 @@ const dsi_variant dsi_optimizer_variants[] = {
     {"adagrad|deepspeedcpuadagrad|cpuadagrad", &adagrad},
     {"lamb|fusedlamb", &lamb},
     {"onebitadam", &onebit_adam},
-    {"zerooneadam", &zero_one},
     {"onebitlamb", &onebit_lamb},
+    {"zerooneadam", &zero_one},
     {"muon", &muon},
     {"muadam|muadamw|musgd|adadelta|adafactor|adamax|asgd|lbfgs|nadam|radam|rmsprop|rprop|"
      "sparseadam",
@@ -264,8 +268,8 @@ static const dsi_section *choose(const dsi_node *parent)
 
 static const dsi_option rows[] = {
     T("type", "null", IN_FORCE,
-      "Adam, AdamW, SGD, Lion, Adagrad, Lamb or OneBitAdam, in any letter case. Known and not "
-      "built: ZeroOneAdam, OneBitLamb, Muon, MuAdam, MuAdamW, MuSGD and PyTorch's others.",
+      "Adam, AdamW, SGD, Lion, Adagrad, Lamb, OneBitAdam or OneBitLamb, in any letter case. Known "
+      "and not built: ZeroOneAdam, Muon, MuAdam, MuAdamW, MuSGD and PyTorch's others.",
       WITH(NULLABLE)),
     VARIANT("params", NULL, IN_FORCE, "Parameters of the type; see the tables of each.",
             WITH(NULLABLE), .choose = choose),

@@ -4,7 +4,7 @@
 #include "op/op_place.h"
 #include "op/op_util.h"
 
-enum { MOMENT, GRAD, HYPER, FACTOR };
+enum { MOMENT, GRAD, HYPER, FACTOR, SCALING };
 /* The operands stand where every update has them. */
 enum { IN_PARAM, IN_MOMENT, IN_HYPER, IN_FACTOR, IN_MASTER, IN_STATE, IN_STATE_SQ };
 
@@ -28,6 +28,7 @@ static ds_status first_moment_infer(ds_infer *call)
     DS_TRY(dsi_op_need(call, GRAD, "grad", call->in[GRAD].dtype, shape));
     DS_TRY(need_hyper(call, HYPER));
     DS_TRY(dsi_op_need(call, FACTOR, "factor", DS_DTYPE_F32, scalar));
+    DS_TRY(dsi_op_may(call, SCALING, "scaling", DS_DTYPE_F32, scalar));
     call->out[0] = dsi_meta_of(DS_DTYPE_F32, shape);
     return DS_OK;
 }
@@ -65,16 +66,18 @@ static void each_cost(const ds_infer *call, ds_cost *cost_out)
 const ds_op dsi_op_first_moment = {
     .version = DS_OP_VERSION,
     .name = "first_moment",
-    .doc = "exp_avg, grad, hyper f32 (8), factor f32 () → f32: what adam makes of exp_avg.",
+    .doc =
+        "exp_avg, grad, hyper f32 (8), factor f32 (), [scaling f32 ()] → f32: what adam makes of "
+        "exp_avg, times scaling.",
     .n_in_min = 4,
-    .n_in_max = 4,
+    .n_in_max = 5,
     .n_out = 1,
     .infer = first_moment_infer,
     .cost = each_cost,
     .op_class = DS_CLASS_ELEMENTWISE,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "* * _ .", .out = "*", .split = "*", .flags = DS_PLACE_ELEMENTS),
+    .place = DSI_PLACE(.in = "* * _ . .", .out = "*", .split = "*", .flags = DS_PLACE_ELEMENTS),
 };
 
 static const ds_attr adam_attrs[] = {

@@ -506,11 +506,33 @@ extern const ds_op dsi_op_own_term, dsi_op_largest_of_ranks, dsi_op_sum_of_ranks
 
 /* ---- onebit.c ---------------------------------------------------------------------------------
  */
-/* first_moment: exp_avg, grad, hyper, factor → f32: what exp_avg becomes by adam. frozen_adam: as
+/* first_moment: exp_avg, grad, hyper, factor, [scaling f32 ()] → f32: what exp_avg becomes by adam,
+ * times scaling. frozen_adam: as
  * adam with adamw and without bias correction, but the first moment is given and the second one
  * stays: param (written), moment f32, hyper, none, [master (written)], exp_avg (written),
  * exp_avg_sq → param, [master], exp_avg. */
 extern const ds_op dsi_op_first_moment, dsi_op_frozen_adam;
+
+/* ---- onebit_lamb.c ----------------------------------------------------------------------------
+ */
+typedef struct dsi_onebit_lamb_attrs {
+    double eps, max_coeff, min_coeff;                /* as dsi_optim_attrs */
+    double coeff_beta;                               /* of average_ratio */
+    double factor_max, factor_min, factor_threshold; /* of frozen_lamb_factor */
+    int64_t count;                                   /* of root_mean: elements */
+} dsi_onebit_lamb_attrs;
+/* average_ratio: ratio f32 () (written), sums of lamb_sums → the running average of trust ratios.
+ * root_mean: f64 (19) of sum_squares → f32 (): the root of the mean of count squares.
+ * freeze_lamb: scaling, factor f32 () (both written), united, own f32 () → united/own (1 where own
+ * is 0), 1.
+ * frozen_lamb_moments: exp_avg (written), moment f32, scaling, fresh f32 (written), hyper → exp_avg
+ * = moment/scaling, fresh = the second moment that goes on, of the gradient that would make that.
+ * frozen_lamb_factor: factor (written), ratio, exp_avg, exp_avg_sq, fresh, weight, hyper → factor,
+ * f32 (): ratio·factor, the trust ratio of the step.
+ * frozen_lamb: param (written), trust ratio f32 (), hyper, none, [master (written)], exp_avg,
+ * exp_avg_sq → param, [master]. */
+extern const ds_op dsi_op_average_ratio, dsi_op_root_mean, dsi_op_freeze_lamb,
+    dsi_op_frozen_lamb_moments, dsi_op_frozen_lamb_factor, dsi_op_frozen_lamb;
 
 /* ---- swap_op.c --------------------------------------------------------------------------------
  */

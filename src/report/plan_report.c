@@ -14,7 +14,8 @@ bool dsi_report_is_warm_up(const dsi_plan_report *report, ds_phase phase)
 {
     const dsi_train_phases *own = &report->plan.own.phases;
     const bool norm = phase == own->norm && own->onebit.own_norm != DS_NONE;
-    return norm || (phase == own->update && own->onebit.frozen != DS_NONE);
+    return norm ||
+           (own->onebit.frozen != DS_NONE && (phase == own->update || phase == own->onebit.freeze));
 }
 
 /* Of the steps, how many run a phase; warm-up apart. What the rest waits for when it is weighed is

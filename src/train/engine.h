@@ -170,6 +170,7 @@ ds_status dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int6
  * each rank's own, such a cell as a checkpoint has it (a row a rank, extent_out: this rank's), and
  * its content from a checkpoint, or zero. Behind the states of the host. */
 bool dsi_onebit_is_frozen(const ds_engine *engine);
+bool dsi_onebit_freezes(const ds_engine *engine); /* the next update is the first behind it */
 bool dsi_engine_is_own(const ds_engine *engine, ds_cell cell);
 ds_meta dsi_engine_own_meta(const ds_engine *engine, ds_cell cell, ds_extent *extent_out);
 ds_status dsi_onebit_load(ds_engine *engine, const ds_checkpoint *ckpt, dsi_ckpt_pool *pool);

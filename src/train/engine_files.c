@@ -17,9 +17,13 @@
 static const char *optimizer_name(const ds_engine *engine)
 {
     static const char *const names[DS_OPTIMIZER_KIND_COUNT] = {
-        [DS_OPTIMIZER_ADAM] = "adam", [DS_OPTIMIZER_SGD] = "sgd",
-        [DS_OPTIMIZER_LION] = "lion", [DS_OPTIMIZER_ADAGRAD] = "adagrad",
-        [DS_OPTIMIZER_LAMB] = "lamb", [DS_OPTIMIZER_ONEBIT_ADAM] = "onebitadam",
+        [DS_OPTIMIZER_ADAM] = "adam",
+        [DS_OPTIMIZER_SGD] = "sgd",
+        [DS_OPTIMIZER_LION] = "lion",
+        [DS_OPTIMIZER_ADAGRAD] = "adagrad",
+        [DS_OPTIMIZER_LAMB] = "lamb",
+        [DS_OPTIMIZER_ONEBIT_ADAM] = "onebitadam",
+        [DS_OPTIMIZER_ONEBIT_LAMB] = "onebitlamb",
     };
     return names[engine->spec.train.optimizer];
 }
@@ -39,6 +43,7 @@ static bool is_saved(const ds_engine *engine, const ds_cell_info *cell)
     case DS_CELL_WAITING:
     case DS_CELL_CHOSEN:
     case DS_CELL_MASK:
+    case DS_CELL_FROZEN:
         return true;
     case DS_CELL_WORKER_ERROR: /* zero before */
     case DS_CELL_SERVER_ERROR:
@@ -315,7 +320,8 @@ static bool is_loaded(const ds_cell_info *cell)
 {
     return cell->kind == DS_CELL_PARAM || cell->kind == DS_CELL_MASTER ||
            cell->kind == DS_CELL_EXP_AVG || cell->kind == DS_CELL_EXP_AVG_SQ ||
-           cell->kind == DS_CELL_MOMENTUM || cell->kind == DS_CELL_MASK || is_zenflow(cell);
+           cell->kind == DS_CELL_MOMENTUM || cell->kind == DS_CELL_MASK ||
+           cell->kind == DS_CELL_FROZEN || is_zenflow(cell);
 }
 
 /* A stored moment of a parameter that is not trained any more would be lost by the next save. */

@@ -6,11 +6,20 @@
 #include <stdlib.h>
 
 /* DeepSpeed makes at least one update before it freezes the second moment, which is 0 before. */
+static int64_t warm_up(const ds_engine *engine)
+{
+    const int64_t n = engine->spec.train.onebit.freeze_step;
+    return n > 1 ? n : 1;
+}
+
 bool dsi_onebit_is_frozen(const ds_engine *engine)
 {
-    const dsi_onebit_spec *spec = &engine->spec.train.onebit;
-    const int64_t warm_up = spec->freeze_step > 1 ? spec->freeze_step : 1;
-    return spec->on && dsi_engine_updates(engine) >= warm_up;
+    return engine->spec.train.onebit.on && dsi_engine_updates(engine) >= warm_up(engine);
+}
+
+bool dsi_onebit_freezes(const ds_engine *engine)
+{
+    return engine->spec.train.onebit.on && dsi_engine_updates(engine) == warm_up(engine);
 }
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */

@@ -134,6 +134,12 @@ static bool is_frozen(const void *user)
 }
 static const dsi_program_test frozen = {"frozen", is_frozen};
 
+static bool is_first_frozen(const void *user)
+{
+    return dsi_onebit_freezes(user);
+}
+static const dsi_program_test first_frozen = {"first_frozen", is_first_frozen};
+
 static bool is_applied(const void *user)
 {
     return ((const ds_engine *)user)->applied;
@@ -246,6 +252,11 @@ static void add_update(const ds_engine *engine, dsi_program *p)
     dsi_program_if(p, &warm_up);
     dsi_program_run(p, DSI_PLAN_TRAIN, phases->update, 0);
     dsi_program_end(p);
+    if (phases->onebit.freeze != DS_NONE) {
+        dsi_program_if(p, &first_frozen);
+        dsi_program_run(p, DSI_PLAN_TRAIN, phases->onebit.freeze, 0);
+        dsi_program_end(p);
+    }
     dsi_program_if(p, &frozen);
     dsi_program_run(p, DSI_PLAN_TRAIN, phases->onebit.frozen, 0);
     dsi_program_end(p);

@@ -12,16 +12,20 @@
     {                                                                                              \
         __VA_ARGS__                                                                                \
     }
-#define LINEAR(...)   ATTRS(dsi_linear_attrs, __VA_ARGS__)
-#define DW(...)       ATTRS(dsi_linear_dw_attrs, __VA_ARGS__)
-#define ATT(...)      ATTRS(dsi_attention_attrs, __VA_ARGS__)
-#define ACT(k)        ATTRS(dsi_act_attrs, .kind = DSI_ACT_##k)
-#define CE(...)       ATTRS(dsi_ce_attrs, .ignore_index = -100, __VA_ARGS__)
-#define LCE(...)      ATTRS(dsi_linear_ce_attrs, .ce.ignore_index = -100, __VA_ARGS__)
-#define CEB(...)      ATTRS(dsi_ce_backward_attrs, .ce.ignore_index = -100, __VA_ARGS__)
-#define EPS           ATTRS(dsi_norm_attrs, .eps = 1e-5)
-#define ROPE(...)     ATTRS(dsi_rope_table_attrs, .theta = 10000.0, __VA_ARGS__)
-#define OPTIM(...)    ATTRS(dsi_optim_attrs, .eps = 1e-8, __VA_ARGS__)
+#define LINEAR(...) ATTRS(dsi_linear_attrs, __VA_ARGS__)
+#define DW(...)     ATTRS(dsi_linear_dw_attrs, __VA_ARGS__)
+#define ATT(...)    ATTRS(dsi_attention_attrs, __VA_ARGS__)
+#define ACT(k)      ATTRS(dsi_act_attrs, .kind = DSI_ACT_##k)
+#define CE(...)     ATTRS(dsi_ce_attrs, .ignore_index = -100, __VA_ARGS__)
+#define LCE(...)    ATTRS(dsi_linear_ce_attrs, .ce.ignore_index = -100, __VA_ARGS__)
+#define CEB(...)    ATTRS(dsi_ce_backward_attrs, .ce.ignore_index = -100, __VA_ARGS__)
+#define EPS         ATTRS(dsi_norm_attrs, .eps = 1e-5)
+#define ROPE(...)   ATTRS(dsi_rope_table_attrs, .theta = 10000.0, __VA_ARGS__)
+#define OPTIM(...)  ATTRS(dsi_optim_attrs, .eps = 1e-8, __VA_ARGS__)
+#define ONEBIT_LAMB                                                                                \
+    ATTRS(dsi_onebit_lamb_attrs, .eps = 1e-6, .max_coeff = 10.0, .min_coeff = 0.01,                \
+          .coeff_beta = 0.9, .factor_max = 4.0, .factor_min = 0.5, .factor_threshold = 0.1,        \
+          .count = 40)
 #define QUANT(...)    ATTRS(dsi_fake_quant_attrs, __VA_ARGS__)
 #define MASK(...)     ATTRS(dsi_mask_attrs, __VA_ARGS__)
 #define COLUMNS(r, c) ATTRS(dsi_columns_attrs, .rows = (r), .columns = (c))
@@ -597,6 +601,26 @@ const op_case op_cases[] = {
      .flags = OP_EXACT | OP_NO_GRAD},
     {&dsi_op_first_moment, "bf16 state", "bf16[133]~0.1 act[133] f32[8]h f32[]=0.7",
      .flags = OP_EXACT | OP_NO_GRAD | OP_BF16 | OP_F16},
+    {&dsi_op_first_moment, "scaled", "f32[3,133]~0.1 act[3,133] f32[8]h f32[]=0.7 f32[]=3",
+     .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_average_ratio, "of 38 numbers", "f32[]=0.5 f64[38]+", ONEBIT_LAMB,
+     .flags = OP_EXACT | OP_F32},
+    {&dsi_op_root_mean, "of 19 numbers", "f64[19]+", ONEBIT_LAMB, .flags = OP_EXACT | OP_F32},
+    {&dsi_op_freeze_lamb, "numbers", "f32[]=0 f32[]=0 f32[]=0.3 f32[]=0.2", ONEBIT_LAMB,
+     .flags = OP_EXACT | OP_F32},
+    {&dsi_op_freeze_lamb, "nothing moved", "f32[]=0 f32[]=0 f32[]=0.3 f32[]=0", ONEBIT_LAMB,
+     .flags = OP_EXACT | OP_F32},
+    {&dsi_op_frozen_lamb_moments, "f32",
+     "f32[3,133]~0.1 f32[3,133]~0.1 f32[]=3 f32[3,133]+ f32[8]h", ONEBIT_LAMB,
+     .flags = OP_EXACT | OP_F32},
+    {&dsi_op_frozen_lamb_factor, "f32",
+     "f32[]=1 f32[]=0.7 f32[3,133]~0.1 f32[3,133]+ f32[3,133]+ act[3,133] f32[8]h", ONEBIT_LAMB,
+     .flags = OP_EXACT},
+    {&dsi_op_frozen_lamb, "f32", "f32[3,133] f32[]=0.3 f32[8]h - - f32[3,133]~0.1 f32[3,133]+",
+     ONEBIT_LAMB, .flags = OP_EXACT | OP_F32},
+    {&dsi_op_frozen_lamb, "master",
+     "act[133] f32[]=0.3 f32[8]h - f32[133] bf16[133]~0.1 bf16[133]+", ONEBIT_LAMB,
+     .flags = OP_EXACT | OP_BF16 | OP_F16},
     {&dsi_op_frozen_adam, "f32", "f32[3,133] f32[3,133] f32[8]h - - f32[3,133]~0.1 f32[3,133]+",
      OPTIM(.adamw = 1), .flags = OP_EXACT},
     {&dsi_op_frozen_adam, "master", "act[133] f32[133] f32[8]h - f32[133] bf16[133]~0.1 bf16[133]+",

@@ -23,7 +23,7 @@
 enum { BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
 
 typedef struct row {
-    char model[16], dtype[8], transport[8], optimizer[8], recompute[16], offload[16], save[512],
+    char model[16], dtype[8], transport[8], optimizer[16], recompute[16], offload[16], save[512],
         accel[64];
     long tp, hpz, mics, ranks, stage, overlap, bucket, accumulation, threads, resume, persistence,
         steps, zenflow, early;
@@ -41,7 +41,7 @@ static int read_row(int argc, char **argv, row *r)
         {"dtype", r->dtype, sizeof r->dtype, NULL},
         {"transport", r->transport, sizeof r->transport, NULL},
         {"optimizer", r->optimizer, sizeof r->optimizer,
-         NULL}, /* adam, lamb (not with zenflow), onebit (stage 0) */
+         NULL}, /* adam, lamb (not with zenflow), onebitadam and onebitlamb (stage 0) */
         {"recompute", r->recompute, sizeof r->recompute, NULL},
         {"offload", r->offload, sizeof r->offload, NULL},
         {"save", r->save, sizeof r->save, NULL},
@@ -165,11 +165,19 @@ static dsi_engine_spec make_spec(const row *r)
         spec.train.max_coeff = 10.0;
         spec.train.min_coeff = 0.01;
     }
-    const bool onebit = strcmp(r->optimizer, "onebit") == 0;
+    const bool onebit = strncmp(r->optimizer, "onebit", 6) == 0;
     if (onebit) {
-        spec.train.optimizer = DS_OPTIMIZER_ONEBIT_ADAM;
+        const bool lamb = strcmp(r->optimizer, "onebitlamb") == 0;
+        spec.train.optimizer = lamb ? DS_OPTIMIZER_ONEBIT_LAMB : DS_OPTIMIZER_ONEBIT_ADAM;
         spec.train.decoupled_decay = true;
-        spec.train.onebit = (dsi_onebit_spec){.on = true, .freeze_step = 2};
+        spec.train.max_coeff = 10.0;
+        spec.train.min_coeff = 0.01;
+        spec.train.onebit = (dsi_onebit_spec){.on = true,
+                                              .freeze_step = 2,
+                                              .coeff_beta = 0.9,
+                                              .factor_max = 4.0,
+                                              .factor_min = 0.5,
+                                              .factor_threshold = 0.1};
         spec.bias_correction = false;
     }
     spec.train.zenflow = (dsi_zenflow_spec){.on = r->zenflow != 0, /* chosen at 1 and 3 */

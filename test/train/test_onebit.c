@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 10, FREEZE = 4, MOST_RANKS = 4, N_A = 35, N_B = 13 };
+enum { STEPS = 10, FREEZE = 4, MOST_RANKS = 4, N_A = 35, N_B = 29 };
 
 /* The gradients of the weights are what comes in. */
 static void trace_net(ds_nn *nn, const void *config)
@@ -52,7 +52,14 @@ static dsi_engine_spec make_spec(const setting *s)
                   .eps = 1e-6,
                   .decoupled_decay = true,
                   .max_norm = s->max_norm,
-                  .onebit = {.on = true, .freeze_step = FREEZE}},
+                  .max_coeff = 10.0,
+                  .min_coeff = 0.01,
+                  .onebit = {.on = true,
+                             .freeze_step = FREEZE,
+                             .coeff_beta = 0.9,
+                             .factor_max = 4.0,
+                             .factor_min = 0.5,
+                             .factor_threshold = 0.1}},
         .zero = {.comm_dtype = s->dtype, .reduce_bucket = 200, .gather_bucket = 200},
         .lr = 1e-2,
         .beta1 = 0.9,
@@ -149,6 +156,7 @@ static void deepspeeds_trajectories(void **state)
         setting s;
         uint32_t least, most;
     } cases[] = {{"adam", {DS_OPTIMIZER_ONEBIT_ADAM, DS_DTYPE_F32, 0.0}, 1, MOST_RANKS},
+                 {"lamb", {DS_OPTIMIZER_ONEBIT_LAMB, DS_DTYPE_F32, 0.0}, 1, MOST_RANKS},
                  {"clip", {DS_OPTIMIZER_ONEBIT_ADAM, DS_DTYPE_F32, 0.3}, 2, 2}};
     golden_file file = golden_read("optim/onebit.safetensors");
     (void)state;
@@ -168,6 +176,7 @@ static void deepspeeds_trajectories(void **state)
 /* Runs some steps of the golden file's gradients, and what the ranks share of it. */
 typedef struct part {
     const golden_file *file;
+    ds_optimizer_kind kind;
     const char *from, *to; /* folders to resume from and to save to; NULL: none */
     int steps;             /* up to which */
     int poisoned;          /* a step in which the last rank's gradient is not finite; -1: none */
@@ -177,7 +186,7 @@ typedef struct part {
 
 static ds_status run_part(ds_ctx *ctx, dsi_comm *world, ds_model *model, part *p)
 {
-    static const setting s = {DS_OPTIMIZER_ONEBIT_ADAM, DS_DTYPE_F32, 0.0};
+    const setting s = {p->kind, DS_DTYPE_F32, 0.0};
     const dsi_engine_spec spec = make_spec(&s);
     const ds_engine_params params = {.model = model, .seq_length = 1, .seed = 5, .comm = world};
     const run grads = {.file = p->file, .name = "adam"};
@@ -224,26 +233,33 @@ static uint32_t part_rank(ds_ctx *ctx, dsi_comm *world, void *arg)
     return status < 0 ? 1 : 0;
 }
 
-static void resumes_at_every_step(void **state)
+static void resume(const golden_file *file, ds_optimizer_kind kind)
 {
     char *scratch = scratch_make();
-    golden_file file = golden_read("optim/onebit.safetensors");
-    part whole = {.file = &file, .steps = STEPS, .poisoned = -1};
-    (void)state;
+    part whole = {.file = file, .kind = kind, .steps = STEPS, .poisoned = -1};
+    part rest = whole;
+    rest.from = scratch;
     assert_int_equal(sim_ranks_run(2, NULL, part_rank, &whole), 0);
     for (int step = 1; step < STEPS; ++step) {
-        part first = {.file = &file, .to = scratch, .steps = step, .poisoned = -1};
-        part rest = {.file = &file, .from = scratch, .steps = STEPS, .poisoned = -1};
+        part first = whole;
+        first.to = scratch;
+        first.steps = step;
         assert_int_equal(sim_ranks_run(2, NULL, part_rank, &first), 0);
         assert_int_equal(sim_ranks_run(2, NULL, part_rank, &rest), 0);
         assert_memory_equal(rest.weights, whole.weights, sizeof whole.weights);
     }
-    part other = {.file = &file, .from = scratch, .steps = STEPS, .poisoned = -1};
-    assert_int_equal(sim_ranks_run(4, NULL, part_rank, &other), 0); /* errors start at zero */
-    other.steps = STEPS;
-    assert_int_equal(sim_ranks_run(1, NULL, part_rank, &other), 0);
-    golden_close(&file);
+    assert_int_equal(sim_ranks_run(4, NULL, part_rank, &rest), 0); /* errors start at zero */
+    assert_int_equal(sim_ranks_run(1, NULL, part_rank, &rest), 0); /* there are none */
     scratch_remove(scratch);
+}
+
+static void resumes_at_every_step(void **state)
+{
+    golden_file file = golden_read("optim/onebit.safetensors");
+    (void)state;
+    resume(&file, DS_OPTIMIZER_ONEBIT_ADAM);
+    resume(&file, DS_OPTIMIZER_ONEBIT_LAMB);
+    golden_close(&file);
 }
 
 /* One rank's gradient that is not finite skips the step on all, in the warm-up and behind it, and
@@ -252,9 +268,9 @@ static void skips_on_all_ranks(void **state)
 {
     golden_file file = golden_read("optim/onebit.safetensors");
     (void)state;
-    for (int step = 2; step < STEPS; step += STEPS - 3) { /* the last one too */
-        part without = {.file = &file, .steps = step, .poisoned = -1};
-        part with = {.file = &file, .steps = step + 1, .poisoned = step};
+    for (int step = 2; step < STEPS; ++step) {
+        part without = {&file, DS_OPTIMIZER_ONEBIT_LAMB, .steps = step, .poisoned = -1};
+        part with = {&file, DS_OPTIMIZER_ONEBIT_LAMB, .steps = step + 1, .poisoned = step};
         assert_int_equal(sim_ranks_run(2, NULL, part_rank, &without), 0);
         assert_int_equal(sim_ranks_run(2, NULL, part_rank, &with), 0);
         assert_int_equal(with.skipped, 1);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: threads
-# 1-bit Adam over the step at which signs begin to be exchanged: the same weights and states whatever the transport, threads, overlap, bucket,
+# 1-bit Adam and LAMB over the step at which signs begin to be exchanged: the same weights and states whatever the transport, threads, overlap, bucket,
 # recomputation, and when a run is saved (before and behind that step) and resumed. Usage: test_onebit_bits.sh BUILD
 set -euo pipefail
 build=$1
@@ -15,7 +15,7 @@ run() { # WORDS: prints the hash line
     case "$*" in *transport=shm*) launcher=("$build/deepspeed" --num_gpus "$(sed -E 's/.*ranks=([0-9]+).*/\1/' <<< "$*")") ;; esac
     rm -rf "$scratch/save"
     # shellcheck disable=SC2086
-    "${launcher[@]}" "$build/zero_row" optimizer=onebit steps=6 $* save="$scratch/save" < /dev/null | grep -o 'hash [0-9a-f]*'
+    "${launcher[@]}" "$build/zero_row" steps=6 $* save="$scratch/save" < /dev/null | grep -o 'hash [0-9a-f]*'
 }
 
 n=0
@@ -31,11 +31,11 @@ while read -r group; do
         n=$((n + 1))
     done
 done << 'END'
-model=gpt2 dtype=f32 ranks=2
-model=llama dtype=bf16 ranks=3
-model=gpt2 dtype=f16 ranks=4 accumulation=2
+optimizer=onebitadam model=gpt2 dtype=f32 ranks=2
+optimizer=onebitadam model=gpt2 dtype=f16 ranks=4 accumulation=2
+optimizer=onebitlamb model=llama dtype=bf16 ranks=3
 END
-[ "$(run model=gpt2 dtype=f32 ranks=2)" != "$("$build/zero_row" model=gpt2 steps=6 | grep -o 'hash [0-9a-f]*')" ] || fail "1-bit Adam is Adam"
+[ "$(run optimizer=onebitadam model=gpt2 dtype=f32 ranks=2)" != "$("$build/zero_row" model=gpt2 steps=6 | grep -o 'hash [0-9a-f]*')" ] || fail "1-bit Adam is Adam"
 # What is carried: five all-reduces in fp32, then a bit an element there and one a slice back.
 cat > "$scratch/llama.json" <<'JSON'
 {"model_type": "llama", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,

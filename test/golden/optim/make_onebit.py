@@ -24,9 +24,10 @@ from make_signs import LOCAL, World
 
 STEPS = 10
 FREEZE = 4
-SHAPES = {"a": (5, 7), "b": (13, )}
+SHAPES = {"a": (5, 7), "b": (29, )}
 COMMON = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.02}
 CASES = [("OnebitAdam", "adam", ranks, 0.0) for ranks in (1, 2, 4)]
+CASES += [("OnebitLamb", "lamb", ranks, 0.0) for ranks in (1, 2, 4)]
 CASES += [("OnebitAdam", "clip", 2, 0.3)]  # largest norm: of the mean, then of each rank's own
 
 

@@ -33,6 +33,7 @@
     X(columns)                                                                                     \
     X(signs)                                                                                       \
     X(onebit)                                                                                      \
+    X(onebit_lamb)                                                                                 \
     X(optimizer)
 
 #define X(name)                                                                                    \

@@ -3,7 +3,7 @@
 #include "accel/cpu/ref/ref_real.h"
 #include "op/ops.h"
 
-enum { MOMENT, GRAD, HYPER, FACTOR };
+enum { MOMENT, GRAD, HYPER, FACTOR, SCALING };
 enum { IN_PARAM, IN_MOMENT, IN_HYPER, IN_FACTOR, IN_MASTER, IN_STATE, IN_STATE_SQ };
 
 static void moment_range(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
@@ -11,10 +11,11 @@ static void moment_range(const ds_kernel_call *call, int64_t begin, int64_t end,
     const float b1 = ((const float *)call->in[HYPER].data)[DSI_HYPER_BETA1];
     const float factor = *(const float *)call->in[FACTOR].data;
     const float c1 = 1.0f - b1;
+    const float scaling = ref_has(call, SCALING) ? *(const float *)call->in[SCALING].data : 1.0f;
     (void)slot;
     for (int64_t i = begin; i < end; ++i) {
         const float g = ref_get(&call->in[GRAD], i) * factor;
-        ref_set(&call->out[0], i, fmaf(b1, ref_get(&call->in[MOMENT], i), c1 * g));
+        ref_set(&call->out[0], i, fmaf(b1, ref_get(&call->in[MOMENT], i), c1 * g) * scaling);
     }
 }
 
