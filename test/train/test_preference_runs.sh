@@ -68,7 +68,33 @@ for objective in "dpo --data pairs.jsonl" "kto --data labelled.jsonl"; do
     "$build/deepspeed" --num_gpus 2 "$build/ds_train" --model_config llama.json --tokenizer bytes --seq_length 32 --threads 1 --resume --lr_scheduler_type constant \
         --deepspeed_config ds1.json --steps 6 --output half --objective $objective > log 2>&1 || fail "a resume"
     same z0 half
+    [ -e z0d ] || mv z0 z0d
 done
+
+# The reference in the data cache: found by the next run, one result; another model's is another; a damaged one is made anew.
+cached() { # NAME NUMBER FLAGS…
+    local name=$1 number=$2
+    shift 2
+    train --objective dpo --data pairs.jsonl --deepspeed_config ds0.json --steps 4 --data_cache cache --output "$name" "$@" || fail "$name"
+    grep -q 'reference: log-probabilities of 200 samples' log || fail "$name: no reference"
+    if [ "$number" = 0 ]; then ! grep -q 'from the data cache' log; else grep -qF "start, $number of them from the data cache" log; fi ||
+        fail "$name: the reference of the cache"
+}
+train --objective dpo --data pairs.jsonl --deepspeed_config ds0.json --steps 4 --output plain || fail "no cache"
+cached made 0
+cached found 200
+same plain made
+same plain found
+cached other 0 --seed 7
+ranks cached_ranks ds2.json --objective dpo --data pairs.jsonl --data_cache cache
+ranks found_ranks ds2.json --objective dpo --data pairs.jsonl --data_cache cache
+grep -qF '200 of them from the data cache' log || fail "the reference of ranks"
+same cached_ranks found_ranks
+same z0d cached_ranks
+for file in cache/reference-*; do printf 'x' | dd of="$file" bs=1 seek=30 conv=notrunc status=none; done
+cached damaged 0
+grep -qF 'is damaged; it is made anew' log || fail "a damaged reference"
+same plain damaged
 
 # Refusals.
 refuses() { # WORDS FLAGS…

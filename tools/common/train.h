@@ -193,6 +193,8 @@ uint64_t train_preference_rows(const train_run *run);
 /* Gives the data the log-probabilities of the reference. Before a checkpoint is loaded; collective.
  */
 ds_status train_preference_reference(train_run *run);
+/* Of one data set, from the data cache or into it (train_reference.c); collective. */
+ds_status train_reference(train_run *run, ds_dataset *dataset, bool *cached_out);
 /* Sums *tokens over the ranks, and what the newest batches said. Collective. */
 ds_status train_preference_add(train_run *run, bool evaluated, double *tokens,
                                ds_preference_sums *out);

@@ -25,19 +25,27 @@ ds_status train_preference_reference(train_run *run)
     const train_datasets *const sets[] = {&run->train_data, &run->eval_data};
     const double start = dsi_clock_seconds();
     uint64_t n = 0;
+    uint64_t n_cached = 0;
     if (!train_has_preference(run) || !ds_preference_has_reference(&run->preference)) {
         return DS_OK;
     }
     for (size_t s = 0; s < 2; ++s) {
         for (uint32_t i = 0; i < sets[s]->n; ++i) {
-            DS_TRY(ds_engine_reference(run->engine, sets[s]->items[i]));
+            bool cached = false;
+            DS_TRY(train_reference(run, sets[s]->items[i], &cached));
             n += ds_dataset_n_draws(sets[s]->items[i]);
+            n_cached += cached ? ds_dataset_n_draws(sets[s]->items[i]) : 0;
         }
     }
     if (ds_comm_rank(run->comm) == 0) {
+        char cached[64] = "";
+        if (n_cached > 0) {
+            (void)snprintf(cached, sizeof cached, ", %llu of them from the data cache",
+                           (unsigned long long)n_cached);
+        }
         ds_log(run->ctx, DS_LOG_JOB,
-               "reference: log-probabilities of %llu samples by the model of the start, %.1f s",
-               (unsigned long long)n, dsi_clock_seconds() - start);
+               "reference: log-probabilities of %llu samples by the model of the start%s, %.1f s",
+               (unsigned long long)n, cached, dsi_clock_seconds() - start);
     }
     return DS_OK;
 }
