@@ -114,8 +114,11 @@ DS_API ds_status ds_dataset_split(ds_dataset *dataset, double fraction, ds_datas
 
 /* Of a data set of preferences: log-probabilities by the reference, two of each draw (count: all of
  * them): of a pair the chosen and the rejected answer's, of a labelled answer its own and its
- * mismatched one's. Copied; lost by a split. ds_engine_reference makes them. */
+ * mismatched one's. Copied; shared by a split. ds_engine_reference makes them; pairs may have them
+ * as columns "ref_chosen_logps" and "ref_rejected_logps", not together with a cache. */
 DS_API ds_status ds_dataset_set_reference(ds_dataset *dataset, const float *logps, size_t count);
+/* Whether it has them. */
+DS_API bool ds_dataset_has_reference(const ds_dataset *dataset);
 /* Pairs, or labelled answers. */
 DS_API uint64_t ds_dataset_n_draws(const ds_dataset *dataset);
 

@@ -27,6 +27,7 @@ typedef struct row_taker {
     ds_ctx *ctx;
     const ds_dataset_params *params;
     dsi_take *take;
+    const char *path;
 } row_taker;
 
 static uint64_t limit(const row_taker *t)
@@ -76,6 +77,30 @@ static ds_status add(const row_taker *t, const answer *a)
     return status;
 }
 
+/* All pairs have columns of the reference, or none. */
+static ds_status add_reference(const row_taker *t, const dsi_document *row)
+{
+    dsi_take *take = t->take;
+    take->n_pairs += 1;
+    take->n_references += row->reference != NULL;
+    if (take->n_references != 0 && take->n_references != take->n_pairs) {
+        return ds_fail(
+            t->ctx, DS_ERR_FORMAT,
+            "%s: of its pairs some have \"ref_chosen_logps\" and \"ref_rejected_logps\", "
+            "pair %llu is the first that is otherwise: give all of them, or none",
+            t->path, (unsigned long long)take->n_pairs);
+    }
+    if (row->reference == NULL) {
+        return DS_OK;
+    }
+    return take->reference != NULL
+               ? take->reference(take->user, row->reference)
+               : ds_fail(t->ctx, DS_ERR_UNSUPPORTED,
+                         "%s: the data cache has no place for \"ref_chosen_logps\" and "
+                         "\"ref_rejected_logps\": --data_cache none keeps all in memory",
+                         t->path);
+}
+
 static ds_status take_pair(const row_taker *t, const dsi_document *row)
 {
     const uint64_t n = row->n_chosen;
@@ -86,7 +111,8 @@ static ds_status take_pair(const row_taker *t, const dsi_document *row)
             return DS_OK;
         }
         DS_TRY(add(t, &both[0]));
-        return add(t, &both[1]);
+        DS_TRY(add(t, &both[1]));
+        return add_reference(t, row);
     }
     for (int i = 0; i < 2; ++i) {
         DS_TRY(stays(t, &both[i], 1) ? add(t, &both[i]) : DS_OK);
@@ -97,7 +123,7 @@ static ds_status take_pair(const row_taker *t, const dsi_document *row)
 ds_status dsi_take_preference(ds_ctx *ctx, const ds_dataset_params *params, const char *path,
                               dsi_take *take, const dsi_document *row)
 {
-    const row_taker t = {ctx, params, take};
+    const row_taker t = {ctx, params, take, path};
     if (row->schema == DSI_SCHEMA_PREFERENCE) {
         return take_pair(&t, row);
     }

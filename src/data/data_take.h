@@ -12,12 +12,16 @@ typedef struct dsi_take {
     /* n > 0 tokens: a document, or more of the last one (joins). counted NULL: all count. */
     ds_status (*add)(void *user, const uint32_t *ids, const uint8_t *counted, uint64_t n,
                      bool joins);
+    /* The two log-probabilities of the pair that was added last. NULL: there is no place for them.
+     */
+    ds_status (*reference)(void *user, const float logps[2]);
     void *user;
     /* what was taken */
     ds_dataset_info info;
-    uint64_t longest; /* tokens of a document */
-    uint64_t n_last;  /* of the last one */
-    bool has_kind;    /* info.samples is known: some document was read */
+    uint64_t longest;               /* tokens of a document */
+    uint64_t n_last;                /* of the last one */
+    bool has_kind;                  /* info.samples is known: some document was read */
+    uint64_t n_pairs, n_references; /* of preferences; of them with columns of the reference */
 } dsi_take;
 
 /* One document, or more of the last one, into take->add; counts it. */

@@ -63,6 +63,22 @@ static ds_status add_to_memory(void *user, const uint32_t *ids, const uint8_t *c
     return dsi_store_add(dataset->ctx, dataset->tokens, ids, counted, n, joins);
 }
 
+static ds_status add_reference(void *user, const float logps[2])
+{
+    ds_dataset *dataset = user;
+    const uint64_t n = dataset->n_reference;
+    if ((n & (n - 1)) == 0) { /* the room is full at 2^k numbers */
+        float *grown = realloc(dataset->reference, (n > 0 ? 2 * n : 2) * sizeof *grown);
+        if (grown == NULL) {
+            return ds_fail(dataset->ctx, DS_ERR_NOMEM, "no memory for the reference");
+        }
+        dataset->reference = grown;
+    }
+    memcpy(dataset->reference + n, logps, 2 * sizeof *logps);
+    dataset->n_reference = n + 2;
+    return DS_OK;
+}
+
 /* The only file, of indexed data: stays mapped. Its ids are not read now. */
 static ds_status map_indexed(ds_dataset *dataset, const char *path)
 {
@@ -76,7 +92,7 @@ static ds_status map_indexed(ds_dataset *dataset, const char *path)
 
 static ds_status fill(ds_dataset *dataset, const ds_dataset_params *params)
 {
-    dsi_take take = {.add = add_to_memory, .user = dataset};
+    dsi_take take = {.add = add_to_memory, .reference = add_reference, .user = dataset};
     dataset->info.rows = (uint8_t)params->rows;
     for (uint32_t i = 0; i < params->n_files && params->rows != DS_ROWS_TEXT; ++i) {
         if (dsi_take_is_indexed(params->files[i])) {
@@ -144,6 +160,11 @@ uint64_t ds_dataset_n_draws(const ds_dataset *dataset)
     return dataset->n_docs / dsi_dataset_each(dataset);
 }
 
+bool ds_dataset_has_reference(const ds_dataset *dataset)
+{
+    return dataset->reference != NULL;
+}
+
 ds_status ds_dataset_set_reference(ds_dataset *dataset, const float *logps, size_t count)
 {
     const uint64_t want = 2 * ds_dataset_n_draws(dataset);
@@ -160,6 +181,7 @@ ds_status ds_dataset_set_reference(ds_dataset *dataset, const float *logps, size
     memcpy(copy, logps, count * sizeof *copy);
     free(dataset->reference);
     dataset->reference = copy;
+    dataset->n_reference = count;
     return DS_OK;
 }
 
@@ -182,6 +204,19 @@ static void cut(ds_dataset *head, uint64_t at, ds_dataset *tail)
     count(tail);
 }
 
+/* The tail's numbers into `room`. */
+static void split_reference(const ds_dataset *head, ds_dataset *tail, float *room)
+{
+    const uint64_t first = 2 * ds_dataset_n_draws(head);
+    if (tail->reference == NULL) {
+        free(room);
+        return;
+    }
+    memcpy(room, head->reference + first, (head->n_reference - first) * sizeof *room);
+    tail->reference = room;
+    tail->n_reference = head->n_reference - first;
+}
+
 ds_status ds_dataset_split(ds_dataset *dataset, double fraction, ds_dataset **tail_out)
 {
     if (!(fraction > 0.0 && fraction < 1.0)) {
@@ -198,14 +233,16 @@ ds_status ds_dataset_split(ds_dataset *dataset, double fraction, ds_dataset **ta
                        fraction);
     }
     ds_dataset *tail = malloc(sizeof *tail);
-    if (tail == NULL) {
+    float *reference = malloc((dataset->n_reference + 1) * sizeof *reference);
+    if (tail == NULL || reference == NULL) {
+        free(tail);
+        free(reference);
         return ds_fail(dataset->ctx, DS_ERR_NOMEM, "no memory for a dataset");
     }
-    free(dataset->reference);
-    dataset->reference = NULL;
     *tail = *dataset;
     dataset->tokens->n_users += 1;
     cut(dataset, at, tail);
+    split_reference(dataset, tail, reference);
     *tail_out = tail;
     return DS_OK;
 }

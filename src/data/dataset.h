@@ -17,7 +17,8 @@ struct ds_dataset {
     uint64_t n_docs;
     uint64_t longest; /* tokens; no document is longer */
     ds_dataset_info info;
-    float *reference; /* of preferences: two of each draw; NULL: none yet */
+    float *reference;     /* of preferences: two of each draw; NULL: none yet */
+    uint64_t n_reference; /* numbers in it */
 };
 
 /* Document d is tokens [begin d, begin d+1) of the store; d <= n_docs. */

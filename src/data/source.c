@@ -152,7 +152,8 @@ static ds_status deliver_line(ds_ctx *ctx, const char *place, batch *b, const ds
                                    .sample = line->sample,
                                    .schema = line->schema,
                                    .n_chosen = line->n_chosen,
-                                   .label = line->label};
+                                   .label = line->label,
+                                   .reference = line->has_reference ? line->reference : NULL};
     return line->n > 0 ? sink->document(sink->user, &document) : DS_OK;
 }
 

@@ -32,10 +32,11 @@ typedef struct dsi_document {
     const uint8_t *counted;
     uint64_t n;
     bool sample, joins;
-    dsi_schema schema; /* of a row */
-    uint64_t n_chosen; /* of a preference: tokens of the chosen answer's document, which the
-                          rejected one's follows */
-    bool label;        /* of an unpaired preference */
+    dsi_schema schema;      /* of a row */
+    uint64_t n_chosen;      /* of a preference: tokens of the chosen answer's document, which the
+                               rejected one's follows */
+    bool label;             /* of an unpaired preference */
+    const float *reference; /* of a preference: its two log-probabilities; NULL: the row has none */
 } dsi_document;
 
 typedef struct dsi_source_sink {
@@ -66,8 +67,10 @@ typedef struct dsi_line {
     uint64_t n_chosen; /* of a preference: prompt and chosen answer, then prompt and rejected one */
     dsi_schema schema;
     bool sample;
-    bool label;       /* of an unpaired preference */
-    uint32_t columns; /* a bit a mapping of --column_map: its column is there */
+    bool label;         /* of an unpaired preference */
+    bool has_reference; /* of a preference: */
+    float reference[2]; /* log-probabilities of the chosen and the rejected answer, as columns */
+    uint32_t columns;   /* a bit a mapping of --column_map: its column is there */
     ds_status status;
     char message[320];                /* of an error */
     char unread[DSI_UNREAD_KEYS][56]; /* keys that nothing reads, the first few of them */

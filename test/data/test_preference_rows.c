@@ -300,14 +300,21 @@ static void the_reference_follows_its_answer(void **state)
     CHECK_OK(ctx, ds_loader_next(loader, &b));
     free(cursor);
     ds_loader_destroy(&loader);
-    /* a split cuts no pair, and forgets the reference */
+    /* a split cuts no pair, and each part keeps its numbers */
     ds_dataset *tail = NULL;
     CHECK_OK(ctx, ds_dataset_split(o.data, 0.5, &tail));
     assert_int_equal(ds_dataset_n_draws(o.data) + ds_dataset_n_draws(tail), n);
     assert_int_equal(ds_dataset_get_info(tail).n_documents % 2, 0);
     CHECK_OK(ctx, ds_loader_create(ctx, tail, &params, &loader));
     CHECK_OK(ctx, ds_loader_next(loader, &b));
-    assert_true(((const float *)b.preference->ref_logps.data)[0] == 0.0f);
+    const uint64_t head = ds_dataset_n_draws(o.data);
+    for (int i = 0; i < 2; ++i) {
+        const uint64_t draw =
+            (uint64_t)(-1.0f - ((const float *)b.preference->ref_logps.data)[i]) / 2;
+        assert_true(draw >= head && draw < n);
+        assert_int_equal(((const int32_t *)b.input_ids.data)[i * o.length],
+                         dsi_store_get(tail->tokens, dsi_dataset_begin(tail, 2 * (draw - head))));
+    }
     ds_loader_destroy(&loader);
     ds_dataset_close(&tail);
     free(table);

@@ -96,6 +96,17 @@ cached damaged 0
 grep -qF 'is damaged; it is made anew' log || fail "a damaged reference"
 same plain damaged
 
+# Numbers of the reference as columns: zeros are no reference.
+sed 's/}$/, "ref_chosen_logps": 0, "ref_rejected_logps": -0.0}/' pairs.jsonl > columns.jsonl
+train --objective dpo --data columns.jsonl --deepspeed_config ds0.json --steps 4 --eval_fraction 0.2 --output columns || fail "columns of the reference"
+! grep -q 'reference: ' log || fail "columns were computed again"
+train --objective dpo --reference_free --data pairs.jsonl --deepspeed_config ds0.json --steps 4 --eval_fraction 0.2 --output free || fail "no reference"
+same columns free
+sed '5s/"ref_chosen_logps": 0/"ref_chosen_logps": -3.5/' columns.jsonl > moved.jsonl
+train --objective dpo --data moved.jsonl --deepspeed_config ds0.json --epochs 1 --output moved || fail "other columns"
+train --objective dpo --data columns.jsonl --deepspeed_config ds0.json --epochs 1 --output whole || fail "columns"
+! cmp -s moved/model.safetensors whole/model.safetensors || fail "a column that nobody reads"
+
 # Refusals.
 refuses() { # WORDS FLAGS…
     local words=$1
@@ -113,6 +124,12 @@ refuses "--reference_free is not of --objective kto" --data labelled.jsonl --obj
 refuses "must be above 1" --data labelled.jsonl --objective kto --micro_batch 1 --deepspeed_config <(echo '{"train_batch_size": 4,
     "train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW"}}')
 refuses "no sample is left" --data pairs.jsonl --objective dpo --seq_length 2
+sed '3s/, "ref_chosen.*/}/' columns.jsonl > some.jsonl
+refuses "some have \"ref_chosen_logps\"" --data some.jsonl --objective dpo
+sed '4s/: 0, "ref_rej/: "a", "ref_rej/' columns.jsonl > words.jsonl
+refuses 'words.jsonl:4: "ref_chosen_logps" and "ref_rejected_logps" must both be numbers' --data words.jsonl --objective dpo
+refuses "the data cache has no place" --data columns.jsonl --objective dpo --data_cache cache
+refuses "kto reads its data in order" --data labelled.jsonl --objective kto --data_weights 1
 seq 1 400 > plain.txt
 refuses "plain.txt: plain text has no preferences" --data plain.txt --objective dpo
 train --objective dpo --data pairs.jsonl --deepspeed_config ds0.json --steps 2 --output kept || fail "a run"

@@ -30,6 +30,11 @@ static ds_status check_preference(ds_ctx *ctx, const train_options *o)
 {
     ds_preference p;
     DS_TRY(preference_read(ctx, &o->preference, &p));
+    if (p.loss == DS_PREFERENCE_KTO && o->data_weights.n > 0) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--data_weights draws at random, and kto reads its data in order; leave it "
+                       "out, or take --loss_type apo_zero_unpaired");
+    }
     if (o->truncation_mode == NULL) {
         return DS_OK;
     }

@@ -32,12 +32,15 @@ ds_status train_preference_reference(train_run *run)
     for (size_t s = 0; s < 2; ++s) {
         for (uint32_t i = 0; i < sets[s]->n; ++i) {
             bool cached = false;
+            if (ds_dataset_has_reference(sets[s]->items[i])) { /* as columns */
+                continue;
+            }
             DS_TRY(train_reference(run, sets[s]->items[i], &cached));
             n += ds_dataset_n_draws(sets[s]->items[i]);
             n_cached += cached ? ds_dataset_n_draws(sets[s]->items[i]) : 0;
         }
     }
-    if (ds_comm_rank(run->comm) == 0) {
+    if (n > 0 && ds_comm_rank(run->comm) == 0) {
         char cached[64] = "";
         if (n_cached > 0) {
             (void)snprintf(cached, sizeof cached, ", %llu of them from the data cache",

@@ -3,6 +3,8 @@
 #include "data/schema/schema.h"
 #include "io/json_load.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A list, or JSON text of a list of messages, as a .csv has it. */
@@ -142,6 +144,29 @@ static bool extract_prompt(const dsi_schema_row *r, dsi_form *form)
            dsi_schema_no_memory(r);
 }
 
+/* TRL's columns of log-probabilities by the reference: both numbers, or none. */
+static bool read_reference(const dsi_schema_row *r)
+{
+    const json_t *const both[2] = {dsi_schema_field(r, "ref_chosen_logps"),
+                                   dsi_schema_field(r, "ref_rejected_logps")};
+    r->line->has_reference = both[0] != NULL || both[1] != NULL;
+    for (int i = 0; i < 2 && r->line->has_reference; ++i) {
+        char *end = NULL; /* a .csv has texts */
+        const char *text = json_string_value(both[i]);
+        const double value = text != NULL ? strtod(text, &end) : json_number_value(both[i]);
+        const bool number =
+            json_is_number(both[i]) || (text != NULL && end != text && *end == '\0');
+        if (!number || !isfinite(value)) {
+            return dsi_schema_refuse(r, DS_ERR_FORMAT,
+                                     "\"ref_chosen_logps\" and \"ref_rejected_logps\" must both be "
+                                     "numbers; found %s and %s",
+                                     dsi_schema_kind(both[0]), dsi_schema_kind(both[1]));
+        }
+        r->line->reference[i] = (float)value;
+    }
+    return true;
+}
+
 bool dsi_schema_preference(const dsi_schema_row *r, dsi_form *form)
 {
     const json_t *prompt = dsi_schema_field(r, "prompt");
@@ -151,5 +176,5 @@ bool dsi_schema_preference(const dsi_schema_row *r, dsi_form *form)
     const side sides[] = {
         {"prompt", &form->prompt}, {"chosen", &form->answer}, {"rejected", &form->rejected}};
     return read_sides(r, form, sides + implicit, 3 - (size_t)implicit) &&
-           (!implicit || extract_prompt(r, form));
+           (!implicit || extract_prompt(r, form)) && read_reference(r);
 }

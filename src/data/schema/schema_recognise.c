@@ -287,6 +287,7 @@ static bool account_keys(const dsi_schema_row *r, const schema_rule *rule, const
         "audio",           "audios", "chosen", "rejected", "completion_mask",
         "assistant_masks", "weight", "labels", "train",    NULL};
     static const char *const of_chats[] = {CONTEXT, NULL};
+    static const char *const references[] = {"ref_chosen_logps", "ref_rejected_logps", NULL};
     const bool chats = form->context != NULL;
     const bool chosen = is_mapped(r, rule);
     const char *key;
@@ -296,7 +297,9 @@ static bool account_keys(const dsi_schema_row *r, const schema_rule *rule, const
         const bool of_chat = dsi_schema_is_one_of(key, of_chats);
         if (dsi_schema_is_empty(value) ||
             (of_chat ? chats : dsi_schema_is_one_of(key, rule->read)) ||
-            (form->schema == DSI_SCHEMA_UNPAIRED && strcmp(key, "label") == 0)) {
+            (form->schema == DSI_SCHEMA_UNPAIRED && strcmp(key, "label") == 0) ||
+            (form->schema == DSI_SCHEMA_PREFERENCE && r->params->rows != DS_ROWS_LABELLED &&
+             dsi_schema_is_one_of(key, references))) {
             continue;
         }
         if (dsi_columns_maps(r->params, key) && !is_of_other(key)) {
