@@ -5,6 +5,7 @@ file(GLOB DS_EXAMPLES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.c)
 set(DS_EXAMPLE_03_ARGS ${PROJECT_SOURCE_DIR}/test/golden/parity/llama3
   ${PROJECT_SOURCE_DIR}/examples/fine_tune/sentences.jsonl ${PROJECT_BINARY_DIR}/example_03_out bytes)
 set(DS_EXAMPLE_05_ARGS ${PROJECT_SOURCE_DIR}/examples/shakespeare/model.json ${PROJECT_BINARY_DIR}/example_05_trace.json)
+set(DS_EXAMPLE_07_ARGS ${PROJECT_SOURCE_DIR}/examples/shakespeare/model.json ${PROJECT_SOURCE_DIR}/examples/preference/pairs.jsonl)
 foreach(source ${DS_EXAMPLES})
   get_filename_component(name ${source} NAME_WE)
   string(SUBSTRING ${name} 0 2 number)
