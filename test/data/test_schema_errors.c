@@ -266,7 +266,7 @@ static void bad_rows_are_left_out_and_counted(void **state)
     CHECK_FAILS(ctx, open_text(three_bad, NULL, 0, &data), DS_ERR_FORMAT, "x.jsonl:2: \"prompt\"");
 }
 
-/* What nothing trains on, or a template that is not there, is no fault of one row. */
+/* Rows for another objective, or a template that is not there, is no fault of one row. */
 static void not_every_error_is_a_bad_row(void **state)
 {
     (void)state;

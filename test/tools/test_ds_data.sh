@@ -67,13 +67,13 @@ bad 1 'broken.jsonl:2: column' "$data" tokenize broken.jsonl --tokenizer bytes -
 bad 2 'end token' "$data" tokenize a.txt --tokenizer bytes --append_eos --output out
 (ulimit -f 100 && bad 1 'out.bin' "$data" tokenize big.txt --tokenizer bytes --output out)
 
-# check: a table of what rows there are, also of preferences, which nothing trains on
+# check: a table of what rows there are, also of preferences
 printf '%s\n' '{"prompt":"a","chosen":"b","rejected":"c"}' '{"content":"abc","id":1}' '{"content":7}' '{"instruction":"x","output":"y"}' \
     '{"prompt":"a","completion":"b","label":true}' > rows.jsonl
 "$data" check rows.jsonl a.txt --tokenizer bytes --column_map text=content --skip_bad 1 > out.log 2> err.log || fail "check: $(cat err.log)"
 printf '%s\n' rows.jsonl 'schema rows tokens in the loss' 'text 1 3 3' 'Alpaca 1 142 1' 'preference 1 4 2' 'unpaired preference 1 2 1' \
     'bad, left out 1' a.txt 'schema rows tokens in the loss' 'text 1 6 6' > want.log
-sed -E 's/^ +//; s/ +/ /g; /^Preferences can be read, not trained on/d' out.log | diff want.log - || fail "check prints another table"
+sed -E 's/^ +//; s/ +/ /g; /^Preferences are trained on with/d' out.log | diff want.log - || fail "check prints another table"
 grep -qF 'rows.jsonl:3: left out: "content" must be a string; found a number' err.log || fail "check names the bad row: $(cat err.log)"
 grep -qF 'rows.jsonl:4: "instruction" and "output" are put into Alpaca' err.log || fail "check says what Alpaca's rows become: $(cat err.log)"
 # Alpaca by the chat template, where there is one, is the chat that it stands for

@@ -57,8 +57,9 @@ static ds_status check_files(ds_ctx *ctx, const data_check_options *o,
         preferences |= tallies[DSI_SCHEMA_PREFERENCE].rows + tallies[DSI_SCHEMA_UNPAIRED].rows > 0;
     }
     if (preferences) {
-        (void)printf("Preferences can be read, not trained on: DPO, KTO and the like are not there "
-                     "yet. Their tokens are those of the prompt with each answer.\n");
+        (void)printf(
+            "Preferences are trained on with ds_train --objective. Their tokens are those of "
+            "the prompt with each answer.\n");
     }
     return DS_OK;
 }

@@ -35,7 +35,14 @@
 #define RECOMPUTE "\"activation_checkpointing\": {\"recompute\": \"full\"} in the configuration"
 #define KERNELS   "there is one implementation, the fastest for this processor; leave it out"
 #define FOLDER    "a model folder is read as it is; leave it out"
-#define LOSS      "the loss is the cross entropy of the counted tokens; leave it out"
+#define ONE_LOSS  "there is one loss at a time, by --objective and --loss_type"
+#define REFERENCE                                                                                  \
+    "the reference is the model of the start, whose log-probabilities are computed once before "   \
+    "training; leave it out"
+#define PROMPTS                                                                                    \
+    "--seq_length bounds prompt and answer together, --truncation_mode says what stays of them"
+#define UNWEIGHTED "all tokens of an answer count alike; leave it out"
+#define LOSS       "the loss is the cross entropy of the counted tokens; leave it out"
 
 const dsi_arg_other trainer_names[] = {
     SAME("model_name_or_path", "model"),
@@ -107,9 +114,28 @@ const dsi_arg_other trainer_names[] = {
     INSTEAD("overwrite_cache", LOADER),
     INSTEAD("data_seed", "--seed is that of the data's order too"),
 
-    INSTEAD("stage",
-            "ds_train trains on texts and chats (sft and pt); leave it out. ZeRO's stage is "
-            "in the configuration"),
+    INSTEAD(
+        "stage",
+        "--objective says what is trained: sft (pt too), dpo, kto, reward (rm), …; ZeRO's stage "
+        "is in the configuration"),
+    SAME("pref_beta", "beta"),
+    INSTEAD("pref_loss", "--objective and --loss_type, by TRL's names"),
+    INSTEAD("pref_ftx", ONE_LOSS),
+    INSTEAD("rpo_alpha", ONE_LOSS),
+    INSTEAD("cpo_alpha", ONE_LOSS),
+    INSTEAD("loss_weights", ONE_LOSS),
+    SAME("kto_chosen_weight", "desirable_weight"),
+    SAME("kto_rejected_weight", "undesirable_weight"),
+    INSTEAD("precompute_ref_log_probs", REFERENCE),
+    INSTEAD("precompute_ref_batch_size", REFERENCE),
+    INSTEAD("ref_model", REFERENCE),
+    INSTEAD("sync_ref_model", REFERENCE),
+    INSTEAD("max_prompt_length", PROMPTS),
+    INSTEAD("max_completion_length", PROMPTS),
+    INSTEAD("disable_dropout", "preference training has no dropout; leave it out"),
+    INSTEAD("f_divergence_type", "the divergence is reverse_kl, TRL's default; leave it out"),
+    INSTEAD("ld_alpha", UNWEIGHTED),
+    INSTEAD("use_weighting", UNWEIGHTED),
     INSTEAD("finetuning_type", "all parameters are trained (full), --freeze leaves some out; "
                                "adapters are not available"),
     INSTEAD("freeze_trainable_layers", "--freeze PATTERN leaves parameters out"),
