@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data sets of preferences: flags of their tokens, and what a model without training says of their
- * answers. Used by data_preference.c, the loader, and the engine's reference (engine_reference.c).
- */
+/* Flags of the tokens of preferences. Written by data_preference.c, read by loader_preference.c. */
 #ifndef DSI_DATA_PREFERENCE_H
 #define DSI_DATA_PREFERENCE_H
-
-#include "data/dataset.h"
 
 /* Bits of a token's flags. */
 enum {

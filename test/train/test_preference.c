@@ -60,7 +60,6 @@ static void fill(rows *r, const int32_t *ids, const int32_t *mask, const int32_t
         for (int64_t t = last + 1; t < r->length; ++t) {
             r->first[at + t] = (int32_t)(last + 1);
         }
-        (void)last;
     }
 }
 
