@@ -375,7 +375,7 @@ static ds_value loss_of(pool *p)
     const dsi_linear_ce_attrs linear = {.ce = plain, .keep = below(p, 2)};
     ds_value out[DS_MAX_OUT];
     ds_value in[3] = {x, DS_NONE, DS_NONE};
-    const uint32_t which = s.n_dims < 2 ? 2 + below(p, 2) : below(p, 5);
+    const uint32_t which = s.n_dims < 2 ? 2 + below(p, 2) : below(p, 6);
     bool made = false;
     if (which == 0 && ds_shape_last(s) >= INDEX_BELOW) {
         in[1] = targets_of(p, s);
@@ -387,6 +387,12 @@ static ds_value loss_of(pool *p)
     }
     if (!made) {
         ds_value square[DS_MAX_OUT];
+        if (which == 5) {
+            ds_value logp[DS_MAX_OUT];
+            in[1] = param(p, "head", ds_shape_2d(INDEX_BELOW + 1, ds_shape_last(s)));
+            in[2] = targets_of(p, s);
+            in[0] = apply(p, &dsi_op_linear_logprob, &plain, in, 3, logp) ? logp[0] : x;
+        }
         assert_true(apply(p, &dsi_op_square, NULL, in, 1, square));
         assert_true(
             apply(p, which == 2 ? &dsi_op_sum_all : &dsi_op_mean_all, NULL, square, 1, out));

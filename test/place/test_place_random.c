@@ -615,8 +615,9 @@ static void report(const char *name, const counts *n)
 }
 
 /* Operators that no graph here has: collectives and swaps, which are lowered to; generation,
- * ZenFlow, compression (test_compress.sh), parts of the vocabulary (test_tensor_parallel) and what
- * other operators stand for. */
+ * ZenFlow, compression (test_compress.sh), parts of the vocabulary (test_tensor_parallel), losses
+ * of pairs, which a rank's own rows make (test_preference_runs.sh), and what other operators stand
+ * for. */
 static bool is_left_out(const ds_op *op)
 {
     static const ds_op *const out[] = {&dsi_op_take_slice,
@@ -650,6 +651,8 @@ static bool is_left_out(const ds_op *op)
                                        &dsi_op_mean_by_signs,
                                        &dsi_op_first_moment,
                                        &dsi_op_frozen_adam,
+                                       &dsi_op_preference,
+                                       &dsi_op_preference_backward,
                                        &dsi_op_average_ratio,
                                        &dsi_op_root_mean,
                                        &dsi_op_freeze_lamb,
