@@ -116,9 +116,9 @@ static void report_accelerators(void)
     const dsi_accel_row *best = dsi_accel_auto(rows, n);
     for (uint32_t i = 0; i < n; ++i) {
         row(rows[i].accel->name, "%s%s", rows[i].accel->doc,
-            &rows[i] == best    ? "; auto takes it"
-            : rows[i].rank == 0 ? "; only by name"
-                                : "");
+            &rows[i] == best        ? "; auto takes it"
+            : rows[i].priority == 0 ? "; only by name"
+                                    : "");
     }
     if (best != NULL) {
         row("auto", "%s: %s, the best of those that are here", best->accel->name, best->why);

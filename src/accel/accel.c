@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of accelerators. Add one here: a row of `rows`. See accel.h. */
+/* The list of accelerators. Add one here: a row of `rows`, and its extern in accel.h. */
 #include "accel/accel.h"
 
 #include "accel/cpu/cpu_features.h"
@@ -25,7 +25,7 @@ const dsi_accel_row *dsi_accel_auto(const dsi_accel_row *among, uint32_t n)
 {
     const dsi_accel_row *best = NULL;
     for (uint32_t i = 0; i < n; ++i) {
-        if (among[i].rank > (best != NULL ? best->rank : 0)) {
+        if (among[i].priority > (best != NULL ? best->priority : 0)) {
             best = &among[i];
         }
     }

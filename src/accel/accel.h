@@ -25,16 +25,16 @@ typedef struct dsi_accel_choice {
     bool automatic; /* nobody named it */
 } dsi_accel_choice;
 
-/* An accelerator that the library knows. rank: who asks for none gets that of the highest; 0: never
- * chosen so. why: for lists, what the rank stands for. */
+/* An accelerator that the library knows. priority: who asks for none gets the one of the highest;
+ * 0: never chosen so. why: for lists, what the priority stands for. */
 typedef struct dsi_accel_row {
     const ds_accel *accel;
-    uint32_t rank;
+    uint32_t priority;
     const char *why;
 } dsi_accel_row;
 
-/* The row that `auto` takes of those that there are: of the highest rank, of equal ones the first;
- * NULL when none has a rank. */
+/* The row that `auto` takes of those that there are: of the highest priority, of equal ones the
+ * first; NULL when all have 0. */
 const dsi_accel_row *dsi_accel_auto(const dsi_accel_row *rows, uint32_t n);
 /* Whether a person leaves the choice: NULL, "" and "auto". */
 bool dsi_accel_is_auto(const char *text);
