@@ -40,7 +40,7 @@ DS_API uint32_t ds_comm_size(const ds_comm *comm); /* not collective; 1 for NULL
 
 /* Waits for all ranks. Errors: ERR_PEER names who is missing. */
 DS_API ds_status ds_comm_barrier(ds_comm *comm);
-/* Replaces each of n (at most 64) numbers by its sum over ranks, in the order of DESIGN's tree: the
+/* Replaces each of n (at most 64) numbers by its sum over ranks, in the canonical order: the
  * same bits on every rank. Errors: ERR_PEER. */
 DS_API ds_status ds_comm_sum(ds_comm *comm, double *values, size_t n);
 /* Whether all ranks succeeded: gives DS_OK, the own error, or ERR_PEER naming the first rank that

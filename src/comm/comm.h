@@ -3,7 +3,7 @@
  *
  * A call is started, then waited for; calls on one communicator are started by every rank of it in
  * the same order with the same kind, counts and types. A call carries a list of tensors (a bucket)
- * in one synchronisation. Sums follow DESIGN's law 4: the contributions are converted to fp32,
+ * in one synchronisation. Sums follow LAW 4b: the contributions are converted to fp32,
  * added in the canonical order (aligned binary tree over rank index: ((0+1)+(2+3))+…; with 3 ranks
  * (0+1)+2), multiplied by `factor` in fp32, rounded once to the type. The result is the same bits
  * on every transport. F64 likewise, added in fp64. Integers wrap, their factor is 1. reduce.h

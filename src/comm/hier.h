@@ -2,7 +2,7 @@
 /* The hierarchy: shared memory inside of a block of ranks, a network between blocks, with the same
  * bits as without it.
  *
- * Blocks hold the same power of two of ranks, aligned in the canonical order (DESIGN, law 4): the
+ * Blocks hold the same power of two of ranks, aligned in the canonical order (LAW 4b): the
  * sum of a block is a node of the tree, so it may be made first; it travels as fp32. Made by
  * net_open.c.
  */

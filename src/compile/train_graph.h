@@ -2,7 +2,7 @@
 /* The training graph: traced model, gradients, reduction, norm, update; and the evaluation graph.
  *
  * Pure: a function of model and spec. Cells are added to the table that both graphs share. The
- * order of roundings is DESIGN's law 4a: a complete fp32 gradient, rounded once to the
+ * order of roundings is LAW 4a: a complete fp32 gradient, rounded once to the
  * communication dtype, then added to the accumulator.
  */
 #ifndef DSI_COMPILE_TRAIN_GRAPH_H

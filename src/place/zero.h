@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ZeRO as placements on the data axes, and layers sharded on tp: where each cell lies, and the
- * lowering of a graph by that. DESIGN section 4 is the table.
+ * lowering of a graph by that. docs/internals/laws.md has the table.
  *
  * What comes in for a rank's own samples is its own (DSI_OWN). Parameters, gradients and states are
  * replicated, flat over the axes that ZeRO cuts, or, gradients, terms of a mean; of what is sharded

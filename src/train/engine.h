@@ -258,7 +258,7 @@ ds_status dsi_engine_put_cell(ds_engine *engine, ds_cell cell, int64_t begin, in
 ds_status dsi_engine_whole(const ds_engine *engine, ds_cell cell, void *data);
 
 /* Bytes of model states on this rank, by dsi_memory_kind from PARAM to MOMENT. The formula
- * is ZeRO's for the placements in force (DESIGN sections 4 and 7), without padding; what persistent
+ * is ZeRO's for the placements in force (docs/internals/zero.md), without padding; what persistent
  * parameters of stage 3 weigh beyond it stands apart. */
 typedef struct dsi_engine_bytes {
     double held[DSI_MEMORY_MOMENT + 1], formula[DSI_MEMORY_MOMENT + 1];

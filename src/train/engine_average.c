@@ -8,7 +8,7 @@
  * updates are multiplied by besides the loss scale's inverse is P · ranks / N: the ranks with
  * samples of their own, since the reduction takes the mean over them. Nothing depends on the stage,
  * on when gradients are reduced or on which rank had which targets but the order of the sums, which
- * is the law's.
+ * is LAW 4b's.
  *
  * Invariant: step_targets is N of the micro-batches behind backward, the one in it included; the
  * same on all ranks.

@@ -3,7 +3,7 @@
  * gemm_vector.c: blocks of KC elements counted from k = 0; a block is one chain of multiply-adds
  * from zero, element by element; the sums of the blocks are added in their order. It depends on k,
  * on the dtypes and on the instruction set, and on nothing else: so a row of C has the same bits
- * alone and among any others, whoever computes it (DESIGN.md, LAW 4).
+ * alone and among any others, whoever computes it (LAW 4e).
  *
  * An element is one value in fp32; for avx512_bf16 two values of bf16 side by side, the even one in
  * the low half, as the dot product takes them; behind a last odd k there is a zero.
