@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The device seam: accelerators by name, memory that the host cannot touch, errors of kernels that
- * run late, and generation on sim. Training on it: test_sim_accel.sh. */
+/* The accelerator interface: accelerators by name, memory that the host cannot touch, errors of
+ * kernels that run late, and generation on sim. Training on it: test_sim_accel.sh. */
 #include "accel/accel.h"
 #include "common/check.h"
 #include "common/scratch.h"
