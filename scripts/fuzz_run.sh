@@ -44,6 +44,14 @@ seeds() {
         ;;
     fuzz_manifest) cp $golden/ckpt/*/ds_manifest.json "$to" ;;
     fuzz_safetensors) cp $golden/io/*.safetensors "$to" ;;
+    fuzz_torch)
+        cp $golden/io/torch/*/*.bin "$to"
+        for file in "$to"/*.bin; do # the pickle alone, behind 0xff
+            command -v unzip > /dev/null || break
+            n=$((n + 1))
+            { printf '\377' && unzip -p "$file" '*/data.pkl'; } > "$to/pickle$n"
+        done
+        ;;
     fuzz_tokenizer_json) cp $golden/data/tokenizer-*.json "$to" ;;
     fuzz_model_config)
         for file in $golden/*/*/config.json; do

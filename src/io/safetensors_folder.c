@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model folder's weights: one file, or the shards of model.safetensors.index.json. */
+/* A model folder's weights: one file, or the shards of an index; as safetensors, else as files of
+ * torch.save (pytorch_model.bin). */
 #include "io/safetensors_internal.h"
 
 #include "io/json_load.h"
@@ -11,8 +12,7 @@
 
 static ds_status no_weights(ds_ctx *ctx, const char *folder)
 {
-    static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
-                                         "tf_model.h5", "flax_model.msgpack"};
+    static const char *const others[] = {"tf_model.h5", "flax_model.msgpack"};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; ++i) {
         char *path = dsi_path_join(folder, others[i]);
         const bool there = path != NULL && access(path, F_OK) == 0;
@@ -24,7 +24,8 @@ static ds_status no_weights(ds_ctx *ctx, const char *folder)
         }
     }
     return ds_fail(ctx, DS_ERR_NOT_FOUND,
-                   "%s has no weights: expected model.safetensors or model.safetensors.index.json",
+                   "%s has no weights: expected model.safetensors or model.safetensors.index.json, "
+                   "pytorch_model.bin or pytorch_model.bin.index.json",
                    folder);
 }
 
@@ -93,6 +94,18 @@ static ds_status list_shards(ds_ctx *ctx, const char *path, json_t *map, const c
     return DS_OK;
 }
 
+static bool is_torch(const char *name)
+{
+    const size_t n = strlen(name);
+    return n > 4 && strcmp(name + n - 4, ".bin") == 0;
+}
+
+static ds_status add_file(ds_safetensors *st, const char *path)
+{
+    return is_torch(path) ? dsi_safetensors_add_torch(st, path, 0)
+                          : dsi_safetensors_add_file(st, path, 0);
+}
+
 static ds_status add_shard(ds_safetensors *st, const char *folder, const char *index,
                            const char *name)
 {
@@ -105,7 +118,7 @@ static ds_status add_shard(ds_safetensors *st, const char *folder, const char *i
         status = ds_fail(st->ctx, DS_ERR_NOT_FOUND, "%s: shard %s is missing in %s", index, name,
                          folder);
     } else {
-        status = dsi_safetensors_add_file(st, path, 0);
+        status = add_file(st, path);
     }
     free(path);
     return status;
@@ -161,21 +174,43 @@ undo_root:
     return status;
 }
 
+static ds_status open_single(ds_ctx *ctx, const char *path, ds_safetensors **st_out)
+{
+    ds_safetensors *st = NULL;
+    DS_TRY(dsi_safetensors_create(ctx, 1, &st));
+    ds_status status = add_file(st, path);
+    if (status == DS_OK) {
+        status = dsi_safetensors_index(st);
+    }
+    if (status < 0) {
+        ds_safetensors_close(&st);
+        return status;
+    }
+    *st_out = st;
+    return DS_OK;
+}
+
 ds_status ds_safetensors_open_folder(ds_ctx *ctx, const char *folder, ds_safetensors **st_out)
 {
-    char *single = dsi_path_join(folder, "model.safetensors");
-    char *index = dsi_path_join(folder, "model.safetensors.index.json");
-    ds_status status;
-    if (single == NULL || index == NULL) {
-        status = ds_fail(ctx, DS_ERR_NOMEM, "out of memory opening %s", folder);
-    } else if (access(single, F_OK) == 0) {
-        status = ds_safetensors_open(ctx, single, st_out);
-    } else if (access(index, F_OK) == 0) {
-        status = open_shards(ctx, folder, index, st_out);
-    } else {
-        status = no_weights(ctx, folder);
+    static const struct {
+        const char *name;
+        bool index;
+    } rows[] = {{"model.safetensors", false},
+                {"model.safetensors.index.json", true},
+                {"pytorch_model.bin", false},
+                {"pytorch_model.bin.index.json", true}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        char *path = dsi_path_join(folder, rows[i].name);
+        if (path == NULL) {
+            return ds_fail(ctx, DS_ERR_NOMEM, "out of memory opening %s", folder);
+        }
+        if (access(path, F_OK) == 0) {
+            const ds_status status = rows[i].index ? open_shards(ctx, folder, path, st_out)
+                                                   : open_single(ctx, path, st_out);
+            free(path);
+            return status;
+        }
+        free(path);
     }
-    free(single);
-    free(index);
-    return status;
+    return no_weights(ctx, folder);
 }

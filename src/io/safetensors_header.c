@@ -239,13 +239,8 @@ static ds_status read_root(const parse *p, json_t *root)
     if (!json_is_object(root)) {
         return ds_fail(p->ctx, DS_ERR_FORMAT, "%s: the header is not a JSON object", p->path);
     }
-    ds_safetensor *grown =
-        realloc(st->entries, (st->n_entries + n_new + 1) * sizeof(ds_safetensor));
-    if (grown == NULL) {
-        return ds_fail(p->ctx, DS_ERR_NOMEM, "out of memory opening %s", p->path);
-    }
-    st->entries = grown;
-    ds_safetensor *first = grown + st->n_entries;
+    DS_TRY(dsi_safetensors_grow(st, n_new));
+    ds_safetensor *first = st->entries + st->n_entries;
     size_t n = 0;
     json_object_foreach(root, name, value)
     {

@@ -37,6 +37,10 @@ ds_status dsi_safetensors_parse(ds_safetensors *st, const char *path, const uint
 ds_status dsi_safetensors_create(ds_ctx *ctx, size_t max_files, ds_safetensors **st_out);
 /* Maps and parses one more file. map_flags: DSI_MAP_*. */
 ds_status dsi_safetensors_add_file(ds_safetensors *st, const char *path, uint32_t map_flags);
+/* Maps one more file of torch.save, whose value is a dict of tensors, as torch_weights.c says. */
+ds_status dsi_safetensors_add_torch(ds_safetensors *st, const char *path, uint32_t map_flags);
+/* Room for n more entries behind those that are there. */
+ds_status dsi_safetensors_grow(ds_safetensors *st, size_t n);
 /* Sorts by name; a name twice is an error. */
 ds_status dsi_safetensors_index(ds_safetensors *st);
 /* One file, with DSI_MAP_* flags. */

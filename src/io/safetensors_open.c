@@ -53,6 +53,16 @@ ds_status dsi_safetensors_add_file(ds_safetensors *st, const char *path, uint32_
     return dsi_safetensors_parse(st, file->path, file->map.data, file->map.size);
 }
 
+ds_status dsi_safetensors_grow(ds_safetensors *st, size_t n)
+{
+    ds_safetensor *grown = realloc(st->entries, (st->n_entries + n + 1) * sizeof *grown);
+    if (grown == NULL) {
+        return ds_fail(st->ctx, DS_ERR_NOMEM, "out of memory listing %zu tensors", n);
+    }
+    st->entries = grown;
+    return DS_OK;
+}
+
 static int compare_names(const void *a, const void *b)
 {
     const ds_safetensor *x = *(const ds_safetensor *const *)a;

@@ -10,7 +10,8 @@
 
 static bool is_read(const char *name)
 {
-    static const char *const endings[] = {".safetensors", ".json", ".jinja", ".txt", ".model"};
+    static const char *const endings[] = {".safetensors", ".bin", ".json",
+                                          ".jinja",       ".txt", ".model"};
     const size_t n = strlen(name);
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; ++i) {
         const size_t m = strlen(endings[i]);

@@ -392,9 +392,9 @@ static void refuses_bad_folders(void **state)
     CHECK_FAILS(*state, ds_safetensors_open_folder(*state, folder, &st), DS_ERR_FORMAT,
                 "tensor 'extra'");
     (void)unlink(index);
-    scratch_write(scratch_path(folder, "pytorch_model.bin"), "x", 1);
+    scratch_write(scratch_path(folder, "tf_model.h5"), "x", 1);
     CHECK_FAILS(*state, ds_safetensors_open_folder(*state, folder, &st), DS_ERR_UNSUPPORTED,
-                "only as pytorch_model.bin");
+                "only as tf_model.h5");
     scratch_remove(folder);
 }
 
