@@ -33,7 +33,9 @@ static const char about[] =
     "  export DIR OUT [TAG]       writes a Hugging Face model folder: config.json, weights\n"
     "  consolidate DIR OUT [TAG]  writes one of many shards as one of one shard into the save "
     "folder OUT\n\n"
-    "Without TAG the checkpoint is the one that DIR/latest names.";
+    "Without TAG the checkpoint is the one that DIR/latest names. DIR may also be a save folder of "
+    "DeepSpeed for Python (ZeRO stages 1 to 3, bf16 optimizer): inspect, verify, export and "
+    "consolidate read it; consolidate makes a checkpoint of ours of it.";
 
 static const char after[] =
     "Examples:\n"
@@ -72,17 +74,28 @@ static const char *shown(const char *name)
 static int list(ds_ctx *ctx, const char *dir)
 {
     ds_checkpoint_entry *entries = NULL;
+    ds_checkpoint *foreign = NULL;
     size_t n = 0;
     char text[32];
     const ds_status status = ds_checkpoint_list(ctx, dir, &entries, &n);
     if (status < 0) {
         return fail(ctx, status);
     }
-    if (n == 0 && dsi_ckpt_foreign(ctx, dir, NULL) < 0) {
+    if (n == 0 && ds_checkpoint_open(ctx, dir, NULL, &foreign) < 0 &&
+        dsi_ckpt_foreign(ctx, dir, NULL) < 0) {
         ds_checkpoint_list_free(entries, n);
         return fail(ctx, DS_ERR_UNSUPPORTED);
     }
     (void)printf("%10s %10s  %-7s %s\n", "step", "size", "state", "tag");
+    if (foreign != NULL) { /* of DeepSpeed for Python: the one that `latest` names */
+        const ds_checkpoint_info *info = ds_checkpoint_get_info(foreign);
+        (void)printf("%10llu %10s  %-7s %s  (latest) of DeepSpeed for Python\n",
+                     (unsigned long long)info->step, size_text(info->bytes, text, sizeof text),
+                     "whole", shown(info->tag));
+        ds_checkpoint_close(&foreign);
+        ds_checkpoint_list_free(entries, n);
+        return EXIT_RIGHT;
+    }
     for (size_t i = 0; i < n; ++i) {
         const ds_checkpoint_entry *e = &entries[i];
         if (e->whole) {

@@ -2,6 +2,7 @@
 /* zero_to_fp32: the fp32 weights of a checkpoint as a file that anything reads. Flags and messages
  * are those of DeepSpeed's script of that name. A thin main over include/deepspeed/checkpoint.h. */
 #include "common/args.h"
+#include "common/checkpoint_folder.h"
 #include "common/machine.h"
 #include "common/output.h"
 #include "common/size_text.h"
@@ -10,7 +11,6 @@
 #include <deepspeed/context.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 typedef struct options {
     const char *max_shard_size, *tag;
@@ -22,6 +22,8 @@ static const char about[] =
     "saved with: the master weights where there are any, else the parameters as fp32. "
     "CHECKPOINT_DIR is the folder with the file `latest`, or that of one checkpoint in it. "
     "Everything is streamed: memory is bounded by the largest tensor.\n\n"
+    "Checkpoints of DeepSpeed for Python are read, too: ZeRO stages 1 to 3 and its bf16 optimizer, "
+    "of any number of data-parallel ranks.\n\n"
     "Files: model.safetensors, or model-00001-of-0000N.safetensors … with "
     "model.safetensors.index.json.";
 
@@ -36,26 +38,6 @@ static int fail(ds_ctx *ctx, ds_status status)
 {
     (void)fprintf(stderr, "zero_to_fp32: %s\n", ds_ctx_error(ctx));
     return status == DS_ERR_ARG ? 2 : status == DS_ERR_IO || status == DS_ERR_NOMEM ? 3 : 1;
-}
-
-/* CHECKPOINT_DIR may be the folder of one checkpoint: splits it. false when out of memory. */
-static bool split_folder(const char *dir, char **parent_out, char **tag_out)
-{
-    char *manifest = NULL;
-    struct stat st;
-    if (asprintf(&manifest, "%s/ds_manifest.json", dir) < 0) {
-        return false;
-    }
-    const bool is_one = stat(manifest, &st) == 0;
-    free(manifest);
-    char *path = is_one ? realpath(dir, NULL) : strdup(dir);
-    char *slash = is_one && path != NULL ? strrchr(path, '/') : NULL;
-    if (slash != NULL) {
-        *tag_out = strdup(slash + 1);
-        slash[slash == path ? 1 : 0] = '\0';
-    }
-    *parent_out = path;
-    return path != NULL && (slash == NULL || *tag_out != NULL);
 }
 
 static ds_status convert(ds_ctx *ctx, const options *o, const char *dir, const char *tag,
@@ -103,12 +85,11 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
                               "more\n");
         return 2;
     }
-    if (!split_folder(words->items[0], &parent, &tag)) {
-        (void)fprintf(stderr, "zero_to_fp32: out of memory\n");
-        return 3;
+    ds_status status = checkpoint_folder(ctx, words->items[0], &parent, &tag);
+    if (status < 0) {
+        return fail(ctx, status);
     }
-    const ds_status status =
-        convert(ctx, o, parent, o->tag != NULL ? o->tag : tag, words->items[1]);
+    status = convert(ctx, o, parent, o->tag != NULL ? o->tag : tag, words->items[1]);
     free(parent);
     free(tag);
     return status < 0 ? fail(ctx, status) : 0;

@@ -8,7 +8,7 @@
  *     TAG/layer_0_expert_0_mp_rank_00_model_states.pt   an expert
  *     TAG/zero/NAME/fp32.pt                     a universal checkpoint
  *
- * Nothing of their content is read: these files are pickles.
+ * Nothing of their content is read here: see ckpt_deepspeed.h for those that can be.
  */
 #include "ckpt/ckpt_foreign.h"
 
@@ -108,6 +108,14 @@ static bool look_at_folder(const char *folder, foreign *f)
     return f->weights || f->zero || f->pipeline || f->experts || f->universal;
 }
 
+int dsi_ckpt_foreign_zero_ranks(const char *folder)
+{
+    foreign f;
+    const bool plain = look_at_folder(folder, &f) && f.zero && !f.pipeline && !f.experts &&
+                       !f.universal && f.n_model == 1;
+    return plain ? f.n_data : 0;
+}
+
 static ds_status fail_foreign(ds_ctx *ctx, const char *folder, const foreign *f)
 {
     static const char step[] = "global_step";
@@ -119,7 +127,14 @@ static ds_status fail_foreign(ds_ctx *ctx, const char *folder, const foreign *f)
                        : f->zero3    ? "ZeRO stage 3"
                        : f->zero     ? "ZeRO stage 1 or 2"
                                      : "without ZeRO";
-    const bool script = f->zero && !f->pipeline && !f->experts;
+    if (f->zero && !f->pipeline && !f->experts && !f->universal && f->n_model == 1) {
+        return ds_fail(ctx, DS_ERR_NOT_FOUND,
+                       "%s is a checkpoint of DeepSpeed for Python (ZeRO). ds_checkpoint, "
+                       "zero_to_fp32 and ds_train --resume read it by its save folder and its tag, "
+                       "%s; for anything else make a model folder of it with zero_to_fp32, the "
+                       "model's config.json and its tokenizer",
+                       folder, name);
+    }
     return ds_fail(
         ctx, DS_ERR_UNSUPPORTED,
         "%s is a checkpoint of DeepSpeed for Python: %s%s%s, step %.*s, %d data-parallel and %d "
@@ -128,8 +143,7 @@ static ds_status fail_foreign(ds_ctx *ctx, const char *folder, const foreign *f)
         "--model",
         folder, kind, f->bf16 ? ", bf16" : "", f->experts ? ", with experts" : "",
         n > 0 ? (int)n : 7, n > 0 ? digits : "unknown", f->n_data, f->n_model,
-        script ? "Run DeepSpeed's own zero_to_fp32.py with --safe_serialization on it"
-               : "Load it with DeepSpeed and save the weights as safetensors there");
+        "Load it with DeepSpeed and save the weights as safetensors there");
 }
 
 static ds_status try_folder(ds_ctx *ctx, const char *dir, const char *name)
@@ -158,7 +172,7 @@ static ds_status try_pickles(ds_ctx *ctx, const char *dir, char **names, size_t 
     return found == NULL ? DS_OK
                          : ds_fail(ctx, DS_ERR_UNSUPPORTED,
                                    "%s is a model folder with its weights as %s, no checkpoint; "
-                                   "save the model again as safetensors and give it as --model",
+                                   "give it as --model, with the model's config.json in it",
                                    dir, found);
 }
 

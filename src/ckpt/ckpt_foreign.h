@@ -10,4 +10,8 @@
  * what it is and what works. Else DS_OK. */
 ds_status dsi_ckpt_foreign(ds_ctx *ctx, const char *dir, const char *tag);
 
+/* The number of data-parallel ranks by its files, where the folder is one of ZeRO alone (no
+ * pipeline, no experts, one model-parallel rank, not universal); else 0. */
+int dsi_ckpt_foreign_zero_ranks(const char *folder);
+
 #endif

@@ -41,6 +41,7 @@ typedef struct dsi_ckpt_manifest {
     dsi_arena *arena;
     ds_checkpoint_info info;
     uint64_t digest; /* reader only: of the text */
+    bool foreign;    /* reader only: files of DeepSpeed for Python; see ckpt_deepspeed.h */
     ds_text_pair *states;
     size_t n_states;
     dsi_ckpt_shard *shards;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The save folder: which checkpoints it holds, which to offer when one is broken, which to remove.
  */
+#include "ckpt/ckpt_deepspeed.h"
 #include "ckpt/ckpt_foreign.h"
 #include "ckpt/ckpt_internal.h"
 
@@ -116,6 +117,15 @@ static bool is_sound(const char *dir, const char *tag)
     return sound;
 }
 
+/* Whether dir/tag is a checkpoint of DeepSpeed for Python that can be read. */
+static bool is_readable(const char *dir, const char *tag)
+{
+    char *folder = tag != NULL ? dsi_path_join(dir, tag) : NULL;
+    const bool readable = folder != NULL && dsi_ckpt_deepspeed_is(folder);
+    free(folder);
+    return readable;
+}
+
 ds_status dsi_ckpt_fail_with_offer(ds_ctx *ctx, ds_status status, const char *dir, const char *tag)
 {
     ds_checkpoint_entry *list = NULL;
@@ -125,6 +135,9 @@ ds_status dsi_ckpt_fail_with_offer(ds_ctx *ctx, ds_status status, const char *di
         return status;
     }
     (void)snprintf(message, sizeof message, "%s", ds_ctx_error(ctx));
+    if (is_readable(dir, tag)) {
+        return status; /* of its reader, which names the file */
+    }
     if (status == DS_ERR_NOT_FOUND && dsi_ckpt_foreign(ctx, dir, tag) < 0) {
         return DS_ERR_UNSUPPORTED;
     }

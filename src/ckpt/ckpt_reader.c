@@ -2,6 +2,7 @@
 /* Loading a checkpoint: open, look up, read parts, verify. */
 #include "ckpt/ckpt_internal.h"
 
+#include "ckpt/ckpt_deepspeed.h"
 #include "io/convert.h"
 #include "io/safetensors_internal.h"
 #include <stdio.h>
@@ -79,6 +80,15 @@ static ds_status load_manifest(ds_checkpoint *c)
     dsi_map_close(&map);
     free(path);
     return status;
+}
+
+/* Whether the folder has no manifest, but files of DeepSpeed for Python that can be read. */
+static bool is_deepspeed(const ds_checkpoint *c)
+{
+    char *path = dsi_path_join(c->folder, DSI_CKPT_MANIFEST);
+    const bool own = path == NULL || access(path, F_OK) == 0;
+    free(path);
+    return !own && dsi_ckpt_deepspeed_is(c->folder);
 }
 
 /* ---- shards ---- */
@@ -243,13 +253,20 @@ static ds_status open_folder(ds_checkpoint *c, const char *dir, const char *tag)
     if (c->dir == NULL || c->folder == NULL || dsi_arena_create(ARENA_BYTES, &c->m.arena) < 0) {
         return ds_fail(c->ctx, DS_ERR_NOMEM, "out of memory opening %s", dir);
     }
-    DS_TRY(load_manifest(c));
+    if (is_deepspeed(c)) {
+        DS_TRY(dsi_ckpt_deepspeed_read(c->ctx, c->folder, tag, &c->m));
+    } else {
+        DS_TRY(load_manifest(c));
+    }
     c->m.info.path = c->folder;
     c->m.ascending = dsi_arena_array(c->m.arena, c->m.n_tensors + 1, sizeof *c->m.ascending);
     if (c->m.ascending == NULL) {
         return ds_fail(c->ctx, DS_ERR_NOMEM, "out of memory opening %s", dir);
     }
     order_slices(c, c->m.ascending);
+    if (c->m.foreign) {
+        return DS_OK; /* its reader has mapped and compared all of it */
+    }
     for (size_t i = 0; i < c->m.n_shards; ++i) {
         DS_TRY(check_shard(c, &c->m.shards[i]));
     }
@@ -443,6 +460,10 @@ ds_status ds_checkpoint_verify(ds_checkpoint *c)
         dsi_ckpt_shard *shard = &c->m.shards[i];
         DS_TRY(need_shard(c, shard));
         const dsi_map *map = &shard->st->files[0].map;
+        if (c->m.foreign) {
+            DS_TRY(dsi_torch_verify(c->ctx, shard->file, map->data, map->size));
+            continue;
+        }
         if (XXH3_64bits(map->data, map->size) != shard->digest) {
             return with_offer(c, ds_fail(c->ctx, DS_ERR_CORRUPT, "%s/%s does not have its checksum",
                                          c->folder, shard->file));

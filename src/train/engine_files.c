@@ -479,6 +479,9 @@ static ds_status read_states(const ds_engine *engine, const ds_checkpoint *ckpt,
         return ds_fail(engine->ctx, DS_ERR_FORMAT, "%s: the state \"loss_scaler\" is missing",
                        path);
     }
+    if (texts.random == NULL && ds_checkpoint_state(ckpt, "origin") == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_FORMAT, "%s: the state \"random\" is missing", path);
+    }
     return dsi_host_state_parse(engine->ctx, path, &texts, state_out);
 }
 
@@ -511,7 +514,7 @@ static void take_states(ds_engine *engine, const dsi_host_state *state)
     engine->nonfinite_steps = 0;
     engine->global_samples = state->global_samples;
     engine->forced_lr = state->forced_lr;
-    engine->spec.seed = state->seed;
+    engine->spec.seed = state->has_seed ? state->seed : engine->spec.seed;
     if (engine->spec.train.zenflow.on) {
         engine->zenflow =
             (dsi_zenflow_state){.chosen = state->chosen,
@@ -531,6 +534,18 @@ static void take_states(ds_engine *engine, const dsi_host_state *state)
         s->iteration = state->iteration;
         s->last_overflow = state->last_overflow;
         s->hysteresis_left = state->hysteresis_left;
+    }
+}
+
+/* A checkpoint of another program lacks what only ours save. */
+static void say_origin(const ds_engine *engine, const ds_checkpoint *ckpt)
+{
+    const char *origin = ds_checkpoint_state(ckpt, "origin");
+    if (origin != NULL && ds_comm_rank(engine->comm) == 0) {
+        ds_log(engine->ctx, DS_LOG_WARN,
+               "%s was saved by %s: its configuration is not compared with this run's, the seed "
+               "is this run's, and it holds no place in the data",
+               ds_checkpoint_get_info(ckpt)->path, origin);
     }
 }
 
@@ -561,6 +576,7 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *poo
     engine->broken = false;
     engine->at = 0;
     engine->micro_step = 0;
+    say_origin(engine, ckpt);
     const char *data = ds_checkpoint_state(ckpt, "data");
     if (data_state_out != NULL) {
         *data_state_out = data != NULL ? strdup(data) : NULL;

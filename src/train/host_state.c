@@ -149,7 +149,10 @@ ds_status dsi_host_state_parse(ds_ctx *ctx, const char *path, const dsi_host_sta
     if (texts->loss_scaler != NULL) {
         DS_TRY(parse(ctx, path, "loss_scaler", texts->loss_scaler, take_loss_scaler, &state));
     }
-    DS_TRY(parse(ctx, path, "random", texts->random, take_random, &state));
+    if (texts->random != NULL) {
+        DS_TRY(parse(ctx, path, "random", texts->random, take_random, &state));
+        state.has_seed = true;
+    }
     *state_out = state;
     return DS_OK;
 }

@@ -13,6 +13,7 @@ typedef struct dsi_host_state {
     double forced_lr; /* negative: the schedule's */
     double scale;     /* of the loss, > 0 */
     int64_t iteration, last_overflow, hysteresis_left;
+    bool has_seed;
     uint64_t seed;
     bool zenflow; /* the rest is there: see dsi_zenflow_state */
     bool chosen, late;
@@ -27,7 +28,8 @@ typedef struct dsi_host_state_texts {
 } dsi_host_state_texts;
 
 /* Checks and reads the texts of `path` (for messages). loss_scaler NULL: left out, its values stay
- * 1 and 0. Errors: ERR_FORMAT, naming section and key. */
+ * 1 and 0; random NULL: left out, has_seed stays false. Errors: ERR_FORMAT, naming section and key.
+ */
 ds_status dsi_host_state_parse(ds_ctx *ctx, const char *path, const dsi_host_state_texts *texts,
                                dsi_host_state *state_out);
 

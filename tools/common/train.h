@@ -21,6 +21,8 @@
 /* The command line, parsed. Texts are borrowed from argv. */
 typedef struct train_options {
     const char *model, *model_config, *tokenizer, *deepspeed_config, *output, *resume, *metrics;
+    const char
+        *resume_from; /* NULL, or the folder of --resume FOLDER: resume_given is false then */
     const char *loss_average, *report, *best_metric, *accelerator;
     const char *model_revision, *tokenizer_revision;
     char *model_found, *tokenizer_found; /* folders of the Hugging Face cache; NULL: paths */

@@ -62,9 +62,15 @@ typedef struct parse {
     dsi_args *args_out;
 } parse;
 
-/* Before a restart by the launcher resumes what began with --overwrite. */
-static ds_status one_start(ds_ctx *ctx, const train_options *o)
+/* Before a restart by the launcher resumes what began with --overwrite. A --resume with a slash is
+ * a folder to begin from: to --output it is a new run. */
+static ds_status one_start(ds_ctx *ctx, train_options *o)
 {
+    if (o->resume_given && strchr(o->resume, '/') != NULL) {
+        o->resume_from = o->resume;
+        o->resume = NULL;
+        o->resume_given = false;
+    }
     return o->resume_given && o->overwrite
                ? ds_fail(ctx, DS_ERR_ARG, "--resume and --overwrite exclude each other")
                : DS_OK;
@@ -430,11 +436,14 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
         {.name = "resume",
          .type = DSI_ARG_TEXT,
          .out = &o->resume,
-         .value = "[TAG]",
+         .value = "[TAG|FOLDER]",
          .alone = "",
          .given_out = &o->resume_given,
          .doc =
-             "Go on from a checkpoint of --output; default tag: the newest. A job that deepspeed "
+             "Go on from a checkpoint of --output; default tag: the newest. With a slash in it "
+             "(./old) it is another save folder, or that of one checkpoint, also of DeepSpeed for "
+             "Python (ZeRO 1 to 3): weights, optimizer, loss scale and counters are taken, and "
+             "--output is a new run's. A job that deepspeed "
              "--restarts started again (DS_RESTART_COUNT above 0) does so by itself when it has "
              "saved "
              "one.",

@@ -7,6 +7,7 @@
  * say what changed: those of the table's NOTICED rows in a notice, the others where a content
  * differs. Checkpoints of earlier versions have none.
  */
+#include "common/checkpoint_folder.h"
 #include "common/train.h"
 
 #include "base/buf.h"
@@ -135,7 +136,20 @@ ds_status train_resume(train_run *run)
     char *text = NULL;
     json_error_t error;
     const char *tag = o->resume != NULL && o->resume[0] != '\0' ? o->resume : NULL;
-    DS_TRY(ds_engine_load_checkpoint(run->engine, o->output, tag, &text));
+    char *folder = NULL;
+    char *own_tag = NULL;
+    if (!o->resume_given) {
+        DS_TRY(checkpoint_folder(run->ctx, o->resume_from, &folder, &own_tag));
+        tag = own_tag;
+    }
+    const ds_status loaded =
+        ds_engine_load_checkpoint(run->engine, folder != NULL ? folder : o->output, tag, &text);
+    free(folder);
+    free(own_tag);
+    DS_TRY(loaded);
+    if (text == NULL) {
+        ds_log(run->ctx, DS_LOG_WARN, "the data begins anew: the checkpoint has no place in it");
+    }
     json_t *state = text != NULL ? json_loads(text, 0, &error) : NULL;
     const json_t *saved = json_object_get(state, "run");
     notice_changes(run, saved);

@@ -93,7 +93,7 @@ static ds_status build_engine(train_run *run)
     DS_TRY(ds_initialize(run->ctx, &params, &run->engine));
     ds_engine_keep_checkpoints(run->engine, (uint32_t)run->options->keep_last);
     DS_TRY(train_preference_reference(run));
-    return o->resume_given ? train_resume(run) : DS_OK;
+    return o->resume_given || o->resume_from != NULL ? train_resume(run) : DS_OK;
 }
 
 /* All that is looked at before memory is taken. A check may lack model, data or both. */

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A folder of DeepSpeed for Python (ZeRO stages 1 to 3, BF16_Optimizer; data-parallel ranks) as a
+ * manifest in memory, so that everything that reads a checkpoint reads it: inspect, export,
+ * consolidate, a resume on any ranks. Called by ckpt_reader.c where a folder has no manifest.
+ *
+ * Each rank's flat partition becomes flat slices of the logical tensors, which point into the
+ * mapped files; nothing is copied. Tensors: "master", "exp_avg", "exp_avg_sq" of what is trained,
+ * "param" of what is frozen. States: "engine", "loss_scaler", "frozen" as an engine of ours saves
+ * them, "origin" (who wrote it) and "ds_config". There is no seed and no data cursor.
+ */
+#ifndef DSI_CKPT_CKPT_DEEPSPEED_H
+#define DSI_CKPT_CKPT_DEEPSPEED_H
+
+#include "ckpt/ckpt_internal.h"
+#include "io/torch_file.h"
+
+/* What the reading shares between its files. Freed by ckpt_deepspeed.c. */
+typedef struct dsi_deepspeed {
+    ds_ctx *ctx;
+    const char *folder;
+    dsi_ckpt_manifest *m;
+    uint32_t n_ranks;
+    dsi_torch_file *optims; /* [n_ranks] */
+    dsi_torch_file *models; /* [n_models]: 1, or n_ranks at stage 3 */
+    uint32_t n_models;
+    const dsi_pickle **states; /* [n_ranks]: optimizer_state_dict of each */
+    int64_t stage;             /* 1, 2 or 3; 0: BF16_Optimizer, which is cut as 1 */
+    size_t room_tensors, room_slices;
+} dsi_deepspeed;
+
+/* Whether the folder is one that dsi_ckpt_deepspeed_read can read, by the names of its files. */
+bool dsi_ckpt_deepspeed_is(const char *folder);
+/* Fills the manifest, whose arena is there; the shards own the maps. Errors: as dsi_torch_open;
+ * ERR_FORMAT and ERR_UNSUPPORTED, naming file and key; ERR_NOT_FOUND (a rank's file). */
+ds_status dsi_ckpt_deepspeed_read(ds_ctx *ctx, const char *folder, const char *tag,
+                                  dsi_ckpt_manifest *m);
+
+/* ---- between its files ---- */
+
+/* Tensors and slices of what the optimizer has: stages 1 and 2, or 3. */
+ds_status dsi_deepspeed_flat(dsi_deepspeed *d);
+ds_status dsi_deepspeed_zero3(dsi_deepspeed *d);
+/* Begins a tensor; its slices follow. dims: a tuple of numbers. */
+ds_status dsi_deepspeed_tensor(dsi_deepspeed *d, const char *kind, const char *name, ds_dtype dtype,
+                               const dsi_pickle *dims);
+/* Elements [begin, begin + count) of the newest tensor, in file `shard` at `data`. */
+ds_status dsi_deepspeed_slice(dsi_deepspeed *d, uint32_t shard, int64_t begin, int64_t count,
+                              const uint8_t *data);
+/* Ends it: its slices have all of its elements. */
+ds_status dsi_deepspeed_end_tensor(dsi_deepspeed *d);
+/* Elements of a shape; -1 when it is none. */
+int64_t dsi_deepspeed_count(const dsi_pickle *dims);
+/* A flat tensor of rank r's states that must be there; what: for the message. */
+ds_status dsi_deepspeed_vector(const dsi_deepspeed *d, uint32_t rank, const dsi_pickle *value,
+                               const char *what, const dsi_pickle_tensor **tensor_out);
+/* The value of a whole number as key of a dict, or item i of a list. */
+const dsi_pickle *dsi_deepspeed_item(const dsi_pickle *value, int64_t i);
+/* The moments of group g of rank r, a dict; NULL. */
+const dsi_pickle *dsi_deepspeed_moments(const dsi_deepspeed *d, uint32_t rank, int64_t g);
+/* The states as JSON. */
+ds_status dsi_deepspeed_states(dsi_deepspeed *d);
+
+#endif

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints of DeepSpeed for Python (three ranks; see make_deepspeed.py): the fp32 weights are
+ * those of its own script, bit for bit; a run that resumes one, on other ranks and at other stages,
+ * makes the losses of DeepSpeed's own continuation; what is damaged is refused by name. */
+#include "common/check.h"
+#include "common/golden.h"
+#include "common/rank_threads.h"
+#include "common/scratch.h"
+
+#include <deepspeed/checkpoint.h>
+#include <deepspeed/config.h>
+#include <deepspeed/deepspeed.h>
+#include <deepspeed/engine.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define GOLDEN DS_SOURCE_DIR "/test/golden/deepspeed/"
+
+enum { BEFORE = 3, AFTER = 5, SEQUENCES = 6, LENGTH = 12 };
+
+static const char *const forms[] = {"zero1", "zero2", "zero3", "bf16"};
+enum { N_FORMS = sizeof forms / sizeof forms[0] };
+
+static char *folder; /* of the unpacked forms */
+
+static int unpack(void **state)
+{
+    char command[1024];
+    folder = scratch_make();
+    for (size_t i = 0; i < N_FORMS; ++i) {
+        (void)snprintf(command, sizeof command, "tar -xzf %s%s.tar.gz -C %s", GOLDEN, forms[i],
+                       folder);
+        if (system(command) != 0) {
+            return 1;
+        }
+    }
+    return check_set_up(state);
+}
+
+static int remove_all(void **state)
+{
+    scratch_remove(folder);
+    return check_tear_down(state);
+}
+
+/* ---- weights ---- */
+
+static void gives_deepspeeds_own_weights(void **state)
+{
+    char path[512];
+    for (size_t i = 0; i < N_FORMS; ++i) {
+        ds_checkpoint *c = NULL;
+        ds_safetensors *want = NULL;
+        const bool bf16 = strcmp(forms[i], "bf16") == 0; /* its script refuses these */
+        (void)snprintf(path, sizeof path, "%s/%s/fp32.safetensors", folder, forms[i]);
+        if (!bf16) {
+            CHECK_OK(*state, ds_safetensors_open(*state, path, &want));
+        }
+        (void)snprintf(path, sizeof path, "%s/%s", folder, forms[i]);
+        CHECK_OK(*state, ds_checkpoint_open(*state, path, NULL, &c));
+        CHECK_OK(*state, ds_checkpoint_verify(c));
+        assert_int_equal(ds_checkpoint_count(c), 60);
+        for (size_t k = 0; want != NULL && k < ds_safetensors_count(want); ++k) {
+            const ds_safetensor *w = ds_safetensors_at(want, k);
+            const ds_checkpoint_tensor *t = ds_checkpoint_find(c, "master", w->name);
+            float got[512];
+            assert_non_null(t);
+            assert_true(w->bytes <= sizeof got);
+            CHECK_OK(*state, ds_checkpoint_read(c, t, NULL, DS_DTYPE_F32, got));
+            assert_memory_equal(got, w->data, w->bytes);
+        }
+        ds_checkpoint_close(&c);
+        ds_safetensors_close(&want);
+    }
+}
+
+/* ---- going on ---- */
+
+typedef struct job {
+    const char *dir, *config;
+    int32_t ids[BEFORE + AFTER][SEQUENCES][LENGTH];
+    double losses[AFTER]; /* mean of all ranks; written by rank 0 */
+} job;
+
+static void read_batches(job *j)
+{
+    json_t *root = golden_json("deepspeed/batches.json");
+    for (size_t s = 0; s < BEFORE + AFTER; ++s) {
+        for (size_t q = 0; q < SEQUENCES; ++q) {
+            const json_t *row =
+                json_array_get(json_array_get(json_array_get(root, s), q / 2), q % 2);
+            assert_int_equal(json_array_size(row), LENGTH);
+            for (size_t i = 0; i < LENGTH; ++i) {
+                j->ids[s][q][i] = (int32_t)json_integer_value(json_array_get(row, i));
+            }
+        }
+    }
+    json_decref(root);
+}
+
+/* This rank's sequences of a step, as a batch. */
+static ds_status one_step(ds_engine *engine, job *j, int step, uint32_t rank, uint32_t n,
+                          double *loss_out)
+{
+    static const char *const names[] = {"input_ids", "targets", "positions", "first"};
+    enum { IDS, TARGETS, POSITIONS, FIRST, N };
+    int32_t data[N][SEQUENCES * LENGTH];
+    ds_named_tensor tensors[N];
+    const int64_t own = SEQUENCES / (int64_t)n;
+    for (int64_t q = 0; q < own; ++q) {
+        const int32_t *ids = j->ids[step][(int64_t)rank * own + q];
+        for (int64_t i = 0; i < LENGTH; ++i) {
+            const int64_t at = q * LENGTH + i;
+            data[IDS][at] = ids[i];
+            data[TARGETS][at] = i + 1 < LENGTH ? ids[i + 1] : -100;
+            data[POSITIONS][at] = (int32_t)i;
+            data[FIRST][at] = 0;
+        }
+    }
+    for (size_t i = 0; i < N; ++i) {
+        tensors[i] =
+            (ds_named_tensor){names[i], {data[i], {DS_DTYPE_I32, ds_shape_2d(own, LENGTH)}}};
+    }
+    const ds_batch batch = {tensors, N};
+    DS_TRY(ds_engine_forward(engine, &batch));
+    *loss_out = ds_engine_loss(engine);
+    DS_TRY(ds_engine_backward(engine));
+    return ds_engine_step(engine);
+}
+
+static ds_status run_steps(ds_engine *engine, job *j, dsi_comm *comm)
+{
+    for (int i = 0; i < AFTER; ++i) {
+        double loss = 0.0;
+        DS_TRY(one_step(engine, j, BEFORE + i, comm->rank, comm->size, &loss));
+        float sum = (float)loss;
+        const dsi_comm_part part = {.in = &sum, .out = &sum, .count = 1};
+        const dsi_comm_call call = {.kind = DS_COMM_ALL_REDUCE,
+                                    .dtype = DS_DTYPE_F32,
+                                    .factor = 1.0f,
+                                    .parts = &part,
+                                    .n_parts = 1,
+                                    .what = "loss"};
+        DS_TRY(dsi_comm_run(comm, &call));
+        if (comm->rank == 0) {
+            j->losses[i] = (double)sum / comm->size;
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status resume(dsi_comm *comm, void *arg)
+{
+    job *j = arg;
+    ds_ctx *ctx = comm->ctx;
+    ds_model *model = NULL;
+    ds_config *config = NULL;
+    ds_engine *engine = NULL;
+    ds_status status = DS_OK;
+    DS_TRY_GOTO(status, ds_model_from_config(ctx, GOLDEN "config.json", &model), done);
+    DS_TRY_GOTO(status,
+                ds_config_load_text(ctx, "ds.json", j->config, strlen(j->config), NULL, &config),
+                done);
+    DS_TRY_GOTO(status, ds_config_resolve(config, comm->size, NULL), done);
+    const ds_engine_params params = {
+        .model = model, .config = config, .seq_length = LENGTH, .decay_all = true, .comm = comm};
+    DS_TRY_GOTO(status, ds_initialize(ctx, &params, &engine), done);
+    DS_TRY_GOTO(status, ds_engine_load_checkpoint(engine, j->dir, NULL, NULL), done);
+    status = ds_engine_global_steps(engine) == BEFORE
+                 ? run_steps(engine, j, comm)
+                 : ds_fail(ctx, DS_ERR_STATE, "the counters are not those of 3 steps");
+done:
+    ds_engine_destroy(&engine);
+    ds_config_destroy(&config);
+    ds_model_destroy(&model);
+    return status;
+}
+
+static void print_config(char *text, size_t n, uint32_t n_ranks, int stage, bool bf16)
+{
+    (void)snprintf(text, n,
+                   "{\"train_micro_batch_size_per_gpu\": %u, \"gradient_clipping\": 1.0, "
+                   "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-2, \"betas\": "
+                   "[0.9, 0.95], \"eps\": 1e-8, \"weight_decay\": 0.1}}, \"scheduler\": {\"type\": "
+                   "\"WarmupLR\", \"params\": {\"warmup_min_lr\": 0, \"warmup_max_lr\": 1e-2, "
+                   "\"warmup_num_steps\": 6, \"warmup_type\": \"linear\"}}, "
+                   "\"zero_optimization\": {\"stage\": %d}, \"bf16\": {\"enabled\": %s}}",
+                   SEQUENCES / n_ranks, stage, bf16 ? "true" : "false");
+}
+
+/* A form resumed on so many ranks at a stage; the largest relative difference of its losses. */
+static double resume_form(const char *form, uint32_t n_ranks, int stage)
+{
+    char path[512];
+    char config[1024];
+    static job j;
+    json_error_t error;
+    rank_results results;
+    const bool bf16 = strcmp(form, "bf16") == 0;
+    double most = 0.0;
+    (void)snprintf(path, sizeof path, "%s/%s/losses.json", folder, form);
+    json_t *losses = json_load_file(path, 0, &error);
+    assert_non_null(losses);
+    (void)snprintf(path, sizeof path, "%s/%s", folder, form);
+    print_config(config, sizeof config, n_ranks, stage, bf16);
+    j.dir = path;
+    j.config = config;
+    read_batches(&j);
+    if (rank_threads_run(n_ranks, NULL, resume, &j, &results) < 0) {
+        fail_msg("%s on %u ranks, stage %d: %s", form, n_ranks, stage, results.message[0]);
+    }
+    for (size_t i = 0; i < AFTER; ++i) {
+        const double want = json_number_value(json_array_get(json_object_get(losses, "after"), i));
+        most = fmax(most, fabs(j.losses[i] - want) / want);
+    }
+    json_decref(losses);
+    print_message("%s on %u ranks, stage %d: losses differ by %.1e\n", form, n_ranks, stage, most);
+    return most;
+}
+
+static void goes_on_as_deepspeed(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_FORMS; ++i) {
+        const double limit = strcmp(forms[i], "bf16") == 0 ? 1e-4 : 1e-5;
+        assert_true(resume_form(forms[i], 1, 0) <= limit);
+        assert_true(resume_form(forms[i], 2, 3) <= limit);
+        assert_true(resume_form(forms[i], 3, 2) <= limit);
+    }
+}
+
+/* ---- damage ---- */
+
+static void fails_to_open(ds_ctx *ctx, const char *dir, ds_status status, const char *text)
+{
+    ds_checkpoint *c = NULL;
+    CHECK_FAILS(ctx, ds_checkpoint_open(ctx, dir, NULL, &c), status, text);
+    assert_null(c);
+}
+
+static void copy_form(const char *form, const char *to)
+{
+    char command[1400];
+    (void)snprintf(command, sizeof command, "rm -rf %s; cp -r %s/%s %s", to, folder, form, to);
+    assert_int_equal(system(command), 0);
+}
+
+static void refuses_damaged_folders(void **state)
+{
+    char dir[256];
+    char path[512];
+    char other[512];
+    size_t n = 0;
+    (void)snprintf(dir, sizeof dir, "%s/damaged", folder);
+    copy_form("zero2", dir);
+    (void)snprintf(path, sizeof path, "%s/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt",
+                   dir);
+    (void)snprintf(other, sizeof other, "%s/global_step3/zero_pp_rank_2_mp_rank_00_optim_states.pt",
+                   dir);
+    char *data = scratch_read(path, &n);
+    assert_int_equal(unlink(other), 0);
+    fails_to_open(*state, dir, DS_ERR_FORMAT,
+                  "partition_count says 3 ranks, the folder has files "
+                  "of 2");
+    scratch_write(other, data, n);
+    assert_int_equal(unlink(path), 0);
+    fails_to_open(*state, dir, DS_ERR_NOT_FOUND, "zero_pp_rank_1_mp_rank_00_optim_states.pt");
+    scratch_write(path, data, n / 2);
+    fails_to_open(*state, dir, DS_ERR_FORMAT, "zero_pp_rank_1_mp_rank_00_optim_states.pt");
+    free(data);
+    /* one rank's partition of a model of stage 3 among those of stage 2 */
+    (void)snprintf(other, sizeof other, "%s/zero3/global_step3/%s", folder,
+                   "zero_pp_rank_1_mp_rank_00_optim_states.pt");
+    data = scratch_read(other, &n);
+    scratch_write(path, data, n);
+    fails_to_open(*state, dir, DS_ERR_FORMAT, "zero_stage is not that of rank 0");
+    free(data);
+    /* rank 0's file of another name's parameters: model states of stage 3 have no such groups */
+    copy_form("zero1", dir);
+    (void)snprintf(path, sizeof path, "%s/global_step3/mp_rank_00_model_states.pt", dir);
+    (void)snprintf(other, sizeof other, "%s/zero3/global_step3/%s", folder,
+                   "zero_pp_rank_0_mp_rank_00_model_states.pt");
+    data = scratch_read(other, &n);
+    scratch_write(path, data, n);
+    fails_to_open(*state, dir, DS_ERR_FORMAT, "param_shapes has");
+    free(data);
+}
+
+static void finds_a_changed_byte(void **state)
+{
+    char dir[256];
+    char path[512];
+    size_t n = 0;
+    ds_checkpoint *c = NULL;
+    (void)snprintf(dir, sizeof dir, "%s/changed", folder);
+    copy_form("zero1", dir);
+    (void)snprintf(path, sizeof path, "%s/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt",
+                   dir);
+    CHECK_OK(*state, ds_checkpoint_open(*state, dir, NULL, &c));
+    ds_checkpoint_close(&c);
+    char *data = scratch_read(path, &n);
+    data[n / 2] ^= 1; /* in a storage: the pickle is before, the directory behind */
+    scratch_write(path, data, n);
+    free(data);
+    CHECK_OK(*state, ds_checkpoint_open(*state, dir, NULL, &c));
+    CHECK_FAILS(*state, ds_checkpoint_verify(c), DS_ERR_CORRUPT, "CRC-32");
+    ds_checkpoint_close(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gives_deepspeeds_own_weights), cmocka_unit_test(goes_on_as_deepspeed),
+        cmocka_unit_test(refuses_damaged_folders), cmocka_unit_test(finds_a_changed_byte)};
+    return cmocka_run_group_tests(tests, unpack, remove_all);
+}
