@@ -50,11 +50,6 @@ ds_status dsi_deepspeed_slice(dsi_deepspeed *d, uint32_t shard, int64_t begin, i
 ds_status dsi_deepspeed_end_tensor(dsi_deepspeed *d);
 /* Elements of a shape; -1 when it is none. */
 int64_t dsi_deepspeed_count(const dsi_pickle *dims);
-/* A flat tensor of rank r's states that must be there; what: for the message. */
-ds_status dsi_deepspeed_vector(const dsi_deepspeed *d, uint32_t rank, const dsi_pickle *value,
-                               const char *what, const dsi_pickle_tensor **tensor_out);
-/* The value of a whole number as key of a dict, or item i of a list. */
-const dsi_pickle *dsi_deepspeed_item(const dsi_pickle *value, int64_t i);
 /* The moments of group g of rank r, a dict; NULL. */
 const dsi_pickle *dsi_deepspeed_moments(const dsi_deepspeed *d, uint32_t rank, int64_t g);
 /* The states as JSON. */

@@ -17,7 +17,8 @@
 static const char *const kinds[] = {"master", "exp_avg", "exp_avg_sq"};
 enum { MASTER, N_KINDS = 3 };
 
-const dsi_pickle *dsi_deepspeed_item(const dsi_pickle *value, int64_t i)
+/* The value of a whole number as key of a dict, or item i of a list. */
+static const dsi_pickle *item_of(const dsi_pickle *value, int64_t i)
 {
     if (!dsi_pickle_is(value, DSI_PICKLE_DICT)) {
         return i >= 0 ? dsi_pickle_at(value, (size_t)i) : NULL;
@@ -35,13 +36,13 @@ const dsi_pickle *dsi_deepspeed_moments(const dsi_deepspeed *d, uint32_t rank, i
 {
     const dsi_pickle *base = dsi_pickle_get(
         d->states[rank], d->stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
-    return dsi_pickle_is(base, DSI_PICKLE_LIST)
-               ? dsi_deepspeed_item(base, g) /* elastic_checkpoint */
-               : dsi_deepspeed_item(dsi_pickle_get(base, "state"), g);
+    return dsi_pickle_is(base, DSI_PICKLE_LIST) ? item_of(base, g) /* elastic_checkpoint */
+                                                : item_of(dsi_pickle_get(base, "state"), g);
 }
 
-ds_status dsi_deepspeed_vector(const dsi_deepspeed *d, uint32_t rank, const dsi_pickle *value,
-                               const char *what, const dsi_pickle_tensor **tensor_out)
+/* A flat tensor of rank r's states that must be there; what: for the message. */
+static ds_status vector_of(const dsi_deepspeed *d, uint32_t rank, const dsi_pickle *value,
+                           const char *what, const dsi_pickle_tensor **tensor_out)
 {
     const dsi_pickle_tensor *t = dsi_pickle_is(value, DSI_PICKLE_TENSOR) ? value->tensor : NULL;
     if (t == NULL || t->shape.n_dims != 1 || dsi_pickle_dense(t) == NULL ||
@@ -88,12 +89,11 @@ static ds_status read_part(dsi_deepspeed *d, group *g, uint32_t rank)
     const dsi_pickle *weights = dsi_pickle_at(
         dsi_pickle_get(d->states[rank], "single_partition_of_fp32_groups"), (size_t)g->index);
     const dsi_pickle_tensor **parts = &g->parts[(size_t)rank * N_KINDS];
-    DS_TRY(
-        dsi_deepspeed_vector(d, rank, weights, "single_partition_of_fp32_groups", &parts[MASTER]));
+    DS_TRY(vector_of(d, rank, weights, "single_partition_of_fp32_groups", &parts[MASTER]));
     for (size_t k = 1; k < N_KINDS; ++k) {
         const dsi_pickle *moment = dsi_pickle_get(moments, kinds[k]);
         if (moment != NULL) {
-            DS_TRY(dsi_deepspeed_vector(d, rank, moment, kinds[k], &parts[k]));
+            DS_TRY(vector_of(d, rank, moment, kinds[k], &parts[k]));
         }
     }
     const int64_t n = ds_shape_count(parts[MASTER]->shape);
@@ -220,8 +220,8 @@ static ds_status sub_group(const dsi_deepspeed *d, uint32_t rank, int64_t i, siz
     *tensor_out = NULL;
     return value == NULL && kind != MASTER
                ? DS_OK
-               : dsi_deepspeed_vector(
-                     d, rank, value, kind == MASTER ? "fp32_flat_groups" : kinds[kind], tensor_out);
+               : vector_of(d, rank, value, kind == MASTER ? "fp32_flat_groups" : kinds[kind],
+                           tensor_out);
 }
 
 /* Whether the optimizer has the kind at all, and its dtype: as sub-group 0 of rank 0. */
