@@ -15,6 +15,7 @@
 #include <deepspeed/elasticity.h>
 #include <deepspeed/engine.h>
 #include <deepspeed/engine_states.h>
+#include <deepspeed/gguf.h>
 #include <deepspeed/graph.h>
 #include <deepspeed/hf_export.h>
 #include <deepspeed/hub.h>

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A GGUF file as a Hugging Face model folder: config.json of its entries, tensors under their
+ * Hugging Face names and in their layout, tokenizer.json of its tokens. Inside of gguf_*.c.
+ *
+ * What is not known is refused by its key or tensor: no field of the model's architecture is passed
+ * over in silence.
+ */
+#ifndef DSI_CKPT_GGUF_MODEL_H
+#define DSI_CKPT_GGUF_MODEL_H
+
+#include "io/gguf.h"
+
+#include <deepspeed/safetensors.h>
+#include <jansson.h>
+
+enum { DSI_GGUF_NAME_BYTES = 256 };
+
+/* An architecture that is read, and what its config.json calls it. */
+typedef struct dsi_gguf_arch {
+    const char *name, *model_type, *class_name;
+    bool gpt2;  /* its config.json has GPT-2's names */
+    bool pairs; /* q and k lie in interleaved pairs */
+    bool tells; /* config.json says whether there are biases of q, k and v */
+} dsi_gguf_arch;
+
+/* Errors: ERR_UNSUPPORTED names the architecture, ERR_FORMAT. */
+ds_status dsi_gguf_arch_of(ds_ctx *ctx, const dsi_gguf *gguf, const dsi_gguf_arch **arch_out);
+
+/* How the rows of a tensor lie in the file. */
+typedef enum dsi_gguf_layout {
+    DSI_GGUF_SAME,
+    DSI_GGUF_PAIRS,     /* each head's rows as interleaved pairs: here halves */
+    DSI_GGUF_TRANSPOSED /* (out, in), here (in, out) */
+} dsi_gguf_layout;
+
+/* A tensor on its way into the folder. */
+typedef struct dsi_gguf_source {
+    const dsi_gguf *gguf;
+    const dsi_gguf_tensor *tensor;
+    char name[DSI_GGUF_NAME_BYTES];
+    dsi_gguf_layout layout;
+    int64_t heads; /* of PAIRS */
+    float *whole;  /* of TRANSPOSED, while it is written */
+    float *row;    /* else: scratch of one row */
+} dsi_gguf_source;
+
+/* Value of {architecture}.key, or of key itself; NULL: there is none. */
+const dsi_gguf_entry *dsi_gguf_field(const dsi_gguf *gguf, const char *key);
+/* A number from 1 on; of an array only where all are equal. Errors: ERR_FORMAT, ERR_UNSUPPORTED. */
+ds_status dsi_gguf_count(ds_ctx *ctx, const dsi_gguf *gguf, const char *key, int64_t *value_out);
+/* config.json. The caller frees it (json_decref). Errors: ERR_UNSUPPORTED names the architecture or
+ * the key, ERR_FORMAT a key that is missing or of another kind. */
+ds_status dsi_gguf_config(ds_ctx *ctx, const dsi_gguf *gguf, json_t **config_out);
+
+/* Where a tensor goes: name, layout, heads of *source, or an empty name for what the folder does
+ * not have. Errors: ERR_UNSUPPORTED names the tensor. */
+ds_status dsi_gguf_place(ds_ctx *ctx, const dsi_gguf *gguf, const dsi_gguf_tensor *tensor,
+                         dsi_gguf_source *source_out);
+
+/* What both kinds need. */
+typedef struct dsi_gguf_tokens {
+    ds_ctx *ctx;
+    const dsi_gguf *gguf;
+    const dsi_gguf_entry *tokens, *types, *scores, *merges;
+} dsi_gguf_tokens;
+
+/* Appends the merges of BPE, pairs of tokens, to a list: those of the file, or those that the
+ * scores mean. Errors: ERR_FORMAT, ERR_NOMEM. */
+ds_status dsi_gguf_merges_of_file(const dsi_gguf_tokens *tokens, json_t *list);
+ds_status dsi_gguf_merges_of_scores(const dsi_gguf_tokens *tokens, json_t *list);
+
+/* Writes tokenizer.json and tokenizer_config.json. Errors: ERR_UNSUPPORTED names the kind of
+ * tokenizer; ERR_FORMAT, ERR_IO. */
+ds_status dsi_gguf_tokenizer(ds_ctx *ctx, const dsi_gguf *gguf, const char *folder);
+
+#endif

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GGUF files as model folders: tensors are those that the file was made of, in every layout; ids
+ * are those of the tokenizer that it was made of; the folder generates. What is not known is
+ * refused. */
+#include "common/check.h"
+#include "common/scratch.h"
+#include "io/file.h"
+
+#include <deepspeed/gguf.h>
+#include <deepspeed/infer.h>
+#include <deepspeed/safetensors.h>
+#include <deepspeed/tokenizer.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GOLDEN DS_SOURCE_DIR "/test/golden/gguf/"
+
+static ds_ctx *ctx;
+static const char *const names[] = {"llama", "qwen2", "qwen3", "gpt2"};
+enum { N_NAMES = sizeof names / sizeof names[0], PATH_BYTES = 512 };
+
+static void same_tensors(const char *name, const char *folder)
+{
+    char path[PATH_BYTES];
+    ds_safetensors *want = NULL;
+    ds_safetensors *got = NULL;
+    (void)snprintf(path, sizeof path, GOLDEN "%s.safetensors", name);
+    CHECK_OK(ctx, ds_safetensors_open(ctx, path, &want));
+    CHECK_OK(ctx, ds_safetensors_open_folder(ctx, folder, &got));
+    assert_int_equal(ds_safetensors_count(got), ds_safetensors_count(want));
+    for (size_t i = 0; i < ds_safetensors_count(want); ++i) {
+        const ds_safetensor *a = ds_safetensors_at(want, i);
+        const ds_safetensor *b = ds_safetensors_find(got, a->name);
+        if (b == NULL || !ds_shape_equal(a->meta.shape, b->meta.shape) ||
+            memcmp(a->data, b->data, a->bytes) != 0) {
+            fail_msg("%s: %s differs", name, a->name);
+        }
+    }
+    ds_safetensors_close(&want);
+    ds_safetensors_close(&got);
+}
+
+static void same_ids(const char *name, const char *folder)
+{
+    char path[PATH_BYTES];
+    json_error_t error;
+    ds_tokenizer *tokenizer = NULL;
+    ds_tokenizer_scratch *scratch = NULL;
+    (void)snprintf(path, sizeof path, GOLDEN "%s.ids.json", name);
+    json_t *root = json_load_file(path, 0, &error);
+    assert_non_null(root);
+    CHECK_OK(ctx, ds_tokenizer_open(ctx, folder, &tokenizer));
+    CHECK_OK(ctx, ds_tokenizer_scratch_create(tokenizer, 0, &scratch));
+    size_t i;
+    json_t *one;
+    json_array_foreach(root, i, one)
+    {
+        const json_t *ids = json_array_get(one, 0);
+        const json_t *text = json_array_get(one, 1);
+        ds_tokens tokens;
+        CHECK_OK(ctx, ds_tokenizer_encode(tokenizer, scratch, json_string_value(text),
+                                          json_string_length(text), 0, &tokens));
+        bool same = tokens.n == json_array_size(ids);
+        for (size_t k = 0; same && k < tokens.n; ++k) {
+            same = tokens.ids[k] == (uint32_t)json_integer_value(json_array_get(ids, k));
+        }
+        if (!same) {
+            fail_msg("%s: ids of \"%s\" differ", name, json_string_value(text));
+        }
+    }
+    json_decref(root);
+    ds_tokenizer_scratch_destroy(&scratch);
+    ds_tokenizer_close(&tokenizer);
+}
+
+static void generates(const char *folder)
+{
+    static const uint32_t prompt[] = {5, 6, 7};
+    char path[2 * PATH_BYTES];
+    ds_model *model = NULL;
+    ds_generator *generator = NULL;
+    uint32_t id = 0;
+    const ds_sampling greedy = {0};
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    CHECK_OK(ctx, ds_model_from_config(ctx, path, &model));
+    const ds_generator_params params = {.model = model, .weights = folder, .max_length = 16};
+    CHECK_OK(ctx, ds_generator_create(ctx, &params, &generator));
+    CHECK_OK(ctx, ds_generator_prompt(generator, prompt, 3));
+    CHECK_OK(ctx, ds_generator_next(generator, &greedy, &id));
+    ds_generator_destroy(&generator);
+    ds_model_destroy(&model);
+}
+
+static void folders(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_NAMES; ++i) {
+        char file[PATH_BYTES];
+        char out[PATH_BYTES];
+        char *scratch = scratch_make();
+        (void)snprintf(file, sizeof file, GOLDEN "%s.gguf", names[i]);
+        (void)snprintf(out, sizeof out, "%s/out", scratch);
+        const ds_gguf_params params = {.file = file, .folder = out, .dtype = DS_DTYPE_F32};
+        CHECK_OK(ctx, ds_gguf_to_folder(ctx, &params));
+        same_tensors(names[i], out);
+        same_ids(names[i], out);
+        generates(out);
+        scratch_remove(scratch);
+    }
+}
+
+/* A file with one text replaced by another of its length. */
+static void refused(const char *name, const char *from, const char *to, ds_status status,
+                    const char *words)
+{
+    char path[PATH_BYTES];
+    char out[PATH_BYTES];
+    dsi_map map;
+    char *scratch = scratch_make();
+    (void)snprintf(path, sizeof path, GOLDEN "%s.gguf", name);
+    CHECK_OK(ctx, dsi_map_open(ctx, path, 0, &map));
+    char *copy = malloc(map.size);
+    assert_non_null(copy);
+    memcpy(copy, map.data, map.size);
+    char *at = memmem(copy, map.size, from, strlen(from));
+    assert_non_null(at);
+    assert_int_equal(strlen(from), strlen(to));
+    memcpy(at, to, strlen(to));
+    (void)snprintf(path, sizeof path, "%s/f.gguf", scratch);
+    (void)snprintf(out, sizeof out, "%s/out", scratch);
+    CHECK_OK(ctx, dsi_file_replace(ctx, path, copy, map.size));
+    const ds_gguf_params params = {.file = path, .folder = out};
+    CHECK_FAILS(ctx, ds_gguf_to_folder(ctx, &params), status, words);
+    FILE *none = fopen(out, "re"); /* nothing is left behind */
+    assert_null(none);
+    free(copy);
+    dsi_map_close(&map);
+    scratch_remove(scratch);
+}
+
+static void what_is_not_known(void **state)
+{
+    (void)state;
+    refused("llama", "rope.freq_base", "rope.freq_bass", DS_ERR_UNSUPPORTED,
+            "the field llama.rope.freq_bass is not supported");
+    refused("llama", "ffn_gate.weight", "ffn_gape.weight", DS_ERR_UNSUPPORTED, "ffn_gape");
+    refused("llama", "llama.context_length", "llama.context_lengxh", DS_ERR_UNSUPPORTED, "lengxh");
+    refused("gpt2", "smollm", "smellm", DS_ERR_UNSUPPORTED, "tokenizer.ggml.pre is smellm");
+    refused("gpt2", "output_norm.bias", "output_gorm.bias", DS_ERR_UNSUPPORTED, "output_gorm");
+}
+
+int main(void)
+{
+    ds_ctx_params params = ds_ctx_params_default();
+    params.n_threads = 1;
+    params.level = DS_LOG_WARN;
+    if (ds_ctx_create(&params, &ctx) < 0) {
+        return 1;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(folders),
+        cmocka_unit_test(what_is_not_known),
+    };
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    ds_ctx_destroy(&ctx);
+    return failed;
+}
