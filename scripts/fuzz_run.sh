@@ -37,6 +37,7 @@ seeds() {
         ;;
     fuzz_jinja) cp $golden/data/templates/* "$to" ;;
     fuzz_graph_text) cp $golden/ir/*.txt "$to" ;;
+    fuzz_gguf) cp $golden/gguf/*.gguf $golden/io/*.gguf "$to" ;;
     fuzz_parquet) cp $golden/data/rows/*.parquet "$to" ;;
     fuzz_rows)
         printf '\001[{"a":"b\\"]"},\n{"a":[{}]}]' > "$to/json"

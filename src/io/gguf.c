@@ -371,20 +371,6 @@ static ds_status create(ds_ctx *ctx, const char *path, dsi_gguf **gguf_out)
     return DS_OK;
 }
 
-ds_status dsi_gguf_parse(ds_ctx *ctx, const char *path, const uint8_t *data, size_t n,
-                         dsi_gguf **gguf_out)
-{
-    dsi_gguf *g = NULL;
-    DS_TRY(create(ctx, path, &g));
-    const ds_status status = parse(g, data, n);
-    if (status < 0) {
-        dsi_gguf_close(&g);
-        return status;
-    }
-    *gguf_out = g;
-    return DS_OK;
-}
-
 ds_status dsi_gguf_open(ds_ctx *ctx, const char *path, dsi_gguf **gguf_out)
 {
     dsi_gguf *g = NULL;

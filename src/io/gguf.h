@@ -26,9 +26,6 @@ typedef struct dsi_gguf_type {
 
 /* NULL: no such type. */
 const dsi_gguf_type *dsi_gguf_type_find(uint32_t id);
-/* Type i in the order of their numbers, NULL behind the last. */
-const dsi_gguf_type *dsi_gguf_type_at(size_t i);
-
 /* ---- files ---- */
 
 typedef enum dsi_gguf_kind {
@@ -77,9 +74,6 @@ typedef struct dsi_gguf dsi_gguf;
  * file and key or tensor), ERR_UNSUPPORTED (version, byte order, a type that was withdrawn),
  * ERR_LIMIT, ERR_NOMEM. */
 ds_status dsi_gguf_open(ds_ctx *ctx, const char *path, dsi_gguf **gguf_out);
-/* The same of n bytes in memory, which stay there. For the fuzzer. */
-ds_status dsi_gguf_parse(ds_ctx *ctx, const char *path, const uint8_t *data, size_t n,
-                         dsi_gguf **gguf_out);
 void dsi_gguf_close(dsi_gguf **gguf);
 const char *dsi_gguf_path(const dsi_gguf *gguf);
 

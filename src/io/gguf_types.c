@@ -369,8 +369,3 @@ const dsi_gguf_type *dsi_gguf_type_find(uint32_t id)
     }
     return NULL;
 }
-
-const dsi_gguf_type *dsi_gguf_type_at(size_t i)
-{
-    return i < N_TYPES ? &types[i] : NULL;
-}
