@@ -44,7 +44,8 @@ typedef struct ds_graph ds_graph;
     X(MASK, "mask")             /* what of a parameter is kept (compression_training) */           \
     X(WORKER_ERROR, "worker_error") /* what a rank's signs lose (1-bit optimizers) */              \
     X(SERVER_ERROR, "server_error") /* and those of the mean of its slice */                       \
-    X(FROZEN, "frozen")             /* what goes with a frozen second moment (1-bit LAMB) */
+    X(FROZEN, "frozen")             /* what goes with a frozen second moment (1-bit LAMB) */       \
+    X(LOCAL, "local")               /* a rank's updates that the others lack (0/1 Adam) */
 
 typedef enum ds_cell_kind {
 #define X(id, text) DS_CELL_##id,

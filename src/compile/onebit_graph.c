@@ -32,6 +32,9 @@ ds_status dsi_onebit_add_phases(builder *b)
     if (b->spec->optimizer == DS_OPTIMIZER_ONEBIT_LAMB) {
         DS_TRY(ds_graph_add_phase(b->graph, "freeze", DS_PHASE_SKIPPABLE, &own->freeze));
     }
+    if (b->spec->optimizer == DS_OPTIMIZER_ZERO_ONE_ADAM) {
+        return dsi_zero_one_add_phases(b);
+    }
     return ds_graph_add_phase(b->graph, "frozen", DS_PHASE_SKIPPABLE, &own->frozen);
 }
 
@@ -107,26 +110,28 @@ static ds_status build_own_norm(builder *b, const ds_value *own, ds_value *facto
     return DS_OK;
 }
 
-/* The errors of an exchange, made with it. */
+/* The errors of an exchange, made at their first use. */
 static ds_status read_error(builder *b, ds_cell_kind kind, const char *name, int64_t n, ds_cell of,
                             ds_value *value_out)
 {
     const ds_meta meta = {DS_DTYPE_F32, ds_shape_1d(n)};
-    ds_cell cell = DS_NONE;
-    DS_TRY(dsi_train_add_cell(b, kind, name, meta, of, &cell));
+    ds_cell cell = ds_cells_find(b->cells, kind, name);
+    if (cell == DS_NONE) {
+        DS_TRY(dsi_train_add_cell(b, kind, name, meta, of, &cell));
+    }
     return ds_graph_read(b->graph, cell, value_out);
 }
 
 ds_status dsi_onebit_mean(builder *b, const char *name, ds_cell of, ds_value *x)
 {
     const int64_t n_ranks = b->spec->onebit.n_ranks;
-    const int64_t n = padded(ds_shape_count(ds_graph_meta(b->graph, *x).shape), n_ranks);
     const dsi_ranks_attrs attrs = {.n_ranks = n_ranks};
     ds_value in[3] = {*x, DS_NONE, DS_NONE};
     ds_value out[DS_MAX_OUT];
     if (!exchanges(b->spec)) {
         return DS_OK;
     }
+    const int64_t n = padded(ds_shape_count(ds_graph_meta(b->graph, *x).shape), n_ranks);
     DS_TRY(read_error(b, DS_CELL_WORKER_ERROR, name, n, of, &in[1]));
     DS_TRY(read_error(b, DS_CELL_SERVER_ERROR, name, n / n_ranks, of, &in[2]));
     DS_TRY(dsi_train_apply(b, &dsi_op_mean_by_signs, &attrs, in, 3, out));
@@ -163,6 +168,9 @@ static ds_status build_all(builder *b, ds_value *own, ds_value factor)
         DS_TRY(dsi_onebit_lamb_freeze(b));
         ds_graph_set_phase(b->graph, phases->frozen);
         return dsi_onebit_lamb_frozen(b, own, factor);
+    }
+    if (b->spec->optimizer == DS_OPTIMIZER_ZERO_ONE_ADAM) {
+        return dsi_zero_one_build(b, own, factor);
     }
     ds_graph_set_phase(b->graph, phases->frozen);
     for (ds_cell c = 0; c < b->n_params; ++c) {

@@ -12,6 +12,7 @@
 static void read_optimizer(const ds_config_optimizer *o, dsi_engine_spec *spec)
 {
     const bool sgd = o->kind == DS_OPTIMIZER_SGD;
+    const bool zero_one = o->kind == DS_OPTIMIZER_ZERO_ONE_ADAM;
     spec->train.optimizer = o->kind;
     spec->train.eps = o->eps;
     spec->train.decoupled_decay = o->decoupled;
@@ -26,12 +27,16 @@ static void read_optimizer(const ds_config_optimizer *o, dsi_engine_spec *spec)
     spec->weight_decay = o->weight_decay;
     spec->bias_correction =
         (o->kind == DS_OPTIMIZER_ADAM || o->kind == DS_OPTIMIZER_LAMB) && o->bias_correction;
-    spec->train.onebit = (dsi_onebit_spec){.on = dsi_config_is_onebit(o->kind),
-                                           .freeze_step = o->freeze_step,
-                                           .coeff_beta = o->coeff_beta,
-                                           .factor_max = o->factor_max,
-                                           .factor_min = o->factor_min,
-                                           .factor_threshold = o->factor_threshold};
+    spec->train.onebit =
+        (dsi_onebit_spec){.on = dsi_config_is_onebit(o->kind),
+                          .freeze_step = zero_one ? o->var_freeze_step : o->freeze_step,
+                          .var_update_scaler = o->var_update_scaler,
+                          .local_step_scaler = o->local_step_scaler,
+                          .local_step_clipper = o->local_step_clipper,
+                          .coeff_beta = o->coeff_beta,
+                          .factor_max = o->factor_max,
+                          .factor_min = o->factor_min,
+                          .factor_threshold = o->factor_threshold};
 }
 
 static dsi_loss_scale read_loss_scale(const ds_config_fp16 *fp16)
@@ -66,6 +71,7 @@ static dsi_zero_spec read_zero(const ds_config_values *v)
         .hpz = v->zero.hpz_partition_size > 1 ? (uint32_t)v->zero.hpz_partition_size : 0,
         .reduce_each = !dsi_config_is_onebit(v->optimizer.kind) &&
                        (v->batch.gradient_accumulation_steps == 1 || v->deterministic),
+        .own_states = v->optimizer.kind == DS_OPTIMIZER_ZERO_ONE_ADAM,
         .sum = v->gradient_sum,
         .comm_dtype = v->communication_dtype,
         .reduce_bucket = v->zero.reduce_bucket_size,

@@ -223,7 +223,8 @@ static optimizer_row optimizer_of(const dsi_train_spec *spec)
 {
     switch (spec->optimizer) {
     case DS_OPTIMIZER_ADAM:
-    case DS_OPTIMIZER_ONEBIT_ADAM: /* in its warm-up */
+    case DS_OPTIMIZER_ONEBIT_ADAM: /* in their warm-up */
+    case DS_OPTIMIZER_ZERO_ONE_ADAM:
         return (optimizer_row){&dsi_op_adam, 2, {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ}};
     case DS_OPTIMIZER_LAMB:
     case DS_OPTIMIZER_ONEBIT_LAMB:

@@ -34,6 +34,8 @@ typedef struct dsi_onebit_spec {
     int64_t n_ranks;                                 /* that exchange signs; 0 or 1: none do */
     double coeff_beta;                               /* LAMB */
     double factor_max, factor_min, factor_threshold; /* LAMB */
+    /* 0/1 Adam; freeze_step is var_freeze_step */
+    int64_t var_update_scaler, local_step_scaler, local_step_clipper;
 } dsi_onebit_spec;
 
 /* Traces a loss from the model's outputs; declares "loss". */
@@ -82,7 +84,9 @@ typedef struct dsi_zenflow_phases {
 typedef struct dsi_onebit_phases {
     ds_phase own_norm; /* in place of norm: of the ranks' own gradients. DS_NONE: one rank */
     ds_phase freeze;   /* LAMB: once, before frozen runs for the first time */
-    ds_phase frozen;   /* in place of update */
+    ds_phase frozen;   /* in place of update. 0/1 Adam: of gradients exchanged as signs */
+    ds_phase local;    /* 0/1 Adam: in place of it, by the rank's own gradient … */
+    ds_phase sync;     /* … and now and then behind that */
 } dsi_onebit_phases;
 
 /* Behind the micro-batches. */

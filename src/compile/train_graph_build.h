@@ -52,6 +52,9 @@ ds_status dsi_onebit_add_phases(dsi_train_builder *b);
 ds_status dsi_onebit_build(dsi_train_builder *b, ds_value factor);
 /* Nearly the mean of the ranks' x, with errors NAME; x itself on one rank. */
 ds_status dsi_onebit_mean(dsi_train_builder *b, const char *name, ds_cell of, ds_value *x);
+/* Of 0/1 Adam: the phases signs, local and sync. */
+ds_status dsi_zero_one_add_phases(dsi_train_builder *b);
+ds_status dsi_zero_one_build(dsi_train_builder *b, const ds_value *own, ds_value factor);
 /* Of 1-bit LAMB: an update of the warm-up, the phases freeze and frozen. own: gradients. */
 ds_status dsi_onebit_lamb_warm_up(dsi_train_builder *b, ds_cell param, ds_value sums);
 ds_status dsi_onebit_lamb_freeze(dsi_train_builder *b);

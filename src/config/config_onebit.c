@@ -31,4 +31,9 @@ void dsi_config_onebit(dsi_eval *eval)
                        "them",
                        name);
     }
+    if (v->optimizer.kind == DS_OPTIMIZER_ZERO_ONE_ADAM && v->compression != NULL) {
+        dsi_item_error(eval, dsi_item_find(eval, "optimizer.type"),
+                       "expected another than ZeroOneAdam with compression_training, whose masks "
+                       "are of weights that all ranks have; change one of them");
+    }
 }

@@ -60,8 +60,9 @@ static void optimizer_type(dsi_eval *eval)
     if (type == NULL) {
         return;
     }
-    if (!find_type(eval, "optimizer.type", dsi_optimizer_variants, dsi_optimizer_variant(type), 7,
-                   "Adam, AdamW, SGD, Lion, Adagrad, Lamb, OneBitAdam, OneBitLamb", &index)) {
+    if (!find_type(eval, "optimizer.type", dsi_optimizer_variants, dsi_optimizer_variant(type), 8,
+                   "Adam, AdamW, SGD, Lion, Adagrad, Lamb, OneBitAdam, OneBitLamb, ZeroOneAdam",
+                   &index)) {
         return;
     }
     o->kind = (ds_optimizer_kind)(DS_OPTIMIZER_ADAM + index);

@@ -31,12 +31,15 @@ typedef struct ds_config_optimizer {
     int64_t freeze_step;         /* ONEBIT_*: updates before signs are exchanged */
     double coeff_beta;           /* ONEBIT_LAMB, and the next three */
     double factor_max, factor_min, factor_threshold;
+    int64_t var_freeze_step; /* ZERO_ONE_ADAM, and the next three */
+    int64_t var_update_scaler, local_step_scaler, local_step_clipper;
 } ds_config_optimizer;
 
 /* Whether ranks exchange signs. */
 static inline bool dsi_config_is_onebit(ds_optimizer_kind kind)
 {
-    return kind == DS_OPTIMIZER_ONEBIT_ADAM || kind == DS_OPTIMIZER_ONEBIT_LAMB;
+    return kind == DS_OPTIMIZER_ONEBIT_ADAM || kind == DS_OPTIMIZER_ONEBIT_LAMB ||
+           kind == DS_OPTIMIZER_ZERO_ONE_ADAM;
 }
 
 typedef struct ds_config_fp16 {

@@ -132,11 +132,6 @@ static const dsi_section lamb = {.path = "optimizer.params",
                                  .doc = "LAMB: Adam with a trust ratio for each tensor.",
                                  DSI_SECTION_ROWS(lamb_rows)};
 
-/* Not built: their parameters are known, and checked. */
-#define P_LR(d)    R("lr", d, PART, "Learning rate.", MIN(0), WITH(TRAINER))
-#define P_BETAS(d) REALS("betas", d, PART, "Decay of the averages.", MIN(0), MAX(1), WITH(TRAINER))
-#define P_EPS(d)   R("eps", d, PART, "Added to the denominator.", MIN(0), WITH(TRAINER))
-#define P_DECAY    R("weight_decay", "0", PART, "Weight decay.", MIN(0), WITH(TRAINER))
 #define ONEBIT_WITHOUT_EFFECT                                                                      \
     B("bias_correction", "true", NO_EFFECT, "Correct the averages.",                               \
       NOTE("DeepSpeed's 1-bit optimizers do not correct averages for their start either")),        \
@@ -189,27 +184,38 @@ static const dsi_section onebit_lamb = {.path = "optimizer.params",
                                         .doc = "1-bit LAMB, on ZeRO stage 0.",
                                         DSI_SECTION_ROWS(onebit_lamb_rows)};
 
-#define ONEBIT_ROWS                                                                                \
-    P_LR("0.001"), P_BETAS("[0.9, 0.999]"), P_EPS("1e-08"), P_DECAY,                               \
-        B("bias_correction", "true", PART, "Correct the averages."),                               \
-        B("eps_inside_sqrt", "false", PART, "Add eps under the square root."),                     \
-        B("amsgrad", "false", PART, "The AMSGrad variant."),                                       \
-        B("cuda_aware", "false", PART, "MPI that reads device memory."),                           \
-        E("comm_backend_name", "\"nccl\"", PART, "Library that sends the signs.",                  \
-          .choices = "nccl|mpi|hccl|compressed"),                                                  \
-        MAX_GRAD_NORM
 static const dsi_option zero_one_rows[] = {
-    ONEBIT_ROWS,
-    I("var_freeze_step", "100000", PART, "Step at which the variance stops changing.", MIN(0)),
-    I("var_update_scaler", "16", PART, "How fast the variance's update interval grows.", MIN(0)),
-    I("local_step_scaler", "32678", PART, "How fast the interval of local steps grows.", MIN(0)),
-    I("local_step_clipper", "16", PART, "Largest interval of local steps.", MIN(0)),
+    LR("0.001"),
+    BETAS("[0.9, 0.999]"),
+    EPS("1e-08"),
+    WEIGHT_DECAY,
+    I("var_freeze_step", "100000", IN_FORCE,
+      "The step before the last at which the second moment may change; then ranks update by their "
+      "own gradients and exchange what came of it.",
+      MIN(0), FIELD(optimizer.var_freeze_step)),
+    I("var_update_scaler", "16", IN_FORCE,
+      "So many changes of the second moment, and the steps between two of them double. Steps in "
+      "between exchange signs of gradients.",
+      MIN(0), FIELD(optimizer.var_update_scaler)),
+    I("local_step_scaler", "32678", IN_FORCE,
+      "So many steps behind var_freeze_step, and those between two exchanges double.", MIN(0),
+      FIELD(optimizer.local_step_scaler)),
+    I("local_step_clipper", "16", IN_FORCE, "Most steps between two exchanges.", MIN(1),
+      FIELD(optimizer.local_step_clipper)),
+    ONEBIT_WITHOUT_EFFECT,
+    AMSGRAD,
+    MAX_GRAD_NORM,
 };
 static const dsi_section zero_one = {.path = "optimizer.params",
                                      .title = "optimizer.params of ZeroOneAdam",
-                                     .doc = "0/1 Adam.",
-                                     .flags = DSI_SECTION_FEATURE,
+                                     .doc = "0/1 Adam, on ZeRO stage 0.",
                                      DSI_SECTION_ROWS(zero_one_rows)};
+
+/* Not built: their parameters are known, and checked. */
+#define P_LR(d)    R("lr", d, PART, "Learning rate.", MIN(0), WITH(TRAINER))
+#define P_BETAS(d) REALS("betas", d, PART, "Decay of the averages.", MIN(0), MAX(1), WITH(TRAINER))
+#define P_EPS(d)   R("eps", d, PART, "Added to the denominator.", MIN(0), WITH(TRAINER))
+#define P_DECAY    R("weight_decay", "0", PART, "Weight decay.", MIN(0), WITH(TRAINER))
 
 static const dsi_option muon_rows[] = {
     P_LR("0.02"),
@@ -229,7 +235,7 @@ static const dsi_section muon = {.path = "optimizer.params",
                                  .flags = DSI_SECTION_FEATURE,
                                  DSI_SECTION_ROWS(muon_rows)};
 
-/* The first seven families are those of ds_optimizer_kind. */
+/* The first eight families are those of ds_optimizer_kind. */
 const dsi_variant dsi_optimizer_variants[] = {
     {"adam|adamw|fusedadam|deepspeedcpuadam|cpuadam", &adam},
     {"sgd", &sgd},
@@ -268,8 +274,8 @@ static const dsi_section *choose(const dsi_node *parent)
 
 static const dsi_option rows[] = {
     T("type", "null", IN_FORCE,
-      "Adam, AdamW, SGD, Lion, Adagrad, Lamb, OneBitAdam or OneBitLamb, in any letter case. Known "
-      "and not built: ZeroOneAdam, Muon, MuAdam, MuAdamW, MuSGD and PyTorch's others.",
+      "Adam, AdamW, SGD, Lion, Adagrad, Lamb, OneBitAdam, OneBitLamb or ZeroOneAdam, in any letter "
+      "case. Known and not built: Muon, MuAdam, MuAdamW, MuSGD and PyTorch's others.",
       WITH(NULLABLE)),
     VARIANT("params", NULL, IN_FORCE, "Parameters of the type; see the tables of each.",
             WITH(NULLABLE), .choose = choose),

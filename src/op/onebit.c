@@ -27,7 +27,7 @@ static ds_status first_moment_infer(ds_infer *call)
     DS_TRY(dsi_op_need_float(call, GRAD, "grad", 0));
     DS_TRY(dsi_op_need(call, GRAD, "grad", call->in[GRAD].dtype, shape));
     DS_TRY(need_hyper(call, HYPER));
-    DS_TRY(dsi_op_need(call, FACTOR, "factor", DS_DTYPE_F32, scalar));
+    DS_TRY(dsi_op_may(call, FACTOR, "factor", DS_DTYPE_F32, scalar));
     DS_TRY(dsi_op_may(call, SCALING, "scaling", DS_DTYPE_F32, scalar));
     call->out[0] = dsi_meta_of(DS_DTYPE_F32, shape);
     return DS_OK;
@@ -67,7 +67,7 @@ const ds_op dsi_op_first_moment = {
     .version = DS_OP_VERSION,
     .name = "first_moment",
     .doc =
-        "exp_avg, grad, hyper f32 (8), factor f32 (), [scaling f32 ()] → f32: what adam makes of "
+        "exp_avg, grad, hyper f32 (8), [factor f32 ()], [scaling f32 ()] → f32: what adam makes of "
         "exp_avg, times scaling.",
     .n_in_min = 4,
     .n_in_max = 5,

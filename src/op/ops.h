@@ -506,12 +506,24 @@ extern const ds_op dsi_op_own_term, dsi_op_largest_of_ranks, dsi_op_sum_of_ranks
 
 /* ---- onebit.c ---------------------------------------------------------------------------------
  */
-/* first_moment: exp_avg, grad, hyper, factor, [scaling f32 ()] → f32: what exp_avg becomes by adam,
- * times scaling. frozen_adam: as
- * adam with adamw and without bias correction, but the first moment is given and the second one
- * stays: param (written), moment f32, hyper, none, [master (written)], exp_avg (written),
- * exp_avg_sq → param, [master], exp_avg. */
+/* first_moment: exp_avg, grad, hyper, [factor], [scaling f32 ()] → f32: what exp_avg becomes by
+ * adam, times scaling. frozen_adam: as adam with adamw and without bias correction, but the first
+ * moment is given and the second one stays: param (written), moment f32, hyper, none, [master
+ * (written)], exp_avg (written), exp_avg_sq → param, [master], exp_avg. */
 extern const ds_op dsi_op_first_moment, dsi_op_frozen_adam;
+
+/* ---- zero_one.c -------------------------------------------------------------------------------
+ */
+/* times: x (float), factor f32 () → f32.
+ * local_adam: param (written), grad, hyper, factor, [master (written)], exp_avg (written),
+ * exp_avg_sq, local f32 (written), lrs f32 () (written) → param, [master], exp_avg, local, lrs:
+ * frozen_adam by this rank's gradient; local is the sum of such updates, lrs of their rates.
+ * local_take: local, exp_avg_sq → f32: local·(sqrt(exp_avg_sq) + eps).
+ * local_put: param (written), mean f32, none, none, [master (written)], exp_avg (written),
+ * exp_avg_sq, local, lrs, weight f32 (all written) → param, [master], exp_avg, local, lrs, weight:
+ * what the mean of the ranks' updates makes of weight, which is the parameter of the last exchange,
+ * and of exp_avg; 0 of the others. */
+extern const ds_op dsi_op_times, dsi_op_local_adam, dsi_op_local_take, dsi_op_local_put;
 
 /* ---- onebit_lamb.c ----------------------------------------------------------------------------
  */

@@ -23,6 +23,7 @@ typedef struct dsi_zero_spec {
     const dsi_place_on *tensor;
     bool reduce_each; /* reduce every micro-batch, not their sum: accumulation is 1, or the run is
                          deterministic. Stages 2 and 3 always do */
+    bool own_states;  /* each rank has parameters, masters and moments of its own (0/1 Adam) */
     bool sum;         /* gradients are summed over ranks, not averaged */
     ds_dtype comm_dtype;
     int64_t reduce_bucket, gather_bucket; /* elements */

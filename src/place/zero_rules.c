@@ -52,6 +52,9 @@ static dsi_spread place_on_data(const dsi_zero_spec *spec, const ds_cell_info *c
 {
     switch (cell->kind) {
     case DS_CELL_PARAM:
+        if (spec->own_states) {
+            return over_data(&spec->mesh, false);
+        }
         if (spec->stage < 3) {
             return cut(spec, false);
         }
@@ -68,6 +71,8 @@ static dsi_spread place_on_data(const dsi_zero_spec *spec, const ds_cell_info *c
     case DS_CELL_MASTER:
     case DS_CELL_EXP_AVG:
     case DS_CELL_EXP_AVG_SQ:
+    case DS_CELL_FROZEN:
+        return spec->own_states ? over_data(&spec->mesh, false) : cut(spec, spec->stage >= 1);
     case DS_CELL_MOMENTUM:
     case DS_CELL_WAITING:
     case DS_CELL_HANDED:
@@ -77,6 +82,7 @@ static dsi_spread place_on_data(const dsi_zero_spec *spec, const ds_cell_info *c
     case DS_CELL_KV:
     case DS_CELL_WORKER_ERROR:
     case DS_CELL_SERVER_ERROR:
+    case DS_CELL_LOCAL:
         return over_data(&spec->mesh, false);
     default:
         return cut(spec, false);

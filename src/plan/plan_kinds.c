@@ -22,6 +22,7 @@ dsi_memory_kind dsi_memory_kind_of(ds_cell_kind kind)
     case DS_CELL_WORKER_ERROR:
     case DS_CELL_SERVER_ERROR:
     case DS_CELL_FROZEN:
+    case DS_CELL_LOCAL:
         return DSI_MEMORY_MOMENT;
     default:
         return DSI_MEMORY_INPUT;

@@ -13,9 +13,10 @@
 bool dsi_report_is_warm_up(const dsi_plan_report *report, ds_phase phase)
 {
     const dsi_train_phases *own = &report->plan.own.phases;
-    const bool norm = phase == own->norm && own->onebit.own_norm != DS_NONE;
-    return norm ||
-           (own->onebit.frozen != DS_NONE && (phase == own->update || phase == own->onebit.freeze));
+    const dsi_onebit_phases *onebit = &own->onebit;
+    return (phase == own->norm && onebit->own_norm != DS_NONE) ||
+           (phase == own->update && onebit->frozen != DS_NONE) || phase == onebit->freeze ||
+           (phase == onebit->frozen && onebit->local != DS_NONE);
 }
 
 /* Of the steps, how many run a phase; warm-up apart. What the rest waits for when it is weighed is

@@ -117,9 +117,11 @@ static void print_comm(dsi_buf *text, const dsi_plan_report *r)
         warm_up = warm_up || dsi_report_is_warm_up(r, c->phase);
     }
     if (warm_up) {
+        const bool zero_one = r->spec.train.optimizer == DS_OPTIMIZER_ZERO_ONE_ADAM;
         dsi_buf_printf(text,
-                       "  norm: in the %lld steps of the warm-up; own_norm, frozen: behind it\n",
-                       (long long)r->spec.train.onebit.freeze_step);
+                       "  norm%s: in the %lld steps of the warm-up; own_norm, %s: behind it\n",
+                       zero_one ? ", signs" : "", (long long)r->spec.train.onebit.freeze_step,
+                       zero_one ? "sync" : "frozen");
     }
     dsi_buf_putc(text, '\n');
 }

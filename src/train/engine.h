@@ -41,6 +41,21 @@ typedef struct dsi_engine_args {
 } dsi_engine_args;
 
 /* How far ZenFlow is. Saved with a checkpoint. */
+/* What an update of a 1-bit optimizer is made of: the mean gradient, what ranks exchange as signs,
+ * a rank's own gradient. */
+typedef enum dsi_onebit_step {
+    DSI_ONEBIT_MEAN,
+    DSI_ONEBIT_SIGNS,
+    DSI_ONEBIT_LOCAL
+} dsi_onebit_step;
+
+/* 0/1 Adam; all follows from the number of updates. */
+typedef struct dsi_onebit_state {
+    int64_t var_interval, var_counter;     /* between changes of the second moment */
+    int64_t local_interval, local_counter; /* between exchanges behind that */
+    bool apart;                            /* ranks have parameters of their own */
+} dsi_onebit_state;
+
 typedef struct dsi_zenflow_state {
     bool chosen;            /* columns are */
     bool fetch;             /* weights were set: the chosen columns are to be read again */
@@ -103,6 +118,7 @@ struct ds_engine {
     double step_targets; /* see engine_average.c */
     bool at_boundary;    /* the step in progress updates */
     bool applied;
+    dsi_onebit_state onebit;
     dsi_zenflow_state zenflow;
     ds_cell *late_pairs; /* of ZenFlow's overlap: n waiting, then n handed, of the same matrices */
     uint32_t n_late_pairs;
@@ -166,13 +182,24 @@ void dsi_engine_dump_state(const ds_engine *engine);
 /* Writes a hyper cell for the t-th update, counted from 1. */
 ds_status dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int64_t t);
 
-/* 1-bit optimizers (engine_onebit.c): whether the warm-up is over; whether what a cell holds is
- * each rank's own, such a cell as a checkpoint has it (a row a rank, extent_out: this rank's), and
- * its content from a checkpoint, or zero. Behind the states of the host. */
-bool dsi_onebit_is_frozen(const ds_engine *engine);
-bool dsi_onebit_freezes(const ds_engine *engine); /* the next update is the first behind it */
+/* 1-bit optimizers (engine_onebit.c). What the next update is made of; whether it is the first with
+ * a frozen second moment; whether the ranks exchange what they have done by themselves behind it.
+ */
+dsi_onebit_step dsi_onebit_due(const ds_engine *engine);
+bool dsi_onebit_freezes(const ds_engine *engine);
+bool dsi_onebit_syncs(const ds_engine *engine);
+void dsi_onebit_begin(ds_engine *engine); /* by the number of updates */
+void dsi_onebit_count(ds_engine *engine); /* an update that is made */
+ds_status dsi_onebit_clear_errors(ds_engine *engine);
+/* Whether a cell of that kind is not all zero. Whether what a cell holds is always, or just now,
+ * each rank's own. Then the checkpoint has a tensor of a row a rank; the kind of that, and its meta
+ * and this rank's row. */
+bool dsi_onebit_saves(const ds_engine *engine, ds_cell_kind kind);
 bool dsi_engine_is_own(const ds_engine *engine, ds_cell cell);
+bool dsi_engine_is_apart(const ds_engine *engine, ds_cell cell);
+const char *dsi_engine_own_kind(const ds_engine *engine, ds_cell cell);
 ds_meta dsi_engine_own_meta(const ds_engine *engine, ds_cell cell, ds_extent *extent_out);
+/* The ranks' own from a checkpoint, or zero; behind everything else. */
 ds_status dsi_onebit_load(ds_engine *engine, const ds_checkpoint *ckpt, dsi_ckpt_pool *pool);
 
 /* ZenFlow (engine_zenflow.c). open: before memory is there. say: logs what the settings come to.

@@ -242,6 +242,7 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
     }
     DS_TRY_GOTO(status, allocate(engine), failed);
     DS_TRY_GOTO(status, dsi_zenflow_begin(engine), failed);
+    dsi_onebit_begin(engine);
     dsi_zenflow_say(engine);
     DS_TRY_GOTO(status, dsi_engine_open_saver(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_fill(engine, params->weights, params->seed), failed);

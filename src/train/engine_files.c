@@ -24,6 +24,7 @@ static const char *optimizer_name(const ds_engine *engine)
         [DS_OPTIMIZER_LAMB] = "lamb",
         [DS_OPTIMIZER_ONEBIT_ADAM] = "onebitadam",
         [DS_OPTIMIZER_ONEBIT_LAMB] = "onebitlamb",
+        [DS_OPTIMIZER_ZERO_ONE_ADAM] = "zerooneadam",
     };
     return names[engine->spec.train.optimizer];
 }
@@ -47,7 +48,8 @@ static bool is_saved(const ds_engine *engine, const ds_cell_info *cell)
         return true;
     case DS_CELL_WORKER_ERROR: /* zero before */
     case DS_CELL_SERVER_ERROR:
-        return dsi_onebit_is_frozen(engine);
+    case DS_CELL_LOCAL:
+        return dsi_onebit_saves(engine, cell->kind);
     default:
         return false;
     }
@@ -101,14 +103,15 @@ static ds_status fill_swapped(void *user, size_t offset, void *data, size_t n)
     return dsi_exec_read(s->engine->exec, s->cell, s->begin + offset, data, n);
 }
 
-/* extent NULL: all of it, which every rank has. meta: of the whole tensor. */
-static ds_status add_slice(ds_engine *engine, ds_checkpoint_writer *writer, ds_meta meta,
-                           const ds_extent *extent, swapped_cell *swapped)
+/* extent NULL: all of it, which every rank has. meta: of the whole tensor. kind NULL: the cell's.
+ */
+static ds_status add_slice(ds_engine *engine, ds_checkpoint_writer *writer, const char *kind,
+                           ds_meta meta, const ds_extent *extent, swapped_cell *swapped)
 {
     const ds_cell_info *cell = ds_cells_get(engine->cells, swapped->cell);
     const unsigned char *view = dsi_exec_host_view(engine->exec, swapped->cell);
     const ds_checkpoint_slice slice = {
-        .kind = ds_cell_kind_name(cell->kind),
+        .kind = kind != NULL ? kind : ds_cell_kind_name(cell->kind),
         .name = cell->name,
         .meta = meta,
         .extent = extent,
@@ -117,6 +120,15 @@ static ds_status add_slice(ds_engine *engine, ds_checkpoint_writer *writer, ds_m
         .fill = fill_swapped,
         .user = swapped};
     return ds_checkpoint_writer_add(writer, &slice);
+}
+
+/* What is this rank's own, as its row of a tensor. */
+static ds_status add_row(ds_engine *engine, ds_checkpoint_writer *writer, ds_cell c,
+                         swapped_cell *swapped)
+{
+    ds_extent extent;
+    const ds_meta rows = dsi_engine_own_meta(engine, c, &extent);
+    return add_slice(engine, writer, dsi_engine_own_kind(engine, c), rows, &extent, swapped);
 }
 
 /* What is sharded is written by its owners, of those with the same by the first; what all ranks
@@ -131,18 +143,23 @@ static ds_status add_tensor(ds_engine *engine, ds_checkpoint_writer *writer, ds_
     size_t begin = 0;
     swapped[0] = (swapped_cell){.engine = engine, .cell = c};
     if (dsi_engine_is_own(engine, c)) {
-        const ds_meta rows = dsi_engine_own_meta(engine, c, extents);
-        return add_slice(engine, writer, rows, extents, &swapped[0]);
+        return add_row(engine, writer, c, &swapped[0]);
+    }
+    if (dsi_engine_is_apart(engine, c)) { /* whoever looks for one tensor finds the first rank's */
+        swapped[1] = swapped[0];
+        extents[0] = ds_extent_flat(0, dsi_engine_is_first(engine, c) ? own.count : 0);
+        DS_TRY(add_slice(engine, writer, NULL, meta, &extents[0], &swapped[0]));
+        return add_row(engine, writer, c, &swapped[1]);
     }
     if (!dsi_engine_is_cut(engine, c)) {
-        return add_slice(engine, writer, meta, NULL, &swapped[0]);
+        return add_slice(engine, writer, NULL, meta, NULL, &swapped[0]);
     }
     if (dsi_engine_is_first(engine, c)) {
         n = dsi_part_extents(&own, meta.shape, extents);
     }
     for (uint32_t i = 0; i < n || i == 0; ++i) { /* an empty one where there is none */
         swapped[i] = (swapped_cell){engine, c, begin, own.blocks > 0, extents[i]};
-        DS_TRY(add_slice(engine, writer, meta, &extents[i], &swapped[i]));
+        DS_TRY(add_slice(engine, writer, NULL, meta, &extents[i], &swapped[i]));
         begin += (size_t)ds_extent_count(&extents[i], meta.shape) * ds_dtype_bytes(meta.dtype);
     }
     return DS_OK;

@@ -122,17 +122,48 @@ static ds_status judge_own(void *user)
 }
 static const dsi_program_action judge_own_action = {"judge_own_gradients", judge_own};
 
-static bool is_warm_up(const void *user)
+static bool is_by_mean(const void *user)
 {
-    return !dsi_onebit_is_frozen(user);
+    return dsi_onebit_due(user) == DSI_ONEBIT_MEAN;
 }
-static const dsi_program_test warm_up = {"warm_up", is_warm_up};
+static const dsi_program_test by_mean = {"by_mean_gradient", is_by_mean};
 
-static bool is_frozen(const void *user)
+static bool is_by_own(const void *user)
 {
-    return dsi_onebit_is_frozen(user);
+    return dsi_onebit_due(user) != DSI_ONEBIT_MEAN;
 }
-static const dsi_program_test frozen = {"frozen", is_frozen};
+static const dsi_program_test by_own = {"by_own_gradient", is_by_own};
+
+static bool is_by_signs(const void *user)
+{
+    return dsi_onebit_due(user) == DSI_ONEBIT_SIGNS;
+}
+static const dsi_program_test by_signs = {"by_signs", is_by_signs};
+
+static bool is_local(const void *user)
+{
+    return dsi_onebit_due(user) == DSI_ONEBIT_LOCAL;
+}
+static const dsi_program_test local = {"local", is_local};
+
+static bool is_sync(const void *user)
+{
+    return dsi_onebit_syncs(user);
+}
+static const dsi_program_test sync_due = {"sync_due", is_sync};
+
+static ds_status clear_errors(void *user)
+{
+    return dsi_onebit_clear_errors(user);
+}
+static const dsi_program_action clear_errors_action = {"clear_errors", clear_errors};
+
+static ds_status count_onebit(void *user)
+{
+    dsi_onebit_count(user);
+    return DS_OK;
+}
+static const dsi_program_action count_onebit_action = {"count_intervals", count_onebit};
 
 static bool is_first_frozen(const void *user)
 {
@@ -225,41 +256,54 @@ static void add_norm(const ds_engine *engine, dsi_program *p)
     const dsi_train_phases *phases = &engine->own.phases;
     const bool exchanges = phases->onebit.own_norm != DS_NONE;
     if (exchanges) {
-        dsi_program_if(p, &warm_up);
+        dsi_program_if(p, &by_mean);
     }
     dsi_program_run(p, DSI_PLAN_TRAIN, phases->norm, 0);
     dsi_program_do(p, &judge_gradients_action);
     if (exchanges) {
         dsi_program_end(p);
-        dsi_program_if(p, &frozen);
+        dsi_program_if(p, &by_own);
         dsi_program_run(p, DSI_PLAN_TRAIN, phases->onebit.own_norm, 0);
         dsi_program_do(p, &judge_own_action);
         dsi_program_end(p);
     }
 }
 
+/* A phase where the test holds. */
+static void add_phase(dsi_program *p, const dsi_program_test *test, ds_phase phase)
+{
+    dsi_program_if(p, test);
+    dsi_program_run(p, DSI_PLAN_TRAIN, phase, 0);
+    dsi_program_end(p);
+}
+
+static void add_onebit(const dsi_train_phases *phases, dsi_program *p)
+{
+    const bool zero_one = phases->onebit.local != DS_NONE;
+    add_phase(p, &by_mean, phases->update);
+    if (phases->onebit.freeze != DS_NONE) {
+        add_phase(p, &first_frozen, phases->onebit.freeze);
+    }
+    add_phase(p, &by_signs, phases->onebit.frozen);
+    if (zero_one) {
+        dsi_program_if(p, &first_frozen);
+        dsi_program_do(p, &clear_errors_action); /* they were of gradients */
+        dsi_program_end(p);
+        add_phase(p, &local, phases->onebit.local);
+        add_phase(p, &sync_due, phases->onebit.sync);
+        dsi_program_do(p, &count_onebit_action);
+    }
+}
+
 static void add_update(const ds_engine *engine, dsi_program *p)
 {
-    const dsi_train_phases *phases = &engine->own.phases;
     if (engine->spec.train.zenflow.on) {
         dsi_zenflow_program(engine, p);
-        return;
+    } else if (engine->spec.train.onebit.on) {
+        add_onebit(&engine->own.phases, p);
+    } else {
+        dsi_program_run(p, DSI_PLAN_TRAIN, engine->own.phases.update, 0);
     }
-    if (!engine->spec.train.onebit.on) {
-        dsi_program_run(p, DSI_PLAN_TRAIN, phases->update, 0);
-        return;
-    }
-    dsi_program_if(p, &warm_up);
-    dsi_program_run(p, DSI_PLAN_TRAIN, phases->update, 0);
-    dsi_program_end(p);
-    if (phases->onebit.freeze != DS_NONE) {
-        dsi_program_if(p, &first_frozen);
-        dsi_program_run(p, DSI_PLAN_TRAIN, phases->onebit.freeze, 0);
-        dsi_program_end(p);
-    }
-    dsi_program_if(p, &frozen);
-    dsi_program_run(p, DSI_PLAN_TRAIN, phases->onebit.frozen, 0);
-    dsi_program_end(p);
 }
 
 static void add_step(const ds_engine *engine, dsi_program *p)

@@ -41,7 +41,7 @@ static int read_row(int argc, char **argv, row *r)
         {"dtype", r->dtype, sizeof r->dtype, NULL},
         {"transport", r->transport, sizeof r->transport, NULL},
         {"optimizer", r->optimizer, sizeof r->optimizer,
-         NULL}, /* adam, lamb (not with zenflow), onebitadam and onebitlamb (stage 0) */
+         NULL}, /* adam, lamb (not with zenflow), onebitadam, onebitlamb, zerooneadam (stage 0) */
         {"recompute", r->recompute, sizeof r->recompute, NULL},
         {"offload", r->offload, sizeof r->offload, NULL},
         {"save", r->save, sizeof r->save, NULL},
@@ -165,15 +165,21 @@ static dsi_engine_spec make_spec(const row *r)
         spec.train.max_coeff = 10.0;
         spec.train.min_coeff = 0.01;
     }
-    const bool onebit = strncmp(r->optimizer, "onebit", 6) == 0;
+    const bool zero_one = strcmp(r->optimizer, "zerooneadam") == 0;
+    const bool onebit = strncmp(r->optimizer, "onebit", 6) == 0 || zero_one;
     if (onebit) {
         const bool lamb = strcmp(r->optimizer, "onebitlamb") == 0;
-        spec.train.optimizer = lamb ? DS_OPTIMIZER_ONEBIT_LAMB : DS_OPTIMIZER_ONEBIT_ADAM;
+        spec.train.optimizer = zero_one ? DS_OPTIMIZER_ZERO_ONE_ADAM
+                               : lamb   ? DS_OPTIMIZER_ONEBIT_LAMB
+                                        : DS_OPTIMIZER_ONEBIT_ADAM;
         spec.train.decoupled_decay = true;
         spec.train.max_coeff = 10.0;
         spec.train.min_coeff = 0.01;
         spec.train.onebit = (dsi_onebit_spec){.on = true,
                                               .freeze_step = 2,
+                                              .var_update_scaler = 1,
+                                              .local_step_scaler = 1,
+                                              .local_step_clipper = 4,
                                               .coeff_beta = 0.9,
                                               .factor_max = 4.0,
                                               .factor_min = 0.5,
@@ -191,6 +197,7 @@ static dsi_engine_spec make_spec(const row *r)
                         .stage = (uint32_t)r->stage,
                         .mics = group_of(r, r->mics),
                         .hpz = r->mics == 0 && !offloads_params(r) ? group_of(r, r->hpz) : 0,
+                        .own_states = zero_one,
                         .reduce_each = !onebit, /* deterministic */
                         .comm_dtype = dtype,
                         .reduce_bucket = r->bucket,

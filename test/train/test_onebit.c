@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 10, FREEZE = 4, MOST_RANKS = 4, N_A = 35, N_B = 29 };
+enum { STEPS = 16, FREEZE = 4, VAR_FREEZE = 6, MOST_RANKS = 4, N_A = 35, N_B = 29 };
 
 /* The gradients of the weights are what comes in. */
 static void trace_net(ds_nn *nn, const void *config)
@@ -39,37 +39,43 @@ typedef struct setting {
 
 static dsi_engine_spec make_spec(const setting *s)
 {
-    return (dsi_engine_spec){
-        .train = {.dtype = s->dtype,
-                  .comm_dtype = s->dtype,
-                  .accumulate_dtype = DS_DTYPE_F32,
-                  .state_dtype = DS_DTYPE_F32,
-                  .master = s->dtype != DS_DTYPE_F32,
-                  .batch = 1,
-                  .seq_length = 1,
-                  .accumulation = 1,
-                  .optimizer = s->kind,
-                  .eps = 1e-6,
-                  .decoupled_decay = true,
-                  .max_norm = s->max_norm,
-                  .max_coeff = 10.0,
-                  .min_coeff = 0.01,
-                  .onebit = {.on = true,
-                             .freeze_step = FREEZE,
-                             .coeff_beta = 0.9,
-                             .factor_max = 4.0,
-                             .factor_min = 0.5,
-                             .factor_threshold = 0.1}},
-        .zero = {.comm_dtype = s->dtype, .reduce_bucket = 200, .gather_bucket = 200},
-        .lr = 1e-2,
-        .beta1 = 0.9,
-        .beta2 = 0.99,
-        .weight_decay = 0.02,
-        .decay_all = true,
-        .loss_scale = dsi_loss_scale_none(),
-        .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
-        .seed = 11,
-        .isa = dsi_cpu_isa()};
+    const bool zero_one = s->kind == DS_OPTIMIZER_ZERO_ONE_ADAM;
+    return (dsi_engine_spec){.train = {.dtype = s->dtype,
+                                       .comm_dtype = s->dtype,
+                                       .accumulate_dtype = DS_DTYPE_F32,
+                                       .state_dtype = DS_DTYPE_F32,
+                                       .master = s->dtype != DS_DTYPE_F32,
+                                       .batch = 1,
+                                       .seq_length = 1,
+                                       .accumulation = 1,
+                                       .optimizer = s->kind,
+                                       .eps = 1e-6,
+                                       .decoupled_decay = true,
+                                       .max_norm = s->max_norm,
+                                       .max_coeff = 10.0,
+                                       .min_coeff = 0.01,
+                                       .onebit = {.on = true,
+                                                  .freeze_step = zero_one ? VAR_FREEZE : FREEZE,
+                                                  .var_update_scaler = 2,
+                                                  .local_step_scaler = 3,
+                                                  .local_step_clipper = 4,
+                                                  .coeff_beta = 0.9,
+                                                  .factor_max = 4.0,
+                                                  .factor_min = 0.5,
+                                                  .factor_threshold = 0.1}},
+                             .zero = {.own_states = zero_one,
+                                      .comm_dtype = s->dtype,
+                                      .reduce_bucket = 200,
+                                      .gather_bucket = 200},
+                             .lr = 1e-2,
+                             .beta1 = 0.9,
+                             .beta2 = 0.99,
+                             .weight_decay = 0.02,
+                             .decay_all = true,
+                             .loss_scale = dsi_loss_scale_none(),
+                             .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
+                             .seed = 11,
+                             .isa = dsi_cpu_isa()};
 }
 
 /* What the ranks share. */
@@ -157,6 +163,7 @@ static void deepspeeds_trajectories(void **state)
         uint32_t least, most;
     } cases[] = {{"adam", {DS_OPTIMIZER_ONEBIT_ADAM, DS_DTYPE_F32, 0.0}, 1, MOST_RANKS},
                  {"lamb", {DS_OPTIMIZER_ONEBIT_LAMB, DS_DTYPE_F32, 0.0}, 1, MOST_RANKS},
+                 {"zero_one", {DS_OPTIMIZER_ZERO_ONE_ADAM, DS_DTYPE_F32, 0.0}, 2, MOST_RANKS},
                  {"clip", {DS_OPTIMIZER_ONEBIT_ADAM, DS_DTYPE_F32, 0.3}, 2, 2}};
     golden_file file = golden_read("optim/onebit.safetensors");
     (void)state;
@@ -259,6 +266,7 @@ static void resumes_at_every_step(void **state)
     (void)state;
     resume(&file, DS_OPTIMIZER_ONEBIT_ADAM);
     resume(&file, DS_OPTIMIZER_ONEBIT_LAMB);
+    resume(&file, DS_OPTIMIZER_ZERO_ONE_ADAM);
     golden_close(&file);
 }
 

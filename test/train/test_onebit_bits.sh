@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: threads
-# 1-bit Adam and LAMB over the step at which signs begin to be exchanged: the same weights and states whatever the transport, threads, overlap, bucket,
+# 1-bit Adam, LAMB and 0/1 Adam over the step at which signs begin to be exchanged: the same weights and states whatever the transport, threads, overlap, bucket,
 # recomputation, and when a run is saved (before and behind that step) and resumed. Usage: test_onebit_bits.sh BUILD
 set -euo pipefail
 build=$1
@@ -23,9 +23,9 @@ while read -r group; do
     want=$(run "$group")
     [ -n "$want" ] || fail "$group: no result"
     for change in threads=4 overlap=1 bucket=1000 transport=shm recompute=full resume=1 resume=2 \
-        "transport=shm threads=2 overlap=1 bucket=20000 resume=1" "steps=8 resume=1"; do
+        "transport=shm threads=2 overlap=1 bucket=20000 resume=1" "steps=8 resume=1" "steps=10 resume=2"; do
         base=$want
-        case $change in steps=8*) base=$(run "$group steps=8") ;; esac
+        case $change in steps=*) base=$(run "$group ${change%% *}") ;; esac
         got=$(run "$group $change") || fail "$group $change: no result"
         [ "$got" = "$base" ] || fail "$group $change: $got, expected $base"
         n=$((n + 1))
@@ -34,6 +34,7 @@ done << 'END'
 optimizer=onebitadam model=gpt2 dtype=f32 ranks=2
 optimizer=onebitadam model=gpt2 dtype=f16 ranks=4 accumulation=2
 optimizer=onebitlamb model=llama dtype=bf16 ranks=3
+optimizer=zerooneadam model=gpt2 dtype=bf16 ranks=2
 END
 [ "$(run optimizer=onebitadam model=gpt2 dtype=f32 ranks=2)" != "$("$build/zero_row" model=gpt2 steps=6 | grep -o 'hash [0-9a-f]*')" ] || fail "1-bit Adam is Adam"
 # What is carried: five all-reduces in fp32, then a bit an element there and one a slice back.

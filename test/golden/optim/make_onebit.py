@@ -22,13 +22,16 @@ from safetensors.torch import save_file
 import make_signs
 from make_signs import LOCAL, World
 
-STEPS = 10
-FREEZE = 4
+STEPS = 16
+FREEZE = {"freeze_step": 5}  # one more than the steps of the warm-up
+ZERO_ONE = {"var_freeze_step": 6, "var_update_scaler": 2, "local_step_scaler": 3, "local_step_clipper": 4}
 SHAPES = {"a": (5, 7), "b": (29, )}
 COMMON = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.02}
-CASES = [("OnebitAdam", "adam", ranks, 0.0) for ranks in (1, 2, 4)]
-CASES += [("OnebitLamb", "lamb", ranks, 0.0) for ranks in (1, 2, 4)]
-CASES += [("OnebitAdam", "clip", 2, 0.3)]  # largest norm: of the mean, then of each rank's own
+# clip: the largest norm, of the mean, then of each rank's own
+CASES = [("OnebitAdam", "adam", ranks, FREEZE, 0.0) for ranks in (1, 2, 4)]
+CASES += [("OnebitLamb", "lamb", ranks, FREEZE, 0.0) for ranks in (1, 2, 4)]
+CASES += [("ZeroOneAdam", "zero_one", ranks, ZERO_ONE, 0.0) for ranks in (2, 4)]
+CASES += [("OnebitAdam", "clip", 2, FREEZE, 0.3)]
 
 
 def module(name, **fields):
@@ -70,12 +73,7 @@ def load(source):
     return space
 
 
-def frozen(optimizer):
-    return getattr(optimizer, "adam_freeze_key", False) or getattr(optimizer, "lamb_freeze_key",
-                                                                   False)
-
-
-def run(classes, kind, short, size, most, tensors):
+def run(classes, kind, short, size, how, most, tensors):
     generator = torch.Generator().manual_seed(77 * size + len(short))
     name = f"{short}{size}"
     start = {k: torch.randn(s, generator=generator) for k, s in SHAPES.items()}
@@ -92,17 +90,21 @@ def run(classes, kind, short, size, most, tensors):
         LOCAL.world, LOCAL.rank = world, rank
         params = {k: torch.nn.Parameter(v.clone()) for k, v in start.items()}
         engine = types.SimpleNamespace(mpu=None, local_rank=0, enable_backward_allreduce=True)
-        optimizer = classes[kind](list(params.values()), engine, freeze_step=FREEZE + 1, **COMMON)
+        optimizer = classes[kind](list(params.values()), engine, **how, **COMMON)
         for p in params.values():
             p.grad = torch.zeros_like(p)
         optimizer.step()
+        if kind == "ZeroOneAdam":  # whose intervals count steps
+            for p in params.values():
+                optimizer.state[p]["step"] = 0
         for step in range(STEPS):
             if rank == 0:
                 for k, p in params.items():
                     weights[k][step] = p.data
             for k, p in params.items():
                 all_ranks = grads[k][step]
-                p.grad = all_ranks[rank].clone() if frozen(optimizer) else all_ranks.mean(0)
+                p.grad = (all_ranks.mean(0) if engine.enable_backward_allreduce else
+                          all_ranks[rank].clone())
             if most > 0.0:
                 torch.nn.utils.clip_grad_norm_(list(params.values()), most)
             optimizer.step()
@@ -123,8 +125,8 @@ def run(classes, kind, short, size, most, tensors):
 def main():
     classes = load(sys.argv[1])
     tensors = {}
-    for kind, short, size, most in CASES:
-        run(classes, kind, short, size, most, tensors)
+    for kind, short, size, how, most in CASES:
+        run(classes, kind, short, size, how, most, tensors)
     save_file(tensors, os.path.join(sys.argv[2], "onebit.safetensors"))
     for k, v in sorted(tensors.items()):
         if k.endswith("weights"):

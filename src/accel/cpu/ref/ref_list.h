@@ -34,6 +34,7 @@
     X(signs)                                                                                       \
     X(onebit)                                                                                      \
     X(onebit_lamb)                                                                                 \
+    X(zero_one)                                                                                    \
     X(optimizer)
 
 #define X(name)                                                                                    \

@@ -9,7 +9,7 @@ enum { IN_PARAM, IN_MOMENT, IN_HYPER, IN_FACTOR, IN_MASTER, IN_STATE, IN_STATE_S
 static void moment_range(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
 {
     const float b1 = ((const float *)call->in[HYPER].data)[DSI_HYPER_BETA1];
-    const float factor = *(const float *)call->in[FACTOR].data;
+    const float factor = ref_has(call, FACTOR) ? *(const float *)call->in[FACTOR].data : 1.0f;
     const float c1 = 1.0f - b1;
     const float scaling = ref_has(call, SCALING) ? *(const float *)call->in[SCALING].data : 1.0f;
     (void)slot;
