@@ -104,12 +104,28 @@ static ds_status copy_generation(const train_run *run)
     return status;
 }
 
+/* PEFT's folder, with the tokenizer beside it. */
+static ds_status finish_adapter(train_run *run)
+{
+    const train_options *o = run->options;
+    DS_TRY(train_best_load(run));
+    DS_TRY(ds_engine_save_adapter(run->engine, o->output));
+    if (ds_comm_rank(run->comm) == 0) {
+        DS_TRY(ds_tokenizer_save(run->ctx, run->tokenizer, o->output));
+        ds_log(run->ctx, DS_LOG_JOB, "adapter: %s", o->output);
+    }
+    return DS_OK;
+}
+
 static ds_status finish(train_run *run)
 {
     const train_options *o = run->options;
     const ds_config_zero *zero = &dsi_config_values(run->config)->zero;
     if (o->output == NULL || o->trial) {
         return DS_OK;
+    }
+    if (run->adapter != NULL) {
+        return finish_adapter(run);
     }
     if (zero->stage == 3 && ds_comm_size(run->comm) > 1 &&
         !zero->gather_16bit_weights_on_model_save) {

@@ -5,6 +5,7 @@
 #define DEEPSPEED_DEEPSPEED_H
 
 #include <deepspeed/accel.h>
+#include <deepspeed/adapter.h>
 #include <deepspeed/aio.h>
 #include <deepspeed/chat.h>
 #include <deepspeed/checkpoint.h>

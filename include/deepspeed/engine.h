@@ -18,6 +18,7 @@
 #ifndef DEEPSPEED_ENGINE_H
 #define DEEPSPEED_ENGINE_H
 
+#include <deepspeed/adapter.h>
 #include <deepspeed/comm.h>
 #include <deepspeed/config.h>
 #include <deepspeed/model.h>
@@ -74,7 +75,9 @@ typedef struct ds_engine_params {
     const ds_preference *preference; /* default NULL: cross entropy; or this loss of pairs or
                                         labelled answers (deepspeed/preference.h): a micro-batch of
                                         B samples is then 2B or B rows. Borrowed for the call */
-    DS_RESERVED(5);
+    const ds_adapter *adapter; /* default NULL: the model's weights are trained; else the adapter's
+                                  alone, beside them. Borrowed, must outlive the engine */
+    DS_RESERVED(4);
 } ds_engine_params;
 
 /* A named tensor of a batch, or a gradient of a named output. */
@@ -250,6 +253,10 @@ DS_API void ds_engine_keep_checkpoints(ds_engine *engine, uint32_t n);
  * counts among the n. It replaces the tag before; NULL: none. Copied. Errors: ERR_ARG (its length).
  */
 DS_API ds_status ds_engine_keep_tag(ds_engine *engine, const char *tag);
+
+/* Writes the adapter as a folder that PEFT loads: adapter_config.json, adapter_model.safetensors in
+ * fp32. Collective. Errors: ERR_STATE (the engine trains none), ERR_IO, ERR_NOMEM. */
+DS_API ds_status ds_engine_save_adapter(ds_engine *engine, const char *folder);
 
 /* Writes a model folder that transformers loads: config.json, model.safetensors in the compute
  * dtype, and the tokenizer files found in tokenizer_dir (may be NULL). */

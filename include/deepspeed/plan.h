@@ -7,6 +7,7 @@
 #ifndef DEEPSPEED_PLAN_H
 #define DEEPSPEED_PLAN_H
 
+#include <deepspeed/adapter.h>
 #include <deepspeed/config.h>
 #include <deepspeed/model.h>
 
@@ -31,7 +32,8 @@ typedef struct ds_plan_params {
     const char *accelerator;         /* default NULL: whose kernels and their workspace; as in
                                         ds_engine_params, for another device null */
     const ds_preference *preference; /* default NULL; as in ds_engine_params */
-    DS_RESERVED(6);
+    const ds_adapter *adapter; /* default NULL: the model is trained; as in ds_engine_params */
+    DS_RESERVED(5);
 } ds_plan_params;
 
 typedef enum ds_plan_format {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From model and configuration to what a rank runs. See rank_plan.h. */
 #include "compile/rank_plan.h"
+#include "compile/adapter_graph.h"
 #include "compile/compress_graph.h"
 
 #include "pass/early.h"
@@ -64,7 +65,8 @@ static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
     how.head_ranks = head_ranks(m);
     DS_TRY(dsi_forward_graph(m->request->model, &how, train->loss, train->loss_user, m->plan.cells,
                              graph_out));
-    const ds_status status = dsi_compress_graph(train->compression, graph_out, NULL);
+    ds_status status = dsi_compress_graph(train->compression, graph_out, NULL);
+    status = status >= 0 ? dsi_adapter_graph(train->adapter, mode, graph_out) : status;
     if (status < 0) {
         ds_graph_destroy(graph_out);
     }

@@ -285,6 +285,13 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                        "scheduler.params has a value for norms and biases, which decay_all puts "
                        "into one group with all others; give one value, or leave decay_all");
     }
+    if (params->adapter != NULL && (v->compression != NULL || v->zero.zenflow.enabled)) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "%s with an adapter: it would change the weights of the frozen model; leave "
+                       "one of the two",
+                       v->compression != NULL ? "compression_training"
+                                              : "zero_optimization.zenflow");
+    }
     const bool own = ds_model_config_text(params->model) == NULL; /* which may ignore it */
     if (params->seq_length < (own ? 0 : 1)) {
         return ds_fail(ctx, DS_ERR_ARG, "seq_length: expected at least %d, found %lld", own ? 0 : 1,
@@ -327,6 +334,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->train.keep_nonfinite = v->bf16.enabled && !v->bf16.check_grad_overflow;
     spec->train.zenflow = read_zenflow(&v->zero.zenflow, params->steps_per_epoch);
     spec->train.compression = v->compression;
+    spec->train.adapter = params->adapter;
     spec->train.gradient_outputs = params->gradient_outputs;
     spec->train.n_gradient_outputs = params->n_gradient_outputs;
     spec->train.loss = params->loss;

@@ -10,6 +10,7 @@
 
 #include "config/config_values.h"
 
+#include <deepspeed/adapter.h>
 #include <deepspeed/config.h>
 #include <deepspeed/model.h>
 
@@ -64,6 +65,7 @@ typedef struct dsi_train_spec {
     dsi_zenflow_spec zenflow;    /* ADAM only */
     dsi_onebit_spec onebit;
     const ds_config_compression *compression; /* NULL: none; borrowed */
+    const ds_adapter *adapter;                /* NULL: the model itself is trained; borrowed */
     const char *const *gradient_outputs;      /* outputs that take gradients from the caller */
     uint32_t n_gradient_outputs;
     dsi_loss_fn loss; /* NULL: the model declares "loss" */

@@ -122,12 +122,14 @@ static bool takes(const finder *f, ds_value v, const dsi_place_on *want)
            (want->kind == DSI_SHARD && free);
 }
 
+/* An adapter's matrices begin none: they go the way of the layer that they belong to, since a
+ * region of their own would meet that of the layer where the two are added. */
 static bool shards_matrix(const finder *f, ds_value v, const dsi_place_on *want)
 {
     const ds_cell cell = free_cell(f, v);
     return cell != DS_NONE && want->kind == DSI_SHARD && !lives(f, &f->cells[cell]) &&
            ds_cells_get(f->graph->cells, cell)->kind == DS_CELL_PARAM &&
-           meta_of(f, v).shape.n_dims >= 2;
+           ds_cells_get(f->graph->cells, cell)->of == DS_NONE && meta_of(f, v).shape.n_dims >= 2;
 }
 
 /* Numbers of rows, which are cut as the table is: they are the same whatever is sharded. */

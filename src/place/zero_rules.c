@@ -94,7 +94,7 @@ static dsi_place_on on_tensor(const dsi_zero_spec *spec, const ds_cells *cells, 
 {
     const ds_cell_info *cell = ds_cells_get(cells, c);
     const bool is_sharded = spec->tensor != NULL && spec->mesh.size[DSI_AXIS_TP] > 1;
-    const ds_cell param = cell->of != DS_NONE ? cell->of : c;
+    const ds_cell param = cell->of != DS_NONE && cell->kind != DS_CELL_PARAM ? cell->of : c;
     /* a state that has not its parameter's shape (one number for the tensor) is not cut */
     const bool alike = ds_shape_equal(cell->meta.shape, ds_cells_get(cells, param)->meta.shape);
     return is_sharded && alike ? spec->tensor[param] : (dsi_place_on){0};

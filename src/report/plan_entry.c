@@ -80,6 +80,7 @@ static dsi_report_request request_of(const ds_plan_params *params, const dsi_dev
                                            : 1,
         .frozen = params->frozen,
         .n_frozen = params->n_frozen,
+        .adapter = params->adapter,
         .device = device,
         .accelerator = params->accelerator,
         .memory = params->memory_bytes > 0 ? (size_t)params->memory_bytes : own,

@@ -222,7 +222,8 @@ static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
                                      .config = request->config,
                                      .seq_length = request->seq_length,
                                      .preference = request->preference,
-                                     .accelerator = accelerator_of(request)};
+                                     .accelerator = accelerator_of(request),
+                                     .adapter = request->adapter};
     DS_TRY(dsi_engine_read_config(ctx, &params, &r->spec));
     r->spec.accel.automatic = dsi_accel_is_auto(request->accelerator);
     DS_TRY(dsi_zero_set_ranks(ctx, &r->spec.zero, request->n_ranks));

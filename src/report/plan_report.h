@@ -23,6 +23,7 @@ typedef struct dsi_report_request {
     const char *memory_of;    /* whose memory that is, for messages */
     const char *accelerator;  /* whose kernels; NULL: null for another device, else the best */
     const ds_preference *preference; /* NULL: cross entropy */
+    const ds_adapter *adapter;       /* NULL: none */
 } dsi_report_request;
 
 /* One sort of collective in one phase. */

@@ -7,6 +7,7 @@
  * engine_program.c says what calls run, engine_batch.c takes what they bring, engine_rates.c has
  * the numbers of updates, engine_zenflow.c the states of ZenFlow, engine_zenflow_step.c its step,
  * engine_compress.c writes the numbers of compression_training,
+ * engine_adapter.c reads and writes the weights of an adapter, engine_base.c compares its model,
  * engine_shard.c knows which part of a tensor this rank holds.
  *
  * What its calls run, and which call is awaited, stands in its programs (engine_program.c).
@@ -23,6 +24,7 @@
 
 #include <deepspeed/checkpoint.h>
 #include <deepspeed/engine.h>
+#include <deepspeed/safetensors.h>
 
 /* What its programs await; and their plans. */
 typedef enum dsi_engine_call {
@@ -252,6 +254,20 @@ int64_t dsi_engine_updates(const ds_engine *engine);
 ds_status dsi_engine_fill(ds_engine *engine, const char *weights, uint64_t seed);
 /* Fills every parameter from a folder's safetensors. ERR_NOT_FOUND, ERR_SHAPE name the tensor. */
 ds_status dsi_engine_load_folder(ds_engine *engine, const char *dir);
+
+/* Fills the parameters that have a tensor in by_cell, ds_cells_count entries. */
+ds_status dsi_engine_fill_from(ds_engine *engine, const ds_safetensor *const *by_cell);
+/* engine_adapter.c: fills the adapter's parameters from its folder, where it has one. */
+ds_status dsi_engine_load_adapter(ds_engine *engine);
+
+/* Whether its adapted layers store (in,out). */
+bool dsi_engine_is_transposed(const ds_engine *engine);
+/* engine_base.c: a weight of the model beside an adapter, which no checkpoint holds; the states of
+ * the adapter for a checkpoint, and whether one is of this adapter and of this model (ERR_ARG).
+ * Collective. */
+bool dsi_engine_is_base(const ds_engine *engine, const ds_cell_info *cell);
+ds_status dsi_engine_add_adapter(ds_engine *engine, ds_checkpoint_writer *writer);
+ds_status dsi_engine_check_adapter(ds_engine *engine, const ds_checkpoint *ckpt);
 
 /* Adds what a checkpoint has of tensors. *keep_out: what they refer to, in any case; free() after
  * the commit. */

@@ -65,6 +65,12 @@ static ds_status same_facts(const ds_engine *engine)
     dsi_buf_puts(&text, model);
     put_numbers(&engine->spec, &text);
     free(model);
+    if (engine->spec.train.adapter != NULL) {
+        char *adapter = NULL;
+        (void)ds_adapter_print(engine->spec.train.adapter, &adapter);
+        dsi_buf_printf(&text, "adapter: %s\n", adapter != NULL ? adapter : "");
+        free(adapter);
+    }
     const ds_status status = text.failed
                                  ? ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to compare ranks")
                                  : dsi_same_text(engine->ctx, engine->comm, dsi_buf_text(&text),

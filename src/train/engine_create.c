@@ -3,6 +3,7 @@
 #include "accel/cpu/cpu_features.h"
 #include "comm/comm_log.h"
 #include "compile/rank_plan.h"
+#include "model/adapter.h"
 #include "train/memory_report.h"
 #include "train/same_files.h"
 
@@ -236,6 +237,10 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
     DS_TRY_GOTO(status, dsi_engine_agree(engine), failed);
     DS_TRY_GOTO(status, dsi_same_folder(ctx, engine->comm, params->weights, "model folder"),
                 failed);
+    DS_TRY_GOTO(
+        status,
+        dsi_same_folder(ctx, engine->comm, dsi_adapter_folder(params->adapter), "adapter's folder"),
+        failed);
     if (engine->spec.memory_breakdown) {
         DS_TRY_GOTO(status, dsi_engine_view_memory(engine), failed);
         dsi_engine_see_memory(engine, "DeepSpeed Engine: Before configure distributed model");
@@ -246,6 +251,7 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
     dsi_zenflow_say(engine);
     DS_TRY_GOTO(status, dsi_engine_open_saver(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_fill(engine, params->weights, params->seed), failed);
+    DS_TRY_GOTO(status, dsi_engine_load_adapter(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_make_masks(engine), failed);
     dsi_engine_see_memory(engine, "DeepSpeed Engine: After configure distributed model");
     *engine_out = engine;

@@ -168,6 +168,12 @@ ds_status ds_engine_save_16bit_model(ds_engine *engine, const char *dir, const c
         return DS_OK;
     }
     DS_TRY(dsi_engine_check_whole(engine, "ds_engine_save_16bit_model"));
+    if (engine->spec.train.adapter != NULL) {
+        return ds_fail(engine->ctx, DS_ERR_STATE,
+                       "ds_engine_save_16bit_model: the engine trains an adapter, the model's "
+                       "weights are as they were; ds_engine_save_adapter writes it, "
+                       "ds_adapter_merge adds it to the model");
+    }
     const uint32_t n_cells = ds_cells_count(engine->cells);
     whole_tensor whole = {
         .engine = engine, .cell = DS_NONE, .data = malloc(largest_fetched(engine))};

@@ -35,6 +35,9 @@ static bool is_saved(const ds_engine *engine, const ds_cell_info *cell)
 {
     switch (cell->kind) {
     case DS_CELL_PARAM:
+        if (dsi_engine_is_base(engine, cell)) {
+            return false;
+        }
         return ds_cells_find(engine->cells, DS_CELL_MASTER, cell->name) == DS_NONE ||
                ds_cells_find(engine->cells, DS_CELL_HANDED, cell->name) != DS_NONE;
     case DS_CELL_MASTER:
@@ -235,6 +238,7 @@ static ds_status add_states(ds_engine *engine, ds_checkpoint_writer *writer, con
                                 : ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to save");
     }
     free(frozen);
+    status = status >= 0 ? dsi_engine_add_adapter(engine, writer) : status;
     if (status >= 0 && ds_model_config_text(engine->model) != NULL) {
         status = add_model_state(engine, writer);
     }
@@ -471,7 +475,8 @@ static ds_status load_tensors(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_p
         for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
             const ds_cell_info *cell = ds_cells_get(engine->cells, c);
             const ds_checkpoint_tensor *tensor = NULL;
-            if (!is_loaded(cell) || (is_zenflow(cell) && !zenflow)) {
+            if (!is_loaded(cell) || dsi_engine_is_base(engine, cell) ||
+                (is_zenflow(cell) && !zenflow)) {
                 continue;
             }
             DS_TRY(find_tensor(engine, ckpt, cell, late, &tensor));
@@ -577,6 +582,7 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *poo
                        info->path, info->optimizer, optimizer_name(engine));
     }
     DS_TRY(dsi_engine_check_model(engine, ckpt));
+    DS_TRY(dsi_engine_check_adapter(engine, ckpt));
     DS_TRY(check_extra(engine, ckpt));
     DS_TRY(read_states(engine, ckpt, &state));
     DS_TRY(check_rules(engine, info->path, &state));

@@ -30,7 +30,7 @@ static ds_status fill_cell(ds_engine *engine, ds_cell cell, const ds_safetensor 
     return DS_OK;
 }
 
-static ds_status fill(ds_engine *engine, const ds_safetensor *const *by_cell)
+ds_status dsi_engine_fill_from(ds_engine *engine, const ds_safetensor *const *by_cell)
 {
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         if (by_cell[c] == NULL) {
@@ -59,7 +59,7 @@ ds_status dsi_engine_load_folder(ds_engine *engine, const char *dir)
     }
     DS_TRY_GOTO(status, dsi_weights_match(engine->ctx, engine->model, engine->cells, st, by_cell),
                 done);
-    status = fill(engine, by_cell);
+    status = dsi_engine_fill_from(engine, by_cell);
 done:
     free(by_cell);
     ds_safetensors_close(&st);

@@ -230,6 +230,7 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .value = "PATTERN…",
          .doc = "Parameters that are not trained, as glob patterns of their names."},
         PREFERENCE_FLAGS(o->preference),
+        ADAPTER_ROWS(&o->adapter),
         {.name = "allow_unknown_keys",
          .type = DSI_ARG_SWITCH,
          .out = &o->allow_unknown_keys,
@@ -387,5 +388,6 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
 void plan_options_free(plan_options *options)
 {
     dsi_arg_list_free(&options->freeze);
+    adapter_flags_free(&options->adapter);
     free(options->model_found);
 }

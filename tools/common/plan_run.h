@@ -3,6 +3,7 @@
 #ifndef DSI_TOOLS_PLAN_RUN_H
 #define DSI_TOOLS_PLAN_RUN_H
 
+#include "common/adapter_flags.h"
 #include "common/args.h"
 #include "common/preference_flags.h"
 #include "report/plan_print.h"
@@ -20,6 +21,7 @@ typedef struct plan_options {
     const char *json, *html, *trace, *output, *nvme_path;
     dsi_arg_list freeze;
     preference_flags preference;
+    adapter_flags adapter;
     int64_t world_size, nodes, seq_length, threads;
     bool allow_unknown_keys, fit;
     int64_t total_params, largest_layer_params; /* of estimate */
@@ -40,6 +42,7 @@ typedef struct plan_run {
     ds_ctx *ctx;
     const plan_options *options;
     ds_model *model;
+    ds_adapter *adapter; /* NULL: none */
     ds_config *config;
     dsi_device device;
     dsi_report_request request;

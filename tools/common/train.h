@@ -3,6 +3,7 @@
 #ifndef DSI_TOOLS_TRAIN_H
 #define DSI_TOOLS_TRAIN_H
 
+#include "common/adapter_flags.h"
 #include "common/args.h"
 #include "common/best_step.h"
 #include "common/preference_flags.h"
@@ -29,6 +30,7 @@ typedef struct train_options {
     const char *chat_template, *alpaca, *column_map, *data_cache, *too_long, *sample, *trace,
         *trace_steps;
     dsi_arg_list data, data_weights, eval_data, freeze;
+    adapter_flags adapter;
     double *weights; /* [n_weights] of data_weights: one a word of data, or none */
     size_t n_weights;
     bool trial; /* of the autotuner: writes nothing of its own */
@@ -95,6 +97,7 @@ typedef struct train_run {
     dsi_mesh mesh;    /* of them, once the configuration is resolved */
     const train_options *options;
     ds_model *model;
+    ds_adapter *adapter; /* that is trained; NULL: the model itself */
     ds_tokenizer *tokenizer;
     ds_chat *chat;
     uint64_t alpaca;          /* a ds_alpaca */

@@ -334,6 +334,7 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
          .out = &o->freeze,
          .value = "PATTERN…",
          .doc = "Parameters that are not trained, as glob patterns of their names."},
+        ADAPTER_ROWS(&o->adapter),
         {.name = "accelerator",
          .type = DSI_ARG_TEXT,
          .out = &o->accelerator,
@@ -574,6 +575,7 @@ void train_options_free(train_options *options)
     free(options->model_found);
     free(options->tokenizer_found);
     dsi_arg_list_free(&options->freeze);
+    adapter_flags_free(&options->adapter);
     free(options->text);
     free(options->noticed);
     free(options->kept);

@@ -51,6 +51,7 @@ static ds_status check_preference(ds_ctx *ctx, const train_options *o)
 
 ds_status train_options_conflict(ds_ctx *ctx, const train_options *o)
 {
+    DS_TRY(adapter_flags_check(ctx, &o->adapter));
     if (o->model != NULL && o->model_config != NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "give either --model DIR or --model_config FILE");
     }

@@ -27,7 +27,7 @@ static ds_status open_model(train_run *run)
     (void)snprintf(path, sizeof path, "%s/config.json", o->model != NULL ? o->model : "");
     DS_TRY(ds_model_from_config(run->ctx, o->model != NULL ? path : o->model_config, &run->model));
     run->seq_length = train_seq_length(o, run->model);
-    return DS_OK;
+    return adapter_flags_open(run->ctx, &o->adapter, o->model, &run->adapter);
 }
 
 /* A model without chat template can still train on text: the lack is an error only for messages. */
@@ -83,7 +83,8 @@ static ds_engine_params engine_params(const train_run *run)
                               .accelerator = o->accelerator,
                               .weights = o->model,
                               .frozen = o->freeze.items,
-                              .n_frozen = (uint32_t)o->freeze.n};
+                              .n_frozen = (uint32_t)o->freeze.n,
+                              .adapter = run->adapter};
 }
 
 static ds_status build_engine(train_run *run)
@@ -158,6 +159,7 @@ void train_teardown(train_run *run)
     ds_chat_destroy(&run->chat);
     ds_tokenizer_close(&run->tokenizer);
     ds_config_destroy(&run->config);
+    ds_adapter_destroy(&run->adapter);
     ds_model_destroy(&run->model);
     dsi_data_files_free(&run->eval_files);
     dsi_data_files_free(&run->data_files);

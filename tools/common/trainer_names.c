@@ -14,8 +14,7 @@
         .name = (theirs), .instead = (text)                                                        \
     }
 
-#define ADAPTERS                                                                                   \
-    "adapters (LoRA) are not available; all parameters are trained, --freeze leaves some out"
+#define ADAPTERS  "--lora RANK trains an adapter, --adapter DIR goes on with one"
 #define QUANTIZED "quantized weights are not available; --bf16 and --fp16 train in 16 bits"
 #define LOADER    "batches are made while a step runs; leave it out"
 #define HUB       "nothing is sent to a hub; --output is a folder that can be uploaded"
@@ -66,11 +65,13 @@ const dsi_arg_other trainer_names[] = {
     INSTEAD("cache_dir", "HF_HUB_CACHE names the folder of the Hugging Face cache"),
     INSTEAD("use_peft", ADAPTERS),
     INSTEAD("use_lora", ADAPTERS),
-    INSTEAD("lora_r", ADAPTERS),
-    INSTEAD("lora_rank", ADAPTERS),
-    INSTEAD("lora_alpha", ADAPTERS),
-    INSTEAD("lora_dropout", ADAPTERS),
-    INSTEAD("lora_target_modules", ADAPTERS),
+    SAME("lora_r", "lora"),
+    SAME("lora_rank", "lora"),
+    SAME("lora_target_modules", "lora_targets"),
+    SAME("lora_modules_to_save", "modules_to_save"),
+    SAME("adapter_name_or_path", "adapter"),
+    INSTEAD("use_rslora", "--lora_method rslora"),
+    INSTEAD("use_dora", "DoRA is not available; --lora_method rslora is"),
     INSTEAD("q_lora", QUANTIZED),
     INSTEAD("load_in_4bit", QUANTIZED),
     INSTEAD("load_in_8bit", QUANTIZED),
@@ -136,8 +137,8 @@ const dsi_arg_other trainer_names[] = {
     INSTEAD("f_divergence_type", "the divergence is reverse_kl, TRL's default; leave it out"),
     INSTEAD("ld_alpha", UNWEIGHTED),
     INSTEAD("use_weighting", UNWEIGHTED),
-    INSTEAD("finetuning_type", "all parameters are trained (full), --freeze leaves some out; "
-                               "adapters are not available"),
+    INSTEAD("finetuning_type", "all parameters are trained (full), --freeze leaves some out, "
+                               "--lora RANK trains an adapter"),
     INSTEAD("freeze_trainable_layers", "--freeze PATTERN leaves parameters out"),
     INSTEAD("do_train", "ds_train trains; leave it out"),
     INSTEAD("do_eval", EVALUATE),

@@ -21,6 +21,7 @@ typedef struct planner {
     train_options options;
     char **argv; /* the command's words, which the options borrow */
     ds_model *model;
+    ds_adapter *adapter; /* NULL: none */
     dsi_device device;
     ds_preference preference;
     dsi_report_request request;
@@ -35,6 +36,7 @@ static bool knows(const dsi_words *command)
 static void close_planner(void *self)
 {
     planner *p = self;
+    ds_adapter_destroy(&p->adapter);
     ds_model_destroy(&p->model);
     train_options_free(&p->options);
     free(p->argv);
@@ -61,6 +63,7 @@ static ds_status open_parts(ds_ctx *ctx, planner *p, const dsi_tune_job *job)
     DS_TRY(train_options_find(ctx, &p->options, DS_HUB_MODEL));
     (void)snprintf(path, sizeof path, "%s/config.json", o->model != NULL ? o->model : "");
     DS_TRY(ds_model_from_config(ctx, o->model != NULL ? path : o->model_config, &p->model));
+    DS_TRY(adapter_flags_open(ctx, &o->adapter, o->model, &p->adapter));
     if (job->device != NULL) {
         DS_TRY(dsi_device_load(ctx, job->device, &p->device));
     }
@@ -75,6 +78,7 @@ static ds_status open_parts(ds_ctx *ctx, planner *p, const dsi_tune_job *job)
         .n_threads = given > 0 ? given : job->n_threads,
         .frozen = o->freeze.items,
         .n_frozen = (uint32_t)o->freeze.n,
+        .adapter = p->adapter,
         .device = job->device != NULL ? &p->device : NULL};
     return DS_OK;
 }

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Adapters: small trained weights beside the linear layers of a frozen model, in the folder form of
+ * PEFT (adapter_config.json, adapter_model.safetensors).
+ *
+ *     ds_adapter_params params = {.rank = 8, .alpha = 16};
+ *     ds_adapter *adapter;
+ *     ds_adapter_create(ctx, &params, &adapter);            or ds_adapter_open(ctx, "folder", …)
+ *     ds_engine_params engine = {.model = …, .weights = "model", .adapter = adapter, …};
+ *     … train …
+ *     ds_engine_save_adapter(engine, "tuned");              PEFT loads it
+ *     ds_adapter_merge(ctx, adapter, &(ds_adapter_merge_params){…});
+ *
+ * A layer y = x·Wᵀ + b becomes y + scale·(dropout(x)·Aᵀ)·Bᵀ; W and b have no gradient. Modules that
+ * are saved whole (modules_to_save) are trained as they are.
+ *
+ * Thread rule: an adapter is const behind its creation; any number of threads may read it.
+ */
+#ifndef DEEPSPEED_ADAPTER_H
+#define DEEPSPEED_ADAPTER_H
+
+#include <deepspeed/model.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds_adapter ds_adapter;
+
+typedef enum ds_adapter_method {
+    DS_ADAPTER_LORA,   /* scale alpha / rank */
+    DS_ADAPTER_RSLORA, /* scale alpha / sqrt(rank) */
+} ds_adapter_method;
+
+typedef struct ds_adapter_params {
+    ds_adapter_method method;
+    int64_t rank;               /* at least 1 */
+    double alpha;               /* default 0: twice the rank */
+    double dropout;             /* default 0; below 1: of the input of A, while training */
+    const char *const *targets; /* default NULL: every linear layer but the output head. A layer is
+                                   meant by its name or by the end of it behind a dot ("q_proj") */
+    uint32_t n_targets;
+    const char *const *modules_to_save; /* default NULL: modules that are trained and saved whole,
+                                           by the end of their names */
+    uint32_t n_modules_to_save;
+    const char *base; /* default NULL: what the folder says of where the model is from */
+    DS_RESERVED(8);
+} ds_adapter_params;
+
+/* A fresh adapter: A is drawn as PEFT draws it (uniform, ±1/√inputs), from the seed of the engine;
+ * B is 0. params are copied. Errors: ERR_ARG naming the field, ERR_NOMEM. */
+DS_API ds_status ds_adapter_create(ds_ctx *ctx, const ds_adapter_params *params,
+                                   ds_adapter **adapter_out);
+
+/* One that PEFT or ds_engine_save_adapter wrote. Its weights are read by whoever uses it. What
+ * adapter_config.json asks for is in force, or the field is the error: ERR_UNSUPPORTED names it.
+ * Errors: ERR_NOT_FOUND, ERR_FORMAT, ERR_NOMEM. */
+DS_API ds_status ds_adapter_open(ds_ctx *ctx, const char *folder, ds_adapter **adapter_out);
+
+/* Accepts NULL and *adapter == NULL. */
+DS_API void ds_adapter_destroy(ds_adapter **adapter);
+
+/* What it is, as one line. The caller frees *text_out. Errors: ERR_NOMEM. */
+DS_API ds_status ds_adapter_print(const ds_adapter *adapter, char **text_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rewrite. See adapter_graph.h.
+ *
+ * Invariants: the nodes of an adapter stand in the phase, scope and region of the layer that they
+ * belong to; B adds the layer's output in fp32 before the one rounding of the sum; what a layer is
+ * called depends on its weight alone, so that training, evaluation and generation agree.
+ */
+#include "compile/adapter_graph.h"
+
+#include "ir/rewrite.h"
+#include "model/adapter.h"
+#include "op/ops.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { NAME_BYTES = 1100 };
+
+/* A parameter's part in it. */
+typedef struct target {
+    bool on; /* it is the weight of a module that is meant */
+    dsi_adapter_layer layer;
+    uint32_t uses;
+} target;
+
+typedef struct rewriter {
+    const ds_adapter *adapter;
+    ds_trace_mode mode;
+    dsi_rewrite r;
+    ds_ctx *ctx;
+    ds_cells *cells;
+    target *targets; /* per cell of the model */
+    uint32_t n_cells;
+} rewriter;
+
+static bool is_model_param(const ds_cell_info *cell)
+{
+    return cell->kind == DS_CELL_PARAM && cell->of == DS_NONE;
+}
+
+/* The module of a weight; false: the parameter is none. */
+static bool module_of(const char *param, char module[NAME_BYTES])
+{
+    static const char end[] = ".weight";
+    const size_t n = strlen(param), k = sizeof end - 1;
+    if (n <= k || n - k >= NAME_BYTES || strcmp(param + n - k, end) != 0) {
+        return false;
+    }
+    (void)snprintf(module, NAME_BYTES, "%.*s", (int)(n - k), param);
+    return true;
+}
+
+static ds_cell param_of(const ds_graph *g, const dsi_node_info *node, uint32_t input)
+{
+    const ds_value v = input < node->n_in ? dsi_node_in(g, node)[input] : DS_NONE;
+    const ds_cell cell = v != DS_NONE ? g->values[v].cell : DS_NONE;
+    return cell != DS_NONE && is_model_param(ds_cells_get(g->cells, cell)) ? cell : DS_NONE;
+}
+
+/* ---- what is meant --------------------------------------------------------------------------- */
+
+static ds_status unsupported(const rewriter *w, const char *name, const char *what)
+{
+    return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                   "adapter: target_modules means %s, %s; adapters are on linear layers here: name "
+                   "those, or \"all-linear\"",
+                   name, what);
+}
+
+static ds_status find_targets(rewriter *w)
+{
+    for (ds_cell c = 0; c < w->n_cells; ++c) {
+        const ds_cell_info *cell = ds_cells_get(w->cells, c);
+        char module[NAME_BYTES];
+        if (!is_model_param(cell) || cell->meta.shape.n_dims != 2 ||
+            !module_of(cell->name, module)) {
+            continue;
+        }
+        const bool head = strcmp(module, "lm_head") == 0;
+        DS_TRY(
+            dsi_adapter_match(w->adapter, module, head, &w->targets[c].on, &w->targets[c].layer));
+        if (head && w->targets[c].on) {
+            return unsupported(w, module, "the output head (modules_to_save trains it whole)");
+        }
+    }
+    return DS_OK;
+}
+
+/* Tables and heads are no linear layers. */
+static ds_status drop_others(rewriter *w)
+{
+    for (ds_node i = 0; i < w->r.from->n_nodes; ++i) {
+        const dsi_node_info *node = &w->r.from->nodes[i];
+        const bool table = node->op == &dsi_op_embedding;
+        const bool head = node->op == &dsi_op_linear_cross_entropy;
+        const ds_cell cells[2] = {param_of(w->r.from, node, head ? 1 : 0),
+                                  table ? param_of(w->r.from, node, 2) : DS_NONE};
+        for (uint32_t k = 0; k < 2 && (table || head); ++k) {
+            if (cells[k] != DS_NONE && w->targets[cells[k]].on && !w->adapter->all_linear) {
+                return unsupported(w, ds_cells_get(w->cells, cells[k])->name,
+                                   table ? "an embedding" : "an output head");
+            }
+            if (cells[k] != DS_NONE) {
+                w->targets[cells[k]].on = false;
+            }
+        }
+    }
+    return DS_OK;
+}
+
+/* Norms and other parameters that are no matrix. */
+static ds_status check_vectors(const rewriter *w)
+{
+    for (ds_cell c = 0; c < w->n_cells && !w->adapter->all_linear; ++c) {
+        const ds_cell_info *cell = ds_cells_get(w->cells, c);
+        char module[NAME_BYTES];
+        dsi_adapter_layer layer;
+        bool on = false;
+        if (!is_model_param(cell) || cell->meta.shape.n_dims == 2 ||
+            !module_of(cell->name, module)) {
+            continue;
+        }
+        DS_TRY(dsi_adapter_match(w->adapter, module, false, &on, &layer));
+        if (on) {
+            return unsupported(w, module, "which is no linear layer");
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status check_named(const rewriter *w)
+{
+    const char **params = calloc((size_t)w->n_cells + 1, sizeof *params);
+    ds_status status = DS_OK;
+    uint32_t n = 0;
+    bool container = false;
+    if (params == NULL) {
+        return ds_fail(w->ctx, DS_ERR_NOMEM, "no memory for an adapter");
+    }
+    for (ds_cell c = 0; c < w->n_cells; ++c) {
+        if (is_model_param(ds_cells_get(w->cells, c))) {
+            params[n++] = ds_cells_get(w->cells, c)->name;
+        }
+    }
+    const char *none = dsi_adapter_unmatched(w->adapter, params, n, true, &container);
+    if (none != NULL) {
+        status = ds_fail(w->ctx, DS_ERR_NOT_FOUND,
+                         "adapter: modules_to_save: no module of this model with parameters of its "
+                         "own is named like \"%s\" (an output head that is tied to the embedding "
+                         "has none)",
+                         none);
+    }
+    none = status < 0 ? NULL : dsi_adapter_unmatched(w->adapter, params, n, false, &container);
+    if (none != NULL && container) {
+        status = unsupported(w, none, "a module that holds others");
+    } else if (none != NULL && w->adapter->folder == NULL) {
+        status = ds_fail(w->ctx, DS_ERR_NOT_FOUND,
+                         "adapter: no layer of this model is named like the target \"%s\"; its "
+                         "parameters are named like %s",
+                         none, n > 2 ? params[n / 2] : "");
+    }
+    free(params);
+    return status;
+}
+
+/* What is meant stands in the graph as a linear layer. */
+static ds_status check_used(const rewriter *w)
+{
+    uint32_t n = 0;
+    for (ds_cell c = 0; c < w->n_cells; ++c) {
+        if (w->targets[c].on && w->targets[c].uses == 0) {
+            return unsupported(w, ds_cells_get(w->cells, c)->name,
+                               "which no linear layer of this model is made of");
+        }
+        n += w->targets[c].on;
+    }
+    return n > 0 ? DS_OK
+                 : ds_fail(w->ctx, DS_ERR_NOT_FOUND,
+                           "adapter: target_modules means no layer of this model");
+}
+
+/* ---- cells ----------------------------------------------------------------------------------- */
+
+/* Weights of the model have no gradient, but for those that are trained whole. */
+static ds_status freeze(const rewriter *w)
+{
+    for (ds_cell c = 0; c < w->n_cells; ++c) {
+        ds_cell_info *cell = &w->cells->items[c];
+        const bool saved = is_model_param(cell) && dsi_adapter_saves(w->adapter, cell->name);
+        if (saved && w->targets[c].on) {
+            return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                           "adapter: %s is in target_modules and in modules_to_save; leave it out "
+                           "of one",
+                           cell->name);
+        }
+        if (is_model_param(cell) && !saved) {
+            cell->frozen = true;
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status read_cell(rewriter *w, const ds_cell_info *info, ds_value *value_out)
+{
+    ds_cell cell = ds_cells_find(w->cells, info->kind, info->name);
+    if (cell == DS_NONE) {
+        DS_TRY(ds_cells_add(w->cells, info, &cell));
+    }
+    return ds_graph_read(w->r.to, cell, value_out);
+}
+
+/* A or B: (rows,columns), beginning as init says. */
+static ds_status read_matrix(rewriter *w, ds_cell weight, const char *which, int64_t rows,
+                             int64_t columns, ds_init init, ds_value *value_out)
+{
+    const ds_cell_info base = *ds_cells_get(w->cells, weight);
+    char module[NAME_BYTES];
+    char name[NAME_BYTES + 32];
+    if (!module_of(base.name, module)) {
+        return ds_fail(w->ctx, DS_ERR_INTERNAL, "%s is no weight", base.name);
+    }
+    (void)snprintf(name, sizeof name, "%s.%s.weight", module, which);
+    const ds_cell_info info = {.name = name,
+                               .kind = DS_CELL_PARAM,
+                               .meta = {base.meta.dtype, ds_shape_2d(rows, columns)},
+                               .init = init,
+                               .of = weight};
+    return read_cell(w, &info, value_out);
+}
+
+/* ---- the walk -------------------------------------------------------------------------------- */
+
+static ds_status drop_input(rewriter *w, ds_cell weight, ds_value *x)
+{
+    const ds_cell_info rng = {.name = "train/rng",
+                              .kind = DS_CELL_INPUT,
+                              .meta = {DS_DTYPE_I64, ds_shape_1d(4)},
+                              .of = DS_NONE};
+    const char *name = ds_cells_get(w->cells, weight)->name;
+    const dsi_dropout_attrs attrs = {
+        .p = w->adapter->dropout, /* sites of the model count from 1 */
+        .site = (int64_t)((uint32_t)XXH3_64bits(name, strlen(name)) | 0x80000000u)};
+    ds_value in[2] = {*x, DS_NONE};
+    ds_value out[DS_MAX_OUT];
+    if (w->targets[weight].uses > 1) {
+        return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                       "adapter: lora_dropout where %s is computed in tiles; set it to 0, or do "
+                       "not tile",
+                       name);
+    }
+    DS_TRY(read_cell(w, &rng, &in[1]));
+    DS_TRY(ds_graph_apply(w->r.to, &dsi_op_dropout, &attrs, in, 2, out));
+    *x = out[0];
+    return DS_OK;
+}
+
+/* y + scale·(x·Aᵀ)·Bᵀ, in place of y. */
+static ds_status adapt(rewriter *w, const dsi_node_info *node, ds_cell weight, ds_value x,
+                       ds_value *y)
+{
+    const dsi_linear_attrs *base = node->attrs;
+    const dsi_adapter_layer layer = w->targets[weight].layer;
+    const ds_meta meta = ds_graph_meta(w->r.to, *y);
+    const int64_t n_in = ds_shape_last(ds_graph_meta(w->r.to, x).shape);
+    const dsi_linear_attrs plain = {0}, sum = {.out_dtype = base->out_dtype};
+    const dsi_scale_attrs scale = {.factor = layer.scale};
+    const ds_init first = w->adapter->gaussian
+                              ? (ds_init){DS_INIT_NORMAL, 1.0 / (double)layer.rank}
+                              : (ds_init){DS_INIT_UNIFORM, 1.0 / sqrt((double)n_in)};
+    ds_value in[4] = {x, DS_NONE, DS_NONE, DS_NONE};
+    ds_value out[DS_MAX_OUT];
+    if (w->mode == DS_TRACE_TRAIN && w->adapter->dropout > 0.0) {
+        DS_TRY(drop_input(w, weight, &in[0]));
+    }
+    DS_TRY(read_matrix(w, weight, "lora_A", layer.rank, n_in, first, &in[1]));
+    DS_TRY(ds_graph_apply(w->r.to, &dsi_op_linear, &plain, in, 2, out));
+    DS_TRY(ds_graph_apply(w->r.to, &dsi_op_scale, &scale, out, 1, in));
+    DS_TRY(read_matrix(w, weight, "lora_B", ds_shape_last(meta.shape), layer.rank,
+                       (ds_init){DS_INIT_ZEROS, 0.0}, &in[1]));
+    in[3] = *y;
+    DS_TRY(ds_graph_apply(w->r.to, &dsi_op_linear, &sum, in, 4, out));
+    *y = out[0];
+    return DS_OK;
+}
+
+static ds_status adapt_node(rewriter *w, const dsi_node_info *node)
+{
+    const ds_cell weight = node->op == &dsi_op_linear ? param_of(w->r.from, node, 1) : DS_NONE;
+    if (weight == DS_NONE || !w->targets[weight].on) {
+        return dsi_rewrite_copy(&w->r, node);
+    }
+    const dsi_linear_attrs *attrs = node->attrs;
+    ds_value in[DS_MAX_IN];
+    ds_value out[DS_MAX_OUT];
+    if (attrs->activation != DSI_ACT_NONE || attrs->save_pre != 0) {
+        return unsupported(w, ds_cells_get(w->cells, weight)->name,
+                           "a linear layer with its activation in one operator");
+    }
+    w->targets[weight].uses += 1;
+    dsi_rewrite_inputs(&w->r, node, in);
+    DS_TRY(dsi_rewrite_stand_at(&w->r, node));
+    DS_TRY(ds_graph_apply(w->r.to, node->op, node->attrs, in, node->n_in, out));
+    DS_TRY(adapt(w, node, weight, in[0], &out[0]));
+    dsi_rewrite_made(&w->r, node, out);
+    return DS_OK;
+}
+
+static ds_status walk(rewriter *w, const ds_graph *from)
+{
+    DS_TRY(find_targets(w));
+    DS_TRY(check_vectors(w));
+    DS_TRY(check_named(w));
+    DS_TRY(drop_others(w));
+    DS_TRY(freeze(w));
+    for (ds_node i = 0; i < from->n_nodes; ++i) {
+        DS_TRY(adapt_node(w, &from->nodes[i]));
+    }
+    return check_used(w);
+}
+
+ds_status dsi_adapter_graph(const ds_adapter *adapter, ds_trace_mode mode, ds_graph **graph)
+{
+    const ds_graph *from = *graph;
+    ds_graph *made = NULL;
+    if (adapter == NULL) {
+        return DS_OK;
+    }
+    rewriter w = {.adapter = adapter,
+                  .mode = mode,
+                  .ctx = from->ctx,
+                  .cells = from->cells,
+                  .n_cells = ds_cells_count(from->cells)};
+    w.targets = calloc((size_t)w.n_cells + 1, sizeof *w.targets);
+    ds_status status = w.targets != NULL ? dsi_rewrite_begin(&w.r, from, w.cells)
+                                         : ds_fail(w.ctx, DS_ERR_NOMEM, "no memory for an adapter");
+    if (w.targets == NULL) {
+        return status;
+    }
+    status = status >= 0 ? walk(&w, from) : status;
+    status = dsi_rewrite_end(&w.r, status, &made);
+    free(w.targets);
+    DS_TRY(status);
+    ds_graph_destroy(graph);
+    *graph = made;
+    return DS_OK;
+}

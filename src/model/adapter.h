@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of ds_adapter: PEFT's adapter_config.json, checked; everything else is read from it.
+ *
+ * adapter.c makes and opens, adapter_config.c checks the fields, adapter_match.c says which modules
+ * are meant. Names of modules are Hugging Face's, a weight's without ".weight".
+ */
+#ifndef DSI_MODEL_ADAPTER_H
+#define DSI_MODEL_ADAPTER_H
+
+#include <deepspeed/adapter.h>
+#include <jansson.h>
+
+struct ds_adapter {
+    ds_ctx *ctx;
+    json_t *config; /* as dsi_adapter_check left it */
+    char *folder;   /* with the weights; NULL: a fresh one */
+    bool rslora, gaussian, all_linear;
+    int64_t rank; /* of layers that rank_pattern does not name */
+    double alpha, dropout;
+};
+
+/* Where its weights are; NULL: it is fresh, or there is no adapter. */
+const char *dsi_adapter_folder(const ds_adapter *adapter);
+
+/* In front of the names of tensors in adapter_model.safetensors. */
+#define DSI_ADAPTER_PREFIX  "base_model.model."
+#define DSI_ADAPTER_CONFIG  "adapter_config.json"
+#define DSI_ADAPTER_WEIGHTS "adapter_model.safetensors"
+
+/* Reads adapter->config into the fields. label: the file, for messages. Errors: ERR_FORMAT and
+ * ERR_UNSUPPORTED name the field. */
+ds_status dsi_adapter_check(ds_adapter *adapter, const char *label);
+
+typedef struct dsi_adapter_layer {
+    int64_t rank;
+    double scale;
+} dsi_adapter_layer;
+
+/* Whether a module is one that gets A and B, and of which size. head: the output head, which
+ * "all-linear" leaves out. Errors: ERR_FORMAT (an expression that is none), ERR_NOMEM. */
+ds_status dsi_adapter_match(const ds_adapter *adapter, const char *module, bool head, bool *on_out,
+                            dsi_adapter_layer *layer_out);
+/* Whether a parameter is trained whole, being in a module of modules_to_save. */
+bool dsi_adapter_saves(const ds_adapter *adapter, const char *param);
+/* A parameter that only the adapter has, or that is trained whole: what its folder holds. */
+bool dsi_adapter_has(const ds_adapter *adapter, const ds_cell_info *cell);
+/* The entry of modules_to_save, or of a list of target_modules, that no module in `params` (names
+ * of parameters) is named like; NULL: each has one. *container_out: a target is a module that holds
+ * others. */
+const char *dsi_adapter_unmatched(const ds_adapter *adapter, const char *const *params, uint32_t n,
+                                  bool saved, bool *container_out);
+
+/* One of the text of an adapter_config.json, without weights. label: for messages. */
+ds_status dsi_adapter_parse(ds_ctx *ctx, const char *label, const char *text,
+                            ds_adapter **adapter_out);
+
+/* adapter_config.json to be written, as PEFT writes it: what was read, or all of PEFT's fields.
+ * transposed: the adapted layers store (in,out). The caller frees *text_out. */
+ds_status dsi_adapter_config_text(const ds_adapter *adapter, bool transposed, char **text_out);
+
+#endif

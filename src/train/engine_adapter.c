@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The weights of an engine's adapter, from and to PEFT's folder.
+ *
+ * Tensors are gathered one by one, on all ranks alike; rank 0 keeps them until it has written them:
+ * an adapter is small, what modules_to_save trains is as large as it is. They are written in fp32,
+ * from the masters where there are any, as PEFT keeps its adapters.
+ */
+#include "ckpt/adapter_weights.h"
+#include "io/file.h"
+#include "model/adapter.h"
+#include "train/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_BYTES = 1200 };
+
+typedef struct writing {
+    ds_tensor_source *sources;
+    char (*names)[NAME_BYTES];
+    float **data;
+    uint32_t n;
+} writing;
+
+static ds_status no_memory(const ds_engine *engine)
+{
+    return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for the adapter's weights");
+}
+
+ds_status dsi_engine_load_adapter(ds_engine *engine)
+{
+    const ds_adapter *a = engine->spec.train.adapter;
+    ds_safetensors *st = NULL;
+    if (dsi_adapter_folder(a) == NULL) {
+        return DS_OK;
+    }
+    const ds_safetensor **by_cell =
+        calloc((size_t)ds_cells_count(engine->cells) + 1, sizeof *by_cell);
+    ds_status status = by_cell != NULL ? dsi_adapter_weights_open(a, engine->cells, &st, by_cell)
+                                       : no_memory(engine);
+    status = status < 0 ? status : dsi_engine_fill_from(engine, by_cell);
+    free(by_cell);
+    ds_safetensors_close(&st);
+    return status;
+}
+
+static void free_writing(writing *w)
+{
+    for (uint32_t i = 0; i < w->n && w->data != NULL; ++i) {
+        free(w->data[i]);
+    }
+    free(w->sources);
+    free(w->names);
+    free(w->data);
+}
+
+/* A matrix B (out,rank) that belongs to a weight (in,out); of square ones alone nobody can tell,
+ * and PEFT finds out by itself. */
+bool dsi_engine_is_transposed(const ds_engine *engine)
+{
+    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+        if (cell->kind == DS_CELL_PARAM && cell->of != DS_NONE &&
+            strstr(cell->name, ".lora_B.weight") != NULL &&
+            ds_cells_get(engine->cells, cell->of)->meta.shape.dims[0] != cell->meta.shape.dims[0]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* One tensor, whole in fp32. Collective. */
+static ds_status gather(ds_engine *engine, const ds_cell_info *cell, writing *w)
+{
+    const size_t count = (size_t)ds_shape_count(cell->meta.shape);
+    float *data = malloc(count * sizeof *data + 1);
+    if (data == NULL) {
+        dsi_comm_abort(engine->comm, "out of memory for the adapter's weights");
+        return no_memory(engine);
+    }
+    const uint32_t i = w->n++;
+    w->data[i] = data;
+    DS_TRY(ds_engine_get(engine, DS_CELL_PARAM, cell->name, data, count));
+    (void)snprintf(w->names[i], NAME_BYTES, "%s%s", DSI_ADAPTER_PREFIX, cell->name);
+    w->sources[i] = (ds_tensor_source){
+        .name = w->names[i], .meta = {DS_DTYPE_F32, cell->meta.shape}, .data = data};
+    if (ds_comm_rank(engine->comm) != 0) { /* rank 0 alone writes */
+        free(data);
+        w->data[i] = NULL;
+    }
+    return DS_OK;
+}
+
+static ds_status gather_all(ds_engine *engine, writing *w)
+{
+    const uint32_t n = ds_cells_count(engine->cells);
+    w->sources = calloc((size_t)n + 1, sizeof *w->sources);
+    w->names = calloc((size_t)n + 1, sizeof *w->names);
+    w->data = calloc((size_t)n + 1, sizeof *w->data);
+    if (w->sources == NULL || w->names == NULL || w->data == NULL) {
+        dsi_comm_abort(engine->comm, "out of memory for the adapter's weights");
+        return no_memory(engine);
+    }
+    for (ds_cell c = 0; c < n; ++c) {
+        const ds_cell_info cell = *ds_cells_get(engine->cells, c);
+        if (dsi_adapter_has(engine->spec.train.adapter, &cell)) {
+            DS_TRY(gather(engine, &cell, w));
+        }
+    }
+    return DS_OK;
+}
+
+/* The weights first: a folder with adapter_config.json is whole. */
+static ds_status write_folder(const ds_engine *engine, const char *folder, const writing *w)
+{
+    static const ds_text_pair format = {"format", "pt"};
+    const ds_safetensors_params params = {.metadata = &format, .n_metadata = 1};
+    char *config = NULL;
+    char *weights_path = dsi_path_join(folder, DSI_ADAPTER_WEIGHTS);
+    char *config_path = dsi_path_join(folder, DSI_ADAPTER_CONFIG);
+    ds_status status = weights_path != NULL && config_path != NULL ? DS_OK : no_memory(engine);
+    DS_TRY_GOTO(status, dsi_folder_make(engine->ctx, folder), done);
+    DS_TRY_GOTO(status,
+                dsi_adapter_config_text(engine->spec.train.adapter,
+                                        dsi_engine_is_transposed(engine), &config),
+                done);
+    DS_TRY_GOTO(status, ds_safetensors_write(engine->ctx, weights_path, w->sources, w->n, &params),
+                done);
+    status = dsi_file_replace(engine->ctx, config_path, config, strlen(config));
+done:
+    free(weights_path);
+    free(config_path);
+    free(config);
+    return status;
+}
+
+ds_status ds_engine_save_adapter(ds_engine *engine, const char *folder)
+{
+    writing w = {0};
+    if (engine->spec.train.adapter == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_STATE,
+                       "ds_engine_save_adapter: the engine trains no adapter");
+    }
+    if (engine->spec.autotune.trial) {
+        ds_log(engine->ctx, DS_LOG_JOB, "a trial of the autotuner: no adapter is written");
+        return DS_OK;
+    }
+    DS_TRY(dsi_engine_check_whole(engine, "ds_engine_save_adapter"));
+    ds_status status = gather_all(engine, &w);
+    if (status >= 0 && ds_comm_rank(engine->comm) == 0) {
+        status = write_folder(engine, folder, &w);
+    }
+    free_writing(&w);
+    return ds_comm_agree(engine->comm, engine->ctx, status);
+}

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the folders of test_adapter: for each case CASE/start (an adapter that PEFT wrote, B not 0), CASE/end (the same after
+STEPS steps of torch's AdamW), CASE/merged.safetensors (the model with the adapter of `end` merged, where it changes) and
+steps.json (losses); models/FAMILY, the frozen models; rows.jsonl, all of which make up each step.
+
+Needs: pip install torch transformers peft safetensors. Run in this folder.
+"""
+import json
+import os
+import random
+import shutil
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+STEPS, ROWS, SEQ_LENGTH, RATE, EPS = 10, 4, 48, 1e-2, 1e-5
+LLAMA = dict(vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+             num_key_value_heads=1, max_position_embeddings=64, tie_word_embeddings=False, initializer_range=0.1,
+             bos_token_id=None, eos_token_id=None, pad_token_id=None)
+GPT2 = dict(vocab_size=256, n_embd=16, n_layer=2, n_head=2, n_positions=64, initializer_range=0.1, embd_pdrop=0.0,
+            attn_pdrop=0.0, resid_pdrop=0.0, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+CASES = {
+    "lora": ("llama", dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "down_proj"])),
+    "rslora": ("llama", dict(r=4, lora_alpha=4, target_modules="all-linear", use_rslora=True,
+                             rank_pattern={"mlp.up_proj": 2}, alpha_pattern={"layers.1.self_attn.k_proj": 16})),
+    "saved": ("llama", dict(r=2, lora_alpha=6, target_modules=["o_proj", "gate_proj"], modules_to_save=["lm_head"],
+                            layers_to_transform=[1], exclude_modules=["layers.0.mlp.gate_proj"])),
+    "conv1d": ("gpt2", dict(r=3, lora_alpha=6, target_modules=["c_attn", "c_fc", "mlp.c_proj"], fan_in_fan_out=True)),
+}
+
+
+def make_rows(rng):
+    words = "the adapter learns to count one two three four five six seven eight nine ten".split()
+    rows = []
+    while len(rows) < ROWS:
+        prompt = " ".join(rng.choice(words) for _ in range(4))
+        row = {"prompt": prompt, "completion": " " + " ".join(rng.choice(words) for _ in range(rng.randint(2, 5)))}
+        if SEQ_LENGTH // 2 < len(prompt + row["completion"]) <= SEQ_LENGTH:  # one a row: two are packed into none
+            rows.append(row)
+    return rows
+
+
+def batch_of(rows):
+    ids, labels, mask = [], [], []
+    for row in rows:
+        prompt, whole = row["prompt"].encode(), (row["prompt"] + row["completion"]).encode()
+        rest = SEQ_LENGTH - len(whole)
+        ids.append(list(whole) + [0] * rest)
+        labels.append([-100] * len(prompt) + list(whole[len(prompt):]) + [-100] * rest)
+        mask.append([1] * len(whole) + [0] * rest)
+    return {"input_ids": torch.tensor(ids), "labels": torch.tensor(labels), "attention_mask": torch.tensor(mask)}
+
+
+def save(model, folder):
+    model.save_pretrained(folder)
+    os.remove(folder + "/README.md")
+    os.chmod(folder + "/adapter_model.safetensors", 0o644)
+
+
+def case(name, family, fields, batch):
+    base = "models/" + family
+    shutil.rmtree(name, ignore_errors=True)
+    torch.manual_seed(5)
+    config = LoraConfig(task_type="CAUSAL_LM", bias="none", **fields)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), config)
+    for key, value in model.named_parameters():
+        if "lora_B" in key:
+            torch.nn.init.normal_(value, std=0.1)
+    save(model, name + "/start")
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), name + "/start",
+                                      is_trainable=True)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RATE, weight_decay=0.0, eps=EPS)
+    losses = []
+    for _ in range(STEPS):
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    save(model, name + "/end")
+    before = load_file(base + "/model.safetensors")
+    merged = {k: v.contiguous() for k, v in model.merge_and_unload().state_dict().items()
+              if k in before and not torch.equal(v, before[k])}
+    save_file(merged, name + "/merged.safetensors")
+    os.chmod(name + "/merged.safetensors", 0o644)
+    return losses
+
+
+def main():
+    torch.set_num_threads(1)
+    rows = make_rows(random.Random(1))
+    with open("rows.jsonl", "w", encoding="utf-8") as out:
+        out.writelines(json.dumps(row) + "\n" for row in rows)
+    shutil.rmtree("models", ignore_errors=True)
+    torch.manual_seed(3)
+    LlamaForCausalLM(LlamaConfig(**LLAMA)).save_pretrained("models/llama")
+    GPT2LMHeadModel(GPT2Config(**GPT2)).save_pretrained("models/gpt2")
+    for family in ("llama", "gpt2"):
+        os.remove(f"models/{family}/generation_config.json")
+        os.chmod(f"models/{family}/model.safetensors", 0o644)
+    batch = batch_of(rows)
+    steps = {name: case(name, family, fields, batch) for name, (family, fields) in CASES.items()}
+    with open("steps.json", "w", encoding="utf-8") as out:
+        out.write("{\n" + ",\n".join('"%s": %s' % (name, json.dumps(losses)) for name, losses in steps.items()) + "\n}\n")
+
+
+main()

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See adapter_flags.h. */
+#include "common/adapter_flags.h"
+
+#include <string.h>
+
+ds_status adapter_flags_check(ds_ctx *ctx, const adapter_flags *f)
+{
+    const char *other = f->alpha_given     ? "lora_alpha"
+                        : f->dropout_given ? "lora_dropout"
+                        : f->method_given  ? "lora_method"
+                        : f->targets.n > 0 ? "lora_targets"
+                        : f->saved.n > 0   ? "modules_to_save"
+                                           : NULL;
+    if (f->rank > 0 && f->folder != NULL) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--lora begins an adapter, --adapter goes on with one: give one of them");
+    }
+    if (other != NULL && f->rank == 0) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       f->folder != NULL
+                           ? "--%s: what an adapter is stands in the folder of --adapter"
+                           : "--%s goes with --lora RANK",
+                       other);
+    }
+    return DS_OK;
+}
+
+ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *f, const char *base,
+                             ds_adapter **adapter_out)
+{
+    const ds_adapter_params params = {.method = strcmp(f->method, "rslora") == 0 ? DS_ADAPTER_RSLORA
+                                                                                 : DS_ADAPTER_LORA,
+                                      .rank = f->rank,
+                                      .alpha = f->alpha,
+                                      .dropout = f->dropout,
+                                      .targets = f->targets.items,
+                                      .n_targets = (uint32_t)f->targets.n,
+                                      .modules_to_save = f->saved.items,
+                                      .n_modules_to_save = (uint32_t)f->saved.n,
+                                      .base = base};
+    *adapter_out = NULL;
+    if (f->folder != NULL) {
+        return ds_adapter_open(ctx, f->folder, adapter_out);
+    }
+    return f->rank > 0 ? ds_adapter_create(ctx, &params, adapter_out) : DS_OK;
+}
+
+void adapter_flags_free(adapter_flags *f)
+{
+    dsi_arg_list_free(&f->targets);
+    dsi_arg_list_free(&f->saved);
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The flags that say what adapter is trained, of ds_train and ds_plan. */
+#ifndef DSI_TOOLS_ADAPTER_FLAGS_H
+#define DSI_TOOLS_ADAPTER_FLAGS_H
+
+#include "common/args.h"
+
+#include <deepspeed/adapter.h>
+
+typedef struct adapter_flags {
+    int64_t rank; /* 0: no fresh adapter */
+    double alpha, dropout;
+    const char *method, *folder;
+    dsi_arg_list targets, saved;
+    bool alpha_given, dropout_given, method_given;
+} adapter_flags;
+
+/* Rows of a table of flags; f: an adapter_flags *. */
+#define ADAPTER_ROWS(f)                                                                            \
+    {.type = DSI_ARG_HEADING, .doc = "Adapters"},                                                  \
+        {.name = "lora",                                                                           \
+         .type = DSI_ARG_INT,                                                                      \
+         .out = &(f)->rank,                                                                        \
+         .value = "RANK",                                                                          \
+         .def = "0",                                                                               \
+         .max = 1 << 20,                                                                           \
+         .doc =                                                                                    \
+             "Train an adapter of this rank instead of the model; OUTPUT becomes a folder that "   \
+             "PEFT loads (adapter_config.json, adapter_model.safetensors)."},                      \
+        {.name = "lora_alpha",                                                                     \
+         .type = DSI_ARG_REAL,                                                                     \
+         .out = &(f)->alpha,                                                                       \
+         .value = "A",                                                                             \
+         .def = "0",                                                                               \
+         .max = 1e9,                                                                               \
+         .given_out = &(f)->alpha_given,                                                           \
+         .doc = "What it adds is scaled by A over the rank; default: twice the rank."},            \
+        {.name = "lora_dropout",                                                                   \
+         .type = DSI_ARG_REAL,                                                                     \
+         .out = &(f)->dropout,                                                                     \
+         .value = "P",                                                                             \
+         .def = "0",                                                                               \
+         .max = 0.99,                                                                              \
+         .given_out = &(f)->dropout_given,                                                         \
+         .doc = "Dropout of its input."},                                                          \
+        {.name = "lora_targets",                                                                   \
+         .type = DSI_ARG_LIST,                                                                     \
+         .out = &(f)->targets,                                                                     \
+         .value = "NAME…",                                                                         \
+         .doc = "Linear layers that get one, by the end of their names (q_proj v_proj); default: " \
+                "all but the output head."},                                                       \
+        {.name = "lora_method",                                                                    \
+         .type = DSI_ARG_TEXT,                                                                     \
+         .out = &(f)->method,                                                                      \
+         .value = "lora|rslora",                                                                   \
+         .def = "lora",                                                                            \
+         .choices = "lora|rslora",                                                                 \
+         .given_out = &(f)->method_given,                                                          \
+         .doc = "rslora: scaled by A over the root of the rank."},                                 \
+        {.name = "modules_to_save",                                                                \
+         .type = DSI_ARG_LIST,                                                                     \
+         .out = &(f)->saved,                                                                       \
+         .value = "NAME…",                                                                         \
+         .doc = "Modules that are trained whole beside it and saved with it."},                    \
+    {                                                                                              \
+        .name = "adapter", .type = DSI_ARG_TEXT, .out = &(f)->folder, .value = "DIR",              \
+        .doc = "Go on with the adapter of a folder of PEFT's.", .ranks = DSI_ARG_CONTENT           \
+    }
+
+/* What contradicts: ERR_ARG. */
+ds_status adapter_flags_check(ds_ctx *ctx, const adapter_flags *flags);
+/* The adapter; NULL when no flag asks for one. base: the model, for adapter_config.json; may be
+ * NULL. The caller destroys it. */
+ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *flags, const char *base,
+                             ds_adapter **adapter_out);
+void adapter_flags_free(adapter_flags *flags);
+
+#endif
