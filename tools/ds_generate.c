@@ -20,19 +20,18 @@ enum {
     PATH_BYTES = 4096
 };
 
-static ds_status generate(ds_ctx *ctx, const generate_options *o, const ds_model *model,
-                          const ds_tokenizer *tokenizer, const dsi_buf *prompt,
-                          const ds_tokens *tokens)
+static ds_status generate(ds_ctx *ctx, const generate_options *o, const generate_parts *all,
+                          const dsi_buf *prompt, const ds_tokens *tokens)
 {
     const ds_sampling sampling = generate_sampling(o);
     ds_generator *generator = NULL;
     int64_t drawn = 0;
     double seconds = 0.0;
-    DS_TRY(generate_open(ctx, o, model, generate_positions(o, model, tokens->n), &generator));
+    DS_TRY(generate_open(ctx, o, all, generate_positions(o, all->model, tokens->n), &generator));
     if (!o->no_echo) {
         (void)fwrite(dsi_buf_text(prompt), 1, prompt->size, stdout);
     }
-    const ds_status status = sample_stream(ctx, generator, tokenizer, tokens->ids, tokens->n,
+    const ds_status status = sample_stream(ctx, generator, all->tokenizer, tokens->ids, tokens->n,
                                            o->max_new_tokens, &sampling, stdout, &drawn, &seconds);
     (void)fputc('\n', stdout);
     if (status >= 0 && o->stats && seconds > 0.0) {
@@ -62,6 +61,7 @@ static ds_status open_all(ds_ctx *ctx, const generate_options *o, generate_parts
         DS_TRY(dsi_ckpt_foreign(ctx, dir, o->tag));
     }
     DS_TRY(ds_model_from_config(ctx, path, &all->model));
+    DS_TRY(o->adapter != NULL ? ds_adapter_open(ctx, o->adapter, &all->adapter) : DS_OK);
     DS_TRY(ds_tokenizer_open(ctx, o->tokenizer != NULL ? o->tokenizer : dir, &all->tokenizer));
     return ds_tokenizer_scratch_create(all->tokenizer, 0, &all->scratch);
 }
@@ -70,6 +70,7 @@ static void close_all(generate_parts *all)
 {
     ds_tokenizer_scratch_destroy(&all->scratch);
     ds_tokenizer_close(&all->tokenizer);
+    ds_adapter_destroy(&all->adapter);
     ds_model_destroy(&all->model);
 }
 
@@ -87,17 +88,17 @@ static ds_status run_text(ds_ctx *ctx, const generate_options *o, const generate
         status = ds_fail(ctx, DS_ERR_ARG, "the prompt is empty");
     }
     if (status >= 0) {
-        status = generate(ctx, o, all->model, all->tokenizer, &prompt, &tokens);
+        status = generate(ctx, o, all, &prompt, &tokens);
     }
     dsi_buf_free(&prompt);
     return status;
 }
 
 /* The ranks above 0: they have a part of each layer, and do as rank 0 does. */
-static ds_status follow(ds_ctx *ctx, const generate_options *o, const ds_model *model)
+static ds_status follow(ds_ctx *ctx, const generate_options *o, const generate_parts *all)
 {
     ds_generator *generator = NULL;
-    DS_TRY(generate_open(ctx, o, model, 0, &generator));
+    DS_TRY(generate_open(ctx, o, all, 0, &generator));
     const ds_status status = ds_generator_follow(generator);
     ds_generator_destroy(&generator);
     return status;
@@ -109,7 +110,7 @@ static ds_status run(ds_ctx *ctx, generate_options *o, bool *interrupted)
     DS_TRY(find_models(ctx, o));
     ds_status status = open_all(ctx, o, &all);
     if (status >= 0 && ds_comm_rank(o->comm) > 0) {
-        status = follow(ctx, o, all.model);
+        status = follow(ctx, o, &all);
     } else if (status >= 0) {
         status = o->chat ? generate_chat(ctx, o, &all, interrupted) : run_text(ctx, o, &all);
     }

@@ -42,11 +42,15 @@ typedef struct ds_generator_params {
                       Creation is then collective; rank 0's generator is used as one of a single
                       rank is, with its max_length and dtype, and the others call
                       ds_generator_follow. Not with `engine` */
-    DS_RESERVED(6);
+    const ds_adapter *adapter; /* default NULL; one that was opened from a folder, beside `weights`.
+                                  Borrowed, must outlive the generator. An engine's own is there
+                                  anyway */
+    DS_RESERVED(5);
 } ds_generator_params;
 
 /* Builds plans, memory and weights. Errors: those of models and folders; ERR_NOMEM names bytes;
- * ERR_ARG (not one of weights, checkpoint and engine; another model than the engine's). */
+ * ERR_ARG (not one of weights, checkpoint and engine; another model than the engine's; an adapter
+ * without a folder, or beside something else than weights). */
 DS_API ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,
                                      ds_generator **generator_out);
 DS_API void ds_generator_destroy(ds_generator **generator);

@@ -9,8 +9,10 @@
 
 #include "accel/cpu/cpu_features.h"
 #include "base/reserved.h"
+#include "compile/adapter_graph.h"
 #include "compile/train_graph.h"
 #include "infer/sampler.h"
+#include "model/adapter.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -33,7 +35,8 @@ static ds_status build_piece(ds_generator *g, int64_t length, int64_t longest)
     ds_graph *graph = NULL;
     DS_TRY(dsi_forward_graph(g->model, &trace, NULL, NULL, g->cells, &graph));
     piece->length = length;
-    ds_status status = dsi_generator_lower(g, &graph);
+    ds_status status = dsi_adapter_graph(g->adapter, trace.mode, &graph);
+    status = status < 0 ? status : dsi_generator_lower(g, &graph);
     status = status < 0 ? status : dsi_plan_build(graph, &env, &piece->plan);
     g->n_pieces += 1;
     ds_graph_destroy(&graph);
@@ -133,6 +136,12 @@ static ds_status check_source(ds_ctx *ctx, const ds_generator_params *params)
                        "ds_generator_params: an engine's ranks each have a whole generator; leave "
                        "comm NULL");
     }
+    if (params->adapter != NULL &&
+        (params->weights == NULL || given > 1 || dsi_adapter_folder(params->adapter) == NULL)) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "ds_generator_params: expected an adapter that was opened from a folder, "
+                       "beside weights alone");
+    }
     if (given == 0 || (params->engine != NULL && given > 1) ||
         (params->engine == NULL && params->model == NULL)) {
         return ds_fail(ctx, DS_ERR_ARG,
@@ -155,6 +164,7 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
         dsi_accel_say(&g->accel, text);
         ds_log(g->ctx, DS_LOG_JOB, "accelerator: %s", text);
     }
+    g->adapter = params->engine != NULL ? params->engine->spec.train.adapter : params->adapter;
     g->model = params->model != NULL ? params->model : params->engine->model;
     const ds_model_info *info = ds_model_get_info(g->model);
     if (info->vocab_size == 0) {

@@ -41,6 +41,7 @@ struct ds_generator {
     int32_t *ids;        /* of a piece, and their positions: the longest piece each */
     uint32_t *order;     /* scratch of the sampler: vocab_size each */
     float *weight;
+    const ds_adapter *adapter; /* NULL: none */
     void *source; /* what the mapped weights live in; closed by weights.c */
     /* Layers shared by ranks (generator_ranks.c); NULL on one rank. */
     dsi_comm *comm;

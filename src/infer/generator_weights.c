@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Weights of a generator: mapped from a model folder where the dtype fits, else converted into
  * memory; or read from a training checkpoint. */
+#include "ckpt/adapter_weights.h"
 #include "ckpt/model_weights.h"
 #include "infer/generator.h"
 
@@ -9,8 +10,8 @@
 
 /* What must stay open while the generator lives. */
 typedef struct source {
-    ds_safetensors *st;
-    const ds_safetensor **by_cell; /* of st; NULL entries: not a parameter, or bound already */
+    ds_safetensors *st, *adapter; /* of the model and of its adapter, if there is one */
+    const ds_safetensor **by_cell; /* NULL entries: not a parameter, or bound already */
     ds_checkpoint *ckpt;
 } source;
 
@@ -50,6 +51,20 @@ static const void *mapped_part(const ds_generator *g, ds_cell c, const ds_safete
     return (uintptr_t)data % ds_dtype_bytes(g->dtype) == 0 ? data : NULL;
 }
 
+/* What an adapter has of parameters stands in front of the model's. */
+static ds_status match_adapter(ds_generator *g, source *s)
+{
+    const ds_safetensor **own = calloc((size_t)ds_cells_count(g->cells) + 1, sizeof *own);
+    ds_status status = own != NULL
+                           ? dsi_adapter_weights_open(g->adapter, g->cells, &s->adapter, own)
+                           : ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for weights");
+    for (ds_cell c = 0; c < ds_cells_count(g->cells) && status >= 0; ++c) {
+        s->by_cell[c] = own[c] != NULL ? own[c] : s->by_cell[c];
+    }
+    free(own);
+    return status;
+}
+
 static ds_status bind_folder(ds_generator *g, source *s, const char *weights)
 {
     DS_TRY(ds_safetensors_open_folder(g->ctx, weights, &s->st));
@@ -58,6 +73,7 @@ static ds_status bind_folder(ds_generator *g, source *s, const char *weights)
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for weights");
     }
     DS_TRY(dsi_weights_match(g->ctx, g->model, g->cells, s->st, s->by_cell));
+    DS_TRY(g->adapter != NULL ? match_adapter(g, s) : DS_OK);
     for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
         const ds_safetensor *tensor = s->by_cell[c];
         const void *place = tensor != NULL ? mapped_part(g, c, tensor) : NULL;
@@ -179,6 +195,7 @@ void dsi_generator_close_weights(ds_generator *g)
     if (s != NULL) {
         free(s->by_cell);
         ds_safetensors_close(&s->st);
+        ds_safetensors_close(&s->adapter);
         ds_checkpoint_close(&s->ckpt);
         free(s);
         g->source = NULL;

@@ -11,7 +11,7 @@
 /* The command line, parsed. Texts are borrowed from argv. */
 typedef struct generate_options {
     const char *model, *checkpoint, *tag, *tokenizer, *prompt, *prompt_file, *dtype, *system;
-    const char *chat_template, *model_revision, *tokenizer_revision, *accelerator;
+    const char *adapter, *chat_template, *model_revision, *tokenizer_revision, *accelerator;
     char *model_found, *tokenizer_found; /* folders of the Hugging Face cache; NULL: paths */
     int64_t max_new_tokens, top_k, seed, max_length, threads;
     double temperature, top_p;
@@ -21,6 +21,7 @@ typedef struct generate_options {
 
 typedef struct generate_parts {
     ds_model *model;
+    ds_adapter *adapter; /* NULL: none */
     ds_tokenizer *tokenizer;
     ds_tokenizer_scratch *scratch;
 } generate_parts;
@@ -34,7 +35,7 @@ ds_status generate_check_input(ds_ctx *ctx, const generate_options *o);
 ds_status generate_prompt(ds_ctx *ctx, const generate_options *o, dsi_buf *prompt);
 /* Positions to reserve: what the prompt and the new tokens need, within the model's. */
 int64_t generate_positions(const generate_options *o, const ds_model *model, size_t n_prompt);
-ds_status generate_open(ds_ctx *ctx, const generate_options *o, const ds_model *model,
+ds_status generate_open(ds_ctx *ctx, const generate_options *o, const generate_parts *parts,
                         int64_t length, ds_generator **generator_out);
 
 /* --chat: one message and its answer, or without a prompt a conversation, which Ctrl-C may end. */

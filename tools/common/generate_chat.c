@@ -29,7 +29,7 @@ static ds_status answer_once(ds_ctx *ctx, const generate_options *o, const gener
     dsi_buf_free(&prompt);
     status = status < 0 ? status : chat_turns_encode(ctx, &talk->turns, &talk->form, &tokens);
     if (status >= 0) {
-        status = generate_open(ctx, o, all->model, generate_positions(o, all->model, tokens.n),
+        status = generate_open(ctx, o, all, generate_positions(o, all->model, tokens.n),
                                &talk->generator);
     }
     if (status >= 0) {
@@ -49,7 +49,7 @@ static ds_status converse(ds_ctx *ctx, const generate_options *o, const generate
     DS_TRY(generate_check_input(ctx, o));
     const int64_t length = talk_positions(o, all->model);
     const int64_t quarter = length / 4;
-    DS_TRY(generate_open(ctx, o, all->model, length, &talk->generator));
+    DS_TRY(generate_open(ctx, o, all, length, &talk->generator));
     talk->form.length = length;
     talk->form.room = o->max_new_tokens < quarter ? o->max_new_tokens : quarter;
     return chat_talk_run(ctx, talk, interrupted);

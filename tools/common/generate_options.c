@@ -54,6 +54,12 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
          .out = &o->tag,
          .value = "TAG",
          .doc = "Another checkpoint than the newest."},
+        {.name = "adapter",
+         .type = DSI_ARG_TEXT,
+         .out = &o->adapter,
+         .value = "DIR",
+         .doc = "A folder of PEFT's (adapter_config.json), of ds_train --lora or others: the "
+                "adapter of --model."},
         {.name = "tokenizer",
          .type = DSI_ARG_TEXT,
          .out = &o->tokenizer,
@@ -176,6 +182,9 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
     if (*help_out) {
         return DS_OK;
     }
+    if (o->adapter != NULL && o->model == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "--adapter goes with --model, the model that it is of");
+    }
     if ((o->model == NULL) == (o->checkpoint == NULL)) {
         return ds_fail(ctx, DS_ERR_ARG, "give either --model DIR or --checkpoint DIR");
     }
@@ -196,10 +205,11 @@ ds_sampling generate_sampling(const generate_options *o)
                          .seed = (uint64_t)o->seed};
 }
 
-ds_status generate_open(ds_ctx *ctx, const generate_options *o, const ds_model *model,
+ds_status generate_open(ds_ctx *ctx, const generate_options *o, const generate_parts *parts,
                         int64_t length, ds_generator **generator_out)
 {
-    const ds_generator_params params = {.model = model,
+    const ds_generator_params params = {.model = parts->model,
+                                        .adapter = parts->adapter,
                                         .weights = o->model,
                                         .checkpoint = o->checkpoint,
                                         .tag = o->tag,
