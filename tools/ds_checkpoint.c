@@ -9,6 +9,7 @@
 #include "common/size_text.h"
 #include "io/file.h"
 
+#include <deepspeed/adapter.h>
 #include <deepspeed/checkpoint.h>
 #include <deepspeed/context.h>
 #include <stdlib.h>
@@ -32,7 +33,9 @@ static const char about[] =
     "  verify DIR [TAG]           reads all of one and compares every checksum\n"
     "  export DIR OUT [TAG]       writes a Hugging Face model folder: config.json, weights\n"
     "  consolidate DIR OUT [TAG]  writes one of many shards as one of one shard into the save "
-    "folder OUT\n\n"
+    "folder OUT\n"
+    "  merge MODEL ADAPTER OUT    writes the model folder that an adapter makes of MODEL (PEFT's\n"
+    "                             folder, or ds_train --lora's)\n\n"
     "Without TAG the checkpoint is the one that DIR/latest names. DIR may also be a save folder of "
     "DeepSpeed for Python (ZeRO stages 1 to 3, bf16 optimizer): inspect, verify, export and "
     "consolidate read it; consolidate makes a checkpoint of ours of it.";
@@ -43,7 +46,8 @@ static const char after[] =
     "  ds_checkpoint inspect out/checkpoints global_step200\n"
     "  ds_checkpoint inspect out/checkpoints --state config > ds.json\n"
     "  ds_checkpoint verify out/checkpoints --all\n"
-    "  ds_checkpoint export out/checkpoints model --dtype bf16 --tokenizer gpt2\n\n"
+    "  ds_checkpoint export out/checkpoints model --dtype bf16 --tokenizer gpt2\n"
+    "  ds_checkpoint merge Qwen/Qwen2.5-0.5B tuned merged\n\n"
     "Exit codes: 0 right, 1 a checkpoint is broken or missing, 2 wrong usage, 3 a folder or file\n"
     "cannot be read or memory ran out.";
 
@@ -333,6 +337,44 @@ static int usage(const char *what)
     return EXIT_USAGE;
 }
 
+static ds_status merge_opened(ds_ctx *ctx, const options *o, const ds_adapter *adapter,
+                              const char *model, const char *out)
+{
+    ds_adapter_merge_params params = {.model_folder = model, .folder = out};
+    DS_TRY(o->given_dtype ? dtype_of(ctx, o->dtype, &params.dtype) : DS_OK);
+    DS_TRY(size_parse(ctx, "max_shard_size", o->max_shard_size, &params.max_shard_bytes));
+    DS_TRY(output_folder_free(ctx, out, o->overwrite));
+    return ds_adapter_merge(ctx, adapter, &params);
+}
+
+/* merge: MODEL ADAPTER OUT. */
+static int merge(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
+{
+    const char *model = words->n > 1 ? words->items[1] : NULL;
+    ds_adapter *adapter = NULL;
+    char *found = NULL;
+    char *line = NULL;
+    if (words->n != 4) {
+        return usage("expected: merge MODEL ADAPTER OUT");
+    }
+    if (o->tokenizer != NULL || o->exclude_frozen) {
+        return usage("--tokenizer and --exclude_frozen_parameters belong to export");
+    }
+    const char *out = words->items[3];
+    ds_status status = hub_flag_find(ctx, "model", &model, NULL, DS_HUB_MODEL, &found);
+    status = status < 0 ? status : hub_flag_spare(ctx, found, "output", out);
+    status = status < 0 ? status : ds_adapter_open(ctx, words->items[2], &adapter);
+    status = status < 0 ? status : merge_opened(ctx, o, adapter, model, out);
+    status = status < 0 ? status : ds_adapter_print(adapter, &line);
+    if (status >= 0) {
+        (void)printf("%s: %s with %s\n", shown(out), shown(model), line);
+    }
+    free(line);
+    free(found);
+    ds_adapter_destroy(&adapter);
+    return status < 0 ? fail(ctx, status) : EXIT_RIGHT;
+}
+
 /* export and consolidate: DIR OUT [TAG]. */
 static int run_copy(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
 {
@@ -359,14 +401,18 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
     const bool is_inspect = strcmp(command, "inspect") == 0;
     const bool is_verify = strcmp(command, "verify") == 0;
     const bool is_copy = strcmp(command, "export") == 0 || strcmp(command, "consolidate") == 0;
-    if (!is_list && !is_inspect && !is_verify && !is_copy) {
-        return usage("expected a command: list, inspect, verify, export or consolidate");
+    const bool is_merge = strcmp(command, "merge") == 0;
+    if (!is_list && !is_inspect && !is_verify && !is_copy && !is_merge) {
+        return usage("expected a command: list, inspect, verify, export, consolidate or merge");
     }
     if ((o->all && (!is_verify || tag != NULL)) || (o->state != NULL && !is_inspect)) {
         return usage("--all belongs to verify without a tag, --state to inspect");
     }
     if (is_copy) {
         return run_copy(ctx, o, words);
+    }
+    if (is_merge) {
+        return merge(ctx, o, words);
     }
     if (dir == NULL || words->n > (is_list ? 2u : 3u)) {
         return usage(is_list ? "expected: list DIR" : "expected a folder, and perhaps a tag");
@@ -405,14 +451,14 @@ int main(int argc, char **argv)
          .given_out = &o.given_dtype,
          .value = "DTYPE",
          .def = "fp32",
-         .doc = "export: fp32, bf16 or fp16."},
+         .doc = "export: fp32, bf16 or fp16; merge: likewise, default: as MODEL is stored."},
         {.name = "max_shard_size",
          .type = DSI_ARG_TEXT,
          .out = &o.max_shard_size,
          .given_out = &o.given_size,
          .value = "SIZE",
          .def = "5GB",
-         .doc = "export: a weight file above this size is cut into several; 0: never."},
+         .doc = "export, merge: a weight file above this size is cut into several; 0: never."},
         {.name = "tokenizer",
          .type = DSI_ARG_TEXT,
          .out = &o.tokenizer,
@@ -432,7 +478,8 @@ int main(int argc, char **argv)
         {.name = "overwrite",
          .type = DSI_ARG_SWITCH,
          .out = &o.overwrite,
-         .doc = "export: into a folder that holds a model's files; consolidate: over a checkpoint "
+         .doc = "export, merge: into a folder that holds a model's files; consolidate: over a "
+                "checkpoint "
                 "of the same name."},
     };
     const dsi_args_spec spec = {.usage = "ds_checkpoint COMMAND DIR [TAG] [FLAGS]",

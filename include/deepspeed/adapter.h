@@ -59,6 +59,20 @@ DS_API ds_status ds_adapter_open(ds_ctx *ctx, const char *folder, ds_adapter **a
 /* Accepts NULL and *adapter == NULL. */
 DS_API void ds_adapter_destroy(ds_adapter **adapter);
 
+typedef struct ds_adapter_merge_params {
+    const char *model_folder; /* the model that it is of; stays as it is */
+    const char *folder;       /* to be written, another one; tokenizer files are copied */
+    ds_dtype dtype;           /* default NONE: as the model's weights are stored */
+    uint64_t max_shard_bytes; /* default 0: one file whatever its size */
+    DS_RESERVED(8);
+} ds_adapter_merge_params;
+
+/* Writes the model folder that the adapter makes of another: W + scale·B·A in fp32, rounded once.
+ * adapter: opened from a folder. Errors: ERR_ARG, those of folders and of adapters that do not fit
+ * the model. */
+DS_API ds_status ds_adapter_merge(ds_ctx *ctx, const ds_adapter *adapter,
+                                  const ds_adapter_merge_params *params);
+
 /* What it is, as one line. The caller frees *text_out. Errors: ERR_NOMEM. */
 DS_API ds_status ds_adapter_print(const ds_adapter *adapter, char **text_out);
 

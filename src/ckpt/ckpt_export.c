@@ -217,6 +217,13 @@ ds_status ds_checkpoint_export(ds_checkpoint *c, const ds_checkpoint_export_para
     if (sources == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "out of memory exporting weights");
     }
+    if (ds_checkpoint_state(c, "adapter") != NULL) {
+        free(sources);
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "%s holds an adapter without its model; ds_train with --resume writes it as "
+                       "PEFT's folder, ds_checkpoint merge adds that to the model",
+                       ds_checkpoint_get_info(c)->path);
+    }
     params.dtype = params.dtype != DS_DTYPE_NONE ? params.dtype : DS_DTYPE_F32;
     ds_status status = choose(ctx, c, &params, sources, &n, &info);
     if (status == DS_OK) {

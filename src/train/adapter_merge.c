@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An adapter added to the weights of a model folder: W + scale·B·A, in fp32, rounded once to the
+ * dtype that W is stored in. What modules_to_save trained takes the place of the model's. The
+ * folder that is read stays as it is.
+ *
+ * Which tensor is whose weight, and how it is stored, is asked of the traced model, so that merging
+ * means what training and generation mean. Memory is bounded: a tensor is read, changed and written
+ * block by block; matrices of the adapter are read whole.
+ */
+#include "base/reserved.h"
+#include "ckpt/adapter_weights.h"
+#include "ckpt/model_weights.h"
+#include "compile/adapter_graph.h"
+#include "compile/train_graph.h"
+#include "io/convert.h"
+#include "io/file.h"
+#include "ir/graph.h"
+#include "model/adapter.h"
+#include "op/ops.h"
+
+#include <deepspeed/hf_export.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MAX_CELLS = 1 << 20, NAME_BYTES = 1200, TRACED = 8 /* tokens */ };
+
+/* A weight with its A and B. */
+typedef struct merged {
+    const ds_safetensor *weight;
+    float *a,
+        *b; /* (rank,columns) and (rows,rank) of the stored weight: swapped where transposed */
+    int64_t rank, rows, columns;
+    double scale;
+} merged;
+
+typedef struct merger {
+    const ds_adapter *adapter;
+    ds_ctx *ctx;
+    ds_model *model;
+    ds_cells *cells;
+    ds_graph *graph;
+    ds_safetensors *st, *own;
+    const ds_safetensor **by_cell; /* of the model */
+    const ds_safetensor **own_of;  /* of the adapter */
+    merged *weights;               /* per cell; weight NULL: it stays */
+} merger;
+
+static ds_status no_memory(const merger *m)
+{
+    return ds_fail(m->ctx, DS_ERR_NOMEM, "no memory to merge an adapter");
+}
+
+/* ---- one weight ------------------------------------------------------------------------------ */
+
+/* Elements of one row from `column` on. */
+static void add_row(const merged *w, int64_t row, int64_t column, int64_t n, float *out)
+{
+    for (int64_t i = 0; i < n; ++i) {
+        float sum = 0.0f;
+        for (int64_t k = 0; k < w->rank; ++k) {
+            sum += w->b[row * w->rank + k] * w->a[k * w->columns + column + i];
+        }
+        out[i] += (float)w->scale * sum;
+    }
+}
+
+/* n bytes of the merged weight in fp32. */
+static ds_status fill(void *user, size_t offset, void *data, size_t n)
+{
+    const merged *w = user;
+    const size_t width = ds_dtype_bytes(w->weight->meta.dtype);
+    const size_t first = offset / sizeof(float), count = n / sizeof(float);
+    float *out = data;
+    (void)dsi_convert(w->weight->meta.dtype, (const char *)w->weight->data + first * width,
+                      DS_DTYPE_F32, out, count);
+    for (size_t at = 0; at < count;) {
+        const int64_t row = (int64_t)(first + at) / w->columns;
+        const int64_t column = (int64_t)(first + at) % w->columns;
+        const int64_t rest = w->columns - column;
+        const int64_t part = rest < (int64_t)(count - at) ? rest : (int64_t)(count - at);
+        add_row(w, row, column, part, out + at);
+        at += (size_t)part;
+    }
+    return DS_OK;
+}
+
+/* A matrix in fp32, turned over where asked for. */
+static ds_status read_matrix(const merger *m, const ds_safetensor *tensor, bool turn, float **out)
+{
+    const int64_t rows = tensor->meta.shape.dims[0], columns = tensor->meta.shape.dims[1];
+    const size_t count = (size_t)(rows * columns);
+    float *read = malloc(count * sizeof *read + 1);
+    float *turned = turn ? malloc(count * sizeof *turned + 1) : NULL;
+    ds_status status = read != NULL && (turned != NULL || !turn) ? DS_OK : no_memory(m);
+    if (status == DS_OK) {
+        status = ds_safetensors_read(m->ctx, tensor, DS_DTYPE_F32, read);
+    }
+    for (int64_t i = 0; turn && status == DS_OK && i < rows * columns; ++i) {
+        turned[i % columns * rows + i / columns] = read[i];
+    }
+    *out = status < 0 ? NULL : turn ? turned : read;
+    free(*out == read ? NULL : read);
+    free(*out == turned ? NULL : turned);
+    return status;
+}
+
+static const ds_safetensor *tensor_of(const merger *m, const char *module, const char *which)
+{
+    char name[NAME_BYTES + 16];
+    (void)snprintf(name, sizeof name, "%s.%s.weight", module, which);
+    const ds_cell cell = ds_cells_find(m->cells, DS_CELL_PARAM, name);
+    return cell != DS_NONE ? m->own_of[cell] : NULL;
+}
+
+/* A linear layer: what its weight becomes, once. */
+static ds_status find_weight(merger *m, const dsi_node_info *node)
+{
+    const ds_value v = node->op == &dsi_op_linear ? dsi_node_in(m->graph, node)[1] : DS_NONE;
+    const ds_cell cell = v != DS_NONE ? m->graph->values[v].cell : DS_NONE;
+    char module[NAME_BYTES];
+    dsi_adapter_layer layer;
+    bool on = false;
+    if (cell == DS_NONE || m->by_cell[cell] == NULL || m->weights[cell].weight != NULL) {
+        return DS_OK;
+    }
+    const char *name = ds_cells_get(m->cells, cell)->name;
+    const char *end = strrchr(name, '.');
+    (void)snprintf(module, sizeof module, "%.*s", (int)(end - name), name);
+    const ds_safetensor *a = tensor_of(m, module, "lora_A");
+    const ds_safetensor *b = tensor_of(m, module, "lora_B");
+    if (a == NULL || b == NULL) {
+        return DS_OK;
+    }
+    const bool turn = ((const dsi_linear_attrs *)node->attrs)->transposed != 0;
+    merged *w = &m->weights[cell];
+    DS_TRY(dsi_adapter_match(m->adapter, module, false, &on, &layer));
+    w->weight = m->by_cell[cell];
+    w->rank = a->meta.shape.dims[0];
+    w->rows = w->weight->meta.shape.dims[0];
+    w->columns = w->weight->meta.shape.dims[1];
+    w->scale = layer.scale;
+    DS_TRY(read_matrix(m, turn ? b : a, turn, &w->a));
+    return read_matrix(m, turn ? a : b, turn, &w->b);
+}
+
+/* ---- the folder ------------------------------------------------------------------------------ */
+
+/* The model as it is traced with the adapter, which checks that they fit. */
+static ds_status trace(merger *m, const char *folder)
+{
+    const ds_trace how = {
+        .mode = DS_TRACE_EVAL, .dtype = DS_DTYPE_F32, .batch = 1, .seq_length = TRACED};
+    char *config = dsi_path_join(folder, "config.json");
+    ds_status status =
+        config != NULL ? ds_model_from_config(m->ctx, config, &m->model) : no_memory(m);
+    free(config);
+    DS_TRY(status);
+    DS_TRY(ds_cells_create(m->ctx, MAX_CELLS, &m->cells));
+    DS_TRY(dsi_forward_graph(m->model, &how, NULL, NULL, m->cells, &m->graph));
+    return dsi_adapter_graph(m->adapter, how.mode, &m->graph);
+}
+
+static ds_status open_weights(merger *m, const char *folder)
+{
+    const size_t n = (size_t)ds_cells_count(m->cells) + 1;
+    m->by_cell = calloc(n, sizeof *m->by_cell);
+    m->own_of = calloc(n, sizeof *m->own_of);
+    m->weights = calloc(n, sizeof *m->weights);
+    if (m->by_cell == NULL || m->own_of == NULL || m->weights == NULL) {
+        return no_memory(m);
+    }
+    DS_TRY(ds_safetensors_open_folder(m->ctx, folder, &m->st));
+    DS_TRY(dsi_weights_match(m->ctx, m->model, m->cells, m->st, m->by_cell));
+    DS_TRY(dsi_adapter_weights_open(m->adapter, m->cells, &m->own, m->own_of));
+    for (ds_node i = 0; i < m->graph->n_nodes; ++i) {
+        DS_TRY(find_weight(m, &m->graph->nodes[i]));
+    }
+    return DS_OK;
+}
+
+/* What is written for a tensor of the model. */
+static ds_tensor_source source_of(const merger *m, const ds_safetensor *tensor)
+{
+    ds_tensor_source source = {.name = tensor->name, .meta = tensor->meta, .data = tensor->data};
+    for (ds_cell c = 0; c < ds_cells_count(m->cells); ++c) {
+        if (m->by_cell[c] != tensor) {
+            continue;
+        }
+        if (m->weights[c].weight != NULL) {
+            source.data = NULL;
+            source.meta.dtype = DS_DTYPE_F32;
+            source.stored = tensor->meta.dtype;
+            source.fill = fill;
+            source.user = &m->weights[c];
+        } else if (m->own_of[c] != NULL) {
+            source.data = m->own_of[c]->data;
+            source.meta = m->own_of[c]->meta;
+            source.stored = tensor->meta.dtype;
+        }
+    }
+    return source;
+}
+
+static ds_status write_folder(const merger *m, const ds_adapter_merge_params *params)
+{
+    const ds_hf_export_params how = {.folder = params->folder,
+                                     .config_json = ds_model_config_text(m->model),
+                                     .dtype = params->dtype,
+                                     .max_shard_bytes = params->max_shard_bytes,
+                                     .copy_from = params->model_folder};
+    ds_hf_export *export = NULL;
+    ds_status status = DS_OK;
+    DS_TRY(ds_hf_export_begin(m->ctx, &how, &export));
+    for (size_t i = 0; i < ds_safetensors_count(m->st) && status >= 0; ++i) {
+        const ds_tensor_source source = source_of(m, ds_safetensors_at(m->st, i));
+        status = ds_hf_export_add(export, &source);
+    }
+    if (status < 0) {
+        ds_hf_export_abort(&export);
+        return status;
+    }
+    return ds_hf_export_finish(&export);
+}
+
+static void close_all(merger *m)
+{
+    for (ds_cell c = 0; m->weights != NULL && c < ds_cells_count(m->cells); ++c) {
+        free(m->weights[c].a);
+        free(m->weights[c].b);
+    }
+    free(m->weights);
+    free(m->by_cell);
+    free(m->own_of);
+    ds_safetensors_close(&m->own);
+    ds_safetensors_close(&m->st);
+    ds_graph_destroy(&m->graph);
+    ds_cells_destroy(&m->cells);
+    ds_model_destroy(&m->model);
+}
+
+/* What is written over is not what is read. */
+static ds_status check_place(const merger *m, const ds_adapter_merge_params *params)
+{
+    const char *const inputs[] = {params->model_folder, dsi_adapter_folder(m->adapter)};
+    struct stat out;
+    struct stat in;
+    for (size_t i = 0; i < 2 && stat(params->folder, &out) == 0; ++i) {
+        if (stat(inputs[i], &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino) {
+            return ds_fail(m->ctx, DS_ERR_ARG,
+                           "ds_adapter_merge: %s is %s, which is read; give another folder",
+                           params->folder, i == 0 ? "the model's folder" : "the adapter's folder");
+        }
+    }
+    return DS_OK;
+}
+
+ds_status ds_adapter_merge(ds_ctx *ctx, const ds_adapter *adapter,
+                           const ds_adapter_merge_params *params)
+{
+    merger m = {.adapter = adapter, .ctx = ctx};
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_adapter_merge_params", params));
+    if (dsi_adapter_folder(adapter) == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "ds_adapter_merge: expected an adapter that was opened from a folder");
+    }
+    DS_TRY(check_place(&m, params));
+    ds_status status = trace(&m, params->model_folder);
+    status = status < 0 ? status : open_weights(&m, params->model_folder);
+    status = status < 0 ? status : write_folder(&m, params);
+    close_all(&m);
+    return status;
+}
