@@ -184,6 +184,22 @@ static ds_status check_used(const rewriter *w)
 
 /* ---- cells ----------------------------------------------------------------------------------- */
 
+/* An embedding that is the output head too: PEFT would train a copy of it in one of the two places.
+ */
+static bool is_tied(const rewriter *w, ds_cell c)
+{
+    bool table = false, head = false;
+    for (ds_node i = 0; i < w->r.from->n_nodes; ++i) {
+        const dsi_node_info *node = &w->r.from->nodes[i];
+        if (node->op == &dsi_op_embedding) {
+            table = table || param_of(w->r.from, node, 0) == c;
+        } else {
+            head = head || param_of(w->r.from, node, 1) == c;
+        }
+    }
+    return table && head;
+}
+
 /* Weights of the model have no gradient, but for those that are trained whole. */
 static ds_status freeze(const rewriter *w)
 {
@@ -194,6 +210,12 @@ static ds_status freeze(const rewriter *w)
             return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
                            "adapter: %s is in target_modules and in modules_to_save; leave it out "
                            "of one",
+                           cell->name);
+        }
+        if (saved && is_tied(w, c)) {
+            return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                           "adapter: modules_to_save means %s, which is the output head too "
+                           "(tie_word_embeddings): PEFT would train a copy of one of the two",
                            cell->name);
         }
         if (is_model_param(cell) && !saved) {

@@ -10,7 +10,7 @@
 
 /* What must stay open while the generator lives. */
 typedef struct source {
-    ds_safetensors *st, *adapter; /* of the model and of its adapter, if there is one */
+    ds_safetensors *st, *adapter;  /* of the model and of its adapter, if there is one */
     const ds_safetensor **by_cell; /* NULL entries: not a parameter, or bound already */
     ds_checkpoint *ckpt;
 } source;

@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Adapters against PEFT (test/golden/adapter): ten steps of AdamW from a folder that PEFT wrote,
+ * the folder that comes out, merging, generation; what a frozen model does not have; fields of
+ * adapter_config.json that are refused by name. */
+#include "common/check.h"
+#include "common/scratch.h"
+#include "exec/exec.h"
+#include "train/engine.h"
+
+#include <deepspeed/data.h>
+#include <deepspeed/infer.h>
+#include <deepspeed/safetensors.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 10, ROWS = 4, SEQ = 48, PATH_BYTES = 1024 };
+
+#define GOLDEN DS_SOURCE_DIR "/test/golden/adapter/"
+
+static const struct {
+    const char *name, *model;
+} cases[] = {{"lora", "llama"}, {"rslora", "llama"}, {"saved", "llama"}, {"conv1d", "gpt2"}};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+static const char config_text[] =
+    "{\"train_micro_batch_size_per_gpu\": 4, \"gradient_clipping\": 0.0, \"optimizer\": {\"type\": "
+    "\"AdamW\", \"params\": {\"lr\": 1e-2, \"eps\": 1e-5, \"weight_decay\": 0.0}}}";
+
+static ds_ctx *ctx;
+
+/* A model, the rows, and an engine that trains an adapter (NULL: the model) of it. */
+typedef struct run {
+    ds_model *model;
+    ds_adapter *adapter;
+    ds_tokenizer *tokenizer;
+    ds_dataset *data;
+    ds_loader *loader;
+    ds_engine *engine;
+} run;
+
+static const char *path_of(char *text, const char *a, const char *b)
+{
+    (void)snprintf(text, PATH_BYTES, GOLDEN "%s%s", a, b);
+    return text;
+}
+
+static void open_model(const char *family, ds_model **model)
+{
+    char path[PATH_BYTES], name[64];
+    (void)snprintf(name, sizeof name, "models/%s", family);
+    CHECK_OK(ctx, ds_model_from_config(ctx, path_of(path, name, "/config.json"), model));
+}
+
+static void open_engine(run *r, const char *family)
+{
+    char folder[PATH_BYTES], name[64];
+    ds_config *config = NULL;
+    (void)snprintf(name, sizeof name, "models/%s", family);
+    CHECK_OK(ctx,
+             ds_config_load_text(ctx, "test", config_text, strlen(config_text), NULL, &config));
+    CHECK_OK(ctx, ds_config_resolve(config, 1, NULL));
+    const ds_engine_params params = {.model = r->model,
+                                     .config = config,
+                                     .seq_length = SEQ,
+                                     .seed = 3,
+                                     .weights = path_of(folder, name, ""),
+                                     .adapter = r->adapter};
+    CHECK_OK(ctx, ds_initialize(ctx, &params, &r->engine));
+    ds_config_destroy(&config);
+}
+
+/* adapter: taken over. */
+static void open_run(run *r, const char *family, ds_adapter *adapter)
+{
+    static const char *const files[] = {GOLDEN "rows.jsonl"};
+    *r = (run){.adapter = adapter};
+    open_model(family, &r->model);
+    CHECK_OK(ctx, ds_tokenizer_open(ctx, "bytes", &r->tokenizer));
+    const ds_dataset_params data = {
+        .files = files, .n_files = 1, .tokenizer = r->tokenizer, .seq_length = SEQ};
+    CHECK_OK(ctx, ds_dataset_open(ctx, &data, &r->data));
+    const ds_loader_params loader = {.batch = ROWS, .seq_length = SEQ};
+    CHECK_OK(ctx, ds_loader_create(ctx, r->data, &loader, &r->loader));
+    open_engine(r, family);
+}
+
+static void close_run(run *r)
+{
+    ds_engine_destroy(&r->engine);
+    ds_adapter_destroy(&r->adapter);
+    ds_loader_destroy(&r->loader);
+    ds_dataset_close(&r->data);
+    ds_tokenizer_close(&r->tokenizer);
+    ds_model_destroy(&r->model);
+}
+
+static ds_adapter *opened(const char *name, const char *which)
+{
+    char path[PATH_BYTES];
+    ds_adapter *adapter = NULL;
+    CHECK_OK(ctx, ds_adapter_open(ctx, path_of(path, name, which), &adapter));
+    return adapter;
+}
+
+static double step(run *r)
+{
+    ds_loader_batch b;
+    CHECK_OK(ctx, ds_loader_next(r->loader, &b));
+    const ds_named_tensor tensors[] = {{"input_ids", b.input_ids},
+                                       {"targets", b.targets},
+                                       {"positions", b.positions},
+                                       {"first", b.first}};
+    const ds_batch batch = {tensors, 4};
+    CHECK_OK(ctx, ds_engine_forward(r->engine, &batch));
+    const double loss = ds_engine_loss(r->engine);
+    CHECK_OK(ctx, ds_engine_backward(r->engine));
+    CHECK_OK(ctx, ds_engine_step(r->engine));
+    return loss;
+}
+
+/* The largest difference of the tensors of `want` and those of the same names in `got`. */
+static double difference(const char *got_path, const char *want_path, bool all)
+{
+    ds_safetensors *got = NULL;
+    ds_safetensors *want = NULL;
+    double most = 0.0;
+    CHECK_OK(ctx, ds_safetensors_open(ctx, got_path, &got));
+    CHECK_OK(ctx, ds_safetensors_open(ctx, want_path, &want));
+    assert_true(ds_safetensors_count(want) > 0);
+    assert_true(!all || ds_safetensors_count(got) == ds_safetensors_count(want));
+    for (size_t i = 0; i < ds_safetensors_count(want); ++i) {
+        const ds_safetensor *b = ds_safetensors_at(want, i);
+        const ds_safetensor *a = ds_safetensors_find(got, b->name);
+        assert_non_null(a);
+        assert_true(ds_shape_equal(a->meta.shape, b->meta.shape));
+        assert_int_equal(a->meta.dtype, DS_DTYPE_F32);
+        const float *x = a->data, *y = b->data;
+        for (int64_t k = 0; k < ds_shape_count(b->meta.shape); ++k) {
+            const double d = fabs((double)x[k] - (double)y[k]);
+            most = d > most ? d : most;
+        }
+    }
+    ds_safetensors_close(&got);
+    ds_safetensors_close(&want);
+    return most;
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static void ten_steps_as_peft(void **state)
+{
+    json_t *steps = json_load_file(GOLDEN "steps.json", 0, NULL);
+    assert_non_null(steps);
+    (void)state;
+    for (size_t i = 0; i < CASES; ++i) {
+        char *out = scratch_make();
+        char path[PATH_BYTES];
+        run r;
+        const json_t *losses = json_object_get(steps, cases[i].name);
+        open_run(&r, cases[i].model, opened(cases[i].name, "/start"));
+        CHECK_OK(ctx, ds_engine_save_adapter(r.engine, out)); /* as it was read */
+        assert_true(difference(scratch_path(out, "adapter_model.safetensors"),
+                               path_of(path, cases[i].name, "/start/adapter_model.safetensors"),
+                               true) == 0.0);
+        for (size_t s = 0; s < STEPS; ++s) {
+            const double want = json_real_value(json_array_get(losses, s));
+            assert_true(fabs(step(&r) - want) < 1e-5);
+        }
+        CHECK_OK(ctx, ds_engine_save_adapter(r.engine, out));
+        assert_true(difference(scratch_path(out, "adapter_model.safetensors"),
+                               path_of(path, cases[i].name, "/end/adapter_model.safetensors"),
+                               true) < 2e-5);
+        ds_adapter *again = NULL;
+        CHECK_OK(ctx, ds_adapter_open(ctx, out, &again));
+        ds_adapter_destroy(&again);
+        close_run(&r);
+        scratch_remove(out);
+    }
+    json_decref(steps);
+}
+
+static void merged_as_peft(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CASES; ++i) {
+        char *out = scratch_make();
+        char model[PATH_BYTES], name[64], want[PATH_BYTES];
+        ds_adapter *adapter = opened(cases[i].name, "/end");
+        (void)snprintf(name, sizeof name, "models/%s", cases[i].model);
+        ds_adapter_merge_params params = {.model_folder = path_of(model, name, ""),
+                                          .folder = scratch_path(out, "merged")};
+        CHECK_OK(ctx, ds_adapter_merge(ctx, adapter, &params));
+        assert_true(difference(scratch_path(out, "merged/model.safetensors"),
+                               path_of(want, cases[i].name, "/merged.safetensors"), false) < 1e-6);
+        params.folder = params.model_folder; /* what is read is not written */
+        CHECK_FAILS(ctx, ds_adapter_merge(ctx, adapter, &params), DS_ERR_ARG, "which is read");
+        ds_adapter_destroy(&adapter);
+        scratch_remove(out);
+    }
+}
+
+static void generates(const ds_model *model, const char *weights, const ds_adapter *adapter,
+                      float logits[256])
+{
+    static const uint32_t ids[] = {'o', 'n', 'e', ' ', 't', 'w', 'o', ' '};
+    const ds_generator_params params = {
+        .model = model, .weights = weights, .max_length = SEQ, .adapter = adapter};
+    ds_generator *g = NULL;
+    int64_t n = 0;
+    CHECK_OK(ctx, ds_generator_create(ctx, &params, &g));
+    CHECK_OK(ctx, ds_generator_prompt(g, ids, sizeof ids / sizeof ids[0]));
+    memcpy(logits, ds_generator_logits(g, &n), 256 * sizeof *logits);
+    assert_int_equal(n, 256);
+    ds_generator_destroy(&g);
+}
+
+/* Beside the model, merged into it, and by the engine that has it: the same text. */
+static void generation_has_it(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CASES; ++i) {
+        char *out = scratch_make();
+        char model[PATH_BYTES], name[64];
+        float beside[256], merged[256], plain[256];
+        run r;
+        open_run(&r, cases[i].model, opened(cases[i].name, "/end"));
+        (void)snprintf(name, sizeof name, "models/%s", cases[i].model);
+        const ds_adapter_merge_params params = {.model_folder = path_of(model, name, ""),
+                                                .folder = scratch_path(out, "merged")};
+        CHECK_OK(ctx, ds_adapter_merge(ctx, r.adapter, &params));
+        generates(r.model, model, r.adapter, beside);
+        generates(r.model, params.folder, NULL, merged);
+        generates(r.model, model, NULL, plain);
+        assert_true(check_relative_difference(beside, merged, 256) < 1e-5);
+        assert_true(check_relative_difference(beside, plain, 256) > 1e-3);
+        const ds_generator_params live = {.engine = r.engine, .max_length = SEQ};
+        ds_generator *g = NULL;
+        int64_t n = 0;
+        CHECK_OK(ctx, ds_generator_create(ctx, &live, &g));
+        CHECK_OK(ctx, ds_generator_prompt(
+                          g, (const uint32_t[]){'o', 'n', 'e', ' ', 't', 'w', 'o', ' '}, 8));
+        assert_memory_equal(ds_generator_logits(g, &n), beside, sizeof beside);
+        ds_generator_destroy(&g);
+        close_run(&r);
+        scratch_remove(out);
+    }
+}
+
+/* The frozen model has parameters and nothing else; A begins within its bounds, B at 0. */
+static void what_a_fresh_one_has(void **state)
+{
+    static const char *const targets[] = {"q_proj", "mlp.up_proj"};
+    const ds_adapter_params params = {.rank = 2, .targets = targets, .n_targets = 2};
+    static const ds_cell_kind kinds[] = {DS_CELL_GRAD, DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ,
+                                         DS_CELL_MASTER};
+    ds_adapter *adapter = NULL;
+    uint32_t n = 0;
+    run r, whole;
+    (void)state;
+    CHECK_OK(ctx, ds_adapter_create(ctx, &params, &adapter));
+    open_run(&r, "llama", adapter);
+    open_run(&whole, "llama", NULL);
+    for (ds_cell c = 0; c < ds_cells_count(r.engine->cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(r.engine->cells, c);
+        const bool own = strstr(cell->name, ".lora_") != NULL;
+        for (size_t k = 0; cell->kind == DS_CELL_PARAM && k < 4; ++k) {
+            const bool there = ds_cells_find(r.engine->cells, kinds[k], cell->name) != DS_NONE;
+            assert_true(!there || own);
+            assert_true(there || !own || kinds[k] == DS_CELL_MASTER);
+        }
+        if (cell->kind == DS_CELL_PARAM && own) {
+            const float *data = dsi_exec_host_view(r.engine->exec, c);
+            const bool is_a = strstr(cell->name, "lora_A") != NULL;
+            float most = 0.0f;
+            for (int64_t i = 0; i < ds_shape_count(cell->meta.shape); ++i) {
+                most = fabsf(data[i]) > most ? fabsf(data[i]) : most;
+            }
+            assert_true(is_a ? most > 0.15f && most <= 0.25f : most == 0.0f); /* 1/√16 */
+            ++n;
+        }
+    }
+    assert_int_equal(n, 8);
+    assert_true(ds_engine_planned_bytes(r.engine) < ds_engine_planned_bytes(whole.engine));
+    assert_true(step(&r) == step(&whole)); /* B is 0 */
+    CHECK_FAILS(ctx, ds_engine_save_16bit_model(r.engine, "/nowhere", NULL), DS_ERR_STATE,
+                "ds_engine_save_adapter");
+    CHECK_FAILS(ctx, ds_engine_save_adapter(whole.engine, "/nowhere"), DS_ERR_STATE,
+                "trains no adapter");
+    close_run(&r);
+    close_run(&whole);
+}
+
+/* Three steps, saved, two more: as five. The checkpoint has no frozen weight; another model,
+ * another adapter or none are refused. */
+static void resumed(void **state)
+{
+    char *out = scratch_make();
+    char tag[] = "global_step3";
+    float a[64], b[64];
+    static const char name[] = "model.layers.1.mlp.down_proj.lora_B.weight";
+    ds_checkpoint *c = NULL;
+    run r, s;
+    (void)state;
+    open_run(&r, "llama", opened("lora", "/start"));
+    open_run(&s, "llama", opened("lora", "/start"));
+    for (int i = 0; i < 3; ++i) {
+        (void)step(&r);
+    }
+    CHECK_OK(ctx, ds_engine_save_checkpoint(r.engine, out, tag, NULL));
+    CHECK_OK(ctx, ds_engine_load_checkpoint(s.engine, out, tag, NULL));
+    for (int i = 0; i < 2; ++i) {
+        (void)step(&r);
+        (void)step(&s);
+    }
+    CHECK_OK(ctx, ds_engine_get(r.engine, DS_CELL_PARAM, name, a, 64));
+    CHECK_OK(ctx, ds_engine_get(s.engine, DS_CELL_PARAM, name, b, 64));
+    assert_memory_equal(a, b, sizeof a);
+    CHECK_OK(ctx, ds_checkpoint_open(ctx, out, tag, &c));
+    assert_null(ds_checkpoint_find(c, "param", "model.embed_tokens.weight"));
+    assert_non_null(ds_checkpoint_find(c, "param", name));
+    const ds_checkpoint_export_params export = {.folder = scratch_path(out, "model"),
+                                                .model_folder = true};
+    CHECK_FAILS(ctx, ds_checkpoint_export(c, &export, NULL), DS_ERR_UNSUPPORTED, "adapter");
+    ds_checkpoint_close(&c);
+    float table[256 * 16];
+    CHECK_OK(ctx, ds_engine_get(s.engine, DS_CELL_PARAM, "model.norm.weight", table, 16));
+    table[3] += 1.0f;
+    CHECK_OK(ctx, ds_engine_set(s.engine, DS_CELL_PARAM, "model.norm.weight", table, 16));
+    CHECK_FAILS(ctx, ds_engine_load_checkpoint(s.engine, out, tag, NULL), DS_ERR_ARG,
+                "another model");
+    close_run(&s);
+    open_run(&s, "llama", opened("rslora", "/start"));
+    CHECK_FAILS(ctx, ds_engine_load_checkpoint(s.engine, out, tag, NULL), DS_ERR_ARG,
+                "was saved with the adapter");
+    close_run(&s);
+    open_run(&s, "llama", NULL);
+    CHECK_FAILS(ctx, ds_engine_load_checkpoint(s.engine, out, tag, NULL), DS_ERR_ARG,
+                "holds an adapter alone");
+    close_run(&s);
+    close_run(&r);
+    scratch_remove(out);
+}
+
+/* A field of adapter_config.json, as JSON, and words of the error. */
+static const struct {
+    const char *key, *value, *words;
+} refused[] = {
+    {"use_dora", "true", "\"use_dora\""},
+    {"lora_bias", "true", "\"lora_bias\""},
+    {"bias", "\"all\"", "\"bias\""},
+    {"target_parameters", "[\"experts.gate_up_proj\"]", "\"target_parameters\""},
+    {"layer_replication", "[[0, 2]]", "\"layer_replication\""},
+    {"trainable_token_indices", "[1]", "\"trainable_token_indices\""},
+    {"megatron_config", "{\"a\": 1}", "\"megatron_config\""},
+    {"alora_invocation_tokens", "[1]", "\"alora_invocation_tokens\""},
+    {"of_a_newer_version", "1", "\"of_a_newer_version\""},
+    {"init_lora_weights", "\"pissa\"", "\"init_lora_weights\""},
+    {"peft_type", "\"IA3\"", "\"peft_type\""},
+    {"task_type", "\"SEQ_CLS\"", "\"task_type\""},
+    {"r", "0", "\"r\""},
+    {"r", "\"8\"", "\"r\""},
+    {"lora_dropout", "1.0", "\"lora_dropout\""},
+    {"target_modules", "null", "\"target_modules\""},
+    {"target_modules", "[]", "\"target_modules\""},
+    {"target_modules", "\"(\"", "target_modules"},
+    {"target_modules", "[\"q_proj\", \"norm\"]", "model.norm"},
+    {"target_modules", "[\"q_proj\", \"mlp\"]", "mlp"},
+    {"target_modules", "[\"q_proj\", \"lm_head\"]", "lm_head"},
+    {"target_modules", "[\"q_proj\", \"embed_tokens\"]", "embed_tokens"},
+    {"target_modules", "[\"no_such\"]", "target_modules"},
+    {"target_modules", "[\"q_proj\", \"v_proj\"]", "down_proj"}, /* A tensor is left over */
+    {"target_modules", "[\"q_proj\", \"v_proj\", \"down_proj\", \"o_proj\"]",
+     "o_proj"},           /* lacks one */
+    {"r", "3", "lora_A"}, /* another shape */
+    {"modules_to_save", "[\"no_such\"]", "no_such"},
+    {"layers_pattern", "\"layers\"", "layers_pattern"},
+    {"rank_pattern", "{\"q_proj\": 0}", "rank_pattern"},
+};
+
+static void refused_by_name(void **state)
+{
+    char *out = scratch_make();
+    char model[PATH_BYTES], path[PATH_BYTES];
+    size_t n = 0;
+    (void)state;
+    char *weights = scratch_read(path_of(path, "lora/start/", "adapter_model.safetensors"), &n);
+    scratch_write(scratch_path(out, "adapter_model.safetensors"), weights, n);
+    free(weights);
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; ++i) {
+        json_t *config =
+            json_load_file(path_of(path, "lora/start/", "adapter_config.json"), 0, NULL);
+        json_t *value = json_loads(refused[i].value, JSON_DECODE_ANY, NULL);
+        assert_non_null(value);
+        (void)json_object_set_new(config, refused[i].key, value);
+        (void)json_dump_file(config, scratch_path(out, "adapter_config.json"), 0);
+        json_decref(config);
+        ds_adapter *adapter = NULL;
+        ds_status status = ds_adapter_open(ctx, out, &adapter);
+        const ds_adapter_merge_params params = {.model_folder = path_of(model, "models/llama", ""),
+                                                .folder = scratch_path(out, "merged")};
+        status = status < 0 ? status : ds_adapter_merge(ctx, adapter, &params);
+        if (status >= 0 || strstr(ds_ctx_error(ctx), refused[i].words) == NULL) {
+            fail_msg("%s: %s: %s", refused[i].key, refused[i].value,
+                     status >= 0 ? "accepted" : ds_ctx_error(ctx));
+        }
+        ds_adapter_destroy(&adapter);
+    }
+    scratch_remove(out);
+}
+
+static int open_ctx(void **state)
+{
+    (void)state;
+    ctx = check_ctx(2);
+    return 0;
+}
+
+static int close_ctx(void **state)
+{
+    (void)state;
+    ds_ctx_destroy(&ctx);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ten_steps_as_peft), cmocka_unit_test(merged_as_peft),
+        cmocka_unit_test(generation_has_it), cmocka_unit_test(what_a_fresh_one_has),
+        cmocka_unit_test(resumed),           cmocka_unit_test(refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, open_ctx, close_ctx);
+}

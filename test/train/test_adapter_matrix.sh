@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# labels: slow
+# Adapters by ds_train: the same bits in every ZeRO stage, with offload, recomputation, other threads, and saved and resumed on
+# another stage; the same to a tolerance under tensor parallelism; ds_generate, ds_plan, and what is refused.
+# Usage: test_adapter_matrix.sh BUILD
+set -euo pipefail
+build=$1
+golden=$DS_SOURCE_DIR/test/golden/adapter
+scratch=$(mktemp -d)
+[ -n "${KEEP:-}" ] || trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+fail() { echo "FAIL: $*" >&2; exit 1; }
+mkdir disk
+
+lora=(--lora 4 --lora_alpha 16 --lora_dropout 0.2 --lora_method rslora --modules_to_save norm)
+run() { # name, ranks, keys of the configuration, flags …
+    local name=$1 ranks=$2 keys=$3
+    shift 3
+    echo "{\"train_micro_batch_size_per_gpu\":2, \"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":1e-2}} $keys}" > "$name.json"
+    "$build/deepspeed" --num_gpus "$ranks" "$build/ds_train" --model "$golden/models/${model:-llama}" --tokenizer bytes \
+        --data "$golden/rows.jsonl" --seq_length 48 --deepspeed_config "$name.json" --lr_scheduler_type none "$@" > "$name.log" 2>&1 ||
+        { cat "$name.log"; fail "$name"; }
+}
+bits() { sha256sum < "$1/adapter_model.safetensors"; }
+same() { [ "$(bits "$1")" = "$want" ] || fail "$1 gives other weights than stage 0"; }
+shard='"stage3_param_persistence_threshold":0,"reduce_bucket_size":500'
+half='"bf16":{"enabled":true},'
+
+for model in llama gpt2; do
+    flags=("${lora[@]}")
+    [ $model = llama ] || flags=(--lora 2 --lora_targets c_attn c_fc mlp.c_proj --lora_dropout 0.1)
+    for stage in 0 1 2 3; do
+        run "z$stage" 2 ",$half \"zero_optimization\":{\"stage\":$stage,$shard}" --steps 6 --output "$model.z$stage" "${flags[@]}" \
+            --threads $((stage % 2 + 1))
+    done
+    want=$(bits $model.z0)
+    for stage in 1 2 3; do
+        same $model.z$stage
+    done
+    run recompute 2 ",$half \"activation_checkpointing\":{\"recompute\":\"full\"},\"zero_optimization\":{\"stage\":3,$shard}" \
+        --steps 6 --output $model.recompute "${flags[@]}"
+    same $model.recompute
+    run offload 2 ",$half \"zero_optimization\":{\"stage\":3,$shard,\"offload_param\":{\"device\":\"nvme\",\"nvme_path\":\"$scratch/disk\"},
+        \"offload_optimizer\":{\"device\":\"cpu\"}}" --steps 6 --output $model.offload "${flags[@]}"
+    same $model.offload
+    run resumed 2 ",$half \"zero_optimization\":{\"stage\":3,$shard}" --steps 6 --save_interval 3 --output $model.resumed "${flags[@]}"
+    rm -rf $model.resumed/global_step6 $model.resumed/adapter_*
+    echo -n global_step3 > $model.resumed/latest
+    run resumed 2 ",$half \"zero_optimization\":{\"stage\":1,$shard}" --steps 6 --output $model.resumed "${flags[@]}" --resume
+    same $model.resumed
+done
+# A checkpoint holds no frozen weight: its embedding alone would be 8 KiB.
+"$build/ds_checkpoint" inspect llama.z0 > inspect.log
+if grep -qE '(param|master) +.*embed_tokens' inspect.log; then fail "the frozen embedding is in the checkpoint"; fi
+grep -q 'layers.0.mlp.up_proj.lora_A.weight' inspect.log || fail "the adapter is not in the checkpoint"
+
+# Tensor parallelism: the layers are cut with their adapters, and learn the same.
+model=llama
+run one 1 '' --steps 4 --output tp.one --metrics one.jsonl --lora 4 --micro_batch 2
+run two 2 ',"tensor_parallel":{"autotp_size":2}' --steps 4 --output tp.two --metrics two.jsonl --lora 4 --micro_batch 2
+grep -q 'tensor parallel: 2 ranks share' two.log || fail "nothing is shared: $(cat two.log)"
+loss() { sed -nE 's/.*"loss":([^,]*).*/\1/p' "$1"; }
+paste <(loss one.jsonl) <(loss two.jsonl) | awk '{ d = $1 - $2; bad = bad || d > 1e-5 || d < -1e-5 } END { exit bad || NR != 4 }' ||
+    fail "tp learns another: $(paste <(loss one.jsonl) <(loss two.jsonl))"
+
+# Text of the adapter, beside the model and merged into it.
+"$build/ds_generate" --model "$golden/models/llama" --adapter "$golden/rslora/end" --tokenizer bytes --prompt "one two " \
+    --max_new_tokens 24 > beside.txt 2> /dev/null
+"$build/ds_checkpoint" merge "$golden/models/llama" "$golden/rslora/end" merged > /dev/null
+"$build/ds_generate" --model merged --tokenizer bytes --prompt "one two " --max_new_tokens 24 > merged.txt 2> /dev/null
+cmp beside.txt merged.txt || fail "merged, the text is another"
+"$build/ds_generate" --model "$golden/models/llama" --tokenizer bytes --prompt "one two " --max_new_tokens 24 > plain.txt 2> /dev/null
+if cmp -s beside.txt plain.txt; then fail "the adapter changes no text"; fi
+
+# The planner counts what is trained.
+"$build/ds_plan" --model "$golden/models/llama" --deepspeed_config one.json --seq_length 48 --lora 4 --json lora.json > /dev/null
+"$build/ds_plan" --model "$golden/models/llama" --deepspeed_config one.json --seq_length 48 --adapter "$golden/lora/start" > plan.txt
+"$build/ds_plan" --model "$golden/models/llama" --deepspeed_config one.json --seq_length 48 --json full.json > /dev/null
+trained() { sed -nE 's/.*"trainable": ([0-9]+).*/\1/p' "$1" | head -1; }
+[ "$(trained lora.json)" = 1856 ] && [ "$(trained full.json)" -gt 10000 ] ||
+    fail "trainable: $(trained lora.json) with an adapter, $(trained full.json) without"
+
+# What contradicts or is not there.
+refuses() { # words, flags …
+    local words=$1
+    shift
+    if "$build/ds_train" --model "$golden/models/llama" --tokenizer bytes --data "$golden/rows.jsonl" --seq_length 48 --steps 1 \
+        --deepspeed_config one.json "$@" > refused.log 2>&1; then fail "accepted: $*"; fi
+    grep -q -- "$words" refused.log || fail "$*: $(cat refused.log)"
+}
+refuses '--lora_alpha goes with --lora RANK' --lora_alpha 3
+refuses 'give one of them' --lora 2 --adapter "$golden/lora/start"
+refuses 'stands in the folder' --adapter "$golden/lora/start" --lora_targets q_proj
+refuses 'the target "nothing"' --lora 2 --lora_targets q_proj nothing
+refuses 'lm_head, the output head' --lora 2 --lora_targets q_proj lm_head
+refuses 'means no layer of this model' --adapter "$golden/conv1d/start"
+refuses 'was saved with the adapter' --lora 3 --output llama.z0 --resume
+refuses 'holds an adapter alone' --output llama.z0 --resume
+echo "all right"
