@@ -340,6 +340,11 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->train.loss = params->loss;
     spec->train.loss_user = params->loss_user;
     DS_TRY(read_preference(ctx, params, &spec->train.preference));
+    if (params->adapter != NULL && spec->train.preference.loss == DS_PREFERENCE_REWARD) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "a reward model with an adapter: its new head would be frozen, and PEFT's "
+                       "task_type is SEQ_CLS; train the model itself");
+    }
     DS_TRY(dsi_accel_choose(ctx, params->accelerator, &spec->accel));
     spec->isa = dsi_accel_isa(&spec->accel);
     return DS_OK;

@@ -42,7 +42,7 @@ struct ds_generator {
     uint32_t *order;     /* scratch of the sampler: vocab_size each */
     float *weight;
     const ds_adapter *adapter; /* NULL: none */
-    void *source; /* what the mapped weights live in; closed by weights.c */
+    void *source;              /* what the mapped weights live in; closed by weights.c */
     /* Layers shared by ranks (generator_ranks.c); NULL on one rank. */
     dsi_comm *comm;
     dsi_mesh_comms *mesh;

@@ -40,6 +40,7 @@ ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *f, const char *ba
                                       .n_modules_to_save = (uint32_t)f->saved.n,
                                       .base = base};
     *adapter_out = NULL;
+    DS_TRY(adapter_flags_check(ctx, f));
     if (f->folder != NULL) {
         return ds_adapter_open(ctx, f->folder, adapter_out);
     }

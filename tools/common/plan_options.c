@@ -40,7 +40,7 @@ static const char after[] =
     "not\n"
     "fit.";
 
-enum { NAMES = 28 };
+enum { NAMES = 35 };
 
 /* Flags that mean nothing to a command. */
 static const char *const foreign[][NAMES] = {
@@ -73,7 +73,14 @@ static const char *const foreign[][NAMES] = {
                        "simpo_gamma",
                        "desirable_weight",
                        "undesirable_weight",
-                       "center_rewards_coefficient"}};
+                       "center_rewards_coefficient",
+                       "lora",
+                       "lora_alpha",
+                       "lora_dropout",
+                       "lora_targets",
+                       "lora_method",
+                       "modules_to_save",
+                       "adapter"}};
 
 static ds_status refuse_foreign(ds_ctx *ctx, plan_command command, const dsi_arg *rows, size_t n)
 {
