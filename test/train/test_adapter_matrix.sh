@@ -96,6 +96,9 @@ refuses 'stands in the folder' --adapter "$golden/lora/start" --lora_targets q_p
 refuses 'the target "nothing"' --lora 2 --lora_targets q_proj nothing
 refuses 'lm_head, the output head' --lora 2 --lora_targets q_proj lm_head
 refuses 'means no layer of this model' --adapter "$golden/conv1d/start"
+cp -r "$golden/lora/start" own
+refuses 'which this run reads' --adapter own --output own
+cmp -s own/adapter_model.safetensors "$golden/lora/start/adapter_model.safetensors" || fail "the adapter that is read was written over"
 refuses 'was saved with the adapter' --lora 3 --output llama.z0 --resume
 refuses 'holds an adapter alone' --output llama.z0 --resume
 echo "all right"

@@ -106,8 +106,13 @@ static ds_status end_removal(const train_run *run)
 /* The folder is there, nobody else writes in it, and what is in it is no obstacle. */
 static ds_status enter(train_run *run)
 {
-    static const char *const names[] = {"latest", "config.json", "model.safetensors",
-                                        "model.safetensors.index.json", "tokenizer.json"};
+    static const char *const names[] = {"latest",
+                                        "config.json",
+                                        "model.safetensors",
+                                        "model.safetensors.index.json",
+                                        "tokenizer.json",
+                                        "adapter_config.json",
+                                        "adapter_model.safetensors"};
     const train_options *o = run->options;
     DS_TRY(o->resume_given ? DS_OK : dsi_folder_make(run->ctx, o->output));
     if (access(o->output, W_OK | X_OK) != 0) {

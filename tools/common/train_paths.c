@@ -122,7 +122,8 @@ static ds_status refuse(ds_ctx *ctx, const place *out, const char *how, const pl
 /* Names that an output folder is written with. */
 static bool is_written(const char *name)
 {
-    static const char *const names[] = {"config.json",
+    static const char *const names[] = {"adapter_config.json",
+                                        "config.json",
                                         "generation_config.json",
                                         "latest",
                                         "model.safetensors.index.json",
@@ -224,6 +225,7 @@ static ds_status compare_all(const train_run *run, const place *out)
     DS_TRY(hub_flag_spare(ctx, o->tokenizer_found, flag, out->path));
     DS_TRY(compare_with(ctx, out, "--model", o->model));
     DS_TRY(compare_with(ctx, out, "--model_config", o->model_config));
+    DS_TRY(compare_with(ctx, out, "--adapter", o->adapter.folder));
     return bytes ? DS_OK : compare_with(ctx, out, "--tokenizer", o->tokenizer);
 }
 
