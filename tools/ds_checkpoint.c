@@ -37,7 +37,8 @@ static const char about[] =
     "  merge MODEL ADAPTER OUT    writes the model folder that an adapter makes of MODEL (PEFT's\n"
     "                             folder, or ds_train --lora's)\n\n"
     "Without TAG the checkpoint is the one that DIR/latest names. DIR may also be a save folder of "
-    "DeepSpeed for Python (ZeRO stages 1 to 3, bf16 optimizer): inspect, verify, export and "
+    "DeepSpeed for Python (ZeRO stages 1 to 3, bf16 optimizer, universal): inspect, verify, export "
+    "and "
     "consolidate read it; consolidate makes a checkpoint of ours of it.";
 
 static const char after[] =
@@ -85,10 +86,10 @@ static int list(ds_ctx *ctx, const char *dir)
     if (status < 0) {
         return fail(ctx, status);
     }
-    if (n == 0 && ds_checkpoint_open(ctx, dir, NULL, &foreign) < 0 &&
-        dsi_ckpt_foreign(ctx, dir, NULL) < 0) {
-        ds_checkpoint_list_free(entries, n);
-        return fail(ctx, DS_ERR_UNSUPPORTED);
+    const ds_status opened = n == 0 ? ds_checkpoint_open(ctx, dir, NULL, &foreign) : DS_OK;
+    if (opened < 0 && (opened != DS_ERR_NOT_FOUND || dsi_ckpt_foreign(ctx, dir, NULL) < 0)) {
+        ds_checkpoint_list_free(entries, n); /* one of DeepSpeed for Python, damaged or not read */
+        return fail(ctx, opened);
     }
     (void)printf("%10s %10s  %-7s %s\n", "step", "size", "state", "tag");
     if (foreign != NULL) { /* of DeepSpeed for Python: the one that `latest` names */

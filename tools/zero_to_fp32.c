@@ -22,7 +22,8 @@ static const char about[] =
     "saved with: the master weights where there are any, else the parameters as fp32. "
     "CHECKPOINT_DIR is the folder with the file `latest`, or that of one checkpoint in it. "
     "Everything is streamed: memory is bounded by the largest tensor.\n\n"
-    "Checkpoints of DeepSpeed for Python are read, too: ZeRO stages 1 to 3 and its bf16 optimizer, "
+    "Checkpoints of DeepSpeed for Python are read, too: universal ones, ZeRO stages 1 to 3 and its "
+    "bf16 optimizer, "
     "of any number of data-parallel ranks.\n\n"
     "Files: model.safetensors, or model-00001-of-0000N.safetensors … with "
     "model.safetensors.index.json.";

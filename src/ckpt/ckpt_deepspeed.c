@@ -20,7 +20,7 @@ enum { NAME_BYTES = 96, MOST_RANKS = 65536 };
 
 bool dsi_ckpt_deepspeed_is(const char *folder)
 {
-    return dsi_ckpt_foreign_zero_ranks(folder) > 0;
+    return dsi_ckpt_foreign_zero_ranks(folder) > 0 || dsi_ckpt_foreign_universal(folder);
 }
 
 /* ---- files ---- */
@@ -261,10 +261,13 @@ static ds_status add_frozen(dsi_deepspeed *d)
 
 /* ---- shards ---- */
 
-static ds_status name_shard(dsi_deepspeed *d, const dsi_torch_file *file)
+ds_status dsi_deepspeed_shard(dsi_deepspeed *d, const dsi_torch_file *file, const char *prefix)
 {
     dsi_ckpt_shard *shard = &d->m->shards[d->m->n_shards];
-    shard->file = dsi_arena_strdup(d->m->arena, dsi_path_name(file->path));
+    const char *name = dsi_path_name(file->path);
+    char *below = prefix != NULL ? dsi_path_join(prefix, name) : NULL;
+    shard->file = dsi_arena_strdup(d->m->arena, below != NULL ? below : name);
+    free(below);
     shard->bytes = file->map.size;
     d->m->info.bytes += shard->bytes;
     ++d->m->n_shards;
@@ -287,7 +290,7 @@ static uint64_t digest_of(const dsi_deepspeed *d)
     return digest;
 }
 
-static ds_status own_map(dsi_deepspeed *d, dsi_ckpt_shard *shard, dsi_torch_file *file)
+ds_status dsi_deepspeed_own_map(dsi_deepspeed *d, dsi_ckpt_shard *shard, dsi_torch_file *file)
 {
     DS_TRY(dsi_safetensors_create(d->ctx, 1, &shard->st));
     shard->st->files[0].map = dsi_torch_take_map(file);
@@ -299,31 +302,17 @@ static ds_status own_map(dsi_deepspeed *d, dsi_ckpt_shard *shard, dsi_torch_file
 static ds_status own_maps(dsi_deepspeed *d)
 {
     for (uint32_t r = 0; r < d->n_ranks; ++r) {
-        DS_TRY(own_map(d, &d->m->shards[r], &d->optims[r]));
+        DS_TRY(dsi_deepspeed_own_map(d, &d->m->shards[r], &d->optims[r]));
     }
     for (uint32_t r = 0; r < d->n_models; ++r) {
-        DS_TRY(own_map(d, &d->m->shards[d->n_ranks + r], &d->models[r]));
+        DS_TRY(dsi_deepspeed_own_map(d, &d->m->shards[d->n_ranks + r], &d->models[r]));
     }
     return DS_OK;
 }
 
-static ds_status read_all(dsi_deepspeed *d)
+/* Order, and what all folders have. */
+static ds_status finish(dsi_deepspeed *d)
 {
-    DS_TRY(open_optims(d));
-    DS_TRY(read_stage(d));
-    DS_TRY(open_models(d));
-    d->m->shards =
-        dsi_arena_array(d->m->arena, (size_t)d->n_ranks + d->n_models, sizeof *d->m->shards);
-    if (d->m->shards == NULL) {
-        return no_memory(d);
-    }
-    for (uint32_t r = 0; r < d->n_ranks; ++r) {
-        DS_TRY(name_shard(d, &d->optims[r]));
-    }
-    for (uint32_t r = 0; r < d->n_models; ++r) {
-        DS_TRY(name_shard(d, &d->models[r]));
-    }
-    DS_TRY(d->stage == 3 ? dsi_deepspeed_zero3(d) : dsi_deepspeed_flat(d));
     DS_TRY(add_frozen(d));
     DS_TRY(dsi_deepspeed_states(d));
     qsort(d->m->tensors, d->m->n_tensors, sizeof *d->m->tensors, dsi_ckpt_compare_tensors);
@@ -338,23 +327,80 @@ static ds_status read_all(dsi_deepspeed *d)
     return own_maps(d);
 }
 
+/* Shards: the ranks' files, the models', then n more. */
+static ds_status make_shards(dsi_deepspeed *d, size_t n)
+{
+    d->m->shards =
+        dsi_arena_array(d->m->arena, (size_t)d->n_ranks + d->n_models + n, sizeof *d->m->shards);
+    if (d->m->shards == NULL) {
+        return no_memory(d);
+    }
+    for (uint32_t r = 0; r < d->n_ranks; ++r) {
+        DS_TRY(dsi_deepspeed_shard(d, &d->optims[r], NULL));
+    }
+    for (uint32_t r = 0; r < d->n_models; ++r) {
+        DS_TRY(dsi_deepspeed_shard(d, &d->models[r], NULL));
+    }
+    return DS_OK;
+}
+
+static ds_status read_ranks(dsi_deepspeed *d)
+{
+    DS_TRY(open_optims(d));
+    DS_TRY(read_stage(d));
+    DS_TRY(open_models(d));
+    DS_TRY(make_shards(d, 0));
+    DS_TRY(d->stage == 3 ? dsi_deepspeed_zero3(d) : dsi_deepspeed_flat(d));
+    return finish(d);
+}
+
+static ds_status read_universal(dsi_deepspeed *d)
+{
+    static const char *const optimizer[] = {"zero/optimizer_state.pt", NULL};
+    static const char *const models[] = {"mp_rank_%02u_model_states.pt",
+                                         "zero_pp_rank_%u_mp_rank_00_model_states.pt", NULL};
+    char **names = NULL;
+    size_t n = 0;
+    DS_TRY(open_file(d, optimizer, 0, &d->optims[0]));
+    const dsi_pickle *inner = dsi_pickle_get(d->optims[0].root, "optimizer_state_dict");
+    const bool whole = dsi_pickle_get(inner, "zero_stage") != NULL; /* of stage 3 */
+    d->states[0] = whole ? inner : d->optims[0].root;
+    (void)dsi_pickle_whole(dsi_pickle_get(d->states[0], "zero_stage"), &d->stage);
+    DS_TRY(open_file(d, models, 0, &d->models[0]));
+    d->n_models = 1;
+    char *zero = dsi_path_join(d->folder, "zero");
+    ds_status status = zero != NULL ? dsi_folder_list(d->ctx, zero, &names, &n) : no_memory(d);
+    free(zero);
+    if (status >= 0) {
+        status = make_shards(d, 3 * n);
+    }
+    if (status >= 0) {
+        status = dsi_deepspeed_universal(d, names, n);
+    }
+    dsi_names_free(names, n);
+    DS_TRY(status);
+    return finish(d);
+}
+
 ds_status dsi_ckpt_deepspeed_read(ds_ctx *ctx, const char *folder, const char *tag,
                                   dsi_ckpt_manifest *m)
 {
-    const int n = dsi_ckpt_foreign_zero_ranks(folder);
+    const bool universal = dsi_ckpt_foreign_universal(folder);
+    const int n = universal ? 1 : dsi_ckpt_foreign_zero_ranks(folder);
     if (n <= 0 || n > MOST_RANKS) {
         return ds_fail(ctx, DS_ERR_LIMIT, "%s has files of more than %d ranks", folder, MOST_RANKS);
     }
-    dsi_deepspeed d = {.ctx = ctx, .folder = folder, .m = m, .n_ranks = (uint32_t)n};
+    dsi_deepspeed d = {.ctx = ctx, .folder = folder, .m = m, .n_ranks = (uint32_t)n, .steps = -1.0};
     d.optims = calloc((size_t)n, sizeof *d.optims);
     d.models = calloc((size_t)n, sizeof *d.models);
     d.states = calloc((size_t)n, sizeof *d.states);
     m->foreign = true;
     m->info.tag = dsi_arena_strdup(m->arena, tag);
-    ds_status status =
-        d.optims != NULL && d.models != NULL && d.states != NULL && m->info.tag != NULL
-            ? read_all(&d)
-            : no_memory(&d);
+    const bool right =
+        d.optims != NULL && d.models != NULL && d.states != NULL && m->info.tag != NULL;
+    const ds_status status = !right      ? no_memory(&d)
+                             : universal ? read_universal(&d)
+                                         : read_ranks(&d);
     for (int r = 0; r < n && d.optims != NULL && d.models != NULL; ++r) {
         dsi_torch_close(&d.optims[r]);
         dsi_torch_close(&d.models[r]);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A folder of DeepSpeed for Python (ZeRO stages 1 to 3, BF16_Optimizer; data-parallel ranks) as a
- * manifest in memory, so that everything that reads a checkpoint reads it: inspect, export,
- * consolidate, a resume on any ranks. Called by ckpt_reader.c where a folder has no manifest.
+/* A folder of DeepSpeed for Python (ZeRO stages 1 to 3, BF16_Optimizer; data-parallel ranks; or a
+ * universal one) as a manifest in memory, so that everything that reads a checkpoint reads it:
+ * inspect, export, consolidate, a resume on any ranks. Called by ckpt_reader.c where a folder has
+ * no manifest.
  *
  * Each rank's flat partition becomes flat slices of the logical tensors, which point into the
  * mapped files; nothing is copied. Tensors: "master", "exp_avg", "exp_avg_sq" of what is trained,
@@ -24,7 +25,8 @@ typedef struct dsi_deepspeed {
     dsi_torch_file *models; /* [n_models]: 1, or n_ranks at stage 3 */
     uint32_t n_models;
     const dsi_pickle **states; /* [n_ranks]: optimizer_state_dict of each */
-    int64_t stage;             /* 1, 2 or 3; 0: BF16_Optimizer, which is cut as 1 */
+    double steps;  /* that the optimizer made, where a file of its own says so; else negative */
+    int64_t stage; /* 1, 2 or 3; 0: BF16_Optimizer, which is cut as 1 */
     size_t room_tensors, room_slices;
 } dsi_deepspeed;
 
@@ -52,6 +54,12 @@ ds_status dsi_deepspeed_end_tensor(dsi_deepspeed *d);
 int64_t dsi_deepspeed_count(const dsi_pickle *dims);
 /* The moments of group g of rank r, a dict; NULL. */
 const dsi_pickle *dsi_deepspeed_moments(const dsi_deepspeed *d, uint32_t rank, int64_t g);
+/* What a universal checkpoint holds; names: those in its folder zero. */
+ds_status dsi_deepspeed_universal(dsi_deepspeed *d, char *const *names, size_t n);
+/* One more shard in the manifest, which has room for it. prefix NULL: its plain file name. */
+ds_status dsi_deepspeed_shard(dsi_deepspeed *d, const dsi_torch_file *file, const char *prefix);
+/* The shard keeps the file's map; its values go. */
+ds_status dsi_deepspeed_own_map(dsi_deepspeed *d, dsi_ckpt_shard *shard, dsi_torch_file *file);
 /* The states as JSON. */
 ds_status dsi_deepspeed_states(dsi_deepspeed *d);
 

@@ -107,7 +107,7 @@ static double optimizer_steps(const dsi_deepspeed *d)
     const dsi_pickle *const places[] = {dsi_pickle_get(dsi_deepspeed_moments(d, 0, 0), "step"),
                                         dsi_pickle_get(d->states[0], "base_optimizer_state_step"),
                                         dsi_pickle_get(dsi_pickle_at(groups, 0), "step")};
-    double steps = -1.0;
+    double steps = d->steps;
     for (size_t i = 0; i < sizeof places / sizeof places[0] && steps < 0.0; ++i) {
         (void)dsi_pickle_number(places[i], &steps);
     }
@@ -183,14 +183,19 @@ static const char *optimizer_of(const dsi_deepspeed *d, const json_t *config)
 {
     const char *type =
         json_string_value(json_object_get(json_object_get(config, "optimizer"), "type"));
-    const dsi_pickle *moments = dsi_deepspeed_moments(d, 0, 0);
-    if (dsi_pickle_get(moments, "exp_avg") == NULL) {
+    bool first = false;
+    bool second = false;
+    for (size_t i = 0; i < d->m->n_tensors; ++i) {
+        first = first || strcmp(d->m->tensors[i].kind, "exp_avg") == 0;
+        second = second || strcmp(d->m->tensors[i].kind, "exp_avg_sq") == 0;
+    }
+    if (!first) {
         return type != NULL ? dsi_arena_strdup(d->m->arena, type) : "unknown";
     }
     if (type != NULL && strcasecmp(type, "lamb") == 0) {
         return "lamb";
     }
-    return dsi_pickle_get(moments, "exp_avg_sq") != NULL ? "adam" : "lion";
+    return second ? "adam" : "lion";
 }
 
 ds_status dsi_deepspeed_states(dsi_deepspeed *d)

@@ -116,6 +116,12 @@ int dsi_ckpt_foreign_zero_ranks(const char *folder)
     return plain ? f.n_data : 0;
 }
 
+bool dsi_ckpt_foreign_universal(const char *folder)
+{
+    foreign f;
+    return look_at_folder(folder, &f) && f.universal && !f.pipeline && !f.experts;
+}
+
 static ds_status fail_foreign(ds_ctx *ctx, const char *folder, const foreign *f)
 {
     static const char step[] = "global_step";
@@ -127,13 +133,13 @@ static ds_status fail_foreign(ds_ctx *ctx, const char *folder, const foreign *f)
                        : f->zero3    ? "ZeRO stage 3"
                        : f->zero     ? "ZeRO stage 1 or 2"
                                      : "without ZeRO";
-    if (f->zero && !f->pipeline && !f->experts && !f->universal && f->n_model == 1) {
+    if (!f->pipeline && !f->experts && (f->universal || (f->zero && f->n_model == 1))) {
         return ds_fail(ctx, DS_ERR_NOT_FOUND,
-                       "%s is a checkpoint of DeepSpeed for Python (ZeRO). ds_checkpoint, "
+                       "%s is a checkpoint of DeepSpeed for Python (ZeRO%s). ds_checkpoint, "
                        "zero_to_fp32 and ds_train --resume read it by its save folder and its tag, "
                        "%s; for anything else make a model folder of it with zero_to_fp32, the "
                        "model's config.json and its tokenizer",
-                       folder, name);
+                       folder, f->universal ? ", universal" : "", name);
     }
     return ds_fail(
         ctx, DS_ERR_UNSUPPORTED,

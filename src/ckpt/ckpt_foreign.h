@@ -4,6 +4,7 @@
 #define DSI_CKPT_FOREIGN_H
 
 #include <deepspeed/status.h>
+#include <stdbool.h>
 
 /* ERR_UNSUPPORTED when dir/tag (tag NULL or "": what `latest` names, dir itself, a folder in it) is
  * a checkpoint of DeepSpeed for Python, or dir a model folder with pickles alone; the message says
@@ -13,5 +14,8 @@ ds_status dsi_ckpt_foreign(ds_ctx *ctx, const char *dir, const char *tag);
 /* The number of data-parallel ranks by its files, where the folder is one of ZeRO alone (no
  * pipeline, no experts, one model-parallel rank, not universal); else 0. */
 int dsi_ckpt_foreign_zero_ranks(const char *folder);
+
+/* Whether it is a universal one (without pipeline layers and experts). */
+bool dsi_ckpt_foreign_universal(const char *folder);
 
 #endif

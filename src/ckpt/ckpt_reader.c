@@ -46,8 +46,12 @@ ds_status dsi_ckpt_read_latest(ds_ctx *ctx, const char *dir, char *tag)
         return ds_fail(ctx, DS_ERR_NOMEM, "out of memory reading %s", dir);
     }
     ds_status status = dsi_map_open(ctx, path, 0, &map);
-    if (status == DS_ERR_NOT_FOUND) {
-        status = ds_fail(ctx, DS_ERR_NOT_FOUND, "%s has no file 'latest'", dir);
+    if (status == DS_ERR_NOT_FOUND) { /* DeepSpeed's ds_to_universal writes a file of its own */
+        free(path);
+        path = dsi_path_join(dir, DSI_CKPT_LATEST "_universal");
+        status = path != NULL && dsi_map_open(NULL, path, 0, &map) == DS_OK
+                     ? DS_OK
+                     : ds_fail(ctx, DS_ERR_NOT_FOUND, "%s has no file 'latest'", dir);
     }
     if (status == DS_OK) {
         size_t n = map.size < 256 ? map.size : 255;

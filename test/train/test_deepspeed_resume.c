@@ -22,7 +22,7 @@
 
 enum { BEFORE = 3, AFTER = 5, SEQUENCES = 6, LENGTH = 12 };
 
-static const char *const forms[] = {"zero1", "zero2", "zero3", "bf16"};
+static const char *const forms[] = {"zero1", "zero2", "zero3", "bf16", "universal2", "universal3"};
 enum { N_FORMS = sizeof forms / sizeof forms[0] };
 
 static char *folder; /* of the unpacked forms */
@@ -290,6 +290,31 @@ static void refuses_damaged_folders(void **state)
     free(data);
 }
 
+static void refuses_damaged_universal_folders(void **state)
+{
+    static const char zero[] = "global_step3_universal/zero";
+    char dir[256];
+    char path[512];
+    char other[512];
+    size_t n = 0;
+    (void)snprintf(dir, sizeof dir, "%s/damaged", folder);
+    copy_form("universal2", dir);
+    (void)snprintf(path, sizeof path, "%s/%s/model.norm.weight/step.pt", dir, zero);
+    (void)snprintf(other, sizeof other, "%s/%s/model.norm.weight/exp_avg.pt", dir, zero);
+    char *data = scratch_read(other, &n);
+    scratch_write(path, data, n);
+    fails_to_open(*state, dir, DS_ERR_FORMAT, "model.norm.weight/step.pt holds no number");
+    assert_int_equal(unlink(path), 0);
+    (void)snprintf(path, sizeof path, "%s/%s/model.embed_tokens.weight/exp_avg.pt", dir, zero);
+    scratch_write(path, data, n);
+    fails_to_open(*state, dir, DS_ERR_SHAPE, "model.embed_tokens.weight/exp_avg.pt has not the");
+    free(data);
+    copy_form("universal3", dir);
+    (void)snprintf(path, sizeof path, "%s/%s/model.norm.weight/fp32.pt", dir, zero);
+    assert_int_equal(unlink(path), 0);
+    fails_to_open(*state, dir, DS_ERR_NOT_FOUND, "model.norm.weight/fp32.pt is missing");
+}
+
 static void finds_a_changed_byte(void **state)
 {
     char dir[256];
@@ -315,6 +340,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gives_deepspeeds_own_weights), cmocka_unit_test(goes_on_as_deepspeed),
-        cmocka_unit_test(refuses_damaged_folders), cmocka_unit_test(finds_a_changed_byte)};
+        cmocka_unit_test(refuses_damaged_folders), cmocka_unit_test(finds_a_changed_byte),
+        cmocka_unit_test(refuses_damaged_universal_folders)};
     return cmocka_run_group_tests(tests, unpack, remove_all);
 }

@@ -6,11 +6,12 @@
 
 A tiny Llama is trained for 3 steps and saved in each form; then 5 more steps are made, whose losses
 (mean of all ranks) are in NAME/losses.json, as is what DeepSpeed's own zero_to_fp32 makes of the
-folder (NAME/fp32.safetensors). config.json and batches.json (ids by step, rank) are shared. Folders
+folder (NAME/fp32.safetensors); universal2 and universal3 are what its ds_to_universal makes of zero2 and zero3. config.json and batches.json (ids by step, rank) are shared. Folders
 are packed as NAME.tar.gz.
 """
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -79,8 +80,24 @@ def pack(root, form):
         safetensors.torch.save_file({k: v.contiguous().clone() for k, v in state.items()}, os.path.join(out, "fp32.safetensors"))
     for name in ("zero_to_fp32.py", "zero_to_torch.py"):
         os.remove(os.path.join(out, name))
-    subprocess.run(["tar", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner", "-czf", form + ".tar.gz", form],
+    tar(root, form)
+
+
+def tar(root, name):
+    subprocess.run(["tar", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner", "-czf", name + ".tar.gz", name],
                    cwd=root, check=True)
+
+
+def universal(root, stage):
+    name = f"universal{stage}"
+    shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+    os.makedirs(os.path.join(root, name))
+    subprocess.run([sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state",
+                    "--input_folder", os.path.join(root, f"zero{stage}", "global_step3"),
+                    "--output_folder", os.path.join(root, name, "global_step3_universal")], check=True)
+    for file in ("losses.json", "fp32.safetensors"):
+        shutil.copy(os.path.join(root, f"zero{stage}", file), os.path.join(root, name))
+    tar(root, name)
 
 
 def main():
@@ -97,6 +114,8 @@ def main():
                         form, os.path.join(root, form)], check=True,
                        env={**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"})
         pack(root, form)
+    for stage in (2, 3):
+        universal(root, stage)
 
 
 if __name__ == "__main__":
