@@ -315,6 +315,47 @@ static void refuses_damaged_universal_folders(void **state)
     fails_to_open(*state, dir, DS_ERR_NOT_FOUND, "model.norm.weight/fp32.pt is missing");
 }
 
+/* A mutated pickle is refused, or read within its bounds, which the address sanitizer sees. */
+static void stays_inside_of_mutated_folders(void **state)
+{
+    static const char *const files[] = {"zero_pp_rank_1_mp_rank_00_optim_states.pt",
+                                        "zero_pp_rank_0_mp_rank_00_model_states.pt"};
+    const char *wanted = getenv("TORCH_MUTATIONS");
+    const long times = wanted != NULL ? atol(wanted) : 300;
+    char dir[256];
+    char path[512];
+    uint64_t seed = 5;
+    (void)snprintf(dir, sizeof dir, "%s/mutated", folder);
+    copy_form("zero3", dir);
+    for (long i = 0; i < times; ++i) {
+        size_t n = 0;
+        ds_checkpoint *c = NULL;
+        (void)snprintf(path, sizeof path, "%s/global_step3/%s", dir, files[i % 2]);
+        char *data = scratch_read(path, &n);
+        char *copy = malloc(n);
+        assert_non_null(copy);
+        memcpy(copy, data, n);
+        for (int k = 0; k < 3; ++k) {
+            seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+            copy[(seed >> 33) % 4096] ^= (char)(1 << (seed >> 20) % 8); /* the pickle is first */
+        }
+        scratch_write(path, copy, n);
+        if (ds_checkpoint_open(*state, dir, NULL, &c) == DS_OK) {
+            for (size_t t = 0; t < ds_checkpoint_count(c); ++t) {
+                float room[512];
+                const ds_checkpoint_tensor *tensor = ds_checkpoint_at(c, t);
+                if (ds_meta_bytes(tensor->meta) <= sizeof room) {
+                    (void)ds_checkpoint_read(c, tensor, NULL, tensor->meta.dtype, room);
+                }
+            }
+            ds_checkpoint_close(&c);
+        }
+        scratch_write(path, data, n);
+        free(copy);
+        free(data);
+    }
+}
+
 static void finds_a_changed_byte(void **state)
 {
     char dir[256];
@@ -338,9 +379,11 @@ static void finds_a_changed_byte(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gives_deepspeeds_own_weights), cmocka_unit_test(goes_on_as_deepspeed),
-        cmocka_unit_test(refuses_damaged_folders), cmocka_unit_test(finds_a_changed_byte),
-        cmocka_unit_test(refuses_damaged_universal_folders)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gives_deepspeeds_own_weights),
+                                       cmocka_unit_test(goes_on_as_deepspeed),
+                                       cmocka_unit_test(refuses_damaged_folders),
+                                       cmocka_unit_test(finds_a_changed_byte),
+                                       cmocka_unit_test(refuses_damaged_universal_folders),
+                                       cmocka_unit_test(stays_inside_of_mutated_folders)};
     return cmocka_run_group_tests(tests, unpack, remove_all);
 }
