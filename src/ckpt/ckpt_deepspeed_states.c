@@ -57,7 +57,8 @@ static json_t *to_json(const dsi_pickle *value, size_t *left)
     case DSI_PICKLE_INT:
         return json_integer(value->whole);
     case DSI_PICKLE_REAL:
-        return isfinite(value->real) ? json_real(value->real) : NULL;
+        return isfinite(value->real) ? json_real(value->real)
+                                     : json_null(); /* steps_per_print: inf */
     case DSI_PICKLE_TEXT:
         return dsi_pickle_text(value) != NULL ? json_string(value->text.data) : NULL;
     case DSI_PICKLE_TUPLE:
@@ -99,11 +100,17 @@ static ds_status counter(const dsi_deepspeed *d, const char *key, int64_t *value
                          key);
 }
 
-/* Steps that the optimizer made, by what its states say; -1: they do not. */
-static double optimizer_steps(const dsi_deepspeed *d)
+static const dsi_pickle *param_groups(const dsi_deepspeed *d)
 {
     const char *base = d->stage == 3 ? "optimizer_state_dict" : "base_optimizer_state";
     const dsi_pickle *groups = dsi_pickle_get(dsi_pickle_get(d->states[0], base), "param_groups");
+    return groups != NULL ? groups : dsi_pickle_get(d->states[0], "param_groups"); /* universal */
+}
+
+/* Steps that the optimizer made, by what its states say; -1: they do not. */
+static double optimizer_steps(const dsi_deepspeed *d)
+{
+    const dsi_pickle *groups = param_groups(d);
     const dsi_pickle *const places[] = {dsi_pickle_get(dsi_deepspeed_moments(d, 0, 0), "step"),
                                         dsi_pickle_get(d->states[0], "base_optimizer_state_step"),
                                         dsi_pickle_get(dsi_pickle_at(groups, 0), "step")};
@@ -112,6 +119,23 @@ static double optimizer_steps(const dsi_deepspeed *d)
         (void)dsi_pickle_number(places[i], &steps);
     }
     return steps;
+}
+
+/* Whether all that is trained has weight decay: 1, or with groups without it 0; -1: there is none,
+ * or the groups do not say. */
+static int decays_all(const dsi_deepspeed *d)
+{
+    const dsi_pickle *groups = param_groups(d);
+    size_t with = 0;
+    size_t without = 0;
+    for (size_t i = 0; i < dsi_pickle_count(groups); ++i) {
+        double decay = 0.0;
+        if (dsi_pickle_number(dsi_pickle_get(dsi_pickle_at(groups, i), "weight_decay"), &decay)) {
+            with += decay != 0.0;
+            without += decay == 0.0;
+        }
+    }
+    return with == 0 ? -1 : without == 0;
 }
 
 static ds_status add_engine(dsi_deepspeed *d)
@@ -131,10 +155,13 @@ static ds_status add_engine(dsi_deepspeed *d)
     }
     d->m->info.step = (uint64_t)steps;
     d->m->info.samples = (uint64_t)samples;
-    return add_state(d, "engine",
-                     json_pack("{s:I,s:I,s:I,s:f}", "global_steps", (json_int_t)steps,
-                               "skipped_steps", (json_int_t)skipped, "global_samples",
-                               (json_int_t)samples, "lr_override", -1.0));
+    json_t *engine =
+        json_pack("{s:I,s:I,s:I,s:f}", "global_steps", (json_int_t)steps, "skipped_steps",
+                  (json_int_t)skipped, "global_samples", (json_int_t)samples, "lr_override", -1.0);
+    if (decays_all(d) >= 0) {
+        (void)json_object_set_new(engine, "decay_all", json_integer(decays_all(d)));
+    }
+    return add_state(d, "engine", engine);
 }
 
 /* An attribute of the scaler as a whole number, or what it is without. */

@@ -511,14 +511,14 @@ static ds_status read_states(const ds_engine *engine, const ds_checkpoint *ckpt,
 static ds_status check_rules(const ds_engine *engine, const char *path, const dsi_host_state *state)
 {
     const bool targets = engine->spec.average == DS_AVERAGE_TARGETS;
-    if (state->has_rules && state->decay_all != engine->spec.decay_all) {
+    if (state->has_decay && state->decay_all != engine->spec.decay_all) {
         return ds_fail(engine->ctx, DS_ERR_CONFIG,
                        "%s was trained with weight decay on %s (decay_all), this run has it on %s; "
                        "resume with the same",
                        path, state->decay_all ? "all parameters" : "all but norms and biases",
                        engine->spec.decay_all ? "all" : "all but these");
     }
-    if (state->has_rules && state->average_targets != targets) {
+    if (state->has_average && state->average_targets != targets) {
         return ds_fail(engine->ctx, DS_ERR_CONFIG,
                        "%s was trained with the loss averaged over %s (loss_average), this run "
                        "averages over %s; resume with the same",
@@ -565,8 +565,7 @@ static void say_origin(const ds_engine *engine, const ds_checkpoint *ckpt)
     const char *origin = ds_checkpoint_state(ckpt, "origin");
     if (origin != NULL && ds_comm_rank(engine->comm) == 0) {
         ds_log(engine->ctx, DS_LOG_WARN,
-               "%s was saved by %s: its configuration is not compared with this run's, the seed "
-               "is this run's, and it holds no place in the data",
+               "%s was saved by %s: the seed is this run's, and it holds no place in the data",
                ds_checkpoint_get_info(ckpt)->path, origin);
     }
 }

@@ -10,6 +10,8 @@
 #include "base/context.h"
 #include "io/json_load.h"
 
+#include <deepspeed/config.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -284,9 +286,41 @@ static ds_status compare_defaults(walk *w, const json_t *saved, const json_t *ow
     return status;
 }
 
-ds_status dsi_engine_check_config(const ds_engine *engine, const ds_checkpoint *ckpt)
+/* What the configuration of DeepSpeed for Python comes to here, as ds_config_print gives it: from
+ * malloc; NULL where this library cannot take it, which is said. */
+static char *foreign_config(const ds_engine *engine, const ds_checkpoint *ckpt)
 {
-    const char *text = ds_checkpoint_state(ckpt, "config");
+    const char *text = ds_checkpoint_state(ckpt, "ds_config");
+    const char *origin = ds_checkpoint_state(ckpt, "origin");
+    ds_config *config = NULL;
+    char *printed = NULL;
+    json_error_t error;
+    if (text == NULL || origin == NULL) {
+        return NULL;
+    }
+    json_t *from = dsi_json_parse(origin, strlen(origin), 0, &error);
+    const uint32_t ranks = (uint32_t)json_integer_value(json_object_get(from, "ranks"));
+    json_decref(from);
+    const ds_config_params params = {.allow_unknown_keys = true};
+    ds_status status =
+        ds_config_load_text(engine->ctx, "ds_config", text, strlen(text), &params, &config);
+    if (status >= 0) {
+        status = ds_config_resolve(config, ranks > 0 ? ranks : 1, NULL);
+    }
+    if (status >= 0) {
+        status = ds_config_print(config, false, &printed);
+    }
+    if (status < 0 && ds_comm_rank(engine->comm) == 0) {
+        ds_log(engine->ctx, DS_LOG_WARN,
+               "%s: its configuration is not compared with this run's: %s",
+               ds_checkpoint_get_info(ckpt)->path, ds_ctx_error(engine->ctx));
+    }
+    ds_config_destroy(&config);
+    return printed;
+}
+
+static ds_status check_config(const ds_engine *engine, const ds_checkpoint *ckpt, const char *text)
+{
     walk w = {.engine = engine, .checkpoint = ds_checkpoint_get_info(ckpt)->path};
     json_error_t error;
     if (text == NULL || engine->config_text == NULL) {
@@ -316,6 +350,15 @@ ds_status dsi_engine_check_config(const ds_engine *engine, const ds_checkpoint *
     }
     json_decref(saved);
     json_decref(own);
+    return status;
+}
+
+ds_status dsi_engine_check_config(const ds_engine *engine, const ds_checkpoint *ckpt)
+{
+    const char *own = ds_checkpoint_state(ckpt, "config");
+    char *foreign = own == NULL ? foreign_config(engine, ckpt) : NULL;
+    const ds_status status = check_config(engine, ckpt, own != NULL ? own : foreign);
+    free(foreign);
     return status;
 }
 

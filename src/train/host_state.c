@@ -82,12 +82,14 @@ static ds_status take_rules(const section *s, dsi_host_state *state)
 {
     int64_t decay_all = 0;
     int64_t average_targets = 0;
-    state->has_rules = json_object_get(s->json, "decay_all") != NULL;
-    if (!state->has_rules) {
-        return DS_OK;
+    state->has_decay = json_object_get(s->json, "decay_all") != NULL;
+    state->has_average = json_object_get(s->json, "average_targets") != NULL;
+    if (state->has_decay) {
+        DS_TRY(whole(s, "decay_all", 0, &decay_all));
     }
-    DS_TRY(whole(s, "decay_all", 0, &decay_all));
-    DS_TRY(whole(s, "average_targets", 0, &average_targets));
+    if (state->has_average) {
+        DS_TRY(whole(s, "average_targets", 0, &average_targets));
+    }
     state->decay_all = decay_all != 0;
     state->average_targets = average_targets != 0;
     return DS_OK;

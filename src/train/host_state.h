@@ -18,7 +18,7 @@ typedef struct dsi_host_state {
     bool zenflow; /* the rest is there: see dsi_zenflow_state */
     bool chosen, late;
     int64_t waiting, chosen_updates, rest_updates;
-    bool has_rules; /* older checkpoints lack the two */
+    bool has_decay, has_average; /* older checkpoints, and those of others, lack them */
     bool decay_all, average_targets;
 } dsi_host_state;
 

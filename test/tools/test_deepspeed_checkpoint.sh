@@ -34,14 +34,19 @@ mkdir tok
     printf '},"merges":[]},"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true}}'
 } > tok/tokenizer.json
 for _ in {1..100}; do printf 'thequickbrownfoxABCjumpsoverthelazydog'; done > q.txt
-echo '{"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}, "zero_optimization": {"stage": 3}}' > ds.json
-train=("$bin/ds_train" --model_config "$golden/config.json" --tokenizer tok --data q.txt --seq_length 12 --threads 1 --deepspeed_config ds.json --decay_all)
+echo '{"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "betas": [0.9, 0.95], "weight_decay": 0.1}}, "zero_optimization": {"stage": 3}}' > ds.json
+train=("$bin/ds_train" --model_config "$golden/config.json" --tokenizer tok --data q.txt --seq_length 12 --threads 1 --deepspeed_config ds.json)
+no_decay=("${train[@]}")
+train+=(--decay_all)
 check begin 0 'resumed after step 3' "${train[@]}" --output out --steps 5 --resume ./zero2
 check named 0 'resumed after step 3' "${train[@]}" --output out2 --steps 5 --resume zero3/global_step3
 check universal 0 'resumed after step 3' "${train[@]}" --output out5 --steps 5 --resume ./universal3
+check decay 1 'was trained with weight decay on all parameters' "${no_decay[@]}" --output out6 --steps 5 --resume ./zero2
 check on 0 'resumed after step 5' "${train[@]}" --output out --steps 7 --resume
 check beside 1 "none has no file .latest" "${train[@]}" --output out3 --steps 5 --resume ./none
 [ -f zero2/latest ] && [ "$(cat zero2/latest)" = global_step3 ] || { echo "FAILED: the folder that was begun from has changed"; failed=1; }
-sed -i 's/AdamW/Lion/' ds.json
+sed -i 's/0.95/0.999/' ds.json
+check betas 1 'global_step3 was saved with optimizer.params.betas' "${train[@]}" --output out4 --steps 5 --resume ./zero2
+sed -i 's/0.999/0.95/; s/AdamW/Lion/' ds.json
 check other 1 'was saved with the optimizer adam, the configuration asks for lion' "${train[@]}" --output out4 --steps 5 --resume ./zero2
 exit "$failed"

@@ -188,8 +188,9 @@ static void print_config(char *text, size_t n, uint32_t n_ranks, int stage, bool
                    "[0.9, 0.95], \"eps\": 1e-8, \"weight_decay\": 0.1}}, \"scheduler\": {\"type\": "
                    "\"WarmupLR\", \"params\": {\"warmup_min_lr\": 0, \"warmup_max_lr\": 1e-2, "
                    "\"warmup_num_steps\": 6, \"warmup_type\": \"linear\"}}, "
-                   "\"zero_optimization\": {\"stage\": %d}, \"bf16\": {\"enabled\": %s}}",
-                   SEQUENCES / n_ranks, stage, bf16 ? "true" : "false");
+                   "\"zero_optimization\": {\"stage\": %d}, \"bf16\": {\"enabled\": %s}%s}",
+                   SEQUENCES / n_ranks, stage, bf16 ? "true" : "false",
+                   bf16 ? ", \"data_types\": {\"grad_accum_dtype\": \"fp32\"}" : "");
 }
 
 /* A form resumed on so many ranks at a stage; the largest relative difference of its losses. */
