@@ -17,7 +17,7 @@ class Flag:
     """name with dashes; word of its value ("" for a switch); may: {"ranks": …, "resume": …} of same, content, noticed, free."""
 
     def __init__(self, line, doc, heading):
-        found = re.match(r"--(\w+)(?: ([^ \[(]\S*|\[\w+\]))?(?:  \(([^)]*)\))?(?:  \[(.*)\])?$", line)
+        found = re.match(r"--(\w+)(?: ([^ \[(]\S*|\[[\w|]+\]))?(?:  \(([^)]*)\))?(?:  \[(.*)\])?$", line)
         self.name, self.word, choices, self.default = "--" + found[1], found[2] or "", found[3], found[4]
         self.choices = (choices or (self.word if "|" in self.word and self.word.islower() else "")).split("|")
         text = " ".join(doc)
@@ -40,7 +40,7 @@ class Flag:
         kinds = {"N": lambda: str(rng.randrange(1, 9)), "T": lambda: str(rng.choice([8, 16, 24, 40])),
                  "X": lambda: rng.choice(["0.5", "0.25", "0.125"]), "F": lambda: rng.choice(["0.25", "0.3", "0.5"]),
                  "A:B": lambda: rng.choice(["1", "1:2"]), "TEXT": lambda: rng.choice(["Once", "a b"]), "NAME": lambda: rng.choice(["chatml", "cosine", "adamw_torch"]),
-                 "PATTERN…": lambda: rng.choice(["*norm*", "*.0.*"]), "[TAG]": lambda: rng.choice(["", "global_step1"]),
+                 "PATTERN…": lambda: rng.choice(["*norm*", "*.0.*"]), "[TAG|FOLDER]": lambda: rng.choice(["", "global_step1"]),
                  "DIR": lambda: "other_out", "FIELD=COLUMN,…": lambda: "text=content", "JSON": lambda: "{}"}
         kind = kinds.get(self.word, lambda: "f" + self.word.removeprefix("FILE") if self.word.startswith("FILE") else "x")
         while True:
