@@ -4,8 +4,8 @@
  * A download that was broken off shows itself in four ways, each an error that names the file: a
  * link without its blob; a file of trees/COMMIT.json that is not there; a shard that the index of
  * the weights names and that is not there; where no such list of files is, a blob ".incomplete"
- * whose whole blob is not there. Files that nothing here reads (pytorch_model.bin, onnx/…) may
- * lack.
+ * whose whole blob is not there. Files that nothing here reads (onnx/…) may lack;
+ * pytorch_model.bin too, which may stand beside safetensors: its reader says when it is missing.
  */
 #include "io/file.h"
 #include "io/hub.h"
