@@ -27,8 +27,8 @@ typedef struct dsi_zenflow_spec {
     bool overlap; /* the rest is updated concurrently with the next steps, one update late */
 } dsi_zenflow_spec;
 
-/* 1-bit Adam: in the warm-up Adam of the mean gradient; behind it the second moment is frozen, and
- * what ranks exchange is the first moment, as signs. docs/internals/onebit.md. */
+/* 1-bit optimizers: in the warm-up Adam or LAMB of the mean gradient; behind it the second moment
+ * is frozen, and what ranks exchange is the first moment, as signs. docs/internals/onebit.md. */
 typedef struct dsi_onebit_spec {
     bool on;
     int64_t freeze_step;                             /* updates of the warm-up */
