@@ -42,7 +42,9 @@ typedef struct ds_trace {
     const ds_preference *preference; /* TRAIN, EVAL: ds_nn_linear_cross_entropy makes this loss of
                                         the rows, and there is no dropout; borrowed for the life of
                                         the tracer; default NULL: cross entropy */
-    DS_RESERVED(6);
+    int64_t sequence_ranks; /* ranks that share each sequence: the loss is divided by the targets
+                               that all of them have together; default 0: none */
+    DS_RESERVED(5);
 } ds_trace;
 
 /* A tracer over a graph, borrowed for its life. trace is copied. */

@@ -10,6 +10,7 @@
 #include "pass/memory.h"
 #include "pass/remat.h"
 #include "pass/vocab_parts.h"
+#include "place/sequence_rules.h"
 #include "place/tensor_rules.h"
 
 #include <stdlib.h>
@@ -19,8 +20,9 @@ enum { MAX_CELLS = 1 << 20, MAX_SLOT_RANGES = 4096 };
 
 typedef struct maker {
     const dsi_rank_request *request;
-    dsi_engine_spec spec; /* as the memory choice in force has it */
-    dsi_place_on *tensor; /* per logical cell; NULL: no layer is sharded */
+    dsi_engine_spec spec;   /* as the memory choice in force has it */
+    dsi_place_on *tensor;   /* per logical cell; NULL: no layer is sharded */
+    dsi_place_on *sequence; /* per logical cell; NULL: each rank has whole sequences */
     dsi_rank_plan plan;
 } maker;
 
@@ -51,11 +53,18 @@ static size_t forward_ahead(const dsi_offload_spec *offload)
     return behind < SIZE_MAX - own ? own + behind : SIZE_MAX;
 }
 
+static int64_t sequence_ranks(const maker *m)
+{
+    const uint32_t sp = m->spec.zero.mesh.size[DSI_AXIS_SP];
+    return sp > 1 ? sp : 1;
+}
+
 /* Ranks that share the heads of attention, for the trace. */
 static int64_t head_ranks(const maker *m)
 {
-    const uint32_t tp = m->spec.zero.mesh.size[DSI_AXIS_TP];
-    return tp > 1 && !m->spec.no_shards ? tp : 0;
+    const uint32_t tp = m->spec.no_shards ? 1 : m->spec.zero.mesh.size[DSI_AXIS_TP];
+    const int64_t ranks = (int64_t)tp * sequence_ranks(m);
+    return ranks > 1 ? ranks : 0;
 }
 
 static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
@@ -63,6 +72,8 @@ static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
     const dsi_train_spec *train = &m->spec.train;
     ds_trace how = dsi_train_trace(train, mode);
     how.head_ranks = head_ranks(m);
+    how.sequence_ranks = sequence_ranks(m);
+
     DS_TRY(dsi_forward_graph(m->request->model, &how, train->loss, train->loss_user, m->plan.cells,
                              graph_out));
     ds_status status = dsi_compress_graph(train->compression, graph_out, NULL);
@@ -119,6 +130,20 @@ static ds_status keep(maker *m, const ds_graph *graph, ds_graph **out)
     return status;
 }
 
+/* Which inputs of a graph sp shards along the sequence. Those of other graphs stay as they are. */
+static ds_status share_sequences(maker *m, const ds_graph *graph)
+{
+    if (m->spec.zero.mesh.size[DSI_AXIS_SP] <= 1) {
+        return DS_OK;
+    }
+    if (m->sequence == NULL) {
+        m->sequence = calloc(MAX_CELLS, sizeof *m->sequence);
+    }
+    return m->sequence == NULL ? ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan")
+                               : dsi_sequence_rules(graph, &m->spec.zero.mesh,
+                                                    m->spec.train.seq_length, m->sequence);
+}
+
 /* From a logical graph to this rank's plan: cut the vocabulary, fuse, recompute or keep, cut over
  * the ranks, sort for early updates, offload, lower. */
 static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool backward,
@@ -147,6 +172,8 @@ static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool b
     if (m->spec.zero.mesh.n_ranks > 1) {
         dsi_zero_spec zero = m->spec.zero;
         zero.tensor = m->tensor;
+        DS_TRY_GOTO(status, share_sequences(m, graph), done);
+        zero.sequence = m->sequence;
         DS_TRY_GOTO(status, dsi_zero_lower(graph, &zero, m->plan.local, &made[LOCAL]), done);
         graph = made[LOCAL];
     }
@@ -371,6 +398,7 @@ static ds_status build_plans(maker *m)
     ds_graph *graph = NULL;
     m->spec.train.head_ranks = head_ranks(m);
     m->spec.train.onebit.n_ranks = dsi_mesh_data_size(&m->spec.zero.mesh);
+    m->spec.train.sequence_ranks = sequence_ranks(m);
     DS_TRY(dsi_train_graph(m->request->model, &m->spec.train, m->plan.cells, &graph, &m->plan.own));
     ds_status status = find_residencies(m);
     if (status >= 0) {
@@ -391,6 +419,7 @@ static ds_status place_cells(maker *m)
     }
     dsi_zero_spec zero = m->spec.zero;
     zero.tensor = m->tensor;
+    zero.sequence = m->sequence;
     dsi_zero_rules(&zero, m->plan.cells, m->plan.places);
     return DS_OK;
 }
@@ -412,6 +441,7 @@ ds_status dsi_rank_plan_build(ds_ctx *ctx, const dsi_rank_request *request, dsi_
     maker m = {.request = request, .spec = *request->spec, .plan = {.ctx = ctx}};
     const ds_status status = build(&m);
     free(m.tensor);
+    free(m.sequence);
     if (status < 0) {
         dsi_rank_plan_free(&m.plan);
         return status;

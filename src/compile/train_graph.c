@@ -456,6 +456,7 @@ ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode)
                       .seq_length = spec->seq_length,
                       .mlp_rows = spec->mlp_rows,
                       .head_ranks = spec->head_ranks,
+                      .sequence_ranks = spec->sequence_ranks,
                       .preference =
                           spec->preference.loss != DS_PREFERENCE_NONE ? &spec->preference : NULL};
 }

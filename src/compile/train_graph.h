@@ -49,6 +49,7 @@ typedef struct dsi_train_spec {
     ds_dtype state_dtype;      /* of moments: f32, or bf16 */
     bool master;               /* keep fp32 weights beside 16-bit parameters */
     int64_t head_ranks;        /* ranks that share the heads of attention; 0: one */
+    int64_t sequence_ranks;    /* ranks that share each sequence; 0: one */
     int64_t mlp_rows;          /* tokens of a tile of the feed-forward parts; 0: not tiled */
     int64_t batch, seq_length; /* of a micro-batch: samples, tokens a row */
     ds_preference preference;  /* loss NONE: cross entropy */

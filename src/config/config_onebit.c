@@ -25,6 +25,12 @@ void dsi_config_onebit(dsi_eval *eval)
                        ": signs are of whole tensors; change one of them",
                        name, v->tensor_parallel);
     }
+    if (v->sequence_parallel > 1) {
+        dsi_item_error(eval, dsi_item_find(eval, "sequence_parallel_size"),
+                       "expected 1 with optimizer.type %s, found %" PRIu32
+                       ": signs are of ranks with samples of their own; change one of them",
+                       name, v->sequence_parallel);
+    }
     if (v->gradient_sum) {
         dsi_item_error(eval, dsi_item_find(eval, "gradient_allreduce_op"),
                        "expected \"mean\" with optimizer.type %s, found \"sum\"; change one of "

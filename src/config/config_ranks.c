@@ -7,7 +7,29 @@
 #include <strings.h>
 
 #define TP_KEY      "tensor_parallel.autotp_size"
+#define SP_KEY      "sequence_parallel_size"
 #define TP_SIZE_KEY "tensor_parallel.tensor_parallel.tp_size"
+
+/* The size of an axis of which a key asks for `size` ranks, of `ranks`; 0: it is none, and said. */
+static uint32_t divisor(dsi_eval *eval, const char *key, int64_t size, uint32_t ranks)
+{
+    if (size < 2) {
+        return 1;
+    }
+    if (ranks % size == 0) {
+        return (uint32_t)size;
+    }
+    int64_t nearest = size < ranks ? size : ranks;
+    while (ranks % nearest != 0) {
+        --nearest;
+    }
+    dsi_item_error(eval, dsi_item_find(eval, key),
+                   "expected a divisor of the %s, %" PRIu32 ", found %" PRId64
+                   "; the nearest below is %" PRId64,
+                   ranks == eval->world_size ? "world size" : "world size / " TP_KEY, ranks, size,
+                   nearest);
+    return 0;
+}
 
 /* The world without the axes whose ranks have the same samples, as DeepSpeed counts it. A number
  * that does not divide the world is said once: the rest then is as before the world is known. */
@@ -15,30 +37,40 @@ void dsi_config_data_ranks(dsi_eval *eval)
 {
     ds_config_values *v = eval->values;
     const int64_t tp = dsi_item_int(eval, TP_KEY, 0);
+    const int64_t sp = dsi_item_int(eval, SP_KEY, 0);
     v->tensor_parallel = 1;
-    v->data_ranks = eval->world_size;
+    v->sequence_parallel = 1;
+    v->data_ranks = v->zero_ranks = eval->world_size;
     const int64_t other = dsi_item_int(eval, TP_SIZE_KEY, 1);
     if (other > 1 && other != tp) {
         dsi_item_error(eval, dsi_item_find(eval, TP_SIZE_KEY),
                        "expected 1 or " TP_KEY ", %" PRId64 ", found %" PRId64, tp, other);
     }
-    if (eval->world_size == 0 || tp < 2) {
+    if (eval->world_size == 0) {
         return;
     }
-    v->data_ranks = 0;
-    if (eval->world_size % tp == 0) {
-        v->tensor_parallel = (uint32_t)tp;
-        v->data_ranks = eval->world_size / v->tensor_parallel;
-    } else {
-        dsi_item_error(eval, dsi_item_find(eval, TP_KEY),
-                       "expected a divisor of the world size, %" PRIu32 ", found %" PRId64,
-                       eval->world_size, tp);
+    v->tensor_parallel = divisor(eval, TP_KEY, tp, eval->world_size);
+    v->sequence_parallel = v->tensor_parallel > 0
+                               ? divisor(eval, SP_KEY, sp, eval->world_size / v->tensor_parallel)
+                               : 0;
+    if (v->sequence_parallel == 0) { /* said once */
+        v->data_ranks = v->zero_ranks = 0;
+        v->tensor_parallel = v->tensor_parallel > 0 ? v->tensor_parallel : 1;
+        v->sequence_parallel = 1;
+        return;
     }
+    v->zero_ranks = eval->world_size / v->tensor_parallel;
+    v->data_ranks = v->zero_ranks / v->sequence_parallel;
 }
 
 const char *dsi_config_data_text(const dsi_eval *eval)
 {
-    return eval->values->tensor_parallel > 1 ? "world size / " TP_KEY : "world size";
+    const bool tp = eval->values->tensor_parallel > 1;
+    const bool sp = eval->values->sequence_parallel > 1;
+    return tp && sp ? "world size / " TP_KEY " / " SP_KEY
+           : tp     ? "world size / " TP_KEY
+           : sp     ? "world size / " SP_KEY
+                    : "world size";
 }
 
 static void reduction(dsi_eval *eval)
@@ -66,13 +98,14 @@ static void overlap(dsi_eval *eval)
 
 static void shards_divide(dsi_eval *eval, const char *path, bool clamp)
 {
-    const int64_t ranks = eval->values->data_ranks;
+    const int64_t ranks = eval->values->zero_ranks;
     int64_t size = dsi_item_int(eval, path, 0);
     size = clamp && size > ranks ? ranks : size;
     if (ranks != 0 && size > 1 && ranks % size != 0) {
         dsi_item_error(eval, dsi_item_find(eval, path),
                        "expected a divisor of the %s, %" PRId64 ", found %" PRId64,
-                       dsi_config_data_text(eval), ranks, size);
+                       eval->values->tensor_parallel > 1 ? "world size / " TP_KEY : "world size",
+                       ranks, size);
     }
 }
 
@@ -122,7 +155,7 @@ static void many_ranks(dsi_eval *eval)
         {"zero_optimization.allgather_sequential", true,
          "prefetch_bucket_size and overlap_comm decide what is gathered at a time"},
     };
-    if (eval->values->data_ranks < 2) {
+    if (eval->values->zero_ranks < 2) {
         return;
     }
     for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; ++i) {
@@ -139,7 +172,7 @@ static void many_ranks(dsi_eval *eval)
         if (dsi_item_true(eval, switches[i])) {
             dsi_item_error(eval, dsi_item_find(eval, switches[i]),
                            "expected false on %" PRIu32 " ranks, found true: it is not built yet",
-                           eval->values->data_ranks);
+                           eval->values->zero_ranks);
         }
     }
 }
@@ -167,7 +200,7 @@ static void group_goes(dsi_eval *eval, const char *path, const char *why)
 static void groups(dsi_eval *eval)
 {
     const ds_config_zero *zero = &eval->values->zero;
-    const bool several = eval->values->data_ranks > 1;
+    const bool several = eval->values->zero_ranks > 1;
     const bool mics = zero->mics_shard_size > 0 && several;
     const bool hpz = zero->hpz_partition_size > 1 && several;
     if (mics) {

@@ -224,9 +224,11 @@ struct ds_elastic_params; /* see elasticity.h */
 typedef struct ds_config_values {
     ds_config_batch batch;
     uint32_t world_size;
-    uint32_t tensor_parallel; /* ranks that share each layer and have the same samples; 1: none */
+    uint32_t sequence_parallel; /* ranks that share each sequence; 1: none */
+    uint32_t tensor_parallel;   /* ranks that share each layer and have the same samples; 1: none */
     bool tp_overlap_comm;
     uint32_t data_ranks; /* of the world: those that have samples of their own */
+    uint32_t zero_ranks; /* those over which ZeRO shards: data_ranks × sequence_parallel */
     const struct ds_elastic_params *elasticity; /* NULL: not enabled */
     ds_config_optimizer optimizer;
     ds_schedule_params scheduler;

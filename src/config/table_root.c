@@ -83,13 +83,14 @@ static const dsi_option rows[] = {
     I("data_parallel_size", "null", IN_FORCE,
       "Ranks that each take their own samples; with sequence_parallel_size only.", MIN(1),
       WITH(NULLABLE)),
-    I("sequence_parallel_size", "null", NOT_BUILT, "Ranks that share one sequence (Ulysses).",
-      MIN(1), WITH(NULLABLE), .harmless = "1",
-      NOTE("sequence parallelism is not built yet; set it to 1")),
+    I("sequence_parallel_size", "null", IN_FORCE,
+      "Ranks that share one sequence (Ulysses): each has a part of its positions, and attention a "
+      "part of the heads.",
+      MIN(1), WITH(NULLABLE)),
     E("seq_parallel_communication_data_type", "\"fp32\"", NO_EFFECT,
       "Element type in which gradients are sent under sequence parallelism.",
       .choices = "fp16|bf16|fp32", WITH(NULLABLE | ANY_CASE),
-      NOTE("there is no sequence parallelism to send for")),
+      NOTE("gradients are sent in communication_data_type over all ranks")),
     B("managed_gradient_accumulation", "true", NOT_BUILT,
       "Let the engine find the accumulation boundary.",
       NOTE("the configuration cannot leave the boundary to the caller; set it to true and call "

@@ -182,17 +182,43 @@ static ds_value slice_last(ds_nn *nn, ds_value x, int64_t start, int64_t length)
     return ds_nn_apply(nn, &dsi_op_slice, &attrs, &x, 1);
 }
 
-static ds_value attention_with_cache(ds_nn *nn, ds_value q, ds_value k, ds_value v,
-                                     const dsi_attention_attrs *attrs)
+/* Packed q, k and v as three tensors. */
+static void unpack(ds_nn *nn, const dsi_attention_attrs *attrs, ds_value *q, ds_value *k,
+                   ds_value *v)
 {
     const int64_t q_width = attrs->n_heads * attrs->head_dim;
     const int64_t kv_width = attrs->n_kv_heads * attrs->head_dim;
+    const ds_value packed = *q;
+    *k = slice_last(nn, packed, q_width, kv_width);
+    *v = slice_last(nn, packed, q_width + kv_width, kv_width);
+    *q = slice_last(nn, packed, 0, q_width);
+}
+
+/* Whether ranks that share sequences need q, k and v apart: packed ones are cut by heads where
+ * there are as many of keys as of queries. */
+static bool unpacks(ds_nn *nn, const dsi_attention_attrs *a)
+{
+    const int64_t ranks = nn->trace.sequence_ranks;
+    if (a->packed == 0 || ranks < 2) {
+        return false;
+    }
+    if (nn->trace.head_ranks > ranks) {
+        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                   "ds_nn_attention: packed q, k and v with sequence_parallel_size %lld and "
+                   "tensor_parallel.autotp_size %lld together are not built; set one of them to 1",
+                   (long long)ranks, (long long)(nn->trace.head_ranks / ranks));
+        return false;
+    }
+    return a->n_kv_heads != a->n_heads || a->n_heads % ranks != 0;
+}
+
+static ds_value attention_with_cache(ds_nn *nn, ds_value q, ds_value k, ds_value v,
+                                     const dsi_attention_attrs *attrs)
+{
     const ds_value offset =
         ds_nn_input(nn, "kv_offset", DS_DTYPE_I32, ds_shape_1d(nn->trace.batch));
     if (k == DS_NONE) {
-        k = slice_last(nn, q, q_width, kv_width);
-        v = slice_last(nn, q, q_width + kv_width, kv_width);
-        q = slice_last(nn, q, 0, q_width);
+        unpack(nn, attrs, &q, &k, &v);
     }
     const ds_value in[5] = {q, write_kv(nn, "k", k, offset), write_kv(nn, "v", v, offset), DS_NONE,
                             offset};
@@ -262,6 +288,10 @@ ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value
     if (nn->trace.mode == DS_TRACE_GENERATE && !params->all_keys) {
         return attention_with_cache(nn, q, k, v, &attrs);
     }
+    if (unpacks(nn, &attrs)) {
+        unpack(nn, &attrs, &q, &k, &v);
+        attrs.packed = 0;
+    }
     if (repeats_heads(nn, &attrs)) {
         const int64_t times = nn->trace.head_ranks / attrs.n_kv_heads;
         k = repeat_heads(nn, k, attrs.n_kv_heads, times);
@@ -282,22 +312,32 @@ static ds_value declare_loss(ds_nn *nn, const ds_value *out)
     return out[0];
 }
 
+/* Where ranks share sequences: the targets of all of them; else DS_NONE. */
+static ds_value count_targets(ds_nn *nn, ds_value targets, dsi_ce_attrs *attrs)
+{
+    if (nn->trace.sequence_ranks < 2) {
+        return DS_NONE;
+    }
+    const ds_value count = ds_nn_apply(nn, &dsi_op_count_targets, attrs, &targets, 1);
+    attrs->counted = 1;
+    return count;
+}
+
 ds_value ds_nn_linear_cross_entropy(ds_nn *nn, ds_value x, ds_value weight, ds_value targets)
 {
     if (nn->trace.preference != NULL) {
         return dsi_nn_preference(nn, x, weight, targets);
     }
-    const dsi_linear_ce_attrs attrs = {.ce.ignore_index = -100};
-    const ds_value in[3] = {x, weight, targets};
+    dsi_linear_ce_attrs attrs = {.ce.ignore_index = -100};
+    const ds_value in[4] = {x, weight, targets, count_targets(nn, targets, &attrs.ce)};
     ds_value out[DS_MAX_OUT];
-    dsi_nn_apply_all(nn, &dsi_op_linear_cross_entropy, &attrs, in, 3, out);
+    dsi_nn_apply_all(nn, &dsi_op_linear_cross_entropy, &attrs, in, attrs.ce.counted != 0 ? 4 : 3,
+                     out);
     return declare_loss(nn, out);
 }
 
 ds_value ds_nn_cross_entropy(ds_nn *nn, ds_value logits, ds_value targets)
 {
-    const dsi_ce_attrs attrs = {.ignore_index = -100};
-    const ds_value in[2] = {logits, targets};
     if (nn->trace.preference != NULL) {
         ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
                    "the preference loss \"%s\" is made of ds_nn_linear_cross_entropy; this model "
@@ -305,8 +345,10 @@ ds_value ds_nn_cross_entropy(ds_nn *nn, ds_value logits, ds_value targets)
                    ds_preference_loss_name(nn->trace.preference->loss));
         return DS_NONE;
     }
+    dsi_ce_attrs attrs = {.ignore_index = -100};
+    const ds_value in[3] = {logits, targets, count_targets(nn, targets, &attrs)};
     ds_value out[DS_MAX_OUT];
-    dsi_nn_apply_all(nn, &dsi_op_cross_entropy, &attrs, in, 2, out);
+    dsi_nn_apply_all(nn, &dsi_op_cross_entropy, &attrs, in, attrs.counted != 0 ? 3 : 2, out);
     return declare_loss(nn, out);
 }
 

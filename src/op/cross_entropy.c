@@ -13,6 +13,27 @@ static void loss_outputs(ds_infer *call, ds_dtype act, ds_shape rows)
     call->out[2] = dsi_meta_of(stat, scalar);
 }
 
+/* The count at input i, there or not as `counted` says. */
+static ds_status check_count(const ds_infer *call, const dsi_ce_attrs *a, uint32_t i, ds_dtype act)
+{
+    const ds_shape scalar = {0};
+    if (a->counted == 0) {
+        return dsi_op_has(call, i) ? dsi_op_bad(call, i, "count", "none, since counted is 0")
+                                   : DS_OK;
+    }
+    return dsi_op_need(call, i, "count", dsi_stat_dtype(act), scalar);
+}
+
+/* Divided by a given count, the loss of some rows is a term of the sum over all, and the gradients
+ * are; nothing is a mean. */
+static void adapt_counted(ds_place_case *c, const dsi_ce_attrs *a)
+{
+    if (a->counted != 0) {
+        c->flags &= ~(uint32_t)DS_PLACE_MEAN_ROWS;
+        c->means = 0;
+    }
+}
+
 /* x (..,C) at input i and w at i+1; rows of x. */
 static ds_status check_projection(const ds_infer *call, uint32_t i)
 {
@@ -41,6 +62,7 @@ static ds_status linear_cross_entropy_infer(ds_infer *call)
     DS_TRY(check_projection(call, 0));
     const ds_meta x = call->in[0];
     loss_outputs(call, x.dtype, dsi_shape_lead(x.shape));
+    DS_TRY(check_count(call, &a->ce, 3, x.dtype));
     if (a->keep != 0) {
         call->out[3] = dsi_meta_of(dsi_stat_dtype(x.dtype),
                                    dsi_shape_with_last(x.shape, vocabulary(&a->ce, call->in[1])));
@@ -104,13 +126,29 @@ static ds_status linear_cross_entropy_grad(ds_grad *call)
 static const ds_attr ce_attrs[] = {
     DSI_ATTR_INT(dsi_ce_attrs, ignore_index),
     DSI_ATTR_INT(dsi_ce_attrs, transposed),
+    DSI_ATTR_INT(dsi_ce_attrs, counted),
 };
 
 static const ds_attr linear_ce_attrs[] = {
     {"ignore_index", DS_ATTR_INT, offsetof(dsi_linear_ce_attrs, ce.ignore_index)},
     {"transposed", DS_ATTR_INT, offsetof(dsi_linear_ce_attrs, ce.transposed)},
+    {"counted", DS_ATTR_INT, offsetof(dsi_linear_ce_attrs, ce.counted)},
     DSI_ATTR_INT(dsi_linear_ce_attrs, keep),
 };
+
+/* Of the forward operators: the count that comes in goes out, and is of all rows. */
+static void adapt_forward(ds_place_case *c, const dsi_ce_attrs *a, uint32_t count)
+{
+    adapt_counted(c, a);
+    if (a->counted != 0) {
+        c->computed[2] = 1u << count;
+    }
+}
+
+static void adapt_linear_cross_entropy(ds_place_case *c)
+{
+    adapt_forward(c, &((const dsi_linear_ce_attrs *)c->attrs)->ce, 3);
+}
 
 const ds_op dsi_op_linear_cross_entropy = {
     .version = DS_OP_VERSION,
@@ -118,13 +156,15 @@ const ds_op dsi_op_linear_cross_entropy = {
     .op_class = DS_CLASS_LOSS,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "*_ __ *", .out = ". * . *_", .split = "*", .sums = "*", .means = "0",
-                       .flags = DS_PLACE_MEAN_ROWS),
-    .doc = "x (..,C), w (V,C) or, transposed, (C,V), targets i32 (..) → loss f32 () mean over rows "
-           "whose target is not ignore_index (0 when there are none), lse f32 (..), count f32 (), "
+    .place =
+        DSI_PLACE(.in = "*_ __ * .", .out = ". * . *_", .split = "*", .sums = "*", .means = "0",
+                  .flags = DS_PLACE_MEAN_ROWS, .adapt = adapt_linear_cross_entropy),
+    .doc = "x (..,C), w (V,C) or, transposed, (C,V), targets i32 (..) [, counted: count f32 ()] → "
+           "loss f32 () mean over rows whose target is not ignore_index (0 when there are none; "
+           "their sum / count where that is given), lse f32 (..), count f32 (), "
            "[logits f32 (..,V)]. Logits stay fp32 and are never whole in memory unless keep is 1.",
     .n_in_min = 3,
-    .n_in_max = 3,
+    .n_in_max = 4,
     .n_out = 4,
     .attrs_bytes = sizeof(dsi_linear_ce_attrs),
     .attrs = linear_ce_attrs,
@@ -166,9 +206,33 @@ static ds_status linear_cross_entropy_backward_infer(ds_infer *call)
 static const ds_attr ce_backward_attrs[] = {
     {"ignore_index", DS_ATTR_INT, offsetof(dsi_ce_backward_attrs, ce.ignore_index)},
     {"transposed", DS_ATTR_INT, offsetof(dsi_ce_backward_attrs, ce.transposed)},
+    {"counted", DS_ATTR_INT, offsetof(dsi_ce_backward_attrs, ce.counted)},
     DSI_ATTR_INT(dsi_ce_backward_attrs, no_dx),
     DSI_ATTR_INT(dsi_ce_backward_attrs, no_dw),
 };
+
+static void adapt_backward(ds_place_case *c, const dsi_ce_attrs *a, uint32_t count)
+{
+    adapt_counted(c, a);
+    for (uint32_t o = 0; o < c->n_out && a->counted != 0; ++o) {
+        c->added[o] &= ~(1u << count);
+    }
+}
+
+static void adapt_linear_cross_entropy_backward(ds_place_case *c)
+{
+    adapt_backward(c, &((const dsi_ce_backward_attrs *)c->attrs)->ce, 5);
+}
+
+static void adapt_kept(ds_place_case *c)
+{
+    adapt_backward(c, c->attrs, 5);
+}
+
+static void adapt_cross_entropy_backward(ds_place_case *c)
+{
+    adapt_backward(c, c->attrs, 4);
+}
 
 const ds_op dsi_op_linear_cross_entropy_backward = {
     .version = DS_OP_VERSION,
@@ -177,7 +241,8 @@ const ds_op dsi_op_linear_cross_entropy_backward = {
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
     .place = DSI_PLACE(.in = ". *_ __ * * . __", .out = "*_<01234+5 __<01234+56", .split = "*",
-                       .sums = "*", .linear = "06", .means = "01", .flags = DS_PLACE_MEAN_ROWS),
+                       .sums = "*", .linear = "06", .means = "01", .flags = DS_PLACE_MEAN_ROWS,
+                       .adapt = adapt_linear_cross_entropy_backward),
     .doc = "dloss f32 (), x, w, targets, lse, count, [dw_in f32] → [dx (..,C)], [dw f32 in w's "
            "layout (dw_in is added to the finished sums)]; no_dx and no_dw leave one out. The "
            "gradient of the logits is rounded to x's dtype before the two products.",
@@ -231,8 +296,9 @@ const ds_op dsi_op_linear_cross_entropy_dx = {
     .op_class = DS_CLASS_LOSS_BACKWARD,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = ". __ *_ * * .", .out = "*_<01234+5", .split = "*", .sums = "*",
-                       .linear = "0", .means = "0", .flags = DS_PLACE_MEAN_ROWS),
+    .place =
+        DSI_PLACE(.in = ". __ *_ * * .", .out = "*_<01234+5", .split = "*", .sums = "*",
+                  .linear = "0", .means = "0", .flags = DS_PLACE_MEAN_ROWS, .adapt = adapt_kept),
     .doc = "dloss f32 (), w, logits f32 (..,V), targets, lse, count → dx (..,C): what "
            "linear_cross_entropy_backward makes, from logits that were kept.",
     .n_in_min = 6,
@@ -270,8 +336,9 @@ const ds_op dsi_op_linear_cross_entropy_dw = {
     .op_class = DS_CLASS_LOSS_BACKWARD,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = ". *_ *_ * * . __", .out = "__<01234+56", .split = "*", .sums = "*",
-                       .linear = "06", .means = "0", .flags = DS_PLACE_MEAN_ROWS),
+    .place =
+        DSI_PLACE(.in = ". *_ *_ * * . __", .out = "__<01234+56", .split = "*", .sums = "*",
+                  .linear = "06", .means = "0", .flags = DS_PLACE_MEAN_ROWS, .adapt = adapt_kept),
     .doc = "dloss f32 (), x (..,C), logits f32 (..,V), targets, lse, count, [dw_in f32] → dw f32 "
            "(V,C) or, transposed, (C,V): what linear_cross_entropy_backward makes, from logits "
            "that were kept.",
@@ -293,7 +360,7 @@ static ds_status cross_entropy_infer(ds_infer *call)
     const ds_shape rows = dsi_shape_lead(call->in[0].shape);
     DS_TRY(dsi_op_need(call, 1, "targets", DS_DTYPE_I32, rows));
     loss_outputs(call, call->in[0].dtype, rows);
-    return DS_OK;
+    return check_count(call, call->attrs, 2, call->in[0].dtype);
 }
 
 static void cross_entropy_cost(const ds_infer *call, ds_cost *cost_out)
@@ -315,18 +382,24 @@ static ds_status cross_entropy_grad(ds_grad *call)
     return dsi_grad_give(call, 0, outs[0]);
 }
 
+static void adapt_cross_entropy(ds_place_case *c)
+{
+    adapt_forward(c, c->attrs, 2);
+}
+
 const ds_op dsi_op_cross_entropy = {
     .version = DS_OP_VERSION,
     .name = "cross_entropy",
     .op_class = DS_CLASS_ELEMENTWISE,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "*_ *", .out = ". * .", .split = "*", .sums = "*", .means = "0",
-                       .flags = DS_PLACE_MEAN_ROWS),
-    .doc = "logits (..,V), targets i32 (..) → loss f32 () mean over rows whose target is not "
-           "ignore_index (0 when there are none), lse f32 (..), count f32 ().",
+    .place = DSI_PLACE(.in = "*_ * .", .out = ". * .", .split = "*", .sums = "*", .means = "0",
+                       .flags = DS_PLACE_MEAN_ROWS, .adapt = adapt_cross_entropy),
+    .doc = "logits (..,V), targets i32 (..) [, counted: count f32 ()] → loss f32 () mean over rows "
+           "whose target is not ignore_index (0 when there are none; their sum / count where that "
+           "is given), lse f32 (..), count f32 ().",
     .n_in_min = 2,
-    .n_in_max = 2,
+    .n_in_max = 3,
     .n_out = 3,
     .attrs_bytes = sizeof(dsi_ce_attrs),
     .attrs = ce_attrs,
@@ -353,8 +426,9 @@ const ds_op dsi_op_cross_entropy_backward = {
     .op_class = DS_CLASS_ELEMENTWISE,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = ". *_ * * .", .out = "*_<0123+4", .split = "*", .sums = "*",
-                       .linear = "0", .means = "0", .flags = DS_PLACE_MEAN_ROWS),
+    .place =
+        DSI_PLACE(.in = ". *_ * * .", .out = "*_<0123+4", .split = "*", .sums = "*", .linear = "0",
+                  .means = "0", .flags = DS_PLACE_MEAN_ROWS, .adapt = adapt_cross_entropy_backward),
     .doc =
         "dloss f32 (), logits, targets, lse, count → dlogits = (softmax - target)·dloss/count; 0 "
         "in ignored rows.",
@@ -366,4 +440,34 @@ const ds_op dsi_op_cross_entropy_backward = {
     .n_attrs = DSI_N(ce_attrs),
     .infer = cross_entropy_backward_infer,
     .cost = cross_entropy_cost,
+};
+
+/* ---- rows that count ---------------------------------------------------------------------------
+ */
+static ds_status count_targets_infer(ds_infer *call)
+{
+    const ds_shape scalar = {0};
+    if (dsi_op_in(call, 0).dtype != DS_DTYPE_I32) {
+        return dsi_op_bad(call, 0, "targets", "i32");
+    }
+    call->out[0] = dsi_meta_of(DS_DTYPE_F32, scalar);
+    return DS_OK;
+}
+
+const ds_op dsi_op_count_targets = {
+    .version = DS_OP_VERSION,
+    .name = "count_targets",
+    .op_class = DS_CLASS_REDUCE,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_CHEAP,
+    .place = DSI_PLACE(.in = "*", .out = ".", .split = "*", .sums = "*"),
+    .doc = "targets i32 (..) → count f32 (): those that are not ignore_index.",
+    .n_in_min = 1,
+    .n_in_max = 1,
+    .n_out = 1,
+    .attrs_bytes = sizeof(dsi_ce_attrs),
+    .attrs = ce_attrs,
+    .n_attrs = DSI_N(ce_attrs),
+    .infer = count_targets_infer,
+    .cost = dsi_cost_elementwise,
 };

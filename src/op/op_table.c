@@ -32,6 +32,7 @@ static const ds_op *const all[] = {
     &dsi_op_linear_cross_entropy_backward,
     &dsi_op_linear_cross_entropy_dx,
     &dsi_op_linear_cross_entropy_dw,
+    &dsi_op_count_targets,
     &dsi_op_cross_entropy,
     &dsi_op_cross_entropy_backward,
     &dsi_op_linear_logprob,

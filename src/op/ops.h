@@ -159,7 +159,11 @@ extern const ds_op dsi_op_attention_backward;
 typedef struct dsi_ce_attrs {
     int64_t ignore_index; /* -100 */
     int64_t transposed;   /* layout of w as in linear; 0: (V,C) */
+    int64_t counted;      /* 1: count is an input: what the losses of all ranks' rows are divided
+                             by, so that the loss of a part of the rows is a term of a sum */
 } dsi_ce_attrs;
+/* targets i32 (..) → count f32 (): those that are not ignore_index; attrs dsi_ce_attrs. */
+extern const ds_op dsi_op_count_targets;
 typedef struct dsi_linear_ce_attrs {
     dsi_ce_attrs ce;
     int64_t keep; /* 1: the logits are an output */

@@ -185,7 +185,7 @@ const ds_op dsi_op_whole = {
     .op_class = DS_CLASS_VIEW,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "_", .out = "_", .flags = DSI_PLACE_WHOLE),
+    .place = DSI_PLACE(.in = "bt_", .out = "bt_", .split = "bt", .flags = DSI_PLACE_WHOLE),
     .doc = "x → x: on each of the ranks that share it all of it, and all of its gradient, whatever "
            "those have that read it; a view, nothing moves on one rank.",
     .n_in_min = 1,

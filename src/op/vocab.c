@@ -149,6 +149,7 @@ static const ds_attr ce_part_attrs[] = {
     {"n_rows", DS_ATTR_INT, offsetof(dsi_ce_part_attrs, n_rows)},
     {"ignore_index", DS_ATTR_INT, offsetof(dsi_ce_part_attrs, back.ce.ignore_index)},
     {"transposed", DS_ATTR_INT, offsetof(dsi_ce_part_attrs, back.ce.transposed)},
+    {"counted", DS_ATTR_INT, offsetof(dsi_ce_part_attrs, back.ce.counted)},
     {"no_dx", DS_ATTR_INT, offsetof(dsi_ce_part_attrs, back.no_dx)},
     {"no_dw", DS_ATTR_INT, offsetof(dsi_ce_part_attrs, back.no_dw)},
 };
@@ -258,6 +259,7 @@ static ds_status ce_join_infer(ds_infer *call)
 static const ds_attr ce_attrs[] = {
     DSI_ATTR_INT(dsi_ce_attrs, ignore_index),
     DSI_ATTR_INT(dsi_ce_attrs, transposed),
+    DSI_ATTR_INT(dsi_ce_attrs, counted),
 };
 
 const ds_op dsi_op_cross_entropy_join = {

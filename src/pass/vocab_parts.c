@@ -31,8 +31,8 @@ static int64_t rows_of(const parter *p, const dsi_node_info *node)
     const dsi_value_info *table = &p->r.from->values[read];
     const dsi_linear_ce_attrs *loss = is_loss ? node->attrs : NULL;
     const uint8_t dim = is_loss && loss->ce.transposed != 0 ? 1 : 0;
-    if (is_loss && loss->keep != 0) {
-        return 0;
+    if (is_loss && (loss->keep != 0 || loss->ce.counted != 0)) {
+        return 0; /* parts have whole rows */
     }
     const int64_t n = table->meta.shape.dims[dim];
     const bool is_param = table->producer == DS_NONE && table->cell != DS_NONE &&

@@ -142,6 +142,22 @@ static ds_status complete_outputs(dsi_localizing *l, const dsi_node_info *node)
     return DS_OK;
 }
 
+/* Outputs of the graph are completed where they are made: a phase's are read behind it. */
+static ds_status complete_graph_outputs(dsi_localizing *l, const dsi_node_info *node)
+{
+    const ds_graph *g = l->r.from;
+    for (uint32_t i = 0; i < g->n_outputs; ++i) {
+        const ds_value v = g->outputs[i].value;
+        for (uint32_t o = 0; o < node->n_out; ++o) {
+            if (dsi_node_out(g, node)[o] == v) {
+                DS_TRY(dsi_localize_value(l, v, &l->placed->value[v], &l->placed->output[i], -1,
+                                          &l->outputs[i]));
+            }
+        }
+    }
+    return DS_OK;
+}
+
 enum { LOCAL_ATTRS = 64 }; /* numbers that built-in operators have at most */
 
 /* The attributes of a node for a rank's part of it: heads, shapes. */
@@ -234,7 +250,8 @@ static ds_status localize_node(dsi_localizing *l, ds_node n)
     }
     DS_TRY(ds_graph_apply(l->r.to, node->op, cut ? attrs : node->attrs, in, node->n_in, out));
     dsi_rewrite_made(&l->r, node, out);
-    return complete_outputs(l, node);
+    DS_TRY(complete_outputs(l, node));
+    return complete_graph_outputs(l, node);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
@@ -265,8 +282,7 @@ static ds_status localize_graph(dsi_localizing *l)
     }
     for (uint32_t i = 0; i < g->n_outputs; ++i) {
         const ds_value v = g->outputs[i].value;
-        DS_TRY(dsi_localize_value(l, v, &l->placed->value[v], &l->placed->output[i], -1,
-                                  &l->r.map[v]));
+        l->r.map[v] = l->outputs[i] != DS_NONE ? l->outputs[i] : l->r.map[v];
     }
     return DS_OK;
 }
@@ -282,16 +298,18 @@ ds_status dsi_localize(const ds_graph *graph, const dsi_localize_params *params,
                         .cells = local,
                         .bucket = {.id = -1}};
     l.others = malloc(n_values * sizeof *l.others);
+    l.outputs = malloc(((size_t)graph->n_outputs + 1) * sizeof *l.outputs);
     l.bucket_of = calloc((size_t)graph->n_nodes + 1, sizeof *l.bucket_of);
     l.gathered = malloc(n_cells * sizeof *l.gathered);
     l.gathered_in = calloc(n_cells, sizeof *l.gathered_in);
     l.used_at = calloc(n_cells, sizeof *l.used_at);
     ds_status status = DS_OK;
-    if (l.others == NULL || l.bucket_of == NULL || l.gathered == NULL || l.gathered_in == NULL ||
-        l.used_at == NULL) {
+    if (l.others == NULL || l.outputs == NULL || l.bucket_of == NULL || l.gathered == NULL ||
+        l.gathered_in == NULL || l.used_at == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to place the graph");
     } else {
         memset(l.others, 0xff, n_values * sizeof *l.others); /* all DS_NONE */
+        memset(l.outputs, 0xff, ((size_t)graph->n_outputs + 1) * sizeof *l.outputs);
         memset(l.gathered, 0xff, n_cells * sizeof *l.gathered);
         status = localize_cells(&l);
     }
@@ -302,6 +320,7 @@ ds_status dsi_localize(const ds_graph *graph, const dsi_localize_params *params,
         status = localize_graph(&l);
     }
     free(l.others);
+    free(l.outputs);
     free(l.bucket_of);
     free(l.uses);
     free(l.gathered);

@@ -180,7 +180,8 @@ static uint32_t prepare_inputs(const walk *w, const dsi_node_info *node, uint32_
         const uint32_t sums = dsi_placement_partial_axes(&spreads[i].at);
         const bool of_cell = kind == DS_CELL_GRAD && !is_fixed && i != completed;
         const bool marked =
-            i == completed && node->op->role == DS_ROLE_GRADIENT && spreads[i].averaged != 0;
+            i == completed && node->op->role == DS_ROLE_GRADIENT &&
+            (spreads[i].averaged != 0 || spreads[i].at.on[DSI_AXIS_SP].kind == DSI_PARTIAL);
         /* what is still averaged where it is no sum is not divided by a reduction */
         if ((of_cell || marked) && sums != 0 && (spreads[i].averaged & ~sums) == 0) {
             spreads[i] = complete_gradient(w, &spreads[i]);

@@ -15,12 +15,15 @@ typedef struct dsi_zero_spec {
     dsi_mesh mesh;  /* one rank: nothing is done */
     uint32_t tp;    /* neighbouring ranks that have the same samples, the tp axis; 0: 1. What
                        no rule shards on it is replicated: they compute the same */
+    uint32_t sp;    /* neighbouring groups of tp ranks that share each sequence; 0: 1 */
     uint32_t mics;  /* ranks that share one copy of all states (MiCS); 0: all */
     uint32_t hpz;   /* ranks that share one copy of the parameters alone (hpZ); 0: all */
     uint32_t stage; /* 0 to 3 */
     /* Per cell: how tp shards it (tensor_rules.h), {0}: it does not; NULL: none. States are
      * sharded as the parameter that they belong to. Borrowed. */
     const dsi_place_on *tensor;
+    /* Per cell: how sp shards it (sequence_rules.h): inputs along the sequence. NULL: none. */
+    const dsi_place_on *sequence;
     bool reduce_each; /* reduce every micro-batch, not their sum: accumulation is 1, or the run is
                          deterministic. Stages 2 and 3 always do */
     bool own_states;  /* each rank has parameters, masters and moments of its own (0/1 Adam) */

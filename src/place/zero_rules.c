@@ -9,7 +9,7 @@ ds_status dsi_zero_set_ranks(ds_ctx *ctx, dsi_zero_spec *spec, uint32_t n_ranks)
     const uint32_t data = n_ranks / (spec->tp > 0 ? spec->tp : 1);
     const uint32_t mics = spec->mics > data ? data : spec->mics;
     const dsi_mesh_params params = {
-        .world_size = n_ranks, .tp = spec->tp, .mics = mics, .hpz = spec->hpz};
+        .world_size = n_ranks, .tp = spec->tp, .sp = spec->sp, .mics = mics, .hpz = spec->hpz};
     return dsi_mesh_make(ctx, &params, &spec->mesh);
 }
 
@@ -22,7 +22,14 @@ static dsi_spread over_data(const dsi_mesh *mesh, bool term)
         s.at = dsi_own(s.at, (dsi_axis)data.axis[i]);
     }
     s.at = dsi_placement_simplify(mesh, &s.at);
-    return term ? dsi_completed_spread(&s) : s;
+    if (!term) {
+        return s;
+    }
+    s = dsi_completed_spread(&s);
+    if (mesh->size[DSI_AXIS_SP] > 1) { /* of what the rank's part of the sequences adds */
+        s.at = dsi_partial(s.at, DSI_AXIS_SP);
+    }
+    return s;
 }
 
 /* Gradients and states: over the ranks of a group, with hpZ each slice again over the groups. */
@@ -110,6 +117,9 @@ void dsi_zero_rules(const dsi_zero_spec *spec, const ds_cells *cells, dsi_spread
         spreads[c] = place_on_data(spec, cell, ds_shape_count(cell->meta.shape) / shards, &kept);
         if (on.kind == DSI_SHARD) {
             spreads[c].at.on[DSI_AXIS_TP] = on;
+        }
+        if (spec->sequence != NULL && spec->sequence[c].kind == DSI_SHARD) {
+            spreads[c].at.on[DSI_AXIS_SP] = spec->sequence[c];
         }
     }
 }

@@ -29,6 +29,10 @@ static ds_status write_input(ds_engine *engine, const char *prefix, const ds_nam
         return ds_fail(engine->ctx, DS_ERR_SHAPE, "input %s: expected %s, got %s", named->name,
                        ds_meta_text(want, a, sizeof a), ds_meta_text(got, b, sizeof b));
     }
+    if (dsi_engine_is_cut(engine, cell)) { /* this rank's part of the sequences */
+        return dsi_engine_put_cell(engine, cell, 0, ds_shape_count(want.shape), named->tensor.data,
+                                   want.dtype);
+    }
     return dsi_exec_write(engine->exec, cell, 0, named->tensor.data, ds_meta_bytes(want));
 }
 

@@ -99,6 +99,7 @@ static const char *const noticed[] = {"train_batch_size",
                                       "zero_optimization.offload_param.device",
                                       "zero_optimization.zenflow",
                                       "tensor_parallel.autotp_size",
+                                      "sequence_parallel_size",
                                       "deterministic",
                                       "mlp_tile_tokens",
                                       NULL};
@@ -267,6 +268,7 @@ static ds_status compare_defaults(walk *w, const json_t *saved, const json_t *ow
     static const struct {
         const char *path, *without;
     } keys[] = {{"tensor_parallel.autotp_size", "0"},
+                {"sequence_parallel_size", "1"},
                 {"zero_optimization.offload_optimizer.device", "\"none\""},
                 {"zero_optimization.offload_param.device", "\"none\""},
                 {"zero_optimization.zenflow", "null"},

@@ -14,6 +14,7 @@ typedef struct row {
     const char *error; /* NULL: none */
 } row;
 
+#define SP(n) ", sequence_parallel_size: " #n
 #define TP(n) ", tensor_parallel: {autotp_size: " #n "}}"
 
 static const row rows[] = {
@@ -41,6 +42,20 @@ static const row rows[] = {
     {2, "{train_batch_size: 4, zero_optimization: {stage: 2, mics_shard_size: 1}" TP(2), NULL},
     {2, "{train_batch_size: 4, zero_optimization: {zero_quantized_weights: true, stage: 3}" TP(2),
      NULL},
+    {4, "{train_batch_size: 4, train_micro_batch_size_per_gpu: 2" SP(2) "}", NULL},
+    {8,
+     "{train_batch_size: 4, train_micro_batch_size_per_gpu: 2, data_parallel_size: 2" SP(2) TP(2),
+     NULL},
+    {8, "{train_batch_size: 3" SP(2) TP(2),
+     "world size / tensor_parallel.autotp_size / sequence_parallel_size = 2, found 3"},
+    {8, "{train_batch_size: 4, zero_optimization: {stage: 3, mics_shard_size: 3}" SP(2) "}",
+     "mics_shard_size: expected a divisor of the world size, 8, found 3"},
+    {6, "{train_batch_size: 6" SP(4) "}",
+     "sequence_parallel_size: expected a divisor of the world size, 6, found 4; the nearest below "
+     "is 3"},
+    {6, "{train_batch_size: 6" SP(2) TP(2),
+     "sequence_parallel_size: expected a divisor of the world size / tensor_parallel.autotp_size, "
+     "3, found 2; the nearest below is 1"},
     {4, "{train_batch_size: 4" TP(3),
      "tensor_parallel.autotp_size: expected a divisor of the world size, 4, found 3"},
 };

@@ -160,7 +160,9 @@ static const bad table[] = {
     {"optimizer: {type: 'Adam', params: {max_grad_norm: 1.0}}", "gradient_clipping"},
     {"scheduler: {type: 'StepLR'}", "scheduler.type: not available"},
     {"pipeline: {stages: 2}", "pipeline.stages: not available, found 2"},
-    {"sequence_parallel_size: 2", "sequence_parallel_size: not available"},
+    {"sequence_parallel_size: 2",
+     "sequence_parallel_size: expected a divisor of the world size, 1, found 2; the nearest below "
+     "is 1"},
     {"tensor_parallel: {autotp_size: 1, tp: {tp_size: 4}}",
      "tensor_parallel.tensor_parallel.tp_size: expected 1 or tensor_parallel.autotp_size, 1, found "
      "4"},

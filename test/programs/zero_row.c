@@ -25,8 +25,8 @@ enum { BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
 typedef struct row {
     char model[16], dtype[8], transport[8], optimizer[16], recompute[16], offload[16], save[512],
         accel[64];
-    long tp, hpz, mics, ranks, stage, overlap, bucket, accumulation, threads, resume, persistence,
-        steps, zenflow, early;
+    long tp, sp, hpz, mics, ranks, stage, overlap, bucket, accumulation, threads, resume,
+        persistence, steps, zenflow, early;
 } row;
 
 static int read_row(int argc, char **argv, row *r)
@@ -48,6 +48,7 @@ static int read_row(int argc, char **argv, row *r)
         {"accel", r->accel, sizeof r->accel, NULL},
         {"ranks", NULL, 0, &r->ranks},
         {"tp", NULL, 0, &r->tp},
+        {"sp", NULL, 0, &r->sp},
         {"mics", NULL, 0, &r->mics},
         {"hpz", NULL, 0, &r->hpz},
         {"stage", NULL, 0, &r->stage},
@@ -142,11 +143,19 @@ static uint32_t tp_of(const row *r)
     return r->zenflow == 0 && r->tp > 1 && r->ranks % r->tp == 0 ? (uint32_t)r->tp : 1;
 }
 
+/* Ranks that share sequences, likewise; as many as divide the heads. */
+static uint32_t sp_of(const row *r)
+{
+    const long left = r->ranks / (long)tp_of(r);
+    return r->zenflow == 0 && r->sp > 1 && left % r->sp == 0 ? (uint32_t)r->sp : 1;
+}
+
 /* Where there are such groups. */
 static uint32_t group_of(const row *r, long size)
 {
-    const long n_data = r->ranks / (long)tp_of(r);
-    return r->stage == 3 && r->zenflow == 0 && size > 0 && n_data % size == 0 ? (uint32_t)size : 0;
+    const long n_zero = r->ranks / (long)tp_of(r);
+    const bool fits = size > 0 && n_zero % size == 0 && size % (long)sp_of(r) == 0;
+    return r->stage == 3 && r->zenflow == 0 && fits ? (uint32_t)size : 0;
 }
 
 static dsi_engine_spec make_spec(const row *r)
@@ -194,6 +203,7 @@ static dsi_engine_spec make_spec(const row *r)
                                             .overlap = r->zenflow == 2};
     spec.zero =
         (dsi_zero_spec){.tp = tp_of(r),
+                        .sp = sp_of(r),
                         .stage = (uint32_t)r->stage,
                         .mics = group_of(r, r->mics),
                         .hpz = r->mics == 0 && !offloads_params(r) ? group_of(r, r->hpz) : 0,
@@ -246,8 +256,9 @@ static ds_status one_step(const row *r, ds_engine *engine, ds_comm *comm, int64_
     const ds_batch batch = {tensors, 4};
     const int64_t step = (int64_t)ds_engine_global_steps(engine);
     for (long micro = 0; micro < r->accumulation; ++micro) {
-        const int64_t rank = ds_comm_rank(comm) / tp_of(r);
-        const int64_t n = ds_comm_size(comm) / tp_of(r);
+        const uint32_t same = tp_of(r) * sp_of(r); /* neighbours that have the same samples */
+        const int64_t rank = ds_comm_rank(comm) / same;
+        const int64_t n = ds_comm_size(comm) / same;
         make_batch(vocab, ((step * r->accumulation + micro) * n + rank) * BATCH, data[0], data[1],
                    data[2], data[3]);
         DS_TRY(ds_engine_forward(engine, &batch));

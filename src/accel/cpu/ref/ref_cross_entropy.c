@@ -51,8 +51,9 @@ static void finish_row(const ds_kernel_call *call, const ds_tensor *targets, int
     losses[n] = target == a->ignore_index ? R(0.0) : lse - z[target];
 }
 
-/* loss and count from the rows' losses, in row order. */
-static void finish_loss(const ds_kernel_call *call, const ds_tensor *targets, const real *losses)
+/* loss and count from the rows' losses, in row order; `given`: the count, where it comes in. */
+static void finish_loss(const ds_kernel_call *call, const ds_tensor *targets,
+                        const ds_tensor *given, const real *losses)
 {
     const dsi_ce_attrs *a = call->sig->attrs;
     const int32_t *t = targets->data;
@@ -65,8 +66,9 @@ static void finish_loss(const ds_kernel_call *call, const ds_tensor *targets, co
             ++count;
         }
     }
-    ref_set(&call->out[0], 0, count > 0 ? sum / (real)count : R(0.0));
-    ref_set(&call->out[2], 0, (real)count);
+    const real rows = a->counted != 0 ? ref_get(given, 0) : (real)count;
+    ref_set(&call->out[0], 0, rows > R(0.0) ? sum / rows : R(0.0));
+    ref_set(&call->out[2], 0, rows);
 }
 
 /* Gradient of one logit; scale = dloss/count. */
@@ -109,7 +111,7 @@ static void cross_entropy_loss(const ds_kernel_call *call, int64_t begin, int64_
     (void)begin;
     (void)end;
     (void)slot;
-    finish_loss(call, &call->in[1], ref_slot(call, dsi_ref_slots(call->sig), v));
+    finish_loss(call, &call->in[1], &call->in[2], ref_slot(call, dsi_ref_slots(call->sig), v));
 }
 
 static ds_status cross_entropy_run(const ds_kernel_call *call)
@@ -232,7 +234,7 @@ static void linear_cross_entropy_loss(const ds_kernel_call *call, int64_t begin,
     (void)begin;
     (void)end;
     (void)slot;
-    finish_loss(call, &call->in[2],
+    finish_loss(call, &call->in[2], &call->in[3],
                 ref_slot(call, dsi_ref_slots(call->sig), row_reals(w.n_in, w.n_out)));
 }
 
@@ -547,6 +549,20 @@ static ds_status linear_cross_entropy_backward_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
+static ds_status count_targets_run(const ds_kernel_call *call)
+{
+    const dsi_ce_attrs *a = call->sig->attrs;
+    const int32_t *targets = call->in[0].data;
+    const int64_t n = ds_shape_count(call->in[0].meta.shape);
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        count += targets[i] != a->ignore_index;
+    }
+    *(float *)call->out[0].data = (float)count;
+    return DS_OK;
+}
+
+REF_KERNEL(count_targets, count_targets_run, NULL);
 REF_KERNEL(cross_entropy, cross_entropy_run, cross_entropy_work);
 REF_KERNEL(cross_entropy_backward, cross_entropy_backward_run, NULL);
 REF_KERNEL(linear_cross_entropy, linear_cross_entropy_run, linear_cross_entropy_work);
@@ -559,7 +575,8 @@ REF_KERNEL(linear_logprob, linear_logprob_run, linear_logprob_work);
 REF_KERNEL(linear_logprob_backward, linear_cross_entropy_backward_run, backward_work);
 REF_KERNEL(linear_cross_entropy_dx, linear_cross_entropy_backward_run, backward_work);
 REF_KERNEL(linear_cross_entropy_dw, linear_cross_entropy_backward_run, backward_work);
-const ds_kernel *const DSI_REF(cross_entropy)[] = {&cross_entropy_kernel,
+const ds_kernel *const DSI_REF(cross_entropy)[] = {&count_targets_kernel,
+                                                   &cross_entropy_kernel,
                                                    &cross_entropy_backward_kernel,
                                                    &linear_cross_entropy_kernel,
                                                    &linear_cross_entropy_backward_kernel,

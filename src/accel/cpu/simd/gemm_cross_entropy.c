@@ -110,8 +110,9 @@ static void finish_forward(const ds_kernel_call *call, const ce_forward *f)
             ++count;
         }
     }
-    *(float *)call->out[0].data = count > 0 ? (float)(loss / (double)count) : 0.0f;
-    *(float *)call->out[2].data = (float)count;
+    const float n = a->counted != 0 ? *(const float *)call->in[3].data : (float)count;
+    *(float *)call->out[0].data = n > 0.0f ? (float)(loss / (double)n) : 0.0f;
+    *(float *)call->out[2].data = n;
 }
 
 /* Of a part of the vocabulary: what the others' terms are joined with. */

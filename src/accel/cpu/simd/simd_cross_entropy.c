@@ -123,8 +123,10 @@ static ds_status cross_entropy_run(const ds_kernel_call *call)
         sum += (double)job.losses[i];
         count += job.targets[i] != job.ignore;
     }
-    *(float *)call->out[0].data = count > 0 ? (float)(sum / (double)count) : 0.0f;
-    *(float *)call->out[2].data = (float)count;
+    const bool counted = ((const dsi_ce_attrs *)call->sig->attrs)->counted != 0;
+    const float rows = counted ? *(const float *)call->in[2].data : (float)count;
+    *(float *)call->out[0].data = rows > 0.0f ? (float)(sum / (double)rows) : 0.0f;
+    *(float *)call->out[2].data = rows;
     return DS_OK;
 }
 
