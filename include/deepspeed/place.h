@@ -38,6 +38,7 @@ extern "C" {
 #define DS_MAX_IN  16 /* operands of an operator */
 #define DS_MAX_OUT 8
 
+enum { DS_PLACE_NUMBERED = 4 };
 enum { DS_PLACE_LETTERS = 24, DS_PLACE_GROUPS = 3 };
 
 enum {
@@ -96,6 +97,8 @@ typedef struct ds_place_case {
     char block_letter;
     bool is_in_blocks; /* an axis has cut blocks: no other does */
     uint8_t in_blocks[DS_MAX_IN], out_blocks[DS_MAX_OUT];
+    char numbered[DS_PLACE_NUMBERED]; /* of DS_PLACE_SAMPLES: letters whose indices an operand says,
+                                         so that what is drawn is the same however they are split */
 } ds_place_case;
 
 #ifdef __cplusplus

@@ -150,13 +150,26 @@ static bool drops(const ds_nn *nn, double p)
     return nn->trace.mode == DS_TRACE_TRAIN && nn->trace.preference == NULL && p > 0.0;
 }
 
+/* 0, 1, 2 …: what a rank knows its part of the heads or positions by. */
+static ds_value numbers(ds_nn *nn, int64_t n)
+{
+    const dsi_vocab_attrs attrs = {.n_rows = n};
+    return ds_nn_apply(nn, &dsi_op_row_numbers, &attrs, NULL, 0);
+}
+
 ds_value ds_nn_dropout(ds_nn *nn, ds_value x, double p)
 {
     if (!drops(nn, p)) {
         return x;
     }
-    const dsi_dropout_attrs attrs = {.p = p, .site = ++nn->n_sites};
-    return apply2(nn, &dsi_op_dropout, &attrs, x, random_state(nn));
+    dsi_dropout_attrs attrs = {.p = p, .site = ++nn->n_sites};
+    const ds_shape shape = ds_nn_meta(nn, x).shape;
+    if (nn->trace.sequence_ranks < 2 || shape.n_dims < 2) {
+        return apply2(nn, &dsi_op_dropout, &attrs, x, random_state(nn));
+    }
+    attrs.n_rows = shape.dims[1];
+    const ds_value in[3] = {x, random_state(nn), numbers(nn, attrs.n_rows)};
+    return ds_nn_apply(nn, &dsi_op_dropout, &attrs, in, 3);
 }
 
 /* Writes k or v behind what the scope's KV cell holds; the cell's new version. */
@@ -255,10 +268,13 @@ static ds_value repeat_heads(ds_nn *nn, ds_value x, int64_t n_heads, int64_t tim
 static bool repeats_heads(const ds_nn *nn, const dsi_attention_attrs *a)
 {
     const int64_t ranks = nn->trace.head_ranks;
-    return ranks > 1 && a->packed == 0 && a->dropout <= 0.0 && a->n_kv_heads > 0 &&
-           ranks > a->n_kv_heads && a->n_heads % ranks == 0 && ranks % a->n_kv_heads == 0 &&
+    return ranks > 1 && a->packed == 0 && a->n_kv_heads > 0 &&
+           (a->dropout <= 0.0 || nn->trace.sequence_ranks > 1) && ranks > a->n_kv_heads &&
+           a->n_heads % ranks == 0 && ranks % a->n_kv_heads == 0 &&
            ranks / a->n_kv_heads <= DS_MAX_IN;
 }
+
+enum { HEADS = 6, ROWS = 7 }; /* inputs of attention */
 
 ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value first,
                          const ds_attention_params *params)
@@ -298,8 +314,19 @@ ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value
         v = repeat_heads(nn, v, attrs.n_kv_heads, times);
         attrs.n_kv_heads = nn->trace.head_ranks;
     }
-    const ds_value in[6] = {q, k, v, first, DS_NONE, dropout ? random_state(nn) : DS_NONE};
-    return ds_nn_apply(nn, &dsi_op_attention, &attrs, in, dropout ? 6 : 4);
+    ds_value in[8] = {q,       k,      v, first, DS_NONE, dropout ? random_state(nn) : DS_NONE,
+                      DS_NONE, DS_NONE};
+    if (nn->trace.sequence_ranks < 2) {
+        return ds_nn_apply(nn, &dsi_op_attention, &attrs, in, dropout ? 6 : 4);
+    }
+    if (dropout) {
+        attrs.all_heads = attrs.n_heads;
+        in[HEADS] = numbers(nn, attrs.n_heads);
+    }
+    if (attrs.n_heads % nn->trace.head_ranks != 0 || attrs.n_kv_heads % nn->trace.head_ranks != 0) {
+        in[ROWS] = numbers(nn, nn->trace.seq_length); /* too few heads: a part of the queries */
+    }
+    return ds_nn_apply(nn, &dsi_op_attention, &attrs, in, 8);
 }
 
 static ds_value declare_loss(ds_nn *nn, const ds_value *out)

@@ -68,6 +68,19 @@ static ds_status check_rng(const ds_infer *call, uint32_t i)
     return DS_OK;
 }
 
+/* heads and rows at inputs at and at+1: which of all heads and of all queries these are. */
+static ds_status check_numbers(const ds_infer *call, uint32_t at, const dims *d)
+{
+    const dsi_attention_attrs *a = call->attrs;
+    if (dsi_op_has(call, at) ? a->all_heads < a->n_heads : a->all_heads != 0) {
+        return dsi_op_bad_attr(call,
+                               "all_heads is %lld, expected n_heads or more with heads, else 0",
+                               (long long)a->all_heads);
+    }
+    DS_TRY(dsi_op_may(call, at, "heads", DS_DTYPE_I32, ds_shape_1d(a->n_heads)));
+    return dsi_op_may(call, at + 1, "rows", DS_DTYPE_I32, ds_shape_1d(d->tq));
+}
+
 static ds_shape lse_shape(const ds_infer *call, const dims *d)
 {
     const dsi_attention_attrs *a = call->attrs;
@@ -83,6 +96,7 @@ static ds_status attention_infer(ds_infer *call)
     DS_TRY(dsi_op_may(call, 3, "first", DS_DTYPE_I32, ds_shape_2d(d.b, d.tq)));
     DS_TRY(dsi_op_may(call, 4, "offset", DS_DTYPE_I32, ds_shape_1d(d.b)));
     DS_TRY(check_rng(call, 5));
+    DS_TRY(check_numbers(call, 6, &d));
     const ds_dtype act = call->in[0].dtype;
     call->out[0] = dsi_meta_of(act, ds_shape_3d(d.b, d.tq, a->n_heads * a->head_dim));
     call->out[1] = dsi_meta_of(dsi_stat_dtype(act), lse_shape(call, &d));
@@ -145,10 +159,12 @@ static ds_status attention_grad(ds_grad *call)
         return ds_fail(ds_graph_ctx(call->graph), DS_ERR_UNSUPPORTED,
                        "attention: no gradient with an offset (input 4), which is for generation");
     }
-    const ds_value in[8] = {call->d_out[0], input(call, 0), input(call, 1), input(call, 2),
-                            call->out[0],   call->out[1],   input(call, 3), input(call, 5)};
+    const ds_value in[10] = {call->d_out[0], input(call, 0), input(call, 1), input(call, 2),
+                             call->out[0],   call->out[1],   input(call, 3), input(call, 5),
+                             input(call, 6), input(call, 7)};
     ds_value outs[DS_MAX_OUT];
-    DS_TRY(dsi_emit(call, &dsi_op_attention_backward, call->attrs, in, 8, outs));
+    DS_TRY(
+        dsi_emit(call, &dsi_op_attention_backward, call->attrs, in, call->n_in > 6 ? 10 : 8, outs));
     for (uint32_t i = 0; i < 3; ++i) {
         if (outs[i] != DS_NONE) {
             DS_TRY(dsi_grad_give(call, i, outs[i]));
@@ -162,11 +178,15 @@ static const ds_attr attention_attrs[] = {
     DSI_ATTR_INT(dsi_attention_attrs, head_dim), DSI_ATTR_INT(dsi_attention_attrs, packed),
     DSI_ATTR_INT(dsi_attention_attrs, causal),   DSI_ATTR_INT(dsi_attention_attrs, window),
     DSI_ATTR_REAL(dsi_attention_attrs, scale),   DSI_ATTR_REAL(dsi_attention_attrs, dropout),
-    DSI_ATTR_INT(dsi_attention_attrs, site),
+    DSI_ATTR_INT(dsi_attention_attrs, site),     DSI_ATTR_INT(dsi_attention_attrs, all_heads),
 };
 
-static void adapt_heads(ds_place_case *c, uint32_t q, bool has_rng)
+/* numbers: where heads and rows are. Queries are cut along the sequence where they say which they
+ * are; keys and values are whole for that, so that they may be gathered. */
+static void adapt_heads(ds_place_case *c, uint32_t q, bool has_rng, uint32_t numbers)
 {
+    const bool has_heads = dsi_place_has(c, numbers);
+    const bool has_rows = dsi_place_has(c, numbers + 1);
     const dsi_attention_attrs *a = c->attrs;
     c->unit_letter = 'h';
     c->units[0] = a->n_heads;
@@ -182,8 +202,17 @@ static void adapt_heads(ds_place_case *c, uint32_t q, bool has_rng)
         c->hint = "packed q, k, v with fewer heads of keys than of queries cannot be cut by heads; "
                   "give them as three tensors";
     }
+    if (has_rows) {
+        c->flags |= DSI_PLACE_WHOLE;
+    } else {
+        dsi_place_drop(c->split, 't');
+    }
     if (has_rng && a->dropout > 0.0) {
-        dsi_place_drop(c->split, 'h');
+        if (!has_heads) {
+            dsi_place_drop(c->split, 'h');
+        }
+        c->numbered[0] = 't'; /* where it may be cut at all */
+        c->numbered[1] = 'h';
         c->flags |= DS_PLACE_SAMPLES;
         c->hint = "dropout draws by sample, so only samples may be cut, on axes where the random "
                   "state counts from the rank's own first sample";
@@ -192,7 +221,7 @@ static void adapt_heads(ds_place_case *c, uint32_t q, bool has_rng)
 
 static void adapt_attention(ds_place_case *c)
 {
-    adapt_heads(c, 0, dsi_place_has(c, 5));
+    adapt_heads(c, 0, dsi_place_has(c, 5), 6);
 }
 
 /* A rank's heads. */
@@ -217,15 +246,16 @@ const ds_op dsi_op_attention = {
     .op_class = DS_CLASS_ATTENTION,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "bth bsh bsh bt b _", .out = "bth bht", .split = "hb",
+    .place = DSI_PLACE(.in = "bth bsh bsh bt b _ h t", .out = "bth bht", .split = "hbt",
                        .adapt = adapt_attention, .local = attention_local),
     .doc =
         "q (B,Tq,H·D) or packed q,k,v (B,T,(H+2·KV)·D), [k, v (B,Tk,KV·D)], [first i32 (B,Tq)], "
-        "[offset i32 (B)], [rng i64 (4)] → y (B,Tq,H·D), lse f32 (B,H,Tq): softmax(scale·q·kᵀ)·v "
+        "[offset i32 (B)], [rng i64 (4)], [heads i32 (H)], [rows i32 (Tq)] → y (B,Tq,H·D), lse f32 "
+        "(B,H,Tq): softmax(scale·q·kᵀ)·v "
         "over the keys that causality, window and first leave visible; a query that sees none "
-        "gives 0.",
+        "gives 0. heads, rows: which of all_heads and of all queries these are, ascending by one.",
     .n_in_min = 1,
-    .n_in_max = 6,
+    .n_in_max = 8,
     .n_out = 2,
     .flags = DS_OP_RANDOM,
     .attrs_bytes = sizeof(dsi_attention_attrs),
@@ -249,6 +279,7 @@ static ds_status attention_backward_infer(ds_infer *call)
     DS_TRY(dsi_op_need(call, 5, "lse", dsi_stat_dtype(act), lse_shape(call, &d)));
     DS_TRY(dsi_op_may(call, 6, "first", DS_DTYPE_I32, ds_shape_2d(d.b, d.tq)));
     DS_TRY(check_rng(call, 7));
+    DS_TRY(check_numbers(call, 8, &d));
     for (uint32_t i = 0; i < (a->packed != 0 ? 1U : 3U); ++i) {
         call->out[i] = call->in[1 + i];
     }
@@ -258,7 +289,7 @@ static ds_status attention_backward_infer(ds_infer *call)
 static void adapt_attention_backward(ds_place_case *c)
 {
     const dsi_attention_attrs *a = c->attrs;
-    adapt_heads(c, 1, dsi_place_has(c, 7));
+    adapt_heads(c, 1, dsi_place_has(c, 7), 8);
     if (a->packed != 0) {
         c->out[0][2] = c->in[1][2];
         c->out_blocks[0] = c->in_blocks[1];
@@ -276,13 +307,14 @@ const ds_op dsi_op_attention_backward = {
     .op_class = DS_CLASS_ATTENTION_BACKWARD,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "bth bth bsh bsh bth bht bt _", .out = "bth bsh bsh", .split = "hb",
-                       .linear = "0", .adapt = adapt_attention_backward,
-                       .local = attention_backward_local),
-    .doc = "dy, q or packed, [k], [v], y, lse, [first], [rng] → dq or dpacked, [dk], [dv]: the "
+    .place = DSI_PLACE(.in = "bth bth bsh bsh bth bht bt _ h t", .out = "bth bsh bsh",
+                       .split = "hbt", .sums = "t", .linear = "0",
+                       .adapt = adapt_attention_backward, .local = attention_backward_local),
+    .doc = "dy, q or packed, [k], [v], y, lse, [first], [rng], [heads], [rows] → dq or dpacked, "
+           "[dk], [dv]: the "
            "gradient of attention; attributes as there.",
     .n_in_min = 6,
-    .n_in_max = 8,
+    .n_in_max = 10,
     .n_out = 3,
     .flags = DS_OP_RANDOM,
     .attrs_bytes = sizeof(dsi_attention_attrs),

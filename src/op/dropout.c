@@ -15,7 +15,15 @@ static ds_status dropout_infer(ds_infer *call)
         return dsi_op_bad_attr(call, "site is %lld, expected a 32-bit number", (long long)a->site);
     }
     call->out[0] = call->in[0];
-    return DS_OK;
+    if (!dsi_op_has(call, 2)) {
+        return DS_OK;
+    }
+    const ds_shape x = call->in[0].shape;
+    if (x.n_dims < 2 || a->n_rows < x.dims[1]) {
+        return dsi_op_bad_attr(call, "n_rows is %lld, expected at least dim 1 of x",
+                               (long long)a->n_rows);
+    }
+    return dsi_op_need(call, 2, "rows", DS_DTYPE_I32, ds_shape_1d(x.dims[1]));
 }
 
 static ds_status dropout_grad(ds_grad *call)
@@ -25,20 +33,27 @@ static ds_status dropout_grad(ds_grad *call)
         return DS_OK;
     }
     ds_value d;
-    DS_TRY(dsi_emit2(call, &dsi_op_dropout, call->attrs, call->d_out[0], call->in[1], &d));
+    ds_value out[DS_MAX_OUT];
+    const bool has_rows = call->n_in > 2 && call->in[2] != DS_NONE;
+    const ds_value in[3] = {call->d_out[0], call->in[1], has_rows ? call->in[2] : DS_NONE};
+    DS_TRY(dsi_emit(call, &dsi_op_dropout, call->attrs, in, has_rows ? 3 : 2, out));
+    d = out[0];
     return dsi_grad_give(call, 0, d);
 }
 
 static const ds_attr dropout_attrs[] = {
     DSI_ATTR_REAL(dsi_dropout_attrs, p),
     DSI_ATTR_INT(dsi_dropout_attrs, site),
+    DSI_ATTR_INT(dsi_dropout_attrs, n_rows),
 };
 
 static void adapt_dropout(ds_place_case *c)
 {
     const dsi_dropout_attrs *a = c->attrs;
     if (a->p > 0.0) {
-        c->split[c->split[0] != '\0' ? 1 : 0] = '\0'; /* samples are the first dim */
+        const bool has_rows = dsi_place_has(c, 2);
+        c->split[c->split[0] == '\0' ? 0 : has_rows ? 2 : 1] = '\0'; /* samples are the first dim */
+        c->numbered[0] = has_rows ? 'B' : '\0';
         c->flags |= DS_PLACE_SAMPLES;
         c->hint = "dropout draws by sample, so only dim 0 may be cut, on axes where the random "
                   "state counts from the rank's own first sample";
@@ -52,12 +67,13 @@ const ds_op dsi_op_dropout = {
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_CHEAP,
     .place =
-        DSI_PLACE(.in = "* _", .out = "*", .split = "*", .linear = "0", .adapt = adapt_dropout),
+        DSI_PLACE(.in = "* _ B", .out = "*", .split = "*", .linear = "0", .adapt = adapt_dropout),
     .doc =
-        "x (B,..), rng i64 (4) {seed, step, first global sample, 0} → x·keep/(1-p); keep is a pure "
-        "function of seed, step, site, global sample and element.",
+        "x (B,..), rng i64 (4) {seed, step, first global sample, 0}, [rows i32 (T) of dim 1, of "
+        "n_rows in all] → x·keep/(1-p); keep is a pure function of seed, step, site, global sample "
+        "and element.",
     .n_in_min = 2,
-    .n_in_max = 2,
+    .n_in_max = 3,
     .n_out = 1,
     .flags = DS_OP_RANDOM | DS_OP_INPLACE,
     .attrs_bytes = sizeof(dsi_dropout_attrs),

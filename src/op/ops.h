@@ -138,11 +138,12 @@ typedef struct dsi_attention_attrs {
     int64_t n_heads, n_kv_heads, head_dim; /* n_heads a multiple of n_kv_heads */
     int64_t
         packed; /* 1: in[0] is (B,T,(H+2·KV)·D) holding q, k, v side by side; in[1], in[2] absent */
-    int64_t causal; /* 1 */
-    int64_t window; /* 0: none; W: key j visible from i when i-j < W */
-    double scale;   /* of q·k */
-    double dropout; /* on probabilities; needs rng */
-    int64_t site;   /* of the random numbers */
+    int64_t causal;    /* 1 */
+    int64_t window;    /* 0: none; W: key j visible from i when i-j < W */
+    double scale;      /* of q·k */
+    double dropout;    /* on probabilities; needs rng */
+    int64_t site;      /* of the random numbers */
+    int64_t all_heads; /* with `heads`: how many there are in all, for those numbers; else 0 */
 } dsi_attention_attrs;
 /* attention: q (B,Tq,H·D) | packed, k (B,Tk,KV·D), v (B,Tk,KV·D), [first i32 (B,Tq): lowest visible
  * key of each query: document mask], [offset i32 (B): query i stands at position offset[b]+i among
@@ -237,11 +238,13 @@ extern const ds_op dsi_op_softmax_backward;
 typedef struct dsi_dropout_attrs {
     double p;
     int64_t site;
+    int64_t n_rows; /* with rows: how many there are in all; else 0 */
 } dsi_dropout_attrs;
 /* rng i64 (4): {seed, step, first global sample of this micro-batch, 0}. Element e of a tensor
  * with B samples of S elements: counter element = (rng[2]·S + e), site, step; kept when
- * dsi_rng_unit(word) >= p, then scaled by 1/(1-p). dropout: x, rng → y; its gradient is dropout of
- * dy.
+ * dsi_rng_unit(word) >= p, then scaled by 1/(1-p). dropout: x, rng, [rows i32 (T)] → y; its
+ * gradient is dropout of dy. rows: the numbers of the rows of dim 1, ascending by one; e counts as
+ * in the tensor with all n_rows of them.
  */
 extern const ds_op dsi_op_dropout;
 

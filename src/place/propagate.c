@@ -202,6 +202,24 @@ static void complete_columns(const dsi_node_info *node, dsi_spread *s)
     }
 }
 
+/* The gradient of what was gathered is cut at once as that was: each rank goes on with its part. */
+static void cut_as_gathered(const walk *w, const dsi_node_info *node, uint32_t o, dsi_spread *s)
+{
+    const ds_place_case *rule = &w->placed.rule;
+    const ds_value *in = dsi_node_in(w->graph, node);
+    for (uint32_t i = 0; i < node->n_in && (rule->flags & DSI_PLACE_WHOLE) != 0; ++i) {
+        if (in[i] == DS_NONE || strcmp(rule->in[i], rule->out[o]) != 0) {
+            continue;
+        }
+        for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+            const dsi_place_on from = w->p->value[in[i]].at.on[a];
+            if (s->at.on[a].kind == DSI_PARTIAL && from.kind == DSI_SHARD) {
+                s->at.on[a] = from;
+            }
+        }
+    }
+}
+
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
 static uint32_t written_inputs(const walk *w, const dsi_node_info *node, const ds_value *in)
@@ -284,6 +302,7 @@ static ds_status place_one(walk *w, const dsi_node_info *node)
         w->p->use[node->out_at + o] = w->placed.out[o];
         *value = w->placed.out[o];
         complete_columns(node, value);
+        cut_as_gathered(w, node, o, value);
         if (from >= 0 && (fixed >> from & 1u) != 0) {
             *value = w->p->value[in[from]]; /* a written cell stays where it is */
         }

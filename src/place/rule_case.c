@@ -274,7 +274,8 @@ static bool is_agreed(const ds_place_case *c, dsi_axis axis, char letter,
     const bool own = (policy->own >> axis & 1u) != 0;
     const bool sample = letter == 'b' || letter == 'A';
     return ((c->flags & DS_PLACE_MEAN_ROWS) == 0 || mean) &&
-           ((c->flags & DS_PLACE_SAMPLES) == 0 || (own && sample));
+           ((c->flags & DS_PLACE_SAMPLES) == 0 || (own && sample) ||
+            strchr(c->numbered, letter) != NULL);
 }
 
 /* Passes Partial through a group of inputs. */

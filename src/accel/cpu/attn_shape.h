@@ -55,6 +55,8 @@ typedef struct attn_data {
     const char *q, *k, *v;
     const int32_t *first, *offset; /* NULL: absent */
     const int64_t *rng;            /* NULL: no dropout */
+    int64_t head0, row0;           /* numbers of the first head and query among all */
+    int64_t all_heads, all_rows;
 } attn_data;
 
 static inline const void *attn_input(const ds_kernel_call *call, uint32_t i)
@@ -62,7 +64,12 @@ static inline const void *attn_input(const ds_kernel_call *call, uint32_t i)
     return i < call->sig->n_in && call->in[i].meta.dtype != DS_DTYPE_NONE ? call->in[i].data : NULL;
 }
 
-/* first_at, rng_at: where those inputs stand; offset_at 0: none. */
+static inline int64_t attn_first_number(const int32_t *numbers)
+{
+    return numbers != NULL ? numbers[0] : 0;
+}
+
+/* first_at, rng_at: where those inputs stand, and behind rng heads and rows; offset_at 0: none. */
 static inline attn_data attn_data_of(const ds_kernel_call *call, const attn_shape *s, uint32_t at,
                                      uint32_t first_at, uint32_t offset_at, uint32_t rng_at)
 {
@@ -71,12 +78,18 @@ static inline attn_data attn_data_of(const ds_kernel_call *call, const attn_shap
     const char *q = call->in[at].data;
     const char *k = is_packed ? q : call->in[at + 1].data;
     const char *v = is_packed ? q : call->in[at + 2].data;
+    const int32_t *heads = attn_input(call, rng_at + 1);
+    const int32_t *rows = attn_input(call, rng_at + 2);
     return (attn_data){.q = q,
                        .k = k + s->k_at * each,
                        .v = v + s->v_at * each,
                        .first = attn_input(call, first_at),
                        .offset = offset_at != 0 ? attn_input(call, offset_at) : NULL,
-                       .rng = s->a->dropout > 0.0 ? attn_input(call, rng_at) : NULL};
+                       .rng = s->a->dropout > 0.0 ? attn_input(call, rng_at) : NULL,
+                       .head0 = attn_first_number(heads),
+                       .row0 = attn_first_number(rows),
+                       .all_heads = heads != NULL ? s->a->all_heads : s->n_heads,
+                       .all_rows = rows != NULL ? s->n_keys : s->n_queries};
 }
 
 /* Element index of query (b,i), head h, in a tensor with `stride` elements a token. */
@@ -104,7 +117,7 @@ typedef struct attn_span {
 
 static inline attn_span attn_visible(const attn_shape *s, const attn_data *x, int64_t b, int64_t i)
 {
-    const int64_t position = i + (x->offset != NULL ? x->offset[b] : 0);
+    const int64_t position = x->row0 + i + (x->offset != NULL ? x->offset[b] : 0);
     attn_span v = {0, s->n_keys};
     if (s->a->causal != 0 && position + 1 < v.last) {
         v.last = position + 1;

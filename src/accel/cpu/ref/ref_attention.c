@@ -16,10 +16,12 @@ typedef struct layout {
     int64_t q_stride, kv_stride; /* elements a token */
     int64_t k_at, v_at;          /* first element of k and v in a token */
     int64_t n_batch, n_queries, n_keys;
-    int64_t d, group; /* head dim; query heads a kv head */
+    int64_t d, group;                         /* head dim; query heads a kv head */
+    int64_t head0, row0, all_heads, all_rows; /* which of all heads and queries these are */
 } layout;
 
-static layout layout_of(const ds_kernel_call *call, uint32_t at)
+/* numbers: where heads and rows are. */
+static layout layout_of(const ds_kernel_call *call, uint32_t at, uint32_t numbers)
 {
     const dsi_attention_attrs *a = call->sig->attrs;
     const int64_t *dims = call->in[at].meta.shape.dims;
@@ -33,7 +35,13 @@ static layout layout_of(const ds_kernel_call *call, uint32_t at)
                 .n_queries = dims[1],
                 .d = a->head_dim,
                 .group = a->n_heads / a->n_kv_heads};
+    const ds_tensor *heads = ref_in(call, numbers);
+    const ds_tensor *rows = ref_in(call, numbers + 1);
     l.n_keys = l.k->meta.shape.dims[1];
+    l.head0 = heads != NULL ? ((const int32_t *)heads->data)[0] : 0;
+    l.row0 = rows != NULL ? ((const int32_t *)rows->data)[0] : 0;
+    l.all_heads = heads != NULL ? a->all_heads : a->n_heads;
+    l.all_rows = rows != NULL ? l.n_keys : l.n_queries;
     l.kv_stride = l.k->meta.shape.dims[2];
     l.k_at = packed ? a->n_heads * l.d : 0;
     l.v_at = packed ? (a->n_heads + a->n_kv_heads) * l.d : 0;
@@ -59,7 +67,8 @@ typedef struct span {
 static span visible(const layout *l, const ds_tensor *first, const ds_tensor *offset, int64_t b,
                     int64_t i)
 {
-    const int64_t position = offset != NULL ? ((const int32_t *)offset->data)[b] + i : i;
+    const int64_t position =
+        l->row0 + (offset != NULL ? ((const int32_t *)offset->data)[b] + i : i);
     span s = {0, l->n_keys};
     if (l->a->causal != 0 && position + 1 < s.last) {
         s.last = position + 1;
@@ -82,8 +91,8 @@ static real dropout_factor(const layout *l, const ds_tensor *rng, int64_t b, int
                            int64_t j)
 {
     const int64_t *r = rng->data;
-    const int64_t head = (r[2] + b) * l->a->n_heads + h;
-    const uint64_t element = (uint64_t)((head * l->n_queries + i) * l->n_keys + j);
+    const int64_t head = (r[2] + b) * l->all_heads + l->head0 + h;
+    const uint64_t element = (uint64_t)((head * l->all_rows + l->row0 + i) * l->n_keys + j);
     const uint32_t word =
         dsi_rng_u32((uint64_t)r[0], (uint32_t)l->a->site, (uint32_t)r[1], element);
     return dsi_rng_unit(word) >= (float)l->a->dropout ? R(1.0) / (R(1.0) - (real)l->a->dropout)
@@ -178,7 +187,7 @@ static void attend(const ds_kernel_call *call, const forward *f, int64_t b, int6
 
 static void attention_heads(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
 {
-    forward f = {.l = layout_of(call, 0)};
+    forward f = {.l = layout_of(call, 0, 6)};
     const layout *l = &f.l;
     real *k_rows = ref_slot(call, slot, forward_reals(l));
     f.k_columns = k_rows + l->n_keys * l->d;
@@ -207,7 +216,7 @@ static layout layout_of_sig(const ds_kernel_sig *sig, uint32_t at)
         tensors[i].meta = sig->in[i];
     }
     const ds_kernel_call call = {.sig = sig, .in = tensors};
-    return layout_of(&call, at);
+    return layout_of(&call, at, at == 0 ? 6 : 8);
 }
 
 static size_t attention_work(const ds_kernel_sig *sig)
@@ -218,7 +227,7 @@ static size_t attention_work(const ds_kernel_sig *sig)
 
 static ds_status attention_run(const ds_kernel_call *call)
 {
-    const layout l = layout_of(call, 0);
+    const layout l = layout_of(call, 0, 6);
     dsi_ref_for(call, l.n_batch * l.a->n_kv_heads, attention_heads);
     return DS_OK;
 }
@@ -240,7 +249,7 @@ typedef struct backward {
 
 static backward backward_of(const ds_kernel_call *call, uint32_t slot)
 {
-    backward w = {.l = layout_of(call, 1)};
+    backward w = {.l = layout_of(call, 1, 8)};
     const int64_t head = w.l.n_keys * w.l.d;
     w.k_rows = ref_slot(call, slot, backward_reals(&w.l));
     w.k_columns = w.k_rows + head;
@@ -346,7 +355,7 @@ static size_t attention_backward_work(const ds_kernel_sig *sig)
 
 static ds_status attention_backward_run(const ds_kernel_call *call)
 {
-    const layout l = layout_of(call, 1);
+    const layout l = layout_of(call, 1, 8);
     dsi_ref_for(call, l.n_batch * l.a->n_kv_heads, backward_heads);
     return DS_OK;
 }

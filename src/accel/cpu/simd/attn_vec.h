@@ -72,10 +72,11 @@ DSI_INLINE vf attn_masked(vf score, int64_t j, vi first, vi last)
 typedef struct attn_dropout {
     uint64_t seed;
     uint32_t site, step;
-    float p, factor;   /* factor = 1/(1-p) */
-    int64_t n_keys;    /* keys of the operator: elements a query */
-    bool by_four;      /* n_keys is a multiple of 4 */
-    uint64_t row_base; /* element of (first global sample, head 0, query 0, key 0) */
+    float p, factor;             /* factor = 1/(1-p) */
+    int64_t n_keys;              /* keys of the operator: elements a query */
+    bool by_four;                /* n_keys is a multiple of 4 */
+    int64_t sample, head0, row0; /* numbers of the first sample, head and query among all */
+    int64_t all_heads, all_rows;
 } attn_dropout;
 
 static inline attn_dropout attn_dropout_of(const attn_shape *s, const attn_data *x)
@@ -90,8 +91,11 @@ static inline attn_dropout attn_dropout_of(const attn_shape *s, const attn_data 
                           .factor = 1.0f / (1.0f - (float)s->a->dropout),
                           .n_keys = s->n_keys,
                           .by_four = s->n_keys % 4 == 0,
-                          .row_base =
-                              (uint64_t)(x->rng[2] * s->n_heads * s->n_queries * s->n_keys)};
+                          .sample = x->rng[2],
+                          .head0 = x->head0,
+                          .row0 = x->row0,
+                          .all_heads = x->all_heads,
+                          .all_rows = x->all_rows};
 }
 
 /* Elements (64 bits as two words) of key 0 for the lanes' queries. */
@@ -104,9 +108,10 @@ static inline attn_elements attn_elements_of(const attn_dropout *drop, const att
 {
     int32_t low[VF_WIDTH];
     int32_t high[VF_WIDTH];
+    const int64_t head = (drop->sample + b) * drop->all_heads + drop->head0 + h;
+    const int64_t row = head * drop->all_rows + drop->row0 + i;
     for (int64_t lane = 0; lane < VF_WIDTH; ++lane) {
-        const uint64_t element =
-            drop->row_base + (uint64_t)((attn_stat_at(s, b, h, i) + lane) * s->n_keys);
+        const uint64_t element = (uint64_t)((row + lane) * s->n_keys);
         low[lane] = (int32_t)(uint32_t)element;
         high[lane] = (int32_t)(uint32_t)(element >> 32);
     }

@@ -13,6 +13,7 @@ typedef struct dropout_job {
     void *y;
     ds_dtype type;
     uint64_t seed, first_element;
+    size_t sample, all; /* elements of a sample, here and in the whole tensor */
     uint32_t site, step;
     int32_t threshold; /* kept when word>>8 >= threshold */
     float scale;
@@ -67,9 +68,12 @@ static void dropout_range(const void *opaque, size_t begin, size_t end)
 {
     const dropout_job *job = opaque;
     uint32_t words[WORDS + VF_WIDTH];
-    for (size_t i = begin; i < end; i += DROPOUT_BLOCK) {
-        const size_t n = end - i < DROPOUT_BLOCK ? end - i : DROPOUT_BLOCK;
-        const uint64_t element = job->first_element + i;
+    for (size_t i = begin, n = 0; i < end; i += n) {
+        const size_t b = i / job->sample;
+        const size_t last =
+            job->all == job->sample || end < (b + 1) * job->sample ? end : (b + 1) * job->sample;
+        n = last - i < DROPOUT_BLOCK ? last - i : DROPOUT_BLOCK;
+        const uint64_t element = job->first_element + b * (job->all - job->sample) + i;
         const size_t skip = (size_t)(element & 3);
         const size_t quad = 4 * VL_WIDTH;
         philox_words(job, element >> 2, (skip + n + quad - 1) / quad * quad, words);
@@ -86,7 +90,12 @@ static ds_status dropout_run(const ds_kernel_call *call)
     if (n == 0) {
         return DS_OK;
     }
-    const uint64_t sample = (uint64_t)n / (uint64_t)x->meta.shape.dims[0];
+    const int64_t *dims = x->meta.shape.dims;
+    const size_t sample = n / (size_t)dims[0];
+    const size_t row = attrs->n_rows > 0 ? sample / (size_t)dims[1] : 0;
+    const size_t all = attrs->n_rows > 0 ? (size_t)attrs->n_rows * row : sample;
+    const size_t first =
+        attrs->n_rows > 0 ? (size_t)((const int32_t *)call->in[2].data)[0] * row : 0;
     const float p = (float)attrs->p;
     const double steps = (double)p * 0x1p24; /* word>>8 counts 2^-24 */
     const int32_t whole = (int32_t)steps;
@@ -94,7 +103,9 @@ static ds_status dropout_run(const ds_kernel_call *call)
                              call->out[0].data,
                              x->meta.dtype,
                              (uint64_t)rng[0],
-                             (uint64_t)rng[2] * sample,
+                             (uint64_t)rng[2] * all + first,
+                             sample,
+                             all,
                              (uint32_t)attrs->site,
                              (uint32_t)rng[1],
                              (double)whole < steps ? whole + 1 : whole,
