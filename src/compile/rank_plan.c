@@ -84,6 +84,26 @@ static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
     return status;
 }
 
+/* Which inputs of a graph sp shards along the sequence. Those of other graphs stay as they are. */
+static ds_status share_sequences(maker *m, const ds_graph *graph)
+{
+    if (m->spec.zero.mesh.size[DSI_AXIS_SP] <= 1) {
+        return DS_OK;
+    }
+    if (m->spec.train.n_gradient_outputs > 0) {
+        return ds_fail(m->plan.ctx, DS_ERR_CONFIG,
+                       "sequence_parallel_size %u does not go with gradient_outputs: outputs are "
+                       "parts of sequences; set it to 1",
+                       m->spec.zero.mesh.size[DSI_AXIS_SP]);
+    }
+    if (m->sequence == NULL) {
+        m->sequence = calloc(MAX_CELLS, sizeof *m->sequence);
+    }
+    return m->sequence == NULL ? ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan")
+                               : dsi_sequence_rules(graph, &m->spec.zero.mesh,
+                                                    m->spec.train.seq_length, m->sequence);
+}
+
 /* Declares the parameters by a trace whose graph is dropped, then freezes those that match. */
 static ds_status freeze(const maker *m)
 {
@@ -128,20 +148,6 @@ static ds_status keep(maker *m, const ds_graph *graph, ds_graph **out)
     const ds_status status = dsi_keep(graph, tags, out);
     free(tags);
     return status;
-}
-
-/* Which inputs of a graph sp shards along the sequence. Those of other graphs stay as they are. */
-static ds_status share_sequences(maker *m, const ds_graph *graph)
-{
-    if (m->spec.zero.mesh.size[DSI_AXIS_SP] <= 1) {
-        return DS_OK;
-    }
-    if (m->sequence == NULL) {
-        m->sequence = calloc(MAX_CELLS, sizeof *m->sequence);
-    }
-    return m->sequence == NULL ? ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan")
-                               : dsi_sequence_rules(graph, &m->spec.zero.mesh,
-                                                    m->spec.train.seq_length, m->sequence);
 }
 
 /* From a logical graph to this rank's plan: cut the vocabulary, fuse, recompute or keep, cut over
@@ -240,7 +246,11 @@ static ds_status find_residencies(maker *m)
         return DS_OK;
     }
     DS_TRY(trace(m, DS_TRACE_EVAL, &graph));
+    const ds_status status = share_sequences(m, graph); /* its inputs are cells of both graphs */
     ds_graph_destroy(&graph);
+    if (status < 0) {
+        return status;
+    }
     if (dsi_offload_rules(&m->spec.offload, m->plan.cells, &m->plan.residencies) < 0) {
         return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
     }

@@ -284,6 +284,12 @@ static void compression_needs(dsi_eval *eval, const dsi_item *enabled)
                        ": scales and masks are of whole weights; change one of them",
                        v->tensor_parallel);
     }
+    if (v->sequence_parallel > 1) {
+        dsi_item_error(eval, dsi_item_find(eval, "sequence_parallel_size"),
+                       "expected 1 with compression_training, found %" PRIu32
+                       ": ranges are of whole sequences; change one of them",
+                       v->sequence_parallel);
+    }
     if (v->zero.zenflow.enabled) {
         dsi_item_error(eval, enabled,
                        "cannot go with zero_optimization.zenflow; leave one of them out");

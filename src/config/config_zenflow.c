@@ -41,6 +41,12 @@ static void zenflow_needs(dsi_eval *eval)
                        ": it chooses among whole columns; change one of them",
                        v->tensor_parallel);
     }
+    if (v->sequence_parallel > 1) {
+        dsi_item_error(eval, dsi_item_find(eval, "sequence_parallel_size"),
+                       "expected 1 with zero_optimization.zenflow, found %" PRIu32
+                       ": its early updates are not built for it; change one of them",
+                       v->sequence_parallel);
+    }
     if (v->gradient_sum) {
         dsi_item_error(eval, dsi_item_find(eval, "gradient_allreduce_op"),
                        "expected \"mean\" with zero_optimization.zenflow, found \"sum\"; change "
