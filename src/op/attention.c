@@ -182,7 +182,7 @@ static const ds_attr attention_attrs[] = {
 };
 
 /* numbers: where heads and rows are. Queries are cut along the sequence where they say which they
- * are; keys and values are whole for that, so that they may be gathered. */
+ * are; keys and values are gathered for that. */
 static void adapt_heads(ds_place_case *c, uint32_t q, bool has_rng, uint32_t numbers)
 {
     const bool has_heads = dsi_place_has(c, numbers);
@@ -203,7 +203,7 @@ static void adapt_heads(ds_place_case *c, uint32_t q, bool has_rng, uint32_t num
                   "give them as three tensors";
     }
     if (has_rows) {
-        c->flags |= DSI_PLACE_WHOLE;
+        c->gathered = 3u << (q + 1); /* keys and values */
     } else {
         dsi_place_drop(c->split, 't');
     }

@@ -72,8 +72,9 @@ static double price_of_move(const dsi_placing *w, uint32_t i, dsi_axis axis, dsi
     if (to.kind == DSI_SHARD) {
         return (w->node->policy->exchange >> axis & 1u) != 0 ? whole / n : -1.0;
     }
-    const bool may =
-        (w->node->policy->gather >> axis & 1u) != 0 || (w->p->rule.flags & DSI_PLACE_WHOLE) != 0;
+    const bool may = (w->node->policy->gather >> axis & 1u) != 0 ||
+                     (w->p->rule.flags & DSI_PLACE_WHOLE) != 0 ||
+                     (w->p->rule.gathered >> i & 1u) != 0;
     const bool gathers = to.kind == DSI_REPLICATE && may;
     return gathers ? whole : -1.0;
 }

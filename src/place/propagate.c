@@ -207,8 +207,8 @@ static void cut_as_gathered(const walk *w, const dsi_node_info *node, uint32_t o
 {
     const ds_place_case *rule = &w->placed.rule;
     const ds_value *in = dsi_node_in(w->graph, node);
-    for (uint32_t i = 0; i < node->n_in && (rule->flags & DSI_PLACE_WHOLE) != 0; ++i) {
-        if (in[i] == DS_NONE || strcmp(rule->in[i], rule->out[o]) != 0) {
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        if ((rule->gathered >> i & 1u) == 0 || strcmp(rule->in[i], rule->out[o]) != 0) {
             continue;
         }
         for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
