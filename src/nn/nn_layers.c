@@ -352,6 +352,14 @@ static ds_value count_targets(ds_nn *nn, ds_value targets, dsi_ce_attrs *attrs)
 
 ds_value ds_nn_linear_cross_entropy(ds_nn *nn, ds_value x, ds_value weight, ds_value targets)
 {
+    if (nn->trace.preference != NULL && nn->trace.sequence_ranks > 1) {
+        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                   "the preference loss \"%s\" is of whole sequences; with sequence_parallel_size "
+                   "%lld it is not built: set it to 1",
+                   ds_preference_loss_name(nn->trace.preference->loss),
+                   (long long)nn->trace.sequence_ranks);
+        return DS_NONE;
+    }
     if (nn->trace.preference != NULL) {
         return dsi_nn_preference(nn, x, weight, targets);
     }

@@ -143,7 +143,8 @@ static double fill_value(const char *fill, const ds_tensor *t, uint32_t operand,
     case 'd':
         return (double)(i % n_last / 5 * 5);
     case 'p':
-        return (double)(i % n_last);
+        return (double)(i % n_last) +
+               (isdigit((unsigned char)fill[1]) ? strtod(fill + 1, NULL) : 0.0);
     case 'r':
         return rng_state[i];
     case 'h':

@@ -45,6 +45,7 @@
 #define GROUPED       .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .causal = 1, .scale = 0.25
 #define WIDE          .n_heads = 2, .n_kv_heads = 1, .head_dim = 64, .causal = 1, .scale = 0.125
 #define BIG           .n_heads = 4, .n_kv_heads = 2, .head_dim = 128, .causal = 1, .scale = 0.09
+#define SHARE         HEADS3, .dropout = 0.25, .site = 5, .all_heads = 6
 #define TINY          .n_heads = 3, .n_kv_heads = 3, .head_dim = 5, .causal = 1, .scale = 0.45
 #define MAX_SAVED     FORWARD(&dsi_op_max_last, NULL, 1, {1}, {2})
 #define LAYER_STATS   FORWARD(&dsi_op_layer_norm, EPS, 2, {1, 2}, {-1, 3, 4})
@@ -221,6 +222,17 @@ const op_case op_cases[] = {
      ATT(GROUPED, .window = 11), .loose = 2, .flags = OP_NO_GRAD},
     {&dsi_op_attention, "dropout", "act[2,17,72] - - - - i64[4]r",
      ATT(HEADS3, .packed = 1, .dropout = 0.25, .site = 5), .loose = 2},
+    {&dsi_op_attention, "a part of the queries",
+     "act[2,7,64] act[2,40,32] act[2,40,32] - - - - i32[7]p13", ATT(GROUPED, .window = 11),
+     .loose = 2},
+    {&dsi_op_attention, "dropout of a part",
+     "act[2,7,24] act[2,20,24] act[2,20,24] - - i64[4]r i32[3]p2 i32[7]p13", ATT(SHARE),
+     .loose = 2},
+    {&dsi_op_attention_backward, "a part of the queries",
+     "act[2,7,24] act[2,7,24] act[2,20,24] act[2,20,24] act[2,7,24] stat[2,3,7] - i64[4]r "
+     "i32[3]p2 i32[7]p13",
+     ATT(SHARE), .loose = 4,
+     .forward = FORWARD(&dsi_op_attention, ATT(SHARE), 8, {1, 2, 3, 6, -1, 7, 8, 9}, {4, 5})},
     {&dsi_op_attention_backward, "packed",
      "act[2,17,24] act[2,17,72] - - act[2,17,24] stat[2,3,17]", ATT(HEADS3, .packed = 1),
      .loose = 4, .forward = ATT_PACKED(ATT(HEADS3, .packed = 1))},
@@ -399,6 +411,8 @@ const op_case op_cases[] = {
      .flags = OP_EXACT},
     {&dsi_op_dropout, "many", "act[2,40003] i64[4]r", ATTRS(dsi_dropout_attrs, .p = 0.1, .site = 2),
      .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_dropout, "a part of the rows", "act[3,5,33] i64[4]r i32[5]p7",
+     ATTRS(dsi_dropout_attrs, .p = 0.3, .site = 9, .n_rows = 20), .flags = OP_EXACT},
     {&dsi_op_dropout, "none", "act[3,5] i64[4]r", ATTRS(dsi_dropout_attrs, .p = 0.0),
      .flags = OP_EXACT},
     /* elementwise */
