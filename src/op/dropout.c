@@ -53,7 +53,9 @@ static void adapt_dropout(ds_place_case *c)
     if (a->p > 0.0) {
         const bool has_rows = dsi_place_has(c, 2);
         c->split[c->split[0] == '\0' ? 0 : has_rows ? 2 : 1] = '\0'; /* samples are the first dim */
-        c->numbered[0] = has_rows ? 'B' : '\0';
+        if (has_rows) {                                              /* of the second dim */
+            c->numbered[0] = c->in[2][0] = 'B';
+        }
         c->flags |= DS_PLACE_SAMPLES;
         c->hint = "dropout draws by sample, so only dim 0 may be cut, on axes where the random "
                   "state counts from the rank's own first sample";
@@ -67,7 +69,7 @@ const ds_op dsi_op_dropout = {
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_CHEAP,
     .place =
-        DSI_PLACE(.in = "* _ B", .out = "*", .split = "*", .linear = "0", .adapt = adapt_dropout),
+        DSI_PLACE(.in = "* _ t", .out = "*", .split = "*", .linear = "0", .adapt = adapt_dropout),
     .doc =
         "x (B,..), rng i64 (4) {seed, step, first global sample, 0}, [rows i32 (T) of dim 1, of "
         "n_rows in all] → x·keep/(1-p); keep is a pure function of seed, step, site, global sample "

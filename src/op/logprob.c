@@ -74,6 +74,7 @@ static ds_status linear_logprob_grad(ds_grad *call)
 static const ds_attr attrs_of_forward[] = {
     DSI_ATTR_INT(dsi_ce_attrs, ignore_index),
     DSI_ATTR_INT(dsi_ce_attrs, transposed),
+    DSI_ATTR_INT(dsi_ce_attrs, counted),
 };
 
 const ds_op dsi_op_linear_logprob = {
@@ -122,6 +123,7 @@ static ds_status linear_logprob_backward_infer(ds_infer *call)
 static const ds_attr attrs_of_backward[] = {
     {"ignore_index", DS_ATTR_INT, offsetof(dsi_ce_backward_attrs, ce.ignore_index)},
     {"transposed", DS_ATTR_INT, offsetof(dsi_ce_backward_attrs, ce.transposed)},
+    {"counted", DS_ATTR_INT, offsetof(dsi_ce_backward_attrs, ce.counted)},
     DSI_ATTR_INT(dsi_ce_backward_attrs, no_dx),
     DSI_ATTR_INT(dsi_ce_backward_attrs, no_dw),
 };
