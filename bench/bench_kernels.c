@@ -246,7 +246,7 @@ static const dsi_norm_backward_attrs with_bias = {1};
 static const dsi_act_attrs gelu = {DSI_ACT_GELU_TANH};
 static const dsi_act_attrs gelu_erf = {DSI_ACT_GELU_ERF};
 static const dsi_act_attrs silu = {DSI_ACT_SILU};
-static const dsi_dropout_attrs dropout = {0.1, 3};
+static const dsi_dropout_attrs dropout = {.p = 0.1, .site = 3};
 static const dsi_embedding_dw_attrs vocabulary = {50257};
 static const dsi_scale_attrs half = {0.5};
 static const dsi_cast_attrs to_bf16 = {DS_DTYPE_BF16};

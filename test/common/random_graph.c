@@ -367,23 +367,36 @@ static ds_value targets_of(pool *p, ds_shape rows)
     return read_cell(p, DS_CELL_INPUT, "targets", (ds_meta){DS_DTYPE_I32, rows});
 }
 
+/* The count of targets as a value of its own, on which the loss then depends; or DS_NONE. */
+static ds_value count_of(pool *p, ds_value targets, dsi_ce_attrs *attrs)
+{
+    ds_value out[DS_MAX_OUT] = {DS_NONE};
+    if (below(p, 3) == 0 && apply(p, &dsi_op_count_targets, attrs, &targets, 1, out)) {
+        attrs->counted = 1;
+    }
+    return out[0];
+}
+
 static ds_value loss_of(pool *p)
 {
     const ds_value x = pick(p, 1);
     const ds_shape s = meta_of(p, x).shape;
-    const dsi_ce_attrs plain = {.ignore_index = -100};
-    const dsi_linear_ce_attrs linear = {.ce = plain, .keep = below(p, 2)};
+    dsi_ce_attrs plain = {.ignore_index = -100};
+    dsi_linear_ce_attrs linear = {.ce = plain, .keep = below(p, 2)};
     ds_value out[DS_MAX_OUT];
-    ds_value in[3] = {x, DS_NONE, DS_NONE};
+    ds_value in[4] = {x, DS_NONE, DS_NONE, DS_NONE};
     const uint32_t which = s.n_dims < 2 ? 2 + below(p, 2) : below(p, 6);
     bool made = false;
     if (which == 0 && ds_shape_last(s) >= INDEX_BELOW) {
         in[1] = targets_of(p, s);
-        made = apply(p, &dsi_op_cross_entropy, &plain, in, 2, out);
+        in[2] = count_of(p, in[1], &plain);
+        made = apply(p, &dsi_op_cross_entropy, &plain, in, plain.counted != 0 ? 3 : 2, out);
     } else if (which == 1 || which == 4) {
         in[1] = param(p, "head", ds_shape_2d(INDEX_BELOW + 1, ds_shape_last(s)));
         in[2] = targets_of(p, s);
-        made = apply(p, &dsi_op_linear_cross_entropy, &linear, in, 3, out);
+        in[3] = count_of(p, in[2], &linear.ce);
+        made = apply(p, &dsi_op_linear_cross_entropy, &linear, in, linear.ce.counted != 0 ? 4 : 3,
+                     out);
     }
     if (!made) {
         ds_value square[DS_MAX_OUT];

@@ -27,7 +27,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { CASES = 2000, MOST_UNSEEN = 8, MOST_RANKS = 24, MOST_CELLS = 1024 };
+enum { CASES = 2000, MOST_UNSEEN = 12, MOST_RANKS = 24, MOST_CELLS = 1024 };
 
 static ds_ctx *ctx;
 
