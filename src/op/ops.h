@@ -73,6 +73,52 @@ extern const ds_op dsi_op_embedding_part;
  * (V,C), the rows that a whole table would have there, bit for bit. */
 extern const ds_op dsi_op_embedding_part_dw;
 
+/* ---- route.c ------------------------------------------------------------------------------- */
+enum { DSI_SCORE_SOFTMAX, DSI_SCORE_SIGMOID, DSI_SCORE_COUNT };
+enum { DSI_GROUP_MAX, DSI_GROUP_TOP2, DSI_GROUP_COUNT };
+typedef struct dsi_route_attrs {
+    int64_t n_chosen;   /* K experts a token */
+    int64_t score;      /* DSI_SCORE_* */
+    int64_t normalise;  /* 1: the chosen scores are divided by their sum */
+    double factor;      /* of the weights */
+    int64_t n_groups;   /* 0 or 1: none; else experts are in equal groups side by side … */
+    int64_t top_groups; /* … and chosen from so many of them only */
+    int64_t group_by;   /* DSI_GROUP_*: a group's score is its largest, or the sum of its top two */
+} dsi_route_attrs;
+/* route: logits (..,E), [bias f32 (E)] → weights f32 (..,K), experts i32 (..,K): the K largest of
+ * score + bias, the largest first, of equal ones the lowest index first; their weight is the score
+ * without bias. route_backward: dweights, logits, experts → dlogits. The bias has no gradient. */
+extern const ds_op dsi_op_route, dsi_op_route_backward;
+typedef struct dsi_group_attrs {
+    int64_t n_experts;
+    int64_t capacity; /* 0: none; else an expert takes its first so many pairs */
+} dsi_group_attrs;
+/* group_rows: experts i32 (..,K) → place i32 (..,K), offsets i32 (E+1). Counting all pairs (token,
+ * expert) in their order, a pair's place is its row once they are sorted by expert, in a stable
+ * way: expert e has the rows from offsets[e] to offsets[e+1]. What is beyond the capacity comes
+ * behind offsets[E], in the order of pairs. */
+extern const ds_op dsi_op_group_rows;
+/* group_sizes: offsets i32 (E+1) → f32 (E): rows of each expert. */
+extern const ds_op dsi_op_group_sizes;
+
+/* ---- experts.c ----------------------------------------------------------------------------- */
+/* R rows, a row a pair: R = T·K. place holds each row's number once; a number that is no row is an
+ * error of the kernel (ERR_ARG naming it), likewise offsets that do not ascend within R.
+ * spread_rows: x (..,C), place i32 (..,K), [weights f32 (..,K)] → (R,C): row place[t,j] is x[t],
+ * times weights[t,j] in fp32. combine_rows: rows (R,C), place, [weights] → (..,C): the sum of each
+ * token's rows, times their weights, in fp32 in the order of j, rounded once. Each is the other's
+ * gradient. combine_rows_dw: dy (..,C), rows, place → dweights f32 (..,K): dot products. */
+extern const ds_op dsi_op_spread_rows, dsi_op_combine_rows, dsi_op_combine_rows_dw;
+typedef struct dsi_grouped_attrs {
+    int64_t transposed; /* 0: w is (E,O,K); 1: w is (E,K,O) */
+} dsi_grouped_attrs;
+/* grouped_linear: x (R,K), w (E,O,K) or (E,K,O), offsets i32 (E+1) → y (R,O): the rows of expert e
+ * by w[e], each with the bits that linear gives that row; zeros behind offsets[E].
+ * grouped_linear_dw: x (R,K), dy (R,O), offsets, [dw_in f32] → dw f32 (E,O,K) or (E,K,O), zeros (or
+ * dw_in) for an expert without rows; 4096 rows at a time are summed as linear_dw sums them, and
+ * added in order. */
+extern const ds_op dsi_op_grouped_linear, dsi_op_grouped_linear_dw;
+
 /* ---- norm.c -------------------------------------------------------------------------------- */
 typedef struct dsi_norm_attrs {
     double eps;

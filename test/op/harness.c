@@ -8,6 +8,7 @@
 #include "ir/graph.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +129,17 @@ double op_element(const ds_tensor *t, int64_t i)
 static const double hyper[DSI_HYPER_COUNT] = {1e-2, 0.9, 0.99, 0.1, 0.271, 0.17234, 0.0, 0.0};
 static const double rng_state[4] = {1234, 7, 3, 0};
 
+/* Element i of a permutation of [0,n). */
+static int64_t shuffled(int64_t i, int64_t n)
+{
+    static const int64_t steps[] = {7, 11, 13, 17, 19, 23};
+    size_t s = 0;
+    while (s + 1 < sizeof steps / sizeof *steps && n % steps[s] == 0) {
+        ++s;
+    }
+    return (i * steps[s] + 3) % n;
+}
+
 static double fill_value(const char *fill, const ds_tensor *t, uint32_t operand, int64_t i)
 {
     const int64_t n_last = ds_shape_last(t->meta.shape);
@@ -145,6 +157,12 @@ static double fill_value(const char *fill, const ds_tensor *t, uint32_t operand,
     case 'p':
         return (double)(i % n_last) +
                (isdigit((unsigned char)fill[1]) ? strtod(fill + 1, NULL) : 0.0);
+    case 's':
+        return (double)shuffled(i, ds_shape_count(t->meta.shape));
+    case 'o': { /* small groups first, so that one is empty */
+        const double part = (double)i / (double)(n_last - 1);
+        return floor(strtod(fill + 1, NULL) * part * part);
+    }
     case 'r':
         return rng_state[i];
     case 'h':

@@ -32,6 +32,9 @@
 #define BMM(...)      ATTRS(dsi_bmm_attrs, __VA_ARGS__)
 #define WHERE(i, x)   ATTRS(dsi_where_attrs, .inverse = (i), .other = (x))
 #define BAND(l, u, x) ATTRS(dsi_band_attrs, .lower = (l), .upper = (u), .other = (x))
+#define ROUTE(f, ...) ATTRS(dsi_route_attrs, .factor = (f), __VA_ARGS__)
+#define ROWS_OF(e, c) ATTRS(dsi_group_attrs, .n_experts = (e), .capacity = (c))
+#define EXPERTS(t)    ATTRS(dsi_grouped_attrs, .transposed = (t))
 #define COMPARE(k, x) ATTRS(dsi_compare_attrs, .kind = DSI_COMPARE_##k, .value = (x))
 #define FORWARD(...)                                                                               \
     &(const op_forward)                                                                            \
@@ -142,6 +145,41 @@ const op_case op_cases[] = {
      ATTRS(dsi_vocab_attrs, .n_rows = 11)},
     {&dsi_op_embedding_part_dw, "adds", "i32[20]<24 act[20,6] i32[12]p f32[12,6]",
      ATTRS(dsi_vocab_attrs, .n_rows = 24)},
+    /* experts */
+    {&dsi_op_route, "softmax", "act[2,7,5]", ROUTE(1.0, .n_chosen = 2)},
+    {&dsi_op_route, "softmax, normalised", "act[19,8]", ROUTE(1.0, .n_chosen = 3, .normalise = 1)},
+    {&dsi_op_route, "one expert", "act[3,1]", ROUTE(1.0, .n_chosen = 1, .normalise = 1)},
+    {&dsi_op_route, "top 1, factor", "act[11,33]", ROUTE(2.5, .n_chosen = 1)},
+    {&dsi_op_route, "sigmoid, bias, groups", "act[9,12] stat[12]",
+     ROUTE(2.5, .n_chosen = 3, .score = DSI_SCORE_SIGMOID, .normalise = 1, .n_groups = 4,
+           .top_groups = 2, .group_by = DSI_GROUP_TOP2)},
+    {&dsi_op_route, "sigmoid", "act[3,7]", ROUTE(1.0, .n_chosen = 4, .score = DSI_SCORE_SIGMOID)},
+    {&dsi_op_route, "best of groups", "act[9,12]",
+     ROUTE(1.0, .n_chosen = 4, .n_groups = 3, .top_groups = 1, .group_by = DSI_GROUP_MAX)},
+    {&dsi_op_route_backward, "softmax", "stat[7,2] act[7,5] i32[7,2]p", ROUTE(1.0, .n_chosen = 2)},
+    {&dsi_op_route_backward, "sigmoid", "stat[7,3] act[7,5] i32[7,3]p",
+     ROUTE(0.5, .n_chosen = 3, .score = DSI_SCORE_SIGMOID, .normalise = 1)},
+    {&dsi_op_group_rows, "uneven", "i32[5,7,3]<11", ROWS_OF(11, 0), .flags = OP_EXACT},
+    {&dsi_op_group_rows, "capacity", "i32[40,2]<4", ROWS_OF(5, 17), .flags = OP_EXACT},
+    {&dsi_op_group_sizes, "uneven", "i32[12]o100", .flags = OP_EXACT},
+    {&dsi_op_spread_rows, "plain", "act[3,5,33] i32[3,5,2]s", .flags = OP_EXACT},
+    {&dsi_op_spread_rows, "weights", "act[17,70] i32[17,3]s stat[17,3]", .flags = OP_EXACT},
+    {&dsi_op_combine_rows, "plain", "act[30,33] i32[3,5,2]s", .flags = OP_EXACT},
+    {&dsi_op_combine_rows, "weights", "act[51,70] i32[17,3]s stat[17,3]"},
+    {&dsi_op_combine_rows_dw, "odd", "act[17,71] act[51,71] i32[17,3]s"},
+    {&dsi_op_grouped_linear, "out,in", "act[40,17] act[5,33,17] i32[6]o40", EXPERTS(0)},
+    {&dsi_op_grouped_linear, "in,out", "act[40,17] act[5,17,33] i32[6]o40", EXPERTS(1)},
+    {&dsi_op_grouped_linear, "rows behind", "act[40,24] act[3,40,24] i32[4]o33", EXPERTS(0)},
+    {&dsi_op_grouped_linear, "beyond every block", "act[1200,301] act[3,131,301] i32[4]o1200",
+     EXPERTS(0), .flags = OP_NO_GRAD},
+    {&dsi_op_grouped_linear, "many experts", "act[64,70] act[40,24,70] i32[41]o64", EXPERTS(0),
+     .flags = OP_NO_GRAD},
+    {&dsi_op_grouped_linear_dw, "out,in", "act[40,17] act[40,33] i32[6]o40", EXPERTS(0)},
+    {&dsi_op_grouped_linear_dw, "in,out", "act[40,17] act[40,33] i32[6]o40", EXPERTS(1)},
+    {&dsi_op_grouped_linear_dw, "adds, rows behind", "act[40,24] act[40,40] i32[4]o33 f32[3,40,24]",
+     EXPERTS(0)},
+    {&dsi_op_grouped_linear_dw, "several sums", "act[6000,33] act[6000,24] i32[3]o6000", EXPERTS(0),
+     .flags = OP_NO_GRAD, .loose = 2},
     /* norms */
     {&dsi_op_layer_norm, "bias", "act[3,5,33] act[33] act[33]", EPS},
     {&dsi_op_layer_norm, "no bias", "act[7,131] act[131]", EPS},

@@ -172,6 +172,8 @@ static void refusals_name_operand_got_and_expected(void **state)
     ds_ctx_destroy(&ctx);
 }
 
+static const dsi_group_attrs four_experts = {.n_experts = 4};
+static const dsi_grouped_attrs grouped = {.transposed = 0};
 static const dsi_ce_attrs loss_attrs = {.ignore_index = -100};
 
 /* Kernels refuse indices out of range by name. */
@@ -183,9 +185,14 @@ static void kernels_refuse_bad_indices(void **state)
         {.op = &dsi_op_take_rows, .in = "f32[2,3,4] i32[2]=3"},
         {.op = &dsi_op_kv_write, .in = "f32[1,4,2] f32[1,2,2] i32[1]=3"},
         {.op = &dsi_op_cross_entropy, .in = "f32[3,4] i32[3]=-1", .attrs = &loss_attrs},
+        {.op = &dsi_op_group_rows, .in = "i32[3,2]=4", .attrs = &four_experts},
+        {.op = &dsi_op_spread_rows, .in = "f32[2,3] i32[2,2]=4"},
+        {.op = &dsi_op_combine_rows, .in = "f32[4,3] i32[2,2]=-1"},
+        {.op = &dsi_op_grouped_linear, .in = "f32[4,3] f32[2,5,3] i32[3]o5", .attrs = &grouped},
     };
-    static const char *const words[] = {"id[0] is 4", "index[0] is 3", "positions 3 to 4",
-                                        "target[0] is -1"};
+    static const char *const words[] = {"id[0] is 4",      "index[0] is 3",  "positions 3 to 4",
+                                        "target[0] is -1", "expert 0 is 4",  "place[0] is 4",
+                                        "place[0] is -1",  "offsets[2] is 5"};
     ds_ctx *ctx = NULL;
     assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
     for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {

@@ -10,6 +10,8 @@
     X(bmm)                                                                                         \
     X(embedding)                                                                                   \
     X(vocab)                                                                                       \
+    X(route)                                                                                       \
+    X(experts)                                                                                     \
     X(norm)                                                                                        \
     X(activation)                                                                                  \
     X(rope)                                                                                        \

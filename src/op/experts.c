@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows to experts and back, and the products of each expert with its rows: rules. See ops.h. */
+#include "op/op_place.h"
+#include "op/op_util.h"
+
+/* ---- spread_rows, combine_rows -----------------------------------------------------------------
+ */
+static ds_shape lead_of(const ds_infer *call, uint32_t place)
+{
+    return dsi_shape_lead(dsi_op_in(call, place).shape);
+}
+
+static ds_status check_place(const ds_infer *call, uint32_t i)
+{
+    const ds_meta place = dsi_op_in(call, i);
+    if (place.dtype != DS_DTYPE_I32 || place.shape.n_dims < 1 || ds_shape_last(place.shape) < 1) {
+        return dsi_op_bad(call, i, "place", "i32 (..,K)");
+    }
+    return DS_OK;
+}
+
+static ds_shape with_width(ds_shape lead, int64_t width)
+{
+    lead.dims[lead.n_dims++] = width;
+    return lead;
+}
+
+static ds_status spread_infer(ds_infer *call)
+{
+    DS_TRY(dsi_op_need_float(call, 0, "x", 1));
+    DS_TRY(check_place(call, 1));
+    const ds_meta x = call->in[0];
+    const ds_meta place = call->in[1];
+    const int64_t width = ds_shape_last(x.shape);
+    DS_TRY(dsi_op_need(call, 0, "x", x.dtype, with_width(lead_of(call, 1), width)));
+    DS_TRY(dsi_op_may(call, 2, "weights", dsi_stat_dtype(x.dtype), place.shape));
+    call->out[0] = dsi_meta_of(x.dtype, ds_shape_2d(ds_shape_count(place.shape), width));
+    return DS_OK;
+}
+
+static ds_status combine_infer(ds_infer *call)
+{
+    DS_TRY(dsi_op_need_float(call, 0, "rows", 2));
+    DS_TRY(check_place(call, 1));
+    const ds_meta rows = call->in[0];
+    const ds_meta place = call->in[1];
+    const int64_t width = ds_shape_last(rows.shape);
+    DS_TRY(
+        dsi_op_need(call, 0, "rows", rows.dtype, ds_shape_2d(ds_shape_count(place.shape), width)));
+    DS_TRY(dsi_op_may(call, 2, "weights", dsi_stat_dtype(rows.dtype), place.shape));
+    call->out[0] = dsi_meta_of(rows.dtype, with_width(lead_of(call, 1), width));
+    return DS_OK;
+}
+
+static ds_status combine_dw_infer(ds_infer *call)
+{
+    DS_TRY(dsi_op_need_float(call, 1, "rows", 2));
+    DS_TRY(check_place(call, 2));
+    const ds_meta rows = call->in[1];
+    const ds_meta place = call->in[2];
+    const int64_t width = ds_shape_last(rows.shape);
+    DS_TRY(
+        dsi_op_need(call, 1, "rows", rows.dtype, ds_shape_2d(ds_shape_count(place.shape), width)));
+    DS_TRY(dsi_op_need(call, 0, "dy", rows.dtype, with_width(lead_of(call, 2), width)));
+    call->out[0] = dsi_meta_of(dsi_stat_dtype(rows.dtype), place.shape);
+    return DS_OK;
+}
+
+/* x is input 0 of the one, rows of the other; what goes back is the other operator. */
+static ds_status rows_grad(ds_grad *call, const ds_op *back)
+{
+    const ds_value d = call->d_out[0];
+    const ds_value weights = call->n_in > 2 ? call->in[2] : DS_NONE;
+    const bool spreads = back == &dsi_op_combine_rows;
+    ds_value out[DS_MAX_OUT];
+    dsi_grad_clear(call);
+    if (d == DS_NONE) {
+        return DS_OK;
+    }
+    if (dsi_grad_wants(call, 0)) {
+        const ds_value in[3] = {d, call->in[1], weights};
+        DS_TRY(dsi_emit(call, back, NULL, in, 3, out));
+        DS_TRY(dsi_grad_give(call, 0, out[0]));
+    }
+    if (dsi_grad_wants(call, 2)) {
+        const ds_value in[3] = {spreads ? call->in[0] : d, spreads ? d : call->in[0], call->in[1]};
+        DS_TRY(dsi_emit(call, &dsi_op_combine_rows_dw, NULL, in, 3, out));
+        DS_TRY(dsi_grad_give(call, 2, out[0]));
+    }
+    return DS_OK;
+}
+
+static ds_status spread_grad(ds_grad *call)
+{
+    return rows_grad(call, &dsi_op_combine_rows);
+}
+
+static ds_status combine_grad(ds_grad *call)
+{
+    return rows_grad(call, &dsi_op_spread_rows);
+}
+
+static void rows_cost(const ds_infer *call, ds_cost *cost_out)
+{
+    cost_out->flops = 2.0 * dsi_op_count(call->in[call->op == &dsi_op_combine_rows_dw ? 1 : 0]);
+    cost_out->bytes = dsi_op_bytes(call);
+}
+
+const ds_op dsi_op_spread_rows = {
+    .version = DS_OP_VERSION,
+    .name = "spread_rows",
+    .op_class = DS_CLASS_ELEMENTWISE,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_CHEAP,
+    .place = DSI_PLACE(.in = "*c *_ *_", .out = "_c", .split = "c", .linear = "0|2"),
+    .doc = "x (..,C), place i32 (..,K), [weights f32 (..,K)] → rows (R,C): row place[t,j] is "
+           "x[t], times weights[t,j]. A place that is no row is an error that names it.",
+    .n_in_min = 2,
+    .n_in_max = 3,
+    .n_out = 1,
+    .infer = spread_infer,
+    .grad = spread_grad,
+    .cost = rows_cost,
+};
+
+const ds_op dsi_op_combine_rows = {
+    .version = DS_OP_VERSION,
+    .name = "combine_rows",
+    .op_class = DS_CLASS_ELEMENTWISE,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_CHEAP,
+    .place = DSI_PLACE(.in = "_c *_ *_", .out = "*c", .split = "c", .linear = "0|2"),
+    .doc = "rows (R,C), place i32 (..,K), [weights f32 (..,K)] → y (..,C): the sum over j, in its "
+           "order, of row place[t,j] times weights[t,j].",
+    .n_in_min = 2,
+    .n_in_max = 3,
+    .n_out = 1,
+    .infer = combine_infer,
+    .grad = combine_grad,
+    .cost = rows_cost,
+};
+
+const ds_op dsi_op_combine_rows_dw = {
+    .version = DS_OP_VERSION,
+    .name = "combine_rows_dw",
+    .op_class = DS_CLASS_REDUCE,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "*c _c *_", .out = "*_", .split = "c", .sums = "c", .linear = "0|1"),
+    .doc = "dy (..,C), rows (R,C), place i32 (..,K) → dweights f32 (..,K): dy[t] · row place[t,j].",
+    .n_in_min = 3,
+    .n_in_max = 3,
+    .n_out = 1,
+    .infer = combine_dw_infer,
+    .cost = rows_cost,
+};
+
+/* ---- grouped_linear ----------------------------------------------------------------------------
+ */
+static const ds_attr grouped_attrs[] = {DSI_ATTR_INT(dsi_grouped_attrs, transposed)};
+
+static ds_status check_offsets(const ds_infer *call, uint32_t i)
+{
+    const ds_meta offsets = dsi_op_in(call, i);
+    if (offsets.dtype != DS_DTYPE_I32 || offsets.shape.n_dims != 1 || offsets.shape.dims[0] < 2) {
+        return dsi_op_bad(call, i, "offsets", "i32 (E+1)");
+    }
+    return DS_OK;
+}
+
+static ds_status check_rows(const ds_infer *call, uint32_t i, const char *name)
+{
+    DS_TRY(dsi_op_need_float(call, i, name, 2));
+    return call->in[i].shape.n_dims == 2 ? DS_OK : dsi_op_bad(call, i, name, "rows (R,C)");
+}
+
+static ds_status grouped_infer(ds_infer *call)
+{
+    const dsi_grouped_attrs *a = call->attrs;
+    DS_TRY(check_rows(call, 0, "x"));
+    DS_TRY(check_offsets(call, 2));
+    const ds_meta x = call->in[0];
+    const ds_meta w = dsi_op_in(call, 1);
+    const int64_t k = x.shape.dims[1];
+    const int64_t n_experts = call->in[2].shape.dims[0] - 1;
+    const uint32_t in_dim = a->transposed != 0 ? 1 : 2;
+    if (w.dtype != x.dtype || w.shape.n_dims != 3 || w.shape.dims[in_dim] != k ||
+        w.shape.dims[0] != n_experts) {
+        return dsi_op_bad(call, 1, "w",
+                          a->transposed != 0 ? "%s[%lld,%lld,out]" : "%s[%lld,out,%lld]",
+                          ds_dtype_name(x.dtype), (long long)n_experts, (long long)k);
+    }
+    call->out[0] = dsi_meta_of(x.dtype, ds_shape_2d(x.shape.dims[0], w.shape.dims[3 - in_dim]));
+    return DS_OK;
+}
+
+/* m: rows of an expert when all have as many. */
+static void grouped_cost(const ds_infer *call, ds_cost *cost_out)
+{
+    const int64_t rows = call->in[0].shape.dims[0];
+    const int64_t n_experts = call->in[2].shape.dims[0] - 1;
+    cost_out->m = (rows + n_experts - 1) / n_experts;
+    cost_out->n = ds_shape_last(call->out[0].shape);
+    cost_out->k = ds_shape_last(call->in[0].shape);
+    cost_out->flops = 2.0 * dsi_op_count(call->out[0]) * (double)cost_out->k;
+    cost_out->bytes = dsi_op_bytes(call);
+}
+
+static ds_status grouped_grad(ds_grad *call)
+{
+    const dsi_grouped_attrs *a = call->attrs;
+    const ds_value d = call->d_out[0];
+    ds_value out[DS_MAX_OUT];
+    dsi_grad_clear(call);
+    if (d == DS_NONE) {
+        return DS_OK;
+    }
+    if (dsi_grad_wants(call, 0)) {
+        const dsi_grouped_attrs dx = {.transposed = a->transposed == 0};
+        const ds_value in[3] = {d, call->in[1], call->in[2]};
+        DS_TRY(dsi_emit(call, &dsi_op_grouped_linear, &dx, in, 3, out));
+        DS_TRY(dsi_grad_give(call, 0, out[0]));
+    }
+    if (dsi_grad_wants(call, 1)) {
+        const ds_value in[3] = {call->in[0], d, call->in[2]};
+        DS_TRY(dsi_emit(call, &dsi_op_grouped_linear_dw, a, in, 3, out));
+        DS_TRY(dsi_grad_give(call, 1, out[0]));
+    }
+    return DS_OK;
+}
+
+static void adapt_grouped(ds_place_case *c)
+{
+    const dsi_grouped_attrs *a = c->attrs;
+    if (a->transposed != 0) {
+        dsi_place_swap_dims(c->in[1] + 1);
+    }
+}
+
+const ds_op dsi_op_grouped_linear = {
+    .version = DS_OP_VERSION,
+    .name = "grouped_linear",
+    .op_class = DS_CLASS_LINEAR,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "_k _ok _", .out = "_o", .split = "ok", .sums = "k", .linear = "0|1",
+                       .adapt = adapt_grouped),
+    .doc = "x (R,K), w (E,O,K) or, transposed, (E,K,O), offsets i32 (E+1) → y (R,O): the rows from "
+           "offsets[e] to offsets[e+1] - 1 times w[e]; zeros behind the last.",
+    .n_in_min = 3,
+    .n_in_max = 3,
+    .n_out = 1,
+    .attrs_bytes = sizeof(dsi_grouped_attrs),
+    .attrs = grouped_attrs,
+    .n_attrs = DSI_N(grouped_attrs),
+    .infer = grouped_infer,
+    .grad = grouped_grad,
+    .cost = grouped_cost,
+};
+
+static ds_status grouped_dw_infer(ds_infer *call)
+{
+    const dsi_grouped_attrs *a = call->attrs;
+    DS_TRY(check_rows(call, 0, "x"));
+    DS_TRY(check_rows(call, 1, "dy"));
+    DS_TRY(check_offsets(call, 2));
+    const ds_meta x = call->in[0];
+    const int64_t k = x.shape.dims[1];
+    const int64_t o = call->in[1].shape.dims[1];
+    const int64_t n_experts = call->in[2].shape.dims[0] - 1;
+    DS_TRY(dsi_op_need(call, 1, "dy", x.dtype, ds_shape_2d(x.shape.dims[0], o)));
+    call->out[0] =
+        dsi_meta_of(dsi_stat_dtype(x.dtype), a->transposed != 0 ? ds_shape_3d(n_experts, k, o)
+                                                                : ds_shape_3d(n_experts, o, k));
+    return dsi_op_may(call, 3, "dw_in", call->out[0].dtype, call->out[0].shape);
+}
+
+static void grouped_dw_cost(const ds_infer *call, ds_cost *cost_out)
+{
+    const int64_t rows = call->in[0].shape.dims[0];
+    const int64_t n_experts = call->in[2].shape.dims[0] - 1;
+    cost_out->m = ds_shape_last(call->in[0].shape);
+    cost_out->n = ds_shape_last(call->in[1].shape);
+    cost_out->k = (rows + n_experts - 1) / n_experts;
+    cost_out->flops = 2.0 * dsi_op_count(call->in[0]) * (double)cost_out->n;
+    cost_out->bytes = dsi_op_bytes(call);
+}
+
+static void adapt_grouped_dw(ds_place_case *c)
+{
+    const dsi_grouped_attrs *a = c->attrs;
+    if (a->transposed != 0) {
+        dsi_place_swap_dims(c->in[3] + 1);
+        dsi_place_swap_dims(c->out[0] + 1);
+    }
+}
+
+const ds_op dsi_op_grouped_linear_dw = {
+    .version = DS_OP_VERSION,
+    .name = "grouped_linear_dw",
+    .op_class = DS_CLASS_LINEAR_DW,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "_k _o _ _ok", .out = "_ok<012+3", .split = "ok", .linear = "13",
+                       .adapt = adapt_grouped_dw),
+    .doc = "x (R,K), dy (R,O), offsets i32 (E+1), [dw_in] → dw f32 (E,O,K) or, transposed, "
+           "(E,K,O): the weight gradient of each expert over its own rows, in their order; dw_in "
+           "is added.",
+    .n_in_min = 3,
+    .n_in_max = 4,
+    .n_out = 1,
+    .attrs_bytes = sizeof(dsi_grouped_attrs),
+    .attrs = grouped_attrs,
+    .n_attrs = DSI_N(grouped_attrs),
+    .infer = grouped_dw_infer,
+    .cost = grouped_dw_cost,
+};
