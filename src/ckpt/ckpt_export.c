@@ -8,6 +8,7 @@
 #include "ckpt/ckpt_internal.h"
 
 #include "base/reserved.h"
+#include "ckpt/stacked.h"
 #include "io/json_load.h"
 #include "io/safetensors_write.h"
 #include <deepspeed/context.h>
@@ -170,8 +171,7 @@ static ds_status write_weights(ds_ctx *ctx, const ds_checkpoint_export_params *p
     }
     ds_status status = dsi_folder_make(ctx, params->folder);
     if (status == DS_OK) {
-        status = ds_safetensors_write_folder(ctx, params->folder, list, n, params->max_shard_bytes,
-                                             &file);
+        status = dsi_write_parameters(ctx, params->folder, list, n, params->max_shard_bytes, &file);
     }
     free(list);
     return status;

@@ -4,6 +4,7 @@
 
 #include "base/reserved.h"
 #include "ckpt/model_weights.h"
+#include "ckpt/stacked.h"
 #include "io/file.h"
 #include "io/json_load.h"
 #include "io/safetensors_write.h"
@@ -327,13 +328,25 @@ static bool has_scores(const ds_hf_export *e)
     return false;
 }
 
-ds_status ds_hf_export_finish(ds_hf_export **export_)
+static ds_status write_weights(const ds_hf_export *e)
 {
     static const ds_text_pair format = {"format", "pt"};
-    const ds_safetensors_params params = {.metadata = &format, .n_metadata = 1};
+    ds_safetensors_params params = {.metadata = &format, .n_metadata = 1};
+    dsi_unstacked *stored = NULL;
+    size_t n = 0;
+    DS_TRY(dsi_unstacked_create(e->ctx, e->sources, e->n, &stored));
+    const ds_tensor_source *sources = dsi_unstacked_sources(stored, &n);
+    params.keep_order = dsi_unstacked_any(stored);
+    const ds_status status =
+        dsi_safetensors_write_set(e->ctx, e->stage.path, sources, n, e->max_shard_bytes, &params);
+    dsi_unstacked_destroy(&stored);
+    return status;
+}
+
+ds_status ds_hf_export_finish(ds_hf_export **export_)
+{
     ds_hf_export *e = *export_;
-    ds_status status = dsi_safetensors_write_set(e->ctx, e->stage.path, e->sources, e->n,
-                                                 e->max_shard_bytes, &params);
+    ds_status status = write_weights(e);
     if (status == DS_OK && has_scores(e)) {
         status = write_classifier(e);
     }

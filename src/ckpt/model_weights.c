@@ -2,8 +2,16 @@
 /* Matches stored tensors with parameters. See model_weights.h. */
 #include "ckpt/model_weights.h"
 
+#include "ckpt/stacked.h"
+
 #include <stdlib.h>
 #include <string.h>
+
+struct dsi_weights {
+    dsi_weight *by_cell;
+    const ds_safetensor **parts; /* of all weights, one after the other */
+    size_t n_parts;
+};
 
 static const char head_name[] = "lm_head.weight";
 
@@ -24,17 +32,17 @@ static const ds_safetensor *find(const ds_model *model, const ds_safetensors *st
     return tensor;
 }
 
-static ds_status check_meta(ds_ctx *ctx, const ds_cell_info *cell, const ds_safetensor *tensor)
+static ds_status check_meta(ds_ctx *ctx, ds_meta want, const ds_safetensor *tensor)
 {
     const ds_dtype dtype = tensor->meta.dtype;
     const bool real = dtype == DS_DTYPE_F32 || dtype == DS_DTYPE_BF16 || dtype == DS_DTYPE_F16 ||
                       dtype == DS_DTYPE_F64;
-    if (!real || !ds_shape_equal(tensor->meta.shape, cell->meta.shape)) {
-        char want[160];
+    if (!real || !ds_shape_equal(tensor->meta.shape, want.shape)) {
+        char need[160];
         char got[160];
         return ds_fail(ctx, DS_ERR_SHAPE, "%s: tensor %s is %s, the model needs the shape of %s",
                        tensor->path, tensor->name, ds_meta_text(tensor->meta, got, sizeof got),
-                       ds_meta_text(cell->meta, want, sizeof want));
+                       ds_meta_text(want, need, sizeof need));
     }
     return DS_OK;
 }
@@ -92,45 +100,130 @@ static ds_status check_extra(ds_ctx *ctx, const ds_model *model, const ds_cells 
     return DS_OK;
 }
 
-ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
-                            const ds_safetensors *st, const ds_safetensor **by_cell)
+typedef struct matching {
+    ds_ctx *ctx;
+    const ds_model *model;
+    const ds_safetensors *st;
+    bool *used; /* of the stored tensors */
+    dsi_weights *found;
+} matching;
+
+/* The tensors of one parameter. Those of an open folder lie side by side. */
+static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
 {
-    bool *used = calloc(ds_safetensors_count(st) + 1, sizeof *used);
-    ds_status status = DS_OK;
-    if (used == NULL) {
-        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to match weights");
-    }
-    for (ds_cell c = 0; c < ds_cells_count(cells) && status >= 0; ++c) {
-        const ds_cell_info *cell = ds_cells_get(cells, c);
-        by_cell[c] = NULL;
-        if (cell->kind != DS_CELL_PARAM || cell->of != DS_NONE) {
-            continue; /* what belongs to a parameter is the run's, not the model's */
+    const ds_meta want = {cell->meta.dtype, dsi_stacked_shape(cell->name, cell->meta.shape)};
+    const int64_t n = dsi_stacked_count(cell->name, cell->meta.shape);
+    const ds_safetensor **parts = m->found->parts + m->found->n_parts;
+    char name[DSI_STACKED_NAME_BYTES];
+    for (int64_t i = 0; i < n; ++i) {
+        DS_TRY(dsi_stacked_name(m->ctx, cell->name, i, name));
+        parts[i] = find(m->model, m->st, name);
+        if (parts[i] == NULL && strcmp(cell->name, DSI_SCORE_HEAD) == 0) {
+            return DS_OK;
         }
-        by_cell[c] = find(model, st, cell->name);
-        if (by_cell[c] == NULL && strcmp(cell->name, DSI_SCORE_HEAD) != 0) {
-            const ds_safetensor *first = ds_safetensors_at(st, 0);
-            status = ds_fail(ctx, DS_ERR_NOT_FOUND, "%s: the tensor %s is missing",
-                             first != NULL ? first->path : "weights", cell->name);
-        } else if (by_cell[c] != NULL) {
-            used[by_cell[c] - ds_safetensors_at(st, 0)] = true; /* they lie side by side */
-            status = check_meta(ctx, cell, by_cell[c]);
+        if (parts[i] == NULL) {
+            const ds_safetensor *first = ds_safetensors_at(m->st, 0);
+            return ds_fail(m->ctx, DS_ERR_NOT_FOUND, "%s: the tensor %s is missing",
+                           first != NULL ? first->path : "weights", name);
         }
+        m->used[parts[i] - ds_safetensors_at(m->st, 0)] = true;
+        DS_TRY(check_meta(m->ctx, want, parts[i]));
     }
-    if (status >= 0) {
-        status = check_extra(ctx, model, cells, st, used);
-    }
-    free(used);
-    return status;
+    m->found->by_cell[c] = (dsi_weight){parts, n};
+    m->found->n_parts += (size_t)n;
+    return DS_OK;
 }
 
-ds_safetensor dsi_weights_range(const ds_safetensor *tensor, int64_t begin, int64_t count)
+/* What belongs to a parameter is the run's, not the model's. */
+static bool is_weight(const ds_cell_info *cell)
 {
-    const size_t size = ds_dtype_bytes(tensor->meta.dtype);
-    const size_t skip = (size_t)begin * size;
-    ds_safetensor range = *tensor;
-    range.meta.shape = ds_shape_1d(count);
-    range.data = (const unsigned char *)tensor->data + skip;
-    range.bytes = (size_t)count * size;
-    range.file_offset += skip;
-    return range;
+    return cell->kind == DS_CELL_PARAM && cell->of == DS_NONE;
+}
+
+static ds_status create(ds_ctx *ctx, const ds_cells *cells, dsi_weights **weights_out)
+{
+    size_t n_parts = 1;
+    for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(cells, c);
+        n_parts += is_weight(cell) ? (size_t)dsi_stacked_count(cell->name, cell->meta.shape) : 0;
+    }
+    dsi_weights *w = calloc(1, sizeof *w);
+    if (w == NULL || (w->parts = calloc(n_parts, sizeof *w->parts)) == NULL ||
+        (w->by_cell = calloc((size_t)ds_cells_count(cells) + 1, sizeof *w->by_cell)) == NULL) {
+        dsi_weights_destroy(&w);
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to match weights");
+    }
+    *weights_out = w;
+    return DS_OK;
+}
+
+ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
+                            const ds_safetensors *st, dsi_weights **weights_out)
+{
+    matching m = {.ctx = ctx, .model = model, .st = st};
+    DS_TRY(create(ctx, cells, &m.found));
+    m.used = calloc(ds_safetensors_count(st) + 1, sizeof *m.used);
+    ds_status status =
+        m.used != NULL ? DS_OK : ds_fail(ctx, DS_ERR_NOMEM, "no memory to match weights");
+    for (ds_cell c = 0; c < ds_cells_count(cells) && status >= 0; ++c) {
+        const ds_cell_info *cell = ds_cells_get(cells, c);
+        status = is_weight(cell) ? match_cell(&m, c, cell) : DS_OK;
+    }
+    if (status >= 0) {
+        status = check_extra(ctx, model, cells, st, m.used);
+    }
+    free(m.used);
+    if (status < 0) {
+        dsi_weights_destroy(&m.found);
+        return status;
+    }
+    *weights_out = m.found;
+    return DS_OK;
+}
+
+void dsi_weights_destroy(dsi_weights **weights)
+{
+    if (weights != NULL && *weights != NULL) {
+        free((*weights)->parts);
+        free((*weights)->by_cell);
+        free(*weights);
+        *weights = NULL;
+    }
+}
+
+dsi_weight dsi_weights_of(const dsi_weights *weights, ds_cell cell)
+{
+    return weights->by_cell[cell];
+}
+
+ds_safetensor dsi_weight_piece(const dsi_weight *weight, int64_t begin, int64_t count)
+{
+    const int64_t each = ds_shape_count(weight->parts[0]->meta.shape);
+    ds_safetensor piece = *weight->parts[each > 0 ? begin / each : 0];
+    const int64_t first = each > 0 ? begin % each : 0;
+    const int64_t n = each - first < count ? each - first : count;
+    const size_t size = ds_dtype_bytes(piece.meta.dtype);
+    piece.meta.shape = ds_shape_1d(n);
+    piece.data = (const unsigned char *)piece.data + (size_t)first * size;
+    piece.bytes = (size_t)n * size;
+    piece.file_offset += (size_t)first * size;
+    return piece;
+}
+
+ds_status dsi_weight_read(ds_ctx *ctx, const dsi_weight *weight, int64_t begin, int64_t count,
+                          ds_dtype dtype, void *data)
+{
+    for (int64_t at = 0; at < count;) {
+        const ds_safetensor piece = dsi_weight_piece(weight, begin + at, count - at);
+        DS_TRY(ds_safetensors_read(ctx, &piece, dtype,
+                                   (char *)data + (size_t)at * ds_dtype_bytes(dtype)));
+        at += piece.meta.shape.dims[0];
+    }
+    return DS_OK;
+}
+
+ds_status dsi_weight_read_all(ds_ctx *ctx, const dsi_weight *weight, ds_dtype dtype, void *data)
+{
+    const int64_t each = ds_shape_count(weight->parts[0]->meta.shape);
+    return dsi_weight_read(ctx, weight, 0, weight->n * each, dtype, data);
 }

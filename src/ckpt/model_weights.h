@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which stored tensor each parameter of a model is. Used by training and generation. */
+/* Which stored tensors each parameter of a model is. Used by training and generation. */
 #ifndef DSI_CKPT_MODEL_WEIGHTS_H
 #define DSI_CKPT_MODEL_WEIGHTS_H
 
@@ -10,15 +10,32 @@
  * language model has none, and its projection is not read. */
 #define DSI_SCORE_HEAD "score.weight"
 
-/* Fills by_cell (ds_cells_count entries): the tensor of each PARAM cell, NULL for other cells, and
- * for the head of scores where the files have none.
- * Names are tried as they are, then without the model's base prefix (files of the bare model).
- * Errors: ERR_NOT_FOUND (a parameter without tensor), ERR_SHAPE (another shape, or no real
- * numbers), ERR_FORMAT (a tensor that the model does not have): each names tensor and file. */
-ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
-                            const ds_safetensors *st, const ds_safetensor **by_cell);
+/* The tensors of one parameter, alike and one behind the other: one, or those that a stacked
+ * parameter stands for (stacked.h). n 0: none, as of the head of scores where the files have none.
+ */
+typedef struct dsi_weight {
+    const ds_safetensor *const *parts;
+    int64_t n;
+} dsi_weight;
 
-/* A range of a stored tensor's elements, in row-major order, as a tensor of one dim. */
-ds_safetensor dsi_weights_range(const ds_safetensor *tensor, int64_t begin, int64_t count);
+typedef struct dsi_weights dsi_weights;
+
+/* Finds the tensors of each PARAM cell. Names are tried as they are, then without the model's base
+ * prefix (files of the bare model). st must outlive the result. Errors: ERR_NOT_FOUND (a parameter
+ * without tensor), ERR_SHAPE (another shape, or no real numbers), ERR_FORMAT (a tensor that the
+ * model does not have): each names tensor and file. */
+ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
+                            const ds_safetensors *st, dsi_weights **weights_out);
+void dsi_weights_destroy(dsi_weights **weights); /* NULL is accepted */
+dsi_weight dsi_weights_of(const dsi_weights *weights, ds_cell cell);
+
+/* What one tensor has of the weight's elements from `begin` on, at most `count`: as a tensor of one
+ * dimension. */
+ds_safetensor dsi_weight_piece(const dsi_weight *weight, int64_t begin, int64_t count);
+/* Elements from `begin` on, converted as ds_safetensors_read converts. */
+ds_status dsi_weight_read(ds_ctx *ctx, const dsi_weight *weight, int64_t begin, int64_t count,
+                          ds_dtype dtype, void *data);
+/* All of them. */
+ds_status dsi_weight_read_all(ds_ctx *ctx, const dsi_weight *weight, ds_dtype dtype, void *data);
 
 #endif

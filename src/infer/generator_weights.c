@@ -11,7 +11,9 @@
 /* What must stay open while the generator lives. */
 typedef struct source {
     ds_safetensors *st, *adapter;  /* of the model and of its adapter, if there is one */
-    const ds_safetensor **by_cell; /* NULL entries: not a parameter, or bound already */
+    dsi_weights *weights;          /* of st */
+    const ds_safetensor **adapted; /* of adapter, by cell; NULL: none, or the model's are taken */
+    bool *bound;                   /* by cell: mapped, so that nothing is to be read */
     ds_checkpoint *ckpt;
 } source;
 
@@ -37,50 +39,54 @@ ds_status dsi_generator_stored_dtype(ds_ctx *ctx, const ds_generator_params *par
     return DS_OK;
 }
 
-/* Where this rank's part of a tensor lies in the file's map, ready to be used; NULL: it has to be
+/* Where this rank's part of a weight lies in the file's map, ready to be used; NULL: it has to be
  * converted or put together. */
-static const void *mapped_part(const ds_generator *g, ds_cell c, const ds_safetensor *tensor)
+static const void *mapped_part(const ds_generator *g, ds_cell c, const dsi_weight *weight)
 {
     const dsi_part own = dsi_generator_part(g, c);
     dsi_run run = {0};
-    if (!dsi_exec_is_on_host(g->exec) || tensor->meta.dtype != g->dtype ||
-        !dsi_part_next_run(&own, tensor->meta.shape, &run) || run.count != own.count) {
+    if (weight->n == 0 || !dsi_exec_is_on_host(g->exec) ||
+        weight->parts[0]->meta.dtype != g->dtype ||
+        !dsi_part_next_run(&own, ds_cells_get(g->cells, c)->meta.shape, &run) ||
+        run.count != own.count) {
         return NULL;
     }
-    const void *data = dsi_weights_range(tensor, run.begin, run.count).data;
-    return (uintptr_t)data % ds_dtype_bytes(g->dtype) == 0 ? data : NULL;
+    const ds_safetensor piece = dsi_weight_piece(weight, run.begin, run.count);
+    const bool whole = piece.meta.shape.dims[0] == run.count;
+    return whole && (uintptr_t)piece.data % ds_dtype_bytes(g->dtype) == 0 ? piece.data : NULL;
+}
+
+static ds_status match_adapter(ds_generator *g, source *s)
+{
+    s->adapted = calloc((size_t)ds_cells_count(g->cells) + 1, sizeof *s->adapted);
+    return s->adapted != NULL
+               ? dsi_adapter_weights_open(g->adapter, g->cells, &s->adapter, s->adapted)
+               : ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for weights");
 }
 
 /* What an adapter has of parameters stands in front of the model's. */
-static ds_status match_adapter(ds_generator *g, source *s)
+static dsi_weight weight_of(const source *s, ds_cell c)
 {
-    const ds_safetensor **own = calloc((size_t)ds_cells_count(g->cells) + 1, sizeof *own);
-    ds_status status = own != NULL
-                           ? dsi_adapter_weights_open(g->adapter, g->cells, &s->adapter, own)
-                           : ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for weights");
-    for (ds_cell c = 0; c < ds_cells_count(g->cells) && status >= 0; ++c) {
-        s->by_cell[c] = own[c] != NULL ? own[c] : s->by_cell[c];
-    }
-    free(own);
-    return status;
+    return s->adapted != NULL && s->adapted[c] != NULL ? (dsi_weight){&s->adapted[c], 1}
+                                                       : dsi_weights_of(s->weights, c);
 }
 
 static ds_status bind_folder(ds_generator *g, source *s, const char *weights)
 {
     DS_TRY(ds_safetensors_open_folder(g->ctx, weights, &s->st));
-    s->by_cell = calloc((size_t)ds_cells_count(g->cells) + 1, sizeof *s->by_cell);
-    if (s->by_cell == NULL) {
+    s->bound = calloc((size_t)ds_cells_count(g->cells) + 1, sizeof *s->bound);
+    if (s->bound == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for weights");
     }
-    DS_TRY(dsi_weights_match(g->ctx, g->model, g->cells, s->st, s->by_cell));
+    DS_TRY(dsi_weights_match(g->ctx, g->model, g->cells, s->st, &s->weights));
     DS_TRY(g->adapter != NULL ? match_adapter(g, s) : DS_OK);
     for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
-        const ds_safetensor *tensor = s->by_cell[c];
-        const void *place = tensor != NULL ? mapped_part(g, c, tensor) : NULL;
+        const dsi_weight weight = weight_of(s, c);
+        const void *place = mapped_part(g, c, &weight);
         if (place != NULL) {
             /* Kernels only read parameters: the map stays read-only. */
             DS_TRY(dsi_exec_bind(g->exec, c, (void *)(uintptr_t)place));
-            s->by_cell[c] = NULL;
+            s->bound[c] = true;
         }
     }
     return DS_OK;
@@ -163,12 +169,12 @@ static ds_status read_folder(ds_generator *g, ds_cell c, void *data, void *user)
 {
     const source *s = user;
     const dsi_part own = dsi_generator_part(g, c);
-    const ds_safetensor *tensor = s->by_cell[c];
-    for (dsi_run run = {0}; dsi_part_next_run(&own, tensor->meta.shape, &run);) {
-        const ds_safetensor part = dsi_weights_range(tensor, run.begin, run.count);
-        DS_TRY(ds_safetensors_read(g->ctx, &part, g->dtype,
-                                   (unsigned char *)data +
-                                       (size_t)run.local * ds_dtype_bytes(g->dtype)));
+    const dsi_weight weight = weight_of(s, c);
+    const ds_shape shape = ds_cells_get(g->cells, c)->meta.shape;
+    for (dsi_run run = {0}; dsi_part_next_run(&own, shape, &run);) {
+        DS_TRY(
+            dsi_weight_read(g->ctx, &weight, run.begin, run.count, g->dtype,
+                            (unsigned char *)data + (size_t)run.local * ds_dtype_bytes(g->dtype)));
     }
     return DS_OK;
 }
@@ -182,7 +188,7 @@ ds_status dsi_generator_convert_weights(ds_generator *g)
         }
         if (s->ckpt != NULL) {
             DS_TRY(dsi_generator_fill(g, c, read_checkpoint, s));
-        } else if (s->by_cell[c] != NULL) {
+        } else if (weight_of(s, c).n > 0 && !s->bound[c]) {
             DS_TRY(dsi_generator_fill(g, c, read_folder, s));
         }
     }
@@ -193,7 +199,9 @@ void dsi_generator_close_weights(ds_generator *g)
 {
     source *s = g->source;
     if (s != NULL) {
-        free(s->by_cell);
+        dsi_weights_destroy(&s->weights);
+        free(s->bound);
+        free(s->adapted);
         ds_safetensors_close(&s->st);
         ds_safetensors_close(&s->adapter);
         ds_checkpoint_close(&s->ckpt);

@@ -42,7 +42,8 @@ typedef struct merger {
     ds_cells *cells;
     ds_graph *graph;
     ds_safetensors *st, *own;
-    const ds_safetensor **by_cell; /* of the model */
+    dsi_weights *stored;           /* of the model */
+    const ds_safetensor **by_cell; /* those of one tensor: no adapter is on stacked ones */
     const ds_safetensor **own_of;  /* of the adapter */
     merged *weights;               /* per cell; weight NULL: it stays */
 } merger;
@@ -172,7 +173,11 @@ static ds_status open_weights(merger *m, const char *folder)
         return no_memory(m);
     }
     DS_TRY(ds_safetensors_open_folder(m->ctx, folder, &m->st));
-    DS_TRY(dsi_weights_match(m->ctx, m->model, m->cells, m->st, m->by_cell));
+    DS_TRY(dsi_weights_match(m->ctx, m->model, m->cells, m->st, &m->stored));
+    for (ds_cell c = 0; c < ds_cells_count(m->cells); ++c) {
+        const dsi_weight weight = dsi_weights_of(m->stored, c);
+        m->by_cell[c] = weight.n == 1 ? weight.parts[0] : NULL;
+    }
     DS_TRY(dsi_adapter_weights_open(m->adapter, m->cells, &m->own, m->own_of));
     for (ds_node i = 0; i < m->graph->n_nodes; ++i) {
         DS_TRY(find_weight(m, &m->graph->nodes[i]));
@@ -232,6 +237,7 @@ static void close_all(merger *m)
     }
     free(m->weights);
     free(m->by_cell);
+    dsi_weights_destroy(&m->stored);
     free(m->own_of);
     ds_safetensors_close(&m->own);
     ds_safetensors_close(&m->st);

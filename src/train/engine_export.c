@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A model folder that transformers loads: config.json, weights, tokenizer files. */
+#include "ckpt/stacked.h"
 #include "io/file.h"
 #include "train/engine.h"
 
@@ -109,7 +110,7 @@ static ds_status write_weights(const ds_engine *engine, const char *dir, shard_t
     }
     ds_status status = dsi_folder_make(engine->ctx, dir);
     if (status >= 0) {
-        status = ds_safetensors_write_folder(engine->ctx, dir, sources, n, max_shard_bytes, NULL);
+        status = dsi_write_parameters(engine->ctx, dir, sources, n, max_shard_bytes, NULL);
     }
     free(sources);
     return status;

@@ -3,45 +3,58 @@
 #include "ckpt/model_weights.h"
 #include "train/engine.h"
 
-#include <stdlib.h>
-
-static ds_status fill_run(ds_engine *engine, ds_cell cell, const ds_safetensor *tensor,
+static ds_status fill_run(ds_engine *engine, ds_cell cell, const dsi_weight *weight,
                           const dsi_run *run)
 {
     const ds_dtype dtype = ds_cells_get(engine->cells, cell)->meta.dtype;
     unsigned char *view = dsi_exec_host_view(engine->exec, cell);
-    const ds_safetensor part = dsi_weights_range(tensor, run->begin, run->count);
-    if (view == NULL) {
-        return dsi_engine_put_cell(engine, cell, run->begin, run->count, part.data,
-                                   part.meta.dtype);
-    }
-    return ds_safetensors_read(engine->ctx, &part, dtype,
+    if (view != NULL) {
+        return dsi_weight_read(engine->ctx, weight, run->begin, run->count, dtype,
                                view + (size_t)run->local * ds_dtype_bytes(dtype));
+    }
+    for (int64_t at = 0; at < run->count;) {
+        const ds_safetensor piece = dsi_weight_piece(weight, run->begin + at, run->count - at);
+        const int64_t n = piece.meta.shape.dims[0];
+        DS_TRY(dsi_engine_put_cell(engine, cell, run->begin + at, n, piece.data, piece.meta.dtype));
+        at += n;
+    }
+    return DS_OK;
 }
 
 /* Reads only the part that this rank holds. */
-static ds_status fill_cell(ds_engine *engine, ds_cell cell, const ds_safetensor *tensor)
+static ds_status fill_cell(ds_engine *engine, ds_cell cell, const dsi_weight *weight)
 {
     const dsi_part own = dsi_engine_part(engine, cell);
     const ds_shape shape = ds_cells_get(engine->cells, cell)->meta.shape;
     for (dsi_run run = {0}; dsi_part_next_run(&own, shape, &run);) {
-        DS_TRY(fill_run(engine, cell, tensor, &run));
+        DS_TRY(fill_run(engine, cell, weight, &run));
     }
     return DS_OK;
+}
+
+/* The parameter, and its master where there is one. */
+static ds_status fill_both(ds_engine *engine, ds_cell param, const dsi_weight *weight)
+{
+    const char *name = ds_cells_get(engine->cells, param)->name;
+    const ds_cell master = ds_cells_find(engine->cells, DS_CELL_MASTER, name);
+    DS_TRY(fill_cell(engine, param, weight));
+    return master != DS_NONE ? fill_cell(engine, master, weight) : DS_OK;
 }
 
 ds_status dsi_engine_fill_from(ds_engine *engine, const ds_safetensor *const *by_cell)
 {
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
-        if (by_cell[c] == NULL) {
-            continue;
-        }
-        const char *name = ds_cells_get(engine->cells, c)->name;
-        const ds_cell master = ds_cells_find(engine->cells, DS_CELL_MASTER, name);
-        DS_TRY(fill_cell(engine, c, by_cell[c]));
-        if (master != DS_NONE) {
-            DS_TRY(fill_cell(engine, master, by_cell[c]));
-        }
+        const dsi_weight weight = {&by_cell[c], 1};
+        DS_TRY(by_cell[c] != NULL ? fill_both(engine, c, &weight) : DS_OK);
+    }
+    return DS_OK;
+}
+
+static ds_status fill(ds_engine *engine, const dsi_weights *weights)
+{
+    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
+        const dsi_weight weight = dsi_weights_of(weights, c);
+        DS_TRY(weight.n > 0 ? fill_both(engine, c, &weight) : DS_OK);
     }
     return DS_OK;
 }
@@ -49,19 +62,13 @@ ds_status dsi_engine_fill_from(ds_engine *engine, const ds_safetensor *const *by
 ds_status dsi_engine_load_folder(ds_engine *engine, const char *dir)
 {
     ds_safetensors *st = NULL;
+    dsi_weights *weights = NULL;
     DS_TRY(ds_safetensors_open_folder(engine->ctx, dir, &st));
-    const ds_safetensor **by_cell =
-        calloc((size_t)ds_cells_count(engine->cells) + 1, sizeof *by_cell);
-    ds_status status = DS_OK;
-    if (by_cell == NULL) {
-        status = ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to match weights");
-        goto done;
+    ds_status status = dsi_weights_match(engine->ctx, engine->model, engine->cells, st, &weights);
+    if (status >= 0) {
+        status = fill(engine, weights);
     }
-    DS_TRY_GOTO(status, dsi_weights_match(engine->ctx, engine->model, engine->cells, st, by_cell),
-                done);
-    status = dsi_engine_fill_from(engine, by_cell);
-done:
-    free(by_cell);
+    dsi_weights_destroy(&weights);
     ds_safetensors_close(&st);
     return status;
 }

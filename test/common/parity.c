@@ -80,13 +80,22 @@ ds_engine *parity_engine(ds_ctx *ctx, const parity_case *p, const dsi_engine_spe
     return engine;
 }
 
+/* The fused loss: the last node, but for what is added to it. */
+static const dsi_node_info *loss_node(const ds_graph *graph)
+{
+    uint32_t i = graph->n_nodes;
+    do {
+        assert_int_not_equal(i, 0);
+    } while (graph->nodes[--i].op != &dsi_op_linear_cross_entropy);
+    return &graph->nodes[i];
+}
+
 /* Adds the whole logits as an output, from the operands of the fused loss. */
 static void add_logits(ds_ctx *ctx, ds_graph *graph)
 {
     const dsi_linear_attrs attrs = {.out_dtype = DS_DTYPE_F32};
     ds_value out[DS_MAX_OUT];
-    const dsi_node_info *node = &graph->nodes[graph->n_nodes - 1];
-    assert_ptr_equal(node->op, &dsi_op_linear_cross_entropy);
+    const dsi_node_info *node = loss_node(graph);
     const ds_value in[2] = {dsi_node_in(graph, node)[0], dsi_node_in(graph, node)[1]};
     CHECK_OK(ctx, ds_graph_apply(graph, &dsi_op_linear, &attrs, in, 2, out));
     CHECK_OK(ctx, ds_graph_output(graph, "logits", out[0]));
@@ -95,14 +104,14 @@ static void add_logits(ds_ctx *ctx, ds_graph *graph)
 static void fill_cells(ds_ctx *ctx, const parity_case *p, ds_cells *cells, dsi_exec *exec)
 {
     ds_safetensors *st = NULL;
-    const ds_safetensor **by_cell = calloc(ds_cells_count(cells), sizeof *by_cell);
-    assert_non_null(by_cell);
+    dsi_weights *weights = NULL;
     CHECK_OK(ctx, ds_safetensors_open_folder(ctx, p->folder, &st));
-    CHECK_OK(ctx, dsi_weights_match(ctx, p->model, cells, st, by_cell));
+    CHECK_OK(ctx, dsi_weights_match(ctx, p->model, cells, st, &weights));
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(cells, c);
         if (cell->kind == DS_CELL_PARAM) {
-            CHECK_OK(ctx, ds_safetensors_read(ctx, by_cell[c], cell->meta.dtype,
+            const dsi_weight weight = dsi_weights_of(weights, c);
+            CHECK_OK(ctx, dsi_weight_read_all(ctx, &weight, cell->meta.dtype,
                                               dsi_exec_host_view(exec, c)));
         }
         for (int i = 0; cell->kind == DS_CELL_INPUT && i < 4; ++i) {
@@ -112,7 +121,7 @@ static void fill_cells(ds_ctx *ctx, const parity_case *p, ds_cells *cells, dsi_e
             }
         }
     }
-    free(by_cell);
+    dsi_weights_destroy(&weights);
     ds_safetensors_close(&st);
 }
 
