@@ -4,6 +4,7 @@
  * 2025) and those that differ from them by a variant of norm, residual, positions or MLP. */
 #include "decoder.h"
 
+#include "model/experts.h"
 #include "model/family.h"
 
 static ds_value project(ds_nn *nn, const ds_decoder_config *c, const char *name, ds_value x,
@@ -84,15 +85,50 @@ static ds_value mlp(ds_nn *nn, const ds_decoder_config *c, ds_value x)
     return ds_nn_dropout(nn, out, c->residual_dropout);
 }
 
+static ds_value experts(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_router_load *load)
+{
+    const ds_expert_names *names = c->expert_names;
+    const ds_experts_params params = {.n_experts = c->n_experts,
+                                      .n_chosen = c->n_chosen,
+                                      .width = c->expert_width,
+                                      .normalise = c->normalise,
+                                      .activation = c->activation,
+                                      .init_std = c->initializer_range,
+                                      .router = names->router,
+                                      .gate = names->gate,
+                                      .up = names->up,
+                                      .down = names->down,
+                                      .gate_up = names->gate_up};
+    ds_nn_push(nn, "%s", names->scope);
+    const bool balances = c->balance && ds_nn_trace(nn)->mode != DS_TRACE_GENERATE;
+    const ds_value y = ds_model_experts(nn, x, &params, balances ? load : NULL);
+    ds_nn_pop(nn);
+    return ds_nn_dropout(nn, y, c->residual_dropout);
+}
+
+/* What feed_forward is called with. */
+typedef struct position_job {
+    const ds_decoder_config *config;
+    int64_t layer;
+    ds_router_load *load; /* of all layers so far */
+} position_job;
+
+static ds_value sublayer(ds_nn *nn, const position_job *job, ds_value x)
+{
+    const ds_decoder_config *c = job->config;
+    return c->n_experts > 0 && !c->dense[job->layer] ? experts(nn, c, x, job->load) : mlp(nn, c, x);
+}
+
 /* The half of a layer that treats each position by itself. */
 static ds_value feed_forward(ds_nn *nn, ds_value x, const void *user)
 {
-    const ds_decoder_config *c = user;
+    const position_job *job = user;
+    const ds_decoder_config *c = job->config;
     if (c->residual == DS_RESIDUAL_POST) {
-        return ds_nn_add(nn, x, norm(nn, c, "post_feedforward_layernorm", mlp(nn, c, x)));
+        return ds_nn_add(nn, x, norm(nn, c, "post_feedforward_layernorm", sublayer(nn, job, x)));
     }
     const ds_value m = norm(nn, c, "post_attention_layernorm", x);
-    return ds_nn_add(nn, x, times(nn, mlp(nn, c, m), c->residual_scale));
+    return ds_nn_add(nn, x, times(nn, sublayer(nn, job, m), c->residual_scale));
 }
 
 static ds_value attend(ds_nn *nn, const ds_decoder_config *c, int64_t layer, ds_value x,
@@ -125,21 +161,26 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
                                            ds_shape_2d(c->vocab_size, c->hidden_size), init, false);
     ds_value x = ds_nn_embedding_sum(nn, embedding, ids, DS_NONE, DS_NONE); /* (B,T,C) */
     x = ds_nn_dropout(nn, times(nn, x, c->embedding_scale), c->embedding_dropout);
+    ds_router_load load = {.sizes = DS_NONE, .chances = DS_NONE};
     for (int64_t layer = 0; layer < c->n_layers; ++layer) {
+        const position_job job = {c, layer, &load};
         ds_nn_push(nn, "layers.%lld", (long long)layer);
         ds_nn_region_begin(nn);
         x = attend(nn, c, layer, x, first, table);
-        x = ds_nn_tiled(nn, x, t->mlp_rows, feed_forward, c);
+        x = ds_nn_tiled(nn, x, t->mlp_rows, feed_forward, &job);
         ds_nn_region_end(nn);
         ds_nn_pop(nn);
     }
     x = times(nn, norm(nn, c, "norm", x), 1.0 / c->logits_divisor);
     ds_nn_pop(nn);
-    ds_model_head(nn, x, c->tied ? embedding : DS_NONE, c->vocab_size, c->initializer_range);
+    const ds_value extra =
+        load.n_tokens > 0 ? ds_nn_scale(nn, ds_model_balance_loss(nn, &load), c->balance_factor)
+                          : DS_NONE;
+    ds_model_head(nn, x, c->tied ? embedding : DS_NONE, c->vocab_size, c->initializer_range, extra);
 }
 
 const ds_family ds_family_decoder = {
-    .model_types = "llama mistral qwen2 qwen3 olmo2 granite smollm3 starcoder2",
+    .model_types = "llama mistral qwen2 qwen3 olmo2 granite smollm3 starcoder2 mixtral qwen3_moe",
     .ignored = "rotary_emb.inv_freq",
     .config_bytes = sizeof(ds_decoder_config),
     .read = ds_decoder_read,

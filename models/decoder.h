@@ -19,6 +19,13 @@ typedef enum ds_residual {
     DS_RESIDUAL_POST /* x + norm(f(x)) */
 } ds_residual;
 
+/* How a family stores its experts: names below a layer. */
+typedef struct ds_expert_names {
+    const char *scope, *router;
+    const char *gate, *up, *down;
+    const char *gate_up; /* instead of gate and up, where it is not NULL */
+} ds_expert_names;
+
 /* Resolved: no value here depends on whether its key was there. */
 typedef struct ds_decoder_config {
     int64_t vocab_size, max_positions, hidden_size, intermediate_size;
@@ -33,12 +40,21 @@ typedef struct ds_decoder_config {
     bool layer_norm; /* LayerNorm with a bias; else RMS norm */
     bool plain_mlp;  /* mlp.c_fc, mlp.c_proj; else gate, up, down */
     bool tied, qkv_bias, o_bias, mlp_bias;
+    /* experts, where n_experts is above 0 */
+    const ds_expert_names *expert_names;
+    int64_t n_experts, n_chosen, expert_width;
+    int64_t shared_width;               /* of an expert that every token goes to; 0: none */
+    double balance_factor;              /* of the loss that balances the routers */
+    bool normalise;                     /* a token's weights sum to 1 */
+    bool balance;                       /* that loss is there */
+    bool dense[DS_MODEL_MAX_LAYERS];    /* layers with an MLP instead */
+    double clip_qkv;                    /* q, k and v stay within ± of it; 0: no bounds */
     int64_t window;                     /* 0: none */
     bool windowed[DS_MODEL_MAX_LAYERS]; /* layers that use it */
     bool unrotated[DS_MODEL_MAX_LAYERS];
     /* read, and resolved into the others */
     bool use_window;
-    int64_t max_window_layers, pad_id, interval;
+    int64_t max_window_layers, pad_id, interval, sparse_step;
 } ds_decoder_config;
 
 typedef struct ds_decoder_kind {
@@ -54,11 +70,15 @@ typedef struct ds_decoder_kind {
 } ds_decoder_kind;
 
 extern const ds_decoder_kind ds_kind_llama, ds_kind_mistral, ds_kind_qwen2, ds_kind_qwen3,
-    ds_kind_olmo2, ds_kind_granite, ds_kind_smollm3, ds_kind_starcoder2;
+    ds_kind_olmo2, ds_kind_granite, ds_kind_smollm3, ds_kind_starcoder2, ds_kind_mixtral,
+    ds_kind_qwen3_moe;
 
 /* Gives layers a window: in those where layer_types says so, else in those from `first` on. */
 ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *config, bool has_window,
                              int64_t first, const char *needs);
+
+/* Checks what belongs to experts together. */
+ds_status ds_decoder_experts(const ds_reader *reader, const ds_decoder_config *config);
 
 ds_status ds_decoder_read(const ds_reader *reader, void *config, ds_model_info *info);
 void ds_decoder_print(const char *model_type, const void *config, FILE *out);
@@ -79,6 +99,17 @@ int64_t ds_decoder_window(const ds_decoder_config *config, int64_t layer);
     DS_DECODER_APPLIED(key, DS_FIELD_NUMBER, member, 0.0, 0.0, DS_BELOW_ONE)
 #define DS_DECODER_REAL(key, member, value, max)                                                   \
     DS_DECODER_APPLIED(key, DS_FIELD_REAL, member, value, 0.0, max)
+
+#define DS_DECODER_ALIAS_SIZE(key, member)                                                         \
+    {                                                                                              \
+        key, DS_FIELD_INT, DS_FIELD_ALIAS, offsetof(ds_decoder_config, member), 0, 1, INT32_MAX,   \
+            NULL, NULL                                                                             \
+    }
+/* Of families with experts; a family says how many there are, and calls ds_decoder_experts(). */
+#define DS_DECODER_EXPERTS(chosen, factor)                                                         \
+    DS_DECODER_SIZE("num_experts_per_tok", n_chosen, chosen),                                      \
+        DS_DECODER_SWITCH("output_router_logits", balance, false),                                 \
+        DS_DECODER_REAL("router_aux_loss_coef", balance_factor, factor, HUGE_VAL)
 
 /* Fields of all, with the same defaults. */
 #define DS_DECODER_COMMON(tied_default)                                                            \

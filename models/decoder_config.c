@@ -6,8 +6,8 @@
 #include <string.h>
 
 static const ds_decoder_kind *const kinds[] = {
-    &ds_kind_llama, &ds_kind_mistral, &ds_kind_qwen2,   &ds_kind_qwen3,
-    &ds_kind_olmo2, &ds_kind_granite, &ds_kind_smollm3, &ds_kind_starcoder2,
+    &ds_kind_llama,   &ds_kind_mistral, &ds_kind_qwen2,      &ds_kind_qwen3,   &ds_kind_olmo2,
+    &ds_kind_granite, &ds_kind_smollm3, &ds_kind_starcoder2, &ds_kind_mixtral, &ds_kind_qwen3_moe,
 };
 
 static const ds_decoder_kind *kind_of(const char *model_type)
@@ -38,6 +38,16 @@ ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *c, bool
     }
     c->window = has_window ? c->window : 0;
     return DS_OK;
+}
+
+ds_status ds_decoder_experts(const ds_reader *reader, const ds_decoder_config *c)
+{
+    return c->n_chosen <= c->n_experts
+               ? DS_OK
+               : ds_fail(reader->ctx, DS_ERR_FORMAT,
+                         "config.json: num_experts_per_tok %lld is above the number of experts, "
+                         "%lld",
+                         (long long)c->n_chosen, (long long)c->n_experts);
 }
 
 int64_t ds_decoder_window(const ds_decoder_config *config, int64_t layer)

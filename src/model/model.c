@@ -2,6 +2,8 @@
 /* Finds a model's family by config.json and holds its hyperparameters. */
 #include "model/custom.h"
 #include "model/family.h"
+#include "nn/nn.h"
+#include "op/ops.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -263,7 +265,19 @@ ds_status ds_model_print_config(const ds_model *model, const char *config_json, 
     return status;
 }
 
-void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, int64_t vocab_size, double init_std)
+/* The loss with something added, declared as ds_nn_linear_cross_entropy declares its own. */
+static void loss_and_extra(ds_nn *nn, ds_value x, ds_value weight, ds_value targets, ds_value extra)
+{
+    const dsi_linear_ce_attrs attrs = {.ce.ignore_index = -100};
+    const ds_value in[3] = {x, weight, targets};
+    ds_value out[DS_MAX_OUT];
+    dsi_nn_apply_all(nn, &dsi_op_linear_cross_entropy, &attrs, in, 3, out);
+    ds_nn_output(nn, "loss", ds_nn_add(nn, out[0], extra));
+    ds_nn_output(nn, "count", out[2]);
+}
+
+void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, int64_t vocab_size, double init_std,
+                   ds_value extra)
 {
     const ds_trace *t = ds_nn_trace(nn);
     const int64_t width = ds_shape_last(ds_nn_meta(nn, x).shape);
@@ -284,6 +298,10 @@ void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, int64_t vocab_size
     }
     const ds_value targets =
         ds_nn_input(nn, "targets", DS_DTYPE_I32, ds_shape_2d(t->batch, t->seq_length));
+    if (extra != DS_NONE) {
+        loss_and_extra(nn, x, weight, targets, extra);
+        return;
+    }
     (void)ds_nn_linear_cross_entropy(nn, x, weight, targets);
 }
 

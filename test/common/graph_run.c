@@ -69,20 +69,38 @@ static void put(void *data, ds_dtype dtype, size_t i, float value)
     }
 }
 
+/* The weight of a cell; returns of how many tensors, those that the * of its name stands for. */
+static size_t load_cell(graph_run *run, ds_cell c, const golden_file *file)
+{
+    const ds_cell_info *info = ds_cells_get(run->cells, c);
+    const char *star = strchr(info->name, '*');
+    const size_t n = star != NULL ? (size_t)info->meta.shape.dims[0] : 1;
+    const size_t each = (size_t)ds_shape_count(info->meta.shape) / n;
+    for (size_t part = 0; part < n; ++part) {
+        char name[512];
+        (void)snprintf(name, sizeof name, "%s", info->name);
+        if (star != NULL) {
+            (void)snprintf(name, sizeof name, "%.*s%zu%s", (int)(star - info->name), info->name,
+                           part, star + 1);
+        }
+        const float *from = golden_f32(file, name);
+        assert_int_equal(golden_find(file, name)->count, each);
+        for (size_t i = 0; i < each; ++i) {
+            put(dsi_exec_host_view(run->exec, c), info->meta.dtype, part * each + i, from[i]);
+        }
+    }
+    return n;
+}
+
 static void load_weights(graph_run *run, const char *folder)
 {
     golden_file file = golden_read("%s/model.safetensors", folder);
-    uint32_t n = 0;
+    size_t n = 0;
     for (ds_cell c = 0; c < ds_cells_count(run->cells); ++c) {
-        const ds_cell_info *info = ds_cells_get(run->cells, c);
-        if (info->kind == DS_CELL_PARAM || info->kind == DS_CELL_MASTER) {
-            const float *from = golden_f32(&file, info->name);
-            assert_int_equal(golden_find(&file, info->name)->count,
-                             ds_shape_count(info->meta.shape));
-            for (size_t i = 0; i < golden_find(&file, info->name)->count; ++i) {
-                put(dsi_exec_host_view(run->exec, c), info->meta.dtype, i, from[i]);
-            }
-            n += info->kind == DS_CELL_PARAM;
+        const ds_cell_kind kind = ds_cells_get(run->cells, c)->kind;
+        if (kind == DS_CELL_PARAM || kind == DS_CELL_MASTER) {
+            const size_t loaded = load_cell(run, c, &file);
+            n += kind == DS_CELL_PARAM ? loaded : 0;
         }
     }
     assert_int_equal(n, file.n_tensors);

@@ -19,8 +19,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, GPT2Config, GraniteConfig, LlamaConfig, MistralConfig, Olmo2Config,
-                          Qwen2Config, Qwen3Config, SmolLM3Config, Starcoder2Config)
+from transformers import (AutoModelForCausalLM, GPT2Config, GraniteConfig, LlamaConfig, MistralConfig, MixtralConfig,
+                          Olmo2Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig, SmolLM3Config, Starcoder2Config)
 
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
@@ -32,6 +32,9 @@ LLAMA = dict(vocab_size=V, hidden_size=32, intermediate_size=40, num_hidden_laye
              rms_norm_eps=1e-5, initializer_range=0.2, attention_dropout=0.0, **NO_IDS)
 LLAMA3_ROPE = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
                    high_freq_factor=8.0, original_max_position_embeddings=64)
+
+EXPERTS = dict(hidden_size=24, num_hidden_layers=2, output_router_logits=True, router_aux_loss_coef=0.3,
+               tie_word_embeddings=False, rope_parameters=dict(rope_type="default", rope_theta=10000.0))
 
 
 def rope(kind, theta=10000.0, **more):
@@ -76,6 +79,12 @@ VARIANTS = {
                                       "num_hidden_layers": 2, "head_dim": 8, "norm_epsilon": 1e-4,
                                       "sliding_window": 7, "tie_word_embeddings": False,
                                       "rope_parameters": rope("default")}),
+    # the loss that balances the routers is a large part of the whole, so that its gradient shows
+    "mixtral": MixtralConfig(**{**LLAMA, **EXPERTS, "head_dim": 8, "num_local_experts": 5, "num_experts_per_tok": 2}),
+    # layer 0 has an MLP by the step, layer 3 by the list
+    "qwen3_moe": Qwen3MoeConfig(**{**LLAMA, **EXPERTS, "num_hidden_layers": 4, "head_dim": 8, "num_experts": 6,
+                                   "num_experts_per_tok": 3, "moe_intermediate_size": 16, "norm_topk_prob": True,
+                                   "decoder_sparse_step": 2, "mlp_only_layers": [3]}),
 }
 WEIGHTS_OF = {"rope_linear": "llama3_tied", "rope_dynamic": "llama3_tied", "rope_yarn": "llama3_tied"}
 PACKED = {"gpt2": "packed_gpt2", "llama3_tied": "packed_llama"}
@@ -91,7 +100,7 @@ def perturb(model):
             if p.ndim == 1:
                 base = 0.0 if name.endswith("bias") else 1.0
                 p.copy_(base + 0.2 * torch.randn_like(p))
-            elif p.ndim == 2 and not name.endswith(("embed_tokens.weight", "lm_head.weight", "wte.weight",
+            elif p.ndim >= 2 and not name.endswith(("embed_tokens.weight", "lm_head.weight", "wte.weight",
                                                     "wpe.weight")):
                 p.copy_(std * torch.randn_like(p))
 
@@ -105,6 +114,11 @@ def loss_of(logits, targets):
     return F.cross_entropy(logits.float().reshape(-1, V), targets.reshape(-1), ignore_index=-100)
 
 
+def balance_loss(out, config):
+    """What transformers adds to the loss where it has output_router_logits."""
+    return config.router_aux_loss_coef * out.aux_loss if getattr(config, "output_router_logits", False) else 0.0
+
+
 def visible_mask(first, window=None):
     """Additive (B,1,T,T): query i sees keys first[i] <= j <= i."""
     t = first.shape[1]
@@ -114,11 +128,22 @@ def visible_mask(first, window=None):
     return torch.zeros(see.shape).masked_fill(~see, torch.finfo(torch.float32).min)[:, None]
 
 
-def forward(model, batch):
+def run(model, batch):
+    """Logits, and what is added to the loss of them."""
     if batch["first"].any():
         return model(input_ids=batch["tokens"], position_ids=batch["positions"],
-                     attention_mask=visible_mask(batch["first"]).to(model.dtype)).logits
-    return model(input_ids=batch["tokens"]).logits
+                     attention_mask=visible_mask(batch["first"]).to(model.dtype)).logits, 0.0
+    out = model(input_ids=batch["tokens"])
+    return out.logits, balance_loss(out, model.config)
+
+
+def forward(model, batch):
+    return run(model, batch)[0]
+
+
+def whole_loss(model, batch):
+    logits, extra = run(model, batch)
+    return loss_of(logits, batch["targets"]) + extra
 
 
 def make_batch(seed, documents=False):
@@ -152,6 +177,32 @@ def kept_gradients(name, grads):
     return {k: g for k, g in grads.items() if "layers.0.self_attn" in k or "layers.3.self_attn" in k}
 
 
+def stored_gradients(model):
+    """By the names that weights are stored under; of experts, which are stored one by one, with a * for their
+    number and all of them in one tensor."""
+    grads = {}
+    for name, p in model.named_parameters():
+        kind = model.config.model_type
+        if name.endswith("experts.gate_up_proj") and kind != "granitemoe":
+            gate, up = p.grad.chunk(2, dim=1)
+            of = name.removesuffix("gate_up_proj").replace("mlp", "block_sparse_moe" if kind == "mixtral" else "mlp")
+            names = ("w1", "w3") if kind == "mixtral" else ("gate_proj", "up_proj")
+            grads |= {f"{of}*.{names[0]}.weight": gate, f"{of}*.{names[1]}.weight": up}
+        elif name.endswith("experts.down_proj") and kind != "granitemoe":
+            of = name.removesuffix("down_proj").replace("mlp", "block_sparse_moe" if kind == "mixtral" else "mlp")
+            grads[f"{of}*.{'w2' if kind == 'mixtral' else 'down_proj'}.weight"] = p.grad
+        elif kind == "mixtral" and name.endswith("mlp.gate.weight"):
+            grads[name.replace("mlp", "block_sparse_moe")] = p.grad
+        elif kind == "granitemoe" and "block_sparse_moe" in name:
+            for a, b in (("experts.gate_up_proj", "input_linear.weight"), ("experts.down_proj", "output_linear.weight"),
+                         ("router.weight", "router.layer.weight")):
+                name = name.replace(a, b)
+            grads[name] = p.grad
+        else:
+            grads[name] = p.grad
+    return grads
+
+
 def adamw_losses(folder, batch, noise=0):
     model = load(folder, torch.float32)
     if noise:
@@ -163,7 +214,7 @@ def adamw_losses(folder, batch, noise=0):
                                   weight_decay=0.01, foreach=False, fused=False)
     losses = []
     for _ in range(10):
-        loss = loss_of(forward(model, batch), batch["targets"])
+        loss = whole_loss(model, batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -202,20 +253,20 @@ def greedy(model):
 
 def write(folder, name, batch, extra):
     model = load(folder, torch.float32)
-    logits = forward(model, batch)
+    logits, extra_loss = run(model, batch)
     if batch["first"].any():
         check_documents(model, batch, logits)
-    loss = loss_of(logits, batch["targets"])
+    loss = loss_of(logits, batch["targets"]) + extra_loss
     loss.backward()
-    grads = {k: p.grad for k, p in model.named_parameters()}
+    grads = stored_gradients(model)
     golden = {k: v.to(torch.int32) for k, v in batch.items()}
     golden["logits"] = logits.detach()
     scalars = dict(loss=loss.item(), adamw_losses=adamw_losses(folder, batch), **extra)
     for text, dtype in (("bf16", torch.bfloat16), ("f16", torch.float16)):
         with torch.no_grad():
-            narrow = forward(load(folder, dtype), batch)
+            narrow, extra_loss = run(load(folder, dtype), batch)
         golden["logits_" + text] = narrow
-        scalars["loss_" + text] = loss_of(narrow, batch["targets"]).item()
+        scalars["loss_" + text] = (loss_of(narrow, batch["targets"]) + extra_loss).item()
     save_file({k: v.contiguous() for k, v in golden.items()}, f"{folder}/golden.safetensors")
     save_file({k: v.contiguous() for k, v in kept_gradients(name, grads).items()},
               f"{folder}/grads.safetensors")

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Qwen3-MoE (Yang et al. 2025): Qwen3 whose MLPs are experts, all of them or every few layers. */
+#include "decoder.h"
+
+#include <math.h>
+#include <string.h>
+
+/* head_dim is none of its fields, but its layers take it. */
+static const ds_field qwen3_moe_fields[] = {
+    DS_DECODER_COMMON(false),
+    DS_DECODER_PAD(DS_DECODER_NO_INT),
+    DS_DECODER_SIZE("vocab_size", vocab_size, 151936),
+    DS_DECODER_SIZE("hidden_size", hidden_size, 2048),
+    DS_DECODER_SIZE("intermediate_size", intermediate_size, 6144),
+    DS_DECODER_SIZE("moe_intermediate_size", expert_width, 768),
+    DS_DECODER_SIZE("num_hidden_layers", n_layers, 24),
+    DS_DECODER_SIZE("num_attention_heads", n_heads, 32),
+    DS_DECODER_SIZE("num_key_value_heads", n_kv_heads, 4),
+    DS_DECODER_SIZE("head_dim", head_dim, DS_DECODER_NO_INT),
+    DS_DECODER_SIZE("max_position_embeddings", max_positions, 32768),
+    DS_DECODER_REAL("initializer_range", initializer_range, 0.02, HUGE_VAL),
+    DS_DECODER_REAL("rms_norm_eps", norm_eps, 1e-6, HUGE_VAL),
+    DS_DECODER_SWITCH("attention_bias", o_bias, false),
+    DS_DECODER_SWITCH("use_sliding_window", use_window, false),
+    DS_DECODER_ANY_INT("sliding_window", DS_FIELD_INT | DS_FIELD_NULL, window, 4096),
+    DS_DECODER_SIZE("num_experts", n_experts, 128),
+    DS_DECODER_ALIAS_SIZE("num_local_experts", n_experts),
+    DS_DECODER_EXPERTS(8, 0.001),
+    DS_DECODER_SWITCH("norm_topk_prob", normalise, false),
+    DS_DECODER_ANY_INT("decoder_sparse_step", DS_FIELD_INT, sparse_step, 1),
+    DS_FIELD_CHECK("mlp_only_layers", DS_FIELD_INTS | DS_FIELD_NULL), /* read by resolve() */
+    DS_FIELD_REFUSE("attention_chunk_size", NULL, DS_DECODER_ONLY_CACHE),
+};
+
+static const ds_expert_names names = {.scope = "mlp",
+                                      .router = "gate.weight",
+                                      .gate = "experts.*.gate_proj.weight",
+                                      .up = "experts.*.up_proj.weight",
+                                      .down = "experts.*.down_proj.weight"};
+
+/* Experts are in every sparse_step-th layer, but for those of mlp_only_layers. */
+static ds_status read_dense(const ds_reader *reader, ds_decoder_config *c)
+{
+    const json_t *only = json_object_get(reader->json, "mlp_only_layers");
+    const json_t *entry;
+    size_t i;
+    if (c->sparse_step == 0) {
+        return ds_field_bad(reader, "decoder_sparse_step", "not 0");
+    }
+    for (int64_t layer = 0; layer < c->n_layers; ++layer) {
+        c->dense[layer] = (layer + 1) % c->sparse_step != 0;
+    }
+    json_array_foreach(only, i, entry)
+    {
+        const double layer = json_number_value(entry);
+        if (layer >= 0.0 && layer < (double)c->n_layers) {
+            c->dense[(int64_t)layer] = true;
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status resolve_qwen3_moe(const ds_reader *reader, ds_decoder_config *c)
+{
+    c->expert_names = &names;
+    c->qkv_bias = c->o_bias;
+    c->qk_norm = DS_QK_HEAD;
+    DS_TRY(ds_decoder_experts(reader, c));
+    DS_TRY(read_dense(reader, c));
+    return ds_decoder_windows(reader, c, c->use_window && c->window != DS_NO_INT, 0, "");
+}
+
+const ds_decoder_kind ds_kind_qwen3_moe = {.model_type = "qwen3_moe",
+                                           .fields = qwen3_moe_fields,
+                                           .n_fields = DS_DECODER_N(qwen3_moe_fields),
+                                           .activation = "silu",
+                                           .theta = 10000.0,
+                                           .resolve = resolve_qwen3_moe};

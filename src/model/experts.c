@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The feed-forward layer of experts. See experts.h. */
+#include "model/experts.h"
+
+#include "nn/nn.h"
+#include "op/ops.h"
+
+static ds_value weight(ds_nn *nn, const ds_experts_params *p, const char *name, int64_t n_out,
+                       int64_t n_in)
+{
+    return ds_nn_param(nn, name, ds_shape_3d(p->n_experts, n_out, n_in),
+                       (ds_init){DS_INIT_NORMAL, p->init_std}, false);
+}
+
+static ds_value product(ds_nn *nn, ds_value rows, ds_value w, ds_value offsets)
+{
+    const dsi_grouped_attrs attrs = {.transposed = 0};
+    const ds_value in[3] = {rows, w, offsets};
+    return ds_nn_apply(nn, &dsi_op_grouped_linear, &attrs, in, 3);
+}
+
+/* rows (R,C) sorted by expert → (R,C). */
+static ds_value expert_mlp(ds_nn *nn, const ds_experts_params *p, ds_value rows, ds_value offsets)
+{
+    const int64_t width = ds_shape_last(ds_nn_meta(nn, rows).shape);
+    ds_value gate;
+    ds_value up;
+    if (p->gate_up != NULL) {
+        const ds_value both =
+            product(nn, rows, weight(nn, p, p->gate_up, 2 * p->width, width), offsets);
+        gate = ds_nn_slice(nn, both, -1, 0, p->width);
+        up = ds_nn_slice(nn, both, -1, p->width, p->width);
+    } else {
+        gate = product(nn, rows, weight(nn, p, p->gate, p->width, width), offsets);
+        up = product(nn, rows, weight(nn, p, p->up, p->width, width), offsets);
+    }
+    return product(nn, ds_nn_glu(nn, gate, up, p->activation),
+                   weight(nn, p, p->down, width, p->width), offsets);
+}
+
+static ds_value sum_of(ds_nn *nn, ds_value before, ds_value more)
+{
+    return before == DS_NONE ? more : ds_nn_add(nn, before, more);
+}
+
+static void add_load(ds_nn *nn, ds_router_load *load, ds_value logits, ds_value offsets)
+{
+    const ds_value chances = ds_nn_softmax(nn, logits);
+    load->sizes = sum_of(nn, load->sizes, ds_nn_apply(nn, &dsi_op_group_sizes, NULL, &offsets, 1));
+    load->chances = sum_of(nn, load->chances, ds_nn_apply(nn, &dsi_op_sum_rows, NULL, &chances, 1));
+    load->n_tokens += ds_shape_rows(ds_nn_meta(nn, logits).shape);
+}
+
+ds_value ds_model_experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_router_load *load)
+{
+    const dsi_route_attrs route = {.n_chosen = p->n_chosen,
+                                   .score = DSI_SCORE_SOFTMAX,
+                                   .normalise = p->normalise,
+                                   .factor = 1.0};
+    const dsi_group_attrs group = {.n_experts = p->n_experts};
+    const int64_t width = ds_shape_last(ds_nn_meta(nn, x).shape);
+    const ds_init init = {DS_INIT_NORMAL, p->init_std};
+    ds_value chosen[DS_MAX_OUT];
+    ds_value grouped[DS_MAX_OUT];
+    /* in fp32: a rounded logit may choose another expert */
+    const ds_value logits = ds_nn_matmul(
+        nn, x, ds_nn_param(nn, p->router, ds_shape_2d(p->n_experts, width), init, false), false,
+        DS_DTYPE_F32);
+    dsi_nn_apply_all(nn, &dsi_op_route, &route, &logits, 1, chosen);
+    dsi_nn_apply_all(nn, &dsi_op_group_rows, &group, &chosen[1], 1, grouped);
+    const ds_value spread[2] = {x, grouped[0]};
+    const ds_value rows = ds_nn_apply(nn, &dsi_op_spread_rows, NULL, spread, 2);
+    const ds_value combine[3] = {expert_mlp(nn, p, rows, grouped[1]), grouped[0], chosen[0]};
+    const ds_value y = ds_nn_apply(nn, &dsi_op_combine_rows, NULL, combine, 3);
+    if (load != NULL && ds_nn_status(nn) >= 0) {
+        add_load(nn, load, logits, grouped[1]);
+    }
+    return y;
+}
+
+ds_value ds_model_balance_loss(ds_nn *nn, const ds_router_load *load)
+{
+    const ds_value both = ds_nn_mul(nn, load->sizes, load->chances);
+    const double n = (double)load->n_tokens;
+    const double n_experts = (double)ds_shape_last(ds_nn_meta(nn, both).shape);
+    return ds_nn_scale(nn, ds_nn_sum_all(nn, both), n_experts / (n * n));
+}

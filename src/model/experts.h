@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The feed-forward layer of experts: a router sends each token to a few of them, and the layer
+ * gives the sum of what they make of it, by the router's weights. No token is dropped. For the
+ * families of models/.
+ *
+ * An expert's matrices are stored one by one (experts.3.w1.weight) and computed with as one: a
+ * parameter whose name has a `*` stands for all of them, E first in its shape (ckpt/stacked.h). */
+#ifndef DSI_MODEL_EXPERTS_H
+#define DSI_MODEL_EXPERTS_H
+
+#include <deepspeed/nn.h>
+
+typedef struct ds_experts_params {
+    int64_t n_experts, n_chosen; /* E, of which a token goes to K */
+    int64_t width;               /* of an expert */
+    bool normalise;              /* a token's weights sum to 1 */
+    ds_activation activation;
+    double init_std;
+    const char *router;           /* weight (E,C) */
+    const char *gate, *up, *down; /* weights (E,F,C), (E,F,C), (E,C,F); names as stored */
+    const char *gate_up;          /* instead of gate and up where it is not NULL: (E,2F,C), gate
+                                     before up */
+} ds_experts_params;
+
+/* What the routers of a model did so far: for the loss that balances them. Zeroed at first, with
+ * DS_NONE for both values. */
+typedef struct ds_router_load {
+    ds_value sizes;   /* f32 (E): pairs of token and expert */
+    ds_value chances; /* f32 (E): sums of probabilities over tokens */
+    int64_t n_tokens; /* of all layers together */
+} ds_router_load;
+
+/* x (..,C) → (..,C). load: NULL, or what this layer is added to. */
+ds_value ds_model_experts(ds_nn *nn, ds_value x, const ds_experts_params *params,
+                          ds_router_load *load);
+
+/* E Σ_e f_e P_e, f_e = sizes_e / n, P_e = chances_e / n, n the tokens of all layers together: the
+ * loss of Switch Transformers (Fedus et al. 2021) as transformers computes it. f32 (). */
+ds_value ds_model_balance_loss(ds_nn *nn, const ds_router_load *load);
+
+#endif
