@@ -159,6 +159,11 @@ static double fill_value(const char *fill, const ds_tensor *t, uint32_t operand,
                (isdigit((unsigned char)fill[1]) ? strtod(fill + 1, NULL) : 0.0);
     case 's':
         return (double)shuffled(i, ds_shape_count(t->meta.shape));
+    case 'e': /* groups that differ by a quarter of the mean at most */
+        return i == 0            ? 0.0
+               : i == n_last - 1 ? strtod(fill + 1, NULL)
+                                 : floor(strtod(fill + 1, NULL) / (double)(n_last - 1) *
+                                         ((double)i + 0.25 * (double)dsi_rng_unit(word) - 0.125));
     case 'o': { /* small groups first, so that one is empty */
         const double part = (double)i / (double)(n_last - 1);
         return floor(strtod(fill + 1, NULL) * part * part);

@@ -14,6 +14,8 @@
     X(linear)                                                                                      \
     X(linear_dw)                                                                                   \
     X(bmm)                                                                                         \
+    X(grouped_linear)                                                                              \
+    X(grouped_linear_dw)                                                                           \
     X(linear_cross_entropy)                                                                        \
     X(linear_cross_entropy_backward)                                                               \
     X(linear_cross_entropy_dx)                                                                     \
