@@ -4,8 +4,10 @@
  * 2025) and those that differ from them by a variant of norm, residual, positions or MLP. */
 #include "decoder.h"
 
-#include "model/experts.h"
+#include "model/expert_layer.h"
 #include "model/family.h"
+
+#include <math.h>
 
 static ds_value project(ds_nn *nn, const ds_decoder_config *c, const char *name, ds_value x,
                         int64_t n_out, bool bias)
@@ -41,15 +43,27 @@ static ds_value qk_norm(ds_nn *nn, const ds_decoder_config *c, const char *name,
     return ds_nn_reshape(nn, norm(nn, c, name, ds_nn_reshape(nn, x, heads)), flat);
 }
 
+/* x within the bounds of queries, keys and values. */
+static ds_value clip(ds_nn *nn, const ds_decoder_config *c, ds_value x)
+{
+    const double bound = c->clip_qkv;
+    if (isinf(bound)) {
+        return x;
+    }
+    x = ds_nn_masked_fill(nn, x, ds_nn_compare_to(nn, x, DS_GREATER, bound), bound);
+    return ds_nn_masked_fill(nn, x, ds_nn_compare_to(nn, x, DS_LESS, -bound), -bound);
+}
+
 static ds_value attention(ds_nn *nn, const ds_decoder_config *c, int64_t layer, ds_value x,
                           ds_value first, ds_value table)
 {
     ds_nn_push(nn, "self_attn");
     ds_value q = project(nn, c, "q_proj", x, c->n_heads * c->head_dim, c->qkv_bias);
     ds_value k = project(nn, c, "k_proj", x, c->n_kv_heads * c->head_dim, c->qkv_bias);
-    const ds_value v = project(nn, c, "v_proj", x, c->n_kv_heads * c->head_dim, c->qkv_bias);
-    q = qk_norm(nn, c, "q_norm", q);
-    k = qk_norm(nn, c, "k_norm", k);
+    ds_value v = project(nn, c, "v_proj", x, c->n_kv_heads * c->head_dim, c->qkv_bias);
+    q = clip(nn, c, qk_norm(nn, c, "q_norm", q));
+    k = clip(nn, c, qk_norm(nn, c, "k_norm", k));
+    v = clip(nn, c, v);
     if (!c->unrotated[layer]) {
         q = ds_nn_rope(nn, q, table, c->head_dim);
         k = ds_nn_rope(nn, k, table, c->head_dim);
@@ -88,17 +102,21 @@ static ds_value mlp(ds_nn *nn, const ds_decoder_config *c, ds_value x)
 static ds_value experts(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_router_load *load)
 {
     const ds_expert_names *names = c->expert_names;
-    const ds_experts_params params = {.n_experts = c->n_experts,
-                                      .n_chosen = c->n_chosen,
-                                      .width = c->expert_width,
-                                      .normalise = c->normalise,
-                                      .activation = c->activation,
-                                      .init_std = c->initializer_range,
-                                      .router = names->router,
-                                      .gate = names->gate,
-                                      .up = names->up,
-                                      .down = names->down,
-                                      .gate_up = names->gate_up};
+    const ds_experts_params params = {
+        .n_experts = c->n_experts,
+        .n_chosen = c->n_chosen,
+        .width = c->expert_width,
+        .normalise = c->normalise,
+        .activation = c->activation,
+        .init_std = c->initializer_range,
+        .router = names->router,
+        .gate = names->gate,
+        .up = names->up,
+        .down = names->down,
+        .gate_up = names->gate_up,
+        .shared_gate = names->shared_gate,
+        .shared_width = c->shared_width,
+        .shared = {names->shared[0], names->shared[1], names->shared[2]}};
     ds_nn_push(nn, "%s", names->scope);
     const bool balances = c->balance && ds_nn_trace(nn)->mode != DS_TRACE_GENERATE;
     const ds_value y = ds_model_experts(nn, x, &params, balances ? load : NULL);
@@ -180,7 +198,8 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
 }
 
 const ds_family ds_family_decoder = {
-    .model_types = "llama mistral qwen2 qwen3 olmo2 granite smollm3 starcoder2 mixtral qwen3_moe",
+    .model_types = "llama mistral qwen2 qwen3 olmo2 granite smollm3 starcoder2 mixtral qwen2_moe "
+                   "qwen3_moe olmoe granitemoe",
     .ignored = "rotary_emb.inv_freq",
     .config_bytes = sizeof(ds_decoder_config),
     .read = ds_decoder_read,

@@ -23,7 +23,8 @@ typedef enum ds_residual {
 typedef struct ds_expert_names {
     const char *scope, *router;
     const char *gate, *up, *down;
-    const char *gate_up; /* instead of gate and up, where it is not NULL */
+    const char *gate_up;                 /* instead of gate and up, where it is not NULL */
+    const char *shared_gate, *shared[3]; /* of an expert that every token goes to, or NULL */
 } ds_expert_names;
 
 /* Resolved: no value here depends on whether its key was there. */
@@ -48,7 +49,7 @@ typedef struct ds_decoder_config {
     bool normalise;                     /* a token's weights sum to 1 */
     bool balance;                       /* that loss is there */
     bool dense[DS_MODEL_MAX_LAYERS];    /* layers with an MLP instead */
-    double clip_qkv;                    /* q, k and v stay within ± of it; 0: no bounds */
+    double clip_qkv;                    /* q, k and v stay within ± of it; infinite: no bounds */
     int64_t window;                     /* 0: none */
     bool windowed[DS_MODEL_MAX_LAYERS]; /* layers that use it */
     bool unrotated[DS_MODEL_MAX_LAYERS];
@@ -71,7 +72,7 @@ typedef struct ds_decoder_kind {
 
 extern const ds_decoder_kind ds_kind_llama, ds_kind_mistral, ds_kind_qwen2, ds_kind_qwen3,
     ds_kind_olmo2, ds_kind_granite, ds_kind_smollm3, ds_kind_starcoder2, ds_kind_mixtral,
-    ds_kind_qwen3_moe;
+    ds_kind_qwen3_moe, ds_kind_qwen2_moe, ds_kind_olmoe, ds_kind_granitemoe;
 
 /* Gives layers a window: in those where layer_types says so, else in those from `first` on. */
 ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *config, bool has_window,

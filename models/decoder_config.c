@@ -6,8 +6,9 @@
 #include <string.h>
 
 static const ds_decoder_kind *const kinds[] = {
-    &ds_kind_llama,   &ds_kind_mistral, &ds_kind_qwen2,      &ds_kind_qwen3,   &ds_kind_olmo2,
-    &ds_kind_granite, &ds_kind_smollm3, &ds_kind_starcoder2, &ds_kind_mixtral, &ds_kind_qwen3_moe,
+    &ds_kind_llama,     &ds_kind_mistral, &ds_kind_qwen2,      &ds_kind_qwen3,   &ds_kind_olmo2,
+    &ds_kind_granite,   &ds_kind_smollm3, &ds_kind_starcoder2, &ds_kind_mixtral, &ds_kind_qwen3_moe,
+    &ds_kind_qwen2_moe, &ds_kind_olmoe,   &ds_kind_granitemoe,
 };
 
 static const ds_decoder_kind *kind_of(const char *model_type)
@@ -100,6 +101,7 @@ static void set_defaults(ds_decoder_config *c)
 {
     c->window = c->head_dim = c->n_kv_heads = DS_NO_INT;
     c->embedding_scale = c->residual_scale = c->logits_divisor = 1.0;
+    c->clip_qkv = HUGE_VAL;
 }
 
 ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *info)

@@ -32,6 +32,7 @@ GPT2 = dict(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=64, in
             bos_token_id=None, eos_token_id=None)
 STARCODER2 = dict({k: v for k, v in LLAMA.items() if k != "rms_norm_eps"}, norm_epsilon=1e-4)
 WINDOW = dict(use_sliding_window=True, sliding_window=7, max_window_layers=1)
+EXPERTS = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=16)
 BASES = {
     "gpt2": ("gpt2", GPT2),
     "gpt2_untied": ("gpt2", dict(GPT2, tie_word_embeddings=False, n_inner=24)),
@@ -55,8 +56,21 @@ BASES = {
                                      mlp_bias=True)),
     "starcoder2": ("starcoder2", dict(STARCODER2, sliding_window=7)),
     "starcoder2_plain": ("starcoder2", dict(STARCODER2, use_bias=False, tie_word_embeddings=False)),
+    "mixtral": ("mixtral", dict(LLAMA, num_local_experts=5, num_experts_per_tok=2)),
+    "mixtral_window": ("mixtral", dict(LLAMA, num_local_experts=4, num_experts_per_tok=1, sliding_window=7, head_dim=12,
+                                       tie_word_embeddings=True)),
+    "qwen2_moe": ("qwen2_moe", dict(LLAMA, **EXPERTS, shared_expert_intermediate_size=24, **WINDOW)),
+    "qwen2_moe_dense": ("qwen2_moe", dict(LLAMA, **EXPERTS, shared_expert_intermediate_size=16, qkv_bias=False,
+                                          mlp_only_layers=[1], norm_topk_prob=True)),
+    "qwen3_moe": ("qwen3_moe", dict(LLAMA, **EXPERTS, head_dim=12, norm_topk_prob=True, use_sliding_window=True,
+                                    sliding_window=7)),
+    "qwen3_moe_step": ("qwen3_moe", dict(LLAMA, **EXPERTS, decoder_sparse_step=2, attention_bias=True)),
+    "olmoe": ("olmoe", dict(LLAMA, num_experts=5, num_experts_per_tok=3, clip_qkv=2.0, pad_token_id=None)),
+    "granitemoe": ("granitemoe", dict(LLAMA, num_local_experts=5, num_experts_per_tok=2, embedding_multiplier=5.0,
+                                      residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=3.0)),
 }
-NO_WINDOW = ("gpt2", "llama", "olmo2", "granite")
+NO_WINDOW = ("gpt2", "llama", "olmo2", "granite", "olmoe", "granitemoe")
+ONE_WINDOW = ("mixtral", "qwen3_moe")  # their masks do not go by layer_types
 
 
 def make_bases(folder):
@@ -251,9 +265,21 @@ GPT2S = {
     "head_dim": ([8], 0.1),
 }
 MULTIPLIER = ([1.0, 2, 0.5, 3.0, 0.25, 12], 0.2)
+MULTIPLIERS = {"embedding_multiplier": MULTIPLIER, "residual_multiplier": MULTIPLIER,
+               "attention_multiplier": MULTIPLIER, "logits_scaling": MULTIPLIER}
+ROUTER = {"num_experts_per_tok": ([1, 2, 3, 4], 0.2), "output_router_logits": ([True, False], 0.2),
+          "router_aux_loss_coef": ([0.001, 0.1, 0.0], 0.2)}
+QWEN_MOE = {**ROUTER, "moe_intermediate_size": ([16], 0.5), "num_experts": ([5], 0.5), "norm_topk_prob": ([True, False], 0.15),
+            "decoder_sparse_step": ([1, 2, -1], 0.2), "mlp_only_layers": ([None, [], [1], [0], [1, 5], [-1]], 0.2)}
 FAMILY_KEYS = {
-    "granite": {"embedding_multiplier": MULTIPLIER, "residual_multiplier": MULTIPLIER,
-                "attention_multiplier": MULTIPLIER, "logits_scaling": MULTIPLIER},
+    "mixtral": {**ROUTER, "num_local_experts": ([5, 4], 0.5), "num_experts": ([5, 4], 0.5),
+                "router_jitter_noise": ([0.0, 0.0, 0.0, 0.1], 0.15)},
+    "qwen2_moe": {**QWEN_MOE, "shared_expert_intermediate_size": ([24, 16], 0.5), "qkv_bias": ([True, False], 0.2)},
+    "qwen3_moe": {**QWEN_MOE, "num_local_experts": ([5], 0.5)},
+    "olmoe": {**ROUTER, "num_experts": ([5], 0.5), "num_local_experts": ([5], 0.5), "norm_topk_prob": ([True, False], 0.15),
+              "clip_qkv": ([None, 2.0, 0.5, 100.0], 0.15)},
+    "granitemoe": {**ROUTER, **MULTIPLIERS, "num_local_experts": ([5], 0.5)},
+    "granite": MULTIPLIERS,
     "smollm3": {"no_rope_layers": ([None, [0, 1], [1, 0], [1, 1], [0, 0], [1], [1, 0, 1], [2, -1]], 0.12),
                 "no_rope_layer_interval": ([1, 2, 3, 4, -1, -2], 0.15)},
     "starcoder2": {"norm_epsilon": ([1e-6, 1e-5, 0.1, 0.0], 0.25), "residual_dropout": DROPS,
@@ -261,7 +287,7 @@ FAMILY_KEYS = {
 }
 for keys in FAMILY_KEYS.values():
     assert not keys.keys() & LLAMAS.keys()
-STORED = ("attention_bias", "mlp_bias", "use_bias", "tie_word_embeddings")  # which weights there are
+STORED = ("attention_bias", "mlp_bias", "use_bias", "qkv_bias", "tie_word_embeddings")  # which weights there are
 
 
 def table_of(family):
@@ -295,6 +321,8 @@ def mutate(rng, base, config):
             value = config[key]  # the other one does not go with the stored weights
         if key == "layer_types" and family == "starcoder2" and rng.random() < 0.7:
             value = None  # no field of it, and its masks do not go by it
+        if key == "layer_types" and family in ONE_WINDOW and rng.random() < 0.7:
+            value = None
         if key == "sliding_window" and family in NO_WINDOW and rng.random() < 0.7:
             value = None  # they have no window, and every other value is refused
         config[key] = changes[key] = value

@@ -19,8 +19,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, GPT2Config, GraniteConfig, LlamaConfig, MistralConfig, MixtralConfig,
-                          Olmo2Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig, SmolLM3Config, Starcoder2Config)
+from transformers import (AutoModelForCausalLM, GPT2Config, GraniteConfig, GraniteMoeConfig, LlamaConfig,
+                          MistralConfig, MixtralConfig, Olmo2Config, OlmoeConfig, Qwen2Config, Qwen2MoeConfig,
+                          Qwen3Config, Qwen3MoeConfig, SmolLM3Config, Starcoder2Config)
 
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
@@ -85,6 +86,16 @@ VARIANTS = {
     "qwen3_moe": Qwen3MoeConfig(**{**LLAMA, **EXPERTS, "num_hidden_layers": 4, "head_dim": 8, "num_experts": 6,
                                    "num_experts_per_tok": 3, "moe_intermediate_size": 16, "norm_topk_prob": True,
                                    "decoder_sparse_step": 2, "mlp_only_layers": [3]}),
+    # the window in layer 0 alone
+    "qwen2_moe": Qwen2MoeConfig(**{**LLAMA, **EXPERTS, "head_dim": 8, "num_experts": 6, "num_experts_per_tok": 3,
+                                   "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24,
+                                   "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 2}),
+    "olmoe": OlmoeConfig(**{**LLAMA, **EXPERTS, "hidden_size": 32, "intermediate_size": 16, "num_experts": 7,
+                            "num_experts_per_tok": 3, "clip_qkv": 1.5}),
+    "granitemoe": GraniteMoeConfig(**{**LLAMA, **EXPERTS, "head_dim": 8, "num_local_experts": 5,
+                                      "num_experts_per_tok": 2, "embedding_multiplier": 6.0,
+                                      "residual_multiplier": 0.3, "attention_multiplier": 0.2,
+                                      "logits_scaling": 3.0}),
 }
 WEIGHTS_OF = {"rope_linear": "llama3_tied", "rope_dynamic": "llama3_tied", "rope_yarn": "llama3_tied"}
 PACKED = {"gpt2": "packed_gpt2", "llama3_tied": "packed_llama"}

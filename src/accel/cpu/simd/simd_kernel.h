@@ -53,9 +53,9 @@
     X(embedding_dw)                                                                                \
     X(embedding_part)                                                                              \
     X(embedding_part_dw)                                                                           \
-    X(spread_rows)                                                                             \
-    X(combine_rows)                                                                            \
-    X(combine_rows_dw)                                                                         \
+    X(spread_rows)                                                                                 \
+    X(combine_rows)                                                                                \
+    X(combine_rows_dw)                                                                             \
     X(sum_all)                                                                                     \
     X(mean_all)                                                                                    \
     X(sum_last)                                                                                    \

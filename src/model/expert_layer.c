@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The feed-forward layer of experts. See experts.h. */
-#include "model/experts.h"
+/* The feed-forward layer of experts. See expert_layer.h. */
+#include "model/expert_layer.h"
 
 #include "nn/nn.h"
 #include "op/ops.h"
@@ -38,6 +38,36 @@ static ds_value expert_mlp(ds_nn *nn, const ds_experts_params *p, ds_value rows,
                    weight(nn, p, p->down, width, p->width), offsets);
 }
 
+static ds_value dense_weight(ds_nn *nn, const ds_experts_params *p, const char *name, int64_t n_out,
+                             int64_t n_in)
+{
+    return ds_nn_param(nn, name, ds_shape_2d(n_out, n_in), (ds_init){DS_INIT_NORMAL, p->init_std},
+                       false);
+}
+
+/* What the shared expert makes of x (..,C), times its own gate. */
+static ds_value shared_expert(ds_nn *nn, const ds_experts_params *p, ds_value x)
+{
+    const ds_shape shape = ds_nn_meta(nn, x).shape;
+    const int64_t width = ds_shape_last(shape);
+    const int64_t inner = p->shared_width;
+    const ds_value gate =
+        ds_nn_matmul(nn, x, dense_weight(nn, p, p->shared[0], inner, width), false, 0);
+    const ds_value up =
+        ds_nn_matmul(nn, x, dense_weight(nn, p, p->shared[1], inner, width), false, 0);
+    const ds_value y = ds_nn_matmul(nn, ds_nn_glu(nn, gate, up, p->activation),
+                                    dense_weight(nn, p, p->shared[2], width, inner), false, 0);
+    const ds_value part = ds_nn_matmul(nn, x, dense_weight(nn, p, p->shared_gate, 1, width), false,
+                                       DS_DTYPE_F32); /* (..,1) */
+    if (ds_nn_status(nn) < 0) {
+        return DS_NONE;
+    }
+    ds_shape lead = shape;
+    lead.dims[--lead.n_dims] = 0;
+    const ds_value expand[2] = {ds_nn_sigmoid(nn, ds_nn_reshape(nn, part, lead)), y};
+    return ds_nn_mul(nn, y, ds_nn_apply(nn, &dsi_op_expand_last, NULL, expand, 2));
+}
+
 static ds_value sum_of(ds_nn *nn, ds_value before, ds_value more)
 {
     return before == DS_NONE ? more : ds_nn_add(nn, before, more);
@@ -59,19 +89,20 @@ ds_value ds_model_experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_
                                    .factor = 1.0};
     const dsi_group_attrs group = {.n_experts = p->n_experts};
     const int64_t width = ds_shape_last(ds_nn_meta(nn, x).shape);
-    const ds_init init = {DS_INIT_NORMAL, p->init_std};
     ds_value chosen[DS_MAX_OUT];
     ds_value grouped[DS_MAX_OUT];
     /* in fp32: a rounded logit may choose another expert */
-    const ds_value logits = ds_nn_matmul(
-        nn, x, ds_nn_param(nn, p->router, ds_shape_2d(p->n_experts, width), init, false), false,
-        DS_DTYPE_F32);
+    const ds_value logits = ds_nn_matmul(nn, x, dense_weight(nn, p, p->router, p->n_experts, width),
+                                         false, DS_DTYPE_F32);
     dsi_nn_apply_all(nn, &dsi_op_route, &route, &logits, 1, chosen);
     dsi_nn_apply_all(nn, &dsi_op_group_rows, &group, &chosen[1], 1, grouped);
     const ds_value spread[2] = {x, grouped[0]};
     const ds_value rows = ds_nn_apply(nn, &dsi_op_spread_rows, NULL, spread, 2);
     const ds_value combine[3] = {expert_mlp(nn, p, rows, grouped[1]), grouped[0], chosen[0]};
-    const ds_value y = ds_nn_apply(nn, &dsi_op_combine_rows, NULL, combine, 3);
+    ds_value y = ds_nn_apply(nn, &dsi_op_combine_rows, NULL, combine, 3);
+    if (p->shared_gate != NULL) {
+        y = ds_nn_add(nn, y, shared_expert(nn, p, x));
+    }
     if (load != NULL && ds_nn_status(nn) >= 0) {
         add_load(nn, load, logits, grouped[1]);
     }

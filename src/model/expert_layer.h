@@ -5,8 +5,8 @@
  *
  * An expert's matrices are stored one by one (experts.3.w1.weight) and computed with as one: a
  * parameter whose name has a `*` stands for all of them, E first in its shape (ckpt/stacked.h). */
-#ifndef DSI_MODEL_EXPERTS_H
-#define DSI_MODEL_EXPERTS_H
+#ifndef DSI_MODEL_EXPERT_LAYER_H
+#define DSI_MODEL_EXPERT_LAYER_H
 
 #include <deepspeed/nn.h>
 
@@ -20,6 +20,10 @@ typedef struct ds_experts_params {
     const char *gate, *up, *down; /* weights (E,F,C), (E,F,C), (E,C,F); names as stored */
     const char *gate_up;          /* instead of gate and up where it is not NULL: (E,2F,C), gate
                                      before up */
+    const char *shared_gate; /* weight (1,C): one more expert, of shared_width, that every token
+                                goes to, times the sigmoid of this; NULL: there is none */
+    int64_t shared_width;
+    const char *shared[3]; /* its gate, up and down */
 } ds_experts_params;
 
 /* What the routers of a model did so far: for the loss that balances them. Zeroed at first, with
