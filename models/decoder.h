@@ -45,6 +45,7 @@ typedef struct ds_decoder_config {
     const ds_expert_names *expert_names;
     int64_t n_experts, n_chosen, expert_width;
     int64_t shared_width;               /* of an expert that every token goes to; 0: none */
+    double router_noise;                /* on what routers read in training, which is not built */
     double balance_factor;              /* of the loss that balances the routers */
     bool normalise;                     /* a token's weights sum to 1 */
     bool balance;                       /* that loss is there */
@@ -66,6 +67,7 @@ typedef struct ds_decoder_kind {
     double theta;           /* of the rotary positions, when absent */
     bool typed;             /* layer_types may have sliding_attention */
     bool whole_heads;       /* hidden_size must be a multiple of the heads */
+    bool scaled_by_head;    /* dynamic and yarn need head_dim itself, as in transformers */
     /* What is the family's own: which layers have a window, and variants. After the fields. */
     ds_status (*resolve)(const ds_reader *reader, ds_decoder_config *config);
 } ds_decoder_kind;
@@ -78,6 +80,10 @@ extern const ds_decoder_kind ds_kind_llama, ds_kind_mistral, ds_kind_qwen2, ds_k
 ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *config, bool has_window,
                              int64_t first, const char *needs);
 
+/* The same window in all layers, of a family whose masks go by sliding_window alone and whose cache
+ * goes by layer_types: what it holds must be enough for the masks, and the same in all layers. */
+ds_status ds_decoder_one_window(const ds_reader *reader, ds_decoder_config *config,
+                                bool has_window);
 /* Checks what belongs to experts together. */
 ds_status ds_decoder_experts(const ds_reader *reader, const ds_decoder_config *config);
 

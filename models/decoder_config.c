@@ -41,6 +41,25 @@ ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *c, bool
     return DS_OK;
 }
 
+ds_status ds_decoder_one_window(const ds_reader *reader, ds_decoder_config *c, bool has_window)
+{
+    for (int64_t i = 0; i < c->n_layers; ++i) {
+        const char *type = ds_field_layer_type(reader, i);
+        if (type != NULL && (strcmp(type, ds_field_layer_type(reader, 0)) != 0 ||
+                             (!has_window && strcmp(type, "sliding_attention") == 0))) {
+            return ds_field_bad(reader, "layer_types",
+                                "the same in all layers, sliding_attention only with "
+                                "sliding_window");
+        }
+        c->windowed[i] = has_window;
+    }
+    if (has_window && c->window < 1) {
+        return ds_field_bad(reader, "sliding_window", "at least 1, or null");
+    }
+    c->window = has_window ? c->window : 0;
+    return DS_OK;
+}
+
 ds_status ds_decoder_experts(const ds_reader *reader, const ds_decoder_config *c)
 {
     return c->n_chosen <= c->n_experts
@@ -120,6 +139,11 @@ ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *
     DS_TRY(k->resolve(reader, c));
     DS_TRY(check_pad(reader, c));
     DS_TRY(ds_rope_read(reader, c->head_dim, c->max_positions, k->theta, &c->rope));
+    if (k->scaled_by_head &&
+        (c->rope.scaling == DS_ROPE_DYNAMIC || c->rope.scaling == DS_ROPE_YARN) &&
+        ds_field_is_falsy(json_object_get(reader->json, "head_dim"))) {
+        return ds_field_bad(reader, "head_dim", "an integer beside dynamic and yarn");
+    }
     info->vocab_size = c->vocab_size;
     info->max_positions = reach_of(c);
     info->hidden_size = c->hidden_size;

@@ -19,8 +19,9 @@ static const ds_field fields[] = {
     DS_DECODER_REAL("rms_norm_eps", norm_eps, 1e-5, HUGE_VAL),
     DS_DECODER_SIZE_OR_NULL("sliding_window", window, DS_DECODER_NO_INT),
     DS_DECODER_SIZE("num_local_experts", n_experts, 8),
+    DS_DECODER_ALIAS_SIZE("num_experts", n_experts),
     DS_DECODER_EXPERTS(2, 0.001),
-    DS_FIELD_REFUSE("router_jitter_noise", "0.0", "noise on what the router reads is not built"),
+    DS_DECODER_REAL("router_jitter_noise", router_noise, 0.0, HUGE_VAL),
     DS_FIELD_REFUSE("attention_chunk_size", NULL, DS_DECODER_ONLY_CACHE),
 };
 
@@ -35,7 +36,7 @@ static ds_status resolve(const ds_reader *reader, ds_decoder_config *c)
     c->expert_names = &names;
     c->normalise = true;
     DS_TRY(ds_decoder_experts(reader, c));
-    return ds_decoder_windows(reader, c, c->window != DS_NO_INT, 0, "");
+    return ds_decoder_one_window(reader, c, c->window != DS_NO_INT);
 }
 
 const ds_decoder_kind ds_kind_mixtral = {.model_type = "mixtral",
@@ -43,4 +44,6 @@ const ds_decoder_kind ds_kind_mixtral = {.model_type = "mixtral",
                                          .n_fields = DS_DECODER_N(fields),
                                          .activation = "silu",
                                          .theta = 1000000.0,
+                                         .scaled_by_head = true,
+                                         .typed = true,
                                          .resolve = resolve};

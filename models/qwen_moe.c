@@ -106,7 +106,7 @@ static ds_status resolve_qwen3_moe(const ds_reader *reader, ds_decoder_config *c
     c->qk_norm = DS_QK_HEAD;
     DS_TRY(ds_decoder_experts(reader, c));
     DS_TRY(read_dense(reader, c));
-    return ds_decoder_windows(reader, c, c->use_window && c->window != DS_NO_INT, 0, "");
+    return ds_decoder_one_window(reader, c, c->use_window && c->window != DS_NO_INT);
 }
 
 const ds_decoder_kind ds_kind_qwen2_moe = {.model_type = "qwen2_moe",
@@ -121,4 +121,5 @@ const ds_decoder_kind ds_kind_qwen3_moe = {.model_type = "qwen3_moe",
                                            .n_fields = DS_DECODER_N(qwen3_moe_fields),
                                            .activation = "silu",
                                            .theta = 10000.0,
+                                           .typed = true,
                                            .resolve = resolve_qwen3_moe};

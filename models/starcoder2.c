@@ -4,7 +4,6 @@
 #include "decoder.h"
 
 #include <math.h>
-#include <string.h>
 
 /* head_dim is none of its fields, but its layers take it. */
 static const ds_field fields[] = {
@@ -38,27 +37,13 @@ static ds_status check_chunks(const ds_reader *reader, const ds_decoder_config *
                          DS_DECODER_ONLY_CACHE);
 }
 
-/* Its masks go by sliding_window alone, its cache by layer_types: what it holds must be enough for
- * the masks, and the same in all layers. */
 static ds_status resolve(const ds_reader *reader, ds_decoder_config *c)
 {
-    const bool has_window = c->window != DS_NO_INT;
     DS_TRY(check_chunks(reader, c));
     c->layer_norm = true;
     c->plain_mlp = true;
     c->qkv_bias = c->mlp_bias = c->o_bias;
-    for (int64_t i = 0; i < c->n_layers; ++i) {
-        const char *type = ds_field_layer_type(reader, i);
-        if (type != NULL && (strcmp(type, ds_field_layer_type(reader, 0)) != 0 ||
-                             (!has_window && strcmp(type, "sliding_attention") == 0))) {
-            return ds_field_bad(reader, "layer_types",
-                                "the same in all layers, sliding_attention only with "
-                                "sliding_window");
-        }
-        c->windowed[i] = has_window;
-    }
-    c->window = has_window ? c->window : 0;
-    return DS_OK;
+    return ds_decoder_one_window(reader, c, c->window != DS_NO_INT);
 }
 
 const ds_decoder_kind ds_kind_starcoder2 = {.model_type = "starcoder2",

@@ -17,7 +17,7 @@ import config_cases as cc
 import torch
 
 here = pathlib.Path(__file__).resolve().parent
-N_RANDOM, SEED, DIGITS = 300, 20, 6
+N_RANDOM, SEED, DIGITS = 300, 25, 6
 SHOWN = [0, 7, 19, cc.VOCAB - 1]  # logits of a case
 YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 50.0}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -139,6 +139,48 @@ KNOWN = [
     ("starcoder2_plain", {"use_bias": ...}),
     ("starcoder2_plain", {"layer_types": ["sliding_attention", "sliding_attention"]}),
     ("starcoder2_plain", {"tie_word_embeddings": ...}),
+    ("mixtral", {"num_experts_per_tok": ...}),
+    ("mixtral", {"num_experts_per_tok": 1}),
+    ("mixtral", {"num_experts_per_tok": 6}),
+    ("mixtral", {"num_experts": 5, "num_local_experts": 7}),
+    ("mixtral", {"num_experts": None}),
+    ("mixtral", {"num_local_experts": 6}),
+    ("mixtral", {"router_jitter_noise": 0.1}),
+    ("mixtral", {"rope_parameters": dict(YARN)}),
+    ("mixtral", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}),
+    ("mixtral", {"rope_parameters": ...}),
+    ("mixtral_window", {"rope_parameters": dict(YARN)}),
+    ("mixtral_window", {"layer_types": FULL}),
+    ("mixtral_window", {"sliding_window": None}),
+    ("mixtral", {"output_router_logits": True, "router_aux_loss_coef": 0.5}),
+    ("qwen2_moe", {"norm_topk_prob": True}),
+    ("qwen2_moe", {"max_window_layers": 0, "layer_types": ...}),
+    ("qwen2_moe", {"layer_types": ["full_attention", "sliding_attention"]}),
+    ("qwen2_moe", {"use_sliding_window": False}),
+    ("qwen2_moe", {"num_local_experts": 3}),
+    ("qwen2_moe", {"decoder_sparse_step": 0}),
+    ("qwen2_moe_dense", {"mlp_only_layers": [1, 7, -3]}),
+    ("qwen2_moe_dense", {"mlp_only_layers": []}),
+    ("qwen2_moe_dense", {"decoder_sparse_step": 2}),
+    ("qwen3_moe", {"norm_topk_prob": False}),
+    ("qwen3_moe", {"norm_topk_prob": ...}),
+    ("qwen3_moe", {"use_sliding_window": False}),
+    ("qwen3_moe", {"sliding_window": 0}),
+    ("qwen3_moe", {"layer_types": FULL}),
+    ("qwen3_moe", {"num_experts": 5, "num_local_experts": ...}),
+    ("qwen3_moe_step", {"decoder_sparse_step": -2}),
+    ("qwen3_moe_step", {"mlp_only_layers": [0]}),
+    ("qwen3_moe_step", {"mlp_only_layers": ["0"]}),
+    ("olmoe", {"clip_qkv": None}),
+    ("olmoe", {"clip_qkv": 0.25}),
+    ("olmoe", {"clip_qkv": 2}),
+    ("olmoe", {"norm_topk_prob": True}),
+    ("olmoe", {"head_dim": 8}),
+    ("olmoe", {"num_local_experts": 5}),
+    ("granitemoe", {"attention_multiplier": ...}),
+    ("granitemoe", {"num_experts_per_tok": 5}),
+    ("granitemoe", {"num_experts_per_tok": None}),
+    ("granitemoe", {"num_experts": 3}),
 ]
 
 def expected(folder, length):
