@@ -10,8 +10,9 @@
 #include <string.h>
 
 const char *const parity_variants[PARITY_N] = {
-    "gpt2",  "llama2",      "llama3",    "llama3_tied",  "mistral",     "qwen2",
-    "qwen3", "rope_linear", "rope_yarn", "rope_dynamic", "packed_gpt2", "packed_llama"};
+    "gpt2",    "llama2",      "llama3",    "llama3_tied",  "mistral",     "qwen2",
+    "qwen3",   "rope_linear", "rope_yarn", "rope_dynamic", "packed_gpt2", "packed_llama",
+    "mixtral", "qwen2_moe",   "qwen3_moe", "olmoe",        "granitemoe"};
 
 void parity_open(ds_ctx *ctx, const char *name, parity_case *p)
 {

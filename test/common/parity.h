@@ -7,7 +7,7 @@
 #include "common/golden.h"
 #include "train/engine.h"
 
-enum { PARITY_N = 12, PARITY_PATH = 1024 };
+enum { PARITY_N = 17, PARITY_PATH = 1024 };
 extern const char *const parity_variants[PARITY_N];
 
 /* One variant, opened. */
