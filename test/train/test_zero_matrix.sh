@@ -24,7 +24,7 @@ matrix() {
     awk -v transports="$transports" -v seed="${DS_MATRIX_SEED:-1}" 'BEGIN {
         srand(seed)
         n = split("model dtype ranks stage overlap bucket transport accumulation threads resume recompute offload zenflow early mics hpz optimizer", name)
-        split("gpt2 llama;f32 bf16 f16;2 3 4 6 8;0 1 2 3;0 1;1000 100000 10000000 1000000000;" transports \
+        split("gpt2 llama mixtral;f32 bf16 f16;2 3 4 6 8;0 1 2 3;0 1;1000 100000 10000000 1000000000;" transports \
               ";1 4;1 2;0 1 2;none selective full full2;none states half params host;0 1 2;0 1;0 1 2 3;0 2 3;adam lamb", values, ";")
         for (f = 1; f <= n; ++f) { size[f] = split(values[f], v, " "); for (i in v) value[f, i] = v[i] }
         for (f = 1; f <= n; ++f) for (g = f + 1; g <= n; ++g) left += size[f] * size[g]
