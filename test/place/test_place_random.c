@@ -616,8 +616,8 @@ static void report(const char *name, const counts *n)
 
 /* Operators that no graph here has: collectives and swaps, which are lowered to; generation,
  * ZenFlow, compression (test_compress.sh), parts of the vocabulary (test_tensor_parallel), losses
- * of pairs, which a rank's own rows make (test_preference_runs.sh), and what other operators stand
- * for. */
+ * of pairs, which a rank's own rows make (test_preference_runs.sh), experts (test_rules,
+ * test_zero_matrix.sh), and what other operators stand for. */
 static bool is_left_out(const ds_op *op)
 {
     static const ds_op *const out[] = {&dsi_op_take_slice,
@@ -668,7 +668,16 @@ static bool is_left_out(const ds_op *op)
                                        &dsi_op_embedding_part_dw,
                                        &dsi_op_linear_cross_entropy_part,
                                        &dsi_op_cross_entropy_join,
-                                       &dsi_op_linear_cross_entropy_part_backward};
+                                       &dsi_op_linear_cross_entropy_part_backward,
+                                       &dsi_op_route,
+                                       &dsi_op_route_backward,
+                                       &dsi_op_group_rows,
+                                       &dsi_op_group_sizes,
+                                       &dsi_op_spread_rows,
+                                       &dsi_op_combine_rows,
+                                       &dsi_op_combine_rows_dw,
+                                       &dsi_op_grouped_linear,
+                                       &dsi_op_grouped_linear_dw};
     bool left = false;
     for (size_t i = 0; i < sizeof out / sizeof out[0]; ++i) {
         left = left || out[i] == op;
