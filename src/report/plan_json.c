@@ -35,8 +35,9 @@ static void put_run(dsi_buf *text, const dsi_plan_report *r)
     dsi_memory_choice_text(&r->plan.choice, r->plan.n_kept, memory);
     dsi_buf_puts(text, "  \"run\": {\"model\": ");
     put_text(text, ds_model_get_info(r->request.model)->architecture);
-    dsi_buf_printf(text, ", \"parameters\": %llu, \"trainable\": %llu",
-                   (unsigned long long)r->n_parameters, (unsigned long long)r->n_trainable);
+    dsi_buf_printf(text, ", \"parameters\": %llu, \"active\": %llu, \"trainable\": %llu",
+                   (unsigned long long)r->n_parameters, (unsigned long long)r->n_active,
+                   (unsigned long long)r->n_trainable);
     dsi_buf_printf(text, ", \"dtype\": \"%s\", \"stage\": %u, \"ranks\": %u, \"nodes\": %u",
                    ds_dtype_name(t->dtype), r->spec.zero.stage, r->request.n_ranks,
                    r->request.n_nodes);

@@ -96,6 +96,31 @@ static void count_parameters(dsi_plan_report *r)
     }
 }
 
+/* Parameters that one token meets: of experts, which stand side by side in one parameter (E,..),
+ * the K that it goes to. */
+static void count_active(dsi_plan_report *r)
+{
+    const dsi_plan *plan = r->plan.train_plan;
+    uint64_t idle = 0;
+    int64_t n_experts = 0;
+    int64_t n_chosen = 0;
+    for (uint32_t s = 0; s < plan->n_steps && n_experts == 0; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        if (step->op == &dsi_op_route) {
+            n_chosen = ((const dsi_route_attrs *)step->attrs)->n_chosen;
+            n_experts = ds_shape_last(plan->metas[step->in_at].shape);
+        }
+    }
+    for (ds_cell c = 0; c < ds_cells_count(r->plan.cells) && n_experts > 0; ++c) {
+        const ds_cell_info *cell = ds_cells_get(r->plan.cells, c);
+        const ds_shape shape = cell->meta.shape;
+        if (cell->kind == DS_CELL_PARAM && shape.n_dims == 3 && shape.dims[0] == n_experts) {
+            idle += (uint64_t)(ds_shape_count(shape) / n_experts * (n_experts - n_chosen));
+        }
+    }
+    r->n_active = r->n_parameters - idle;
+}
+
 static ds_status count_memory(dsi_plan_report *r)
 {
     size_t most = 0;
@@ -235,6 +260,7 @@ static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
                                    .n_threads = request->n_threads};
     DS_TRY(dsi_rank_plan_build(ctx, &rank, &r->plan));
     count_parameters(r);
+    count_active(r);
     count_steps(r);
     DS_TRY(count_memory(r));
     return request->device != NULL ? simulate(ctx, r) : DS_OK;

@@ -43,6 +43,7 @@ typedef struct dsi_plan_report {
     dsi_ledger *ledger;
     double seconds; /* that planning took */
     uint64_t n_parameters, n_trainable;
+    uint64_t n_active; /* of n_parameters, those that one token meets: not all experts */
     uint32_t peak_step;
     size_t peak[DSI_RESIDENCY_COUNT][DSI_MEMORY_KIND_COUNT];
     size_t total[DSI_RESIDENCY_COUNT];    /* at the peak */

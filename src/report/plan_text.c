@@ -15,10 +15,14 @@ static void print_run(dsi_buf *text, const dsi_plan_report *r)
     const uint32_t n_ranks = r->request.n_ranks;
     char memory[DSI_MEMORY_CHOICE_BYTES];
     char accelerator[DSI_ACCEL_TEXT];
-    dsi_buf_printf(text, "%s: %.2f M parameters (%.2f M trainable), %s, ZeRO stage %u, %u rank%s",
+    char active[48] = "";
+    if (r->n_active != r->n_parameters) {
+        (void)snprintf(active, sizeof active, ", %.2f M active a token", (double)r->n_active / 1e6);
+    }
+    dsi_buf_printf(text, "%s: %.2f M parameters (%.2f M trainable%s), %s, ZeRO stage %u, %u rank%s",
                    ds_model_get_info(r->request.model)->architecture, (double)r->n_parameters / 1e6,
-                   (double)r->n_trainable / 1e6, ds_dtype_name(t->dtype), r->spec.zero.stage,
-                   n_ranks, n_ranks == 1 ? "" : "s");
+                   (double)r->n_trainable / 1e6, active, ds_dtype_name(t->dtype),
+                   r->spec.zero.stage, n_ranks, n_ranks == 1 ? "" : "s");
     if (r->spec.zero.mesh.size[DSI_AXIS_DPS] != n_ranks) {
         dsi_buf_puts(text, " as ");
         dsi_mesh_text(&r->spec.zero.mesh, text);

@@ -50,6 +50,8 @@ static void greedy_like_transformers(void **state)
 {
     greedy_of(*state, "gpt2");
     greedy_of(*state, "llama3_tied");
+    greedy_of(*state, "mixtral");
+    greedy_of(*state, "qwen3_moe");
 }
 
 /* Logits behind a prompt are those of the training graph at its last position: a longer prompt runs

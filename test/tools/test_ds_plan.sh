@@ -35,6 +35,9 @@ check output_alone 2 'give --fit too' "$tool" "${xl[@]}" --deepspeed_config "$di
 check device 1 'h100-sxm' "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --device h100-sx
 check trace_without_times 1 'give --device' \
     "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --memory 1TB --trace "$dir/t"
+check experts 0 '^mixtral: 0\.51 M parameters \(0\.51 M trainable, 0\.27 M active a token\)' \
+    "$tool" --model_config "$DS_SOURCE_DIR/test/programs/zero_mixtral.json" --deepspeed_config "$dir/z3.json" \
+    --seq_length 32 --world_size 2 --memory 1TB
 check streams 0 '^  comm +[1-9][0-9]* +[1-9]' "$tool" "${xl[@]}" --deepspeed_config "$dir/z3.json" --world_size 4 --memory 1TB
 check auto_of_here 0 '^accelerator: cpu \(auto\)$' "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --memory 1TB
 check auto_of_another 0 '^accelerator: null \(auto\)$' "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --memory 1TB --device h100-sxm

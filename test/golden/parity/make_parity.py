@@ -99,7 +99,7 @@ VARIANTS = {
 }
 WEIGHTS_OF = {"rope_linear": "llama3_tied", "rope_dynamic": "llama3_tied", "rope_yarn": "llama3_tied"}
 PACKED = {"gpt2": "packed_gpt2", "llama3_tied": "packed_llama"}
-GREEDY = ("gpt2", "llama3_tied")
+GREEDY = ("gpt2", "llama3_tied", "mixtral", "qwen3_moe")
 
 
 def perturb(model):
