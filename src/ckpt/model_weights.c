@@ -221,9 +221,3 @@ ds_status dsi_weight_read(ds_ctx *ctx, const dsi_weight *weight, int64_t begin, 
     }
     return DS_OK;
 }
-
-ds_status dsi_weight_read_all(ds_ctx *ctx, const dsi_weight *weight, ds_dtype dtype, void *data)
-{
-    const int64_t each = ds_shape_count(weight->parts[0]->meta.shape);
-    return dsi_weight_read(ctx, weight, 0, weight->n * each, dtype, data);
-}

@@ -35,7 +35,5 @@ ds_safetensor dsi_weight_piece(const dsi_weight *weight, int64_t begin, int64_t 
 /* Elements from `begin` on, converted as ds_safetensors_read converts. */
 ds_status dsi_weight_read(ds_ctx *ctx, const dsi_weight *weight, int64_t begin, int64_t count,
                           ds_dtype dtype, void *data);
-/* All of them. */
-ds_status dsi_weight_read_all(ds_ctx *ctx, const dsi_weight *weight, ds_dtype dtype, void *data);
 
 #endif

@@ -112,8 +112,8 @@ static void fill_cells(ds_ctx *ctx, const parity_case *p, ds_cells *cells, dsi_e
         const ds_cell_info *cell = ds_cells_get(cells, c);
         if (cell->kind == DS_CELL_PARAM) {
             const dsi_weight weight = dsi_weights_of(weights, c);
-            CHECK_OK(ctx, dsi_weight_read_all(ctx, &weight, cell->meta.dtype,
-                                              dsi_exec_host_view(exec, c)));
+            CHECK_OK(ctx, dsi_weight_read(ctx, &weight, 0, ds_shape_count(cell->meta.shape),
+                                          cell->meta.dtype, dsi_exec_host_view(exec, c)));
         }
         for (int i = 0; cell->kind == DS_CELL_INPUT && i < 4; ++i) {
             if (strcmp(cell->name + strlen("eval/"), p->tensors[i].name) == 0) {

@@ -416,6 +416,69 @@ static int tear_down(void **state)
 
 #define FORM(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
+static ds_tensor narrowed(fixture *f, ds_tensor t, ds_dtype dtype)
+{
+    const dsi_cast_attrs attrs = {.dtype = dtype};
+    return dtype == DS_DTYPE_F32 ? t : run1(f, &dsi_op_cast, &attrs, &t, 1);
+}
+
+/* Rows of each expert, of none and of one too, are those of linear by its matrix; and its weight
+ * gradient is that of linear_dw. */
+static void check_experts(fixture *f, ds_dtype dtype, int64_t transposed, const int32_t *offsets,
+                          int64_t n_experts)
+{
+    enum { K = 70, O = 33 };
+    const dsi_grouped_attrs grouped = {.transposed = transposed};
+    const dsi_linear_attrs plain = {.transposed = transposed};
+    const dsi_linear_dw_attrs plain_dw = {.transposed = transposed};
+    const int64_t n = offsets[n_experts];
+    const ds_shape shape =
+        transposed != 0 ? ds_shape_3d(n_experts, K, O) : ds_shape_3d(n_experts, O, K);
+    const ds_tensor x = narrowed(f, noise(f, ds_shape_2d(n, K), 1), dtype);
+    const ds_tensor w = narrowed(f, noise(f, shape, 2), dtype);
+    const ds_tensor dy = narrowed(f, noise(f, ds_shape_2d(n, O), 3), dtype);
+    const ds_tensor at = integers(f, ds_shape_1d(n_experts + 1), offsets);
+    const ds_tensor in[3] = {x, w, at};
+    const ds_tensor back[3] = {x, dy, at};
+    const ds_tensor y = run1(f, &dsi_op_grouped_linear, &grouped, in, 3);
+    const ds_tensor dw = run1(f, &dsi_op_grouped_linear_dw, &grouped, back, 3);
+    for (int64_t e = 0; e < n_experts; ++e) {
+        const int64_t first = offsets[e];
+        const int64_t count = offsets[e + 1] - first;
+        ds_tensor one = rows(w, e, 1);
+        ds_tensor sum = rows(dw, e, 1);
+        one.meta.shape = ds_shape_2d(shape.dims[1], shape.dims[2]);
+        sum.meta.shape = one.meta.shape;
+        if (count == 0) {
+            for (int64_t i = 0; i < ds_shape_count(sum.meta.shape); ++i) {
+                assert_true(((const float *)sum.data)[i] == 0.0f);
+            }
+            continue;
+        }
+        const ds_tensor own[2] = {rows(x, first, count), one};
+        const ds_tensor own_back[2] = {own[0], rows(dy, first, count)};
+        same_bits(run1(f, &dsi_op_linear, &plain, own, 2), rows(y, first, count));
+        same_bits(run1(f, &dsi_op_linear_dw, &plain_dw, own_back, 2), sum);
+    }
+}
+
+static void rows_of_experts_are_those_of_linear(void **state)
+{
+    static const int32_t few[] = {0, 40, 40, 41};
+    static const int32_t many[] = {0, 1, 8, 8, 30, 130, 131, 140, 141, 190};
+    static const ds_dtype dtypes[] = {DS_DTYPE_F32, DS_DTYPE_BF16, DS_DTYPE_F16};
+    fixture *f = *state;
+    for (uint32_t level = 0; dsi_cpu_has_level(level); ++level) {
+        f->isa = dsi_isa_level(level);
+        for (uint32_t i = 0; i < 6; ++i) {
+            check_experts(f, dtypes[i % 3], i / 3, few, 3);
+            free_tensors(f);
+            check_experts(f, dtypes[i % 3], i / 3, many, 9);
+            free_tensors(f);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -424,6 +487,7 @@ int main(void)
         FORM(norm_backward_adds_the_residual_gradient),
         FORM(fused_loss_equals_its_parts),
         FORM(kept_logits_give_the_same_bits),
+        FORM(rows_of_experts_are_those_of_linear),
         FORM(packed_attention_equals_split),
         FORM(documents_do_not_see_each_other),
         FORM(a_query_at_an_offset_equals_its_row),
