@@ -164,9 +164,9 @@ static double fill_value(const char *fill, const ds_tensor *t, uint32_t operand,
                : i == n_last - 1 ? strtod(fill + 1, NULL)
                                  : floor(strtod(fill + 1, NULL) / (double)(n_last - 1) *
                                          ((double)i + 0.25 * (double)dsi_rng_unit(word) - 0.125));
-    case 'o': { /* small groups first, so that one is empty */
+    case 'o': { /* the first group is empty, then small ones */
         const double part = (double)i / (double)(n_last - 1);
-        return floor(strtod(fill + 1, NULL) * part * part);
+        return i == 1 && n_last > 2 ? 0.0 : floor(strtod(fill + 1, NULL) * part * part);
     }
     case 'r':
         return rng_state[i];
