@@ -103,11 +103,17 @@ static void read_stages(reader *r)
 /* A size that does not divide the ranks is for the trial to refuse, by its name. */
 static void read_data_ranks(reader *r)
 {
-    int64_t tp = 0;
-    const dsi_node *size = dsi_node_find(dsi_node_find(r->root, "tensor_parallel"), "autotp_size");
-    const bool shares = size != NULL && dsi_node_int(size, &tp) && tp > 1;
-    r->t->n_data_ranks =
-        shares && r->t->n_ranks % tp == 0 ? (uint32_t)(r->t->n_ranks / tp) : r->t->n_ranks;
+    const dsi_node *const sizes[] = {
+        dsi_node_find(dsi_node_find(r->root, "tensor_parallel"), "autotp_size"),
+        dsi_node_find(r->root, "sequence_parallel_size")};
+    r->t->n_data_ranks = r->t->n_ranks;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
+        int64_t n = 0;
+        if (sizes[i] != NULL && dsi_node_int(sizes[i], &n) && n > 1 &&
+            r->t->n_data_ranks % n == 0) {
+            r->t->n_data_ranks = (uint32_t)(r->t->n_data_ranks / n);
+        }
+    }
 }
 
 /* ---- batches ---- */
