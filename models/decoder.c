@@ -17,10 +17,15 @@ static ds_value project(ds_nn *nn, const ds_decoder_config *c, const char *name,
         &(ds_linear_params){.n_out = n_out, .bias = bias, .init_std = c->initializer_range});
 }
 
+/* name NULL: there is none. */
 static ds_value norm(ds_nn *nn, const ds_decoder_config *c, const char *name, ds_value x)
 {
-    return c->layer_norm ? ds_nn_layer_norm(nn, name, x, c->norm_eps, true)
-                         : ds_nn_rms_norm(nn, name, x, c->norm_eps);
+    if (name == NULL) {
+        return x;
+    }
+    return c->norm == DS_NORM_RMS
+               ? ds_nn_rms_norm(nn, name, x, c->norm_eps)
+               : ds_nn_layer_norm(nn, name, x, c->norm_eps, c->norm == DS_NORM_LAYER);
 }
 
 static ds_value times(ds_nn *nn, ds_value x, double factor)
@@ -54,19 +59,62 @@ static ds_value clip(ds_nn *nn, const ds_decoder_config *c, ds_value x)
     return ds_nn_masked_fill(nn, x, ds_nn_compare_to(nn, x, DS_LESS, -bound), -bound);
 }
 
+/* q, k and v of each head side by side. */
+static void split_heads(ds_nn *nn, const ds_decoder_config *c, ds_value packed, ds_value *qkv)
+{
+    if (ds_nn_status(nn) < 0) {
+        return;
+    }
+    const ds_shape flat = ds_nn_meta(nn, packed).shape; /* (B,T,H·3·D) */
+    const ds_shape heads =
+        ds_shape_4d(flat.dims[0], flat.dims[1], c->n_heads, 3 * c->head_dim); /* (B,T,H,3·D) */
+    const ds_shape each = ds_shape_3d(flat.dims[0], flat.dims[1], c->n_heads * c->head_dim);
+    ds_nn_split(nn, ds_nn_reshape(nn, packed, heads), -1, 3, qkv);
+    for (int i = 0; i < 3; ++i) {
+        qkv[i] = ds_nn_reshape(nn, qkv[i], each);
+    }
+}
+
+static void project_qkv(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_value *qkv)
+{
+    const int64_t q = c->n_heads * c->head_dim;
+    const int64_t kv = c->n_kv_heads * c->head_dim;
+    if (c->qkv == DS_QKV_APART) {
+        qkv[0] = project(nn, c, "q_proj", x, q, c->qkv_bias);
+        qkv[1] = project(nn, c, "k_proj", x, kv, c->qkv_bias);
+        qkv[2] = project(nn, c, "v_proj", x, kv, c->qkv_bias);
+        return;
+    }
+    const ds_value packed = project(nn, c, c->names->packed, x, q + 2 * kv, c->qkv_bias);
+    if (c->qkv == DS_QKV_HEADS) {
+        split_heads(nn, c, packed, qkv);
+    } else if (q == kv) {
+        ds_nn_split(nn, packed, -1, 3, qkv);
+    } else {
+        qkv[0] = ds_nn_slice(nn, packed, -1, 0, q);
+        qkv[1] = ds_nn_slice(nn, packed, -1, q, kv);
+        qkv[2] = ds_nn_slice(nn, packed, -1, q + kv, kv);
+    }
+}
+
+static ds_value rotate(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_value table)
+{
+    return c->rope_pairs ? ds_nn_rope_pairs(nn, x, table, c->head_dim)
+                         : ds_nn_rope(nn, x, table, c->head_dim);
+}
+
 static ds_value attention(ds_nn *nn, const ds_decoder_config *c, int64_t layer, ds_value x,
                           ds_value first, ds_value table)
 {
-    ds_nn_push(nn, "self_attn");
-    ds_value q = project(nn, c, "q_proj", x, c->n_heads * c->head_dim, c->qkv_bias);
-    ds_value k = project(nn, c, "k_proj", x, c->n_kv_heads * c->head_dim, c->qkv_bias);
-    ds_value v = project(nn, c, "v_proj", x, c->n_kv_heads * c->head_dim, c->qkv_bias);
-    q = clip(nn, c, qk_norm(nn, c, "q_norm", q));
-    k = clip(nn, c, qk_norm(nn, c, "k_norm", k));
-    v = clip(nn, c, v);
+    ds_value qkv[3] = {DS_NONE, DS_NONE, DS_NONE};
+    ds_nn_push(nn, "%s", c->names->attention);
+    project_qkv(nn, c, x, qkv);
+    ds_value q = clip(nn, c, qk_norm(nn, c, "q_norm", qkv[0]));
+    ds_value k = clip(nn, c, qk_norm(nn, c, "k_norm", qkv[1]));
+    const ds_value v = clip(nn, c, qkv[2]);
     if (!c->unrotated[layer]) {
-        q = ds_nn_rope(nn, q, table, c->head_dim);
-        k = ds_nn_rope(nn, k, table, c->head_dim);
+        q = rotate(nn, c, q, table);
+        k = rotate(nn, c, k, table);
     }
     const ds_value y = ds_nn_attention(nn, q, k, v, first,
                                        &(ds_attention_params){.n_heads = c->n_heads,
@@ -75,28 +123,37 @@ static ds_value attention(ds_nn *nn, const ds_decoder_config *c, int64_t layer, 
                                                               .window = ds_decoder_window(c, layer),
                                                               .scale = c->attention_scale,
                                                               .dropout = c->attention_dropout});
-    const ds_value out = project(nn, c, "o_proj", y, c->hidden_size, c->o_bias);
+    const ds_value out = project(nn, c, c->names->out, y, c->hidden_size, c->o_bias);
     ds_nn_pop(nn);
     return ds_nn_dropout(nn, out, c->residual_dropout);
 }
 
-static ds_value mlp(ds_nn *nn, const ds_decoder_config *c, ds_value x)
+static ds_value gated(ds_nn *nn, const ds_decoder_config *c, ds_value x)
 {
     const int64_t width = c->intermediate_size;
-    ds_value out;
-    ds_nn_push(nn, "mlp");
-    if (c->plain_mlp) {
-        const ds_value h =
-            ds_nn_activation(nn, project(nn, c, "c_fc", x, width, c->mlp_bias), c->activation);
-        out = project(nn, c, "c_proj", h, c->hidden_size, c->mlp_bias);
+    ds_value both[2];
+    if (c->mlp == DS_MLP_PACKED) {
+        ds_nn_split(nn, project(nn, c, "gate_up_proj", x, 2 * width, c->mlp_bias), -1, 2, both);
     } else {
-        const ds_value gate = project(nn, c, "gate_proj", x, width, c->mlp_bias);
-        const ds_value up = project(nn, c, "up_proj", x, width, c->mlp_bias);
-        out = project(nn, c, "down_proj", ds_nn_glu(nn, gate, up, c->activation), c->hidden_size,
-                      c->mlp_bias);
+        both[0] = project(nn, c, "gate_proj", x, width, c->mlp_bias);
+        both[1] = project(nn, c, "up_proj", x, width, c->mlp_bias);
     }
+    return ds_nn_glu(nn, both[0], both[1], c->activation);
+}
+
+static ds_value mlp(ds_nn *nn, const ds_decoder_config *c, ds_value x)
+{
+    const bool plain = c->mlp == DS_MLP_PLAIN;
+    ds_nn_push(nn, "mlp");
+    const ds_value h =
+        plain ? ds_nn_activation(nn,
+                                 project(nn, c, c->names->up, x, c->intermediate_size, c->mlp_bias),
+                                 c->activation)
+              : gated(nn, c, x);
+    const ds_value out =
+        project(nn, c, plain ? c->names->down : "down_proj", h, c->hidden_size, c->mlp_bias);
     ds_nn_pop(nn);
-    return ds_nn_dropout(nn, out, c->residual_dropout);
+    return ds_nn_dropout(nn, out, c->mlp_dropout);
 }
 
 static ds_value experts(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_router_load *load)
@@ -148,22 +205,29 @@ static ds_value feed_forward(ds_nn *nn, ds_value x, const void *user)
 {
     const position_job *job = user;
     const ds_decoder_config *c = job->config;
-    if (c->residual == DS_RESIDUAL_POST) {
-        return ds_nn_add(nn, x, norm(nn, c, "post_feedforward_layernorm", sublayer(nn, job, x)));
-    }
-    const ds_value m = norm(nn, c, "post_attention_layernorm", x);
-    return ds_nn_add(nn, x, times(nn, sublayer(nn, job, m), c->residual_scale));
+    const ds_value m = sublayer(nn, job, norm(nn, c, c->names->before_mlp, x));
+    return times(nn, norm(nn, c, c->names->after_mlp, m), c->residual_scale);
 }
 
-static ds_value attend(ds_nn *nn, const ds_decoder_config *c, int64_t layer, ds_value x,
-                       ds_value first, ds_value table)
+static ds_value add_feed_forward(ds_nn *nn, ds_value x, const void *user)
 {
-    if (c->residual == DS_RESIDUAL_POST) {
-        const ds_value a = attention(nn, c, layer, x, first, table);
-        return ds_nn_add(nn, x, norm(nn, c, "post_attention_layernorm", a));
+    return ds_nn_add(nn, x, feed_forward(nn, x, user));
+}
+
+static ds_value decoder_layer(ds_nn *nn, const position_job *job, ds_value x, ds_value first,
+                              ds_value table)
+{
+    const ds_decoder_config *c = job->config;
+    const int64_t rows = ds_nn_trace(nn)->mlp_rows;
+    const ds_value normed = norm(nn, c, c->names->before_attention, x);
+    const ds_value a =
+        norm(nn, c, c->names->after_attention, attention(nn, c, job->layer, normed, first, table));
+    const ds_value sum = ds_nn_add(nn, x, times(nn, a, c->residual_scale));
+    if (!c->parallel) {
+        return ds_nn_tiled(nn, sum, rows, add_feed_forward, job);
     }
-    const ds_value a = attention(nn, c, layer, norm(nn, c, "input_layernorm", x), first, table);
-    return ds_nn_add(nn, x, times(nn, a, c->residual_scale));
+    const ds_value in = c->names->before_mlp != NULL ? x : normed;
+    return ds_nn_add(nn, sum, ds_nn_tiled(nn, in, rows, feed_forward, job));
 }
 
 static void decoder_trace(ds_nn *nn, const void *opaque)
@@ -180,33 +244,33 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
     const ds_value lengths =
         in_pieces ? ds_nn_input(nn, "length", DS_DTYPE_I32, ds_shape_1d(t->batch)) : DS_NONE;
     const ds_value table = ds_nn_rope_table(nn, positions, lengths, &c->rope); /* (B,T,D) */
-    ds_nn_push(nn, "model");
-    const ds_value embedding = ds_nn_param(nn, "embed_tokens.weight",
-                                           ds_shape_2d(c->vocab_size, c->hidden_size), init, false);
+    const ds_value embedding = ds_nn_param_at(
+        nn, c->names->embedding, ds_shape_2d(c->vocab_size, c->hidden_size), init, false);
     ds_value x = ds_nn_embedding_sum(nn, embedding, ids, DS_NONE, DS_NONE); /* (B,T,C) */
     x = ds_nn_dropout(nn, times(nn, x, c->embedding_scale), c->embedding_dropout);
     ds_router_load load = {.sizes = DS_NONE, .chances = DS_NONE};
+    ds_nn_push(nn, "%s", c->names->base);
     for (int64_t layer = 0; layer < c->n_layers; ++layer) {
         const position_job job = {c, layer, &load};
         ds_nn_push(nn, "layers.%lld", (long long)layer);
         ds_nn_region_begin(nn);
-        x = attend(nn, c, layer, x, first, table);
-        x = ds_nn_tiled(nn, x, t->mlp_rows, feed_forward, &job);
+        x = decoder_layer(nn, &job, x, first, table);
         ds_nn_region_end(nn);
         ds_nn_pop(nn);
     }
-    x = times(nn, norm(nn, c, "norm", x), 1.0 / c->logits_divisor);
+    x = times(nn, norm(nn, c, c->names->final_norm, x), 1.0 / c->logits_divisor);
     ds_nn_pop(nn);
     const ds_value extra =
         load.n_tokens > 0 ? ds_nn_scale(nn, ds_model_balance_loss(nn, &load), c->balance_factor)
                           : DS_NONE;
-    ds_model_head(nn, x, c->tied ? embedding : DS_NONE, c->vocab_size, c->initializer_range, extra);
+    ds_model_head(nn, x, c->tied ? embedding : DS_NONE, c->names->head, c->vocab_size,
+                  c->initializer_range, extra);
 }
 
 const ds_family ds_family_decoder = {
     .model_types = "llama mistral qwen2 qwen3 olmo2 granite smollm3 starcoder2 mixtral qwen2_moe "
-                   "qwen3_moe olmoe granitemoe",
-    .ignored = "rotary_emb.inv_freq",
+                   "qwen3_moe olmoe granitemoe stablelm phi3 glm glm4 gpt_neox cohere",
+    .ignored = "rotary_emb.inv_freq attention.masked_bias attention.bias",
     .config_bytes = sizeof(ds_decoder_config),
     .read = ds_decoder_read,
     .trace = decoder_trace,

@@ -14,10 +14,36 @@ typedef enum ds_qk_norm {
     DS_QK_WHOLE /* over all heads together */
 } ds_qk_norm;
 
-typedef enum ds_residual {
-    DS_RESIDUAL_PRE, /* x + f(norm(x)) */
-    DS_RESIDUAL_POST /* x + norm(f(x)) */
-} ds_residual;
+typedef enum ds_norm {
+    DS_NORM_RMS,
+    DS_NORM_LAYER,       /* with weight and bias */
+    DS_NORM_LAYER_WEIGHT /* with a weight alone */
+} ds_norm;
+
+/* How the weights of q, k and v are stored. */
+typedef enum ds_qkv {
+    DS_QKV_APART,
+    DS_QKV_SIDE, /* one matrix: all of q, all of k, all of v */
+    DS_QKV_HEADS /* one matrix: q, k and v of each head; as many heads of k and v as of q */
+} ds_qkv;
+
+typedef enum ds_mlp {
+    DS_MLP_GATED,
+    DS_MLP_PACKED, /* gate and up are one matrix: all of gate, all of up */
+    DS_MLP_PLAIN
+} ds_mlp;
+
+/* The family's words for parameters and their scopes. */
+typedef struct ds_decoder_names {
+    const char *base, *embedding, *final_norm, *head; /* embedding, head: whole names */
+    const char *base_prefix;                          /* base and a point */
+    const char *attention, *out;                      /* scope; output projection */
+    const char *packed;                               /* of DS_QKV_SIDE and DS_QKV_HEADS */
+    const char *up, *down;                            /* of DS_MLP_PLAIN */
+    /* Norms of what attention and MLP get and give; NULL: there is none. In a parallel layer
+     * before_mlp NULL: the MLP gets what attention gets. */
+    const char *before_attention, *after_attention, *before_mlp, *after_mlp;
+} ds_decoder_names;
 
 /* How a family stores its experts: names below a layer. */
 typedef struct ds_expert_names {
@@ -32,14 +58,18 @@ typedef struct ds_decoder_config {
     int64_t vocab_size, max_positions, hidden_size, intermediate_size;
     int64_t n_layers, n_heads, n_kv_heads, head_dim;
     double norm_eps, initializer_range;
-    double attention_dropout, residual_dropout, embedding_dropout;
+    double attention_dropout, embedding_dropout;
+    double residual_dropout, mlp_dropout; /* of what attention and MLP add */
     double embedding_scale, residual_scale, attention_scale, logits_divisor; /* attention: of q·k */
     ds_activation activation;
     ds_rope_params rope;
-    ds_residual residual;
+    const ds_decoder_names *names;
+    ds_norm norm;
     ds_qk_norm qk_norm;
-    bool layer_norm; /* LayerNorm with a bias; else RMS norm */
-    bool plain_mlp;  /* mlp.c_fc, mlp.c_proj; else gate, up, down */
+    ds_qkv qkv;
+    ds_mlp mlp;
+    bool parallel;   /* x + attention(x) + MLP(x), norms aside; else one behind the other */
+    bool rope_pairs; /* x[2i] turns with x[2i+1] */
     bool tied, qkv_bias, o_bias, mlp_bias;
     /* experts, where n_experts is above 0 */
     const ds_expert_names *expert_names;
@@ -56,6 +86,7 @@ typedef struct ds_decoder_config {
     bool unrotated[DS_MODEL_MAX_LAYERS];
     /* read, and resolved into the others */
     bool use_window;
+    double logit_scale;
     int64_t max_window_layers, pad_id, interval, sparse_step;
 } ds_decoder_config;
 
@@ -64,17 +95,27 @@ typedef struct ds_decoder_kind {
     const ds_field *fields;
     size_t n_fields;
     const char *activation; /* hidden_act when absent */
-    double theta;           /* of the rotary positions, when absent */
-    bool typed;             /* layer_types may have sliding_attention */
-    bool whole_heads;       /* hidden_size must be a multiple of the heads */
-    bool scaled_by_head;    /* dynamic and yarn need head_dim itself, as in transformers */
+    ds_rope_rules rope;
+    const ds_decoder_names *names; /* NULL: those of Llama */
+    bool typed;                    /* layer_types may have sliding_attention */
+    bool whole_heads;              /* hidden_size must be a multiple of the heads */
+    bool scaled_by_head;           /* dynamic and yarn need head_dim itself, as in transformers */
     /* What is the family's own: which layers have a window, and variants. After the fields. */
     ds_status (*resolve)(const ds_reader *reader, ds_decoder_config *config);
 } ds_decoder_kind;
 
+/* Llama's names, without norms but those before attention and MLP. */
+#define DS_DECODER_LLAMA_BASE                                                                      \
+    .base = "model", .base_prefix = "model.", .embedding = "model.embed_tokens.weight",            \
+    .final_norm = "norm", .head = "lm_head.weight", .attention = "self_attn", .out = "o_proj"
+#define DS_DECODER_LLAMA_NAMES                                                                     \
+    DS_DECODER_LLAMA_BASE, .before_attention = "input_layernorm",                                  \
+                           .before_mlp = "post_attention_layernorm"
+
 extern const ds_decoder_kind ds_kind_llama, ds_kind_mistral, ds_kind_qwen2, ds_kind_qwen3,
     ds_kind_olmo2, ds_kind_granite, ds_kind_smollm3, ds_kind_starcoder2, ds_kind_mixtral,
-    ds_kind_qwen3_moe, ds_kind_qwen2_moe, ds_kind_olmoe, ds_kind_granitemoe;
+    ds_kind_qwen3_moe, ds_kind_qwen2_moe, ds_kind_olmoe, ds_kind_granitemoe, ds_kind_stablelm,
+    ds_kind_phi3, ds_kind_glm, ds_kind_glm4, ds_kind_gpt_neox, ds_kind_cohere;
 
 /* Gives layers a window: in those where layer_types says so, else in those from `first` on. */
 ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *config, bool has_window,
@@ -86,6 +127,9 @@ ds_status ds_decoder_one_window(const ds_reader *reader, ds_decoder_config *conf
                                 bool has_window);
 /* Checks what belongs to experts together. */
 ds_status ds_decoder_experts(const ds_reader *reader, const ds_decoder_config *config);
+/* For families whose layers take hidden_size over the heads and whose rotary positions take
+ * head_dim: the key must say the same, or nothing. */
+ds_status ds_decoder_check_head_dim(const ds_reader *reader, const ds_decoder_config *config);
 
 ds_status ds_decoder_read(const ds_reader *reader, void *config, ds_model_info *info);
 void ds_decoder_print(const char *model_type, const void *config, FILE *out);

@@ -6,10 +6,14 @@
 #include <string.h>
 
 static const ds_decoder_kind *const kinds[] = {
-    &ds_kind_llama,     &ds_kind_mistral, &ds_kind_qwen2,      &ds_kind_qwen3,   &ds_kind_olmo2,
-    &ds_kind_granite,   &ds_kind_smollm3, &ds_kind_starcoder2, &ds_kind_mixtral, &ds_kind_qwen3_moe,
-    &ds_kind_qwen2_moe, &ds_kind_olmoe,   &ds_kind_granitemoe,
+    &ds_kind_llama,      &ds_kind_mistral,   &ds_kind_qwen2,     &ds_kind_qwen3,
+    &ds_kind_olmo2,      &ds_kind_granite,   &ds_kind_smollm3,   &ds_kind_starcoder2,
+    &ds_kind_mixtral,    &ds_kind_qwen3_moe, &ds_kind_qwen2_moe, &ds_kind_olmoe,
+    &ds_kind_granitemoe, &ds_kind_stablelm,  &ds_kind_phi3,      &ds_kind_glm,
+    &ds_kind_glm4,       &ds_kind_gpt_neox,  &ds_kind_cohere,
 };
+
+static const ds_decoder_names llama_names = {DS_DECODER_LLAMA_NAMES};
 
 static const ds_decoder_kind *kind_of(const char *model_type)
 {
@@ -70,6 +74,16 @@ ds_status ds_decoder_experts(const ds_reader *reader, const ds_decoder_config *c
                          (long long)c->n_chosen, (long long)c->n_experts);
 }
 
+ds_status ds_decoder_check_head_dim(const ds_reader *reader, const ds_decoder_config *c)
+{
+    const json_t *value = json_object_get(reader->json, "head_dim");
+    return value == NULL || json_is_null(value) ||
+                   (json_is_integer(value) && json_integer_value(value) == c->head_dim)
+               ? DS_OK
+               : ds_field_bad(reader, "head_dim",
+                              "hidden_size over num_attention_heads, or absent");
+}
+
 int64_t ds_decoder_window(const ds_decoder_config *config, int64_t layer)
 {
     return config->windowed[layer] ? config->window : 0;
@@ -128,6 +142,7 @@ ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *
     ds_decoder_config *c = opaque;
     const ds_decoder_kind *k = kind_of(info->architecture);
     set_defaults(c);
+    c->names = k->names != NULL ? k->names : &llama_names;
     DS_TRY(ds_fields_read(reader, k->fields, k->n_fields, c));
     if (c->n_layers > DS_MODEL_MAX_LAYERS) {
         return ds_fail(reader->ctx, DS_ERR_LIMIT, "config.json: num_hidden_layers %lld is above %d",
@@ -138,7 +153,7 @@ ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *
     DS_TRY(resolve_heads(reader, k, c));
     DS_TRY(k->resolve(reader, c));
     DS_TRY(check_pad(reader, c));
-    DS_TRY(ds_rope_read(reader, c->head_dim, c->max_positions, k->theta, &c->rope));
+    DS_TRY(ds_rope_read(reader, &k->rope, c->head_dim, c->max_positions, &c->rope));
     if (k->scaled_by_head &&
         (c->rope.scaling == DS_ROPE_DYNAMIC || c->rope.scaling == DS_ROPE_YARN) &&
         ds_field_is_falsy(json_object_get(reader->json, "head_dim"))) {
@@ -148,8 +163,9 @@ ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *
     info->max_positions = reach_of(c);
     info->hidden_size = c->hidden_size;
     info->tied_embeddings = c->tied;
-    info->base_prefix = "model.";
-    info->embedding = "model.embed_tokens.weight";
+    info->base_prefix = c->names->base_prefix;
+    info->embedding = c->names->embedding;
+    info->head = c->names->head;
     return DS_OK;
 }
 

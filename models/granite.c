@@ -72,7 +72,7 @@ static ds_status resolve_granitemoe(const ds_reader *reader, ds_decoder_config *
                                             .fields = name##_fields,                               \
                                             .n_fields = DS_DECODER_N(name##_fields),               \
                                             .activation = "silu",                                  \
-                                            .theta = 10000.0,                                      \
+                                            .rope = {.theta = 10000.0},                            \
                                             .resolve = resolve_##name}
 KIND(granite);
 KIND(granitemoe);

@@ -128,7 +128,7 @@ static ds_status resolve_qwen3(const ds_reader *reader, ds_decoder_config *c)
                                             .fields = name##_fields,                               \
                                             .n_fields = DS_DECODER_N(name##_fields),               \
                                             .activation = "silu",                                  \
-                                            .theta = 10000.0,                                      \
+                                            .rope = {.theta = 10000.0},                            \
                                             .typed = windows,                                      \
                                             .whole_heads = whole,                                  \
                                             .resolve = resolve_##name}

@@ -43,7 +43,7 @@ const ds_decoder_kind ds_kind_mixtral = {.model_type = "mixtral",
                                          .fields = fields,
                                          .n_fields = DS_DECODER_N(fields),
                                          .activation = "silu",
-                                         .theta = 1000000.0,
+                                         .rope = {.theta = 1000000.0},
                                          .scaled_by_head = true,
                                          .typed = true,
                                          .resolve = resolve};

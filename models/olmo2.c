@@ -24,11 +24,14 @@ static const ds_field fields[] = {
     DS_FIELD_REFUSE("sliding_window", NULL, DS_DECODER_ONLY_CACHE),
 };
 
+static const ds_decoder_names names = {DS_DECODER_LLAMA_BASE,
+                                       .after_attention = "post_attention_layernorm",
+                                       .after_mlp = "post_feedforward_layernorm"};
+
 static ds_status resolve(const ds_reader *reader, ds_decoder_config *c)
 {
     c->qkv_bias = c->o_bias;
     c->qk_norm = DS_QK_WHOLE;
-    c->residual = DS_RESIDUAL_POST;
     return ds_decoder_windows(reader, c, false, 0, "");
 }
 
@@ -36,5 +39,6 @@ const ds_decoder_kind ds_kind_olmo2 = {.model_type = "olmo2",
                                        .fields = fields,
                                        .n_fields = DS_DECODER_N(fields),
                                        .activation = "silu",
-                                       .theta = 10000.0,
+                                       .rope = {.theta = 10000.0},
+                                       .names = &names,
                                        .resolve = resolve};

@@ -54,5 +54,5 @@ const ds_decoder_kind ds_kind_olmoe = {.model_type = "olmoe",
                                        .fields = fields,
                                        .n_fields = DS_DECODER_N(fields),
                                        .activation = "silu",
-                                       .theta = 10000.0,
+                                       .rope = {.theta = 10000.0},
                                        .resolve = resolve};

@@ -72,6 +72,6 @@ const ds_decoder_kind ds_kind_smollm3 = {.model_type = "smollm3",
                                          .fields = fields,
                                          .n_fields = DS_DECODER_N(fields),
                                          .activation = "silu",
-                                         .theta = 2000000.0,
+                                         .rope = {.theta = 2000000.0},
                                          .typed = true,
                                          .resolve = resolve};

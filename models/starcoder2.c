@@ -25,6 +25,8 @@ static const ds_field fields[] = {
     DS_DECODER_SIZE_OR_NULL("sliding_window", window, DS_DECODER_NO_INT),
 };
 
+static const ds_decoder_names names = {DS_DECODER_LLAMA_NAMES, .up = "c_fc", .down = "c_proj"};
+
 /* Where nothing else says what the cache holds, it is chunks. */
 static ds_status check_chunks(const ds_reader *reader, const ds_decoder_config *c)
 {
@@ -40,8 +42,9 @@ static ds_status check_chunks(const ds_reader *reader, const ds_decoder_config *
 static ds_status resolve(const ds_reader *reader, ds_decoder_config *c)
 {
     DS_TRY(check_chunks(reader, c));
-    c->layer_norm = true;
-    c->plain_mlp = true;
+    c->norm = DS_NORM_LAYER;
+    c->mlp = DS_MLP_PLAIN;
+    c->mlp_dropout = c->residual_dropout;
     c->qkv_bias = c->mlp_bias = c->o_bias;
     return ds_decoder_one_window(reader, c, c->window != DS_NO_INT);
 }
@@ -50,6 +53,7 @@ const ds_decoder_kind ds_kind_starcoder2 = {.model_type = "starcoder2",
                                             .fields = fields,
                                             .n_fields = DS_DECODER_N(fields),
                                             .activation = "gelu_pytorch_tanh",
-                                            .theta = 10000.0,
+                                            .rope = {.theta = 10000.0},
+                                            .names = &names,
                                             .typed = true,
                                             .resolve = resolve};

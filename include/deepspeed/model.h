@@ -35,7 +35,8 @@ typedef struct ds_model_info {
     const char *embedding;   /* the parameter that a tied output projection is; NULL: unknown */
     const ds_attr *fields; /* default NULL; of a custom model: its constants, see ds_model_custom */
     uint32_t n_fields;
-    DS_RESERVED(8);
+    const char *head; /* the output projection's parameter; NULL: "lm_head.weight" */
+    DS_RESERVED(7);
 } ds_model_info;
 
 /* Reads a config.json. Errors: ERR_NOT_FOUND, ERR_FORMAT, ERR_UNSUPPORTED naming the architecture

@@ -161,8 +161,8 @@ typedef enum ds_rope_scaling {
 } ds_rope_scaling;
 /* Hugging Face's rope_scaling, resolved: names as there. */
 typedef struct ds_rope_params {
-    int64_t head_dim;
-    double theta; /* base */
+    int64_t head_dim; /* or how much of it is rotated, from its beginning on */
+    double theta;     /* base */
     ds_rope_scaling scaling;
     double factor;
     double low_freq_factor, high_freq_factor; /* llama3 */
@@ -178,8 +178,11 @@ typedef struct ds_rope_params {
  * rising as far as it goes. */
 DS_API ds_value ds_nn_rope_table(ds_nn *nn, ds_value positions, ds_value lengths,
                                  const ds_rope_params *params);
-/* x (B,T,H·D) rotated by the table. */
+/* x (B,T,H·D) rotated by the table (B,T,R): of each head x[i] with x[i+R/2]; what is behind R stays
+ * as it is. */
 DS_API ds_value ds_nn_rope(ds_nn *nn, ds_value x, ds_value table, int64_t head_dim);
+/* The same with neighbours for pairs, x[2i] with x[2i+1]. */
+DS_API ds_value ds_nn_rope_pairs(ds_nn *nn, ds_value x, ds_value table, int64_t head_dim);
 
 typedef struct ds_attention_params {
     int64_t n_heads, n_kv_heads, head_dim;
@@ -232,6 +235,9 @@ DS_API ds_value ds_nn_relu(ds_nn *nn, ds_value x);
 /* ---- parts and reductions: a dim below 0 counts from the last, -1 -------------------------- */
 /* x[.., start : start + length, ..] of dim. */
 DS_API ds_value ds_nn_slice(ds_nn *nn, ds_value x, int64_t dim, int64_t start, int64_t length);
+/* x in n equal parts, 2 to 8, side by side on dim, into parts_out; all DS_NONE after an error, such
+ * as ERR_SHAPE where n does not divide the dim. */
+DS_API void ds_nn_split(ds_nn *nn, ds_value x, int64_t dim, uint32_t n, ds_value *parts_out);
 /* 1 to 16 values side by side on dim, alike on the others. */
 DS_API ds_value ds_nn_concat(ds_nn *nn, const ds_value *parts, uint32_t n, int64_t dim);
 /* Two dims exchanged. */

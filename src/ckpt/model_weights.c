@@ -13,7 +13,11 @@ struct dsi_weights {
     size_t n_parts;
 };
 
-static const char head_name[] = "lm_head.weight";
+static const char *head_name(const ds_model *model)
+{
+    const char *head = ds_model_get_info(model)->head;
+    return head != NULL ? head : "lm_head.weight";
+}
 
 /* The parameter's tensor. Where a tied model's file has the output projection alone, it is both. */
 static const ds_safetensor *find(const ds_model *model, const ds_safetensors *st, const char *name)
@@ -27,7 +31,7 @@ static const ds_safetensor *find(const ds_model *model, const ds_safetensors *st
     }
     if (tensor == NULL && info->tied_embeddings && info->embedding != NULL &&
         strcmp(name, info->embedding) == 0) {
-        tensor = ds_safetensors_find(st, head_name);
+        tensor = ds_safetensors_find(st, head_name(model));
     }
     return tensor;
 }
@@ -52,7 +56,7 @@ static ds_status check_meta(ds_ctx *ctx, ds_meta want, const ds_safetensor *tens
 static ds_status check_head(ds_ctx *ctx, const ds_model *model, const ds_safetensors *st)
 {
     const ds_model_info *info = ds_model_get_info(model);
-    const ds_safetensor *head = ds_safetensors_find(st, head_name);
+    const ds_safetensor *head = ds_safetensors_find(st, head_name(model));
     const ds_safetensor *embedding = find(model, st, info->embedding);
     if (head == NULL || embedding == NULL || head == embedding) {
         return DS_OK;
@@ -63,23 +67,23 @@ static ds_status check_head(ds_ctx *ctx, const ds_model *model, const ds_safeten
         return DS_OK;
     }
     return ds_fail(ctx, DS_ERR_FORMAT,
-                   "%s: lm_head.weight differs from %s, but config.json has "
+                   "%s: %s differs from %s, but config.json has "
                    "\"tie_word_embeddings\": true: set it to false to use both, or leave "
-                   "lm_head.weight out",
-                   head->path, embedding->name);
+                   "%s out",
+                   head->path, head->name, embedding->name, head->name);
 }
 
 /* Of a reward model made of a language model. */
-static bool is_left_head(const ds_cells *cells, const char *name)
+static bool is_left_head(const ds_model *model, const ds_cells *cells, const char *name)
 {
-    return strcmp(name, head_name) == 0 &&
+    return strcmp(name, head_name(model)) == 0 &&
            ds_cells_find(cells, DS_CELL_PARAM, DSI_SCORE_HEAD) != DS_NONE;
 }
 
 static bool is_tied_head(const ds_model *model, const char *name)
 {
     const ds_model_info *info = ds_model_get_info(model);
-    return info->tied_embeddings && info->embedding != NULL && strcmp(name, head_name) == 0;
+    return info->tied_embeddings && info->embedding != NULL && strcmp(name, head_name(model)) == 0;
 }
 
 static ds_status check_extra(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
@@ -90,7 +94,7 @@ static ds_status check_extra(ds_ctx *ctx, const ds_model *model, const ds_cells 
         if (!used[i] && is_tied_head(model, tensor->name)) {
             DS_TRY(check_head(ctx, model, st));
         } else if (!used[i] && !ds_model_ignores(model, tensor->name) &&
-                   !is_left_head(cells, tensor->name)) {
+                   !is_left_head(model, cells, tensor->name)) {
             return ds_fail(ctx, DS_ERR_FORMAT,
                            "%s: the tensor %s is not part of this model (%s); does config.json "
                            "belong to these weights?",

@@ -33,10 +33,9 @@ ds_status dsi_model_parse(ds_ctx *ctx, const ds_families *families, const char *
 
 /* The end of every language model, x (B,T,C): the loss against the input `targets`, or, in
  * GENERATE, the logits of row `last` of each sequence. embedding: the tied projection (V,C);
- * DS_NONE: a parameter lm_head.weight of its own. extra: f32 () that is added to the loss, or
- * DS_NONE. */
-void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, int64_t vocab_size, double init_std,
-                   ds_value extra);
+ * DS_NONE: a parameter `name` of its own. extra: f32 () that is added to the loss, or DS_NONE. */
+void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, const char *name, int64_t vocab_size,
+                   double init_std, ds_value extra);
 
 enum { DS_MODEL_MAX_LAYERS = 1024 };
 

@@ -87,10 +87,20 @@ ds_status ds_field_activation(const ds_reader *reader, const char *key, const ch
  * after ds_fields_read_common, which checks the list. */
 const char *ds_field_layer_type(const ds_reader *reader, int64_t layer);
 
-/* rope_parameters, rope_scaling, rope_theta and the rest; theta: the family's own. See
+/* What a family's class does with its rotary positions. */
+typedef struct ds_rope_rules {
+    double theta;     /* when absent */
+    double partial;   /* share of a head that is rotated, when absent; 0: always all of it */
+    bool null_is_all; /* partial_rotary_factor null outside of rope_parameters is 1; else bad */
+    bool plain;       /* no scaling */
+    const char *theta_key;   /* outside of rope_parameters; NULL: rope_theta */
+    const char *partial_key; /* likewise; NULL: partial_rotary_factor */
+} ds_rope_rules;
+
+/* rope_parameters, rope_scaling, rope_theta and the rest, by the family's rules. See
  * rope_config.c. */
-ds_status ds_rope_read(const ds_reader *reader, int64_t head_dim, int64_t max_positions,
-                       double theta, ds_rope_params *rope);
+ds_status ds_rope_read(const ds_reader *reader, const ds_rope_rules *rules, int64_t head_dim,
+                       int64_t max_positions, ds_rope_params *rope);
 void ds_rope_print(const ds_rope_params *rope, FILE *out);
 
 #endif

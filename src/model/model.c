@@ -276,20 +276,19 @@ static void loss_and_extra(ds_nn *nn, ds_value x, ds_value weight, ds_value targ
     ds_nn_output(nn, "count", out[2]);
 }
 
-void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, int64_t vocab_size, double init_std,
-                   ds_value extra)
+void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, const char *name, int64_t vocab_size,
+                   double init_std, ds_value extra)
 {
     const ds_trace *t = ds_nn_trace(nn);
     const int64_t width = ds_shape_last(ds_nn_meta(nn, x).shape);
     const bool scores = t->mode != DS_TRACE_GENERATE && t->preference != NULL &&
                         t->preference->loss == DS_PREFERENCE_REWARD;
-    const ds_value weight =
-        scores ? ds_nn_param_at(nn, "score.weight", ds_shape_2d(1, width),
-                                (ds_init){DS_INIT_NORMAL, init_std}, false)
-        : embedding != DS_NONE
-            ? embedding
-            : ds_nn_param_at(nn, "lm_head.weight", ds_shape_2d(vocab_size, width),
-                             (ds_init){DS_INIT_NORMAL, init_std}, false);
+    const ds_value weight = scores ? ds_nn_param_at(nn, "score.weight", ds_shape_2d(1, width),
+                                                    (ds_init){DS_INIT_NORMAL, init_std}, false)
+                            : embedding != DS_NONE
+                                ? embedding
+                                : ds_nn_param_at(nn, name, ds_shape_2d(vocab_size, width),
+                                                 (ds_init){DS_INIT_NORMAL, init_std}, false);
     if (t->mode == DS_TRACE_GENERATE) {
         const ds_value last = ds_nn_input(nn, "last", DS_DTYPE_I32, ds_shape_1d(t->batch));
         ds_nn_output(nn, "logits",

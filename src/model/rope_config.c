@@ -7,6 +7,7 @@
  * 3. original_max_position_embeddings at the top is before one inside, for llama3 and yarn; the
  *    default is max_position_embeddings. Other types have no use for it.
  * 4. Keys that a type does not know have no effect.
+ * 5. Of families whose layers rotate a part of each head, the part has even width.
  */
 #include "model/fields.h"
 
@@ -19,7 +20,8 @@ enum { MOST_ATTENTION_FACTOR = 100 }; /* beyond, fp32 does not tell scores apart
 typedef struct rope_reader {
     ds_reader outer,
         inner; /* inner: rope_scaling or rope_parameters; outer when there is neither */
-    int64_t max_positions;
+    const ds_rope_rules *rules;
+    int64_t head_dim, max_positions;
     ds_rope_params *rope;
 } rope_reader;
 
@@ -69,6 +71,13 @@ static ds_status read_linear(const rope_reader *r)
 /* Of all dims it is linear; of fewer, check_partial() refuses it. */
 static ds_status read_proportional(const rope_reader *r)
 {
+    if (r->rope->head_dim != r->head_dim) {
+        return ds_fail(
+            r->outer.ctx, DS_ERR_UNSUPPORTED,
+            "config.json: rotary scaling \"proportional\" of %lld of %lld dims of a head "
+            "is not supported",
+            (long long)r->rope->head_dim, (long long)r->head_dim);
+    }
     return json_object_get(r->inner.json, "factor") != NULL ? read_linear(r) : DS_OK;
 }
 
@@ -174,6 +183,12 @@ static ds_status read_type(const rope_reader *r)
     if (r->inner.json != r->outer.json) {
         DS_TRY(ds_field_text(&r->inner, newer ? "rope_type" : "type", &name));
     }
+    if (r->rules->plain && strcmp(name, "default") != 0) {
+        return ds_fail(r->outer.ctx, DS_ERR_UNSUPPORTED,
+                       "config.json: rotary scaling \"%s\" is not supported for this family; "
+                       "supported is default",
+                       name);
+    }
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) {
         if (strcmp(name, kinds[i].name) == 0) {
             r->rope->scaling = kinds[i].kind;
@@ -186,12 +201,19 @@ static ds_status read_type(const rope_reader *r)
                    name);
 }
 
+/* Outside, a key may have another name. */
+static bool is_inside(const rope_reader *r, const char *key)
+{
+    return r->inner.json != r->outer.json && json_object_get(r->inner.json, key) != NULL;
+}
+
 static ds_status read_theta(const rope_reader *r)
 {
-    const bool inside = json_object_get(r->inner.json, "rope_theta") != NULL;
+    const bool inside = is_inside(r, "rope_theta");
     const ds_reader *from = inside ? &r->inner : &r->outer;
-    DS_TRY(ds_field_number(from, "rope_theta", &r->rope->theta));
-    return r->rope->theta > 0.0 ? DS_OK : ds_field_bad(from, "rope_theta", "above 0");
+    const char *key = inside || r->rules->theta_key == NULL ? "rope_theta" : r->rules->theta_key;
+    DS_TRY(ds_field_number(from, key, &r->rope->theta));
+    return r->rope->theta > 0.0 ? DS_OK : ds_field_bad(from, key, "above 0");
 }
 
 /* The default type ignores it; the others would rotate fewer dims than the model's layers take. */
@@ -208,6 +230,34 @@ static ds_status check_partial(const rope_reader *r)
     return json_is_number(value) && json_number_value(value) == 1.0
                ? DS_OK
                : ds_field_bad(from, key, "1 with rotary scaling");
+}
+
+/* How much of a head is rotated. */
+static ds_status read_partial(const rope_reader *r)
+{
+    const bool inside = is_inside(r, "partial_rotary_factor");
+    const ds_reader *from = inside ? &r->inner : &r->outer;
+    const char *key =
+        inside || r->rules->partial_key == NULL ? "partial_rotary_factor" : r->rules->partial_key;
+    double share = r->rules->partial;
+    if (!inside && r->rules->null_is_all && json_is_null(json_object_get(from->json, key))) {
+        share = 1.0;
+    } else {
+        DS_TRY(ds_field_number(from, key, &share));
+    }
+    if (!(share > 0.0 && share <= 1.0)) {
+        return ds_field_bad(from, key, "above 0 and at most 1");
+    }
+    const int64_t width = (int64_t)((double)r->rope->head_dim * share);
+    if (width < 2 || width % 2 != 0) {
+        return ds_fail(
+            r->outer.ctx, DS_ERR_UNSUPPORTED,
+            "config.json: \"%s\" %g of a head of %lld dims rotates %lld; supported is an "
+            "even number, at least 2",
+            key, share, (long long)r->rope->head_dim, (long long)width);
+    }
+    r->rope->head_dim = width;
+    return DS_OK;
 }
 
 /* rope_scaling or rope_parameters, checked to be flat. */
@@ -238,13 +288,21 @@ static ds_status find_inner(rope_reader *r)
     return DS_OK;
 }
 
-ds_status ds_rope_read(const ds_reader *reader, int64_t head_dim, int64_t max_positions,
-                       double theta, ds_rope_params *rope)
+ds_status ds_rope_read(const ds_reader *reader, const ds_rope_rules *rules, int64_t head_dim,
+                       int64_t max_positions, ds_rope_params *rope)
 {
-    rope_reader r = {.outer = *reader, .max_positions = max_positions, .rope = rope};
-    *rope = (ds_rope_params){.head_dim = head_dim, .theta = theta, .factor = 1.0};
+    rope_reader r = {.outer = *reader,
+                     .rules = rules,
+                     .head_dim = head_dim,
+                     .max_positions = max_positions,
+                     .rope = rope};
+    *rope = (ds_rope_params){.head_dim = head_dim, .theta = rules->theta, .factor = 1.0};
     DS_TRY(find_inner(&r));
     DS_TRY(read_theta(&r));
+    if (rules->partial > 0.0) {
+        DS_TRY(read_partial(&r));
+        return read_type(&r);
+    }
     DS_TRY(read_type(&r));
     return check_partial(&r);
 }
@@ -252,7 +310,8 @@ ds_status ds_rope_read(const ds_reader *reader, int64_t head_dim, int64_t max_po
 void ds_rope_print(const ds_rope_params *r, FILE *out)
 {
     static const char *const types[] = {"default", "linear", "dynamic", "yarn", "llama3"};
-    (void)fprintf(out, "rope_type: %s\nrope_theta: %.17g\n", types[r->scaling], r->theta);
+    (void)fprintf(out, "rope_type: %s\nrope_theta: %.17g\nrotated dims of a head: %lld\n",
+                  types[r->scaling], r->theta, (long long)r->head_dim);
     if (r->scaling == DS_ROPE_NONE) {
         return;
     }

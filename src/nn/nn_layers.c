@@ -135,6 +135,12 @@ ds_value ds_nn_rope(ds_nn *nn, ds_value x, ds_value table, int64_t head_dim)
     return apply2(nn, &dsi_op_rope, &attrs, x, table);
 }
 
+ds_value ds_nn_rope_pairs(ds_nn *nn, ds_value x, ds_value table, int64_t head_dim)
+{
+    const dsi_rope_attrs attrs = {.head_dim = head_dim, .pairs = 1};
+    return apply2(nn, &dsi_op_rope, &attrs, x, table);
+}
+
 /* The random state {seed, step, first sample, 0}, written by the engine before each micro-batch. */
 static ds_value random_state(ds_nn *nn)
 {

@@ -80,6 +80,33 @@ ds_value ds_nn_slice(ds_nn *nn, ds_value x, int64_t dim, int64_t start, int64_t 
                : DS_NONE;
 }
 
+void ds_nn_split(ds_nn *nn, ds_value x, int64_t dim, uint32_t n, ds_value *parts_out)
+{
+    dsi_split_attrs attrs = {0};
+    ds_value out[DS_MAX_OUT];
+    for (uint32_t i = 0; i < n; ++i) {
+        parts_out[i] = DS_NONE;
+    }
+    if (n < 2 || n > DS_MAX_OUT) {
+        ds_nn_fail(nn, DS_ERR_ARG, "ds_nn_split: %u parts, expected 2 to %d", n, DS_MAX_OUT);
+        return;
+    }
+    if (!find_dim(nn, "ds_nn_split", x, dim, &attrs.dim)) {
+        return;
+    }
+    const int64_t length = ds_nn_meta(nn, x).shape.dims[attrs.dim];
+    attrs.length = length / n;
+    if (length % n != 0) {
+        ds_nn_fail(nn, DS_ERR_SHAPE, "ds_nn_split: %u parts of %lld elements", n,
+                   (long long)length);
+        return;
+    }
+    dsi_nn_apply_all(nn, &dsi_op_split, &attrs, &x, 1, out);
+    for (uint32_t i = 0; i < n && ds_nn_status(nn) >= 0; ++i) {
+        parts_out[i] = out[i];
+    }
+}
+
 ds_value ds_nn_concat(ds_nn *nn, const ds_value *parts, uint32_t n, int64_t dim)
 {
     dsi_concat_attrs attrs = {0};

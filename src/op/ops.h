@@ -174,8 +174,10 @@ extern const ds_op dsi_op_rope_table;
 typedef struct dsi_rope_attrs {
     int64_t head_dim;
     int64_t inverse; /* 1: the transposed rotation, for gradients */
+    int64_t pairs;   /* 1: x[2i] turns with x[2i+1]; 0: x[i] with x[i+R/2] */
 } dsi_rope_attrs;
-/* rope: x (B,T,H·D), table (B,T,D) → x rotated, halves convention of Hugging Face (x[i], x[i+D/2]).
+/* rope: x (B,T,H·D), table (B,T,R) → x with the first R ≤ D of each head rotated, the rest as it
+ * is.
  */
 extern const ds_op dsi_op_rope;
 

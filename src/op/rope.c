@@ -115,7 +115,16 @@ static ds_status rope_infer(ds_infer *call)
     if (!dsi_dtype_is_float(x.dtype) || x.shape.n_dims != 3 || x.shape.dims[2] % a->head_dim != 0) {
         return dsi_op_bad(call, 0, "x", "a float tensor (B,T,H·%lld)", (long long)a->head_dim);
     }
-    DS_TRY(dsi_op_need(call, 1, "table", DS_DTYPE_F32, dsi_shape_with_last(x.shape, a->head_dim)));
+    const ds_meta table = dsi_op_in(call, 1);
+    const int64_t rotary = table.shape.n_dims > 0 ? ds_shape_last(table.shape) : 0;
+    if (rotary < 2 || rotary > a->head_dim || rotary % 2 != 0) {
+        return dsi_op_bad(call, 1, "table", "f32 (B,T,R) with an even R of 2 to %lld",
+                          (long long)a->head_dim);
+    }
+    DS_TRY(dsi_op_need(call, 1, "table", DS_DTYPE_F32, dsi_shape_with_last(x.shape, rotary)));
+    if (a->pairs != 0 && a->pairs != 1) {
+        return dsi_op_bad_attr(call, "pairs is %lld, expected 0 or 1", (long long)a->pairs);
+    }
     call->out[0] = x;
     return DS_OK;
 }
@@ -142,6 +151,7 @@ static ds_status rope_grad(ds_grad *call)
 static const ds_attr rope_attrs[] = {
     DSI_ATTR_INT(dsi_rope_attrs, head_dim),
     DSI_ATTR_INT(dsi_rope_attrs, inverse),
+    DSI_ATTR_INT(dsi_rope_attrs, pairs),
 };
 
 static void adapt_rope(ds_place_case *c)
@@ -159,8 +169,9 @@ const ds_op dsi_op_rope = {
     .again = DS_AGAIN_CHEAP,
     .place = DSI_PLACE(.in = "bth bt_", .out = "bth", .split = "hbt", .linear = "0",
                        .adapt = adapt_rope),
-    .doc = "x (B,T,H·D), table f32 (B,T,D) → each head rotated: (a,b) = (x[i], x[i+D/2]) become "
-           "(a·cos-b·sin, b·cos+a·sin); inverse turns the sign of sin.",
+    .doc = "x (B,T,H·D), table f32 (B,T,R) → the first R ≤ D of each head rotated: (a,b) = (x[i], "
+           "x[i+R/2]), or with pairs (x[2i], x[2i+1]), become (a·cos-b·sin, b·cos+a·sin); inverse "
+           "turns the sign of sin; the rest is as it was.",
     .n_in_min = 2,
     .n_in_max = 2,
     .n_out = 1,

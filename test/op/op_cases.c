@@ -234,6 +234,16 @@ const op_case op_cases[] = {
      ATTRS(dsi_rope_attrs, .head_dim = 64), .flags = OP_EXACT | OP_NO_GRAD},
     {&dsi_op_rope, "inverse", "act[2,5,30] f32[2,5,10]",
      ATTRS(dsi_rope_attrs, .head_dim = 10, .inverse = 1), .flags = OP_EXACT},
+    {&dsi_op_rope, "part of a head", "act[2,5,48] f32[2,5,6]",
+     ATTRS(dsi_rope_attrs, .head_dim = 16), .flags = OP_EXACT},
+    {&dsi_op_rope, "wide part", "act[2,67,240] f32[2,67,72]", ATTRS(dsi_rope_attrs, .head_dim = 80),
+     .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_rope, "pairs", "act[2,5,30] f32[2,5,10]",
+     ATTRS(dsi_rope_attrs, .head_dim = 10, .pairs = 1), .flags = OP_EXACT},
+    {&dsi_op_rope, "pairs, inverse, part", "act[2,5,96] f32[2,5,20]",
+     ATTRS(dsi_rope_attrs, .head_dim = 48, .inverse = 1, .pairs = 1), .flags = OP_EXACT},
+    {&dsi_op_rope, "pairs of 300", "act[1,3,300] f32[1,3,300]", /* above the fast kernel's most */
+     ATTRS(dsi_rope_attrs, .head_dim = 300, .pairs = 1), .flags = OP_EXACT | OP_NO_GRAD},
     /* attention */
     {&dsi_op_attention, "packed", "act[2,17,72]", ATT(HEADS3, .packed = 1), .loose = 2},
     {&dsi_op_attention, "one token", "act[1,1,72]", ATT(HEADS3, .packed = 1), .loose = 2},

@@ -174,17 +174,24 @@ static void rope_tokens(const ds_kernel_call *call, int64_t begin, int64_t end, 
     const ds_tensor *table = &call->in[1];
     const int64_t d = a->head_dim;
     const int64_t n_heads = ds_shape_last(x->meta.shape) / d;
+    const int64_t rotary = ds_shape_last(table->meta.shape);
+    const int64_t half = rotary / 2;
     (void)slot;
     for (int64_t item = begin * n_heads; item < end * n_heads; ++item) {
-        const int64_t row = item / n_heads * d;
-        for (int64_t i = 0; i < d / 2; ++i) {
+        const int64_t row = item / n_heads * rotary;
+        for (int64_t i = 0; i < half; ++i) {
+            const int64_t first = item * d + (a->pairs != 0 ? 2 * i : i);
+            const int64_t second = first + (a->pairs != 0 ? 1 : half);
             const real c = ref_get(table, row + i);
-            const real turn = ref_get(table, row + d / 2 + i);
+            const real turn = ref_get(table, row + half + i);
             const real s = a->inverse != 0 ? -turn : turn;
-            const real p = ref_get(x, item * d + i);
-            const real q = ref_get(x, item * d + d / 2 + i);
-            ref_set(&call->out[0], item * d + i, p * c - q * s);
-            ref_set(&call->out[0], item * d + d / 2 + i, q * c + p * s);
+            const real p = ref_get(x, first);
+            const real q = ref_get(x, second);
+            ref_set(&call->out[0], first, p * c - q * s);
+            ref_set(&call->out[0], second, q * c + p * s);
+        }
+        for (int64_t i = rotary; i < d; ++i) {
+            ref_set(&call->out[0], item * d + i, ref_get(x, item * d + i));
         }
     }
 }

@@ -235,6 +235,12 @@ DSI_INLINE vf vf_neg(vf a)
     return _mm256_xor_ps(a, _mm256_set1_ps(-0.0f));
 }
 
+/* Elements 2i and 2i+1 change places. */
+DSI_INLINE vf vf_swap_neighbours(vf a)
+{
+    return _mm256_permute_ps(a, 0xb1);
+}
+
 DSI_INLINE vf vf_copysign(vf magnitude, vf sign)
 {
     const vf bit = _mm256_set1_ps(-0.0f);
