@@ -48,10 +48,12 @@ static void greedy_of(ds_ctx *ctx, const char *name)
 
 static void greedy_like_transformers(void **state)
 {
-    greedy_of(*state, "gpt2");
-    greedy_of(*state, "llama3_tied");
-    greedy_of(*state, "mixtral");
-    greedy_of(*state, "qwen3_moe");
+    static const char *const names[] = {"gpt2",      "llama3_tied", "mixtral",
+                                        "qwen3_moe", "stablelm",    "gpt_neox",
+                                        "phi3",      "glm4",        "cohere"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+        greedy_of(*state, names[i]);
+    }
 }
 
 /* Logits behind a prompt are those of the training graph at its last position: a longer prompt runs
@@ -59,8 +61,11 @@ static void greedy_like_transformers(void **state)
 static void pieces_agree(void **state)
 {
     ds_ctx *ctx = *state;
-    static const char *const names[] = {"mistral", "qwen3",   "rope_yarn", "gpt2",
-                                        "olmo2",   "granite", "smollm3",   "starcoder2"};
+    static const char *const names[] = {"mistral",  "qwen3",      "rope_yarn",
+                                        "gpt2",     "olmo2",      "granite",
+                                        "smollm3",  "starcoder2", "stablelm_parallel",
+                                        "gpt_neox", "phi3",       "phi3_heads",
+                                        "glm",      "glm4",       "cohere"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         parity_case p;
         ds_generator *generator = NULL;
@@ -127,8 +132,11 @@ static void steps_like_prompts_of(ds_ctx *ctx, const char *name, ds_dtype dtype)
 
 static void steps_like_prompts(void **state)
 {
-    static const char *const names[] = {"mistral", "qwen3",   "llama3_tied", "gpt2",
-                                        "olmo2",   "granite", "smollm3",     "starcoder2"};
+    static const char *const names[] = {"mistral",  "qwen3",      "llama3_tied",
+                                        "gpt2",     "olmo2",      "granite",
+                                        "smollm3",  "starcoder2", "stablelm_parallel",
+                                        "gpt_neox", "phi3",       "phi3_heads",
+                                        "glm",      "glm4",       "cohere"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F32);
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F16);

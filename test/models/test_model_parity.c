@@ -10,17 +10,42 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const variants[] = {
-    "gpt2",      "llama2",      "llama3",    "llama3_tied",  "mistral",     "qwen2",
-    "qwen3",     "rope_linear", "rope_yarn", "rope_dynamic", "packed_gpt2", "packed_llama",
-    "olmo2",     "granite",     "smollm3",   "starcoder2",   "mixtral",     "qwen3_moe",
-    "qwen2_moe", "olmoe",       "granitemoe"};
+static const char *const variants[] = {"gpt2",
+                                       "llama2",
+                                       "llama3",
+                                       "llama3_tied",
+                                       "mistral",
+                                       "qwen2",
+                                       "qwen3",
+                                       "rope_linear",
+                                       "rope_yarn",
+                                       "rope_dynamic",
+                                       "packed_gpt2",
+                                       "packed_llama",
+                                       "olmo2",
+                                       "granite",
+                                       "smollm3",
+                                       "starcoder2",
+                                       "mixtral",
+                                       "qwen3_moe",
+                                       "qwen2_moe",
+                                       "olmoe",
+                                       "granitemoe",
+                                       "stablelm",
+                                       "stablelm_parallel",
+                                       "gpt_neox",
+                                       "phi3",
+                                       "phi3_heads",
+                                       "glm",
+                                       "glm4",
+                                       "cohere"};
 enum { N_VARIANTS = sizeof variants / sizeof *variants, FOLDER_BYTES = 64, N_STEPS = 10 };
 
 /* Those without an oracle in ref/. */
-static const char *const against_transformers[] = {"olmo2",      "granite", "smollm3",
-                                                   "starcoder2", "mixtral", "qwen3_moe",
-                                                   "qwen2_moe",  "olmoe",   "granitemoe"};
+static const char *const against_transformers[] = {
+    "olmo2", "granite",    "smollm3",  "starcoder2",        "mixtral",  "qwen3_moe", "qwen2_moe",
+    "olmoe", "granitemoe", "stablelm", "stablelm_parallel", "gpt_neox", "phi3",      "phi3_heads",
+    "glm",   "glm4",       "cohere"};
 
 static ds_ctx *ctx;
 static const graph_run_params plain = {.dtype = DS_DTYPE_F32, .isa = DS_ISA_REF, .no_fuse = true};

@@ -51,7 +51,8 @@ static void find(const char *model_name, uint32_t tp, ds_trace_mode mode, bool f
         const ds_cell_info *info = ds_cells_get(cells, c);
         const char *first = strstr(info->name, ".0.");
         n_layers += strstr(info->name, ".o_proj.weight") != NULL ||
-                            strstr(info->name, ".c_attn.weight") != NULL
+                            strstr(info->name, ".c_attn.weight") != NULL ||
+                            strstr(info->name, ".attention.dense.weight") != NULL
                         ? 1
                         : 0;
         n_sharded += on[c].kind == DSI_SHARD ? 1 : 0;
@@ -95,6 +96,18 @@ static void what_is_sharded(void **state)
     static const char plain[] =
         "q_proj.weight 0, q_proj.bias 0, k_proj.weight 0, k_proj.bias 0, v_proj.weight 0, "
         "v_proj.bias 0, o_proj.weight 1, c_fc.weight 0, c_fc.bias 0, c_proj.weight 1";
+    static const char stablelm[] =
+        "q_proj.weight 0, q_proj.bias 0, k_proj.weight 0, k_proj.bias 0, v_proj.weight 0, "
+        "v_proj.bias 0, o_proj.weight 1, gate_proj.weight 0, up_proj.weight 0, down_proj.weight 1";
+    static const char heads[] =
+        "query_key_value.weight 0, query_key_value.bias 0, dense.weight 1, dense_h_to_4h.weight 0, "
+        "dense_h_to_4h.bias 0, dense_4h_to_h.weight 1";
+    static const char packed_mlp[] = "gate_up_proj.weight 0/2, down_proj.weight 1";
+    static const char packed[] = "qkv_proj.weight 0/3, o_proj.weight 1, gate_up_proj.weight 0/2, "
+                                 "down_proj.weight 1";
+    static const char glm[] = "q_proj.weight 0, q_proj.bias 0, k_proj.weight 0, k_proj.bias 0, "
+                              "v_proj.weight 0, v_proj.bias 0, o_proj.weight 1, "
+                              "gate_up_proj.weight 0/2, down_proj.weight 1";
     static const char gpt2[] = /* q, k and v are packed */
         "c_attn.weight 1/3, c_attn.bias 0/3, c_proj.weight 0, c_fc.weight 1, c_fc.bias 0, "
         "c_proj.weight 0";
@@ -118,6 +131,14 @@ static void what_is_sharded(void **state)
         {"granite", 2, biased},
         {"smollm3", 2, all},
         {"starcoder2", 2, plain},
+        {"stablelm", 2, stablelm},
+        {"stablelm_parallel", 2, all},
+        {"gpt_neox", 2, heads},  /* q, k and v of each head are packed */
+        {"phi3", 2, packed_mlp}, /* packed with fewer heads of k and v: not by heads */
+        {"phi3_heads", 2, packed},
+        {"glm", 2, glm},
+        {"glm4", 2, glm},
+        {"cohere", 2, all},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {

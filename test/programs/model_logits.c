@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Logits of many model folders, one process: for the comparison of config.json with transformers.
  *
- *     model_logits LIST OUT SHORT LONG
+ *     model_logits LIST OUT SHORT LONG [bf16]
  *
  * LIST names a folder a line. For each a line is printed: "ok L V", L being LONG or the model's
  * positions where that is less, and the last logits of the first SHORT and of the first L ids go to
@@ -23,7 +23,8 @@ static ds_status prompt(ds_generator *generator, const uint32_t *ids, size_t n, 
                                                                                    : DS_ERR_IO;
 }
 
-static ds_status run(ds_ctx *ctx, const char *folder, size_t n_short, size_t n_long, FILE *out)
+static ds_status run(ds_ctx *ctx, const char *folder, ds_dtype dtype, size_t n_short, size_t n_long,
+                     FILE *out)
 {
     char path[PATH_BYTES + 16];
     uint32_t ids[MAX_IDS];
@@ -39,7 +40,7 @@ static ds_status run(ds_ctx *ctx, const char *folder, size_t n_short, size_t n_l
         const int64_t limit = info->max_positions;
         const int64_t longest = limit > 0 && limit < (int64_t)n_long ? limit : (int64_t)n_long;
         const ds_generator_params params = {
-            .model = model, .weights = folder, .dtype = DS_DTYPE_F32, .max_length = longest};
+            .model = model, .weights = folder, .dtype = dtype, .max_length = longest};
         status = ds_generator_create(ctx, &params, &generator);
         if (status >= 0) {
             status = prompt(generator, ids, n_short, out);
@@ -72,18 +73,19 @@ int main(int argc, char **argv)
     ds_ctx *ctx = NULL;
     ds_ctx_params params = ds_ctx_params_default();
     params.n_threads = 1;
-    FILE *list = argc == 5 ? fopen(argv[1], "r") : NULL;
-    FILE *out = argc == 5 ? fopen(argv[2], "wb") : NULL;
+    FILE *list = argc >= 5 ? fopen(argv[1], "r") : NULL;
+    FILE *out = argc >= 5 ? fopen(argv[2], "wb") : NULL;
     if (list == NULL || out == NULL || ds_ctx_create(&params, &ctx) < 0) {
-        fprintf(stderr, "usage: model_logits LIST OUT SHORT LONG\n");
+        fprintf(stderr, "usage: model_logits LIST OUT SHORT LONG [bf16]\n");
         return 2;
     }
     const size_t n_short = (size_t)strtoul(argv[3], NULL, 10);
     const size_t n_long = (size_t)strtoul(argv[4], NULL, 10);
+    const bool narrow = argc > 5 && strcmp(argv[5], "bf16") == 0;
     while (n_long <= MAX_IDS && fgets(folder, sizeof folder, list) != NULL) {
         folder[strcspn(folder, "\n")] = '\0';
         const long at = ftell(out);
-        if (run(ctx, folder, n_short, n_long, out) < 0) {
+        if (run(ctx, folder, narrow ? DS_DTYPE_BF16 : DS_DTYPE_F32, n_short, n_long, out) < 0) {
             (void)fseek(out, at, SEEK_SET);
             print_refusal(ds_ctx_error(ctx));
         }

@@ -122,6 +122,8 @@ static ds_status run_rank(dsi_comm *comm, void *arg)
             const bool is_table = strcmp(cell->name, "model.embed_tokens.weight") == 0 ||
                                   strcmp(cell->name, "transformer.wte.weight") == 0 ||
                                   strcmp(cell->name, "wte.weight") == 0 ||
+                                  strcmp(cell->name, "gpt_neox.embed_in.weight") == 0 ||
+                                  strcmp(cell->name, "embed_out.weight") == 0 ||
                                   strcmp(cell->name, "lm_head.weight") == 0;
             r->rows += is_table ? cell->meta.shape.dims[0] : 0;
             r->bytes += ds_meta_bytes(cell->meta);
@@ -150,6 +152,12 @@ static const struct {
     {"granite", "\"residual_multiplier\":0.3,\"logits_scaling\":3.0,\"attention_multiplier\":0.2"},
     {"smollm3", "\"no_rope_layer_interval\":2"},
     {"starcoder2", "\"sliding_window\":9,\"residual_dropout\":0.1,\"embedding_dropout\":0.1"},
+    {"stablelm",
+     "\"partial_rotary_factor\":0.5,\"use_parallel_residual\":true,\"hidden_dropout\":0.1"},
+    {"gpt_neox", "\"hidden_dropout\":0.1,\"rotary_pct\":0.5"},
+    {"phi3", "\"resid_pdrop\":0.1,\"partial_rotary_factor\":0.5"},
+    {"glm4", "\"head_dim\":12"},
+    {"cohere", "\"logit_scale\":0.5"},
 };
 
 static char *make_folder(void)
@@ -209,6 +217,11 @@ static void near_whole_layers(void **state)
         {.model = "granite.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
         {.model = "smollm3.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
         {.model = "starcoder2.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "stablelm.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "gpt_neox.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "phi3.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "glm4.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "cohere.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
         {.model = "even.json", .n_data = 2, .tp = 2, .dtype = DS_DTYPE_F32},
         {.model = "even.json", .n_data = 1, .tp = 4, .dtype = DS_DTYPE_BF16},
         {.model = "tied.json", .n_data = 1, .tp = 4, .dtype = DS_DTYPE_F32},

@@ -221,6 +221,11 @@ static void stages_give_the_same_bits(void **state)
         {.model = "granite", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1},
         {.model = "smollm3", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
         {.model = "starcoder2", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1},
+        {.model = "stablelm", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
+        {.model = "gpt_neox", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1},
+        {.model = "phi3", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
+        {.model = "glm4", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1},
+        {.model = "cohere", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {

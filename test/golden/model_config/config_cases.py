@@ -31,6 +31,7 @@ LLAMA = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=24, num_hidden_
 GPT2 = dict(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.2,
             bos_token_id=None, eos_token_id=None)
 STARCODER2 = dict({k: v for k, v in LLAMA.items() if k != "rms_norm_eps"}, norm_epsilon=1e-4)
+LAYER_NORM = dict({k: v for k, v in LLAMA.items() if k != "rms_norm_eps"}, layer_norm_eps=1e-4)
 WINDOW = dict(use_sliding_window=True, sliding_window=7, max_window_layers=1)
 EXPERTS = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=16)
 BASES = {
@@ -68,8 +69,24 @@ BASES = {
     "olmoe": ("olmoe", dict(LLAMA, num_experts=5, num_experts_per_tok=3, clip_qkv=2.0, pad_token_id=None)),
     "granitemoe": ("granitemoe", dict(LLAMA, num_local_experts=5, num_experts_per_tok=2, embedding_multiplier=5.0,
                                       residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=3.0)),
+    "stablelm": ("stablelm", dict(LAYER_NORM, rope_parameters=dict(ROPE, partial_rotary_factor=0.5))),
+    "stablelm_parallel": ("stablelm", dict(LAYER_NORM, use_parallel_residual=True, use_qkv_bias=True,
+                                           tie_word_embeddings=True,
+                                           rope_parameters=dict(ROPE, partial_rotary_factor=0.25))),
+    "gpt_neox": ("gpt_neox", dict(LAYER_NORM, rope_parameters=dict(ROPE, partial_rotary_factor=0.5))),
+    "gpt_neox_plain": ("gpt_neox", dict(LAYER_NORM, use_parallel_residual=False, attention_bias=False,
+                                        rope_parameters=dict(ROPE, partial_rotary_factor=0.25))),
+    "phi3": ("phi3", dict(LLAMA, pad_token_id=None, sliding_window=7, original_max_position_embeddings=64,
+                          rope_parameters=dict(ROPE, partial_rotary_factor=0.5))),
+    "phi3_tied": ("phi3", dict(LLAMA, pad_token_id=3, tie_word_embeddings=True, num_key_value_heads=2)),
+    "glm": ("glm", dict(LLAMA, pad_token_id=None, head_dim=12, rope_parameters=dict(ROPE, partial_rotary_factor=0.5))),
+    "glm4": ("glm4", dict(LLAMA, pad_token_id=None, head_dim=16, attention_bias=False,
+                          rope_parameters=dict(ROPE, partial_rotary_factor=0.5))),
+    "cohere": ("cohere", dict(LAYER_NORM, pad_token_id=None, logit_scale=0.5)),
+    "cohere_bias": ("cohere", dict(LAYER_NORM, pad_token_id=3, head_dim=12, attention_bias=True,
+                                   tie_word_embeddings=False)),
 }
-NO_WINDOW = ("gpt2", "llama", "olmo2", "granite", "olmoe", "granitemoe")
+NO_WINDOW = ("gpt2", "llama", "olmo2", "granite", "olmoe", "granitemoe", "stablelm", "gpt_neox", "glm", "glm4", "cohere")
 ONE_WINDOW = ("mixtral", "qwen3_moe")  # their masks do not go by layer_types
 
 
@@ -83,9 +100,9 @@ def make_bases(folder):
             for key, p in model.named_parameters():
                 if p.dim() == 1:  # norms away from 1, biases away from 0
                     p.copy_(torch.randn_like(p) * 0.3 + (0.0 if key.endswith("bias") else 1.0))
-        if family != "gpt2":  # sharp attention, so that positions show
-            for layer in model.model.layers:
-                layer.self_attn.q_proj.weight.data *= 2.0
+        for key, p in model.named_parameters():  # sharp attention, so that positions show
+            if key.endswith(("q_proj.weight", "qkv_proj.weight", "query_key_value.weight")):
+                p.data *= 2.0
         model.to(torch.bfloat16).save_pretrained(pathlib.Path(folder) / name)
         for extra in (pathlib.Path(folder) / name).glob("generation_config.json"):
             extra.unlink()
@@ -264,6 +281,7 @@ GPT2S = {
     "hidden_act": (["silu"], 0.2), "sliding_window": ([None, 7], 0.1), "layer_types": (layer_types, 0.1),
     "head_dim": ([8], 0.1),
 }
+NORM_EPS = ([1e-6, 1e-5, 0.1, 0.0], 0.25)
 MULTIPLIER = ([1.0, 2, 0.5, 3.0, 0.25, 12], 0.2)
 MULTIPLIERS = {"embedding_multiplier": MULTIPLIER, "residual_multiplier": MULTIPLIER,
                "attention_multiplier": MULTIPLIER, "logits_scaling": MULTIPLIER}
@@ -284,10 +302,19 @@ FAMILY_KEYS = {
                 "no_rope_layer_interval": ([1, 2, 3, 4, -1, -2], 0.15)},
     "starcoder2": {"norm_epsilon": ([1e-6, 1e-5, 0.1, 0.0], 0.25), "residual_dropout": DROPS,
                    "embedding_dropout": DROPS, "use_bias": ([True, False], 0.2)},
+    "stablelm": {"layer_norm_eps": NORM_EPS, "hidden_dropout": DROPS, "use_qkv_bias": ([True, False], 0.2),
+                 "use_parallel_residual": ([True, False], 0.2), "qk_layernorm": ([False], 0.2)},
+    "gpt_neox": {"layer_norm_eps": NORM_EPS, "hidden_dropout": DROPS, "use_parallel_residual": ([True, False], 0.2),
+                 "rotary_pct": ([0.25, 0.5, 1.0], 0.15), "rotary_emb_base": ([50.0, 100, 10000], 0.15),
+                 "classifier_dropout": DROPS},
+    "phi3": {"resid_pdrop": DROPS},
+    "cohere": {"layer_norm_eps": NORM_EPS, "logit_scale": ([0.0625, 1.0, 0.3], 0.2), "use_qk_norm": ([False, None], 0.2)},
 }
+PARTIAL = ("stablelm", "gpt_neox", "phi3", "glm", "glm4")
 for keys in FAMILY_KEYS.values():
     assert not keys.keys() & LLAMAS.keys()
-STORED = ("attention_bias", "mlp_bias", "use_bias", "qkv_bias", "tie_word_embeddings")  # which weights there are
+STORED = ("attention_bias", "mlp_bias", "use_bias", "qkv_bias", "use_qkv_bias", "use_parallel_residual", "qk_layernorm",
+          "use_qk_norm", "tie_word_embeddings")  # which weights there are
 
 
 def table_of(family):
@@ -302,28 +329,32 @@ def mutate(rng, base, config):
     own = sorted(FAMILY_KEYS.get(family, {}))
     if family == "smollm3":
         own += WINDOW_KEYS
+    if family in PARTIAL and family != "gpt_neox":
+        own += ["partial_rotary_factor"]
     windows = 0 if family in NO_WINDOW else 2
     keys = rng.choices([None, ROPE_KEYS, WINDOW_KEYS, own], [5, 3, windows, 4 if own else 0])[0]
     if keys is None or family == "gpt2":
         keys = rng.sample(sorted(table), rng.choice([1, 1, 2, 3]))
     else:
-        keys = rng.sample(keys, rng.choice([1, 2, 3])) + (rng.sample(sorted(table), 1) if rng.random() < 0.3 else [])
+        keys = rng.sample(keys, min(len(keys), rng.choice([1, 2, 3]))) + (rng.sample(sorted(table), 1) if rng.random() < 0.3 else [])
     changes = {}
     for key in keys:
-        if rng.random() < 0.08 and key in config:
+        if rng.random() < (0.01 if key in STORED else 0.08) and key in config:
             del config[key]
             changes[key] = "absent"
             continue
         right, wrong = table[key]
         value = wrong_value(rng, key) if rng.random() < wrong else (
             right(rng) if callable(right) else copy.deepcopy(rng.choice(right)))
+        if family in PARTIAL and isinstance(value, dict) and key.startswith("rope_") and rng.random() < 0.5:
+            value["partial_rotary_factor"] = rng.choice([0.5, 0.25, 1.0, 1, 0.75, 0.5, 0.3, 2.0, None])
         if key in STORED and key in config and isinstance(value, bool) and rng.random() < 0.9:
             value = config[key]  # the other one does not go with the stored weights
-        if key == "layer_types" and family == "starcoder2" and rng.random() < 0.7:
+        if key == "layer_types" and family in ("starcoder2", "phi3") and rng.random() < 0.7:
             value = None  # no field of it, and its masks do not go by it
         if key == "layer_types" and family in ONE_WINDOW and rng.random() < 0.7:
             value = None
-        if key == "sliding_window" and family in NO_WINDOW and rng.random() < 0.7:
+        if key in ("sliding_window", "attention_chunk_size") and family in NO_WINDOW and rng.random() < 0.85:
             value = None  # they have no window, and every other value is refused
         config[key] = changes[key] = value
     if family != "gpt2" and rng.random() < 0.15:  # the layout of transformers 4

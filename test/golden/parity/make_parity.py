@@ -19,9 +19,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, GPT2Config, GraniteConfig, GraniteMoeConfig, LlamaConfig,
-                          MistralConfig, MixtralConfig, Olmo2Config, OlmoeConfig, Qwen2Config, Qwen2MoeConfig,
-                          Qwen3Config, Qwen3MoeConfig, SmolLM3Config, Starcoder2Config)
+from transformers import (AutoModelForCausalLM, CohereConfig, Glm4Config, GlmConfig, GPT2Config, GPTNeoXConfig,
+                          GraniteConfig, GraniteMoeConfig, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config,
+                          OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig,
+                          SmolLM3Config, StableLmConfig, Starcoder2Config)
 
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
@@ -40,6 +41,10 @@ EXPERTS = dict(hidden_size=24, num_hidden_layers=2, output_router_logits=True, r
 
 def rope(kind, theta=10000.0, **more):
     return dict(rope_type=kind, rope_theta=theta, **more)
+
+
+SMALL = {**LLAMA, "hidden_size": 48, "num_hidden_layers": 2}  # of heads of 12
+LAYER_NORM = {k: v for k, v in SMALL.items() if k != "rms_norm_eps"}
 
 
 def llama(**more):
@@ -96,10 +101,30 @@ VARIANTS = {
                                       "num_experts_per_tok": 2, "embedding_multiplier": 6.0,
                                       "residual_multiplier": 0.3, "attention_multiplier": 0.2,
                                       "logits_scaling": 3.0}),
+    # 6 of 12 dims are rotated
+    "stablelm": StableLmConfig(**{**LAYER_NORM, "layer_norm_eps": 1e-4, "use_qkv_bias": True,
+                                  "rope_parameters": rope("default", partial_rotary_factor=0.5)}),
+    "stablelm_parallel": StableLmConfig(**{**LAYER_NORM, "layer_norm_eps": 1e-4, "use_parallel_residual": True,
+                                           "rope_parameters": rope("default", partial_rotary_factor=0.5)}),
+    "gpt_neox": GPTNeoXConfig(**{**LAYER_NORM, "layer_norm_eps": 1e-4, "hidden_dropout": 0.0,
+                                 "rope_parameters": rope("default", partial_rotary_factor=0.5)}),
+    # q, k, v and gate, up packed; a window
+    "phi3": Phi3Config(**{**SMALL, "sliding_window": 7, "original_max_position_embeddings": 256,
+                          "rope_parameters": rope("default", partial_rotary_factor=0.5)}),
+    "phi3_heads": Phi3Config(**{**SMALL, "num_key_value_heads": 4, "original_max_position_embeddings": 256,
+                                "rope_parameters": rope("default")}),
+    # neighbours of a part of each head turn
+    "glm": GlmConfig(**{**SMALL, "hidden_size": 24, "head_dim": 8,
+                        "rope_parameters": rope("default", partial_rotary_factor=0.5)}),
+    "glm4": Glm4Config(**{**SMALL, "hidden_size": 24, "head_dim": 8,
+                          "rope_parameters": rope("default", partial_rotary_factor=0.5)}),
+    "cohere": CohereConfig(**{**LAYER_NORM, "layer_norm_eps": 1e-4, "logit_scale": 0.3, "tie_word_embeddings": True,
+                              "rope_parameters": rope("default")}),
 }
 WEIGHTS_OF = {"rope_linear": "llama3_tied", "rope_dynamic": "llama3_tied", "rope_yarn": "llama3_tied"}
 PACKED = {"gpt2": "packed_gpt2", "llama3_tied": "packed_llama"}
-GREEDY = ("gpt2", "llama3_tied", "mixtral", "qwen3_moe")
+GREEDY = ("gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm", "gpt_neox", "phi3", "glm4", "cohere")
+STORED_AS = {("gpt_neox", "lm_head.weight"): "embed_out.weight"}
 
 
 def perturb(model):
@@ -112,7 +137,7 @@ def perturb(model):
                 base = 0.0 if name.endswith("bias") else 1.0
                 p.copy_(base + 0.2 * torch.randn_like(p))
             elif p.ndim >= 2 and not name.endswith(("embed_tokens.weight", "lm_head.weight", "wte.weight",
-                                                    "wpe.weight")):
+                                                    "wpe.weight", "embed_in.weight", "embed_out.weight")):
                 p.copy_(std * torch.randn_like(p))
 
 
@@ -282,7 +307,7 @@ def write(folder, name, batch, extra):
         check_documents(model, batch, logits)
     loss = loss_of(logits, batch["targets"]) + extra_loss
     loss.backward()
-    grads = stored_gradients(model)
+    grads = {STORED_AS.get((model.config.model_type, k), k): g for k, g in stored_gradients(model).items()}
     golden = {k: v.to(torch.int32) for k, v in batch.items()}
     golden["logits"] = logits.detach()
     scalars = dict(loss=loss.item(), adamw_losses=adamw_losses(folder, batch), **extra)
