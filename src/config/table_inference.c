@@ -10,7 +10,7 @@
 static const dsi_option tp_rows[] = {
     B("enabled", "true", PART, "Share layers between ranks."),
     I("tp_size", "1", NOT_BUILT, "Ranks that share each layer.", MIN(1),
-      NOTE("tensor parallelism is not built yet; set it to 1")),
+      NOTE("layers are shared by the ranks that ds_generate is started with; set it to 1")),
     I("tp_grain_size", "64", PART, "Granularity of the split.", MIN(1)),
     BY_PROGRAM("mpu", NULL),
     BY_PROGRAM("tp_group", NULL),
@@ -145,7 +145,7 @@ static const dsi_option rows[] = {
       .aliases = "min_tokens"),
     B("transposed_mode", "false", PART, "Weights are stored transposed."),
     I("mp_size", "1", NOT_BUILT, "Deprecated: tensor_parallel.tp_size.", MIN(1),
-      NOTE("tensor parallelism is not built yet; set it to 1")),
+      NOTE("layers are shared by the ranks that ds_generate is started with; set it to 1")),
     BY_PROGRAM("mpu", NULL),
     I("ep_size", "1", PART, "Deprecated: moe.ep_size.", MIN(1)),
     BY_PROGRAM("ep_group", "expert_group"),
@@ -166,7 +166,7 @@ const dsi_section dsi_section_inference = {
 
 static const dsi_option v2_tp_rows[] = {
     I("tp_size", "1", NOT_BUILT, "Ranks that share each layer.", MIN(1),
-      NOTE("tensor parallelism is not built yet; set it to 1")),
+      NOTE("layers are shared by the ranks that ds_generate is started with; set it to 1")),
 };
 static const dsi_section v2_tp = {
     .path = "inference_v2.tensor_parallel",
