@@ -122,7 +122,7 @@ static ds_status put_vocab(ds_ctx *ctx, const dsi_gguf *g, json_t *config)
 static void put_id(const dsi_gguf *g, const char *key, json_t *config, const char *name)
 {
     const dsi_gguf_entry *e = dsi_gguf_find(g, key);
-    if (e != NULL && e->n == 1 && e->of != DSI_GGUF_TEXT) {
+    if (e != NULL && e->n == 1 && dsi_gguf_is_whole(e)) {
         (void)json_object_set_new(config, name, json_integer((json_int_t)dsi_gguf_number(e, 0)));
     }
 }
@@ -141,7 +141,7 @@ static bool is_llama3(const float *divisors, int64_t n, double base, double fact
         const double want = length < original / high  ? 1.0
                             : length > original / low ? factor
                                                       : 1.0 / ((1.0 - smooth) / factor + smooth);
-        if (fabs((double)divisors[i] - want) > 1e-4 * want) {
+        if (!(fabs((double)divisors[i] - want) <= 1e-4 * want)) {
             return false;
         }
     }
@@ -177,7 +177,8 @@ static ds_status put_llama3(ds_ctx *ctx, const dsi_gguf *g, const dsi_gguf_tenso
 static ds_status put_scaling(ds_ctx *ctx, const dsi_gguf *g, json_t *config)
 {
     const dsi_gguf_entry *type = dsi_gguf_field(g, "rope.scaling.type");
-    const dsi_gguf_entry *original = dsi_gguf_field(g, "rope.scaling.original_context_length");
+    static const char original[] = "rope.scaling.original_context_length";
+    int64_t length = 0;
     double factor = 0.0;
     if (type == NULL || (type->kind == DSI_GGUF_TEXT && dsi_gguf_text_is(type->texts[0], "none"))) {
         return DS_OK;
@@ -188,11 +189,14 @@ static ds_status put_scaling(ds_ctx *ctx, const dsi_gguf *g, json_t *config)
                        "%s: rope.scaling.type is neither none, linear nor yarn", dsi_gguf_path(g));
     }
     DS_TRY(number(ctx, g, "rope.scaling.factor", &factor));
+    if (yarn && dsi_gguf_field(g, original) != NULL) {
+        DS_TRY(dsi_gguf_count(ctx, g, original, &length));
+    }
     json_t *scaling =
         json_pack("{s:s, s:o}", "rope_type", yarn ? "yarn" : "linear", "factor", real_of(factor));
-    if (yarn && original != NULL) {
+    if (length > 0) {
         (void)json_object_set_new(scaling, "original_max_position_embeddings",
-                                  json_integer((json_int_t)dsi_gguf_number(original, 0)));
+                                  json_integer(length));
     }
     (void)json_object_set_new(config, "rope_scaling", scaling);
     return DS_OK;

@@ -307,7 +307,8 @@ ds_status dsi_gguf_tokenizer(ds_ctx *ctx, const dsi_gguf *g, const char *folder)
                        dsi_gguf_path(g));
     }
     if (p.tokens == NULL || p.tokens->of != DSI_GGUF_TEXT || p.tokens->n >= INT32_MAX ||
-        (p.types != NULL && !is_list(p.types, &p)) || (!bpe && !is_list(p.scores, &p))) {
+        (p.types != NULL && !(is_list(p.types, &p) && dsi_gguf_is_whole(p.types))) ||
+        (!bpe && !is_list(p.scores, &p))) {
         return bad(&p, "tokens, token_type or scores are missing, or not of one length");
     }
     json_t *root = NULL;

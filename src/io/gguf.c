@@ -452,6 +452,11 @@ double dsi_gguf_number(const dsi_gguf_entry *e, size_t i)
     }
 }
 
+bool dsi_gguf_is_whole(const dsi_gguf_entry *e)
+{
+    return e->of != DSI_GGUF_TEXT && e->of != DSI_GGUF_F32 && e->of != DSI_GGUF_F64;
+}
+
 bool dsi_gguf_text_is(dsi_gguf_text text, const char *word_text)
 {
     return text.n == strlen(word_text) && memcmp(text.data, word_text, text.n) == 0;

@@ -82,6 +82,8 @@ const dsi_gguf_entry *dsi_gguf_entry_at(const dsi_gguf *gguf, size_t i);
 const dsi_gguf_entry *dsi_gguf_find(const dsi_gguf *gguf, const char *key);
 /* Element i of an entry as a number (booleans are 0 and 1); NaN for text. Pre: i < n. */
 double dsi_gguf_number(const dsi_gguf_entry *entry, size_t i);
+/* Whether the elements are whole numbers. */
+bool dsi_gguf_is_whole(const dsi_gguf_entry *entry);
 bool dsi_gguf_text_is(dsi_gguf_text text, const char *word);
 
 size_t dsi_gguf_n_tensors(const dsi_gguf *gguf);
