@@ -111,6 +111,27 @@ static ds_status drop_others(rewriter *w)
     return DS_OK;
 }
 
+/* PEFT's all-linear means experts, and routers, whose names it has from transformers' classes,
+ * which are not those of the stored tensors: an adapter on them would be another one there. */
+static ds_status check_experts(const rewriter *w)
+{
+    const ds_graph *g = w->r.from;
+    for (ds_node i = 0; i < g->n_nodes; ++i) {
+        const dsi_node_info *node = &g->nodes[i];
+        const bool routes = node->op == &dsi_op_route;
+        const ds_node from = routes ? g->values[dsi_node_in(g, node)[0]].producer : DS_NONE;
+        const ds_cell router = from != DS_NONE ? param_of(g, &g->nodes[from], 1) : DS_NONE;
+        if (routes && (w->adapter->all_linear || (router != DS_NONE && w->targets[router].on))) {
+            return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                           "adapter: target_modules means experts or their router (%s); adapters "
+                           "are not on those here: name the other layers, as q_proj k_proj v_proj "
+                           "o_proj (--lora_targets)",
+                           router != DS_NONE ? ds_cells_get(w->cells, router)->name : node->scope);
+        }
+    }
+    return DS_OK;
+}
+
 /* Norms and other parameters that are no matrix. */
 static ds_status check_vectors(const rewriter *w)
 {
@@ -334,6 +355,7 @@ static ds_status walk(rewriter *w, const ds_graph *from)
 {
     DS_TRY(find_targets(w));
     DS_TRY(check_vectors(w));
+    DS_TRY(check_experts(w));
     DS_TRY(check_named(w));
     DS_TRY(drop_others(w));
     DS_TRY(freeze(w));

@@ -411,6 +411,39 @@ static void refused_by_name(void **state)
     scratch_remove(out);
 }
 
+/* Of a model with experts: attention's layers, and neither router nor experts. */
+static void beside_experts(void **state)
+{
+    static const char *const targets[][2] = {{"q_proj", "v_proj"}, {"q_proj", "gate"}, {NULL}};
+    static const ds_status want[] = {DS_OK, DS_ERR_UNSUPPORTED, DS_ERR_UNSUPPORTED};
+    ds_model *model = NULL;
+    ds_config *config = NULL;
+    (void)state;
+    CHECK_OK(ctx, ds_model_from_config(ctx, DS_SOURCE_DIR "/test/golden/parity/mixtral/config.json",
+                                       &model));
+    CHECK_OK(ctx,
+             ds_config_load_text(ctx, "test", config_text, strlen(config_text), NULL, &config));
+    CHECK_OK(ctx, ds_config_resolve(config, 1, NULL));
+    for (size_t i = 0; i < 3; ++i) {
+        const ds_adapter_params how = {
+            .rank = 2, .targets = targets[i], .n_targets = targets[i][0] != NULL ? 2 : 0};
+        ds_adapter *adapter = NULL;
+        ds_engine *engine = NULL;
+        CHECK_OK(ctx, ds_adapter_create(ctx, &how, &adapter));
+        const ds_engine_params params = {
+            .model = model, .config = config, .seq_length = SEQ, .adapter = adapter};
+        if (want[i] < 0) {
+            CHECK_FAILS(ctx, ds_initialize(ctx, &params, &engine), want[i], "their router");
+        } else {
+            CHECK_OK(ctx, ds_initialize(ctx, &params, &engine));
+        }
+        ds_engine_destroy(&engine);
+        ds_adapter_destroy(&adapter);
+    }
+    ds_config_destroy(&config);
+    ds_model_destroy(&model);
+}
+
 static int open_ctx(void **state)
 {
     (void)state;
@@ -431,6 +464,7 @@ int main(void)
         cmocka_unit_test(ten_steps_as_peft), cmocka_unit_test(merged_as_peft),
         cmocka_unit_test(generation_has_it), cmocka_unit_test(what_a_fresh_one_has),
         cmocka_unit_test(resumed),           cmocka_unit_test(refused_by_name),
+        cmocka_unit_test(beside_experts),
     };
     return cmocka_run_group_tests(tests, open_ctx, close_ctx);
 }
