@@ -297,6 +297,13 @@ void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, const char *name, 
     }
     const ds_value targets =
         ds_nn_input(nn, "targets", DS_DTYPE_I32, ds_shape_2d(t->batch, t->seq_length));
+    if (extra != DS_NONE && (t->preference != NULL || t->sequence_ranks > 1)) {
+        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                   "config.json: \"output_router_logits\" is true: the loss that balances routers "
+                   "is not built beside %s; set it to false",
+                   t->preference != NULL ? "a preference loss" : "sequence_parallel_size");
+        return;
+    }
     if (extra != DS_NONE) {
         loss_and_extra(nn, x, weight, targets, extra);
         return;

@@ -132,6 +132,11 @@ refuses "the data cache has no place" --data columns.jsonl --objective dpo --dat
 refuses "kto reads its data in order" --data labelled.jsonl --objective kto --data_weights 1
 seq 1 400 > plain.txt
 refuses "plain.txt: plain text has no preferences" --data plain.txt --objective dpo
+cat > experts.json << 'JSON'
+{"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 258, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+"num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2, "output_router_logits": true, "max_position_embeddings": 64}
+JSON
+refuses '"output_router_logits" is true: the loss that balances routers is not built beside a preference loss' --data pairs.jsonl --objective dpo --model_config experts.json
 train --objective dpo --data pairs.jsonl --deepspeed_config ds0.json --steps 2 --output kept || fail "a run"
 ! "$build/ds_train" --model_config llama.json --tokenizer bytes --seq_length 32 --threads 1 --resume --deepspeed_config ds0.json --steps 4 \
     --output kept --objective dpo --beta 0.5 --data pairs.jsonl > log 2>&1 || fail "resumed with another beta"
