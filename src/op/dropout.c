@@ -16,7 +16,9 @@ static ds_status dropout_infer(ds_infer *call)
     }
     call->out[0] = call->in[0];
     if (!dsi_op_has(call, 2)) {
-        return DS_OK;
+        return a->n_rows == 0 ? DS_OK
+                              : dsi_op_bad_attr(call, "n_rows is %lld without rows, expected 0",
+                                                (long long)a->n_rows);
     }
     const ds_shape x = call->in[0].shape;
     if (x.n_dims < 2 || a->n_rows < x.dims[1]) {

@@ -172,8 +172,8 @@ static void bad_files(void **state)
 {
     (void)state;
     refused("{\"a\": 1}", 8, DS_ERR_FORMAT, "is no GGUF file");
-    refused("GGUF\0\0\0\3........", 24, DS_ERR_UNSUPPORTED, "big-endian");
-    refused("GGUF\1\0\0\0........", 24, DS_ERR_UNSUPPORTED, "version 1");
+    refused("GGUF\0\0\0\3................", 24, DS_ERR_UNSUPPORTED, "big-endian");
+    refused("GGUF\1\0\0\0................", 24, DS_ERR_UNSUPPORTED, "version 1");
     refused("GGUF\3\0\0\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 24, DS_ERR_FORMAT, "more tensors");
     refused("GGUF\3\0\0\0\0\0\0\0\0\0\0\0\377\377\377\377\377\377\377\377", 24, DS_ERR_FORMAT,
             "more entries");
