@@ -251,7 +251,9 @@ static ds_status apply(ds_graph *graph, const ds_op *op, const void *attrs, cons
                           .phase = graph->phase,
                           .region = graph->region,
                           .recomputed = graph->recomputed};
-    memcpy(graph->operands + node.in_at, in, n_in * sizeof *in);
+    if (n_in > 0) { /* else `in` may be NULL */
+        memcpy(graph->operands + node.in_at, in, n_in * sizeof *in);
+    }
     for (uint32_t i = 0; i < op->n_out; ++i) {
         out[i] = DS_NONE;
         if (infos[i].meta.dtype != DS_DTYPE_NONE) {
