@@ -3,35 +3,24 @@
  * whole tensor are what stands between them. docs/internals/optim.md states the arithmetic. */
 #include "base/exact_bins.h"
 #include "op/op_place.h"
-#include "op/op_util.h"
+#include "op/op_update.h"
 
 /* The operands stand where every update has them. */
 enum { IN_FIRST, IN_GRAD, IN_HYPER, IN_FACTOR, IN_MASTER, IN_STATE, IN_STATE_SQ };
-
-static ds_status need_state(const ds_infer *call, uint32_t i, const char *name, ds_shape shape)
-{
-    const bool narrow = dsi_op_in(call, i).dtype == DS_DTYPE_BF16;
-    return dsi_op_need(call, i, name, narrow ? DS_DTYPE_BF16 : DS_DTYPE_F32, shape);
-}
-
-static ds_status need_hyper(const ds_infer *call, uint32_t i)
-{
-    return dsi_op_need(call, i, "hyper", DS_DTYPE_F32, ds_shape_1d(DSI_HYPER_COUNT));
-}
 
 static ds_status moments_infer(ds_infer *call)
 {
     const ds_shape scalar = {0};
     const ds_meta m = dsi_op_in(call, IN_FIRST);
-    DS_TRY(need_state(call, IN_FIRST, "exp_avg", m.shape));
+    DS_TRY(dsi_op_need_state(call, IN_FIRST, "exp_avg", m.shape));
     DS_TRY(dsi_op_need_float(call, IN_GRAD, "grad", 0));
     DS_TRY(dsi_op_need(call, IN_GRAD, "grad", call->in[IN_GRAD].dtype, m.shape));
-    DS_TRY(need_hyper(call, IN_HYPER));
+    DS_TRY(dsi_op_need_hyper(call, IN_HYPER));
     DS_TRY(dsi_op_need(call, IN_FACTOR, "factor", DS_DTYPE_F32, scalar));
     if (dsi_op_has(call, IN_MASTER)) {
         return dsi_op_bad(call, IN_MASTER, "master", "none");
     }
-    DS_TRY(need_state(call, IN_STATE, "exp_avg_sq", m.shape));
+    DS_TRY(dsi_op_need_state(call, IN_STATE, "exp_avg_sq", m.shape));
     call->out[0] = m;
     call->out[1] = (ds_meta){0};
     call->out[2] = dsi_op_in(call, IN_STATE);
@@ -41,35 +30,19 @@ static ds_status moments_infer(ds_infer *call)
 static ds_status sums_infer(ds_infer *call)
 {
     const ds_shape shape = dsi_op_in(call, 0).shape;
-    DS_TRY(need_state(call, 0, "exp_avg", shape));
-    DS_TRY(need_state(call, 1, "exp_avg_sq", shape));
+    DS_TRY(dsi_op_need_state(call, 0, "exp_avg", shape));
+    DS_TRY(dsi_op_need_state(call, 1, "exp_avg_sq", shape));
     DS_TRY(dsi_op_need_float(call, 2, "weight", 0));
     DS_TRY(dsi_op_need(call, 2, "weight", call->in[2].dtype, shape));
-    DS_TRY(need_hyper(call, 3));
+    DS_TRY(dsi_op_need_hyper(call, 3));
     call->out[0] = dsi_meta_of(DS_DTYPE_F64, ds_shape_1d(2 * DSI_EXACT_WIDE));
     return DS_OK;
 }
 
 static ds_status lamb_infer(ds_infer *call)
 {
-    DS_TRY(dsi_op_need_float(call, IN_FIRST, "param", 0));
-    const ds_meta param = call->in[IN_FIRST];
-    if (param.dtype == DS_DTYPE_F64) {
-        return dsi_op_bad(call, IN_FIRST, "param", "f32, bf16 or f16");
-    }
+    DS_TRY(dsi_op_infer_adam(call));
     DS_TRY(dsi_op_need(call, IN_GRAD, "sums", DS_DTYPE_F64, ds_shape_1d(2 * DSI_EXACT_WIDE)));
-    DS_TRY(need_hyper(call, IN_HYPER));
-    if (dsi_op_has(call, IN_FACTOR)) {
-        return dsi_op_bad(call, IN_FACTOR, "factor", "none");
-    }
-    DS_TRY(dsi_op_may(call, IN_MASTER, "master", DS_DTYPE_F32, param.shape));
-    if (param.dtype == DS_DTYPE_F32 && dsi_op_has(call, IN_MASTER)) {
-        return dsi_op_bad(call, IN_MASTER, "master", "none, since param is f32");
-    }
-    DS_TRY(need_state(call, IN_STATE, "exp_avg", param.shape));
-    DS_TRY(need_state(call, IN_STATE_SQ, "exp_avg_sq", param.shape));
-    call->out[0] = param;
-    call->out[1] = dsi_op_in(call, IN_MASTER);
     return DS_OK;
 }
 

@@ -2,31 +2,20 @@
 /* first_moment, frozen_adam: Adam in two steps, between which ranks exchange the first moment, the
  * second one being frozen (1-bit Adam). docs/internals/optim.md states the arithmetic. */
 #include "op/op_place.h"
-#include "op/op_util.h"
+#include "op/op_update.h"
 
 enum { MOMENT, GRAD, HYPER, FACTOR, SCALING };
 /* The operands stand where every update has them. */
 enum { IN_PARAM, IN_MOMENT, IN_HYPER, IN_FACTOR, IN_MASTER, IN_STATE, IN_STATE_SQ };
 
-static ds_status need_state(const ds_infer *call, uint32_t i, const char *name, ds_shape shape)
-{
-    const bool narrow = dsi_op_in(call, i).dtype == DS_DTYPE_BF16;
-    return dsi_op_need(call, i, name, narrow ? DS_DTYPE_BF16 : DS_DTYPE_F32, shape);
-}
-
-static ds_status need_hyper(const ds_infer *call, uint32_t i)
-{
-    return dsi_op_need(call, i, "hyper", DS_DTYPE_F32, ds_shape_1d(DSI_HYPER_COUNT));
-}
-
 static ds_status first_moment_infer(ds_infer *call)
 {
     const ds_shape scalar = {0};
     const ds_shape shape = dsi_op_in(call, MOMENT).shape;
-    DS_TRY(need_state(call, MOMENT, "exp_avg", shape));
+    DS_TRY(dsi_op_need_state(call, MOMENT, "exp_avg", shape));
     DS_TRY(dsi_op_need_float(call, GRAD, "grad", 0));
     DS_TRY(dsi_op_need(call, GRAD, "grad", call->in[GRAD].dtype, shape));
-    DS_TRY(need_hyper(call, HYPER));
+    DS_TRY(dsi_op_need_hyper(call, HYPER));
     DS_TRY(dsi_op_may(call, FACTOR, "factor", DS_DTYPE_F32, scalar));
     DS_TRY(dsi_op_may(call, SCALING, "scaling", DS_DTYPE_F32, scalar));
     call->out[0] = dsi_meta_of(DS_DTYPE_F32, shape);
@@ -35,24 +24,8 @@ static ds_status first_moment_infer(ds_infer *call)
 
 static ds_status frozen_adam_infer(ds_infer *call)
 {
-    DS_TRY(dsi_op_need_float(call, IN_PARAM, "param", 0));
-    const ds_meta param = call->in[IN_PARAM];
-    if (param.dtype == DS_DTYPE_F64) {
-        return dsi_op_bad(call, IN_PARAM, "param", "f32, bf16 or f16");
-    }
-    DS_TRY(dsi_op_need(call, IN_MOMENT, "moment", DS_DTYPE_F32, param.shape));
-    DS_TRY(need_hyper(call, IN_HYPER));
-    if (dsi_op_has(call, IN_FACTOR)) {
-        return dsi_op_bad(call, IN_FACTOR, "factor", "none");
-    }
-    DS_TRY(dsi_op_may(call, IN_MASTER, "master", DS_DTYPE_F32, param.shape));
-    if (param.dtype == DS_DTYPE_F32 && dsi_op_has(call, IN_MASTER)) {
-        return dsi_op_bad(call, IN_MASTER, "master", "none, since param is f32");
-    }
-    DS_TRY(need_state(call, IN_STATE, "exp_avg", param.shape));
-    DS_TRY(need_state(call, IN_STATE_SQ, "exp_avg_sq", param.shape));
-    call->out[0] = param;
-    call->out[1] = dsi_op_in(call, IN_MASTER);
+    DS_TRY(dsi_op_infer_adam(call));
+    DS_TRY(dsi_op_need(call, IN_MOMENT, "moment", DS_DTYPE_F32, call->out[0].shape));
     call->out[2] = dsi_op_in(call, IN_STATE);
     return DS_OK;
 }

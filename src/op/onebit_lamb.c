@@ -4,7 +4,7 @@
  * docs/internals/optim.md states the arithmetic. */
 #include "base/exact_bins.h"
 #include "op/op_place.h"
-#include "op/op_util.h"
+#include "op/op_update.h"
 
 /* The operands stand where every update has them. */
 enum { IN_PARAM, IN_RATIO, IN_HYPER, IN_FACTOR, IN_MASTER, IN_STATE, IN_STATE_SQ };
@@ -13,17 +13,6 @@ static ds_status need_scalar(const ds_infer *call, uint32_t i, const char *name)
 {
     const ds_shape scalar = {0};
     return dsi_op_need(call, i, name, DS_DTYPE_F32, scalar);
-}
-
-static ds_status need_state(const ds_infer *call, uint32_t i, const char *name, ds_shape shape)
-{
-    const bool narrow = dsi_op_in(call, i).dtype == DS_DTYPE_BF16;
-    return dsi_op_need(call, i, name, narrow ? DS_DTYPE_BF16 : DS_DTYPE_F32, shape);
-}
-
-static ds_status need_hyper(const ds_infer *call, uint32_t i)
-{
-    return dsi_op_need(call, i, "hyper", DS_DTYPE_F32, ds_shape_1d(DSI_HYPER_COUNT));
 }
 
 static ds_status average_infer(ds_infer *call)
@@ -60,11 +49,11 @@ static ds_status freeze_infer(ds_infer *call)
 static ds_status moments_infer(ds_infer *call)
 {
     const ds_shape shape = dsi_op_in(call, 0).shape;
-    DS_TRY(need_state(call, 0, "exp_avg", shape));
+    DS_TRY(dsi_op_need_state(call, 0, "exp_avg", shape));
     DS_TRY(dsi_op_need(call, 1, "moment", DS_DTYPE_F32, shape));
     DS_TRY(need_scalar(call, 2, "scaling"));
     DS_TRY(dsi_op_need(call, 3, "fresh", DS_DTYPE_F32, shape));
-    DS_TRY(need_hyper(call, 4));
+    DS_TRY(dsi_op_need_hyper(call, 4));
     call->out[0] = call->in[0];
     call->out[1] = call->in[3];
     return DS_OK;
@@ -75,12 +64,12 @@ static ds_status factor_infer(ds_infer *call)
     const ds_shape shape = dsi_op_in(call, 2).shape;
     DS_TRY(need_scalar(call, 0, "factor"));
     DS_TRY(need_scalar(call, 1, "ratio"));
-    DS_TRY(need_state(call, 2, "exp_avg", shape));
-    DS_TRY(need_state(call, 3, "exp_avg_sq", shape));
+    DS_TRY(dsi_op_need_state(call, 2, "exp_avg", shape));
+    DS_TRY(dsi_op_need_state(call, 3, "exp_avg_sq", shape));
     DS_TRY(dsi_op_need(call, 4, "fresh", DS_DTYPE_F32, shape));
     DS_TRY(dsi_op_need_float(call, 5, "weight", 0));
     DS_TRY(dsi_op_need(call, 5, "weight", call->in[5].dtype, shape));
-    DS_TRY(need_hyper(call, 6));
+    DS_TRY(dsi_op_need_hyper(call, 6));
     call->out[0] = call->in[0];
     call->out[1] = call->in[1];
     return DS_OK;
@@ -88,24 +77,8 @@ static ds_status factor_infer(ds_infer *call)
 
 static ds_status lamb_infer(ds_infer *call)
 {
-    DS_TRY(dsi_op_need_float(call, IN_PARAM, "param", 0));
-    const ds_meta param = call->in[IN_PARAM];
-    if (param.dtype == DS_DTYPE_F64) {
-        return dsi_op_bad(call, IN_PARAM, "param", "f32, bf16 or f16");
-    }
+    DS_TRY(dsi_op_infer_adam(call));
     DS_TRY(need_scalar(call, IN_RATIO, "ratio"));
-    DS_TRY(need_hyper(call, IN_HYPER));
-    if (dsi_op_has(call, IN_FACTOR)) {
-        return dsi_op_bad(call, IN_FACTOR, "factor", "none");
-    }
-    DS_TRY(dsi_op_may(call, IN_MASTER, "master", DS_DTYPE_F32, param.shape));
-    if (param.dtype == DS_DTYPE_F32 && dsi_op_has(call, IN_MASTER)) {
-        return dsi_op_bad(call, IN_MASTER, "master", "none, since param is f32");
-    }
-    DS_TRY(need_state(call, IN_STATE, "exp_avg", param.shape));
-    DS_TRY(need_state(call, IN_STATE_SQ, "exp_avg_sq", param.shape));
-    call->out[0] = param;
-    call->out[1] = dsi_op_in(call, IN_MASTER);
     return DS_OK;
 }
 

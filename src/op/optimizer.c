@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* adam, sgd, lion, adagrad, lamb: rules. docs/internals/optim.md states the arithmetic. */
 #include "op/op_place.h"
-#include "op/op_util.h"
+#include "op/op_update.h"
 
 enum { IN_PARAM, IN_GRAD, IN_HYPER, IN_FACTOR, IN_MASTER, IN_STATE };
 
@@ -10,28 +10,17 @@ static ds_status optimizer_infer(ds_infer *call, uint32_t need, uint32_t most)
 {
     static const char *const names[] = {"state 0", "state 1"};
     const ds_shape scalar = {0};
-    DS_TRY(dsi_op_need_float(call, IN_PARAM, "param", 0));
-    const ds_meta param = call->in[IN_PARAM];
-    if (param.dtype == DS_DTYPE_F64) {
-        return dsi_op_bad(call, IN_PARAM, "param", "f32, bf16 or f16");
-    }
+    DS_TRY(dsi_op_infer_weights(call));
+    const ds_shape shape = call->out[0].shape;
     DS_TRY(dsi_op_need_float(call, IN_GRAD, "grad", 0));
-    DS_TRY(dsi_op_need(call, IN_GRAD, "grad", call->in[IN_GRAD].dtype, param.shape));
-    DS_TRY(dsi_op_need(call, IN_HYPER, "hyper", DS_DTYPE_F32, ds_shape_1d(DSI_HYPER_COUNT)));
+    DS_TRY(dsi_op_need(call, IN_GRAD, "grad", call->in[IN_GRAD].dtype, shape));
+    DS_TRY(dsi_op_need_hyper(call, IN_HYPER));
     DS_TRY(dsi_op_need(call, IN_FACTOR, "factor", DS_DTYPE_F32, scalar));
-    DS_TRY(dsi_op_may(call, IN_MASTER, "master", DS_DTYPE_F32, param.shape));
-    if (param.dtype == DS_DTYPE_F32 && dsi_op_has(call, IN_MASTER)) {
-        return dsi_op_bad(call, IN_MASTER, "master", "none, since param is f32");
-    }
-    call->out[0] = param;
-    call->out[1] = dsi_op_in(call, IN_MASTER);
     for (uint32_t i = 0; i < most; ++i) {
-        const ds_meta state = dsi_op_in(call, IN_STATE + i);
         if (i < need || dsi_op_has(call, IN_STATE + i)) {
-            const ds_dtype dtype = state.dtype == DS_DTYPE_BF16 ? DS_DTYPE_BF16 : DS_DTYPE_F32;
-            DS_TRY(dsi_op_need(call, IN_STATE + i, names[i], dtype, param.shape));
+            DS_TRY(dsi_op_need_state(call, IN_STATE + i, names[i], shape));
         }
-        call->out[2 + i] = state;
+        call->out[2 + i] = dsi_op_in(call, IN_STATE + i);
     }
     return DS_OK;
 }

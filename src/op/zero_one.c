@@ -2,7 +2,7 @@
 /* 0/1 Adam: updates that a rank makes for itself, and what the mean of the ranks' makes of them:
  * rules. docs/internals/optim.md states the arithmetic. */
 #include "op/op_place.h"
-#include "op/op_util.h"
+#include "op/op_update.h"
 
 /* The operands stand where every update has them. */
 enum {
@@ -30,33 +30,11 @@ static ds_status times_infer(ds_infer *call)
     return DS_OK;
 }
 
-static ds_status need_absent(const ds_infer *call, uint32_t i, const char *name)
-{
-    return dsi_op_has(call, i) ? dsi_op_bad(call, i, name, "none") : DS_OK;
-}
-
-static ds_status need_state(const ds_infer *call, uint32_t i, const char *name, ds_shape shape)
-{
-    const bool narrow = dsi_op_in(call, i).dtype == DS_DTYPE_BF16;
-    return dsi_op_need(call, i, name, narrow ? DS_DTYPE_BF16 : DS_DTYPE_F32, shape);
-}
-
 /* Parameter and master, the first two outputs. */
 static ds_status weights_infer(ds_infer *call)
 {
-    DS_TRY(dsi_op_need_float(call, IN_PARAM, "param", 0));
-    const ds_meta param = call->in[IN_PARAM];
-    if (param.dtype == DS_DTYPE_F64) {
-        return dsi_op_bad(call, IN_PARAM, "param", "f32, bf16 or f16");
-    }
-    DS_TRY(dsi_op_may(call, IN_MASTER, "master", DS_DTYPE_F32, param.shape));
-    if (param.dtype == DS_DTYPE_F32 && dsi_op_has(call, IN_MASTER)) {
-        return dsi_op_bad(call, IN_MASTER, "master", "none, since param is f32");
-    }
-    DS_TRY(need_state(call, IN_STATE_SQ, "exp_avg_sq", param.shape));
-    call->out[0] = param;
-    call->out[1] = dsi_op_in(call, IN_MASTER);
-    return DS_OK;
+    DS_TRY(dsi_op_infer_weights(call));
+    return dsi_op_need_state(call, IN_STATE_SQ, "exp_avg_sq", call->out[0].shape);
 }
 
 /* The written states, the last three outputs. */
@@ -65,7 +43,7 @@ static ds_status local_infer(ds_infer *call)
     const ds_shape scalar = {0};
     DS_TRY(weights_infer(call));
     const ds_shape shape = call->out[0].shape;
-    DS_TRY(need_state(call, IN_STATE, "exp_avg", shape));
+    DS_TRY(dsi_op_need_state(call, IN_STATE, "exp_avg", shape));
     DS_TRY(dsi_op_need(call, IN_LOCAL, "local", DS_DTYPE_F32, shape));
     DS_TRY(dsi_op_need(call, IN_LRS, "lrs", DS_DTYPE_F32, scalar));
     call->out[2] = call->in[IN_STATE];
@@ -80,7 +58,7 @@ static ds_status adam_infer(ds_infer *call)
     DS_TRY(local_infer(call));
     DS_TRY(dsi_op_need_float(call, IN_X, "grad", 0));
     DS_TRY(dsi_op_need(call, IN_X, "grad", call->in[IN_X].dtype, call->out[0].shape));
-    DS_TRY(dsi_op_need(call, IN_HYPER, "hyper", DS_DTYPE_F32, ds_shape_1d(DSI_HYPER_COUNT)));
+    DS_TRY(dsi_op_need_hyper(call, IN_HYPER));
     return dsi_op_need(call, IN_FACTOR, "factor", DS_DTYPE_F32, scalar);
 }
 
@@ -88,7 +66,7 @@ static ds_status take_infer(ds_infer *call)
 {
     const ds_shape shape = dsi_op_in(call, 0).shape;
     DS_TRY(dsi_op_need(call, 0, "local", DS_DTYPE_F32, shape));
-    DS_TRY(need_state(call, 1, "exp_avg_sq", shape));
+    DS_TRY(dsi_op_need_state(call, 1, "exp_avg_sq", shape));
     call->out[0] = call->in[0];
     return DS_OK;
 }
@@ -98,9 +76,9 @@ static ds_status put_infer(ds_infer *call)
     DS_TRY(local_infer(call));
     DS_TRY(dsi_op_need(call, IN_X, "mean", DS_DTYPE_F32, call->out[0].shape));
     DS_TRY(dsi_op_need(call, IN_WEIGHT, "weight", DS_DTYPE_F32, call->out[0].shape));
-    DS_TRY(need_absent(call, IN_HYPER, "hyper"));
+    DS_TRY(dsi_op_need_absent(call, IN_HYPER, "hyper"));
     call->out[5] = call->in[IN_WEIGHT];
-    return need_absent(call, IN_FACTOR, "factor");
+    return dsi_op_need_absent(call, IN_FACTOR, "factor");
 }
 
 static void each_cost(const ds_infer *call, ds_cost *cost_out)
