@@ -186,6 +186,12 @@ static void steps_allocate_nothing(void **state)
         {"llama3", DS_DTYPE_BF16, DS_OPTIMIZER_LION, DS_ISA_REF, false},
         {"rope_dynamic", DS_DTYPE_F32, DS_OPTIMIZER_ADAGRAD, DSI_NEEDS_AMX, false},
         {"llama3_tied", DS_DTYPE_F16, DS_OPTIMIZER_ADAM, DSI_NEEDS_AMX, false},
+        {"mixtral", DS_DTYPE_F32, DS_OPTIMIZER_ADAM, DS_ISA_REF, false},
+        {"qwen3_moe", DS_DTYPE_BF16, DS_OPTIMIZER_ADAM, DSI_NEEDS_AMX, false},
+        {"qwen2_moe", DS_DTYPE_F16, DS_OPTIMIZER_ADAM, DSI_NEEDS_AVX2, false},
+        {"gpt_neox", DS_DTYPE_BF16, DS_OPTIMIZER_ADAM, DSI_NEEDS_AMX, false},
+        {"phi3", DS_DTYPE_BF16, DS_OPTIMIZER_ADAM, DSI_NEEDS_AVX2, false},
+        {"cohere", DS_DTYPE_F32, DS_OPTIMIZER_ADAM, DSI_NEEDS_AMX, false},
     };
     ds_tokenizer *tokenizer = NULL;
     char *folder = scratch_make();
