@@ -185,7 +185,7 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
     if (g->dtype == DS_DTYPE_NONE) {
         DS_TRY(dsi_generator_stored_dtype(g->ctx, params, &g->dtype));
     }
-    return dsi_generator_join(g, params->comm);
+    return dsi_generator_join(g, params);
 }
 
 ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,

@@ -53,8 +53,9 @@ struct ds_generator {
     bool is_made;    /* they follow, or will */
 };
 
-/* Joins the ranks that share the layers; comm NULL or of one rank: nothing. Collective. */
-ds_status dsi_generator_join(ds_generator *generator, ds_comm *comm);
+/* Joins the ranks that share the layers, which compare what they read; params->comm NULL or of one
+ * rank: nothing. Collective. */
+ds_status dsi_generator_join(ds_generator *generator, const ds_generator_params *params);
 /* Ends the others' ds_generator_follow; frees. */
 void dsi_generator_leave(ds_generator *generator);
 /* Replaces a piece's graph by this rank's part of it. */

@@ -9,11 +9,16 @@
 #include "comm/same_text.h"
 #include "compile/train_graph.h"
 #include "infer/generator.h"
+#include "io/file.h"
+#include "model/adapter.h"
 #include "pass/vocab_parts.h"
 #include "place/tensor_rules.h"
+#include "train/same_files.h"
 
+#include <deepspeed/checkpoint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { HEAD_INTS = 4 };
 
@@ -47,8 +52,45 @@ static ds_status share_params(ds_generator *g)
     return DS_OK;
 }
 
-ds_status dsi_generator_join(ds_generator *g, ds_comm *comm)
+/* The manifest has checksums of all else that a checkpoint holds, which are compared as it is read.
+ */
+static ds_status same_checkpoint(const ds_generator *g, const ds_generator_params *params)
 {
+    ds_checkpoint *ckpt = NULL;
+    char *manifest = NULL;
+    ds_status status = ds_checkpoint_open(g->ctx, params->checkpoint, params->tag, &ckpt);
+    if (status >= 0) {
+        manifest = dsi_path_join(ds_checkpoint_get_info(ckpt)->path, "ds_manifest.json");
+        status = manifest != NULL ? DS_OK : ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for a path");
+    }
+    if (status >= 0 && access(manifest, F_OK) != 0) {
+        status = ds_fail(g->ctx, DS_ERR_UNSUPPORTED,
+                         "%s is no checkpoint of ours: several ranks cannot compare it; make one "
+                         "of it by ds_checkpoint consolidate",
+                         params->checkpoint);
+    }
+    status = ds_comm_agree(g->comm, g->ctx, status);
+    if (status >= 0) {
+        const char *paths[] = {manifest};
+        status = dsi_same_files(g->ctx, g->comm, paths, 1, "checkpoint");
+    }
+    free(manifest);
+    ds_checkpoint_close(&ckpt);
+    return status;
+}
+
+static ds_status same_weights(const ds_generator *g, const ds_generator_params *params)
+{
+    DS_TRY(
+        dsi_same_folder(g->ctx, g->comm, dsi_adapter_folder(params->adapter), "adapter's folder"));
+    return params->checkpoint != NULL
+               ? same_checkpoint(g, params)
+               : dsi_same_folder(g->ctx, g->comm, params->weights, "model folder");
+}
+
+ds_status dsi_generator_join(ds_generator *g, const ds_generator_params *params)
+{
+    ds_comm *comm = params->comm;
     if (comm == NULL || ds_comm_size(comm) == 1) {
         return DS_OK;
     }
@@ -61,7 +103,8 @@ ds_status dsi_generator_join(ds_generator *g, ds_comm *comm)
     if (g->mesh == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for a generator");
     }
-    return dsi_mesh_comms_make(g->ctx, g->comm, &g->zero.mesh, g->mesh);
+    DS_TRY(dsi_mesh_comms_make(g->ctx, g->comm, &g->zero.mesh, g->mesh));
+    return same_weights(g, params);
 }
 
 void dsi_generator_leave(ds_generator *g)

@@ -7,6 +7,7 @@
 #include "common/parity.h"
 #include "common/rank_threads.h"
 #include "common/scratch.h"
+#include "io/file.h"
 
 #include <deepspeed/infer.h>
 #include <math.h>
@@ -25,6 +26,7 @@ typedef struct job {
     double step_bytes;  /* of rank 0 */
     uint32_t other;     /* rank whose model is another one; UINT32_MAX: none */
     bool follower_asks; /* rank 1 asks for a token */
+    const char *copy;   /* NULL, or the model folder of rank 1 */
 } job;
 
 static uint64_t draw(uint64_t *seed, uint64_t below)
@@ -57,10 +59,13 @@ static ds_status run_rank(dsi_comm *comm, ds_ctx *ctx, job *j)
 {
     parity_case p;
     ds_generator *g = NULL;
+    const bool is_second = comm != NULL && comm->rank == 1;
     const bool odd = comm != NULL && comm->rank == j->other;
     parity_open(ctx, odd ? "gpt2" : j->name, &p);
     ds_generator_params params = {.model = p.model,
-                                  .weights = j->checkpoint == NULL ? p.folder : NULL,
+                                  .weights = j->checkpoint != NULL          ? NULL
+                                             : is_second && j->copy != NULL ? j->copy
+                                                                            : p.folder,
                                   .checkpoint = j->checkpoint,
                                   .dtype = DS_DTYPE_F32,
                                   .max_length = 32,
@@ -178,6 +183,35 @@ static void checkpoint(void **state)
     scratch_remove(folder);
 }
 
+static char *copy_of(const char *name)
+{
+    static const char *const files[] = {"config.json", "golden.json", "golden.safetensors",
+                                        "grads.safetensors", "model.safetensors"};
+    char *folder = scratch_make();
+    for (size_t i = 0; i < sizeof files / sizeof *files; ++i) {
+        char from[512], to[512];
+        (void)snprintf(from, sizeof from, DS_SOURCE_DIR "/test/golden/parity/%s/%s", name,
+                       files[i]);
+        (void)snprintf(to, sizeof to, "%s/%s", folder, files[i]);
+        assert_int_equal(dsi_file_copy(NULL, from, to), DS_OK);
+    }
+    return folder;
+}
+
+/* The last byte, which belongs to the last weight. */
+static void change_weight(const char *folder)
+{
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    FILE *file = fopen(path, "r+be");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, -1, SEEK_END), 0);
+    const int last = fgetc(file);
+    assert_int_equal(fseek(file, -1, SEEK_END), 0);
+    assert_int_equal(fputc(last ^ 1, file), last ^ 1);
+    assert_int_equal(fclose(file), 0);
+}
+
 static void used_wrongly(void **state)
 {
     ds_ctx *ctx = *state;
@@ -192,8 +226,18 @@ static void used_wrongly(void **state)
     one = (job){.name = "llama3", .n_ids = 3, .other = 1};
     run_ranks(2, 1, &one, NULL, &results, jobs);
     assert_int_equal(results.status[1], DS_ERR_PEER);
-    print_message("%s\n", results.message[1]);
-    assert_non_null(strstr(results.message[1], "the same model"));
+    assert_non_null(strstr(results.message[1], "has another model folder than rank 0"));
+
+    char *copy = copy_of("llama3");
+    one = (job){.name = "llama3", .n_ids = 3, .other = UINT32_MAX, .copy = copy};
+    run_ranks(2, 1, &one, NULL, &results, jobs);
+    no_failure(&results, 2);
+    change_weight(copy);
+    run_ranks(2, 1, &one, NULL, &results, jobs);
+    assert_int_equal(results.status[0], DS_ERR_PEER);
+    assert_int_equal(results.status[1], DS_ERR_PEER);
+    assert_non_null(strstr(results.message[1], "model.safetensors"));
+    scratch_remove(copy);
 
     parity_case p;
     ds_generator *g = NULL;
