@@ -135,7 +135,8 @@ DS_API ds_status ds_engine_eval_batch(ds_engine *engine, const ds_batch *batch, 
  * Source: DeepSpeed's data-parallel group. */
 DS_API ds_comm *ds_engine_data_comm(const ds_engine *engine);
 
-/* A named output of the newest forward (borrowed until the next call that runs something). */
+/* A named output of the newest forward (borrowed until the next call that runs something). Of one
+ * along the sequence, under sequence_parallel_size, this rank's part: its shape says so. */
 DS_API ds_status ds_engine_output(ds_engine *engine, const char *name, ds_tensor *tensor_out);
 
 /* The same of the newest ds_engine_eval_batch, right behind it. */

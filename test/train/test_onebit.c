@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* 1-bit optimizers: DeepSpeed's own trajectories (test/golden/optim/onebit.safetensors, made by
+/* labels: threads
+ * 1-bit optimizers: DeepSpeed's own trajectories (test/golden/optim/onebit.safetensors, made by
  * make_onebit.py from its classes), one and several ranks; resuming at every step; other ranks. */
 #include "accel/cpu/cpu_features.h"
 #include "common/check.h"

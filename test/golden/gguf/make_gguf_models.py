@@ -162,4 +162,5 @@ def main():
     write("gpt2", "gpt2", GPT2Config(vocab_size=len(m["tokens"]), n_positions=32, n_embd=24, n_layer=2, n_head=3), m)
 
 
-main()
+if __name__ == "__main__":
+    main()
