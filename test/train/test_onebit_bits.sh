@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # 1-bit Adam, LAMB and 0/1 Adam over the step at which signs begin to be exchanged: the same weights and states whatever the transport, threads, overlap, bucket,
 # recomputation, and when a run is saved (before and behind that step) and resumed. Usage: test_onebit_bits.sh BUILD
 set -euo pipefail

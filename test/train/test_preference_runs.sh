@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # Preference training by ds_train: it learns (held-out pairs), the same bits in every ZeRO stage, under offload and after a resume,
 # what it logs, and what it refuses. Usage: test_preference_runs.sh BUILD
 set -euo pipefail
