@@ -131,5 +131,7 @@ ds_status dsi_take_preference(ds_ctx *ctx, const ds_dataset_params *params, cons
         const answer one = {row->ids, row->counted, row->n, !row->label};
         return stays(&t, &one, 1) ? add(&t, &one) : DS_OK;
     }
-    return ds_fail(ctx, DS_ERR_ARG, "%s: plain text has no preferences; give rows of them", path);
+    return ds_fail(
+        ctx, DS_ERR_ARG,
+        "%s: plain text has no preferences, which this objective needs; give rows of them", path);
 }
