@@ -4,6 +4,7 @@
 #include "base/plain.h"
 #include "ckpt/ckpt_foreign.h"
 #include "common/args.h"
+#include "common/deepspeed_folder.h"
 #include "common/hub_flag.h"
 #include "common/output.h"
 #include "common/size_text.h"
@@ -22,6 +23,7 @@ typedef struct options {
     bool all, overwrite;
     const char *state, *dtype, *max_shard_size, *tokenizer, *tokenizer_revision;
     bool given_dtype, given_size, exclude_frozen;
+    deepspeed_flags deepspeed;
 } options;
 
 static const char about[] =
@@ -34,12 +36,15 @@ static const char about[] =
     "  export DIR OUT [TAG]       writes a Hugging Face model folder: config.json, weights\n"
     "  consolidate DIR OUT [TAG]  writes one of many shards as one of one shard into the save "
     "folder OUT\n"
+    "  deepspeed DIR OUT [TAG]    writes one as a ZeRO folder of DeepSpeed for Python\n"
+    "  universal DIR OUT [TAG]    writes one as a universal folder of it\n"
     "  merge MODEL ADAPTER OUT    writes the model folder that an adapter makes of MODEL (PEFT's\n"
     "                             folder, or ds_train --lora's)\n\n"
     "Without TAG the checkpoint is the one that DIR/latest names. DIR may also be a save folder of "
-    "DeepSpeed for Python (ZeRO stages 1 to 3, bf16 optimizer, universal): inspect, verify, export "
-    "and "
-    "consolidate read it; consolidate makes a checkpoint of ours of it.";
+    "DeepSpeed for Python (ZeRO stages 1 to 3, bf16 optimizer, universal): inspect, verify, "
+    "export, "
+    "consolidate, deepspeed and universal read it; consolidate makes a checkpoint of ours of it, "
+    "deepspeed one for another stage and other ranks.";
 
 static const char after[] =
     "Examples:\n"
@@ -48,6 +53,7 @@ static const char after[] =
     "  ds_checkpoint inspect out/checkpoints --state config > ds.json\n"
     "  ds_checkpoint verify out/checkpoints --all\n"
     "  ds_checkpoint export out/checkpoints model --dtype bf16 --tokenizer gpt2\n"
+    "  ds_checkpoint deepspeed out/checkpoints ds --zero_stage 2 --ranks 8\n"
     "  ds_checkpoint merge Qwen/Qwen2.5-0.5B tuned merged\n\n"
     "Exit codes: 0 right, 1 a checkpoint is broken or missing, 2 wrong usage, 3 a folder or file\n"
     "cannot be read or memory ran out.";
@@ -332,6 +338,34 @@ static int consolidate(ds_ctx *ctx, const options *o, const char *dir, const cha
     return status < 0 ? fail(ctx, status) : EXIT_RIGHT;
 }
 
+static int write_deepspeed(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
+{
+    const bool universal = strcmp(words->items[0], "universal") == 0;
+    const char *out = words->items[2];
+    char tag[300];
+    ds_checkpoint *c = NULL;
+    ds_status status =
+        ds_checkpoint_open(ctx, words->items[1], words->n > 3 ? words->items[3] : NULL, &c);
+    if (status == DS_OK) {
+        (void)snprintf(tag, sizeof tag, "%s%s", ds_checkpoint_get_info(c)->tag,
+                       universal ? "_universal" : "");
+        status = check_tag(ctx, o, out, tag);
+    }
+    if (status == DS_OK) {
+        status = deepspeed_folder_write(ctx, c, &o->deepspeed, universal, out);
+    }
+    if (status == DS_OK && universal) {
+        (void)printf("%s/%s: for DeepSpeed with \"checkpoint\": {\"load_universal\": true}\n",
+                     shown(out), shown(tag));
+    } else if (status == DS_OK) {
+        (void)printf("%s/%s: for DeepSpeed at ZeRO stage %lld on %lld rank%s\n", shown(out),
+                     shown(tag), (long long)o->deepspeed.zero_stage, (long long)o->deepspeed.ranks,
+                     o->deepspeed.ranks == 1 ? "" : "s");
+    }
+    ds_checkpoint_close(&c);
+    return status < 0 ? fail(ctx, status) : EXIT_RIGHT;
+}
+
 static int usage(const char *what)
 {
     (void)fprintf(stderr, "ds_checkpoint: %s; --help says more\n", what);
@@ -376,7 +410,7 @@ static int merge(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
     return status < 0 ? fail(ctx, status) : EXIT_RIGHT;
 }
 
-/* export and consolidate: DIR OUT [TAG]. */
+/* export, consolidate, deepspeed and universal: DIR OUT [TAG]. */
 static int run_copy(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
 {
     const bool is_export = strcmp(words->items[0], "export") == 0;
@@ -388,6 +422,13 @@ static int run_copy(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
         (o->given_dtype || o->given_size || o->tokenizer != NULL || o->exclude_frozen)) {
         return usage("--dtype, --max_shard_size, --tokenizer and --exclude_frozen_parameters "
                      "belong to export");
+    }
+    if (!is_export && strcmp(words->items[0], "consolidate") != 0) {
+        return write_deepspeed(ctx, o, words);
+    }
+    if (deepspeed_flags_given(&o->deepspeed)) {
+        return usage("--zero_stage, --ranks, --parameter_order, --parameter_groups and "
+                     "--sub_group_size belong to deepspeed and universal");
     }
     return is_export ? export(ctx, o, words->items[1], words->items[2], tag)
                      : consolidate(ctx, o, words->items[1], words->items[2], tag);
@@ -401,16 +442,22 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
     const bool is_list = strcmp(command, "list") == 0;
     const bool is_inspect = strcmp(command, "inspect") == 0;
     const bool is_verify = strcmp(command, "verify") == 0;
-    const bool is_copy = strcmp(command, "export") == 0 || strcmp(command, "consolidate") == 0;
+    const bool is_copy = strcmp(command, "export") == 0 || strcmp(command, "consolidate") == 0 ||
+                         strcmp(command, "deepspeed") == 0 || strcmp(command, "universal") == 0;
     const bool is_merge = strcmp(command, "merge") == 0;
     if (!is_list && !is_inspect && !is_verify && !is_copy && !is_merge) {
-        return usage("expected a command: list, inspect, verify, export, consolidate or merge");
+        return usage("expected a command: list, inspect, verify, export, consolidate, deepspeed, "
+                     "universal or merge");
     }
     if ((o->all && (!is_verify || tag != NULL)) || (o->state != NULL && !is_inspect)) {
         return usage("--all belongs to verify without a tag, --state to inspect");
     }
     if (is_copy) {
         return run_copy(ctx, o, words);
+    }
+    if (deepspeed_flags_given(&o->deepspeed)) {
+        return usage("--zero_stage, --ranks, --parameter_order, --parameter_groups and "
+                     "--sub_group_size belong to deepspeed and universal");
     }
     if (is_merge) {
         return merge(ctx, o, words);
@@ -476,12 +523,12 @@ int main(int argc, char **argv)
          .out = &o.exclude_frozen,
          .def = "false",
          .doc = "export: without parameters that were not trained."},
+        DEEPSPEED_FLAG_ROWS(&o.deepspeed),
         {.name = "overwrite",
          .type = DSI_ARG_SWITCH,
          .out = &o.overwrite,
-         .doc = "export, merge: into a folder that holds a model's files; consolidate: over a "
-                "checkpoint "
-                "of the same name."},
+         .doc = "export, merge: into a folder that holds a model's files; consolidate, "
+                "deepspeed, universal: over a checkpoint of the same name."},
     };
     const dsi_args_spec spec = {.usage = "ds_checkpoint COMMAND DIR [TAG] [FLAGS]",
                                 .about = about,

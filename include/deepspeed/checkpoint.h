@@ -244,6 +244,33 @@ DS_API ds_status ds_checkpoint_export(ds_checkpoint *ckpt,
  * Streamed. Errors: ERR_CORRUPT, as ds_checkpoint_writer_commit. */
 DS_API ds_status ds_checkpoint_consolidate(ds_checkpoint *ckpt, const char *dir);
 
+/* ---- folders for DeepSpeed for Python ---- */
+
+typedef struct ds_checkpoint_deepspeed_params {
+    const char *dir;     /* the save folder; created when missing */
+    uint32_t zero_stage; /* 1, 2 or 3; 0: universal, which any stage and number of ranks loads */
+    uint32_t ranks;      /* data-parallel ranks that will load it; universal: at stage 3 at most so
+                            many; 1 or more */
+    const char *const *order; /* names of the parameters in the order of the module that loads it
+                                 (model.named_parameters()); default NULL: by the model type, where
+                                 that is known; universal: not needed */
+    size_t n_order;
+    uint32_t n_groups; /* of the optimizer: 1, or 2 (norms and biases, without weight decay, in the
+                          second, as the Trainer has them); default 0: as the run decayed them */
+    int64_t sub_group_size; /* stage 3: elements, as in the configuration that loads it; default 0:
+                               that of the run */
+    DS_RESERVED(8);
+} ds_checkpoint_deepspeed_params;
+
+/* Writes a checkpoint as a folder that DeepSpeed for Python loads (engine.load_checkpoint) and goes
+ * on from: fp32 weights, moments of Adam, counters, rate, loss scale. Its tag is the checkpoint's
+ * ("_universal" behind it where it is); `latest` (or `latest_universal`) moves to it. Also of a
+ * folder that DeepSpeed wrote: for another stage and other ranks. Streamed. Errors: ERR_UNSUPPORTED
+ * (names the optimizer, a kind of tensor, frozen or stacked parameters, an unknown order), ERR_ARG
+ * (names the parameter that order lacks or has too much), ERR_CORRUPT, ERR_IO. */
+DS_API ds_status ds_checkpoint_write_deepspeed(ds_checkpoint *ckpt,
+                                               const ds_checkpoint_deepspeed_params *params);
+
 /* ---- the save folder ---- */
 
 typedef struct ds_checkpoint_entry {

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { MOST_STATES = 5, MOST_VALUES = 1000000 };
+enum { MOST_STATES = 6, MOST_VALUES = 1000000 };
 
 /* ---- any value as JSON ---- */
 
@@ -205,6 +205,45 @@ static ds_status add_frozen(dsi_deepspeed *d)
     return add_state(d, "frozen", list);
 }
 
+/* How many of the lists of param_shapes are of group g: at stage 3 its sub-groups. */
+static size_t lists_of_group(const dsi_deepspeed *d, size_t g)
+{
+    const dsi_pickle *vectors = dsi_pickle_get(dsi_pickle_at(param_groups(d), g), "params");
+    return d->stage == 3 ? dsi_pickle_count(vectors) : 1;
+}
+
+/* Names in the order of the module, a list for each group of the optimizer: what writes such a
+ * folder again goes by it. NULL: the groups do not say. */
+static json_t *groups_of(const dsi_deepspeed *d)
+{
+    const dsi_pickle *shapes = dsi_pickle_get(d->models[0].root, "param_shapes");
+    const size_t n = dsi_pickle_count(param_groups(d));
+    json_t *groups = json_array();
+    size_t at = 0;
+    for (size_t g = 0; g < n; ++g) {
+        json_t *names = json_array();
+        for (size_t left = lists_of_group(d, g); left > 0; --left, ++at) {
+            const dsi_pickle *list = dsi_pickle_at(shapes, at);
+            for (size_t i = 0; dsi_pickle_is(list, DSI_PICKLE_DICT) && i < list->list.n; i += 2) {
+                const char *name = dsi_pickle_text(list->list.items[i]);
+                (void)json_array_append_new(names, json_string(name != NULL ? name : "?"));
+            }
+        }
+        (void)json_array_append_new(groups, names);
+    }
+    if (n == 0 || at != dsi_pickle_count(shapes)) {
+        json_decref(groups);
+        return NULL;
+    }
+    return groups;
+}
+
+static ds_status add_groups(dsi_deepspeed *d)
+{
+    json_t *groups = groups_of(d);
+    return groups != NULL ? add_state(d, "parameter_groups", groups) : DS_OK;
+}
+
 /* The optimizer by its moments: Adam's are the ones that are read. */
 static const char *optimizer_of(const dsi_deepspeed *d, const json_t *config)
 {
@@ -246,6 +285,9 @@ ds_status dsi_deepspeed_states(dsi_deepspeed *d)
     }
     if (status >= 0) {
         status = add_loss_scaler(d);
+    }
+    if (status >= 0) {
+        status = add_groups(d);
     }
     if (status >= 0) {
         status = add_state(d, "origin",

@@ -45,6 +45,28 @@ check decay 1 'was trained with weight decay on all parameters' "${no_decay[@]}"
 check on 0 'resumed after step 5' "${train[@]}" --output out --steps 7 --resume
 check beside 1 "none has no file .latest" "${train[@]}" --output out3 --steps 5 --resume ./none
 [ -f zero2/latest ] && [ "$(cat zero2/latest)" = global_step3 ] || { echo "FAILED: the folder that was begun from has changed"; failed=1; }
+
+# Written for it: of a run of ours, and of a folder of its own.
+check written 0 'd2/global_step7: for DeepSpeed at ZeRO stage 2 on 3 ranks' "$bin/ds_checkpoint" deepspeed out d2 --zero_stage 2 --ranks 3
+check third 0 'd3/global_step7: for DeepSpeed at ZeRO stage 3 on 1 rank' "$bin/ds_checkpoint" deepspeed out d3 --zero_stage 3 --ranks 1 --sub_group_size 300
+check any 0 'du/global_step7_universal: for DeepSpeed with' "$bin/ds_checkpoint" universal out du --ranks 2
+check again 2 'd2 holds global_step7 already' "$bin/ds_checkpoint" deepspeed d3 d2 --zero_stage 2 --ranks 3
+check over 0 'd2/global_step7: for DeepSpeed' "$bin/ds_checkpoint" deepspeed d3 d2 --zero_stage 2 --ranks 3 --overwrite
+check "weights of ours" 0 'Saved fp32' "$bin/zero_to_fp32" out w_out
+for folder in d2 d3 du; do
+    check "verify $folder" 0 'right' "$bin/ds_checkpoint" verify $folder
+    check "weights of $folder" 0 'Saved fp32' "$bin/zero_to_fp32" $folder w_$folder
+    cmp w_out/model.safetensors w_$folder/model.safetensors || failed=1
+    check "on from $folder" 0 'resumed after step 7' "${train[@]}" --output "on_$folder" --steps 9 --resume ./$folder --seed 3
+    cmp on_$folder/model.safetensors on_d2/model.safetensors || failed=1
+done
+check stage 2 'expected --zero_stage 1, 2 or 3 and --ranks N' "$bin/ds_checkpoint" deepspeed out d4 --zero_stage 2
+check names 2 'a universal folder is loaded by names' "$bin/ds_checkpoint" universal out d4 --zero_stage 2
+check "flags of others" 2 'belong to deepspeed and universal' "$bin/ds_checkpoint" inspect out --ranks 2
+printf 'model.norm.weight\n' > order.txt
+check order 2 "the order of parameters lacks 'model.embed_tokens.weight'" "$bin/ds_checkpoint" deepspeed out d4 --zero_stage 2 --ranks 2 --parameter_order order.txt
+[ ! -e d4/global_step7 ] || { echo "FAILED: a refused folder is there"; failed=1; }
+
 sed -i 's/0.95/0.999/' ds.json
 check betas 1 'global_step3 was saved with optimizer.params.betas' "${train[@]}" --output out4 --steps 5 --resume ./zero2
 sed -i 's/0.999/0.95/; s/AdamW/Lion/' ds.json
