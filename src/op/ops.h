@@ -543,6 +543,37 @@ extern const ds_op dsi_op_compress_signs;
  * fp64 in the order of blocks, rounded once. expand_signs: signs, scales → f32 (count): ±scale. */
 extern const ds_op dsi_op_average_signs, dsi_op_expand_signs;
 
+/* ---- blocks.c ---------------------------------------------------------------------------------
+ */
+/* Numbers as whole numbers of 4 or 8 bits, one scale for each block of them: what quantized
+ * collectives send (docs/internals/quantized.md). A row is what goes to one rank, or comes from
+ * one. */
+enum { DSI_BLOCKS_MOST = 4096 };
+typedef struct dsi_blocks_attrs {
+    int64_t bits;          /* 4 or 8 */
+    int64_t block;         /* elements that share a scale, even; the last of a row may be shorter */
+    int64_t n_rows, width; /* rows, elements of one with padding */
+    int64_t count;         /* of dequantize_blocks: elements that are no padding; else 0 */
+    int64_t dtype;         /* of what the other two make; else 0 */
+    double factor;         /* of dequantize_sum; else 0 */
+    double beta;           /* of quantize_with_error: how much of an error stays; else 0 */
+} dsi_blocks_attrs;
+/* Blocks of a row, bytes of a row: scales f32, then numbers (4 bits: the first of two in the low
+ * half), then padding to a multiple of 4. */
+int64_t dsi_blocks_count(const dsi_blocks_attrs *attrs);
+int64_t dsi_blocks_row_bytes(const dsi_blocks_attrs *attrs);
+/* quantize_blocks: x (at most n_rows·width elements, 0 behind its end) → u8 (n_rows, bytes). Of a
+ * block, in fp32: s = 2^bits / (2·largest magnitude), the numbers are x·s to the nearest whole
+ * number, ties to even, from -2^(bits-1) to 2^(bits-1)-1, and 1/s is what is sent. All are 0 where
+ * the largest is below 2^-110, with the scale 1; a scale of NaN where a number is not finite.
+ * quantize_with_error: x, error u8 (n_rows, bytes of 8 bits; written), [unit f32 ()] → u8 as
+ * quantize_blocks makes it of y = x + e, and the error, e being error's numbers times unit:
+ * beta·e + (1-beta)·(y - what the blocks say), by unit, in 8 bits; 0 where a y is not finite.
+ * dequantize_blocks: → dtype (count): number times scale. dequantize_sum: → dtype (width): the sum
+ * over rows in fp32 by the aligned tree, times factor, rounded once. */
+extern const ds_op dsi_op_quantize_blocks, dsi_op_quantize_with_error, dsi_op_dequantize_blocks,
+    dsi_op_dequantize_sum;
+
 /* ---- ranks.c ----------------------------------------------------------------------------------
  */
 /* Between what each rank has and what all have, along the axes where a value is the ranks' own.

@@ -26,8 +26,10 @@
     ATTRS(dsi_onebit_lamb_attrs, .eps = 1e-6, .max_coeff = 10.0, .min_coeff = 0.01,                \
           .coeff_beta = 0.9, .factor_max = 4.0, .factor_min = 0.5, .factor_threshold = 0.1,        \
           .count = 40)
-#define QUANT(...)    ATTRS(dsi_fake_quant_attrs, __VA_ARGS__)
-#define MASK(...)     ATTRS(dsi_mask_attrs, __VA_ARGS__)
+#define QUANT(...) ATTRS(dsi_fake_quant_attrs, __VA_ARGS__)
+#define MASK(...)  ATTRS(dsi_mask_attrs, __VA_ARGS__)
+#define BLOCKS(bits, block, rows, width)                                                           \
+    ATTRS(dsi_blocks_attrs, bits, block, rows, width, .beta = 0.75)
 #define COLUMNS(r, c) ATTRS(dsi_columns_attrs, .rows = (r), .columns = (c))
 #define BMM(...)      ATTRS(dsi_bmm_attrs, __VA_ARGS__)
 #define WHERE(i, x)   ATTRS(dsi_where_attrs, .inverse = (i), .other = (x))
@@ -626,6 +628,21 @@ const op_case op_cases[] = {
     {&dsi_op_average_signs, "3 ranks", "u8[15]<256 f32[3]+", ATTRS(dsi_signs_attrs, .count = 0),
      .flags = OP_EXACT | OP_NO_GRAD},
     {&dsi_op_expand_signs, "3 blocks", "u8[15]<256 f32[3]+", ATTRS(dsi_signs_attrs, .count = 117),
+     .flags = OP_EXACT | OP_NO_GRAD},
+    /* blocks: rows of 2 blocks, of which the last is shorter */
+    {&dsi_op_quantize_blocks, "4 bits", "act[5,37]", BLOCKS(4, 128, 2, 185),
+     .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_quantize_blocks, "8 bits", "act[40]", BLOCKS(8, 16, 2, 20),
+     .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_quantize_with_error, "plain", "act[39] u8[2,28]<8 -", BLOCKS(4, 16, 2, 20),
+     .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_quantize_with_error, "with a unit", "act[39] u8[2,28]<8 f32[]=1024",
+     BLOCKS(4, 16, 2, 20), .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_dequantize_blocks, "8 bits", "u8[2,28]<8",
+     ATTRS(dsi_blocks_attrs, 8, 16, 2, 20, .count = 37, .dtype = DS_DTYPE_BF16),
+     .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_dequantize_sum, "4 bits, 3 rows", "u8[3,20]<8",
+     ATTRS(dsi_blocks_attrs, 4, 16, 3, 21, .dtype = DS_DTYPE_F32, .factor = 0.5),
      .flags = OP_EXACT | OP_NO_GRAD},
     /* columns */
     {&dsi_op_column_sums, "whole", "act[37,21] f32[] i32[]0", COLUMNS(37, 21), .flags = OP_EXACT,

@@ -33,6 +33,7 @@
     X(lamb)                                                                                        \
     X(quant)                                                                                       \
     X(columns)                                                                                     \
+    X(blocks)                                                                                      \
     X(signs)                                                                                       \
     X(onebit)                                                                                      \
     X(onebit_lamb)                                                                                 \
