@@ -2,6 +2,7 @@
 /* Start and wait of collectives and swaps. See overlap.h. */
 #include "pass/overlap.h"
 
+#include "op/ops.h"
 #include "pass/order.h"
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@ typedef enum kind { REDUCTION, GATHER, SWAP_IN, STATE_IN, SWAP_OUT } kind;
 /* A collective or swap: the members of a bucket, or one node; places [begin,end) of the order. */
 typedef struct group {
     uint32_t begin, end;
+    uint32_t lead;  /* of a GATHER: place of what quantizes the parameter first; DS_NONE: nothing */
     uint32_t start; /* place before which it starts */
     uint32_t wait;  /* place before which it is waited for */
     ds_phase until; /* phase of that wait */
@@ -38,6 +40,7 @@ typedef struct spreader {
     uint32_t n_groups;
     uint32_t *made_by;        /* per value: group + 1 of the collective that makes it, 0 for none */
     uint32_t *starts, *waits; /* per place: the first group there, DS_NONE for none */
+    bool *led;                /* per place: a gather's lead that ran before */
     uint64_t *states;         /* per place: bytes of states that wait there for their update */
     uint32_t first[DS_MAX_PHASES]; /* of a phase: its first place, and the one behind its last */
     uint32_t end[DS_MAX_PHASES];
@@ -56,12 +59,28 @@ static bool overlaps(const spreader *s, const dsi_node_info *node)
     return s->limits->comm && node->op->op_class == DS_CLASS_COMM;
 }
 
-/* Whether a gather reads version 0 of a parameter: nothing of its phase comes before it. */
+/* Version 0 of a cell: nothing of its phase comes before it. */
+static bool reads_parameter(const spreader *s, const dsi_node_info *node)
+{
+    const dsi_value_info *value = &s->graph->values[dsi_node_in(s->graph, node)[0]];
+    return value->cell != DS_NONE && value->version == 0;
+}
+
+/* What makes the input of a gather of a parameter from that alone; NULL: nothing. */
+static const dsi_node_info *lead_of(const spreader *s, const dsi_node_info *node)
+{
+    const ds_node maker = s->graph->values[dsi_node_in(s->graph, node)[0]].producer;
+    const dsi_node_info *lead = maker != DS_NONE ? &s->graph->nodes[maker] : NULL;
+    const bool leads = lead != NULL && lead->op == &dsi_op_quantize_blocks &&
+                       lead->phase == node->phase && reads_parameter(s, lead);
+    return leads ? lead : NULL;
+}
+
+/* Whether a gather reads a parameter, as it is or quantized. */
 static bool is_parameter_gather(const spreader *s, const dsi_node_info *node)
 {
-    const ds_value in = dsi_node_in(s->graph, node)[0];
-    const dsi_value_info *value = &s->graph->values[in];
-    return node->op->role == DS_ROLE_ALL_GATHER && value->cell != DS_NONE && value->version == 0;
+    return node->op->role == DS_ROLE_ALL_GATHER &&
+           (reads_parameter(s, node) || lead_of(s, node) != NULL);
 }
 
 /* Of what a swap moves. */
@@ -101,6 +120,18 @@ static kind kind_of(const spreader *s, const dsi_node_info *node)
     return is_parameter_gather(s, node) ? GATHER : REDUCTION;
 }
 
+/* The place of a gather's lead, which stands before it. */
+static uint32_t find_lead(const spreader *s, uint32_t place)
+{
+    const dsi_node_info *node = node_at(s, place);
+    const dsi_node_info *lead = is_parameter_gather(s, node) ? lead_of(s, node) : NULL;
+    uint32_t at = place;
+    while (lead != NULL && at > 0 && node_at(s, at) != lead) {
+        --at;
+    }
+    return lead != NULL ? at : DS_NONE;
+}
+
 static void find_groups(spreader *s)
 {
     for (uint32_t place = 0; place < s->n; ++place) {
@@ -115,6 +146,7 @@ static void find_groups(spreader *s)
         if (!joins) {
             last = &s->groups[s->n_groups++];
             *last = (group){.begin = place,
+                            .lead = find_lead(s, place),
                             .start = place,
                             .wait = UINT32_MAX,
                             .until = node->phase,
@@ -456,6 +488,21 @@ static void emit_waits(const spreader *s, uint32_t place, bool before, dsi_slot 
     }
 }
 
+static void run_at(const spreader *s, uint32_t place, dsi_slot *slots, uint32_t *n)
+{
+    slots[(*n)++] = (dsi_slot){s->order[place], DSI_STEP_RUN, node_at(s, place)->phase};
+}
+
+/* What a gather sends is made where it starts. */
+static void start(spreader *s, group *g, uint32_t place, dsi_slot *slots, uint32_t *n)
+{
+    if (g->lead != DS_NONE && g->lead >= place) {
+        run_at(s, g->lead, slots, n);
+        s->led[g->lead] = true;
+    }
+    emit(s, g, DSI_STEP_START, slots, n);
+}
+
 static void spread(spreader *s, dsi_slot *slots, uint32_t *n_out)
 {
     uint32_t n = 0;
@@ -464,10 +511,10 @@ static void spread(spreader *s, dsi_slot *slots, uint32_t *n_out)
         emit_waits(s, place, true, slots, &n);
         emit_waits(s, place, false, slots, &n);
         for (uint32_t i = s->starts[place]; i != DS_NONE; i = s->groups[i].next_start) {
-            emit(s, &s->groups[i], DSI_STEP_START, slots, &n);
+            start(s, &s->groups[i], place, slots, &n);
         }
-        if (place < s->n && !overlaps(s, node_at(s, place))) {
-            slots[n++] = (dsi_slot){s->order[place], DSI_STEP_RUN, node_at(s, place)->phase};
+        if (place < s->n && !overlaps(s, node_at(s, place)) && !s->led[place]) {
+            run_at(s, place, slots, &n);
         }
     }
     *n_out = n;
@@ -482,9 +529,10 @@ ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, c
     s.starts = calloc((size_t)n + 1, sizeof *s.starts);
     s.waits = calloc((size_t)n + 1, sizeof *s.waits);
     s.states = calloc((size_t)n + 1, sizeof *s.states);
+    s.led = calloc((size_t)n + 1, sizeof *s.led);
     ds_status status = DS_OK;
     if (s.groups == NULL || s.made_by == NULL || s.starts == NULL || s.waits == NULL ||
-        s.states == NULL) {
+        s.states == NULL || s.led == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to order collectives");
     } else {
         find_phases(&s);
@@ -503,5 +551,6 @@ ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, c
     free(s.starts);
     free(s.waits);
     free(s.states);
+    free(s.led);
     return status;
 }

@@ -14,8 +14,25 @@
 
 #include "place/propagate.h"
 
+/* What collectives carry as blocks of whole numbers: docs/internals/quantized.md. */
+typedef struct dsi_quantized {
+    bool weights;        /* parameters that are gathered: 8 bits (qwZ) */
+    bool frozen_weights; /* those of them that are frozen */
+    bool gradients;      /* sums of gradients into slices, of more than one dim: 4 bits (qgZ) */
+    bool errors;         /* what is lost of them is added to the next ones (LoCo), from … */
+    double beta;         /* … the cells of dsi_quantized_errors; so much of an error stays */
+    bool seeded;         /* gradients have the loss seed as a factor that changes */
+} dsi_quantized;
+
+/* What a rank keeps of a gradient's exchanges with n_inner ranks of its group, then with those of
+ * n_outer groups: the types of cells of kinds WORKER_ERROR and SERVER_ERROR named like the
+ * parameter. dtype NONE: that exchange is none. */
+void dsi_quantized_errors(int64_t n_inner, int64_t n_outer, ds_shape gradient, ds_meta *worker_out,
+                          ds_meta *server_out);
+
 typedef struct dsi_localize_params {
     const dsi_propagation *placed;
+    dsi_quantized quantized;
     bool sum;            /* gradients are summed over samples, not averaged */
     ds_dtype comm_dtype; /* terms of gradients are rounded to it before they are reduced */
     int64_t reduce_bucket, gather_bucket; /* elements that share a collective */

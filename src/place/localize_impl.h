@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of localize: localize.c walks the nodes, localize_value.c finds what a reader needs,
  * localize_move.c and localize_box.c make nodes of a change of placement, localize_own.c those of
- * ranks' own values, localize_bucket.c says which gradients share a collective. See localize.h. */
+ * ranks' own values, localize_blocks.c those of quantized collectives, localize_bucket.c says which
+ * gradients share a collective. See localize.h. */
 #ifndef DSI_PLACE_LOCALIZE_IMPL_H
 #define DSI_PLACE_LOCALIZE_IMPL_H
 
@@ -76,6 +77,16 @@ ds_status dsi_localize_gather(dsi_localizing *l, const dsi_axes *axes, ds_shape 
 ds_status dsi_localize_reshape(dsi_localizing *l, ds_shape shape, ds_value *value);
 /* Attributes of a collective along axes. */
 dsi_comm_attrs dsi_localize_comm(const dsi_localizing *l, const dsi_axes *axes, int64_t bucket);
+
+/* localize_blocks.c: whether a parameter is gathered as quantized blocks, and the gather of its
+ * slices along axes, as a tensor of this shape; whether a gradient's sum is so made, and the sum,
+ * into slices. Errors: ERR_UNSUPPORTED names both placements where they are not those. */
+bool dsi_blocks_carry_parameter(const dsi_localizing *l, ds_cell cell);
+ds_status dsi_blocks_gather(dsi_localizing *l, const dsi_axes *axes, ds_shape shape,
+                            ds_value *value);
+bool dsi_blocks_carry_gradient(const dsi_localizing *l, ds_value v, const dsi_spread *from);
+ds_status dsi_blocks_reduce(dsi_localizing *l, ds_value v, const dsi_spread *from,
+                            const dsi_spread *need, int64_t bucket, ds_value *value);
 
 /* localize_own.c: a node between what ranks have of their own and what all have (DS_OP_RANKS): a
  * name for what is there already, or an exchange of signs. */

@@ -6,6 +6,17 @@
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
+static ds_status gather_slices(dsi_localizing *l, ds_value v, const dsi_spread *from,
+                               const dsi_spread *gathered, ds_value *value)
+{
+    const dsi_value_info *info = &l->r.from->values[v];
+    return dsi_blocks_carry_parameter(l, info->cell)
+               ? dsi_blocks_gather(
+                     l, &from->at.flat,
+                     dsi_local_meta(&l->placed->mesh, &gathered->at, info->meta).shape, value)
+               : dsi_localize_move(l, v, from, gathered, -1, value);
+}
+
 /* A parameter, or a rank's shard of it, with its flat slices together: gathered anew for a use in
  * this phase, unless the last use is near. A use that needs a part of it, or a term, makes that of
  * it. */
@@ -27,7 +38,7 @@ static ds_status gather_parameter(dsi_localizing *l, ds_value v, const dsi_sprea
     const bool apart = phase >= DS_PHASE_STEP && phase != l->gathered_in[cell];
     if (l->gathered[cell] == DS_NONE || apart || distance > live || count > live - distance) {
         DS_TRY(ds_graph_read(l->r.to, cell, &l->gathered[cell]));
-        DS_TRY(dsi_localize_move(l, v, from, &gathered, -1, &l->gathered[cell]));
+        DS_TRY(gather_slices(l, v, from, &gathered, &l->gathered[cell]));
     }
     l->gathered_in[cell] = phase;
     if (distance > 0 || l->used == 0) {
@@ -41,6 +52,14 @@ static ds_status gather_parameter(dsi_localizing *l, ds_value v, const dsi_sprea
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
+
+static ds_status reduce(dsi_localizing *l, ds_value v, const dsi_spread *from,
+                        const dsi_spread *need, int64_t bucket, ds_value *value)
+{
+    return dsi_blocks_carry_gradient(l, v, from)
+               ? dsi_blocks_reduce(l, v, from, need, bucket, value)
+               : dsi_localize_move(l, v, from, need, bucket, value);
+}
 
 /* An accumulated gradient, whose terms the cell has: rounded, then reduced. */
 static ds_status reduce_accumulated(dsi_localizing *l, ds_value v, const dsi_spread *from,
@@ -56,7 +75,7 @@ static ds_status reduce_accumulated(dsi_localizing *l, ds_value v, const dsi_spr
     }
     const int64_t bucket = dsi_bucket_next(&l->bucket, ds_shape_count(info->meta.shape), dtype,
                                            l->params->reduce_bucket);
-    DS_TRY(dsi_localize_move(l, v, from, need, bucket, value));
+    DS_TRY(reduce(l, v, from, need, bucket, value));
     l->r.to->scope = scope;
     return DS_OK;
 }
@@ -82,7 +101,8 @@ ds_status dsi_localize_value(dsi_localizing *l, ds_value v, const dsi_spread *fr
         return DS_OK;
     }
     DS_TRY(kind == DS_CELL_GRAD ? reduce_accumulated(l, v, from, need, value_out)
-                                : dsi_localize_move(l, v, from, need, bucket, value_out));
+           : bucket >= 0        ? reduce(l, v, from, need, bucket, value_out)
+                                : dsi_localize_move(l, v, from, need, -1, value_out));
     *other = (dsi_other_form){need->at, *value_out};
     return DS_OK;
 }

@@ -28,6 +28,7 @@ typedef struct dsi_zero_spec {
                          deterministic. Stages 2 and 3 always do */
     bool own_states;  /* each rank has parameters, masters and moments of its own (0/1 Adam) */
     bool sum;         /* gradients are summed over ranks, not averaged */
+    dsi_quantized quantized;
     ds_dtype comm_dtype;
     int64_t reduce_bucket, gather_bucket; /* elements */
     /* stage 3, elements */

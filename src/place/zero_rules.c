@@ -148,6 +148,7 @@ ds_status dsi_zero_lower(const ds_graph *graph, const dsi_zero_spec *spec, ds_ce
     ds_status status = dsi_propagate(graph, &params, &placed);
     if (status >= 0) {
         const dsi_localize_params how = {.placed = placed,
+                                         .quantized = spec->quantized,
                                          .sum = spec->sum,
                                          .comm_dtype = spec->comm_dtype,
                                          .reduce_bucket = spec->reduce_bucket,
