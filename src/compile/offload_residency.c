@@ -32,6 +32,14 @@ static void choose(chooser *c, int64_t count, bool *states, bool *params)
     c->resident += large && !*params ? count : 0;
 }
 
+/* What updates read of a parameter: masks are read in the forward pass, the errors of what is sent
+ * in the backward pass. */
+static bool is_of_update(const ds_cell_info *info)
+{
+    return info->of != DS_NONE && info->kind != DS_CELL_MASK &&
+           info->kind != DS_CELL_WORKER_ERROR && info->kind != DS_CELL_SERVER_ERROR;
+}
+
 ds_status dsi_offload_rules(const dsi_offload_spec *spec, const ds_cells *cells,
                             dsi_residencies *residencies)
 {
@@ -59,8 +67,7 @@ ds_status dsi_offload_rules(const dsi_offload_spec *spec, const ds_cells *cells,
             residency.where = large ? spec->params : DSI_RESIDENCY_DEVICE;
         } else if (info->kind == DS_CELL_CHOSEN) { /* matrices; not the index, which all read */
             residency.where = info->meta.shape.n_dims == 2 ? spec->chosen : DSI_RESIDENCY_DEVICE;
-        } else if (info->kind != DS_CELL_MASK && info->of != DS_NONE && info->of < cell &&
-                   states[info->of]) {
+        } else if (is_of_update(info) && info->of < cell && states[info->of]) {
             residency.where = spec->states;
         }
         residencies->items[cell] = residency;

@@ -409,6 +409,8 @@ static ds_status build_plans(maker *m)
     m->spec.train.head_ranks = head_ranks(m);
     m->spec.train.onebit.n_ranks = dsi_mesh_data_size(&m->spec.zero.mesh);
     m->spec.train.sequence_ranks = sequence_ranks(m);
+    m->spec.train.loco.n_outer = m->spec.zero.mesh.size[DSI_AXIS_DPR];
+    m->spec.train.loco.n_inner = (int64_t)m->spec.zero.mesh.n_ranks / m->spec.train.loco.n_outer;
     DS_TRY(dsi_train_graph(m->request->model, &m->spec.train, m->plan.cells, &graph, &m->plan.own));
     ds_status status = find_residencies(m);
     if (status >= 0) {

@@ -74,6 +74,12 @@ static dsi_zero_spec read_zero(const ds_config_values *v)
                        (v->batch.gradient_accumulation_steps == 1 || v->deterministic),
         .own_states = v->optimizer.kind == DS_OPTIMIZER_ZERO_ONE_ADAM,
         .sum = v->gradient_sum,
+        .quantized = {.weights = v->zero.quantized_weights,
+                      .frozen_weights = v->zero.quantized_frozen_weights,
+                      .gradients = v->zero.quantized_gradients,
+                      .errors = v->zero.loco.enabled,
+                      .beta = v->zero.loco.err_beta,
+                      .seeded = v->compute_dtype == DS_DTYPE_F16},
         .comm_dtype = v->communication_dtype,
         .reduce_bucket = v->zero.reduce_bucket_size,
         .gather_bucket = v->zero.allgather_bucket_size,
@@ -334,6 +340,9 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->reserved_cores = v->zero.zenflow.reserved;
     spec->train.keep_nonfinite = v->bf16.enabled && !v->bf16.check_grad_overflow;
     spec->train.zenflow = read_zenflow(&v->zero.zenflow, params->steps_per_epoch);
+    spec->train.loco = (dsi_loco_spec){.on = v->zero.loco.enabled,
+                                       .beta = v->zero.loco.err_beta,
+                                       .reset_every = v->zero.loco.reset_every};
     spec->train.compression = v->compression;
     spec->train.adapter = params->adapter;
     spec->train.gradient_outputs = params->gradient_outputs;

@@ -5,6 +5,7 @@
 
 #include "grad/grad.h"
 #include "ir/graph.h"
+#include "place/localize.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,6 +114,25 @@ bool dsi_train_is_early(const dsi_train_spec *spec)
            spec->dtype != DS_DTYPE_F16 && !spec->zenflow.on && !spec->onebit.on;
 }
 
+/* Cells for what the exchanges of a gradient lose. localize finds them by name. */
+static ds_status add_errors(builder *b, ds_cell param)
+{
+    const dsi_loco_spec *loco = &b->spec->loco;
+    const ds_cell_info info = *ds_cells_get(b->cells, param);
+    ds_cell cell = DS_NONE;
+    ds_meta worker = {0};
+    ds_meta server = {0};
+    if (loco->on) {
+        dsi_quantized_errors(loco->n_inner, loco->n_outer, info.meta.shape, &worker, &server);
+    }
+    if (worker.dtype != DS_DTYPE_NONE) {
+        DS_TRY(dsi_train_add_cell(b, DS_CELL_WORKER_ERROR, info.name, worker, param, &cell));
+    }
+    return server.dtype != DS_DTYPE_NONE
+               ? dsi_train_add_cell(b, DS_CELL_SERVER_ERROR, info.name, server, param, &cell)
+               : DS_OK;
+}
+
 /* Rounds a complete gradient to the communication dtype and stores or accumulates it; when it is
  * used up at once it has no cell. */
 static ds_status reduce_gradient(builder *b, ds_cell param)
@@ -134,6 +154,7 @@ static ds_status reduce_gradient(builder *b, ds_cell param)
         DS_TRY(dsi_train_apply(b, &dsi_op_cast, &cast, &gradient, 1, out));
         gradient = out[0];
     }
+    DS_TRY(add_errors(b, param));
     ds_value in[2] = {DS_NONE, gradient};
     if (early) {
         DS_TRY(dsi_train_apply(b, &dsi_op_gradient, NULL, &gradient, 1, out));

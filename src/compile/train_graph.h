@@ -42,6 +42,15 @@ typedef struct dsi_onebit_spec {
 /* Traces a loss from the model's outputs; declares "loss". */
 typedef void (*dsi_loss_fn)(ds_nn *nn, void *user);
 
+/* Errors of quantized gradients (LoCo). */
+typedef struct dsi_loco_spec {
+    bool on;
+    double beta;              /* how much of an error stays */
+    int64_t reset_every;      /* updates */
+    int64_t n_inner, n_outer; /* ranks of a group and groups, between which gradients are added;
+                                 filled where the mesh is known. 1 and 1: nothing is sent */
+} dsi_loco_spec;
+
 typedef struct dsi_train_spec {
     ds_dtype dtype;            /* compute: f32, bf16, f16 */
     ds_dtype comm_dtype;       /* gradients are rounded to it once */
@@ -65,6 +74,7 @@ typedef struct dsi_train_spec {
     bool keep_nonfinite;         /* gradients that are not finite do not skip the step */
     dsi_zenflow_spec zenflow;    /* ADAM only */
     dsi_onebit_spec onebit;
+    dsi_loco_spec loco;
     const ds_config_compression *compression; /* NULL: none; borrowed */
     const ds_adapter *adapter;                /* NULL: the model itself is trained; borrowed */
     const char *const *gradient_outputs;      /* outputs that take gradients from the caller */

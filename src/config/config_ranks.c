@@ -119,12 +119,31 @@ static void zero_groups(dsi_eval *eval)
                        "expected zero_optimization.reduce_scatter true with it, found false; "
                        "change one of them");
     }
-    const dsi_item *loco = dsi_item_find(eval, "zero_optimization.zeropp_loco_param");
-    if (dsi_item_given(loco) && (dsi_node_find(loco->node, "err_beta") == NULL ||
-                                 dsi_node_find(loco->node, "reset_T") == NULL)) {
-        dsi_item_error(eval, loco,
+}
+
+/* LoCo: the section's presence turns it on, and each of its keys must be there. */
+static void loco(dsi_eval *eval)
+{
+    const dsi_item *beta = dsi_item_find(eval, "zero_optimization.zeropp_loco_param.err_beta");
+    const dsi_item *reset = dsi_item_find(eval, "zero_optimization.zeropp_loco_param.reset_T");
+    ds_config_values *v = eval->values;
+    v->zero.loco.enabled = beta != NULL && v->zero.quantized_gradients;
+    if (beta == NULL) {
+        return;
+    }
+    if (!dsi_item_given(beta) || !dsi_item_given(reset)) {
+        dsi_item_error(eval, beta,
                        "expected both keys err_beta and reset_T, found fewer; "
                        "DeepSpeed documents 0.8 and 1024");
+    } else if (!v->zero.quantized_gradients) {
+        dsi_item_error(eval, beta,
+                       "expected no zeropp_loco_param without "
+                       "zero_optimization.zero_quantized_gradients: it is about what quantized "
+                       "gradients lose");
+    } else if (v->tensor_parallel > 1 || v->sequence_parallel > 1) {
+        dsi_item_error(eval, beta,
+                       "expected no zeropp_loco_param with " TP_KEY " or " SP_KEY
+                       "; leave one of them out");
     }
 }
 
@@ -132,9 +151,6 @@ static void zero_groups(dsi_eval *eval)
 static void many_ranks(dsi_eval *eval)
 {
     static const char *const switches[] = {
-        "zero_optimization.zero_quantized_weights",
-        "zero_optimization.zero_quantized_nontrainable_weights",
-        "zero_optimization.zero_quantized_gradients",
         "zero_optimization.mics_hierarchical_params_gather",
     };
     static const struct {
@@ -225,6 +241,39 @@ static void groups(dsi_eval *eval)
     }
 }
 
+/* What is sent as blocks of whole numbers: slices of parameters, and terms of slices of gradients.
+ */
+static void quantized(dsi_eval *eval)
+{
+    static const char *const weights[] = {
+        "zero_optimization.zero_quantized_weights",
+        "zero_optimization.zero_quantized_nontrainable_weights",
+    };
+    static const char gradients[] = "zero_optimization.zero_quantized_gradients";
+    const ds_config_zero *zero = &eval->values->zero;
+    if (eval->values->zero_ranks < 2) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof weights / sizeof weights[0]; ++i) {
+        if (dsi_item_true(eval, weights[i]) && zero->stage != 3) {
+            dsi_item_error(eval, dsi_item_find(eval, weights[i]),
+                           "expected false with zero_optimization.stage %" PRId64
+                           ", found true: only stage 3 gathers weights; change one of them",
+                           zero->stage);
+        }
+    }
+    if (zero->quantized_gradients && zero->stage == 0) {
+        dsi_item_error(eval, dsi_item_find(eval, gradients),
+                       "expected false with zero_optimization.stage 0, found true: gradients are "
+                       "quantized where they are reduced to slices; set the stage to 1, 2 or 3");
+    }
+    if (zero->quantized_gradients && zero->mics_shard_size > 0) {
+        dsi_item_error(eval, dsi_item_find(eval, gradients),
+                       "expected false with zero_optimization.mics_shard_size, found true: use "
+                       "zero_hpz_partition_size for groups, or leave one of them out");
+    }
+}
+
 static void data_parallel_size(dsi_eval *eval)
 {
     const int64_t size = dsi_item_int(eval, "data_parallel_size", 0);
@@ -241,7 +290,9 @@ void dsi_config_ranks(dsi_eval *eval)
     reduction(eval);
     overlap(eval);
     zero_groups(eval);
+    loco(eval);
     many_ranks(eval);
     groups(eval);
+    quantized(eval);
     data_parallel_size(eval);
 }

@@ -95,7 +95,14 @@ typedef struct ds_config_zenflow {
     double reserved; /* share of the threads that overlap_step leaves to the steps */
 } ds_config_zenflow;
 
+typedef struct ds_config_loco {
+    bool enabled; /* the section is there, and gradients are quantized */
+    double err_beta;
+    int64_t reset_every; /* updates */
+} ds_config_loco;
+
 typedef struct ds_config_zero {
+    ds_config_loco loco;
     ds_config_zenflow zenflow;
     ds_config_offload offload_param, offload_optimizer;
     int64_t stage; /* 0..3 */
@@ -108,6 +115,7 @@ typedef struct ds_config_zero {
     int64_t model_persistence_threshold, max_live_parameters, max_reuse_distance;
     bool gather_16bit_weights_on_model_save;
     bool ignore_unused_parameters;
+    bool quantized_weights, quantized_frozen_weights, quantized_gradients; /* when sent */
 } ds_config_zero;
 
 /* What is computed again in the backward pass. */

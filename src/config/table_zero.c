@@ -129,6 +129,21 @@ static const dsi_section leaf = {
     DSI_SECTION_ROWS(leaf_rows),
 };
 
+static const dsi_option loco_rows[] = {
+    R("err_beta", "0.8", IN_FORCE,
+      "Weight of the errors before in the mean of errors that is added to a gradient.", MIN(0),
+      MAX(1), FIELD(zero.loco.err_beta)),
+    I("reset_T", "1024", IN_FORCE, "Updates after which errors begin at zero again.", MIN(1),
+      FIELD(zero.loco.reset_every)),
+};
+static const dsi_section loco = {
+    .path = "zero_optimization.zeropp_loco_param",
+    .doc = "LoCo: error feedback of zero_quantized_gradients. The section's presence turns it on; "
+           "both keys must be given.",
+    .flags = DSI_SECTION_LAX | DSI_SECTION_FEATURE,
+    DSI_SECTION_ROWS(loco_rows),
+};
+
 static const dsi_option rows[] = {
     I("stage", "0", IN_FORCE,
       "0: nothing is sharded; 1: optimizer state; 2: gradients too; 3: parameters too. The results "
@@ -207,12 +222,21 @@ static const dsi_option rows[] = {
       "are "
       "shared by all. Stage 3; must divide the world size.",
       MIN(0), FIELD(zero.hpz_partition_size)),
-    B("zero_quantized_weights", "false", ONE_RANK, "qwZ: send weights as int8 between ranks."),
-    B("zero_quantized_nontrainable_weights", "false", ONE_RANK,
-      "Send frozen weights as int8 between ranks."),
-    B("zero_quantized_gradients", "false", ONE_RANK, "qgZ: send gradients as int4 between ranks."),
-    OBJECT("zeropp_loco_param", "null", PART,
-           "Error feedback of qgZ: err_beta and reset_T, both required.", WITH(NULLABLE)),
+    B("zero_quantized_weights", "false", IN_FORCE,
+      "qwZ: send weights as int8 between ranks, with a scale for each 2048 of them. Stage 3. What "
+      "is updated and saved stays as it is.",
+      FIELD(zero.quantized_weights)),
+    B("zero_quantized_nontrainable_weights", "false", IN_FORCE,
+      "Send frozen weights as int8 between ranks. Stage 3.", FIELD(zero.quantized_frozen_weights)),
+    B("zero_quantized_gradients", "false", IN_FORCE,
+      "qgZ: send gradients of more than one dim as int4 between ranks, with a scale for each 256 "
+      "of "
+      "them, and add them in fp32; with zero_hpz_partition_size within a group first, then between "
+      "groups. Stages 1 to 3.",
+      FIELD(zero.quantized_gradients)),
+    S("zeropp_loco_param", "null", IN_FORCE,
+      "Add what quantized gradients lose to the next ones (LoCo).", WITH(NULLABLE),
+      .section = &loco),
     I("mics_shard_size", "-1", IN_FORCE,
       "MiCS: consecutive ranks that share one copy of parameters and states; every such group has "
       "one. Stage 3; must divide the world size. -1: off.",

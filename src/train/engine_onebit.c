@@ -117,6 +117,9 @@ ds_status dsi_onebit_clear_errors(ds_engine *engine)
 
 bool dsi_onebit_saves(const ds_engine *engine, ds_cell_kind kind)
 {
+    if (engine->spec.train.loco.on) {
+        return true;
+    }
     const bool begun = dsi_engine_updates(engine) >= (is_zero_one(engine) ? 1 : warm_up(engine));
     return kind == DS_CELL_LOCAL ? engine->onebit.apart : begun; /* else they are zero */
 }
@@ -140,7 +143,11 @@ ds_meta dsi_engine_own_meta(const ds_engine *engine, ds_cell cell, ds_extent *ex
     const ds_meta meta = ds_cells_get(engine->cells, cell)->meta;
     const int64_t n = ds_shape_count(meta.shape);
     *extent_out = ds_extent_flat(n * dsi_mesh_data_rank(mesh, ds_comm_rank(engine->comm)), n);
-    return (ds_meta){meta.dtype, ds_shape_2d(dsi_mesh_data_size(mesh), n)};
+    ds_shape shape = ds_shape_2d(dsi_mesh_data_size(mesh), n);
+    if (meta.dtype == DS_DTYPE_U8) { /* blocks: rows of other numbers of ranks are none of these */
+        shape = (ds_shape){3, {shape.dims[0], meta.shape.dims[0], meta.shape.dims[1]}};
+    }
+    return (ds_meta){meta.dtype, shape};
 }
 
 const char *dsi_engine_own_kind(const ds_engine *engine, ds_cell cell)
@@ -213,8 +220,11 @@ ds_status dsi_onebit_load(ds_engine *engine, const ds_checkpoint *ckpt, dsi_ckpt
     if (lost && ds_comm_rank(engine->comm) == 0) {
         ds_log(
             engine->ctx, DS_LOG_WARN,
-            "%s was saved by another number of ranks, or before they exchanged signs: what their "
-            "signs have lost starts at zero%s",
+            engine->spec.train.loco.on
+                ? "%s was saved by other ranks, or without zeropp_loco_param: what quantized "
+                  "gradients have lost starts at zero%s"
+                : "%s was saved by another number of ranks, or before they exchanged signs: what "
+                  "their signs have lost starts at zero%s",
             ds_checkpoint_get_info(ckpt)->path,
             engine->onebit.apart ? ", and all have the first one's weights" : "");
     }

@@ -158,6 +158,16 @@ static ds_status clear_errors(void *user)
 }
 static const dsi_program_action clear_errors_action = {"clear_errors", clear_errors};
 
+/* What quantized gradients have lost: of a step that is skipped it is of no use, and it begins anew
+ * now and then. Behind the count of the step. */
+static bool is_end_of_errors(const void *user)
+{
+    const ds_engine *engine = user;
+    return !engine->applied ||
+           dsi_engine_updates(engine) % engine->spec.train.loco.reset_every == 0;
+}
+static const dsi_program_test errors_end = {"errors_end", is_end_of_errors};
+
 static ds_status count_onebit(void *user)
 {
     dsi_onebit_count(user);
@@ -320,6 +330,11 @@ static void add_step(const ds_engine *engine, dsi_program *p)
     dsi_program_do(p, &count_skip_action);
     dsi_program_end(p);
     dsi_program_do(p, &count_step_action);
+    if (engine->spec.train.loco.on) {
+        dsi_program_if(p, &errors_end);
+        dsi_program_do(p, &clear_errors_action);
+        dsi_program_end(p);
+    }
     dsi_program_do(p, &report_step_action);
     dsi_program_end(p);
 }

@@ -216,10 +216,8 @@ static void explains(void **state)
     CHECK_OK(*state, ds_config_explain(*state, "stage3_prefetch_bucket_size", &text));
     assert_non_null(strstr(text, "zero_optimization.prefetch_bucket_size"));
     free(text);
-    static const char *const refused[] = {
-        /* on several ranks: they are not in force */
-        "zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients",
-        "mics_hierarchical_params_gather"};
+    static const char *const refused[] = {/* on several ranks: they are not in force */
+                                          "mics_hierarchical_params_gather"};
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; ++i) {
         CHECK_OK(*state, ds_config_explain(*state, refused[i], &text));
         assert_non_null(strstr(text, "here     one rank\n"));

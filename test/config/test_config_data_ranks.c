@@ -40,7 +40,28 @@ static const row rows[] = {
      "3"},
     /* one rank of data parallelism has no groups, whatever the world */
     {2, "{train_batch_size: 4, zero_optimization: {stage: 2, mics_shard_size: 1}" TP(2), NULL},
-    {2, "{train_batch_size: 4, zero_optimization: {zero_quantized_weights: true, stage: 3}" TP(2),
+    {2, "{train_batch_size: 4, zero_optimization: {zero_quantized_weights: true, stage: 2}" TP(2),
+     NULL},
+    /* what is sent quantized needs slices */
+    {4, "{train_batch_size: 4, zero_optimization: {zero_quantized_weights: true, stage: 2}" TP(2),
+     "zero_quantized_weights: expected false with zero_optimization.stage 2"},
+    {2,
+     "{train_batch_size: 4, zero_optimization: {zero_quantized_nontrainable_weights: true, stage: "
+     "1}" TP(1),
+     "zero_quantized_nontrainable_weights: expected false with zero_optimization.stage 1"},
+    {4, "{train_batch_size: 4, zero_optimization: {zero_quantized_gradients: true}" TP(2),
+     "zero_quantized_gradients: expected false with zero_optimization.stage 0"},
+    {4,
+     "{train_batch_size: 4, zero_optimization: {zero_quantized_gradients: true, stage: 3, "
+     "mics_shard_size: 2}" TP(1),
+     "zero_quantized_gradients: expected false with zero_optimization.mics_shard_size"},
+    {4,
+     "{train_batch_size: 4, zero_optimization: {zero_quantized_gradients: true, stage: 3, "
+     "zeropp_loco_param: {err_beta: 0.8, reset_T: 9}}" TP(2),
+     "expected no zeropp_loco_param with tensor_parallel.autotp_size"},
+    {4,
+     "{train_batch_size: 4, zero_optimization: {zero_quantized_gradients: true, "
+     "zero_quantized_weights: true, stage: 3, zero_hpz_partition_size: 2}" TP(1),
      NULL},
     {4, "{train_batch_size: 4, train_micro_batch_size_per_gpu: 2" SP(2) "}", NULL},
     {8,

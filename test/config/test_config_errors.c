@@ -112,6 +112,11 @@ static const bad table[] = {
     {"zero_optimization: {zero_quantized_gradients: true, reduce_scatter: false}",
      "expected zero_optimization.reduce_scatter true"},
     {"zero_optimization: {zeropp_loco_param: {err_beta: 0.8}}", "err_beta and reset_T"},
+    {"zero_optimization: {zeropp_loco_param: {err_beta: 0.8, reset_T: 9}}",
+     "expected no zeropp_loco_param without zero_optimization.zero_quantized_gradients"},
+    {"zero_optimization: {zero_quantized_gradients: true, zeropp_loco_param: {err_beta: 1.5, "
+     "reset_T: 9}}",
+     "at most 1"},
     {"zero_optimization: {offload_optimizer: {ratio: 0.5}}", "expected zero_optimization.stage 3"},
     {"data_parallel_size: 3", "data_parallel_size: expected the world size, 1, found 3"},
     /* features that are not built */

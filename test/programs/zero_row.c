@@ -20,13 +20,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LOCO_BETA 0.8
+
 enum { BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
 
 typedef struct row {
     char model[16], dtype[8], transport[8], optimizer[16], recompute[16], offload[16], save[512],
         accel[64];
-    long tp, sp, hpz, mics, ranks, stage, overlap, bucket, accumulation, threads, resume,
-        persistence, steps, zenflow, early;
+    long tp, sp, hpz, qwz, qgz, loco, mics, ranks, stage, overlap, bucket, accumulation, threads,
+        resume, persistence, steps, zenflow, early;
 } row;
 
 static int read_row(int argc, char **argv, row *r)
@@ -51,6 +53,9 @@ static int read_row(int argc, char **argv, row *r)
         {"sp", NULL, 0, &r->sp},
         {"mics", NULL, 0, &r->mics},
         {"hpz", NULL, 0, &r->hpz},
+        {"qwz", NULL, 0, &r->qwz}, /* collectives of quantized blocks: parameters, gradients */
+        {"qgz", NULL, 0, &r->qgz},
+        {"loco", NULL, 0, &r->loco}, /* updates after which errors begin anew; 0: none */
         {"stage", NULL, 0, &r->stage},
         {"overlap", NULL, 0, &r->overlap},
         {"bucket", NULL, 0, &r->bucket},
@@ -207,6 +212,11 @@ static dsi_engine_spec make_spec(const row *r)
                         .stage = (uint32_t)r->stage,
                         .mics = group_of(r, r->mics),
                         .hpz = r->mics == 0 && !offloads_params(r) ? group_of(r, r->hpz) : 0,
+                        .quantized = {.weights = r->qwz != 0,
+                                      .gradients = r->qgz != 0,
+                                      .errors = r->loco != 0,
+                                      .beta = LOCO_BETA,
+                                      .seeded = dtype == DS_DTYPE_F16},
                         .own_states = zero_one,
                         .reduce_each = !onebit, /* deterministic */
                         .comm_dtype = dtype,
@@ -216,6 +226,8 @@ static dsi_engine_spec make_spec(const row *r)
                         .model_persistence = INT64_MAX,
                         .max_live = r->bucket,
                         .max_reuse_distance = r->bucket};
+    spec.train.loco =
+        (dsi_loco_spec){.on = r->loco != 0, .beta = LOCO_BETA, .reset_every = r->loco};
     spec.recompute = make_recompute(r);
     spec.offload = make_offload(r);
     spec.overlap = r->overlap != 0;
