@@ -251,6 +251,41 @@ ds_status dsi_box_reduce_scatter(dsi_localizing *l, const dsi_moves *moves, cons
     return dsi_localize_apply(l, &dsi_op_reduce_scatter, attrs, *value, value);
 }
 
+/* Equal flat slices whose order is another than that of the sum's ranks (hpZ: flat over dps and
+ * then dpr). */
+bool dsi_box_is_turned_sum(const dsi_moves *moves, const dsi_move *move)
+{
+    const dsi_placement *to = &move->to;
+    const int64_t n = dsi_axes_size(&moves->mesh, &move->axes);
+    bool same = true; /* but for the sum */
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        same = same && (move->from.on[a].kind == DSI_PARTIAL ||
+                        dsi_place_on_equal(move->from.on[a], to->on[a]));
+    }
+    return same && move->from.flat.n == 0 && to->cut == DSI_CUT_ELEMENT &&
+           to->flat.n < DS_MAX_DIMS && dsi_axes_mask(&to->flat) == dsi_axes_mask(&move->axes) &&
+           ds_shape_count(box_of(&moves->mesh, &move->from, moves->meta.shape)) % n == 0;
+}
+
+ds_status dsi_box_turned_sum(dsi_localizing *l, const dsi_moves *moves, const dsi_move *move,
+                             const dsi_comm_attrs *attrs, ds_value *value)
+{
+    const dsi_axes *flat = &move->to.flat;
+    dsi_permute_attrs order = {.n_dims = flat->n + 1};
+    ds_shape slices = {.n_dims = flat->n + 1};
+    slices.dims[flat->n] = ds_shape_count(ds_graph_meta(l->r.to, *value).shape) / attrs->n_ranks;
+    order.order[flat->n] = flat->n;
+    for (uint32_t i = 0; i < flat->n; ++i) {
+        slices.dims[i] = moves->mesh.size[flat->axis[i]];
+        for (uint32_t k = 0; k < move->axes.n; ++k) {
+            order.order[k] = move->axes.axis[k] == flat->axis[i] ? (int64_t)i : order.order[k];
+        }
+    }
+    DS_TRY(dsi_localize_reshape(l, slices, value));
+    DS_TRY(dsi_localize_apply(l, &dsi_op_permute, &order, *value, value));
+    return dsi_localize_apply(l, &dsi_op_reduce_scatter, attrs, *value, value);
+}
+
 /* ---- other dims ------------------------------------------------------------------------------ */
 
 /* The cuts that go, those that come, and what is between them. */

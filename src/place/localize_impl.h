@@ -104,6 +104,9 @@ ds_status dsi_box_gather(dsi_localizing *l, const dsi_moves *moves, const dsi_pl
 bool dsi_box_is_reduce_scatter(const dsi_moves *moves, const dsi_move *move);
 ds_status dsi_box_reduce_scatter(dsi_localizing *l, const dsi_moves *moves, const dsi_move *move,
                                  const dsi_comm_attrs *attrs, ds_value *value);
+bool dsi_box_is_turned_sum(const dsi_moves *moves, const dsi_move *move);
+ds_status dsi_box_turned_sum(dsi_localizing *l, const dsi_moves *moves, const dsi_move *move,
+                             const dsi_comm_attrs *attrs, ds_value *value);
 bool dsi_box_is_all_to_all(const dsi_moves *moves, const dsi_move *move);
 ds_status dsi_box_all_to_all(dsi_localizing *l, const dsi_moves *moves, const dsi_move *move,
                              ds_value *value);

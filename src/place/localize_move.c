@@ -128,7 +128,8 @@ static bool is_lowered(const dsi_moves *moves, uint32_t i)
     case DSI_MOVE_ALL_GATHER:
         return dsi_box_is_gather(moves, &m->from, &m->to);
     case DSI_MOVE_REDUCE_SCATTER:
-        return (is_flat_reduction(m) && !packed) || dsi_box_is_reduce_scatter(moves, m);
+        return (is_flat_reduction(m) && !packed) || dsi_box_is_reduce_scatter(moves, m) ||
+               dsi_box_is_turned_sum(moves, m);
     case DSI_MOVE_ALL_TO_ALL:
         return dsi_box_is_all_to_all(moves, m);
     default:
@@ -187,6 +188,8 @@ static ds_status run_move(dsi_localizing *l, const dsi_moves *moves, uint32_t i,
         DS_TRY(number_bucket(l, &dsi_op_reduce_scatter, bucket, &attrs));
         return is_flat_reduction(m)
                    ? dsi_localize_apply(l, &dsi_op_reduce_scatter, &attrs, *value, value)
+               : dsi_box_is_turned_sum(moves, m)
+                   ? dsi_box_turned_sum(l, moves, m, &attrs, value)
                    : dsi_box_reduce_scatter(l, moves, m, &attrs, value);
     default: /* PACK, UNPACK */
         return DS_OK;
@@ -212,7 +215,11 @@ static ds_status run_moves(dsi_localizing *l, ds_value v, const dsi_moves *moves
 static bool adds_in_steps(const dsi_localizing *l, const dsi_redistribution *r, uint32_t terms)
 {
     const dsi_axes *flat = &r->to.flat;
-    uint32_t inner = 0; /* those that are cut first */
+    uint32_t inner = 0;                 /* those that are cut first */
+    if (dsi_axes_mask(flat) == terms && /* one sum makes the slices of all ranks */
+        ds_shape_count(r->meta.shape) % dsi_axes_size(&l->placed->mesh, flat) == 0) {
+        return false;
+    }
     for (uint32_t i = 0; i < flat->n && (i == 0 || flat->axis[i] > flat->axis[i - 1]); ++i) {
         inner |= terms & 1u << flat->axis[i];
     }

@@ -70,6 +70,15 @@ mics, hpz, plain = map(float, sys.argv[1:])
 assert plain > 0 and abs(mics / plain - (1 / 2) / (3 / 4)) < 1e-6 and hpz == mics, (mics, hpz, plain)
 EOF
 
+# hpZ's gradients are reduced to slices of all ranks: as many bytes as plain ZeRO's.
+reduced() { # CONFIG
+    "$build/ds_plan" --model_config model.json --seq_length 32 --deepspeed_config "$1" --world_size 4 --json - |
+        python3 -c 'import json, sys
+print(sum(c["sent"] for c in json.load(sys.stdin)["communication"] if c["phase"] == "backward" and c["collective"] in ("reduce_scatter", "all_reduce")))'
+}
+plain=$(reduced plain0.json)
+[ "$plain" -gt 0 ] && [ "$(reduced hpz0.json)" = "$plain" ] || { echo "hpZ sends $(reduced hpz0.json) bytes of gradients, plain ZeRO $plain"; exit 1; }
+
 config bad.json '"stage": 2, "mics_shard_size": 2'
 if train 2 bad.json bad --steps 1 > /dev/null; then
     echo "MiCS in stage 2 was taken"
