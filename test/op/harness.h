@@ -72,6 +72,10 @@ ds_dtype op_case_dtype(const op_case *c,
 
 /* Modes. 0 when all is well; failures are printed, and counted. */
 int op_compare_case(ds_ctx *one_thread, ds_ctx *three_threads, const op_case *c);
+/* The same of the kernels at(sig, 0), at(sig, 1), … up to NULL. *n_inout: counts them. */
+typedef const ds_kernel *(*op_kernel_at)(const ds_kernel_sig *sig, uint32_t index);
+int op_compare_kernels(ds_ctx *one_thread, ds_ctx *three_threads, const op_case *c, op_kernel_at at,
+                       uint32_t *n_inout);
 int op_grad_case(ds_ctx *ctx, const op_case *c);
 
 #endif

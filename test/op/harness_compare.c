@@ -149,7 +149,8 @@ static int check_kernel(ds_ctx *one, ds_ctx *three, op_operands *o, const ds_ker
     return failures;
 }
 
-static int compare_in_dtype(ds_ctx *one, ds_ctx *three, const op_case *c, ds_dtype act)
+static int compare_in_dtype(ds_ctx *one, ds_ctx *three, const op_case *c, ds_dtype act,
+                            op_kernel_at at, uint32_t *n_inout)
 {
     op_operands o;
     if (op_operands_create(one, c, act, &o) < 0) {
@@ -167,25 +168,37 @@ static int compare_in_dtype(ds_ctx *one, ds_ctx *three, const op_case *c, ds_dty
     void *want[DS_MAX_OUT];
     copy_outputs(&o, want);
     int failures = 0;
-    const ds_isa isa = dsi_cpu_isa();
     for (uint32_t i = 0;; ++i) {
         o.sig.n_threads = 1;
-        const ds_kernel *kernel = dsi_cpu_kernel_at(&o.sig, isa, i);
+        const ds_kernel *kernel = at(&o.sig, i);
         if (kernel == NULL) {
             break;
         }
         failures += check_kernel(one, three, &o, kernel, want);
+        ++*n_inout;
     }
     free_outputs(want, o.sig.n_out);
     op_operands_destroy(&o);
     return failures;
 }
 
-int op_compare_case(ds_ctx *one_thread, ds_ctx *three_threads, const op_case *c)
+int op_compare_kernels(ds_ctx *one_thread, ds_ctx *three_threads, const op_case *c, op_kernel_at at,
+                       uint32_t *n_inout)
 {
     int failures = 0;
     for (uint32_t i = 0; op_case_dtype(c, i) != DS_DTYPE_NONE; ++i) {
-        failures += compare_in_dtype(one_thread, three_threads, c, op_case_dtype(c, i));
+        failures +=
+            compare_in_dtype(one_thread, three_threads, c, op_case_dtype(c, i), at, n_inout);
     }
     return failures;
+}
+
+static const ds_kernel *of_this_machine(const ds_kernel_sig *sig, uint32_t index)
+{
+    return dsi_cpu_kernel_at(sig, dsi_cpu_isa(), index);
+}
+
+int op_compare_case(ds_ctx *one_thread, ds_ctx *three_threads, const op_case *c)
+{
+    return op_compare_kernels(one_thread, three_threads, c, of_this_machine, &(uint32_t){0});
 }

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How the glue (cuda_*.c) starts a kernel of kernels/: the same on a device and on the host layer.
+ */
+#ifndef DSC_LAUNCH_H
+#define DSC_LAUNCH_H
+
+#include "accel/cuda/kernel_list.h"
+#include "op/ops.h"
+#include <deepspeed/accel.h>
+
+enum { DSC_BLOCK = 256, DSC_MOST_BLOCKS = 4096 };
+
+typedef struct dsc_shape {
+    uint32_t grid[3], block[3];
+} dsc_shape;
+
+/* Queues kernel fn on what runs the call. args: its struct, copied. */
+ds_status dsc_launch(const ds_kernel_call *call, dsc_fn fn, const dsc_shape *shape,
+                     const void *args, size_t args_bytes);
+
+/* A grid of one dimension: a thread an item, in strides when there are many; or a block an item,
+ * of warps enough for `width` threads, at most DSC_BLOCK. */
+dsc_shape dsc_over_items(int64_t n);
+dsc_shape dsc_block_an_item(int64_t n, int64_t width);
+
+/* The kernel that DSC_KERNEL_ACT made for a dtype; first: the one of f32. */
+dsc_fn dsc_of_dtype(dsc_fn first, ds_dtype dtype);
+/* Whether it made one. */
+bool dsc_is_act(ds_dtype dtype);
+
+static inline const void *dsc_in(const ds_kernel_call *call, uint32_t i)
+{
+    return i < call->sig->n_in ? call->in[i].data : NULL;
+}
+
+static inline void *dsc_out(const ds_kernel_call *call, uint32_t i)
+{
+    return i < call->sig->n_out ? call->out[i].data : NULL;
+}
+
+/* A row of a list of the glue's. */
+#define DSC_ROW(op_name, supports_fn, run_fn)                                                      \
+    static const ds_kernel op_name##_kernel = {.version = DS_OP_VERSION,                           \
+                                               .name = "cuda",                                     \
+                                               .op = #op_name,                                     \
+                                               .supports = (supports_fn),                          \
+                                               .run = (run_fn)}
+
+/* The kernel for a step, or NULL; of several, number `index`. */
+const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
+
+extern const ds_kernel *const dsc_norm_kernels[],
+    *const dsc_elementwise_kernels[], *const dsc_activation_kernels[],
+                                          *const dsc_linear_kernels[],
+                                              *const dsc_optimizer_kernels[],
+                                                  *const dsc_rows_kernels[],
+                                                      *const dsc_attention_kernels[];
+
+#endif

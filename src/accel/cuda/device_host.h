@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_device.h for the processor. */
+#ifndef DSC_DEVICE_HOST_H
+#define DSC_DEVICE_HOST_H
+
+#include "accel/cuda/host/host_layer.h"
+#include "base/half.h"
+
+#define DSC_ALIGN(bytes) _Alignas(bytes)
+#define DSC_INLINE       static inline __attribute__((always_inline, unused))
+
+/* `name` as the launch knows it: a function of its struct. */
+#define DSC_KERNEL(name, args_type, call)                                                          \
+    void dsc_kernel_##name(const void *memory);                                                    \
+    void dsc_kernel_##name(const void *memory)                                                     \
+    {                                                                                              \
+        const args_type own = *(const args_type *)memory;                                          \
+        const args_type *a = &own;                                                                 \
+        call;                                                                                      \
+    }
+
+DSC_INLINE float dsc_from_bf16(uint16_t bits)
+{
+    return dsi_bf16_to_f32(bits);
+}
+
+DSC_INLINE float dsc_from_f16(uint16_t bits)
+{
+    return dsi_f16_to_f32(bits);
+}
+
+DSC_INLINE uint16_t dsc_to_bf16(float value)
+{
+    return dsi_f32_to_bf16(value);
+}
+
+DSC_INLINE uint16_t dsc_to_f16(float value)
+{
+    return dsi_f32_to_f16(value);
+}
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every kernel of kernels/, by the name under which a device has it. X(name); of those that
+ * DSC_KERNEL_ACT makes, XA(name). */
+#ifndef DSC_KERNEL_LIST_H
+#define DSC_KERNEL_LIST_H
+
+#define DSC_KERNEL_LIST(X, XA)                                                                     \
+    XA(layer_norm)                                                                                 \
+    XA(layer_norm_dx)                                                                              \
+    XA(layer_norm_dw)                                                                              \
+    XA(rms_norm)                                                                                   \
+    XA(rms_norm_dx)                                                                                \
+    XA(rms_norm_dw)                                                                                \
+    XA(binary)                                                                                     \
+    XA(unary)                                                                                      \
+    XA(activation)                                                                                 \
+    XA(activation_backward)                                                                        \
+    XA(glu)                                                                                        \
+    XA(glu_backward)                                                                               \
+    XA(linear)                                                                                     \
+    X(linear_mma_bf16)                                                                             \
+    X(linear_mma_f16)                                                                              \
+    XA(softmax)                                                                                    \
+    XA(softmax_backward)                                                                           \
+    XA(rope)                                                                                       \
+    X(cell)                                                                                        \
+    XA(attention)                                                                                  \
+    XA(attention_dq)                                                                               \
+    XA(attention_dkv)                                                                              \
+    X(adam)                                                                                        \
+    X(sgd)                                                                                         \
+    X(lion)                                                                                        \
+    X(adagrad)
+
+typedef enum dsc_fn {
+#define DSC_ONE(name)   DSC_FN_##name,
+#define DSC_THREE(name) DSC_FN_##name##_f32, DSC_FN_##name##_bf16, DSC_FN_##name##_f16,
+    DSC_KERNEL_LIST(DSC_ONE, DSC_THREE)
+#undef DSC_ONE
+#undef DSC_THREE
+        DSC_FN_COUNT
+} dsc_fn;
+
+#endif

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention of any head up to 256 wide, any mask, any dtype, in fp32: the plain way, which faster
+ * ones are compared with. Never Tq×Tk in memory (Dao et al., "FlashAttention", arXiv 2205.14135).
+ *
+ * A warp has a query (in the backward pass of k and v: a key); 32 keys (queries) at a time, a lane
+ * one of them, whose scores it computes; then a lane has channels lane, lane + 32, … of the sum.
+ */
+#include "accel/cuda/cuda_device.h"
+#include "accel/cuda/kernels/attention.h"
+#include "accel/cuda/kernels/device_random.h"
+
+enum { CHANNELS = DSC_MOST_HEAD_DIM / 32 };
+
+/* Keys [first,last) that query i of sample b sees. */
+typedef struct span {
+    int64_t first, last;
+} span;
+
+DSC_INLINE span visible(const dsc_attention_args *a, int64_t b, int64_t i)
+{
+    const int64_t row0 = a->rows != NULL ? a->rows[0] : 0;
+    const int64_t position = row0 + i + (a->offset != NULL ? a->offset[b] : 0);
+    span s = {0, a->n_keys};
+    if (a->causal != 0 && position + 1 < s.last) {
+        s.last = position + 1;
+    }
+    if (a->window > 0 && position - a->window + 1 > s.first) {
+        s.first = position - a->window + 1;
+    }
+    if (a->first != NULL) {
+        const int64_t lowest = a->first[b * a->n_queries + i];
+        s.first = lowest > s.first ? lowest : s.first;
+    }
+    if (s.last < s.first) {
+        s.last = s.first;
+    }
+    return s;
+}
+
+/* What probability (b,h,i,j) is multiplied with: 0 or 1/(1-p). */
+DSC_INLINE float dropout_factor(const dsc_attention_args *a, int64_t b, int64_t h, int64_t i,
+                                int64_t j)
+{
+    if (a->dropout <= 0.0f) {
+        return 1.0f;
+    }
+    const int64_t head0 = a->heads != NULL ? a->heads[0] : 0;
+    const int64_t row0 = a->rows != NULL ? a->rows[0] : 0;
+    const int64_t all_heads = a->heads != NULL ? a->all_heads : a->n_heads;
+    const int64_t all_rows = a->rows != NULL ? a->n_keys : a->n_queries;
+    const int64_t head = (a->rng[2] + b) * all_heads + head0 + h;
+    const uint64_t element = (uint64_t)((head * all_rows + row0 + i) * a->n_keys + j);
+    const float unit =
+        dsc_random_unit((uint64_t)a->rng[0], (uint32_t)a->site, (uint32_t)a->rng[1], element);
+    return unit >= a->dropout ? 1.0f / (1.0f - a->dropout) : 0.0f;
+}
+
+DSC_INLINE int64_t query_at(const dsc_attention_args *a, int64_t b, int64_t i, int64_t h)
+{
+    return (b * a->n_queries + i) * a->q_stride + h * a->head_dim;
+}
+
+DSC_INLINE int64_t key_at(const dsc_attention_args *a, int64_t b, int64_t j, int64_t kv)
+{
+    return (b * a->n_keys + j) * a->kv_stride + kv * a->head_dim;
+}
+
+DSC_INLINE int64_t y_at(const dsc_attention_args *a, int64_t b, int64_t i, int64_t h)
+{
+    return ((b * a->n_queries + i) * a->n_heads + h) * a->head_dim;
+}
+
+DSC_INLINE float dot(int act, const float *row, const void *t, int64_t at, int64_t n)
+{
+    float sum = 0.0f;
+    for (int64_t c = 0; c < n; ++c) {
+        sum = fmaf(row[c], dsc_get(t, act, at + c), sum);
+    }
+    return sum;
+}
+
+/* n numbers of a tensor into a warp's row of shared memory. */
+DSC_INLINE void load_row(float *row, const void *t, int act, int64_t at, int64_t n)
+{
+    for (int64_t c = threadIdx.x % 32; c < n; c += 32) {
+        row[c] = dsc_get(t, act, at + c);
+    }
+}
+
+/* sums[m] of this lane's channels += each lane's weight times row at + lane·step of t. */
+DSC_INLINE void add_rows(int act, float weight, const void *t, int64_t at, int64_t step, int64_t n,
+                         int64_t head_dim, float sums[CHANNELS])
+{
+    const uint32_t lane = threadIdx.x % 32;
+    for (int l = 0; l < 32; ++l) {
+        const float w = dsc_shfl_f32(0xffffffffu, weight, l);
+        if (l < n) {
+            for (int m = 0; m < CHANNELS; ++m) {
+                const int64_t c = lane + 32 * m;
+                if (c < head_dim) {
+                    sums[m] = fmaf(w, dsc_get(t, act, at + l * step + c), sums[m]);
+                }
+            }
+        }
+    }
+}
+
+DSC_INLINE void store_row(void *t, int act, int64_t at, int64_t head_dim,
+                          const float sums[CHANNELS], float factor)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    for (int m = 0; m < CHANNELS; ++m) {
+        const int64_t c = lane + 32 * m;
+        if (c < head_dim) {
+            dsc_set(t, act, at + c, sums[m] * factor);
+        }
+    }
+}
+
+/* ---- forward ------------------------------------------------------------------------------ */
+
+DSC_INLINE void attend(const dsc_attention_args *a, int act, int64_t item, float *q)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const int64_t h = item % a->n_heads;
+    const int64_t i = item / a->n_heads % a->n_queries;
+    const int64_t b = item / a->n_heads / a->n_queries;
+    const int64_t kv = h / (a->n_heads / a->n_kv_heads);
+    const span s = visible(a, b, i);
+    float sums[CHANNELS] = {0.0f};
+    float top = -INFINITY;
+    float sum = 0.0f;
+    load_row(q, a->q, act, query_at(a, b, i, h), a->head_dim);
+    __syncwarp();
+    for (int64_t j0 = s.first; j0 < s.last; j0 += 32) {
+        const int64_t n = s.last - j0 < 32 ? s.last - j0 : 32;
+        const int64_t j = j0 + lane;
+        float score = -INFINITY;
+        if (lane < n) {
+            score = dot(act, q, a->k, key_at(a, b, j, kv), a->head_dim) * a->scale;
+        }
+        const float block_top = dsc_warp_max(score);
+        const float next = block_top > top ? block_top : top;
+        const float shrink = expf(top - next);
+        const float p = lane < n ? expf(score - next) : 0.0f;
+        sum = sum * shrink + dsc_warp_sum(p);
+        top = next;
+        for (int m = 0; m < CHANNELS; ++m) {
+            sums[m] *= shrink;
+        }
+        const float used = lane < n ? p * dropout_factor(a, b, h, i, j) : 0.0f;
+        add_rows(act, used, a->v, key_at(a, b, j0, kv), a->kv_stride, n, a->head_dim, sums);
+    }
+    store_row(a->y, act, y_at(a, b, i, h), a->head_dim, sums, sum > 0.0f ? 1.0f / sum : 0.0f);
+    if (lane == 0) {
+        a->lse[(b * a->n_heads + h) * a->n_queries + i] = sum > 0.0f ? top + logf(sum) : -INFINITY;
+    }
+    __syncwarp();
+}
+
+DSC_INLINE void attention_body(const dsc_attention_args *a, int act)
+{
+    __shared__ float q[DSC_ATTENTION_WARPS][DSC_MOST_HEAD_DIM];
+    const uint32_t warp = threadIdx.x / 32;
+    const int64_t n = a->n_batch * a->n_queries * a->n_heads;
+    const int64_t step = (int64_t)gridDim.x * DSC_ATTENTION_WARPS;
+    for (int64_t i = (int64_t)blockIdx.x * DSC_ATTENTION_WARPS + warp; i < n; i += step) {
+        attend(a, act, i, q[warp]);
+    }
+}
+
+DSC_KERNEL_ACT(attention, dsc_attention_args)
+
+/* ---- backward ----------------------------------------------------------------------------- */
+
+/* Of a pair (query, key): the probability as it was used, and the gradient of the score, times the
+ * scale. */
+typedef struct pair {
+    float used, dscore;
+} pair;
+
+DSC_INLINE pair pair_of(const dsc_attention_args *a, int64_t b, int64_t h, int64_t i, int64_t j,
+                        float score, float dp, float delta)
+{
+    const float lse = a->lse[(b * a->n_heads + h) * a->n_queries + i];
+    const float p = expf(score * a->scale - lse);
+    const float keep = dropout_factor(a, b, h, i, j);
+    const pair both = {p * keep, p * (dp * keep - delta) * a->scale};
+    return both;
+}
+
+DSC_INLINE void dq_of(const dsc_attention_args *a, int act, int64_t item, float *q, float *dy)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const int64_t h = item % a->n_heads;
+    const int64_t i = item / a->n_heads % a->n_queries;
+    const int64_t b = item / a->n_heads / a->n_queries;
+    const int64_t kv = h / (a->n_heads / a->n_kv_heads);
+    const span s = visible(a, b, i);
+    float sums[CHANNELS] = {0.0f};
+    load_row(q, a->q, act, query_at(a, b, i, h), a->head_dim);
+    load_row(dy, a->dy, act, y_at(a, b, i, h), a->head_dim);
+    __syncwarp();
+    const float delta = dot(act, dy, a->y, y_at(a, b, i, h), a->head_dim);
+    for (int64_t j0 = s.first; j0 < s.last; j0 += 32) {
+        const int64_t n = s.last - j0 < 32 ? s.last - j0 : 32;
+        const int64_t at = key_at(a, b, j0 + lane, kv);
+        pair both = {0.0f, 0.0f};
+        if (lane < n) {
+            both = pair_of(a, b, h, i, j0 + lane, dot(act, q, a->k, at, a->head_dim),
+                           dot(act, dy, a->v, at, a->head_dim), delta);
+        }
+        add_rows(act, both.dscore, a->k, key_at(a, b, j0, kv), a->kv_stride, n, a->head_dim, sums);
+    }
+    store_row(a->dq, act, query_at(a, b, i, h), a->head_dim, sums, 1.0f);
+    __syncwarp();
+}
+
+DSC_INLINE void attention_dq_body(const dsc_attention_args *a, int act)
+{
+    __shared__ float q[DSC_ATTENTION_WARPS][DSC_MOST_HEAD_DIM];
+    __shared__ float dy[DSC_ATTENTION_WARPS][DSC_MOST_HEAD_DIM];
+    const uint32_t warp = threadIdx.x / 32;
+    const int64_t n = a->n_batch * a->n_queries * a->n_heads;
+    const int64_t step = (int64_t)gridDim.x * DSC_ATTENTION_WARPS;
+    for (int64_t i = (int64_t)blockIdx.x * DSC_ATTENTION_WARPS + warp; i < n; i += step) {
+        dq_of(a, act, i, q[warp], dy[warp]);
+    }
+}
+
+/* Σ over c of dy·y of a query: what its dscores are less. */
+DSC_INLINE float delta_of(const dsc_attention_args *a, int act, int64_t at)
+{
+    float sum = 0.0f;
+    for (int64_t c = 0; c < a->head_dim; ++c) {
+        sum = fmaf(dsc_get(a->dy, act, at + c), dsc_get(a->y, act, at + c), sum);
+    }
+    return sum;
+}
+
+/* All heads of a group and all queries, in order. */
+DSC_INLINE void dkv_of(const dsc_attention_args *a, int act, int64_t item, float *k, float *v)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const int64_t kv = item % a->n_kv_heads;
+    const int64_t j = item / a->n_kv_heads % a->n_keys;
+    const int64_t b = item / a->n_kv_heads / a->n_keys;
+    const int64_t group = a->n_heads / a->n_kv_heads;
+    float dk[CHANNELS] = {0.0f};
+    float dv[CHANNELS] = {0.0f};
+    load_row(k, a->k, act, key_at(a, b, j, kv), a->head_dim);
+    load_row(v, a->v, act, key_at(a, b, j, kv), a->head_dim);
+    __syncwarp();
+    for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
+        for (int64_t i0 = 0; i0 < a->n_queries; i0 += 32) {
+            const int64_t i = i0 + lane;
+            const int64_t n = a->n_queries - i0 < 32 ? a->n_queries - i0 : 32;
+            pair both = {0.0f, 0.0f};
+            if (lane < n) {
+                const span s = visible(a, b, i);
+                if (j >= s.first && j < s.last) {
+                    const int64_t at = y_at(a, b, i, h);
+                    both =
+                        pair_of(a, b, h, i, j, dot(act, k, a->q, query_at(a, b, i, h), a->head_dim),
+                                dot(act, v, a->dy, at, a->head_dim), delta_of(a, act, at));
+                }
+            }
+            add_rows(act, both.used, a->dy, y_at(a, b, i0, h), a->n_heads * a->head_dim, n,
+                     a->head_dim, dv);
+            add_rows(act, both.dscore, a->q, query_at(a, b, i0, h), a->q_stride, n, a->head_dim,
+                     dk);
+        }
+    }
+    store_row(a->dk, act, key_at(a, b, j, kv), a->head_dim, dk, 1.0f);
+    store_row(a->dv, act, key_at(a, b, j, kv), a->head_dim, dv, 1.0f);
+    __syncwarp();
+}
+
+DSC_INLINE void attention_dkv_body(const dsc_attention_args *a, int act)
+{
+    __shared__ float k[DSC_ATTENTION_WARPS][DSC_MOST_HEAD_DIM];
+    __shared__ float v[DSC_ATTENTION_WARPS][DSC_MOST_HEAD_DIM];
+    const uint32_t warp = threadIdx.x / 32;
+    const int64_t n = a->n_batch * a->n_keys * a->n_kv_heads;
+    const int64_t step = (int64_t)gridDim.x * DSC_ATTENTION_WARPS;
+    for (int64_t i = (int64_t)blockIdx.x * DSC_ATTENTION_WARPS + warp; i < n; i += step) {
+        dkv_of(a, act, i, k[warp], v[warp]);
+    }
+}
+
+DSC_KERNEL_ACT(attention_dq, dsc_attention_args)
+DSC_KERNEL_ACT(attention_dkv, dsc_attention_args)

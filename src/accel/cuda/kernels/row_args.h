@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Arguments of softmax.cu, rope.cu and cell.cu. Operands as in op/ops.h. */
+#ifndef DSC_ROWS_H
+#define DSC_ROWS_H
+
+#include <stdint.h>
+
+typedef struct dsc_softmax_args {
+    const void *x; /* of softmax_backward: dy, and y */
+    const void *saved;
+    void *y;
+    int64_t rows, columns;
+} dsc_softmax_args;
+
+typedef struct dsc_rope_args {
+    const void *x;
+    const float *table;
+    void *y;
+    int64_t tokens, n_heads, head_dim, rotary;
+    int32_t inverse, pairs;
+} dsc_rope_args;
+
+typedef struct dsc_cell_args {
+    const void *a, *b; /* b NULL: a converted; else their sum, in a's dtype */
+    void *y;
+    int64_t n;
+    int32_t a_dtype, b_dtype, y_dtype;
+} dsc_cell_args;
+
+#endif

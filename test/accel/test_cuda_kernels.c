@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernels of src/accel/cuda, on the host layer, against the reference kernels over the
+ * harness's cases, with a block's threads in several orders; with DS_CUDA_ALL=1 over the large ones
+ * too. labels: threads */
+#include "accel/cuda/host/launch_host.h"
+#include "common/check.h"
+#include "op/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A fiber a thread: these take minutes under a sanitizer. */
+static bool is_large(const op_case *c)
+{
+    return strstr(c->label, "long") != NULL || strstr(c->label, "beyond") != NULL;
+}
+
+static void kernels_agree_with_the_reference(void **state)
+{
+    (void)state;
+    ds_ctx *one = check_ctx(1);
+    ds_ctx *three = check_ctx(3);
+    const bool all = getenv("DS_CUDA_ALL") != NULL;
+    int failures = 0;
+    uint32_t n = 0;
+    for (const op_case *c = op_cases; c->op != NULL; ++c) {
+        dsc_host_set_order((uint32_t)(c - op_cases) % 4);
+        if (all || !is_large(c)) {
+            failures += op_compare_kernels(one, three, c, dsc_kernel_at, &n);
+        }
+    }
+    dsc_host_set_order(0);
+    ds_ctx_destroy(&one);
+    ds_ctx_destroy(&three);
+    print_message("%u runs of cases\n", n);
+    assert_int_equal(failures, 0);
+    assert_true(n > 200);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernels_agree_with_the_reference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The kernels of src/accel/cuda on the host layer over all cases of the harness, the large ones too.
+set -euo pipefail
+DS_CUDA_ALL=1 "$1/test_cuda_kernels"
