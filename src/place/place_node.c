@@ -31,6 +31,7 @@ typedef struct price {
     bool allowed;
     uint32_t blocked; /* first input that may not change so; when not allowed */
     uint32_t n_blocked;
+    bool uneven; /* parts would have different shapes */
     double bytes;
     uint32_t n_moved;
 } price;
@@ -79,16 +80,65 @@ static double price_of_move(const dsi_placing *w, uint32_t i, dsi_axis axis, dsi
     return gathers ? whole : -1.0;
 }
 
+/* Whether what is left of an input's sum, once the last of its axes is decided, would be another
+ * sum: along some of them it is made, along others it stays. */
+static bool breaks_sum(const dsi_placing *w, uint32_t i, dsi_axis axis, dsi_place_on to)
+{
+    const dsi_placement *at = &w->node->in[i].at;
+    const uint32_t before = dsi_placement_partial_axes(at);
+    uint32_t made = before & ~dsi_placement_partial_axes(&w->p->need[i].at);
+    if (before >> axis != 1u || at->on[axis].dim != DSI_TERMS_SUM) {
+        return false;
+    }
+    made |= to.kind != DSI_PARTIAL ? 1u << axis : 0;
+    return !dsi_sum_splits(w->node->mesh, w->node->in_meta[i].dtype, before, made);
+}
+
+/* Whether a dim that a strategy cuts would be cut into parts of different lengths. */
+static bool is_uneven(const dsi_placing *w, dsi_axis axis, dsi_place_on on,
+                      const dsi_placement *others, ds_meta meta)
+{
+    int64_t ranks = w->node->mesh->size[axis];
+    for (uint32_t a = 0; a < (uint32_t)axis; ++a) {
+        const bool same = others->on[a].kind == DSI_SHARD && others->on[a].dim == on.dim;
+        ranks *= same ? w->node->mesh->size[a] : 1;
+    }
+    return on.kind == DSI_SHARD && on.blocks == 0 && meta.shape.dims[on.dim] % ranks != 0;
+}
+
+/* Whether a strategy cuts blocks of a dim that another axis cuts as well, which none may: that
+ * axis, undecided yet, would have to gather it. */
+static bool blocks_twice(const dsi_placing *w, uint32_t i, dsi_axis axis, const dsi_strategy *s)
+{
+    bool in_blocks = false;
+    for (uint32_t k = 0; k < w->node->n_in + w->node->n_out; ++k) {
+        const dsi_place_on on = k < w->node->n_in ? s->in[k] : s->out[k - w->node->n_in];
+        in_blocks = in_blocks || (on.kind == DSI_SHARD && on.blocks > 0);
+    }
+    bool twice = false;
+    for (uint32_t a = (uint32_t)axis + 1; a < DSI_AXIS_COUNT; ++a) {
+        const dsi_place_on other = w->node->in[i].at.on[a];
+        twice = twice || (in_blocks && s->in[i].kind == DSI_SHARD && other.kind == DSI_SHARD &&
+                          other.dim == s->in[i].dim);
+    }
+    return twice;
+}
+
 static price price_of(const dsi_placing *w, dsi_axis axis, const dsi_strategy *s)
 {
     price p = {.allowed = true};
     for (uint32_t i = 0; i < w->node->n_in; ++i) {
         const bool from_flat = (w->was_flat[i] >> axis & 1u) != 0;
         const dsi_place_on from = w->node->in[i].at.on[axis];
-        if (!dsi_placing_has(w, i) || (dsi_place_on_equal(from, s->in[i]) && !from_flat)) {
+        if (!dsi_placing_has(w, i)) {
             continue;
         }
-        const double bytes = dsi_placing_is_fixed(w, i) || lacks_rows(w, from, s->in[i])
+        const bool breaks = breaks_sum(w, i, axis, s->in[i]) || blocks_twice(w, i, axis, s);
+        p.uneven = p.uneven || is_uneven(w, axis, s->in[i], &w->p->need[i].at, w->node->in_meta[i]);
+        if (dsi_place_on_equal(from, s->in[i]) && !from_flat && !breaks) {
+            continue;
+        }
+        const double bytes = dsi_placing_is_fixed(w, i) || breaks || lacks_rows(w, from, s->in[i])
                                  ? -1.0
                                  : price_of_move(w, i, axis, s->in[i]);
         if (bytes < 0.0) {
@@ -182,6 +232,14 @@ static bool has_own(const dsi_placing *w, dsi_axis axis)
     return own;
 }
 
+/* Even parts first: one graph is for all ranks. */
+static bool is_better(const price *a, const price *b)
+{
+    return a->uneven != b->uneven ? b->uneven
+           : a->bytes != b->bytes ? a->bytes < b->bytes
+                                  : a->n_moved < b->n_moved;
+}
+
 static ds_status place_axis(dsi_placing *w, dsi_axis axis)
 {
     if (has_own(w, axis)) {
@@ -207,8 +265,7 @@ static ds_status place_axis(dsi_placing *w, dsi_axis axis)
         if (!p.allowed) {
             nearest = p.n_blocked < fewest.n_blocked ? &list[k] : nearest;
             fewest = p.n_blocked < fewest.n_blocked ? p : fewest;
-        } else if (best == NULL || p.bytes < least.bytes ||
-                   (p.bytes == least.bytes && p.n_moved < least.n_moved)) {
+        } else if (best == NULL || is_better(&p, &least)) {
             best = &list[k];
             least = p;
         }
