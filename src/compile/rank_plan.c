@@ -77,7 +77,7 @@ static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
     DS_TRY(dsi_forward_graph(m->request->model, &how, train->loss, train->loss_user, m->plan.cells,
                              graph_out));
     ds_status status = dsi_compress_graph(train->compression, graph_out, NULL);
-    status = status >= 0 ? dsi_adapter_graph(train->adapter, mode, graph_out) : status;
+    status = status >= 0 ? dsi_adapter_graph(train->adapter, &how, graph_out) : status;
     if (status < 0) {
         ds_graph_destroy(graph_out);
     }
@@ -386,6 +386,25 @@ static ds_status lower_to_fit(maker *m, const ds_graph *graph)
     return DS_OK;
 }
 
+/* Whether a parameter is sharded that is no table of the vocabulary, which any number of ranks
+ * shares.
+ */
+static bool shares_layers(const ds_graph *g, const dsi_place_on *tensor)
+{
+    bool any = false;
+    for (ds_node n = 0; n < g->n_nodes && !any; ++n) {
+        const dsi_node_info *node = &g->nodes[n];
+        const uint32_t flags = node->op->place != NULL ? node->op->place->flags : 0;
+        for (uint32_t i = 0; i < node->n_in && (flags & DSI_PLACE_PART) == 0; ++i) {
+            const ds_value v = dsi_node_in(g, node)[i];
+            const ds_cell cell = v != DS_NONE ? g->values[v].cell : DS_NONE;
+            any = any || (cell != DS_NONE && node->phase == DS_PHASE_FORWARD &&
+                          tensor[cell].kind == DSI_SHARD);
+        }
+    }
+    return any;
+}
+
 /* Which layers tp shards: found in the training graph, in force in evaluation too. */
 static ds_status shard_layers(maker *m, const ds_graph *graph)
 {
@@ -398,7 +417,15 @@ static ds_status shard_layers(maker *m, const ds_graph *graph)
     }
     ds_graph *parts = NULL;
     DS_TRY(dsi_vocab_parts(graph, m->spec.zero.mesh.size[DSI_AXIS_TP], NULL, &parts));
-    const ds_status status = dsi_tensor_rules(parts, &m->spec.zero.mesh, m->tensor);
+    ds_status status = dsi_tensor_rules(parts, &m->spec.zero.mesh, m->tensor);
+    if (status >= 0 && !shares_layers(parts, m->tensor)) {
+        status =
+            ds_fail(m->plan.ctx, DS_ERR_CONFIG,
+                    "tensor_parallel.autotp_size %u: no layer of the model can be shared by so "
+                    "many ranks (heads and widths have to be multiples of it); choose "
+                    "another, or 1",
+                    m->spec.zero.mesh.size[DSI_AXIS_TP]);
+    }
     ds_graph_destroy(&parts);
     return status;
 }

@@ -37,11 +37,13 @@ static int64_t rows_of(const parter *p, const dsi_node_info *node)
     const int64_t n = table->meta.shape.dims[dim];
     const bool is_param = table->producer == DS_NONE && table->cell != DS_NONE &&
                           ds_cells_get(p->r.from->cells, table->cell)->kind == DS_CELL_PARAM;
-    if (!is_param || n % p->ranks != 0 || n > INT32_MAX) {
+    const bool even = n % p->ranks == 0;
+    if (!is_param || n > INT32_MAX || (!even && (dim != 0 || !dsi_all_have_some(n, p->ranks)))) {
         return 0;
     }
     const dsi_place_on *on = p->tensor != NULL ? &p->tensor[table->cell] : NULL;
-    return on == NULL || (on->kind == DSI_SHARD && on->dim == dim && on->blocks == 0) ? n : 0;
+    const uint8_t blocks = even ? 0 : DSI_PADDED;
+    return on == NULL || (on->kind == DSI_SHARD && on->dim == dim && on->blocks == blocks) ? n : 0;
 }
 
 static ds_status make_part(parter *p, ds_node n, const ds_value *in, ds_value *out)

@@ -22,6 +22,7 @@ typedef struct cuts {
     uint32_t dim[DSI_AXIS_COUNT];    /* per axis of the tuple */
     uint32_t blocks[DSI_AXIS_COUNT]; /* of it, that are cut each; 0: the dim as one */
     uint32_t n_split;                /* axes that cut blocks: a dim more for each */
+    bool padded;                     /* an axis makes slices with padding */
 } cuts;
 
 /* The cuts that `with` has more than `without`. False: they differ otherwise too, or a cut is not
@@ -39,8 +40,9 @@ static bool find_cuts(const dsi_placement *without, const dsi_placement *with, c
             return false;
         }
         c->dim[c->axes.n] = on.dim;
-        c->blocks[c->axes.n] = on.blocks;
-        c->n_split += on.blocks > 0 ? 1 : 0;
+        c->padded = c->padded || on.blocks == DSI_PADDED;
+        c->blocks[c->axes.n] = on.blocks == DSI_PADDED ? 0 : on.blocks;
+        c->n_split += c->blocks[c->axes.n] > 0 ? 1 : 0;
         dsi_axes_add(&c->axes, (dsi_axis)a);
     }
     return true;
@@ -60,10 +62,13 @@ static bool is_flat_alike(const dsi_placement *a, const dsi_placement *b)
     return a->cut == b->cut && a->owner == b->owner && dsi_axes_equal(&a->flat, &b->flat);
 }
 
-/* Whether a shape with a dim more for each axis is one. */
+/* Whether a shape with a dim more for each axis is one, and slices with padding are those that a
+ * collective makes, by elements. */
 static bool has_room(const dsi_moves *moves, const cuts *c)
 {
-    return moves->meta.shape.n_dims + c->axes.n + c->n_split <= DS_MAX_DIMS;
+    const ds_shape shape = moves->meta.shape;
+    return shape.n_dims + c->axes.n + c->n_split <= DS_MAX_DIMS &&
+           (!c->padded || (c->axes.n == 1 && ds_shape_count(shape) == shape.dims[0]));
 }
 
 /* ---- axes to the front and back -------------------------------------------------------------- */

@@ -88,7 +88,14 @@ bool dsi_part_next_run(const dsi_part *part, ds_shape shape, dsi_run *run)
 
 ds_shape dsi_part_shape(const dsi_part *part)
 {
-    return part->flat ? ds_shape_1d(part->slots) : ds_shape_of(part->n_dims, part->lengths);
+    ds_shape shape = ds_shape_of(part->n_dims, part->lengths);
+    if (part->flat) {
+        return ds_shape_1d(part->slots);
+    }
+    if (part->padding > 0) {
+        shape.dims[0] += part->padding;
+    }
+    return shape;
 }
 
 /* Row-major index of a logical element in the part's box. */

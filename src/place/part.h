@@ -8,7 +8,8 @@
  *
  * Invariants: the box lies inside of the tensor; [begin, begin + count) lies inside of the box's
  * row-major elements; without `flat` the range is the whole box. Local memory holds the elements in
- * row-major order, then slots - count elements of padding, zero.
+ * row-major order, then slots - count elements of padding, zero: of a flat part, or of a box whose
+ * first dim is padded to the length that all ranks have.
  */
 #ifndef DSI_PLACE_PART_H
 #define DSI_PLACE_PART_H
@@ -24,6 +25,7 @@ typedef struct dsi_part {
     uint32_t blocks;              /* of block_dim; 0: no dim is in blocks, else 2 and more */
     uint32_t block_dim;           /* its length is that of all blocks, its offset the first one's */
     int64_t block_stride;         /* indices from one block to the next */
+    int64_t padding;              /* indices of dim 0 of the box's memory that are behind the box */
     int64_t begin, count;         /* elements of the box, in row-major order */
     int64_t slots;                /* elements of local memory, padding included */
 } dsi_part;
@@ -73,7 +75,7 @@ typedef struct dsi_run {
  * run. */
 bool dsi_part_next_run(const dsi_part *part, ds_shape shape, dsi_run *run);
 
-/* Shape of the local memory: the box's, or (slots) when flat. */
+/* Shape of the local memory: the box's with its padding, or (slots) when flat. */
 ds_shape dsi_part_shape(const dsi_part *part);
 
 #endif

@@ -116,15 +116,17 @@ static ds_status check_flat(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_placeme
 
 static bool is_known(dsi_place_on on)
 {
+    const bool padded = on.blocks == DSI_PADDED && on.dim == 0;
     if (on.blocks != 0 &&
-        (on.kind != DSI_SHARD || on.blocks < 2 || on.blocks > DSI_PART_MOST_BLOCKS)) {
+        (on.kind != DSI_SHARD || on.blocks < 2 || (on.blocks > DSI_PART_MOST_BLOCKS && !padded))) {
         return false;
     }
     return on.kind == DSI_PARTIAL ? on.dim <= DSI_TERMS_SIDE
                                   : on.kind == DSI_SHARD || (on.kind <= DSI_OWN && on.dim == 0);
 }
 
-/* A dim in blocks is cut evenly, by one axis alone, and no other dim is in blocks. */
+/* A dim in blocks is cut evenly, by one axis alone, and no other dim is in blocks; one with padding
+ * likewise, but that it leaves no rank without indices. */
 static ds_status check_blocks(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_placement *p,
                               ds_shape shape, const char *name)
 {
@@ -143,7 +145,11 @@ static ds_status check_blocks(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_place
                 return bad(ctx, p, name, "another axis cuts the dim that is cut in blocks");
             }
         }
-        if (shape.dims[on.dim] % ((int64_t)on.blocks * mesh->size[a]) != 0) {
+        if (on.blocks == DSI_PADDED) {
+            if (!dsi_all_have_some(shape.dims[on.dim], mesh->size[a])) {
+                return bad(ctx, p, name, "a rank would have nothing but padding");
+            }
+        } else if (shape.dims[on.dim] % ((int64_t)on.blocks * mesh->size[a]) != 0) {
             return bad(ctx, p, name, "the ranks do not divide the blocks of the dim");
         }
     }
@@ -199,10 +205,20 @@ bool dsi_placement_equal(const dsi_placement *a, const dsi_placement *b)
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
+static int64_t slice_of(int64_t n, uint32_t size)
+{
+    return n / size + (n % size != 0 ? 1 : 0);
+}
+
+bool dsi_all_have_some(int64_t n, uint32_t ranks)
+{
+    return n > 0 && slice_of(n, ranks) * (ranks - 1) < n;
+}
+
 /* Slice `index` of [0, n) over `size` ranks. */
 static void cut(int64_t n, uint32_t size, uint32_t index, int64_t *begin_out, int64_t *count_out)
 {
-    const int64_t slice = n / size + (n % size != 0 ? 1 : 0);
+    const int64_t slice = slice_of(n, size);
     const int64_t begin = slice * index < n ? slice * index : n;
     *begin_out = begin;
     *count_out = n - begin < slice ? n - begin : slice;
@@ -211,15 +227,18 @@ static void cut(int64_t n, uint32_t size, uint32_t index, int64_t *begin_out, in
 static void cut_flat(const dsi_mesh *mesh, const dsi_placement *p, uint32_t rank, dsi_part *part)
 {
     const dsi_rank_group group = dsi_mesh_group(mesh, &p->flat, rank);
-    const int64_t n = part->count;
+    const int64_t real = part->count;
+    const int64_t n = part->slots; /* with the box's padding, which no slice has */
     part->flat = true;
     if (p->cut == DSI_CUT_TENSOR) {
-        part->count = group.index == p->owner ? n : 0;
-        part->slots = part->count;
+        part->count = group.index == p->owner ? real : 0;
+        part->slots = group.index == p->owner ? n : 0;
         return;
     }
     cut(n, group.size, group.index, &part->begin, &part->count);
-    part->slots = n / group.size + (n % group.size != 0 ? 1 : 0);
+    part->slots = slice_of(n, group.size);
+    part->begin = part->begin < real ? part->begin : real;
+    part->count = part->count < real - part->begin ? part->count : real - part->begin;
 }
 
 dsi_part dsi_placement_part(const dsi_mesh *mesh, const dsi_placement *p, ds_shape shape,
@@ -230,11 +249,14 @@ dsi_part dsi_placement_part(const dsi_mesh *mesh, const dsi_placement *p, ds_sha
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
         if (p->on[a].kind == DSI_SHARD) {
             const uint32_t d = p->on[a].dim;
-            const int64_t blocks = p->on[a].blocks > 0 && mesh->size[a] > 1 ? p->on[a].blocks : 1;
+            const bool padded = p->on[a].blocks == DSI_PADDED;
+            const bool whole = p->on[a].blocks == 0 || padded || mesh->size[a] == 1;
+            const int64_t blocks = whole ? 1 : p->on[a].blocks;
             const int64_t block = part.lengths[d] / blocks;
             int64_t begin;
             cut(block, mesh->size[a], coords.at[a], &begin, &part.lengths[d]);
             part.offset[d] += begin;
+            part.padding += padded ? slice_of(block, mesh->size[a]) - part.lengths[d] : 0;
             if (blocks > 1 && block > 0) {
                 part.lengths[d] *= blocks;
                 part.blocks = (uint32_t)blocks;
@@ -244,7 +266,7 @@ dsi_part dsi_placement_part(const dsi_mesh *mesh, const dsi_placement *p, ds_sha
         }
     }
     part.count = ds_shape_count(ds_shape_of(part.n_dims, part.lengths));
-    part.slots = part.count;
+    part.slots = ds_shape_count(dsi_part_shape(&part));
     if (p->flat.n > 0) {
         cut_flat(mesh, p, rank, &part);
     }
@@ -256,7 +278,6 @@ int64_t dsi_placement_slots(const dsi_mesh *mesh, const dsi_placement *p, ds_sha
     dsi_placement box = *p;
     box.flat.n = 0;
     const int64_t n = dsi_placement_part(mesh, &box, shape, 0).count; /* the first has most */
-    const uint32_t size = dsi_axes_size(mesh, &p->flat);
     const bool sliced = p->flat.n > 0 && p->cut != DSI_CUT_TENSOR;
-    return sliced ? n / size + (n % size != 0 ? 1 : 0) : n;
+    return sliced ? slice_of(n, dsi_axes_size(mesh, &p->flat)) : n;
 }

@@ -11,8 +11,10 @@
  * [r·S, min((r+1)·S, n)), which may be short or empty. Axes that cut the same dim cut one after the
  * other, the mesh's outermost first. A dim of so many equal blocks may be cut inside of each (the
  * heads of packed q, k, v): a rank has as much of every block, evenly, and no other axis cuts the
- * dim. Flat cuts what the Shards leave (the local box), over its whole tuple at once; its local
- * memory is S elements, zeros behind the last.
+ * dim. The first dim may be cut into slices that are padded: every rank has S indices, of which
+ * those behind the last one are zeros, and at least one of its own (rows of a vocabulary). Flat
+ * cuts what the Shards leave (the local box, with its padding), over its whole tuple at once; its
+ * local memory is S elements, zeros behind the last.
  *
  * Sums: the value of a Partial placement is the sum over all ranks of the group along its Partial
  * axes together, in fp32, in the canonical order (aligned binary tree over the group's index, axes
@@ -39,11 +41,13 @@ typedef enum dsi_terms {
     DSI_TERMS_SIDE     /* the terms side by side in rank order: readers reduce them */
 } dsi_terms;
 
+enum { DSI_PADDED = 255 }; /* as blocks: the dim is cut as one, into equal slices with padding */
+
 typedef struct dsi_place_on {
-    uint8_t kind; /* dsi_place_kind */
-    uint8_t dim;  /* of DSI_SHARD; of DSI_PARTIAL its dsi_terms; else 0 */
-    uint8_t
-        blocks; /* of DSI_SHARD: blocks of the dim that are cut each; 0: the dim is cut as one */
+    uint8_t kind;   /* dsi_place_kind */
+    uint8_t dim;    /* of DSI_SHARD; of DSI_PARTIAL its dsi_terms; else 0 */
+    uint8_t blocks; /* of DSI_SHARD: blocks of the dim that are cut each, or DSI_PADDED; 0: the dim
+                       is cut as one */
 } dsi_place_on;
 
 static inline bool dsi_place_on_equal(dsi_place_on a, dsi_place_on b)
@@ -87,6 +91,9 @@ dsi_placement dsi_placement_simplify(const dsi_mesh *mesh, const dsi_placement *
 /* Written alike. Of simplified placements: placed alike. */
 bool dsi_placement_equal(const dsi_placement *a, const dsi_placement *b);
 
+/* Whether slices of ceil(n/ranks) leave each rank one index at least. */
+bool dsi_all_have_some(int64_t n, uint32_t ranks);
+
 /* What a rank holds. Pre: dsi_placement_check passed. */
 dsi_part dsi_placement_part(const dsi_mesh *mesh, const dsi_placement *p, ds_shape shape,
                             uint32_t rank);
@@ -100,7 +107,7 @@ uint32_t dsi_placement_shard_axes(const dsi_placement *p); /* Shard of any dim *
 uint32_t dsi_placement_dim_axes(const dsi_placement *p, uint32_t dim);
 
 /* "R", "dps:S(0) tp:P", "dps:own", "tp:S(1) flat(dps,ep)", "flat(dps;tensor@3)"; "tp:S(1;3)": dim
- * 1 in each of its 3 blocks; Pmax, Pexact and
+ * 1 in each of its 3 blocks; "tp:S(0;padded)": equal slices with padding; Pmax, Pexact and
  * Pside are the other reductions. Axes that are replicated are left out. */
 void dsi_placement_text(const dsi_placement *p, dsi_buf *buf);
 /* The same into a text of fixed size, for messages. */

@@ -16,7 +16,9 @@ void dsi_placement_text(const dsi_placement *p, dsi_buf *buf)
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
         if (p->on[a].kind == DSI_SHARD) {
             dsi_buf_printf(buf, "%s%s:S(%u", blank, dsi_axis_name((dsi_axis)a), p->on[a].dim);
-            if (p->on[a].blocks > 0) {
+            if (p->on[a].blocks == DSI_PADDED) {
+                dsi_buf_puts(buf, ";padded");
+            } else if (p->on[a].blocks > 0) {
                 dsi_buf_printf(buf, ";%u", p->on[a].blocks);
             }
             dsi_buf_putc(buf, ')');
@@ -117,8 +119,12 @@ static const char *read_on(const char *at, dsi_placement *p)
         uint32_t dim = 0;
         uint32_t blocks = 0;
         at = read_number(shard, DS_MAX_DIMS - 1, &dim);
+        const char *padded = expect(at, ";padded");
         const char *more = expect(at, ";");
-        if (more != NULL) {
+        if (padded != NULL) {
+            at = padded;
+            blocks = DSI_PADDED;
+        } else if (more != NULL) {
             at = read_number(more, DSI_PART_MOST_BLOCKS, &blocks);
             at = blocks < 2 ? NULL : at;
         }
@@ -155,8 +161,7 @@ ds_status dsi_placement_parse(ds_ctx *ctx, const char *text, dsi_placement *p_ou
     if (next == NULL || *text == '\0') {
         return ds_fail(ctx, DS_ERR_FORMAT,
                        "placement: \"%.100s\", expected R or a list of axis:S(dim), "
-                       "axis:S(dim;blocks), axis:P, "
-                       ""
+                       "axis:S(dim;blocks), axis:S(0;padded), axis:P, "
                        "axis:own, flat(axes), flat(axes;tensor@owner); wrong at \"%.20s\"",
                        text, at);
     }

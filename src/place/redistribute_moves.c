@@ -140,7 +140,8 @@ static chunks look(const dsi_moves *m, const dsi_placement *cut, const dsi_place
             continue; /* seen with the first */
         }
         const dsi_part all = part_of(m, whole, rank);
-        const int64_t slice = slice_of(all.count, size);
+        /* a box is cut with its padding */
+        const int64_t slice = slice_of(all.flat ? all.count : all.slots, size);
         int64_t sum = 0;
         for (uint32_t i = 0; i < size; ++i) {
             const dsi_part part = part_of(m, cut, peer_of(m, axes, rank, i));

@@ -58,8 +58,9 @@ static int64_t whole(const view *v)
     if (m->chunk > 0) {
         return m->chunk * (int64_t)v->size;
     }
-    return m->kind == DSI_MOVE_ALL_GATHER || m->kind == DSI_MOVE_BROADCAST ? v->to.count
-                                                                           : v->from.count;
+    const dsi_part *all =
+        m->kind == DSI_MOVE_ALL_GATHER || m->kind == DSI_MOVE_BROADCAST ? &v->to : &v->from;
+    return all->flat ? all->count : all->slots; /* a box goes with its padding */
 }
 
 /* Elements that a rank's memory holds after move i; padding beyond what it means is zero. */

@@ -43,7 +43,8 @@ typedef struct dsi_strategy {
 } dsi_strategy;
 
 /* All strategies of the case on an axis, replicate first; returns how many. blocks: each letter
- * that may be cut may be so in that many blocks as well, for operands that are; 0: no. Where an
+ * that may be cut may be so in that many blocks as well (DSI_PADDED: in slices with padding), for
+ * operands that are; 0: no. Where an
  * operator has blocks side by side itself, they are what its strategies cut. */
 uint32_t dsi_rule_strategies(const ds_place_case *c, const dsi_mesh *mesh, dsi_axis axis,
                              const dsi_place_policy *policy, uint32_t blocks,

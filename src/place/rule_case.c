@@ -299,8 +299,8 @@ static void pass_group(const ds_place_case *c, uint32_t group, dsi_strategy *s)
 static bool may_be_in_blocks(const ds_place_case *c, const dsi_strategy *s, uint32_t size,
                              uint32_t blocks)
 {
-    bool may = blocks > 1 && !c->is_in_blocks && s->letter != c->block_letter &&
-               s->letter != c->unit_letter &&
+    bool may = blocks > 1 && blocks != DSI_PADDED && !c->is_in_blocks &&
+               s->letter != c->block_letter && s->letter != c->unit_letter &&
                (c->flags & (DS_PLACE_SAMPLES | DSI_PLACE_COLUMNS | DSI_PLACE_PART)) == 0 &&
                c->times[(int)s->letter] <= 1;
     for (uint32_t i = 0; i < c->n_in + c->n_out && may; ++i) {
@@ -309,6 +309,28 @@ static bool may_be_in_blocks(const ds_place_case *c, const dsi_strategy *s, uint
         may = on.kind != DSI_SHARD || meta->shape.dims[on.dim] % ((int64_t)size * blocks) == 0;
     }
     return may;
+}
+
+/* Whether what a strategy cuts unevenly may be in equal slices with zeros behind the last: where
+ * zeros stay zeros and add nothing, or the operator knows its rows. */
+static bool may_be_padded(const ds_place_case *c, const dsi_strategy *s, uint32_t size,
+                          uint32_t blocks)
+{
+    const bool by_elements = (c->flags & (DS_PLACE_ELEMENTS | DS_PLACE_ADDS_ALL)) != 0;
+    bool may = ((by_elements && blocks == DSI_PADDED) ||
+                ((c->flags & DSI_PLACE_PART) != 0 && s->letter == 'v')) &&
+               s->letter != c->block_letter && s->letter != c->unit_letter &&
+               c->times[(int)s->letter] <= 1;
+    bool uneven = false;
+    for (uint32_t i = 0; i < c->n_in + c->n_out && may; ++i) {
+        const dsi_place_on on = i < c->n_in ? s->in[i] : s->out[i - c->n_in];
+        const ds_meta *meta = i < c->n_in ? &c->in_meta[i] : &c->out_meta[i - c->n_in];
+        if (on.kind == DSI_SHARD) {
+            may = on.dim == 0 && on.blocks == 0;
+            uneven = uneven || meta->shape.dims[on.dim] % size != 0;
+        }
+    }
+    return may && uneven;
 }
 
 static void cut_in_blocks(const ds_place_case *c, uint32_t blocks, dsi_strategy *s)
@@ -336,6 +358,10 @@ uint32_t dsi_rule_strategies(const ds_place_case *c, const dsi_mesh *mesh, dsi_a
                 may_be_in_blocks(c, &list_out[n - 1], mesh->size[axis], blocks)) {
                 list_out[n] = list_out[n - 1];
                 cut_in_blocks(c, blocks, &list_out[n++]);
+            } else if (n < DSI_RULE_STRATEGIES &&
+                       may_be_padded(c, &list_out[n - 1], mesh->size[axis], blocks)) {
+                list_out[n] = list_out[n - 1];
+                cut_in_blocks(c, DSI_PADDED, &list_out[n++]);
             }
         }
     }

@@ -88,7 +88,7 @@ static ds_meta meta_of(const finder *f, ds_value v)
 
 static bool divides(const finder *f, ds_value v, const dsi_place_on *on)
 {
-    return on->kind != DSI_SHARD ||
+    return on->kind != DSI_SHARD || on->blocks == DSI_PADDED ||
            meta_of(f, v).shape.dims[on->dim] %
                    ((int64_t)f->mesh->size[DSI_AXIS_TP] * (on->blocks > 0 ? on->blocks : 1)) ==
                0;
@@ -285,7 +285,8 @@ static uint8_t blocks_wished(const finder *f, const dsi_node_info *node, uint32_
     uint8_t blocks = 0;
     for (uint32_t k = 0; k < n; ++k) {
         const dsi_place_on *on = &list[k].in[i];
-        blocks = blocks == 0 && on->kind == DSI_SHARD && on->dim == have->dim && have->blocks == 0
+        blocks = blocks == 0 && on->kind == DSI_SHARD && on->dim == have->dim &&
+                         have->blocks == 0 && on->blocks != DSI_PADDED
                      ? on->blocks
                      : blocks;
     }

@@ -113,8 +113,10 @@ void dsi_zero_rules(const dsi_zero_spec *spec, const ds_cells *cells, dsi_spread
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(cells, c);
         const dsi_place_on on = on_tensor(spec, cells, c);
-        const int64_t shards = on.kind == DSI_SHARD ? spec->mesh.size[DSI_AXIS_TP] : 1;
-        spreads[c] = place_on_data(spec, cell, ds_shape_count(cell->meta.shape) / shards, &kept);
+        dsi_placement shard = {0};
+        shard.on[DSI_AXIS_TP] = on;
+        const int64_t count = dsi_placement_slots(&spec->mesh, &shard, cell->meta.shape);
+        spreads[c] = place_on_data(spec, cell, count, &kept);
         if (on.kind == DSI_SHARD) {
             spreads[c].at.on[DSI_AXIS_TP] = on;
         }

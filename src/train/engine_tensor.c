@@ -48,13 +48,6 @@ ds_status dsi_engine_say_tensor(const ds_engine *engine)
             sharded += is_sharded ? count : 0;
         }
     }
-    if (n_sharded == 0) {
-        return ds_fail(engine->ctx, DS_ERR_CONFIG,
-                       "tensor_parallel.autotp_size %" PRIu32
-                       ": no layer of the model can be shared by so many ranks (heads and widths "
-                       "have to be multiples of it); choose another, or 1",
-                       tp);
-    }
     dsi_buf names = dsi_buf_make(4 * NAMES_BYTES);
     name_whole(engine, &names);
     ds_log(engine->ctx, DS_LOG_JOB,

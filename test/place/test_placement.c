@@ -105,6 +105,10 @@ static void test_parts(void **state)
         {"mesh(tp=2)", "tp:S(0;3)", {1, {12}}, "0,1,4,5,8,9|2,3,6,7,10,11"},
         {"mesh(tp=2)", "tp:S(1;2)", {2, {2, 4}}, "0,2,4,6|1,3,5,7"},
         {"mesh(dps=2,tp=2)", "tp:S(1;2) flat(dps)", {2, {2, 4}}, "0,2|1,3|4,6|5,7"},
+        {"mesh(tp=2)", "tp:S(0;padded)", {2, {3, 2}}, "0,1,2,3|4,5,.,."},
+        {"mesh(tp=2)", "tp:S(0;padded)", {1, {4}}, "0,1|2,3"},
+        {"mesh(dps=2,tp=2)", "tp:S(0;padded) flat(dps)", {1, {5}}, "0,1|3,4|2,.|.,."},
+        {"mesh(sp=2,tp=2)", "sp:S(1) tp:S(0;padded)", {2, {3, 2}}, "0,2|4,.|1,3|5,."},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         dsi_mesh mesh;
@@ -140,6 +144,8 @@ static void test_refused(void **state)
         {"dps:P flat(dps)", "w: placement dps:P flat(dps): an axis is flat and cut"},
         {"dps:S(0) flat(tp,dps)", "an axis is flat and cut"},
         {"flat(tp;tensor@2)", "not a rank of the flat group"},
+        {"tp:S(1;padded)", "an axis has no kind that is known"},
+        {"dps:S(0) tp:S(0;padded)", "another axis cuts the dim"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         dsi_placement p;
@@ -189,6 +195,9 @@ static dsi_placement random_placement(const dsi_mesh *mesh, ds_shape shape)
         case 0:
             p = dsi_shard(p, axes[i], draw(shape.n_dims));
             p.on[axes[i]].blocks = draw(2) == 0 ? 0 : (uint8_t)(2 + draw(2));
+            if (p.on[axes[i]].dim == 0 && draw(2) == 0) {
+                p.on[axes[i]].blocks = DSI_PADDED;
+            }
             break;
         case 1:
             dsi_axes_add(&flat, axes[i]);

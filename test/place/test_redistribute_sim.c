@@ -428,6 +428,9 @@ static dsi_placement random_placement(const dsi_mesh *mesh, ds_shape shape)
             case 1:
                 p = dsi_shard(p, (dsi_axis)a, draw(shape.n_dims));
                 p.on[a].blocks = draw(2) == 0 ? 0 : (uint8_t)(2 + draw(2));
+                if (p.on[a].dim == 0 && draw(2) == 0) {
+                    p.on[a].blocks = DSI_PADDED;
+                }
                 break;
             case 2:
                 dsi_axes_add(&flat, (dsi_axis)a);

@@ -184,8 +184,11 @@ static void check_part(const trial *t, uint32_t o, uint32_t rank, const ds_tenso
     assert_true(ds_shape_count(got->meta.shape) == n);
     const ds_tensor cut = {calloc((size_t)n + 1, element), {want.meta.dtype, got->meta.shape}};
     dsi_part_copy(&all, want.data, &part, cut.data, element);
-    if (t->times[o] == 1.0 && memcmp(cut.data, got->data, (size_t)n * element) != 0) {
+    if (t->times[o] == 1.0 && memcmp(cut.data, got->data, (size_t)part.count * element) != 0) {
         fail_msg("%s: output %u of rank %u has other bits than the whole run", t->label, o, rank);
+    }
+    for (int64_t e = part.count; e < n; ++e) { /* padding: a zero, of either sign */
+        assert_true(op_element(got, e) == 0.0);
     }
     for (int64_t e = 0; t->times[o] != 1.0 && e < n; ++e) {
         const double w = op_element(&cut, e);
@@ -380,7 +383,9 @@ static void each_strategy(trial *t, const dsi_axis *axes, uint32_t n_axes)
     }
     const dsi_place_policy policy = all_agreed();
     dsi_strategy list[DSI_RULE_STRATEGIES];
-    for (uint32_t blocks = 0; blocks <= 3; ++blocks) {
+    static const uint32_t forms[] = {0, 1, 2, 3, DSI_PADDED};
+    for (uint32_t k = 0; k < sizeof forms / sizeof forms[0]; ++k) {
+        const uint32_t blocks = forms[k];
         const uint32_t n = dsi_rule_strategies(&t->rule, &t->mesh, axes[0], &policy, blocks, list);
         for (uint32_t i = 0; i < n; ++i) {
             if (blocks == 0 || is_in_blocks(&list[i], blocks)) {

@@ -295,6 +295,12 @@ static int64_t first_row(const ds_tensor *rows)
     return ((const int32_t *)rows->data)[0];
 }
 
+/* Rows of a part that are of the vocabulary: behind them it is padded. */
+static int64_t real_rows(int64_t n_part, int64_t first, int64_t n_all)
+{
+    return n_all - first < n_part ? n_all - first : n_part;
+}
+
 static size_t linear_cross_entropy_part_work(const ds_kernel_sig *sig)
 {
     const int64_t c = ds_shape_last(sig->in[0].shape);
@@ -306,6 +312,8 @@ static void part_blocks(const ds_kernel_call *call, int64_t begin, int64_t end, 
     const ref_matrix w = weight(call, 1);
     const int32_t *targets = call->in[2].data;
     const int64_t first = first_row(&call->in[3]);
+    const dsi_ce_part_attrs *a = call->sig->attrs;
+    const int64_t v = real_rows(w.n_out, first, a->n_rows);
     const int64_t rows = ds_shape_rows(call->in[0].meta.shape);
     real *z = ref_slot(call, slot, row_reals(w.n_in, w.n_out));
     real *panel = z + ROW_BLOCK * w.n_out;
@@ -316,8 +324,8 @@ static void part_blocks(const ds_kernel_call *call, int64_t begin, int64_t end, 
         block_logits(&call->in[0], &w, row, n, z, panel, buffer);
         for (int64_t r = 0; r < n; ++r) {
             const int64_t target = targets[row + r] - first;
-            const bool here = target >= 0 && target < w.n_out;
-            ref_set(&call->out[0], row + r, log_sum_exp(z + r * w.n_out, w.n_out));
+            const bool here = target >= 0 && target < v;
+            ref_set(&call->out[0], row + r, log_sum_exp(z + r * w.n_out, v));
             ref_set(&call->out[0], rows + row + r, here ? z[r * w.n_out + target] : -R(0.0));
         }
     }
@@ -424,12 +432,12 @@ static ref_loss loss_of(const ds_kernel_call *call)
     return l;
 }
 
-/* Gradient of logit v of row n, rounded to x's dtype. */
+/* Gradient of logit v of row n, rounded to x's dtype; of padding 0. */
 static real rounded_dlogit(const ref_loss *l, int64_t n, int64_t v, real z)
 {
     const dsi_ce_attrs *a = l->call->sig->attrs;
     const int32_t target = ((const int32_t *)l->targets->data)[n];
-    if (target == a->ignore_index) {
+    if (target == a->ignore_index || v >= l->n_all - l->first) {
         return R(0.0);
     }
     const real scale = l->dlogp != NULL ? -ref_get(l->dlogp, n) : l->scale;

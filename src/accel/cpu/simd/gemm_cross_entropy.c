@@ -154,9 +154,9 @@ static ds_status run(const ds_kernel_call *call, const ds_tensor *part, ds_isa i
                     .top = (float *)(void *)rows,
                     .sum = (float *)(void *)(rows + line),
                     .hit = (float *)(void *)(rows + 2 * line)};
-    DS_TRY(ce_check_targets(call, &call->in[2],
-                            part != NULL ? ((const dsi_ce_part_attrs *)call->sig->attrs)->n_rows
-                                         : s.vocab));
+    const int64_t n_all =
+        part != NULL ? ((const dsi_ce_part_attrs *)call->sig->attrs)->n_rows : s.vocab;
+    DS_TRY(ce_check_targets(call, &call->in[2], n_all));
     for (int64_t row = 0; row < s.rows; ++row) {
         f.top[row] = -INFINITY;
         f.sum[row] = 0.0f;
@@ -164,14 +164,15 @@ static ds_status run(const ds_kernel_call *call, const ds_tensor *part, ds_isa i
     }
     for (f.column = 0; f.column < s.vocab; f.column += PANEL) {
         float *logits = keeps(call->sig) ? (float *)call->out[3].data + f.column : scratch;
-        f.n = ce_panel_width(&s, f.column);
+        const int64_t width = ce_panel_width(&s, f.column);
+        f.n = ce_real_width(width, f.column, f.first, n_all);
         f.logits = logits;
-        dsi_gemm_params p = ce_logits_params(call->sig, type, &s, f.n, f.stride, isa);
+        dsi_gemm_params p = ce_logits_params(call->sig, type, &s, width, f.stride, isa);
         p.a = call->in[0].data;
         p.b = ce_panel_of(call->in[1].data, type, &s, f.column);
         p.c = logits;
         dsi_gemm(dsi_ctx_pool(call->ctx), &p, work);
-        ds_parallel(call->ctx, take_rows, &f, ce_row_tasks(s.rows));
+        ds_parallel(call->ctx, take_rows, &f, f.n > 0 ? ce_row_tasks(s.rows) : 0);
     }
     if (part != NULL) {
         finish_part(call, &f);

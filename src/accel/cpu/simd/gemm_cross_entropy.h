@@ -20,6 +20,13 @@ DSI_INLINE int64_t ce_panel_width(const ce_sizes *s, int64_t column)
     return s->vocab - column < PANEL ? s->vocab - column : PANEL;
 }
 
+/* Columns of a panel that are of the vocabulary: behind the last row of all, a part is padded. */
+DSI_INLINE int64_t ce_real_width(int64_t n, int64_t column, int64_t first, int64_t n_all)
+{
+    const int64_t left = n_all - first - column;
+    return left < 0 ? 0 : left < n ? left : n;
+}
+
 /* Between rows of w. */
 DSI_INLINE int64_t ce_ldw(const ce_sizes *s)
 {

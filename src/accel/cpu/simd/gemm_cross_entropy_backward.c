@@ -59,9 +59,9 @@ typedef struct ce_backward {
     const float *lse;
     int64_t ignored;
     int64_t rows, column, n;
-    int64_t first;      /* number of the first column in the whole vocabulary */
-    float scale;        /* dloss / count */
-    const float *dlogp; /* per row, instead of `scale`; NULL: none */
+    int64_t first, n_all; /* number of the first column in the whole vocabulary, of so many */
+    float scale;          /* dloss / count */
+    const float *dlogp;   /* per row, instead of `scale`; NULL: none */
 } ce_backward;
 
 DSI_INLINE void turn_row(const ce_backward *b, ds_dtype type, int64_t row)
@@ -72,7 +72,8 @@ DSI_INLINE void turn_row(const ce_backward *b, ds_dtype type, int64_t row)
     const float factor = b->dlogp != NULL ? -b->dlogp[row] : b->scale;
     const vf scale = vf_set(counts ? factor : 0.0f);
     const vf lse = vf_set(b->lse[row]);
-    const size_t n = (size_t)b->n;
+    const int64_t real = ce_real_width(b->n, b->column, b->first, b->n_all);
+    const size_t n = (size_t)real;
     size_t i = 0;
     for (; i + VF_WIDTH <= n; i += VF_WIDTH) {
         vf_put(b->gradients, type, at + i, vf_mul(vf_exp(vf_sub(vf_load(z + i), lse)), scale));
@@ -81,8 +82,11 @@ DSI_INLINE void turn_row(const ce_backward *b, ds_dtype type, int64_t row)
         vf_put_n(b->gradients, type, at + i,
                  vf_mul(vf_exp(vf_sub(vf_load_n(z + i, n - i), lse)), scale), n - i);
     }
+    for (i = n; i < (size_t)b->n; ++i) { /* padding */
+        vf_put_n(b->gradients, type, at + i, vf_set(0.0f), 1);
+    }
     const int64_t target = (int64_t)b->targets[row] - b->first - b->column;
-    if (counts && target >= 0 && target < b->n) {
+    if (counts && target >= 0 && target < real) {
         const vf p = vf_exp(vf_sub(vf_load_n(z + target, 1), lse));
         vf_put_n(b->gradients, type, at + (size_t)target, vf_mul(vf_sub(p, vf_set(1.0f)), scale),
                  1);
@@ -280,11 +284,11 @@ static ds_status run(const ds_kernel_call *call, const ce_operands *o, ds_isa is
                      .ignored = a->ignore_index,
                      .rows = r.s.rows,
                      .first = o->part > 0 ? ((const int32_t *)call->in[o->part].data)[0] : 0,
+                     .n_all = o->part > 0 ? ((const dsi_ce_part_attrs *)call->sig->attrs)->n_rows
+                                          : r.s.vocab,
                      .scale = count > 0.0f ? *dloss / count : 0.0f,
                      .dlogp = o->count < 0 ? dloss : NULL};
-    DS_TRY(ce_check_targets(call, &call->in[o->targets],
-                            o->part > 0 ? ((const dsi_ce_part_attrs *)call->sig->attrs)->n_rows
-                                        : r.s.vocab));
+    DS_TRY(ce_check_targets(call, &call->in[o->targets], b.n_all));
     if (r.adds && call->in[o->dw_in].data != r.dw) {
         memcpy(r.dw, call->in[o->dw_in].data, ds_meta_bytes(call->out[o->dw].meta));
     }
