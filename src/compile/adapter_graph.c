@@ -28,7 +28,7 @@ typedef struct target {
 
 typedef struct rewriter {
     const ds_adapter *adapter;
-    ds_trace_mode mode;
+    const ds_trace *trace;
     dsi_rewrite r;
     ds_ctx *ctx;
     ds_cells *cells;
@@ -283,10 +283,12 @@ static ds_status drop_input(rewriter *w, ds_cell weight, ds_value *x)
                               .meta = {DS_DTYPE_I64, ds_shape_1d(4)},
                               .of = DS_NONE};
     const char *name = ds_cells_get(w->cells, weight)->name;
-    const dsi_dropout_attrs attrs = {
+    dsi_dropout_attrs attrs = {
         .p = w->adapter->dropout, /* sites of the model count from 1 */
         .site = (int64_t)((uint32_t)XXH3_64bits(name, strlen(name)) | 0x80000000u)};
-    ds_value in[2] = {*x, DS_NONE};
+    const ds_shape shape = ds_graph_meta(w->r.to, *x).shape;
+    const bool has_rows = w->trace->sequence_ranks > 1 && shape.n_dims > 1;
+    ds_value in[3] = {*x, DS_NONE, DS_NONE};
     ds_value out[DS_MAX_OUT];
     if (w->targets[weight].uses > 1) {
         return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
@@ -295,7 +297,12 @@ static ds_status drop_input(rewriter *w, ds_cell weight, ds_value *x)
                        name);
     }
     DS_TRY(read_cell(w, &rng, &in[1]));
-    DS_TRY(ds_graph_apply(w->r.to, &dsi_op_dropout, &attrs, in, 2, out));
+    if (has_rows) { /* a rank's part of a sequence knows its positions by their numbers */
+        const dsi_vocab_attrs numbers = {.n_rows = shape.dims[1]};
+        attrs.n_rows = numbers.n_rows;
+        DS_TRY(ds_graph_apply(w->r.to, &dsi_op_row_numbers, &numbers, NULL, 0, &in[2]));
+    }
+    DS_TRY(ds_graph_apply(w->r.to, &dsi_op_dropout, &attrs, in, has_rows ? 3 : 2, out));
     *x = out[0];
     return DS_OK;
 }
@@ -315,7 +322,7 @@ static ds_status adapt(rewriter *w, const dsi_node_info *node, ds_cell weight, d
                               : (ds_init){DS_INIT_UNIFORM, 1.0 / sqrt((double)n_in)};
     ds_value in[4] = {x, DS_NONE, DS_NONE, DS_NONE};
     ds_value out[DS_MAX_OUT];
-    if (w->mode == DS_TRACE_TRAIN && w->adapter->dropout > 0.0) {
+    if (w->trace->mode == DS_TRACE_TRAIN && w->adapter->dropout > 0.0) {
         DS_TRY(drop_input(w, weight, &in[0]));
     }
     DS_TRY(read_matrix(w, weight, "lora_A", layer.rank, n_in, first, &in[1]));
@@ -365,7 +372,7 @@ static ds_status walk(rewriter *w, const ds_graph *from)
     return check_used(w);
 }
 
-ds_status dsi_adapter_graph(const ds_adapter *adapter, ds_trace_mode mode, ds_graph **graph)
+ds_status dsi_adapter_graph(const ds_adapter *adapter, const ds_trace *trace, ds_graph **graph)
 {
     const ds_graph *from = *graph;
     ds_graph *made = NULL;
@@ -373,7 +380,7 @@ ds_status dsi_adapter_graph(const ds_adapter *adapter, ds_trace_mode mode, ds_gr
         return DS_OK;
     }
     rewriter w = {.adapter = adapter,
-                  .mode = mode,
+                  .trace = trace,
                   .ctx = from->ctx,
                   .cells = from->cells,
                   .n_cells = ds_cells_count(from->cells)};

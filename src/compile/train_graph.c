@@ -490,7 +490,7 @@ ds_status dsi_train_graph(const ds_model *model, const dsi_train_spec *spec, ds_
     memset(cells_out, 0xff, sizeof *cells_out); /* all DS_NONE */
     DS_TRY(dsi_forward_graph(model, &trace, spec->loss, spec->loss_user, cells, &b.graph));
     ds_status status = dsi_compress_graph(spec->compression, &b.graph, &b.masks);
-    status = status >= 0 ? dsi_adapter_graph(spec->adapter, trace.mode, &b.graph) : status;
+    status = status >= 0 ? dsi_adapter_graph(spec->adapter, &trace, &b.graph) : status;
     b.n_params = ds_cells_count(cells);
     b.reduced = calloc((size_t)b.n_params + 1, sizeof *b.reduced);
     if (b.reduced == NULL) {

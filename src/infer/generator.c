@@ -35,7 +35,7 @@ static ds_status build_piece(ds_generator *g, int64_t length, int64_t longest)
     ds_graph *graph = NULL;
     DS_TRY(dsi_forward_graph(g->model, &trace, NULL, NULL, g->cells, &graph));
     piece->length = length;
-    ds_status status = dsi_adapter_graph(g->adapter, trace.mode, &graph);
+    ds_status status = dsi_adapter_graph(g->adapter, &trace, &graph);
     status = status < 0 ? status : dsi_generator_lower(g, &graph);
     status = status < 0 ? status : dsi_plan_build(graph, &env, &piece->plan);
     g->n_pieces += 1;

@@ -214,21 +214,12 @@ static void unpack(ds_nn *nn, const dsi_attention_attrs *attrs, ds_value *q, ds_
 }
 
 /* Whether ranks that share sequences need q, k and v apart: packed ones are cut by heads where
- * there are as many of keys as of queries. */
-static bool unpacks(ds_nn *nn, const dsi_attention_attrs *a)
+ * there are as many of keys as of queries, by one axis alone. */
+static bool unpacks(const ds_nn *nn, const dsi_attention_attrs *a)
 {
     const int64_t ranks = nn->trace.sequence_ranks;
-    if (a->packed == 0 || ranks < 2) {
-        return false;
-    }
-    if (nn->trace.head_ranks > ranks) {
-        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
-                   "ds_nn_attention: packed q, k and v with sequence_parallel_size %lld and "
-                   "tensor_parallel.autotp_size %lld together are not built; set one of them to 1",
-                   (long long)ranks, (long long)(nn->trace.head_ranks / ranks));
-        return false;
-    }
-    return a->n_kv_heads != a->n_heads || a->n_heads % ranks != 0;
+    return a->packed != 0 && ranks > 1 &&
+           (nn->trace.head_ranks > ranks || a->n_kv_heads != a->n_heads || a->n_heads % ranks != 0);
 }
 
 static ds_value attention_with_cache(ds_nn *nn, ds_value q, ds_value k, ds_value v,
@@ -274,8 +265,7 @@ static ds_value repeat_heads(ds_nn *nn, ds_value x, int64_t n_heads, int64_t tim
 static bool repeats_heads(const ds_nn *nn, const dsi_attention_attrs *a)
 {
     const int64_t ranks = nn->trace.head_ranks;
-    return ranks > 1 && a->packed == 0 && a->n_kv_heads > 0 &&
-           (a->dropout <= 0.0 || nn->trace.sequence_ranks > 1) && ranks > a->n_kv_heads &&
+    return ranks > 1 && a->packed == 0 && a->n_kv_heads > 0 && ranks > a->n_kv_heads &&
            a->n_heads % ranks == 0 && ranks % a->n_kv_heads == 0 &&
            ranks / a->n_kv_heads <= DS_MAX_IN;
 }
@@ -322,12 +312,15 @@ ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value
     }
     ds_value in[8] = {q,       k,      v, first, DS_NONE, dropout ? random_state(nn) : DS_NONE,
                       DS_NONE, DS_NONE};
-    if (nn->trace.sequence_ranks < 2) {
-        return ds_nn_apply(nn, &dsi_op_attention, &attrs, in, dropout ? 6 : 4);
-    }
-    if (dropout) {
+    if (dropout && nn->trace.head_ranks > 1) {
         attrs.all_heads = attrs.n_heads;
         in[HEADS] = numbers(nn, attrs.n_heads);
+    }
+    if (nn->trace.sequence_ranks < 2) {
+        return ds_nn_apply(nn, &dsi_op_attention, &attrs, in,
+                           in[HEADS] != DS_NONE ? 7
+                           : dropout            ? 6
+                                                : 4);
     }
     if (attrs.n_heads % nn->trace.head_ranks != 0 || attrs.n_kv_heads % nn->trace.head_ranks != 0) {
         in[ROWS] = numbers(nn, nn->trace.seq_length); /* too few heads: a part of the queries */

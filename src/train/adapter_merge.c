@@ -160,7 +160,7 @@ static ds_status trace(merger *m, const char *folder)
     DS_TRY(status);
     DS_TRY(ds_cells_create(m->ctx, MAX_CELLS, &m->cells));
     DS_TRY(dsi_forward_graph(m->model, &how, NULL, NULL, m->cells, &m->graph));
-    return dsi_adapter_graph(m->adapter, how.mode, &m->graph);
+    return dsi_adapter_graph(m->adapter, &how, &m->graph);
 }
 
 static ds_status open_weights(merger *m, const char *folder)
