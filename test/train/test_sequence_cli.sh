@@ -53,13 +53,12 @@ for model in llama gpt2; do
     train 1 one.json "$model-one" --model_config $model.json --data text.txt --steps 4 --eval_interval 2 --eval_fraction 0.1 || fail "$model on one rank" $model-one.log
     for mesh in 2:2:1:03 4:2:1:0123 4:4:1:03 4:2:2:03; do # RANKS:SP:TP:STAGES
         IFS=: read -r ranks sp tp stages <<< "$mesh"
-        [ "$model$tp" != gpt22 ] || continue # refused below
         first=""
         for stage in $(grep -o . <<< "$stages"); do
             name=$model-$ranks-$sp-$tp-$stage
             config $name.json $stage "$sp" "$tp"
             train "$ranks" $name.json $name --model_config $model.json --data text.txt --steps 4 --eval_interval 2 --eval_fraction 0.1 || fail "$name" $name.log
-            near $model-one $name || [ "$model$ranks$sp" = gpt242 ] || fail "$name: other losses than one rank: $(losses $model-one | tr '\n' ' ') $(losses $name | tr '\n' ' ')"
+            near $model-one $name || fail "$name: other losses than one rank: $(losses $model-one | tr '\n' ' ') $(losses $name | tr '\n' ' ')"
             hash=$(weights $name)
             [ "${first:=$hash}" = "$hash" ] || fail "$name has other bits than stage 0"
         done
@@ -107,5 +106,4 @@ refused() { # RANKS, SP, TP, MODEL, MESSAGE
 }
 refused 4 3 1 llama.json 'sequence_parallel_size: expected a divisor of the world size, 4, found 3; the nearest below is 2'
 refused 3 3 1 llama.json 'sequence_parallel_size is 3, which does not divide the seq_length 32; the nearest that goes is a seq_length of 30 or 33, or sequence_parallel_size 2'
-refused 4 2 2 gpt2.json 'packed q, k and v with sequence_parallel_size 2 and tensor_parallel.autotp_size 2 together are not built'
 echo "sequence parallelism: passed"

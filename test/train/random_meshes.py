@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random meshes against one rank: random_meshes.py BUILD SOURCE CASES SEED [ONE].
+
+Each case draws a model, data, a mesh of data, tensor and sequence parallel ranks (1 to 8), a ZeRO stage and options, and runs
+    one    one rank, everything that does not change numbers left at its default, the ranks' samples as accumulation steps
+    plain  the mesh, likewise
+    case   the mesh with the options that were drawn
+With ONE only the case of that number runs. What must hold:
+    case and plain   the same bits of every loss and of every tensor of the checkpoint (LAW 4)
+    one and plain    near: see limits()
+A case that is refused must be so by a message of the program, with exit code 1 or 2, before anything is trained; reasons are counted, and
+more than 5 % of the cases are a failure. Needs no package.
+"""
+import array
+import hashlib
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+STEPS = 3
+JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+EPS = 1e-3  # of optimizers that divide by the root of a second moment: so large that noise of a gradient stays noise of an update
+RATE = 1e-3
+
+
+def limits(case):
+    """(loss of the first step, of the others, moments, weights): relative to the loss, to the largest element, to steps times the rate.
+
+    Ranks along dp have the samples of accumulation steps; so what differs is the order of sums: of products whose inputs are cut (tp), of a
+    token's log-sum-exp by parts of the vocabulary, of a gradient over the rows of a sequence's parts. A sum of n terms in blocks, the blocks
+    in a tree over N ranks, differs from that of one rank by at most (log2(n) + log2 N) u of the sum of absolute terms, with u = 2^-24 in fp32.
+    A layer passes on what it gets with a factor near 1 (norms stand before its products), so L layers make some 2 L such errors,
+    added; with L at most 3, n at most 2^8, N at most 8: 6 * 11 u = 66 u at most, and a quarter of it as seen in a loss, which is a mean
+    over tokens: 16 u, or 1e-6. Gradients pass through twice as many, and are sums of terms of either sign, of which the largest
+    element of a tensor is taken for the sum of absolute ones, at most 2^8 of them: 2^8 * 132 u = 2e-3 as the worst; 2^-12 here.
+    An update divides by at least EPS: a weight moves by what its gradient does over EPS, so relative to the rate 2^-12 of a gradient
+    of at most 1 over EPS, were it at the largest: 2^-2; here 2^-4. Terms that are lost or added twice make errors of the size 1.
+    In 16 bits a partial sum is rounded before it is added up: u is 2^-9 (bf16), 2^-12 (fp16), errors of single elements do not add up in a
+    mean, and the same counting gives 2 L roundings of either sign of a value, whose sum over tokens is small: loss 2^-7, or 2^-10.
+    """
+    u = {"fp32": 1.0, "bf16": 2.0**15, "fp16": 2.0**12}[case.precision]
+    if case.precision == "fp32":
+        return 2e-6, 2e-5, 2.0**-12, 2.0**-4
+    loss = 2.0**-24 * u * 4
+    return loss, 4 * loss, None, None
+
+
+def draw(rng, *values):
+    return rng.choice(values)
+
+
+def gpt2(rng):
+    heads = draw(rng, 2, 3, 4, 6)
+    drop = draw(rng, 0.0, 0.0, 0.1)
+    return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": heads * draw(rng, 4, 8, 10), "n_layer": rng.randint(1, 3),
+            "n_head": heads, "n_positions": 64, "attn_pdrop": draw(rng, 0.0, drop), "embd_pdrop": drop, "resid_pdrop": drop}
+
+
+def decoder(rng, kind, name):
+    heads = draw(rng, 2, 3, 4, 6, 8)
+    kv = draw(rng, *[k for k in range(1, heads + 1) if heads % k == 0])
+    size = draw(rng, 4, 8, 10)
+    return {"model_type": kind, "architectures": [name], "hidden_size": heads * size, "intermediate_size": draw(rng, 24, 30, 36, 40, 48, 57),
+            "num_hidden_layers": rng.randint(1, 3), "num_attention_heads": heads, "num_key_value_heads": kv, "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": rng.random() < 0.4, "rope_theta": 10000.0,
+            "attention_dropout": draw(rng, 0.0, 0.0, 0.0, 0.1)}
+
+
+def llama(rng):
+    return {**decoder(rng, "llama", "LlamaForCausalLM"), "attention_bias": rng.random() < 0.2, "mlp_bias": rng.random() < 0.2}
+
+
+def qwen3(rng):
+    config = decoder(rng, "qwen3", "Qwen3ForCausalLM")
+    return {**config, "head_dim": draw(rng, 4, 8, 12)}
+
+
+def qwen2(rng):
+    return decoder(rng, "qwen2", "Qwen2ForCausalLM")
+
+
+def phi3(rng):
+    return {**decoder(rng, "phi3", "Phi3ForCausalLM"), "resid_pdrop": draw(rng, 0.0, 0.1), "pad_token_id": 0}
+
+
+def olmo2(rng):
+    return decoder(rng, "olmo2", "Olmo2ForCausalLM")
+
+
+def neox(rng):
+    heads = draw(rng, 2, 3, 4, 6)
+    return {"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"], "hidden_size": heads * 8, "intermediate_size": draw(rng, 36, 48),
+            "num_hidden_layers": rng.randint(1, 2), "num_attention_heads": heads, "max_position_embeddings": 64, "rotary_pct": 0.5,
+            "layer_norm_eps": 1e-5, "hidden_act": "gelu", "use_parallel_residual": rng.random() < 0.5, "tie_word_embeddings": False}
+
+
+def mixtral(rng):
+    experts = rng.randint(2, 5)
+    return {**decoder(rng, "mixtral", "MixtralForCausalLM"), "num_local_experts": experts, "num_experts_per_tok": rng.randint(1, min(3, experts)),
+            "output_router_logits": rng.random() < 0.5, "router_aux_loss_coef": 0.02, "sliding_window": None}
+
+
+MODELS = [gpt2] * 4 + [llama] * 5 + [qwen3] * 3 + [qwen2, phi3, olmo2, neox] + [mixtral] * 2
+
+
+class Case:
+    def __init__(self, rng, n_ranks=8):
+        self.rng = rng
+        self.model = draw(rng, *MODELS)(rng)
+        meshes = [(dp, tp, sp) for dp in range(1, 9) for tp in range(1, 9) for sp in range(1, 9) if 1 < dp * tp * sp <= n_ranks]
+        weight = {(dp, tp, sp): (tp > 1) + (sp > 1) + (dp > 1) + 0.1 for dp, tp, sp in meshes}
+        meshes = [mesh for mesh in meshes if self.divides(mesh[1]) or rng.random() < 0.05]
+        self.dp, self.tp, self.sp = rng.choices(meshes, [weight[mesh] / (mesh[0] * mesh[1] * mesh[2]) for mesh in meshes])[0]
+        self.ranks = self.dp * self.tp * self.sp
+        if self.sp > 1 and "num_local_experts" in self.model and rng.random() < 0.9:
+            self.model = llama(rng)  # experts are refused beside sp
+        self.model["vocab_size"] = draw(rng, 256, 257, 260, 264, 269, 300)
+        self.length = self.sp * rng.randint(max(1, 12 // self.sp), 36 // self.sp)
+        self.batch, self.accumulation = rng.randint(1, 3), draw(rng, 1, 1, 2, 3)
+        self.precision = draw(rng, "fp32", "fp32", "fp32", "fp32", "bf16", "fp16")
+        self.data = draw(rng, "text.txt", "text.txt", "pairs.jsonl", "texts.jsonl")
+        self.optimizer = draw(rng, "AdamW", "AdamW", "AdamW", "Adam", "SGD", "Adagrad", "Lion", "Lamb")
+        self.clipping = draw(rng, 0.0, 1.0, 0.1)
+        self.flags = {"--loss_average": draw(rng, "micro_batches", "micro_batches", "targets")}
+        self.adapter(rng)
+        self.options(rng)
+
+    def divides(self, tp):
+        """Whether so many ranks can share some layer, as far as that is easily said."""
+        width = self.model.get("intermediate_size", 4 * self.model.get("n_embd", 0))
+        heads = self.model.get("num_attention_heads", self.model.get("n_head"))
+        return width % tp == 0 or heads % tp == 0
+
+    def adapter(self, rng):
+        self.lora = rng.random() < 0.2 and "num_local_experts" not in self.model
+        if self.lora:
+            self.flags["--lora"] = str(rng.randint(1, 4))
+            self.flags["--lora_dropout"] = draw(rng, "0", "0", "0.1")
+            if rng.random() < 0.3:
+                self.flags["--lora_method"] = "rslora"
+
+    def options(self, rng):
+        """What must not change a bit."""
+        stage = rng.randrange(4)
+        zero = {"stage": stage}
+        if rng.random() < 0.4:
+            zero["reduce_bucket_size"] = draw(rng, 64, 1000, 20000)
+        if rng.random() < 0.3 and stage in (1, 2):
+            zero["allgather_bucket_size"] = draw(rng, 64, 1000, 20000)
+        if rng.random() < 0.4:
+            zero["overlap_comm"] = rng.random() < 0.7
+        if stage == 3:
+            zero["stage3_param_persistence_threshold"] = draw(rng, 0, 100, 1000)
+            zero["stage3_prefetch_bucket_size"] = draw(rng, 0, 1000, 100000)
+            zero["stage3_max_live_parameters"] = draw(rng, 1000, 1000000)
+            group = draw(rng, *[k for k in range(1, self.dp * self.sp + 1) if self.dp % k == 0])
+            if group * self.sp > 1 and rng.random() < 0.3:
+                zero[draw(rng, "mics_shard_size", "zero_hpz_partition_size")] = group * self.sp
+        if rng.random() < 0.25 and stage > 0:
+            zero["offload_optimizer"] = self.device(rng)
+        if rng.random() < 0.25 and stage == 3 and "zero_hpz_partition_size" not in zero:
+            zero["offload_param"] = self.device(rng)
+        self.config = {"zero_optimization": zero}
+        if rng.random() < 0.3:
+            self.config["activation_checkpointing"] = {"recompute": draw(rng, "selective", "full")}
+        self.own_flags = {"--threads": draw(rng, "1", "1", "2")}
+        self.transport = draw(rng, "shm", "shm", "shm", "ucx", "mpi")
+        self.resumes = rng.random() < 0.25
+
+    @staticmethod
+    def device(rng):
+        return {"device": "cpu"} if rng.random() < 0.5 else {"device": "nvme", "nvme_path": "."}
+
+    def numbers(self, one):
+        """Keys that change numbers, for one rank or the mesh."""
+        params = {"lr": RATE}
+        if self.optimizer in ("AdamW", "Adam", "Adagrad", "Lamb"):
+            params["eps"] = EPS
+        if self.optimizer == "SGD":
+            params.update(lr=10 * RATE, momentum=0.9)
+        if self.optimizer in ("AdamW", "Lion"):
+            params["weight_decay"] = 0.01
+        config = {"train_micro_batch_size_per_gpu": self.batch, "deterministic": True, "gradient_clipping": self.clipping,
+                  "gradient_accumulation_steps": self.accumulation * (self.dp if one else 1),
+                  "optimizer": {"type": self.optimizer, "params": params}, "zero_allow_untested_optimizer": True}
+        if self.precision == "bf16":
+            config["bf16"] = {"enabled": True}
+        if self.precision == "fp16":
+            config["fp16"] = {"enabled": True, "loss_scale": 128.0}
+        if not one:
+            config["tensor_parallel"] = {"autotp_size": self.tp}
+            config["sequence_parallel_size"] = self.sp
+        return config
+
+    def text(self):
+        model = {key: value for key, value in self.model.items() if key not in ("architectures", "rms_norm_eps", "hidden_act", "rope_theta",
+                                                                             "max_position_embeddings", "layer_norm_eps")}
+        return (f"dp {self.dp} tp {self.tp} sp {self.sp}, {self.precision}, {self.batch} x {self.length} x {self.accumulation} of {self.data}, "
+                f"{self.optimizer}, clipping {self.clipping}, {self.flags}, {self.config}, {self.own_flags}, {self.transport}, "
+                f"{'resumed, ' if self.resumes else ''}model {json.dumps(model)}")
+
+
+class Runs:
+    def __init__(self, build, folder):
+        self.build, self.folder = build, folder
+
+    def command(self, case, name, config, flags):
+        (self.folder / f"{name}.json").write_text(json.dumps(config))
+        words = {"--model_config": "model.json", "--tokenizer": "bytes", "--data": case.data, "--seq_length": str(case.length), "--seed": "7",
+                 "--steps": str(STEPS), "--lr_scheduler_type": "none", "--deepspeed_config": f"{name}.json", "--output": name,
+                 "--metrics": f"{name}.jsonl", "--report": "none", "--data_cache": "none", **case.flags, **flags}
+        return [f"{self.build}/ds_train"] + [word for pair in words.items() for word in pair if word is not None]
+
+    def launch(self, words, ranks, transport):
+        """Exit code and output of a job."""
+        env = {k: v for k, v in os.environ.items() if k not in JOB and not k.startswith("DS_")}
+        env["DEEPSPEED_TIMEOUT"] = "1"
+        if ranks == 1:
+            given, starts = words, [env]
+        elif transport == "shm":
+            given, starts = [f"{self.build}/deepspeed", "--num_gpus", str(ranks), *words], [env]
+        else:  # ranks that are told that each has a host of its own
+            with socket.socket() as s:
+                s.bind(("127.0.0.1", 0))
+                port = str(s.getsockname()[1])
+            env.update(WORLD_SIZE=str(ranks), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+            given, starts = words, [{**env, "RANK": str(rank)} for rank in range(ranks)]
+            if transport == "mpi":
+                given = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), "sh", "-c",
+                         'RANK=$OMPI_COMM_WORLD_RANK; export RANK; exec "$@"', "sh", *words]
+                starts = [env]
+        logs = [tempfile.TemporaryFile("w+", dir=self.folder) for _ in starts]
+        jobs = [subprocess.Popen(given, cwd=self.folder, env=e, stdout=log, stderr=subprocess.STDOUT) for e, log in zip(starts, logs)]
+        codes = []
+        for job in jobs:
+            try:
+                codes.append(job.wait(timeout=180))
+            except subprocess.TimeoutExpired:
+                job.kill()
+                codes.append("no end")
+        texts = []
+        for log in logs:
+            log.seek(0)
+            texts.append(log.read())
+        worst = next((code for code in codes if code != 0), 0)
+        return worst, "\n".join(texts)
+
+    def run(self, case, name, config, ranks, transport="shm", flags=None, resumes=False):
+        """A result: losses and tensors, or the message of a refusal."""
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        (self.folder / f"{name}.jsonl").unlink(missing_ok=True)
+        flags = {"--threads": "1", **(flags or {})}
+        if resumes:
+            code, text = self.launch(self.command(case, name, config, {**flags, "--steps": "1"}), ranks, transport)
+            if code == 0:
+                code, text = self.launch(self.command(case, name, config, {**flags, "--resume": None}), ranks, transport)
+        else:
+            code, text = self.launch(self.command(case, name, config, flags), ranks, transport)
+        return Result(self, name, code, text)
+
+
+class Result:
+    def __init__(self, runs, name, code, text):
+        self.code, self.log, self.refused, self.losses, self.data, self.header = code, text, None, [], b"", {}
+        if code != 0:
+            lines = [line for line in text.splitlines() if re.search(r"(ds_train|json): |error", line)]
+            metrics = runs.folder / f"{name}.jsonl"
+            begun = metrics.exists() and '"loss"' in metrics.read_text()
+            if code in (1, 2) and lines and not begun and "killed by" not in text:
+                self.refused = re.sub(r"^.*?(ds_train|json[:\d]*): ", "", lines[0])
+            return
+        lines = [json.loads(line) for line in (runs.folder / f"{name}.jsonl").read_text().splitlines()]
+        self.losses = [line["loss"] for line in lines if "loss" in line]
+        shutil.rmtree(runs.folder / "whole", ignore_errors=True)
+        subprocess.run([f"{runs.build}/ds_checkpoint", "consolidate", name, "whole"], cwd=runs.folder, check=True, capture_output=True)
+        files = list((runs.folder / "whole").glob("global_step*/*.safetensors"))
+        assert len(files) == 1, files
+        content = files[0].read_bytes()
+        begin = 8 + int.from_bytes(content[:8], "little")
+        self.header, self.data = json.loads(content[8:begin]), content[begin:]
+        self.header.pop("__metadata__", None)
+
+    def tensor(self, name):
+        entry = self.header[name]
+        begin, end = entry["data_offsets"]
+        return array.array("f", self.data[begin:end]) if entry["dtype"] == "F32" else None
+
+    def hash(self):
+        return hashlib.sha256(json.dumps(self.header, sort_keys=True).encode() + self.data).hexdigest()
+
+
+def tensors_near(case, one, mesh, moments, weights):
+    """Complaints about tensors that are too far apart."""
+    bad = []
+    if set(one.header) != set(mesh.header):
+        return [f"other tensors: {sorted(set(one.header) ^ set(mesh.header))}"]
+    worst = {}
+    largest = {}
+    for name in one.header:
+        kind = name.split("/")[0]
+        a, b = one.tensor(name), mesh.tensor(name)
+        if a is None or b is None:
+            continue
+        if len(a) != len(b):
+            return [f"{name}: {len(a)} and {len(b)} elements"]
+        size = max((abs(x) for x in a), default=0.0)
+        largest[kind] = max(largest.get(kind, 0.0), size)
+        worst[name] = (max((abs(x - y) for x, y in zip(a, b)), default=0.0), size)
+    for name, (distance, size) in worst.items():
+        kind = name.split("/")[0]
+        if kind in ("param", "master"):
+            limit = weights * STEPS * (10 * RATE if case.optimizer == "SGD" else RATE)
+        else:
+            limit = moments * size + 2.0**-20 * largest[kind]
+        if not distance <= limit and not (case.optimizer == "Lion" and kind in ("param", "master")):
+            bad.append(f"{name}: {distance:.3g} apart, at most {limit:.3g}; its largest is {size:.3g}")
+    return bad
+
+
+def near(case, one, mesh):
+    first, later, moments, weights = limits(case)
+    bad = []
+    if len(one.losses) != STEPS or len(mesh.losses) != STEPS:
+        return [f"{len(one.losses)} and {len(mesh.losses)} losses"]
+    for step, (a, b) in enumerate(zip(one.losses, mesh.losses)):
+        limit = (later if step else first) * abs(a)
+        if not abs(a - b) <= limit:
+            bad.append(f"loss of step {step + 1}: {a} on one rank, {b}: {abs(a - b) / abs(a):.3g} of it, at most {limit / abs(a):.3g}")
+    if moments is not None and not bad:
+        bad += tensors_near(case, one, mesh, moments, weights)[:6]
+    return bad
+
+
+def transports(build):
+    have = ["shm"]
+    if (build / "libdeepspeed_ucx.so").exists():
+        have.append("ucx")
+    if (build / "libdeepspeed_mpi_openmpi.so").exists() and shutil.which("mpirun"):
+        have.append("mpi")
+    return have
+
+
+def check(runs, case, have):
+    """(reason of a refusal or None, complaints)."""
+    (runs.folder / "model.json").write_text(json.dumps(case.model))
+    transport = case.transport if case.transport in have else "shm"
+    drawn = runs.run(case, "case", {**case.numbers(False), **case.config}, case.ranks, transport, case.own_flags, case.resumes)
+    if drawn.refused:
+        return drawn.refused, []
+    if drawn.code != 0:
+        return None, [f"the case ended with {drawn.code}:\n{drawn.log[-2500:]}"]
+    plain = runs.run(case, "plain", case.numbers(False), case.ranks)
+    one = runs.run(case, "one", case.numbers(True), 1)
+    for name, result in (("plain", plain), ("one", one)):
+        if result.code != 0:
+            return None, [f"the case ran, {name} ended with {result.code}: {result.log[-2500:]}"]
+    bad = []
+    if drawn.losses != plain.losses[-len(drawn.losses):]:
+        bad.append(f"losses by options: {drawn.losses}, plain {plain.losses}")
+    if drawn.hash() != plain.hash():
+        names = [name for name in plain.header if name not in drawn.header or
+                 plain.data[slice(*plain.header[name]["data_offsets"])] != drawn.data[slice(*drawn.header[name]["data_offsets"])]]
+        bad.append(f"bits by options: {len(names)} of {len(plain.header)} tensors differ: {', '.join(names[:5])}")
+    return None, bad + near(case, one, plain)
+
+
+def make_data(source, folder):
+    text = (source / "data" / "tinyshakespeare.txt").read_text()[:30000]
+    (folder / "text.txt").write_text(text)
+    lines = [line for line in text.split("\n") if len(line) > 8]
+    (folder / "texts.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    (folder / "pairs.jsonl").write_text("".join(json.dumps({"prompt": line[:3 + i % 5], "completion": line[3 + i % 5:]}) + "\n"
+                                                for i, line in enumerate(lines)))
+
+
+def main():
+    build, source, n, seed = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve(), int(sys.argv[3]), int(sys.argv[4])
+    only = int(sys.argv[5]) if len(sys.argv) > 5 else None
+    have = transports(build)
+    reasons, failures, begin = {}, 0, time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        make_data(source, folder)
+        runs = Runs(build, folder)
+        for i in range(n) if only is None else [only]:
+            case = Case(random.Random(seed * 1000003 + i))
+            refused, bad = check(runs, case, have)
+            if refused:
+                reason = re.sub(r"\d+", "N", refused)[:160]
+                reasons.setdefault(reason, []).append(i)
+            if bad:
+                failures += 1
+                print(f"case {i} of seed {seed}: {case.text()}", *bad, sep="\n  ", flush=True)
+            elif only is not None:
+                print(f"case {i}: {case.text()}\n  {'refused: ' + refused if refused else 'holds'}")
+    n_refused = sum(len(cases) for cases in reasons.values())
+    for reason, cases in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        print(f"refused {len(cases):4}: {reason} (cases {', '.join(map(str, cases[:6]))})")
+    print(f"{n if only is None else 1} meshes, {failures} do not hold, {n_refused} refused, transports {' '.join(have)}, "
+          f"{time.monotonic() - begin:.0f} s")
+    too_many = n_refused > max(1, n * 0.05) and only is None
+    if too_many:
+        print("more than 5 % are refused")
+    sys.exit(1 if failures or too_many else 0)
+
+
+if __name__ == "__main__":
+    main()
