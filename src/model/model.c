@@ -276,6 +276,22 @@ static void loss_and_extra(ds_nn *nn, ds_value x, ds_value weight, ds_value targ
     ds_nn_output(nn, "count", out[2]);
 }
 
+/* Logits of the last ids (B,V). Ranks that share the head each make those of their rows of it, and
+ * all get all: the middle dim keeps the last one whole behind that. */
+static void make_logits(ds_nn *nn, ds_value x, ds_value weight)
+{
+    const ds_trace *t = ds_nn_trace(nn);
+    const ds_value last = ds_nn_input(nn, "last", DS_DTYPE_I32, ds_shape_1d(t->batch));
+    ds_value logits = ds_nn_matmul(nn, ds_nn_take_rows(nn, x, last), weight, false, DS_DTYPE_F32);
+    if (t->head_ranks > 1) {
+        const ds_shape shape = ds_nn_meta(nn, logits).shape;
+        logits = ds_nn_reshape(nn, logits, ds_shape_3d(shape.dims[0], 1, shape.dims[1]));
+        logits = ds_nn_apply(nn, &dsi_op_whole, NULL, &logits, 1);
+        logits = ds_nn_reshape(nn, logits, shape);
+    }
+    ds_nn_output(nn, "logits", logits);
+}
+
 void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, const char *name, int64_t vocab_size,
                    double init_std, ds_value extra)
 {
@@ -290,9 +306,7 @@ void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, const char *name, 
                                 : ds_nn_param_at(nn, name, ds_shape_2d(vocab_size, width),
                                                  (ds_init){DS_INIT_NORMAL, init_std}, false);
     if (t->mode == DS_TRACE_GENERATE) {
-        const ds_value last = ds_nn_input(nn, "last", DS_DTYPE_I32, ds_shape_1d(t->batch));
-        ds_nn_output(nn, "logits",
-                     ds_nn_matmul(nn, ds_nn_take_rows(nn, x, last), weight, false, DS_DTYPE_F32));
+        make_logits(nn, x, weight);
         return;
     }
     const ds_value targets =

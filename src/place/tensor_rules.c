@@ -41,6 +41,7 @@ typedef struct finder {
     sharded *cells;   /* per cell */
     uint32_t *banned; /* per cell: dims along which it began a region that failed, as bits */
     uint8_t *wished;  /* per cell: blocks that it is cut in, if it is; 0: none */
+    bool is_forward;  /* no node takes gradients: a region may end where its values are gathered */
 } finder;
 
 static uint32_t root(const finder *f, uint32_t r)
@@ -309,12 +310,21 @@ static void fail_inputs(finder *f, const dsi_node_info *node)
     }
 }
 
+/* Whether a node gathers what is sharded, whose region ends there. */
+static bool gathers(const finder *f, const dsi_node_info *node)
+{
+    return f->is_forward && node->op->place != NULL &&
+           (node->op->place->flags & DSI_PLACE_WHOLE) != 0;
+}
+
 static void visit(finder *f, const dsi_node_info *node)
 {
     dsi_strategy s;
     const bool begins = !any_sharded(f, node);
     if (find_strategy(f, node, begins, &s)) {
         place_node(f, node, &s, begins);
+    } else if (!begins && gathers(f, node)) {
+        f->regions[region_of(f, node)].ended = true;
     } else if (!begins) {
         fail_inputs(f, node);
     }
@@ -388,7 +398,11 @@ static bool ban(finder *f)
 ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, dsi_place_on *on_out)
 {
     const uint32_t n_cells = ds_cells_count(graph->cells);
-    finder f = {.graph = graph, .mesh = mesh, .policy = dsi_place_policy_default()};
+    finder f = {
+        .graph = graph, .mesh = mesh, .policy = dsi_place_policy_default(), .is_forward = true};
+    for (ds_node n = 0; n < graph->n_nodes; ++n) {
+        f.is_forward = f.is_forward && graph->nodes[n].phase == DS_PHASE_FORWARD;
+    }
     f.regions = calloc((size_t)graph->n_nodes + 1, sizeof *f.regions);
     f.values = calloc((size_t)graph->n_values + 1, sizeof *f.values);
     f.cells = calloc((size_t)n_cells + 1, sizeof *f.cells);

@@ -29,6 +29,21 @@ typedef struct job {
     const char *copy;   /* NULL, or the model folder of rank 1 */
 } job;
 
+/* A case of parity/, whose vocabularies no number of ranks divides, or another model of golden/. */
+static void open_model(ds_ctx *ctx, const char *name, parity_case *p)
+{
+    char path[PARITY_PATH + 32];
+    if (strchr(name, '/') == NULL) {
+        parity_open(ctx, name, p);
+        return;
+    }
+    memset(p, 0, sizeof *p);
+    golden_path(p->folder, sizeof p->folder, "%s", name);
+    (void)snprintf(path, sizeof path, "%s/config.json", p->folder);
+    CHECK_OK(ctx, ds_model_from_config(ctx, path, &p->model));
+    p->vocab = ds_model_get_info(p->model)->vocab_size;
+}
+
 static uint64_t draw(uint64_t *seed, uint64_t below)
 {
     *seed = *seed * 6364136223846793005u + 1442695040888963407u;
@@ -61,7 +76,7 @@ static ds_status run_rank(dsi_comm *comm, ds_ctx *ctx, job *j)
     ds_generator *g = NULL;
     const bool is_second = comm != NULL && comm->rank == 1;
     const bool odd = comm != NULL && comm->rank == j->other;
-    parity_open(ctx, odd ? "gpt2" : j->name, &p);
+    open_model(ctx, odd ? "gpt2" : j->name, &p);
     ds_generator_params params = {.model = p.model,
                                   .weights = j->checkpoint != NULL          ? NULL
                                              : is_second && j->copy != NULL ? j->copy
@@ -127,7 +142,7 @@ static void like_one(ds_ctx *ctx, const char *name, const char *checkpoint, uint
 {
     enum { MOST = 4 };
     parity_case p;
-    parity_open(ctx, name, &p);
+    open_model(ctx, name, &p);
     const size_t n = (size_t)(p.vocab * (STEPS + 1));
     float *want = calloc(3 * n, sizeof *want);
     assert_non_null(want);
@@ -151,8 +166,9 @@ static void like_one(ds_ctx *ctx, const char *name, const char *checkpoint, uint
         }
         print_message("%s, %u ranks: logits within %.1e, %.2f of the bytes on a rank\n", name,
                       ranks, most, jobs[0].step_bytes / one.step_bytes);
-        if (ranks == 2) {
-            assert_true(jobs[0].step_bytes < 0.9 * one.step_bytes);
+        if (ranks == 2) { /* of an even vocabulary the head too */
+            const double least = strchr(name, '/') == NULL ? 0.9 : 0.65;
+            assert_true(jobs[0].step_bytes < least * one.step_bytes);
         }
     }
     free(want);
@@ -165,6 +181,8 @@ static void folders(void **state)
     for (uint32_t i = 0; i < PARITY_N; ++i) {
         like_one(*state, parity_variants[i], NULL, &seed);
     }
+    like_one(*state, "adapter/models/llama", NULL, &seed);
+    like_one(*state, "adapter/models/gpt2", NULL, &seed); /* tied */
 }
 
 static void checkpoint(void **state)
