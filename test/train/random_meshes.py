@@ -212,6 +212,9 @@ class Runs:
     def __init__(self, build, folder):
         self.build, self.folder = build, folder
 
+    def write_model(self, case):
+        (self.folder / "model.json").write_text(json.dumps(case.model))
+
     def command(self, case, name, config, flags):
         (self.folder / f"{name}.json").write_text(json.dumps(config))
         words = {"--model_config": "model.json", "--tokenizer": "bytes", "--data": case.data, "--seq_length": str(case.length), "--seed": "7",
@@ -350,7 +353,7 @@ def transports(build):
 
 def check(runs, case, have):
     """(reason of a refusal or None, complaints)."""
-    (runs.folder / "model.json").write_text(json.dumps(case.model))
+    runs.write_model(case)
     transport = case.transport if case.transport in have else "shm"
     drawn = runs.run(case, "case", {**case.numbers(False), **case.config}, case.ranks, transport, case.own_flags, case.resumes)
     if drawn.refused:
