@@ -3,6 +3,7 @@
 #include "compile/rank_plan.h"
 #include "compile/adapter_graph.h"
 #include "compile/compress_graph.h"
+#include "compile/tensor_specs.h"
 
 #include "pass/early.h"
 #include "pass/fuse.h"
@@ -416,8 +417,23 @@ static ds_status shard_layers(maker *m, const ds_graph *graph)
         return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
     }
     ds_graph *parts = NULL;
+    const ds_config_tensor *specs = m->spec.train.tensor;
+    const char *type = ds_model_get_info(m->request->model)->architecture;
+    uint8_t *allowed = NULL;
+    ds_status status = DS_OK;
     DS_TRY(dsi_vocab_parts(graph, m->spec.zero.mesh.size[DSI_AXIS_TP], NULL, &parts));
-    ds_status status = dsi_tensor_rules(parts, &m->spec.zero.mesh, m->tensor);
+    if (specs != NULL) {
+        allowed = calloc((size_t)ds_cells_count(parts->cells) + 1, sizeof *allowed);
+        status = allowed != NULL ? dsi_tensor_specs(specs, type, parts, allowed)
+                                 : ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
+    }
+    if (status >= 0) {
+        status = dsi_tensor_rules(parts, &m->spec.zero.mesh, allowed, m->tensor);
+    }
+    free(allowed);
+    if (status >= 0 && specs != NULL) {
+        status = dsi_tensor_specs_hold(specs, type, parts, m->tensor);
+    }
     if (status >= 0 && !shares_layers(parts, m->tensor)) {
         status =
             ds_fail(m->plan.ctx, DS_ERR_CONFIG,

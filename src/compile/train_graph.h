@@ -76,8 +76,10 @@ typedef struct dsi_train_spec {
     dsi_onebit_spec onebit;
     dsi_loco_spec loco;
     const ds_config_compression *compression; /* NULL: none; borrowed */
-    const ds_adapter *adapter;                /* NULL: the model itself is trained; borrowed */
-    const char *const *gradient_outputs;      /* outputs that take gradients from the caller */
+    const ds_config_tensor
+        *tensor;               /* partition_config; NULL: none; borrowed while plans are made */
+    const ds_adapter *adapter; /* NULL: the model itself is trained; borrowed */
+    const char *const *gradient_outputs; /* outputs that take gradients from the caller */
     uint32_t n_gradient_outputs;
     dsi_loss_fn loss; /* NULL: the model declares "loss" */
     void *loss_user;

@@ -76,6 +76,7 @@ void dsi_config_autotuning(dsi_eval *eval);
 void dsi_config_zenflow(dsi_eval *eval);
 void dsi_config_onebit(dsi_eval *eval);
 void dsi_config_compression(dsi_eval *eval);
+void dsi_config_tensor(dsi_eval *eval);
 void dsi_config_inference_rules(dsi_eval *eval); /* in place of auto … rules */
 
 /* Checks a value against its row; gives the node to use (the same, or a converted one), or NULL

@@ -193,6 +193,7 @@ static const rule_fn rules[] = {
     dsi_config_optimizer,    dsi_config_ranks,  dsi_config_memory, data_efficiency,
     dsi_config_comms_logger, aio_blocks,        checkpoint_behind, dsi_config_autotuning,
     dsi_config_zenflow,      dsi_config_onebit, comet_key,         dsi_config_compression,
+    dsi_config_tensor,
 };
 
 void dsi_config_rules(dsi_eval *eval)

@@ -227,6 +227,24 @@ typedef struct ds_config_compression {
 size_t dsi_compression_bytes(uint32_t n_groups);
 const char *dsi_compress_technique_name(ds_compress_technique technique);
 
+/* tensor_parallel.partition_config: an entry of layer_specs. */
+typedef enum ds_tensor_cut { DS_TENSOR_COLUMN, DS_TENSOR_ROW, DS_TENSOR_SKIP } ds_tensor_cut;
+
+typedef struct ds_tensor_spec {
+    char patterns[DS_CONFIG_TEXT_BYTES];    /* regular expressions, a line each */
+    char model_types[DS_CONFIG_TEXT_BYTES]; /* a line each; empty: any */
+    ds_tensor_cut type;
+    int64_t dim;    /* partition_dim, -1: by type */
+    uint32_t parts; /* equal parts side by side, 0: not said */
+    bool gathers;   /* gather_output */
+} ds_tensor_spec;
+
+typedef struct ds_config_tensor {
+    bool strict, finds; /* strict_mode, use_default_specs */
+    uint32_t n_specs;
+    ds_tensor_spec specs[]; /* the first that matches is taken */
+} ds_config_tensor;
+
 struct ds_elastic_params; /* see elasticity.h */
 
 typedef struct ds_config_values {
@@ -235,7 +253,8 @@ typedef struct ds_config_values {
     uint32_t sequence_parallel; /* ranks that share each sequence; 1: none */
     uint32_t tensor_parallel;   /* ranks that share each layer and have the same samples; 1: none */
     bool tp_overlap_comm;
-    uint32_t data_ranks; /* of the world: those that have samples of their own */
+    const ds_config_tensor *tensor; /* NULL: no partition_config */
+    uint32_t data_ranks;            /* of the world: those that have samples of their own */
     uint32_t zero_ranks; /* those over which ZeRO shards: data_ranks × sequence_parallel */
     const struct ds_elastic_params *elasticity; /* NULL: not enabled */
     ds_config_optimizer optimizer;

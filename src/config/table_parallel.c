@@ -36,14 +36,25 @@ static const dsi_section tp = {
     DSI_SECTION_ROWS(tp_rows),
 };
 static const dsi_option layer_spec_rows[] = {
-    TEXTS("patterns", "[]", PART, "Regular expressions of parameter names."),
-    E("partition_type", "\"column\"", PART, "How a matching parameter is split.",
+    TEXTS("patterns", "[]", IN_FORCE,
+          "Regular expressions of parameter names, matched from their first letter on; vectors "
+          "(biases) go with their layer."),
+    E("partition_type", "\"column\"", IN_FORCE,
+      "How a matching matrix is split: its outputs, its inputs, or not at all.",
       .choices = "column|row|skip", WITH(ANY_CASE)),
-    LIST("shape", "null", PART, "Shape of the parts before the split.", WITH(NULLABLE)),
-    I("partition_dim", "null", PART, "Dimension that is split.", MIN(0), WITH(NULLABLE)),
-    TEXTS("model_types", "null", PART, "Model types the rule is for.", WITH(NULLABLE)),
-    B("gather_output", "false", PART, "Gather the result of a column split."),
-    B("grad_allreduce", "false", PART, "Sum gradients over the group."),
+    LIST("shape", "null", IN_FORCE,
+         "[n, -1]: n equal parts side by side, each of which is split. The model's layers are "
+         "known by themselves; another n is an error.",
+         WITH(NULLABLE)),
+    I("partition_dim", "null", IN_FORCE,
+      "Dimension that is split, where outputs (column) or inputs (row) must be; null: there.",
+      MIN(0), WITH(NULLABLE)),
+    TEXTS("model_types", "null", IN_FORCE, "Model types the rule is for; null: any.",
+          WITH(NULLABLE)),
+    B("gather_output", "false", IN_FORCE,
+      "Gather the result of a column split: an output head's only, of which losses take parts."),
+    B("grad_allreduce", "false", NO_EFFECT, "Sum gradients over the group.",
+      NOTE("every gradient is complete")),
 };
 static const dsi_section layer_spec = {
     .path = "tensor_parallel.partition_config.layer_specs[]",
@@ -52,13 +63,16 @@ static const dsi_section layer_spec = {
     DSI_SECTION_ROWS(layer_spec_rows),
 };
 static const dsi_option partition_rows[] = {
-    I("tp_size", "1", PART, "Overwritten by autotp_size.", MIN(0)),
-    RECORDS("layer_specs", "[]", PART, "Rules.", .section = &layer_spec),
-    I("embedding_partition_dim", "1", PART, "Not used by DeepSpeed."),
-    TEXTS("lm_head_patterns", "[\"lm_head\", \"embed_out\"]", PART,
-          "Names of the output projection."),
-    B("use_default_specs", "true", PART, "Add the rules of the preset."),
-    B("strict_mode", "false", PART, "A linear layer without rule is an error."),
+    I("tp_size", "1", NO_EFFECT, "Overwritten by autotp_size.", MIN(0),
+      NOTE("autotp_size says it")),
+    RECORDS("layer_specs", "[]", IN_FORCE, "Rules.", .section = &layer_spec),
+    I("embedding_partition_dim", "1", NO_EFFECT, "Not used by DeepSpeed.",
+      NOTE("DeepSpeed does not use it either; rows of the vocabulary are split")),
+    TEXTS("lm_head_patterns", "[\"lm_head\", \"embed_out\"]", NO_EFFECT,
+          "Names of the output projection.", NOTE("the output head is found from the model")),
+    B("use_default_specs", "true", IN_FORCE,
+      "What no rule names is found from the model; false: it stays whole on every rank."),
+    B("strict_mode", "false", IN_FORCE, "A linear layer without rule is an error."),
 };
 static const dsi_section partition = {
     .path = "tensor_parallel.partition_config",
@@ -82,9 +96,10 @@ static const dsi_option tensor_parallel_rows[] = {
     LIST("injection_policy_tuple", "null", NOT_BUILT, "PyTorch classes to split.", WITH(NULLABLE),
          .harmless = "[]",
          NOTE("it names PyTorch's modules; what can be sharded is found without")),
-    S("partition_config", "null", NOT_BUILT, "Rules for the split.", WITH(NULLABLE),
-      .section = &partition,
-      NOTE("rules by pattern are not built yet; without them the model's layers are found")),
+    S("partition_config", "null", IN_FORCE,
+      "Rules for the split, beside what is found from the model. A rule that cannot be followed is "
+      "an error that names the parameter.",
+      WITH(NULLABLE), .section = &partition),
     T("preset_model", "null", NO_EFFECT,
       "Rules by model: llama, bloom, chatglm, mixtral, deepseek_v2, "
       "qwen2, phi3.",

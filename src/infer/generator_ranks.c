@@ -145,7 +145,7 @@ static ds_status find_shards(ds_generator *g, const ds_graph *graph)
     }
     ds_graph *parts = NULL;
     DS_TRY(dsi_vocab_parts(graph, g->zero.tp, NULL, &parts));
-    const ds_status status = dsi_tensor_rules(parts, &g->zero.mesh, g->tensor);
+    const ds_status status = dsi_tensor_rules(parts, &g->zero.mesh, NULL, g->tensor);
     ds_graph_destroy(&parts);
     return status;
 }

@@ -95,8 +95,9 @@ static bool divides(const finder *f, ds_value v, const dsi_place_on *on)
                0;
 }
 
-/* A norm of whole rows, rotated or not: its backward node takes no slices of them. */
-static bool is_normed(const finder *f, ds_value v)
+/* A norm of whole rows, or a product with a whole matrix, rotated or not: its backward node takes
+ * no slices of them. */
+static bool is_made_whole(const finder *f, ds_value v)
 {
     const dsi_value_info *info = &f->graph->values[v];
     const dsi_node_info *node = info->producer != DS_NONE ? &f->graph->nodes[info->producer] : NULL;
@@ -104,7 +105,7 @@ static bool is_normed(const finder *f, ds_value v)
         const ds_node before = f->graph->values[dsi_node_in(f->graph, node)[0]].producer;
         node = before != DS_NONE ? &f->graph->nodes[before] : NULL;
     }
-    return node != NULL && node->op->op_class == DS_CLASS_NORM;
+    return node != NULL && (node->op->op_class == DS_CLASS_NORM || node->op == &dsi_op_linear);
 }
 
 /* Whether an input may be as a strategy wants it. What is given may be sharded where it is; a
@@ -116,7 +117,7 @@ static bool takes(const finder *f, ds_value v, const dsi_place_on *want)
     if (lives(f, have)) {
         return want->kind == DSI_SHARD && want->dim == have->dim && want->blocks == have->blocks;
     }
-    const bool free = cell == DS_NONE ? !is_normed(f, v)
+    const bool free = cell == DS_NONE ? !is_made_whole(f, v)
                                       : ((f->banned[cell] >> want->dim & 1u) == 0 &&
                                          (f->wished[cell] == 0 || f->wished[cell] == want->blocks));
     return want->kind == DSI_REPLICATE || want->kind == DSI_PARTIAL ||
@@ -395,7 +396,8 @@ static bool ban(finder *f)
     return more;
 }
 
-ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, dsi_place_on *on_out)
+ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, const uint8_t *allowed,
+                           dsi_place_on *on_out)
 {
     const uint32_t n_cells = ds_cells_count(graph->cells);
     finder f = {
@@ -410,6 +412,9 @@ ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, dsi_plac
     f.wished = calloc((size_t)n_cells + 1, sizeof *f.wished);
     const bool room = f.regions != NULL && f.values != NULL && f.cells != NULL &&
                       f.banned != NULL && f.wished != NULL;
+    for (ds_cell k = 0; k < n_cells && room && allowed != NULL; ++k) {
+        f.banned[k] = ~(uint32_t)allowed[k];
+    }
     if (room) {
         do {
             walk(&f);

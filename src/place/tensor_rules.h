@@ -16,8 +16,10 @@
 /* Fills on_out[0 .. count of the graph's cells): how the tp axis shards a parameter, or a key and
  * value cache; {0}: each rank has it whole. Where the region's columns are packed (q, k and v; gate
  * and up), they are cut inside of each block. graph: logical; its forward phase is read, fused or
- * not. All shards are equal: what the axis does not divide stays whole, with its region. Pure: of
- * the graph and the size of the axis. Errors: ERR_NOMEM. */
-ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, dsi_place_on *on_out);
+ * not. All shards are equal: what the axis does not divide stays whole, with its region. allowed: a
+ * mask of the dims that may be sharded of each cell; NULL: all. Pure: of graph, masks and the size
+ * of the axis. Errors: ERR_NOMEM. */
+ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, const uint8_t *allowed,
+                           dsi_place_on *on_out);
 
 #endif

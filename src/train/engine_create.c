@@ -58,6 +58,7 @@ static ds_status plan(ds_engine *engine, const ds_engine_params *params)
     dsi_rank_plan made;
     say_accelerator(engine);
     DS_TRY(dsi_rank_plan_build(engine->ctx, &request, &made));
+    engine->spec.train.tensor = NULL; /* of the configuration, which may go */
     engine->cells = made.cells;
     engine->local = made.local;
     engine->places = made.places;

@@ -171,8 +171,10 @@ static const bad table[] = {
     {"tensor_parallel: {autotp_size: 1, tp: {tp_size: 4}}",
      "tensor_parallel.tensor_parallel.tp_size: expected 1 or tensor_parallel.autotp_size, 1, found "
      "4"},
-    {"tensor_parallel: {partition_config: {layer_specs: []}}",
-     "tensor_parallel.partition_config: not available"},
+    {"tensor_parallel: {partition_config: {layer_specs: [{patterns: ['a'], shape: [[4, 2], -1]}]}}",
+     "tensor_parallel.partition_config.layer_specs[0].shape: expected [n, -1]"},
+    {"tensor_parallel: {partition_config: {layer_specs: [{patterns: ['a']}, {partition_dim: 2}]}}",
+     "tensor_parallel.partition_config.layer_specs[1].partition_dim: expected 0 or 1"},
     {"tensor_parallel: {injection_policy_tuple: ['a']}",
      "tensor_parallel.injection_policy_tuple: not available"},
     {"wandb: {enabled: true, group: 3}", "wandb.group: expected a string"},

@@ -464,7 +464,7 @@ static run *run_layout(const traced *t, const layout *l, size_t *bytes_out)
         params.policy.mean |= 1u << DSI_AXIS_SP; /* each rank has as many rows */
     }
     CHECK_OK(ctx, dsi_mesh_parse(ctx, l->mesh, &params.mesh));
-    CHECK_OK(ctx, dsi_tensor_rules(t->graph, &params.mesh, tensor));
+    CHECK_OK(ctx, dsi_tensor_rules(t->graph, &params.mesh, NULL, tensor));
     CHECK_OK(ctx, dsi_propagate(t->graph, &params, &p));
     r->t = t;
     r->p = p;

@@ -46,7 +46,7 @@ static void find(const char *model_name, uint32_t tp, ds_trace_mode mode, bool f
     if (fuse) {
         CHECK_OK(ctx, dsi_fuse(graph, &fused));
     }
-    CHECK_OK(ctx, dsi_tensor_rules(fuse ? fused : graph, &mesh, on));
+    CHECK_OK(ctx, dsi_tensor_rules(fuse ? fused : graph, &mesh, NULL, on));
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
         const ds_cell_info *info = ds_cells_get(cells, c);
         const char *first = strstr(info->name, ".0.");

@@ -82,6 +82,32 @@ sed -i 's/"stage": 3/"stage": 2, "offload_optimizer": {"device": "cpu"}, "zenflo
 ! train 4 early.json early --model_config model.json --steps 1 || fail "ZenFlow with tp was accepted"
 grep -q 'tensor_parallel.autotp_size: expected 0 or 1 with zero_optimization.zenflow' early.log || fail "ZenFlow" early.log
 
+# rules by pattern: what they name is split so, or an error names it; without them nothing changes
+specs() { # FILE, STAGE, MORE KEYS OF partition_config: a configuration with tp 2
+    config "$1" "$2" '2, "partition_config": {'"$3"'}'
+}
+specs rules.json 1 '"use_default_specs": false, "layer_specs": [{"patterns": [".*\\.mlp\\.(gate|up)_proj\\.weight$"], "shape": [1, -1]},
+    {"patterns": [".*\\.mlp\\.down_proj"], "partition_type": "Row", "partition_dim": 1}]'
+train 4 rules.json rules --model_config model.json --steps 4 || fail "rules by pattern" rules.log
+grep -q 'tensor parallel: 2 ranks share 6 of 21 parameters, .* whole on each: model.embed_tokens.weight' rules.log || fail "not by the rules" rules.log
+near one rules || fail "rules by pattern: other losses"
+specs skip.json 1 '"layer_specs": [{"patterns": [".*self_attn\\.[qkvo]_proj"], "partition_type": "skip"}]'
+train 4 skip.json skip --model_config model.json --steps 1 || fail "skip" skip.log
+grep -q 'tensor parallel: 2 ranks share 8 of 21 parameters, .* whole on each: model.layers.0.self_attn.q_proj.weight' skip.log || fail "skip" skip.log
+broken() { # KEYS, MESSAGE
+    specs broken.json 1 "$1"
+    ! train 4 broken.json broken --model_config model.json --steps 1 || fail "accepted: $1"
+    grep -q "$2" broken.log || fail "no message: $2" broken.log
+}
+broken '"layer_specs": [{"patterns": [".*q_proj"], "partition_type": "skip"}, {"patterns": [".*k_proj"]}]' \
+    'layer_specs\[1\]: model.layers.0.self_attn.k_proj.weight cannot be split by column here'
+broken '"layer_specs": [{"patterns": [".*up_proj"], "shape": [2, -1]}]' 'layer_specs\[0\].shape: expected 1 parts, which model.layers.0.mlp.up_proj.weight has'
+broken '"layer_specs": [{"patterns": [".*up_proj"], "shape": [[4, 2, 2], -1]}]' 'layer_specs\[0\].shape: expected \[n, -1\]'
+broken '"layer_specs": [{"patterns": [".*up_proj"], "gather_output": true}]' 'layer_specs\[0\].gather_output: model.layers.0.mlp.up_proj.weight is read in parts'
+broken '"layer_specs": [{"patterns": [".*up_proj"], "partition_dim": 1}]' 'layer_specs\[0\].partition_dim: model.layers.0.mlp.up_proj.weight has its outputs on dim 0, found 1'
+broken '"layer_specs": [{"patterns": [".*(up_proj"]}]' 'layer_specs\[0\].patterns: ".\*(up_proj" is no regular expression'
+broken '"strict_mode": true, "layer_specs": [{"patterns": [".*mlp"], "partition_type": "skip"}]' 'strict_mode is true, and no entry of layer_specs names model.layers.0.self_attn'
+
 # the launcher's lines about a rank that dies say its coordinates
 train 4 tp.json dies --model_config model.json --steps 1000000 --save_interval 2 &
 job=$!
