@@ -80,7 +80,8 @@ static ds_status fit(plan_run *run, int *code)
                                  .recompute = true,
                                  .offload = true,
                                  .nvme_path = run->options->nvme_path,
-                                 .free_batch = run->free_batch};
+                                 .free_batch = run->free_batch,
+                                 .share = true};
     dsi_fit found;
     char *text = NULL;
     DS_TRY(dsi_fit_search(run->ctx, &run->request, &scope, &found));

@@ -65,6 +65,32 @@ static void print_rows(const dsi_timeline *t, dsi_buf *text)
     }
 }
 
+/* What the step waits for on each group of axes. */
+static void print_axes(const dsi_timeline *t, dsi_buf *text)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < t->n_rows; ++i) {
+        const dsi_sim_row *row = &t->rows[i];
+        double exposed = 0.0;
+        bool first = row->stream == DSI_STREAM_COMM;
+        for (uint32_t k = 0; k < t->n_rows && first; ++k) {
+            const bool same = t->rows[k].stream == DSI_STREAM_COMM && t->rows[k].axes == row->axes;
+            first = !same || k >= i;
+            exposed += same ? t->rows[k].exposed : 0.0;
+        }
+        if (!first || exposed <= 0.0) {
+            continue;
+        }
+        char axes[DSI_AXES_LABEL];
+        dsi_buf_printf(text, "%s %s %.4g ms", any ? "," : "exposed communication by axes:",
+                       dsi_axes_label(row->axes, axes), 1e3 * exposed);
+        any = true;
+    }
+    if (any) {
+        dsi_buf_putc(text, '\n');
+    }
+}
+
 /* What a step may leave out, only where it has something. */
 static bool is_shown(const dsi_timeline *t, ds_phase phase)
 {
@@ -89,7 +115,9 @@ void dsi_timeline_print(const dsi_timeline *t, dsi_buf *text)
     if (t->tokens_per_second > 0.0) {
         dsi_buf_printf(text, "; %.0f tokens/s a rank", t->tokens_per_second);
     }
-    dsi_buf_puts(text, "\n\n");
+    dsi_buf_putc(text, '\n');
+    print_axes(t, text);
+    dsi_buf_putc(text, '\n');
     print_rows(t, text);
 }
 

@@ -68,6 +68,41 @@ void dsi_candidate_set_batch(dsi_candidate *c, int64_t micro, int64_t rows)
     set_number(c, "gradient_accumulation_steps", rows / micro);
 }
 
+static const char tp_key[] = "tensor_parallel.autotp_size";
+static const char sp_key[] = "sequence_parallel_size";
+
+static bool is_open(const ds_config *config, const char *key)
+{
+    const ds_config_item *item = ds_config_find(config, key);
+    return item == NULL || item->origin == DS_ORIGIN_DEFAULT;
+}
+
+uint32_t dsi_shares(const dsi_report_request *request, dsi_share out[DSI_SHARES])
+{
+    const uint32_t nodes = request->n_nodes > 0 ? request->n_nodes : 1;
+    const uint32_t per_node = request->n_ranks / nodes;
+    uint32_t n = 0;
+    if (!is_open(request->config, tp_key) || !is_open(request->config, sp_key)) {
+        return 0;
+    }
+    for (uint32_t ranks = 2; ranks <= DSI_MOST_SHARED && ranks <= per_node; ranks *= 2) {
+        for (uint32_t sp = 1; sp <= ranks && per_node % ranks == 0; sp *= 2) {
+            out[n++] = (dsi_share){ranks / sp, sp};
+        }
+    }
+    return n;
+}
+
+void dsi_candidate_set_share(dsi_candidate *c, dsi_share share)
+{
+    if (share.tp > 1) {
+        set_number(c, tp_key, share.tp);
+    }
+    if (share.sp > 1) {
+        set_number(c, sp_key, share.sp);
+    }
+}
+
 bool dsi_has_own_memory(const dsi_device *device)
 {
     return device != NULL && !device->shared;
@@ -85,6 +120,8 @@ static void take_figures(dsi_candidate *c, const dsi_plan_report *r)
     c->states = zero->offload_optimizer.device;
     c->params = zero->offload_param.device;
     c->stage = r->spec.zero.stage;
+    c->tp = r->spec.zero.mesh.size[DSI_AXIS_TP];
+    c->sp = r->spec.zero.mesh.size[DSI_AXIS_SP];
     c->recompute = r->plan.choice.recompute;
     c->micro_batch = r->spec.train.batch;
     c->accumulation = r->spec.train.accumulation;

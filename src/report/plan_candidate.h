@@ -18,6 +18,7 @@ typedef struct dsi_candidate {
     uint32_t n_settings;
     bool planned, fits;
     uint32_t stage;
+    uint32_t tp, sp; /* ranks that share each layer, each sequence */
     ds_recompute recompute;
     ds_offload_device states, params; /* where they live between their uses */
     int64_t micro_batch, accumulation;
@@ -45,6 +46,18 @@ void dsi_candidate_set_batch(dsi_candidate *c, int64_t micro, int64_t rows);
 void dsi_candidate_set_offload(dsi_candidate *c, ds_offload_device where, bool params,
                                int64_t elements, const char *folder,
                                const ds_offload_device had[2]);
+
+/* Ranks that share layers, and sequences. */
+typedef struct dsi_share {
+    uint32_t tp, sp;
+} dsi_share;
+/* Shares that may be tried, fewest ranks first: powers of two that stay within a node and divide
+ * the job, of the axes that the configuration leaves open; none where it asks for one. Returns how
+ * many.
+ */
+enum { DSI_MOST_SHARED = 8, DSI_SHARES = 9 };
+uint32_t dsi_shares(const dsi_report_request *request, dsi_share out[DSI_SHARES]);
+void dsi_candidate_set_share(dsi_candidate *c, dsi_share share);
 
 /* Elements that are in memory at a time of what lives elsewhere, most first; 0: as the
  * configuration says. */

@@ -72,13 +72,19 @@ static bool cannot_fit(const change_set *set, const dsi_candidate *c)
     const dsi_plan_report *base = set->base;
     const char *stage = setting_of(c, "zero_optimization.stage");
     const char *rows = setting_of(c, "train_micro_batch_size_per_gpu");
+    const char *tp = setting_of(c, "tensor_parallel.autotp_size");
+    const char *sp = setting_of(c, "sequence_parallel_size");
+    const double layers =
+        tp != NULL ? atof(tp) : 1.0; /* ranks that share them, at most all of it */
+    const double own = layers * (sp != NULL ? atof(sp) : 1.0);
     const bool whole = base->spec.zero.stage < 3 && (stage == NULL || atoi(stage) < 3);
     const double params = whole ? (double)base->peak[DSI_RESIDENCY_DEVICE][DSI_MEMORY_PARAM] : 0.0;
     const double n_rows = rows != NULL ? atof(rows) : (double)base->spec.train.batch;
     const bool judges = c->n_settings == 1 && /* others */
                         setting_of(c, "activation_checkpointing.recompute") != NULL;
     return !set->all && !judges && base->request.memory > 0 &&
-           params + 0.98 * n_rows * kept_of_row(set, c) > (double)base->request.memory;
+           params / layers + 0.98 * n_rows * kept_of_row(set, c) / own >
+               (double)base->request.memory;
 }
 
 /* One that cannot fit stays without figures. */
@@ -230,6 +236,27 @@ static ds_status try_activations(change_set *set)
     return try_change(set, &c);
 }
 
+/* Ranks that share layers, or sequences, have the rows of all of them. */
+static ds_status try_shares(change_set *set, const dsi_candidate *with)
+{
+    dsi_share shares[DSI_SHARES];
+    const uint32_t n = dsi_shares(&set->base->request, shares);
+    const uint32_t before = set->n_fit;
+    uint32_t ranks = 0; /* of those that fit */
+    for (uint32_t i = 0; i < n; ++i) {
+        const uint32_t own = shares[i].tp * shares[i].sp;
+        dsi_candidate c = *with;
+        if (ranks > 0 && own > ranks) {
+            break;
+        }
+        dsi_candidate_set_share(&c, shares[i]);
+        dsi_candidate_set_batch(&c, set->base->spec.train.batch, set->rows * own);
+        DS_TRY(try_change(set, &c));
+        ranks = set->n_fit > before ? own : 0;
+    }
+    return DS_OK;
+}
+
 static ds_status try_single_changes(change_set *set)
 {
     const dsi_candidate none = {0};
@@ -242,6 +269,7 @@ static ds_status try_single_changes(change_set *set)
         }
     }
     DS_TRY(try_batches(set, &none));
+    DS_TRY(try_shares(set, &none));
     DS_TRY(try_activations(set));
     for (int params = 0; params < 2; ++params) {
         DS_TRY(try_offload(set, &none, params == 1, false));
@@ -262,6 +290,7 @@ static ds_status try_combined_changes(change_set *set)
             dsi_candidate_set_recompute(&with, (ds_recompute)how);
             DS_TRY(try_stages(set, &with, set->base->spec.zero.stage + 1));
             DS_TRY(try_batches(set, &with));
+            DS_TRY(try_shares(set, &with));
         }
         for (int params = 0; params < 2; ++params) {
             DS_TRY(try_offload(set, &with, params == 1, true));
@@ -269,6 +298,7 @@ static ds_status try_combined_changes(change_set *set)
         if (stages) {
             dsi_candidate_set_stage(&with, 3);
             DS_TRY(try_batches(set, &with));
+            DS_TRY(try_shares(set, &with));
         }
     }
     return DS_OK;

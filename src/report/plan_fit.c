@@ -38,7 +38,8 @@ typedef struct searcher {
     dsi_fit fit;
     int64_t sizes[DSI_LARGEST_BATCH]; /* micro-batches, largest first */
     uint32_t n_sizes;
-    int64_t rows; /* of a rank in a step, where they stay as they are */
+    int64_t rows;    /* of a rank in a step, where they stay as they are */
+    dsi_share share; /* ranks that have the same rows, which are so many times more */
     int64_t accumulation;
     uint32_t n_fit; /* candidates */
 } searcher;
@@ -51,10 +52,10 @@ static ds_status search_batch(searcher *s, const dsi_candidate *with)
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
         const int64_t size = s->sizes[middle];
+        const int64_t rows = s->rows * s->share.tp * s->share.sp;
         dsi_candidate c = *with;
-        if (!s->scope->fixed_batch) {
-            dsi_candidate_set_batch(&c, size,
-                                    s->scope->free_batch ? size * s->accumulation : s->rows);
+        if (!s->scope->fixed_batch || s->share.tp * s->share.sp > 1) {
+            dsi_candidate_set_batch(&c, size, s->scope->free_batch ? size * s->accumulation : rows);
         }
         DS_TRY(try_one(s->ctx, s->request, &s->fit, &c));
         if (c.planned && c.fits) {
@@ -73,9 +74,10 @@ typedef struct offload_level {
     bool params;
 } offload_level;
 
-static uint32_t data_ranks(const searcher *s)
+/* Ranks over which ZeRO shards. */
+static uint32_t zero_ranks(const searcher *s)
 {
-    return dsi_config_values(s->request->config)->data_ranks;
+    return dsi_config_values(s->request->config)->zero_ranks / s->share.tp;
 }
 
 static bool is_possible(const searcher *s, const offload_level *level, int64_t stage)
@@ -86,21 +88,29 @@ static bool is_possible(const searcher *s, const offload_level *level, int64_t s
     }
     return (level->where == DS_OFFLOAD_CPU ? dsi_has_own_memory(s->request->device)
                                            : s->scope->nvme_path != NULL) &&
-           (data_ranks(s) > 1 ? stage >= least : stage == least);
+           (zero_ranks(s) > 1 ? stage >= least : stage == least);
+}
+
+/* Beside shares the stage of the best so far is tried, or the one that needs least. */
+static bool is_left_out(const searcher *s, int64_t stage)
+{
+    const int64_t taken = s->fit.best != UINT32_MAX ? s->fit.tried[s->fit.best].stage : 3;
+    return s->share.tp * s->share.sp > 1 && stage != taken;
 }
 
 static ds_status search_level(searcher *s, const offload_level *level, int64_t elements)
 {
     const int64_t given = dsi_config_values(s->request->config)->zero.stage;
-    const uint32_t n_stages =
-        s->scope->stage && (data_ranks(s) > 1 || level->where != DS_OFFLOAD_NONE) ? 4 : 1;
+    const bool stages = s->scope->stage && (zero_ranks(s) > 1 || level->where != DS_OFFLOAD_NONE);
+    const uint32_t n_stages = stages ? 4 : 1;
     const uint32_t n_ways = s->scope->recompute ? 3 : 1;
     for (uint32_t i = 0; i < n_stages * n_ways; ++i) {
         const int64_t stage = n_stages > 1 ? i / n_ways : given;
         dsi_candidate c = {0};
-        if (!is_possible(s, level, stage)) {
+        if (!is_possible(s, level, stage) || (stages && is_left_out(s, stage))) {
             continue;
         }
+        dsi_candidate_set_share(&c, s->share);
         if (n_stages > 1) {
             dsi_candidate_set_stage(&c, stage);
         }
@@ -128,6 +138,34 @@ static bool memory_costs(const searcher *s)
                                                     best->micro_batch != s->sizes[0]));
 }
 
+/* Ranks that share layers or sequences: more of them as long as that is found to help. */
+static ds_status search_shares(searcher *s)
+{
+    const offload_level none = {DS_OFFLOAD_NONE, false};
+    dsi_share shares[DSI_SHARES];
+    const uint32_t n = s->scope->share ? dsi_shares(s->request, shares) : 0;
+    uint32_t best = s->fit.best; /* before shares of so many ranks */
+    for (uint32_t i = 0; i < n && memory_costs(s); ++i) {
+        const uint32_t ranks = shares[i].tp * shares[i].sp;
+        if (i > 0 && ranks > shares[i - 1].tp * shares[i - 1].sp) {
+            if (best != UINT32_MAX && best == s->fit.best) {
+                break;
+            }
+            best = s->fit.best;
+        }
+        s->share = shares[i];
+        if (!s->scope->free_batch && !s->scope->fixed_batch) {
+            s->n_sizes = dsi_micro_batches(s->rows * ranks, s->sizes);
+        }
+        DS_TRY(search_level(s, &none, 0));
+    }
+    s->share = (dsi_share){1, 1};
+    if (!s->scope->free_batch && !s->scope->fixed_batch) {
+        s->n_sizes = dsi_micro_batches(s->rows, s->sizes);
+    }
+    return DS_OK;
+}
+
 static ds_status search(searcher *s)
 {
     static const offload_level levels[] = {{DS_OFFLOAD_NONE, false},
@@ -144,6 +182,9 @@ static ds_status search(searcher *s)
         for (int e = 0; e < (i == 0 ? 1 : DSI_N_IN_HAND) && s->n_fit == before; ++e) {
             DS_TRY(search_level(s, &levels[i], dsi_in_hand[e]));
         }
+        if (i == 0) {
+            DS_TRY(search_shares(s));
+        }
     }
     return DS_OK;
 }
@@ -155,6 +196,7 @@ ds_status dsi_fit_search(ds_ctx *ctx, const dsi_report_request *request, const d
     searcher s = {.ctx = ctx,
                   .request = request,
                   .scope = scope,
+                  .share = {1, 1},
                   .fit = {.best = UINT32_MAX,
                           .least = UINT32_MAX,
                           .folder = dsi_buf_make(8 * DS_CONFIG_TEXT_BYTES)},

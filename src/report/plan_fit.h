@@ -10,7 +10,7 @@
 
 #include "report/plan_candidate.h"
 
-enum { DSI_FIT_CEILING = 1024 };
+enum { DSI_FIT_CEILING = 4096 };
 
 typedef struct dsi_fit {
     dsi_candidate *tried;
@@ -28,6 +28,8 @@ typedef struct dsi_fit_scope {
                               may help, else when nothing fits without */
     const char *nvme_path; /* folders for what goes to disk; NULL: nothing does */
     bool free_batch;       /* the global batch too: nobody gave it */
+    bool share;            /* ranks may share layers and sequences, where nothing fits without, or,
+                              with times known, where it may help */
 } dsi_fit_scope;
 
 /* Searches for the fastest configuration that fits request->memory (no limit: 0): by simulated time

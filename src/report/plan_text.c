@@ -286,26 +286,27 @@ ds_status dsi_fit_text(ds_ctx *ctx, const dsi_fit *fit, size_t memory, char **te
         memcpy(sorted, fit->tried, fit->n_tried * sizeof *sorted);
         qsort(sorted, fit->n_tried, sizeof *sorted, by_need);
     }
-    dsi_buf_puts(&text,
-                 "stage recompute offload     micro-batch accumulation        GiB  TFLOP a step  "
-                 "MiB sent  step s\n");
+    dsi_buf_puts(
+        &text,
+        "stage  tp  sp recompute offload     micro-batch accumulation        GiB  TFLOP a step  "
+        "MiB sent  step s\n");
     for (uint32_t i = 0; i < fit->n_tried; ++i) {
         const dsi_candidate *c = &sorted[i];
         char seconds[32] = "-"; /* without a device */
         if (c->seconds > 0.0) {
             (void)snprintf(seconds, sizeof seconds, "%.3f", c->seconds);
         }
-        dsi_buf_printf(&text, "%5u %-9s %-6s %-4s %11lld %12lld %10.2f %13.4g %9.1f %7s%s\n",
-                       c->stage, dsi_recompute_name(c->recompute),
-                       c->params != DS_OFFLOAD_NONE   ? "all"
-                       : c->states != DS_OFFLOAD_NONE ? "states"
-                                                      : "none",
-                       c->params == DS_OFFLOAD_NVME || c->states == DS_OFFLOAD_NVME ? "disk"
-                       : c->params == DS_OFFLOAD_CPU || c->states == DS_OFFLOAD_CPU ? "host"
-                                                                                    : "",
-                       (long long)c->micro_batch, (long long)c->accumulation, (double)c->need / gib,
-                       1e-12 * c->hardware_flops, c->sent / mib, seconds,
-                       c->fits ? "" : "  does not fit");
+        dsi_buf_printf(
+            &text, "%5u %3u %3u %-9s %-6s %-4s %11lld %12lld %10.2f %13.4g %9.1f %7s%s\n", c->stage,
+            c->tp, c->sp, dsi_recompute_name(c->recompute),
+            c->params != DS_OFFLOAD_NONE   ? "all"
+            : c->states != DS_OFFLOAD_NONE ? "states"
+                                           : "none",
+            c->params == DS_OFFLOAD_NVME || c->states == DS_OFFLOAD_NVME ? "disk"
+            : c->params == DS_OFFLOAD_CPU || c->states == DS_OFFLOAD_CPU ? "host"
+                                                                         : "",
+            (long long)c->micro_batch, (long long)c->accumulation, (double)c->need / gib,
+            1e-12 * c->hardware_flops, c->sent / mib, seconds, c->fits ? "" : "  does not fit");
     }
     free(sorted);
     if (fit->best != UINT32_MAX) {

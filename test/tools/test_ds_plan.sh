@@ -71,7 +71,7 @@ check other_flag 1 'bf16.enabled: the file and the flag --fp16 disagree: true he
 # every form of one report
 check forms 3 'MFU [0-9.]+ %' "$tool" "${big[@]}" --device h100-sxm --html "$dir/p.html" \
     --trace "$dir/p.trace"
-[ "$("$tool" "${big[@]}" --device h100-sxm | grep -cE '^  (activation_checkpointing.recompute "(selective|full)"|activation_checkpointing.cpu_checkpointing true): .* GiB, .* step [0-9.]+ s instead of')" = 3 ] ||
+[ "$("$tool" "${big[@]}" --device h100-sxm | grep -cE '^  (activation_checkpointing.recompute "(selective|full)"|activation_checkpointing.cpu_checkpointing true|(tensor_parallel.autotp_size|sequence_parallel_size) .*): .* GiB, .* step [0-9.]+ s instead of')" = 3 ] ||
     { echo "FAILED: three changes, their memory and their costs"; failed=1; }
 for what in '<svg' 'gathered parameters' '>communication</span>' '>forward</span>' '>update</span>' 'steps</span>' 's</span>' '>Context</span>' 'MFU'; do
     grep -q -- "$what" "$dir/p.html" || { echo "FAILED html: no $what"; failed=1; }
@@ -152,6 +152,21 @@ check changes_kept 3 '^  zero_optimization.sub_group_size 10000000: ' \
 check no_fit 2 'give --fit too' "$tool" "${small[@]}" --nvme_path /a
 check nothing_fits 3 'nothing fits' "$tool" "${xl[@]}" --deepspeed_config "$dir/z0.json" \
     --world_size 8 --memory 1000000000 --fit
+
+# ranks that share layers or sequences: where nothing fits without; what the search writes fits; not where the file says how many
+cat > "$dir/wide.json" <<'END'
+{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 8192,
+"num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 4, "max_position_embeddings": 16384, "tie_word_embeddings": false}
+END
+zero 3 1 1 > "$dir/one.json"
+wide=("$tool" --model_config "$dir/wide.json" --world_size 8 --seq_length 16384 --memory 2600000000)
+check share_fit 0 '^chosen: .*(tensor_parallel.autotp_size|sequence_parallel_size)' "${wide[@]}" --deepspeed_config "$dir/one.json" --fit --output "$dir/shared.json"
+check shared 0 'fits: ' "${wide[@]}" --deepspeed_config "$dir/shared.json"
+check share_changes 3 '^  .*(tensor_parallel.autotp_size|sequence_parallel_size).* GiB' "${wide[@]}" --deepspeed_config "$dir/one.json"
+sed 's/"gradient_clipping"/"sequence_parallel_size": 1, &/' "$dir/one.json" > "$dir/own.json"
+check not_shared 3 'nothing fits' "${wide[@]}" --deepspeed_config "$dir/own.json" --fit
+check by_axes 0 '^exposed communication by axes: .*(sp|tp) [0-9.]+ ms' "$tool" --model_config "$dir/wide.json" --world_size 8 --seq_length 16384 \
+    --deepspeed_config "$dir/shared.json" --device h100-sxm
 
 # DeepSpeed's tables, byte for byte
 while read -r word total largest gpus nodes factor; do

@@ -306,8 +306,9 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
         {.name = "fit",
          .type = DSI_ARG_SWITCH,
          .out = &o->fit,
-         .doc = "Choose stage, recomputation, offload and micro-batch: the fastest that fits, with "
-                "the global batch as it is."},
+         .doc = "Choose stage, recomputation, offload, micro-batch and, where the file does not "
+                "say it, ranks that share layers or sequences: the fastest that fits, with the "
+                "global batch as it is."},
         {.name = "nvme_path",
          .type = DSI_ARG_TEXT,
          .out = &o->nvme_path,
