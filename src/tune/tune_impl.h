@@ -55,6 +55,8 @@ typedef struct dsi_tune_candidate {
     uint32_t n_settings;
     char name[DSI_TUNE_NAME];
     int64_t stage, micro_batch, accumulation;
+    int64_t
+        shared; /* ranks that have the same samples, of which t->n_data_ranks counts one; 0: 1 */
     char recompute[16]; /* "" when the configuration decides */
     bool chosen;        /* for a trial */
     bool reused;        /* its result is of an earlier search */
@@ -73,6 +75,7 @@ typedef struct dsi_tune_axis {
     uint32_t n;
     char values[DSI_TUNE_VALUES][48];
     int64_t from_stage; /* tried from this stage on */
+    bool shares;        /* ranks that have the same samples: multiples of the first value */
 } dsi_tune_axis;
 
 /* What may vary. */

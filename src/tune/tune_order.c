@@ -14,7 +14,8 @@
 
 int64_t dsi_tune_rows(const dsi_tune *t, const dsi_tune_candidate *c)
 {
-    return c->micro_batch * c->accumulation * (int64_t)t->n_data_ranks;
+    const int64_t shared = c->shared > 0 ? c->shared : 1;
+    return c->micro_batch * c->accumulation * (int64_t)t->n_data_ranks / shared;
 }
 
 /* ---- scores: more is better ---- */

@@ -97,9 +97,10 @@ static void find_twin(const dsi_tune *t, dsi_tune_candidate *c)
         const dsi_tune_candidate *o = &t->items[i];
         const dsi_prediction *p = &c->prediction;
         if (o != c && o->predicted && o->state == DSI_TUNE_OPEN &&
-            (o->stage == c->stage || t->n_data_ranks == 1) && o->micro_batch == c->micro_batch &&
-            o->accumulation == c->accumulation && o->prediction.need == p->need &&
-            o->prediction.hardware_flops == p->hardware_flops && o->prediction.sent == p->sent &&
+            (o->stage == c->stage || t->n_data_ranks == 1) && o->shared == c->shared &&
+            o->micro_batch == c->micro_batch && o->accumulation == c->accumulation &&
+            o->prediction.need == p->need && o->prediction.hardware_flops == p->hardware_flops &&
+            o->prediction.sent == p->sent &&
             fabs(o->prediction.seconds - p->seconds) <= 1e-6 * p->seconds) {
             c->state = DSI_TUNE_SKIPPED;
             (void)snprintf(c->why, sizeof c->why, "its plan costs the same as that of %.100s",
@@ -285,15 +286,24 @@ static uint32_t find_bases(const dsi_tune *t, uint32_t *bases)
 static bool combine(const dsi_tune *t, dsi_tune_candidate *c, uint32_t k)
 {
     bool changed = false;
+    int64_t shared = 1;
     for (uint32_t i = 0; i < t->space.n_axes; ++i) {
         const dsi_tune_axis *axis = &t->space.axes[i];
         if (axis->from_stage <= c->stage && axis->n > 0) {
             if (k % axis->n > 0) {
                 dsi_tune_set(c, axis->path, axis->values[k % axis->n]);
                 changed = true;
+                shared *= axis->shares ? strtoll(axis->values[k % axis->n], NULL, 10) /
+                                             strtoll(axis->values[0], NULL, 10)
+                                       : 1;
             }
             k /= axis->n;
         }
+    }
+    if (shared > 1) { /* the same batch of all ranks */
+        c->shared = shared;
+        c->accumulation *= shared;
+        dsi_tune_set_int(c, "gradient_accumulation_steps", c->accumulation);
     }
     return changed;
 }

@@ -100,17 +100,26 @@ static void read_stages(reader *r)
     }
 }
 
-/* A size that does not divide the ranks is for the trial to refuse, by its name. */
+enum { SHARES = 2 };
+static const char *const share_keys[SHARES] = {"tensor_parallel.autotp_size",
+                                               "sequence_parallel_size"};
+
+static const dsi_node *share_of(const reader *r, uint32_t i)
+{
+    return i == 0 ? dsi_node_find(dsi_node_find(r->root, "tensor_parallel"), "autotp_size")
+                  : dsi_node_find(r->root, "sequence_parallel_size");
+}
+
+/* A size that does not divide the ranks is for the trial to refuse, by its name. Of a list the
+ * first counts. */
 static void read_data_ranks(reader *r)
 {
-    const dsi_node *const sizes[] = {
-        dsi_node_find(dsi_node_find(r->root, "tensor_parallel"), "autotp_size"),
-        dsi_node_find(r->root, "sequence_parallel_size")};
     r->t->n_data_ranks = r->t->n_ranks;
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
+    for (uint32_t i = 0; i < SHARES; ++i) {
+        const dsi_node *size = share_of(r, i);
         int64_t n = 0;
-        if (sizes[i] != NULL && dsi_node_int(sizes[i], &n) && n > 1 &&
-            r->t->n_data_ranks % n == 0) {
+        size = size != NULL && size->kind == DSI_NODE_LIST ? size->first : size;
+        if (size != NULL && dsi_node_int(size, &n) && n > 1 && r->t->n_data_ranks % n == 0) {
             r->t->n_data_ranks = (uint32_t)(r->t->n_data_ranks / n);
         }
     }
@@ -345,6 +354,31 @@ static bool is_given(const reader *r, const char *key)
            (strncmp(key, "stage3_", 7) == 0 && dsi_node_find(zero, key + 7) != NULL);
 }
 
+/* Lists of ranks that share layers, or sequences. */
+static void read_shares(reader *r)
+{
+    for (uint32_t i = 0; i < SHARES; ++i) {
+        const dsi_node *list = share_of(r, i);
+        int64_t first = 0;
+        if (list == NULL || list->kind != DSI_NODE_LIST) {
+            continue;
+        }
+        dsi_tune_axis *axis = add_axis(r, share_keys[i], 0);
+        for (const dsi_node *v = list->first; axis != NULL && v != NULL; v = v->next) {
+            int64_t n = 0;
+            if (axis->n == DSI_TUNE_VALUES || !dsi_node_int(v, &n) || n < 1 ||
+                (first > 0 && n % first != 0)) {
+                fail(r, share_keys[i],
+                     "expected a list of at most 32 whole numbers, each a multiple of the first");
+                return;
+            }
+            first = first > 0 ? first : n;
+            (void)snprintf(axis->values[axis->n++], sizeof axis->values[0], "%" PRId64, n);
+            axis->shares = true;
+        }
+    }
+}
+
 static void usual_axis(reader *r, const char *key, int64_t from_stage, const char *const *values)
 {
     char path[PATH_BYTES];
@@ -428,6 +462,7 @@ ds_status dsi_tune_read_space(dsi_tune *t)
         read_batches(&r);
         read_recompute(&r);
         read_lists(&r, dsi_node_find(r.root, "zero_optimization"), "zero_optimization");
+        read_shares(&r);
         if (!t->options.fast) {
             usual_axes(&r);
         }

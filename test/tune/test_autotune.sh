@@ -53,6 +53,19 @@ says 'the data has 50 rows: micro-batches up to 24 are tried'
 silent 'tmbspg(32|64|1024)'
 prints 'tmbspg24'
 
+# ranks that share layers and sequences: the values of a list, with the batch of all ranks as it is
+sed 's/"autotuning"/"tensor_parallel": {"autotp_size": [1, 2]}, "sequence_parallel_size": [1, 2], &/; s/"gradient_accumulation_steps": 2/"train_batch_size": 16/' \
+    rows/ds.json > rows/shared.json
+shared=("${few[@]/ds.json/shared.json}")
+job 0 --dry_run --device xeon-amx-2 --num_gpus 4 --autotuning tune "${shared[@]}" --seq_length 32
+prints 'z[0-3]_gas[0-9]+_tmbspg[0-9]+_rc[a-z]+_as2_sps1 '
+prints 'z[0-3]_gas[0-9]+_tmbspg[0-9]+_rc[a-z]+_as1_sps2 '
+prints 'z[0-3]_gas[0-9]+_tmbspg[0-9]+_rc[a-z]+_as2_sps2 '
+prints ', 0 refused'
+sed -i 's/\[1, 2\]}/[2, 3]}/' rows/shared.json
+job 2 --dry_run --device xeon-amx-2 --num_gpus 4 --autotuning tune "${shared[@]}" --seq_length 32
+says 'tensor_parallel.autotp_size: expected a list of at most 32 whole numbers, each a multiple of the first'
+
 # ---- ds_train: planned, run, written
 cat > gpt.json << 'END'
 {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 256, "n_positions": 32, "n_ctx": 32,
