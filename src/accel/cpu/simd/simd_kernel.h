@@ -72,6 +72,10 @@
     X(store)                                                                                       \
     X(accumulate)                                                                                  \
     X(postpone)                                                                                    \
+    X(quantize_blocks)                                                                             \
+    X(quantize_with_error)                                                                         \
+    X(dequantize_blocks)                                                                           \
+    X(dequantize_sum)                                                                              \
     X(permute)                                                                                     \
     X(slice)                                                                                       \
     X(pad)                                                                                         \
