@@ -103,6 +103,19 @@ static void print_largest(dsi_buf *text, const dsi_plan_report *r)
     dsi_buf_putc(text, '\n');
 }
 
+/* Which of it is in blocks of whole numbers. */
+static void print_quantized(dsi_buf *text, const dsi_quantized *q)
+{
+    if (q->weights || q->frozen_weights) {
+        dsi_buf_printf(text, "  %sparameters are gathered in 8 bits\n",
+                       q->weights ? "" : "frozen ");
+    }
+    if (q->gradients) {
+        dsi_buf_printf(text, "  gradients but vectors are exchanged in 4 bits%s\n",
+                       q->errors ? ", what they lose is added to the next" : "");
+    }
+}
+
 static void print_comm(dsi_buf *text, const dsi_plan_report *r)
 {
     if (r->n_comm == 0) {
@@ -120,6 +133,7 @@ static void print_comm(dsi_buf *text, const dsi_plan_report *r)
                        (unsigned long long)c->calls, c->carried / mib, c->sent / mib);
         warm_up = warm_up || dsi_report_is_warm_up(r, c->phase);
     }
+    print_quantized(text, &r->spec.zero.quantized);
     if (warm_up) {
         const bool zero_one = r->spec.train.optimizer == DS_OPTIMIZER_ZERO_ONE_ADAM;
         dsi_buf_printf(text,

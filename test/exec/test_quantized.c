@@ -5,6 +5,7 @@
  * test/golden/comm/quantized.* (make_quantized.py), and what is sent.
  * labels: threads */
 #include "accel/cpu/cpu_features.h"
+#include "accel/cpu/registry.h"
 #include "base/half.h"
 #include "common/check.h"
 #include "common/golden.h"
@@ -13,6 +14,7 @@
 #include "op/ops.h"
 #include "place/zero.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -268,10 +270,148 @@ static void test_golden(void **state)
     golden_close((golden_file *)&file);
 }
 
+/* ---- weights of more than a block ------------------------------------------------------------ */
+
+enum { LONG = 4200, LONG_BLOCK = 2048 };
+
+static void run_kernel(ds_ctx *ctx, const ds_op *op, const dsi_blocks_attrs *attrs, ds_tensor in,
+                       ds_tensor out, ds_isa isa)
+{
+    const ds_kernel_sig sig = {op, attrs, 1, 1, &in.meta, &out.meta, 1};
+    const ds_kernel *kernel = dsi_cpu_kernel_at(&sig, isa, 0);
+    const ds_kernel_call call = {.ctx = ctx, .sig = &sig, .in = &in, .out = &out};
+    assert_non_null(kernel);
+    CHECK_OK(ctx, kernel->run(&call));
+}
+
+static void test_long(void **state)
+{
+    (void)state;
+    const golden_file file = golden_read("comm/quantized.safetensors");
+    const ds_isa isas[] = {DS_ISA_REF, dsi_cpu_isa()};
+    static float x[LONG], y[LONG];
+    static uint8_t bytes[2 * LONG];
+    ds_ctx *ctx = NULL;
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    for (int i = 0; i < LONG; ++i) { /* as make_quantized.py */
+        x[i] = ((float)((int64_t)i * 7919 % 2003) - 1001.0f) / 1024.0f;
+    }
+    for (int i = 0; i < 2; ++i) {
+        const dsi_blocks_attrs attrs = {.bits = 8,
+                                        .block = LONG_BLOCK,
+                                        .n_rows = 2,
+                                        .width = LONG / 2,
+                                        .count = LONG,
+                                        .dtype = DS_DTYPE_F32};
+        const ds_tensor floats = {x, {DS_DTYPE_F32, ds_shape_1d(LONG)}};
+        const ds_tensor made = {y, floats.meta};
+        const ds_tensor sent = {bytes, {DS_DTYPE_U8, ds_shape_2d(2, dsi_blocks_row_bytes(&attrs))}};
+        memset(y, 0xff, sizeof y);
+        run_kernel(ctx, &dsi_op_quantize_blocks, &attrs, floats, sent, isas[i]);
+        run_kernel(ctx, &dsi_op_dequantize_blocks, &attrs, sent, made, isas[i]);
+        assert_int_equal(count_other(DS_DTYPE_F32, golden_f32(&file, "long"), LONG, y), 0);
+    }
+    ds_ctx_destroy(&ctx);
+    golden_close((golden_file *)&file);
+}
+
+/* What is not finite, and what is too small for a scale. */
+static void test_edges(void **state)
+{
+    (void)state;
+    const ds_isa isas[] = {DS_ISA_REF, dsi_cpu_isa()};
+    ds_ctx *ctx = NULL;
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    for (int i = 0; i < 2; ++i) {
+        const dsi_blocks_attrs attrs = {
+            .bits = 4, .block = 2, .n_rows = 1, .width = 10, .dtype = DS_DTYPE_F32, .factor = 1.0};
+        float x[10] = {INFINITY, 1.0f, NAN, 1.0f, 1e-40f, -1e-36f, 1.0f, -0.5f, -1.0f, 0.0625f};
+        float y[10];
+        uint8_t bytes[64];
+        const ds_tensor floats = {x, {DS_DTYPE_F32, ds_shape_1d(10)}};
+        const ds_tensor made = {y, floats.meta};
+        const ds_tensor sent = {bytes, {DS_DTYPE_U8, ds_shape_2d(1, dsi_blocks_row_bytes(&attrs))}};
+        run_kernel(ctx, &dsi_op_quantize_blocks, &attrs, floats, sent, isas[i]);
+        run_kernel(ctx, &dsi_op_dequantize_sum, &attrs, sent, made, isas[i]);
+        assert_true(isnan(y[0]) && isnan(y[1]) && isnan(y[2]) && isnan(y[3]));
+        assert_true(y[4] == 0.0f && y[5] == 0.0f);
+        assert_true(y[6] == 0.875f && y[7] == -0.5f); /* DeepSpeed's bias */
+        assert_true(y[8] == -1.0f && y[9] == 0.0f);   /* half a step: to the even one */
+    }
+    ds_ctx_destroy(&ctx);
+}
+
+/* ---- ahead of their use ---------------------------------------------------------------------- */
+
+/* Two parameters, one after the other: the second is quantized and sent before the first is used.
+ */
+static void test_prefetch(void **state)
+{
+    (void)state;
+    const dsi_permute_attrs same = {.n_dims = 2, .order = {0, 1}};
+    const ds_meta meta = {DS_DTYPE_F32, ds_shape_2d(8, 8)};
+    dsi_zero_spec spec = {.stage = 3,
+                          .quantized = {.weights = true},
+                          .comm_dtype = DS_DTYPE_F32,
+                          .reduce_bucket = 1000,
+                          .gather_bucket = 1000};
+    const dsi_plan_env env = {.n_threads = 1,
+                              .isa = DSI_NEEDS_AVX2,
+                              .choose = dsi_accel_cpu.kernels->choose,
+                              .overlap = true,
+                              .prefetch = 1000};
+    ds_cells *cells = NULL;
+    ds_cells *local_cells = NULL;
+    ds_graph *graph = NULL;
+    ds_graph *local = NULL;
+    dsi_plan *plan = NULL;
+    ds_ctx *ctx = NULL;
+    uint32_t quantized[2] = {0, 0};
+    uint32_t used = 0; /* places of steps, from 1 */
+    uint32_t n = 0;
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    CHECK_OK(ctx, ds_cells_create(ctx, MOST_CELLS, &cells));
+    CHECK_OK(ctx, ds_cells_create(ctx, MOST_CELLS, &local_cells));
+    CHECK_OK(ctx, ds_graph_create(ctx, cells, &graph));
+    for (int i = 0; i < 2; ++i) {
+        const char *name = i == 0 ? "a" : "b";
+        const ds_cell_info info = {
+            .name = name, .kind = DS_CELL_PARAM, .meta = meta, .of = DS_NONE};
+        ds_cell cell = DS_NONE;
+        ds_value v = DS_NONE;
+        ds_value out[DS_MAX_OUT];
+        CHECK_OK(ctx, ds_cells_add(cells, &info, &cell));
+        CHECK_OK(ctx, ds_graph_read(graph, cell, &v));
+        CHECK_OK(ctx, ds_graph_apply(graph, &dsi_op_permute, &same, &v, 1, out));
+        CHECK_OK(ctx, ds_graph_output(graph, name, out[0]));
+    }
+    CHECK_OK(ctx, dsi_zero_set_ranks(ctx, &spec, 2));
+    CHECK_OK(ctx, dsi_zero_lower(graph, &spec, local_cells, &local));
+    CHECK_OK(ctx, dsi_plan_build(local, &env, &plan));
+    CHECK_OK(ctx, dsi_plan_check(plan));
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        if (plan->steps[s].op == &dsi_op_quantize_blocks && n < 2) {
+            quantized[n++] = s + 1;
+        }
+        used = plan->steps[s].op == &dsi_op_dequantize_blocks && used == 0 ? s + 1 : used;
+    }
+    assert_int_equal(n, 2);
+    assert_true(quantized[1] < used);
+    dsi_plan_destroy(&plan);
+    ds_graph_destroy(&local);
+    ds_graph_destroy(&graph);
+    ds_cells_destroy(&local_cells);
+    ds_cells_destroy(&cells);
+    ds_ctx_destroy(&ctx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_long),
+        cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_prefetch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,7 +48,7 @@ while IFS='|' read -r group changes; do
 done << 'END'
 model=llama dtype=bf16 ranks=4 stage=3|overlap=1;
 model=llama dtype=bf16 ranks=4 stage=3 qwz=1|hpz=2;threads=3 overlap=1;bucket=1000;
-model=llama dtype=bf16 ranks=4 qgz=1 stage=3|stage=2;stage=1 overlap=1 bucket=20000;transport=shm;
+model=llama dtype=bf16 ranks=4 qgz=1 stage=3|loco=1;stage=2;stage=1 overlap=1 bucket=20000;transport=shm;
 model=llama dtype=bf16 ranks=4 stage=3 qwz=1 qgz=1 hpz=2|overlap=1 bucket=20000 threads=2;transport=shm;transport=mpi;transport=ucx overlap=1;recompute=full;offload=states;
 model=llama dtype=bf16 ranks=4 stage=3 qwz=1 qgz=1 hpz=2 loco=4|overlap=1 bucket=20000 threads=2;transport=shm;transport=mpi;resume=1;resume=2 transport=shm;
 model=gpt2 dtype=f16 ranks=2 accumulation=2 stage=3 qwz=1 qgz=1 loco=4|transport=shm overlap=1;transport=ucx;resume=1;bucket=1000;
@@ -92,6 +92,10 @@ cat > "$scratch/gpt2.json" <<'JSON'
 JSON
 for name in plain hpz qgz zeropp; do
     "$build/ds_plan" --model_config "$scratch/gpt2.json" --seq_length 1024 --deepspeed_config "$scratch/$name.json" --world_size 8 --json - > "$scratch/$name.plan"
+done
+"$build/ds_plan" --model_config "$scratch/model.json" --seq_length 32 --deepspeed_config "$scratch/loco.json" --world_size 4 > "$scratch/loco.text"
+for line in "parameters are gathered in 8 bits" "gradients but vectors are exchanged in 4 bits, what they lose is added to the next" "all_to_all *dpr *backward"; do
+    grep "$line" "$scratch/loco.text" > /dev/null || { cat "$scratch/loco.text"; fail "ds_plan does not say: $line"; }
 done
 python3 - "$scratch" <<'PYTHON'
 import json, re, sys
