@@ -343,75 +343,108 @@ static void test_edges(void **state)
 
 /* ---- ahead of their use ---------------------------------------------------------------------- */
 
-/* Two parameters, one after the other: the second is quantized and sent before the first is used.
- */
-static void test_prefetch(void **state)
+/* Two parameters, "a" and "b", read whole one after the other on two ranks. */
+typedef struct two_run {
+    ds_ctx *ctx;
+    ds_cells *cells, *local_cells;
+    ds_graph *graph, *local;
+    dsi_plan *plan;
+} two_run;
+
+static two_run run_two(dsi_quantized quantized, bool first_is_frozen)
 {
-    (void)state;
     const dsi_permute_attrs same = {.n_dims = 2, .order = {0, 1}};
-    const ds_meta meta = {DS_DTYPE_F32, ds_shape_2d(8, 8)};
-    dsi_zero_spec spec = {.stage = 3,
-                          .quantized = {.weights = true},
-                          .comm_dtype = DS_DTYPE_F32,
-                          .reduce_bucket = 1000,
-                          .gather_bucket = 1000};
     const dsi_plan_env env = {.n_threads = 1,
                               .isa = DSI_NEEDS_AVX2,
                               .choose = dsi_accel_cpu.kernels->choose,
                               .overlap = true,
                               .prefetch = 1000};
-    ds_cells *cells = NULL;
-    ds_cells *local_cells = NULL;
-    ds_graph *graph = NULL;
-    ds_graph *local = NULL;
-    dsi_plan *plan = NULL;
-    ds_ctx *ctx = NULL;
-    uint32_t quantized[2] = {0, 0};
-    uint32_t used = 0; /* places of steps, from 1 */
-    uint32_t n = 0;
-    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
-    CHECK_OK(ctx, ds_cells_create(ctx, MOST_CELLS, &cells));
-    CHECK_OK(ctx, ds_cells_create(ctx, MOST_CELLS, &local_cells));
-    CHECK_OK(ctx, ds_graph_create(ctx, cells, &graph));
+    dsi_zero_spec spec = {.stage = 3,
+                          .quantized = quantized,
+                          .comm_dtype = DS_DTYPE_F32,
+                          .reduce_bucket = 1000,
+                          .gather_bucket = 1000};
+    two_run r = {0};
+    assert_int_equal(ds_ctx_create(NULL, &r.ctx), DS_OK);
+    CHECK_OK(r.ctx, ds_cells_create(r.ctx, MOST_CELLS, &r.cells));
+    CHECK_OK(r.ctx, ds_cells_create(r.ctx, MOST_CELLS, &r.local_cells));
+    CHECK_OK(r.ctx, ds_graph_create(r.ctx, r.cells, &r.graph));
     for (int i = 0; i < 2; ++i) {
-        const char *name = i == 0 ? "a" : "b";
-        const ds_cell_info info = {
-            .name = name, .kind = DS_CELL_PARAM, .meta = meta, .of = DS_NONE};
+        const ds_cell_info info = {.name = i == 0 ? "a" : "b",
+                                   .kind = DS_CELL_PARAM,
+                                   .meta = {DS_DTYPE_F32, ds_shape_2d(8, 8)},
+                                   .of = DS_NONE,
+                                   .frozen = i == 0 && first_is_frozen};
         ds_cell cell = DS_NONE;
         ds_value v = DS_NONE;
         ds_value out[DS_MAX_OUT];
-        CHECK_OK(ctx, ds_cells_add(cells, &info, &cell));
-        CHECK_OK(ctx, ds_graph_read(graph, cell, &v));
-        CHECK_OK(ctx, ds_graph_apply(graph, &dsi_op_permute, &same, &v, 1, out));
-        CHECK_OK(ctx, ds_graph_output(graph, name, out[0]));
+        CHECK_OK(r.ctx, ds_cells_add(r.cells, &info, &cell));
+        CHECK_OK(r.ctx, ds_graph_read(r.graph, cell, &v));
+        CHECK_OK(r.ctx, ds_graph_apply(r.graph, &dsi_op_permute, &same, &v, 1, out));
+        CHECK_OK(r.ctx, ds_graph_output(r.graph, info.name, out[0]));
     }
-    CHECK_OK(ctx, dsi_zero_set_ranks(ctx, &spec, 2));
-    CHECK_OK(ctx, dsi_zero_lower(graph, &spec, local_cells, &local));
-    CHECK_OK(ctx, dsi_plan_build(local, &env, &plan));
-    CHECK_OK(ctx, dsi_plan_check(plan));
-    for (uint32_t s = 0; s < plan->n_steps; ++s) {
-        if (plan->steps[s].op == &dsi_op_quantize_blocks && n < 2) {
+    CHECK_OK(r.ctx, dsi_zero_set_ranks(r.ctx, &spec, 2));
+    CHECK_OK(r.ctx, dsi_zero_lower(r.graph, &spec, r.local_cells, &r.local));
+    CHECK_OK(r.ctx, dsi_plan_build(r.local, &env, &r.plan));
+    CHECK_OK(r.ctx, dsi_plan_check(r.plan));
+    return r;
+}
+
+static void end_two(two_run *r)
+{
+    dsi_plan_destroy(&r->plan);
+    ds_graph_destroy(&r->local);
+    ds_graph_destroy(&r->graph);
+    ds_cells_destroy(&r->local_cells);
+    ds_cells_destroy(&r->cells);
+    ds_ctx_destroy(&r->ctx);
+}
+
+/* The second is quantized and sent before the first is used. */
+static void test_prefetch(void **state)
+{
+    (void)state;
+    two_run r = run_two((dsi_quantized){.weights = true}, false);
+    uint32_t quantized[2] = {0, 0};
+    uint32_t used = 0; /* places of steps, from 1 */
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < r.plan->n_steps; ++s) {
+        if (r.plan->steps[s].op == &dsi_op_quantize_blocks && n < 2) {
             quantized[n++] = s + 1;
         }
-        used = plan->steps[s].op == &dsi_op_dequantize_blocks && used == 0 ? s + 1 : used;
+        used = r.plan->steps[s].op == &dsi_op_dequantize_blocks && used == 0 ? s + 1 : used;
     }
     assert_int_equal(n, 2);
     assert_true(quantized[1] < used);
-    dsi_plan_destroy(&plan);
-    ds_graph_destroy(&local);
-    ds_graph_destroy(&graph);
-    ds_cells_destroy(&local_cells);
-    ds_cells_destroy(&cells);
-    ds_ctx_destroy(&ctx);
+    end_two(&r);
+}
+
+/* Frozen ones alone, or none. */
+static void test_frozen(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; ++i) {
+        two_run r = run_two((dsi_quantized){.frozen_weights = true}, i == 0);
+        uint32_t n = 0;
+        for (ds_node k = 0; k < r.local->n_nodes; ++k) {
+            const dsi_node_info *node = &r.local->nodes[k];
+            if (node->op == &dsi_op_quantize_blocks) {
+                const ds_cell cell = r.local->values[dsi_node_in(r.local, node)[0]].cell;
+                assert_string_equal(ds_cells_get(r.cells, cell)->name, "a");
+                ++n;
+            }
+        }
+        assert_int_equal(n, i == 0 ? 1 : 0);
+        end_two(&r);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_long),
-        cmocka_unit_test(test_edges),
-        cmocka_unit_test(test_prefetch),
+        cmocka_unit_test(test_golden), cmocka_unit_test(test_long),
+        cmocka_unit_test(test_edges),  cmocka_unit_test(test_prefetch),
+        cmocka_unit_test(test_frozen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

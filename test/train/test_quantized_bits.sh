@@ -76,9 +76,9 @@ config hpz ', "zero_hpz_partition_size": 2'
 config qgz ', "zero_quantized_gradients": true'
 config zeropp "$zeropp"
 config loco "$zeropp, \"zeropp_loco_param\": {\"err_beta\": 0.8, \"reset_T\": 64}"
-train() { # CONFIG
-    "$build/deepspeed" --num_gpus 4 "$build/ds_train" --model_config "$scratch/model.json" --tokenizer bytes --data "$scratch/text.txt" \
-        --seq_length 32 --seed 7 --lr_scheduler_type none --deepspeed_config "$scratch/$1.json" --output "$scratch/$1" --max_steps "$2" > "$scratch/$1.log" 2>&1 ||
+train() { # CONFIG, STEPS, OTHER RANKS THAN 4, FLAGS
+    "$build/deepspeed" --num_gpus "${3:-4}" "$build/ds_train" --model_config "$scratch/model.json" --tokenizer bytes --data "$scratch/text.txt" \
+        --seq_length 32 --seed 7 --lr_scheduler_type none --deepspeed_config "$scratch/$1.json" --output "$scratch/$1" --max_steps "$2" "${@:4}" > "$scratch/$1.log" 2>&1 ||
         { tail -n 20 "$scratch/$1.log"; fail "$1"; }
 }
 for name in plain zeropp loco; do
@@ -137,4 +137,10 @@ for phase, ops, low, high, with_, without in (
     print(f"GPT-2 124M on 8 ranks, {with_}, {phase}: {a:.0f} of {b:.0f} bytes, {a / b:.4f}")
     assert low <= a / b <= high
 PYTHON
+# Goes on with other ranks, and without: said, not passed over.
+train loco 202 2 --resume
+grep "what quantized gradients have lost starts at zero" "$scratch/loco.log" > /dev/null || { cat "$scratch/loco.log"; fail "no notice of other ranks"; }
+cp "$scratch/plain.json" "$scratch/zeropp.json"
+train zeropp 202 4 --resume
+grep "zero_quantized_gradients" "$scratch/zeropp.log" > /dev/null || { cat "$scratch/zeropp.log"; fail "no notice of another way to send"; }
 echo "$n runs, the same bits in each group"
