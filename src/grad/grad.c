@@ -34,6 +34,26 @@ static ds_status contribute(walk *w, ds_value value, ds_value gradient)
     return DS_OK;
 }
 
+/* The sum of two gradients: on the stage of both, else on the earlier one, where what they are the
+ * gradients of was made. */
+static ds_status add(walk *w, ds_value a, ds_value b, ds_value *sum_out)
+{
+    ds_graph *g = w->graph;
+    const ds_value pair[2] = {a, b};
+    const uint32_t stage = g->stage;
+    ds_value out[DS_MAX_OUT];
+    g->stage = 0;
+    for (int i = 0; i < 2; ++i) {
+        const ds_node maker = g->values[pair[i]].producer;
+        const uint32_t of = maker != DS_NONE ? g->nodes[maker].stage : 0;
+        g->stage = g->stage == 0 || (of != 0 && of < g->stage) ? of : g->stage;
+    }
+    const ds_status status = ds_graph_apply(g, &dsi_op_add, NULL, pair, 2, out);
+    g->stage = stage;
+    *sum_out = status >= 0 ? out[0] : DS_NONE;
+    return status;
+}
+
 /* Sums a value's contributions in program order of its uses: the walk found them latest first. */
 static ds_status total(walk *w, ds_value value, ds_value *sum_out)
 {
@@ -44,10 +64,7 @@ static ds_status total(walk *w, ds_value value, ds_value *sum_out)
             sum = next;
             continue;
         }
-        const ds_value pair[2] = {sum, next};
-        ds_value out[DS_MAX_OUT];
-        DS_TRY(ds_graph_apply(w->graph, &dsi_op_add, NULL, pair, 2, out));
-        sum = out[0];
+        DS_TRY(add(w, sum, next, &sum));
     }
     *sum_out = sum;
     return DS_OK;
@@ -92,6 +109,7 @@ static ds_status visit(walk *w, ds_node n)
     memcpy(in, dsi_node_in(w->graph, &node), node.n_in * sizeof *in);
     memcpy(out, dsi_node_out(w->graph, &node), node.n_out * sizeof *out);
     DS_TRY(ds_graph_set_scope(w->graph, node.scope));
+    w->graph->stage = node.stage;
     for (uint32_t i = 0; i < node.n_in; ++i) {
         d_in[i] = DS_NONE;
         needs[i] = in[i] != DS_NONE && w->wants[in[i]];
@@ -148,10 +166,7 @@ static ds_status total_of_cell(walk *w, ds_value value, ds_value *sum_out)
     ds_status status = DS_OK;
     *sum_out = n > 0 ? found[0] : DS_NONE;
     for (uint32_t i = 1; i < n && status >= 0; ++i) {
-        const ds_value pair[2] = {*sum_out, found[i]};
-        ds_value out[DS_MAX_OUT];
-        status = ds_graph_apply(w->graph, &dsi_op_add, NULL, pair, 2, out);
-        *sum_out = status >= 0 ? out[0] : DS_NONE;
+        status = add(w, *sum_out, found[i], sum_out);
     }
     free(found);
     return status;
@@ -202,6 +217,7 @@ ds_status dsi_grad_build(ds_graph *graph, const ds_value *roots, const ds_value 
     }
     DS_TRY_GOTO(status, collect(&w, d_cell_out), done);
 done:
+    graph->stage = 0;
     free(w.wants);
     free(w.newest);
     free(w.items);

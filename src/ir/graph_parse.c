@@ -379,6 +379,13 @@ static ds_status take_node_line(parser *p)
             return dsi_text_expected(&p->scan, "a region above 0");
         }
     }
+    p->graph->stage = 0;
+    if (dsi_text_try(&p->scan, " stage=")) {
+        DS_TRY(dsi_text_id(&p->scan, "the number of a stage", &p->graph->stage));
+        if (p->graph->stage == 0) {
+            return dsi_text_expected(&p->scan, "a stage above 0");
+        }
+    }
     p->graph->recomputed = dsi_text_try(&p->scan, " recomputed");
     DS_TRY(dsi_text_end_line(&p->scan));
     if (strcmp(p->graph->scope, dsi_buf_text(&p->name)) != 0) {

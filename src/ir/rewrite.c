@@ -25,6 +25,7 @@ ds_status dsi_rewrite_stand_at(dsi_rewrite *r, const dsi_node_info *node)
 {
     ds_graph_set_phase(r->to, node->phase);
     ds_graph_set_region(r->to, node->region);
+    r->to->stage = node->stage;
     r->to->recomputed = node->recomputed;
     if (node->scope != r->scope) {
         DS_TRY(ds_graph_set_scope(r->to, node->scope));
@@ -68,6 +69,9 @@ ds_status dsi_rewrite_end(dsi_rewrite *r, ds_status status, ds_graph **to_out)
 {
     for (uint32_t i = 0; status >= 0 && i < r->from->n_outputs; ++i) {
         const dsi_output_info *output = &r->from->outputs[i];
+        if (r->partial && r->map[output->value] == DS_NONE) {
+            continue;
+        }
         status = ds_graph_output(r->to, output->name, r->map[output->value]);
     }
     free(r->map);

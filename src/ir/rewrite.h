@@ -18,14 +18,15 @@ typedef struct dsi_rewrite {
     ds_value *map;           /* per value of from: what stands for it in `to` */
     const char *scope;       /* of from, where it stands */
     const char *scope_there; /* the same in `to` */
+    bool partial;            /* outputs that nothing stands for are left out, no error */
 } dsi_rewrite;
 
 /* An empty graph over cells that reads what from reads. Errors: ERR_NOMEM; dsi_rewrite_end in any
  * case. */
 ds_status dsi_rewrite_begin(dsi_rewrite *r, const ds_graph *from, ds_cells *cells);
 
-/* Nodes applied from now on have this node's phase, region and scope, and are recomputed if it is.
- */
+/* Nodes applied from now on have this node's phase, region, stage and scope, and are recomputed if
+ * it is. */
 ds_status dsi_rewrite_stand_at(dsi_rewrite *r, const dsi_node_info *node);
 /* What stands for the inputs of a node of from; DS_NONE behind them, up to in[DS_MAX_IN]. */
 void dsi_rewrite_inputs(const dsi_rewrite *r, const dsi_node_info *node, ds_value *in);

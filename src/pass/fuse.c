@@ -62,6 +62,13 @@ static bool is_free(const fuser *f, ds_node n)
     return n != DS_NONE && f->pattern[n] == PLAIN && !f->gone[n];
 }
 
+/* In one phase, and on one stage of a pipeline. */
+static bool together(const fuser *f, ds_node a, ds_node b)
+{
+    return node_at(f, a)->phase == node_at(f, b)->phase &&
+           node_at(f, a)->stage == node_at(f, b)->stage;
+}
+
 static bool same_meta(ds_meta a, ds_meta b)
 {
     return a.dtype == b.dtype && ds_shape_equal(a.shape, b.shape);
@@ -89,7 +96,7 @@ static void find_linear_activation(fuser *f, ds_node n)
     const ds_node linear = producer_of(f, in_of(f, n, 0));
     if (act->kind != DSI_ACT_GELU_TANH || !is_free(f, linear) ||
         node_at(f, linear)->op != &dsi_op_linear || in_of(f, n, 0) != out_of(f, linear, 0) ||
-        node_at(f, linear)->phase != node_at(f, n)->phase) {
+        !together(f, linear, n)) {
         return;
     }
     const dsi_linear_attrs *attrs = node_at(f, linear)->attrs;
@@ -104,7 +111,7 @@ static bool try_linear_residual(fuser *f, ds_node add, ds_value sum, ds_value re
 {
     const ds_node linear = producer_of(f, sum);
     if (!is_free(f, linear) || node_at(f, linear)->op != &dsi_op_linear || f->uses[sum] != 1 ||
-        node_at(f, linear)->phase != node_at(f, add)->phase || residual == sum ||
+        !together(f, linear, add) || residual == sum ||
         !same_meta(meta_of(f, sum), meta_of(f, residual)) || in_of(f, linear, 3) != DS_NONE ||
         ((const dsi_linear_attrs *)node_at(f, linear)->attrs)->activation != DSI_ACT_NONE) {
         return false;
@@ -119,6 +126,7 @@ static bool try_norm_residual(fuser *f, ds_node add, ds_value dx, ds_value dres)
 {
     const ds_node norm = producer_of(f, dx);
     if (!is_free(f, norm) || f->uses[dx] != 1 || dx != out_of(f, norm, 0) ||
+        !together(f, norm, add) ||
         (node_at(f, norm)->op != &dsi_op_layer_norm_backward &&
          node_at(f, norm)->op != &dsi_op_rms_norm_backward) ||
         !same_meta(meta_of(f, dx), meta_of(f, dres)) ||
