@@ -156,7 +156,7 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out)
     l->tensors = calloc((size_t)plan->n_slots * plan->n_refs + 1, sizeof *l->tensors);
     l->calls = calloc((size_t)plan->n_slots * plan->n_steps + 1, sizeof *l->calls);
     exec->n_slots = plan->n_slots > exec->n_slots ? plan->n_slots : exec->n_slots;
-    l->comm_calls = calloc(plan->n_steps + 1, sizeof *l->comm_calls);
+    l->comm_calls = calloc((size_t)plan->n_slots * plan->n_steps + 1, sizeof *l->comm_calls);
     l->comms = calloc(plan->n_steps + 1, sizeof *l->comms);
     l->names = calloc(plan->n_steps + 1, sizeof *l->names);
     l->tickets = calloc(plan->n_steps + 1, sizeof *l->tickets);
@@ -164,7 +164,7 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out)
     l->events = calloc(plan->n_events + 1, sizeof *l->events);
     l->ahead = calloc(plan->n_steps + 1, sizeof *l->ahead);
     l->crossing = calloc(plan->n_steps + 1, sizeof *l->crossing);
-    l->parts = calloc(plan->n_refs + 1, sizeof *l->parts);
+    l->parts = calloc((size_t)plan->n_slots * plan->n_refs + 1, sizeof *l->parts);
     l->counts = calloc(dsi_exec_n_counts(plan) + 1, sizeof *l->counts);
     l->copies = calloc(plan->n_outputs + 1, sizeof *l->copies);
     l->reals = calloc((size_t)plan->n_slots * plan->n_outputs + 1, sizeof *l->reals);

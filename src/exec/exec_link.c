@@ -86,11 +86,11 @@ size_t dsi_exec_n_counts(const dsi_plan *plan)
 }
 
 /* All-to-alls of a plan move equal blocks: those sent are as large as those received. */
-static void link_counts(const dsi_loaded *l, uint32_t s, size_t *counts)
+static void link_counts(const dsi_loaded *l, uint32_t s, uint32_t slot, size_t *counts)
 {
     const dsi_step *step = &l->plan->steps[s];
     const size_t n_ranks = (size_t)((const dsi_comm_attrs *)step->attrs)->n_ranks;
-    dsi_comm_part *parts = l->parts + step->in_at;
+    dsi_comm_part *parts = l->parts + (size_t)slot * l->plan->n_refs + step->in_at;
     for (size_t i = 0; i < counts_of(step); ++i) {
         dsi_comm_part *part = &parts[i / n_ranks];
         counts[i] = part->count / n_ranks;
@@ -98,13 +98,14 @@ static void link_counts(const dsi_loaded *l, uint32_t s, size_t *counts)
     }
 }
 
-/* The call of a collective's step; its parts stand at the place of its operands. */
-static void link_collective(const dsi_exec *exec, dsi_loaded *l, uint32_t s)
+/* The call of a collective's step in a slot; its parts stand at the place of its operands. */
+static void link_collective(const dsi_exec *exec, dsi_loaded *l, uint32_t s, uint32_t slot)
 {
     const dsi_step *step = &l->plan->steps[s];
     const uint32_t n_in = step->n_in / step->n_parts;
-    dsi_comm_part *parts = l->parts + step->in_at;
-    dsi_comm_call *call = &l->comm_calls[s];
+    const ds_tensor *tensors = l->tensors + (size_t)slot * l->plan->n_refs;
+    dsi_comm_part *parts = l->parts + (size_t)slot * l->plan->n_refs + step->in_at;
+    dsi_comm_call *call = &l->comm_calls[(size_t)slot * l->plan->n_steps + s];
     *call = (dsi_comm_call){.kind = dsi_op_collective(step->op),
                             .dtype = carried_as(l->plan->refs[step->out_at].meta.dtype),
                             .factor = (float)((const dsi_comm_attrs *)step->attrs)->factor,
@@ -114,8 +115,8 @@ static void link_collective(const dsi_exec *exec, dsi_loaded *l, uint32_t s)
                                          exec->comm->size > 1, /* peers read the world's memory */
                             .what = name_collective(l, s)};
     for (uint32_t i = 0; i < step->n_parts; ++i) {
-        const ds_tensor *in = &l->tensors[step->in_at + i * n_in + n_in - 1];
-        const ds_tensor *out = &l->tensors[step->out_at + i];
+        const ds_tensor *in = &tensors[step->in_at + i * n_in + n_in - 1];
+        const ds_tensor *out = &tensors[step->out_at + i];
         const bool gathers = call->kind == DS_COMM_ALL_GATHER;
         parts[i] = (dsi_comm_part){
             .in = dsi_exec_peer_view(exec, in->data),
@@ -203,8 +204,10 @@ void dsi_exec_link(const dsi_exec *exec, dsi_loaded *l)
             l->calls[(size_t)slot * plan->n_steps + s] = call_of(exec, l, s, slot);
         }
         if ((step->op->flags & DS_OP_COMM) != 0 && step->kind != DSI_STEP_WAIT) {
-            link_collective(exec, l, s);
-            link_counts(l, s, counts);
+            for (uint32_t slot = 0; slot < plan->n_slots; ++slot) {
+                link_collective(exec, l, s, slot);
+                link_counts(l, s, slot, counts); /* equal in all slots */
+            }
             counts += counts_of(step);
         }
     }

@@ -52,18 +52,39 @@ static bool is_shared(const dsi_exec *exec, ds_cell cell)
     return false;
 }
 
+/* Stages of a pipeline have plans of their own, and yet as much memory that peers may read. */
+static ds_status agree_on_shared(const dsi_exec *exec, size_t *bytes)
+{
+    if (exec->mesh == NULL || exec->mesh->mesh.size[DSI_AXIS_PP] <= 1) {
+        return DS_OK;
+    }
+    uint64_t own = *bytes;
+    uint64_t *all = calloc(exec->comm->size, sizeof *all);
+    if (all == NULL) {
+        return ds_fail(exec->ctx, DS_ERR_NOMEM, "no memory for the executor");
+    }
+    const ds_status status =
+        dsi_comm_gather(exec->comm, &own, all, sizeof own, "bytes that peers may read");
+    for (uint32_t r = 0; r < exec->comm->size && status >= 0; ++r) {
+        *bytes = all[r] > *bytes ? (size_t)all[r] : *bytes;
+    }
+    free(all);
+    return status;
+}
+
 /* Memory that peers may read, for the cells and values that collectives send. */
 static ds_status allocate_shared(dsi_exec *exec)
 {
     size_t bytes = 0;
     for (ds_cell c = 0; c < exec->n_cells; ++c) {
         if (is_shared(exec, c)) {
-            bytes += aligned(ds_meta_bytes(ds_cells_get(exec->cells, c)->meta));
+            bytes += own_bytes(exec, c);
         }
     }
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         bytes += aligned(exec->plans[i].plan->shared_bytes);
     }
+    DS_TRY(agree_on_shared(exec, &bytes));
     if (bytes == 0) {
         return DS_OK;
     }
@@ -90,7 +111,7 @@ static ds_status allocate_shared(dsi_exec *exec)
     for (ds_cell c = 0; c < exec->n_cells; ++c) {
         if (is_shared(exec, c)) {
             exec->cell_data[c] = exec->shared + at;
-            at += aligned(ds_meta_bytes(ds_cells_get(exec->cells, c)->meta));
+            at += own_bytes(exec, c);
         }
     }
     for (uint32_t i = 0; i < exec->n_plans; ++i) {

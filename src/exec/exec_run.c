@@ -105,13 +105,21 @@ static ds_status run_swap(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
     return step->kind == DSI_STEP_RUN ? dsi_swap_wait(exec->swap, &l->swaps[s], NULL) : DS_OK;
 }
 
+uint32_t dsi_exec_slot_of(const dsi_exec *exec, const dsi_loaded *l, const dsi_step *step)
+{
+    return step->phase <= DS_PHASE_BACKWARD && exec->slot < l->plan->n_slots ? exec->slot : 0;
+}
+
 /* times: work and waited are filled in; NULL: not asked for. */
-static ds_status run_collective(const dsi_loaded *l, uint32_t s, dsi_exec_times *times)
+static ds_status run_collective(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
+                                dsi_exec_times *times)
 {
     const dsi_step *step = &l->plan->steps[s];
     dsi_comm_times took = {0};
     if (step->kind != DSI_STEP_WAIT) {
-        DS_TRY(dsi_comm_start(l->comms[s], &l->comm_calls[s], &l->tickets[s]));
+        const uint32_t slot = dsi_exec_slot_of(exec, l, step);
+        DS_TRY(dsi_comm_start(l->comms[s], &l->comm_calls[(size_t)slot * l->plan->n_steps + s],
+                              &l->tickets[s]));
     }
     if (step->kind != DSI_STEP_START) {
         const uint32_t start = step->kind == DSI_STEP_WAIT ? step->start : s;
@@ -124,14 +132,9 @@ static ds_status run_collective(const dsi_loaded *l, uint32_t s, dsi_exec_times 
     return DS_OK;
 }
 
-static uint32_t slot_of(const dsi_exec *exec, const dsi_loaded *l, const dsi_step *step)
-{
-    return step->phase <= DS_PHASE_BACKWARD && exec->slot < l->plan->n_slots ? exec->slot : 0;
-}
-
 ds_kernel_call *dsi_exec_call_of(const dsi_exec *exec, const dsi_loaded *l, uint32_t s)
 {
-    const uint32_t slot = slot_of(exec, l, &l->plan->steps[s]);
+    const uint32_t slot = dsi_exec_slot_of(exec, l, &l->plan->steps[s]);
     return &l->calls[(size_t)slot * l->plan->n_steps + s];
 }
 
@@ -139,7 +142,7 @@ ds_status dsi_exec_host_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t
                              dsi_exec_times *times)
 {
     return (l->plan->steps[s].op->flags & DS_OP_SWAP) != 0 ? run_swap(exec, l, s, times)
-                                                           : run_collective(l, s, times);
+                                                           : run_collective(exec, l, s, times);
 }
 
 /* stream: NULL where the accelerator has none. */

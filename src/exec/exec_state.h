@@ -23,7 +23,7 @@ typedef struct dsi_loaded {
     ds_kernel_sig *sigs;            /* per step */
     ds_tensor *tensors;             /* per slot and ref */
     ds_kernel_call *calls;          /* per slot and step */
-    dsi_comm_call *comm_calls;      /* per step; of collectives */
+    dsi_comm_call *comm_calls;      /* per slot and step; of collectives */
     dsi_comm **comms;               /* per step; of collectives and slices: along its axes */
     char (*names)[EXEC_NAME_BYTES]; /* per step; of collectives, for a diagnosis */
     dsi_comm_ticket *tickets;       /* per step; of started collectives */
@@ -35,7 +35,7 @@ typedef struct dsi_loaded {
     bool refetch;       /* some of it is old: a cell was written since, or a swap failed */
     uint32_t *crossing; /* swaps that start in one phase and end in another: n_crossing of them */
     uint32_t n_crossing;
-    dsi_comm_part *parts;  /* of all collectives, one after the other */
+    dsi_comm_part *parts;  /* per slot, of all collectives, one after the other */
     size_t *counts;        /* of all all-to-alls: elements of each rank's block, for each part */
     unsigned char *shared; /* arena of what collectives send */
     void **copies; /* per output: for the host, when it cannot touch the device; else NULL */
@@ -104,7 +104,8 @@ ds_status dsi_exec_fail_step(const dsi_exec *exec, ds_ctx *ctx, const dsi_plan *
 ds_status dsi_exec_host_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
                              dsi_exec_times *times);
 
-/* exec_run.c: what a step's kernel is called with, in the slot that is set. */
+/* exec_run.c: the slot that a step runs in; what its kernel is called with there. */
+uint32_t dsi_exec_slot_of(const dsi_exec *exec, const dsi_loaded *l, const dsi_step *step);
 ds_kernel_call *dsi_exec_call_of(const dsi_exec *exec, const dsi_loaded *l, uint32_t s);
 
 /* exec_take.c: a step of role TAKE_SLICE. stream: NULL where the accelerator has none. */

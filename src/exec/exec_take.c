@@ -62,8 +62,10 @@ ds_status dsi_exec_take(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
     const dsi_step *step = &l->plan->steps[s];
     const target t = {exec, stream};
     const uint32_t rank = l->comms[s]->rank;
-    const ds_tensor *x = &l->tensors[step->in_at];
-    const ds_tensor *taken = &l->tensors[step->out_at];
+    const ds_tensor *tensors =
+        l->tensors + (size_t)dsi_exec_slot_of(exec, l, step) * l->plan->n_refs;
+    const ds_tensor *x = &tensors[step->in_at];
+    const ds_tensor *taken = &tensors[step->out_at];
     return step->op == &dsi_op_take_term ? take_term(&t, rank == 0, x, taken)
                                          : take_slice(&t, rank, x, taken);
 }

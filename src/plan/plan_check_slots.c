@@ -26,8 +26,7 @@ static ds_status check_operand(const dsi_plan *plan, uint32_t s, const dsi_ref *
     if (ref->space == DSI_SPACE_ARENA) {
         DS_TRY(check_range(plan, s, ref->offset, ds_meta_bytes(ref->meta), &inside));
     }
-    if (inside && (step->phase > DS_PHASE_BACKWARD || (step->op->flags & DS_OP_COMM) != 0 ||
-                   (step->op->flags & DS_OP_SWAP) != 0)) {
+    if (inside && (step->phase > DS_PHASE_BACKWARD || (step->op->flags & DS_OP_SWAP) != 0)) {
         return dsi_plan_broken(plan, s, 13, "touches a slot, but is of none");
     }
     if (ref->space == DSI_SPACE_NONE || ref->space == DSI_SPACE_CELL || ref->value == DS_NONE) {

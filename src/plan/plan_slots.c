@@ -27,10 +27,10 @@ ds_status dsi_lower_check_slots(const dsi_lowering *b)
         }
         const dsi_step *step = &b->plan->steps[b->first[v]];
         const bool later = b->last[v] >= b->plan->phase_begin[DS_PHASE_STEP];
-        const char *why = b->shared[v] || (step->op->flags & DS_OP_COMM) != 0 ? "is communicated"
-                          : b->swapped[v]                                     ? "is offloaded"
-                          : later ? "is needed behind the backward phase"
-                                  : NULL;
+        const char *why = b->shared[v]    ? "is communicated"
+                          : b->swapped[v] ? "is offloaded"
+                          : later         ? "is needed behind the backward phase"
+                                          : NULL;
         if (why != NULL) {
             return ds_fail(g->ctx, DS_ERR_UNSUPPORTED,
                            "%u micro-batches in flight are not built where a value of the forward "
