@@ -2,13 +2,31 @@
 /* Builds and runs a program. See program.h. */
 #include "pipe/program.h"
 
+#include <stdlib.h>
+
 static void add(dsi_program *p, dsi_instr instr)
 {
-    if (p->n == DSI_PROGRAM_INSTRS) {
+    enum { FIRST = 64 };
+    if (p->n == p->capacity && p->n < DSI_PROGRAM_INSTRS) {
+        const uint32_t capacity = p->capacity > 0 ? 2 * p->capacity : FIRST;
+        dsi_instr *instrs = realloc(p->instrs, capacity * sizeof *instrs);
+        if (instrs != NULL) {
+            p->instrs = instrs;
+            p->capacity = capacity;
+        }
+    }
+    if (p->n == p->capacity) {
         p->full = true;
     } else {
         p->instrs[p->n++] = instr;
     }
+}
+
+void dsi_program_free(dsi_program *p)
+{
+    free(p->instrs);
+    p->instrs = NULL;
+    p->n = p->capacity = 0;
 }
 
 void dsi_program_await(dsi_program *p, uint32_t call, const char *name)
@@ -47,6 +65,26 @@ void dsi_program_end(dsi_program *p)
     add(p, (dsi_instr){.kind = DSI_INSTR_END});
 }
 
+static void add_message(dsi_program *p, dsi_instr_kind kind, uint32_t message, uint32_t slot)
+{
+    add(p, (dsi_instr){.kind = kind, .message = message, .slot = slot});
+}
+
+void dsi_program_send(dsi_program *p, uint32_t message, uint32_t slot)
+{
+    add_message(p, DSI_INSTR_SEND, message, slot);
+}
+
+void dsi_program_sent(dsi_program *p, uint32_t message, uint32_t slot)
+{
+    add_message(p, DSI_INSTR_SENT, message, slot);
+}
+
+void dsi_program_receive(dsi_program *p, uint32_t message, uint32_t slot)
+{
+    add_message(p, DSI_INSTR_RECEIVE, message, slot);
+}
+
 static ds_status run_one(const dsi_instr *instr, const dsi_program_client *client)
 {
     switch (instr->kind) {
@@ -56,6 +94,10 @@ static ds_status run_one(const dsi_instr *instr, const dsi_program_client *clien
         return client->run(client->user, instr);
     case DSI_INSTR_START:
         return client->start(client->user, instr);
+    case DSI_INSTR_SEND:
+    case DSI_INSTR_SENT:
+    case DSI_INSTR_RECEIVE:
+        return client->message(client->user, instr);
     case DSI_INSTR_AWAIT:
     case DSI_INSTR_IF:
     case DSI_INSTR_END:

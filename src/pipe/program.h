@@ -19,7 +19,9 @@
  *  3. RUN and START name a plan of the program, a phase of it, and a slot below n_slots;
  *  4. a slot's forward phase is followed by its backward phase before the next forward phase of
  * that slot, and the ring ends with every slot as it began (of plans with a backward phase);
- *  5. START is of the plan's side phase, and nothing else of a program runs that.
+ *  5. START is of the plan's side phase, and nothing else of a program runs that;
+ *  6. SEND, SENT and RECEIVE name a message of the program and a slot; what was sent from a slot is
+ * SENT before it is sent again from there, and when the ring ends.
  */
 #ifndef DSI_PIPE_PROGRAM_H
 #define DSI_PIPE_PROGRAM_H
@@ -41,9 +43,12 @@ typedef struct dsi_program_test {
 typedef enum dsi_instr_kind {
     DSI_INSTR_AWAIT, /* the call that is expected here */
     DSI_INSTR_DO,
-    DSI_INSTR_RUN,   /* a phase of a plan, in a slot */
-    DSI_INSTR_START, /* the side phase of a plan; it goes on by itself */
-    DSI_INSTR_IF,    /* what stands up to its END is left out unless the test holds */
+    DSI_INSTR_RUN,     /* a phase of a plan, in a slot */
+    DSI_INSTR_START,   /* the side phase of a plan; it goes on by itself */
+    DSI_INSTR_SEND,    /* starts a message to another stage, from a slot */
+    DSI_INSTR_SENT,    /* waits until what was sent from a slot, if anything was, is received */
+    DSI_INSTR_RECEIVE, /* waits for a message from another stage, into a slot */
+    DSI_INSTR_IF,      /* what stands up to its END is left out unless the test holds */
     DSI_INSTR_END
 } dsi_instr_kind;
 
@@ -56,12 +61,18 @@ typedef struct dsi_instr {
     uint32_t end;     /* of IF: its END */
     uint32_t plan;    /* of RUN and START: index of the program's plans */
     ds_phase phase;   /* of RUN and START */
-    uint32_t slot;    /* of RUN */
+    uint32_t slot;    /* of RUN and messages */
+    uint32_t message; /* of SEND, SENT and RECEIVE: index of the program's messages */
     const dsi_program_action *action; /* of DO */
     const dsi_program_test *test;     /* of IF */
 } dsi_instr;
 
-enum { DSI_PROGRAM_PLANS = 4, DSI_PROGRAM_INSTRS = 256 };
+enum { DSI_PROGRAM_PLANS = 4, DSI_PROGRAM_INSTRS = 1 << 16 };
+
+typedef struct dsi_program_message {
+    const char *name; /* borrowed */
+    uint32_t peer;    /* the other stage */
+} dsi_program_message;
 
 typedef struct dsi_program_plan {
     const char *name;
@@ -72,9 +83,11 @@ typedef struct dsi_program {
     const char *name;
     dsi_program_plan plans[DSI_PROGRAM_PLANS];
     uint32_t n_plans, n_slots;
-    dsi_instr instrs[DSI_PROGRAM_INSTRS];
-    uint32_t n;
-    bool full; /* more were added than fit */
+    const dsi_program_message *messages; /* borrowed */
+    uint32_t n_messages;
+    dsi_instr *instrs; /* owned */
+    uint32_t n, capacity;
+    bool full; /* more were added than there is memory for, or than DSI_PROGRAM_INSTRS */
 } dsi_program;
 
 /* Building: each adds one instruction. Names, actions and tests are borrowed. */
@@ -85,6 +98,10 @@ void dsi_program_run(dsi_program *p, uint32_t plan, ds_phase phase, uint32_t slo
 void dsi_program_start(dsi_program *p, uint32_t plan);
 void dsi_program_if(dsi_program *p, const dsi_program_test *test);
 void dsi_program_end(dsi_program *p);
+void dsi_program_send(dsi_program *p, uint32_t message, uint32_t slot);
+void dsi_program_sent(dsi_program *p, uint32_t message, uint32_t slot);
+void dsi_program_receive(dsi_program *p, uint32_t message, uint32_t slot);
+void dsi_program_free(dsi_program *p); /* its instructions; it is empty then */
 
 /* The invariants above; fills dsi_instr.end. Call it once, when the program is built. Errors:
  * ERR_GRAPH names instruction and invariant. */
@@ -92,11 +109,12 @@ ds_status dsi_program_check(ds_ctx *ctx, dsi_program *p);
 /* One line an instruction, indented by IF. */
 void dsi_program_print(const dsi_program *p, dsi_buf *text);
 
-/* Who runs a program. run and start: a phase of a plan. */
+/* Who runs a program. run and start: a phase of a plan. message: of the three kinds. */
 typedef struct dsi_program_client {
     void *user;
     ds_status (*run)(void *user, const dsi_instr *instr);
-    ds_status (*start)(void *user, const dsi_instr *instr); /* NULL: the program has no START */
+    ds_status (*start)(void *user, const dsi_instr *instr);   /* NULL: the program has no START */
+    ds_status (*message)(void *user, const dsi_instr *instr); /* NULL: it has no messages */
 } dsi_program_client;
 
 /* The AWAIT where the program stands; 0 at its begin. */

@@ -2,6 +2,8 @@
 /* The invariants of a program, and its text. See program.h. */
 #include "pipe/program.h"
 
+#include <stdlib.h>
+
 enum { MOST_SLOTS = 64, MOST_DEPTH = 8 };
 
 static ds_status broken(ds_ctx *ctx, const dsi_program *p, uint32_t at, const char *why)
@@ -64,6 +66,41 @@ static ds_status check_phase(ds_ctx *ctx, const dsi_program *p, uint32_t at, uin
     return DS_OK;
 }
 
+/* sent: per message a bit a slot. */
+static ds_status check_message(ds_ctx *ctx, const dsi_program *p, uint32_t at, uint64_t *sent)
+{
+    const dsi_instr *instr = &p->instrs[at];
+    if (instr->message >= p->n_messages || instr->slot >= p->n_slots) {
+        return broken(ctx, p, at, "a message or a slot that the program does not have");
+    }
+    const uint64_t slot = (uint64_t)1 << instr->slot;
+    if (instr->kind == DSI_INSTR_SEND && (sent[instr->message] & slot) != 0) {
+        return broken(ctx, p, at, "a slot is sent again before it is received");
+    }
+    if (instr->kind != DSI_INSTR_RECEIVE) {
+        sent[instr->message] &= ~slot;
+        sent[instr->message] |= instr->kind == DSI_INSTR_SEND ? slot : 0;
+    }
+    return DS_OK;
+}
+
+static ds_status check_messages(ds_ctx *ctx, const dsi_program *p)
+{
+    uint64_t *sent = calloc((size_t)p->n_messages + 1, sizeof *sent);
+    ds_status status = sent != NULL ? DS_OK : ds_fail(ctx, DS_ERR_NOMEM, "no memory for a program");
+    for (uint32_t i = 0; i < p->n && status >= 0; ++i) {
+        const dsi_instr_kind kind = p->instrs[i].kind;
+        if (kind == DSI_INSTR_SEND || kind == DSI_INSTR_SENT || kind == DSI_INSTR_RECEIVE) {
+            status = check_message(ctx, p, i, sent);
+        }
+    }
+    for (uint32_t m = 0; m < p->n_messages && status >= 0; ++m) {
+        status = sent[m] == 0 ? DS_OK : broken(ctx, p, p->n - 1, "a message is left on its way");
+    }
+    free(sent);
+    return status;
+}
+
 ds_status dsi_program_check(ds_ctx *ctx, dsi_program *p)
 {
     uint64_t taken = 0;
@@ -75,6 +112,7 @@ ds_status dsi_program_check(ds_ctx *ctx, dsi_program *p)
         return broken(ctx, p, 0, "no call is awaited");
     }
     DS_TRY(match_blocks(ctx, p));
+    DS_TRY(check_messages(ctx, p));
     for (uint32_t i = 0; i < p->n; ++i) {
         const dsi_instr_kind kind = p->instrs[i].kind;
         if (kind == DSI_INSTR_RUN || kind == DSI_INSTR_START) {
@@ -99,6 +137,20 @@ static void print_instr(const dsi_program *p, const dsi_instr *instr, dsi_buf *t
                        p->plans[instr->plan].name,
                        p->plans[instr->plan].plan->phases.items[instr->phase].name);
         if (p->n_slots > 1 && instr->phase <= DS_PHASE_BACKWARD) {
+            dsi_buf_printf(text, ", slot %u", instr->slot);
+        }
+        break;
+    case DSI_INSTR_SEND:
+    case DSI_INSTR_SENT:
+    case DSI_INSTR_RECEIVE:
+        dsi_buf_printf(text, "%s %s %s stage %u",
+                       instr->kind == DSI_INSTR_SEND   ? "send "
+                       : instr->kind == DSI_INSTR_SENT ? "sent "
+                                                       : "recv ",
+                       p->messages[instr->message].name,
+                       instr->kind == DSI_INSTR_RECEIVE ? "from" : "to",
+                       p->messages[instr->message].peer);
+        if (p->n_slots > 1) {
             dsi_buf_printf(text, ", slot %u", instr->slot);
         }
         break;

@@ -281,6 +281,8 @@ void ds_engine_destroy(ds_engine **engine_inout)
         free(engine->mesh);
     }
     dsi_comm_destroy(&engine->comm);
+    dsi_program_free(&engine->training);
+    dsi_program_free(&engine->evaluation);
     dsi_plan_destroy(&engine->train_plan);
     dsi_plan_destroy(&engine->eval_plan);
     if (engine->local != engine->cells) {

@@ -379,7 +379,7 @@ static ds_status start_phase(void *user, const dsi_instr *instr)
 
 ds_status dsi_engine_call_program(ds_engine *engine, dsi_engine_call call)
 {
-    const dsi_program_client client = {engine, run_phase, start_phase};
+    const dsi_program_client client = {.user = engine, .run = run_phase, .start = start_phase};
     dsi_program_at once = 0;
     return call == DSI_CALL_EVALUATE
                ? dsi_program_call(engine->ctx, &engine->evaluation, &client, call, &once)

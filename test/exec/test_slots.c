@@ -119,7 +119,7 @@ static void open(client *c, const char *folder, const inputs *in, ds_dtype dtype
 static void run(client *c, uint32_t k, uint64_t *seed)
 {
     dsi_program p = make_program(c, k, seed);
-    const dsi_program_client who = {c, run_phase, NULL};
+    const dsi_program_client who = {.user = c, .run = run_phase};
     dsi_program_at at = 0;
     CHECK_OK(ctx, dsi_program_check(ctx, &p));
     for (ds_cell cell = 0; cell < ds_cells_count(c->run.cells); ++cell) {
@@ -130,6 +130,7 @@ static void run(client *c, uint32_t k, uint64_t *seed)
     c->entered = c->left = 0;
     CHECK_OK(ctx, dsi_program_call(ctx, &p, &who, 0, &at));
     assert_true(c->entered == MICRO && c->left == MICRO);
+    dsi_program_free(&p);
 }
 
 static uint32_t assert_same(const client *a, const client *b)

@@ -70,7 +70,7 @@ static ds_status start_phase(void *r, const dsi_instr *instr)
 
 static dsi_program_client client_of(recorder *r)
 {
-    return (dsi_program_client){r, run_phase, start_phase};
+    return (dsi_program_client){.user = r, .run = run_phase, .start = start_phase};
 }
 
 /* A plan with a backward phase, "norm", and "rest" on the side stream; no step of it runs. */
@@ -164,6 +164,7 @@ static void random_programs(void **state)
             r.log[0] = '\0';
         }
         assert_int_equal(at, 0);
+        dsi_program_free(&p);
     }
 }
 
@@ -184,6 +185,7 @@ static void a_call_that_is_over(void **state)
     CHECK_FAILS(ctx, dsi_program_call(ctx, &p, &client, 7, &at), DS_ERR_IO, "failed");
     assert_string_equal(r.log, "ab");
     assert_int_equal(dsi_program_awaits(&p, at)->call, 8);
+    dsi_program_free(&p);
 }
 
 /* ---- invariants ---- */
@@ -250,6 +252,31 @@ static void too_long(dsi_program *p)
     }
 }
 
+static void no_such_message(dsi_program *p)
+{
+    dsi_program_await(p, 0, "call");
+    dsi_program_receive(p, 2, 0);
+}
+static void message_of_no_slot(dsi_program *p)
+{
+    dsi_program_await(p, 0, "call");
+    dsi_program_send(p, 0, 2);
+}
+static void sent_twice(dsi_program *p)
+{
+    dsi_program_await(p, 0, "call");
+    dsi_program_send(p, 0, 1);
+    dsi_program_sent(p, 1, 1);
+    dsi_program_sent(p, 0, 0);
+    dsi_program_send(p, 0, 1);
+}
+static void on_its_way(dsi_program *p)
+{
+    dsi_program_await(p, 0, "call");
+    dsi_program_send(p, 1, 0);
+    dsi_program_receive(p, 0, 0);
+}
+
 static void broken_programs(void **state)
 {
     static const struct {
@@ -267,21 +294,38 @@ static void broken_programs(void **state)
         {backward_of_another_slot, DS_ERR_GRAPH, "instruction 2: a slot's forward and backward"},
         {left_over, DS_ERR_GRAPH, "a slot is left"},
         {side_is_run, DS_ERR_GRAPH, "a side phase is started"},
-        {too_long, DS_ERR_LIMIT, "more than 256 instructions"},
+        {too_long, DS_ERR_LIMIT, "more than 65536 instructions"},
+        {no_such_message, DS_ERR_GRAPH, "instruction 1: a message or a slot"},
+        {message_of_no_slot, DS_ERR_GRAPH, "instruction 1: a message or a slot"},
+        {sent_twice, DS_ERR_GRAPH, "instruction 4: a slot is sent again"},
+        {on_its_way, DS_ERR_GRAPH, "a message is left on its way"},
     };
+    static const dsi_program_message messages[] = {{"x", 1}, {"y", 3}};
     const dsi_plan plan = make_plan();
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
-        dsi_program p = {.name = "bad", .plans = {{"plan", &plan}}, .n_plans = 1, .n_slots = 2};
+        dsi_program p = {.name = "bad",
+                         .plans = {{"plan", &plan}},
+                         .n_plans = 1,
+                         .n_slots = 2,
+                         .messages = messages,
+                         .n_messages = 2};
         cases[i].make(&p);
         CHECK_FAILS(ctx, dsi_program_check(ctx, &p), cases[i].status, cases[i].says);
+        dsi_program_free(&p);
     }
 }
 
 static void text(void **state)
 {
     const dsi_plan plan = make_plan();
-    dsi_program p = {.name = "two", .plans = {{"train", &plan}}, .n_plans = 1, .n_slots = 2};
+    static const dsi_program_message messages[] = {{"x", 1}, {"y", 3}};
+    dsi_program p = {.name = "two",
+                     .plans = {{"train", &plan}},
+                     .n_plans = 1,
+                     .n_slots = 2,
+                     .messages = messages,
+                     .n_messages = 2};
     dsi_buf text = dsi_buf_make(1 << 16);
     (void)state;
     dsi_program_await(&p, 0, "batch");
@@ -296,6 +340,9 @@ static void text(void **state)
     dsi_program_start(&p, 0);
     dsi_program_end(&p);
     dsi_program_end(&p);
+    dsi_program_send(&p, 0, 1);
+    dsi_program_receive(&p, 1, 0);
+    dsi_program_sent(&p, 0, 1);
     CHECK_OK(ctx, dsi_program_check(ctx, &p));
     dsi_program_print(&p, &text);
     assert_string_equal(dsi_buf_text(&text), "program two, 2 slots\n"
@@ -308,8 +355,12 @@ static void text(void **state)
                                              "   6    if    x\n"
                                              "   7      do    b\n"
                                              "   8      if    z\n"
-                                             "   9        start train rest\n");
+                                             "   9        start train rest\n"
+                                             "  12    send  x to stage 1, slot 1\n"
+                                             "  13    recv  y from stage 3, slot 0\n"
+                                             "  14    sent  x to stage 1, slot 1\n");
     dsi_buf_free(&text);
+    dsi_program_free(&p);
 }
 
 static int setup(void **state)
