@@ -39,6 +39,7 @@ typedef struct dsi_localize_params {
     /* A gathered parameter is used again while fewer than both of these elements of parameters were
      * used in between. */
     int64_t max_live, max_reuse_distance;
+    bool by_phase; /* … and in the same phase: several micro-batches may be between two */
 } dsi_localize_params;
 
 /* The local form of a value or cell that is placed so: one dimension where it is flat. */

@@ -17,6 +17,13 @@ static ds_status gather_slices(dsi_localizing *l, ds_value v, const dsi_spread *
                : dsi_localize_move(l, v, from, gathered, -1, value);
 }
 
+/* What another stage of a pipeline has made. */
+static bool is_of_other_stage(const dsi_localizing *l, ds_value v)
+{
+    const ds_node maker = v != DS_NONE ? l->r.to->values[v].producer : DS_NONE;
+    return maker != DS_NONE && l->r.to->nodes[maker].stage != l->r.to->stage;
+}
+
 /* A parameter, or a rank's shard of it, with its flat slices together: gathered anew for a use in
  * this phase, unless the last use is near. A use that needs a part of it, or a term, makes that of
  * it. */
@@ -35,7 +42,9 @@ static ds_status gather_parameter(dsi_localizing *l, ds_value v, const dsi_sprea
     gathered.at.owner = 0;
     /* a phase behind the micro-batches may run without what the others made */
     const ds_phase phase = l->r.to->phase;
-    const bool apart = phase >= DS_PHASE_STEP && phase != l->gathered_in[cell];
+    const bool apart =
+        ((phase >= DS_PHASE_STEP || l->params->by_phase) && phase != l->gathered_in[cell]) ||
+        is_of_other_stage(l, l->gathered[cell]);
     if (l->gathered[cell] == DS_NONE || apart || distance > live || count > live - distance) {
         DS_TRY(ds_graph_read(l->r.to, cell, &l->gathered[cell]));
         DS_TRY(gather_slices(l, v, from, &gathered, &l->gathered[cell]));

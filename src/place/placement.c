@@ -27,6 +27,18 @@ dsi_placement dsi_partial_of(dsi_placement p, dsi_axis axis, dsi_terms terms)
     return p;
 }
 
+dsi_placement dsi_at(dsi_placement p, dsi_axis axis, uint32_t first, uint32_t last)
+{
+    p.on[axis] = (dsi_place_on){DSI_AT, (uint8_t)first, (uint8_t)last};
+    return p;
+}
+
+dsi_placement dsi_from(dsi_placement p, dsi_axis axis, uint32_t first, uint32_t last)
+{
+    p.on[axis] = (dsi_place_on){DSI_FROM, (uint8_t)first, (uint8_t)last};
+    return p;
+}
+
 dsi_placement dsi_own(dsi_placement p, dsi_axis axis)
 {
     p.on[axis] = (dsi_place_on){.kind = DSI_OWN};
@@ -114,9 +126,24 @@ static ds_status check_flat(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_placeme
     return DS_OK;
 }
 
+bool dsi_place_on_has(dsi_place_on on, uint32_t index)
+{
+    switch (on.kind) {
+    case DSI_AT:
+        return index == on.dim || index == on.blocks;
+    case DSI_FROM:
+        return index >= on.dim && index <= on.blocks;
+    default:
+        return true;
+    }
+}
+
 static bool is_known(dsi_place_on on)
 {
     const bool padded = on.blocks == DSI_PADDED && on.dim == 0;
+    if (on.kind == DSI_AT || on.kind == DSI_FROM) {
+        return on.dim <= on.blocks;
+    }
     if (on.blocks != 0 &&
         (on.kind != DSI_SHARD || on.blocks < 2 || (on.blocks > DSI_PART_MOST_BLOCKS && !padded))) {
         return false;
@@ -133,7 +160,7 @@ static ds_status check_blocks(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_place
     uint32_t n = 0;
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
         const dsi_place_on on = p->on[a];
-        if (on.blocks == 0 || mesh->size[a] == 1) {
+        if (on.kind != DSI_SHARD || on.blocks == 0 || mesh->size[a] == 1) {
             continue;
         }
         if (++n > 1) {
@@ -162,6 +189,10 @@ ds_status dsi_placement_check(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_place
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
         if (!is_known(p->on[a])) {
             return bad(ctx, p, name, "an axis has no kind that is known");
+        }
+        if ((p->on[a].kind == DSI_AT || p->on[a].kind == DSI_FROM) &&
+            p->on[a].blocks >= mesh->size[a]) {
+            return bad(ctx, p, name, "an index that the axis does not have");
         }
         if (p->on[a].kind == DSI_SHARD && p->on[a].dim >= shape.n_dims) {
             char text[DSI_PLACEMENT_TEXT];
@@ -269,6 +300,12 @@ dsi_part dsi_placement_part(const dsi_mesh *mesh, const dsi_placement *p, ds_sha
     part.slots = ds_shape_count(dsi_part_shape(&part));
     if (p->flat.n > 0) {
         cut_flat(mesh, p, rank, &part);
+    }
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        if (!dsi_place_on_has(p->on[a], coords.at[a])) {
+            part.count = part.slots = part.begin = 0;
+            part.flat = true;
+        }
     }
     return part;
 }

@@ -30,7 +30,9 @@ typedef enum dsi_place_kind {
     DSI_REPLICATE = 0,
     DSI_SHARD,
     DSI_PARTIAL,
-    DSI_OWN /* no relation between the ranks' values: nothing moves them */
+    DSI_OWN, /* no relation between the ranks' values: nothing moves them */
+    DSI_AT, /* of cells: whole at the indices `dim` and `blocks` of the axis, others have nothing */
+    DSI_FROM /* the same from `dim` to `blocks` */
 } dsi_place_kind;
 
 /* What a Partial value is of the ranks' terms. Of one value all axes have the same. */
@@ -45,9 +47,9 @@ enum { DSI_PADDED = 255 }; /* as blocks: the dim is cut as one, into equal slice
 
 typedef struct dsi_place_on {
     uint8_t kind;   /* dsi_place_kind */
-    uint8_t dim;    /* of DSI_SHARD; of DSI_PARTIAL its dsi_terms; else 0 */
-    uint8_t blocks; /* of DSI_SHARD: blocks of the dim that are cut each, or DSI_PADDED; 0: the dim
-                       is cut as one */
+    uint8_t dim;    /* of DSI_SHARD; of DSI_PARTIAL its dsi_terms; an index; else 0 */
+    uint8_t blocks; /* of DSI_SHARD: blocks of the dim that are cut each, or DSI_PADDED, 0: the dim
+                       is cut as one; an index; else 0 */
 } dsi_place_on;
 
 static inline bool dsi_place_on_equal(dsi_place_on a, dsi_place_on b)
@@ -78,6 +80,9 @@ static inline dsi_placement dsi_shard(dsi_placement p, dsi_axis axis, uint32_t d
 dsi_placement dsi_partial(dsi_placement p, dsi_axis axis);
 dsi_placement dsi_partial_of(dsi_placement p, dsi_axis axis, dsi_terms terms);
 dsi_placement dsi_own(dsi_placement p, dsi_axis axis);
+/* At two indices of an axis, or at one given twice; or from the first to the last. */
+dsi_placement dsi_at(dsi_placement p, dsi_axis axis, uint32_t first, uint32_t last);
+dsi_placement dsi_from(dsi_placement p, dsi_axis axis, uint32_t first, uint32_t last);
 dsi_placement dsi_flat(dsi_placement p, dsi_axes axes);
 dsi_placement dsi_flat_owner(dsi_placement p, dsi_axes axes, uint32_t owner);
 
@@ -103,11 +108,14 @@ int64_t dsi_placement_slots(const dsi_mesh *mesh, const dsi_placement *p, ds_sha
 /* Axes of one kind, as a mask (1 << axis). */
 uint32_t dsi_placement_partial_axes(const dsi_placement *p);
 uint32_t dsi_placement_own_axes(const dsi_placement *p);
+/* Whether the rank at an index of an axis has something of it. */
+bool dsi_place_on_has(dsi_place_on on, uint32_t index);
 uint32_t dsi_placement_shard_axes(const dsi_placement *p); /* Shard of any dim */
 uint32_t dsi_placement_dim_axes(const dsi_placement *p, uint32_t dim);
 
 /* "R", "dps:S(0) tp:P", "dps:own", "tp:S(1) flat(dps,ep)", "flat(dps;tensor@3)"; "tp:S(1;3)": dim
- * 1 in each of its 3 blocks; "tp:S(0;padded)": equal slices with padding; Pmax, Pexact and
+ * 1 in each of its 3 blocks; "tp:S(0;padded)": equal slices with padding; "pp:at(0,3)",
+ * "pp:from(0,3)"; Pmax, Pexact and
  * Pside are the other reductions. Axes that are replicated are left out. */
 void dsi_placement_text(const dsi_placement *p, dsi_buf *buf);
 /* The same into a text of fixed size, for messages. */

@@ -23,6 +23,10 @@ void dsi_placement_text(const dsi_placement *p, dsi_buf *buf)
             }
             dsi_buf_putc(buf, ')');
             blank = " ";
+        } else if (p->on[a].kind == DSI_AT || p->on[a].kind == DSI_FROM) {
+            dsi_buf_printf(buf, "%s%s:%s(%u,%u)", blank, dsi_axis_name((dsi_axis)a),
+                           p->on[a].kind == DSI_AT ? "at" : "from", p->on[a].dim, p->on[a].blocks);
+            blank = " ";
         } else if (p->on[a].kind != DSI_REPLICATE) {
             const bool own = p->on[a].kind == DSI_OWN;
             dsi_buf_printf(buf, "%s%s:%s", blank, dsi_axis_name((dsi_axis)a),
@@ -131,6 +135,16 @@ static const char *read_on(const char *at, dsi_placement *p)
         *p = dsi_shard_blocks(*p, axis, dim, blocks);
         return expect(at, ")");
     }
+    const char *from = expect(at, ":from(");
+    const char *indices = from != NULL ? from : expect(at, ":at(");
+    if (indices != NULL) {
+        uint32_t first = 0;
+        uint32_t last = 0;
+        at = read_number(indices, UINT8_MAX, &first);
+        at = read_number(expect(at, ","), UINT8_MAX, &last);
+        *p = from != NULL ? dsi_from(*p, axis, first, last) : dsi_at(*p, axis, first, last);
+        return expect(at, ")");
+    }
     if (expect(at, ":own") != NULL) {
         *p = dsi_own(*p, axis);
         return expect(at, ":own");
@@ -161,8 +175,9 @@ ds_status dsi_placement_parse(ds_ctx *ctx, const char *text, dsi_placement *p_ou
     if (next == NULL || *text == '\0') {
         return ds_fail(ctx, DS_ERR_FORMAT,
                        "placement: \"%.100s\", expected R or a list of axis:S(dim), "
-                       "axis:S(dim;blocks), axis:S(0;padded), axis:P, "
-                       "axis:own, flat(axes), flat(axes;tensor@owner); wrong at \"%.20s\"",
+                       "axis:S(dim;blocks), axis:S(0;padded), axis:P, axis:own, "
+                       "axis:at(first,last), axis:from(first,last), flat(axes), "
+                       "flat(axes;tensor@owner); wrong at \"%.20s\"",
                        text, at);
     }
     *p_out = p;

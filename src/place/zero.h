@@ -10,11 +10,13 @@
 #define DSI_PLACE_ZERO_H
 
 #include "place/localize.h"
+#include "place/stages.h"
 
 typedef struct dsi_zero_spec {
     dsi_mesh mesh;  /* one rank: nothing is done */
     uint32_t tp;    /* neighbouring ranks that have the same samples, the tp axis; 0: 1. What
                        no rule shards on it is replicated: they compute the same */
+    uint32_t pp;    /* stages of the pipeline, the outermost axis; 0: 1 */
     uint32_t sp;    /* neighbouring groups of tp ranks that share each sequence; 0: 1 */
     uint32_t mics;  /* ranks that share one copy of all states (MiCS); 0: all */
     uint32_t hpz;   /* ranks that share one copy of the parameters alone (hpZ); 0: all */
@@ -24,6 +26,8 @@ typedef struct dsi_zero_spec {
     const dsi_place_on *tensor;
     /* Per cell: how sp shards it (sequence_rules.h): inputs along the sequence. NULL: none. */
     const dsi_place_on *sequence;
+    /* Per cell: which stages have it. NULL: all. For cells of ranks, not for lowering. */
+    const dsi_stage_of *stages;
     bool reduce_each; /* reduce every micro-batch, not their sum: accumulation is 1, or the run is
                          deterministic. Stages 2 and 3 always do */
     bool own_states;  /* each rank has parameters, masters and moments of its own (0/1 Adam) */

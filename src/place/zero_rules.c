@@ -6,10 +6,15 @@
 
 ds_status dsi_zero_set_ranks(ds_ctx *ctx, dsi_zero_spec *spec, uint32_t n_ranks)
 {
-    const uint32_t data = n_ranks / (spec->tp > 0 ? spec->tp : 1);
+    const uint32_t pp = spec->pp > 0 ? spec->pp : 1;
+    const uint32_t data = n_ranks / pp / (spec->tp > 0 ? spec->tp : 1);
     const uint32_t mics = spec->mics > data ? data : spec->mics;
-    const dsi_mesh_params params = {
-        .world_size = n_ranks, .tp = spec->tp, .sp = spec->sp, .mics = mics, .hpz = spec->hpz};
+    const dsi_mesh_params params = {.world_size = n_ranks,
+                                    .pp = pp,
+                                    .tp = spec->tp,
+                                    .sp = spec->sp,
+                                    .mics = mics,
+                                    .hpz = spec->hpz};
     return dsi_mesh_make(ctx, &params, &spec->mesh);
 }
 
@@ -123,6 +128,11 @@ void dsi_zero_rules(const dsi_zero_spec *spec, const ds_cells *cells, dsi_spread
         if (spec->sequence != NULL && spec->sequence[c].kind == DSI_SHARD) {
             spreads[c].at.on[DSI_AXIS_SP] = spec->sequence[c];
         }
+        if (spec->stages != NULL && spec->stages[c].first > 0) {
+            const dsi_stage_of *of = &spec->stages[c];
+            spreads[c].at = (of->more ? dsi_from : dsi_at)(spreads[c].at, DSI_AXIS_PP,
+                                                           of->first - 1, of->last - 1);
+        }
     }
 }
 
@@ -156,7 +166,8 @@ ds_status dsi_zero_lower(const ds_graph *graph, const dsi_zero_spec *spec, ds_ce
                                          .reduce_bucket = spec->reduce_bucket,
                                          .gather_bucket = spec->gather_bucket,
                                          .max_live = spec->max_live,
-                                         .max_reuse_distance = spec->max_reuse_distance};
+                                         .max_reuse_distance = spec->max_reuse_distance,
+                                         .by_phase = spec->mesh.size[DSI_AXIS_PP] > 1};
         status = dsi_localize(graph, &how, local, local_out);
     }
     dsi_propagation_destroy(&placed);

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One stage of a pipeline: of a local graph whose nodes know their stages (stages.h) those of one
+ * stage, and what crosses to and from the others.
+ *
+ * A value that another stage reads is stored into a cell; there it is read from the same cell,
+ * which whoever runs the plan has filled in between. Nodes of no stage run on each that reads
+ * them. What each stage has folded for all (maxima, exact sums of squares) is gathered along pp.
+ * What happens between the phases is a list of messages, the same for all stages.
+ */
+#ifndef DSI_PLACE_STAGE_CUT_H
+#define DSI_PLACE_STAGE_CUT_H
+
+#include "place/mesh.h"
+#include "place/stages.h"
+
+/* From the rank of one stage to the rank at the same place of another. */
+typedef struct dsi_stage_message {
+    ds_cell cell;            /* of the local table, on both stages */
+    uint32_t source, target; /* stages, from 0 */
+    ds_phase phase; /* behind which it is sent, and before which it must be there; behind the
+                       micro-batches: behind which it is there */
+} dsi_stage_message;
+
+typedef struct dsi_stage_messages {
+    dsi_stage_message *items; /* owned: free() */
+    uint32_t n, capacity;
+} dsi_stage_messages;
+
+typedef struct dsi_stage_cut {
+    const dsi_mesh *mesh;
+    const dsi_stage_of *cells; /* per cell of the graph's table; those behind n_cells: everywhere */
+    uint32_t n_cells;
+    uint32_t stage;   /* from 0 */
+    const char *name; /* of the graph, in names of cells: "train" */
+} dsi_stage_cut;
+
+/* The graph of one stage, over the same table of local cells: cells for what crosses are added, the
+ * same on every stage; those that the stage does not have or read become empty. Messages are
+ * appended. Errors: ERR_UNSUPPORTED names a value that goes back to an earlier stage in the forward
+ * phase, or crosses behind the micro-batches. Pure. */
+ds_status dsi_stage_cut_graph(const ds_graph *graph, const dsi_stage_cut *how, ds_cells *local,
+                              dsi_stage_messages *messages, ds_graph **cut_out);
+
+/* The copies of parameters on other stages than that which updates them, behind phase `update`. */
+ds_status dsi_stage_copies(const ds_cells *cells, const dsi_stage_cut *how, ds_phase update,
+                           dsi_stage_messages *messages);
+
+/* Makes the cells empty that a stage does not have: of n_cells, and of those of messages. */
+void dsi_stage_empty_cells(ds_cells *local, const dsi_stage_cut *how,
+                           const dsi_stage_messages *train, const dsi_stage_messages *eval);
+
+#endif
