@@ -18,15 +18,15 @@ static ds_status add_cells(const dsi_rank_plan *plan, dsi_ledger *ledger)
         if (residency.parent != DS_NONE) {
             continue; /* lies in its parent */
         }
-        const dsi_ledger_entry entry = {.kind = dsi_memory_kind_of(cell->kind),
-                                        .residency = residency.where,
-                                        .last = ledger->n_steps - 1,
-                                        .bytes =
-                                            residency.where == DSI_RESIDENCY_DEVICE
-                                                ? ds_meta_bytes(cell->meta)
-                                                : dsi_swap_block_bytes(ds_meta_bytes(cell->meta)),
-                                        .name = cell->name,
-                                        .what = ds_cell_kind_name(cell->kind)};
+        const dsi_ledger_entry entry = {
+            .kind = dsi_memory_kind_of(cell->kind),
+            .residency = residency.where,
+            .last = ledger->n_steps - 1,
+            .bytes = residency.where == DSI_RESIDENCY_DEVICE
+                         ? dsi_rank_cell_copies(plan, c) * ds_meta_bytes(cell->meta)
+                         : dsi_swap_block_bytes(ds_meta_bytes(cell->meta)),
+            .name = cell->name,
+            .what = ds_cell_kind_name(cell->kind)};
         DS_TRY(dsi_ledger_add(ledger, &entry));
     }
     return DS_OK;

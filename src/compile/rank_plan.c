@@ -5,6 +5,7 @@
 #include "compile/compress_graph.h"
 #include "compile/tensor_specs.h"
 
+#include "op/ops.h"
 #include "pass/early.h"
 #include "pass/fuse.h"
 #include "pass/keep.h"
@@ -24,6 +25,8 @@ typedef struct maker {
     dsi_engine_spec spec;   /* as the memory choice in force has it */
     dsi_place_on *tensor;   /* per logical cell; NULL: no layer is sharded */
     dsi_place_on *sequence; /* per logical cell; NULL: each rank has whole sequences */
+    dsi_stage_of *stages;   /* per logical cell; NULL: one stage has all */
+    uint32_t stage;         /* whose plan is made */
     dsi_rank_plan plan;
 } maker;
 
@@ -54,6 +57,25 @@ static size_t forward_ahead(const dsi_offload_spec *offload)
     return behind < SIZE_MAX - own ? own + behind : SIZE_MAX;
 }
 
+static uint32_t n_stages(const maker *m)
+{
+    return m->spec.zero.mesh.size[DSI_AXIS_PP];
+}
+
+dsi_schedule dsi_rank_schedule(const dsi_engine_spec *spec)
+{
+    return (dsi_schedule){.kind = spec->schedule_kind,
+                          .n_stages = spec->zero.mesh.size[DSI_AXIS_PP],
+                          .n_micro = (uint32_t)spec->train.accumulation};
+}
+
+/* Micro-batches of this stage between forward and backward at once. */
+static uint32_t n_slots(const maker *m)
+{
+    const dsi_schedule schedule = dsi_rank_schedule(&m->spec);
+    return n_stages(m) > 1 ? dsi_schedule_slots(&schedule, m->stage) : 1;
+}
+
 static int64_t sequence_ranks(const maker *m)
 {
     const uint32_t sp = m->spec.zero.mesh.size[DSI_AXIS_SP];
@@ -79,6 +101,9 @@ static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
                              graph_out));
     ds_status status = dsi_compress_graph(train->compression, graph_out, NULL);
     status = status >= 0 ? dsi_adapter_graph(train->adapter, &how, graph_out) : status;
+    if (status >= 0 && n_stages(m) > 1) {
+        status = dsi_stages_mark(*graph_out, n_stages(m), train->partition);
+    }
     if (status < 0) {
         ds_graph_destroy(graph_out);
     }
@@ -151,12 +176,53 @@ static ds_status keep(maker *m, const ds_graph *graph, ds_graph **out)
     return status;
 }
 
+/* Communicators are made by all ranks together, whatever their stage has of the graph. */
+static ds_status collect_axes(maker *m, const ds_graph *graph)
+{
+    for (ds_node n = 0; n < graph->n_nodes; ++n) {
+        const dsi_node_info *node = &graph->nodes[n];
+        const dsi_comm_attrs *attrs = node->attrs;
+        bool known = (node->op->flags & DS_OP_COMM) == 0 || attrs->axes == 0;
+        for (uint32_t i = 0; i < m->plan.n_axes && !known; ++i) {
+            known = m->plan.axes[i] == attrs->axes;
+        }
+        if (!known && m->plan.n_axes == DSI_RANK_AXES_MOST) {
+            return ds_fail(m->plan.ctx, DS_ERR_LIMIT, "collectives along more than %d axes",
+                           DSI_RANK_AXES_MOST);
+        }
+        if (!known) {
+            m->plan.axes[m->plan.n_axes++] = attrs->axes;
+        }
+    }
+    return DS_OK;
+}
+
+static dsi_stage_cut stage_cut(const maker *m, const char *name)
+{
+    return (dsi_stage_cut){.mesh = &m->spec.zero.mesh,
+                           .cells = m->stages,
+                           .n_cells = ds_cells_count(m->plan.cells),
+                           .stage = m->stage,
+                           .name = name};
+}
+
+/* What this rank's stage has of a local graph. */
+static ds_status cut_stage(maker *m, const ds_graph *graph, bool train, ds_graph **cut_out)
+{
+    const dsi_stage_cut how = stage_cut(m, train ? "train" : "eval");
+    dsi_stage_messages *messages = train ? &m->plan.train_messages : &m->plan.eval_messages;
+    DS_TRY(collect_axes(m, graph));
+    DS_TRY(dsi_stage_cut_graph(graph, &how, m->plan.local, messages, cut_out));
+    return train ? dsi_stage_copies(m->plan.cells, &how, m->plan.own.phases.update, messages)
+                 : DS_OK;
+}
+
 /* From a logical graph to this rank's plan: cut the vocabulary, fuse, recompute or keep, cut over
- * the ranks, sort for early updates, offload, lower. */
+ * the ranks, then into stages, sort for early updates, offload, lower. */
 static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool backward,
                        dsi_plan **plan_out)
 {
-    enum { PARTS, FUSED, REMAT, KEPT, LOCAL, EARLY, OFFLOADED, COUNT };
+    enum { PARTS, FUSED, REMAT, KEPT, LOCAL, STAGE, EARLY, OFFLOADED, COUNT };
     ds_graph *made[COUNT] = {NULL};
     ds_status status = DS_OK;
     if (m->tensor != NULL) {
@@ -183,6 +249,10 @@ static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool b
         zero.sequence = m->sequence;
         DS_TRY_GOTO(status, dsi_zero_lower(graph, &zero, m->plan.local, &made[LOCAL]), done);
         graph = made[LOCAL];
+    }
+    if (n_stages(m) > 1) {
+        DS_TRY_GOTO(status, cut_stage(m, graph, backward, &made[STAGE]), done);
+        graph = made[STAGE];
     }
     if (backward && dsi_train_is_early(&m->spec.train)) {
         DS_TRY_GOTO(status, dsi_early(graph, &made[EARLY]), done);
@@ -213,6 +283,12 @@ static size_t aligned(size_t bytes)
     return (bytes + DSI_MEMORY_ALIGN - 1) / DSI_MEMORY_ALIGN * DSI_MEMORY_ALIGN;
 }
 
+uint32_t dsi_rank_cell_copies(const dsi_rank_plan *plan, ds_cell cell)
+{
+    const bool each = ds_cells_get(plan->local, cell)->kind == DS_CELL_INPUT;
+    return each && plan->train_plan != NULL ? plan->train_plan->n_slots : 1;
+}
+
 /* Cells on the device, as the executor maps them: the same whatever the memory policy chooses. */
 static size_t cell_bytes(const dsi_rank_plan *plan)
 {
@@ -222,7 +298,8 @@ static size_t cell_bytes(const dsi_rank_plan *plan)
         const dsi_cell_residency residency = dsi_residency_of(&plan->residencies, c);
         swaps = swaps || residency.where != DSI_RESIDENCY_DEVICE;
         if (residency.where == DSI_RESIDENCY_DEVICE && residency.parent == DS_NONE) {
-            bytes += aligned(ds_meta_bytes(ds_cells_get(plan->local, c)->meta));
+            bytes += dsi_rank_cell_copies(plan, c) *
+                     aligned(ds_meta_bytes(ds_cells_get(plan->local, c)->meta));
         }
     }
     return DSI_MEMORY_ALIGN + (swaps ? dsi_swap_block_bytes(bytes) : bytes);
@@ -238,20 +315,38 @@ size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan)
            aligned(eval->shared_bytes);
 }
 
-/* Placements of all logical cells. Those of evaluation are declared for it, since parts of cells
- * come behind them. */
-static ds_status find_residencies(maker *m)
+/* The cells of evaluation, where others come behind them in the table of local ones. */
+static ds_status declare_eval(maker *m)
 {
     ds_graph *graph = NULL;
-    if (!dsi_offload_is_on(&m->spec.offload)) {
-        return DS_OK;
-    }
     DS_TRY(trace(m, DS_TRACE_EVAL, &graph));
     const ds_status status = share_sequences(m, graph); /* its inputs are cells of both graphs */
     ds_graph_destroy(&graph);
-    if (status < 0) {
-        return status;
+    return status;
+}
+
+/* Which stage has which cell, evaluation's included. */
+static ds_status deal_cells(maker *m, const ds_graph *graph)
+{
+    if (n_stages(m) <= 1) {
+        return DS_OK;
     }
+    DS_TRY(declare_eval(m));
+    m->stages = calloc((size_t)ds_cells_count(m->plan.cells) + 1, sizeof *m->stages);
+    if (m->stages == NULL) {
+        return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
+    }
+    dsi_stages_of_cells(graph, m->stages);
+    return DS_OK;
+}
+
+/* Placements of all logical cells. Parts of cells come behind those of evaluation. */
+static ds_status find_residencies(maker *m)
+{
+    if (!dsi_offload_is_on(&m->spec.offload)) {
+        return DS_OK;
+    }
+    DS_TRY(declare_eval(m));
     if (dsi_offload_rules(&m->spec.offload, m->plan.cells, &m->plan.residencies) < 0) {
         return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
     }
@@ -302,6 +397,7 @@ static ds_status start_again(maker *m, uint32_t n_residencies)
     dsi_plan_destroy(&m->plan.train_plan);
     dsi_plan_destroy(&m->plan.eval_plan);
     m->plan.residencies.n = n_residencies;
+    m->plan.train_messages.n = m->plan.eval_messages.n = 0;
     if (m->plan.local == m->plan.cells) {
         return DS_OK;
     }
@@ -317,8 +413,14 @@ static ds_status lower_choice(maker *m, const ds_graph *graph, const dsi_memory_
     m->plan.n_kept = 0;
     m->spec = dsi_memory_obey(m->request->spec, choice);
     DS_TRY(start_again(m, n_residencies));
-    DS_TRY(lower(m, graph, plan_env(m), true, &m->plan.train_plan));
+    dsi_plan_env env = plan_env(m);
+    env.n_slots = n_slots(m);
+    DS_TRY(lower(m, graph, env, true, &m->plan.train_plan));
     DS_TRY(build_eval_plan(m));
+    if (n_stages(m) > 1) {
+        const dsi_stage_cut how = stage_cut(m, "");
+        dsi_stage_empty_cells(m->plan.local, &how, &m->plan.train_messages, &m->plan.eval_messages);
+    }
     *fits_out = dsi_memory_fits(m->request->spec, choice, dsi_rank_mapped_bytes(&m->plan));
     return DS_OK;
 }
@@ -346,6 +448,28 @@ static bool exceeds_room(const maker *m, const ds_graph *graph)
         bytes += ds_meta_bytes(graph->values[v].meta) / shards;
     }
     return bytes / FAR > spec->room;
+}
+
+/* Stages send one another what one choice makes: the first that fits on the first stage, which has
+ * most micro-batches in flight, and on the last, which has the logits; else the last choice. */
+static ds_status lower_stages_to_fit(maker *m, const ds_graph *graph)
+{
+    dsi_memory_choice choices[DSI_MEMORY_CHOICES];
+    const uint32_t n = dsi_memory_choices(m->request->spec, choices);
+    const uint32_t n_residencies = m->plan.residencies.n;
+    const uint32_t own = m->stage;
+    const uint32_t ends[2] = {0, n_stages(m) - 1};
+    bool fits = false;
+    uint32_t i = 0;
+    for (; i + 1 < n && !fits; ++i) {
+        fits = true;
+        for (uint32_t e = 0; e < 2 && fits; ++e) {
+            m->stage = ends[e];
+            DS_TRY(lower_choice(m, graph, &choices[i], n_residencies, &fits));
+        }
+    }
+    m->stage = own;
+    return lower_choice(m, graph, &choices[fits ? i - 1 : n - 1], n_residencies, &fits);
 }
 
 /* The first choice of the memory policy that fits. A search over configurations meets many that no
@@ -454,13 +578,15 @@ static ds_status build_plans(maker *m)
     m->spec.train.sequence_ranks = sequence_ranks(m);
     m->spec.train.loco.n_outer = m->spec.zero.mesh.size[DSI_AXIS_DPR];
     m->spec.train.loco.n_inner = (int64_t)m->spec.zero.mesh.n_ranks / m->spec.train.loco.n_outer;
+    m->spec.train.stages = n_stages(m);
     DS_TRY(dsi_train_graph(m->request->model, &m->spec.train, m->plan.cells, &graph, &m->plan.own));
-    ds_status status = find_residencies(m);
+    ds_status status = deal_cells(m, graph);
+    status = status >= 0 ? find_residencies(m) : status;
     if (status >= 0) {
         status = shard_layers(m, graph);
     }
     if (status >= 0) {
-        status = lower_to_fit(m, graph);
+        status = n_stages(m) > 1 ? lower_stages_to_fit(m, graph) : lower_to_fit(m, graph);
     }
     ds_graph_destroy(&graph);
     return status;
@@ -475,12 +601,40 @@ static ds_status place_cells(maker *m)
     dsi_zero_spec zero = m->spec.zero;
     zero.tensor = m->tensor;
     zero.sequence = m->sequence;
+    zero.stages = m->stages;
     dsi_zero_rules(&zero, m->plan.cells, m->plan.places);
+    return DS_OK;
+}
+
+/* What stages do not go with beyond the configuration. */
+static ds_status check_stages(const maker *m)
+{
+    const dsi_train_spec *train = &m->spec.train;
+    if (m->stage > 0 && m->stage >= n_stages(m)) {
+        return ds_fail(m->plan.ctx, DS_ERR_ARG, "stage %u, but pipeline.stages is %u", m->stage,
+                       n_stages(m));
+    }
+    if (n_stages(m) <= 1) {
+        return DS_OK;
+    }
+    if (train->preference.loss != DS_PREFERENCE_NONE) {
+        return ds_fail(m->plan.ctx, DS_ERR_CONFIG,
+                       "pipeline.stages %u with the preference loss \"%s\" is not built; set it "
+                       "to 1",
+                       n_stages(m), ds_preference_loss_name(train->preference.loss));
+    }
+    if (train->n_gradient_outputs > 0) {
+        return ds_fail(m->plan.ctx, DS_ERR_CONFIG,
+                       "pipeline.stages %u does not go with gradient_outputs: outputs are on one "
+                       "stage; set it to 1",
+                       n_stages(m));
+    }
     return DS_OK;
 }
 
 static ds_status build(maker *m)
 {
+    DS_TRY(check_stages(m));
     DS_TRY(ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.cells));
     m->plan.local = m->plan.cells;
     if (m->spec.zero.mesh.n_ranks > 1 || dsi_offload_is_on(&m->spec.offload)) {
@@ -493,10 +647,12 @@ static ds_status build(maker *m)
 
 ds_status dsi_rank_plan_build(ds_ctx *ctx, const dsi_rank_request *request, dsi_rank_plan *plan_out)
 {
-    maker m = {.request = request, .spec = *request->spec, .plan = {.ctx = ctx}};
+    maker m = {
+        .request = request, .spec = *request->spec, .stage = request->stage, .plan = {.ctx = ctx}};
     const ds_status status = build(&m);
     free(m.tensor);
     free(m.sequence);
+    free(m.stages);
     if (status < 0) {
         dsi_rank_plan_free(&m.plan);
         return status;
@@ -515,5 +671,7 @@ void dsi_rank_plan_free(dsi_rank_plan *plan)
     ds_cells_destroy(&plan->cells);
     free(plan->places);
     free(plan->residencies.items);
+    free(plan->train_messages.items);
+    free(plan->eval_messages.items);
     *plan = (dsi_rank_plan){.ctx = plan->ctx};
 }

@@ -8,6 +8,8 @@
 
 #include "compile/memory_policy.h"
 #include "cost/ledger.h"
+#include "pipe/pipe_schedule.h"
+#include "place/stage_cut.h"
 #include "plan/plan.h"
 
 typedef struct dsi_rank_request {
@@ -16,7 +18,10 @@ typedef struct dsi_rank_request {
     const char *const *frozen;   /* glob patterns of parameters without gradient */
     uint32_t n_frozen;
     uint32_t n_threads;
+    uint32_t stage; /* of the pipeline, from 0: whose plan is made */
 } dsi_rank_request;
+
+enum { DSI_RANK_AXES_MOST = 32 };
 
 typedef struct dsi_rank_plan {
     ds_ctx *ctx;
@@ -26,11 +31,20 @@ typedef struct dsi_rank_plan {
     dsi_residencies residencies; /* of the local cells; none: all on the device */
     dsi_train_cells own;
     dsi_plan *train_plan, *eval_plan;
+    dsi_stage_messages train_messages, eval_messages; /* of all stages; one stage: none */
+    int64_t axes[DSI_RANK_AXES_MOST]; /* codes of the axes that collectives of any stage are along,
+                                         in an order that is the same on all ranks */
+    uint32_t n_axes;
     dsi_memory_choice choice;                               /* in force */
     uint32_t n_kept;                                        /* losses that keep their logits */
     char idle[DSI_OFFLOAD_SECTIONS][DSI_OFFLOAD_WHY_BYTES]; /* why a section moves nothing, or "" */
 } dsi_rank_plan;
 
+/* The schedule of a specification whose mesh has a pipeline. */
+dsi_schedule dsi_rank_schedule(const dsi_engine_spec *spec);
+
+/* How often the executor maps a local cell: inputs once for each micro-batch in flight. */
+uint32_t dsi_rank_cell_copies(const dsi_rank_plan *plan, ds_cell cell);
 /* Bytes that the executor maps for the plans of a rank: cells on the device, arenas, what
  * collectives send. */
 size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan);

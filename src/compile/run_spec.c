@@ -65,6 +65,7 @@ static void read_precision(const ds_config_values *v, dsi_engine_spec *spec)
 static dsi_zero_spec read_zero(const ds_config_values *v)
 {
     return (dsi_zero_spec){
+        .pp = v->pipeline_stages,
         .tp = v->tensor_parallel,
         .sp = v->sequence_parallel,
         .stage = (uint32_t)v->zero.stage,
@@ -334,6 +335,8 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->prefetch = v->zero.prefetch_bucket_size;
     spec->train.batch = v->batch.train_micro_batch_size_per_gpu;
     spec->train.seq_length = params->seq_length;
+    spec->train.partition = v->pipeline_uniform ? DSI_STAGES_UNIFORM : DSI_STAGES_BY_PARAMETERS;
+    spec->schedule_kind = (dsi_schedule_kind)v->pipeline_schedule;
     spec->train.mlp_rows = v->mlp_tile_tokens;
     spec->train.accumulation = v->batch.gradient_accumulation_steps;
     spec->train.max_norm = v->gradient_clipping > 0.0 ? v->gradient_clipping : 0.0;

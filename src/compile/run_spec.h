@@ -9,6 +9,7 @@
 #include "config/config_values.h"
 #include "optim/loss_scale.h"
 #include "pass/policy.h"
+#include "pipe/pipe_schedule.h"
 #include "place/zero.h"
 
 #include <deepspeed/checkpoint.h>
@@ -51,6 +52,7 @@ typedef struct dsi_engine_spec {
     ds_schedule_params schedule;
     bool has_groups; /* norms and biases have another: */
     ds_schedule_params schedule_no_decay;
+    dsi_schedule_kind schedule_kind; /* of a pipeline */
     uint64_t seed;
     ds_isa isa;
     dsi_accel_choice accel;

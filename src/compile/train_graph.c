@@ -111,7 +111,14 @@ done:
 bool dsi_train_is_early(const dsi_train_spec *spec)
 {
     return spec->keep_nonfinite && spec->max_norm == 0.0 && spec->accumulation == 1 &&
-           spec->dtype != DS_DTYPE_F16 && !spec->zenflow.on && !spec->onebit.on;
+           spec->dtype != DS_DTYPE_F16 && !spec->zenflow.on && !spec->onebit.on &&
+           spec->stages <= 1;
+}
+
+/* Nodes applied from now on are of the stage that updates a parameter. */
+static void stand_at_stage_of(const builder *b, ds_cell param)
+{
+    b->graph->stage = b->stages != NULL ? b->stages[param].first : 0;
 }
 
 /* Cells for what the exchanges of a gradient lose. localize finds them by name. */
@@ -146,6 +153,7 @@ static ds_status reduce_gradient(builder *b, ds_cell param)
     ds_value out[DS_MAX_OUT];
     ds_cell cell = DS_NONE;
     DS_TRY(ds_graph_set_scope(b->graph, info.name));
+    stand_at_stage_of(b, param);
     if (!early) {
         DS_TRY(dsi_train_add_cell(b, DS_CELL_GRAD, info.name, meta, param, &cell));
     }
@@ -187,21 +195,36 @@ static ds_status fold(builder *b, const ds_op *op, ds_value *values, uint32_t n,
 ds_status dsi_train_map_fold(builder *b, const ds_value *gradients, const ds_op *map,
                              ds_value extra, const ds_op *combine, ds_value *out)
 {
+    const uint32_t most = b->stages != NULL ? b->spec->stages : 1;
+    ds_value whole[DSI_STAGES_MOST]; /* per stage; of several, folded on each of them */
     ds_value *parts = calloc((size_t)b->n_params + 1, sizeof *parts);
     ds_status status = DS_OK;
-    uint32_t n = 0;
     if (parts == NULL) {
         return ds_fail(b->ctx, DS_ERR_NOMEM, "no memory for the training graph");
     }
-    for (ds_cell c = 0; c < b->n_params && status >= 0; ++c) {
-        if (gradients[c] != DS_NONE) {
+    for (uint32_t stage = 0; stage < most && status >= 0; ++stage) {
+        uint32_t n = 0;
+        for (ds_cell c = 0; c < b->n_params && status >= 0; ++c) {
+            stand_at_stage_of(b, c);
+            if (gradients[c] == DS_NONE || (most > 1 && b->graph->stage != stage + 1)) {
+                continue;
+            }
             const ds_value in[2] = {gradients[c], extra};
             ds_value result[DS_MAX_OUT];
             status = dsi_train_apply(b, map, NULL, in, extra == DS_NONE ? 1 : 2, result);
             parts[n++] = result[0];
         }
+        b->graph->stage = most > 1 ? stage + 1 : 0;
+        if (status >= 0 && n == 0) {
+            status = ds_fail(b->ctx, DS_ERR_CONFIG,
+                             "pipeline.stages is %u, but stage %u has no trainable parameter; "
+                             "take fewer stages",
+                             most, stage);
+        }
+        status = status >= 0 ? fold(b, combine, parts, n, &whole[stage]) : status;
     }
-    status = status >= 0 ? fold(b, combine, parts, n, out) : status;
+    b->graph->stage = 0;
+    status = status >= 0 ? fold(b, combine, whole, most, out) : status;
     free(parts);
     return status;
 }
@@ -312,6 +335,7 @@ ds_status dsi_train_read_update(builder *b, const dsi_train_update *update, ds_v
     in[3] = update->factor;
     in[4] = in[5] = in[6] = DS_NONE;
     DS_TRY(ds_graph_set_scope(b->graph, info.name));
+    stand_at_stage_of(b, update->param);
     DS_TRY(ds_graph_read(b->graph, update->param, &in[0]));
     DS_TRY(ds_graph_read(b->graph, update->hyper[group], &in[2]));
     if (spec->master && info.meta.dtype != DS_DTYPE_F32) {
@@ -438,11 +462,27 @@ static ds_status build_masks(builder *b)
     return DS_OK;
 }
 
+/* The stages of a pipeline, before there are gradients, which are on those of what they are of. */
+static ds_status build_stages(builder *b)
+{
+    if (b->spec->stages <= 1) {
+        return DS_OK;
+    }
+    b->stages = calloc((size_t)b->n_params + 1, sizeof *b->stages);
+    if (b->stages == NULL) {
+        return ds_fail(b->ctx, DS_ERR_NOMEM, "no memory for the training graph");
+    }
+    DS_TRY(dsi_stages_mark(b->graph, b->spec->stages, b->spec->partition));
+    dsi_stages_of_cells(b->graph, b->stages);
+    return DS_OK;
+}
+
 static ds_status build_all(builder *b)
 {
     ds_value factor = DS_NONE;
     uint32_t n = 0;
     DS_TRY(add_phases(b));
+    DS_TRY(build_stages(b));
     DS_TRY(build_gradients(b));
     for (ds_cell c = 0; c < b->n_params; ++c) {
         b->reduced[c] = DS_NONE;
@@ -498,6 +538,10 @@ ds_status dsi_train_graph(const ds_model *model, const dsi_train_spec *spec, ds_
     }
     status = status >= 0 ? build_all(&b) : status;
     status = status >= 0 ? build_masks(&b) : status;
+    if (b.graph != NULL) {
+        b.graph->stage = 0;
+    }
+    free(b.stages);
     free(b.masks.items);
     free(b.d_cell);
     free(b.reduced);

@@ -9,6 +9,7 @@
 #define DSI_COMPILE_TRAIN_GRAPH_H
 
 #include "config/config_values.h"
+#include "place/stages.h"
 
 #include <deepspeed/adapter.h>
 #include <deepspeed/config.h>
@@ -59,6 +60,8 @@ typedef struct dsi_train_spec {
     bool master;               /* keep fp32 weights beside 16-bit parameters */
     int64_t head_ranks;        /* ranks that share the heads of attention; 0: one */
     int64_t sequence_ranks;    /* ranks that share each sequence; 0: one */
+    uint32_t stages;           /* of the pipeline; 0: one */
+    dsi_stage_partition partition;
     int64_t mlp_rows;          /* tokens of a tile of the feed-forward parts; 0: not tiled */
     int64_t batch, seq_length; /* of a micro-batch: samples, tokens a row */
     ds_preference preference;  /* loss NONE: cross entropy */
@@ -134,8 +137,9 @@ typedef struct dsi_train_cells {
 /* Parameter groups: index into dsi_train_cells.hyper. */
 enum { DSI_GROUP_DECAY = 0, DSI_GROUP_NO_DECAY = 1 };
 
-/* Whether no update waits for all gradients: no clipping, no step is skipped, nothing accumulates.
- * Then each parameter is updated in the backward phase, whatever lives where. */
+/* Whether no update waits for all gradients: no clipping, no step is skipped, nothing accumulates,
+ * there is one stage. Then each parameter is updated in the backward phase, whatever lives where.
+ */
 bool dsi_train_is_early(const dsi_train_spec *spec);
 
 /* The name of a cell of kind CHOSEN: "PARAM/WHAT". Its states are index i32 (K), value, exp_avg and

@@ -18,8 +18,9 @@ typedef struct dsi_train_builder {
     dsi_train_cells *own;
     uint32_t n_params; /* cells before the optimizer's were added */
     dsi_compress_masks masks;
-    ds_value *d_cell;  /* per cell: complete fp32 gradient */
-    ds_value *reduced; /* per cell: value of the gradient cell at the boundary */
+    ds_value *d_cell;     /* per cell: complete fp32 gradient */
+    ds_value *reduced;    /* per cell: value of the gradient cell at the boundary */
+    dsi_stage_of *stages; /* per cell below n_params; NULL: one stage */
 } dsi_train_builder;
 
 ds_status dsi_train_add_cell(dsi_train_builder *b, ds_cell_kind kind, const char *name,

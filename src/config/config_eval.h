@@ -75,6 +75,7 @@ void dsi_config_comms_logger(dsi_eval *eval);
 void dsi_config_autotuning(dsi_eval *eval);
 void dsi_config_zenflow(dsi_eval *eval);
 void dsi_config_onebit(dsi_eval *eval);
+void dsi_config_pipeline(dsi_eval *eval);
 void dsi_config_compression(dsi_eval *eval);
 void dsi_config_tensor(dsi_eval *eval);
 void dsi_config_inference_rules(dsi_eval *eval); /* in place of auto … rules */

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <strings.h>
 
+#define PP_KEY      "pipeline.stages"
 #define TP_KEY      "tensor_parallel.autotp_size"
 #define SP_KEY      "sequence_parallel_size"
 #define TP_SIZE_KEY "tensor_parallel.tensor_parallel.tp_size"
@@ -26,8 +27,11 @@ static uint32_t divisor(dsi_eval *eval, const char *key, int64_t size, uint32_t 
     dsi_item_error(eval, dsi_item_find(eval, key),
                    "expected a divisor of the %s, %" PRIu32 ", found %" PRId64
                    "; the nearest below is %" PRId64,
-                   ranks == eval->world_size ? "world size" : "world size / " TP_KEY, ranks, size,
-                   nearest);
+                   ranks == eval->world_size           ? "world size"
+                   : eval->values->pipeline_stages > 1 ? "world size / " PP_KEY
+                                                         " and the axes before it"
+                                                       : "world size / " TP_KEY,
+                   ranks, size, nearest);
     return 0;
 }
 
@@ -38,6 +42,8 @@ void dsi_config_data_ranks(dsi_eval *eval)
     ds_config_values *v = eval->values;
     const int64_t tp = dsi_item_int(eval, TP_KEY, 0);
     const int64_t sp = dsi_item_int(eval, SP_KEY, 0);
+    const int64_t pp = dsi_item_int(eval, PP_KEY, 0);
+    v->pipeline_stages = 1;
     v->tensor_parallel = 1;
     v->sequence_parallel = 1;
     v->data_ranks = v->zero_ranks = eval->world_size;
@@ -49,17 +55,23 @@ void dsi_config_data_ranks(dsi_eval *eval)
     if (eval->world_size == 0) {
         return;
     }
-    v->tensor_parallel = divisor(eval, TP_KEY, tp, eval->world_size);
-    v->sequence_parallel = v->tensor_parallel > 0
-                               ? divisor(eval, SP_KEY, sp, eval->world_size / v->tensor_parallel)
-                               : 0;
+    v->pipeline_stages = divisor(eval, PP_KEY, pp, eval->world_size);
+    if (v->pipeline_stages == 0) {
+        v->pipeline_stages = 1;
+        v->data_ranks = v->zero_ranks = 0;
+        return;
+    }
+    const uint32_t world = eval->world_size / v->pipeline_stages;
+    v->tensor_parallel = divisor(eval, TP_KEY, tp, world);
+    v->sequence_parallel =
+        v->tensor_parallel > 0 ? divisor(eval, SP_KEY, sp, world / v->tensor_parallel) : 0;
     if (v->sequence_parallel == 0) { /* said once */
         v->data_ranks = v->zero_ranks = 0;
         v->tensor_parallel = v->tensor_parallel > 0 ? v->tensor_parallel : 1;
         v->sequence_parallel = 1;
         return;
     }
-    v->zero_ranks = eval->world_size / v->tensor_parallel;
+    v->zero_ranks = world / v->tensor_parallel;
     v->data_ranks = v->zero_ranks / v->sequence_parallel;
 }
 
@@ -67,6 +79,12 @@ const char *dsi_config_data_text(const dsi_eval *eval)
 {
     const bool tp = eval->values->tensor_parallel > 1;
     const bool sp = eval->values->sequence_parallel > 1;
+    if (eval->values->pipeline_stages > 1) {
+        return tp && sp ? "world size / " PP_KEY " / " TP_KEY " / " SP_KEY
+               : tp     ? "world size / " PP_KEY " / " TP_KEY
+               : sp     ? "world size / " PP_KEY " / " SP_KEY
+                        : "world size / " PP_KEY;
+    }
     return tp && sp ? "world size / " TP_KEY " / " SP_KEY
            : tp     ? "world size / " TP_KEY
            : sp     ? "world size / " SP_KEY

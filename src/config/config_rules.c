@@ -4,8 +4,8 @@
  * A rule is a function that reads items and values, adds errors or notices, and sets derived
  * values; `rules` lists all that apply to a training configuration. The large families have files
  * of their own: config_optimizer.c, config_ranks.c, config_memory.c, config_zenflow.c,
- * config_onebit.c, config_comms_logger.c, config_autotuning.c. A rule says nothing about keys whose
- * "auto" is still open, which the values then hold as defaults.
+ * config_onebit.c, config_pipeline.c, config_comms_logger.c, config_autotuning.c. A rule says
+ * nothing about keys whose "auto" is still open, which the values then hold as defaults.
  */
 #include "config/config_eval.h"
 
@@ -189,11 +189,11 @@ static void comet_key(dsi_eval *eval)
 
 typedef void (*rule_fn)(dsi_eval *eval);
 static const rule_fn rules[] = {
-    one_precision,           narrow_weights,    data_types,        loss_scale,
-    dsi_config_optimizer,    dsi_config_ranks,  dsi_config_memory, data_efficiency,
-    dsi_config_comms_logger, aio_blocks,        checkpoint_behind, dsi_config_autotuning,
-    dsi_config_zenflow,      dsi_config_onebit, comet_key,         dsi_config_compression,
-    dsi_config_tensor,
+    one_precision,           narrow_weights,    data_types,          loss_scale,
+    dsi_config_optimizer,    dsi_config_ranks,  dsi_config_memory,   data_efficiency,
+    dsi_config_comms_logger, aio_blocks,        checkpoint_behind,   dsi_config_autotuning,
+    dsi_config_zenflow,      dsi_config_onebit, dsi_config_pipeline, comet_key,
+    dsi_config_compression,  dsi_config_tensor,
 };
 
 void dsi_config_rules(dsi_eval *eval)

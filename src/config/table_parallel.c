@@ -3,15 +3,29 @@
 #include "config/option_rows.h"
 
 static const dsi_option pipeline_rows[] = {
-    I("stages", "\"auto\"", NOT_BUILT, "Pipeline stages.", MIN(1), WITH(AUTO), .harmless = "1",
-      NOTE("pipelines are not built yet; set it to 1")),
-    T("partition", "\"best\"", PART, "How layers are dealt to stages."),
-    B("seed_layers", "false", PART, "A random seed for each layer."),
+    I("stages", "\"auto\"", IN_FORCE,
+      "Stages that share the layers of the model; \"auto\": 1. Ranks = stages x data-parallel "
+      "ranks "
+      "x the other axes.",
+      MIN(1), WITH(AUTO)),
+    T("partition", "\"best\"", IN_FORCE,
+      "How layers are dealt to stages: \"best\" or \"parameters\" (the heaviest stage has least), "
+      "\"uniform\" (as many layers on each)."),
+    E("schedule", "\"1f1b\"", IN_FORCE,
+      "Order of micro-batches: \"1f1b\" keeps at most as many in flight as stages are left, "
+      "\"gpipe\" "
+      "all. The numbers are the same.",
+      .choices = "1f1b|gpipe", FIELD(pipeline_schedule)),
+    B("seed_layers", "false", NO_EFFECT, "A random seed for each layer.",
+      NOTE("random numbers are keyed by parameter and sample, the same on any number of stages")),
     I("activation_checkpoint_interval", "0", NO_EFFECT, "Layers between kept activations.", MIN(0),
-      NOTE("it is read by pipelines only")),
-    B("pipe_partitioned", "true", PART, "Shard what is sent between stages."),
-    B("grad_partitioned", "true", PART, "Shard gradients that are sent between stages."),
-    B("use_reentrant", "null", PART, "PyTorch's form of recomputation.", WITH(NULLABLE)),
+      NOTE("activation_checkpointing says what is recomputed")),
+    B("pipe_partitioned", "true", NO_EFFECT, "Shard what is sent between stages.",
+      NOTE("a rank sends what it has to the rank at the same place of the next stage")),
+    B("grad_partitioned", "true", NO_EFFECT, "Shard gradients that are sent between stages.",
+      NOTE("a rank sends what it has to the rank at the same place of the stage before")),
+    B("use_reentrant", "null", NO_EFFECT, "PyTorch's form of recomputation.", WITH(NULLABLE),
+      NOTE("there is one form of recomputation")),
 };
 const dsi_section dsi_section_pipeline = {
     .path = "pipeline",

@@ -152,7 +152,7 @@ static const dsi_option rows[] = {
       .section = &dsi_section_eigenvalue),
     S("elasticity", NULL, IN_FORCE, "Batch sizes that fit many world sizes.",
       .section = &dsi_section_elasticity),
-    S("pipeline", NULL, NOT_BUILT, "Pipeline parallelism.", .section = &dsi_section_pipeline),
+    S("pipeline", NULL, IN_FORCE, "Pipeline parallelism.", .section = &dsi_section_pipeline),
     S("tensor_parallel", NULL, NOT_BUILT, "Automatic tensor parallelism.",
       .section = &dsi_section_tensor_parallel),
     S("expert_parallel", NULL, NOT_BUILT, "Automatic expert parallelism.",

@@ -257,7 +257,8 @@ static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
                                    .spec = &r->spec,
                                    .frozen = request->frozen,
                                    .n_frozen = request->n_frozen,
-                                   .n_threads = request->n_threads};
+                                   .n_threads = request->n_threads,
+                                   .stage = request->stage};
     DS_TRY(dsi_rank_plan_build(ctx, &rank, &r->plan));
     count_parameters(r);
     count_active(r);

@@ -16,6 +16,7 @@ typedef struct dsi_report_request {
     const ds_config *config; /* resolved for n_ranks */
     int64_t seq_length;
     uint32_t n_ranks, n_nodes, n_threads;
+    uint32_t stage; /* of a pipeline, from 0: whose rank is planned */
     const char *const *frozen;
     uint32_t n_frozen;
     const dsi_device *device; /* of a node, as loaded; NULL: this processor, times unknown */

@@ -9,6 +9,33 @@
 
 static const double mib = 1048576.0;
 
+/* Whose rank is planned, and what a pipeline loses where all stages take as long. */
+static void print_stage(dsi_buf *text, const dsi_plan_report *r)
+{
+    const dsi_schedule s = dsi_rank_schedule(&r->spec);
+    double held = 0.0;
+    double all = 0.0;
+    if (s.n_stages <= 1) {
+        return;
+    }
+    for (ds_cell c = 0; c < ds_cells_count(r->plan.cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(r->plan.cells, c);
+        if (cell->kind == DS_CELL_PARAM) {
+            const double n = (double)ds_shape_count(cell->meta.shape);
+            all += n;
+            held +=
+                dsi_place_on_has(r->plan.places[c].at.on[DSI_AXIS_PP], r->request.stage) ? n : 0;
+        }
+    }
+    dsi_buf_printf(text,
+                   "\nstage %u of %u, %s: %.0f %% of the parameters, at most %u micro-batch%s in "
+                   "flight; a stage idles %.0f %% of a step where all take as long",
+                   r->request.stage, s.n_stages, dsi_schedule_name(s.kind), 100.0 * held / all,
+                   dsi_schedule_slots(&s, r->request.stage),
+                   dsi_schedule_slots(&s, r->request.stage) == 1 ? "" : "es",
+                   100.0 * (s.n_stages - 1) / (s.n_micro + s.n_stages - 1));
+}
+
 static void print_run(dsi_buf *text, const dsi_plan_report *r)
 {
     const dsi_train_spec *t = &r->spec.train;
@@ -40,6 +67,7 @@ static void print_run(dsi_buf *text, const dsi_plan_report *r)
     dsi_buf_printf(text, "%.0f tokens a step of all ranks",
                    (double)dsi_train_rows(t) * (double)t->seq_length * (double)t->accumulation *
                        dsi_mesh_data_size(&r->spec.zero.mesh));
+    print_stage(text, r);
     dsi_accel_say(&r->spec.accel, accelerator);
     dsi_buf_printf(text, "\naccelerator: %s\n", accelerator);
     for (int s = 0; s < DSI_OFFLOAD_SECTIONS; ++s) {

@@ -4,11 +4,11 @@
  * engine_config.c has ds_initialize, engine_agree.c compares ranks,
  * engine_resume.c a checkpoint with the run,
  * engine_nonfinite.c finds what is not finite, engine_average.c averages the loss,
- * engine_program.c says what calls run, engine_batch.c takes what they bring, engine_rates.c has
- * the numbers of updates, engine_zenflow.c the states of ZenFlow, engine_zenflow_step.c its step,
- * engine_compress.c writes the numbers of compression_training,
- * engine_adapter.c reads and writes the weights of an adapter, engine_base.c compares its model,
- * engine_shard.c knows which part of a tensor this rank holds.
+ * engine_program.c says what calls run, engine_pipe.c what a stage of a pipeline does between,
+ * engine_batch.c takes what they bring, engine_rates.c has the numbers of updates, engine_zenflow.c
+ * the states of ZenFlow, engine_zenflow_step.c its step, engine_compress.c writes the numbers of
+ * compression_training, engine_adapter.c reads and writes the weights of an adapter, engine_base.c
+ * compares its model, engine_shard.c knows which part of a tensor this rank holds.
  *
  * What its calls run, and which call is awaited, stands in its programs (engine_program.c).
  */
@@ -104,6 +104,7 @@ struct ds_engine {
     dsi_folder_lock save_lock;    /* … which no other process may write in */
     struct ds_gathered *gathered; /* those that have not ended, a list */
 
+    struct dsi_engine_pipe *pipe; /* NULL: one stage has all layers */
     dsi_program training, evaluation;
     dsi_program_at at; /* in training */
     dsi_engine_args call;
@@ -278,6 +279,8 @@ ds_status dsi_engine_hold_folder(ds_engine *engine, const char *dir);
 /* Makes the saver and the memory of its copies, when the specification asks for one. Collective. */
 ds_status dsi_engine_open_saver(ds_engine *engine);
 
+/* The stage of this rank, from 0. */
+uint32_t dsi_engine_stage(const ds_engine *engine);
 /* What this rank's cell holds of its logical tensor. */
 dsi_part dsi_engine_part(const ds_engine *engine, ds_cell cell);
 /* Whether that is less than all on some rank. */

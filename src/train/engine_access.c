@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Questions to an engine, and its setters. */
+#include "train/engine_pipe.h"
 #include "train/engine_same.h"
 #include "train/half_copy.h"
 
@@ -14,6 +15,9 @@ double ds_engine_loss(const ds_engine *engine)
     double loss = 0.0;
     if (engine->own.loss_seed == DS_NONE) {
         return loss;
+    }
+    if (engine->pipe != NULL) {
+        return engine->pipe->newest;
     }
     const ds_status status = dsi_exec_real(engine->exec, engine->train_id, "loss", &loss);
     return status < 0 ? (double)NAN : loss;

@@ -13,6 +13,11 @@ extern const dsi_program_action dsi_engine_load_gradients; /* of outputs, with t
 
 extern const dsi_program_action dsi_engine_write_compression; /* engine_compress.c */
 
+/* engine_program.c: what a backward call does. of_loss: of the stage that has the loss; more: what
+ * is done between the count of targets and the phase, NULL: nothing. */
+void dsi_engine_add_backward(const ds_engine *engine, dsi_program *p, uint32_t slot, bool of_loss,
+                             const dsi_program_action *more);
+
 /* engine_zenflow_step.c: what a step does in place of the update, once its gradients may be used.
  */
 void dsi_zenflow_program(const ds_engine *engine, dsi_program *p);

@@ -9,7 +9,7 @@
 #include "base/build_id.h"
 #include "comm/same_text.h"
 #include "op/isa.h"
-#include "train/engine.h"
+#include "train/engine_pipe.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -108,8 +108,13 @@ static ds_status same_model(const ds_engine *engine)
 static ds_status same_plan(const ds_engine *engine, const dsi_plan *plan)
 {
     char *text = NULL;
+    dsi_comm *comm = engine->comm;
+    if (engine->pipe != NULL) { /* stages have plans of their own */
+        const dsi_axes axes = dsi_axes_of(((1u << DSI_AXIS_COUNT) - 1) & ~(1u << DSI_AXIS_PP));
+        DS_TRY(dsi_mesh_comms_get(engine->mesh, &axes, &comm));
+    }
     DS_TRY(dsi_plan_print(plan, &text));
-    const ds_status status = dsi_same_text(engine->ctx, engine->comm, text, "plan", remedy);
+    const ds_status status = dsi_same_text(engine->ctx, comm, text, "plan", remedy);
     free(text);
     return status;
 }

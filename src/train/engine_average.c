@@ -13,7 +13,7 @@
  * Invariant: step_targets is N of the micro-batches behind backward, the one in it included; the
  * same on all ranks.
  */
-#include "train/engine.h"
+#include "train/engine_pipe.h"
 
 #include <math.h>
 #include <string.h>
@@ -36,6 +36,9 @@ ds_status dsi_engine_check_average(const ds_engine *engine)
     bool counts = false;
     if (s->average != DS_AVERAGE_TARGETS) {
         return DS_OK;
+    }
+    if (engine->pipe != NULL && engine->pipe->stage + 1 < engine->pipe->n_stages) {
+        counts = true; /* the last stage has it, or says so */
     }
     for (uint32_t i = 0; i < engine->train_plan->n_outputs; ++i) {
         counts = counts || strcmp(engine->train_plan->outputs[i].name, "count") == 0;

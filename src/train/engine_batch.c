@@ -2,6 +2,7 @@
 /* What the caller of an engine brings with a call: batches, gradients of outputs, the random state.
  * Actions of the engine's programs (engine_program.c). */
 #include "train/engine_actions.h"
+#include "train/engine_pipe.h"
 #include "train/half_copy.h"
 #include "train/run_trace.h"
 
@@ -71,8 +72,9 @@ static ds_status write_batch(ds_engine *engine, const char *prefix, const ds_bat
 static ds_status write_rng(ds_engine *engine)
 {
     const int64_t batch = engine->spec.train.batch;
-    const int64_t first = dsi_mesh_first_sample(&engine->spec.zero.mesh, ds_comm_rank(engine->comm),
-                                                engine->micro_step, batch);
+    const int64_t micro = engine->pipe != NULL ? engine->pipe->fed : engine->micro_step;
+    const int64_t first =
+        dsi_mesh_first_sample(&engine->spec.zero.mesh, ds_comm_rank(engine->comm), micro, batch);
     const int64_t sample = (int64_t)engine->global_samples + first;
     const int64_t rng[] = {(int64_t)engine->spec.seed, (int64_t)engine->global_steps, sample};
     const ds_cell cell = engine->rng[0];

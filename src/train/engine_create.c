@@ -4,6 +4,7 @@
 #include "comm/comm_log.h"
 #include "compile/rank_plan.h"
 #include "model/adapter.h"
+#include "train/engine_pipe.h"
 #include "train/memory_report.h"
 #include "train/same_files.h"
 
@@ -54,7 +55,8 @@ static ds_status plan(ds_engine *engine, const ds_engine_params *params)
                                       .spec = &engine->spec,
                                       .frozen = params->frozen,
                                       .n_frozen = params->n_frozen,
-                                      .n_threads = ds_ctx_n_threads(engine->ctx)};
+                                      .n_threads = ds_ctx_n_threads(engine->ctx),
+                                      .stage = dsi_engine_stage(engine)};
     dsi_rank_plan made;
     say_accelerator(engine);
     DS_TRY(dsi_rank_plan_build(engine->ctx, &request, &made));
@@ -67,6 +69,8 @@ static ds_status plan(ds_engine *engine, const ds_engine_params *params)
     engine->train_plan = made.train_plan;
     engine->eval_plan = made.eval_plan;
     engine->spec.recompute.mode = made.choice.recompute;
+    DS_TRY(dsi_pipe_open(engine, &made.train_messages, &made.eval_messages));
+    DS_TRY(dsi_pipe_join(engine, made.axes, made.n_axes));
     say_memory(engine, &made);
     DS_TRY(dsi_engine_say_tensor(engine));
     for (int s = 0; s < DSI_OFFLOAD_SECTIONS; ++s) {
@@ -281,6 +285,7 @@ void ds_engine_destroy(ds_engine **engine_inout)
         free(engine->mesh);
     }
     dsi_comm_destroy(&engine->comm);
+    dsi_pipe_close(engine);
     dsi_program_free(&engine->training);
     dsi_program_free(&engine->evaluation);
     dsi_plan_destroy(&engine->train_plan);

@@ -33,7 +33,10 @@ void dsi_engine_memory(const ds_engine *engine, dsi_engine_bytes *bytes_out)
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->cells, c);
         const dsi_memory_kind s = dsi_memory_kind_of(cell->kind);
-        if (s > DSI_MEMORY_MOMENT) {
+        const bool lacks =
+            engine->places != NULL &&
+            !dsi_place_on_has(engine->places[c].at.on[DSI_AXIS_PP], dsi_engine_stage(engine));
+        if (s > DSI_MEMORY_MOMENT || lacks) {
             continue;
         }
         const double n = engine->places != NULL ? ranks_along(engine, cut_axes(engine, c)) : 1.0;

@@ -4,6 +4,7 @@
  * clipping (the phase norm), accumulation and early updates stand in it; ZenFlow brings its own
  * piece. */
 #include "train/engine_actions.h"
+#include "train/engine_pipe.h"
 #include "train/run_trace.h"
 
 #include <math.h>
@@ -240,12 +241,14 @@ static void add_forward(const ds_engine *engine, dsi_program *p)
     dsi_program_run(p, DSI_PLAN_TRAIN, DS_PHASE_FORWARD, 0);
 }
 
-static void add_backward(const ds_engine *engine, dsi_program *p)
+void dsi_engine_add_backward(const ds_engine *engine, dsi_program *p, uint32_t slot, bool of_loss,
+                             const dsi_program_action *more)
 {
-    dsi_program_await(p, DSI_CALL_BACKWARD, "backward");
-    dsi_program_do(p, &dsi_engine_load_gradients);
-    if (engine->spec.average == DS_AVERAGE_TARGETS) {
+    if (engine->spec.average == DS_AVERAGE_TARGETS && of_loss) {
         dsi_program_do(p, &count_targets_action);
+    }
+    if (more != NULL) {
+        dsi_program_do(p, more);
     }
     dsi_program_do(p, &seed_loss_action);
     if (engine->spec.train.accumulation > 1) {
@@ -256,8 +259,15 @@ static void add_backward(const ds_engine *engine, dsi_program *p)
     if (dsi_train_is_early(&engine->spec.train)) {
         dsi_program_do(p, &update_numbers);
     }
-    dsi_program_run(p, DSI_PLAN_TRAIN, DS_PHASE_BACKWARD, 0);
+    dsi_program_run(p, DSI_PLAN_TRAIN, DS_PHASE_BACKWARD, slot);
     dsi_program_do(p, &count_micro_action);
+}
+
+static void add_backward(const ds_engine *engine, dsi_program *p)
+{
+    dsi_program_await(p, DSI_CALL_BACKWARD, "backward");
+    dsi_program_do(p, &dsi_engine_load_gradients);
+    dsi_engine_add_backward(engine, p, 0, true, NULL);
 }
 
 /* Norm, or own_norm where ranks exchange signs; which of them, is the host's business. */
@@ -318,13 +328,15 @@ static void add_update(const ds_engine *engine, dsi_program *p)
 
 static void add_step(const ds_engine *engine, dsi_program *p)
 {
-    dsi_program_await_once(p, DSI_CALL_STEP, "step");
     dsi_program_do(p, &begin_step_action);
     dsi_program_if(p, &at_boundary);
     dsi_program_do(p, &update_numbers);
     add_norm(engine, p);
     dsi_program_if(p, &gradients_finite);
     add_update(engine, p);
+    if (engine->pipe != NULL) {
+        dsi_pipe_add_copies(engine, p);
+    }
     dsi_program_end(p);
     dsi_program_if(p, &step_skipped);
     dsi_program_do(p, &count_skip_action);
@@ -346,8 +358,17 @@ ds_status dsi_engine_make_programs(ds_engine *engine)
     dsi_program *train = &engine->training;
     dsi_program *eval = &engine->evaluation;
     *train = (dsi_program){.name = "training", .n_plans = 1, .n_slots = 1, .plans = {plans[0]}};
-    add_forward(engine, train);
-    add_backward(engine, train);
+    if (engine->pipe != NULL) {
+        train->n_slots = engine->pipe->n_slots;
+        train->messages = engine->pipe->train.names;
+        train->n_messages = engine->pipe->train.n;
+        dsi_program_await_once(train, DSI_CALL_FORWARD, "train_batch");
+        dsi_pipe_add_batch(engine, train);
+    } else {
+        add_forward(engine, train);
+        add_backward(engine, train);
+        dsi_program_await_once(train, DSI_CALL_STEP, "step");
+    }
     add_step(engine, train);
     *eval = (dsi_program){
         .name = "evaluation", .n_plans = 2, .n_slots = 1, .plans = {plans[0], plans[1]}};
@@ -356,7 +377,13 @@ ds_status dsi_engine_make_programs(ds_engine *engine)
         dsi_program_do(eval, &dsi_engine_write_compression);
     }
     dsi_program_do(eval, &dsi_engine_load_eval_batch);
-    dsi_program_run(eval, DSI_PLAN_EVAL, DS_PHASE_FORWARD, 0);
+    if (engine->pipe != NULL) {
+        eval->messages = engine->pipe->eval.names;
+        eval->n_messages = engine->pipe->eval.n;
+        dsi_pipe_add_evaluation(engine, eval);
+    } else {
+        dsi_program_run(eval, DSI_PLAN_EVAL, DS_PHASE_FORWARD, 0);
+    }
     DS_TRY(dsi_program_check(engine->ctx, train));
     return dsi_program_check(engine->ctx, eval);
 }
@@ -364,6 +391,7 @@ ds_status dsi_engine_make_programs(ds_engine *engine)
 static ds_status run_phase(void *user, const dsi_instr *instr)
 {
     ds_engine *engine = user;
+    dsi_exec_set_slot(engine->exec, instr->phase <= DS_PHASE_BACKWARD ? instr->slot : 0);
     return instr->plan == DSI_PLAN_TRAIN
                ? dsi_engine_run_phase(engine, instr->phase)
                : dsi_exec_run(engine->exec, engine->eval_id, instr->phase);
@@ -377,13 +405,26 @@ static ds_status start_phase(void *user, const dsi_instr *instr)
     return DS_OK;
 }
 
+static ds_status train_message(void *user, const dsi_instr *instr)
+{
+    ds_engine *engine = user;
+    return dsi_pipe_message(engine, &engine->pipe->train, instr);
+}
+
+static ds_status eval_message(void *user, const dsi_instr *instr)
+{
+    ds_engine *engine = user;
+    return dsi_pipe_message(engine, &engine->pipe->eval, instr);
+}
+
 ds_status dsi_engine_call_program(ds_engine *engine, dsi_engine_call call)
 {
-    const dsi_program_client client = {.user = engine, .run = run_phase, .start = start_phase};
+    const bool evaluates = call == DSI_CALL_EVALUATE;
+    const dsi_program_client client = {engine, run_phase, start_phase,
+                                       evaluates ? eval_message : train_message};
     dsi_program_at once = 0;
-    return call == DSI_CALL_EVALUATE
-               ? dsi_program_call(engine->ctx, &engine->evaluation, &client, call, &once)
-               : dsi_program_call(engine->ctx, &engine->training, &client, call, &engine->at);
+    return evaluates ? dsi_program_call(engine->ctx, &engine->evaluation, &client, call, &once)
+                     : dsi_program_call(engine->ctx, &engine->training, &client, call, &engine->at);
 }
 
 dsi_engine_call dsi_engine_awaits(const ds_engine *engine)

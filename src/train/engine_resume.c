@@ -102,6 +102,7 @@ static const char *const noticed[] = {"train_batch_size",
                                       "zero_optimization.zero_quantized_nontrainable_weights",
                                       "zero_optimization.zero_quantized_gradients",
                                       "zero_optimization.zeropp_loco_param",
+                                      "pipeline.stages",
                                       "tensor_parallel.autotp_size",
                                       "tensor_parallel.partition_config",
                                       "sequence_parallel_size",
@@ -110,6 +111,7 @@ static const char *const noticed[] = {"train_batch_size",
                                       NULL};
 
 static const char *const unnoticed[] = {"zero_optimization",
+                                        "pipeline",
                                         "tensor_parallel",
                                         "activation_checkpointing",
                                         "steps_per_print",
@@ -272,7 +274,8 @@ static ds_status compare_defaults(walk *w, const json_t *saved, const json_t *ow
 {
     static const struct {
         const char *path, *without;
-    } keys[] = {{"tensor_parallel.autotp_size", "0"},
+    } keys[] = {{"pipeline.stages", "\"auto\""},
+                {"tensor_parallel.autotp_size", "0"},
                 {"sequence_parallel_size", "1"},
                 {"zero_optimization.offload_optimizer.device", "\"none\""},
                 {"zero_optimization.offload_param.device", "\"none\""},

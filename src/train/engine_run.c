@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls of an engine: forward, backward, step, and what is built of them. What they do stands
  * in engine_program.c. */
-#include "train/engine.h"
+#include "train/engine_pipe.h"
 #include "train/memory_report.h"
 
 #include <string.h>
@@ -24,6 +24,12 @@ static ds_status expect(const ds_engine *engine, dsi_engine_call call, const cha
                                        [DSI_CALL_BACKWARD] = "forward done",
                                        [DSI_CALL_STEP] = "backward done"};
     DS_TRY(dsi_engine_check_whole(engine, name));
+    if (engine->pipe != NULL) {
+        return ds_fail(engine->ctx, DS_ERR_STATE,
+                       "%s is not allowed with pipeline.stages %u: the schedule has the order of "
+                       "micro-batches; call ds_engine_train_batch",
+                       name, engine->pipe->n_stages);
+    }
     return awaited == call
                ? DS_OK
                : ds_fail(engine->ctx, DS_ERR_STATE,
@@ -63,7 +69,8 @@ bool ds_engine_is_accumulation_boundary(const ds_engine *engine)
     if (engine->forced_boundary >= 0) {
         return engine->forced_boundary == 1;
     }
-    const int64_t done = engine->micro_step + (dsi_engine_awaits(engine) == DSI_CALL_STEP ? 0 : 1);
+    const bool complete = engine->pipe != NULL || dsi_engine_awaits(engine) == DSI_CALL_STEP;
+    const int64_t done = engine->micro_step + (complete ? 0 : 1);
     return done % engine->spec.train.accumulation == 0;
 }
 
@@ -89,11 +96,26 @@ static ds_status add_loss(ds_engine *engine, double *sum)
     return DS_OK;
 }
 
+/* All micro-batches in the order of the schedule. */
+static ds_status train_pipeline(ds_engine *engine, ds_batch_fn next, void *user, double *sum)
+{
+    DS_TRY(dsi_engine_check_whole(engine, "ds_engine_train_batch"));
+    engine->call = (dsi_engine_args){0};
+    engine->pipe->next = next;
+    engine->pipe->user = user;
+    DS_TRY(dsi_engine_call_program(engine, DSI_CALL_FORWARD));
+    *sum = engine->pipe->loss;
+    return DS_OK;
+}
+
 ds_status ds_engine_train_batch(ds_engine *engine, ds_batch_fn next, void *user, double *loss_out)
 {
     const bool weighed = engine->spec.average == DS_AVERAGE_TARGETS;
     double sum = 0.0;
-    for (int64_t i = 0; i < engine->spec.train.accumulation; ++i) {
+    if (engine->pipe != NULL) {
+        DS_TRY(train_pipeline(engine, next, user, &sum));
+    }
+    for (int64_t i = 0; engine->pipe == NULL && i < engine->spec.train.accumulation; ++i) {
         ds_batch batch = {0};
         DS_TRY(next(user, &batch));
         DS_TRY(ds_engine_forward(engine, &batch));
@@ -104,10 +126,35 @@ ds_status ds_engine_train_batch(ds_engine *engine, ds_batch_fn next, void *user,
     if (loss_out != NULL) {
         const double micro_batches =
             (double)engine->spec.train.accumulation * dsi_mesh_data_size(&engine->spec.zero.mesh);
-        DS_TRY(ds_comm_sum(engine->data_comm, &sum, 1));
+        DS_TRY(engine->pipe == NULL ? ds_comm_sum(engine->data_comm, &sum, 1) : DS_OK);
         *loss_out = !weighed                     ? sum / micro_batches
                     : engine->step_targets > 0.0 ? sum / engine->step_targets
                                                  : 0.0;
+    }
+    return DS_OK;
+}
+
+/* Of an evaluation what the last stage says, on all stages. */
+static ds_status eval_of_last(ds_engine *engine, double *loss_out, double *count_out)
+{
+    static const char *const names[2] = {"loss", "count"};
+    double values[4] = {0.0}; /* and which of them there are */
+    double *const out[2] = {loss_out, count_out};
+    for (int i = 0; i < 2; ++i) {
+        if (dsi_plan_find_output(engine->eval_plan, names[i]) != NULL) {
+            DS_TRY(dsi_exec_real(engine->exec, engine->eval_id, names[i], &values[i]));
+            values[2 + i] = 1.0;
+        }
+    }
+    DS_TRY(dsi_pipe_share(engine, values, 4));
+    for (int i = 0; i < 2; ++i) {
+        if (out[i] != NULL && values[2 + i] == 0.0) {
+            return ds_fail(engine->ctx, DS_ERR_NOT_FOUND, "the model has no output named %s",
+                           names[i]);
+        }
+        if (out[i] != NULL) {
+            *out[i] = values[i];
+        }
     }
     return DS_OK;
 }
@@ -120,6 +167,9 @@ ds_status ds_engine_eval_batch(ds_engine *engine, const ds_batch *batch, double 
     engine->call = (dsi_engine_args){.batch = batch};
     DS_TRY(dsi_engine_call_program(engine, DSI_CALL_EVALUATE));
     DS_TRY(dsi_engine_add_preference(engine, true));
+    if (engine->pipe != NULL) {
+        return eval_of_last(engine, loss_out, count_out);
+    }
     if (loss_out != NULL) {
         DS_TRY(dsi_exec_real(engine->exec, engine->eval_id, "loss", &value));
         *loss_out = value;

@@ -7,6 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+uint32_t dsi_engine_stage(const ds_engine *engine)
+{
+    const dsi_mesh *mesh = &engine->spec.zero.mesh;
+    return dsi_mesh_coords(mesh, ds_comm_rank(engine->comm)).at[DSI_AXIS_PP];
+}
+
 dsi_part dsi_engine_part(const ds_engine *engine, ds_cell cell)
 {
     const ds_shape shape = ds_cells_get(engine->cells, cell)->meta.shape;
@@ -17,10 +23,18 @@ dsi_part dsi_engine_part(const ds_engine *engine, ds_cell cell)
                               ds_comm_rank(engine->comm));
 }
 
+/* Whether some stages of a pipeline lack it. */
+static bool is_of_stages(const ds_engine *engine, ds_cell cell)
+{
+    const uint32_t kind = engine->places[cell].at.on[DSI_AXIS_PP].kind;
+    return kind == DSI_AT || kind == DSI_FROM;
+}
+
 bool dsi_engine_is_cut(const ds_engine *engine, ds_cell cell)
 {
-    return engine->places != NULL && (engine->places[cell].at.flat.n > 0 ||
-                                      dsi_placement_shard_axes(&engine->places[cell].at) != 0);
+    return engine->places != NULL &&
+           (engine->places[cell].at.flat.n > 0 || is_of_stages(engine, cell) ||
+            dsi_placement_shard_axes(&engine->places[cell].at) != 0);
 }
 
 bool dsi_engine_is_first(const ds_engine *engine, ds_cell cell)
@@ -28,10 +42,11 @@ bool dsi_engine_is_first(const ds_engine *engine, ds_cell cell)
     const dsi_mesh *mesh = &engine->spec.zero.mesh;
     const dsi_coords at = dsi_mesh_coords(mesh, ds_comm_rank(engine->comm));
     const dsi_placement *place = &engine->places[cell].at;
-    bool first = true;
+    bool first = !is_of_stages(engine, cell) || at.at[DSI_AXIS_PP] == place->on[DSI_AXIS_PP].dim;
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
-        first = first && (at.at[a] == 0 || place->on[a].kind == DSI_SHARD ||
-                          dsi_axes_has(&place->flat, (dsi_axis)a));
+        first =
+            first && (at.at[a] == 0 || (a == DSI_AXIS_PP && is_of_stages(engine, cell)) ||
+                      place->on[a].kind == DSI_SHARD || dsi_axes_has(&place->flat, (dsi_axis)a));
     }
     return first;
 }
@@ -128,11 +143,12 @@ static ds_status own_part(const ds_engine *engine, ds_cell cell, void *room, con
 }
 
 /* Flat alone: every rank's slice, in place of the others' order. */
-static ds_status gather_flat(const ds_engine *engine, ds_cell cell, const void *own, void *data)
+static ds_status gather_flat(const ds_engine *engine, ds_cell cell, const dsi_placement *at,
+                             const void *own, void *data)
 {
     const ds_cell_info *info = ds_cells_get(engine->cells, cell);
     dsi_comm *group = NULL;
-    DS_TRY(dsi_mesh_comms_get(engine->mesh, &engine->places[cell].at.flat, &group));
+    DS_TRY(dsi_mesh_comms_get(engine->mesh, &at->flat, &group));
     const dsi_comm_part part = {
         .in = own, .out = data, .count = (size_t)ds_shape_count(info->meta.shape)};
     const dsi_comm_call call = {.kind = DS_COMM_ALL_GATHER,
@@ -144,25 +160,25 @@ static ds_status gather_flat(const ds_engine *engine, ds_cell cell, const void *
     return dsi_comm_run(group, &call);
 }
 
-static ds_status gather_boxes(const ds_engine *engine, ds_cell cell, const void *own, void *data)
+static ds_status gather_boxes(const ds_engine *engine, ds_cell cell, const dsi_placement *at,
+                              const void *own, void *data)
 {
     const ds_cell_info *info = ds_cells_get(engine->cells, cell);
     const dsi_redistribution way = {.name = info->name,
                                     .mesh = engine->spec.zero.mesh,
                                     .meta = info->meta,
-                                    .from = engine->places[cell].at,
+                                    .from = *at,
                                     .to = dsi_replicate()};
     dsi_moves moves;
     DS_TRY(dsi_redistribute(engine->ctx, &way, &moves));
     return dsi_moves_run(&moves, engine->mesh, info->name, own, data);
 }
 
-ds_status dsi_engine_whole(const ds_engine *engine, ds_cell cell, void *data)
+/* From the ranks that have parts of it, by a placement that has no stages. */
+static ds_status whole_of_ranks(const ds_engine *engine, ds_cell cell, const dsi_placement *at,
+                                void *data)
 {
     const ds_cell_info *info = ds_cells_get(engine->cells, cell);
-    if (!dsi_engine_is_cut(engine, cell)) {
-        return dsi_exec_read(engine->exec, cell, 0, data, ds_meta_bytes(info->meta));
-    }
     const void *own = NULL;
     void *room = NULL;
     if (dsi_exec_host_view(engine->exec, cell) == NULL) {
@@ -176,9 +192,74 @@ ds_status dsi_engine_whole(const ds_engine *engine, ds_cell cell, void *data)
     if (status < 0) { /* the others wait for this rank's part */
         dsi_comm_abort(engine->comm, ds_ctx_error(engine->ctx));
     } else {
-        const bool boxes = dsi_placement_shard_axes(&engine->places[cell].at) != 0;
-        status = (boxes ? gather_boxes : gather_flat)(engine, cell, own, data);
+        const bool boxes = dsi_placement_shard_axes(at) != 0;
+        if (boxes || at->flat.n > 0) {
+            status = (boxes ? gather_boxes : gather_flat)(engine, cell, at, own, data);
+        } else {
+            memcpy(data, own, ds_meta_bytes(info->meta));
+        }
     }
     free(room);
     return status;
+}
+
+/* All ranks make a communicator together, also one that a single stage needs. */
+static ds_status make_groups(const ds_engine *engine, ds_cell cell, const dsi_placement *at)
+{
+    const ds_cell_info *info = ds_cells_get(engine->cells, cell);
+    const dsi_redistribution way = {.name = info->name,
+                                    .mesh = engine->spec.zero.mesh,
+                                    .meta = info->meta,
+                                    .from = *at,
+                                    .to = dsi_replicate()};
+    dsi_comm *group = NULL;
+    dsi_moves moves;
+    if (dsi_placement_shard_axes(at) == 0) {
+        return at->flat.n > 0 ? dsi_mesh_comms_get(engine->mesh, &at->flat, &group) : DS_OK;
+    }
+    DS_TRY(dsi_redistribute(engine->ctx, &way, &moves));
+    for (uint32_t i = 0; i < moves.n; ++i) {
+        if (moves.move[i].axes.n > 0) {
+            DS_TRY(dsi_mesh_comms_get(engine->mesh, &moves.move[i].axes, &group));
+        }
+    }
+    return DS_OK;
+}
+
+/* From the first stage that has it, to all. */
+static ds_status whole_of_stages(const ds_engine *engine, ds_cell cell, void *data)
+{
+    const ds_cell_info *info = ds_cells_get(engine->cells, cell);
+    const dsi_axes pp = dsi_axes_of(1u << DSI_AXIS_PP);
+    dsi_placement at = engine->places[cell].at;
+    const uint32_t first = at.on[DSI_AXIS_PP].dim;
+    const dsi_comm_part part = {
+        .in = data, .out = data, .count = (size_t)ds_shape_count(info->meta.shape)};
+    const dsi_comm_call call = {.kind = DS_COMM_BROADCAST,
+                                .dtype = info->meta.dtype,
+                                .factor = 1.0f,
+                                .peer = first,
+                                .parts = &part,
+                                .n_parts = 1,
+                                .what = info->name};
+    dsi_comm *across = NULL;
+    at.on[DSI_AXIS_PP] = (dsi_place_on){0};
+    DS_TRY(make_groups(engine, cell, &at));
+    if (dsi_engine_stage(engine) == first) {
+        DS_TRY(whole_of_ranks(engine, cell, &at, data));
+    }
+    DS_TRY(dsi_mesh_comms_get(engine->mesh, &pp, &across));
+    return dsi_comm_run(across, &call);
+}
+
+ds_status dsi_engine_whole(const ds_engine *engine, ds_cell cell, void *data)
+{
+    const ds_cell_info *info = ds_cells_get(engine->cells, cell);
+    if (!dsi_engine_is_cut(engine, cell)) {
+        return dsi_exec_read(engine->exec, cell, 0, data, ds_meta_bytes(info->meta));
+    }
+    if (is_of_stages(engine, cell)) {
+        return whole_of_stages(engine, cell, data);
+    }
+    return whole_of_ranks(engine, cell, &engine->places[cell].at, data);
 }

@@ -112,16 +112,21 @@ static const dsi_node *share_of(const reader *r, uint32_t i)
 
 /* A size that does not divide the ranks is for the trial to refuse, by its name. Of a list the
  * first counts. */
+static void share_ranks(reader *r, const dsi_node *size)
+{
+    int64_t n = 0;
+    size = size != NULL && size->kind == DSI_NODE_LIST ? size->first : size;
+    if (size != NULL && dsi_node_int(size, &n) && n > 1 && r->t->n_data_ranks % n == 0) {
+        r->t->n_data_ranks = (uint32_t)(r->t->n_data_ranks / n);
+    }
+}
+
 static void read_data_ranks(reader *r)
 {
     r->t->n_data_ranks = r->t->n_ranks;
+    share_ranks(r, dsi_node_find(dsi_node_find(r->root, "pipeline"), "stages"));
     for (uint32_t i = 0; i < SHARES; ++i) {
-        const dsi_node *size = share_of(r, i);
-        int64_t n = 0;
-        size = size != NULL && size->kind == DSI_NODE_LIST ? size->first : size;
-        if (size != NULL && dsi_node_int(size, &n) && n > 1 && r->t->n_data_ranks % n == 0) {
-            r->t->n_data_ranks = (uint32_t)(r->t->n_data_ranks / n);
-        }
+        share_ranks(r, share_of(r, i));
     }
 }
 

@@ -164,7 +164,9 @@ static const bad table[] = {
     {"optimizer: {type: 'Adam', params: {amsgrad: true}}", "optimizer.params.amsgrad"},
     {"optimizer: {type: 'Adam', params: {max_grad_norm: 1.0}}", "gradient_clipping"},
     {"scheduler: {type: 'StepLR'}", "scheduler.type: not available"},
-    {"pipeline: {stages: 2}", "pipeline.stages: not available, found 2"},
+    {"pipeline: {stages: 2}", "pipeline.stages: expected a divisor of the world size, 1, found 2"},
+    {"pipeline: {partition: 'type:linear'}",
+     "pipeline.partition: expected \"best\", \"parameters\" or \"uniform\", found \"type:linear\""},
     {"sequence_parallel_size: 2",
      "sequence_parallel_size: expected a divisor of the world size, 1, found 2; the nearest below "
      "is 1"},

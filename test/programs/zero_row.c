@@ -27,8 +27,8 @@ enum { BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
 typedef struct row {
     char model[16], dtype[8], transport[8], optimizer[16], recompute[16], offload[16], save[512],
         accel[64];
-    long tp, sp, hpz, qwz, qgz, loco, mics, ranks, stage, overlap, bucket, accumulation, threads,
-        resume, persistence, steps, zenflow, early;
+    long pp, flat, tp, sp, hpz, qwz, qgz, loco, mics, ranks, stage, overlap, bucket, accumulation,
+        threads, resume, persistence, steps, zenflow, early;
 } row;
 
 static int read_row(int argc, char **argv, row *r)
@@ -49,6 +49,8 @@ static int read_row(int argc, char **argv, row *r)
         {"save", r->save, sizeof r->save, NULL},
         {"accel", r->accel, sizeof r->accel, NULL},
         {"ranks", NULL, 0, &r->ranks},
+        {"pp", NULL, 0, &r->pp},
+        {"flat", NULL, 0, &r->flat}, /* the same samples without a pipeline, on fewer ranks */
         {"tp", NULL, 0, &r->tp},
         {"sp", NULL, 0, &r->sp},
         {"mics", NULL, 0, &r->mics},
@@ -142,23 +144,31 @@ static bool offloads_params(const row *r)
     return strcmp(r->offload, "params") == 0 || strcmp(r->offload, "host") == 0;
 }
 
-/* Ranks that share layers, where they divide the job; ZenFlow has none. */
+/* Stages, where they divide the job; neither ZenFlow nor offload has any. */
+static uint32_t pp_of(const row *r)
+{
+    const bool goes = r->zenflow == 0 && strcmp(r->offload, "none") == 0;
+    return goes && r->pp > 1 && r->ranks % r->pp == 0 ? (uint32_t)r->pp : 1;
+}
+
+/* Ranks that share layers, likewise. */
 static uint32_t tp_of(const row *r)
 {
-    return r->zenflow == 0 && r->tp > 1 && r->ranks % r->tp == 0 ? (uint32_t)r->tp : 1;
+    const long left = r->ranks / (long)pp_of(r);
+    return r->zenflow == 0 && r->tp > 1 && left % r->tp == 0 ? (uint32_t)r->tp : 1;
 }
 
 /* Ranks that share sequences, likewise; as many as divide the heads. */
 static uint32_t sp_of(const row *r)
 {
-    const long left = r->ranks / (long)tp_of(r);
+    const long left = r->ranks / (long)(pp_of(r) * tp_of(r));
     return r->zenflow == 0 && r->sp > 1 && left % r->sp == 0 ? (uint32_t)r->sp : 1;
 }
 
 /* Where there are such groups. */
 static uint32_t group_of(const row *r, long size)
 {
-    const long n_zero = r->ranks / (long)tp_of(r);
+    const long n_zero = r->ranks / (long)(pp_of(r) * tp_of(r));
     const bool fits = size > 0 && n_zero % size == 0 && size % (long)sp_of(r) == 0;
     return r->stage == 3 && r->zenflow == 0 && fits ? (uint32_t)size : 0;
 }
@@ -207,7 +217,8 @@ static dsi_engine_spec make_spec(const row *r)
                                             .warm_up = 1,
                                             .overlap = r->zenflow == 2};
     spec.zero =
-        (dsi_zero_spec){.tp = tp_of(r),
+        (dsi_zero_spec){.pp = pp_of(r),
+                        .tp = tp_of(r),
                         .sp = sp_of(r),
                         .stage = (uint32_t)r->stage,
                         .mics = group_of(r, r->mics),
@@ -255,24 +266,45 @@ static void make_batch(int64_t vocab, int64_t first_sample, int32_t *ids, int32_
     }
 }
 
+/* The micro-batches of a step. */
+typedef struct feeder {
+    const row *r;
+    int64_t vocab, step, rank, n, micro;
+    int32_t data[4][BATCH * SEQ];
+    ds_named_tensor tensors[4];
+} feeder;
+
+static ds_status feed(void *user, ds_batch *batch_out)
+{
+    static const char *const names[4] = {"input_ids", "targets", "positions", "first"};
+    feeder *f = user;
+    for (int i = 0; i < 4; ++i) {
+        const ds_meta meta = {DS_DTYPE_I32, {.n_dims = 2, .dims = {BATCH, SEQ}}};
+        f->tensors[i] = (ds_named_tensor){names[i], {f->data[i], meta}};
+    }
+    const int64_t at = f->step * f->r->accumulation + f->micro++;
+    make_batch(f->vocab, (at * f->n + f->rank) * BATCH, f->data[0], f->data[1], f->data[2],
+               f->data[3]);
+    *batch_out = (ds_batch){f->tensors, 4};
+    return DS_OK;
+}
+
 static ds_status one_step(const row *r, ds_engine *engine, ds_comm *comm, int64_t vocab,
                           double *loss)
 {
-    int32_t data[4][BATCH * SEQ];
-    static const char *const names[4] = {"input_ids", "targets", "positions", "first"};
-    ds_named_tensor tensors[4];
-    for (int i = 0; i < 4; ++i) {
-        const ds_meta meta = {DS_DTYPE_I32, {.n_dims = 2, .dims = {BATCH, SEQ}}};
-        tensors[i] = (ds_named_tensor){names[i], {data[i], meta}};
+    const uint32_t same = tp_of(r) * sp_of(r); /* neighbours that have the same samples */
+    const uint32_t n = ds_comm_size(comm) / pp_of(r) / same;
+    feeder f = {.r = r,
+                .vocab = vocab,
+                .step = (int64_t)ds_engine_global_steps(engine),
+                .rank = ds_comm_rank(comm) / same % n,
+                .n = n};
+    if (pp_of(r) > 1) {
+        DS_TRY(ds_engine_train_batch(engine, feed, &f, NULL));
     }
-    const ds_batch batch = {tensors, 4};
-    const int64_t step = (int64_t)ds_engine_global_steps(engine);
-    for (long micro = 0; micro < r->accumulation; ++micro) {
-        const uint32_t same = tp_of(r) * sp_of(r); /* neighbours that have the same samples */
-        const int64_t rank = ds_comm_rank(comm) / same;
-        const int64_t n = ds_comm_size(comm) / same;
-        make_batch(vocab, ((step * r->accumulation + micro) * n + rank) * BATCH, data[0], data[1],
-                   data[2], data[3]);
+    for (long micro = 0; pp_of(r) == 1 && micro < r->accumulation; ++micro) {
+        ds_batch batch = {0};
+        DS_TRY(feed(&f, &batch));
         DS_TRY(ds_engine_forward(engine, &batch));
         DS_TRY(ds_engine_backward(engine));
         DS_TRY(ds_engine_step(engine));
@@ -417,6 +449,10 @@ int main(int argc, char **argv)
     const int bad = read_row(argc, argv, &r);
     if (bad != 0 || r.ranks < 1 || r.ranks > MAX_RANKS) {
         return 2;
+    }
+    if (r.flat != 0) {
+        r.ranks /= (long)pp_of(&r);
+        r.pp = 1;
     }
     return strcmp(r.transport, "sim") == 0 ? run_simulated(&r) : run_process(&r);
 }

@@ -19,7 +19,7 @@ END
 echo '{"train_batch_size": 8, "pipeline": {"stages": 4}}' > "$work/in/two/parallel.json"
 echo '{"name": "not a configuration"}' > "$work/in/two/package.json"
 out=$(python3 "$DS_SOURCE_DIR/scripts/config_table.py" "$bin" "$work/in" --run 9 2>&1) || { echo "FAILED: $out"; exit 1; }
-for text in "refused  two/parallel.json: 1:48: pipeline.stages: not available" \
+for text in "refused  two/parallel.json: 1:48: pipeline.stages: expected a divisor of the world size, 1, found 4" \
     "     2     2  one" "     1     0  two" "     3     2  all: 66.7 % run as they are" \
     "2 of 2 train two steps of a tiny model"; do
     case $out in

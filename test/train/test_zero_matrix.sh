@@ -4,7 +4,8 @@
 # The determinism law over a covering matrix: every pair of values of (model, dtype, ranks, stage, overlap, bucket,
 # transport, accumulation, threads, resume, recompute, offload, zenflow, early, mics, hpz, optimizer) occurs in some row; rows that differ only in what the law
 # names give the same hash of weights and optimizer states. Usage: test_zero_matrix.sh BUILD. DS_MATRIX_ROWS=N: only the first N rows.
-# DS_MATRIX_WITH: more words of zero_row for all rows, such as tp=2. DS_MATRIX_SEED: other rows.
+# DS_MATRIX_WITH: more words of zero_row for all rows, such as tp=2; DS_MATRIX_AGAINST: for what they are compared with. DS_MATRIX_SEED: other
+# rows.
 set -euo pipefail
 build=$1
 scratch=$(mktemp -d)
@@ -73,7 +74,7 @@ while read -r line; do
     line+=" ${DS_MATRIX_WITH:-}"
     group="${DS_MATRIX_WITH:-} model=$(value_of model "$line") dtype=$(value_of dtype "$line") ranks=$(value_of ranks "$line") accumulation=$(value_of accumulation "$line") zenflow=$(value_of zenflow "$line") early=$(value_of early "$line") optimizer=$(value_of optimizer "$line")"
     if [ -z "${expected[$group]:-}" ]; then
-        expected[$group]=$(run "$group transport=sim stage=0" < /dev/null | grep -o 'hash [0-9a-f]*')
+        expected[$group]=$(run "$group transport=sim stage=0 ${DS_MATRIX_AGAINST:-}" < /dev/null | grep -o 'hash [0-9a-f]*')
     fi
     got=$(run "$line" 2> "$scratch/errors" < /dev/null | grep -o 'hash [0-9a-f]*.*' || true)
     verdict=same

@@ -30,8 +30,10 @@ static uint32_t ranks_of(ds_ctx *ctx, const char *file, const ds_config_params *
     const int64_t one = micro * steps; /* both below 2^31 */
     const int64_t data = total > 0 && one > 0 && total % one == 0 ? total / one : 1;
     const int64_t sp = number_at(config, "sequence_parallel_size");
-    const int64_t shared =
-        (tp > 1 && tp <= MOST_RANKS ? tp : 1) * (sp > 1 && sp <= MOST_RANKS ? sp : 1);
+    const int64_t pp = number_at(config, "pipeline.stages");
+    const int64_t shared = (pp > 1 && pp <= MOST_RANKS ? pp : 1) *
+                           (tp > 1 && tp <= MOST_RANKS ? tp : 1) *
+                           (sp > 1 && sp <= MOST_RANKS ? sp : 1);
     const int64_t ranks = data <= MOST_RANKS && shared <= MOST_RANKS ? data * shared : data;
     ds_config_destroy(&config);
     return ranks <= MOST_RANKS ? (uint32_t)ranks : 1;

@@ -22,7 +22,7 @@ typedef struct plan_options {
     dsi_arg_list freeze;
     preference_flags preference;
     adapter_flags adapter;
-    int64_t world_size, nodes, seq_length, threads;
+    int64_t world_size, nodes, pipeline_stage, seq_length, threads;
     bool allow_unknown_keys, fit;
     int64_t total_params, largest_layer_params; /* of estimate */
     double additional_buffer_factor;

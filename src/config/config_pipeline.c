@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rules of pipelines. Called by config_rules.c as one of its rules, behind those of the sections
+ * that they look at. */
+#include "config/config_eval.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static void refuse(dsi_eval *eval, const char *with, const char *why)
+{
+    dsi_item_error(eval, dsi_item_find(eval, "pipeline.stages"),
+                   "expected 1 with %s, found %" PRIu32 ": %s; change one of them", with,
+                   eval->values->pipeline_stages, why);
+}
+
+/* Whether something leaves the device: what goes to host memory does so under a limit alone. */
+static bool moves(const ds_config_values *v, ds_offload_device device)
+{
+    return device == DS_OFFLOAD_NVME || (device == DS_OFFLOAD_CPU && v->device_memory > 0);
+}
+
+static void partition(dsi_eval *eval)
+{
+    const char *how = dsi_item_text(eval, "pipeline.partition");
+    const bool uniform = how != NULL && strcmp(how, "uniform") == 0;
+    eval->values->pipeline_uniform = uniform;
+    if (how != NULL && !uniform && strcmp(how, "best") != 0 && strcmp(how, "parameters") != 0) {
+        dsi_item_error(eval, dsi_item_find(eval, "pipeline.partition"),
+                       "expected \"best\", \"parameters\" or \"uniform\", found \"%s\"", how);
+    }
+}
+
+/* What stages do not go with. */
+void dsi_config_pipeline(dsi_eval *eval)
+{
+    const ds_config_values *v = eval->values;
+    partition(eval);
+    if (v->pipeline_stages < 2) {
+        return;
+    }
+    if (moves(v, v->zero.offload_optimizer.device)) {
+        refuse(eval, "zero_optimization.offload_optimizer", "stages offload nothing yet");
+    }
+    if (moves(v, v->zero.offload_param.device)) {
+        refuse(eval, "zero_optimization.offload_param", "stages offload nothing yet");
+    }
+    if (v->activation_checkpointing.nvme_path != NULL ||
+        (v->activation_checkpointing.cpu_checkpointing && v->device_memory > 0)) {
+        refuse(eval, "offloaded activations", "stages offload nothing yet");
+    }
+    if (v->zero.zenflow.enabled) {
+        refuse(eval, "zero_optimization.zenflow", "its updates are not dealt to stages");
+    }
+    if (dsi_config_is_onebit(v->optimizer.kind)) {
+        refuse(eval, ds_optimizer_kind_name(v->optimizer.kind),
+               "its states are not dealt to stages");
+    }
+    if (v->compression != NULL) {
+        refuse(eval, "compression_training", "its masks are not dealt to stages");
+    }
+    if (v->flops_profiler.enabled) {
+        refuse(eval, "flops_profiler", "it would see the operations of one stage alone");
+    }
+}

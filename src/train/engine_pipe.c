@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A stage of a pipeline. See engine_pipe.h. */
+#include "train/engine_pipe.h"
+#include "train/engine_actions.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static bool is_mine(const dsi_stage_message *m, uint32_t stage)
+{
+    return m->source == stage || m->target == stage;
+}
+
+/* Those of this stage. */
+static ds_status open_line(const ds_engine *engine, dsi_pipe_line *line, dsi_stage_messages *all)
+{
+    const dsi_engine_pipe *pipe = engine->pipe;
+    const size_t room = (size_t)all->n + 1;
+    line->all = *all;
+    *all = (dsi_stage_messages){0};
+    line->messages = calloc(room, sizeof *line->messages);
+    line->names = calloc(room, sizeof *line->names);
+    line->texts = calloc(room, sizeof *line->texts);
+    line->calls = calloc(room * pipe->n_slots, sizeof *line->calls);
+    if (line->messages == NULL || line->names == NULL || line->texts == NULL ||
+        line->calls == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for the messages of a pipeline");
+    }
+    for (uint32_t i = 0; i < line->all.n; ++i) {
+        const dsi_stage_message *m = &line->all.items[i];
+        if (is_mine(m, pipe->stage)) {
+            const uint32_t n = line->n++;
+            line->messages[n] = m;
+            (void)snprintf(line->texts[n], sizeof line->texts[n], "%.90s",
+                           ds_cells_get(engine->local, m->cell)->name);
+            line->names[n] = (dsi_program_message){
+                line->texts[n], m->source == pipe->stage ? m->target : m->source};
+        }
+    }
+    return DS_OK;
+}
+
+static void close_line(dsi_pipe_line *line)
+{
+    free(line->messages);
+    free(line->names);
+    free(line->texts);
+    free(line->calls);
+    free(line->all.items);
+    *line = (dsi_pipe_line){0};
+}
+
+ds_status dsi_pipe_open(ds_engine *engine, dsi_stage_messages *train, dsi_stage_messages *eval)
+{
+    const dsi_mesh *mesh = &engine->spec.zero.mesh;
+    double seconds = 0.0;
+    if (mesh->size[DSI_AXIS_PP] <= 1) {
+        return DS_OK;
+    }
+    dsi_engine_pipe *pipe = calloc(1, sizeof *pipe);
+    if (pipe == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for a stage of a pipeline");
+    }
+    engine->pipe = pipe;
+    pipe->schedule = dsi_rank_schedule(&engine->spec);
+    pipe->n_stages = mesh->size[DSI_AXIS_PP];
+    pipe->stage = dsi_engine_stage(engine);
+    pipe->n_slots = dsi_schedule_slots(&pipe->schedule, pipe->stage);
+    DS_TRY(dsi_schedule_check(engine->ctx, &pipe->schedule, 1.0, 2.0, &seconds));
+    DS_TRY(open_line(engine, &pipe->train, train));
+    return open_line(engine, &pipe->eval, eval);
+}
+
+ds_status dsi_pipe_join(ds_engine *engine, const int64_t *axes, uint32_t n_axes)
+{
+    const dsi_axes pp = dsi_axes_of(1u << DSI_AXIS_PP);
+    dsi_comm *comm = NULL;
+    if (engine->pipe == NULL || engine->mesh == NULL) {
+        return DS_OK;
+    }
+    for (uint32_t i = 0; i < n_axes; ++i) {
+        const dsi_axes tuple = dsi_axes_decode(axes[i]);
+        DS_TRY(dsi_mesh_comms_get(engine->mesh, &tuple, &comm));
+    }
+    return dsi_mesh_comms_get(engine->mesh, &pp, &engine->pipe->across);
+}
+
+void dsi_pipe_close(ds_engine *engine)
+{
+    if (engine->pipe != NULL) {
+        close_line(&engine->pipe->train);
+        close_line(&engine->pipe->eval);
+        free(engine->pipe);
+        engine->pipe = NULL;
+    }
+}
+
+static ds_status settle(const ds_engine *engine, dsi_pipe_call *call)
+{
+    if (!call->sent) {
+        return DS_OK;
+    }
+    call->sent = false;
+    return dsi_comm_wait(engine->comm, call->ticket, NULL);
+}
+
+/* The elements of a cell as the communicator sees them: it knows no 8-byte reals. */
+static ds_dtype carried_as(ds_dtype dtype)
+{
+    return dtype == DS_DTYPE_F64 ? DS_DTYPE_I64 : dtype;
+}
+
+ds_status dsi_pipe_message(ds_engine *engine, const dsi_pipe_line *line, const dsi_instr *instr)
+{
+    const dsi_engine_pipe *pipe = engine->pipe;
+    const dsi_stage_message *m = line->messages[instr->message];
+    dsi_pipe_call *call = &line->calls[instr->message * pipe->n_slots + instr->slot];
+    const ds_meta meta = ds_cells_get(engine->local, m->cell)->meta;
+    const bool sends = instr->kind == DSI_INSTR_SEND;
+    const dsi_axes pp = dsi_axes_of(1u << DSI_AXIS_PP);
+    if (instr->kind == DSI_INSTR_SENT) {
+        return settle(engine, call);
+    }
+    dsi_exec_set_slot(engine->exec, instr->slot);
+    void *data = dsi_exec_host_view(engine->exec, m->cell);
+    if (data == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_UNSUPPORTED,
+                       "pipeline: the accelerator %s shares no memory with communicators; use the "
+                       "accelerator cpu",
+                       dsi_accel_chosen(&engine->spec.accel)->name);
+    }
+    call->part =
+        (dsi_comm_part){.in = data, .out = data, .count = (size_t)ds_shape_count(meta.shape)};
+    const dsi_comm_call what = {.kind = sends ? DS_COMM_SEND : DS_COMM_RECV,
+                                .dtype = carried_as(meta.dtype),
+                                .factor = 1.0f,
+                                .peer = dsi_mesh_peer(&engine->spec.zero.mesh, &pp,
+                                                      ds_comm_rank(engine->comm),
+                                                      line->names[instr->message].peer),
+                                .parts = &call->part,
+                                .n_parts = 1,
+                                .what = line->texts[instr->message]};
+    if (!sends) {
+        return dsi_comm_run(engine->comm, &what);
+    }
+    DS_TRY(dsi_comm_start(engine->comm, &what, &call->ticket));
+    call->sent = true;
+    return DS_OK;
+}
+
+ds_status dsi_pipe_share(ds_engine *engine, double *values, uint32_t n)
+{
+    enum { MOST = 4 };
+    double all[DSI_STAGES_MOST * MOST];
+    const dsi_engine_pipe *pipe = engine->pipe;
+    DS_TRY(dsi_comm_gather(pipe->across, values, all, n * sizeof *values, "the last stage's loss"));
+    for (uint32_t i = 0; i < n; ++i) {
+        values[i] = all[(pipe->n_stages - 1) * n + i];
+    }
+    return DS_OK;
+}
+
+/* ---- what the host does ---------------------------------------------------------------------- */
+
+/* The next micro-batch into its slot. All stages read it: they take of it what they need. */
+static ds_status feed(void *user)
+{
+    ds_engine *engine = user;
+    dsi_engine_pipe *pipe = engine->pipe;
+    pipe->batch = (ds_batch){0};
+    DS_TRY(pipe->next(pipe->user, &pipe->batch));
+    engine->call.batch = &pipe->batch;
+    dsi_exec_set_slot(engine->exec, (uint32_t)(pipe->fed % pipe->n_slots));
+    DS_TRY(dsi_engine_load_batch.run(engine));
+    pipe->fed += 1;
+    return DS_OK;
+}
+static const dsi_program_action feed_action = {"next_batch", feed};
+
+/* What the host reads and writes is of the slot whose backward phase is next. */
+static ds_status turn_back(void *user)
+{
+    ds_engine *engine = user;
+    const dsi_engine_pipe *pipe = engine->pipe;
+    dsi_exec_set_slot(engine->exec, (uint32_t)(engine->micro_step % pipe->n_slots));
+    return DS_OK;
+}
+static const dsi_program_action turn_back_action = {"oldest_batch", turn_back};
+
+/* On the last stage: the loss of the micro-batch, as often as it counts. */
+static ds_status add_loss(void *user)
+{
+    ds_engine *engine = user;
+    double loss = 0.0;
+    DS_TRY(dsi_exec_real(engine->exec, engine->train_id, "loss", &loss));
+    engine->pipe->newest = loss;
+    engine->pipe->loss += loss * (engine->spec.average == DS_AVERAGE_TARGETS ? engine->count : 1.0);
+    return DS_OK;
+}
+static const dsi_program_action add_loss_action = {"add_loss", add_loss};
+
+static ds_status share_loss(void *user)
+{
+    ds_engine *engine = user;
+    dsi_engine_pipe *pipe = engine->pipe;
+    double values[3] = {pipe->loss, engine->step_targets, pipe->newest};
+    if (pipe->stage == pipe->n_stages - 1) {
+        DS_TRY(ds_comm_sum(engine->data_comm, values, 1));
+    }
+    DS_TRY(dsi_pipe_share(engine, values, 3));
+    pipe->loss = values[0];
+    engine->step_targets = values[1];
+    pipe->newest = values[2];
+    dsi_exec_set_slot(engine->exec, 0);
+    return DS_OK;
+}
+static const dsi_program_action share_loss_action = {"share_loss", share_loss};
+
+static ds_status begin_batch(void *user)
+{
+    ds_engine *engine = user;
+    engine->pipe->fed = 0;
+    engine->pipe->loss = 0.0;
+    return DS_OK;
+}
+static const dsi_program_action begin_batch_action = {"begin_batch", begin_batch};
+
+/* ---- programs -------------------------------------------------------------------------------- */
+
+/* An instruction for each message of a phase that this stage sends, or receives. */
+static void add_messages(const ds_engine *engine, const dsi_pipe_line *line, dsi_program *p,
+                         dsi_instr_kind kind, ds_phase phase, uint32_t slot)
+{
+    for (uint32_t i = 0; i < line->n; ++i) {
+        const bool sends = line->messages[i]->source == engine->pipe->stage;
+        if (line->messages[i]->phase != phase || sends == (kind == DSI_INSTR_RECEIVE)) {
+            continue;
+        }
+        if (kind == DSI_INSTR_SEND) {
+            dsi_program_send(p, i, slot);
+        } else if (kind == DSI_INSTR_SENT) {
+            dsi_program_sent(p, i, slot);
+        } else {
+            dsi_program_receive(p, i, slot);
+        }
+    }
+}
+
+static void add_turn(const ds_engine *engine, dsi_program *p, dsi_turn turn)
+{
+    const dsi_engine_pipe *pipe = engine->pipe;
+    const dsi_pipe_line *line = &pipe->train;
+    const uint32_t slot = turn.micro % pipe->n_slots;
+    const ds_phase phase = turn.backward ? DS_PHASE_BACKWARD : DS_PHASE_FORWARD;
+    dsi_program_do(p, turn.backward ? &turn_back_action : &feed_action);
+    add_messages(engine, line, p, DSI_INSTR_RECEIVE, phase, slot);
+    if (turn.micro >= pipe->n_slots) {
+        add_messages(engine, line, p, DSI_INSTR_SENT, phase, slot);
+    }
+    if (!turn.backward) {
+        dsi_program_run(p, DSI_PLAN_TRAIN, phase, slot);
+    } else {
+        const bool last = pipe->stage == pipe->n_stages - 1;
+        dsi_engine_add_backward(engine, p, slot, last, last ? &add_loss_action : NULL);
+    }
+    add_messages(engine, line, p, DSI_INSTR_SEND, phase, slot);
+}
+
+void dsi_pipe_add_batch(const ds_engine *engine, dsi_program *p)
+{
+    const dsi_engine_pipe *pipe = engine->pipe;
+    const uint32_t n = 2 * pipe->schedule.n_micro;
+    dsi_turn *turns = calloc((size_t)n + 1, sizeof *turns);
+    if (turns == NULL) {
+        p->full = true;
+        return;
+    }
+    dsi_schedule_turns(&pipe->schedule, pipe->stage, turns);
+    dsi_program_do(p, &begin_batch_action);
+    for (uint32_t i = 0; i < n; ++i) {
+        add_turn(engine, p, turns[i]);
+    }
+    free(turns);
+    for (uint32_t slot = 0; slot < pipe->n_slots; ++slot) {
+        add_messages(engine, &pipe->train, p, DSI_INSTR_SENT, DS_PHASE_FORWARD, slot);
+        add_messages(engine, &pipe->train, p, DSI_INSTR_SENT, DS_PHASE_BACKWARD, slot);
+    }
+    dsi_program_do(p, &share_loss_action);
+}
+
+void dsi_pipe_add_copies(const ds_engine *engine, dsi_program *p)
+{
+    const dsi_pipe_line *line = &engine->pipe->train;
+    const ds_phase phase = engine->own.phases.update;
+    add_messages(engine, line, p, DSI_INSTR_SEND, phase, 0);
+    add_messages(engine, line, p, DSI_INSTR_RECEIVE, phase, 0);
+    add_messages(engine, line, p, DSI_INSTR_SENT, phase, 0);
+}
+
+void dsi_pipe_add_evaluation(const ds_engine *engine, dsi_program *p)
+{
+    const dsi_pipe_line *line = &engine->pipe->eval;
+    add_messages(engine, line, p, DSI_INSTR_RECEIVE, DS_PHASE_FORWARD, 0);
+    dsi_program_run(p, DSI_PLAN_EVAL, DS_PHASE_FORWARD, 0);
+    add_messages(engine, line, p, DSI_INSTR_SEND, DS_PHASE_FORWARD, 0);
+    add_messages(engine, line, p, DSI_INSTR_SENT, DS_PHASE_FORWARD, 0);
+}
