@@ -203,6 +203,7 @@ static dsi_stage_cut stage_cut(const maker *m, const char *name)
                            .cells = m->stages,
                            .n_cells = ds_cells_count(m->plan.cells),
                            .stage = m->stage,
+                           .n_micro = (uint32_t)m->spec.train.accumulation,
                            .name = name};
 }
 

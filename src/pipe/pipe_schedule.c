@@ -47,6 +47,8 @@ typedef struct runner {
     const dsi_schedule *s;
     const dsi_turn *const *lists;
     const uint32_t *slots;
+    const dsi_schedule_edge *edges;
+    uint32_t n_edges;
     uint32_t *at;     /* per stage: its next turn */
     double *free_at;  /* per stage: when it has ended the turn before */
     double *begun[2]; /* per stage and micro-batch, forward and backward: -1 before */
@@ -58,29 +60,30 @@ static size_t cell_of(const runner *r, uint32_t stage, uint32_t micro)
     return (size_t)stage * r->s->n_micro + micro;
 }
 
+/* What is later of two times, -1: one is not known yet. */
+static double later(double a, double b)
+{
+    return a < 0.0 || b < 0.0 ? -1.0 : a > b ? a : b;
+}
+
 /* When a turn can begin; -1: not yet known. */
 static double ready_at(const runner *r, uint32_t stage, dsi_turn turn)
 {
-    const uint32_t last = r->s->n_stages - 1;
     const bool b = turn.backward;
     double at = r->free_at[stage];
-    if (b ? stage < last : stage > 0) { /* what it receives */
-        const double sent = r->ended[b][cell_of(r, b ? stage + 1 : stage - 1, turn.micro)];
-        if (sent < 0.0) {
-            return -1.0;
+    at = b ? later(at, r->ended[0][cell_of(r, stage, turn.micro)]) : at;
+    for (uint32_t e = 0; e < r->n_edges; ++e) {
+        const dsi_schedule_edge *edge = &r->edges[e];
+        const uint32_t buffers = edge->buffers > 0 ? edge->buffers : r->slots[edge->source];
+        if (edge->backward != b) {
+            continue;
         }
-        at = sent > at ? sent : at;
-    }
-    if (b && r->ended[0][cell_of(r, stage, turn.micro)] < 0.0) {
-        return -1.0;
-    }
-    if ((b ? stage > 0 : stage < last) && turn.micro >= r->slots[stage]) { /* what it sent before */
-        const uint32_t peer = b ? stage - 1 : stage + 1;
-        const double taken = r->begun[b][cell_of(r, peer, turn.micro - r->slots[stage])];
-        if (taken < 0.0) {
-            return -1.0;
+        if (edge->target == stage) {
+            at = later(at, r->ended[b][cell_of(r, edge->source, turn.micro)]);
         }
-        at = taken > at ? taken : at;
+        if (edge->source == stage && turn.micro >= buffers) {
+            at = later(at, r->begun[b][cell_of(r, edge->target, turn.micro - buffers)]);
+        }
     }
     return at;
 }
@@ -151,11 +154,11 @@ static ds_status run_all(ds_ctx *ctx, runner *r, double forward, double backward
 }
 
 ds_status dsi_schedule_run(ds_ctx *ctx, const dsi_schedule *s, const dsi_turn *const *lists,
-                           const uint32_t *slots, double forward, double backward,
-                           double *seconds_out)
+                           const uint32_t *slots, const dsi_schedule_edge *edges, uint32_t n_edges,
+                           double forward, double backward, double *seconds_out)
 {
     const size_t n = (size_t)s->n_stages * s->n_micro;
-    runner r = {.s = s, .lists = lists, .slots = slots};
+    runner r = {.s = s, .lists = lists, .slots = slots, .edges = edges, .n_edges = n_edges};
     double *times = malloc((4 * n + s->n_stages + 1) * sizeof *times);
     r.at = calloc((size_t)s->n_stages + 1, sizeof *r.at);
     ds_status status = DS_OK;
@@ -180,26 +183,34 @@ ds_status dsi_schedule_run(ds_ctx *ctx, const dsi_schedule *s, const dsi_turn *c
     return status;
 }
 
-ds_status dsi_schedule_check(ds_ctx *ctx, const dsi_schedule *s, double forward, double backward,
-                             double *seconds_out)
+ds_status dsi_schedule_check(ds_ctx *ctx, const dsi_schedule *s, const dsi_schedule_edge *edges,
+                             uint32_t n_edges, double forward, double backward, double *seconds_out)
 {
     const size_t each = 2 * (size_t)s->n_micro;
-    dsi_turn *turns = calloc(s->n_stages * each + 1, sizeof *turns);
-    const dsi_turn **lists = calloc((size_t)s->n_stages + 1, sizeof *lists);
-    uint32_t *slots = calloc((size_t)s->n_stages + 1, sizeof *slots);
+    const size_t n_stages = s->n_stages;
+    dsi_turn *turns = calloc(n_stages * each + 1, sizeof *turns);
+    const dsi_turn **lists = calloc(n_stages + 1, sizeof *lists);
+    uint32_t *slots = calloc(n_stages + 1, sizeof *slots);
+    dsi_schedule_edge *usual = calloc(2 * n_stages + 1, sizeof *usual);
     ds_status status = DS_OK;
-    if (turns == NULL || lists == NULL || slots == NULL) {
+    if (turns == NULL || lists == NULL || slots == NULL || usual == NULL) {
         status = ds_fail(ctx, DS_ERR_NOMEM, "no memory to check a schedule");
     }
     for (uint32_t p = 0; p < s->n_stages && status >= 0; ++p) {
         dsi_schedule_turns(s, p, turns + p * each);
         lists[p] = turns + p * each;
         slots[p] = dsi_schedule_slots(s, p);
+        if (edges == NULL && p > 0) {
+            usual[n_edges++] = (dsi_schedule_edge){p - 1, p, false, 0};
+            usual[n_edges++] = (dsi_schedule_edge){p, p - 1, true, 0};
+        }
     }
-    status = status >= 0 ? dsi_schedule_run(ctx, s, lists, slots, forward, backward, seconds_out)
+    status = status >= 0 ? dsi_schedule_run(ctx, s, lists, slots, edges == NULL ? usual : edges,
+                                            n_edges, forward, backward, seconds_out)
                          : status;
     free(turns);
     free(lists);
     free(slots);
+    free(usual);
     return status;
 }

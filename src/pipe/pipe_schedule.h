@@ -33,16 +33,24 @@ void dsi_schedule_turns(const dsi_schedule *s, uint32_t stage, dsi_turn *turns_o
 /* Micro-batches of a stage between forward and backward at once, at most. */
 uint32_t dsi_schedule_slots(const dsi_schedule *s, uint32_t stage);
 
-/* Runs the lists of all stages against one another, as stages do: a forward waits for that of the
- * stage before, a backward for that of the stage behind, and each for the message that it sent from
- * the same slot to be received. lists: for each stage its 2 · n_micro turns; slots: for each stage.
+/* What one stage sends to another behind its turn of each micro-batch. */
+typedef struct dsi_schedule_edge {
+    uint32_t source, target;
+    bool backward;
+    uint32_t buffers; /* that may be on their way; 0: one for each slot of the source */
+} dsi_schedule_edge;
+
+/* Runs the lists of all stages against one another, as stages do: a turn waits for all that it
+ * receives, and for a buffer for what it sends, which is free once the other stage's turn has
+ * begun. lists: for each stage its 2 · n_micro turns; slots: for each stage.
  * forward, backward: seconds of a stage's phases. *seconds_out: until the last has ended. Errors:
  * ERR_GRAPH: a list that never ends names its stage and turn; a turn that is missing or twice. */
 ds_status dsi_schedule_run(ds_ctx *ctx, const dsi_schedule *s, const dsi_turn *const *lists,
-                           const uint32_t *slots, double forward, double backward,
-                           double *seconds_out);
-/* The same of the schedule's own lists. */
-ds_status dsi_schedule_check(ds_ctx *ctx, const dsi_schedule *s, double forward, double backward,
+                           const uint32_t *slots, const dsi_schedule_edge *edges, uint32_t n_edges,
+                           double forward, double backward, double *seconds_out);
+/* The same of the schedule's own lists. edges NULL: neighbours alone, a buffer a slot. */
+ds_status dsi_schedule_check(ds_ctx *ctx, const dsi_schedule *s, const dsi_schedule_edge *edges,
+                             uint32_t n_edges, double forward, double backward,
                              double *seconds_out);
 
 const char *dsi_schedule_name(dsi_schedule_kind kind);

@@ -61,7 +61,7 @@ typedef struct dsi_instr {
     uint32_t end;     /* of IF: its END */
     uint32_t plan;    /* of RUN and START: index of the program's plans */
     ds_phase phase;   /* of RUN and START */
-    uint32_t slot;    /* of RUN and messages */
+    uint32_t slot;    /* of RUN and messages; of those with buffers, which of them */
     uint32_t message; /* of SEND, SENT and RECEIVE: index of the program's messages */
     const dsi_program_action *action; /* of DO */
     const dsi_program_test *test;     /* of IF */
@@ -72,6 +72,7 @@ enum { DSI_PROGRAM_PLANS = 4, DSI_PROGRAM_INSTRS = 1 << 16 };
 typedef struct dsi_program_message {
     const char *name; /* borrowed */
     uint32_t peer;    /* the other stage */
+    uint32_t buffers; /* that its instructions name in place of slots; 0: slots */
 } dsi_program_message;
 
 typedef struct dsi_program_plan {

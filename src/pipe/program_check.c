@@ -70,7 +70,9 @@ static ds_status check_phase(ds_ctx *ctx, const dsi_program *p, uint32_t at, uin
 static ds_status check_message(ds_ctx *ctx, const dsi_program *p, uint32_t at, uint64_t *sent)
 {
     const dsi_instr *instr = &p->instrs[at];
-    if (instr->message >= p->n_messages || instr->slot >= p->n_slots) {
+    const uint32_t buffers =
+        instr->message < p->n_messages ? p->messages[instr->message].buffers : 0;
+    if (instr->message >= p->n_messages || instr->slot >= (buffers > 0 ? buffers : p->n_slots)) {
         return broken(ctx, p, at, "a message or a slot that the program does not have");
     }
     const uint64_t slot = (uint64_t)1 << instr->slot;

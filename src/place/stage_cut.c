@@ -116,6 +116,28 @@ static ds_status check_way(const ds_graph *g, const dsi_node_info *node, ds_valu
                          node->scope, node->op->name, g->phases.items[node->phase].name, from, to);
 }
 
+/* A gradient that passes stages over (tied weights) is received as many backward phases later: a
+ * buffer for each, or its stage would wait. */
+static ds_status add_room(cutter *c, dsi_stage_message *m)
+{
+    const uint32_t far = m->source > m->target ? m->source - m->target : 0;
+    const uint32_t most = far < c->how->n_micro ? far : c->how->n_micro;
+    const ds_cell_info *carried = ds_cells_get(c->local, m->cell);
+    const ds_meta meta = carried->meta;
+    char name[96];
+    if (m->phase != DS_PHASE_BACKWARD || most < 2) {
+        return DS_OK;
+    }
+    m->buffers = most;
+    (void)snprintf(name, sizeof name, "%s/to/%u", carried->name, m->target);
+    const ds_cell_info info = {
+        .name = name,
+        .kind = DS_CELL_OUTPUT,
+        .meta = {meta.dtype, ds_shape_1d((int64_t)most * ds_shape_count(meta.shape))},
+        .of = DS_NONE};
+    return ds_cells_add(c->local, &info, &m->waiting);
+}
+
 /* A value that other stages read: its cell, its messages; here a store, or a read in its place. */
 static ds_status cross(cutter *c, const dsi_node_info *node, ds_value v)
 {
@@ -125,16 +147,19 @@ static ds_status cross(cutter *c, const dsi_node_info *node, ds_value v)
     char name[64];
     ds_cell cell = DS_NONE;
     (void)snprintf(name, sizeof name, "pipe/%s/%u", c->how->name, c->n_sent++);
+    /* what a forward phase receives is there until its backward phase, once for each slot */
+    const ds_cell_kind kind = node->phase == DS_PHASE_FORWARD ? DS_CELL_INPUT : DS_CELL_OUTPUT;
     const ds_cell_info info = {
-        .name = name, .kind = DS_CELL_INPUT, .meta = g->values[v].meta, .of = DS_NONE};
+        .name = name, .kind = kind, .meta = g->values[v].meta, .of = DS_NONE};
     DS_TRY(ds_cells_add(c->local, &info, &cell));
     for (uint32_t to = 0; to < c->how->mesh->size[DSI_AXIS_PP]; ++to) {
         if ((others & bit(to)) == 0) {
             continue;
         }
         DS_TRY(check_way(g, node, v, source, to));
-        const dsi_stage_message message = {
-            .cell = cell, .source = source, .target = to, .phase = node->phase};
+        dsi_stage_message message = {
+            .cell = cell, .source = source, .target = to, .phase = node->phase, .waiting = DS_NONE};
+        DS_TRY(add_room(c, &message));
         DS_TRY(add_message(g->ctx, c->messages, message));
     }
     if ((others & bit(c->how->stage)) != 0) {
@@ -253,8 +278,11 @@ ds_status dsi_stage_copies(const ds_cells *cells, const dsi_stage_cut *how, ds_p
         const bool moves = cell->kind == DS_CELL_PARAM && !cell->frozen && of.first != 0;
         for (uint32_t to = of.first; moves && to < of.last; ++to) { /* the stage behind the first */
             if (dsi_stage_has(of, to)) {
-                const dsi_stage_message message = {
-                    .cell = c, .source = of.first - 1, .target = to, .phase = update};
+                const dsi_stage_message message = {.cell = c,
+                                                   .source = of.first - 1,
+                                                   .target = to,
+                                                   .phase = update,
+                                                   .waiting = DS_NONE};
                 DS_TRY(add_message(cells->ctx, messages, message));
             }
         }
@@ -267,7 +295,8 @@ static bool carries(const dsi_stage_messages *messages, ds_cell cell, uint32_t s
     bool any = false;
     for (uint32_t i = 0; i < messages->n; ++i) {
         const dsi_stage_message *m = &messages->items[i];
-        any = any || (m->cell == cell && (m->source == stage || m->target == stage));
+        any = any || (m->cell == cell && (m->source == stage || m->target == stage)) ||
+              (m->waiting == cell && m->source == stage);
     }
     return any;
 }

@@ -17,8 +17,10 @@
 typedef struct dsi_stage_message {
     ds_cell cell;            /* of the local table, on both stages */
     uint32_t source, target; /* stages, from 0 */
-    ds_phase phase; /* behind which it is sent, and before which it must be there; behind the
-                       micro-batches: behind which it is there */
+    ds_phase phase;          /* behind which it is sent, and before which it must be there; behind
+                                the micro-batches: behind which it is there */
+    uint32_t buffers;        /* that may be on their way; 0: the cell's own */
+    ds_cell waiting;         /* of the source: room for so many; DS_NONE: none */
 } dsi_stage_message;
 
 typedef struct dsi_stage_messages {
@@ -31,6 +33,7 @@ typedef struct dsi_stage_cut {
     const dsi_stage_of *cells; /* per cell of the graph's table; those behind n_cells: everywhere */
     uint32_t n_cells;
     uint32_t stage;   /* from 0 */
+    uint32_t n_micro; /* of a step */
     const char *name; /* of the graph, in names of cells: "train" */
 } dsi_stage_cut;
 

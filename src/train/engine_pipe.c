@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
@@ -23,7 +24,12 @@ static ds_status open_line(const ds_engine *engine, dsi_pipe_line *line, dsi_sta
     line->messages = calloc(room, sizeof *line->messages);
     line->names = calloc(room, sizeof *line->names);
     line->texts = calloc(room, sizeof *line->texts);
-    line->calls = calloc(room * pipe->n_slots, sizeof *line->calls);
+    line->n_calls = pipe->n_slots;
+    for (uint32_t i = 0; i < line->all.n; ++i) {
+        const uint32_t buffers = line->all.items[i].buffers;
+        line->n_calls = buffers > line->n_calls ? buffers : line->n_calls;
+    }
+    line->calls = calloc(room * line->n_calls, sizeof *line->calls);
     if (line->messages == NULL || line->names == NULL || line->texts == NULL ||
         line->calls == NULL) {
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for the messages of a pipeline");
@@ -35,8 +41,11 @@ static ds_status open_line(const ds_engine *engine, dsi_pipe_line *line, dsi_sta
             line->messages[n] = m;
             (void)snprintf(line->texts[n], sizeof line->texts[n], "%.90s",
                            ds_cells_get(engine->local, m->cell)->name);
-            line->names[n] = (dsi_program_message){
-                line->texts[n], m->source == pipe->stage ? m->target : m->source};
+            const bool sends = m->source == pipe->stage;
+            line->names[n] = (dsi_program_message){line->texts[n], sends ? m->target : m->source,
+                                                   m->phase != DS_PHASE_BACKWARD ? 0
+                                                   : sends && m->buffers > 0     ? m->buffers
+                                                                                 : 1};
         }
     }
     return DS_OK;
@@ -52,10 +61,32 @@ static void close_line(dsi_pipe_line *line)
     *line = (dsi_pipe_line){0};
 }
 
+/* Whether the lists of all stages, with these messages, come to their ends. */
+static ds_status check_schedule(const ds_engine *engine, const dsi_stage_messages *all)
+{
+    double seconds = 0.0;
+    uint32_t n = 0;
+    dsi_schedule_edge *edges = calloc((size_t)all->n + 1, sizeof *edges);
+    if (edges == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to check a schedule");
+    }
+    for (uint32_t i = 0; i < all->n; ++i) {
+        const dsi_stage_message *m = &all->items[i];
+        if (m->phase <= DS_PHASE_BACKWARD) {
+            const bool backward = m->phase == DS_PHASE_BACKWARD;
+            const uint32_t buffers = !backward ? 0 : m->buffers > 0 ? m->buffers : 1;
+            edges[n++] = (dsi_schedule_edge){m->source, m->target, backward, buffers};
+        }
+    }
+    const ds_status status =
+        dsi_schedule_check(engine->ctx, &engine->pipe->schedule, edges, n, 1.0, 2.0, &seconds);
+    free(edges);
+    return status;
+}
+
 ds_status dsi_pipe_open(ds_engine *engine, dsi_stage_messages *train, dsi_stage_messages *eval)
 {
     const dsi_mesh *mesh = &engine->spec.zero.mesh;
-    double seconds = 0.0;
     if (mesh->size[DSI_AXIS_PP] <= 1) {
         return DS_OK;
     }
@@ -68,7 +99,7 @@ ds_status dsi_pipe_open(ds_engine *engine, dsi_stage_messages *train, dsi_stage_
     pipe->n_stages = mesh->size[DSI_AXIS_PP];
     pipe->stage = dsi_engine_stage(engine);
     pipe->n_slots = dsi_schedule_slots(&pipe->schedule, pipe->stage);
-    DS_TRY(dsi_schedule_check(engine->ctx, &pipe->schedule, 1.0, 2.0, &seconds));
+    DS_TRY(check_schedule(engine, train));
     DS_TRY(open_line(engine, &pipe->train, train));
     return open_line(engine, &pipe->eval, eval);
 }
@@ -114,22 +145,26 @@ static ds_dtype carried_as(ds_dtype dtype)
 
 ds_status dsi_pipe_message(ds_engine *engine, const dsi_pipe_line *line, const dsi_instr *instr)
 {
-    const dsi_engine_pipe *pipe = engine->pipe;
     const dsi_stage_message *m = line->messages[instr->message];
-    dsi_pipe_call *call = &line->calls[instr->message * pipe->n_slots + instr->slot];
+    dsi_pipe_call *call = &line->calls[instr->message * line->n_calls + instr->slot];
     const ds_meta meta = ds_cells_get(engine->local, m->cell)->meta;
     const bool sends = instr->kind == DSI_INSTR_SEND;
     const dsi_axes pp = dsi_axes_of(1u << DSI_AXIS_PP);
     if (instr->kind == DSI_INSTR_SENT) {
         return settle(engine, call);
     }
+    const size_t bytes = ds_meta_bytes(meta);
     dsi_exec_set_slot(engine->exec, instr->slot);
-    void *data = dsi_exec_host_view(engine->exec, m->cell);
+    unsigned char *data = dsi_exec_host_view(engine->exec, m->cell);
     if (data == NULL) {
         return ds_fail(engine->ctx, DS_ERR_UNSUPPORTED,
                        "pipeline: the accelerator %s shares no memory with communicators; use the "
                        "accelerator cpu",
                        dsi_accel_chosen(&engine->spec.accel)->name);
+    }
+    if (sends && m->waiting != DS_NONE) { /* the cell is written again before this is received */
+        unsigned char *room = dsi_exec_host_view(engine->exec, m->waiting);
+        data = memcpy(room + instr->slot * bytes, data, bytes);
     }
     call->part =
         (dsi_comm_part){.in = data, .out = data, .count = (size_t)ds_shape_count(meta.shape)};
@@ -229,21 +264,41 @@ static const dsi_program_action begin_batch_action = {"begin_batch", begin_batch
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
-/* An instruction for each message of a phase that this stage sends, or receives. */
+/* An instruction for each message of a phase that this stage sends, or receives, behind so many
+ * micro-batches. waiting: of SENT, those whose cell is free at once, or the others. */
 static void add_messages(const ds_engine *engine, const dsi_pipe_line *line, dsi_program *p,
-                         dsi_instr_kind kind, ds_phase phase, uint32_t slot)
+                         dsi_instr_kind kind, ds_phase phase, uint32_t micro, bool waiting)
 {
     for (uint32_t i = 0; i < line->n; ++i) {
-        const bool sends = line->messages[i]->source == engine->pipe->stage;
-        if (line->messages[i]->phase != phase || sends == (kind == DSI_INSTR_RECEIVE)) {
+        const dsi_stage_message *m = line->messages[i];
+        const uint32_t buffers =
+            line->names[i].buffers > 0 ? line->names[i].buffers : engine->pipe->n_slots;
+        const bool sends = m->source == engine->pipe->stage;
+        if (m->phase != phase || sends == (kind == DSI_INSTR_RECEIVE)) {
             continue;
         }
         if (kind == DSI_INSTR_SEND) {
-            dsi_program_send(p, i, slot);
-        } else if (kind == DSI_INSTR_SENT) {
-            dsi_program_sent(p, i, slot);
-        } else {
-            dsi_program_receive(p, i, slot);
+            dsi_program_send(p, i, micro % buffers);
+        } else if (kind == DSI_INSTR_RECEIVE) {
+            dsi_program_receive(p, i, micro % buffers);
+        } else if (micro >= buffers && waiting == (m->waiting != DS_NONE)) {
+            dsi_program_sent(p, i, micro % buffers);
+        }
+    }
+}
+
+/* All that is still on its way. */
+static void add_rest(const ds_engine *engine, const dsi_pipe_line *line, dsi_program *p,
+                     ds_phase phase, uint32_t n_micro)
+{
+    for (uint32_t i = 0; i < line->n; ++i) {
+        const uint32_t buffers =
+            line->names[i].buffers > 0 ? line->names[i].buffers : engine->pipe->n_slots;
+        const bool sends = line->messages[i]->source == engine->pipe->stage;
+        for (uint32_t b = 0; sends && line->messages[i]->phase == phase && b < buffers; ++b) {
+            if (b < n_micro) {
+                dsi_program_sent(p, i, b);
+            }
         }
     }
 }
@@ -255,17 +310,16 @@ static void add_turn(const ds_engine *engine, dsi_program *p, dsi_turn turn)
     const uint32_t slot = turn.micro % pipe->n_slots;
     const ds_phase phase = turn.backward ? DS_PHASE_BACKWARD : DS_PHASE_FORWARD;
     dsi_program_do(p, turn.backward ? &turn_back_action : &feed_action);
-    add_messages(engine, line, p, DSI_INSTR_RECEIVE, phase, slot);
-    if (turn.micro >= pipe->n_slots) {
-        add_messages(engine, line, p, DSI_INSTR_SENT, phase, slot);
-    }
+    add_messages(engine, line, p, DSI_INSTR_RECEIVE, phase, turn.micro, false);
+    add_messages(engine, line, p, DSI_INSTR_SENT, phase, turn.micro, false);
     if (!turn.backward) {
         dsi_program_run(p, DSI_PLAN_TRAIN, phase, slot);
     } else {
         const bool last = pipe->stage == pipe->n_stages - 1;
         dsi_engine_add_backward(engine, p, slot, last, last ? &add_loss_action : NULL);
     }
-    add_messages(engine, line, p, DSI_INSTR_SEND, phase, slot);
+    add_messages(engine, line, p, DSI_INSTR_SENT, phase, turn.micro, true);
+    add_messages(engine, line, p, DSI_INSTR_SEND, phase, turn.micro, false);
 }
 
 void dsi_pipe_add_batch(const ds_engine *engine, dsi_program *p)
@@ -283,10 +337,8 @@ void dsi_pipe_add_batch(const ds_engine *engine, dsi_program *p)
         add_turn(engine, p, turns[i]);
     }
     free(turns);
-    for (uint32_t slot = 0; slot < pipe->n_slots; ++slot) {
-        add_messages(engine, &pipe->train, p, DSI_INSTR_SENT, DS_PHASE_FORWARD, slot);
-        add_messages(engine, &pipe->train, p, DSI_INSTR_SENT, DS_PHASE_BACKWARD, slot);
-    }
+    add_rest(engine, &pipe->train, p, DS_PHASE_FORWARD, pipe->schedule.n_micro);
+    add_rest(engine, &pipe->train, p, DS_PHASE_BACKWARD, pipe->schedule.n_micro);
     dsi_program_do(p, &share_loss_action);
 }
 
@@ -294,16 +346,16 @@ void dsi_pipe_add_copies(const ds_engine *engine, dsi_program *p)
 {
     const dsi_pipe_line *line = &engine->pipe->train;
     const ds_phase phase = engine->own.phases.update;
-    add_messages(engine, line, p, DSI_INSTR_SEND, phase, 0);
-    add_messages(engine, line, p, DSI_INSTR_RECEIVE, phase, 0);
-    add_messages(engine, line, p, DSI_INSTR_SENT, phase, 0);
+    add_messages(engine, line, p, DSI_INSTR_SEND, phase, 0, false);
+    add_messages(engine, line, p, DSI_INSTR_RECEIVE, phase, 0, false);
+    add_rest(engine, line, p, phase, 1);
 }
 
 void dsi_pipe_add_evaluation(const ds_engine *engine, dsi_program *p)
 {
     const dsi_pipe_line *line = &engine->pipe->eval;
-    add_messages(engine, line, p, DSI_INSTR_RECEIVE, DS_PHASE_FORWARD, 0);
+    add_messages(engine, line, p, DSI_INSTR_RECEIVE, DS_PHASE_FORWARD, 0, false);
     dsi_program_run(p, DSI_PLAN_EVAL, DS_PHASE_FORWARD, 0);
-    add_messages(engine, line, p, DSI_INSTR_SEND, DS_PHASE_FORWARD, 0);
-    add_messages(engine, line, p, DSI_INSTR_SENT, DS_PHASE_FORWARD, 0);
+    add_messages(engine, line, p, DSI_INSTR_SEND, DS_PHASE_FORWARD, 0, false);
+    add_rest(engine, line, p, DS_PHASE_FORWARD, 1);
 }

@@ -24,7 +24,8 @@ typedef struct dsi_pipe_line {
     const dsi_stage_message **messages; /* n of `all` */
     dsi_program_message *names;         /* n */
     char (*texts)[96];
-    dsi_pipe_call *calls; /* n × slots */
+    dsi_pipe_call *calls; /* n × n_calls: for each slot or buffer */
+    uint32_t n_calls;
     dsi_stage_messages all;
 } dsi_pipe_line;
 

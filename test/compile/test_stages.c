@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cut of models into the stages of a pipeline, for all stages at once: they have the same list
- * of messages, every parameter is on its layer's stage and its states with it, the heaviest stage is
- * as light as any cut makes it, and each stage stores what it sends and reads what it gets. */
+ * of messages, every parameter is on its layer's stage and its states with it, the heaviest stage
+ * is as light as any cut makes it, and each stage stores what it sends and reads what it gets. */
 #include "common/check.h"
 #include "common/scratch.h"
 #include "common/small_run.h"
@@ -16,11 +16,12 @@ static ds_ctx *ctx;
 
 enum { MOST = 16 };
 
-static const char tied[] =
-    "{\"model_type\": \"gpt2\", \"vocab_size\": 211, \"n_embd\": 48, \"n_layer\": 7, \"n_head\": 3, "
-    "\"n_positions\": 64}";
+static const char tied[] = "{\"model_type\": \"gpt2\", \"vocab_size\": 211, \"n_embd\": 48, "
+                           "\"n_layer\": 7, \"n_head\": 3, "
+                           "\"n_positions\": 64}";
 static const char untied[] =
-    "{\"model_type\": \"llama\", \"vocab_size\": 211, \"hidden_size\": 48, \"intermediate_size\": 80, "
+    "{\"model_type\": \"llama\", \"vocab_size\": 211, \"hidden_size\": 48, \"intermediate_size\": "
+    "80, "
     "\"num_hidden_layers\": 5, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
     "\"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, \"tie_word_embeddings\": false}";
 
@@ -103,6 +104,15 @@ static void check_messages(const cut *c, bool train)
         assert_true(touches(train ? to->train_plan : to->eval_plan, m->cell, false));
         assert_true(m->phase == DS_PHASE_BACKWARD ? m->target < m->source : m->target > m->source);
         assert_true(m->phase <= DS_PHASE_BACKWARD || m->phase == update);
+        const uint32_t far = m->phase == DS_PHASE_BACKWARD ? m->source - m->target : 0;
+        const uint32_t micro = (uint32_t)c->spec.train.accumulation;
+        const uint32_t most = far < micro ? far : micro;
+        assert_int_equal(m->buffers, most > 1 ? most : 0);
+        for (uint32_t s = 0; s < c->n_stages && most > 1; ++s) {
+            const ds_meta room = ds_cells_get(c->plans[s].local, m->waiting)->meta;
+            assert_int_equal(ds_shape_count(room.shape),
+                             s == m->source ? (int64_t)most * ds_shape_count(sent.shape) : 0);
+        }
     }
 }
 
@@ -197,8 +207,7 @@ static void check_partition(const cut *c, uint32_t n_layers, bool uniform)
     }
     double most = 0.0;
     for (uint32_t l = 0; l < n_layers; ++l) {
-        assert_true(l == 0 || stage_of[l] == stage_of[l - 1] ||
-                    stage_of[l] == stage_of[l - 1] + 1);
+        assert_true(l == 0 || stage_of[l] == stage_of[l - 1] || stage_of[l] == stage_of[l - 1] + 1);
         weight[l] = uniform ? 1.0 : weight[l];
         held[stage_of[l]] += uniform ? 1.0 : 0.0;
     }

@@ -58,7 +58,7 @@ static void formulas(void **state)
             for (int kind = DSI_SCHEDULE_1F1B; kind <= DSI_SCHEDULE_GPIPE; ++kind) {
                 const dsi_schedule s = {(dsi_schedule_kind)kind, p, m};
                 double seconds = 0.0;
-                CHECK_OK(ctx, dsi_schedule_check(ctx, &s, 1.0, 2.5, &seconds));
+                CHECK_OK(ctx, dsi_schedule_check(ctx, &s, NULL, 0, 1.0, 2.5, &seconds));
                 assert_true(seconds == (m + p - 1) * 3.5);
                 for (uint32_t r = 0; r < p; ++r) {
                     dsi_turn turns[64];
@@ -75,6 +75,29 @@ static void formulas(void **state)
                 }
             }
         }
+    }
+}
+
+/* A gradient that goes from the last stage to the first (tied weights): with a buffer for each
+ * stage between, nothing waits for it. */
+static void far_messages(void **state)
+{
+    (void)state;
+    for (uint32_t p = 2; p <= 6; ++p) {
+        const dsi_schedule s = {DSI_SCHEDULE_1F1B, p, 12};
+        double seconds[3] = {0.0};
+        for (uint32_t buffers = 1; buffers <= 2; ++buffers) {
+            dsi_schedule_edge edges[16];
+            uint32_t n = 0;
+            for (uint32_t r = 1; r < p; ++r) {
+                edges[n++] = (dsi_schedule_edge){r - 1, r, false, 0};
+                edges[n++] = (dsi_schedule_edge){r, r - 1, true, 1};
+            }
+            edges[n++] = (dsi_schedule_edge){p - 1, 0, true, buffers == 1 ? 1 : p - 1};
+            CHECK_OK(ctx, dsi_schedule_check(ctx, &s, edges, n, 1.0, 2.0, &seconds[buffers]));
+        }
+        assert_true(seconds[2] == (12 + p - 1) * 3.0);
+        assert_true(p <= 2 ? seconds[1] == seconds[2] : seconds[1] > seconds[2]);
     }
 }
 
@@ -98,11 +121,13 @@ static set make(const dsi_schedule *s)
 
 static ds_status run(const dsi_schedule *s, set *made)
 {
+    static const dsi_schedule_edge edges[] = {
+        {0, 1, false, 0}, {1, 2, false, 0}, {1, 0, true, 0}, {2, 1, true, 0}};
     double seconds = 0.0;
     for (uint32_t r = 0; r < 3; ++r) {
         made->lists[r] = made->turns[r];
     }
-    return dsi_schedule_run(ctx, s, made->lists, made->slots, 1.0, 2.0, &seconds);
+    return dsi_schedule_run(ctx, s, made->lists, made->slots, edges, 4, 1.0, 2.0, &seconds);
 }
 
 static void lists_that_block(void **state)
@@ -147,6 +172,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists),
         cmocka_unit_test(formulas),
+        cmocka_unit_test(far_messages),
         cmocka_unit_test(lists_that_block),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

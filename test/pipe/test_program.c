@@ -262,6 +262,13 @@ static void message_of_no_slot(dsi_program *p)
     dsi_program_await(p, 0, "call");
     dsi_program_send(p, 0, 2);
 }
+static void message_of_no_buffer(dsi_program *p)
+{
+    dsi_program_await(p, 0, "call");
+    dsi_program_send(p, 1, 2); /* there are three, and two slots */
+    dsi_program_sent(p, 1, 2);
+    dsi_program_send(p, 1, 3);
+}
 static void sent_twice(dsi_program *p)
 {
     dsi_program_await(p, 0, "call");
@@ -297,10 +304,11 @@ static void broken_programs(void **state)
         {too_long, DS_ERR_LIMIT, "more than 65536 instructions"},
         {no_such_message, DS_ERR_GRAPH, "instruction 1: a message or a slot"},
         {message_of_no_slot, DS_ERR_GRAPH, "instruction 1: a message or a slot"},
+        {message_of_no_buffer, DS_ERR_GRAPH, "instruction 3: a message or a slot"},
         {sent_twice, DS_ERR_GRAPH, "instruction 4: a slot is sent again"},
         {on_its_way, DS_ERR_GRAPH, "a message is left on its way"},
     };
-    static const dsi_program_message messages[] = {{"x", 1}, {"y", 3}};
+    static const dsi_program_message messages[] = {{"x", 1, 0}, {"y", 3, 3}};
     const dsi_plan plan = make_plan();
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
@@ -319,7 +327,7 @@ static void broken_programs(void **state)
 static void text(void **state)
 {
     const dsi_plan plan = make_plan();
-    static const dsi_program_message messages[] = {{"x", 1}, {"y", 3}};
+    static const dsi_program_message messages[] = {{"x", 1, 0}, {"y", 3, 3}};
     dsi_program p = {.name = "two",
                      .plans = {{"train", &plan}},
                      .n_plans = 1,
