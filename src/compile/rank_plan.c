@@ -22,11 +22,12 @@ enum { MAX_CELLS = 1 << 20, MAX_SLOT_RANGES = 4096 };
 
 typedef struct maker {
     const dsi_rank_request *request;
-    dsi_engine_spec spec;   /* as the memory choice in force has it */
-    dsi_place_on *tensor;   /* per logical cell; NULL: no layer is sharded */
-    dsi_place_on *sequence; /* per logical cell; NULL: each rank has whole sequences */
-    dsi_stage_of *stages;   /* per logical cell; NULL: one stage has all */
-    uint32_t stage;         /* whose plan is made */
+    dsi_engine_spec spec;            /* as the memory choice in force has it */
+    dsi_place_on *tensor;            /* per logical cell; NULL: no layer is sharded */
+    dsi_place_on *sequence;          /* per logical cell; NULL: each rank has whole sequences */
+    dsi_stage_of *stages;            /* per logical cell; NULL: one stage has all */
+    uint32_t stage;                  /* whose plan is made */
+    dsi_cell_residency *residencies; /* of logical cells, of whatever stage; NULL: none */
     dsi_rank_plan plan;
 } maker;
 
@@ -352,6 +353,14 @@ static ds_status find_residencies(maker *m)
         return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
     }
     dsi_offload_idle(&m->spec.offload, m->plan.cells, &m->plan.residencies, m->plan.idle);
+    if (n_stages(m) > 1) {
+        const size_t bytes = m->plan.residencies.n * sizeof *m->residencies;
+        m->residencies = malloc(bytes + 1);
+        if (m->residencies == NULL) {
+            return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
+        }
+        memcpy(m->residencies, m->plan.residencies.items, bytes);
+    }
     return DS_OK;
 }
 
@@ -392,6 +401,20 @@ done:
     return status;
 }
 
+/* A stage has no storage for what it lacks. Weights that two stages have are received where they
+ * are, in memory. */
+static void deal_residencies(maker *m, uint32_t n_residencies)
+{
+    for (ds_cell c = 0; c < n_residencies && m->residencies != NULL; ++c) {
+        const dsi_stage_of of = m->stages[c];
+        const bool copied =
+            ds_cells_get(m->plan.cells, c)->kind == DS_CELL_PARAM && of.first != of.last;
+        m->plan.residencies.items[c] = copied || !dsi_stage_has(of, m->stage)
+                                           ? (dsi_cell_residency){DSI_RESIDENCY_DEVICE, DS_NONE, 0}
+                                           : m->residencies[c];
+    }
+}
+
 /* The tables as they were before a plan was made: of the rank's own cells, and of residencies. */
 static ds_status start_again(maker *m, uint32_t n_residencies)
 {
@@ -399,6 +422,7 @@ static ds_status start_again(maker *m, uint32_t n_residencies)
     dsi_plan_destroy(&m->plan.eval_plan);
     m->plan.residencies.n = n_residencies;
     m->plan.train_messages.n = m->plan.eval_messages.n = 0;
+    deal_residencies(m, n_residencies);
     if (m->plan.local == m->plan.cells) {
         return DS_OK;
     }
@@ -654,6 +678,7 @@ ds_status dsi_rank_plan_build(ds_ctx *ctx, const dsi_rank_request *request, dsi_
     free(m.tensor);
     free(m.sequence);
     free(m.stages);
+    free(m.residencies);
     if (status < 0) {
         dsi_rank_plan_free(&m.plan);
         return status;

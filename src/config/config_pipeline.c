@@ -13,12 +13,6 @@ static void refuse(dsi_eval *eval, const char *with, const char *why)
                    eval->values->pipeline_stages, why);
 }
 
-/* Whether something leaves the device: what goes to host memory does so under a limit alone. */
-static bool moves(const ds_config_values *v, ds_offload_device device)
-{
-    return device == DS_OFFLOAD_NVME || (device == DS_OFFLOAD_CPU && v->device_memory > 0);
-}
-
 static void partition(dsi_eval *eval)
 {
     const char *how = dsi_item_text(eval, "pipeline.partition");
@@ -38,15 +32,10 @@ void dsi_config_pipeline(dsi_eval *eval)
     if (v->pipeline_stages < 2) {
         return;
     }
-    if (moves(v, v->zero.offload_optimizer.device)) {
-        refuse(eval, "zero_optimization.offload_optimizer", "stages offload nothing yet");
-    }
-    if (moves(v, v->zero.offload_param.device)) {
-        refuse(eval, "zero_optimization.offload_param", "stages offload nothing yet");
-    }
     if (v->activation_checkpointing.nvme_path != NULL ||
         (v->activation_checkpointing.cpu_checkpointing && v->device_memory > 0)) {
-        refuse(eval, "offloaded activations", "stages offload nothing yet");
+        refuse(eval, "offloaded activations",
+               "they are stored for one micro-batch, and several are in flight");
     }
     if (v->zero.zenflow.enabled) {
         refuse(eval, "zero_optimization.zenflow", "its updates are not dealt to stages");

@@ -290,13 +290,17 @@ ds_status dsi_stage_copies(const ds_cells *cells, const dsi_stage_cut *how, ds_p
     return DS_OK;
 }
 
-static bool carries(const dsi_stage_messages *messages, ds_cell cell, uint32_t stage)
+/* Whether a cell is one of a message; *here_out: of one that this stage sends or receives. */
+static bool carries(const dsi_stage_messages *messages, ds_cell cell, uint32_t stage,
+                    bool *here_out)
 {
     bool any = false;
     for (uint32_t i = 0; i < messages->n; ++i) {
         const dsi_stage_message *m = &messages->items[i];
-        any = any || (m->cell == cell && (m->source == stage || m->target == stage)) ||
-              (m->waiting == cell && m->source == stage);
+        const bool waits = m->waiting == cell;
+        any = any || waits || m->cell == cell;
+        *here_out = *here_out || (waits && m->source == stage) ||
+                    (m->cell == cell && (m->source == stage || m->target == stage));
     }
     return any;
 }
@@ -305,9 +309,11 @@ void dsi_stage_empty_cells(ds_cells *local, const dsi_stage_cut *how,
                            const dsi_stage_messages *train, const dsi_stage_messages *eval)
 {
     for (ds_cell c = 0; c < local->n; ++c) {
-        const bool has = c < how->n_cells
-                             ? dsi_stage_has(how->cells[c], how->stage)
-                             : carries(train, c, how->stage) || carries(eval, c, how->stage);
+        bool here = false;
+        const bool trains = carries(train, c, how->stage, &here);
+        const bool carried = carries(eval, c, how->stage, &here) || trains;
+        const bool has = c < how->n_cells ? dsi_stage_has(how->cells[c], how->stage)
+                                          : here || !carried; /* or a part of a cell */
         if (!has) {
             local->items[c].meta.shape = ds_shape_1d(0);
         }

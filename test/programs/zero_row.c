@@ -120,8 +120,8 @@ static dsi_offload_spec make_offload(const row *r)
 {
     const int64_t scale = strcmp(r->model, "gpt2_124m") == 0 ? 200 : 1;
     const bool host = strcmp(r->offload, "host") == 0;
-    const bool all =
-        (host || strcmp(r->offload, "params") == 0) && (r->stage == 3 || r->ranks == 1);
+    const bool one_rank = r->ranks == 1;
+    const bool all = (host || strcmp(r->offload, "params") == 0) && (r->stage == 3 || one_rank);
     dsi_offload_spec spec = {.states = host ? DSI_RESIDENCY_HOST : DSI_RESIDENCY_DISK,
                              .ratio = strcmp(r->offload, "half") == 0 ? 0.5 : 1.0,
                              .threshold = 64,
@@ -144,11 +144,10 @@ static bool offloads_params(const row *r)
     return strcmp(r->offload, "params") == 0 || strcmp(r->offload, "host") == 0;
 }
 
-/* Stages, where they divide the job; neither ZenFlow nor offload has any. */
+/* Stages, where they divide the job; ZenFlow has none. */
 static uint32_t pp_of(const row *r)
 {
-    const bool goes = r->zenflow == 0 && strcmp(r->offload, "none") == 0;
-    return goes && r->pp > 1 && r->ranks % r->pp == 0 ? (uint32_t)r->pp : 1;
+    return r->zenflow == 0 && r->pp > 1 && r->ranks % r->pp == 0 ? (uint32_t)r->pp : 1;
 }
 
 /* Ranks that share layers, likewise. */

@@ -50,8 +50,8 @@ same() { # A, B
 case_is() { # NAME, MODEL, RANKS, MICRO-BATCH, STAGES OF ZERO, OF THE PIPELINE, OTHER KEYS, FLAGS: against the same without a pipeline
     local name=$1 model=$2 ranks=$3 micro=$4 zero=$5 stages=$6 keys=${7:-}
     shift $(($# > 7 ? 7 : $#))
-    config "$name.json" "$micro" "$zero" "$stages" "$keys"
-    config "$name-one.json" "$micro" "$zero" 1 "$keys"
+    config "$name.json" "$micro" "$zero" "$stages" "$keys" "${ZERO:-}"
+    config "$name-one.json" "$micro" "$zero" 1 "$keys" "${ZERO:-}"
     train "$ranks" "$name.json" "$name" --model_config "$model.json" --steps 3 "$@" || fail "$name" "$name.log"
     train $((ranks / stages)) "$name-one.json" "$name-one" --model_config "$model.json" --steps 3 "$@" || fail "$name-one" "$name-one.log"
     same "$name-one" "$name"
@@ -68,6 +68,10 @@ case_is tp llama 4 1 3 2 ', "tensor_parallel": {"autotp_size": 2}'
 case_is sp gpt2 4 1 1 2 ', "sequence_parallel_size": 2'
 case_is skips gpt2 2 1 0 2 ', "fp16": {"enabled": true, "initial_scale_power": 24}'
 grep -q 'skipped' skips.log || fail "no step was skipped" skips.log
+
+away='{"device": "nvme", "nvme_path": "'$scratch'"}'
+ZERO=', "offload_optimizer": '$away', "offload_param": '$away case_is nvme gpt2 4 1 3 2
+grep -q 'MiB on disk in' nvme.log || fail "nothing is on disk" nvme.log
 
 # the other order of micro-batches has the same bits
 sed 's/"stages": 4/"stages": 4, "schedule": "gpipe", "partition": "uniform"/' four.json > gpipe.json
@@ -99,10 +103,8 @@ config bad.json 1 0 3
 refused 'pipeline.stages: expected a divisor of the world size, 4, found 3' 4 bad.json --model_config gpt2.json
 config bad.json 1 0 8
 refused 'pipeline.stages is 8, but the model has 4 layers' 8 bad.json --model_config gpt2.json
-config bad.json 1 2 2 '' ', "offload_optimizer": {"device": "nvme", "nvme_path": "."}'
-refused 'pipeline.stages: expected 1 with zero_optimization.offload_optimizer, found 2' 2 bad.json --model_config gpt2.json
-config bad.json 1 3 2 ', "device_memory": 100000000' ', "offload_param": {"device": "cpu"}'
-refused 'pipeline.stages: expected 1 with zero_optimization.offload_param, found 2' 2 bad.json --model_config gpt2.json
+config bad.json 1 0 2 ', "device_memory": 100000000, "activation_checkpointing": {"recompute": "full", "cpu_checkpointing": true}'
+refused 'pipeline.stages: expected 1 with offloaded activations, found 2' 2 bad.json --model_config gpt2.json
 config bad.json 1 0 2 ', "flops_profiler": {"enabled": true}'
 refused 'pipeline.stages: expected 1 with flops_profiler, found 2' 2 bad.json --model_config gpt2.json
 config bad.json 1 0 2
