@@ -149,6 +149,22 @@ static ds_status freeze(const maker *m)
     return DS_OK;
 }
 
+/* What another stage reads is not made again: it was sent, and is there. */
+static void keep_received(const ds_graph *graph, bool *drop)
+{
+    for (ds_node n = 0; n < graph->n_nodes; ++n) {
+        const dsi_node_info *node = &graph->nodes[n];
+        for (uint32_t i = 0; i < node->n_in; ++i) {
+            const ds_value v = dsi_node_in(graph, node)[i];
+            const ds_node node_of = v != DS_NONE ? graph->values[v].producer : DS_NONE;
+            const uint32_t stage = node_of != DS_NONE ? graph->nodes[node_of].stage : 0;
+            if (stage != 0 && node->stage != 0 && node->stage != stage) {
+                drop[v] = false;
+            }
+        }
+    }
+}
+
 /* Tags what is recomputed and obeys the tags. */
 static ds_status recompute(const maker *m, const ds_graph *graph, ds_graph **out)
 {
@@ -157,6 +173,7 @@ static ds_status recompute(const maker *m, const ds_graph *graph, ds_graph **out
         return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for the training graph");
     }
     ds_status status = dsi_policy_recompute(graph, &m->spec.recompute, drop);
+    keep_received(graph, drop);
     if (status >= 0) {
         status = dsi_remat(graph, drop, out);
     }
@@ -204,14 +221,14 @@ static dsi_stage_cut stage_cut(const maker *m, const char *name)
                            .cells = m->stages,
                            .n_cells = ds_cells_count(m->plan.cells),
                            .stage = m->stage,
-                           .n_micro = (uint32_t)m->spec.train.accumulation,
                            .name = name};
 }
 
 /* What this rank's stage has of a local graph. */
 static ds_status cut_stage(maker *m, const ds_graph *graph, bool train, ds_graph **cut_out)
 {
-    const dsi_stage_cut how = stage_cut(m, train ? "train" : "eval");
+    dsi_stage_cut how = stage_cut(m, train ? "train" : "eval");
+    how.n_micro = train ? (uint32_t)m->spec.train.accumulation : 0;
     dsi_stage_messages *messages = train ? &m->plan.train_messages : &m->plan.eval_messages;
     DS_TRY(collect_axes(m, graph));
     DS_TRY(dsi_stage_cut_graph(graph, &how, m->plan.local, messages, cut_out));

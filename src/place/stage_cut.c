@@ -20,6 +20,8 @@ typedef struct cutter {
     uint64_t all;   /* a bit a stage, from 0 */
     uint64_t *need; /* per value: stages that read it */
     uint64_t *runs; /* per node: stages that run it */
+    ds_value *root; /* per value: what it is a view of, or itself */
+    bool *late;     /* per root: a phase behind the forward phase reads it */
     uint32_t n_sent;
 } cutter;
 
@@ -81,6 +83,27 @@ static void find_readers(cutter *c)
             const ds_value v = dsi_node_in(g, node)[i];
             if (v != DS_NONE) {
                 c->need[v] |= runs;
+            }
+        }
+    }
+}
+
+/* What of the forward phase is read behind it, in whatever view. */
+static void find_late(cutter *c)
+{
+    const ds_graph *g = c->r.from;
+    for (ds_value v = 0; v < g->n_values; ++v) {
+        c->root[v] = v;
+    }
+    for (ds_node n = 0; n < g->n_nodes; ++n) {
+        const dsi_node_info *node = &g->nodes[n];
+        if ((node->op->flags & DS_OP_VIEW) != 0) {
+            c->root[dsi_node_out(g, node)[0]] = c->root[dsi_node_in(g, node)[0]];
+        }
+        for (uint32_t i = 0; node->phase != DS_PHASE_FORWARD && i < node->n_in; ++i) {
+            const ds_value v = dsi_node_in(g, node)[i];
+            if (v != DS_NONE) {
+                c->late[c->root[v]] = true;
             }
         }
     }
@@ -225,6 +248,28 @@ static ds_status check_cells(const cutter *c, const dsi_node_info *node)
     return DS_OK;
 }
 
+/* The same node. What a collective sends lies where peers can read it, which is there once; what a
+ * backward phase reads, once for each micro-batch in flight: a copy is sent. */
+static ds_status copy_node(cutter *c, const dsi_node_info *node)
+{
+    const ds_graph *g = c->r.from;
+    const bool sends = node->op->op_class == DS_CLASS_COMM && node->phase == DS_PHASE_FORWARD;
+    const ds_value v = sends ? dsi_node_in(g, node)[node->op->writes != NULL ? 1 : 0] : DS_NONE;
+    if (v == DS_NONE || c->how->n_micro < 2 || !c->late[c->root[v]] ||
+        g->values[c->root[v]].producer == DS_NONE) {
+        return dsi_rewrite_copy(&c->r, node);
+    }
+    const dsi_cast_attrs same = {.dtype = g->values[v].meta.dtype};
+    const ds_value kept = c->r.map[v];
+    ds_value out[DS_MAX_OUT];
+    DS_TRY(dsi_rewrite_stand_at(&c->r, node));
+    DS_TRY(ds_graph_apply(c->r.to, &dsi_op_cast, &same, &kept, 1, out));
+    c->r.map[v] = out[0];
+    const ds_status status = dsi_rewrite_copy(&c->r, node);
+    c->r.map[v] = kept;
+    return status;
+}
+
 static ds_status cut_node(cutter *c, ds_node n)
 {
     const dsi_node_info *node = &c->r.from->nodes[n];
@@ -233,7 +278,7 @@ static ds_status cut_node(cutter *c, ds_node n)
     }
     if ((c->runs[n] & bit(c->how->stage)) != 0) {
         DS_TRY(check_cells(c, node));
-        DS_TRY(dsi_rewrite_copy(&c->r, node));
+        DS_TRY(copy_node(c, node));
     }
     for (uint32_t o = 0; node->stage != 0 && o < node->n_out; ++o) {
         const ds_value v = dsi_node_out(c->r.from, node)[o];
@@ -251,19 +296,24 @@ ds_status dsi_stage_cut_graph(const ds_graph *graph, const dsi_stage_cut *how, d
     cutter c = {.how = how, .local = local, .messages = messages, .all = bit(n_stages) - 1};
     c.need = calloc((size_t)graph->n_values + 1, sizeof *c.need);
     c.runs = calloc((size_t)graph->n_nodes + 1, sizeof *c.runs);
+    c.root = calloc((size_t)graph->n_values + 1, sizeof *c.root);
+    c.late = calloc((size_t)graph->n_values + 1, sizeof *c.late);
     ds_status status = dsi_rewrite_begin(&c.r, graph, local);
     c.r.partial = true;
-    if (c.need == NULL || c.runs == NULL) {
+    if (c.need == NULL || c.runs == NULL || c.root == NULL || c.late == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to cut the graph into stages");
     }
     if (status >= 0) {
         find_readers(&c);
+        find_late(&c);
     }
     for (ds_node n = 0; n < graph->n_nodes && status >= 0; ++n) {
         status = cut_node(&c, n);
     }
     free(c.need);
     free(c.runs);
+    free(c.root);
+    free(c.late);
     return dsi_rewrite_end(&c.r, status, cut_out);
 }
 

@@ -33,7 +33,7 @@ typedef struct dsi_stage_cut {
     const dsi_stage_of *cells; /* per cell of the graph's table; those behind n_cells: everywhere */
     uint32_t n_cells;
     uint32_t stage;   /* from 0 */
-    uint32_t n_micro; /* of a step */
+    uint32_t n_micro; /* of a step; 0: nothing is kept for a backward phase */
     const char *name; /* of the graph, in names of cells: "train" */
 } dsi_stage_cut;
 

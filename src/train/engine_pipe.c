@@ -84,6 +84,34 @@ static ds_status check_schedule(const ds_engine *engine, const dsi_stage_message
     return status;
 }
 
+/* Elements of parameters on each stage, and what a schedule loses where all take as long. */
+static void say(const ds_engine *engine)
+{
+    const dsi_engine_pipe *pipe = engine->pipe;
+    const uint32_t p = pipe->n_stages;
+    const uint32_t m = pipe->schedule.n_micro;
+    double held[DSI_STAGES_MOST] = {0.0};
+    double all = 0.0;
+    dsi_buf text = dsi_buf_make(1024);
+    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+        const uint32_t first = engine->places[c].at.on[DSI_AXIS_PP].dim;
+        if (cell->kind == DS_CELL_PARAM) {
+            held[first] += (double)ds_shape_count(cell->meta.shape);
+            all += (double)ds_shape_count(cell->meta.shape);
+        }
+    }
+    for (uint32_t s = 0; s < p; ++s) {
+        dsi_buf_printf(&text, "%s%.0f", s > 0 ? ", " : "", 100.0 * held[s] / all);
+    }
+    ds_log(engine->ctx, DS_LOG_JOB,
+           "pipeline: %u stages with %s %% of the parameters, %s, %u micro-batch%s a step; a stage "
+           "idles %.0f %% of it where all take as long",
+           p, dsi_buf_text(&text), dsi_schedule_name(pipe->schedule.kind), m, m == 1 ? "" : "es",
+           100.0 * (p - 1) / (m + p - 1));
+    dsi_buf_free(&text);
+}
+
 ds_status dsi_pipe_open(ds_engine *engine, dsi_stage_messages *train, dsi_stage_messages *eval)
 {
     const dsi_mesh *mesh = &engine->spec.zero.mesh;
@@ -100,6 +128,7 @@ ds_status dsi_pipe_open(ds_engine *engine, dsi_stage_messages *train, dsi_stage_
     pipe->stage = dsi_engine_stage(engine);
     pipe->n_slots = dsi_schedule_slots(&pipe->schedule, pipe->stage);
     DS_TRY(check_schedule(engine, train));
+    say(engine);
     DS_TRY(open_line(engine, &pipe->train, train));
     return open_line(engine, &pipe->eval, eval);
 }
