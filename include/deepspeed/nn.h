@@ -44,7 +44,9 @@ typedef struct ds_trace {
                                         the tracer; default NULL: cross entropy */
     int64_t sequence_ranks; /* ranks that share each sequence: the loss is divided by the targets
                                that all of them have together; default 0: none */
-    DS_RESERVED(5);
+    int64_t expert_ranks; /* ranks that share the experts of each layer: rows of tokens are sent to
+                             the rank that has their expert, and back; default 0: each has all */
+    DS_RESERVED(4);
 } ds_trace;
 
 /* A tracer over a graph, borrowed for its life. trace is copied. */

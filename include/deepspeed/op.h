@@ -111,6 +111,8 @@ typedef enum ds_op_role {
     DS_ROLE_GATHER_STORE,
     DS_ROLE_SWAP_IN, /* between memory and where a cell lives */
     DS_ROLE_SWAP_OUT,
+    DS_ROLE_DISPATCH_ROWS, /* collectives again: an all-to-all of rows, and the way back */
+    DS_ROLE_RETURN_ROWS,
     DS_ROLE_COUNT
 } ds_op_role;
 

@@ -12,6 +12,7 @@
 #include "pass/memory.h"
 #include "pass/remat.h"
 #include "pass/vocab_parts.h"
+#include "place/expert_rules.h"
 #include "place/sequence_rules.h"
 #include "place/tensor_rules.h"
 
@@ -24,6 +25,7 @@ typedef struct maker {
     const dsi_rank_request *request;
     dsi_engine_spec spec;            /* as the memory choice in force has it */
     dsi_place_on *tensor;            /* per logical cell; NULL: no layer is sharded */
+    dsi_place_on *expert;            /* per logical cell; NULL: each rank has all experts */
     dsi_place_on *sequence;          /* per logical cell; NULL: each rank has whole sequences */
     dsi_stage_of *stages;            /* per logical cell; NULL: one stage has all */
     uint32_t stage;                  /* whose plan is made */
@@ -97,7 +99,7 @@ static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
     ds_trace how = dsi_train_trace(train, mode);
     how.head_ranks = head_ranks(m);
     how.sequence_ranks = sequence_ranks(m);
-
+    how.expert_ranks = m->spec.zero.mesh.size[DSI_AXIS_EP];
     DS_TRY(dsi_forward_graph(m->request->model, &how, train->loss, train->loss_user, m->plan.cells,
                              graph_out));
     ds_status status = dsi_compress_graph(train->compression, graph_out, NULL);
@@ -264,6 +266,7 @@ static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool b
     if (m->spec.zero.mesh.n_ranks > 1) {
         dsi_zero_spec zero = m->spec.zero;
         zero.tensor = m->tensor;
+        zero.expert = m->expert;
         DS_TRY_GOTO(status, share_sequences(m, graph), done);
         zero.sequence = m->sequence;
         DS_TRY_GOTO(status, dsi_zero_lower(graph, &zero, m->plan.local, &made[LOCAL]), done);
@@ -612,6 +615,25 @@ static ds_status shard_layers(maker *m, const ds_graph *graph)
     return status;
 }
 
+/* Which weights ep shards, likewise. */
+static ds_status share_experts(maker *m, const ds_graph *graph)
+{
+    const uint32_t ep = m->spec.zero.mesh.size[DSI_AXIS_EP];
+    if (ep <= 1) {
+        return DS_OK;
+    }
+    m->expert = calloc(MAX_CELLS, sizeof *m->expert);
+    return m->expert == NULL ? ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan")
+                             : dsi_expert_rules(graph, ep, m->expert);
+}
+
+/* Ranks over which a gradient is reduced to slices. */
+static int64_t slice_ranks(const maker *m)
+{
+    const dsi_axes axes = dsi_axes_zero(false);
+    return dsi_axes_size(&m->spec.zero.mesh, &axes);
+}
+
 static ds_status build_plans(maker *m)
 {
     ds_graph *graph = NULL;
@@ -619,11 +641,15 @@ static ds_status build_plans(maker *m)
     m->spec.train.onebit.n_ranks = dsi_mesh_data_size(&m->spec.zero.mesh);
     m->spec.train.sequence_ranks = sequence_ranks(m);
     m->spec.train.loco.n_outer = m->spec.zero.mesh.size[DSI_AXIS_DPR];
-    m->spec.train.loco.n_inner = (int64_t)m->spec.zero.mesh.n_ranks / m->spec.train.loco.n_outer;
+    m->spec.train.loco.n_inner = slice_ranks(m);
     m->spec.train.stages = n_stages(m);
+    m->spec.train.expert_ranks = m->spec.zero.mesh.size[DSI_AXIS_EP];
     DS_TRY(dsi_train_graph(m->request->model, &m->spec.train, m->plan.cells, &graph, &m->plan.own));
     ds_status status = deal_cells(m, graph);
     status = status >= 0 ? find_residencies(m) : status;
+    if (status >= 0) {
+        status = share_experts(m, graph);
+    }
     if (status >= 0) {
         status = shard_layers(m, graph);
     }
@@ -642,6 +668,7 @@ static ds_status place_cells(maker *m)
     }
     dsi_zero_spec zero = m->spec.zero;
     zero.tensor = m->tensor;
+    zero.expert = m->expert;
     zero.sequence = m->sequence;
     zero.stages = m->stages;
     dsi_zero_rules(&zero, m->plan.cells, m->plan.places);
@@ -693,6 +720,7 @@ ds_status dsi_rank_plan_build(ds_ctx *ctx, const dsi_rank_request *request, dsi_
         .request = request, .spec = *request->spec, .stage = request->stage, .plan = {.ctx = ctx}};
     const ds_status status = build(&m);
     free(m.tensor);
+    free(m.expert);
     free(m.sequence);
     free(m.stages);
     free(m.residencies);

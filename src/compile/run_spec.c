@@ -68,6 +68,7 @@ static dsi_zero_spec read_zero(const ds_config_values *v)
         .pp = v->pipeline_stages,
         .tp = v->tensor_parallel,
         .sp = v->sequence_parallel,
+        .ep = v->expert_parallel,
         .stage = (uint32_t)v->zero.stage,
         .mics = v->zero.mics_shard_size > 0 ? (uint32_t)v->zero.mics_shard_size : 0,
         .hpz = v->zero.hpz_partition_size > 1 ? (uint32_t)v->zero.hpz_partition_size : 0,

@@ -518,6 +518,7 @@ ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode)
                       .mlp_rows = spec->mlp_rows,
                       .head_ranks = spec->head_ranks,
                       .sequence_ranks = spec->sequence_ranks,
+                      .expert_ranks = spec->expert_ranks,
                       .preference =
                           spec->preference.loss != DS_PREFERENCE_NONE ? &spec->preference : NULL};
 }

@@ -47,6 +47,14 @@ void dsi_config_pipeline(dsi_eval *eval)
     if (v->compression != NULL) {
         refuse(eval, "compression_training", "its masks are not dealt to stages");
     }
+    if (v->expert_parallel > 1) {
+        refuse(eval, "expert_parallel.autoep_size above 1", "it has not been tried on stages");
+    }
+    if (v->zero.quantized_weights || v->zero.quantized_frozen_weights ||
+        v->zero.quantized_gradients) {
+        refuse(eval, "quantized collectives (zero_quantized_weights and its like)",
+               "they have not been tried on stages");
+    }
     if (v->flops_profiler.enabled) {
         refuse(eval, "flops_profiler", "it would see the operations of one stage alone");
     }

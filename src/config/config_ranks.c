@@ -9,7 +9,24 @@
 #define PP_KEY      "pipeline.stages"
 #define TP_KEY      "tensor_parallel.autotp_size"
 #define SP_KEY      "sequence_parallel_size"
+#define EP_KEY      "expert_parallel.autoep_size"
 #define TP_SIZE_KEY "tensor_parallel.tensor_parallel.tp_size"
+
+const char *dsi_config_data_text(const dsi_eval *eval)
+{
+    const bool tp = eval->values->tensor_parallel > 1;
+    const bool sp = eval->values->sequence_parallel > 1;
+    if (eval->values->pipeline_stages > 1) {
+        return tp && sp ? "world size / " PP_KEY " / " TP_KEY " / " SP_KEY
+               : tp     ? "world size / " PP_KEY " / " TP_KEY
+               : sp     ? "world size / " PP_KEY " / " SP_KEY
+                        : "world size / " PP_KEY;
+    }
+    return tp && sp ? "world size / " TP_KEY " / " SP_KEY
+           : tp     ? "world size / " TP_KEY
+           : sp     ? "world size / " SP_KEY
+                    : "world size";
+}
 
 /* The size of an axis of which a key asks for `size` ranks, of `ranks`; 0: it is none, and said. */
 static uint32_t divisor(dsi_eval *eval, const char *key, int64_t size, uint32_t ranks)
@@ -27,11 +44,8 @@ static uint32_t divisor(dsi_eval *eval, const char *key, int64_t size, uint32_t 
     dsi_item_error(eval, dsi_item_find(eval, key),
                    "expected a divisor of the %s, %" PRIu32 ", found %" PRId64
                    "; the nearest below is %" PRId64,
-                   ranks == eval->world_size           ? "world size"
-                   : eval->values->pipeline_stages > 1 ? "world size / " PP_KEY
-                                                         " and the axes before it"
-                                                       : "world size / " TP_KEY,
-                   ranks, size, nearest);
+                   ranks == eval->world_size ? "world size" : dsi_config_data_text(eval), ranks,
+                   size, nearest);
     return 0;
 }
 
@@ -46,6 +60,7 @@ void dsi_config_data_ranks(dsi_eval *eval)
     v->pipeline_stages = 1;
     v->tensor_parallel = 1;
     v->sequence_parallel = 1;
+    v->expert_parallel = 1;
     v->data_ranks = v->zero_ranks = eval->world_size;
     const int64_t other = dsi_item_int(eval, TP_SIZE_KEY, 1);
     if (other > 1 && other != tp) {
@@ -73,22 +88,10 @@ void dsi_config_data_ranks(dsi_eval *eval)
     }
     v->zero_ranks = world / v->tensor_parallel;
     v->data_ranks = v->zero_ranks / v->sequence_parallel;
-}
-
-const char *dsi_config_data_text(const dsi_eval *eval)
-{
-    const bool tp = eval->values->tensor_parallel > 1;
-    const bool sp = eval->values->sequence_parallel > 1;
-    if (eval->values->pipeline_stages > 1) {
-        return tp && sp ? "world size / " PP_KEY " / " TP_KEY " / " SP_KEY
-               : tp     ? "world size / " PP_KEY " / " TP_KEY
-               : sp     ? "world size / " PP_KEY " / " SP_KEY
-                        : "world size / " PP_KEY;
-    }
-    return tp && sp ? "world size / " TP_KEY " / " SP_KEY
-           : tp     ? "world size / " TP_KEY
-           : sp     ? "world size / " SP_KEY
-                    : "world size";
+    const int64_t ep =
+        dsi_item_true(eval, "expert_parallel.enabled") ? dsi_item_int(eval, EP_KEY, 1) : 1;
+    const uint32_t experts = divisor(eval, EP_KEY, ep, v->data_ranks);
+    v->expert_parallel = experts > 0 ? experts : 1;
 }
 
 static void reduction(dsi_eval *eval)
@@ -303,8 +306,40 @@ static void data_parallel_size(dsi_eval *eval)
     }
 }
 
+/* What experts on several ranks do not go with yet. */
+static void experts(dsi_eval *eval)
+{
+    const ds_config_values *v = eval->values;
+    const dsi_item *item = dsi_item_find(eval, "expert_parallel.load_balance_coeff");
+    if (v->expert_parallel > 1 && v->sequence_parallel > 1) {
+        dsi_item_error(eval, dsi_item_find(eval, EP_KEY),
+                       "expected 1 with " SP_KEY " %" PRIu32 ", found %" PRIu32
+                       ": experts do not take parts of sequences yet; change one of them",
+                       v->sequence_parallel, v->expert_parallel);
+    }
+    if (v->expert_parallel > 1 && (v->zero.quantized_weights || v->zero.quantized_frozen_weights ||
+                                   v->zero.quantized_gradients)) {
+        dsi_item_error(eval, dsi_item_find(eval, EP_KEY),
+                       "expected 1 with zero_quantized_weights, zero_quantized_gradients and "
+                       "zero_quantized_nontrainable_weights, found %" PRIu32
+                       ": what experts send is not quantized yet; change one of them",
+                       v->expert_parallel);
+    }
+    if (v->expert_parallel > 1 && v->zero.zenflow.enabled) {
+        dsi_item_error(eval, dsi_item_find(eval, EP_KEY),
+                       "expected 1 with zero_optimization.zenflow, found %" PRIu32
+                       "; change one of them",
+                       v->expert_parallel);
+    }
+    if (dsi_item_given(item) && item->given->kind != DSI_NODE_NULL &&
+        !dsi_item_true(eval, "expert_parallel.enabled")) { /* as DeepSpeed: also while it is off */
+        dsi_item_error(eval, item, "DeepSpeed refuses it as well; remove the key");
+    }
+}
+
 void dsi_config_ranks(dsi_eval *eval)
 {
+    experts(eval);
     reduction(eval);
     overlap(eval);
     zero_groups(eval);

@@ -251,10 +251,11 @@ typedef struct ds_config_values {
     ds_config_batch batch;
     uint32_t world_size;
     uint32_t sequence_parallel; /* ranks that share each sequence; 1: none */
-    uint32_t tensor_parallel;   /* ranks that share each layer and have the same samples; 1: none */
-    uint32_t pipeline_stages;   /* that share the layers of a model; 1: none */
-    bool pipeline_uniform;      /* as many layers on each, whatever they weigh */
-    int pipeline_schedule;      /* dsi_schedule_kind */
+    uint32_t expert_parallel; /* ranks that share the experts, with samples of their own; 1: none */
+    uint32_t tensor_parallel; /* ranks that share each layer and have the same samples; 1: none */
+    uint32_t pipeline_stages; /* that share the layers of a model; 1: none */
+    bool pipeline_uniform;    /* as many layers on each, whatever they weigh */
+    int pipeline_schedule;    /* dsi_schedule_kind */
     bool tp_overlap_comm;
     const ds_config_tensor *tensor; /* NULL: no partition_config */
     uint32_t data_ranks;            /* of the world: those that have samples of their own */

@@ -130,47 +130,68 @@ const dsi_section dsi_section_tensor_parallel = {
     DSI_SECTION_ROWS(tensor_parallel_rows),
 };
 
-#define NAME_ROW(key, doc) T(key, "null", PART, doc, WITH(NULLABLE))
+#define NAME_ROW(key, doc)                                                                         \
+    T(key, "null", NO_EFFECT, doc, WITH(NULLABLE), NOTE("experts are found from the model"))
+#define BY_MODEL NOTE("the model's own configuration says it; remove the key")
 static const dsi_option expert_rows[] = {
-    B("enabled", "false", NOT_BUILT, "Find experts in the model and spread them over ranks.",
-      NOTE("expert parallelism is not built yet; set it to false")),
-    I("autoep_size", "1", PART, "Ranks that share the experts.", MIN(1)),
-    I("expert_tensor_parallel_size", "1", PART, "Only 1 is allowed.", MIN(1), MAX(1)),
-    B("validate_folding_routing", "false", PART, "Check the routing."),
-    E("preset_model", "null", PART, "Names by model.",
-      .choices = "mixtral|qwen3_moe|qwen3_5_moe|deepseek_v2|deepseek_v3", WITH(NULLABLE)),
+    B("enabled", "false", IN_FORCE,
+      "autoep_size ranks share the experts of each layer. Which parameters are experts is found "
+      "from "
+      "the model. Works with every ZeRO stage, offload and recomputation."),
+    I("autoep_size", "1", IN_FORCE,
+      "Ranks that share the experts, neighbours among the data-parallel ranks, which it divides; "
+      "it "
+      "divides the experts of a layer. Tokens are sent to the rank of their expert and back, none "
+      "is "
+      "dropped.",
+      MIN(1)),
+    I("expert_tensor_parallel_size", "1", IN_FORCE, "Only 1 is allowed.", MIN(1), MAX(1)),
+    B("validate_folding_routing", "false", NO_EFFECT, "Check the routing.",
+      NOTE("every rank routes its own tokens, and all compare what they send")),
+    E("preset_model", "null", NO_EFFECT, "Names by model.",
+      .choices = "mixtral|qwen3_moe|qwen3_5_moe|deepseek_v2|deepseek_v3", WITH(NULLABLE),
+      NOTE("experts are found from the model")),
     NAME_ROW("moe_layer_pattern", "Name of expert layers."),
     NAME_ROW("expert_pattern", "Name of the experts."),
     NAME_ROW("router_pattern", "Name of the router."),
-    B("use_grouped_mm", "true", PART, "One product for all experts."),
-    B("disable_triton_grouped_mm", "false", PART, "Not with Triton."),
-    B("route_norm", "null", PART, "Normalize routing weights.", WITH(NULLABLE)),
-    R("route_scale", "1.0", PART, "Factor of routing weights."),
-    E("score_apply", "\"auto\"", PART, "When weights are applied.", .choices = "auto|pre|post",
-      WITH(AUTO)),
-    E("combine_impl", "\"auto\"", PART, "How results are added.",
-      .choices = "auto|weighted_sum|legacy_bmm", WITH(AUTO)),
-    E("score_func", "\"auto\"", PART, "Routing function.", .choices = "auto|softmax|sigmoid",
-      WITH(AUTO)),
-    I("num_expert_groups", "null", PART, "Groups of experts.", MIN(1), WITH(NULLABLE)),
-    I("num_limited_groups", "null", PART, "Groups a token may use.", MIN(1), WITH(NULLABLE)),
-    I("top_k", "\"auto\"", PART, "Experts a token uses.", MIN(1), WITH(AUTO)),
+    B("use_grouped_mm", "true", NO_EFFECT, "One product for all experts.",
+      NOTE("all experts are one product; each row has the bits of a product by itself")),
+    B("disable_triton_grouped_mm", "false", NO_EFFECT, "Not with Triton.",
+      NOTE("there is no Triton")),
+    B("route_norm", "null", NOT_BUILT, "Normalize routing weights.", WITH(NULLABLE), BY_MODEL),
+    R("route_scale", "1.0", NOT_BUILT, "Factor of routing weights.", .harmless = "1.0|1", BY_MODEL),
+    E("score_apply", "\"auto\"", NOT_BUILT, "When weights are applied.", .choices = "auto|pre|post",
+      WITH(AUTO), .harmless = "\"auto\"|\"post\"",
+      NOTE("weights are applied to what the experts make; set it to \"auto\" or \"post\"")),
+    E("combine_impl", "\"auto\"", NO_EFFECT, "How results are added.",
+      .choices = "auto|weighted_sum|legacy_bmm", WITH(AUTO),
+      NOTE("results are added in fp32 in the order of a token's experts")),
+    E("score_func", "\"auto\"", NOT_BUILT, "Routing function.", .choices = "auto|softmax|sigmoid",
+      WITH(AUTO), .harmless = "\"auto\"|\"softmax\"", BY_MODEL),
+    I("num_expert_groups", "null", NOT_BUILT, "Groups of experts.", MIN(1), WITH(NULLABLE),
+      BY_MODEL),
+    I("num_limited_groups", "null", NOT_BUILT, "Groups a token may use.", MIN(1), WITH(NULLABLE),
+      BY_MODEL),
+    I("top_k", "\"auto\"", NOT_BUILT, "Experts a token uses.", MIN(1), WITH(AUTO),
+      .harmless = "\"auto\"", BY_MODEL),
     R("load_balance_coeff", "null", NOT_BUILT, "Refused by DeepSpeed as well.", WITH(NULLABLE),
       NOTE("DeepSpeed refuses it as well; remove the key")),
-    R("routed_scaling_factor", "\"auto\"", PART, "Factor of the experts' sum.", WITH(AUTO)),
+    R("routed_scaling_factor", "\"auto\"", NOT_BUILT, "Factor of the experts' sum.", WITH(AUTO),
+      .harmless = "\"auto\"|1.0|1", BY_MODEL),
     NAME_ROW("expert_w1", "Name of the first weight."),
     NAME_ROW("expert_w2", "Name of the second weight."),
     NAME_ROW("expert_w3", "Name of the third weight; null: fused with the first."),
     NAME_ROW("num_experts_attr", "Name of the model's number of experts."),
     NAME_ROW("top_k_attr", "Name of the model's number of experts a token."),
-    B("has_shared_experts", "null", PART, "Some experts serve every token.", WITH(NULLABLE)),
+    B("has_shared_experts", "null", NO_EFFECT, "Some experts serve every token.", WITH(NULLABLE),
+      NOTE("experts are found from the model")),
     NAME_ROW("shared_experts_pattern", "Name of shared experts."),
     NAME_ROW("shared_experts_gate_pattern", "Name of their gate."),
 };
 const dsi_section dsi_section_expert_parallel = {
     .path = "expert_parallel",
     .doc = "Automatic expert parallelism.",
-    .flags = DSI_SECTION_FEATURE,
+    .flags = DSI_SECTION_FEATURE | DSI_SECTION_GATED,
     DSI_SECTION_ROWS(expert_rows),
 };
 

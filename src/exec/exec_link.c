@@ -69,10 +69,17 @@ static const char *name_collective(dsi_loaded *l, uint32_t s)
     return name;
 }
 
+static bool carries_rows(const dsi_step *step)
+{
+    return step->op->role == DS_ROLE_DISPATCH_ROWS || step->op->role == DS_ROLE_RETURN_ROWS;
+}
+
 static size_t counts_of(const dsi_step *step)
 {
-    return step->op->role == DS_ROLE_ALL_TO_ALL && step->kind != DSI_STEP_WAIT
-               ? step->n_parts * (size_t)((const dsi_comm_attrs *)step->attrs)->n_ranks
+    const bool exchanges = step->op->role == DS_ROLE_ALL_TO_ALL || carries_rows(step);
+    return exchanges && step->kind != DSI_STEP_WAIT
+               ? step->n_parts * (carries_rows(step) ? 2 : 1) *
+                     (size_t)((const dsi_comm_attrs *)step->attrs)->n_ranks
                : 0;
 }
 
@@ -85,13 +92,18 @@ size_t dsi_exec_n_counts(const dsi_plan *plan)
     return n;
 }
 
-/* All-to-alls of a plan move equal blocks: those sent are as large as those received. */
+/* All-to-alls of a plan move equal blocks: those sent are as large as those received. Those of rows
+ * get their counts when they start (exec_rows.c). */
 static void link_counts(const dsi_loaded *l, uint32_t s, uint32_t slot, size_t *counts)
 {
     const dsi_step *step = &l->plan->steps[s];
     const size_t n_ranks = (size_t)((const dsi_comm_attrs *)step->attrs)->n_ranks;
     dsi_comm_part *parts = l->parts + (size_t)slot * l->plan->n_refs + step->in_at;
-    for (size_t i = 0; i < counts_of(step); ++i) {
+    for (size_t i = 0; i < step->n_parts && carries_rows(step); ++i) {
+        parts[i].counts_in = counts + 2 * i * n_ranks;
+        parts[i].counts_out = counts + (2 * i + 1) * n_ranks;
+    }
+    for (size_t i = 0; i < counts_of(step) && !carries_rows(step); ++i) {
         dsi_comm_part *part = &parts[i / n_ranks];
         counts[i] = part->count / n_ranks;
         part->counts_in = part->counts_out = counts + i / n_ranks * n_ranks;

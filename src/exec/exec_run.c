@@ -118,6 +118,7 @@ static ds_status run_collective(const dsi_exec *exec, const dsi_loaded *l, uint3
     dsi_comm_times took = {0};
     if (step->kind != DSI_STEP_WAIT) {
         const uint32_t slot = dsi_exec_slot_of(exec, l, step);
+        DS_TRY(dsi_exec_count_rows(exec, l, s, slot));
         DS_TRY(dsi_comm_start(l->comms[s], &l->comm_calls[(size_t)slot * l->plan->n_steps + s],
                               &l->tickets[s]));
     }

@@ -6,6 +6,7 @@
  *     exec_memory.c   what memory there is and where each cell lies in it
  *     exec_link.c     addresses of a plan's operands
  *     exec_run.c      a phase, step by step
+ *     exec_rows.c     counts of all-to-alls that a phase itself computes
  *     exec_stream.c   the same on an accelerator that has streams
  *     exec_graph.c    phases that an accelerator has captured
  */
@@ -111,6 +112,11 @@ ds_kernel_call *dsi_exec_call_of(const dsi_exec *exec, const dsi_loaded *l, uint
 /* exec_take.c: a step of role TAKE_SLICE. stream: NULL where the accelerator has none. */
 ds_status dsi_exec_take(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
                         ds_accel_stream *stream);
+
+/* exec_rows.c: how many rows a step of role DISPATCH_ROWS or RETURN_ROWS carries from and to each
+ * rank, by the table that is its first operand. Errors: ERR_ARG, a table that does not ascend, or
+ * rows for which there is no room. */
+ds_status dsi_exec_count_rows(const dsi_exec *exec, const dsi_loaded *l, uint32_t s, uint32_t slot);
 
 /* exec_stream.c; without streams nothing happens there. */
 ds_status dsi_exec_open_streams(dsi_exec *exec);

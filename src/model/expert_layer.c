@@ -12,9 +12,17 @@ static ds_value weight(ds_nn *nn, const ds_experts_params *p, const char *name, 
                        (ds_init){DS_INIT_NORMAL, p->init_std}, false);
 }
 
+/* Ranks that share the experts; 1: none. */
+static int64_t ranks_of(const ds_nn *nn)
+{
+    const int64_t ranks = ds_nn_trace(nn)->expert_ranks;
+    return ranks > 1 ? ranks : 1;
+}
+
 static ds_value product(ds_nn *nn, ds_value rows, ds_value w, ds_value offsets)
 {
-    const dsi_grouped_attrs attrs = {.transposed = 0};
+    const int64_t ranks = ranks_of(nn) > 1 ? ranks_of(nn) : 0;
+    const dsi_grouped_attrs attrs = {.sources = ranks, .parts = ranks};
     const ds_value in[3] = {rows, w, offsets};
     return ds_nn_apply(nn, &dsi_op_grouped_linear, &attrs, in, 3);
 }
@@ -36,6 +44,30 @@ static ds_value expert_mlp(ds_nn *nn, const ds_experts_params *p, ds_value rows,
     }
     return product(nn, ds_nn_glu(nn, gate, up, p->activation),
                    weight(nn, p, p->down, width, p->width), offsets);
+}
+
+/* The same where ranks share the experts: rows go to those that have them, and back. A token goes
+ * to an expert once, so that a rank gets at most all ranks' tokens for each of its experts. */
+static ds_value expert_mlp_on_ranks(ds_nn *nn, const ds_experts_params *p, ds_value rows,
+                                    ds_value offsets)
+{
+    const int64_t ranks = ranks_of(nn);
+    const int64_t own = p->n_experts / ranks;
+    const int64_t n_rows = ds_nn_meta(nn, rows).shape.dims[0];
+    const int64_t each = n_rows / p->n_chosen * (own < p->n_chosen ? own : p->n_chosen);
+    const dsi_expert_ranks_attrs there = {.n_ranks = ranks, .n_rows = ranks * each};
+    const dsi_expert_ranks_attrs back = {.n_ranks = ranks, .n_rows = n_rows};
+    if (p->n_experts % ranks != 0) {
+        ds_nn_fail(nn, DS_ERR_CONFIG,
+                   "expert_parallel.autoep_size %lld does not divide the %lld experts of a layer",
+                   (long long)ranks, (long long)p->n_experts);
+        return DS_NONE;
+    }
+    const ds_value table = ds_nn_apply(nn, &dsi_op_gather_offsets, &there, &offsets, 1);
+    const ds_value segments = ds_nn_apply(nn, &dsi_op_expert_segments, &there, &table, 1);
+    ds_value in[2] = {rows, table};
+    in[0] = expert_mlp(nn, p, ds_nn_apply(nn, &dsi_op_to_experts, &there, in, 2), segments);
+    return ds_nn_apply(nn, &dsi_op_from_experts, &back, in, 2);
 }
 
 static ds_value dense_weight(ds_nn *nn, const ds_experts_params *p, const char *name, int64_t n_out,
@@ -98,7 +130,12 @@ ds_value ds_model_experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_
     dsi_nn_apply_all(nn, &dsi_op_group_rows, &group, &chosen[1], 1, grouped);
     const ds_value spread[2] = {x, grouped[0]};
     const ds_value rows = ds_nn_apply(nn, &dsi_op_spread_rows, NULL, spread, 2);
-    const ds_value combine[3] = {expert_mlp(nn, p, rows, grouped[1]), grouped[0], chosen[0]};
+    if (ds_nn_status(nn) < 0) {
+        return DS_NONE;
+    }
+    const ds_value made = ranks_of(nn) > 1 ? expert_mlp_on_ranks(nn, p, rows, grouped[1])
+                                           : expert_mlp(nn, p, rows, grouped[1]);
+    const ds_value combine[3] = {made, grouped[0], chosen[0]};
     ds_value y = ds_nn_apply(nn, &dsi_op_combine_rows, NULL, combine, 3);
     if (p->shared_gate != NULL) {
         y = ds_nn_add(nn, y, shared_expert(nn, p, x));

@@ -92,6 +92,26 @@ static ds_status all_to_all_infer(ds_infer *call)
     return DS_OK;
 }
 
+/* table i32 (n_ranks,E+1) of all ranks' offsets, rows → rows of dims. */
+static ds_status exchange_infer(ds_infer *call)
+{
+    const dsi_comm_attrs *a = call->attrs;
+    DS_TRY(check_attrs(call, a));
+    DS_TRY(dsi_op_need_float(call, 1, "rows", 2));
+    const ds_meta table = dsi_op_in(call, 0);
+    const ds_meta rows = call->in[1];
+    if (table.dtype != DS_DTYPE_I32 || table.shape.n_dims != 2 ||
+        table.shape.dims[0] != a->n_ranks || (table.shape.dims[1] - 1) % a->n_ranks != 0) {
+        return dsi_op_bad(call, 0, "table", "i32[%lld,E+1], E a multiple of %lld",
+                          (long long)a->n_ranks, (long long)a->n_ranks);
+    }
+    if (a->n_dims != 2 || rows.shape.n_dims != 2 || a->dims[1] != rows.shape.dims[1]) {
+        return dsi_op_bad(call, 1, "rows", "rows (R,%lld)", (long long)a->dims[1]);
+    }
+    call->out[0] = dsi_meta_of(rows.dtype, ds_shape_2d(a->dims[0], a->dims[1]));
+    return DS_OK;
+}
+
 static ds_status gather_store_infer(ds_infer *call)
 {
     DS_TRY(check_attrs(call, call->attrs));
@@ -143,6 +163,15 @@ const ds_op dsi_op_all_to_all =
     COMM_OP("all_to_all", DS_CLASS_COMM, DS_ROLE_ALL_TO_ALL, 1, all_to_all_infer, NULL,
             "x, whose first dim is n_ranks equal blocks → block i is what rank i has as the block "
             "of this rank's index.");
+const ds_op dsi_op_dispatch_rows = COMM_OP(
+    "dispatch_rows", DS_CLASS_COMM, DS_ROLE_DISPATCH_ROWS, 2, exchange_infer, NULL,
+    "table i32 (n_ranks,E+1): each rank's offsets of its rows sorted by expert; rows (R,C) → "
+    "(dims): the ranks' rows for this rank's E/n_ranks experts, in the order of ranks; "
+    "what is behind them stays as it is.");
+const ds_op dsi_op_return_rows = COMM_OP(
+    "return_rows", DS_CLASS_COMM, DS_ROLE_RETURN_ROWS, 2, exchange_infer, NULL,
+    "table i32 (n_ranks,E+1), rows as dispatch_rows makes them → (dims): back to where they "
+    "come from.");
 const ds_op dsi_op_gather_store = COMM_OP(
     "gather_store", DS_CLASS_COMM, DS_ROLE_GATHER_STORE, 2, gather_store_infer, writes_first,
     "cell, slice (S) → the cell's next version: all ranks' slices, padding cut off.");
@@ -155,6 +184,8 @@ ds_comm_op dsi_op_collective(const ds_op *op)
     case DS_ROLE_ALL_REDUCE:
         return DS_COMM_ALL_REDUCE;
     case DS_ROLE_ALL_TO_ALL:
+    case DS_ROLE_DISPATCH_ROWS:
+    case DS_ROLE_RETURN_ROWS:
         return DS_COMM_ALL_TO_ALL;
     case DS_ROLE_ALL_GATHER:
     case DS_ROLE_GATHER_STORE:

@@ -157,14 +157,28 @@ const ds_op dsi_op_combine_rows_dw = {
 
 /* ---- grouped_linear ----------------------------------------------------------------------------
  */
-static const ds_attr grouped_attrs[] = {DSI_ATTR_INT(dsi_grouped_attrs, transposed)};
+static const ds_attr grouped_attrs[] = {DSI_ATTR_INT(dsi_grouped_attrs, transposed),
+                                        DSI_ATTR_INT(dsi_grouped_attrs, sources),
+                                        DSI_ATTR_INT(dsi_grouped_attrs, parts)};
 
-static ds_status check_offsets(const ds_infer *call, uint32_t i)
+static int64_t or_one(int64_t n)
 {
+    return n > 1 ? n : 1;
+}
+
+/* *experts_out: E, of all parts together. */
+static ds_status check_offsets(const ds_infer *call, uint32_t i, int64_t *experts_out)
+{
+    const dsi_grouped_attrs *a = call->attrs;
+    const int64_t parts = or_one(a->parts);
+    const int64_t sources = or_one(a->sources);
     const ds_meta offsets = dsi_op_in(call, i);
-    if (offsets.dtype != DS_DTYPE_I32 || offsets.shape.n_dims != 1 || offsets.shape.dims[0] < 2) {
-        return dsi_op_bad(call, i, "offsets", "i32 (E+1)");
+    const int64_t each = offsets.shape.n_dims == 1 ? offsets.shape.dims[0] / parts - 1 : 0;
+    if (offsets.dtype != DS_DTYPE_I32 || offsets.shape.n_dims != 1 || each < sources ||
+        offsets.shape.dims[0] % parts != 0 || each % sources != 0) {
+        return dsi_op_bad(call, i, "offsets", "i32 (S·E+1), or one such list for each part");
     }
+    *experts_out = each / sources * parts;
     return DS_OK;
 }
 
@@ -177,12 +191,12 @@ static ds_status check_rows(const ds_infer *call, uint32_t i, const char *name)
 static ds_status grouped_infer(ds_infer *call)
 {
     const dsi_grouped_attrs *a = call->attrs;
+    int64_t n_experts = 0;
     DS_TRY(check_rows(call, 0, "x"));
-    DS_TRY(check_offsets(call, 2));
+    DS_TRY(check_offsets(call, 2, &n_experts));
     const ds_meta x = call->in[0];
     const ds_meta w = dsi_op_in(call, 1);
     const int64_t k = x.shape.dims[1];
-    const int64_t n_experts = call->in[2].shape.dims[0] - 1;
     const uint32_t in_dim = a->transposed != 0 ? 1 : 2;
     if (w.dtype != x.dtype || w.shape.n_dims != 3 || w.shape.dims[in_dim] != k ||
         w.shape.dims[0] != n_experts) {
@@ -194,12 +208,16 @@ static ds_status grouped_infer(ds_infer *call)
     return DS_OK;
 }
 
-/* m: rows of an expert when all have as many. */
+/* Rows of each list of offsets, when all have as many. */
+static int64_t rows_each(const ds_infer *call)
+{
+    const int64_t n = call->in[2].shape.dims[0] - 1;
+    return n > 0 ? (call->in[0].shape.dims[0] + n - 1) / n : 0;
+}
+
 static void grouped_cost(const ds_infer *call, ds_cost *cost_out)
 {
-    const int64_t rows = call->in[0].shape.dims[0];
-    const int64_t n_experts = call->in[2].shape.dims[0] - 1;
-    cost_out->m = (rows + n_experts - 1) / n_experts;
+    cost_out->m = rows_each(call);
     cost_out->n = ds_shape_last(call->out[0].shape);
     cost_out->k = ds_shape_last(call->in[0].shape);
     cost_out->flops = 2.0 * dsi_op_count(call->out[0]) * (double)cost_out->k;
@@ -216,7 +234,8 @@ static ds_status grouped_grad(ds_grad *call)
         return DS_OK;
     }
     if (dsi_grad_wants(call, 0)) {
-        const dsi_grouped_attrs dx = {.transposed = a->transposed == 0};
+        const dsi_grouped_attrs dx = {
+            .transposed = a->transposed == 0, .sources = a->sources, .parts = a->parts};
         const ds_value in[3] = {d, call->in[1], call->in[2]};
         DS_TRY(dsi_emit(call, &dsi_op_grouped_linear, &dx, in, 3, out));
         DS_TRY(dsi_grad_give(call, 0, out[0]));
@@ -235,6 +254,21 @@ static void adapt_grouped(ds_place_case *c)
     if (a->transposed != 0) {
         dsi_place_swap_dims(c->in[1] + 1);
     }
+    if (a->parts < 2) {
+        dsi_place_drop(c->split, 'e');
+    }
+}
+
+/* A rank's part of rows and experts. */
+static void local_grouped(const ds_infer *local, void *attrs)
+{
+    const dsi_grouped_attrs *whole = local->attrs;
+    dsi_grouped_attrs *a = attrs;
+    const uint32_t dealt = local->op == &dsi_op_grouped_linear ? 1 : 0;
+    const int64_t n_experts = dealt == 1 ? local->in[1].shape.dims[0] : local->out[0].shape.dims[0];
+    const int64_t n = local->in[2].shape.dims[0];
+    const int64_t one = or_one(whole->sources) * n_experts + 1; /* the length of a list for these */
+    a->parts = whole->parts > 1 && n == one ? 0 : whole->parts;
 }
 
 const ds_op dsi_op_grouped_linear = {
@@ -243,8 +277,8 @@ const ds_op dsi_op_grouped_linear = {
     .op_class = DS_CLASS_LINEAR,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "_k _ok _", .out = "_o", .split = "ok", .sums = "k", .linear = "0|1",
-                       .adapt = adapt_grouped),
+    .place = DSI_PLACE(.in = "ek eok e", .out = "eo", .split = "eok", .sums = "k", .linear = "0|1",
+                       .adapt = adapt_grouped, .local = local_grouped),
     .doc = "x (R,K), w (E,O,K) or, transposed, (E,K,O), offsets i32 (E+1) → y (R,O): the rows from "
            "offsets[e] to offsets[e+1] - 1 times w[e]; zeros behind the last.",
     .n_in_min = 3,
@@ -263,11 +297,11 @@ static ds_status grouped_dw_infer(ds_infer *call)
     const dsi_grouped_attrs *a = call->attrs;
     DS_TRY(check_rows(call, 0, "x"));
     DS_TRY(check_rows(call, 1, "dy"));
-    DS_TRY(check_offsets(call, 2));
+    int64_t n_experts = 0;
+    DS_TRY(check_offsets(call, 2, &n_experts));
     const ds_meta x = call->in[0];
     const int64_t k = x.shape.dims[1];
     const int64_t o = call->in[1].shape.dims[1];
-    const int64_t n_experts = call->in[2].shape.dims[0] - 1;
     DS_TRY(dsi_op_need(call, 1, "dy", x.dtype, ds_shape_2d(x.shape.dims[0], o)));
     call->out[0] =
         dsi_meta_of(dsi_stat_dtype(x.dtype), a->transposed != 0 ? ds_shape_3d(n_experts, k, o)
@@ -277,11 +311,9 @@ static ds_status grouped_dw_infer(ds_infer *call)
 
 static void grouped_dw_cost(const ds_infer *call, ds_cost *cost_out)
 {
-    const int64_t rows = call->in[0].shape.dims[0];
-    const int64_t n_experts = call->in[2].shape.dims[0] - 1;
     cost_out->m = ds_shape_last(call->in[0].shape);
     cost_out->n = ds_shape_last(call->in[1].shape);
-    cost_out->k = (rows + n_experts - 1) / n_experts;
+    cost_out->k = rows_each(call);
     cost_out->flops = 2.0 * dsi_op_count(call->in[0]) * (double)cost_out->n;
     cost_out->bytes = dsi_op_bytes(call);
 }
@@ -293,6 +325,9 @@ static void adapt_grouped_dw(ds_place_case *c)
         dsi_place_swap_dims(c->in[3] + 1);
         dsi_place_swap_dims(c->out[0] + 1);
     }
+    if (a->parts < 2) {
+        dsi_place_drop(c->split, 'e');
+    }
 }
 
 const ds_op dsi_op_grouped_linear_dw = {
@@ -301,8 +336,8 @@ const ds_op dsi_op_grouped_linear_dw = {
     .op_class = DS_CLASS_LINEAR_DW,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "_k _o _ _ok", .out = "_ok<012+3", .split = "ok", .linear = "13",
-                       .adapt = adapt_grouped_dw),
+    .place = DSI_PLACE(.in = "ek eo e eok", .out = "eok<012+3", .split = "eok", .linear = "13",
+                       .adapt = adapt_grouped_dw, .local = local_grouped),
     .doc = "x (R,K), dy (R,O), offsets i32 (E+1), [dw_in] → dw f32 (E,O,K) or, transposed, "
            "(E,K,O): the weight gradient of each expert over its own rows, in their order; dw_in "
            "is added.",

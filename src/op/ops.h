@@ -111,13 +111,33 @@ extern const ds_op dsi_op_group_sizes;
 extern const ds_op dsi_op_spread_rows, dsi_op_combine_rows, dsi_op_combine_rows_dw;
 typedef struct dsi_grouped_attrs {
     int64_t transposed; /* 0: w is (E,O,K); 1: w is (E,K,O) */
+    int64_t sources;    /* S: rows are sorted by S sources, then by expert; 0: 1 */
+    int64_t parts; /* ranks among which rows, experts and offsets are dealt in equal parts; above 1
+                      in a logical graph alone, to be cut there along ep; 0: 1 */
 } dsi_grouped_attrs;
-/* grouped_linear: x (R,K), w (E,O,K) or (E,K,O), offsets i32 (E+1) → y (R,O): the rows of expert e
- * by w[e], each with the bits that linear gives that row; zeros behind offsets[E].
+/* grouped_linear: x (R,K), w (E,O,K) or (E,K,O), offsets i32 (S·E+1) → y (R,O): the rows from
+ * offsets[s·E+e] on by w[e], each with the bits that linear gives that row; zeros behind the last.
  * grouped_linear_dw: x (R,K), dy (R,O), offsets, [dw_in f32] → dw f32 (E,O,K) or (E,K,O), zeros (or
  * dw_in) for an expert without rows; 4096 rows at a time are summed as linear_dw sums them, and
- * added in order. */
+ * added in order. What sources give is added in the canonical order (LAW 4b): the bits of a mean
+ * over so many ranks. With parts the offsets are parts·(S·E/parts+1), those of each part of x by
+ * itself. */
 extern const ds_op dsi_op_grouped_linear, dsi_op_grouped_linear_dw;
+
+/* ---- expert_ranks.c ------------------------------------------------------------------------ */
+typedef struct dsi_expert_ranks_attrs {
+    int64_t n_ranks;  /* P, along ep */
+    int64_t n_rows;   /* of to_experts: the most that a rank gets; of from_experts: a rank's own */
+    int64_t gradient; /* 1: the rows are gradients of the mean over those ranks */
+} dsi_expert_ranks_attrs;
+/* gather_offsets: offsets i32 (E+1), each rank's own → i32 (P,E+1), which all have.
+ * expert_segments: that table → i32 (P·(E+1)): for each rank the offsets of the rows that
+ * to_experts brings it, by source, then by its own experts. A table that does not ascend, or has
+ * more rows for a rank than n_rows, is an error that names the expert. to_experts: rows (R,C)
+ * sorted by expert, each rank's own, table → (P·n_rows,C): each rank's rows of its E/P experts.
+ * from_experts: the way back: → (n_rows,C). Each is the other's gradient. */
+extern const ds_op dsi_op_gather_offsets, dsi_op_expert_segments, dsi_op_to_experts,
+    dsi_op_from_experts;
 
 /* ---- norm.c -------------------------------------------------------------------------------- */
 typedef struct dsi_norm_attrs {
@@ -641,14 +661,16 @@ extern const ds_op dsi_op_swap_in, dsi_op_swap_out;
 /* ---- collective.c -------------------------------------------------------------------------- */
 /* n_ranks, along axes: the mesh's, as a number (place/mesh.h), 0: all; stride: ranks of the world
  * from one of them to the next; bucket: nodes of one op with equal bucket >= 0 are carried by one
- * collective, -1: alone; factor: of the sums; n_dims and dims: of all_gather's output. */
+ * collective, -1: alone; factor: of the sums; n_dims and dims: of the output of all_gather,
+ * dispatch_rows and return_rows. */
 typedef struct dsi_comm_attrs {
     int64_t n_ranks, axes, stride, bucket;
     double factor;
     int64_t n_dims, dims[DS_MAX_DIMS];
 } dsi_comm_attrs;
 extern const ds_op dsi_op_take_slice, dsi_op_take_term, dsi_op_reduce_scatter, dsi_op_all_reduce,
-    dsi_op_all_gather, dsi_op_all_to_all, dsi_op_gather_store;
+    dsi_op_all_gather, dsi_op_all_to_all, dsi_op_dispatch_rows, dsi_op_return_rows,
+    dsi_op_gather_store;
 /* What the communicator is asked for by an operator of class COMM; DS_COMM_OP_COUNT: nothing, as
  * by any other. */
 ds_comm_op dsi_op_collective(const ds_op *op);

@@ -92,6 +92,11 @@ ds_status dsi_blocks_reduce(dsi_localizing *l, ds_value v, const dsi_spread *fro
  * name for what is there already, or an exchange of signs. */
 ds_status dsi_localize_own(dsi_localizing *l, const dsi_node_info *node);
 
+/* localize_experts.c: a node between rows that ranks along ep have and those of their experts.
+ * in: its operands, local. */
+ds_status dsi_localize_experts(dsi_localizing *l, const dsi_node_info *node, const ds_value *in,
+                               ds_value *value_out);
+
 /* localize_box.c: moves of values that are cut along dims; those of flat values are the special
  * case without such a cut. Each may be made where the function before says that it is one. *value:
  * local, in the row-major order of its placement, of whatever shape. */

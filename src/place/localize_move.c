@@ -266,6 +266,20 @@ static ds_status step(dsi_localizing *l, ds_value v, const dsi_redistribution *r
     return run_moves(l, v, moves, averaged, bucket, value);
 }
 
+/* What no sum divides (gradients of experts, of which a rank has all ranks' terms), where it lies,
+ * then moved. */
+static ds_status divide(dsi_localizing *l, ds_value v, const dsi_spread *from,
+                        const dsi_spread *need, ds_value *value)
+{
+    const dsi_scale_attrs attrs = {.factor =
+                                       1.0 / averaged_ranks(l, from->averaged & ~need->averaged)};
+    const dsi_spread mean = {.at = from->at, .averaged = need->averaged};
+    DS_TRY(dsi_localize_apply(l, &dsi_op_scale, &attrs, *value, value));
+    return dsi_placement_equal(&mean.at, &need->at)
+               ? DS_OK
+               : dsi_localize_move(l, v, &mean, need, -1, value);
+}
+
 ds_status dsi_localize_move(dsi_localizing *l, ds_value v, const dsi_spread *from,
                             const dsi_spread *need, int64_t bucket, ds_value *value)
 {
@@ -289,6 +303,9 @@ ds_status dsi_localize_move(dsi_localizing *l, ds_value v, const dsi_spread *fro
         return make_term(l, &added, &need->at, value);
     }
     uint32_t averaged = from->averaged & ~need->averaged;
+    if (averaged != 0 && terms == 0) {
+        return divide(l, v, from, need, value);
+    }
     if (terms != 0 && from->at.on[dsi_axes_of(terms).axis[0]].dim != DSI_TERMS_SUM) {
         return combine(l, &from->at, &need->at, value);
     }

@@ -99,7 +99,7 @@ ds_status dsi_localize_value(dsi_localizing *l, ds_value v, const dsi_spread *fr
         cell != DS_NONE ? ds_cells_get(l->r.from->cells, cell)->kind : DS_CELL_SCALAR;
     dsi_other_form *other = &l->others[v];
     *value_out = l->r.map[v];
-    if (dsi_placement_equal(&from->at, &need->at)) {
+    if (dsi_placement_equal(&from->at, &need->at) && (from->averaged & ~need->averaged) == 0) {
         return DS_OK;
     }
     if (kind == DS_CELL_PARAM && from->at.flat.n > 0 && need->at.flat.n == 0) {

@@ -2,6 +2,8 @@
 /* Places one node, axis after axis. See place_node.h. */
 #include "place/place_node_impl.h"
 
+#include "op/ops.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -223,6 +225,31 @@ static ds_status place_own(dsi_placing *w, dsi_axis axis)
     return DS_OK;
 }
 
+/* Between a rank's own rows and those of the experts that it has, along ep. What all ranks know of
+ * all rows they have alike; the experts' rows are blocks, one a rank. */
+static ds_status place_experts(dsi_placing *w)
+{
+    const dsi_axis axis = DSI_AXIS_EP;
+    const bool returns = w->node->op == &dsi_op_from_experts;
+    const bool gathers = w->node->op == &dsi_op_gather_offsets;
+    const bool gradient = ((const dsi_expert_ranks_attrs *)w->node->attrs)->gradient != 0;
+    const dsi_place_on rows = {DSI_SHARD, 0, 0};
+    const dsi_place_on own = {DSI_OWN, 0, 0};
+    dsi_placement need = w->node->in[0].at;
+    need.on[axis] = returns ? rows : own;
+    if (!dsi_place_on_equal(w->node->in[0].at.on[axis], need.on[axis])) {
+        return dsi_placing_refuse(w, 0, &need, "rows go between ranks and their experts");
+    }
+    if (!gathers && w->node->in[1].at.on[axis].kind != DSI_REPLICATE) {
+        need = w->node->in[1].at;
+        need.on[axis] = (dsi_place_on){0};
+        return dsi_placing_refuse(w, 1, &need, "all ranks have to know of all rows");
+    }
+    w->p->out[0].at.on[axis] = gathers ? (dsi_place_on){0} : returns ? own : rows;
+    w->p->out[0].averaged |= gradient && !returns ? 1u << axis : 0;
+    return DS_OK;
+}
+
 static bool has_own(const dsi_placing *w, dsi_axis axis)
 {
     bool own = false;
@@ -242,6 +269,9 @@ static bool is_better(const price *a, const price *b)
 
 static ds_status place_axis(dsi_placing *w, dsi_axis axis)
 {
+    if ((w->p->rule.flags & DSI_PLACE_EXPERTS) != 0 && axis == DSI_AXIS_EP) {
+        return place_experts(w);
+    }
     if (has_own(w, axis)) {
         return place_own(w, axis);
     }
@@ -310,8 +340,8 @@ static ds_status average_outputs(dsi_placing *w)
             has |= averaged ? 1u << i : 0;
             there |= dsi_placing_has(w, i) ? 1u << i : 0;
         }
-        if (has == 0) {
-            continue;
+        if (has == 0 || (a == DSI_AXIS_EP && (c->flags & DSI_PLACE_EXPERTS) != 0)) {
+            continue; /* what goes back is each rank's own: of its own loss */
         }
         uint32_t group = 0;
         for (uint32_t g = 0; g < c->n_groups; ++g) {

@@ -149,12 +149,27 @@ static dsi_spread own_term(const dsi_spread *value)
     return s;
 }
 
+/* The same without slices along an axis. */
+static dsi_placement apart_from(dsi_placement p, dsi_axis axis)
+{
+    const dsi_axes flat = p.flat;
+    p.flat = (dsi_axes){0};
+    for (uint32_t i = 0; i < flat.n; ++i) {
+        if (flat.axis[i] != axis) {
+            dsi_axes_add(&p.flat, (dsi_axis)flat.axis[i]);
+        }
+    }
+    p.cut = p.flat.n > 0 ? p.cut : DSI_CUT_NONE;
+    return p;
+}
+
 /* A complete gradient: placed as they are on the data axes, sharded elsewhere as it was made. */
 static dsi_spread complete_gradient(const walk *w, const dsi_spread *made)
 {
     dsi_spread s = {.at = w->gradient};
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
         if (made->at.on[a].kind == DSI_SHARD) {
+            s.at = apart_from(s.at, (dsi_axis)a);
             s.at.on[a] = made->at.on[a];
         }
     }
@@ -177,7 +192,14 @@ static uint32_t prepare_inputs(const walk *w, const dsi_node_info *node, uint32_
             continue;
         }
         spreads[i] = i == completed ? dsi_completed_spread(&spreads[i]) : spreads[i];
-        const uint32_t sums = dsi_placement_partial_axes(&spreads[i].at);
+        const uint32_t dealt = spreads[i].at.on[DSI_AXIS_EP].kind == DSI_SHARD
+                                   ? spreads[i].averaged & 1u << DSI_AXIS_EP
+                                   : 0;
+        if (i == completed && node->op->role != DS_ROLE_GRADIENT &&
+            (w->p->value[in[0]].averaged & dealt) == 0) {
+            spreads[i].averaged &= ~dealt; /* divided on its way into a cell of means */
+        }
+        const uint32_t sums = dsi_placement_partial_axes(&spreads[i].at) | dealt;
         const bool of_cell = kind == DS_CELL_GRAD && !is_fixed && i != completed;
         const bool marked =
             i == completed && node->op->role == DS_ROLE_GRADIENT &&

@@ -18,12 +18,15 @@ typedef struct dsi_zero_spec {
                        no rule shards on it is replicated: they compute the same */
     uint32_t pp;    /* stages of the pipeline, the outermost axis; 0: 1 */
     uint32_t sp;    /* neighbouring groups of tp ranks that share each sequence; 0: 1 */
+    uint32_t ep;    /* neighbouring groups of those that share the experts; 0: 1 */
     uint32_t mics;  /* ranks that share one copy of all states (MiCS); 0: all */
     uint32_t hpz;   /* ranks that share one copy of the parameters alone (hpZ); 0: all */
     uint32_t stage; /* 0 to 3 */
     /* Per cell: how tp shards it (tensor_rules.h), {0}: it does not; NULL: none. States are
      * sharded as the parameter that they belong to. Borrowed. */
     const dsi_place_on *tensor;
+    /* Per cell: how ep shards it (expert_rules.h), as `tensor`. NULL: none. */
+    const dsi_place_on *expert;
     /* Per cell: how sp shards it (sequence_rules.h): inputs along the sequence. NULL: none. */
     const dsi_place_on *sequence;
     /* Per cell: which stages have it. NULL: all. For cells of ranks, not for lowering. */

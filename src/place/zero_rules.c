@@ -13,15 +13,28 @@ ds_status dsi_zero_set_ranks(ds_ctx *ctx, dsi_zero_spec *spec, uint32_t n_ranks)
                                     .pp = pp,
                                     .tp = spec->tp,
                                     .sp = spec->sp,
+                                    .ep = spec->ep,
                                     .mics = mics,
                                     .hpz = spec->hpz};
     return dsi_mesh_make(ctx, &params, &spec->mesh);
 }
 
-/* The value of each rank's own samples, or with `term` a term of the mean over them. */
-static dsi_spread over_data(const dsi_mesh *mesh, bool term)
+/* Axes without ep, which shards what is an expert's. */
+static dsi_axes apart_from_ep(dsi_axes axes, bool is_expert)
 {
-    const dsi_axes data = dsi_axes_data();
+    dsi_axes others = {0};
+    for (uint32_t i = 0; i < axes.n; ++i) {
+        if (!is_expert || axes.axis[i] != DSI_AXIS_EP) {
+            dsi_axes_add(&others, (dsi_axis)axes.axis[i]);
+        }
+    }
+    return others;
+}
+
+/* The value of each rank's own samples, or with `term` a term of the mean over them. */
+static dsi_spread over_data(const dsi_mesh *mesh, bool term, bool is_expert)
+{
+    const dsi_axes data = apart_from_ep(dsi_axes_data(), is_expert);
     dsi_spread s = {0};
     for (uint32_t i = 0; i < data.n; ++i) {
         s.at = dsi_own(s.at, (dsi_axis)data.axis[i]);
@@ -31,6 +44,7 @@ static dsi_spread over_data(const dsi_mesh *mesh, bool term)
         return s;
     }
     s = dsi_completed_spread(&s);
+    s.averaged |= is_expert ? 1u << DSI_AXIS_EP : 0;
     if (mesh->size[DSI_AXIS_SP] > 1) { /* of what the rank's part of the sequences adds */
         s.at = dsi_partial(s.at, DSI_AXIS_SP);
     }
@@ -38,9 +52,9 @@ static dsi_spread over_data(const dsi_mesh *mesh, bool term)
 }
 
 /* Gradients and states: over the ranks of a group, with hpZ each slice again over the groups. */
-static dsi_spread cut(const dsi_zero_spec *spec, bool flat)
+static dsi_spread cut(const dsi_zero_spec *spec, bool flat, bool is_expert)
 {
-    dsi_axes axes = dsi_axes_zero(false);
+    dsi_axes axes = apart_from_ep(dsi_axes_zero(false), is_expert);
     if (spec->hpz > 1) {
         dsi_axes_add(&axes, DSI_AXIS_DPR);
     }
@@ -50,66 +64,70 @@ static dsi_spread cut(const dsi_zero_spec *spec, bool flat)
 
 /* A parameter: as its states, or over a group's ranks alone where its slice there is exactly the
  * slices of all groups. */
-static dsi_spread cut_parameter(const dsi_zero_spec *spec, int64_t count)
+static dsi_spread cut_parameter(const dsi_zero_spec *spec, int64_t count, bool is_expert)
 {
-    const dsi_placement at = dsi_flat(dsi_replicate(), dsi_axes_zero(false));
-    const dsi_axes whole = dsi_axes_zero(true);
+    const dsi_placement at =
+        dsi_flat(dsi_replicate(), apart_from_ep(dsi_axes_zero(false), is_expert));
+    const dsi_axes whole = apart_from_ep(dsi_axes_zero(true), is_expert);
     const bool aligned = count % dsi_axes_size(&spec->mesh, &whole) == 0;
-    return aligned ? (dsi_spread){.at = dsi_placement_simplify(&spec->mesh, &at)} : cut(spec, true);
+    return aligned ? (dsi_spread){.at = dsi_placement_simplify(&spec->mesh, &at)}
+                   : cut(spec, true, is_expert);
 }
 
-/* On the data axes. count: elements of the shard. */
+/* On the data axes. count: elements of the shard. is_expert: ep shards it. */
 static dsi_spread place_on_data(const dsi_zero_spec *spec, const ds_cell_info *cell, int64_t count,
-                                int64_t *kept)
+                                bool is_expert, int64_t *kept)
 {
     switch (cell->kind) {
     case DS_CELL_PARAM:
         if (spec->own_states) {
-            return over_data(&spec->mesh, false);
+            return over_data(&spec->mesh, false, is_expert);
         }
         if (spec->stage < 3) {
-            return cut(spec, false);
+            return cut(spec, false, is_expert);
         }
         if (count < spec->persistence_threshold && count <= spec->model_persistence - *kept) {
             *kept += count;
-            return cut(spec, false);
+            return cut(spec, false, is_expert);
         }
-        return cut_parameter(spec, count);
+        return cut_parameter(spec, count, is_expert);
     case DS_CELL_GRAD:
         if (spec->stage < 2 && !spec->reduce_each) {
-            return over_data(&spec->mesh, true);
+            return over_data(&spec->mesh, true, is_expert);
         }
-        return cut(spec, spec->stage >= 1);
+        return cut(spec, spec->stage >= 1, is_expert);
     case DS_CELL_MASTER:
     case DS_CELL_EXP_AVG:
     case DS_CELL_EXP_AVG_SQ:
     case DS_CELL_FROZEN:
-        return spec->own_states ? over_data(&spec->mesh, false) : cut(spec, spec->stage >= 1);
+        return spec->own_states ? over_data(&spec->mesh, false, is_expert)
+                                : cut(spec, spec->stage >= 1, is_expert);
     case DS_CELL_MOMENTUM:
     case DS_CELL_WAITING:
     case DS_CELL_HANDED:
-        return cut(spec, spec->stage >= 1);
+        return cut(spec, spec->stage >= 1, is_expert);
     case DS_CELL_INPUT:
     case DS_CELL_OUTPUT:
     case DS_CELL_KV:
     case DS_CELL_WORKER_ERROR:
     case DS_CELL_SERVER_ERROR:
     case DS_CELL_LOCAL:
-        return over_data(&spec->mesh, false);
+        return over_data(&spec->mesh, false, is_expert);
     default:
-        return cut(spec, false);
+        return cut(spec, false, is_expert);
     }
 }
 
-/* How tp shards a cell; {0}: it does not. */
-static dsi_place_on on_tensor(const dsi_zero_spec *spec, const ds_cells *cells, ds_cell c)
+/* How tp, or ep, shards a cell, by the list of parameters that it does so to; {0}: it does not. */
+static dsi_place_on on_shards(const dsi_zero_spec *spec, const dsi_place_on *shards, dsi_axis axis,
+                              const ds_cells *cells, ds_cell c)
 {
     const ds_cell_info *cell = ds_cells_get(cells, c);
-    const bool is_sharded = spec->tensor != NULL && spec->mesh.size[DSI_AXIS_TP] > 1;
+    const bool is_sharded = shards != NULL && spec->mesh.size[axis] > 1;
     const ds_cell param = cell->of != DS_NONE && cell->kind != DS_CELL_PARAM ? cell->of : c;
     /* a state that has not its parameter's shape (one number for the tensor) is not cut */
     const bool alike = ds_shape_equal(cell->meta.shape, ds_cells_get(cells, param)->meta.shape);
-    return is_sharded && alike ? spec->tensor[param] : (dsi_place_on){0};
+    return is_sharded && alike ? shards[param] : (dsi_place_on){0};
 }
 
 void dsi_zero_rules(const dsi_zero_spec *spec, const ds_cells *cells, dsi_spread *spreads)
@@ -117,11 +135,17 @@ void dsi_zero_rules(const dsi_zero_spec *spec, const ds_cells *cells, dsi_spread
     int64_t kept = 0;
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(cells, c);
-        const dsi_place_on on = on_tensor(spec, cells, c);
+        const dsi_place_on on = on_shards(spec, spec->tensor, DSI_AXIS_TP, cells, c);
+        const dsi_place_on dealt = on_shards(spec, spec->expert, DSI_AXIS_EP, cells, c);
+        const bool is_expert = dealt.kind == DSI_SHARD;
         dsi_placement shard = {0};
         shard.on[DSI_AXIS_TP] = on;
+        shard.on[DSI_AXIS_EP] = dealt;
         const int64_t count = dsi_placement_slots(&spec->mesh, &shard, cell->meta.shape);
-        spreads[c] = place_on_data(spec, cell, count, &kept);
+        spreads[c] = place_on_data(spec, cell, count, is_expert, &kept);
+        if (is_expert) {
+            spreads[c].at.on[DSI_AXIS_EP] = dealt;
+        }
         if (on.kind == DSI_SHARD) {
             spreads[c].at.on[DSI_AXIS_TP] = on;
         }
@@ -154,7 +178,7 @@ ds_status dsi_zero_lower(const ds_graph *graph, const dsi_zero_spec *spec, ds_ce
     dsi_zero_rules(spec, graph->cells, spreads);
     const dsi_propagate_params params = {.mesh = spec->mesh,
                                          .policy = dsi_place_policy_default(),
-                                         .gradient = cut(spec, spec->stage >= 1).at,
+                                         .gradient = cut(spec, spec->stage >= 1, false).at,
                                          .cell = cell_of,
                                          .user = spreads};
     ds_status status = dsi_propagate(graph, &params, &placed);

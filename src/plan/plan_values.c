@@ -68,11 +68,11 @@ void dsi_lower_count_uses(dsi_lowering *b)
     }
 }
 
-/* The input that a collective sends; DS_NONE for other nodes. */
+/* The input that a collective sends, its last; DS_NONE for other nodes. */
 static ds_value sent_by(const ds_graph *g, const dsi_node_info *node)
 {
     const bool sends = node->op->op_class == DS_CLASS_COMM;
-    return sends ? dsi_node_in(g, node)[node->op->writes != NULL ? 1 : 0] : DS_NONE;
+    return sends ? dsi_node_in(g, node)[node->n_in - 1] : DS_NONE;
 }
 
 /* What collectives send lies where peers can read it. */

@@ -14,6 +14,26 @@ static inline int64_t dsi_grouped_part_end(int64_t begin, int64_t end, int64_t m
     return end - begin < most ? end : begin + most;
 }
 
+/* The canonical order of a sum of n terms (LAW 4b): those of the left half, a power of two. */
+static inline int64_t dsi_grouped_left(int64_t n)
+{
+    int64_t half = 1;
+    while (2 * half < n) {
+        half *= 2;
+    }
+    return half;
+}
+
+/* Sums that are open at a time, when the right halves are. */
+static inline int64_t dsi_grouped_depth(int64_t n)
+{
+    int64_t depth = 0;
+    for (; n > 1; n = dsi_grouped_left(n)) {
+        ++depth;
+    }
+    return depth;
+}
+
 static inline ds_status dsi_grouped_check_place(const ds_kernel_call *call, const ds_tensor *place,
                                                 int64_t n_rows)
 {

@@ -86,14 +86,16 @@ static size_t grouped_linear_work(const ds_kernel_sig *sig)
     return ref_slot_bytes(sig, (REF_PANEL + 1) * ds_shape_last(sig->in[0].shape));
 }
 
-/* The rows of expert e times one panel of its weight, as linear computes them. */
+/* The rows of segment e, of a source and an expert, times one panel of the weight, as linear
+ * computes them. */
 static void expert_panel(const ds_kernel_call *call, int64_t e, int64_t column, real *panel)
 {
     const dsi_grouped_attrs *a = call->sig->attrs;
     const int32_t *offsets = call->in[2].data;
     ds_tensor one = call->in[1];
+    const int64_t expert = e % one.meta.shape.dims[0];
     one.meta.shape = ds_shape_2d(one.meta.shape.dims[1], one.meta.shape.dims[2]);
-    one.data = (char *)one.data + (size_t)e * ds_meta_bytes(one.meta);
+    one.data = (char *)one.data + (size_t)expert * ds_meta_bytes(one.meta);
     const ref_matrix w = ref_matrix_of(&one, a->transposed);
     real *buffer = panel + REF_PANEL * w.n_in;
     ref_pack_panel(&w, column, panel);
@@ -110,16 +112,16 @@ static void grouped_panels(const ds_kernel_call *call, int64_t begin, int64_t en
 {
     const ds_shape x = call->in[0].meta.shape;
     const int64_t n_out = ds_shape_last(call->out[0].meta.shape);
-    const int64_t n_experts = call->in[2].meta.shape.dims[0] - 1;
+    const int64_t n_segments = call->in[2].meta.shape.dims[0] - 1;
     const int32_t *offsets = call->in[2].data;
     real *panel = ref_slot(call, slot, (REF_PANEL + 1) * x.dims[1]);
     for (int64_t p = begin; p < end; ++p) {
-        for (int64_t e = 0; e < n_experts; ++e) {
+        for (int64_t e = 0; e < n_segments; ++e) {
             if (offsets[e] < offsets[e + 1]) {
                 expert_panel(call, e, p * REF_PANEL, panel);
             }
         }
-        for (int64_t row = offsets[n_experts]; row < x.dims[0]; ++row) {
+        for (int64_t row = offsets[n_segments]; row < x.dims[0]; ++row) {
             for (int64_t j = p * REF_PANEL; j < (p + 1) * REF_PANEL && j < n_out; ++j) {
                 ref_set(&call->out[0], row * n_out + j, R(0.0));
             }
@@ -137,9 +139,17 @@ static ds_status grouped_linear_run(const ds_kernel_call *call)
 
 /* ---- grouped_linear_dw: items are output columns of an expert ----------------------------------
  */
+static int64_t sources_of(const ds_kernel_sig *sig)
+{
+    const dsi_grouped_attrs *a = sig->attrs;
+    return a->sources > 1 ? a->sources : 1;
+}
+
+/* A total and a part, and a total for each sum of sources that is open. */
 static size_t grouped_linear_dw_work(const ds_kernel_sig *sig)
 {
-    return ref_slot_bytes(sig, 2 * ds_shape_last(sig->in[0].shape));
+    return ref_slot_bytes(sig, (2 + dsi_grouped_depth(sources_of(sig))) *
+                                   ds_shape_last(sig->in[0].shape));
 }
 
 /* total[i] += Σ over rows [begin,end) of dy(row, column)·x(row, i). */
@@ -162,36 +172,62 @@ static void add_part(const ds_kernel_call *call, int64_t begin, int64_t end, int
     }
 }
 
+/* A column of an expert over the rows of sources [begin,end), in the canonical order. rows: of k
+ * numbers each, the first for the result; on entry what the first source's sum begins with. */
+static void sum_sources(const ds_kernel_call *call, int64_t expert, int64_t column, int64_t begin,
+                        int64_t end, real *rows, real *part)
+{
+    const int64_t k = ds_shape_last(call->in[0].meta.shape);
+    const int64_t n_experts = call->out[0].meta.shape.dims[0];
+    const int32_t *offsets = (const int32_t *)call->in[2].data + begin * n_experts + expert;
+    if (end - begin > 1) {
+        const int64_t middle = begin + dsi_grouped_left(end - begin);
+        sum_sources(call, expert, column, begin, middle, rows, part);
+        for (int64_t i = 0; i < k; ++i) {
+            rows[k + i] = R(0.0);
+        }
+        sum_sources(call, expert, column, middle, end, rows + k, part);
+        for (int64_t i = 0; i < k; ++i) {
+            rows[i] += rows[k + i];
+        }
+        return;
+    }
+    for (int64_t row = offsets[0]; row < offsets[1]; row += DSI_GROUPED_SUM) {
+        const int64_t last = dsi_grouped_part_end(row, offsets[1], DSI_GROUPED_SUM);
+        add_part(call, row, last, column, rows, part);
+    }
+}
+
 static void grouped_dw_columns(const ds_kernel_call *call, int64_t begin, int64_t end,
                                uint32_t slot)
 {
     const dsi_grouped_attrs *a = call->sig->attrs;
     const int64_t k = ds_shape_last(call->in[0].meta.shape);
     const int64_t o = ds_shape_last(call->in[1].meta.shape);
-    const int32_t *offsets = call->in[2].data;
+    const int64_t n_sources = sources_of(call->sig);
     const ds_tensor *before = ref_in(call, 3);
-    real *total = ref_slot(call, slot, 2 * k);
+    real *part = ref_slot(call, slot, (2 + dsi_grouped_depth(n_sources)) * k);
+    real *total = part + k;
     for (int64_t item = begin; item < end; ++item) {
         const int64_t e = item / o;
         const int64_t column = item % o;
         const int64_t at = e * o * k + (a->transposed != 0 ? column : column * k);
         const int64_t step = a->transposed != 0 ? o : 1;
         for (int64_t i = 0; i < k; ++i) {
-            total[i] = before != NULL ? ref_get(before, at + i * step) : R(0.0);
+            total[i] = before != NULL && n_sources == 1 ? ref_get(before, at + i * step) : R(0.0);
         }
-        for (int64_t row = offsets[e]; row < offsets[e + 1]; row += DSI_GROUPED_SUM) {
-            const int64_t last = dsi_grouped_part_end(row, offsets[e + 1], DSI_GROUPED_SUM);
-            add_part(call, row, last, column, total, total + k);
-        }
+        sum_sources(call, e, column, 0, n_sources, total, part);
         for (int64_t i = 0; i < k; ++i) {
-            ref_set(&call->out[0], at + i * step, total[i]);
+            const bool adds = before != NULL && n_sources > 1;
+            ref_set(&call->out[0], at + i * step,
+                    adds ? ref_get(before, at + i * step) + total[i] : total[i]);
         }
     }
 }
 
 static ds_status grouped_linear_dw_run(const ds_kernel_call *call)
 {
-    const int64_t n_experts = call->in[2].meta.shape.dims[0] - 1;
+    const int64_t n_experts = call->out[0].meta.shape.dims[0];
     DS_TRY(dsi_grouped_check_offsets(call, &call->in[2], call->in[0].meta.shape.dims[0]));
     dsi_ref_for(call, n_experts * ds_shape_last(call->in[1].meta.shape), grouped_dw_columns);
     return DS_OK;

@@ -283,9 +283,70 @@ static ds_status group_sizes_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
+/* ---- expert_segments ---------------------------------------------------------------------------
+ */
+static ds_status check_table(const ds_kernel_call *call)
+{
+    const dsi_expert_ranks_attrs *a = call->sig->attrs;
+    const int32_t *table = call->in[0].data;
+    const int64_t n = call->in[0].meta.shape.dims[1];
+    const int64_t each = (n - 1) / a->n_ranks;
+    int64_t total = 0;
+    for (int64_t i = 0; i < a->n_ranks * n; ++i) {
+        const int64_t least = i % n == 0 ? 0 : table[i - 1];
+        if (table[i] < least || (i % n == 0 && table[i] != 0)) {
+            return ds_fail(call->ctx, DS_ERR_ARG,
+                           "%s: the offset of expert %lld on rank %lld is %d, expected %s%lld",
+                           call->sig->op->name, (long long)(i % n), (long long)(i / n), table[i],
+                           i % n == 0 ? "" : "at least ", (long long)least);
+        }
+    }
+    for (int64_t e = 0; e < n - 1; ++e) {
+        total = e % each == 0 ? 0 : total;
+        for (int64_t s = 0; s < a->n_ranks; ++s) {
+            total += table[s * n + e + 1] - table[s * n + e];
+        }
+        if (total > a->n_rows) {
+            return ds_fail(call->ctx, DS_ERR_ARG,
+                           "%s: with expert %lld a rank gets %lld rows, but there is room for %lld",
+                           call->sig->op->name, (long long)e, (long long)total,
+                           (long long)a->n_rows);
+        }
+    }
+    return DS_OK;
+}
+
+static void expert_segments_all(const ds_kernel_call *call, int64_t begin, int64_t end,
+                                uint32_t slot)
+{
+    const dsi_expert_ranks_attrs *a = call->sig->attrs;
+    const int32_t *table = call->in[0].data;
+    const int64_t n = call->in[0].meta.shape.dims[1];
+    const int64_t each = (n - 1) / a->n_ranks; /* experts of a rank */
+    (void)slot;
+    for (int64_t rank = begin; rank < end; ++rank) {
+        int32_t *to = (int32_t *)call->out[0].data + rank * n;
+        to[0] = 0;
+        for (int64_t g = 0; g < n - 1; ++g) {
+            const int32_t *from = table + g / each * n + rank * each + g % each;
+            to[g + 1] = to[g] + from[1] - from[0];
+        }
+    }
+}
+
+static ds_status expert_segments_run(const ds_kernel_call *call)
+{
+    const dsi_expert_ranks_attrs *a = call->sig->attrs;
+    DS_TRY(check_table(call));
+    dsi_ref_for(call, a->n_ranks, expert_segments_all);
+    return DS_OK;
+}
+
+REF_KERNEL(expert_segments, expert_segments_run, NULL);
 REF_KERNEL(route, route_run, route_work);
 REF_KERNEL(route_backward, route_backward_run, route_backward_work);
 REF_KERNEL(group_rows, group_rows_run, group_rows_work);
 REF_KERNEL(group_sizes, group_sizes_run, NULL);
-const ds_kernel *const DSI_REF(route)[] = {&route_kernel, &route_backward_kernel,
-                                           &group_rows_kernel, &group_sizes_kernel, NULL};
+const ds_kernel *const DSI_REF(route)[] = {&route_kernel,           &route_backward_kernel,
+                                           &group_rows_kernel,      &group_sizes_kernel,
+                                           &expert_segments_kernel, NULL};

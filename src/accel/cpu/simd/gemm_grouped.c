@@ -18,7 +18,9 @@ enum { MOST_ROWS = 1024, TASK_ROWS = 512 };
 /* With enough experts each product runs on one thread, else on all threads. */
 static bool side_by_side(const ds_kernel_sig *sig)
 {
-    return sig->n_threads > 1 && sig->in[2].shape.dims[0] - 1 >= 2 * (int64_t)sig->n_threads;
+    const bool sums = sig->op == &dsi_op_grouped_linear_dw;
+    const int64_t n_groups = sums ? sig->out[0].shape.dims[0] : sig->in[2].shape.dims[0] - 1;
+    return sig->n_threads > 1 && n_groups >= 2 * (int64_t)sig->n_threads;
 }
 
 /* The most that products of 1 to `most` rows ask for, as far as some of them say. */
@@ -39,35 +41,39 @@ typedef struct grouped_job {
     const ds_kernel_call *call;
     dsi_gemm_params params;
     const int32_t *offsets;
-    int64_t n_experts;
-    int64_t most;       /* rows of one run, 0: all rows of an expert, also none */
+    int64_t n_groups;   /* of rows by the same weight: segments; of weight gradients experts */
+    int64_t most;       /* rows of one run, 0: all rows of a group, also none */
     size_t each;        /* bytes of work of one product */
     const void *before; /* of weight gradients: what they are added to, or NULL */
     uint32_t left;      /* likewise: the operand whose columns are the rows of dw */
-    void (*run)(const struct grouped_job *job, dsi_pool *pool, int64_t expert, int64_t begin,
+    int64_t n_sources;  /* likewise */
+    void (*run)(const struct grouped_job *job, dsi_pool *pool, int64_t group, int64_t begin,
                 int64_t end, void *work);
 } grouped_job;
 
-/* Products of an expert. */
-static int64_t runs_of(const grouped_job *job, int64_t expert)
+/* Products of a group. */
+static int64_t runs_of(const grouped_job *job, int64_t group)
 {
-    const int64_t rows = job->offsets[expert + 1] - job->offsets[expert];
+    const int64_t rows = job->most == 0 ? 0 : job->offsets[group + 1] - job->offsets[group];
     return job->most == 0 ? 1 : (rows + job->most - 1) / job->most;
 }
 
-static void run_one(const grouped_job *job, dsi_pool *pool, int64_t expert, int64_t i, void *work)
+static void run_one(const grouped_job *job, dsi_pool *pool, int64_t group, int64_t i, void *work)
 {
-    const int64_t begin = job->offsets[expert] + i * job->most;
-    const int64_t end = job->offsets[expert + 1];
-    job->run(job, pool, expert, begin,
-             job->most == 0 ? end : dsi_grouped_part_end(begin, end, job->most), work);
+    if (job->most == 0) {
+        job->run(job, pool, group, 0, 0, work);
+        return;
+    }
+    const int64_t begin = job->offsets[group] + i * job->most;
+    const int64_t end = job->offsets[group + 1];
+    job->run(job, pool, group, begin, dsi_grouped_part_end(begin, end, job->most), work);
 }
 
 static void grouped_task(void *arg, uint32_t task, uint32_t thread)
 {
     const grouped_job *job = arg;
     int64_t i = task;
-    for (int64_t e = 0; e < job->n_experts; i -= runs_of(job, e++)) {
+    for (int64_t e = 0; e < job->n_groups; i -= runs_of(job, e++)) {
         if (i < runs_of(job, e)) {
             run_one(job, NULL, e, i, (char *)job->call->work + thread * job->each);
             return;
@@ -81,7 +87,7 @@ static ds_status run_groups(grouped_job *job)
     const uint32_t n_threads = ds_ctx_n_threads(job->call->ctx);
     const bool apart = side_by_side(sig);
     int64_t n_tasks = 0;
-    for (int64_t e = 0; e < job->n_experts; ++e) {
+    for (int64_t e = 0; e < job->n_groups; ++e) {
         n_tasks += runs_of(job, e);
         for (int64_t i = 0; !apart && i < runs_of(job, e); ++i) {
             run_one(job, dsi_ctx_pool(job->call->ctx), e, i, job->call->work);
@@ -136,16 +142,17 @@ static size_t grouped_linear_work(const ds_kernel_sig *sig, ds_isa isa)
            (side_by_side(sig) ? sig->n_threads : 1);
 }
 
-static void run_rows(const grouped_job *job, dsi_pool *pool, int64_t expert, int64_t begin,
+static void run_rows(const grouped_job *job, dsi_pool *pool, int64_t group, int64_t begin,
                      int64_t end, void *work)
 {
     const ds_kernel_call *call = job->call;
+    const int64_t expert = group % call->in[1].meta.shape.dims[0];
     dsi_gemm_params p = job->params;
     p.m = end - begin;
     if (p.m > 1 && dsi_gemm_work_bytes(&p) > job->each) {
         const int64_t middle = begin + (p.m + 1) / 2;
-        run_rows(job, pool, expert, begin, middle, work);
-        run_rows(job, pool, expert, middle, end, work);
+        run_rows(job, pool, group, begin, middle, work);
+        run_rows(job, pool, group, middle, end, work);
         return;
     }
     p.a = (const char *)call->in[0].data + (size_t)(begin * p.k) * ds_dtype_bytes(p.a_dtype);
@@ -161,14 +168,14 @@ static ds_status grouped_linear_run(const ds_kernel_call *call, ds_isa isa)
     grouped_job job = {.call = call,
                        .params = grouped_params(sig, isa),
                        .offsets = call->in[2].data,
-                       .n_experts = sig->in[2].shape.dims[0] - 1,
+                       .n_groups = sig->in[2].shape.dims[0] - 1,
                        .most = rows_at_once(sig),
                        .run = run_rows};
     job.each = most_work(job.params, job.most);
     DS_TRY(dsi_grouped_check_offsets(call, &call->in[2], n_rows));
     DS_TRY(run_groups(&job));
     const size_t row_bytes = (size_t)job.params.n * ds_dtype_bytes(job.params.c_dtype);
-    const size_t kept = (size_t)job.offsets[job.n_experts];
+    const size_t kept = (size_t)job.offsets[job.n_groups];
     memset((char *)call->out[0].data + kept * row_bytes, 0, ((size_t)n_rows - kept) * row_bytes);
     return DS_OK;
 }
@@ -222,34 +229,101 @@ static size_t dw_work(const ds_kernel_sig *sig, dsi_gemm_params p)
     return round64(bytes);
 }
 
-static size_t grouped_linear_dw_work(const ds_kernel_sig *sig, ds_isa isa)
+static int64_t sources_of(const ds_kernel_sig *sig)
 {
-    return dw_work(sig, grouped_dw_params(sig, isa)) * (side_by_side(sig) ? sig->n_threads : 1);
+    const dsi_grouped_attrs *a = sig->attrs;
+    return a->sources > 1 ? a->sources : 1;
 }
 
-/* All rows of one expert: its sums are in the order of rows. */
-static void run_sums(const grouped_job *job, dsi_pool *pool, int64_t expert, int64_t begin,
-                     int64_t end, void *work)
+/* Sums of several sources: those that are open at a time, beside the work of one product. */
+static size_t open_sums(const ds_kernel_sig *sig)
+{
+    const int64_t n = sources_of(sig);
+    const int64_t open = dsi_grouped_depth(n) + (n > 1 && sig->n_in > 3 ? 1 : 0);
+    const ds_shape out = sig->out[0].shape;
+    return (size_t)open * round64((size_t)(out.dims[1] * out.dims[2]) * sizeof(float));
+}
+
+static size_t grouped_linear_dw_work(const ds_kernel_sig *sig, ds_isa isa)
+{
+    const size_t each = dw_work(sig, grouped_dw_params(sig, isa)) + open_sums(sig);
+    return each * (side_by_side(sig) ? sig->n_threads : 1);
+}
+
+/* to = the sum of the rows of one source for an expert, in the order of rows; adds: to what is
+ * there. */
+static void sum_source(const grouped_job *job, dsi_pool *pool, int64_t expert, int64_t source,
+                       float *to, bool adds, void *work)
 {
     const ds_kernel_call *call = job->call;
     const uint32_t left = job->left;
+    const int32_t *offsets = job->offsets + source * job->n_groups + expert;
+    const int64_t begin = offsets[0];
+    const int64_t end = offsets[1];
     dsi_gemm_params p = job->params;
-    const size_t at = (size_t)(expert * p.m * p.n) * sizeof(float);
-    p.c = (char *)call->out[0].data + at;
-    if (job->before != NULL && (const char *)job->before + at != (const char *)p.c) {
-        memcpy(p.c, (const char *)job->before + at, (size_t)(p.m * p.n) * sizeof(float));
-    }
+    p.c = to;
     for (int64_t row = begin; row < end; row += p.k) {
         p.k = dsi_grouped_part_end(row, end, DSI_GROUPED_SUM) - row;
         p.a = (const char *)call->in[left].data + (size_t)(row * p.lda) * ds_dtype_bytes(p.a_dtype);
         p.b = (const char *)call->in[1 - left].data +
               (size_t)(row * p.ldb) * ds_dtype_bytes(p.b_dtype);
-        p.accumulate = job->before != NULL || row > begin;
+        p.accumulate = adds || row > begin;
         assert(dsi_gemm_work_bytes(&p) <= job->each);
         dsi_gemm(pool, &p, work);
     }
-    if (begin == end && job->before == NULL) {
-        memset(p.c, 0, (size_t)(p.m * p.n) * sizeof(float));
+    if (begin == end && !adds) {
+        memset(to, 0, (size_t)(p.m * p.n) * sizeof(float));
+    }
+}
+
+static void add_sum(float *to, const float *more, size_t n)
+{
+    for (size_t i = 0; i < n; ++i) {
+        to[i] += more[i];
+    }
+}
+
+/* to = the sums of sources [begin,end), added in the canonical order; open: matrices for those that
+ * are computed meanwhile. */
+static void sum_sources(const grouped_job *job, dsi_pool *pool, int64_t expert, int64_t begin,
+                        int64_t end, float *to, char *open, void *work)
+{
+    const size_t n = (size_t)(job->params.m * job->params.n);
+    if (end - begin == 1) {
+        sum_source(job, pool, expert, begin, to, false, work);
+        return;
+    }
+    const int64_t middle = begin + dsi_grouped_left(end - begin);
+    sum_sources(job, pool, expert, begin, middle, to, open, work);
+    float *right = (float *)(void *)open;
+    sum_sources(job, pool, expert, middle, end, right, open + round64(n * sizeof(float)), work);
+    add_sum(to, right, n);
+}
+
+/* An expert. */
+static void run_sums(const grouped_job *job, dsi_pool *pool, int64_t expert, int64_t begin,
+                     int64_t end, void *work)
+{
+    const dsi_gemm_params *p = &job->params;
+    const size_t n = (size_t)(p->m * p->n);
+    float *to = (float *)job->call->out[0].data + (size_t)expert * n;
+    const float *before =
+        job->before != NULL ? (const float *)job->before + (size_t)expert * n : NULL;
+    char *open = (char *)work + dw_work(job->call->sig, *p);
+    (void)begin;
+    (void)end;
+    if (before != NULL && before != to) {
+        memcpy(to, before, n * sizeof(float));
+    }
+    if (job->n_sources == 1) {
+        sum_source(job, pool, expert, 0, to, before != NULL, work);
+    } else if (before == NULL) {
+        sum_sources(job, pool, expert, 0, job->n_sources, to, open, work);
+    } else {
+        float *all = (float *)(void *)open;
+        sum_sources(job, pool, expert, 0, job->n_sources, all, open + round64(n * sizeof(float)),
+                    work);
+        add_sum(to, all, n);
     }
 }
 
@@ -261,9 +335,10 @@ static ds_status grouped_linear_dw_run(const ds_kernel_call *call, ds_isa isa)
     grouped_job job = {.call = call,
                        .params = p,
                        .offsets = call->in[2].data,
-                       .n_experts = sig->in[2].shape.dims[0] - 1,
+                       .n_groups = sig->out[0].shape.dims[0],
+                       .n_sources = sources_of(sig),
                        .most = 0,
-                       .each = dw_work(sig, p),
+                       .each = dw_work(sig, p) + open_sums(sig),
                        .left = a->transposed != 0 ? 0 : 1,
                        .before = sig->n_in > 3 ? call->in[3].data : NULL,
                        .run = run_sums};
