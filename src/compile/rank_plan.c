@@ -85,6 +85,12 @@ static int64_t sequence_ranks(const maker *m)
     return sp > 1 ? sp : 1;
 }
 
+/* Ranks that share the experts: those along ep, and those that share a sequence as well. */
+static int64_t expert_ranks(const maker *m)
+{
+    return (int64_t)m->spec.zero.mesh.size[DSI_AXIS_EP] * sequence_ranks(m);
+}
+
 /* Ranks that share the heads of attention, for the trace. */
 static int64_t head_ranks(const maker *m)
 {
@@ -99,7 +105,7 @@ static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
     ds_trace how = dsi_train_trace(train, mode);
     how.head_ranks = head_ranks(m);
     how.sequence_ranks = sequence_ranks(m);
-    how.expert_ranks = m->spec.zero.mesh.size[DSI_AXIS_EP];
+    how.expert_ranks = expert_ranks(m);
     DS_TRY(dsi_forward_graph(m->request->model, &how, train->loss, train->loss_user, m->plan.cells,
                              graph_out));
     ds_status status = dsi_compress_graph(train->compression, graph_out, NULL);
@@ -619,7 +625,7 @@ static ds_status shard_layers(maker *m, const ds_graph *graph)
 static ds_status share_experts(maker *m, const ds_graph *graph)
 {
     const uint32_t ep = m->spec.zero.mesh.size[DSI_AXIS_EP];
-    if (ep <= 1) {
+    if (expert_ranks(m) <= 1) {
         return DS_OK;
     }
     m->expert = calloc(MAX_CELLS, sizeof *m->expert);
@@ -643,7 +649,7 @@ static ds_status build_plans(maker *m)
     m->spec.train.loco.n_outer = m->spec.zero.mesh.size[DSI_AXIS_DPR];
     m->spec.train.loco.n_inner = slice_ranks(m);
     m->spec.train.stages = n_stages(m);
-    m->spec.train.expert_ranks = m->spec.zero.mesh.size[DSI_AXIS_EP];
+    m->spec.train.expert_ranks = expert_ranks(m);
     DS_TRY(dsi_train_graph(m->request->model, &m->spec.train, m->plan.cells, &graph, &m->plan.own));
     ds_status status = deal_cells(m, graph);
     status = status >= 0 ? find_residencies(m) : status;

@@ -311,12 +311,6 @@ static void experts(dsi_eval *eval)
 {
     const ds_config_values *v = eval->values;
     const dsi_item *item = dsi_item_find(eval, "expert_parallel.load_balance_coeff");
-    if (v->expert_parallel > 1 && v->sequence_parallel > 1) {
-        dsi_item_error(eval, dsi_item_find(eval, EP_KEY),
-                       "expected 1 with " SP_KEY " %" PRIu32 ", found %" PRIu32
-                       ": experts do not take parts of sequences yet; change one of them",
-                       v->sequence_parallel, v->expert_parallel);
-    }
     if (v->expert_parallel > 1 && (v->zero.quantized_weights || v->zero.quantized_frozen_weights ||
                                    v->zero.quantized_gradients)) {
         dsi_item_error(eval, dsi_item_find(eval, EP_KEY),

@@ -8,6 +8,8 @@
 
 #include "op/ops.h"
 
+#include <string.h>
+
 static ds_status check_table(const dsi_exec *exec, const int32_t *table, int64_t n_ranks, int64_t n)
 {
     for (int64_t i = 0; i < n_ranks * n; ++i) {
@@ -62,5 +64,11 @@ ds_status dsi_exec_count_rows(const dsi_exec *exec, const dsi_loaded *l, uint32_
     const size_t room_in = (size_t)ds_shape_count(in[1].meta.shape);
     const size_t room_out = (size_t)ds_shape_count(out->meta.shape);
     DS_TRY(check_room(exec, "sent", total[returns ? 1 : 0], room_in));
-    return check_room(exec, "received", total[returns ? 0 : 1], room_out);
+    DS_TRY(check_room(exec, "received", total[returns ? 0 : 1], room_out));
+    if (returns && total[0] < room_out) { /* rows that no expert took */
+        const size_t element = ds_dtype_bytes(out->meta.dtype);
+        char *memory = dsi_exec_peer_view(exec, out->data);
+        memset(memory + total[0] * element, 0, (room_out - total[0]) * element);
+    }
+    return DS_OK;
 }

@@ -2,8 +2,7 @@
 /* The feed-forward layer of experts. See expert_layer.h. */
 #include "model/expert_layer.h"
 
-#include "nn/nn.h"
-#include "op/ops.h"
+#include "nn/nn_experts.h"
 
 static ds_value weight(ds_nn *nn, const ds_experts_params *p, const char *name, int64_t n_out,
                        int64_t n_in)
@@ -12,62 +11,32 @@ static ds_value weight(ds_nn *nn, const ds_experts_params *p, const char *name, 
                        (ds_init){DS_INIT_NORMAL, p->init_std}, false);
 }
 
-/* Ranks that share the experts; 1: none. */
-static int64_t ranks_of(const ds_nn *nn)
+static ds_value product(ds_nn *nn, ds_value rows, ds_value w, ds_value offsets,
+                        const dsi_grouped_attrs *how)
 {
-    const int64_t ranks = ds_nn_trace(nn)->expert_ranks;
-    return ranks > 1 ? ranks : 1;
-}
-
-static ds_value product(ds_nn *nn, ds_value rows, ds_value w, ds_value offsets)
-{
-    const int64_t ranks = ranks_of(nn) > 1 ? ranks_of(nn) : 0;
-    const dsi_grouped_attrs attrs = {.sources = ranks, .parts = ranks};
     const ds_value in[3] = {rows, w, offsets};
-    return ds_nn_apply(nn, &dsi_op_grouped_linear, &attrs, in, 3);
+    return ds_nn_apply(nn, &dsi_op_grouped_linear, how, in, 3);
 }
 
 /* rows (R,C) sorted by expert → (R,C). */
-static ds_value expert_mlp(ds_nn *nn, const ds_experts_params *p, ds_value rows, ds_value offsets)
+static ds_value expert_mlp(ds_nn *nn, ds_value rows, ds_value offsets, const dsi_grouped_attrs *how,
+                           const void *params)
 {
+    const ds_experts_params *p = params;
     const int64_t width = ds_shape_last(ds_nn_meta(nn, rows).shape);
     ds_value gate;
     ds_value up;
     if (p->gate_up != NULL) {
         const ds_value both =
-            product(nn, rows, weight(nn, p, p->gate_up, 2 * p->width, width), offsets);
+            product(nn, rows, weight(nn, p, p->gate_up, 2 * p->width, width), offsets, how);
         gate = ds_nn_slice(nn, both, -1, 0, p->width);
         up = ds_nn_slice(nn, both, -1, p->width, p->width);
     } else {
-        gate = product(nn, rows, weight(nn, p, p->gate, p->width, width), offsets);
-        up = product(nn, rows, weight(nn, p, p->up, p->width, width), offsets);
+        gate = product(nn, rows, weight(nn, p, p->gate, p->width, width), offsets, how);
+        up = product(nn, rows, weight(nn, p, p->up, p->width, width), offsets, how);
     }
     return product(nn, ds_nn_glu(nn, gate, up, p->activation),
-                   weight(nn, p, p->down, width, p->width), offsets);
-}
-
-/* The same where ranks share the experts: rows go to those that have them, and back. A token goes
- * to an expert once, so that a rank gets at most all ranks' tokens for each of its experts. */
-static ds_value expert_mlp_on_ranks(ds_nn *nn, const ds_experts_params *p, ds_value rows,
-                                    ds_value offsets)
-{
-    const int64_t ranks = ranks_of(nn);
-    const int64_t own = p->n_experts / ranks;
-    const int64_t n_rows = ds_nn_meta(nn, rows).shape.dims[0];
-    const int64_t each = n_rows / p->n_chosen * (own < p->n_chosen ? own : p->n_chosen);
-    const dsi_expert_ranks_attrs there = {.n_ranks = ranks, .n_rows = ranks * each};
-    const dsi_expert_ranks_attrs back = {.n_ranks = ranks, .n_rows = n_rows};
-    if (p->n_experts % ranks != 0) {
-        ds_nn_fail(nn, DS_ERR_CONFIG,
-                   "expert_parallel.autoep_size %lld does not divide the %lld experts of a layer",
-                   (long long)ranks, (long long)p->n_experts);
-        return DS_NONE;
-    }
-    const ds_value table = ds_nn_apply(nn, &dsi_op_gather_offsets, &there, &offsets, 1);
-    const ds_value segments = ds_nn_apply(nn, &dsi_op_expert_segments, &there, &table, 1);
-    ds_value in[2] = {rows, table};
-    in[0] = expert_mlp(nn, p, ds_nn_apply(nn, &dsi_op_to_experts, &there, in, 2), segments);
-    return ds_nn_apply(nn, &dsi_op_from_experts, &back, in, 2);
+                   weight(nn, p, p->down, width, p->width), offsets, how);
 }
 
 static ds_value dense_weight(ds_nn *nn, const ds_experts_params *p, const char *name, int64_t n_out,
@@ -108,7 +77,9 @@ static ds_value sum_of(ds_nn *nn, ds_value before, ds_value more)
 static void add_load(ds_nn *nn, ds_router_load *load, ds_value logits, ds_value offsets)
 {
     const ds_value chances = ds_nn_softmax(nn, logits);
-    load->sizes = sum_of(nn, load->sizes, ds_nn_apply(nn, &dsi_op_group_sizes, NULL, &offsets, 1));
+    const dsi_parts_attrs parts = {.parts = dsi_nn_parts(nn)};
+    load->sizes =
+        sum_of(nn, load->sizes, ds_nn_apply(nn, &dsi_op_group_sizes, &parts, &offsets, 1));
     load->chances = sum_of(nn, load->chances, ds_nn_apply(nn, &dsi_op_sum_rows, NULL, &chances, 1));
     load->n_tokens += ds_shape_rows(ds_nn_meta(nn, logits).shape);
 }
@@ -119,7 +90,8 @@ ds_value ds_model_experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_
                                    .score = DSI_SCORE_SOFTMAX,
                                    .normalise = p->normalise,
                                    .factor = 1.0};
-    const dsi_group_attrs group = {.n_experts = p->n_experts};
+    const dsi_group_attrs group = {.n_experts = p->n_experts, .parts = dsi_nn_parts(nn)};
+    const dsi_parts_attrs parts = {.parts = dsi_nn_parts(nn)};
     const int64_t width = ds_shape_last(ds_nn_meta(nn, x).shape);
     ds_value chosen[DS_MAX_OUT];
     ds_value grouped[DS_MAX_OUT];
@@ -129,14 +101,11 @@ ds_value ds_model_experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_
     dsi_nn_apply_all(nn, &dsi_op_route, &route, &logits, 1, chosen);
     dsi_nn_apply_all(nn, &dsi_op_group_rows, &group, &chosen[1], 1, grouped);
     const ds_value spread[2] = {x, grouped[0]};
-    const ds_value rows = ds_nn_apply(nn, &dsi_op_spread_rows, NULL, spread, 2);
-    if (ds_nn_status(nn) < 0) {
-        return DS_NONE;
-    }
-    const ds_value made = ranks_of(nn) > 1 ? expert_mlp_on_ranks(nn, p, rows, grouped[1])
-                                           : expert_mlp(nn, p, rows, grouped[1]);
+    const ds_value rows = ds_nn_apply(nn, &dsi_op_spread_rows, &parts, spread, 2);
+    const dsi_experts_of of = {.n_experts = p->n_experts, .n_chosen = p->n_chosen};
+    const ds_value made = dsi_nn_experts(nn, &of, rows, grouped[1], expert_mlp, p);
     const ds_value combine[3] = {made, grouped[0], chosen[0]};
-    ds_value y = ds_nn_apply(nn, &dsi_op_combine_rows, NULL, combine, 3);
+    ds_value y = ds_nn_apply(nn, &dsi_op_combine_rows, &parts, combine, 3);
     if (p->shared_gate != NULL) {
         y = ds_nn_add(nn, y, shared_expert(nn, p, x));
     }

@@ -265,17 +265,6 @@ ds_status ds_model_print_config(const ds_model *model, const char *config_json, 
     return status;
 }
 
-/* The loss with something added, declared as ds_nn_linear_cross_entropy declares its own. */
-static void loss_and_extra(ds_nn *nn, ds_value x, ds_value weight, ds_value targets, ds_value extra)
-{
-    const dsi_linear_ce_attrs attrs = {.ce.ignore_index = -100};
-    const ds_value in[3] = {x, weight, targets};
-    ds_value out[DS_MAX_OUT];
-    dsi_nn_apply_all(nn, &dsi_op_linear_cross_entropy, &attrs, in, 3, out);
-    ds_nn_output(nn, "loss", ds_nn_add(nn, out[0], extra));
-    ds_nn_output(nn, "count", out[2]);
-}
-
 /* Logits of the last ids (B,V). Ranks that share the head each make those of their rows of it, and
  * all get all: the middle dim keeps the last one whole behind that. */
 static void make_logits(ds_nn *nn, ds_value x, ds_value weight)
@@ -311,18 +300,13 @@ void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, const char *name, 
     }
     const ds_value targets =
         ds_nn_input(nn, "targets", DS_DTYPE_I32, ds_shape_2d(t->batch, t->seq_length));
-    if (extra != DS_NONE && (t->preference != NULL || t->sequence_ranks > 1)) {
+    if (extra != DS_NONE && t->preference != NULL) {
         ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
                    "config.json: \"output_router_logits\" is true: the loss that balances routers "
-                   "is not built beside %s; set it to false",
-                   t->preference != NULL ? "a preference loss" : "sequence_parallel_size");
+                   "is not built beside a preference loss; set it to false");
         return;
     }
-    if (extra != DS_NONE) {
-        loss_and_extra(nn, x, weight, targets, extra);
-        return;
-    }
-    (void)ds_nn_linear_cross_entropy(nn, x, weight, targets);
+    (void)dsi_nn_linear_cross_entropy(nn, x, weight, targets, extra);
 }
 
 static ds_status check_reserved(ds_ctx *ctx, const ds_model_info *info)

@@ -26,6 +26,10 @@ void dsi_nn_path(ds_nn *nn, const char *name, char *path, size_t n);
 void dsi_nn_apply_all(ds_nn *nn, const ds_op *op, const void *attrs, const ds_value *in,
                       uint32_t n_in, ds_value *out);
 
+/* ds_nn_linear_cross_entropy() with something added to the loss; extra DS_NONE: nothing. */
+ds_value dsi_nn_linear_cross_entropy(ds_nn *nn, ds_value x, ds_value weight, ds_value targets,
+                                     ds_value extra);
+
 /* Declares "loss", "count", "logps" and "preference_sums" of the trace's preference loss, and gives
  * back the loss. nn_preference.c. */
 ds_value dsi_nn_preference(ds_nn *nn, ds_value x, ds_value weight, ds_value targets);

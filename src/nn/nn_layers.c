@@ -328,14 +328,16 @@ ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value
     return ds_nn_apply(nn, &dsi_op_attention, &attrs, in, 8);
 }
 
-static ds_value declare_loss(ds_nn *nn, const ds_value *out)
+/* extra: what is added to the loss, or DS_NONE. */
+static ds_value declare_loss(ds_nn *nn, const ds_value *out, ds_value extra)
 {
     if (ds_nn_status(nn) < 0) {
         return DS_NONE;
     }
-    ds_nn_output(nn, "loss", out[0]);
+    const ds_value loss = extra != DS_NONE ? ds_nn_add(nn, out[0], extra) : out[0];
+    ds_nn_output(nn, "loss", loss);
     ds_nn_output(nn, "count", out[2]);
-    return out[0];
+    return loss;
 }
 
 /* Where ranks share sequences: the targets of all of them; else DS_NONE. */
@@ -350,6 +352,12 @@ static ds_value count_targets(ds_nn *nn, ds_value targets, dsi_ce_attrs *attrs)
 }
 
 ds_value ds_nn_linear_cross_entropy(ds_nn *nn, ds_value x, ds_value weight, ds_value targets)
+{
+    return dsi_nn_linear_cross_entropy(nn, x, weight, targets, DS_NONE);
+}
+
+ds_value dsi_nn_linear_cross_entropy(ds_nn *nn, ds_value x, ds_value weight, ds_value targets,
+                                     ds_value extra)
 {
     if (nn->trace.preference != NULL && nn->trace.sequence_ranks > 1) {
         ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
@@ -367,7 +375,7 @@ ds_value ds_nn_linear_cross_entropy(ds_nn *nn, ds_value x, ds_value weight, ds_v
     ds_value out[DS_MAX_OUT];
     dsi_nn_apply_all(nn, &dsi_op_linear_cross_entropy, &attrs, in, attrs.ce.counted != 0 ? 4 : 3,
                      out);
-    return declare_loss(nn, out);
+    return declare_loss(nn, out, extra);
 }
 
 ds_value ds_nn_cross_entropy(ds_nn *nn, ds_value logits, ds_value targets)
@@ -383,7 +391,7 @@ ds_value ds_nn_cross_entropy(ds_nn *nn, ds_value logits, ds_value targets)
     const ds_value in[3] = {logits, targets, count_targets(nn, targets, &attrs)};
     ds_value out[DS_MAX_OUT];
     dsi_nn_apply_all(nn, &dsi_op_cross_entropy, &attrs, in, attrs.counted != 0 ? 3 : 2, out);
-    return declare_loss(nn, out);
+    return declare_loss(nn, out, DS_NONE);
 }
 
 ds_value ds_nn_add(ds_nn *nn, ds_value a, ds_value b)

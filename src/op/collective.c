@@ -171,7 +171,7 @@ const ds_op dsi_op_dispatch_rows = COMM_OP(
 const ds_op dsi_op_return_rows = COMM_OP(
     "return_rows", DS_CLASS_COMM, DS_ROLE_RETURN_ROWS, 2, exchange_infer, NULL,
     "table i32 (n_ranks,E+1), rows as dispatch_rows makes them → (dims): back to where they "
-    "come from.");
+    "come from; zeros behind them.");
 const ds_op dsi_op_gather_store = COMM_OP(
     "gather_store", DS_CLASS_COMM, DS_ROLE_GATHER_STORE, 2, gather_store_infer, writes_first,
     "cell, slice (S) → the cell's next version: all ranks' slices, padding cut off.");

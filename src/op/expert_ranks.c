@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows sorted by expert, between the ranks that they come from and those that have their experts:
- * rules. localize makes collectives along ep of them (localize_experts.c), so that only
+ * rules. localize makes collectives along ep and sp of them (localize_experts.c), so that only
  * expert_segments has kernels; a graph of one rank has none of them. See ops.h. */
 #include "op/op_place.h"
 #include "op/op_util.h"
@@ -34,11 +34,14 @@ static ds_status gather_infer(ds_infer *call)
 {
     const dsi_expert_ranks_attrs *a = call->attrs;
     const ds_meta offsets = dsi_op_in(call, 0);
+    const int64_t parts = a->parts > 1 ? a->parts : 1;
     DS_TRY(check_attrs(call));
-    if (offsets.dtype != DS_DTYPE_I32 || offsets.shape.n_dims != 1 || offsets.shape.dims[0] < 2) {
-        return dsi_op_bad(call, 0, "offsets", "i32 (E+1)");
+    if (offsets.dtype != DS_DTYPE_I32 || offsets.shape.n_dims != 1 ||
+        offsets.shape.dims[0] < 2 * parts || offsets.shape.dims[0] % parts != 0) {
+        return dsi_op_bad(call, 0, "offsets", "i32 (E+1), or such a list for each part");
     }
-    call->out[0] = dsi_meta_of(DS_DTYPE_I32, ds_shape_2d(a->n_ranks, offsets.shape.dims[0]));
+    call->out[0] =
+        dsi_meta_of(DS_DTYPE_I32, ds_shape_2d(a->n_ranks, offsets.shape.dims[0] / parts));
     return DS_OK;
 }
 
@@ -94,9 +97,9 @@ static ds_status from_experts_grad(ds_grad *call)
     return rows_grad(call, &dsi_op_to_experts);
 }
 
-static const ds_attr rank_attrs[] = {DSI_ATTR_INT(dsi_expert_ranks_attrs, n_ranks),
-                                     DSI_ATTR_INT(dsi_expert_ranks_attrs, n_rows),
-                                     DSI_ATTR_INT(dsi_expert_ranks_attrs, gradient)};
+static const ds_attr rank_attrs[] = {
+    DSI_ATTR_INT(dsi_expert_ranks_attrs, n_ranks), DSI_ATTR_INT(dsi_expert_ranks_attrs, n_rows),
+    DSI_ATTR_INT(dsi_expert_ranks_attrs, gradient), DSI_ATTR_INT(dsi_expert_ranks_attrs, parts)};
 
 #define EXPERT_RANKS_OP(op_name, n, flags_are, infer_fn, grad_fn, place_is, text)                  \
     {                                                                                              \

@@ -3,6 +3,8 @@
 #include "op/op_place.h"
 #include "op/op_util.h"
 
+#include <string.h>
+
 /* ---- spread_rows, combine_rows -----------------------------------------------------------------
  */
 static ds_shape lead_of(const ds_infer *call, uint32_t place)
@@ -79,12 +81,12 @@ static ds_status rows_grad(ds_grad *call, const ds_op *back)
     }
     if (dsi_grad_wants(call, 0)) {
         const ds_value in[3] = {d, call->in[1], weights};
-        DS_TRY(dsi_emit(call, back, NULL, in, 3, out));
+        DS_TRY(dsi_emit(call, back, call->attrs, in, 3, out));
         DS_TRY(dsi_grad_give(call, 0, out[0]));
     }
     if (dsi_grad_wants(call, 2)) {
         const ds_value in[3] = {spreads ? call->in[0] : d, spreads ? d : call->in[0], call->in[1]};
-        DS_TRY(dsi_emit(call, &dsi_op_combine_rows_dw, NULL, in, 3, out));
+        DS_TRY(dsi_emit(call, &dsi_op_combine_rows_dw, call->attrs, in, 3, out));
         DS_TRY(dsi_grad_give(call, 2, out[0]));
     }
     return DS_OK;
@@ -100,6 +102,35 @@ static ds_status combine_grad(ds_grad *call)
     return rows_grad(call, &dsi_op_spread_rows);
 }
 
+static const ds_attr parts_attrs[] = {DSI_ATTR_INT(dsi_parts_attrs, parts)};
+
+/* The rows, which are cut where their tokens are: along T of (B,T,..). */
+static void cut_rows(ds_place_case *c, char *rows)
+{
+    const dsi_parts_attrs *a = c->attrs;
+    if (a->parts > 1) {
+        const size_t n = strlen(c->split);
+        rows[0] = 'B';
+        c->split[n] = 'B';
+        c->split[n + 1] = '\0';
+    }
+}
+
+static void adapt_spread(ds_place_case *c)
+{
+    cut_rows(c, c->out[0]);
+}
+
+static void adapt_combine(ds_place_case *c)
+{
+    cut_rows(c, c->in[0]);
+}
+
+static void adapt_combine_dw(ds_place_case *c)
+{
+    cut_rows(c, c->in[1]);
+}
+
 static void rows_cost(const ds_infer *call, ds_cost *cost_out)
 {
     cost_out->flops = 2.0 * dsi_op_count(call->in[call->op == &dsi_op_combine_rows_dw ? 1 : 0]);
@@ -112,12 +143,16 @@ const ds_op dsi_op_spread_rows = {
     .op_class = DS_CLASS_ELEMENTWISE,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_CHEAP,
-    .place = DSI_PLACE(.in = "*c *_ *_", .out = "_c", .split = "c", .linear = "0|2"),
+    .place = DSI_PLACE(.in = "*c *_ *_", .out = "_c", .split = "c", .linear = "0|2",
+                       .adapt = adapt_spread),
     .doc = "x (..,C), place i32 (..,K), [weights f32 (..,K)] → rows (R,C): row place[t,j] is "
            "x[t], times weights[t,j]. A place that is no row is an error that names it.",
     .n_in_min = 2,
     .n_in_max = 3,
     .n_out = 1,
+    .attrs_bytes = sizeof(dsi_parts_attrs),
+    .attrs = parts_attrs,
+    .n_attrs = DSI_N(parts_attrs),
     .infer = spread_infer,
     .grad = spread_grad,
     .cost = rows_cost,
@@ -129,12 +164,16 @@ const ds_op dsi_op_combine_rows = {
     .op_class = DS_CLASS_ELEMENTWISE,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_CHEAP,
-    .place = DSI_PLACE(.in = "_c *_ *_", .out = "*c", .split = "c", .linear = "0|2"),
+    .place = DSI_PLACE(.in = "_c *_ *_", .out = "*c", .split = "c", .linear = "0|2",
+                       .adapt = adapt_combine),
     .doc = "rows (R,C), place i32 (..,K), [weights f32 (..,K)] → y (..,C): the sum over j, in its "
            "order, of row place[t,j] times weights[t,j].",
     .n_in_min = 2,
     .n_in_max = 3,
     .n_out = 1,
+    .attrs_bytes = sizeof(dsi_parts_attrs),
+    .attrs = parts_attrs,
+    .n_attrs = DSI_N(parts_attrs),
     .infer = combine_infer,
     .grad = combine_grad,
     .cost = rows_cost,
@@ -146,20 +185,24 @@ const ds_op dsi_op_combine_rows_dw = {
     .op_class = DS_CLASS_REDUCE,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "*c _c *_", .out = "*_", .split = "c", .sums = "c", .linear = "0|1"),
+    .place = DSI_PLACE(.in = "*c _c *_", .out = "*_", .split = "c", .sums = "c", .linear = "0|1",
+                       .adapt = adapt_combine_dw),
     .doc = "dy (..,C), rows (R,C), place i32 (..,K) → dweights f32 (..,K): dy[t] · row place[t,j].",
     .n_in_min = 3,
     .n_in_max = 3,
     .n_out = 1,
+    .attrs_bytes = sizeof(dsi_parts_attrs),
+    .attrs = parts_attrs,
+    .n_attrs = DSI_N(parts_attrs),
     .infer = combine_dw_infer,
     .cost = rows_cost,
 };
 
 /* ---- grouped_linear ----------------------------------------------------------------------------
  */
-static const ds_attr grouped_attrs[] = {DSI_ATTR_INT(dsi_grouped_attrs, transposed),
-                                        DSI_ATTR_INT(dsi_grouped_attrs, sources),
-                                        DSI_ATTR_INT(dsi_grouped_attrs, parts)};
+static const ds_attr grouped_attrs[] = {
+    DSI_ATTR_INT(dsi_grouped_attrs, transposed), DSI_ATTR_INT(dsi_grouped_attrs, sources),
+    DSI_ATTR_INT(dsi_grouped_attrs, parts), DSI_ATTR_INT(dsi_grouped_attrs, expected)};
 
 static int64_t or_one(int64_t n)
 {
@@ -208,11 +251,18 @@ static ds_status grouped_infer(ds_infer *call)
     return DS_OK;
 }
 
-/* Rows of each list of offsets, when all have as many. */
+/* Rows that are expected to hold something; of all parts. */
+static int64_t rows_expected(const ds_infer *call)
+{
+    const dsi_grouped_attrs *a = call->attrs;
+    return a->expected > 0 ? a->expected * or_one(a->parts) : call->in[0].shape.dims[0];
+}
+
+/* Of those, the rows between two offsets, when all have as many. */
 static int64_t rows_each(const ds_infer *call)
 {
     const int64_t n = call->in[2].shape.dims[0] - 1;
-    return n > 0 ? (call->in[0].shape.dims[0] + n - 1) / n : 0;
+    return n > 0 ? (rows_expected(call) + n - 1) / n : 0;
 }
 
 static void grouped_cost(const ds_infer *call, ds_cost *cost_out)
@@ -220,7 +270,7 @@ static void grouped_cost(const ds_infer *call, ds_cost *cost_out)
     cost_out->m = rows_each(call);
     cost_out->n = ds_shape_last(call->out[0].shape);
     cost_out->k = ds_shape_last(call->in[0].shape);
-    cost_out->flops = 2.0 * dsi_op_count(call->out[0]) * (double)cost_out->k;
+    cost_out->flops = 2.0 * (double)(rows_expected(call) * cost_out->n) * (double)cost_out->k;
     cost_out->bytes = dsi_op_bytes(call);
 }
 
@@ -234,8 +284,10 @@ static ds_status grouped_grad(ds_grad *call)
         return DS_OK;
     }
     if (dsi_grad_wants(call, 0)) {
-        const dsi_grouped_attrs dx = {
-            .transposed = a->transposed == 0, .sources = a->sources, .parts = a->parts};
+        const dsi_grouped_attrs dx = {.transposed = a->transposed == 0,
+                                      .sources = a->sources,
+                                      .parts = a->parts,
+                                      .expected = a->expected};
         const ds_value in[3] = {d, call->in[1], call->in[2]};
         DS_TRY(dsi_emit(call, &dsi_op_grouped_linear, &dx, in, 3, out));
         DS_TRY(dsi_grad_give(call, 0, out[0]));
@@ -314,7 +366,7 @@ static void grouped_dw_cost(const ds_infer *call, ds_cost *cost_out)
     cost_out->m = ds_shape_last(call->in[0].shape);
     cost_out->n = ds_shape_last(call->in[1].shape);
     cost_out->k = rows_each(call);
-    cost_out->flops = 2.0 * dsi_op_count(call->in[0]) * (double)cost_out->n;
+    cost_out->flops = 2.0 * (double)(rows_expected(call) * cost_out->m) * (double)cost_out->n;
     cost_out->bytes = dsi_op_bytes(call);
 }
 

@@ -20,6 +20,8 @@ static const ds_op *const all[] = {
     &dsi_op_route_backward,
     &dsi_op_group_rows,
     &dsi_op_group_sizes,
+    &dsi_op_kept_weights,
+    &dsi_op_kept_weights_backward,
     &dsi_op_spread_rows,
     &dsi_op_combine_rows,
     &dsi_op_combine_rows_dw,

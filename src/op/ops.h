@@ -89,31 +89,57 @@ typedef struct dsi_route_attrs {
  * score + bias, the largest first, of equal ones the lowest index first; their weight is the score
  * without bias. route_backward: dweights, logits, experts → dlogits. The bias has no gradient. */
 extern const ds_op dsi_op_route, dsi_op_route_backward;
+/* Which pairs an expert takes where it cannot take all. */
+enum {
+    DSI_TAKE_TOKENS,  /* those of the first tokens */
+    DSI_TAKE_CHOICES, /* tokens' first choices before their second ones, and so on */
+    DSI_TAKE_SCORES,  /* the largest scores, of equal ones the first tokens */
+    DSI_TAKE_COUNT
+};
 typedef struct dsi_group_attrs {
     int64_t n_experts;
-    int64_t capacity; /* 0: none; else an expert takes its first so many pairs */
+    int64_t capacity; /* 0: none; else an expert takes so many pairs at most */
+    int64_t take;     /* DSI_TAKE_*: which */
+    int64_t parts; /* N: experts are (B,T,K), and each N-th of T is sorted by itself; above 1 in a
+                      logical graph alone, to be cut there along sp; 0: 1 */
 } dsi_group_attrs;
-/* group_rows: experts i32 (..,K) → place i32 (..,K), offsets i32 (E+1). Counting all pairs (token,
+typedef struct dsi_parts_attrs {
+    int64_t parts; /* as in dsi_group_attrs */
+} dsi_parts_attrs;
+/* group_rows: experts i32 (..,K), [scores f32 (..,K)] → place i32 (..,K), offsets i32 (E+1), or
+ * (N·(E+1)) of N parts. Counting all pairs (token,
  * expert) in their order, a pair's place is its row once they are sorted by expert, in a stable
  * way: expert e has the rows from offsets[e] to offsets[e+1]. What is beyond the capacity comes
  * behind offsets[E], in the order of pairs. */
 extern const ds_op dsi_op_group_rows;
-/* group_sizes: offsets i32 (E+1) → f32 (E): rows of each expert. */
+/* group_sizes (dsi_parts_attrs): offsets i32 (E+1), or those of parts → f32 (E): rows of each
+ * expert, of all parts. */
 extern const ds_op dsi_op_group_sizes;
+typedef struct dsi_kept_attrs {
+    int64_t normalise; /* 1: divided by the sum of those that are kept */
+} dsi_kept_attrs;
+/* kept_weights: weights f32 (..,K), place i32 (..,K), offsets i32 (E+1) → f32 (..,K): 0 where the
+ * pair's place is behind offsets[E]; the gradient is kept_weights_backward of dy, weights, place,
+ * offsets. */
+extern const ds_op dsi_op_kept_weights, dsi_op_kept_weights_backward;
 
 /* ---- experts.c ----------------------------------------------------------------------------- */
 /* R rows, a row a pair: R = T·K. place holds each row's number once; a number that is no row is an
  * error of the kernel (ERR_ARG naming it), likewise offsets that do not ascend within R.
- * spread_rows: x (..,C), place i32 (..,K), [weights f32 (..,K)] → (R,C): row place[t,j] is x[t],
- * times weights[t,j] in fp32. combine_rows: rows (R,C), place, [weights] → (..,C): the sum of each
- * token's rows, times their weights, in fp32 in the order of j, rounded once. Each is the other's
- * gradient. combine_rows_dw: dy (..,C), rows, place → dweights f32 (..,K): dot products. */
+ * Their attributes are dsi_parts_attrs: with parts, place is within a part of x (B,T,C), and rows
+ * are those of one part behind the other. spread_rows: x (..,C), place i32 (..,K), [weights f32
+ * (..,K)] → (R,C): row place[t,j] is x[t], times weights[t,j] in fp32. combine_rows: rows (R,C),
+ * place, [weights] → (..,C): the sum of each token's rows, times their weights, in fp32 in the
+ * order of j, rounded once. Each is the other's gradient. combine_rows_dw: dy (..,C), rows, place →
+ * dweights f32 (..,K): dot products. */
 extern const ds_op dsi_op_spread_rows, dsi_op_combine_rows, dsi_op_combine_rows_dw;
 typedef struct dsi_grouped_attrs {
     int64_t transposed; /* 0: w is (E,O,K); 1: w is (E,K,O) */
     int64_t sources;    /* S: rows are sorted by S sources, then by expert; 0: 1 */
     int64_t parts; /* ranks among which rows, experts and offsets are dealt in equal parts; above 1
                       in a logical graph alone, to be cut there along ep; 0: 1 */
+    int64_t expected; /* rows of a part that hold something when all experts have as many, for
+                         costs; 0: all */
 } dsi_grouped_attrs;
 /* grouped_linear: x (R,K), w (E,O,K) or (E,K,O), offsets i32 (S·E+1) → y (R,O): the rows from
  * offsets[s·E+e] on by w[e], each with the bits that linear gives that row; zeros behind the last.
@@ -126,9 +152,10 @@ extern const ds_op dsi_op_grouped_linear, dsi_op_grouped_linear_dw;
 
 /* ---- expert_ranks.c ------------------------------------------------------------------------ */
 typedef struct dsi_expert_ranks_attrs {
-    int64_t n_ranks;  /* P, along ep */
+    int64_t n_ranks;  /* P, along ep × sp */
     int64_t n_rows;   /* of to_experts: the most that a rank gets; of from_experts: a rank's own */
     int64_t gradient; /* 1: the rows are gradients of the mean over those ranks */
+    int64_t parts;    /* of gather_offsets: lists of offsets, to be cut along sp; 0: 1 */
 } dsi_expert_ranks_attrs;
 /* gather_offsets: offsets i32 (E+1), each rank's own → i32 (P,E+1), which all have.
  * expert_segments: that table → i32 (P·(E+1)): for each rank the offsets of the rows that

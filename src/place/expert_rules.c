@@ -28,7 +28,7 @@ ds_status dsi_expert_rules(const ds_graph *graph, uint32_t ep, dsi_place_on *on_
         on_out[weight->cell] = (dsi_place_on){DSI_SHARD, 0, 0};
         n += 1;
     }
-    return n > 0
+    return n > 0 || ep < 2
                ? DS_OK
                : ds_fail(graph->ctx, DS_ERR_CONFIG,
                          "expert_parallel.autoep_size is %u, but the model has no experts; set it "

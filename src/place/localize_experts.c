@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes between the rows that ranks along ep have of their own and those of the experts that they
- * have. See localize_impl.h.
+/* Nodes between the rows that ranks along ep and sp have of their own and those of the experts that
+ * they have. See localize_impl.h.
  *
  *     gather_offsets   all_gather of each rank's offsets: everybody knows what everybody sends
  *     to_experts       dispatch_rows: an all-to-all whose blocks are as long as the table says
@@ -15,7 +15,7 @@ ds_status dsi_localize_experts(dsi_localizing *l, const dsi_node_info *node, con
     const dsi_spread *made = &l->placed->use[node->out_at];
     const ds_meta whole = g->values[dsi_node_out(g, node)[0]].meta;
     const ds_shape shape = dsi_local_meta(&l->placed->mesh, &made->at, whole).shape;
-    const dsi_axes axes = dsi_axes_of(1u << DSI_AXIS_EP);
+    const dsi_axes axes = dsi_axes_of(1u << DSI_AXIS_EP | 1u << DSI_AXIS_SP);
     const int64_t n_ranks = ((const dsi_expert_ranks_attrs *)node->attrs)->n_ranks;
     dsi_comm_attrs attrs = dsi_localize_comm(l, &axes, -1);
     ds_value out[DS_MAX_OUT];

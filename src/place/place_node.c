@@ -225,16 +225,16 @@ static ds_status place_own(dsi_placing *w, dsi_axis axis)
     return DS_OK;
 }
 
-/* Between a rank's own rows and those of the experts that it has, along ep. What all ranks know of
- * all rows they have alike; the experts' rows are blocks, one a rank. */
-static ds_status place_experts(dsi_placing *w)
+/* Between a rank's own rows and those of the experts that it has, along ep, where its samples are
+ * its own, and sp, where it has a part of each. What all ranks know of all rows they have alike;
+ * the experts' rows are blocks, one a rank. */
+static ds_status place_experts(dsi_placing *w, dsi_axis axis)
 {
-    const dsi_axis axis = DSI_AXIS_EP;
     const bool returns = w->node->op == &dsi_op_from_experts;
     const bool gathers = w->node->op == &dsi_op_gather_offsets;
     const bool gradient = ((const dsi_expert_ranks_attrs *)w->node->attrs)->gradient != 0;
     const dsi_place_on rows = {DSI_SHARD, 0, 0};
-    const dsi_place_on own = {DSI_OWN, 0, 0};
+    const dsi_place_on own = {axis == DSI_AXIS_EP ? DSI_OWN : DSI_SHARD, 0, 0};
     dsi_placement need = w->node->in[0].at;
     need.on[axis] = returns ? rows : own;
     if (!dsi_place_on_equal(w->node->in[0].at.on[axis], need.on[axis])) {
@@ -246,7 +246,7 @@ static ds_status place_experts(dsi_placing *w)
         return dsi_placing_refuse(w, 1, &need, "all ranks have to know of all rows");
     }
     w->p->out[0].at.on[axis] = gathers ? (dsi_place_on){0} : returns ? own : rows;
-    w->p->out[0].averaged |= gradient && !returns ? 1u << axis : 0;
+    w->p->out[0].averaged |= gradient && !returns && axis == DSI_AXIS_EP ? 1u << axis : 0;
     return DS_OK;
 }
 
@@ -269,8 +269,9 @@ static bool is_better(const price *a, const price *b)
 
 static ds_status place_axis(dsi_placing *w, dsi_axis axis)
 {
-    if ((w->p->rule.flags & DSI_PLACE_EXPERTS) != 0 && axis == DSI_AXIS_EP) {
-        return place_experts(w);
+    if ((w->p->rule.flags & DSI_PLACE_EXPERTS) != 0 &&
+        (axis == DSI_AXIS_EP || axis == DSI_AXIS_SP)) {
+        return place_experts(w, axis);
     }
     if (has_own(w, axis)) {
         return place_own(w, axis);

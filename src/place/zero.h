@@ -25,7 +25,7 @@ typedef struct dsi_zero_spec {
     /* Per cell: how tp shards it (tensor_rules.h), {0}: it does not; NULL: none. States are
      * sharded as the parameter that they belong to. Borrowed. */
     const dsi_place_on *tensor;
-    /* Per cell: how ep shards it (expert_rules.h), as `tensor`. NULL: none. */
+    /* Per cell: how ep, and sp as well, shard it (expert_rules.h), as `tensor`. NULL: none. */
     const dsi_place_on *expert;
     /* Per cell: how sp shards it (sequence_rules.h): inputs along the sequence. NULL: none. */
     const dsi_place_on *sequence;

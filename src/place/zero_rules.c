@@ -19,12 +19,12 @@ ds_status dsi_zero_set_ranks(ds_ctx *ctx, dsi_zero_spec *spec, uint32_t n_ranks)
     return dsi_mesh_make(ctx, &params, &spec->mesh);
 }
 
-/* Axes without ep, which shards what is an expert's. */
+/* Axes without ep and sp, which shard what is an expert's. */
 static dsi_axes apart_from_ep(dsi_axes axes, bool is_expert)
 {
     dsi_axes others = {0};
     for (uint32_t i = 0; i < axes.n; ++i) {
-        if (!is_expert || axes.axis[i] != DSI_AXIS_EP) {
+        if (!is_expert || (axes.axis[i] != DSI_AXIS_EP && axes.axis[i] != DSI_AXIS_SP)) {
             dsi_axes_add(&others, (dsi_axis)axes.axis[i]);
         }
     }
@@ -44,8 +44,9 @@ static dsi_spread over_data(const dsi_mesh *mesh, bool term, bool is_expert)
         return s;
     }
     s = dsi_completed_spread(&s);
-    s.averaged |= is_expert ? 1u << DSI_AXIS_EP : 0;
-    if (mesh->size[DSI_AXIS_SP] > 1) { /* of what the rank's part of the sequences adds */
+    s.averaged |= is_expert && mesh->size[DSI_AXIS_EP] > 1 ? 1u << DSI_AXIS_EP : 0;
+    if (mesh->size[DSI_AXIS_SP] > 1 &&
+        !is_expert) { /* of what the rank's part of the sequences adds */
         s.at = dsi_partial(s.at, DSI_AXIS_SP);
     }
     return s;
@@ -118,12 +119,12 @@ static dsi_spread place_on_data(const dsi_zero_spec *spec, const ds_cell_info *c
     }
 }
 
-/* How tp, or ep, shards a cell, by the list of parameters that it does so to; {0}: it does not. */
-static dsi_place_on on_shards(const dsi_zero_spec *spec, const dsi_place_on *shards, dsi_axis axis,
-                              const ds_cells *cells, ds_cell c)
+/* How a list of parameters shards a cell over so many ranks; {0}: it does not. */
+static dsi_place_on on_shards(const dsi_place_on *shards, uint32_t n_ranks, const ds_cells *cells,
+                              ds_cell c)
 {
     const ds_cell_info *cell = ds_cells_get(cells, c);
-    const bool is_sharded = shards != NULL && spec->mesh.size[axis] > 1;
+    const bool is_sharded = shards != NULL && n_ranks > 1;
     const ds_cell param = cell->of != DS_NONE && cell->kind != DS_CELL_PARAM ? cell->of : c;
     /* a state that has not its parameter's shape (one number for the tensor) is not cut */
     const bool alike = ds_shape_equal(cell->meta.shape, ds_cells_get(cells, param)->meta.shape);
@@ -132,19 +133,21 @@ static dsi_place_on on_shards(const dsi_zero_spec *spec, const dsi_place_on *sha
 
 void dsi_zero_rules(const dsi_zero_spec *spec, const ds_cells *cells, dsi_spread *spreads)
 {
+    const uint32_t *size = spec->mesh.size;
+    const uint32_t n_experts = size[DSI_AXIS_EP] * size[DSI_AXIS_SP]; /* ranks that share them */
     int64_t kept = 0;
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(cells, c);
-        const dsi_place_on on = on_shards(spec, spec->tensor, DSI_AXIS_TP, cells, c);
-        const dsi_place_on dealt = on_shards(spec, spec->expert, DSI_AXIS_EP, cells, c);
+        const dsi_place_on on = on_shards(spec->tensor, size[DSI_AXIS_TP], cells, c);
+        const dsi_place_on dealt = on_shards(spec->expert, n_experts, cells, c);
         const bool is_expert = dealt.kind == DSI_SHARD;
         dsi_placement shard = {0};
         shard.on[DSI_AXIS_TP] = on;
-        shard.on[DSI_AXIS_EP] = dealt;
+        shard.on[DSI_AXIS_EP] = shard.on[DSI_AXIS_SP] = dealt;
         const int64_t count = dsi_placement_slots(&spec->mesh, &shard, cell->meta.shape);
         spreads[c] = place_on_data(spec, cell, count, is_expert, &kept);
         if (is_expert) {
-            spreads[c].at.on[DSI_AXIS_EP] = dealt;
+            spreads[c].at.on[DSI_AXIS_EP] = spreads[c].at.on[DSI_AXIS_SP] = dealt;
         }
         if (on.kind == DSI_SHARD) {
             spreads[c].at.on[DSI_AXIS_TP] = on;

@@ -228,6 +228,8 @@ ds_status dsi_engine_make_masks(ds_engine *engine);
 /* engine_tensor.c: says at level JOB what tensor parallelism shards. Errors: ERR_CONFIG: nothing.
  */
 ds_status dsi_engine_say_tensor(const ds_engine *engine);
+/* Likewise what ranks share of the experts; nothing where each has all. */
+void dsi_engine_say_experts(const ds_engine *engine);
 /* engine_average.c: whether the loss can be averaged as the specification says; adds the newest
  * forward's targets to the step's (collective); the gradient of that loss; what undoes it, loss
  * scale included, once all micro-batches are through. */

@@ -73,6 +73,7 @@ static ds_status plan(ds_engine *engine, const ds_engine_params *params)
     DS_TRY(dsi_pipe_join(engine, made.axes, made.n_axes));
     say_memory(engine, &made);
     DS_TRY(dsi_engine_say_tensor(engine));
+    dsi_engine_say_experts(engine);
     for (int s = 0; s < DSI_OFFLOAD_SECTIONS; ++s) {
         if (made.idle[s][0] != '\0') {
             ds_log(engine->ctx, DS_LOG_JOB, "%s", made.idle[s]);

@@ -376,11 +376,11 @@ static void *whole_of(const placed_case *c, ds_meta meta, const dsi_spread *from
         terms[i] = room(meta);
         assemble(c, meta, &from->at, ranks, like, dsi_mesh_peer(&c->mesh, &sum, rank, i), terms[i]);
     }
-    if (sum.n == 0) {
+    if (sum.n == 0 && over.n == 0) {
         return terms[0];
     }
     void *out = room(meta);
-    const uint8_t kind = from->at.on[sum.axis[0]].dim;
+    const uint8_t kind = sum.n > 0 ? from->at.on[sum.axis[0]].dim : DSI_TERMS_SUM;
     if (kind == DSI_TERMS_SUM) {
         add_terms((const void *const *)terms, n, meta, 1.0 / (double)dsi_axes_size(&c->mesh, &over),
                   out);
@@ -396,15 +396,7 @@ static void *whole_of(const placed_case *c, ds_meta meta, const dsi_spread *from
 void *placed_whole(const placed_case *c, ds_meta meta, const dsi_spread *from, void *const *ranks,
                    uint32_t rank)
 {
-    const dsi_axes over = dsi_axes_of(from->averaged);
-    void *whole = whole_of(c, meta, from, ranks, 0, from->averaged, rank);
-    if (over.n > 0 && dsi_placement_partial_axes(&from->at) == 0) {
-        void *sum = whole;
-        whole = room(meta);
-        add_terms((const void *const *)&sum, 1, meta, 1.0 / dsi_axes_size(&c->mesh, &over), whole);
-        free(sum);
-    }
-    return whole;
+    return whole_of(c, meta, from, ranks, 0, from->averaged, rank);
 }
 
 /* A rank's memory in the new placement. */
@@ -413,7 +405,7 @@ static void *change(const placed_case *c, ds_meta meta, const dsi_spread *from,
 {
     const dsi_part part = dsi_placement_part(&c->mesh, &to->at, meta.shape, rank);
     void *local = room((ds_meta){meta.dtype, ds_shape_1d(part.slots)});
-    if (dsi_placement_equal(&from->at, &to->at)) {
+    if (dsi_placement_equal(&from->at, &to->at) && (from->averaged & ~to->averaged) == 0) {
         memcpy(local, ranks[rank], (size_t)part.slots * ds_dtype_bytes(meta.dtype));
         return local;
     }

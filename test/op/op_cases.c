@@ -37,6 +37,9 @@
 #define ROUTE(f, ...) ATTRS(dsi_route_attrs, .factor = (f), __VA_ARGS__)
 #define ROWS_OF(e, c) ATTRS(dsi_group_attrs, .n_experts = (e), .capacity = (c))
 #define EXPERTS(t)    ATTRS(dsi_grouped_attrs, .transposed = (t))
+#define SOURCES(t, s) ATTRS(dsi_grouped_attrs, .transposed = (t), .sources = (s))
+#define PARTS         ATTRS(dsi_parts_attrs, .parts = 0)
+#define TAKES(c, t)   ATTRS(dsi_group_attrs, .n_experts = 5, .capacity = (c), .take = (t))
 #define COMPARE(k, x) ATTRS(dsi_compare_attrs, .kind = DSI_COMPARE_##k, .value = (x))
 #define FORWARD(...)                                                                               \
     &(const op_forward)                                                                            \
@@ -163,12 +166,22 @@ const op_case op_cases[] = {
      ROUTE(0.5, .n_chosen = 3, .score = DSI_SCORE_SIGMOID, .normalise = 1)},
     {&dsi_op_group_rows, "uneven", "i32[5,7,3]<11", ROWS_OF(11, 0), .flags = OP_EXACT},
     {&dsi_op_group_rows, "capacity", "i32[40,2]<4", ROWS_OF(5, 17), .flags = OP_EXACT},
-    {&dsi_op_group_sizes, "uneven", "i32[12]o100", .flags = OP_EXACT},
-    {&dsi_op_spread_rows, "plain", "act[3,5,33] i32[3,5,2]s", .flags = OP_EXACT},
-    {&dsi_op_spread_rows, "weights", "act[17,70] i32[17,3]s stat[17,3]", .flags = OP_EXACT},
-    {&dsi_op_combine_rows, "plain", "act[30,33] i32[3,5,2]s", .flags = OP_EXACT},
-    {&dsi_op_combine_rows, "weights", "act[51,70] i32[17,3]s stat[17,3]", .flags = OP_EXACT},
-    {&dsi_op_combine_rows_dw, "odd", "act[17,71] act[51,71] i32[17,3]s"},
+    {&dsi_op_group_rows, "first choices", "i32[40,3]<5", TAKES(17, DSI_TAKE_CHOICES),
+     .flags = OP_EXACT},
+    {&dsi_op_group_rows, "best scores", "i32[40,2]<5 f32[40,2]", TAKES(9, DSI_TAKE_SCORES),
+     .flags = OP_EXACT},
+    {&dsi_op_kept_weights, "plain", "stat[9,2] i32[9,2]s i32[4]o13",
+     ATTRS(dsi_kept_attrs, .normalise = 0)},
+    {&dsi_op_kept_weights_backward, "plain", "stat[9,2] stat[9,2] i32[9,2]s i32[4]o13",
+     ATTRS(dsi_kept_attrs, .normalise = 0)},
+    {&dsi_op_group_sizes, "uneven", "i32[12]o100", PARTS, .flags = OP_EXACT},
+    {&dsi_op_expert_segments, "no rows", "i32[2,5]0",
+     ATTRS(dsi_expert_ranks_attrs, .n_ranks = 2, .n_rows = 4), .flags = OP_EXACT},
+    {&dsi_op_spread_rows, "plain", "act[3,5,33] i32[3,5,2]s", PARTS, .flags = OP_EXACT},
+    {&dsi_op_spread_rows, "weights", "act[17,70] i32[17,3]s stat[17,3]", PARTS, .flags = OP_EXACT},
+    {&dsi_op_combine_rows, "plain", "act[30,33] i32[3,5,2]s", PARTS, .flags = OP_EXACT},
+    {&dsi_op_combine_rows, "weights", "act[51,70] i32[17,3]s stat[17,3]", PARTS, .flags = OP_EXACT},
+    {&dsi_op_combine_rows_dw, "odd", "act[17,71] act[51,71] i32[17,3]s", PARTS},
     {&dsi_op_grouped_linear, "out,in", "act[40,17] act[5,33,17] i32[6]o40", EXPERTS(0)},
     {&dsi_op_grouped_linear, "in,out", "act[40,17] act[5,17,33] i32[6]o40", EXPERTS(1)},
     {&dsi_op_grouped_linear, "rows behind", "act[40,24] act[3,40,24] i32[4]o33", EXPERTS(0)},
@@ -176,6 +189,14 @@ const op_case op_cases[] = {
      EXPERTS(0), .flags = OP_NO_GRAD},
     {&dsi_op_grouped_linear, "many experts", "act[64,70] act[40,24,70] i32[41]o64", EXPERTS(0),
      .flags = OP_NO_GRAD},
+    {&dsi_op_grouped_linear, "sources", "act[40,17] act[5,33,17] i32[16]o40", SOURCES(0, 3)},
+    {&dsi_op_grouped_linear, "sources, in,out", "act[40,17] act[5,17,33] i32[11]o33",
+     SOURCES(1, 2)},
+    {&dsi_op_grouped_linear_dw, "3 sources", "act[40,17] act[40,33] i32[16]o40", SOURCES(0, 3)},
+    {&dsi_op_grouped_linear_dw, "5 sources, adds", "act[40,24] act[40,40] i32[16]o33 f32[3,40,24]",
+     SOURCES(0, 5)},
+    {&dsi_op_grouped_linear_dw, "4 sources, in,out", "act[64,17] act[64,33] i32[9]o64",
+     SOURCES(1, 4)},
     {&dsi_op_grouped_linear_dw, "out,in", "act[40,17] act[40,33] i32[6]o40", EXPERTS(0)},
     {&dsi_op_grouped_linear_dw, "in,out", "act[40,17] act[40,33] i32[6]o40", EXPERTS(1)},
     {&dsi_op_grouped_linear_dw, "adds, rows behind", "act[40,24] act[40,40] i32[4]o33 f32[3,40,24]",
@@ -800,9 +821,9 @@ const op_case op_bench_cases[] = {
     {&dsi_op_route, "2 of 8", "act[4096,8]", ROUTE(1.0, .n_chosen = 2, .normalise = 1)},
     {&dsi_op_route, "8 of 128", "act[4096,128]", ROUTE(1.0, .n_chosen = 8, .normalise = 1)},
     {&dsi_op_group_rows, "8 of 128", "i32[4096,8]<128", ROWS_OF(128, 0)},
-    {&dsi_op_spread_rows, "2", "act[4096,1024] i32[4096,2]s"},
-    {&dsi_op_combine_rows, "2", "act[8192,1024] i32[4096,2]s stat[4096,2]"},
-    {&dsi_op_combine_rows_dw, "2", "act[4096,1024] act[8192,1024] i32[4096,2]s"},
+    {&dsi_op_spread_rows, "2", "act[4096,1024] i32[4096,2]s", PARTS},
+    {&dsi_op_combine_rows, "2", "act[8192,1024] i32[4096,2]s stat[4096,2]", PARTS},
+    {&dsi_op_combine_rows_dw, "2", "act[4096,1024] act[8192,1024] i32[4096,2]s", PARTS},
     {&dsi_op_where, "padding", "bool[4,1,1,1024]<2 act[4,12,1024,1024]", WHERE(1, -1e4)},
     {&dsi_op_band, "causal", "act[4,12,1024,1024]", BAND(INT64_MIN, 0, -1e4)},
     {&dsi_op_max_last, "1024", "act[4096,1024]"},

@@ -681,7 +681,13 @@ static bool is_left_out(const ds_op *op)
                                        &dsi_op_combine_rows,
                                        &dsi_op_combine_rows_dw,
                                        &dsi_op_grouped_linear,
-                                       &dsi_op_grouped_linear_dw};
+                                       &dsi_op_grouped_linear_dw,
+                                       &dsi_op_kept_weights,
+                                       &dsi_op_kept_weights_backward,
+                                       &dsi_op_gather_offsets,
+                                       &dsi_op_expert_segments,
+                                       &dsi_op_to_experts,
+                                       &dsi_op_from_experts};
     bool left = false;
     for (size_t i = 0; i < sizeof out / sizeof out[0]; ++i) {
         left = left || out[i] == op;

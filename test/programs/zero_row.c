@@ -27,8 +27,8 @@ enum { BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
 typedef struct row {
     char model[16], dtype[8], transport[8], optimizer[16], recompute[16], offload[16], save[512],
         accel[64];
-    long pp, flat, tp, sp, hpz, qwz, qgz, loco, mics, ranks, stage, overlap, bucket, accumulation,
-        threads, resume, persistence, steps, zenflow, early;
+    long pp, flat, tp, sp, ep, hpz, qwz, qgz, loco, mics, ranks, stage, overlap, bucket,
+        accumulation, threads, resume, persistence, steps, zenflow, early;
 } row;
 
 static int read_row(int argc, char **argv, row *r)
@@ -53,6 +53,7 @@ static int read_row(int argc, char **argv, row *r)
         {"flat", NULL, 0, &r->flat}, /* the same samples without a pipeline, on fewer ranks */
         {"tp", NULL, 0, &r->tp},
         {"sp", NULL, 0, &r->sp},
+        {"ep", NULL, 0, &r->ep},
         {"mics", NULL, 0, &r->mics},
         {"hpz", NULL, 0, &r->hpz},
         {"qwz", NULL, 0, &r->qwz}, /* collectives of quantized blocks: parameters, gradients */
@@ -164,11 +165,19 @@ static uint32_t sp_of(const row *r)
     return r->zenflow == 0 && r->sp > 1 && left % r->sp == 0 ? (uint32_t)r->sp : 1;
 }
 
+/* Ranks that share experts, likewise. */
+static uint32_t ep_of(const row *r)
+{
+    const long left = r->ranks / (long)(tp_of(r) * sp_of(r));
+    const bool has_experts = strcmp(r->model, "mixtral8") == 0;
+    return r->zenflow == 0 && has_experts && r->ep > 1 && left % r->ep == 0 ? (uint32_t)r->ep : 1;
+}
+
 /* Where there are such groups. */
 static uint32_t group_of(const row *r, long size)
 {
     const long n_zero = r->ranks / (long)(pp_of(r) * tp_of(r));
-    const bool fits = size > 0 && n_zero % size == 0 && size % (long)sp_of(r) == 0;
+    const bool fits = size > 0 && n_zero % size == 0 && size % (long)(sp_of(r) * ep_of(r)) == 0;
     return r->stage == 3 && r->zenflow == 0 && fits ? (uint32_t)size : 0;
 }
 
@@ -219,6 +228,7 @@ static dsi_engine_spec make_spec(const row *r)
         (dsi_zero_spec){.pp = pp_of(r),
                         .tp = tp_of(r),
                         .sp = sp_of(r),
+                        .ep = ep_of(r),
                         .stage = (uint32_t)r->stage,
                         .mics = group_of(r, r->mics),
                         .hpz = r->mics == 0 && !offloads_params(r) ? group_of(r, r->hpz) : 0,

@@ -226,10 +226,77 @@ static ds_status route_backward_run(const ds_kernel_call *call)
 
 /* ---- group_rows: one counting sort -------------------------------------------------------------
  */
+/* An expert's next row; where not all pairs may be taken, also whether a pair is, and their order.
+ */
 static size_t group_rows_work(const ds_kernel_sig *sig)
 {
     const dsi_group_attrs *a = sig->attrs;
-    return (size_t)a->n_experts * sizeof(int32_t);
+    const size_t n_pairs = (size_t)ds_shape_count(sig->in[0].shape);
+    return ((size_t)a->n_experts + (a->capacity > 0 ? 2 * n_pairs : 0)) * sizeof(int32_t);
+}
+
+/* Whether pair i comes before pair j where an expert takes the first so many. */
+static bool comes_first(const ds_kernel_call *call, int64_t i, int64_t j)
+{
+    const dsi_group_attrs *a = call->sig->attrs;
+    const int64_t k = ds_shape_last(call->in[0].meta.shape);
+    if (a->take == DSI_TAKE_CHOICES && i % k != j % k) {
+        return i % k < j % k;
+    }
+    if (a->take == DSI_TAKE_SCORES) {
+        const real x = ref_get(&call->in[1], i);
+        const real y = ref_get(&call->in[1], j);
+        return x > y || (x == y && i < j);
+    }
+    return i < j;
+}
+
+/* Sinks order[at] in a heap of n whose root comes last. */
+static void sink(const ds_kernel_call *call, int32_t *order, int64_t at, int64_t n)
+{
+    for (int64_t child = 2 * at + 1; child < n; child = 2 * at + 1) {
+        child += child + 1 < n && comes_first(call, order[child], order[child + 1]) ? 1 : 0;
+        if (!comes_first(call, order[at], order[child])) {
+            return;
+        }
+        const int32_t held = order[at];
+        order[at] = order[child];
+        order[child] = held;
+        at = child;
+    }
+}
+
+/* All pairs, the first to be taken first. */
+static void order_pairs(const ds_kernel_call *call, int32_t *order)
+{
+    const int64_t n = ds_shape_count(call->in[0].meta.shape);
+    for (int64_t i = 0; i < n; ++i) {
+        order[i] = (int32_t)i;
+    }
+    for (int64_t i = n / 2; i-- > 0;) {
+        sink(call, order, i, n);
+    }
+    for (int64_t left = n; left-- > 1;) {
+        const int32_t last = order[0];
+        order[0] = order[left];
+        order[left] = last;
+        sink(call, order, 0, left);
+    }
+}
+
+/* taken[i]: whether pair i is among the first pairs of its expert, `capacity` at most. count: of
+ * each expert, 0 at first. order: room for all pairs. */
+static void take_pairs(const ds_kernel_call *call, int32_t *count, int32_t *taken, int32_t *order)
+{
+    const dsi_group_attrs *a = call->sig->attrs;
+    const int32_t *experts = call->in[0].data;
+    const int64_t n = ds_shape_count(call->in[0].meta.shape);
+    order_pairs(call, order);
+    for (int64_t at = 0; at < n; ++at) {
+        const int32_t e = experts[order[at]];
+        taken[order[at]] = count[e] < a->capacity ? 1 : 0;
+        count[e] += taken[order[at]];
+    }
 }
 
 static void group_rows_all(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
@@ -240,13 +307,16 @@ static void group_rows_all(const ds_kernel_call *call, int64_t begin, int64_t en
     int32_t *offsets = call->out[1].data;
     int32_t *next = call->work; /* an expert's next row */
     const int64_t n = ds_shape_count(call->in[0].meta.shape);
-    const int64_t most = a->capacity > 0 && a->capacity < n ? a->capacity : n;
+    int32_t *taken = a->capacity > 0 ? next + a->n_experts : NULL;
     (void)begin;
     (void)end;
     (void)slot;
     memset(next, 0, (size_t)a->n_experts * sizeof *next);
-    for (int64_t i = 0; i < n; ++i) {
-        next[experts[i]] += next[experts[i]] < most ? 1 : 0;
+    if (taken != NULL) {
+        take_pairs(call, next, taken, taken + n);
+    }
+    for (int64_t i = 0; i < n && taken == NULL; ++i) {
+        next[experts[i]] += 1;
     }
     offsets[0] = 0;
     for (int64_t e = 0; e < a->n_experts; ++e) {
@@ -256,7 +326,7 @@ static void group_rows_all(const ds_kernel_call *call, int64_t begin, int64_t en
     int32_t behind = offsets[a->n_experts];
     for (int64_t i = 0; i < n; ++i) {
         const int32_t e = experts[i];
-        place[i] = next[e] < offsets[e + 1] ? next[e]++ : behind++;
+        place[i] = taken == NULL || taken[i] != 0 ? next[e]++ : behind++;
     }
 }
 
@@ -264,6 +334,10 @@ static ds_status group_rows_run(const ds_kernel_call *call)
 {
     const dsi_group_attrs *a = call->sig->attrs;
     DS_TRY(check_experts(call, &call->in[0], a->n_experts));
+    if (a->parts > 1) {
+        return ds_fail(call->ctx, DS_ERR_INTERNAL, "%s: parts are of a logical graph",
+                       call->sig->op->name);
+    }
     dsi_ref_serial(call, group_rows_all);
     return DS_OK;
 }
@@ -273,13 +347,60 @@ static void group_sizes_all(const ds_kernel_call *call, int64_t begin, int64_t e
     const int32_t *offsets = call->in[0].data;
     (void)slot;
     for (int64_t e = begin; e < end; ++e) {
-        ((float *)call->out[0].data)[e] = (float)((int64_t)offsets[e + 1] - offsets[e]);
+        const int64_t n = ds_shape_count(call->in[0].meta.shape);
+        const int64_t each = ds_shape_count(call->out[0].meta.shape) + 1;
+        int64_t size = 0;
+        for (int64_t at = e; at < n; at += each) {
+            size += (int64_t)offsets[at + 1] - offsets[at];
+        }
+        ((float *)call->out[0].data)[e] = (float)size;
     }
 }
 
 static ds_status group_sizes_run(const ds_kernel_call *call)
 {
     dsi_ref_for(call, ds_shape_count(call->out[0].meta.shape), group_sizes_all);
+    return DS_OK;
+}
+
+/* ---- kept_weights: items are tokens ------------------------------------------------------------
+ */
+/* dy: NULL in the forward pass. */
+static void kept_token(const ds_kernel_call *call, int64_t token, const ds_tensor *dy)
+{
+    const dsi_kept_attrs *a = call->sig->attrs;
+    const ds_tensor *in = call->in + (dy != NULL ? 1 : 0);
+    const int64_t k = ds_shape_last(in[0].meta.shape);
+    const int32_t *place = (const int32_t *)in[1].data + token * k;
+    const int32_t end = ((const int32_t *)in[2].data)[ds_shape_count(in[2].meta.shape) - 1];
+    real sum = R(0.0);
+    real mean = R(0.0); /* of dy, by the weights */
+    for (int64_t j = 0; j < k; ++j) {
+        const real w = place[j] < end ? ref_get(&in[0], token * k + j) : R(0.0);
+        sum += w;
+        mean += dy != NULL ? ref_get(dy, token * k + j) * w : R(0.0);
+    }
+    const bool divides = a->normalise != 0 && sum > R(0.0);
+    for (int64_t j = 0; j < k; ++j) {
+        const int64_t at = token * k + j;
+        const real d =
+            dy != NULL ? ref_get(dy, at) - (divides ? mean / sum : R(0.0)) : ref_get(&in[0], at);
+        ref_set(&call->out[0], at, place[j] >= end ? R(0.0) : divides ? d / sum : d);
+    }
+}
+
+static void kept_tokens(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
+{
+    const bool backward = call->sig->op == &dsi_op_kept_weights_backward;
+    (void)slot;
+    for (int64_t token = begin; token < end; ++token) {
+        kept_token(call, token, backward ? &call->in[0] : NULL);
+    }
+}
+
+static ds_status kept_weights_run(const ds_kernel_call *call)
+{
+    dsi_ref_for(call, ds_shape_rows(call->out[0].meta.shape), kept_tokens);
     return DS_OK;
 }
 
@@ -342,6 +463,8 @@ static ds_status expert_segments_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
+REF_KERNEL(kept_weights, kept_weights_run, NULL);
+REF_KERNEL(kept_weights_backward, kept_weights_run, NULL);
 REF_KERNEL(expert_segments, expert_segments_run, NULL);
 REF_KERNEL(route, route_run, route_work);
 REF_KERNEL(route_backward, route_backward_run, route_backward_work);
@@ -349,4 +472,5 @@ REF_KERNEL(group_rows, group_rows_run, group_rows_work);
 REF_KERNEL(group_sizes, group_sizes_run, NULL);
 const ds_kernel *const DSI_REF(route)[] = {&route_kernel,           &route_backward_kernel,
                                            &group_rows_kernel,      &group_sizes_kernel,
+                                           &kept_weights_kernel,    &kept_weights_backward_kernel,
                                            &expert_segments_kernel, NULL};
