@@ -23,10 +23,12 @@ static bool is_collective(const dsi_step *step)
     return step->op->op_class == DS_CLASS_COMM;
 }
 
-/* Bytes of the whole tensors of a collective: its inputs, or what it gathers. */
+/* Bytes of the whole tensors of a collective: its inputs, or what it gathers; of rows that go back
+ * what a rank gets, since those that it sends have the room for the worst loads. */
 static double collective_bytes(const dsi_plan *plan, const dsi_step *step)
 {
-    const bool gathers = dsi_op_collective(step->op) == DS_COMM_ALL_GATHER;
+    const bool gathers =
+        dsi_op_collective(step->op) == DS_COMM_ALL_GATHER || step->op->role == DS_ROLE_RETURN_ROWS;
     const uint32_t at = gathers ? step->out_at : step->in_at;
     const uint32_t n = gathers ? step->n_out : step->n_in;
     double bytes = 0.0;

@@ -144,7 +144,9 @@ static void measure(const dsi_plan *plan, const dsi_step *step, double *carried,
 {
     const uint32_t n_in = step->n_in / step->n_parts;
     const double n = (double)((const dsi_comm_attrs *)step->attrs)->n_ranks;
-    const bool gathers = dsi_op_collective(step->op) == DS_COMM_ALL_GATHER;
+    /* of rows that go back a rank gets its own; those that it sends have the room for the worst */
+    const bool gathers =
+        dsi_op_collective(step->op) == DS_COMM_ALL_GATHER || step->op->role == DS_ROLE_RETURN_ROWS;
     for (uint32_t i = 0; i < step->n_parts; ++i) {
         const ds_meta in = plan->metas[step->in_at + i * n_in + n_in - 1];
         const ds_meta out = plan->metas[step->out_at + i];
