@@ -202,6 +202,36 @@ typedef struct ds_attention_params {
 DS_API ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value first,
                                 const ds_attention_params *params);
 
+/* DeepSpeed's layer of experts (deepspeed.moe.layer.MoE): its gates, capacity, and residual form.
+ */
+typedef struct ds_moe_params {
+    int64_t n_experts, n_chosen; /* E, of which a token goes to K: "k" */
+    int64_t width;               /* F, of an expert */
+    ds_activation activation;    /* default NONE is refused: say which */
+    bool gated;    /* default false: down(act(up(x))); true: down(act(gate(x))·up(x)) */
+    bool residual; /* PR-MoE: a dense layer like an expert beside them; the two are added by weights
+                      softmax(x·coefficientᵀ) */
+    double capacity_factor, eval_capacity_factor; /* an expert takes ceil(tokens·K·factor/E) pairs
+                                                     of token and expert of a rank's micro-batch at
+                                                     most; default 0: all, "drop_tokens" false */
+    int64_t min_capacity;                         /* default 0: 4, as there */
+    bool drop_by_score; /* which it takes: default false, those of the first tokens ("position";
+                           with K = 2 all first choices before second ones); true: the largest
+                           probabilities ("probs") */
+    double init_std;    /* default 0: 0.02 */
+    DS_RESERVED(8);
+} ds_moe_params;
+/* x (..,C) → (..,C). Parameters below scope.name.deepspeed_moe: gate.wg.weight (E,C), and
+ * experts.deepspeed_experts.*.up_proj.weight (E,F,C), down_proj (E,C,F), gate_proj where gated; the
+ * residual form has scope.name.mlp and scope.name.coefficient (2,C). Weights of a token's experts
+ * are their probabilities, with K above 1 divided by the sum of those that took it; a token that
+ * none takes gets 0. *balance_out, when not NULL: f32 (), the loss that balances experts ("l_aux"):
+ * E Σ_e me_e ce_e, me the mean probability and ce the share of tokens, of first choices where K is
+ * at most 2, else of all divided by K. Not built: noise on the router, random choice of the tokens
+ * that are dropped. Errors: ERR_ARG; ERR_UNSUPPORTED (a capacity with sequence_ranks). */
+DS_API ds_value ds_nn_moe(ds_nn *nn, const char *name, ds_value x, const ds_moe_params *params,
+                          ds_value *balance_out);
+
 /* Mean cross entropy of x·weightᵀ against targets i32 (..), -100 ignored; declares "loss" and
  * "count". The logits are never whole in memory. In a trace with a preference that loss of the rows
  * in its place (deepspeed/preference.h), declared with "logps" f32 (rows) and "preference_sums"; of

@@ -6,11 +6,13 @@
 #include "accel/cpu/registry.h"
 #include "base/rng.h"
 #include "common/check.h"
+#include "common/golden.h"
 #include "ir/graph.h"
 #include "op/harness.h"
 #include "op/isa.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -479,6 +481,96 @@ static void rows_of_experts_are_those_of_linear(void **state)
     }
 }
 
+/* ---- gates: golden/moe_gates, by DeepSpeed's own functions ---- */
+
+typedef struct gate_case {
+    const char *name;
+    int64_t n_chosen, capacity, take;
+} gate_case;
+
+/* Dense weights (T,E), and the loss that balances, from the operators that ds_nn_moe applies. */
+static void check_gate(fixture *f, const golden_file *golden, const gate_case *c)
+{
+    enum { TOKENS = 24, EXPERTS = 5 };
+    char name[64];
+    (void)snprintf(name, sizeof name, "%s.logits", c->name);
+    const ds_tensor logits = new_tensor(f, DS_DTYPE_F32, ds_shape_2d(TOKENS, EXPERTS));
+    memcpy(logits.data, golden_f32(golden, name), ds_meta_bytes(logits.meta));
+    const dsi_route_attrs route = {.n_chosen = c->n_chosen, .factor = 1.0};
+    const dsi_group_attrs group = {.n_experts = EXPERTS, .capacity = c->capacity, .take = c->take};
+    const dsi_kept_attrs kept = {.normalise = c->n_chosen > 1};
+    ds_tensor chosen[DS_MAX_OUT];
+    ds_tensor grouped[DS_MAX_OUT];
+    run(f, &dsi_op_route, &route, &logits, 1, chosen);
+    const ds_tensor pairs[2] = {chosen[1], chosen[0]};
+    run(f, &dsi_op_group_rows, &group, pairs, c->take == DSI_TAKE_SCORES ? 2 : 1, grouped);
+    const ds_tensor keep[3] = {chosen[0], grouped[0], grouped[1]};
+    const ds_tensor weights = run1(f, &dsi_op_kept_weights, &kept, keep, 3);
+    float dense[TOKENS * EXPERTS] = {0};
+    for (int64_t i = 0; i < TOKENS * c->n_chosen; ++i) {
+        const int32_t e = ((const int32_t *)chosen[1].data)[i];
+        dense[i / c->n_chosen * EXPERTS + e] = ((const float *)weights.data)[i];
+    }
+    (void)snprintf(name, sizeof name, "%s.weights", c->name);
+    const float *want = golden_f32(golden, name);
+    uint32_t n_dropped = 0;
+    for (int i = 0; i < TOKENS * EXPERTS; ++i) {
+        n_dropped += want[i] == 0.0f ? 1 : 0;
+        if (!(fabsf(dense[i] - want[i]) <= 1e-6f)) {
+            fail_msg("%s: token %d, expert %d weighs %.9g, expected %.9g", c->name, i / EXPERTS,
+                     i % EXPERTS, dense[i], want[i]);
+        }
+    }
+    assert_int_equal(n_dropped > (uint32_t)(TOKENS * (EXPERTS - c->n_chosen)), c->capacity > 0);
+}
+
+static void gates_are_deepspeeds(void **state)
+{
+    static const gate_case cases[] = {
+        {"top1", 1, 0, DSI_TAKE_TOKENS},          {"top2", 2, 0, DSI_TAKE_CHOICES},
+        {"top2_drop", 2, 7, DSI_TAKE_CHOICES},    {"top3", 3, 0, DSI_TAKE_SCORES},
+        {"top3_position", 3, 9, DSI_TAKE_TOKENS}, {"top3_probs", 3, 9, DSI_TAKE_SCORES},
+        {"top4_probs", 4, 10, DSI_TAKE_SCORES},
+    };
+    fixture *f = *state;
+    golden_file golden = golden_read("moe_gates/gates.safetensors");
+    f->isa = DS_ISA_REF;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        check_gate(f, &golden, &cases[i]);
+        free_tensors(f);
+    }
+    golden_close(&golden);
+}
+
+/* Two ranks of two experts each: where the rows of both lie on each. */
+static void segments_are_by_source_then_expert(void **state)
+{
+    static const int32_t table[10] = {0, 1, 3, 3, 7, 0, 2, 2, 5, 6};
+    static const int32_t want[10] = {0, 1, 3, 5, 5, 0, 0, 4, 7, 8};
+    static const int32_t bad[10] = {0, 1, 3, 3, 7, 0, 2, 1, 5, 6};
+    const dsi_expert_ranks_attrs attrs = {.n_ranks = 2, .n_rows = 8};
+    const dsi_expert_ranks_attrs narrow = {.n_ranks = 2, .n_rows = 7};
+    fixture *f = *state;
+    f->isa = DS_ISA_REF;
+    const ds_tensor in = integers(f, ds_shape_2d(2, 5), table);
+    const ds_tensor out = run1(f, &dsi_op_expert_segments, &attrs, &in, 1);
+    assert_memory_equal(out.data, want, sizeof want);
+    const struct {
+        const dsi_expert_ranks_attrs *attrs;
+        const int32_t *table;
+        const char *says;
+    } refused[] = {{&narrow, table, "with expert 3 a rank gets 8 rows, but there is room for 7"},
+                   {&attrs, bad, "the offset of expert 2 on rank 1 is 1, expected at least 2"}};
+    for (size_t i = 0; i < 2; ++i) {
+        const ds_tensor x = integers(f, ds_shape_2d(2, 5), refused[i].table);
+        const ds_kernel_sig sig = {
+            &dsi_op_expert_segments, refused[i].attrs, 1, 1, &x.meta, &out.meta, 1};
+        const ds_kernel_call call = {f->ctx, &sig, &x, &out, NULL};
+        CHECK_FAILS(f->ctx, op_reference(&sig)->run(&call), DS_ERR_ARG, refused[i].says);
+    }
+    free_tensors(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -488,6 +580,8 @@ int main(void)
         FORM(fused_loss_equals_its_parts),
         FORM(kept_logits_give_the_same_bits),
         FORM(rows_of_experts_are_those_of_linear),
+        FORM(gates_are_deepspeeds),
+        FORM(segments_are_by_source_then_expert),
         FORM(packed_attention_equals_split),
         FORM(documents_do_not_see_each_other),
         FORM(a_query_at_an_offset_equals_its_row),
