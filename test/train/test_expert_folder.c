@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Model folders of families with experts: what is read is written again, tensor for tensor and byte
- * for byte, on one rank and on two that share the weights. A folder that lacks an expert, has one
- * too many or one of another shape is refused by the tensor's name. */
+ * for byte, on one rank, on two that share the weights, and on some that share the experts. A
+ * folder that lacks an expert, has one too many or one of another shape is refused by the tensor's
+ * name. */
 #include "comm/sim.h"
 #include "common/parity.h"
 #include "common/scratch.h"
@@ -13,6 +14,7 @@
 #include <string.h>
 
 static const char *const families[] = {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"};
+static const uint32_t shares[] = {5, 3, 2, 7, 5}; /* ranks that divide its experts */
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
 static void check_same_tensors(ds_ctx *ctx, const char *name, const char *a, const char *b)
@@ -37,7 +39,7 @@ static void check_same_tensors(ds_ctx *ctx, const char *name, const char *a, con
 
 typedef struct job {
     const char *name, *folder;
-    uint32_t stage;
+    uint32_t stage, ep;
 } job;
 
 static ds_status save_one(ds_ctx *ctx, dsi_comm *world, const job *j, const parity_case *p)
@@ -47,6 +49,8 @@ static ds_status save_one(ds_ctx *ctx, dsi_comm *world, const job *j, const pari
         .model = p->model, .seq_length = p->n_seq, .weights = p->folder, .comm = world};
     ds_engine *engine = NULL;
     spec.zero.stage = j->stage;
+    spec.zero.ep = j->ep;
+    spec.zero.comm_dtype = DS_DTYPE_F32;
     DS_TRY(dsi_engine_create(ctx, &params, &spec, &engine));
     const ds_status status = ds_engine_save_16bit_model(engine, j->folder, NULL);
     ds_engine_destroy(&engine);
@@ -76,9 +80,12 @@ static void folders_are_written_as_they_are_read(void **state)
         golden_path(from, sizeof from, "parity/%s", families[i]);
         assert_int_equal(sim_ranks_run(1, NULL, save_rank, &j), 0);
         check_same_tensors(ctx, families[i], from, scratch_path(scratch, "one"));
-        j = (job){families[i], scratch_path(scratch, "two"), 3};
+        j = (job){families[i], scratch_path(scratch, "two"), 3, 1};
         assert_int_equal(sim_ranks_run(2, NULL, save_rank, &j), 0);
         check_same_tensors(ctx, families[i], from, scratch_path(scratch, "two"));
+        j = (job){families[i], scratch_path(scratch, "shared"), i % 4, shares[i]};
+        assert_int_equal(sim_ranks_run(shares[i], NULL, save_rank, &j), 0);
+        check_same_tensors(ctx, families[i], from, scratch_path(scratch, "shared"));
         scratch_remove(scratch);
     }
 }

@@ -216,28 +216,30 @@ static void keep_quiet(void *user, ds_log_level level, const char *line)
 }
 
 /* ---- ranks, each a process with its own count ------------------------------------------------ */
-enum { MOST_RANKS = 2, N_TRIED = 10 };
+enum { MOST_RANKS = 2, N_TRIED = 12 };
 
 typedef struct trial {
     uint32_t n_ranks, stage;
     bool overlap;
     bool saves;         /* before each step, written behind it */
     dsi_residency away; /* where states and parameters live, activations too */
+    uint32_t ep;
 } trial;
 
 static const trial tried[N_TRIED] = {
-    {2, 0, false, false, DSI_RESIDENCY_DEVICE}, {2, 1, true, false, DSI_RESIDENCY_DEVICE},
-    {2, 2, true, false, DSI_RESIDENCY_DEVICE},  {2, 3, true, false, DSI_RESIDENCY_DEVICE},
-    {1, 0, false, true, DSI_RESIDENCY_DEVICE},  {2, 1, true, true, DSI_RESIDENCY_DEVICE},
-    {2, 3, true, true, DSI_RESIDENCY_DEVICE},   {1, 3, false, false, DSI_RESIDENCY_HOST},
-    {1, 3, false, false, DSI_RESIDENCY_DISK},   {2, 3, true, false, DSI_RESIDENCY_DISK}};
+    {2, 0, false, false, DSI_RESIDENCY_DEVICE, 1}, {2, 1, true, false, DSI_RESIDENCY_DEVICE, 1},
+    {2, 2, true, false, DSI_RESIDENCY_DEVICE, 1},  {2, 3, true, false, DSI_RESIDENCY_DEVICE, 1},
+    {1, 0, false, true, DSI_RESIDENCY_DEVICE, 1},  {2, 1, true, true, DSI_RESIDENCY_DEVICE, 1},
+    {2, 3, true, true, DSI_RESIDENCY_DEVICE, 1},   {1, 3, false, false, DSI_RESIDENCY_HOST, 1},
+    {1, 3, false, false, DSI_RESIDENCY_DISK, 1},   {2, 3, true, false, DSI_RESIDENCY_DISK, 1},
+    {2, 1, true, false, DSI_RESIDENCY_DEVICE, 2},  {2, 3, true, false, DSI_RESIDENCY_HOST, 2}};
 
 /* One rank: NULL, or what went wrong. The context is its own: a fork lacks this program's threads.
  */
 static const char *rank_steps(ds_ctx *own, ds_comm *comm, const trial *t, const char *folder)
 {
     parity_case p;
-    parity_open(own, "llama3", &p);
+    parity_open(own, t->ep > 1 ? "qwen3_moe" : "llama3", &p);
     dsi_engine_spec spec = parity_spec(&p, DS_DTYPE_BF16, dsi_cpu_isa());
     const ds_engine_params params = {
         .model = p.model, .seq_length = p.n_seq, .weights = p.folder, .comm = comm};
@@ -251,6 +253,7 @@ static const char *rank_steps(ds_ctx *own, ds_comm *comm, const trial *t, const 
     spec.comm_log = (ds_comm_log_params){.all = true, .debug = true};
     spec.prefetch = 4000;
     spec.zero = (dsi_zero_spec){.stage = t->stage,
+                                .ep = t->ep,
                                 .reduce_each = true,
                                 .comm_dtype = spec.train.comm_dtype,
                                 .reduce_bucket = 2000,

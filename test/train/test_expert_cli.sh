@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# labels: threads
+# Expert parallelism by configuration: a model with experts trained on 1, 2 and 4 ranks with and without it, over every ZeRO stage,
+# beside tensor and sequence parallelism, resumed on another mesh, exported; what it cannot do is refused by name.
+# Usage: test_expert_cli.sh BUILD
+set -euo pipefail
+build=$1
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+fail() {
+    echo "FAIL: $1"
+    [ ! -e "${2:-}" ] || tail -n 20 "$2"
+    exit 1
+}
+cat > model.json <<'END'
+{"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48,
+ "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "num_local_experts": 4,
+ "num_experts_per_tok": 2, "output_router_logits": true, "router_aux_loss_coef": 0.02, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+ "tie_word_embeddings": false}
+END
+head -c 40000 "$DS_SOURCE_DIR/data/tinyshakespeare.txt" > text.txt
+config() { # FILE, STAGE, EP, OTHER KEYS
+    cat > "$1" <<END
+{"train_batch_size": 8, "gradient_clipping": 1.0, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+ "zero_optimization": {"stage": $2}, "expert_parallel": {"enabled": true, "autoep_size": $3} ${4:-}}
+END
+}
+train() { # RANKS, CONFIG, OUTPUT, FLAGS
+    local ranks=$1 config=$2 output=$3
+    shift 3
+    "$build/deepspeed" --num_gpus "$ranks" "$build/ds_train" --tokenizer bytes --data text.txt --threads 1 --seq_length 32 --seed 7 \
+        --lr_scheduler_type none --deepspeed_config "$config" --output "$output" --metrics "$output.jsonl" "$@" > "$output.log" 2>&1
+}
+losses() { sed -nE 's/.*"loss":([0-9.]+).*/\1/p' "$1.jsonl"; }
+near() { # A, B: losses that differ by at most 1e-4
+    paste <(losses "$1") <(losses "$2") | awk '{n++; d = $1 - $2; if (d < -1e-4 || d > 1e-4) bad = 1} END {exit !(n >= 2 && !bad)}'
+}
+weights() { # OUTPUT: the hash of its newest checkpoint's weights
+    "$build/ds_checkpoint" export "$1" "$1.model" --overwrite > /dev/null
+    sha256sum < "$1.model/model.safetensors"
+}
+same() { # A, B: losses and weights, bit for bit
+    [ "$(losses "$1")" = "$(losses "$2")" ] && [ "$(weights "$1")" = "$(weights "$2")" ]
+}
+
+config one.json 0 1
+config ep2.json 0 2
+train 1 one.json one --model_config model.json --steps 3 || fail "one rank" one.log
+train 2 one.json dp2 --model_config model.json --steps 3 || fail "two data-parallel ranks" dp2.log
+train 4 one.json dp4 --model_config model.json --steps 3 || fail "four data-parallel ranks" dp4.log
+train 2 ep2.json ep2 --model_config model.json --steps 3 || fail "ep 2" ep2.log
+near one ep2 || fail "other losses than one rank: $(losses one | tr '\n' ' ') $(losses ep2 | tr '\n' ' ')"
+same dp2 ep2 || fail "ep 2 has other bits than two data-parallel ranks"
+grep -q 'expert parallel: 2 ranks share 6 of 23 parameters, [0-9]* % of the elements$' ep2.log || fail "what is shared is not said" ep2.log
+for stage in 0 1 2 3; do
+    ep=$((stage % 2 == 0 ? 2 : 4))
+    config four.json $stage $ep
+    train 4 four.json four$stage --model_config model.json --steps 3 || fail "stage $stage, ep $ep of 4 ranks" four$stage.log
+    same dp4 four$stage || fail "stage $stage, ep $ep of 4 ranks: other bits than four data-parallel ranks"
+done
+
+# with layers shared as well; and sequences, whose ranks then share the experts too
+config tp.json 0 1 ', "tensor_parallel": {"autotp_size": 2}'
+config eptp.json 3 2 ', "tensor_parallel": {"autotp_size": 2}'
+train 4 tp.json tp --model_config model.json --steps 3 || fail "tp 2" tp.log
+train 4 eptp.json eptp --model_config model.json --steps 3 || fail "tp 2, ep 2" eptp.log
+same tp eptp || fail "tp 2: ep has other bits than data parallelism"
+config sp.json 0 1 ', "sequence_parallel_size": 2'
+config epsp.json 2 2 ', "sequence_parallel_size": 2'
+train 2 sp.json sp --model_config model.json --steps 3 || fail "sp 2" sp.log
+near one sp || fail "sp 2: other losses than one rank: $(losses sp | tr '\n' ' ')"
+train 4 sp.json sp4 --model_config model.json --steps 3 || fail "sp 2, dp 2" sp4.log
+train 4 epsp.json epsp --model_config model.json --steps 3 || fail "sp 2, ep 2" epsp.log
+same sp4 epsp || fail "sp 2: ep has other bits than data parallelism"
+
+# goes on elsewhere, and from a model folder, of which each rank reads its own experts
+train 1 one.json short --model_config model.json --steps 2 || fail "two steps" short.log
+config three.json 3 4
+train 4 three.json short --model_config model.json --steps 3 --resume || fail "resumed on ep 4" short.log
+grep -q 'saved with expert_parallel.autoep_size 1; from here on it is 4' short.log || fail "no notice of the other mesh" short.log
+near one short || fail "another loss behind a resume"
+train 2 ep2.json back --model_config model.json --steps 2 || fail "two steps of ep 2" back.log
+train 1 one.json back --model_config model.json --steps 3 --resume || fail "resumed on one rank" back.log
+near one back || fail "another loss behind a resume on one rank"
+train 2 ep2.json again --model dp2.model --steps 2 || fail "a model folder" again.log
+train 2 one.json plain --model dp2.model --steps 2 || fail "a model folder on data-parallel ranks" plain.log
+same plain again || fail "a model folder gives other bits on ep"
+"$build/ds_plan" --model_config model.json --deepspeed_config three.json --world_size 4 --seq_length 32 > plan.txt || fail "no plan" plan.txt
+grep -q 'dispatch_rows' plan.txt || fail "the plan does not count what goes to experts" plan.txt
+
+# refused by name
+config bad.json 0 3
+! train 4 bad.json bad --model_config model.json --steps 1 || fail "ep 3 of 4 ranks was accepted"
+grep -q 'expert_parallel.autoep_size: expected a divisor of the world size, 4, found 3; the nearest below is 2' bad.log || fail "ep 3 of 4 ranks" bad.log
+sed 's/"num_local_experts": 4/"num_local_experts": 3/' model.json > odd.json
+! train 2 ep2.json odd --model_config odd.json --steps 1 || fail "3 experts on 2 ranks were accepted"
+grep -q '2 ranks (expert_parallel.autoep_size x sequence_parallel_size) do not divide the 3 experts' odd.log || fail "3 experts" odd.log
+sed -e 's/mixtral/llama/;s/MixtralForCausalLM/LlamaForCausalLM/' model.json > dense.json
+! train 2 ep2.json dense --model_config dense.json --steps 1 || fail "a model without experts was accepted"
+grep -q 'autoep_size is 2, but the model has no experts' dense.log || fail "no experts" dense.log
+config key.json 0 2
+sed -i 's/"autoep_size": 2/"autoep_size": 2, "top_k": 1/' key.json
+! train 2 key.json key --model_config model.json --steps 1 || fail "top_k was accepted"
+grep -q 'expert_parallel.top_k: not available, found 1' key.log || fail "top_k" key.log
+echo "expert parallelism: passed"
