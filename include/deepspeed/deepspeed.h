@@ -25,6 +25,7 @@
 #include <deepspeed/monitor.h>
 #include <deepspeed/nn.h>
 #include <deepspeed/op.h>
+#include <deepspeed/packing.h>
 #include <deepspeed/place.h>
 #include <deepspeed/plan.h>
 #include <deepspeed/preference.h>

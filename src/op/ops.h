@@ -39,6 +39,17 @@ typedef struct dsi_linear_dw_attrs {
  * (O)]: xᵀ·dy summed over rows in fp32; dw_in is added in fp32 when present. */
 extern const ds_op dsi_op_linear_dw;
 
+/* ---- linear_packed.c ---------------------------------------------------------------------- */
+typedef struct dsi_linear_packed_attrs {
+    int64_t format;        /* ds_packing */
+    int64_t rows, columns; /* of w */
+    int64_t transposed;    /* 0: y = x·wᵀ. 1: y = x·w, the gradient of x */
+    int64_t out_dtype;     /* ds_dtype of y; 0: that of x */
+} dsi_linear_packed_attrs;
+/* linear_packed: x (..,K), w u8 (N) which is a packed matrix, [bias (O)] → y (..,O): linear with
+ * the elements of w rounded once to x's dtype. w has no gradient. */
+extern const ds_op dsi_op_linear_packed;
+
 /* ---- bmm.c -------------------------------------------------------------------------------- */
 typedef struct dsi_bmm_attrs {
     int64_t a_transposed, b_transposed; /* 1: a is (..,K,M); b is (..,N,K) */

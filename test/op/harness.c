@@ -4,6 +4,7 @@
 
 #include "accel/cpu/ref/ref_list.h"
 #include "base/half.h"
+#include "base/packed.h"
 #include "base/rng.h"
 #include "ir/graph.h"
 
@@ -182,6 +183,27 @@ static double fill_value(const char *fill, const ds_tensor *t, uint32_t operand,
     }
 }
 
+static ds_status normal_elements(void *user, int64_t first, int64_t n, float *out)
+{
+    (void)user;
+    for (int64_t i = 0; i < n; ++i) {
+        out[i] = dsi_rng_normal(43, 1, (uint64_t)(first + i));
+    }
+    return DS_OK;
+}
+
+/* 'k': the packed matrix of the case's attributes. */
+static ds_status fill_packed(ds_ctx *ctx, const op_case *c, const ds_tensor *t)
+{
+    const dsi_linear_packed_attrs *a = c->attrs;
+    const ds_packed packed = {(ds_packing)a->format, 0, a->rows, a->columns};
+    if (ds_packed_bytes(&packed) != ds_meta_bytes(t->meta)) {
+        return ds_fail(ctx, DS_ERR_ARG, "%s: the packed matrix has %zu bytes", c->label,
+                       ds_packed_bytes(&packed));
+    }
+    return dsi_packed_write(ctx, &packed, normal_elements, NULL, t->data);
+}
+
 static ds_status create_inputs(ds_ctx *ctx, op_operands *o)
 {
     const char *at = o->c->in;
@@ -200,7 +222,10 @@ static ds_status create_inputs(ds_ctx *ctx, op_operands *o)
                 return ds_fail(ctx, DS_ERR_NOMEM, "no memory for operand %u", i);
             }
             const ds_tensor original = {o->original[i], o->in_meta[i]};
-            for (int64_t e = 0; e < ds_shape_count(o->in_meta[i].shape); ++e) {
+            if (*at == 'k') {
+                DS_TRY(fill_packed(ctx, o->c, &original));
+            }
+            for (int64_t e = 0; *at != 'k' && e < ds_shape_count(o->in_meta[i].shape); ++e) {
                 set_element(&original, e, fill_value(at, &original, i, e));
             }
         }

@@ -13,7 +13,7 @@
  * integers in [0,N)        <Nm: and every fifth is -100 d: i32 (B,T) first visible key of documents
  * of 5 tokens  p: i32 (B,T) positions 0,1,… r: the random state          h: an optimizer's hyper 0:
  * zeros      =S: S everywhere          s: each of [0,n) once        oN: i32 (E+1) ascending, 0 to N
- * eN: likewise in about equal steps
+ * eN: likewise in about equal steps                                k: the packed matrix of the case
  */
 #ifndef DS_TEST_OP_HARNESS_H
 #define DS_TEST_OP_HARNESS_H

@@ -14,6 +14,7 @@
     }
 #define LINEAR(...) ATTRS(dsi_linear_attrs, __VA_ARGS__)
 #define DW(...)     ATTRS(dsi_linear_dw_attrs, __VA_ARGS__)
+#define PACKED(...) ATTRS(dsi_linear_packed_attrs, __VA_ARGS__)
 #define ATT(...)    ATTRS(dsi_attention_attrs, __VA_ARGS__)
 #define ACT(k)      ATTRS(dsi_act_attrs, .kind = DSI_ACT_##k)
 #define CE(...)     ATTRS(dsi_ce_attrs, .ignore_index = -100, __VA_ARGS__)
@@ -108,6 +109,32 @@ const op_case op_cases[] = {
     {&dsi_op_linear, "beyond every block, out,in", "act[131,1025] act[259,1025] - act[131,259]",
      LINEAR(.transposed = 0), .flags = OP_NO_GRAD},
     {&dsi_op_linear, "narrow", "act[300,3] act[5,3]", LINEAR(.transposed = 0)},
+    /* packed matrices */
+    {&dsi_op_linear_packed, "nf4", "act[3,7,70] u8[1303]k act[33]",
+     PACKED(.format = DS_PACKING_NF4, .rows = 33, .columns = 70)},
+    {&dsi_op_linear_packed, "nf4, odd, fp32 sums", "act[9,13] u8[41]k",
+     PACKED(.format = DS_PACKING_NF4, .rows = 5, .columns = 13, .out_dtype = DS_DTYPE_F32),
+     .flags = OP_NO_GRAD},
+    {&dsi_op_linear_packed, "nf4, transposed", "act[3,5,33] u8[1303]k",
+     PACKED(.format = DS_PACKING_NF4, .rows = 33, .columns = 70, .transposed = 1)},
+    {&dsi_op_linear_packed, "nf4, strips", "act[37,900] u8[354376]k act[700]",
+     PACKED(.format = DS_PACKING_NF4, .rows = 700, .columns = 900), .flags = OP_NO_GRAD},
+    {&dsi_op_linear_packed, "nf4, strips, transposed", "act[6,700] u8[354376]k",
+     PACKED(.format = DS_PACKING_NF4, .rows = 700, .columns = 900, .transposed = 1),
+     .flags = OP_NO_GRAD},
+    {&dsi_op_linear_packed, "nf4_double", "act[2,70] u8[1200]k",
+     PACKED(.format = DS_PACKING_NF4_DOUBLE, .rows = 33, .columns = 70)},
+    {&dsi_op_linear_packed, "nf4_double, one row", "act[1,700] u8[325004]k",
+     PACKED(.format = DS_PACKING_NF4_DOUBLE, .rows = 700, .columns = 900, .transposed = 1),
+     .flags = OP_NO_GRAD},
+    {&dsi_op_linear_packed, "int8", "act[7,70] u8[2442]k act[33]",
+     PACKED(.format = DS_PACKING_INT8, .rows = 33, .columns = 70)},
+    {&dsi_op_linear_packed, "int8, transposed", "act[70,33] u8[2442]k",
+     PACKED(.format = DS_PACKING_INT8, .rows = 33, .columns = 70, .transposed = 1)},
+    {&dsi_op_linear_packed, "fp8", "act[7,70] u8[2442]k",
+     PACKED(.format = DS_PACKING_FP8, .rows = 33, .columns = 70)},
+    {&dsi_op_linear_packed, "fp8, strips", "act[37,900] u8[632800]k",
+     PACKED(.format = DS_PACKING_FP8, .rows = 700, .columns = 900), .flags = OP_NO_GRAD},
     {&dsi_op_linear_dw, "out,in", "act[3,7,33] act[3,7,17]", DW(.transposed = 0)},
     {&dsi_op_linear_dw, "in,out, bias", "act[37,65] act[37,31]",
      DW(.transposed = 1, .with_bias = 1)},

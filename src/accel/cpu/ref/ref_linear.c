@@ -2,6 +2,7 @@
 /* Reference kernels of linear and linear_dw. */
 #include "accel/cpu/ref/ref_act.h"
 #include "accel/cpu/ref/ref_dot.h"
+#include "base/packed.h"
 
 /* ---- linear: items are panels of output columns ------------------------------------------------
  */
@@ -134,6 +135,55 @@ static ds_status linear_dw_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
+/* ---- linear_packed: items are panels of output columns -----------------------------------------
+ */
+
+/* Element (k, column) of w as x's dtype holds it. */
+static real packed_element(const ds_kernel_call *call, int64_t k, int64_t column)
+{
+    const dsi_linear_packed_attrs *a = call->sig->attrs;
+    const ds_packed w = {(ds_packing)a->format, 0, a->rows, a->columns};
+    const int64_t at = a->transposed != 0 ? k * a->columns + column : column * a->columns + k;
+    float value;
+    dsi_packed_read(&w, call->in[1].data, at, 1, &value);
+    return ref_round(call->in[0].meta.dtype, (real)value);
+}
+
+static void linear_packed_panels(const ds_kernel_call *call, int64_t begin, int64_t end,
+                                 uint32_t slot)
+{
+    const int64_t n_in = ds_shape_last(call->in[0].meta.shape);
+    const int64_t n_out = ds_shape_last(call->out[0].meta.shape);
+    const int64_t n_rows = ds_shape_rows(call->in[0].meta.shape);
+    real *panel = ref_slot(call, slot, (REF_PANEL + 1) * n_in);
+    real *buffer = panel + REF_PANEL * n_in;
+    for (int64_t p = begin; p < end; ++p) {
+        const int64_t column = p * REF_PANEL;
+        for (int64_t i = 0; i < REF_PANEL * n_in; ++i) {
+            const int64_t k = i / REF_PANEL, o = column + i % REF_PANEL;
+            panel[i] = o < n_out ? packed_element(call, k, o) : R(0.0);
+        }
+        for (int64_t n = 0; n < n_rows; ++n) {
+            real sums[REF_PANEL];
+            ref_dot_panel(ref_row(&call->in[0], n * n_in, n_in, buffer), panel, n_in, sums);
+            for (int64_t j = 0; j < REF_PANEL && column + j < n_out; ++j) {
+                const real bias = ref_has(call, 2) ? ref_get(&call->in[2], column + j) : R(0.0);
+                ref_set(&call->out[0], n * n_out + column + j,
+                        ref_has(call, 2) ? sums[j] + bias : sums[j]);
+            }
+        }
+    }
+}
+
+static ds_status linear_packed_run(const ds_kernel_call *call)
+{
+    const int64_t o = ds_shape_last(call->out[0].meta.shape);
+    dsi_ref_for(call, (o + REF_PANEL - 1) / REF_PANEL, linear_packed_panels);
+    return DS_OK;
+}
+
 REF_KERNEL(linear, linear_run, linear_work);
 REF_KERNEL(linear_dw, linear_dw_run, linear_dw_work);
-const ds_kernel *const DSI_REF(linear)[] = {&linear_kernel, &linear_dw_kernel, NULL};
+REF_KERNEL(linear_packed, linear_packed_run, linear_work);
+const ds_kernel *const DSI_REF(linear)[] = {&linear_kernel, &linear_dw_kernel,
+                                            &linear_packed_kernel, NULL};

@@ -13,6 +13,7 @@
 #define DSI_GEMM_KERNELS(X)                                                                        \
     X(linear)                                                                                      \
     X(linear_dw)                                                                                   \
+    X(linear_packed)                                                                               \
     X(bmm)                                                                                         \
     X(grouped_linear)                                                                              \
     X(grouped_linear_dw)                                                                           \
