@@ -19,6 +19,7 @@
 #define DEEPSPEED_ADAPTER_H
 
 #include <deepspeed/model.h>
+#include <deepspeed/packing.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -55,6 +56,14 @@ DS_API ds_status ds_adapter_create(ds_ctx *ctx, const ds_adapter_params *params,
  * adapter_config.json asks for is in force, or the field is the error: ERR_UNSUPPORTED names it.
  * Errors: ERR_NOT_FOUND, ERR_FORMAT, ERR_NOMEM. */
 DS_API ds_status ds_adapter_open(ds_ctx *ctx, const char *folder, ds_adapter **adapter_out);
+
+/* The linear layers of the frozen model beside the adapter are held in few bits (packing.h), from
+ * which each product unpacks what it needs: QLoRA. Embeddings, norms, biases, the output head,
+ * experts and routers stay as they are, as for transformers with bitsandbytes. Call it before the
+ * adapter is used; whoever uses the adapter then, engine, plan or generator, packs what it reads
+ * from the model's folder. The adapter's own folder says nothing of it, as PEFT's. Errors: ERR_ARG.
+ * Source: Dettmers et al., "QLoRA", 2023. */
+DS_API ds_status ds_adapter_pack_base(ds_adapter *adapter, ds_packing format);
 
 /* Accepts NULL and *adapter == NULL. */
 DS_API void ds_adapter_destroy(ds_adapter **adapter);

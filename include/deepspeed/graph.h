@@ -10,6 +10,7 @@
 #define DEEPSPEED_GRAPH_H
 
 #include <deepspeed/context.h>
+#include <deepspeed/packing.h>
 #include <deepspeed/tensor.h>
 
 #ifdef __cplusplus
@@ -72,10 +73,11 @@ typedef struct ds_cell_info {
     ds_cell_kind kind;
     ds_meta meta;
     ds_init init;
-    ds_cell of;    /* the earlier parameter that a MASTER, GRAD … belongs to, or DS_NONE */
-    bool frozen;   /* a parameter without gradient */
-    bool no_decay; /* a parameter outside weight decay: norms and biases */
-    DS_RESERVED(8);
+    ds_cell of;       /* the earlier parameter that a MASTER, GRAD … belongs to, or DS_NONE */
+    bool frozen;      /* a parameter without gradient */
+    bool no_decay;    /* a parameter outside weight decay: norms and biases */
+    ds_packed packed; /* default: not packed. A packed matrix's meta is its bytes, u8 (N) */
+    DS_RESERVED(5);
 } ds_cell_info;
 
 /* An empty table of cells, shared by the graphs of one model. ceiling: most cells it may hold. */
@@ -92,6 +94,8 @@ DS_API const ds_cell_info *ds_cells_get(const ds_cells *cells, ds_cell cell);
 /* Marks parameters whose name matches a glob pattern ("transformer.wte.*") as frozen; *n_out counts
  * them. Call before gradients are built. */
 DS_API ds_status ds_cells_freeze(ds_cells *cells, const char *pattern, uint32_t *n_out);
+/* Its meta; of a packed matrix that of the matrix as the model's files store it, in `dtype`. */
+DS_API ds_meta ds_cell_unpacked(const ds_cell_info *cell, ds_dtype dtype);
 DS_API const char *ds_cell_kind_name(ds_cell_kind kind);
 
 /* When a node runs. A graph has the phases forward and backward, which run for each micro-batch,

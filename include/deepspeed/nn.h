@@ -46,7 +46,9 @@ typedef struct ds_trace {
                                that all of them have together; default 0: none */
     int64_t expert_ranks; /* ranks that share the experts of each layer: rows of tokens are sent to
                              the rank that has their expert, and back; default 0: each has all */
-    DS_RESERVED(4);
+    ds_packing packing; /* the weights of ds_nn_linear are packed (packing.h), for products alone:
+                           they get no gradient; default NONE */
+    DS_RESERVED(3);
 } ds_trace;
 
 /* A tracer over a graph, borrowed for its life. trace is copied. */

@@ -115,8 +115,9 @@ typedef struct matching {
 /* The tensors of one parameter. Those of an open folder lie side by side. */
 static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
 {
-    const ds_meta want = {cell->meta.dtype, dsi_stacked_shape(cell->name, cell->meta.shape)};
-    const int64_t n = dsi_stacked_count(cell->name, cell->meta.shape);
+    const ds_meta whole = ds_cell_unpacked(cell, DS_DTYPE_F32);
+    const ds_meta want = {whole.dtype, dsi_stacked_shape(cell->name, whole.shape)};
+    const int64_t n = dsi_stacked_count(cell->name, whole.shape);
     const ds_safetensor **parts = m->found->parts + m->found->n_parts;
     char name[DSI_STACKED_NAME_BYTES];
     for (int64_t i = 0; i < n; ++i) {

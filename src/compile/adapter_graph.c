@@ -36,6 +36,12 @@ typedef struct rewriter {
     uint32_t n_cells;
 } rewriter;
 
+/* A matrix of the model, in many bits or few. */
+static bool is_matrix(const ds_cell_info *cell)
+{
+    return ds_cell_unpacked(cell, DS_DTYPE_F32).shape.n_dims == 2;
+}
+
 static bool is_model_param(const ds_cell_info *cell)
 {
     return cell->kind == DS_CELL_PARAM && cell->of == DS_NONE;
@@ -75,8 +81,7 @@ static ds_status find_targets(rewriter *w)
     for (ds_cell c = 0; c < w->n_cells; ++c) {
         const ds_cell_info *cell = ds_cells_get(w->cells, c);
         char module[NAME_BYTES];
-        if (!is_model_param(cell) || cell->meta.shape.n_dims != 2 ||
-            !module_of(cell->name, module)) {
+        if (!is_model_param(cell) || !is_matrix(cell) || !module_of(cell->name, module)) {
             continue;
         }
         const bool head = strcmp(module, "lm_head") == 0;
@@ -140,8 +145,7 @@ static ds_status check_vectors(const rewriter *w)
         char module[NAME_BYTES];
         dsi_adapter_layer layer;
         bool on = false;
-        if (!is_model_param(cell) || cell->meta.shape.n_dims == 2 ||
-            !module_of(cell->name, module)) {
+        if (!is_model_param(cell) || is_matrix(cell) || !module_of(cell->name, module)) {
             continue;
         }
         DS_TRY(dsi_adapter_match(w->adapter, module, false, &on, &layer));
@@ -239,6 +243,12 @@ static ds_status freeze(const rewriter *w)
                            "(tie_word_embeddings): PEFT would train a copy of one of the two",
                            cell->name);
         }
+        if (saved && cell->packed.format != DS_PACKING_NONE) {
+            return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                           "adapter: modules_to_save means %s, which is held in few bits (%s) and "
+                           "cannot be trained: leave one of the two",
+                           cell->name, ds_packing_name(cell->packed.format));
+        }
         if (is_model_param(cell) && !saved) {
             cell->frozen = true;
         }
@@ -255,9 +265,9 @@ static ds_status read_cell(rewriter *w, const ds_cell_info *info, ds_value *valu
     return ds_graph_read(w->r.to, cell, value_out);
 }
 
-/* A or B: (rows,columns), beginning as init says. */
-static ds_status read_matrix(rewriter *w, ds_cell weight, const char *which, int64_t rows,
-                             int64_t columns, ds_init init, ds_value *value_out)
+/* A or B: (rows,columns) in the dtype of x, beginning as init says. */
+static ds_status read_matrix(rewriter *w, ds_cell weight, const char *which, ds_meta meta,
+                             ds_init init, ds_value *value_out)
 {
     const ds_cell_info base = *ds_cells_get(w->cells, weight);
     char module[NAME_BYTES];
@@ -266,11 +276,8 @@ static ds_status read_matrix(rewriter *w, ds_cell weight, const char *which, int
         return ds_fail(w->ctx, DS_ERR_INTERNAL, "%s is no weight", base.name);
     }
     (void)snprintf(name, sizeof name, "%s.%s.weight", module, which);
-    const ds_cell_info info = {.name = name,
-                               .kind = DS_CELL_PARAM,
-                               .meta = {base.meta.dtype, ds_shape_2d(rows, columns)},
-                               .init = init,
-                               .of = weight};
+    const ds_cell_info info = {
+        .name = name, .kind = DS_CELL_PARAM, .meta = meta, .init = init, .of = weight};
     return read_cell(w, &info, value_out);
 }
 
@@ -308,14 +315,15 @@ static ds_status drop_input(rewriter *w, ds_cell weight, ds_value *x)
 }
 
 /* y + scale·(x·Aᵀ)·Bᵀ, in place of y. */
-static ds_status adapt(rewriter *w, const dsi_node_info *node, ds_cell weight, ds_value x,
-                       ds_value *y)
+static ds_status adapt(rewriter *w, ds_cell weight, ds_value x, ds_value *y)
 {
-    const dsi_linear_attrs *base = node->attrs;
     const dsi_adapter_layer layer = w->targets[weight].layer;
     const ds_meta meta = ds_graph_meta(w->r.to, *y);
+    const ds_dtype dtype = ds_graph_meta(w->r.to, x).dtype;
     const int64_t n_in = ds_shape_last(ds_graph_meta(w->r.to, x).shape);
-    const dsi_linear_attrs plain = {0}, sum = {.out_dtype = base->out_dtype};
+    const ds_meta a = {dtype, ds_shape_2d(layer.rank, n_in)};
+    const ds_meta b = {dtype, ds_shape_2d(ds_shape_last(meta.shape), layer.rank)};
+    const dsi_linear_attrs plain = {0}, sum = {.out_dtype = meta.dtype};
     const dsi_scale_attrs scale = {.factor = layer.scale};
     const ds_init first = w->adapter->gaussian
                               ? (ds_init){DS_INIT_NORMAL, 1.0 / (double)layer.rank}
@@ -325,11 +333,10 @@ static ds_status adapt(rewriter *w, const dsi_node_info *node, ds_cell weight, d
     if (w->trace->mode == DS_TRACE_TRAIN && w->adapter->dropout > 0.0) {
         DS_TRY(drop_input(w, weight, &in[0]));
     }
-    DS_TRY(read_matrix(w, weight, "lora_A", layer.rank, n_in, first, &in[1]));
+    DS_TRY(read_matrix(w, weight, "lora_A", a, first, &in[1]));
     DS_TRY(ds_graph_apply(w->r.to, &dsi_op_linear, &plain, in, 2, out));
     DS_TRY(ds_graph_apply(w->r.to, &dsi_op_scale, &scale, out, 1, in));
-    DS_TRY(read_matrix(w, weight, "lora_B", ds_shape_last(meta.shape), layer.rank,
-                       (ds_init){DS_INIT_ZEROS, 0.0}, &in[1]));
+    DS_TRY(read_matrix(w, weight, "lora_B", b, (ds_init){DS_INIT_ZEROS, 0.0}, &in[1]));
     in[3] = *y;
     DS_TRY(ds_graph_apply(w->r.to, &dsi_op_linear, &sum, in, 4, out));
     *y = out[0];
@@ -338,11 +345,13 @@ static ds_status adapt(rewriter *w, const dsi_node_info *node, ds_cell weight, d
 
 static ds_status adapt_node(rewriter *w, const dsi_node_info *node)
 {
-    const ds_cell weight = node->op == &dsi_op_linear ? param_of(w->r.from, node, 1) : DS_NONE;
+    const bool packed = node->op == &dsi_op_linear_packed;
+    const ds_cell weight =
+        packed || node->op == &dsi_op_linear ? param_of(w->r.from, node, 1) : DS_NONE;
     if (weight == DS_NONE || !w->targets[weight].on) {
         return dsi_rewrite_copy(&w->r, node);
     }
-    const dsi_linear_attrs *attrs = node->attrs;
+    const dsi_linear_attrs *attrs = packed ? &(const dsi_linear_attrs){0} : node->attrs;
     ds_value in[DS_MAX_IN];
     ds_value out[DS_MAX_OUT];
     if (attrs->activation != DSI_ACT_NONE || attrs->save_pre != 0) {
@@ -353,7 +362,7 @@ static ds_status adapt_node(rewriter *w, const dsi_node_info *node)
     dsi_rewrite_inputs(&w->r, node, in);
     DS_TRY(dsi_rewrite_stand_at(&w->r, node));
     DS_TRY(ds_graph_apply(w->r.to, node->op, node->attrs, in, node->n_in, out));
-    DS_TRY(adapt(w, node, weight, in[0], &out[0]));
+    DS_TRY(adapt(w, weight, in[0], &out[0]));
     dsi_rewrite_made(&w->r, node, out);
     return DS_OK;
 }

@@ -3,6 +3,7 @@
 #include "compile/run_spec.h"
 
 #include "base/reserved.h"
+#include "model/adapter.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -278,6 +279,20 @@ static ds_status read_preference(ds_ctx *ctx, const ds_engine_params *params, ds
     return DS_OK;
 }
 
+/* A packed matrix is not shared by tensor-parallel ranks. */
+static ds_status check_packing(ds_ctx *ctx, const ds_engine_params *params,
+                               const dsi_engine_spec *spec)
+{
+    const ds_packing packing = dsi_adapter_packing(params->adapter);
+    if (packing != DS_PACKING_NONE && spec->zero.tp > 1) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "tensor_parallel.autotp_size %u with a model in few bits (%s): packed "
+                       "weights are not shared by ranks; set it to 1 and zero_optimization.stage 3",
+                       spec->zero.tp, ds_packing_name(packing));
+    }
+    return DS_OK;
+}
+
 ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_engine_spec *spec)
 {
     const ds_config_values *v = params->config != NULL ? dsi_config_values(params->config) : NULL;
@@ -360,6 +375,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                        "a reward model with an adapter: its new head would be frozen, and PEFT's "
                        "task_type is SEQ_CLS; train the model itself");
     }
+    DS_TRY(check_packing(ctx, params, spec));
     DS_TRY(dsi_accel_choose(ctx, params->accelerator, &spec->accel));
     spec->isa = dsi_accel_isa(&spec->accel);
     return DS_OK;

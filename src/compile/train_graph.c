@@ -5,6 +5,7 @@
 
 #include "grad/grad.h"
 #include "ir/graph.h"
+#include "model/adapter.h"
 #include "place/localize.h"
 
 #include <stdio.h>
@@ -519,6 +520,7 @@ ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode)
                       .head_ranks = spec->head_ranks,
                       .sequence_ranks = spec->sequence_ranks,
                       .expert_ranks = spec->expert_ranks,
+                      .packing = dsi_adapter_packing(spec->adapter),
                       .preference =
                           spec->preference.loss != DS_PREFERENCE_NONE ? &spec->preference : NULL};
 }

@@ -28,7 +28,8 @@ static ds_status build_piece(ds_generator *g, int64_t length, int64_t longest)
                             .batch = 1,
                             .seq_length = length,
                             .kv_length = g->max_length + longest,
-                            .head_ranks = g->comm != NULL ? g->zero.tp : 0};
+                            .head_ranks = g->comm != NULL ? g->zero.tp : 0,
+                            .packing = dsi_adapter_packing(g->adapter)};
     const dsi_plan_env env = {.n_threads = ds_ctx_n_threads(g->ctx),
                               .isa = dsi_accel_isa(&g->accel),
                               .choose = dsi_accel_chosen(&g->accel)->kernels->choose};

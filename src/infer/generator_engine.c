@@ -34,11 +34,23 @@ static ds_status convert(ds_generator *g, ds_cell c, void *data, void *user)
                          overflows, cell->name, ds_dtype_name(g->dtype));
 }
 
+/* Packed bytes as they are. */
+static ds_status copy_packed(ds_generator *g, ds_cell c, void *data, void *user)
+{
+    const char *name = ds_cells_get(g->cells, c)->name;
+    (void)user;
+    return dsi_engine_whole(g->engine, ds_cells_find(g->engine->cells, DS_CELL_PARAM, name), data);
+}
+
 static ds_status take(ds_generator *g, float *scratch)
 {
     for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(g->cells, c);
         if (cell->kind != DS_CELL_PARAM) {
+            continue;
+        }
+        if (cell->packed.format != DS_PACKING_NONE) {
+            DS_TRY(dsi_generator_fill(g, c, copy_packed, NULL));
             continue;
         }
         const size_t count = (size_t)ds_shape_count(cell->meta.shape);

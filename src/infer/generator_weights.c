@@ -3,6 +3,7 @@
  * memory; or read from a training checkpoint. */
 #include "ckpt/adapter_weights.h"
 #include "ckpt/model_weights.h"
+#include "ckpt/packed_weight.h"
 #include "infer/generator.h"
 
 #include <deepspeed/checkpoint.h>
@@ -45,7 +46,8 @@ static const void *mapped_part(const ds_generator *g, ds_cell c, const dsi_weigh
 {
     const dsi_part own = dsi_generator_part(g, c);
     dsi_run run = {0};
-    if (weight->n == 0 || !dsi_exec_is_on_host(g->exec) ||
+    const bool packed = ds_cells_get(g->cells, c)->packed.format != DS_PACKING_NONE;
+    if (packed || weight->n == 0 || !dsi_exec_is_on_host(g->exec) ||
         weight->parts[0]->meta.dtype != g->dtype ||
         !dsi_part_next_run(&own, ds_cells_get(g->cells, c)->meta.shape, &run) ||
         run.count != own.count) {
@@ -171,6 +173,9 @@ static ds_status read_folder(ds_generator *g, ds_cell c, void *data, void *user)
     const dsi_part own = dsi_generator_part(g, c);
     const dsi_weight weight = weight_of(s, c);
     const ds_shape shape = ds_cells_get(g->cells, c)->meta.shape;
+    if (ds_cells_get(g->cells, c)->packed.format != DS_PACKING_NONE) {
+        return dsi_packed_load(g->ctx, ds_cells_get(g->cells, c), g->dtype, &weight, data);
+    }
     for (dsi_run run = {0}; dsi_part_next_run(&own, shape, &run);) {
         DS_TRY(
             dsi_weight_read(g->ctx, &weight, run.begin, run.count, g->dtype,

@@ -131,6 +131,16 @@ ds_status ds_cells_add(ds_cells *cells, const ds_cell_info *info, ds_cell *cell_
     return DS_OK;
 }
 
+ds_meta ds_cell_unpacked(const ds_cell_info *cell, ds_dtype dtype)
+{
+    const ds_packed *p = &cell->packed;
+    if (p->format == DS_PACKING_NONE) {
+        return cell->meta;
+    }
+    return (ds_meta){dtype, p->transposed != 0 ? ds_shape_2d(p->columns, p->rows)
+                                               : ds_shape_2d(p->rows, p->columns)};
+}
+
 uint32_t ds_cells_count(const ds_cells *cells)
 {
     return cells->n;

@@ -91,6 +91,10 @@ static ds_status same_cell(const parser *p, const ds_cell_info *line, const ds_c
                       ds_shape_equal(line->meta.shape, table->meta.shape) &&
                       line->init.kind == table->init.kind && line->frozen == table->frozen &&
                       line->no_decay == table->no_decay && line->of == table->of &&
+                      line->packed.format == table->packed.format &&
+                      line->packed.transposed == table->packed.transposed &&
+                      line->packed.rows == table->packed.rows &&
+                      line->packed.columns == table->packed.columns &&
                       (line->init.kind != DS_INIT_NORMAL || line->init.std == table->init.std);
     if (!same) {
         return ds_fail(p->scan.ctx, DS_ERR_GRAPH,
@@ -160,6 +164,30 @@ static ds_status take_value(parser *p, ds_value *value_out)
     return dsi_text_id(&p->scan, "the number of a value", value_out);
 }
 
+/* After " packed=". */
+static ds_status take_packed(parser *p, const ds_meta *meta, ds_packed *packed)
+{
+    const dsi_text_scan before = p->scan;
+    char word[WORD_BYTES];
+    DS_TRY(dsi_text_word(&p->scan, "a packed format", word, sizeof word));
+    packed->format = ds_packing_from_name(word);
+    if (packed->format == DS_PACKING_NONE) {
+        p->scan = before;
+        return dsi_text_expected(&p->scan, "a packed format");
+    }
+    DS_TRY(dsi_text_take(&p->scan, ","));
+    DS_TRY(dsi_text_int(&p->scan, "a number of rows", &packed->rows));
+    DS_TRY(dsi_text_take(&p->scan, ","));
+    DS_TRY(dsi_text_int(&p->scan, "a number of columns", &packed->columns));
+    packed->transposed = dsi_text_try(&p->scan, ",transposed");
+    if (packed->rows < 1 || packed->columns < 1 || meta->dtype != DS_DTYPE_U8 ||
+        ds_packed_bytes(packed) != ds_meta_bytes(*meta)) {
+        p->scan = before;
+        return dsi_text_expected(&p->scan, "a packed matrix of the bytes of the cell");
+    }
+    return DS_OK;
+}
+
 /* After "cell ". */
 static ds_status take_cell_line(parser *p)
 {
@@ -178,6 +206,9 @@ static ds_status take_cell_line(parser *p)
     DS_TRY_GOTO(status, take_init(p, &info.init), done);
     info.frozen = dsi_text_try(&p->scan, " frozen");
     info.no_decay = dsi_text_try(&p->scan, " no_decay");
+    if (dsi_text_try(&p->scan, " packed=")) {
+        DS_TRY_GOTO(status, take_packed(p, &info.meta, &info.packed), done);
+    }
     if (dsi_text_try(&p->scan, " of=")) {
         DS_TRY_GOTO(status, take_cell(p, &info.of), done);
     }

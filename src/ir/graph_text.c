@@ -2,6 +2,7 @@
 /* A graph as text: one line a cell, a node, an output. For people, comparisons, graph_parse.c.
  *
  *   cell %2 param bf16[768,50257] "wte.weight" normal=0.02 frozen no_decay
+ *   cell %3 param u8[2304] "h.0.w" normal=0.02 frozen packed=nf4,64,64,transposed
  *   cell - master f32[8] "h.0.ln_1.weight" zeros of="h.0.ln_1.weight"@param
  *   %7 = linear(%3, "wte.weight"@param, -) transposed=1 : bf16[4,8,768] ; forward "h.0.attn"
  *   output "loss" %9
@@ -126,6 +127,11 @@ static void print_cell(dsi_buf *text, const ds_graph *graph, const ds_cell_info 
     }
     dsi_buf_puts(text, cell->frozen ? " frozen" : "");
     dsi_buf_puts(text, cell->no_decay ? " no_decay" : "");
+    if (cell->packed.format != DS_PACKING_NONE) {
+        dsi_buf_printf(text, " packed=%s,%lld,%lld%s", ds_packing_name(cell->packed.format),
+                       (long long)cell->packed.rows, (long long)cell->packed.columns,
+                       cell->packed.transposed != 0 ? ",transposed" : "");
+    }
     if (cell->of != DS_NONE) {
         dsi_buf_puts(text, " of=");
         print_cell_name(text, &graph->cells->items[cell->of]);

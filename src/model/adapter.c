@@ -45,6 +45,21 @@ const char *dsi_adapter_folder(const ds_adapter *adapter)
     return adapter != NULL ? adapter->folder : NULL;
 }
 
+ds_packing dsi_adapter_packing(const ds_adapter *adapter)
+{
+    return adapter != NULL ? adapter->packing : DS_PACKING_NONE;
+}
+
+ds_status ds_adapter_pack_base(ds_adapter *adapter, ds_packing format)
+{
+    if (format < DS_PACKING_NONE || format >= DS_PACKING_COUNT) {
+        return ds_fail(adapter->ctx, DS_ERR_ARG, "ds_adapter_pack_base: %d is no ds_packing",
+                       (int)format);
+    }
+    adapter->packing = format;
+    return DS_OK;
+}
+
 static json_t *names(const char *const *items, uint32_t n)
 {
     json_t *list = json_array();

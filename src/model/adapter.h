@@ -17,7 +17,11 @@ struct ds_adapter {
     bool rslora, gaussian, all_linear;
     int64_t rank; /* of layers that rank_pattern does not name */
     double alpha, dropout;
+    ds_packing packing; /* of the model beside it */
 };
+
+/* NONE without an adapter. */
+ds_packing dsi_adapter_packing(const ds_adapter *adapter);
 
 /* Where its weights are; NULL: it is fresh, or there is no adapter. */
 const char *dsi_adapter_folder(const ds_adapter *adapter);

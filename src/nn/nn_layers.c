@@ -21,6 +21,29 @@ static ds_value apply2(ds_nn *nn, const ds_op *op, const void *attrs, ds_value a
     return ds_nn_apply(nn, op, attrs, in, 2);
 }
 
+/* The same of a weight in few bits, which has no gradient. */
+static ds_value packed_linear(ds_nn *nn, ds_value x, ds_value bias, const ds_linear_params *params)
+{
+    char path[DSI_NN_PATH_BYTES];
+    const int64_t n_in = ds_shape_last(ds_nn_meta(nn, x).shape);
+    const ds_packed packed = {nn->trace.packing, params->transposed, params->n_out, n_in};
+    dsi_nn_path(nn, "weight", path, sizeof path);
+    const ds_cell_info info = {
+        .name = path,
+        .kind = DS_CELL_PARAM,
+        .meta = {DS_DTYPE_U8, ds_shape_1d((int64_t)ds_packed_bytes(&packed))},
+        .init = normal(params->init_std),
+        .of = DS_NONE,
+        .frozen = true,
+        .packed = packed};
+    const dsi_linear_packed_attrs attrs = {.format = packed.format,
+                                           .rows = packed.rows,
+                                           .columns = packed.columns,
+                                           .out_dtype = params->out_dtype};
+    const ds_value in[3] = {x, dsi_nn_cell(nn, &info), bias};
+    return ds_nn_apply(nn, &dsi_op_linear_packed, &attrs, in, params->bias ? 3 : 2);
+}
+
 ds_value ds_nn_linear(ds_nn *nn, const char *name, ds_value x, const ds_linear_params *params)
 {
     if (!dsi_nn_ok(nn, DSI_RESERVED_CHECK(ds_graph_ctx(nn->graph), "ds_linear_params", params))) {
@@ -29,14 +52,17 @@ ds_value ds_nn_linear(ds_nn *nn, const char *name, ds_value x, const ds_linear_p
     const int64_t n_in = ds_shape_last(ds_nn_meta(nn, x).shape);
     const ds_shape shape =
         params->transposed ? ds_shape_2d(n_in, params->n_out) : ds_shape_2d(params->n_out, n_in);
+    const bool packs = nn->trace.packing != DS_PACKING_NONE;
     ds_nn_push(nn, "%s", name);
-    const ds_value weight = ds_nn_param(nn, "weight", shape, normal(params->init_std), false);
+    const ds_value weight =
+        packs ? DS_NONE : ds_nn_param(nn, "weight", shape, normal(params->init_std), false);
     const ds_value bias =
         params->bias ? ds_nn_param(nn, "bias", ds_shape_1d(params->n_out), zeros, true) : DS_NONE;
     const dsi_linear_attrs attrs = {.transposed = params->transposed,
                                     .out_dtype = params->out_dtype};
     const ds_value in[3] = {x, weight, bias};
-    const ds_value y = ds_nn_apply(nn, &dsi_op_linear, &attrs, in, params->bias ? 3 : 2);
+    const ds_value y = packs ? packed_linear(nn, x, bias, params)
+                             : ds_nn_apply(nn, &dsi_op_linear, &attrs, in, params->bias ? 3 : 2);
     ds_nn_pop(nn);
     return y;
 }

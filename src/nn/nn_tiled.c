@@ -141,6 +141,10 @@ ds_value ds_nn_tiled_linear(ds_nn *nn, const char *name, ds_value x, const ds_li
     const int64_t n_in = ds_shape_last(meta.shape);
     ds_value xs[MAX_SPLITS];
     ds_value ys[MAX_SPLITS];
+    if (nn->status >= 0 && nn->trace.packing != DS_PACKING_NONE) {
+        ds_nn_fail(nn, DS_ERR_UNSUPPORTED, "%s: a linear layer in tiles cannot be packed (%s)",
+                   name, ds_packing_name(nn->trace.packing));
+    }
     if (nn->status < 0) {
         return DS_NONE;
     }

@@ -127,7 +127,8 @@ static ds_status build(profile *p)
             uint32_t at = owner_of(p, cell->name);
             room = at != DS_NONE;
             for (; at != DS_NONE; at = p->modules[at].parent) {
-                p->modules[at].params += (double)ds_shape_count(cell->meta.shape);
+                p->modules[at].params +=
+                    (double)ds_shape_count(ds_cell_unpacked(cell, DS_DTYPE_F32).shape);
             }
         }
     }

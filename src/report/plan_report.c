@@ -88,7 +88,7 @@ static void count_parameters(dsi_plan_report *r)
 {
     for (ds_cell c = 0; c < ds_cells_count(r->plan.cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(r->plan.cells, c);
-        const uint64_t n = (uint64_t)ds_shape_count(cell->meta.shape);
+        const uint64_t n = (uint64_t)ds_shape_count(ds_cell_unpacked(cell, DS_DTYPE_F32).shape);
         if (cell->kind == DS_CELL_PARAM) {
             r->n_parameters += n;
             r->n_trainable += cell->frozen ? 0 : n;

@@ -15,6 +15,7 @@
 #ifndef DSI_TRAIN_ENGINE_H
 #define DSI_TRAIN_ENGINE_H
 
+#include "base/packed.h"
 #include "ckpt/ckpt_pool.h"
 #include "compile/run_spec.h"
 #include "exec/exec.h"
@@ -257,6 +258,11 @@ int64_t dsi_engine_updates(const ds_engine *engine);
 ds_status dsi_engine_fill(ds_engine *engine, const char *weights, uint64_t seed);
 /* Fills every parameter from a folder's safetensors. ERR_NOT_FOUND, ERR_SHAPE name the tensor. */
 ds_status dsi_engine_load_folder(ds_engine *engine, const char *dir);
+
+/* Fills a packed parameter: read gives elements of its matrix as files store it. */
+ds_status dsi_engine_pack(ds_engine *engine, ds_cell cell, dsi_packed_fn read, void *user);
+/* All of its elements, as files store them. Collective. */
+ds_status dsi_engine_unpack(const ds_engine *engine, ds_cell cell, float *data);
 
 /* Fills the parameters that have a tensor in by_cell, ds_cells_count entries. */
 ds_status dsi_engine_fill_from(ds_engine *engine, const ds_safetensor *const *by_cell);

@@ -79,7 +79,7 @@ static uint64_t count_parameters(const ds_engine *engine, bool trainable_only)
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->cells, c);
         if (cell->kind == DS_CELL_PARAM && !(trainable_only && cell->frozen)) {
-            n += (uint64_t)ds_shape_count(cell->meta.shape);
+            n += (uint64_t)ds_shape_count(ds_cell_unpacked(cell, DS_DTYPE_F32).shape);
         }
     }
     return n;
@@ -181,7 +181,8 @@ static ds_status find_cell(const ds_engine *engine, ds_cell_kind kind, const cha
         return ds_fail(engine->ctx, DS_ERR_NOT_FOUND, "there is no %s named %s",
                        ds_cell_kind_name(kind), name);
     }
-    const ds_meta meta = ds_cells_get(engine->cells, cell)->meta;
+    const ds_meta meta =
+        ds_cell_unpacked(ds_cells_get(engine->cells, cell), engine->spec.train.dtype);
     const bool real =
         meta.dtype == DS_DTYPE_F32 || meta.dtype == DS_DTYPE_BF16 || meta.dtype == DS_DTYPE_F16;
     if (!real || (size_t)ds_shape_count(meta.shape) != count) {
@@ -200,7 +201,10 @@ static ds_status open_cell(const ds_engine *engine, ds_cell_kind kind, const cha
     char what[256];
     (void)snprintf(what, sizeof what, "%s %s of %s", given != NULL ? "set" : "get",
                    ds_cell_kind_name(kind), name);
-    const ds_status status = find_cell(engine, kind, name, count, cell_out);
+    ds_status status = find_cell(engine, kind, name, count, cell_out);
+    if (status == DS_OK && given != NULL) {
+        status = dsi_engine_check_plain(engine, *cell_out);
+    }
     const bool values = status == DS_OK && given != NULL && engine->comm != NULL;
     const uint64_t digest = values ? XXH3_64bits(given, count * sizeof *given) : 0;
     return dsi_engine_same(engine, what, digest, status);
@@ -216,9 +220,23 @@ ds_status ds_engine_get(const ds_engine *engine, ds_cell_kind kind, const char *
     return dsi_engine_get_cell(engine, cell, data);
 }
 
+ds_status dsi_engine_check_plain(const ds_engine *engine, ds_cell cell)
+{
+    const ds_cell_info *info = ds_cells_get(engine->cells, cell);
+    return info->packed.format == DS_PACKING_NONE
+               ? DS_OK
+               : ds_fail(engine->ctx, DS_ERR_UNSUPPORTED,
+                         "%s is held in few bits (%s): ds_engine_get reads its numbers, nothing "
+                         "sets or shares them",
+                         info->name, ds_packing_name(info->packed.format));
+}
+
 ds_status dsi_engine_get_cell(const ds_engine *engine, ds_cell cell, float *data)
 {
     const ds_cell_info *info = ds_cells_get(engine->cells, cell);
+    if (info->packed.format != DS_PACKING_NONE) {
+        return dsi_engine_unpack(engine, cell, data);
+    }
     const ds_meta meta = info->meta;
     const size_t count = (size_t)ds_shape_count(meta.shape);
     const void *view = dsi_exec_host_view(engine->exec, cell);

@@ -63,7 +63,8 @@ bool dsi_engine_is_transposed(const ds_engine *engine)
         const ds_cell_info *cell = ds_cells_get(engine->cells, c);
         if (cell->kind == DS_CELL_PARAM && cell->of != DS_NONE &&
             strstr(cell->name, ".lora_B.weight") != NULL &&
-            ds_cells_get(engine->cells, cell->of)->meta.shape.dims[0] != cell->meta.shape.dims[0]) {
+            ds_cell_unpacked(ds_cells_get(engine->cells, cell->of), DS_DTYPE_F32).shape.dims[0] !=
+                cell->meta.shape.dims[0]) {
             return true;
         }
     }

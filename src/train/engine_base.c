@@ -142,6 +142,16 @@ bool dsi_engine_is_base(const ds_engine *engine, const ds_cell_info *cell)
            !dsi_adapter_has(engine->spec.train.adapter, cell);
 }
 
+/* The state adapter_base. */
+static void base_text(const ds_engine *engine, uint64_t digest, char text[STATE_BYTES])
+{
+    const ds_packing packing = dsi_adapter_packing(engine->spec.train.adapter);
+    const int n = snprintf(text, STATE_BYTES, "{\"digest\": \"%016" PRIx64 "\"", digest);
+    (void)snprintf(text + n, STATE_BYTES - (size_t)n,
+                   packing != DS_PACKING_NONE ? ", \"packing\": \"%s\"}" : "}",
+                   ds_packing_name(packing));
+}
+
 ds_status dsi_engine_add_adapter(ds_engine *engine, ds_checkpoint_writer *writer)
 {
     char text[STATE_BYTES];
@@ -151,7 +161,7 @@ ds_status dsi_engine_add_adapter(ds_engine *engine, ds_checkpoint_writer *writer
         return DS_OK;
     }
     DS_TRY(digest_of(engine, &digest));
-    (void)snprintf(text, sizeof text, "{\"digest\": \"%016" PRIx64 "\"}", digest);
+    base_text(engine, digest, text);
     DS_TRY(ds_checkpoint_writer_state(writer, "adapter_base", text));
     DS_TRY(dsi_adapter_config_text(engine->spec.train.adapter, dsi_engine_is_transposed(engine),
                                    &config));
@@ -187,12 +197,12 @@ static ds_status compare_bases(ds_engine *engine, const char *path, const char *
     char own[STATE_BYTES];
     uint64_t digest = 0;
     DS_TRY(digest_of(engine, &digest));
-    (void)snprintf(own, sizeof own, "{\"digest\": \"%016" PRIx64 "\"}", digest);
+    base_text(engine, digest, own);
     return text != NULL && strcmp(own, text) == 0
                ? DS_OK
                : ds_fail(engine->ctx, DS_ERR_ARG,
                          "%s holds an adapter of another model than this: the frozen weights "
-                         "differ (digest %s, here %s); resume with the same --model",
+                         "differ (%s, here %s); resume with the same --model, in as many bits",
                          path, text != NULL ? text : "missing", own);
 }
 

@@ -75,6 +75,7 @@ static ds_status prepare(ds_gathered *g, const char *const *names)
                            names[i]);
         }
         DS_TRY(check_free(engine, g->cells[i]));
+        DS_TRY(dsi_engine_check_plain(engine, g->cells[i]));
         for (uint32_t k = 0; k < i; ++k) {
             if (g->cells[k] == g->cells[i]) {
                 return ds_fail(engine->ctx, DS_ERR_ARG, "%s is given twice", names[i]);

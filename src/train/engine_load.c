@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Weights of a model folder into an engine: mapped, converted once. */
-#include "ckpt/model_weights.h"
+#include "ckpt/packed_weight.h"
 #include "train/engine.h"
 
 static ds_status fill_run(ds_engine *engine, ds_cell cell, const dsi_weight *weight,
@@ -36,6 +36,10 @@ static ds_status fill_cell(ds_engine *engine, ds_cell cell, const dsi_weight *we
 static ds_status fill_both(ds_engine *engine, ds_cell param, const dsi_weight *weight)
 {
     const char *name = ds_cells_get(engine->cells, param)->name;
+    if (ds_cells_get(engine->cells, param)->packed.format != DS_PACKING_NONE) {
+        dsi_packed_source source = {engine->ctx, weight};
+        return dsi_engine_pack(engine, param, dsi_packed_stored, &source);
+    }
     const ds_cell master = ds_cells_find(engine->cells, DS_CELL_MASTER, name);
     DS_TRY(fill_cell(engine, param, weight));
     return master != DS_NONE ? fill_cell(engine, master, weight) : DS_OK;

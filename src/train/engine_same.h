@@ -13,5 +13,7 @@ ds_status dsi_engine_same(const ds_engine *engine, const char *what, uint64_t di
 
 /* The whole of a cell as fp32. Collective when it is sharded. */
 ds_status dsi_engine_get_cell(const ds_engine *engine, ds_cell cell, float *data);
+/* ERR_UNSUPPORTED naming a parameter that is packed. */
+ds_status dsi_engine_check_plain(const ds_engine *engine, ds_cell cell);
 
 #endif

@@ -55,6 +55,22 @@ static ds_status init_run(ds_engine *engine, ds_cell c, init_job *job, const dsi
     return DS_OK;
 }
 
+/* Numbers of a matrix that is to be packed. */
+typedef struct fresh {
+    ds_engine *engine;
+    init_job job;
+} fresh;
+
+static ds_status read_fresh(void *user, int64_t first, int64_t n, float *out)
+{
+    fresh *f = user;
+    f->job.data = out;
+    f->job.first = (size_t)first;
+    f->job.count = (size_t)n;
+    ds_parallel(f->engine->ctx, init_block, &f->job, (uint32_t)((n + BLOCK - 1) / BLOCK));
+    return DS_OK;
+}
+
 /* Fills one parameter run by run, only what this rank holds. Its random site is the hash of its
  * name: the same whatever else the model holds. */
 static ds_status init_parameter(ds_engine *engine, ds_cell c, uint64_t seed, float *scratch)
@@ -65,6 +81,10 @@ static ds_status init_parameter(ds_engine *engine, ds_cell c, uint64_t seed, flo
                     .init = info->init,
                     .seed = seed,
                     .site = (uint32_t)XXH3_64bits(info->name, strlen(info->name))};
+    if (info->packed.format != DS_PACKING_NONE) {
+        fresh f = {engine, job};
+        return dsi_engine_pack(engine, c, read_fresh, &f);
+    }
     for (dsi_run run = {0}; dsi_part_next_run(&own, info->meta.shape, &run);) {
         DS_TRY(init_run(engine, c, &job, &run));
     }

@@ -23,7 +23,7 @@ ds_status adapter_flags_check(ds_ctx *ctx, const adapter_flags *f)
                            : "--%s goes with --lora RANK",
                        other);
     }
-    return DS_OK;
+    return packing_flags_check(ctx, &f->packing, f->rank > 0 || f->folder != NULL);
 }
 
 ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *f, const char *base,
@@ -41,10 +41,10 @@ ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *f, const char *ba
                                       .base = base};
     *adapter_out = NULL;
     DS_TRY(adapter_flags_check(ctx, f));
-    if (f->folder != NULL) {
-        return ds_adapter_open(ctx, f->folder, adapter_out);
-    }
-    return f->rank > 0 ? ds_adapter_create(ctx, &params, adapter_out) : DS_OK;
+    DS_TRY(f->folder != NULL ? ds_adapter_open(ctx, f->folder, adapter_out)
+           : f->rank > 0     ? ds_adapter_create(ctx, &params, adapter_out)
+                             : DS_OK);
+    return packing_flags_set(&f->packing, *adapter_out);
 }
 
 void adapter_flags_free(adapter_flags *f)

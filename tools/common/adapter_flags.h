@@ -3,7 +3,7 @@
 #ifndef DSI_TOOLS_ADAPTER_FLAGS_H
 #define DSI_TOOLS_ADAPTER_FLAGS_H
 
-#include "common/args.h"
+#include "common/packing_flags.h"
 
 #include <deepspeed/adapter.h>
 
@@ -13,6 +13,7 @@ typedef struct adapter_flags {
     const char *method, *folder;
     dsi_arg_list targets, saved;
     bool alpha_given, dropout_given, method_given;
+    packing_flags packing;
 } adapter_flags;
 
 /* Rows of a table of flags; f: an adapter_flags *. */
@@ -62,10 +63,13 @@ typedef struct adapter_flags {
          .out = &(f)->saved,                                                                       \
          .value = "NAME…",                                                                         \
          .doc = "Modules that are trained whole beside it and saved with it."},                    \
-    {                                                                                              \
-        .name = "adapter", .type = DSI_ARG_TEXT, .out = &(f)->folder, .value = "DIR",              \
-        .doc = "Go on with the adapter of a folder of PEFT's.", .ranks = DSI_ARG_CONTENT           \
-    }
+        {.name = "adapter",                                                                        \
+         .type = DSI_ARG_TEXT,                                                                     \
+         .out = &(f)->folder,                                                                      \
+         .value = "DIR",                                                                           \
+         .doc = "Go on with the adapter of a folder of PEFT's.",                                   \
+         .ranks = DSI_ARG_CONTENT},                                                                \
+        PACKING_ROWS(&(f)->packing)
 
 /* What contradicts: ERR_ARG. */
 ds_status adapter_flags_check(ds_ctx *ctx, const adapter_flags *flags);

@@ -4,6 +4,7 @@
 #define DSI_TOOLS_GENERATE_H
 
 #include "base/buf.h"
+#include "common/packing_flags.h"
 
 #include <deepspeed/infer.h>
 #include <deepspeed/tokenizer.h>
@@ -16,6 +17,7 @@ typedef struct generate_options {
     int64_t max_new_tokens, top_k, seed, max_length, threads;
     double temperature, top_p;
     bool chat, stats, no_echo;
+    packing_flags packing;
     ds_comm *comm; /* whose ranks share the layers; NULL: one */
 } generate_options;
 

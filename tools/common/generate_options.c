@@ -60,6 +60,7 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
          .value = "DIR",
          .doc = "A folder of PEFT's (adapter_config.json), of ds_train --lora or others: the "
                 "adapter of --model."},
+        PACKING_ROWS(&o->packing),
         {.name = "tokenizer",
          .type = DSI_ARG_TEXT,
          .out = &o->tokenizer,
@@ -185,6 +186,7 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
     if (o->adapter != NULL && o->model == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "--adapter goes with --model, the model that it is of");
     }
+    DS_TRY(packing_flags_check(ctx, &o->packing, o->adapter != NULL));
     if ((o->model == NULL) == (o->checkpoint == NULL)) {
         return ds_fail(ctx, DS_ERR_ARG, "give either --model DIR or --checkpoint DIR");
     }

@@ -40,7 +40,7 @@ static const char after[] =
     "not\n"
     "fit.";
 
-enum { NAMES = 35 };
+enum { NAMES = 40 };
 
 /* Flags that mean nothing to a command. */
 static const char *const foreign[][NAMES] = {
@@ -80,7 +80,12 @@ static const char *const foreign[][NAMES] = {
                        "lora_targets",
                        "lora_method",
                        "modules_to_save",
-                       "adapter"}};
+                       "adapter",
+                       "load_in_4bit",
+                       "bnb_4bit_quant_type",
+                       "bnb_4bit_use_double_quant",
+                       "load_in_8bit",
+                       "load_in_fp8"}};
 
 static ds_status refuse_foreign(ds_ctx *ctx, plan_command command, const dsi_arg *rows, size_t n)
 {

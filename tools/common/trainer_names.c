@@ -15,7 +15,7 @@
     }
 
 #define ADAPTERS  "--lora RANK trains an adapter, --adapter DIR goes on with one"
-#define QUANTIZED "quantized weights are not available; --bf16 and --fp16 train in 16 bits"
+#define QUANTIZED "--lora RANK --load_in_4bit (or --load_in_8bit) is QLoRA"
 #define LOADER    "batches are made while a step runs; leave it out"
 #define HUB       "nothing is sent to a hub; --output is a folder that can be uploaded"
 #define EVALUATE                                                                                   \
@@ -73,8 +73,11 @@ const dsi_arg_other trainer_names[] = {
     INSTEAD("use_rslora", "--lora_method rslora"),
     INSTEAD("use_dora", "DoRA is not available; --lora_method rslora is"),
     INSTEAD("q_lora", QUANTIZED),
-    INSTEAD("load_in_4bit", QUANTIZED),
-    INSTEAD("load_in_8bit", QUANTIZED),
+    SAME("use_bnb_nested_quant", "bnb_4bit_use_double_quant"),
+    SAME("double_quantization", "bnb_4bit_use_double_quant"),
+    INSTEAD("quantization_bit", QUANTIZED),
+    INSTEAD("bnb_4bit_compute_dtype", "--bf16 and --fp16 say what products compute in"),
+    INSTEAD("bnb_4bit_quant_storage", "4-bit weights are stored as bytes; leave it out"),
 
     SAME("train_file", "data"),
     SAME("validation_file", "eval_data"),
