@@ -132,7 +132,8 @@ DS_API ds_status ds_config_get_text(const ds_config *config, const char *path,
     X(LAMB, "Lamb")                                                                                \
     X(ONEBIT_ADAM, "OneBitAdam")                                                                   \
     X(ONEBIT_LAMB, "OneBitLamb")                                                                   \
-    X(ZERO_ONE_ADAM, "ZeroOneAdam")
+    X(ZERO_ONE_ADAM, "ZeroOneAdam")                                                                \
+    X(MUON, "Muon")
 
 typedef enum ds_optimizer_kind {
 #define X(id, text) DS_OPTIMIZER_##id,

@@ -27,7 +27,12 @@ static void read_optimizer(const ds_config_optimizer *o, dsi_engine_spec *spec)
     spec->beta2 = o->beta2;
     spec->weight_decay = o->weight_decay;
     spec->bias_correction =
-        (o->kind == DS_OPTIMIZER_ADAM || o->kind == DS_OPTIMIZER_LAMB) && o->bias_correction;
+        o->kind == DS_OPTIMIZER_MUON ||
+        ((o->kind == DS_OPTIMIZER_ADAM || o->kind == DS_OPTIMIZER_LAMB) && o->bias_correction);
+    spec->train.muon = (dsi_muon_spec){.on = o->kind == DS_OPTIMIZER_MUON,
+                                       .dtype = o->muon_bf16 ? DS_DTYPE_BF16 : DS_DTYPE_F32};
+    spec->muon_lr = o->muon_lr;
+    spec->muon_momentum = o->momentum;
     spec->train.onebit =
         (dsi_onebit_spec){.on = dsi_config_is_onebit(o->kind),
                           .freeze_step = zero_one ? o->var_freeze_step : o->freeze_step,

@@ -45,6 +45,7 @@ typedef struct dsi_engine_spec {
     dsi_offload_spec offload;
     double reserved_cores; /* share of the threads that ZenFlow's overlapped update leaves alone */
     double lr, beta1, beta2, weight_decay; /* beta1 is the momentum of SGD */
+    double muon_lr, muon_momentum; /* of the matrices of Muon, whose lr is that of the rest */
     bool bias_correction;
     bool decay_all; /* weight decay on norms and biases too */
     ds_loss_average average;

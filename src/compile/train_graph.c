@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Builds the training graph. See train_graph.h. */
 #include "compile/adapter_graph.h"
+#include "compile/muon_graph.h"
 #include "compile/train_graph_build.h"
 
 #include "grad/grad.h"
@@ -113,7 +114,7 @@ bool dsi_train_is_early(const dsi_train_spec *spec)
 {
     return spec->keep_nonfinite && spec->max_norm == 0.0 && spec->accumulation == 1 &&
            spec->dtype != DS_DTYPE_F16 && !spec->zenflow.on && !spec->onebit.on &&
-           spec->stages <= 1;
+           !spec->muon.on && spec->stages <= 1;
 }
 
 /* Nodes applied from now on are of the stage that updates a parameter. */
@@ -271,6 +272,7 @@ static optimizer_row optimizer_of(const dsi_train_spec *spec)
     case DS_OPTIMIZER_ADAM:
     case DS_OPTIMIZER_ONEBIT_ADAM: /* in their warm-up */
     case DS_OPTIMIZER_ZERO_ONE_ADAM:
+    case DS_OPTIMIZER_MUON: /* what is none of its matrices */
         return (optimizer_row){&dsi_op_adam, 2, {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ}};
     case DS_OPTIMIZER_LAMB:
     case DS_OPTIMIZER_ONEBIT_LAMB:
@@ -327,8 +329,10 @@ dsi_optim_attrs dsi_train_update_attrs(const dsi_train_spec *spec)
 ds_status dsi_train_read_update(builder *b, const dsi_train_update *update, ds_value *in)
 {
     const dsi_train_spec *spec = b->spec;
-    const optimizer_row row = optimizer_of(spec);
     const ds_cell_info info = *ds_cells_get(b->cells, update->param);
+    const bool muon = spec->muon.on && dsi_muon_takes(&info);
+    const optimizer_row row =
+        muon ? (optimizer_row){NULL, 1, {DS_CELL_MOMENTUM}} : optimizer_of(spec);
     const ds_meta master = {DS_DTYPE_F32, info.meta.shape};
     const ds_meta state = {spec->state_dtype, info.meta.shape};
     const uint32_t group = info.no_decay ? DSI_GROUP_NO_DECAY : DSI_GROUP_DECAY;
@@ -338,7 +342,7 @@ ds_status dsi_train_read_update(builder *b, const dsi_train_update *update, ds_v
     DS_TRY(ds_graph_set_scope(b->graph, info.name));
     stand_at_stage_of(b, update->param);
     DS_TRY(ds_graph_read(b->graph, update->param, &in[0]));
-    DS_TRY(ds_graph_read(b->graph, update->hyper[group], &in[2]));
+    DS_TRY(ds_graph_read(b->graph, (muon ? b->own->muon_hyper : update->hyper)[group], &in[2]));
     if (spec->master && info.meta.dtype != DS_DTYPE_F32) {
         DS_TRY(read_state(b, DS_CELL_MASTER, master, update->param, &in[4]));
     }
@@ -355,6 +359,9 @@ ds_status dsi_train_build_update(builder *b, const dsi_train_update *update)
     ds_value in[7];
     ds_value out[DS_MAX_OUT];
     DS_TRY(dsi_train_read_update(b, update, in));
+    if (b->spec->muon.on && dsi_muon_takes(ds_cells_get(b->cells, update->param))) {
+        return dsi_muon_build_update(b, update->param, in);
+    }
     return row.op == &dsi_op_lamb_moments
                ? build_lamb(b, &attrs, update->param, in)
                : dsi_train_apply(b, row.op, &attrs, in, 5 + row.n_states, out);
@@ -375,6 +382,9 @@ ds_status dsi_train_add_hyper(builder *b, const char *name, ds_cell cells_out[2]
 static ds_status build_updates(builder *b, ds_phase phase, ds_value factor)
 {
     DS_TRY(dsi_train_add_hyper(b, "hyper", b->own->hyper));
+    if (b->spec->muon.on) {
+        DS_TRY(dsi_train_add_hyper(b, "muon_hyper", b->own->muon_hyper));
+    }
     if (b->spec->zenflow.on) {
         return dsi_zenflow_build(b, factor);
     }

@@ -28,6 +28,12 @@ typedef struct dsi_zenflow_spec {
     bool overlap; /* the rest is updated concurrently with the next steps, one update late */
 } dsi_zenflow_spec;
 
+/* Muon: matrices by orthogonalized momentum, the rest by AdamW. */
+typedef struct dsi_muon_spec {
+    bool on;
+    ds_dtype dtype; /* of the Newton-Schulz iteration: F32 or BF16 */
+} dsi_muon_spec;
+
 /* 1-bit optimizers: in the warm-up Adam or LAMB of the mean gradient; behind it the second moment
  * is frozen, and what ranks exchange is the first moment, as signs. docs/internals/onebit.md. */
 typedef struct dsi_onebit_spec {
@@ -74,9 +80,10 @@ typedef struct dsi_train_spec {
     double dampening;            /* SGD */
     bool nesterov;               /* SGD */
     double max_coeff, min_coeff; /* LAMB */
-    double max_norm;             /* 0: no clipping */
-    bool keep_nonfinite;         /* gradients that are not finite do not skip the step */
-    dsi_zenflow_spec zenflow;    /* ADAM only */
+    dsi_muon_spec muon;
+    double max_norm;          /* 0: no clipping */
+    bool keep_nonfinite;      /* gradients that are not finite do not skip the step */
+    dsi_zenflow_spec zenflow; /* ADAM only */
     dsi_onebit_spec onebit;
     dsi_loco_spec loco;
     const ds_config_compression *compression; /* NULL: none; borrowed */
@@ -132,6 +139,7 @@ typedef struct dsi_train_cells {
     ds_cell loss_seed;     /* f32 (): gradient of the loss */
     ds_cell inverse_scale; /* f32 (): undoes loss scale and predivision */
     ds_cell hyper[2];      /* f32 (DSI_HYPER_COUNT): with and without weight decay */
+    ds_cell muon_hyper[2]; /* likewise, of the matrices of Muon; DS_NONE without */
     dsi_train_phases phases;
 } dsi_train_cells;
 

@@ -60,8 +60,9 @@ static void optimizer_type(dsi_eval *eval)
     if (type == NULL) {
         return;
     }
-    if (!find_type(eval, "optimizer.type", dsi_optimizer_variants, dsi_optimizer_variant(type), 8,
-                   "Adam, AdamW, SGD, Lion, Adagrad, Lamb, OneBitAdam, OneBitLamb, ZeroOneAdam",
+    if (!find_type(eval, "optimizer.type", dsi_optimizer_variants, dsi_optimizer_variant(type), 9,
+                   "Adam, AdamW, SGD, Lion, Adagrad, Lamb, OneBitAdam, OneBitLamb, ZeroOneAdam, "
+                   "Muon",
                    &index)) {
         return;
     }
@@ -108,6 +109,32 @@ static void betas(dsi_eval *eval)
     }
 }
 
+/* A rate of its own, or what it is without; the key has it then. */
+static double muon_rate(dsi_eval *eval, const char *path, double without, const char *why)
+{
+    dsi_item *item = dsi_item_find(eval, path);
+    if (item != NULL && item->node != NULL && dsi_item_given(item)) {
+        return dsi_node_real(item->node);
+    }
+    dsi_item_set(eval, item, dsi_node_make_real(eval->arena, without), DS_ORIGIN_RULE, why);
+    return without;
+}
+
+static void muon_numbers(dsi_eval *eval)
+{
+    ds_config_optimizer *o = &eval->values->optimizer;
+    const char *method = dsi_item_text(eval, "optimizer.params.ns_method");
+    const bool given = dsi_item_given(dsi_item_find(eval, "optimizer.params.lr"));
+    if (o->kind != DS_OPTIMIZER_MUON) {
+        return;
+    }
+    const double lr = o->lr;
+    o->muon_bf16 = method != NULL && strcasecmp(method, "standard") == 0;
+    o->muon_lr = muon_rate(eval, "optimizer.params.muon_lr", lr, "optimizer.params.lr");
+    o->lr = muon_rate(eval, "optimizer.params.adam_lr", given ? lr : 3e-4,
+                      given ? "optimizer.params.lr" : "DeepSpeed's default for the rest");
+}
+
 static void optimizer_numbers(dsi_eval *eval)
 {
     const ds_config_optimizer *o = &eval->values->optimizer;
@@ -146,7 +173,8 @@ static void tested_optimizer(dsi_eval *eval)
 static void leave_momentum(dsi_eval *eval, ds_schedule_params *s)
 {
     const ds_optimizer_kind kind = eval->values->optimizer.kind;
-    const bool none = kind == DS_OPTIMIZER_SGD || kind == DS_OPTIMIZER_ADAGRAD;
+    const bool none =
+        kind == DS_OPTIMIZER_SGD || kind == DS_OPTIMIZER_ADAGRAD || kind == DS_OPTIMIZER_MUON;
     if (s->kind != DS_SCHEDULE_ONE_CYCLE || !s->cycle_momentum || !none) {
         return;
     }
@@ -240,6 +268,7 @@ void dsi_config_optimizer(dsi_eval *eval)
 {
     optimizer_type(eval);
     betas(eval);
+    muon_numbers(eval);
     optimizer_numbers(eval);
     tested_optimizer(eval);
     scheduler_type(eval);

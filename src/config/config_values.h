@@ -25,9 +25,11 @@ typedef struct ds_config_optimizer {
     double eps;          /* ADAM, ADAGRAD, LAMB */
     bool decoupled;      /* ADAM: AdamW. DeepSpeed's "Adam" is AdamW too unless adam_w_mode false */
     bool bias_correction;        /* ADAM, LAMB */
-    double momentum, dampening;  /* SGD */
+    double momentum, dampening;  /* SGD; the first of MUON too */
     bool nesterov;               /* SGD */
     double max_coeff, min_coeff; /* LAMB, ONEBIT_LAMB: bounds of the trust ratio */
+    double muon_lr;              /* MUON: of matrices; lr is that of the rest */
+    bool muon_bf16;              /* MUON: the iteration in bf16, else in fp32 */
     int64_t freeze_step;         /* ONEBIT_*: updates before signs are exchanged */
     double coeff_beta;           /* ONEBIT_LAMB, and the next three */
     double factor_max, factor_min, factor_threshold;

@@ -211,31 +211,36 @@ static const dsi_section zero_one = {.path = "optimizer.params",
                                      .doc = "0/1 Adam, on ZeRO stage 0.",
                                      DSI_SECTION_ROWS(zero_one_rows)};
 
-/* Not built: their parameters are known, and checked. */
-#define P_LR(d)    R("lr", d, PART, "Learning rate.", MIN(0), WITH(TRAINER))
-#define P_BETAS(d) REALS("betas", d, PART, "Decay of the averages.", MIN(0), MAX(1), WITH(TRAINER))
-#define P_EPS(d)   R("eps", d, PART, "Added to the denominator.", MIN(0), WITH(TRAINER))
-#define P_DECAY    R("weight_decay", "0", PART, "Weight decay.", MIN(0), WITH(TRAINER))
-
 static const dsi_option muon_rows[] = {
-    P_LR("0.02"),
-    R("muon_lr", NULL, PART, "Learning rate of matrices, over lr.", MIN(0)),
-    R("adam_lr", NULL, PART, "Learning rate of the rest, over lr.", MIN(0)),
-    R("momentum", "0.95", PART, "Momentum of matrices.", MIN(0)),
-    P_DECAY,
-    P_BETAS("[0.9, 0.95]"),
-    P_EPS("1e-10"),
-    E("ns_method", "\"gram\"", PART, "Form of the Newton-Schulz iteration.",
+    R("lr", "0.02", IN_FORCE,
+      "Learning rate, of matrices and of the rest; where it is left out the rest has 3e-4.", MIN(0),
+      WITH(TRAINER), FIELD(optimizer.lr)),
+    R("muon_lr", NULL, IN_FORCE, "Learning rate of matrices, over lr.", MIN(0)),
+    R("adam_lr", NULL, IN_FORCE, "Learning rate of the rest, over lr.", MIN(0)),
+    R("momentum", "0.95", IN_FORCE, "Momentum of matrices.", MIN(0), MAX(1),
+      FIELD(optimizer.momentum)),
+    WEIGHT_DECAY,
+    BETAS("[0.9, 0.95]"),
+    EPS("1e-10"),
+    B("adam_w_mode", "true", IN_FORCE, "Decoupled weight decay (AdamW) of the rest."),
+    E("ns_method", "\"gram\"", IN_FORCE,
+      "Newton-Schulz iteration: gram in fp32, standard in bf16. Both have the standard form, which "
+      "gives the same but for rounding.",
       .choices = "gram|standard"),
+    B("per_head_muon", "false", NOT_BUILT, "Orthogonalize each head of attention by itself.",
+      NOTE("heads are not told apart; set it to false")),
+    B("torch_adam", "false", NO_EFFECT, "Use PyTorch's Adam for the rest.",
+      NOTE("the arithmetic is the same")),
+    FP32_STATES,
     MAX_GRAD_NORM,
 };
 static const dsi_section muon = {.path = "optimizer.params",
                                  .title = "optimizer.params of Muon",
-                                 .doc = "Muon for matrices, AdamW for the rest.",
-                                 .flags = DSI_SECTION_FEATURE,
+                                 .doc = "Muon for matrices, AdamW for the rest: what is no matrix, "
+                                        "and what has \"embed\" or \"lm_head\" in its name.",
                                  DSI_SECTION_ROWS(muon_rows)};
 
-/* The first eight families are those of ds_optimizer_kind. */
+/* The first nine families are those of ds_optimizer_kind. */
 const dsi_variant dsi_optimizer_variants[] = {
     {"adam|adamw|fusedadam|deepspeedcpuadam|cpuadam", &adam},
     {"sgd", &sgd},
@@ -274,8 +279,8 @@ static const dsi_section *choose(const dsi_node *parent)
 
 static const dsi_option rows[] = {
     T("type", "null", IN_FORCE,
-      "Adam, AdamW, SGD, Lion, Adagrad, Lamb, OneBitAdam, OneBitLamb or ZeroOneAdam, in any letter "
-      "case. Known and not built: Muon, MuAdam, MuAdamW, MuSGD and PyTorch's others.",
+      "Adam, AdamW, SGD, Lion, Adagrad, Lamb, OneBitAdam, OneBitLamb, ZeroOneAdam or Muon, in any "
+      "letter case. Known and not built: MuAdam, MuAdamW, MuSGD and PyTorch's others.",
       WITH(NULLABLE)),
     VARIANT("params", NULL, IN_FORCE, "Parameters of the type; see the tables of each.",
             WITH(NULLABLE), .choose = choose),

@@ -116,6 +116,8 @@ static const ds_op *const all[] = {
     &dsi_op_lamb_moments,
     &dsi_op_lamb_sums,
     &dsi_op_lamb,
+    &dsi_op_unit_matrix,
+    &dsi_op_muon,
     &dsi_op_column_sums,
     &dsi_op_choose_columns,
     &dsi_op_weigh_columns,

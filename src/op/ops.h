@@ -563,6 +563,12 @@ extern const ds_op dsi_op_adam, dsi_op_sgd, dsi_op_lion, dsi_op_adagrad;
  * update. lamb: param (written), sums, hyper, none, [master (written)], exp_avg, exp_avg_sq →
  * param, [master]. */
 extern const ds_op dsi_op_lamb_moments, dsi_op_lamb_sums, dsi_op_lamb;
+typedef struct dsi_unit_matrix_attrs {
+    int64_t out_dtype;
+} dsi_unit_matrix_attrs;
+/* muon.c. unit_matrix: x (R,C) → x / (‖x‖ + 1e-7), f32 or bf16. muon: param (written), direction,
+ * hyper, none, [master (written)] → param, [master]. */
+extern const ds_op dsi_op_unit_matrix, dsi_op_muon;
 
 /* ---- columns.c (phases norm to update) --------------------------------------------------------
  */

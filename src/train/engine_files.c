@@ -25,6 +25,7 @@ static const char *optimizer_name(const ds_engine *engine)
         [DS_OPTIMIZER_ONEBIT_ADAM] = "onebitadam",
         [DS_OPTIMIZER_ONEBIT_LAMB] = "onebitlamb",
         [DS_OPTIMIZER_ZERO_ONE_ADAM] = "zerooneadam",
+        [DS_OPTIMIZER_MUON] = "muon",
     };
     return names[engine->spec.train.optimizer];
 }

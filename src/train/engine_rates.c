@@ -39,6 +39,25 @@ double ds_engine_momentum(const ds_engine *engine)
     return momentum;
 }
 
+/* Of the matrices of Muon: the schedule by their own rate. */
+static ds_status write_muon(ds_engine *engine)
+{
+    const dsi_engine_spec *spec = &engine->spec;
+    for (int group = 0; group < 2; ++group) {
+        const bool other = group == DSI_GROUP_NO_DECAY && spec->has_groups;
+        const ds_schedule_point point =
+            ds_schedule_at(other ? &spec->schedule_no_decay : &spec->schedule, spec->muon_lr,
+                           dsi_engine_updates(engine));
+        float hyper[DSI_HYPER_SPARE + 1] = {0};
+        hyper[DSI_HYPER_LR] = (float)(engine->forced_lr >= 0.0 ? engine->forced_lr : point.lr);
+        hyper[DSI_HYPER_BETA1] = (float)spec->muon_momentum;
+        hyper[DSI_HYPER_WEIGHT_DECAY] =
+            group == DSI_GROUP_DECAY || spec->decay_all ? (float)spec->weight_decay : 0.0f;
+        DS_TRY(dsi_exec_write(engine->exec, engine->own.muon_hyper[group], 0, hyper, sizeof hyper));
+    }
+    return DS_OK;
+}
+
 ds_status dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int64_t update)
 {
     const dsi_engine_spec *spec = &engine->spec;
@@ -62,5 +81,5 @@ ds_status dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int6
         hyper[DSI_HYPER_FIRST] = dsi_engine_updates(engine) == 0 ? 1.0f : 0.0f;
         DS_TRY(dsi_exec_write(engine->exec, cells[group], 0, hyper, sizeof hyper));
     }
-    return DS_OK;
+    return spec->train.muon.on ? write_muon(engine) : DS_OK;
 }

@@ -811,6 +811,15 @@ const op_case op_cases[] = {
      OPTIM(.max_coeff = 10.0, .min_coeff = 0.01), .flags = OP_EXACT},
     {&dsi_op_lamb, "master", "act[133] f64[38]+ f32[8]h - f32[133] f32[133]~0.1 f32[133]+",
      OPTIM(.max_coeff = 10.0, .min_coeff = 0.01), .flags = OP_EXACT | OP_BF16 | OP_F16},
+    {&dsi_op_unit_matrix, "f32", "f32[7,133]",
+     ATTRS(dsi_unit_matrix_attrs, .out_dtype = DS_DTYPE_F32),
+     .flags = OP_EXACT | OP_NO_GRAD | OP_F32},
+    {&dsi_op_unit_matrix, "bf16 of many", "f32[701,133]",
+     ATTRS(dsi_unit_matrix_attrs, .out_dtype = DS_DTYPE_BF16),
+     .flags = OP_EXACT | OP_NO_GRAD | OP_F32},
+    {&dsi_op_muon, "f32", "f32[7,133] f32[7,133] f32[8]h - -", .flags = OP_EXACT | OP_F32},
+    {&dsi_op_muon, "master", "act[133] bf16[133] f32[8]h - f32[133]",
+     .flags = OP_EXACT | OP_BF16 | OP_F16},
     {0},
 };
 

@@ -656,6 +656,8 @@ static bool is_left_out(const ds_op *op)
                                        &dsi_op_linear_packed,
                                        &dsi_op_first_moment,
                                        &dsi_op_frozen_adam,
+                                       &dsi_op_unit_matrix,
+                                       &dsi_op_muon,
                                        &dsi_op_preference,
                                        &dsi_op_preference_backward,
                                        &dsi_op_times,

@@ -197,6 +197,13 @@ static dsi_engine_spec make_spec(const row *r)
         spec.train.max_coeff = 10.0;
         spec.train.min_coeff = 0.01;
     }
+    if (strcmp(r->optimizer, "muon") == 0 && r->zenflow == 0) {
+        spec.train.optimizer = DS_OPTIMIZER_MUON;
+        spec.train.muon =
+            (dsi_muon_spec){true, dtype == DS_DTYPE_F32 ? DS_DTYPE_F32 : DS_DTYPE_BF16};
+        spec.muon_lr = 0.02;
+        spec.muon_momentum = 0.95;
+    }
     const bool zero_one = strcmp(r->optimizer, "zerooneadam") == 0;
     const bool onebit = strncmp(r->optimizer, "onebit", 6) == 0 || zero_one;
     if (onebit) {

@@ -36,6 +36,7 @@
     X(blocks)                                                                                      \
     X(signs)                                                                                       \
     X(onebit)                                                                                      \
+    X(muon)                                                                                        \
     X(onebit_lamb)                                                                                 \
     X(zero_one)                                                                                    \
     X(optimizer)

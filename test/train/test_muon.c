@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Muon through the engine against DeepSpeed's own on whole matrices
+ * (test/golden/optim/make_muon.py): wide, tall and square matrices by it, embedding, head and norm
+ * by AdamW; rates, decay, clipping. The same bits in every ZeRO stage: test_zero_muon.sh. */
+#include "common/check.h"
+#include "common/golden.h"
+
+#include <deepspeed/engine.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_PARAMS = 6, NAME_BYTES = 64, MOST = 512 };
+
+typedef struct param {
+    const char *name;
+    ds_shape shape;
+} param;
+
+static ds_ctx *ctx;
+
+static param param_at(size_t i)
+{
+    static const char *const names[N_PARAMS] = {"wide.weight",  "tall.weight",    "square.weight",
+                                                "embed.weight", "lm_head.weight", "norm.weight"};
+    const ds_shape shapes[N_PARAMS] = {ds_shape_2d(6, 20), ds_shape_2d(21, 5), ds_shape_2d(8, 8),
+                                       ds_shape_2d(7, 4),  ds_shape_2d(7, 4),  ds_shape_1d(9)};
+    return (param){names[i], shapes[i]};
+}
+
+/* loss = Σ p·g, so that the gradient of each is g. */
+static void trace(ds_nn *nn, const void *config)
+{
+    ds_value loss = DS_NONE;
+    (void)config;
+    for (size_t i = 0; i < N_PARAMS; ++i) {
+        char name[NAME_BYTES];
+        const param p = param_at(i);
+        (void)snprintf(name, sizeof name, "g%zu", i);
+        const ds_value value =
+            ds_nn_param(nn, p.name, p.shape, (ds_init){.kind = DS_INIT_ZEROS}, p.shape.n_dims == 1);
+        const ds_value g = ds_nn_input(nn, name, DS_DTYPE_F32, p.shape);
+        const ds_value part = ds_nn_sum_all(nn, ds_nn_mul(nn, value, g));
+        loss = i == 0 ? part : ds_nn_add(nn, loss, part);
+    }
+    ds_nn_output(nn, "loss", loss);
+}
+
+static ds_config *config_of(const char *name, const json_t *sections)
+{
+    json_t *all = json_deep_copy(sections);
+    ds_config *config = NULL;
+    json_object_set_new(all, "train_batch_size", json_integer(1));
+    char *text = json_dumps(all, 0);
+    CHECK_OK(ctx, ds_config_load_text(ctx, name, text, strlen(text), NULL, &config));
+    CHECK_OK(ctx, ds_config_resolve(config, 1, NULL));
+    free(text);
+    json_decref(all);
+    return config;
+}
+
+static void one_step(ds_engine *engine, const golden_file *file, size_t step)
+{
+    char names[N_PARAMS][NAME_BYTES];
+    char key[NAME_BYTES];
+    ds_named_tensor tensors[N_PARAMS];
+    for (size_t i = 0; i < N_PARAMS; ++i) {
+        const param p = param_at(i);
+        const size_t n = (size_t)ds_shape_count(p.shape);
+        (void)snprintf(names[i], sizeof names[i], "g%zu", i);
+        (void)snprintf(key, sizeof key, "gradients.%s", p.name);
+        const float *data = golden_f32(file, key) + step * n;
+        tensors[i] = (ds_named_tensor){
+            .name = names[i],
+            .tensor = {.meta = {DS_DTYPE_F32, p.shape}, .data = (void *)(uintptr_t)data}};
+    }
+    const ds_batch batch = {tensors, N_PARAMS};
+    CHECK_OK(ctx, ds_engine_forward(engine, &batch));
+    CHECK_OK(ctx, ds_engine_backward(engine));
+    CHECK_OK(ctx, ds_engine_step(engine));
+}
+
+static double run_case(const golden_file *file, const char *name, const json_t *sections,
+                       size_t n_steps)
+{
+    const ds_model_info info = {.architecture = "golden"};
+    ds_model *model = NULL;
+    ds_engine *engine = NULL;
+    char key[2 * NAME_BYTES];
+    double worst = 0.0;
+    ds_config *config = config_of(name, sections);
+    CHECK_OK(ctx, ds_model_custom(ctx, &info, trace, NULL, &model));
+    const ds_engine_params params = {.model = model, .config = config, .seq_length = 1};
+    CHECK_OK(ctx, ds_initialize(ctx, &params, &engine));
+    for (size_t i = 0; i < N_PARAMS; ++i) {
+        const param p = param_at(i);
+        (void)snprintf(key, sizeof key, "start.%s", p.name);
+        CHECK_OK(ctx, ds_engine_set(engine, DS_CELL_PARAM, p.name, golden_f32(file, key),
+                                    ds_shape_count(p.shape)));
+    }
+    for (size_t step = 0; step < n_steps; ++step) {
+        one_step(engine, file, step);
+    }
+    for (size_t i = 0; i < N_PARAMS; ++i) {
+        float got[MOST];
+        const param p = param_at(i);
+        const int64_t n = ds_shape_count(p.shape);
+        (void)snprintf(key, sizeof key, "%s.%s", name, p.name);
+        CHECK_OK(ctx, ds_engine_get(engine, DS_CELL_PARAM, p.name, got, n));
+        const double error = check_relative_difference(got, golden_f32(file, key), (size_t)n);
+        print_message("%-10s %-15s %.1e\n", name, p.name, error);
+        worst = fmax(worst, error);
+    }
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+    ds_config_destroy(&config);
+    return worst;
+}
+
+static void equals_deepspeed(void **state)
+{
+    golden_file file = golden_read("optim/muon.safetensors");
+    json_t *json = golden_json("optim/muon.json");
+    const size_t n_steps = (size_t)golden_number(json, "steps");
+    const char *name = NULL;
+    json_t *sections = NULL;
+    size_t n = 0;
+    (void)state;
+    json_object_foreach(json_object_get(json, "cases"), name, sections)
+    {
+        /* "standard" iterates in bf16, where DeepSpeed rounds after more operations */
+        const double limit = strcmp(name, "standard") == 0 ? 2e-3 : 2e-6;
+        assert_true(run_case(&file, name, sections, n_steps) <= limit);
+        ++n;
+    }
+    assert_int_equal(n, 6);
+    json_decref(json);
+    golden_close(&file);
+}
+
+static int make_ctx(void **state)
+{
+    ds_ctx_params params = ds_ctx_params_default();
+    (void)state;
+    params.level = DS_LOG_ERROR;
+    return ds_ctx_create(&params, &ctx);
+}
+
+static int drop_ctx(void **state)
+{
+    (void)state;
+    ds_ctx_destroy(&ctx);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(equals_deepspeed)};
+    return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
+}
