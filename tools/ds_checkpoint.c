@@ -44,7 +44,8 @@ static const char about[] =
     "DeepSpeed for Python (ZeRO stages 1 to 3, bf16 optimizer, universal): inspect, verify, "
     "export, "
     "consolidate, deepspeed and universal read it; consolidate makes a checkpoint of ours of it, "
-    "deepspeed one for another stage and other ranks.";
+    "deepspeed one for another stage and other ranks. Or a folder of torch.distributed.checkpoint "
+    "(.distcp): inspect, verify and consolidate read it.";
 
 static const char after[] =
     "Examples:\n"
@@ -98,11 +99,14 @@ static int list(ds_ctx *ctx, const char *dir)
         return fail(ctx, opened);
     }
     (void)printf("%10s %10s  %-7s %s\n", "step", "size", "state", "tag");
-    if (foreign != NULL) { /* of DeepSpeed for Python: the one that `latest` names */
+    if (foreign != NULL) { /* the one that `latest` names, or the folder itself */
         const ds_checkpoint_info *info = ds_checkpoint_get_info(foreign);
-        (void)printf("%10llu %10s  %-7s %s  (latest) of DeepSpeed for Python\n",
-                     (unsigned long long)info->step, size_text(info->bytes, text, sizeof text),
-                     "whole", shown(info->tag));
+        const char *origin = ds_checkpoint_state(foreign, "origin");
+        const bool of_torch = origin != NULL && strstr(origin, "torch.distributed") != NULL;
+        (void)printf("%10llu %10s  %-7s %s  %s\n", (unsigned long long)info->step,
+                     size_text(info->bytes, text, sizeof text), "whole", shown(info->tag),
+                     of_torch ? "of torch.distributed.checkpoint"
+                              : "(latest) of DeepSpeed for Python");
         ds_checkpoint_close(&foreign);
         ds_checkpoint_list_free(entries, n);
         return EXIT_RIGHT;

@@ -34,6 +34,12 @@ typedef struct dsi_ckpt_shard {
     bool absent;        /* reader only: not in this folder; another host has it */
 } dsi_ckpt_shard;
 
+/* A file of torch.save inside of a shard: what verify compares of foreign ones. */
+typedef struct dsi_ckpt_part {
+    uint32_t shard;
+    size_t begin, bytes;
+} dsi_ckpt_part;
+
 /* A manifest in memory: what is written, and what was read. All texts live in the arena.
  * Invariants: tensors are sorted by kind, then name, without equals; the slices of one tensor are
  * neighbours and cover it exactly. */
@@ -41,7 +47,10 @@ typedef struct dsi_ckpt_manifest {
     dsi_arena *arena;
     ds_checkpoint_info info;
     uint64_t digest; /* reader only: of the text */
-    bool foreign;    /* reader only: files of DeepSpeed for Python; see ckpt_deepspeed.h */
+    bool foreign;    /* reader only: files of DeepSpeed for Python or of torch; ckpt_deepspeed.h,
+                        ckpt_distcp.h */
+    dsi_ckpt_part *parts; /* reader only: of torch's, whose shards are no files of torch.save */
+    size_t n_parts;
     ds_text_pair *states;
     size_t n_states;
     dsi_ckpt_shard *shards;

@@ -2,6 +2,7 @@
 /* The save folder: which checkpoints it holds, which to offer when one is broken, which to remove.
  */
 #include "ckpt/ckpt_deepspeed.h"
+#include "ckpt/ckpt_distcp.h"
 #include "ckpt/ckpt_foreign.h"
 #include "ckpt/ckpt_internal.h"
 
@@ -162,11 +163,30 @@ ds_status dsi_ckpt_fail_with_offer(ds_ctx *ctx, ds_status status, const char *di
     return status;
 }
 
+/* A folder of torch.distributed.checkpoint is one checkpoint: its name is the tag. */
+static ds_status open_itself(ds_ctx *ctx, const char *folder, ds_checkpoint **ckpt_out)
+{
+    char *path = realpath(folder, NULL);
+    char *slash = path != NULL ? strrchr(path, '/') : NULL;
+    if (slash == NULL) {
+        free(path);
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for the name of %s", folder);
+    }
+    *slash = '\0';
+    const ds_status status =
+        dsi_ckpt_open_tag(ctx, slash > path ? path : "/", slash + 1, DSI_CKPT_WHOLE, ckpt_out);
+    free(path);
+    return status;
+}
+
 ds_status ds_checkpoint_open(ds_ctx *ctx, const char *dir, const char *tag,
                              ds_checkpoint **ckpt_out)
 {
     char latest[256] = "";
     ds_status status = DS_OK;
+    if (tag == NULL && dsi_ckpt_distcp_is(dir)) {
+        return open_itself(ctx, dir, ckpt_out);
+    }
     if (tag == NULL) {
         status = dsi_ckpt_read_latest(ctx, dir, latest);
         tag = latest;

@@ -3,6 +3,7 @@
 #include "ckpt/ckpt_internal.h"
 
 #include "ckpt/ckpt_deepspeed.h"
+#include "ckpt/ckpt_distcp.h"
 #include "io/convert.h"
 #include "io/safetensors_internal.h"
 #include <stdio.h>
@@ -86,13 +87,12 @@ static ds_status load_manifest(ds_checkpoint *c)
     return status;
 }
 
-/* Whether the folder has no manifest, but files of DeepSpeed for Python that can be read. */
-static bool is_deepspeed(const ds_checkpoint *c)
+static bool has_manifest(const ds_checkpoint *c)
 {
     char *path = dsi_path_join(c->folder, DSI_CKPT_MANIFEST);
-    const bool own = path == NULL || access(path, F_OK) == 0;
+    const bool has = path == NULL || access(path, F_OK) == 0;
     free(path);
-    return !own && dsi_ckpt_deepspeed_is(c->folder);
+    return has;
 }
 
 /* ---- shards ---- */
@@ -257,8 +257,11 @@ static ds_status open_folder(ds_checkpoint *c, const char *dir, const char *tag)
     if (c->dir == NULL || c->folder == NULL || dsi_arena_create(ARENA_BYTES, &c->m.arena) < 0) {
         return ds_fail(c->ctx, DS_ERR_NOMEM, "out of memory opening %s", dir);
     }
-    if (is_deepspeed(c)) {
+    const bool own = has_manifest(c);
+    if (!own && dsi_ckpt_deepspeed_is(c->folder)) {
         DS_TRY(dsi_ckpt_deepspeed_read(c->ctx, c->folder, tag, &c->m));
+    } else if (!own && dsi_ckpt_distcp_is(c->folder)) {
+        DS_TRY(dsi_ckpt_distcp_read(c->ctx, c->folder, tag, &c->m));
     } else {
         DS_TRY(load_manifest(c));
     }
@@ -465,7 +468,8 @@ ds_status ds_checkpoint_verify(ds_checkpoint *c)
         DS_TRY(need_shard(c, shard));
         const dsi_map *map = &shard->st->files[0].map;
         if (c->m.foreign) {
-            DS_TRY(dsi_torch_verify(c->ctx, shard->file, map->data, map->size));
+            DS_TRY(c->m.n_parts == 0 ? dsi_torch_verify(c->ctx, shard->file, map->data, map->size)
+                                     : DS_OK);
             continue;
         }
         if (XXH3_64bits(map->data, map->size) != shard->digest) {
@@ -473,6 +477,12 @@ ds_status ds_checkpoint_verify(ds_checkpoint *c)
                                          c->folder, shard->file));
         }
         (void)madvise((void *)(uintptr_t)map->data, map->size, MADV_DONTNEED);
+    }
+    for (size_t i = 0; i < c->m.n_parts; ++i) {
+        const dsi_ckpt_part *part = &c->m.parts[i];
+        const dsi_ckpt_shard *shard = &c->m.shards[part->shard];
+        DS_TRY(dsi_torch_verify(c->ctx, shard->file, shard->st->files[0].map.data + part->begin,
+                                part->bytes));
     }
     return DS_OK;
 }

@@ -108,6 +108,11 @@ ds_status dsi_out_read_states(dsi_deepspeed_out *o)
 {
     DS_TRY(read_state(o, "engine", &o->engine));
     DS_TRY(read_state(o, "loss_scaler", &o->scaler));
+    if (o->engine == NULL) {
+        return ds_fail(o->ctx, DS_ERR_UNSUPPORTED,
+                       "%s holds no counters of a run, which DeepSpeed would go on with",
+                       ds_checkpoint_get_info(o->ckpt)->path);
+    }
     DS_TRY(counter(o, "global_steps", &o->steps));
     DS_TRY(counter(o, "skipped_steps", &o->skipped));
     DS_TRY(counter(o, "global_samples", &o->samples));

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PROTOCOL = 2 };
+enum { PROTOCOL = 2, PROTOCOL_FRAMED = 4 /* of torch.distributed.checkpoint */ };
 
 /* name, code: those that are run */
 #define OPCODES(X)                                                                                 \
@@ -44,7 +44,11 @@ enum { PROTOCOL = 2 };
     X(BINPERSID, 'Q')                                                                              \
     X(REDUCE, 'R')                                                                                 \
     X(NEWOBJ, 0x81)                                                                                \
-    X(BUILD, 'b')
+    X(BUILD, 'b')                                                                                  \
+    X(FRAME, 0x95)                                                                                 \
+    X(MEMOIZE, 0x94)                                                                               \
+    X(SHORT_BINUNICODE, 0x8c)                                                                      \
+    X(STACK_GLOBAL, 0x93)
 
 enum {
 #define X(name, code) OP_##name = (code),
@@ -276,14 +280,9 @@ static ds_status run_text(dsi_pickle_machine *m, size_t n_length)
     return push(m, value);
 }
 
-static ds_status run_global(dsi_pickle_machine *m)
+static ds_status push_global(dsi_pickle_machine *m, const char *module, size_t n_module,
+                             const char *name, size_t n_name)
 {
-    const char *module = NULL;
-    const char *name = NULL;
-    size_t n_module = 0;
-    size_t n_name = 0;
-    DS_TRY(take_line(m, &module, &n_module));
-    DS_TRY(take_line(m, &name, &n_name));
     const dsi_pickle_global *global = dsi_pickle_global_find(module, n_module, name, n_name);
     if (global == NULL) {
         return ds_fail(m->ctx, DS_ERR_UNSUPPORTED,
@@ -299,11 +298,41 @@ static ds_status run_global(dsi_pickle_machine *m)
     return push(m, value);
 }
 
-static ds_status run_put(dsi_pickle_machine *m, size_t n_bytes)
+static ds_status run_global(dsi_pickle_machine *m)
 {
-    uint64_t index = 0;
+    const char *module = NULL;
+    const char *name = NULL;
+    size_t n_module = 0;
+    size_t n_name = 0;
+    DS_TRY(take_line(m, &module, &n_module));
+    DS_TRY(take_line(m, &name, &n_name));
+    return push_global(m, module, n_module, name, n_name);
+}
+
+/* The same by two texts of the stack. */
+static ds_status run_stack_global(dsi_pickle_machine *m)
+{
+    dsi_pickle *name = NULL;
+    dsi_pickle *module = NULL;
+    DS_TRY(pop(m, &name));
+    DS_TRY(pop(m, &module));
+    if (name->kind != DSI_PICKLE_TEXT || module->kind != DSI_PICKLE_TEXT) {
+        return dsi_pickle_fail(m, DS_ERR_FORMAT, "a global is named by something that is no text");
+    }
+    return push_global(m, module->text.data, module->text.n, name->text.data, name->text.n);
+}
+
+/* What follows, up to a length that says nothing new. */
+static ds_status run_frame(dsi_pickle_machine *m)
+{
+    uint64_t n = 0;
+    DS_TRY(take_number(m, 8, &n));
+    return n <= m->source->n - m->at ? DS_OK : cut(m);
+}
+
+static ds_status put_at(dsi_pickle_machine *m, uint64_t index)
+{
     dsi_pickle *value = NULL;
-    DS_TRY(take_number(m, n_bytes, &index));
     DS_TRY(top(m, &value));
     if (index >= m->at) { /* writers count puts, and each takes two bytes or more */
         return dsi_pickle_fail(m, DS_ERR_LIMIT, "the index of a put is larger than any writer's");
@@ -323,6 +352,13 @@ static ds_status run_put(dsi_pickle_machine *m, size_t n_bytes)
     }
     m->memo[index] = value;
     return DS_OK;
+}
+
+static ds_status run_put(dsi_pickle_machine *m, size_t n_bytes)
+{
+    uint64_t index = 0;
+    DS_TRY(take_number(m, n_bytes, &index));
+    return put_at(m, index);
 }
 
 static ds_status run_get(dsi_pickle_machine *m, size_t n_bytes)
@@ -436,10 +472,12 @@ static ds_status run_proto(dsi_pickle_machine *m)
 {
     uint64_t version = 0;
     DS_TRY(take_number(m, 1, &version));
-    return version == PROTOCOL
+    m->framed = version == PROTOCOL_FRAMED;
+    return version == PROTOCOL || version == PROTOCOL_FRAMED
                ? DS_OK
                : dsi_pickle_fail(m, DS_ERR_UNSUPPORTED,
-                                 "the pickle has another protocol than 2, which torch.save writes");
+                                 "the pickle has another protocol than 2, which torch.save writes, "
+                                 "and 4");
 }
 
 static ds_status unknown(const dsi_pickle_machine *m, unsigned code)
@@ -452,6 +490,23 @@ static ds_status unknown(const dsi_pickle_machine *m, unsigned code)
                    : code == 0x95             ? " (a frame of protocol 4)"
                                               : "");
     return dsi_pickle_fail(m, DS_ERR_UNSUPPORTED, what);
+}
+
+/* What protocol 4 has besides. */
+static ds_status run_framed(dsi_pickle_machine *m, unsigned code)
+{
+    switch (code) {
+    case OP_FRAME:
+        return run_frame(m);
+    case OP_MEMOIZE:
+        return put_at(m, m->n_memoized++);
+    case OP_SHORT_BINUNICODE:
+        return run_text(m, 1);
+    case OP_STACK_GLOBAL:
+        return run_stack_global(m);
+    default:
+        return unknown(m, code);
+    }
 }
 
 static ds_status run_opcode(dsi_pickle_machine *m, unsigned code)
@@ -523,7 +578,7 @@ static ds_status run_opcode(dsi_pickle_machine *m, unsigned code)
     case OP_BUILD:
         return run_build(m);
     default:
-        return unknown(m, code);
+        return m->framed ? run_framed(m, code) : unknown(m, code);
     }
 }
 

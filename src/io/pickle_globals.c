@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+/* torch.distributed.checkpoint: its .metadata */
+#define DCP "torch.distributed.checkpoint"
 #define STORAGE(name, dtype, bytes)                                                                \
     {                                                                                              \
         "torch", #name "Storage", DSI_PICKLE_TYPE, DS_DTYPE_##dtype, bytes                         \
@@ -41,6 +43,22 @@ static const dsi_pickle_global globals[] = {
     RECORD("torch", "float16"),
     RECORD("torch", "bfloat16"),
     RECORD("torch", "float64"),
+    RECORD("torch", "int64"),
+    RECORD("torch", "int32"),
+    RECORD("torch", "int8"),
+    RECORD("torch", "uint8"),
+    RECORD("torch", "bool"),
+    RECORD("torch.serialization", "_get_layout"),
+    RECORD(DCP ".metadata", "Metadata"),
+    RECORD(DCP ".metadata", "TensorStorageMetadata"),
+    RECORD(DCP ".metadata", "BytesStorageMetadata"),
+    RECORD(DCP ".metadata", "TensorProperties"),
+    RECORD(DCP ".metadata", "ChunkStorageMetadata"),
+    RECORD(DCP ".metadata", "MetadataIndex"),
+    RECORD(DCP ".metadata", "StorageMeta"),
+    RECORD(DCP ".metadata", "_MEM_FORMAT_ENCODING"),
+    RECORD(DCP ".filesystem", "_StorageInfo"),
+    RECORD("pathlib", "PosixPath"),
     RECORD("argparse", "Namespace"),
     RECORD("numpy.core.multiarray", "scalar"),
     RECORD("numpy._core.multiarray", "scalar"),

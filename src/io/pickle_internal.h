@@ -18,6 +18,8 @@ typedef struct dsi_pickle_machine {
     size_t n, room;
     dsi_pickle **memo;
     size_t n_memo;
+    size_t n_memoized; /* by the opcode that counts by itself */
+    bool framed;       /* protocol 4 */
 } dsi_pickle_machine;
 
 /* Records "FILE: byte N: what" and returns status. */

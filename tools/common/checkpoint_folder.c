@@ -3,6 +3,7 @@
 #include "common/checkpoint_folder.h"
 
 #include "ckpt/ckpt_deepspeed.h"
+#include "ckpt/ckpt_distcp.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,8 @@ ds_status checkpoint_folder(ds_ctx *ctx, const char *given, char **folder_out, c
 {
     char *manifest = dsi_path_join(given, DSI_CKPT_MANIFEST);
     const bool is_one =
-        manifest != NULL && (access(manifest, F_OK) == 0 || dsi_ckpt_deepspeed_is(given));
+        manifest != NULL &&
+        (access(manifest, F_OK) == 0 || dsi_ckpt_deepspeed_is(given) || dsi_ckpt_distcp_is(given));
     char *path = is_one ? realpath(given, NULL) : strdup(given);
     char *slash = is_one && path != NULL ? strrchr(path, '/') : NULL;
     char *tag = slash != NULL ? strdup(slash + 1) : NULL;
