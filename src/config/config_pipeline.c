@@ -47,6 +47,9 @@ void dsi_config_pipeline(dsi_eval *eval)
     if (v->compression != NULL) {
         refuse(eval, "compression_training", "its masks are not dealt to stages");
     }
+    if (v->optimizer.kind == DS_OPTIMIZER_MUON) {
+        refuse(eval, "Muon", "its whole matrices are not dealt to stages");
+    }
     if (v->expert_parallel > 1) {
         refuse(eval, "expert_parallel.autoep_size above 1", "it has not been tried on stages");
     }

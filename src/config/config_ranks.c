@@ -319,6 +319,12 @@ static void experts(dsi_eval *eval)
                        ": what experts send is not quantized yet; change one of them",
                        v->expert_parallel);
     }
+    if (v->expert_parallel > 1 && v->optimizer.kind == DS_OPTIMIZER_MUON) {
+        dsi_item_error(eval, dsi_item_find(eval, EP_KEY),
+                       "expected 1 with Muon, found %" PRIu32
+                       ": its whole matrices are not dealt along experts; change one of them",
+                       v->expert_parallel);
+    }
     if (v->expert_parallel > 1 && v->zero.zenflow.enabled) {
         dsi_item_error(eval, dsi_item_find(eval, EP_KEY),
                        "expected 1 with zero_optimization.zenflow, found %" PRIu32
