@@ -142,8 +142,12 @@ DS_API ds_value ds_nn_embedding(ds_nn *nn, const char *name, ds_value ids, int64
 /* Token plus position embedding, one rounding: tables as given values. */
 DS_API ds_value ds_nn_embedding_sum(ds_nn *nn, ds_value table, ds_value ids, ds_value pos_table,
                                     ds_value positions);
+/* name NULL: without weight, and bias must be false. */
 DS_API ds_value ds_nn_layer_norm(ds_nn *nn, const char *name, ds_value x, double eps, bool bias);
 DS_API ds_value ds_nn_rms_norm(ds_nn *nn, const char *name, ds_value x, double eps);
+/* x·rstd·(weight + shift): weights start at 1 - shift, 0 or 1 (ERR_ARG). Gemma's is 1. */
+DS_API ds_value ds_nn_rms_norm_shifted(ds_nn *nn, const char *name, ds_value x, double eps,
+                                       double shift);
 
 typedef enum ds_activation {
     DS_ACT_NONE = 0,
@@ -195,7 +199,11 @@ typedef struct ds_attention_params {
     double dropout; /* default 0; only in TRAIN */
     bool all_keys;  /* default false: causal. true: every query sees every key, and keys may be of
                        another sequence and number (cross-attention); window must be 0 */
-    DS_RESERVED(7);
+    double cap;     /* default 0: none; a score s becomes cap·tanh(s/cap) */
+    double alibi;   /* default 0: none; linear position biases, of causal attention alone: a score
+                       is less by slope·distance, slopes of heads from 2^(-alibi/p) down to
+                       2^-alibi, p the largest power of two up to n_heads */
+    DS_RESERVED(5);
 } ds_attention_params;
 /* Attention, causal unless all_keys. q (B,T,H·D) with k, v (B,T,KV·D); or k = v = DS_NONE and q
  * packed (B,T,(H+2·KV)·D). first i32 (B,T): lowest visible position of each query (document mask),

@@ -94,6 +94,10 @@ ds_value ds_nn_embedding_sum(ds_nn *nn, ds_value table, ds_value ids, ds_value p
 ds_value ds_nn_layer_norm(ds_nn *nn, const char *name, ds_value x, double eps, bool bias)
 {
     const ds_shape shape = ds_shape_1d(ds_shape_last(ds_nn_meta(nn, x).shape));
+    if (name == NULL) {
+        const dsi_norm_attrs plain = {.eps = eps};
+        return apply2(nn, &dsi_op_layer_norm, &plain, x, DS_NONE);
+    }
     ds_nn_push(nn, "%s", name);
     const ds_value weight = ds_nn_param(nn, "weight", shape, ones, true);
     const ds_value b = bias ? ds_nn_param(nn, "bias", shape, zeros, true) : DS_NONE;
@@ -106,10 +110,19 @@ ds_value ds_nn_layer_norm(ds_nn *nn, const char *name, ds_value x, double eps, b
 
 ds_value ds_nn_rms_norm(ds_nn *nn, const char *name, ds_value x, double eps)
 {
+    return ds_nn_rms_norm_shifted(nn, name, x, eps, 0.0);
+}
+
+ds_value ds_nn_rms_norm_shifted(ds_nn *nn, const char *name, ds_value x, double eps, double shift)
+{
+    if (shift != 0.0 && shift != 1.0) {
+        ds_nn_fail(nn, DS_ERR_ARG, "ds_nn_rms_norm_shifted: shift is %g, expected 0 or 1", shift);
+        return DS_NONE;
+    }
     const ds_shape shape = ds_shape_1d(ds_shape_last(ds_nn_meta(nn, x).shape));
     ds_nn_push(nn, "%s", name);
-    const ds_value weight = ds_nn_param(nn, "weight", shape, ones, true);
-    const dsi_norm_attrs attrs = {.eps = eps};
+    const ds_value weight = ds_nn_param(nn, "weight", shape, shift != 0.0 ? zeros : ones, true);
+    const dsi_norm_attrs attrs = {.eps = eps, .shift = shift};
     const ds_value y = apply2(nn, &dsi_op_rms_norm, &attrs, x, weight);
     ds_nn_pop(nn);
     return y;
@@ -256,11 +269,13 @@ static ds_value attention_with_cache(ds_nn *nn, ds_value q, ds_value k, ds_value
     if (k == DS_NONE) {
         unpack(nn, attrs, &q, &k, &v);
     }
-    const ds_value in[5] = {q, write_kv(nn, "k", k, offset), write_kv(nn, "v", v, offset), DS_NONE,
-                            offset};
+    const ds_value heads = attrs->alibi > 0.0 ? numbers(nn, attrs->n_heads) : DS_NONE;
+    const ds_value in[7] = {
+        q,    write_kv(nn, "k", k, offset), write_kv(nn, "v", v, offset), DS_NONE, offset, DS_NONE,
+        heads};
     dsi_attention_attrs separate = *attrs;
     separate.packed = 0;
-    return ds_nn_apply(nn, &dsi_op_attention, &separate, in, 5);
+    return ds_nn_apply(nn, &dsi_op_attention, &separate, in, heads != DS_NONE ? 7 : 5);
 }
 
 /* Each head `times` times, side by side: as many as there are ranks. Each computes the few heads
@@ -322,7 +337,10 @@ ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value
         .window = params->window,
         .scale = params->scale > 0.0 ? params->scale : 1.0 / sqrt((double)params->head_dim),
         .dropout = dropout ? params->dropout : 0.0,
-        .site = dropout ? ++nn->n_sites : 0};
+        .site = dropout ? ++nn->n_sites : 0,
+        .cap = params->cap,
+        .alibi = params->alibi,
+        .all_heads = params->alibi > 0.0 ? params->n_heads : 0};
     if (nn->trace.mode == DS_TRACE_GENERATE && !params->all_keys) {
         return attention_with_cache(nn, q, k, v, &attrs);
     }
@@ -338,7 +356,7 @@ ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value
     }
     ds_value in[8] = {q,       k,      v, first, DS_NONE, dropout ? random_state(nn) : DS_NONE,
                       DS_NONE, DS_NONE};
-    if (dropout && nn->trace.head_ranks > 1) {
+    if ((dropout && nn->trace.head_ranks > 1) || params->alibi > 0.0) {
         attrs.all_heads = attrs.n_heads;
         in[HEADS] = numbers(nn, attrs.n_heads);
     }

@@ -23,6 +23,16 @@ static ds_status check_attrs(const ds_infer *call)
         return dsi_op_bad_attr(call, "window is %lld, expected 0 (none) or more",
                                (long long)a->window);
     }
+    if (!(a->cap >= 0.0 && a->cap <= 1e6) || !(a->alibi >= 0.0 && a->alibi <= 1e3)) {
+        return dsi_op_bad_attr(call, "cap is %g, alibi %g, expected 0 (none) or more", a->cap,
+                               a->alibi);
+    }
+    if ((a->cap > 0.0 || a->alibi > 0.0) && !(a->scale > 0.0)) {
+        return dsi_op_bad_attr(call, "scale is %g, expected above 0 with cap or alibi", a->scale);
+    }
+    if (a->alibi > 0.0 && a->causal == 0) {
+        return dsi_op_bad_attr(call, "alibi is of causal attention");
+    }
     if (!(a->dropout >= 0.0 && a->dropout < 1.0)) {
         return dsi_op_bad_attr(call, "dropout is %g, expected in [0,1)", a->dropout);
     }
@@ -179,6 +189,7 @@ static const ds_attr attention_attrs[] = {
     DSI_ATTR_INT(dsi_attention_attrs, causal),   DSI_ATTR_INT(dsi_attention_attrs, window),
     DSI_ATTR_REAL(dsi_attention_attrs, scale),   DSI_ATTR_REAL(dsi_attention_attrs, dropout),
     DSI_ATTR_INT(dsi_attention_attrs, site),     DSI_ATTR_INT(dsi_attention_attrs, all_heads),
+    DSI_ATTR_REAL(dsi_attention_attrs, cap),     DSI_ATTR_REAL(dsi_attention_attrs, alibi),
 };
 
 /* numbers: where heads and rows are. Queries are cut along the sequence where they say which they
@@ -206,6 +217,9 @@ static void adapt_heads(ds_place_case *c, uint32_t q, bool has_rng, uint32_t num
         c->gathered = 3u << (q + 1); /* keys and values */
     } else {
         dsi_place_drop(c->split, 't');
+    }
+    if (a->alibi > 0.0 && !has_heads) { /* slopes go by the number of a head */
+        dsi_place_drop(c->split, 'h');
     }
     if (has_rng && a->dropout > 0.0) {
         if (!has_heads) {
@@ -253,7 +267,9 @@ const ds_op dsi_op_attention = {
         "[offset i32 (B)], [rng i64 (4)], [heads i32 (H)], [rows i32 (Tq)] → y (B,Tq,H·D), lse f32 "
         "(B,H,Tq): softmax(scale·q·kᵀ)·v "
         "over the keys that causality, window and first leave visible; a query that sees none "
-        "gives 0. heads, rows: which of all_heads and of all queries these are, ascending by one.",
+        "gives 0. A score s becomes cap·tanh(s/cap), and with alibi less by its head's slope a "
+        "position. "
+        "heads, rows: which of all_heads and of all queries these are, ascending by one.",
     .n_in_min = 1,
     .n_in_max = 8,
     .n_out = 2,

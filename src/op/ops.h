@@ -180,18 +180,19 @@ extern const ds_op dsi_op_gather_offsets, dsi_op_expert_segments, dsi_op_to_expe
 /* ---- norm.c -------------------------------------------------------------------------------- */
 typedef struct dsi_norm_attrs {
     double eps;
+    double shift; /* added to w, in the precision of the sums: rms_norm alone */
 } dsi_norm_attrs;
-/* layer_norm: x (..,C), w (C), [b (C)] → y, mean f32 (..), rstd f32 (..) */
+/* layer_norm: x (..,C), [w (C)], [b (C)] → y, mean f32 (..), rstd f32 (..) */
 extern const ds_op dsi_op_layer_norm;
-/* layer_norm_backward: dy, x, w, mean, rstd, [dres (..,C)] → dx (act; + dres in fp32 before
- * rounding), dw f32 (C), [db f32 (C): when attr has_bias] */
+/* layer_norm_backward: dy, x, [w], mean, rstd, [dres (..,C)] → dx (act; + dres in fp32 before
+ * rounding), [dw f32 (C): with w], [db f32 (C): when attr has_bias] */
 typedef struct dsi_norm_backward_attrs {
     int64_t has_bias;
 } dsi_norm_backward_attrs;
 extern const ds_op dsi_op_layer_norm_backward;
-/* rms_norm: x (..,C), w (C) → y, rstd f32 (..). y = x·rstd·w, one rounding. */
+/* rms_norm: x (..,C), w (C) → y, rstd f32 (..). y = x·rstd·(w + shift), one rounding. */
 extern const ds_op dsi_op_rms_norm;
-/* rms_norm_backward: dy, x, w, rstd, [dres] → dx, dw f32 (C) */
+/* rms_norm_backward: dy, x, w, rstd, [dres] → dx, dw f32 (C); attrs of rms_norm */
 extern const ds_op dsi_op_rms_norm_backward;
 
 /* ---- activation.c -------------------------------------------------------------------------- */
@@ -250,12 +251,15 @@ typedef struct dsi_attention_attrs {
     double dropout;    /* on probabilities; needs rng */
     int64_t site;      /* of the random numbers */
     int64_t all_heads; /* with `heads`: how many there are in all, for those numbers; else 0 */
+    double cap;        /* 0: none; scores become cap·tanh(score/cap) */
+    double alibi;      /* 0: none; position biases whose slopes are 2^(-alibi) at least */
 } dsi_attention_attrs;
 /* attention: q (B,Tq,H·D) | packed, k (B,Tk,KV·D), v (B,Tk,KV·D), [first i32 (B,Tq): lowest visible
  * key of each query: document mask], [offset i32 (B): query i stands at position offset[b]+i among
  * the keys: generation with a KV cell; absent: 0], [rng i64 (4)] → y (B,Tq,H·D), lse f32 (B,H,Tq).
- * Key j is visible from position p when j ≤ p (if causal), p-j < window, j ≥ first. Never Tq×Tk in
- * memory. Dropout: element ((g·H + h)·Tq + i)·Tk + j of g = rng[2]+b, kept as in dropout below.
+ * Key j is visible from position p when j ≤ p (if causal), p-j < window, j ≥ first. Its score is
+ * scale·q·k, capped, and below what it would be by slope·(p-j) (op/alibi.h). Never Tq×Tk in memory.
+ * Dropout: element ((g·H + h)·Tq + i)·Tk + j of g = rng[2]+b, kept as in dropout below.
  */
 extern const ds_op dsi_op_attention;
 /* attention_backward: dy, q | packed, k, v, y, lse, [first], [rng] → dq | dpacked, dk, dv; same

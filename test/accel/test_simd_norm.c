@@ -31,7 +31,7 @@ static void statistics(const ds_tensor *x, int64_t row, int64_t C, bool centered
 
 static void forward_case(ds_ctx *ctx, ds_isa isa, ds_dtype type, int64_t C, bool centered)
 {
-    const dsi_norm_attrs attrs = {1e-5};
+    const dsi_norm_attrs attrs = {.eps = 1e-5};
     const ds_tensor in[3] = {noise(type, ds_shape_2d(N_ROWS, C), 1, 2.0f),
                              noise(type, ds_shape_1d(C), 2, 1.0f),
                              noise(type, ds_shape_1d(C), 3, 1.0f)};
@@ -121,12 +121,13 @@ static bool run_backward(ds_ctx *ctx, ds_isa isa, const backward_set *s, bool ce
                          bool residual)
 {
     const dsi_norm_backward_attrs attrs = {centered};
+    const dsi_norm_attrs eps = {.eps = 1e-5};
     const ds_tensor out[3] = {s->dx, s->dw, s->db};
     const ds_tensor last = residual ? s->in[5] : absent;
     const ds_tensor layer[6] = {s->in[0], s->in[1], s->in[2], s->in[3], s->in[4], last};
     const ds_tensor rms[5] = {s->in[0], s->in[1], s->in[2], s->in[4], last};
     return centered ? run_at(ctx, isa, "layer_norm_backward", &attrs, layer, 6, out, 3)
-                    : run_at(ctx, isa, "rms_norm_backward", NULL, rms, 5, out, 2);
+                    : run_at(ctx, isa, "rms_norm_backward", &eps, rms, 5, out, 2);
 }
 
 static void check_backward(const backward_set *s, int64_t C, bool centered, bool residual)

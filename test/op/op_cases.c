@@ -21,6 +21,7 @@
 #define LCE(...)    ATTRS(dsi_linear_ce_attrs, .ce.ignore_index = -100, __VA_ARGS__)
 #define CEB(...)    ATTRS(dsi_ce_backward_attrs, .ce.ignore_index = -100, __VA_ARGS__)
 #define EPS         ATTRS(dsi_norm_attrs, .eps = 1e-5)
+#define SHIFTED     ATTRS(dsi_norm_attrs, .eps = 1e-5, .shift = 1.0)
 #define ROPE(...)   ATTRS(dsi_rope_table_attrs, .theta = 10000.0, __VA_ARGS__)
 #define OPTIM(...)  ATTRS(dsi_optim_attrs, .eps = 1e-8, __VA_ARGS__)
 #define ONEBIT_LAMB                                                                                \
@@ -52,6 +53,7 @@
  * --------------------------------------------- */
 #define HEADS3        .n_heads = 3, .n_kv_heads = 3, .head_dim = 8, .causal = 1, .scale = 0.35
 #define GROUPED       .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .causal = 1, .scale = 0.25
+#define CAPPED        GROUPED, .cap = 0.7
 #define WIDE          .n_heads = 2, .n_kv_heads = 1, .head_dim = 64, .causal = 1, .scale = 0.125
 #define BIG           .n_heads = 4, .n_kv_heads = 2, .head_dim = 128, .causal = 1, .scale = 0.09
 #define SHARE         HEADS3, .dropout = 0.25, .site = 5, .all_heads = 6
@@ -233,6 +235,9 @@ const op_case op_cases[] = {
     /* norms */
     {&dsi_op_layer_norm, "bias", "act[3,5,33] act[33] act[33]", EPS},
     {&dsi_op_layer_norm, "no bias", "act[7,131] act[131]", EPS},
+    {&dsi_op_layer_norm, "bare", "act[7,131] -", EPS},
+    {&dsi_op_layer_norm_backward, "bare", "act[5,33] act[5,33] - stat[5] stat[5]",
+     ATTRS(dsi_norm_backward_attrs, .has_bias = 0), .loose = 2, .forward = LAYER_STATS},
     {&dsi_op_layer_norm, "one channel", "act[4,1] act[1] act[1]", EPS, .flags = OP_NO_GRAD},
     {&dsi_op_layer_norm, "wide", "act[67,768] act[768] act[768]", EPS, .flags = OP_NO_GRAD},
     {&dsi_op_layer_norm_backward, "bias", "act[5,33] act[5,33] act[33] stat[5] stat[5]",
@@ -241,11 +246,14 @@ const op_case op_cases[] = {
      "act[67,131] act[67,131] act[131] stat[67] stat[67] act[67,131]",
      ATTRS(dsi_norm_backward_attrs, .has_bias = 0), .loose = 2, .forward = LAYER_STATS},
     {&dsi_op_rms_norm, "odd", "act[3,5,33] act[33]", EPS},
+    {&dsi_op_rms_norm, "shifted", "act[3,5,33] act[33]", SHIFTED},
+    {&dsi_op_rms_norm_backward, "shifted", "act[5,33] act[5,33] act[33] stat[5]", SHIFTED,
+     .loose = 2, .forward = FORWARD(&dsi_op_rms_norm, SHIFTED, 2, {1, 2}, {-1, 3})},
     {&dsi_op_rms_norm, "wide", "act[67,768] act[768]", EPS, .flags = OP_NO_GRAD},
-    {&dsi_op_rms_norm_backward, "odd", "act[5,33] act[5,33] act[33] stat[5]", .loose = 2,
+    {&dsi_op_rms_norm_backward, "odd", "act[5,33] act[5,33] act[33] stat[5]", EPS, .loose = 2,
      .forward = RMS_STATS},
     {&dsi_op_rms_norm_backward, "residual", "act[67,131] act[67,131] act[131] stat[67] act[67,131]",
-     .loose = 2, .forward = RMS_STATS},
+     EPS, .loose = 2, .forward = RMS_STATS},
     /* activations */
     {&dsi_op_activation, "GELU", "act[3,131]~3", ACT(GELU_TANH)},
     {&dsi_op_activation, "SiLU", "act[3,131]~3", ACT(SILU)},
@@ -318,6 +326,22 @@ const op_case op_cases[] = {
      ATT(GROUPED), .loose = 2, .flags = OP_NO_GRAD},
     {&dsi_op_attention, "prefill at offset", "act[2,7,64] act[2,40,32] act[2,40,32] - i32[2]<33",
      ATT(GROUPED, .window = 11), .loose = 2, .flags = OP_NO_GRAD},
+    {&dsi_op_attention, "capped", "act[2,33,64] act[2,33,32] act[2,33,32]", ATT(CAPPED),
+     .loose = 2},
+    {&dsi_op_attention, "capped, window, documents",
+     "act[2,67,64] act[2,67,32] act[2,67,32] i32[2,67]d", ATT(CAPPED, .window = 9), .loose = 2},
+    {&dsi_op_attention, "capped, generation", "act[2,1,64] act[2,40,32] act[2,40,32] - i32[2]<40",
+     ATT(CAPPED), .loose = 2, .flags = OP_NO_GRAD},
+    {&dsi_op_attention, "biases", "act[2,67,72]", ATT(HEADS3, .packed = 1, .alibi = 8.0),
+     .loose = 2},
+    {&dsi_op_attention, "biases, window, documents", "act[2,33,72] - - i32[2,33]d",
+     ATT(HEADS3, .packed = 1, .alibi = 4.0, .window = 5, .cap = 1.5), .loose = 2},
+    {&dsi_op_attention, "biases of a part of the heads and queries",
+     "act[2,7,24] act[2,20,24] act[2,20,24] - - - i32[3]p2 i32[7]p13",
+     ATT(HEADS3, .all_heads = 6, .alibi = 8.0), .loose = 2},
+    {&dsi_op_attention, "biases, generation",
+     "act[2,3,24] act[2,40,24] act[2,40,24] - i32[2]<33 - i32[3]p2",
+     ATT(HEADS3, .all_heads = 7, .alibi = 8.0), .loose = 2, .flags = OP_NO_GRAD},
     {&dsi_op_attention, "dropout", "act[2,17,72] - - - - i64[4]r",
      ATT(HEADS3, .packed = 1, .dropout = 0.25, .site = 5), .loose = 2},
     {&dsi_op_attention, "a part of the queries",
@@ -337,6 +361,15 @@ const op_case op_cases[] = {
     {&dsi_op_attention_backward, "grouped",
      "act[2,33,64] act[2,33,64] act[2,33,32] act[2,33,32] act[2,33,64] stat[2,4,33]", ATT(GROUPED),
      .loose = 4, .forward = ATT_PLAIN(ATT(GROUPED))},
+    {&dsi_op_attention_backward, "capped",
+     "act[2,33,64] act[2,33,64] act[2,33,32] act[2,33,32] act[2,33,64] stat[2,4,33]", ATT(CAPPED),
+     .loose = 4, .forward = ATT_PLAIN(ATT(CAPPED))},
+    {&dsi_op_attention_backward, "biases of a part",
+     "act[2,7,24] act[2,7,24] act[2,20,24] act[2,20,24] act[2,7,24] stat[2,3,7] - - i32[3]p2 "
+     "i32[7]p13",
+     ATT(HEADS3, .all_heads = 6, .alibi = 8.0, .cap = 2.0), .loose = 4,
+     .forward = FORWARD(&dsi_op_attention, ATT(HEADS3, .all_heads = 6, .alibi = 8.0, .cap = 2.0), 8,
+                        {1, 2, 3, 6, -1, -1, 8, 9}, {4, 5})},
     {&dsi_op_attention_backward, "all keys",
      "act[2,5,64] act[2,5,64] act[2,19,32] act[2,19,32] act[2,5,64] stat[2,4,5]",
      ATT(.n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .scale = 0.25), .loose = 4,

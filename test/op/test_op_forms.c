@@ -179,8 +179,8 @@ static void norm_backward_adds_the_residual_gradient(void **state)
               add(f, run1(f, &dsi_op_layer_norm_backward, &no_bias, layer, 5), dres));
     run(f, &dsi_op_rms_norm, &eps, forward_in, 2, y);
     const ds_tensor rms[5] = {dy, x, w, y[1], dres};
-    same_bits(run1(f, &dsi_op_rms_norm_backward, NULL, rms, 5),
-              add(f, run1(f, &dsi_op_rms_norm_backward, NULL, rms, 4), dres));
+    same_bits(run1(f, &dsi_op_rms_norm_backward, &eps, rms, 5),
+              add(f, run1(f, &dsi_op_rms_norm_backward, &eps, rms, 4), dres));
 }
 
 /* The fused loss equals projection, then loss; so do its gradients. */

@@ -9,6 +9,7 @@
 #ifndef DSI_ACCEL_CPU_ATTN_SHAPE_H
 #define DSI_ACCEL_CPU_ATTN_SHAPE_H
 
+#include "op/alibi.h"
 #include "op/ops.h"
 
 #include <stdbool.h>
@@ -24,7 +25,14 @@ typedef struct attn_shape {
     int64_t d, group;                      /* head dim; query heads a kv head */
     int64_t q_stride, kv_stride, y_stride; /* elements a token */
     int64_t k_at, v_at;                    /* first element of k and v in a token */
+    bool bends;                            /* scores are capped or biased before the softmax */
+    double factor; /* of scores in the softmax: scale, or 1 where they were bent, with it */
 } attn_shape;
+
+static inline bool attn_bends(const dsi_attention_attrs *a)
+{
+    return a->cap > 0.0 || a->alibi > 0.0;
+}
 
 /* at: index of q (or packed) among the inputs: 0 forward, 1 backward. */
 static inline attn_shape attn_shape_of(const ds_kernel_sig *sig, uint32_t at)
@@ -44,7 +52,9 @@ static inline attn_shape attn_shape_of(const ds_kernel_sig *sig, uint32_t at)
                     .group = a->n_heads / a->n_kv_heads,
                     .q_stride = q[2],
                     .kv_stride = k[2],
-                    .y_stride = a->n_heads * a->head_dim};
+                    .y_stride = a->n_heads * a->head_dim,
+                    .bends = attn_bends(a),
+                    .factor = attn_bends(a) ? 1.0 : a->scale};
     s.k_at = is_packed ? s.n_heads * s.d : 0;
     s.v_at = is_packed ? (s.n_heads + s.n_kv) * s.d : 0;
     return s;
@@ -110,6 +120,18 @@ static inline int64_t attn_stat_at(const attn_shape *s, int64_t b, int64_t h, in
     return (b * s->n_heads + h) * s->n_queries + i;
 }
 
+/* Where query i of sample b stands among the keys. */
+static inline int64_t attn_position(const attn_data *x, int64_t b, int64_t i)
+{
+    return x->row0 + i + (x->offset != NULL ? x->offset[b] : 0);
+}
+
+static inline float attn_slope(const attn_shape *s, const attn_data *x, int64_t h)
+{
+    return s->a->alibi > 0.0 ? (float)dsi_alibi_slope(s->a->alibi, x->all_heads, x->head0 + h)
+                             : 0.0f;
+}
+
 /* Keys [first,last). */
 typedef struct attn_span {
     int64_t first, last;
@@ -117,7 +139,7 @@ typedef struct attn_span {
 
 static inline attn_span attn_visible(const attn_shape *s, const attn_data *x, int64_t b, int64_t i)
 {
-    const int64_t position = x->row0 + i + (x->offset != NULL ? x->offset[b] : 0);
+    const int64_t position = attn_position(x, b, i);
     attn_span v = {0, s->n_keys};
     if (s->a->causal != 0 && position + 1 < v.last) {
         v.last = position + 1;

@@ -283,7 +283,7 @@ static bool supports(const ds_kernel_sig *sig)
 {
     /* A few queries only: the vector kernels read each key once, which is all there is to do. */
     return sig->in[0].dtype == DS_DTYPE_BF16 && sig->in[0].shape.dims[1] >= 8 &&
-           attn_shape_fits(sig, 0);
+           attn_shape_fits(sig, 0) && !attn_bends(sig->attrs);
 }
 
 static size_t work_bytes(const ds_kernel_sig *sig)

@@ -409,7 +409,7 @@ static void backward_task(void *arg, uint32_t task, uint32_t thread)
 
 static bool supports(const ds_kernel_sig *sig)
 {
-    return sig->in[1].dtype == DS_DTYPE_BF16 && attn_shape_fits(sig, 1);
+    return sig->in[1].dtype == DS_DTYPE_BF16 && attn_shape_fits(sig, 1) && !attn_bends(sig->attrs);
 }
 
 static size_t work_bytes(const ds_kernel_sig *sig)

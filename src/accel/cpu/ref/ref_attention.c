@@ -7,6 +7,7 @@
  */
 #include "accel/cpu/ref/ref_real.h"
 #include "base/rng.h"
+#include "op/alibi.h"
 #include "op/ops.h"
 
 /* Where the parts of one operand set lie. */
@@ -64,11 +65,15 @@ typedef struct span {
     int64_t first, last;
 } span;
 
+static int64_t position_of(const layout *l, const ds_tensor *offset, int64_t b, int64_t i)
+{
+    return l->row0 + (offset != NULL ? ((const int32_t *)offset->data)[b] + i : i);
+}
+
 static span visible(const layout *l, const ds_tensor *first, const ds_tensor *offset, int64_t b,
                     int64_t i)
 {
-    const int64_t position =
-        l->row0 + (offset != NULL ? ((const int32_t *)offset->data)[b] + i : i);
+    const int64_t position = position_of(l, offset, b, i);
     span s = {0, l->n_keys};
     if (l->a->causal != 0 && position + 1 < s.last) {
         s.last = position + 1;
@@ -128,6 +133,25 @@ static void dots(const layout *l, const real *x, const real *columns, span s, re
     }
 }
 
+/* q·k to the score of head h, `distance` the key's position less the query's; turn_out: the score's
+ * derivative by scale·q·k. */
+static real score_of(const layout *l, real product, int64_t h, int64_t distance, real *turn_out)
+{
+    const real cap = (real)l->a->cap;
+    real score = product * (real)l->a->scale;
+    *turn_out = R(1.0);
+    if (cap > R(0.0)) {
+        const real t = r_tanh(score / cap);
+        score = cap * t;
+        *turn_out = R(1.0) - t * t;
+    }
+    if (l->a->alibi > 0.0) {
+        const double slope = dsi_alibi_slope(l->a->alibi, l->all_heads, l->head0 + h);
+        score = score + (real)slope * (real)distance;
+    }
+    return score;
+}
+
 /* ---- forward: items are (sample, kv head) -------------------------------------------------------
  */
 static int64_t forward_reals(const layout *l)
@@ -136,11 +160,10 @@ static int64_t forward_reals(const layout *l)
 }
 
 /* Turns scores into probabilities and returns their log-sum-exp. */
-static real softmax_span(real *p, span s, real scale)
+static real softmax_span(real *p, span s)
 {
     real top = -(real)INFINITY;
     for (int64_t j = s.first; j < s.last; ++j) {
-        p[j] = p[j] * scale;
         top = p[j] > top ? p[j] : top;
     }
     real sum = R(0.0);
@@ -165,7 +188,12 @@ static void attend(const ds_kernel_call *call, const forward *f, int64_t b, int6
     const span s = visible(l, ref_in(call, 3), ref_in(call, 4), b, i);
     const real *q = ref_row(l->q, query_at(l, l->q_stride, b, i, h), l->d, f->q);
     dots(l, q, f->k_columns, s, f->p);
-    const real lse = softmax_span(f->p, s, (real)l->a->scale);
+    const int64_t position = position_of(l, ref_in(call, 4), b, i);
+    for (int64_t j = s.first; j < s.last; ++j) {
+        real turn;
+        f->p[j] = score_of(l, f->p[j], h, j - position, &turn);
+    }
+    const real lse = softmax_span(f->p, s);
     for (int64_t c = 0; c < l->d; ++c) {
         f->y[c] = R(0.0);
     }
@@ -290,6 +318,7 @@ static void backward_query(const ds_kernel_call *call, const backward *w, int64_
     const real *y = ref_row(&call->in[4], y_at, l->d, w->y);
     const real lse = ref_get(&call->in[5], (b * l->a->n_heads + h) * l->n_queries + i);
     const real scale = (real)l->a->scale;
+    const int64_t position = position_of(l, NULL, b, i);
     real delta = R(0.0);
     for (int64_t c = 0; c < l->d; ++c) {
         delta += dy[c] * y[c];
@@ -298,7 +327,8 @@ static void backward_query(const ds_kernel_call *call, const backward *w, int64_
     dots(l, q, w->k_columns, s, w->p);
     dots(l, dy, w->v_columns, s, w->dp);
     for (int64_t j = s.first; j < s.last; ++j) {
-        const real p = r_exp(w->p[j] * scale - lse);
+        real turn;
+        const real p = r_exp(score_of(l, w->p[j], h, j - position, &turn) - lse);
         real dp = w->dp[j];
         real p_used = p;
         if (l->a->dropout > 0.0) {
@@ -306,7 +336,7 @@ static void backward_query(const ds_kernel_call *call, const backward *w, int64_
             p_used = p * keep;
             dp = dp * keep;
         }
-        backward_key(w, j, q, dy, p_used, p * (dp - delta) * scale);
+        backward_key(w, j, q, dy, p_used, p * (dp - delta) * turn * scale);
     }
     for (int64_t c = 0; c < l->d; ++c) {
         ref_set(&call->out[0], q_at + c, w->dq[c]);

@@ -9,7 +9,7 @@ static void layer_norm_rows(const ds_kernel_call *call, int64_t begin, int64_t e
 {
     const dsi_norm_attrs *a = call->sig->attrs;
     const ds_tensor *x = &call->in[0];
-    const ds_tensor *w = &call->in[1];
+    const ds_tensor *w = ref_in(call, 1);
     const ds_tensor *b = ref_in(call, 2);
     const int64_t c = ds_shape_last(x->meta.shape);
     (void)slot;
@@ -26,7 +26,8 @@ static void layer_norm_rows(const ds_kernel_call *call, int64_t begin, int64_t e
         }
         const real rstd = R(1.0) / r_sqrt(squares / (real)c + (real)a->eps);
         for (int64_t i = 0; i < c; ++i) {
-            const real y = (ref_get(x, n * c + i) - mean) * rstd * ref_get(w, i);
+            const real normed = (ref_get(x, n * c + i) - mean) * rstd;
+            const real y = w != NULL ? normed * ref_get(w, i) : normed;
             ref_set(&call->out[0], n * c + i, b != NULL ? y + ref_get(b, i) : y);
         }
         ref_set(&call->out[1], n, mean);
@@ -49,7 +50,8 @@ static void rms_norm_rows(const ds_kernel_call *call, int64_t begin, int64_t end
         }
         const real rstd = R(1.0) / r_sqrt(squares / (real)c + (real)a->eps);
         for (int64_t i = 0; i < c; ++i) {
-            ref_set(&call->out[0], n * c + i, ref_get(x, n * c + i) * rstd * ref_get(w, i));
+            const real weight = ref_get(w, i) + (real)a->shift;
+            ref_set(&call->out[0], n * c + i, ref_get(x, n * c + i) * rstd * weight);
         }
         ref_set(&call->out[1], n, rstd);
     }
@@ -75,15 +77,27 @@ static ds_status rms_norm_run(const ds_kernel_call *call)
 /* ---- backward: dy, x, w, [mean], rstd, [dres] ---------------------------------------------------
  */
 typedef struct backward {
-    const ds_tensor *dy, *x, *w, *mean, *rstd, *dres;
+    const ds_tensor *dy, *x, *w, *mean, *rstd, *dres; /* w NULL: 1 */
+    real shift;
     int64_t c;
 } backward;
+
+static real shift_of(const ds_kernel_call *call)
+{
+    return (real)((const dsi_norm_attrs *)call->sig->attrs)->shift;
+}
+
+static real weight(const backward *b, int64_t i)
+{
+    return b->w != NULL ? ref_get(b->w, i) + b->shift : R(1.0);
+}
 
 static backward operands(const ds_kernel_call *call, bool centred)
 {
     return (backward){.dy = &call->in[0],
                       .x = &call->in[1],
-                      .w = &call->in[2],
+                      .w = ref_in(call, 2),
+                      .shift = centred ? R(0.0) : shift_of(call),
                       .mean = centred ? &call->in[3] : NULL,
                       .rstd = &call->in[centred ? 4 : 3],
                       .dres = ref_in(call, centred ? 5 : 4),
@@ -102,7 +116,7 @@ static void dx_row(const backward *b, int64_t n, const ds_tensor *dx)
     real sum = R(0.0);
     real sum_normed = R(0.0);
     for (int64_t i = 0; i < b->c; ++i) {
-        const real d = ref_get(b->dy, n * b->c + i) * ref_get(b->w, i);
+        const real d = ref_get(b->dy, n * b->c + i) * weight(b, i);
         sum += d;
         sum_normed += d * normed(b, n, i);
     }
@@ -110,7 +124,7 @@ static void dx_row(const backward *b, int64_t n, const ds_tensor *dx)
     const real mean_normed = sum_normed / (real)b->c;
     for (int64_t i = 0; i < b->c; ++i) {
         const int64_t at = n * b->c + i;
-        real d = ref_get(b->dy, at) * ref_get(b->w, i);
+        real d = ref_get(b->dy, at) * weight(b, i);
         if (b->mean != NULL) {
             d = d - mean_d;
         }
@@ -150,7 +164,9 @@ static void dw_columns(const backward *b, int64_t begin, int64_t end, const ds_t
             sum_w += dy * normed(b, n, i);
             sum_b += dy;
         }
-        ref_set(dw, i, sum_w);
+        if (dw != NULL) {
+            ref_set(dw, i, sum_w);
+        }
         if (db != NULL) {
             ref_set(db, i, sum_b);
         }
@@ -161,7 +177,7 @@ static void layer_dw(const ds_kernel_call *call, int64_t begin, int64_t end, uin
 {
     const backward b = operands(call, true);
     (void)slot;
-    dw_columns(&b, begin, end, &call->out[1], ref_out(call, 2));
+    dw_columns(&b, begin, end, ref_out(call, 1), ref_out(call, 2));
 }
 
 static void rms_dw(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)

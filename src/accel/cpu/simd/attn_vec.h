@@ -8,7 +8,7 @@
 #define DSI_ACCEL_CPU_ATTN_VEC_H
 
 #include "accel/cpu/attn_shape.h"
-#include "accel/cpu/simd/simd.h"
+#include "accel/cpu/simd/vec_math.h"
 
 #include <math.h>
 
@@ -58,6 +58,47 @@ DSI_INLINE vf attn_exp2_short(vf x)
     return _mm512_scalef_ps(vf_fma(q, r, vf_set(1.0f)), x);
 }
 #endif
+
+/* ---- caps and biases ------------------------------------------------------------------------ */
+typedef struct attn_bend {
+    vf scale, inverse, cap, slope; /* inverse: 1/cap */
+    bool caps, leans;
+} attn_bend;
+
+static inline attn_bend attn_bend_of(const attn_shape *s, const attn_data *x, int64_t h)
+{
+    const float cap = (float)s->a->cap;
+    return (attn_bend){.scale = vf_set((float)s->a->scale),
+                       .inverse = vf_set(cap > 0.0f ? 1.0f / cap : 0.0f),
+                       .cap = vf_set(cap),
+                       .slope = vf_set(attn_slope(s, x, h)),
+                       .caps = cap > 0.0f,
+                       .leans = s->a->alibi > 0.0};
+}
+
+/* 0, 1, 2 … */
+DSI_INLINE vf attn_lanes(void)
+{
+    static const int32_t count[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return vf_from_int(vi_load(count));
+}
+
+/* q·k to the score; distance: the key's position less the query's. turn_out, if not NULL: the
+ * score's derivative by scale·q·k. */
+DSI_INLINE vf attn_bent(const attn_bend *b, vf product, vf distance, vf *turn_out)
+{
+    vf score = vf_mul(product, b->scale);
+    vf turn = vf_set(1.0f);
+    if (b->caps) {
+        const vf t = vf_tanh(vf_mul(score, b->inverse));
+        score = vf_mul(t, b->cap);
+        turn = vf_fnma(t, t, turn);
+    }
+    if (turn_out != NULL) {
+        *turn_out = turn;
+    }
+    return b->leans ? vf_fma(b->slope, distance, score) : score;
+}
 
 /* ---- masks ---------------------------------------------------------------------------------- */
 /* Row of scores of key j with the lanes that do not see it at -infinity. */

@@ -64,6 +64,18 @@ static void mask_scores(const block *q, int64_t lane, int64_t k0, int64_t n)
     }
 }
 
+/* Capped and biased scores, of lanes that are queries one behind the other. */
+static void bend_scores(const block *q, int64_t lane, int64_t k0, int64_t n)
+{
+    const attn_bend bend = attn_bend_of(&q->job->s, &q->job->x, q->h);
+    const int64_t position = attn_position(&q->job->x, q->b, q->i + lane);
+    for (int64_t j = 0; j < n; ++j) {
+        float *row = q->w->scores + j * ATTN_QUERIES + lane;
+        const vf distance = vf_sub(vf_set((float)(k0 + j - position)), attn_lanes());
+        vf_store(row, attn_bent(&bend, vf_load(row), distance, NULL));
+    }
+}
+
 /* Four rows of probabilities from key j on times their dropout factors. */
 static void drop_four(const block *q, attn_elements base, int64_t j, int64_t n, float *rows)
 {
@@ -111,7 +123,10 @@ DSI_INLINE vf soften_rows(float *scores, int64_t n, vf factor, vf down)
 /* Scores of one vector of queries to probabilities. */
 static void soften(const block *q, int64_t lane, int64_t k0, int64_t n, bool begins)
 {
-    const vf factor = vf_set((float)(q->job->s.a->scale * ATTN_LOG2E));
+    const vf factor = vf_set((float)(q->job->s.factor * ATTN_LOG2E));
+    if (q->job->s.bends) {
+        bend_scores(q, lane, k0, n);
+    }
     if (!attn_unmasked(&q->reach, k0, k0 + n)) {
         mask_scores(q, lane, k0, n);
     }
@@ -166,7 +181,7 @@ static void attend_keys(const block *q, int64_t k0, int64_t n, bool begins)
 static void finish(const block *q, bool seen)
 {
     const attn_shape *s = &q->job->s;
-    const float factor = (float)(s->a->scale * ATTN_LOG2E);
+    const float factor = (float)(s->factor * ATTN_LOG2E);
     float *lse = (float *)q->job->call->out[1].data + attn_stat_at(s, q->b, q->h, q->i);
     float *row = q->w->rows;
     for (int64_t lane = 0; lane < q->n; ++lane) {

@@ -135,7 +135,9 @@ static void gradients(const head *x, const block *at, int64_t lane)
 {
     const backward_job *job = x->job;
     const backward_work *w = x->w;
-    const vf factor = vf_set((float)(job->s.a->scale * ATTN_LOG2E));
+    const vf factor = vf_set((float)(job->s.factor * ATTN_LOG2E));
+    const attn_bend bend = attn_bend_of(&job->s, &job->x, x->h);
+    const int64_t position = attn_position(&job->x, x->b, at->q0 + lane);
     const vf down = vf_neg(vf_load(w->lse2 + at->q0 + lane));
     const vf delta = vf_load(w->delta + at->q0 + lane);
     const vi first = vi_load(w->first + at->q0 + lane);
@@ -152,13 +154,18 @@ static void gradients(const head *x, const block *at, int64_t lane)
             attn_keep_four(&job->drop, base, at->k0 + j, keep);
         }
         vf s = vf_load(score);
+        vf turn = vf_set(1.0f);
+        if (job->s.bends) {
+            const vf distance = vf_sub(vf_set((float)(at->k0 + j - position)), attn_lanes());
+            s = attn_bent(&bend, s, distance, &turn);
+        }
         if (at->masked) {
             s = attn_masked(s, at->k0 + j, first, last);
         }
         const vf p = attn_exp2(vf_fma(s, factor, down));
         const vf d = vf_mul(vf_load(dp), keep[j % 4]);
         vf_store(score, vf_mul(p, keep[j % 4]));
-        vf_store(dp, vf_mul(p, vf_sub(d, delta)));
+        vf_store(dp, vf_mul(vf_mul(p, turn), vf_sub(d, delta)));
     }
 }
 

@@ -151,6 +151,15 @@ DSI_INLINE vm lanes_in(int64_t j, int64_t first, int64_t last)
     return vm_and(vi_gt(vi_set((int32_t)last), lane), vi_gt(lane, vi_set((int32_t)first - 1)));
 }
 
+/* Capped and biased scores of a block whose first key is `distance` from the query. */
+static void bend_scores(const attn_bend *bend, float *scores, int64_t distance)
+{
+    for (int64_t j = 0; j < ATTN_KEYS; j += VF_WIDTH) {
+        const vf lanes = vf_add(vf_set((float)(distance + j)), attn_lanes());
+        vf_store(scores + j, attn_bent(bend, vf_load(scores + j), lanes, NULL));
+    }
+}
+
 /* Scores of a block to probabilities, 0 but for keys [first,last); the factor for what was summed
  * before. Lane by lane what soften() of simd_attention.c does. */
 DSI_INLINE float soften(float *scores, int64_t first, int64_t last, float factor, float *top,
@@ -246,7 +255,7 @@ DSI_INLINE void attend_block(const decode_task *t, int64_t k0, attn_span any, ds
     const attn_shape *s = &job->s;
     const int64_t from = any.first > k0 ? any.first / 4 * 4 : k0; /* sums go by four keys */
     const int64_t n = attn_min(any.last, k0 + ATTN_KEYS) - from;
-    const float factor = (float)(s->a->scale * ATTN_LOG2E);
+    const float factor = (float)(s->factor * ATTN_LOG2E);
     const stretch k = {job->x.k, attn_key_at(s, t->b, from, t->kv), s->kv_stride, n, s->d};
     turn_keys(&k, job->turned, type);
     for (int64_t row = 0; row < job->heads_each * s->n_queries; ++row) {
@@ -258,6 +267,11 @@ DSI_INLINE void attend_block(const decode_task *t, int64_t k0, attn_span any, ds
         }
         float *y = job->y + row * job->width;
         score_keys(job->turned, job->q + row * job->width, s->d, job->scores);
+        if (s->bends) {
+            const int64_t i = row % s->n_queries;
+            const attn_bend bend = attn_bend_of(s, &job->x, t->h0 + row / s->n_queries);
+            bend_scores(&bend, job->scores, from - attn_position(&job->x, t->b, i));
+        }
         const float alpha =
             soften(job->scores, first, last, factor, &job->top[row], &job->sum[row]);
         const stretch v = {job->x.v, attn_key_at(s, t->b, from + first, t->kv), s->kv_stride,
@@ -272,7 +286,7 @@ static void finish_row(const decode_task *t, int64_t row)
     const attn_shape *s = &job->s;
     const int64_t h = t->h0 + row / s->n_queries;
     const int64_t i = row % s->n_queries;
-    const float factor = (float)(s->a->scale * ATTN_LOG2E);
+    const float factor = (float)(s->factor * ATTN_LOG2E);
     const float sum = job->sum[row];
     float *lse = job->call->out[1].data;
     lse[attn_stat_at(s, t->b, h, i)] =

@@ -120,7 +120,7 @@ static ds_status run_norm(const ds_kernel_call *call, const ds_tensor *b, float 
     if (C == 0 || n_rows == 0) {
         return DS_OK;
     }
-    widen(w, &call->in[1], C);
+    widen_weight(w, input_at(call, 1), C, ((const dsi_norm_attrs *)call->sig->attrs)->shift);
     if (b != NULL) {
         widen(w + C, b, C);
     } else {

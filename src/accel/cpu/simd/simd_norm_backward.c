@@ -143,7 +143,7 @@ static size_t norm_backward_work(const ds_kernel_sig *sig)
 }
 
 static ds_status run_norm_backward(const ds_kernel_call *call, const float *mean, const float *rstd,
-                                   const ds_tensor *dres)
+                                   const ds_tensor *dres, double shift)
 {
     const ds_tensor *x = &call->in[1];
     const size_t C = (size_t)ds_shape_last(x->meta.shape);
@@ -154,7 +154,7 @@ static ds_status run_norm_backward(const ds_kernel_call *call, const float *mean
     if (C == 0) {
         return DS_OK;
     }
-    widen(w, &call->in[2], C);
+    widen_weight(w, input_at(call, 2), C, shift);
     const norm_backward_job job = {call->in[0].data,
                                    x->data,
                                    dres != NULL ? dres->data : NULL,
@@ -170,8 +170,10 @@ static ds_status run_norm_backward(const ds_kernel_call *call, const float *mean
     } else {
         memset(partial, 0, 2 * C * sizeof *partial);
     }
-    const block_sum_job dw = {partial, n_blocks, 2 * C, call->out[1].data};
-    for_ranges(call->ctx, C, 1024, block_sum_range, &dw);
+    if (input_at(call, 2) != NULL) {
+        const block_sum_job dw = {partial, n_blocks, 2 * C, call->out[1].data};
+        for_ranges(call->ctx, C, 1024, block_sum_range, &dw);
+    }
     if (call->sig->n_out > 2 && call->out[2].meta.dtype != DS_DTYPE_NONE) {
         const block_sum_job db = {partial + C, n_blocks, 2 * C, call->out[2].data};
         for_ranges(call->ctx, C, 1024, block_sum_range, &db);
@@ -181,12 +183,13 @@ static ds_status run_norm_backward(const ds_kernel_call *call, const float *mean
 
 static ds_status layer_norm_backward_run(const ds_kernel_call *call)
 {
-    return run_norm_backward(call, call->in[3].data, call->in[4].data, input_at(call, 5));
+    return run_norm_backward(call, call->in[3].data, call->in[4].data, input_at(call, 5), 0.0);
 }
 
 static ds_status rms_norm_backward_run(const ds_kernel_call *call)
 {
-    return run_norm_backward(call, NULL, call->in[3].data, input_at(call, 4));
+    return run_norm_backward(call, NULL, call->in[3].data, input_at(call, 4),
+                             ((const dsi_norm_attrs *)call->sig->attrs)->shift);
 }
 
 DSI_SIMD_KERNEL(layer_norm_backward, all_act_types, norm_backward_work, layer_norm_backward_run);

@@ -53,6 +53,17 @@ static inline void widen(float *to, const ds_tensor *from, size_t n)
     }
 }
 
+/* The weight of a norm as fp32, with what is added to it; NULL: ones. */
+static inline void widen_weight(float *to, const ds_tensor *from, size_t n, double shift)
+{
+    if (from != NULL) {
+        widen(to, from, n);
+    }
+    for (size_t i = 0; i < n && (from == NULL || shift != 0.0); ++i) {
+        to[i] = from == NULL ? 1.0f : to[i] + (float)shift;
+    }
+}
+
 /* Adds n_blocks rows of partial sums, `stride` floats apart, in their order: a range loop over
  * columns. */
 typedef struct block_sum_job {
