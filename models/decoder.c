@@ -4,6 +4,7 @@
  * 2025) and those that differ from them by a variant of norm, residual, positions or MLP. */
 #include "decoder.h"
 
+#include "base/half.h"
 #include "model/expert_layer.h"
 #include "model/family.h"
 
@@ -23,9 +24,16 @@ static ds_value norm(ds_nn *nn, const ds_decoder_config *c, const char *name, ds
     if (name == NULL) {
         return x;
     }
-    return c->norm == DS_NORM_RMS
-               ? ds_nn_rms_norm(nn, name, x, c->norm_eps)
-               : ds_nn_layer_norm(nn, name, x, c->norm_eps, c->norm == DS_NORM_LAYER);
+    switch (c->norm) {
+    case DS_NORM_RMS:
+        return ds_nn_rms_norm(nn, name, x, c->norm_eps);
+    case DS_NORM_RMS_PLUS:
+        return ds_nn_rms_norm_shifted(nn, name, x, c->norm_eps, 1.0);
+    case DS_NORM_LAYER_BARE:
+        return ds_nn_layer_norm(nn, NULL, x, c->norm_eps, false);
+    default:
+        return ds_nn_layer_norm(nn, name, x, c->norm_eps, c->norm == DS_NORM_LAYER);
+    }
 }
 
 static ds_value times(ds_nn *nn, ds_value x, double factor)
@@ -75,6 +83,25 @@ static void split_heads(ds_nn *nn, const ds_decoder_config *c, ds_value packed, 
     }
 }
 
+/* Of each head of keys the queries that share it, then k and v. */
+static void split_groups(ds_nn *nn, const ds_decoder_config *c, ds_value packed, ds_value *qkv)
+{
+    if (ds_nn_status(nn) < 0) {
+        return;
+    }
+    const ds_shape flat = ds_nn_meta(nn, packed).shape;
+    const int64_t each = c->n_heads / c->n_kv_heads * c->head_dim;
+    const ds_shape groups =
+        ds_shape_4d(flat.dims[0], flat.dims[1], c->n_kv_heads, each + 2 * c->head_dim);
+    const int64_t widths[3] = {each, c->head_dim, c->head_dim};
+    const ds_value x = ds_nn_reshape(nn, packed, groups);
+    int64_t at = 0;
+    for (int i = 0; i < 3; at += widths[i++]) {
+        qkv[i] = ds_nn_reshape(nn, ds_nn_slice(nn, x, -1, at, widths[i]),
+                               ds_shape_3d(flat.dims[0], flat.dims[1], c->n_kv_heads * widths[i]));
+    }
+}
+
 static void project_qkv(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_value *qkv)
 {
     const int64_t q = c->n_heads * c->head_dim;
@@ -88,6 +115,8 @@ static void project_qkv(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_va
     const ds_value packed = project(nn, c, c->names->packed, x, q + 2 * kv, c->qkv_bias);
     if (c->qkv == DS_QKV_HEADS) {
         split_heads(nn, c, packed, qkv);
+    } else if (c->qkv == DS_QKV_GROUPS) {
+        split_groups(nn, c, packed, qkv);
     } else if (q == kv) {
         ds_nn_split(nn, packed, -1, 3, qkv);
     } else {
@@ -103,8 +132,14 @@ static ds_value rotate(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_val
                          : ds_nn_rope(nn, x, table, c->head_dim);
 }
 
+/* What all layers read. */
+typedef struct decoder_inputs {
+    ds_value first;        /* lowest visible position of each query */
+    ds_value table, local; /* rotary positions; local: of layers with a window */
+} decoder_inputs;
+
 static ds_value attention(ds_nn *nn, const ds_decoder_config *c, int64_t layer, ds_value x,
-                          ds_value first, ds_value table)
+                          const decoder_inputs *in)
 {
     ds_value qkv[3] = {DS_NONE, DS_NONE, DS_NONE};
     ds_nn_push(nn, "%s", c->names->attention);
@@ -112,17 +147,20 @@ static ds_value attention(ds_nn *nn, const ds_decoder_config *c, int64_t layer, 
     ds_value q = clip(nn, c, qk_norm(nn, c, "q_norm", qkv[0]));
     ds_value k = clip(nn, c, qk_norm(nn, c, "k_norm", qkv[1]));
     const ds_value v = clip(nn, c, qkv[2]);
-    if (!c->unrotated[layer]) {
+    const ds_value table = c->local && c->windowed[layer] ? in->local : in->table;
+    if (!c->unrotated[layer] && table != DS_NONE) {
         q = rotate(nn, c, q, table);
         k = rotate(nn, c, k, table);
     }
-    const ds_value y = ds_nn_attention(nn, q, k, v, first,
+    const ds_value y = ds_nn_attention(nn, q, k, v, in->first,
                                        &(ds_attention_params){.n_heads = c->n_heads,
                                                               .n_kv_heads = c->n_kv_heads,
                                                               .head_dim = c->head_dim,
                                                               .window = ds_decoder_window(c, layer),
                                                               .scale = c->attention_scale,
-                                                              .dropout = c->attention_dropout});
+                                                              .dropout = c->attention_dropout,
+                                                              .cap = c->attention_cap,
+                                                              .alibi = c->alibi});
     const ds_value out = project(nn, c, c->names->out, y, c->hidden_size, c->o_bias);
     ds_nn_pop(nn);
     return ds_nn_dropout(nn, out, c->residual_dropout);
@@ -144,7 +182,10 @@ static ds_value gated(ds_nn *nn, const ds_decoder_config *c, ds_value x)
 static ds_value mlp(ds_nn *nn, const ds_decoder_config *c, ds_value x)
 {
     const bool plain = c->mlp == DS_MLP_PLAIN;
-    ds_nn_push(nn, "mlp");
+    const char *scope = c->names->mlp != NULL ? c->names->mlp : "mlp";
+    if (scope[0] != '\0') {
+        ds_nn_push(nn, "%s", scope);
+    }
     const ds_value h =
         plain ? ds_nn_activation(nn,
                                  project(nn, c, c->names->up, x, c->intermediate_size, c->mlp_bias),
@@ -152,7 +193,9 @@ static ds_value mlp(ds_nn *nn, const ds_decoder_config *c, ds_value x)
               : gated(nn, c, x);
     const ds_value out =
         project(nn, c, plain ? c->names->down : "down_proj", h, c->hidden_size, c->mlp_bias);
-    ds_nn_pop(nn);
+    if (scope[0] != '\0') {
+        ds_nn_pop(nn);
+    }
     return ds_nn_dropout(nn, out, c->mlp_dropout);
 }
 
@@ -211,23 +254,80 @@ static ds_value feed_forward(ds_nn *nn, ds_value x, const void *user)
 
 static ds_value add_feed_forward(ds_nn *nn, ds_value x, const void *user)
 {
-    return ds_nn_add(nn, x, feed_forward(nn, x, user));
+    const position_job *job = user;
+    const ds_decoder_config *c = job->config;
+    if (!c->residual_normed) {
+        return ds_nn_add(nn, x, feed_forward(nn, x, user));
+    }
+    const ds_value normed = norm(nn, c, c->names->before_mlp, x);
+    return ds_nn_add(nn, normed, sublayer(nn, job, normed));
 }
 
-static ds_value decoder_layer(ds_nn *nn, const position_job *job, ds_value x, ds_value first,
-                              ds_value table)
+static ds_value decoder_layer(ds_nn *nn, const position_job *job, ds_value x,
+                              const decoder_inputs *inputs)
 {
     const ds_decoder_config *c = job->config;
     const int64_t rows = ds_nn_trace(nn)->mlp_rows;
     const ds_value normed = norm(nn, c, c->names->before_attention, x);
     const ds_value a =
-        norm(nn, c, c->names->after_attention, attention(nn, c, job->layer, normed, first, table));
-    const ds_value sum = ds_nn_add(nn, x, times(nn, a, c->residual_scale));
+        norm(nn, c, c->names->after_attention, attention(nn, c, job->layer, normed, inputs));
+    const ds_value sum =
+        ds_nn_add(nn, c->residual_normed ? normed : x, times(nn, a, c->residual_scale));
     if (!c->parallel) {
         return ds_nn_tiled(nn, sum, rows, add_feed_forward, job);
     }
     const ds_value in = c->names->before_mlp != NULL ? x : normed;
     return ds_nn_add(nn, sum, ds_nn_tiled(nn, in, rows, feed_forward, job));
+}
+
+/* A factor in the precision of the model, where transformers keeps it so. */
+static double rounded(ds_dtype dtype, double factor)
+{
+    return dtype == DS_DTYPE_BF16  ? (double)dsi_bf16_to_f32(dsi_f32_to_bf16((float)factor))
+           : dtype == DS_DTYPE_F16 ? (double)dsi_f16_to_f32(dsi_f32_to_f16((float)factor))
+                                   : factor;
+}
+
+/* (B,T,C) */
+static ds_value embed(ds_nn *nn, const ds_decoder_config *c, ds_value table, ds_value ids,
+                      ds_value positions)
+{
+    const ds_decoder_names *names = c->names;
+    const double scale =
+        c->rounded_scale ? rounded(ds_nn_trace(nn)->dtype, c->embedding_scale) : c->embedding_scale;
+    ds_value places = DS_NONE;
+    if (names->positions != NULL) {
+        places = ds_nn_param_at(nn, names->positions,
+                                ds_shape_2d(c->max_positions + c->position_offset, c->hidden_size),
+                                (ds_init){DS_INIT_NORMAL, c->initializer_range}, false);
+        if (c->position_offset > 0) {
+            places = ds_nn_slice(nn, places, 0, c->position_offset, c->max_positions);
+        }
+    }
+    const ds_value x =
+        ds_nn_embedding_sum(nn, table, ids, places, places != DS_NONE ? positions : DS_NONE);
+    return ds_nn_dropout(nn, times(nn, x, scale), c->embedding_dropout);
+}
+
+static decoder_inputs read_inputs(ds_nn *nn, const ds_decoder_config *c, ds_value positions)
+{
+    const ds_trace *t = ds_nn_trace(nn);
+    const bool generates = t->mode == DS_TRACE_GENERATE;
+    const bool in_pieces = generates && (c->rope.scaling == DS_ROPE_DYNAMIC ||
+                                         c->local_rope.scaling == DS_ROPE_DYNAMIC);
+    decoder_inputs in = {.table = DS_NONE, .local = DS_NONE};
+    in.first = generates
+                   ? DS_NONE
+                   : ds_nn_input(nn, "first", DS_DTYPE_I32, ds_shape_2d(t->batch, t->seq_length));
+    const ds_value lengths =
+        in_pieces ? ds_nn_input(nn, "length", DS_DTYPE_I32, ds_shape_1d(t->batch)) : DS_NONE;
+    if (c->rope.head_dim > 0) {
+        in.table = ds_nn_rope_table(nn, positions, lengths, &c->rope); /* (B,T,D) */
+    }
+    if (c->local) {
+        in.local = ds_nn_rope_table(nn, positions, lengths, &c->local_rope);
+    }
+    return in;
 }
 
 static void decoder_trace(ds_nn *nn, const void *opaque)
@@ -238,23 +338,19 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
     const ds_init init = {DS_INIT_NORMAL, c->initializer_range};
     const ds_value ids = ds_nn_input(nn, "input_ids", DS_DTYPE_I32, bt);
     const ds_value positions = ds_nn_input(nn, "positions", DS_DTYPE_I32, bt);
-    const ds_value first =
-        t->mode == DS_TRACE_GENERATE ? DS_NONE : ds_nn_input(nn, "first", DS_DTYPE_I32, bt);
-    const bool in_pieces = t->mode == DS_TRACE_GENERATE && c->rope.scaling == DS_ROPE_DYNAMIC;
-    const ds_value lengths =
-        in_pieces ? ds_nn_input(nn, "length", DS_DTYPE_I32, ds_shape_1d(t->batch)) : DS_NONE;
-    const ds_value table = ds_nn_rope_table(nn, positions, lengths, &c->rope); /* (B,T,D) */
+    const decoder_inputs inputs = read_inputs(nn, c, positions);
     const ds_value embedding = ds_nn_param_at(
         nn, c->names->embedding, ds_shape_2d(c->vocab_size, c->hidden_size), init, false);
-    ds_value x = ds_nn_embedding_sum(nn, embedding, ids, DS_NONE, DS_NONE); /* (B,T,C) */
-    x = ds_nn_dropout(nn, times(nn, x, c->embedding_scale), c->embedding_dropout);
+    ds_value x = embed(nn, c, embedding, ids, positions);
     ds_router_load load = {.sizes = DS_NONE, .chances = DS_NONE};
     ds_nn_push(nn, "%s", c->names->base);
+    x = norm(nn, c, c->names->embedding_norm, x);
     for (int64_t layer = 0; layer < c->n_layers; ++layer) {
         const position_job job = {c, layer, &load};
-        ds_nn_push(nn, "layers.%lld", (long long)layer);
+        ds_nn_push(nn, "%s.%lld", c->names->layer != NULL ? c->names->layer : "layers",
+                   (long long)layer);
         ds_nn_region_begin(nn);
-        x = decoder_layer(nn, &job, x, first, table);
+        x = decoder_layer(nn, &job, x, &inputs);
         ds_nn_region_end(nn);
         ds_nn_pop(nn);
     }
@@ -263,13 +359,20 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
     const ds_value extra =
         load.n_tokens > 0 ? ds_nn_scale(nn, ds_model_balance_loss(nn, &load), c->balance_factor)
                           : DS_NONE;
-    ds_model_head(nn, x, c->tied ? embedding : DS_NONE, c->names->head, c->vocab_size,
-                  c->initializer_range, extra);
+    ds_model_head(nn, x,
+                  &(ds_head_params){.embedding = c->tied ? embedding : DS_NONE,
+                                    .name = c->names->head,
+                                    .vocab_size = c->vocab_size,
+                                    .init_std = c->initializer_range,
+                                    .extra = extra,
+                                    .cap = c->logits_cap,
+                                    .bias = c->names->head_bias});
 }
 
 const ds_family ds_family_decoder = {
     .model_types = "llama mistral qwen2 qwen3 olmo2 granite smollm3 starcoder2 mixtral qwen2_moe "
-                   "qwen3_moe olmoe granitemoe stablelm phi3 glm glm4 gpt_neox cohere",
+                   "qwen3_moe olmoe granitemoe stablelm phi3 glm glm4 gpt_neox cohere gemma gemma2 "
+                   "gemma3_text",
     .ignored = "rotary_emb.inv_freq attention.masked_bias attention.bias",
     .config_bytes = sizeof(ds_decoder_config),
     .read = ds_decoder_read,

@@ -16,15 +16,18 @@ typedef enum ds_qk_norm {
 
 typedef enum ds_norm {
     DS_NORM_RMS,
-    DS_NORM_LAYER,       /* with weight and bias */
-    DS_NORM_LAYER_WEIGHT /* with a weight alone */
+    DS_NORM_RMS_PLUS,     /* the stored weight is what is added to 1 */
+    DS_NORM_LAYER,        /* with weight and bias */
+    DS_NORM_LAYER_WEIGHT, /* with a weight alone */
+    DS_NORM_LAYER_BARE    /* with neither; names of norms say where they are */
 } ds_norm;
 
 /* How the weights of q, k and v are stored. */
 typedef enum ds_qkv {
     DS_QKV_APART,
-    DS_QKV_SIDE, /* one matrix: all of q, all of k, all of v */
-    DS_QKV_HEADS /* one matrix: q, k and v of each head; as many heads of k and v as of q */
+    DS_QKV_SIDE,  /* one matrix: all of q, all of k, all of v */
+    DS_QKV_HEADS, /* one matrix: q, k and v of each head; as many heads of k and v as of q */
+    DS_QKV_GROUPS /* one matrix: of each head of keys the queries that share it, k and v */
 } ds_qkv;
 
 typedef enum ds_mlp {
@@ -37,8 +40,13 @@ typedef enum ds_mlp {
 typedef struct ds_decoder_names {
     const char *base, *embedding, *final_norm, *head; /* embedding, head: whole names */
     const char *base_prefix;                          /* base and a point */
+    const char *layer;                                /* before the number; NULL: layers */
+    const char *positions;                            /* whole name of a table of positions */
+    const char *embedding_norm;                       /* NULL: there is none */
+    const char *head_bias;                            /* whole name; NULL: there is none */
     const char *attention, *out;                      /* scope; output projection */
-    const char *packed;                               /* of DS_QKV_SIDE and DS_QKV_HEADS */
+    const char *packed;                               /* where q, k and v are one matrix */
+    const char *mlp;                                  /* scope; NULL: mlp, "": none */
     const char *up, *down;                            /* of DS_MLP_PLAIN */
     /* Norms of what attention and MLP get and give; NULL: there is none. In a parallel layer
      * before_mlp NULL: the MLP gets what attention gets. */
@@ -63,6 +71,9 @@ typedef struct ds_decoder_config {
     double embedding_scale, residual_scale, attention_scale, logits_divisor; /* attention: of q·k */
     ds_activation activation;
     ds_rope_params rope;
+    ds_rope_params local_rope;        /* of layers with a window, where local is true */
+    double attention_cap, logits_cap; /* soft caps; 0: none */
+    double alibi;                     /* of ds_attention_params */
     const ds_decoder_names *names;
     ds_norm norm;
     ds_qk_norm qk_norm;
@@ -70,6 +81,9 @@ typedef struct ds_decoder_config {
     ds_mlp mlp;
     bool parallel;   /* x + attention(x) + MLP(x), norms aside; else one behind the other */
     bool rope_pairs; /* x[2i] turns with x[2i+1] */
+    bool local;
+    bool rounded_scale;   /* embedding_scale is rounded to the model's dtype */
+    bool residual_normed; /* what attention and MLP add to is the norm of x */
     bool tied, qkv_bias, o_bias, mlp_bias;
     /* experts, where n_experts is above 0 */
     const ds_expert_names *expert_names;
@@ -84,19 +98,23 @@ typedef struct ds_decoder_config {
     int64_t window;                     /* 0: none */
     bool windowed[DS_MODEL_MAX_LAYERS]; /* layers that use it */
     bool unrotated[DS_MODEL_MAX_LAYERS];
+    int64_t position_offset; /* rows of the table of positions before that of position 0 */
     /* read, and resolved into the others */
     bool use_window;
     double logit_scale;
-    int64_t max_window_layers, pad_id, interval, sparse_step;
+    int64_t max_window_layers, pad_id, interval, sparse_step, query_scalar;
 } ds_decoder_config;
 
 typedef struct ds_decoder_kind {
     const char *model_type;
     const ds_field *fields;
     size_t n_fields;
-    const char *activation; /* hidden_act when absent */
+    const char *activation;     /* hidden_act when absent */
+    const char *activation_key; /* NULL: hidden_act */
     ds_rope_rules rope;
     const ds_decoder_names *names; /* NULL: those of Llama */
+    bool no_rope;                  /* no rotary positions, or resolve() says which */
+    bool local;                    /* rotary parameters of each type of layer */
     bool typed;                    /* layer_types may have sliding_attention */
     bool whole_heads;              /* hidden_size must be a multiple of the heads */
     bool scaled_by_head;           /* dynamic and yarn need head_dim itself, as in transformers */
@@ -115,7 +133,8 @@ typedef struct ds_decoder_kind {
 extern const ds_decoder_kind ds_kind_llama, ds_kind_mistral, ds_kind_qwen2, ds_kind_qwen3,
     ds_kind_olmo2, ds_kind_granite, ds_kind_smollm3, ds_kind_starcoder2, ds_kind_mixtral,
     ds_kind_qwen3_moe, ds_kind_qwen2_moe, ds_kind_olmoe, ds_kind_granitemoe, ds_kind_stablelm,
-    ds_kind_phi3, ds_kind_glm, ds_kind_glm4, ds_kind_gpt_neox, ds_kind_cohere;
+    ds_kind_phi3, ds_kind_glm, ds_kind_glm4, ds_kind_gpt_neox, ds_kind_cohere, ds_kind_gemma,
+    ds_kind_gemma2, ds_kind_gemma3_text;
 
 /* Gives layers a window: in those where layer_types says so, else in those from `first` on. */
 ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *config, bool has_window,
@@ -174,6 +193,10 @@ int64_t ds_decoder_window(const ds_decoder_config *config, int64_t layer);
 
 #define DS_DECODER_ONLY_CACHE                                                                      \
     "transformers has it in the cache of this family, not in its attention"
+/* Of families whose class has one attention. */
+#define DS_DECODER_EAGER                                                                           \
+    DS_FIELD_REFUSE("attn_implementation", "null \"eager\"", "transformers has eager alone"),      \
+        DS_FIELD_REFUSE("_attn_implementation", "null \"eager\"", "transformers has eager alone")
 #define DS_DECODER_N(table) (sizeof(table) / sizeof(table)[0])
 
 #endif

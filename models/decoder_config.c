@@ -6,11 +6,12 @@
 #include <string.h>
 
 static const ds_decoder_kind *const kinds[] = {
-    &ds_kind_llama,      &ds_kind_mistral,   &ds_kind_qwen2,     &ds_kind_qwen3,
-    &ds_kind_olmo2,      &ds_kind_granite,   &ds_kind_smollm3,   &ds_kind_starcoder2,
-    &ds_kind_mixtral,    &ds_kind_qwen3_moe, &ds_kind_qwen2_moe, &ds_kind_olmoe,
-    &ds_kind_granitemoe, &ds_kind_stablelm,  &ds_kind_phi3,      &ds_kind_glm,
-    &ds_kind_glm4,       &ds_kind_gpt_neox,  &ds_kind_cohere,
+    &ds_kind_llama,      &ds_kind_mistral,     &ds_kind_qwen2,     &ds_kind_qwen3,
+    &ds_kind_olmo2,      &ds_kind_granite,     &ds_kind_smollm3,   &ds_kind_starcoder2,
+    &ds_kind_mixtral,    &ds_kind_qwen3_moe,   &ds_kind_qwen2_moe, &ds_kind_olmoe,
+    &ds_kind_granitemoe, &ds_kind_stablelm,    &ds_kind_phi3,      &ds_kind_glm,
+    &ds_kind_glm4,       &ds_kind_gpt_neox,    &ds_kind_cohere,    &ds_kind_gemma,
+    &ds_kind_gemma2,     &ds_kind_gemma3_text,
 };
 
 static const ds_decoder_names llama_names = {DS_DECODER_LLAMA_NAMES};
@@ -125,7 +126,8 @@ static ds_status check_pad(const ds_reader *reader, const ds_decoder_config *c)
 /* Dynamic scaling is for sequences of up to factor times the positions. */
 static int64_t reach_of(const ds_decoder_config *c)
 {
-    const double factor = c->rope.scaling == DS_ROPE_DYNAMIC ? fmax(c->rope.factor, 1.0) : 1.0;
+    const double factor =
+        c->rope.scaling == DS_ROPE_DYNAMIC && !c->local ? fmax(c->rope.factor, 1.0) : 1.0;
     return (int64_t)fmin(floor((double)c->max_positions * factor), INT32_MAX);
 }
 
@@ -135,6 +137,17 @@ static void set_defaults(ds_decoder_config *c)
     c->window = c->head_dim = c->n_kv_heads = DS_NO_INT;
     c->embedding_scale = c->residual_scale = c->logits_divisor = 1.0;
     c->clip_qkv = HUGE_VAL;
+}
+
+static ds_status read_ropes(const ds_reader *reader, const ds_decoder_kind *k, ds_decoder_config *c)
+{
+    c->local = k->local;
+    if (k->local) {
+        return ds_rope_read_typed(reader, &k->rope, c->head_dim, c->max_positions, &c->rope,
+                                  &c->local_rope);
+    }
+    return k->no_rope ? DS_OK
+                      : ds_rope_read(reader, &k->rope, c->head_dim, c->max_positions, &c->rope);
 }
 
 ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *info)
@@ -148,12 +161,13 @@ ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *
         return ds_fail(reader->ctx, DS_ERR_LIMIT, "config.json: num_hidden_layers %lld is above %d",
                        (long long)c->n_layers, DS_MODEL_MAX_LAYERS);
     }
-    DS_TRY(ds_field_activation(reader, "hidden_act", k->activation, &c->activation));
+    DS_TRY(ds_field_activation(reader, k->activation_key != NULL ? k->activation_key : "hidden_act",
+                               k->activation, &c->activation));
     DS_TRY(ds_fields_read_common(reader, c->n_layers, k->typed, &info->dtype));
     DS_TRY(resolve_heads(reader, k, c));
     DS_TRY(k->resolve(reader, c));
     DS_TRY(check_pad(reader, c));
-    DS_TRY(ds_rope_read(reader, &k->rope, c->head_dim, c->max_positions, &c->rope));
+    DS_TRY(read_ropes(reader, k, c));
     if (k->scaled_by_head &&
         (c->rope.scaling == DS_ROPE_DYNAMIC || c->rope.scaling == DS_ROPE_YARN) &&
         ds_field_is_falsy(json_object_get(reader->json, "head_dim"))) {
@@ -175,7 +189,13 @@ void ds_decoder_print(const char *model_type, const void *opaque, FILE *out)
     const ds_decoder_kind *k = kind_of(model_type);
     ds_fields_print(k->fields, k->n_fields, c, out);
     (void)fprintf(out, "hidden_act: %d\n", (int)c->activation);
-    ds_rope_print(&c->rope, out);
+    if (c->rope.head_dim > 0) {
+        ds_rope_print(&c->rope, out);
+    }
+    if (c->local) {
+        (void)fprintf(out, "of layers with a window:\n");
+        ds_rope_print(&c->local_rope, out);
+    }
     for (int64_t layer = 0; layer < c->n_layers; ++layer) {
         if (c->window > 0) {
             (void)fprintf(out, "window of layer %lld: %lld\n", (long long)layer,

@@ -94,8 +94,12 @@ static void gpt2_trace(ds_nn *nn, const void *opaque)
     }
     x = ds_nn_layer_norm(nn, "ln_f", x, c->layer_norm_epsilon, true);
     ds_nn_pop(nn);
-    ds_model_head(nn, x, c->tied ? wte : DS_NONE, "lm_head.weight", c->vocab_size,
-                  c->initializer_range, DS_NONE);
+    ds_model_head(nn, x,
+                  &(ds_head_params){.embedding = c->tied ? wte : DS_NONE,
+                                    .name = "lm_head.weight",
+                                    .vocab_size = c->vocab_size,
+                                    .init_std = c->initializer_range,
+                                    .extra = DS_NONE});
 }
 
 const ds_family ds_family_gpt2 = {

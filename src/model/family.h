@@ -31,11 +31,19 @@ ds_status dsi_model_read(ds_ctx *ctx, const ds_families *families, const char *p
 ds_status dsi_model_parse(ds_ctx *ctx, const ds_families *families, const char *text,
                           ds_model **model_out);
 
-/* The end of every language model, x (B,T,C): the loss against the input `targets`, or, in
- * GENERATE, the logits of row `last` of each sequence. embedding: the tied projection (V,C);
- * DS_NONE: a parameter `name` of its own. extra: f32 () that is added to the loss, or DS_NONE. */
-void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, const char *name, int64_t vocab_size,
-                   double init_std, ds_value extra);
+/* The end of every language model. */
+typedef struct ds_head_params {
+    ds_value embedding; /* the tied projection (V,C); DS_NONE: a parameter `name` of its own */
+    const char *name;
+    int64_t vocab_size;
+    double init_std;
+    ds_value extra;   /* f32 () that is added to the loss, or DS_NONE */
+    double cap;       /* default 0: none; a logit z becomes cap·tanh(z/cap) */
+    const char *bias; /* default NULL: none; whole name of what is added to logits (V) */
+} ds_head_params;
+/* x (B,T,C): the loss against the input `targets`, or, in GENERATE, the logits of row `last` of
+ * each sequence. With a cap or a bias all logits are in memory; preference losses refuse them. */
+void ds_model_head(ds_nn *nn, ds_value x, const ds_head_params *params);
 
 enum { DS_MODEL_MAX_LAYERS = 1024 };
 

@@ -97,6 +97,12 @@ typedef struct ds_rope_rules {
     const char *partial_key; /* likewise; NULL: partial_rotary_factor */
 } ds_rope_rules;
 
+/* Parameters of each type of layer, nested in rope_parameters: those of full_attention, with
+ * rope_scaling and rope_theta of the older layout, and those of sliding_attention, with
+ * rope_local_base_freq (10000 when absent). */
+ds_status ds_rope_read_typed(const ds_reader *reader, const ds_rope_rules *rules, int64_t head_dim,
+                             int64_t max_positions, ds_rope_params *full, ds_rope_params *sliding);
+
 /* rope_parameters, rope_scaling, rope_theta and the rest, by the family's rules. See
  * rope_config.c. */
 ds_status ds_rope_read(const ds_reader *reader, const ds_rope_rules *rules, int64_t head_dim,

@@ -265,48 +265,88 @@ ds_status ds_model_print_config(const ds_model *model, const char *config_json, 
     return status;
 }
 
-/* Logits of the last ids (B,V). Ranks that share the head each make those of their rows of it, and
- * all get all: the middle dim keeps the last one whole behind that. */
-static void make_logits(ds_nn *nn, ds_value x, ds_value weight)
+/* Logits (B,V) of which ranks that share the head have made those of their rows of it: all get all.
+ * The middle dim keeps the last one whole behind that. */
+static ds_value whole_logits(ds_nn *nn, ds_value logits)
 {
-    const ds_trace *t = ds_nn_trace(nn);
-    const ds_value last = ds_nn_input(nn, "last", DS_DTYPE_I32, ds_shape_1d(t->batch));
-    ds_value logits = ds_nn_matmul(nn, ds_nn_take_rows(nn, x, last), weight, false, DS_DTYPE_F32);
-    if (t->head_ranks > 1) {
-        const ds_shape shape = ds_nn_meta(nn, logits).shape;
-        logits = ds_nn_reshape(nn, logits, ds_shape_3d(shape.dims[0], 1, shape.dims[1]));
-        logits = ds_nn_apply(nn, &dsi_op_whole, NULL, &logits, 1);
-        logits = ds_nn_reshape(nn, logits, shape);
-    }
-    ds_nn_output(nn, "logits", logits);
+    const ds_shape shape = ds_nn_meta(nn, logits).shape;
+    logits = ds_nn_reshape(nn, logits, ds_shape_3d(shape.dims[0], 1, shape.dims[1]));
+    logits = ds_nn_apply(nn, &dsi_op_whole, NULL, &logits, 1);
+    return ds_nn_reshape(nn, logits, shape);
 }
 
-void ds_model_head(ds_nn *nn, ds_value x, ds_value embedding, const char *name, int64_t vocab_size,
-                   double init_std, ds_value extra)
+static bool is_reward(const ds_trace *t)
+{
+    return t->mode != DS_TRACE_GENERATE && t->preference != NULL &&
+           t->preference->loss == DS_PREFERENCE_REWARD;
+}
+
+static ds_value head_weight(ds_nn *nn, const ds_head_params *p, int64_t width)
+{
+    const ds_init init = {DS_INIT_NORMAL, p->init_std};
+    return is_reward(ds_nn_trace(nn))
+               ? ds_nn_param_at(nn, "score.weight", ds_shape_2d(1, width), init, false)
+           : p->embedding != DS_NONE
+               ? p->embedding
+               : ds_nn_param_at(nn, p->name, ds_shape_2d(p->vocab_size, width), init, false);
+}
+
+/* fp32 whatever the precision. */
+static ds_value logits_of(ds_nn *nn, const ds_head_params *p, ds_value x, ds_value weight)
 {
     const ds_trace *t = ds_nn_trace(nn);
-    const int64_t width = ds_shape_last(ds_nn_meta(nn, x).shape);
-    const bool scores = t->mode != DS_TRACE_GENERATE && t->preference != NULL &&
-                        t->preference->loss == DS_PREFERENCE_REWARD;
-    const ds_value weight = scores ? ds_nn_param_at(nn, "score.weight", ds_shape_2d(1, width),
-                                                    (ds_init){DS_INIT_NORMAL, init_std}, false)
-                            : embedding != DS_NONE
-                                ? embedding
-                                : ds_nn_param_at(nn, name, ds_shape_2d(vocab_size, width),
-                                                 (ds_init){DS_INIT_NORMAL, init_std}, false);
+    ds_value z = ds_nn_matmul(nn, x, weight, false, DS_DTYPE_F32);
+    z = t->mode == DS_TRACE_GENERATE && t->head_ranks > 1 ? whole_logits(nn, z) : z;
+    if (p->bias != NULL) {
+        const ds_value bias = ds_nn_param_at(nn, p->bias, ds_shape_1d(p->vocab_size),
+                                             (ds_init){.kind = DS_INIT_ZEROS}, true);
+        z = ds_nn_add(nn, z, ds_nn_cast(nn, bias, DS_DTYPE_F32));
+    }
+    return p->cap == 0.0
+               ? z
+               : ds_nn_scale(nn, ds_nn_tanh(nn, ds_nn_scale(nn, z, 1.0 / p->cap)), p->cap);
+}
+
+/* Whether what this head has is built beside the rest of the trace. */
+static bool head_is_built(ds_nn *nn, const ds_head_params *p)
+{
+    const ds_trace *t = ds_nn_trace(nn);
+    if (p->extra != DS_NONE && (t->preference != NULL || p->cap != 0.0 || p->bias != NULL)) {
+        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                   "config.json: \"output_router_logits\" is true: the loss that balances routers "
+                   "is not built beside %s; set it to false",
+                   t->preference != NULL ? "a preference loss" : "a bias or soft cap of logits");
+        return false;
+    }
+    if ((p->cap != 0.0 || p->bias != NULL) && t->preference != NULL && !is_reward(t)) {
+        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                   "config.json: preference losses of logits with a %s are not built (%s)",
+                   p->cap != 0.0 ? "soft cap" : "bias",
+                   p->cap != 0.0 ? "\"final_logit_softcapping\"" : p->bias);
+        return false;
+    }
+    return true;
+}
+
+void ds_model_head(ds_nn *nn, ds_value x, const ds_head_params *p)
+{
+    const ds_trace *t = ds_nn_trace(nn);
+    const ds_value weight = head_weight(nn, p, ds_shape_last(ds_nn_meta(nn, x).shape));
     if (t->mode == DS_TRACE_GENERATE) {
-        make_logits(nn, x, weight);
+        const ds_value last = ds_nn_input(nn, "last", DS_DTYPE_I32, ds_shape_1d(t->batch));
+        ds_nn_output(nn, "logits", logits_of(nn, p, ds_nn_take_rows(nn, x, last), weight));
         return;
     }
     const ds_value targets =
         ds_nn_input(nn, "targets", DS_DTYPE_I32, ds_shape_2d(t->batch, t->seq_length));
-    if (extra != DS_NONE && t->preference != NULL) {
-        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
-                   "config.json: \"output_router_logits\" is true: the loss that balances routers "
-                   "is not built beside a preference loss; set it to false");
+    if (!head_is_built(nn, p)) {
         return;
     }
-    (void)dsi_nn_linear_cross_entropy(nn, x, weight, targets, extra);
+    if ((p->cap != 0.0 || p->bias != NULL) && !is_reward(t)) {
+        (void)ds_nn_cross_entropy(nn, logits_of(nn, p, x, weight), targets);
+    } else {
+        (void)dsi_nn_linear_cross_entropy(nn, x, weight, targets, p->extra);
+    }
 }
 
 static ds_status check_reserved(ds_ctx *ctx, const ds_model_info *info)

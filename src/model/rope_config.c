@@ -23,6 +23,7 @@ typedef struct rope_reader {
     const ds_rope_rules *rules;
     int64_t head_dim, max_positions;
     ds_rope_params *rope;
+    bool typed; /* inner is nested by the type of a layer */
 } rope_reader;
 
 static ds_status missing(const rope_reader *r, const char *type, const char *key)
@@ -60,7 +61,7 @@ static ds_status read_original(const rope_reader *r)
     static const char *const key = "original_max_position_embeddings";
     r->rope->original_max_positions = r->max_positions;
     DS_TRY(ds_field_int(&r->inner, key, 1, &r->rope->original_max_positions));
-    return ds_field_int(&r->outer, key, 1, &r->rope->original_max_positions);
+    return r->typed ? DS_OK : ds_field_int(&r->outer, key, 1, &r->rope->original_max_positions);
 }
 
 static ds_status read_linear(const rope_reader *r)
@@ -103,7 +104,10 @@ static ds_status read_llama3(const rope_reader *r)
 
 static ds_status read_truncate(const rope_reader *r)
 {
-    const json_t *value = json_object_get(r->inner.json, "truncate");
+    /* transformers looks for it beside the types of layers, not below one */
+    const json_t *from =
+        r->typed ? json_object_get(r->outer.json, "rope_parameters") : r->inner.json;
+    const json_t *value = json_object_get(from, "truncate");
     r->rope->truncate = value == NULL || json_is_true(value);
     return value == NULL || json_is_boolean(value) || json_is_null(value)
                ? DS_OK
@@ -260,6 +264,87 @@ static ds_status read_partial(const rope_reader *r)
     return DS_OK;
 }
 
+/* What inner holds, read. */
+static ds_status read_inner(rope_reader *r)
+{
+    DS_TRY(read_theta(r));
+    if (r->rules->partial > 0.0) {
+        DS_TRY(read_partial(r));
+        return read_type(r);
+    }
+    DS_TRY(read_type(r));
+    return check_partial(r);
+}
+
+/* The older layout's rope_scaling, over what is nested for full_attention. */
+static ds_status add_scaling(const ds_reader *outer, json_t *full)
+{
+    json_t *scaling = json_object_get(outer->json, "rope_scaling");
+    if (scaling == NULL || json_is_null(scaling)) {
+        return DS_OK;
+    }
+    if (!json_is_object(scaling) || full == NULL) {
+        return ds_field_bad(outer, "rope_scaling",
+                            "an object, beside parameters of full_attention, or null");
+    }
+    return json_object_update(full, scaling) == 0 ? DS_OK
+                                                  : ds_fail(outer->ctx, DS_ERR_NOMEM, "no memory");
+}
+
+/* A copy of the parameters of a type of layer; of one that has none an empty object. */
+static ds_status copy_nested(const ds_reader *outer, const char *type, json_t **copy_out)
+{
+    const json_t *all = json_object_get(outer->json, "rope_parameters");
+    if (all != NULL && !json_is_null(all) && !json_is_object(all)) {
+        return ds_field_bad(outer, "rope_parameters", "an object or null");
+    }
+    const json_t *own = json_object_get(all, type);
+    if (own != NULL && !json_is_null(own) && !json_is_object(own)) {
+        return ds_field_bad(outer, "rope_parameters", "objects by the types of layers");
+    }
+    *copy_out = json_is_object(own) ? json_deep_copy(own) : json_object();
+    return *copy_out != NULL ? DS_OK : ds_fail(outer->ctx, DS_ERR_NOMEM, "no memory");
+}
+
+static ds_status read_typed(const ds_reader *reader, const ds_rope_rules *rules, const char *type,
+                            int64_t head_dim, int64_t max_positions, ds_rope_params *rope)
+{
+    rope_reader r = {.outer = *reader,
+                     .rules = rules,
+                     .head_dim = head_dim,
+                     .max_positions = max_positions,
+                     .rope = rope,
+                     .typed = true};
+    const json_t *all = json_object_get(reader->json, "rope_parameters");
+    json_t *own = NULL;
+    *rope = (ds_rope_params){.head_dim = head_dim, .theta = rules->theta, .factor = 1.0};
+    DS_TRY(copy_nested(reader, type, &own));
+    ds_status status = DS_OK;
+    if (strcmp(type, "full_attention") == 0) {
+        if (all == NULL || json_is_null(all)) { /* then only rope_type says another type */
+            (void)json_object_set_new(own, "rope_type", json_string("default"));
+        }
+        status = add_scaling(
+            reader,
+            json_is_object(all) && !json_is_object(json_object_get(all, type)) ? NULL : own);
+    }
+    if (status >= 0) {
+        r.inner = *reader;
+        r.inner.json = own;
+        status = read_inner(&r);
+    }
+    json_decref(own);
+    return status;
+}
+
+ds_status ds_rope_read_typed(const ds_reader *reader, const ds_rope_rules *rules, int64_t head_dim,
+                             int64_t max_positions, ds_rope_params *full, ds_rope_params *sliding)
+{
+    const ds_rope_rules local = {.theta = 10000.0, .theta_key = "rope_local_base_freq"};
+    DS_TRY(read_typed(reader, rules, "full_attention", head_dim, max_positions, full));
+    return read_typed(reader, &local, "sliding_attention", head_dim, max_positions, sliding);
+}
+
 /* rope_scaling or rope_parameters, checked to be flat. */
 static ds_status find_inner(rope_reader *r)
 {
@@ -298,13 +383,7 @@ ds_status ds_rope_read(const ds_reader *reader, const ds_rope_rules *rules, int6
                      .rope = rope};
     *rope = (ds_rope_params){.head_dim = head_dim, .theta = rules->theta, .factor = 1.0};
     DS_TRY(find_inner(&r));
-    DS_TRY(read_theta(&r));
-    if (rules->partial > 0.0) {
-        DS_TRY(read_partial(&r));
-        return read_type(&r);
-    }
-    DS_TRY(read_type(&r));
-    return check_partial(&r);
+    return read_inner(&r);
 }
 
 void ds_rope_print(const ds_rope_params *r, FILE *out)

@@ -81,23 +81,30 @@ ds_engine *parity_engine(ds_ctx *ctx, const parity_case *p, const dsi_engine_spe
     return engine;
 }
 
-/* The fused loss: the last node, but for what is added to it. */
+/* The loss: the last node, but for what is added to it; of logits that were capped or have a bias
+ * one that is not fused with their product. */
 static const dsi_node_info *loss_node(const ds_graph *graph)
 {
     uint32_t i = graph->n_nodes;
     do {
         assert_int_not_equal(i, 0);
-    } while (graph->nodes[--i].op != &dsi_op_linear_cross_entropy);
+        --i;
+    } while (graph->nodes[i].op != &dsi_op_linear_cross_entropy &&
+             graph->nodes[i].op != &dsi_op_cross_entropy);
     return &graph->nodes[i];
 }
 
-/* Adds the whole logits as an output, from the operands of the fused loss. */
+/* Adds the whole logits as an output, from the operands of the loss. */
 static void add_logits(ds_ctx *ctx, ds_graph *graph)
 {
     const dsi_linear_attrs attrs = {.out_dtype = DS_DTYPE_F32};
     ds_value out[DS_MAX_OUT];
     const dsi_node_info *node = loss_node(graph);
     const ds_value in[2] = {dsi_node_in(graph, node)[0], dsi_node_in(graph, node)[1]};
+    if (node->op == &dsi_op_cross_entropy) {
+        CHECK_OK(ctx, ds_graph_output(graph, "logits", in[0]));
+        return;
+    }
     CHECK_OK(ctx, ds_graph_apply(graph, &dsi_op_linear, &attrs, in, 2, out));
     CHECK_OK(ctx, ds_graph_output(graph, "logits", out[0]));
 }

@@ -48,9 +48,9 @@ static void greedy_of(ds_ctx *ctx, const char *name)
 
 static void greedy_like_transformers(void **state)
 {
-    static const char *const names[] = {"gpt2",      "llama3_tied", "mixtral",
-                                        "qwen3_moe", "stablelm",    "gpt_neox",
-                                        "phi3",      "glm4",        "cohere"};
+    static const char *const names[] = {"gpt2",     "llama3_tied", "mixtral", "qwen3_moe",
+                                        "stablelm", "gpt_neox",    "phi3",    "glm4",
+                                        "cohere",   "gemma2",      "gemma3"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         greedy_of(*state, names[i]);
     }
@@ -65,7 +65,8 @@ static void pieces_agree(void **state)
                                         "gpt2",     "olmo2",      "granite",
                                         "smollm3",  "starcoder2", "stablelm_parallel",
                                         "gpt_neox", "phi3",       "phi3_heads",
-                                        "glm",      "glm4",       "cohere"};
+                                        "glm",      "glm4",       "cohere",
+                                        "gemma",    "gemma2",     "gemma3"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         parity_case p;
         ds_generator *generator = NULL;
@@ -136,7 +137,8 @@ static void steps_like_prompts(void **state)
                                         "gpt2",     "olmo2",      "granite",
                                         "smollm3",  "starcoder2", "stablelm_parallel",
                                         "gpt_neox", "phi3",       "phi3_heads",
-                                        "glm",      "glm4",       "cohere"};
+                                        "glm",      "glm4",       "cohere",
+                                        "gemma",    "gemma2",     "gemma3"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F32);
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F16);

@@ -38,14 +38,33 @@ static const char *const variants[] = {"gpt2",
                                        "phi3_heads",
                                        "glm",
                                        "glm4",
-                                       "cohere"};
+                                       "cohere",
+                                       "gemma",
+                                       "gemma2",
+                                       "gemma3"};
 enum { N_VARIANTS = sizeof variants / sizeof *variants, FOLDER_BYTES = 64, N_STEPS = 10 };
 
 /* Those without an oracle in ref/. */
-static const char *const against_transformers[] = {
-    "olmo2", "granite",    "smollm3",  "starcoder2",        "mixtral",  "qwen3_moe", "qwen2_moe",
-    "olmoe", "granitemoe", "stablelm", "stablelm_parallel", "gpt_neox", "phi3",      "phi3_heads",
-    "glm",   "glm4",       "cohere"};
+static const char *const against_transformers[] = {"olmo2",
+                                                   "granite",
+                                                   "smollm3",
+                                                   "starcoder2",
+                                                   "mixtral",
+                                                   "qwen3_moe",
+                                                   "qwen2_moe",
+                                                   "olmoe",
+                                                   "granitemoe",
+                                                   "stablelm",
+                                                   "stablelm_parallel",
+                                                   "gpt_neox",
+                                                   "phi3",
+                                                   "phi3_heads",
+                                                   "glm",
+                                                   "glm4",
+                                                   "cohere",
+                                                   "gemma",
+                                                   "gemma2",
+                                                   "gemma3"};
 
 static ds_ctx *ctx;
 static const graph_run_params plain = {.dtype = DS_DTYPE_F32, .isa = DS_ISA_REF, .no_fuse = true};

@@ -139,6 +139,9 @@ static void what_is_sharded(void **state)
         {"glm", 2, glm},
         {"glm4", 2, glm},
         {"cohere", 2, all},
+        {"gemma", 2, all},
+        {"gemma2", 2, all},
+        {"gemma3", 2, all},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {

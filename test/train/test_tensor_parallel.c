@@ -158,6 +158,9 @@ static const struct {
     {"phi3", "\"resid_pdrop\":0.1,\"partial_rotary_factor\":0.5"},
     {"glm4", "\"head_dim\":12"},
     {"cohere", "\"logit_scale\":0.5"},
+    {"gemma2", "\"head_dim\":12,\"sliding_window\":9,\"query_pre_attn_scalar\":5,"
+               "\"attn_logit_softcapping\":2.0,\"final_logit_softcapping\":3.0"},
+    {"gemma3_text", "\"head_dim\":12,\"sliding_window\":9,\"sliding_window_pattern\":2"},
 };
 
 static char *make_folder(void)

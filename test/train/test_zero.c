@@ -226,6 +226,8 @@ static void stages_give_the_same_bits(void **state)
         {.model = "phi3", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
         {.model = "glm4", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1},
         {.model = "cohere", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
+        {.model = "gemma2", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1},
+        {.model = "gemma3", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {

@@ -25,6 +25,8 @@ SHORT, LONG = 6, 40
 IDS = [(11 * i + 5 * (i // 7) + 3) % VOCAB for i in range(LONG)]
 
 ROPE = dict(rope_type="default", rope_theta=50.0)  # a small base: every scaling bends several of the few frequencies
+LAYER_ROPES = dict(full_attention=dict(rope_type="linear", factor=4.0, rope_theta=80.0),
+                   sliding_attention=dict(rope_type="default", rope_theta=20.0))
 LLAMA = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
              num_key_value_heads=1, max_position_embeddings=64, rms_norm_eps=1e-5, initializer_range=0.2,
              bos_token_id=None, eos_token_id=None, rope_parameters=ROPE)
@@ -85,8 +87,20 @@ BASES = {
     "cohere": ("cohere", dict(LAYER_NORM, pad_token_id=None, logit_scale=0.5)),
     "cohere_bias": ("cohere", dict(LAYER_NORM, pad_token_id=3, head_dim=12, attention_bias=True,
                                    tie_word_embeddings=False)),
+    "gemma": ("gemma", dict(LLAMA, pad_token_id=None, head_dim=24)),
+    "gemma_bias": ("gemma", dict(LLAMA, pad_token_id=3, head_dim=12, attention_bias=True, tie_word_embeddings=False)),
+    "gemma2": ("gemma2", dict(LLAMA, pad_token_id=None, head_dim=24, query_pre_attn_scalar=5, sliding_window=7,
+                              attn_logit_softcapping=2.0, final_logit_softcapping=3.0)),
+    "gemma2_plain": ("gemma2", dict(LLAMA, pad_token_id=3, head_dim=12, sliding_window=5, attention_bias=True,
+                                    attn_logit_softcapping=None, final_logit_softcapping=None)),
+    "gemma3": ("gemma3_text", dict(LLAMA, pad_token_id=None, head_dim=24, query_pre_attn_scalar=5, sliding_window=7,
+                                   final_logit_softcapping=3.0, layer_types=["sliding_attention", "full_attention"],
+                                   rope_parameters=LAYER_ROPES)),
+    "gemma3_plain": ("gemma3_text", dict(LLAMA, pad_token_id=3, head_dim=12, sliding_window=5, attention_bias=True,
+                                         tie_word_embeddings=False, rope_parameters=None)),
 }
-NO_WINDOW = ("gpt2", "llama", "olmo2", "granite", "olmoe", "granitemoe", "stablelm", "gpt_neox", "glm", "glm4", "cohere")
+NO_WINDOW = ("gpt2", "llama", "olmo2", "granite", "olmoe", "granitemoe", "stablelm", "gpt_neox", "glm", "glm4", "cohere",
+             "gemma")
 ONE_WINDOW = ("mixtral", "qwen3_moe")  # their masks do not go by layer_types
 
 
@@ -98,7 +112,9 @@ def make_bases(folder):
         model = transformers.AutoModelForCausalLM.from_config(config)
         with torch.no_grad():
             for key, p in model.named_parameters():
-                if p.dim() == 1:  # norms away from 1, biases away from 0
+                if p.dim() == 1 and "norm" in key and family.startswith("gemma"):  # 0 is added to 1
+                    p.copy_(torch.randn_like(p) * 0.3)
+                elif p.dim() == 1:  # norms away from 1, biases away from 0
                     p.copy_(torch.randn_like(p) * 0.3 + (0.0 if key.endswith("bias") else 1.0))
         for key, p in model.named_parameters():  # sharp attention, so that positions show
             if key.endswith(("q_proj.weight", "qkv_proj.weight", "query_key_value.weight")):
@@ -185,6 +201,17 @@ def rope_object(rng, own=()):
     if rng.random() < 0.05:
         rope[rng.choice(["foo", "mrope_section", "finetuned", "short_factor"])] = choose(rng, [[1], 2])
     return rope
+
+
+def rope_by_layers(rng):
+    """Of Gemma 3: an object for each type of layer, some without one, seldom flat."""
+    if rng.random() < 0.05:
+        return rope_object(rng)
+    found = {}
+    for name in ("full_attention", "sliding_attention"):
+        if rng.random() < 0.9:
+            found[name] = rope_object(rng) if rng.random() < 0.9 else rng.choice([None, {}])
+    return found
 
 
 def rope_or_none(rng):  # for gpt2, which has no use for it
@@ -311,6 +338,14 @@ FAMILY_KEYS = {
     "cohere": {"layer_norm_eps": NORM_EPS, "logit_scale": ([0.0625, 1.0, 0.3], 0.2), "use_qk_norm": ([False, None], 0.2)},
 }
 PARTIAL = ("stablelm", "gpt_neox", "phi3", "glm", "glm4")
+GEMMA_ACT = (lambda rng: rng.choice(ACTS) if rng.random() < 0.93 else rng.choice(ACTS_RARE), 0.08)
+GEMMA2 = {"hidden_activation": GEMMA_ACT, "query_pre_attn_scalar": ([5, 24, 1], 0.2),
+          "final_logit_softcapping": ([None, 3.0, 1.5, 30.0, -2.0], 0.15),
+          "attn_logit_softcapping": ([None, 2.0, 0.7, 50.0], 0.15), "use_bidirectional_attention": ([None, False], 0.05)}
+FAMILY_KEYS["gemma"] = {"use_bidirectional_attention": ([None, False], 0.05)}
+FAMILY_KEYS["gemma2"] = GEMMA2
+FAMILY_KEYS["gemma3_text"] = {**GEMMA2, "rope_local_base_freq": ([20.0, 100, 10000.0], 0.15),
+                              "sliding_window_pattern": ([1, 2, 3, 6], 0.15)}
 for keys in FAMILY_KEYS.values():
     assert not keys.keys() & LLAMAS.keys()
 STORED = ("attention_bias", "mlp_bias", "use_bias", "qkv_bias", "use_qkv_bias", "use_parallel_residual", "qk_layernorm",
@@ -344,6 +379,8 @@ def mutate(rng, base, config):
             changes[key] = "absent"
             continue
         right, wrong = table[key]
+        if family == "gemma3_text" and key == "rope_parameters":
+            right = rope_by_layers
         value = wrong_value(rng, key) if rng.random() < wrong else (
             right(rng) if callable(right) else copy.deepcopy(rng.choice(right)))
         if family in PARTIAL and isinstance(value, dict) and key.startswith("rope_") and rng.random() < 0.5:

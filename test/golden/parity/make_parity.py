@@ -19,10 +19,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, CohereConfig, Glm4Config, GlmConfig, GPT2Config, GPTNeoXConfig,
-                          GraniteConfig, GraniteMoeConfig, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config,
-                          OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig,
-                          SmolLM3Config, StableLmConfig, Starcoder2Config)
+from transformers import (AutoModelForCausalLM, CohereConfig, Gemma2Config, Gemma3TextConfig, GemmaConfig, Glm4Config,
+                          GlmConfig, GPT2Config, GPTNeoXConfig, GraniteConfig, GraniteMoeConfig, LlamaConfig,
+                          MistralConfig, MixtralConfig, Olmo2Config, OlmoeConfig, Phi3Config, Qwen2Config,
+                          Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config, StableLmConfig, Starcoder2Config)
 
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
@@ -120,10 +120,20 @@ VARIANTS = {
                           "rope_parameters": rope("default", partial_rotary_factor=0.5)}),
     "cohere": CohereConfig(**{**LAYER_NORM, "layer_norm_eps": 1e-4, "logit_scale": 0.3, "tie_word_embeddings": True,
                               "rope_parameters": rope("default")}),
+    "gemma": GemmaConfig(**{**SMALL, "hidden_size": 24, "head_dim": 16, "rope_parameters": rope("default")}),
+    # the window in layer 0, heads of 10, soft caps that bend
+    "gemma2": Gemma2Config(**{**SMALL, "hidden_size": 24, "head_dim": 10, "query_pre_attn_scalar": 5,
+                              "sliding_window": 7, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 4.0,
+                              "rope_parameters": rope("default")}),
+    # a window and rotary positions of its own in layer 0
+    "gemma3": Gemma3TextConfig(**{**SMALL, "hidden_size": 24, "head_dim": 16, "query_pre_attn_scalar": 12,
+                                  "sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"],
+                                  "rope_parameters": {"full_attention": rope("linear", theta=1000.0, factor=4.0),
+                                                      "sliding_attention": rope("default", theta=100.0)}}),
 }
 WEIGHTS_OF = {"rope_linear": "llama3_tied", "rope_dynamic": "llama3_tied", "rope_yarn": "llama3_tied"}
 PACKED = {"gpt2": "packed_gpt2", "llama3_tied": "packed_llama"}
-GREEDY = ("gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm", "gpt_neox", "phi3", "glm4", "cohere")
+GREEDY = ("gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm", "gpt_neox", "phi3", "glm4", "cohere", "gemma2", "gemma3")
 STORED_AS = {("gpt_neox", "lm_head.weight"): "embed_out.weight"}
 
 
@@ -134,7 +144,8 @@ def perturb(model):
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.ndim == 1:
-                base = 0.0 if name.endswith("bias") else 1.0
+                plus = model.config.model_type.startswith("gemma")  # weights are added to 1
+                base = 0.0 if name.endswith("bias") or plus else 1.0
                 p.copy_(base + 0.2 * torch.randn_like(p))
             elif p.ndim >= 2 and not name.endswith(("embed_tokens.weight", "lm_head.weight", "wte.weight",
                                                     "wpe.weight", "embed_in.weight", "embed_out.weight")):
