@@ -241,7 +241,7 @@ static void bench(ds_ctx *ctx, const bench_case *c, ds_isa cap, copy_peer *peer)
     }
 #define PARAMS (16 << 20)
 
-static const dsi_norm_attrs norm = {1e-5};
+static const dsi_norm_attrs norm = {.eps = 1e-5};
 static const dsi_norm_backward_attrs with_bias = {1};
 static const dsi_act_attrs gelu = {DSI_ACT_GELU_TANH};
 static const dsi_act_attrs gelu_erf = {DSI_ACT_GELU_ERF};

@@ -4,7 +4,6 @@
  * 2025) and those that differ from them by a variant of norm, residual, positions or MLP. */
 #include "decoder.h"
 
-#include "base/half.h"
 #include "model/expert_layer.h"
 #include "model/family.h"
 
@@ -53,7 +52,16 @@ static ds_value qk_norm(ds_nn *nn, const ds_decoder_config *c, const char *name,
     const ds_shape flat = ds_nn_meta(nn, x).shape; /* (B,T,H·D) */
     const ds_shape heads =
         ds_shape_4d(flat.dims[0], flat.dims[1], flat.dims[2] / c->head_dim, c->head_dim);
-    return ds_nn_reshape(nn, norm(nn, c, name, ds_nn_reshape(nn, x, heads)), flat);
+    x = ds_nn_reshape(nn, x, heads);
+    if (c->qk_norm == DS_QK_HEAD) {
+        return ds_nn_reshape(nn, norm(nn, c, name, x), flat);
+    }
+    x = ds_nn_reshape(nn, ds_nn_layer_norm(nn, NULL, x, c->norm_eps, false), flat);
+    ds_nn_push(nn, "%s", name);
+    const ds_value weight = ds_nn_param(nn, "weight", ds_shape_2d(heads.dims[2], c->head_dim),
+                                        (ds_init){.kind = DS_INIT_ONES}, true);
+    ds_nn_pop(nn);
+    return ds_nn_mul(nn, x, ds_nn_reshape(nn, weight, ds_shape_1d(flat.dims[2])));
 }
 
 /* x within the bounds of queries, keys and values. */
@@ -268,24 +276,19 @@ static ds_value decoder_layer(ds_nn *nn, const position_job *job, ds_value x,
 {
     const ds_decoder_config *c = job->config;
     const int64_t rows = ds_nn_trace(nn)->mlp_rows;
+    const bool drops = c->joint_dropout > 0.0 && ds_nn_trace(nn)->mode == DS_TRACE_TRAIN;
     const ds_value normed = norm(nn, c, c->names->before_attention, x);
     const ds_value a =
         norm(nn, c, c->names->after_attention, attention(nn, c, job->layer, normed, inputs));
     const ds_value sum =
-        ds_nn_add(nn, c->residual_normed ? normed : x, times(nn, a, c->residual_scale));
+        drops ? x : ds_nn_add(nn, c->residual_normed ? normed : x, times(nn, a, c->residual_scale));
     if (!c->parallel) {
         return ds_nn_tiled(nn, sum, rows, add_feed_forward, job);
     }
     const ds_value in = c->names->before_mlp != NULL ? x : normed;
-    return ds_nn_add(nn, sum, ds_nn_tiled(nn, in, rows, feed_forward, job));
-}
-
-/* A factor in the precision of the model, where transformers keeps it so. */
-static double rounded(ds_dtype dtype, double factor)
-{
-    return dtype == DS_DTYPE_BF16  ? (double)dsi_bf16_to_f32(dsi_f32_to_bf16((float)factor))
-           : dtype == DS_DTYPE_F16 ? (double)dsi_f16_to_f32(dsi_f32_to_f16((float)factor))
-                                   : factor;
+    const ds_value m = ds_nn_tiled(nn, in, rows, feed_forward, job);
+    return drops ? ds_nn_add(nn, x, ds_nn_dropout(nn, ds_nn_add(nn, a, m), c->joint_dropout))
+                 : ds_nn_add(nn, sum, m);
 }
 
 /* (B,T,C) */
@@ -293,8 +296,9 @@ static ds_value embed(ds_nn *nn, const ds_decoder_config *c, ds_value table, ds_
                       ds_value positions)
 {
     const ds_decoder_names *names = c->names;
-    const double scale =
-        c->rounded_scale ? rounded(ds_nn_trace(nn)->dtype, c->embedding_scale) : c->embedding_scale;
+    const double scale = c->rounded_scale
+                             ? ds_model_rounded(ds_nn_trace(nn)->dtype, c->embedding_scale)
+                             : c->embedding_scale;
     ds_value places = DS_NONE;
     if (names->positions != NULL) {
         places = ds_nn_param_at(nn, names->positions,
@@ -338,6 +342,12 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
     const ds_init init = {DS_INIT_NORMAL, c->initializer_range};
     const ds_value ids = ds_nn_input(nn, "input_ids", DS_DTYPE_I32, bt);
     const ds_value positions = ds_nn_input(nn, "positions", DS_DTYPE_I32, bt);
+    if (c->layer_dropout > 0.0 && t->mode == DS_TRACE_TRAIN) {
+        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                   "config.json: \"layerdrop\" is %g: leaving out layers is not built; set it to "
+                   "0.0 to train",
+                   c->layer_dropout);
+    }
     const decoder_inputs inputs = read_inputs(nn, c, positions);
     const ds_value embedding = ds_nn_param_at(
         nn, c->names->embedding, ds_shape_2d(c->vocab_size, c->hidden_size), init, false);
@@ -372,7 +382,7 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
 const ds_family ds_family_decoder = {
     .model_types = "llama mistral qwen2 qwen3 olmo2 granite smollm3 starcoder2 mixtral qwen2_moe "
                    "qwen3_moe olmoe granitemoe stablelm phi3 glm glm4 gpt_neox cohere gemma gemma2 "
-                   "gemma3_text",
+                   "gemma3_text olmo gptj opt falcon bloom mpt cohere2",
     .ignored = "rotary_emb.inv_freq attention.masked_bias attention.bias",
     .config_bytes = sizeof(ds_decoder_config),
     .read = ds_decoder_read,

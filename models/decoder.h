@@ -10,8 +10,9 @@
 
 typedef enum ds_qk_norm {
     DS_QK_NONE,
-    DS_QK_HEAD, /* over each head's width: one weight for all heads */
-    DS_QK_WHOLE /* over all heads together */
+    DS_QK_HEAD,  /* over each head's width: one weight for all heads */
+    DS_QK_WHOLE, /* over all heads together */
+    DS_QK_EACH   /* over each head's width, with a weight of its own */
 } ds_qk_norm;
 
 typedef enum ds_norm {
@@ -67,6 +68,8 @@ typedef struct ds_decoder_config {
     int64_t n_layers, n_heads, n_kv_heads, head_dim;
     double norm_eps, initializer_range;
     double attention_dropout, embedding_dropout;
+    double joint_dropout;                 /* of the sum of both, in a parallel layer */
+    double layer_dropout;                 /* of whole layers in training, which is not built */
     double residual_dropout, mlp_dropout; /* of what attention and MLP add */
     double embedding_scale, residual_scale, attention_scale, logits_divisor; /* attention: of q·k */
     ds_activation activation;
@@ -109,7 +112,7 @@ typedef struct ds_decoder_kind {
     const char *model_type;
     const ds_field *fields;
     size_t n_fields;
-    const char *activation;     /* hidden_act when absent */
+    const char *activation;     /* when its key is absent; NULL: it has none */
     const char *activation_key; /* NULL: hidden_act */
     ds_rope_rules rope;
     const ds_decoder_names *names; /* NULL: those of Llama */
@@ -134,7 +137,8 @@ extern const ds_decoder_kind ds_kind_llama, ds_kind_mistral, ds_kind_qwen2, ds_k
     ds_kind_olmo2, ds_kind_granite, ds_kind_smollm3, ds_kind_starcoder2, ds_kind_mixtral,
     ds_kind_qwen3_moe, ds_kind_qwen2_moe, ds_kind_olmoe, ds_kind_granitemoe, ds_kind_stablelm,
     ds_kind_phi3, ds_kind_glm, ds_kind_glm4, ds_kind_gpt_neox, ds_kind_cohere, ds_kind_gemma,
-    ds_kind_gemma2, ds_kind_gemma3_text;
+    ds_kind_gemma2, ds_kind_gemma3_text, ds_kind_olmo, ds_kind_gptj, ds_kind_opt, ds_kind_falcon,
+    ds_kind_bloom, ds_kind_mpt, ds_kind_cohere2;
 
 /* Gives layers a window: in those where layer_types says so, else in those from `first` on. */
 ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *config, bool has_window,
@@ -144,6 +148,10 @@ ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *config,
  * goes by layer_types: what it holds must be enough for the masks, and the same in all layers. */
 ds_status ds_decoder_one_window(const ds_reader *reader, ds_decoder_config *config,
                                 bool has_window);
+/* clip_qkv null: no bounds. */
+void ds_decoder_clip(const ds_reader *reader, ds_decoder_config *config);
+/* Which layers have the window, where layer_types does not say: all but every `pattern`th. */
+ds_status ds_decoder_pattern(const ds_reader *reader, ds_decoder_config *config, int64_t pattern);
 /* Checks what belongs to experts together. */
 ds_status ds_decoder_experts(const ds_reader *reader, const ds_decoder_config *config);
 /* For families whose layers take hidden_size over the heads and whose rotary positions take
@@ -169,6 +177,9 @@ int64_t ds_decoder_window(const ds_decoder_config *config, int64_t layer);
     DS_DECODER_APPLIED(key, DS_FIELD_NUMBER, member, 0.0, 0.0, DS_BELOW_ONE)
 #define DS_DECODER_REAL(key, member, value, max)                                                   \
     DS_DECODER_APPLIED(key, DS_FIELD_REAL, member, value, 0.0, max)
+
+#define DS_DECODER_CLIP                                                                            \
+    DS_DECODER_APPLIED("clip_qkv", DS_FIELD_REAL | DS_FIELD_NULL, clip_qkv, HUGE_VAL, 0.0, HUGE_VAL)
 
 #define DS_DECODER_ALIAS_SIZE(key, member)                                                         \
     {                                                                                              \

@@ -11,7 +11,9 @@ static const ds_decoder_kind *const kinds[] = {
     &ds_kind_mixtral,    &ds_kind_qwen3_moe,   &ds_kind_qwen2_moe, &ds_kind_olmoe,
     &ds_kind_granitemoe, &ds_kind_stablelm,    &ds_kind_phi3,      &ds_kind_glm,
     &ds_kind_glm4,       &ds_kind_gpt_neox,    &ds_kind_cohere,    &ds_kind_gemma,
-    &ds_kind_gemma2,     &ds_kind_gemma3_text,
+    &ds_kind_gemma2,     &ds_kind_gemma3_text, &ds_kind_olmo,      &ds_kind_gptj,
+    &ds_kind_opt,        &ds_kind_falcon,      &ds_kind_bloom,     &ds_kind_mpt,
+    &ds_kind_cohere2,
 };
 
 static const ds_decoder_names llama_names = {DS_DECODER_LLAMA_NAMES};
@@ -65,6 +67,29 @@ ds_status ds_decoder_one_window(const ds_reader *reader, ds_decoder_config *c, b
     return DS_OK;
 }
 
+void ds_decoder_clip(const ds_reader *reader, ds_decoder_config *c)
+{
+    if (json_is_null(json_object_get(reader->json, "clip_qkv"))) {
+        c->clip_qkv = HUGE_VAL;
+    }
+}
+
+ds_status ds_decoder_pattern(const ds_reader *reader, ds_decoder_config *c, int64_t pattern)
+{
+    bool any = false;
+    if (pattern == 0) {
+        return ds_field_bad(reader, "sliding_window_pattern", "not 0");
+    }
+    for (int64_t i = 0; i < c->n_layers; ++i) {
+        const char *type = ds_field_layer_type(reader, i);
+        c->windowed[i] =
+            type != NULL ? strcmp(type, "sliding_attention") == 0 : (i + 1) % pattern != 0;
+        any = any || c->windowed[i];
+    }
+    c->window = any ? c->window : 0;
+    return DS_OK;
+}
+
 ds_status ds_decoder_experts(const ds_reader *reader, const ds_decoder_config *c)
 {
     return c->n_chosen <= c->n_experts
@@ -107,7 +132,7 @@ static ds_status resolve_heads(const ds_reader *reader, const ds_decoder_kind *k
                        "num_key_value_heads %lld",
                        (long long)c->n_heads, (long long)c->n_kv_heads);
     }
-    if (c->head_dim < 2 || c->head_dim % 2 != 0) {
+    if (!k->no_rope && (c->head_dim < 2 || c->head_dim % 2 != 0)) {
         return ds_fail(reader->ctx, DS_ERR_FORMAT,
                        "config.json: head_dim %lld must be even and at least 2",
                        (long long)c->head_dim);
@@ -161,8 +186,11 @@ ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *
         return ds_fail(reader->ctx, DS_ERR_LIMIT, "config.json: num_hidden_layers %lld is above %d",
                        (long long)c->n_layers, DS_MODEL_MAX_LAYERS);
     }
-    DS_TRY(ds_field_activation(reader, k->activation_key != NULL ? k->activation_key : "hidden_act",
-                               k->activation, &c->activation));
+    if (k->activation != NULL) {
+        DS_TRY(ds_field_activation(reader,
+                                   k->activation_key != NULL ? k->activation_key : "hidden_act",
+                                   k->activation, &c->activation));
+    }
     DS_TRY(ds_fields_read_common(reader, c->n_layers, k->typed, &info->dtype));
     DS_TRY(resolve_heads(reader, k, c));
     DS_TRY(k->resolve(reader, c));

@@ -85,27 +85,13 @@ static ds_status check_cap(const ds_reader *reader, const char *key, double *cap
                : ds_field_bad(reader, key, "null, or 0.001 or more");
 }
 
-/* Which layers have the window, where layer_types does not say: all but every `pattern`th. */
-static ds_status resolve_windows(const ds_reader *reader, ds_decoder_config *c, int64_t pattern)
-{
-    bool any = false;
-    for (int64_t i = 0; i < c->n_layers; ++i) {
-        const char *type = ds_field_layer_type(reader, i);
-        c->windowed[i] =
-            type != NULL ? strcmp(type, "sliding_attention") == 0 : (i + 1) % pattern != 0;
-        any = any || c->windowed[i];
-    }
-    c->window = any ? c->window : 0;
-    return DS_OK;
-}
-
 static ds_status resolve_gemma2(const ds_reader *reader, ds_decoder_config *c)
 {
     resolve_all(c);
     c->attention_scale = 1.0 / sqrt((double)c->query_scalar);
     DS_TRY(check_cap(reader, "attn_logit_softcapping", &c->attention_cap));
     DS_TRY(check_cap(reader, "final_logit_softcapping", &c->logits_cap));
-    return resolve_windows(reader, c, 2);
+    return ds_decoder_pattern(reader, c, 2);
 }
 
 static ds_status resolve_gemma3_text(const ds_reader *reader, ds_decoder_config *c)
@@ -114,10 +100,7 @@ static ds_status resolve_gemma3_text(const ds_reader *reader, ds_decoder_config 
     c->qk_norm = DS_QK_HEAD;
     c->attention_scale = 1.0 / sqrt((double)c->query_scalar);
     DS_TRY(check_cap(reader, "final_logit_softcapping", &c->logits_cap));
-    if (c->interval == 0) {
-        return ds_field_bad(reader, "sliding_window_pattern", "not 0");
-    }
-    return resolve_windows(reader, c, c->interval);
+    return ds_decoder_pattern(reader, c, c->interval);
 }
 
 #define KIND(name, key, words, base, several, whole)                                               \

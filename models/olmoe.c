@@ -19,8 +19,7 @@ static const ds_field fields[] = {
     DS_DECODER_REAL("initializer_range", initializer_range, 0.02, HUGE_VAL),
     DS_DECODER_REAL("rms_norm_eps", norm_eps, 1e-5, HUGE_VAL),
     DS_DECODER_SWITCH("attention_bias", o_bias, false),
-    DS_DECODER_APPLIED("clip_qkv", DS_FIELD_REAL | DS_FIELD_NULL, clip_qkv, HUGE_VAL, 0.0,
-                       HUGE_VAL),
+    DS_DECODER_CLIP,
     DS_DECODER_SIZE("num_experts", n_experts, 64),
     DS_DECODER_ALIAS_SIZE("num_local_experts", n_experts),
     DS_DECODER_EXPERTS(8, 0.01),
@@ -40,9 +39,7 @@ static ds_status resolve(const ds_reader *reader, ds_decoder_config *c)
     c->expert_names = &names;
     c->qkv_bias = c->o_bias;
     c->qk_norm = DS_QK_WHOLE;
-    if (json_is_null(json_object_get(reader->json, "clip_qkv"))) {
-        c->clip_qkv = HUGE_VAL;
-    }
+    ds_decoder_clip(reader, c);
     if (c->head_dim * c->n_heads != c->hidden_size) { /* the norms' width */
         return ds_field_bad(reader, "head_dim", "hidden_size / num_attention_heads");
     }

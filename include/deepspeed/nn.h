@@ -153,7 +153,8 @@ typedef enum ds_activation {
     DS_ACT_NONE = 0,
     DS_ACT_GELU_TANH = 1,
     DS_ACT_SILU = 2,
-    DS_ACT_GELU_ERF = 3
+    DS_ACT_GELU_ERF = 3,
+    DS_ACT_RELU = 4
 } ds_activation;
 DS_API ds_value ds_nn_activation(ds_nn *nn, ds_value x, ds_activation kind);
 /* act(gate)·up: SwiGLU with SILU, GeGLU with GELU. */

@@ -148,7 +148,8 @@ ds_status ds_field_activation(const ds_reader *reader, const char *key, const ch
                  {"gelu_pytorch_tanh", DS_ACT_GELU_TANH},
                  {"gelu_python_tanh", DS_ACT_GELU_TANH},
                  {"gelu_fast", DS_ACT_GELU_TANH},
-                 {"gelu_accurate", DS_ACT_GELU_TANH}};
+                 {"gelu_accurate", DS_ACT_GELU_TANH},
+                 {"relu", DS_ACT_RELU}};
     const char *name = fallback;
     DS_TRY(ds_field_text(reader, key, &name));
     for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
@@ -160,6 +161,6 @@ ds_status ds_field_activation(const ds_reader *reader, const char *key, const ch
     return ds_fail(reader->ctx, DS_ERR_UNSUPPORTED,
                    "config.json: %s \"%s\" is not supported; supported are silu, swish, gelu, "
                    "gelu_python, gelu_new, gelu_pytorch_tanh, gelu_python_tanh, gelu_fast, "
-                   "gelu_accurate",
+                   "gelu_accurate, relu",
                    key, name);
 }

@@ -31,6 +31,9 @@ ds_status dsi_model_read(ds_ctx *ctx, const ds_families *families, const char *p
 ds_status dsi_model_parse(ds_ctx *ctx, const ds_families *families, const char *text,
                           ds_model **model_out);
 
+/* A factor in the precision of a model, for families that keep it so. */
+double ds_model_rounded(ds_dtype dtype, double factor);
+
 /* The end of every language model. */
 typedef struct ds_head_params {
     ds_value embedding; /* the tied projection (V,C); DS_NONE: a parameter `name` of its own */

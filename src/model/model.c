@@ -2,6 +2,8 @@
 /* Finds a model's family by config.json and holds its hyperparameters. */
 #include "model/custom.h"
 #include "model/family.h"
+
+#include "base/half.h"
 #include "nn/nn.h"
 #include "op/ops.h"
 
@@ -273,6 +275,13 @@ static ds_value whole_logits(ds_nn *nn, ds_value logits)
     logits = ds_nn_reshape(nn, logits, ds_shape_3d(shape.dims[0], 1, shape.dims[1]));
     logits = ds_nn_apply(nn, &dsi_op_whole, NULL, &logits, 1);
     return ds_nn_reshape(nn, logits, shape);
+}
+
+double ds_model_rounded(ds_dtype dtype, double factor)
+{
+    return dtype == DS_DTYPE_BF16  ? (double)dsi_bf16_to_f32(dsi_f32_to_bf16((float)factor))
+           : dtype == DS_DTYPE_F16 ? (double)dsi_f16_to_f32(dsi_f32_to_f16((float)factor))
+                                   : factor;
 }
 
 static bool is_reward(const ds_trace *t)

@@ -131,12 +131,18 @@ ds_value ds_nn_rms_norm_shifted(ds_nn *nn, const char *name, ds_value x, double 
 ds_value ds_nn_activation(ds_nn *nn, ds_value x, ds_activation kind)
 {
     const dsi_act_attrs attrs = {.kind = kind};
+    if (kind == DS_ACT_RELU) {
+        return ds_nn_relu(nn, x);
+    }
     return kind == DS_ACT_NONE ? x : ds_nn_apply(nn, &dsi_op_activation, &attrs, &x, 1);
 }
 
 ds_value ds_nn_glu(ds_nn *nn, ds_value gate, ds_value up, ds_activation kind)
 {
     const dsi_act_attrs attrs = {.kind = kind};
+    if (kind == DS_ACT_RELU) {
+        return ds_nn_mul(nn, ds_nn_relu(nn, gate), up);
+    }
     return apply2(nn, &dsi_op_glu, &attrs, gate, up);
 }
 

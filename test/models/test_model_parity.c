@@ -41,7 +41,17 @@ static const char *const variants[] = {"gpt2",
                                        "cohere",
                                        "gemma",
                                        "gemma2",
-                                       "gemma3"};
+                                       "gemma3",
+                                       "olmo",
+                                       "gptj",
+                                       "opt",
+                                       "falcon",
+                                       "falcon_groups",
+                                       "falcon_heads",
+                                       "bloom",
+                                       "mpt",
+                                       "cohere_norms",
+                                       "cohere2"};
 enum { N_VARIANTS = sizeof variants / sizeof *variants, FOLDER_BYTES = 64, N_STEPS = 10 };
 
 /* Those without an oracle in ref/. */
@@ -64,7 +74,17 @@ static const char *const against_transformers[] = {"olmo2",
                                                    "cohere",
                                                    "gemma",
                                                    "gemma2",
-                                                   "gemma3"};
+                                                   "gemma3",
+                                                   "olmo",
+                                                   "gptj",
+                                                   "opt",
+                                                   "falcon",
+                                                   "falcon_groups",
+                                                   "falcon_heads",
+                                                   "bloom",
+                                                   "mpt",
+                                                   "cohere_norms",
+                                                   "cohere2"};
 
 static ds_ctx *ctx;
 static const graph_run_params plain = {.dtype = DS_DTYPE_F32, .isa = DS_ISA_REF, .no_fuse = true};

@@ -52,7 +52,8 @@ static void find(const char *model_name, uint32_t tp, ds_trace_mode mode, bool f
         const char *first = strstr(info->name, ".0.");
         n_layers += strstr(info->name, ".o_proj.weight") != NULL ||
                             strstr(info->name, ".c_attn.weight") != NULL ||
-                            strstr(info->name, ".attention.dense.weight") != NULL
+                            strstr(info->name, ".dense.weight") != NULL ||
+                            strstr(info->name, ".out_proj.weight") != NULL
                         ? 1
                         : 0;
         n_sharded += on[c].kind == DSI_SHARD ? 1 : 0;
@@ -108,6 +109,14 @@ static void what_is_sharded(void **state)
     static const char glm[] = "q_proj.weight 0, q_proj.bias 0, k_proj.weight 0, k_proj.bias 0, "
                               "v_proj.weight 0, v_proj.bias 0, o_proj.weight 1, "
                               "gate_up_proj.weight 0/2, down_proj.weight 1";
+    static const char gptj[] = "q_proj.weight 0, k_proj.weight 0, v_proj.weight 0, "
+                               "out_proj.weight 1, fc_in.weight 0, fc_in.bias 0, fc_out.weight 1";
+    static const char opt[] =
+        "q_proj.weight 0, q_proj.bias 0, k_proj.weight 0, k_proj.bias 0, v_proj.weight 0, "
+        "v_proj.bias 0, out_proj.weight 1, fc1.weight 0, fc1.bias 0, fc2.weight 1";
+    static const char normed[] =
+        "q_proj.weight 0, k_proj.weight 0, v_proj.weight 0, q_norm.weight 0, k_norm.weight 0, "
+        "o_proj.weight 1, gate_proj.weight 0, up_proj.weight 0, down_proj.weight 1";
     static const char gpt2[] = /* q, k and v are packed */
         "c_attn.weight 1/3, c_attn.bias 0/3, c_proj.weight 0, c_fc.weight 1, c_fc.bias 0, "
         "c_proj.weight 0";
@@ -142,6 +151,15 @@ static void what_is_sharded(void **state)
         {"gemma", 2, all},
         {"gemma2", 2, all},
         {"gemma3", 2, all},
+        {"olmo", 2, all},
+        {"gptj", 2, gptj},
+        {"opt", 2, opt},
+        {"falcon", 2, "dense_h_to_4h.weight 0, dense_4h_to_h.weight 1"}, /* one head of keys */
+        {"falcon_groups", 2, heads},
+        {"bloom", 2, heads}, /* the slopes go by the number of a head */
+        {"mpt", 2, "Wqkv.weight 0/3, out_proj.weight 1, up_proj.weight 0, down_proj.weight 1"},
+        {"cohere_norms", 2, normed},
+        {"cohere2", 2, all},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {

@@ -65,6 +65,30 @@ for model in llama gpt2; do
     done
 done
 
+# position biases go by the numbers of heads and queries, soft caps and two rotary tables by positions; documents in a row. By heads,
+# and, where the ranks do not divide the heads, by queries
+cat > bloom.json <<'EOF'
+{"model_type": "bloom", "vocab_size": 256, "hidden_size": 96, "n_layer": 2, "n_head": 6}
+EOF
+cat > gemma2.json <<'EOF'
+{"model_type": "gemma2", "vocab_size": 256, "hidden_size": 96, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6,
+ "num_key_value_heads": 2, "head_dim": 16, "query_pre_attn_scalar": 5, "sliding_window": 9, "attn_logit_softcapping": 2.0,
+ "final_logit_softcapping": 3.0, "max_position_embeddings": 128}
+EOF
+cat > gemma3_text.json <<'EOF'
+{"model_type": "gemma3_text", "vocab_size": 256, "hidden_size": 96, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6,
+ "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 9, "sliding_window_pattern": 2, "max_position_embeddings": 128}
+EOF
+config two.json 3 2 1
+config four.json 1 4 1
+for model in bloom gemma2 gemma3_text; do
+    train 1 one.json $model-one --model_config $model.json --data pairs.jsonl --steps 3 || fail "$model on one rank" $model-one.log
+    train 2 two.json $model-two --model_config $model.json --data pairs.jsonl --steps 3 || fail "$model, sp 2" $model-two.log
+    train 4 four.json $model-four --model_config $model.json --data pairs.jsonl --steps 3 || fail "$model, sp 4" $model-four.log
+    near $model-one $model-two || fail "$model: other losses with sp 2: $(losses $model-one | tr '\n' ' ') $(losses $model-two | tr '\n' ' ')"
+    near $model-one $model-four || fail "$model: other losses with sp 4: $(losses $model-one | tr '\n' ' ') $(losses $model-four | tr '\n' ' ')"
+done
+
 # documents in a row, and targets that do not count: the mean is over those of all ranks
 config two.json 2 2 1
 config four.json 1 4 1

@@ -157,10 +157,17 @@ static const struct {
     {"gpt_neox", "\"hidden_dropout\":0.1,\"rotary_pct\":0.5"},
     {"phi3", "\"resid_pdrop\":0.1,\"partial_rotary_factor\":0.5"},
     {"glm4", "\"head_dim\":12"},
-    {"cohere", "\"logit_scale\":0.5"},
+    {"cohere", "\"logit_scale\":0.5,\"use_qk_norm\":true"},
     {"gemma2", "\"head_dim\":12,\"sliding_window\":9,\"query_pre_attn_scalar\":5,"
                "\"attn_logit_softcapping\":2.0,\"final_logit_softcapping\":3.0"},
     {"gemma3_text", "\"head_dim\":12,\"sliding_window\":9,\"sliding_window_pattern\":2"},
+    {"olmo", "\"clip_qkv\":1.0"},
+    {"gptj", "\"rotary_dim\":6,\"n_inner\":112,\"resid_pdrop\":0.1"},
+    {"opt", "\"ffn_dim\":112,\"dropout\":0.1"},
+    {"falcon", "\"new_decoder_architecture\":true,\"num_kv_heads\":2,\"hidden_dropout\":0.1"},
+    {"bloom", "\"hidden_dropout\":0.1"}, /* heads of each rank have slopes of their own */
+    {"mpt", "\"attn_config\":{\"clip_qkv\":1.0}"},
+    {"cohere2", "\"sliding_window\":9,\"sliding_window_pattern\":2"},
 };
 
 static char *make_folder(void)
@@ -225,6 +232,16 @@ static void near_whole_layers(void **state)
         {.model = "phi3.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
         {.model = "glm4.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
         {.model = "cohere.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "gemma2.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "gemma3_text.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "olmo.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "gptj.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "opt.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "falcon.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "bloom.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "bloom.json", .n_data = 1, .tp = 4, .dtype = DS_DTYPE_BF16},
+        {.model = "mpt.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "cohere2.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
         {.model = "even.json", .n_data = 2, .tp = 2, .dtype = DS_DTYPE_F32},
         {.model = "even.json", .n_data = 1, .tp = 4, .dtype = DS_DTYPE_BF16},
         {.model = "tied.json", .n_data = 1, .tp = 4, .dtype = DS_DTYPE_F32},

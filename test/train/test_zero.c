@@ -228,6 +228,14 @@ static void stages_give_the_same_bits(void **state)
         {.model = "cohere", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
         {.model = "gemma2", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1},
         {.model = "gemma3", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
+        {.model = "olmo", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1},
+        {.model = "gptj", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
+        {.model = "opt", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1},
+        {.model = "falcon_groups", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
+        {.model = "bloom", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1},
+        {.model = "mpt", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
+        {.model = "cohere_norms", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1},
+        {.model = "cohere2", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {

@@ -34,6 +34,15 @@ GPT2 = dict(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=64, in
             bos_token_id=None, eos_token_id=None)
 STARCODER2 = dict({k: v for k, v in LLAMA.items() if k != "rms_norm_eps"}, norm_epsilon=1e-4)
 LAYER_NORM = dict({k: v for k, v in LLAMA.items() if k != "rms_norm_eps"}, layer_norm_eps=1e-4)
+BARE = {k: v for k, v in LLAMA.items() if k != "rms_norm_eps"}
+NO_IDS = dict(bos_token_id=None, eos_token_id=None)
+GPTJ = dict(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.2, **NO_IDS)
+OPT = dict(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, ffn_dim=24, num_attention_heads=4, init_std=0.2,
+           max_position_embeddings=64, pad_token_id=None, **NO_IDS)
+FALCON = dict(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_hidden_size=24,
+              max_position_embeddings=64, initializer_range=0.2, rope_parameters=ROPE, **NO_IDS)
+BLOOM = dict(vocab_size=VOCAB, hidden_size=32, n_layer=2, initializer_range=0.2, **NO_IDS)
+MPT = dict(vocab_size=VOCAB, d_model=32, n_heads=4, n_layers=2, max_seq_len=64, initializer_range=0.2, **NO_IDS)
 WINDOW = dict(use_sliding_window=True, sliding_window=7, max_window_layers=1)
 EXPERTS = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=16)
 BASES = {
@@ -98,9 +107,33 @@ BASES = {
                                    rope_parameters=LAYER_ROPES)),
     "gemma3_plain": ("gemma3_text", dict(LLAMA, pad_token_id=3, head_dim=12, sliding_window=5, attention_bias=True,
                                          tie_word_embeddings=False, rope_parameters=None)),
+    "olmo": ("olmo", dict(BARE, pad_token_id=None, clip_qkv=0.4)),
+    "olmo_bias": ("olmo", dict(BARE, pad_token_id=3, head_dim=12, attention_bias=True, tie_word_embeddings=True)),
+    "gptj": ("gptj", dict(GPTJ, n_inner=24, rotary_dim=6)),
+    "gptj_tied": ("gptj", dict(GPTJ, rotary_dim=8, tie_word_embeddings=True)),
+    "opt": ("opt", dict(OPT, word_embed_proj_dim=32)),
+    "opt_bare": ("opt", dict(OPT, enable_bias=False, layer_norm_elementwise_affine=False, tie_word_embeddings=False,
+                             _remove_final_layer_norm=True)),
+    "falcon": ("falcon", dict(FALCON)),
+    "falcon_groups": ("falcon", dict(FALCON, new_decoder_architecture=True, num_kv_heads=2, bias=True,
+                                     tie_word_embeddings=False)),
+    "falcon_one_norm": ("falcon", dict(FALCON, new_decoder_architecture=True, num_kv_heads=4,
+                                       num_ln_in_parallel_attn=1)),
+    "falcon_heads": ("falcon", dict(FALCON, multi_query=False, parallel_attn=False, bias=True)),
+    "bloom": ("bloom", dict(BLOOM, n_head=8)),
+    "bloom_after": ("bloom", dict(BLOOM, n_head=6, hidden_size=30, apply_residual_connection_post_layernorm=True,
+                                  tie_word_embeddings=False)),
+    "mpt": ("mpt", dict(MPT, attn_config=dict(clip_qkv=1.0))),
+    "mpt_scaled": ("mpt", dict(MPT, n_heads=6, d_model=30, attn_config=dict(softmax_scale=0.3),
+                               tie_word_embeddings=False)),
+    "cohere_norms": ("cohere", dict(LAYER_NORM, pad_token_id=None, head_dim=12, logit_scale=0.5, use_qk_norm=True)),
+    "cohere2": ("cohere2", dict(LAYER_NORM, pad_token_id=None, logit_scale=0.5, sliding_window=7,
+                                layer_types=["sliding_attention", "full_attention"])),
+    "cohere2_bias": ("cohere2", dict(LAYER_NORM, pad_token_id=3, sliding_window=5, attention_bias=True,
+                                     tie_word_embeddings=False)),
 }
 NO_WINDOW = ("gpt2", "llama", "olmo2", "granite", "olmoe", "granitemoe", "stablelm", "gpt_neox", "glm", "glm4", "cohere",
-             "gemma")
+             "gemma", "olmo", "gptj", "opt", "falcon", "bloom", "mpt")
 ONE_WINDOW = ("mixtral", "qwen3_moe")  # their masks do not go by layer_types
 
 
@@ -335,7 +368,7 @@ FAMILY_KEYS = {
                  "rotary_pct": ([0.25, 0.5, 1.0], 0.15), "rotary_emb_base": ([50.0, 100, 10000], 0.15),
                  "classifier_dropout": DROPS},
     "phi3": {"resid_pdrop": DROPS},
-    "cohere": {"layer_norm_eps": NORM_EPS, "logit_scale": ([0.0625, 1.0, 0.3], 0.2), "use_qk_norm": ([False, None], 0.2)},
+    "cohere": {"layer_norm_eps": NORM_EPS, "logit_scale": ([0.0625, 1.0, 0.3], 0.2), "use_qk_norm": ([True, False, None], 0.2)},
 }
 PARTIAL = ("stablelm", "gpt_neox", "phi3", "glm", "glm4")
 GEMMA_ACT = (lambda rng: rng.choice(ACTS) if rng.random() < 0.93 else rng.choice(ACTS_RARE), 0.08)
@@ -346,14 +379,54 @@ FAMILY_KEYS["gemma"] = {"use_bidirectional_attention": ([None, False], 0.05)}
 FAMILY_KEYS["gemma2"] = GEMMA2
 FAMILY_KEYS["gemma3_text"] = {**GEMMA2, "rope_local_base_freq": ([20.0, 100, 10000.0], 0.15),
                               "sliding_window_pattern": ([1, 2, 3, 6], 0.15)}
+FAMILY_KEYS["olmo"] = {"clip_qkv": ([None, 0.4, 2.0, 100.0], 0.15)}
+FAMILY_KEYS["cohere2"] = {"layer_norm_eps": NORM_EPS, "logit_scale": ([0.0625, 1.0, 0.3], 0.2),
+                          "sliding_window_pattern": ([1, 2, 3, 4], 0.15)}
+FAMILY_KEYS["falcon"] = {
+    "layer_norm_epsilon": NORM_EPS, "hidden_dropout": DROPS, "num_kv_heads": ([4, None, 1, 2], 0.5),
+    "num_ln_in_parallel_attn": ([None, 1, 2], 0.4), "alibi": ([False, None, False, None, True], 0.02),
+    "new_decoder_architecture": ([True, False, None], 0.1), "multi_query": ([True, False], 0.1),
+    "parallel_attn": ([True, False], 0.1), "bias": ([True, False], 0.1), "n_embed": ([32], 0.5),
+    "ffn_hidden_size": ([24, None], 0.5), "activation": LLAMAS["hidden_act"]}
 for keys in FAMILY_KEYS.values():
     assert not keys.keys() & LLAMAS.keys()
+OWN = {  # tables of families whose keys are not Llama's
+    "gptj": {k: v for k, v in GPT2S.items() if not k.startswith(("summary", "scale_attn", "reorder"))}
+    | {"rotary_dim": ([2, 4, 6, 8], 0.2)},
+    "opt": {**COMMON, "hidden_size": ([32], 0.7), "num_hidden_layers": ([2], 0.7), "ffn_dim": ([24], 0.7),
+            "max_position_embeddings": ([64], 0.7), "num_attention_heads": ([4, 2, 8], 0.4), "dropout": DROPS,
+            "attention_dropout": DROPS, "activation_function": (LLAMAS["hidden_act"][0], 0.08),
+            "word_embed_proj_dim": ([32, None], 0.3), "do_layer_norm_before": ([True, True, True, False], 0.05),
+            "layerdrop": DROPS, "init_std": ([0.02, 0.1], 0.25), "enable_bias": ([True, False], 0.1),
+            "layer_norm_elementwise_affine": ([True, False], 0.1), "_remove_final_layer_norm": ([True, False], 0.1)},
+    "bloom": {**COMMON, "hidden_size": ([32], 0.7), "n_embed": ([32], 0.7), "n_layer": ([2], 0.7), "n_head": ([8, 4, 2], 0.3),
+              "num_attention_heads": ([4, 2], 0.4), "num_hidden_layers": ([2], 0.7), "layer_norm_epsilon": NORM_EPS,
+              "apply_residual_connection_post_layernorm": ([True, False], 0.1), "hidden_dropout": DROPS,
+              "attention_dropout": DROPS, "pretraining_tp": ([1, 2, 4], 0.2), "slow_but_exact": ([True, False], 0.2),
+              "seq_length": ([16, 2048], 0.2), "offset_alibi": ([100], 0.2), "masked_softmax_fusion": ([True], 0.2)},
+    "mpt": {**COMMON, "d_model": ([32], 0.7), "n_heads": ([4, 2, 8], 0.3), "n_layers": ([2], 0.7),
+            "hidden_size": ([32], 0.7), "num_attention_heads": ([4, 2], 0.4), "max_seq_len": ([64, 40, 2048], 0.3),
+            "layer_norm_epsilon": NORM_EPS, "resid_pdrop": DROPS, "emb_pdrop": DROPS,
+            "expansion_ratio": ([4, 2], 0.2), "learned_pos_emb": ([True, False], 0.2), "logit_scale": ([None, 0.5, "inv"], 0.2),
+            "no_bias": ([True, False], 0.2), "embedding_fraction": ([1.0, 0.5], 0.2), "norm_type": (["x"], 0.2),
+            "init_device": (["cpu", "meta"], 0.2), "attn_config": (lambda rng: attn_config(rng), 0.1)},
+}
 STORED = ("attention_bias", "mlp_bias", "use_bias", "qkv_bias", "use_qkv_bias", "use_parallel_residual", "qk_layernorm",
-          "use_qk_norm", "tie_word_embeddings")  # which weights there are
+          "use_qk_norm", "tie_word_embeddings", "new_decoder_architecture", "multi_query", "parallel_attn", "bias",
+          "num_ln_in_parallel_attn", "enable_bias", "layer_norm_elementwise_affine", "_remove_final_layer_norm")  # which weights there are
+
+
+def attn_config(rng):
+    """Of MPT."""
+    table = {"clip_qkv": ([None, 1.0, 0.3, 0.0], 0.1), "softmax_scale": ([None, 0.3, 1.0], 0.1), "attn_pdrop": ([0], 0.1),
+             "attn_impl": (["torch", "triton"], 0.1), "attn_type": (["multihead_attention"], 0.1),
+             "prefix_lm": ([False], 0.03), "qk_ln": ([False], 0.03), "alibi": ([True, True, True, False], 0.03),
+             "alibi_bias_max": ([8, 8, 8, 4], 0.03), "attn_uses_sequence_id": ([False], 0.03)}
+    return {k: choose(rng, *table[k]) for k in rng.sample(sorted(table), rng.choice([0, 1, 2, 3]))}
 
 
 def table_of(family):
-    return GPT2S if family == "gpt2" else {**LLAMAS, **FAMILY_KEYS.get(family, {})}
+    return GPT2S if family == "gpt2" else OWN[family] if family in OWN else {**LLAMAS, **FAMILY_KEYS.get(family, {})}
 
 
 def mutate(rng, base, config):
@@ -368,7 +441,7 @@ def mutate(rng, base, config):
         own += ["partial_rotary_factor"]
     windows = 0 if family in NO_WINDOW else 2
     keys = rng.choices([None, ROPE_KEYS, WINDOW_KEYS, own], [5, 3, windows, 4 if own else 0])[0]
-    if keys is None or family == "gpt2":
+    if keys is None or family == "gpt2" or family in OWN:
         keys = rng.sample(sorted(table), rng.choice([1, 1, 2, 3]))
     else:
         keys = rng.sample(keys, min(len(keys), rng.choice([1, 2, 3]))) + (rng.sample(sorted(table), 1) if rng.random() < 0.3 else [])
@@ -394,7 +467,7 @@ def mutate(rng, base, config):
         if key in ("sliding_window", "attention_chunk_size") and family in NO_WINDOW and rng.random() < 0.85:
             value = None  # they have no window, and every other value is refused
         config[key] = changes[key] = value
-    if family != "gpt2" and rng.random() < 0.15:  # the layout of transformers 4
+    if family != "gpt2" and family not in OWN and rng.random() < 0.15:  # the layout of transformers 4
         rope = config.pop("rope_parameters", None)
         if isinstance(rope, dict) and "rope_theta" in rope:
             config.setdefault("rope_theta", rope["rope_theta"])

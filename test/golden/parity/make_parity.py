@@ -19,10 +19,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, CohereConfig, Gemma2Config, Gemma3TextConfig, GemmaConfig, Glm4Config,
-                          GlmConfig, GPT2Config, GPTNeoXConfig, GraniteConfig, GraniteMoeConfig, LlamaConfig,
-                          MistralConfig, MixtralConfig, Olmo2Config, OlmoeConfig, Phi3Config, Qwen2Config,
-                          Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config, StableLmConfig, Starcoder2Config)
+from transformers import (AutoModelForCausalLM, BloomConfig, Cohere2Config, CohereConfig, FalconConfig, Gemma2Config,
+                          Gemma3TextConfig, GemmaConfig, Glm4Config, GlmConfig, GPT2Config, GPTJConfig, GPTNeoXConfig,
+                          GraniteConfig, GraniteMoeConfig, LlamaConfig, MistralConfig, MixtralConfig, MptConfig,
+                          Olmo2Config, OlmoConfig, OlmoeConfig, OPTConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig,
+                          Qwen3Config, Qwen3MoeConfig, SmolLM3Config, StableLmConfig, Starcoder2Config)
 
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
@@ -45,6 +46,10 @@ def rope(kind, theta=10000.0, **more):
 
 SMALL = {**LLAMA, "hidden_size": 48, "num_hidden_layers": 2}  # of heads of 12
 LAYER_NORM = {k: v for k, v in SMALL.items() if k != "rms_norm_eps"}
+
+FALCON = dict(vocab_size=V, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, ffn_hidden_size=40,
+              layer_norm_epsilon=1e-4, max_position_embeddings=256, initializer_range=0.2,
+              rope_parameters=rope("default"), **NO_IDS)
 
 
 def llama(**more):
@@ -130,10 +135,33 @@ VARIANTS = {
                                   "sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"],
                                   "rope_parameters": {"full_attention": rope("linear", theta=1000.0, factor=4.0),
                                                       "sliding_attention": rope("default", theta=100.0)}}),
+    "olmo": OlmoConfig(**{**LAYER_NORM, "clip_qkv": 1.5, "rope_parameters": rope("default")}),
+    # 6 of 12 dims turn
+    "gptj": GPTJConfig(vocab_size=V, n_positions=80, n_embd=48, n_layer=2, n_head=4, n_inner=40, rotary_dim=6,
+                       layer_norm_epsilon=1e-4, initializer_range=0.2, **NO_IDS),
+    "opt": OPTConfig(vocab_size=V, hidden_size=48, num_hidden_layers=2, ffn_dim=40, max_position_embeddings=80,
+                     num_attention_heads=4, word_embed_proj_dim=48, dropout=0.0, init_std=0.2,
+                     **NO_IDS),
+    # one head of keys; groups of two queries with their keys, and two norms; one behind the other
+    "falcon": FalconConfig(**{**FALCON, "multi_query": True}),
+    "falcon_groups": FalconConfig(**{**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}),
+    "falcon_heads": FalconConfig(**{**FALCON, "multi_query": False, "parallel_attn": False}),
+    # heads of 9, and slopes between those of 4
+    "bloom": BloomConfig(vocab_size=V, hidden_size=54, n_layer=2, n_head=6, layer_norm_epsilon=1e-4,
+                         initializer_range=0.2, **NO_IDS),
+    "mpt": MptConfig(vocab_size=V, d_model=48, n_layers=2, n_heads=4, max_seq_len=96, initializer_range=0.2,
+                     attn_config=dict(clip_qkv=1.5, softmax_scale=0.4), **NO_IDS),
+    "cohere_norms": CohereConfig(**{**LAYER_NORM, "layer_norm_eps": 1e-4, "logit_scale": 0.3, "use_qk_norm": True,
+                                    "tie_word_embeddings": True, "rope_parameters": rope("default")}),
+    # layer 0 has the window and rotary positions
+    "cohere2": Cohere2Config(**{**LAYER_NORM, "layer_norm_eps": 1e-4, "logit_scale": 0.3, "sliding_window": 7,
+                                "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": True,
+                                "rope_parameters": rope("default")}),
 }
 WEIGHTS_OF = {"rope_linear": "llama3_tied", "rope_dynamic": "llama3_tied", "rope_yarn": "llama3_tied"}
 PACKED = {"gpt2": "packed_gpt2", "llama3_tied": "packed_llama"}
-GREEDY = ("gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm", "gpt_neox", "phi3", "glm4", "cohere", "gemma2", "gemma3")
+GREEDY = ("gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm", "gpt_neox", "phi3", "glm4", "cohere", "gemma2", "gemma3", "olmo",
+          "gptj", "opt", "falcon", "falcon_groups", "bloom", "mpt", "cohere2")
 STORED_AS = {("gpt_neox", "lm_head.weight"): "embed_out.weight"}
 
 
@@ -148,7 +176,8 @@ def perturb(model):
                 base = 0.0 if name.endswith("bias") or plus else 1.0
                 p.copy_(base + 0.2 * torch.randn_like(p))
             elif p.ndim >= 2 and not name.endswith(("embed_tokens.weight", "lm_head.weight", "wte.weight",
-                                                    "wpe.weight", "embed_in.weight", "embed_out.weight")):
+                                                    "wpe.weight", "embed_in.weight", "embed_out.weight",
+                                                    "word_embeddings.weight", "embed_positions.weight")):
                 p.copy_(std * torch.randn_like(p))
 
 
